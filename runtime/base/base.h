@@ -1,0 +1,99 @@
+/* base.h - floor 0: errors, settings, time, chance and waiting; knows nothing of the project */
+#ifndef TT_BASE_H
+#define TT_BASE_H
+#include <errno.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define tt_container_of(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
+#define TT_COUNT(array) (sizeof(array) / sizeof((array)[0]))
+#define TT_FORMAT(fmt, args) __attribute__((format(printf, fmt, args)))
+#define TT_NEVER UINT64_MAX /* a deadline that does not come */
+#define TT_MS 1000000ull    /* nanoseconds in a millisecond */
+
+static inline size_t tt_min(size_t a, size_t b) { return a < b ? a : b; }
+static inline size_t tt_max(size_t a, size_t b) { return a > b ? a : b; }
+
+/* log.c: one line per event on stderr, never on stdout */
+enum tt_level { TT_ERROR, TT_WARN, TT_INFO, TT_DEBUG };
+void tt_log(enum tt_level, const char *fmt, ...) TT_FORMAT(2, 3);
+int tt_fail(int err, const char *fmt, ...) TT_FORMAT(2, 3); /* whoever first meets an error: remembers the sentence, returns err */
+void tt_remember(const char *sentence); /* an error met elsewhere (another thread) becomes this thread's last */
+const char *tt_why(void);               /* the sentence behind this thread's last error, "" if none */
+const char *tt_nearest(const char *word, const char *const *known, int n); /* the known word closest in spelling, or NULL */
+
+/* env.c: every setting that Tutti knows. env.def is the list, env.c has the only getenv in the tree */
+enum tt_setting {
+#define TT_SETTING(id, variable, key, fallback, sentence) TT_##id,
+#include "env.def"
+#undef TT_SETTING
+	TT_SETTINGS
+};
+struct tt_settings { /* one job's settings, resolved */
+	struct {
+		char *value;        /* NULL: not set and no default */
+		const char *origin; /* "environment", "file", "program", "default" */
+	} of[TT_SETTINGS];
+};
+struct tt_setting_info {
+	const char *variable, *key, *fallback, *sentence; /* key: its name in a config file, or NULL */
+};
+extern const struct tt_setting_info tt_setting_info[TT_SETTINGS];
+const char *tt_env(enum tt_setting);                 /* straight from the environment; NULL if unset or empty */
+int tt_settings_load(struct tt_settings *);          /* environment, then defaults; warns of unknown TUTTI_ variables */
+int tt_settings_set(struct tt_settings *, enum tt_setting, const char *value, const char *origin);
+void tt_settings_free(struct tt_settings *);
+const char *tt_setting(const struct tt_settings *, enum tt_setting); /* its value or NULL */
+int tt_setting_int(const struct tt_settings *, enum tt_setting, long min, long max, long *out); /* -EINVAL with a sentence; *out kept if unset */
+
+/* clock.c: the only sources of time, chance, threads and waiting. A simulated world replaces all of them at once. */
+struct tt_parking { /* where one thread (or fiber) waits for one wake; zeroed is ready */
+	_Atomic uint32_t token;
+	void *fiber;
+};
+struct tt_task; /* a thread, or a fiber */
+struct tt_world {
+	uint64_t (*now)(struct tt_world *);
+	void (*entropy)(struct tt_world *, void *, size_t);
+	const char *(*env)(struct tt_world *, const char *variable);
+	int (*spawn)(struct tt_world *, void (*)(void *), void *, struct tt_task **);
+	void (*join)(struct tt_world *, struct tt_task *);
+	void (*park)(struct tt_world *, struct tt_parking *, uint64_t deadline, bool nets); /* nets: an event on any net of this rank wakes too */
+	void (*wake)(struct tt_world *, struct tt_parking *);
+};
+extern _Thread_local struct tt_world *tt_world; /* NULL: the real one */
+
+uint64_t tt_now(void);               /* nanoseconds, monotonic */
+void tt_entropy(void *, size_t);     /* unpredictable bytes */
+int tt_spawn(void (*fn)(void *), void *arg, struct tt_task **);
+void tt_join(struct tt_task *);
+void tt_park(struct tt_parking *, uint64_t deadline); /* returns after a wake (consumed), or at the deadline, or for no reason */
+void tt_wake(struct tt_parking *);   /* sticky: a wake before the park is not lost */
+
+struct tt_gate { /* a fair lock: whoever asks while a spinning holder is inside gets in at its next turn; zeroed is open */
+	_Atomic uint32_t next, serving;
+};
+void tt_gate_enter(struct tt_gate *);
+void tt_gate_leave(struct tt_gate *);
+static inline bool tt_gate_wanted(struct tt_gate *g) /* by the holder: does somebody wait outside? */
+{
+	return atomic_load(&g->next) != atomic_load(&g->serving) + 1;
+}
+
+struct tt_sleeper { /* a parking that also wakes when a file descriptor becomes readable */
+	int fd;             /* an eventfd; -1 in a simulated world */
+	struct tt_parking parking;
+};
+int tt_sleeper_open(struct tt_sleeper *);
+void tt_sleeper_close(struct tt_sleeper *);
+void tt_sleep(struct tt_sleeper *, const int *fds, int n, uint64_t deadline); /* like tt_park, or until one of n <= 8 fds is readable */
+void tt_kick(struct tt_sleeper *);
+
+struct tt_random { uint64_t s[4]; };                  /* xoshiro256**, for what must be replayable from a seed */
+void tt_random_seed(struct tt_random *, uint64_t seed);
+uint64_t tt_random_next(struct tt_random *);
+uint64_t tt_random_below(struct tt_random *, uint64_t n); /* 0 .. n-1; n > 0 */
+#endif

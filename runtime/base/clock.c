@@ -1,0 +1,210 @@
+/* clock.c - the only sources of time, chance, threads and waiting; a simulated world replaces them all at once */
+#include "base.h"
+#include <limits.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+_Thread_local struct tt_world *tt_world;
+
+uint64_t tt_now(void)
+{
+	struct timespec t;
+
+	if (tt_world)
+		return tt_world->now(tt_world);
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void tt_entropy(void *to, size_t len)
+{
+	char *at = to;
+
+	if (tt_world) {
+		tt_world->entropy(tt_world, to, len);
+		return;
+	}
+	while (len) { /* cannot fail once the kernel's pool is ready, but for signals */
+		ssize_t n = getrandom(at, len, 0);
+		if (n > 0) {
+			at += n;
+			len -= (size_t)n;
+		}
+	}
+}
+
+struct tt_task { /* the real world's: a thread */
+	pthread_t thread;
+	void (*fn)(void *);
+	void *arg;
+};
+
+static void *run_task(void *arg)
+{
+	struct tt_task *t = arg;
+
+	t->fn(t->arg);
+	return NULL;
+}
+
+int tt_spawn(void (*fn)(void *), void *arg, struct tt_task **out)
+{
+	if (tt_world)
+		return tt_world->spawn(tt_world, fn, arg, out);
+	struct tt_task *t = calloc(1, sizeof *t);
+	if (!t)
+		return tt_fail(-ENOMEM, "no memory for a thread");
+	t->fn = fn;
+	t->arg = arg;
+	sigset_t all, old; /* signals are the application's: its own threads take them */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	int err = pthread_create(&t->thread, NULL, run_task, t);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (err) {
+		free(t);
+		return tt_fail(-err, "cannot start a thread: is the limit on processes (ulimit -u) reached?");
+	}
+	*out = t;
+	return 0;
+}
+
+void tt_join(struct tt_task *t)
+{
+	if (tt_world) {
+		tt_world->join(tt_world, t);
+		return;
+	}
+	pthread_join(t->thread, NULL);
+	free(t);
+}
+
+static struct timespec time_until(uint64_t deadline)
+{
+	uint64_t now = tt_now(), left = deadline > now ? deadline - now : 0;
+
+	return (struct timespec){ (time_t)(left / 1000000000u), (long)(left % 1000000000u) };
+}
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t value, const struct timespec *timeout)
+{
+	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, timeout, NULL, 0);
+}
+
+static void futex_wake(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0); }
+
+void tt_gate_enter(struct tt_gate *g)
+{
+	uint32_t mine = atomic_fetch_add(&g->next, 1), now;
+
+	while ((now = atomic_load(&g->serving)) != mine)
+		futex_wait(&g->serving, now, NULL); /* in a simulated world nobody parks inside, so nobody comes here */
+}
+
+void tt_gate_leave(struct tt_gate *g)
+{
+	uint32_t now = atomic_load(&g->serving) + 1;
+
+	atomic_store(&g->serving, now);
+	if (atomic_load(&g->next) != now)
+		futex_wake(&g->serving);
+}
+
+void tt_park(struct tt_parking *p, uint64_t deadline)
+{
+	if (tt_world) {
+		tt_world->park(tt_world, p, deadline, false);
+		return;
+	}
+	struct timespec left = time_until(deadline);
+	if (!atomic_exchange(&p->token, 0))
+		futex_wait(&p->token, 0, deadline == TT_NEVER ? NULL : &left);
+	atomic_store(&p->token, 0);
+}
+
+void tt_wake(struct tt_parking *p)
+{
+	if (tt_world) {
+		tt_world->wake(tt_world, p);
+		return;
+	}
+	atomic_store(&p->token, 1);
+	futex_wake(&p->token);
+}
+
+int tt_sleeper_open(struct tt_sleeper *s)
+{
+	*s = (struct tt_sleeper){ .fd = -1 };
+	if (tt_world)
+		return 0;
+	s->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	return s->fd < 0 ? tt_fail(-errno, "cannot make an eventfd: is the limit on open files (ulimit -n) reached?") : 0;
+}
+
+void tt_sleeper_close(struct tt_sleeper *s)
+{
+	if (s->fd >= 0)
+		close(s->fd);
+	s->fd = -1;
+}
+
+void tt_sleep(struct tt_sleeper *s, const int *fds, int n, uint64_t deadline)
+{
+	struct pollfd p[9] = { { .fd = s->fd, .events = POLLIN } };
+	uint64_t drain;
+
+	if (tt_world) {
+		tt_world->park(tt_world, &s->parking, deadline, n > 0);
+		return;
+	}
+	for (int i = 0; i < n && i < 8; i++)
+		p[i + 1] = (struct pollfd){ .fd = fds[i], .events = POLLIN };
+	struct timespec left = time_until(deadline);
+	if (ppoll(p, (nfds_t)n + 1, deadline == TT_NEVER ? NULL : &left, NULL) > 0 && p[0].revents)
+		(void)!read(s->fd, &drain, sizeof drain);
+}
+
+void tt_kick(struct tt_sleeper *s)
+{
+	uint64_t one = 1;
+
+	if (tt_world)
+		tt_world->wake(tt_world, &s->parking);
+	else
+		(void)!write(s->fd, &one, sizeof one);
+}
+
+void tt_random_seed(struct tt_random *r, uint64_t seed)
+{
+	for (int i = 0; i < 4; i++) { /* splitmix64 (Steele, Lea, Flood 2014), as xoshiro's authors advise */
+		uint64_t z = seed += 0x9e3779b97f4a7c15u;
+		z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+		z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+		r->s[i] = z ^ z >> 31;
+	}
+}
+
+static uint64_t rotate(uint64_t x, int k) { return x << k | x >> (64 - k); }
+
+uint64_t tt_random_next(struct tt_random *r) /* xoshiro256** (Blackman, Vigna 2018) */
+{
+	uint64_t *s = r->s, result = rotate(s[1] * 5, 7) * 9, t = s[1] << 17;
+
+	s[2] ^= s[0];
+	s[3] ^= s[1];
+	s[1] ^= s[2];
+	s[0] ^= s[3];
+	s[2] ^= t;
+	s[3] = rotate(s[3], 45);
+	return result;
+}
+
+uint64_t tt_random_below(struct tt_random *r, uint64_t n) { return (uint64_t)((unsigned __int128)tt_random_next(r) * n >> 64); }

@@ -1,0 +1,43 @@
+/* list.h - an intrusive doubly linked list; the head is a node too */
+#ifndef TT_LIST_H
+#define TT_LIST_H
+#include <stdbool.h>
+#include <stddef.h>
+
+struct tt_list {
+	struct tt_list *next, *prev;
+};
+
+static inline void tt_list_init(struct tt_list *head) { head->next = head->prev = head; }
+static inline bool tt_list_empty(const struct tt_list *head) { return head->next == head; }
+
+static inline void tt_list_append(struct tt_list *head, struct tt_list *node)
+{
+	node->prev = head->prev;
+	node->next = head;
+	head->prev->next = node;
+	head->prev = node;
+}
+
+/* A removed node points to itself, so removing it again is harmless. */
+static inline void tt_list_remove(struct tt_list *node)
+{
+	node->prev->next = node->next;
+	node->next->prev = node->prev;
+	tt_list_init(node);
+}
+
+static inline struct tt_list *tt_list_pop(struct tt_list *head)
+{
+	struct tt_list *node = head->next;
+
+	if (node == head)
+		return NULL;
+	tt_list_remove(node);
+	return node;
+}
+
+/* The body may remove the node it stands on, no other. */
+#define tt_list_each(node, head) \
+	for (struct tt_list *node = (head)->next, *node##_next = node->next; node != (head); node = node##_next, node##_next = node->next)
+#endif

@@ -1,0 +1,108 @@
+/* pack.h - a bounds-checked little-endian cursor for wire formats.
+ * Past the end, puts write nothing and gets return zeros; `bad` tells in the end, so nobody checks each step. */
+#ifndef TT_PACK_H
+#define TT_PACK_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+struct tt_pack {
+	uint8_t *at, *end;
+	bool bad;
+};
+
+static inline struct tt_pack tt_pack(void *base, size_t len)
+{
+	return (struct tt_pack){ base, len ? (uint8_t *)base + len : base, false };
+}
+
+static inline struct tt_pack tt_unpack(const void *base, size_t len)
+{
+	return tt_pack((void *)(uintptr_t)base, len);
+}
+
+static inline size_t tt_pack_left(const struct tt_pack *p) { return (size_t)(p->end - p->at); }
+
+static inline uint8_t *tt_pack_take(struct tt_pack *p, size_t n) /* the next n bytes, or NULL and bad */
+{
+	uint8_t *at = p->at;
+
+	if (p->bad || tt_pack_left(p) < n) {
+		p->bad = true;
+		return NULL;
+	}
+	p->at += n;
+	return at;
+}
+
+static inline void tt_put_uint(struct tt_pack *p, uint64_t v, size_t n)
+{
+	uint8_t *at = tt_pack_take(p, n);
+
+	for (size_t i = 0; at && i < n; i++)
+		at[i] = (uint8_t)(v >> 8 * i);
+}
+
+static inline uint64_t tt_get_uint(struct tt_pack *p, size_t n)
+{
+	const uint8_t *at = tt_pack_take(p, n);
+	uint64_t v = 0;
+
+	for (size_t i = 0; at && i < n; i++)
+		v |= (uint64_t)at[i] << 8 * i;
+	return v;
+}
+
+static inline void tt_put8(struct tt_pack *p, uint8_t v) { tt_put_uint(p, v, 1); }
+static inline void tt_put16(struct tt_pack *p, uint16_t v) { tt_put_uint(p, v, 2); }
+static inline void tt_put32(struct tt_pack *p, uint32_t v) { tt_put_uint(p, v, 4); }
+static inline void tt_put64(struct tt_pack *p, uint64_t v) { tt_put_uint(p, v, 8); }
+static inline uint8_t tt_get8(struct tt_pack *p) { return (uint8_t)tt_get_uint(p, 1); }
+static inline uint16_t tt_get16(struct tt_pack *p) { return (uint16_t)tt_get_uint(p, 2); }
+static inline uint32_t tt_get32(struct tt_pack *p) { return (uint32_t)tt_get_uint(p, 4); }
+static inline uint64_t tt_get64(struct tt_pack *p) { return tt_get_uint(p, 8); }
+
+static inline void tt_put_bytes(struct tt_pack *p, const void *from, size_t n)
+{
+	uint8_t *at = tt_pack_take(p, n);
+
+	if (at && n)
+		memcpy(at, from, n);
+}
+
+static inline void tt_get_bytes(struct tt_pack *p, void *to, size_t n)
+{
+	const uint8_t *at = tt_pack_take(p, n);
+
+	if (!n)
+		return;
+	if (at)
+		memcpy(to, at, n);
+	else
+		memset(to, 0, n);
+}
+
+/* A text: one byte of length, then its bytes without the zero. */
+static inline void tt_put_text(struct tt_pack *p, const char *s)
+{
+	size_t n = strlen(s);
+
+	if (n > 255)
+		p->bad = true;
+	tt_put8(p, (uint8_t)n);
+	tt_put_bytes(p, s, n);
+}
+
+static inline void tt_get_text(struct tt_pack *p, char *s, size_t size) /* size: room, with the zero; bad if it does not fit */
+{
+	size_t n = tt_get8(p);
+
+	if (n >= size) {
+		p->bad = true;
+		n = 0;
+	}
+	tt_get_bytes(p, s, n);
+	s[n] = 0;
+}
+#endif

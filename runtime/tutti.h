@@ -1,0 +1,100 @@
+/* tutti.h - keep the copies of a model together while many processes train it.
+ *
+ * Errors. Every int function returns 0 (or what it counts) or a negative errno; tutti_why() has the sentence behind it.
+ *   -EINVAL a bad argument or setting; -ENOMEM; -ETIMEDOUT the deadline passed; -ECONNRESET a rank went down; -ENOTCONN it
+ *   has left the job; -ENOENT a window that its owner did not open in time; -ESTALE one that its owner has closed; -EEXIST a
+ *   window of that name is open; -EMFILE too many are; -ERANGE bytes outside a window; -EAGAIN too many collectives are
+ *   under way; -EBADMSG or -ECONNABORTED the ranks do not agree on a collective; -ECANCELED; -ECHILD a fork's child, which
+ *   may only leave or exec; -ENODEV no such GPU. Joining adds -EADDRINUSE, -EHOSTUNREACH, -EACCES (the secret), -EPROTO
+ *   (version or job), -EPERM (refused by rank 0), -ENOTSUP (not in this build) and what sockets and files may say.
+ * Waiting. A NULL `tutti_op *` means wait right here, at most the job's deadline (TUTTI_DEADLINE; half as long again for
+ *   a window whose owner lives and may just have opened it). When it passes, the silent rank is cut off and named, and the
+ *   memory is the caller's again. With an op the call only starts: the op and the memory belong to the library until
+ *   tutti_test or tutti_wait returns anything but -EINPROGRESS or -ETIMEDOUT.
+ * Threads. Any thread may call with any job. Collectives must be started in the same order on every rank.
+ */
+#ifndef TUTTI_H
+#define TUTTI_H
+#include <stddef.h>
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
+typedef struct tutti tutti;               /* this process's place in a job; several jobs may live in one process */
+typedef struct tutti_window tutti_window; /* named memory: mine, and everyone's of that name */
+typedef struct tutti_op {
+	uint64_t opaque[32];
+} tutti_op;                               /* a started operation, in the caller's storage, no initialisation needed */
+
+typedef enum tutti_type { TUTTI_F32, TUTTI_F64, TUTTI_F16, TUTTI_BF16, TUTTI_I32, TUTTI_I64 } tutti_type;
+typedef enum tutti_rule { TUTTI_SUM, TUTTI_AVERAGE, TUTTI_PRODUCT, TUTTI_MAX, TUTTI_MIN } tutti_rule;
+
+typedef struct tutti_config { /* zero or NULL: from the environment, else the default */
+	size_t size;              /* sizeof(tutti_config) */
+	const char *file;         /* a config file, see tutti.conf(5) */
+	const char *node;         /* which of the file's nodes this process is */
+	const char *transports;   /* "tcp": which may be used, best first, separated by commas */
+	const char *secret;       /* the job's shared secret, at least 16 bytes */
+	int deadline_ms;          /* how long a blocking call waits for a silent rank */
+	int rank, ranks;          /* with `boot`: this process's rank, and how many there are */
+	const char *boot;         /* "HOST:PORT" where rank 0 listens; NULL: rank and ranks are not looked at */
+} tutti_config;
+
+/* The job. tutti_join(NULL, &job) takes everything from the launcher: TUTTI_RANK, TUTTI_SIZE and TUTTI_BOOT (as `tutti
+ * run` sets them), torchrun's variables, or TUTTI_CONFIG; with none of them it is a job of one. It returns when every
+ * rank has joined (with a node list: at once), or with -ETIMEDOUT at the deadline. */
+int tutti_join(const tutti_config *, tutti **job);
+void tutti_leave(tutti *);            /* finishes what was started, tells the others, frees all; NULL is allowed */
+int tutti_rank(const tutti *);        /* 0 .. size - 1 */
+int tutti_size(const tutti *);
+int tutti_local_rank(const tutti *);  /* among the ranks of this host */
+int tutti_local_size(const tutti *);
+int tutti_alloc(tutti *, size_t bytes, int gpu, void **memory); /* page-aligned, zeroed, for every wire to use without a copy; gpu -1: host memory */
+void tutti_free(tutti *, void *memory);
+
+/* Windows. Opening is local: each rank names memory of its own, of its own size (0 too), and reaches that of the others
+ * under the same name. The first use of a rank's window waits until that rank has opened it. Offsets are bytes. Bytes
+ * written with put are visible to the owner after it has seen a notify sent later by the same rank. An aligned 8-byte
+ * put or get is one store or load; anything longer may be seen in pieces. */
+int tutti_window_open(tutti *, const char *name, void *base, size_t bytes, tutti_window **window);
+void tutti_window_close(tutti_window *);             /* the others then get -ESTALE; the memory is the caller's; NULL is allowed */
+void *tutti_window_map(tutti_window *, int rank);    /* that rank's bytes as a plain pointer, or NULL where the wire has none */
+int tutti_put(tutti_window *, int rank, size_t offset, const void *src, size_t bytes, tutti_op *);
+int tutti_get(tutti_window *, int rank, size_t offset, void *dst, size_t bytes, tutti_op *);
+int tutti_add(tutti_window *, int rank, size_t offset, uint64_t value, uint64_t *old, tutti_op *); /* fetch-and-add on an aligned uint64_t, atomic with
+                                                      * the owner's own atomics; old may be NULL */
+int tutti_put_notify(tutti_window *, int rank, size_t offset, const void *src, size_t bytes, int slot, tutti_op *); /* slot: 0 .. 4095, the
+                                                      * receiver counts; bytes may be 0 */
+/* Waits until at least `count` notifies have come in `slot` from `rank` (-1: from any) since this window was opened.
+ * timeout_ms -1: the job's deadline; 0: only look. -ETIMEDOUT; -ECONNRESET or -ENOTCONN when that rank is gone. */
+int tutti_wait_notify(tutti_window *, int rank, int slot, uint64_t count, int timeout_ms);
+
+/* Started operations. timeout_ms -1: the job's deadline. */
+int tutti_wait(tutti_op *, int timeout_ms); /* 0, the operation's error, or -ETIMEDOUT: op and memory stay the library's */
+int tutti_test(tutti_op *);                 /* -EINPROGRESS while it runs */
+int tutti_cancel(tutti_op *);               /* cuts off the rank that the op waits for; after it the memory is the caller's. 0, or the
+                                             * operation's own result if it had ended */
+int tutti_event_fd(tutti *);                /* for a foreign event loop: readable when a started operation may have ended; read
+                                             * 8 bytes from it, then test. Closed by tutti_leave. Or -errno */
+
+/* Collectives: every rank calls the same ones, in the same order, with the same count, type and rule. All ranks get
+ * bit-identical results. When they fail (a rank went down), `buf` holds nothing useful. */
+int tutti_allreduce(tutti *, void *buf, size_t count, tutti_type, tutti_rule, tutti_op *); /* count: elements. Integers wrap around on
+                                                      * overflow, their average is rounded towards zero; f16 and bf16 are
+                                                      * combined in f32 and rounded to nearest even at each combination */
+int tutti_broadcast(tutti *, void *buf, size_t bytes, int root, tutti_op *);
+int tutti_gather(tutti *, const void *value, size_t bytes, void *all, int root, tutti_op *); /* small values, the same size (at most
+                                                      * TUTTI_GATHER_MAX bytes) on each rank; all: size x bytes in rank order,
+                                                      * on the root alone, or on every rank with root -1 */
+int tutti_barrier(tutti *, tutti_op *);
+#define TUTTI_GATHER_MAX 4096
+
+const char *tutti_why(void);     /* the sentence behind this thread's last error; valid until its next one */
+const char *tutti_version(void); /* "0.1.0" */
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+#endif
