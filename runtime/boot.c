@@ -1,0 +1,344 @@
+/* boot.c - how the ranks find each other.
+ *
+ * With a node list everyone knows every address from the file. Else rank 0 listens at TUTTI_BOOT and its own net is the
+ * rendezvous: each rank connects to it as to any member and sends its card; when all cards are in, rank 0 deals the table.
+ *
+ *      rank r -- CARD {host, address} --> rank 0          rank 0 -- TABLE {first, n, cards} --> rank r   (in pieces)
+ */
+#include "runtime.h"
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { RETRY_MIN_MS = 10, RETRY_MAX_MS = 300, ENTRY_MAX = 8 + 1 + 96 };
+
+/* ---- who am I ---- */
+
+static int pick_node(const struct tt_settings *s, struct tt_boot *b)
+{
+	const char *me = tt_setting(s, TT_NODE), *meant;
+
+	if (!me)
+		return tt_fail(-EINVAL, "the config file lists %d nodes: say which one this process is (TUTTI_NODE, or tutti_config.node)", b->size);
+	for (b->rank = 0; b->rank < b->size; b->rank++)
+		if (!strcmp(b->nodes[b->rank].name, me))
+			return 0;
+	const char **names = calloc((unsigned)b->size, sizeof *names);
+	for (int i = 0; names && i < b->size; i++)
+		names[i] = b->nodes[i].name;
+	meant = names ? tt_nearest(me, names, b->size) : NULL;
+	free(names);
+	return tt_fail(-EINVAL, "no node is named \"%s\" in the config file%s%s", me, meant ? "; did you mean " : "", meant ? meant : "");
+}
+
+static int check_place(const struct tt_boot *b, const char *rank_name, const char *size_name)
+{
+	if (b->size < 1)
+		return tt_fail(-EINVAL, "%s is %d: a job has at least one rank", size_name, b->size);
+	if (b->rank < 0 || b->rank >= b->size)
+		return tt_fail(-EINVAL, "%s is %d: with %s %d it must be from 0 to %d", rank_name, b->rank, size_name, b->size, b->size - 1);
+	return 0;
+}
+
+static int copy_address(struct tt_boot *b, const char *address)
+{
+	if (strlen(address) >= sizeof b->address)
+		return tt_fail(-ENAMETOOLONG, "the rendezvous address \"%s\" is longer than %zu bytes", address, sizeof b->address - 1);
+	strcpy(b->address, address);
+	return 0;
+}
+
+static int place_from(const struct tt_settings *s, enum tt_setting rank, enum tt_setting size, struct tt_boot *b)
+{
+	long r = -1, n = 0;
+	int err;
+
+	if ((err = tt_setting_int(s, rank, 0, INT32_MAX, &r)) || (err = tt_setting_int(s, size, 1, INT32_MAX, &n)))
+		return err;
+	b->rank = (int)r;
+	b->size = (int)n;
+	if (r < 0 || !n)
+		return tt_fail(-EINVAL, "%s is set and %s is not: a launcher sets both", tt_setting_info[r < 0 ? size : rank].variable,
+		               tt_setting_info[r < 0 ? rank : size].variable);
+	return check_place(b, tt_setting_info[rank].variable, tt_setting_info[size].variable);
+}
+
+static int from_tutti(const struct tt_settings *s, struct tt_boot *b)
+{
+	const char *boot = tt_setting(s, TT_BOOT);
+	long fd = -1;
+	int err = place_from(s, TT_RANK, TT_SIZE, b);
+
+	if (err || b->size == 1)
+		return err;
+	if (!boot)
+		return tt_fail(-EINVAL, "TUTTI_RANK and TUTTI_SIZE are set and TUTTI_BOOT is not: say where rank 0 listens, TUTTI_BOOT=HOST:PORT");
+	if (b->rank == 0 && (err = tt_setting_int(s, TT_BOOT_FD, 0, 1 << 20, &fd)))
+		return err;
+	if (fd >= 0 && fcntl((int)fd, F_GETFD) < 0)
+		return tt_fail(-EBADF, "TUTTI_BOOT_FD=%ld is not an open file: only `tutti run` sets it", fd);
+	b->listen_fd = (int)fd;
+	return copy_address(b, boot);
+}
+
+/* torchrun's own store listens on MASTER_PORT where its agent keeps it: we take the port behind. */
+static int from_torch(const struct tt_settings *s, struct tt_boot *b)
+{
+	const char *addr = tt_setting(s, TT_TORCH_ADDR), *store = tt_setting(s, TT_TORCH_STORE);
+	char text[96];
+	long port = 0;
+	int err = place_from(s, TT_TORCH_RANK, TT_TORCH_SIZE, b);
+
+	if (err || b->size == 1)
+		return err;
+	if ((err = tt_setting_int(s, TT_TORCH_PORT, 1, 65534, &port)))
+		return err;
+	if (!addr || !port)
+		return tt_fail(-EINVAL, "RANK and WORLD_SIZE are set and MASTER_%s is not: torchrun sets all four", addr ? "PORT" : "ADDR");
+	if (store && !strcmp(store, "True"))
+		port++;
+	snprintf(text, sizeof text, strchr(addr, ':') ? "[%s]:%ld" : "%s:%ld", addr, port);
+	return copy_address(b, text);
+}
+
+static int from_program(const tutti_config *c, struct tt_boot *b)
+{
+	int err;
+
+	b->rank = c->rank;
+	b->size = c->ranks;
+	if ((err = check_place(b, "tutti_config.rank", "tutti_config.ranks")))
+		return err;
+	return copy_address(b, c->boot);
+}
+
+/* What was said of this process alone comes before what a file says of all. */
+int tt_boot_read(struct tt_settings *s, const tutti_config *c, struct tt_boot *b)
+{
+	bool launched = tt_setting(s, TT_RANK) || tt_setting(s, TT_SIZE);
+
+	b->listen_fd = -1;
+	if (b->nodes && !c->boot && !launched)
+		return pick_node(s, b);
+	tt_boot_free(b);
+	if (c->boot)
+		return from_program(c, b);
+	if (launched)
+		return from_tutti(s, b);
+	if (tt_setting(s, TT_TORCH_RANK) && tt_setting(s, TT_TORCH_SIZE))
+		return from_torch(s, b);
+	b->size = 1;
+	return 0;
+}
+
+void tt_boot_free(struct tt_boot *b)
+{
+	free(b->nodes);
+	b->nodes = NULL;
+}
+
+static uint64_t hash(uint64_t h, const char *text) /* FNV-1a */
+{
+	for (; *text; text++)
+		h = (h ^ (uint8_t)*text) * 0x100000001b3u;
+	return (h ^ 0xff) * 0x100000001b3u;
+}
+
+/* Equal on all ranks of a job however each spells rank 0's host, hence the port alone. No secret goes into it, nor the size
+ * of the job: rank 0 says more clearly that it counts otherwise. */
+uint64_t tt_boot_job_id(const struct tt_boot *b)
+{
+	const char *port = strrchr(b->address, ':');
+	uint64_t h = hash(0xcbf29ce484222325u, port ? port : b->address);
+
+	for (int i = 0; b->nodes && i < b->size; i++)
+		h = hash(hash(h, b->nodes[i].name), b->nodes[i].address);
+	return h;
+}
+
+/* ---- the rendezvous ---- */
+
+static uint64_t host_id(const struct tutti *job)
+{
+	char text[64] = "";
+	int fd = tt_world ? -1 : open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return (uint64_t)job->rank + 1; /* every rank on a host of its own */
+	ssize_t n = read(fd, text, sizeof text - 1);
+	close(fd);
+	text[n > 0 ? n : 0] = 0;
+	return hash(0xcbf29ce484222325u, text);
+}
+
+static uint64_t host_of_address(const char *addr)
+{
+	char host[96];
+	char *colon;
+
+	snprintf(host, sizeof host, "%s", addr);
+	colon = strrchr(host, ':');
+	if (colon)
+		*colon = 0;
+	return hash(0xcbf29ce484222325u, host);
+}
+
+static void put_entry(struct tt_pack *p, const struct tt_member *m)
+{
+	tt_put64(p, m->host);
+	tt_put_text(p, m->addr);
+}
+
+static void take_entry(struct tt_pack *p, struct tt_member *m)
+{
+	struct tutti *job = m->job;
+	uint64_t host = tt_get64(p);
+	char addr[sizeof m->addr];
+
+	tt_get_text(p, addr, sizeof addr);
+	if (p->bad)
+		return;
+	job->carded += !m->host;
+	m->host = host;
+	if (m->rank != 0 || !m->addr[0])
+		strcpy(m->addr, addr); /* rank 0 was reached where it was said to be: that address stays */
+	job->engine.news = true;
+}
+
+/* As many cards a piece as a message takes. */
+static void deal_table(struct tutti *job, struct tt_member *to)
+{
+	uint8_t bytes[16384];
+	size_t room = tt_min(sizeof bytes, tt_member_net(to)->send_max);
+
+	for (int first = 0; first < job->size;) {
+		struct tt_pack p = tt_pack(bytes, room);
+		int n = (int)tt_min((size_t)(job->size - first), (room - 9) / ENTRY_MAX);
+		tt_put8(&p, TT_TABLE);
+		tt_put32(&p, (uint32_t)first);
+		tt_put32(&p, (uint32_t)n);
+		for (int i = first; i < first + n; i++)
+			put_entry(&p, &job->members[i]);
+		tt_send(to, bytes, (size_t)(p.at - bytes), NULL, 0);
+		first += n;
+	}
+}
+
+static void deal_if_complete(struct tutti *job)
+{
+	for (int i = 1; job->rank == 0 && job->carded == job->size && i < job->size; i++)
+		if (job->members[i].state == TT_UP) /* it may have gone down again */
+			deal_table(job, &job->members[i]);
+}
+
+void tt_boot_card(struct tt_member *m, struct tt_pack *p)
+{
+	take_entry(p, m);
+	if (!p->bad)
+		deal_if_complete(m->job);
+}
+
+void tt_boot_table(struct tt_member *m, struct tt_pack *p)
+{
+	struct tutti *job = m->job;
+	uint32_t first = tt_get32(p), n = tt_get32(p);
+
+	if (m->rank != 0 || first > (uint32_t)job->size || n > (uint32_t)job->size - first)
+		p->bad = true;
+	for (uint32_t i = first; !p->bad && i < first + n; i++)
+		take_entry(p, &job->members[i]);
+}
+
+static void try_again(struct tt_timer *t)
+{
+	struct tt_member *m = tt_container_of(t, struct tt_member, retry);
+
+	m->state = TT_AWAY;
+	tt_member_connect(m);
+}
+
+/* Where nobody says when a rank begins to listen (rank 0 at its rendezvous, all in a node list), the first connection is
+ * tried for a whole deadline. Everybody asks again at times of its own. */
+bool tt_boot_retry(struct tt_member *m)
+{
+	uint64_t now = tt_now(), wait;
+	uint8_t chance;
+
+	if (!m->job->node_list && (m->job->joined || m->rank != 0))
+		return false;
+	if (!m->tries++)
+		m->patience = now + m->job->deadline;
+	if (now >= m->patience)
+		return false;
+	tt_entropy(&chance, 1);
+	wait = tt_min((uint64_t)RETRY_MIN_MS << tt_min(m->tries, 6), RETRY_MAX_MS) * TT_MS;
+	tt_timer_start(m->job, &m->retry, now + wait / 2 + wait * chance / 512, try_again);
+	return true;
+}
+
+static bool is_met(void *arg)
+{
+	struct tutti *job = arg;
+
+	return job->carded >= job->size || job->join_err || job->members[0].state == TT_GONE;
+}
+
+static int meeting_failed(struct tutti *job, const struct tt_boot *b)
+{
+	char missing[80] = "";
+	unsigned long long ms = job->deadline / TT_MS;
+
+	if (job->join_err)
+		return tt_fail(job->join_err, "%s", job->join_why);
+	if (job->members[0].state == TT_GONE)
+		return tt_fail(job->members[0].err, "cannot join: %s", job->members[0].why);
+	if (job->rank != 0 && job->members[0].state == TT_UP)
+		return tt_fail(-ETIMEDOUT, "not all of the %d ranks had joined after %llu ms: rank 0 knows who is missing", job->size, ms);
+	if (job->rank != 0)
+		return tt_fail(-ETIMEDOUT, "rank 0 was not found at %s within %llu ms: does it run, and is the address right?", b->address, ms);
+	for (int i = 0; i < job->size && strlen(missing) < sizeof missing - 16; i++)
+		if (!job->members[i].host)
+			sprintf(missing + strlen(missing), "%s%d", *missing ? ", " : "", i);
+	return tt_fail(-ETIMEDOUT, "rank %s of %d did not join at %s within %llu ms", missing, job->size, b->address, ms);
+}
+
+static int meet_at_rank_0(struct tutti *job, const struct tt_boot *b)
+{
+	struct tt_member *zero = &job->members[0];
+	uint8_t bytes[1 + ENTRY_MAX];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+	int err;
+
+	if (job->rank != 0) {
+		bool scheme = !strncmp(b->address, "sim:", 4) || !strncmp(b->address, "tcp:", 4);
+		if (snprintf(zero->addr, sizeof zero->addr, "%s%s", scheme ? "" : "tcp:", b->address) >= (int)sizeof zero->addr)
+			return tt_fail(-ENAMETOOLONG, "the rendezvous address \"%s\" is too long", b->address);
+		tt_put8(&p, TT_CARD);
+		put_entry(&p, &job->members[job->rank]);
+		tt_send(zero, bytes, (size_t)(p.at - bytes), NULL, 0);
+	}
+	deal_if_complete(job); /* the background thread may have taken all cards before this one's own was in */
+	err = tt_wait_until(job, is_met, job, tt_now() + job->deadline);
+	return err || job->carded < job->size ? meeting_failed(job, b) : 0;
+}
+
+int tt_boot_meet(struct tutti *job, const struct tt_boot *b)
+{
+	struct tt_member *me = &job->members[job->rank];
+	int err = 0;
+
+	tt_enter(job);
+	if (job->engine.count)
+		strcpy(me->addr, job->engine.nets[0]->addr);
+	me->host = host_id(job);
+	job->carded++;
+	job->node_list = b->nodes != NULL;
+	for (int i = 0; b->nodes && i < job->size; i++)
+		job->members[i].host = host_of_address(job->members[i].addr);
+	if (!b->nodes && job->size > 1)
+		err = meet_at_rank_0(job, b);
+	tt_exit(job);
+	return err;
+}

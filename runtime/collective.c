@@ -1,0 +1,589 @@
+/* collective.c - what all collectives share; barrier, broadcast and gather.
+ *
+ * A collective is a state machine, the same on every rank, numbered in the order of the calls. Small pieces travel as
+ * messages {DATA, number, tag, bytes}, kept here if they come before this rank has got so far. Large ones are put
+ * straight into memory that the receiver has opened for this one call, each with a notify; notifies of one sender come
+ * in the order of its puts, so counting them is enough.
+ */
+#include "runtime.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { HEAD = 9, IN_FLIGHT_MAX = 1024, CHUNK = 256 * 1024, TAG_READY = 0x7fff0000, PATIENCE_MS = 500 };
+
+struct kept { /* bytes of a member that no collective has taken yet */
+	struct tt_list link; /* in job->stash; first, see tutti_leave */
+	int from;
+	uint32_t seq, tag;
+	size_t len;
+	const void *bytes;   /* behind this struct, or inside a message that is being delivered */
+};
+
+size_t tt_coll_piece(const struct tutti *job)
+{
+	size_t least = 16384;
+
+	for (int i = 0; i < job->engine.count; i++)
+		least = tt_min(least, job->engine.nets[i]->send_max);
+	return (least - HEAD) & ~(size_t)63; /* whole elements of any type */
+}
+
+/* ---- life ---- */
+
+struct tt_coll *tt_coll_new(struct tutti *job, size_t size)
+{
+	struct tt_coll *c = calloc(1, size);
+
+	if (!c) {
+		tt_fail(-ENOMEM, "no memory for a collective");
+		return NULL;
+	}
+	c->job = job;
+	c->culprit = -1;
+	return c;
+}
+
+static void release(struct tt_coll *c)
+{
+	free(c->taken);
+	c->taken = NULL;
+	if (c->release && !c->released)
+		c->release(c);
+	c->released = true;
+}
+
+static void forget_kept(struct tutti *job, uint32_t seq)
+{
+	tt_list_each(node, &job->stash) {
+		struct kept *k = tt_container_of(node, struct kept, link);
+		if (k->seq != seq)
+			continue;
+		tt_list_remove(node);
+		if (k->bytes == k + 1)
+			free(k);
+	}
+}
+
+static void end(struct tt_coll *c)
+{
+	struct tt_request *r = c->request;
+
+	release(c);
+	tt_timer_stop(&c->stale);
+	tt_list_remove(&c->link);
+	forget_kept(c->job, c->seq);
+	r->coll = NULL;
+	r->rank = c->culprit;
+	tt_request_end(r, c->err);
+	free(c);
+}
+
+/* Its memory is given up at once; the ops that wires hold come back by themselves, or with their peer's end. */
+static void fail(struct tt_coll *c, int err, int culprit)
+{
+	if (c->failed)
+		return;
+	c->failed = true;
+	c->job->coll_failed = (uint32_t)tt_min(c->job->coll_failed, c->seq);
+	c->err = err;
+	c->culprit = culprit;
+	if (!c->busy)
+		release(c); /* else push does, when advance has come back */
+}
+
+static void push(struct tt_coll *c)
+{
+	int k = 0;
+
+	if (c->busy)
+		return;
+	c->busy = true;
+	if (!c->failed && !c->over)
+		k = c->advance(c);
+	free(c->taken);
+	c->taken = NULL;
+	c->busy = false;
+	if (k < 0)
+		fail(c, k, c->culprit);
+	if (c->failed)
+		release(c);
+	c->over |= k > 0;
+	if ((c->over || c->failed) && !c->pending)
+		end(c);
+}
+
+/* In the order of the calls, so that older ones are not starved. */
+void tt_coll_wake(struct tutti *job)
+{
+	tt_list_each(node, &job->collectives)
+		push(tt_container_of(node, struct tt_coll, link));
+}
+
+static struct tt_coll *find(struct tutti *job, uint32_t seq)
+{
+	tt_list_each(node, &job->collectives) {
+		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
+		if (c->seq == seq)
+			return c;
+	}
+	return NULL;
+}
+
+uint32_t tt_coll_finished(struct tutti *job)
+{
+	uint32_t running = tt_list_empty(&job->collectives) ? job->coll_started : tt_container_of(job->collectives.next, struct tt_coll, link)->seq;
+
+	return (uint32_t)tt_min(running, job->coll_failed);
+}
+
+static int check_start(struct tutti *job, unsigned *running)
+{
+	*running = 0;
+	tt_list_each(node, &job->collectives)
+		++*running;
+	return *running < IN_FLIGHT_MAX ? 0 : tt_fail(-EAGAIN, "%d collectives are under way: wait for some before starting more", IN_FLIGHT_MAX);
+}
+
+/* One that has left can take part in nothing newer than what it had started. Who went down is named before those who
+ * have left because of it. */
+static void check_members(struct tt_coll *c)
+{
+	const struct tt_member *all = c->job->members;
+
+	for (int i = 0; i < c->job->size; i++)
+		if (all[i].state == TT_GONE && all[i].err != -ENOTCONN)
+			fail(c, -ECONNRESET, i);
+	for (int i = 0; i < c->job->size; i++)
+		if (all[i].state == TT_GONE || (all[i].state == TT_LEFT && all[i].started <= c->seq))
+			fail(c, -ENOTCONN, i);
+}
+
+int tt_coll_run(struct tt_coll *c, tutti_op *op, const char *what)
+{
+	struct tutti *job = c->job;
+	unsigned running;
+	tutti_op stack;
+	int err = tt_usable(job);
+
+	if (err) {
+		free(c);
+		return err;
+	}
+	tt_enter(job);
+	if ((err = check_start(job, &running))) {
+		tt_exit(job);
+		free(c);
+		return err;
+	}
+	struct tt_request *r = tt_request_begin(job, op, &stack, what, -1);
+	c->request = r;
+	r->coll = c;
+	c->seq = job->coll_started++;
+	tt_list_append(&job->collectives, &c->link);
+	check_members(c);
+	push(c);
+	return tt_request_return(r, !op);
+}
+
+void tt_coll_member_down(struct tt_member *m)
+{
+	struct tutti *job = m->job;
+
+	tt_list_each(node, &job->collectives) {
+		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
+		if (m->state == TT_LEFT && m->started > c->seq)
+			continue;
+		fail(c, m->err, m->rank);
+		push(c);
+	}
+	tt_list_each(node, &job->stash) {
+		struct kept *k = tt_container_of(node, struct kept, link);
+		if (k->from != m->rank || m->state == TT_LEFT || k->bytes != k + 1)
+			continue;
+		tt_list_remove(node);
+		free(k);
+	}
+}
+
+/* ---- messages ---- */
+
+struct coll_post {
+	struct tt_post post;
+	struct tt_coll *coll;
+	uint8_t bytes[];
+};
+
+static void stay_stale(struct tt_timer *t)
+{
+	struct tt_coll *c = tt_container_of(t, struct tt_coll, stale);
+
+	fail(c, -ECONNABORTED, c->culprit);
+	push(c);
+}
+
+static void posted(struct tt_post *p, int err)
+{
+	struct coll_post *cp = tt_container_of(p, struct coll_post, post);
+	struct tt_coll *c = cp->coll;
+	int to = p->member->rank;
+
+	free(cp);
+	c->pending--;
+	if (err == -ESTALE && !c->failed && c->culprit < 0) { /* that rank has given up; who went down is about to be told */
+		c->culprit = to;
+		tt_timer_start(c->job, &c->stale, tt_now() + tt_min(c->job->deadline / 4, PATIENCE_MS * TT_MS), stay_stale);
+	} else if (err && err != -ESTALE) {
+		fail(c, err, to);
+	}
+	push(c);
+}
+
+static struct coll_post *new_post(struct tt_coll *c, size_t bytes)
+{
+	struct coll_post *cp = calloc(1, sizeof *cp + bytes);
+
+	if (!cp) {
+		fail(c, -ENOMEM, -1);
+		return NULL;
+	}
+	cp->coll = c;
+	cp->post.done = posted;
+	c->pending++;
+	return cp;
+}
+
+void tt_coll_send(struct tt_coll *c, int to, uint32_t tag, const void *bytes, size_t len)
+{
+	struct coll_post *cp = new_post(c, HEAD + len);
+
+	if (!cp)
+		return;
+	struct tt_pack p = tt_pack(cp->bytes, HEAD + len);
+	tt_put8(&p, TT_DATA);
+	tt_put32(&p, c->seq);
+	tt_put32(&p, tag);
+	tt_put_bytes(&p, bytes, len);
+	cp->post.op.kind = TT_SEND;
+	cp->post.op.local = cp->bytes;
+	cp->post.op.len = HEAD + len;
+	tt_post(&c->job->members[to], &cp->post);
+}
+
+const void *tt_coll_take(struct tt_coll *c, int from, uint32_t tag, size_t len)
+{
+	const void *bytes;
+
+	tt_list_each(node, &c->job->stash) {
+		struct kept *k = tt_container_of(node, struct kept, link);
+		if (k->from != from || k->seq != c->seq || k->tag != tag)
+			continue;
+		if (k->len != len) {
+			c->culprit = from;
+			fail(c, -EBADMSG, from);
+			return NULL;
+		}
+		tt_list_remove(node);
+		free(c->taken);
+		bytes = k->bytes;
+		c->taken = bytes == k + 1 ? k : NULL;
+		return bytes;
+	}
+	return NULL;
+}
+
+/* Offered first as it lies in the wire's memory; what is not taken at once is kept as a copy. */
+void tt_coll_message(struct tt_member *from, struct tt_pack *p)
+{
+	struct tutti *job = from->job;
+	struct kept k = { .from = from->rank, .seq = tt_get32(p), .tag = tt_get32(p), .len = tt_pack_left(p), .bytes = p->at };
+	struct tt_coll *c = find(job, k.seq);
+	struct kept *copy;
+
+	if (p->bad || (!c && (int32_t)(k.seq - job->coll_started) < 0))
+		return; /* of one that has failed here */
+	tt_list_append(&job->stash, &k.link);
+	if (c)
+		push(c);
+	if (tt_list_empty(&k.link))
+		return;
+	tt_list_remove(&k.link);
+	copy = malloc(sizeof *copy + k.len);
+	if (!copy) {
+		tt_member_gone(from, -ENOMEM, "no memory for a message of rank %d", from->rank);
+		return;
+	}
+	*copy = k;
+	copy->bytes = copy + 1;
+	memcpy(copy + 1, k.bytes, k.len);
+	tt_list_append(&job->stash, &copy->link);
+}
+
+/* ---- puts ---- */
+
+int tt_coll_open(struct tt_coll *c, int rank, void *base, size_t len, struct tt_region **out)
+{
+	struct tt_member *m = &c->job->members[rank];
+	struct tt_mem mem = { .base = base, .len = len, .gpu = -1, .fd = -1 };
+
+	if (m->state != TT_UP) {
+		tt_member_connect(m);
+		return 1;
+	}
+	return tt_member_net(m)->transport->reg(tt_member_net(m), &mem, 1, out);
+}
+
+/* 12 bits: the collective's number, as far as it tells apart what can be under way at once, and the lane. */
+static uint32_t notify_value(uint32_t seq, unsigned lane) { return (seq % (2 * IN_FLIGHT_MAX)) << 1 | lane; }
+
+int tt_coll_put(struct tt_coll *c, int to, const struct tt_key *key, uint64_t offset, const void *from, size_t len, unsigned lane, bool last)
+{
+	struct coll_post *cp = new_post(c, 0);
+
+	if (!cp)
+		return -ENOMEM;
+	struct tt_op *op = &cp->post.op;
+	op->kind = TT_PUT;
+	op->flags = TT_NOTIFY | (last ? 0 : TT_LAZY); /* acknowledgements count up: the last one's stands for all */
+	op->notify = notify_value(c->seq, lane);
+	op->local = (void *)(uintptr_t)from;
+	op->len = len;
+	op->key = key;
+	op->offset = offset;
+	tt_post(&c->job->members[to], &cp->post);
+	return 0;
+}
+
+/* A notify for none under way is a late credit: harmless. */
+void tt_coll_notify(struct tt_member *from, uint32_t value)
+{
+	tt_list_each(node, &from->job->collectives) {
+		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
+		if (notify_value(c->seq, value & 1) != value)
+			continue;
+		c->notified[value & 1]++;
+		push(c);
+		return;
+	}
+}
+
+/* ---- barrier: dissemination (Hensgen, Finkel, Manber 1988): in round k I tell the rank 2^k behind me ---- */
+
+struct barrier {
+	struct tt_coll coll;
+	int round;
+	bool told;
+};
+
+static int advance_barrier(struct tt_coll *c)
+{
+	struct barrier *b = (struct barrier *)c;
+	int n = c->job->size, me = c->job->rank;
+
+	for (; 1 << b->round < n; b->round++, b->told = false) {
+		int step = 1 << b->round;
+		if (!b->told)
+			tt_coll_send(c, (me + step) % n, (uint32_t)b->round, NULL, 0);
+		b->told = true;
+		if (!tt_coll_take(c, (me - step + n) % n, (uint32_t)b->round, 0))
+			return 0;
+	}
+	return 1;
+}
+
+int tutti_barrier(tutti *job, tutti_op *op)
+{
+	struct tt_coll *c = tt_coll_new(job, sizeof(struct barrier));
+
+	if (!c)
+		return -ENOMEM;
+	c->advance = advance_barrier;
+	return tt_coll_run(c, op, "barrier");
+}
+
+/* ---- gather: Bruck's all-gather (Bruck et al. 1997): after round k I hold the values of 2^(k+1) ranks from me on ---- */
+
+struct gather {
+	struct tt_coll coll;
+	char *held;                 /* values of me, me + 1, ... */
+	char *all;
+	size_t bytes;
+	int root, have, round;
+	uint32_t sent, got;         /* pieces of this round */
+};
+
+static uint32_t gather_tag(const struct gather *g, uint32_t piece) { return (uint32_t)g->round << 24 | piece; }
+
+static int advance_gather(struct tt_coll *c)
+{
+	struct gather *g = (struct gather *)c;
+	int n = c->job->size, me = c->job->rank;
+	size_t piece = tt_coll_piece(c->job);
+
+	for (; g->have < n; g->round++, g->sent = g->got = 0) {
+		int more = g->have < n - g->have ? g->have : n - g->have;
+		size_t total = (size_t)more * g->bytes, at;
+		const void *bytes;
+		for (; (at = g->sent * piece) < total; g->sent++)
+			tt_coll_send(c, (me - g->have + n) % n, gather_tag(g, g->sent), g->held + at, tt_min(piece, total - at));
+		for (; (at = g->got * piece) < total; g->got++) {
+			if (!(bytes = tt_coll_take(c, (me + g->have) % n, gather_tag(g, g->got), tt_min(piece, total - at))))
+				return 0;
+			memcpy(g->held + (size_t)g->have * g->bytes + at, bytes, tt_min(piece, total - at));
+		}
+		g->have += more;
+	}
+	for (int i = 0; g->all && i < n; i++)
+		memcpy(g->all + (size_t)((me + i) % n) * g->bytes, g->held + (size_t)i * g->bytes, g->bytes);
+	return 1;
+}
+
+static void release_gather(struct tt_coll *c) { free(((struct gather *)c)->held); }
+
+int tutti_gather(tutti *job, const void *value, size_t bytes, void *all, int root, tutti_op *op)
+{
+	bool mine = root == -1 || root == job->rank;
+
+	if (root < -1 || root >= job->size)
+		return tt_fail(-EINVAL, "gather: root %d must be from -1 to %d", root, job->size - 1);
+	if (bytes < 1 || bytes > TUTTI_GATHER_MAX || !value || (mine && !all))
+		return tt_fail(-EINVAL, "gather: 1 to %d bytes a rank are gathered, and neither value nor all (on the root) may be NULL", TUTTI_GATHER_MAX);
+	struct gather *g = (struct gather *)tt_coll_new(job, sizeof *g);
+	if (!g)
+		return -ENOMEM;
+	g->held = malloc((size_t)job->size * bytes);
+	if (!g->held) {
+		free(g);
+		return tt_fail(-ENOMEM, "gather: no memory for %d values of %zu bytes", job->size, bytes);
+	}
+	memcpy(g->held, value, bytes);
+	g->have = 1;
+	g->bytes = bytes;
+	g->all = mine ? all : NULL;
+	g->coll.advance = advance_gather;
+	g->coll.release = release_gather;
+	return tt_coll_run(&g->coll, op, "gather");
+}
+
+/* ---- broadcast: a binomial tree; small ones by message, large ones in chunks, put straight into the children's buffers
+ * as they arrive. A child says READY with the key of its buffer when it has come so far. ---- */
+
+struct broadcast {
+	struct tt_coll coll;
+	char *buf;
+	size_t bytes;
+	int me, parent, children;   /* counted from the root */
+	struct tt_region *region;   /* my buffer, open to my parent */
+	bool ready_sent;
+	struct child {
+		int rank;
+		bool ready;
+		struct tt_key key;
+		size_t chunks;          /* put so far */
+	} child[32];
+};
+
+static void find_family(struct broadcast *b, int root)
+{
+	int n = b->coll.job->size, low;
+
+	b->me = (b->coll.job->rank - root + n) % n;
+	for (low = 1; low < n && !(b->me & low); low <<= 1)
+		;
+	b->parent = b->me ? (b->me - low + root) % n : -1;
+	for (low >>= 1; low; low >>= 1) /* the largest subtree first */
+		if (b->me + low < n)
+			b->child[b->children++].rank = (b->me + low + root) % n;
+}
+
+static int advance_small(struct broadcast *b)
+{
+	const void *bytes;
+
+	if (b->parent >= 0) {
+		if (!(bytes = tt_coll_take(&b->coll, b->parent, 0, b->bytes)))
+			return 0;
+		memcpy(b->buf, bytes, b->bytes);
+	}
+	for (int i = 0; i < b->children; i++)
+		tt_coll_send(&b->coll, b->child[i].rank, 0, b->buf, b->bytes);
+	return 1;
+}
+
+static int open_to_parent(struct broadcast *b)
+{
+	uint8_t key[TT_KEY_SIZE];
+	int err;
+
+	if (b->parent < 0 || b->ready_sent)
+		return 0;
+	if ((err = tt_coll_open(&b->coll, b->parent, b->buf, b->bytes, &b->region)))
+		return err < 0 ? err : 0;
+	struct tt_pack p = tt_pack(key, sizeof key);
+	tt_put_key(&p, &b->region->key);
+	tt_coll_send(&b->coll, b->parent, TAG_READY, key, sizeof key);
+	b->ready_sent = true;
+	return 0;
+}
+
+static int feed(struct broadcast *b, struct child *child, size_t have)
+{
+	const void *key;
+	int err = 0;
+
+	if (!child->ready && (key = tt_coll_take(&b->coll, child->rank, TAG_READY, TT_KEY_SIZE))) {
+		struct tt_pack p = tt_unpack(key, TT_KEY_SIZE);
+		tt_get_key(&p, &child->key);
+		child->ready = true;
+	}
+	for (; !err && child->ready && child->chunks < have; child->chunks++) {
+		size_t at = child->chunks * CHUNK;
+		size_t len = tt_min(CHUNK, b->bytes - at);
+		err = tt_coll_put(&b->coll, child->rank, &child->key, at, b->buf + at, len, TT_LANE_DATA, at + len == b->bytes);
+	}
+	return err;
+}
+
+static int advance_large(struct broadcast *b)
+{
+	size_t all = (b->bytes + CHUNK - 1) / CHUNK, have = b->parent < 0 ? all : b->coll.notified[TT_LANE_DATA];
+	bool done = have == all;
+	int err = open_to_parent(b);
+
+	for (int i = 0; !err && i < b->children; i++) {
+		err = feed(b, &b->child[i], have);
+		done = done && b->child[i].chunks == all;
+	}
+	return err ? err : done;
+}
+
+static int advance_broadcast(struct tt_coll *c)
+{
+	struct broadcast *b = (struct broadcast *)c;
+
+	return b->bytes <= tt_coll_piece(c->job) ? advance_small(b) : advance_large(b);
+}
+
+static void release_broadcast(struct tt_coll *c)
+{
+	struct broadcast *b = (struct broadcast *)c;
+
+	if (b->region)
+		b->region->net->transport->dereg(b->region);
+}
+
+int tutti_broadcast(tutti *job, void *buf, size_t bytes, int root, tutti_op *op)
+{
+	if (root < 0 || root >= job->size)
+		return tt_fail(-EINVAL, "broadcast: root %d must be from 0 to %d", root, job->size - 1);
+	if (!buf && bytes)
+		return tt_fail(-EINVAL, "broadcast: %zu bytes at NULL", bytes);
+	struct broadcast *b = (struct broadcast *)tt_coll_new(job, sizeof *b);
+	if (!b)
+		return -ENOMEM;
+	b->buf = buf;
+	b->bytes = bytes;
+	b->coll.advance = advance_broadcast;
+	b->coll.release = release_broadcast;
+	find_family(b, root);
+	return tt_coll_run(&b->coll, op, "broadcast");
+}

@@ -1,0 +1,133 @@
+/* config.c - the config file (libconfig): settings under their short names, and a list of named nodes.
+ *
+ *     secret = "correct horse battery staple";
+ *     deadline = 5000;
+ *     nodes = ( { name = "left";  address = "10.0.0.1:4000"; },
+ *               { name = "right"; address = "10.0.0.2:4000"; } );
+ */
+#include "runtime.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#ifndef HAVE_LIBCONFIG
+int tt_config_load(struct tt_settings *s, const char *file, struct tt_node **nodes, int *count)
+{
+	(void)s, (void)nodes, (void)count;
+	return tt_fail(-ENOTSUP, "%s cannot be read: this build has no libconfig (install libconfig-dev and build again)", file);
+}
+#else
+#include <libconfig.h>
+
+static int unknown_key(const char *file, const config_setting_t *at, const char *const *known, int n)
+{
+	const char *name = config_setting_name(at), *meant = tt_nearest(name, known, n);
+
+	return tt_fail(-EINVAL, "%s:%u: unknown key \"%s\"%s%s%s", file, config_setting_source_line(at), name, meant ? "; did you mean \"" : "",
+	               meant ? meant : "", meant ? "\"?" : "");
+}
+
+static int take_setting(struct tt_settings *all, const char *file, const config_setting_t *at, enum tt_setting s)
+{
+	char number[32];
+	const char *value = config_setting_get_string(at);
+
+	if (config_setting_type(at) == CONFIG_TYPE_INT) {
+		snprintf(number, sizeof number, "%d", (int)config_setting_get_int(at));
+		value = number;
+	}
+	if (!value)
+		return tt_fail(-EINVAL, "%s:%u: \"%s\" must be a string or a whole number", file, config_setting_source_line(at), config_setting_name(at));
+	if (all->of[s].origin && strcmp(all->of[s].origin, "default") && all->of[s].value)
+		return 0; /* the environment and the program come first */
+	return tt_settings_set(all, s, value, "file");
+}
+
+static int take_node(const char *file, const config_setting_t *at, struct tt_node *node)
+{
+	static const char *const known[] = { "name", "address" };
+	const char *name = NULL, *address = NULL;
+
+	for (int i = 0; config_setting_type(at) == CONFIG_TYPE_GROUP && i < config_setting_length(at); i++) {
+		const config_setting_t *member = config_setting_get_elem(at, (unsigned)i);
+		const char *key = config_setting_name(member);
+		if (!strcmp(key, "name"))
+			name = config_setting_get_string(member);
+		else if (!strcmp(key, "address"))
+			address = config_setting_get_string(member);
+		else
+			return unknown_key(file, member, known, TT_COUNT(known));
+	}
+	if (!name || !address || !*name || strlen(name) >= sizeof node->name || strlen(address) >= sizeof node->address)
+		return tt_fail(-EINVAL, "%s:%u: a node is { name = \"...\"; address = \"HOST:PORT\"; }", file, config_setting_source_line(at));
+	strcpy(node->name, name);
+	strcpy(node->address, address);
+	return 0;
+}
+
+static int check_name(const char *file, const config_setting_t *at, const struct tt_node *nodes, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (!strcmp(nodes[i].name, nodes[n].name))
+			return tt_fail(-EINVAL, "%s:%u: two nodes are named \"%s\"", file, config_setting_source_line(at), nodes[n].name);
+	return 0;
+}
+
+static int take_nodes(const char *file, const config_setting_t *at, struct tt_node **nodes, int *count)
+{
+	int n = config_setting_length(at), err = 0;
+
+	if (config_setting_type(at) != CONFIG_TYPE_LIST || n < 1)
+		return tt_fail(-EINVAL, "%s:%u: nodes must be a list: nodes = ( { name = \"a\"; address = \"10.0.0.1:4000\"; }, ... );", file,
+		               config_setting_source_line(at));
+	*nodes = calloc((size_t)n, sizeof **nodes);
+	if (!*nodes)
+		return tt_fail(-ENOMEM, "no memory for %d nodes", n);
+	for (int i = 0; !err && i < n; i++) {
+		const config_setting_t *node = config_setting_get_elem(at, (unsigned)i);
+		err = take_node(file, node, &(*nodes)[i]);
+		if (!err)
+			err = check_name(file, node, *nodes, i);
+	}
+	*count = n;
+	return err;
+}
+
+static int take_key(struct tt_settings *s, const char *file, const config_setting_t *at, struct tt_node **nodes, int *count)
+{
+	const char *known[TT_SETTINGS + 1] = { [TT_SETTINGS] = "nodes" };
+
+	if (!strcmp(config_setting_name(at), "nodes"))
+		return take_nodes(file, at, nodes, count);
+	for (int i = 0; i < TT_SETTINGS; i++) {
+		known[i] = tt_setting_info[i].key;
+		if (known[i] && !strcmp(known[i], config_setting_name(at)))
+			return take_setting(s, file, at, (enum tt_setting)i);
+	}
+	return unknown_key(file, at, known, TT_COUNT(known));
+}
+
+int tt_config_load(struct tt_settings *s, const char *file, struct tt_node **nodes, int *count)
+{
+	struct stat kind;
+	config_t c;
+	FILE *f = fopen(file, "re");
+	int err = 0;
+
+	if (!f)
+		return tt_fail(-errno, "cannot read the config file %s: %s", file, strerror(errno));
+	if (!fstat(fileno(f), &kind) && S_ISDIR(kind.st_mode)) { /* libconfig's scanner would end the process */
+		fclose(f);
+		return tt_fail(-EISDIR, "cannot read the config file %s: it is a directory", file);
+	}
+	config_init(&c);
+	if (config_read(&c, f) != CONFIG_TRUE)
+		err = tt_fail(-EINVAL, "%s:%d: %s", file, config_error_line(&c), config_error_text(&c));
+	for (int i = 0; !err && i < config_setting_length(config_root_setting(&c)); i++)
+		err = take_key(s, file, config_setting_get_elem(config_root_setting(&c), (unsigned)i), nodes, count);
+	config_destroy(&c);
+	fclose(f);
+	return err;
+}
+#endif

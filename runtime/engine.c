@@ -1,0 +1,297 @@
+/* engine.c - the progress loop. Whoever waits, drives: a thread inside a blocking call polls the nets itself, so no
+ * thread hop stands in the way of a message. One background thread serves the peers while the application computes. */
+#include "runtime.h"
+#include <sched.h>
+
+enum {
+	SPIN_NS = 1000000,       /* how long a driver polls after the last event before it sleeps */
+	TICK_MIN_NS = 100000,    /* how often the background thread looks whether the driver is still there */
+	TICK_MAX_NS = 1000000,
+	HOUSEKEEPING_MS = 1000,  /* nets want a progress call now and then for their timeouts */
+};
+
+static void wake_the_ready(struct tt_engine *e)
+{
+	e->news = false;
+	tt_list_each(node, &e->waiters) {
+		struct tt_waiter *w = tt_container_of(node, struct tt_waiter, link);
+		if (w->ready(w->arg))
+			tt_wake(&w->parking);
+	}
+	if (e->driver_asleep && e->driver->ready(e->driver->arg))
+		tt_kick(&e->sleeper);
+}
+
+static int arm_all(struct tt_engine *e)
+{
+	int busy = 0;
+
+	for (int i = 0; i < e->count; i++)
+		busy |= e->nets[i]->transport->arm(e->nets[i]);
+	return busy;
+}
+
+/* Somebody has posted while others sleep on the nets: what no file descriptor will tell them, a kick must. */
+static void alert_sleepers(struct tutti *job)
+{
+	struct tt_engine *e = &job->engine;
+
+	if (!e->driver_asleep && !e->backstage_asleep)
+		return;
+	if (!job->ended.head && tt_list_empty(&job->doomed) && !arm_all(e))
+		return;
+	tt_kick(e->driver_asleep ? &e->sleeper : &e->backstage);
+}
+
+void tt_enter(struct tutti *job) { tt_gate_enter(&job->engine.gate); }
+
+void tt_exit(struct tutti *job)
+{
+	if (job->engine.news)
+		wake_the_ready(&job->engine);
+	alert_sleepers(job);
+	tt_gate_leave(&job->engine.gate);
+}
+
+static int run_timers(struct tt_engine *e)
+{
+	uint64_t now;
+	int n = 0;
+
+	if (tt_list_empty(&e->timers))
+		return 0;
+	now = tt_now();
+	tt_list_each(node, &e->timers) {
+		struct tt_timer *t = tt_container_of(node, struct tt_timer, link);
+		if (t->at > now)
+			continue;
+		tt_list_remove(node);
+		t->expire(t);
+		n++;
+		break; /* it may have stopped others: the rest has its turn next time */
+	}
+	return n;
+}
+
+static int end_unsent(struct tutti *job)
+{
+	struct tt_op *op;
+	int n = 0;
+
+	while ((op = tt_queue_pop(&job->ended))) {
+		tt_op_finish(op, op->err);
+		n++;
+	}
+	return n;
+}
+
+static void lose_net(struct tutti *job, struct tt_net *net)
+{
+	for (int i = 0; i < job->size; i++)
+		if (job->members[i].link && job->members[i].link->peer->net == net)
+			tt_member_gone(&job->members[i], -ECONNRESET, "rank %d cannot be reached any more: %s", i, tt_why());
+}
+
+int tt_turn(struct tutti *job)
+{
+	struct tt_engine *e = &job->engine;
+	int n = end_unsent(job);
+
+	for (int i = 0; i < e->count; i++) {
+		int k = e->nets[i]->transport->progress(e->nets[i]);
+		if (k < 0)
+			lose_net(job, e->nets[i]);
+		else
+			n += k;
+	}
+	n += run_timers(e);
+	n += !tt_list_empty(&job->doomed); /* what settling ends may be what the driver waits for */
+	tt_peer_settle(job);
+	if (e->news)
+		wake_the_ready(e);
+	return n;
+}
+
+static uint64_t next_wake(struct tt_engine *e, uint64_t deadline)
+{
+	uint64_t at = tt_now() + HOUSEKEEPING_MS * TT_MS;
+
+	tt_list_each(node, &e->timers) {
+		struct tt_timer *t = tt_container_of(node, struct tt_timer, link);
+		if (t->at < at)
+			at = t->at;
+	}
+	return at < deadline ? at : deadline;
+}
+
+/* Lets go of the gate and sleeps until a net has something. */
+static void sleep_on_nets(struct tt_engine *e, struct tt_sleeper *s, bool *asleep, uint64_t deadline)
+{
+	int fds[TT_NETS];
+
+	for (int i = 0; i < e->count; i++)
+		fds[i] = e->nets[i]->fd;
+	deadline = next_wake(e, deadline);
+	*asleep = true;
+	tt_gate_leave(&e->gate);
+	tt_sleep(s, fds, e->count, deadline);
+	tt_gate_enter(&e->gate);
+	*asleep = false;
+}
+
+static void let_others_in(struct tt_engine *e)
+{
+	if (!tt_gate_wanted(&e->gate))
+		return;
+	tt_gate_leave(&e->gate);
+	tt_gate_enter(&e->gate);
+}
+
+static void drive(struct tutti *job, uint64_t deadline)
+{
+	struct tt_engine *e = &job->engine;
+
+	if (tt_turn(job)) {
+		e->spin_until = e->spin ? tt_now() + SPIN_NS : 0;
+		let_others_in(e);
+	} else if (e->spin_until && tt_now() < e->spin_until) {
+		let_others_in(e);
+	} else if (!arm_all(e)) {
+		sleep_on_nets(e, &e->sleeper, &e->driver_asleep, deadline);
+	}
+}
+
+static void park(struct tt_engine *e, struct tt_waiter *me, uint64_t deadline)
+{
+	tt_list_append(&e->waiters, &me->link);
+	tt_gate_leave(&e->gate);
+	tt_park(&me->parking, deadline);
+	tt_gate_enter(&e->gate);
+	tt_list_remove(&me->link);
+}
+
+/* A leaving driver hands over to the next waiter and wakes nobody else. */
+static void hand_over(struct tt_engine *e, struct tt_waiter *me)
+{
+	struct tt_list *next;
+
+	if (e->driver != me)
+		return;
+	next = tt_list_pop(&e->waiters);
+	e->driver = next ? tt_container_of(next, struct tt_waiter, link) : NULL;
+	if (e->driver)
+		tt_wake(&e->driver->parking);
+}
+
+int tt_wait_until(struct tutti *job, bool (*ready)(void *), void *arg, uint64_t deadline)
+{
+	struct tt_engine *e = &job->engine;
+	struct tt_waiter me = { .ready = ready, .arg = arg };
+	int err = 0;
+
+	tt_list_init(&me.link);
+	e->spin_until = e->spin && !e->driver ? tt_now() + SPIN_NS : e->spin_until;
+	while (!ready(arg)) {
+		if (deadline != TT_NEVER && tt_now() >= deadline) {
+			err = -ETIMEDOUT;
+			break;
+		}
+		if (e->driver && e->driver != &me) {
+			if (e->news)
+				wake_the_ready(e);
+			alert_sleepers(job);
+			park(e, &me, deadline);
+		} else {
+			e->driver = &me;
+			drive(job, deadline);
+		}
+	}
+	hand_over(e, &me);
+	return err;
+}
+
+/* While a driver is inside, only a tick: no thread is woken for traffic that somebody already polls for. */
+static void watch_driver(struct tt_engine *e, uint64_t *tick)
+{
+	uint64_t until = tt_now() + *tick;
+
+	*tick = *tick * 2 < TICK_MAX_NS ? *tick * 2 : TICK_MAX_NS;
+	tt_gate_leave(&e->gate);
+	tt_sleep(&e->backstage, NULL, 0, until);
+	tt_gate_enter(&e->gate);
+}
+
+static void run_background(void *arg)
+{
+	struct tutti *job = arg;
+	struct tt_engine *e = &job->engine;
+	uint64_t tick = TICK_MIN_NS;
+
+	tt_gate_enter(&e->gate);
+	while (!e->stopping) {
+		if (e->driver) {
+			watch_driver(e, &tick);
+			continue;
+		}
+		tick = TICK_MIN_NS;
+		if (tt_turn(job))
+			let_others_in(e);
+		else if (!arm_all(e))
+			sleep_on_nets(e, &e->backstage, &e->backstage_asleep, TT_NEVER);
+	}
+	tt_gate_leave(&e->gate);
+}
+
+int tt_engine_open(struct tutti *job)
+{
+	struct tt_engine *e = &job->engine;
+	int err;
+
+	if ((err = tt_sleeper_open(&e->sleeper)) || (err = tt_sleeper_open(&e->backstage)))
+		return err;
+	return tt_spawn(run_background, job, &e->background);
+}
+
+void tt_engine_stop(struct tutti *job)
+{
+	struct tt_engine *e = &job->engine;
+
+	if (!e->background)
+		return;
+	tt_gate_enter(&e->gate);
+	e->stopping = true;
+	tt_kick(&e->backstage);
+	tt_gate_leave(&e->gate);
+	tt_join(e->background);
+	e->background = NULL;
+}
+
+void tt_engine_close(struct tutti *job)
+{
+	struct tt_engine *e = &job->engine;
+
+	for (int i = 0; i < e->count; i++)
+		e->nets[i]->transport->close(e->nets[i]);
+	tt_sleeper_close(&e->sleeper);
+	tt_sleeper_close(&e->backstage);
+}
+
+void tt_timer_start(struct tutti *job, struct tt_timer *t, uint64_t at, void (*expire)(struct tt_timer *))
+{
+	struct tt_engine *e = &job->engine;
+
+	tt_timer_stop(t);
+	t->at = at;
+	t->expire = expire;
+	tt_list_append(&e->timers, &t->link);
+	if (e->driver_asleep)
+		tt_kick(&e->sleeper); /* it may have to get up earlier now */
+	if (e->backstage_asleep)
+		tt_kick(&e->backstage);
+}
+
+void tt_timer_stop(struct tt_timer *t)
+{
+	if (t->link.next)
+		tt_list_remove(&t->link);
+}

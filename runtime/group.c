@@ -1,0 +1,155 @@
+/* group.c - who is alive. Whoever sees a rank go down tells all; a late waiter pings, so that it names the silent one. */
+#include "runtime.h"
+#include <stdio.h>
+#include <string.h>
+
+enum { GRACE_MS = 30 };
+
+static bool is_there(const struct tutti *job, int rank)
+{
+	return rank != job->rank && job->members[rank].state < TT_LEFT;
+}
+
+/* Connections are made for it where there are none: a call on a collective must end everywhere. */
+static void say_down(struct tt_member *to, const struct tt_member *gone, int err, const char *why)
+{
+	uint8_t bytes[256];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	tt_put8(&p, TT_DOWN);
+	tt_put32(&p, (uint32_t)gone->rank);
+	tt_put32(&p, (uint32_t)-err);
+	tt_put_text(&p, why);
+	tt_send(to, bytes, (size_t)(p.at - bytes), NULL, 0);
+}
+
+static void tell_all(struct tt_member *gone)
+{
+	struct tutti *job = gone->job;
+
+	for (int i = 0; i < job->size; i++)
+		if (is_there(job, i))
+			say_down(&job->members[i], gone, gone->silent ? -ETIMEDOUT : gone->err, gone->why);
+	gone->untold = false;
+	job->engine.news = true;
+}
+
+static void tell_now(struct tt_timer *t) { tell_all(tt_container_of(t, struct tt_member, retry)); }
+
+/* A broken connection may mean that it is me who was cut off. Then the others hear of that first, and will not listen
+ * when I accuse the one who did it: hence a moment's grace. */
+void tt_group_tell(struct tt_member *gone)
+{
+	struct tutti *job = gone->job;
+
+	if (gone->untold)
+		tt_timer_start(job, &gone->retry, tt_now() + tt_min(GRACE_MS * TT_MS, job->deadline / 8), tell_now);
+	else
+		tell_all(gone);
+}
+
+bool tt_group_all_told(void *arg)
+{
+	struct tutti *job = arg;
+
+	for (int i = 0; i < job->size; i++)
+		if (job->members[i].untold)
+			return false;
+	return true;
+}
+
+void tt_group_down(struct tt_member *from, struct tt_pack *p)
+{
+	struct tutti *job = from->job;
+	uint32_t rank = tt_get32(p), err = tt_get32(p);
+	char why[200];
+
+	tt_get_text(p, why, sizeof why);
+	if (p->bad || rank >= (uint32_t)job->size || err == 0 || err > 4095) {
+		p->bad = true;
+		return;
+	}
+	if (rank == (uint32_t)job->rank) { /* the others go on without me: nobody needs to hear it from here */
+		from->untold = true;
+		tt_member_gone(from, -ECONNRESET, "rank %d has cut off this process: %s", from->rank, why);
+	} else if (job->members[rank].state != TT_LEFT) {
+		tt_member_gone(&job->members[rank], -(int)err, "%s", why);
+	} else { /* whoever lost it as it left may lack its part, and I theirs; operations of mine it may still finish */
+		job->members[rank].started = 0;
+		tt_coll_member_down(&job->members[rank]);
+	}
+}
+
+/* Both carry how far the sender has come, so that who is late can be told from who waits for him. */
+static void say_alive(struct tt_member *to, enum tt_message_type type)
+{
+	uint8_t bytes[5];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	tt_put8(&p, type);
+	tt_put32(&p, to->job->coll_started);
+	tt_send(to, bytes, sizeof bytes, NULL, 0);
+}
+
+void tt_group_life(struct tt_member *from, struct tt_pack *p, bool answer)
+{
+	uint32_t started = tt_get32(p);
+
+	if (p->bad)
+		return;
+	from->started = started;
+	from->heard = tt_now();
+	if (answer)
+		say_alive(from, TT_PONG);
+}
+
+void tt_group_ping(struct tutti *job, int rank)
+{
+	for (int i = rank < 0 ? 0 : rank; i < (rank < 0 ? job->size : rank + 1); i++)
+		if (is_there(job, i))
+			say_alive(&job->members[i], TT_PING);
+}
+
+/* It said goodbye, and then fell silent with something of mine in its hands. */
+static bool has_left_late(const struct tutti *job, int rank)
+{
+	const struct tt_member *m = &job->members[rank];
+
+	return m->state == TT_LEFT && m->link && m->outstanding;
+}
+
+/* Of a collective: first who said nothing at all, then who has not even started it, then who comes before me in the ring. */
+struct tt_member *tt_group_silent(struct tutti *job, const struct tt_request *r, uint64_t since)
+{
+	struct tt_member *late = NULL;
+	int left = job->rank;
+
+	if (r->rank >= 0)
+		return is_there(job, r->rank) || has_left_late(job, r->rank) ? &job->members[r->rank] : NULL;
+	for (int i = 0; i < job->size; i++)
+		if ((is_there(job, i) && job->members[i].heard < since) || has_left_late(job, i))
+			return &job->members[i];
+	if (r->coll && r->coll->failed)
+		return NULL; /* the others are alive: what they hold of mine comes back soon */
+	for (int i = 0; i < job->size; i++)
+		if (is_there(job, i) && r->coll && job->members[i].started <= r->coll->seq && (!late || job->members[i].started < late->started))
+			late = &job->members[i];
+	do
+		left = (left + job->size - 1) % job->size;
+	while (left != job->rank && !is_there(job, left));
+	return late ? late : left == job->rank ? NULL : &job->members[left];
+}
+
+void tt_group_cut(struct tt_member *m, int err, const char *fmt, ...)
+{
+	char why[200];
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(why, sizeof why, fmt, args);
+	va_end(args);
+	if (m->state == TT_UP)
+		say_down(m, m, err, why); /* the last thing it hears of me, if it still listens */
+	tt_member_gone(m, err, "%s", why);
+	tt_peer_settle(m->job);
+}

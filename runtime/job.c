@@ -1,0 +1,391 @@
+/* job.c - joining and leaving a job */
+#include "runtime.h"
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { SECRET_MIN = 16, MEMBERS_MAX = 65536 };
+
+const char *tutti_version(void) { return TT_VERSION; }
+const char *tutti_why(void) { return tt_why(); }
+int tutti_rank(const tutti *job) { return job->rank; }
+int tutti_size(const tutti *job) { return job->size; }
+int tutti_local_rank(const tutti *job) { return job->local_rank; }
+int tutti_local_size(const tutti *job) { return job->local_size; }
+
+/* ---- joining ---- */
+
+/* A fork's child shares our sockets: a word from it would garble them. The kernel zeroes this page for it. */
+static int mark_parent(struct tutti *job)
+{
+	void *page = mmap(NULL, 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (page == MAP_FAILED)
+		return tt_fail(-ENOMEM, "no memory for a job");
+	job->here = page;
+	madvise(page, (size_t)sysconf(_SC_PAGESIZE), MADV_WIPEONFORK);
+	*job->here = 1;
+	return 0;
+}
+
+int tt_usable(const struct tutti *job)
+{
+	if (*job->here)
+		return 0;
+	return tt_fail(-ECHILD, "this process is a fork's child: only its parent is a rank of the job; the child may leave or exec");
+}
+
+/* Programs of an earlier header have a shorter one, of a later header a longer one: what we do not know must be unset. */
+static int read_config(const tutti_config *from, tutti_config *to)
+{
+	memset(to, 0, sizeof *to);
+	if (!from)
+		return 0;
+	if (from->size < offsetof(tutti_config, node))
+		return tt_fail(-EINVAL, "tutti_config.size is %zu: set it to sizeof(tutti_config)", from->size);
+	for (size_t i = sizeof *to; i < from->size; i++)
+		if (((const char *)from)[i])
+			return tt_fail(-EINVAL, "tutti_config has a member set that Tutti %s does not know: was it built with a newer tutti.h?", TT_VERSION);
+	memcpy(to, from, tt_min(from->size, sizeof *to));
+	return 0;
+}
+
+static int apply_config(struct tt_settings *s, const tutti_config *c)
+{
+	char number[16];
+	int err = 0;
+
+	if (c->file)
+		err = tt_settings_set(s, TT_CONFIG, c->file, "program");
+	if (!err && c->node)
+		err = tt_settings_set(s, TT_NODE, c->node, "program");
+	if (!err && c->transports)
+		err = tt_settings_set(s, TT_TRANSPORTS, c->transports, "program");
+	if (!err && c->secret)
+		err = tt_settings_set(s, TT_SECRET, c->secret, "program");
+	if (!err && c->boot)
+		err = tt_settings_set(s, TT_BOOT, c->boot, "program");
+	if (!err && c->deadline_ms) {
+		snprintf(number, sizeof number, "%d", c->deadline_ms);
+		err = tt_settings_set(s, TT_DEADLINE, number, "program");
+	}
+	return err;
+}
+
+static int resolve_settings(struct tutti *job, const tutti_config *given, struct tt_boot *boot)
+{
+	long deadline = 30000;
+	tutti_config config;
+	const char *file;
+	int err;
+
+	if ((err = read_config(given, &config)) || (err = tt_settings_load(&job->settings)) || (err = apply_config(&job->settings, &config)))
+		return err;
+	if ((file = tt_setting(&job->settings, TT_CONFIG)) &&
+	    (err = tt_config_load(&job->settings, file, &boot->nodes, &boot->size)))
+		return err;
+	if ((err = tt_setting_int(&job->settings, TT_DEADLINE, 10, 86400000, &deadline)) ||
+	    (err = tt_boot_read(&job->settings, &config, boot)))
+		return err;
+	if (boot->size > MEMBERS_MAX)
+		return tt_fail(-EINVAL, "%d ranks are more than the %d that a job may have", boot->size, MEMBERS_MAX);
+	job->deadline = (uint64_t)deadline * TT_MS;
+	job->rank = boot->rank;
+	job->size = boot->size;
+	return 0;
+}
+
+static int make_members(struct tutti *job, const struct tt_boot *boot)
+{
+	job->members = calloc((size_t)job->size, sizeof *job->members);
+	if (!job->members)
+		return tt_fail(-ENOMEM, "no memory for %d ranks", job->size);
+	for (int i = 0; i < job->size; i++) {
+		struct tt_member *m = &job->members[i];
+		m->job = job;
+		m->rank = i;
+		if (boot->nodes)
+			snprintf(m->addr, sizeof m->addr, "tcp:%s", boot->nodes[i].address);
+	}
+	return 0;
+}
+
+static int read_ports(const struct tt_settings *s, int ports[2])
+{
+	const char *text = tt_setting(s, TT_PORTS);
+	char rest;
+	int n;
+
+	ports[0] = ports[1] = 0;
+	if (!text)
+		return 0;
+	n = sscanf(text, "%d-%d%c", &ports[0], &ports[1], &rest);
+	if (n == 1 && !strpbrk(text, "-"))
+		ports[1] = ports[0];
+	else if (n != 2)
+		ports[0] = -1;
+	if (ports[0] < 1 || ports[1] < ports[0] || ports[1] > 65535)
+		return tt_fail(-EINVAL, "TUTTI_PORTS=%s is not a range of ports: write FIRST-LAST, from 1 to 65535", text);
+	return 0;
+}
+
+static int check_secret(const struct tutti *job, const struct tt_boot *boot, const char *secret)
+{
+	if (secret && strlen(secret) < SECRET_MIN)
+		return tt_fail(-EINVAL, "TUTTI_SECRET has %zu bytes: at least %d are needed", strlen(secret), SECRET_MIN);
+	if (!secret && job->rank == 0 && job->size > 1 && !tt_world && boot->listen_fd < 0)
+		tt_log(TT_WARN, "no TUTTI_SECRET is set: only this host's loopback is listened on");
+	return 0;
+}
+
+/* A job that meets on loopback needs no other address, unless somebody asks for one. */
+static const char *choose_device(const struct tutti *job, const struct tt_boot *boot)
+{
+	const char *device = tt_setting(&job->settings, TT_IFACE), *at = boot->address;
+
+	if (device || !*at)
+		return device;
+	return !strncmp(at, "127.", 4) || !strncmp(at, "localhost:", 10) ? "127.0.0.1" : !strncmp(at, "[::1]", 5) ? "::1" : NULL;
+}
+
+static int open_net(struct tutti *job, const struct tt_boot *boot, const char *name)
+{
+	const struct tt_transport *t = tt_transport_find(name);
+	struct tt_net_config c = { .events = &tt_peer_events, .listen_fd = -1, .job = job->id, .epoch = TT_EPOCH, .user = job };
+	int err;
+
+	if (!t)
+		return tt_fail(-EINVAL, "TUTTI_TRANSPORTS names \"%s\", which is no transport: `tutti info` lists them", name);
+	if (job->engine.count == TT_NETS)
+		return tt_fail(-EINVAL, "TUTTI_TRANSPORTS names more than %d transports", TT_NETS);
+	c.secret = tt_setting(&job->settings, TT_SECRET);
+	c.secret_len = c.secret ? strlen(c.secret) : 0;
+	c.device = choose_device(job, boot);
+	c.timeout_ms = (unsigned)(job->deadline / TT_MS);
+	if ((err = read_ports(&job->settings, c.ports)) || (err = check_secret(job, boot, c.secret)))
+		return err;
+	if (job->rank == 0 && boot->listen_fd >= 0)
+		c.listen_fd = boot->listen_fd;
+	else if (boot->nodes)
+		c.listen = boot->nodes[job->rank].address;
+	else if (job->rank == 0 && boot->address[0])
+		c.listen = boot->address;
+	if ((err = t->open(&c, &job->engine.nets[job->engine.count])))
+		return err;
+	job->engine.count++;
+	return 0;
+}
+
+static int open_nets(struct tutti *job, const struct tt_boot *boot)
+{
+	char names[128], *at = names, *name;
+	int err = 0;
+
+	if (job->size == 1)
+		return 0;
+	snprintf(names, sizeof names, "%s", tt_setting(&job->settings, TT_TRANSPORTS));
+	while (!err && (name = strsep(&at, ",")))
+		if (*name)
+			err = open_net(job, boot, name);
+	if (!err && !job->engine.count)
+		err = tt_fail(-EINVAL, "TUTTI_TRANSPORTS names no transport");
+	return err;
+}
+
+/* Polling takes a core from another rank where there are fewer cores than ranks. */
+static int choose_spinning(struct tutti *job)
+{
+	const char *s = tt_setting(&job->settings, TT_SPIN);
+	cpu_set_t cores;
+
+	if (!strcmp(s, "yes") || !strcmp(s, "no")) {
+		job->engine.spin = *s == 'y';
+		return 0;
+	}
+	if (strcmp(s, "auto"))
+		return tt_fail(-EINVAL, "TUTTI_SPIN=%s is none of auto, yes and no", s);
+	if (!tt_world && job->size > 1 && !sched_getaffinity(0, sizeof cores, &cores))
+		job->engine.spin = CPU_COUNT(&cores) >= job->local_size;
+	return 0;
+}
+
+static int take_local(const struct tutti *job, enum tt_setting own, enum tt_setting torch, int *out)
+{
+	long value = *out;
+	int err = tt_setting_int(&job->settings, tt_setting(&job->settings, own) ? own : torch, 0, job->size, &value);
+
+	*out = (int)value;
+	return err;
+}
+
+/* A launcher knows best; else those of the same boot id, or of the same host in a node list, are on one host. */
+static int count_local(struct tutti *job)
+{
+	const struct tt_member *me = &job->members[job->rank];
+	int err;
+
+	for (int i = 0; i < job->size; i++)
+		if (job->members[i].host == me->host) {
+			job->local_rank += i < job->rank;
+			job->local_size++;
+		}
+	err = take_local(job, TT_LOCAL_RANK, TT_TORCH_LOCAL_RANK, &job->local_rank);
+	return err ? err : take_local(job, TT_LOCAL_SIZE, TT_TORCH_LOCAL_SIZE, &job->local_size);
+}
+
+static int set_up(struct tutti *job, const struct tt_boot *boot)
+{
+	int err;
+
+	job->id = tt_boot_job_id(boot);
+	if ((err = mark_parent(job)) || (err = make_members(job, boot)) || (err = open_nets(job, boot)) || (err = tt_engine_open(job)) ||
+	    (err = tt_boot_meet(job, boot)))
+		return err;
+	tt_enter(job);
+	if (!(err = count_local(job)))
+		err = choose_spinning(job);
+	job->joined = !err;
+	tt_exit(job);
+	return err;
+}
+
+static struct tutti *new_job(void)
+{
+	struct tutti *job = calloc(1, sizeof *job);
+
+	if (!job)
+		return NULL;
+	job->event_fd = -1;
+	job->next_window = 1;
+	job->coll_failed = UINT32_MAX;
+	tt_list_init(&job->requests);
+	tt_list_init(&job->links);
+	tt_list_init(&job->doomed);
+	tt_list_init(&job->asks);
+	tt_list_init(&job->windows);
+	tt_list_init(&job->collectives);
+	tt_list_init(&job->stash);
+	tt_list_init(&job->engine.waiters);
+	tt_list_init(&job->engine.timers);
+	job->engine.sleeper.fd = job->engine.backstage.fd = -1;
+	return job;
+}
+
+int tutti_join(const tutti_config *config, tutti **out)
+{
+	struct tt_boot boot = { .size = 0, .listen_fd = -1 };
+	struct tutti *job = new_job();
+	int err;
+
+	if (!job)
+		return tt_fail(-ENOMEM, "no memory for a job");
+	err = resolve_settings(job, config, &boot);
+	if (!err)
+		err = set_up(job, &boot);
+	tt_boot_free(&boot);
+	if (err) {
+		tutti_leave(job);
+		return err;
+	}
+	*out = job;
+	return 0;
+}
+
+/* ---- leaving ---- */
+
+static bool is_idle(void *arg)
+{
+	struct tutti *job = arg;
+
+	return tt_list_empty(&job->requests) && tt_list_empty(&job->collectives);
+}
+
+static bool is_alone(void *arg)
+{
+	struct tutti *job = arg;
+
+	for (int i = 0; i < job->size; i++)
+		if (job->members[i].link)
+			return false;
+	return true;
+}
+
+void tt_say_bye(struct tt_member *m)
+{
+	uint8_t bye[5];
+	struct tt_pack p = tt_pack(bye, sizeof bye);
+
+	tt_put8(&p, TT_BYE);
+	tt_put32(&p, tt_coll_finished(m->job));
+	tt_send(m, bye, sizeof bye, NULL, 0);
+}
+
+/* What I started is finished, then everyone I talked to hears a goodbye and hangs up: what I sent before has arrived. */
+static void say_goodbye(struct tutti *job)
+{
+	tt_enter(job);
+	tt_wait_until(job, is_idle, job, tt_now() + job->deadline);
+	tt_wait_until(job, tt_group_all_told, job, tt_now() + job->deadline);
+	job->leaving = true;
+	for (int i = 0; i < job->size; i++)
+		if (job->members[i].state == TT_UP)
+			tt_say_bye(&job->members[i]);
+	tt_wait_until(job, is_alone, job, tt_now() + job->deadline);
+	tt_exit(job);
+}
+
+static void free_lists(struct tutti *job)
+{
+	struct tt_list *node;
+
+	while ((node = tt_list_pop(&job->windows)))
+		tutti_window_close((tutti_window *)node);
+	while ((node = tt_list_pop(&job->asks)))
+		free(node);
+	while ((node = tt_list_pop(&job->stash)))
+		free(node);
+}
+
+static void drop_links(struct tutti *job)
+{
+	tt_list_each(node, &job->links)
+		tt_link_doom(tt_container_of(node, struct tt_link, all));
+	tt_peer_settle(job);
+}
+
+/* Nothing lands any more once every link is gone; then windows and nets can follow. */
+static void tear_down(struct tutti *job)
+{
+	job->leaving = true;
+	for (int i = 0; job->members && i < job->size; i++) {
+		tt_timer_stop(&job->members[i].retry);
+		if (i != job->rank)
+			tt_member_gone(&job->members[i], -ENOTCONN, "this rank has left the job");
+	}
+	drop_links(job);
+	while (job->ended.head)
+		tt_turn(job);
+	drop_links(job); /* somebody may have come in at that last moment */
+	free_lists(job);
+}
+
+void tutti_leave(tutti *job)
+{
+	if (!job || (job->here && !*job->here))
+		return; /* a fork's child owns nothing of it */
+	if (job->joined)
+		say_goodbye(job);
+	tt_engine_stop(job);
+	tear_down(job);
+	tt_engine_close(job);
+	if (job->event_fd >= 0)
+		close(job->event_fd);
+	tt_settings_free(&job->settings);
+	free(job->members);
+	if (job->here)
+		munmap(job->here, 1);
+	free(job);
+}

@@ -1,0 +1,515 @@
+/* peer.c - the other ranks: which wire leads to each, connected on first use, and the messages between members.
+ *
+ * Whoever connects says HELLO; the other answers WELCOME, and both post on that one connection. If both connect at
+ * once, the lower rank's connection wins: it answers BUSY on the other one, which its maker then drops.
+ *
+ *      rank 1 -- HELLO 1 --> rank 4          rank 4 -- HELLO 4 --> rank 1     (at the same time)
+ *      rank 1 <-- WELCOME -- rank 4          rank 4 <---- BUSY --- rank 1
+ */
+#include "runtime.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- links ---- */
+
+static struct tt_link *new_link(struct tutti *job, struct tt_peer *peer, struct tt_member *m)
+{
+	struct tt_link *l = calloc(1, sizeof *l);
+
+	if (!l)
+		return NULL;
+	l->job = job;
+	l->peer = peer;
+	l->member = m;
+	l->mine = m != NULL;
+	peer->user = l;
+	tt_list_append(&job->links, &l->all);
+	tt_list_init(&l->doom);
+	return l;
+}
+
+void tt_link_doom(struct tt_link *l)
+{
+	if (tt_list_empty(&l->doom))
+		tt_list_append(&l->job->doomed, &l->doom);
+}
+
+void tt_peer_settle(struct tutti *job)
+{
+	struct tt_list *node;
+
+	while ((node = tt_list_pop(&job->doomed))) {
+		struct tt_link *l = tt_container_of(node, struct tt_link, doom);
+		if (l->member && l->member->link == l)
+			l->member->link = NULL;
+		l->member = NULL;
+		l->peer->net->transport->disconnect(l->peer);
+		tt_list_remove(&l->all);
+		free(l);
+		job->engine.news = true; /* a leaving thread waits for the last link */
+	}
+}
+
+/* ---- posting ---- */
+
+static void finish_post(struct tt_op *op)
+{
+	struct tt_post *p = tt_container_of(op, struct tt_post, op);
+	struct tt_member *m = p->member;
+	int err = op->err == -ECONNRESET && m->state == TT_GONE ? m->err : op->err; /* cut off by us, say */
+
+	if (p->local)
+		p->local->net->transport->dereg(p->local);
+	p->local = NULL;
+	if (m->outstanding && !--m->outstanding && m->state == TT_LEFT && m->link)
+		tt_link_doom(m->link);
+	p->done(p, err);
+}
+
+static void finish_unposted(struct tt_op *op)
+{
+	struct tt_post *p = tt_container_of(op, struct tt_post, op);
+
+	p->done(p, op->err);
+}
+
+static void end_later(struct tutti *job, struct tt_post *p, int err)
+{
+	p->op.err = err;
+	p->op.done = finish_unposted;
+	tt_queue_push(&job->ended, &p->op);
+}
+
+/* Some wires read and write only registered memory: longer pieces that are not are registered for this one op. */
+static int make_reachable(struct tt_net *net, struct tt_post *p)
+{
+	struct tt_mem mem = { .base = p->op.local, .len = p->op.len, .gpu = -1, .fd = -1 };
+
+	if (p->op.region || p->op.len <= net->copy_max)
+		return 0;
+	int err = net->transport->reg(net, &mem, 0, &p->local);
+	p->op.region = p->local;
+	return err;
+}
+
+static void hand_to_wire(struct tt_member *m, struct tt_post *p)
+{
+	struct tt_peer *peer = m->link->peer;
+	int err = make_reachable(peer->net, p);
+
+	if (err) {
+		end_later(m->job, p, err);
+		return;
+	}
+	p->op.done = finish_post;
+	p->op.next = NULL;
+	m->outstanding++;
+	peer->net->transport->post(peer, &p->op);
+}
+
+void tt_post(struct tt_member *m, struct tt_post *p)
+{
+	p->member = m;
+	p->local = NULL;
+	if (m->state == TT_UP) {
+		hand_to_wire(m, p);
+	} else if (m->state == TT_LEFT || m->state == TT_GONE) {
+		end_later(m->job, p, m->err);
+	} else {
+		tt_queue_push(&m->waiting, &p->op);
+		tt_member_connect(m);
+	}
+}
+
+static void flush_waiting(struct tt_member *m)
+{
+	struct tt_op_queue q = m->waiting;
+	struct tt_op *op;
+
+	m->waiting = (struct tt_op_queue){ 0 };
+	while ((op = tt_queue_pop(&q)))
+		tt_post(m, tt_container_of(op, struct tt_post, op));
+}
+
+static void give_up(struct tt_timer *t)
+{
+	struct tt_member *m = tt_container_of(t, struct tt_member, retry);
+
+	char why[sizeof m->why];
+
+	memcpy(why, m->why, sizeof why);
+	tt_member_gone(m, m->err, "%s", why);
+}
+
+/* Not at once: whoever just posted to it is in the middle of something. */
+static void fail_soon(struct tt_member *m, int err, const char *fmt, ...) TT_FORMAT(3, 4);
+static void fail_soon(struct tt_member *m, int err, const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(m->why, sizeof m->why, fmt, args);
+	va_end(args);
+	m->err = err;
+	tt_timer_start(m->job, &m->retry, tt_now(), give_up);
+}
+
+struct message {
+	struct tt_post post;
+	uint8_t bytes[];
+};
+
+static void free_message(struct tt_post *p, int err)
+{
+	(void)err;
+	free(tt_container_of(p, struct message, post));
+}
+
+static struct message *make_message(const void *head, size_t len, const void *body, size_t body_len)
+{
+	struct message *msg = calloc(1, sizeof *msg + len + body_len);
+
+	if (!msg)
+		return NULL;
+	memcpy(msg->bytes, head, len);
+	if (body_len)
+		memcpy(msg->bytes + len, body, body_len);
+	msg->post.done = free_message;
+	msg->post.op.kind = TT_SEND;
+	msg->post.op.local = msg->bytes;
+	msg->post.op.len = len + body_len;
+	return msg;
+}
+
+void tt_send(struct tt_member *m, const void *head, size_t len, const void *body, size_t body_len)
+{
+	struct message *msg = make_message(head, len, body, body_len);
+
+	if (msg)
+		tt_post(m, &msg->post);
+	else
+		fail_soon(m, -ENOMEM, "no memory for a message to rank %d", m->rank);
+}
+
+/* Straight to a connection, also before it is known to belong to a member. */
+static void finish_raw(struct tt_op *op) { free(tt_container_of(op, struct message, post.op)); }
+
+static void send_raw(struct tt_link *l, const void *bytes, size_t len)
+{
+	struct message *msg = make_message(bytes, len, NULL, 0);
+
+	if (!msg) {
+		tt_link_doom(l);
+		return;
+	}
+	msg->post.op.done = finish_raw;
+	if (len > l->peer->net->copy_max) /* greetings fit into any wire's copy_max but for refusals, which may be cut */
+		msg->post.op.len = l->peer->net->copy_max;
+	l->peer->net->transport->post(l->peer, &msg->post.op);
+}
+
+struct tt_net *tt_member_net(struct tt_member *m) { return m->link->peer->net; }
+
+/* ---- connecting ---- */
+
+static struct tt_net *net_for(struct tutti *job, const char *addr)
+{
+	const struct tt_transport *t = tt_transport_find(addr);
+
+	for (int i = 0; i < job->engine.count; i++)
+		if (job->engine.nets[i]->transport == t)
+			return job->engine.nets[i];
+	return NULL;
+}
+
+void tt_member_connect(struct tt_member *m)
+{
+	struct tutti *job = m->job;
+	struct tt_peer *peer;
+	struct tt_net *net;
+	int err;
+
+	if (m->state != TT_AWAY)
+		return;
+	m->state = TT_CONNECTING;
+	net = net_for(job, m->addr);
+	if (!net) {
+		fail_soon(m, -EHOSTUNREACH, "no transport of mine leads to rank %d at \"%s\"", m->rank, m->addr);
+		return;
+	}
+	if ((err = net->transport->connect(net, m->addr, &peer))) {
+		fail_soon(m, err, "cannot connect to rank %d: %s", m->rank, tt_why());
+		return;
+	}
+	m->link = new_link(job, peer, m);
+	if (!m->link) {
+		net->transport->disconnect(peer);
+		fail_soon(m, -ENOMEM, "no memory to connect to rank %d", m->rank);
+	}
+}
+
+static void member_up(struct tt_member *m, struct tt_link *l)
+{
+	l->member = m;
+	m->link = l;
+	m->state = TT_UP;
+	flush_waiting(m);
+	if (m->job->leaving)
+		tt_say_bye(m);
+	tt_coll_wake(m->job);
+}
+
+static void say_hello(struct tt_link *l)
+{
+	uint8_t bytes[32];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	tt_put8(&p, TT_HELLO);
+	tt_put32(&p, (uint32_t)l->job->rank);
+	tt_put32(&p, (uint32_t)l->job->size);
+	tt_put32(&p, TT_EPOCH);
+	send_raw(l, bytes, (size_t)(p.at - bytes));
+}
+
+static void refuse(struct tt_link *l, enum tt_level level, const char *why)
+{
+	uint8_t bytes[64];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	tt_log(level, "refused a process at %s: %s", l->peer->addr, why);
+	tt_put8(&p, TT_REFUSED);
+	tt_put_text(&p, why);
+	send_raw(l, bytes, (size_t)(p.at - bytes));
+}
+
+/* Short sentences: they travel. */
+static const char *fault_of_hello(struct tutti *job, uint32_t rank, uint32_t size, char *text, size_t room)
+{
+	if (size != (uint32_t)job->size)
+		snprintf(text, room, "it counts %u ranks, rank %d counts %d", size, job->rank, job->size);
+	else if (rank >= size)
+		snprintf(text, room, "its rank %u is not below %u", rank, size);
+	else if (rank == (uint32_t)job->rank || job->members[rank].state == TT_UP)
+		snprintf(text, room, "rank %u is already taken", rank);
+	else if (job->members[rank].state >= TT_LEFT)
+		snprintf(text, room, "rank %u is gone for good", rank);
+	else
+		return NULL;
+	return text;
+}
+
+static void take_hello(struct tt_link *l, struct tt_pack *p)
+{
+	struct tutti *job = l->job;
+	uint32_t rank = tt_get32(p), size = tt_get32(p), epoch = tt_get32(p);
+	const uint8_t busy = TT_BUSY, welcome = TT_WELCOME;
+	char text[56];
+
+	if (p->bad || l->mine || l->member || epoch != TT_EPOCH) {
+		refuse(l, TT_WARN, "its greeting makes no sense");
+		return;
+	}
+	struct tt_member *m = rank < (uint32_t)job->size ? &job->members[rank] : NULL;
+	if (m && m->state == TT_UP && m->link->mine && job->rank < m->rank) {
+		send_raw(l, &busy, 1); /* we crossed, and mine was there first */
+		return;
+	}
+	if (fault_of_hello(job, rank, size, text, sizeof text)) {
+		refuse(l, m && m->state >= TT_LEFT ? TT_INFO : TT_WARN, text); /* a greeting may come later than the goodbye */
+		return;
+	}
+	if (m->state == TT_CONNECTING && m->link && job->rank < m->rank) {
+		send_raw(l, &busy, 1);
+		return;
+	}
+	tt_timer_stop(&m->retry);
+	send_raw(l, &welcome, 1);
+	member_up(m, l);
+}
+
+static void take_refusal(struct tt_link *l, struct tt_pack *p)
+{
+	char text[64];
+
+	tt_get_text(p, text, sizeof text);
+	if (!l->job->joined && !l->job->join_err) {
+		l->job->join_err = -EPERM;
+		snprintf(l->job->join_why, sizeof l->job->join_why, "%s refused this process as rank %d: %s", l->peer->addr, l->job->rank, text);
+	}
+	if (l->member && l->member->link == l) { /* and not one that lost a crossing long ago */
+		l->member->untold = true; /* if I was cut off, that is no news to be spread by me */
+		tt_member_gone(l->member, -EPERM, "rank %d refused this process: %s", l->member->rank, text);
+	}
+	tt_link_doom(l);
+}
+
+/* ---- events ---- */
+
+static void on_up(struct tt_peer *peer)
+{
+	struct tutti *job = peer->net->user;
+	struct tt_link *l = peer->user;
+
+	if (l)
+		say_hello(l);
+	else if (!new_link(job, peer, NULL))
+		tt_log(TT_ERROR, "no memory for a connection from %s", peer->addr);
+}
+
+static void take_bye(struct tt_member *m, struct tt_pack *p)
+{
+	uint32_t started = tt_get32(p);
+
+	if (!p->bad)
+		tt_member_left(m, started);
+}
+
+
+static void member_message(struct tt_member *m, enum tt_message_type type, struct tt_pack *p)
+{
+	switch (type) {
+	case TT_CARD: tt_boot_card(m, p); break;
+	case TT_TABLE: tt_boot_table(m, p); break;
+	case TT_BYE: take_bye(m, p); break;
+	case TT_PING:
+	case TT_PONG: tt_group_life(m, p, type == TT_PING); break;
+	case TT_DOWN: tt_group_down(m, p); break;
+	case TT_ASK: tt_window_ask(m, p); break;
+	case TT_ANSWER: tt_window_answer(m, p); break;
+	case TT_CLOSED: tt_window_closed(m, p); break;
+	case TT_DATA: tt_coll_message(m, p); break;
+	default: p->bad = true;
+	}
+	if (p->bad)
+		tt_member_gone(m, -EPROTO, "rank %d sent a message that makes no sense (type %d)", m->rank, type);
+}
+
+/* Before a member is known, only greetings are listened to. */
+static void greeting(struct tt_link *l, enum tt_message_type type, struct tt_pack *p)
+{
+	struct tt_member *m = l->member;
+
+	if (type == TT_HELLO)
+		take_hello(l, p);
+	else if (type == TT_WELCOME && m && m->link == l && m->state == TT_CONNECTING)
+		member_up(m, l);
+	else if (type == TT_REFUSED)
+		take_refusal(l, p);
+	else
+		tt_link_doom(l); /* BUSY: the other side's own connection stands or is about to */
+}
+
+static void on_message(struct tt_peer *peer, const void *bytes, size_t len)
+{
+	struct tt_link *l = peer->user;
+	struct tt_pack p = tt_unpack(bytes, len);
+	enum tt_message_type type = tt_get8(&p);
+
+	if (!l || !tt_list_empty(&l->doom))
+		return;
+	if (l->member && l->member->link == l && l->member->state >= TT_UP)
+		member_message(l->member, type, &p);
+	else
+		greeting(l, type, &p);
+}
+
+static void on_notify(struct tt_peer *peer, uint32_t value)
+{
+	struct tt_link *l = peer->user;
+
+	if (!l || !l->member || !tt_list_empty(&l->doom))
+		return;
+	if (value >> 12)
+		tt_window_notify(l->member, value);
+	else
+		tt_coll_notify(l->member, value & 0xfff);
+}
+
+static void lost(struct tt_member *m, struct tt_link *l, int err)
+{
+	if (m->state == TT_LEFT)
+		m->link = NULL;
+	else if (m->state == TT_UP && m->job->leaving)
+		tt_member_left(m, UINT32_MAX); /* it hangs up because I said goodbye */
+	else if (m->state == TT_UP) {
+		m->untold = true;
+		tt_member_gone(m, -ECONNRESET, "rank %d (%s) went down: its connection broke", m->rank, l->peer->addr);
+	} else if (m->state == TT_CONNECTING && err == -EHOSTUNREACH && tt_boot_retry(m))
+		m->link = NULL;
+	else if (m->state == TT_CONNECTING)
+		tt_member_gone(m, err, "rank %d cannot be reached at %s: %s", m->rank, m->addr, /* tt_why() may still be about something else */
+		               strstr(tt_why(), l->peer->addr) ? tt_why() : strerror(-err));
+}
+
+static void on_down(struct tt_peer *peer, int err)
+{
+	struct tt_link *l = peer->user;
+
+	if (!l)
+		return; /* there was no memory for it */
+	if (l->member && l->member->link == l)
+		lost(l->member, l, err);
+	tt_link_doom(l);
+}
+
+const struct tt_events tt_peer_events = { .up = on_up, .message = on_message, .notify = on_notify, .down = on_down };
+
+/* ---- ends ---- */
+
+static void fail_waiting(struct tt_member *m)
+{
+	struct tt_op *op;
+
+	while ((op = tt_queue_pop(&m->waiting)))
+		end_later(m->job, tt_container_of(op, struct tt_post, op), m->err);
+}
+
+static void member_ended(struct tt_member *m)
+{
+	fail_waiting(m);
+	tt_window_gone(m);
+	tt_coll_member_down(m);
+	m->job->engine.news = true; /* who waits for its notifies looks again */
+}
+
+void tt_member_gone(struct tt_member *m, int err, const char *fmt, ...)
+{
+	va_list args;
+
+	if (m->state == TT_GONE)
+		return;
+	if (m->state == TT_LEFT && !m->job->leaving) { /* all that needs it has ended; what it still holds of mine does now */
+		if (m->link)
+			tt_link_doom(m->link);
+		return;
+	}
+	tt_timer_stop(&m->retry);
+	if (m->state != TT_LEFT) {
+		va_start(args, fmt);
+		vsnprintf(m->why, sizeof m->why, fmt, args);
+		va_end(args);
+		tt_log(TT_INFO, "%s", m->why);
+		m->silent = err == -ETIMEDOUT;
+		m->err = err == -ENOTCONN || (!m->job->joined && m->rank == 0) ? err : -ECONNRESET; /* joining says more */
+	}
+	m->state = TT_GONE;
+	if (m->link)
+		tt_link_doom(m->link);
+	member_ended(m);
+	if (m->job->joined && !m->job->leaving)
+		tt_group_tell(m);
+}
+
+void tt_member_left(struct tt_member *m, uint32_t started)
+{
+	if (m->state != TT_UP)
+		return;
+	m->state = TT_LEFT;
+	m->started = started;
+	m->err = -ENOTCONN;
+	snprintf(m->why, sizeof m->why, "rank %d has left the job", m->rank);
+	if (!m->outstanding)
+		tt_link_doom(m->link);
+	member_ended(m);
+}

@@ -1,0 +1,243 @@
+/* request.c - what a started operation is: tested, waited for, cancelled; and the end of every blocking call */
+#include "runtime.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum {
+	REAP_MS = 50, REAP_ROUNDS = 10, /* how often a call that is being given up looks for another silent rank */
+	SLICES = 8,                     /* of half a deadline */
+};
+
+struct tt_request *tt_request_begin(struct tutti *job, tutti_op *op, tutti_op *stack, const char *what, int rank)
+{
+	struct tt_request *r = (struct tt_request *)(op ? op : stack);
+
+	memset(r, 0, sizeof *r);
+	r->job = job;
+	r->what = what;
+	r->rank = rank;
+	tt_list_append(&job->requests, &r->link);
+	return r;
+}
+
+void tt_request_end(struct tt_request *r, int err)
+{
+	struct tutti *job = r->job;
+	uint64_t one = 1;
+
+	tt_list_remove(&r->link);
+	r->err = err;
+	r->ended = true;
+	job->engine.news = true;
+	if (job->event_fd >= 0)
+		(void)!write(job->event_fd, &one, sizeof one);
+}
+
+static bool has_ended(void *arg) { return ((struct tt_request *)arg)->ended; }
+
+/* The sentence for this thread, made where the error is returned and not where some other thread met it. */
+static int explain(const struct tt_request *r)
+{
+	const struct tt_member *m = r->rank >= 0 ? &r->job->members[r->rank] : NULL;
+
+	if (m && m->why[0] && (r->err == m->err || r->err == -ECONNRESET || r->err == -ENOTCONN || r->err == -ETIMEDOUT))
+		return tt_fail(r->err, "%s: %s", r->what, m->why);
+	if (r->window && r->err == -ENOENT)
+		return tt_fail(r->err, "%s: rank %d did not open a window named \"%s\" within %llu ms", r->what, r->rank, tt_window_name(r->job, r->window),
+		               (unsigned long long)(r->job->deadline / TT_MS));
+	if (r->window && r->err == -ESTALE)
+		return tt_fail(r->err, "%s: rank %d has closed its window \"%s\": close yours and open it again", r->what, r->rank,
+		               tt_window_name(r->job, r->window));
+	if (m && r->err == -EBADMSG)
+		return tt_fail(r->err, "%s: rank %d called another collective, or with another count, type or rule", r->what, r->rank);
+	if (m && r->err == -ECONNABORTED)
+		return tt_fail(r->err, "%s: rank %d gave it up, and did not say why", r->what, r->rank);
+	if (m)
+		return tt_fail(r->err, "%s: rank %d: %s", r->what, r->rank, strerror(-r->err));
+	return tt_fail(r->err, "%s: %s", r->what, strerror(-r->err));
+}
+
+static int result(const struct tt_request *r) { return r->err ? explain(r) : 0; }
+
+static void give_up_on(struct tt_member *m, uint64_t since, int err)
+{
+	if (err == -ETIMEDOUT)
+		tt_group_cut(m, err, "rank %d was cut off: %s within %llu ms", m->rank,
+		             m->heard < since ? "it gave no sign of life" : "it is alive but did not take part",
+		             (unsigned long long)(m->job->deadline / TT_MS));
+	else
+		tt_group_cut(m, err, "rank %d was cut off: a call that waited for it was cancelled", m->rank);
+}
+
+/* After this the request has ended: nobody holds its memory, however many ranks that costs. since: of the last ping. */
+static void reap(struct tt_request *r, uint64_t since, int err)
+{
+	struct tutti *job = r->job;
+
+	for (int round = 1; !r->ended; round++) {
+		struct tt_member *m = tt_group_silent(job, r, since);
+		if (m)
+			give_up_on(m, since, err);
+		tt_wait_until(job, has_ended, r, tt_now() + REAP_MS * TT_MS);
+		if (round % REAP_ROUNDS == 0) { /* one more may have fallen silent meanwhile */
+			since = tt_now();
+			tt_group_ping(job, r->rank);
+			tt_wait_until(job, has_ended, r, since + job->deadline / 4);
+		}
+	}
+}
+
+/* For half the deadline, as far as this process ran: if it was stopped, that says nothing about the others. */
+static int wait_half(struct tt_request *r)
+{
+	struct tutti *job = r->job;
+	int err = -ETIMEDOUT;
+
+	for (int i = 0; err && i < SLICES; i++)
+		err = tt_wait_until(job, has_ended, r, tt_now() + job->deadline / (2 * SLICES));
+	return err;
+}
+
+static void wait_or_give_up(struct tt_request *r)
+{
+	struct tutti *job = r->job;
+	uint64_t half;
+
+	if (!wait_half(r))
+		return;
+	half = tt_now();
+	tt_group_ping(job, r->rank); /* so that the one named is the silent one and not a neighbour */
+	if (!wait_half(r))
+		return;
+	if (r->rank >= 0 && job->members[r->rank].heard >= half) {
+		if (tt_window_unanswered(r))
+			tt_request_end(r, -ENOENT);
+		else if (!wait_half(r)) /* it lives, and may have opened its window only now */
+			return;
+	}
+	reap(r, half, -ETIMEDOUT);
+}
+
+/* A call that was waiting when a rank was cut off for its silence, here or elsewhere, met its deadline. Only blocking
+ * calls say so: of a started operation -ETIMEDOUT means that it has not ended. */
+static void wait_blocking(struct tt_request *r)
+{
+	bool waited = !r->ended;
+
+	wait_or_give_up(r);
+	if (waited && r->err == -ECONNRESET && r->rank >= 0 && r->job->members[r->rank].silent)
+		r->err = -ETIMEDOUT;
+}
+
+int tt_request_return(struct tt_request *r, bool blocking)
+{
+	struct tutti *job = r->job;
+	int err = 0;
+
+	if (blocking) {
+		wait_blocking(r);
+		err = result(r);
+	}
+	tt_exit(job);
+	return err;
+}
+
+int tutti_wait(tutti_op *op, int timeout_ms)
+{
+	struct tt_request *r = (struct tt_request *)op;
+	struct tutti *job = r->job;
+	uint64_t patience = timeout_ms < 0 ? job->deadline : (uint64_t)timeout_ms * TT_MS;
+	int err;
+
+	if ((err = tt_usable(job)))
+		return err;
+	tt_enter(job);
+	if (tt_wait_until(job, has_ended, r, tt_now() + patience))
+		err = tt_fail(-ETIMEDOUT, "%s has not ended after %llu ms: wait again, or cancel it", r->what, (unsigned long long)(patience / TT_MS));
+	else
+		err = result(r);
+	tt_exit(job);
+	return err;
+}
+
+int tutti_test(tutti_op *op)
+{
+	struct tt_request *r = (struct tt_request *)op;
+	struct tutti *job = r->job;
+	int err;
+
+	if ((err = tt_usable(job)))
+		return err;
+	tt_enter(job);
+	if (!r->ended)
+		tt_turn(job);
+	err = r->ended ? result(r) : -EINPROGRESS;
+	tt_exit(job);
+	return err;
+}
+
+int tutti_cancel(tutti_op *op)
+{
+	struct tt_request *r = (struct tt_request *)op;
+	struct tutti *job = r->job;
+	uint64_t asked;
+	int err;
+
+	if ((err = tt_usable(job)))
+		return err;
+	tt_enter(job);
+	if (r->ended) {
+		err = result(r);
+	} else if (tt_window_unanswered(r)) {
+		tt_request_end(r, -ECANCELED);
+	} else {
+		asked = tt_now();
+		tt_group_ping(job, r->rank);
+		tt_wait_until(job, has_ended, r, asked + REAP_MS * TT_MS);
+		err = r->ended ? result(r) : 0;
+		reap(r, asked, -ECANCELED);
+	}
+	tt_exit(job);
+	return err;
+}
+
+int tutti_event_fd(tutti *job)
+{
+	int fd;
+
+	if ((fd = tt_usable(job)))
+		return fd;
+	tt_enter(job);
+	if (job->event_fd < 0)
+		job->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	fd = job->event_fd >= 0 ? job->event_fd : tt_fail(-errno, "cannot make an eventfd: is the limit on open files (ulimit -n) reached?");
+	tt_exit(job);
+	return fd;
+}
+
+int tutti_alloc(tutti *job, size_t bytes, int gpu, void **memory)
+{
+	void *p;
+
+	(void)job; /* later wires keep arenas in it */
+	if (gpu != -1)
+		return tt_fail(-ENODEV, "memory on GPU %d was asked for, and this build has no GPU support: use -1 for host memory", gpu);
+	if (bytes > PTRDIFF_MAX - 4096)
+		return tt_fail(-ENOMEM, "%zu bytes are more than there can be", bytes);
+	bytes = (tt_max(bytes, 1) + 4095) & ~(size_t)4095;
+	p = aligned_alloc(4096, bytes);
+	if (!p)
+		return tt_fail(-ENOMEM, "no memory for %zu bytes", bytes);
+	memset(p, 0, bytes);
+	*memory = p;
+	return 0;
+}
+
+void tutti_free(tutti *job, void *memory)
+{
+	(void)job;
+	free(memory);
+}

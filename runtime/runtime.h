@@ -1,0 +1,254 @@
+/* runtime.h - what floors 2 and 3 share. Unless said otherwise a function is called with the job's gate held. */
+#ifndef TT_RUNTIME_H
+#define TT_RUNTIME_H
+#include "base.h"
+#include "list.h"
+#include "pack.h"
+#include "transport.h"
+#include "tutti.h"
+
+enum { TT_NETS = 4, TT_WINDOWS = 4096, TT_SLOTS = 4096, TT_EPOCH = 1 /* ranks cannot come back yet */ };
+
+struct tt_member;
+struct tt_coll;
+
+/* ---- engine.c: whoever waits, drives ---- */
+
+struct tt_timer { /* zeroed is off */
+	struct tt_list link;
+	uint64_t at;
+	void (*expire)(struct tt_timer *);
+};
+
+struct tt_waiter {
+	struct tt_list link;
+	bool (*ready)(void *);
+	void *arg;
+	struct tt_parking parking;
+};
+
+struct tt_engine {
+	struct tt_gate gate;        /* the holder may touch everything of the job, the nets too */
+	struct tt_net *nets[TT_NETS];
+	int count;
+	struct tt_waiter *driver;   /* the waiting thread that polls the nets, if any */
+	struct tt_list waiters;     /* the other waiting threads, first come first */
+	struct tt_sleeper sleeper;  /* where the driver sleeps ... */
+	bool driver_asleep;
+	struct tt_sleeper backstage; /* ... and where the background thread does */
+	bool backstage_asleep;      /* on the nets, not on its tick */
+	struct tt_task *background;
+	bool stopping, spin, news;  /* news: a request has ended since waiters were last looked at */
+	uint64_t spin_until;
+	struct tt_list timers;
+};
+
+int tt_engine_open(struct tutti *);   /* starts the background thread; without the gate, like the next two */
+void tt_engine_stop(struct tutti *);  /* ends it: the caller is alone from then on */
+void tt_engine_close(struct tutti *); /* closes the nets */
+void tt_enter(struct tutti *);       /* takes the gate */
+void tt_exit(struct tutti *);
+int tt_turn(struct tutti *);         /* polls every net once, runs what is due; how much happened */
+int tt_wait_until(struct tutti *, bool (*ready)(void *), void *arg, uint64_t deadline); /* 0 or -ETIMEDOUT; lets go of the gate meanwhile */
+void tt_timer_start(struct tutti *, struct tt_timer *, uint64_t at, void (*expire)(struct tt_timer *));
+void tt_timer_stop(struct tt_timer *);
+
+/* ---- job.c, request.c: joining, and the requests that users wait for ---- */
+
+struct tt_post { /* an op on its way to a member, also before there is a connection */
+	struct tt_op op;
+	struct tt_member *member;
+	struct tt_region *local;    /* registered for this op alone */
+	void (*done)(struct tt_post *, int err);
+};
+
+struct tt_request { /* what a tutti_op holds; blocking calls have it on their stack */
+	struct tutti *job;
+	struct tt_list link;        /* in job->requests while it runs */
+	const char *what;           /* "put", "all-reduce", for sentences */
+	int rank;                   /* the one it waits for; -1: a collective */
+	int err;
+	bool ended;
+	struct tt_coll *coll;
+	struct tt_post post;        /* one-sided operations */
+	struct tutti_window *window;
+	uint64_t *old;
+};
+_Static_assert(sizeof(struct tt_request) <= sizeof(tutti_op), "tutti_op is too small for a request");
+
+struct tt_request *tt_request_begin(struct tutti *, tutti_op *, tutti_op *stack, const char *what, int rank);
+void tt_request_end(struct tt_request *, int err);  /* once; waiters learn of it when the gate is let go */
+int tt_request_return(struct tt_request *, bool blocking); /* the end of every call that begins a request: leaves the gate; blocking:
+                                                     * waits, and at the deadline cuts off who is silent */
+void tt_say_bye(struct tt_member *);                /* to one that is up, while leaving */
+int tt_usable(const struct tutti *);                /* 0, or -ECHILD in a fork's child; no gate needed */
+
+struct tutti {
+	struct tt_engine engine;
+	struct tt_settings settings;
+	int rank, size, local_rank, local_size;
+	uint64_t deadline;          /* nanoseconds a blocking call waits */
+	uint64_t id;                /* the job's, on the wire */
+	uint8_t *here;              /* one page that a fork's child finds zeroed */
+	int event_fd;
+	struct tt_list requests, links, doomed, asks, windows, collectives, stash;
+	struct tt_op_queue ended;   /* ops that failed before any wire saw them */
+	struct tt_member *members;
+	struct tutti_window *window_at[TT_WINDOWS]; /* by the index that peers use; 0: the collectives */
+	unsigned next_window, generation;
+	uint32_t coll_started;      /* how many collectives this rank has started */
+	uint32_t coll_failed;       /* the first that failed here; UINT32_MAX: none */
+	int carded;                 /* how many ranks' addresses are known */
+	bool joined, leaving, node_list;
+	int join_err;
+	char join_why[256];
+};
+
+/* ---- config.c, boot.c: who am I, and where are the others ---- */
+
+struct tt_node {
+	char name[64], address[80];
+};
+struct tt_boot { /* how this process finds its job */
+	int rank, size;
+	char address[96];           /* where rank 0 listens; "" with a node list or alone */
+	int listen_fd;
+	struct tt_node *nodes;      /* `size` of them, or NULL */
+};
+
+int tt_config_load(struct tt_settings *, const char *file, struct tt_node **nodes, int *count); /* settings that are not set yet; no gate */
+int tt_boot_read(struct tt_settings *, const tutti_config *, struct tt_boot *);   /* no gate */
+void tt_boot_free(struct tt_boot *);
+uint64_t tt_boot_job_id(const struct tt_boot *);
+int tt_boot_meet(struct tutti *, const struct tt_boot *);  /* exchanges addresses; takes and leaves the gate itself */
+void tt_boot_card(struct tt_member *, struct tt_pack *);   /* messages of the rendezvous */
+void tt_boot_table(struct tt_member *, struct tt_pack *);
+void tt_boot_refused(struct tutti *, struct tt_pack *);
+bool tt_boot_retry(struct tt_member *);                    /* it was not reached: will it be tried again in a moment? */
+
+/* ---- peer.c: which wire to which rank, connected on first use ---- */
+
+enum tt_message_type { /* the first byte of every message between members; docs/wire.md has the rest */
+	TT_HELLO = 1, TT_WELCOME, TT_BUSY, TT_REFUSED, TT_CARD, TT_TABLE, TT_BYE,
+	TT_PING, TT_PONG, TT_DOWN, TT_ASK, TT_ANSWER, TT_CLOSED, TT_DATA,
+};
+
+enum tt_member_state {
+	TT_AWAY,       /* not connected yet */
+	TT_CONNECTING, /* posts wait */
+	TT_UP,
+	TT_LEFT,       /* said goodbye */
+	TT_GONE,       /* went down or was cut off */
+};
+
+struct tt_link { /* one connection; usually the only one to its member */
+	struct tt_list all;         /* in job->links */
+	struct tt_list doom;        /* in job->doomed once nobody needs it */
+	struct tutti *job;
+	struct tt_peer *peer;
+	struct tt_member *member;   /* NULL until the other side has said who it is */
+	bool mine;                  /* I connected */
+};
+
+struct tt_member {
+	struct tutti *job;
+	int rank;
+	enum tt_member_state state;
+	char addr[96];              /* "" until known */
+	uint64_t host;              /* equal on one host */
+	struct tt_link *link;       /* the one I post on, or am connecting on */
+	struct tt_op_queue waiting; /* posted before it is up */
+	unsigned outstanding;       /* ops that the wire holds */
+	uint64_t heard;             /* when it last gave a sign of life: a ping or a pong */
+	uint32_t started;           /* how many collectives it has started, as last heard */
+	int err;                    /* LEFT, GONE: what later uses return ... */
+	char why[200];              /* ... and why */
+	bool silent;                /* GONE, because it met a deadline */
+	bool untold;                /* the others are to hear soon that its connection broke */
+	struct tt_timer retry;      /* of connecting while joining; of telling */
+	unsigned tries;             /* of connecting for the first time, to one that may not listen yet ... */
+	uint64_t patience;          /* ... until then */
+};
+
+extern const struct tt_events tt_peer_events;
+void tt_member_connect(struct tt_member *);          /* unless it is connected or gone */
+void tt_post(struct tt_member *, struct tt_post *);  /* connects if needed; done() follows in any case, from a later turn */
+void tt_send(struct tt_member *, const void *head, size_t len, const void *body, size_t body_len); /* a message; bytes are copied. A lost one
+                                                      * is no error: its member is gone then */
+void tt_member_gone(struct tt_member *, int err, const char *fmt, ...) TT_FORMAT(3, 4); /* ends everything that waits for it */
+void tt_member_left(struct tt_member *, uint32_t started);
+void tt_link_doom(struct tt_link *);
+void tt_peer_settle(struct tutti *);                 /* disconnects what is doomed; not from a callback */
+struct tt_net *tt_member_net(struct tt_member *);    /* once up */
+
+enum { TT_KEY_SIZE = 64 }; /* on the wire */
+static inline void tt_put_key(struct tt_pack *p, const struct tt_key *key)
+{
+	tt_put64(p, key->len);
+	tt_put_bytes(p, key->raw, sizeof key->raw);
+}
+static inline void tt_get_key(struct tt_pack *p, struct tt_key *key)
+{
+	key->len = tt_get64(p);
+	tt_get_bytes(p, key->raw, sizeof key->raw);
+}
+
+/* ---- group.c: who is alive ---- */
+
+void tt_group_tell(struct tt_member *gone);          /* to everybody who is left */
+bool tt_group_all_told(void *job);
+void tt_group_down(struct tt_member *from, struct tt_pack *);
+void tt_group_ping(struct tutti *, int rank);        /* -1: all */
+void tt_group_life(struct tt_member *from, struct tt_pack *, bool answer);  /* a ping, or the pong */
+struct tt_member *tt_group_silent(struct tutti *, const struct tt_request *, uint64_t since); /* whom a late request waits for */
+void tt_group_cut(struct tt_member *, int err, const char *fmt, ...) TT_FORMAT(3, 4); /* not from a callback: nothing of it lands afterwards */
+
+/* ---- window.c ---- */
+
+void tt_window_notify(struct tt_member *from, uint32_t value);
+void tt_window_ask(struct tt_member *from, struct tt_pack *);
+void tt_window_answer(struct tt_member *from, struct tt_pack *);
+void tt_window_closed(struct tt_member *from, struct tt_pack *);
+void tt_window_gone(struct tt_member *);             /* ends what waits for its answers */
+bool tt_window_unanswered(struct tt_request *);      /* does it wait for an owner to open? Then it is taken back, to be ended */
+const char *tt_window_name(struct tutti *, const struct tutti_window *); /* also of one that was closed meanwhile */
+
+/* ---- collective.c: what all collectives share; barrier, broadcast, gather. allreduce.c is written in the same terms ---- */
+
+struct tt_coll { /* one collective on its way: a state machine that messages and notifies push on */
+	struct tt_list link;        /* in job->collectives, in the order started */
+	struct tutti *job;
+	uint32_t seq;               /* the same on every rank */
+	struct tt_request *request;
+	int (*advance)(struct tt_coll *);  /* as far as it can go: 0 there is more to come, 1 ended, -errno */
+	void (*release)(struct tt_coll *); /* deregisters and frees what is its own, once it is over: nothing lands afterwards */
+	unsigned pending;           /* my ops that the wire still holds */
+	bool over, failed, busy, released; /* over: advance has said so */
+	int err, culprit;           /* culprit: the rank to name, or -1 */
+	uint32_t notified[2];       /* notifies that came, by lane */
+	void *taken;                /* what the last take gave, if it is to be freed */
+	struct tt_timer stale;      /* a rank has given up and has not said yet because of whom */
+};
+enum { TT_LANE_DATA, TT_LANE_CREDIT };
+
+struct tt_coll *tt_coll_new(struct tutti *, size_t size); /* zeroed, struct tt_coll first; NULL: no memory */
+int tt_coll_run(struct tt_coll *, tutti_op *, const char *what); /* takes the gate, starts it, and waits if there is no op; frees it in the end */
+void tt_coll_send(struct tt_coll *, int to, uint32_t tag, const void *, size_t); /* bytes are copied; at most tt_coll_piece() of them */
+const void *tt_coll_take(struct tt_coll *, int from, uint32_t tag, size_t len); /* the bytes, until the next take or return from advance; NULL: not
+                                                      * here yet. Another length than `len` fails the collective */
+int tt_coll_put(struct tt_coll *, int to, const struct tt_key *, uint64_t offset, const void *, size_t, unsigned lane, bool last);
+int tt_coll_open(struct tt_coll *, int rank, void *base, size_t len, struct tt_region **); /* memory that this rank may put into. 1: not connected
+                                                      * yet, ask again when pushed on; 0; -errno */
+size_t tt_coll_piece(const struct tutti *);
+void tt_coll_message(struct tt_member *from, struct tt_pack *);
+void tt_coll_notify(struct tt_member *from, uint32_t value);
+uint32_t tt_coll_finished(struct tutti *);     /* in all before this number this rank has done its part */
+void tt_coll_wake(struct tutti *);             /* a member is up: whoever waited for that goes on */
+void tt_coll_member_down(struct tt_member *);  /* gone, or left: collectives that need it fail */
+
+/* ---- reduce.c ---- */
+
+size_t tt_type_size(tutti_type); /* 0: no such type */
+void tt_reduce(void *acc, const void *in, size_t count, tutti_type, tutti_rule); /* acc[i] = acc[i] op in[i]; AVERAGE adds. No alignment, no overlap */
+void tt_scale(void *acc, size_t count, tutti_type, unsigned n);                   /* the end of an AVERAGE: acc[i] / n */
+#endif

@@ -1,0 +1,698 @@
+/* window.c - named memory that the other ranks reach one-sided.
+ *
+ * Opening is local. The first use of a rank's window asks that rank for the key; it answers when it has opened that name,
+ * so no put, and no notify, can come before the window is there. What is used meanwhile waits here.
+ *
+ *      me -- ASK {my index, generation, name} --> owner        owner -- ANSWER {the same, its index, key} --> me
+ *
+ * A notify value is the receiver's: 12 bits of window index, 12 bits of slot.
+ */
+#include "runtime.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAME_MAX_LEN = 200 };
+
+enum remote_state { UNKNOWN, ASKED, KNOWN, CLOSED };
+
+struct remote { /* another rank's window of this name */
+	struct tt_list unanswered;  /* requests that wait for the answer, by tt_post.op.next order */
+	enum remote_state state;
+	uint32_t index;
+	struct tt_key key;
+	struct tt_timer patience;
+	struct tutti_window *window;
+	int rank;
+	bool told;                  /* it has asked for mine, and wants to hear when I close */
+	uint32_t asker_index, asker_generation;
+};
+
+struct slot { /* how many notifies have come */
+	uint64_t total;
+	uint64_t from[];
+};
+
+struct tutti_window {
+	struct tt_list link;        /* in job->windows; first, see tutti_leave */
+	struct tutti *job;
+	char *name;
+	char *base;
+	size_t bytes;
+	uint32_t index, generation;
+	struct tt_region *regions[TT_NETS];
+	struct remote *remotes;     /* one a rank */
+	struct slot *slots[TT_SLOTS];
+};
+
+struct ask { /* of a rank, for a window that is not open here yet */
+	struct tt_list link;        /* in job->asks */
+	struct tt_member *from;
+	uint32_t index, generation;
+	char name[NAME_MAX_LEN + 1];
+};
+
+const char *tt_window_name(struct tutti *job, const struct tutti_window *w)
+{
+	tt_list_each(node, &job->windows)
+		if (tt_container_of(node, struct tutti_window, link) == w)
+			return w->name;
+	return "(closed since)";
+}
+
+/* ---- asking and answering ---- */
+
+static void answer(struct tutti_window *w, struct tt_member *to, uint32_t index, uint32_t generation)
+{
+	struct remote *r = &w->remotes[to->rank];
+	struct tt_key none = { .len = 0 }, *key = &none;
+	uint8_t bytes[128];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	for (int i = 0; i < w->job->engine.count; i++)
+		if (w->regions[i] && to->link && w->regions[i]->net == tt_member_net(to))
+			key = &w->regions[i]->key;
+	tt_put8(&p, TT_ANSWER);
+	tt_put32(&p, index);
+	tt_put32(&p, generation);
+	tt_put32(&p, w->index);
+	tt_put_key(&p, key);
+	r->told = true;
+	r->asker_index = index;
+	r->asker_generation = generation;
+	tt_send(to, bytes, (size_t)(p.at - bytes), NULL, 0);
+}
+
+static void forget_asks(const struct tt_member *from, const char *name) /* NULL: all of them */
+{
+	tt_list_each(node, &from->job->asks) {
+		struct ask *a = tt_container_of(node, struct ask, link);
+		if (a->from != from || (name && strcmp(a->name, name)))
+			continue;
+		tt_list_remove(node);
+		free(a);
+	}
+}
+
+void tt_window_ask(struct tt_member *from, struct tt_pack *p)
+{
+	struct tutti *job = from->job;
+	struct ask a = { .from = from, .index = tt_get32(p), .generation = tt_get32(p) }, *kept;
+
+	tt_get_text(p, a.name, sizeof a.name);
+	if (p->bad)
+		return;
+	tt_list_each(node, &job->windows) {
+		struct tutti_window *w = tt_container_of(node, struct tutti_window, link);
+		if (!strcmp(w->name, a.name)) {
+			answer(w, from, a.index, a.generation);
+			return;
+		}
+	}
+	forget_asks(from, a.name); /* it lost patience once, and asks again */
+	kept = malloc(sizeof *kept);
+	if (!kept) {
+		tt_member_gone(from, -ENOMEM, "no memory for a question of rank %d", from->rank);
+		return;
+	}
+	*kept = a;
+	tt_list_append(&job->asks, &kept->link);
+}
+
+static void answer_kept(struct tutti_window *w)
+{
+	tt_list_each(node, &w->job->asks) {
+		struct ask *a = tt_container_of(node, struct ask, link);
+		if (strcmp(a->name, w->name))
+			continue;
+		answer(w, a->from, a->index, a->generation);
+		tt_list_remove(node);
+		free(a);
+	}
+}
+
+/* The handle that a peer's message means; NULL if it was closed meanwhile. */
+static struct tutti_window *handle(struct tutti *job, uint32_t index, uint32_t generation)
+{
+	struct tutti_window *w = index < TT_WINDOWS ? job->window_at[index] : NULL;
+
+	return w && w->generation == generation ? w : NULL;
+}
+
+static struct tt_request *pop_unanswered(struct remote *r)
+{
+	struct tt_list *node = tt_list_pop(&r->unanswered);
+
+	return node ? tt_container_of(node, struct tt_request, link) : NULL;
+}
+
+static void end_unanswered(struct remote *r, int err)
+{
+	struct tt_request *q;
+
+	while ((q = pop_unanswered(r)))
+		tt_request_end(q, err);
+}
+
+static void post_request(struct tt_request *q, struct remote *r)
+{
+	q->post.op.key = &r->key;
+	if (q->post.op.flags & TT_NOTIFY)
+		q->post.op.notify |= r->index << 12;
+	if (q->post.op.offset > r->key.len || q->post.op.len > r->key.len - q->post.op.offset) {
+		tt_request_end(q, -ERANGE);
+		return;
+	}
+	tt_post(&q->job->members[q->rank], &q->post);
+}
+
+void tt_window_answer(struct tt_member *from, struct tt_pack *p)
+{
+	uint32_t index = tt_get32(p), generation = tt_get32(p), theirs = tt_get32(p);
+	struct tutti_window *w;
+	struct tt_request *q;
+	struct tt_key key;
+
+	tt_get_key(p, &key);
+	if (p->bad || theirs == 0 || theirs >= TT_WINDOWS) {
+		p->bad = true;
+		return;
+	}
+	w = handle(from->job, index, generation);
+	if (!w)
+		return;
+	struct remote *r = &w->remotes[from->rank];
+	tt_timer_stop(&r->patience);
+	r->state = KNOWN;
+	r->index = theirs;
+	r->key = key;
+	while ((q = pop_unanswered(r))) {
+		tt_list_append(&w->job->requests, &q->link);
+		post_request(q, r);
+	}
+}
+
+void tt_window_closed(struct tt_member *from, struct tt_pack *p)
+{
+	uint32_t index = tt_get32(p), generation = tt_get32(p);
+	struct tutti_window *w = p->bad ? NULL : handle(from->job, index, generation);
+
+	if (w)
+		w->remotes[from->rank].state = CLOSED;
+}
+
+static void lose_patience(struct tt_timer *t)
+{
+	struct remote *r = tt_container_of(t, struct remote, patience);
+
+	r->state = UNKNOWN; /* a later use asks again */
+	end_unanswered(r, -ENOENT);
+}
+
+/* A blocking call looks after its own deadline, a little before this timer. */
+static void ask_for(struct remote *r)
+{
+	struct tutti_window *w = r->window;
+	uint8_t bytes[NAME_MAX_LEN + 16];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	tt_put8(&p, TT_ASK);
+	tt_put32(&p, w->index);
+	tt_put32(&p, w->generation);
+	tt_put_text(&p, w->name);
+	r->state = ASKED;
+	tt_timer_start(w->job, &r->patience, tt_now() + w->job->deadline + w->job->deadline / 8, lose_patience);
+	tt_send(&w->job->members[r->rank], bytes, (size_t)(p.at - bytes), NULL, 0);
+}
+
+bool tt_window_unanswered(struct tt_request *q)
+{
+	struct remote *r = q->window ? &q->window->remotes[q->rank] : NULL;
+
+	return r && r->state == ASKED && !q->ended && !q->post.member;
+}
+
+void tt_window_gone(struct tt_member *m)
+{
+	struct tutti *job = m->job;
+
+	tt_list_each(node, &job->windows) {
+		struct remote *r = &tt_container_of(node, struct tutti_window, link)->remotes[m->rank];
+		tt_timer_stop(&r->patience);
+		r->told = false;
+		end_unanswered(r, m->err);
+	}
+	forget_asks(m, NULL);
+}
+
+/* ---- opening and closing ---- */
+
+/* Round and round, so that an index comes back as late as can be: a notify on its way to a closed window finds none. */
+static int choose_index(struct tutti *job, uint32_t *index)
+{
+	for (unsigned i = 1; i < TT_WINDOWS; i++) {
+		*index = job->next_window;
+		job->next_window = job->next_window % (TT_WINDOWS - 1) + 1;
+		if (!job->window_at[*index])
+			return 0;
+	}
+	return tt_fail(-EMFILE, "%d windows are open: close some", TT_WINDOWS - 1);
+}
+
+static int register_everywhere(struct tutti_window *w)
+{
+	struct tt_mem mem = { .base = w->base, .len = w->bytes, .gpu = -1, .fd = -1 };
+	struct tt_engine *e = &w->job->engine;
+	int err = 0;
+
+	for (int i = 0; !err && w->bytes && i < e->count; i++)
+		err = e->nets[i]->transport->reg(e->nets[i], &mem, 1, &w->regions[i]);
+	return err;
+}
+
+static int check_name(struct tutti *job, const char *name)
+{
+	if (!name || !*name || strlen(name) > NAME_MAX_LEN)
+		return tt_fail(-EINVAL, "a window's name has 1 to %d bytes", NAME_MAX_LEN);
+	tt_list_each(node, &job->windows)
+		if (!strcmp(tt_container_of(node, struct tutti_window, link)->name, name))
+			return tt_fail(-EEXIST, "a window named \"%s\" is open already", name);
+	return 0;
+}
+
+static struct tutti_window *new_window(struct tutti *job, const char *name)
+{
+	struct tutti_window *w = calloc(1, sizeof *w);
+
+	if (!w)
+		return NULL;
+	tt_list_init(&w->link);
+	w->job = job;
+	w->name = strdup(name);
+	w->remotes = calloc((size_t)job->size, sizeof *w->remotes);
+	for (int i = 0; w->remotes && i < job->size; i++) {
+		tt_list_init(&w->remotes[i].unanswered);
+		w->remotes[i].window = w;
+		w->remotes[i].rank = i;
+	}
+	return w;
+}
+
+static void tell_askers(struct tutti_window *w)
+{
+	uint8_t bytes[9];
+
+	for (int i = 0; i < w->job->size; i++) {
+		struct remote *r = &w->remotes[i];
+		struct tt_pack p = tt_pack(bytes, sizeof bytes);
+		if (!r->told || w->job->leaving)
+			continue;
+		tt_put8(&p, TT_CLOSED);
+		tt_put32(&p, r->asker_index);
+		tt_put32(&p, r->asker_generation);
+		tt_send(&w->job->members[i], bytes, sizeof bytes, NULL, 0);
+	}
+}
+
+static void free_window(struct tutti_window *w)
+{
+	for (int i = 0; i < TT_NETS; i++)
+		if (w->regions[i])
+			w->regions[i]->net->transport->dereg(w->regions[i]);
+	for (int i = 0; i < TT_SLOTS; i++)
+		free(w->slots[i]);
+	for (int i = 0; w->remotes && i < w->job->size; i++)
+		tt_timer_stop(&w->remotes[i].patience);
+	tt_list_remove(&w->link);
+	if (w->index)
+		w->job->window_at[w->index] = NULL;
+	free(w->remotes);
+	free(w->name);
+	free(w);
+}
+
+static int open_window(struct tutti *job, const char *name, void *base, size_t bytes, tutti_window **out)
+{
+	int err = check_name(job, name);
+
+	if (err)
+		return err;
+	struct tutti_window *w = new_window(job, name);
+	if (!w)
+		return tt_fail(-ENOMEM, "no memory for a window");
+	w->base = base;
+	w->bytes = bytes;
+	err = w->name && w->remotes ? choose_index(job, &w->index) : tt_fail(-ENOMEM, "no memory for a window of %d ranks", job->size);
+	if (!err)
+		err = register_everywhere(w);
+	if (err) {
+		free_window(w);
+		return err;
+	}
+	w->generation = ++job->generation;
+	job->window_at[w->index] = w;
+	tt_list_append(&job->windows, &w->link);
+	answer_kept(w);
+	*out = w;
+	return 0;
+}
+
+int tutti_window_open(tutti *job, const char *name, void *base, size_t bytes, tutti_window **out)
+{
+	int err = tt_usable(job);
+
+	if (err)
+		return err;
+	if (!base && bytes)
+		return tt_fail(-EINVAL, "a window of %zu bytes needs memory, and base is NULL", bytes);
+	tt_enter(job);
+	err = open_window(job, name, base, bytes, out);
+	tt_exit(job);
+	return err;
+}
+
+static bool is_drained(void *arg)
+{
+	struct tutti_window *w = arg;
+
+	tt_list_each(node, &w->job->requests)
+		if (tt_container_of(node, struct tt_request, link)->window == w)
+			return false;
+	return true;
+}
+
+static struct tt_request *first_of(struct tutti_window *w)
+{
+	tt_list_each(node, &w->job->requests) {
+		struct tt_request *q = tt_container_of(node, struct tt_request, link);
+		if (q->window == w)
+			return q;
+	}
+	return NULL;
+}
+
+/* What I started through it is finished first: those ops look into it. Who is silent is cut off. */
+static void drain(struct tutti_window *w)
+{
+	struct tutti *job = w->job;
+	struct tt_request *q;
+
+	if (!tt_wait_until(job, is_drained, w, tt_now() + job->deadline))
+		return;
+	while ((q = first_of(w))) {
+		tt_group_cut(&job->members[q->rank], -ETIMEDOUT, "rank %d was cut off: it did not answer within %llu ms what was started in the window \"%s\"",
+		             q->rank, (unsigned long long)(job->deadline / TT_MS), w->name);
+		tt_turn(job); /* those that no wire held end here */
+	}
+}
+
+void tutti_window_close(tutti_window *w)
+{
+	struct tutti *job;
+
+	if (!w || !*w->job->here)
+		return;
+	job = w->job;
+	tt_enter(job);
+	drain(w);
+	for (int i = 0; i < job->size; i++)
+		end_unanswered(&w->remotes[i], -ESTALE);
+	tell_askers(w);
+	free_window(w);
+	tt_exit(job);
+}
+
+/* ---- notifies ---- */
+
+static struct slot *slot_of(struct tutti_window *w, uint32_t slot)
+{
+	if (!w->slots[slot])
+		w->slots[slot] = calloc(1, sizeof **w->slots + (size_t)w->job->size * sizeof(uint64_t));
+	return w->slots[slot];
+}
+
+static void count_notify(struct tutti_window *w, int from, uint32_t slot)
+{
+	struct slot *s = slot_of(w, slot);
+
+	if (!s) {
+		tt_log(TT_ERROR, "no memory to count notifies of window \"%s\": one is lost", w->name);
+		return;
+	}
+	s->total++;
+	s->from[from]++;
+	w->job->engine.news = true;
+}
+
+void tt_window_notify(struct tt_member *from, uint32_t value)
+{
+	struct tutti_window *w = from->job->window_at[value >> 12];
+
+	if (w)
+		count_notify(w, from->rank, value & (TT_SLOTS - 1));
+}
+
+struct notify_wait {
+	struct tutti_window *window;
+	int rank, slot;
+	uint64_t count;
+};
+
+static uint64_t notified(const struct notify_wait *n)
+{
+	const struct slot *s = n->window->slots[n->slot];
+
+	return !s ? 0 : n->rank < 0 ? s->total : s->from[n->rank];
+}
+
+static bool is_notified(void *arg)
+{
+	const struct notify_wait *n = arg;
+
+	return notified(n) >= n->count || (n->rank >= 0 && n->window->job->members[n->rank].state >= TT_LEFT);
+}
+
+static int wait_notify(struct tutti *job, struct notify_wait *n, uint64_t patience)
+{
+	int err;
+
+	if (!patience)
+		tt_turn(job);
+	err = tt_wait_until(job, is_notified, n, tt_now() + patience);
+	if (notified(n) >= n->count)
+		return 0;
+	if (err)
+		return tt_fail(err, "wait for notify: %llu of %llu came in slot %d of window \"%s\" within %llu ms", (unsigned long long)notified(n),
+		               (unsigned long long)n->count, n->slot, n->window->name, (unsigned long long)(patience / TT_MS));
+	return tt_fail(job->members[n->rank].err == -ENOTCONN ? -ENOTCONN : -ECONNRESET, "wait for notify: %s", job->members[n->rank].why);
+}
+
+int tutti_wait_notify(tutti_window *w, int rank, int slot, uint64_t count, int timeout_ms)
+{
+	struct tutti *job = w->job;
+	struct notify_wait n = { w, rank, slot, count };
+	int err = tt_usable(job);
+
+	if (err)
+		return err;
+	if (rank < -1 || rank >= job->size || slot < 0 || slot >= TT_SLOTS)
+		return tt_fail(-EINVAL, "wait for notify: rank %d must be from -1 to %d, slot %d from 0 to %d", rank, job->size - 1, slot, TT_SLOTS - 1);
+	tt_enter(job);
+	err = wait_notify(job, &n, timeout_ms < 0 ? job->deadline : (uint64_t)timeout_ms * TT_MS);
+	tt_exit(job);
+	return err;
+}
+
+/* ---- the operations ---- */
+
+struct call { /* the arguments of the four, in one shape */
+	const char *what;
+	enum tt_kind kind;
+	int rank;
+	size_t offset;
+	void *local;
+	size_t bytes;
+	int slot;                   /* -1: no notify */
+	uint64_t value, *old;
+};
+
+static int check_call(const struct tutti_window *w, const struct call *c)
+{
+	if (c->rank < 0 || c->rank >= w->job->size)
+		return tt_fail(-EINVAL, "%s: rank %d must be from 0 to %d", c->what, c->rank, w->job->size - 1);
+	if (c->slot < -1 || c->slot >= TT_SLOTS)
+		return tt_fail(-EINVAL, "%s: slot %d must be from 0 to %d", c->what, c->slot, TT_SLOTS - 1);
+	if (c->kind == TT_ADD && c->offset % 8)
+		return tt_fail(-EINVAL, "%s: offset %zu must be a multiple of 8", c->what, c->offset);
+	if (!c->local && c->bytes && c->kind != TT_ADD)
+		return tt_fail(-EINVAL, "%s: %zu bytes from or to NULL", c->what, c->bytes);
+	return 0;
+}
+
+static int out_of_range(const struct tutti_window *w, const struct call *c, uint64_t len)
+{
+	if (c->offset <= len && c->bytes <= len - c->offset)
+		return 0;
+	return tt_fail(-ERANGE, "%s: %zu bytes at offset %zu are outside the window \"%s\" of rank %d, which has %llu", c->what, c->bytes, c->offset,
+	               w->name, c->rank, (unsigned long long)len);
+}
+
+static void copy_here(void *to, const void *from, size_t n)
+{
+	if (n == 8 && !((uintptr_t)to % 8) && !((uintptr_t)from % 8))
+		__atomic_store_n((uint64_t *)to, __atomic_load_n((const uint64_t *)from, __ATOMIC_ACQUIRE), __ATOMIC_RELEASE);
+	else if (n)
+		memmove(to, from, n);
+}
+
+/* My own window: no wire leads there. */
+static int act_here(struct tutti_window *w, const struct call *c)
+{
+	char *at = w->base + c->offset;
+	int err = out_of_range(w, c, w->bytes);
+
+	if (err)
+		return err;
+	if (c->kind == TT_PUT)
+		copy_here(at, c->local, c->bytes);
+	else if (c->kind == TT_GET)
+		copy_here(c->local, at, c->bytes);
+	else if ((uintptr_t)at % 8)
+		return tt_fail(-EINVAL, "%s: the window \"%s\" does not begin at a multiple of 8", c->what, w->name);
+	else {
+		uint64_t old = __atomic_fetch_add((uint64_t *)at, c->value, __ATOMIC_SEQ_CST);
+		if (c->old)
+			*c->old = old;
+	}
+	if (c->slot >= 0)
+		count_notify(w, w->job->rank, (uint32_t)c->slot);
+	return 0;
+}
+
+static void finish(struct tt_post *p, int err)
+{
+	struct tt_request *q = tt_container_of(p, struct tt_request, post);
+
+	if (!err && q->old)
+		*q->old = p->op.operand;
+	tt_request_end(q, err);
+}
+
+static void fill(struct tt_request *q, struct tutti_window *w, const struct call *c)
+{
+	struct tt_op *op = &q->post.op;
+
+	q->window = w;
+	q->old = c->old;
+	q->post.done = finish;
+	op->kind = c->kind;
+	op->flags = c->slot >= 0 ? TT_NOTIFY : 0;
+	op->notify = c->slot >= 0 ? (uint32_t)c->slot : 0;
+	op->local = c->local;
+	op->len = c->bytes;
+	op->offset = c->offset;
+	op->operand = c->value;
+}
+
+/* The answer names the window, so ranges can be checked before anything travels. */
+static int go(struct tutti_window *w, struct remote *r, const struct call *c, struct tt_request *q)
+{
+	const struct tt_member *m = &w->job->members[c->rank];
+	int err = 0;
+
+	if (m->state >= TT_LEFT)
+		err = tt_fail(m->err == -ENOTCONN ? -ENOTCONN : -ECONNRESET, "%s: %s", c->what, m->why);
+	else if (r->state == CLOSED)
+		err = tt_fail(-ESTALE, "%s: rank %d has closed its window \"%s\": close yours and open it again", c->what, c->rank, w->name);
+	else if (r->state == KNOWN)
+		err = out_of_range(w, c, r->key.len);
+	if (err) {
+		tt_request_end(q, err);
+		return err;
+	}
+	if (r->state == KNOWN) {
+		post_request(q, r);
+		return 0;
+	}
+	tt_list_remove(&q->link);
+	tt_list_append(&r->unanswered, &q->link);
+	if (r->state == UNKNOWN)
+		ask_for(r);
+	return 0;
+}
+
+static int start(struct tutti_window *w, const struct call *c, tutti_op *op)
+{
+	struct tutti *job = w->job;
+	tutti_op stack;
+	int err;
+
+	if ((err = tt_usable(job)) || (err = check_call(w, c)))
+		return err;
+	tt_enter(job);
+	struct tt_request *q = tt_request_begin(job, op, &stack, c->what, c->rank);
+	if (c->rank == job->rank) {
+		err = act_here(w, c);
+		tt_request_end(q, err);
+	} else {
+		fill(q, w, c);
+		err = go(w, &w->remotes[c->rank], c, q);
+	}
+	if (err) {
+		tt_exit(job);
+		return err;
+	}
+	return tt_request_return(q, !op);
+}
+
+int tutti_put(tutti_window *w, int rank, size_t offset, const void *src, size_t bytes, tutti_op *op)
+{
+	struct call c = { .what = "put", .kind = TT_PUT, .rank = rank, .offset = offset, .local = (void *)(uintptr_t)src, .bytes = bytes, .slot = -1 };
+
+	return start(w, &c, op);
+}
+
+int tutti_get(tutti_window *w, int rank, size_t offset, void *dst, size_t bytes, tutti_op *op)
+{
+	struct call c = { .what = "get", .kind = TT_GET, .rank = rank, .offset = offset, .local = dst, .bytes = bytes, .slot = -1 };
+
+	return start(w, &c, op);
+}
+
+int tutti_add(tutti_window *w, int rank, size_t offset, uint64_t value, uint64_t *old, tutti_op *op)
+{
+	struct call c = { .what = "add", .kind = TT_ADD, .rank = rank, .offset = offset, .bytes = 8, .slot = -1, .value = value, .old = old };
+
+	return start(w, &c, op);
+}
+
+int tutti_put_notify(tutti_window *w, int rank, size_t offset, const void *src, size_t bytes, int slot, tutti_op *op)
+{
+	struct call c = { .what = "put with notify", .kind = TT_PUT, .rank = rank, .offset = offset, .local = (void *)(uintptr_t)src, .bytes = bytes, .slot = slot };
+
+	if (slot < 0)
+		return tt_fail(-EINVAL, "put with notify: slot %d must be from 0 to %d", slot, TT_SLOTS - 1);
+	return start(w, &c, op);
+}
+
+void *tutti_window_map(tutti_window *w, int rank)
+{
+	struct tutti *job = w->job;
+	void *p = NULL;
+
+	if (tt_usable(job))
+		return NULL;
+	if (rank < 0 || rank >= job->size) {
+		tt_fail(-EINVAL, "map: rank %d must be from 0 to %d", rank, job->size - 1);
+		return NULL;
+	}
+	if (rank == job->rank)
+		return w->base;
+	tt_enter(job);
+	struct tt_member *m = &job->members[rank];
+	struct remote *r = &w->remotes[rank];
+	if (m->state == TT_UP && r->state == KNOWN && tt_member_net(m)->transport->map)
+		p = tt_member_net(m)->transport->map(m->link->peer, &r->key);
+	tt_exit(job);
+	return p;
+}

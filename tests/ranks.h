@@ -1,0 +1,127 @@
+/* ranks.h - runs one test program as several ranks: as fibers of a simulated world, or as threads of this process that
+ * meet over loopback TCP. So every test of the runtime is written once and runs on both. */
+#ifndef TT_TEST_RANKS_H
+#define TT_TEST_RANKS_H
+#include "runtime.h"
+#include "sim.h"
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+struct ranks { /* one run */
+	int size;
+	const char *wire;            /* "sim" or "tcp" */
+	uint64_t seed;               /* sim's */
+	int deadline_ms;             /* 0: the default */
+	const char *allreduce;       /* the algorithm; NULL: auto */
+	void (*program)(tutti *job); /* every rank runs it between joining and leaving */
+	char boot[32];
+	atomic_int failures;
+};
+
+static _Thread_local struct ranks *this_run; /* CUnit's own asserts must stay on the main thread */
+static struct ranks *sim_run_now;            /* fibers share one thread, and one run at a time */
+
+#define CHECK(condition) check_that(condition, #condition, __FILE__, __LINE__)
+
+static inline void check_that(bool good, const char *text, const char *file, int line)
+{
+	struct ranks *run = tt_world ? sim_run_now : this_run;
+
+	if (good)
+		return;
+	if (atomic_fetch_add(&run->failures, 1) < 5)
+		printf("%s:%d: %s does not hold (%s, %d ranks, seed %llu; last error: %s)\n", file, line, text, run->wire, run->size,
+		       (unsigned long long)run->seed, tutti_why());
+}
+
+static inline void run_joined(struct ranks *run, tutti *job)
+{
+	if (run->allreduce)
+		tt_settings_set(&job->settings, TT_ALLREDUCE, run->allreduce, "test");
+	run->program(job);
+	tutti_leave(job);
+}
+
+static inline void sim_rank(int rank, void *arg)
+{
+	tutti *job;
+	int err = tutti_join(NULL, &job);
+
+	(void)rank;
+	CHECK(err == 0);
+	if (!err)
+		run_joined(arg, job);
+}
+
+struct tcp_rank {
+	struct ranks *run;
+	int rank;
+	pthread_t thread;
+};
+
+static inline void *tcp_rank(void *arg)
+{
+	struct tcp_rank *me = arg;
+	struct ranks *run = me->run;
+	tutti_config c = { .size = sizeof c, .rank = me->rank, .ranks = run->size, .boot = run->boot, .deadline_ms = run->deadline_ms };
+	tutti *job;
+
+	this_run = run;
+	int err = tutti_join(&c, &job);
+	CHECK(err == 0);
+	if (!err)
+		run_joined(run, job);
+	return NULL;
+}
+
+/* Free now; another program could take it before we do, which a test survives as a failure to join. */
+static inline int free_port(void)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t len = sizeof a;
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	if (bind(fd, (struct sockaddr *)&a, len) || getsockname(fd, (struct sockaddr *)&a, &len))
+		perror("free_port");
+	close(fd);
+	return ntohs(a.sin_port);
+}
+
+static inline void run_threads(struct ranks *run)
+{
+	struct tcp_rank *ranks = calloc((size_t)run->size, sizeof *ranks);
+
+	snprintf(run->boot, sizeof run->boot, "127.0.0.1:%d", free_port());
+	for (int i = 0; i < run->size; i++) {
+		ranks[i].run = run;
+		ranks[i].rank = i;
+		pthread_create(&ranks[i].thread, NULL, tcp_rank, &ranks[i]);
+	}
+	for (int i = 0; i < run->size; i++)
+		pthread_join(ranks[i].thread, NULL);
+	free(ranks);
+}
+
+/* How many checks failed. */
+static inline int run_ranks(struct ranks run)
+{
+	this_run = sim_run_now = &run;
+	if (!strcmp(run.wire, "tcp")) {
+		run_threads(&run);
+	} else {
+		struct tt_sim_config c = { .seed = run.seed, .ranks = run.size, .program = sim_rank, .arg = &run, .deadline_ms = run.deadline_ms };
+		int err = tt_sim_run(&c);
+		if (err)
+			printf("sim: %d ranks, seed %llu: %d: %s\n", run.size, (unsigned long long)run.seed, err, tt_why());
+		run.failures += err != 0;
+	}
+	return run.failures;
+}
+#endif

@@ -1,0 +1,650 @@
+/* unit_runtime.c - engine, windows and collectives, each test on sim (over seeds) and over TCP */
+#include "cunit_main.h"
+#include "ranks.h"
+#include <math.h>
+#include <poll.h>
+#include <sys/wait.h>
+
+#ifdef __SANITIZE_THREAD__
+enum { SEEDS = 1 }; /* fibers share one thread: there is little for this sanitizer to see on sim */
+#else
+enum { SEEDS = 12 };
+#endif
+
+/* On sim over seeds and on tcp; sizes: a zero-terminated list. */
+static void on_wires(void (*program)(tutti *), const int *sizes, int deadline_ms, const char *allreduce)
+{
+	for (; *sizes; sizes++) {
+		struct ranks run = { .size = *sizes, .deadline_ms = deadline_ms, .allreduce = allreduce, .program = program };
+		for (run.wire = "sim"; run.seed < SEEDS; run.seed++)
+			CU_ASSERT_EQUAL(run_ranks(run), 0);
+		run.wire = "tcp";
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+	}
+}
+
+static const int few[] = { 1, 2, 3, 4, 5, 0 }, two[] = { 2, 0 }, three[] = { 3, 0 }, four[] = { 4, 0 }, many[] = { 1, 2, 3, 4, 5, 7, 8, 0 };
+
+/* ---- collectives ---- */
+
+static float value_of(int rank, size_t i) { return (float)(rank * 3 + (int)(i % 17) - 5); }
+
+static void allreduce_f32(tutti *job, size_t count, tutti_rule rule)
+{
+	int n = tutti_size(job);
+	float *v = malloc((count + 1) * sizeof *v), expected;
+	size_t wrong = 0;
+
+	for (size_t i = 0; i < count; i++)
+		v[i] = value_of(tutti_rank(job), i);
+	v[count] = 42; /* a guard */
+	CHECK(tutti_allreduce(job, v, count, TUTTI_F32, rule, NULL) == 0);
+	for (size_t i = 0; i < count; i++) {
+		expected = value_of(0, i);
+		for (int r = 1; r < n; r++) {
+			float x = value_of(r, i);
+			expected = rule == TUTTI_MAX ? fmaxf(expected, x) : rule == TUTTI_MIN ? fminf(expected, x) : expected + x;
+		}
+		if (rule == TUTTI_AVERAGE)
+			expected /= (float)n;
+		wrong += v[i] != expected;
+	}
+	CHECK(wrong == 0);
+	CHECK(v[count] == 42);
+	free(v);
+}
+
+static void program_counts(tutti *job)
+{
+	static const size_t counts[] = { 0, 1, 2, 3, 5, 17, 1009, 4079, 4080, 4081, 20011 };
+
+	for (size_t i = 0; i < TT_COUNT(counts); i++)
+		allreduce_f32(job, counts[i], TUTTI_SUM);
+	allreduce_f32(job, 777, TUTTI_MAX);
+	allreduce_f32(job, 7777, TUTTI_MIN);
+	allreduce_f32(job, 7777, TUTTI_AVERAGE);
+	allreduce_f32(job, 77, TUTTI_AVERAGE);
+}
+
+static void test_counts_auto(void) { on_wires(program_counts, many, 0, NULL); }
+static void test_counts_ring(void) { on_wires(program_counts, many, 0, "ring"); }
+static void test_counts_doubling(void) { on_wires(program_counts, many, 0, "doubling"); }
+
+static void program_large(tutti *job)
+{
+	allreduce_f32(job, 1000003, TUTTI_SUM); /* several chunks a block, more than there are slots */
+	allreduce_f32(job, 1 << 20, TUTTI_AVERAGE);
+}
+
+static void test_large(void) { on_wires(program_large, few, 0, NULL); }
+
+static void program_integers(tutti *job)
+{
+	int n = tutti_size(job), rank = tutti_rank(job);
+	int64_t big[9000];
+	int32_t small[3];
+
+	for (size_t i = 0; i < TT_COUNT(big); i++)
+		big[i] = (int64_t)i - 4500 + rank;
+	CHECK(tutti_allreduce(job, big, TT_COUNT(big), TUTTI_I64, TUTTI_SUM, NULL) == 0);
+	for (size_t i = 0; i < TT_COUNT(big); i++)
+		CHECK(big[i] == n * ((int64_t)i - 4500) + n * (n - 1) / 2);
+	small[0] = rank + 2;
+	small[1] = INT32_MAX;
+	small[2] = -rank;
+	CHECK(tutti_allreduce(job, small, 3, TUTTI_I32, TUTTI_PRODUCT, NULL) == 0);
+	int32_t expected = 1;
+	for (int r = 0; r < n; r++)
+		expected *= r + 2;
+	CHECK(small[0] == expected);
+	CHECK(small[2] == 0);
+	small[0] = -7;
+	CHECK(tutti_allreduce(job, small, 1, TUTTI_I32, TUTTI_AVERAGE, NULL) == 0);
+	CHECK(small[0] == -7);
+}
+
+static void test_integers(void) { on_wires(program_integers, few, 0, NULL); }
+
+/* All ranks must get the same bits, also where rounding makes the order of additions matter. */
+static void same_bits(tutti *job, size_t count, tutti_type type)
+{
+	size_t bytes = count * tt_type_size(type);
+	uint16_t *v = malloc(bytes);
+	uint64_t sum = 14695981039346656037u, *all = calloc((size_t)tutti_size(job), sizeof sum);
+	struct tt_random chance;
+
+	tt_random_seed(&chance, (uint64_t)tutti_rank(job) + 99);
+	for (size_t i = 0; i < bytes / 2; i++)
+		v[i] = (uint16_t)(0x3000 + tt_random_below(&chance, 0x1000)); /* finite in every float type */
+	CHECK(tutti_allreduce(job, v, count, type, TUTTI_SUM, NULL) == 0);
+	for (size_t i = 0; i < bytes / 2; i++)
+		sum = (sum ^ v[i]) * 1099511628211u;
+	CHECK(tutti_gather(job, &sum, sizeof sum, all, -1, NULL) == 0);
+	for (int r = 0; r < tutti_size(job); r++)
+		CHECK(all[r] == sum);
+	free(all);
+	free(v);
+}
+
+static void program_bits(tutti *job)
+{
+	static const tutti_type types[] = { TUTTI_F32, TUTTI_F64, TUTTI_F16, TUTTI_BF16 };
+
+	for (size_t i = 0; i < TT_COUNT(types); i++) {
+		same_bits(job, 1001, types[i]);
+		same_bits(job, 30011, types[i]);
+	}
+}
+
+static void test_bits(void) { on_wires(program_bits, many, 0, NULL); }
+
+static void program_in_flight(tutti *job)
+{
+	enum { K = 12, COUNT = 9000 };
+	tutti_op ops[K];
+	int32_t *v = calloc(K * COUNT, sizeof *v);
+	int n = tutti_size(job), running = 1;
+
+	for (int k = 0; k < K; k++) {
+		size_t count = k % 2 ? COUNT : 5;
+		for (size_t i = 0; i < count; i++)
+			v[k * COUNT + (int)i] = tutti_rank(job) + k;
+		CHECK(tutti_allreduce(job, v + k * COUNT, count, TUTTI_I32, TUTTI_SUM, &ops[k]) == 0);
+	}
+	for (int k = K - 1; k >= K / 2; k--)
+		CHECK(tutti_wait(&ops[k], -1) == 0);
+	while (running) {
+		running = 0;
+		for (int k = 0; k < K / 2; k++) {
+			int err = tutti_test(&ops[k]);
+			CHECK(err == 0 || err == -EINPROGRESS);
+			running += err == -EINPROGRESS;
+		}
+		if (running && tt_world)
+			tt_sim_sleep(1000);
+	}
+	for (int k = 0; k < K; k++)
+		CHECK(v[k * COUNT] == n * (n - 1) / 2 + n * k && v[k * COUNT + (k % 2 ? COUNT - 1 : 4)] == v[k * COUNT]);
+	free(v);
+}
+
+static void test_in_flight(void) { on_wires(program_in_flight, few, 0, NULL); }
+
+static void program_broadcast(tutti *job)
+{
+	static const size_t sizes[] = { 0, 1, 4096, 16320, 16321, 700001 };
+
+	for (size_t k = 0; k < TT_COUNT(sizes); k++) {
+		int root = (int)k % tutti_size(job);
+		char *b = malloc(sizes[k] + 1);
+		size_t wrong = 0;
+		memset(b, 1, sizes[k] + 1);
+		for (size_t i = 0; tutti_rank(job) == root && i < sizes[k]; i++)
+			b[i] = (char)(i * 7 + k);
+		CHECK(tutti_broadcast(job, b, sizes[k], root, NULL) == 0);
+		for (size_t i = 0; i < sizes[k]; i++)
+			wrong += b[i] != (char)(i * 7 + k);
+		CHECK(wrong == 0 && b[sizes[k]] == 1);
+		free(b);
+	}
+	CHECK(tutti_broadcast(job, NULL, 0, tutti_size(job), NULL) == -EINVAL);
+}
+
+static void test_broadcast(void) { on_wires(program_broadcast, many, 0, NULL); }
+
+static void gather_once(tutti *job, size_t bytes, int root)
+{
+	int n = tutti_size(job), me = tutti_rank(job);
+	char *mine = malloc(bytes), *all = root < 0 || root == me ? malloc((size_t)n * bytes) : NULL;
+
+	memset(mine, 'a' + me, bytes);
+	CHECK(tutti_gather(job, mine, bytes, all, root, NULL) == 0);
+	for (size_t i = 0; all && i < (size_t)n * bytes; i++)
+		CHECK(all[i] == (char)('a' + (int)(i / bytes)));
+	free(mine);
+	free(all);
+}
+
+static void program_gather(tutti *job)
+{
+	char c = 0;
+
+	gather_once(job, 1, -1);
+	gather_once(job, 13, 0);
+	gather_once(job, TUTTI_GATHER_MAX, tutti_size(job) - 1);
+	gather_once(job, TUTTI_GATHER_MAX, -1);
+	CHECK(tutti_gather(job, &c, TUTTI_GATHER_MAX + 1, &c, -1, NULL) == -EINVAL);
+	CHECK(tutti_gather(job, &c, 0, &c, -1, NULL) == -EINVAL);
+	CHECK(tutti_gather(job, &c, 1, &c, tutti_size(job), NULL) == -EINVAL);
+}
+
+static void test_gather(void) { on_wires(program_gather, many, 0, NULL); }
+
+/* Nobody leaves a barrier before everybody has come to it. */
+static void program_barrier(tutti *job)
+{
+	uint64_t here = 0, seen = 0;
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "count", &here, sizeof here, &w) == 0);
+	for (uint64_t k = 1; k <= 5; k++) {
+		CHECK(tutti_add(w, 0, 0, 1, NULL, NULL) == 0);
+		CHECK(tutti_barrier(job, NULL) == 0);
+		CHECK(tutti_get(w, 0, 0, &seen, 8, NULL) == 0);
+		CHECK(seen == k * (uint64_t)tutti_size(job));
+		CHECK(tutti_barrier(job, NULL) == 0);
+	}
+	tutti_window_close(w);
+}
+
+static void test_barrier(void) { on_wires(program_barrier, many, 0, NULL); }
+
+static void program_bad_arguments(tutti *job)
+{
+	float x = 1;
+
+	CHECK(tutti_allreduce(job, &x, 1, (tutti_type)99, TUTTI_SUM, NULL) == -EINVAL);
+	CHECK(tutti_allreduce(job, &x, 1, TUTTI_F32, (tutti_rule)99, NULL) == -EINVAL);
+	CHECK(tutti_allreduce(job, NULL, 1, TUTTI_F32, TUTTI_SUM, NULL) == -EINVAL);
+	CHECK(tutti_allreduce(job, &x, SIZE_MAX / 2, TUTTI_F32, TUTTI_SUM, NULL) == -EINVAL);
+	CHECK(strstr(tutti_why(), "all-reduce") != NULL);
+	CHECK(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0); /* and all goes on */
+}
+
+static void test_bad_arguments(void) { on_wires(program_bad_arguments, two, 0, NULL); }
+
+/* Ranks that disagree get an error that names one of them, before any deadline. */
+static void program_mismatch(tutti *job)
+{
+	size_t count = tutti_rank(job) ? 20000 : 30000;
+	float *v = calloc(30000, sizeof *v);
+	int err = tutti_allreduce(job, v, count, TUTTI_F32, TUTTI_SUM, NULL);
+
+	CHECK(err == -EBADMSG || err == -ECONNABORTED);
+	CHECK(strstr(tutti_why(), "rank ") != NULL);
+	free(v);
+}
+
+static void test_mismatch(void) { on_wires(program_mismatch, two, 0, NULL); }
+
+/* ---- windows ---- */
+
+struct memory {
+	uint64_t word, counter;
+	char bytes[10000];
+};
+
+static void program_put_get(tutti *job)
+{
+	int n = tutti_size(job), me = tutti_rank(job), right = (me + 1) % n;
+	struct memory *m = calloc(1, sizeof *m);
+	char out[10000], in[10000];
+	tutti_window *w;
+	uint64_t old;
+
+	memset(out, me + 1, sizeof out);
+	CHECK(tutti_window_open(job, "memory", m, sizeof *m, &w) == 0);
+	CHECK(tutti_put(w, right, offsetof(struct memory, bytes), out, sizeof out, NULL) == 0);
+	CHECK(tutti_get(w, right, offsetof(struct memory, bytes), in, sizeof in, NULL) == 0);
+	CHECK(!memcmp(in, out, sizeof in));
+	for (int i = 0; i < 10; i++)
+		CHECK(tutti_add(w, 0, offsetof(struct memory, counter), 3, &old, NULL) == 0 && old % 3 == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(me != 0 || m->counter == 30 * (uint64_t)n);
+	CHECK(tutti_window_map(w, me) == m);
+	tutti_window_close(w);
+	free(m);
+}
+
+static void test_put_get(void) { on_wires(program_put_get, few, 0, NULL); }
+
+static void program_notify(tutti *job)
+{
+	int n = tutti_size(job), me = tutti_rank(job), right = (me + 1) % n, left = (me + n - 1) % n;
+	uint64_t slots[64] = { 0 }, v[64];
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "slots", slots, sizeof slots, &w) == 0);
+	for (uint64_t i = 0; i < 64; i++) {
+		v[i] = 1000 + i;
+		CHECK(tutti_put_notify(w, right, i * 8, &v[i], 8, 4095, NULL) == 0);
+	}
+	for (uint64_t i = 0; i < 64; i++) {
+		CHECK(tutti_wait_notify(w, i % 2 ? left : -1, 4095, i + 1, -1) == 0);
+		CHECK(__atomic_load_n(&slots[i], __ATOMIC_ACQUIRE) == 1000 + i);
+	}
+	CHECK(tutti_put_notify(w, right, 0, NULL, 0, 7, NULL) == 0); /* a notify alone */
+	CHECK(tutti_wait_notify(w, left, 7, 1, -1) == 0);
+	CHECK(tutti_wait_notify(w, left, 7, 2, 0) == -ETIMEDOUT);
+	CHECK(tutti_wait_notify(w, n, 7, 2, 0) == -EINVAL);
+	CHECK(tutti_put_notify(w, right, 0, NULL, 0, 4096, NULL) == -EINVAL);
+	CHECK(tutti_barrier(job, NULL) == 0); /* nobody has left before all have looked */
+	tutti_window_close(w);
+}
+
+static void test_notify(void) { on_wires(program_notify, few, 0, NULL); }
+
+static void program_ranges(tutti *job)
+{
+	int right = (tutti_rank(job) + 1) % tutti_size(job);
+	char mine[100] = "", x[200] = "";
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "r", mine, (size_t)(50 + tutti_rank(job)), &w) == 0); /* each its own size */
+	CHECK(tutti_put(w, right, 0, x, (size_t)(50 + right), NULL) == 0);
+	CHECK(tutti_put(w, right, 0, x, (size_t)(51 + right), NULL) == -ERANGE);
+	CHECK(strstr(tutti_why(), "\"r\"") != NULL);
+	CHECK(tutti_get(w, right, SIZE_MAX, x, 2, NULL) == -ERANGE);
+	CHECK(tutti_get(w, right, 8, x, SIZE_MAX - 4, NULL) == -ERANGE);
+	CHECK(tutti_add(w, right, 4, 1, NULL, NULL) == -EINVAL);
+	CHECK(tutti_put(w, -1, 0, x, 1, NULL) == -EINVAL);
+	CHECK(tutti_put(w, right, 0, NULL, 1, NULL) == -EINVAL);
+	tutti_window *again;
+	CHECK(tutti_window_open(job, "r", mine, 1, &again) == -EEXIST);
+	CHECK(tutti_window_open(job, "", mine, 1, &again) == -EINVAL);
+	CHECK(tutti_window_open(job, "null", NULL, 1, &again) == -EINVAL);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+}
+
+static void test_ranges(void) { on_wires(program_ranges, few, 0, NULL); }
+
+static void pass_time(uint64_t ns)
+{
+	if (tt_world)
+		tt_sim_sleep(ns);
+	else
+		usleep((useconds_t)(ns / 1000));
+}
+
+/* A put before the owner has opened waits for it; after the owner has closed it is stale; a new pair of handles works. */
+static void program_open_close(tutti *job)
+{
+	uint64_t mine = 0, v = 5;
+	tutti_window *w;
+
+	if (tutti_rank(job) == 1)
+		pass_time(30 * TT_MS);
+	CHECK(tutti_window_open(job, "late", &mine, 8, &w) == 0);
+	if (tutti_rank(job) == 0)
+		CHECK(tutti_put_notify(w, 1, 0, &v, 8, 0, NULL) == 0);
+	else
+		CHECK(tutti_wait_notify(w, 0, 0, 1, -1) == 0 && mine == 5);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 1)
+		tutti_window_close(w);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 0) {
+		CHECK(tutti_put(w, 1, 0, &v, 8, NULL) == -ESTALE);
+		CHECK(strstr(tutti_why(), "late") != NULL);
+		tutti_window_close(w);
+	}
+	CHECK(tutti_window_open(job, "late", &mine, 8, &w) == 0);
+	v = 6;
+	if (tutti_rank(job) == 0)
+		CHECK(tutti_put_notify(w, 1, 0, &v, 8, 0, NULL) == 0);
+	else
+		CHECK(tutti_wait_notify(w, 0, 0, 1, -1) == 0 && mine == 6);
+	tutti_window_close(w);
+}
+
+static void test_open_close(void) { on_wires(program_open_close, two, 0, NULL); }
+
+/* A window that is never opened over there: -ENOENT at the deadline, and that rank is not cut off for it. */
+static void program_unopened(tutti *job)
+{
+	uint64_t mine = 0;
+	tutti_window *w;
+	tutti_op op;
+
+	if (tutti_rank(job) == 0) {
+		CHECK(tutti_window_open(job, "nobody's", &mine, 8, &w) == 0);
+		CHECK(tutti_put(w, 1, 0, &mine, 8, &op) == 0);
+		CHECK(tutti_test(&op) == -EINPROGRESS);
+		CHECK(tutti_wait(&op, 1) == -ETIMEDOUT);
+		CHECK(tutti_cancel(&op) == 0);
+		CHECK(tutti_put(w, 1, 0, &mine, 8, NULL) == -ENOENT);
+		CHECK(strstr(tutti_why(), "nobody's") && strstr(tutti_why(), "rank 1"));
+		tutti_window_close(w);
+	} else {
+		pass_time(500 * TT_MS);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void test_unopened(void) { on_wires(program_unopened, two, 300, NULL); }
+
+/* ---- engine ---- */
+
+/* The owner computes: its background thread answers, long before it comes back to us. */
+static void program_computing(tutti *job)
+{
+	uint64_t mine = 77, v = 0, start;
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "c", &mine, 8, &w) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 1) {
+		pass_time(400 * TT_MS);
+	} else {
+		pass_time(5 * TT_MS);
+		start = tt_now();
+		CHECK(tutti_get(w, 1, 0, &v, 8, NULL) == 0 && v == 77);
+		CHECK(tt_now() - start < 200 * TT_MS);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+}
+
+static void test_computing(void) { on_wires(program_computing, two, 0, NULL); }
+
+static void program_event_fd(tutti *job)
+{
+	struct pollfd p = { .fd = tutti_event_fd(job), .events = POLLIN };
+	float x = 1;
+	uint64_t n;
+	tutti_op op;
+	int err;
+
+	CHECK(p.fd >= 0 && tutti_event_fd(job) == p.fd);
+	CHECK(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, &op) == 0);
+	while ((err = tutti_test(&op)) == -EINPROGRESS)
+		CHECK(poll(&p, 1, 10000) == 1 && read(p.fd, &n, sizeof n) == sizeof n);
+	CHECK(err == 0 && x == (float)tutti_size(job));
+}
+
+static void test_event_fd(void)
+{
+	struct ranks run = { .size = 3, .wire = "tcp", .program = program_event_fd };
+
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
+
+struct caller {
+	tutti *job;
+	tutti_window *window;
+	struct ranks *run;
+	int number;
+	pthread_t thread;
+};
+
+static void *call_a_lot(void *arg)
+{
+	struct caller *c = arg;
+	int n = tutti_size(c->job), to = (tutti_rank(c->job) + 1) % n;
+	uint64_t v = 0, back = 0;
+
+	this_run = c->run;
+	for (uint64_t i = 1; i <= 200; i++) {
+		v = i;
+		CHECK(tutti_put_notify(c->window, to, (size_t)c->number * 8, &v, 8, c->number, NULL) == 0);
+		CHECK(tutti_get(c->window, to, (size_t)c->number * 8, &back, 8, NULL) == 0 && back == i);
+		CHECK(tutti_add(c->window, 0, 64, 1, NULL, NULL) == 0);
+		if (i % 50 == 0)
+			CHECK(tutti_wait_notify(c->window, (tutti_rank(c->job) + n - 1) % n, c->number, i, -1) == 0);
+	}
+	return NULL;
+}
+
+/* Any thread may call, while others wait, poll and start. */
+static void program_threads(tutti *job)
+{
+	struct caller callers[4];
+	uint64_t memory[16] = { 0 };
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "threads", memory, sizeof memory, &w) == 0);
+	for (int i = 0; i < 4; i++) {
+		callers[i] = (struct caller){ .job = job, .window = w, .run = this_run, .number = i };
+		pthread_create(&callers[i].thread, NULL, call_a_lot, &callers[i]);
+	}
+	for (int i = 0; i < 20; i++)
+		allreduce_f32(job, i % 2 ? 9000 : 9, TUTTI_SUM);
+	for (int i = 0; i < 4; i++)
+		pthread_join(callers[i].thread, NULL);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_rank(job) != 0 || __atomic_load_n(&memory[8], __ATOMIC_ACQUIRE) == 800 * (uint64_t)tutti_size(job));
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+}
+
+static void test_threads(void)
+{
+	struct ranks run = { .size = 2, .wire = "tcp", .program = program_threads };
+
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
+
+/* A fork's child may only leave; its parent is not disturbed by that. */
+static void program_fork(tutti *job)
+{
+	int status;
+	pid_t child = fork();
+
+	if (child == 0) {
+		int refused = tutti_barrier(job, NULL) == -ECHILD;
+		tutti_leave(job);
+		_exit(refused ? 0 : 1);
+	}
+	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void test_fork(void)
+{
+	struct ranks run = { .size = 2, .wire = "tcp", .program = program_fork };
+
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
+
+/* ---- deadlines, on sim, where a rank can be stopped at will ---- */
+
+/* Rank 2 is stopped past the deadline: everybody's call ends with -ETIMEDOUT and names rank 2, not a neighbour. */
+static void program_silent(tutti *job)
+{
+	enum { COUNT = 30000 };
+	float *v = calloc(COUNT, sizeof *v);
+	int err = tutti_barrier(job, NULL);
+
+	if (tutti_rank(job) == 0)
+		tt_sim_stop(2, 0, 2000 * TT_MS);
+	uint64_t start = tt_now();
+	for (int i = 0; i < 3 && !err; i++)
+		err = tutti_allreduce(job, v, COUNT, TUTTI_F32, TUTTI_SUM, NULL);
+	if (tutti_rank(job) != 2) {
+		CHECK(err == -ETIMEDOUT);
+		CHECK(strstr(tutti_why(), "rank 2") != NULL);
+		CHECK(tt_now() - start < 400 * TT_MS);
+		CHECK(tutti_allreduce(job, v, COUNT, TUTTI_F32, TUTTI_SUM, NULL) == -ECONNRESET);
+	} else {
+		CHECK(err < 0);
+	}
+	free(v); /* nothing of it lands afterwards: the sanitizer would see */
+	if (tutti_rank(job) != 2)
+		tt_sim_sleep(3000 * TT_MS);
+}
+
+static void test_silent(void)
+{
+	for (uint64_t seed = 0; seed < 3 * SEEDS; seed++) {
+		struct ranks run = { .size = 5, .wire = "sim", .seed = seed, .deadline_ms = 200, .program = program_silent };
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+	}
+}
+
+/* Rank 1 lives but does not take part: it is the one named. */
+static void program_absent(tutti *job)
+{
+	float x = 0;
+
+	if (tutti_rank(job) == 1) {
+		pass_time(1500 * TT_MS);
+		return;
+	}
+	CHECK(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == -ETIMEDOUT);
+	CHECK(strstr(tutti_why(), "rank 1") != NULL);
+}
+
+static void test_absent(void) { on_wires(program_absent, four, 300, NULL); }
+
+/* wait leaves op and memory with the library; cancel takes them back. */
+static void program_cancel(tutti *job)
+{
+	enum { COUNT = 30000 };
+	float *v = calloc(COUNT, sizeof *v);
+	tutti_op op;
+
+	if (tutti_rank(job) == 1) {
+		pass_time(500 * TT_MS);
+		free(v);
+		return;
+	}
+	CHECK(tutti_allreduce(job, v, COUNT, TUTTI_F32, TUTTI_SUM, &op) == 0);
+	CHECK(tutti_wait(&op, 5) == -ETIMEDOUT);
+	CHECK(tutti_wait(&op, 5) == -ETIMEDOUT);
+	CHECK(tutti_cancel(&op) <= 0);
+	CHECK(tutti_test(&op) < 0 && tutti_test(&op) != -EINPROGRESS);
+	free(v);
+}
+
+static void test_cancel(void) { on_wires(program_cancel, three, 400, NULL); }
+
+/* Who leaves in order fails nobody's earlier call; later ones say that it has left. */
+static void program_left(tutti *job)
+{
+	float x = 1;
+
+	CHECK(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	if (tutti_rank(job) == 0)
+		return;
+	pass_time(50 * TT_MS);
+	int err = tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL);
+	CHECK(err == -ENOTCONN || err == -ECONNRESET);
+	CHECK(strstr(tutti_why(), "left") != NULL);
+}
+
+static void test_left(void) { on_wires(program_left, two, 1000, NULL); }
+
+static CU_TestInfo collective_tests[] = {
+	{ "all-reduce: counts, algorithm chosen", test_counts_auto }, { "all-reduce: counts, ring", test_counts_ring },
+	{ "all-reduce: counts, doubling", test_counts_doubling }, { "all-reduce: large", test_large },
+	{ "all-reduce: integers", test_integers }, { "all-reduce: same bits everywhere", test_bits },
+	{ "all-reduce: several in flight", test_in_flight }, { "broadcast", test_broadcast }, { "gather", test_gather },
+	{ "barrier", test_barrier }, { "bad arguments", test_bad_arguments }, { "ranks that disagree", test_mismatch }, CU_TEST_INFO_NULL,
+};
+static CU_TestInfo window_tests[] = {
+	{ "put, get, add", test_put_get }, { "notify", test_notify }, { "ranges", test_ranges }, { "open and close", test_open_close },
+	{ "never opened", test_unopened }, CU_TEST_INFO_NULL,
+};
+static CU_TestInfo engine_tests[] = {
+	{ "the owner computes", test_computing }, { "event fd", test_event_fd }, { "threads", test_threads }, { "fork", test_fork }, CU_TEST_INFO_NULL,
+};
+static CU_TestInfo deadline_tests[] = {
+	{ "a silent rank", test_silent }, { "an absent rank", test_absent }, { "cancel", test_cancel }, { "a rank that left", test_left }, CU_TEST_INFO_NULL,
+};
+static CU_SuiteInfo suites[] = {
+	{ "collectives", NULL, NULL, NULL, NULL, collective_tests }, { "windows", NULL, NULL, NULL, NULL, window_tests },
+	{ "engine", NULL, NULL, NULL, NULL, engine_tests }, { "deadlines", NULL, NULL, NULL, NULL, deadline_tests }, CU_SUITE_INFO_NULL,
+};
+
+int main(int argc, char **argv) { return run_suites(suites, argc, argv); }
