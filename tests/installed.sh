@@ -1,0 +1,130 @@
+#!/bin/sh
+# installed.sh - installs into an empty directory and uses Tutti as a stranger would: tutti.h, pkg-config, the libraries
+set -u
+export LC_ALL=C
+build=$(cd "${top_builddir:-.}" && pwd) || exit 99
+unset MAKEFLAGS MFLAGS MAKELEVEL
+stage=$(mktemp -d) || exit 99
+trap 'rm -rf "$stage"' EXIT
+work=$stage/work dest=$stage/dest
+mkdir -p "$work" "$dest"
+failed=0
+
+fail() { echo "FAILED: $*"; failed=1; }
+give_up() { echo "FAILED: $*"; exit 1; }
+skip() { echo "SKIPPED: $*"; exit 77; }
+
+[ -f "$build/libtutti.la" ] || skip "no libtutti.la in $build: run make first"
+make -C "$build" DESTDIR="$dest" install > "$work/install.log" 2>&1 || { cat "$work/install.log"; give_up "make install"; }
+
+pc=$(find "$dest" -name tutti.pc)
+[ -f "$pc" ] || give_up "no tutti.pc was installed"
+libdir=$(dirname "$(dirname "$pc")")
+header=$(find "$dest" -name tutti.h)
+command -v pkg-config > /dev/null || skip "pkg-config is missing (apt install pkg-config)"
+PKG_CONFIG_PATH=$(dirname "$pc") PKG_CONFIG_SYSROOT_DIR=$dest
+export PKG_CONFIG_PATH PKG_CONFIG_SYSROOT_DIR
+version=$(pkg-config --modversion tutti) || give_up "pkg-config does not find tutti"
+flags=$(pkg-config --cflags --libs tutti) || give_up "pkg-config --cflags --libs tutti"
+
+cat > "$work/user.c" << 'end'
+#include <stdio.h>
+#include <tutti.h>
+
+int main(void)
+{
+	static tutti_config config;
+
+	config.size = sizeof config;
+	puts(tutti_version());
+	return config.size == 0;
+}
+end
+cp "$work/user.c" "$work/user.cc"
+
+try() { # what it is, then the command that makes $work/user
+	what=$1
+	shift
+	rm -f "$work/user"
+	if ! "$@" > "$work/compile.log" 2>&1; then
+		cat "$work/compile.log"
+		fail "$what does not compile: $*"
+		return
+	fi
+	said=$(LD_LIBRARY_PATH="$libdir" "$work/user")
+	if [ "$said" = "$version" ]; then
+		echo "$what: $said"
+	else
+		fail "$what says \"$said\", not \"$version\""
+	fi
+}
+
+# The compilers and flags are lists of words.
+# shellcheck disable=SC2086
+try_all() {
+	if [ -e "$libdir/libtutti.so" ]; then
+		try "C11, shared" ${CC:-cc} -std=c11 -pedantic -Wall -Wextra -Werror -o "$work/user" "$work/user.c" $flags
+		if [ -n "$cxx" ]; then
+			try "C++11, shared" $cxx -std=c++11 -pedantic -Wall -Wextra -Werror -o "$work/user" "$work/user.cc" $flags
+		else
+			echo "no C++ compiler: tutti.h was not tried in C++ (apt install g++)"
+		fi
+	else
+		echo "configured without shared libraries: none was tried"
+	fi
+	if [ -e "$libdir/libtutti.a" ]; then
+		try "C11, libtutti.a" ${CC:-cc} -std=c11 -o "$work/user" "$work/user.c" $static_flags
+		if can_link_static; then
+			try "C11, all static" ${CC:-cc} -std=c11 -static -o "$work/user" "$work/user.c" $all_static_flags
+		else
+			echo "this system cannot link an all-static program with what Tutti needs: not tried"
+		fi
+	else
+		echo "configured without static libraries: none was tried"
+	fi
+}
+
+can_link_static() { # with libc.a and what the others bring; the sanitizers cannot
+	echo 'int main(void) { return 0; }' > "$work/empty.c"
+	others=$(echo "$all_static_flags" | sed 's/-ltutti//')
+	# shellcheck disable=SC2086
+	${CC:-cc} -static -o "$work/empty" "$work/empty.c" $others > /dev/null 2>&1
+}
+
+cxx=${CXX:-}
+for candidate in g++ c++ clang++; do
+	[ -n "$cxx" ] || cxx=$(command -v "$candidate")
+done
+[ -z "$cxx" ] || cxx="$cxx ${SANITIZE_FLAGS:-}"
+all_static_flags=$(pkg-config --static --cflags --libs tutti) || fail "pkg-config --static --cflags --libs tutti"
+static_flags=$(echo "$all_static_flags" | sed 's/-ltutti/-l:libtutti.a/')
+try_all
+
+if [ -e "$libdir/libtutti.so" ]; then
+	soname=$(objdump -p "$libdir/libtutti.so" | awk '$1 == "SONAME" { print $2 }')
+	[ "$soname" = libtutti.so.0 ] || fail "the soname is $soname, not libtutti.so.0"
+	readelf -W --dyn-syms "$libdir/libtutti.so" | awk '$7 != "UND" && ($4 == "FUNC" || $4 == "OBJECT" || $4 == "IFUNC") && $5 != "LOCAL" { print $8 }' > "$work/names"
+	grep -v -E '^tutti_[a-z0-9_]+@@TUTTI_[0-9.]+$' "$work/names" | grep -v '^TUTTI_' | while read -r name; do
+		echo "exported without a version, or not a tutti_ name: $name"
+	done > "$work/strays"
+	[ ! -s "$work/strays" ] || { cat "$work/strays"; fail "the exported names"; }
+	# Every function that the header declares is there.
+	sed -n 's/^[a-z].*[ *]\(tutti_[a-z_]*\)(.*/\1/p' "$header" | sort -u | while read -r name; do
+		grep -q "^$name@@" "$work/names" || echo "declared in tutti.h, but not exported: $name"
+	done > "$work/strays"
+	[ ! -s "$work/strays" ] || { cat "$work/strays"; fail "tutti.h promises more than libtutti.so has"; }
+	echo "exported: $(wc -l < "$work/names") names"
+fi
+
+program=$(find "$dest" -type f -name tutti -perm -100)
+if [ -n "$program" ]; then
+	"$program" --version > "$work/said" 2>&1 || fail "tutti --version: $(cat "$work/said")"
+	grep -q "$version" "$work/said" || fail "tutti --version says \"$(cat "$work/said")\", not $version"
+else
+	fail "no program tutti was installed"
+fi
+
+make -C "$build" DESTDIR="$dest" uninstall > "$work/uninstall.log" 2>&1 || { cat "$work/uninstall.log"; fail "make uninstall"; }
+left=$(find "$dest" ! -type d)
+[ -z "$left" ] || fail "make uninstall leaves $left"
+exit $failed

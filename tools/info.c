@@ -1,0 +1,281 @@
+/* tutti info - what was built in, which transports work here, and every setting with its value and where it came from */
+#include "runtime.h"
+#include "tools.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct part {
+	const char *name;
+	bool built_in;
+	const char *without; /* what is lost */
+} parts[] = {
+#ifdef HAVE_LIBSODIUM
+	{ "libsodium", true, NULL },
+#else
+	{ "libsodium", false, "a job that has a secret refuses to start: only loopback is used" },
+#endif
+#ifdef HAVE_LIBCONFIG
+	{ "libconfig", true, NULL },
+#else
+	{ "libconfig", false, "a config file (TUTTI_CONFIG) is refused" },
+#endif
+};
+
+enum { DEVICES_MAX = 64 };
+
+struct wire { /* a transport, asked */
+	const char *name;
+	struct tt_device devices[DEVICES_MAX];
+	int count;        /* of devices, or -errno */
+	char why[512];    /* it is unusable */
+};
+
+static bool ask_wire(struct wire *w, int i)
+{
+	const struct tt_transport *t = tt_transport_at(i);
+
+	if (!t)
+		return false;
+	memset(w, 0, sizeof *w);
+	tt_remember("");
+	w->name = t->name;
+	w->count = t->list(w->devices, DEVICES_MAX);
+	if (w->count < 0)
+		snprintf(w->why, sizeof w->why, "%s", *tt_why() ? tt_why() : strerror(-w->count));
+	w->count = w->count > DEVICES_MAX ? DEVICES_MAX : w->count;
+	return true;
+}
+
+/* The same steps as in tutti_join: environment, file, defaults. */
+static int load_settings(struct tt_settings *all)
+{
+	struct tt_node *nodes = NULL;
+	int count = 0, err = tt_settings_load(all);
+	const char *file = err ? NULL : tt_setting(all, TT_CONFIG);
+
+	if (file)
+		err = tt_config_load(all, file, &nodes, &count);
+	free(nodes);
+	return err;
+}
+
+/* Bytes of the UTF-8 character that text begins with; 0: it is none. */
+static size_t character_length(const char *text)
+{
+	unsigned char c = (unsigned char)*text, next = (unsigned char)text[1];
+	size_t n = c < 0x80 ? 1 : c >= 0xc2 && c < 0xe0 ? 2 : c >= 0xe0 && c < 0xf0 ? 3 : c >= 0xf0 && c < 0xf5 ? 4 : 0;
+
+	for (size_t i = 1; i < n; i++)
+		if ((text[i] & 0xc0) != 0x80)
+			return 0;
+	/* too long a form, a surrogate, beyond the last plane */
+	if ((c == 0xe0 && next < 0xa0) || (c == 0xed && next > 0x9f) || (c == 0xf0 && next < 0x90) || (c == 0xf4 && next > 0x8f))
+		return 0;
+	return n;
+}
+
+/* For a table. */
+
+/* What a terminal would take for a command, and what is no text, becomes a '?'. */
+static void print_plain(const char *text, int width)
+{
+	for (; *text; width--) {
+		size_t n = character_length(text);
+		bool plain = n && (unsigned char)*text >= ' ' && *text != 0x7f;
+		printf("%.*s", plain ? (int)n : 1, plain ? text : "?");
+		text += n ? n : 1;
+	}
+	printf("%*s", width > 0 ? width : 0, "");
+}
+
+static const char *shown_value(const struct tt_settings *all, int s, char *room, size_t size)
+{
+	const char *value = all->of[s].value;
+
+	if (!value)
+		return "-";
+	if (s != TT_SECRET)
+		return value;
+	snprintf(room, size, "set, %zu bytes", strlen(value));
+	return room;
+}
+
+static void print_wire(const struct wire *w)
+{
+	if (w->count <= 0)
+		printf("  %-10s %s%s\n", w->name, w->count < 0 ? "unusable: " : "no devices", w->why);
+	for (int i = 0; i < w->count; i++) {
+		const struct tt_device *d = &w->devices[i];
+		printf("  %-10s %-16s ", i ? "" : w->name, d->name);
+		if (d->mbps)
+			printf("%8u Mbit/s", d->mbps);
+		else
+			printf("  speed unknown");
+		if (d->numa >= 0)
+			printf("  NUMA node %d", d->numa);
+		putchar('\n');
+	}
+}
+
+static void print_settings(const struct tt_settings *all)
+{
+	int name_width = 0, value_width = 0;
+	char room[32];
+
+	for (int s = 0; s < TT_SETTINGS; s++) {
+		name_width = (int)tt_max((size_t)name_width, strlen(tt_setting_info[s].variable));
+		value_width = (int)tt_max((size_t)value_width, tt_min(24, strlen(shown_value(all, s, room, sizeof room))));
+	}
+	printf("\n%-*s  %-*s  %-11s  %s\n", name_width + 2, "settings", value_width, "value", "from", "meaning");
+	for (int s = 0; s < TT_SETTINGS; s++) {
+		printf("  %-*s  ", name_width, tt_setting_info[s].variable);
+		print_plain(shown_value(all, s, room, sizeof room), value_width);
+		printf("  %-11s  %s\n", all->of[s].value ? all->of[s].origin : "-", tt_setting_info[s].sentence);
+	}
+}
+
+static void print_table(const struct tt_settings *all)
+{
+	struct wire w;
+
+	printf("tutti %s\n\nbuilt in\n", tutti_version());
+	for (size_t i = 0; i < TT_COUNT(parts); i++)
+		printf("  %-10s %s%s\n", parts[i].name, parts[i].built_in ? "yes" : "no: ", parts[i].built_in ? "" : parts[i].without);
+	printf("\ntransports\n");
+	for (int i = 0; ask_wire(&w, i); i++)
+		print_wire(&w);
+	print_settings(all);
+}
+
+/* JSON. */
+
+static void json_text(const char *text)
+{
+	if (!text) {
+		printf("null");
+		return;
+	}
+	putchar('"');
+	while (*text) {
+		size_t n = character_length(text);
+		if (!n)
+			printf("\\ufffd"); /* an environment may hold any bytes, JSON may not */
+		else if ((unsigned char)*text < ' ' || *text == 0x7f)
+			printf("\\u%04x", (unsigned)*text);
+		else
+			printf("%s%.*s", *text == '"' || *text == '\\' ? "\\" : "", (int)n, text);
+		text += n ? n : 1;
+	}
+	putchar('"');
+}
+
+static void json_member(const char *name, const char *text)
+{
+	json_text(name);
+	printf(": ");
+	json_text(text);
+}
+
+static void json_number(const char *name, long value, bool is_known)
+{
+	printf(", \"%s\": ", name);
+	if (is_known)
+		printf("%ld", value);
+	else
+		printf("null");
+}
+
+static void json_wire(const struct wire *w)
+{
+	printf("    { ");
+	json_member("name", w->name);
+	printf(", ");
+	json_member("unusable", w->count < 0 ? w->why : NULL);
+	printf(", \"devices\": [");
+	for (int i = 0; i < w->count; i++) {
+		printf("%s\n      { ", i ? "," : "");
+		json_member("name", w->devices[i].name);
+		json_number("mbps", w->devices[i].mbps, w->devices[i].mbps > 0);
+		json_number("numa", w->devices[i].numa, w->devices[i].numa >= 0);
+		printf(" }");
+	}
+	printf("%s] }", w->count > 0 ? "\n    " : "");
+}
+
+static void json_setting(const struct tt_settings *all, int s)
+{
+	const char *value = all->of[s].value;
+
+	printf("    ");
+	json_text(tt_setting_info[s].variable);
+	printf(": { ");
+	if (s == TT_SECRET && value)
+		printf("\"value\": null, \"bytes\": %zu", strlen(value)); /* never the secret itself */
+	else
+		json_member("value", value);
+	printf(", ");
+	json_member("from", value ? all->of[s].origin : NULL);
+	printf(", ");
+	json_member("key", tt_setting_info[s].key);
+	printf(", ");
+	json_member("meaning", tt_setting_info[s].sentence);
+	printf(" }");
+}
+
+static void print_json(const struct tt_settings *all)
+{
+	struct wire w;
+
+	printf("{\n  ");
+	json_member("version", tutti_version());
+	printf(",\n  \"built_in\": { ");
+	for (size_t i = 0; i < TT_COUNT(parts); i++)
+		printf("%s\"%s\": %s", i ? ", " : "", parts[i].name, parts[i].built_in ? "true" : "false");
+	printf(" },\n  \"transports\": [\n");
+	for (int i = 0; ask_wire(&w, i); i++) {
+		printf("%s", i ? ",\n" : "");
+		json_wire(&w);
+	}
+	printf("\n  ],\n  \"settings\": {\n");
+	for (int s = 0; s < TT_SETTINGS; s++) {
+		json_setting(all, s);
+		printf("%s\n", s + 1 < TT_SETTINGS ? "," : "");
+	}
+	printf("  }\n}\n");
+}
+
+static int print_help(void)
+{
+	printf("Usage: tutti info [--json]\n"
+	       "Prints the version, what was built in, which transports and devices can be used here, and every setting with\n"
+	       "its value and where that came from: the environment, the file that TUTTI_CONFIG names, or a default.\n\n"
+	       "  -j, --json  as one JSON object\n"
+	       "  -h, --help  this text\n");
+	return 0;
+}
+
+static const struct option known[] = { { "json", no_argument, NULL, 'j' }, { "help", no_argument, NULL, 'h' }, { 0 } };
+
+int tt_tool_info(int argc, char **argv)
+{
+	struct tt_settings all;
+	bool json = false;
+	int c, err;
+
+	while ((c = getopt_long(argc, argv, ":jh", known, NULL)) != -1) {
+		switch (c) {
+		case 'j': json = true; break;
+		case 'h': return print_help();
+		default: return tt_tool_bad_option("info", argv, known, c);
+		}
+	}
+	if (optind < argc)
+		return tt_tool_refuse("info", "it takes no argument (%s); see `tutti info --help`", argv[optind]);
+	err = load_settings(&all);
+	if (err)
+		tt_tool_refuse("info", "%s", tt_why()); /* what follows is what was understood */
+	(json ? print_json : print_table)(&all);
+	tt_settings_free(&all);
+	return err ? 1 : 0;
+}
