@@ -351,7 +351,7 @@ static int choose_ring(struct tutti *job, size_t bytes, bool *ring)
 	const char *s = tt_setting(&job->settings, TT_ALLREDUCE);
 
 	if (strcmp(s, "auto") && strcmp(s, "ring") && strcmp(s, "doubling"))
-		return tt_fail(-EINVAL, "TUTTI_ALLREDUCE=%s is none of auto, doubling and ring", s);
+		return tt_fail(-EINVAL, "%s=%s is none of auto, doubling and ring", tt_setting_name(&job->settings, TT_ALLREDUCE), s);
 	*ring = job->size > 1 && bytes && (*s == 'r' || (*s == 'a' && bytes > tt_coll_piece(job)));
 	return 0;
 }

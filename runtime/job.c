@@ -128,14 +128,14 @@ static int read_ports(const struct tt_settings *s, int ports[2])
 	else if (n != 2)
 		ports[0] = -1;
 	if (ports[0] < 1 || ports[1] < ports[0] || ports[1] > 65535)
-		return tt_fail(-EINVAL, "TUTTI_PORTS=%s is not a range of ports: write FIRST-LAST, from 1 to 65535", text);
+		return tt_fail(-EINVAL, "%s=%s is not a range of ports: write FIRST-LAST, from 1 to 65535", tt_setting_name(s, TT_PORTS), text);
 	return 0;
 }
 
 static int check_secret(const struct tutti *job, const struct tt_boot *boot, const char *secret)
 {
 	if (secret && strlen(secret) < SECRET_MIN)
-		return tt_fail(-EINVAL, "TUTTI_SECRET has %zu bytes: at least %d are needed", strlen(secret), SECRET_MIN);
+		return tt_fail(-EINVAL, "%s has %zu bytes: at least %d are needed", tt_setting_name(&job->settings, TT_SECRET), strlen(secret), SECRET_MIN);
 	if (!secret && job->rank == 0 && job->size > 1 && !tt_world && boot->listen_fd < 0)
 		tt_log(TT_WARN, "no TUTTI_SECRET is set: only this host's loopback is listened on");
 	return 0;
@@ -158,7 +158,7 @@ static int open_net(struct tutti *job, const struct tt_boot *boot, const char *n
 	int err;
 
 	if (!t)
-		return tt_fail(-EINVAL, "TUTTI_TRANSPORTS names \"%s\", which is no transport: `tutti info` lists them", name);
+		return tt_fail(-EINVAL, "%s names \"%s\", which is no transport: `tutti info` lists them", tt_setting_name(&job->settings, TT_TRANSPORTS), name);
 	if (job->engine.count == TT_NETS)
 		return tt_fail(-EINVAL, "TUTTI_TRANSPORTS names more than %d transports", TT_NETS);
 	c.secret = tt_setting(&job->settings, TT_SECRET);
@@ -206,7 +206,7 @@ static int choose_spinning(struct tutti *job)
 		return 0;
 	}
 	if (strcmp(s, "auto"))
-		return tt_fail(-EINVAL, "TUTTI_SPIN=%s is none of auto, yes and no", s);
+		return tt_fail(-EINVAL, "%s=%s is none of auto, yes and no", tt_setting_name(&job->settings, TT_SPIN), s);
 	if (!tt_world && job->size > 1 && !sched_getaffinity(0, sizeof cores, &cores))
 		job->engine.spin = CPU_COUNT(&cores) >= job->local_size;
 	return 0;

@@ -102,7 +102,7 @@ static int split_address(const char *text, char *host, size_t size, char port[6]
 	good = good && (bracket ? *end == ']' : !memchr(start, ':', (size_t)(end - start)));
 	good = good && colon[1] && strlen(colon + 1) <= 5 && colon[1 + strspn(colon + 1, "0123456789")] == 0;
 	if (!good || atoi(colon + 1) > 65535)
-		return tt_fail(-EINVAL, "'%s' is no address: write HOST:PORT, or [::1]:PORT for IPv6", text);
+		return tt_fail(-EINVAL, "'%s' is no address: write HOST:PORT, or [::1]:PORT for IPv6", start - bracket);
 	memcpy(host, start, (size_t)(end - start));
 	host[end - start] = 0;
 	snprintf(port, 6, "%s", colon + 1);
@@ -119,12 +119,12 @@ static int resolve(const char *text, int flags, struct addrinfo **out)
 	if (err)
 		return err;
 	if (!*host && !(flags & AI_PASSIVE))
-		return tt_fail(-EINVAL, "'%s' names no host: write HOST:PORT", text);
+		return tt_fail(-EINVAL, "'%s' names no host: write HOST:PORT", after_scheme(text));
 	err = getaddrinfo(*host ? host : NULL, port, &hints, out);
 	hints.ai_flags &= ~AI_NUMERICHOST;
 	if (err)
 		err = getaddrinfo(host, port, &hints, out);
-	return err ? tt_fail(-EHOSTUNREACH, "cannot resolve the host of '%s': %s", text, gai_strerror(err)) : 0;
+	return err ? tt_fail(-EHOSTUNREACH, "cannot resolve the host of '%s': %s", after_scheme(text), gai_strerror(err)) : 0;
 }
 
 /* Interfaces */
@@ -316,7 +316,7 @@ static int parse_listen(const struct tt_net_config *c, union address *a)
 {
 	const char *text = after_scheme(c->listen);
 	struct addrinfo *found;
-	bool any = *text == ':' || *text == '*';
+	bool any = (*text == ':' && !strchr(text + 1, ':')) || *text == '*';
 	char local[16];
 
 	if (any) { /* no host: everywhere, or with no secret just here */
@@ -351,8 +351,10 @@ static int choose_address(const struct tt_net_config *c, union address *a)
 
 static int listen_somewhere(const struct tt_net_config *c, union address *a)
 {
-	int err = choose_address(c, a);
+	int err = c->listen && c->device ? find_device(c->device, a) : 0; /* a wrong name is told, used or not */
 
+	if (!err)
+		err = choose_address(c, a);
 	if (err)
 		return err;
 	if (!c->secret && !is_loopback(a))

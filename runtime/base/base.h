@@ -47,6 +47,7 @@ int tt_settings_load(struct tt_settings *);          /* environment, then defaul
 int tt_settings_set(struct tt_settings *, enum tt_setting, const char *value, const char *origin);
 void tt_settings_free(struct tt_settings *);
 const char *tt_setting(const struct tt_settings *, enum tt_setting); /* its value or NULL */
+const char *tt_setting_name(const struct tt_settings *, enum tt_setting); /* as whoever set it wrote it: variable, or key in a file */
 int tt_setting_int(const struct tt_settings *, enum tt_setting, long min, long max, long *out); /* -EINVAL with a sentence; *out kept if unset */
 
 /* clock.c: the only sources of time, chance, threads and waiting. A simulated world replaces all of them at once. */

@@ -78,6 +78,13 @@ void tt_settings_free(struct tt_settings *all)
 
 const char *tt_setting(const struct tt_settings *all, enum tt_setting s) { return all->of[s].value; }
 
+const char *tt_setting_name(const struct tt_settings *all, enum tt_setting s)
+{
+	bool filed = all->of[s].origin && !strcmp(all->of[s].origin, "file");
+
+	return filed ? tt_setting_info[s].key : tt_setting_info[s].variable;
+}
+
 int tt_setting_int(const struct tt_settings *all, enum tt_setting s, long min, long max, long *out)
 {
 	const char *text = all->of[s].value;
@@ -88,7 +95,7 @@ int tt_setting_int(const struct tt_settings *all, enum tt_setting s, long min, l
 	errno = 0;
 	long v = strtol(text, &end, 10);
 	if (errno || end == text || *end || v < min || v > max)
-		return tt_fail(-EINVAL, "%s=%s is not a whole number from %ld to %ld", tt_setting_info[s].variable, text, min, max);
+		return tt_fail(-EINVAL, "%s=%s is not a whole number from %ld to %ld", tt_setting_name(all, s), text, min, max);
 	*out = v;
 	return 0;
 }

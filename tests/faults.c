@@ -1,0 +1,1117 @@
+/* faults.c - what happens when processes are killed, stopped, shut out or gone: real processes, real signals, real TCP.
+ *
+ * The parent forks one child a rank. Each joins by the environment, runs one program and writes what it met into memory
+ * that all share. The parent strikes at the right moment, then looks at what the others report. */
+#include "cunit_main.h"
+#include "frame.h"
+#include "ranks.h"
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SLOW = 4 }; /* how much more time everything may take */
+#else
+enum { SLOW = 1 };
+#endif
+enum { RANKS_MAX = 8, HANG_MS = 30000 * SLOW, FLOATS = 1 << 20, NOBODY = -1 };
+
+struct report {                  /* of one rank, to its parent */
+	atomic_int rounds;       /* calls that went well */
+	atomic_int stage;        /* how far its program has come */
+	int err;                 /* of the call that failed */
+	uint64_t started, ended; /* that call */
+	char why[400];
+	atomic_int complaints; /* what its program found wrong: how much, and the first */
+	char complaint[500];
+	char addr[96]; /* where it listens */
+	uint64_t job;
+};
+
+static struct board {  /* what parent and children share */
+	atomic_int go; /* the parent's word: how far they may go */
+	struct report of[RANKS_MAX];
+} * board;
+
+static struct crew { /* the running one; children inherit it */
+	int size, deadline_ms, port;
+	void (*program)(tutti *);
+	bool capture;         /* their stderr */
+	pid_t pid[RANKS_MAX]; /* 0: has ended */
+	int status[RANKS_MAX], log[RANKS_MAX];
+} crew;
+
+static const char *const secret = "a secret of these tests", *const other_secret = "a secret of somebody else";
+
+/* ---- a child ---- */
+
+static int my_rank;
+static struct report *mine;
+
+#define EXPECT(condition) expect_that(condition, #condition, __LINE__)
+
+static void expect_that(bool good, const char *text, int line)
+{
+	if (!good && !atomic_fetch_add(&mine->complaints, 1))
+		snprintf(mine->complaint, sizeof mine->complaint, "line %d: %s; last error: %s", line, text,
+		         tutti_why());
+}
+
+static void sleep_ms(int ms) { usleep((useconds_t)ms * 1000); }
+
+static void reach(int stage) { mine->stage = stage; }
+
+static void await_go(int go)
+{
+	for (int i = 0; board->go < go && i < HANG_MS; i++)
+		sleep_ms(1);
+	EXPECT(board->go >= go);
+}
+
+static void record(int err, uint64_t started)
+{
+	mine->err = err;
+	mine->started = started;
+	mine->ended = tt_now();
+	snprintf(mine->why, sizeof mine->why, "%s", tutti_why());
+}
+
+static void set_number(const char *name, int value)
+{
+	char text[16];
+
+	snprintf(text, sizeof text, "%d", value);
+	setenv(name, text, 1);
+}
+
+static void set_environment(int rank, const char *the_secret)
+{
+	char boot[32];
+
+	snprintf(boot, sizeof boot, "127.0.0.1:%d", crew.port);
+	set_number("TUTTI_RANK", rank);
+	set_number("TUTTI_SIZE", crew.size);
+	set_number("TUTTI_DEADLINE", crew.deadline_ms);
+	setenv("TUTTI_BOOT", boot, 1);
+	setenv("TUTTI_SECRET", the_secret, 1);
+	setenv("TUTTI_IFACE", "lo", 1);
+}
+
+static void run_child(int rank)
+{
+	tutti *job;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	alarm(0);
+	if (crew.capture)
+		dup2(crew.log[rank], STDERR_FILENO);
+	my_rank = rank;
+	mine = &board->of[rank];
+	set_environment(rank, secret);
+	int err = tutti_join(NULL, &job);
+	EXPECT(err == 0);
+	if (!err) {
+		strcpy(mine->addr, job->engine.nets[0]->addr);
+		mine->job = job->id;
+		crew.program(job);
+		tutti_leave(job);
+	}
+	exit(0); /* not _exit: leaks are looked for now */
+}
+
+/* ---- the parent ---- */
+
+#define WANT(condition, ...) want(condition, #condition, __LINE__, __VA_ARGS__)
+
+static void want(bool good, const char *text, int line, const char *fmt, ...) TT_FORMAT(4, 5);
+static void want(bool good, const char *text, int line, const char *fmt, ...)
+{
+	va_list args;
+
+	CU_assertImplementation(good, (unsigned)line, text, __FILE__, "", CU_FALSE);
+	if (good)
+		return;
+	va_start(args, fmt);
+	printf("line %d: %s: ", line, text);
+	vprintf(fmt, args);
+	printf("\n");
+	va_end(args);
+	fflush(stdout);
+}
+
+static pid_t fork_child(void)
+{
+	fflush(stdout);
+	fflush(stderr);
+	return fork();
+}
+
+static void start(struct crew c)
+{
+	if (!board)
+		board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	memset(board, 0, sizeof *board);
+	crew = c;
+	crew.port = free_port();
+	for (int i = 0; i < crew.size; i++) {
+		crew.log[i] = crew.capture ? memfd_create("stderr", 0) : -1;
+		crew.pid[i] = fork_child();
+		if (crew.pid[i] == 0)
+			run_child(i);
+	}
+}
+
+/* Notes who has ended. */
+static int reap_some(void)
+{
+	int left = 0;
+
+	for (int i = 0; i < crew.size; i++) {
+		if (crew.pid[i] && waitpid(crew.pid[i], &crew.status[i], WNOHANG) == crew.pid[i])
+			crew.pid[i] = 0;
+		left += crew.pid[i] != 0;
+	}
+	return left;
+}
+
+static bool have_come(int rounds, int stage, int except)
+{
+	for (int i = 0; i < crew.size; i++)
+		if (i != except && (board->of[i].rounds < rounds || board->of[i].stage < stage))
+			return false;
+	return true;
+}
+
+/* Until all but one have come so far. */
+static void await(int rounds, int stage, int except)
+{
+	int ms;
+
+	for (ms = 0; ms < HANG_MS && !have_come(rounds, stage, except); ms++) {
+		if (reap_some() < crew.size && ms > 1000)
+			break; /* somebody is gone who should not be: what is missing will not come */
+		sleep_ms(1);
+	}
+	for (int i = 0; i < crew.size && !have_come(rounds, stage, except); i++)
+		WANT(i == except || (board->of[i].rounds >= rounds && board->of[i].stage >= stage),
+		     "rank %d: round %d, stage %d; complaint: %s", i, board->of[i].rounds, board->of[i].stage,
+		     board->of[i].complaint);
+}
+
+static void await_rank(int rank, int stage)
+{
+	for (int ms = 0; ms < HANG_MS && board->of[rank].stage < stage; ms++)
+		sleep_ms(1);
+	WANT(board->of[rank].stage >= stage, "rank %d: stage %d; complaint: %s", rank, board->of[rank].stage,
+	     board->of[rank].complaint);
+}
+
+/* What a rank has written on stderr: how many lines hold this word. */
+static int logged(int rank, const char *word, bool print)
+{
+	char text[16384];
+	int n = 0;
+	ssize_t len = pread(crew.log[rank], text, sizeof text - 1, 0);
+
+	text[len > 0 ? len : 0] = 0;
+	for (char *line = text, *end; *line; line = end) {
+		end = line + strcspn(line, "\n");
+		if (*end)
+			*end++ = 0;
+		n += strstr(line, word) != NULL;
+		if (print)
+			printf("  rank %d: %s\n", rank, line);
+	}
+	return n;
+}
+
+/* Everyone ends by itself, in time, with nothing leaked and nothing to complain of; `killed` by a signal. */
+static void finish(int killed)
+{
+	for (int ms = 0; ms < HANG_MS && reap_some(); ms++)
+		sleep_ms(1);
+	for (int i = 0; i < crew.size; i++) {
+		WANT(crew.pid[i] == 0, "rank %d of %d hangs in stage %d", i, crew.size, board->of[i].stage);
+		if (crew.pid[i]) {
+			kill(crew.pid[i], SIGKILL);
+			waitpid(crew.pid[i], &crew.status[i], 0);
+			crew.pid[i] = 0;
+		} else {
+			WANT(i == killed ? WIFSIGNALED(crew.status[i]) : crew.status[i] == 0,
+			     "rank %d ended with status 0x%x", i, crew.status[i]);
+		}
+		WANT(board->of[i].complaints == 0, "rank %d complains of %d things: %s", i, board->of[i].complaints,
+		     board->of[i].complaint);
+		if (crew.capture && crew.status[i])
+			logged(i, "", true);
+		if (crew.capture)
+			close(crew.log[i]);
+	}
+}
+
+/* "rank 3", and not "rank 31". */
+static bool names(const char *why, int rank)
+{
+	char name[16];
+	int n = snprintf(name, sizeof name, "rank %d", rank);
+	const char *at = strstr(why, name);
+
+	return at && (at[n] < '0' || at[n] > '9');
+}
+
+static bool names_only(const char *why, int rank)
+{
+	for (int i = 0; i < crew.size; i++)
+		if (names(why, i) != (i == rank))
+			return false;
+	return true;
+}
+
+/* The next rank that is not the one left out. */
+static int next_but(int rank, int except)
+{
+	do
+		rank = (rank + 1) % crew.size;
+	while (rank == except);
+	return rank;
+}
+
+/* ---- killed in the middle of a collective ---- */
+
+struct kind { /* of calls that are under way when it happens */
+	const char *name;
+	size_t floats;
+	int (*call)(tutti *, float *);
+};
+
+static int sum_large(tutti *job, float *v) { return tutti_allreduce(job, v, FLOATS, TUTTI_F32, TUTTI_AVERAGE, NULL); }
+static int sum_small(tutti *job, float *v) { return tutti_allreduce(job, v, 16, TUTTI_F32, TUTTI_AVERAGE, NULL); }
+static int cast_large(tutti *job, float *v) { return tutti_broadcast(job, v, FLOATS * sizeof *v, 1, NULL); }
+static int meet(tutti *job, float *v) { return (void)v, tutti_barrier(job, NULL); }
+
+/* All are started before the first is waited for; all end, whatever becomes of the others. */
+static int start_several(tutti *job, float *v)
+{
+	tutti_op op[5];
+	int failed = 0;
+
+	EXPECT(tutti_allreduce(job, v, FLOATS / 2, TUTTI_F32, TUTTI_AVERAGE, &op[0]) == 0);
+	EXPECT(tutti_barrier(job, &op[1]) == 0);
+	EXPECT(tutti_broadcast(job, v + FLOATS / 2, FLOATS / 4 * sizeof *v, 3, &op[2]) == 0);
+	EXPECT(tutti_allreduce(job, v + FLOATS / 4 * 3, 100, TUTTI_F32, TUTTI_MAX, &op[3]) == 0);
+	EXPECT(tutti_allreduce(job, v + FLOATS / 4 * 3 + 100, FLOATS / 8, TUTTI_F32, TUTTI_MIN, &op[4]) == 0);
+	for (size_t i = 0; i < TT_COUNT(op); i++) {
+		int err = tutti_wait(&op[i], -1);
+		EXPECT(err == 0 || err == -ECONNRESET);
+		failed = err ? err : failed;
+	}
+	return failed;
+}
+
+static const struct kind kinds[] = { { "a large all-reduce", FLOATS, sum_large },
+	                             { "a small all-reduce", 16, sum_small },
+	                             { "a large broadcast", FLOATS, cast_large },
+	                             { "a barrier", 1, meet },
+	                             { "several in flight", FLOATS, start_several } };
+static const struct kind *kind; /* children inherit it, like the victim */
+static int victim;
+
+/* The memory is the caller's again the moment the call returns: freed at once, so that the sanitizer sees who minds. */
+static void call_until_it_fails(tutti *job)
+{
+	float *v = calloc(kind->floats, sizeof *v);
+	uint64_t started;
+	int err;
+
+	do {
+		started = tt_now();
+		err = kind->call(job, v);
+		mine->rounds += !err;
+	} while (!err);
+	free(v);
+	record(err, started);
+}
+
+static void program_killed(tutti *job)
+{
+	float x = 0;
+
+	call_until_it_fails(job);
+	EXPECT(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == -ECONNRESET);
+	EXPECT(names(tutti_why(), victim));
+}
+
+static void kill_one(const struct kind *of, int rank, int delay_ms)
+{
+	kind = of;
+	victim = rank;
+	start((struct crew){ .size = 5, .deadline_ms = 10000 * SLOW, .program = program_killed });
+	await(3, 0, NOBODY);
+	sleep_ms(delay_ms);
+	uint64_t then = tt_now();
+	kill(crew.pid[rank], SIGKILL);
+	finish(rank);
+	for (int i = 0; i < crew.size; i++) {
+		const struct report *r = &board->of[i];
+		if (i == rank)
+			continue;
+		WANT(r->err == -ECONNRESET, "%s: rank %d got %d when %d was killed: %s", of->name, i, r->err, rank,
+		     r->why);
+		WANT(names_only(r->why, rank), "%s: rank %d was killed, rank %d says: %s", of->name, rank, i, r->why);
+		WANT(r->ended - then < 1000 * TT_MS, "%s: rank %d took %llu ms to see that %d was killed", of->name, i,
+		     (unsigned long long)((r->ended - then) / TT_MS), rank);
+	}
+}
+
+static void test_kill_large(void)
+{
+	for (int rank = 0; rank < 5; rank++)
+		kill_one(&kinds[0], rank, 3 * rank);
+}
+
+static void test_kill_others(void)
+{
+	for (size_t i = 1; i < TT_COUNT(kinds); i++) {
+		kill_one(&kinds[i], 0, 1);
+		kill_one(&kinds[i], (int)i, 4);
+	}
+}
+
+/* ---- stopped ---- */
+
+/* Put, get and add among those who are left: nothing of what happened may hurt them. */
+static void use_window(tutti_window *w, uint64_t *memory, int to, int from, uint64_t round)
+{
+	uint64_t v = round, back = 0;
+
+	EXPECT(tutti_put_notify(w, to, 8, &v, 8, 1, NULL) == 0);
+	EXPECT(tutti_get(w, to, 8, &back, 8, NULL) == 0 && back == round);
+	EXPECT(tutti_add(w, to, 16, 1, NULL, NULL) == 0);
+	EXPECT(tutti_wait_notify(w, from, 1, round, -1) == 0);
+	EXPECT(__atomic_load_n(&memory[1], __ATOMIC_ACQUIRE) >= round);
+}
+
+static int before_but(int rank, int except)
+{
+	do
+		rank = (rank + crew.size - 1) % crew.size;
+	while (rank == except);
+	return rank;
+}
+
+/* Stage 1: the call has failed and its memory is freed. Go 1: the stopped one goes on. Stage 2: nothing came after. */
+static void program_stopped(tutti *job)
+{
+	uint64_t memory[8] = { 0 };
+	tutti_window *w;
+
+	EXPECT(tutti_window_open(job, "after", memory, sizeof memory, &w) == 0);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	call_until_it_fails(job);
+	reach(1);
+	if (my_rank != victim) {
+		await_go(1);
+		uint64_t until = tt_now() + 300 * TT_MS;
+		int to = next_but(my_rank, victim), from = before_but(my_rank, victim);
+		/* all the same number of rounds, or one would wait for a notify that does not come */
+		for (uint64_t round = 1; round <= 20; round++)
+			use_window(w, memory, to, from, round);
+		while (tt_now() < until) {
+			uint64_t v;
+			EXPECT(tutti_get(w, to, 8, &v, 8, NULL) == 0 && v == 20);
+		}
+		reach(2);
+		await_go(2);
+	}
+	tutti_window_close(w);
+}
+
+/* Whoever waited longest cuts it off, at the deadline; the others hear of that, and why: their calls met a deadline too. */
+static void look_at_stopped(uint64_t then, uint64_t bound_ms)
+{
+	for (int i = 0; i < crew.size; i++) {
+		const struct report *r = &board->of[i];
+		if (i == victim)
+			continue;
+		WANT(r->err == -ETIMEDOUT, "%s: rank %d got %d when %d was stopped: %s",
+		     kind->name, i, r->err, victim, r->why);
+		WANT(names_only(r->why, victim) && strstr(r->why, "no sign of life"),
+		     "%s: rank %d was stopped, rank %d says: %s", kind->name, victim, i, r->why);
+		WANT(r->ended - then < bound_ms * TT_MS, "%s: rank %d took %llu ms to give up on %d", kind->name, i,
+		     (unsigned long long)((r->ended - then) / TT_MS), victim);
+	}
+}
+
+static void stop_one(const struct kind *of, int rank, int delay_ms)
+{
+	enum { DEADLINE = 700 };
+
+	kind = of;
+	victim = rank;
+	start((struct crew){ .size = 5, .deadline_ms = DEADLINE, .program = program_stopped });
+	await(3, 0, NOBODY);
+	sleep_ms(delay_ms);
+	uint64_t then = tt_now();
+	kill(crew.pid[rank], SIGSTOP);
+	await(0, 1, rank);
+	kill(crew.pid[rank], SIGCONT);
+	board->go = 1;
+	await(0, 2, rank);
+	board->go = 2;
+	finish(NOBODY);
+	look_at_stopped(then, 2 * DEADLINE * SLOW);
+	const struct report *r = &board->of[rank];
+	WANT(r->err < 0 && *r->why, "rank %d, continued, got %d: %s", rank, r->err, r->why);
+}
+
+static void test_stop_large(void)
+{
+	stop_one(&kinds[0], 2, 5);
+	stop_one(&kinds[0], 0, 12);
+}
+
+static void test_stop_small(void) { stop_one(&kinds[1], 3, 3); }
+static void test_stop_broadcast(void) { stop_one(&kinds[2], 1, 7); } /* its root */
+
+/* ---- one-sided, to a stopped rank ---- */
+
+static bool putting;
+
+/* Rank 3 is stopped; 0 waits for it, 1 and 2 for each other only. */
+static void wait_for_stopped(tutti_window *w)
+{
+	size_t bytes = putting ? FLOATS * sizeof(float) : 8;
+	char *buf = calloc(1, bytes);
+	uint64_t started = tt_now();
+	int err = putting ? tutti_put(w, 3, 0, buf, bytes, NULL) : tutti_get(w, 3, 0, buf, bytes, NULL);
+
+	free(buf);
+	record(err, started);
+}
+
+static void do_without_stopped(tutti_window *w)
+{
+	uint64_t v, started;
+
+	while (board->go < 2) {
+		started = tt_now();
+		EXPECT(tutti_get(w, 3 - my_rank, 0, &v, 8, NULL) == 0);
+		mine->rounds++;
+	}
+	started = tt_now();
+	record(tutti_get(w, 3, 0, &v, 8, NULL), started); /* they have heard that it was cut off */
+}
+
+static void program_one_sided(tutti *job)
+{
+	char *memory = calloc(FLOATS, sizeof(float));
+	uint64_t v;
+	tutti_window *w;
+
+	EXPECT(tutti_window_open(job, "w", memory, FLOATS * sizeof(float), &w) == 0);
+	EXPECT(my_rank == 3 || tutti_get(w, 3, 0, &v, 8, NULL) == 0); /* all are connected to it */
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	reach(1);
+	if (my_rank == 0) {
+		await_go(1);
+		wait_for_stopped(w);
+	} else if (my_rank == 3) {
+		while (!tutti_get(w, 0, 0, &v, 8, NULL))
+			sleep_ms(1);
+		EXPECT(*tutti_why());
+	} else {
+		do_without_stopped(w);
+	}
+	reach(2);
+	if (my_rank != 3)
+		await_go(3);
+	tutti_window_close(w);
+	free(memory);
+}
+
+static void stop_target(bool put)
+{
+	enum { DEADLINE = 500 };
+
+	putting = put;
+	start((struct crew){ .size = 4, .deadline_ms = DEADLINE, .program = program_one_sided });
+	await(0, 1, NOBODY);
+	kill(crew.pid[3], SIGSTOP);
+	board->go = 1;
+	await_rank(0, 2);
+	sleep_ms(100);
+	board->go = 2;
+	await_rank(1, 2);
+	await_rank(2, 2);
+	board->go = 3;
+	kill(crew.pid[3], SIGCONT);
+	finish(NOBODY);
+	for (int i = 0; i < 3; i++) {
+		const struct report *r = &board->of[i];
+		uint64_t ms = (r->ended - r->started) / TT_MS;
+		WANT(i == 0 ? r->err == -ETIMEDOUT : r->err == -ECONNRESET, "rank %d got %d: %s", i, r->err, r->why);
+		WANT(names_only(r->why, 3), "rank %d says: %s", i, r->why);
+		WANT(i == 0 ? ms >= DEADLINE - 10 && ms < 2 * DEADLINE * SLOW : ms < DEADLINE, "rank %d waited %llu ms",
+		     i, (unsigned long long)ms);
+	}
+}
+
+static void test_get_stopped(void) { stop_target(false); }
+static void test_put_stopped(void) { stop_target(true); }
+
+/* ---- the owner is busy ---- */
+
+static int compare(const void *a, const void *b)
+{
+	const uint64_t *x = a, *y = b;
+
+	return (*x > *y) - (*x < *y);
+}
+
+/* How long a get of 8 bytes takes: the median, as others use this machine too. */
+static uint64_t median_get(tutti_window *w)
+{
+	uint64_t took[31], v, start;
+
+	for (size_t i = 0; i < TT_COUNT(took); i++) {
+		start = tt_now();
+		EXPECT(tutti_get(w, 1, 0, &v, 8, NULL) == 0 && v == 77);
+		took[i] = tt_now() - start;
+		sleep_ms(i % 4);
+	}
+	qsort(took, TT_COUNT(took), sizeof *took, compare);
+	return took[TT_COUNT(took) / 2];
+}
+
+static void compute_for(uint64_t ms)
+{
+	uint64_t until = tt_now() + ms * TT_MS;
+	volatile uint64_t x = 0;
+
+	while (tt_now() < until)
+		for (int i = 0; i < 10000; i++)
+			x += (uint64_t)i;
+}
+
+static void program_busy(tutti *job)
+{
+	uint64_t memory = my_rank == 1 ? 77 : 0, computing, waiting, start;
+	tutti_window *w;
+
+	EXPECT(tutti_window_open(job, "busy", &memory, 8, &w) == 0);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	if (my_rank == 1) {
+		compute_for(500);
+		EXPECT(tutti_barrier(job, NULL) == 0); /* a long one: rank 0 comes late */
+	} else {
+		sleep_ms(20);
+		start = tt_now();
+		computing = median_get(w);
+		EXPECT(tt_now() - start < 480 * TT_MS * SLOW);
+		EXPECT(computing < 20 * TT_MS * SLOW);
+		sleep_ms(600);
+		waiting = median_get(w);
+		EXPECT(waiting < 10 * TT_MS * SLOW);
+		mine->started = computing;
+		mine->ended = waiting;
+		EXPECT(tutti_barrier(job, NULL) == 0);
+	}
+	tutti_window_close(w);
+}
+
+static void test_busy(void)
+{
+	start((struct crew){ .size = 2, .deadline_ms = 20000, .program = program_busy });
+	finish(NOBODY);
+	if (name_each_test)
+		printf("a get of 8 bytes: %llu us while the owner computes, %llu us while it waits\n",
+		       (unsigned long long)board->of[0].started / 1000, (unsigned long long)board->of[0].ended / 1000);
+}
+
+/* ---- strangers at the door ---- */
+
+static bool ends_now(tutti *job, bool *right)
+{
+	float x[2] = { (float)my_rank + 1, my_rank == 0 && board->go };
+
+	*right = !tutti_allreduce(job, x, 2, TUTTI_F32, TUTTI_SUM, NULL) && x[0] == 6;
+	return x[1] > 0;
+}
+
+/* Sums until the parent says so: all in the same round. */
+static void program_besieged(tutti *job)
+{
+	float *v = calloc(50000, sizeof *v);
+	bool right = true;
+
+	while (right && !ends_now(job, &right)) {
+		v[49999] = (float)(my_rank + 1);
+		EXPECT(tutti_allreduce(job, v, 50000, TUTTI_F32, TUTTI_SUM, NULL) == 0 && v[49999] == 6);
+		mine->rounds++;
+	}
+	EXPECT(right);
+	free(v);
+}
+
+static int dial(int rank)
+{
+	struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct timeval patience = { .tv_sec = 5 };
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	to.sin_port = htons((uint16_t)atoi(strrchr(board->of[rank].addr, ':') + 1));
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+	WANT(connect(fd, (struct sockaddr *)&to, sizeof to) == 0, "rank %d at %s: %s", rank, board->of[rank].addr,
+	     strerror(errno));
+	return fd;
+}
+
+static void say(int fd, const void *bytes, size_t len)
+{
+	(void)!send(fd, bytes, len, MSG_NOSIGNAL); /* it may be closed by now, which is all right */
+}
+
+/* Hangs up only after the other side has had its say: what it thinks of us is not lost in a reset. */
+static void hang_up(int fd)
+{
+	char waste[4096];
+
+	shutdown(fd, SHUT_WR);
+	while (recv(fd, waste, sizeof waste, 0) > 0)
+		;
+	close(fd);
+}
+
+static void make_hello(uint64_t job, uint8_t to[TT_HELLO_SIZE])
+{
+	struct tt_hello h = { .version = TT_FRAME_VERSION, .flags = TT_HELLO_SECRET, .epoch = 1, .job = job };
+
+	tt_entropy(h.nonce, sizeof h.nonce);
+	tt_hello_pack(&h, to);
+}
+
+static void send_noise(int rank, bool magic)
+{
+	enum { MILLION = 1000000 };
+	uint8_t *noise = malloc(MILLION);
+	int fd = dial(rank);
+
+	tt_entropy(noise, MILLION);
+	if (magic)
+		make_hello(board->of[rank].job ^ 1, noise); /* well made, of another job */
+	say(fd, noise, MILLION);
+	hang_up(fd);
+	free(noise);
+}
+
+/* A right HELLO, cut short or followed by a proof and frames that are made up. */
+static void fake_handshake(int rank, size_t len, bool proof)
+{
+	uint8_t hello[TT_HELLO_SIZE], theirs[TT_HELLO_SIZE], rest[4096];
+	int fd = dial(rank);
+
+	make_hello(board->of[rank].job, hello);
+	say(fd, hello, len);
+	if (proof) {
+		WANT(recv(fd, theirs, sizeof theirs, MSG_WAITALL) == TT_HELLO_SIZE,
+		     "rank %d did not answer a right HELLO", rank);
+		tt_entropy(rest, sizeof rest);
+		say(fd, rest, sizeof rest);
+	}
+	hang_up(fd);
+}
+
+/* What the acceptor says is thrown back at it: neither its HELLO nor its proof may count as mine. */
+static void reflect(int rank)
+{
+	uint8_t bytes[TT_HELLO_SIZE];
+	int fd = dial(rank), other = dial(rank);
+
+	make_hello(board->of[rank].job, bytes);
+	say(other, bytes, sizeof bytes);
+	WANT(recv(other, bytes, sizeof bytes, MSG_WAITALL) == TT_HELLO_SIZE, "rank %d did not answer", rank);
+	say(fd, bytes, sizeof bytes);
+	ssize_t n = recv(fd, bytes, sizeof bytes, MSG_WAITALL);
+	say(fd, bytes, TT_PROOF_SIZE);
+	WANT(n == TT_HELLO_SIZE && recv(fd, bytes, 1, 0) <= 0, "rank %d was convinced by its own words", rank);
+	hang_up(fd);
+	hang_up(other);
+}
+
+static void one_by_one(int rank)
+{
+	uint8_t hello[TT_HELLO_SIZE];
+	int fd = dial(rank);
+
+	make_hello(board->of[rank].job, hello);
+	for (int i = 0; i < TT_HELLO_SIZE - 1; i++) {
+		say(fd, &hello[i], 1);
+		sleep_ms(1);
+	}
+	hang_up(fd);
+}
+
+/* A whole process of another job, or of ours without its secret. */
+static void join_with(const char *the_secret, int rank, int expected, const char *word)
+{
+	struct report *r = &board->of[RANKS_MAX - 1];
+	int status;
+	pid_t pid = fork_child();
+
+	if (pid == 0) {
+		tutti *job;
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		alarm(20 * SLOW);
+		mine = r;
+		close(STDERR_FILENO);
+		set_environment(rank, the_secret);
+		int err = tutti_join(NULL, &job);
+		record(err, 0);
+		if (!err)
+			tutti_leave(job);
+		exit(0);
+	}
+	WANT(waitpid(pid, &status, 0) == pid && status == 0, "status 0x%x", status);
+	WANT(r->err == expected && strstr(r->why, word), "joined with %d: %s", r->err, r->why);
+}
+
+static void keeps_going(void) { await(board->of[0].rounds + 5, 0, NOBODY); }
+
+static void besiege(int rank)
+{
+	send_noise(rank, false);
+	send_noise(rank, true);
+	keeps_going();
+	for (size_t len = 0; len < TT_HELLO_SIZE; len += 5)
+		fake_handshake(rank, len, false);
+	fake_handshake(rank, TT_HELLO_SIZE, false);
+	fake_handshake(rank, TT_HELLO_SIZE, true);
+	reflect(rank);
+	one_by_one(rank);
+	keeps_going();
+}
+
+static void test_strangers(void)
+{
+	start((struct crew){ .size = 3, .deadline_ms = 10000, .program = program_besieged, .capture = true });
+	await(5, 0, NOBODY);
+	besiege(0);
+	besiege(1);
+	join_with(other_secret, 1, -EACCES, "TUTTI_SECRET");
+	keeps_going();
+	board->go = 1;
+	finish(NOBODY);
+}
+
+/* finish() closes the captured stderr: these look at it before. */
+static void test_logged_once(void)
+{
+	start((struct crew){ .size = 3, .deadline_ms = 10000, .program = program_besieged, .capture = true });
+	await(5, 0, NOBODY);
+	for (int i = 0; i < 10; i++) {
+		send_noise(0, i % 2);
+		fake_handshake(0, TT_HELLO_SIZE, true);
+		join_with(other_secret, 2, -EACCES, "TUTTI_SECRET");
+	}
+	keeps_going();
+	bool good = logged(0, "refused", false) == 1 && logged(0, "tutti: warn: ", false) == 1;
+	WANT(good, "%d lines tell of refusals", logged(0, "refused", !good));
+	WANT(logged(1, "", false) == 0 && logged(2, "", false) == 0, "ranks that nobody bothered say %d and %d lines",
+	     logged(1, "", true), logged(2, "", true));
+	board->go = 1;
+	finish(NOBODY);
+}
+
+/* It knows the secret, but its place is taken. */
+static void test_same_rank(void)
+{
+	start((struct crew){ .size = 3, .deadline_ms = 10000, .program = program_besieged, .capture = true });
+	await(5, 0, NOBODY);
+	join_with(secret, 1, -EPERM, "rank 1 is already taken");
+	keeps_going();
+	board->go = 1;
+	finish(NOBODY);
+}
+
+/* Rank 2 has never spoken to rank 1 when 200 strangers crowd its door: it gets in all the same. */
+static void program_crowded(tutti *job)
+{
+	uint64_t memory = (uint64_t)my_rank + 100, v = 0;
+	tutti_window *w;
+
+	EXPECT(tutti_window_open(job, "crowd", &memory, 8, &w) == 0);
+	reach(1);
+	await_go(1);
+	if (my_rank == 2) {
+		uint64_t started = tt_now();
+		int err = tutti_get(w, 1, 0, &v, 8, NULL);
+		record(err, started);
+		EXPECT(err == 0 && v == 101);
+	}
+	reach(2);
+	await_go(2);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+}
+
+static void test_crowd(void)
+{
+	enum { STRANGERS = 200 };
+	int fd[STRANGERS];
+
+	start((struct crew){ .size = 3, .deadline_ms = 10000, .program = program_crowded, .capture = true });
+	await(0, 1, NOBODY);
+	for (int i = 0; i < STRANGERS; i++)
+		fd[i] = dial(1);
+	board->go = 1;
+	await(0, 2, NOBODY);
+	const struct report *r = &board->of[2];
+	WANT(r->ended - r->started < 5000 * TT_MS * SLOW, "it took %llu ms",
+	     (unsigned long long)((r->ended - r->started) / TT_MS));
+	bool once = logged(1, "refused", false) == 1;
+	WANT(once, "%d lines tell of refusals", logged(1, "refused", !once));
+	board->go = 2;
+	finish(NOBODY);
+	for (int i = 0; i < STRANGERS; i++)
+		close(fd[i]);
+}
+
+/* ---- leaving, and not leaving ---- */
+
+static bool from_the_top;
+
+/* They go one after the other; those who are still there work with each other until it is their turn. */
+static void program_leave(tutti *job)
+{
+	uint64_t memory = (uint64_t)my_rank, v;
+	int turn = from_the_top ? crew.size - 1 - my_rank : my_rank, last = from_the_top ? 0 : crew.size - 1;
+	float x = 1;
+	tutti_window *w;
+
+	EXPECT(tutti_window_open(job, "leave", &memory, 8, &w) == 0);
+	EXPECT(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0 && x == (float)crew.size);
+	for (uint64_t until = tt_now() + (uint64_t)(20 + 60 * turn) * TT_MS; my_rank != last && tt_now() < until;
+	     mine->rounds++)
+		EXPECT(tutti_get(w, last, 0, &v, 8, NULL) == 0 && v == (uint64_t)last);
+	if (my_rank == last) {
+		sleep_ms(20 + 60 * turn);
+		for (int i = 0; i < crew.size; i++)
+			while (i != last && !tutti_get(w, i, 0, &v, 8, NULL)) /* it may still be about to go */
+				sleep_ms(5);
+		int err = tutti_barrier(job, NULL);
+		EXPECT(err == -ENOTCONN || err == -ECONNRESET);
+		EXPECT(strstr(tutti_why(), "left"));
+	}
+	tutti_window_close(w);
+}
+
+static void leave_in_turn(bool top)
+{
+	from_the_top = top;
+	start((struct crew){ .size = 5, .deadline_ms = 10000, .program = program_leave });
+	finish(NOBODY);
+}
+
+static void test_leave(void)
+{
+	leave_in_turn(false);
+	leave_in_turn(true);
+}
+
+/* Everyone leaves at once, the connections of a barrier still warm. */
+static void program_leave_at_once(tutti *job)
+{
+	for (int i = 0; i < 3; i++)
+		EXPECT(tutti_barrier(job, NULL) == 0);
+}
+
+static void test_leave_at_once(void)
+{
+	for (int i = 0; i < 4; i++) {
+		start((struct crew){ .size = 6, .deadline_ms = 10000, .program = program_leave_at_once });
+		uint64_t then = tt_now();
+		finish(NOBODY);
+		WANT(tt_now() - then < 5000 * TT_MS * SLOW, "they took %llu ms",
+		     (unsigned long long)((tt_now() - then) / TT_MS));
+	}
+}
+
+static void program_exit(tutti *job)
+{
+	kind = &kinds[0];
+	if (my_rank == victim) {
+		float *v = calloc(FLOATS, sizeof *v);
+		for (int i = 0; i < 3; i++)
+			EXPECT(sum_large(job, v) == 0);
+		free(v);
+		exit(0); /* and no word to anybody */
+	}
+	call_until_it_fails(job);
+}
+
+static void test_exit(void)
+{
+	victim = 2;
+	start((struct crew){ .size = 4, .deadline_ms = 10000 * SLOW, .program = program_exit });
+	finish(NOBODY);
+	for (int i = 0; i < crew.size; i++) {
+		const struct report *r = &board->of[i];
+		if (i == victim)
+			continue;
+		WANT(r->err == -ECONNRESET && names_only(r->why, victim), "rank %d got %d: %s", i, r->err, r->why);
+		WANT(r->ended - r->started < 1000 * TT_MS * SLOW, "rank %d took %llu ms", i,
+		     (unsigned long long)((r->ended - r->started) / TT_MS));
+	}
+}
+
+/* A fork's child ends, by exit and by _exit, while the sums go on; what it inherited is not its own. */
+static void program_fork(tutti *job)
+{
+	float x;
+	int status;
+
+	for (int i = 0; i < 4; i++) {
+		pid_t pid = my_rank == 1 ? fork() : -1;
+		if (pid == 0) {
+			bool refused = tutti_barrier(job, NULL) == -ECHILD;
+			tutti_leave(job);
+			if (i % 2 && SLOW == 1) /* the leak checker stumbles over its parent's threads */
+				exit(!refused);
+			_exit(!refused);
+		}
+		for (int k = 0; k < 20; k++) {
+			x = 1;
+			EXPECT(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0 && x == 3);
+		}
+		EXPECT(my_rank != 1 || (waitpid(pid, &status, 0) == pid && status == 0));
+	}
+}
+
+static void test_fork(void)
+{
+	start((struct crew){ .size = 3, .deadline_ms = 10000, .program = program_fork });
+	finish(NOBODY);
+}
+
+/* The parent of a living child is killed: the child holds its sockets open, and the others must hear of it in time. */
+static void program_orphan(tutti *job)
+{
+	if (my_rank == victim && fork() == 0) {
+		prctl(PR_SET_PDEATHSIG, 0);
+		sleep_ms(3000);
+		_exit(0);
+	}
+	kind = &kinds[1];
+	call_until_it_fails(job);
+}
+
+static void test_orphan(void)
+{
+	victim = 1;
+	start((struct crew){ .size = 3, .deadline_ms = 700, .program = program_orphan });
+	await(10, 0, NOBODY);
+	uint64_t then = tt_now();
+	kill(crew.pid[victim], SIGKILL);
+	finish(victim);
+	for (int i = 0; i < crew.size; i++) {
+		const struct report *r = &board->of[i];
+		if (i == victim)
+			continue;
+		WANT((r->err == -ETIMEDOUT || r->err == -ECONNRESET) && names_only(r->why, victim),
+		     "rank %d got %d: %s", i, r->err, r->why);
+		WANT(r->ended - then < 1400 * TT_MS * SLOW, "rank %d took %llu ms", i,
+		     (unsigned long long)((r->ended - then) / TT_MS));
+	}
+}
+
+/* ---- two jobs in one process ---- */
+
+static int second_port;
+
+static void use_both(tutti *a, tutti *b)
+{
+	uint64_t in_a = 10 + (uint64_t)my_rank, in_b = 20 + (uint64_t)my_rank, v = 0;
+	float *x = calloc(100000, sizeof *x), y[2] = { 0, (float)tutti_rank(b) };
+	tutti_window *wa, *wb;
+	tutti_op op[2];
+
+	x[99999] = (float)my_rank;
+	EXPECT(tutti_window_open(a, "same name", &in_a, 8, &wa) == 0 &&
+	       tutti_window_open(b, "same name", &in_b, 8, &wb) == 0);
+	EXPECT(tutti_allreduce(a, x, 100000, TUTTI_F32, TUTTI_SUM, &op[0]) == 0 &&
+	       tutti_allreduce(b, y, 2, TUTTI_F32, TUTTI_MAX, &op[1]) == 0);
+	EXPECT(tutti_wait(&op[1], -1) == 0 && y[1] == 2);
+	EXPECT(tutti_wait(&op[0], -1) == 0 && x[99999] == 3);
+	EXPECT(tutti_get(wa, 0, 0, &v, 8, NULL) == 0 && v == 10);
+	EXPECT(tutti_get(wb, 0, 0, &v, 8, NULL) == 0 && v == 22); /* rank 0 of b is rank 2 of a */
+	EXPECT(tutti_barrier(a, NULL) == 0 && tutti_barrier(b, NULL) == 0);
+	tutti_window_close(wa);
+	tutti_window_close(wb);
+	free(x);
+}
+
+static void program_two_jobs(tutti *a)
+{
+	char boot[32];
+	tutti_config c = { .size = sizeof c, .rank = 2 - my_rank, .ranks = 3, .boot = boot, .secret = other_secret };
+	float x = 1;
+	tutti *b;
+
+	snprintf(boot, sizeof boot, "127.0.0.1:%d", second_port);
+	EXPECT(tutti_join(&c, &b) == 0);
+	EXPECT(tutti_rank(b) == 2 - my_rank && tutti_size(b) == 3);
+	for (int i = 0; i < 10; i++)
+		use_both(a, b);
+	tutti_leave(b);
+	for (int i = 0; i < 10; i++)
+		EXPECT(tutti_allreduce(a, &x, 1, TUTTI_F32, TUTTI_AVERAGE, NULL) == 0 && x == 1);
+}
+
+static void test_two_jobs(void)
+{
+	second_port = free_port();
+	start((struct crew){ .size = 3, .deadline_ms = 10000, .program = program_two_jobs });
+	finish(NOBODY);
+}
+
+static CU_TestInfo kill_tests[] = {
+	{ "in a large all-reduce", test_kill_large },
+	{ "in others", test_kill_others },
+	{ "exit without a word", test_exit },
+	{ "its child lives on", test_orphan },
+	CU_TEST_INFO_NULL,
+};
+static CU_TestInfo stop_tests[] = {
+	{ "in a large all-reduce", test_stop_large },
+	{ "in a small all-reduce", test_stop_small },
+	{ "in a broadcast", test_stop_broadcast },
+	{ "get from it", test_get_stopped },
+	{ "put to it", test_put_stopped },
+	{ "busy, not stopped", test_busy },
+	CU_TEST_INFO_NULL,
+};
+static CU_TestInfo stranger_tests[] = {
+	{ "noise and half handshakes", test_strangers },
+	{ "logged once", test_logged_once },
+	{ "a rank that is taken", test_same_rank },
+	{ "a crowd", test_crowd },
+	CU_TEST_INFO_NULL,
+};
+static CU_TestInfo leave_tests[] = {
+	{ "in turn", test_leave },
+	{ "at once", test_leave_at_once },
+	{ "a fork's child", test_fork },
+	{ "two jobs", test_two_jobs },
+	CU_TEST_INFO_NULL,
+};
+static CU_SuiteInfo suites[] = {
+	{ "killed", NULL, NULL, NULL, NULL, kill_tests },
+	{ "stopped", NULL, NULL, NULL, NULL, stop_tests },
+	{ "strangers", NULL, NULL, NULL, NULL, stranger_tests },
+	{ "leaving", NULL, NULL, NULL, NULL, leave_tests },
+	CU_SUITE_INFO_NULL,
+};
+
+int main(int argc, char **argv) { return run_suites(suites, argc, argv); }
