@@ -1,0 +1,356 @@
+/* fashion.c - a demo of Tutti: data-parallel training on Fashion-MNIST
+ *
+ * Every rank holds the data and a copy of the model. All shuffle alike, and of each batch of B samples rank r of n takes
+ * B r/n .. B (r+1)/n, so that any number of ranks trains the same model. Gradients are summed over the ranks, layer by
+ * layer from the last to the first, while the next layer's are still being computed:
+ *
+ *   compute   forward | back 2 | back 1   | back 0     |             | update
+ *   network                    | reduce 2 | reduce 1   | reduce 0    |
+ */
+#include "fashion.h"
+#include "tutti.h"
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct training {
+	tutti *job;
+	int rank, ranks, steps;         /* steps: per epoch */
+	struct options options;
+	const struct algorithm *algorithm;
+	struct samples train, test;
+	struct net net;
+	tutti_op reduce[LAYERS];
+	int *order;                     /* the training samples, shuffled */
+	uint8_t *labels;                /* of my part of the batch */
+	uint64_t random;
+	double training, waiting;       /* seconds so far; waiting: of those, in calls of the library */
+	struct epoch *epochs;
+	struct report report;
+};
+
+struct batch {
+	int rows, total; /* mine, of all ranks */
+	double rate, loss;
+};
+
+/* A way to train: from my part of a batch, in net.input and labels, to new values. */
+struct algorithm {
+	const char *name;
+	enum status (*step)(struct training *, struct batch *);
+};
+
+static char sentence[480];
+
+enum status complain(enum status status, const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(sentence, sizeof sentence, fmt, args);
+	va_end(args);
+	return status;
+}
+
+double seconds_now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* An error of the library's: every rank may have another one to tell. */
+static enum status lost(void)
+{
+	fprintf(stderr, "fashion: %s\n", tutti_why());
+	return LOST;
+}
+
+/* After a part that may fail on some ranks only: all go on, or all end with the worst status. Each sentence is said by
+ * the first rank that has it, so that a typing error is told once. */
+static enum status agree(tutti *job, enum status mine)
+{
+	struct verdict {
+		enum status status;
+		char sentence[sizeof sentence];
+	} my = { .status = mine }, *all;
+	enum status worst = mine;
+	int first = 1;
+
+	if (mine == LOST)
+		return LOST;
+	if (mine)
+		memcpy(my.sentence, sentence, sizeof sentence);
+	all = calloc((size_t)tutti_size(job), sizeof *all);
+	if (!all || tutti_gather(job, &my, sizeof my, all, -1, NULL)) {
+		free(all);
+		return lost();
+	}
+	for (int i = 0; i < tutti_size(job); i++) {
+		worst = all[i].status > worst ? all[i].status : worst;
+		first = first && (i >= tutti_rank(job) || strcmp(all[i].sentence, my.sentence));
+	}
+	if (mine && first)
+		fprintf(stderr, "fashion: %s\n", my.sentence);
+	free(all);
+	return worst;
+}
+
+/* After an error the reductions of layers first .. last are cut short: then their memory is ours again. */
+static enum status give_up(struct training *t, int first, int last)
+{
+	enum status s = lost();
+
+	for (int i = last; i >= first; i--)
+		tutti_cancel(&t->reduce[i]);
+	return s;
+}
+
+static enum status step_allreduce(struct training *t, struct batch *b)
+{
+	struct net *net = &t->net;
+	double from;
+
+	net_forward(net, b->rows);
+	b->loss = net_loss(net, b->rows, t->labels, 1.0f / (float)b->total);
+	for (int i = LAYERS - 1; i >= 0; i--) {
+		const struct layer *l = &net->layer[i];
+		net_backward(net, i, b->rows);
+		from = seconds_now();
+		if (tutti_allreduce(t->job, net->gradients + l->at, l->size, TUTTI_F32, TUTTI_SUM, &t->reduce[i]))
+			return give_up(t, i + 1, LAYERS - 1);
+		t->waiting += seconds_now() - from;
+	}
+	for (int i = LAYERS - 1; i >= 0; i--) {
+		from = seconds_now();
+		if (tutti_wait(&t->reduce[i], -1))
+			return give_up(t, 0, i);
+		t->waiting += seconds_now() - from;
+		net_update(net, i, (float)b->rate, 0.9f);
+	}
+	return OK;
+}
+
+static const struct algorithm algorithms[] = {
+	{ "allreduce", step_allreduce },
+};
+enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
+
+static const char *algorithm_names(void)
+{
+	static char names[120];
+
+	for (size_t i = 0, len = 0; i < ALGORITHMS && len < sizeof names; i++)
+		len += (size_t)snprintf(names + len, sizeof names - len, "%s%s", i ? ", " : "", algorithms[i].name);
+	return names;
+}
+
+static enum status find_algorithm(struct training *t)
+{
+	for (size_t i = 0; i < ALGORITHMS; i++)
+		if (!strcmp(algorithms[i].name, t->options.algorithm))
+			t->algorithm = &algorithms[i];
+	return t->algorithm ? OK : complain(USAGE, "no algorithm '%s': there is %s", t->options.algorithm, algorithm_names());
+}
+
+static enum status read_data(struct training *t)
+{
+	enum status s = find_data(t->options.data);
+
+	if (!s)
+		s = read_samples(t->options.data, "train", &t->train);
+	if (!s)
+		s = read_samples(t->options.data, "t10k", &t->test);
+	return s;
+}
+
+/* Where the part of rank r starts when count things are split. */
+static int part(const struct training *t, int count, int r) { return (int)((int64_t)count * r / t->ranks); }
+
+static enum status build(struct training *t)
+{
+	int batch = t->options.batch < t->train.count ? t->options.batch : t->train.count;
+	int rows = batch / t->ranks + 1;
+	enum status s = net_open(&t->net, rows);
+	void *memory;
+
+	t->steps = (t->train.count + batch - 1) / batch;
+	t->options.batch = batch;
+	t->random = t->options.seed;
+	t->labels = malloc((size_t)rows);
+	t->order = malloc((size_t)t->train.count * sizeof *t->order);
+	t->epochs = calloc((size_t)t->options.epochs, sizeof *t->epochs);
+	if (!s && (!t->labels || !t->order || !t->epochs))
+		s = complain(FAILED, "not enough memory for %d epochs of %d samples", t->options.epochs, t->train.count);
+	if (!s && tutti_alloc(t->job, 2 * t->net.parameters * sizeof(float), -1, &memory))
+		s = complain(FAILED, "%s", tutti_why());
+	if (s)
+		return s;
+	for (int i = 0; i < t->train.count; i++)
+		t->order[i] = i;
+	t->net.values = memory;
+	t->net.gradients = t->net.values + t->net.parameters;
+	net_start(&t->net, &t->random);
+	return OK;
+}
+
+static void shuffle(struct training *t) /* Fisher and Yates 1938 */
+{
+	for (int i = t->train.count - 1; i > 0; i--) {
+		int j = (int)(draw(&t->random) % (uint64_t)(i + 1)), other = t->order[j];
+		t->order[j] = t->order[i];
+		t->order[i] = other;
+	}
+}
+
+/* My part of step `step` of an epoch, to where the network reads it. */
+static struct batch load(struct training *t, int epoch, int step)
+{
+	int from = step * t->options.batch, left = t->train.count - from;
+	struct batch b = { .total = left < t->options.batch ? left : t->options.batch };
+	int first = part(t, b.total, t->rank);
+
+	b.rows = part(t, b.total, t->rank + 1) - first;
+	b.rate = t->options.rate * (1 - (epoch + (double)step / t->steps) / t->options.epochs);
+	for (int i = 0; i < b.rows; i++) {
+		int sample = t->order[from + first + i];
+		scale_pixels(&t->train, sample, t->net.input + (size_t)i * PIXELS);
+		t->labels[i] = t->train.labels[sample];
+	}
+	return b;
+}
+
+/* Counts, in my part of the test set, what the network gets right. */
+static double test(struct training *t)
+{
+	int first = part(t, t->test.count, t->rank), end = part(t, t->test.count, t->rank + 1), correct = 0;
+
+	while (first < end) {
+		int rows = end - first < t->net.rows ? end - first : t->net.rows;
+		for (int i = 0; i < rows; i++)
+			scale_pixels(&t->test, first + i, t->net.input + (size_t)i * PIXELS);
+		net_forward(&t->net, rows);
+		correct += net_correct(&t->net, rows, t->test.labels + first);
+		first += rows;
+	}
+	return correct;
+}
+
+static int point_of(const struct training *t, int step) { return (int)((int64_t)step * POINTS / t->steps); }
+
+/* sums: the losses by point of the curve, then the test's count, summed over the ranks */
+static void evaluate(const struct training *t, const double *sums, struct epoch *e)
+{
+	double samples[POINTS] = { 0 };
+
+	for (int step = 0; step < t->steps; step++) {
+		int left = t->train.count - step * t->options.batch;
+		samples[point_of(t, step)] += left < t->options.batch ? left : t->options.batch;
+	}
+	for (int i = 0; i < POINTS; i++) {
+		e->loss += sums[i] / t->train.count;
+		e->curve[i] = samples[i] > 0 ? sums[i] / samples[i] : 0;
+	}
+	e->accuracy = sums[POINTS] / t->test.count;
+}
+
+static enum status train_epoch(struct training *t, int epoch)
+{
+	struct epoch *e = &t->epochs[epoch];
+	double sums[POINTS + 1] = { 0 }, from = seconds_now();
+
+	shuffle(t);
+	for (int step = 0; step < t->steps; step++) {
+		struct batch b = load(t, epoch, step);
+		enum status s = t->algorithm->step(t, &b);
+		if (s)
+			return s;
+		sums[point_of(t, step)] += b.loss;
+		report_progress(&t->report, epoch, (epoch + (step + 1.0) / t->steps) / t->options.epochs);
+	}
+	t->training += seconds_now() - from;
+	sums[POINTS] = test(t);
+	if (tutti_allreduce(t->job, sums, POINTS + 1, TUTTI_F64, TUTTI_SUM, NULL))
+		return lost();
+	evaluate(t, sums, e);
+	e->seconds = seconds_now() - from;
+	if (!isfinite(e->loss))
+		return complain(FAILED, "the loss is no number any more in epoch %d: use a smaller --rate than %g", epoch + 1,
+		                t->options.rate);
+	report_epoch(&t->report, epoch, e);
+	return OK;
+}
+
+static enum status train(struct training *t, double started)
+{
+	struct totals totals = { 0 };
+	double times[2];
+
+	if (tutti_broadcast(t->job, t->net.values, t->net.parameters * sizeof(float), 0, NULL))
+		return lost();
+	t->report = (struct report){ &t->options, t->rank != 0, t->ranks, seconds_now(), 0 };
+	for (int epoch = 0; epoch < t->options.epochs; epoch++) {
+		enum status s = train_epoch(t, epoch);
+		if (s)
+			return agree(t->job, s);
+	}
+	times[0] = t->training;
+	times[1] = t->waiting;
+	if (tutti_allreduce(t->job, times, 2, TUTTI_F64, TUTTI_AVERAGE, NULL))
+		return lost();
+	totals = (struct totals){ (double)t->options.epochs * t->train.count, times[0], times[1], seconds_now() - started };
+	report_end(&t->report, t->epochs, &totals);
+	return OK;
+}
+
+static enum status prepare(struct training *t, int argc, char **argv)
+{
+	enum status s = agree(t->job, read_options(argc, argv, &t->options));
+
+	if (s || t->options.help)
+		return s;
+	s = agree(t->job, find_algorithm(t));
+	if (!s)
+		s = agree(t->job, read_data(t));
+	return s ? s : agree(t->job, build(t));
+}
+
+static void release(struct training *t)
+{
+	tutti_free(t->job, t->net.values);
+	net_close(&t->net);
+	free_samples(&t->train);
+	free_samples(&t->test);
+	free(t->order);
+	free(t->labels);
+	free(t->epochs);
+}
+
+int main(int argc, char **argv)
+{
+	static struct training t; /* outlives whatever the library may still hold of it */
+	double started = seconds_now();
+	enum status s;
+
+	signal(SIGPIPE, SIG_IGN); /* a reader of our output, or gnuplot, may go first */
+	if (tutti_join(NULL, &t.job)) {
+		lost();
+		return FAILED;
+	}
+	t.rank = tutti_rank(t.job);
+	t.ranks = tutti_size(t.job);
+	s = prepare(&t, argc, argv);
+	if (!s && !t.options.help)
+		s = train(&t, started);
+	else if (!s && !t.rank)
+		show_help(algorithm_names());
+	release(&t);
+	tutti_leave(t.job);
+	return s == LOST ? FAILED : (int)s;
+}

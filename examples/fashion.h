@@ -1,0 +1,76 @@
+/* fashion.h - what the files of the demo share: options, data, the network, the report */
+#ifndef FASHION_H
+#define FASHION_H
+#include <stddef.h>
+#include <stdint.h>
+
+enum status { OK, FAILED, USAGE, LOST }; /* LOST: the job broke, and that has been said already */
+
+/* fashion.c */
+enum status complain(enum status, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* keeps the sentence, returns the status */
+double seconds_now(void);
+
+/* fashion_options.c */
+struct options {
+	const char *algorithm, *data, *plot;
+	int epochs, batch, json, help;
+	double rate;
+	uint64_t seed;
+};
+enum status read_options(int argc, char **argv, struct options *);
+void show_help(const char *algorithms);
+
+/* fashion_data.c */
+enum { SIDE = 28, PIXELS = SIDE * SIDE, CLASSES = 10 };
+struct samples {
+	int count;
+	uint8_t *pixels; /* count x PIXELS */
+	uint8_t *labels; /* count, each below CLASSES */
+};
+enum status read_samples(const char *dir, const char *prefix, struct samples *); /* prefix: "train" or "t10k" */
+enum status find_data(const char *dir);
+void free_samples(struct samples *);
+void scale_pixels(const struct samples *, int sample, float *x); /* bytes to floats of about zero mean and unit variance */
+
+/* fashion_net.c: a multilayer perceptron. The rows of a batch are its samples. */
+enum { LAYERS = 3 };
+struct layer {
+	int in, out;          /* out: rounded up to whole vectors; the columns too many stay zero */
+	size_t at, size;      /* where its parameters start among all, and how many they are */
+	float *output, *delta; /* rows x out; delta: the gradient of the loss by the layer's sums */
+};
+struct net {
+	struct layer layer[LAYERS];
+	size_t parameters;
+	float *values, *gradients; /* the caller's, `parameters` each; by layer: in x out weights, then out biases */
+	float *velocity, *transposed, *input;
+	int rows;                  /* the most that a batch may have */
+};
+enum status net_open(struct net *, int rows); /* values and gradients are then for the caller to set */
+void net_close(struct net *);
+void net_start(struct net *, uint64_t *random);
+void net_forward(struct net *, int rows);
+double net_loss(struct net *, int rows, const uint8_t *labels, float scale); /* the sum over rows; starts the way back */
+int net_correct(const struct net *, int rows, const uint8_t *labels);
+void net_backward(struct net *, int layer, int rows); /* from the last layer to the first: completes gradients of that layer */
+void net_update(struct net *, int layer, float rate, float momentum);
+uint64_t draw(uint64_t *random); /* the next of a seeded row of 64-bit numbers */
+
+/* fashion_report.c: all that rank 0 says about a run that goes well */
+enum { POINTS = 8 }; /* of the loss curve, per epoch */
+struct epoch {
+	double loss, accuracy, seconds;
+	double curve[POINTS];
+};
+struct totals {
+	double samples, training, waiting, total; /* seconds: training, of that in communication, everything */
+};
+struct report {
+	const struct options *options;
+	int quiet, ranks;
+	double started, drawn;
+};
+void report_progress(struct report *, int epoch, double done); /* done: 0 .. 1 of the run */
+void report_epoch(struct report *, int epoch, const struct epoch *);
+void report_end(const struct report *, const struct epoch *, const struct totals *);
+#endif

@@ -1,0 +1,144 @@
+/* fashion_options.c - the command line, from one table */
+#include "fashion.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum kind { FLAG, TEXT, COUNT, REAL, SEED };
+
+static const struct option {
+	const char *name, *value;
+	enum kind kind;
+	size_t at;
+	double most; /* of a number; the least is 1, above 0, or 0 for a seed */
+	const char *sentence;
+} known[] = {
+	{ "algorithm", "NAME", TEXT, offsetof(struct options, algorithm), 0, "how the ranks keep their models together (allreduce)" },
+	{ "epochs", "N", COUNT, offsetof(struct options, epochs), 10000, "passes over the training set (10)" },
+	{ "batch", "N", COUNT, offsetof(struct options, batch), 60000, "samples per step, of all ranks together (128)" },
+	{ "rate", "X", REAL, offsetof(struct options, rate), 1000, "learning rate, falling to 0 in a straight line (0.04)" },
+	{ "seed", "N", SEED, offsetof(struct options, seed), 0, "of the first weights and of the shuffles (1)" },
+	{ "data", "DIR", TEXT, offsetof(struct options, data), 0, "the idx files (/usr/share/datasets/fashion-mnist)" },
+	{ "plot", "FILE", TEXT, offsetof(struct options, plot), 0, "a PNG of the loss curve, or none (fashion.png)" },
+	{ "json", NULL, FLAG, offsetof(struct options, json), 0, "one object per epoch on stdout, the rest on stderr" },
+	{ "help", NULL, FLAG, offsetof(struct options, help), 0, "this text" },
+};
+enum { KNOWN = sizeof known / sizeof *known };
+
+static const struct options defaults = {
+	.algorithm = "allreduce", .data = "/usr/share/datasets/fashion-mnist", .plot = "fashion.png",
+	.epochs = 10, .batch = 128, .rate = 0.04, .seed = 1,
+};
+
+void show_help(const char *algorithms)
+{
+	puts("fashion: trains a small network on Fashion-MNIST, on every rank of a job at once.\n"
+	     "  tutti run -n 4 fashion [OPTION...]     or alone: fashion [OPTION...]");
+	for (int i = 0; i < KNOWN; i++)
+		printf("  --%-9s %-5s %s\n", known[i].name, known[i].value ? known[i].value : "", known[i].sentence);
+	printf("Algorithms: %s.\n"
+	       "JSON keys: epoch, loss (the epoch's mean, in training), accuracy (of the test set, 0 to 1), seconds (this epoch).\n",
+	       algorithms);
+}
+
+/* Edit distance by rows (Wagner and Fischer 1974) of `a` from a short name */
+static unsigned distance(const char *a, const char *b)
+{
+	unsigned row[16], n = (unsigned)strlen(b);
+
+	for (unsigned j = 0; j <= n; j++)
+		row[j] = j;
+	for (unsigned i = 0; a[i]; i++) {
+		unsigned diagonal = row[0];
+		row[0] = i + 1;
+		for (unsigned j = 0; j < n; j++) {
+			unsigned change = diagonal + (a[i] != b[j]), gap = 1 + (row[j] < row[j + 1] ? row[j] : row[j + 1]);
+			diagonal = row[j + 1];
+			row[j + 1] = change < gap ? change : gap;
+		}
+	}
+	return row[n];
+}
+
+static enum status unknown(const char *word)
+{
+	const char *name = word + strspn(word, "-"), *best = NULL;
+	unsigned least = 4;
+
+	for (int i = 0; i < KNOWN; i++) {
+		unsigned d = distance(name, known[i].name);
+		if (d < least) {
+			least = d;
+			best = known[i].name;
+		}
+	}
+	return best ? complain(USAGE, "no option '%s': did you mean --%s?", word, best) :
+	              complain(USAGE, "no option '%s': see --help", word);
+}
+
+static enum status set_number(const struct option *o, const char *text, void *to)
+{
+	char *end;
+	double x = strtod(text, &end);
+	int number = end != text && !*end && isfinite(x), whole = number && x == floor(x);
+
+	if (o->kind == COUNT && whole && x >= 1 && x <= o->most)
+		*(int *)to = (int)x;
+	else if (o->kind == SEED && whole && strspn(text, "0123456789") == strlen(text) && x < 0x1p64)
+		*(uint64_t *)to = strtoull(text, NULL, 10);
+	else if (o->kind == REAL && number && x > 0 && x <= o->most)
+		*(double *)to = x;
+	else if (o->kind == SEED)
+		return complain(USAGE, "--%s takes a whole number, 0 or more, not '%s'", o->name, text);
+	else
+		return complain(USAGE, "--%s takes a %s up to %.0f, not '%s'", o->name,
+		                o->kind == COUNT ? "whole number from 1" : "number above 0", o->most, text);
+	return OK;
+}
+
+static enum status set_option(const struct option *o, const char *value, struct options *options)
+{
+	void *to = (char *)options + o->at;
+
+	if (o->kind == FLAG)
+		*(int *)to = 1;
+	else if (o->kind == TEXT && !*value)
+		return complain(USAGE, "--%s takes a %s, which is empty here", o->name, o->value);
+	else if (o->kind == TEXT)
+		*(const char **)to = value;
+	else
+		return set_number(o, value, to);
+	return OK;
+}
+
+static const struct option *find_option(const char *word)
+{
+	size_t len = strncmp(word, "--", 2) ? 0 : strcspn(word + 2, "=");
+
+	for (int i = 0; len && i < KNOWN; i++)
+		if (strlen(known[i].name) == len && !strncmp(known[i].name, word + 2, len))
+			return &known[i];
+	return !strcmp(word, "-h") ? &known[KNOWN - 1] : NULL;
+}
+
+/* --name value and --name=value */
+enum status read_options(int argc, char **argv, struct options *options)
+{
+	enum status s = OK;
+
+	*options = defaults;
+	for (int i = 1; i < argc && !s; i++) {
+		const struct option *o = find_option(argv[i]);
+		const char *word = argv[i], *value = strchr(word, '=');
+		if (!o)
+			return unknown(word);
+		if (o->kind == FLAG && value)
+			return complain(USAGE, "--%s takes no value", o->name);
+		value = value ? value + 1 : o->kind == FLAG ? NULL : argv[++i];
+		if (o->kind != FLAG && !value)
+			return complain(USAGE, "--%s needs a %s after it", o->name, o->value);
+		s = set_option(o, value, options);
+	}
+	return s;
+}

@@ -1,0 +1,187 @@
+#!/bin/sh
+# fashion.sh - the demo: any number of ranks trains the same model, its JSON, and a sentence for whatever is wrong.
+# Makes its own small data set; where Debian's dataset-fashion-mnist is installed it trains on that too.
+set -u
+export LC_ALL=C
+top=${top_builddir:-.}
+tutti=$top/tutti fashion=$top/examples/fashion
+real=/usr/share/datasets/fashion-mnist
+dir=$(mktemp -d) || exit 99
+trap 'rm -rf "$dir"' EXIT
+unset TUTTI_RANK TUTTI_SIZE TUTTI_BOOT TUTTI_CONFIG RANK WORLD_SIZE
+failed=0
+
+fail() {
+	echo "FAILED: $*"
+	failed=1
+}
+
+for program in "$tutti" "$fashion"; do
+	[ -x "$program" ] || { echo "there is no $program: run make first"; exit 99; }
+done
+
+# A made-up data set: class c is a bright bar at the height of c, in noise. $1: train or t10k, $2: how many, $3: a seed.
+
+number() { # as the 4 bytes of an idx header, in octal escapes
+	printf '\\%03o\\%03o\\%03o\\%03o' $(($1 >> 24 & 255)) $(($1 >> 16 & 255)) $(($1 >> 8 & 255)) $(($1 & 255))
+}
+
+images_header() { printf "$(number $((0x803)))$(number "$1")$(number 28)$(number "$2")"; }
+labels_header() { printf "$(number $((0x801)))$(number "$1")"; }
+
+classes() { awk -v count="$1" -v seed="$2" 'BEGIN { srand(seed); for (i = 0; i < count; i++) print int(rand() * 10) }'; }
+
+pictures() { # one line of octal escapes per image, for the classes on stdin
+	awk 'BEGIN { srand(7) } {
+		for (i = 0; i < 784; i++)
+			printf "\\%03o", int(rand() * 60) + (int(i / 84) == $1 ? 150 : 0)
+		print ""
+	}'
+}
+
+make_set() {
+	classes "$2" "$3" > "$dir/classes"
+	{ images_header "$2" 28; pictures < "$dir/classes" | while read -r line; do printf "$line"; done; } > "$good/$1-images-idx3-ubyte"
+	{ labels_header "$2"; while read -r class; do printf "\\$(printf %03o "$class")"; done < "$dir/classes"; } > "$good/$1-labels-idx1-ubyte"
+}
+
+good=$dir/good
+mkdir "$good"
+make_set train 300 1
+make_set t10k 60 2
+
+# The same loss and accuracy on any number of ranks, and the keys of the JSON.
+
+run() { # how many ranks, options
+	n=$1
+	shift
+	"$tutti" run -n "$n" "$fashion" --plot none "$@"
+}
+
+value() { # key, of the JSON object in $2
+	printf '%s\n' "$2" | sed -n "s/.*\"$1\": \([^,}]*\).*/\1/p"
+}
+
+nearly() { awk -v a="$1" -v b="$2" 'BEGIN { d = a - b; exit !(a > 0 && d < 1e-4 * a && -d < 1e-4 * a) }'; }
+
+first=
+form='{"epoch": [0-9][0-9]*, "loss": [0-9.][0-9.]*, "accuracy": [01]\.[0-9]*, "seconds": [0-9.][0-9.]*}'
+for n in 1 2 3 4; do
+	run $n --json --data "$good" --epochs 3 --batch 30 > "$dir/out" 2> "$dir/err" || fail "$n ranks: $(cat "$dir/err")"
+	[ "$(grep -c -x -- "$form" "$dir/out")" = 3 ] && [ "$(wc -l < "$dir/out")" -eq 3 ] ||
+		fail "$n ranks: three epochs should give three JSON objects and no more: $(cat "$dir/out")"
+	loss=$(value loss "$(head -n 1 "$dir/out")")
+	first=${first:-$loss}
+	nearly "$first" "$loss" || fail "the first epoch's mean loss is $first on one rank and $loss on $n"
+	accuracy=$(value accuracy "$(tail -n 1 "$dir/out")")
+	awk -v a="$accuracy" 'BEGIN { exit !(a > 0.8) }' || fail "$n ranks learn bars in noise to $accuracy only"
+done
+
+"$fashion" --data "$good" --epochs 2 --plot none > "$dir/out" 2> "$dir/err" || fail "alone, without a launcher: $(cat "$dir/err")"
+grep -q 'samples/s' "$dir/out" && grep -q communication "$dir/out" || fail "no closing table: $(cat "$dir/out")"
+run 2 --help > "$dir/out" && [ "$(grep -c -e --algorithm "$dir/out")" = 1 ] || fail "--help on two ranks: $(cat "$dir/out")"
+
+# What is wrong is said in one sentence on stderr, by one rank, with a status that is not 0.
+
+complains() { # what the sentence must hold, the status wanted, options
+	words=$1 wanted=$2
+	shift 2
+	"$fashion" --plot none "$@" > "$dir/out" 2> "$dir/err"
+	status=$?
+	[ $status -eq "$wanted" ] || fail "status $status, not $wanted, for: $*"
+	[ -s "$dir/out" ] && fail "says on stdout, for $*: $(cat "$dir/out")"
+	[ "$(wc -l < "$dir/err")" -eq 1 ] && grep -q -- "^fashion: .*$words" "$dir/err" ||
+		fail "should say '$words' in one sentence, for $*: $(cat "$dir/err")"
+}
+
+complains 'did you mean --epochs' 2 --epoch 3
+complains "no option '-x'" 2 -x
+complains "no algorithm 'nonsense': there is .*allreduce" 2 --algorithm nonsense
+complains 'whole number from 1' 2 --epochs 0
+complains 'whole number from 1' 2 --batch=12x
+complains 'number above 0' 2 --rate -1
+complains 'whole number, 0 or more' 2 --seed -5
+complains 'needs a N after it' 2 --epochs
+complains 'takes no value' 2 --json=1
+complains 'apt install dataset-fashion-mnist, or --data DIR' 1 --data "$dir/nowhere"
+
+bad=$dir/bad
+broken() { # file: its new content is on stdin
+	rm -rf "$bad"
+	cp -R "$good" "$bad"
+	cat > "$bad/$1"
+}
+
+images=train-images-idx3-ubyte labels=train-labels-idx1-ubyte
+broken $images < "$good/$labels"
+complains "$images has 2049 as its magic number" 1 --data "$bad"
+{ images_header 300 27; dd if="$good/$images" bs=16 skip=1 2> "$dir/dd"; } | broken $images
+complains "$images has 27 as its number of columns (bytes 12 to 15)" 1 --data "$bad"
+images_header 0 28 | broken $images
+complains "$images announces 0 samples" 1 --data "$bad"
+images_header $((0xfffffff)) 28 | broken $images
+complains "$images announces 268435455 samples" 1 --data "$bad"
+dd if="$good/$images" bs=1000 count=1 2> "$dir/dd" | broken $images
+complains "$images ends after 1000 bytes where .* needs 235216" 1 --data "$bad"
+printf '' | broken $images
+complains "$images ends after 0 bytes" 1 --data "$bad"
+{ cat "$good/$images"; echo; } | broken $images
+complains "$images goes on after the 235216 bytes" 1 --data "$bad"
+{ dd if="$good/$labels" bs=1 count=20 2> "$dir/dd"; printf '\012'; dd if="$good/$labels" bs=1 skip=21 2> "$dir/dd"; } | broken $labels
+complains "$labels has the label 10 at byte 20" 1 --data "$bad"
+broken $labels < "$good/t10k-labels-idx1-ubyte"
+complains "$labels has 60 labels for 300 images" 1 --data "$bad"
+rm "$bad/$labels"
+complains "no file $bad/$labels.gz, nor one without .gz" 1 --data "$bad"
+
+run 4 --data "$dir/nowhere" > "$dir/out" 2> "$dir/err" && fail "four ranks without data end with status 0"
+[ "$(grep -c 'no data directory' "$dir/err")" = 1 ] || fail "four ranks should say once that there is no data: $(cat "$dir/err")"
+run 2 --data "$good" --rate 1000 --epochs 9 > "$dir/out" 2> "$dir/err" && fail "a loss that is no number ends with status 0"
+[ "$(grep -c 'use a smaller --rate' "$dir/err")" = 1 ] || fail "two ranks should say once that the rate is too large: $(cat "$dir/err")"
+
+# Packed files.
+
+zlib=yes
+if ! command -v gzip > "$dir/which"; then
+	echo "no gzip here: packed data was not tried"
+elif cp -R "$good" "$dir/packed" && gzip "$dir/packed"/* && "$fashion" --plot none --epochs 1 --data "$dir/packed" > "$dir/out" 2>&1; then
+	good=$dir/packed
+	dd if="$good/$images.gz" bs=1000 count=9 2> "$dir/dd" | broken $images.gz
+	complains "$images.gz is damaged at byte [0-9]* of its data" 1 --data "$bad"
+	{ dd if="$good/$images.gz" bs=1000 count=5 2> "$dir/dd"; echo ten bytes; dd if="$good/$images.gz" bs=10 skip=501 2> "$dir/dd"; } | broken $images.gz
+	complains "$images.gz is damaged at" 1 --data "$bad"
+	broken $images.gz < "$dir/good/$images"
+	complains "$images.gz is not gzip data" 1 --data "$bad"
+elif grep -q 'built without zlib' "$dir/out"; then
+	zlib=no
+	echo "examples/fashion was built without zlib: packed data was not tried"
+else
+	fail "packed data: $(cat "$dir/out")"
+fi
+
+# A rank that dies ends the job: nobody hangs, and the others say why.
+
+started=$(date +%s)
+"$tutti" run -n 3 sh -c '[ "$TUTTI_RANK" = 1 ] && { sleep 1; kill -9 $$; } & exec "$0" "$@"' \
+	"$fashion" --plot none --data "$dir/good" --epochs 10000 --batch 60 > "$dir/out" 2> "$dir/err" && fail "a rank was killed, and the status is 0"
+[ $(($(date +%s) - started)) -lt 20 ] || fail "a rank was killed, and the job took $(($(date +%s) - started)) s to end"
+grep -q '^fashion: ' "$dir/err" || fail "a rank was killed, and the others do not say so: $(cat "$dir/err")"
+
+# The real thing: one epoch, on one rank and on four.
+
+if [ ! -d $real ]; then
+	echo "no $real (apt install dataset-fashion-mnist): trained on made-up data only"
+elif [ $zlib = yes ]; then
+	first=
+	for n in 1 4; do
+		run $n --json --epochs 1 > "$dir/out" 2> "$dir/err" || fail "one epoch of Fashion-MNIST on $n ranks: $(cat "$dir/err")"
+		loss=$(value loss "$(cat "$dir/out")") accuracy=$(value accuracy "$(cat "$dir/out")")
+		first=${first:-$loss}
+		nearly "$first" "$loss" || fail "the mean loss of Fashion-MNIST's first epoch is $first on one rank and $loss on $n"
+		awk -v a="$accuracy" 'BEGIN { exit !(a > 0.8) }' || fail "one epoch of Fashion-MNIST on $n ranks gives an accuracy of $accuracy"
+	done
+	echo "one epoch of Fashion-MNIST on one rank and on four: loss $loss, accuracy $accuracy"
+fi
+
+[ $failed = 0 ] && echo "fashion trains the same model on 1 to 4 ranks, and says what is wrong"
+exit $failed
