@@ -20,16 +20,16 @@
 
 struct training {
 	tutti *job;
-	int rank, ranks, steps;         /* steps: per epoch */
+	int rank, ranks, steps; /* steps: per epoch */
 	struct options options;
 	const struct algorithm *algorithm;
 	struct samples train, test;
 	struct net net;
 	tutti_op reduce[LAYERS];
-	int *order;                     /* the training samples, shuffled */
-	uint8_t *labels;                /* of my part of the batch */
+	int *order;      /* the training samples, shuffled */
+	uint8_t *labels; /* of my part of the batch */
 	uint64_t random;
-	double training, waiting;       /* seconds so far; waiting: of those, in calls of the library */
+	double training, waiting; /* seconds so far; waiting: of those, in calls of the library */
 	struct epoch *epochs;
 	struct report report;
 };

@@ -35,8 +35,8 @@ void scale_pixels(const struct samples *, int sample, float *x); /* bytes to flo
 /* fashion_net.c: a multilayer perceptron. The rows of a batch are its samples. */
 enum { LAYERS = 3 };
 struct layer {
-	int in, out;          /* out: rounded up to whole vectors; the columns too many stay zero */
-	size_t at, size;      /* where its parameters start among all, and how many they are */
+	int in, out;           /* out: rounded up to whole vectors; the columns too many stay zero */
+	size_t at, size;       /* where its parameters start among all, and how many they are */
 	float *output, *delta; /* rows x out; delta: the gradient of the loss by the layer's sums */
 };
 struct net {
@@ -44,7 +44,7 @@ struct net {
 	size_t parameters;
 	float *values, *gradients; /* the caller's, `parameters` each; by layer: in x out weights, then out biases */
 	float *velocity, *transposed, *input;
-	int rows;                  /* the most that a batch may have */
+	int rows; /* the most that a batch may have */
 };
 enum status net_open(struct net *, int rows); /* values and gradients are then for the caller to set */
 void net_close(struct net *);

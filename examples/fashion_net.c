@@ -35,7 +35,7 @@ struct product {
 	size_t down, along; /* from an element of a to the one below, to the one on its right */
 	const float *b, *first;
 	float *c;
-	int on_grid;        /* round each product, as above */
+	int on_grid; /* round each product, as above */
 };
 
 #define ADD(c, x, b) ((c) += on_grid ? (x) * (b) + base - base : (x) * (b))
@@ -162,10 +162,7 @@ void net_start(struct net *net, uint64_t *random)
 	}
 }
 
-static const float *input_of(const struct net *net, int layer)
-{
-	return layer ? net->layer[layer - 1].output : net->input;
-}
+static const float *input_of(const struct net *net, int layer) { return layer ? net->layer[layer - 1].output : net->input; }
 
 void net_forward(struct net *net, int rows)
 {
@@ -226,7 +223,7 @@ static void pass_back(struct net *net, int n, int rows)
 	const float *w = net->values + above->at;
 	size_t count = (size_t)rows * (size_t)l->out;
 	struct product back = { round_rows(rows), l->out, above->out, above->delta, (size_t)above->out, 1, net->transposed, NULL,
-	                        l->delta, 0 };
+		                l->delta, 0 };
 
 	for (int i = 0; i < above->in; i++)
 		for (int j = 0; j < above->out; j++)

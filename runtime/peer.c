@@ -437,9 +437,11 @@ static void lost(struct tt_member *m, struct tt_link *l, int err)
 		tt_member_gone(m, -ECONNRESET, "rank %d (%s) went down: its connection broke", m->rank, l->peer->addr);
 	} else if (m->state == TT_CONNECTING && err == -EHOSTUNREACH && tt_boot_retry(m))
 		m->link = NULL;
-	else if (m->state == TT_CONNECTING)
+	else if (m->state == TT_CONNECTING) {
+		m->untold = err == -ECONNRESET; /* it was there, and hung up on me */
 		tt_member_gone(m, err, "rank %d cannot be reached at %s: %s", m->rank, m->addr, /* tt_why() may still be about something else */
 		               strstr(tt_why(), l->peer->addr) ? tt_why() : strerror(-err));
+	}
 }
 
 static void on_down(struct tt_peer *peer, int err)

@@ -587,11 +587,11 @@ static uint64_t median_get(tutti_window *w)
 static void compute_for(uint64_t ms)
 {
 	uint64_t until = tt_now() + ms * TT_MS;
-	volatile uint64_t x = 0;
+	volatile uint64_t work = 0;
 
 	while (tt_now() < until)
-		for (int i = 0; i < 10000; i++)
-			x += (uint64_t)i;
+		for (uint64_t i = 0; i < 10000; i++)
+			work = work + i;
 }
 
 static void program_busy(tutti *job)
@@ -1034,7 +1034,7 @@ static void use_both(tutti *a, tutti *b)
 {
 	uint64_t in_a = 10 + (uint64_t)my_rank, in_b = 20 + (uint64_t)my_rank, v = 0;
 	float *x = calloc(100000, sizeof *x), y[2] = { 0, (float)tutti_rank(b) };
-	tutti_window *wa, *wb;
+	tutti_window *wa = NULL, *wb = NULL;
 	tutti_op op[2];
 
 	x[99999] = (float)my_rank;

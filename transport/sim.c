@@ -297,7 +297,7 @@ static void flush_lazy(struct tt_sim_world *w, struct net *net, const struct pee
 /* What has arrived in its turn: after the PUTs posted before it. */
 static void deliver_ready(struct tt_sim_world *w, struct peer *p)
 {
-	while (p->other && !tt_list_empty(&p->ordered)) {
+	while (p->other && !p->other->failing && !tt_list_empty(&p->ordered)) { /* nothing comes behind what a reset has dropped */
 		struct parcel *c = tt_container_of(p->ordered.next, struct parcel, node);
 		if (!c->arrived)
 			return;
