@@ -177,9 +177,12 @@ static enum status build(struct training *t)
 {
 	int batch = t->options.batch < t->train.count ? t->options.batch : t->train.count;
 	int rows = batch / t->ranks + 1;
-	enum status s = net_open(&t->net, rows);
+	enum status s;
 	void *memory;
 
+	if (batch < t->ranks)
+		return complain(USAGE, "%d ranks are more than the %d samples of a batch: start fewer, or set a larger --batch", t->ranks, batch);
+	s = net_open(&t->net, rows);
 	t->steps = (t->train.count + batch - 1) / batch;
 	t->options.batch = batch;
 	t->random = t->options.seed;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 enum kind { FLAG, TEXT, COUNT, REAL, SEED };
+static const char *const value_names[] = { [TEXT] = "name", [COUNT] = "number", [REAL] = "number", [SEED] = "number" };
 
 static const struct option {
 	const char *name, *value;
@@ -42,39 +43,16 @@ void show_help(const char *algorithms)
 	       algorithms);
 }
 
-/* Edit distance by rows (Wagner and Fischer 1974) of `a` from a short name */
-static unsigned distance(const char *a, const char *b)
-{
-	unsigned row[16], n = (unsigned)strlen(b);
-
-	for (unsigned j = 0; j <= n; j++)
-		row[j] = j;
-	for (unsigned i = 0; a[i]; i++) {
-		unsigned diagonal = row[0];
-		row[0] = i + 1;
-		for (unsigned j = 0; j < n; j++) {
-			unsigned change = diagonal + (a[i] != b[j]), gap = 1 + (row[j] < row[j + 1] ? row[j] : row[j + 1]);
-			diagonal = row[j + 1];
-			row[j + 1] = change < gap ? change : gap;
-		}
-	}
-	return row[n];
-}
-
+/* The beginning of a name is a good guess. */
 static enum status unknown(const char *word)
 {
-	const char *name = word + strspn(word, "-"), *best = NULL;
-	unsigned least = 4;
+	const char *name = word + strspn(word, "-");
+	size_t len = strcspn(name, "=");
 
-	for (int i = 0; i < KNOWN; i++) {
-		unsigned d = distance(name, known[i].name);
-		if (d < least) {
-			least = d;
-			best = known[i].name;
-		}
-	}
-	return best ? complain(USAGE, "no option '%s': did you mean --%s?", word, best) :
-	              complain(USAGE, "no option '%s': see --help", word);
+	for (int i = 0; len && i < KNOWN; i++)
+		if (!strncmp(name, known[i].name, len))
+			return complain(USAGE, "no option '%s': did you mean --%s?", word, known[i].name);
+	return complain(USAGE, "no option '%s': see --help", word);
 }
 
 static enum status set_number(const struct option *o, const char *text, void *to)
@@ -104,7 +82,7 @@ static enum status set_option(const struct option *o, const char *value, struct 
 	if (o->kind == FLAG)
 		*(int *)to = 1;
 	else if (o->kind == TEXT && !*value)
-		return complain(USAGE, "--%s takes a %s, which is empty here", o->name, o->value);
+		return complain(USAGE, "--%s takes a %s, which is empty here", o->name, value_names[o->kind]);
 	else if (o->kind == TEXT)
 		*(const char **)to = value;
 	else
@@ -137,7 +115,7 @@ enum status read_options(int argc, char **argv, struct options *options)
 			return complain(USAGE, "--%s takes no value", o->name);
 		value = value ? value + 1 : o->kind == FLAG ? NULL : argv[++i];
 		if (o->kind != FLAG && !value)
-			return complain(USAGE, "--%s needs a %s after it", o->name, o->value);
+			return complain(USAGE, "--%s needs a %s after it", o->name, value_names[o->kind]);
 		s = set_option(o, value, options);
 	}
 	return s;

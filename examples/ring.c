@@ -48,7 +48,8 @@ int main(void)
 		}
 	}
 	if (rank == 0)
-		printf("%" PRIu64 " hops around %d ranks, %.2f us per hop\n", token, size, 1e6 * (seconds() - start) / (double)token);
+		printf("%" PRIu64 " hops around %d rank%s, %.2f us per hop\n", token, size, size == 1 ? "" : "s",
+		       1e6 * (seconds() - start) / (double)token);
 
 	check(tutti_barrier(job, NULL)); /* nobody closes while another may still put */
 	tutti_window_close(window);

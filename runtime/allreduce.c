@@ -10,7 +10,6 @@
 enum {
 	CHUNK = 256 * 1024,       /* bytes a put; stays in the cache while it is added */
 	SLOTS = 4,                /* chunks that may lie in a landing slot, not yet added */
-	TAG_READY = 0x7fff0000,
 };
 
 struct allreduce {
@@ -109,9 +108,9 @@ static int advance_doubling(struct tt_coll *c)
 	return more;
 }
 
-static struct allreduce *new_doubling(struct tutti *job)
+static struct allreduce *new_doubling(struct tutti *job, size_t count, uint64_t kind)
 {
-	struct doubling *d = (struct doubling *)tt_coll_new(job, sizeof *d);
+	struct doubling *d = (struct doubling *)tt_coll_new(job, sizeof *d, "all-reduce", count, kind);
 
 	if (!d)
 		return NULL;
@@ -131,8 +130,7 @@ static struct allreduce *new_doubling(struct tutti *job)
  *
  * A chunk of step t+1 goes out when the same chunk of step t has been taken in, whatever its neighbours do. ---- */
 
-/* READY, what a rank tells its left neighbour: where to put, and what it was called with, for comparison. */
-enum { READY_SIZE = 2 * TT_KEY_SIZE + 10 };
+enum { READY_SIZE = 2 * TT_KEY_SIZE }; /* what a rank tells its left neighbour: where to put */
 
 struct ring {
 	struct allreduce a;
@@ -192,10 +190,7 @@ static void say_ready(struct ring *r)
 
 	tt_put_key(&p, &r->slots_region->key);
 	tt_put_key(&p, &r->vector_region->key);
-	tt_put64(&p, r->a.count);
-	tt_put8(&p, (uint8_t)r->a.type);
-	tt_put8(&p, (uint8_t)r->a.rule);
-	tt_coll_send(&r->a.coll, r->left, TAG_READY, bytes, sizeof bytes);
+	tt_coll_send(&r->a.coll, r->left, TT_TAG_READY, bytes, sizeof bytes);
 }
 
 static int open_to_left(struct ring *r)
@@ -214,20 +209,16 @@ static int open_to_left(struct ring *r)
 	return 0;
 }
 
-static int find_right(struct ring *r)
+static void find_right(struct ring *r)
 {
 	const void *bytes;
 
-	if (r->connected || !(bytes = tt_coll_take(&r->a.coll, r->right, TAG_READY, READY_SIZE)))
-		return 0;
+	if (r->connected || !(bytes = tt_coll_take(&r->a.coll, r->right, TT_TAG_READY, READY_SIZE)))
+		return;
 	struct tt_pack p = tt_unpack(bytes, READY_SIZE);
 	tt_get_key(&p, &r->slots_there);
 	tt_get_key(&p, &r->vector_there);
 	r->connected = true;
-	if (tt_get64(&p) == r->a.count && tt_get8(&p) == (uint8_t)r->a.type && tt_get8(&p) == (uint8_t)r->a.rule)
-		return 0;
-	r->a.coll.culprit = r->right;
-	return -EBADMSG;
 }
 
 /* May it go? What came in at the step before must have been taken in, and a collecting chunk needs a free slot. */
@@ -294,7 +285,10 @@ static int advance_ring(struct tt_coll *c)
 	struct span s;
 	int err;
 
-	if ((err = open_to_left(r)) || (err = find_right(r)) || (err = send_chunks(r)) || (err = take_chunks(r)))
+	if ((err = open_to_left(r)))
+		return err;
+	find_right(r);
+	if ((err = send_chunks(r)) || (err = take_chunks(r)))
 		return err;
 	return !next_chunk(r, &r->in, true, &s) && !next_chunk(r, &r->out, false, &s);
 }
@@ -320,15 +314,17 @@ static void count_collecting(struct ring *r)
 	r->to_collect = c.collected;
 }
 
-static struct allreduce *new_ring(struct tutti *job, size_t count, size_t width)
+static struct allreduce *new_ring(struct tutti *job, size_t count, size_t width, uint64_t kind)
 {
-	struct ring *r = (struct ring *)tt_coll_new(job, sizeof *r);
+	struct ring *r = (struct ring *)tt_coll_new(job, sizeof *r, "all-reduce", count, kind);
 	int n = job->size;
 
 	if (!r)
 		return NULL;
 	r->left = (job->rank - 1 + n) % n;
 	r->right = (job->rank + 1) % n;
+	r->a.coll.notifier[TT_LANE_DATA] = r->left;
+	r->a.coll.notifier[TT_LANE_CREDIT] = r->right;
 	r->steps = 2 * (n - 1);
 	r->chunk = tt_max(1, tt_min(CHUNK / width, (count / (size_t)n + 2) / 2));
 	r->slots = aligned_alloc(4096, (SLOTS * r->chunk * width + 4095) & ~(size_t)4095);
@@ -370,7 +366,8 @@ int tutti_allreduce(tutti *job, void *buf, size_t count, tutti_type type, tutti_
 		return tt_fail(-EINVAL, "all-reduce: %zu elements of %zu bytes are more than memory can hold", count, width);
 	if ((err = choose_ring(job, count * width, &ring)))
 		return err;
-	struct allreduce *a = ring ? new_ring(job, count, width) : new_doubling(job);
+	uint64_t kind = (uint64_t)type << 16 | (uint64_t)rule << 8 | ring;
+	struct allreduce *a = ring ? new_ring(job, count, width, kind) : new_doubling(job, count, kind);
 	if (!a)
 		return -ENOMEM;
 	a->buf = buf;
@@ -378,5 +375,5 @@ int tutti_allreduce(tutti *job, void *buf, size_t count, tutti_type type, tutti_
 	a->width = width;
 	a->type = type;
 	a->rule = rule;
-	return tt_coll_run(&a->coll, op, "all-reduce");
+	return tt_coll_run(&a->coll, op);
 }

@@ -198,6 +198,7 @@ static void take_entry(struct tt_pack *p, struct tt_member *m)
 	char addr[sizeof m->addr];
 
 	tt_get_text(p, addr, sizeof addr);
+	p->bad |= !host || job->joined; /* ranks do not change places */
 	if (p->bad)
 		return;
 	job->carded += !m->host;
@@ -285,6 +286,23 @@ static bool is_met(void *arg)
 	return job->carded >= job->size || job->join_err || job->members[0].state == TT_GONE;
 }
 
+static void name_missing(const struct tutti *job, char *text, size_t room)
+{
+	int named = 0, more = 0;
+
+	snprintf(text, room, "%s ", job->size - job->carded > 1 ? "s" : "");
+	for (int i = 0; i < job->size; i++) {
+		if (job->members[i].host)
+			continue;
+		if (named < 8)
+			snprintf(text + strlen(text), room - strlen(text), "%s%d", named ? ", " : "", i);
+		more += named >= 8;
+		named++;
+	}
+	if (more)
+		snprintf(text + strlen(text), room - strlen(text), " and %d more", more);
+}
+
 static int meeting_failed(struct tutti *job, const struct tt_boot *b)
 {
 	char missing[80] = "";
@@ -298,10 +316,8 @@ static int meeting_failed(struct tutti *job, const struct tt_boot *b)
 		return tt_fail(-ETIMEDOUT, "not all of the %d ranks had joined after %llu ms: rank 0 knows who is missing", job->size, ms);
 	if (job->rank != 0)
 		return tt_fail(-ETIMEDOUT, "rank 0 was not found at %s within %llu ms: does it run, and is the address right?", b->address, ms);
-	for (int i = 0; i < job->size && strlen(missing) < sizeof missing - 16; i++)
-		if (!job->members[i].host)
-			sprintf(missing + strlen(missing), "%s%d", *missing ? ", " : "", i);
-	return tt_fail(-ETIMEDOUT, "rank %s of %d did not join at %s within %llu ms", missing, job->size, b->address, ms);
+	name_missing(job, missing, sizeof missing);
+	return tt_fail(-ETIMEDOUT, "rank%s of %d did not join at %s within %llu ms", missing, job->size, b->address, ms);
 }
 
 static int meet_at_rank_0(struct tutti *job, const struct tt_boot *b)

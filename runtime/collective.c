@@ -1,20 +1,31 @@
 /* collective.c - what all collectives share; barrier, broadcast and gather.
  *
  * A collective is a state machine, the same on every rank, numbered in the order of the calls. Small pieces travel as
- * messages {DATA, number, tag, bytes}, kept here if they come before this rank has got so far. Large ones are put
+ * messages {DATA, number, print, tag, bytes}, kept here if they come before this rank has got so far. Large ones are put
  * straight into memory that the receiver has opened for this one call, each with a notify; notifies of one sender come
  * in the order of its puts, so counting them is enough.
+ *
+ * The print is a hash of what was called and with which arguments: ranks that disagree notice at the first message, and
+ * whoever notices tells all with the tag ABORT.
  */
 #include "runtime.h"
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEAD = 9, IN_FLIGHT_MAX = 1024, CHUNK = 256 * 1024, TAG_READY = 0x7fff0000, PATIENCE_MS = 500 };
+enum {
+	HEAD = 13,
+	IN_FLIGHT_MAX = 1024,
+	AHEAD_MAX = 4 * IN_FLIGHT_MAX, /* how far another rank may be ahead of this one */
+	CHUNK = 256 * 1024,
+	PATIENCE_MS = 500,
+	ACK_EVERY = 64,                /* small broadcasts after which the root waits for the others */
+	TAG_ACK = 1, TAG_START = 2, TAG_ABORT = 0x7fff0001,
+};
 
 struct kept { /* bytes of a member that no collective has taken yet */
 	struct tt_list link; /* in job->stash; first, see tutti_leave */
 	int from;
-	uint32_t seq, tag;
+	uint32_t seq, print, tag;
 	size_t len;
 	const void *bytes;   /* behind this struct, or inside a message that is being delivered */
 };
@@ -30,15 +41,28 @@ size_t tt_coll_piece(const struct tutti *job)
 
 /* ---- life ---- */
 
-struct tt_coll *tt_coll_new(struct tutti *job, size_t size)
+static uint32_t hash(uint32_t h, const void *bytes, size_t n) /* FNV-1a */
+{
+	for (size_t i = 0; i < n; i++)
+		h = (h ^ ((const uint8_t *)bytes)[i]) * 0x01000193u;
+	return h;
+}
+
+struct tt_coll *tt_coll_new(struct tutti *job, size_t size, const char *what, uint64_t x, uint64_t y)
 {
 	struct tt_coll *c = calloc(1, size);
+	uint8_t arguments[16];
+	struct tt_pack p = tt_pack(arguments, sizeof arguments);
 
 	if (!c) {
 		tt_fail(-ENOMEM, "no memory for a collective");
 		return NULL;
 	}
+	tt_put64(&p, x);
+	tt_put64(&p, y);
 	c->job = job;
+	c->what = what;
+	c->print = hash(hash(0x811c9dc5u, what, strlen(what)), arguments, sizeof arguments);
 	c->culprit = -1;
 	return c;
 }
@@ -71,7 +95,8 @@ static void end(struct tt_coll *c)
 	release(c);
 	tt_timer_stop(&c->stale);
 	tt_list_remove(&c->link);
-	forget_kept(c->job, c->seq);
+	if (c->failed)
+		forget_kept(c->job, c->seq); /* else all of it was taken */
 	r->coll = NULL;
 	r->rank = c->culprit;
 	tt_request_end(r, c->err);
@@ -84,11 +109,25 @@ static void fail(struct tt_coll *c, int err, int culprit)
 	if (c->failed)
 		return;
 	c->failed = true;
-	c->job->coll_failed = (uint32_t)tt_min(c->job->coll_failed, c->seq);
+	if (err == -ECONNRESET || err == -ENOTCONN) /* others may wait for my part of it; of what was abandoned all are told */
+		c->job->coll_failed = (uint32_t)tt_min(c->job->coll_failed, c->seq);
 	c->err = err;
 	c->culprit = culprit;
 	if (!c->busy)
 		release(c); /* else push does, when advance has come back */
+}
+
+/* For a reason that the others cannot see: nobody shall wait for a rank that has given up. */
+static void abandon(struct tt_coll *c, int err, int culprit)
+{
+	struct tutti *job = c->job;
+
+	if (c->failed)
+		return;
+	fail(c, err, culprit);
+	for (int i = 0; i < job->size; i++)
+		if (i != job->rank && job->members[i].state == TT_UP)
+			tt_coll_send(c, i, TAG_ABORT, NULL, 0);
 }
 
 static void push(struct tt_coll *c)
@@ -104,7 +143,7 @@ static void push(struct tt_coll *c)
 	c->taken = NULL;
 	c->busy = false;
 	if (k < 0)
-		fail(c, k, c->culprit);
+		abandon(c, k, c->culprit);
 	if (c->failed)
 		release(c);
 	c->over |= k > 0;
@@ -136,12 +175,13 @@ uint32_t tt_coll_finished(struct tutti *job)
 	return (uint32_t)tt_min(running, job->coll_failed);
 }
 
-static int check_start(struct tutti *job, unsigned *running)
+static int check_start(struct tutti *job)
 {
-	*running = 0;
+	int running = 0;
+
 	tt_list_each(node, &job->collectives)
-		++*running;
-	return *running < IN_FLIGHT_MAX ? 0 : tt_fail(-EAGAIN, "%d collectives are under way: wait for some before starting more", IN_FLIGHT_MAX);
+		running++;
+	return running < IN_FLIGHT_MAX ? 0 : tt_fail(-EAGAIN, "%d collectives are under way: wait for some before starting more", running);
 }
 
 /* One that has left can take part in nothing newer than what it had started. Who went down is named before those who
@@ -150,6 +190,8 @@ static void check_members(struct tt_coll *c)
 {
 	const struct tt_member *all = c->job->members;
 
+	if (!c->job->ended_members)
+		return;
 	for (int i = 0; i < c->job->size; i++)
 		if (all[i].state == TT_GONE && all[i].err != -ENOTCONN)
 			fail(c, -ECONNRESET, i);
@@ -158,31 +200,59 @@ static void check_members(struct tt_coll *c)
 			fail(c, -ENOTCONN, i);
 }
 
-int tt_coll_run(struct tt_coll *c, tutti_op *op, const char *what)
+static void compare(struct tt_coll *c, const struct kept *k)
+{
+	if (k->tag == TAG_ABORT)
+		abandon(c, -ECONNABORTED, k->from); /* on to those whom the first one has no connection to */
+	else if (k->print != c->print)
+		abandon(c, -EBADMSG, k->from);
+}
+
+static void compare_kept(struct tt_coll *c)
+{
+	tt_list_each(node, &c->job->stash) {
+		const struct kept *k = tt_container_of(node, struct kept, link);
+		if (k->seq == c->seq)
+			compare(c, k);
+	}
+}
+
+static struct tt_request *start(struct tt_coll *c, tutti_op *op, tutti_op *stack)
 {
 	struct tutti *job = c->job;
-	unsigned running;
-	tutti_op stack;
-	int err = tt_usable(job);
+	struct tt_request *r = tt_request_begin(job, op, stack, c->what, -1);
 
-	if (err) {
-		free(c);
-		return err;
-	}
-	tt_enter(job);
-	if ((err = check_start(job, &running))) {
-		tt_exit(job);
-		free(c);
-		return err;
-	}
-	struct tt_request *r = tt_request_begin(job, op, &stack, what, -1);
 	c->request = r;
 	r->coll = c;
 	c->seq = job->coll_started++;
 	tt_list_append(&job->collectives, &c->link);
 	check_members(c);
+	compare_kept(c);
 	push(c);
-	return tt_request_return(r, !op);
+	return r;
+}
+
+int tt_coll_run(struct tt_coll *c, tutti_op *op)
+{
+	struct tutti *job = c->job;
+	tutti_op stack;
+	int err = tt_usable(job);
+
+	if (!err) {
+		tt_enter(job);
+		if (!(err = check_start(job)))
+			return tt_request_return(start(c, op, &stack), !op);
+		tt_exit(job);
+	}
+	release(c);
+	free(c);
+	return err;
+}
+
+void tt_coll_give_up(struct tt_coll *c, int err)
+{
+	abandon(c, err, -1);
+	push(c);
 }
 
 void tt_coll_member_down(struct tt_member *m)
@@ -240,12 +310,13 @@ static void posted(struct tt_post *p, int err)
 
 static struct coll_post *new_post(struct tt_coll *c, size_t bytes)
 {
-	struct coll_post *cp = calloc(1, sizeof *cp + bytes);
+	struct coll_post *cp = malloc(sizeof *cp + bytes);
 
 	if (!cp) {
-		fail(c, -ENOMEM, -1);
+		abandon(c, -ENOMEM, -1);
 		return NULL;
 	}
+	memset(cp, 0, sizeof *cp);
 	cp->coll = c;
 	cp->post.done = posted;
 	c->pending++;
@@ -261,6 +332,7 @@ void tt_coll_send(struct tt_coll *c, int to, uint32_t tag, const void *bytes, si
 	struct tt_pack p = tt_pack(cp->bytes, HEAD + len);
 	tt_put8(&p, TT_DATA);
 	tt_put32(&p, c->seq);
+	tt_put32(&p, c->print);
 	tt_put32(&p, tag);
 	tt_put_bytes(&p, bytes, len);
 	cp->post.op.kind = TT_SEND;
@@ -278,8 +350,7 @@ const void *tt_coll_take(struct tt_coll *c, int from, uint32_t tag, size_t len)
 		if (k->from != from || k->seq != c->seq || k->tag != tag)
 			continue;
 		if (k->len != len) {
-			c->culprit = from;
-			fail(c, -EBADMSG, from);
+			abandon(c, -EBADMSG, from);
 			return NULL;
 		}
 		tt_list_remove(node);
@@ -295,18 +366,27 @@ const void *tt_coll_take(struct tt_coll *c, int from, uint32_t tag, size_t len)
 void tt_coll_message(struct tt_member *from, struct tt_pack *p)
 {
 	struct tutti *job = from->job;
-	struct kept k = { .from = from->rank, .seq = tt_get32(p), .tag = tt_get32(p), .len = tt_pack_left(p), .bytes = p->at };
+	struct kept k = { .from = from->rank, .seq = tt_get32(p), .print = tt_get32(p), .tag = tt_get32(p) }, *copy;
 	struct tt_coll *c = find(job, k.seq);
-	struct kept *copy;
+	int32_t ahead = (int32_t)(k.seq - job->coll_started);
 
-	if (p->bad || (!c && (int32_t)(k.seq - job->coll_started) < 0))
+	k.len = tt_pack_left(p);
+	k.bytes = p->at;
+	p->bad |= ahead > AHEAD_MAX;
+	if (p->bad || (!c && ahead < 0))
 		return; /* of one that has failed here */
 	tt_list_append(&job->stash, &k.link);
-	if (c)
-		push(c);
+	if (c) {
+		compare(c, &k);
+		push(c); /* it may be gone now, and what was kept for it too */
+	}
 	if (tt_list_empty(&k.link))
 		return;
 	tt_list_remove(&k.link);
+	if (c)
+		c = find(job, k.seq);
+	if (!c && ahead < 0)
+		return;
 	copy = malloc(sizeof *copy + k.len);
 	if (!copy) {
 		tt_member_gone(from, -ENOMEM, "no memory for a message of rank %d", from->rank);
@@ -353,12 +433,12 @@ int tt_coll_put(struct tt_coll *c, int to, const struct tt_key *key, uint64_t of
 	return 0;
 }
 
-/* A notify for none under way is a late credit: harmless. */
+/* One for none under way, or from somebody else than the call expects, means nothing. */
 void tt_coll_notify(struct tt_member *from, uint32_t value)
 {
 	tt_list_each(node, &from->job->collectives) {
 		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
-		if (notify_value(c->seq, value & 1) != value)
+		if (notify_value(c->seq, value & 1) != value || c->notifier[value & 1] != from->rank)
 			continue;
 		c->notified[value & 1]++;
 		push(c);
@@ -392,12 +472,12 @@ static int advance_barrier(struct tt_coll *c)
 
 int tutti_barrier(tutti *job, tutti_op *op)
 {
-	struct tt_coll *c = tt_coll_new(job, sizeof(struct barrier));
+	struct tt_coll *c = tt_coll_new(job, sizeof(struct barrier), "barrier", 0, 0);
 
 	if (!c)
 		return -ENOMEM;
 	c->advance = advance_barrier;
-	return tt_coll_run(c, op, "barrier");
+	return tt_coll_run(c, op);
 }
 
 /* ---- gather: Bruck's all-gather (Bruck et al. 1997): after round k I hold the values of 2^(k+1) ranks from me on ---- */
@@ -447,7 +527,7 @@ int tutti_gather(tutti *job, const void *value, size_t bytes, void *all, int roo
 		return tt_fail(-EINVAL, "gather: root %d must be from -1 to %d", root, job->size - 1);
 	if (bytes < 1 || bytes > TUTTI_GATHER_MAX || !value || (mine && !all))
 		return tt_fail(-EINVAL, "gather: 1 to %d bytes a rank are gathered, and neither value nor all (on the root) may be NULL", TUTTI_GATHER_MAX);
-	struct gather *g = (struct gather *)tt_coll_new(job, sizeof *g);
+	struct gather *g = (struct gather *)tt_coll_new(job, sizeof *g, "gather", bytes, (uint64_t)root);
 	if (!g)
 		return -ENOMEM;
 	g->held = malloc((size_t)job->size * bytes);
@@ -461,11 +541,13 @@ int tutti_gather(tutti *job, const void *value, size_t bytes, void *all, int roo
 	g->all = mine ? all : NULL;
 	g->coll.advance = advance_gather;
 	g->coll.release = release_gather;
-	return tt_coll_run(&g->coll, op, "gather");
+	return tt_coll_run(&g->coll, op);
 }
 
 /* ---- broadcast: a binomial tree; small ones by message, large ones in chunks, put straight into the children's buffers
- * as they arrive. A child says READY with the key of its buffer when it has come so far. ---- */
+ * as they arrive. A child says READY with the key of its buffer when it has come so far; START comes the other way, and
+ * brings nothing but the print: else ranks that disagree about the size or the root would wait for each other. A root need
+ * not wait for small ones to arrive; now and then it does, so that it gets only so far ahead. ---- */
 
 struct broadcast {
 	struct tt_coll coll;
@@ -473,7 +555,10 @@ struct broadcast {
 	size_t bytes;
 	int me, parent, children;   /* counted from the root */
 	struct tt_region *region;   /* my buffer, open to my parent */
-	bool ready_sent;
+	bool ready_sent;            /* large, and these two */
+	bool start_sent, start_seen;
+	bool passed_on;             /* small */
+	int acked;                  /* small: children that have it, one after another */
 	struct child {
 		int rank;
 		bool ready;
@@ -495,17 +580,33 @@ static void find_family(struct broadcast *b, int root)
 			b->child[b->children++].rank = (b->me + low + root) % n;
 }
 
-static int advance_small(struct broadcast *b)
+static bool pass_on(struct broadcast *b)
 {
 	const void *bytes;
 
 	if (b->parent >= 0) {
 		if (!(bytes = tt_coll_take(&b->coll, b->parent, 0, b->bytes)))
-			return 0;
-		memcpy(b->buf, bytes, b->bytes);
+			return false;
+		if (b->bytes)
+			memcpy(b->buf, bytes, b->bytes);
 	}
 	for (int i = 0; i < b->children; i++)
 		tt_coll_send(&b->coll, b->child[i].rank, 0, b->buf, b->bytes);
+	return true;
+}
+
+static int advance_small(struct broadcast *b)
+{
+	bool acks = b->coll.seq % ACK_EVERY == 0;
+
+	if (!b->passed_on && !pass_on(b))
+		return 0;
+	if (!b->passed_on && acks && b->parent >= 0)
+		tt_coll_send(&b->coll, b->parent, TAG_ACK, NULL, 0);
+	b->passed_on = true;
+	for (; acks && b->acked < b->children; b->acked++)
+		if (!tt_coll_take(&b->coll, b->child[b->acked].rank, TAG_ACK, 0))
+			return 0;
 	return 1;
 }
 
@@ -520,7 +621,7 @@ static int open_to_parent(struct broadcast *b)
 		return err < 0 ? err : 0;
 	struct tt_pack p = tt_pack(key, sizeof key);
 	tt_put_key(&p, &b->region->key);
-	tt_coll_send(&b->coll, b->parent, TAG_READY, key, sizeof key);
+	tt_coll_send(&b->coll, b->parent, TT_TAG_READY, key, sizeof key);
 	b->ready_sent = true;
 	return 0;
 }
@@ -530,7 +631,7 @@ static int feed(struct broadcast *b, struct child *child, size_t have)
 	const void *key;
 	int err = 0;
 
-	if (!child->ready && (key = tt_coll_take(&b->coll, child->rank, TAG_READY, TT_KEY_SIZE))) {
+	if (!child->ready && (key = tt_coll_take(&b->coll, child->rank, TT_TAG_READY, TT_KEY_SIZE))) {
 		struct tt_pack p = tt_unpack(key, TT_KEY_SIZE);
 		tt_get_key(&p, &child->key);
 		child->ready = true;
@@ -543,11 +644,22 @@ static int feed(struct broadcast *b, struct child *child, size_t have)
 	return err;
 }
 
+static void exchange_start(struct broadcast *b)
+{
+	for (int i = 0; !b->start_sent && i < b->children; i++)
+		tt_coll_send(&b->coll, b->child[i].rank, TAG_START, NULL, 0);
+	b->start_sent = true;
+	if (!b->start_seen)
+		b->start_seen = b->parent < 0 || tt_coll_take(&b->coll, b->parent, TAG_START, 0);
+}
+
 static int advance_large(struct broadcast *b)
 {
-	size_t all = (b->bytes + CHUNK - 1) / CHUNK, have = b->parent < 0 ? all : b->coll.notified[TT_LANE_DATA];
-	bool done = have == all;
+	size_t all = (b->bytes + CHUNK - 1) / CHUNK, have = b->parent < 0 ? all : tt_min(all, b->coll.notified[TT_LANE_DATA]);
 	int err = open_to_parent(b);
+
+	exchange_start(b);
+	bool done = have == all && b->start_seen;
 
 	for (int i = 0; !err && i < b->children; i++) {
 		err = feed(b, &b->child[i], have);
@@ -577,7 +689,7 @@ int tutti_broadcast(tutti *job, void *buf, size_t bytes, int root, tutti_op *op)
 		return tt_fail(-EINVAL, "broadcast: root %d must be from 0 to %d", root, job->size - 1);
 	if (!buf && bytes)
 		return tt_fail(-EINVAL, "broadcast: %zu bytes at NULL", bytes);
-	struct broadcast *b = (struct broadcast *)tt_coll_new(job, sizeof *b);
+	struct broadcast *b = (struct broadcast *)tt_coll_new(job, sizeof *b, "broadcast", bytes, (uint64_t)root);
 	if (!b)
 		return -ENOMEM;
 	b->buf = buf;
@@ -585,5 +697,6 @@ int tutti_broadcast(tutti *job, void *buf, size_t bytes, int root, tutti_op *op)
 	b->coll.advance = advance_broadcast;
 	b->coll.release = release_broadcast;
 	find_family(b, root);
-	return tt_coll_run(&b->coll, op, "broadcast");
+	b->coll.notifier[TT_LANE_DATA] = b->parent;
+	return tt_coll_run(&b->coll, op);
 }

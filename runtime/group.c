@@ -106,8 +106,24 @@ void tt_group_life(struct tt_member *from, struct tt_pack *p, bool answer)
 void tt_group_ping(struct tutti *job, int rank)
 {
 	for (int i = rank < 0 ? 0 : rank; i < (rank < 0 ? job->size : rank + 1); i++)
-		if (is_there(job, i))
-			say_alive(&job->members[i], TT_PING);
+		if (is_there(job, i)) {
+			struct tt_member *m = &job->members[i];
+			m->received = m->link ? m->link->peer->received : 0;
+			say_alive(m, TT_PING);
+		}
+}
+
+/* A pong may queue behind gigabytes: whatever else came from there counts as well. */
+static bool sends_bytes(const struct tt_member *m) { return m->link && m->link->peer->received != m->received; }
+
+bool tt_group_is_alive(const struct tt_member *m, uint64_t since) { return m->heard >= since || sends_bytes(m); }
+
+bool tt_group_is_busy(const struct tutti *job, int rank, uint64_t since)
+{
+	for (int i = rank < 0 ? 0 : rank; i < (rank < 0 ? job->size : rank + 1); i++)
+		if (is_there(job, i) && job->members[i].heard < since && sends_bytes(&job->members[i]))
+			return true;
+	return false;
 }
 
 /* It said goodbye, and then fell silent with something of mine in its hands. */
@@ -118,26 +134,22 @@ static bool has_left_late(const struct tutti *job, int rank)
 	return m->state == TT_LEFT && m->link && m->outstanding;
 }
 
-/* Of a collective: first who said nothing at all, then who has not even started it, then who comes before me in the ring. */
+/* Of a collective: first who said nothing at all, then who has not even started it. Else nobody: they wait for each other. */
 struct tt_member *tt_group_silent(struct tutti *job, const struct tt_request *r, uint64_t since)
 {
 	struct tt_member *late = NULL;
-	int left = job->rank;
 
 	if (r->rank >= 0)
 		return is_there(job, r->rank) || has_left_late(job, r->rank) ? &job->members[r->rank] : NULL;
 	for (int i = 0; i < job->size; i++)
-		if ((is_there(job, i) && job->members[i].heard < since) || has_left_late(job, i))
+		if ((is_there(job, i) && !tt_group_is_alive(&job->members[i], since)) || has_left_late(job, i))
 			return &job->members[i];
 	if (r->coll && r->coll->failed)
 		return NULL; /* the others are alive: what they hold of mine comes back soon */
 	for (int i = 0; i < job->size; i++)
-		if (is_there(job, i) && r->coll && job->members[i].started <= r->coll->seq && (!late || job->members[i].started < late->started))
+		if (is_there(job, i) && job->members[i].heard >= since && r->coll && job->members[i].started <= r->coll->seq && (!late || job->members[i].started < late->started))
 			late = &job->members[i];
-	do
-		left = (left + job->size - 1) % job->size;
-	while (left != job->rank && !is_there(job, left));
-	return late ? late : left == job->rank ? NULL : &job->members[left];
+	return late;
 }
 
 void tt_group_cut(struct tt_member *m, int err, const char *fmt, ...)

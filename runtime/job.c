@@ -212,10 +212,10 @@ static int choose_spinning(struct tutti *job)
 	return 0;
 }
 
-static int take_local(const struct tutti *job, enum tt_setting own, enum tt_setting torch, int *out)
+static int take_local(const struct tutti *job, enum tt_setting own, enum tt_setting torch, int min, int max, int *out)
 {
 	long value = *out;
-	int err = tt_setting_int(&job->settings, tt_setting(&job->settings, own) ? own : torch, 0, job->size, &value);
+	int err = tt_setting_int(&job->settings, tt_setting(&job->settings, own) ? own : torch, min, max, &value);
 
 	*out = (int)value;
 	return err;
@@ -232,8 +232,8 @@ static int count_local(struct tutti *job)
 			job->local_rank += i < job->rank;
 			job->local_size++;
 		}
-	err = take_local(job, TT_LOCAL_RANK, TT_TORCH_LOCAL_RANK, &job->local_rank);
-	return err ? err : take_local(job, TT_LOCAL_SIZE, TT_TORCH_LOCAL_SIZE, &job->local_size);
+	err = take_local(job, TT_LOCAL_SIZE, TT_TORCH_LOCAL_SIZE, 1, job->size, &job->local_size);
+	return err ? err : take_local(job, TT_LOCAL_RANK, TT_TORCH_LOCAL_RANK, 0, job->size - 1, &job->local_rank);
 }
 
 static int set_up(struct tutti *job, const struct tt_boot *boot)
@@ -248,6 +248,9 @@ static int set_up(struct tutti *job, const struct tt_boot *boot)
 	if (!(err = count_local(job)))
 		err = choose_spinning(job);
 	job->joined = !err;
+	for (int i = 0; !err && i < job->size; i++) /* who was lost while joining is told of now */
+		if (job->members[i].state == TT_GONE)
+			tt_group_tell(&job->members[i]);
 	tt_exit(job);
 	return err;
 }

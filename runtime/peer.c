@@ -143,16 +143,18 @@ static void give_up(struct tt_timer *t)
 }
 
 /* Not at once: whoever just posted to it is in the middle of something. */
-static void fail_soon(struct tt_member *m, int err, const char *fmt, ...) TT_FORMAT(3, 4);
-static void fail_soon(struct tt_member *m, int err, const char *fmt, ...)
+static void fail_soon(struct tt_member *m, uint64_t wait, int err, const char *fmt, ...) TT_FORMAT(4, 5);
+static void fail_soon(struct tt_member *m, uint64_t wait, int err, const char *fmt, ...)
 {
 	va_list args;
 
+	if (m->state >= TT_LEFT)
+		return;
 	va_start(args, fmt);
 	vsnprintf(m->why, sizeof m->why, fmt, args);
 	va_end(args);
 	m->err = err;
-	tt_timer_start(m->job, &m->retry, tt_now(), give_up);
+	tt_timer_start(m->job, &m->retry, tt_now() + wait, give_up);
 }
 
 struct message {
@@ -189,24 +191,23 @@ void tt_send(struct tt_member *m, const void *head, size_t len, const void *body
 	if (msg)
 		tt_post(m, &msg->post);
 	else
-		fail_soon(m, -ENOMEM, "no memory for a message to rank %d", m->rank);
+		fail_soon(m, 0, -ENOMEM, "no memory for a message to rank %d", m->rank);
 }
 
 /* Straight to a connection, also before it is known to belong to a member. */
 static void finish_raw(struct tt_op *op) { free(tt_container_of(op, struct message, post.op)); }
 
-static void send_raw(struct tt_link *l, const void *bytes, size_t len)
+static bool send_raw(struct tt_link *l, const void *bytes, size_t len) /* len: at most 64, so no wire wants it registered */
 {
 	struct message *msg = make_message(bytes, len, NULL, 0);
 
 	if (!msg) {
 		tt_link_doom(l);
-		return;
+		return false;
 	}
 	msg->post.op.done = finish_raw;
-	if (len > l->peer->net->copy_max) /* greetings fit into any wire's copy_max but for refusals, which may be cut */
-		msg->post.op.len = l->peer->net->copy_max;
 	l->peer->net->transport->post(l->peer, &msg->post.op);
+	return true;
 }
 
 struct tt_net *tt_member_net(struct tt_member *m) { return m->link->peer->net; }
@@ -235,17 +236,17 @@ void tt_member_connect(struct tt_member *m)
 	m->state = TT_CONNECTING;
 	net = net_for(job, m->addr);
 	if (!net) {
-		fail_soon(m, -EHOSTUNREACH, "no transport of mine leads to rank %d at \"%s\"", m->rank, m->addr);
+		fail_soon(m, 0, -EHOSTUNREACH, "no transport of mine leads to rank %d at \"%s\"", m->rank, m->addr);
 		return;
 	}
 	if ((err = net->transport->connect(net, m->addr, &peer))) {
-		fail_soon(m, err, "cannot connect to rank %d: %s", m->rank, tt_why());
+		fail_soon(m, 0, err, "cannot connect to rank %d: %s", m->rank, tt_why());
 		return;
 	}
 	m->link = new_link(job, peer, m);
 	if (!m->link) {
 		net->transport->disconnect(peer);
-		fail_soon(m, -ENOMEM, "no memory to connect to rank %d", m->rank);
+		fail_soon(m, 0, -ENOMEM, "no memory to connect to rank %d", m->rank);
 	}
 }
 
@@ -323,8 +324,9 @@ static void take_hello(struct tt_link *l, struct tt_pack *p)
 		send_raw(l, &busy, 1);
 		return;
 	}
+	if (!send_raw(l, &welcome, 1))
+		return;
 	tt_timer_stop(&m->retry);
-	send_raw(l, &welcome, 1);
 	member_up(m, l);
 }
 
@@ -385,6 +387,18 @@ static void member_message(struct tt_member *m, enum tt_message_type type, struc
 		tt_member_gone(m, -EPROTO, "rank %d sent a message that makes no sense (type %d)", m->rank, type);
 }
 
+/* The other side's own connection stands, or is about to. */
+static void take_busy(struct tt_link *l)
+{
+	struct tt_member *m = l->member;
+
+	if (m && m->link == l && m->state == TT_CONNECTING) {
+		m->link = NULL;
+		fail_soon(m, m->job->deadline, -ETIMEDOUT, "rank %d wanted to connect itself, and did not within a deadline", m->rank);
+	}
+	tt_link_doom(l);
+}
+
 /* Before a member is known, only greetings are listened to. */
 static void greeting(struct tt_link *l, enum tt_message_type type, struct tt_pack *p)
 {
@@ -396,8 +410,12 @@ static void greeting(struct tt_link *l, enum tt_message_type type, struct tt_pac
 		member_up(m, l);
 	else if (type == TT_REFUSED)
 		take_refusal(l, p);
+	else if (type == TT_BUSY)
+		take_busy(l);
+	else if (m && m->link == l)
+		tt_member_gone(m, -EPROTO, "rank %d answered a greeting with something else (type %d)", m->rank, type);
 	else
-		tt_link_doom(l); /* BUSY: the other side's own connection stands or is about to */
+		tt_link_doom(l);
 }
 
 static void on_message(struct tt_peer *peer, const void *bytes, size_t len)
@@ -426,6 +444,12 @@ static void on_notify(struct tt_peer *peer, uint32_t value)
 		tt_coll_notify(l->member, value & 0xfff);
 }
 
+/* The wire's own sentence; but tt_why() may still be about something else. */
+static const char *reason(const struct tt_link *l, const char *otherwise)
+{
+	return strstr(tt_why(), l->peer->addr) ? tt_why() : otherwise;
+}
+
 static void lost(struct tt_member *m, struct tt_link *l, int err)
 {
 	if (m->state == TT_LEFT)
@@ -434,13 +458,12 @@ static void lost(struct tt_member *m, struct tt_link *l, int err)
 		tt_member_left(m, UINT32_MAX); /* it hangs up because I said goodbye */
 	else if (m->state == TT_UP) {
 		m->untold = true;
-		tt_member_gone(m, -ECONNRESET, "rank %d (%s) went down: its connection broke", m->rank, l->peer->addr);
+		tt_member_gone(m, -ECONNRESET, "rank %d (%s) went down: %s", m->rank, l->peer->addr, reason(l, "its connection broke"));
 	} else if (m->state == TT_CONNECTING && err == -EHOSTUNREACH && tt_boot_retry(m))
 		m->link = NULL;
 	else if (m->state == TT_CONNECTING) {
 		m->untold = err == -ECONNRESET; /* it was there, and hung up on me */
-		tt_member_gone(m, err, "rank %d cannot be reached at %s: %s", m->rank, m->addr, /* tt_why() may still be about something else */
-		               strstr(tt_why(), l->peer->addr) ? tt_why() : strerror(-err));
+		tt_member_gone(m, err, "rank %d cannot be reached at %s: %s", m->rank, m->addr, reason(l, strerror(-err)));
 	}
 }
 
@@ -469,6 +492,7 @@ static void fail_waiting(struct tt_member *m)
 
 static void member_ended(struct tt_member *m)
 {
+	m->job->ended_members++;
 	fail_waiting(m);
 	tt_window_gone(m);
 	tt_coll_member_down(m);
@@ -481,6 +505,7 @@ void tt_member_gone(struct tt_member *m, int err, const char *fmt, ...)
 
 	if (m->state == TT_GONE)
 		return;
+	m->untold &= m->state < TT_LEFT && m->job->joined && !m->job->leaving; /* else nobody is ever told, nor needs to be */
 	if (m->state == TT_LEFT && !m->job->leaving) { /* all that needs it has ended; what it still holds of mine does now */
 		if (m->link)
 			tt_link_doom(m->link);

@@ -20,6 +20,7 @@ struct tt_request *tt_request_begin(struct tutti *job, tutti_op *op, tutti_op *s
 	r->what = what;
 	r->rank = rank;
 	tt_list_append(&job->requests, &r->link);
+	tt_list_init(&r->unanswered);
 	return r;
 }
 
@@ -29,6 +30,7 @@ void tt_request_end(struct tt_request *r, int err)
 	uint64_t one = 1;
 
 	tt_list_remove(&r->link);
+	tt_list_remove(&r->unanswered);
 	r->err = err;
 	r->ended = true;
 	job->engine.news = true;
@@ -51,10 +53,16 @@ static int explain(const struct tt_request *r)
 	if (r->window && r->err == -ESTALE)
 		return tt_fail(r->err, "%s: rank %d has closed its window \"%s\": close yours and open it again", r->what, r->rank,
 		               tt_window_name(r->job, r->window));
+	if (r->window && r->err == -ERANGE)
+		return tt_fail(r->err, "%s: %zu bytes at offset %llu are outside the window \"%s\" of rank %d", r->what, r->post.op.len,
+		               (unsigned long long)r->post.op.offset, tt_window_name(r->job, r->window), r->rank);
 	if (m && r->err == -EBADMSG)
 		return tt_fail(r->err, "%s: rank %d called another collective, or with another count, type or rule", r->what, r->rank);
 	if (m && r->err == -ECONNABORTED)
-		return tt_fail(r->err, "%s: rank %d gave it up, and did not say why", r->what, r->rank);
+		return tt_fail(r->err, "%s: rank %d gave it up: it has no memory, or not all ranks called the same", r->what, r->rank);
+	if (!m && r->err == -ETIMEDOUT)
+		return tt_fail(r->err, "%s: given up after %llu ms, and all ranks live: they wait for each other, since not all called the same", r->what,
+		               (unsigned long long)(r->job->deadline / TT_MS));
 	if (m)
 		return tt_fail(r->err, "%s: rank %d: %s", r->what, r->rank, strerror(-r->err));
 	return tt_fail(r->err, "%s: %s", r->what, strerror(-r->err));
@@ -66,7 +74,7 @@ static void give_up_on(struct tt_member *m, uint64_t since, int err)
 {
 	if (err == -ETIMEDOUT)
 		tt_group_cut(m, err, "rank %d was cut off: %s within %llu ms", m->rank,
-		             m->heard < since ? "it gave no sign of life" : "it is alive but did not take part",
+		             tt_group_is_alive(m, since) ? "it is alive but did not take part" : "it gave no sign of life",
 		             (unsigned long long)(m->job->deadline / TT_MS));
 	else
 		tt_group_cut(m, err, "rank %d was cut off: a call that waited for it was cancelled", m->rank);
@@ -81,6 +89,8 @@ static void reap(struct tt_request *r, uint64_t since, int err)
 		struct tt_member *m = tt_group_silent(job, r, since);
 		if (m)
 			give_up_on(m, since, err);
+		else if (r->coll && !r->coll->failed)
+			tt_coll_give_up(r->coll, err);
 		tt_wait_until(job, has_ended, r, tt_now() + REAP_MS * TT_MS);
 		if (round % REAP_ROUNDS == 0) { /* one more may have fallen silent meanwhile */
 			since = tt_now();
@@ -112,7 +122,13 @@ static void wait_or_give_up(struct tt_request *r)
 	tt_group_ping(job, r->rank); /* so that the one named is the silent one and not a neighbour */
 	if (!wait_half(r))
 		return;
-	if (r->rank >= 0 && job->members[r->rank].heard >= half) {
+	while (tt_group_is_busy(job, r->rank, half)) { /* the wire has not come to the ping yet */
+		half = tt_now();
+		tt_group_ping(job, r->rank);
+		if (!wait_half(r))
+			return;
+	}
+	if (r->rank >= 0 && tt_group_is_alive(&job->members[r->rank], half)) {
 		if (tt_window_unanswered(r))
 			tt_request_end(r, -ENOENT);
 		else if (!wait_half(r)) /* it lives, and may have opened its window only now */
@@ -155,6 +171,8 @@ int tutti_wait(tutti_op *op, int timeout_ms)
 	if ((err = tt_usable(job)))
 		return err;
 	tt_enter(job);
+	if (!patience && !r->ended)
+		tt_turn(job);
 	if (tt_wait_until(job, has_ended, r, tt_now() + patience))
 		err = tt_fail(-ETIMEDOUT, "%s has not ended after %llu ms: wait again, or cancel it", r->what, (unsigned long long)(patience / TT_MS));
 	else

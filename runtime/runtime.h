@@ -65,6 +65,7 @@ struct tt_post { /* an op on its way to a member, also before there is a connect
 struct tt_request { /* what a tutti_op holds; blocking calls have it on their stack */
 	struct tutti *job;
 	struct tt_list link;        /* in job->requests while it runs */
+	struct tt_list unanswered;  /* and here while the owner of the window has not answered */
 	const char *what;           /* "put", "all-reduce", for sentences */
 	int rank;                   /* the one it waits for; -1: a collective */
 	int err;
@@ -98,6 +99,7 @@ struct tutti {
 	unsigned next_window, generation;
 	uint32_t coll_started;      /* how many collectives this rank has started */
 	uint32_t coll_failed;       /* the first that failed here; UINT32_MAX: none */
+	int ended_members;          /* how often one has left or gone */
 	int carded;                 /* how many ranks' addresses are known */
 	bool joined, leaving, node_list;
 	int join_err;
@@ -123,7 +125,6 @@ uint64_t tt_boot_job_id(const struct tt_boot *);
 int tt_boot_meet(struct tutti *, const struct tt_boot *);  /* exchanges addresses; takes and leaves the gate itself */
 void tt_boot_card(struct tt_member *, struct tt_pack *);   /* messages of the rendezvous */
 void tt_boot_table(struct tt_member *, struct tt_pack *);
-void tt_boot_refused(struct tutti *, struct tt_pack *);
 bool tt_boot_retry(struct tt_member *);                    /* it was not reached: will it be tried again in a moment? */
 
 /* ---- peer.c: which wire to which rank, connected on first use ---- */
@@ -159,7 +160,8 @@ struct tt_member {
 	struct tt_link *link;       /* the one I post on, or am connecting on */
 	struct tt_op_queue waiting; /* posted before it is up */
 	unsigned outstanding;       /* ops that the wire holds */
-	uint64_t heard;             /* when it last gave a sign of life: a ping or a pong */
+	uint64_t heard;             /* when it last said how far it is: a ping or a pong */
+	uint64_t received;          /* tt_peer.received when it was last pinged: more is a sign of life, too */
 	uint32_t started;           /* how many collectives it has started, as last heard */
 	int err;                    /* LEFT, GONE: what later uses return ... */
 	char why[200];              /* ... and why */
@@ -200,6 +202,8 @@ bool tt_group_all_told(void *job);
 void tt_group_down(struct tt_member *from, struct tt_pack *);
 void tt_group_ping(struct tutti *, int rank);        /* -1: all */
 void tt_group_life(struct tt_member *from, struct tt_pack *, bool answer);  /* a ping, or the pong */
+bool tt_group_is_alive(const struct tt_member *, uint64_t since); /* since: of the last ping */
+bool tt_group_is_busy(const struct tutti *, int rank, uint64_t since); /* -1: any. Bytes come from it, but no pong yet */
 struct tt_member *tt_group_silent(struct tutti *, const struct tt_request *, uint64_t since); /* whom a late request waits for */
 void tt_group_cut(struct tt_member *, int err, const char *fmt, ...) TT_FORMAT(3, 4); /* not from a callback: nothing of it lands afterwards */
 
@@ -219,20 +223,27 @@ struct tt_coll { /* one collective on its way: a state machine that messages and
 	struct tt_list link;        /* in job->collectives, in the order started */
 	struct tutti *job;
 	uint32_t seq;               /* the same on every rank */
+	const char *what;
+	uint32_t print;             /* a hash of what was called with which arguments; the same on every rank */
 	struct tt_request *request;
 	int (*advance)(struct tt_coll *);  /* as far as it can go: 0 there is more to come, 1 ended, -errno */
 	void (*release)(struct tt_coll *); /* deregisters and frees what is its own, once it is over: nothing lands afterwards */
 	unsigned pending;           /* my ops that the wire still holds */
 	bool over, failed, busy, released; /* over: advance has said so */
 	int err, culprit;           /* culprit: the rank to name, or -1 */
-	uint32_t notified[2];       /* notifies that came, by lane */
+	int notifier[2];            /* by lane: whose notifies count; 0 where none are expected */
+	uint32_t notified[2];       /* how many came */
 	void *taken;                /* what the last take gave, if it is to be freed */
 	struct tt_timer stale;      /* a rank has given up and has not said yet because of whom */
 };
 enum { TT_LANE_DATA, TT_LANE_CREDIT };
 
-struct tt_coll *tt_coll_new(struct tutti *, size_t size); /* zeroed, struct tt_coll first; NULL: no memory */
-int tt_coll_run(struct tt_coll *, tutti_op *, const char *what); /* takes the gate, starts it, and waits if there is no op; frees it in the end */
+enum { TT_TAG_READY = 0x7fff0000 }; /* tags below are the collective's own */
+
+struct tt_coll *tt_coll_new(struct tutti *, size_t size, const char *what, uint64_t x, uint64_t y); /* zeroed, struct tt_coll first; x, y:
+                                                      * what all ranks must agree on. NULL: no memory */
+void tt_coll_give_up(struct tt_coll *, int err); /* all are told, and nobody is cut off for it */
+int tt_coll_run(struct tt_coll *, tutti_op *); /* takes the gate, starts it, and waits if there is no op; frees it in the end */
 void tt_coll_send(struct tt_coll *, int to, uint32_t tag, const void *, size_t); /* bytes are copied; at most tt_coll_piece() of them */
 const void *tt_coll_take(struct tt_coll *, int from, uint32_t tag, size_t len); /* the bytes, until the next take or return from advance; NULL: not
                                                       * here yet. Another length than `len` fails the collective */

@@ -17,7 +17,7 @@ enum { NAME_MAX_LEN = 200 };
 enum remote_state { UNKNOWN, ASKED, KNOWN, CLOSED };
 
 struct remote { /* another rank's window of this name */
-	struct tt_list unanswered;  /* requests that wait for the answer, by tt_post.op.next order */
+	struct tt_list unanswered;  /* requests that wait for the answer */
 	enum remote_state state;
 	uint32_t index;
 	struct tt_key key;
@@ -94,6 +94,15 @@ static void forget_asks(const struct tt_member *from, const char *name) /* NULL:
 	}
 }
 
+static int count_asks(const struct tt_member *from)
+{
+	int n = 0;
+
+	tt_list_each(node, &from->job->asks)
+		n += tt_container_of(node, struct ask, link)->from == from;
+	return n;
+}
+
 void tt_window_ask(struct tt_member *from, struct tt_pack *p)
 {
 	struct tutti *job = from->job;
@@ -110,6 +119,10 @@ void tt_window_ask(struct tt_member *from, struct tt_pack *p)
 		}
 	}
 	forget_asks(from, a.name); /* it lost patience once, and asks again */
+	if (count_asks(from) >= TT_WINDOWS) {
+		p->bad = true; /* more than it can have open */
+		return;
+	}
 	kept = malloc(sizeof *kept);
 	if (!kept) {
 		tt_member_gone(from, -ENOMEM, "no memory for a question of rank %d", from->rank);
@@ -143,7 +156,7 @@ static struct tt_request *pop_unanswered(struct remote *r)
 {
 	struct tt_list *node = tt_list_pop(&r->unanswered);
 
-	return node ? tt_container_of(node, struct tt_request, link) : NULL;
+	return node ? tt_container_of(node, struct tt_request, unanswered) : NULL;
 }
 
 static void end_unanswered(struct remote *r, int err)
@@ -182,14 +195,14 @@ void tt_window_answer(struct tt_member *from, struct tt_pack *p)
 	if (!w)
 		return;
 	struct remote *r = &w->remotes[from->rank];
+	if (r->state != ASKED && r->state != UNKNOWN)
+		return; /* to a question asked twice: operations under way hold the first answer's key */
 	tt_timer_stop(&r->patience);
 	r->state = KNOWN;
 	r->index = theirs;
 	r->key = key;
-	while ((q = pop_unanswered(r))) {
-		tt_list_append(&w->job->requests, &q->link);
+	while ((q = pop_unanswered(r)))
 		post_request(q, r);
-	}
 }
 
 void tt_window_closed(struct tt_member *from, struct tt_pack *p)
@@ -400,6 +413,10 @@ static void drain(struct tutti_window *w)
 	if (!tt_wait_until(job, is_drained, w, tt_now() + job->deadline))
 		return;
 	while ((q = first_of(w))) {
+		if (tt_window_unanswered(q)) {
+			tt_request_end(q, -ECANCELED);
+			continue;
+		}
 		tt_group_cut(&job->members[q->rank], -ETIMEDOUT, "rank %d was cut off: it did not answer within %llu ms what was started in the window \"%s\"",
 		             q->rank, (unsigned long long)(job->deadline / TT_MS), w->name);
 		tt_turn(job); /* those that no wire held end here */
@@ -415,8 +432,6 @@ void tutti_window_close(tutti_window *w)
 	job = w->job;
 	tt_enter(job);
 	drain(w);
-	for (int i = 0; i < job->size; i++)
-		end_unanswered(&w->remotes[i], -ESTALE);
 	tell_askers(w);
 	free_window(w);
 	tt_exit(job);
@@ -614,8 +629,7 @@ static int go(struct tutti_window *w, struct remote *r, const struct call *c, st
 		post_request(q, r);
 		return 0;
 	}
-	tt_list_remove(&q->link);
-	tt_list_append(&r->unanswered, &q->link);
+	tt_list_append(&r->unanswered, &q->unanswered);
 	if (r->state == UNKNOWN)
 		ask_for(r);
 	return 0;

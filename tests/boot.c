@@ -1,6 +1,7 @@
 /* boot.c - joining: every way of finding the others, and every kind of wrong input. Each rank is a process of its own with
  * the environment that its test gives it and nothing of ours; what it met it writes into memory shared with its parent. */
 #include "cunit_main.h"
+#include "procs.h"
 #include "ranks.h"
 #include <fcntl.h>
 #include <signal.h>
@@ -8,11 +9,6 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SLOW = 4 };
-#else
-enum { SLOW = 1 };
-#endif
 enum { TRIES_MAX = 4, HANG_MS = 20000 * SLOW };
 
 struct
@@ -55,8 +51,6 @@ static const char *text(const char *fmt, ...)
 }
 
 /* ---- a child ---- */
-
-static void sleep_ms(int ms) { usleep((useconds_t)ms * 1000); }
 
 static bool sums_up(tutti *job)
 {
@@ -106,29 +100,10 @@ static void run_child(const struct try *t, struct outcome *o)
 
 /* ---- the parent ---- */
 
-#define WANT(condition, ...) want(condition, #condition, __LINE__, __VA_ARGS__)
-
-static void want(bool good, const char *condition, int line, const char *fmt, ...) TT_FORMAT(4, 5);
-static void want(bool good, const char *condition, int line, const char *fmt, ...)
-{
-	va_list args;
-
-	CU_assertImplementation(good, (unsigned)line, condition, __FILE__, "", CU_FALSE);
-	if (good)
-		return;
-	va_start(args, fmt);
-	printf("line %d: %s: ", line, condition);
-	vprintf(fmt, args);
-	printf("\n");
-	va_end(args);
-	fflush(stdout);
-}
-
 static pid_t start_try(const struct try *t, struct outcome *o, int log)
 {
-	fflush(stdout);
-	fflush(stderr);
-	pid_t pid = fork();
+	pid_t pid = fork_child();
+
 	if (pid == 0) {
 		dup2(log, STDERR_FILENO);
 		run_child(t, o);
@@ -511,7 +486,7 @@ static void two_secrets(const char *zero, const char *one)
 
 	run(t, 2);
 	look_refused(__LINE__, &board->of[1], -EACCES, "TUTTI_SECRET|rank 0");
-	look_refused(__LINE__, &board->of[0], -ETIMEDOUT, "rank 1 of 2");
+	look_refused(__LINE__, &board->of[0], -ETIMEDOUT, "rank 1 of 2 did not join");
 	WANT(strstr(board->of[0].log, "TUTTI_SECRET"), "rank 0 wrote: %s", board->of[0].log);
 }
 
@@ -609,7 +584,7 @@ static void test_missing(void)
 	for (int i = 0; i < 3; i++)
 		t[i] = (struct try){ .env = { text("TUTTI_RANK=%d", i), "TUTTI_SIZE=5", boot, QUICK } };
 	run(t, 3);
-	look_refused(__LINE__, &board->of[0], -ETIMEDOUT, "rank 3, 4 of 5 did not join|600 ms");
+	look_refused(__LINE__, &board->of[0], -ETIMEDOUT, "ranks 3, 4 of 5 did not join|600 ms");
 	for (int i = 1; i < 3; i++) {
 		const struct outcome *o = &board->of[i];
 		WANT(o->err == -ETIMEDOUT || o->err == -ECONNRESET, "rank %d got %d: %s", i, o->err, o->why);
@@ -672,7 +647,7 @@ static void test_config_file(void)
 	refuse_file(__LINE__, "deadline = 5000\n\nsecret = = 4;\n", -EINVAL, "wrong.conf:3|syntax error");
 	refuse_file(__LINE__, "deadline = 1.5;\n", -EINVAL, "wrong.conf:1|\"deadline\"|whole number");
 	refuse_file(__LINE__, "\nsecret = [ 1, 2 ];\n", -EINVAL, "wrong.conf:2|\"secret\"|string");
-	refuse_file(__LINE__, "deadline = \"soon\";\n", -EINVAL, "soon|whole number");
+	refuse_file(__LINE__, "deadline = \"soon\";\n", -EINVAL, "deadline=soon is not a whole number");
 	refuse_file(__LINE__,
 	            "secret = \"short\";\nnodes = ( { name = \"a\"; address = \"127.0.0.1:4000\"; },"
 	            "{ name = \"b\"; address = \"127.0.0.1:4001\"; } );\n",
@@ -705,16 +680,72 @@ static void test_node_names(void)
 	REFUSED(-EINVAL, "3 nodes|TUTTI_NODE", file);
 }
 
-/* The environment comes before the file, the program before both. */
+/* The environment comes before the file, the program before both: with any other secret or deadline they would not meet. */
 static void test_precedence(void)
 {
 	const char *file = text("TUTTI_CONFIG=%s",
 	                        config_file("order.conf", "deadline = 100;\nsecret = \"the file's own secret\";\n")),
 		   *boot = boot_at(free_port());
+	tutti_config program = { .size = sizeof program, .secret = strchr(SECRET, '=') + 1, .deadline_ms = 5000 };
 	struct try t[] = { { .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot, file, SECRET, "TUTTI_DEADLINE=5000" } },
 		           { .env = { "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, SECRET }, .late_ms = 400 } };
 
 	JOINED(t);
+	t[0] = (struct try){ .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot, file, "TUTTI_SECRET=one of the environment",
+		                      "TUTTI_DEADLINE=100" },
+		             .config = &program };
+	JOINED(t);
+}
+
+/* Who says where the others are: the program, then TUTTI_RANK and its kin, then the list, then torchrun, then nobody. Two
+ * processes join by `more` and `config`, with the list and torchrun's variables there too. */
+static void place_by(int line, const char *file, const char *const more[2][3], const tutti_config *config[2])
+{
+	const char *port = text("MASTER_PORT=%d", free_port());
+	struct try t[2];
+
+	for (int i = 0; i < 2; i++)
+		t[i] = (struct try){ .env = { file, i ? "TUTTI_NODE=middle" : "TUTTI_NODE=left", text("RANK=%d", 4 - i), "WORLD_SIZE=5",
+			                      "MASTER_ADDR=127.0.0.1", port, more[i][0], more[i][1], more[i][2] },
+			             .config = config[i] };
+	run(t, 2);
+	look_joined(line, 2);
+}
+
+static void test_who_places(void)
+{
+	const char *boot = boot_at(free_port()), *other = text("127.0.0.1:%d", free_port());
+	const char *list = text("TUTTI_CONFIG=%s", config_file("places.conf", text("nodes = ( { name = \"left\"; address = \"127.0.0.1:%d\"; },"
+	                                                                          "{ name = \"middle\"; address = \"127.0.0.1:%d\"; } );\n",
+	                                                                          free_port(), free_port())));
+	tutti_config c[2] = { { .size = sizeof *c, .rank = 0, .ranks = 2, .boot = other },
+		              { .size = sizeof *c, .rank = 1, .ranks = 2, .boot = other } };
+	const tutti_config *none[2] = { NULL }, *program[2] = { &c[0], &c[1] };
+
+	place_by(__LINE__, list, (const char *const[2][3]){ { NULL } }, none);                    /* the list, not torchrun */
+	place_by(__LINE__, list, (const char *const[2][3]){ { boot }, { boot } }, none);          /* the same: an address alone is no place */
+	place_by(__LINE__, list, (const char *const[2][3]){ { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot }, { "TUTTI_RANK=1", "TUTTI_SIZE=2", boot } },
+	         none);                                                                           /* a launcher, not the list */
+	WANT(port_of(board->of[0].addr) == port_of(boot), "rank 0 listens at %s, not at %s", board->of[0].addr, boot);
+	place_by(__LINE__, list, (const char *const[2][3]){ { "TUTTI_RANK=7", "TUTTI_SIZE=9", boot }, { "TUTTI_RANK=7", "TUTTI_SIZE=9", boot } },
+	         program);                                                                        /* the program, not both */
+	WANT(port_of(board->of[0].addr) == port_of(other), "rank 0 listens at %s, not at %s", board->of[0].addr, other);
+	REFUSED(-EINVAL, "TUTTI_RANK is set|TUTTI_SIZE is not", list, "TUTTI_NODE=left", "TUTTI_RANK=1");
+}
+
+/* Known answers: other implementations of docs/wire.md must come to the same. */
+static void test_job_id(void)
+{
+	struct tt_node nodes[2] = { { "left", "10.0.0.1:4000" }, { "right", "10.0.0.2:4000" } };
+	struct tt_boot b = { .size = 2, .address = "10.0.0.1:4000" };
+
+	CU_ASSERT_EQUAL(tt_boot_job_id(&b), 0x0f4abfe5b5a14c12u);
+	b = (struct tt_boot){ .rank = 1, .size = 7, .address = "[::1]:4000" };
+	CU_ASSERT_EQUAL(tt_boot_job_id(&b), 0x0f4abfe5b5a14c12u); /* neither the host nor the size count */
+	b = (struct tt_boot){ .size = 1, .address = "here" };
+	CU_ASSERT_EQUAL(tt_boot_job_id(&b), 0xe4e5e246141cf03cu);
+	b = (struct tt_boot){ .size = 2, .nodes = nodes };
+	CU_ASSERT_EQUAL(tt_boot_job_id(&b), 0x5893941beb0b1036u);
 }
 
 /* ---- */
@@ -732,7 +763,7 @@ static int set_up(void)
 
 static void tear_down(void)
 {
-	static const char *const names[] = { "nodes.conf", "wrong.conf", "order.conf" };
+	static const char *const names[] = { "nodes.conf", "wrong.conf", "order.conf", "places.conf" };
 
 	for (size_t i = 0; i < TT_COUNT(names); i++)
 		unlink(file_at(names[i]));
@@ -771,6 +802,8 @@ static CU_TestInfo file_tests[] = {
 	{ "wrong files", test_config_file },
 	{ "names of nodes", test_node_names },
 	{ "precedence", test_precedence },
+	{ "who gives places", test_who_places },
+	{ "the job's id", test_job_id },
 	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = {
@@ -783,6 +816,10 @@ static CU_SuiteInfo suites[] = {
 
 int main(int argc, char **argv)
 {
+#if !defined(HAVE_LIBSODIUM) || !defined(HAVE_LIBCONFIG)
+	printf("SKIPPED: these tests join with secrets and by config files, and this build has no libsodium or no libconfig\n");
+	return 77;
+#endif
 	if (set_up())
 		return 1;
 	int result = run_suites(suites, argc, argv);

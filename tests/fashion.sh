@@ -95,13 +95,13 @@ complains() { # what the sentence must hold, the status wanted, options
 }
 
 complains 'did you mean --epochs' 2 --epoch 3
-complains "no option '-x'" 2 -x
+complains "no option '-x': see --help" 2 -x
 complains "no algorithm 'nonsense': there is .*allreduce" 2 --algorithm nonsense
 complains 'whole number from 1' 2 --epochs 0
 complains 'whole number from 1' 2 --batch=12x
 complains 'number above 0' 2 --rate -1
 complains 'whole number, 0 or more' 2 --seed -5
-complains 'needs a N after it' 2 --epochs
+complains 'needs a number after it' 2 --epochs
 complains 'takes no value' 2 --json=1
 complains 'apt install dataset-fashion-mnist, or --data DIR' 1 --data "$dir/nowhere"
 
@@ -136,6 +136,9 @@ complains "no file $bad/$labels.gz, nor one without .gz" 1 --data "$bad"
 
 run 4 --data "$dir/nowhere" > "$dir/out" 2> "$dir/err" && fail "four ranks without data end with status 0"
 [ "$(grep -c 'no data directory' "$dir/err")" = 1 ] || fail "four ranks should say once that there is no data: $(cat "$dir/err")"
+run 4 --data "$good" --batch 3 > "$dir/out" 2> "$dir/err" && fail "four ranks share a batch of three samples"
+[ "$(grep -c '4 ranks are more than the 3 samples of a batch' "$dir/err")" = 1 ] ||
+	fail "four ranks should say once that they cannot share three samples: $(cat "$dir/err")"
 run 2 --data "$good" --rate 1000 --epochs 9 > "$dir/out" 2> "$dir/err" && fail "a loss that is no number ends with status 0"
 [ "$(grep -c 'use a smaller --rate' "$dir/err")" = 1 ] || fail "two ranks should say once that the rate is too large: $(cat "$dir/err")"
 

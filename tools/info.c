@@ -28,6 +28,7 @@ struct wire { /* a transport, asked */
 	const char *name;
 	struct tt_device devices[DEVICES_MAX];
 	int count;        /* of devices, or -errno */
+	bool internal;    /* not for jobs: the simulator */
 	char why[512];    /* it is unusable */
 };
 
@@ -40,8 +41,11 @@ static bool ask_wire(struct wire *w, int i)
 	memset(w, 0, sizeof *w);
 	tt_remember("");
 	w->name = t->name;
+	w->internal = t == &tt_sim;
 	w->count = t->list(w->devices, DEVICES_MAX);
-	if (w->count < 0)
+	if (w->internal)
+		strcpy(w->why, "for Tutti's own tests");
+	else if (w->count < 0)
 		snprintf(w->why, sizeof w->why, "%s", *tt_why() ? tt_why() : strerror(-w->count));
 	w->count = w->count > DEVICES_MAX ? DEVICES_MAX : w->count;
 	return true;
@@ -104,7 +108,7 @@ static const char *shown_value(const struct tt_settings *all, int s, char *room,
 static void print_wire(const struct wire *w)
 {
 	if (w->count <= 0)
-		printf("  %-10s %s%s\n", w->name, w->count < 0 ? "unusable: " : "no devices", w->why);
+		printf("  %-10s %s%s\n", w->name, w->internal ? "" : w->count < 0 ? "unusable: " : "no devices", w->why);
 	for (int i = 0; i < w->count; i++) {
 		const struct tt_device *d = &w->devices[i];
 		printf("  %-10s %-16s ", i ? "" : w->name, d->name);

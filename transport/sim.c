@@ -421,10 +421,13 @@ static void land_piece(struct tt_sim_world *w, struct flight *f)
 	}
 	unsigned i = f->order[f->landed++];
 	size_t from = f->cut[i], len = f->cut[i + 1] - from;
-	if (op->kind == TT_PUT)
+	if (op->kind == TT_PUT) {
 		copy_piece(remote + from, local + from, len);
-	else
+		f->from->other->base.received += len;
+	} else {
 		copy_piece(local + from, remote + from, len);
+		f->from->base.received += len;
+	}
 	if (f->landed == f->pieces)
 		complete(w, f, 0);
 	else
@@ -640,6 +643,7 @@ static void deliver(struct tt_sim_world *w, struct peer *p, struct parcel *c)
 	const struct tt_events *events = p->base.net->events;
 
 	tt_list_remove(&c->node);
+	p->base.received += c->len + 1;
 	if (c->message)
 		events->message(&p->base, c->bytes, c->len);
 	else

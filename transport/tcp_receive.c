@@ -289,6 +289,7 @@ static ssize_t receive(struct tt_tcp_peer *p, bool *all)
 		size_t placed = tt_min((size_t)n, first);
 		advance(p, placed);
 		p->in_pos += (size_t)n;
+		p->base.received += (size_t)n;
 		p->in_end += (size_t)n - placed;
 	}
 	*all = n == (ssize_t)(first + second);

@@ -45,11 +45,3 @@ void tt_op_finish(struct tt_op *op, int err)
 	op->err = err;
 	op->done(op); /* may free or post the op again: not ours from here on */
 }
-
-void tt_queue_finish(struct tt_op_queue *q, int err)
-{
-	struct tt_op *op;
-
-	while ((op = tt_queue_pop(q)))
-		tt_op_finish(op, err);
-}

@@ -118,6 +118,7 @@ struct tt_net { /* each transport embeds this first in its own struct */
 struct tt_peer { /* likewise embedded first; lives until disconnect() */
 	struct tt_net *net;
 	void *user;
+	uint64_t received; /* grows with whatever comes from it, also in pieces: a sign of life */
 	char addr[96];   /* the other end as a person would name it, for messages: "10.0.0.7:4000" */
 };
 
@@ -159,5 +160,4 @@ struct tt_op_queue {
 void tt_queue_push(struct tt_op_queue *, struct tt_op *);
 struct tt_op *tt_queue_pop(struct tt_op_queue *);
 void tt_op_finish(struct tt_op *, int err); /* sets err and calls done(), once; the op is the caller's again */
-void tt_queue_finish(struct tt_op_queue *, int err); /* all of them, in order */
 #endif

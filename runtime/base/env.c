@@ -71,6 +71,8 @@ int tt_settings_load(struct tt_settings *all)
 
 void tt_settings_free(struct tt_settings *all)
 {
+	if (all->of[TT_SECRET].value)
+		explicit_bzero(all->of[TT_SECRET].value, strlen(all->of[TT_SECRET].value));
 	for (int i = 0; i < TT_SETTINGS; i++)
 		free(all->of[i].value);
 	memset(all, 0, sizeof *all);

@@ -1,0 +1,44 @@
+/* procs.h - for tests that fork: checks of the parent that say more than their condition, and children that write nothing
+ * twice. The children of CUnit programs cannot use its asserts: they report through memory that they share. */
+#ifndef TT_TEST_PROCS_H
+#define TT_TEST_PROCS_H
+#include "base.h"
+#include <CUnit/CUnit.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SLOW = 4 }; /* how much more time everything may take */
+#else
+enum { SLOW = 1 };
+#endif
+
+#define WANT(condition, ...) want(condition, #condition, __FILE__, __LINE__, __VA_ARGS__)
+
+static inline void want(bool good, const char *text, const char *file, int line, const char *fmt, ...) TT_FORMAT(5, 6);
+static inline void want(bool good, const char *text, const char *file, int line, const char *fmt, ...)
+{
+	va_list args;
+
+	CU_assertImplementation(good, (unsigned)line, text, file, "", CU_FALSE);
+	if (good)
+		return;
+	va_start(args, fmt);
+	printf("line %d: %s: ", line, text);
+	vprintf(fmt, args);
+	printf("\n");
+	va_end(args);
+	fflush(stdout);
+}
+
+static inline pid_t fork_child(void)
+{
+	fflush(stdout);
+	fflush(stderr);
+	return fork();
+}
+
+static inline void sleep_ms(int ms) { usleep((useconds_t)ms * 1000); }
+#endif
