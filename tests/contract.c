@@ -3,10 +3,13 @@
  *
  * contract [--transport sim|tcp|all] [--seeds N] [--seed S] [--breaks] [--no-breaks] [-v] [TEST ...]
  *
- * Each test drives two or three nets in one thread. On sim it runs inside a world of one rank, once a seed; on tcp over
- * 127.0.0.1 a few times and over ::1 once. With no arguments: all transports, then the breaks. */
+ * Each test drives two or three nets in one thread; where a sentence is about the owner's own loads and atomics, on tcp
+ * a second thread does those. On sim it runs inside a world of one rank, once a seed; on tcp over
+ * 127.0.0.1 a few times and over ::1 once. With no arguments: all transports, then the breaks, after a run through the
+ * same path with none of them, which must succeed. */
 #include "base.h"
 #include "breaks.h"
+#include "frame.h"
 #include "sim.h"
 #include "tcp.h"
 #include "transport.h"
@@ -15,6 +18,8 @@
 #include <CUnit/TestRun.h>
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +30,7 @@
 
 _Thread_local enum tt_break tt_break;
 
-enum { GUARD = 4096, BIG = (3 << 20) + 1, MANY = 64, TCP_RUNS = 4, BREAK_SEEDS = 40, BREAK_SECONDS = 60 };
+enum { GUARD = 4096, BIG = (3 << 20) + 1, MANY = 64, TCP_RUNS = 4, BREAK_SEEDS = 40 };
 enum what { UP, MESSAGE, NOTIFY, DOWN, DONE };
 
 struct bench;
@@ -526,34 +531,36 @@ static bool ended(const struct bench *s)
 
 static void test_one_done(struct bench *s)
 {
-	struct call *calls[40];
+	struct call *calls[2][40], *c;
+	int n[2] = { 0 };
 
 	if (!begin(s, 65536))
 		return;
 	for (int i = 0; i < 40; i++) {
-		struct side *from = &s->side[chance(s, 2)];
-		size_t len = chance(s, 1024);
-		from = &s->side[0];
+		size_t who = chance(s, 2), len = chance(s, 1024);
+		struct side *from = &s->side[who];
 		switch (chance(s, 4)) {
 		case 0:
-			calls[i] = make_call(from, TT_PUT, (uint32_t)chance(s, 8), chance(s, 1000), from->local, len);
+			c = make_call(from, TT_PUT, (uint32_t)chance(s, 8), chance(s, 1000), from->local, len);
 			break;
 		case 1:
-			calls[i] = make_call(from, TT_GET, (uint32_t)(chance(s, 4) * 2), chance(s, 1000),
-			                     from->local + 2048, len);
+			c = make_call(from, TT_GET, (uint32_t)(chance(s, 4) * 2), chance(s, 1000), from->local + 2048, len);
 			break;
 		case 2:
-			calls[i] = make_call(from, TT_SEND, (uint32_t)(chance(s, 4) * 2), 0, from->local, len);
+			c = make_call(from, TT_SEND, (uint32_t)(chance(s, 4) * 2), 0, from->local, len);
 			break;
 		default:
-			calls[i] = make_add(from, 8 * chance(s, 100), 1);
+			c = make_add(from, 8 * chance(s, 100), 1);
 		}
+		calls[who][n[who]++] = c;
 	}
-	post_all(s, calls, 40);
+	for (int k = 0; k < 2; k++)
+		if (n[k])
+			post_all(s, calls[k], n[k]);
 	UNTIL(ended(s));
 	settle(s);
-	for (int i = 0; i < 40; i++)
-		CHECK(calls[i]->err == 0 && calls[i]->dones == 1);
+	for (c = s->calls; c; c = c->older)
+		CHECK(c->err == 0 && c->dones == 1);
 }
 
 /* call_done() itself checks where it is called from: here every way in which an op can end. */
@@ -922,11 +929,126 @@ static void test_fence_after_add(struct bench *s)
 	}
 }
 
+/* ---- the owner's other thread: real ones, so on tcp alone ---- */
+
+enum { THREAD_ADDS = 10000, THREAD_WORDS = 4000 };
+static const uint64_t halves[] = { 0x1111111111111111, 0xeeeeeeeeeeeeeeee };
+
+struct owner {
+	pthread_t thread;
+	uint64_t *flips, *watched; /* what it writes, or NULL, and what it reads */
+	uint64_t adds, torn;       /* what it did and saw: to be looked at when it has ended */
+	bool runs, stop;
+};
+
+static bool goes_on(struct owner *o)
+{
+	__atomic_store_n(&o->runs, true, __ATOMIC_RELEASE);
+	return !__atomic_load_n(&o->stop, __ATOMIC_ACQUIRE);
+}
+
+static void *add_and_add(void *arg)
+{
+	struct owner *o = arg;
+
+	for (; goes_on(o); o->adds++)
+		__atomic_fetch_add(o->watched, 1, __ATOMIC_RELAXED);
+	return NULL;
+}
+
+static void *flip_and_watch(void *arg)
+{
+	struct owner *o = arg;
+
+	for (unsigned i = 0; goes_on(o); i++) {
+		uint64_t now = __atomic_load_n(o->watched, __ATOMIC_RELAXED);
+		o->torn += now != halves[0] && now != halves[1];
+		if (o->flips && i % 8 == 0)
+			__atomic_store_n(o->flips, halves[i / 8 % 2], __ATOMIC_RELAXED);
+	}
+	return NULL;
+}
+
+/* Gives the thread a CPU of its own, if there are two: left alone, they often share one, and never meet. */
+static void part_from(pthread_t thread, const cpu_set_t *allowed)
+{
+	int cpu = 0, here = sched_getcpu();
+	cpu_set_t own, rest = *allowed;
+
+	while (cpu < CPU_SETSIZE && (cpu == here || !CPU_ISSET(cpu, allowed)))
+		cpu++;
+	if (cpu == CPU_SETSIZE)
+		return;
+	CPU_ZERO(&own);
+	CPU_SET(cpu, &own);
+	CPU_CLR(cpu, &rest);
+	pthread_setaffinity_np(thread, sizeof own, &own);
+	if (CPU_COUNT(&rest))
+		pthread_setaffinity_np(pthread_self(), sizeof rest, &rest);
+}
+
+/* Posts the ops while the thread runs, and ends it when they have ended. */
+static void post_beside(struct bench *s, struct owner *o, void *(*body)(void *), struct call **calls, int n)
+{
+	bool started = !pthread_create(&o->thread, NULL, body, o), never_arm = s->never_arm;
+	cpu_set_t allowed;
+
+	CHECK(started);
+	CPU_ZERO(&allowed);
+	pthread_getaffinity_np(pthread_self(), sizeof allowed, &allowed);
+	if (started)
+		part_from(o->thread, &allowed);
+	while (started && !__atomic_load_n(&o->runs, __ATOMIC_ACQUIRE))
+		;
+	s->never_arm = true;
+	post_all(s, calls, n);
+	UNTIL(ended(s));
+	s->never_arm = never_arm;
+	__atomic_store_n(&o->stop, true, __ATOMIC_RELEASE);
+	if (started)
+		pthread_join(o->thread, NULL);
+	if (CPU_COUNT(&allowed))
+		pthread_setaffinity_np(pthread_self(), sizeof allowed, &allowed);
+}
+
+static void add_beside_owner(struct bench *s)
+{
+	struct call *calls[THREAD_ADDS];
+	uint64_t *word = (uint64_t *)(void *)(s->side[1].window + 512);
+	struct owner o = { .watched = word };
+
+	for (int i = 0; i < THREAD_ADDS; i++)
+		calls[i] = make_add(&s->side[0], 512, 1);
+	post_beside(s, &o, add_and_add, calls, THREAD_ADDS);
+	CHECK(*word == THREAD_ADDS + o.adds);
+	for (int i = 1; i < THREAD_ADDS; i++)
+		CHECK(calls[i - 1]->result < calls[i]->result); /* old values only grow */
+}
+
+/* PUTs of two steady words, or of one that flips; GETs of one that flips. Nobody ever sees a third value. */
+static void words_beside_owner(struct bench *s, enum tt_kind kind, bool flips)
+{
+	struct call *calls[THREAD_WORDS];
+	struct side *a = &s->side[0], *b = &s->side[1];
+	uint64_t *mine = (uint64_t *)(void *)(a->local + 1024), *theirs = (uint64_t *)(void *)(b->window + 1024);
+	struct owner o = { .watched = kind == TT_PUT ? theirs : mine };
+
+	mine[0] = theirs[0] = halves[0];
+	mine[1] = halves[1];
+	if (flips)
+		o.flips = kind == TT_PUT ? mine : theirs;
+	for (int i = 0; i < THREAD_WORDS; i++)
+		calls[i] = make_call(a, kind, 0, 1024, (char *)&mine[flips ? 0 : i % 2], 8);
+	post_beside(s, &o, flip_and_watch, calls, THREAD_WORDS);
+	for (int i = 0; i < THREAD_WORDS; i++)
+		CHECK(calls[i]->err == 0);
+	CHECK(o.torn == 0);
+}
+
 /* ---- tearing ---- */
 
 static void test_word_is_whole(struct bench *s)
 {
-	const uint64_t patterns[] = { 0x1111111111111111, 0xeeeeeeeeeeeeeeee };
 	struct patience p = wait_ms(s, 5000);
 
 	if (!begin(s, 4096))
@@ -934,20 +1056,25 @@ static void test_word_is_whole(struct bench *s)
 	struct side *a = &s->side[0], *b = &s->side[1];
 	uint64_t *sources = (uint64_t *)(void *)a->local, *results = sources + 64;
 	uint64_t *word = (uint64_t *)(void *)(b->window + 128);
-	*word = patterns[0];
+	*word = halves[0];
 	for (int i = 0; i < 32; i++) {
-		sources[i] = patterns[i % 2];
+		sources[i] = halves[i % 2];
 		results[i] = 0;
 		put(a, 0, 128, (char *)&sources[i], 8);
 		get(a, 0, 128, (char *)&results[i], 8);
 	}
 	while (!ended(s) && turn(s, &p)) {
 		uint64_t now = __atomic_load_n(word, __ATOMIC_RELAXED);
-		CHECK(now == patterns[0] || now == patterns[1]);
+		CHECK(now == halves[0] || now == halves[1]);
 	}
 	for (int i = 0; i < 32; i++)
-		CHECK(results[i] == patterns[0] || results[i] == patterns[1]);
+		CHECK(results[i] == halves[0] || results[i] == halves[1]);
 	CHECK(ended(s));
+	if (s->t != &tt_tcp)
+		return;
+	words_beside_owner(s, TT_PUT, false);
+	words_beside_owner(s, TT_PUT, true);
+	words_beside_owner(s, TT_GET, true);
 }
 
 static void test_sizes(struct bench *s)
@@ -1012,6 +1139,9 @@ static void test_add_is_atomic(struct bench *s)
 		CHECK(c->err == 0 && c->result < 3 * MANY && !seen[c->result]);
 		seen[c->result % (3 * MANY)] = true;
 	}
+	s->never_arm = false;
+	if (s->t == &tt_tcp)
+		add_beside_owner(s);
 }
 
 /* ---- bad arguments ---- */
@@ -1428,26 +1558,36 @@ static void refused_with(struct bench *s, int err)
 	CHECK(count(s, UP, a) == 0 && count(s, UP, b) == 0 && count(s, DOWN, b) == 0);
 }
 
+/* Two nets with a secret each; false: they cannot be had. Only tcp built without libsodium may refuse to keep one. */
+static bool prepare_secrets(struct bench *s, const char *first, const char *second)
+{
+	bool keeps = true;
+
+#ifndef HAVE_LIBSODIUM
+	keeps = s->t != &tt_tcp;
+#endif
+	s->secret[0] = first;
+	s->secret[1] = second;
+	if (keeps)
+		return prepare(s, 4096);
+	static const struct test *told;
+	if (told != current && !quiet)
+		printf("%s on %s: not tested: no libsodium\n", current->name, s->t->name);
+	told = current;
+	s->size = 4096;
+	CHECK(!open_side(s, 0));
+	return false;
+}
+
 static void test_wrong_secret(struct bench *s)
 {
-	s->secret[0] = "0123456789abcdef";
-	s->secret[1] = "0123456789abcdeX";
-	s->size = 4096;
-	if (!open_side(s, 0)) /* built without a way to prove a secret */
-		return;
-	CHECK(open_side(s, 1));
-	if (!s->failed)
+	if (prepare_secrets(s, "0123456789abcdef", "0123456789abcdeX"))
 		refused_with(s, -EACCES);
 }
 
 static void test_right_secret(struct bench *s)
 {
-	s->secret[0] = s->secret[1] = "0123456789abcdef";
-	s->size = 4096;
-	if (!open_side(s, 0))
-		return;
-	CHECK(open_side(s, 1));
-	if (s->failed)
+	if (!prepare_secrets(s, "0123456789abcdef", "0123456789abcdef"))
 		return;
 	connect_side(s, &s->side[0], s->side[1].net->addr);
 	UNTIL(count(s, UP, &s->side[0]) && count(s, UP, &s->side[1]));
@@ -1654,19 +1794,19 @@ static void test_done_without_sleep(struct bench *s)
 	s->never_arm = false;
 }
 
+/* Neither wire can map; one that can needs a test of what it gives. */
 static void test_map(struct bench *s)
 {
 	if (!begin(s, 65536))
 		return;
 	struct side *a = &s->side[0], *b = &s->side[1];
-	fill(b->window, 65536, 9);
-	char *at = s->t->map(a->peer, &b->key);
-	if (!at)
-		return;
-	CHECK(holds(at, 65536, 9));
+	struct tt_key none = { .len = 65536 };
+	CHECK(s->t->map(a->peer, &b->key) == NULL);
+	CHECK(s->t->map(a->peer, &none) == NULL);
+	ENDED_WELL(put(a, 0, 0, a->local, 65536)); /* and asking did no harm */
 	close_side(s, b);
 	UNTIL(count(s, DOWN, a));
-	CHECK(holds(at, 65536, 9)); /* frozen until disconnect */
+	CHECK(s->t->map(a->peer, &b->key) == NULL);
 }
 
 static void test_names(struct bench *s)
@@ -1772,6 +1912,349 @@ static void test_garbage_on_the_port(struct bench *s)
 		close(fds[i]);
 	settle(s);
 	CHECK(count(s, UP, b) == 1 && count(s, DOWN, b) == 0);
+}
+
+/* ---- tcp alone: a peer that is proven, and then talks nonsense to side 1; side 0 is honest ---- */
+
+enum { ROGUE_EPOCH = 7, ROGUE_SIZE = 65536, HONEST_AT = 32768, LOOSE_AT = 40000, TAIL = 64 };
+
+struct rogue {
+	int fd;
+	struct tt_peer *peer; /* what side 1 calls it */
+	int downs;            /* of side 1, before */
+};
+
+static void say(struct bench *s, const struct rogue *r, const void *bytes, size_t len)
+{
+	CHECK(send(r->fd, bytes, len, MSG_NOSIGNAL) == (ssize_t)len);
+}
+
+/* Turns the crank until so many bytes have come; false: they do not. */
+static bool hear(struct bench *s, const struct rogue *r, void *to, size_t len)
+{
+	struct patience p = wait_ms(s, 5000);
+	size_t n = 0;
+
+	do {
+		ssize_t got = recv(r->fd, (char *)to + n, len - n, MSG_DONTWAIT);
+		if (got == 0 || (got < 0 && errno != EAGAIN))
+			return false;
+		n += got > 0 ? (size_t)got : 0;
+	} while (n < len && turn(s, &p));
+	return n == len;
+}
+
+/* Nothing is sent back: the next that comes is the end. */
+static bool hears_the_end(struct bench *s, const struct rogue *r)
+{
+	char byte;
+
+	if (hear(s, r, &byte, 1))
+		return false;
+	ssize_t n = recv(r->fd, &byte, 1, MSG_DONTWAIT); /* a reset is told once, then it is the end */
+	return n == 0 || (n < 0 && errno != EAGAIN);
+}
+
+static struct rogue come_in(struct bench *s)
+{
+	struct side *b = &s->side[1];
+	struct tt_hello h = { .version = TT_FRAME_VERSION, .epoch = ROGUE_EPOCH, .job = s->job[1] }, theirs;
+	struct tt_peer *honest = b->peer;
+	struct rogue r = { .fd = dial(b->net->addr), .downs = count(s, DOWN, b) };
+	uint8_t hello[TT_HELLO_SIZE], proof[TT_PROOF_SIZE] = { 0 };
+	int ups = count(s, UP, b);
+
+	CHECK(r.fd >= 0);
+	tt_hello_pack(&h, hello);
+	say(s, &r, hello, sizeof hello);
+	CHECK(hear(s, &r, hello, sizeof hello));
+	CHECK(tt_hello_unpack(hello, sizeof hello, &theirs) && theirs.job == h.job && theirs.epoch == 1);
+	say(s, &r, proof, sizeof proof);
+	CHECK(hear(s, &r, proof, sizeof proof) && all((char *)proof, sizeof proof, 0));
+	UNTIL(count(s, UP, b) == ups + 1);
+	r.peer = b->peer;
+	b->peer = honest;
+	return r;
+}
+
+static void check_unharmed(struct bench *s)
+{
+	struct side *a = &s->side[0], *b = &s->side[1];
+
+	ENDED_WELL(put(a, 0, HONEST_AT, a->local, 64));
+	ENDED_WELL(get(a, 0, HONEST_AT, a->local + 64, 64));
+	CHECK(holds(a->local + 64, 64, 5) && holds(b->window + HONEST_AT, 64, 5));
+	CHECK(all(b->window, HONEST_AT, 0) && all(b->window + LOOSE_AT + 4096, ROGUE_SIZE - LOOSE_AT - 4096, 0));
+	CHECK(all(b->local, ROGUE_SIZE, 0));
+	CHECK(guards_hold(b->window, ROGUE_SIZE) && guards_hold(b->local, ROGUE_SIZE));
+	CHECK(count(s, NOTIFY, b) == 0 && count(s, MESSAGE, b) == 0 && count(s, DOWN, a) == 0);
+}
+
+/* It is down at side 1, and nobody else is. */
+static void see_it_lost(struct bench *s, const struct rogue *r)
+{
+	struct side *b = &s->side[1];
+	struct tt_peer *honest = b->peer;
+
+	UNTIL(count(s, DOWN, b) > r->downs);
+	CHECK(count(s, DOWN, b) == r->downs + 1);
+	CHECK(nth(s, DOWN, b, r->downs)->peer == r->peer && nth(s, DOWN, b, r->downs)->value == -ECONNRESET);
+	if (!s->failed) {
+		b->peer = r->peer;
+		disconnect(s, b);
+		b->peer = honest;
+	}
+	check_unharmed(s);
+}
+
+static bool begin_with_rogues(struct bench *s)
+{
+	if (!begin(s, ROGUE_SIZE))
+		return false;
+	s->never_arm = true; /* the rogue's socket is not among those that would wake us */
+	fill(s->side[0].local, 64, 5);
+	return true;
+}
+
+/* What the tables below say in job, epoch, key and slot is what is wrong with them. The length with as much of the
+ * payload as is sent: no more, for what follows a frame is the next one, and would be nonsense too. */
+static size_t pack_wrong(struct bench *s, struct tt_frame f, unsigned slot, uint8_t to[TT_FRAME_SIZE + TAIL])
+{
+	uint64_t key;
+
+	memcpy(&key, s->side[1].key.raw, 8);
+	f.job ^= tt_frame_fold(s->job[1]);
+	f.epoch ^= ROGUE_EPOCH;
+	f.key ^= key;
+	f.slot ^= (uint16_t)slot;
+	tt_frame_pack(&f, to);
+	memset(to + TT_FRAME_SIZE, 0x99, TAIL);
+	return TT_FRAME_SIZE + tt_min(tt_frame_payload(&f), TAIL);
+}
+
+struct wrong {
+	const char *what;
+	struct tt_frame frame;
+	uint32_t why; /* of the NAK */
+};
+#define WRONG(what, ...) { what, { __VA_ARGS__ }, 0 }
+#define NAKED(nak, what, ...) { what, { __VA_ARGS__ }, nak }
+enum { WHOLE = TT_FRAME_INLINE | TT_FRAME_LAST };
+
+static void tell_which(const struct bench *s, const struct wrong *w)
+{
+	if (s->failed && !quiet)
+		printf("  with %s\n", w->what);
+}
+
+static void test_nonsense(struct bench *s)
+{
+	static const struct wrong wrongs[] = {
+		WRONG("another job", .kind = TT_FRAME_ACK, .job = 1),
+		WRONG("a PUT of another job", .kind = TT_FRAME_PUT, .flags = WHOLE, .len = 8, .word = 1, .job = 1u << 31),
+		WRONG("another life", .kind = TT_FRAME_ACK, .epoch = 1),
+		WRONG("a PUT of another life", .kind = TT_FRAME_PUT, .flags = WHOLE, .len = 8, .word = 1, .epoch = 8),
+		WRONG("kind 0", .kind = 0),
+		WRONG("kind 9", .kind = TT_FRAME_ACK + 1),
+		WRONG("kind 255", .kind = 255),
+		WRONG("a PUT with NOTIFY that is not the last", .kind = TT_FRAME_PUT, .flags = TT_FRAME_NOTIFY, .len = 8),
+		WRONG("a PUT inline that is not the last", .kind = TT_FRAME_PUT, .flags = TT_FRAME_INLINE, .len = 8,
+		      .word = 1),
+		WRONG("a PUT with flag 16", .kind = TT_FRAME_PUT, .flags = TT_FRAME_LAST | 16, .len = TAIL),
+		WRONG("a PUT with a notify of 25 bits", .kind = TT_FRAME_PUT, .flags = WHOLE | TT_FRAME_NOTIFY, .len = 8,
+		      .notify = 1 << 24, .word = 1),
+		WRONG("a GET with NOTIFY", .kind = TT_FRAME_GET, .flags = TT_FRAME_NOTIFY, .len = 8),
+		WRONG("an ADD with LAST", .kind = TT_FRAME_ADD, .flags = TT_FRAME_LAST, .word = 1),
+		WRONG("a SEND with LAST", .kind = TT_FRAME_SEND, .flags = TT_FRAME_LAST, .len = 8),
+		WRONG("a SEND inline", .kind = TT_FRAME_SEND, .flags = TT_FRAME_INLINE, .len = 8),
+		WRONG("an ACK with LAZY", .kind = TT_FRAME_ACK, .flags = TT_FRAME_LAZY),
+		WRONG("a NAK without a reason", .kind = TT_FRAME_NAK),
+		WRONG("a NAK with reason 4", .kind = TT_FRAME_NAK, .notify = TT_NAK_INVALID + 1),
+		WRONG("a PUT inline of 9", .kind = TT_FRAME_PUT, .flags = WHOLE, .len = 9, .word = 1),
+		WRONG("a PUT longer than a piece", .kind = TT_FRAME_PUT, .flags = TT_FRAME_LAST,
+		      .len = TT_FRAME_PIECE_MAX + 1),
+		WRONG("a PUT of 2^64 - 1", .kind = TT_FRAME_PUT, .flags = TT_FRAME_LAST, .len = UINT64_MAX),
+		WRONG("a SEND that is too long", .kind = TT_FRAME_SEND, .len = TT_FRAME_MESSAGE_MAX + 1),
+		WRONG("a SEND of 2^64 - 1", .kind = TT_FRAME_SEND, .len = UINT64_MAX),
+		WRONG("an ADD with a length", .kind = TT_FRAME_ADD, .len = 8, .word = 1),
+		WRONG("an ACK with a length", .kind = TT_FRAME_ACK, .len = 1),
+		WRONG("slot 256", .kind = TT_FRAME_PUT, .flags = WHOLE, .len = 8, .word = 1, .slot = TT_FRAME_SLOTS),
+		WRONG("slot 65535", .kind = TT_FRAME_ADD, .word = 1, .slot = 65535),
+		WRONG("a NAK of slot 256", .kind = TT_FRAME_NAK, .notify = TT_NAK_STALE, .slot = TT_FRAME_SLOTS),
+		WRONG("an ack of what was not sent", .kind = TT_FRAME_ACK, .ack = 1),
+		WRONG("an ack that runs backwards", .kind = TT_FRAME_ACK, .ack = UINT32_MAX),
+		WRONG("a PUT with such an ack", .kind = TT_FRAME_PUT, .flags = WHOLE, .len = 8, .word = 1, .ack = 1),
+		WRONG("a NAK of nothing", .kind = TT_FRAME_NAK, .notify = TT_NAK_STALE, .slot = 3),
+		WRONG("a REPLY to nothing", .kind = TT_FRAME_REPLY, .flags = TT_FRAME_LAST, .len = TAIL, .slot = 3),
+		WRONG("a REPLY inline to nothing", .kind = TT_FRAME_REPLY, .flags = WHOLE, .len = 8, .word = 1, .slot = 3),
+		WRONG("a SUM for nothing", .kind = TT_FRAME_SUM, .word = 1, .slot = 3),
+	};
+	uint8_t bytes[TT_FRAME_SIZE + TAIL];
+
+	if (!begin_with_rogues(s))
+		return;
+	for (size_t i = 0; i < TT_COUNT(wrongs) && !s->failed; i++) {
+		struct rogue r = come_in(s);
+		say(s, &r, bytes, pack_wrong(s, wrongs[i].frame, 0, bytes));
+		CHECK(hears_the_end(s, &r));
+		see_it_lost(s, &r);
+		close(r.fd);
+		tell_which(s, &wrongs[i]);
+	}
+}
+
+/* Side 1 asks the rogue for 64 bytes, and is answered so. */
+static void test_false_answers(struct bench *s)
+{
+	static const struct wrong wrongs[] = {
+		WRONG("one byte more", .kind = TT_FRAME_REPLY, .flags = TT_FRAME_LAST, .len = 65),
+		WRONG("much more", .kind = TT_FRAME_REPLY, .len = TT_FRAME_PIECE),
+		WRONG("the last of it, but less", .kind = TT_FRAME_REPLY, .flags = TT_FRAME_LAST, .len = 63),
+		WRONG("all of it, but not the last", .kind = TT_FRAME_REPLY, .len = 64),
+		WRONG("the second half first", .kind = TT_FRAME_REPLY, .flags = TT_FRAME_LAST, .len = 32, .offset = 32),
+		WRONG("a piece from beyond", .kind = TT_FRAME_REPLY, .flags = TT_FRAME_LAST, .len = 64, .offset = 64),
+		WRONG("a piece from before", .kind = TT_FRAME_REPLY, .flags = TT_FRAME_LAST, .len = 64,
+		      .offset = UINT64_MAX - 31),
+		WRONG("8 bytes inline", .kind = TT_FRAME_REPLY, .flags = WHOLE, .len = 8, .word = UINT64_MAX),
+		WRONG("another slot", .kind = TT_FRAME_REPLY, .flags = TT_FRAME_LAST, .len = 64, .slot = 1),
+		WRONG("a NAK of another slot", .kind = TT_FRAME_NAK, .notify = TT_NAK_RANGE, .slot = 1),
+		WRONG("a SUM", .kind = TT_FRAME_SUM, .word = 1),
+		WRONG("an ack", .kind = TT_FRAME_ACK, .ack = 1),
+	};
+	uint8_t bytes[TT_FRAME_SIZE + TAIL];
+	struct tt_frame asked = { 0 };
+
+	if (!begin_with_rogues(s))
+		return;
+	struct side *b = &s->side[1];
+	for (size_t i = 0; i < TT_COUNT(wrongs) && !s->failed; i++) {
+		struct rogue r = come_in(s);
+		struct call *c = make_call(b, TT_GET, 0, 0, b->local, 64);
+		struct tt_peer *honest = b->peer;
+		b->peer = r.peer;
+		post(c);
+		b->peer = honest;
+		CHECK(hear(s, &r, bytes, TT_FRAME_SIZE) && tt_frame_unpack(bytes, TT_FRAME_SIZE, &asked));
+		CHECK(asked.kind == TT_FRAME_GET && asked.len == 64);
+		say(s, &r, bytes, pack_wrong(s, wrongs[i].frame, asked.slot, bytes));
+		CHECK(hears_the_end(s, &r));
+		UNTIL(c->dones);
+		CHECK(c->err == -ECONNRESET);
+		see_it_lost(s, &r);
+		close(r.fd);
+		tell_which(s, &wrongs[i]);
+	}
+}
+
+static void test_cut_short(struct bench *s)
+{
+	static const struct wrong wrongs[] = { /* the one of them that may leave bytes behind lands in a loose place */
+		WRONG("a SEND", .kind = TT_FRAME_SEND, .len = 1000),
+		WRONG("a PUT", .kind = TT_FRAME_PUT, .flags = TT_FRAME_LAST | TT_FRAME_NOTIFY, .notify = 9,
+		      .offset = LOOSE_AT, .len = 1000),
+		WRONG("a first piece", .kind = TT_FRAME_PUT, .offset = LOOSE_AT, .len = TAIL, .word = 1000),
+		WRONG("an ACK", .kind = TT_FRAME_ACK),
+	};
+	uint8_t bytes[TT_FRAME_SIZE + TAIL];
+
+	if (!begin_with_rogues(s))
+		return;
+	for (size_t i = 0; i < TT_COUNT(wrongs) && !s->failed; i++) {
+		const size_t lens[] = { 1, 30, TT_FRAME_SIZE - 1, TT_FRAME_SIZE + TAIL };
+		for (size_t k = 0; k < TT_COUNT(lens); k++) {
+			struct rogue r = come_in(s);
+			pack_wrong(s, wrongs[i].frame, 0, bytes);
+			say(s, &r, bytes, wrongs[i].frame.kind == TT_FRAME_ACK && k == 3 ? 40 : lens[k]);
+			some_turns(s, 3);
+			close(r.fd);
+			see_it_lost(s, &r);
+			tell_which(s, &wrongs[i]);
+		}
+	}
+}
+
+/* All on one connection, which lives on. */
+static void test_refused_frames(struct bench *s)
+{
+	static const struct wrong wrongs[] = {
+		NAKED(TT_NAK_STALE, "a PUT inline with a bad key", .kind = TT_FRAME_PUT, .flags = WHOLE, .len = 8,
+		      .word = 1, .key = 1 << 24),
+		NAKED(TT_NAK_STALE, "a PUT with a bad key", .kind = TT_FRAME_PUT, .flags = TT_FRAME_LAST, .len = TAIL,
+		      .key = UINT64_MAX),
+		NAKED(TT_NAK_STALE, "a notify with a bad key", .kind = TT_FRAME_PUT, .flags = WHOLE | TT_FRAME_NOTIFY,
+		      .len = 8, .key = 1),
+		NAKED(TT_NAK_STALE, "a PUT with a place beyond the table", .kind = TT_FRAME_PUT, .flags = WHOLE, .len = 8,
+		      .key = 0xffff00),
+		NAKED(TT_NAK_RANGE, "a PUT across the end", .kind = TT_FRAME_PUT, .flags = WHOLE, .len = 8,
+		      .offset = ROGUE_SIZE - 7, .word = UINT64_MAX),
+		NAKED(TT_NAK_RANGE, "a PUT behind the end", .kind = TT_FRAME_PUT, .flags = TT_FRAME_LAST, .len = TAIL,
+		      .offset = ROGUE_SIZE),
+		NAKED(TT_NAK_RANGE, "a PUT before the start", .kind = TT_FRAME_PUT, .flags = TT_FRAME_LAST, .len = TAIL,
+		      .offset = UINT64_MAX - TAIL + 1),
+		NAKED(TT_NAK_RANGE, "a PUT with 2^64 - 1 to follow", .kind = TT_FRAME_PUT, .flags = TT_FRAME_LAST,
+		      .len = TAIL, .word = UINT64_MAX),
+		NAKED(TT_NAK_RANGE, "a PUT with too much to follow", .kind = TT_FRAME_PUT, .flags = TT_FRAME_LAST,
+		      .len = TAIL, .word = ROGUE_SIZE - TAIL + 1),
+		NAKED(TT_NAK_STALE, "a GET with a bad key", .kind = TT_FRAME_GET, .len = 8, .key = 1 << 24),
+		NAKED(TT_NAK_RANGE, "a GET of too much", .kind = TT_FRAME_GET, .len = ROGUE_SIZE + 1),
+		NAKED(TT_NAK_RANGE, "a GET of 2^64 - 1", .kind = TT_FRAME_GET, .len = UINT64_MAX, .offset = 2),
+		NAKED(TT_NAK_STALE, "an ADD with a bad key", .kind = TT_FRAME_ADD, .word = 1, .key = 1 << 24),
+		NAKED(TT_NAK_RANGE, "an ADD behind the end", .kind = TT_FRAME_ADD, .word = 1, .offset = ROGUE_SIZE),
+		NAKED(TT_NAK_INVALID, "an ADD that is not aligned", .kind = TT_FRAME_ADD, .word = 1, .offset = 4),
+	};
+	const struct tt_frame pieces[] = {
+		{ .kind = TT_FRAME_PUT, .len = TAIL, .word = ROGUE_SIZE, .slot = 77 }, /* the whole does not fit */
+		{ .kind = TT_FRAME_PUT, .flags = TT_FRAME_LAST | TT_FRAME_NOTIFY, .offset = TAIL, .len = TAIL, .slot = 77 },
+	};
+	uint8_t bytes[TT_FRAME_SIZE + TAIL];
+	struct tt_frame f = { 0 };
+	uint32_t puts = 0;
+
+	if (!begin_with_rogues(s))
+		return;
+	struct side *b = &s->side[1];
+	struct rogue r = come_in(s);
+	for (size_t i = 0; i < TT_COUNT(wrongs) && !s->failed; i++) {
+		const struct tt_frame *w = &wrongs[i].frame;
+		say(s, &r, bytes, pack_wrong(s, *w, 10 + (unsigned)i, bytes));
+		puts += w->kind == TT_FRAME_PUT;
+		CHECK(hear(s, &r, bytes, TT_FRAME_SIZE) && tt_frame_unpack(bytes, TT_FRAME_SIZE, &f));
+		CHECK(f.kind == TT_FRAME_NAK && f.slot == 10 + i && f.notify == wrongs[i].why && f.ack == puts);
+		CHECK(f.job == tt_frame_fold(s->job[1]) && f.epoch == 1);
+		check_unharmed(s);
+		tell_which(s, &wrongs[i]);
+	}
+	for (int i = 0; i < 2; i++)
+		say(s, &r, bytes, pack_wrong(s, pieces[i], 0, bytes));
+	CHECK(hear(s, &r, bytes, TT_FRAME_SIZE) && tt_frame_unpack(bytes, TT_FRAME_SIZE, &f));
+	CHECK(f.kind == TT_FRAME_NAK && f.slot == 77 && f.notify == TT_NAK_RANGE && f.ack == puts + 1);
+	check_unharmed(s);
+	f = (struct tt_frame){ .kind = TT_FRAME_PUT, .flags = TT_FRAME_LAST, .len = TAIL, .offset = LOOSE_AT };
+	say(s, &r, bytes, pack_wrong(s, f, 0, bytes)); /* nothing is wrong with this one */
+	CHECK(hear(s, &r, bytes, TT_FRAME_SIZE) && tt_frame_unpack(bytes, TT_FRAME_SIZE, &f));
+	CHECK(f.kind == TT_FRAME_ACK && f.ack == puts + 2 && all(b->window + LOOSE_AT, TAIL, 0x99));
+	CHECK(count(s, DOWN, b) == 0);
+	close(r.fd);
+	see_it_lost(s, &r);
+}
+
+/* It asks and asks, and never reads. */
+static void test_too_many_requests(struct bench *s)
+{
+	enum { ASKED = 1000 };
+	static uint8_t bytes[ASKED * TT_FRAME_SIZE + TAIL];
+	struct tt_frame f = { .kind = TT_FRAME_GET, .len = ROGUE_SIZE };
+	int small = 4096;
+
+	if (!begin_with_rogues(s))
+		return;
+	struct rogue r = come_in(s);
+	setsockopt(r.fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+	for (unsigned i = 0; i < ASKED; i++)
+		pack_wrong(s, f, i % TT_FRAME_SLOTS, bytes + i * TT_FRAME_SIZE);
+	say(s, &r, bytes, ASKED * TT_FRAME_SIZE);
+	see_it_lost(s, &r);
+	close(r.fd);
 }
 
 /* ---- sim alone: worlds of several ranks, each with a bench of its own ---- */
@@ -2057,11 +2540,16 @@ static const struct test tests[] = {
 	T(done_may_free, "The op is the caller's again from done() on"),
 	T(lazy_done_comes, "TT_LAZY: done() may wait until the target goes to sleep, and no longer"),
 	T(done_without_sleep, "without it the acknowledgement goes at once"),
-	T(map, "a plain pointer to the peer's region, or NULL; after down() it stays valid, frozen"),
+	T(map, "the peer's region in my address space, or NULL: always NULL on these wires"),
 	T(names, "give this text to whoever should connect"),
 	T(mixture, "all of it at once"),
 	ONLY(ONLY_TCP, no_copies, "payload of 4 KiB and more is not copied in user space"),
 	ONLY(ONLY_TCP, garbage_on_the_port, "strangers on the port disturb nobody"),
+	ONLY(ONLY_TCP, nonsense, "a frame that is none, from a proven peer, breaks that connection and nothing else"),
+	ONLY(ONLY_TCP, false_answers, "an answer that does not fit the question breaks the connection; nothing lands"),
+	ONLY(ONLY_TCP, cut_short, "a frame that ends in the middle breaks the connection, and is told to nobody"),
+	ONLY(ONLY_TCP, refused_frames, "a request that cannot be is answered with a NAK, and hurts no other"),
+	ONLY(ONLY_TCP, too_many_requests, "at most 256 requests without an answer"),
 	ONLY(OWN_WORLD, kill, "killed between data and notify; every wait of its fibers returns"),
 	ONLY(OWN_WORLD, replay, "from one seed, one run"),
 	ONLY(OWN_WORLD, cut, "the link breaks for good: both see down; connecting gives -EHOSTUNREACH"),
@@ -2182,7 +2670,16 @@ static const struct { const char *name, *sentence; } breaks[] = {
 #undef X
 };
 
-/* In a child: writes the number of each test before it runs; ends with 1 as soon as one fails, with 0 if none does. */
+enum { TEST_SECONDS = 30 }; /* a test that takes longer hangs, if without a break none comes near it */
+enum { ENDED_CLEAN, ENDED_CAUGHT, ENDED_LOST }; /* LOST: for a reason that says nothing about the wire */
+
+struct trial {
+	int status;
+	size_t last;      /* the test it ended in */
+	uint64_t longest; /* how long a test took at most */
+};
+
+/* In a child: writes the number of each test before it runs; ends with CAUGHT as soon as one fails. */
 static void run_broken(const struct tt_transport *t, enum tt_break which, int out)
 {
 	uint64_t seeds = t == &tt_sim ? BREAK_SEEDS : 2;
@@ -2191,24 +2688,27 @@ static void run_broken(const struct tt_transport *t, enum tt_break which, int ou
 	dup2(null, 2);
 	quiet = true;
 	tt_break = which;
-	alarm(BREAK_SECONDS);
 	for (uint64_t seed = 0; seed < seeds; seed++)
 		for (size_t i = 0; i < TT_COUNT(tests); i++) {
 			if (!applies(t, &tests[i]))
 				continue;
-			if (write(out, &i, sizeof i) != sizeof i || !run_once(t, &tests[i], seed, NULL))
-				_exit(1);
+			alarm(TEST_SECONDS);
+			if (write(out, &i, sizeof i) != sizeof i)
+				_exit(ENDED_LOST);
+			if (!run_once(t, &tests[i], seed, NULL))
+				_exit(ENDED_CAUGHT);
 		}
-	_exit(0);
+	_exit(ENDED_CLEAN);
 }
 
-static bool catch_break(const struct tt_transport *t, enum tt_break which)
+static struct trial try_break(const struct tt_transport *t, enum tt_break which)
 {
-	int fds[2], status = 0;
-	size_t last = 0, i;
+	struct trial r = { .status = ENDED_LOST << 8 }; /* as if it had ended so */
+	int fds[2];
+	size_t i;
 
 	if (pipe(fds))
-		return false;
+		return r;
 	fflush(stdout);
 	pid_t child = fork();
 	if (!child) {
@@ -2216,29 +2716,67 @@ static bool catch_break(const struct tt_transport *t, enum tt_break which)
 		run_broken(t, which, fds[1]);
 	}
 	close(fds[1]);
-	while (read(fds[0], &i, sizeof i) == sizeof i)
-		last = i;
+	uint64_t start = tt_now();
+	for (bool more = true; more; start = tt_now()) {
+		more = read(fds[0], &i, sizeof i) == sizeof i;
+		r.longest = tt_max(r.longest, tt_now() - start);
+		if (more)
+			r.last = i;
+	}
 	close(fds[0]);
-	waitpid(child, &status, 0);
-	bool caught = status != 0, hung = WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM;
-	const char *how = !WIFSIGNALED(status) ? "" : hung ? " (it hangs)" : " (it crashes)";
-	if (caught)
-		printf("%s: break %s caught by %s%s\n", t->name, breaks[which].name, tests[last].name, how);
-	else
-		printf("FAILED %s: nothing catches the break %s: %s\n", t->name, breaks[which].name,
-		       breaks[which].sentence);
-	return caught;
+	if (child > 0)
+		waitpid(child, &r.status, 0);
+	return r;
 }
 
+/* How the break was caught; NULL: it was not. */
+static const char *judge(const struct trial *r, const struct trial *clean)
+{
+	static const int crashes[] = { SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGTRAP };
+
+	if (WIFEXITED(r->status)) /* sanitizers have numbers of their own */
+		return WEXITSTATUS(r->status) != ENDED_CLEAN && WEXITSTATUS(r->status) != ENDED_LOST ? "" : NULL;
+	if (WTERMSIG(r->status) == SIGALRM)
+		return clean->longest < TEST_SECONDS * 1000 * TT_MS / 4 ? ", by hanging" : NULL;
+	for (size_t i = 0; i < TT_COUNT(crashes); i++)
+		if (WTERMSIG(r->status) == crashes[i])
+			return ", by a crash";
+	return NULL;
+}
+
+static bool catch_break(const struct tt_transport *t, enum tt_break which, const struct trial *clean)
+{
+	struct trial r = try_break(t, which);
+	const char *how = judge(&r, clean);
+
+	if (how)
+		printf("%s: break %s caught by %s%s\n", t->name, breaks[which].name, tests[r.last].name, how);
+	else
+		printf("FAILED %s: nothing catches the break %s: %s (wait status %#x in %s)\n", t->name,
+		       breaks[which].name, breaks[which].sentence, (unsigned)r.status, tests[r.last].name);
+	return how != NULL;
+}
+
+/* Without a break all must be well on the same path, or to catch one means nothing. */
 static int count_uncaught(void)
 {
 	const struct tt_transport *const both[] = { &tt_sim, &tt_tcp };
 	int uncaught = 0;
 
-	for (size_t k = 0; k < 2; k++)
+	for (size_t k = 0; k < 2; k++) {
+		if (options.only && options.only != both[k])
+			continue;
+		struct trial clean = try_break(both[k], TT_BREAK_NONE);
+		if (clean.status) {
+			printf("FAILED %s: without any break %s fails too (wait status %#x), so the breaks are not tried\n",
+			       both[k]->name, tests[clean.last].name, (unsigned)clean.status);
+			uncaught += TT_BREAKS_END - 1;
+			continue;
+		}
+		printf("%s: no break: all well\n", both[k]->name);
 		for (int b = 1; b < TT_BREAKS_END; b++)
-			if (!options.only || options.only == both[k])
-				uncaught += !catch_break(both[k], (enum tt_break)b);
+			uncaught += !catch_break(both[k], (enum tt_break)b, &clean);
+	}
 	return uncaught;
 }
 
