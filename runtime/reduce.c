@@ -24,7 +24,8 @@
 #define SANITIZED 1
 #endif
 #endif
-#if defined __x86_64__ && defined __GLIBC__ && defined __has_attribute && !defined SANITIZED
+/* clang 14 makes each clone's resolver a global name: not in a library. */
+#if defined __x86_64__ && defined __GLIBC__ && defined __has_attribute && !defined SANITIZED && !defined __clang__
 #if __has_attribute(target_clones)
 #define CLONES __attribute__((target_clones("avx2", "default"))) /* no fma: products must round everywhere alike */
 #endif
