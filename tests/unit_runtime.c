@@ -647,7 +647,8 @@ static void program_fork(tutti *job)
 	if (child == 0) {
 		int refused = tutti_barrier(job, NULL) == -ECHILD;
 		tutti_leave(job);
-		_exit(refused ? 0 : 1);
+		execlp(refused ? "true" : "false", "child", NULL); /* so that no leak checker counts the parent's memory here */
+		_exit(1);
 	}
 	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 	CHECK(tutti_barrier(job, NULL) == 0);
