@@ -2561,13 +2561,19 @@ static const struct test tests[] = {
 
 /* ---- running them ---- */
 
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+enum { SEEDS = 200 }; /* some ten times slower */
+#else
+enum { SEEDS = 2000 };
+#endif
+
 static struct {
 	const struct tt_transport *only;
 	uint64_t seeds, seed;
 	bool one_seed, breaks, no_breaks, verbose;
 	char **words;
 	int word_count;
-} options = { .seeds = 200 };
+} options = { .seeds = SEEDS };
 
 static void run_body(int rank, void *arg)
 {
