@@ -184,7 +184,7 @@ static int check_start(struct tutti *job)
 	return running < IN_FLIGHT_MAX ? 0 : tt_fail(-EAGAIN, "%d collectives are under way: wait for some before starting more", running);
 }
 
-/* One that has left can take part in nothing newer than what it had started. Who went down is named before those who
+/* One that has left can take part in nothing newer than what it had finished. Who went down is named before those who
  * have left because of it. */
 static void check_members(struct tt_coll *c)
 {

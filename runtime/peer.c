@@ -367,7 +367,6 @@ static void take_bye(struct tt_member *m, struct tt_pack *p)
 		tt_member_left(m, started);
 }
 
-
 static void member_message(struct tt_member *m, enum tt_message_type type, struct tt_pack *p)
 {
 	switch (type) {

@@ -42,37 +42,18 @@ typedef uint16_t f16 ELEMENT, bf16 ELEMENT;
 typedef uint32_t i32 ELEMENT; /* unsigned: integers wrap */
 typedef uint64_t i64 ELEMENT;
 
-static inline uint32_t bits32(float v)
-{
-	uint32_t u;
-
-	memcpy(&u, &v, sizeof u);
-	return u;
-}
-
-static inline uint64_t bits64(double v)
-{
-	uint64_t u;
-
-	memcpy(&u, &v, sizeof u);
-	return u;
-}
-
-static inline float float_of(uint32_t u)
-{
-	float v;
-
-	memcpy(&v, &u, sizeof v);
-	return v;
-}
-
-static inline double double_of(uint64_t u)
-{
-	double v;
-
-	memcpy(&v, &u, sizeof v);
-	return v;
-}
+#define BIT_CAST(name, from, to) \
+	static inline to name(from v) \
+	{ \
+		to u; \
+\
+		memcpy(&u, &v, sizeof u); \
+		return u; \
+	}
+BIT_CAST(bits32, float, uint32_t)
+BIT_CAST(bits64, double, uint64_t)
+BIT_CAST(float_of, uint32_t, float)
+BIT_CAST(double_of, uint64_t, double)
 
 /* The 16-bit formats, computed in f32. All ways are worked out and one is selected: branches would not vectorise. */
 

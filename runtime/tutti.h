@@ -8,9 +8,10 @@
  *   may only leave or exec; -ENODEV no such GPU. Joining adds -EADDRINUSE, -EHOSTUNREACH, -EACCES (the secret), -EPROTO
  *   (version or job), -EPERM (refused by rank 0), -ENOTSUP (not in this build) and what sockets and files may say.
  * Waiting. A NULL `tutti_op *` means wait right here, at most the job's deadline (TUTTI_DEADLINE; half as long again for
- *   a window whose owner lives and may just have opened it). When it passes, the silent rank is cut off and named, and the
- *   memory is the caller's again. With an op the call only starts: the op and the memory belong to the library until
- *   tutti_test or tutti_wait returns anything but -EINPROGRESS or -ETIMEDOUT.
+ *   a window whose owner lives and may just have opened it). When it passes, the silent rank is cut off and named (or, if
+ *   all live and take part, a collective is abandoned on all of them), and the memory is the caller's again. With an op the
+ *   call only starts: the op and the memory belong to the library until tutti_test or tutti_wait returns anything but
+ *   -EINPROGRESS or -ETIMEDOUT.
  * Threads. Any thread may call with any job. Collectives must be started in the same order on every rank.
  */
 #ifndef TUTTI_H
@@ -74,8 +75,10 @@ int tutti_wait_notify(tutti_window *, int rank, int slot, uint64_t count, int ti
 /* Started operations. timeout_ms -1: the job's deadline. */
 int tutti_wait(tutti_op *, int timeout_ms); /* 0, the operation's error, or -ETIMEDOUT: op and memory stay the library's */
 int tutti_test(tutti_op *);                 /* -EINPROGRESS while it runs */
-int tutti_cancel(tutti_op *);               /* cuts off the rank that the op waits for; after it the memory is the caller's. 0, or the
-                                             * operation's own result if it had ended */
+int tutti_cancel(tutti_op *);               /* cuts off the silent rank that the op waits for, or abandons a
+                                             * collective in which all take part, on all ranks; after it the
+                                             * memory is the caller's. 0, or the operation's own result if it
+                                             * had ended */
 int tutti_event_fd(tutti *);                /* for a foreign event loop: readable when a started operation may have ended; read
                                              * 8 bytes from it, then test. Closed by tutti_leave. Or -errno */
 
