@@ -23,7 +23,7 @@ struct allreduce {
 static void finish_average(struct allreduce *a)
 {
 	if (a->rule == TUTTI_AVERAGE)
-		tt_scale(a->buf, a->count, a->type, (unsigned)a->coll.job->size);
+		tt_scale(a->buf, a->count, a->type, (unsigned)a->coll.n);
 }
 
 /* ---- recursive doubling: in round k I swap with the rank that differs from me in bit k (Thakur, Rabenseifner, Gropp
@@ -102,7 +102,7 @@ static int advance_doubling(struct tt_coll *c)
 	int more = 1;
 
 	while (more && d->segment * piece < total)
-		more = d->stage == FOLD ? fold(d, c->job->rank) : d->stage == SWAP ? swap_rounds(d, c->job->rank) : unfold(d, c->job->rank);
+		more = d->stage == FOLD ? fold(d, c->me) : d->stage == SWAP ? swap_rounds(d, c->me) : unfold(d, c->me);
 	if (more)
 		finish_average(&d->a);
 	return more;
@@ -114,9 +114,9 @@ static struct allreduce *new_doubling(struct tutti *job, size_t count, uint64_t 
 
 	if (!d)
 		return NULL;
-	for (d->power = 1; 2 * d->power <= job->size; d->power *= 2)
+	for (d->power = 1; 2 * d->power <= d->a.coll.n; d->power *= 2)
 		;
-	d->extra = job->size - d->power;
+	d->extra = d->a.coll.n - d->power;
 	d->a.coll.advance = advance_doubling;
 	return &d->a;
 }
@@ -151,7 +151,7 @@ struct ring {
 
 static size_t block_start(const struct ring *r, int block)
 {
-	return (size_t)((unsigned __int128)r->a.count * (unsigned)block / (unsigned)r->a.coll.job->size);
+	return (size_t)((unsigned __int128)r->a.count * (unsigned)block / (unsigned)r->a.coll.n);
 }
 
 struct span { /* elements */
@@ -161,7 +161,7 @@ struct span { /* elements */
 /* The next chunk of a walk; incoming blocks are those that the left neighbour puts. Steps with empty blocks are passed over. */
 static bool next_chunk(const struct ring *r, struct cursor *c, bool incoming, struct span *s)
 {
-	int n = r->a.coll.job->size, me = r->a.coll.job->rank;
+	int n = r->a.coll.n, me = r->a.coll.me;
 
 	for (; c->step < r->steps; c->step++, c->index = 0) {
 		int block = ((me - c->step - incoming) % n + 2 * n) % n;
@@ -257,7 +257,7 @@ static int collect(struct ring *r, const struct span *s)
 
 	tt_reduce(sum, r->slots + r->in.collected % SLOTS * r->chunk * a->width, s->count, a->type, a->rule);
 	if (r->in.step == r->steps / 2 - 1 && a->rule == TUTTI_AVERAGE)
-		tt_scale(sum, s->count, a->type, (unsigned)a->coll.job->size);
+		tt_scale(sum, s->count, a->type, (unsigned)a->coll.n);
 	if (r->in.collected + SLOTS >= r->to_collect)
 		return 0;
 	return tt_coll_put(&a->coll, r->left, NULL, 0, NULL, 0, TT_LANE_CREDIT, false);
@@ -317,12 +317,11 @@ static void count_collecting(struct ring *r)
 static struct allreduce *new_ring(struct tutti *job, size_t count, size_t width, uint64_t kind)
 {
 	struct ring *r = (struct ring *)tt_coll_new(job, sizeof *r, "all-reduce", count, kind);
-	int n = job->size;
-
 	if (!r)
 		return NULL;
-	r->left = (job->rank - 1 + n) % n;
-	r->right = (job->rank + 1) % n;
+	int n = r->a.coll.n;
+	r->left = (r->a.coll.me - 1 + n) % n;
+	r->right = (r->a.coll.me + 1) % n;
 	r->a.coll.notifier[TT_LANE_DATA] = r->left;
 	r->a.coll.notifier[TT_LANE_CREDIT] = r->right;
 	r->steps = 2 * (n - 1);

@@ -61,6 +61,8 @@ struct tt_coll *tt_coll_new(struct tutti *job, size_t size, const char *what, ui
 	tt_put64(&p, x);
 	tt_put64(&p, y);
 	c->job = job;
+	c->n = job->size;
+	c->me = job->rank;
 	c->what = what;
 	c->print = hash(hash(0x811c9dc5u, what, strlen(what)), arguments, sizeof arguments);
 	c->culprit = -1;
@@ -457,7 +459,7 @@ struct barrier {
 static int advance_barrier(struct tt_coll *c)
 {
 	struct barrier *b = (struct barrier *)c;
-	int n = c->job->size, me = c->job->rank;
+	int n = c->n, me = c->me;
 
 	for (; 1 << b->round < n; b->round++, b->told = false) {
 		int step = 1 << b->round;
@@ -496,7 +498,7 @@ static uint32_t gather_tag(const struct gather *g, uint32_t piece) { return (uin
 static int advance_gather(struct tt_coll *c)
 {
 	struct gather *g = (struct gather *)c;
-	int n = c->job->size, me = c->job->rank;
+	int n = c->n, me = c->me;
 	size_t piece = tt_coll_piece(c->job);
 
 	for (; g->have < n; g->round++, g->sent = g->got = 0) {
@@ -569,9 +571,9 @@ struct broadcast {
 
 static void find_family(struct broadcast *b, int root)
 {
-	int n = b->coll.job->size, low;
+	int n = b->coll.n, low;
 
-	b->me = (b->coll.job->rank - root + n) % n;
+	b->me = (b->coll.me - root + n) % n;
 	for (low = 1; low < n && !(b->me & low); low <<= 1)
 		;
 	b->parent = b->me ? (b->me - low + root) % n : -1;

@@ -222,6 +222,7 @@ const char *tt_window_name(struct tutti *, const struct tutti_window *); /* also
 struct tt_coll { /* one collective on its way: a state machine that messages and notifies push on */
 	struct tt_list link;        /* in job->collectives, in the order started */
 	struct tutti *job;
+	int n, me;                  /* how many take part, and which of them I am: all ranks in here count so */
 	uint32_t seq;               /* the same on every rank */
 	const char *what;
 	uint32_t print;             /* a hash of what was called with which arguments; the same on every rank */
