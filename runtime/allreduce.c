@@ -108,9 +108,9 @@ static int advance_doubling(struct tt_coll *c)
 	return more;
 }
 
-static struct allreduce *new_doubling(struct tutti *job, size_t count, uint64_t kind)
+static struct allreduce *new_doubling(struct tutti *group, size_t count, uint64_t kind)
 {
-	struct doubling *d = (struct doubling *)tt_coll_new(job, sizeof *d, "all-reduce", count, kind);
+	struct doubling *d = (struct doubling *)tt_coll_new(group, sizeof *d, "all-reduce", count, kind);
 
 	if (!d)
 		return NULL;
@@ -314,9 +314,9 @@ static void count_collecting(struct ring *r)
 	r->to_collect = c.collected;
 }
 
-static struct allreduce *new_ring(struct tutti *job, size_t count, size_t width, uint64_t kind)
+static struct allreduce *new_ring(struct tutti *group, size_t count, size_t width, uint64_t kind)
 {
-	struct ring *r = (struct ring *)tt_coll_new(job, sizeof *r, "all-reduce", count, kind);
+	struct ring *r = (struct ring *)tt_coll_new(group, sizeof *r, "all-reduce", count, kind);
 	if (!r)
 		return NULL;
 	int n = r->a.coll.n;
@@ -341,17 +341,18 @@ static struct allreduce *new_ring(struct tutti *job, size_t count, size_t width,
 
 /* ---- the call ---- */
 
-static int choose_ring(struct tutti *job, size_t bytes, bool *ring)
+static int choose_ring(const struct tutti *group, size_t bytes, bool *ring)
 {
+	const struct tt_job *job = group->job;
 	const char *s = tt_setting(&job->settings, TT_ALLREDUCE);
 
 	if (strcmp(s, "auto") && strcmp(s, "ring") && strcmp(s, "doubling"))
 		return tt_fail(-EINVAL, "%s=%s is none of auto, doubling and ring", tt_setting_name(&job->settings, TT_ALLREDUCE), s);
-	*ring = job->size > 1 && bytes && (*s == 'r' || (*s == 'a' && bytes > tt_coll_piece(job)));
+	*ring = group->n > 1 && bytes && (*s == 'r' || (*s == 'a' && bytes > tt_coll_piece(job)));
 	return 0;
 }
 
-int tutti_allreduce(tutti *job, void *buf, size_t count, tutti_type type, tutti_rule rule, tutti_op *op)
+int tutti_allreduce(tutti *group, void *buf, size_t count, tutti_type type, tutti_rule rule, tutti_op *op)
 {
 	size_t width = tt_type_size(type);
 	bool ring = false;
@@ -363,10 +364,10 @@ int tutti_allreduce(tutti *job, void *buf, size_t count, tutti_type type, tutti_
 		return tt_fail(-EINVAL, "all-reduce: %zu elements at NULL", count);
 	if (count > PTRDIFF_MAX / width)
 		return tt_fail(-EINVAL, "all-reduce: %zu elements of %zu bytes are more than memory can hold", count, width);
-	if ((err = choose_ring(job, count * width, &ring)))
+	if ((err = choose_ring(group, count * width, &ring)))
 		return err;
 	uint64_t kind = (uint64_t)type << 16 | (uint64_t)rule << 8 | ring;
-	struct allreduce *a = ring ? new_ring(job, count, width, kind) : new_doubling(job, count, kind);
+	struct allreduce *a = ring ? new_ring(group, count, width, kind) : new_doubling(group, count, kind);
 	if (!a)
 		return -ENOMEM;
 	a->buf = buf;

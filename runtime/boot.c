@@ -160,7 +160,7 @@ uint64_t tt_boot_job_id(const struct tt_boot *b)
 
 /* ---- the rendezvous ---- */
 
-static uint64_t host_id(const struct tutti *job)
+static uint64_t host_id(const struct tt_job *job)
 {
 	char text[64] = "";
 	int fd = tt_world ? -1 : open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
@@ -193,7 +193,7 @@ static void put_entry(struct tt_pack *p, const struct tt_member *m)
 
 static void take_entry(struct tt_pack *p, struct tt_member *m)
 {
-	struct tutti *job = m->job;
+	struct tt_job *job = m->job;
 	uint64_t host = tt_get64(p);
 	char addr[sizeof m->addr];
 
@@ -209,7 +209,7 @@ static void take_entry(struct tt_pack *p, struct tt_member *m)
 }
 
 /* As many cards a piece as a message takes. */
-static void deal_table(struct tutti *job, struct tt_member *to)
+static void deal_table(struct tt_job *job, struct tt_member *to)
 {
 	uint8_t bytes[16384];
 	size_t room = tt_min(sizeof bytes, tt_member_net(to)->send_max);
@@ -227,7 +227,7 @@ static void deal_table(struct tutti *job, struct tt_member *to)
 	}
 }
 
-static void deal_if_complete(struct tutti *job)
+static void deal_if_complete(struct tt_job *job)
 {
 	for (int i = 1; job->rank == 0 && job->carded == job->size && i < job->size; i++)
 		if (job->members[i].state == TT_UP) /* it may have gone down again */
@@ -243,7 +243,7 @@ void tt_boot_card(struct tt_member *m, struct tt_pack *p)
 
 void tt_boot_table(struct tt_member *m, struct tt_pack *p)
 {
-	struct tutti *job = m->job;
+	struct tt_job *job = m->job;
 	uint32_t first = tt_get32(p), n = tt_get32(p);
 
 	if (m->rank != 0 || first > (uint32_t)job->size || n > (uint32_t)job->size - first)
@@ -281,12 +281,12 @@ bool tt_boot_retry(struct tt_member *m)
 
 static bool is_met(void *arg)
 {
-	struct tutti *job = arg;
+	struct tt_job *job = arg;
 
 	return job->carded >= job->size || job->join_err || job->members[0].state == TT_GONE;
 }
 
-static void name_missing(const struct tutti *job, char *text, size_t room)
+static void name_missing(const struct tt_job *job, char *text, size_t room)
 {
 	int named = 0, more = 0;
 
@@ -303,7 +303,7 @@ static void name_missing(const struct tutti *job, char *text, size_t room)
 		snprintf(text + strlen(text), room - strlen(text), " and %d more", more);
 }
 
-static int meeting_failed(struct tutti *job, const struct tt_boot *b)
+static int meeting_failed(struct tt_job *job, const struct tt_boot *b)
 {
 	char missing[80] = "";
 	unsigned long long ms = job->deadline / TT_MS;
@@ -320,7 +320,7 @@ static int meeting_failed(struct tutti *job, const struct tt_boot *b)
 	return tt_fail(-ETIMEDOUT, "rank%s of %d did not join at %s within %llu ms", missing, job->size, b->address, ms);
 }
 
-static int meet_at_rank_0(struct tutti *job, const struct tt_boot *b)
+static int meet_at_rank_0(struct tt_job *job, const struct tt_boot *b)
 {
 	struct tt_member *zero = &job->members[0];
 	uint8_t bytes[1 + ENTRY_MAX];
@@ -340,7 +340,7 @@ static int meet_at_rank_0(struct tutti *job, const struct tt_boot *b)
 	return err || job->carded < job->size ? meeting_failed(job, b) : 0;
 }
 
-int tt_boot_meet(struct tutti *job, const struct tt_boot *b)
+int tt_boot_meet(struct tt_job *job, const struct tt_boot *b)
 {
 	struct tt_member *me = &job->members[job->rank];
 	int err = 0;

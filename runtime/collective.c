@@ -1,7 +1,7 @@
 /* collective.c - what all collectives share; barrier, broadcast and gather.
  *
- * A collective is a state machine, the same on every rank, numbered in the order of the calls. Small pieces travel as
- * messages {DATA, number, print, tag, bytes}, kept here if they come before this rank has got so far. Large ones are put
+ * A collective is a state machine, the same on every rank of its group, numbered in the order of the calls there. Small
+ * pieces travel as messages {DATA, group, number, print, tag, bytes}, kept here if they come before this rank has got so far. Large ones are put
  * straight into memory that the receiver has opened for this one call, each with a notify; notifies of one sender come
  * in the order of its puts, so counting them is enough.
  *
@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum {
-	HEAD = 13,
+	HEAD = 19,
 	IN_FLIGHT_MAX = 1024,
 	AHEAD_MAX = 4 * IN_FLIGHT_MAX, /* how far another rank may be ahead of this one */
 	CHUNK = 256 * 1024,
@@ -24,13 +24,16 @@ enum {
 
 struct kept { /* bytes of a member that no collective has taken yet */
 	struct tt_list link; /* in job->stash; first, see tutti_leave */
-	int from;
+	struct tt_member *member;
+	int from;            /* it, counted in the group */
+	unsigned slot;       /* the group's here, ... */
+	uint32_t uid;        /* ... and everywhere */
 	uint32_t seq, print, tag;
 	size_t len;
 	const void *bytes;   /* behind this struct, or inside a message that is being delivered */
 };
 
-size_t tt_coll_piece(const struct tutti *job)
+size_t tt_coll_piece(const struct tt_job *job)
 {
 	size_t least = 16384;
 
@@ -48,7 +51,7 @@ static uint32_t hash(uint32_t h, const void *bytes, size_t n) /* FNV-1a */
 	return h;
 }
 
-struct tt_coll *tt_coll_new(struct tutti *job, size_t size, const char *what, uint64_t x, uint64_t y)
+struct tt_coll *tt_coll_new(struct tutti *group, size_t size, const char *what, uint64_t x, uint64_t y)
 {
 	struct tt_coll *c = calloc(1, size);
 	uint8_t arguments[16];
@@ -60,9 +63,10 @@ struct tt_coll *tt_coll_new(struct tutti *job, size_t size, const char *what, ui
 	}
 	tt_put64(&p, x);
 	tt_put64(&p, y);
-	c->job = job;
-	c->n = job->size;
-	c->me = job->rank;
+	c->job = group->job;
+	c->group = group;
+	c->n = group->n;
+	c->me = group->me;
 	c->what = what;
 	c->print = hash(hash(0x811c9dc5u, what, strlen(what)), arguments, sizeof arguments);
 	c->culprit = -1;
@@ -78,11 +82,11 @@ static void release(struct tt_coll *c)
 	c->released = true;
 }
 
-static void forget_kept(struct tutti *job, uint32_t seq)
+static void forget_kept(struct tt_job *job, uint32_t uid, const uint32_t *seq) /* NULL: all of the group */
 {
 	tt_list_each(node, &job->stash) {
 		struct kept *k = tt_container_of(node, struct kept, link);
-		if (k->seq != seq)
+		if (k->uid != uid || (seq && k->seq != *seq))
 			continue;
 		tt_list_remove(node);
 		if (k->bytes == k + 1)
@@ -98,7 +102,7 @@ static void end(struct tt_coll *c)
 	tt_timer_stop(&c->stale);
 	tt_list_remove(&c->link);
 	if (c->failed)
-		forget_kept(c->job, c->seq); /* else all of it was taken */
+		forget_kept(c->job, c->group->uid, &c->seq); /* else all of it was taken */
 	r->coll = NULL;
 	r->rank = c->culprit;
 	tt_request_end(r, c->err);
@@ -112,7 +116,7 @@ static void fail(struct tt_coll *c, int err, int culprit)
 		return;
 	c->failed = true;
 	if (err == -ECONNRESET || err == -ENOTCONN) /* others may wait for my part of it; of what was abandoned all are told */
-		c->job->coll_failed = (uint32_t)tt_min(c->job->coll_failed, c->seq);
+		c->group->failed = (uint32_t)tt_min(c->group->failed, c->seq);
 	c->err = err;
 	c->culprit = culprit;
 	if (!c->busy)
@@ -122,13 +126,11 @@ static void fail(struct tt_coll *c, int err, int culprit)
 /* For a reason that the others cannot see: nobody shall wait for a rank that has given up. */
 static void abandon(struct tt_coll *c, int err, int culprit)
 {
-	struct tutti *job = c->job;
-
 	if (c->failed)
 		return;
 	fail(c, err, culprit);
-	for (int i = 0; i < job->size; i++)
-		if (i != job->rank && job->members[i].state == TT_UP)
+	for (int i = 0; i < c->n; i++)
+		if (i != c->me && tt_group_member(c->group, i)->state == TT_UP)
 			tt_coll_send(c, i, TAG_ABORT, NULL, 0);
 }
 
@@ -154,35 +156,38 @@ static void push(struct tt_coll *c)
 }
 
 /* In the order of the calls, so that older ones are not starved. */
-void tt_coll_wake(struct tutti *job)
+void tt_coll_wake(struct tt_job *job)
 {
 	tt_list_each(node, &job->collectives)
 		push(tt_container_of(node, struct tt_coll, link));
 }
 
-static struct tt_coll *find(struct tutti *job, uint32_t seq)
+static struct tt_coll *find(const struct tutti *group, uint32_t seq)
 {
-	tt_list_each(node, &job->collectives) {
+	tt_list_each(node, &group->job->collectives) {
 		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
-		if (c->seq == seq)
+		if (c->group == group && c->seq == seq)
 			return c;
 	}
 	return NULL;
 }
 
-uint32_t tt_coll_finished(struct tutti *job)
+uint32_t tt_coll_finished(const struct tutti *group)
 {
-	uint32_t running = tt_list_empty(&job->collectives) ? job->coll_started : tt_container_of(job->collectives.next, struct tt_coll, link)->seq;
-
-	return (uint32_t)tt_min(running, job->coll_failed);
+	tt_list_each(node, &group->job->collectives) {
+		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
+		if (c->group == group)
+			return (uint32_t)tt_min(c->seq, group->failed);
+	}
+	return (uint32_t)tt_min(group->started, group->failed);
 }
 
-static int check_start(struct tutti *job)
+static int check_start(const struct tutti *group)
 {
 	int running = 0;
 
-	tt_list_each(node, &job->collectives)
-		running++;
+	tt_list_each(node, &group->job->collectives)
+		running += tt_container_of(node, struct tt_coll, link)->group == group;
 	return running < IN_FLIGHT_MAX ? 0 : tt_fail(-EAGAIN, "%d collectives are under way: wait for some before starting more", running);
 }
 
@@ -190,43 +195,43 @@ static int check_start(struct tutti *job)
  * have left because of it. */
 static void check_members(struct tt_coll *c)
 {
-	const struct tt_member *all = c->job->members;
+	const struct tt_seat *seats = c->group->seats;
 
-	if (!c->job->ended_members)
+	if (!c->group->outs)
 		return;
-	for (int i = 0; i < c->job->size; i++)
-		if (all[i].state == TT_GONE && all[i].err != -ENOTCONN)
-			fail(c, -ECONNRESET, i);
-	for (int i = 0; i < c->job->size; i++)
-		if (all[i].state == TT_GONE || (all[i].state == TT_LEFT && all[i].started <= c->seq))
-			fail(c, -ENOTCONN, i);
+	for (int i = 0; i < c->n; i++)
+		if (seats[i].out && seats[i].err != -ENOTCONN)
+			fail(c, -ECONNRESET, seats[i].rank);
+	for (int i = 0; i < c->n; i++)
+		if (seats[i].out && seats[i].finished <= c->seq)
+			fail(c, -ENOTCONN, seats[i].rank);
 }
 
 static void compare(struct tt_coll *c, const struct kept *k)
 {
 	if (k->tag == TAG_ABORT)
-		abandon(c, -ECONNABORTED, k->from); /* on to those whom the first one has no connection to */
+		abandon(c, -ECONNABORTED, c->group->seats[k->from].rank); /* on to those whom the first one has no connection to */
 	else if (k->print != c->print)
-		abandon(c, -EBADMSG, k->from);
+		abandon(c, -EBADMSG, c->group->seats[k->from].rank);
 }
 
 static void compare_kept(struct tt_coll *c)
 {
 	tt_list_each(node, &c->job->stash) {
 		const struct kept *k = tt_container_of(node, struct kept, link);
-		if (k->seq == c->seq)
+		if (k->uid == c->group->uid && k->seq == c->seq)
 			compare(c, k);
 	}
 }
 
 static struct tt_request *start(struct tt_coll *c, tutti_op *op, tutti_op *stack)
 {
-	struct tutti *job = c->job;
+	struct tt_job *job = c->job;
 	struct tt_request *r = tt_request_begin(job, op, stack, c->what, -1);
 
 	c->request = r;
 	r->coll = c;
-	c->seq = job->coll_started++;
+	c->seq = c->group->started++;
 	tt_list_append(&job->collectives, &c->link);
 	check_members(c);
 	compare_kept(c);
@@ -236,13 +241,13 @@ static struct tt_request *start(struct tt_coll *c, tutti_op *op, tutti_op *stack
 
 int tt_coll_run(struct tt_coll *c, tutti_op *op)
 {
-	struct tutti *job = c->job;
+	struct tt_job *job = c->job;
 	tutti_op stack;
 	int err = tt_usable(job);
 
 	if (!err) {
 		tt_enter(job);
-		if (!(err = check_start(job)))
+		if (!(err = check_start(c->group)))
 			return tt_request_return(start(c, op, &stack), !op);
 		tt_exit(job);
 	}
@@ -259,22 +264,35 @@ void tt_coll_give_up(struct tt_coll *c, int err)
 
 void tt_coll_member_down(struct tt_member *m)
 {
-	struct tutti *job = m->job;
+	struct tt_job *job = m->job;
 
 	tt_list_each(node, &job->collectives) {
 		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
-		if (m->state == TT_LEFT && m->started > c->seq)
+		const struct tt_seat *s = tt_group_find(c->group, m);
+		if (!s || !s->out || s->finished > c->seq)
 			continue;
-		fail(c, m->err, m->rank);
+		fail(c, s->err, m->rank);
 		push(c);
 	}
 	tt_list_each(node, &job->stash) {
 		struct kept *k = tt_container_of(node, struct kept, link);
-		if (k->from != m->rank || m->state == TT_LEFT || k->bytes != k + 1)
+		if (k->member != m || m->state == TT_LEFT || k->bytes != k + 1)
 			continue;
 		tt_list_remove(node);
 		free(k);
 	}
+}
+
+void tt_coll_end_group(struct tutti *group)
+{
+	tt_list_each(node, &group->job->collectives) {
+		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
+		if (c->group != group)
+			continue;
+		fail(c, -ECANCELED, -1);
+		push(c);
+	}
+	forget_kept(group->job, group->uid, NULL);
 }
 
 /* ---- messages ---- */
@@ -297,7 +315,7 @@ static void posted(struct tt_post *p, int err)
 {
 	struct coll_post *cp = tt_container_of(p, struct coll_post, post);
 	struct tt_coll *c = cp->coll;
-	int to = p->member->rank;
+	int to = p->member->rank; /* in the job */
 
 	free(cp);
 	c->pending--;
@@ -333,6 +351,8 @@ void tt_coll_send(struct tt_coll *c, int to, uint32_t tag, const void *bytes, si
 		return;
 	struct tt_pack p = tt_pack(cp->bytes, HEAD + len);
 	tt_put8(&p, TT_DATA);
+	tt_put16(&p, c->group->seats[to].slot);
+	tt_put32(&p, c->group->uid);
 	tt_put32(&p, c->seq);
 	tt_put32(&p, c->print);
 	tt_put32(&p, tag);
@@ -340,7 +360,7 @@ void tt_coll_send(struct tt_coll *c, int to, uint32_t tag, const void *bytes, si
 	cp->post.op.kind = TT_SEND;
 	cp->post.op.local = cp->bytes;
 	cp->post.op.len = HEAD + len;
-	tt_post(&c->job->members[to], &cp->post);
+	tt_post(tt_group_member(c->group, to), &cp->post);
 }
 
 const void *tt_coll_take(struct tt_coll *c, int from, uint32_t tag, size_t len)
@@ -349,10 +369,10 @@ const void *tt_coll_take(struct tt_coll *c, int from, uint32_t tag, size_t len)
 
 	tt_list_each(node, &c->job->stash) {
 		struct kept *k = tt_container_of(node, struct kept, link);
-		if (k->from != from || k->seq != c->seq || k->tag != tag)
+		if (k->from != from || k->uid != c->group->uid || k->seq != c->seq || k->tag != tag)
 			continue;
 		if (k->len != len) {
-			abandon(c, -EBADMSG, from);
+			abandon(c, -EBADMSG, c->group->seats[from].rank);
 			return NULL;
 		}
 		tt_list_remove(node);
@@ -364,14 +384,46 @@ const void *tt_coll_take(struct tt_coll *c, int from, uint32_t tag, size_t len)
 	return NULL;
 }
 
+/* The group that a message means; NULL: closed here since, or the sender has no seat in it. One that is not agreed on yet
+ * takes in all: its first messages may come before this rank knows that it stands. */
+static struct tutti *group_meant(const struct tt_member *from, unsigned slot, struct kept *k)
+{
+	struct tutti *g = slot < TT_GROUPS ? from->job->group_at[slot] : NULL;
+	const struct tt_seat *s;
+
+	if (!g || !g->uid)
+		return g;
+	s = g->uid == k->uid ? tt_group_find(g, from) : NULL;
+	k->from = s ? (int)(s - g->seats) : -1;
+	return s ? g : NULL;
+}
+
+/* Its early messages become its members' own; strays of an older group in that slot go. */
+void tt_coll_begin_group(struct tutti *g)
+{
+	tt_list_each(node, &g->job->stash) {
+		struct kept *k = tt_container_of(node, struct kept, link);
+		const struct tt_seat *s = k->from < 0 && k->uid == g->uid ? tt_group_find(g, k->member) : NULL;
+		if (s)
+			k->from = (int)(s - g->seats);
+		else if (k->from < 0 && k->slot == g->slot) {
+			tt_list_remove(node);
+			free(k);
+		}
+	}
+}
+
 /* Offered first as it lies in the wire's memory; what is not taken at once is kept as a copy. */
 void tt_coll_message(struct tt_member *from, struct tt_pack *p)
 {
-	struct tutti *job = from->job;
-	struct kept k = { .from = from->rank, .seq = tt_get32(p), .print = tt_get32(p), .tag = tt_get32(p) }, *copy;
-	struct tt_coll *c = find(job, k.seq);
-	int32_t ahead = (int32_t)(k.seq - job->coll_started);
+	struct tt_job *job = from->job;
+	struct kept k = { .member = from, .from = -1, .slot = tt_get16(p), .uid = tt_get32(p), .seq = tt_get32(p), .print = tt_get32(p), .tag = tt_get32(p) }, *copy;
+	struct tutti *g = p->bad ? NULL : group_meant(from, k.slot, &k);
 
+	if (!g)
+		return;
+	struct tt_coll *c = find(g, k.seq);
+	int32_t ahead = (int32_t)(k.seq - g->started);
 	k.len = tt_pack_left(p);
 	k.bytes = p->at;
 	p->bad |= ahead > AHEAD_MAX;
@@ -386,7 +438,7 @@ void tt_coll_message(struct tt_member *from, struct tt_pack *p)
 		return;
 	tt_list_remove(&k.link);
 	if (c)
-		c = find(job, k.seq);
+		c = find(g, k.seq);
 	if (!c && ahead < 0)
 		return;
 	copy = malloc(sizeof *copy + k.len);
@@ -404,7 +456,7 @@ void tt_coll_message(struct tt_member *from, struct tt_pack *p)
 
 int tt_coll_open(struct tt_coll *c, int rank, void *base, size_t len, struct tt_region **out)
 {
-	struct tt_member *m = &c->job->members[rank];
+	struct tt_member *m = tt_group_member(c->group, rank);
 	struct tt_mem mem = { .base = base, .len = len, .gpu = -1, .fd = -1 };
 
 	if (m->state != TT_UP) {
@@ -414,8 +466,12 @@ int tt_coll_open(struct tt_coll *c, int rank, void *base, size_t len, struct tt_
 	return tt_member_net(m)->transport->reg(tt_member_net(m), &mem, 1, out);
 }
 
-/* 12 bits: the collective's number, as far as it tells apart what can be under way at once, and the lane. */
-static uint32_t notify_value(uint32_t seq, unsigned lane) { return (seq % (2 * IN_FLIGHT_MAX)) << 1 | lane; }
+/* A bit that says so, 10 bits of the receiver's slot for the group, 12 of the collective's number, as far as it tells apart
+ * what can be under way at once, and the lane. */
+static uint32_t notify_value(unsigned slot, uint32_t seq, unsigned lane)
+{
+	return TT_NOTIFY_COLLECTIVE | slot << 13 | (seq % (4 * IN_FLIGHT_MAX)) << 1 | lane;
+}
 
 int tt_coll_put(struct tt_coll *c, int to, const struct tt_key *key, uint64_t offset, const void *from, size_t len, unsigned lane, bool last)
 {
@@ -426,12 +482,12 @@ int tt_coll_put(struct tt_coll *c, int to, const struct tt_key *key, uint64_t of
 	struct tt_op *op = &cp->post.op;
 	op->kind = TT_PUT;
 	op->flags = TT_NOTIFY | (last ? 0 : TT_LAZY); /* acknowledgements count up: the last one's stands for all */
-	op->notify = notify_value(c->seq, lane);
+	op->notify = notify_value(c->group->seats[to].slot, c->seq, lane);
 	op->local = (void *)(uintptr_t)from;
 	op->len = len;
 	op->key = key;
 	op->offset = offset;
-	tt_post(&c->job->members[to], &cp->post);
+	tt_post(tt_group_member(c->group, to), &cp->post);
 	return 0;
 }
 
@@ -440,7 +496,10 @@ void tt_coll_notify(struct tt_member *from, uint32_t value)
 {
 	tt_list_each(node, &from->job->collectives) {
 		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
-		if (notify_value(c->seq, value & 1) != value || c->notifier[value & 1] != from->rank)
+		if (notify_value(c->group->slot, c->seq, value & 1) != value)
+			continue;
+		const struct tt_seat *s = tt_group_find(c->group, from);
+		if (!s || c->notifier[value & 1] != s - c->group->seats)
 			continue;
 		c->notified[value & 1]++;
 		push(c);
@@ -472,9 +531,9 @@ static int advance_barrier(struct tt_coll *c)
 	return 1;
 }
 
-int tutti_barrier(tutti *job, tutti_op *op)
+int tutti_barrier(tutti *group, tutti_op *op)
 {
-	struct tt_coll *c = tt_coll_new(job, sizeof(struct barrier), "barrier", 0, 0);
+	struct tt_coll *c = tt_coll_new(group, sizeof(struct barrier), "barrier", 0, 0);
 
 	if (!c)
 		return -ENOMEM;
@@ -521,21 +580,21 @@ static int advance_gather(struct tt_coll *c)
 
 static void release_gather(struct tt_coll *c) { free(((struct gather *)c)->held); }
 
-int tutti_gather(tutti *job, const void *value, size_t bytes, void *all, int root, tutti_op *op)
+int tutti_gather(tutti *group, const void *value, size_t bytes, void *all, int root, tutti_op *op)
 {
-	bool mine = root == -1 || root == job->rank;
+	bool mine = root == -1 || root == group->me;
 
-	if (root < -1 || root >= job->size)
-		return tt_fail(-EINVAL, "gather: root %d must be from -1 to %d", root, job->size - 1);
+	if (root < -1 || root >= group->n)
+		return tt_fail(-EINVAL, "gather: root %d must be from -1 to %d", root, group->n - 1);
 	if (bytes < 1 || bytes > TUTTI_GATHER_MAX || !value || (mine && !all))
 		return tt_fail(-EINVAL, "gather: 1 to %d bytes a rank are gathered, and neither value nor all (on the root) may be NULL", TUTTI_GATHER_MAX);
-	struct gather *g = (struct gather *)tt_coll_new(job, sizeof *g, "gather", bytes, (uint64_t)root);
+	struct gather *g = (struct gather *)tt_coll_new(group, sizeof *g, "gather", bytes, (uint64_t)root);
 	if (!g)
 		return -ENOMEM;
-	g->held = malloc((size_t)job->size * bytes);
+	g->held = malloc((size_t)group->n * bytes);
 	if (!g->held) {
 		free(g);
-		return tt_fail(-ENOMEM, "gather: no memory for %d values of %zu bytes", job->size, bytes);
+		return tt_fail(-ENOMEM, "gather: no memory for %d values of %zu bytes", group->n, bytes);
 	}
 	memcpy(g->held, value, bytes);
 	g->have = 1;
@@ -685,13 +744,13 @@ static void release_broadcast(struct tt_coll *c)
 		b->region->net->transport->dereg(b->region);
 }
 
-int tutti_broadcast(tutti *job, void *buf, size_t bytes, int root, tutti_op *op)
+int tutti_broadcast(tutti *group, void *buf, size_t bytes, int root, tutti_op *op)
 {
-	if (root < 0 || root >= job->size)
-		return tt_fail(-EINVAL, "broadcast: root %d must be from 0 to %d", root, job->size - 1);
+	if (root < 0 || root >= group->n)
+		return tt_fail(-EINVAL, "broadcast: root %d must be from 0 to %d", root, group->n - 1);
 	if (!buf && bytes)
 		return tt_fail(-EINVAL, "broadcast: %zu bytes at NULL", bytes);
-	struct broadcast *b = (struct broadcast *)tt_coll_new(job, sizeof *b, "broadcast", bytes, (uint64_t)root);
+	struct broadcast *b = (struct broadcast *)tt_coll_new(group, sizeof *b, "broadcast", bytes, (uint64_t)root);
 	if (!b)
 		return -ENOMEM;
 	b->buf = buf;

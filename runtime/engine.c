@@ -32,7 +32,7 @@ static int arm_all(struct tt_engine *e)
 }
 
 /* Somebody has posted while others sleep on the nets: what no file descriptor will tell them, a kick must. */
-static void alert_sleepers(struct tutti *job)
+static void alert_sleepers(struct tt_job *job)
 {
 	struct tt_engine *e = &job->engine;
 
@@ -43,9 +43,9 @@ static void alert_sleepers(struct tutti *job)
 	tt_kick(e->driver_asleep ? &e->sleeper : &e->backstage);
 }
 
-void tt_enter(struct tutti *job) { tt_gate_enter(&job->engine.gate); }
+void tt_enter(struct tt_job *job) { tt_gate_enter(&job->engine.gate); }
 
-void tt_exit(struct tutti *job)
+void tt_exit(struct tt_job *job)
 {
 	if (job->engine.news)
 		wake_the_ready(&job->engine);
@@ -73,7 +73,7 @@ static int run_timers(struct tt_engine *e)
 	return n;
 }
 
-static int end_unsent(struct tutti *job)
+static int end_unsent(struct tt_job *job)
 {
 	struct tt_op *op;
 	int n = 0;
@@ -85,14 +85,14 @@ static int end_unsent(struct tutti *job)
 	return n;
 }
 
-static void lose_net(struct tutti *job, struct tt_net *net)
+static void lose_net(struct tt_job *job, struct tt_net *net)
 {
 	for (int i = 0; i < job->size; i++)
 		if (job->members[i].link && job->members[i].link->peer->net == net)
 			tt_member_gone(&job->members[i], -ECONNRESET, "rank %d cannot be reached any more: %s", i, tt_why());
 }
 
-int tt_turn(struct tutti *job)
+int tt_turn(struct tt_job *job)
 {
 	struct tt_engine *e = &job->engine;
 	int n = end_unsent(job);
@@ -147,7 +147,7 @@ static void let_others_in(struct tt_engine *e)
 	tt_gate_enter(&e->gate);
 }
 
-static void drive(struct tutti *job, uint64_t deadline)
+static void drive(struct tt_job *job, uint64_t deadline)
 {
 	struct tt_engine *e = &job->engine;
 
@@ -183,7 +183,7 @@ static void hand_over(struct tt_engine *e, struct tt_waiter *me)
 		tt_wake(&e->driver->parking);
 }
 
-int tt_wait_until(struct tutti *job, bool (*ready)(void *), void *arg, uint64_t deadline)
+int tt_wait_until(struct tt_job *job, bool (*ready)(void *), void *arg, uint64_t deadline)
 {
 	struct tt_engine *e = &job->engine;
 	struct tt_waiter me = { .ready = ready, .arg = arg };
@@ -223,7 +223,7 @@ static void watch_driver(struct tt_engine *e, uint64_t *tick)
 
 static void run_background(void *arg)
 {
-	struct tutti *job = arg;
+	struct tt_job *job = arg;
 	struct tt_engine *e = &job->engine;
 	uint64_t tick = TICK_MIN_NS;
 
@@ -242,7 +242,7 @@ static void run_background(void *arg)
 	tt_gate_leave(&e->gate);
 }
 
-int tt_engine_open(struct tutti *job)
+int tt_engine_open(struct tt_job *job)
 {
 	struct tt_engine *e = &job->engine;
 	int err;
@@ -252,7 +252,7 @@ int tt_engine_open(struct tutti *job)
 	return tt_spawn(run_background, job, &e->background);
 }
 
-void tt_engine_stop(struct tutti *job)
+void tt_engine_stop(struct tt_job *job)
 {
 	struct tt_engine *e = &job->engine;
 
@@ -266,7 +266,7 @@ void tt_engine_stop(struct tutti *job)
 	e->background = NULL;
 }
 
-void tt_engine_close(struct tutti *job)
+void tt_engine_close(struct tt_job *job)
 {
 	struct tt_engine *e = &job->engine;
 
@@ -276,7 +276,7 @@ void tt_engine_close(struct tutti *job)
 	tt_sleeper_close(&e->backstage);
 }
 
-void tt_timer_start(struct tutti *job, struct tt_timer *t, uint64_t at, void (*expire)(struct tt_timer *))
+void tt_timer_start(struct tt_job *job, struct tt_timer *t, uint64_t at, void (*expire)(struct tt_timer *))
 {
 	struct tt_engine *e = &job->engine;
 

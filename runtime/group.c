@@ -5,7 +5,7 @@
 
 enum { GRACE_MS = 30 };
 
-static bool is_there(const struct tutti *job, int rank)
+static bool is_there(const struct tt_job *job, int rank)
 {
 	return rank != job->rank && job->members[rank].state < TT_LEFT;
 }
@@ -25,7 +25,7 @@ static void say_down(struct tt_member *to, const struct tt_member *gone, int err
 
 static void tell_all(struct tt_member *gone)
 {
-	struct tutti *job = gone->job;
+	struct tt_job *job = gone->job;
 
 	for (int i = 0; i < job->size; i++)
 		if (is_there(job, i))
@@ -40,7 +40,7 @@ static void tell_now(struct tt_timer *t) { tell_all(tt_container_of(t, struct tt
  * when I accuse the one who did it: hence a moment's grace. */
 void tt_group_tell(struct tt_member *gone)
 {
-	struct tutti *job = gone->job;
+	struct tt_job *job = gone->job;
 
 	if (gone->untold)
 		tt_timer_start(job, &gone->retry, tt_now() + tt_min(GRACE_MS * TT_MS, job->deadline / 8), tell_now);
@@ -50,7 +50,7 @@ void tt_group_tell(struct tt_member *gone)
 
 bool tt_group_all_told(void *arg)
 {
-	struct tutti *job = arg;
+	struct tt_job *job = arg;
 
 	for (int i = 0; i < job->size; i++)
 		if (job->members[i].untold)
@@ -60,7 +60,7 @@ bool tt_group_all_told(void *arg)
 
 void tt_group_down(struct tt_member *from, struct tt_pack *p)
 {
-	struct tutti *job = from->job;
+	struct tt_job *job = from->job;
 	uint32_t rank = tt_get32(p), err = tt_get32(p);
 	char why[200];
 
@@ -75,41 +75,62 @@ void tt_group_down(struct tt_member *from, struct tt_pack *p)
 	} else if (job->members[rank].state != TT_LEFT) {
 		tt_member_gone(&job->members[rank], -(int)err, "%s", why);
 	} else { /* whoever lost it as it left may lack its part, and I theirs; operations of mine it may still finish */
-		job->members[rank].started = 0;
+		tt_group_seats_out(&job->members[rank], NULL);
 		tt_coll_member_down(&job->members[rank]);
 	}
 }
 
-/* Both carry how far the sender has come, so that who is late can be told from who waits for him. */
-static void say_alive(struct tt_member *to, enum tt_message_type type)
+static struct tutti *group_of(struct tt_job *job, uint32_t uid)
 {
-	uint8_t bytes[5];
+	tt_list_each(node, &job->groups)
+		if (((struct tutti *)node)->uid == uid)
+			return (struct tutti *)node;
+	return NULL;
+}
+
+/* Both carry how far the sender has come in a group, so that who is late can be told from who waits for him. */
+static void say_alive(struct tt_member *to, enum tt_message_type type, uint32_t uid)
+{
+	const struct tutti *g = group_of(to->job, uid);
+	uint8_t bytes[9];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 
 	tt_put8(&p, type);
-	tt_put32(&p, to->job->coll_started);
+	tt_put32(&p, uid);
+	tt_put32(&p, g ? g->started : 0);
 	tt_send(to, bytes, sizeof bytes, NULL, 0);
 }
 
 void tt_group_life(struct tt_member *from, struct tt_pack *p, bool answer)
 {
-	uint32_t started = tt_get32(p);
+	uint32_t uid = tt_get32(p), started = tt_get32(p);
 
 	if (p->bad)
 		return;
+	from->started_in = uid;
 	from->started = started;
 	from->heard = tt_now();
 	if (answer)
-		say_alive(from, TT_PONG);
+		say_alive(from, TT_PONG, uid);
 }
 
-void tt_group_ping(struct tutti *job, int rank)
+/* Is that rank one of those that the request may wait for? */
+static bool concerns(const struct tt_request *r, int rank)
 {
-	for (int i = rank < 0 ? 0 : rank; i < (rank < 0 ? job->size : rank + 1); i++)
-		if (is_there(job, i)) {
+	struct tt_job *job = r->job;
+
+	if (!is_there(job, rank))
+		return false;
+	return r->rank >= 0 ? r->rank == rank : !r->coll || tt_group_find(r->coll->group, &job->members[rank]);
+}
+
+void tt_group_ping(struct tt_job *job, const struct tt_request *r)
+{
+	for (int i = 0; i < job->size; i++)
+		if (concerns(r, i)) {
 			struct tt_member *m = &job->members[i];
 			m->received = m->link ? m->link->peer->received : 0;
-			say_alive(m, TT_PING);
+			say_alive(m, TT_PING, r->coll ? r->coll->group->uid : job->all->uid);
 		}
 }
 
@@ -118,16 +139,16 @@ static bool sends_bytes(const struct tt_member *m) { return m->link && m->link->
 
 bool tt_group_is_alive(const struct tt_member *m, uint64_t since) { return m->heard >= since || sends_bytes(m); }
 
-bool tt_group_is_busy(const struct tutti *job, int rank, uint64_t since)
+bool tt_group_is_busy(struct tt_job *job, const struct tt_request *r, uint64_t since)
 {
-	for (int i = rank < 0 ? 0 : rank; i < (rank < 0 ? job->size : rank + 1); i++)
-		if (is_there(job, i) && job->members[i].heard < since && sends_bytes(&job->members[i]))
+	for (int i = 0; i < job->size; i++)
+		if (concerns(r, i) && job->members[i].heard < since && sends_bytes(&job->members[i]))
 			return true;
 	return false;
 }
 
 /* It said goodbye, and then fell silent with something of mine in its hands. */
-static bool has_left_late(const struct tutti *job, int rank)
+static bool has_left_late(const struct tt_job *job, int rank)
 {
 	const struct tt_member *m = &job->members[rank];
 
@@ -135,20 +156,23 @@ static bool has_left_late(const struct tutti *job, int rank)
 }
 
 /* Of a collective: first who said nothing at all, then who has not even started it. Else nobody: they wait for each other. */
-struct tt_member *tt_group_silent(struct tutti *job, const struct tt_request *r, uint64_t since)
+struct tt_member *tt_group_silent(struct tt_job *job, const struct tt_request *r, uint64_t since)
 {
-	struct tt_member *late = NULL;
+	struct tt_member *late = NULL, *m;
 
 	if (r->rank >= 0)
 		return is_there(job, r->rank) || has_left_late(job, r->rank) ? &job->members[r->rank] : NULL;
 	for (int i = 0; i < job->size; i++)
-		if ((is_there(job, i) && !tt_group_is_alive(&job->members[i], since)) || has_left_late(job, i))
+		if ((concerns(r, i) && !tt_group_is_alive(&job->members[i], since)) || has_left_late(job, i))
 			return &job->members[i];
-	if (r->coll && r->coll->failed)
+	if (!r->coll || r->coll->failed)
 		return NULL; /* the others are alive: what they hold of mine comes back soon */
-	for (int i = 0; i < job->size; i++)
-		if (is_there(job, i) && job->members[i].heard >= since && r->coll && job->members[i].started <= r->coll->seq && (!late || job->members[i].started < late->started))
-			late = &job->members[i];
+	for (int i = 0; i < r->coll->n; i++) {
+		m = tt_group_member(r->coll->group, i);
+		if (concerns(r, m->rank) && m->heard >= since && m->started_in == r->coll->group->uid && m->started <= r->coll->seq &&
+		    (!late || m->started < late->started))
+			late = m;
+	}
 	return late;
 }
 

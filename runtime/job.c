@@ -7,19 +7,24 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { SECRET_MIN = 16, MEMBERS_MAX = 65536 };
+enum {
+	SECRET_MIN = 16, MEMBERS_MAX = 65536,
+	ALL = 1, /* the uid of the group of all ranks */
+};
+
+static void leave_job(struct tt_job *);
 
 const char *tutti_version(void) { return TT_VERSION; }
 const char *tutti_why(void) { return tt_why(); }
-int tutti_rank(const tutti *job) { return job->rank; }
-int tutti_size(const tutti *job) { return job->size; }
-int tutti_local_rank(const tutti *job) { return job->local_rank; }
-int tutti_local_size(const tutti *job) { return job->local_size; }
+int tutti_rank(const tutti *group) { return group->me; }
+int tutti_size(const tutti *group) { return group->n; }
+int tutti_local_rank(const tutti *group) { return group->job->local_rank; }
+int tutti_local_size(const tutti *group) { return group->job->local_size; }
 
 /* ---- joining ---- */
 
 /* A fork's child shares our sockets: a word from it would garble them. The kernel zeroes this page for it. */
-static int mark_parent(struct tutti *job)
+static int mark_parent(struct tt_job *job)
 {
 	void *page = mmap(NULL, 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
@@ -31,7 +36,7 @@ static int mark_parent(struct tutti *job)
 	return 0;
 }
 
-int tt_usable(const struct tutti *job)
+int tt_usable(const struct tt_job *job)
 {
 	if (*job->here)
 		return 0;
@@ -75,7 +80,7 @@ static int apply_config(struct tt_settings *s, const tutti_config *c)
 	return err;
 }
 
-static int resolve_settings(struct tutti *job, const tutti_config *given, struct tt_boot *boot)
+static int resolve_settings(struct tt_job *job, const tutti_config *given, struct tt_boot *boot)
 {
 	long deadline = 30000;
 	tutti_config config;
@@ -98,7 +103,7 @@ static int resolve_settings(struct tutti *job, const tutti_config *given, struct
 	return 0;
 }
 
-static int make_members(struct tutti *job, const struct tt_boot *boot)
+static int make_members(struct tt_job *job, const struct tt_boot *boot)
 {
 	job->members = calloc((size_t)job->size, sizeof *job->members);
 	if (!job->members)
@@ -110,6 +115,19 @@ static int make_members(struct tutti *job, const struct tt_boot *boot)
 		if (boot->nodes)
 			snprintf(m->addr, sizeof m->addr, "tcp:%s", boot->nodes[i].address);
 	}
+	return 0;
+}
+
+/* All ranks, under the same slot everywhere: it is each one's first. */
+static int make_group(struct tt_job *job)
+{
+	int err = tt_group_new(job, job->size, &job->all);
+
+	if (err)
+		return err;
+	job->all->uid = ALL;
+	for (int i = 0; i < job->size; i++)
+		tt_group_seat(job->all, i, i, 0, job->all->slot);
 	return 0;
 }
 
@@ -132,7 +150,7 @@ static int read_ports(const struct tt_settings *s, int ports[2])
 	return 0;
 }
 
-static int check_secret(const struct tutti *job, const struct tt_boot *boot, const char *secret)
+static int check_secret(const struct tt_job *job, const struct tt_boot *boot, const char *secret)
 {
 	if (secret && strlen(secret) < SECRET_MIN)
 		return tt_fail(-EINVAL, "%s has %zu bytes: at least %d are needed", tt_setting_name(&job->settings, TT_SECRET), strlen(secret), SECRET_MIN);
@@ -142,7 +160,7 @@ static int check_secret(const struct tutti *job, const struct tt_boot *boot, con
 }
 
 /* A job that meets on loopback needs no other address, unless somebody asks for one. */
-static const char *choose_device(const struct tutti *job, const struct tt_boot *boot)
+static const char *choose_device(const struct tt_job *job, const struct tt_boot *boot)
 {
 	const char *device = tt_setting(&job->settings, TT_IFACE), *at = boot->address;
 
@@ -151,7 +169,7 @@ static const char *choose_device(const struct tutti *job, const struct tt_boot *
 	return !strncmp(at, "127.", 4) || !strncmp(at, "localhost:", 10) ? "127.0.0.1" : !strncmp(at, "[::1]", 5) ? "::1" : NULL;
 }
 
-static int open_net(struct tutti *job, const struct tt_boot *boot, const char *name)
+static int open_net(struct tt_job *job, const struct tt_boot *boot, const char *name)
 {
 	const struct tt_transport *t = tt_transport_find(name);
 	struct tt_net_config c = { .events = &tt_peer_events, .listen_fd = -1, .job = job->id, .epoch = TT_EPOCH, .user = job };
@@ -179,7 +197,7 @@ static int open_net(struct tutti *job, const struct tt_boot *boot, const char *n
 	return 0;
 }
 
-static int open_nets(struct tutti *job, const struct tt_boot *boot)
+static int open_nets(struct tt_job *job, const struct tt_boot *boot)
 {
 	char names[128], *at = names, *name;
 	int err = 0;
@@ -196,7 +214,7 @@ static int open_nets(struct tutti *job, const struct tt_boot *boot)
 }
 
 /* Polling takes a core from another rank where there are fewer cores than ranks. */
-static int choose_spinning(struct tutti *job)
+static int choose_spinning(struct tt_job *job)
 {
 	const char *s = tt_setting(&job->settings, TT_SPIN);
 	cpu_set_t cores;
@@ -212,7 +230,7 @@ static int choose_spinning(struct tutti *job)
 	return 0;
 }
 
-static int take_local(const struct tutti *job, enum tt_setting own, enum tt_setting torch, int min, int max, int *out)
+static int take_local(const struct tt_job *job, enum tt_setting own, enum tt_setting torch, int min, int max, int *out)
 {
 	long value = *out;
 	int err = tt_setting_int(&job->settings, tt_setting(&job->settings, own) ? own : torch, min, max, &value);
@@ -222,7 +240,7 @@ static int take_local(const struct tutti *job, enum tt_setting own, enum tt_sett
 }
 
 /* A launcher knows best; else those of the same boot id, or of the same host in a node list, are on one host. */
-static int count_local(struct tutti *job)
+static int count_local(struct tt_job *job)
 {
 	const struct tt_member *me = &job->members[job->rank];
 	int err;
@@ -236,12 +254,12 @@ static int count_local(struct tutti *job)
 	return err ? err : take_local(job, TT_LOCAL_RANK, TT_TORCH_LOCAL_RANK, 0, job->size - 1, &job->local_rank);
 }
 
-static int set_up(struct tutti *job, const struct tt_boot *boot)
+static int set_up(struct tt_job *job, const struct tt_boot *boot)
 {
 	int err;
 
 	job->id = tt_boot_job_id(boot);
-	if ((err = mark_parent(job)) || (err = make_members(job, boot)) || (err = open_nets(job, boot)) || (err = tt_engine_open(job)) ||
+	if ((err = mark_parent(job)) || (err = make_members(job, boot)) || (err = make_group(job)) || (err = open_nets(job, boot)) || (err = tt_engine_open(job)) ||
 	    (err = tt_boot_meet(job, boot)))
 		return err;
 	tt_enter(job);
@@ -255,15 +273,14 @@ static int set_up(struct tutti *job, const struct tt_boot *boot)
 	return err;
 }
 
-static struct tutti *new_job(void)
+static struct tt_job *new_job(void)
 {
-	struct tutti *job = calloc(1, sizeof *job);
+	struct tt_job *job = calloc(1, sizeof *job);
 
 	if (!job)
 		return NULL;
 	job->event_fd = -1;
 	job->next_window = 1;
-	job->coll_failed = UINT32_MAX;
 	tt_list_init(&job->requests);
 	tt_list_init(&job->links);
 	tt_list_init(&job->doomed);
@@ -271,6 +288,7 @@ static struct tutti *new_job(void)
 	tt_list_init(&job->windows);
 	tt_list_init(&job->collectives);
 	tt_list_init(&job->stash);
+	tt_list_init(&job->groups);
 	tt_list_init(&job->engine.waiters);
 	tt_list_init(&job->engine.timers);
 	job->engine.sleeper.fd = job->engine.backstage.fd = -1;
@@ -280,7 +298,7 @@ static struct tutti *new_job(void)
 int tutti_join(const tutti_config *config, tutti **out)
 {
 	struct tt_boot boot = { .size = 0, .listen_fd = -1 };
-	struct tutti *job = new_job();
+	struct tt_job *job = new_job();
 	int err;
 
 	if (!job)
@@ -290,10 +308,10 @@ int tutti_join(const tutti_config *config, tutti **out)
 		err = set_up(job, &boot);
 	tt_boot_free(&boot);
 	if (err) {
-		tutti_leave(job);
+		leave_job(job);
 		return err;
 	}
-	*out = job;
+	*out = job->all;
 	return 0;
 }
 
@@ -301,14 +319,14 @@ int tutti_join(const tutti_config *config, tutti **out)
 
 static bool is_idle(void *arg)
 {
-	struct tutti *job = arg;
+	struct tt_job *job = arg;
 
 	return tt_list_empty(&job->requests) && tt_list_empty(&job->collectives);
 }
 
 static bool is_alone(void *arg)
 {
-	struct tutti *job = arg;
+	struct tt_job *job = arg;
 
 	for (int i = 0; i < job->size; i++)
 		if (job->members[i].link)
@@ -318,16 +336,28 @@ static bool is_alone(void *arg)
 
 void tt_say_bye(struct tt_member *m)
 {
-	uint8_t bye[5];
+	uint8_t bye[3 + 8 * TT_GROUPS];
 	struct tt_pack p = tt_pack(bye, sizeof bye);
+	size_t most = (tt_min(sizeof bye, tt_member_net(m)->send_max) - 3) / 8;
+	uint16_t n = 0;
 
 	tt_put8(&p, TT_BYE);
-	tt_put32(&p, tt_coll_finished(m->job));
-	tt_send(m, bye, sizeof bye, NULL, 0);
+	tt_put16(&p, 0);
+	tt_list_each(node, &m->job->groups) {
+		const struct tutti *g = tt_container_of(node, struct tutti, link);
+		if (!g->uid || n == most)
+			continue;
+		tt_put32(&p, g->uid);
+		tt_put32(&p, tt_coll_finished(g));
+		n++;
+	}
+	struct tt_pack count = tt_pack(bye + 1, 2);
+	tt_put16(&count, n);
+	tt_send(m, bye, (size_t)(p.at - bye), NULL, 0);
 }
 
 /* What I started is finished, then everyone I talked to hears a goodbye and hangs up: what I sent before has arrived. */
-static void say_goodbye(struct tutti *job)
+static void say_goodbye(struct tt_job *job)
 {
 	tt_enter(job);
 	tt_wait_until(job, is_idle, job, tt_now() + job->deadline);
@@ -340,19 +370,21 @@ static void say_goodbye(struct tutti *job)
 	tt_exit(job);
 }
 
-static void free_lists(struct tutti *job)
+static void free_lists(struct tt_job *job)
 {
 	struct tt_list *node;
 
 	while ((node = tt_list_pop(&job->windows)))
 		tutti_window_close((tutti_window *)node);
+	while (!tt_list_empty(&job->groups))
+		tt_group_free(tt_container_of(job->groups.next, struct tutti, link));
 	while ((node = tt_list_pop(&job->asks)))
 		free(node);
 	while ((node = tt_list_pop(&job->stash)))
 		free(node);
 }
 
-static void drop_links(struct tutti *job)
+static void drop_links(struct tt_job *job)
 {
 	tt_list_each(node, &job->links)
 		tt_link_doom(tt_container_of(node, struct tt_link, all));
@@ -360,7 +392,7 @@ static void drop_links(struct tutti *job)
 }
 
 /* Nothing lands any more once every link is gone; then windows and nets can follow. */
-static void tear_down(struct tutti *job)
+static void tear_down(struct tt_job *job)
 {
 	job->leaving = true;
 	for (int i = 0; job->members && i < job->size; i++) {
@@ -375,10 +407,8 @@ static void tear_down(struct tutti *job)
 	free_lists(job);
 }
 
-void tutti_leave(tutti *job)
+static void leave_job(struct tt_job *job)
 {
-	if (!job || (job->here && !*job->here))
-		return; /* a fork's child owns nothing of it */
 	if (job->joined)
 		say_goodbye(job);
 	tt_engine_stop(job);
@@ -391,4 +421,36 @@ void tutti_leave(tutti *job)
 	if (job->here)
 		munmap(job->here, 1);
 	free(job);
+}
+
+static bool is_group_idle(void *arg)
+{
+	const struct tutti *g = arg;
+
+	tt_list_each(node, &g->job->collectives)
+		if (tt_container_of(node, struct tt_coll, link)->group == g)
+			return false;
+	return true;
+}
+
+static void leave_part(struct tutti *g)
+{
+	struct tt_job *job = g->job;
+
+	tt_enter(job);
+	tt_wait_until(job, is_group_idle, g, tt_now() + job->deadline);
+	tt_coll_end_group(g); /* what is late is given up: its memory is the caller's */
+	if (!tt_wait_until(job, is_group_idle, g, tt_now() + job->deadline))
+		tt_group_free(g); /* else it ends with the job */
+	tt_exit(job);
+}
+
+void tutti_leave(tutti *group)
+{
+	if (!group || !*group->job->here)
+		return; /* a fork's child owns nothing of it */
+	if (group == group->job->all)
+		leave_job(group->job);
+	else
+		leave_part(group);
 }

@@ -13,7 +13,7 @@
 
 /* ---- links ---- */
 
-static struct tt_link *new_link(struct tutti *job, struct tt_peer *peer, struct tt_member *m)
+static struct tt_link *new_link(struct tt_job *job, struct tt_peer *peer, struct tt_member *m)
 {
 	struct tt_link *l = calloc(1, sizeof *l);
 
@@ -35,7 +35,7 @@ void tt_link_doom(struct tt_link *l)
 		tt_list_append(&l->job->doomed, &l->doom);
 }
 
-void tt_peer_settle(struct tutti *job)
+void tt_peer_settle(struct tt_job *job)
 {
 	struct tt_list *node;
 
@@ -74,7 +74,7 @@ static void finish_unposted(struct tt_op *op)
 	p->done(p, op->err);
 }
 
-static void end_later(struct tutti *job, struct tt_post *p, int err)
+static void end_later(struct tt_job *job, struct tt_post *p, int err)
 {
 	p->op.err = err;
 	p->op.done = finish_unposted;
@@ -214,7 +214,7 @@ struct tt_net *tt_member_net(struct tt_member *m) { return m->link->peer->net; }
 
 /* ---- connecting ---- */
 
-static struct tt_net *net_for(struct tutti *job, const char *addr)
+static struct tt_net *net_for(struct tt_job *job, const char *addr)
 {
 	const struct tt_transport *t = tt_transport_find(addr);
 
@@ -226,7 +226,7 @@ static struct tt_net *net_for(struct tutti *job, const char *addr)
 
 void tt_member_connect(struct tt_member *m)
 {
-	struct tutti *job = m->job;
+	struct tt_job *job = m->job;
 	struct tt_peer *peer;
 	struct tt_net *net;
 	int err;
@@ -285,7 +285,7 @@ static void refuse(struct tt_link *l, enum tt_level level, const char *why)
 }
 
 /* Short sentences: they travel. */
-static const char *fault_of_hello(struct tutti *job, uint32_t rank, uint32_t size, char *text, size_t room)
+static const char *fault_of_hello(struct tt_job *job, uint32_t rank, uint32_t size, char *text, size_t room)
 {
 	if (size != (uint32_t)job->size)
 		snprintf(text, room, "it counts %u ranks, rank %d counts %d", size, job->rank, job->size);
@@ -302,7 +302,7 @@ static const char *fault_of_hello(struct tutti *job, uint32_t rank, uint32_t siz
 
 static void take_hello(struct tt_link *l, struct tt_pack *p)
 {
-	struct tutti *job = l->job;
+	struct tt_job *job = l->job;
 	uint32_t rank = tt_get32(p), size = tt_get32(p), epoch = tt_get32(p);
 	const uint8_t busy = TT_BUSY, welcome = TT_WELCOME;
 	char text[56];
@@ -350,7 +350,7 @@ static void take_refusal(struct tt_link *l, struct tt_pack *p)
 
 static void on_up(struct tt_peer *peer)
 {
-	struct tutti *job = peer->net->user;
+	struct tt_job *job = peer->net->user;
 	struct tt_link *l = peer->user;
 
 	if (l)
@@ -361,10 +361,12 @@ static void on_up(struct tt_peer *peer)
 
 static void take_bye(struct tt_member *m, struct tt_pack *p)
 {
-	uint32_t started = tt_get32(p);
+	struct tt_pack list = *p;
+	unsigned n = tt_get16(p);
 
+	tt_pack_take(p, 8 * (size_t)n);
 	if (!p->bad)
-		tt_member_left(m, started);
+		tt_member_left(m, &list);
 }
 
 static void member_message(struct tt_member *m, enum tt_message_type type, struct tt_pack *p)
@@ -380,6 +382,7 @@ static void member_message(struct tt_member *m, enum tt_message_type type, struc
 	case TT_ANSWER: tt_window_answer(m, p); break;
 	case TT_CLOSED: tt_window_closed(m, p); break;
 	case TT_DATA: tt_coll_message(m, p); break;
+	case TT_REVOKE: tt_group_revoked(m, p); break;
 	default: p->bad = true;
 	}
 	if (p->bad)
@@ -437,10 +440,10 @@ static void on_notify(struct tt_peer *peer, uint32_t value)
 
 	if (!l || !l->member || !tt_list_empty(&l->doom))
 		return;
-	if (value >> 12)
-		tt_window_notify(l->member, value);
+	if (value & TT_NOTIFY_COLLECTIVE)
+		tt_coll_notify(l->member, value);
 	else
-		tt_coll_notify(l->member, value & 0xfff);
+		tt_window_notify(l->member, value);
 }
 
 /* The wire's own sentence; but tt_why() may still be about something else. */
@@ -454,7 +457,7 @@ static void lost(struct tt_member *m, struct tt_link *l, int err)
 	if (m->state == TT_LEFT)
 		m->link = NULL;
 	else if (m->state == TT_UP && m->job->leaving)
-		tt_member_left(m, UINT32_MAX); /* it hangs up because I said goodbye */
+		tt_member_left(m, NULL);
 	else if (m->state == TT_UP) {
 		m->untold = true;
 		tt_member_gone(m, -ECONNRESET, "rank %d (%s) went down: %s", m->rank, l->peer->addr, reason(l, "its connection broke"));
@@ -491,7 +494,6 @@ static void fail_waiting(struct tt_member *m)
 
 static void member_ended(struct tt_member *m)
 {
-	m->job->ended_members++;
 	fail_waiting(m);
 	tt_window_gone(m);
 	tt_coll_member_down(m);
@@ -519,6 +521,8 @@ void tt_member_gone(struct tt_member *m, int err, const char *fmt, ...)
 		m->silent = err == -ETIMEDOUT;
 		m->err = err == -ENOTCONN || (!m->job->joined && m->rank == 0) ? err : -ECONNRESET; /* joining says more */
 	}
+	if (m->state != TT_LEFT)
+		tt_group_seats_out(m, NULL);
 	m->state = TT_GONE;
 	if (m->link)
 		tt_link_doom(m->link);
@@ -527,15 +531,16 @@ void tt_member_gone(struct tt_member *m, int err, const char *fmt, ...)
 		tt_group_tell(m);
 }
 
-void tt_member_left(struct tt_member *m, uint32_t started)
+void tt_member_left(struct tt_member *m, struct tt_pack *bye)
 {
 	if (m->state != TT_UP)
 		return;
 	m->state = TT_LEFT;
-	m->started = started;
 	m->err = -ENOTCONN;
 	snprintf(m->why, sizeof m->why, "rank %d has left the job", m->rank);
 	if (!m->outstanding)
 		tt_link_doom(m->link);
+	if (bye)
+		tt_group_seats_out(m, bye);
 	member_ended(m);
 }

@@ -11,7 +11,7 @@ enum {
 	SLICES = 8,                     /* of half a deadline */
 };
 
-struct tt_request *tt_request_begin(struct tutti *job, tutti_op *op, tutti_op *stack, const char *what, int rank)
+struct tt_request *tt_request_begin(struct tt_job *job, tutti_op *op, tutti_op *stack, const char *what, int rank)
 {
 	struct tt_request *r = (struct tt_request *)(op ? op : stack);
 
@@ -26,7 +26,7 @@ struct tt_request *tt_request_begin(struct tutti *job, tutti_op *op, tutti_op *s
 
 void tt_request_end(struct tt_request *r, int err)
 {
-	struct tutti *job = r->job;
+	struct tt_job *job = r->job;
 	uint64_t one = 1;
 
 	tt_list_remove(&r->link);
@@ -83,7 +83,7 @@ static void give_up_on(struct tt_member *m, uint64_t since, int err)
 /* After this the request has ended: nobody holds its memory, however many ranks that costs. since: of the last ping. */
 static void reap(struct tt_request *r, uint64_t since, int err)
 {
-	struct tutti *job = r->job;
+	struct tt_job *job = r->job;
 
 	for (int round = 1; !r->ended; round++) {
 		struct tt_member *m = tt_group_silent(job, r, since);
@@ -94,7 +94,7 @@ static void reap(struct tt_request *r, uint64_t since, int err)
 		tt_wait_until(job, has_ended, r, tt_now() + REAP_MS * TT_MS);
 		if (round % REAP_ROUNDS == 0) { /* one more may have fallen silent meanwhile */
 			since = tt_now();
-			tt_group_ping(job, r->rank);
+			tt_group_ping(job, r);
 			tt_wait_until(job, has_ended, r, since + job->deadline / 4);
 		}
 	}
@@ -103,7 +103,7 @@ static void reap(struct tt_request *r, uint64_t since, int err)
 /* For half the deadline, as far as this process ran: if it was stopped, that says nothing about the others. */
 static int wait_half(struct tt_request *r)
 {
-	struct tutti *job = r->job;
+	struct tt_job *job = r->job;
 	int err = -ETIMEDOUT;
 
 	for (int i = 0; err && i < SLICES; i++)
@@ -113,18 +113,18 @@ static int wait_half(struct tt_request *r)
 
 static void wait_or_give_up(struct tt_request *r)
 {
-	struct tutti *job = r->job;
+	struct tt_job *job = r->job;
 	uint64_t half;
 
 	if (!wait_half(r))
 		return;
 	half = tt_now();
-	tt_group_ping(job, r->rank); /* so that the one named is the silent one and not a neighbour */
+	tt_group_ping(job, r); /* so that the one named is the silent one and not a neighbour */
 	if (!wait_half(r))
 		return;
-	while (tt_group_is_busy(job, r->rank, half)) { /* the wire has not come to the ping yet */
+	while (tt_group_is_busy(job, r, half)) { /* the wire has not come to the ping yet */
 		half = tt_now();
-		tt_group_ping(job, r->rank);
+		tt_group_ping(job, r);
 		if (!wait_half(r))
 			return;
 	}
@@ -150,7 +150,7 @@ static void wait_blocking(struct tt_request *r)
 
 int tt_request_return(struct tt_request *r, bool blocking)
 {
-	struct tutti *job = r->job;
+	struct tt_job *job = r->job;
 	int err = 0;
 
 	if (blocking) {
@@ -164,7 +164,7 @@ int tt_request_return(struct tt_request *r, bool blocking)
 int tutti_wait(tutti_op *op, int timeout_ms)
 {
 	struct tt_request *r = (struct tt_request *)op;
-	struct tutti *job = r->job;
+	struct tt_job *job = r->job;
 	uint64_t patience = timeout_ms < 0 ? job->deadline : (uint64_t)timeout_ms * TT_MS;
 	int err;
 
@@ -184,7 +184,7 @@ int tutti_wait(tutti_op *op, int timeout_ms)
 int tutti_test(tutti_op *op)
 {
 	struct tt_request *r = (struct tt_request *)op;
-	struct tutti *job = r->job;
+	struct tt_job *job = r->job;
 	int err;
 
 	if ((err = tt_usable(job)))
@@ -200,7 +200,7 @@ int tutti_test(tutti_op *op)
 int tutti_cancel(tutti_op *op)
 {
 	struct tt_request *r = (struct tt_request *)op;
-	struct tutti *job = r->job;
+	struct tt_job *job = r->job;
 	uint64_t asked;
 	int err;
 
@@ -213,7 +213,7 @@ int tutti_cancel(tutti_op *op)
 		tt_request_end(r, -ECANCELED);
 	} else {
 		asked = tt_now();
-		tt_group_ping(job, r->rank);
+		tt_group_ping(job, r);
 		tt_wait_until(job, has_ended, r, asked + REAP_MS * TT_MS);
 		err = r->ended ? result(r) : 0;
 		reap(r, asked, -ECANCELED);
@@ -222,8 +222,9 @@ int tutti_cancel(tutti_op *op)
 	return err;
 }
 
-int tutti_event_fd(tutti *job)
+int tutti_event_fd(tutti *at)
 {
+	struct tt_job *job = at->job;
 	int fd;
 
 	if ((fd = tt_usable(job)))
@@ -236,11 +237,11 @@ int tutti_event_fd(tutti *job)
 	return fd;
 }
 
-int tutti_alloc(tutti *job, size_t bytes, int gpu, void **memory)
+int tutti_alloc(tutti *at, size_t bytes, int gpu, void **memory)
 {
 	void *p;
 
-	(void)job; /* later wires keep arenas in it */
+	(void)at; /* later wires keep arenas in its job */
 	if (gpu != -1)
 		return tt_fail(-ENODEV, "memory on GPU %d was asked for, and this build has no GPU support: use -1 for host memory", gpu);
 	if (bytes > PTRDIFF_MAX - 4096)
@@ -254,8 +255,8 @@ int tutti_alloc(tutti *job, size_t bytes, int gpu, void **memory)
 	return 0;
 }
 
-void tutti_free(tutti *job, void *memory)
+void tutti_free(tutti *at, void *memory)
 {
-	(void)job;
+	(void)at;
 	free(memory);
 }

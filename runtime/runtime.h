@@ -7,8 +7,9 @@
 #include "transport.h"
 #include "tutti.h"
 
-enum { TT_NETS = 4, TT_WINDOWS = 4096, TT_SLOTS = 4096, TT_EPOCH = 1 /* ranks cannot come back yet */ };
+enum { TT_NETS = 4, TT_WINDOWS = 2048, TT_SLOTS = 4096, TT_GROUPS = 1024, TT_NOTIFY_COLLECTIVE = 1 << 23, TT_EPOCH = 1 /* ranks cannot come back yet */ };
 
+struct tt_job;
 struct tt_member;
 struct tt_coll;
 
@@ -43,14 +44,14 @@ struct tt_engine {
 	struct tt_list timers;
 };
 
-int tt_engine_open(struct tutti *);   /* starts the background thread; without the gate, like the next two */
-void tt_engine_stop(struct tutti *);  /* ends it: the caller is alone from then on */
-void tt_engine_close(struct tutti *); /* closes the nets */
-void tt_enter(struct tutti *);       /* takes the gate */
-void tt_exit(struct tutti *);
-int tt_turn(struct tutti *);         /* polls every net once, runs what is due; how much happened */
-int tt_wait_until(struct tutti *, bool (*ready)(void *), void *arg, uint64_t deadline); /* 0 or -ETIMEDOUT; lets go of the gate meanwhile */
-void tt_timer_start(struct tutti *, struct tt_timer *, uint64_t at, void (*expire)(struct tt_timer *));
+int tt_engine_open(struct tt_job *);   /* starts the background thread; without the gate, like the next two */
+void tt_engine_stop(struct tt_job *);  /* ends it: the caller is alone from then on */
+void tt_engine_close(struct tt_job *); /* closes the nets */
+void tt_enter(struct tt_job *);       /* takes the gate */
+void tt_exit(struct tt_job *);
+int tt_turn(struct tt_job *);         /* polls every net once, runs what is due; how much happened */
+int tt_wait_until(struct tt_job *, bool (*ready)(void *), void *arg, uint64_t deadline); /* 0 or -ETIMEDOUT; lets go of the gate meanwhile */
+void tt_timer_start(struct tt_job *, struct tt_timer *, uint64_t at, void (*expire)(struct tt_timer *));
 void tt_timer_stop(struct tt_timer *);
 
 /* ---- job.c, request.c: joining, and the requests that users wait for ---- */
@@ -63,7 +64,7 @@ struct tt_post { /* an op on its way to a member, also before there is a connect
 };
 
 struct tt_request { /* what a tutti_op holds; blocking calls have it on their stack */
-	struct tutti *job;
+	struct tt_job *job;
 	struct tt_list link;        /* in job->requests while it runs */
 	struct tt_list unanswered;  /* and here while the owner of the window has not answered */
 	const char *what;           /* "put", "all-reduce", for sentences */
@@ -77,14 +78,14 @@ struct tt_request { /* what a tutti_op holds; blocking calls have it on their st
 };
 _Static_assert(sizeof(struct tt_request) <= sizeof(tutti_op), "tutti_op is too small for a request");
 
-struct tt_request *tt_request_begin(struct tutti *, tutti_op *, tutti_op *stack, const char *what, int rank);
+struct tt_request *tt_request_begin(struct tt_job *, tutti_op *, tutti_op *stack, const char *what, int rank);
 void tt_request_end(struct tt_request *, int err);  /* once; waiters learn of it when the gate is let go */
 int tt_request_return(struct tt_request *, bool blocking); /* the end of every call that begins a request: leaves the gate; blocking:
                                                      * waits, and at the deadline cuts off who is silent */
 void tt_say_bye(struct tt_member *);                /* to one that is up, while leaving */
-int tt_usable(const struct tutti *);                /* 0, or -ECHILD in a fork's child; no gate needed */
+int tt_usable(const struct tt_job *);                /* 0, or -ECHILD in a fork's child; no gate needed */
 
-struct tutti {
+struct tt_job {
 	struct tt_engine engine;
 	struct tt_settings settings;
 	int rank, size, local_rank, local_size;
@@ -92,14 +93,13 @@ struct tutti {
 	uint64_t id;                /* the job's, on the wire */
 	uint8_t *here;              /* one page that a fork's child finds zeroed */
 	int event_fd;
-	struct tt_list requests, links, doomed, asks, windows, collectives, stash;
+	struct tt_list requests, links, doomed, asks, windows, collectives, stash, groups;
 	struct tt_op_queue ended;   /* ops that failed before any wire saw them */
 	struct tt_member *members;
-	struct tutti_window *window_at[TT_WINDOWS]; /* by the index that peers use; 0: the collectives */
-	unsigned next_window, generation;
-	uint32_t coll_started;      /* how many collectives this rank has started */
-	uint32_t coll_failed;       /* the first that failed here; UINT32_MAX: none */
-	int ended_members;          /* how often one has left or gone */
+	struct tutti_window *window_at[TT_WINDOWS]; /* by the index that peers use */
+	struct tutti *group_at[TT_GROUPS]; /* by the slot that peers use */
+	struct tutti *all;          /* the group of all ranks: what tutti_join gives */
+	unsigned next_window, next_group, generation;
 	int carded;                 /* how many ranks' addresses are known */
 	bool joined, leaving, node_list;
 	int join_err;
@@ -122,7 +122,7 @@ int tt_config_load(struct tt_settings *, const char *file, struct tt_node **node
 int tt_boot_read(struct tt_settings *, const tutti_config *, struct tt_boot *);   /* no gate */
 void tt_boot_free(struct tt_boot *);
 uint64_t tt_boot_job_id(const struct tt_boot *);
-int tt_boot_meet(struct tutti *, const struct tt_boot *);  /* exchanges addresses; takes and leaves the gate itself */
+int tt_boot_meet(struct tt_job *, const struct tt_boot *);  /* exchanges addresses; takes and leaves the gate itself */
 void tt_boot_card(struct tt_member *, struct tt_pack *);   /* messages of the rendezvous */
 void tt_boot_table(struct tt_member *, struct tt_pack *);
 bool tt_boot_retry(struct tt_member *);                    /* it was not reached: will it be tried again in a moment? */
@@ -131,7 +131,7 @@ bool tt_boot_retry(struct tt_member *);                    /* it was not reached
 
 enum tt_message_type { /* the first byte of every message between members; docs/wire.md has the rest */
 	TT_HELLO = 1, TT_WELCOME, TT_BUSY, TT_REFUSED, TT_CARD, TT_TABLE, TT_BYE,
-	TT_PING, TT_PONG, TT_DOWN, TT_ASK, TT_ANSWER, TT_CLOSED, TT_DATA,
+	TT_PING, TT_PONG, TT_DOWN, TT_ASK, TT_ANSWER, TT_CLOSED, TT_DATA, TT_REVOKE,
 };
 
 enum tt_member_state {
@@ -145,24 +145,25 @@ enum tt_member_state {
 struct tt_link { /* one connection; usually the only one to its member */
 	struct tt_list all;         /* in job->links */
 	struct tt_list doom;        /* in job->doomed once nobody needs it */
-	struct tutti *job;
+	struct tt_job *job;
 	struct tt_peer *peer;
 	struct tt_member *member;   /* NULL until the other side has said who it is */
 	bool mine;                  /* I connected */
 };
 
 struct tt_member {
-	struct tutti *job;
+	struct tt_job *job;
 	int rank;
 	enum tt_member_state state;
 	char addr[96];              /* "" until known */
 	uint64_t host;              /* equal on one host */
+	uint32_t epoch;             /* which life of it; 0: not known */
 	struct tt_link *link;       /* the one I post on, or am connecting on */
 	struct tt_op_queue waiting; /* posted before it is up */
 	unsigned outstanding;       /* ops that the wire holds */
 	uint64_t heard;             /* when it last said how far it is: a ping or a pong */
 	uint64_t received;          /* tt_peer.received when it was last pinged: more is a sign of life, too */
-	uint32_t started;           /* how many collectives it has started, as last heard */
+	uint32_t started, started_in; /* how many collectives it has started, as last heard, and in which group (its uid) */
 	int err;                    /* LEFT, GONE: what later uses return ... */
 	char why[200];              /* ... and why */
 	bool silent;                /* GONE, because it met a deadline */
@@ -178,9 +179,9 @@ void tt_post(struct tt_member *, struct tt_post *);  /* connects if needed; done
 void tt_send(struct tt_member *, const void *head, size_t len, const void *body, size_t body_len); /* a message; bytes are copied. A lost one
                                                       * is no error: its member is gone then */
 void tt_member_gone(struct tt_member *, int err, const char *fmt, ...) TT_FORMAT(3, 4); /* ends everything that waits for it */
-void tt_member_left(struct tt_member *, uint32_t started);
+void tt_member_left(struct tt_member *, struct tt_pack *bye); /* NULL: it hung up because I leave */
 void tt_link_doom(struct tt_link *);
-void tt_peer_settle(struct tutti *);                 /* disconnects what is doomed; not from a callback */
+void tt_peer_settle(struct tt_job *);                 /* disconnects what is doomed; not from a callback */
 struct tt_net *tt_member_net(struct tt_member *);    /* once up */
 
 enum { TT_KEY_SIZE = 64 }; /* on the wire */
@@ -200,11 +201,11 @@ static inline void tt_get_key(struct tt_pack *p, struct tt_key *key)
 void tt_group_tell(struct tt_member *gone);          /* to everybody who is left */
 bool tt_group_all_told(void *job);
 void tt_group_down(struct tt_member *from, struct tt_pack *);
-void tt_group_ping(struct tutti *, int rank);        /* -1: all */
+void tt_group_ping(struct tt_job *, const struct tt_request *); /* whoever it may wait for */
 void tt_group_life(struct tt_member *from, struct tt_pack *, bool answer);  /* a ping, or the pong */
 bool tt_group_is_alive(const struct tt_member *, uint64_t since); /* since: of the last ping */
-bool tt_group_is_busy(const struct tutti *, int rank, uint64_t since); /* -1: any. Bytes come from it, but no pong yet */
-struct tt_member *tt_group_silent(struct tutti *, const struct tt_request *, uint64_t since); /* whom a late request waits for */
+bool tt_group_is_busy(struct tt_job *, const struct tt_request *, uint64_t since); /* bytes come from one that it waits for, but no pong yet */
+struct tt_member *tt_group_silent(struct tt_job *, const struct tt_request *, uint64_t since); /* whom a late request waits for */
 void tt_group_cut(struct tt_member *, int err, const char *fmt, ...) TT_FORMAT(3, 4); /* not from a callback: nothing of it lands afterwards */
 
 /* ---- window.c ---- */
@@ -215,13 +216,14 @@ void tt_window_answer(struct tt_member *from, struct tt_pack *);
 void tt_window_closed(struct tt_member *from, struct tt_pack *);
 void tt_window_gone(struct tt_member *);             /* ends what waits for its answers */
 bool tt_window_unanswered(struct tt_request *);      /* does it wait for an owner to open? Then it is taken back, to be ended */
-const char *tt_window_name(struct tutti *, const struct tutti_window *); /* also of one that was closed meanwhile */
+const char *tt_window_name(struct tt_job *, const struct tutti_window *); /* also of one that was closed meanwhile */
 
 /* ---- collective.c: what all collectives share; barrier, broadcast, gather. allreduce.c is written in the same terms ---- */
 
 struct tt_coll { /* one collective on its way: a state machine that messages and notifies push on */
 	struct tt_list link;        /* in job->collectives, in the order started */
-	struct tutti *job;
+	struct tt_job *job;
+	struct tutti *group;
 	int n, me;                  /* how many take part, and which of them I am: all ranks in here count so */
 	uint32_t seq;               /* the same on every rank */
 	const char *what;
@@ -231,7 +233,7 @@ struct tt_coll { /* one collective on its way: a state machine that messages and
 	void (*release)(struct tt_coll *); /* deregisters and frees what is its own, once it is over: nothing lands afterwards */
 	unsigned pending;           /* my ops that the wire still holds */
 	bool over, failed, busy, released; /* over: advance has said so */
-	int err, culprit;           /* culprit: the rank to name, or -1 */
+	int err, culprit;           /* culprit: the member to name, or -1 */
 	int notifier[2];            /* by lane: whose notifies count; 0 where none are expected */
 	uint32_t notified[2];       /* how many came */
 	void *taken;                /* what the last take gave, if it is to be freed */
@@ -251,12 +253,48 @@ const void *tt_coll_take(struct tt_coll *, int from, uint32_t tag, size_t len); 
 int tt_coll_put(struct tt_coll *, int to, const struct tt_key *, uint64_t offset, const void *, size_t, unsigned lane, bool last);
 int tt_coll_open(struct tt_coll *, int rank, void *base, size_t len, struct tt_region **); /* memory that this rank may put into. 1: not connected
                                                       * yet, ask again when pushed on; 0; -errno */
-size_t tt_coll_piece(const struct tutti *);
+size_t tt_coll_piece(const struct tt_job *);
 void tt_coll_message(struct tt_member *from, struct tt_pack *);
 void tt_coll_notify(struct tt_member *from, uint32_t value);
-uint32_t tt_coll_finished(struct tutti *);     /* in all before this number this rank has done its part */
-void tt_coll_wake(struct tutti *);             /* a member is up: whoever waited for that goes on */
+uint32_t tt_coll_finished(const struct tutti *); /* in all before this number this rank has done its part */
+void tt_coll_wake(struct tt_job *);             /* a member is up: whoever waited for that goes on */
 void tt_coll_member_down(struct tt_member *);  /* gone, or left: collectives that need it fail */
+void tt_coll_begin_group(struct tutti *);      /* it is agreed on: what came early counts */
+void tt_coll_end_group(struct tutti *);        /* ends those under way, forgets what came early */
+
+/* ---- split.c: groups of ranks ---- */
+
+struct tt_seat { /* a rank's place in a group */
+	int rank;                   /* in the job */
+	uint32_t epoch;             /* which life of it; a later one has no seat here. 0: not known yet */
+	uint16_t slot;              /* how it calls this group in notify values */
+	bool out;                   /* it has left, or is gone, and will not sit here again: ... */
+	int err;                    /* ... -ENOTCONN or what calls return ... */
+	uint32_t finished;          /* ... but in all collectives before this one it has done its part */
+};
+
+struct tutti { /* what users hold: this process's place in a group of ranks, all of the job or a part */
+	struct tt_list link;        /* in job->groups; first, see tutti_leave */
+	struct tt_job *job;
+	uint32_t uid;               /* names the group, the same on every rank; 0: not agreed on yet */
+	uint16_t slot;              /* in job->group_at */
+	int n, me;
+	struct tt_seat *seats;      /* n of them */
+	int *seat_of;               /* by rank in the job; -1: none */
+	int outs;                   /* how many seats are out */
+	uint32_t started;           /* how many collectives this rank has started here */
+	uint32_t failed;            /* the first that failed here; UINT32_MAX: none */
+	uint32_t splits;            /* how often this group was split: the same on every rank */
+	uint32_t parent, birth;     /* the group that it was split from, and at which of its splits */
+};
+
+int tt_group_new(struct tt_job *, int n, struct tutti **); /* with a slot, no uid, and empty seats */
+void tt_group_seat(struct tutti *, int i, int rank, uint32_t epoch, uint16_t slot);
+void tt_group_free(struct tutti *);
+struct tt_seat *tt_group_find(const struct tutti *, const struct tt_member *); /* NULL: none, or an earlier life's */
+struct tt_member *tt_group_member(const struct tutti *, int i);
+void tt_group_seats_out(struct tt_member *, const struct tt_pack *bye); /* of one that is gone (NULL) or leaves: who counts on it ... */
+void tt_group_revoked(struct tt_member *from, struct tt_pack *);
 
 /* ---- reduce.c ---- */
 

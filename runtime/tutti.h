@@ -23,7 +23,8 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-typedef struct tutti tutti;               /* this process's place in a job; several jobs may live in one process */
+typedef struct tutti tutti;               /* this process's place in a group of ranks, all of a job or a part of it; several
+                                           * jobs may live in one process */
 typedef struct tutti_window tutti_window; /* named memory: mine, and everyone's of that name */
 typedef struct tutti_op {
 	uint64_t opaque[32];
@@ -47,13 +48,22 @@ typedef struct tutti_config { /* zero or NULL: from the environment, else the de
  * run` sets them), torchrun's variables, or TUTTI_CONFIG; with none of them it is a job of one. It returns when every
  * rank has joined (with a node list: at once), or with -ETIMEDOUT at the deadline. */
 int tutti_join(const tutti_config *, tutti **job);
-void tutti_leave(tutti *);            /* finishes what was started, tells the others, frees all; NULL is allowed */
-int tutti_rank(const tutti *);        /* 0 .. size - 1 */
+void tutti_leave(tutti *);            /* finishes what was started, tells the others, frees all; NULL is allowed. Of a part of
+                                       * the job: finishes what was started there, and ends that group alone */
+int tutti_rank(const tutti *);        /* 0 .. size - 1, in this group */
 int tutti_size(const tutti *);
 int tutti_local_rank(const tutti *);  /* among the ranks of this host */
 int tutti_local_size(const tutti *);
 int tutti_alloc(tutti *, size_t bytes, int gpu, void **memory); /* page-aligned, zeroed, for every wire to use without a copy; gpu -1: host memory */
 void tutti_free(tutti *, void *memory);
+
+/* Groups. What takes a `tutti *` works in that group: collectives count its ranks only, from 0, and one group's do not wait
+ * for another's. Windows, memory and event_fd are the whole job's, whichever of its groups names it, and so are the ranks
+ * that window calls take: tutti_group_member tells a group's. */
+int tutti_group_split(tutti *, int color, int key, tutti **part); /* a collective: ranks that give the same color (from 0 up) are
+                                                      * a group, ordered by key, then by rank. A negative color: in none, *part is
+                                                      * NULL. End it with tutti_leave; those left over end with the job */
+int tutti_group_member(const tutti *, int i);         /* the rank in the job of this group's rank i; -EINVAL */
 
 /* Windows. Opening is local: each rank names memory of its own, of its own size (0 too), and reaches that of the others
  * under the same name. The first use of a rank's window waits until that rank has opened it. Offsets are bytes. Bytes

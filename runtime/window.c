@@ -5,7 +5,7 @@
  *
  *      me -- ASK {my index, generation, name} --> owner        owner -- ANSWER {the same, its index, key} --> me
  *
- * A notify value is the receiver's: 12 bits of window index, 12 bits of slot.
+ * A notify value is the receiver's: 0, 11 bits of window index, 12 bits of slot.
  */
 #include "runtime.h"
 #include <stdio.h>
@@ -35,7 +35,7 @@ struct slot { /* how many notifies have come */
 
 struct tutti_window {
 	struct tt_list link;        /* in job->windows; first, see tutti_leave */
-	struct tutti *job;
+	struct tt_job *job;
 	char *name;
 	char *base;
 	size_t bytes;
@@ -52,7 +52,7 @@ struct ask { /* of a rank, for a window that is not open here yet */
 	char name[NAME_MAX_LEN + 1];
 };
 
-const char *tt_window_name(struct tutti *job, const struct tutti_window *w)
+const char *tt_window_name(struct tt_job *job, const struct tutti_window *w)
 {
 	tt_list_each(node, &job->windows)
 		if (tt_container_of(node, struct tutti_window, link) == w)
@@ -105,7 +105,7 @@ static int count_asks(const struct tt_member *from)
 
 void tt_window_ask(struct tt_member *from, struct tt_pack *p)
 {
-	struct tutti *job = from->job;
+	struct tt_job *job = from->job;
 	struct ask a = { .from = from, .index = tt_get32(p), .generation = tt_get32(p) }, *kept;
 
 	tt_get_text(p, a.name, sizeof a.name);
@@ -145,7 +145,7 @@ static void answer_kept(struct tutti_window *w)
 }
 
 /* The handle that a peer's message means; NULL if it was closed meanwhile. */
-static struct tutti_window *handle(struct tutti *job, uint32_t index, uint32_t generation)
+static struct tutti_window *handle(struct tt_job *job, uint32_t index, uint32_t generation)
 {
 	struct tutti_window *w = index < TT_WINDOWS ? job->window_at[index] : NULL;
 
@@ -247,7 +247,7 @@ bool tt_window_unanswered(struct tt_request *q)
 
 void tt_window_gone(struct tt_member *m)
 {
-	struct tutti *job = m->job;
+	struct tt_job *job = m->job;
 
 	tt_list_each(node, &job->windows) {
 		struct remote *r = &tt_container_of(node, struct tutti_window, link)->remotes[m->rank];
@@ -261,7 +261,7 @@ void tt_window_gone(struct tt_member *m)
 /* ---- opening and closing ---- */
 
 /* Round and round, so that an index comes back as late as can be: a notify on its way to a closed window finds none. */
-static int choose_index(struct tutti *job, uint32_t *index)
+static int choose_index(struct tt_job *job, uint32_t *index)
 {
 	for (unsigned i = 1; i < TT_WINDOWS; i++) {
 		*index = job->next_window;
@@ -283,7 +283,7 @@ static int register_everywhere(struct tutti_window *w)
 	return err;
 }
 
-static int check_name(struct tutti *job, const char *name)
+static int check_name(struct tt_job *job, const char *name)
 {
 	if (!name || !*name || strlen(name) > NAME_MAX_LEN)
 		return tt_fail(-EINVAL, "a window's name has 1 to %d bytes", NAME_MAX_LEN);
@@ -293,7 +293,7 @@ static int check_name(struct tutti *job, const char *name)
 	return 0;
 }
 
-static struct tutti_window *new_window(struct tutti *job, const char *name)
+static struct tutti_window *new_window(struct tt_job *job, const char *name)
 {
 	struct tutti_window *w = calloc(1, sizeof *w);
 
@@ -344,7 +344,7 @@ static void free_window(struct tutti_window *w)
 	free(w);
 }
 
-static int open_window(struct tutti *job, const char *name, void *base, size_t bytes, tutti_window **out)
+static int open_window(struct tt_job *job, const char *name, void *base, size_t bytes, tutti_window **out)
 {
 	int err = check_name(job, name);
 
@@ -370,8 +370,9 @@ static int open_window(struct tutti *job, const char *name, void *base, size_t b
 	return 0;
 }
 
-int tutti_window_open(tutti *job, const char *name, void *base, size_t bytes, tutti_window **out)
+int tutti_window_open(tutti *at, const char *name, void *base, size_t bytes, tutti_window **out)
 {
+	struct tt_job *job = at->job;
 	int err = tt_usable(job);
 
 	if (err)
@@ -407,7 +408,7 @@ static struct tt_request *first_of(struct tutti_window *w)
 /* What I started through it is finished first: those ops look into it. Who is silent is cut off. */
 static void drain(struct tutti_window *w)
 {
-	struct tutti *job = w->job;
+	struct tt_job *job = w->job;
 	struct tt_request *q;
 
 	if (!tt_wait_until(job, is_drained, w, tt_now() + job->deadline))
@@ -425,7 +426,7 @@ static void drain(struct tutti_window *w)
 
 void tutti_window_close(tutti_window *w)
 {
-	struct tutti *job;
+	struct tt_job *job;
 
 	if (!w || !*w->job->here)
 		return;
@@ -487,7 +488,7 @@ static bool is_notified(void *arg)
 	return notified(n) >= n->count || (n->rank >= 0 && n->window->job->members[n->rank].state >= TT_LEFT);
 }
 
-static int wait_notify(struct tutti *job, struct notify_wait *n, uint64_t patience)
+static int wait_notify(struct tt_job *job, struct notify_wait *n, uint64_t patience)
 {
 	int err;
 
@@ -504,7 +505,7 @@ static int wait_notify(struct tutti *job, struct notify_wait *n, uint64_t patien
 
 int tutti_wait_notify(tutti_window *w, int rank, int slot, uint64_t count, int timeout_ms)
 {
-	struct tutti *job = w->job;
+	struct tt_job *job = w->job;
 	struct notify_wait n = { w, rank, slot, count };
 	int err = tt_usable(job);
 
@@ -637,7 +638,7 @@ static int go(struct tutti_window *w, struct remote *r, const struct call *c, st
 
 static int start(struct tutti_window *w, const struct call *c, tutti_op *op)
 {
-	struct tutti *job = w->job;
+	struct tt_job *job = w->job;
 	tutti_op stack;
 	int err;
 
@@ -691,7 +692,7 @@ int tutti_put_notify(tutti_window *w, int rank, size_t offset, const void *src, 
 
 void *tutti_window_map(tutti_window *w, int rank)
 {
-	struct tutti *job = w->job;
+	struct tt_job *job = w->job;
 	void *p = NULL;
 
 	if (tt_usable(job))

@@ -65,8 +65,8 @@ static void use_job(tutti *job, struct outcome *o)
 	o->size = tutti_size(job);
 	o->local_rank = tutti_local_rank(job);
 	o->local_size = tutti_local_size(job);
-	if (job->engine.count)
-		strcpy(o->addr, job->engine.nets[0]->addr);
+	if (job->job->engine.count)
+		strcpy(o->addr, job->job->engine.nets[0]->addr);
 	board->joined++;
 	o->summed = sums_up(job);
 	if (!o->summed)

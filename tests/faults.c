@@ -106,8 +106,8 @@ static void run_child(int rank)
 	int err = tutti_join(NULL, &job);
 	EXPECT(err == 0);
 	if (!err) {
-		strcpy(mine->addr, job->engine.nets[0]->addr);
-		mine->job = job->id;
+		strcpy(mine->addr, job->job->engine.nets[0]->addr);
+		mine->job = job->job->id;
 		crew.program(job);
 		tutti_leave(job);
 	}

@@ -44,7 +44,7 @@ static inline void check_that(bool good, const char *text, const char *file, int
 static inline void run_joined(struct ranks *run, tutti *job)
 {
 	if (run->allreduce)
-		tt_settings_set(&job->settings, TT_ALLREDUCE, run->allreduce, "test");
+		tt_settings_set(&job->job->settings, TT_ALLREDUCE, run->allreduce, "test");
 	run->program(job);
 	tutti_leave(job);
 }

@@ -1052,7 +1052,7 @@ static void program(int rank, void *arg)
 		return;
 	}
 	me.size = tutti_size(me.job);
-	tt_settings_set(&me.job->settings, TT_ALLREDUCE, p->algorithm, "storm");
+	tt_settings_set(&me.job->job->settings, TT_ALLREDUCE, p->algorithm, "storm");
 	open_common(&me);
 	if (one_in(&me.random, 3))
 		run_both(&me);

@@ -749,6 +749,123 @@ static void program_left(tutti *job)
 
 static void test_left(void) { on_wires(program_left, two, 1000, NULL); }
 
+/* ---- groups ---- */
+
+/* Every rank's number in the job, by a sum that only it gives a share to: exact, and each group has its own. */
+static void check_group(tutti *g, const int *ranks, int n, size_t count)
+{
+	double *v = calloc(count, sizeof *v), sum = 0;
+	size_t wrong = 0;
+
+	CHECK(tutti_size(g) == n);
+	CHECK(ranks[tutti_rank(g)] == tutti_group_member(g, tutti_rank(g)));
+	for (int i = 0; i < n; i++) {
+		CHECK(tutti_group_member(g, i) == ranks[i]);
+		sum += 1 << ranks[i];
+	}
+	for (size_t i = 0; i < count; i++)
+		v[i] = 1 << ranks[tutti_rank(g)];
+	CHECK(tutti_allreduce(g, v, count, TUTTI_F64, TUTTI_SUM, NULL) == 0);
+	for (size_t i = 0; i < count; i++)
+		wrong += v[i] != sum;
+	CHECK(wrong == 0);
+	free(v);
+}
+
+static void program_split(tutti *job)
+{
+	int n = tutti_size(job), me = tutti_rank(job), half[8], k = 0, root = -1;
+	tutti *part = NULL, *single = NULL, *none = job;
+
+	for (int i = n - 1; i >= 0; i--)
+		if (i % 2 == me % 2)
+			half[k++] = i;
+	CHECK(tutti_group_split(job, me % 2, -me, &part) == 0);
+	check_group(part, half, k, 3);
+	check_group(part, half, k, 20000); /* by put */
+	CHECK(tutti_group_split(part, me, 0, &single) == 0);
+	check_group(single, &me, 1, 5);
+	CHECK(tutti_group_split(job, me == 0 ? -1 : 7, 0, &none) == 0);
+	CHECK((none == NULL) == (me == 0));
+	root = me;
+	CHECK(tutti_broadcast(part, &root, sizeof root, k - 1, NULL) == 0);
+	CHECK(root == half[k - 1]);
+	CHECK(tutti_broadcast(part, &root, sizeof root, k, NULL) == -EINVAL);
+	CHECK(tutti_group_member(part, k) == -EINVAL);
+	tutti_leave(single);
+	tutti_leave(part); /* the others' end with the job */
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void test_split(void) { on_wires(program_split, many, 0, NULL); }
+
+/* In both at once, in either order: they do not wait for each other. */
+static void program_two_groups(tutti *job)
+{
+	float *a = malloc(100000 * sizeof *a), *b = malloc(100000 * sizeof *b);
+	int me = tutti_rank(job);
+	tutti_op first, second;
+	tutti *part;
+
+	CHECK(tutti_group_split(job, 0, me, &part) == 0);
+	for (int i = 0; i < 100000; i++)
+		a[i] = b[i] = (float)me;
+	CHECK(tutti_allreduce(me % 2 ? job : part, me % 2 ? a : b, 100000, TUTTI_F32, TUTTI_SUM, &first) == 0);
+	CHECK(tutti_allreduce(me % 2 ? part : job, me % 2 ? b : a, 100000, TUTTI_F32, TUTTI_SUM, &second) == 0);
+	CHECK(tutti_wait(&first, -1) == 0);
+	CHECK(tutti_wait(&second, -1) == 0);
+	CHECK(a[0] == 6 && a[99999] == 6 && b[0] == 6 && b[99999] == 6);
+	tutti_leave(part);
+	free(a);
+	free(b);
+}
+
+static void test_two_groups(void) { on_wires(program_two_groups, four, 0, NULL); }
+
+/* A group of which nobody is missing goes on when others of the job do not. */
+static void program_part_goes_on(tutti *job)
+{
+	int me = tutti_rank(job), two[] = { 0, 1 };
+	tutti *part;
+	float x = 1;
+
+	CHECK(tutti_group_split(job, me < 2 ? 0 : 1, 0, &part) == 0);
+	if (me == 3)
+		return; /* leaves */
+	pass_time(50 * TT_MS);
+	if (me == 2)
+		CHECK(tutti_allreduce(part, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == -ENOTCONN);
+	else
+		check_group(part, two, 2, 10000);
+}
+
+static void test_part_goes_on(void) { on_wires(program_part_goes_on, four, 1000, NULL); }
+
+static void program_many_groups(tutti *job)
+{
+	tutti *parts[1100];
+	int n = 0, err = 0;
+
+	while (n < 1100 && !(err = tutti_group_split(job, 0, 0, &parts[n])))
+		n++;
+	CHECK(err == -EMFILE && n == 1023);
+	tutti_leave(parts[5]);
+	CHECK(tutti_group_split(job, 0, 0, &parts[5]) == 0);
+	CHECK(tutti_barrier(parts[5], NULL) == 0);
+	CHECK(tutti_barrier(parts[1022], NULL) == 0);
+}
+
+static void test_many_groups(void)
+{
+	struct ranks run = { .size = 2, .wire = "tcp", .program = program_many_groups };
+
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
+
+static CU_TestInfo group_tests[] = {
+	{ "split", test_split }, { "two groups at once", test_two_groups }, { "a part goes on", test_part_goes_on },
+	{ "as many groups as there can be", test_many_groups }, CU_TEST_INFO_NULL,
+};
 static CU_TestInfo collective_tests[] = {
 	{ "all-reduce: counts, algorithm chosen", test_counts_auto }, { "all-reduce: counts, ring", test_counts_ring },
 	{ "all-reduce: counts, doubling", test_counts_doubling }, { "all-reduce: large", test_large },
@@ -769,7 +886,7 @@ static CU_TestInfo deadline_tests[] = {
 };
 static CU_SuiteInfo suites[] = {
 	{ "collectives", NULL, NULL, NULL, NULL, collective_tests }, { "windows", NULL, NULL, NULL, NULL, window_tests },
-	{ "engine", NULL, NULL, NULL, NULL, engine_tests }, { "deadlines", NULL, NULL, NULL, NULL, deadline_tests }, CU_SUITE_INFO_NULL,
+	{ "groups", NULL, NULL, NULL, NULL, group_tests }, { "engine", NULL, NULL, NULL, NULL, engine_tests }, { "deadlines", NULL, NULL, NULL, NULL, deadline_tests }, CU_SUITE_INFO_NULL,
 };
 
 int main(int argc, char **argv) { return run_suites(suites, argc, argv); }
