@@ -186,6 +186,8 @@ static int check_start(const struct tutti *group)
 {
 	int running = 0;
 
+	if (group->retired)
+		return tt_fail(-ESTALE, "this group has been shrunk or grown: go on with the group that came of it");
 	tt_list_each(node, &group->job->collectives)
 		running += tt_container_of(node, struct tt_coll, link)->group == group;
 	return running < IN_FLIGHT_MAX ? 0 : tt_fail(-EAGAIN, "%d collectives are under way: wait for some before starting more", running);
@@ -391,7 +393,7 @@ static struct tutti *group_meant(const struct tt_member *from, unsigned slot, st
 	struct tutti *g = slot < TT_GROUPS ? from->job->group_at[slot] : NULL;
 	const struct tt_seat *s;
 
-	if (!g || !g->uid)
+	if (!g || !g->uid || (g->uid != k->uid && g->agreement))
 		return g;
 	s = g->uid == k->uid ? tt_group_find(g, from) : NULL;
 	k->from = s ? (int)(s - g->seats) : -1;
@@ -422,8 +424,8 @@ void tt_coll_message(struct tt_member *from, struct tt_pack *p)
 
 	if (!g)
 		return;
-	struct tt_coll *c = find(g, k.seq);
-	int32_t ahead = (int32_t)(k.seq - g->started);
+	struct tt_coll *c = k.from < 0 ? NULL : find(g, k.seq);
+	int32_t ahead = (int32_t)(k.seq - (k.from < 0 ? 0 : g->started));
 	k.len = tt_pack_left(p);
 	k.bytes = p->at;
 	p->bad |= ahead > AHEAD_MAX;

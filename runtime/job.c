@@ -80,6 +80,16 @@ static int apply_config(struct tt_settings *s, const tutti_config *c)
 	return err;
 }
 
+static int read_minority(struct tt_job *job)
+{
+	const char *s = tt_setting(&job->settings, TT_MINORITY);
+
+	job->minority = !strcmp(s, "yes");
+	if (!job->minority && strcmp(s, "no"))
+		return tt_fail(-EINVAL, "%s=%s is neither yes nor no", tt_setting_name(&job->settings, TT_MINORITY), s);
+	return 0;
+}
+
 static int resolve_settings(struct tt_job *job, const tutti_config *given, struct tt_boot *boot)
 {
 	long deadline = 30000;
@@ -100,7 +110,8 @@ static int resolve_settings(struct tt_job *job, const tutti_config *given, struc
 	job->deadline = (uint64_t)deadline * TT_MS;
 	job->rank = boot->rank;
 	job->size = boot->size;
-	return 0;
+	job->capacity = job->size;
+	return read_minority(job);
 }
 
 static int make_members(struct tt_job *job, const struct tt_boot *boot)
@@ -126,6 +137,7 @@ static int make_group(struct tt_job *job)
 	if (err)
 		return err;
 	job->all->uid = ALL;
+	job->all->lineage = true;
 	for (int i = 0; i < job->size; i++)
 		tt_group_seat(job->all, i, i, 0, job->all->slot);
 	return 0;
@@ -418,6 +430,7 @@ static void leave_job(struct tt_job *job)
 		close(job->event_fd);
 	tt_settings_free(&job->settings);
 	free(job->members);
+	free(job->newcomer);
 	if (job->here)
 		munmap(job->here, 1);
 	free(job);

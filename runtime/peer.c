@@ -383,6 +383,7 @@ static void member_message(struct tt_member *m, enum tt_message_type type, struc
 	case TT_CLOSED: tt_window_closed(m, p); break;
 	case TT_DATA: tt_coll_message(m, p); break;
 	case TT_REVOKE: tt_group_revoked(m, p); break;
+	case TT_AGREE: tt_agree_message(m, p); break;
 	default: p->bad = true;
 	}
 	if (p->bad)
@@ -497,6 +498,7 @@ static void member_ended(struct tt_member *m)
 	fail_waiting(m);
 	tt_window_gone(m);
 	tt_coll_member_down(m);
+	tt_agree_member_down(m);
 	m->job->engine.news = true; /* who waits for its notifies looks again */
 }
 

@@ -102,6 +102,15 @@ struct tt_job {
 	unsigned next_window, next_group, generation;
 	int carded;                 /* how many ranks' addresses are known */
 	bool joined, leaving, node_list;
+	bool minority;              /* a minority of a group may go on */
+	int capacity;               /* how many members there is room for: `size` of them are known */
+	uint32_t epoch;             /* which life of this rank */
+	bool late;                  /* it has joined a job that was under way, and is in no group of it until that grows */
+	struct tutti *arriving;     /* late: the group that it will be in, ... */
+	int welcomed;               /* ... how many of its seats are known, ... */
+	bool arrived;               /* ... and all of them are */
+	struct tt_newcomer *newcomer; /* who waits to be taken into a group */
+	int newcomers;
 	int join_err;
 	char join_why[256];
 };
@@ -110,6 +119,10 @@ struct tt_job {
 
 struct tt_node {
 	char name[64], address[80];
+};
+struct tt_newcomer { /* a rank that has joined a job under way */
+	uint32_t rank, epoch;
+	uint16_t slot;              /* how it will call its group */
 };
 struct tt_boot { /* how this process finds its job */
 	int rank, size;
@@ -131,7 +144,7 @@ bool tt_boot_retry(struct tt_member *);                    /* it was not reached
 
 enum tt_message_type { /* the first byte of every message between members; docs/wire.md has the rest */
 	TT_HELLO = 1, TT_WELCOME, TT_BUSY, TT_REFUSED, TT_CARD, TT_TABLE, TT_BYE,
-	TT_PING, TT_PONG, TT_DOWN, TT_ASK, TT_ANSWER, TT_CLOSED, TT_DATA, TT_REVOKE,
+	TT_PING, TT_PONG, TT_DOWN, TT_ASK, TT_ANSWER, TT_CLOSED, TT_DATA, TT_REVOKE, TT_AGREE,
 };
 
 enum tt_member_state {
@@ -286,15 +299,31 @@ struct tutti { /* what users hold: this process's place in a group of ranks, all
 	uint32_t failed;            /* the first that failed here; UINT32_MAX: none */
 	uint32_t splits;            /* how often this group was split: the same on every rank */
 	uint32_t parent, birth;     /* the group that it was split from, and at which of its splits */
+	bool lineage;               /* all ranks of the job, or what shrinking and growing made of them: takes newcomers in */
+	bool retired;               /* another group has come of it */
+	struct tt_agreement *agreement; /* on that one, while it is not there yet */
+	struct { /* what this one came of, for those who have not heard yet */
+		uint32_t uid;
+		int n;
+		struct roll *roll;
+	} origin;
 };
 
 int tt_group_new(struct tt_job *, int n, struct tutti **); /* with a slot, no uid, and empty seats */
+int tt_group_make_seats(struct tutti *, int n);
+int tt_group_heir(struct tutti *, int n, struct tutti **); /* takes its slot over, and retires it */
 void tt_group_seat(struct tutti *, int i, int rank, uint32_t epoch, uint16_t slot);
 void tt_group_free(struct tutti *);
 struct tt_seat *tt_group_find(const struct tutti *, const struct tt_member *); /* NULL: none, or an earlier life's */
 struct tt_member *tt_group_member(const struct tutti *, int i);
 void tt_group_seats_out(struct tt_member *, const struct tt_pack *bye); /* of one that is gone (NULL) or leaves: who counts on it ... */
 void tt_group_revoked(struct tt_member *from, struct tt_pack *);
+
+/* ---- agree.c: who is in the group from now on ---- */
+
+void tt_agree_message(struct tt_member *from, struct tt_pack *);
+void tt_agree_member_down(struct tt_member *);
+void tt_agree_free(struct tutti *);
 
 /* ---- reduce.c ---- */
 

@@ -30,31 +30,58 @@ static int take_slot(struct tutti *g)
 	return tt_fail(-EMFILE, "%d groups are open: leave some", TT_GROUPS);
 }
 
-static int make_seats(struct tutti *g, int n)
+int tt_group_make_seats(struct tutti *g, int n)
 {
 	g->seats = calloc((size_t)n, sizeof *g->seats);
-	g->seat_of = malloc((size_t)g->job->size * sizeof *g->seat_of);
+	g->seat_of = malloc((size_t)g->job->capacity * sizeof *g->seat_of);
 	if (!g->seats || !g->seat_of)
 		return tt_fail(-ENOMEM, "no memory for a group of %d ranks", n);
-	memset(g->seat_of, -1, (size_t)g->job->size * sizeof *g->seat_of);
+	memset(g->seat_of, -1, (size_t)g->job->capacity * sizeof *g->seat_of);
 	g->n = n;
 	return 0;
 }
 
-int tt_group_new(struct tt_job *job, int n, struct tutti **out)
+static struct tutti *make_group(struct tt_job *job)
 {
 	struct tutti *g = calloc(1, sizeof *g);
+
+	if (!g)
+		return NULL;
+	g->job = job;
+	g->failed = UINT32_MAX;
+	tt_list_append(&job->groups, &g->link);
+	return g;
+}
+
+int tt_group_new(struct tt_job *job, int n, struct tutti **out)
+{
+	struct tutti *g = make_group(job);
 	int err = 0;
 
 	if (!g)
 		return tt_fail(-ENOMEM, "no memory for a group");
-	g->job = job;
-	g->failed = UINT32_MAX;
-	tt_list_append(&job->groups, &g->link);
-	if ((n && (err = make_seats(g, n))) || (err = take_slot(g))) {
+	if ((n && (err = tt_group_make_seats(g, n))) || (err = take_slot(g))) {
 		tt_group_free(g);
 		return err;
 	}
+	*out = g;
+	return 0;
+}
+
+int tt_group_heir(struct tutti *old, int n, struct tutti **out)
+{
+	struct tutti *g = make_group(old->job);
+	int err = g ? tt_group_make_seats(g, n) : tt_fail(-ENOMEM, "no memory for a group");
+
+	if (err) {
+		if (g)
+			tt_group_free(g);
+		return err;
+	}
+	old->retired = true;
+	tt_coll_end_group(old);
+	g->slot = old->slot;
+	g->job->group_at[g->slot] = g;
 	*out = g;
 	return 0;
 }
@@ -78,6 +105,8 @@ void tt_group_free(struct tutti *g)
 {
 	if (g->uid)
 		tt_coll_end_group(g);
+	tt_agree_free(g);
+	free(g->origin.roll);
 	tt_list_remove(&g->link);
 	if (g->job->group_at[g->slot] == g)
 		g->job->group_at[g->slot] = NULL;
@@ -182,7 +211,7 @@ static int fill_part(struct tutti *part, struct tutti *parent, const uint8_t *va
 	if (!picked)
 		return tt_fail(-ENOMEM, "no memory for a group of %d ranks", parent->n);
 	n = pick_wishes(parent, values, color, picked);
-	err = make_seats(part, n);
+	err = tt_group_make_seats(part, n);
 	for (int i = 0; !err && i < n; i++) {
 		const struct tt_seat *s = &parent->seats[picked[i].at];
 		if (picked[i].slot >= TT_GROUPS)

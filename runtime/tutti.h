@@ -63,6 +63,15 @@ void tutti_free(tutti *, void *memory);
 int tutti_group_split(tutti *, int color, int key, tutti **part); /* a collective: ranks that give the same color (from 0 up) are
                                                       * a group, ordered by key, then by rank. A negative color: in none, *part is
                                                       * NULL. End it with tutti_leave; those left over end with the job */
+/* After -ECONNRESET or -ENOTCONN of a collective: all that are left of the group call this, agree on who they are although
+ * some may die meanwhile, and go on in *left, in the old order. The old group is of no more use but to be ended. Who does
+ * not call within a deadline is cut off. -EHOSTDOWN: fewer than half of the group are left here (or half, without its first
+ * rank), and others may go on elsewhere: TUTTI_MINORITY=yes lets them; -ECONNRESET: the others went on without this one;
+ * -ESTALE: called before. */
+int tutti_group_shrink(tutti *, tutti **left);
+/* The same, and takes in those who have joined since (behind the others, tutti_late tells them): they call it too, with
+ * what tutti_join gave them. -ETIMEDOUT on such a rank: the others have not called it yet. */
+int tutti_group_grow(tutti *, tutti **grown);
 int tutti_group_member(const tutti *, int i);         /* the rank in the job of this group's rank i; -EINVAL */
 
 /* Windows. Opening is local: each rank names memory of its own, of its own size (0 too), and reaches that of the others

@@ -23,7 +23,7 @@ static void on_wires(void (*program)(tutti *), const int *sizes, int deadline_ms
 	}
 }
 
-static const int few[] = { 1, 2, 3, 4, 5, 0 }, two[] = { 2, 0 }, three[] = { 3, 0 }, four[] = { 4, 0 }, many[] = { 1, 2, 3, 4, 5, 7, 8, 0 };
+static const int few[] = { 1, 2, 3, 4, 5, 0 }, two[] = { 2, 0 }, three[] = { 3, 0 }, four[] = { 4, 0 }, five_down[] = { 2, 3, 4, 5, 0 }, many[] = { 1, 2, 3, 4, 5, 7, 8, 0 };
 
 /* Computing: the library is not called. */
 static void pass_time(uint64_t ns)
@@ -862,7 +862,50 @@ static void test_many_groups(void)
 	CU_ASSERT_EQUAL(run_ranks(run), 0);
 }
 
+/* The last one leaves, again and again; the others go on without it. */
+static void program_shrink(tutti *job)
+{
+	int ranks[8] = { 0, 1, 2, 3, 4, 5, 6, 7 }, me = tutti_rank(job), n = tutti_size(job);
+	tutti *g = job, *left = NULL;
+	float x = 1;
+
+	for (n--; me < n && n > 0; n--) {
+		CHECK(tutti_allreduce(g, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) != 0);
+		CHECK(tutti_group_shrink(g, &left) == 0);
+		CHECK(tutti_barrier(g, NULL) == -ESTALE);
+		CHECK(tutti_group_shrink(g, &g) == -ESTALE);
+		if (g != job)
+			tutti_leave(g);
+		g = left;
+		check_group(g, ranks, n, 1);
+		check_group(g, ranks, n, 30000);
+	}
+	CHECK(tutti_size(job) >= tutti_size(g) && tutti_rank(job) == me);
+}
+
+static void test_shrink(void) { on_wires(program_shrink, five_down, 1000, NULL); }
+
+/* Nobody has died, and one never comes: it is cut off at the deadline, and is told that the others went on. */
+static void program_shrink_without(tutti *job)
+{
+	int me = tutti_rank(job), ranks[] = { 0, 1, 3 };
+	tutti *left = job;
+
+	if (me == 2) {
+		pass_time(700 * TT_MS);
+		int err = tutti_group_shrink(job, &left);
+		CHECK(err == -EHOSTDOWN || err == -ECONNRESET);
+		return;
+	}
+	CHECK(tutti_group_shrink(job, &left) == 0);
+	if (left != job)
+		check_group(left, ranks, 3, 1);
+}
+
+static void test_shrink_without(void) { on_wires(program_shrink_without, four, 300, NULL); }
+
 static CU_TestInfo group_tests[] = {
+	{ "shrink", test_shrink }, { "shrink without one that does not come", test_shrink_without },
 	{ "split", test_split }, { "two groups at once", test_two_groups }, { "a part goes on", test_part_goes_on },
 	{ "as many groups as there can be", test_many_groups }, CU_TEST_INFO_NULL,
 };

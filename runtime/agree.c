@@ -1,0 +1,731 @@
+/* agree.c - tutti_group_shrink and tutti_group_grow: who is in the group from now on
+ *
+ * All that are left must come to the same answer although some die on the way, and nobody else may come to another one.
+ * This is one instance of Paxos (Lamport 1998) for each group. The lowest rank that is left coordinates; a ballot is higher
+ * than all before and names its maker. The value is a roll: which of the old members stay, and who is new.
+ *
+ *      member -- CALL --> coordinator                 I am in the call; if you know the answer, tell me
+ *      coordinator -- COLLECT b --> all that are left
+ *      member -- REPORT b {accepted at, roll} --> coordinator       once it is in the call; it takes part in no ballot below b
+ *      coordinator -- PROPOSE b roll --> the roll     the highest one accepted that it was told of, else all who reported
+ *      member -- ACCEPT b --> coordinator
+ *      coordinator -- DECIDE roll --> the roll        when all of it that are left have accepted
+ *
+ * Whoever has promised a higher ballot says REFUSE. Reports and acceptances must come from more than half of the group (or
+ * from half of it, its first rank included), so that two halves of a cut network cannot both go on; TUTTI_MINORITY=yes
+ * gives that up. If somebody of a decided roll has died meanwhile, the next collective says so, on all of them.
+ */
+#include "runtime.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum kind { CALL = 1, COLLECT, REPORT, REFUSE, PROPOSE, ACCEPT, DECIDE, ARRIVE, WELCOME };
+
+enum {
+	HEAD = 12,             /* type, kind, slot, uid, ballot */
+	NEWCOMERS_MAX = 256,   /* in one roll */
+	SEAT = 10,             /* bytes of one on the wire: rank 4, epoch 4, slot 2 */
+	PIECE = 1024,          /* of a welcome: what every wire takes as one message */
+	RETRY_MS = 20,
+};
+
+struct roll {
+	uint8_t *stays;             /* a bit for each old seat */
+	int count;                  /* newcomers */
+	struct tt_newcomer of[];
+};
+
+struct tt_agreement {
+	struct tutti *group;
+	bool calling, grow;         /* this rank is in the call, and wants newcomers */
+	uint32_t promised, accepted; /* ballots */
+	struct roll *roll;          /* accepted, or decided */
+	bool decided;
+	int asker;                  /* the seat whose COLLECT waits until this rank is in the call, or -1 */
+	int told;                   /* the coordinator that has my CALL, or -1 */
+
+	uint32_t ballot;            /* mine, as coordinator; 0: none */
+	bool proposing;
+	uint8_t *heard;             /* a bit for each seat: has reported, or accepted */
+	bool any_grow;
+	uint32_t best;              /* the highest ballot at which some reporter has accepted ... */
+	struct roll *best_roll;     /* ... this */
+	struct tt_timer retry;      /* after a refusal */
+};
+
+static bool has(const uint8_t *bits, int i) { return bits[i / 8] >> i % 8 & 1; }
+static void set(uint8_t *bits, int i) { bits[i / 8] |= (uint8_t)(1 << i % 8); }
+static size_t bytes_for(int n) { return ((size_t)n + 7) / 8; }
+
+/* ---- rolls ---- */
+
+static struct roll *new_roll(int seats, int newcomers)
+{
+	struct roll *r = calloc(1, sizeof *r + (size_t)newcomers * sizeof *r->of + bytes_for(seats));
+
+	if (r)
+		r->stays = (uint8_t *)(r->of + newcomers);
+	return r;
+}
+
+static void put_roll(struct tt_pack *p, const struct roll *r, int seats)
+{
+	tt_put_bytes(p, r->stays, bytes_for(seats));
+	tt_put16(p, (uint16_t)r->count);
+	for (int i = 0; i < r->count; i++) {
+		tt_put32(p, r->of[i].rank);
+		tt_put32(p, r->of[i].epoch);
+		tt_put16(p, r->of[i].slot);
+	}
+}
+
+static struct roll *get_roll(struct tt_pack *p, const struct tutti *g)
+{
+	const uint8_t *stays = tt_pack_take(p, bytes_for(g->n));
+	int count = tt_get16(p);
+	struct roll *r;
+
+	p->bad |= count > NEWCOMERS_MAX || tt_pack_left(p) < (size_t)count * SEAT;
+	r = p->bad ? NULL : new_roll(g->n, count);
+	if (!r)
+		return NULL;
+	memcpy(r->stays, stays, bytes_for(g->n));
+	for (r->count = 0; r->count < count; r->count++) {
+		struct tt_newcomer *c = &r->of[r->count];
+		c->rank = tt_get32(p);
+		c->epoch = tt_get32(p);
+		c->slot = tt_get16(p);
+		p->bad |= c->rank >= (uint32_t)g->job->capacity || c->slot >= TT_GROUPS;
+	}
+	if (!p->bad)
+		return r;
+	free(r);
+	return NULL;
+}
+
+/* ---- messages ---- */
+
+static struct tt_agreement *agreement_of(struct tutti *g)
+{
+	struct tt_agreement *a = g->agreement;
+
+	if (a)
+		return a;
+	a = calloc(1, sizeof *a + bytes_for(g->n));
+	if (!a)
+		return NULL;
+	a->group = g;
+	a->asker = a->told = -1;
+	a->heard = (uint8_t *)(a + 1);
+	return g->agreement = a;
+}
+
+void tt_agree_free(struct tutti *g)
+{
+	struct tt_agreement *a = g->agreement;
+
+	if (!a)
+		return;
+	tt_timer_stop(&a->retry);
+	free(a->roll);
+	free(a->best_roll);
+	free(a);
+	g->agreement = NULL;
+}
+
+static struct tt_pack begin(uint8_t *bytes, size_t room, enum kind kind, unsigned slot, uint32_t uid, uint32_t ballot)
+{
+	struct tt_pack p = tt_pack(bytes, room);
+
+	tt_put8(&p, TT_AGREE);
+	tt_put8(&p, (uint8_t)kind);
+	tt_put16(&p, (uint16_t)slot);
+	tt_put32(&p, uid);
+	tt_put32(&p, ballot);
+	return p;
+}
+
+static void say(struct tt_agreement *a, int to, enum kind kind, uint32_t ballot, const struct roll *r)
+{
+	const struct tutti *g = a->group;
+	size_t room = HEAD + 5 + (r ? bytes_for(g->n) + 2 + (size_t)r->count * SEAT : 0);
+	uint8_t *bytes = malloc(room);
+
+	if (!bytes)
+		return; /* as if it had been lost: the deadline finds out */
+	struct tt_pack p = begin(bytes, room, kind, g->seats[to].slot, g->uid, ballot);
+	if (kind == REPORT) {
+		tt_put8(&p, a->grow);
+		tt_put32(&p, a->accepted);
+	}
+	if (r)
+		put_roll(&p, r, g->n);
+	tt_send(tt_group_member(g, to), bytes, (size_t)(p.at - bytes), NULL, 0);
+	free(bytes);
+}
+
+/* Whoever is in the call and does not know yet that it is over. */
+static void say_decided(const struct tutti *heir, struct tt_member *to)
+{
+	const struct tt_seat *s = tt_group_find(heir, to);
+	size_t room = HEAD + bytes_for(heir->origin.n) + 2 + (size_t)heir->origin.roll->count * SEAT;
+	uint8_t *bytes = s ? malloc(room) : NULL;
+
+	if (!bytes)
+		return;
+	struct tt_pack p = begin(bytes, room, DECIDE, s->slot, heir->origin.uid, 0);
+	put_roll(&p, heir->origin.roll, heir->origin.n);
+	tt_send(to, bytes, (size_t)(p.at - bytes), NULL, 0);
+	free(bytes);
+}
+
+/* A newcomer knows nothing of the old group: it gets the new one whole, in as many pieces as it takes. */
+static void welcome(const struct tutti *heir, struct tt_member *to)
+{
+	const struct tt_seat *seat = tt_group_find(heir, to);
+	uint8_t bytes[PIECE];
+
+	for (int first = 0, n; seat && first < heir->n; first += n) {
+		struct tt_pack p = begin(bytes, sizeof bytes, WELCOME, seat->slot, heir->uid, (uint32_t)heir->n);
+		n = (int)tt_min((size_t)(heir->n - first), (PIECE - HEAD - 8) / SEAT);
+		tt_put32(&p, (uint32_t)first);
+		tt_put32(&p, (uint32_t)n);
+		for (int i = first; i < first + n; i++) {
+			tt_put32(&p, (uint32_t)heir->seats[i].rank);
+			tt_put32(&p, heir->seats[i].epoch);
+			tt_put16(&p, heir->seats[i].slot);
+		}
+		tt_send(to, bytes, (size_t)(p.at - bytes), NULL, 0);
+	}
+}
+
+/* ---- the members' side ---- */
+
+static void report(struct tt_agreement *a, int to) { say(a, to, REPORT, a->promised, a->accepted ? a->roll : NULL); }
+
+static void keep_roll(struct roll **at, struct roll *r)
+{
+	if (*at != r)
+		free(*at);
+	*at = r;
+}
+
+static void take_collect(struct tt_agreement *a, int from, uint32_t ballot)
+{
+	if (ballot < a->promised) {
+		say(a, from, REFUSE, a->promised, NULL);
+		return;
+	}
+	a->promised = ballot;
+	a->ballot = 0; /* if I had one, it is beaten */
+	a->asker = from;
+	if (a->calling)
+		report(a, from);
+}
+
+static void take_propose(struct tt_agreement *a, int from, uint32_t ballot, struct roll *r)
+{
+	if (ballot < a->promised) {
+		say(a, from, REFUSE, a->promised, NULL);
+		free(r);
+		return;
+	}
+	a->promised = a->accepted = ballot;
+	keep_roll(&a->roll, r);
+	say(a, from, ACCEPT, ballot, NULL);
+}
+
+static void decide(struct tt_agreement *a, struct roll *r)
+{
+	keep_roll(&a->roll, r);
+	a->decided = true;
+	a->ballot = 0;
+	tt_timer_stop(&a->retry);
+	a->group->job->engine.news = true;
+}
+
+/* ---- the coordinator's side ---- */
+
+static bool is_out(const struct tt_agreement *a, int i) { return a->group->seats[i].out; }
+
+static int first_left(const struct tt_agreement *a)
+{
+	int i = 0;
+
+	while (is_out(a, i)) /* never my own seat */
+		i++;
+	return i;
+}
+
+/* More than half of the group, or half of it with its first rank. */
+static bool is_enough(const struct tutti *g, int count, bool first)
+{
+	return g->job->minority || 2 * count > g->n || (2 * count == g->n && first);
+}
+
+static int count_heard(const struct tt_agreement *a)
+{
+	int n = 0;
+
+	for (int i = 0; i < a->group->n; i++)
+		n += has(a->heard, i);
+	return n;
+}
+
+static bool all_heard(const struct tt_agreement *a)
+{
+	for (int i = 0; i < a->group->n; i++)
+		if (!is_out(a, i) && !has(a->heard, i) && (!a->proposing || has(a->roll->stays, i)))
+			return false;
+	return is_enough(a->group, count_heard(a), has(a->heard, 0));
+}
+
+static bool is_waiting(const struct tt_job *job, const struct tt_newcomer *c)
+{
+	const struct tt_member *m = &job->members[c->rank];
+
+	return m->state < TT_LEFT && m->epoch == c->epoch;
+}
+
+/* Those who have reported, and if somebody wants them those who wait outside. */
+static struct roll *call_the_roll(const struct tt_agreement *a)
+{
+	const struct tutti *g = a->group;
+	int most = a->any_grow && g->lineage ? (int)tt_min(g->job->newcomers, NEWCOMERS_MAX) : 0;
+	struct roll *r = new_roll(g->n, most);
+
+	for (int i = 0; r && i < g->n; i++)
+		if (has(a->heard, i) && !is_out(a, i))
+			set(r->stays, i);
+	for (int i = 0; r && i < most; i++)
+		if (is_waiting(g->job, &g->job->newcomer[i]))
+			r->of[r->count++] = g->job->newcomer[i];
+	return r;
+}
+
+static void tell(struct tt_agreement *a, enum kind kind, const uint8_t *whom, const struct roll *r) /* NULL: all that are left */
+{
+	for (int i = 0; i < a->group->n; i++)
+		if (i != a->group->me && !is_out(a, i) && (!whom || has(whom, i)))
+			say(a, i, kind, a->ballot, r);
+}
+
+static void hear_only_me(struct tt_agreement *a)
+{
+	memset(a->heard, 0, bytes_for(a->group->n));
+	set(a->heard, a->group->me);
+}
+
+static void advance(struct tt_agreement *a)
+{
+	struct roll *r;
+
+	if (!a->ballot || !all_heard(a))
+		return;
+	if (a->proposing) {
+		tell(a, DECIDE, a->roll->stays, a->roll);
+		decide(a, a->roll);
+		return;
+	}
+	r = a->best_roll ? a->best_roll : call_the_roll(a);
+	a->best_roll = NULL;
+	if (!r)
+		return; /* no memory: the deadline finds out */
+	keep_roll(&a->roll, r);
+	a->accepted = a->ballot;
+	a->proposing = true;
+	hear_only_me(a);
+	tell(a, PROPOSE, r->stays, r);
+	advance(a);
+}
+
+static struct roll *copy_roll(const struct roll *from, int seats)
+{
+	struct roll *r = new_roll(seats, from->count);
+
+	if (!r)
+		return NULL;
+	memcpy(r->stays, from->stays, bytes_for(seats));
+	memcpy(r->of, from->of, (size_t)from->count * sizeof *r->of);
+	r->count = from->count;
+	return r;
+}
+
+static void begin_ballot(struct tt_agreement *a)
+{
+	uint32_t n = (uint32_t)a->group->n;
+
+	a->ballot = a->promised = (a->promised / n + 1) * n + (uint32_t)a->group->me;
+	a->proposing = false;
+	a->any_grow = a->grow;
+	a->best = a->accepted;
+	keep_roll(&a->best_roll, a->accepted ? copy_roll(a->roll, a->group->n) : NULL);
+	hear_only_me(a);
+	tell(a, COLLECT, NULL, NULL);
+	advance(a);
+}
+
+/* Who coordinates, as far as I know? If it is me, on with it; else it shall hear that I am here. */
+static void steer(struct tt_agreement *a)
+{
+	int first = first_left(a);
+
+	if (!a->calling || a->decided)
+		return;
+	if (first == a->group->me && !a->ballot)
+		begin_ballot(a);
+	else if (first == a->group->me)
+		advance(a);
+	else if (a->told != first)
+		say(a, a->told = first, CALL, 0, NULL);
+}
+
+static void try_again(struct tt_timer *t) { steer(tt_container_of(t, struct tt_agreement, retry)); }
+
+static void take_refusal(struct tt_agreement *a, uint32_t promised)
+{
+	if (promised <= a->promised)
+		return;
+	a->promised = promised;
+	a->ballot = 0;
+	tt_timer_start(a->group->job, &a->retry, tt_now() + RETRY_MS * TT_MS, try_again);
+}
+
+static void take_report(struct tt_agreement *a, int from, uint32_t ballot, struct tt_pack *p)
+{
+	bool grow = tt_get8(p);
+	uint32_t accepted = tt_get32(p);
+	struct roll *r = accepted ? get_roll(p, a->group) : NULL;
+
+	if (p->bad || !a->ballot || ballot != a->ballot || a->proposing) {
+		free(r);
+		return;
+	}
+	set(a->heard, from);
+	a->any_grow |= grow;
+	if (r && accepted > a->best) {
+		a->best = accepted;
+		keep_roll(&a->best_roll, r);
+	} else {
+		free(r);
+	}
+	advance(a);
+}
+
+static void take_accept(struct tt_agreement *a, int from, uint32_t ballot)
+{
+	if (!a->ballot || ballot != a->ballot || !a->proposing)
+		return;
+	set(a->heard, from);
+	advance(a);
+}
+
+/* ---- newcomers ---- */
+
+static int note_newcomer(struct tt_job *job, const struct tt_newcomer *c)
+{
+	struct tt_newcomer *more;
+
+	for (int i = 0; i < job->newcomers; i++)
+		if (job->newcomer[i].rank == c->rank) { /* an earlier life of it, or the same again */
+			job->newcomer[i] = *c;
+			return 0;
+		}
+	more = realloc(job->newcomer, (size_t)(job->newcomers + 1) * sizeof *more);
+	if (!more)
+		return -ENOMEM;
+	more[job->newcomers++] = *c;
+	job->newcomer = more;
+	return 0;
+}
+
+/* It wants in. Perhaps it is in already, and has not heard of it. */
+static void take_arrival(struct tt_member *from, uint32_t epoch, struct tt_pack *p)
+{
+	struct tt_newcomer c = { .rank = (uint32_t)from->rank, .epoch = epoch, .slot = tt_get16(p) };
+
+	p->bad |= c.slot >= TT_GROUPS;
+	if (p->bad || epoch != from->epoch)
+		return;
+	tt_list_each(node, &from->job->groups) {
+		const struct tutti *g = tt_container_of(node, struct tutti, link);
+		if (g->lineage && g->origin.roll && tt_group_find(g, from) && !tt_group_find(g, from)->out) {
+			welcome(g, from);
+			return;
+		}
+	}
+	note_newcomer(from->job, &c); /* without memory it asks again */
+}
+
+/* Pieces of the group that I am in from now on. */
+static void take_welcome(struct tt_job *job, uint32_t uid, uint32_t n, struct tt_pack *p)
+{
+	struct tutti *g = job->arriving;
+	uint32_t first = tt_get32(p), count = tt_get32(p);
+
+	p->bad |= n < 1 || n > (uint32_t)job->capacity || !uid || first > n || count > n - first || tt_pack_left(p) < (size_t)count * SEAT;
+	if (p->bad || !g || job->arrived)
+		return;
+	if (!g->seats && tt_group_make_seats(g, (int)n))
+		return;
+	if (g->n != (int)n)
+		return;
+	for (uint32_t i = first; i < first + count; i++) {
+		uint32_t rank = tt_get32(p), epoch = tt_get32(p), slot = tt_get16(p);
+		p->bad |= rank >= (uint32_t)job->size || slot >= TT_GROUPS;
+		if (p->bad)
+			return;
+		job->welcomed += g->seat_of[rank] < 0;
+		tt_group_seat(g, (int)i, (int)rank, epoch, (uint16_t)slot);
+	}
+	if (job->welcomed < (int)n || g->seat_of[job->rank] < 0)
+		return;
+	g->uid = uid;
+	g->lineage = true;
+	tt_coll_begin_group(g);
+	job->arrived = true;
+	job->engine.news = true;
+}
+
+/* ---- messages ---- */
+
+static void dispatch(struct tt_agreement *a, enum kind kind, int from, uint32_t ballot, struct tt_pack *p)
+{
+	struct roll *r = kind == PROPOSE || kind == DECIDE ? get_roll(p, a->group) : NULL;
+
+	if ((kind == PROPOSE || kind == DECIDE) && !r)
+		return;
+	switch (kind) {
+	case CALL: break; /* it waits for COLLECT, which it gets from whoever coordinates */
+	case COLLECT: take_collect(a, from, ballot); break;
+	case REPORT: take_report(a, from, ballot, p); break;
+	case REFUSE: take_refusal(a, ballot); break;
+	case PROPOSE: take_propose(a, from, ballot, r); break;
+	case ACCEPT: take_accept(a, from, ballot); break;
+	case DECIDE: decide(a, r); break;
+	default: p->bad = true;
+	}
+}
+
+void tt_agree_message(struct tt_member *from, struct tt_pack *p)
+{
+	struct tt_job *job = from->job;
+	enum kind kind = tt_get8(p);
+	unsigned slot = tt_get16(p);
+	uint32_t uid = tt_get32(p), ballot = tt_get32(p);
+	struct tutti *g = slot < TT_GROUPS ? job->group_at[slot] : NULL;
+
+	if (p->bad)
+		return;
+	if (kind == ARRIVE) {
+		take_arrival(from, ballot, p);
+	} else if (kind == WELCOME) {
+		take_welcome(job, uid, ballot, p);
+	} else if (g && g->origin.roll && g->origin.uid == uid) {
+		say_decided(g, from);
+	} else if (g && g->uid && g->uid == uid) {
+		const struct tt_seat *s = tt_group_find(g, from);
+		struct tt_agreement *a = s && !s->out ? agreement_of(g) : NULL;
+		if (a && !a->decided)
+			dispatch(a, kind, (int)(s - g->seats), ballot, p);
+	}
+}
+
+void tt_agree_member_down(struct tt_member *m)
+{
+	tt_list_each(node, &m->job->groups) {
+		struct tutti *g = tt_container_of(node, struct tutti, link);
+		if (g->agreement)
+			steer(g->agreement);
+	}
+	m->job->engine.news = true;
+}
+
+/* ---- the call ---- */
+
+static int count_left(const struct tutti *g) { return g->n - g->outs; }
+
+static bool is_hopeless(const struct tt_agreement *a)
+{
+	return !is_enough(a->group, count_left(a->group), !is_out(a, 0));
+}
+
+static bool is_settled(void *arg)
+{
+	const struct tt_agreement *a = arg;
+
+	return a->decided || is_hopeless(a);
+}
+
+/* Whoever has not come, or does not go on, is given up. */
+static void give_up_some(struct tt_agreement *a)
+{
+	struct tutti *g = a->group;
+	int first = first_left(a);
+	bool proposing = a->proposing;
+
+	for (int i = 0; i < g->n && a->proposing == proposing && !a->decided; i++) { /* with the last of them it goes on */
+		bool late = first == g->me ? !has(a->heard, i) && (!a->proposing || has(a->roll->stays, i)) : i == first;
+		if (late && i != g->me && !is_out(a, i))
+			tt_group_cut(tt_group_member(g, i), -ETIMEDOUT, "rank %d was cut off: it did not take part in shrinking the group within %llu ms",
+			             g->seats[i].rank, (unsigned long long)(g->job->deadline / TT_MS));
+	}
+	steer(a);
+}
+
+static int wait_for_answer(struct tt_agreement *a)
+{
+	struct tt_job *job = a->group->job;
+	uint64_t patience = first_left(a) == a->group->me ? job->deadline : job->deadline + job->deadline / 2;
+
+	for (int round = 0; tt_wait_until(job, is_settled, a, tt_now() + patience); round++) {
+		if (round == 4)
+			return tt_fail(-ETIMEDOUT, "the ranks that are left have not agreed on a group in time: call again");
+		give_up_some(a);
+		patience = job->deadline / 4;
+	}
+	if (a->decided && has(a->roll->stays, a->group->me))
+		return 0;
+	if (a->decided)
+		return tt_fail(-ECONNRESET, "the other ranks have gone on without this one");
+	return tt_fail(-EHOSTDOWN, "%d of the group's %d ranks can be reached, which is no majority: the others may go on without them. "
+	               "TUTTI_MINORITY=yes lets these go on", count_left(a->group), a->group->n);
+}
+
+static uint32_t mix(uint32_t h, const void *bytes, size_t n) /* FNV-1a */
+{
+	for (size_t i = 0; i < n; i++)
+		h = (h ^ ((const uint8_t *)bytes)[i]) * 0x01000193u;
+	return h;
+}
+
+static uint32_t name_heir(const struct tutti *old, const struct roll *r)
+{
+	uint8_t bytes[HEAD];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+	uint32_t h;
+
+	tt_put32(&p, old->uid);
+	h = mix(mix(0x811c9dc5u, bytes, 4), r->stays, bytes_for(old->n));
+	for (int i = 0; i < r->count; i++) {
+		p = tt_pack(bytes, sizeof bytes);
+		tt_put32(&p, r->of[i].rank);
+		tt_put32(&p, r->of[i].epoch);
+		h = mix(h, bytes, 8);
+	}
+	return h ? h : 1;
+}
+
+static void seat_all(struct tutti *heir, const struct tutti *old, const struct roll *r)
+{
+	int n = 0;
+
+	for (int i = 0; i < old->n; i++)
+		if (has(r->stays, i))
+			tt_group_seat(heir, n++, old->seats[i].rank, old->seats[i].epoch, old->seats[i].slot);
+	for (int i = 0; i < r->count; i++)
+		tt_group_seat(heir, n++, (int)r->of[i].rank, r->of[i].epoch, r->of[i].slot);
+}
+
+static int count_roll(const struct roll *r, int seats)
+{
+	int n = r->count;
+
+	for (int i = 0; i < seats; i++)
+		n += has(r->stays, i);
+	return n;
+}
+
+/* The new group takes the old one's slots over, so nobody has to tell them anew. The agreement goes with it, for those who
+ * have not heard of it yet. */
+static int found_heir(struct tt_agreement *a, tutti **out)
+{
+	struct tutti *old = a->group, *heir;
+	struct roll *r = a->roll;
+	int err = tt_group_heir(old, count_roll(r, old->n), &heir);
+
+	if (err)
+		return err;
+	heir->lineage = old->lineage;
+	heir->origin.uid = old->uid;
+	heir->origin.n = old->n;
+	heir->origin.roll = r;
+	a->roll = NULL;
+	seat_all(heir, old, r);
+	heir->uid = name_heir(old, r);
+	tt_agree_free(old);
+	tt_coll_begin_group(heir);
+	for (int i = 0; i < r->count; i++)
+		if (heir->me == 0) /* the others do when asked */
+			welcome(heir, &heir->job->members[r->of[i].rank]);
+	*out = heir;
+	return 0;
+}
+
+static int take_part(struct tutti *g, bool grow, tutti **out)
+{
+	struct tt_agreement *a;
+	int err;
+
+	if (g->retired)
+		return tt_fail(-ESTALE, "this group has been shrunk or grown already: go on with the group that came of it");
+	if (!(a = agreement_of(g)))
+		return tt_fail(-ENOMEM, "no memory to agree on a group of %d ranks", g->n);
+	a->calling = true;
+	a->grow = grow;
+	if (a->asker >= 0 && !a->ballot)
+		report(a, a->asker);
+	steer(a);
+	err = wait_for_answer(a);
+	a->calling = false;
+	return err ? err : found_heir(a, out);
+}
+
+static bool has_arrived(void *arg) { return ((struct tt_job *)arg)->arrived; }
+
+/* All shall know that I wait: whoever coordinates, now or later, is one of them. */
+static void say_arrival(struct tt_job *job)
+{
+	uint8_t bytes[HEAD + 2];
+	struct tt_pack p = begin(bytes, sizeof bytes, ARRIVE, 0, 0, job->epoch);
+
+	tt_put16(&p, job->arriving->slot);
+	for (int i = 0; i < job->size; i++)
+		if (i != job->rank && job->members[i].addr[0] && job->members[i].state < TT_LEFT)
+			tt_send(&job->members[i], bytes, sizeof bytes, NULL, 0);
+}
+
+static int arrive(struct tt_job *job, tutti **out)
+{
+	uint64_t end = tt_now() + job->deadline;
+	int err = job->arriving ? 0 : tt_group_new(job, 0, &job->arriving);
+
+	while (!err && !job->arrived && tt_now() < end) { /* again, in case that who knew it has died */
+		say_arrival(job);
+		tt_wait_until(job, has_arrived, job, tt_now() + job->deadline / 10);
+	}
+	if (err)
+		return err;
+	if (!job->arrived)
+		return tt_fail(-ETIMEDOUT, "the job's ranks did not call tutti_group_grow within %llu ms: this rank stays outside, and may call again",
+		               (unsigned long long)(job->deadline / TT_MS));
+	*out = job->arriving;
+	job->arriving = NULL;
+	return 0;
+}
+
+static int agree(struct tutti *g, bool grow, tutti **out)
+{
+	struct tt_job *job = g->job;
+	int err = tt_usable(job);
+
+	if (err)
+		return err;
+	tt_enter(job);
+	err = grow && job->late && g == job->all ? arrive(job, out) : take_part(g, grow, out);
+	tt_exit(job);
+	return err;
+}
+
+int tutti_group_shrink(tutti *g, tutti **left) { return agree(g, false, left); }
+int tutti_group_grow(tutti *g, tutti **grown) { return agree(g, true, grown); }
