@@ -1,4 +1,4 @@
-/* unit_base.c - floor 0: the cursor, the list, the log, the settings, time, waiting and chance */
+/* unit_base.c - floor 0: the cursor, the list, the log, the settings, time, waiting, chance and histograms */
 #include "base.h"
 #include "cunit_main.h"
 #include "list.h"
@@ -546,6 +546,142 @@ static CU_TestInfo pack_tests[] = {
 	{ "text cut short", test_text_cut_short },
 	CU_TEST_INFO_NULL,
 };
+/* hist.c */
+
+static int ascending(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static bool is_near(double got, uint64_t exact) /* within a sixteenth, and the half of a bucket of one */
+{
+	return got >= (double)exact * (1 - 1.0 / 16) - 0.5 && got <= (double)exact * (1 + 1.0 / 16) + 0.5;
+}
+
+enum { TIMES = 20000 };
+
+/* As times are: most of one size, some ten or a thousand times as long. */
+static void draw_times(struct tt_random *r, uint64_t *v, unsigned bits)
+{
+	for (int i = 0; i < TIMES; i++)
+		v[i] = tt_random_next(r) >> (64 - 1 - tt_random_below(r, bits));
+}
+
+static void check_quantiles(const struct tt_hist *h, const uint64_t *sorted, size_t n)
+{
+	static const double ps[] = { 0, 0.001, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999, 1 };
+
+	for (size_t i = 0; i < TT_COUNT(ps); i++) {
+		double at = ps[i] * (double)n;
+		size_t rank = at > (double)(size_t)at ? (size_t)at + 1 : (size_t)at; /* how many are at most the quantile */
+		CU_ASSERT_TRUE(is_near(tt_hist_quantile(h, ps[i]), sorted[rank ? rank - 1 : 0]));
+	}
+}
+
+static void test_quantiles_are_near_the_sorted(void)
+{
+	uint64_t *v = malloc(TIMES * sizeof *v), sum = 0;
+	struct tt_random r;
+
+	for (unsigned bits = 1; bits <= 48; bits += bits < 4 ? 1 : 4) {
+		struct tt_hist h = { 0 };
+		tt_random_seed(&r, bits);
+		draw_times(&r, v, bits);
+		sum = 0;
+		for (int i = 0; i < TIMES; i++) {
+			tt_hist_add(&h, v[i]);
+			sum += v[i];
+		}
+		qsort(v, TIMES, sizeof *v, ascending);
+		check_quantiles(&h, v, TIMES);
+		CU_ASSERT_EQUAL(h.count, TIMES);
+		CU_ASSERT_EQUAL(h.max, v[TIMES - 1]);
+		CU_ASSERT_DOUBLE_EQUAL(tt_hist_mean(&h), (double)sum / TIMES, (double)sum / TIMES * 1e-9);
+	}
+	free(v);
+}
+
+static void test_merged_is_as_if_added(void)
+{
+	struct tt_hist odd = { 0 }, even = { 0 }, all = { 0 };
+	struct tt_random r;
+
+	tt_random_seed(&r, 5);
+	for (int i = 0; i < TIMES; i++) {
+		uint64_t v = tt_random_below(&r, 1 + i * 37u);
+		tt_hist_add(i % 2 ? &odd : &even, v);
+		tt_hist_add(&all, v);
+	}
+	tt_hist_merge(&odd, &even);
+	CU_ASSERT_EQUAL(memcmp(&odd, &all, sizeof all), 0);
+}
+
+static void test_an_empty_histogram_gives_zeros(void)
+{
+	struct tt_hist h = { 0 };
+
+	CU_ASSERT_EQUAL(tt_hist_quantile(&h, 0.5), 0);
+	CU_ASSERT_EQUAL(tt_hist_mean(&h), 0);
+}
+
+static void test_the_longest_share_a_bucket(void)
+{
+	struct tt_hist h = { 0 };
+
+	tt_hist_add(&h, 1000);
+	tt_hist_add(&h, UINT64_MAX / 2);
+	CU_ASSERT_TRUE(is_near(tt_hist_quantile(&h, 0.5), 1000));
+	CU_ASSERT_TRUE(tt_hist_quantile(&h, 1) >= (double)(1ull << 47)); /* and no more is known */
+	CU_ASSERT_EQUAL(h.max, UINT64_MAX / 2);
+}
+
+static void test_full_buckets_keep_the_quantiles(void)
+{
+	struct tt_hist h = { 0 }, other;
+
+	for (int i = 0; i < 10; i++)
+		tt_hist_add(&h, i < 9 ? 3 : 100);
+	for (int i = 0; i < TT_HIST_BUCKETS; i++) /* as if each had come 400 million times as often */
+		h.bucket[i] *= UINT32_MAX / 9;
+	h.bucket[3] = UINT32_MAX;
+	other = h;
+	tt_hist_add(&h, 3);
+	CU_ASSERT_EQUAL(h.bucket[3], UINT32_MAX / 2 + 1);
+	CU_ASSERT_EQUAL(h.count, 11);
+	tt_hist_merge(&h, &other);
+	CU_ASSERT_EQUAL(tt_hist_quantile(&h, 0.85), 3);
+	CU_ASSERT_TRUE(is_near(tt_hist_quantile(&h, 0.95), 100));
+	CU_ASSERT_EQUAL(h.count, 21);
+}
+
+static void test_ticks_become_nanoseconds(void)
+{
+	struct tt_ticker t;
+	uint64_t outer, ticks, inner, most;
+
+	tt_ticker_start(&t);
+	outer = tt_now();
+	ticks = tt_ticks();
+	inner = tt_now();
+	while (tt_now() - inner < 5 * TT_MS)
+		;
+	ticks = tt_ticks() - ticks;
+	most = tt_now() - outer;
+	CU_ASSERT_TRUE((double)ticks * tt_ticker_ns(&t) >= 5e6 * 0.99);
+	CU_ASSERT_TRUE((double)ticks * tt_ticker_ns(&t) <= (double)most * 1.01);
+}
+
+static CU_TestInfo hist_tests[] = {
+	{ "quantiles are near the sorted", test_quantiles_are_near_the_sorted },
+	{ "merged is as if added", test_merged_is_as_if_added },
+	{ "an empty histogram gives zeros", test_an_empty_histogram_gives_zeros },
+	{ "the longest share a bucket", test_the_longest_share_a_bucket },
+	{ "full buckets keep the quantiles", test_full_buckets_keep_the_quantiles },
+	{ "ticks become nanoseconds", test_ticks_become_nanoseconds },
+	CU_TEST_INFO_NULL,
+};
 static CU_TestInfo list_tests[] = {
 	{ "keeps order", test_list_keeps_order },
 	{ "remove", test_list_remove },
@@ -590,6 +726,7 @@ int main(int argc, char **argv)
 		{ "pack", NULL, NULL, NULL, NULL, pack_tests },   { "list", NULL, NULL, NULL, NULL, list_tests },
 		{ "log", NULL, NULL, NULL, NULL, log_tests },     { "env", NULL, NULL, NULL, NULL, env_tests },
 		{ "clock", NULL, NULL, NULL, NULL, clock_tests }, { "chance", NULL, NULL, NULL, NULL, chance_tests },
+		{ "hist", NULL, NULL, NULL, NULL, hist_tests },
 		CU_SUITE_INFO_NULL,
 	};
 

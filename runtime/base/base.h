@@ -68,6 +68,13 @@ struct tt_world {
 extern _Thread_local struct tt_world *tt_world; /* NULL: the real one */
 
 uint64_t tt_now(void);               /* nanoseconds, monotonic */
+bool tt_ticks_are_cheap(void);       /* a processor's counter that runs evenly, and not the kernel's clock */
+uint64_t tt_ticks(void);             /* the same time in a unit of its own, for what must cost next to nothing */
+struct tt_ticker { /* one moment in both clocks: from there on their ratio is measured */
+	uint64_t ticks, now;
+};
+void tt_ticker_start(struct tt_ticker *);
+double tt_ticker_ns(const struct tt_ticker *); /* nanoseconds in a tick */
 void tt_entropy(void *, size_t);     /* unpredictable bytes */
 int tt_spawn(void (*fn)(void *), void *arg, struct tt_task **);
 void tt_join(struct tt_task *);
@@ -92,6 +99,17 @@ int tt_sleeper_open(struct tt_sleeper *);
 void tt_sleeper_close(struct tt_sleeper *);
 void tt_sleep(struct tt_sleeper *, const int *fds, int n, uint64_t deadline); /* like tt_park, or until one of n <= 8 fds is readable */
 void tt_kick(struct tt_sleeper *);
+
+/* hist.c: how long things took */
+enum { TT_HIST_BUCKETS = 368 };      /* up to 2^48, three days in nanoseconds; above it all count as the longest */
+struct tt_hist { /* zeroed is empty; the unit is the caller's */
+	uint64_t count, sum, max;
+	uint32_t bucket[TT_HIST_BUCKETS];
+};
+void tt_hist_add(struct tt_hist *, uint64_t value);
+void tt_hist_merge(struct tt_hist *to, const struct tt_hist *from);
+double tt_hist_quantile(const struct tt_hist *, double p); /* p of all values, 0 to 1, are at most this: within a sixteenth. 0: empty */
+double tt_hist_mean(const struct tt_hist *);
 
 struct tt_random { uint64_t s[4]; };                  /* xoshiro256**, for what must be replayable from a seed */
 void tt_random_seed(struct tt_random *, uint64_t seed);
