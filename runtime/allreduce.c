@@ -375,5 +375,6 @@ int tutti_allreduce(tutti *group, void *buf, size_t count, tutti_type type, tutt
 	a->width = width;
 	a->type = type;
 	a->rule = rule;
+	a->coll.bytes = count * width;
 	return tt_coll_run(&a->coll, op);
 }

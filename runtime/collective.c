@@ -103,6 +103,7 @@ static void end(struct tt_coll *c)
 	tt_list_remove(&c->link);
 	if (c->failed)
 		forget_kept(c->job, c->group->uid, &c->seq); /* else all of it was taken */
+	tt_stats_coll(c);
 	r->coll = NULL;
 	r->rank = c->culprit;
 	tt_request_end(r, c->err);
@@ -319,6 +320,7 @@ static void posted(struct tt_post *p, int err)
 	struct tt_coll *c = cp->coll;
 	int to = p->member->rank; /* in the job */
 
+	tt_stats_post(p, err);
 	free(cp);
 	c->pending--;
 	if (err == -ESTALE && !c->failed && c->culprit < 0) { /* that rank has given up; who went down is about to be told */
@@ -341,6 +343,7 @@ static struct coll_post *new_post(struct tt_coll *c, size_t bytes)
 	memset(cp, 0, sizeof *cp);
 	cp->coll = c;
 	cp->post.done = posted;
+	cp->post.since = tt_stats_start(c->job);
 	c->pending++;
 	return cp;
 }
@@ -602,6 +605,7 @@ int tutti_gather(tutti *group, const void *value, size_t bytes, void *all, int r
 	g->have = 1;
 	g->bytes = bytes;
 	g->all = mine ? all : NULL;
+	g->coll.bytes = bytes;
 	g->coll.advance = advance_gather;
 	g->coll.release = release_gather;
 	return tt_coll_run(&g->coll, op);
@@ -757,6 +761,7 @@ int tutti_broadcast(tutti *group, void *buf, size_t bytes, int root, tutti_op *o
 		return -ENOMEM;
 	b->buf = buf;
 	b->bytes = bytes;
+	b->coll.bytes = bytes;
 	b->coll.advance = advance_broadcast;
 	b->coll.release = release_broadcast;
 	find_family(b, root);

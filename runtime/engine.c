@@ -229,6 +229,7 @@ static void run_background(void *arg)
 
 	tt_gate_enter(&e->gate);
 	while (!e->stopping) {
+		tt_stats_look(job);
 		if (e->driver) {
 			watch_driver(e, &tick);
 			continue;

@@ -130,6 +130,7 @@ void tt_group_ping(struct tt_job *job, const struct tt_request *r)
 		if (concerns(r, i)) {
 			struct tt_member *m = &job->members[i];
 			m->received = m->link ? m->link->peer->received : 0;
+			tt_stats_count(&m->stats, TUTTI_STAT_PING, 0);
 			say_alive(m, TT_PING, r->coll ? r->coll->group->uid : job->all->uid);
 		}
 }
@@ -184,6 +185,7 @@ void tt_group_cut(struct tt_member *m, int err, const char *fmt, ...)
 	va_start(args, fmt);
 	vsnprintf(why, sizeof why, fmt, args);
 	va_end(args);
+	tt_stats_count(&m->stats, TUTTI_STAT_CUT, 0);
 	if (m->state == TT_UP)
 		say_down(m, m, err, why); /* the last thing it hears of me, if it still listens */
 	tt_member_gone(m, err, "%s", why);

@@ -272,7 +272,7 @@ static int set_up(struct tt_job *job, const struct tt_boot *boot)
 
 	job->id = tt_boot_job_id(boot);
 	if ((err = mark_parent(job)) || (err = make_members(job, boot)) || (err = make_group(job)) || (err = open_nets(job, boot)) || (err = tt_engine_open(job)) ||
-	    (err = tt_boot_meet(job, boot)))
+	    (err = tt_stats_open(job)) || (err = tt_boot_meet(job, boot)))
 		return err;
 	tt_enter(job);
 	if (!(err = count_local(job)))
@@ -425,6 +425,7 @@ static void leave_job(struct tt_job *job)
 		say_goodbye(job);
 	tt_engine_stop(job);
 	tear_down(job);
+	tt_stats_close(job);
 	tt_engine_close(job);
 	if (job->event_fd >= 0)
 		close(job->event_fd);

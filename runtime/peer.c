@@ -164,7 +164,7 @@ struct message {
 
 static void free_message(struct tt_post *p, int err)
 {
-	(void)err;
+	tt_stats_post(p, err);
 	free(tt_container_of(p, struct message, post));
 }
 
@@ -188,10 +188,12 @@ void tt_send(struct tt_member *m, const void *head, size_t len, const void *body
 {
 	struct message *msg = make_message(head, len, body, body_len);
 
-	if (msg)
-		tt_post(m, &msg->post);
-	else
+	if (!msg) {
 		fail_soon(m, 0, -ENOMEM, "no memory for a message to rank %d", m->rank);
+		return;
+	}
+	msg->post.since = tt_stats_start(m->job);
+	tt_post(m, &msg->post);
 }
 
 /* Straight to a connection, also before it is known to belong to a member. */
@@ -255,6 +257,7 @@ static void member_up(struct tt_member *m, struct tt_link *l)
 	l->member = m;
 	m->link = l;
 	m->state = TT_UP;
+	tt_stats_count(&m->stats, TUTTI_STAT_CONNECT, 0);
 	flush_waiting(m);
 	if (m->job->leaving)
 		tt_say_bye(m);
@@ -279,6 +282,7 @@ static void refuse(struct tt_link *l, enum tt_level level, const char *why)
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 
 	tt_log(level, "refused a process at %s: %s", l->peer->addr, why);
+	tt_stats_count(&l->job->stats.own, TUTTI_STAT_REFUSED, 0);
 	tt_put8(&p, TT_REFUSED);
 	tt_put_text(&p, why);
 	send_raw(l, bytes, (size_t)(p.at - bytes));
@@ -371,6 +375,7 @@ static void take_bye(struct tt_member *m, struct tt_pack *p)
 
 static void member_message(struct tt_member *m, enum tt_message_type type, struct tt_pack *p)
 {
+	tt_stats_count(&m->stats, TUTTI_STAT_MESSAGE_IN, tt_pack_left(p) + 1);
 	switch (type) {
 	case TT_CARD: tt_boot_card(m, p); break;
 	case TT_TABLE: tt_boot_table(m, p); break;
@@ -441,10 +446,12 @@ static void on_notify(struct tt_peer *peer, uint32_t value)
 
 	if (!l || !l->member || !tt_list_empty(&l->doom))
 		return;
-	if (value & TT_NOTIFY_COLLECTIVE)
-		tt_coll_notify(l->member, value);
-	else
+	if (!(value & TT_NOTIFY_COLLECTIVE)) {
 		tt_window_notify(l->member, value);
+		return;
+	}
+	tt_stats_count(&l->member->stats, TUTTI_STAT_CHUNK_IN, 0);
+	tt_coll_notify(l->member, value);
 }
 
 /* The wire's own sentence; but tt_why() may still be about something else. */
@@ -520,6 +527,8 @@ void tt_member_gone(struct tt_member *m, int err, const char *fmt, ...)
 		vsnprintf(m->why, sizeof m->why, fmt, args);
 		va_end(args);
 		tt_log(TT_INFO, "%s", m->why);
+		if (!m->job->leaving) /* then all go */
+			tt_stats_count(&m->stats, TUTTI_STAT_GONE, 0);
 		m->silent = err == -ETIMEDOUT;
 		m->err = err == -ENOTCONN || (!m->job->joined && m->rank == 0) ? err : -ECONNRESET; /* joining says more */
 	}

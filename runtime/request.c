@@ -19,6 +19,7 @@ struct tt_request *tt_request_begin(struct tt_job *job, tutti_op *op, tutti_op *
 	r->job = job;
 	r->what = what;
 	r->rank = rank;
+	r->post.since = rank < 0 ? tt_ticks() : tt_stats_start(job); /* collectives take so long that all can be timed */
 	tt_list_append(&job->requests, &r->link);
 	tt_list_init(&r->unanswered);
 	return r;
@@ -31,6 +32,8 @@ void tt_request_end(struct tt_request *r, int err)
 
 	tt_list_remove(&r->link);
 	tt_list_remove(&r->unanswered);
+	if (r->window)
+		tt_stats_request(r, err);
 	r->err = err;
 	r->ended = true;
 	job->engine.news = true;

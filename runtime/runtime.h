@@ -13,6 +13,30 @@ struct tt_job;
 struct tt_member;
 struct tt_coll;
 
+/* ---- stats.c: the counters ---- */
+
+enum { TT_STAT_KINDS = TUTTI_STAT_ALLREDUCE + 1 };
+
+struct tt_tally {
+	uint64_t ops, bytes, errors;
+	struct tt_hist times;       /* in ticks; only of kinds that are timed, the others are cut short here */
+};
+
+struct tt_stats { /* of one peer, or of the job itself; made on first use */
+	struct tt_tally *of[TT_STAT_KINDS];
+};
+
+struct tt_book { /* what a job knows of its own counters */
+	struct tt_stats *own;       /* collectives */
+	struct tt_ticker ticker;
+	uint64_t joined;            /* when */
+	uint64_t turn;              /* how many operations have begun ... */
+	unsigned shift;             /* ... and how many of them are timed: one of 2^(32 - shift) */
+	bool listening;             /* to the signal */
+	unsigned seen;              /* how many signals were answered */
+	int ear;                    /* its place among those that the handler kicks, from 1 up; 0: none */
+};
+
 /* ---- engine.c: whoever waits, drives ---- */
 
 struct tt_timer { /* zeroed is off */
@@ -60,6 +84,7 @@ struct tt_post { /* an op on its way to a member, also before there is a connect
 	struct tt_op op;
 	struct tt_member *member;
 	struct tt_region *local;    /* registered for this op alone */
+	uint64_t since;             /* in ticks; 0: not timed */
 	void (*done)(struct tt_post *, int err);
 };
 
@@ -101,6 +126,7 @@ struct tt_job {
 	struct tutti *all;          /* the group of all ranks: what tutti_join gives */
 	unsigned next_window, next_group, generation;
 	int carded;                 /* how many ranks' addresses are known */
+	struct tt_book stats;
 	bool joined, leaving, node_list;
 	bool minority;              /* a minority of a group may go on */
 	int capacity;               /* how many members there is room for: `size` of them are known */
@@ -184,6 +210,7 @@ struct tt_member {
 	struct tt_timer retry;      /* of connecting while joining; of telling */
 	unsigned tries;             /* of connecting for the first time, to one that may not listen yet ... */
 	uint64_t patience;          /* ... until then */
+	struct tt_stats *stats;     /* NULL: nothing was counted yet */
 };
 
 extern const struct tt_events tt_peer_events;
@@ -240,6 +267,7 @@ struct tt_coll { /* one collective on its way: a state machine that messages and
 	int n, me;                  /* how many take part, and which of them I am: all ranks in here count so */
 	uint32_t seq;               /* the same on every rank */
 	const char *what;
+	size_t bytes;               /* of this rank, to be counted */
 	uint32_t print;             /* a hash of what was called with which arguments; the same on every rank */
 	struct tt_request *request;
 	int (*advance)(struct tt_coll *);  /* as far as it can go: 0 there is more to come, 1 ended, -errno */
@@ -324,6 +352,24 @@ void tt_group_revoked(struct tt_member *from, struct tt_pack *);
 void tt_agree_message(struct tt_member *from, struct tt_pack *);
 void tt_agree_member_down(struct tt_member *);
 void tt_agree_free(struct tutti *);
+
+/* ---- stats.c ---- */
+
+int tt_stats_open(struct tt_job *);                   /* also listens to the signal. Without the gate, like close */
+void tt_stats_close(struct tt_job *);
+uint64_t tt_stats_start(struct tt_job *);             /* when something small begins, for tt_post.since; 0: it is not timed */
+void tt_stats_request(struct tt_request *, int err); /* a one-sided operation has ended */
+void tt_stats_post(struct tt_post *, int err);       /* something that the library sent has */
+void tt_stats_coll(struct tt_coll *);                /* a collective has; its `what` is the name of its kind */
+void tt_stats_count(struct tt_stats **, tutti_stat_kind, size_t bytes); /* something that takes no time */
+void tt_stats_read(struct tt_job *, int rank, tutti_stat_kind, double tick_ns, tutti_stat *);
+const char *tt_stats_name(tutti_stat_kind);          /* one word */
+
+/* ---- stats_dump.c ---- */
+
+int tt_stats_listen(struct tt_job *);                 /* to the signal; without the gate, like deafen */
+void tt_stats_deafen(struct tt_job *);                /* before the background thread's eventfd is closed */
+void tt_stats_look(struct tt_job *);                  /* the background thread: has a signal come? Lets go of the gate to write */
 
 /* ---- reduce.c ---- */
 

@@ -113,6 +113,26 @@ int tutti_gather(tutti *, const void *value, size_t bytes, void *all, int root, 
 int tutti_barrier(tutti *, tutti_op *);
 #define TUTTI_GATHER_MAX 4096
 
+/* Stats: what this rank has done so far. An operation is timed from the call to its end, in microseconds; the times of
+ * those that failed are left out, and so are their bytes. Quantiles are good to a sixteenth. Of many one-sided
+ * operations and messages only every second is timed (where reading the time is dear, every 16th); all are counted. */
+typedef enum tutti_stat_kind { /* later releases append to it */
+	TUTTI_STAT_PUT, TUTTI_STAT_GET, TUTTI_STAT_ADD, TUTTI_STAT_NOTIFY, /* tutti_put_notify */
+	TUTTI_STAT_MESSAGE, TUTTI_STAT_CHUNK,       /* what the library sends: messages, and the large pieces of collectives */
+	TUTTI_STAT_NOTIFY_IN, TUTTI_STAT_MESSAGE_IN, TUTTI_STAT_CHUNK_IN, /* what came; only counted, like these: */
+	TUTTI_STAT_CONNECT, TUTTI_STAT_PING, TUTTI_STAT_GONE, TUTTI_STAT_CUT, /* connections made, pings sent, went down, cut off by this rank */
+	TUTTI_STAT_REFUSED,                         /* processes that were no rank of the job; from here on with rank -1 only */
+	TUTTI_STAT_BARRIER, TUTTI_STAT_BROADCAST, TUTTI_STAT_GATHER, TUTTI_STAT_ALLREDUCE, /* bytes: this rank's own */
+} tutti_stat_kind;
+typedef struct tutti_stat {
+	size_t size;                  /* sizeof(tutti_stat), set by the caller */
+	uint64_t ops, bytes, errors;  /* ops: that have ended, well or not */
+	double p50_us, p99_us, max_us, mean_us; /* 0 where nothing was timed */
+} tutti_stat;
+int tutti_stats(tutti *, int rank, tutti_stat_kind, tutti_stat *); /* with that rank; -1: with all of them */
+int tutti_stats_dump(tutti *, int fd); /* all of it as a table; waits for a slow reader, at most the job's deadline. SIGUSR1 does the
+                                * same to stderr, unless the program has its own handler (TUTTI_STATS_SIGNAL) */
+
 const char *tutti_why(void);     /* the sentence behind this thread's last error; valid until its next one */
 const char *tutti_version(void); /* "0.1.0" */
 #pragma GCC visibility pop

@@ -457,6 +457,7 @@ static void count_notify(struct tutti_window *w, int from, uint32_t slot)
 	}
 	s->total++;
 	s->from[from]++;
+	tt_stats_count(&w->job->members[from].stats, TUTTI_STAT_NOTIFY_IN, 0);
 	w->job->engine.news = true;
 }
 
@@ -646,11 +647,11 @@ static int start(struct tutti_window *w, const struct call *c, tutti_op *op)
 		return err;
 	tt_enter(job);
 	struct tt_request *q = tt_request_begin(job, op, &stack, c->what, c->rank);
+	fill(q, w, c);
 	if (c->rank == job->rank) {
 		err = act_here(w, c);
 		tt_request_end(q, err);
 	} else {
-		fill(q, w, c);
 		err = go(w, &w->remotes[c->rank], c, q);
 	}
 	if (err) {

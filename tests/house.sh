@@ -19,7 +19,7 @@ floor_and_room() {
 	runtime/peer.c | runtime/request.c | runtime/group.c | runtime/agree.c | runtime/place.c | runtime/window.c | runtime/stage.c)
 						echo 2 engine ;;
 	runtime/reduce*.[ch] | runtime/split.c | runtime/collective.c | runtime/allreduce.c | runtime/table.c | runtime/updater.c | \
-	runtime/elastic.c | runtime/gossip.c | runtime/codec.c | runtime/snapshot.c | runtime/stats.c)
+	runtime/elastic.c | runtime/gossip.c | runtime/codec.c | runtime/snapshot.c | runtime/stats*.c)
 						echo 3 patterns ;;
 	tools/*)				echo 4 tools ;;
 	examples/*)				echo 4 examples ;;
