@@ -31,7 +31,8 @@ static struct {
 
 static void print_line(FILE *f, const char *peer, const char *name, const tutti_stat *s)
 {
-	fprintf(f, "%6s  %-10s %12llu %16llu %8llu", peer, name, (unsigned long long)s->ops, (unsigned long long)s->bytes, (unsigned long long)s->errors);
+	fprintf(f, "%6s  %-10s %12llu %16llu %8llu", peer, name, (unsigned long long)s->ops, (unsigned long long)s->bytes,
+	        (unsigned long long)s->errors);
 	if (s->max_us > 0)
 		fprintf(f, " %10.1f %10.1f %10.1f %10.1f\n", s->p50_us, s->p99_us, s->max_us, s->mean_us);
 	else
@@ -63,8 +64,10 @@ static char *make_table(struct tt_job *job, size_t *len)
 
 	if (!f)
 		return NULL;
-	fprintf(f, "tutti: stats of rank %d of %d after %.3f s; times in microseconds\n", job->rank, job->size, (double)(tt_now() - job->stats.joined) / 1e9);
-	fprintf(f, "%6s  %-10s %12s %16s %8s %10s %10s %10s %10s\n", "peer", "operation", "count", "bytes", "errors", "p50", "p99", "max", "mean");
+	fprintf(f, "tutti: stats of rank %d of %d after %.3f s; times in microseconds\n", job->rank, job->size,
+	        (double)(tt_now() - job->stats.joined) / 1e9);
+	fprintf(f, "%6s  %-10s %12s %16s %8s %10s %10s %10s %10s\n", "peer", "operation", "count", "bytes", "errors", "p50", "p99",
+	        "max", "mean");
 	for (int i = -1; i < job->size; i++)
 		print_rank(f, job, i, tick_ns);
 	if (!fclose(f))
@@ -82,7 +85,8 @@ static int write_all(int fd, const char *text, size_t len, uint64_t patience)
 		uint64_t now = tt_now();
 		int ready = now < deadline ? poll(&p, 1, (int)((deadline - now) / TT_MS) + 1) : 0;
 		if (!ready)
-			return tt_fail(-ETIMEDOUT, "stats: descriptor %d has taken no more for %llu ms", fd, (unsigned long long)(patience / TT_MS));
+			return tt_fail(-ETIMEDOUT, "stats: descriptor %d did not take all within %llu ms", fd,
+			               (unsigned long long)(patience / TT_MS));
 		ssize_t n = ready > 0 ? write(fd, text, tt_min(len, PIECE)) : -1;
 		if (n < 0 && errno != EINTR && errno != EAGAIN)
 			return tt_fail(-errno, "stats: cannot write to descriptor %d: %s", fd, strerror(errno));

@@ -1045,6 +1045,55 @@ static void test_two_jobs(void)
 	finish(NOBODY);
 }
 
+/* ---- asked for their stats ---- */
+
+/* The signal comes while both compute, then while rank 0 waits, then while both call all the time. All goes on. */
+static void program_asked(tutti *job)
+{
+	float told = 0;
+
+	reach(1);
+	await_go(1);
+	if (my_rank == 1)
+		await_go(2);
+	reach(2);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	while (told == 0) {
+		told = my_rank == 0 && board->go == 3;
+		EXPECT(tutti_allreduce(job, &told, 1, TUTTI_F32, TUTTI_MAX, NULL) == 0);
+		mine->rounds++;
+	}
+}
+
+static void ask(int rank, int nth)
+{
+	kill(crew.pid[rank], SIGUSR1);
+	for (int ms = 0; ms < HANG_MS && logged(rank, "tutti: stats of rank", false) < nth; ms++)
+		sleep_ms(1);
+	int n = logged(rank, "tutti: stats of rank", false);
+	WANT(n == nth, "rank %d has written %d tables, not %d", rank, n, nth);
+}
+
+static void test_asked(void)
+{
+	start((struct crew){ .size = 2, .deadline_ms = 20000, .program = program_asked, .capture = true });
+	await(0, 1, NOBODY);
+	ask(0, 1);
+	ask(1, 1);
+	WANT(logged(0, "barrier", false) == 0, "rank 0 counts a barrier before it has called one");
+	board->go = 1;
+	await_rank(0, 2);
+	sleep_ms(20); /* now it waits */
+	ask(0, 2);
+	board->go = 2;
+	await(5, 2, NOBODY);
+	ask(0, 3);
+	ask(1, 2);
+	WANT(logged(0, "barrier", false) == 1 && logged(1, "all-reduce", false) == 1, "tables lack lines");
+	board->go = 3;
+	finish(NOBODY);
+}
+
 static CU_TestInfo kill_tests[] = {
 	{ "in a large all-reduce", test_kill_large },
 	{ "in others", test_kill_others },
@@ -1075,11 +1124,16 @@ static CU_TestInfo leave_tests[] = {
 	{ "two jobs", test_two_jobs },
 	CU_TEST_INFO_NULL,
 };
+static CU_TestInfo stats_tests[] = {
+	{ "asked for by a signal", test_asked },
+	CU_TEST_INFO_NULL,
+};
 static CU_SuiteInfo suites[] = {
 	{ "killed", NULL, NULL, NULL, NULL, kill_tests },
 	{ "stopped", NULL, NULL, NULL, NULL, stop_tests },
 	{ "strangers", NULL, NULL, NULL, NULL, stranger_tests },
 	{ "leaving", NULL, NULL, NULL, NULL, leave_tests },
+	{ "stats", NULL, NULL, NULL, NULL, stats_tests },
 	CU_SUITE_INFO_NULL,
 };
 

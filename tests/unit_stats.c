@@ -46,8 +46,8 @@ static bool counts(tutti *job, int rank, tutti_stat_kind kind, uint64_t ops, uin
 
 	if (s.ops == ops && s.bytes == bytes && s.errors == errors)
 		return true;
-	printf("rank %d, kind %d: %llu operations, %llu bytes, %llu errors\n", rank, (int)kind, (unsigned long long)s.ops, (unsigned long long)s.bytes,
-	       (unsigned long long)s.errors);
+	printf("rank %d, kind %d: %llu operations, %llu bytes, %llu errors\n", rank, (int)kind, (unsigned long long)s.ops,
+	       (unsigned long long)s.bytes, (unsigned long long)s.errors);
 	return false;
 }
 
@@ -283,8 +283,8 @@ static int read_rows(char *text, struct row *rows, int max) /* below the two lin
 		struct row *r = &rows[n];
 		if (line < 2)
 			continue;
-		if (sscanf(at, "%15s %15s %llu %llu %llu %15s %15s %15s %15s", r->peer, r->operation, &r->ops, &r->bytes, &r->errors, r->p50, r->p99,
-		           r->max, r->mean) != 9)
+		if (sscanf(at, "%15s %15s %llu %llu %llu %15s %15s %15s %15s", r->peer, r->operation, &r->ops, &r->bytes, &r->errors,
+		           r->p50, r->p99, r->max, r->mean) != 9)
 			return -1;
 		n++;
 	}
