@@ -90,6 +90,14 @@ static int read_minority(struct tt_job *job)
 	return 0;
 }
 
+/* By the clock, so that a later life has a later one, on whichever host: in 64ths of a second, never 0. */
+static uint32_t choose_epoch(void)
+{
+	uint32_t epoch = (uint32_t)(tt_calendar() / (1000000000u / 64));
+
+	return epoch ? epoch : 1;
+}
+
 static int resolve_settings(struct tt_job *job, const tutti_config *given, struct tt_boot *boot)
 {
 	long deadline = 30000;
@@ -110,7 +118,8 @@ static int resolve_settings(struct tt_job *job, const tutti_config *given, struc
 	job->deadline = (uint64_t)deadline * TT_MS;
 	job->rank = boot->rank;
 	job->size = boot->size;
-	job->capacity = job->size;
+	job->launched = job->capacity = job->size;
+	job->epoch = choose_epoch();
 	return read_minority(job);
 }
 
@@ -184,7 +193,7 @@ static const char *choose_device(const struct tt_job *job, const struct tt_boot 
 static int open_net(struct tt_job *job, const struct tt_boot *boot, const char *name)
 {
 	const struct tt_transport *t = tt_transport_find(name);
-	struct tt_net_config c = { .events = &tt_peer_events, .listen_fd = -1, .job = job->id, .epoch = TT_EPOCH, .user = job };
+	struct tt_net_config c = { .events = &tt_peer_events, .listen_fd = -1, .job = job->id, .epoch = job->epoch, .user = job };
 	int err;
 
 	if (!t)

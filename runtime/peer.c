@@ -5,6 +5,8 @@
  *
  *      rank 1 -- HELLO 1 --> rank 4          rank 4 -- HELLO 4 --> rank 1     (at the same time)
  *      rank 1 <-- WELCOME -- rank 4          rank 4 <---- BUSY --- rank 1
+ *
+ * An epoch tells a rank's lives apart. It is in the greetings and in every frame; a rank's later life ends the earlier one.
  */
 #include "runtime.h"
 #include <stdio.h>
@@ -271,9 +273,48 @@ static void say_hello(struct tt_link *l)
 
 	tt_put8(&p, TT_HELLO);
 	tt_put32(&p, (uint32_t)l->job->rank);
-	tt_put32(&p, (uint32_t)l->job->size);
-	tt_put32(&p, TT_EPOCH);
+	tt_put32(&p, (uint32_t)l->job->launched);
+	tt_put32(&p, l->job->epoch);
+	tt_put8(&p, !l->job->joined);
 	send_raw(l, bytes, (size_t)(p.at - bytes));
+}
+
+static bool say_welcome(struct tt_link *l)
+{
+	uint8_t bytes[5];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	tt_put8(&p, TT_WELCOME);
+	tt_put32(&p, l->job->epoch);
+	return send_raw(l, bytes, sizeof bytes);
+}
+
+/* Of a rank's epochs; they wrap around. */
+static bool is_later(uint32_t a, uint32_t b) { return (int32_t)(a - b) > 0; }
+
+/* Who of an older life is heard of now has no say any more. False: the epoch is an earlier life's. */
+static bool know_epoch(struct tt_member *m, uint32_t epoch)
+{
+	if (!m->epoch) {
+		tt_group_epoch(m, epoch);
+		m->epoch = epoch;
+	}
+	return m->epoch == epoch;
+}
+
+void tt_member_reborn(struct tt_member *m, uint32_t epoch)
+{
+	tt_member_gone(m, -ECONNRESET, "rank %d has started anew", m->rank);
+	tt_timer_stop(&m->retry);
+	m->untold = m->silent = false;
+	m->link = NULL; /* the old one is doomed */
+	m->state = TT_AWAY;
+	m->epoch = epoch;
+	m->err = 0;
+	m->why[0] = 0;
+	m->heard = m->patience = 0;
+	m->tries = 0;
+	tt_window_reborn(m);
 }
 
 static void refuse(struct tt_link *l, enum tt_level level, const char *why)
@@ -288,39 +329,67 @@ static void refuse(struct tt_link *l, enum tt_level level, const char *why)
 	send_raw(l, bytes, (size_t)(p.at - bytes));
 }
 
+struct hello {
+	uint32_t rank, launched, epoch;
+	bool joining; /* and not a member that uses another one for the first time */
+};
+
 /* Short sentences: they travel. */
-static const char *fault_of_hello(struct tt_job *job, uint32_t rank, uint32_t size, char *text, size_t room)
+static const char *fault_of_hello(const struct tt_job *job, const struct hello *h, char *text, size_t room)
 {
-	if (size != (uint32_t)job->size)
-		snprintf(text, room, "it counts %u ranks, rank %d counts %d", size, job->rank, job->size);
-	else if (rank >= size)
-		snprintf(text, room, "its rank %u is not below %u", rank, size);
-	else if (rank == (uint32_t)job->rank || job->members[rank].state == TT_UP)
-		snprintf(text, room, "rank %u is already taken", rank);
-	else if (job->members[rank].state >= TT_LEFT)
-		snprintf(text, room, "rank %u is gone for good", rank);
+	const struct tt_member *m = h->rank < (uint32_t)job->size ? &job->members[h->rank] : NULL;
+
+	if (h->launched != (uint32_t)job->launched)
+		snprintf(text, room, "it counts %u ranks, rank %d counts %d", h->launched, job->rank, job->launched);
+	else if (!m)
+		snprintf(text, room, "its rank %u is not below %d", h->rank, job->size);
+	else if (m->rank == job->rank || (m->state == TT_UP && (m->epoch == h->epoch || h->joining)))
+		snprintf(text, room, "rank %u is already taken", h->rank);
+	else if (m->epoch && is_later(m->epoch, h->epoch))
+		snprintf(text, room, "rank %u has a later life", h->rank);
+	else if (m->state >= TT_LEFT && (m->epoch == h->epoch || !m->epoch || !job->joined))
+		snprintf(text, room, "rank %u is gone for good", h->rank);
 	else
 		return NULL;
 	return text;
 }
 
+static void take_welcome(struct tt_link *l, struct tt_pack *p)
+{
+	struct tt_member *m = l->member;
+	uint32_t epoch = tt_get32(p);
+
+	if (p->bad || !epoch)
+		tt_member_gone(m, -EPROTO, "rank %d answered a greeting with nonsense", m->rank);
+	else if (!know_epoch(m, epoch) && !is_later(epoch, m->epoch))
+		tt_member_gone(m, -ECONNRESET, "rank %d answered as an earlier life of itself", m->rank);
+	else if (m->epoch != epoch) {
+		tt_member_gone(m, -ECONNRESET, "rank %d has started anew", m->rank); /* its own greeting comes, or news of it */
+	} else {
+		member_up(m, l);
+	}
+}
+
 static void take_hello(struct tt_link *l, struct tt_pack *p)
 {
 	struct tt_job *job = l->job;
-	uint32_t rank = tt_get32(p), size = tt_get32(p), epoch = tt_get32(p);
-	const uint8_t busy = TT_BUSY, welcome = TT_WELCOME;
+	struct hello h = { .rank = tt_get32(p), .launched = tt_get32(p), .epoch = tt_get32(p), .joining = tt_get8(p) };
+	const uint8_t busy = TT_BUSY;
 	char text[56];
 
-	if (p->bad || l->mine || l->member || epoch != TT_EPOCH) {
+	if (p->bad || l->mine || l->member || !h.epoch) {
 		refuse(l, TT_WARN, "its greeting makes no sense");
 		return;
 	}
-	struct tt_member *m = rank < (uint32_t)job->size ? &job->members[rank] : NULL;
+	struct tt_member *m = h.rank < (uint32_t)job->size ? &job->members[h.rank] : NULL;
+	if (m && m->epoch && job->joined && !(m->state == TT_UP && h.joining) && h.launched == (uint32_t)job->launched && m->rank != job->rank &&
+	    is_later(h.epoch, m->epoch))
+		tt_member_reborn(m, h.epoch);
 	if (m && m->state == TT_UP && m->link->mine && job->rank < m->rank) {
 		send_raw(l, &busy, 1); /* we crossed, and mine was there first */
 		return;
 	}
-	if (fault_of_hello(job, rank, size, text, sizeof text)) {
+	if (fault_of_hello(job, &h, text, sizeof text)) {
 		refuse(l, m && m->state >= TT_LEFT ? TT_INFO : TT_WARN, text); /* a greeting may come later than the goodbye */
 		return;
 	}
@@ -328,8 +397,9 @@ static void take_hello(struct tt_link *l, struct tt_pack *p)
 		send_raw(l, &busy, 1);
 		return;
 	}
-	if (!send_raw(l, &welcome, 1))
+	if (!say_welcome(l))
 		return;
+	know_epoch(m, h.epoch);
 	tt_timer_stop(&m->retry);
 	member_up(m, l);
 }
@@ -415,7 +485,7 @@ static void greeting(struct tt_link *l, enum tt_message_type type, struct tt_pac
 	if (type == TT_HELLO)
 		take_hello(l, p);
 	else if (type == TT_WELCOME && m && m->link == l && m->state == TT_CONNECTING)
-		member_up(m, l);
+		take_welcome(l, p);
 	else if (type == TT_REFUSED)
 		take_refusal(l, p);
 	else if (type == TT_BUSY)

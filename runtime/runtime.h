@@ -7,7 +7,7 @@
 #include "transport.h"
 #include "tutti.h"
 
-enum { TT_NETS = 4, TT_WINDOWS = 2048, TT_SLOTS = 4096, TT_GROUPS = 1024, TT_NOTIFY_COLLECTIVE = 1 << 23, TT_EPOCH = 1 /* ranks cannot come back yet */ };
+enum { TT_NETS = 4, TT_WINDOWS = 2048, TT_SLOTS = 4096, TT_GROUPS = 1024, TT_NOTIFY_COLLECTIVE = 1 << 23 };
 
 struct tt_job;
 struct tt_member;
@@ -129,6 +129,7 @@ struct tt_job {
 	struct tt_book stats;
 	bool joined, leaving, node_list;
 	bool minority;              /* a minority of a group may go on */
+	int launched;               /* how many ranks it was started with: all must agree */
 	int capacity;               /* how many members there is room for: `size` of them are known */
 	uint32_t epoch;             /* which life of this rank */
 	bool late;                  /* it has joined a job that was under way, and is in no group of it until that grows */
@@ -218,6 +219,7 @@ void tt_member_connect(struct tt_member *);          /* unless it is connected o
 void tt_post(struct tt_member *, struct tt_post *);  /* connects if needed; done() follows in any case, from a later turn */
 void tt_send(struct tt_member *, const void *head, size_t len, const void *body, size_t body_len); /* a message; bytes are copied. A lost one
                                                       * is no error: its member is gone then */
+void tt_member_reborn(struct tt_member *, uint32_t epoch); /* a later life of it: ends the one known, if that has not ended yet */
 void tt_member_gone(struct tt_member *, int err, const char *fmt, ...) TT_FORMAT(3, 4); /* ends everything that waits for it */
 void tt_member_left(struct tt_member *, struct tt_pack *bye); /* NULL: it hung up because I leave */
 void tt_link_doom(struct tt_link *);
@@ -254,6 +256,7 @@ void tt_window_notify(struct tt_member *from, uint32_t value);
 void tt_window_ask(struct tt_member *from, struct tt_pack *);
 void tt_window_answer(struct tt_member *from, struct tt_pack *);
 void tt_window_closed(struct tt_member *from, struct tt_pack *);
+void tt_window_reborn(struct tt_member *);           /* it has opened nothing yet, and has sent no notify */
 void tt_window_gone(struct tt_member *);             /* ends what waits for its answers */
 bool tt_window_unanswered(struct tt_request *);      /* does it wait for an owner to open? Then it is taken back, to be ended */
 const char *tt_window_name(struct tt_job *, const struct tutti_window *); /* also of one that was closed meanwhile */
@@ -344,6 +347,7 @@ void tt_group_seat(struct tutti *, int i, int rank, uint32_t epoch, uint16_t slo
 void tt_group_free(struct tutti *);
 struct tt_seat *tt_group_find(const struct tutti *, const struct tt_member *); /* NULL: none, or an earlier life's */
 struct tt_member *tt_group_member(const struct tutti *, int i);
+void tt_group_epoch(struct tt_member *, uint32_t epoch); /* it is known now whose seats its seats are */
 void tt_group_seats_out(struct tt_member *, const struct tt_pack *bye); /* of one that is gone (NULL) or leaves: who counts on it ... */
 void tt_group_revoked(struct tt_member *from, struct tt_pack *);
 

@@ -124,6 +124,15 @@ struct tt_seat *tt_group_find(const struct tutti *g, const struct tt_member *m)
 	return i >= 0 && g->seats[i].epoch == m->epoch ? &g->seats[i] : NULL;
 }
 
+void tt_group_epoch(struct tt_member *m, uint32_t epoch)
+{
+	tt_list_each(node, &m->job->groups) {
+		struct tt_seat *s = tt_group_find(tt_container_of(node, struct tutti, link), m);
+		if (s)
+			s->epoch = epoch;
+	}
+}
+
 /* How far one that leaves has come in a group. One that it has left before is not in its list: what I have started there
  * has all its parts, what I will start has none. */
 static uint32_t finished_in(const struct tutti *g, const struct tt_pack *bye)

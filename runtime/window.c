@@ -258,6 +258,17 @@ void tt_window_gone(struct tt_member *m)
 	forget_asks(m, NULL);
 }
 
+void tt_window_reborn(struct tt_member *m)
+{
+	tt_list_each(node, &m->job->windows) {
+		struct tutti_window *w = tt_container_of(node, struct tutti_window, link);
+		w->remotes[m->rank].state = UNKNOWN;
+		for (int i = 0; i < TT_SLOTS; i++)
+			if (w->slots[i])
+				w->slots[i]->from[m->rank] = 0;
+	}
+}
+
 /* ---- opening and closing ---- */
 
 /* Round and round, so that an index comes back as late as can be: a notify on its way to a closed window finds none. */
@@ -302,8 +313,8 @@ static struct tutti_window *new_window(struct tt_job *job, const char *name)
 	tt_list_init(&w->link);
 	w->job = job;
 	w->name = strdup(name);
-	w->remotes = calloc((size_t)job->size, sizeof *w->remotes);
-	for (int i = 0; w->remotes && i < job->size; i++) {
+	w->remotes = calloc((size_t)job->capacity, sizeof *w->remotes);
+	for (int i = 0; w->remotes && i < job->capacity; i++) {
 		tt_list_init(&w->remotes[i].unanswered);
 		w->remotes[i].window = w;
 		w->remotes[i].rank = i;
@@ -443,7 +454,7 @@ void tutti_window_close(tutti_window *w)
 static struct slot *slot_of(struct tutti_window *w, uint32_t slot)
 {
 	if (!w->slots[slot])
-		w->slots[slot] = calloc(1, sizeof **w->slots + (size_t)w->job->size * sizeof(uint64_t));
+		w->slots[slot] = calloc(1, sizeof **w->slots + (size_t)w->job->capacity * sizeof(uint64_t));
 	return w->slots[slot];
 }
 

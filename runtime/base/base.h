@@ -75,6 +75,7 @@ struct tt_ticker { /* one moment in both clocks: from there on their ratio is me
 };
 void tt_ticker_start(struct tt_ticker *);
 double tt_ticker_ns(const struct tt_ticker *); /* nanoseconds in a tick */
+uint64_t tt_calendar(void);          /* nanoseconds since 1970, as this host's clock is set; in a simulated world like tt_now */
 void tt_entropy(void *, size_t);     /* unpredictable bytes */
 int tt_spawn(void (*fn)(void *), void *arg, struct tt_task **);
 void tt_join(struct tt_task *);

@@ -80,6 +80,16 @@ double tt_ticker_ns(const struct tt_ticker *t)
 	return (double)(end.now - t->now) / (double)(end.ticks - t->ticks);
 }
 
+uint64_t tt_calendar(void)
+{
+	struct timespec t;
+
+	if (tt_world)
+		return tt_now();
+	clock_gettime(CLOCK_REALTIME, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 void tt_entropy(void *to, size_t len)
 {
 	char *at = to;
