@@ -9,6 +9,7 @@ enum { TT_TOOL_REFUSED = 2 }; /* exit status: the command line makes no sense, n
 /* The subcommands: argv[0] is the subcommand's name; they return the exit status. */
 int tt_tool_run(int argc, char **argv);
 int tt_tool_info(int argc, char **argv);
+int tt_tool_perf(int argc, char **argv);
 
 /* One sentence on stderr, "tutti TOOL: ..."; returns TT_TOOL_REFUSED. */
 int tt_tool_refuse(const char *tool, const char *fmt, ...) TT_FORMAT(2, 3);

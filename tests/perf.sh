@@ -1,0 +1,193 @@
+#!/bin/sh
+# perf.sh - `tutti perf`: how it behaves, never how fast anything is. Takes about ten seconds.
+set -u
+[ "${1:-}" = bounded ] || exec timeout -k 10 200 sh "$0" bounded "$@" # whatever hangs
+shift
+export LC_ALL=C
+tutti=$(cd "${top_builddir:-.}" && pwd)/tutti
+scratch=$(mktemp -d) || exit 99
+checks=0 failures=0
+unset TUTTI_SECRET TUTTI_CONFIG TUTTI_NODE TUTTI_RANK TUTTI_SIZE TUTTI_TRANSPORTS RANK WORLD_SIZE
+trap 'rm -rf "$scratch"' EXIT
+cd "$scratch" || exit 99
+[ -x "$tutti" ] || { echo "$tutti is not there"; exit 99; }
+
+# perf ARGUMENT ...: leaves out, err and status
+perf() {
+	name=$*
+	"$tutti" perf "$@" > out 2> err
+	status=$?
+}
+check() { # what, command ...
+	what=$1
+	shift
+	checks=$((checks + 1))
+	"$@" && return
+	failures=$((failures + 1))
+	printf '%s\n' "FAILED: $what" "  after: tutti perf $name" "  status $status, stdout:" "$(head -c 600 out)" "  stderr:" "$(head -c 600 err)"
+}
+is() { [ "$1" = "$2" ]; }
+has() { grep -q -- "$2" "$1"; }
+lines() { is "$(wc -l < "$1")" "$2"; }
+
+number='[0-9][0-9.e+-]*'
+row() { # which limit key
+	printf '^{"test": "[a-z-]*", "transport": "tcp", "ranks": [0-9]*, "bytes": [0-9]*, "type": "[a-z0-9]*", "iters": [0-9]*, '
+	printf '"p50_us": %s, "min_us": %s, "p99_us": %s, "gb_per_s": %s, ' "$number" "$number" "$number" "$number"
+	printf '"%s": %s, "limit": "bare TCP [^"]*", "ratio": %s}$' "$1" "$number" "$number"
+}
+rows() { # key of the limit, how many
+	check "status 0" is $status 0
+	check "nothing on stderr" lines err 0
+	check "as many rows, all members" is "$(grep -c "$(row "$1")" out)" "$2"
+	check "and nothing else" lines out "$2"
+	if command -v python3 > /dev/null; then
+		check "JSON" python3 -c 'import json; [json.loads(line) for line in open("out")]'
+	fi
+}
+
+test_tests() {
+	perf pingpong --size 8..64 --iters 30 --json
+	rows limit_us 4
+	check "the bytes" has out '"bytes": 32,'
+	check "the iterations" has out '"iters": 30,'
+	perf put --size 8 --iters 5 --json
+	rows limit_us 1
+	check "fewer than ten" has out '"iters": 5,'
+	perf put --size 128K --time 0.01 --json
+	rows limit_gb_per_s 1
+	perf put --size 8 --iters 10 --target compute --json
+	rows limit_us 1
+	check "the tick is named" has out 'blocking sockets, plus one background tick of 1000 us'
+	perf get --size 1 --iters 10 --json
+	rows limit_us 1
+	perf get --size 3000 --iters 10 --target compute --json
+	rows limit_us 1
+	perf stream --size 100000 --iters 10 --json
+	rows limit_gb_per_s 1
+	perf stream --get --size 64K --iters 10 --target compute --json
+	rows limit_gb_per_s 1
+	check "gets" has out '"test": "stream-get"'
+}
+
+test_allreduce() {
+	perf allreduce --size 4K..512K --time 0.01 --json
+	rows limit_us 8
+	check "two ranks, f32" has out '"ranks": 2, "bytes": 4096, "type": "f32"'
+	perf allreduce -n 3 --size 40 --iters 10 --json
+	rows limit_us 1
+	perf allreduce -n 4 --size 256K --iters 10 --json
+	rows limit_us 1
+	check "the limit is a ring" has out 'bare TCP ring'
+	for kind in f64,sum f16,average bf16,product i32,min i64,max f32,product i64,average bf16,sum; do
+		perf allreduce --size 72 --iters 2 --type "${kind%,*}" --rule "${kind#*,}" --json
+		rows limit_us 1
+		check "the type" has out "\"type\": \"${kind%,*}\""
+	done
+}
+
+test_table() {
+	perf pingpong --size 4K --iters 10 --explain
+	check "status 0" is $status 0
+	check "a title" has out '^tutti perf pingpong, 2 ranks$'
+	check "a row" has out '^ *4 KiB  *10 '
+	check "its limit in words" has out 'limit: bare TCP ping-pong'
+	check "the wire" has out '^  wire: tcp; 2 ranks, 2 of them on this host'
+	perf allreduce --size 4K --iters 10 --explain --json
+	check "one object" lines out 1
+	check "the rest elsewhere" has err 'algorithm: '
+}
+
+test_launchers() {
+	name="under tutti run"
+	"$tutti" run -n 2 "$tutti" perf pingpong --size 8 --iters 10 --json > out 2> err
+	status=$?
+	rows limit_us 1
+	"$tutti" run -n 3 "$tutti" perf get -n 3 --size 8 --iters 10 --json > out 2> err
+	status=$?
+	rows limit_us 1
+	check "three ranks" has out '"ranks": 3'
+	"$tutti" run -n 2 "$tutti" perf pingpong -n 3 > out 2> err
+	status=$?
+	check "another number is refused" is $status 2
+	check "and why" has err '^tutti perf: -n 3: a launcher has started a job of 2 ranks already; leave -n out$'
+	"$tutti" run -n 1 "$tutti" perf pingpong > out 2> err
+	status=$?
+	check "one rank is too few" is $status 2
+	check "and why" has err '^tutti perf: the job has 1 rank: 2 to 4096 are needed$'
+}
+
+test_failure() {
+	name="a rank is killed"
+	"$tutti" run -n 2 --grace 1 sh -c "[ \$TUTTI_RANK = 0 ] && exec '$tutti' perf allreduce --size 4M --time 60; '$tutti' perf allreduce --size 4M & sleep 1; kill -9 \$!" \
+		> out 2> err
+	status=$?
+	check "status 1" is $status 1
+	check "the rank is named" has err '^tutti perf: .*rank 1'
+}
+
+refuses() { # what it says, arguments ...
+	said=$1
+	shift
+	perf "$@"
+	check "status 2" is $status 2
+	check "one sentence" lines err 1
+	check "says so" has err "^tutti perf: .*$said"
+	check "nothing on stdout" lines out 0
+}
+
+test_refusals() {
+	refuses 'a test is missing'
+	refuses 'no test pingpon (did you mean pingpong?)' pingpon
+	refuses 'one test (put is one too many)' pingpong put
+	refuses 'no option --jsom (did you mean --json?)' pingpong --jsom
+	refuses '-n needs a value' pingpong -n
+	refuses 'a whole number from 2 to 4096' pingpong -n 1
+	refuses 'a whole number from 2 to 4096' pingpong -n 2x
+	for size in 0 x 4Q 1..2..3 64M..8 8.. ..8 0.3 100G -8 ''; do
+		refuses 'a size is a number of bytes' pingpong --size "$size"
+	done
+	refuses 'a whole number from 1' pingpong --iters 0
+	refuses 'a number from 0.001 to 3600' pingpong --time soon
+	refuses 'exclude each other' pingpong --time 1 --iters 1
+	refuses 'f32, f64, f16, bf16, i32 or i64' allreduce --type f31
+	refuses 'sum, average, product, max or min' allreduce --rule summ
+	refuses 'wait or compute' put --target sleep
+	refuses '--type and --rule are for allreduce' put --type f32
+	refuses '--target is for put, get and stream' pingpong --target wait
+	refuses '--get is for stream; there is a test `get`' put --get
+	refuses '10 bytes are not a whole number of f32, which has 4' allreduce --size 10
+	refuses 'there is none of that name; there is .*tcp' put --transport tpc
+	refuses 'there is none of that name' put --transport sim
+	refuses '--peer is drawn with --plot' put --peer nowhere
+	perf --help
+	check "help is no mistake" is $status 0
+	check "it has an example" has out 'tutti perf allreduce -n 4'
+}
+
+test_plot() {
+	if ! command -v gnuplot > /dev/null; then
+		refuses 'needs gnuplot, which is missing' put --plot x.png
+		return
+	fi
+	refuses 'No such file' pingpong --plot x.png --peer nowhere.json
+	echo '{"test": "put", "bytes": 8, "p50_us": 9}' > peer.json
+	refuses 'no line of it has "bytes" and "p50_us" for pingpong' pingpong --plot x.png --peer peer.json
+	echo '{"bytes": 16, "p50_us": 9.5}' >> peer.json
+	perf pingpong --size 8..64 --iters 10 --json --plot "it's.png" --peer peer.json
+	check "status 0" is $status 0
+	check "a PNG" is "$(head -c 8 "it's.png" | od -An -tx1 | tr -d ' ')" 89504e470d0a1a0a
+	check "nothing on stderr" lines err 0
+	perf pingpong --size 8 --iters 10 --json --plot nowhere/x.png
+	check "status 1" is $status 1
+	check "says so" has err 'could not draw nowhere/x.png'
+}
+
+for test in tests allreduce table launchers failure refusals plot; do
+	status= name=
+	[ $# = 0 ] || [ "$1" = "$test" ] || continue
+	: > out > err
+	test_$test
+done
+echo "$checks checks, $failures failed"
+[ "$failures" = 0 ]

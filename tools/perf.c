@@ -1,0 +1,419 @@
+/* tutti perf - measures a job's operations, and beside each, in the same run, what bare sockets do: the limit
+ *
+ * Rank 0 gives orders with a broadcast, and every rank carries them out: check once, try how long an iteration takes, then
+ * batch after batch, ours and the limit in turn, so that both see the same machine. Rank 0's clock counts.
+ */
+#include "perf.h"
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { CHECK = 1, BATCH, END };
+enum {
+	WAYS_MAX = 32,
+	TRIAL_MS = 20,    /* a try that long says how many iterations a batch has */
+	SAMPLE_NS = 5000, /* an iteration that takes less is timed in groups: the clock takes its time, too */
+	WARM_MAX = 100,
+	PAGE = 4096,
+};
+
+/* One order. */
+
+static int warm_iterations(const struct tt_perf *p) { return (int)tt_min(WARM_MAX, p->order.iterations / 20 + 1); }
+
+static int repeat(struct tt_perf *p, int (*once)(struct tt_perf *), long warm, long iterations)
+{
+	struct tt_perf_samples *s = &p->samples[p->order.limit];
+	uint64_t begun;
+	int err = 0;
+
+	for (long i = 0; i < warm && !err; i++)
+		err = once(p);
+	begun = s->last = tt_now();
+	s->done = 0;
+	for (long i = 0; i < iterations && !err; i++) {
+		err = once(p);
+		tt_perf_mark(s);
+	}
+	s->elapsed = (double)(tt_now() - begun) * 1e-9;
+	return err;
+}
+
+static int act(struct tt_perf *p, long warm, long iterations)
+{
+	const struct tt_perf_test *t = p->test;
+	bool limit = p->order.limit, one_sided = t->one_sided && !limit;
+	int err, end = 0;
+
+	if (!t->collective && p->rank > 1)
+		return 0;
+	if (one_sided && p->rank == 1)
+		return tt_perf_be_target(p);
+	err = repeat(p, limit ? t->limit : t->ours, warm, iterations);
+	if (!limit)
+		end = tt_perf_finish(p);
+	if (one_sided && !err)
+		err = tt_perf_end_target(p);
+	return err ? err : end;
+}
+
+/* All ranks learn whether one has found something wrong; that one has said what. */
+static int agree(struct tt_perf *p, int verdict)
+{
+	int8_t mine = verdict > 0, all[TT_PERF_RANKS];
+	int err = tutti_gather(p->job, &mine, sizeof mine, all, -1, NULL);
+
+	for (int r = 0; r < p->size && !err; r++)
+		err = all[r];
+	return err;
+}
+
+static int check(struct tt_perf *p)
+{
+	const char *whose = p->order.limit ? " of the limit" : "";
+	int err, verdict;
+
+	tt_perf_fill(p);
+	if ((err = tutti_barrier(p->job, NULL)) || (err = act(p, 0, 1)) || (err = tutti_barrier(p->job, NULL)))
+		return err;
+	if ((verdict = tt_perf_check(p)) > 0)
+		tt_tool_refuse("perf", "rank %d, %s%s: %s", p->rank, p->options.name, whose, tt_why());
+	err = agree(p, verdict);
+	if (p->test->collective)
+		memset(p->local, 0, p->bytes); /* sums of sums would soon be infinite */
+	return err;
+}
+
+/* A broadcast does not wait for those who get it: the barrier lets nobody begin before all have ended the last order. */
+static int obey(struct tt_perf *p)
+{
+	int err = tutti_barrier(p->job, NULL);
+
+	p->bytes = p->order.bytes;
+	p->flight = (int)tt_max(2, tt_min(TT_PERF_WINDOW, TT_PERF_FLIGHT / p->bytes));
+	if (err)
+		return err;
+	if (p->order.what == CHECK)
+		return check(p);
+	return act(p, warm_iterations(p), (long)p->order.iterations);
+}
+
+/* Rank 0 to all, itself included. */
+static int give(struct tt_perf *p, uint32_t what, bool limit, long iterations)
+{
+	int err;
+
+	p->order.what = what;
+	p->order.limit = limit;
+	p->order.iterations = (uint64_t)iterations;
+	p->order.serial++;
+	err = tutti_broadcast(p->job, &p->order, sizeof p->order, 0, NULL);
+	return err || what == END ? err : obey(p);
+}
+
+static int serve(struct tt_perf *p)
+{
+	int err = 0;
+
+	while (!err) {
+		err = tutti_broadcast(p->job, &p->order, sizeof p->order, 0, NULL);
+		if (!err && p->order.what == END)
+			break;
+		if (!err)
+			err = obey(p);
+	}
+	return err;
+}
+
+/* One row, as rank 0. */
+
+/* Seconds an iteration. */
+static int try_out(struct tt_perf *p, bool limit, double *each)
+{
+	int err = 0;
+
+	p->samples[limit].per = INT32_MAX;
+	for (long n = 1; !err; n *= 4) {
+		err = give(p, BATCH, limit, n);
+		*each = p->samples[limit].elapsed / (double)n;
+		if (p->samples[limit].elapsed * 1e3 >= TRIAL_MS ||
+		    n >= p->options.iters / TT_PERF_BATCHES * (p->options.iters > 0) + 1000000)
+			break;
+	}
+	return err;
+}
+
+/* The way of the limit that is best for this size. */
+static int choose_way(struct tt_perf *p)
+{
+	struct tt_perf_way ways[WAYS_MAX], best;
+	int n = tt_perf_ways(p, ways, WAYS_MAX), err = 0;
+	double least = INFINITY, each;
+
+	best = ways[0];
+	for (int i = 0; i < n && n > 1 && !err; i++) {
+		p->order.way = ways[i];
+		err = try_out(p, true, &each);
+		if (each < least) {
+			least = each;
+			best = ways[i];
+		}
+	}
+	p->order.way = best;
+	return err;
+}
+
+static long batch_size(const struct tt_perf *p, double each)
+{
+	double seconds = p->options.seconds / (p->has_wires ? 2 : 1) / TT_PERF_BATCHES;
+	double n = p->options.iters ? (double)(p->options.iters + TT_PERF_BATCHES - 1) / TT_PERF_BATCHES : seconds / each;
+
+	return n < 1 ? 1 : n > 1e8 ? (long)1e8 : (long)n;
+}
+
+static void prepare_samples(struct tt_perf_samples *s, double each, long batch)
+{
+	double per = each * 1e9 >= SAMPLE_NS ? 1 : ceil(2 * SAMPLE_NS / (each * 1e9));
+
+	s->count = 0;
+	s->per = (long)(per < 1 ? 1 : per > (double)batch ? (double)batch : per);
+}
+
+static int measure(struct tt_perf *p, struct tt_perf_row *row, double done, double share)
+{
+	double each[2] = { 0 };
+	long batch[2] = { 0 }, batches = TT_PERF_BATCHES;
+	int sides = p->has_wires ? 2 : 1, err = 0;
+
+	if (p->options.iters && p->options.iters < batches)
+		batches = p->options.iters;
+	for (int side = 0; side < sides && !err; side++) {
+		if ((err = try_out(p, side, &each[side])))
+			return err;
+		batch[side] = batch_size(p, each[side]);
+		prepare_samples(&p->samples[side], each[side], batch[side]);
+	}
+	for (long b = 0; b < batches && !err; b++) {
+		tt_perf_show_progress(p, done + share * (double)b / (double)batches);
+		for (int side = 0; side < sides && !err; side++)
+			err = give(p, BATCH, side, batch[side]);
+	}
+	row->iters = batch[0] * batches;
+	return err;
+}
+
+static int compare(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static double quantile(const struct tt_perf_samples *s, double q)
+{
+	return s->count ? s->at[(size_t)(q * (double)(s->count - 1) + 0.5)] : 0;
+}
+
+static void evaluate(struct tt_perf *p, struct tt_perf_row *row)
+{
+	double half = p->test->one_sided || p->test->collective ? 1 : 0.5; /* a ping-pong goes one way, and back */
+	double part = p->test->streams ? 1.0 / p->flight : half;
+
+	for (int side = 0; side < 2; side++)
+		qsort(p->samples[side].at, p->samples[side].count, sizeof(double), compare);
+	row->p50 = quantile(&p->samples[0], 0.5) * part;
+	row->least = quantile(&p->samples[0], 0) * part;
+	row->p99 = quantile(&p->samples[0], 0.99) * part;
+	row->by_rate = p->test->streams || (p->test->one_sided && p->bytes > TT_PERF_BY_RATE);
+	if (p->has_wires) {
+		row->limit = (quantile(&p->samples[1], 0.5) + (p->options.compute ? TT_PERF_TICK_US : 0)) * part;
+		tt_perf_word_limit(p, &p->order.way, row->words, sizeof row->words);
+	} else {
+		snprintf(row->words, sizeof row->words, "not measured: the ranks are on different hosts");
+	}
+}
+
+static int run_row(struct tt_perf *p, struct tt_perf_row *row, double done, double share)
+{
+	int err;
+
+	p->order.bytes = row->bytes;
+	p->order.way = (struct tt_perf_way){ TT_PERF_BY_RATE, 0, p->crowded || p->options.compute };
+	tt_perf_show_progress(p, done);
+	if ((err = give(p, CHECK, false, 1)) || (p->has_wires && (err = give(p, CHECK, true, 1))))
+		return err;
+	if (p->has_wires && (err = choose_way(p)))
+		return err;
+	if ((err = measure(p, row, done, share)))
+		return err;
+	evaluate(p, row);
+	tt_perf_show_progress(p, 1);
+	tt_perf_print_row(p, row);
+	return 0;
+}
+
+/* All rows: sizes are doubled; the last one is the one that was asked for. */
+
+static int count_rows(const struct tt_perf_options *o)
+{
+	int n = 1;
+
+	for (size_t bytes = o->first; bytes < o->last; bytes *= 2)
+		n++;
+	return n;
+}
+
+static int conduct(struct tt_perf *p)
+{
+	int n = count_rows(&p->options), err = 0, status = 0;
+	struct tt_perf_row *rows = calloc((size_t)n, sizeof *rows);
+	size_t bytes = p->options.first;
+
+	if (!rows)
+		return tt_fail(-ENOMEM, "no memory for %d rows", n);
+	tt_perf_print_head(p);
+	for (int i = 0; i < n && !err; i++, bytes *= 2) {
+		rows[i].bytes = tt_min(bytes, p->options.last);
+		err = run_row(p, &rows[i], (double)i / n, 1.0 / n);
+	}
+	if (!err)
+		err = give(p, END, false, 0);
+	if (!err && p->options.plot)
+		status = tt_perf_plot(p, rows, n);
+	free(rows);
+	return err ? err : status;
+}
+
+/* The rank. */
+
+/* Each on a core of its own where there are enough: after joining, which looks at how many cores there are. */
+static void pin(struct tt_perf *p)
+{
+	int local = tutti_local_rank(p->job), seen = 0;
+	cpu_set_t allowed, mine;
+
+	if (sched_getaffinity(0, sizeof allowed, &allowed))
+		return;
+	p->crowded = CPU_COUNT(&allowed) < tutti_local_size(p->job);
+	CPU_ZERO(&mine);
+	for (int c = 0; c < CPU_SETSIZE && !p->crowded; c++)
+		if (CPU_ISSET(c, &allowed) && seen++ == local)
+			CPU_SET(c, &mine);
+	if (CPU_COUNT(&mine))
+		sched_setaffinity(0, sizeof mine, &mine);
+}
+
+static int open_buffers(struct tt_perf *p)
+{
+	void *local, *open;
+	size_t room;
+	int err;
+
+	p->most = p->options.last;
+	room = (p->most + PAGE - 1) / PAGE * PAGE;
+	if ((err = tutti_alloc(p->job, p->most, -1, &local)))
+		return err;
+	p->local = local;
+	if ((err = tutti_alloc(p->job, room + PAGE, -1, &open)))
+		return err;
+	p->open = open;
+	p->told = (_Atomic uint64_t *)(void *)(p->open + room);
+	if (!p->rank)
+		for (int side = 0; side < 2; side++)
+			if (!(p->samples[side].at = malloc(TT_PERF_SAMPLES * sizeof(double))))
+				return tt_fail(-ENOMEM, "no memory for %d samples", TT_PERF_SAMPLES);
+	return tutti_window_open(p->job, "tutti perf", p->open, room + PAGE, &p->window);
+}
+
+static void close_rank(struct tt_perf *p)
+{
+	tt_perf_close_wires(p);
+	tutti_window_close(p->window);
+	for (int side = 0; side < 2; side++)
+		free(p->samples[side].at);
+	tutti_free(p->job, p->local);
+	tutti_free(p->job, p->open);
+	tutti_leave(p->job);
+}
+
+/* 0; 1: something was wrong, and that has been said; -errno. */
+static int run_rank(struct tt_perf *p)
+{
+	int err, status;
+
+	pin(p);
+	if ((err = open_buffers(p)))
+		return err;
+	if (tutti_local_size(p->job) == p->size && (err = tt_perf_open_wires(p)))
+		return err;
+	status = p->rank ? serve(p) : conduct(p);
+	if (status < 0)
+		return status;
+	err = tutti_barrier(p->job, NULL); /* nobody closes while another may still look */
+	return err ? err : status;
+}
+
+static int be_rank(const struct tt_perf_options *o)
+{
+	struct tt_perf p = { .options = *o, .test = o->test, .wire = { { -1, -1 }, { -1, -1 } } };
+	tutti_config config = { .size = sizeof config, .transports = o->transport };
+	int err = tutti_join(&config, &p.job);
+
+	if (err) {
+		tt_tool_refuse("perf", "%s", tutti_why());
+		return err == -EINVAL ? TT_TOOL_REFUSED : 1;
+	}
+	p.rank = tutti_rank(p.job);
+	p.size = tutti_size(p.job);
+	if (p.size < 2 || p.size > TT_PERF_RANKS) {
+		tutti_leave(p.job);
+		return tt_tool_refuse("perf", "the job has %d rank%s: 2 to %d are needed", p.size, p.size == 1 ? "" : "s", TT_PERF_RANKS);
+	}
+	if (o->ranks && o->ranks != p.size) {
+		tutti_leave(p.job);
+		return tt_tool_refuse("perf", "-n %d: a launcher has started a job of %d ranks already; leave -n out", o->ranks, p.size);
+	}
+	err = run_rank(&p);
+	if (err < 0)
+		tt_tool_refuse("perf", "%s", tutti_why());
+	close_rank(&p);
+	return err < 0 ? 1 : err;
+}
+
+/* Starting ranks: `tutti run` does that. */
+
+static bool has_launcher(void) { return tt_env(TT_RANK) || tt_env(TT_NODE) || (tt_env(TT_TORCH_RANK) && tt_env(TT_TORCH_SIZE)); }
+
+static int start_ranks(int argc, char **argv, int ranks)
+{
+	char self[4096], number[16], *run[argc + 5];
+	ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
+	int n = 0;
+
+	if (len < 0)
+		return tt_tool_refuse("perf", "cannot find this program: %s", strerror(errno));
+	self[len] = 0;
+	snprintf(number, sizeof number, "%d", ranks);
+	run[n++] = (char[]){ "run" };
+	run[n++] = (char[]){ "-n" };
+	run[n++] = number;
+	run[n++] = self;
+	for (int i = 0; i < argc; i++)
+		run[n++] = argv[i];
+	run[n] = NULL;
+	optind = 0; /* getopt begins anew */
+	return tt_tool_run(n, run);
+}
+
+int tt_tool_perf(int argc, char **argv)
+{
+	struct tt_perf_options options;
+	int status = tt_perf_read_options(argc, argv, &options);
+
+	if (status >= 0)
+		return status;
+	return has_launcher() ? be_rank(&options) : start_ranks(argc, argv, options.ranks ? options.ranks : 2);
+}

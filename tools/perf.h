@@ -1,0 +1,168 @@
+/* perf.h - what the files of `tutti perf` share
+ *
+ *   perf.c          the ranks: rank 0 gives orders, all carry them out; one row a size
+ *   perf_options.c  the command line
+ *   perf_tests.c    the tests, through the public API alone
+ *   perf_check.c    whether the bytes and the sums are right
+ *   perf_limit*.c   the same shapes over bare sockets, between the same ranks and in the same buffers
+ *   perf_explain.c  what --explain says
+ *   perf_output.c   the table, the JSON lines, the progress bar; perf_plot.c: the picture
+ */
+#ifndef TT_PERF_H
+#define TT_PERF_H
+#include "tools.h"
+#include "tutti.h"
+#include <sys/types.h>
+
+enum {
+	TT_PERF_WINDOW = 16,          /* operations under way at once in a stream ... */
+	TT_PERF_FLIGHT = 256 << 20,   /* ... and bytes, if that is less */
+	TT_PERF_BATCHES = 10,         /* ours, limit, ours, limit ... */
+	TT_PERF_SAMPLES = 1 << 20,
+	TT_PERF_BY_RATE = 64 << 10,   /* puts and gets of more bytes are compared by rate */
+	TT_PERF_TICK_US = 1000,       /* how late the background thread may look while the program computes */
+	TT_PERF_RANKS = 4096,
+};
+
+struct tt_perf;
+
+struct tt_perf_test {
+	const char *name, *sentence;
+	size_t first, last;           /* the sizes without --size */
+	bool one_sided;               /* rank 0 acts on rank 1, which waits or computes */
+	bool collective;              /* all ranks take part; else 0 and 1 */
+	bool streams;                 /* an iteration is a window of operations; always compared by rate */
+	int (*ours)(struct tt_perf *);  /* one iteration, as this rank; 0 or -errno */
+	int (*limit)(struct tt_perf *);
+};
+
+struct tt_perf_options {
+	const struct tt_perf_test *test;
+	const char *name;             /* of the test, in a row */
+	int ranks;                    /* 0: -n was not given */
+	size_t first, last;           /* sizes in bytes, doubled from one to the other */
+	long iters;                   /* 0: as many as fit in `seconds` */
+	double seconds;
+	tutti_type type;
+	tutti_rule rule;
+	const char *type_name, *rule_name;
+	bool compute, explain, json;
+	const char *transport, *plot, *peer;
+};
+
+struct tt_perf_samples {
+	double *at;                   /* microseconds an iteration; NULL: nobody wants them */
+	size_t count;
+	long per, done;               /* iterations a sample is the mean of; those since the last one */
+	uint64_t last;
+	double elapsed;               /* seconds of the last batch */
+};
+
+struct tt_perf_way { /* how the bare sockets are used */
+	uint64_t chunk;               /* bytes a call */
+	uint32_t large;               /* socket buffers of 4 MiB; else the system's own */
+	uint32_t block;               /* sleep in the calls; else poll */
+};
+
+struct tt_perf_order { /* what rank 0 lets all ranks do next */
+	uint32_t what;
+	uint32_t limit;               /* the bare sockets; else ours */
+	uint64_t bytes, iterations;
+	struct tt_perf_way way;
+	uint64_t serial;              /* a computing target ends when it finds this, or more, in its memory */
+};
+
+struct tt_perf_row {
+	size_t bytes;
+	long iters;
+	double p50, least, p99;       /* microseconds */
+	double limit;                 /* microseconds; 0: not measured */
+	char words[256];              /* what the limit is, or why there is none */
+	bool by_rate;
+};
+
+struct tt_perf_wire { /* bare sockets to the neighbours in the ring of ranks */
+	int right, left;
+};
+
+struct tt_perf {
+	struct tt_perf_options options;
+	const struct tt_perf_test *test;
+	tutti *job;
+	int rank, size;
+	bool crowded;                 /* fewer cores than ranks: nobody may poll */
+	bool has_wires;
+	size_t bytes;                 /* of this row */
+	size_t most;                  /* of any row */
+	int flight;                   /* operations under way at once */
+	uint8_t *local, *open;        /* `most` bytes each: the source, and the memory that the window opens */
+	_Atomic uint64_t *told;       /* behind those of the window: a word for a computing target */
+	tutti_window *window;
+	uint64_t notified[2];         /* by slot */
+	tutti_op ops[TT_PERF_WINDOW];
+	int started;                  /* of ops */
+	struct tt_perf_order order;
+	struct tt_perf_samples samples[2]; /* ours, limit */
+	struct tt_perf_wire wire[2];  /* with the system's socket buffers, with large ones */
+	volatile double sink;         /* what a computing target has computed: nobody wants it, and it is not left out */
+};
+
+static inline void tt_perf_mark(struct tt_perf_samples *s) /* an iteration has ended */
+{
+	uint64_t now;
+
+	if (!s->at || ++s->done < s->per)
+		return;
+	now = tt_now();
+	if (s->count < TT_PERF_SAMPLES)
+		s->at[s->count++] = (double)(now - s->last) * 1e-3 / (double)s->per;
+	s->last = now;
+	s->done = 0;
+}
+
+/* perf_options.c */
+extern const struct tt_perf_test tt_perf_tests[];
+int tt_perf_read_options(int argc, char **argv, struct tt_perf_options *); /* < 0: go on; else the exit status */
+size_t tt_perf_type_size(tutti_type);
+void tt_perf_write_size(char *text, size_t room, size_t bytes); /* "64 MiB" */
+
+/* perf_tests.c: one iteration of each test; the target of one-sided tests; what a batch leaves behind */
+int tt_perf_pingpong(struct tt_perf *);
+int tt_perf_put(struct tt_perf *);
+int tt_perf_get(struct tt_perf *);
+int tt_perf_stream_puts(struct tt_perf *);
+int tt_perf_stream_gets(struct tt_perf *);
+int tt_perf_allreduce(struct tt_perf *);
+int tt_perf_be_target(struct tt_perf *);
+int tt_perf_end_target(struct tt_perf *);
+int tt_perf_finish(struct tt_perf *);
+
+/* perf_check.c: 0, or 1 and a sentence in tutti_why: something is wrong */
+void tt_perf_fill(struct tt_perf *);
+int tt_perf_check(struct tt_perf *);
+
+/* perf_limit.c, perf_limit_reduce.c */
+int tt_perf_open_wires(struct tt_perf *);
+void tt_perf_close_wires(struct tt_perf *);
+int tt_perf_ways(const struct tt_perf *, struct tt_perf_way *, int room); /* those worth trying for this size */
+void tt_perf_word_limit(const struct tt_perf *, const struct tt_perf_way *, char *text, size_t room);
+int tt_perf_raw_pingpong(struct tt_perf *);
+int tt_perf_raw_put(struct tt_perf *);
+int tt_perf_raw_get(struct tt_perf *);
+int tt_perf_raw_stream_puts(struct tt_perf *);
+int tt_perf_raw_stream_gets(struct tt_perf *);
+int tt_perf_raw_allreduce(struct tt_perf *);
+const struct tt_perf_wire *tt_perf_wire(const struct tt_perf *);
+int tt_perf_lost(int rank, ssize_t result); /* the sentence for a socket to it that failed or ended, and -errno */
+
+/* perf_explain.c */
+const char *tt_perf_transport(const struct tt_perf *); /* the wire's name */
+void tt_perf_explain(const struct tt_perf *, const struct tt_perf_row *);
+
+/* perf_output.c, perf_plot.c */
+void tt_perf_print_head(const struct tt_perf *);
+void tt_perf_print_row(const struct tt_perf *, const struct tt_perf_row *);
+void tt_perf_show_progress(const struct tt_perf *, double done); /* 0 to 1; on a terminal only */
+int tt_perf_can_plot(const struct tt_perf_options *);  /* before anything is measured: 0, or the refusal's exit status */
+int tt_perf_plot(const struct tt_perf *, const struct tt_perf_row *, int count); /* the exit status */
+#endif

@@ -1,0 +1,140 @@
+/* perf_check.c - fills the buffers before one iteration and looks at them after it, outside of what is timed */
+#include "perf.h"
+#include <math.h>
+#include <string.h>
+
+enum { LOCAL, OPEN };
+
+/* Each byte depends on its place, on whose it is and on which buffer. */
+static uint8_t byte_at(size_t i, int rank, int which)
+{
+	uint64_t x = (i + 1) * 0x9e3779b97f4a7c15u + (uint64_t)(2 * rank + which + 1) * 0xd1b54a32d192ed03u;
+
+	return (uint8_t)(x >> 56 ^ x >> 24);
+}
+
+static void fill_bytes(uint8_t *at, size_t n, int rank, int which)
+{
+	for (size_t i = 0; i < n; i++)
+		at[i] = byte_at(i, rank, which);
+}
+
+static int check_bytes(const struct tt_perf *p, const uint8_t *at, int rank, int which)
+{
+	for (size_t i = 0; i < p->bytes; i++) {
+		uint8_t right = byte_at(i, rank, which);
+		if (at[i] != right)
+			return tt_fail(1, "byte %zu of %zu from rank %d is wrong: %u and not %u", i, p->bytes, rank, at[i], right);
+	}
+	return 0;
+}
+
+/* Numbers of an all-reduce are 1 or 2: exact in every type, as are their sums in f16 and bf16 up to 128 ranks. */
+static int number_at(const struct tt_perf *p, size_t i, int rank)
+{
+	bool often = p->options.rule != TUTTI_PRODUCT || rank < 8; /* or it is more than f16 can hold */
+
+	return often && (i + (size_t)rank) % 3 == 0 ? 2 : 1;
+}
+
+static void write_number(tutti_type type, uint8_t *at, int n)
+{
+	float f32 = (float)n;
+	double f64 = n;
+	uint16_t f16 = n == 2 ? 0x4000 : 0x3c00, bf16 = n == 2 ? 0x4000 : 0x3f80;
+	int32_t i32 = n;
+	int64_t i64 = n;
+	const void *const from[] = {
+		[TUTTI_F32] = &f32, [TUTTI_F64] = &f64, [TUTTI_F16] = &f16, [TUTTI_BF16] = &bf16, [TUTTI_I32] = &i32, [TUTTI_I64] = &i64,
+	};
+
+	memcpy(at, from[type], tt_perf_type_size(type));
+}
+
+static double read_f16(uint16_t bits)
+{
+	int exponent = bits >> 10 & 31, fraction = bits & 1023;
+	double x = exponent == 31 ? INFINITY : exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
+
+	return bits >> 15 ? -x : x;
+}
+
+static double read_number(tutti_type type, const uint8_t *at)
+{
+	union {
+		float f32;
+		double f64;
+		uint16_t f16;
+		uint32_t bits;
+		int32_t i32;
+		int64_t i64;
+	} x = { .i64 = 0 };
+
+	memcpy(&x, at, tt_perf_type_size(type));
+	switch (type) {
+	case TUTTI_F32: return (double)x.f32;
+	case TUTTI_F64: return x.f64;
+	case TUTTI_F16: return read_f16(x.f16);
+	case TUTTI_BF16: x.bits = (uint32_t)x.f16 << 16; return (double)x.f32;
+	case TUTTI_I32: return x.i32;
+	default: return (double)x.i64;
+	}
+}
+
+static double combine(tutti_rule rule, double a, double b)
+{
+	return rule == TUTTI_PRODUCT ? a * b : rule == TUTTI_MAX ? fmax(a, b) : rule == TUTTI_MIN ? fmin(a, b) : a + b;
+}
+
+static double expected_at(const struct tt_perf *p, size_t i)
+{
+	double x = number_at(p, i, 0);
+	bool whole = p->options.type == TUTTI_I32 || p->options.type == TUTTI_I64;
+
+	for (int r = 1; r < p->size; r++)
+		x = combine(p->options.rule, x, number_at(p, i, r));
+	if (p->options.rule == TUTTI_AVERAGE)
+		x /= p->size;
+	return whole ? trunc(x) : x;
+}
+
+static int check_numbers(const struct tt_perf *p)
+{
+	size_t size = tt_perf_type_size(p->options.type);
+	double expected[3], slack = p->options.type == TUTTI_F16 || p->options.type == TUTTI_BF16 ? 0.02 : 1e-6;
+
+	for (size_t i = 0; i < 3; i++) /* the numbers repeat */
+		expected[i] = expected_at(p, i);
+	for (size_t i = 0; i < p->bytes / size; i++) {
+		double x = read_number(p->options.type, p->local + i * size);
+		if (!(fabs(x - expected[i % 3]) <= slack * expected[i % 3]))
+			return tt_fail(1, "element %zu of %zu is wrong: %g and not %g", i, p->bytes / size, x, expected[i % 3]);
+	}
+	return 0;
+}
+
+void tt_perf_fill(struct tt_perf *p)
+{
+	size_t size = tt_perf_type_size(p->options.type);
+
+	fill_bytes(p->open, p->bytes, p->rank, OPEN);
+	if (!p->test->collective)
+		fill_bytes(p->local, p->bytes, p->rank, LOCAL);
+	for (size_t i = 0; p->test->collective && i < p->bytes / size; i++)
+		write_number(p->options.type, p->local + i * size, number_at(p, i, p->rank));
+}
+
+int tt_perf_check(struct tt_perf *p)
+{
+	bool gets = p->test->ours == tt_perf_get || p->test->ours == tt_perf_stream_gets;
+
+	if (p->test->collective)
+		return check_numbers(p);
+	if (p->rank > 1)
+		return 0;
+	if (!p->test->one_sided)
+		return check_bytes(p, p->open, 1 - p->rank, LOCAL);
+	if (gets)
+		return p->rank ? 0 : check_bytes(p, p->local, 1, OPEN);
+	return p->rank ? check_bytes(p, p->open, 0, LOCAL) : 0;
+}

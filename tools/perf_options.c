@@ -1,0 +1,291 @@
+/* perf_options.c - the command line of `tutti perf` */
+#include "perf.h"
+#include "transport.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define KIB ((size_t)1 << 10)
+#define MIB ((size_t)1 << 20)
+
+const struct tt_perf_test tt_perf_tests[] = {
+	{ "pingpong", "half a round trip of a put that notifies, answered by another", 8, 4 * MIB, false, false, false,
+	  tt_perf_pingpong, tt_perf_raw_pingpong },
+	{ "put", "a put, until its bytes are in the target's memory", 8, 4 * MIB, true, false, false, tt_perf_put, tt_perf_raw_put },
+	{ "get", "a get, until its bytes are here", 8, 4 * MIB, true, false, false, tt_perf_get, tt_perf_raw_get },
+	{ "stream", "many puts under way at once (with --get: gets)", 64 * KIB, 64 * MIB, true, false, true,
+	  tt_perf_stream_puts, tt_perf_raw_stream_puts },
+	{ "allreduce", "an all-reduce over all ranks, in place", 4 * KIB, 64 * MIB, false, true, false,
+	  tt_perf_allreduce, tt_perf_raw_allreduce },
+	{ .name = NULL },
+};
+static const struct tt_perf_test gets = {
+	"stream", "", 64 * KIB, 64 * MIB, true, false, true, tt_perf_stream_gets, tt_perf_raw_stream_gets
+};
+
+static const struct name {
+	const char *name;
+	int value;
+	size_t size;
+} types[] = { { "f32", TUTTI_F32, 4 }, { "f64", TUTTI_F64, 8 }, { "f16", TUTTI_F16, 2 }, { "bf16", TUTTI_BF16, 2 },
+	      { "i32", TUTTI_I32, 4 }, { "i64", TUTTI_I64, 8 }, { 0 } },
+  rules[] = { { "sum", TUTTI_SUM, 0 }, { "average", TUTTI_AVERAGE, 0 }, { "product", TUTTI_PRODUCT, 0 }, { "max", TUTTI_MAX, 0 },
+	      { "min", TUTTI_MIN, 0 }, { 0 } },
+  targets[] = { { "wait", false, 0 }, { "compute", true, 0 }, { 0 } };
+
+size_t tt_perf_type_size(tutti_type type)
+{
+	for (const struct name *t = types; t->name; t++)
+		if (t->value == (int)type)
+			return t->size;
+	return 1;
+}
+
+void tt_perf_write_size(char *text, size_t room, size_t bytes)
+{
+	static const char *const units[] = { "B", "KiB", "MiB", "GiB" };
+	size_t u = 0;
+
+	for (; bytes >= KIB && bytes % KIB == 0 && u + 1 < TT_COUNT(units); u++)
+		bytes /= KIB;
+	snprintf(text, room, "%zu %s", bytes, units[u]);
+}
+
+/* A word of a list; the refusal names all there are. */
+static const struct name *take_word(const char *option, const char *word, const struct name *list)
+{
+	char all[200] = "";
+
+	for (const struct name *n = list; n->name; n++) {
+		if (!strcmp(n->name, word))
+			return n;
+		snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", n == list ? "" : n[1].name ? ", " : " or ", n->name);
+	}
+	tt_tool_refuse("perf", "%s %s: it is %s", option, word, all);
+	return NULL;
+}
+
+/* "8", "4K", "64M"; 1.5M is a size, too. The first `len` characters; false: that is none. */
+static bool read_size(const char *text, size_t len, size_t *bytes)
+{
+	static const char units[] = "KMG";
+	const char *unit;
+	char word[32], *end;
+	double n;
+
+	if (!len || len >= sizeof word)
+		return false;
+	memcpy(word, text, len);
+	word[len] = 0;
+	n = strtod(word, &end);
+	if (*end && (unit = strchr(units, *end))) {
+		n *= (double)((size_t)1 << 10 * (unit - units + 1));
+		end++;
+	}
+	if (end == word || *end || !(n >= 1 && n <= 64e9))
+		return false;
+	*bytes = (size_t)n;
+	return n == (double)*bytes;
+}
+
+static int take_sizes(struct tt_perf_options *o, const char *text)
+{
+	const char *dots = strstr(text, ".."), *last = dots ? dots + 2 : text;
+
+	if (!read_size(text, dots ? (size_t)(dots - text) : strlen(text), &o->first) || !read_size(last, strlen(last), &o->last) ||
+	    o->last < o->first)
+		return tt_tool_refuse("perf", "--size %s: a size is a number of bytes like 8, 4K or 64M, or a range like 8..64M", text);
+	return 0;
+}
+
+static int take_number(const char *option, const char *text, double least, double most, double *out)
+{
+	char *end;
+	double n = strtod(text, &end);
+
+	if (end == text || *end || !(n >= least && n <= most))
+		return tt_tool_refuse("perf", "%s %s: it is a number from %g to %g", option, text, least, most);
+	*out = n;
+	return 0;
+}
+
+static int take_whole(const char *option, const char *text, long least, long most, long *out)
+{
+	char *end;
+	long n = strtol(text, &end, 10);
+
+	if (end == text || *end || n < least || n > most)
+		return tt_tool_refuse("perf", "%s %s: it is a whole number from %ld to %ld", option, text, least, most);
+	*out = n;
+	return 0;
+}
+
+static int take_test(struct tt_perf_options *o, const char *word)
+{
+	const char *names[8], *meant;
+	int n = 0;
+
+	for (; tt_perf_tests[n].name; n++) {
+		names[n] = tt_perf_tests[n].name;
+		if (!strcmp(names[n], word)) {
+			o->test = &tt_perf_tests[n];
+			return 0;
+		}
+	}
+	meant = tt_nearest(word, names, n);
+	return tt_tool_refuse("perf", "there is no test %s%s%s%s; see `tutti perf --help`", word, meant ? " (did you mean " : "",
+	                      meant ? meant : "", meant ? "?)" : "");
+}
+
+static int take_transport(struct tt_perf_options *o, const char *word)
+{
+	const struct tt_transport *t;
+	char all[200] = "";
+
+	for (int i = 0; (t = tt_transport_at(i)); i++) {
+		if (t == &tt_sim)
+			continue; /* its time is not real */
+		if (!strcmp(t->name, word)) {
+			o->transport = word;
+			return 0;
+		}
+		snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", *all ? ", " : "", t->name);
+	}
+	return tt_tool_refuse("perf", "--transport %s: there is none of that name; there is %s", word, all);
+}
+
+static int print_help(void)
+{
+	printf("Usage: tutti perf TEST [OPTION ...]\n"
+	       "Measures what Tutti does here, and beside it, in the same run, what bare sockets do: the limit.\n\n");
+	for (const struct tt_perf_test *t = tt_perf_tests; t->name; t++)
+		printf("  %-10s %s\n", t->name, t->sentence);
+	printf("\n  -n, --ranks N         start N ranks on this host; 2 by default. Under a launcher each process is one rank\n"
+	       "  -s, --size SIZE       bytes: 8, 4K, 64M, or a range 8..64M, doubled from row to row\n"
+	       "  -i, --iters N         how many iterations a row has ...\n"
+	       "  -T, --time SECONDS    ... or how long it takes, the limit included; 1 by default\n"
+	       "      --type TYPE       allreduce: f32 (by default), f64, f16, bf16, i32 or i64\n"
+	       "      --rule RULE       allreduce: sum (by default), average, product, max or min\n"
+	       "      --target HOW      put, get, stream: rank 1 meanwhile does wait (by default) in a call of Tutti's, or compute\n"
+	       "      --get             stream: gets\n"
+	       "  -t, --transport NAME  which wire; by default what TUTTI_TRANSPORTS says\n"
+	       "  -e, --explain         say which wire and settings there are, and why\n"
+	       "  -j, --json            one object a line; see tutti-perf(1) for its members\n"
+	       "  -p, --plot FILE.png   draw size against time, with gnuplot\n"
+	       "      --peer FILE.json  draw another program's figures too: lines of JSON with \"bytes\" and \"p50_us\"\n"
+	       "  -h, --help            this text\n\n"
+	       "For example:\n"
+	       "  tutti perf pingpong --size 8\n"
+	       "  tutti perf allreduce -n 4 --size 4K..64M --json\n"
+	       "  tutti run -n 2 tutti perf put --size 8 --target compute\n");
+	return 0;
+}
+
+enum { LONG_TYPE = 256, LONG_RULE, LONG_TARGET, LONG_GET, LONG_PEER };
+static const struct option known[] = {
+	{ "ranks", required_argument, NULL, 'n' }, { "size", required_argument, NULL, 's' }, { "iters", required_argument, NULL, 'i' },
+	{ "time", required_argument, NULL, 'T' }, { "type", required_argument, NULL, LONG_TYPE },
+	{ "rule", required_argument, NULL, LONG_RULE }, { "target", required_argument, NULL, LONG_TARGET },
+	{ "get", no_argument, NULL, LONG_GET },
+	{ "transport", required_argument, NULL, 't' }, { "explain", no_argument, NULL, 'e' }, { "json", no_argument, NULL, 'j' },
+	{ "plot", required_argument, NULL, 'p' }, { "peer", required_argument, NULL, LONG_PEER }, { "help", no_argument, NULL, 'h' }, { 0 },
+};
+
+struct seen { /* on the command line: what makes sense only with some tests */
+	bool type, target, get, iters, seconds;
+};
+
+static int take_option(struct tt_perf_options *o, struct seen *seen, int c, char **argv)
+{
+	const struct name *n;
+	long ranks = 0;
+	int err = 0;
+
+	switch (c) {
+	case 'n': err = take_whole("-n", optarg, 2, TT_PERF_RANKS, &ranks); o->ranks = (int)ranks; break;
+	case 's': err = take_sizes(o, optarg); break;
+	case 'i': err = take_whole("--iters", optarg, 1, 1000000000, &o->iters); seen->iters = true; break;
+	case 'T': err = take_number("--time", optarg, 0.001, 3600, &o->seconds); seen->seconds = true; break;
+	case LONG_TYPE:
+		if (!(n = take_word("--type", optarg, types)))
+			return TT_TOOL_REFUSED;
+		o->type = (tutti_type)n->value;
+		o->type_name = n->name;
+		seen->type = true;
+		break;
+	case LONG_RULE:
+		if (!(n = take_word("--rule", optarg, rules)))
+			return TT_TOOL_REFUSED;
+		o->rule = (tutti_rule)n->value;
+		o->rule_name = n->name;
+		seen->type = true;
+		break;
+	case LONG_TARGET:
+		if (!(n = take_word("--target", optarg, targets)))
+			return TT_TOOL_REFUSED;
+		o->compute = n->value;
+		seen->target = true;
+		break;
+	case LONG_GET: seen->get = true; break;
+	case 't': err = take_transport(o, optarg); break;
+	case 'e': o->explain = true; break;
+	case 'j': o->json = true; break;
+	case 'p': o->plot = optarg; break;
+	case LONG_PEER: o->peer = optarg; break;
+	default: err = tt_tool_bad_option("perf", argv, known, c);
+	}
+	return err;
+}
+
+/* What each option alone cannot know. */
+static int check_together(struct tt_perf_options *o, const struct seen *seen)
+{
+	const struct tt_perf_test *t = o->test;
+	size_t element = tt_perf_type_size(o->type);
+
+	if (seen->type && !t->collective)
+		return tt_tool_refuse("perf", "--type and --rule are for allreduce: %s moves bytes", t->name);
+	if (seen->target && !t->one_sided)
+		return tt_tool_refuse("perf", "--target is for put, get and stream: in %s all ranks take part", t->name);
+	if (seen->get && !t->streams)
+		return tt_tool_refuse("perf", "--get is for stream%s", t->one_sided ? "; there is a test `get`" : "");
+	if (seen->iters && seen->seconds)
+		return tt_tool_refuse("perf", "--iters and --time exclude each other");
+	if (o->peer && !o->plot)
+		return tt_tool_refuse("perf", "--peer is drawn with --plot FILE.png, which is missing");
+	if (!o->first) {
+		o->first = t->first;
+		o->last = t->last;
+	}
+	if (t->collective && (o->first % element || o->last % element))
+		return tt_tool_refuse("perf", "--size: %zu bytes are not a whole number of %s, which has %zu",
+		                      o->first % element ? o->first : o->last, o->type_name, element);
+	o->name = t->name;
+	if (seen->get) {
+		o->test = &gets;
+		o->name = "stream-get";
+	}
+	return tt_perf_can_plot(o);
+}
+
+int tt_perf_read_options(int argc, char **argv, struct tt_perf_options *o)
+{
+	struct seen seen = { 0 };
+	int c, err;
+
+	*o = (struct tt_perf_options){ .seconds = 1, .type_name = "f32", .rule_name = "sum" };
+	while ((c = getopt_long(argc, argv, ":n:s:i:T:t:ejp:h", known, NULL)) != -1) {
+		if (c == 'h')
+			return print_help();
+		if ((err = take_option(o, &seen, c, argv)))
+			return err;
+	}
+	if (optind >= argc)
+		return tt_tool_refuse("perf", "a test is missing: pingpong, put, get, stream or allreduce; see `tutti perf --help`");
+	if ((err = take_test(o, argv[optind])))
+		return err;
+	if (optind + 1 < argc)
+		return tt_tool_refuse("perf", "it takes one test (%s is one too many); see `tutti perf --help`", argv[optind + 1]);
+	err = check_together(o, &seen);
+	return err ? err : -1;
+}
