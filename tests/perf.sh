@@ -5,6 +5,7 @@ set -u
 shift
 export LC_ALL=C
 tutti=$(cd "${top_builddir:-.}" && pwd)/tutti
+here=$(cd "$(dirname "$0")" && pwd)
 scratch=$(mktemp -d) || exit 99
 checks=0 failures=0
 unset TUTTI_SECRET TUTTI_CONFIG TUTTI_NODE TUTTI_RANK TUTTI_SIZE TUTTI_TRANSPORTS RANK WORLD_SIZE
@@ -183,7 +184,32 @@ test_plot() {
 	check "says so" has err 'could not draw nowhere/x.png'
 }
 
-for test in tests allreduce table launchers failure refusals plot; do
+test_bench() { # not how fast: that it measures and judges
+	bench=$(cd "$here/bench" && pwd)/bench-check
+	name=$bench
+	if ! command -v python3 > /dev/null; then
+		return
+	fi
+	python=$(python3 -c 'import sys; print(sys.executable)')
+	build=${tutti%/*}
+	bench_check() { "$python" "$bench" --build "$build" --wait 0 --rounds 1 --time 0.01 "$@" > out 2> err; status=$?; }
+	bench_check --only '^put-8-wait$'
+	check "status 0 or 1" [ $status -le 1 ]
+	check "one line" lines out 1
+	check "with its bar" has out '^put-8-wait .* us  limit .* us  ratio .* bar >= 0.87 '
+	bench_check --only '^put-8-wait$' --json
+	check "one object" has out '^{"name": "put-8-wait", "against": "limit", "ours_us": [0-9.]*, "other_us": [0-9.]*, "ratio": '
+	path=$PATH
+	PATH=$scratch # where no peer is
+	bench_check --only '^put-1M$'
+	PATH=$path
+	check "a missing peer is named" has out '^put-1M .*skipped: without UCX tag_bw: ucx_perftest is missing'
+	check "and no failure" is $status 0
+	bench_check --build nowhere
+	check "status 2" is $status 2
+}
+
+for test in tests allreduce table launchers failure refusals plot bench; do
 	status= name=
 	[ $# = 0 ] || [ "$1" = "$test" ] || continue
 	: > out > err

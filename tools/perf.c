@@ -14,6 +14,8 @@
 enum { CHECK = 1, BATCH, END };
 enum {
 	WAYS_MAX = 32,
+	FINALISTS = 4,
+	FINAL_ROUNDS = 3,
 	TRIAL_MS = 20,    /* a try that long says how many iterations a batch has */
 	SAMPLE_NS = 5000, /* an iteration that takes less is timed in groups: the clock takes its time, too */
 	WARM_MAX = 100,
@@ -130,6 +132,13 @@ static int serve(struct tt_perf *p)
 
 /* One row, as rank 0. */
 
+static int compare(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return x < y ? -1 : x > y;
+}
+
 /* Seconds an iteration. */
 static int try_out(struct tt_perf *p, bool limit, double *each)
 {
@@ -146,23 +155,47 @@ static int try_out(struct tt_perf *p, bool limit, double *each)
 	return err;
 }
 
-/* The way of the limit that is best for this size. */
+struct trial {
+	struct tt_perf_way way;
+	double each[FINAL_ROUNDS]; /* seconds an iteration */
+};
+
+static int by_first(const void *a, const void *b) { return compare(((const struct trial *)a)->each, ((const struct trial *)b)->each); }
+
+static int by_median(const void *a, const void *b)
+{
+	return compare(&((const struct trial *)a)->each[FINAL_ROUNDS / 2], &((const struct trial *)b)->each[FINAL_ROUNDS / 2]);
+}
+
+static int try_ways(struct tt_perf *p, struct trial *trials, int n, int round)
+{
+	int err = 0;
+
+	for (int i = 0; i < n && !err; i++) {
+		p->order.way = trials[i].way;
+		err = try_out(p, true, &trials[i].each[round]);
+	}
+	return err;
+}
+
+/* The way of the limit that is best for this size: all are tried once, and those that were best a few times more, in turn. */
 static int choose_way(struct tt_perf *p)
 {
-	struct tt_perf_way ways[WAYS_MAX], best;
-	int n = tt_perf_ways(p, ways, WAYS_MAX), err = 0;
-	double least = INFINITY, each;
+	struct tt_perf_way ways[WAYS_MAX];
+	struct trial trials[WAYS_MAX] = { 0 };
+	int n = tt_perf_ways(p, ways, WAYS_MAX), finalists = n < FINALISTS ? n : FINALISTS, err = 0;
 
-	best = ways[0];
-	for (int i = 0; i < n && n > 1 && !err; i++) {
-		p->order.way = ways[i];
-		err = try_out(p, true, &each);
-		if (each < least) {
-			least = each;
-			best = ways[i];
-		}
+	for (int i = 0; i < n; i++)
+		trials[i].way = ways[i];
+	if (n > 1 && !(err = try_ways(p, trials, n, 0))) {
+		qsort(trials, (size_t)n, sizeof *trials, by_first);
+		for (int round = 0; round < FINAL_ROUNDS && !err; round++)
+			err = try_ways(p, trials, finalists, round);
+		for (int i = 0; i < finalists; i++)
+			qsort(trials[i].each, FINAL_ROUNDS, sizeof(double), compare);
+		qsort(trials, (size_t)finalists, sizeof *trials, by_median);
 	}
-	p->order.way = best;
+	p->order.way = trials[0].way;
 	return err;
 }
 
@@ -203,13 +236,6 @@ static int measure(struct tt_perf *p, struct tt_perf_row *row, double done, doub
 	}
 	row->iters = batch[0] * batches;
 	return err;
-}
-
-static int compare(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return x < y ? -1 : x > y;
 }
 
 static double quantile(const struct tt_perf_samples *s, double q)
