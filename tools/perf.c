@@ -19,12 +19,17 @@ enum {
 	TRIAL_MS = 20,    /* a try that long says how many iterations a batch has */
 	SAMPLE_NS = 5000, /* an iteration that takes less is timed in groups: the clock takes its time, too */
 	WARM_MAX = 100,
+	WARM_BYTES = 16 << 20,
 	PAGE = 4096,
 };
 
 /* One order. */
 
-static int warm_iterations(const struct tt_perf *p) { return (int)tt_min(WARM_MAX, p->order.iterations / 20 + 1); }
+/* One that takes milliseconds gains nothing from another one before it. */
+static long warm_iterations(const struct tt_perf *p)
+{
+	return p->bytes >= WARM_BYTES ? 0 : (long)tt_min(WARM_MAX, p->order.iterations / 20 + 1);
+}
 
 static int repeat(struct tt_perf *p, int (*once)(struct tt_perf *), long warm, long iterations)
 {
