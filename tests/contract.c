@@ -883,13 +883,13 @@ static void test_both_ways(struct bench *s)
 
 static void test_fence_after_get(struct bench *s)
 {
-	const size_t lens[] = { 8, 4096, 65537, s->t == &tt_sim ? 10000 : BIG };
+	const size_t lens[] = { 8, 4096, 65537, s->t == &tt_sim ? 10000 : 4 * BIG };
 
 	if (!begin(s, 2 * lens[3] + 200000))
 		return;
 	struct side *a = &s->side[0], *b = &s->side[1];
 	for (size_t i = 0; i < TT_COUNT(lens); i++) {
-		size_t len = lens[i], half = len + 100, tail = len / 8;
+		size_t len = lens[i], half = len + 100, tail = (len + 63) / 64;
 		fill(b->window, len, 1);
 		memset(a->local, 0, len);
 		fill(a->local + half, len, 2);
