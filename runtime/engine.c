@@ -5,7 +5,7 @@
 
 enum {
 	SPIN_NS = 1000000,       /* how long a driver polls after the last event before it sleeps */
-	TICK_MIN_NS = 100000,    /* how often the background thread looks whether the driver is still there */
+	TICK_MIN_NS = 100000,    /* how often the background thread looks whether somebody drives */
 	TICK_MAX_NS = 1000000,
 	HOUSEKEEPING_MS = 1000,  /* nets want a progress call now and then for their timeouts */
 };
@@ -43,7 +43,11 @@ static void alert_sleepers(struct tt_job *job)
 	tt_kick(e->driver_asleep ? &e->sleeper : &e->backstage);
 }
 
-void tt_enter(struct tt_job *job) { tt_gate_enter(&job->engine.gate); }
+void tt_enter(struct tt_job *job)
+{
+	tt_gate_enter(&job->engine.gate);
+	atomic_fetch_add_explicit(&job->engine.visits, 2, memory_order_relaxed);
+}
 
 void tt_exit(struct tt_job *job)
 {
@@ -124,8 +128,8 @@ static uint64_t next_wake(struct tt_engine *e, uint64_t deadline)
 	return at < deadline ? at : deadline;
 }
 
-/* Lets go of the gate and sleeps until a net has something. */
-static void sleep_on_nets(struct tt_engine *e, struct tt_sleeper *s, bool *asleep, uint64_t deadline)
+/* Lets go of the gate and sleeps until a net has something; the caller takes it again. */
+static void sleep_on_nets(struct tt_engine *e, struct tt_sleeper *s, _Atomic bool *asleep, uint64_t deadline)
 {
 	int fds[TT_NETS];
 
@@ -135,7 +139,6 @@ static void sleep_on_nets(struct tt_engine *e, struct tt_sleeper *s, bool *aslee
 	*asleep = true;
 	tt_gate_leave(&e->gate);
 	tt_sleep(s, fds, e->count, deadline);
-	tt_gate_enter(&e->gate);
 	*asleep = false;
 }
 
@@ -147,17 +150,18 @@ static void let_others_in(struct tt_engine *e)
 	tt_gate_enter(&e->gate);
 }
 
-static void drive(struct tt_job *job, uint64_t deadline)
+static void drive(struct tt_job *job, uint64_t now, uint64_t deadline)
 {
 	struct tt_engine *e = &job->engine;
 
 	if (tt_turn(job)) {
-		e->spin_until = e->spin ? tt_now() + SPIN_NS : 0;
+		e->spin_until = e->spin ? now + SPIN_NS : 0;
 		let_others_in(e);
-	} else if (e->spin_until && tt_now() < e->spin_until) {
+	} else if (now < e->spin_until) {
 		let_others_in(e);
 	} else if (!arm_all(e)) {
 		sleep_on_nets(e, &e->sleeper, &e->driver_asleep, deadline);
+		tt_gate_enter(&e->gate);
 	}
 }
 
@@ -170,7 +174,16 @@ static void park(struct tt_engine *e, struct tt_waiter *me, uint64_t deadline)
 	tt_list_remove(&me->link);
 }
 
-/* A leaving driver hands over to the next waiter and wakes nobody else. */
+static void take_over(struct tt_engine *e, struct tt_waiter *me, uint64_t now)
+{
+	if (e->driver)
+		return;
+	e->driver = me;
+	atomic_fetch_add(&e->visits, 1);
+	e->spin_until = e->spin ? now + SPIN_NS : 0;
+}
+
+/* A leaving driver hands over to the next waiter, and wakes the background thread only if that has no tick. */
 static void hand_over(struct tt_engine *e, struct tt_waiter *me)
 {
 	struct tt_list *next;
@@ -179,8 +192,13 @@ static void hand_over(struct tt_engine *e, struct tt_waiter *me)
 		return;
 	next = tt_list_pop(&e->waiters);
 	e->driver = next ? tt_container_of(next, struct tt_waiter, link) : NULL;
-	if (e->driver)
+	if (e->driver) {
 		tt_wake(&e->driver->parking);
+		return;
+	}
+	atomic_fetch_add(&e->visits, 1);
+	if (atomic_load(&e->backstage_off))
+		tt_kick(&e->backstage);
 }
 
 int tt_wait_until(struct tt_job *job, bool (*ready)(void *), void *arg, uint64_t deadline)
@@ -190,9 +208,9 @@ int tt_wait_until(struct tt_job *job, bool (*ready)(void *), void *arg, uint64_t
 	int err = 0;
 
 	tt_list_init(&me.link);
-	e->spin_until = e->spin && !e->driver ? tt_now() + SPIN_NS : e->spin_until;
 	while (!ready(arg)) {
-		if (deadline != TT_NEVER && tt_now() >= deadline) {
+		uint64_t now = tt_now();
+		if (now >= deadline) {
 			err = -ETIMEDOUT;
 			break;
 		}
@@ -202,43 +220,66 @@ int tt_wait_until(struct tt_job *job, bool (*ready)(void *), void *arg, uint64_t
 			alert_sleepers(job);
 			park(e, &me, deadline);
 		} else {
-			e->driver = &me;
-			drive(job, deadline);
+			take_over(e, &me, now);
+			drive(job, now, deadline);
 		}
 	}
 	hand_over(e, &me);
 	return err;
 }
 
-/* While a driver is inside, only a tick: no thread is woken for traffic that somebody already polls for. */
-static void watch_driver(struct tt_engine *e, uint64_t *tick)
+/* For a tick; or, where the driver sleeps on the nets himself, until he leaves. First the flag, then a second look: either
+ * this sees that he is up again, or he, leaving, sees the flag. */
+static void doze(struct tt_engine *e, uint64_t tick, bool may_stay)
 {
-	uint64_t until = tt_now() + *tick;
+	uint64_t until = tt_now() + tick;
 
-	*tick = *tick * 2 < TICK_MAX_NS ? *tick * 2 : TICK_MAX_NS;
-	tt_gate_leave(&e->gate);
+	if (may_stay && atomic_load(&e->driver_asleep)) {
+		atomic_store(&e->backstage_off, true);
+		if (atomic_load(&e->driver_asleep))
+			until = TT_NEVER;
+	}
 	tt_sleep(&e->backstage, NULL, 0, until);
-	tt_gate_enter(&e->gate);
+	atomic_store(&e->backstage_off, false);
+}
+
+static bool is_visited(struct tt_engine *e) { return atomic_load(&e->visits) % 2 || tt_gate_held(&e->gate); }
+
+/* While threads of the application come and go, only a tick: no thread is woken for traffic that somebody already polls
+ * for, and the gate is left to those who do. Returns when nobody has been inside for a short tick. */
+static void watch_visitors(struct tt_engine *e)
+{
+	uint32_t now = atomic_load(&e->visits), before = now - 1;
+	uint64_t tick = TICK_MIN_NS;
+
+	while (!e->stopping && (now != before || is_visited(e))) {
+		bool may_stay = now == before;
+		before = now;
+		doze(e, tick, may_stay);
+		now = atomic_load(&e->visits);
+		tick = now % 2 ? tt_min(2 * tick, TICK_MAX_NS) : TICK_MIN_NS;
+	}
 }
 
 static void run_background(void *arg)
 {
 	struct tt_job *job = arg;
 	struct tt_engine *e = &job->engine;
-	uint64_t tick = TICK_MIN_NS;
 
 	tt_gate_enter(&e->gate);
 	while (!e->stopping) {
 		tt_stats_look(job);
-		if (e->driver) {
-			watch_driver(e, &tick);
+		if (!e->driver && (tt_turn(job) || arm_all(e))) {
+			let_others_in(e);
 			continue;
 		}
-		tick = TICK_MIN_NS;
-		if (tt_turn(job))
-			let_others_in(e);
-		else if (!arm_all(e))
+		if (e->driver)
+			tt_gate_leave(&e->gate);
+		else
 			sleep_on_nets(e, &e->backstage, &e->backstage_asleep, TT_NEVER);
+		if (is_visited(e))
+			watch_visitors(e);
+		tt_gate_enter(&e->gate);
 	}
 	tt_gate_leave(&e->gate);
 }

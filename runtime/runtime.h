@@ -57,13 +57,16 @@ struct tt_engine {
 	struct tt_net *nets[TT_NETS];
 	int count;
 	struct tt_waiter *driver;   /* the waiting thread that polls the nets, if any */
+	_Atomic uint32_t visits;    /* grows with every call; odd while there is a driver */
 	struct tt_list waiters;     /* the other waiting threads, first come first */
 	struct tt_sleeper sleeper;  /* where the driver sleeps ... */
-	bool driver_asleep;
-	struct tt_sleeper backstage; /* ... and where the background thread does */
-	bool backstage_asleep;      /* on the nets, not on its tick */
+	_Atomic bool driver_asleep;
+	struct tt_sleeper backstage; /* ... and where the background thread does: */
+	_Atomic bool backstage_asleep; /* on the nets; */
+	_Atomic bool backstage_off; /* until the driver, who sleeps on the nets himself, has left; else on its tick */
 	struct tt_task *background;
-	bool stopping, spin, news;  /* news: a request has ended since waiters were last looked at */
+	_Atomic bool stopping;
+	bool spin, news;            /* news: a request has ended since waiters were last looked at */
 	uint64_t spin_until;
 	struct tt_list timers;
 };

@@ -3,6 +3,7 @@
 #include "ranks.h"
 #include <math.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #ifdef __SANITIZE_THREAD__
@@ -583,6 +584,26 @@ static void test_event_fd(void)
 	CU_ASSERT_EQUAL(run_ranks(run), 0);
 }
 
+/* A rank that is blocked leaves its processor alone: neither it nor its background thread has a tick. */
+static void program_blocked(tutti *job)
+{
+	float x = 1;
+
+	if (tutti_rank(job) == 0) {
+		struct rusage before, after;
+		job->engine.spin = false;
+		getrusage(RUSAGE_SELF, &before);
+		CHECK(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+		getrusage(RUSAGE_SELF, &after);
+		CHECK(after.ru_nvcsw - before.ru_nvcsw < 100);
+	} else {
+		pass_time(500 * TT_MS);
+		CHECK(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	}
+}
+
+static void test_blocked(void) { on_wires(program_blocked, two, 0, NULL); }
+
 struct caller {
 	tutti *job;
 	tutti_window *window;
@@ -922,7 +943,7 @@ static CU_TestInfo window_tests[] = {
 	{ "never opened", test_unopened }, { "started, then closed", test_started }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo engine_tests[] = {
-	{ "the owner computes", test_computing }, { "event fd", test_event_fd }, { "threads", test_threads }, { "fork", test_fork }, CU_TEST_INFO_NULL,
+	{ "the owner computes", test_computing }, { "blocked", test_blocked }, { "event fd", test_event_fd }, { "threads", test_threads }, { "fork", test_fork }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo deadline_tests[] = {
 	{ "a silent rank", test_silent }, { "an absent rank", test_absent }, { "cancel", test_cancel }, { "a rank that left", test_left }, CU_TEST_INFO_NULL,

@@ -92,6 +92,11 @@ static inline bool tt_gate_wanted(struct tt_gate *g) /* by the holder: does some
 	return atomic_load(&g->next) != atomic_load(&g->serving) + 1;
 }
 
+static inline bool tt_gate_held(const struct tt_gate *g) /* by anyone: is somebody inside? */
+{
+	return atomic_load(&g->next) != atomic_load(&g->serving);
+}
+
 struct tt_sleeper { /* a parking that also wakes when a file descriptor becomes readable */
 	int fd;             /* an eventfd; -1 in a simulated world */
 	struct tt_parking parking;
