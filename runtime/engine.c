@@ -247,12 +247,13 @@ static bool is_visited(struct tt_engine *e) { return atomic_load(&e->visits) % 2
 
 /* While threads of the application come and go, only a tick: no thread is woken for traffic that somebody already polls
  * for, and the gate is left to those who do. Returns when nobody has been inside for a short tick. */
-static void watch_visitors(struct tt_engine *e)
+static void watch_visitors(struct tt_job *job)
 {
+	struct tt_engine *e = &job->engine;
 	uint32_t now = atomic_load(&e->visits), before = now - 1;
 	uint64_t tick = TICK_MIN_NS;
 
-	while (!e->stopping && (now != before || is_visited(e))) {
+	while (!e->stopping && !tt_stats_asked(job) && (now != before || is_visited(e))) {
 		bool may_stay = now == before;
 		before = now;
 		doze(e, tick, may_stay);
@@ -278,7 +279,7 @@ static void run_background(void *arg)
 		else
 			sleep_on_nets(e, &e->backstage, &e->backstage_asleep, TT_NEVER);
 		if (is_visited(e))
-			watch_visitors(e);
+			watch_visitors(job);
 		tt_gate_enter(&e->gate);
 	}
 	tt_gate_leave(&e->gate);

@@ -198,6 +198,17 @@ void tt_send(struct tt_member *m, const void *head, size_t len, const void *body
 	tt_post(m, &msg->post);
 }
 
+/* An empty PUT that is not lazy. Without memory for one, the traffic of the next moments does it. */
+void tt_member_nudge(struct tt_member *m)
+{
+	struct message *msg = make_message("", 0, NULL, 0);
+
+	if (!msg)
+		return;
+	msg->post.op.kind = TT_PUT;
+	tt_post(m, &msg->post);
+}
+
 /* Straight to a connection, also before it is known to belong to a member. */
 static void finish_raw(struct tt_op *op) { free(tt_container_of(op, struct message, post.op)); }
 

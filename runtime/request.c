@@ -164,6 +164,20 @@ int tt_request_return(struct tt_request *r, bool blocking)
 	return err;
 }
 
+/* Somebody waits now for a put that was posted without urgency: an urgent one behind it brings the acknowledgement. */
+static void hurry(struct tt_request *r)
+{
+	struct tt_member *m = r->post.member;
+
+	if (r->ended || r->hurried || !(r->post.op.flags & TT_LAZY))
+		return;
+	r->hurried = true;
+	if (m && m->state == TT_UP)
+		tt_member_nudge(m);
+	else if (!m || m->state < TT_UP)
+		r->post.op.flags &= ~(uint32_t)TT_LAZY; /* no wire has it yet */
+}
+
 int tutti_wait(tutti_op *op, int timeout_ms)
 {
 	struct tt_request *r = (struct tt_request *)op;
@@ -174,6 +188,7 @@ int tutti_wait(tutti_op *op, int timeout_ms)
 	if ((err = tt_usable(job)))
 		return err;
 	tt_enter(job);
+	hurry(r);
 	if (!patience && !r->ended)
 		tt_turn(job);
 	if (tt_wait_until(job, has_ended, r, tt_now() + patience))

@@ -98,7 +98,7 @@ struct tt_request { /* what a tutti_op holds; blocking calls have it on their st
 	const char *what;           /* "put", "all-reduce", for sentences */
 	int rank;                   /* the one it waits for; -1: a collective */
 	int err;
-	bool ended;
+	bool ended, hurried;        /* hurried: a wait has asked for the acknowledgement */
 	struct tt_coll *coll;
 	struct tt_post post;        /* one-sided operations */
 	struct tutti_window *window;
@@ -223,6 +223,7 @@ void tt_post(struct tt_member *, struct tt_post *);  /* connects if needed; done
 void tt_send(struct tt_member *, const void *head, size_t len, const void *body, size_t body_len); /* a message; bytes are copied. A lost one
                                                       * is no error: its member is gone then */
 void tt_member_reborn(struct tt_member *, uint32_t epoch); /* a later life of it: ends the one known, if that has not ended yet */
+void tt_member_nudge(struct tt_member *);            /* what it has been sent is acknowledged at once */
 void tt_member_gone(struct tt_member *, int err, const char *fmt, ...) TT_FORMAT(3, 4); /* ends everything that waits for it */
 void tt_member_left(struct tt_member *, struct tt_pack *bye); /* NULL: it hung up because I leave */
 void tt_link_doom(struct tt_link *);
@@ -376,6 +377,7 @@ const char *tt_stats_name(tutti_stat_kind);          /* one word */
 
 int tt_stats_listen(struct tt_job *);                 /* to the signal; without the gate, like deafen */
 void tt_stats_deafen(struct tt_job *);                /* before the background thread's eventfd is closed */
+bool tt_stats_asked(const struct tt_job *);          /* has a signal come that is not answered? No gate */
 void tt_stats_look(struct tt_job *);                  /* the background thread: has a signal come? Lets go of the gate to write */
 
 /* ---- reduce.c ---- */

@@ -199,6 +199,8 @@ void tt_stats_deafen(struct tt_job *job)
 		sched_yield();
 }
 
+bool tt_stats_asked(const struct tt_job *job) { return job->stats.listening && atomic_load(&ears.asked) != job->stats.seen; }
+
 /* One table after the other, also of several jobs. */
 void tt_stats_look(struct tt_job *job)
 {
@@ -206,7 +208,7 @@ void tt_stats_look(struct tt_job *job)
 	size_t len = 0;
 	char *text;
 
-	if (!job->stats.listening || atomic_load(&ears.asked) == job->stats.seen)
+	if (!tt_stats_asked(job))
 		return;
 	job->stats.seen = atomic_load(&ears.asked);
 	text = make_table(job, &len);

@@ -12,7 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME_MAX_LEN = 200 };
+enum {
+	NAME_MAX_LEN = 200,
+	LAZY_MAX = 16384, /* a started put up to this size is acknowledged with what goes back anyway */
+};
 
 enum remote_state { UNKNOWN, ASKED, KNOWN, CLOSED };
 
@@ -663,6 +666,8 @@ static int start(struct tutti_window *w, const struct call *c, tutti_op *op)
 		err = act_here(w, c);
 		tt_request_end(q, err);
 	} else {
+		if (op && c->kind == TT_PUT && c->bytes <= LAZY_MAX)
+			q->post.op.flags |= TT_LAZY;
 		err = go(w, &w->remotes[c->rank], c, q);
 	}
 	if (err) {

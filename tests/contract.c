@@ -1778,6 +1778,20 @@ static void test_lazy_done_comes(struct bench *s)
 	UNTIL(ended(s)); /* UNTIL lets the target go to sleep */
 }
 
+static void test_lazy_done_while_polling(struct bench *s)
+{
+	if (!begin(s, 65536))
+		return;
+	struct side *a = &s->side[0];
+	s->never_arm = true;
+	put(a, TT_LAZY, 0, a->local, 8);
+	UNTIL(ended(s));
+	for (int i = 0; i < 20; i++) /* nor do messages behind it hold it up */
+		put(a, TT_LAZY, 0, a->local, 1 + chance(s, 5000)), send_bytes(a, a->local, 10);
+	UNTIL(ended(s));
+	s->never_arm = false;
+}
+
 static void test_done_without_sleep(struct bench *s)
 {
 	if (!begin(s, 65536))
@@ -2539,6 +2553,7 @@ static const struct test tests[] = {
 	T(events_may_connect, "The events may call connect"),
 	T(done_may_free, "The op is the caller's again from done() on"),
 	T(lazy_done_comes, "TT_LAZY: done() may wait until the target goes to sleep, and no longer"),
+	T(lazy_done_while_polling, "TT_LAZY: ... or has polled in vain for some microseconds"),
 	T(done_without_sleep, "without it the acknowledgement goes at once"),
 	T(map, "the peer's region in my address space, or NULL: always NULL on these wires"),
 	T(names, "give this text to whoever should connect"),

@@ -584,6 +584,58 @@ static void test_event_fd(void)
 	CU_ASSERT_EQUAL(run_ranks(run), 0);
 }
 
+enum how { TESTED, WAITED_FOR, BY_FD };
+
+/* A small put that was started, and that no traffic from its target acknowledges in passing. */
+static void ends_soon(tutti *job, tutti_window *w, enum how how)
+{
+	uint64_t value = 7, start = tt_now(), n;
+	struct pollfd p = { .fd = how == BY_FD ? tutti_event_fd(job) : -1, .events = POLLIN };
+	tutti_op op;
+	int err;
+
+	CHECK(tutti_put(w, 1, 0, &value, 8, &op) == 0);
+	if (how == WAITED_FOR)
+		CHECK(tutti_wait(&op, 10000) == 0);
+	while ((err = tutti_test(&op)) == -EINPROGRESS && tt_now() - start < 10000 * TT_MS) {
+		if (how == BY_FD)
+			CHECK(poll(&p, 1, 10000) == 1 && read(p.fd, &n, sizeof n) == sizeof n);
+		else
+			pass_time(TT_MS / 20);
+	}
+	CHECK(err == 0);
+}
+
+static atomic_int computing;
+
+static void program_unhurried(tutti *job)
+{
+	uint64_t memory = 0;
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "unhurried", &memory, sizeof memory, &w) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	for (uint64_t round = 1; round <= 2; round++) { /* the target waits, and then it computes */
+		atomic_store(&computing, round == 2);
+		CHECK(tutti_barrier(job, NULL) == 0);
+		if (tutti_rank(job) == 0) {
+			for (enum how how = TESTED; how <= (tt_world ? WAITED_FOR : BY_FD); how++)
+				ends_soon(job, w, how);
+			CHECK(round == 1 || atomic_load(&computing));
+			CHECK(tutti_put_notify(w, 1, 0, NULL, 0, 0, NULL) == 0);
+		} else if (round == 2) {
+			pass_time(500 * TT_MS);
+			atomic_store(&computing, 0);
+		}
+		if (tutti_rank(job) == 1)
+			CHECK(tutti_wait_notify(w, 0, 0, round, -1) == 0);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+}
+
+static void test_unhurried(void) { on_wires(program_unhurried, two, 0, NULL); }
+
 /* A rank that is blocked leaves its processor alone: neither it nor its background thread has a tick. */
 static void program_blocked(tutti *job)
 {
@@ -943,7 +995,7 @@ static CU_TestInfo window_tests[] = {
 	{ "never opened", test_unopened }, { "started, then closed", test_started }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo engine_tests[] = {
-	{ "the owner computes", test_computing }, { "blocked", test_blocked }, { "event fd", test_event_fd }, { "threads", test_threads }, { "fork", test_fork }, CU_TEST_INFO_NULL,
+	{ "the owner computes", test_computing }, { "unhurried", test_unhurried }, { "blocked", test_blocked }, { "event fd", test_event_fd }, { "threads", test_threads }, { "fork", test_fork }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo deadline_tests[] = {
 	{ "a silent rank", test_silent }, { "an absent rank", test_absent }, { "cancel", test_cancel }, { "a rank that left", test_left }, CU_TEST_INFO_NULL,

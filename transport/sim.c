@@ -26,6 +26,8 @@ struct slot { /* of a net's table of regions: what a key names */
 	bool taken;
 };
 
+enum { LAZY_POLLS = 64 };
+
 struct net {
 	struct tt_net base;
 	struct tt_net_config config;
@@ -38,6 +40,7 @@ struct net {
 	struct slot *slots;
 	uint32_t slot_count;
 	bool armed;
+	unsigned idle; /* progress calls in a row that found nothing */
 };
 
 struct region {
@@ -912,6 +915,9 @@ static int progress(struct tt_net *base)
 		work->run(w, work);
 		n++;
 	}
+	net->idle = n ? 0 : net->idle + 1;
+	if (net->idle % LAZY_POLLS == LAZY_POLLS - 1)
+		flush_lazy(w, net, NULL);
 	tt_sim_polled(w, n);
 	return n;
 }

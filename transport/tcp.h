@@ -110,7 +110,7 @@ struct tt_tcp_peer {
 	unsigned answer_at, answer_count, nak_at, nak_count;
 	bool answer_turn;           /* after a long op an answer, and the other way round */
 	bool ack_due;
-	uint32_t landed, lazy_puts; /* their PUTs; those since the last ack sent */
+	uint32_t landed, lazy_frames; /* their PUTs; their frames since I last acknowledged */
 	size_t lazy_bytes;
 
 	/* out: stage[out_at..out_end), then the payload */
@@ -160,7 +160,9 @@ uint64_t tt_tcp_copied(const struct tt_net *);    /* payload bytes copied in use
 
 /* tcp_send.c */
 void tt_tcp_post(struct tt_peer *, struct tt_op *chain);
-void tt_tcp_owe_ack(struct tt_tcp_peer *, const struct tt_frame *put);
+void tt_tcp_owe_ack(struct tt_tcp_peer *, bool lazy);
+void tt_tcp_count_lazy(struct tt_tcp_peer *); /* the frame that is open */
+void tt_tcp_pay_ack(struct tt_tcp_peer *);
 void tt_tcp_owe_nak(struct tt_tcp_peer *, unsigned slot, int why);
 void tt_tcp_owe_answer(struct tt_tcp_peer *, const struct tt_tcp_answer *);
 void tt_tcp_take_ack(struct tt_tcp_peer *);       /* the one in the frame that is open: it ends PUTs */

@@ -6,7 +6,8 @@
 #include <sys/uio.h>
 
 enum {
-	IDLE_READS = 256, /* fruitless reads until a socket is left to epoll */
+	IDLE_READS = 256, /* fruitless reads until a socket is left to epoll ... */
+	LAZY_READS = 64,  /* ... and until what was not urgent is acknowledged: some 20 us */
 };
 
 /* What they ask */
@@ -51,14 +52,15 @@ static void close_put(struct tt_tcp_peer *p)
 	int err = p->put_err;
 
 	if (!(f->flags & TT_FRAME_LAST)) {
-		p->lazy_bytes += f->len;
+		tt_tcp_count_lazy(p);
 		return;
 	}
 	p->put_err = 0;
 	p->landed++;
 	if (err)
 		tt_tcp_owe_nak(p, f->slot, err);
-	tt_tcp_owe_ack(p, f);
+	tt_tcp_owe_ack(p, f->flags & TT_FRAME_LAZY);
+	tt_tcp_count_lazy(p);
 	if (!err && f->flags & TT_FRAME_NOTIFY && !tt_broken(NOTIFY_FIRST))
 		notify(p);
 }
@@ -221,6 +223,8 @@ static void close_frame(struct tt_tcp_peer *p)
 	if (p->frame.kind == TT_FRAME_REPLY)
 		close_reply(p);
 	if (p->frame.kind == TT_FRAME_SEND) {
+		if (!tt_list_empty(&p->owing))
+			tt_tcp_count_lazy(p);
 		p->net->events++;
 		if (p->net->base.events->message)
 			p->net->base.events->message(&p->base, p->message, p->frame.len);
@@ -304,6 +308,8 @@ static void read_failed(struct tt_tcp_peer *p, ssize_t n)
 		tt_tcp_lose(p, n && errno != EAGAIN ? strerror(errno) : "it closed it");
 	else if (++p->idle >= IDLE_READS)
 		tt_list_remove(&p->active);
+	else if (p->idle == LAZY_READS && !tt_list_empty(&p->owing))
+		tt_tcp_pay_ack(p);
 }
 
 void tt_tcp_read_peer(struct tt_tcp_peer *p)
@@ -321,5 +327,6 @@ void tt_tcp_read_peer(struct tt_tcp_peer *p)
 		got += (size_t)n;
 		digest(p);
 		tt_tcp_push_all(p->net); /* answers do not wait for the next read */
+		all = all && (p->left || p->in_pos < p->batch_end); /* no read that is likely to be in vain before the caller learns */
 	}
 }

@@ -8,7 +8,7 @@
 #include <sys/uio.h>
 
 enum {
-	LAZY_PUTS = 64, LAZY_BYTES = 1 << 20, /* after so much an acknowledgement goes even if nobody is in a hurry */
+	LAZY_FRAMES = 64, LAZY_BYTES = 1 << 20, /* after so much an acknowledgement goes even if nobody is in a hurry */
 };
 
 static bool can_send(const struct tt_tcp_peer *p) { return tt_tcp_alive(p) && !p->blocked && !p->mute; }
@@ -153,7 +153,7 @@ static bool has_room(const struct tt_tcp_peer *p)
 static uint32_t settle(struct tt_tcp_peer *p)
 {
 	p->ack_due = false;
-	p->lazy_puts = 0;
+	p->lazy_frames = 0;
 	p->lazy_bytes = 0;
 	tt_list_remove(&p->owing);
 	return p->landed;
@@ -338,17 +338,27 @@ static bool stage_op(struct tt_tcp_peer *p)
 
 /* What I owe */
 
-/* Acknowledges now, or when enough has come together, or when we go to sleep. */
-void tt_tcp_owe_ack(struct tt_tcp_peer *p, const struct tt_frame *f)
+void tt_tcp_pay_ack(struct tt_tcp_peer *p)
 {
-	p->lazy_puts++;
-	p->lazy_bytes += f->len;
-	if (f->flags & TT_FRAME_LAZY && p->lazy_puts < LAZY_PUTS && p->lazy_bytes < LAZY_BYTES) {
-		tt_tcp_add_once(&p->net->owing, &p->owing);
-		return;
-	}
 	p->ack_due = true;
 	tt_tcp_want_to_send(p);
+}
+
+/* Acknowledges now, or when enough has come together, or when nothing more comes, or when we go to sleep. */
+void tt_tcp_owe_ack(struct tt_tcp_peer *p, bool lazy)
+{
+	tt_tcp_add_once(&p->net->owing, &p->owing);
+	if (!lazy)
+		tt_tcp_pay_ack(p);
+}
+
+/* One more frame has come, and perhaps it is enough now. */
+void tt_tcp_count_lazy(struct tt_tcp_peer *p)
+{
+	p->lazy_frames++;
+	p->lazy_bytes += p->frame.len;
+	if (!tt_list_empty(&p->owing) && (p->lazy_frames >= LAZY_FRAMES || p->lazy_bytes >= LAZY_BYTES))
+		tt_tcp_pay_ack(p);
 }
 
 void tt_tcp_owe_nak(struct tt_tcp_peer *p, unsigned slot, int why)

@@ -54,8 +54,8 @@ enum tt_kind { TT_PUT, TT_GET, TT_ADD, TT_SEND };
 
 enum {
 	TT_NOTIFY = 1, /* PUT (of any length, 0 too): once the bytes have landed, tell the target */
-	TT_LAZY = 2,   /* done() may wait for traffic back, for a batch, or until the target goes to sleep; without it
-	                * the acknowledgement goes at once */
+	TT_LAZY = 2,   /* done() may wait for traffic back, for a batch, or until the target goes to sleep or has polled
+	                * in vain for some microseconds; without it the acknowledgement goes at once */
 	TT_FENCE = 4,  /* start only after all my earlier GETs and ADDs to this peer are done */
 };
 
