@@ -47,6 +47,7 @@ void tt_peer_settle(struct tt_job *job)
 			l->member->link = NULL;
 		l->member = NULL;
 		l->peer->net->transport->disconnect(l->peer);
+		tt_timer_stop(&l->patience);
 		tt_list_remove(&l->all);
 		free(l);
 		job->engine.news = true; /* a leaving thread waits for the last link */
@@ -269,6 +270,7 @@ static void member_up(struct tt_member *m, struct tt_link *l)
 {
 	l->member = m;
 	m->link = l;
+	tt_timer_stop(&l->patience);
 	m->state = TT_UP;
 	tt_stats_count(&m->stats, TUTTI_STAT_CONNECT, 0);
 	flush_waiting(m);
@@ -433,6 +435,15 @@ static void take_refusal(struct tt_link *l, struct tt_pack *p)
 
 /* ---- events ---- */
 
+/* It knows the secret and says nothing more, or was refused and does not go. */
+static void end_stranger(struct tt_timer *t)
+{
+	struct tt_link *l = tt_container_of(t, struct tt_link, patience);
+
+	tt_log(TT_INFO, "closed the connection from %s: it has not become a rank's within a deadline", l->peer->addr);
+	tt_link_doom(l);
+}
+
 static void on_up(struct tt_peer *peer)
 {
 	struct tt_job *job = peer->net->user;
@@ -440,8 +451,10 @@ static void on_up(struct tt_peer *peer)
 
 	if (l)
 		say_hello(l);
-	else if (!new_link(job, peer, NULL))
+	else if (!(l = new_link(job, peer, NULL)))
 		tt_log(TT_ERROR, "no memory for a connection from %s", peer->addr);
+	else
+		tt_timer_start(job, &l->patience, tt_now() + job->deadline, end_stranger);
 }
 
 static void take_bye(struct tt_member *m, struct tt_pack *p)

@@ -192,6 +192,7 @@ struct tt_link { /* one connection; usually the only one to its member */
 	struct tt_peer *peer;
 	struct tt_member *member;   /* NULL until the other side has said who it is */
 	bool mine;                  /* I connected */
+	struct tt_timer patience;   /* while nobody has said who it is */
 };
 
 struct tt_member {

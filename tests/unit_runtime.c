@@ -643,7 +643,7 @@ static void program_blocked(tutti *job)
 
 	if (tutti_rank(job) == 0) {
 		struct rusage before, after;
-		job->engine.spin = false;
+		job->job->engine.spin = false;
 		getrusage(RUSAGE_SELF, &before);
 		CHECK(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 		getrusage(RUSAGE_SELF, &after);
@@ -997,8 +997,40 @@ static CU_TestInfo window_tests[] = {
 static CU_TestInfo engine_tests[] = {
 	{ "the owner computes", test_computing }, { "unhurried", test_unhurried }, { "blocked", test_blocked }, { "event fd", test_event_fd }, { "threads", test_threads }, { "fork", test_fork }, CU_TEST_INFO_NULL,
 };
+static int ups, downs;
+static void count_up(struct tt_peer *p) { ups += p != NULL; }
+static void count_down(struct tt_peer *p, int err) { downs += p && err == -ECONNRESET; }
+
+/* Somebody of this job who connects and says nothing. */
+static void program_mute(tutti *job)
+{
+	static const struct tt_events events = { .up = count_up, .down = count_down };
+	struct tt_net_config c = { .events = &events, .listen_fd = -1, .job = job->job->id, .epoch = 1 };
+	uint64_t until = tt_now() + 10000 * TT_MS;
+	struct tt_net *net;
+	struct tt_peer *peer;
+
+	if (tutti_rank(job) == 1) {
+		pass_time(800 * TT_MS); /* twice the deadline: a call would meet it */
+		return;
+	}
+	CHECK(tt_tcp.open(&c, &net) == 0);
+	CHECK(tt_tcp.connect(net, job->job->engine.nets[0]->addr, &peer) == 0);
+	for (ups = downs = 0; !downs && tt_now() < until; pass_time(TT_MS))
+		CHECK(tt_tcp.progress(net) >= 0);
+	CHECK(ups == 1 && downs == 1);
+	tt_tcp.close(net);
+}
+
+static void test_mute(void)
+{
+	struct ranks run = { .size = 2, .wire = "tcp", .deadline_ms = 400, .program = program_mute };
+
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
+
 static CU_TestInfo deadline_tests[] = {
-	{ "a silent rank", test_silent }, { "an absent rank", test_absent }, { "cancel", test_cancel }, { "a rank that left", test_left }, CU_TEST_INFO_NULL,
+	{ "a silent rank", test_silent }, { "an absent rank", test_absent }, { "a mute connection", test_mute }, { "cancel", test_cancel }, { "a rank that left", test_left }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = {
 	{ "collectives", NULL, NULL, NULL, NULL, collective_tests }, { "windows", NULL, NULL, NULL, NULL, window_tests },
