@@ -1,18 +1,20 @@
 /* boot.c - how the ranks find each other.
  *
  * With a node list everyone knows every address from the file. Else rank 0 listens at TUTTI_BOOT and its own net is the
- * rendezvous: each rank connects to it as to any member and sends its card; when all cards are in, rank 0 deals the table.
+ * rendezvous: each rank connects to it as to any member and sends its card; when all cards are in, rank 0 deals the table
+ * to a few, who pass it on (boot_tree.c).
  *
- *      rank r -- CARD {host, address} --> rank 0          rank 0 -- TABLE {first, n, cards} --> rank r   (in pieces)
+ *      rank r -- CARD {host, address} --> rank 0          rank 0 -- TABLE {first, n, cards} --> its children   (in pieces)
  */
 #include "runtime.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
-enum { RETRY_MIN_MS = 10, RETRY_MAX_MS = 300, ENTRY_MAX = 8 + 1 + 96 };
+enum { RETRY_MIN_MS = 10, RETRY_MAX_MS = 300, ASKS = 4, SPARE_FILES = 32 };
 
 /* ---- who am I ---- */
 
@@ -185,71 +187,52 @@ static uint64_t host_of_address(const char *addr)
 	return hash(0xcbf29ce484222325u, host);
 }
 
-static void put_entry(struct tt_pack *p, const struct tt_member *m)
-{
-	tt_put64(p, m->host);
-	tt_put_text(p, m->addr);
-}
-
-static void take_entry(struct tt_pack *p, struct tt_member *m)
-{
-	struct tt_job *job = m->job;
-	uint64_t host = tt_get64(p);
-	char addr[sizeof m->addr];
-
-	tt_get_text(p, addr, sizeof addr);
-	p->bad |= !host || job->joined; /* ranks do not change places */
-	if (p->bad)
-		return;
-	job->carded += !m->host;
-	m->host = host;
-	if (m->rank != 0 || !m->addr[0])
-		strcpy(m->addr, addr); /* rank 0 was reached where it was said to be: that address stays */
-	job->engine.news = true;
-}
-
-/* As many cards a piece as a message takes. */
-static void deal_table(struct tt_job *job, struct tt_member *to)
-{
-	uint8_t bytes[16384];
-	size_t room = tt_min(sizeof bytes, tt_member_net(to)->send_max);
-
-	for (int first = 0; first < job->size;) {
-		struct tt_pack p = tt_pack(bytes, room);
-		int n = (int)tt_min((size_t)(job->size - first), (room - 9) / ENTRY_MAX);
-		tt_put8(&p, TT_TABLE);
-		tt_put32(&p, (uint32_t)first);
-		tt_put32(&p, (uint32_t)n);
-		for (int i = first; i < first + n; i++)
-			put_entry(&p, &job->members[i]);
-		tt_send(to, bytes, (size_t)(p.at - bytes), NULL, 0);
-		first += n;
-	}
-}
-
+/* The background thread may have all the others' cards before this rank's own is in. */
 static void deal_if_complete(struct tt_job *job)
 {
-	for (int i = 1; job->rank == 0 && job->carded == job->size && i < job->size; i++)
-		if (job->members[i].state == TT_UP) /* it may have gone down again */
-			deal_table(job, &job->members[i]);
+	if (job->carded == job->size && !job->dealt)
+		tt_tree_deal(job);
 }
 
+/* A second card asks for the table: its sender has waited for long. From another address it is another process. */
 void tt_boot_card(struct tt_member *m, struct tt_pack *p)
 {
-	take_entry(p, m);
-	if (!p->bad)
-		deal_if_complete(m->job);
+	const char *known = m->addr;
+	struct tt_pack again = *p;
+	char addr[96], text[40];
+
+	tt_get64(&again);
+	tt_get_text(&again, addr, sizeof addr);
+	p->bad |= m->job->rank != 0 || m->job->node_list || again.bad;
+	if (p->bad)
+		return;
+	if (!m->host) {
+		tt_card_take(p, m);
+		if (!p->bad)
+			deal_if_complete(m->job);
+	} else if (strcmp(addr, known)) {
+		snprintf(text, sizeof text, "rank %d is already taken", m->rank);
+		tt_member_refuse(m, text);
+	} else if (m->job->dealt) {
+		tt_tree_deal_to(m);
+	}
 }
 
 void tt_boot_table(struct tt_member *m, struct tt_pack *p)
 {
 	struct tt_job *job = m->job;
+	struct tt_member *zero = &job->members[0];
 	uint32_t first = tt_get32(p), n = tt_get32(p);
 
-	if (m->rank != 0 || first > (uint32_t)job->size || n > (uint32_t)job->size - first)
-		p->bad = true;
+	p->bad |= job->rank == 0 || job->node_list || (m->rank != 0 && m->rank != tt_tree_parent(job->rank));
+	p->bad |= first > (uint32_t)job->size || n > (uint32_t)job->size - first;
 	for (uint32_t i = first; !p->bad && i < first + n; i++)
-		take_entry(p, &job->members[i]);
+		tt_card_take(p, &job->members[i]);
+	if (p->bad || job->carded < job->size || job->dealt)
+		return;
+	if (zero->link)
+		zero->link->used = false; /* all that I have sent there was my card */
+	tt_tree_deal(job);
 }
 
 static void try_again(struct tt_timer *t)
@@ -320,23 +303,55 @@ static int meeting_failed(struct tt_job *job, const struct tt_boot *b)
 	return tt_fail(-ETIMEDOUT, "rank%s of %d did not join at %s within %llu ms", missing, job->size, b->address, ms);
 }
 
+static int address_rank_0(struct tt_job *job, const struct tt_boot *b)
+{
+	bool scheme = !strncmp(b->address, "sim:", 4) || !strncmp(b->address, "tcp:", 4);
+	char addr[96];
+
+	if (snprintf(addr, sizeof addr, "%s%s", scheme ? "" : "tcp:", b->address) >= (int)sizeof addr)
+		return tt_fail(-ENAMETOOLONG, "the rendezvous address \"%s\" is too long", b->address);
+	job->members[0].addr = tt_text_keep(job, addr);
+	return 0;
+}
+
+static void send_card(struct tt_job *job)
+{
+	uint8_t bytes[1 + TT_CARD_MAX];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	tt_put8(&p, TT_CARD);
+	tt_card_put(&p, &job->members[job->rank]);
+	tt_send(&job->members[0], bytes, (size_t)(p.at - bytes), NULL, 0);
+}
+
+/* Until all have come, everybody is connected to rank 0. */
+static int check_files(const struct tt_job *job)
+{
+	rlim_t need = (rlim_t)job->size + SPARE_FILES;
+	struct rlimit files;
+
+	if (tt_world || getrlimit(RLIMIT_NOFILE, &files) || need <= files.rlim_cur)
+		return 0;
+	return tt_fail(-EMFILE, "rank 0 of %d needs %ld open files while all join, and the limit is %ld: raise it with ulimit -n", job->size,
+	               (long)need, (long)files.rlim_cur);
+}
+
+/* Who hands the table on to me may hang: from time to time rank 0 is asked. */
 static int meet_at_rank_0(struct tt_job *job, const struct tt_boot *b)
 {
-	struct tt_member *zero = &job->members[0];
-	uint8_t bytes[1 + ENTRY_MAX];
-	struct tt_pack p = tt_pack(bytes, sizeof bytes);
-	int err;
+	uint64_t end = tt_now() + job->deadline, ask;
+	int err = job->rank ? address_rank_0(job, b) : check_files(job);
 
-	if (job->rank != 0) {
-		bool scheme = !strncmp(b->address, "sim:", 4) || !strncmp(b->address, "tcp:", 4);
-		if (snprintf(zero->addr, sizeof zero->addr, "%s%s", scheme ? "" : "tcp:", b->address) >= (int)sizeof zero->addr)
-			return tt_fail(-ENAMETOOLONG, "the rendezvous address \"%s\" is too long", b->address);
-		tt_put8(&p, TT_CARD);
-		put_entry(&p, &job->members[job->rank]);
-		tt_send(zero, bytes, (size_t)(p.at - bytes), NULL, 0);
-	}
-	deal_if_complete(job); /* the background thread may have taken all cards before this one's own was in */
-	err = tt_wait_until(job, is_met, job, tt_now() + job->deadline);
+	if (err)
+		return err;
+	if (job->rank == 0)
+		deal_if_complete(job);
+	do {
+		if (job->rank && job->members[0].state < TT_LEFT)
+			send_card(job);
+		ask = tt_min(end, tt_now() + job->deadline / ASKS + 1);
+		err = tt_wait_until(job, is_met, job, ask);
+	} while (err && ask < end);
 	return err || job->carded < job->size ? meeting_failed(job, b) : 0;
 }
 
@@ -347,7 +362,7 @@ int tt_boot_meet(struct tt_job *job, const struct tt_boot *b)
 
 	tt_enter(job);
 	if (job->engine.count)
-		strcpy(me->addr, job->engine.nets[0]->addr);
+		me->addr = tt_text_keep(job, job->engine.nets[0]->addr);
 	me->host = host_id(job);
 	job->carded++;
 	job->node_list = b->nodes != NULL;

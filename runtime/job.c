@@ -125,6 +125,8 @@ static int resolve_settings(struct tt_job *job, const tutti_config *given, struc
 
 static int make_members(struct tt_job *job, const struct tt_boot *boot)
 {
+	char addr[96];
+
 	job->members = calloc((size_t)job->size, sizeof *job->members);
 	if (!job->members)
 		return tt_fail(-ENOMEM, "no memory for %d ranks", job->size);
@@ -132,8 +134,11 @@ static int make_members(struct tt_job *job, const struct tt_boot *boot)
 		struct tt_member *m = &job->members[i];
 		m->job = job;
 		m->rank = i;
-		if (boot->nodes)
-			snprintf(m->addr, sizeof m->addr, "tcp:%s", boot->nodes[i].address);
+		m->addr = m->why = "";
+		if (boot->nodes) {
+			snprintf(addr, sizeof addr, "tcp:%s", boot->nodes[i].address);
+			m->addr = tt_text_keep(job, addr);
+		}
 	}
 	return 0;
 }
@@ -345,13 +350,16 @@ static bool is_idle(void *arg)
 	return tt_list_empty(&job->requests) && tt_list_empty(&job->collectives);
 }
 
+/* Strangers do not count. */
 static bool is_alone(void *arg)
 {
 	struct tt_job *job = arg;
 
-	for (int i = 0; i < job->size; i++)
-		if (job->members[i].link)
+	tt_list_each(node, &job->links) {
+		const struct tt_link *l = tt_container_of(node, struct tt_link, all);
+		if (l->parted || (l->member && l->member->link == l))
 			return false;
+	}
 	return true;
 }
 
@@ -415,10 +423,12 @@ static void drop_links(struct tt_job *job)
 /* Nothing lands any more once every link is gone; then windows and nets can follow. */
 static void tear_down(struct tt_job *job)
 {
+	bool idle = is_idle(job);
+
 	job->leaving = true;
 	for (int i = 0; job->members && i < job->size; i++) {
 		tt_timer_stop(&job->members[i].retry);
-		if (i != job->rank)
+		if (i != job->rank && !(idle && job->members[i].state == TT_AWAY)) /* most are no part of anything */
 			tt_member_gone(&job->members[i], -ENOTCONN, "this rank has left the job");
 	}
 	drop_links(job);
@@ -439,8 +449,11 @@ static void leave_job(struct tt_job *job)
 	if (job->event_fd >= 0)
 		close(job->event_fd);
 	tt_settings_free(&job->settings);
+	for (int i = 0; job->members && i < job->size; i++)
+		tt_member_free(&job->members[i]);
 	free(job->members);
 	free(job->newcomer);
+	tt_text_free(job);
 	if (job->here)
 		munmap(job->here, 1);
 	free(job);

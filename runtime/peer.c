@@ -7,11 +7,19 @@
  *      rank 1 <-- WELCOME -- rank 4          rank 4 <---- BUSY --- rank 1
  *
  * An epoch tells a rank's lives apart. It is in the greetings and in every frame; a rank's later life ends the earlier one.
+ *
+ * A connection that only the rendezvous needed is given up again. Who made it asks; if the other side has put nothing on it,
+ * it says yes, forgets it, and waits until the asker hangs up. So nothing is lost, and a first use may come at any time:
+ * who asked lets posts wait for the answer, who said yes makes a new connection.
+ *
+ *      rank 70 -- PART ask --> rank 0          rank 70 <-- PART yes, or no -- rank 0
  */
 #include "runtime.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { PART_ASK, PART_YES, PART_NO };
 
 /* ---- links ---- */
 
@@ -108,6 +116,7 @@ static void hand_to_wire(struct tt_member *m, struct tt_post *p)
 	p->op.done = finish_post;
 	p->op.next = NULL;
 	m->outstanding++;
+	m->link->used = true;
 	peer->net->transport->post(peer, &p->op);
 }
 
@@ -139,10 +148,37 @@ static void give_up(struct tt_timer *t)
 {
 	struct tt_member *m = tt_container_of(t, struct tt_member, retry);
 
-	char why[sizeof m->why];
+	tt_member_gone(m, m->err, "%s", m->why);
+}
 
-	memcpy(why, m->why, sizeof why);
-	tt_member_gone(m, m->err, "%s", why);
+static const char no_memory[] = "there was no memory to say why";
+
+void tt_member_free(struct tt_member *m)
+{
+	if (m->why != no_memory && *m->why)
+		free((char *)(uintptr_t)m->why);
+	m->why = "";
+}
+
+/* As long as others will pass it on. */
+static void set_why(struct tt_member *m, const char *fmt, va_list args)
+{
+	char text[200], *copy;
+
+	vsnprintf(text, sizeof text, fmt, args); /* it may quote the old one */
+	copy = *text ? strdup(text) : NULL;
+	tt_member_free(m);
+	m->why = copy ? copy : no_memory;
+}
+
+static void say_why(struct tt_member *m, const char *fmt, ...) TT_FORMAT(2, 3);
+static void say_why(struct tt_member *m, const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	set_why(m, fmt, args);
+	va_end(args);
 }
 
 /* Not at once: whoever just posted to it is in the middle of something. */
@@ -154,7 +190,7 @@ static void fail_soon(struct tt_member *m, uint64_t wait, int err, const char *f
 	if (m->state >= TT_LEFT)
 		return;
 	va_start(args, fmt);
-	vsnprintf(m->why, sizeof m->why, fmt, args);
+	set_why(m, fmt, args);
 	va_end(args);
 	m->err = err;
 	tt_timer_start(m->job, &m->retry, tt_now() + wait, give_up);
@@ -217,6 +253,8 @@ static bool send_raw(struct tt_link *l, const void *bytes, size_t len) /* len: a
 {
 	struct message *msg = make_message(bytes, len, NULL, 0);
 
+	if (!msg && l->member && l->member->link == l)
+		tt_member_gone(l->member, -ENOMEM, "no memory for a message to rank %d", l->member->rank);
 	if (!msg) {
 		tt_link_doom(l);
 		return false;
@@ -279,6 +317,64 @@ static void member_up(struct tt_member *m, struct tt_link *l)
 	tt_coll_wake(m->job);
 }
 
+/* ---- letting go of a connection ---- */
+
+void tt_member_part(struct tt_member *m)
+{
+	const uint8_t ask[2] = { TT_PART, PART_ASK };
+
+	if (m->state == TT_UP && !m->link->used && !m->job->leaving && send_raw(m->link, ask, sizeof ask))
+		m->state = TT_PARTING;
+}
+
+static void forget_link(struct tt_member *m)
+{
+	m->link->member = NULL;
+	tt_link_doom(m->link);
+	m->link = NULL;
+}
+
+static void stand_apart(struct tt_member *m)
+{
+	m->state = TT_AWAY;
+	if (m->waiting.head)
+		tt_member_connect(m);
+	tt_coll_wake(m->job); /* who waited for the connection makes a new one */
+}
+
+static void answer_part(struct tt_member *m)
+{
+	struct tt_link *l = m->link;
+	bool yes = m->state < TT_LEFT && !l->used && !m->job->leaving;
+	const uint8_t answer[2] = { TT_PART, yes ? PART_YES : PART_NO };
+
+	if (!send_raw(l, answer, sizeof answer) || !yes)
+		return;
+	l->member = NULL;
+	l->parted = true;
+	m->link = NULL;
+	stand_apart(m);
+}
+
+static void take_part(struct tt_member *m, struct tt_pack *p)
+{
+	uint8_t what = tt_get8(p);
+
+	p->bad |= what > PART_NO;
+	if (p->bad) {
+		return;
+	} else if (what == PART_ASK) {
+		answer_part(m);
+	} else if (m->state == TT_PARTING && what == PART_YES) {
+		forget_link(m);
+		stand_apart(m);
+	} else if (m->state == TT_PARTING) {
+		member_up(m, m->link);
+	}
+}
+
+/* ---- greetings ---- */
+
 static void say_hello(struct tt_link *l)
 {
 	uint8_t bytes[32];
@@ -324,7 +420,7 @@ void tt_member_reborn(struct tt_member *m, uint32_t epoch)
 	m->state = TT_AWAY;
 	m->epoch = epoch;
 	m->err = 0;
-	m->why[0] = 0;
+	tt_member_free(m);
 	m->heard = m->patience = 0;
 	m->tries = 0;
 	tt_window_reborn(m);
@@ -340,6 +436,14 @@ static void refuse(struct tt_link *l, enum tt_level level, const char *why)
 	tt_put8(&p, TT_REFUSED);
 	tt_put_text(&p, why);
 	send_raw(l, bytes, (size_t)(p.at - bytes));
+}
+
+void tt_member_refuse(struct tt_member *m, const char *why)
+{
+	refuse(m->link, TT_WARN, why);
+	m->link->member = NULL;
+	m->link = NULL;
+	m->state = TT_AWAY;
 }
 
 struct hello {
@@ -414,6 +518,8 @@ static void take_hello(struct tt_link *l, struct tt_pack *p)
 		return;
 	know_epoch(m, h.epoch);
 	tt_timer_stop(&m->retry);
+	if (m->state == TT_PARTING)
+		forget_link(m);
 	member_up(m, l);
 }
 
@@ -483,6 +589,8 @@ static void member_message(struct tt_member *m, enum tt_message_type type, struc
 	case TT_DATA: tt_coll_message(m, p); break;
 	case TT_REVOKE: tt_group_revoked(m, p); break;
 	case TT_AGREE: tt_agree_message(m, p); break;
+	case TT_PART: take_part(m, p); break;
+	case TT_REFUSED: take_refusal(m->link, p); break;
 	default: p->bad = true;
 	}
 	if (p->bad)
@@ -528,7 +636,7 @@ static void on_message(struct tt_peer *peer, const void *bytes, size_t len)
 
 	if (!l || !tt_list_empty(&l->doom))
 		return;
-	if (l->member && l->member->link == l && l->member->state >= TT_UP)
+	if (l->member && l->member->link == l && l->member->state >= TT_PARTING)
 		member_message(l->member, type, &p);
 	else
 		greeting(l, type, &p);
@@ -556,11 +664,13 @@ static const char *reason(const struct tt_link *l, const char *otherwise)
 
 static void lost(struct tt_member *m, struct tt_link *l, int err)
 {
+	bool connected = m->state == TT_UP || m->state == TT_PARTING;
+
 	if (m->state == TT_LEFT)
 		m->link = NULL;
-	else if (m->state == TT_UP && m->job->leaving)
+	else if (connected && m->job->leaving)
 		tt_member_left(m, NULL);
-	else if (m->state == TT_UP) {
+	else if (connected) {
 		m->untold = true;
 		tt_member_gone(m, -ECONNRESET, "rank %d (%s) went down: %s", m->rank, l->peer->addr, reason(l, "its connection broke"));
 	} else if (m->state == TT_CONNECTING && err == -EHOSTUNREACH && tt_boot_retry(m))
@@ -618,7 +728,7 @@ void tt_member_gone(struct tt_member *m, int err, const char *fmt, ...)
 	tt_timer_stop(&m->retry);
 	if (m->state != TT_LEFT) {
 		va_start(args, fmt);
-		vsnprintf(m->why, sizeof m->why, fmt, args);
+		set_why(m, fmt, args);
 		va_end(args);
 		tt_log(TT_INFO, "%s", m->why);
 		if (!m->job->leaving) /* then all go */
@@ -632,17 +742,18 @@ void tt_member_gone(struct tt_member *m, int err, const char *fmt, ...)
 	if (m->link)
 		tt_link_doom(m->link);
 	member_ended(m);
+	tt_boot_gone(m);
 	if (m->job->joined && !m->job->leaving)
 		tt_group_tell(m);
 }
 
 void tt_member_left(struct tt_member *m, struct tt_pack *bye)
 {
-	if (m->state != TT_UP)
+	if (m->state != TT_UP && m->state != TT_PARTING)
 		return;
 	m->state = TT_LEFT;
 	m->err = -ENOTCONN;
-	snprintf(m->why, sizeof m->why, "rank %d has left the job", m->rank);
+	say_why(m, "rank %d has left the job", m->rank);
 	if (!m->outstanding)
 		tt_link_doom(m->link);
 	if (bye)

@@ -129,6 +129,8 @@ struct tt_job {
 	struct tutti *all;          /* the group of all ranks: what tutti_join gives */
 	unsigned next_window, next_group, generation;
 	int carded;                 /* how many ranks' addresses are known */
+	uint64_t dealt;             /* when this rank began to pass the table on; 0: not yet */
+	struct tt_text *texts;      /* kept ones */
 	struct tt_book stats;
 	bool joined, leaving, node_list;
 	bool minority;              /* a minority of a group may go on */
@@ -168,18 +170,31 @@ uint64_t tt_boot_job_id(const struct tt_boot *);
 int tt_boot_meet(struct tt_job *, const struct tt_boot *);  /* exchanges addresses; takes and leaves the gate itself */
 void tt_boot_card(struct tt_member *, struct tt_pack *);   /* messages of the rendezvous */
 void tt_boot_table(struct tt_member *, struct tt_pack *);
+void tt_boot_gone(struct tt_member *);                     /* it may have owed others the table */
 bool tt_boot_retry(struct tt_member *);                    /* it was not reached: will it be tried again in a moment? */
+
+/* ---- boot_tree.c: how the table of addresses goes out ---- */
+
+enum { TT_CARD_MAX = 8 + 1 + 95 };
+void tt_card_put(struct tt_pack *, const struct tt_member *);
+void tt_card_take(struct tt_pack *, struct tt_member *);   /* a known one stays as it is */
+void tt_tree_deal(struct tt_job *);                        /* all cards are here: to those below me */
+void tt_tree_deal_to(struct tt_member *);                  /* to one that asks for itself */
+int tt_tree_parent(int rank);
+const char *tt_text_keep(struct tt_job *, const char *);   /* a copy that lives as long as the job; "": no memory */
+void tt_text_free(struct tt_job *);
 
 /* ---- peer.c: which wire to which rank, connected on first use ---- */
 
 enum tt_message_type { /* the first byte of every message between members; docs/wire.md has the rest */
 	TT_HELLO = 1, TT_WELCOME, TT_BUSY, TT_REFUSED, TT_CARD, TT_TABLE, TT_BYE,
-	TT_PING, TT_PONG, TT_DOWN, TT_ASK, TT_ANSWER, TT_CLOSED, TT_DATA, TT_REVOKE, TT_AGREE,
+	TT_PING, TT_PONG, TT_DOWN, TT_ASK, TT_ANSWER, TT_CLOSED, TT_DATA, TT_REVOKE, TT_AGREE, TT_PART,
 };
 
 enum tt_member_state {
 	TT_AWAY,       /* not connected yet */
 	TT_CONNECTING, /* posts wait */
+	TT_PARTING,    /* connected, but posts wait: I have asked whether this connection may go */
 	TT_UP,
 	TT_LEFT,       /* said goodbye */
 	TT_GONE,       /* went down or was cut off */
@@ -193,13 +208,15 @@ struct tt_link { /* one connection; usually the only one to its member */
 	struct tt_member *member;   /* NULL until the other side has said who it is */
 	bool mine;                  /* I connected */
 	struct tt_timer patience;   /* while nobody has said who it is */
+	bool used;                  /* for more than the rendezvous */
+	bool parted;                /* it stands for nobody any more: the other side hangs up */
 };
 
 struct tt_member {
 	struct tt_job *job;
 	int rank;
 	enum tt_member_state state;
-	char addr[96];              /* "" until known */
+	const char *addr;           /* "" until known; see tt_text_keep */
 	uint64_t host;              /* equal on one host */
 	uint32_t epoch;             /* which life of it; 0: not known */
 	struct tt_link *link;       /* the one I post on, or am connecting on */
@@ -209,7 +226,7 @@ struct tt_member {
 	uint64_t received;          /* tt_peer.received when it was last pinged: more is a sign of life, too */
 	uint32_t started, started_in; /* how many collectives it has started, as last heard, and in which group (its uid) */
 	int err;                    /* LEFT, GONE: what later uses return ... */
-	char why[200];              /* ... and why */
+	const char *why;            /* ... and why: "" until then */
 	bool silent;                /* GONE, because it met a deadline */
 	bool untold;                /* the others are to hear soon that its connection broke */
 	struct tt_timer retry;      /* of connecting while joining; of telling */
@@ -226,6 +243,9 @@ void tt_send(struct tt_member *, const void *head, size_t len, const void *body,
 void tt_member_reborn(struct tt_member *, uint32_t epoch); /* a later life of it: ends the one known, if that has not ended yet */
 void tt_member_nudge(struct tt_member *);            /* what it has been sent is acknowledged at once */
 void tt_member_gone(struct tt_member *, int err, const char *fmt, ...) TT_FORMAT(3, 4); /* ends everything that waits for it */
+void tt_member_part(struct tt_member *);             /* the connection has served the rendezvous alone: let go of it */
+void tt_member_refuse(struct tt_member *, const char *why); /* another process has come as this rank */
+void tt_member_free(struct tt_member *);
 void tt_member_left(struct tt_member *, struct tt_pack *bye); /* NULL: it hung up because I leave */
 void tt_link_doom(struct tt_link *);
 void tt_peer_settle(struct tt_job *);                 /* disconnects what is doomed; not from a callback */

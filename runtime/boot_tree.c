@@ -1,0 +1,209 @@
+/* boot_tree.c - how the table of all addresses goes out: down a tree of ranks, so that nobody sends more than a few copies.
+ *
+ *      rank 0 --> ranks 1 .. 8          rank 1 --> ranks 9 .. 16          rank 2 --> ranks 17 .. 24     ...
+ *
+ * Rank 0 alone is connected to everybody while they join. So it serves the children of one that dies, and any rank that has
+ * waited for long and asks. Who has the table and has passed it on lets go of its connection to rank 0, unless it is one of
+ * those that rank 0 deals to.
+ */
+#include "runtime.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { FAN = 8, PIECE = 16384 };
+
+int tt_tree_parent(int rank) { return (rank - 1) / FAN; }
+
+/* ---- texts that stay ---- */
+
+struct tt_text { /* a block of them */
+	struct tt_text *older;
+	size_t used;
+	char bytes[1000];
+};
+
+const char *tt_text_keep(struct tt_job *job, const char *text)
+{
+	size_t len = strlen(text) + 1;
+	struct tt_text *t = job->texts;
+
+	if (!t || len > sizeof t->bytes - t->used) {
+		t = len > sizeof t->bytes ? NULL : malloc(sizeof *t);
+		if (!t)
+			return "";
+		t->used = 0;
+		t->older = job->texts;
+		job->texts = t;
+	}
+	t->used += len;
+	return memcpy(t->bytes + t->used - len, text, len);
+}
+
+void tt_text_free(struct tt_job *job)
+{
+	for (struct tt_text *t = job->texts, *older; t; t = older) {
+		older = t->older;
+		free(t);
+	}
+}
+
+/* ---- cards ---- */
+
+void tt_card_put(struct tt_pack *p, const struct tt_member *m)
+{
+	tt_put64(p, m->host);
+	tt_put_text(p, m->addr);
+}
+
+void tt_card_take(struct tt_pack *p, struct tt_member *m)
+{
+	struct tt_job *job = m->job;
+	uint64_t host = tt_get64(p);
+	char addr[96];
+
+	tt_get_text(p, addr, sizeof addr);
+	p->bad |= !host;
+	if (p->bad || m->host)
+		return;
+	m->host = host;
+	job->carded++;
+	if (!*m->addr) /* rank 0 was reached where it was said to be: that address stays */
+		m->addr = tt_text_keep(job, addr);
+	job->engine.news = true;
+}
+
+/* ---- the table on its way to some ranks ---- */
+
+struct deal {
+	struct tt_job *job;
+	unsigned copies; /* of pieces, under way */
+	int pieces;
+	struct piece { /* one TABLE message */
+		size_t len;
+		uint8_t bytes[PIECE];
+	} piece[];
+};
+
+struct copy { /* of one piece, to one rank */
+	struct tt_post post;
+	struct deal *deal;
+};
+
+/* As many cards as surely fit; how many that were. */
+static int write_piece(const struct tt_job *job, int first, struct piece *to, size_t room)
+{
+	struct tt_pack p = tt_pack(to->bytes, room), head = p;
+	int n = 0;
+
+	tt_pack_take(&p, 9);
+	for (; first + n < job->size && tt_pack_left(&p) >= TT_CARD_MAX; n++)
+		tt_card_put(&p, &job->members[first + n]);
+	tt_put8(&head, TT_TABLE);
+	tt_put32(&head, (uint32_t)first);
+	tt_put32(&head, (uint32_t)n);
+	to->len = (size_t)(p.at - to->bytes);
+	return n;
+}
+
+static struct deal *new_deal(struct tt_job *job)
+{
+	size_t room = PIECE, size = 0;
+
+	for (int i = 0; i < job->engine.count; i++)
+		room = tt_min(room, job->engine.nets[i]->send_max);
+	for (int i = 0; i < job->size; i++)
+		size += 9 + strlen(job->members[i].addr);
+	struct deal *d = malloc(sizeof *d + (1 + size / (room - 9 - TT_CARD_MAX)) * sizeof d->piece[0]);
+	if (!d)
+		return NULL;
+	d->job = job;
+	d->copies = 1; /* the one that deals holds it */
+	d->pieces = 0;
+	for (int first = 0; first < job->size; d->pieces++)
+		first += write_piece(job, first, &d->piece[d->pieces], room);
+	return d;
+}
+
+/* Rank 0 has my card, and those below me have the table: I need rank 0 no more than others. */
+static void let_go(struct deal *d)
+{
+	struct tt_job *job = d->job;
+
+	if (--d->copies)
+		return;
+	free(d);
+	if (job->rank > FAN)
+		tt_member_part(&job->members[0]);
+}
+
+static void end_copy(struct tt_post *p, int err)
+{
+	struct copy *c = tt_container_of(p, struct copy, post);
+	struct deal *d = c->deal;
+
+	(void)err; /* whoever does not get it asks rank 0 */
+	free(c);
+	let_go(d);
+}
+
+static void send_copies(struct deal *d, struct tt_member *to)
+{
+	for (int i = 0; i < d->pieces; i++) {
+		struct copy *c = calloc(1, sizeof *c);
+		if (!c)
+			return;
+		c->deal = d;
+		c->post.done = end_copy;
+		c->post.op.kind = TT_SEND;
+		c->post.op.local = d->piece[i].bytes;
+		c->post.op.len = d->piece[i].len;
+		d->copies++;
+		tt_post(to, &c->post);
+	}
+}
+
+/* Others than rank 0 make these connections; rank 0 has them, or the rank is not there. */
+static void send_to_children(struct deal *d, int of)
+{
+	const struct tt_job *job = d->job;
+
+	for (int i = of * FAN + 1; i <= of * FAN + FAN && i < job->size; i++)
+		if (job->rank ? job->members[i].state < TT_LEFT : job->members[i].state == TT_UP)
+			send_copies(d, &job->members[i]);
+}
+
+void tt_tree_deal(struct tt_job *job)
+{
+	struct deal *d = new_deal(job);
+
+	job->dealt = tt_now();
+	if (!d)
+		return;
+	send_to_children(d, job->rank);
+	for (int i = 1; job->rank == 0 && i < job->size; i++)
+		if (job->members[i].state == TT_GONE)
+			send_to_children(d, i);
+	let_go(d);
+}
+
+void tt_tree_deal_to(struct tt_member *m)
+{
+	struct deal *d = new_deal(m->job);
+
+	if (!d)
+		return;
+	send_copies(d, m);
+	let_go(d);
+}
+
+/* It may have owed the table to those below it. Joining is over everywhere when a deadline has passed. */
+void tt_boot_gone(struct tt_member *m)
+{
+	struct tt_job *job = m->job;
+	struct deal *d;
+
+	if (job->rank != 0 || !job->dealt || job->leaving || m->rank > (job->size - 2) / FAN || tt_now() - job->dealt > job->deadline || !(d = new_deal(job)))
+		return;
+	send_to_children(d, m->rank);
+	let_go(d);
+}
