@@ -211,6 +211,13 @@ refuses() { # sentence, argument ...
 	check "nothing on stdout" lines out 0
 }
 
+test_limits() { # of open files: rank 0 has a connection to each
+	(ulimit -Sn 100 && "$tutti" run -n 60 sh -c 'ulimit -n' > out 2> err)
+	check "raised for 60" is "$(sort -u out)" 124
+	(ulimit -Sn 100 && "$tutti" run -n 4 sh -c 'ulimit -n' > out 2> err)
+	check "left alone for 4" is "$(sort -u out)" 100
+}
+
 test_refusals() {
 	refuses 'number from 1 to 4096' run -n 0 true
 	refuses 'number from 1 to 4096' run -n 4097 true
@@ -362,7 +369,7 @@ test_info() {
 	check "is named" has err nowhere.conf
 }
 
-for test in environment boot_socket secret default_number output lines_stay_whole input signal_state failure grace exec refusals signals background \
+for test in environment boot_socket secret default_number output lines_stay_whole input signal_state failure grace exec refusals limits signals background \
 	stop killed leftovers broken_output info; do
 	status= ms= name=
 	[ $# = 0 ] || [ "$1" = "$test" ] || continue

@@ -6,268 +6,32 @@
  * One loop waits for three things: signals (a child's end too), room in the outputs, and, while an output has nothing
  * left to write, text for it from the ranks. So a reader that stalls stalls the ranks, and never the signals.
  */
-#include "tools.h"
+#include "run.h"
 #include "tutti.h"
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <termios.h>
 #include <time.h>
 #include <unistd.h>
 
 enum {
-	RANKS_MAX = 4096,
-	LINE_MAX_BYTES = 64 << 10, /* longer lines pass in pieces */
 	TOLD_MAX = 10,             /* failures that get a sentence of their own */
 	SPARE_FILES = 64,
 };
 
 static const int passed_on[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP };
-
-struct options {
-	int ranks;
-	bool tag;
-	uint64_t grace; /* nanoseconds */
-	char **program;
-};
-
-struct stream { /* what one rank writes to its stdout or stderr */
-	int fd;             /* our end of the pipe; -1: none, or closed */
-	int rank;
-	struct sink *to;
-	bool returned;      /* its last byte was a carriage return: it draws over its own line */
-	size_t len;         /* of the line that is not complete yet */
-	char *text;         /* LINE_MAX_BYTES, from the first byte on */
-};
-
-struct sink { /* our stdout or stderr; one sink if they are the same file, or lines would mix */
-	int fd;             /* -1: nobody reads it any more */
-	int streams;        /* the epoll set of those that end here */
-	char *text;
-	size_t sent, len, room;
-	struct stream *open; /* whose unfinished line the text ends in */
-};
-
-struct rank {
-	pid_t pid;          /* 0: over */
-	pid_t group;        /* its process group: the same number, for good */
-	struct stream out[2];
-};
-
-struct roll { /* shared with the keeper */
-	uint64_t grace;
-	_Atomic pid_t group[RANKS_MAX]; /* 0: none, or none any more. Before the number can be used anew the entry is 0 */
-};
-
-enum stage {
-	RUNNING,
-	FAILING, /* a rank has failed: the others may notice and end */
-	ENDING,  /* they were told to */
-	KILLED,
-};
-
-struct run {
-	struct options options;
-	struct rank *ranks;
-	struct roll *roll;
-	struct sink sinks[2], *errors;
-	enum stage stage;
-	uint64_t deadline;  /* of the stage */
-	bool interrupted;   /* by SIGINT */
-	int alive, status, failed;
-	pid_t self, keeper;
-	int life;           /* the keeper sees its other end close when we are gone */
-	int signals, boot, null;
-	sigset_t mask;      /* these three as they were: a rank starts with them */
-	struct rlimit files;
-	bool hup_ignored;
-};
-
-/* Output. */
-
-static void put(struct sink *k, const char *text, size_t len)
-{
-	if (k->fd < 0)
-		return;
-	if (k->len + len > k->room) {
-		size_t room = tt_max(2 * k->room, k->len + len);
-		char *larger = realloc(k->text, room);
-		if (!larger)
-			return; /* better to lose a line than the job */
-		k->text = larger;
-		k->room = room;
-	}
-	memcpy(k->text + k->len, text, len);
-	k->len += len;
-}
-
-static void end_open_line(struct sink *k)
-{
-	if (k->open)
-		put(k, "\n", 1);
-	k->open = NULL;
-}
-
-static void TT_FORMAT(2, 3) say(struct run *run, const char *fmt, ...)
-{
-	char text[1024] = "tutti run: ";
-	size_t head = strlen(text);
-	va_list args;
-
-	va_start(args, fmt);
-	vsnprintf(text + head, sizeof text - head - 1, fmt, args);
-	va_end(args);
-	strcat(text, "\n");
-	end_open_line(run->errors);
-	put(run->errors, text, strlen(text));
-}
-
-/* A line ends with \n, or with a \r that no \n follows: a progress bar. */
-static size_t line_length(const char *text, size_t len)
-{
-	for (size_t i = 0; i < len; i++)
-		if (text[i] == '\n' || (text[i] == '\r' && !(i + 1 < len && text[i + 1] == '\n')))
-			return i + 1;
-	return len;
-}
-
-static void pass_line(struct run *run, struct stream *s, const char *line, size_t len)
-{
-	struct sink *k = s->to;
-	char tag[16];
-	bool completes = s->returned && len == 1 && *line == '\n'; /* the other half of a \r\n */
-
-	if (completes && k->open != s)
-		return; /* another one's text came between: the line has ended already */
-	if (k->open != s)
-		end_open_line(k);
-	if (run->options.tag && (!k->open || s->returned) && !completes)
-		put(k, tag, (size_t)snprintf(tag, sizeof tag, "[%d] ", s->rank));
-	put(k, line, len);
-	k->open = line[len - 1] == '\n' ? NULL : s;
-	s->returned = line[len - 1] == '\r';
-}
-
-/* Passes on what is complete; all of it if `rest`, or if no more fits. */
-static void pass_lines(struct run *run, struct stream *s, bool rest)
-{
-	size_t at = 0, len;
-
-	for (; at < s->len; at += len) {
-		len = line_length(s->text + at, s->len - at);
-		char last = s->text[at + len - 1];
-		if (last != '\n' && last != '\r' && !rest && (at || s->len < LINE_MAX_BYTES))
-			break;
-		pass_line(run, s, s->text + at, len);
-	}
-	s->len -= at;
-	if (s->len)
-		memmove(s->text, s->text + at, s->len);
-}
-
-static void close_stream(struct run *run, struct stream *s)
-{
-	if (s->fd < 0)
-		return;
-	pass_lines(run, s, true);
-	close(s->fd); /* which takes it out of its epoll set */
-	s->fd = -1;
-	free(s->text);
-	s->text = NULL;
-}
-
-/* One read; false: there is no more at the moment. */
-static bool read_stream(struct run *run, struct stream *s)
-{
-	if (s->fd < 0)
-		return false;
-	if (!s->text && !(s->text = malloc(LINE_MAX_BYTES))) {
-		say(run, "no memory for the output of rank %d", s->rank);
-		close_stream(run, s);
-		return false;
-	}
-	ssize_t n = read(s->fd, s->text + s->len, LINE_MAX_BYTES - s->len);
-	if (n > 0) {
-		s->len += (size_t)n;
-		pass_lines(run, s, false);
-	} else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
-		close_stream(run, s);
-	}
-	return n > 0;
-}
-
-/* Its reader has gone. The ranks should notice as if they had written there themselves. */
-static void break_sink(struct run *run, struct sink *k)
-{
-	if (errno != EPIPE && k != run->errors)
-		say(run, "cannot write the output: %s", strerror(errno));
-	if (errno != EPIPE && !run->status)
-		run->status = 1;
-	k->fd = -1;
-	k->len = k->sent = 0;
-	for (int r = 0; r < run->options.ranks; r++)
-		for (int i = 0; i < 2; i++)
-			if (run->ranks[r].out[i].to == k)
-				close_stream(run, &run->ranks[r].out[i]);
-}
-
-/* The descriptor was writable: a pipe then takes PIPE_BUF bytes without blocking, and no more for sure. */
-static void write_sink(struct run *run, struct sink *k)
-{
-	ssize_t n = write(k->fd, k->text + k->sent, tt_min(k->len - k->sent, PIPE_BUF));
-
-	if (n < 0 && errno != EAGAIN && errno != EINTR)
-		break_sink(run, k);
-	if (n > 0 && (k->sent += (size_t)n) == k->len)
-		k->sent = k->len = 0;
-}
-
-static void read_streams(struct run *run, struct sink *k)
-{
-	struct epoll_event ready[16];
-	int n = epoll_wait(k->streams, ready, TT_COUNT(ready), 0);
-
-	for (int i = 0; i < n; i++)
-		read_stream(run, ready[i].data.ptr);
-}
-
-static int open_sink(struct sink *k, int fd)
-{
-	k->fd = fd;
-	k->streams = epoll_create1(EPOLL_CLOEXEC);
-	return k->streams < 0 ? -errno : 0;
-}
-
-static bool same_file(int a, int b)
-{
-	struct stat x, y;
-
-	return !fstat(a, &x) && !fstat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
-static int open_sinks(struct run *run)
-{
-	bool one = same_file(1, 2);
-	int err = open_sink(&run->sinks[0], 1);
-
-	run->errors = &run->sinks[!one];
-	return err || one ? err : open_sink(run->errors, 2);
-}
 
 /* The keeper. */
 
@@ -421,14 +185,6 @@ static void restore_signals(const struct run *run)
 	sigprocmask(SIG_SETMASK, &run->mask, NULL);
 }
 
-/* May rank 0 write there itself? In its own process group it is in the background, which `stty tostop` forbids to write. */
-static bool is_terminal(int fd)
-{
-	struct termios t;
-
-	return !tcgetattr(fd, &t) && !(t.c_lflag & TOSTOP);
-}
-
 /* In the child. The order matters: from the moment the keeper knows the group nothing can be left behind. */
 static _Noreturn void become_rank(struct run *run, int r, const int out[2], int report)
 {
@@ -459,32 +215,13 @@ static _Noreturn void become_rank(struct run *run, int r, const int out[2], int 
 	_exit(127);
 }
 
-static int open_stream(struct run *run, int r, int i, int *theirs)
-{
-	struct stream *s = &run->ranks[r].out[i];
-	struct epoll_event e = { .events = EPOLLIN, .data.ptr = s };
-	int ends[2];
-
-	*theirs = -1;
-	s->to = i ? run->errors : &run->sinks[0];
-	s->rank = r;
-	if (!r && !run->options.tag && is_terminal(1 + i))
-		return 0; /* rank 0 has the terminal itself, and may draw progress bars */
-	if (pipe2(ends, O_CLOEXEC))
-		return -errno;
-	s->fd = ends[0];
-	*theirs = ends[1];
-	fcntl(s->fd, F_SETFL, O_NONBLOCK);
-	return epoll_ctl(s->to->streams, EPOLL_CTL_ADD, s->fd, &e) ? -errno : 0;
-}
-
 static int start_rank(struct run *run, int r, int report)
 {
 	struct rank *rank = &run->ranks[r];
 	int out[2] = { -1, -1 }, err = 0;
 
 	for (int i = 0; i < 2 && !err; i++)
-		err = open_stream(run, r, i, &out[i]);
+		err = tt_run_open_stream(run, r, i, &out[i]);
 	if (!err) {
 		pid_t pid = fork();
 		if (!pid)
@@ -551,9 +288,9 @@ static void judge(struct run *run, int r, pid_t pid, int status)
 		return; /* that was our wish */
 	if (++run->failed <= TOLD_MAX) {
 		if (killed)
-			say(run, "rank %d (pid %d) was killed by signal %d (%s)", r, (int)pid, value, strsignal(value));
+			tt_run_say(run, "rank %d (pid %d) was killed by signal %d (%s)", r, (int)pid, value, strsignal(value));
 		else
-			say(run, "rank %d (pid %d) exited with status %d", r, (int)pid, value);
+			tt_run_say(run, "rank %d (pid %d) exited with status %d", r, (int)pid, value);
 	}
 	if (run->stage == RUNNING) {
 		run->stage = FAILING;
@@ -574,9 +311,9 @@ static void bury(struct run *run, int r)
 	rank->pid = 0;
 	run->alive--;
 	for (int i = 0; i < 2; i++) { /* its last words come before ours; a pipe holds a megabyte at most */
-		for (size_t n = 0; n < (1 << 20) / 4096 && read_stream(run, &rank->out[i]); n++)
+		for (size_t n = 0; n < (1 << 20) / 4096 && tt_run_read_stream(run, &rank->out[i]); n++)
 			;
-		close_stream(run, &rank->out[i]);
+		tt_run_close_stream(run, &rank->out[i]);
 	}
 	judge(run, r, pid, status);
 }
@@ -623,7 +360,7 @@ static void kill_ranks(struct run *run)
 	char names[400];
 
 	name_living(run, names, sizeof names);
-	say(run, "%s did not end and %s killed", names, run->alive > 1 ? "were" : "was");
+	tt_run_say(run, "%s did not end and %s killed", names, run->alive > 1 ? "were" : "was");
 	pass_on(run, SIGKILL);
 	run->stage = KILLED;
 	run->deadline = tt_now() + 5000 * TT_MS;
@@ -634,10 +371,10 @@ static void abandon(struct run *run)
 	char names[400];
 
 	name_living(run, names, sizeof names);
-	say(run, "%s cannot be killed: left behind, in a system call that does not end", names);
+	tt_run_say(run, "%s cannot be killed: left behind, in a system call that does not end", names);
 	for (int r = 0; r < run->options.ranks; r++) {
 		for (int i = 0; i < 2; i++)
-			close_stream(run, &run->ranks[r].out[i]);
+			tt_run_close_stream(run, &run->ranks[r].out[i]);
 		run->ranks[r].pid = 0;
 	}
 	run->alive = 0;
@@ -731,15 +468,15 @@ static void serve(struct run *run)
 			continue; /* EINTR: we were stopped and go on */
 		for (int i = 0; i < 2; i++)
 			if (p[i].revents && p[i].events == POLLOUT)
-				write_sink(run, &run->sinks[i]);
+				tt_run_write_sink(run, &run->sinks[i]);
 			else if (p[i].revents)
-				read_streams(run, &run->sinks[i]);
+				tt_run_read_streams(run, &run->sinks[i]);
 		if (p[2].revents)
 			take_signals(run);
 		if (run->alive && run->stage != RUNNING && tt_now() >= run->deadline)
 			escalate(run);
 		if (!run->alive && run->failed > TOLD_MAX) {
-			say(run, "%d more rank%s failed", run->failed - TOLD_MAX, run->failed - TOLD_MAX > 1 ? "s" : "");
+			tt_run_say(run, "%d more rank%s failed", run->failed - TOLD_MAX, run->failed - TOLD_MAX > 1 ? "s" : "");
 			run->failed = 0;
 		}
 	}
@@ -772,7 +509,7 @@ static void close_run(struct run *run)
 	}
 	for (int r = 0; r < run->options.ranks; r++)
 		for (int i = 0; i < 2; i++)
-			close_stream(run, &run->ranks[r].out[i]);
+			tt_run_close_stream(run, &run->ranks[r].out[i]);
 	for (int i = 0; i < 2; i++) {
 		free(run->sinks[i].text);
 		if (run->sinks[i].streams >= 0)
@@ -799,7 +536,7 @@ static int open_run(struct run *run)
 	for (size_t r = 0; r < n; r++)
 		run->ranks[r].out[0].fd = run->ranks[r].out[1].fd = -1;
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
-	if ((err = open_signals(run)) || (err = open_sinks(run)) || (err = start_keeper(run)))
+	if ((err = open_signals(run)) || (err = tt_run_open_sinks(run)) || (err = start_keeper(run)))
 		return err;
 	return set_environment(run);
 }
@@ -830,7 +567,8 @@ static int cores(void)
 	return n < 1 ? 1 : n > RANKS_MAX ? RANKS_MAX : (int)n;
 }
 
-/* Each rank takes two pipes of ours. Raises the soft limit as needed; the ranks get the old one back. */
+/* Each rank takes two pipes of ours, and rank 0 a connection to each while they join. Raises the soft limits as needed:
+ * `files` is the one for the ranks. */
 static int check_limits(const struct options *o, struct rlimit *files)
 {
 	rlim_t need = 2 * (rlim_t)o->ranks + SPARE_FILES;
@@ -840,13 +578,12 @@ static int check_limits(const struct options *o, struct rlimit *files)
 	getrlimit(RLIMIT_NPROC, &processes);
 	if (geteuid() && processes.rlim_cur <= (rlim_t)o->ranks)
 		return tt_tool_refuse("run", "%d ranks are too many: the limit is %ld processes (ulimit -u)", o->ranks, (long)processes.rlim_cur);
-	if (need <= files->rlim_cur)
-		return 0;
 	raised = *files;
 	raised.rlim_cur = files->rlim_max;
-	if (need > files->rlim_max || setrlimit(RLIMIT_NOFILE, &raised))
+	if (need > files->rlim_cur && (need > files->rlim_max || setrlimit(RLIMIT_NOFILE, &raised)))
 		return tt_tool_refuse("run", "%d ranks are too many: they need %ld open files here, and the limit is %ld (ulimit -Hn)", o->ranks,
 		                      (long)need, (long)files->rlim_max);
+	files->rlim_cur = tt_max(files->rlim_cur, tt_min(files->rlim_max, (rlim_t)o->ranks + SPARE_FILES));
 	return 0;
 }
 
