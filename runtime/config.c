@@ -48,6 +48,7 @@ static int take_node(const char *file, const config_setting_t *at, struct tt_nod
 {
 	static const char *const known[] = { "name", "address" };
 	const char *name = NULL, *address = NULL;
+	char why[200];
 
 	for (int i = 0; config_setting_type(at) == CONFIG_TYPE_GROUP && i < config_setting_length(at); i++) {
 		const config_setting_t *member = config_setting_get_elem(at, (unsigned)i);
@@ -61,6 +62,11 @@ static int take_node(const char *file, const config_setting_t *at, struct tt_nod
 	}
 	if (!name || !address || !*name || strlen(name) >= sizeof node->name || strlen(address) >= sizeof node->address)
 		return tt_fail(-EINVAL, "%s:%u: a node is { name = \"...\"; address = \"HOST:PORT\"; }", file, config_setting_source_line(at));
+	int err = tt_tcp_check(address);
+	if (err) {
+		snprintf(why, sizeof why, "%s", tt_why()); /* tt_fail writes where that stands */
+		return tt_fail(err, "%s:%u: %s", file, config_setting_source_line(at), why);
+	}
 	strcpy(node->name, name);
 	strcpy(node->address, address);
 	return 0;

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 enum { TRIES_MAX = 4, HANG_MS = 20000 * SLOW };
@@ -617,6 +618,20 @@ static void test_twice(void)
 	look_refused(__LINE__, &board->of[refused], -EPERM, "rank 1 is already taken");
 }
 
+/* Rank 0 needs a connection to each rank while they join. */
+static void test_files(void)
+{
+	const char *boot = boot_at(free_port());
+	struct rlimit was, low;
+
+	getrlimit(RLIMIT_NOFILE, &was);
+	low = (struct rlimit){ .rlim_cur = 100, .rlim_max = was.rlim_max };
+	setrlimit(RLIMIT_NOFILE, &low);
+	REFUSED(-EMFILE, "rank 0 of 80 needs 112 open files|limit is 100|ulimit -n", "TUTTI_RANK=0", "TUTTI_SIZE=80", boot, QUICK);
+	REFUSED(-ETIMEDOUT, "ranks 1, 2,|59 more of 68 did not join", "TUTTI_RANK=0", "TUTTI_SIZE=68", boot, QUICK);
+	setrlimit(RLIMIT_NOFILE, &was);
+}
+
 static void test_sizes(void)
 {
 	const char *boot = boot_at(free_port());
@@ -665,7 +680,15 @@ static void test_config_file(void)
 	refuse_file(
 		__LINE__,
 		"nodes = ( { name = \"a\"; address = \"nowhere\"; }, { name = \"b\"; address = \"127.0.0.1:2\"; } );\n",
-		-EINVAL, "nowhere|HOST:PORT");
+		-EINVAL, "wrong.conf:1|'nowhere'|HOST:PORT");
+	refuse_file( /* not one's own: it would be used much later, if ever */
+		__LINE__,
+		"nodes = ( { name = \"a\"; address = \"127.0.0.1:1\"; },\n{ name = \"b\"; address = \"127.0.0.1:99999\"; } );\n",
+		-EINVAL, "wrong.conf:2|'127.0.0.1:99999'|HOST:PORT");
+	refuse_file(
+		__LINE__,
+		"nodes = ( { name = \"a\"; address = \"127.0.0.1:1\"; },\n{ name = \"b\"; address = \":4000\"; } );\n",
+		-EINVAL, "wrong.conf:2|':4000'|HOST:PORT");
 	REFUSED(-ENOENT, text("%s|No such file", file_at("none.conf")), text("TUTTI_CONFIG=%s", file_at("none.conf")));
 	REFUSED(-EISDIR, text("%s|directory", where), text("TUTTI_CONFIG=%s", where));
 }
@@ -796,6 +819,7 @@ static CU_TestInfo wrong_tests[] = {
 	{ "missing ranks", test_missing },
 	{ "a rank twice", test_twice },
 	{ "sizes", test_sizes },
+	{ "open files", test_files },
 	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo file_tests[] = {

@@ -109,6 +109,16 @@ static int split_address(const char *text, char *host, size_t size, char port[6]
 	return 0;
 }
 
+int tt_tcp_check(const char *text)
+{
+	char host[256], port[6];
+	int err = split_address(text, host, sizeof host, port);
+
+	if (err)
+		return err;
+	return *host && strcmp(host, "*") && atoi(port) ? 0 : tt_fail(-EINVAL, "'%s' is no address that others could connect to: write HOST:PORT", text);
+}
+
 /* Numeric addresses never wait for a name server. */
 static int resolve(const char *text, int flags, struct addrinfo **out)
 {
@@ -638,7 +648,7 @@ void tt_tcp_accept(struct tt_tcp *net)
 			continue;
 		}
 		if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-			tt_log(TT_WARN, "cannot accept a connection on %s: %s", net->base.addr, strerror(errno));
+			tt_log(TT_WARN, "cannot accept a connection on %s: %s%s", net->base.addr, strerror(errno), errno == EMFILE ? " (ulimit -n)" : "");
 			pause_accepting(net, tt_now() + GRACE);
 		}
 		if (errno != EINTR && errno != ECONNABORTED)

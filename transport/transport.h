@@ -152,6 +152,7 @@ extern const struct tt_transport tt_tcp, tt_sim;
 
 const struct tt_transport *tt_transport_find(const char *name); /* by name or by the scheme of an address; NULL: none */
 const struct tt_transport *tt_transport_at(int i);              /* the i-th, NULL past the last */
+int tt_tcp_check(const char *address); /* 0, or -EINVAL: not HOST:PORT. No name is looked up */
 
 /* transport.c, for the transports: a queue of ops and the two ways of ending them */
 struct tt_op_queue {
