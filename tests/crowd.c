@@ -61,6 +61,23 @@ static void program_idle(tutti *job)
 	tt_sim_sleep(6000 * TT_MS - tt_now());
 }
 
+/* While others have not even joined, rank 0 asks each of them something. */
+static void program_hasty(tutti *job)
+{
+	uint64_t memory = (uint64_t)tutti_rank(job) + 1, v[100];
+	int n = tutti_size(job);
+	tutti_op op[100];
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "hasty", &memory, 8, &w) == 0);
+	for (int i = 0; tutti_rank(job) == 0 && i < n; i++)
+		CHECK(tutti_get(w, i, 0, &v[i], 8, &op[i]) == 0);
+	for (int i = 0; tutti_rank(job) == 0 && i < n; i++)
+		CHECK(tutti_wait(&op[i], 60000) == 0 && v[i] == (uint64_t)i + 1);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+}
+
 /* At once everybody uses rank 0, or rank 0 everybody, while connections are given up. */
 static void program_at_once(tutti *job)
 {
@@ -81,7 +98,7 @@ static void program_nothing(tutti *job) { (void)job; }
 
 static void test_tree(void)
 {
-	static void (*const programs[])(tutti *) = { program_idle, program_at_once, program_nothing, program_sum };
+	static void (*const programs[])(tutti *) = { program_idle, program_hasty, program_at_once, program_nothing, program_sum };
 
 	for (uint64_t seed = 1; seed <= SEEDS; seed++)
 		for (size_t k = 0; k < TT_COUNT(programs); k++)
