@@ -14,7 +14,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { RETRY_MIN_MS = 10, RETRY_MAX_MS = 300, ASKS = 4, SPARE_FILES = 32 };
+enum { ASKS = 4, SPARE_FILES = 32 };
 
 /* ---- who am I ---- */
 
@@ -257,7 +257,7 @@ bool tt_boot_retry(struct tt_member *m)
 	if (now >= m->patience)
 		return false;
 	tt_entropy(&chance, 1);
-	wait = tt_min((uint64_t)RETRY_MIN_MS << tt_min(m->tries, 6), RETRY_MAX_MS) * TT_MS;
+	wait = tt_min(tt_time(m->job, TT_TIME_RETRY_MIN) << tt_min(m->tries, 6), tt_time(m->job, TT_TIME_RETRY_MAX));
 	tt_timer_start(m->job, &m->retry, now + wait / 2 + wait * chance / 512, try_again);
 	return true;
 }

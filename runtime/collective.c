@@ -17,7 +17,6 @@ enum {
 	IN_FLIGHT_MAX = 1024,
 	AHEAD_MAX = 4 * IN_FLIGHT_MAX, /* how far another rank may be ahead of this one */
 	CHUNK = 256 * 1024,
-	PATIENCE_MS = 500,
 	ACK_EVERY = 64,                /* small broadcasts after which the root waits for the others */
 	TAG_ACK = 1, TAG_START = 2, TAG_ABORT = 0x7fff0001,
 };
@@ -325,7 +324,7 @@ static void posted(struct tt_post *p, int err)
 	c->pending--;
 	if (err == -ESTALE && !c->failed && c->culprit < 0) { /* that rank has given up; who went down is about to be told */
 		c->culprit = to;
-		tt_timer_start(c->job, &c->stale, tt_now() + tt_min(c->job->deadline / 4, PATIENCE_MS * TT_MS), stay_stale);
+		tt_timer_start(c->job, &c->stale, tt_now() + tt_time(c->job, TT_TIME_STALE), stay_stale);
 	} else if (err && err != -ESTALE) {
 		fail(c, err, to);
 	}

@@ -253,7 +253,7 @@ static void watch_visitors(struct tt_job *job)
 	uint32_t now = atomic_load(&e->visits), before = now - 1;
 	uint64_t tick = TICK_MIN_NS;
 
-	while (!e->stopping && !tt_stats_asked(job) && (now != before || is_visited(e))) {
+	while (!e->stopping && !e->errand && !tt_stats_asked(job) && (now != before || is_visited(e))) {
 		bool may_stay = now == before;
 		before = now;
 		doze(e, tick, may_stay);
@@ -269,7 +269,9 @@ static void run_background(void *arg)
 
 	tt_gate_enter(&e->gate);
 	while (!e->stopping) {
+		e->errand = false;
 		tt_stats_look(job);
+		tt_watch_call(job);
 		if (!e->driver && (tt_turn(job) || arm_all(e))) {
 			let_others_in(e);
 			continue;

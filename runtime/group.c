@@ -3,8 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { GRACE_MS = 30 };
-
 static bool is_there(const struct tt_job *job, int rank)
 {
 	return rank != job->rank && job->members[rank].state < TT_LEFT;
@@ -23,14 +21,72 @@ static void say_down(struct tt_member *to, const struct tt_member *gone, int err
 	tt_send(to, bytes, (size_t)(p.at - bytes), NULL, 0);
 }
 
+static void tell(struct tt_member *to, const struct tt_member *gone)
+{
+	if (to->telling == to->job->tellings)
+		return;
+	to->telling = to->job->tellings;
+	say_down(to, gone, gone->silent ? -ETIMEDOUT : gone->err, gone->why);
+}
+
+/* The first of those who are there at a distance of at least 2^k, up or down: a power of two makes the way to everybody
+ * short, and the nearest on either side make a ring of all who are left, whoever else has gone. */
+static struct tt_member *finger(struct tt_job *job, int k, bool up)
+{
+	for (int d = 1 << k; d < job->size; d++) {
+		int rank = (job->rank + (up ? d : job->size - d)) % job->size;
+		if (is_there(job, rank))
+			return &job->members[rank];
+	}
+	return NULL;
+}
+
+/* It takes the place of one who went, and may have taken with him what he should have passed on. */
+static void feed(struct tt_member *to)
+{
+	struct tt_job *job = to->job;
+
+	for (int i = 0; i < job->size; i++)
+		if (job->members[i].state == TT_GONE && !job->members[i].untold) {
+			job->tellings++;
+			tell(to, &job->members[i]);
+		}
+	to->fed = true;
+}
+
+static void tell_fingers(struct tt_job *job, const struct tt_member *gone)
+{
+	for (int i = 0; 1 << i / 2 < job->size; i++) {
+		struct tt_member *m = finger(job, i / 2, i % 2);
+		if (m && m->fed && gone)
+			tell(m, gone);
+	}
+	for (int i = 0; 1 << i / 2 < job->size; i++) {
+		struct tt_member *m = finger(job, i / 2, i % 2);
+		if (m && !m->fed)
+			feed(m);
+	}
+}
+
+void tt_group_mend(struct tt_job *job)
+{
+	if (job->tellings)
+		tell_fingers(job, NULL);
+}
+
+/* Those to whom there is a connection hear it at once, the others from those to whom I make one. */
 static void tell_all(struct tt_member *gone)
 {
 	struct tt_job *job = gone->job;
 
-	for (int i = 0; i < job->size; i++)
-		if (is_there(job, i))
-			say_down(&job->members[i], gone, gone->silent ? -ETIMEDOUT : gone->err, gone->why);
+	job->tellings++;
 	gone->untold = false;
+	tt_list_each(node, &job->links) {
+		struct tt_link *l = tt_container_of(node, struct tt_link, all);
+		if (l->member && l->member->link == l && l->member->state == TT_UP)
+			tell(l->member, gone);
+	}
+	tell_fingers(job, gone);
 	job->engine.news = true;
 }
 
@@ -43,7 +99,7 @@ void tt_group_tell(struct tt_member *gone)
 	struct tt_job *job = gone->job;
 
 	if (gone->untold)
-		tt_timer_start(job, &gone->retry, tt_now() + tt_min(GRACE_MS * TT_MS, job->deadline / 8), tell_now);
+		tt_timer_start(job, &gone->retry, tt_now() + tt_time(job, TT_TIME_GRACE), tell_now);
 	else
 		tell_all(gone);
 }
@@ -88,10 +144,11 @@ static struct tutti *group_of(struct tt_job *job, uint32_t uid)
 	return NULL;
 }
 
-/* Both carry how far the sender has come in a group, so that who is late can be told from who waits for him. */
+/* Both carry how far the sender has come in a group, so that who is late can be told from who waits for him. Group 0 is
+ * none: a heartbeat must not stand in for what a waiter has asked about. */
 static void say_alive(struct tt_member *to, enum tt_message_type type, uint32_t uid)
 {
-	const struct tutti *g = group_of(to->job, uid);
+	const struct tutti *g = uid ? group_of(to->job, uid) : NULL;
 	uint8_t bytes[9];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 
@@ -107,12 +164,18 @@ void tt_group_life(struct tt_member *from, struct tt_pack *p, bool answer)
 
 	if (p->bad)
 		return;
-	from->started_in = uid;
-	from->started = started;
-	from->heard = tt_now();
+	if (uid) {
+		from->started_in = uid;
+		from->started = started;
+		from->heard = tt_now();
+	}
 	if (answer)
 		say_alive(from, TT_PONG, uid);
+	else if (!uid)
+		tt_beat_answered(from->link);
 }
+
+void tt_group_ask(struct tt_member *m) { say_alive(m, TT_PING, 0); }
 
 /* Is that rank one of those that the request may wait for? */
 static bool concerns(const struct tt_request *r, int rank)

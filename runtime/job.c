@@ -36,11 +36,20 @@ static int mark_parent(struct tt_job *job)
 	return 0;
 }
 
-int tt_usable(const struct tt_job *job)
+int tt_is_mine(const struct tt_job *job)
 {
 	if (*job->here)
 		return 0;
 	return tt_fail(-ECHILD, "this process is a fork's child: only its parent is a rank of the job; the child may leave or exec");
+}
+
+int tt_usable(struct tt_job *job)
+{
+	int number = atomic_load(&job->quitting);
+
+	if (number)
+		return tt_fail(-ESHUTDOWN, "this process leaves the job: signal %d asked it to", number);
+	return tt_is_mine(job);
 }
 
 /* Programs of an earlier header have a shorter one, of a later header a longer one: what we do not know must be unset. */
@@ -292,6 +301,8 @@ static int set_up(struct tt_job *job, const struct tt_boot *boot)
 	if (!(err = count_local(job)))
 		err = choose_spinning(job);
 	job->joined = !err;
+	if (!err)
+		tt_beat_start(job);
 	for (int i = 0; !err && i < job->size; i++) /* who was lost while joining is told of now */
 		if (job->members[i].state == TT_GONE)
 			tt_group_tell(&job->members[i]);
@@ -386,16 +397,19 @@ void tt_say_bye(struct tt_member *m)
 }
 
 /* What I started is finished, then everyone I talked to hears a goodbye and hangs up: what I sent before has arrived. */
-static void say_goodbye(struct tt_job *job)
+void tt_job_goodbye(struct tt_job *job)
 {
+	uint64_t until;
+
 	tt_enter(job);
-	tt_wait_until(job, is_idle, job, tt_now() + job->deadline);
-	tt_wait_until(job, tt_group_all_told, job, tt_now() + job->deadline);
-	job->leaving = true;
-	for (int i = 0; i < job->size; i++)
+	until = tt_now() + job->deadline;
+	tt_wait_until(job, is_idle, job, until - job->deadline / 4); /* the goodbyes want their share */
+	tt_wait_until(job, tt_group_all_told, job, until - job->deadline / 8);
+	for (int i = 0; i < job->size && !job->leaving; i++)
 		if (job->members[i].state == TT_UP)
 			tt_say_bye(&job->members[i]);
-	tt_wait_until(job, is_alone, job, tt_now() + job->deadline);
+	job->leaving = true;
+	tt_wait_until(job, is_alone, job, until);
 	tt_exit(job);
 }
 
@@ -440,14 +454,16 @@ static void tear_down(struct tt_job *job)
 
 static void leave_job(struct tt_job *job)
 {
-	if (job->joined)
-		say_goodbye(job);
+	if (job->joined && !job->leaving)
+		tt_job_goodbye(job);
+	tt_signal_forget(job);
 	tt_engine_stop(job);
 	tear_down(job);
 	tt_stats_close(job);
 	tt_engine_close(job);
 	if (job->event_fd >= 0)
 		close(job->event_fd);
+	tt_watch_free(job);
 	tt_settings_free(&job->settings);
 	for (int i = 0; job->members && i < job->size; i++)
 		tt_member_free(&job->members[i]);

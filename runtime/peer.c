@@ -743,8 +743,10 @@ void tt_member_gone(struct tt_member *m, int err, const char *fmt, ...)
 		tt_link_doom(m->link);
 	member_ended(m);
 	tt_boot_gone(m);
-	if (m->job->joined && !m->job->leaving)
+	if (m->job->joined && !m->job->leaving) {
+		tt_watch_tell(m->job, m, TUTTI_GONE);
 		tt_group_tell(m);
+	}
 }
 
 void tt_member_left(struct tt_member *m, struct tt_pack *bye)
@@ -759,4 +761,8 @@ void tt_member_left(struct tt_member *m, struct tt_pack *bye)
 	if (bye)
 		tt_group_seats_out(m, bye);
 	member_ended(m);
+	if (m->job->joined && !m->job->leaving) {
+		tt_watch_tell(m->job, m, TUTTI_LEFT);
+		tt_group_mend(m->job);
+	}
 }

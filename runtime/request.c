@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 enum {
-	REAP_MS = 50, REAP_ROUNDS = 10, /* how often a call that is being given up looks for another silent rank */
-	SLICES = 8,                     /* of half a deadline */
+	REAP_ROUNDS = 10, /* after so many looks for another silent rank, a call that is being given up asks all again */
+	SLICES = 8,       /* of half a deadline */
 };
 
 struct tt_request *tt_request_begin(struct tt_job *job, tutti_op *op, tutti_op *stack, const char *what, int rank)
@@ -94,7 +94,7 @@ static void reap(struct tt_request *r, uint64_t since, int err)
 			give_up_on(m, since, err);
 		else if (r->coll && !r->coll->failed)
 			tt_coll_give_up(r->coll, err);
-		tt_wait_until(job, has_ended, r, tt_now() + REAP_MS * TT_MS);
+		tt_wait_until(job, has_ended, r, tt_now() + tt_time(job, TT_TIME_REAP));
 		if (round % REAP_ROUNDS == 0) { /* one more may have fallen silent meanwhile */
 			since = tt_now();
 			tt_group_ping(job, r);
@@ -185,7 +185,7 @@ int tutti_wait(tutti_op *op, int timeout_ms)
 	uint64_t patience = timeout_ms < 0 ? job->deadline : (uint64_t)timeout_ms * TT_MS;
 	int err;
 
-	if ((err = tt_usable(job)))
+	if ((err = tt_is_mine(job)))
 		return err;
 	tt_enter(job);
 	hurry(r);
@@ -205,7 +205,7 @@ int tutti_test(tutti_op *op)
 	struct tt_job *job = r->job;
 	int err;
 
-	if ((err = tt_usable(job)))
+	if ((err = tt_is_mine(job)))
 		return err;
 	tt_enter(job);
 	if (!r->ended)
@@ -222,7 +222,7 @@ int tutti_cancel(tutti_op *op)
 	uint64_t asked;
 	int err;
 
-	if ((err = tt_usable(job)))
+	if ((err = tt_is_mine(job)))
 		return err;
 	tt_enter(job);
 	if (r->ended) {
@@ -232,7 +232,7 @@ int tutti_cancel(tutti_op *op)
 	} else {
 		asked = tt_now();
 		tt_group_ping(job, r);
-		tt_wait_until(job, has_ended, r, asked + REAP_MS * TT_MS);
+		tt_wait_until(job, has_ended, r, asked + tt_time(job, TT_TIME_REAP));
 		err = r->ended ? result(r) : 0;
 		reap(r, asked, -ECANCELED);
 	}
@@ -245,7 +245,7 @@ int tutti_event_fd(tutti *at)
 	struct tt_job *job = at->job;
 	int fd;
 
-	if ((fd = tt_usable(job)))
+	if ((fd = tt_is_mine(job)))
 		return fd;
 	tt_enter(job);
 	if (job->event_fd < 0)

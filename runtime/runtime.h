@@ -66,6 +66,7 @@ struct tt_engine {
 	_Atomic bool backstage_off; /* until the driver, who sleeps on the nets himself, has left; else on its tick */
 	struct tt_task *background;
 	_Atomic bool stopping;
+	_Atomic bool errand;        /* the background thread has something to do besides the nets */
 	bool spin, news;            /* news: a request has ended since waiters were last looked at */
 	uint64_t spin_until;
 	struct tt_list timers;
@@ -111,10 +112,13 @@ void tt_request_end(struct tt_request *, int err);  /* once; waiters learn of it
 int tt_request_return(struct tt_request *, bool blocking); /* the end of every call that begins a request: leaves the gate; blocking:
                                                      * waits, and at the deadline cuts off who is silent */
 void tt_say_bye(struct tt_member *);                /* to one that is up, while leaving */
-int tt_usable(const struct tt_job *);                /* 0, or -ECHILD in a fork's child; no gate needed */
+int tt_is_mine(const struct tt_job *);               /* 0, or -ECHILD in a fork's child; no gate needed, nor for the next */
+int tt_usable(struct tt_job *);                      /* for what starts something: -ESHUTDOWN, too, while a signal makes this rank leave */
+void tt_job_goodbye(struct tt_job *);                /* finishes what was started, and tells the others; without the gate */
 
 struct tt_job {
 	struct tt_engine engine;
+	struct tt_timer beat;       /* looks whether the others live */
 	struct tt_settings settings;
 	int rank, size, local_rank, local_size;
 	uint64_t deadline;          /* nanoseconds a blocking call waits */
@@ -128,6 +132,7 @@ struct tt_job {
 	struct tutti *group_at[TT_GROUPS]; /* by the slot that peers use */
 	struct tutti *all;          /* the group of all ranks: what tutti_join gives */
 	unsigned next_window, next_group, generation;
+	unsigned tellings;          /* how often this rank has told others that somebody is gone */
 	int carded;                 /* how many ranks' addresses are known */
 	uint64_t dealt;             /* when this rank began to pass the table on; 0: not yet */
 	struct tt_text *texts;      /* kept ones */
@@ -143,6 +148,10 @@ struct tt_job {
 	bool arrived;               /* ... and all of them are */
 	struct tt_newcomer *newcomer; /* who waits to be taken into a group */
 	int newcomers;
+	struct tt_watch *watch;     /* NULL: nobody wants to hear of changes */
+	struct tt_list quits;       /* signal.c's list of jobs that leave on a signal ... */
+	uint64_t quit_on;           /* ... and which: bit 0 is signal 1 */
+	_Atomic int quitting;       /* the signal that came */
 	int join_err;
 	char join_why[256];
 };
@@ -200,6 +209,15 @@ enum tt_member_state {
 	TT_GONE,       /* went down or was cut off */
 };
 
+enum { TT_ANSWERS = 16 };
+struct tt_beat { /* what is known of the life at the other end of a connection */
+	uint64_t received;          /* tt_peer.received at the last look */
+	uint64_t silent;            /* the look at which it was pinged since nothing had come; 0: something has */
+	uint64_t asked;             /* when a ping went out that has no pong yet; 0: none */
+	unsigned answers;           /* how many pongs came in all ... */
+	uint32_t took[TT_ANSWERS];  /* ... and after how many microseconds the last ones did */
+};
+
 struct tt_link { /* one connection; usually the only one to its member */
 	struct tt_list all;         /* in job->links */
 	struct tt_list doom;        /* in job->doomed once nobody needs it */
@@ -210,6 +228,7 @@ struct tt_link { /* one connection; usually the only one to its member */
 	struct tt_timer patience;   /* while nobody has said who it is */
 	bool used;                  /* for more than the rendezvous */
 	bool parted;                /* it stands for nobody any more: the other side hangs up */
+	struct tt_beat beat;
 };
 
 struct tt_member {
@@ -229,6 +248,8 @@ struct tt_member {
 	const char *why;            /* ... and why: "" until then */
 	bool silent;                /* GONE, because it met a deadline */
 	bool untold;                /* the others are to hear soon that its connection broke */
+	bool fed;                   /* has heard from here of everyone who is gone */
+	unsigned telling;           /* the last of job->tellings in which it was told something */
 	struct tt_timer retry;      /* of connecting while joining; of telling */
 	unsigned tries;             /* of connecting for the first time, to one that may not listen yet ... */
 	uint64_t patience;          /* ... until then */
@@ -263,9 +284,25 @@ static inline void tt_get_key(struct tt_pack *p, struct tt_key *key)
 	tt_get_bytes(p, key->raw, sizeof key->raw);
 }
 
+/* ---- beat.c: heartbeats, and every time that derives from the deadline ---- */
+
+enum tt_time {
+	TT_TIME_HEARTBEAT, /* silence is known within three of them */
+	TT_TIME_GRACE,     /* a broken connection is told of after so long: it may be me who was cut off */
+	TT_TIME_STALE,     /* how long a rank that gave up a collective may take to say because of whom */
+	TT_TIME_REAP,      /* how often a call that is being given up looks for another silent rank */
+	TT_TIME_RETRY_MIN, TT_TIME_RETRY_MAX, /* between two tries to connect to one that may not listen yet */
+};
+uint64_t tt_time(const struct tt_job *, enum tt_time); /* nanoseconds */
+void tt_beat_start(struct tt_job *);                   /* once it is joined; they end when it leaves */
+void tt_beat_answered(struct tt_link *);               /* a pong */
+uint64_t tt_beat_patience(const struct tt_link *);     /* how long it may leave a ping unanswered */
+
 /* ---- group.c: who is alive ---- */
 
 void tt_group_tell(struct tt_member *gone);          /* to everybody who is left */
+void tt_group_mend(struct tt_job *);                 /* somebody has left through whom others would have heard who is gone */
+void tt_group_ask(struct tt_member *);               /* for a sign of life */
 bool tt_group_all_told(void *job);
 void tt_group_down(struct tt_member *from, struct tt_pack *);
 void tt_group_ping(struct tt_job *, const struct tt_request *); /* whoever it may wait for */
@@ -274,6 +311,13 @@ bool tt_group_is_alive(const struct tt_member *, uint64_t since); /* since: of t
 bool tt_group_is_busy(struct tt_job *, const struct tt_request *, uint64_t since); /* bytes come from one that it waits for, but no pong yet */
 struct tt_member *tt_group_silent(struct tt_job *, const struct tt_request *, uint64_t since); /* whom a late request waits for */
 void tt_group_cut(struct tt_member *, int err, const char *fmt, ...) TT_FORMAT(3, 4); /* not from a callback: nothing of it lands afterwards */
+
+/* ---- watch.c, signal.c: what the program is told, and what it is spared ---- */
+
+void tt_watch_tell(struct tt_job *, const struct tt_member *, tutti_what); /* the one place for it */
+void tt_watch_call(struct tt_job *);  /* on the background thread: makes the callbacks that are due, lets go of the gate for them */
+void tt_watch_free(struct tt_job *);
+void tt_signal_forget(struct tt_job *); /* it leaves by itself; without the gate */
 
 /* ---- window.c ---- */
 

@@ -5,12 +5,12 @@
  *   has left the job; -ENOENT a window that its owner did not open in time; -ESTALE one that its owner has closed; -EEXIST a
  *   window of that name is open; -EMFILE too many are; -ERANGE bytes outside a window; -EAGAIN too many collectives are
  *   under way; -EBADMSG or -ECONNABORTED the ranks do not agree on a collective; -ECANCELED; -ECHILD a fork's child, which
- *   may only leave or exec; -ENODEV no such GPU. Joining adds -EADDRINUSE, -EHOSTUNREACH, -EACCES (the secret), -EPROTO
+ *   may only leave or exec; -ESHUTDOWN a signal makes this rank leave; -ENODEV no such GPU. Joining adds -EADDRINUSE, -EHOSTUNREACH, -EACCES (the secret), -EPROTO
  *   (version or job), -EPERM (refused by rank 0), -ENOTSUP (not in this build) and what sockets and files may say.
  * Waiting. A NULL `tutti_op *` means wait right here, at most the job's deadline (TUTTI_DEADLINE; half as long again for
- *   a window whose owner lives and may just have opened it). When it passes, the silent rank is cut off and named (or, if
- *   all live and take part, a collective is abandoned on all of them), and the memory is the caller's again. With an op the
- *   call only starts: the op and the memory belong to the library until tutti_test or tutti_wait returns anything but
+ *   a window whose owner lives and may just have opened it). When it passes, or earlier after three heartbeats (a tenth of
+ *   the deadline each) without a sign of life, the silent rank is cut off and named (or, if all live and take part, a
+ *   collective is abandoned on all of them), and the memory is the caller's again. With an op the call only starts: the op and the memory belong to the library until tutti_test or tutti_wait returns anything but
  *   -EINPROGRESS or -ETIMEDOUT.
  * Threads. Any thread may call with any job. Collectives must be started in the same order on every rank.
  */
@@ -50,6 +50,10 @@ typedef struct tutti_config { /* zero or NULL: from the environment, else the de
 int tutti_join(const tutti_config *, tutti **job);
 void tutti_leave(tutti *);            /* finishes what was started, tells the others, frees all; NULL is allowed. Of a part of
                                        * the job: finishes what was started there, and ends that group alone */
+int tutti_leave_on(tutti *, int signal); /* from now on that signal (SIGTERM, say) makes this process leave the job in order, by itself:
+                                       * new calls end with -ESHUTDOWN, what was started is finished, within the deadline,
+                                       * and the others are told; then the signal does what it did before (by default it
+                                       * ends the process). A second one does so at once. -EINVAL; -ENOTSUP on sim */
 int tutti_rank(const tutti *);        /* 0 .. size - 1, in this group */
 int tutti_size(const tutti *);
 int tutti_local_rank(const tutti *);  /* among the ranks of this host */
@@ -73,6 +77,21 @@ int tutti_group_shrink(tutti *, tutti **left);
  * what tutti_join gave them. -ETIMEDOUT on such a rank: the others have not called it yet. */
 int tutti_group_grow(tutti *, tutti **grown);
 int tutti_group_member(const tutti *, int i);         /* the rank in the job of this group's rank i; -EINVAL */
+
+/* Who comes and goes, in the whole job. watch gives a descriptor that is readable while there are changes that nobody has
+ * taken, next takes the oldest one. With `changed` (it may be NULL) a thread of the library's own takes them, soon after:
+ * `changed` may make any call but tutti_leave, and should not take long. Who has gone before is the first change. Of more
+ * than 256 that nobody takes the oldest are lost. tutti_leave of the job closes the descriptor. */
+typedef enum tutti_what { TUTTI_JOINED, TUTTI_LEFT, TUTTI_GONE } tutti_what; /* GONE: went down, or was cut off */
+typedef struct tutti_change {
+	size_t size;                                  /* sizeof(tutti_change): set it before next */
+	int rank;                                     /* in the job */
+	tutti_what what;
+	int err;                                      /* what calls that need it return from now on; JOINED: 0 */
+	char why[200];                                /* the sentence */
+} tutti_change;
+int tutti_group_watch(tutti *, void (*changed)(const tutti_change *, void *arg), void *arg); /* the descriptor, or -errno */
+int tutti_group_next(tutti *, tutti_change *);        /* 1; 0: there is none; -EINVAL: nobody watches */
 
 /* Windows. Opening is local: each rank names memory of its own, of its own size (0 too), and reaches that of the others
  * under the same name. The first use of a rank's window waits until that rank has opened it. Offsets are bytes. Bytes

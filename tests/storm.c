@@ -134,7 +134,7 @@ static void draw_fault(struct tt_random *r, struct plan *p)
 	p->trigger_step = (int)below(r, (uint64_t)p->steps + 2) - 1;
 	p->delay[0] = any_scale(r, 20 * TT_MS);
 	p->delay[1] = p->delay[0] + (one_in(r, 2) ? any_scale(r, 20 * TT_MS) : below(r, 2 * DEADLINE));
-	p->ns = p->fault == STOP_LONG ? DEADLINE * 3 / 2 + below(r, 2 * DEADLINE) : any_scale(r, DEADLINE / 3);
+	p->ns = p->fault == STOP_LONG ? DEADLINE * 3 / 2 + below(r, 2 * DEADLINE) : any_scale(r, DEADLINE / 6); /* below two heartbeats: nobody may be cut off */
 	p->factor = 10 + (unsigned)below(r, 91);
 	p->leave_early = one_in(r, 3);
 }

@@ -1,0 +1,203 @@
+/* signal.c - leaving in order when a signal asks this process to end. The handler only notes the signal; a thread, which
+ * lives while a job asks for this, says the goodbyes, and then the signal takes the effect that it had before. */
+#include "runtime.h"
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { SIGNALS = 65 };
+
+static struct { /* of this process */
+	struct tt_gate door;      /* held by who begins or ends the thread */
+	struct tt_gate lock;      /* of the list; held while goodbyes are said, so that no job is freed under them */
+	struct tt_list jobs;      /* that leave on a signal */
+	_Atomic pid_t pid;        /* whose all this is: a fork's child inherits only the handlers */
+	_Atomic int fd;           /* an eventfd, never closed, since a handler may be about to write to it */
+	struct tt_task *task;
+	_Atomic int caught;       /* the signal that came; 0: none yet */
+	bool stopping;
+	int users[SIGNALS];       /* jobs, by signal */
+	bool installed[SIGNALS];
+	struct sigaction former[SIGNALS];
+} quit;
+
+static void wake_task(void)
+{
+	uint64_t one = 1;
+
+	(void)!write(atomic_load(&quit.fd), &one, sizeof one);
+}
+
+/* The first is noted. A second one, or one in a fork's child, takes its effect at once. */
+static void note(int number)
+{
+	int saved = errno, none = 0;
+
+	if (getpid() == atomic_load(&quit.pid) && atomic_compare_exchange_strong(&quit.caught, &none, number)) {
+		wake_task();
+	} else {
+		sigaction(number, &quit.former[number], NULL);
+		raise(number); /* once this handler has returned */
+	}
+	errno = saved;
+}
+
+static void restore(int number)
+{
+	if (quit.installed[number])
+		sigaction(number, &quit.former[number], NULL);
+	quit.installed[number] = false;
+}
+
+/* On one of the program's threads, or here if all of them block it. */
+static void take_effect(int number)
+{
+	sigset_t only;
+
+	restore(number);
+	sigemptyset(&only);
+	sigaddset(&only, number);
+	pthread_sigmask(SIG_UNBLOCK, &only, NULL);
+	kill(getpid(), number);
+	pthread_sigmask(SIG_BLOCK, &only, NULL);
+}
+
+static bool quits_on(const struct tt_job *job, int number) { return job->quit_on >> (number - 1) & 1; }
+
+static struct tt_job *job_at(struct tt_list *node, int number)
+{
+	struct tt_job *job = tt_container_of(node, struct tt_job, quits);
+
+	return quits_on(job, number) ? job : NULL;
+}
+
+/* All are refused new calls first: the goodbyes of the one may take a while. */
+static void quit_all(int number)
+{
+	struct tt_job *job;
+
+	tt_list_each(node, &quit.jobs)
+		if ((job = job_at(node, number)))
+			atomic_store(&job->quitting, number);
+	tt_list_each(node, &quit.jobs)
+		if ((job = job_at(node, number)))
+			tt_job_goodbye(job);
+	take_effect(number);
+}
+
+static void await_signal(void *arg)
+{
+	uint64_t drain;
+	bool done = false;
+
+	(void)arg;
+	while (!done) {
+		(void)!read(atomic_load(&quit.fd), &drain, sizeof drain);
+		tt_gate_enter(&quit.lock);
+		int number = atomic_load(&quit.caught);
+		done = quit.stopping || number;
+		if (number && quit.users[number])
+			quit_all(number);
+		tt_gate_leave(&quit.lock);
+	}
+}
+
+/* In a fork's child the parent's jobs, thread and locks mean nothing. */
+static void begin_process(void)
+{
+	if (atomic_load(&quit.pid) == getpid())
+		return;
+	if (atomic_load(&quit.pid))
+		close(atomic_load(&quit.fd));
+	memset(quit.users, 0, sizeof quit.users);
+	memset(&quit.lock, 0, sizeof quit.lock);
+	tt_list_init(&quit.jobs);
+	quit.task = NULL;
+	atomic_store(&quit.caught, 0);
+	atomic_store(&quit.fd, eventfd(0, EFD_CLOEXEC));
+	atomic_store(&quit.pid, getpid());
+}
+
+static int begin_task(void)
+{
+	begin_process();
+	if (atomic_load(&quit.fd) < 0)
+		atomic_store(&quit.fd, eventfd(0, EFD_CLOEXEC));
+	if (atomic_load(&quit.fd) < 0)
+		return tt_fail(-errno, "cannot make an eventfd: is the limit on open files (ulimit -n) reached?");
+	quit.stopping = false;
+	return quit.task ? 0 : tt_spawn(await_signal, NULL, &quit.task);
+}
+
+static int install(int number)
+{
+	struct sigaction mine = { .sa_handler = note, .sa_flags = SA_RESTART };
+
+	if (quit.installed[number])
+		return 0;
+	sigfillset(&mine.sa_mask);
+	if (sigaction(number, NULL, &quit.former[number]) || sigaction(number, &mine, NULL))
+		return tt_fail(-EINVAL, "%d is not a signal that a process can catch", number);
+	quit.installed[number] = true;
+	return 0;
+}
+
+static void add_job(struct tt_job *job, int number)
+{
+	tt_gate_enter(&quit.lock);
+	if (!job->quits.next)
+		tt_list_append(&quit.jobs, &job->quits);
+	quit.users[number] += !quits_on(job, number);
+	job->quit_on |= (uint64_t)1 << (number - 1);
+	tt_gate_leave(&quit.lock);
+}
+
+static void end_task(void)
+{
+	tt_gate_enter(&quit.lock);
+	quit.stopping = true;
+	tt_gate_leave(&quit.lock);
+	wake_task();
+	tt_join(quit.task);
+	quit.task = NULL;
+}
+
+/* Waits for goodbyes under way. */
+void tt_signal_forget(struct tt_job *job)
+{
+	if (!job->quits.next)
+		return;
+	tt_gate_enter(&quit.door);
+	tt_gate_enter(&quit.lock);
+	tt_list_remove(&job->quits);
+	for (int i = 1; i < SIGNALS; i++)
+		if (quits_on(job, i) && !--quit.users[i])
+			restore(i);
+	bool last = tt_list_empty(&quit.jobs);
+	tt_gate_leave(&quit.lock);
+	if (last)
+		end_task();
+	tt_gate_leave(&quit.door);
+}
+
+int tutti_leave_on(tutti *at, int number)
+{
+	struct tt_job *job = at->job;
+	int err = tt_usable(job);
+
+	if (!err && tt_world)
+		err = tt_fail(-ENOTSUP, "a simulated rank gets no signals");
+	if (!err && (number < 1 || number >= SIGNALS))
+		err = tt_fail(-EINVAL, "%d is not the number of a signal", number);
+	if (err)
+		return err;
+	tt_gate_enter(&quit.door);
+	if (!(err = begin_task()) && !(err = install(number)))
+		add_job(job, number);
+	else if (quit.task && tt_list_empty(&quit.jobs))
+		end_task();
+	tt_gate_leave(&quit.door);
+	return err;
+}

@@ -1,0 +1,150 @@
+/* watch.c - who came and who went, as programs are told: a queue of changes, a descriptor that is readable while it holds
+ * any, and a callback, which the background thread makes, outside of the gate. */
+#include "runtime.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { CHANGES_MAX = 256 };
+
+struct tt_watch {
+	int fd;
+	unsigned first, count;
+	bool lossy;            /* some were dropped since it was last empty */
+	void (*changed)(const tutti_change *, void *);
+	void *arg;
+	tutti_change changes[CHANGES_MAX];
+};
+
+static void drop_oldest(struct tt_watch *w)
+{
+	if (!w->lossy)
+		tt_log(TT_WARN, "more than %d changes of the job were not taken: the oldest are dropped", CHANGES_MAX);
+	w->lossy = true;
+	w->first = (w->first + 1) % CHANGES_MAX;
+	w->count--;
+}
+
+void tt_watch_tell(struct tt_job *job, const struct tt_member *m, tutti_what what)
+{
+	struct tt_watch *w = job->watch;
+	uint64_t one = 1;
+	tutti_change *c;
+
+	if (!w)
+		return;
+	if (w->count == CHANGES_MAX)
+		drop_oldest(w);
+	c = &w->changes[(w->first + w->count) % CHANGES_MAX];
+	*c = (tutti_change){ .size = sizeof *c, .rank = m->rank, .what = what, .err = what == TUTTI_JOINED ? 0 : m->err };
+	if (what != TUTTI_JOINED)
+		snprintf(c->why, sizeof c->why, "%s", m->why);
+	if (!w->count++)
+		(void)!write(w->fd, &one, sizeof one);
+	if (w->changed) {
+		atomic_store(&job->engine.errand, true);
+		tt_kick(&job->engine.backstage);
+	}
+}
+
+static bool take(struct tt_watch *w, tutti_change *to)
+{
+	uint64_t drain;
+
+	if (!w->count)
+		return false;
+	*to = w->changes[w->first];
+	w->first = (w->first + 1) % CHANGES_MAX;
+	if (!--w->count) {
+		w->lossy = false;
+		(void)!read(w->fd, &drain, sizeof drain);
+	}
+	return true;
+}
+
+void tt_watch_call(struct tt_job *job)
+{
+	struct tt_watch *w = job->watch;
+	tutti_change c;
+
+	while (w && w->changed && !job->engine.stopping && take(w, &c)) {
+		void (*changed)(const tutti_change *, void *) = w->changed;
+		void *arg = w->arg;
+		tt_exit(job);
+		changed(&c, arg);
+		tt_enter(job);
+	}
+}
+
+void tt_watch_free(struct tt_job *job)
+{
+	if (!job->watch)
+		return;
+	close(job->watch->fd);
+	free(job->watch);
+	job->watch = NULL;
+}
+
+/* Who went before is a change, too: so nobody is missed between joining and this. */
+static int open_watch(struct tt_job *job)
+{
+	struct tt_watch *w = calloc(1, sizeof *w);
+
+	if (!w)
+		return tt_fail(-ENOMEM, "no memory to watch a job");
+	w->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (w->fd < 0) {
+		free(w);
+		return tt_fail(-errno, "cannot make an eventfd: is the limit on open files (ulimit -n) reached?");
+	}
+	job->watch = w;
+	for (int i = 0; i < job->size; i++)
+		if (job->members[i].state >= TT_LEFT)
+			tt_watch_tell(job, &job->members[i], job->members[i].state == TT_LEFT ? TUTTI_LEFT : TUTTI_GONE);
+	return 0;
+}
+
+int tutti_group_watch(tutti *at, void (*changed)(const tutti_change *, void *), void *arg)
+{
+	struct tt_job *job = at->job;
+	int err;
+
+	if ((err = tt_usable(job)))
+		return err;
+	tt_enter(job);
+	if (!job->watch)
+		err = open_watch(job);
+	if (!err) {
+		job->watch->changed = changed;
+		job->watch->arg = arg;
+		tt_kick(&job->engine.backstage);
+		err = job->watch->fd;
+	}
+	tt_exit(job);
+	return err;
+}
+
+int tutti_group_next(tutti *at, tutti_change *change)
+{
+	struct tt_job *job = at->job;
+	tutti_change c;
+	int n;
+
+	if ((n = tt_is_mine(job)))
+		return n;
+	if (change->size < sizeof c)
+		return tt_fail(-EINVAL, "tutti_change.size is %zu: set it to sizeof(tutti_change)", change->size);
+	tt_enter(job);
+	if (!job->watch)
+		n = tt_fail(-EINVAL, "nobody watches this job: call tutti_group_watch first");
+	else if (take(job->watch, &c))
+		n = 1;
+	tt_exit(job);
+	if (n == 1) {
+		c.size = change->size;
+		memcpy(change, &c, sizeof c);
+	}
+	return n;
+}

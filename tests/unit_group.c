@@ -1,0 +1,284 @@
+/* unit_group.c - who is alive, and who is told: heartbeats, slow ranks, many that go at once, and watching. On sim, where
+ * ranks can be stopped and slowed at will; and over loopback TCP. */
+#include "cunit_main.h"
+#include "ranks.h"
+#include <poll.h>
+
+enum { SEEDS = 8, DEADLINE = 2000, BEAT = DEADLINE / 10 };
+
+static void on_sim(void (*program)(tutti *), int size, int deadline_ms)
+{
+	struct ranks run = { .size = size, .wire = "sim", .deadline_ms = deadline_ms, .program = program };
+
+	for (; run.seed < SEEDS; run.seed++)
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
+
+static void on_wires(void (*program)(tutti *), int size, int deadline_ms)
+{
+	struct ranks run = { .size = size, .wire = "tcp", .deadline_ms = deadline_ms, .program = program };
+
+	on_sim(program, size, deadline_ms);
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
+
+static void pass_time(uint64_t ns)
+{
+	if (tt_world)
+		tt_sim_sleep(ns);
+	else
+		usleep((useconds_t)(ns / 1000));
+}
+
+static void await_change(tutti *job, tutti_change *c)
+{
+	*c = (tutti_change){ .size = sizeof *c };
+	for (int ms = 0; ms < 10 * DEADLINE && !tutti_group_next(job, c); ms++)
+		pass_time(TT_MS);
+}
+
+/* Besides what is to be expected: that others leave. */
+static void expect_only_leavers(tutti *job)
+{
+	tutti_change c = { .size = sizeof c };
+
+	while (tutti_group_next(job, &c) == 1)
+		CHECK(c.what == TUTTI_LEFT);
+}
+
+/* ---- heartbeats ---- */
+
+/* Nobody waits for rank 2, and all know within three heartbeats that it has stopped; who only computes is not silent. */
+static void program_silent(tutti *job)
+{
+	tutti_change c;
+
+	CHECK(tutti_group_watch(job, NULL, NULL) >= 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	pass_time((uint64_t)(job->job->id % 7) * BEAT / 3 * TT_MS); /* anywhere between two looks */
+	uint64_t then = tt_now();
+	if (tutti_rank(job) == 0)
+		tt_sim_stop(2, 0, 3 * DEADLINE * TT_MS);
+	if (tutti_rank(job) == 2) {
+		pass_time(DEADLINE * TT_MS);
+		return;
+	}
+	await_change(job, &c);
+	CHECK(c.what == TUTTI_GONE && c.rank == 2 && c.err == -ECONNRESET && strstr(c.why, "rank 2 was cut off: it gave no sign of life"));
+	CHECK(tt_now() - then > 3 * BEAT / 2 * TT_MS && tt_now() - then < 3 * BEAT * TT_MS + 10 * TT_MS);
+	pass_time(2 * DEADLINE * TT_MS);
+	expect_only_leavers(job);
+}
+
+static void test_silent(void) { on_sim(program_silent, 5, DEADLINE); }
+
+/* Idle for many heartbeats, over real connections as well. */
+static void program_idle(tutti *job)
+{
+	tutti_change c = { .size = sizeof c };
+
+	CHECK(tutti_group_watch(job, NULL, NULL) >= 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	pass_time(7 * 100 * TT_MS);
+	CHECK(tutti_group_next(job, &c) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void test_idle(void) { on_wires(program_idle, 4, 1000); }
+
+/* This process was stopped: when it goes on it accuses nobody, though it has heard nothing for long. */
+static void program_stopped_briefly(tutti *job)
+{
+	CHECK(tutti_group_watch(job, NULL, NULL) >= 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	pass_time(3 * BEAT * TT_MS);
+	if (tutti_rank(job) == 0)
+		for (int i = 0; i < tutti_size(job); i++)
+			tt_sim_stop(i, 0, 7 * BEAT * TT_MS); /* the whole machine slept */
+	pass_time(3 * DEADLINE * TT_MS);
+	expect_only_leavers(job);
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void test_stopped_briefly(void) { on_sim(program_stopped_briefly, 4, DEADLINE); }
+
+/* Rank 1 is slow, and lives: nobody cuts it off. */
+static void program_slow(tutti *job)
+{
+	CHECK(tutti_group_watch(job, NULL, NULL) >= 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 0)
+		tt_sim_slow(1, 700); /* up to 2 heartbeats, since a trip takes up to 22 times 20 us */
+	pass_time(40 * BEAT * TT_MS);
+	CHECK(job->job->members[!tutti_rank(job)].link && job->job->members[!tutti_rank(job)].link->beat.answers > 4);
+	expect_only_leavers(job);
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void test_slow(void) { on_sim(program_slow, 2, DEADLINE); }
+
+/* How long it is waited for is the median and 8 times the MAD, from two heartbeats up to what the deadline leaves. */
+static void check_patience(struct tt_link *l, uint32_t first_ms, uint32_t step_ms, unsigned answers, uint64_t expected_ms)
+{
+	l->beat.answers = answers;
+	for (unsigned i = 0; i < TT_ANSWERS; i++)
+		l->beat.took[i] = (first_ms + (i * 7 % TT_ANSWERS) * step_ms) * 1000;
+	CHECK(tt_beat_patience(l) == expected_ms * TT_MS);
+}
+
+static void program_patience(tutti *job)
+{
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 1)
+		return;
+	tt_enter(job->job);
+	struct tt_link *l = job->job->members[1].link, copy = *l;
+	check_patience(l, 9999, 0, 0, 2 * BEAT);
+	check_patience(l, 1, 0, 16, 2 * BEAT);
+	check_patience(l, 30, 2, 16, 2 * BEAT);
+	check_patience(l, 500, 0, 16, 500);
+	check_patience(l, 500, 10, 16, 580 + 8 * 40);
+	check_patience(l, 500, 10, 1000, 580 + 8 * 40);
+	check_patience(l, 500, 0, 1, 500);
+	check_patience(l, 1700, 50, 16, DEADLINE - BEAT);
+	l->beat = copy.beat;
+	tt_exit(job->job);
+}
+
+static void test_patience(void) { on_sim(program_patience, 2, DEADLINE); }
+
+/* ---- telling ---- */
+
+/* Several die at once, neighbours and not; everybody hears of each of them, though few had ever talked to them. */
+static bool dies(int rank) { return (rank >= 4 && rank < 12) || rank == 20 || rank == 33; }
+
+static void program_many_die(tutti *job)
+{
+	bool heard[40] = { false };
+	tutti_change c = { .size = sizeof c };
+	int n = 0;
+
+	CHECK(tutti_group_watch(job, NULL, NULL) >= 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 0)
+		for (int i = 0; i < tutti_size(job); i++)
+			if (dies(i))
+				tt_sim_kill(i, 50 * TT_MS + tt_sim_chance(3 * TT_MS));
+	pass_time(DEADLINE * TT_MS);
+	if (dies(tutti_rank(job)))
+		return;
+	while (tutti_group_next(job, &c) == 1) {
+		CHECK(c.what == TUTTI_GONE && dies(c.rank) && !heard[c.rank]);
+		heard[c.rank] = true;
+		n++;
+	}
+	CHECK(n == 10);
+	pass_time(DEADLINE * TT_MS);
+}
+
+static void test_many_die(void) { on_sim(program_many_die, 40, DEADLINE); }
+
+/* ---- watching ---- */
+
+static void note(const tutti_change *c, void *arg)
+{
+	tutti_change *to = arg;
+
+	if (to->size)
+		return;
+	to->rank = c->rank;
+	to->what = c->what;
+	to->err = c->err;
+	memcpy(to->why, c->why, sizeof c->why);
+	__atomic_store_n(&to->size, sizeof *c, __ATOMIC_RELEASE);
+}
+
+static bool is_readable(int fd)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+
+	return poll(&p, 1, 0) == 1;
+}
+
+/* Rank 2 leaves: 0 takes that from the queue, 1 is called back; of a part of the job it is the same queue. */
+static void program_left(tutti *job)
+{
+	tutti_change c = { .size = 1 }, seen = { .size = 0 };
+	tutti *part;
+	int fd;
+
+	CHECK(tutti_group_next(job, &c) == -EINVAL);
+	CHECK(tutti_group_split(job, 0, 0, &part) == 0);
+	fd = tutti_group_watch(part, tutti_rank(job) == 1 ? note : NULL, &seen);
+	CHECK(fd >= 0 && !is_readable(fd));
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 2)
+		return;
+	CHECK(tutti_group_next(job, &c) == -EINVAL && strstr(tutti_why(), "tutti_change.size"));
+	if (tutti_rank(job) == 0) {
+		await_change(job, &c);
+		seen = c;
+	}
+	for (int ms = 0; ms < DEADLINE && !__atomic_load_n(&seen.size, __ATOMIC_ACQUIRE); ms++)
+		pass_time(TT_MS);
+	CHECK(seen.what == TUTTI_LEFT && seen.rank == 2 && seen.err == -ENOTCONN && strstr(seen.why, "has left"));
+	CHECK(!is_readable(fd) && tutti_group_next(job, &c) <= 0);
+	CHECK(tutti_barrier(job, NULL) == -ENOTCONN);
+	pass_time(100 * TT_MS); /* or the other one sees me leave, too */
+}
+
+static void test_left(void) { on_wires(program_left, 3, DEADLINE); }
+
+/* Who watches late hears of those who went before; and a queue that nobody reads keeps the latest. */
+static void program_late(tutti *job)
+{
+	tutti_change c = { .size = sizeof c };
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 1)
+		return;
+	for (int ms = 0; ms < DEADLINE && job->job->members[1].state < TT_LEFT; ms++)
+		pass_time(TT_MS);
+	CHECK(is_readable(tutti_group_watch(job, NULL, NULL)));
+	CHECK(tutti_group_next(job, &c) == 1 && c.rank == 1 && c.what == TUTTI_LEFT);
+	tt_enter(job->job);
+	for (int i = 0; i < 300; i++)
+		tt_watch_tell(job->job, &job->job->members[i % 2], TUTTI_JOINED);
+	tt_exit(job->job);
+	for (int i = 300 - 256; i < 300; i++)
+		CHECK(tutti_group_next(job, &c) == 1 && c.rank == i % 2 && c.what == TUTTI_JOINED && c.err == 0);
+	CHECK(tutti_group_next(job, &c) == 0);
+}
+
+static void test_late(void) { on_wires(program_late, 2, DEADLINE); }
+
+/* Leaving takes one deadline at most, though a collective cannot end and a rank does not hang up. */
+static void program_leave_stuck(tutti *job)
+{
+	static tutti_op op; /* only rank 0's, and it ends with the job */
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 1) {
+		pass_time(2 * DEADLINE * TT_MS);
+		return;
+	}
+	CHECK(tutti_barrier(job, &op) == 0);
+	uint64_t then = tt_now();
+	tt_job_goodbye(job->job);
+	CHECK(tt_now() - then > DEADLINE / 2 * TT_MS && tt_now() - then < (DEADLINE + 100) * TT_MS);
+}
+
+static void test_leave_stuck(void) { on_sim(program_leave_stuck, 2, DEADLINE); }
+
+static CU_TestInfo beat_tests[] = {
+	{ "a silent rank", test_silent }, { "idle ranks", test_idle }, { "a slow rank", test_slow },
+	{ "patience", test_patience }, 	{ "all were stopped", test_stopped_briefly }, { "leaving is bounded", test_leave_stuck }, CU_TEST_INFO_NULL,
+};
+static CU_TestInfo watch_tests[] = {
+	{ "many die", test_many_die }, { "one leaves", test_left }, { "late", test_late }, CU_TEST_INFO_NULL,
+};
+static CU_SuiteInfo suites[] = {
+	{ "heartbeats", NULL, NULL, NULL, NULL, beat_tests }, { "watching", NULL, NULL, NULL, NULL, watch_tests }, CU_SUITE_INFO_NULL,
+};
+
+int main(int argc, char **argv) { return run_suites(suites, argc, argv); }
