@@ -12,7 +12,7 @@
  *      coordinator -- DECIDE roll --> the roll        when all of it that are left have accepted
  *
  * Whoever has promised a higher ballot says REFUSE. Reports and acceptances must come from more than half of the group (or
- * from half of it, its first rank included), so that two halves of a cut network cannot both go on; TUTTI_MINORITY=yes
+ * from half of it, its first rank included; whoever has left in order does not count), so that two halves of a cut network cannot both go on; TUTTI_MINORITY=yes
  * gives that up. If somebody of a decided roll has died meanwhile, the next collective says so, on all of them.
  */
 #include "runtime.h"
@@ -39,8 +39,10 @@ struct tt_agreement {
 	struct tutti *group;
 	bool calling, grow;         /* this rank is in the call, and wants newcomers */
 	uint32_t promised, accepted; /* ballots */
-	struct roll *roll;          /* accepted, or decided */
+	struct roll *roll;          /* accepted */
 	bool decided;
+	struct tutti *heir;         /* what came of it, if this rank is in it; */
+	int err;                    /* else why not */
 	int asker;                  /* the seat whose COLLECT waits until this rank is in the call, or -1 */
 	int told;                   /* the coordinator that has my CALL, or -1 */
 
@@ -235,13 +237,88 @@ static void take_propose(struct tt_agreement *a, int from, uint32_t ballot, stru
 	say(a, from, ACCEPT, ballot, NULL);
 }
 
+static uint32_t mix(uint32_t h, const void *bytes, size_t n) /* FNV-1a */
+{
+	for (size_t i = 0; i < n; i++)
+		h = (h ^ ((const uint8_t *)bytes)[i]) * 0x01000193u;
+	return h;
+}
+
+static uint32_t name_heir(const struct tutti *old, const struct roll *r)
+{
+	uint8_t bytes[HEAD];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+	uint32_t h;
+
+	tt_put32(&p, old->uid);
+	h = mix(mix(0x811c9dc5u, bytes, 4), r->stays, bytes_for(old->n));
+	for (int i = 0; i < r->count; i++) {
+		p = tt_pack(bytes, sizeof bytes);
+		tt_put32(&p, r->of[i].rank);
+		tt_put32(&p, r->of[i].epoch);
+		h = mix(h, bytes, 8);
+	}
+	return h ? h : 1;
+}
+
+static void seat_all(struct tutti *heir, const struct tutti *old, const struct roll *r)
+{
+	int n = 0;
+
+	for (int i = 0; i < old->n; i++)
+		if (has(r->stays, i))
+			tt_group_seat(heir, n++, old->seats[i].rank, old->seats[i].epoch, old->seats[i].slot);
+	for (int i = 0; i < r->count; i++)
+		tt_group_seat(heir, n++, (int)r->of[i].rank, r->of[i].epoch, r->of[i].slot);
+}
+
+static int count_roll(const struct roll *r, int seats)
+{
+	int n = r->count;
+
+	for (int i = 0; i < seats; i++)
+		n += has(r->stays, i);
+	return n;
+}
+
+/* The new group takes the old one's slots over, so nobody has to tell them anew. At once: others may be in it already, and
+ * send. What was agreed goes with it, for those who have not heard. */
+static void found_heir(struct tt_agreement *a, struct roll *r)
+{
+	struct tutti *old = a->group, *heir;
+
+	a->err = tt_group_heir(old, count_roll(r, old->n), &heir);
+	if (a->err) {
+		free(r);
+		return;
+	}
+	heir->lineage = old->lineage;
+	heir->origin.uid = old->uid;
+	heir->origin.n = old->n;
+	heir->origin.roll = r;
+	seat_all(heir, old, r);
+	heir->uid = name_heir(old, r);
+	tt_coll_begin_group(heir);
+	for (int i = 0; heir->me == 0 && i < r->count; i++) /* the others do when asked */
+		welcome(heir, &heir->job->members[r->of[i].rank]);
+	a->heir = heir;
+}
+
 static void decide(struct tt_agreement *a, struct roll *r)
 {
-	keep_roll(&a->roll, r);
+	if (a->roll != r)
+		free(a->roll);
+	a->roll = NULL;
 	a->decided = true;
 	a->ballot = 0;
 	tt_timer_stop(&a->retry);
 	a->group->job->engine.news = true;
+	if (has(r->stays, a->group->me)) {
+		found_heir(a, r);
+		return;
+	}
+	a->err = tt_fail(-ECONNRESET, "the other ranks have gone on without this one");
+	free(r);
 }
 
 /* ---- the coordinator's side ---- */
@@ -257,19 +334,23 @@ static int first_left(const struct tt_agreement *a)
 	return i;
 }
 
+/* Who has left in order goes on nowhere, and does not count. */
+static bool has_left(const struct tt_seat *s) { return s->out && s->err == -ENOTCONN; }
+
 /* More than half of the group, or half of it with its first rank. */
-static bool is_enough(const struct tutti *g, int count, bool first)
+static bool is_enough(const struct tutti *g, const uint8_t *heard) /* NULL: all that are not out */
 {
-	return g->job->minority || 2 * count > g->n || (2 * count == g->n && first);
-}
+	int all = 0, here = 0, first = -1;
 
-static int count_heard(const struct tt_agreement *a)
-{
-	int n = 0;
-
-	for (int i = 0; i < a->group->n; i++)
-		n += has(a->heard, i);
-	return n;
+	for (int i = 0; i < g->n; i++) {
+		if (has_left(&g->seats[i]))
+			continue;
+		bool is_here = heard ? has(heard, i) : !g->seats[i].out;
+		first = first < 0 ? is_here : first;
+		here += is_here;
+		all++;
+	}
+	return g->job->minority || 2 * here > all || (2 * here == all && first > 0);
 }
 
 static bool all_heard(const struct tt_agreement *a)
@@ -277,7 +358,7 @@ static bool all_heard(const struct tt_agreement *a)
 	for (int i = 0; i < a->group->n; i++)
 		if (!is_out(a, i) && !has(a->heard, i) && (!a->proposing || has(a->roll->stays, i)))
 			return false;
-	return is_enough(a->group, count_heard(a), has(a->heard, 0));
+	return is_enough(a->group, a->heard);
 }
 
 static bool is_waiting(const struct tt_job *job, const struct tt_newcomer *c)
@@ -547,7 +628,7 @@ static int count_left(const struct tutti *g) { return g->n - g->outs; }
 
 static bool is_hopeless(const struct tt_agreement *a)
 {
-	return !is_enough(a->group, count_left(a->group), !is_out(a, 0));
+	return !is_enough(a->group, NULL);
 }
 
 static bool is_settled(void *arg)
@@ -584,82 +665,12 @@ static int wait_for_answer(struct tt_agreement *a)
 		give_up_some(a);
 		patience = job->deadline / 4;
 	}
-	if (a->decided && has(a->roll->stays, a->group->me))
-		return 0;
+	if (a->decided && a->err == -ECONNRESET)
+		return tt_fail(a->err, "the other ranks have gone on without this one");
 	if (a->decided)
-		return tt_fail(-ECONNRESET, "the other ranks have gone on without this one");
+		return a->err ? tt_fail(a->err, "no memory for the group that is left") : 0;
 	return tt_fail(-EHOSTDOWN, "%d of the group's %d ranks can be reached, which is no majority: the others may go on without them. "
 	               "TUTTI_MINORITY=yes lets these go on", count_left(a->group), a->group->n);
-}
-
-static uint32_t mix(uint32_t h, const void *bytes, size_t n) /* FNV-1a */
-{
-	for (size_t i = 0; i < n; i++)
-		h = (h ^ ((const uint8_t *)bytes)[i]) * 0x01000193u;
-	return h;
-}
-
-static uint32_t name_heir(const struct tutti *old, const struct roll *r)
-{
-	uint8_t bytes[HEAD];
-	struct tt_pack p = tt_pack(bytes, sizeof bytes);
-	uint32_t h;
-
-	tt_put32(&p, old->uid);
-	h = mix(mix(0x811c9dc5u, bytes, 4), r->stays, bytes_for(old->n));
-	for (int i = 0; i < r->count; i++) {
-		p = tt_pack(bytes, sizeof bytes);
-		tt_put32(&p, r->of[i].rank);
-		tt_put32(&p, r->of[i].epoch);
-		h = mix(h, bytes, 8);
-	}
-	return h ? h : 1;
-}
-
-static void seat_all(struct tutti *heir, const struct tutti *old, const struct roll *r)
-{
-	int n = 0;
-
-	for (int i = 0; i < old->n; i++)
-		if (has(r->stays, i))
-			tt_group_seat(heir, n++, old->seats[i].rank, old->seats[i].epoch, old->seats[i].slot);
-	for (int i = 0; i < r->count; i++)
-		tt_group_seat(heir, n++, (int)r->of[i].rank, r->of[i].epoch, r->of[i].slot);
-}
-
-static int count_roll(const struct roll *r, int seats)
-{
-	int n = r->count;
-
-	for (int i = 0; i < seats; i++)
-		n += has(r->stays, i);
-	return n;
-}
-
-/* The new group takes the old one's slots over, so nobody has to tell them anew. The agreement goes with it, for those who
- * have not heard of it yet. */
-static int found_heir(struct tt_agreement *a, tutti **out)
-{
-	struct tutti *old = a->group, *heir;
-	struct roll *r = a->roll;
-	int err = tt_group_heir(old, count_roll(r, old->n), &heir);
-
-	if (err)
-		return err;
-	heir->lineage = old->lineage;
-	heir->origin.uid = old->uid;
-	heir->origin.n = old->n;
-	heir->origin.roll = r;
-	a->roll = NULL;
-	seat_all(heir, old, r);
-	heir->uid = name_heir(old, r);
-	tt_agree_free(old);
-	tt_coll_begin_group(heir);
-	for (int i = 0; i < r->count; i++)
-		if (heir->me == 0) /* the others do when asked */
-			welcome(heir, &heir->job->members[r->of[i].rank]);
-	*out = heir;
-	return 0;
 }
 
 static int take_part(struct tutti *g, bool grow, tutti **out)
@@ -678,7 +689,9 @@ static int take_part(struct tutti *g, bool grow, tutti **out)
 	steer(a);
 	err = wait_for_answer(a);
 	a->calling = false;
-	return err ? err : found_heir(a, out);
+	if (!err)
+		*out = a->heir;
+	return err;
 }
 
 static bool has_arrived(void *arg) { return ((struct tt_job *)arg)->arrived; }

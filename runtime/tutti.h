@@ -69,8 +69,8 @@ int tutti_group_split(tutti *, int color, int key, tutti **part); /* a collectiv
                                                       * NULL. End it with tutti_leave; those left over end with the job */
 /* After -ECONNRESET or -ENOTCONN of a collective: all that are left of the group call this, agree on who they are although
  * some may die meanwhile, and go on in *left, in the old order. The old group is of no more use but to be ended. Who does
- * not call within a deadline is cut off. -EHOSTDOWN: fewer than half of the group are left here (or half, without its first
- * rank), and others may go on elsewhere: TUTTI_MINORITY=yes lets them; -ECONNRESET: the others went on without this one;
+ * not call within a deadline is cut off. -EHOSTDOWN: of those who have not left in order fewer than half are here (or half,
+ * without the first of them), and the others may go on elsewhere: TUTTI_MINORITY=yes lets them; -ECONNRESET: the others went on without this one;
  * -ESTALE: called before. */
 int tutti_group_shrink(tutti *, tutti **left);
 /* The same, and takes in those who have joined since (behind the others, tutti_late tells them): they call it too, with

@@ -253,7 +253,7 @@ static void check_survivors(const struct plan *p)
 	for (int i = 0; i < p->ranks; i++)
 		n += killed >> i & 1;
 	for (int i = 0; 2 * n < p->ranks && i < p->ranks; i++)
-		if (!(killed >> i & 1) && run.done[i] < p->rounds)
+		if (!(killed >> i & 1) && run.done[i] < p->rounds - 1) /* while it makes up for the last one, the others leave */
 			complain(i, "did %d of %d rounds, and only ranks %x of %d were killed", run.done[i], p->rounds, killed, p->ranks);
 }
 
