@@ -49,7 +49,7 @@ struct tt_agreement {
 	uint32_t ballot;            /* mine, as coordinator; 0: none */
 	bool proposing;
 	uint8_t *heard;             /* a bit for each seat: has reported, or accepted */
-	bool any_grow;
+	bool any_grow, impatient;   /* impatient: newcomers that do not call are waited for no more */
 	uint32_t best;              /* the highest ballot at which some reporter has accepted ... */
 	struct roll *best_roll;     /* ... this */
 	struct tt_timer retry;      /* after a refusal */
@@ -261,6 +261,20 @@ static uint32_t name_heir(const struct tutti *old, const struct roll *r)
 	return h ? h : 1;
 }
 
+/* The news of it may be on their way still. */
+static void know_newcomer(struct tt_job *job, uint32_t rank, uint32_t epoch)
+{
+	struct tt_member *m = &job->members[rank];
+
+	tt_late_grow(job, (int)rank + 1);
+	if (rank == (uint32_t)job->rank)
+		return;
+	if (m->epoch && tt_is_later(epoch, m->epoch))
+		tt_member_reborn(m, epoch);
+	else
+		tt_member_epoch(m, epoch);
+}
+
 static void seat_all(struct tutti *heir, const struct tutti *old, const struct roll *r)
 {
 	int n = 0;
@@ -268,8 +282,11 @@ static void seat_all(struct tutti *heir, const struct tutti *old, const struct r
 	for (int i = 0; i < old->n; i++)
 		if (has(r->stays, i))
 			tt_group_seat(heir, n++, old->seats[i].rank, old->seats[i].epoch, old->seats[i].slot);
-	for (int i = 0; i < r->count; i++)
+	for (int i = 0; i < r->count; i++) {
+		know_newcomer(heir->job, r->of[i].rank, r->of[i].epoch);
 		tt_group_seat(heir, n++, (int)r->of[i].rank, r->of[i].epoch, r->of[i].slot);
+		heir->job->members[r->of[i].rank].outside = false;
+	}
 }
 
 static int count_roll(const struct roll *r, int seats)
@@ -361,11 +378,32 @@ static bool all_heard(const struct tt_agreement *a)
 	return is_enough(a->group, a->heard);
 }
 
+static bool is_noted(const struct tt_job *job, const struct tt_member *m)
+{
+	for (int i = 0; i < job->newcomers; i++)
+		if (job->newcomer[i].rank == (uint32_t)m->rank && job->newcomer[i].epoch == m->epoch)
+			return true;
+	return false;
+}
+
 static bool is_waiting(const struct tt_job *job, const struct tt_newcomer *c)
 {
 	const struct tt_member *m = &job->members[c->rank];
 
 	return m->state < TT_LEFT && m->epoch == c->epoch;
+}
+
+/* Has somebody joined who has not called yet? */
+static bool somebody_is_due(const struct tt_agreement *a)
+{
+	const struct tt_job *job = a->group->job;
+
+	if (!a->any_grow || !a->group->lineage || a->impatient)
+		return false;
+	for (int i = 0; i < job->size; i++)
+		if (job->members[i].outside && job->members[i].state < TT_LEFT && !is_noted(job, &job->members[i]))
+			return true;
+	return false;
 }
 
 /* Those who have reported, and if somebody wants them those who wait outside. */
@@ -401,7 +439,7 @@ static void advance(struct tt_agreement *a)
 {
 	struct roll *r;
 
-	if (!a->ballot || !all_heard(a))
+	if (!a->ballot || !all_heard(a) || (!a->proposing && somebody_is_due(a)))
 		return;
 	if (a->proposing) {
 		tell(a, DECIDE, a->roll->stays, a->roll);
@@ -520,6 +558,15 @@ static int note_newcomer(struct tt_job *job, const struct tt_newcomer *c)
 	return 0;
 }
 
+static void steer_all(struct tt_job *job)
+{
+	tt_list_each(node, &job->groups) {
+		struct tutti *g = tt_container_of(node, struct tutti, link);
+		if (g->agreement)
+			steer(g->agreement);
+	}
+}
+
 /* It wants in. Perhaps it is in already, and has not heard of it. */
 static void take_arrival(struct tt_member *from, uint32_t epoch, struct tt_pack *p)
 {
@@ -536,6 +583,8 @@ static void take_arrival(struct tt_member *from, uint32_t epoch, struct tt_pack 
 		}
 	}
 	note_newcomer(from->job, &c); /* without memory it asks again */
+	from->outside = true;
+	steer_all(from->job);
 }
 
 /* Pieces of the group that I am in from now on. */
@@ -553,9 +602,10 @@ static void take_welcome(struct tt_job *job, uint32_t uid, uint32_t n, struct tt
 		return;
 	for (uint32_t i = first; i < first + count; i++) {
 		uint32_t rank = tt_get32(p), epoch = tt_get32(p), slot = tt_get16(p);
-		p->bad |= rank >= (uint32_t)job->size || slot >= TT_GROUPS;
+		p->bad |= rank >= (uint32_t)job->capacity || slot >= TT_GROUPS;
 		if (p->bad)
 			return;
+		know_newcomer(job, rank, epoch);
 		job->welcomed += g->seat_of[rank] < 0;
 		tt_group_seat(g, (int)i, (int)rank, epoch, (uint16_t)slot);
 	}
@@ -614,11 +664,7 @@ void tt_agree_message(struct tt_member *from, struct tt_pack *p)
 
 void tt_agree_member_down(struct tt_member *m)
 {
-	tt_list_each(node, &m->job->groups) {
-		struct tutti *g = tt_container_of(node, struct tutti, link);
-		if (g->agreement)
-			steer(g->agreement);
-	}
+	steer_all(m->job);
 	m->job->engine.news = true;
 }
 
@@ -645,6 +691,7 @@ static void give_up_some(struct tt_agreement *a)
 	int first = first_left(a);
 	bool proposing = a->proposing;
 
+	a->impatient = true;
 	for (int i = 0; i < g->n && a->proposing == proposing && !a->decided; i++) { /* with the last of them it goes on */
 		bool late = first == g->me ? !has(a->heard, i) && (!a->proposing || has(a->roll->stays, i)) : i == first;
 		if (late && i != g->me && !is_out(a, i))

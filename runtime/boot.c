@@ -67,17 +67,28 @@ static int place_from(const struct tt_settings *s, enum tt_setting rank, enum tt
 	return check_place(b, tt_setting_info[rank].variable, tt_setting_info[size].variable);
 }
 
+/* A new rank says how many the job was started with. */
+static int from_newcomer(const struct tt_settings *s, struct tt_boot *b)
+{
+	long n = 0;
+	int err = tt_setting_int(s, TT_SIZE, 2, INT32_MAX, &n);
+
+	b->unnumbered = true;
+	b->size = (int)n;
+	return err || n ? err : tt_fail(-EINVAL, "TUTTI_RANK is new and TUTTI_SIZE is not set: say how many ranks the job was started with");
+}
+
 static int from_tutti(const struct tt_settings *s, struct tt_boot *b)
 {
-	const char *boot = tt_setting(s, TT_BOOT);
+	const char *boot = tt_setting(s, TT_BOOT), *rank = tt_setting(s, TT_RANK);
 	long fd = -1;
-	int err = place_from(s, TT_RANK, TT_SIZE, b);
+	int err = rank && !strcmp(rank, "new") ? from_newcomer(s, b) : place_from(s, TT_RANK, TT_SIZE, b);
 
 	if (err || b->size == 1)
 		return err;
 	if (!boot)
 		return tt_fail(-EINVAL, "TUTTI_RANK and TUTTI_SIZE are set and TUTTI_BOOT is not: say where rank 0 listens, TUTTI_BOOT=HOST:PORT");
-	if (b->rank == 0 && (err = tt_setting_int(s, TT_BOOT_FD, 0, 1 << 20, &fd)))
+	if (b->rank == 0 && !b->unnumbered && (err = tt_setting_int(s, TT_BOOT_FD, 0, 1 << 20, &fd)))
 		return err;
 	if (fd >= 0 && fcntl((int)fd, F_GETFD) < 0)
 		return tt_fail(-EBADF, "TUTTI_BOOT_FD=%ld is not an open file: only `tutti run` sets it", fd);
@@ -109,7 +120,8 @@ static int from_program(const tutti_config *c, struct tt_boot *b)
 {
 	int err;
 
-	b->rank = c->rank;
+	b->unnumbered = c->rank == TUTTI_NEW_RANK;
+	b->rank = b->unnumbered ? 0 : c->rank;
 	b->size = c->ranks;
 	if ((err = check_place(b, "tutti_config.rank", "tutti_config.ranks")))
 		return err;
@@ -202,13 +214,16 @@ void tt_boot_card(struct tt_member *m, struct tt_pack *p)
 	char addr[96], text[40];
 
 	tt_get64(&again);
+	tt_get32(&again);
 	tt_get_text(&again, addr, sizeof addr);
 	p->bad |= m->job->rank != 0 || m->job->node_list || again.bad;
 	if (p->bad)
 		return;
 	if (!m->host) {
 		tt_card_take(p, m);
-		if (!p->bad)
+		if (!p->bad && m->job->joined)
+			tt_late_admit(m);
+		else if (!p->bad)
 			deal_if_complete(m->job);
 	} else if (strcmp(addr, known)) {
 		snprintf(text, sizeof text, "rank %d is already taken", m->rank);
@@ -232,7 +247,10 @@ void tt_boot_table(struct tt_member *m, struct tt_pack *p)
 		return;
 	if (zero->link)
 		zero->link->used = false; /* all that I have sent there was my card */
-	tt_tree_deal(job);
+	if (job->late)
+		job->dealt = tt_now(); /* nobody waits below me */
+	else
+		tt_tree_deal(job);
 }
 
 static void try_again(struct tt_timer *t)
@@ -245,7 +263,7 @@ static void try_again(struct tt_timer *t)
 
 /* Where nobody says when a rank begins to listen (rank 0 at its rendezvous, all in a node list), the first connection is
  * tried for a whole deadline. Everybody asks again at times of its own. */
-bool tt_boot_retry(struct tt_member *m)
+bool tt_boot_retry(struct tt_member *m, uint64_t patience)
 {
 	uint64_t now = tt_now(), wait;
 	uint8_t chance;
@@ -253,7 +271,7 @@ bool tt_boot_retry(struct tt_member *m)
 	if (!m->job->node_list && (m->job->joined || m->rank != 0))
 		return false;
 	if (!m->tries++)
-		m->patience = now + m->job->deadline;
+		m->patience = now + patience;
 	if (now >= m->patience)
 		return false;
 	tt_entropy(&chance, 1);

@@ -51,20 +51,34 @@ void tt_text_free(struct tt_job *job)
 
 void tt_card_put(struct tt_pack *p, const struct tt_member *m)
 {
-	tt_put64(p, m->host);
-	tt_put_text(p, m->addr);
+	bool out = m->job->joined && m->state >= TT_LEFT; /* for those who come late */
+
+	tt_put64(p, m->host ? m->host : 1);
+	tt_put32(p, out ? 0 : m->epoch);
+	tt_put_text(p, out ? "" : m->addr);
+}
+
+static void card_of_the_gone(struct tt_member *m)
+{
+	if (m->state == TT_AWAY)
+		tt_member_gone(m, -ENOTCONN, "rank %d had gone before this rank joined", m->rank);
 }
 
 void tt_card_take(struct tt_pack *p, struct tt_member *m)
 {
 	struct tt_job *job = m->job;
 	uint64_t host = tt_get64(p);
+	uint32_t epoch = tt_get32(p);
 	char addr[96];
 
 	tt_get_text(p, addr, sizeof addr);
 	p->bad |= !host;
 	if (p->bad || m->host)
 		return;
+	if (epoch)
+		tt_member_epoch(m, epoch);
+	else
+		card_of_the_gone(m);
 	m->host = host;
 	job->carded++;
 	if (!*m->addr) /* rank 0 was reached where it was said to be: that address stays */

@@ -16,6 +16,7 @@ static void say_down(struct tt_member *to, const struct tt_member *gone, int err
 
 	tt_put8(&p, TT_DOWN);
 	tt_put32(&p, (uint32_t)gone->rank);
+	tt_put32(&p, gone->epoch);
 	tt_put32(&p, (uint32_t)-err);
 	tt_put_text(&p, why);
 	tt_send(to, bytes, (size_t)(p.at - bytes), NULL, 0);
@@ -117,14 +118,15 @@ bool tt_group_all_told(void *arg)
 void tt_group_down(struct tt_member *from, struct tt_pack *p)
 {
 	struct tt_job *job = from->job;
-	uint32_t rank = tt_get32(p), err = tt_get32(p);
+	uint32_t rank = tt_get32(p), epoch = tt_get32(p), err = tt_get32(p);
 	char why[200];
 
 	tt_get_text(p, why, sizeof why);
-	if (p->bad || rank >= (uint32_t)job->size || err == 0 || err > 4095) {
-		p->bad = true;
+	p->bad |= rank >= (uint32_t)job->capacity || err == 0 || err > 4095;
+	if (p->bad || rank >= (uint32_t)job->size)
 		return;
-	}
+	if (job->members[rank].epoch && epoch != job->members[rank].epoch)
+		return; /* of another life of it */
 	if (rank == (uint32_t)job->rank) { /* the others go on without me: nobody needs to hear it from here */
 		from->untold = true;
 		tt_member_gone(from, -ECONNRESET, "rank %d has cut off this process: %s", from->rank, why);

@@ -127,7 +127,11 @@ static int resolve_settings(struct tt_job *job, const tutti_config *given, struc
 	job->deadline = (uint64_t)deadline * TT_MS;
 	job->rank = boot->rank;
 	job->size = boot->size;
-	job->launched = job->capacity = job->size;
+	job->launched = job->size;
+	job->capacity = job->size + (job->size > 1 && !boot->nodes ? (int)tt_max(16, (size_t)job->size / 2) : 0);
+	job->unnumbered = boot->unnumbered;
+	if (job->unnumbered)
+		job->rank = job->capacity - 1; /* until it has a number */
 	job->epoch = choose_epoch();
 	return read_minority(job);
 }
@@ -135,19 +139,19 @@ static int resolve_settings(struct tt_job *job, const tutti_config *given, struc
 static int make_members(struct tt_job *job, const struct tt_boot *boot)
 {
 	char addr[96];
+	int size = job->size;
 
-	job->members = calloc((size_t)job->size, sizeof *job->members);
+	job->members = calloc((size_t)job->capacity, sizeof *job->members);
 	if (!job->members)
-		return tt_fail(-ENOMEM, "no memory for %d ranks", job->size);
-	for (int i = 0; i < job->size; i++) {
-		struct tt_member *m = &job->members[i];
-		m->job = job;
-		m->rank = i;
-		m->addr = m->why = "";
-		if (boot->nodes) {
-			snprintf(addr, sizeof addr, "tcp:%s", boot->nodes[i].address);
-			m->addr = tt_text_keep(job, addr);
-		}
+		return tt_fail(-ENOMEM, "no memory for %d ranks", job->capacity);
+	job->size = 0;
+	tt_late_grow(job, size);
+	job->members[job->rank].job = job;
+	job->members[job->rank].rank = job->rank;
+	job->members[job->rank].epoch = job->epoch;
+	for (int i = 0; boot->nodes && i < job->size; i++) {
+		snprintf(addr, sizeof addr, "tcp:%s", boot->nodes[i].address);
+		job->members[i].addr = tt_text_keep(job, addr);
 	}
 	return 0;
 }
@@ -162,7 +166,7 @@ static int make_group(struct tt_job *job)
 	job->all->uid = ALL;
 	job->all->lineage = true;
 	for (int i = 0; i < job->size; i++)
-		tt_group_seat(job->all, i, i, 0, job->all->slot);
+		tt_group_seat(job->all, i, i, job->members[i].epoch, job->all->slot);
 	return 0;
 }
 
@@ -220,7 +224,9 @@ static int open_net(struct tt_job *job, const struct tt_boot *boot, const char *
 	c.timeout_ms = (unsigned)(job->deadline / TT_MS);
 	if ((err = read_ports(&job->settings, c.ports)) || (err = check_secret(job, boot, c.secret)))
 		return err;
-	if (job->rank == 0 && boot->listen_fd >= 0)
+	if (boot->unnumbered)
+		c.listen = NULL;
+	else if (job->rank == 0 && boot->listen_fd >= 0)
 		c.listen_fd = boot->listen_fd;
 	else if (boot->nodes)
 		c.listen = boot->nodes[job->rank].address;
@@ -300,10 +306,12 @@ static int set_up(struct tt_job *job, const struct tt_boot *boot)
 	tt_enter(job);
 	if (!(err = count_local(job)))
 		err = choose_spinning(job);
+	if (!err)
+		err = tt_late_settle(job);
 	job->joined = !err;
 	if (!err)
 		tt_beat_start(job);
-	for (int i = 0; !err && i < job->size; i++) /* who was lost while joining is told of now */
+	for (int i = 0; !err && !job->late && i < job->size; i++) /* who was lost while joining is told of now */
 		if (job->members[i].state == TT_GONE)
 			tt_group_tell(&job->members[i]);
 	tt_exit(job);

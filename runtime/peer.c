@@ -285,8 +285,8 @@ void tt_member_connect(struct tt_member *m)
 	struct tt_net *net;
 	int err;
 
-	if (m->state != TT_AWAY)
-		return;
+	if (m->state != TT_AWAY || (!*m->addr && job->joined))
+		return; /* a newcomer: news of where it is are on their way */
 	m->state = TT_CONNECTING;
 	net = net_for(job, m->addr);
 	if (!net) {
@@ -381,28 +381,26 @@ static void say_hello(struct tt_link *l)
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 
 	tt_put8(&p, TT_HELLO);
-	tt_put32(&p, (uint32_t)l->job->rank);
+	tt_put32(&p, l->job->unnumbered ? TT_NEW_RANK : (uint32_t)l->job->rank);
 	tt_put32(&p, (uint32_t)l->job->launched);
 	tt_put32(&p, l->job->epoch);
 	tt_put8(&p, !l->job->joined);
 	send_raw(l, bytes, (size_t)(p.at - bytes));
 }
 
-static bool say_welcome(struct tt_link *l)
+static bool say_welcome(struct tt_link *l, const struct tt_member *to)
 {
-	uint8_t bytes[5];
+	uint8_t bytes[9];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 
 	tt_put8(&p, TT_WELCOME);
 	tt_put32(&p, l->job->epoch);
+	tt_put32(&p, (uint32_t)to->rank);
 	return send_raw(l, bytes, sizeof bytes);
 }
 
-/* Of a rank's epochs; they wrap around. */
-static bool is_later(uint32_t a, uint32_t b) { return (int32_t)(a - b) > 0; }
-
 /* Who of an older life is heard of now has no say any more. False: the epoch is an earlier life's. */
-static bool know_epoch(struct tt_member *m, uint32_t epoch)
+bool tt_member_epoch(struct tt_member *m, uint32_t epoch)
 {
 	if (!m->epoch) {
 		tt_group_epoch(m, epoch);
@@ -423,10 +421,16 @@ void tt_member_reborn(struct tt_member *m, uint32_t epoch)
 	tt_member_free(m);
 	m->heard = m->patience = 0;
 	m->tries = 0;
+	m->addr = "";
+	m->job->carded -= m->host != 0;
+	m->host = 0;
+	m->fed = false;
+	m->telling = 0;
 	tt_window_reborn(m);
 }
 
-static void refuse(struct tt_link *l, enum tt_level level, const char *why)
+/* again: it may be right in a moment. */
+static void refuse(struct tt_link *l, enum tt_level level, bool again, const char *why)
 {
 	uint8_t bytes[64];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
@@ -434,13 +438,14 @@ static void refuse(struct tt_link *l, enum tt_level level, const char *why)
 	tt_log(level, "refused a process at %s: %s", l->peer->addr, why);
 	tt_stats_count(&l->job->stats.own, TUTTI_STAT_REFUSED, 0);
 	tt_put8(&p, TT_REFUSED);
+	tt_put8(&p, again);
 	tt_put_text(&p, why);
 	send_raw(l, bytes, (size_t)(p.at - bytes));
 }
 
 void tt_member_refuse(struct tt_member *m, const char *why)
 {
-	refuse(m->link, TT_WARN, why);
+	refuse(m->link, TT_WARN, false, why);
 	m->link->member = NULL;
 	m->link = NULL;
 	m->state = TT_AWAY;
@@ -451,18 +456,24 @@ struct hello {
 	bool joining; /* and not a member that uses another one for the first time */
 };
 
+/* Than the one known, and a later one. */
+static bool is_another_life(const struct tt_member *m, const struct hello *h) { return m->epoch && tt_is_later(h->epoch, m->epoch); }
+
 /* Short sentences: they travel. */
 static const char *fault_of_hello(const struct tt_job *job, const struct hello *h, char *text, size_t room)
 {
 	const struct tt_member *m = h->rank < (uint32_t)job->size ? &job->members[h->rank] : NULL;
 
-	if (h->launched != (uint32_t)job->launched)
+	if (h->rank == TT_NEW_RANK)
+		snprintf(text, room, job->rank ? "new ranks come in at rank 0" : job->joined ? "there is no room for more ranks" : "not all ranks have joined");
+	else if (h->launched != (uint32_t)job->launched)
 		snprintf(text, room, "it counts %u ranks, rank %d counts %d", h->launched, job->rank, job->launched);
 	else if (!m)
 		snprintf(text, room, "its rank %u is not below %d", h->rank, job->size);
-	else if (m->rank == job->rank || (m->state == TT_UP && (m->epoch == h->epoch || h->joining)))
+	else if (m->rank == job->rank || (m->state == TT_UP && m->epoch == h->epoch) || (job->joined && h->joining && is_another_life(m, h)) ||
+	         (!job->joined && m->state == TT_UP))
 		snprintf(text, room, "rank %u is already taken", h->rank);
-	else if (m->epoch && is_later(m->epoch, h->epoch))
+	else if (m->epoch && tt_is_later(m->epoch, h->epoch))
 		snprintf(text, room, "rank %u has a later life", h->rank);
 	else if (m->state >= TT_LEFT && (m->epoch == h->epoch || !m->epoch || !job->joined))
 		snprintf(text, room, "rank %u is gone for good", h->rank);
@@ -471,14 +482,42 @@ static const char *fault_of_hello(const struct tt_job *job, const struct hello *
 	return text;
 }
 
+/* A later life of it ends the earlier one, unless that may be alive and this one is about to join: then it is looked after. */
+static struct tt_member *who_comes(struct tt_job *job, struct hello *h)
+{
+	struct tt_member *m = h->rank == TT_NEW_RANK ? tt_late_number(job) : NULL;
+
+	if (h->rank == TT_NEW_RANK && !m)
+		return NULL;
+	if (m)
+		h->rank = (uint32_t)m->rank;
+	if (h->launched != (uint32_t)job->launched || h->rank >= (uint32_t)job->capacity)
+		return h->rank < (uint32_t)job->size ? &job->members[h->rank] : NULL;
+	if (job->joined && !h->joining)
+		tt_late_grow(job, (int)h->rank + 1); /* news of it are on their way */
+	if (h->rank >= (uint32_t)job->size)
+		return NULL;
+	m = &job->members[h->rank];
+	if (!job->joined || m->rank == job->rank || !is_another_life(m, h))
+		return m;
+	if (h->joining && m->state < TT_LEFT)
+		tt_member_connect(m);
+	else
+		tt_member_reborn(m, h->epoch);
+	return m;
+}
+
 static void take_welcome(struct tt_link *l, struct tt_pack *p)
 {
 	struct tt_member *m = l->member;
-	uint32_t epoch = tt_get32(p);
+	uint32_t epoch = tt_get32(p), rank = tt_get32(p);
 
+	if (!p->bad && l->job->unnumbered && rank < (uint32_t)l->job->capacity - 1)
+		tt_late_take_number(l->job, (int)rank);
+	p->bad |= rank != (uint32_t)l->job->rank;
 	if (p->bad || !epoch)
 		tt_member_gone(m, -EPROTO, "rank %d answered a greeting with nonsense", m->rank);
-	else if (!know_epoch(m, epoch) && !is_later(epoch, m->epoch))
+	else if (!tt_member_epoch(m, epoch) && !tt_is_later(epoch, m->epoch))
 		tt_member_gone(m, -ECONNRESET, "rank %d answered as an earlier life of itself", m->rank);
 	else if (m->epoch != epoch) {
 		tt_member_gone(m, -ECONNRESET, "rank %d has started anew", m->rank); /* its own greeting comes, or news of it */
@@ -495,28 +534,25 @@ static void take_hello(struct tt_link *l, struct tt_pack *p)
 	char text[56];
 
 	if (p->bad || l->mine || l->member || !h.epoch) {
-		refuse(l, TT_WARN, "its greeting makes no sense");
+		refuse(l, TT_WARN, false, "its greeting makes no sense");
 		return;
 	}
-	struct tt_member *m = h.rank < (uint32_t)job->size ? &job->members[h.rank] : NULL;
-	if (m && m->epoch && job->joined && !(m->state == TT_UP && h.joining) && h.launched == (uint32_t)job->launched && m->rank != job->rank &&
-	    is_later(h.epoch, m->epoch))
-		tt_member_reborn(m, h.epoch);
-	if (m && m->state == TT_UP && m->link->mine && job->rank < m->rank) {
+	struct tt_member *m = who_comes(job, &h);
+	if (m && m->state == TT_UP && m->link->mine && job->rank < m->rank && !is_another_life(m, &h)) {
 		send_raw(l, &busy, 1); /* we crossed, and mine was there first */
 		return;
 	}
 	if (fault_of_hello(job, &h, text, sizeof text)) {
-		refuse(l, m && m->state >= TT_LEFT ? TT_INFO : TT_WARN, text); /* a greeting may come later than the goodbye */
+		refuse(l, m && m->state >= TT_LEFT ? TT_INFO : TT_WARN, m && h.joining && is_another_life(m, &h), text); /* a greeting may come later than the goodbye */
 		return;
 	}
 	if (m->state == TT_CONNECTING && m->link && job->rank < m->rank) {
 		send_raw(l, &busy, 1);
 		return;
 	}
-	if (!say_welcome(l))
+	if (!say_welcome(l, m))
 		return;
-	know_epoch(m, h.epoch);
+	tt_member_epoch(m, h.epoch);
 	tt_timer_stop(&m->retry);
 	if (m->state == TT_PARTING)
 		forget_link(m);
@@ -525,9 +561,15 @@ static void take_hello(struct tt_link *l, struct tt_pack *p)
 
 static void take_refusal(struct tt_link *l, struct tt_pack *p)
 {
+	bool again = tt_get8(p);
 	char text[64];
 
 	tt_get_text(p, text, sizeof text);
+	if (again && !l->job->joined && l->member && l->member->link == l && tt_boot_retry(l->member, l->job->deadline / 2)) {
+		l->member->link = NULL;
+		tt_link_doom(l);
+		return;
+	}
 	if (!l->job->joined && !l->job->join_err) {
 		l->job->join_err = -EPERM;
 		snprintf(l->job->join_why, sizeof l->job->join_why, "%s refused this process as rank %d: %s", l->peer->addr, l->job->rank, text);
@@ -578,6 +620,8 @@ static void member_message(struct tt_member *m, enum tt_message_type type, struc
 	tt_stats_count(&m->stats, TUTTI_STAT_MESSAGE_IN, tt_pack_left(p) + 1);
 	switch (type) {
 	case TT_CARD: tt_boot_card(m, p); break;
+	case TT_LATE: tt_late_told(m, p); break;
+	case TT_NEWS: tt_late_news(m, p); break;
 	case TT_TABLE: tt_boot_table(m, p); break;
 	case TT_BYE: take_bye(m, p); break;
 	case TT_PING:
@@ -673,7 +717,7 @@ static void lost(struct tt_member *m, struct tt_link *l, int err)
 	else if (connected) {
 		m->untold = true;
 		tt_member_gone(m, -ECONNRESET, "rank %d (%s) went down: %s", m->rank, l->peer->addr, reason(l, "its connection broke"));
-	} else if (m->state == TT_CONNECTING && err == -EHOSTUNREACH && tt_boot_retry(m))
+	} else if (m->state == TT_CONNECTING && err == -EHOSTUNREACH && tt_boot_retry(m, m->job->deadline))
 		m->link = NULL;
 	else if (m->state == TT_CONNECTING) {
 		m->untold = err == -ECONNRESET; /* it was there, and hung up on me */

@@ -142,6 +142,7 @@ struct tt_job {
 	int launched;               /* how many ranks it was started with: all must agree */
 	int capacity;               /* how many members there is room for: `size` of them are known */
 	uint32_t epoch;             /* which life of this rank */
+	bool unnumbered;            /* it wants to be a new rank, and has no number yet */
 	bool late;                  /* it has joined a job that was under way, and is in no group of it until that grows */
 	struct tutti *arriving;     /* late: the group that it will be in, ... */
 	int welcomed;               /* ... how many of its seats are known, ... */
@@ -167,6 +168,7 @@ struct tt_newcomer { /* a rank that has joined a job under way */
 };
 struct tt_boot { /* how this process finds its job */
 	int rank, size;
+	bool unnumbered;            /* a new rank of a job under way: `rank` is not known yet */
 	char address[96];           /* where rank 0 listens; "" with a node list or alone */
 	int listen_fd;
 	struct tt_node *nodes;      /* `size` of them, or NULL */
@@ -180,11 +182,11 @@ int tt_boot_meet(struct tt_job *, const struct tt_boot *);  /* exchanges address
 void tt_boot_card(struct tt_member *, struct tt_pack *);   /* messages of the rendezvous */
 void tt_boot_table(struct tt_member *, struct tt_pack *);
 void tt_boot_gone(struct tt_member *);                     /* it may have owed others the table */
-bool tt_boot_retry(struct tt_member *);                    /* it was not reached: will it be tried again in a moment? */
+bool tt_boot_retry(struct tt_member *, uint64_t patience);  /* it was not reached: will it be tried again in a moment? patience: for how long in all */
 
 /* ---- boot_tree.c: how the table of addresses goes out ---- */
 
-enum { TT_CARD_MAX = 8 + 1 + 95 };
+enum { TT_CARD_MAX = 8 + 4 + 1 + 95 };
 void tt_card_put(struct tt_pack *, const struct tt_member *);
 void tt_card_take(struct tt_pack *, struct tt_member *);   /* a known one stays as it is */
 void tt_tree_deal(struct tt_job *);                        /* all cards are here: to those below me */
@@ -197,7 +199,7 @@ void tt_text_free(struct tt_job *);
 
 enum tt_message_type { /* the first byte of every message between members; docs/wire.md has the rest */
 	TT_HELLO = 1, TT_WELCOME, TT_BUSY, TT_REFUSED, TT_CARD, TT_TABLE, TT_BYE,
-	TT_PING, TT_PONG, TT_DOWN, TT_ASK, TT_ANSWER, TT_CLOSED, TT_DATA, TT_REVOKE, TT_AGREE, TT_PART,
+	TT_PING, TT_PONG, TT_DOWN, TT_ASK, TT_ANSWER, TT_CLOSED, TT_DATA, TT_REVOKE, TT_AGREE, TT_PART, TT_LATE, TT_NEWS,
 };
 
 enum tt_member_state {
@@ -246,6 +248,7 @@ struct tt_member {
 	uint32_t started, started_in; /* how many collectives it has started, as last heard, and in which group (its uid) */
 	int err;                    /* LEFT, GONE: what later uses return ... */
 	const char *why;            /* ... and why: "" until then */
+	bool outside;               /* it has joined a job under way, and no group has let it in */
 	bool silent;                /* GONE, because it met a deadline */
 	bool untold;                /* the others are to hear soon that its connection broke */
 	bool fed;                   /* has heard from here of everyone who is gone */
@@ -261,6 +264,7 @@ void tt_member_connect(struct tt_member *);          /* unless it is connected o
 void tt_post(struct tt_member *, struct tt_post *);  /* connects if needed; done() follows in any case, from a later turn */
 void tt_send(struct tt_member *, const void *head, size_t len, const void *body, size_t body_len); /* a message; bytes are copied. A lost one
                                                       * is no error: its member is gone then */
+bool tt_member_epoch(struct tt_member *, uint32_t epoch); /* whoever has it speaks; false: it is another life of it */
 void tt_member_reborn(struct tt_member *, uint32_t epoch); /* a later life of it: ends the one known, if that has not ended yet */
 void tt_member_nudge(struct tt_member *);            /* what it has been sent is acknowledged at once */
 void tt_member_gone(struct tt_member *, int err, const char *fmt, ...) TT_FORMAT(3, 4); /* ends everything that waits for it */
@@ -444,6 +448,19 @@ int tt_stats_listen(struct tt_job *);                 /* to the signal; without 
 void tt_stats_deafen(struct tt_job *);                /* before the background thread's eventfd is closed */
 bool tt_stats_asked(const struct tt_job *);          /* has a signal come that is not answered? No gate */
 void tt_stats_look(struct tt_job *);                  /* the background thread: has a signal come? Lets go of the gate to write */
+
+/* ---- late.c: ranks that join a job under way ---- */
+
+#define TT_NEW_RANK UINT32_MAX /* in a HELLO: give me a number */
+static inline bool tt_is_later(uint32_t a, uint32_t b) { return (int32_t)(a - b) > 0; } /* of a rank's epochs; they wrap around */
+
+void tt_late_grow(struct tt_job *, int size);        /* so many ranks are known, at most job->capacity */
+struct tt_member *tt_late_number(struct tt_job *);   /* the next rank, for a new one; NULL: not here, not yet, or no room */
+void tt_late_take_number(struct tt_job *, int rank); /* mine */
+void tt_late_admit(struct tt_member *);
+void tt_late_told(struct tt_member *from, struct tt_pack *);
+void tt_late_news(struct tt_member *from, struct tt_pack *);
+int tt_late_settle(struct tt_job *);                 /* once all addresses are known */
 
 /* ---- reduce.c ---- */
 

@@ -40,13 +40,18 @@ typedef struct tutti_config { /* zero or NULL: from the environment, else the de
 	const char *transports;   /* "tcp": which may be used, best first, separated by commas */
 	const char *secret;       /* the job's shared secret, at least 16 bytes */
 	int deadline_ms;          /* how long a blocking call waits for a silent rank */
-	int rank, ranks;          /* with `boot`: this process's rank, and how many there are */
+	int rank, ranks;          /* with `boot`: this process's rank (or TUTTI_NEW_RANK), and with how many the job starts */
 	const char *boot;         /* "HOST:PORT" where rank 0 listens; NULL: rank and ranks are not looked at */
 } tutti_config;
 
+#define TUTTI_NEW_RANK (-1)
+
 /* The job. tutti_join(NULL, &job) takes everything from the launcher: TUTTI_RANK, TUTTI_SIZE and TUTTI_BOOT (as `tutti
  * run` sets them), torchrun's variables, or TUTTI_CONFIG; with none of them it is a job of one. It returns when every
- * rank has joined (with a node list: at once), or with -ETIMEDOUT at the deadline. */
+ * rank has joined (with a node list: at once), or with -ETIMEDOUT at the deadline. While the job runs, a rank that has gone
+ * or left may join again, and so may new ones (TUTTI_RANK=new, or TUTTI_NEW_RANK; half as many again as the job was started
+ * with, but at least 16), as long as rank 0 lives. They can use all windows at once; they are a group of their own until the
+ * others take them in: tutti_group_grow. */
 int tutti_join(const tutti_config *, tutti **job);
 void tutti_leave(tutti *);            /* finishes what was started, tells the others, frees all; NULL is allowed. Of a part of
                                        * the job: finishes what was started there, and ends that group alone */
@@ -74,8 +79,9 @@ int tutti_group_split(tutti *, int color, int key, tutti **part); /* a collectiv
  * -ESTALE: called before. */
 int tutti_group_shrink(tutti *, tutti **left);
 /* The same, and takes in those who have joined since (behind the others, tutti_late tells them): they call it too, with
- * what tutti_join gave them. -ETIMEDOUT on such a rank: the others have not called it yet. */
+ * what tutti_join gave them, and are waited for a deadline. -ETIMEDOUT on such a rank: the others have not called it. */
 int tutti_group_grow(tutti *, tutti **grown);
+int tutti_late(const tutti *);                        /* 1: this rank has joined a job under way */
 int tutti_group_member(const tutti *, int i);         /* the rank in the job of this group's rank i; -EINVAL */
 
 /* Who comes and goes, in the whole job. watch gives a descriptor that is readable while there are changes that nobody has

@@ -16,7 +16,7 @@ floor_and_room() {
 	gpu/*)					echo 1 gpu ;;
 	transport/*)				echo 1 transport ;;
 	runtime/tutti.h | runtime/runtime.h | runtime/engine.c | runtime/job.c | runtime/boot*.c | runtime/config.c | \
-	runtime/peer.c | runtime/request.c | runtime/group.c | runtime/agree.c | runtime/beat.c | runtime/watch.c | runtime/signal.c | \
+	runtime/peer.c | runtime/request.c | runtime/group.c | runtime/agree.c | runtime/late.c | runtime/beat.c | runtime/watch.c | runtime/signal.c | \
 	runtime/place.c | runtime/window.c | runtime/stage.c)
 						echo 2 engine ;;
 	runtime/reduce*.[ch] | runtime/split.c | runtime/collective.c | runtime/allreduce.c | runtime/table.c | runtime/updater.c | \

@@ -22,6 +22,7 @@ struct ranks { /* one run */
 	const char *allreduce;       /* the algorithm; NULL: auto */
 	void (*program)(tutti *job); /* every rank runs it between joining and leaving */
 	char boot[32];
+	bool left[16];               /* ranks whose program has left its job itself */
 	atomic_int failures;
 };
 
@@ -45,8 +46,26 @@ static inline void run_joined(struct ranks *run, tutti *job)
 {
 	if (run->allreduce)
 		tt_settings_set(&job->job->settings, TT_ALLREDUCE, run->allreduce, "test");
+	int rank = tutti_rank(job);
+
 	run->program(job);
+	if (rank >= 16 || !run->left[rank])
+		tutti_leave(job);
+}
+
+/* This rank leaves, and comes in again, as `rank` or as a new one. Its program leaves that job by itself. */
+static inline int join_again(tutti *job, int rank, tutti **again)
+{
+	struct ranks *run = tt_world ? sim_run_now : this_run;
+	tutti_config c = { .size = sizeof c, .rank = rank, .ranks = run->size, .boot = tt_world ? "sim:0" : run->boot, .deadline_ms = run->deadline_ms };
+
+	run->left[tutti_rank(job)] = true;
 	tutti_leave(job);
+	if (tt_world)
+		tt_sim_sleep(100 * TT_MS);
+	else
+		usleep(100000); /* a later life has a later epoch: 64ths of a second */
+	return tutti_join(&c, again);
 }
 
 static inline void sim_rank(int rank, void *arg)

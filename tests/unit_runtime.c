@@ -977,7 +977,59 @@ static void program_shrink_without(tutti *job)
 
 static void test_shrink_without(void) { on_wires(program_shrink_without, four, 300, NULL); }
 
+/* The last rank leaves and comes back, as itself or as a new one; the others go on without it, and then with it. */
+static void come_back(tutti *job, int as, int rank)
+{
+	int ranks[9] = { 0, 1, 2, 3, 4, 5, 6, 7 }, n = tutti_size(job), me = tutti_rank(job);
+	tutti *again = NULL, *left = NULL, *g = NULL;
+	tutti_change c = { .size = sizeof c };
+	tutti_window *w;
+	uint64_t x = 0;
+	float y = 1;
+
+	ranks[n - 1] = rank;
+	if (me == n - 1) {
+		CHECK(join_again(job, as, &again) == 0);
+		if (!again)
+			return;
+		CHECK(tutti_late(again) == 1 && tutti_size(again) == 1 && tutti_group_member(again, 0) == rank);
+		CHECK(tutti_window_open(again, "w", &x, 8, &w) == 0);
+		CHECK(tutti_wait_notify(w, 0, 7, 1, -1) == 0);
+		CHECK(x == 42);
+		CHECK(tutti_group_grow(again, &g) == 0);
+		if (g)
+			check_group(g, ranks, n, 5);
+		if (g)
+			check_group(g, ranks, n, 30000);
+		tutti_leave(again);
+		return;
+	}
+	CHECK(tutti_late(job) == 0);
+	CHECK(tutti_group_watch(job, NULL, NULL) >= (tt_world ? -1 : 0));
+	CHECK(tutti_allreduce(job, &y, 1, TUTTI_F32, TUTTI_SUM, NULL) != 0);
+	CHECK(tutti_group_shrink(job, &left) == 0);
+	while (tutti_group_next(job, &c) != 1 || c.what != TUTTI_JOINED)
+		pass_time(5 * TT_MS);
+	CHECK(c.rank == rank);
+	if (me == 0) {
+		uint64_t v = 42;
+		CHECK(tutti_window_open(job, "w", &x, 8, &w) == 0);
+		CHECK(tutti_put_notify(w, rank, 0, &v, 8, 7, NULL) == 0);
+	}
+	CHECK(tutti_group_grow(left, &g) == 0);
+	if (g)
+		check_group(g, ranks, n, 5);
+	if (g)
+		check_group(g, ranks, n, 30000);
+}
+
+static void program_rejoin(tutti *job) { come_back(job, tutti_size(job) - 1, tutti_size(job) - 1); }
+static void program_newcomer(tutti *job) { come_back(job, TUTTI_NEW_RANK, tutti_size(job)); }
+static void test_rejoin(void) { on_wires(program_rejoin, five_down, 2000, NULL); }
+static void test_newcomer(void) { on_wires(program_newcomer, five_down, 2000, NULL); }
+
 static CU_TestInfo group_tests[] = {
+	{ "a rank comes back", test_rejoin }, { "a new rank", test_newcomer },
 	{ "shrink", test_shrink }, { "shrink without one that does not come", test_shrink_without },
 	{ "split", test_split }, { "two groups at once", test_two_groups }, { "a part goes on", test_part_goes_on },
 	{ "as many groups as there can be", test_many_groups }, CU_TEST_INFO_NULL,

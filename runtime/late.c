@@ -1,0 +1,139 @@
+/* late.c - ranks that join a job under way: one that was started again under its old rank, or a new one
+ *
+ * They come in at rank 0, which gives new ones the next number. It sends them the table of all, and the news to all.
+ *
+ *      newcomer -- HELLO, joining --> rank 0          newcomer <-- WELCOME, LATE, TABLE -- rank 0
+ *      newcomer -- CARD ------------> rank 0          all the others <-- NEWS {rank, card} -- rank 0
+ *
+ * From then on it can use everyone's windows. It is in no group until those in one let it in: agree.c.
+ */
+#include "runtime.h"
+#include <string.h>
+
+/* Ranks up to there are known from now on; nobody is more than the room that was made when the job began. */
+void tt_late_grow(struct tt_job *job, int size)
+{
+	for (; job->size < size; job->size++) {
+		struct tt_member *m = &job->members[job->size];
+		m->job = job;
+		m->rank = job->size;
+		m->addr = m->why = "";
+	}
+}
+
+struct tt_member *tt_late_number(struct tt_job *job)
+{
+	if (job->rank != 0 || !job->joined || job->size == job->capacity)
+		return NULL;
+	tt_late_grow(job, job->size + 1);
+	return &job->members[job->size - 1];
+}
+
+/* Mine: until now I stood at the end of the room. */
+void tt_late_take_number(struct tt_job *job, int rank)
+{
+	struct tt_member *from = &job->members[job->rank], *to = &job->members[rank];
+
+	tt_late_grow(job, rank + 1);
+	to->host = from->host;
+	to->addr = from->addr;
+	to->epoch = from->epoch;
+	memset(from, 0, sizeof *from);
+	job->rank = rank;
+	job->unnumbered = false;
+}
+
+static void send_news(struct tt_member *to, const struct tt_member *of)
+{
+	uint8_t bytes[5 + TT_CARD_MAX];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	tt_put8(&p, TT_NEWS);
+	tt_put32(&p, (uint32_t)of->rank);
+	tt_card_put(&p, of);
+	tt_send(to, bytes, (size_t)(p.at - bytes), NULL, 0);
+}
+
+/* It has been welcomed, and its card is in. */
+void tt_late_admit(struct tt_member *m)
+{
+	struct tt_job *job = m->job;
+	uint8_t bytes[5];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	tt_put8(&p, TT_LATE);
+	tt_put32(&p, (uint32_t)job->size);
+	tt_send(m, bytes, sizeof bytes, NULL, 0);
+	tt_tree_deal_to(m);
+	for (int i = 1; i < job->size; i++)
+		if (i != m->rank && job->members[i].state < TT_LEFT)
+			send_news(&job->members[i], m);
+	m->outside = true;
+	tt_watch_tell(job, m, TUTTI_JOINED);
+}
+
+void tt_late_told(struct tt_member *from, struct tt_pack *p)
+{
+	struct tt_job *job = from->job;
+	uint32_t size = tt_get32(p);
+
+	p->bad |= from->rank != 0 || job->joined || size < (uint32_t)job->size || size > (uint32_t)job->capacity;
+	if (p->bad)
+		return;
+	job->late = true;
+	tt_late_grow(job, (int)size);
+}
+
+/* Whoever let it in may have been faster than the news. */
+static bool is_seated(const struct tt_member *m)
+{
+	tt_list_each(node, &m->job->groups) {
+		const struct tutti *g = tt_container_of(node, struct tutti, link);
+		if (g->lineage && tt_group_find(g, m))
+			return true;
+	}
+	return false;
+}
+
+void tt_late_news(struct tt_member *from, struct tt_pack *p)
+{
+	struct tt_job *job = from->job;
+	uint32_t rank = tt_get32(p), epoch;
+	struct tt_pack card = *p;
+	struct tt_member *m;
+
+	tt_get64(&card);
+	epoch = tt_get32(&card);
+	p->bad |= card.bad || from->rank != 0 || rank >= (uint32_t)job->capacity || !epoch;
+	if (p->bad || rank == (uint32_t)job->rank)
+		return;
+	tt_late_grow(job, (int)rank + 1);
+	m = &job->members[rank];
+	if (m->epoch && tt_is_later(epoch, m->epoch))
+		tt_member_reborn(m, epoch);
+	if (m->epoch && m->epoch != epoch)
+		return; /* news of an earlier life */
+	tt_card_take(p, m);
+	m->outside = !is_seated(m);
+	if (m->waiting.head)
+		tt_member_connect(m);
+	if (job->joined)
+		tt_watch_tell(job, m, TUTTI_JOINED);
+}
+
+/* The group of all is not mine: alone, until I am let into one. */
+int tt_late_settle(struct tt_job *job)
+{
+	int err;
+
+	if (!job->late)
+		return 0;
+	tt_group_free(job->all);
+	if ((err = tt_group_new(job, 1, &job->all)))
+		return err;
+	job->all->uid = job->epoch;
+	tt_group_seat(job->all, 0, job->rank, job->epoch, job->all->slot);
+	return 0;
+}
+
+int tutti_late(const tutti *group) { return group->job->late; }
