@@ -100,7 +100,7 @@ static int read_minority(struct tt_job *job)
 }
 
 /* By the clock, so that a later life has a later one, on whichever host: in 64ths of a second, never 0. */
-static uint32_t choose_epoch(void)
+uint32_t tt_epoch_now(void)
 {
 	uint32_t epoch = (uint32_t)(tt_calendar() / (1000000000u / 64));
 
@@ -132,7 +132,7 @@ static int resolve_settings(struct tt_job *job, const tutti_config *given, struc
 	job->unnumbered = boot->unnumbered;
 	if (job->unnumbered)
 		job->rank = job->capacity - 1; /* until it has a number */
-	job->epoch = choose_epoch();
+	job->epoch = tt_epoch_now();
 	return read_minority(job);
 }
 

@@ -459,6 +459,12 @@ struct hello {
 /* Than the one known, and a later one. */
 static bool is_another_life(const struct tt_member *m, const struct hello *h) { return m->epoch && tt_is_later(h->epoch, m->epoch); }
 
+/* It may come in a moment: when the earlier life has been looked after, or by another epoch than that one had. */
+static bool may_come_again(const struct tt_job *job, const struct tt_member *m, const struct hello *h)
+{
+	return m && job->joined && h->joining && (is_another_life(m, h) || (m->state >= TT_LEFT && m->epoch == h->epoch));
+}
+
 /* Short sentences: they travel. */
 static const char *fault_of_hello(const struct tt_job *job, const struct hello *h, char *text, size_t room)
 {
@@ -543,7 +549,7 @@ static void take_hello(struct tt_link *l, struct tt_pack *p)
 		return;
 	}
 	if (fault_of_hello(job, &h, text, sizeof text)) {
-		refuse(l, m && m->state >= TT_LEFT ? TT_INFO : TT_WARN, m && h.joining && is_another_life(m, &h), text); /* a greeting may come later than the goodbye */
+		refuse(l, m && m->state >= TT_LEFT ? TT_INFO : TT_WARN, may_come_again(job, m, &h), text); /* a greeting may come later than the goodbye */
 		return;
 	}
 	if (m->state == TT_CONNECTING && m->link && job->rank < m->rank) {
@@ -566,6 +572,7 @@ static void take_refusal(struct tt_link *l, struct tt_pack *p)
 
 	tt_get_text(p, text, sizeof text);
 	if (again && !l->job->joined && l->member && l->member->link == l && tt_boot_retry(l->member, l->job->deadline / 2)) {
+		l->job->epoch = l->job->members[l->job->rank].epoch = tt_epoch_now();
 		l->member->link = NULL;
 		tt_link_doom(l);
 		return;

@@ -452,6 +452,7 @@ void tt_stats_look(struct tt_job *);                  /* the background thread: 
 /* ---- late.c: ranks that join a job under way ---- */
 
 #define TT_NEW_RANK UINT32_MAX /* in a HELLO: give me a number */
+uint32_t tt_epoch_now(void); /* what a life that begins now is called */
 static inline bool tt_is_later(uint32_t a, uint32_t b) { return (int32_t)(a - b) > 0; } /* of a rank's epochs; they wrap around */
 
 void tt_late_grow(struct tt_job *, int size);        /* so many ranks are known, at most job->capacity */

@@ -348,6 +348,70 @@ static void test_kill_others(void)
 	}
 }
 
+/* ---- started again ---- */
+
+/* The sum of 1 << rank over a group is its members' bits: exact, and each rank's own share of it is there. */
+static bool sums_of(tutti *g, unsigned bits)
+{
+	float x = (float)(1 << tutti_group_member(g, tutti_rank(g)));
+
+	return tutti_allreduce(g, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0 && x == (float)bits;
+}
+
+static void program_back(tutti *again)
+{
+	tutti *g = NULL;
+
+	EXPECT(tutti_late(again) == 1);
+	EXPECT(tutti_group_grow(again, &g) == 0);
+	EXPECT(g && sums_of(g, 0xf) && tutti_rank(g) == 3);
+	reach(3);
+}
+
+static void program_restarted(tutti *job)
+{
+	tutti *left = NULL, *g = NULL;
+	tutti_change c = { .size = sizeof c };
+
+	if (tutti_late(job)) {
+		program_back(job);
+		return;
+	}
+	EXPECT(tutti_group_watch(job, NULL, NULL) >= 0);
+	EXPECT(sums_of(job, 0xf));
+	reach(1);
+	if (my_rank == victim)
+		pause();
+	EXPECT(tutti_barrier(job, NULL) == -ECONNRESET);
+	uint64_t failed = tt_now();
+	EXPECT(tutti_group_shrink(job, &left) == 0);
+	EXPECT(left && sums_of(left, 0xf & ~(1u << victim)));
+	EXPECT(tt_now() - failed < 2000 * TT_MS * SLOW);
+	reach(2);
+	do {
+		while (tutti_group_next(job, &c) == 0)
+			sleep_ms(1);
+	} while (c.what != TUTTI_JOINED);
+	EXPECT(c.rank == victim);
+	EXPECT(tutti_group_grow(left, &g) == 0);
+	EXPECT(g && sums_of(g, 0xf));
+	reach(3);
+}
+
+/* Killed and started again at once: the survivors shrink, and take it in again. */
+static void test_restarted(void)
+{
+	victim = 2;
+	start((struct crew){ .size = 4, .deadline_ms = 10000 * SLOW, .program = program_restarted });
+	await(0, 1, NOBODY);
+	kill(crew.pid[victim], SIGKILL);
+	waitpid(crew.pid[victim], &crew.status[victim], 0);
+	crew.pid[victim] = fork_child();
+	if (crew.pid[victim] == 0)
+		run_child(victim);
+	finish(NOBODY);
+}
+
 /* ---- stopped ---- */
 
 /* Put, get and add among those who are left: nothing of what happened may hurt them. */
@@ -1264,6 +1328,7 @@ static CU_TestInfo kill_tests[] = {
 	{ "in others", test_kill_others },
 	{ "exit without a word", test_exit },
 	{ "its child lives on", test_orphan },
+	{ "and started again", test_restarted },
 	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo stop_tests[] = {
