@@ -193,6 +193,8 @@ static void say_ready(struct ring *r)
 	tt_coll_send(&r->a.coll, r->left, TT_TAG_READY, bytes, sizeof bytes);
 }
 
+static size_t slots_size(const struct ring *r) { return SLOTS * r->chunk * r->a.width; }
+
 static int open_to_left(struct ring *r)
 {
 	struct tt_coll *c = &r->a.coll;
@@ -200,7 +202,9 @@ static int open_to_left(struct ring *r)
 
 	if (r->opened)
 		return 0;
-	if (!r->slots_region && (err = tt_coll_open(c, r->left, r->slots, SLOTS * r->chunk * r->a.width, &r->slots_region)))
+	if (!r->slots && !(r->slots = tt_scratch_take(&c->job->scratch, slots_size(r))))
+		return -ENOMEM;
+	if (!r->slots_region && (err = tt_coll_open(c, r->left, r->slots, slots_size(r), &r->slots_region)))
 		return err < 0 ? err : 0;
 	if ((err = tt_coll_open(c, r->left, r->a.buf, r->a.count * r->a.width, &r->vector_region)))
 		return err < 0 ? err : 0;
@@ -301,7 +305,7 @@ static void release_ring(struct tt_coll *c)
 		r->slots_region->net->transport->dereg(r->slots_region);
 	if (r->vector_region)
 		r->vector_region->net->transport->dereg(r->vector_region);
-	free(r->slots);
+	tt_scratch_give(&r->a.coll.job->scratch, r->slots, slots_size(r));
 }
 
 static void count_collecting(struct ring *r)
@@ -326,12 +330,6 @@ static struct allreduce *new_ring(struct tutti *group, size_t count, size_t widt
 	r->a.coll.notifier[TT_LANE_CREDIT] = r->right;
 	r->steps = 2 * (n - 1);
 	r->chunk = tt_max(1, tt_min(CHUNK / width, (count / (size_t)n + 2) / 2));
-	r->slots = aligned_alloc(4096, (SLOTS * r->chunk * width + 4095) & ~(size_t)4095);
-	if (!r->slots) {
-		free(r);
-		tt_fail(-ENOMEM, "no memory for an all-reduce's landing slots");
-		return NULL;
-	}
 	r->a.count = count;
 	count_collecting(r);
 	r->a.coll.advance = advance_ring;

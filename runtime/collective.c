@@ -302,6 +302,7 @@ void tt_coll_end_group(struct tutti *group)
 struct coll_post {
 	struct tt_post post;
 	struct tt_coll *coll;
+	size_t size;                /* of all of it */
 	uint8_t bytes[];
 };
 
@@ -320,7 +321,7 @@ static void posted(struct tt_post *p, int err)
 	int to = p->member->rank; /* in the job */
 
 	tt_stats_post(p, err);
-	free(cp);
+	tt_scratch_give(&c->job->scratch, cp, cp->size);
 	c->pending--;
 	if (err == -ESTALE && !c->failed && c->culprit < 0) { /* that rank has given up; who went down is about to be told */
 		c->culprit = to;
@@ -333,13 +334,15 @@ static void posted(struct tt_post *p, int err)
 
 static struct coll_post *new_post(struct tt_coll *c, size_t bytes)
 {
-	struct coll_post *cp = malloc(sizeof *cp + bytes);
+	size_t size = sizeof(struct coll_post) + bytes;
+	struct coll_post *cp = tt_scratch_take(&c->job->scratch, size);
 
 	if (!cp) {
 		abandon(c, -ENOMEM, -1);
 		return NULL;
 	}
 	memset(cp, 0, sizeof *cp);
+	cp->size = size;
 	cp->coll = c;
 	cp->post.done = posted;
 	cp->post.since = tt_stats_start(c->job);

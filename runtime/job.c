@@ -475,6 +475,7 @@ static void leave_job(struct tt_job *job)
 	tt_settings_free(&job->settings);
 	for (int i = 0; job->members && i < job->size; i++)
 		tt_member_free(&job->members[i]);
+	tt_scratch_free(&job->scratch);
 	free(job->members);
 	free(job->newcomer);
 	tt_text_free(job);

@@ -82,6 +82,17 @@ int tt_wait_until(struct tt_job *, bool (*ready)(void *), void *arg, uint64_t de
 void tt_timer_start(struct tt_job *, struct tt_timer *, uint64_t at, void (*expire)(struct tt_timer *));
 void tt_timer_stop(struct tt_timer *);
 
+/* ---- scratch.c: buffers for a moment, kept for the next collective ---- */
+
+enum { TT_SCRATCH_CLASSES = 13 };
+struct tt_scratch { /* zeroed is empty */
+	void *free[TT_SCRATCH_CLASSES];
+	size_t held;                /* bytes in all of them */
+};
+void *tt_scratch_take(struct tt_scratch *, size_t bytes); /* NULL: no memory. Page-aligned from a page on, else to a cache line; not zeroed */
+void tt_scratch_give(struct tt_scratch *, void *, size_t bytes); /* the same number; NULL is allowed */
+void tt_scratch_free(struct tt_scratch *);
+
 /* ---- job.c, request.c: joining, and the requests that users wait for ---- */
 
 struct tt_post { /* an op on its way to a member, also before there is a connection */
@@ -126,6 +137,7 @@ struct tt_job {
 	uint8_t *here;              /* one page that a fork's child finds zeroed */
 	int event_fd;
 	struct tt_list requests, links, doomed, asks, windows, collectives, stash, groups;
+	struct tt_scratch scratch;
 	struct tt_op_queue ended;   /* ops that failed before any wire saw them */
 	struct tt_member *members;
 	struct tutti_window *window_at[TT_WINDOWS]; /* by the index that peers use */
