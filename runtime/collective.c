@@ -100,13 +100,21 @@ static void end(struct tt_coll *c)
 	release(c);
 	tt_timer_stop(&c->stale);
 	tt_list_remove(&c->link);
-	if (c->failed)
+	if (c->failed || c->untidy)
 		forget_kept(c->job, c->group->uid, &c->seq); /* else all of it was taken */
 	tt_stats_coll(c);
 	r->coll = NULL;
 	r->rank = c->culprit;
 	tt_request_end(r, c->err);
+	free(c->heard);
 	free(c);
+}
+
+static void remember_failed(struct tutti *group, uint32_t seq)
+{
+	if (!group->any_failed || tt_before(seq, group->failed))
+		group->failed = seq;
+	group->any_failed = true;
 }
 
 /* Its memory is given up at once; the ops that wires hold come back by themselves, or with their peer's end. */
@@ -116,7 +124,7 @@ static void fail(struct tt_coll *c, int err, int culprit)
 		return;
 	c->failed = true;
 	if (err == -ECONNRESET || err == -ENOTCONN) /* others may wait for my part of it; of what was abandoned all are told */
-		c->group->failed = (uint32_t)tt_min(c->group->failed, c->seq);
+		remember_failed(c->group, c->seq);
 	c->err = err;
 	c->culprit = culprit;
 	if (!c->busy)
@@ -174,12 +182,16 @@ static struct tt_coll *find(const struct tutti *group, uint32_t seq)
 
 uint32_t tt_coll_finished(const struct tutti *group)
 {
+	uint32_t first = group->started;
+
 	tt_list_each(node, &group->job->collectives) {
 		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
-		if (c->group == group)
-			return (uint32_t)tt_min(c->seq, group->failed);
+		if (c->group != group)
+			continue;
+		first = c->seq;
+		break;
 	}
-	return (uint32_t)tt_min(group->started, group->failed);
+	return group->any_failed && tt_before(group->failed, first) ? group->failed : first;
 }
 
 static int check_start(const struct tutti *group)
@@ -205,7 +217,7 @@ static void check_members(struct tt_coll *c)
 		if (seats[i].out && seats[i].err != -ENOTCONN)
 			fail(c, -ECONNRESET, seats[i].rank);
 	for (int i = 0; i < c->n; i++)
-		if (seats[i].out && seats[i].finished <= c->seq)
+		if (seats[i].out && !tt_before(c->seq, seats[i].finished))
 			fail(c, -ENOTCONN, seats[i].rank);
 }
 
@@ -241,6 +253,13 @@ static struct tt_request *start(struct tt_coll *c, tutti_op *op, tutti_op *stack
 	return r;
 }
 
+void tt_coll_free(struct tt_coll *c)
+{
+	release(c);
+	free(c->heard);
+	free(c);
+}
+
 int tt_coll_run(struct tt_coll *c, tutti_op *op)
 {
 	struct tt_job *job = c->job;
@@ -253,8 +272,7 @@ int tt_coll_run(struct tt_coll *c, tutti_op *op)
 			return tt_request_return(start(c, op, &stack), !op);
 		tt_exit(job);
 	}
-	release(c);
-	free(c);
+	tt_coll_free(c);
 	return err;
 }
 
@@ -271,7 +289,7 @@ void tt_coll_member_down(struct tt_member *m)
 	tt_list_each(node, &job->collectives) {
 		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
 		const struct tt_seat *s = tt_group_find(c->group, m);
-		if (!s || !s->out || s->finished > c->seq)
+		if (!s || !s->out || tt_before(c->seq, s->finished))
 			continue;
 		fail(c, s->err, m->rank);
 		push(c);
@@ -303,6 +321,7 @@ struct coll_post {
 	struct tt_post post;
 	struct tt_coll *coll;
 	size_t size;                /* of all of it */
+	struct tt_key key;          /* of a put: the algorithm's own may be freed before the wire is done with it */
 	uint8_t bytes[];
 };
 
@@ -350,8 +369,9 @@ static struct coll_post *new_post(struct tt_coll *c, size_t bytes)
 	return cp;
 }
 
-void tt_coll_send(struct tt_coll *c, int to, uint32_t tag, const void *bytes, size_t len)
+void tt_coll_send_parts(struct tt_coll *c, int to, uint32_t tag, const void *head, size_t head_len, const void *bytes, size_t bytes_len)
 {
+	size_t len = head_len + bytes_len;
 	struct coll_post *cp = new_post(c, HEAD + len);
 
 	if (!cp)
@@ -363,32 +383,58 @@ void tt_coll_send(struct tt_coll *c, int to, uint32_t tag, const void *bytes, si
 	tt_put32(&p, c->seq);
 	tt_put32(&p, c->print);
 	tt_put32(&p, tag);
-	tt_put_bytes(&p, bytes, len);
+	tt_put_bytes(&p, head, head_len);
+	tt_put_bytes(&p, bytes, bytes_len);
 	cp->post.op.kind = TT_SEND;
 	cp->post.op.local = cp->bytes;
 	cp->post.op.len = HEAD + len;
 	tt_post(tt_group_member(c->group, to), &cp->post);
 }
 
-const void *tt_coll_take(struct tt_coll *c, int from, uint32_t tag, size_t len)
+void tt_coll_send(struct tt_coll *c, int to, uint32_t tag, const void *bytes, size_t len)
 {
-	const void *bytes;
+	tt_coll_send_parts(c, to, tag, NULL, 0, bytes, len);
+}
 
+static struct kept *find_kept(const struct tt_coll *c, int from, uint32_t tag)
+{
 	tt_list_each(node, &c->job->stash) {
 		struct kept *k = tt_container_of(node, struct kept, link);
-		if (k->from != from || k->uid != c->group->uid || k->seq != c->seq || k->tag != tag)
-			continue;
-		if (k->len != len) {
-			abandon(c, -EBADMSG, c->group->seats[from].rank);
-			return NULL;
-		}
-		tt_list_remove(node);
-		free(c->taken);
-		bytes = k->bytes;
-		c->taken = bytes == k + 1 ? k : NULL;
-		return bytes;
+		bool fits = from < 0 ? k->from >= 0 : k->from == from;
+		if (fits && k->uid == c->group->uid && k->seq == c->seq && k->tag == tag)
+			return k;
 	}
 	return NULL;
+}
+
+static const void *take(struct tt_coll *c, struct kept *k)
+{
+	const void *bytes = k->bytes;
+
+	tt_list_remove(&k->link);
+	free(c->taken);
+	c->taken = bytes == k + 1 ? k : NULL;
+	return bytes;
+}
+
+const void *tt_coll_take(struct tt_coll *c, int from, uint32_t tag, size_t len)
+{
+	struct kept *k = find_kept(c, from, tag);
+
+	if (k && k->len != len)
+		abandon(c, -EBADMSG, c->group->seats[from].rank);
+	return k && k->len == len ? take(c, k) : NULL;
+}
+
+const void *tt_coll_take_any(struct tt_coll *c, int *from, uint32_t tag, size_t *len)
+{
+	struct kept *k = find_kept(c, *from, tag);
+
+	if (!k)
+		return NULL;
+	*from = k->from;
+	*len = k->len;
+	return take(c, k);
 }
 
 /* The group that a message means; NULL: closed here since, or the sender has no seat in it. One that is not agreed on yet
@@ -492,7 +538,9 @@ int tt_coll_put(struct tt_coll *c, int to, const struct tt_key *key, uint64_t of
 	op->notify = notify_value(c->group->seats[to].slot, c->seq, lane);
 	op->local = (void *)(uintptr_t)from;
 	op->len = len;
-	op->key = key;
+	if (key)
+		cp->key = *key;
+	op->key = key ? &cp->key : NULL;
 	op->offset = offset;
 	tt_post(tt_group_member(c->group, to), &cp->post);
 	return 0;
@@ -506,9 +554,12 @@ void tt_coll_notify(struct tt_member *from, uint32_t value)
 		if (notify_value(c->group->slot, c->seq, value & 1) != value)
 			continue;
 		const struct tt_seat *s = tt_group_find(c->group, from);
-		if (!s || c->notifier[value & 1] != s - c->group->seats)
+		if (!s || (!c->heard && c->notifier[value & 1] != s - c->group->seats))
 			continue;
-		c->notified[value & 1]++;
+		if (c->heard)
+			c->heard[2 * (s - c->group->seats) + (value & 1)]++;
+		else
+			c->notified[value & 1]++;
 		push(c);
 		return;
 	}

@@ -235,8 +235,8 @@ struct tt_member *tt_group_silent(struct tt_job *job, const struct tt_request *r
 		return NULL; /* the others are alive: what they hold of mine comes back soon */
 	for (int i = 0; i < r->coll->n; i++) {
 		m = tt_group_member(r->coll->group, i);
-		if (concerns(r, m->rank) && m->heard >= since && m->started_in == r->coll->group->uid && m->started <= r->coll->seq &&
-		    (!late || m->started < late->started))
+		if (concerns(r, m->rank) && m->heard >= since && m->started_in == r->coll->group->uid && !tt_before(r->coll->seq, m->started) &&
+		    (!late || tt_before(m->started, late->started)))
 			late = m;
 	}
 	return late;

@@ -120,7 +120,7 @@ static int resolve_settings(struct tt_job *job, const tutti_config *given, struc
 	    (err = tt_config_load(&job->settings, file, &boot->nodes, &boot->size)))
 		return err;
 	if ((err = tt_setting_int(&job->settings, TT_DEADLINE, 10, 86400000, &deadline)) ||
-	    (err = tt_boot_read(&job->settings, &config, boot)))
+	    (err = tt_allreduce_check(&job->settings)) || (err = tt_boot_read(&job->settings, &config, boot)))
 		return err;
 	if (boot->size > MEMBERS_MAX)
 		return tt_fail(-EINVAL, "%d ranks are more than the %d that a job may have", boot->size, MEMBERS_MAX);

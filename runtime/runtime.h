@@ -15,7 +15,7 @@ struct tt_coll;
 
 /* ---- stats.c: the counters ---- */
 
-enum { TT_STAT_KINDS = TUTTI_STAT_ALLREDUCE + 1 };
+enum { TT_STAT_KINDS = TUTTI_STAT_ALLTOALL + 1 };
 
 struct tt_tally {
 	uint64_t ops, bytes, errors;
@@ -81,6 +81,20 @@ int tt_turn(struct tt_job *);         /* polls every net once, runs what is due;
 int tt_wait_until(struct tt_job *, bool (*ready)(void *), void *arg, uint64_t deadline); /* 0 or -ETIMEDOUT; lets go of the gate meanwhile */
 void tt_timer_start(struct tt_job *, struct tt_timer *, uint64_t at, void (*expire)(struct tt_timer *));
 void tt_timer_stop(struct tt_timer *);
+
+/* ---- model.c: what the choice of an all-reduce's algorithm rests on; the same on all ranks of a group ---- */
+
+struct tt_model {
+	bool known;
+	uint64_t latency_ns;        /* of a small message, one way */
+	uint64_t wire_ps, add_ps;   /* picoseconds a byte, on the wire and for adding */
+	struct tt_timer told;       /* who waits for it is to go on */
+};
+struct tt_tune { /* of one all-reduce: how far this rank is with getting to know it */
+	bool asked;                 /* rank 0: the last ping or burst is out */
+	uint32_t round;
+	uint64_t since, trip, burst;
+};
 
 /* ---- scratch.c: buffers for a moment, kept for the next collective ---- */
 
@@ -362,12 +376,17 @@ struct tt_coll { /* one collective on its way: a state machine that messages and
 	void (*release)(struct tt_coll *); /* deregisters and frees what is its own, once it is over: nothing lands afterwards */
 	unsigned pending;           /* my ops that the wire still holds */
 	bool over, failed, busy, released; /* over: advance has said so */
+	bool untidy;                /* it may end while messages for it have not been taken */
 	int err, culprit;           /* culprit: the member to name, or -1 */
 	int notifier[2];            /* by lane: whose notifies count; 0 where none are expected */
 	uint32_t notified[2];       /* how many came */
+	uint32_t *heard;            /* instead of these two, where notifies may come from any rank: [2 * seat + lane] */
 	void *taken;                /* what the last take gave, if it is to be freed */
 	struct tt_timer stale;      /* a rank has given up and has not said yet because of whom */
 };
+/* Numbers of collectives wrap around: this compares any two that are less than 2^31 apart. */
+static inline bool tt_before(uint32_t a, uint32_t b) { return (int32_t)(a - b) < 0; }
+
 enum { TT_LANE_DATA, TT_LANE_CREDIT };
 
 enum { TT_TAG_READY = 0x7fff0000 }; /* tags below are the collective's own */
@@ -375,10 +394,13 @@ enum { TT_TAG_READY = 0x7fff0000 }; /* tags below are the collective's own */
 struct tt_coll *tt_coll_new(struct tutti *, size_t size, const char *what, uint64_t x, uint64_t y); /* zeroed, struct tt_coll first; x, y:
                                                       * what all ranks must agree on. NULL: no memory */
 void tt_coll_give_up(struct tt_coll *, int err); /* all are told, and nobody is cut off for it */
+void tt_coll_free(struct tt_coll *);           /* one that was never run */
 int tt_coll_run(struct tt_coll *, tutti_op *); /* takes the gate, starts it, and waits if there is no op; frees it in the end */
 void tt_coll_send(struct tt_coll *, int to, uint32_t tag, const void *, size_t); /* bytes are copied; at most tt_coll_piece() of them */
+void tt_coll_send_parts(struct tt_coll *, int to, uint32_t tag, const void *, size_t, const void *, size_t); /* one message of two parts */
 const void *tt_coll_take(struct tt_coll *, int from, uint32_t tag, size_t len); /* the bytes, until the next take or return from advance; NULL: not
                                                       * here yet. Another length than `len` fails the collective */
+const void *tt_coll_take_any(struct tt_coll *, int *from, uint32_t tag, size_t *len); /* likewise, of any length; *from -1: of any rank */
 int tt_coll_put(struct tt_coll *, int to, const struct tt_key *, uint64_t offset, const void *, size_t, unsigned lane, bool last);
 int tt_coll_open(struct tt_coll *, int rank, void *base, size_t len, struct tt_region **); /* memory that this rank may put into. 1: not connected
                                                       * yet, ask again when pushed on; 0; -errno */
@@ -412,7 +434,9 @@ struct tutti { /* what users hold: this process's place in a group of ranks, all
 	int *seat_of;               /* by rank in the job; -1: none */
 	int outs;                   /* how many seats are out */
 	uint32_t started;           /* how many collectives this rank has started here */
-	uint32_t failed;            /* the first that failed here; UINT32_MAX: none */
+	bool any_failed;
+	uint32_t failed;            /* ... the first of them */
+	struct tt_model model;
 	uint32_t splits;            /* how often this group was split: the same on every rank */
 	uint32_t parent, birth;     /* the group that it was split from, and at which of its splits */
 	bool lineage;               /* all ranks of the job, or what shrinking and growing made of them: takes newcomers in */
@@ -474,6 +498,72 @@ void tt_late_admit(struct tt_member *);
 void tt_late_told(struct tt_member *from, struct tt_pack *);
 void tt_late_news(struct tt_member *from, struct tt_pack *);
 int tt_late_settle(struct tt_job *);                 /* once all addresses are known */
+
+/* ---- legs.c: runs of bytes between ranks, of which the larger collectives consist ---- */
+
+struct tt_leg { /* its first four members are the collective's, and for the length of combined ones: whole elements */
+	int other;                  /* the rank at the other end */
+	uint32_t id;                /* the same at both ends; different from those of other legs between the two */
+	char *at;                   /* what is sent; where it goes, or what it is combined with */
+	size_t len;
+	bool combine;               /* at both ends */
+	bool scale;                 /* in: the end of an average */
+	int after;                  /* out: so many legs in may bring what it sends */
+
+	bool started, open;         /* START sent or taken; READY sent or taken */
+	size_t done, said;          /* bytes sent or taken in; of these by message */
+	uint32_t pieces, chunks, credits;
+	struct tt_key key;
+	struct tt_region *region;
+	char *slots;
+};
+struct tt_legs {
+	struct tt_coll *coll;
+	size_t width;               /* of an element of legs that combine */
+	tutti_type type;
+	tutti_rule rule;
+	struct tt_leg *in, *out;    /* taken in strictly in this order; sent in this order, as far as they may */
+	int ins, outs, ins_done, outs_done;
+	int ahead;                  /* how many legs may be under way, and how far sending may be ahead of what has come in */
+	bool always;                /* empty legs travel too: only one end may think that it is empty */
+};
+int tt_legs_new(struct tt_legs *, struct tt_coll *, int max, int ahead); /* room for `max` in and out */
+int tt_legs_advance(struct tt_legs *); /* like a collective's advance */
+void tt_legs_free(struct tt_legs *);   /* on release */
+size_t tt_legs_chunk(size_t len);      /* how a leg of that length is cut */
+
+/* ---- allreduce.c; doubling.c, rabenseifner.c and ring.c: the algorithms; model.c: which of them ---- */
+
+struct tt_allreduce {
+	struct tt_coll coll;
+	char *buf;
+	size_t count, width;        /* elements, bytes each */
+	tutti_type type;
+	tutti_rule rule;
+	const struct tt_algorithm *algorithm; /* NULL: not chosen yet */
+	void *state;                /* the algorithm's own, from begin() to release() */
+	struct tt_tune tune;
+};
+struct tt_algorithm {
+	const char *name;
+	int (*begin)(struct tt_allreduce *);   /* 0 or -errno */
+	int (*advance)(struct tt_allreduce *); /* like a collective's */
+	void (*release)(struct tt_allreduce *);
+	size_t (*chunk)(size_t bytes, int n, size_t piece); /* bytes that travel at once */
+};
+extern const struct tt_algorithm tt_doubling, tt_rabenseifner, tt_ring;
+const struct tt_algorithm *tt_algorithm_find(const char *name); /* NULL: none of that name, or "auto" */
+int tt_allreduce_check(const struct tt_settings *);    /* is the setting one that there is? */
+int tt_allreduce_explain(struct tutti *, size_t bytes, tutti_type, tutti_rule, char *text, size_t room); /* which algorithm and chunk, on which
+                                                      * grounds, and the time that is expected; takes the gate itself */
+
+bool tt_model_measures(const struct tt_settings *);
+struct tt_model tt_model_of(const struct tutti *); /* as measured, or as assumed */
+bool tt_model_needed(const struct tutti *, size_t bytes);
+int tt_model_learn(struct tt_allreduce *);  /* like advance: 1 once this rank knows the model */
+void tt_model_tell(struct tt_allreduce *);  /* on each advance: rank 0 answers those who do not know it yet */
+const struct tt_algorithm *tt_model_choose(const struct tt_model *, int n, size_t bytes, size_t piece);
+uint64_t tt_model_predict(const struct tt_model *, const struct tt_algorithm *, int n, size_t bytes, size_t piece); /* nanoseconds */
 
 /* ---- reduce.c ---- */
 

@@ -48,7 +48,6 @@ static struct tutti *make_group(struct tt_job *job)
 	if (!g)
 		return NULL;
 	g->job = job;
-	g->failed = UINT32_MAX;
 	tt_list_append(&job->groups, &g->link);
 	return g;
 }
@@ -86,6 +85,15 @@ int tt_group_heir(struct tutti *old, int n, struct tutti **out)
 	return 0;
 }
 
+/* Before all that may be under way: it has done its part in none of these. */
+static void take_out(struct tutti *g, struct tt_seat *s, int err)
+{
+	g->outs += !s->out;
+	s->out = true;
+	s->err = err;
+	s->finished = g->started - (1u << 30);
+}
+
 void tt_group_seat(struct tutti *g, int i, int rank, uint32_t epoch, uint16_t slot)
 {
 	const struct tt_member *m = &g->job->members[rank];
@@ -96,15 +104,14 @@ void tt_group_seat(struct tutti *g, int i, int rank, uint32_t epoch, uint16_t sl
 		g->me = i;
 	if (m->state < TT_LEFT && m->epoch == epoch)
 		return;
-	g->seats[i].out = true; /* between the agreement and now */
-	g->seats[i].err = m->state == TT_LEFT ? -ENOTCONN : -ECONNRESET;
-	g->outs++;
+	take_out(g, &g->seats[i], m->state == TT_LEFT ? -ENOTCONN : -ECONNRESET); /* between the agreement and now */
 }
 
 void tt_group_free(struct tutti *g)
 {
 	if (g->uid)
 		tt_coll_end_group(g);
+	tt_timer_stop(&g->model.told);
 	tt_agree_free(g);
 	free(g->origin.roll);
 	tt_list_remove(&g->link);
@@ -155,10 +162,9 @@ void tt_group_seats_out(struct tt_member *m, const struct tt_pack *bye)
 		struct tt_seat *s = tt_group_find(g, m);
 		if (!s)
 			continue;
-		g->outs += !s->out;
-		s->out = true;
-		s->err = m->err;
-		s->finished = bye ? finished_in(g, bye) : 0;
+		take_out(g, s, m->err);
+		if (bye)
+			s->finished = finished_in(g, bye);
 	}
 }
 
@@ -259,9 +265,7 @@ void tt_group_revoked(struct tt_member *from, struct tt_pack *p)
 		struct tt_seat *s = p->bad || !g->uid || g->parent != parent || g->birth != birth ? NULL : tt_group_find(g, from);
 		if (!s || s->out)
 			continue;
-		s->out = true;
-		s->err = -ECONNABORTED;
-		g->outs++;
+		take_out(g, s, -ECONNABORTED);
 		tt_coll_member_down(from);
 	}
 }

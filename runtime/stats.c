@@ -39,6 +39,9 @@ static const struct kind {
 	[TUTTI_STAT_BROADCAST] = { "broadcast", TIMED, true },
 	[TUTTI_STAT_GATHER] = { "gather", TIMED, true },
 	[TUTTI_STAT_ALLREDUCE] = { "all-reduce", TIMED, true },
+	[TUTTI_STAT_REDUCE_SCATTER] = { "reduce-scatter", TIMED, true },
+	[TUTTI_STAT_ALLGATHER] = { "all-gather", TIMED, true },
+	[TUTTI_STAT_ALLTOALL] = { "all-to-all", TIMED, true },
 };
 
 const char *tt_stats_name(tutti_stat_kind kind) { return kinds[kind].name; }

@@ -136,6 +136,18 @@ int tutti_gather(tutti *, const void *value, size_t bytes, void *all, int root, 
                                                       * TUTTI_GATHER_MAX bytes) on each rank; all: size x bytes in rank order,
                                                       * on the root alone, or on every rank with root -1 */
 int tutti_barrier(tutti *, tutti_op *);
+int tutti_reduce_scatter(tutti *, const void *in, void *out, size_t count, tutti_type, tutti_rule, tutti_op *); /* in: size x count elements, block r
+                                                      * is for rank r; out: count elements, the sum of all ranks' blocks for
+                                                      * this one. out may be this rank's own block of in, else they do not
+                                                      * overlap */
+int tutti_allgather(tutti *, const void *in, size_t bytes, void *out, tutti_op *); /* out: size x bytes in rank order, on every rank; in may be at
+                                                      * its place in out, else they do not overlap. bytes: the same everywhere */
+int tutti_alltoall(tutti *, const void *in, size_t bytes, void *out, tutti_op *);  /* both: size x bytes. Block r of in goes to rank r, where it is
+                                                      * block `rank` of out. They do not overlap */
+/* The same with sizes and places (in bytes from in and out) for each rank. What rank a has for b, b must expect from a, else
+ * all get -EBADMSG or -ECONNABORTED. The four arrays are read before the call returns, also with an op. */
+int tutti_alltoallv(tutti *, const void *in, const size_t in_bytes[], const size_t in_at[], void *out, const size_t out_bytes[],
+                    const size_t out_at[], tutti_op *);
 #define TUTTI_GATHER_MAX 4096
 
 /* Stats: what this rank has done so far. An operation is timed from the call to its end, in microseconds; the times of
@@ -148,6 +160,7 @@ typedef enum tutti_stat_kind { /* later releases append to it */
 	TUTTI_STAT_CONNECT, TUTTI_STAT_PING, TUTTI_STAT_GONE, TUTTI_STAT_CUT, /* connections made, pings sent, went down, cut off by this rank */
 	TUTTI_STAT_REFUSED,                         /* processes that were no rank of the job; from here on with rank -1 only */
 	TUTTI_STAT_BARRIER, TUTTI_STAT_BROADCAST, TUTTI_STAT_GATHER, TUTTI_STAT_ALLREDUCE, /* bytes: this rank's own */
+	TUTTI_STAT_REDUCE_SCATTER, TUTTI_STAT_ALLGATHER, TUTTI_STAT_ALLTOALL, /* bytes: what this rank gave; all-to-all of either kind */
 } tutti_stat_kind;
 typedef struct tutti_stat {
 	size_t size;                  /* sizeof(tutti_stat), set by the caller */

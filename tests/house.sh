@@ -19,7 +19,8 @@ floor_and_room() {
 	runtime/peer.c | runtime/request.c | runtime/group.c | runtime/agree.c | runtime/late.c | runtime/beat.c | runtime/watch.c | runtime/signal.c | \
 	runtime/place.c | runtime/window.c | runtime/stage.c | runtime/scratch.c)
 						echo 2 engine ;;
-	runtime/reduce*.[ch] | runtime/split.c | runtime/collective.c | runtime/allreduce.c | runtime/table.c | runtime/updater.c | \
+	runtime/reduce*.[ch] | runtime/split.c | runtime/collective.c | runtime/allreduce.c | runtime/doubling.c | \
+	runtime/rabenseifner.c | runtime/ring.c | runtime/model.c | runtime/legs.c | runtime/pairwise.c | runtime/table.c | runtime/updater.c | \
 	runtime/elastic.c | runtime/gossip.c | runtime/codec.c | runtime/snapshot.c | runtime/stats*.c)
 						echo 3 patterns ;;
 	tools/*)				echo 4 tools ;;

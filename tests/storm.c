@@ -141,7 +141,7 @@ static void draw_fault(struct tt_random *r, struct plan *p)
 
 static struct plan draw_plan(uint64_t seed, int ranks)
 {
-	static const char *const algorithms[] = { "auto", "doubling", "ring" };
+	static const char *const algorithms[] = { "auto", "doubling", "rabenseifner", "ring" };
 	struct plan p = { .seed = seed };
 	struct tt_random r;
 

@@ -78,6 +78,7 @@ static void program_counts(tutti *job)
 
 static void test_counts_auto(void) { on_wires(program_counts, many, 0, NULL); }
 static void test_counts_ring(void) { on_wires(program_counts, many, 0, "ring"); }
+static void test_counts_rabenseifner(void) { on_wires(program_counts, many, 0, "rabenseifner"); }
 static void test_counts_doubling(void) { on_wires(program_counts, many, 0, "doubling"); }
 
 static void program_large(tutti *job)
@@ -86,7 +87,11 @@ static void program_large(tutti *job)
 	allreduce_f32(job, 1 << 20, TUTTI_AVERAGE);
 }
 
-static void test_large(void) { on_wires(program_large, few, 0, NULL); }
+static void test_large(void)
+{
+	on_wires(program_large, few, 0, "ring");
+	on_wires(program_large, few, 0, "rabenseifner");
+}
 
 static void program_integers(tutti *job)
 {
@@ -1036,6 +1041,7 @@ static CU_TestInfo group_tests[] = {
 };
 static CU_TestInfo collective_tests[] = {
 	{ "all-reduce: counts, algorithm chosen", test_counts_auto }, { "all-reduce: counts, ring", test_counts_ring },
+	{ "all-reduce: counts, rabenseifner", test_counts_rabenseifner },
 	{ "all-reduce: counts, doubling", test_counts_doubling }, { "all-reduce: large", test_large },
 	{ "all-reduce: integers", test_integers }, { "all-reduce: same bits everywhere", test_bits },
 	{ "all-reduce: several in flight", test_in_flight }, { "broadcast", test_broadcast }, { "gather", test_gather },

@@ -56,6 +56,8 @@ static bool is_plausible(tutti_stat s) /* of times */
 	return s.p50_us > 0 && s.p50_us <= s.p99_us && s.p99_us <= s.max_us && s.mean_us > 0 && s.mean_us <= s.max_us && s.max_us < 60e6;
 }
 
+static bool is_within(uint64_t x, uint64_t least, uint64_t most) { return x >= least && x <= most; }
+
 /* ---- counts ---- */
 
 static void use_window(tutti *job, int right, int left)
@@ -115,6 +117,7 @@ static void program_collectives(tutti *job)
 {
 	int n = tutti_size(job);
 	float *v = calloc(100000, sizeof *v), all[8];
+	size_t sizes[] = { 8, 8, 8, 8, 8, 8, 8, 8 }, at[8] = { 0 };
 
 	for (int i = 0; i < 3; i++)
 		CHECK(tutti_allreduce(job, v, 100000, TUTTI_F32, TUTTI_SUM, NULL) == 0);
@@ -123,12 +126,19 @@ static void program_collectives(tutti *job)
 	CHECK(tutti_gather(job, v, 4, all, -1, NULL) == 0);
 	CHECK(tutti_barrier(job, NULL) == 0);
 	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_reduce_scatter(job, v, v + 1000, 100, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	CHECK(tutti_allgather(job, v, 40, v + 1000, NULL) == 0);
+	CHECK(tutti_alltoall(job, v, 40, v + 1000, NULL) == 0);
+	CHECK(tutti_alltoallv(job, v, sizes, at, v + 1000, sizes, at, NULL) == 0);
 	CHECK(counts(job, -1, TUTTI_STAT_ALLREDUCE, 4, 1200040, 0));
 	CHECK(counts(job, -1, TUTTI_STAT_BROADCAST, 1, 5000, 0));
 	CHECK(counts(job, -1, TUTTI_STAT_GATHER, 1, 4, 0));
 	CHECK(counts(job, -1, TUTTI_STAT_BARRIER, 2, 0, 0));
-	if (n == 2) /* half of the vector is sent to be added, the other half as a sum */
-		CHECK(stat_of(job, 1 - tutti_rank(job), TUTTI_STAT_CHUNK).bytes == 1200000);
+	CHECK(counts(job, -1, TUTTI_STAT_REDUCE_SCATTER, 1, 400 * (uint64_t)n, 0));
+	CHECK(counts(job, -1, TUTTI_STAT_ALLGATHER, 1, 40, 0));
+	CHECK(counts(job, -1, TUTTI_STAT_ALLTOALL, 2, 48 * (uint64_t)n, 0));
+	if (n == 2) /* half of the vector is sent to be added, the other half as a sum; what a message brings is not put again */
+		CHECK(is_within(stat_of(job, 1 - tutti_rank(job), TUTTI_STAT_CHUNK).bytes, 600000, 1200000));
 	if (n > 1) {
 		CHECK(is_plausible(stat_of(job, -1, TUTTI_STAT_ALLREDUCE)));
 		CHECK(stat_of(job, -1, TUTTI_STAT_CHUNK).ops > 0 && stat_of(job, -1, TUTTI_STAT_CHUNK_IN).ops > 0);

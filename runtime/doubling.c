@@ -1,0 +1,113 @@
+/* doubling.c - all-reduce by recursive doubling, for small vectors: in round k I swap with the rank that differs from me
+ * in bit k (Thakur, Rabenseifner, Gropp 2005). Where the number of ranks is no power of two, odd ones of the first few hand
+ * theirs to their left neighbour and get the result back. A vector longer than a message goes segment by segment.
+ *
+ * Order of additions: with p the largest power of two <= n, ranks 2i and 2i+1 make one for i < n - p, the others stand alone:
+ * p values. Round k adds those whose numbers differ in bit k: (0+1)+(2+3), then halves of halves, the nearest first.
+ */
+#include "runtime.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum stage { FOLD, SWAP, UNFOLD };
+
+struct doubling {
+	struct tt_allreduce *a;
+	enum stage stage;
+	int round, extra, power;    /* power: of two, <= size; extra: ranks beyond it */
+	bool sent;
+	uint32_t segment;
+};
+
+static uint32_t tag_of(const struct doubling *d) { return d->segment * 64 + (uint32_t)(d->stage == SWAP ? 2 + d->round : d->stage == FOLD ? 0 : 1); }
+
+/* Sends (once) and takes the same segment; 1: both happened. from or to -1: only the other. */
+static int exchange(struct doubling *d, int to, int from, bool combine)
+{
+	struct tt_allreduce *a = d->a;
+	size_t piece = tt_coll_piece(a->coll.job), at = d->segment * piece, len = tt_min(piece, a->count * a->width - at);
+	const void *in;
+
+	if (to >= 0 && !d->sent)
+		tt_coll_send(&a->coll, to, tag_of(d), a->buf + at, len);
+	d->sent = true;
+	if (from >= 0) {
+		if (!(in = tt_coll_take(&a->coll, from, tag_of(d), len)))
+			return 0;
+		if (combine)
+			tt_reduce(a->buf + at, in, len / a->width, a->type, a->rule);
+		else
+			memcpy(a->buf + at, in, len);
+	}
+	d->sent = false;
+	return 1;
+}
+
+static int fold(struct doubling *d, int me)
+{
+	if (me < 2 * d->extra && !exchange(d, me % 2 ? me - 1 : -1, me % 2 ? -1 : me + 1, true))
+		return 0;
+	d->stage = me < 2 * d->extra && me % 2 ? UNFOLD : SWAP;
+	d->round = 0;
+	return 1;
+}
+
+static int swap_rounds(struct doubling *d, int me)
+{
+	int id = me < 2 * d->extra ? me / 2 : me - d->extra;
+
+	for (; 1 << d->round < d->power; d->round++) {
+		int other = id ^ 1 << d->round, rank = other < d->extra ? 2 * other : other + d->extra;
+		if (!exchange(d, rank, rank, true))
+			return 0;
+	}
+	d->stage = UNFOLD;
+	return 1;
+}
+
+static int unfold(struct doubling *d, int me)
+{
+	if (me < 2 * d->extra && !exchange(d, me % 2 ? -1 : me + 1, me % 2 ? me - 1 : -1, false))
+		return 0;
+	d->stage = FOLD;
+	d->segment++;
+	return 1;
+}
+
+static int advance(struct tt_allreduce *a)
+{
+	struct doubling *d = a->state;
+	struct tt_coll *c = &a->coll;
+	size_t piece = tt_coll_piece(c->job), total = a->count * a->width;
+	int more = 1;
+
+	while (more && d->segment * piece < total)
+		more = d->stage == FOLD ? fold(d, c->me) : d->stage == SWAP ? swap_rounds(d, c->me) : unfold(d, c->me);
+	if (more && a->rule == TUTTI_AVERAGE)
+		tt_scale(a->buf, a->count, a->type, (unsigned)c->n);
+	return more;
+}
+
+static void release(struct tt_allreduce *a) { free(a->state); }
+
+static int begin(struct tt_allreduce *a)
+{
+	struct doubling *d = calloc(1, sizeof *d);
+
+	if (!d)
+		return tt_fail(-ENOMEM, "no memory for an all-reduce");
+	a->state = d;
+	d->a = a;
+	for (d->power = 1; 2 * d->power <= a->coll.n; d->power *= 2)
+		;
+	d->extra = a->coll.n - d->power;
+	return 0;
+}
+
+static size_t chunk_of(size_t bytes, int n, size_t piece)
+{
+	(void)n;
+	return tt_min(bytes, piece);
+}
+
+const struct tt_algorithm tt_doubling = { "doubling", begin, advance, release, chunk_of };

@@ -1,0 +1,491 @@
+/* unit_collectives.c - every algorithm of all-reduce against its documented order of additions, bit for bit; reduce-scatter,
+ * all-gather and all-to-all; the model. Each on sim (over seeds) and over TCP. */
+#include "cunit_main.h"
+#include "ranks.h"
+
+#ifdef __SANITIZE_THREAD__
+enum { SEEDS = 1 }; /* fibers share one thread: there is little for this sanitizer to see on sim */
+#else
+enum { SEEDS = 2 };
+#endif
+
+enum { RANKS_MAX = 9 };
+
+/* On sim over seeds and on tcp, with 1 to 9 ranks. */
+static void on_wires(void (*program)(tutti *), const char *allreduce)
+{
+	for (int n = 1; n <= RANKS_MAX; n++) {
+		struct ranks run = { .size = n, .allreduce = allreduce, .program = program };
+		for (run.wire = "sim"; run.seed < SEEDS; run.seed++)
+			CU_ASSERT_EQUAL(run_ranks(run), 0);
+		run.wire = "tcp";
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+	}
+}
+
+static void *must(void *p)
+{
+	if (!p)
+		abort();
+	return p;
+}
+
+/* Finite in every float type, and any number in the integers. `salt` tells vectors of one rank apart. */
+static void *vector_of(int rank, size_t bytes, uint64_t salt)
+{
+	uint16_t *v = must(malloc(bytes + 8));
+	uint32_t x = (uint32_t)rank * 1000003 + (uint32_t)salt;
+
+	for (size_t i = 0; i < bytes / 2; i++) {
+		x = x * 1664525 + 1013904223; /* Numerical Recipes */
+		v[i] = (uint16_t)(0x3000 + (x >> 20) + (x >> 16 & 0x8000));
+	}
+	return v;
+}
+
+/* ---- the documented orders, on the vectors of all ranks ---- */
+
+struct vectors {
+	char *of[RANKS_MAX];
+	int n;
+	size_t count, width;
+	tutti_type type;
+	tutti_rule rule;
+};
+
+static void combine(const struct vectors *v, char *to, const char *from, size_t at, size_t count)
+{
+	tt_reduce(to + at * v->width, from + at * v->width, count, v->type, v->rule);
+}
+
+/* Doubling goes from the lowest bit up, halving from the highest down. */
+static void combine_tree(struct vectors *v, bool lowest_first)
+{
+	char *value[RANKS_MAX];
+	int p = 1, extra;
+
+	while (2 * p <= v->n)
+		p *= 2;
+	extra = v->n - p;
+	for (int i = 0; i < p; i++) {
+		value[i] = v->of[i < extra ? 2 * i : i + extra];
+		if (i < extra)
+			combine(v, value[i], v->of[2 * i + 1], 0, v->count);
+	}
+	for (int step = 1; step < p; step *= 2) {
+		int bit = lowest_first ? step : p / 2 / step;
+		for (int i = 0; i < p; i++)
+			if (lowest_first ? i % (2 * bit) == 0 : i < bit)
+				combine(v, value[i], value[i | bit], 0, v->count);
+	}
+}
+
+static void combine_ring(struct vectors *v)
+{
+	for (int b = 0; b < v->n; b++) {
+		size_t from = v->count * (size_t)b / (size_t)v->n, to = v->count * (size_t)(b + 1) / (size_t)v->n;
+		char *sum = must(malloc((to - from) * v->width + 1));
+		memcpy(sum, v->of[b] + from * v->width, (to - from) * v->width);
+		for (int k = 1; k < v->n; k++)
+			tt_reduce(sum, v->of[(b + k) % v->n] + from * v->width, to - from, v->type, v->rule);
+		memcpy(v->of[0] + from * v->width, sum, (to - from) * v->width);
+		free(sum);
+	}
+}
+
+static const char *algorithm_of(tutti *job) { return tt_setting(&job->job->settings, TT_ALLREDUCE); }
+
+static void check_allreduce(tutti *job, size_t count, tutti_type type, tutti_rule rule)
+{
+	struct vectors v = { .n = tutti_size(job), .count = count, .width = tt_type_size(type), .type = type, .rule = rule };
+	size_t bytes = count * v.width;
+	char *mine = vector_of(tutti_rank(job), bytes, count);
+
+	memset(mine + bytes, 42, 8);
+	for (int r = 0; r < v.n; r++)
+		v.of[r] = vector_of(r, bytes, count);
+	CHECK(tutti_allreduce(job, mine, count, type, rule, NULL) == 0);
+	if (*algorithm_of(job) == 'r' && algorithm_of(job)[1] == 'i')
+		combine_ring(&v);
+	else
+		combine_tree(&v, *algorithm_of(job) == 'd');
+	if (rule == TUTTI_AVERAGE)
+		tt_scale(v.of[0], count, type, (unsigned)v.n);
+	CHECK(memcmp(mine, v.of[0], bytes) == 0);
+	for (int i = 0; i < 8; i++)
+		CHECK(mine[bytes + (size_t)i] == 42);
+	for (int r = 0; r < v.n; r++)
+		free(v.of[r]);
+	free(mine);
+}
+
+static void program_all(tutti *job)
+{
+	static const size_t counts[] = { 1, 2, 13, 1001, 6007 };
+
+	for (int type = TUTTI_F32; type <= TUTTI_I64; type++)
+		for (int rule = TUTTI_SUM; rule <= TUTTI_MIN; rule++)
+			for (size_t i = 0; i < TT_COUNT(counts); i++)
+				check_allreduce(job, counts[i], (tutti_type)type, (tutti_rule)rule);
+	check_allreduce(job, 100003, TUTTI_F32, TUTTI_SUM);
+	check_allreduce(job, 70001, TUTTI_BF16, TUTTI_AVERAGE);
+}
+
+static void test_doubling(void) { on_wires(program_all, "doubling"); }
+static void test_rabenseifner(void) { on_wires(program_all, "rabenseifner"); }
+static void test_ring(void) { on_wires(program_all, "ring"); }
+
+/* Many chunks a leg, more than there are slots. */
+static void program_large(tutti *job)
+{
+	check_allreduce(job, 3000017, TUTTI_F32, TUTTI_SUM);
+	check_allreduce(job, 1 << 21, TUTTI_F32, TUTTI_AVERAGE);
+}
+
+static void test_large(void)
+{
+	static const char *const algorithms[] = { "rabenseifner", "ring" };
+	static const int sizes[] = { 2, 3, 4 };
+
+	for (size_t i = 0; i < TT_COUNT(sizes) * TT_COUNT(algorithms); i++) {
+		struct ranks run = { .size = sizes[i / 2], .allreduce = algorithms[i % 2], .program = program_large, .wire = "sim", .seed = i };
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+		run.wire = "tcp";
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+	}
+}
+
+/* ---- the model: the same numbers everywhere, and kept ---- */
+
+static struct tt_model models[RANKS_MAX];
+
+static void check_explained(tutti *job)
+{
+	char before[300], after[300];
+	float *v = must(calloc(50000, sizeof *v));
+
+	CHECK(tt_allreduce_explain(job, 1 << 20, TUTTI_F32, TUTTI_SUM, before, sizeof before) == 0);
+	CHECK(strstr(before, "expected") && strstr(before, "chunks"));
+	CHECK(tutti_allreduce(job, v, 50000, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	CHECK(tt_allreduce_explain(job, 1 << 20, TUTTI_F32, TUTTI_SUM, after, sizeof after) == 0);
+	CHECK(strcmp(before, after) == 0);
+	CHECK(tt_allreduce_explain(job, 4, (tutti_type)99, TUTTI_SUM, after, sizeof after) == -EINVAL);
+	free(v);
+}
+
+static void program_model(tutti *job)
+{
+	enum { K = 3, COUNT = 20000 };
+	float *v = must(calloc(K * COUNT, sizeof *v));
+	tutti_op ops[K];
+	bool right = true;
+
+	for (int i = 0; i < K * COUNT; i++)
+		v[i] = (float)(i % 7);
+	for (int k = 0; k < K; k++) /* all are under way before anybody knows it */
+		CHECK(tutti_allreduce(job, v + k * COUNT, COUNT, TUTTI_F32, TUTTI_SUM, &ops[k]) == 0);
+	for (int k = K - 1; k >= 0; k--)
+		CHECK(tutti_wait(&ops[k], -1) == 0);
+	for (int i = 0; i < K * COUNT; i++)
+		right = right && v[i] == (float)(i % 7 * tutti_size(job));
+	CHECK(right);
+	models[tutti_rank(job)] = job->model;
+	CHECK(tutti_barrier(job, NULL) == 0);
+	const struct tt_model *m = &models[0], *mine = &job->model;
+	CHECK(mine->known == (tutti_size(job) > 1));
+	CHECK(mine->latency_ns == m->latency_ns && mine->wire_ps == m->wire_ps && mine->add_ps == m->add_ps);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	check_explained(job);
+	CHECK(tt_list_empty(&job->job->stash)); /* nothing was left over */
+	free(v);
+}
+
+static void test_model(void) { on_wires(program_model, "auto"); }
+
+static const struct tt_model slow_wire = { .latency_ns = 5000, .wire_ps = 1000, .add_ps = 50 }, slow_start = { .latency_ns = 1000000, .wire_ps = 10, .add_ps = 1 };
+
+static void test_choice(void)
+{
+	const size_t piece = 16000;
+
+	for (int n = 2; n <= 1024; n *= 2) {
+		CU_ASSERT_PTR_EQUAL(tt_model_choose(&slow_wire, n, 1000, piece), &tt_doubling);
+		CU_ASSERT_PTR_EQUAL(tt_model_choose(&slow_wire, n, 64 << 20, piece), &tt_rabenseifner);
+	}
+	CU_ASSERT_PTR_EQUAL(tt_model_choose(&slow_wire, 6, 64 << 20, piece), &tt_ring); /* no power of two */
+	CU_ASSERT_PTR_EQUAL(tt_model_choose(&slow_start, 1000, 1 << 20, piece), &tt_rabenseifner);
+	CU_ASSERT(tt_model_predict(&slow_wire, &tt_doubling, 8, 4096, piece) == 3 * (5000 + 4096 + 204));
+}
+
+/* A wrong setting is told of when joining. */
+static void test_settings(void)
+{
+	tutti_config c = { .size = sizeof c };
+	tutti *job;
+
+	setenv("TUTTI_ALLREDUCE", "rign", 1);
+	CU_ASSERT_EQUAL(tutti_join(&c, &job), -EINVAL);
+	CU_ASSERT_PTR_NOT_NULL(strstr(tutti_why(), "rign"));
+	unsetenv("TUTTI_ALLREDUCE");
+	setenv("TUTTI_MEASURE", "perhaps", 1);
+	CU_ASSERT_EQUAL(tutti_join(&c, &job), -EINVAL);
+	CU_ASSERT_PTR_NOT_NULL(strstr(tutti_why(), "TUTTI_MEASURE"));
+	unsetenv("TUTTI_MEASURE");
+}
+
+/* ---- reduce-scatter, all-gather, all-to-all ---- */
+
+static void check_reduce_scatter(tutti *job, size_t count, tutti_type type, tutti_rule rule, bool in_place)
+{
+	int n = tutti_size(job), me = tutti_rank(job);
+	size_t bytes = count * tt_type_size(type), at = (size_t)me * bytes;
+	char *in = must(malloc((size_t)n * bytes + 8)), *before = must(malloc((size_t)n * bytes + 1)), *out = in_place ? in + at : must(malloc(bytes + 1));
+
+	for (int r = 0; r < n; r++) {
+		char *block = vector_of(me * n + r, bytes, count);
+		memcpy(in + (size_t)r * bytes, block, bytes);
+		free(block);
+	}
+	memcpy(before, in, (size_t)n * bytes);
+	CHECK(tutti_reduce_scatter(job, in, out, count, type, rule, NULL) == 0);
+	char *expected = must(malloc(bytes + 1));
+	memcpy(expected, before + at, bytes);
+	for (int k = 1; k < n; k++) {
+		char *theirs = vector_of((me - k + n) % n * n + me, bytes, count);
+		tt_reduce(expected, theirs, count, type, rule);
+		free(theirs);
+	}
+	if (rule == TUTTI_AVERAGE)
+		tt_scale(expected, count, type, (unsigned)n);
+	CHECK(memcmp(out, expected, bytes) == 0);
+	CHECK(memcmp(in, before, at) == 0);
+	CHECK(memcmp(in + at + bytes, before + at + bytes, (size_t)(n - me - 1) * bytes) == 0);
+	CHECK(in_place || memcmp(in + at, before + at, bytes) == 0);
+	free(expected);
+	free(before);
+	if (!in_place)
+		free(out);
+	free(in);
+}
+
+static void program_reduce_scatter(tutti *job)
+{
+	static const size_t counts[] = { 0, 1, 999, 6007 };
+	float x[2 * RANKS_MAX] = { 0 };
+
+	for (int type = TUTTI_F32; type <= TUTTI_I64; type++)
+		for (int rule = TUTTI_SUM; rule <= TUTTI_MIN; rule++)
+			for (size_t i = 0; i < TT_COUNT(counts); i++)
+				check_reduce_scatter(job, counts[i], (tutti_type)type, (tutti_rule)rule, (type + rule) % 2);
+	check_reduce_scatter(job, 40001, TUTTI_F32, TUTTI_AVERAGE, false);
+	check_reduce_scatter(job, 300001, TUTTI_F32, TUTTI_SUM, true);
+	CHECK(tutti_reduce_scatter(job, x, (char *)x + tutti_rank(job) * 8 + 4, 2, TUTTI_F32, TUTTI_SUM, NULL) == -EINVAL);
+	CHECK(tutti_reduce_scatter(job, NULL, x, 1, TUTTI_F32, TUTTI_SUM, NULL) == -EINVAL);
+	CHECK(tutti_reduce_scatter(job, x, x, 1, (tutti_type)9, TUTTI_SUM, NULL) == -EINVAL);
+	CHECK(tutti_reduce_scatter(job, x, x, SIZE_MAX / 4, TUTTI_F32, TUTTI_SUM, NULL) == -EINVAL);
+}
+
+static void test_reduce_scatter(void) { on_wires(program_reduce_scatter, NULL); }
+
+static const size_t byte_counts[] = { 0, 1, 13, 16307, 16320, 70001, 600001 };
+
+/* What rank `from` has for rank `to`. */
+static char byte_of(int from, int to, size_t i) { return (char)((i * 7 + i / 251) + (size_t)(from * 16 + to)); }
+
+static void check_block(const char *block, int from, int to, size_t bytes)
+{
+	size_t wrong = 0;
+
+	for (size_t i = 0; i < bytes; i++)
+		wrong += block[i] != byte_of(from, to, i);
+	CHECK(wrong == 0);
+}
+
+static void fill_block(char *block, int from, int to, size_t bytes)
+{
+	for (size_t i = 0; i < bytes; i++)
+		block[i] = byte_of(from, to, i);
+}
+
+static void program_allgather(tutti *job)
+{
+	int n = tutti_size(job), me = tutti_rank(job);
+
+	for (size_t k = 0; k < TT_COUNT(byte_counts); k++) {
+		size_t bytes = byte_counts[k];
+		char *out = must(calloc((size_t)n, bytes + 1)), *in = k % 2 ? out + (size_t)me * bytes : must(malloc(bytes + 1));
+		fill_block(in, me, 0, bytes);
+		CHECK(tutti_allgather(job, in, bytes, out, NULL) == 0);
+		for (int r = 0; r < n; r++)
+			check_block(out + (size_t)r * bytes, r, 0, bytes);
+		if (!(k % 2))
+			free(in);
+		free(out);
+	}
+	char c[2 * RANKS_MAX] = { 0 };
+	CHECK(tutti_allgather(job, c + 1 + 2 * me, 2, c, NULL) == -EINVAL);
+	CHECK(tutti_allgather(job, NULL, 2, c, NULL) == -EINVAL);
+}
+
+static void test_allgather(void) { on_wires(program_allgather, NULL); }
+
+static void program_alltoall(tutti *job)
+{
+	int n = tutti_size(job), me = tutti_rank(job);
+
+	for (size_t k = 0; k < TT_COUNT(byte_counts); k++) {
+		size_t bytes = byte_counts[k];
+		char *in = must(malloc((size_t)n * bytes + 1)), *out = must(calloc((size_t)n, bytes + 1));
+		for (int r = 0; r < n; r++)
+			fill_block(in + (size_t)r * bytes, me, r, bytes);
+		CHECK(tutti_alltoall(job, in, bytes, out, NULL) == 0);
+		for (int r = 0; r < n; r++)
+			check_block(out + (size_t)r * bytes, r, me, bytes);
+		CHECK(bytes == 0 || tutti_alltoall(job, in, bytes, in, NULL) == -EINVAL);
+		free(in);
+		free(out);
+	}
+}
+
+static void test_alltoall(void) { on_wires(program_alltoall, NULL); }
+
+static size_t bytes_between(int from, int to, size_t round)
+{
+	static const size_t sizes[] = { 0, 5, 0, 16306, 300, 100000, 16304, 7 };
+
+	return sizes[((size_t)(from * 3 + to * 5) + round) % TT_COUNT(sizes)];
+}
+
+static void check_alltoallv(tutti *job, size_t round)
+{
+	int n = tutti_size(job), me = tutti_rank(job);
+	size_t in_bytes[RANKS_MAX], in_at[RANKS_MAX], out_bytes[RANKS_MAX], out_at[RANKS_MAX], in_len = 0, out_len = 0;
+	tutti_op op;
+
+	for (int r = n - 1; r >= 0; r--) { /* places in another order than the ranks, and with gaps */
+		in_bytes[r] = bytes_between(me, r, round);
+		out_bytes[r] = bytes_between(r, me, round);
+		in_at[r] = in_len;
+		out_at[r] = out_len;
+		in_len += in_bytes[r] + 3;
+		out_len += out_bytes[r] + 5;
+	}
+	char *in = must(malloc(in_len)), *out = must(calloc(1, out_len));
+	for (int r = 0; r < n; r++)
+		fill_block(in + in_at[r], me, r, in_bytes[r]);
+	CHECK(tutti_alltoallv(job, in, in_bytes, in_at, out, out_bytes, out_at, &op) == 0);
+	CHECK(tutti_wait(&op, -1) == 0);
+	for (int r = 0; r < n; r++) {
+		check_block(out + out_at[r], r, me, out_bytes[r]);
+		for (size_t i = 0; i < 5; i++)
+			CHECK(out[out_at[r] + out_bytes[r] + i] == 0);
+	}
+	free(in);
+	free(out);
+}
+
+static void program_alltoallv(tutti *job)
+{
+	for (size_t round = 0; round < 8; round++)
+		check_alltoallv(job, round);
+	CHECK(tt_list_empty(&job->job->stash));
+}
+
+static void test_alltoallv(void) { on_wires(program_alltoallv, NULL); }
+
+/* One rank expects another size of one other: all get an error before any deadline, those two name each other or who told. */
+static const size_t wrong_sizes[][2] = { { 0, 5 }, { 5, 0 }, { 100, 101 }, { 100, 100000 }, { 100000, 100 }, { 100000, 0 }, { 0, 100000 }, { 100000, 100001 } };
+static size_t wrong;
+
+static void program_wrong_sizes(tutti *job)
+{
+	int n = tutti_size(job), me = tutti_rank(job), err;
+	size_t in_bytes[RANKS_MAX], out_bytes[RANKS_MAX], at[RANKS_MAX];
+	char *in = must(calloc(RANKS_MAX, 200000)), *out = must(calloc(RANKS_MAX, 200000));
+	uint64_t start = tt_now();
+
+	for (int r = 0; r < n; r++) {
+		in_bytes[r] = out_bytes[r] = 40;
+		at[r] = (size_t)r * 200000;
+	}
+	if (me == n - 1)
+		in_bytes[0] = wrong_sizes[wrong][0];
+	if (me == 0)
+		out_bytes[n - 1] = wrong_sizes[wrong][1];
+	err = tutti_alltoallv(job, in, in_bytes, at, out, out_bytes, at, NULL);
+	bool agreed = me != 0 && me != n - 1; /* those may have been through with it before they hear */
+	CHECK(err == -EBADMSG || err == -ECONNABORTED || ((agreed || me == n - 1) && err == 0));
+	CHECK(me != 0 || (err && strstr(tutti_why(), "rank ")));
+	CHECK(tt_now() - start < 5000 * TT_MS);
+	CHECK(tutti_barrier(job, NULL) == 0); /* nobody was cut off for it */
+	free(in);
+	free(out);
+}
+
+static void program_bad_blocks(tutti *job)
+{
+	size_t one[] = { 1, 1 }, two[] = { 2, 2 }, far[] = { SIZE_MAX, SIZE_MAX };
+	char in[4] = { 0 }, out[4];
+
+	CHECK(tutti_alltoallv(job, in, NULL, one, out, one, one, NULL) == -EINVAL);
+	CHECK(tutti_alltoallv(job, in, one, one, out, one, NULL, NULL) == -EINVAL);
+	CHECK(tutti_alltoallv(job, in, one, far, out, one, one, NULL) == -EINVAL);
+	CHECK(tutti_alltoallv(job, NULL, one, one, out, one, one, NULL) == -EINVAL);
+	CHECK(tutti_alltoallv(job, in, one, one, out, two, one, NULL) == -EINVAL);
+	CHECK(strstr(tutti_why(), "expects 2") != NULL);
+}
+
+static void test_wrong_sizes(void)
+{
+	struct ranks run = { .size = 2, .wire = "sim", .program = program_bad_blocks };
+
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	run.program = program_wrong_sizes;
+	for (wrong = 0; wrong < TT_COUNT(wrong_sizes); wrong++)
+		for (run.size = 2; run.size <= 4; run.size++) {
+			run.wire = "sim";
+			for (run.seed = 0; run.seed < SEEDS; run.seed++)
+				CU_ASSERT_EQUAL(run_ranks(run), 0);
+			run.wire = "tcp";
+			CU_ASSERT_EQUAL(run_ranks(run), 0);
+		}
+}
+
+/* ---- numbers of collectives wrap around ---- */
+
+static void program_wrap(tutti *job)
+{
+	float x;
+
+	tt_enter(job->job);
+	job->started = UINT32_MAX - 6; /* as if so many had been started */
+	tt_exit(job->job);
+	if (tt_world)
+		tt_sim_sleep(100 * TT_MS); /* until all have come so far */
+	else
+		usleep(100000);
+	for (int i = 0; i < 20; i++) {
+		x = 1;
+		CHECK(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+		CHECK(x == (float)tutti_size(job));
+		CHECK(tutti_broadcast(job, &x, 4, i % tutti_size(job), NULL) == 0);
+		CHECK(tt_coll_finished(job) == (uint32_t)(UINT32_MAX - 4 + 2 * i));
+	}
+	CHECK(job->started == 33);
+}
+
+static void test_wrap(void) { on_wires(program_wrap, NULL); }
+
+static CU_TestInfo allreduce_tests[] = {
+	{ "doubling", test_doubling }, { "rabenseifner", test_rabenseifner }, { "ring", test_ring }, { "large", test_large },
+	{ "model", test_model }, { "choice", test_choice }, { "settings", test_settings }, { "numbers wrap", test_wrap }, CU_TEST_INFO_NULL,
+};
+static CU_TestInfo pairwise_tests[] = {
+	{ "reduce-scatter", test_reduce_scatter }, { "all-gather", test_allgather }, { "all-to-all", test_alltoall },
+	{ "all-to-all of any sizes", test_alltoallv }, { "wrong sizes", test_wrong_sizes }, CU_TEST_INFO_NULL,
+};
+static CU_SuiteInfo suites[] = {
+	{ "all-reduce", NULL, NULL, NULL, NULL, allreduce_tests }, { "pairwise", NULL, NULL, NULL, NULL, pairwise_tests }, CU_SUITE_INFO_NULL,
+};
+
+int main(int argc, char **argv) { return run_suites(suites, argc, argv); }
