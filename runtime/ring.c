@@ -230,7 +230,7 @@ static int begin(struct tt_allreduce *a)
 	a->coll.notifier[TT_LANE_DATA] = r->left;
 	a->coll.notifier[TT_LANE_CREDIT] = r->right;
 	r->steps = 2 * (n - 1);
-	r->chunk = tt_max(1, chunk_of((a->count + 2 * (size_t)n) * a->width, n, 0) / a->width);
+	r->chunk = tt_max(1, tt_min(CHUNK / a->width, (a->count / (size_t)n + 2) / 2));
 	count_collecting(r);
 	return 0;
 }

@@ -28,8 +28,8 @@ enum {
 
 /* ---- the plan: all that a seed decides before the ranks run ---- */
 
-enum kind { ALLREDUCE, BARRIER, BROADCAST, GATHER, KINDS };
-static const char *const kind_names[] = { "all-reduce", "barrier", "broadcast", "gather" };
+enum kind { ALLREDUCE, BARRIER, BROADCAST, GATHER, SCATTER, ALLGATHER, ALLTOALL, ALLTOALLV, KINDS };
+static const char *const kind_names[] = { "all-reduce", "barrier", "broadcast", "gather", "reduce-scatter", "all-gather", "all-to-all", "all-to-all of any sizes" };
 
 struct collective {
 	enum kind kind;
@@ -108,6 +108,7 @@ static void draw_collective(struct tt_random *r, int ranks, struct collective *c
 	c->rule = one_in(r, 3) ? TUTTI_MAX : one_in(r, 4) ? TUTTI_AVERAGE : TUTTI_SUM;
 	c->root = (int)below(r, (uint64_t)ranks);
 	c->count = c->kind == ALLREDUCE ? draw_count(r, tt_type_size(c->type), ranks) : c->kind == BROADCAST ? draw_bytes(r) :
+	           c->kind == SCATTER ? draw_count(r, tt_type_size(c->type), 1) : c->kind >= ALLGATHER ? draw_bytes(r) / (one_in(r, 8) ? 1 : 8) :
 	           one_in(r, 8) ? TUTTI_GATHER_MAX : 1 + below(r, 60);
 	if (c->kind == GATHER && one_in(r, 2))
 		c->root = -1;
@@ -466,12 +467,78 @@ static int begin_gather(struct me *me, struct started *s, size_t id, tutti_op *o
 	return tutti_gather(me->job, s->value, s->value_len, s->buf, s->c->root, op);
 }
 
+/* All blocks of a rank's vector are alike but for the wave, which goes on. */
+static int begin_scatter(struct me *me, struct started *s, size_t id, tutti_op *op)
+{
+	const struct collective *c = s->c;
+	int mine = my_value(me, id, c->rule);
+
+	s->len = c->count * tt_type_size(c->type);
+	s->buf = new_bytes(s->len);
+	s->value_len = s->len * (size_t)me->size;
+	s->value = new_bytes(s->value_len);
+	for (size_t i = 0; i < c->count * (size_t)me->size; i++)
+		store(s->value, i, c->type, mine + (int)(i % 64));
+	return tutti_reduce_scatter(me->job, s->value, s->buf, c->count, c->type, c->rule, op);
+}
+
+/* What one rank sends another: of its own size only in one kind. */
+static size_t block_len(const struct collective *c, int from, int to)
+{
+	return c->kind == ALLTOALLV ? c->count * (size_t)((from * 3 + to) % 4) / 3 : c->count;
+}
+static int block_mark(const struct collective *c, int from, int to) { return c->kind == ALLGATHER ? from : from * 16 + to; }
+
+static void place_blocks(const struct collective *c, int me, int size, bool in, size_t *len, size_t *at)
+{
+	for (int r = 0; r < size; r++) {
+		len[r] = in ? block_len(c, me, r) : block_len(c, r, me);
+		at[r] = r ? at[r - 1] + len[r - 1] : 0;
+	}
+}
+
+static int begin_blocks(struct me *me, struct started *s, size_t id, tutti_op *op)
+{
+	size_t in_len[RANKS_MAX], in_at[RANKS_MAX], out_len[RANKS_MAX], out_at[RANKS_MAX];
+	const struct collective *c = s->c;
+	int last = me->size - 1;
+
+	place_blocks(c, me->rank, me->size, true, in_len, in_at);
+	place_blocks(c, me->rank, me->size, false, out_len, out_at);
+	s->len = out_at[last] + out_len[last];
+	s->value_len = c->kind == ALLGATHER ? c->count : in_at[last] + in_len[last];
+	s->buf = new_bytes(s->len);
+	s->value = new_bytes(s->value_len);
+	for (int r = 0; r <= (c->kind == ALLGATHER ? 0 : last); r++)
+		fill((char *)s->value + in_at[r], in_len[r], block_mark(c, me->rank, r), id);
+	if (c->kind == ALLGATHER)
+		return tutti_allgather(me->job, s->value, c->count, s->buf, op);
+	if (c->kind == ALLTOALL)
+		return tutti_alltoall(me->job, s->value, c->count, s->buf, op);
+	return tutti_alltoallv(me->job, s->value, in_len, in_at, s->buf, out_len, out_at, op);
+}
+
+static bool has_blocks(const struct me *me, const struct started *s, size_t id)
+{
+	size_t len[RANKS_MAX], at[RANKS_MAX];
+	bool right = true;
+
+	place_blocks(s->c, me->rank, me->size, false, len, at);
+	for (int r = 0; right && r < me->size; r++)
+		right = is_filled((char *)s->buf + at[r], len[r], block_mark(s->c, r, me->rank), id);
+	return right;
+}
+
 static int begin_collective(struct me *me, struct started *s, size_t id, tutti_op *op)
 {
 	switch (s->c->kind) {
 	case ALLREDUCE: return begin_allreduce(me, s, id, op);
 	case BROADCAST: return begin_broadcast(me, s, id, op);
 	case GATHER: return begin_gather(me, s, id, op);
+	case SCATTER: return begin_scatter(me, s, id, op);
+	case ALLGATHER:
+	case ALLTOALL:
+	case ALLTOALLV: return begin_blocks(me, s, id, op);
 	default: return tutti_barrier(me->job, op);
 	}
 }
@@ -485,6 +552,11 @@ static void check_collective(struct me *me, const struct started *s, size_t id)
 	if (c->kind == ALLREDUCE)
 		for (; right && at < c->count; at++)
 			right = holds(s->buf, at, c->type, expected_value(me->size, id, c->rule, at));
+	else if (c->kind == SCATTER)
+		for (; right && at < c->count; at++)
+			right = holds(s->buf, at, c->type, expected_value(me->size, id, c->rule, (size_t)me->rank * c->count + at));
+	else if (c->kind >= ALLGATHER)
+		right = has_blocks(me, s, id);
 	else if (c->kind == BROADCAST)
 		right = is_filled(s->buf, s->len, c->root, id);
 	else if (c->kind == GATHER && s->buf)
@@ -531,7 +603,7 @@ static void end_started(struct me *me, struct started *s, size_t id)
 	if (!s->err)
 		check_collective(me, s, id);
 	hand_back(me, kind_names[s->c->kind], s->buf, s->buf ? s->len : 0);
-	hand_back(me, "gathered value", s->value, s->value_len);
+	hand_back(me, "what was given", s->value, s->value_len);
 }
 
 static void shuffle(struct me *me, int *order, int n)
