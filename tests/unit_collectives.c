@@ -4,9 +4,10 @@
 #include "ranks.h"
 
 #ifdef __SANITIZE_THREAD__
-enum { SEEDS = 1 }; /* fibers share one thread: there is little for this sanitizer to see on sim */
+enum { SEEDS = 1, SKIPPED = 3, LARGEST = 5 }; /* fibers share one thread: there is little for this sanitizer to see on sim. It is slow:
+				   * only the larger sizes, up to 5 ranks */
 #else
-enum { SEEDS = 2 };
+enum { SEEDS = 2, SKIPPED = 0, LARGEST = 9 };
 #endif
 
 enum { RANKS_MAX = 9 };
@@ -14,7 +15,7 @@ enum { RANKS_MAX = 9 };
 /* On sim over seeds and on tcp, with 1 to 9 ranks. */
 static void on_wires(void (*program)(tutti *), const char *allreduce)
 {
-	for (int n = 1; n <= RANKS_MAX; n++) {
+	for (int n = 1; n <= LARGEST; n++) {
 		struct ranks run = { .size = n, .allreduce = allreduce, .program = program };
 		for (run.wire = "sim"; run.seed < SEEDS; run.seed++)
 			CU_ASSERT_EQUAL(run_ranks(run), 0);
@@ -125,7 +126,7 @@ static void program_all(tutti *job)
 
 	for (int type = TUTTI_F32; type <= TUTTI_I64; type++)
 		for (int rule = TUTTI_SUM; rule <= TUTTI_MIN; rule++)
-			for (size_t i = 0; i < TT_COUNT(counts); i++)
+			for (size_t i = SKIPPED; i < TT_COUNT(counts); i++)
 				check_allreduce(job, counts[i], (tutti_type)type, (tutti_rule)rule);
 	check_allreduce(job, 100003, TUTTI_F32, TUTTI_SUM);
 	check_allreduce(job, 70001, TUTTI_BF16, TUTTI_AVERAGE);
@@ -275,7 +276,7 @@ static void program_reduce_scatter(tutti *job)
 
 	for (int type = TUTTI_F32; type <= TUTTI_I64; type++)
 		for (int rule = TUTTI_SUM; rule <= TUTTI_MIN; rule++)
-			for (size_t i = 0; i < TT_COUNT(counts); i++)
+			for (size_t i = SKIPPED; i < TT_COUNT(counts); i++)
 				check_reduce_scatter(job, counts[i], (tutti_type)type, (tutti_rule)rule, (type + rule) % 2);
 	check_reduce_scatter(job, 40001, TUTTI_F32, TUTTI_AVERAGE, false);
 	check_reduce_scatter(job, 300001, TUTTI_F32, TUTTI_SUM, true);
