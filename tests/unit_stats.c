@@ -288,8 +288,9 @@ struct row {
 static int read_rows(char *text, struct row *rows, int max) /* below the two lines of heading; -1: not a table */
 {
 	int n = 0, line = 0;
+	char *rest;
 
-	for (char *at = strtok(text, "\n"); at && n < max; at = strtok(NULL, "\n"), line++) {
+	for (char *at = strtok_r(text, "\n", &rest); at && n < max; at = strtok_r(NULL, "\n", &rest), line++) { /* ranks are threads */
 		struct row *r = &rows[n];
 		if (line < 2)
 			continue;
