@@ -1,5 +1,5 @@
 /* unit_collectives.c - every algorithm of all-reduce against its documented order of additions, bit for bit; reduce-scatter,
- * all-gather and all-to-all; the model. Each on sim (over seeds) and over TCP. */
+ * all-gather and all-to-all; the model; all of them in groups. Each on sim (over seeds) and over TCP. */
 #include "cunit_main.h"
 #include "ranks.h"
 
@@ -452,6 +452,122 @@ static void test_wrong_sizes(void)
 		}
 }
 
+/* ---- in groups: parts of a job, whose members are not neighbours and stand in reverse, and what is left of one ---- */
+
+static void run_each(tutti *g, size_t salt)
+{
+	check_allreduce(g, 1001 + salt, TUTTI_F32, TUTTI_SUM);
+	check_allreduce(g, 100003 + salt, TUTTI_BF16, TUTTI_AVERAGE);
+	check_allreduce(g, 300001 + salt, TUTTI_F32, TUTTI_SUM);
+	check_reduce_scatter(g, 7 + salt, TUTTI_F32, TUTTI_SUM, false);
+	check_reduce_scatter(g, 200001 + salt, TUTTI_F32, TUTTI_AVERAGE, true);
+	program_allgather(g);
+	program_alltoall(g);
+	check_alltoallv(g, 3 + salt);
+}
+
+static tutti *split_in_reverse(tutti *g)
+{
+	int me = tutti_rank(g);
+	tutti *part = NULL;
+
+	CHECK(tutti_group_split(g, me % 2, -me, &part) == 0);
+	return must(part);
+}
+
+static void program_parts(tutti *job)
+{
+	enum { COUNT = 50000 };
+	float *v = must(malloc(COUNT * sizeof *v));
+	tutti *part = split_in_reverse(job);
+	tutti_op op;
+
+	for (int i = 0; i < COUNT; i++)
+		v[i] = 1;
+	CHECK(tutti_allreduce(job, v, COUNT, TUTTI_F32, TUTTI_SUM, &op) == 0); /* meanwhile */
+	run_each(part, (size_t)tutti_rank(job) % 2);
+	CHECK(tutti_wait(&op, -1) == 0);
+	CHECK(v[0] == (float)tutti_size(job) && v[COUNT - 1] == (float)tutti_size(job));
+	tutti_leave(part);
+	free(v);
+}
+
+/* The one in the middle leaves, so those after it have other numbers. */
+static void program_rest(tutti *job)
+{
+	int n = tutti_size(job), me = tutti_rank(job);
+	tutti *rest = NULL, *part;
+	float x = 1;
+
+	program_alltoall(job); /* so that it says goodbye to all of them */
+	if (me == n / 2)
+		return;
+	CHECK(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) != 0);
+	CHECK(tutti_group_shrink(job, &rest) == 0);
+	CHECK(tutti_rank(must(rest)) == me - (me > n / 2));
+	run_each(rest, 0);
+	part = split_in_reverse(rest);
+	run_each(part, (size_t)tutti_rank(rest) % 2);
+}
+
+static void test_groups(void)
+{
+	static const char *const algorithms[] = { "doubling", "rabenseifner", "ring" };
+
+	for (size_t i = 0; i < TT_COUNT(algorithms); i++)
+		on_wires(program_parts, algorithms[i]);
+	on_wires(program_rest, "rabenseifner");
+}
+
+/* Each group has its own, the same on all its ranks. */
+static void program_group_models(tutti *job)
+{
+	enum { COUNT = 20000 };
+	tutti *part = split_in_reverse(job);
+	struct { uint64_t latency_ns, wire_ps, add_ps; } all[RANKS_MAX], mine;
+	float *v = must(calloc(COUNT, sizeof *v));
+
+	CHECK(tutti_allreduce(part, v, COUNT, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	CHECK(part->model.known == (tutti_size(part) > 1) && !job->model.known);
+	mine.latency_ns = part->model.latency_ns;
+	mine.wire_ps = part->model.wire_ps;
+	mine.add_ps = part->model.add_ps;
+	CHECK(tutti_gather(part, &mine, sizeof mine, all, -1, NULL) == 0);
+	for (int r = 0; r < tutti_size(part); r++)
+		CHECK(memcmp(&all[r], &mine, sizeof mine) == 0);
+	tutti_leave(part); /* perhaps before those who waited for the model were woken */
+	CHECK(tutti_allreduce(job, v, COUNT, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	CHECK(job->model.known == (tutti_size(job) > 1));
+	free(v);
+}
+
+static void test_group_models(void) { on_wires(program_group_models, "auto"); }
+
+/* Whoever is named is named by its number in the job. */
+static void program_wrong_size_in_part(tutti *job)
+{
+	tutti *part = split_in_reverse(job); /* of two: the first expects less than the second has */
+	int me = tutti_rank(part);
+	size_t in_bytes[] = { 40, 40 }, out_bytes[] = { 40, me ? 40 : 5 }, at[] = { 0, 40 };
+	char in[80] = { 0 }, out[80], name[16];
+	int err = tutti_alltoallv(part, in, in_bytes, at, out, out_bytes, at, NULL);
+
+	snprintf(name, sizeof name, "rank %d", tutti_group_member(part, 1 - me));
+	CHECK(err == -EBADMSG || err == -ECONNABORTED || (me && !err));
+	CHECK(!err || strstr(tutti_why(), name));
+	CHECK(tutti_barrier(part, NULL) == 0);
+}
+
+static void test_wrong_size_in_part(void)
+{
+	struct ranks run = { .size = 4, .wire = "tcp", .program = program_wrong_size_in_part };
+
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	run.wire = "sim";
+	for (; run.seed < SEEDS; run.seed++)
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
+
 /* ---- numbers of collectives wrap around ---- */
 
 static void program_wrap(tutti *job)
@@ -485,8 +601,12 @@ static CU_TestInfo pairwise_tests[] = {
 	{ "reduce-scatter", test_reduce_scatter }, { "all-gather", test_allgather }, { "all-to-all", test_alltoall },
 	{ "all-to-all of any sizes", test_alltoallv }, { "wrong sizes", test_wrong_sizes }, CU_TEST_INFO_NULL,
 };
+static CU_TestInfo group_tests[] = {
+	{ "all of them", test_groups }, { "the model", test_group_models }, { "a wrong size", test_wrong_size_in_part }, CU_TEST_INFO_NULL,
+};
 static CU_SuiteInfo suites[] = {
-	{ "all-reduce", NULL, NULL, NULL, NULL, allreduce_tests }, { "pairwise", NULL, NULL, NULL, NULL, pairwise_tests }, CU_SUITE_INFO_NULL,
+	{ "all-reduce", NULL, NULL, NULL, NULL, allreduce_tests }, { "pairwise", NULL, NULL, NULL, NULL, pairwise_tests },
+	{ "groups", NULL, NULL, NULL, NULL, group_tests }, CU_SUITE_INFO_NULL,
 };
 
 int main(int argc, char **argv) { return run_suites(suites, argc, argv); }
