@@ -190,6 +190,37 @@ test_grace() {
 	check "nothing left" soon none_left
 }
 
+test_keep_going() {
+	run -n 4 --keep-going --grace 0 sh -c '[ $TUTTI_RANK = 1 ] && kill -9 $$; [ $TUTTI_RANK = 2 ] && exit 3; sleep 0.5; echo done'
+	check "the others are left alone" lines out 2
+	check "their status counts" is $status 0
+	check "who failed is said" has err '^tutti run: rank 1 (pid [0-9]*) was killed by signal 9 (Killed)$'
+	check "each of them" has err '^tutti run: rank 2 (pid [0-9]*) exited with status 3$'
+	run -n 2 -k sh -c '[ $TUTTI_RANK = 1 ] && exit 5; sleep 0.3; exit 6'
+	check "where nobody exits with 0, the first failure counts" is $status 5
+	run -n 3 -k sh -c '[ $TUTTI_RANK = 1 ] && exit 0; [ $TUTTI_RANK = 0 ] && { sleep 0.3; kill -INT $PPID; }; sleep 100 & wait'
+	check "an interrupt is no survival" is $status 130
+	check "nothing left" soon none_left
+}
+
+# The example: one of its ranks is killed, the others say so and get to the end with one sum.
+test_survive() {
+	name="--keep-going -n 4 survive"
+	"$tutti" run --keep-going -n 4 "${tutti%/*}/examples/survive" 1500 "$marker" > out 2> err &
+	pid=$!
+	check "all four are there" soon four_named
+	kill -9 "$(sed -n 's/^rank 2 of 4 is process //p' out)"
+	wait $pid
+	status=$?
+	check "status 0" is $status 0
+	check "the one that was killed" has err '^tutti run: rank 2 (pid [0-9]*) was killed by signal 9 (Killed)$'
+	check "who is left" has out '^step [0-9]*: 3 left, rank 0 1 3$'
+	check "three get to the end" is "$(grep -c ': 1500 steps, the sum is ' out)" 3
+	step=$(sed -n 's/^step \([0-9]*\): 3 left.*/\1/p' out)
+	check "with one sum" is "$(sed -n 's/.* the sum is //p' out | sort -u)" $((10 * ${step:-0} + 7 * (1500 - ${step:-0})))
+}
+four_named() { is "$(grep -c '^rank [0-3] of 4 is process ' out)" 4; }
+
 test_exec() {
 	run -n 4 ./does-not-exist
 	check "127" is $status 127
@@ -369,8 +400,8 @@ test_info() {
 	check "is named" has err nowhere.conf
 }
 
-for test in environment boot_socket secret default_number output lines_stay_whole input signal_state failure grace exec refusals limits signals background \
-	stop killed leftovers broken_output info; do
+for test in environment boot_socket secret default_number output lines_stay_whole input signal_state failure grace keep_going survive exec refusals limits signals \
+	background stop killed leftovers broken_output info; do
 	status= ms= name=
 	[ $# = 0 ] || [ "$1" = "$test" ] || continue
 	: > out > err

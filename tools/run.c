@@ -280,8 +280,10 @@ static void judge(struct run *run, int r, pid_t pid, int status)
 	bool killed = WIFSIGNALED(status);
 	int value = killed ? WTERMSIG(status) : WEXITSTATUS(status);
 
-	if (!killed && !value)
+	if (!killed && !value) {
+		run->finished = true;
 		return;
+	}
 	if (!run->status)
 		run->status = killed ? 128 + value : value;
 	if (run->stage >= ENDING)
@@ -292,7 +294,7 @@ static void judge(struct run *run, int r, pid_t pid, int status)
 		else
 			tt_run_say(run, "rank %d (pid %d) exited with status %d", r, (int)pid, value);
 	}
-	if (run->stage == RUNNING) {
+	if (run->stage == RUNNING && !run->options.keep_going) {
 		run->stage = FAILING;
 		run->deadline = tt_now() + run->options.grace;
 	}
@@ -554,7 +556,7 @@ static int run_ranks(const struct options *options, const struct rlimit *files)
 	else if (!(run.status = start_ranks(&run)))
 		serve(&run);
 	close_run(&run);
-	return run.status;
+	return run.options.keep_going && run.finished && run.stage == RUNNING ? 0 : run.status;
 }
 
 /* The command line. */
@@ -611,11 +613,12 @@ static int take_grace(struct options *o, const char *text)
 
 static int print_help(void)
 {
-	printf("Usage: tutti run [-n N] [--tag] [--grace SECONDS] PROGRAM [ARGUMENT ...]\n"
+	printf("Usage: tutti run [-n N] [--tag] [--keep-going] [--grace SECONDS] PROGRAM [ARGUMENT ...]\n"
 	       "Starts N copies of PROGRAM on this host as the ranks 0 to N-1 of one job.\n\n"
 	       "  -n, --ranks N        how many; by default the number of cores allowed (here %d)\n"
 	       "  -t, --tag            begin each line of output with its rank: \"[2] text\"\n"
 	       "  -g, --grace SECONDS  how long ranks may take to end before they are made to; 3 by default\n"
+	       "  -k, --keep-going     when a rank fails, leave the others alone: they may go on without it\n"
 	       "  -h, --help           this text\n\n"
 	       "For example:\n"
 	       "  tutti run -n 4 ./train --epochs 3\n"
@@ -624,17 +627,18 @@ static int print_help(void)
 	       "built in, a TUTTI_SECRET of its own job. Lines of different ranks never mix. Rank 0 has the standard input,\n"
 	       "unless that is a terminal, and without --tag writes to a terminal itself.\n\n"
 	       "When a rank fails, the others have the grace to notice, then get SIGTERM, and after at most one second more\n"
-	       "SIGKILL. The signals INT, TERM, HUP, QUIT, USR1, USR2 and TSTP are passed on to the ranks; INT and TERM also\n"
-	       "begin the grace, after which the ranks are killed; a second INT kills at once. What is left of a rank's process\n"
-	       "group ends with the rank, and everything ends with `tutti run`, even if that is killed.\n\n"
-	       "The exit status is that of the first rank that failed, 128 + the signal if one killed it; 127 or 126 if\n"
-	       "PROGRAM cannot be executed; 2 if the command line makes no sense.\n", cores());
+	       "SIGKILL; with --keep-going they are left alone. The signals INT, TERM, HUP, QUIT, USR1, USR2 and TSTP are passed\n"
+	       "on to the ranks; INT and TERM also begin the grace, after which the ranks are killed; a second INT kills at once.\n"
+	       "What is left of a rank's process group ends with the rank, and everything ends with `tutti run`, even if that is\n"
+	       "killed.\n\n"
+	       "The exit status is that of the first rank that failed, 128 + the signal if one killed it; with --keep-going 0 if\n"
+	       "some rank exited with 0; 127 or 126 if PROGRAM cannot be executed; 2 if the command line makes no sense.\n", cores());
 	return 0;
 }
 
 static const struct option known[] = {
 	{ "ranks", required_argument, NULL, 'n' }, { "tag", no_argument, NULL, 't' }, { "grace", required_argument, NULL, 'g' },
-	{ "help", no_argument, NULL, 'h' }, { 0 },
+	{ "keep-going", no_argument, NULL, 'k' }, { "help", no_argument, NULL, 'h' }, { 0 },
 };
 
 /* False: *status is the exit status. */
@@ -643,10 +647,11 @@ static bool parse(int argc, char **argv, struct options *o, int *status)
 	int c;
 
 	*status = 0;
-	while (!*status && (c = getopt_long(argc, argv, "+:n:tg:h", known, NULL)) != -1) {
+	while (!*status && (c = getopt_long(argc, argv, "+:n:tkg:h", known, NULL)) != -1) {
 		switch (c) {
 		case 'n': *status = take_ranks(o, optarg); break;
 		case 't': o->tag = true; break;
+		case 'k': o->keep_going = true; break;
 		case 'g': *status = take_grace(o, optarg); break;
 		case 'h': print_help(); return false;
 		default: *status = tt_tool_bad_option("run", argv, known, c);

@@ -9,7 +9,7 @@ enum { RANKS_MAX = 4096 };
 
 struct options {
 	int ranks;
-	bool tag;
+	bool tag, keep_going;
 	uint64_t grace; /* nanoseconds */
 	char **program;
 };
@@ -57,6 +57,7 @@ struct run {
 	enum stage stage;
 	uint64_t deadline;  /* of the stage */
 	bool interrupted;   /* by SIGINT */
+	bool finished;      /* some rank exited with 0 */
 	int alive, status, failed;
 	pid_t self, keeper;
 	int life;           /* the keeper sees its other end close when we are gone */
