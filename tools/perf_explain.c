@@ -40,11 +40,10 @@ const char *tt_perf_transport(const struct tt_perf *p)
 /* Which algorithm, which chunk, what was measured for the choice, what it predicts. */
 static void explain_algorithm(const struct tt_perf *p, const struct tt_perf_row *row, FILE *to)
 {
-	char room[64];
+	char text[400];
 
-	(void)row;
-	if (p->test->collective)
-		fprintf(to, "  algorithm: TUTTI_ALLREDUCE=%s\n", setting(TT_ALLREDUCE, room, sizeof room));
+	if (p->test->collective && !tt_allreduce_explain(p->job, row->bytes, p->options.type, p->options.rule, text, sizeof text))
+		fprintf(to, "  algorithm: %s\n", text);
 }
 
 void tt_perf_explain(const struct tt_perf *p, const struct tt_perf_row *row)
