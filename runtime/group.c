@@ -94,13 +94,27 @@ static void tell_all(struct tt_member *gone)
 static void tell_now(struct tt_timer *t) { tell_all(tt_container_of(t, struct tt_member, retry)); }
 
 /* A broken connection may mean that it is me who was cut off. Then the others hear of that first, and will not listen
- * when I accuse the one who did it: hence a moment's grace. */
+ * when I accuse the one who did it: hence a moment's grace. Where the way between two breaks, both accuse each other, of
+ * a broken connection at once, of silence up to half a heartbeat apart: the higher rank waits for so much longer, and who
+ * was told that it is cut off waits for longest. Else some would believe the one and some the other, and both would be
+ * lost, or the whole job. */
+static uint64_t grace(const struct tt_member *gone)
+{
+	uint64_t moment = tt_time(gone->job, TT_TIME_GRACE), apart = tt_time(gone->job, TT_TIME_HEARTBEAT) / 2;
+
+	if (gone->accuser)
+		return apart + 2 * moment;
+	if (gone->silent)
+		return apart + moment;
+	return gone->rank < gone->job->rank ? 2 * moment : moment;
+}
+
 void tt_group_tell(struct tt_member *gone)
 {
 	struct tt_job *job = gone->job;
 
 	if (gone->untold)
-		tt_timer_start(job, &gone->retry, tt_now() + tt_time(job, TT_TIME_GRACE), tell_now);
+		tt_timer_start(job, &gone->retry, tt_now() + grace(gone), tell_now);
 	else
 		tell_all(gone);
 }
@@ -128,7 +142,7 @@ void tt_group_down(struct tt_member *from, struct tt_pack *p)
 	if (job->members[rank].epoch && epoch != job->members[rank].epoch)
 		return; /* of another life of it */
 	if (rank == (uint32_t)job->rank) { /* the others go on without me: nobody needs to hear it from here */
-		from->untold = true;
+		from->untold = from->accuser = true;
 		tt_member_gone(from, -ECONNRESET, "rank %d has cut off this process: %s", from->rank, why);
 	} else if (job->members[rank].state != TT_LEFT) {
 		tt_member_gone(&job->members[rank], -(int)err, "%s", why);
@@ -253,6 +267,7 @@ void tt_group_cut(struct tt_member *m, int err, const char *fmt, ...)
 	tt_stats_count(&m->stats, TUTTI_STAT_CUT, 0);
 	if (m->state == TT_UP)
 		say_down(m, m, err, why); /* the last thing it hears of me, if it still listens */
+	m->untold |= err == -ETIMEDOUT && m->rank < m->job->rank;
 	tt_member_gone(m, err, "%s", why);
 	tt_peer_settle(m->job);
 }

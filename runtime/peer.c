@@ -413,7 +413,7 @@ void tt_member_reborn(struct tt_member *m, uint32_t epoch)
 {
 	tt_member_gone(m, -ECONNRESET, "rank %d has started anew", m->rank);
 	tt_timer_stop(&m->retry);
-	m->untold = m->silent = false;
+	m->untold = m->silent = m->accuser = false;
 	m->link = NULL; /* the old one is doomed */
 	m->state = TT_AWAY;
 	m->epoch = epoch;

@@ -276,7 +276,8 @@ struct tt_member {
 	const char *why;            /* ... and why: "" until then */
 	bool outside;               /* it has joined a job under way, and no group has let it in */
 	bool silent;                /* GONE, because it met a deadline */
-	bool untold;                /* the others are to hear soon that its connection broke */
+	bool untold;                /* the others are to hear soon that it is gone */
+	bool accuser;               /* it has told me that it cut me off */
 	bool fed;                   /* has heard from here of everyone who is gone */
 	unsigned telling;           /* the last of job->tellings in which it was told something */
 	struct tt_timer retry;      /* of connecting while joining; of telling */
