@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #ifndef HAVE_LIBCONFIG
 int tt_config_load(struct tt_settings *s, const char *file, struct tt_node **nodes, int *count)
@@ -114,26 +113,60 @@ static int take_key(struct tt_settings *s, const char *file, const config_settin
 	return unknown_key(file, at, known, TT_COUNT(known));
 }
 
+/* All of it, with a zero at its end; NULL and *err if that cannot be. */
+static char *read_file(const char *file, int *err)
+{
+	FILE *f = fopen(file, "re");
+	char *text = NULL;
+	size_t room = 0;
+	ssize_t n = f ? getdelim(&text, &room, 0, f) : -1;
+
+	if (!f || ferror(f) || (n < 0 && !feof(f)))
+		*err = tt_fail(-errno, "cannot read the config file %s: %s", file, strerror(errno));
+	else if (n > 0 && !text[n - 1])
+		*err = tt_fail(-EINVAL, "%s has a zero byte: a config file is text", file);
+	else if (n < 0 && !(text = text ? text : malloc(1)))
+		*err = tt_fail(-ENOMEM, "no memory to read the config file %s", file);
+	else if (n < 0)
+		*text = 0; /* it is empty */
+	if (f)
+		fclose(f);
+	if (!*err)
+		return text;
+	free(text);
+	return NULL;
+}
+
+/* libconfig's scanner ends the process if it cannot read what it is told to include, a directory, say. */
+static int refuse_includes(const char *file, const char *text)
+{
+	int line = 1;
+
+	for (const char *at = text; at; line++) {
+		at += strspn(at, " \t\r\f\v");
+		if (!strncmp(at, "@include", 8))
+			return tt_fail(-EINVAL, "%s:%d: a config file cannot include others: write all of it into one", file, line);
+		at = strchr(at, '\n');
+		at = at ? at + 1 : NULL;
+	}
+	return 0;
+}
+
 int tt_config_load(struct tt_settings *s, const char *file, struct tt_node **nodes, int *count)
 {
-	struct stat kind;
 	config_t c;
-	FILE *f = fopen(file, "re");
 	int err = 0;
+	char *text = read_file(file, &err);
 
-	if (!f)
-		return tt_fail(-errno, "cannot read the config file %s: %s", file, strerror(errno));
-	if (!fstat(fileno(f), &kind) && S_ISDIR(kind.st_mode)) { /* libconfig's scanner would end the process */
-		fclose(f);
-		return tt_fail(-EISDIR, "cannot read the config file %s: it is a directory", file);
-	}
+	if (!err)
+		err = refuse_includes(file, text);
 	config_init(&c);
-	if (config_read(&c, f) != CONFIG_TRUE)
+	if (!err && config_read_string(&c, text) != CONFIG_TRUE)
 		err = tt_fail(-EINVAL, "%s:%d: %s", file, config_error_line(&c), config_error_text(&c));
 	for (int i = 0; !err && i < config_setting_length(config_root_setting(&c)); i++)
 		err = take_key(s, file, config_setting_get_elem(config_root_setting(&c), (unsigned)i), nodes, count);
 	config_destroy(&c);
-	fclose(f);
+	free(text);
 	return err;
 }
 #endif

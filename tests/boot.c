@@ -689,6 +689,7 @@ static void test_config_file(void)
 		__LINE__,
 		"nodes = ( { name = \"a\"; address = \"127.0.0.1:1\"; },\n{ name = \"b\"; address = \":4000\"; } );\n",
 		-EINVAL, "wrong.conf:2|':4000'|HOST:PORT");
+	refuse_file(__LINE__, "deadline = 100;\n @include \"..\"\n", -EINVAL, "wrong.conf:2|cannot include");
 	REFUSED(-ENOENT, text("%s|No such file", file_at("none.conf")), text("TUTTI_CONFIG=%s", file_at("none.conf")));
 	REFUSED(-EISDIR, text("%s|directory", where), text("TUTTI_CONFIG=%s", where));
 }
