@@ -1,0 +1,94 @@
+#!/bin/sh
+# coverage.sh SOURCE-TREE BUILD-TREE - which of the parsers' lines the fuzz corpus reaches; fails below 80 % of any file's,
+# and names the lines that it does not reach. Builds in BUILD-TREE/coverage-build; needs gcc and gcovr.
+set -u
+export LC_ALL=C
+least=80
+source_tree=$(cd "$1" && pwd) build_tree=$(cd "$2" && pwd) || exit 2
+work=$build_tree/coverage-build
+
+# What parses bytes of others: a file, and which of its functions; without any, all that has code.
+parsers='
+transport/frame.h
+runtime/base/pack.h
+transport/tcp_receive.c
+transport/tcp_connect.c proof_holds hear_hello hear_proof hear_nothing judge_hello tt_tcp_handshake tt_tcp_expire
+runtime/config.c
+runtime/boot.c
+runtime/peer.c fault_of_hello take_hello take_refusal take_bye member_message take_busy greeting on_message on_notify
+runtime/group.c tt_group_down tt_group_life
+runtime/window.c handle tt_window_ask tt_window_answer tt_window_closed tt_window_notify
+runtime/collective.c compare compare_kept tt_coll_take tt_coll_message tt_coll_notify'
+
+stop() { echo "coverage.sh: $*" >&2; exit 1; }
+
+command -v gcovr > /dev/null || { echo "SKIPPED: no gcovr here (apt install gcovr)"; exit 77; }
+mkdir -p "$work"
+cd "$work" || exit 2
+[ -f config.status ] || "$source_tree/configure" -q CC="${GCC:-gcc}" CFLAGS='-g -O0 --coverage' --disable-shared > /dev/null ||
+	stop "cannot configure $work"
+for target in frames boot members config; do
+	make -s "tests/fuzz/fuzz_$target" > build.log 2>&1 || { cat build.log; stop "cannot build $target"; }
+done
+find . -name '*.gcda' -exec rm {} +
+top_builddir=$work srcdir=$source_tree sh "$source_tree/tests/fuzz.sh" > replay.log 2>&1 ||
+	{ cat replay.log; stop "the corpus does not pass"; }
+gcovr -r "$source_tree" --object-directory "$work" --xml-pretty --xml coverage.xml . > gcovr.log 2>&1 ||
+	{ cat gcovr.log; stop "gcovr failed"; }
+
+# gcovr knows lines; where a function begins and ends shows in the first column of its source.
+measure() { # file, functions: prints `reached total file' and then the lines that are not
+	file=$1
+	shift
+	awk -v file="$file" -v wanted=" $* " -v all="$#" '
+		FNR == 1 { input++ }
+		input == 1 && /^[A-Za-z_].*[A-Za-z0-9_]\(/ && !/;$/ {
+			name = $0
+			sub(/\(.*/, "", name)
+			sub(/.*[^A-Za-z0-9_]/, "", name)
+			seen[name] = 1
+		}
+		input == 1 { of[FNR] = name }
+		input == 1 && /^}|^[A-Za-z_].*}$/ { name = "" }
+		input == 2 && /<class / { inside = index($0, "filename=\"" file "\"") > 0 }
+		input == 2 && /<\/class>/ { inside = 0 }
+		input == 2 && inside && /<line / {
+			match($0, /number="[0-9]+"/); line = substr($0, RSTART + 8, RLENGTH - 9) + 0
+			match($0, /hits="[0-9]+"/); hits = substr($0, RSTART + 6, RLENGTH - 7) + 0
+			if (line in done || (all && !index(wanted, " " of[line] " ")))
+				next
+			done[line] = 1
+			total++
+			if (hits)
+				reached++
+			else
+				missed = missed " " line
+		}
+		END {
+			n = split(wanted, want, " ")
+			for (i = 1; i <= n; i++)
+				if (!(want[i] in seen))
+					missed = missed " (" want[i] " is not there: mend the list in coverage.sh)" substr(total = 0, 1, 0)
+			printf "%d %d %s%s\n", reached, total, file, missed
+		}' "$source_tree/$file" coverage.xml
+}
+
+failed=0 all_reached=0 all_total=0
+report() { # reached, total, file, lines
+	percent=$(($2 ? 100 * $1 / $2 : 0))
+	printf '%3d %%  %4d of %4d lines  %s\n' $percent "$1" "$2" "$3"
+	file=$3 reached=$1 total=$2
+	shift 3
+	[ $# -eq 0 ] || echo "       not reached in $file: $*" | fold -s -w 150
+	all_reached=$((all_reached + reached)) all_total=$((all_total + total))
+	[ $percent -ge $least ] || { echo "       $file is below $least %"; failed=1; }
+}
+
+echo "$parsers" | sed 1d > parsers
+while read -r line; do
+	# shellcheck disable=SC2046,SC2086
+	report $(measure $line)
+done < parsers
+echo "of the parsers' lines the corpus reaches $((100 * all_reached / all_total)) % ($all_reached of $all_total);" \
+	"at least $least % are wanted of each file"
+exit $failed

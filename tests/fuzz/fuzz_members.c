@@ -1,0 +1,159 @@
+/* fuzz_members.c - a job of three in which rank 2 goes bad: it has joined honestly, takes part in windows and collectives
+ * or not, and sends what the input says. Nothing of that may end rank 0 or 1, hang them, or write where it has no key.
+ * Input: which collectives are called, the world's seed, then events (attack.h). */
+#include "attack.h"
+
+enum { BAD = 2, COLLECTIVES = 8, WINDOW = 256, LONG = 20000, ATTACK_MS = 300, REST_MS = 500, DEADLINE_MS = 1200 };
+
+struct part { /* one rank's share of it all */
+	tutti *job;
+	tutti_window *window;
+	uint8_t *memory;
+	tutti_op ops[COLLECTIVES], one_sided;
+	bool started[COLLECTIVES], puts;
+	float *vectors[COLLECTIVES];
+	uint8_t *all;
+	int count;
+};
+static struct part parts[RANKS];
+static uint8_t plan; /* with which collective to begin, and in which steps to go on */
+
+static int call(struct part *p, int i)
+{
+	float *v = p->vectors[i] = calloc(LONG, sizeof *v);
+	tutti_op *op = &p->ops[i];
+
+	switch ((plan + i * (1 + (plan >> 6))) % 7) {
+	case 0: return tutti_barrier(p->job, op);
+	case 1: return tutti_gather(p->job, v, 100, v, -1, op);
+	case 2: return tutti_broadcast(p->job, v, 300, i % RANKS, op);
+	case 3: return tutti_broadcast(p->job, v, LONG * sizeof *v, i % RANKS, op);
+	case 4: return tutti_allreduce(p->job, v, 10, TUTTI_F32, TUTTI_SUM, op);
+	case 5: return tutti_allreduce(p->job, v, LONG, TUTTI_F32, TUTTI_AVERAGE, op);
+	default: return tutti_gather(p->job, v, 4000, v, 0, op);
+	}
+}
+
+static void start_next(struct part *p)
+{
+	if (p->count < COLLECTIVES) {
+		p->started[p->count] = !call(p, p->count);
+		p->count++;
+	}
+}
+
+static void open_part(struct part *p)
+{
+	*p = (struct part){ 0 };
+	FUZZ_CHECK(!tutti_join(NULL, &p->job), "all join");
+	p->memory = fuzz_fenced(WINDOW);
+	FUZZ_CHECK(!tutti_window_open(p->job, "w", p->memory, WINDOW, &p->window), "a window opens");
+}
+
+static void close_part(struct part *p)
+{
+	for (int i = 0; i < p->count; i++)
+		if (p->started[i] && tutti_wait(&p->ops[i], 1) == -ETIMEDOUT)
+			tutti_cancel(&p->ops[i]);
+	if (p->puts && tutti_wait(&p->one_sided, 1) == -ETIMEDOUT)
+		tutti_cancel(&p->one_sided);
+	tutti_window_close(p->window);
+	tutti_leave(p->job);
+	for (int i = 0; i < p->count; i++)
+		free(p->vectors[i]);
+	fuzz_free_fenced(p->memory, WINDOW);
+}
+
+/* ---- rank 2's library at work ---- */
+
+static void use_window(struct part *p, unsigned what)
+{
+	static uint64_t word;
+	int to = what & 1;
+
+	if (!p->window || (p->puts && tutti_test(&p->one_sided) == -EINPROGRESS))
+		return;
+	switch (what >> 1 & 3) {
+	case 0: p->puts = !tutti_put_notify(p->window, to, 8, &word, 8, 3, &p->one_sided); break;
+	case 1: p->puts = !tutti_get(p->window, to, 16, &word, 8, &p->one_sided); break;
+	case 2: p->puts = !tutti_add(p->window, to, 24, 1, &word, &p->one_sided); break;
+	default: p->puts = !tutti_put(p->window, to, WINDOW - 4, &word, 4, &p->one_sided);
+	}
+}
+
+static void call_something(struct attack *a, unsigned what)
+{
+	struct part *p = &parts[a->rank];
+
+	if (what % 4 < 2) {
+		start_next(p);
+	} else if (what % 4 == 2) {
+		use_window(p, what >> 2);
+	} else if (p->window) {
+		tutti_window_close(p->window);
+		p->window = NULL;
+		if (what & 4)
+			tutti_window_open(p->job, what & 8 ? "w" : "late", p->memory, WINDOW, &p->window);
+	}
+}
+
+static void bad(struct part *p)
+{
+	open_part(p);
+	attack.call = call_something;
+	open_raw();
+	run_attack();
+	attack.has_twist = false;
+	close_raw();
+	if (plan & 32)
+		tt_sim_kill(BAD, 0);
+	close_part(p);
+}
+
+/* ---- the honest ones ---- */
+
+/* The two of them get on together, whatever the third has said. */
+static void check_pair(struct part *p, int rank)
+{
+	uint64_t mine = (uint64_t)rank + 1, got = 0;
+	int other = 1 - rank, err;
+
+	if ((err = tutti_put_notify(p->window, other, 32, &mine, 8, 7, NULL)) || (err = tutti_wait_notify(p->window, other, 7, 1, 100)) ||
+	    (err = tutti_get(p->window, other, 32, &got, 8, NULL)))
+		FUZZ_CHECK(attack.accused, "an honest rank was ended by another's nonsense");
+}
+
+static void honest(struct part *p, int rank)
+{
+	uint64_t start = tt_now();
+
+	open_part(p);
+	if (plan & 16)
+		tutti_window_open(p->job, rank ? "late" : "other", p->memory, 8, &(tutti_window *){ NULL });
+	for (int i = 0; i < 4; i++) {
+		start_next(p);
+		tt_sim_sleep(ATTACK_MS * TT_MS / 4);
+	}
+	check_pair(p, rank);
+	if (tt_now() < start + REST_MS * TT_MS) /* both have seen that, before either ends anything */
+		tt_sim_sleep(start + REST_MS * TT_MS - tt_now());
+	close_part(p);
+}
+
+static void program(int rank, void *arg)
+{
+	(void)arg;
+	if (rank == BAD)
+		bad(&parts[rank]);
+	else
+		honest(&parts[rank], rank);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+{
+	struct fuzz_input in = { bytes, len };
+
+	plan = (uint8_t)fuzz_number(&in, 1);
+	run_world(in, BAD, DEADLINE_MS, program);
+	return 0;
+}

@@ -1,0 +1,84 @@
+#!/bin/sh
+# long.sh - everything that can be tried on one machine; `make check-long` calls it. All parts take half an hour or more.
+#
+#   long.sh SOURCE-TREE BUILD-TREE [PART ...]     the parts named, else all; `long.sh . . list` names them
+#
+# SEEDS (20000) for contract and storm, FUZZ_SECONDS (60) for each fuzz target. One line a part: what came of it, and its
+# time; what a part printed is in BUILD-TREE/long-PART.log. The exit status is 1 if a part failed.
+set -u
+export LC_ALL=C
+source_tree=$(cd "$1" && pwd) build_tree=$(cd "$2" && pwd) || exit 2
+shift 2
+seeds=${SEEDS:-20000}
+cd "$build_tree" || exit 2
+
+# Each part is a function part_NAME; 77 is "cannot be done here", with the reason in the last line.
+parts='
+check        make check
+contract     the contract of the transports on sim, over many seeds
+storm        random patterns and faults on sim, over many seeds
+fuzz         each fuzz target from its corpus on
+coverage     what the fuzz corpus reaches of the parsers
+tsan         the thread sanitizer over threads and real processes
+valgrind     the unit tests under valgrind'
+
+needs() { # program: built if it is not
+	make -s "$1" || return 1
+}
+
+part_check() { make check; }
+part_contract() { needs tests/contract && ./tests/contract --transport sim --no-breaks --seeds "$seeds"; }
+part_storm() { needs tests/storm && ./tests/storm --seeds "$seeds"; }
+
+part_fuzz() {
+	for target in frames boot members config; do
+		needs "tests/fuzz/fuzz_$target" || return 1
+	done
+	sh "$source_tree/tests/fuzz/look.sh" "$source_tree" .
+}
+
+part_coverage() { sh "$source_tree/tests/fuzz/coverage.sh" "$source_tree" .; }
+
+# Some kernels lay out memory in ways that this compiler's thread sanitizer does not know: then without that chance.
+part_tsan() {
+	mkdir -p tsan-build && cd tsan-build || return 1
+	[ -f config.status ] || "$source_tree/configure" -q --enable-sanitize=thread --disable-shared > /dev/null || return 1
+	for program in unit_runtime boot faults; do
+		make -s "tests/$program" || return 1
+	done
+	make -s tutti examples/hello || return 1
+	wrapper=
+	if ./tests/unit_runtime no-such-test 2>&1 | grep -q 'FATAL: ThreadSanitizer'; then
+		wrapper='setarch -R'
+	fi
+	for program in unit_runtime boot faults; do
+		echo "== $program"
+		$wrapper "./tests/$program" || return 1
+	done
+}
+
+part_valgrind() {
+	command -v valgrind > /dev/null || { echo "SKIPPED: no valgrind here (apt install valgrind)"; return 77; }
+	for program in unit_base unit_reduce unit_runtime; do
+		needs "tests/$program" || return 1
+		valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite,indirect --fair-sched=yes \
+			"./tests/$program" || return 1
+	done
+}
+
+names=$(echo "$parts" | awk 'NF { print $1 }')
+[ "${1:-}" = list ] && { echo "$parts" | sed 1d; exit 0; }
+failed=0
+for name in ${*:-$names}; do
+	echo "$names" | grep -qx "$name" || { echo "long.sh: there is no part $name; they are:" $names; exit 2; }
+	start=$(date +%s)
+	(part_"$name") > "long-$name.log" 2>&1 < /dev/null
+	status=$?
+	result=passed
+	[ $status -eq 0 ] || result="FAILED ($status)"
+	[ $status -ne 77 ] || result="skipped: $(sed -n 's/^SKIPPED: //p' "long-$name.log" | tail -n 1)"
+	printf '%-10s %5d s  %s\n' "$name" $(($(date +%s) - start)) "$result"
+	[ "$name" != coverage ] || [ $status -eq 77 ] || tail -n 1 "long-$name.log"
+	case $status in 0 | 77) ;; *) tail -n 30 "long-$name.log"; echo "all of it: $build_tree/long-$name.log"; failed=1 ;; esac
+done
+exit $failed
