@@ -449,9 +449,10 @@ static void tear_down(struct tt_job *job)
 
 	job->leaving = true;
 	for (int i = 0; job->members && i < job->size; i++) {
-		tt_timer_stop(&job->members[i].retry);
-		if (i != job->rank && !(idle && job->members[i].state == TT_AWAY)) /* most are no part of anything */
-			tt_member_gone(&job->members[i], -ENOTCONN, "this rank has left the job");
+		struct tt_member *m = &job->members[i];
+		tt_timer_stop(&m->retry);
+		if (i != job->rank && !(idle && m->state == TT_AWAY && !m->waiting.head)) /* most are no part of anything */
+			tt_member_gone(m, -ENOTCONN, "this rank has left the job");
 	}
 	drop_links(job);
 	while (job->ended.head)
