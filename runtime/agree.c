@@ -81,6 +81,17 @@ static void put_roll(struct tt_pack *p, const struct roll *r, int seats)
 	}
 }
 
+/* A rank has one place in a group. */
+static bool has_place(const struct roll *r, const struct tutti *g, uint32_t rank)
+{
+	int seat = g->seat_of[rank];
+
+	for (int i = 0; i < r->count; i++)
+		if (r->of[i].rank == rank)
+			return true;
+	return seat >= 0 && has(r->stays, seat);
+}
+
 static struct roll *get_roll(struct tt_pack *p, const struct tutti *g)
 {
 	const uint8_t *stays = tt_pack_take(p, bytes_for(g->n));
@@ -97,7 +108,7 @@ static struct roll *get_roll(struct tt_pack *p, const struct tutti *g)
 		c->rank = tt_get32(p);
 		c->epoch = tt_get32(p);
 		c->slot = tt_get16(p);
-		p->bad |= c->rank >= (uint32_t)g->job->capacity || c->slot >= TT_GROUPS;
+		p->bad |= c->rank >= (uint32_t)g->job->capacity || c->slot >= TT_GROUPS || has_place(r, g, c->rank);
 	}
 	if (!p->bad)
 		return r;
@@ -587,7 +598,15 @@ static void take_arrival(struct tt_member *from, uint32_t epoch, struct tt_pack 
 	steer_all(from->job);
 }
 
-/* Pieces of the group that I am in from now on. */
+/* Nobody else has it, nor does that rank sit elsewhere, and if it is mine I am meant and not an earlier life. */
+static bool may_sit(const struct tutti *g, int i, uint32_t rank, uint32_t epoch)
+{
+	bool taken = g->seat_of[g->seats[i].rank] == i && g->seats[i].rank != (int)rank;
+
+	return !taken && (g->seat_of[rank] < 0 || g->seat_of[rank] == i) && (rank != (uint32_t)g->job->rank || epoch == g->job->epoch);
+}
+
+/* Pieces of the group that I am in from now on. They may come twice, from different ranks. */
 static void take_welcome(struct tt_job *job, uint32_t uid, uint32_t n, struct tt_pack *p)
 {
 	struct tutti *g = job->arriving;
@@ -602,11 +621,13 @@ static void take_welcome(struct tt_job *job, uint32_t uid, uint32_t n, struct tt
 		return;
 	for (uint32_t i = first; i < first + count; i++) {
 		uint32_t rank = tt_get32(p), epoch = tt_get32(p), slot = tt_get16(p);
-		p->bad |= rank >= (uint32_t)job->capacity || slot >= TT_GROUPS;
+		p->bad |= rank >= (uint32_t)job->capacity || slot >= TT_GROUPS || !may_sit(g, (int)i, rank, epoch);
 		if (p->bad)
 			return;
+		if (g->seat_of[rank] >= 0)
+			continue;
 		know_newcomer(job, rank, epoch);
-		job->welcomed += g->seat_of[rank] < 0;
+		job->welcomed++;
 		tt_group_seat(g, (int)i, (int)rank, epoch, (uint16_t)slot);
 	}
 	if (job->welcomed < (int)n || g->seat_of[job->rank] < 0)
