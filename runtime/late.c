@@ -29,16 +29,16 @@ struct tt_member *tt_late_number(struct tt_job *job)
 	return &job->members[job->size - 1];
 }
 
-/* Mine: until now I stood at the end of the room. */
+/* Mine: until now I stood at the end of the room, which may be my place. */
 void tt_late_take_number(struct tt_job *job, int rank)
 {
-	struct tt_member *from = &job->members[job->rank], *to = &job->members[rank];
+	struct tt_member *to = &job->members[rank], me = job->members[job->rank];
 
+	memset(&job->members[job->rank], 0, sizeof me);
 	tt_late_grow(job, rank + 1);
-	to->host = from->host;
-	to->addr = from->addr;
-	to->epoch = from->epoch;
-	memset(from, 0, sizeof *from);
+	to->host = me.host;
+	to->addr = me.addr;
+	to->epoch = me.epoch;
 	job->rank = rank;
 	job->unnumbered = false;
 }

@@ -518,9 +518,9 @@ static void take_welcome(struct tt_link *l, struct tt_pack *p)
 	struct tt_member *m = l->member;
 	uint32_t epoch = tt_get32(p), rank = tt_get32(p);
 
-	if (!p->bad && l->job->unnumbered && rank < (uint32_t)l->job->capacity - 1)
+	if (!p->bad && l->job->unnumbered && rank >= (uint32_t)l->job->launched && rank < (uint32_t)l->job->capacity)
 		tt_late_take_number(l->job, (int)rank);
-	p->bad |= rank != (uint32_t)l->job->rank;
+	p->bad |= l->job->unnumbered || rank != (uint32_t)l->job->rank;
 	if (p->bad || !epoch)
 		tt_member_gone(m, -EPROTO, "rank %d answered a greeting with nonsense", m->rank);
 	else if (!tt_member_epoch(m, epoch) && !tt_is_later(epoch, m->epoch))
