@@ -1,9 +1,9 @@
 #!/bin/sh
-# long.sh - everything that can be tried on one machine; `make check-long` calls it. All parts take half an hour or more.
+# long.sh - everything that can be tried on one machine; `make check-long` calls it. All parts take an hour or more.
 #
 #   long.sh SOURCE-TREE BUILD-TREE [PART ...]     the parts named, else all; `long.sh . . list` names them
 #
-# SEEDS (20000) for contract and storm, FUZZ_SECONDS (60) for each fuzz target. One line a part: what came of it, and its
+# SEEDS (20000) for contract, storm and recover, FUZZ_SECONDS (60) for each fuzz target. One line a part: what came of it, and its
 # time; what a part printed is in BUILD-TREE/long-PART.log. The exit status is 1 if a part failed.
 set -u
 export LC_ALL=C
@@ -17,6 +17,9 @@ parts='
 check        make check
 contract     the contract of the transports on sim, over many seeds
 storm        random patterns and faults on sim, over many seeds
+recover      ranks that fail and groups that go on without them, on sim, over many seeds
+crowd        4096 ranks on sim
+chaos        real processes that are killed, stopped and cut off, over 200 seeds
 fuzz         each fuzz target from its corpus on
 coverage     what the fuzz corpus reaches of the parsers
 tsan         the thread sanitizer over threads and real processes
@@ -30,8 +33,27 @@ part_check() { make check; }
 part_contract() { needs tests/contract && ./tests/contract --transport sim --no-breaks --seeds "$seeds"; }
 part_storm() { needs tests/storm && ./tests/storm --seeds "$seeds"; }
 
+# In portions, so that the log says how far it came.
+part_recover() {
+	needs tests/recover || return 1
+	from=0
+	while [ $from -lt "$seeds" ]; do
+		n=$((seeds - from < 1000 ? seeds - from : 1000))
+		echo "== seeds $from to $((from + n - 1))"
+		./tests/recover --seed $from --seeds $n || return 1
+		from=$((from + n))
+	done
+}
+
+part_crowd() { needs tests/crowd && ./tests/crowd --ranks 4096; }
+
+part_chaos() {
+	grep -q '^tests/chaos:\|^tests/chaos\$(EXEEXT):' Makefile || { echo "SKIPPED: there is no program tests/chaos in this tree"; return 77; }
+	needs tests/chaos && ./tests/chaos --seeds 200
+}
+
 part_fuzz() {
-	for target in frames boot members config; do
+	for target in frames boot members late config; do
 		needs "tests/fuzz/fuzz_$target" || return 1
 	done
 	sh "$source_tree/tests/fuzz/look.sh" "$source_tree" .

@@ -1,8 +1,9 @@
 /* attack.h - a simulated job of three ranks, one of which does what the input says: it speaks raw bytes on its own
  * connections and on new ones, spoils what its own library sends, and takes part in the job or not. The others are honest.
  *
- * Nothing in here knows a member message: the linker puts a wire of ours (__wrap_tt_sim) between the library and the
- * simulated one, which sees each rank's net and connections through the contract of transport.h alone. */
+ * Nothing in here makes a member message: the linker puts a wire of ours (__wrap_tt_sim) between the library and the
+ * simulated one, which sees each rank's net and connections through the contract of transport.h alone. Only note() looks
+ * into them. */
 #ifndef TT_FUZZ_ATTACK_H
 #define TT_FUZZ_ATTACK_H
 #include "fuzz.h"
@@ -112,7 +113,16 @@ static void wrap_disconnect(struct tt_peer *p)
 	__real_tt_sim.disconnect(p);
 }
 
-static inline void note(const void *bytes, size_t len) { attack.accused |= len && *(const uint8_t *)bytes == TT_DOWN; }
+/* What an honest rank may believe of others: that they have gone, that they have started anew, that a group is without them. */
+static inline void note(const void *bytes, size_t len)
+{
+	const uint8_t *b = bytes;
+	bool down = len && b[0] == TT_DOWN;
+	bool life = len >= 14 && b[0] == TT_HELLO && b[1] != attack.rank && !b[13];
+	bool roll = len > 1 && b[0] == TT_AGREE && b[1] >= 2; /* says who stays, or keeps the others from agreeing until one gives up the other */
+
+	attack.accused |= down || life || roll;
+}
 
 static inline void twist(struct tt_op *op)
 {
@@ -122,8 +132,10 @@ static inline void twist(struct tt_op *op)
 		attack.has_twist = false;
 		((uint8_t *)op->local)[attack.twist_at % op->len] ^= attack.twist_with;
 		op->len -= tt_min(attack.twist_cut, op->len);
+		note(op->local, op->len);
+	} else if (*(const uint8_t *)op->local == TT_DOWN) {
+		attack.accused = true; /* what else the library says of itself is right */
 	}
-	note(op->local, op->len);
 }
 
 static void wrap_post(struct tt_peer *p, struct tt_op *chain)
@@ -309,6 +321,13 @@ static inline void run_attack(void)
 	tt_sim_sleep(1000000);
 	if (attack.net)
 		__real_tt_sim.progress(attack.net);
+}
+
+/* A spoiled message before anything else, for one whose library begins. */
+static inline void plan_first_twist(void)
+{
+	if (fuzz_number(&attack.in, 1) & 1)
+		plan_twist();
 }
 
 /* Three ranks run `program`; the input begins with the world's seed. */

@@ -15,8 +15,13 @@ transport/tcp_receive.c
 transport/tcp_connect.c proof_holds hear_hello hear_proof hear_nothing judge_hello tt_tcp_handshake tt_tcp_expire
 runtime/config.c
 runtime/boot.c
-runtime/peer.c fault_of_hello take_hello take_refusal take_bye member_message take_busy greeting on_message on_notify
+runtime/boot_tree.c tt_card_take card_of_the_gone
+runtime/late.c tt_late_number tt_late_take_number tt_late_admit tt_late_told tt_late_news
+runtime/peer.c take_part answer_part who_comes fault_of_hello may_come_again take_welcome take_hello take_refusal take_bye member_message take_busy greeting on_message on_notify
 runtime/group.c tt_group_down tt_group_life
+runtime/beat.c tt_beat_answered
+runtime/agree.c has_place get_roll take_collect take_propose know_newcomer seat_all decide take_refusal take_report take_accept note_newcomer take_arrival may_sit take_welcome dispatch tt_agree_message
+runtime/split.c finished_in read_wish pick_wishes fill_part tt_group_revoked
 runtime/window.c handle tt_window_ask tt_window_answer tt_window_closed tt_window_notify
 runtime/collective.c compare compare_kept tt_coll_take tt_coll_message tt_coll_notify'
 
@@ -27,7 +32,7 @@ mkdir -p "$work"
 cd "$work" || exit 2
 [ -f config.status ] || "$source_tree/configure" -q CC="${GCC:-gcc}" CFLAGS='-g -O0 --coverage' --disable-shared > /dev/null ||
 	stop "cannot configure $work"
-for target in frames boot members config; do
+for target in frames boot members late config; do
 	make -s "tests/fuzz/fuzz_$target" > build.log 2>&1 || { cat build.log; stop "cannot build $target"; }
 done
 find . -name '*.gcda' -exec rm {} +

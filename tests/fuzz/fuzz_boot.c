@@ -1,5 +1,6 @@
 /* fuzz_boot.c - the rendezvous: two honest ranks of three join, and the third place is an attacker's, that of rank 0 too.
- * Input: its place, the world's seed, then events (attack.h). */
+ * Input: its place, and whether its library has the first of its addresses, which is rank 0's known one;
+ * the world's seed; with it, whether to spoil a message first, and which; then events (attack.h). */
 #include "attack.h"
 
 enum { DEADLINE_MS = 400 }; /* a blocking call costs time by the simulated millisecond */
@@ -13,10 +14,16 @@ static void join_too(struct attack *a)
 		tutti_join(NULL, &attackers);
 }
 
+static bool library_first;
+
 static void attacker(void)
 {
 	attack.join = join_too;
 	attackers = NULL;
+	if (library_first) {
+		plan_first_twist();
+		join_too(&attack);
+	}
 	open_raw();
 	run_attack();
 	close_raw();
@@ -52,8 +59,9 @@ static void program(int rank, void *arg)
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
 	struct fuzz_input in = { bytes, len };
-	int place = (int)(fuzz_number(&in, 1) % RANKS);
+	uint32_t place = fuzz_number(&in, 1);
 
-	run_world(in, place, DEADLINE_MS, program);
+	library_first = place & 128;
+	run_world(in, (int)(place % 128 % RANKS), DEADLINE_MS, program);
 	return 0;
 }

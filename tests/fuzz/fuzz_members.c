@@ -1,22 +1,24 @@
 /* fuzz_members.c - a job of three in which rank 2 goes bad: it has joined honestly, takes part in windows and collectives
  * or not, and sends what the input says. Nothing of that may end rank 0 or 1, hang them, or write where it has no key.
- * Input: which collectives are called, the world's seed, then events (attack.h). */
+ * Input: which collectives are called, which change of the group, the world's seed, then events (attack.h). */
 #include "attack.h"
 
-enum { BAD = 2, COLLECTIVES = 8, WINDOW = 256, LONG = 20000, ATTACK_MS = 300, REST_MS = 500, DEADLINE_MS = 1200 };
+enum { BAD = 2, COLLECTIVES = 8, WINDOW = 256, LONG = 20000, ATTACK_MS = 300, REST_MS = 20, DEADLINE_MS = 1200 };
 
 struct part { /* one rank's share of it all */
-	tutti *job;
+	tutti *job, *group;         /* group: what came of the job's */
+	bool changed;               /* or it was tried */
 	tutti_window *window;
 	uint8_t *memory;
 	tutti_op ops[COLLECTIVES], one_sided;
 	bool started[COLLECTIVES], puts;
 	float *vectors[COLLECTIVES];
-	uint8_t *all;
+	bool checked;               /* an honest one has got on with the other honest one */
 	int count;
 };
 static struct part parts[RANKS];
 static uint8_t plan; /* with which collective to begin, and in which steps to go on */
+static uint8_t deed; /* how the group changes, and after how many collectives */
 
 static int call(struct part *p, int i)
 {
@@ -24,13 +26,13 @@ static int call(struct part *p, int i)
 	tutti_op *op = &p->ops[i];
 
 	switch ((plan + i * (1 + (plan >> 6))) % 7) {
-	case 0: return tutti_barrier(p->job, op);
-	case 1: return tutti_gather(p->job, v, 100, v, -1, op);
-	case 2: return tutti_broadcast(p->job, v, 300, i % RANKS, op);
-	case 3: return tutti_broadcast(p->job, v, LONG * sizeof *v, i % RANKS, op);
-	case 4: return tutti_allreduce(p->job, v, 10, TUTTI_F32, TUTTI_SUM, op);
-	case 5: return tutti_allreduce(p->job, v, LONG, TUTTI_F32, TUTTI_AVERAGE, op);
-	default: return tutti_gather(p->job, v, 4000, v, 0, op);
+	case 0: return tutti_barrier(p->group, op);
+	case 1: return tutti_gather(p->group, v, 100, v, -1, op);
+	case 2: return tutti_broadcast(p->group, v, 300, i % RANKS, op);
+	case 3: return tutti_broadcast(p->group, v, LONG * sizeof *v, i % RANKS, op);
+	case 4: return tutti_allreduce(p->group, v, 10, TUTTI_F32, TUTTI_SUM, op);
+	case 5: return tutti_allreduce(p->group, v, LONG, TUTTI_F32, TUTTI_AVERAGE, op);
+	default: return tutti_gather(p->group, v, 4000, v, 0, op);
 	}
 }
 
@@ -42,10 +44,29 @@ static void start_next(struct part *p)
 	}
 }
 
+/* Blocks, and may fail: who is bad may be in it, or not come. */
+static void change_group(struct part *p)
+{
+	tutti *next = NULL;
+	int err = -1;
+
+	if (p->changed)
+		return;
+	p->changed = true;
+	switch (deed & 3) {
+	case 1: err = tutti_group_split(p->group, deed & 32 ? tt_sim_rank() & 1 : 0, deed & 64 ? -tt_sim_rank() : 0, &next); break;
+	case 2: err = tutti_group_shrink(p->group, &next); break;
+	case 3: err = tutti_group_grow(p->group, &next); break;
+	default: break;
+	}
+	if (!err && next)
+		p->group = next;
+}
+
 static void open_part(struct part *p)
 {
-	*p = (struct part){ 0 };
 	FUZZ_CHECK(!tutti_join(NULL, &p->job), "all join");
+	p->group = p->job;
 	p->memory = fuzz_fenced(WINDOW);
 	FUZZ_CHECK(!tutti_window_open(p->job, "w", p->memory, WINDOW, &p->window), "a window opens");
 }
@@ -89,6 +110,8 @@ static void call_something(struct attack *a, unsigned what)
 		start_next(p);
 	} else if (what % 4 == 2) {
 		use_window(p, what >> 2);
+	} else if (what & 16) {
+		change_group(p);
 	} else if (p->window) {
 		tutti_window_close(p->window);
 		p->window = NULL;
@@ -118,25 +141,26 @@ static void check_pair(struct part *p, int rank)
 	uint64_t mine = (uint64_t)rank + 1, got = 0;
 	int other = 1 - rank, err;
 
-	if ((err = tutti_put_notify(p->window, other, 32, &mine, 8, 7, NULL)) || (err = tutti_wait_notify(p->window, other, 7, 1, 100)) ||
+	if ((err = tutti_put_notify(p->window, other, 32, &mine, 8, 7, NULL)) || (err = tutti_wait_notify(p->window, other, 7, 1, deed & 3 ? 2 * DEADLINE_MS : 100)) ||
 	    (err = tutti_get(p->window, other, 32, &got, 8, NULL)))
 		FUZZ_CHECK(attack.accused, "an honest rank was ended by another's nonsense");
 }
 
 static void honest(struct part *p, int rank)
 {
-	uint64_t start = tt_now();
-
 	open_part(p);
 	if (plan & 16)
 		tutti_window_open(p->job, rank ? "late" : "other", p->memory, 8, &(tutti_window *){ NULL });
 	for (int i = 0; i < 4; i++) {
 		start_next(p);
+		if (i == (deed >> 2 & 3))
+			change_group(p);
 		tt_sim_sleep(ATTACK_MS * TT_MS / 4);
 	}
 	check_pair(p, rank);
-	if (tt_now() < start + REST_MS * TT_MS) /* both have seen that, before either ends anything */
-		tt_sim_sleep(start + REST_MS * TT_MS - tt_now());
+	p->checked = true;
+	while (!parts[1 - rank].checked) /* both have seen that, before either ends anything */
+		tt_sim_sleep(REST_MS * TT_MS);
 	close_part(p);
 }
 
@@ -154,6 +178,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	struct fuzz_input in = { bytes, len };
 
 	plan = (uint8_t)fuzz_number(&in, 1);
+	deed = (uint8_t)fuzz_number(&in, 1);
+	memset(parts, 0, sizeof parts);
 	run_world(in, BAD, DEADLINE_MS, program);
 	return 0;
 }
