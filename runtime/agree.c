@@ -44,6 +44,7 @@ struct tt_agreement {
 	struct tutti *heir;         /* what came of it, if this rank is in it; */
 	int err;                    /* else why not */
 	int asker;                  /* the seat whose COLLECT waits until this rank is in the call, or -1 */
+	uint64_t asked;             /* when it came */
 	int told;                   /* the coordinator that has my CALL, or -1 */
 
 	uint32_t ballot;            /* mine, as coordinator; 0: none */
@@ -232,6 +233,7 @@ static void take_collect(struct tt_agreement *a, int from, uint32_t ballot)
 	a->promised = ballot;
 	a->ballot = 0; /* if I had one, it is beaten */
 	a->asker = from;
+	a->asked = tt_now();
 	if (a->calling)
 		report(a, from);
 }
@@ -244,6 +246,7 @@ static void take_propose(struct tt_agreement *a, int from, uint32_t ballot, stru
 		return;
 	}
 	a->promised = a->accepted = ballot;
+	a->ballot = 0;
 	keep_roll(&a->roll, r);
 	say(a, from, ACCEPT, ballot, NULL);
 }
@@ -280,7 +283,7 @@ static void know_newcomer(struct tt_job *job, uint32_t rank, uint32_t epoch)
 	tt_late_grow(job, (int)rank + 1);
 	if (rank == (uint32_t)job->rank)
 		return;
-	if (m->epoch && tt_is_later(epoch, m->epoch))
+	if (tt_is_new_life(m, epoch))
 		tt_member_reborn(m, epoch);
 	else
 		tt_member_epoch(m, epoch);
@@ -362,8 +365,8 @@ static int first_left(const struct tt_agreement *a)
 	return i;
 }
 
-/* Who has left in order goes on nowhere, and does not count. */
-static bool has_left(const struct tt_seat *s) { return s->out && s->err == -ENOTCONN; }
+/* Who has left in order goes on nowhere, and does not count, unless others may count on its vote. */
+static bool has_left(const struct tt_seat *s) { return s->out && s->err == -ENOTCONN && !s->voted; }
 
 /* More than half of the group, or half of it with its first rank. */
 static bool is_enough(const struct tutti *g, const uint8_t *heard) /* NULL: all that are not out */
@@ -397,11 +400,11 @@ static bool is_noted(const struct tt_job *job, const struct tt_member *m)
 	return false;
 }
 
-static bool is_waiting(const struct tt_job *job, const struct tt_newcomer *c)
+static bool is_waiting(const struct tutti *g, const struct tt_newcomer *c)
 {
-	const struct tt_member *m = &job->members[c->rank];
+	const struct tt_member *m = &g->job->members[c->rank];
 
-	return m->state < TT_LEFT && m->epoch == c->epoch;
+	return m->state < TT_LEFT && m->epoch == c->epoch && !tt_group_find(g, m);
 }
 
 /* Has somebody joined who has not called yet? */
@@ -412,7 +415,8 @@ static bool somebody_is_due(const struct tt_agreement *a)
 	if (!a->any_grow || !a->group->lineage || a->impatient)
 		return false;
 	for (int i = 0; i < job->size; i++)
-		if (job->members[i].outside && job->members[i].state < TT_LEFT && !is_noted(job, &job->members[i]))
+		if (job->members[i].outside && job->members[i].state < TT_LEFT && !tt_group_find(a->group, &job->members[i]) &&
+		    !is_noted(job, &job->members[i]))
 			return true;
 	return false;
 }
@@ -421,14 +425,14 @@ static bool somebody_is_due(const struct tt_agreement *a)
 static struct roll *call_the_roll(const struct tt_agreement *a)
 {
 	const struct tutti *g = a->group;
-	int most = a->any_grow && g->lineage ? (int)tt_min(g->job->newcomers, NEWCOMERS_MAX) : 0;
+	int all = a->any_grow && g->lineage ? g->job->newcomers : 0, most = (int)tt_min(all, NEWCOMERS_MAX);
 	struct roll *r = new_roll(g->n, most);
 
 	for (int i = 0; r && i < g->n; i++)
 		if (has(a->heard, i) && !is_out(a, i))
 			set(r->stays, i);
-	for (int i = 0; r && i < most; i++)
-		if (is_waiting(g->job, &g->job->newcomer[i]))
+	for (int i = 0; r && i < all && r->count < most; i++)
+		if (is_waiting(g, &g->job->newcomer[i]))
 			r->of[r->count++] = g->job->newcomer[i];
 	return r;
 }
@@ -519,6 +523,13 @@ static void take_refusal(struct tt_agreement *a, uint32_t promised)
 	a->promised = promised;
 	a->ballot = 0;
 	tt_timer_start(a->group->job, &a->retry, tt_now() + RETRY_MS * TT_MS, try_again);
+}
+
+/* It may have come when my COLLECT meant nothing to it yet. */
+static void take_call(struct tt_agreement *a, int from)
+{
+	if (a->ballot && !a->proposing && !has(a->heard, from))
+		say(a, from, COLLECT, a->ballot, NULL);
 }
 
 static void take_report(struct tt_agreement *a, int from, uint32_t ballot, struct tt_pack *p)
@@ -615,6 +626,11 @@ static void take_welcome(struct tt_job *job, uint32_t uid, uint32_t n, struct tt
 	p->bad |= n < 1 || n > (uint32_t)job->capacity || !uid || first > n || count > n - first || tt_pack_left(p) < (size_t)count * SEAT;
 	if (p->bad || !g || job->arrived)
 		return;
+	if (g->seats && job->welcome_uid != uid) { /* that one fell apart before I was in it: begin again */
+		tt_group_clear_seats(g);
+		job->welcomed = 0;
+	}
+	job->welcome_uid = uid;
 	if (!g->seats && tt_group_make_seats(g, (int)n))
 		return;
 	if (g->n != (int)n)
@@ -628,6 +644,7 @@ static void take_welcome(struct tt_job *job, uint32_t uid, uint32_t n, struct tt
 			continue;
 		know_newcomer(job, rank, epoch);
 		job->welcomed++;
+		job->members[rank].outside = false;
 		tt_group_seat(g, (int)i, (int)rank, epoch, (uint16_t)slot);
 	}
 	if (job->welcomed < (int)n || g->seat_of[job->rank] < 0)
@@ -648,7 +665,7 @@ static void dispatch(struct tt_agreement *a, enum kind kind, int from, uint32_t 
 	if ((kind == PROPOSE || kind == DECIDE) && !r)
 		return;
 	switch (kind) {
-	case CALL: break; /* it waits for COLLECT, which it gets from whoever coordinates */
+	case CALL: take_call(a, from); break;
 	case COLLECT: take_collect(a, from, ballot); break;
 	case REPORT: take_report(a, from, ballot, p); break;
 	case REFUSE: take_refusal(a, ballot); break;
@@ -674,7 +691,8 @@ void tt_agree_message(struct tt_member *from, struct tt_pack *p)
 	} else if (kind == WELCOME) {
 		take_welcome(job, uid, ballot, p);
 	} else if (g && g->origin.roll && g->origin.uid == uid) {
-		say_decided(g, from);
+		if (kind != DECIDE) /* it knows */
+			say_decided(g, from);
 	} else if (g && g->uid && g->uid == uid) {
 		const struct tt_seat *s = tt_group_find(g, from);
 		struct tt_agreement *a = s && !s->out ? agreement_of(g) : NULL;
@@ -682,6 +700,8 @@ void tt_agree_message(struct tt_member *from, struct tt_pack *p)
 			dispatch(a, kind, (int)(s - g->seats), ballot, p);
 	}
 }
+
+bool tt_agree_voted(const struct tutti *g) { return g->retired || (g->agreement && g->agreement->accepted); }
 
 void tt_agree_member_down(struct tt_member *m)
 {
@@ -728,6 +748,12 @@ static int wait_for_answer(struct tt_agreement *a)
 	uint64_t patience = first_left(a) == a->group->me ? job->deadline : job->deadline + job->deadline / 2;
 
 	for (int round = 0; tt_wait_until(job, is_settled, a, tt_now() + patience); round++) {
+		uint64_t due = a->asked + job->deadline + job->deadline / 2, now = tt_now();
+		if (first_left(a) != a->group->me && now < due) { /* it called later than I did, and has a deadline too */
+			patience = due - now;
+			round--;
+			continue;
+		}
 		if (round == 4)
 			return tt_fail(-ETIMEDOUT, "the ranks that are left have not agreed on a group in time: call again");
 		give_up_some(a);
@@ -746,7 +772,7 @@ static int take_part(struct tutti *g, bool grow, tutti **out)
 	struct tt_agreement *a;
 	int err;
 
-	if (g->retired)
+	if (g->retired && !(g->agreement && g->agreement->heir))
 		return tt_fail(-ESTALE, "this group has been shrunk or grown already: go on with the group that came of it");
 	if (!(a = agreement_of(g)))
 		return tt_fail(-ENOMEM, "no memory to agree on a group of %d ranks", g->n);
@@ -757,9 +783,11 @@ static int take_part(struct tutti *g, bool grow, tutti **out)
 	steer(a);
 	err = wait_for_answer(a);
 	a->calling = false;
-	if (!err)
-		*out = a->heir;
-	return err;
+	if (err)
+		return err;
+	*out = a->heir;
+	a->heir = NULL;
+	return 0;
 }
 
 static bool has_arrived(void *arg) { return ((struct tt_job *)arg)->arrived; }
@@ -779,7 +807,11 @@ static void say_arrival(struct tt_job *job)
 static int arrive(struct tt_job *job, tutti **out)
 {
 	uint64_t end = tt_now() + job->deadline;
-	int err = job->arriving ? 0 : tt_group_new(job, 0, &job->arriving);
+	int err;
+
+	if (job->arrived && !job->arriving)
+		return tt_fail(-ESTALE, "this rank has been taken into a group: go on with that one");
+	err = job->arriving ? 0 : tt_group_new(job, 0, &job->arriving);
 
 	while (!err && !job->arrived && tt_now() < end) { /* again, in case that who knew it has died */
 		say_arrival(job);

@@ -73,14 +73,14 @@ void tt_card_take(struct tt_pack *p, struct tt_member *m)
 
 	tt_get_text(p, addr, sizeof addr);
 	p->bad |= !host;
-	if (p->bad || m->host)
+	if (p->bad || (m->host && *m->addr))
 		return;
 	if (epoch)
 		tt_member_epoch(m, epoch);
 	else
 		card_of_the_gone(m);
+	job->carded += !m->host;
 	m->host = host;
-	job->carded++;
 	if (!*m->addr) /* rank 0 was reached where it was said to be: that address stays */
 		m->addr = tt_text_keep(job, addr);
 	job->engine.news = true;

@@ -36,7 +36,7 @@ static struct tt_member *finger(struct tt_job *job, int k, bool up)
 {
 	for (int d = 1 << k; d < job->size; d++) {
 		int rank = (job->rank + (up ? d : job->size - d)) % job->size;
-		if (is_there(job, rank))
+		if (is_there(job, rank) && (job->members[rank].link || *job->members[rank].addr)) /* and not a number that nobody came for */
 			return &job->members[rank];
 	}
 	return NULL;
@@ -139,7 +139,7 @@ void tt_group_down(struct tt_member *from, struct tt_pack *p)
 	p->bad |= rank >= (uint32_t)job->capacity || err == 0 || err > 4095;
 	if (p->bad || rank >= (uint32_t)job->size)
 		return;
-	if (job->members[rank].epoch && epoch != job->members[rank].epoch)
+	if (job->members[rank].epoch && epoch && epoch != job->members[rank].epoch)
 		return; /* of another life of it */
 	if (rank == (uint32_t)job->rank) { /* the others go on without me: nobody needs to hear it from here */
 		from->untold = from->accuser = true;

@@ -382,22 +382,29 @@ static bool is_alone(void *arg)
 	return true;
 }
 
+static uint16_t put_group(struct tt_pack *p, uint32_t uid, uint32_t finished, bool voted)
+{
+	tt_put32(p, uid);
+	tt_put32(p, finished);
+	tt_put8(p, voted);
+	return 1;
+}
+
 void tt_say_bye(struct tt_member *m)
 {
-	uint8_t bye[3 + 8 * TT_GROUPS];
-	struct tt_pack p = tt_pack(bye, sizeof bye);
-	size_t most = (tt_min(sizeof bye, tt_member_net(m)->send_max) - 3) / 8;
+	uint8_t bye[3 + 18 * TT_GROUPS];
+	struct tt_pack p = tt_pack(bye, tt_min(sizeof bye, tt_member_net(m)->send_max));
 	uint16_t n = 0;
 
 	tt_put8(&p, TT_BYE);
 	tt_put16(&p, 0);
 	tt_list_each(node, &m->job->groups) {
 		const struct tutti *g = tt_container_of(node, struct tutti, link);
-		if (!g->uid || n == most)
+		if (!g->uid || tt_pack_left(&p) < 18)
 			continue;
-		tt_put32(&p, g->uid);
-		tt_put32(&p, tt_coll_finished(g));
-		n++;
+		n += put_group(&p, g->uid, tt_coll_finished(g), tt_agree_voted(g));
+		if (g->origin.roll) /* which may be closed here already */
+			n += put_group(&p, g->origin.uid, 0, true);
 	}
 	struct tt_pack count = tt_pack(bye + 1, 2);
 	tt_put16(&count, n);

@@ -109,7 +109,7 @@ void tt_late_news(struct tt_member *from, struct tt_pack *p)
 		return;
 	tt_late_grow(job, (int)rank + 1);
 	m = &job->members[rank];
-	if (m->epoch && tt_is_later(epoch, m->epoch))
+	if (tt_is_new_life(m, epoch))
 		tt_member_reborn(m, epoch);
 	if (m->epoch && m->epoch != epoch)
 		return; /* news of an earlier life */
@@ -117,6 +117,7 @@ void tt_late_news(struct tt_member *from, struct tt_pack *p)
 	m->outside = !is_seated(m);
 	if (m->waiting.head)
 		tt_member_connect(m);
+	tt_coll_wake(job);
 	if (job->joined)
 		tt_watch_tell(job, m, TUTTI_JOINED);
 }

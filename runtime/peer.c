@@ -421,9 +421,11 @@ void tt_member_reborn(struct tt_member *m, uint32_t epoch)
 	tt_member_free(m);
 	m->heard = m->patience = 0;
 	m->tries = 0;
-	m->addr = "";
-	m->job->carded -= m->host != 0;
-	m->host = 0;
+	if (!m->job->node_list) { /* where it is now comes with its card */
+		m->addr = "";
+		m->job->carded -= m->host != 0;
+		m->host = 0;
+	}
 	m->fed = false;
 	m->telling = 0;
 	tt_window_reborn(m);
@@ -457,7 +459,7 @@ struct hello {
 };
 
 /* Than the one known, and a later one. */
-static bool is_another_life(const struct tt_member *m, const struct hello *h) { return m->epoch && tt_is_later(h->epoch, m->epoch); }
+static bool is_another_life(const struct tt_member *m, const struct hello *h) { return tt_is_new_life(m, h->epoch); }
 
 /* It may come in a moment: when the earlier life has been looked after, or by another epoch than that one had. */
 static bool may_come_again(const struct tt_job *job, const struct tt_member *m, const struct hello *h)
@@ -470,10 +472,10 @@ static const char *fault_of_hello(const struct tt_job *job, const struct hello *
 {
 	const struct tt_member *m = h->rank < (uint32_t)job->size ? &job->members[h->rank] : NULL;
 
-	if (h->rank == TT_NEW_RANK)
-		snprintf(text, room, job->rank ? "new ranks come in at rank 0" : job->joined ? "there is no room for more ranks" : "not all ranks have joined");
-	else if (h->launched != (uint32_t)job->launched)
+	if (h->launched != (uint32_t)job->launched)
 		snprintf(text, room, "it counts %u ranks, rank %d counts %d", h->launched, job->rank, job->launched);
+	else if (h->rank == TT_NEW_RANK)
+		snprintf(text, room, job->rank ? "new ranks come in at rank 0" : job->joined ? "there is no room for more ranks" : "not all ranks have joined");
 	else if (!m)
 		snprintf(text, room, "its rank %u is not below %d", h->rank, job->size);
 	else if (m->rank == job->rank || (m->state == TT_UP && m->epoch == h->epoch) || (job->joined && h->joining && is_another_life(m, h)) ||
@@ -481,7 +483,7 @@ static const char *fault_of_hello(const struct tt_job *job, const struct hello *
 		snprintf(text, room, "rank %u is already taken", h->rank);
 	else if (m->epoch && tt_is_later(m->epoch, h->epoch))
 		snprintf(text, room, "rank %u has a later life", h->rank);
-	else if (m->state >= TT_LEFT && (m->epoch == h->epoch || !m->epoch || !job->joined))
+	else if (m->state >= TT_LEFT)
 		snprintf(text, room, "rank %u is gone for good", h->rank);
 	else
 		return NULL;
@@ -491,7 +493,7 @@ static const char *fault_of_hello(const struct tt_job *job, const struct hello *
 /* A later life of it ends the earlier one, unless that may be alive and this one is about to join: then it is looked after. */
 static struct tt_member *who_comes(struct tt_job *job, struct hello *h)
 {
-	struct tt_member *m = h->rank == TT_NEW_RANK ? tt_late_number(job) : NULL;
+	struct tt_member *m = h->rank == TT_NEW_RANK && h->launched == (uint32_t)job->launched ? tt_late_number(job) : NULL;
 
 	if (h->rank == TT_NEW_RANK && !m)
 		return NULL;
@@ -617,7 +619,7 @@ static void take_bye(struct tt_member *m, struct tt_pack *p)
 	struct tt_pack list = *p;
 	unsigned n = tt_get16(p);
 
-	tt_pack_take(p, 8 * (size_t)n);
+	tt_pack_take(p, 9 * (size_t)n);
 	if (!p->bad)
 		tt_member_left(m, &list);
 }

@@ -171,6 +171,7 @@ struct tt_job {
 	bool unnumbered;            /* it wants to be a new rank, and has no number yet */
 	bool late;                  /* it has joined a job that was under way, and is in no group of it until that grows */
 	struct tutti *arriving;     /* late: the group that it will be in, ... */
+	uint32_t welcome_uid;       /* ... what it is called, ... */
 	int welcomed;               /* ... how many of its seats are known, ... */
 	bool arrived;               /* ... and all of them are */
 	struct tt_newcomer *newcomer; /* who waits to be taken into a group */
@@ -420,6 +421,7 @@ struct tt_seat { /* a rank's place in a group */
 	int rank;                   /* in the job */
 	uint32_t epoch;             /* which life of it; a later one has no seat here. 0: not known yet */
 	uint16_t slot;              /* how it calls this group in notify values */
+	bool voted;                 /* it had accepted what shall come of this group before it left */
 	bool out;                   /* it has left, or is gone, and will not sit here again: ... */
 	int err;                    /* ... -ENOTCONN or what calls return ... */
 	uint32_t finished;          /* ... but in all collectives before this one it has done its part */
@@ -441,6 +443,7 @@ struct tutti { /* what users hold: this process's place in a group of ranks, all
 	uint32_t splits;            /* how often this group was split: the same on every rank */
 	uint32_t parent, birth;     /* the group that it was split from, and at which of its splits */
 	bool lineage;               /* all ranks of the job, or what shrinking and growing made of them: takes newcomers in */
+	bool revoked;               /* not agreed on yet, and some rank's part in it has failed */
 	bool retired;               /* another group has come of it */
 	struct tt_agreement *agreement; /* on that one, while it is not there yet */
 	struct { /* what this one came of, for those who have not heard yet */
@@ -452,6 +455,7 @@ struct tutti { /* what users hold: this process's place in a group of ranks, all
 
 int tt_group_new(struct tt_job *, int n, struct tutti **); /* with a slot, no uid, and empty seats */
 int tt_group_make_seats(struct tutti *, int n);
+void tt_group_clear_seats(struct tutti *);
 int tt_group_heir(struct tutti *, int n, struct tutti **); /* takes its slot over, and retires it */
 void tt_group_seat(struct tutti *, int i, int rank, uint32_t epoch, uint16_t slot);
 void tt_group_free(struct tutti *);
@@ -466,6 +470,7 @@ void tt_group_revoked(struct tt_member *from, struct tt_pack *);
 void tt_agree_message(struct tt_member *from, struct tt_pack *);
 void tt_agree_member_down(struct tt_member *);
 void tt_agree_free(struct tutti *);
+bool tt_agree_voted(const struct tutti *); /* has this rank accepted what shall come of it? */
 
 /* ---- stats.c ---- */
 
@@ -491,6 +496,11 @@ void tt_stats_look(struct tt_job *);                  /* the background thread: 
 #define TT_NEW_RANK UINT32_MAX /* in a HELLO: give me a number */
 uint32_t tt_epoch_now(void); /* what a life that begins now is called */
 static inline bool tt_is_later(uint32_t a, uint32_t b) { return (int32_t)(a - b) > 0; } /* of a rank's epochs; they wrap around */
+
+static inline bool tt_is_new_life(const struct tt_member *m, uint32_t epoch) /* of one that is known, or was gone when I came */
+{
+	return m->epoch ? tt_is_later(epoch, m->epoch) : m->state >= TT_LEFT && !m->job->node_list;
+}
 
 void tt_late_grow(struct tt_job *, int size);        /* so many ranks are known, at most job->capacity */
 struct tt_member *tt_late_number(struct tt_job *);   /* the next rank, for a new one; NULL: not here, not yet, or no room */

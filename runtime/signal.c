@@ -128,6 +128,8 @@ static int begin_task(void)
 	if (atomic_load(&quit.fd) < 0)
 		return tt_fail(-errno, "cannot make an eventfd: is the limit on open files (ulimit -n) reached?");
 	quit.stopping = false;
+	if (!quit.task)
+		atomic_store(&quit.caught, 0);
 	return quit.task ? 0 : tt_spawn(await_signal, NULL, &quit.task);
 }
 

@@ -52,6 +52,15 @@ static struct tutti *make_group(struct tt_job *job)
 	return g;
 }
 
+void tt_group_clear_seats(struct tutti *g)
+{
+	free(g->seats);
+	free(g->seat_of);
+	g->seats = NULL;
+	g->seat_of = NULL;
+	g->n = g->outs = 0;
+}
+
 int tt_group_new(struct tt_job *job, int n, struct tutti **out)
 {
 	struct tutti *g = make_group(job);
@@ -141,18 +150,22 @@ void tt_group_epoch(struct tt_member *m, uint32_t epoch)
 }
 
 /* How far one that leaves has come in a group. One that it has left before is not in its list: what I have started there
- * has all its parts, what I will start has none. */
-static uint32_t finished_in(const struct tutti *g, const struct tt_pack *bye)
+ * has all its parts, what I will start has none, and it may have voted. */
+static void read_bye(const struct tutti *g, const struct tt_pack *bye, struct tt_seat *s)
 {
 	struct tt_pack p = *bye;
 	unsigned n = tt_get16(&p);
 
+	s->finished = g->started;
+	s->voted = true;
 	while (n-- && !p.bad) {
-		uint32_t uid = tt_get32(&p), finished = tt_get32(&p);
-		if (uid == g->uid)
-			return finished;
+		uint32_t uid = tt_get32(&p), finished = tt_get32(&p), voted = tt_get8(&p);
+		if (uid != g->uid)
+			continue;
+		s->finished = finished;
+		s->voted = voted;
+		return;
 	}
-	return g->started;
 }
 
 void tt_group_seats_out(struct tt_member *m, const struct tt_pack *bye)
@@ -164,7 +177,7 @@ void tt_group_seats_out(struct tt_member *m, const struct tt_pack *bye)
 			continue;
 		take_out(g, s, m->err);
 		if (bye)
-			s->finished = finished_in(g, bye);
+			read_bye(g, bye, s);
 	}
 }
 
@@ -236,7 +249,8 @@ static int fill_part(struct tutti *part, struct tutti *parent, const uint8_t *va
 	free(picked);
 	if (err)
 		return err;
-	part->parent = parent->uid;
+	if (part->revoked)
+		return tt_fail(-ECONNABORTED, "split: another rank gave it up");
 	part->uid = name_part(parent, part->birth, color);
 	tt_coll_begin_group(part);
 	return 0;
@@ -262,7 +276,10 @@ void tt_group_revoked(struct tt_member *from, struct tt_pack *p)
 
 	tt_list_each(node, &from->job->groups) {
 		struct tutti *g = tt_container_of(node, struct tutti, link);
-		struct tt_seat *s = p->bad || !g->uid || g->parent != parent || g->birth != birth ? NULL : tt_group_find(g, from);
+		if (p->bad || g->parent != parent || g->birth != birth)
+			continue;
+		g->revoked |= !g->uid;
+		struct tt_seat *s = tt_group_find(g, from);
 		if (!s || s->out)
 			continue;
 		take_out(g, s, -ECONNABORTED);
@@ -304,8 +321,10 @@ int tutti_group_split(tutti *parent, int color, int key, tutti **out)
 	tt_enter(job);
 	full = tt_group_new(job, 0, &part);
 	birth = ++parent->splits;
-	if (part)
+	if (part) {
 		part->birth = birth;
+		part->parent = parent->uid;
+	}
 	tt_exit(job);
 	err = split(parent, part, birth, color, key); /* without a slot too: the others shall not wait */
 	if (!err && !full && color >= 0) {

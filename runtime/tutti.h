@@ -2,16 +2,18 @@
  *
  * Errors. Every int function returns 0 (or what it counts) or a negative errno; tutti_why() has the sentence behind it.
  *   -EINVAL a bad argument or setting; -ENOMEM; -ETIMEDOUT the deadline passed; -ECONNRESET a rank went down; -ENOTCONN it
- *   has left the job; -ENOENT a window that its owner did not open in time; -ESTALE one that its owner has closed; -EEXIST a
- *   window of that name is open; -EMFILE too many are; -ERANGE bytes outside a window; -EAGAIN too many collectives are
- *   under way; -EBADMSG or -ECONNABORTED the ranks do not agree on a collective; -ECANCELED; -ECHILD a fork's child, which
- *   may only leave or exec; -ESHUTDOWN a signal makes this rank leave; -ENODEV no such GPU. Joining adds -EADDRINUSE, -EHOSTUNREACH, -EACCES (the secret), -EPROTO
- *   (version or job), -EPERM (refused by rank 0), -ENOTSUP (not in this build) and what sockets and files may say.
+ *   has left the job; -EHOSTDOWN too few of a group are left; -ENOENT a window that its owner did not open in time; -ESTALE
+ *   one that its owner has closed, or a group of which another has come; -EEXIST a window of that name is open; -EMFILE too
+ *   many are, or groups; -ERANGE bytes outside a window; -EAGAIN too many collectives are under way; -EBADMSG or
+ *   -ECONNABORTED the ranks do not agree on a collective; -ECANCELED; -ECHILD a fork's child, which may only leave or exec;
+ *   -ESHUTDOWN a signal makes this rank leave; -ENODEV no such GPU. Joining adds -EADDRINUSE, -EHOSTUNREACH, -EACCES (the
+ *   secret), -EPROTO (version or job), -EPERM (refused by rank 0), -ENOTSUP (not in this build) and what sockets and files
+ *   may say.
  * Waiting. A NULL `tutti_op *` means wait right here, at most the job's deadline (TUTTI_DEADLINE; half as long again for
  *   a window whose owner lives and may just have opened it). When it passes, or earlier after three heartbeats (a tenth of
  *   the deadline each) without a sign of life, the silent rank is cut off and named (or, if all live and take part, a
- *   collective is abandoned on all of them), and the memory is the caller's again. With an op the call only starts: the op and the memory belong to the library until tutti_test or tutti_wait returns anything but
- *   -EINPROGRESS or -ETIMEDOUT.
+ *   collective is abandoned on all of them), and the memory is the caller's again. With an op the call only starts: the op
+ *   and the memory belong to the library until tutti_test or tutti_wait returns anything but -EINPROGRESS or -ETIMEDOUT.
  * Threads. Any thread may call with any job. Collectives must be started in the same order on every rank.
  */
 #ifndef TUTTI_H
@@ -50,7 +52,7 @@ typedef struct tutti_config { /* zero or NULL: from the environment, else the de
  * run` sets them), torchrun's variables, or TUTTI_CONFIG; with none of them it is a job of one. It returns when every
  * rank has joined (with a node list: at once), or with -ETIMEDOUT at the deadline. While the job runs, a rank that has gone
  * or left may join again, and so may new ones (TUTTI_RANK=new, or TUTTI_NEW_RANK; half as many again as the job was started
- * with, but at least 16), as long as rank 0 lives. They can use all windows at once; they are a group of their own until the
+ * with, but at least 16, in all; not with a node list), as long as rank 0 lives. They can use all windows at once; they are a group of their own until the
  * others take them in: tutti_group_grow. */
 int tutti_join(const tutti_config *, tutti **job);
 void tutti_leave(tutti *);            /* finishes what was started, tells the others, frees all; NULL is allowed. Of a part of

@@ -119,6 +119,7 @@ int tutti_group_watch(tutti *at, void (*changed)(const tutti_change *, void *), 
 	if (!err) {
 		job->watch->changed = changed;
 		job->watch->arg = arg;
+		atomic_store(&job->engine.errand, true); /* what went before is told, too */
 		tt_kick(&job->engine.backstage);
 		err = job->watch->fd;
 	}

@@ -24,7 +24,7 @@ static void on_wires(void (*program)(tutti *), const int *sizes, int deadline_ms
 	}
 }
 
-static const int few[] = { 1, 2, 3, 4, 5, 0 }, two[] = { 2, 0 }, three[] = { 3, 0 }, four[] = { 4, 0 }, five_down[] = { 2, 3, 4, 5, 0 }, many[] = { 1, 2, 3, 4, 5, 7, 8, 0 };
+static const int few[] = { 1, 2, 3, 4, 5, 0 }, two[] = { 2, 0 }, three[] = { 3, 0 }, four[] = { 4, 0 }, five[] = { 5, 0 }, five_down[] = { 2, 3, 4, 5, 0 }, many[] = { 1, 2, 3, 4, 5, 7, 8, 0 };
 
 /* Computing: the library is not called. */
 static void pass_time(uint64_t ns)
@@ -1006,6 +1006,10 @@ static void come_back(tutti *job, int as, int rank)
 			check_group(g, ranks, n, 5);
 		if (g)
 			check_group(g, ranks, n, 30000);
+		CHECK(tutti_group_grow(again, &left) == -ESTALE);
+		CHECK(g && tutti_group_grow(g, &left) == 0); /* nobody new: the same */
+		if (left)
+			check_group(left, ranks, n, 5);
 		tutti_leave(again);
 		return;
 	}
@@ -1026,15 +1030,56 @@ static void come_back(tutti *job, int as, int rank)
 		check_group(g, ranks, n, 5);
 	if (g)
 		check_group(g, ranks, n, 30000);
+	CHECK(g && tutti_group_grow(g, &left) == 0);
+	if (g)
+		check_group(left, ranks, n, 5);
+}
+
+/* Two leave, and come back one after the other, in turns that the seed decides; then all are together again. */
+static void program_two_back(tutti *job)
+{
+	int all[] = { 0, 1, 2, 3, 4 }, back[] = { 0, 1, 2, 3, 4 }, me = tutti_rank(job), joined = 0;
+	tutti *g = NULL, *left = job, *next;
+	tutti_change c = { .size = sizeof c };
+	float x = 1;
+
+	if (me >= 3) {
+		tutti *again = NULL;
+		pass_time((uint64_t)(me == 3 ? 40 : 80) * TT_MS);
+		CHECK(join_again(job, me, &again) == 0);
+		CHECK(again && tutti_group_grow(again, &g) == 0);
+		if (g && tutti_size(g) == 5)
+			check_group(g, tutti_group_member(g, 3) == 3 ? all : (back[3] = 4, back[4] = 3, back), 5, 20000);
+		CHECK(g && tutti_size(g) == 5);
+		tutti_leave(again);
+		return;
+	}
+	CHECK(tutti_group_watch(job, NULL, NULL) >= (tt_world ? -1 : 0));
+	while (tutti_size(left) > 3) {
+		CHECK(tutti_allreduce(left, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) != 0);
+		if (tutti_group_shrink(left, &next))
+			return CHECK(false);
+		left = next;
+	}
+	while (joined < 2)
+		if (tutti_group_next(job, &c) == 1)
+			joined += c.what == TUTTI_JOINED;
+		else
+			pass_time(5 * TT_MS);
+	CHECK(tutti_group_grow(left, &g) == 0);
+	CHECK(g && tutti_size(g) == 5);
+	if (g && tutti_size(g) == 5)
+		check_group(g, tutti_group_member(g, 3) == 3 ? all : (back[3] = 4, back[4] = 3, back), 5, 20000);
 }
 
 static void program_rejoin(tutti *job) { come_back(job, tutti_size(job) - 1, tutti_size(job) - 1); }
 static void program_newcomer(tutti *job) { come_back(job, TUTTI_NEW_RANK, tutti_size(job)); }
 static void test_rejoin(void) { on_wires(program_rejoin, five_down, 2000, NULL); }
+static void test_two_back(void) { on_wires(program_two_back, five, 3000, NULL); }
 static void test_newcomer(void) { on_wires(program_newcomer, five_down, 2000, NULL); }
 
 static CU_TestInfo group_tests[] = {
-	{ "a rank comes back", test_rejoin }, { "a new rank", test_newcomer },
+	{ "a rank comes back", test_rejoin }, { "a new rank", test_newcomer }, { "two ranks come back", test_two_back },
 	{ "shrink", test_shrink }, { "shrink without one that does not come", test_shrink_without },
 	{ "split", test_split }, { "two groups at once", test_two_groups }, { "a part goes on", test_part_goes_on },
 	{ "as many groups as there can be", test_many_groups }, CU_TEST_INFO_NULL,
