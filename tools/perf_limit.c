@@ -36,6 +36,7 @@ static int open_socket(bool large)
 	if (large)
 		enlarge(fd);
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+	setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4); /* as ours on one host; where it is missing, it is for both */
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience); /* accepting takes it for its own */
 	return fd;
 }
