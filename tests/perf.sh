@@ -205,6 +205,19 @@ test_bench() { # not how fast: that it measures and judges
 	PATH=$path
 	check "a missing peer is named" has out '^put-1M .*skipped: without UCX tag_bw: ucx_perftest is missing'
 	check "and no failure" is $status 0
+	mkdir -p failing # in its second round
+	printf '#!/bin/sh\n[ -e again ] && { echo no more >&2; exit 1; }\n: > again\nexec "%s" "$@"\n' "$tutti" > failing/tutti
+	chmod +x failing/tutti
+	bench_check --only '^put-8-wait$' --build failing --rounds 3
+	check "a round that fails is a failure" is $status 1
+	check "and says why" has out '^put-8-wait .*MISSED: tutti failed with status 1: no more$'
+	for pattern in 'no-such' '('; do
+		bench_check --only "$pattern"
+		check "status 2" is $status 2
+		check "one sentence" lines err 1
+		check "about --only" has err "^bench-check: --only $pattern: "
+		check "nothing is measured" lines out 0
+	done
 	bench_check --build nowhere
 	check "status 2" is $status 2
 }
