@@ -22,6 +22,7 @@ enum {
 static struct {
 	struct tt_gate gate;     /* around jobs that join and leave */
 	int jobs;                /* that want it */
+	void (*former)(int);     /* what was there: SIG_DFL, or SIG_IGN from tutti run */
 	_Atomic unsigned asked;  /* how many signals came */
 	_Atomic int inside;      /* handlers that are running */
 	_Atomic int ear[EARS];   /* a job's eventfd + 1; 0: none */
@@ -139,15 +140,21 @@ static bool is_ours(void)
 	return !sigaction(SIGUSR1, NULL, &now) && !(now.sa_flags & SA_SIGINFO) && now.sa_handler == note_signal;
 }
 
-/* A handler of the program's stays, and so does its wish to ignore the signal. */
+/* Under tutti run, which ignores it for those that have not joined. */
+static bool is_launched(void) { return tt_env(TT_BOOT) && tt_env(TT_LOCAL_SIZE); }
+
+/* A handler of the program's stays, and so does its own wish to ignore the signal. */
 static bool take_signal(void)
 {
 	struct sigaction now, ours = { .sa_handler = note_signal, .sa_flags = SA_RESTART };
 
 	if (is_ours())
 		return true;
-	if (sigaction(SIGUSR1, NULL, &now) || now.sa_flags & SA_SIGINFO || now.sa_handler != SIG_DFL)
+	if (sigaction(SIGUSR1, NULL, &now) || now.sa_flags & SA_SIGINFO)
 		return false;
+	if (now.sa_handler != SIG_DFL && !(now.sa_handler == SIG_IGN && is_launched()))
+		return false;
+	ears.former = now.sa_handler;
 	return !sigaction(SIGUSR1, &ours, NULL);
 }
 
@@ -193,7 +200,7 @@ void tt_stats_deafen(struct tt_job *job)
 	if (job->stats.ear)
 		atomic_store(&ears.ear[job->stats.ear - 1], 0);
 	if (--ears.jobs == 0 && is_ours())
-		signal(SIGUSR1, SIG_DFL);
+		signal(SIGUSR1, ears.former);
 	tt_gate_leave(&ears.gate);
 	while (atomic_load(&ears.inside) && tt_now() < patience)
 		sched_yield();

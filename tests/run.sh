@@ -9,7 +9,7 @@ tutti=$(cd "${top_builddir:-.}" && pwd)/tutti
 scratch=$(mktemp -d) || exit 99
 marker=marker-$$
 checks=0 failures=0
-unset TUTTI_SECRET TUTTI_CONFIG TUTTI_RANK TUTTI_SIZE
+unset TUTTI_SECRET TUTTI_CONFIG TUTTI_RANK TUTTI_SIZE TUTTI_STATS_SIGNAL
 
 end() {
 	for process in $(living); do
@@ -279,9 +279,13 @@ signal() { # signal, options, script
 }
 
 test_signals() {
+	export TUTTI_STATS_SIGNAL=none
 	signal USR1 '' "trap 'echo got it; exit 0' USR1;"
+	unset TUTTI_STATS_SIGNAL
 	check "USR1 reaches all" lines out 3
 	check "and is no failure" is $status 0
+	signal USR2 '' "trap 'echo got it; exit 0' USR2;"
+	check "USR2 reaches all" lines out 3
 	signal HUP '' "trap 'echo got it; exit 0' HUP;"
 	check "HUP reaches all" lines out 3
 	signal INT '' ''
@@ -300,6 +304,36 @@ test_signals() {
 	check "nohup holds" has out alive
 	check "nothing left" soon none_left
 }
+
+# A rank writes its stats and goes on; one that has not joined, and a script around a rank, only go on.
+test_stats_signal() {
+	name="-n 2 sh, survive"
+	"$tutti" run -n 2 sh -c "touch \$TUTTI_RANK.begun; while [ ! -e on ]; do sleep 0.05; done
+		'${tutti%/*}/examples/survive' 1500; echo status \$?" "$marker" > out 2> err &
+	pid=$!
+	check "both have begun" soon sh -c '[ -e 0.begun ] && [ -e 1.begun ]'
+	kill -USR1 $pid
+	touch on
+	check "both have joined" soon two_named
+	kill -USR1 $pid
+	wait $pid
+	status=$?
+	check "the job goes on, to the end" is $status 0
+	check "both ranks" is "$(grep -c '1500 steps' out)" 2
+	check "and what is around them" is "$(grep -c '^status 0$' out)" 2
+	check "a table each" is "$(grep -c '^tutti: stats of rank [01] of 2 ' err)" 2
+	name="-n 1, USR1 at once"
+	for pause in 0.02 0.05; do
+		"$tutti" run -n 1 sh -c 'sleep 0.3; echo over' "$marker" > out 2> err &
+		pid=$!
+		sleep $pause
+		kill -USR1 $pid
+		wait $pid
+		status=$?
+		check "it goes on" is "$status $(cat out)" "0 over"
+	done
+}
+two_named() { is "$(grep -c '^rank [01] of 2 is process ' out)" 2; }
 
 # In the background a shell lets its children ignore SIGINT; a launcher takes it all the same.
 test_background() {
@@ -401,7 +435,7 @@ test_info() {
 }
 
 for test in environment boot_socket secret default_number output lines_stay_whole input signal_state failure grace keep_going survive exec refusals limits signals \
-	background stop killed leftovers broken_output info; do
+	stats_signal background stop killed leftovers broken_output info; do
 	status= ms= name=
 	[ $# = 0 ] || [ "$1" = "$test" ] || continue
 	: > out > err

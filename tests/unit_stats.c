@@ -481,6 +481,27 @@ static void test_own_handler(void)
 	release_stderr();
 }
 
+static void test_launched(void) /* tutti run lets its ranks ignore the signal until they have joined */
+{
+	struct sigaction now;
+
+	capture_stderr();
+	setenv("TUTTI_BOOT", "127.0.0.1:1", 1);
+	setenv("TUTTI_LOCAL_SIZE", "1", 1);
+	setenv("TUTTI_LOCAL_RANK", "0", 1);
+	signal(SIGUSR1, SIG_IGN);
+	tutti *job = join_alone();
+	raise(SIGUSR1);
+	CU_ASSERT_EQUAL(tables(1, 50), 1);
+	tutti_leave(job);
+	CU_ASSERT_TRUE(!sigaction(SIGUSR1, NULL, &now) && now.sa_handler == SIG_IGN);
+	signal(SIGUSR1, SIG_DFL);
+	unsetenv("TUTTI_BOOT");
+	unsetenv("TUTTI_LOCAL_SIZE");
+	unsetenv("TUTTI_LOCAL_RANK");
+	release_stderr();
+}
+
 static void test_setting(void)
 {
 	tutti_config c = { .size = sizeof c, .ranks = 1, .boot = "127.0.0.1:1" };
@@ -529,7 +550,7 @@ static CU_TestInfo count_tests[] = {
 };
 static CU_TestInfo dump_tests[] = {
 	{ "table", test_dump }, { "a stalled reader", test_stalled }, { "signal", test_signal }, { "many jobs", test_many_jobs },
-	{ "own handler", test_own_handler }, { "setting", test_setting }, CU_TEST_INFO_NULL,
+	{ "own handler", test_own_handler }, { "launched", test_launched }, { "setting", test_setting }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = {
 	{ "counts", NULL, NULL, NULL, NULL, count_tests }, { "dump", NULL, NULL, NULL, NULL, dump_tests }, CU_SUITE_INFO_NULL,

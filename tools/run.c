@@ -175,13 +175,18 @@ static int open_signals(struct run *run)
 	return run->signals < 0 ? -errno : 0;
 }
 
-/* A shell starts `tutti run &` with SIGINT ignored; the ranks should not inherit that, nor what we changed. */
+/* A shell starts `tutti run &` with SIGINT ignored; the ranks should not inherit that, nor what we changed. Whoever asks
+ * all for their stats must not end those that have not joined yet, nor a script around a rank: the library takes it there. */
 static void restore_signals(const struct run *run)
 {
+	const char *stats = tt_env(TT_STATS_SIGNAL);
+
 	signal(SIGPIPE, SIG_DFL);
 	for (size_t i = 0; i < TT_COUNT(passed_on); i++)
 		if (passed_on[i] != SIGHUP || !run->hup_ignored)
 			signal(passed_on[i], SIG_DFL);
+	if (!stats || strcmp(stats, "none"))
+		signal(SIGUSR1, SIG_IGN); /* still blocked: none has got through */
 	sigprocmask(SIG_SETMASK, &run->mask, NULL);
 }
 
@@ -680,6 +685,7 @@ int tt_tool_run(int argc, char **argv)
 	struct rlimit files;
 	int status;
 
+	signal(SIGUSR1, SIG_IGN); /* until it is blocked, and read: whoever asks for stats may be early */
 	if (!parse(argc, argv, &options, &status) || (status = check_limits(&options, &files)))
 		return status;
 	open_standard_files();
