@@ -212,10 +212,24 @@ static long batch_size(const struct tt_perf *p, double each)
 	return n < 1 ? 1 : n > 1e8 ? (long)1e8 : (long)n;
 }
 
-static void prepare_samples(struct tt_perf_samples *s, double each, long batch)
+/* How often a batch is cut: ranks that have no part in it, or end it early, wait for the others in one call. */
+static long count_parts(const struct tt_perf *p, const long batch[2], const double each[2], int sides)
+{
+	double longest = fmin(1, tt_perf_deadline(p) / 8), parts = 1;
+
+	for (int side = 0; side < sides; side++)
+		parts = fmax(parts, ceil((double)batch[side] * each[side] / longest));
+	for (int side = 0; side < sides; side++)
+		parts = fmin(parts, (double)batch[side]);
+	return (long)parts;
+}
+
+/* There is room for the samples of all batches: none is dropped, so the last ones count as the first ones do. */
+static void prepare_samples(struct tt_perf_samples *s, double each, long batch, long batches)
 {
 	double per = each * 1e9 >= SAMPLE_NS ? 1 : ceil(2 * SAMPLE_NS / (each * 1e9));
 
+	per = fmax(per, ceil((double)batch * (double)batches / TT_PERF_SAMPLES));
 	s->count = 0;
 	s->per = (long)(per < 1 ? 1 : per > (double)batch ? (double)batch : per);
 }
@@ -223,7 +237,7 @@ static void prepare_samples(struct tt_perf_samples *s, double each, long batch)
 static int measure(struct tt_perf *p, struct tt_perf_row *row, double done, double share)
 {
 	double each[2] = { 0 };
-	long batch[2] = { 0 }, batches = TT_PERF_BATCHES;
+	long batch[2] = { 0 }, batches = TT_PERF_BATCHES, parts;
 	int sides = p->has_wires ? 2 : 1, err = 0;
 
 	if (p->options.iters && p->options.iters < batches)
@@ -232,7 +246,12 @@ static int measure(struct tt_perf *p, struct tt_perf_row *row, double done, doub
 		if ((err = try_out(p, side, &each[side])))
 			return err;
 		batch[side] = batch_size(p, each[side]);
-		prepare_samples(&p->samples[side], each[side], batch[side]);
+	}
+	parts = count_parts(p, batch, each, sides);
+	batches *= parts;
+	for (int side = 0; side < sides; side++) {
+		batch[side] = (batch[side] + parts - 1) / parts;
+		prepare_samples(&p->samples[side], each[side], batch[side], batches);
 	}
 	for (long b = 0; b < batches && !err; b++) {
 		tt_perf_show_progress(p, done + share * (double)b / (double)batches);

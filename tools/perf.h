@@ -156,6 +156,7 @@ const struct tt_perf_wire *tt_perf_wire(const struct tt_perf *);
 int tt_perf_lost(int rank, ssize_t result); /* the sentence for a socket to it that failed or ended, and -errno */
 
 /* perf_explain.c */
+double tt_perf_deadline(const struct tt_perf *); /* the job's, in seconds */
 const char *tt_perf_transport(const struct tt_perf *); /* the wire's name */
 void tt_perf_explain(const struct tt_perf *, const struct tt_perf_row *);
 

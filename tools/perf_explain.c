@@ -24,6 +24,8 @@ static const char *setting(enum tt_setting s, char *room, size_t size)
 	return room;
 }
 
+double tt_perf_deadline(const struct tt_perf *p) { return (double)p->job->job->deadline * 1e-9; }
+
 const char *tt_perf_transport(const struct tt_perf *p)
 {
 	static char room[64];
