@@ -150,8 +150,8 @@ test_refusals() {
 	refuses '-n needs a value' pingpong -n
 	refuses 'a whole number from 2 to 4096' pingpong -n 1
 	refuses 'a whole number from 2 to 4096' pingpong -n 2x
-	for size in 0 x 4Q 1..2..3 64M..8 8.. ..8 0.3 100G -8 ''; do
-		refuses 'a size is a number of bytes' pingpong --size "$size"
+	for size in 0 x 4Q 1..2..3 64M..8 8.. ..8 0.3 65G 64.1G 0x10 1e3 inf ' 8' -8 ''; do
+		refuses 'a size is a number of bytes .*at most 64G' pingpong --size "$size"
 	done
 	refuses 'a whole number from 1' pingpong --iters 0
 	refuses 'a number from 0.001 to 3600' pingpong --time soon
@@ -184,9 +184,13 @@ test_plot() {
 	check "status 0" is $status 0
 	check "a PNG" is "$(head -c 8 "it's.png" | od -An -tx1 | tr -d ' ')" 89504e470d0a1a0a
 	check "nothing on stderr" lines err 0
-	perf pingpong --size 8 --iters 10 --json --plot nowhere/x.png
-	check "status 1" is $status 1
-	check "says so" has err 'could not draw nowhere/x.png'
+	refuses '--plot nowhere/x.png: No such file or directory' pingpong --size 8 --plot nowhere/x.png
+	"$tutti" run -n 2 "$tutti" perf pingpong --size 8 --plot nowhere/x.png > out 2> err
+	status=$?
+	check "status 2" is $status 2
+	check "rank 0 says so" is "$(grep -c '^tutti perf: ' err)" 1
+	check "before anything is measured" lines out 0
+	check "nothing is left of trying" is "$(ls -- *.png)" "it's.png"
 }
 
 test_bench() { # not how fast: that it measures and judges

@@ -389,12 +389,23 @@ static void close_rank(struct tt_perf *p)
 	tutti_leave(p->job);
 }
 
-/* 0; 1: something was wrong, and that has been said; -errno. */
+/* Rank 0 draws; the others end with it, and need not have that file or gnuplot. */
+static int check_plot(struct tt_perf *p)
+{
+	int8_t verdict = p->rank ? 0 : (int8_t)tt_perf_can_plot(&p->options);
+	int err = tutti_broadcast(p->job, &verdict, sizeof verdict, 0, NULL);
+
+	return err ? err : verdict;
+}
+
+/* 0; 1 or 2, the exit status: something was wrong, and that has been said; -errno. */
 static int run_rank(struct tt_perf *p)
 {
 	int err, status;
 
 	pin(p);
+	if (p->options.plot && (err = check_plot(p)))
+		return err;
 	if ((err = open_buffers(p)))
 		return err;
 	if (tutti_local_size(p->job) == p->size && (err = tt_perf_open_wires(p)))
@@ -465,5 +476,9 @@ int tt_tool_perf(int argc, char **argv)
 
 	if (status >= 0)
 		return status;
-	return has_launcher() ? be_rank(&options) : start_ranks(argc, argv, options.ranks ? options.ranks : 2);
+	if (has_launcher())
+		return be_rank(&options);
+	if ((status = tt_perf_can_plot(&options)))
+		return status;
+	return start_ranks(argc, argv, options.ranks ? options.ranks : 2);
 }

@@ -164,6 +164,6 @@ void tt_perf_explain(const struct tt_perf *, const struct tt_perf_row *);
 void tt_perf_print_head(const struct tt_perf *);
 void tt_perf_print_row(const struct tt_perf *, const struct tt_perf_row *);
 void tt_perf_show_progress(const struct tt_perf *, double done); /* 0 to 1; on a terminal only */
-int tt_perf_can_plot(const struct tt_perf_options *);  /* before anything is measured: 0, or the refusal's exit status */
+int tt_perf_can_plot(const struct tt_perf_options *);  /* before anything is measured, where it will be drawn: 0, or the refusal's exit status */
 int tt_perf_plot(const struct tt_perf *, const struct tt_perf_row *, int count); /* the exit status */
 #endif

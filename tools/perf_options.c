@@ -7,6 +7,7 @@
 
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
+#define SIZE_MOST 0x1p36 /* 64G */
 
 const struct tt_perf_test tt_perf_tests[] = {
 	{ "pingpong", "half a round trip of a put that notifies, answered by another", 8, 4 * MIB, false, false, false,
@@ -65,7 +66,7 @@ static const struct name *take_word(const char *option, const char *word, const 
 	return NULL;
 }
 
-/* "8", "4K", "64M"; 1.5M is a size, too. The first `len` characters; false: that is none. */
+/* "8", "4K", "64M"; 1.5M is a size, too, and 0x10 and 1e3 are none. The first `len` characters; false: that is none. */
 static bool read_size(const char *text, size_t len, size_t *bytes)
 {
 	static const char units[] = "KMG";
@@ -73,7 +74,7 @@ static bool read_size(const char *text, size_t len, size_t *bytes)
 	char word[32], *end;
 	double n;
 
-	if (!len || len >= sizeof word)
+	if (!len || len >= sizeof word || strspn(text, "0123456789.") + 1 < len)
 		return false;
 	memcpy(word, text, len);
 	word[len] = 0;
@@ -82,7 +83,7 @@ static bool read_size(const char *text, size_t len, size_t *bytes)
 		n *= (double)((size_t)1 << 10 * (unit - units + 1));
 		end++;
 	}
-	if (end == word || *end || !(n >= 1 && n <= 64e9))
+	if (end == word || *end || !(n >= 1 && n <= SIZE_MOST))
 		return false;
 	*bytes = (size_t)n;
 	return n == (double)*bytes;
@@ -94,7 +95,7 @@ static int take_sizes(struct tt_perf_options *o, const char *text)
 
 	if (!read_size(text, dots ? (size_t)(dots - text) : strlen(text), &o->first) || !read_size(last, strlen(last), &o->last) ||
 	    o->last < o->first)
-		return tt_tool_refuse("perf", "--size %s: a size is a number of bytes like 8, 4K or 64M, or a range like 8..64M", text);
+		return tt_tool_refuse("perf", "--size %s: a size is a number of bytes like 8, 4K or 64M, at most 64G, or a range like 8..64M", text);
 	return 0;
 }
 
@@ -265,7 +266,7 @@ static int check_together(struct tt_perf_options *o, const struct seen *seen)
 		o->test = &gets;
 		o->name = "stream-get";
 	}
-	return tt_perf_can_plot(o);
+	return 0;
 }
 
 int tt_perf_read_options(int argc, char **argv, struct tt_perf_options *o)

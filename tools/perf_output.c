@@ -31,6 +31,7 @@ void tt_perf_print_head(const struct tt_perf *p)
 	if (p->test->one_sided)
 		printf(", rank 1 %s", o->compute ? "computes" : "waits in a call");
 	printf("\n\n%10s  %8s  %9s  %9s  %9s  %7s  %10s  %6s\n", "size", "iters", "median", "least", "99 %", "GB/s", "limit", "ratio");
+	fflush(stdout); /* the first row may take long */
 }
 
 static void print_line(const struct tt_perf_row *row)

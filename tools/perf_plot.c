@@ -1,6 +1,7 @@
 /* perf_plot.c - size against time as a picture, by gnuplot: ours, the limit, and another program's figures */
 #include "perf.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,21 +51,37 @@ static int read_peer(const struct tt_perf_options *o, struct point *points)
 	return n;
 }
 
+/* It is opened as it will be, and left as it is. */
+static int can_write(const char *path)
+{
+	bool there = !access(path, F_OK);
+	int fd = open(path, O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
+
+	if (fd < 0)
+		return tt_tool_refuse("perf", "--plot %s: %s", path, strerror(errno));
+	close(fd);
+	if (!there)
+		unlink(path);
+	return 0;
+}
+
 int tt_perf_can_plot(const struct tt_perf_options *o)
 {
 	struct point points[POINTS_MAX];
 	int n;
 
-	if (o->plot && system("command -v gnuplot > /dev/null 2>&1"))
+	if (!o->plot)
+		return 0;
+	if (system("command -v gnuplot > /dev/null 2>&1"))
 		return tt_tool_refuse("perf", "--plot needs gnuplot, which is missing (apt install gnuplot-nox)");
 	if (!o->peer)
-		return 0;
+		return can_write(o->plot);
 	n = read_peer(o, points);
 	if (n < 0)
 		return tt_tool_refuse("perf", "--peer %s: %s", o->peer, strerror(errno));
 	if (!n)
 		return tt_tool_refuse("perf", "--peer %s: no line of it has \"bytes\" and \"p50_us\" for %s", o->peer, o->name);
-	return 0;
+	return can_write(o->plot);
 }
 
 /* In gnuplot's single quotes, where '' is a quote. */
