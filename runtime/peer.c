@@ -461,10 +461,11 @@ struct hello {
 /* Than the one known, and a later one. */
 static bool is_another_life(const struct tt_member *m, const struct hello *h) { return tt_is_new_life(m, h->epoch); }
 
-/* It may come in a moment: when the earlier life has been looked after, or by another epoch than that one had. */
+/* It may come in a moment: when the earlier life, to which there is no connection, has been looked after; or by another
+ * epoch than that one had. */
 static bool may_come_again(const struct tt_job *job, const struct tt_member *m, const struct hello *h)
 {
-	return m && job->joined && h->joining && (is_another_life(m, h) || (m->state >= TT_LEFT && m->epoch == h->epoch));
+	return m && job->joined && h->joining && ((is_another_life(m, h) && m->state != TT_UP) || (m->state >= TT_LEFT && m->epoch == h->epoch));
 }
 
 /* Short sentences: they travel. */
