@@ -32,8 +32,8 @@ struct tt_book { /* what a job knows of its own counters */
 	uint64_t joined;            /* when */
 	uint64_t turn;              /* how many operations have begun ... */
 	unsigned shift;             /* ... and how many of them are timed: one of 2^(32 - shift) */
-	bool listening;             /* to the signal */
-	unsigned seen;              /* how many signals were answered */
+	_Atomic bool listening;     /* to the signal; these two are read outside of the gate, too */
+	_Atomic unsigned seen;      /* how many signals were answered */
 	int ear;                    /* its place among those that the handler kicks, from 1 up; 0: none */
 };
 
