@@ -426,6 +426,10 @@ static void start_ranks(void)
 	for (int i = 0; i < run.plan.ranks; i++) {
 		run.log[i] = memfd_create("stderr", MFD_CLOEXEC);
 		run.pid[i] = fork();
+		if (run.pid[i] < 0) {
+			perror("fork");
+			exit(1);
+		}
 		if (run.pid[i] == 0)
 			run_rank(i);
 		run.alive++;

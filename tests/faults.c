@@ -145,6 +145,15 @@ static int reap_some(void)
 	return left;
 }
 
+/* Never to pid 0 or -1: that would strike whoever runs the tests. */
+static void strike(int rank, int signal_number)
+{
+	WANT(crew.pid[rank] > 0, "rank %d has ended (status 0x%x) before signal %d; complaint: %s", rank,
+	     crew.status[rank], signal_number, board->of[rank].complaint);
+	if (crew.pid[rank] > 0)
+		kill(crew.pid[rank], signal_number);
+}
+
 static bool have_come(int rounds, int stage, int except)
 {
 	for (int i = 0; i < crew.size; i++)
@@ -320,7 +329,7 @@ static void kill_one(const struct kind *of, int rank, int delay_ms)
 	await(3, 0, NOBODY);
 	sleep_ms(delay_ms);
 	uint64_t then = tt_now();
-	kill(crew.pid[rank], SIGKILL);
+	strike(rank, SIGKILL);
 	finish(rank);
 	for (int i = 0; i < crew.size; i++) {
 		const struct report *r = &board->of[i];
@@ -404,7 +413,7 @@ static void test_restarted(void)
 	victim = 2;
 	start((struct crew){ .size = 4, .deadline_ms = 10000 * SLOW, .program = program_restarted });
 	await(0, 1, NOBODY);
-	kill(crew.pid[victim], SIGKILL);
+	strike(victim, SIGKILL);
 	waitpid(crew.pid[victim], &crew.status[victim], 0);
 	crew.pid[victim] = fork_child();
 	if (crew.pid[victim] == 0)
@@ -487,9 +496,9 @@ static void stop_one(const struct kind *of, int rank, int delay_ms)
 	await(3, 0, NOBODY);
 	sleep_ms(delay_ms);
 	uint64_t then = tt_now();
-	kill(crew.pid[rank], SIGSTOP);
+	strike(rank, SIGSTOP);
 	await(0, 1, rank);
-	kill(crew.pid[rank], SIGCONT);
+	strike(rank, SIGCONT);
 	board->go = 1;
 	await(0, 2, rank);
 	board->go = 2;
@@ -572,7 +581,7 @@ static void stop_target(bool put)
 	putting = put;
 	start((struct crew){ .size = 4, .deadline_ms = DEADLINE, .program = program_one_sided });
 	await(0, 1, NOBODY);
-	kill(crew.pid[3], SIGSTOP);
+	strike(3, SIGSTOP);
 	board->go = 1;
 	await_rank(0, 2);
 	sleep_ms(100);
@@ -580,7 +589,7 @@ static void stop_target(bool put)
 	await_rank(1, 2);
 	await_rank(2, 2);
 	board->go = 3;
-	kill(crew.pid[3], SIGCONT);
+	strike(3, SIGCONT);
 	finish(NOBODY);
 	for (int i = 0; i < 3; i++) {
 		const struct report *r = &board->of[i];
@@ -1049,7 +1058,7 @@ static void test_orphan(void)
 	start((struct crew){ .size = 3, .deadline_ms = 700, .program = program_orphan });
 	await(10, 0, NOBODY);
 	uint64_t then = tt_now();
-	kill(crew.pid[victim], SIGKILL);
+	strike(victim, SIGKILL);
 	finish(victim);
 	for (int i = 0; i < crew.size; i++) {
 		const struct report *r = &board->of[i];
@@ -1090,14 +1099,15 @@ static void strike_watched(int signal_number, uint64_t bound_ms)
 	start((struct crew){ .size = 5, .deadline_ms = 2000, .program = program_watch });
 	await(0, 1, NOBODY);
 	uint64_t then = tt_now(), slowest = 0;
-	kill(crew.pid[victim], signal_number);
+	strike(victim, signal_number);
 	await(0, 2, victim);
 	board->go = 1;
 	for (int i = 0; i < crew.size; i++)
 		if (i != victim)
 			slowest = tt_max(slowest, (board->of[i].ended - then) / TT_MS);
 	WANT(slowest < bound_ms * SLOW, "the last one knew after %llu ms", (unsigned long long)slowest);
-	kill(crew.pid[victim], SIGKILL);
+	if (signal_number == SIGSTOP)
+		strike(victim, SIGKILL);
 	finish(victim);
 }
 
@@ -1205,10 +1215,10 @@ static void end_stuck(bool two)
 	start((struct crew){ .size = 3, .deadline_ms = DEADLINE, .program = program_term_stuck });
 	await_rank(victim, 1);
 	uint64_t then = tt_now();
-	kill(crew.pid[victim], SIGTERM);
+	strike(victim, SIGTERM);
 	sleep_ms(300);
 	if (two)
-		kill(crew.pid[victim], SIGTERM);
+		strike(victim, SIGTERM);
 	for (int ms = 0; ms < HANG_MS && reap_some() == crew.size; ms++)
 		sleep_ms(1);
 	uint64_t took = (tt_now() - then) / TT_MS;
@@ -1296,7 +1306,7 @@ static void program_asked(tutti *job)
 
 static void ask(int rank, int nth)
 {
-	kill(crew.pid[rank], SIGUSR1);
+	strike(rank, SIGUSR1);
 	for (int ms = 0; ms < HANG_MS && logged(rank, "tutti: stats of rank", false) < nth; ms++)
 		sleep_ms(1);
 	int n = logged(rank, "tutti: stats of rank", false);

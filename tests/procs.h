@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -37,7 +38,12 @@ static inline pid_t fork_child(void)
 {
 	fflush(stdout);
 	fflush(stderr);
-	return fork();
+	pid_t pid = fork();
+	if (pid < 0) {
+		perror("fork");
+		exit(1); /* -1 kept as a pid would one day be killed */
+	}
+	return pid;
 }
 
 static inline void sleep_ms(int ms) { usleep((useconds_t)ms * 1000); }
