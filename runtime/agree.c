@@ -29,7 +29,7 @@ enum {
 	RETRY_MS = 20,
 };
 
-struct roll {
+struct tt_roll {
 	uint8_t *stays;             /* a bit for each old seat */
 	int count;                  /* newcomers */
 	struct tt_newcomer of[];
@@ -39,7 +39,7 @@ struct tt_agreement {
 	struct tutti *group;
 	bool calling, grow;         /* this rank is in the call, and wants newcomers */
 	uint32_t promised, accepted; /* ballots */
-	struct roll *roll;          /* accepted */
+	struct tt_roll *roll;          /* accepted */
 	bool decided;
 	struct tutti *heir;         /* what came of it, if this rank is in it; */
 	int err;                    /* else why not */
@@ -52,7 +52,7 @@ struct tt_agreement {
 	uint8_t *heard;             /* a bit for each seat: has reported, or accepted */
 	bool any_grow, impatient;   /* impatient: newcomers that do not call are waited for no more */
 	uint32_t best;              /* the highest ballot at which some reporter has accepted ... */
-	struct roll *best_roll;     /* ... this */
+	struct tt_roll *best_roll;     /* ... this */
 	struct tt_timer retry;      /* after a refusal */
 };
 
@@ -62,16 +62,16 @@ static size_t bytes_for(int n) { return ((size_t)n + 7) / 8; }
 
 /* ---- rolls ---- */
 
-static struct roll *new_roll(int seats, int newcomers)
+static struct tt_roll *new_roll(int seats, int newcomers)
 {
-	struct roll *r = calloc(1, sizeof *r + (size_t)newcomers * sizeof *r->of + bytes_for(seats));
+	struct tt_roll *r = calloc(1, sizeof *r + (size_t)newcomers * sizeof *r->of + bytes_for(seats));
 
 	if (r)
 		r->stays = (uint8_t *)(r->of + newcomers);
 	return r;
 }
 
-static void put_roll(struct tt_pack *p, const struct roll *r, int seats)
+static void put_roll(struct tt_pack *p, const struct tt_roll *r, int seats)
 {
 	tt_put_bytes(p, r->stays, bytes_for(seats));
 	tt_put16(p, (uint16_t)r->count);
@@ -83,7 +83,7 @@ static void put_roll(struct tt_pack *p, const struct roll *r, int seats)
 }
 
 /* A rank has one place in a group. */
-static bool has_place(const struct roll *r, const struct tutti *g, uint32_t rank)
+static bool has_place(const struct tt_roll *r, const struct tutti *g, uint32_t rank)
 {
 	int seat = g->seat_of[rank];
 
@@ -93,11 +93,11 @@ static bool has_place(const struct roll *r, const struct tutti *g, uint32_t rank
 	return seat >= 0 && has(r->stays, seat);
 }
 
-static struct roll *get_roll(struct tt_pack *p, const struct tutti *g)
+static struct tt_roll *get_roll(struct tt_pack *p, const struct tutti *g)
 {
 	const uint8_t *stays = tt_pack_take(p, bytes_for(g->n));
 	int count = tt_get16(p);
-	struct roll *r;
+	struct tt_roll *r;
 
 	p->bad |= count > NEWCOMERS_MAX || tt_pack_left(p) < (size_t)count * SEAT;
 	r = p->bad ? NULL : new_roll(g->n, count);
@@ -159,7 +159,7 @@ static struct tt_pack begin(uint8_t *bytes, size_t room, enum kind kind, unsigne
 	return p;
 }
 
-static void say(struct tt_agreement *a, int to, enum kind kind, uint32_t ballot, const struct roll *r)
+static void say(struct tt_agreement *a, int to, enum kind kind, uint32_t ballot, const struct tt_roll *r)
 {
 	const struct tutti *g = a->group;
 	size_t room = HEAD + 5 + (r ? bytes_for(g->n) + 2 + (size_t)r->count * SEAT : 0);
@@ -217,7 +217,7 @@ static void welcome(const struct tutti *heir, struct tt_member *to)
 
 static void report(struct tt_agreement *a, int to) { say(a, to, REPORT, a->promised, a->accepted ? a->roll : NULL); }
 
-static void keep_roll(struct roll **at, struct roll *r)
+static void keep_roll(struct tt_roll **at, struct tt_roll *r)
 {
 	if (*at != r)
 		free(*at);
@@ -238,7 +238,7 @@ static void take_collect(struct tt_agreement *a, int from, uint32_t ballot)
 		report(a, from);
 }
 
-static void take_propose(struct tt_agreement *a, int from, uint32_t ballot, struct roll *r)
+static void take_propose(struct tt_agreement *a, int from, uint32_t ballot, struct tt_roll *r)
 {
 	if (ballot < a->promised) {
 		say(a, from, REFUSE, a->promised, NULL);
@@ -251,26 +251,19 @@ static void take_propose(struct tt_agreement *a, int from, uint32_t ballot, stru
 	say(a, from, ACCEPT, ballot, NULL);
 }
 
-static uint32_t mix(uint32_t h, const void *bytes, size_t n) /* FNV-1a */
-{
-	for (size_t i = 0; i < n; i++)
-		h = (h ^ ((const uint8_t *)bytes)[i]) * 0x01000193u;
-	return h;
-}
-
-static uint32_t name_heir(const struct tutti *old, const struct roll *r)
+static uint32_t name_heir(const struct tutti *old, const struct tt_roll *r)
 {
 	uint8_t bytes[HEAD];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 	uint32_t h;
 
 	tt_put32(&p, old->uid);
-	h = mix(mix(0x811c9dc5u, bytes, 4), r->stays, bytes_for(old->n));
+	h = tt_hash(tt_hash(TT_HASH, bytes, 4), r->stays, bytes_for(old->n));
 	for (int i = 0; i < r->count; i++) {
 		p = tt_pack(bytes, sizeof bytes);
 		tt_put32(&p, r->of[i].rank);
 		tt_put32(&p, r->of[i].epoch);
-		h = mix(h, bytes, 8);
+		h = tt_hash(h, bytes, 8);
 	}
 	return h ? h : 1;
 }
@@ -289,7 +282,7 @@ static void know_newcomer(struct tt_job *job, uint32_t rank, uint32_t epoch)
 		tt_member_epoch(m, epoch);
 }
 
-static void seat_all(struct tutti *heir, const struct tutti *old, const struct roll *r)
+static void seat_all(struct tutti *heir, const struct tutti *old, const struct tt_roll *r)
 {
 	int n = 0;
 
@@ -303,7 +296,7 @@ static void seat_all(struct tutti *heir, const struct tutti *old, const struct r
 	}
 }
 
-static int count_roll(const struct roll *r, int seats)
+static int count_roll(const struct tt_roll *r, int seats)
 {
 	int n = r->count;
 
@@ -314,7 +307,7 @@ static int count_roll(const struct roll *r, int seats)
 
 /* The new group takes the old one's slots over, so nobody has to tell them anew. At once: others may be in it already, and
  * send. What was agreed goes with it, for those who have not heard. */
-static void found_heir(struct tt_agreement *a, struct roll *r)
+static void found_heir(struct tt_agreement *a, struct tt_roll *r)
 {
 	struct tutti *old = a->group, *heir;
 
@@ -335,7 +328,7 @@ static void found_heir(struct tt_agreement *a, struct roll *r)
 	a->heir = heir;
 }
 
-static void decide(struct tt_agreement *a, struct roll *r)
+static void decide(struct tt_agreement *a, struct tt_roll *r)
 {
 	if (a->roll != r)
 		free(a->roll);
@@ -422,11 +415,11 @@ static bool somebody_is_due(const struct tt_agreement *a)
 }
 
 /* Those who have reported, and if somebody wants them those who wait outside. */
-static struct roll *call_the_roll(const struct tt_agreement *a)
+static struct tt_roll *call_the_roll(const struct tt_agreement *a)
 {
 	const struct tutti *g = a->group;
 	int all = a->any_grow && g->lineage ? g->job->newcomers : 0, most = (int)tt_min(all, NEWCOMERS_MAX);
-	struct roll *r = new_roll(g->n, most);
+	struct tt_roll *r = new_roll(g->n, most);
 
 	for (int i = 0; r && i < g->n; i++)
 		if (has(a->heard, i) && !is_out(a, i))
@@ -437,7 +430,7 @@ static struct roll *call_the_roll(const struct tt_agreement *a)
 	return r;
 }
 
-static void tell(struct tt_agreement *a, enum kind kind, const uint8_t *whom, const struct roll *r) /* NULL: all that are left */
+static void tell(struct tt_agreement *a, enum kind kind, const uint8_t *whom, const struct tt_roll *r) /* NULL: all that are left */
 {
 	for (int i = 0; i < a->group->n; i++)
 		if (i != a->group->me && !is_out(a, i) && (!whom || has(whom, i)))
@@ -452,7 +445,7 @@ static void hear_only_me(struct tt_agreement *a)
 
 static void advance(struct tt_agreement *a)
 {
-	struct roll *r;
+	struct tt_roll *r;
 
 	if (!a->ballot || !all_heard(a) || (!a->proposing && somebody_is_due(a)))
 		return;
@@ -473,9 +466,9 @@ static void advance(struct tt_agreement *a)
 	advance(a);
 }
 
-static struct roll *copy_roll(const struct roll *from, int seats)
+static struct tt_roll *copy_roll(const struct tt_roll *from, int seats)
 {
-	struct roll *r = new_roll(seats, from->count);
+	struct tt_roll *r = new_roll(seats, from->count);
 
 	if (!r)
 		return NULL;
@@ -536,7 +529,7 @@ static void take_report(struct tt_agreement *a, int from, uint32_t ballot, struc
 {
 	bool grow = tt_get8(p);
 	uint32_t accepted = tt_get32(p);
-	struct roll *r = accepted ? get_roll(p, a->group) : NULL;
+	struct tt_roll *r = accepted ? get_roll(p, a->group) : NULL;
 
 	if (p->bad || !a->ballot || ballot != a->ballot || a->proposing) {
 		free(r);
@@ -660,7 +653,7 @@ static void take_welcome(struct tt_job *job, uint32_t uid, uint32_t n, struct tt
 
 static void dispatch(struct tt_agreement *a, enum kind kind, int from, uint32_t ballot, struct tt_pack *p)
 {
-	struct roll *r = kind == PROPOSE || kind == DECIDE ? get_roll(p, a->group) : NULL;
+	struct tt_roll *r = kind == PROPOSE || kind == DECIDE ? get_roll(p, a->group) : NULL;
 
 	if ((kind == PROPOSE || kind == DECIDE) && !r)
 		return;

@@ -43,13 +43,6 @@ size_t tt_coll_piece(const struct tt_job *job)
 
 /* ---- life ---- */
 
-static uint32_t hash(uint32_t h, const void *bytes, size_t n) /* FNV-1a */
-{
-	for (size_t i = 0; i < n; i++)
-		h = (h ^ ((const uint8_t *)bytes)[i]) * 0x01000193u;
-	return h;
-}
-
 struct tt_coll *tt_coll_new(struct tutti *group, size_t size, const char *what, uint64_t x, uint64_t y)
 {
 	struct tt_coll *c = calloc(1, size);
@@ -67,7 +60,7 @@ struct tt_coll *tt_coll_new(struct tutti *group, size_t size, const char *what, 
 	c->n = group->n;
 	c->me = group->me;
 	c->what = what;
-	c->print = hash(hash(0x811c9dc5u, what, strlen(what)), arguments, sizeof arguments);
+	c->print = tt_hash(tt_hash(TT_HASH, what, strlen(what)), arguments, sizeof arguments);
 	c->culprit = -1;
 	return c;
 }

@@ -482,7 +482,7 @@ static const char *fault_of_hello(const struct tt_job *job, const struct hello *
 	else if (m->rank == job->rank || (m->state == TT_UP && m->epoch == h->epoch) || (job->joined && h->joining && is_another_life(m, h)) ||
 	         (!job->joined && m->state == TT_UP))
 		snprintf(text, room, "rank %u is already taken", h->rank);
-	else if (m->epoch && tt_is_later(m->epoch, h->epoch))
+	else if (m->epoch && tt_before(h->epoch, m->epoch))
 		snprintf(text, room, "rank %u has a later life", h->rank);
 	else if (m->state >= TT_LEFT)
 		snprintf(text, room, "rank %u is gone for good", h->rank);
@@ -526,7 +526,7 @@ static void take_welcome(struct tt_link *l, struct tt_pack *p)
 	p->bad |= l->job->unnumbered || rank != (uint32_t)l->job->rank;
 	if (p->bad || !epoch)
 		tt_member_gone(m, -EPROTO, "rank %d answered a greeting with nonsense", m->rank);
-	else if (!tt_member_epoch(m, epoch) && !tt_is_later(epoch, m->epoch))
+	else if (!tt_member_epoch(m, epoch) && !tt_before(m->epoch, epoch))
 		tt_member_gone(m, -ECONNRESET, "rank %d answered as an earlier life of itself", m->rank);
 	else if (m->epoch != epoch) {
 		tt_member_gone(m, -ECONNRESET, "rank %d has started anew", m->rank); /* its own greeting comes, or news of it */

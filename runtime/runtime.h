@@ -386,8 +386,6 @@ struct tt_coll { /* one collective on its way: a state machine that messages and
 	void *taken;                /* what the last take gave, if it is to be freed */
 	struct tt_timer stale;      /* a rank has given up and has not said yet because of whom */
 };
-/* Numbers of collectives wrap around: this compares any two that are less than 2^31 apart. */
-static inline bool tt_before(uint32_t a, uint32_t b) { return (int32_t)(a - b) < 0; }
 
 enum { TT_LANE_DATA, TT_LANE_CREDIT };
 
@@ -449,7 +447,7 @@ struct tutti { /* what users hold: this process's place in a group of ranks, all
 	struct { /* what this one came of, for those who have not heard yet */
 		uint32_t uid;
 		int n;
-		struct roll *roll;
+		struct tt_roll *roll;
 	} origin;
 };
 
@@ -494,12 +492,11 @@ void tt_stats_look(struct tt_job *);                  /* the background thread: 
 /* ---- late.c: ranks that join a job under way ---- */
 
 #define TT_NEW_RANK UINT32_MAX /* in a HELLO: give me a number */
-uint32_t tt_epoch_now(void); /* what a life that begins now is called */
-static inline bool tt_is_later(uint32_t a, uint32_t b) { return (int32_t)(a - b) > 0; } /* of a rank's epochs; they wrap around */
+uint32_t tt_epoch_now(void); /* what a life that begins now is called: tt_before() orders them */
 
 static inline bool tt_is_new_life(const struct tt_member *m, uint32_t epoch) /* of one that is known, or was gone when I came */
 {
-	return m->epoch ? tt_is_later(epoch, m->epoch) : m->state >= TT_LEFT && !m->job->node_list;
+	return m->epoch ? tt_before(m->epoch, epoch) : m->state >= TT_LEFT && !m->job->node_list;
 }
 
 void tt_late_grow(struct tt_job *, int size);        /* so many ranks are known, at most job->capacity */

@@ -217,17 +217,16 @@ static int pick_wishes(const struct tutti *parent, const uint8_t *values, int co
 	return n;
 }
 
-static uint32_t mix(uint32_t h, uint32_t v) /* FNV-1a over its bytes */
-{
-	for (int i = 0; i < 4; i++)
-		h = (h ^ (v >> 8 * i & 0xff)) * 0x01000193u;
-	return h;
-}
-
 static uint32_t name_part(const struct tutti *parent, uint32_t birth, int color)
 {
-	uint32_t uid = mix(mix(mix(0x811c9dc5u, parent->uid), birth), (uint32_t)color);
+	uint8_t bytes[12];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+	uint32_t uid;
 
+	tt_put32(&p, parent->uid);
+	tt_put32(&p, birth);
+	tt_put32(&p, (uint32_t)color);
+	uid = tt_hash(TT_HASH, bytes, sizeof bytes);
 	return uid ? uid : 1;
 }
 

@@ -17,6 +17,17 @@
 static inline size_t tt_min(size_t a, size_t b) { return a < b ? a : b; }
 static inline size_t tt_max(size_t a, size_t b) { return a > b ? a : b; }
 
+/* Of numbers that wrap around: compares any two that are less than 2^31 apart. */
+static inline bool tt_before(uint32_t a, uint32_t b) { return (int32_t)(b - a) > 0; }
+
+#define TT_HASH 0x811c9dc5u /* of nothing */
+static inline uint32_t tt_hash(uint32_t h, const void *bytes, size_t n) /* 32-bit FNV-1a, goes on from h */
+{
+	for (size_t i = 0; i < n; i++)
+		h = (h ^ ((const uint8_t *)bytes)[i]) * 0x01000193u;
+	return h;
+}
+
 /* log.c: one line per event on stderr, never on stdout */
 enum tt_level { TT_ERROR, TT_WARN, TT_INFO, TT_DEBUG };
 void tt_log(enum tt_level, const char *fmt, ...) TT_FORMAT(2, 3);
