@@ -7,29 +7,18 @@ export LC_ALL=C
 tutti=$(cd "${top_builddir:-.}" && pwd)/tutti
 here=$(cd "$(dirname "$0")" && pwd)
 scratch=$(mktemp -d) || exit 99
-checks=0 failures=0
 unset TUTTI_SECRET TUTTI_CONFIG TUTTI_NODE TUTTI_RANK TUTTI_SIZE TUTTI_TRANSPORTS RANK WORLD_SIZE
 trap 'rm -rf "$scratch"' EXIT
 cd "$scratch" || exit 99
 [ -x "$tutti" ] || { echo "$tutti is not there"; exit 99; }
+. "$here/checks.sh"
 
 # perf ARGUMENT ...: leaves out, err and status
 perf() {
-	name=$*
+	name="tutti perf $*"
 	"$tutti" perf "$@" > out 2> err
 	status=$?
 }
-check() { # what, command ...
-	what=$1
-	shift
-	checks=$((checks + 1))
-	"$@" && return
-	failures=$((failures + 1))
-	printf '%s\n' "FAILED: $what" "  after: tutti perf $name" "  status $status, stdout:" "$(head -c 600 out)" "  stderr:" "$(head -c 600 err)"
-}
-is() { [ "$1" = "$2" ]; }
-has() { grep -q -- "$2" "$1"; }
-lines() { is "$(wc -l < "$1")" "$2"; }
 
 number='[0-9][0-9.e+-]*'
 row() { # which limit key
@@ -231,11 +220,4 @@ test_bench() { # not how fast: that it measures and judges
 	check "status 2" is $status 2
 }
 
-for test in tests allreduce batches table launchers failure refusals plot bench; do
-	status= name=
-	[ $# = 0 ] || [ "$1" = "$test" ] || continue
-	: > out > err
-	test_$test
-done
-echo "$checks checks, $failures failed"
-[ "$failures" = 0 ]
+run_tests "tests allreduce batches table launchers failure refusals plot bench" "$@"

@@ -6,9 +6,9 @@ set -u
 shift
 export LC_ALL=C
 tutti=$(cd "${top_builddir:-.}" && pwd)/tutti
+here=$(cd "$(dirname "$0")" && pwd)
 scratch=$(mktemp -d) || exit 99
 marker=marker-$$
-checks=0 failures=0
 unset TUTTI_SECRET TUTTI_CONFIG TUTTI_RANK TUTTI_SIZE TUTTI_STATS_SIGNAL
 
 end() {
@@ -21,32 +21,21 @@ trap end EXIT
 trap 'exit 99' TERM
 cd "$scratch" || exit 99
 [ -x "$tutti" ] || { echo "$tutti is not there"; exit 99; }
+. "$here/checks.sh"
 
-say() { printf '%s\n' "$*"; }
 now() { echo $(($(date +%s%N) / 1000000)); }
 living() { grep -l "[m]${marker#m}" /proc/[0-9]*/cmdline 2>/dev/null | cut -d/ -f3; } # a zombie has no cmdline
 
 # run ARGUMENT ...: leaves out, err, status and ms. The ranks' $0 is the marker, where the program is `sh -c SCRIPT`.
 run() {
-	name=$*
+	name="tutti run $*"
 	start=$(now)
 	"$tutti" run "$@" "$marker" > out 2> err
 	status=$?
 	ms=$(($(now) - start))
 }
 
-check() { # what, command ...
-	what=$1
-	shift
-	checks=$((checks + 1))
-	"$@" && return
-	failures=$((failures + 1))
-	say "FAILED: $what" "  after: tutti run $name" "  status $status, $ms ms, stdout:" "$(head -c 600 out)" "  stderr:" "$(head -c 600 err)"
-}
-is() { [ "$1" = "$2" ]; }
-has() { grep -q -- "$2" "$1"; }
 has_not() { ! grep -q -- "$2" "$1"; }
-lines() { is "$(wc -l < "$1")" "$2"; }
 took() { [ "$ms" -ge "$1" ] && [ "$ms" -le "$2" ]; } # at least, at most; generous: the machine may be busy
 none_left() { is "$(living)" ""; }
 soon() { # a command that comes true within five seconds
@@ -205,7 +194,7 @@ test_keep_going() {
 
 # The example: one of its ranks is killed, the others say so and get to the end with one sum.
 test_survive() {
-	name="--keep-going -n 4 survive"
+	name="tutti run --keep-going -n 4 survive"
 	"$tutti" run --keep-going -n 4 "${tutti%/*}/examples/survive" 1500 "$marker" > out 2> err &
 	pid=$!
 	check "all four are there" soon four_named
@@ -235,7 +224,7 @@ refuses() { # sentence, argument ...
 	sentence=$1
 	shift
 	(ulimit -n 70 && "$tutti" "$@" > out 2> err)
-	status=$? name=$*
+	status=$? name="tutti $*"
 	check "status 2" is $status 2
 	check "one sentence: $sentence" has err "$sentence"
 	check "no more than that" lines err 1
@@ -262,7 +251,7 @@ test_refusals() {
 	refuses 'a command is missing'
 	refuses 'no option --jsom (did you mean --json?)' info --jsom
 	refuses '100 ranks are too many: .*open files' run -n 100 true
-	name=--help
+	name="tutti --help"
 	"$tutti" run --help > out 2> err
 	check "help is no mistake" is $? 0
 	check "it has an example" has out 'tutti run -n 2 --tag'
@@ -307,7 +296,7 @@ test_signals() {
 
 # A rank writes its stats and goes on; one that has not joined, and a script around a rank, only go on.
 test_stats_signal() {
-	name="-n 2 sh, survive"
+	name="tutti run -n 2 sh, survive"
 	"$tutti" run -n 2 sh -c "touch \$TUTTI_RANK.begun; while [ ! -e on ]; do sleep 0.05; done
 		'${tutti%/*}/examples/survive' 1500; echo status \$?" "$marker" > out 2> err &
 	pid=$!
@@ -322,7 +311,7 @@ test_stats_signal() {
 	check "both ranks" is "$(grep -c '1500 steps' out)" 2
 	check "and what is around them" is "$(grep -c '^status 0$' out)" 2
 	check "a table each" is "$(grep -c '^tutti: stats of rank [01] of 2 ' err)" 2
-	name="-n 1, USR1 at once"
+	name="tutti run -n 1, USR1 at once"
 	for pause in 0.02 0.05; do
 		"$tutti" run -n 1 sh -c 'sleep 0.3; echo over' "$marker" > out 2> err &
 		pid=$!
@@ -388,7 +377,7 @@ test_leftovers() {
 
 only_keeper() { is "$(living | grep -vxc "$1")" 1; }
 test_broken_output() {
-	start=$(now) name='yes | head'
+	start=$(now) name='tutti run: yes | head'
 	"$tutti" run -n 2 yes 2> err | head -n 3 > out
 	ms=$(($(now) - start))
 	check "a reader that goes ends it" took 0 8000
@@ -414,7 +403,7 @@ test_broken_output() {
 }
 
 test_info() {
-	name=info
+	name="tutti info"
 	TUTTI_SECRET="sesame, open the door" TUTTI_NODE='a"b\' "$tutti" info > out 2> err
 	check "status 0" is $? 0
 	check "the secret's length" has out '^  TUTTI_SECRET .*set, 21 bytes .*environment'
@@ -434,12 +423,5 @@ test_info() {
 	check "is named" has err nowhere.conf
 }
 
-for test in environment boot_socket secret default_number output lines_stay_whole input signal_state failure grace keep_going survive exec refusals limits signals \
-	stats_signal background stop killed leftovers broken_output info; do
-	status= ms= name=
-	[ $# = 0 ] || [ "$1" = "$test" ] || continue
-	: > out > err
-	test_$test
-done
-say "$checks checks, $failures failed"
-[ "$failures" = 0 ]
+run_tests "environment boot_socket secret default_number output lines_stay_whole input signal_state failure grace keep_going survive exec refusals limits signals
+	stats_signal background stop killed leftovers broken_output info" "$@"

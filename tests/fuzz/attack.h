@@ -330,7 +330,7 @@ static inline void plan_first_twist(void)
 		plan_twist();
 }
 
-/* Three ranks run `program`; the input begins with the world's seed. */
+/* Three ranks run `program`; what is left of the input begins with the world's seed. */
 static inline void run_world(struct fuzz_input in, int attacker, int deadline_ms, void (*program)(int, void *))
 {
 	struct tt_sim_config c = { .seed = fuzz_number(&in, 1), .ranks = RANKS, .program = program, .deadline_ms = deadline_ms,
@@ -339,5 +339,32 @@ static inline void run_world(struct fuzz_input in, int attacker, int deadline_ms
 	attack = (struct attack){ .in = in, .rank = attacker };
 	int err = tt_sim_run(&c);
 	FUZZ_CHECK(!err, "every program returns in time");
+}
+
+/* ---- an attacker in any place: the first byte says in which, and whether its library has the first of its addresses, which
+ * is rank 0's known one ---- */
+
+static struct {
+	void (*attacker)(void), (*honest)(void);
+	bool library_first;
+} cast;
+
+static void play(int rank, void *arg)
+{
+	(void)arg;
+	if (rank == attack.rank)
+		cast.attacker();
+	else
+		cast.honest();
+}
+
+static inline void run_anywhere(struct fuzz_input in, int deadline_ms, void (*attacker)(void), void (*honest)(void))
+{
+	uint32_t place = fuzz_number(&in, 1);
+
+	cast.attacker = attacker;
+	cast.honest = honest;
+	cast.library_first = place & 128;
+	run_world(in, (int)(place % 128 % RANKS), deadline_ms, play);
 }
 #endif

@@ -14,13 +14,11 @@ static void join_too(struct attack *a)
 		tutti_join(NULL, &attackers);
 }
 
-static bool library_first;
-
 static void attacker(void)
 {
 	attack.join = join_too;
 	attackers = NULL;
-	if (library_first) {
+	if (cast.library_first) {
 		plan_first_twist();
 		join_too(&attack);
 	}
@@ -47,21 +45,8 @@ static void honest(void)
 	tutti_leave(job);
 }
 
-static void program(int rank, void *arg)
-{
-	(void)arg;
-	if (rank == attack.rank)
-		attacker();
-	else
-		honest();
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
-	struct fuzz_input in = { bytes, len };
-	uint32_t place = fuzz_number(&in, 1);
-
-	library_first = place & 128;
-	run_world(in, (int)(place % 128 % RANKS), DEADLINE_MS, program);
+	run_anywhere((struct fuzz_input){ bytes, len }, DEADLINE_MS, attacker, honest);
 	return 0;
 }

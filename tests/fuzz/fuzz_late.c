@@ -7,10 +7,23 @@ enum { DEADLINE_MS = 300, LAUNCHED = 2, NEWCOMER = 2, LATE_MS = 5 };
 
 static tutti *attackers, *attackers_group;
 
+/* The world says that three ranks are on this host, which is more than the job begins with. */
+static const char *(*worlds_env)(struct tt_world *, const char *);
+
+static const char *env(struct tt_world *w, const char *variable) { return strstr(variable, "LOCAL_") ? NULL : worlds_env(w, variable); }
+
+static void count_launched(void)
+{
+	if (tt_world->env != env)
+		worlds_env = tt_world->env;
+	tt_world->env = env;
+}
+
 static int join(tutti **job)
 {
 	tutti_config c = { .size = sizeof c, .rank = tt_sim_rank() == NEWCOMER ? TUTTI_NEW_RANK : tt_sim_rank(), .ranks = LAUNCHED, .boot = "sim:0" };
 
+	count_launched();
 	if (tt_sim_rank() == NEWCOMER)
 		tt_sim_sleep(LATE_MS * TT_MS);
 	return tutti_join(&c, job);
@@ -44,14 +57,12 @@ static void call_something(struct attack *a, unsigned what)
 	}
 }
 
-static bool library_first;
-
 static void attacker(void)
 {
 	attack.join = join_too;
 	attack.call = call_something;
 	attackers = attackers_group = NULL;
-	if (library_first) {
+	if (cast.library_first) {
 		plan_first_twist();
 		join_too(&attack);
 	}
@@ -95,29 +106,8 @@ static void honest(void)
 	tutti_leave(job);
 }
 
-/* The world says that three ranks are on this host, which is more than the job begins with. */
-static const char *(*worlds_env)(struct tt_world *, const char *);
-
-static const char *env(struct tt_world *w, const char *variable) { return strstr(variable, "LOCAL_") ? NULL : worlds_env(w, variable); }
-
-static void program(int rank, void *arg)
-{
-	(void)arg;
-	if (tt_world->env != env)
-		worlds_env = tt_world->env;
-	tt_world->env = env;
-	if (rank == attack.rank)
-		attacker();
-	else
-		honest();
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
-	struct fuzz_input in = { bytes, len };
-	uint32_t place = fuzz_number(&in, 1);
-
-	library_first = place & 128;
-	run_world(in, (int)(place % 128 % RANKS), DEADLINE_MS, program);
+	run_anywhere((struct fuzz_input){ bytes, len }, DEADLINE_MS, attacker, honest);
 	return 0;
 }

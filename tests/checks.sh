@@ -1,0 +1,26 @@
+# checks.sh - sourced by tests of a program: checks of what it left in the files out and err, its status, and how many ms it
+# took where that is known; name says what was called.
+checks=0 failures=0
+
+check() { # what, command ...
+	what=$1
+	shift
+	checks=$((checks + 1))
+	"$@" && return
+	failures=$((failures + 1))
+	printf '%s\n' "FAILED: $what" "  after: $name" "  status $status${ms:+, $ms ms}, stdout:" "$(head -c 600 out)" "  stderr:" "$(head -c 600 err)"
+}
+is() { [ "$1" = "$2" ]; }
+has() { grep -q -- "$2" "$1"; }
+lines() { is "$(wc -l < "$1")" "$2"; }
+
+run_tests() { # their names, and which of them; none: all
+	for test in $1; do
+		status= ms= name=
+		[ -z "${2:-}" ] || [ "$test" = "$2" ] || continue
+		: > out > err
+		"test_$test"
+	done
+	echo "$checks checks, $failures failed"
+	[ "$failures" = 0 ]
+}
