@@ -17,15 +17,8 @@
 #endif
 
 /* The loader chooses among the clones before a sanitizer's own runtime is up, which crashes: none there. */
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-#define SANITIZED 1
-#elif defined __has_feature
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
 /* clang 14 makes each clone's resolver a global name: not in a library. */
-#if defined __x86_64__ && defined __GLIBC__ && defined __has_attribute && !defined SANITIZED && !defined __clang__
+#if defined __x86_64__ && defined __GLIBC__ && defined __has_attribute && !(TT_ASAN || TT_TSAN || TT_MSAN) && !defined __clang__
 #if __has_attribute(target_clones)
 #define CLONES __attribute__((target_clones("avx2", "default"))) /* no fma: products must round everywhere alike */
 #endif

@@ -8,11 +8,7 @@
 enum {
 	LEAST = 256,        /* bytes; each class is twice the one before */
 	LINE = 64, PAGE = 4096,
-#if defined __SANITIZE_ADDRESS__
-	HELD_MAX = 0,       /* it is to see who writes to what has been given back */
-#else
-	HELD_MAX = 8 << 20,
-#endif
+	HELD_MAX = TT_ASAN ? 0 : 8 << 20, /* that one is to see who writes to what has been given back */
 };
 
 static void *new_bytes(size_t bytes)

@@ -16,11 +16,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SLOW = 4 }; /* how much more time everything may take */
-#else
-enum { SLOW = 1 };
-#endif
+enum { SLOW = TT_ASAN || TT_TSAN ? 4 : 1 }; /* how much more time everything may take */
 
 enum {
 	RANKS_MIN = 3, FAULTS_MAX = 4, TRIES_MAX = 20, GROUPS_MAX = 128, JOBS_MAX = 8, SAMPLES_MAX = 20000,

@@ -2576,11 +2576,7 @@ static const struct test tests[] = {
 
 /* ---- running them ---- */
 
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-enum { SEEDS = 200 }; /* some ten times slower */
-#else
-enum { SEEDS = 2000 };
-#endif
+enum { SEEDS = TT_ASAN || TT_TSAN ? 200 : 2000 }; /* some ten times slower */
 
 static struct {
 	const struct tt_transport *only;

@@ -10,7 +10,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if TT_ASAN || TT_TSAN
 enum { SIM_RANKS = 100, SEEDS = 4, PROCESSES = 24 };
 #else
 enum { SIM_RANKS = 512, SEEDS = 25, PROCESSES = 256 };

@@ -10,11 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SLOW = 4 }; /* how much more time everything may take */
-#else
-enum { SLOW = 1 };
-#endif
+enum { SLOW = TT_ASAN || TT_TSAN ? 4 : 1 }; /* how much more time everything may take */
 
 #define WANT(condition, ...) want(condition, #condition, __FILE__, __LINE__, __VA_ARGS__)
 

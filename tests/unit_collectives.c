@@ -3,7 +3,7 @@
 #include "cunit_main.h"
 #include "ranks.h"
 
-#ifdef __SANITIZE_THREAD__
+#if TT_TSAN
 enum { SEEDS = 1, SKIPPED = 3, LARGEST = 5 }; /* fibers share one thread: there is little for this sanitizer to see on sim. It is slow:
 				   * only the larger sizes, up to 5 ranks */
 #else

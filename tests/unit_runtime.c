@@ -6,7 +6,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-#ifdef __SANITIZE_THREAD__
+#if TT_TSAN
 enum { SEEDS = 1 }; /* fibers share one thread: there is little for this sanitizer to see on sim */
 #else
 enum { SEEDS = 12 };

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <poll.h>
 
-#ifdef __SANITIZE_THREAD__
+#if TT_TSAN
 enum { SEEDS = 1 };
 #else
 enum { SEEDS = 8 };

@@ -19,23 +19,13 @@
 #define VALGRIND_STACK_REGISTER(from, to) ((void)(from), (void)(to), 0)
 #define VALGRIND_STACK_DEREGISTER(id) ((void)(id))
 #endif
-#if defined __SANITIZE_ADDRESS__
-#define WITH_ASAN 1
-#elif defined __has_feature
-#define WITH_ASAN __has_feature(address_sanitizer)
-#endif
-#if defined __SANITIZE_THREAD__
-#define WITH_TSAN 1
-#elif defined __has_feature
-#define WITH_TSAN __has_feature(thread_sanitizer)
-#endif
-#if WITH_ASAN
+#if TT_ASAN
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #else
 #define ASAN_UNPOISON_MEMORY_REGION(from, size) ((void)(from), (void)(size))
 #endif
-#if WITH_TSAN
+#if TT_TSAN
 #include <sanitizer/tsan_interface.h>
 #endif
 
@@ -162,10 +152,10 @@ void tt_sim_schedule(struct tt_sim_world *w, struct tt_sim_event *e, uint64_t ti
 
 static void announce_start(struct tt_sim_fiber *from, struct tt_sim_fiber *to, bool last)
 {
-#if WITH_ASAN
+#if TT_ASAN
 	__sanitizer_start_switch_fiber(last ? NULL : &from->fake_stack, to->bottom, to->size);
 #endif
-#if WITH_TSAN
+#if TT_TSAN
 	__tsan_switch_to_fiber(to->tsan, 0);
 #endif
 	(void)from, (void)to, (void)last;
@@ -174,7 +164,7 @@ static void announce_start(struct tt_sim_fiber *from, struct tt_sim_fiber *to, b
 /* On the new stack. The first to arrive learns where the runner's own stack is. */
 static void announce_finish(struct tt_sim_world *w, struct tt_sim_fiber *me)
 {
-#if WITH_ASAN
+#if TT_ASAN
 	const void *bottom;
 	size_t size;
 	__sanitizer_finish_switch_fiber(me->fake_stack, &bottom, &size);
@@ -428,7 +418,7 @@ static struct tt_sim_fiber *start_fiber(struct tt_sim_world *w, struct tt_sim_ra
 	f->why = NULL;
 	ASAN_UNPOISON_MEMORY_REGION(f->stack + GUARD_BYTES, STACK_BYTES); /* who stood there before never returned */
 	prepare_context(&f->context, f->stack + GUARD_BYTES);
-#if WITH_TSAN
+#if TT_TSAN
 	f->tsan = f->tsan ? f->tsan : __tsan_create_fiber(0);
 #endif
 	r->living++;
@@ -439,7 +429,7 @@ static struct tt_sim_fiber *start_fiber(struct tt_sim_world *w, struct tt_sim_ra
 
 static void free_fiber(struct tt_sim_fiber *f)
 {
-#if WITH_TSAN
+#if TT_TSAN
 	__tsan_destroy_fiber(f->tsan);
 #endif
 	VALGRIND_STACK_DEREGISTER(f->valgrind_id);
@@ -752,7 +742,7 @@ int tt_sim_run(const struct tt_sim_config *config)
 		return tt_fail(-ENOMEM, "no memory for a simulated world of %d ranks: simulate fewer", config->ranks);
 	}
 	tt_world = &w->base;
-#if WITH_TSAN
+#if TT_TSAN
 	w->origin->tsan = __tsan_get_current_fiber();
 #endif
 	jump(w, choose_next(w));

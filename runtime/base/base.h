@@ -14,6 +14,24 @@
 #define TT_NEVER UINT64_MAX /* a deadline that does not come */
 #define TT_MS 1000000ull    /* nanoseconds in a millisecond */
 
+/* Which sanitizer this is built with: gcc says so by names, clang by features. */
+#ifdef __has_feature
+#define TT_FEATURE(name) __has_feature(name)
+#else
+#define TT_FEATURE(name) 0
+#endif
+#ifdef __SANITIZE_ADDRESS__
+#define TT_ASAN 1
+#else
+#define TT_ASAN TT_FEATURE(address_sanitizer)
+#endif
+#ifdef __SANITIZE_THREAD__
+#define TT_TSAN 1
+#else
+#define TT_TSAN TT_FEATURE(thread_sanitizer)
+#endif
+#define TT_MSAN TT_FEATURE(memory_sanitizer)
+
 static inline size_t tt_min(size_t a, size_t b) { return a < b ? a : b; }
 static inline size_t tt_max(size_t a, size_t b) { return a > b ? a : b; }
 
