@@ -116,6 +116,8 @@ static void fail(struct tt_coll *c, int err, int culprit)
 	if (c->failed)
 		return;
 	c->failed = true;
+	if (err == -ENOTCONN && culprit >= 0)
+		tt_group_farewell(&c->job->members[culprit]);
 	if (err == -ECONNRESET || err == -ENOTCONN) /* others may wait for my part of it; of what was abandoned all are told */
 		remember_failed(c->group, c->seq);
 	c->err = err;

@@ -22,12 +22,26 @@ static void say_down(struct tt_member *to, const struct tt_member *gone, int err
 	tt_send(to, bytes, (size_t)(p.at - bytes), NULL, 0);
 }
 
+static void say_left(struct tt_member *to, const struct tt_member *left)
+{
+	uint8_t bytes[9];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	tt_put8(&p, TT_FAREWELL);
+	tt_put32(&p, (uint32_t)left->rank);
+	tt_put32(&p, left->epoch);
+	tt_send(to, bytes, sizeof bytes, left->bye, left->bye_len);
+}
+
 static void tell(struct tt_member *to, const struct tt_member *gone)
 {
 	if (to->telling == to->job->tellings)
 		return;
 	to->telling = to->job->tellings;
-	say_down(to, gone, gone->silent ? -ETIMEDOUT : gone->err, gone->why);
+	if (gone->state == TT_LEFT)
+		say_left(to, gone);
+	else
+		say_down(to, gone, gone->silent ? -ETIMEDOUT : gone->err, gone->why);
 }
 
 /* The first of those who are there at a distance of at least 2^k, up or down: a power of two makes the way to everybody
@@ -59,7 +73,7 @@ static void tell_fingers(struct tt_job *job, const struct tt_member *gone)
 {
 	for (int i = 0; 1 << i / 2 < job->size; i++) {
 		struct tt_member *m = finger(job, i / 2, i % 2);
-		if (m && m->fed && gone)
+		if (m && gone && (m->fed || gone->state == TT_LEFT))
 			tell(m, gone);
 	}
 	for (int i = 0; 1 << i / 2 < job->size; i++) {
@@ -117,6 +131,32 @@ void tt_group_tell(struct tt_member *gone)
 		tt_timer_start(job, &gone->retry, tt_now() + grace(gone), tell_now);
 	else
 		tell_all(gone);
+}
+
+/* Not before: at the end of a job all leave, and nobody has to hear of it. */
+void tt_group_farewell(struct tt_member *left)
+{
+	if (left->state != TT_LEFT || left->passed_on || !left->bye || left->job->leaving)
+		return;
+	left->passed_on = left->untold = true;
+	tt_timer_start(left->job, &left->retry, tt_now(), tell_now); /* whoever needs it is in the middle of something */
+}
+
+/* To whom there is a connection its own word comes, behind all else that it has sent. */
+void tt_group_left(struct tt_member *from, struct tt_pack *p)
+{
+	struct tt_job *job = from->job;
+	uint32_t rank = tt_get32(p), epoch = tt_get32(p);
+	struct tt_pack list;
+
+	p->bad |= rank >= (uint32_t)job->capacity || !epoch;
+	if (!tt_member_take_bye(p, &list) || rank >= (uint32_t)job->size || rank == (uint32_t)job->rank)
+		return;
+	struct tt_member *m = &job->members[rank];
+	if (!tt_member_epoch(m, epoch) || m->state == TT_UP || m->state == TT_PARTING)
+		return;
+	tt_member_left(m, &list);
+	tt_group_farewell(m);
 }
 
 bool tt_group_all_told(void *arg)

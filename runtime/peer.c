@@ -153,11 +153,18 @@ static void give_up(struct tt_timer *t)
 
 static const char no_memory[] = "there was no memory to say why";
 
-void tt_member_free(struct tt_member *m)
+static void forget_why(struct tt_member *m)
 {
 	if (m->why != no_memory && *m->why)
 		free((char *)(uintptr_t)m->why);
 	m->why = "";
+}
+
+void tt_member_free(struct tt_member *m)
+{
+	forget_why(m);
+	free(m->bye);
+	m->bye = NULL;
 }
 
 /* As long as others will pass it on. */
@@ -167,7 +174,7 @@ static void set_why(struct tt_member *m, const char *fmt, va_list args)
 
 	vsnprintf(text, sizeof text, fmt, args); /* it may quote the old one */
 	copy = *text ? strdup(text) : NULL;
-	tt_member_free(m);
+	forget_why(m);
 	m->why = copy ? copy : no_memory;
 }
 
@@ -413,7 +420,7 @@ void tt_member_reborn(struct tt_member *m, uint32_t epoch)
 {
 	tt_member_gone(m, -ECONNRESET, "rank %d has started anew", m->rank);
 	tt_timer_stop(&m->retry);
-	m->untold = m->silent = m->accuser = false;
+	m->untold = m->silent = m->accuser = m->passed_on = false;
 	m->link = NULL; /* the old one is doomed */
 	m->state = TT_AWAY;
 	m->epoch = epoch;
@@ -615,13 +622,19 @@ static void on_up(struct tt_peer *peer)
 		tt_timer_start(job, &l->patience, tt_now() + job->deadline, end_stranger);
 }
 
+bool tt_member_take_bye(struct tt_pack *p, struct tt_pack *list)
+{
+	*list = *p;
+	tt_pack_take(p, 9 * (size_t)tt_get16(p));
+	list->end = p->at;
+	return !p->bad;
+}
+
 static void take_bye(struct tt_member *m, struct tt_pack *p)
 {
-	struct tt_pack list = *p;
-	unsigned n = tt_get16(p);
+	struct tt_pack list;
 
-	tt_pack_take(p, 9 * (size_t)n);
-	if (!p->bad)
+	if (tt_member_take_bye(p, &list))
 		tt_member_left(m, &list);
 }
 
@@ -637,6 +650,7 @@ static void member_message(struct tt_member *m, enum tt_message_type type, struc
 	case TT_PING:
 	case TT_PONG: tt_group_life(m, p, type == TT_PING); break;
 	case TT_DOWN: tt_group_down(m, p); break;
+	case TT_FAREWELL: tt_group_left(m, p); break;
 	case TT_ASK: tt_window_ask(m, p); break;
 	case TT_ANSWER: tt_window_answer(m, p); break;
 	case TT_CLOSED: tt_window_closed(m, p); break;
@@ -803,17 +817,30 @@ void tt_member_gone(struct tt_member *m, int err, const char *fmt, ...)
 	}
 }
 
-void tt_member_left(struct tt_member *m, struct tt_pack *bye)
+/* For those who hear of it from here. Without memory they do at half their deadline, when they ask for it. */
+static void keep_bye(struct tt_member *m, const struct tt_pack *bye)
 {
-	if (m->state != TT_UP && m->state != TT_PARTING)
+	size_t len = tt_pack_left(bye);
+
+	m->bye = malloc(len);
+	if (m->bye)
+		memcpy(m->bye, bye->at, m->bye_len = len);
+}
+
+void tt_member_left(struct tt_member *m, const struct tt_pack *bye)
+{
+	if (m->state >= TT_LEFT)
 		return;
+	tt_timer_stop(&m->retry);
 	m->state = TT_LEFT;
 	m->err = -ENOTCONN;
 	say_why(m, "rank %d has left the job", m->rank);
-	if (!m->outstanding)
+	if (m->link && !m->outstanding)
 		tt_link_doom(m->link);
-	if (bye)
+	if (bye) {
+		keep_bye(m, bye);
 		tt_group_seats_out(m, bye);
+	}
 	member_ended(m);
 	if (m->job->joined && !m->job->leaving) {
 		tt_watch_tell(m->job, m, TUTTI_LEFT);

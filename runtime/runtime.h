@@ -226,7 +226,7 @@ void tt_text_free(struct tt_job *);
 
 enum tt_message_type { /* the first byte of every message between members; docs/wire.md has the rest */
 	TT_HELLO = 1, TT_WELCOME, TT_BUSY, TT_REFUSED, TT_CARD, TT_TABLE, TT_BYE,
-	TT_PING, TT_PONG, TT_DOWN, TT_ASK, TT_ANSWER, TT_CLOSED, TT_DATA, TT_REVOKE, TT_AGREE, TT_PART, TT_LATE, TT_NEWS,
+	TT_PING, TT_PONG, TT_DOWN, TT_ASK, TT_ANSWER, TT_CLOSED, TT_DATA, TT_REVOKE, TT_AGREE, TT_PART, TT_LATE, TT_NEWS, TT_FAREWELL,
 };
 
 enum tt_member_state {
@@ -277,7 +277,10 @@ struct tt_member {
 	const char *why;            /* ... and why: "" until then */
 	bool outside;               /* it has joined a job under way, and no group has let it in */
 	bool silent;                /* GONE, because it met a deadline */
-	bool untold;                /* the others are to hear soon that it is gone */
+	bool untold;                /* the others are to hear soon that it is gone, or has left */
+	uint8_t *bye;               /* LEFT: what it said of its groups, from `n` on, ... */
+	size_t bye_len;
+	bool passed_on;             /* ... and the others have been told */
 	bool accuser;               /* it has told me that it cut me off */
 	bool fed;                   /* has heard from here of everyone who is gone */
 	unsigned telling;           /* the last of job->tellings in which it was told something */
@@ -299,7 +302,8 @@ void tt_member_gone(struct tt_member *, int err, const char *fmt, ...) TT_FORMAT
 void tt_member_part(struct tt_member *);             /* the connection has served the rendezvous alone: let go of it */
 void tt_member_refuse(struct tt_member *, const char *why); /* another process has come as this rank */
 void tt_member_free(struct tt_member *);
-void tt_member_left(struct tt_member *, struct tt_pack *bye); /* NULL: it hung up because I leave */
+void tt_member_left(struct tt_member *, const struct tt_pack *bye); /* NULL: it hung up because I leave */
+bool tt_member_take_bye(struct tt_pack *, struct tt_pack *list); /* false: it makes no sense */
 void tt_link_doom(struct tt_link *);
 void tt_peer_settle(struct tt_job *);                 /* disconnects what is doomed; not from a callback */
 struct tt_net *tt_member_net(struct tt_member *);    /* once up */
@@ -333,6 +337,8 @@ uint64_t tt_beat_patience(const struct tt_link *);     /* how long it may leave 
 /* ---- group.c: who is alive ---- */
 
 void tt_group_tell(struct tt_member *gone);          /* to everybody who is left */
+void tt_group_farewell(struct tt_member *left);      /* somebody needs one who may have left: those hear of it, too, who were not connected to it */
+void tt_group_left(struct tt_member *from, struct tt_pack *); /* so it has */
 void tt_group_mend(struct tt_job *);                 /* somebody has left through whom others would have heard who is gone */
 void tt_group_ask(struct tt_member *);               /* for a sign of life */
 bool tt_group_all_told(void *job);

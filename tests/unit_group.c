@@ -229,6 +229,36 @@ static void program_left(tutti *job)
 
 static void test_left(void) { on_wires(program_left, 3, DEADLINE); }
 
+/* Rank 4 of a ring leaves. Only its neighbours and rank 0 are connected to it; the others wait for those, and hear of it at
+ * once. */
+static void program_left_unseen(tutti *job)
+{
+	float v[64] = { 0 };
+	tutti *left;
+	int rank = tutti_rank(job);
+
+	CHECK(tutti_allreduce(job, v, 64, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	if (rank == 4)
+		return;
+	CHECK((rank != 1 && rank != 6) || !job->job->members[4].link);
+	pass_time(50 * TT_MS);
+	uint64_t then = tt_now();
+	CHECK(tutti_allreduce(job, v, 64, TUTTI_F32, TUTTI_SUM, NULL) == -ENOTCONN);
+	CHECK(strstr(tutti_why(), "rank 4 has left the job"));
+	CHECK(tutti_group_shrink(job, &left) == 0 && tutti_size(left) == 7);
+	CHECK(tt_now() - then < DEADLINE / 4 * TT_MS);
+	CHECK(tutti_barrier(left, NULL) == 0);
+}
+
+static void test_left_unseen(void)
+{
+	struct ranks run = { .size = 8, .wire = "tcp", .deadline_ms = DEADLINE, .allreduce = "ring", .program = program_left_unseen };
+
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	for (run.wire = "sim"; run.seed < SEEDS; run.seed++)
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
+
 static bool has_gone(tutti *job, int rank)
 {
 	tt_enter(job->job);
@@ -283,7 +313,7 @@ static CU_TestInfo beat_tests[] = {
 	{ "patience", test_patience }, 	{ "all were stopped", test_stopped_briefly }, { "leaving is bounded", test_leave_stuck }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo watch_tests[] = {
-	{ "many die", test_many_die }, { "one leaves", test_left }, { "late", test_late }, CU_TEST_INFO_NULL,
+	{ "many die", test_many_die }, { "one leaves", test_left }, { "one leaves unseen", test_left_unseen }, { "late", test_late }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = {
 	{ "heartbeats", NULL, NULL, NULL, NULL, beat_tests }, { "watching", NULL, NULL, NULL, NULL, watch_tests }, CU_SUITE_INFO_NULL,

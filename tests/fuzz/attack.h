@@ -117,7 +117,7 @@ static void wrap_disconnect(struct tt_peer *p)
 static inline void note(const void *bytes, size_t len)
 {
 	const uint8_t *b = bytes;
-	bool down = len && b[0] == TT_DOWN;
+	bool down = len && (b[0] == TT_DOWN || b[0] == TT_FAREWELL);
 	bool life = len >= 14 && b[0] == TT_HELLO && b[1] != attack.rank && !b[13];
 	bool roll = len > 1 && b[0] == TT_AGREE && b[1] >= 2; /* says who stays, or keeps the others from agreeing until one gives up the other */
 
