@@ -22,16 +22,18 @@ static void say_down(struct tt_member *to, const struct tt_member *gone, int err
 	tt_send(to, bytes, (size_t)(p.at - bytes), NULL, 0);
 }
 
-static void say_left(struct tt_member *to, const struct tt_member *left)
+static void say_of(struct tt_member *to, enum tt_message_type type, const struct tt_member *of, const void *more, size_t len)
 {
 	uint8_t bytes[9];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 
-	tt_put8(&p, TT_FAREWELL);
-	tt_put32(&p, (uint32_t)left->rank);
-	tt_put32(&p, left->epoch);
-	tt_send(to, bytes, sizeof bytes, left->bye, left->bye_len);
+	tt_put8(&p, type);
+	tt_put32(&p, (uint32_t)of->rank);
+	tt_put32(&p, of->epoch);
+	tt_send(to, bytes, sizeof bytes, more, len);
 }
+
+static void say_left(struct tt_member *to, const struct tt_member *left) { say_of(to, TT_FAREWELL, left, left->bye, left->bye_len); }
 
 static void tell(struct tt_member *to, const struct tt_member *gone)
 {
@@ -157,6 +159,31 @@ void tt_group_left(struct tt_member *from, struct tt_pack *p)
 		return;
 	tt_member_left(m, &list);
 	tt_group_farewell(m);
+}
+
+/* Those who have heard its goodbye have done so before it stopped listening. */
+bool tt_group_miss(struct tt_member *m)
+{
+	struct tt_job *job = m->job;
+	int asked = 0;
+
+	if (!job->joined || job->leaving || !m->epoch)
+		return false;
+	for (int i = 0; i < job->size; i++)
+		if (job->members[i].state == TT_UP) {
+			say_of(&job->members[i], TT_MISSED, m, NULL, 0);
+			asked++;
+		}
+	return asked > 0;
+}
+
+void tt_group_missed(struct tt_member *from, struct tt_pack *p)
+{
+	uint32_t rank = tt_get32(p), epoch = tt_get32(p);
+	const struct tt_member *m = rank < (uint32_t)from->job->size ? &from->job->members[rank] : NULL;
+
+	if (!p->bad && m && m->state == TT_LEFT && m->epoch == epoch && m->bye)
+		say_left(from, m);
 }
 
 bool tt_group_all_told(void *arg)

@@ -148,6 +148,7 @@ static void give_up(struct tt_timer *t)
 {
 	struct tt_member *m = tt_container_of(t, struct tt_member, retry);
 
+	m->untold = m->err == -ECONNRESET; /* it was there, and hung up on me */
 	tt_member_gone(m, m->err, "%s", m->why);
 }
 
@@ -651,6 +652,7 @@ static void member_message(struct tt_member *m, enum tt_message_type type, struc
 	case TT_PONG: tt_group_life(m, p, type == TT_PING); break;
 	case TT_DOWN: tt_group_down(m, p); break;
 	case TT_FAREWELL: tt_group_left(m, p); break;
+	case TT_MISSED: tt_group_missed(m, p); break;
 	case TT_ASK: tt_window_ask(m, p); break;
 	case TT_ANSWER: tt_window_answer(m, p); break;
 	case TT_CLOSED: tt_window_closed(m, p); break;
@@ -743,7 +745,10 @@ static void lost(struct tt_member *m, struct tt_link *l, int err)
 		tt_member_gone(m, -ECONNRESET, "rank %d (%s) went down: %s", m->rank, l->peer->addr, reason(l, "its connection broke"));
 	} else if (m->state == TT_CONNECTING && err == -EHOSTUNREACH && tt_boot_retry(m, m->job->deadline))
 		m->link = NULL;
-	else if (m->state == TT_CONNECTING) {
+	else if (m->state == TT_CONNECTING && (err == -EHOSTUNREACH || err == -ECONNRESET) && tt_group_miss(m)) {
+		m->link = NULL;
+		fail_soon(m, tt_time(m->job, TT_TIME_GRACE), err, "rank %d cannot be reached at %s: %s", m->rank, m->addr, reason(l, strerror(-err)));
+	} else if (m->state == TT_CONNECTING) {
 		m->untold = err == -ECONNRESET; /* it was there, and hung up on me */
 		tt_member_gone(m, err, "rank %d cannot be reached at %s: %s", m->rank, m->addr, reason(l, strerror(-err)));
 	}

@@ -226,7 +226,7 @@ void tt_text_free(struct tt_job *);
 
 enum tt_message_type { /* the first byte of every message between members; docs/wire.md has the rest */
 	TT_HELLO = 1, TT_WELCOME, TT_BUSY, TT_REFUSED, TT_CARD, TT_TABLE, TT_BYE,
-	TT_PING, TT_PONG, TT_DOWN, TT_ASK, TT_ANSWER, TT_CLOSED, TT_DATA, TT_REVOKE, TT_AGREE, TT_PART, TT_LATE, TT_NEWS, TT_FAREWELL,
+	TT_PING, TT_PONG, TT_DOWN, TT_ASK, TT_ANSWER, TT_CLOSED, TT_DATA, TT_REVOKE, TT_AGREE, TT_PART, TT_LATE, TT_NEWS, TT_FAREWELL, TT_MISSED,
 };
 
 enum tt_member_state {
@@ -339,6 +339,8 @@ uint64_t tt_beat_patience(const struct tt_link *);     /* how long it may leave 
 void tt_group_tell(struct tt_member *gone);          /* to everybody who is left */
 void tt_group_farewell(struct tt_member *left);      /* somebody needs one who may have left: those hear of it, too, who were not connected to it */
 void tt_group_left(struct tt_member *from, struct tt_pack *); /* so it has */
+bool tt_group_miss(struct tt_member *);              /* nobody listens there: asks who knows whether it has left; false: there is nobody to ask */
+void tt_group_missed(struct tt_member *from, struct tt_pack *); /* somebody asks that */
 void tt_group_mend(struct tt_job *);                 /* somebody has left through whom others would have heard who is gone */
 void tt_group_ask(struct tt_member *);               /* for a sign of life */
 bool tt_group_all_told(void *job);

@@ -259,6 +259,26 @@ static void test_left_unseen(void)
 		CU_ASSERT_EQUAL(run_ranks(run), 0);
 }
 
+/* Rank 11 has never talked to 5, which does not listen any more: others know that it has left and did not die. */
+static void program_missed(tutti *job)
+{
+	tutti_window *w;
+	int rank = tutti_rank(job);
+
+	CHECK(tutti_window_open(job, "w", NULL, 0, &w) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (rank == 5)
+		return;
+	pass_time(50 * TT_MS);
+	if (rank == 11) {
+		CHECK(!job->job->members[5].link);
+		CHECK(tutti_put(w, 5, 0, "x", 1, NULL) == -ENOTCONN && strstr(tutti_why(), "rank 5 has left the job"));
+	}
+	pass_time(200 * TT_MS);
+}
+
+static void test_missed(void) { on_wires(program_missed, 12, DEADLINE); }
+
 static bool has_gone(tutti *job, int rank)
 {
 	tt_enter(job->job);
@@ -313,7 +333,7 @@ static CU_TestInfo beat_tests[] = {
 	{ "patience", test_patience }, 	{ "all were stopped", test_stopped_briefly }, { "leaving is bounded", test_leave_stuck }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo watch_tests[] = {
-	{ "many die", test_many_die }, { "one leaves", test_left }, { "one leaves unseen", test_left_unseen }, { "late", test_late }, CU_TEST_INFO_NULL,
+	{ "many die", test_many_die }, { "one leaves", test_left }, { "one leaves unseen", test_left_unseen }, { "one is missed", test_missed }, { "late", test_late }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = {
 	{ "heartbeats", NULL, NULL, NULL, NULL, beat_tests }, { "watching", NULL, NULL, NULL, NULL, watch_tests }, CU_SUITE_INFO_NULL,
