@@ -735,10 +735,18 @@ static void give_up_some(struct tt_agreement *a)
 	steer(a);
 }
 
+static bool lacks_files(const struct tt_agreement *a, uint64_t since)
+{
+	for (int i = 0; i < a->group->n; i++)
+		if (!is_out(a, i) && tt_group_member(a->group, i)->unreached >= since)
+			return true;
+	return false;
+}
+
 static int wait_for_answer(struct tt_agreement *a)
 {
 	struct tt_job *job = a->group->job;
-	uint64_t patience = first_left(a) == a->group->me ? job->deadline : job->deadline + job->deadline / 2;
+	uint64_t begun = tt_now(), patience = first_left(a) == a->group->me ? job->deadline : job->deadline + job->deadline / 2;
 
 	for (int round = 0; tt_wait_until(job, is_settled, a, tt_now() + patience); round++) {
 		uint64_t due = a->asked + job->deadline + job->deadline / 2, now = tt_now();
@@ -749,6 +757,8 @@ static int wait_for_answer(struct tt_agreement *a)
 		}
 		if (round == 4)
 			return tt_fail(-ETIMEDOUT, "the ranks that are left have not agreed on a group in time: call again");
+		if (lacks_files(a, begun))
+			return tt_fail(-EMFILE, "this process has no file left for a connection to the others: raise its limit with ulimit -n");
 		give_up_some(a);
 		patience = job->deadline / 4;
 	}

@@ -340,6 +340,8 @@ static void posted(struct tt_post *p, int err)
 	if (err == -ESTALE && !c->failed && c->culprit < 0) { /* that rank has given up; who went down is about to be told */
 		c->culprit = to;
 		tt_timer_start(c->job, &c->stale, tt_now() + tt_time(c->job, TT_TIME_STALE), stay_stale);
+	} else if (err == -EMFILE) {
+		abandon(c, err, to);
 	} else if (err && err != -ESTALE) {
 		fail(c, err, to);
 	}
@@ -508,8 +510,8 @@ int tt_coll_open(struct tt_coll *c, int rank, void *base, size_t len, struct tt_
 	struct tt_mem mem = { .base = base, .len = len, .gpu = -1, .fd = -1 };
 
 	if (m->state != TT_UP) {
-		tt_member_connect(m);
-		return 1;
+		int err = tt_member_connect(m);
+		return err ? err : 1;
 	}
 	return tt_member_net(m)->transport->reg(tt_member_net(m), &mem, 1, out);
 }

@@ -284,7 +284,18 @@ void tt_group_ping(struct tt_job *job, const struct tt_request *r)
 /* A pong may queue behind gigabytes: whatever else came from there counts as well. */
 static bool sends_bytes(const struct tt_member *m) { return m->link && m->link->peer->received != m->received; }
 
-bool tt_group_is_alive(const struct tt_member *m, uint64_t since) { return m->heard >= since || sends_bytes(m); }
+bool tt_group_is_alive(const struct tt_member *m, uint64_t since)
+{
+	return m->heard >= since || m->unreached >= since || sends_bytes(m);
+}
+
+bool tt_group_unreached(struct tt_job *job, const struct tt_request *r, uint64_t since)
+{
+	for (int i = 0; i < job->size; i++)
+		if (concerns(r, i) && job->members[i].unreached >= since)
+			return true;
+	return false;
+}
 
 bool tt_group_is_busy(struct tt_job *job, const struct tt_request *r, uint64_t since)
 {

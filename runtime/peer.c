@@ -286,7 +286,23 @@ static struct tt_net *net_for(struct tt_job *job, const char *addr)
 	return NULL;
 }
 
-void tt_member_connect(struct tt_member *m)
+static void fail_waiting(struct tt_member *m, int err)
+{
+	struct tt_op *op;
+
+	while ((op = tt_queue_pop(&m->waiting)))
+		end_later(m->job, tt_container_of(op, struct tt_post, op), err);
+}
+
+static void lack_files(struct tt_timer *t)
+{
+	struct tt_member *m = tt_container_of(t, struct tt_member, retry);
+
+	fail_waiting(m, -EMFILE);
+	tt_window_unreached(m, -EMFILE);
+}
+
+int tt_member_connect(struct tt_member *m)
 {
 	struct tt_job *job = m->job;
 	struct tt_peer *peer;
@@ -294,22 +310,31 @@ void tt_member_connect(struct tt_member *m)
 	int err;
 
 	if (m->state != TT_AWAY || (!*m->addr && job->joined))
-		return; /* a newcomer: news of where it is are on their way */
+		return 0; /* a newcomer: news of where it is are on their way */
+	tt_timer_stop(&m->retry);
 	m->state = TT_CONNECTING;
 	net = net_for(job, m->addr);
 	if (!net) {
 		fail_soon(m, 0, -EHOSTUNREACH, "no transport of mine leads to rank %d at \"%s\"", m->rank, m->addr);
-		return;
+		return 0;
 	}
-	if ((err = net->transport->connect(net, m->addr, &peer))) {
+	err = net->transport->connect(net, m->addr, &peer);
+	if (err == -EMFILE && job->joined) { /* not its fault: it may be reached later */
+		m->state = TT_AWAY;
+		m->unreached = tt_now();
+		tt_timer_start(job, &m->retry, m->unreached, lack_files); /* whoever just posted is in the middle of something */
+		return err;
+	}
+	if (err) {
 		fail_soon(m, 0, err, "cannot connect to rank %d: %s", m->rank, tt_why());
-		return;
+		return 0;
 	}
 	m->link = new_link(job, peer, m);
 	if (!m->link) {
 		net->transport->disconnect(peer);
 		fail_soon(m, 0, -ENOMEM, "no memory to connect to rank %d", m->rank);
 	}
+	return 0;
 }
 
 static void member_up(struct tt_member *m, struct tt_link *l)
@@ -769,17 +794,9 @@ const struct tt_events tt_peer_events = { .up = on_up, .message = on_message, .n
 
 /* ---- ends ---- */
 
-static void fail_waiting(struct tt_member *m)
-{
-	struct tt_op *op;
-
-	while ((op = tt_queue_pop(&m->waiting)))
-		end_later(m->job, tt_container_of(op, struct tt_post, op), m->err);
-}
-
 static void member_ended(struct tt_member *m)
 {
-	fail_waiting(m);
+	fail_waiting(m, m->err);
 	tt_window_gone(m);
 	tt_coll_member_down(m);
 	tt_agree_member_down(m);

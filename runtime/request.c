@@ -63,6 +63,8 @@ static int explain(const struct tt_request *r)
 		return tt_fail(r->err, "%s: rank %d called another collective, or with another count, type or rule", r->what, r->rank);
 	if (m && r->err == -ECONNABORTED)
 		return tt_fail(r->err, "%s: rank %d gave it up: it has no memory, or not all ranks called the same", r->what, r->rank);
+	if (r->err == -EMFILE)
+		return tt_fail(r->err, "%s: this process has no file left for a connection that it needs: raise its limit with ulimit -n", r->what);
 	if (!m && r->err == -ETIMEDOUT)
 		return tt_fail(r->err, "%s: given up after %llu ms, and all ranks live: they wait for each other, since not all called the same", r->what,
 		               (unsigned long long)(r->job->deadline / TT_MS));
@@ -89,8 +91,14 @@ static void reap(struct tt_request *r, uint64_t since, int err)
 	struct tt_job *job = r->job;
 
 	for (int round = 1; !r->ended; round++) {
+		bool waits = r->coll ? !r->coll->failed : r->rank >= 0;
+		bool unreached = waits && err == -ETIMEDOUT && tt_group_unreached(job, r, since);
 		struct tt_member *m = tt_group_silent(job, r, since);
-		if (m)
+		if (unreached && r->coll)
+			tt_coll_give_up(r->coll, -EMFILE);
+		else if (unreached)
+			tt_request_end(r, -EMFILE); /* no wire holds it */
+		else if (m)
 			give_up_on(m, since, err);
 		else if (r->coll && !r->coll->failed)
 			tt_coll_give_up(r->coll, err);

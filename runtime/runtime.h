@@ -271,6 +271,7 @@ struct tt_member {
 	struct tt_op_queue waiting; /* posted before it is up */
 	unsigned outstanding;       /* ops that the wire holds */
 	uint64_t heard;             /* when it last said how far it is: a ping or a pong */
+	uint64_t unreached;         /* when no file was left to connect to it: that says nothing about it */
 	uint64_t received;          /* tt_peer.received when it was last pinged: more is a sign of life, too */
 	uint32_t started, started_in; /* how many collectives it has started, as last heard, and in which group (its uid) */
 	int err;                    /* LEFT, GONE: what later uses return ... */
@@ -291,7 +292,7 @@ struct tt_member {
 };
 
 extern const struct tt_events tt_peer_events;
-void tt_member_connect(struct tt_member *);          /* unless it is connected or gone */
+int tt_member_connect(struct tt_member *);           /* unless it is connected or gone. -EMFILE: no file is left, what waits for it ends so */
 void tt_post(struct tt_member *, struct tt_post *);  /* connects if needed; done() follows in any case, from a later turn */
 void tt_send(struct tt_member *, const void *head, size_t len, const void *body, size_t body_len); /* a message; bytes are copied. A lost one
                                                       * is no error: its member is gone then */
@@ -349,6 +350,7 @@ void tt_group_ping(struct tt_job *, const struct tt_request *); /* whoever it ma
 void tt_group_life(struct tt_member *from, struct tt_pack *, bool answer);  /* a ping, or the pong */
 bool tt_group_is_alive(const struct tt_member *, uint64_t since); /* since: of the last ping */
 bool tt_group_is_busy(struct tt_job *, const struct tt_request *, uint64_t since); /* bytes come from one that it waits for, but no pong yet */
+bool tt_group_unreached(struct tt_job *, const struct tt_request *, uint64_t since); /* no file was left to ask one that it waits for */
 struct tt_member *tt_group_silent(struct tt_job *, const struct tt_request *, uint64_t since); /* whom a late request waits for */
 void tt_group_cut(struct tt_member *, int err, const char *fmt, ...) TT_FORMAT(3, 4); /* not from a callback: nothing of it lands afterwards */
 
@@ -367,6 +369,7 @@ void tt_window_answer(struct tt_member *from, struct tt_pack *);
 void tt_window_closed(struct tt_member *from, struct tt_pack *);
 void tt_window_reborn(struct tt_member *);           /* it has opened nothing yet, and has sent no notify */
 void tt_window_gone(struct tt_member *);             /* ends what waits for its answers */
+void tt_window_unreached(struct tt_member *, int err); /* so does this; a later use asks again */
 bool tt_window_unanswered(struct tt_request *);      /* does it wait for an owner to open? Then it is taken back, to be ended */
 const char *tt_window_name(struct tt_job *, const struct tutti_window *); /* also of one that was closed meanwhile */
 

@@ -4,7 +4,7 @@
  *   -EINVAL a bad argument or setting; -ENOMEM; -ETIMEDOUT the deadline passed; -ECONNRESET a rank went down; -ENOTCONN it
  *   has left the job; -EHOSTDOWN too few of a group are left; -ENOENT a window that its owner did not open in time; -ESTALE
  *   one that its owner has closed, or a group of which another has come; -EEXIST a window of that name is open; -EMFILE too
- *   many are, or groups; -ERANGE bytes outside a window; -EAGAIN too many collectives are under way; -EBADMSG or
+ *   many are, or groups, or files; -ERANGE bytes outside a window; -EAGAIN too many collectives are under way; -EBADMSG or
  *   -ECONNABORTED the ranks do not agree on a collective; -ECANCELED; -ECHILD a fork's child, which may only leave or exec;
  *   -ESHUTDOWN a signal makes this rank leave; -ENODEV no such GPU. Joining adds -EADDRINUSE, -EHOSTUNREACH, -EACCES (the
  *   secret), -EPROTO (version or job), -EPERM (refused by rank 0), -ENOTSUP (not in this build) and what sockets and files

@@ -261,6 +261,18 @@ void tt_window_gone(struct tt_member *m)
 	forget_asks(m, NULL);
 }
 
+void tt_window_unreached(struct tt_member *m, int err)
+{
+	tt_list_each(node, &m->job->windows) {
+		struct remote *r = &tt_container_of(node, struct tutti_window, link)->remotes[m->rank];
+		if (r->state != ASKED)
+			continue;
+		tt_timer_stop(&r->patience);
+		r->state = UNKNOWN;
+		end_unanswered(r, err);
+	}
+}
+
 void tt_window_reborn(struct tt_member *m)
 {
 	tt_list_each(node, &m->job->windows) {

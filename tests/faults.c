@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 enum { RANKS_MAX = 8, HANG_MS = 30000 * SLOW, FLOATS = 1 << 20, NOBODY = -1 };
@@ -1364,6 +1365,62 @@ static CU_TestInfo leave_tests[] = {
 	{ "two jobs", test_two_jobs },
 	CU_TEST_INFO_NULL,
 };
+/* ---- out of files ---- */
+
+static void limit_files(rlim_t most)
+{
+	struct rlimit limit;
+
+	getrlimit(RLIMIT_NOFILE, &limit);
+	limit.rlim_cur = most;
+	setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+static void need_files(tutti *job, tutti_window *w)
+{
+	int next = dup(0);
+	uint64_t then = tt_now();
+
+	close(next);
+	limit_files((rlim_t)next); /* none is left */
+	EXPECT(tutti_put(w, 2, 0, "x", 1, NULL) == -EMFILE && strstr(tutti_why(), "ulimit -n"));
+	EXPECT(tutti_barrier(job, NULL) == -EMFILE && strstr(tutti_why(), "barrier: this process has no file left"));
+	EXPECT(tt_now() - then < (uint64_t)crew.deadline_ms / 4 * TT_MS);
+	limit_files((rlim_t)next + 100);
+}
+
+static void program_files(tutti *job)
+{
+	tutti_window *w;
+	char bytes[8] = "";
+
+	EXPECT(tutti_window_open(job, "w", bytes, sizeof bytes, &w) == 0);
+	if (my_rank == 1)
+		need_files(job, w);
+	else
+		EXPECT(tutti_barrier(job, NULL) == -ECONNABORTED);
+	reach(1);
+	await_go(1);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	if (my_rank == 1)
+		EXPECT(tutti_put(w, 2, 0, "x", 1, NULL) == 0);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+}
+
+/* Rank 1 cannot connect, and says so; nobody is cut off for it, and with files it goes on. */
+static void test_files(void)
+{
+	start((struct crew){ .size = 6, .deadline_ms = 4000 * SLOW, .program = program_files });
+	await(0, 1, NOBODY);
+	board->go = 1;
+	finish(NOBODY);
+}
+
+static CU_TestInfo file_tests[] = {
+	{ "no file left", test_files },
+	CU_TEST_INFO_NULL,
+};
 static CU_TestInfo stats_tests[] = {
 	{ "asked for by a signal", test_asked },
 	CU_TEST_INFO_NULL,
@@ -1386,6 +1443,7 @@ static CU_SuiteInfo suites[] = {
 	{ "stopped", NULL, NULL, NULL, NULL, stop_tests },
 	{ "strangers", NULL, NULL, NULL, NULL, stranger_tests },
 	{ "leaving", NULL, NULL, NULL, NULL, leave_tests },
+	{ "files", NULL, NULL, NULL, NULL, file_tests },
 	{ "stats", NULL, NULL, NULL, NULL, stats_tests },
 	CU_SUITE_INFO_NULL,
 };

@@ -137,7 +137,7 @@ struct tt_transport {
 	int (*reg)(struct tt_net *, const struct tt_mem *, int remote, struct tt_region **);
 	void (*dereg)(struct tt_region *);        /* its key stops working; a landing in progress is cut off, its op
 	                                           * gets -ESTALE */
-	/* up() or down() follows from progress() */
+	/* up() or down() follows from progress(). -EMFILE: this process has no file left for it */
 	int (*connect)(struct tt_net *, const char *addr, struct tt_peer **);
 	void (*disconnect)(struct tt_peer *);     /* finishes what is outstanding with -ECONNRESET, frees the peer,
 	                                           * unmaps what map() gave; no down() */
