@@ -27,6 +27,7 @@ enum {
 	SEAT = 10,             /* bytes of one on the wire: rank 4, epoch 4, slot 2 */
 	PIECE = 1024,          /* of a welcome: what every wire takes as one message */
 	RETRY_MS = 20,
+	TOLD = 8,              /* ranks that a newcomer tells at a time */
 };
 
 struct tt_roll {
@@ -349,11 +350,11 @@ static void decide(struct tt_agreement *a, struct tt_roll *r)
 
 static bool is_out(const struct tt_agreement *a, int i) { return a->group->seats[i].out; }
 
-static int first_left(const struct tt_agreement *a)
+static int first_left(const struct tutti *g)
 {
 	int i = 0;
 
-	while (is_out(a, i)) /* never my own seat */
+	while (g->seats[i].out) /* never my own */
 		i++;
 	return i;
 }
@@ -495,7 +496,7 @@ static void begin_ballot(struct tt_agreement *a)
 /* Who coordinates, as far as I know? If it is me, on with it; else it shall hear that I am here. */
 static void steer(struct tt_agreement *a)
 {
-	int first = first_left(a);
+	int first = first_left(a->group);
 
 	if (!a->calling || a->decided)
 		return;
@@ -582,24 +583,54 @@ static void steer_all(struct tt_job *job)
 	}
 }
 
+static void say_arrival(struct tt_member *to, const struct tt_newcomer *c)
+{
+	uint8_t bytes[HEAD + 6];
+	struct tt_pack p = begin(bytes, sizeof bytes, ARRIVE, 0, 0, c->epoch);
+
+	tt_put16(&p, c->slot);
+	tt_put32(&p, c->rank);
+	tt_send(to, bytes, sizeof bytes, NULL, 0);
+}
+
+/* To whom it matters: who coordinates now. If that one dies, the newcomer will have told somebody anew. */
+static void pass_arrival(struct tt_job *job, const struct tt_newcomer *c)
+{
+	tt_list_each(node, &job->groups) {
+		struct tutti *g = tt_container_of(node, struct tutti, link);
+		if (g->lineage && !g->retired && first_left(g) != g->me)
+			say_arrival(tt_group_member(g, first_left(g)), c);
+	}
+}
+
 /* It wants in. Perhaps it is in already, and has not heard of it. */
 static void take_arrival(struct tt_member *from, uint32_t epoch, struct tt_pack *p)
 {
-	struct tt_newcomer c = { .rank = (uint32_t)from->rank, .epoch = epoch, .slot = tt_get16(p) };
+	struct tt_job *job = from->job;
+	struct tt_newcomer c = { .epoch = epoch };
 
-	p->bad |= c.slot >= TT_GROUPS;
-	if (p->bad || epoch != from->epoch)
+	c.slot = tt_get16(p);
+	c.rank = tt_get32(p);
+	p->bad |= c.slot >= TT_GROUPS || c.rank >= (uint32_t)job->capacity || !epoch;
+	if (p->bad || c.rank == (uint32_t)job->rank)
 		return;
-	tt_list_each(node, &from->job->groups) {
+	struct tt_member *m = &job->members[c.rank];
+	if (m != from)
+		know_newcomer(job, c.rank, epoch);
+	if (m->state >= TT_LEFT || m->epoch != epoch)
+		return;
+	tt_list_each(node, &job->groups) {
 		const struct tutti *g = tt_container_of(node, struct tutti, link);
-		if (g->lineage && g->origin.roll && tt_group_find(g, from) && !tt_group_find(g, from)->out) {
-			welcome(g, from);
+		if (g->lineage && g->origin.roll && tt_group_find(g, m) && !tt_group_find(g, m)->out) {
+			welcome(g, m);
 			return;
 		}
 	}
-	note_newcomer(from->job, &c); /* without memory it asks again */
-	from->outside = true;
-	steer_all(from->job);
+	note_newcomer(job, &c); /* without memory it asks again */
+	m->outside = true;
+	if (m == from)
+		pass_arrival(job, &c);
+	steer_all(job);
 }
 
 /* Nobody else has it, nor does that rank sit elsewhere, and if it is mine I am meant and not an earlier life. */
@@ -722,7 +753,7 @@ static bool is_settled(void *arg)
 static void give_up_some(struct tt_agreement *a)
 {
 	struct tutti *g = a->group;
-	int first = first_left(a);
+	int first = first_left(g);
 	bool proposing = a->proposing;
 
 	a->impatient = true;
@@ -746,11 +777,11 @@ static bool lacks_files(const struct tt_agreement *a, uint64_t since)
 static int wait_for_answer(struct tt_agreement *a)
 {
 	struct tt_job *job = a->group->job;
-	uint64_t begun = tt_now(), patience = first_left(a) == a->group->me ? job->deadline : job->deadline + job->deadline / 2;
+	uint64_t begun = tt_now(), patience = first_left(a->group) == a->group->me ? job->deadline : job->deadline + job->deadline / 2;
 
 	for (int round = 0; tt_wait_until(job, is_settled, a, tt_now() + patience); round++) {
 		uint64_t due = a->asked + job->deadline + job->deadline / 2, now = tt_now();
-		if (first_left(a) != a->group->me && now < due) { /* it called later than I did, and has a deadline too */
+		if (first_left(a->group) != a->group->me && now < due) { /* it called later than I did, and has a deadline too */
 			patience = due - now;
 			round--;
 			continue;
@@ -795,16 +826,18 @@ static int take_part(struct tutti *g, bool grow, tutti **out)
 
 static bool has_arrived(void *arg) { return ((struct tt_job *)arg)->arrived; }
 
-/* All shall know that I wait: whoever coordinates, now or later, is one of them. */
-static void say_arrival(struct tt_job *job)
+/* Some shall know that I wait, the lowest ranks first: whoever coordinates is one of them, or hears it from them. */
+static void tell_some(struct tt_job *job)
 {
-	uint8_t bytes[HEAD + 2];
-	struct tt_pack p = begin(bytes, sizeof bytes, ARRIVE, 0, 0, job->epoch);
+	struct tt_newcomer me = { .rank = (uint32_t)job->rank, .epoch = job->epoch, .slot = job->arriving->slot };
 
-	tt_put16(&p, job->arriving->slot);
-	for (int i = 0; i < job->size; i++)
-		if (i != job->rank && job->members[i].addr[0] && job->members[i].state < TT_LEFT)
-			tt_send(&job->members[i], bytes, sizeof bytes, NULL, 0);
+	for (int i = 0, told = 0; i < job->size && told < TOLD; i++) {
+		struct tt_member *m = &job->members[job->call_from++ % job->size];
+		if (m->rank == job->rank || !*m->addr || m->state >= TT_LEFT)
+			continue;
+		say_arrival(m, &me);
+		told++;
+	}
 }
 
 static int arrive(struct tt_job *job, tutti **out)
@@ -817,7 +850,7 @@ static int arrive(struct tt_job *job, tutti **out)
 	err = job->arriving ? 0 : tt_group_new(job, 0, &job->arriving);
 
 	while (!err && !job->arrived && tt_now() < end) { /* again, in case that who knew it has died */
-		say_arrival(job);
+		tell_some(job);
 		tt_wait_until(job, has_arrived, job, tt_now() + job->deadline / 10);
 	}
 	if (err)

@@ -48,10 +48,10 @@ static void tell(struct tt_member *to, const struct tt_member *gone)
 
 /* The first of those who are there at a distance of at least 2^k, up or down: a power of two makes the way to everybody
  * short, and the nearest on either side make a ring of all who are left, whoever else has gone. */
-static struct tt_member *finger(struct tt_job *job, int k, bool up)
+struct tt_member *tt_group_finger(struct tt_job *job, int i)
 {
-	for (int d = 1 << k; d < job->size; d++) {
-		int rank = (job->rank + (up ? d : job->size - d)) % job->size;
+	for (int d = 1 << i / 2; d < job->size; d++) {
+		int rank = (job->rank + (i % 2 ? d : job->size - d)) % job->size;
 		if (is_there(job, rank) && (job->members[rank].link || *job->members[rank].addr)) /* and not a number that nobody came for */
 			return &job->members[rank];
 	}
@@ -74,12 +74,12 @@ static void feed(struct tt_member *to)
 static void tell_fingers(struct tt_job *job, const struct tt_member *gone)
 {
 	for (int i = 0; 1 << i / 2 < job->size; i++) {
-		struct tt_member *m = finger(job, i / 2, i % 2);
+		struct tt_member *m = tt_group_finger(job, i);
 		if (m && gone && (m->fed || gone->state == TT_LEFT))
 			tell(m, gone);
 	}
 	for (int i = 0; 1 << i / 2 < job->size; i++) {
-		struct tt_member *m = finger(job, i / 2, i % 2);
+		struct tt_member *m = tt_group_finger(job, i);
 		if (m && !m->fed)
 			feed(m);
 	}

@@ -1,9 +1,10 @@
 /* late.c - ranks that join a job under way: one that was started again under its old rank, or a new one
  *
- * They come in at rank 0, which gives new ones the next number. It sends them the table of all, and the news to all.
+ * They come in at rank 0, which gives new ones the next number. It sends them the table of all, and the news the way that
+ * news of a death go (group.c): who hears it first passes it on.
  *
  *      newcomer -- HELLO, joining --> rank 0          newcomer <-- WELCOME, LATE, TABLE -- rank 0
- *      newcomer -- CARD ------------> rank 0          all the others <-- NEWS {rank, card} -- rank 0
+ *      newcomer -- CARD ------------> rank 0          some others <-- NEWS {rank, card} -- rank 0
  *
  * From then on it can use everyone's windows. It is in no group until those in one let it in: agree.c.
  */
@@ -43,7 +44,7 @@ void tt_late_take_number(struct tt_job *job, int rank)
 	job->unnumbered = false;
 }
 
-static void send_news(struct tt_member *to, const struct tt_member *of)
+static void say_news(struct tt_member *to, const struct tt_member *of)
 {
 	uint8_t bytes[5 + TT_CARD_MAX];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
@@ -52,6 +53,17 @@ static void send_news(struct tt_member *to, const struct tt_member *of)
 	tt_put32(&p, (uint32_t)of->rank);
 	tt_card_put(&p, of);
 	tt_send(to, bytes, (size_t)(p.at - bytes), NULL, 0);
+}
+
+static void spread_news(const struct tt_member *of)
+{
+	struct tt_job *job = of->job;
+
+	for (int i = 0; 1 << i / 2 < job->size; i++) {
+		struct tt_member *to = tt_group_finger(job, i);
+		if (to && to != of)
+			say_news(to, of);
+	}
 }
 
 /* It has been welcomed, and its card is in. */
@@ -65,9 +77,10 @@ void tt_late_admit(struct tt_member *m)
 	tt_put32(&p, (uint32_t)job->size);
 	tt_send(m, bytes, sizeof bytes, NULL, 0);
 	tt_tree_deal_to(m);
-	for (int i = 1; i < job->size; i++)
-		if (i != m->rank && job->members[i].state < TT_LEFT)
-			send_news(&job->members[i], m);
+	spread_news(m);
+	for (int i = 1; i < job->size; i++) /* of these not all others may have heard */
+		if (i != m->rank && job->members[i].outside && job->members[i].state < TT_LEFT)
+			say_news(&job->members[i], m);
 	m->outside = true;
 	tt_watch_tell(job, m, TUTTI_JOINED);
 }
@@ -104,20 +117,23 @@ void tt_late_news(struct tt_member *from, struct tt_pack *p)
 
 	tt_get64(&card);
 	epoch = tt_get32(&card);
-	p->bad |= card.bad || from->rank != 0 || rank >= (uint32_t)job->capacity || !epoch;
+	p->bad |= card.bad || rank >= (uint32_t)job->capacity || !epoch;
 	if (p->bad || rank == (uint32_t)job->rank)
 		return;
 	tt_late_grow(job, (int)rank + 1);
 	m = &job->members[rank];
 	if (tt_is_new_life(m, epoch))
 		tt_member_reborn(m, epoch);
-	if (m->epoch && m->epoch != epoch)
-		return; /* news of an earlier life */
+	if (m->state >= TT_LEFT || (m->epoch && (m->epoch != epoch || *m->addr)))
+		return; /* no news, or of an earlier life */
 	tt_card_take(p, m);
+	if (p->bad || !*m->addr)
+		return;
 	m->outside = !is_seated(m);
 	if (m->waiting.head)
 		tt_member_connect(m);
 	tt_coll_wake(job);
+	spread_news(m);
 	if (job->joined)
 		tt_watch_tell(job, m, TUTTI_JOINED);
 }

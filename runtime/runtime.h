@@ -176,6 +176,7 @@ struct tt_job {
 	bool arrived;               /* ... and all of them are */
 	struct tt_newcomer *newcomer; /* who waits to be taken into a group */
 	int newcomers;
+	int call_from;              /* late: whom I tell next that I wait */
 	struct tt_watch *watch;     /* NULL: nobody wants to hear of changes */
 	struct tt_list quits;       /* signal.c's list of jobs that leave on a signal ... */
 	uint64_t quit_on;           /* ... and which: bit 0 is signal 1 */
@@ -338,6 +339,7 @@ uint64_t tt_beat_patience(const struct tt_link *);     /* how long it may leave 
 /* ---- group.c: who is alive ---- */
 
 void tt_group_tell(struct tt_member *gone);          /* to everybody who is left */
+struct tt_member *tt_group_finger(struct tt_job *, int i); /* through whom news reach everybody, while 1 << i / 2 < job->size; or NULL */
 void tt_group_farewell(struct tt_member *left);      /* somebody needs one who may have left: those hear of it, too, who were not connected to it */
 void tt_group_left(struct tt_member *from, struct tt_pack *); /* so it has */
 bool tt_group_miss(struct tt_member *);              /* nobody listens there: asks who knows whether it has left; false: there is nobody to ask */

@@ -1072,6 +1072,44 @@ static void program_two_back(tutti *job)
 		check_group(g, tutti_group_member(g, 3) == 3 ? all : (back[3] = 4, back[4] = 3, back), 5, 20000);
 }
 
+/* One of many: the group does not fit into one message, and news of the newcomer reach those whom rank 0 has no connection to. */
+static void program_one_of_many(tutti *job)
+{
+	int n = tutti_size(job), wrong = 0;
+	tutti *again = NULL, *left = NULL, *g = NULL;
+	tutti_change c = { .size = sizeof c };
+	float x = 1;
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 7) {
+		CHECK(join_again(job, 7, &again) == 0);
+		CHECK(again && tutti_group_grow(again, &g) == 0);
+	} else {
+		CHECK(tutti_group_watch(job, NULL, NULL) >= (tt_world ? -1 : 0));
+		CHECK(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) != 0);
+		CHECK(tutti_group_shrink(job, &left) == 0);
+		while (tutti_group_next(job, &c) != 1 || c.what != TUTTI_JOINED)
+			pass_time(5 * TT_MS);
+		CHECK(c.rank == 7 && left && tutti_group_grow(left, &g) == 0);
+	}
+	CHECK(g && tutti_size(g) == n);
+	for (int i = 0; g && i < n; i++)
+		wrong += tutti_group_member(g, i) != (i < 7 ? i : i < n - 1 ? i + 1 : 7);
+	CHECK(wrong == 0);
+	x = 1;
+	CHECK(g && tutti_allreduce(g, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0 && x == (float)n);
+	if (again)
+		tutti_leave(again);
+}
+
+static void test_one_of_many(void)
+{
+	struct ranks run = { .size = 230, .wire = "sim", .deadline_ms = 5000, .program = program_one_of_many };
+
+	for (; run.seed < tt_min(SEEDS, 3); run.seed++)
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
+
 static void program_rejoin(tutti *job) { come_back(job, tutti_size(job) - 1, tutti_size(job) - 1); }
 static void program_newcomer(tutti *job) { come_back(job, TUTTI_NEW_RANK, tutti_size(job)); }
 static void test_rejoin(void) { on_wires(program_rejoin, five_down, 2000, NULL); }
@@ -1079,7 +1117,7 @@ static void test_two_back(void) { on_wires(program_two_back, five, 3000, NULL); 
 static void test_newcomer(void) { on_wires(program_newcomer, five_down, 2000, NULL); }
 
 static CU_TestInfo group_tests[] = {
-	{ "a rank comes back", test_rejoin }, { "a new rank", test_newcomer }, { "two ranks come back", test_two_back },
+	{ "a rank comes back", test_rejoin }, { "a new rank", test_newcomer }, { "two ranks come back", test_two_back }, { "one of many comes back", test_one_of_many },
 	{ "shrink", test_shrink }, { "shrink without one that does not come", test_shrink_without },
 	{ "split", test_split }, { "two groups at once", test_two_groups }, { "a part goes on", test_part_goes_on },
 	{ "as many groups as there can be", test_many_groups }, CU_TEST_INFO_NULL,
