@@ -288,8 +288,12 @@ static void seat_all(struct tutti *heir, const struct tutti *old, const struct t
 	int n = 0;
 
 	for (int i = 0; i < old->n; i++)
-		if (has(r->stays, i))
-			tt_group_seat(heir, n++, old->seats[i].rank, old->seats[i].epoch, old->seats[i].slot);
+		if (has(r->stays, i)) {
+			tt_group_seat(heir, n, old->seats[i].rank, old->seats[i].epoch, old->seats[i].slot);
+			if (old->seats[i].resigned && !heir->seats[n].out)
+				tt_group_resign(heir, n);
+			n++;
+		}
 	for (int i = 0; i < r->count; i++) {
 		know_newcomer(heir->job, r->of[i].rank, r->of[i].epoch);
 		tt_group_seat(heir, n++, (int)r->of[i].rank, r->of[i].epoch, r->of[i].slot);
@@ -314,10 +318,12 @@ static void found_heir(struct tt_agreement *a, struct tt_roll *r)
 
 	a->err = tt_group_heir(old, count_roll(r, old->n), &heir);
 	if (a->err) {
+		tt_group_revoke(old, 0);
 		free(r);
 		return;
 	}
 	heir->lineage = old->lineage;
+	heir->parent = old->uid;
 	heir->origin.uid = old->uid;
 	heir->origin.n = old->n;
 	heir->origin.roll = r;

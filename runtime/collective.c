@@ -210,7 +210,7 @@ static void check_members(struct tt_coll *c)
 		return;
 	for (int i = 0; i < c->n; i++)
 		if (seats[i].out && seats[i].err != -ENOTCONN)
-			fail(c, -ECONNRESET, seats[i].rank);
+			fail(c, seats[i].err, seats[i].rank);
 	for (int i = 0; i < c->n; i++)
 		if (seats[i].out && !tt_before(c->seq, seats[i].finished))
 			fail(c, -ENOTCONN, seats[i].rank);

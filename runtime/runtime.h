@@ -432,6 +432,7 @@ struct tt_seat { /* a rank's place in a group */
 	int rank;                   /* in the job */
 	uint32_t epoch;             /* which life of it; a later one has no seat here. 0: not known yet */
 	uint16_t slot;              /* how it calls this group in notify values */
+	bool resigned;              /* it will not be in what comes of this group */
 	bool voted;                 /* it had accepted what shall come of this group before it left */
 	bool out;                   /* it has left, or is gone, and will not sit here again: ... */
 	int err;                    /* ... -ENOTCONN or what calls return ... */
@@ -452,7 +453,7 @@ struct tutti { /* what users hold: this process's place in a group of ranks, all
 	uint32_t failed;            /* ... the first of them */
 	struct tt_model model;
 	uint32_t splits;            /* how often this group was split: the same on every rank */
-	uint32_t parent, birth;     /* the group that it was split from, and at which of its splits */
+	uint32_t parent, birth;     /* the group that it was split from, and at which of its splits; 0: shrunk or grown */
 	bool lineage;               /* all ranks of the job, or what shrinking and growing made of them: takes newcomers in */
 	bool revoked;               /* not agreed on yet, and some rank's part in it has failed */
 	bool retired;               /* another group has come of it */
@@ -469,11 +470,13 @@ int tt_group_make_seats(struct tutti *, int n);
 void tt_group_clear_seats(struct tutti *);
 int tt_group_heir(struct tutti *, int n, struct tutti **); /* takes its slot over, and retires it */
 void tt_group_seat(struct tutti *, int i, int rank, uint32_t epoch, uint16_t slot);
+void tt_group_resign(struct tutti *, int i);
 void tt_group_free(struct tutti *);
 struct tt_seat *tt_group_find(const struct tutti *, const struct tt_member *); /* NULL: none, or an earlier life's */
 struct tt_member *tt_group_member(const struct tutti *, int i);
 void tt_group_epoch(struct tt_member *, uint32_t epoch); /* it is known now whose seats its seats are */
 void tt_group_seats_out(struct tt_member *, const struct tt_pack *bye); /* of one that is gone (NULL) or leaves: who counts on it ... */
+void tt_group_revoke(const struct tutti *parent, uint32_t birth); /* my part in it has failed: nobody shall wait for me there */
 void tt_group_revoked(struct tt_member *from, struct tt_pack *);
 
 /* ---- agree.c: who is in the group from now on ---- */

@@ -116,6 +116,8 @@ void tt_group_seat(struct tutti *g, int i, int rank, uint32_t epoch, uint16_t sl
 	take_out(g, &g->seats[i], m->state == TT_LEFT ? -ENOTCONN : -ECONNRESET); /* between the agreement and now */
 }
 
+void tt_group_resign(struct tutti *g, int i) { take_out(g, &g->seats[i], -ECONNABORTED); }
+
 void tt_group_free(struct tutti *g)
 {
 	if (g->uid)
@@ -255,8 +257,7 @@ static int fill_part(struct tutti *part, struct tutti *parent, const uint8_t *va
 	return 0;
 }
 
-/* It failed here, and may have succeeded elsewhere: nobody shall wait for me there. */
-static void revoke(const struct tutti *parent, uint32_t birth)
+void tt_group_revoke(const struct tutti *parent, uint32_t birth)
 {
 	uint8_t bytes[9];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
@@ -275,10 +276,12 @@ void tt_group_revoked(struct tt_member *from, struct tt_pack *p)
 
 	tt_list_each(node, &from->job->groups) {
 		struct tutti *g = tt_container_of(node, struct tutti, link);
-		if (p->bad || g->parent != parent || g->birth != birth)
+		struct tt_seat *s = tt_group_find(g, from);
+		if (s && g->uid == parent && !birth)
+			s->resigned = true; /* that group may not be there yet */
+		if (p->bad || !parent || g->parent != parent || g->birth != birth)
 			continue;
 		g->revoked |= !g->uid;
-		struct tt_seat *s = tt_group_find(g, from);
 		if (!s || s->out)
 			continue;
 		take_out(g, s, -ECONNABORTED);
@@ -302,7 +305,7 @@ static int split(struct tutti *parent, struct tutti *part, uint32_t birth, int c
 	if (!err && part && color >= 0)
 		err = fill_part(part, parent, values, color);
 	if (err || !part)
-		revoke(parent, birth);
+		tt_group_revoke(parent, birth);
 	tt_exit(parent->job);
 	free(values);
 	return err;

@@ -526,6 +526,7 @@ static void test_variables(void)
 	REFUSED(-EINVAL, "TUTTI_DEADLINE=abc|whole number", "TUTTI_DEADLINE=abc");
 	REFUSED(-EINVAL, "TUTTI_DEADLINE=0|from 10", "TUTTI_DEADLINE=0");
 	REFUSED(-EINVAL, "TUTTI_SPIN=perhaps|auto, yes and no", "TUTTI_SPIN=perhaps");
+	REFUSED(-EINVAL, "TUTTI_MINORITY=perhaps|yes nor no", "TUTTI_MINORITY=perhaps");
 }
 
 static void test_boot_addresses(void)

@@ -358,6 +358,47 @@ static void test_kill_others(void)
 	}
 }
 
+/* ---- half of a group, without its first rank ---- */
+
+static bool minority;
+
+static void program_minority(tutti *job)
+{
+	tutti *left = NULL;
+	int err;
+
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	reach(1);
+	if (my_rank == 0)
+		pause();
+	EXPECT(tutti_barrier(job, NULL) == -ECONNRESET);
+	err = tutti_group_shrink(job, &left);
+	if (!minority) {
+		EXPECT(err == -EHOSTDOWN && strstr(tutti_why(), "1 of the group's 2 ranks") && strstr(tutti_why(), "TUTTI_MINORITY=yes"));
+		return;
+	}
+	EXPECT(err == 0 && tutti_size(left) == 1 && tutti_group_member(left, 0) == 1);
+	EXPECT(left && tutti_barrier(left, NULL) == 0);
+}
+
+static void kill_half(const char *setting)
+{
+	minority = !strcmp(setting, "yes");
+	setenv("TUTTI_MINORITY", setting, 1);
+	start((struct crew){ .size = 2, .deadline_ms = 10000 * SLOW, .program = program_minority });
+	await(0, 1, NOBODY);
+	strike(0, SIGKILL);
+	finish(0);
+	unsetenv("TUTTI_MINORITY");
+}
+
+/* It does not go on, unless it is told to. */
+static void test_minority(void)
+{
+	kill_half("no");
+	kill_half("yes");
+}
+
 /* ---- started again ---- */
 
 /* The sum of 1 << rank over a group is its members' bits: exact, and each rank's own share of it is there. */
@@ -1340,6 +1381,7 @@ static CU_TestInfo kill_tests[] = {
 	{ "exit without a word", test_exit },
 	{ "its child lives on", test_orphan },
 	{ "and started again", test_restarted },
+	{ "half of a group", test_minority },
 	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo stop_tests[] = {

@@ -982,6 +982,87 @@ static void program_shrink_without(tutti *job)
 
 static void test_shrink_without(void) { on_wires(program_shrink_without, four, 300, NULL); }
 
+/* They call long after each other, the coordinator last or first, and come to the same group all the same. */
+static void program_shrink_skewed(tutti *job)
+{
+	static const int skew[2][3] = { { 800, 0, 400 }, { 0, 400, 800 } };
+	int me = tutti_rank(job), ranks[] = { 0, 1, 2, 3 };
+	tutti *g = job, *left = NULL;
+	float x = 1;
+
+	for (int i = 0; i < 2 && me < 4 - i; i++) {
+		CHECK(tutti_barrier(g, NULL) == 0);
+		if (me == 3 - i)
+			return;
+		CHECK(tutti_allreduce(g, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) != 0);
+		pass_time((uint64_t)skew[i][me] * TT_MS);
+		CHECK(tutti_group_shrink(g, &left) == 0);
+		check_group(g = left, ranks, 3 - i, 1);
+	}
+}
+
+static void test_shrink_skewed(void) { on_wires(program_shrink_skewed, four, 1000, NULL); }
+
+/* Some leave as soon as they have shrunk the group, the coordinator among them: nobody else misses what was decided. */
+static void leave_shrunk(tutti *job, int leavers)
+{
+	int me = tutti_rank(job), rest[4], n = 0, err;
+	tutti *left = NULL, *last = NULL;
+
+	for (int i = leavers; i < 4; i++)
+		rest[n++] = i;
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (me == 4)
+		return;
+	CHECK(tutti_barrier(job, NULL) == -ENOTCONN);
+	CHECK(tutti_group_shrink(job, &left) == 0);
+	if (!left || me < leavers)
+		return;
+	CHECK(tutti_size(left) == 4);
+	err = tutti_barrier(left, NULL);
+	CHECK(err == -ENOTCONN || err == -ECONNRESET);
+	CHECK(tutti_group_shrink(left, &last) == 0);
+	if (last)
+		check_group(last, rest, n, 1);
+}
+
+static void program_leave_shrunk(tutti *job) { leave_shrunk(job, 1); }
+static void program_two_leave_shrunk(tutti *job) { leave_shrunk(job, 2); }
+static void test_leave_shrunk(void) { on_wires(program_leave_shrunk, five, 2000, NULL); }
+static void test_two_leave_shrunk(void) { on_wires(program_two_leave_shrunk, five, 2000, NULL); }
+
+/* Rank 1 has no memory for the new group: the others are told, and go on without it. */
+static void program_no_memory(tutti *job)
+{
+	int me = tutti_rank(job), ranks[] = { 0, 2, 3 }, capacity = job->job->capacity;
+	tutti *left = NULL, *last = NULL;
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (me == 4)
+		return;
+	CHECK(tutti_barrier(job, NULL) == -ENOTCONN);
+	if (me == 1) {
+		job->job->capacity = -1; /* more than there is */
+		CHECK(tutti_group_shrink(job, &left) == -ENOMEM);
+		job->job->capacity = capacity;
+		pass_time(500 * TT_MS);
+		return;
+	}
+	CHECK(tutti_group_shrink(job, &left) == 0 && tutti_size(left) == 4);
+	uint64_t then = tt_now();
+	CHECK(left && tutti_barrier(left, NULL) == -ECONNABORTED && strstr(tutti_why(), "rank 1 gave it up"));
+	CHECK(left && tutti_group_shrink(left, &last) == 0);
+	CHECK(tt_now() - then < 500 * TT_MS);
+	if (last)
+		check_group(last, ranks, 3, 1);
+}
+
+static void test_no_memory(void)
+{
+	if (!TT_ASAN && !TT_TSAN) /* these end the process where there is no memory */
+		on_wires(program_no_memory, five, 3000, NULL);
+}
+
 /* The last rank leaves and comes back, as itself or as a new one; the others go on without it, and then with it. */
 static void come_back(tutti *job, int as, int rank)
 {
@@ -1118,6 +1199,8 @@ static void test_newcomer(void) { on_wires(program_newcomer, five_down, 2000, NU
 
 static CU_TestInfo group_tests[] = {
 	{ "a rank comes back", test_rejoin }, { "a new rank", test_newcomer }, { "two ranks come back", test_two_back }, { "one of many comes back", test_one_of_many },
+	{ "they shrink long after each other", test_shrink_skewed }, { "one leaves as it has shrunk", test_leave_shrunk },
+	{ "two leave as they have shrunk", test_two_leave_shrunk }, { "no memory for a shrunk group", test_no_memory },
 	{ "shrink", test_shrink }, { "shrink without one that does not come", test_shrink_without },
 	{ "split", test_split }, { "two groups at once", test_two_groups }, { "a part goes on", test_part_goes_on },
 	{ "as many groups as there can be", test_many_groups }, CU_TEST_INFO_NULL,
