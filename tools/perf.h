@@ -53,8 +53,9 @@ struct tt_perf_options {
 struct tt_perf_samples {
 	double *at;                   /* microseconds an iteration; NULL: nobody wants them */
 	size_t count;
+	bool apart;                   /* something that does not count lies between iterations */
 	long per, done;               /* iterations a sample is the mean of; those since the last one */
-	uint64_t last;
+	uint64_t last, spent;         /* when the clock was read; nanoseconds of those done */
 	double elapsed;               /* seconds of the last batch */
 };
 
@@ -111,12 +112,16 @@ static inline void tt_perf_mark(struct tt_perf_samples *s) /* an iteration has e
 {
 	uint64_t now;
 
-	if (!s->at || ++s->done < s->per)
+	if (!s->at || (++s->done < s->per && !s->apart))
 		return;
 	now = tt_now();
-	if (s->count < TT_PERF_SAMPLES)
-		s->at[s->count++] = (double)(now - s->last) * 1e-3 / (double)s->per;
+	s->spent += now - s->last;
 	s->last = now;
+	if (s->done < s->per)
+		return;
+	if (s->count < TT_PERF_SAMPLES)
+		s->at[s->count++] = (double)s->spent * 1e-3 / (double)s->per;
+	s->spent = 0;
 	s->done = 0;
 }
 
