@@ -17,6 +17,7 @@ enum {
 	IN_FLIGHT_MAX = 1024,
 	AHEAD_MAX = 4 * IN_FLIGHT_MAX, /* how far another rank may be ahead of this one */
 	CHUNK = 256 * 1024,
+	PIECE_MAX = 65536 + 128,       /* bytes of a message: longer ones would wait too long for their last byte */
 	ACK_EVERY = 64,                /* small broadcasts after which the root waits for the others */
 	TAG_ACK = 1, TAG_START = 2, TAG_ABORT = 0x7fff0001,
 };
@@ -34,7 +35,7 @@ struct kept { /* bytes of a member that no collective has taken yet */
 
 size_t tt_coll_piece(const struct tt_job *job)
 {
-	size_t least = 16384;
+	size_t least = PIECE_MAX;
 
 	for (int i = 0; i < job->engine.count; i++)
 		least = tt_min(least, job->engine.nets[i]->send_max);

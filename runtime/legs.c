@@ -19,7 +19,8 @@ enum {
 	CHUNK = 256 * 1024,       /* bytes a put, at most: stays in the cache while it is added ... */
 	CHUNK_LEAST = 128 * 1024,  /* ... and at least; half of the leg in between, so that wire and adding overlap */
 	SLOTS = 4,                /* chunks that may have landed and are not yet added */
-	PIECES = 1,               /* legs of up to so many messages need no READY; the first ones of longer legs do not wait for it */
+	PIECES = 2,               /* legs of up to so many messages need no READY */
+	FIRST = 16 * 1024,        /* what of a longer one does not wait for it: as much as goes while it comes */
 	TAGS = 64,                /* for each leg: its messages, and ... */
 	TAG_READY = 63,
 	START = 16,               /* bytes of the head of its first message */
@@ -204,7 +205,7 @@ static int begin_leg(struct tt_legs *l, struct tt_leg *out)
 
 	if (ready < out->len && (out->len <= short_leg(l) || ready < CHUNK_LEAST))
 		return 0;
-	out->said = out->len <= short_leg(l) ? out->len : out->open ? 0 : tt_min(ready, short_leg(l)) & ~(size_t)63;
+	out->said = out->len <= short_leg(l) ? out->len : out->open ? 0 : tt_min(ready, tt_min(FIRST, piece_of(l))) & ~(size_t)63;
 	out->started = true;
 	send_pieces(l, out);
 	return 1;

@@ -7,7 +7,7 @@
  *      rank 0                    rank n-1          others
  *      PING, round        -->
  *                         <--    PONG                          8 times; the shortest way there and back counts
- *      BURST, 16 of them  -->
+ *      BURST, 4 of them   -->
  *                         <--    PONG                          twice
  *                         <--    ASK               ASK
  *      MODEL {3 numbers}  -->                  -->
@@ -17,10 +17,11 @@
 
 enum {
 	TAG_PING = 0x7ffe0000, TAG_PONG = 0x7ffe1000, TAG_BURST = 0x7ffe2000, TAG_ASK = 0x7ffe3000, TAG_MODEL,
-	PINGS = 8, BURSTS = 2, BURST_PIECES = 16, ROUNDS = PINGS + BURSTS,
+	PINGS = 8, BURSTS = 2, BURST_PIECES = 4, ROUNDS = PINGS + BURSTS,
 	ADDED = 64 * 1024,        /* bytes of the vector that is added to see how long it takes ... */
 	ADD_TRIES = 4,
 	MODEL_SIZE = 24,
+	DOUBLED = 16320,          /* bytes: so many are doubled in any case. Who sums little is not made to measure */
 };
 
 /* Where nothing is measured, and where a clock shows nothing: a plain network of today. */
@@ -32,7 +33,7 @@ bool tt_model_measures(const struct tt_settings *s) { return *tt_setting(s, TT_M
 
 bool tt_model_needed(const struct tutti *group, size_t bytes)
 {
-	return group->n > 1 && bytes > tt_coll_piece(group->job) && tt_model_measures(&group->job->settings);
+	return group->n > 1 && bytes > tt_min(DOUBLED, tt_coll_piece(group->job)) && tt_model_measures(&group->job->settings);
 }
 
 /* ---- choosing. In whole numbers, so that no two processors round differently ---- */
@@ -61,7 +62,7 @@ const struct tt_algorithm *tt_model_choose(const struct tt_model *m, int n, size
 	const struct tt_algorithm *best = &tt_doubling;
 	uint64_t least = tt_model_predict(m, best, n, bytes, piece);
 
-	for (size_t i = 0; i < TT_COUNT(candidates) && bytes > piece; i++) {
+	for (size_t i = 0; i < TT_COUNT(candidates) && bytes > tt_min(DOUBLED, piece); i++) {
 		uint64_t time = tt_model_predict(m, candidates[i], n, bytes, piece);
 		if (time < least) {
 			least = time;

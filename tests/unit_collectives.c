@@ -288,7 +288,7 @@ static void program_reduce_scatter(tutti *job)
 
 static void test_reduce_scatter(void) { on_wires(program_reduce_scatter, NULL); }
 
-static const size_t byte_counts[] = { 0, 1, 13, 16307, 16320, 70001, 600001 };
+static const size_t byte_counts[] = { 0, 1, 13, 16307, 16320, 65600, 70001, 600001 };
 
 /* What rank `from` has for rank `to`. */
 static char byte_of(int from, int to, size_t i) { return (char)((i * 7 + i / 251) + (size_t)(from * 16 + to)); }

@@ -187,7 +187,7 @@ static void test_in_flight(void) { on_wires(program_in_flight, few, 0, NULL); }
 
 static void program_broadcast(tutti *job)
 {
-	static const size_t sizes[] = { 0, 1, 4096, 16320, 16321, 700001 };
+	static const size_t sizes[] = { 0, 1, 4096, 16320, 16321, 65600, 65601, 131073, 700001 };
 
 	for (size_t k = 0; k < TT_COUNT(sizes); k++) {
 		int root = (int)k % tutti_size(job);

@@ -24,7 +24,7 @@
  *   PUT*   asker's    value     where it lands    0 to 8          the bytes        -
  *   GET    asker's    -         where to read     asked for       -                -
  *   ADD    asker's    -         which word        -               addend           -
- *   SEND   -          -         -                 at most 16 KiB  -                len bytes
+ *   SEND   -          -         -                 at most 64 KiB  -                len bytes
  *   REPLY  of the GET -         -,place in GET    of this piece   -                len bytes
  *   REPLY* of the GET -         -,place in GET    0 to 8          the bytes        -
  *   SUM    of the ADD -         -                 -               old value        -
@@ -44,7 +44,7 @@
 
 #define TT_FRAME_MAGIC 0x49545554u /* "TUTI" */
 enum {
-	TT_FRAME_VERSION = 2,
+	TT_FRAME_VERSION = 3,
 	TT_HELLO_SIZE = 56,
 	TT_PROOF_SIZE = 32,
 	TT_FRAME_SIZE = 56,
@@ -53,7 +53,7 @@ enum {
 	TT_FRAME_SMALL = 4096,       /* shorter payloads travel in batches, longer ones without a copy */
 	TT_FRAME_PIECE = 1 << 20,    /* longer ones are cut; the last piece may be longer by less than a small one */
 	TT_FRAME_PIECE_MAX = TT_FRAME_PIECE + TT_FRAME_SMALL - 1,
-	TT_FRAME_MESSAGE_MAX = 16384,
+	TT_FRAME_MESSAGE_MAX = 65536 + 128, /* a round piece, and its sender's heads in front of it */
 };
 enum { TT_HELLO_SECRET = 1 };
 

@@ -185,6 +185,10 @@ struct tt_tcp_peer *tt_tcp_peer_new(struct tt_tcp *net)
 {
 	struct tt_tcp_peer *p = calloc(1, sizeof *p);
 
+	if (p && !(p->message = aligned_alloc(64, TT_FRAME_MESSAGE_MAX))) {
+		free(p);
+		p = NULL;
+	}
 	if (!p) {
 		tt_fail(-ENOMEM, "no memory for a peer on %s", net->base.addr);
 		return NULL;
@@ -224,6 +228,7 @@ void tt_tcp_peer_free(struct tt_tcp_peer *p)
 {
 	cut_off(p);
 	tt_list_remove(&p->all);
+	free(p->message);
 	free(p);
 }
 
