@@ -17,6 +17,7 @@
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/allreduce_ring_chunked.h>
+#include <gloo/barrier.h>
 #include <gloo/broadcast.h>
 #include <gloo/math.h>
 #include <gloo/rendezvous/context.h>
@@ -94,6 +95,8 @@ static double measure(const Context &context, std::vector<float> &data, const st
 	std::fill(data.begin(), data.end(), 0.0f);
 	std::vector<double> samples(iterations(context, reduce, seconds));
 	for (double &us : samples) {
+		gloo::BarrierOptions together(context);
+		gloo::barrier(together);
 		double begun = now();
 		reduce();
 		us = (now() - begun) * 1e6;

@@ -1,4 +1,4 @@
-/* peer_mpi.c - MPI's all-reduce as `tutti perf allreduce` measures Tutti's: f32 sums, one after the other, on rank 0's clock
+/* peer_mpi.c - MPI's all-reduce as `tutti perf allreduce` measures Tutti's: f32 sums, all ranks beginning together, on rank 0's clock
  *   mpirun -n N peer_mpi BYTES SECONDS
  * Prints one JSON line for the faster of its two forms, in place and from one buffer into another.
  */
@@ -54,6 +54,7 @@ static double measure(float *from, float *to, int count, int in_place, double se
 	int n = iterations(from, to, count, in_place, seconds);
 
 	for (int i = 0; i < n; i++) {
+		MPI_Barrier(MPI_COMM_WORLD);
 		double begun = MPI_Wtime();
 		reduce_once(from, to, count, in_place);
 		samples[i] = (MPI_Wtime() - begun) * 1e6;
