@@ -315,6 +315,7 @@ test_stats_signal() {
 	for pause in 0.02 0.05; do
 		"$tutti" run -n 1 sh -c 'sleep 0.3; echo over' "$marker" > out 2> err &
 		pid=$!
+		until grep -q tutti /proc/$pid/comm; do sleep 0.01; done # before that it is a shell, and not to blame
 		sleep $pause
 		kill -USR1 $pid
 		wait $pid
