@@ -589,9 +589,27 @@ void tt_model_tell(struct tt_allreduce *);  /* on each advance: rank 0 answers t
 const struct tt_algorithm *tt_model_choose(const struct tt_model *, int n, size_t bytes, size_t piece);
 uint64_t tt_model_predict(const struct tt_model *, const struct tt_algorithm *, int n, size_t bytes, size_t piece); /* nanoseconds */
 
-/* ---- reduce.c ---- */
+/* ---- reduce.c: element-wise kernels. Any alignment; an output is the very same vector as an input, or apart from all ---- */
+
+struct tt_many { /* of vectors, of the same count each */
+	const void *const *from;    /* one or more; each is read once */
+	void *const *to;            /* one or more; the result goes into all of them */
+	int inputs, outputs;
+	bool stream;                /* store past the caches, where all outputs lie alike within a line; else as usual */
+};
 
 size_t tt_type_size(tutti_type); /* 0: no such type */
-void tt_reduce(void *acc, const void *in, size_t count, tutti_type, tutti_rule); /* acc[i] = acc[i] op in[i]; AVERAGE adds. No alignment, no overlap */
-void tt_scale(void *acc, size_t count, tutti_type, unsigned n);                   /* the end of an AVERAGE: acc[i] / n */
+/* Collectives, chunk by chunk in the cache: acc = acc op in; or to = a op b. AVERAGE adds. */
+void tt_reduce(void *acc, const void *in, size_t count, tutti_type, tutti_rule);
+void tt_reduce_to(void *to, const void *a, const void *b, size_t count, tutti_type, tutti_rule);
+void tt_scale(void *acc, size_t count, tutti_type, unsigned n); /* the end of an AVERAGE: acc / n, of integers towards zero */
+/* All-reduce on one host, where each rank sums its slice of all mapped vectors into all of them: ((in0 op in1) op in2) op ...,
+ * computed in f32 for f16 and bf16, and rounded once at the end. AVERAGE divides by the number of inputs. */
+void tt_reduce_many(const struct tt_many *, size_t count, tutti_type, tutti_rule);
+/* For f32, f64, f16, bf16; numbers are rounded to the type, of f16 and bf16 to f32, before they are used.
+ * to = by_a a + by_b b. Gossip: x = (1 - w) x + w y, in place or into the next buffer. A table's rule: y = 1 y + a x (axpy). */
+void tt_blend(void *to, double by_a, const void *a, double by_b, const void *b, size_t count, tutti_type);
+/* Elastic averaging, both sides in one pass: d = alpha (x - center); x = x - d; center = center + d. */
+void tt_elastic(void *x, void *center, double alpha, size_t count, tutti_type);
+const char *tt_reduce_use(int level); /* for tests: only these instructions, 0 the plainest. Their name; NULL: not on this processor */
 #endif
