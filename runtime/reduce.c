@@ -74,10 +74,7 @@ static unsigned set_modes(unsigned wanted)
 /* Past the caches? A store that the caches take reads its line first, and one past them does not: a fourth less to move, and of
  * 8 MiB and more 1.4 times as fast. Of 2 MiB it makes a tenth, and who needs the result soon would find it in the cache. A
  * vector that is read as well is in the cache anyway: there it would be 0.8 times as fast. */
-
-enum { STREAM_FROM = 4 << 20 };
-
-static bool is_worth(const void *to, const void *a, const void *b, size_t bytes) { return to != a && to != b && bytes >= STREAM_FROM; }
+static bool is_worth(const void *to, const void *a, const void *b, size_t bytes) { return to != a && to != b && bytes >= TT_STREAM_FROM; }
 
 /* Streamed tiles begin at a line: how many elements come before? false: none begins there. */
 static bool find_line(const void *to, size_t count, size_t size, size_t *lead)

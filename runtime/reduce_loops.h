@@ -102,10 +102,15 @@ struct ON(work) {
 
 /* Two vectors made of one take so long that the processor does not see far enough ahead: from 0.8 of STREAM's rate to 0.9 and
  * more, beyond the caches. The other types need no help and lose by it. */
-INLINE void ON(get_all)(VEC *v, const char *at, int vectors, size_t len)
+INLINE void ON(look_ahead)(const char *at, int vectors)
 {
 	for (int i = 0; PARTS > 1 && vectors == TILE && i < TILE * WIDTH; i += TT_LINE)
 		__builtin_prefetch(at + AHEAD + i);
+}
+
+INLINE void ON(get_all)(VEC *v, const char *at, int vectors, size_t len)
+{
+	ON(look_ahead)(at, vectors);
 	for (int u = 0; u < vectors; u++)
 		ON(get)(v + u * PARTS, at + u * WIDTH, len);
 }
@@ -169,17 +174,21 @@ INLINE void ON(step_blend)(const struct ON(work) *w, size_t i, int vectors, size
 /* Both sides move towards each other. */
 INLINE void ON(step_elastic)(const struct ON(work) *w, size_t i, int vectors, size_t len, bool stream, char *center, NUMBER alpha)
 {
-	VEC x[TILE * PARTS], c[TILE * PARTS];
+	VEC x[PARTS], c[PARTS];
 
-	ON(get_all)(x, w->to + i, vectors, len);
-	ON(get_all)(c, center + i, vectors, len);
-	for (size_t u = 0; u < vectors * PARTS; u++) {
-		VEC move = alpha * (x[u] - c[u]);
-		x[u] = ON(clean)(x[u] - move);
-		c[u] = ON(clean)(c[u] + move);
+	ON(look_ahead)(w->to + i, vectors);
+	ON(look_ahead)(center + i, vectors);
+	for (int v = 0; v < vectors; v++, i += WIDTH) { /* a tile of both does not fit into the registers */
+		ON(get)(x, w->to + i, len);
+		ON(get)(c, center + i, len);
+		for (size_t u = 0; u < PARTS; u++) {
+			VEC move = alpha * (x[u] - c[u]);
+			x[u] = ON(clean)(x[u] - move);
+			c[u] = ON(clean)(c[u] + move);
+		}
+		ON(put)(w->to + i, x, len, stream);
+		ON(put)(center + i, c, len, stream);
 	}
-	ON(put_all)(w->to + i, x, vectors, len, stream);
-	ON(put_all)(center + i, c, vectors, len, stream);
 }
 #endif
 

@@ -591,6 +591,8 @@ uint64_t tt_model_predict(const struct tt_model *, const struct tt_algorithm *, 
 
 /* ---- reduce.c: element-wise kernels. Any alignment; an output is the very same vector as an input, or apart from all ---- */
 
+enum { TT_STREAM_FROM = 4 << 20 };     /* a vector of so many bytes, that is not an input, is better stored past the caches */
+
 struct tt_many { /* of vectors, of the same count each */
 	const void *const *from;    /* one or more; each is read once */
 	void *const *to;            /* one or more; the result goes into all of them */

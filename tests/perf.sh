@@ -76,6 +76,35 @@ test_allreduce() {
 	done
 }
 
+memory_rows() { # how many
+	check "status 0" is $status 0
+	check "nothing on stderr" lines err 0
+	check "as many rows, all members" is "$(grep -c '"transport": "memory", .*"limit_gb_per_s": [0-9.e+]*, "limit": "STREAM [^"]*", "ratio": [0-9.]*}$' out)" "$1"
+	check "and nothing else" lines out "$1"
+}
+
+test_memory() { # each kernel is checked against plain numbers before it is timed
+	perf reduce --size 4K --iters 2 --json
+	memory_rows 42 # five of six types, three of four
+	check "every type" is "$(grep -c '"type": "bf16"' out)" 8
+	for rule in average product max min; do
+		perf reduce --size 192 --iters 2 --rule $rule --kernel many --inputs 7 --json
+		memory_rows 6
+	done
+	perf reduce --size 64..256 --iters 2 --kernel all --inputs 16 --type f16 --json
+	memory_rows 3
+	check "named" has out '^{"test": "reduce-all", .* "bytes": 128, "type": "f16"'
+	perf reduce -n 2 --size 8M --iters 2 --kernel into --type i32 --json
+	memory_rows 1
+	check "two ranks" has out '"ranks": 2'
+	perf copy --size 64K --iters 5 --json
+	memory_rows 3
+	perf copy --size 64K --iters 5 --kernel stream --explain
+	check "a title" has out '^tutti perf copy, 1 rank;'
+	check "the kernel" has out 'copy-stream of byte; limit: STREAM copy: 1 read, 1 written;'
+	check "the instructions" has out '^  kernels: [pA]'
+}
+
 test_batches() { # rank 2 waits for the others: a batch of 700 ms would be too long for it
 	TUTTI_DEADLINE=600 perf put -n 3 --size 8 --time 14 --json
 	rows limit_us 1
@@ -138,7 +167,7 @@ test_refusals() {
 	refuses 'no option --jsom (did you mean --json?)' pingpong --jsom
 	refuses '-n needs a value' pingpong -n
 	refuses 'a whole number from 2 to 4096' pingpong -n 1
-	refuses 'a whole number from 2 to 4096' pingpong -n 2x
+	refuses 'a whole number from 1 to 4096' pingpong -n 2x
 	for size in 0 x 4Q 1..2..3 64M..8 8.. ..8 0.3 65G 64.1G 0x10 1e3 inf ' 8' -8 ''; do
 		refuses 'a size is a number of bytes .*at most 64G' pingpong --size "$size"
 	done
@@ -148,7 +177,15 @@ test_refusals() {
 	refuses 'f32, f64, f16, bf16, i32 or i64' allreduce --type f31
 	refuses 'sum, average, product, max or min' allreduce --rule summ
 	refuses 'wait or compute' put --target sleep
-	refuses '--type and --rule are for allreduce' put --type f32
+	refuses '--type and --rule are for allreduce and reduce' put --type f32
+	refuses '--type and --rule are for allreduce and reduce' copy --type f32
+	refuses '--kernel and --inputs are for reduce and copy' put --kernel pair
+	refuses '--kernel pears: there is none of that name in reduce; there is pair, into, many, all, all-stream, blend' reduce --kernel pears
+	refuses 'a whole number from 2 to 16' reduce --inputs 17
+	refuses '100 bytes are not a whole number of lines of 64' reduce --size 100
+	refuses 'elastic computes with factors, and is for f32, f64, f16 and bf16' reduce --kernel elastic --type i32
+	refuses '--plot is not for reduce' reduce --plot x.png
+	refuses '--transport is not for copy' copy --transport tcp
 	refuses '--target is for put, get and stream' pingpong --target wait
 	refuses '--get is for stream; there is a test `get`' put --get
 	refuses '10 bytes are not a whole number of f32, which has 4' allreduce --size 10
@@ -220,4 +257,4 @@ test_bench() { # not how fast: that it measures and judges
 	check "status 2" is $status 2
 }
 
-run_tests "tests allreduce batches table launchers failure refusals plot bench" "$@"
+run_tests "tests allreduce memory batches table launchers failure refusals plot bench" "$@"

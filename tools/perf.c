@@ -103,7 +103,7 @@ static int check(struct tt_perf *p)
 		tt_tool_refuse("perf", "rank %d, %s%s: %s", p->rank, p->options.name, whose, tt_why());
 	err = agree(p, verdict);
 	if (p->test->collective)
-		memset(p->local, 0, p->bytes); /* sums of sums would soon be infinite */
+		tt_perf_clear(p); /* sums of sums would soon be infinite */
 	return err;
 }
 
@@ -113,6 +113,10 @@ static int obey(struct tt_perf *p)
 	int err = tutti_barrier(p->job, NULL);
 
 	p->bytes = p->order.bytes;
+	if (p->test->local) {
+		p->kernel = tt_perf_kernel_of(p->test->name, (int)p->order.kernel);
+		p->options.type = (tutti_type)p->order.type;
+	}
 	p->flight = (int)tt_max(2, tt_min(TT_PERF_WINDOW, TT_PERF_FLIGHT / p->bytes));
 	if (err)
 		return err;
@@ -219,7 +223,7 @@ static int choose_way(struct tt_perf *p)
 
 static long batch_size(const struct tt_perf *p, double each)
 {
-	double seconds = p->options.seconds / (p->has_wires ? 2 : 1) / TT_PERF_BATCHES;
+	double seconds = p->options.seconds / (p->has_limit ? 2 : 1) / TT_PERF_BATCHES;
 	double n = p->options.iters ? (double)(p->options.iters + TT_PERF_BATCHES - 1) / TT_PERF_BATCHES : seconds / each;
 
 	return n < 1 ? 1 : n > 1e8 ? (long)1e8 : (long)n;
@@ -251,7 +255,7 @@ static int measure(struct tt_perf *p, struct tt_perf_row *row, double done, doub
 {
 	double each[2] = { 0 };
 	long batch[2] = { 0 }, batches = TT_PERF_BATCHES, parts;
-	int sides = p->has_wires ? 2 : 1, err = 0;
+	int sides = p->has_limit ? 2 : 1, err = 0;
 
 	if (p->options.iters && p->options.iters < batches)
 		batches = p->options.iters;
@@ -290,8 +294,9 @@ static void evaluate(struct tt_perf *p, struct tt_perf_row *row)
 	row->p50 = quantile(&p->samples[0], 0.5) * part;
 	row->least = quantile(&p->samples[0], 0) * part;
 	row->p99 = quantile(&p->samples[0], 0.99) * part;
-	row->by_rate = p->test->streams || (p->test->one_sided && p->bytes > TT_PERF_BY_RATE);
-	if (p->has_wires) {
+	row->moved = p->test->local ? row->bytes * (size_t)(tt_perf_reads(p) + tt_perf_writes(p)) : row->bytes;
+	row->by_rate = p->test->streams || p->test->local || (p->test->one_sided && p->bytes > TT_PERF_BY_RATE);
+	if (p->has_limit) {
 		row->limit = (quantile(&p->samples[1], 0.5) + (p->options.compute ? TT_PERF_TICK_US : 0)) * part;
 		tt_perf_word_limit(p, &p->order.way, row->words, sizeof row->words);
 	} else {
@@ -304,11 +309,11 @@ static int run_row(struct tt_perf *p, struct tt_perf_row *row, double done, doub
 	int err;
 
 	p->order.bytes = row->bytes;
-	p->order.way = (struct tt_perf_way){ TT_PERF_BY_RATE, 0, p->crowded || p->options.compute };
+	p->order.way = (struct tt_perf_way){ .chunk = TT_PERF_BY_RATE, .block = p->crowded || p->options.compute };
 	tt_perf_show_progress(p, done);
-	if ((err = give(p, CHECK, false, 1)) || (p->has_wires && (err = give(p, CHECK, true, 1))))
+	if ((err = give(p, CHECK, false, 1)) || (p->has_limit && (err = give(p, CHECK, true, 1))))
 		return err;
-	if (p->has_wires && (err = choose_way(p)))
+	if (p->has_limit && (err = choose_way(p)))
 		return err;
 	if ((err = measure(p, row, done, share)))
 		return err;
@@ -318,7 +323,7 @@ static int run_row(struct tt_perf *p, struct tt_perf_row *row, double done, doub
 	return 0;
 }
 
-/* All rows: sizes are doubled; the last one is the one that was asked for. */
+/* All rows: sizes are doubled; the last one is the one that was asked for. Local tests have them for each kernel and type. */
 
 static int count_rows(const struct tt_perf_options *o)
 {
@@ -327,6 +332,49 @@ static int count_rows(const struct tt_perf_options *o)
 	for (size_t bytes = o->first; bytes < o->last; bytes *= 2)
 		n++;
 	return n;
+}
+
+static bool is_wanted(const struct tt_perf_options *o, const struct tt_perf_kernel *k, tutti_type type)
+{
+	bool real = type != TUTTI_I32 && type != TUTTI_I64;
+
+	return (!o->kernel || o->kernel == k) && (o->any_type || o->type == type) && (real || !k->scaled);
+}
+
+static int run_kernel(struct tt_perf *p, const struct tt_perf_options *o, uint32_t kernel, tutti_type type)
+{
+	const struct tt_perf_kernel *k = tt_perf_kernel_of(o->test->name, (int)kernel);
+	struct tt_perf_row row = { .bytes = 0 };
+	size_t bytes = o->first;
+	char name[64];
+	int err = 0;
+
+	snprintf(name, sizeof name, "%s-%s", o->test->name, k->name);
+	p->options.name = name;
+	if (o->any_type)
+		p->options.type_name = tt_perf_type_name(type);
+	p->order.kernel = kernel;
+	p->order.type = type;
+	for (int i = 0; i < count_rows(o) && !err; i++, bytes *= 2) {
+		row.bytes = tt_min(bytes, o->last);
+		err = run_row(p, &row, 0, 1);
+	}
+	p->options.name = o->name;
+	return err;
+}
+
+static int conduct_kernels(struct tt_perf *p)
+{
+	const struct tt_perf_options o = p->options;
+	const struct tt_perf_kernel *k;
+	int err = 0;
+
+	tt_perf_print_head(p);
+	for (int i = 0; (k = tt_perf_kernel_of(o.test->name, i)); i++)
+		for (tutti_type type = TUTTI_F32; type <= TUTTI_I64 && !err; type++)
+			if (is_wanted(&o, k, type))
+				err = run_kernel(p, &o, (uint32_t)i, type);
+	return err ? err : give(p, END, false, 0);
 }
 
 static int conduct(struct tt_perf *p)
@@ -376,6 +424,12 @@ static int open_buffers(struct tt_perf *p)
 	int err;
 
 	p->most = p->options.last;
+	if (!p->rank)
+		for (int side = 0; side < 2; side++)
+			if (!(p->samples[side].at = malloc(TT_PERF_SAMPLES * sizeof(double))))
+				return tt_fail(-ENOMEM, "no memory for %d samples", TT_PERF_SAMPLES);
+	if (p->test->local)
+		return tt_perf_open_memory(p);
 	room = (p->most + PAGE - 1) / PAGE * PAGE;
 	if ((err = tutti_alloc(p->job, p->most, -1, &local)))
 		return err;
@@ -384,16 +438,13 @@ static int open_buffers(struct tt_perf *p)
 		return err;
 	p->open = open;
 	p->told = (_Atomic uint64_t *)(void *)(p->open + room);
-	if (!p->rank)
-		for (int side = 0; side < 2; side++)
-			if (!(p->samples[side].at = malloc(TT_PERF_SAMPLES * sizeof(double))))
-				return tt_fail(-ENOMEM, "no memory for %d samples", TT_PERF_SAMPLES);
 	return tutti_window_open(p->job, "tutti perf", p->open, room + PAGE, &p->window);
 }
 
 static void close_rank(struct tt_perf *p)
 {
 	tt_perf_close_wires(p);
+	tt_perf_close_memory(p);
 	tutti_window_close(p->window);
 	for (int side = 0; side < 2; side++)
 		free(p->samples[side].at);
@@ -421,9 +472,10 @@ static int run_rank(struct tt_perf *p)
 		return err;
 	if ((err = open_buffers(p)))
 		return err;
-	if (tutti_local_size(p->job) == p->size && (err = tt_perf_open_wires(p)))
+	p->has_limit = p->test->local;
+	if (!p->test->local && tutti_local_size(p->job) == p->size && (err = tt_perf_open_wires(p)))
 		return err;
-	status = p->rank ? serve(p) : conduct(p);
+	status = p->rank ? serve(p) : p->test->local ? conduct_kernels(p) : conduct(p);
 	if (status < 0)
 		return status;
 	err = tutti_barrier(p->job, NULL); /* nobody closes while another may still look */
@@ -442,7 +494,7 @@ static int be_rank(const struct tt_perf_options *o)
 	}
 	p.rank = tutti_rank(p.job);
 	p.size = tutti_size(p.job);
-	if (p.size < 2 || p.size > TT_PERF_RANKS) {
+	if (p.size < (o->test->local ? 1 : 2) || p.size > TT_PERF_RANKS) {
 		tutti_leave(p.job);
 		return tt_tool_refuse("perf", "the job has %d rank%s: 2 to %d are needed", p.size, p.size == 1 ? "" : "s", TT_PERF_RANKS);
 	}
@@ -489,8 +541,8 @@ int tt_tool_perf(int argc, char **argv)
 
 	if (status >= 0)
 		return status;
-	if (has_launcher())
-		return be_rank(&options);
+	if (has_launcher() || (options.test->local && options.ranks < 2))
+		return be_rank(&options); /* without a launcher: a job of one */
 	if ((status = tt_perf_can_plot(&options)))
 		return status;
 	return start_ranks(argc, argv, options.ranks ? options.ranks : 2);

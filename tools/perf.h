@@ -5,6 +5,7 @@
  *   perf_tests.c    the tests, through the public API alone
  *   perf_check.c    whether the bytes and the sums are right
  *   perf_limit*.c   the same shapes over bare sockets, between the same ranks and in the same buffers
+ *   perf_memory.c   the kernels that need no wire; perf_stream.c: their limit
  *   perf_explain.c  what --explain says
  *   perf_output.c   the table, the JSON lines, the progress bar; perf_plot.c: the picture
  */
@@ -22,6 +23,7 @@ enum {
 	TT_PERF_BY_RATE = 64 << 10,   /* puts and gets of more bytes are compared by rate */
 	TT_PERF_TICK_US = 1000,       /* how late the background thread may look while the program computes */
 	TT_PERF_RANKS = 4096,
+	TT_PERF_VECTORS = 17,         /* of a kernel in memory: --inputs, and one more */
 };
 
 struct tt_perf;
@@ -34,6 +36,16 @@ struct tt_perf_test {
 	bool streams;                 /* an iteration is a window of operations; always compared by rate */
 	int (*ours)(struct tt_perf *);  /* one iteration, as this rank; 0 or -errno */
 	int (*limit)(struct tt_perf *);
+	bool local;                   /* a kernel in each rank's own memory: no wire, and one rank is enough */
+};
+
+struct tt_perf_kernel {
+	const char *test, *name, *sentence;
+	int reads, writes;            /* vectors; 0: as many as --inputs says */
+	bool in_place;                /* those it writes are the first of those it reads; else they come after them */
+	bool scaled;                  /* with factors: not for integers */
+	void (*run)(struct tt_perf *);
+	bool past;                    /* beside stores past the caches alone */
 };
 
 struct tt_perf_options {
@@ -48,6 +60,9 @@ struct tt_perf_options {
 	const char *type_name, *rule_name;
 	bool compute, explain, json;
 	const char *transport, *plot, *peer;
+	const struct tt_perf_kernel *kernel; /* of local tests; NULL: all of them */
+	bool any_type;                /* local tests: --type was not given, so all */
+	int inputs;                   /* of kernels that take any number */
 };
 
 struct tt_perf_samples {
@@ -63,6 +78,7 @@ struct tt_perf_way { /* how the bare sockets are used */
 	uint64_t chunk;               /* bytes a call */
 	uint32_t large;               /* socket buffers of 4 MiB; else the system's own */
 	uint32_t block;               /* sleep in the calls; else poll */
+	uint32_t past;                /* STREAM: stored past the caches */
 };
 
 struct tt_perf_order { /* what rank 0 lets all ranks do next */
@@ -70,11 +86,13 @@ struct tt_perf_order { /* what rank 0 lets all ranks do next */
 	uint32_t limit;               /* the bare sockets; else ours */
 	uint64_t bytes, iterations;
 	struct tt_perf_way way;
+	uint32_t kernel, type;        /* of local tests: which of the test's, of what */
 	uint64_t serial;              /* a computing target ends when it finds this, or more, in its memory */
 };
 
 struct tt_perf_row {
 	size_t bytes;
+	size_t moved;                 /* bytes, by which a rate is counted: a kernel moves several vectors */
 	long iters;
 	double p50, least, p99;       /* microseconds */
 	double limit;                 /* microseconds; 0: not measured */
@@ -92,7 +110,9 @@ struct tt_perf {
 	tutti *job;
 	int rank, size;
 	bool crowded;                 /* fewer cores than ranks: nobody may poll */
-	bool has_wires;
+	bool has_limit;
+	const struct tt_perf_kernel *kernel; /* of local tests */
+	void *vectors[TT_PERF_VECTORS]; /* theirs, `most` bytes each */
 	size_t bytes;                 /* of this row */
 	size_t most;                  /* of any row */
 	int flight;                   /* operations under way at once */
@@ -127,6 +147,7 @@ static inline void tt_perf_mark(struct tt_perf_samples *s) /* an iteration has e
 
 /* perf_options.c */
 extern const struct tt_perf_test tt_perf_tests[];
+const char *tt_perf_type_name(tutti_type);
 int tt_perf_read_options(int argc, char **argv, struct tt_perf_options *); /* < 0: go on; else the exit status */
 size_t tt_perf_type_size(tutti_type);
 void tt_perf_write_size(char *text, size_t room, size_t bytes); /* "64 MiB" */
@@ -142,8 +163,20 @@ int tt_perf_be_target(struct tt_perf *);
 int tt_perf_end_target(struct tt_perf *);
 int tt_perf_finish(struct tt_perf *);
 
+/* perf_memory.c */
+const struct tt_perf_kernel *tt_perf_kernel_of(const char *test, int i); /* NULL: there are fewer */
+int tt_perf_reads(const struct tt_perf *); /* vectors of its kernel */
+int tt_perf_writes(const struct tt_perf *);
+int tt_perf_open_memory(struct tt_perf *);
+void tt_perf_close_memory(struct tt_perf *);
+int tt_perf_run_kernel(struct tt_perf *);
+int tt_perf_raw_stream(struct tt_perf *); /* from here on perf_stream.c */
+int tt_perf_stream_ways(const struct tt_perf *, struct tt_perf_way *);
+void tt_perf_word_stream(const struct tt_perf *, const struct tt_perf_way *, char *text, size_t room);
+
 /* perf_check.c: 0, or 1 and a sentence in tutti_why: something is wrong */
 void tt_perf_fill(struct tt_perf *);
+void tt_perf_clear(struct tt_perf *); /* the vectors of numbers: zeros */
 int tt_perf_check(struct tt_perf *);
 
 /* perf_limit.c, perf_limit_reduce.c */

@@ -98,36 +98,101 @@ static double expected_at(const struct tt_perf *p, size_t i)
 	return whole ? trunc(x) : x;
 }
 
-static int check_numbers(const struct tt_perf *p)
+static int check_vector(const struct tt_perf *p, tutti_type type, const uint8_t *at, const double *expected) /* [3]: the numbers repeat */
 {
-	size_t size = tt_perf_type_size(p->options.type);
-	double expected[3], slack = p->options.type == TUTTI_F16 || p->options.type == TUTTI_BF16 ? 0.02 : 1e-6;
+	size_t size = tt_perf_type_size(type);
+	double slack = type == TUTTI_F16 || type == TUTTI_BF16 ? 0.02 : 1e-6;
 
-	for (size_t i = 0; i < 3; i++) /* the numbers repeat */
-		expected[i] = expected_at(p, i);
-	for (size_t i = 0; i < p->bytes / size; i++) {
-		double x = read_number(p->options.type, p->local + i * size);
+	size_t count = p->bytes / size, period = 3 * size;
+
+	if (p->bytes > period && !memcmp(at, at + period, p->bytes - period))
+		count = 3; /* the others are like these */
+	for (size_t i = 0; i < count; i++) {
+		double x = read_number(type, at + i * size);
 		if (!(fabs(x - expected[i % 3]) <= slack * expected[i % 3]))
 			return tt_fail(1, "element %zu of %zu is wrong: %g and not %g", i, p->bytes / size, x, expected[i % 3]);
 	}
 	return 0;
 }
 
+static int check_numbers(const struct tt_perf *p)
+{
+	double expected[3];
+
+	for (size_t i = 0; i < 3; i++)
+		expected[i] = expected_at(p, i);
+	return check_vector(p, p->options.type, p->local, expected);
+}
+
+/* Kernels in memory: the vectors hold what ranks of their numbers would. STREAM has doubles. */
+
+static tutti_type type_in_memory(const struct tt_perf *p) { return p->order.limit ? TUTTI_F64 : p->options.type; }
+
+static double expected_in_memory(const struct tt_perf *p, size_t i)
+{
+	double x = number_at(p, i, 0);
+	tutti_rule rule = p->order.limit ? TUTTI_SUM : p->options.rule;
+	int reads = tt_perf_reads(p);
+
+	if (p->kernel->scaled)
+		return (p->order.limit ? 1 : 0.5) * x + 0.5 * number_at(p, i, 1);
+	for (int k = 1; k < reads; k++)
+		x = combine(rule, x, number_at(p, i, k));
+	if (rule == TUTTI_AVERAGE && !p->kernel->reads)
+		x /= reads;
+	return p->options.type == TUTTI_I32 || p->options.type == TUTTI_I64 ? trunc(x) : x;
+}
+
+static int check_memory(const struct tt_perf *p)
+{
+	double expected[3];
+	int err = 0;
+
+	for (size_t i = 0; i < 3; i++)
+		expected[i] = expected_in_memory(p, i);
+	for (int k = 0; k < tt_perf_writes(p) && !err; k++)
+		err = check_vector(p, type_in_memory(p), p->vectors[k + (p->kernel->in_place ? 0 : tt_perf_reads(p))], expected);
+	return err;
+}
+
+static void fill_numbers(const struct tt_perf *p, tutti_type type, uint8_t *at, int rank)
+{
+	size_t size = tt_perf_type_size(type), done = tt_min(3 * size, p->bytes);
+
+	for (size_t i = 0; i < done / size; i++)
+		write_number(type, at + i * size, number_at(p, i, rank));
+	for (; done < p->bytes; done *= 2)
+		memcpy(at + done, at, tt_min(done, p->bytes - done));
+}
+
 void tt_perf_fill(struct tt_perf *p)
 {
-	size_t size = tt_perf_type_size(p->options.type);
-
+	if (p->test->local) {
+		for (int k = 0; k <= p->options.inputs; k++)
+			fill_numbers(p, type_in_memory(p), p->vectors[k], k);
+		return;
+	}
 	fill_bytes(p->open, p->bytes, p->rank, OPEN);
-	if (!p->test->collective)
+	if (p->test->collective)
+		fill_numbers(p, p->options.type, p->local, p->rank);
+	else
 		fill_bytes(p->local, p->bytes, p->rank, LOCAL);
-	for (size_t i = 0; p->test->collective && i < p->bytes / size; i++)
-		write_number(p->options.type, p->local + i * size, number_at(p, i, p->rank));
+}
+
+void tt_perf_clear(struct tt_perf *p)
+{
+	for (int k = 0; p->test->local && k <= p->options.inputs; k++)
+		memset(p->vectors[k], 0, p->bytes);
+	if (!p->test->local)
+		memset(p->local, 0, p->bytes);
 }
 
 int tt_perf_check(struct tt_perf *p)
 {
 	bool gets = p->test->ours == tt_perf_get || p->test->ours == tt_perf_stream_gets;
 
+	if (p->test->local)
+		return check_memory(p);
 	if (p->test->collective)
 		return check_numbers(p);
 	if (p->rank > 1)

@@ -30,6 +30,8 @@ const char *tt_perf_transport(const struct tt_perf *p)
 {
 	static char room[64];
 
+	if (p->test->local)
+		return "memory";
 	if (p->options.transport)
 		return p->options.transport;
 	if (!*room) {
@@ -53,6 +55,10 @@ void tt_perf_explain(const struct tt_perf *p, const struct tt_perf_row *row)
 	FILE *to = p->options.json ? stderr : stdout; /* there are only objects in JSON's way */
 	char room[64];
 
+	if (p->test->local) {
+		fprintf(to, "  kernels: %s\n", tt_reduce_use(-1));
+		return;
+	}
 	fprintf(to, "  wire: %s; %d ranks, %d of them on this host, %s\n", tt_perf_transport(p), p->size, tutti_local_size(p->job),
 	        p->crowded ? "fewer cores than ranks: not pinned" : "each pinned to a core");
 	fprintf(to, "  waiting: TUTTI_SPIN=%s\n", setting(TT_SPIN, room, sizeof room));

@@ -101,7 +101,7 @@ int tt_perf_open_wires(struct tt_perf *p)
 	for (int k = 0; k < 2; k++)
 		if (listener[k] >= 0)
 			close(listener[k]);
-	p->has_wires = !err;
+	p->has_limit = !err;
 	return err;
 }
 
@@ -114,7 +114,7 @@ void tt_perf_close_wires(struct tt_perf *p)
 			close(p->wire[k].left);
 		p->wire[k] = (struct tt_perf_wire){ -1, -1 };
 	}
-	p->has_wires = false;
+	p->has_limit = false;
 }
 
 const struct tt_perf_wire *tt_perf_wire(const struct tt_perf *p) { return &p->wire[p->order.way.large]; }
@@ -202,7 +202,7 @@ static int add_ways(struct tt_perf_way *ways, int n, int room, size_t chunk, boo
 {
 	for (uint32_t large = 0; large < 2; large++)
 		for (uint32_t b = poll ? 0 : 1; b <= (block ? 1u : 0u) && n < room; b++)
-			ways[n++] = (struct tt_perf_way){ chunk, large, b };
+			ways[n++] = (struct tt_perf_way){ .chunk = chunk, .large = large, .block = b };
 	return n;
 }
 
@@ -213,8 +213,10 @@ int tt_perf_ways(const struct tt_perf *p, struct tt_perf_way *ways, int room)
 	size_t least = all ? 64 << 10 : 256 << 10, most = all ? 1 << 20 : 4 << 20;
 	int n = 0;
 
+	if (p->test->local)
+		return tt_perf_stream_ways(p, ways);
 	if (p->bytes <= TT_PERF_BY_RATE && !p->test->streams) {
-		ways[0] = (struct tt_perf_way){ TT_PERF_BY_RATE, 0, !poll };
+		ways[0] = (struct tt_perf_way){ .chunk = TT_PERF_BY_RATE, .block = !poll };
 		return 1;
 	}
 	for (size_t chunk = least; chunk <= most && (chunk == least || chunk < 2 * p->bytes); chunk *= 2)
@@ -238,6 +240,10 @@ void tt_perf_word_limit(const struct tt_perf *p, const struct tt_perf_way *way, 
 	const char *patience = p->test->collective ? (p->crowded ? "waiting" : "polling") : way->block ? "blocking" : "polling";
 	char chunk[32], detail[96] = "", tick[64] = "";
 
+	if (p->test->local) {
+		tt_perf_word_stream(p, way, text, room);
+		return;
+	}
 	tt_perf_write_size(chunk, sizeof chunk, way->chunk);
 	if (p->bytes > TT_PERF_BY_RATE || p->test->streams)
 		snprintf(detail, sizeof detail, ", chunks of %s, %s socket buffers", chunk, way->large ? "4 MiB" : "default");

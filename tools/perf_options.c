@@ -11,17 +11,21 @@
 
 const struct tt_perf_test tt_perf_tests[] = {
 	{ "pingpong", "half a round trip of a put that notifies, answered by another", 8, 4 * MIB, false, false, false,
-	  tt_perf_pingpong, tt_perf_raw_pingpong },
-	{ "put", "a put, until its bytes are in the target's memory", 8, 4 * MIB, true, false, false, tt_perf_put, tt_perf_raw_put },
-	{ "get", "a get, until its bytes are here", 8, 4 * MIB, true, false, false, tt_perf_get, tt_perf_raw_get },
+	  tt_perf_pingpong, tt_perf_raw_pingpong, false },
+	{ "put", "a put, until its bytes are in the target's memory", 8, 4 * MIB, true, false, false, tt_perf_put, tt_perf_raw_put, false },
+	{ "get", "a get, until its bytes are here", 8, 4 * MIB, true, false, false, tt_perf_get, tt_perf_raw_get, false },
 	{ "stream", "many puts under way at once (with --get: gets)", 64 * KIB, 64 * MIB, true, false, true,
-	  tt_perf_stream_puts, tt_perf_raw_stream_puts },
+	  tt_perf_stream_puts, tt_perf_raw_stream_puts, false },
 	{ "allreduce", "an all-reduce over all ranks, in place", 4 * KIB, 64 * MIB, false, true, false,
-	  tt_perf_allreduce, tt_perf_raw_allreduce },
+	  tt_perf_allreduce, tt_perf_raw_allreduce, false },
+	{ "reduce", "the kernels that combine vectors, beside STREAM's loops", 256 * MIB, 256 * MIB, false, true, false,
+	  tt_perf_run_kernel, tt_perf_raw_stream, true },
+	{ "copy", "ways to copy memory, beside STREAM's loops", 256 * MIB, 256 * MIB, false, true, false,
+	  tt_perf_run_kernel, tt_perf_raw_stream, true },
 	{ .name = NULL },
 };
 static const struct tt_perf_test gets = {
-	"stream", "", 64 * KIB, 64 * MIB, true, false, true, tt_perf_stream_gets, tt_perf_raw_stream_gets
+	"stream", "", 64 * KIB, 64 * MIB, true, false, true, tt_perf_stream_gets, tt_perf_raw_stream_gets, false
 };
 
 static const struct name {
@@ -40,6 +44,14 @@ size_t tt_perf_type_size(tutti_type type)
 		if (t->value == (int)type)
 			return t->size;
 	return 1;
+}
+
+const char *tt_perf_type_name(tutti_type type)
+{
+	for (const struct name *t = types; t->name; t++)
+		if (t->value == (int)type)
+			return t->name;
+	return "";
 }
 
 void tt_perf_write_size(char *text, size_t room, size_t bytes)
@@ -161,14 +173,16 @@ static int print_help(void)
 	       "Measures what Tutti does here, and beside it, in the same run, what bare sockets do: the limit.\n\n");
 	for (const struct tt_perf_test *t = tt_perf_tests; t->name; t++)
 		printf("  %-10s %s\n", t->name, t->sentence);
-	printf("\n  -n, --ranks N         start N ranks on this host; 2 by default. Under a launcher each process is one rank\n"
+	printf("\n  -n, --ranks N         start N ranks on this host; 2 by default (reduce, copy: 1). Under a launcher each process is one rank\n"
 	       "  -s, --size SIZE       bytes: 8, 4K, 64M, or a range 8..64M, doubled from row to row\n"
 	       "  -i, --iters N         how many iterations a row has ...\n"
 	       "  -T, --time SECONDS    ... or how long it takes, the limit included; 1 by default\n"
-	       "      --type TYPE       allreduce: f32 (by default), f64, f16, bf16, i32 or i64\n"
-	       "      --rule RULE       allreduce: sum (by default), average, product, max or min\n"
+	       "      --type TYPE       allreduce, reduce: f32 (by default; reduce: all), f64, f16, bf16, i32 or i64\n"
+	       "      --rule RULE       allreduce, reduce: sum (by default), average, product, max or min\n"
 	       "      --target HOW      put, get, stream: rank 1 meanwhile does wait (by default) in a call of Tutti's, or compute\n"
 	       "      --get             stream: gets\n"
+	       "      --kernel NAME     reduce, copy: one of them; by default all\n"
+	       "      --inputs N        reduce: how many vectors are combined where any number can be; 4 by default\n"
 	       "  -t, --transport NAME  which wire; by default what TUTTI_TRANSPORTS says\n"
 	       "  -e, --explain         say which wire and settings there are, and why\n"
 	       "  -j, --json            one object a line; see tutti-perf(1) for its members\n"
@@ -182,28 +196,35 @@ static int print_help(void)
 	return 0;
 }
 
-enum { LONG_TYPE = 256, LONG_RULE, LONG_TARGET, LONG_GET, LONG_PEER };
+enum { LONG_TYPE = 256, LONG_RULE, LONG_TARGET, LONG_GET, LONG_PEER, LONG_KERNEL, LONG_INPUTS };
 static const struct option known[] = {
 	{ "ranks", required_argument, NULL, 'n' }, { "size", required_argument, NULL, 's' }, { "iters", required_argument, NULL, 'i' },
 	{ "time", required_argument, NULL, 'T' }, { "type", required_argument, NULL, LONG_TYPE },
 	{ "rule", required_argument, NULL, LONG_RULE }, { "target", required_argument, NULL, LONG_TARGET },
-	{ "get", no_argument, NULL, LONG_GET },
+	{ "get", no_argument, NULL, LONG_GET }, { "kernel", required_argument, NULL, LONG_KERNEL }, { "inputs", required_argument, NULL, LONG_INPUTS },
 	{ "transport", required_argument, NULL, 't' }, { "explain", no_argument, NULL, 'e' }, { "json", no_argument, NULL, 'j' },
 	{ "plot", required_argument, NULL, 'p' }, { "peer", required_argument, NULL, LONG_PEER }, { "help", no_argument, NULL, 'h' }, { 0 },
 };
 
 struct seen { /* on the command line: what makes sense only with some tests */
-	bool type, target, get, iters, seconds;
+	bool type, rule, target, get, iters, seconds, inputs;
+	const char *kernel;
 };
 
 static int take_option(struct tt_perf_options *o, struct seen *seen, int c, char **argv)
 {
 	const struct name *n;
-	long ranks = 0;
+	long ranks = 0, inputs = 0;
 	int err = 0;
 
 	switch (c) {
-	case 'n': err = take_whole("-n", optarg, 2, TT_PERF_RANKS, &ranks); o->ranks = (int)ranks; break;
+	case 'n': err = take_whole("-n", optarg, 1, TT_PERF_RANKS, &ranks); o->ranks = (int)ranks; break;
+	case LONG_KERNEL: seen->kernel = optarg; break;
+	case LONG_INPUTS:
+		err = take_whole("--inputs", optarg, 2, TT_PERF_VECTORS - 1, &inputs);
+		o->inputs = (int)inputs;
+		seen->inputs = true;
+		break;
 	case 's': err = take_sizes(o, optarg); break;
 	case 'i': err = take_whole("--iters", optarg, 1, 1000000000, &o->iters); seen->iters = true; break;
 	case 'T': err = take_number("--time", optarg, 0.001, 3600, &o->seconds); seen->seconds = true; break;
@@ -219,7 +240,7 @@ static int take_option(struct tt_perf_options *o, struct seen *seen, int c, char
 			return TT_TOOL_REFUSED;
 		o->rule = (tutti_rule)n->value;
 		o->rule_name = n->name;
-		seen->type = true;
+		seen->rule = true;
 		break;
 	case LONG_TARGET:
 		if (!(n = take_word("--target", optarg, targets)))
@@ -238,14 +259,57 @@ static int take_option(struct tt_perf_options *o, struct seen *seen, int c, char
 	return err;
 }
 
+static int take_kernel(struct tt_perf_options *o, const char *word)
+{
+	const struct tt_perf_kernel *k;
+	char all[200] = "";
+
+	for (int i = 0; (k = tt_perf_kernel_of(o->test->name, i)); i++) {
+		if (!strcmp(k->name, word)) {
+			o->kernel = k;
+			return 0;
+		}
+		snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", k->name);
+	}
+	return tt_tool_refuse("perf", "--kernel %s: there is none of that name in %s; there is %s", word, o->test->name, all);
+}
+
+/* Of kernels in memory. STREAM goes by lines of 64 bytes, and so the sizes must. */
+static int check_local(struct tt_perf_options *o, const struct seen *seen, bool copies)
+{
+	int err = seen->kernel ? take_kernel(o, seen->kernel) : 0;
+
+	if (err)
+		return err;
+	if (o->first % 64 || o->last % 64)
+		return tt_tool_refuse("perf", "--size: %zu bytes are not a whole number of lines of 64", o->first % 64 ? o->first : o->last);
+	if (o->kernel && o->kernel->scaled && (o->type == TUTTI_I32 || o->type == TUTTI_I64))
+		return tt_tool_refuse("perf", "--type %s: %s computes with factors, and is for f32, f64, f16 and bf16", o->type_name, o->kernel->name);
+	if (o->plot || o->transport)
+		return tt_tool_refuse("perf", "%s is not for %s", o->plot ? "--plot" : "--transport", o->test->name);
+	o->any_type = !seen->type && !copies;
+	if (copies)
+		o->type_name = "byte";
+	return 0;
+}
+
 /* What each option alone cannot know. */
 static int check_together(struct tt_perf_options *o, const struct seen *seen)
 {
 	const struct tt_perf_test *t = o->test;
 	size_t element = tt_perf_type_size(o->type);
 
-	if (seen->type && !t->collective)
-		return tt_tool_refuse("perf", "--type and --rule are for allreduce: %s moves bytes", t->name);
+	bool copies = !strcmp(t->name, "copy");
+	int err;
+
+	if ((seen->type || seen->rule) && (!t->collective || copies))
+		return tt_tool_refuse("perf", "--type and --rule are for allreduce and reduce: %s moves bytes", t->name);
+	if ((seen->kernel || seen->inputs) && !t->local)
+		return tt_tool_refuse("perf", "--kernel and --inputs are for reduce and copy, which have kernels");
+	if (o->ranks == 1 && !t->local)
+		return tt_tool_refuse("perf", "-n 1: it is a whole number from 2 to %d", TT_PERF_RANKS);
+	if (t->local && (err = check_local(o, seen, copies)))
+		return err;
 	if (seen->target && !t->one_sided)
 		return tt_tool_refuse("perf", "--target is for put, get and stream: in %s all ranks take part", t->name);
 	if (seen->get && !t->streams)
@@ -274,7 +338,7 @@ int tt_perf_read_options(int argc, char **argv, struct tt_perf_options *o)
 	struct seen seen = { 0 };
 	int c, err;
 
-	*o = (struct tt_perf_options){ .seconds = 1, .type_name = "f32", .rule_name = "sum" };
+	*o = (struct tt_perf_options){ .seconds = 1, .type_name = "f32", .rule_name = "sum", .inputs = 4 };
 	while ((c = getopt_long(argc, argv, ":n:s:i:T:t:ejp:h", known, NULL)) != -1) {
 		if (c == 'h')
 			return print_help();
@@ -282,7 +346,7 @@ int tt_perf_read_options(int argc, char **argv, struct tt_perf_options *o)
 			return err;
 	}
 	if (optind >= argc)
-		return tt_tool_refuse("perf", "a test is missing: pingpong, put, get, stream or allreduce; see `tutti perf --help`");
+		return tt_tool_refuse("perf", "a test is missing: pingpong, put, get, stream, allreduce, reduce or copy; see `tutti perf --help`");
 	if ((err = take_test(o, argv[optind])))
 		return err;
 	if (optind + 1 < argc)

@@ -25,8 +25,10 @@ void tt_perf_print_head(const struct tt_perf *p)
 
 	if (o->json)
 		return;
-	printf("tutti perf %s, %d ranks", o->name, p->size);
-	if (p->test->collective)
+	printf("tutti perf %s, %d rank%s", o->name, p->size, p->size == 1 ? "" : "s");
+	if (p->test->local)
+		printf("; GB/s of all that is read and written");
+	else if (p->test->collective)
 		printf(", %s of %s", o->rule_name, o->type_name);
 	if (p->test->one_sided)
 		printf(", rank 1 %s", o->compute ? "computes" : "waits in a call");
@@ -34,7 +36,7 @@ void tt_perf_print_head(const struct tt_perf *p)
 	fflush(stdout); /* the first row may take long */
 }
 
-static void print_line(const struct tt_perf_row *row)
+static void print_line(const struct tt_perf *p, const struct tt_perf_row *row)
 {
 	char size[32], p50[32], least[32], p99[32], limit[32] = "-", shown[32] = "-";
 
@@ -44,14 +46,17 @@ static void print_line(const struct tt_perf_row *row)
 	write_time(p99, sizeof p99, row->p99);
 	if (row->limit > 0) {
 		if (row->by_rate)
-			snprintf(limit, sizeof limit, "%.2f GB/s", rate(row->bytes, row->limit));
+			snprintf(limit, sizeof limit, "%.2f GB/s", rate(row->moved, row->limit));
 		else
 			write_time(limit, sizeof limit, row->limit);
 		snprintf(shown, sizeof shown, "%.2f", ratio(row));
 	}
-	printf("%10s  %8ld  %9s  %9s  %9s  %7.*f  %10s  %6s\n", size, row->iters, p50, least, p99, rate(row->bytes, row->p50) < 0.1 ? 4 : 2,
-	       rate(row->bytes, row->p50), limit, shown);
-	printf("%10s  limit: %s\n", "", row->words);
+	printf("%10s  %8ld  %9s  %9s  %9s  %7.*f  %10s  %6s\n", size, row->iters, p50, least, p99, rate(row->moved, row->p50) < 0.1 ? 4 : 2,
+	       rate(row->moved, row->p50), limit, shown);
+	printf("%10s  ", "");
+	if (p->test->local)
+		printf("%s of %s; ", p->options.name, p->options.type_name);
+	printf("limit: %s\n", row->words);
 }
 
 static void print_json(const struct tt_perf *p, const struct tt_perf_row *row)
@@ -61,9 +66,9 @@ static void print_json(const struct tt_perf *p, const struct tt_perf_row *row)
 	printf("{\"test\": \"%s\", \"transport\": \"%s\", \"ranks\": %d, \"bytes\": %zu, \"type\": \"%s\", \"iters\": %ld, ",
 	       p->options.name, tt_perf_transport(p), p->size, row->bytes, p->test->collective ? p->options.type_name : "byte", row->iters);
 	printf("\"p50_us\": %.3f, \"min_us\": %.3f, \"p99_us\": %.3f, \"gb_per_s\": %.6g, ", row->p50, row->least, row->p99,
-	       rate(row->bytes, row->p50));
+	       rate(row->moved, row->p50));
 	if (row->limit > 0)
-		printf("\"%s\": %.6g, \"limit\": \"%s\", \"ratio\": %.4f}\n", key, row->by_rate ? rate(row->bytes, row->limit) : row->limit,
+		printf("\"%s\": %.6g, \"limit\": \"%s\", \"ratio\": %.4f}\n", key, row->by_rate ? rate(row->moved, row->limit) : row->limit,
 		       row->words, ratio(row));
 	else
 		printf("\"%s\": null, \"limit\": \"%s\", \"ratio\": null}\n", key, row->words);
@@ -74,7 +79,7 @@ void tt_perf_print_row(const struct tt_perf *p, const struct tt_perf_row *row)
 	if (p->options.json)
 		print_json(p, row);
 	else
-		print_line(row);
+		print_line(p, row);
 	if (p->options.explain)
 		tt_perf_explain(p, row);
 	fflush(stdout);

@@ -113,7 +113,7 @@ static void put_plot(FILE *to, const struct tt_perf *p, const struct point *ours
 	        "set ylabel 'median time, microseconds'\nset title 'tutti perf %s, %s, %d ranks' noenhanced\n",
 	        o->name, tt_perf_transport(p), p->size);
 	fprintf(to, "plot '-' with linespoints title 'Tutti'");
-	if (p->has_wires)
+	if (p->has_limit)
 		fprintf(to, ", '-' with linespoints title 'limit: bare sockets'");
 	if (peers > 0) {
 		fprintf(to, ", '-' with linespoints title ");
@@ -121,7 +121,7 @@ static void put_plot(FILE *to, const struct tt_perf *p, const struct point *ours
 	}
 	fprintf(to, "\n");
 	put_points(to, ours, count);
-	if (p->has_wires)
+	if (p->has_limit)
 		put_points(to, limit, count);
 	if (peers > 0)
 		put_points(to, peer, peers);
