@@ -174,6 +174,8 @@ uint64_t tt_boot_job_id(const struct tt_boot *b)
 
 /* ---- the rendezvous ---- */
 
+static uint64_t host_bits(uint64_t h) { return h >> (64 - TT_HOST_BITS) ? h >> (64 - TT_HOST_BITS) : 1; }
+
 static uint64_t host_id(const struct tt_job *job)
 {
 	char text[64] = "";
@@ -184,7 +186,7 @@ static uint64_t host_id(const struct tt_job *job)
 	ssize_t n = read(fd, text, sizeof text - 1);
 	close(fd);
 	text[n > 0 ? n : 0] = 0;
-	return hash(0xcbf29ce484222325u, text);
+	return host_bits(hash(0xcbf29ce484222325u, text));
 }
 
 static uint64_t host_of_address(const char *addr)
@@ -196,7 +198,7 @@ static uint64_t host_of_address(const char *addr)
 	colon = strrchr(host, ':');
 	if (colon)
 		*colon = 0;
-	return hash(0xcbf29ce484222325u, host);
+	return host_bits(hash(0xcbf29ce484222325u, host));
 }
 
 /* The background thread may have all the others' cards before this rank's own is in. */
@@ -382,6 +384,7 @@ int tt_boot_meet(struct tt_job *job, const struct tt_boot *b)
 	if (job->engine.count)
 		me->addr = tt_text_keep(job, job->engine.nets[0]->addr);
 	me->host = host_id(job);
+	me->cpus = b->nodes ? 0 : tt_place_print(job);
 	job->carded++;
 	job->node_list = b->nodes != NULL;
 	for (int i = 0; b->nodes && i < job->size; i++)

@@ -53,7 +53,7 @@ void tt_card_put(struct tt_pack *p, const struct tt_member *m)
 {
 	bool out = m->job->joined && m->state >= TT_LEFT; /* for those who come late */
 
-	tt_put64(p, m->host ? m->host : 1);
+	tt_put64(p, (m->host ? m->host : 1) | (uint64_t)m->cpus << TT_HOST_BITS);
 	tt_put32(p, out ? 0 : m->epoch);
 	tt_put_text(p, out ? "" : m->addr);
 }
@@ -67,7 +67,7 @@ static void card_of_the_gone(struct tt_member *m)
 void tt_card_take(struct tt_pack *p, struct tt_member *m)
 {
 	struct tt_job *job = m->job;
-	uint64_t host = tt_get64(p);
+	uint64_t word = tt_get64(p), host = word & ((1ull << TT_HOST_BITS) - 1);
 	uint32_t epoch = tt_get32(p);
 	char addr[96];
 
@@ -81,6 +81,7 @@ void tt_card_take(struct tt_pack *p, struct tt_member *m)
 		card_of_the_gone(m);
 	job->carded += !m->host;
 	m->host = host;
+	m->cpus = (uint32_t)(word >> TT_HOST_BITS);
 	if (!*m->addr) /* rank 0 was reached where it was said to be: that address stays */
 		m->addr = tt_text_keep(job, addr);
 	job->engine.news = true;

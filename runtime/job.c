@@ -1,6 +1,5 @@
 /* job.c - joining and leaving a job */
 #include "runtime.h"
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -258,7 +257,6 @@ static int open_nets(struct tt_job *job, const struct tt_boot *boot)
 static int choose_spinning(struct tt_job *job)
 {
 	const char *s = tt_setting(&job->settings, TT_SPIN);
-	cpu_set_t cores;
 
 	if (!strcmp(s, "yes") || !strcmp(s, "no")) {
 		job->engine.spin = *s == 'y';
@@ -266,8 +264,8 @@ static int choose_spinning(struct tt_job *job)
 	}
 	if (strcmp(s, "auto"))
 		return tt_fail(-EINVAL, "%s=%s is none of auto, yes and no", tt_setting_name(&job->settings, TT_SPIN), s);
-	if (!tt_world && job->size > 1 && !sched_getaffinity(0, sizeof cores, &cores))
-		job->engine.spin = CPU_COUNT(&cores) >= job->local_size;
+	if (job->size > 1)
+		job->engine.spin = tt_cpus_count(&job->place.allowed) >= job->place.ranks;
 	return 0;
 }
 
@@ -280,19 +278,30 @@ static int take_local(const struct tt_job *job, enum tt_setting own, enum tt_set
 	return err;
 }
 
-/* A launcher knows best; else those of the same boot id, or of the same host in a node list, are on one host. */
+/* A launcher knows best; else those of the same boot id, or of the same host in a node list, are on one host. Where it has
+ * given each rank processors of its own, a rank shares its processors only with those that were given the same. */
 static int count_local(struct tt_job *job)
 {
 	const struct tt_member *me = &job->members[job->rank];
+	struct tt_place *p = &job->place;
 	int err;
 
 	for (int i = 0; i < job->size; i++)
 		if (job->members[i].host == me->host) {
 			job->local_rank += i < job->rank;
 			job->local_size++;
+			p->rank += i < job->rank && job->members[i].cpus == me->cpus;
+			p->ranks += job->members[i].cpus == me->cpus;
 		}
+	bool alike = p->ranks == job->local_size;
 	err = take_local(job, TT_LOCAL_SIZE, TT_TORCH_LOCAL_SIZE, 1, job->size, &job->local_size);
-	return err ? err : take_local(job, TT_LOCAL_RANK, TT_TORCH_LOCAL_RANK, 0, job->size - 1, &job->local_rank);
+	if (!err)
+		err = take_local(job, TT_LOCAL_RANK, TT_TORCH_LOCAL_RANK, 0, job->size - 1, &job->local_rank);
+	if (alike && job->local_rank < job->local_size) {
+		p->rank = job->local_rank;
+		p->ranks = job->local_size;
+	}
+	return err;
 }
 
 static int set_up(struct tt_job *job, const struct tt_boot *boot)
@@ -300,12 +309,14 @@ static int set_up(struct tt_job *job, const struct tt_boot *boot)
 	int err;
 
 	job->id = tt_boot_job_id(boot);
-	if ((err = mark_parent(job)) || (err = make_members(job, boot)) || (err = make_group(job)) || (err = open_nets(job, boot)) || (err = tt_engine_open(job)) ||
+	if ((err = tt_place_begin(job)) || (err = mark_parent(job)) || (err = make_members(job, boot)) || (err = make_group(job)) || (err = open_nets(job, boot)) || (err = tt_engine_open(job)) ||
 	    (err = tt_stats_open(job)) || (err = tt_boot_meet(job, boot)))
 		return err;
 	tt_enter(job);
 	if (!(err = count_local(job)))
 		err = choose_spinning(job);
+	if (!err)
+		err = tt_place_open(job);
 	if (!err)
 		err = tt_late_settle(job);
 	job->joined = !err;
@@ -484,6 +495,7 @@ static void leave_job(struct tt_job *job)
 	for (int i = 0; job->members && i < job->size; i++)
 		tt_member_free(&job->members[i]);
 	tt_scratch_free(&job->scratch);
+	tt_place_close(job);
 	free(job->members);
 	free(job->newcomer);
 	tt_text_free(job);

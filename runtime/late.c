@@ -38,6 +38,7 @@ void tt_late_take_number(struct tt_job *job, int rank)
 	memset(&job->members[job->rank], 0, sizeof me);
 	tt_late_grow(job, rank + 1);
 	to->host = me.host;
+	to->cpus = me.cpus;
 	to->addr = me.addr;
 	to->epoch = me.epoch;
 	job->rank = rank;

@@ -267,7 +267,6 @@ int tutti_alloc(tutti *at, size_t bytes, int gpu, void **memory)
 {
 	void *p;
 
-	(void)at; /* later wires keep arenas in its job */
 	if (gpu != -1)
 		return tt_fail(-ENODEV, "memory on GPU %d was asked for, and this build has no GPU support: use -1 for host memory", gpu);
 	if (bytes > PTRDIFF_MAX - 4096)
@@ -276,6 +275,7 @@ int tutti_alloc(tutti *at, size_t bytes, int gpu, void **memory)
 	p = aligned_alloc(4096, bytes);
 	if (!p)
 		return tt_fail(-ENOMEM, "no memory for %zu bytes", bytes);
+	tt_place_memory(at->job, p, bytes);
 	memset(p, 0, bytes);
 	*memory = p;
 	return 0;

@@ -65,6 +65,9 @@ int tutti_rank(const tutti *);        /* 0 .. size - 1, in this group */
 int tutti_size(const tutti *);
 int tutti_local_rank(const tutti *);  /* among the ranks of this host */
 int tutti_local_size(const tutti *);
+int tutti_pin(tutti *, int i);        /* pins the calling thread: to the i-th of the cores that are this rank's (again from the first after
+                                       * the last), or with i -1 to all of them. Which these are, TUTTI_PIN says; under none, or where
+                                       * there are more ranks than cores, nothing is pinned. -EINVAL and others if the kernel refuses */
 int tutti_alloc(tutti *, size_t bytes, int gpu, void **memory); /* page-aligned, zeroed, for every wire to use without a copy; gpu -1: host memory */
 void tutti_free(tutti *, void *memory);
 

@@ -81,7 +81,7 @@ part_tsan() {
 
 part_valgrind() {
 	command -v valgrind > /dev/null || { echo "SKIPPED: no valgrind here (apt install valgrind)"; return 77; }
-	for program in unit_base unit_reduce unit_runtime; do
+	for program in unit_base unit_place unit_reduce unit_runtime; do
 		needs "tests/$program" || return 1
 		valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite,indirect --fair-sched=yes \
 			"./tests/$program" || return 1

@@ -4,8 +4,8 @@
  * batch after batch, ours and the limit in turn, so that both see the same machine. Rank 0's clock counts.
  */
 #include "perf.h"
+#include "runtime.h"
 #include <math.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -400,21 +400,17 @@ static int conduct(struct tt_perf *p)
 
 /* The rank. */
 
-/* Each on a core of its own where there are enough: after joining, which looks at how many cores there are. */
-static void pin(struct tt_perf *p)
+/* Each on a core of its own where there are enough, or as TUTTI_PIN says. */
+static int pin(struct tt_perf *p)
 {
-	int local = tutti_local_rank(p->job), seen = 0;
-	cpu_set_t allowed, mine;
+	struct tt_job *job = p->job->job;
+	int err;
 
-	if (sched_getaffinity(0, sizeof allowed, &allowed))
-		return;
-	p->crowded = CPU_COUNT(&allowed) < tutti_local_size(p->job);
-	CPU_ZERO(&mine);
-	for (int c = 0; c < CPU_SETSIZE && !p->crowded; c++)
-		if (CPU_ISSET(c, &allowed) && seen++ == local)
-			CPU_SET(c, &mine);
-	if (CPU_COUNT(&mine))
-		sched_setaffinity(0, sizeof mine, &mine);
+	p->crowded = tt_cpus_count(&job->place.allowed) < job->place.ranks;
+	tt_enter(job);
+	err = tt_place_thread(job, TT_PIN_COMPACT, 0);
+	tt_exit(job);
+	return err;
 }
 
 static int open_buffers(struct tt_perf *p)
@@ -467,7 +463,8 @@ static int run_rank(struct tt_perf *p)
 {
 	int err, status;
 
-	pin(p);
+	if ((err = pin(p)))
+		return err;
 	if (p->options.plot && (err = check_plot(p)))
 		return err;
 	if ((err = open_buffers(p)))

@@ -60,7 +60,7 @@ void tt_perf_explain(const struct tt_perf *p, const struct tt_perf_row *row)
 		return;
 	}
 	fprintf(to, "  wire: %s; %d ranks, %d of them on this host, %s\n", tt_perf_transport(p), p->size, tutti_local_size(p->job),
-	        p->crowded ? "fewer cores than ranks: not pinned" : "each pinned to a core");
+	        p->job->job->place.share.cores ? "each pinned to a core" : p->crowded ? "fewer cores than ranks: not pinned" : "not pinned");
 	fprintf(to, "  waiting: TUTTI_SPIN=%s\n", setting(TT_SPIN, room, sizeof room));
 	explain_algorithm(p, row, to);
 }

@@ -7,11 +7,10 @@
  * left to write, text for it from the ranks. So a reader that stalls stalls the ranks, and never the signals.
  */
 #include "run.h"
-#include "tutti.h"
+#include "runtime.h"
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -568,9 +567,11 @@ static int run_ranks(const struct options *options, const struct rlimit *files)
 
 static int cores(void)
 {
-	cpu_set_t allowed;
-	long n = sched_getaffinity(0, sizeof allowed, &allowed) ? sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&allowed);
+	struct tt_cpus allowed;
+	long n = tt_cpus_allowed(&allowed);
 
+	if (!n)
+		n = sysconf(_SC_NPROCESSORS_ONLN);
 	return n < 1 ? 1 : n > RANKS_MAX ? RANKS_MAX : (int)n;
 }
 

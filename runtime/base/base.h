@@ -108,6 +108,7 @@ uint64_t tt_calendar(void);          /* nanoseconds since 1970, as this host's c
 void tt_entropy(void *, size_t);     /* unpredictable bytes */
 int tt_spawn(void (*fn)(void *), void *arg, struct tt_task **);
 void tt_join(struct tt_task *);
+int tt_task_bind(struct tt_task *, const void *cpus, size_t bytes); /* to processors, as sched_setaffinity takes them; NULL: the calling thread. 0 or -errno */
 void tt_park(struct tt_parking *, uint64_t deadline); /* returns after a wake (consumed), or at the deadline, or for no reason */
 void tt_wake(struct tt_parking *);   /* sticky: a wake before the park is not lost */
 

@@ -153,6 +153,11 @@ void tt_join(struct tt_task *t)
 	free(t);
 }
 
+int tt_task_bind(struct tt_task *t, const void *cpus, size_t bytes)
+{
+	return tt_world ? 0 : -pthread_setaffinity_np(t ? t->thread : pthread_self(), bytes, cpus);
+}
+
 static struct timespec time_until(uint64_t deadline)
 {
 	uint64_t now = tt_now(), left = deadline > now ? deadline - now : 0;

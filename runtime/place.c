@@ -1,0 +1,207 @@
+/* place.c - pins the job's threads, and keeps its memory near them.
+ *
+ * `auto`, the default, must do no harm to programs of which nothing is known. So nothing is pinned to a core, and the
+ * caller's threads are left alone: another job on this host would count from the same first core on, and the threads of a
+ * pinned caller (OpenMP's, a data loader's) inherit its one core. Only the background thread is kept on the NUMA node on
+ * which the rank joined, since it moves bytes of memory that is there; any core of that will do. Where there is one node,
+ * or a launcher has given the rank less than one, nothing is done at all: one small file is read to know that. */
+#include "runtime.h"
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { NODES = 1024, PREFERRED = 1 /* MPOL_PREFERRED: elsewhere rather than not at all */, BIND_FROM = 65536 };
+
+int tt_place_begin(struct tt_job *job)
+{
+	struct tt_place *p = &job->place;
+	struct tt_cpus there;
+	int err = tt_pin_read(&job->settings, &p->rule);
+
+	p->memory_node = -1;
+	if (err || tt_world || !tt_cpus_allowed(&p->allowed))
+		return err;
+	there = p->allowed;
+	if (p->rule.pin == TT_PIN_LIST && !tt_topology_kernel("/sys", &p->pus, &p->n))
+		for (int i = 0; i < p->n; i++)
+			tt_cpus_add(&there, p->pus[i].cpu);
+	return tt_pin_check(&job->settings, &p->rule, &p->allowed, &there);
+}
+
+void tt_place_close(struct tt_job *job) { free(job->place.pus); }
+
+uint32_t tt_place_print(const struct tt_job *job)
+{
+	uint64_t h = 0;
+
+	for (size_t i = 0; i < TT_COUNT(job->place.allowed.word); i++)
+		if (job->place.allowed.word[i])
+			h = (h ^ job->place.allowed.word[i] ^ i) * 0x9e3779b97f4a7c15u, h ^= h >> 29;
+	return h ? (uint32_t)(h >> 40 | 1) : 0;
+}
+
+/* Where the kernel tells nothing (or of another machine, as some containers do), each processor is a core. */
+static int assume_plain(struct tt_place *p)
+{
+	free(p->pus);
+	p->n = 0;
+	p->pus = calloc((size_t)tt_cpus_count(&p->allowed) + 1, sizeof *p->pus);
+	if (!p->pus)
+		return tt_fail(-ENOMEM, "no memory for a list of processors");
+	for (int cpu = 0; cpu < TT_CPUS; cpu++)
+		if (tt_cpus_has(&p->allowed, cpu))
+			p->pus[p->n++] = (struct tt_pu){ .cpu = cpu, .core = cpu, .node = -1 };
+	return 0;
+}
+
+static bool knows_allowed(const struct tt_place *p)
+{
+	struct tt_cpus there = { { 0 } };
+
+	for (int i = 0; i < p->n; i++)
+		tt_cpus_add(&there, p->pus[i].cpu);
+	return tt_cpus_within(&p->allowed, &there);
+}
+
+static int share_out(struct tt_place *p, const struct tt_rule *rule)
+{
+	int err = 0;
+
+	if (!p->pus)
+		tt_topology_kernel("/sys", &p->pus, &p->n);
+	if (!knows_allowed(p))
+		err = assume_plain(p);
+	if (!err)
+		tt_share_out(p->pus, p->n, rule, &p->allowed, p->rank, p->ranks, &p->share);
+	return err;
+}
+
+static bool has_nodes(const struct tt_place *p)
+{
+	for (int i = 1; i < p->n; i++)
+		if (p->pus[i].node != p->pus[0].node)
+			return true;
+	return false;
+}
+
+static int bind_task(struct tt_task *task, const struct tt_cpus *cpus, const char *whose)
+{
+	char room[80];
+	int err = tt_task_bind(task, cpus, sizeof *cpus);
+
+	tt_cpus_text(cpus, room, sizeof room);
+	if (err)
+		return tt_fail(err, "cannot pin %s to CPU %s: %s; TUTTI_PIN=none does without", whose, room, strerror(-err));
+	tt_log(TT_DEBUG, "pinned %s to CPU %s", whose, room);
+	return 0;
+}
+
+static int read_node(int node, struct tt_cpus *out)
+{
+	char path[64], text[4096];
+	ssize_t n;
+	int fd;
+
+	snprintf(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", node);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+	if (fd >= 0)
+		close(fd);
+	text[n > 0 ? n : 0] = 0;
+	return tt_cpus_parse(out, text) ? 0 : -ENOENT;
+}
+
+static int keep_on_node(struct tt_job *job)
+{
+	struct tt_cpus node;
+	unsigned cpu, number;
+
+	if (job->size == 1 || getcpu(&cpu, &number) || read_node((int)number, &node) || tt_cpus_within(&job->place.allowed, &node))
+		return 0;
+	tt_cpus_keep(&node, &job->place.allowed);
+	return tt_cpus_count(&node) ? bind_task(job->engine.background, &node, "the background thread") : 0;
+}
+
+static int pin_by_rule(struct tt_job *job)
+{
+	struct tt_place *p = &job->place;
+	int err = share_out(p, &p->rule);
+
+	if (err)
+		return err;
+	if (!p->share.cores && p->rule.pin != TT_PIN_LIST) {
+		if (p->rank == 0)
+			tt_log(TT_WARN, "%s=%s pins nothing: %d ranks share fewer cores", tt_setting_name(&job->settings, TT_PIN),
+			       tt_setting(&job->settings, TT_PIN), p->ranks);
+		return 0;
+	}
+	if (has_nodes(p))
+		p->memory_node = p->share.node;
+	return bind_task(job->engine.background, &p->share.background, "the background thread");
+}
+
+int tt_place_open(struct tt_job *job)
+{
+	struct tt_place *p = &job->place;
+	const char *caller = tt_setting(&job->settings, TT_PIN_CALLER);
+	int err = 0;
+
+	if (strcmp(caller, "yes") && strcmp(caller, "no"))
+		return tt_fail(-EINVAL, "%s=%s is neither yes nor no", tt_setting_name(&job->settings, TT_PIN_CALLER), caller);
+	if (tt_world || p->rule.pin == TT_PIN_NONE || !tt_cpus_count(&p->allowed))
+		return 0;
+	err = p->rule.pin == TT_PIN_AUTO ? keep_on_node(job) : pin_by_rule(job);
+	return !err && *caller == 'y' ? tt_place_thread(job, TT_PIN_AUTO, -1) : err;
+}
+
+/* Under auto only who asks is pinned: to its part of all cores, and then the background thread comes to the same node. */
+int tt_place_thread(struct tt_job *job, enum tt_pin if_auto, int i)
+{
+	struct tt_place *p = &job->place;
+	struct tt_rule rule = p->rule;
+	struct tt_cpus core;
+	int err;
+
+	if (tt_world || rule.pin == TT_PIN_NONE || !tt_cpus_count(&p->allowed))
+		return 0;
+	if (rule.pin == TT_PIN_AUTO)
+		rule.pin = if_auto;
+	if ((err = share_out(p, &rule)) || (!p->share.cores && rule.pin != TT_PIN_LIST))
+		return err;
+	if (rule.pin == TT_PIN_AUTO && has_nodes(p))
+		err = bind_task(job->engine.background, &p->share.background, "the background thread");
+	if (err || i < 0)
+		return err ? err : bind_task(NULL, &p->share.cpus, "this thread");
+	return tt_share_core(p->pus, p->n, &p->share, i, &core) ? bind_task(NULL, &core, "this thread") : 0;
+}
+
+int tutti_pin(tutti *group, int i)
+{
+	struct tt_job *job = group->job;
+	int err = tt_is_mine(job);
+
+	if (err)
+		return err;
+	tt_enter(job);
+	err = tt_place_thread(job, TT_PIN_AUTO, i);
+	tt_exit(job);
+	return err;
+}
+
+/* For the pages that nobody has touched yet. It is a wish: where it is not granted (some containers forbid it) they come
+ * from where they are first touched, as ever. */
+void tt_place_memory(const struct tt_job *job, void *at, size_t bytes)
+{
+	const struct tt_place *p = &job->place;
+	unsigned long nodes[NODES / (8 * sizeof(long))] = { 0 };
+
+	if (p->memory_node < 0 || p->memory_node >= NODES || bytes < BIND_FROM)
+		return;
+	nodes[(size_t)p->memory_node / (8 * sizeof(long))] |= 1ul << (size_t)p->memory_node % (8 * sizeof(long));
+	if (syscall(SYS_mbind, at, bytes, PREFERRED, nodes, NODES, 0))
+		tt_log(TT_DEBUG, "%zu bytes are not bound to NUMA node %d: %s", bytes, p->memory_node, strerror(errno));
+}
