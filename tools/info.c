@@ -1,6 +1,5 @@
 /* tutti info - what was built in, which transports work here, and every setting with its value and where it came from */
-#include "runtime.h"
-#include "tools.h"
+#include "topology.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +18,11 @@ static const struct part {
 	{ "libconfig", true, NULL },
 #else
 	{ "libconfig", false, "a config file (TUTTI_CONFIG) is refused" },
+#endif
+#ifdef HAVE_HWLOC
+	{ "hwloc", true, NULL },
+#else
+	{ "hwloc", false, "--topology shows no caches and no devices" },
 #endif
 };
 
@@ -82,7 +86,7 @@ static size_t character_length(const char *text)
 /* For a table. */
 
 /* What a terminal would take for a command, and what is no text, becomes a '?'. */
-static void print_plain(const char *text, int width)
+void tt_tool_print_plain(const char *text, int width)
 {
 	for (; *text; width--) {
 		size_t n = character_length(text);
@@ -134,7 +138,7 @@ static void print_settings(const struct tt_settings *all)
 	printf("\n%-*s  %-*s  %-11s  %s\n", name_width + 2, "settings", value_width, "value", "from", "meaning");
 	for (int s = 0; s < TT_SETTINGS; s++) {
 		printf("  %-*s  ", name_width, tt_setting_info[s].variable);
-		print_plain(shown_value(all, s, room, sizeof room), value_width);
+		tt_tool_print_plain(shown_value(all, s, room, sizeof room), value_width);
 		printf("  %-11s  %s\n", all->of[s].value ? all->of[s].origin : "-", tt_setting_info[s].sentence);
 	}
 }
@@ -154,7 +158,7 @@ static void print_table(const struct tt_settings *all)
 
 /* JSON. */
 
-static void json_text(const char *text)
+void tt_tool_json_text(const char *text)
 {
 	if (!text) {
 		printf("null");
@@ -176,9 +180,9 @@ static void json_text(const char *text)
 
 static void json_member(const char *name, const char *text)
 {
-	json_text(name);
+	tt_tool_json_text(name);
 	printf(": ");
-	json_text(text);
+	tt_tool_json_text(text);
 }
 
 static void json_number(const char *name, long value, bool is_known)
@@ -212,7 +216,7 @@ static void json_setting(const struct tt_settings *all, int s)
 	const char *value = all->of[s].value;
 
 	printf("    ");
-	json_text(tt_setting_info[s].variable);
+	tt_tool_json_text(tt_setting_info[s].variable);
 	printf(": { ");
 	if (s == TT_SECRET && value)
 		printf("\"value\": null, \"bytes\": %zu", strlen(value)); /* never the secret itself */
@@ -252,34 +256,72 @@ static void print_json(const struct tt_settings *all)
 static int print_help(void)
 {
 	printf("Usage: tutti info [--json]\n"
+	       "       tutti info --topology [FILE.xml] [--ranks N] [--json]\n"
 	       "Prints the version, what was built in, which transports and devices can be used here, and every setting with\n"
 	       "its value and where that came from: the environment, the file that TUTTI_CONFIG names, or a default.\n\n"
-	       "  -j, --json  as one JSON object\n"
-	       "  -h, --help  this text\n");
+	       "  -t, --topology  instead, draw this machine, and where TUTTI_PIN puts the ranks of a job and their threads on it;\n"
+	       "                  which NIC and GPU is near each, and what sits far from what it needs. With FILE.xml, as made by\n"
+	       "                  `lstopo FILE.xml` there, another machine; a description like \"package:2 core:8 pu:2\" does, too\n"
+	       "  -n, --ranks N   so many ranks on that machine; by default TUTTI_LOCAL_SIZE, or 1\n"
+	       "  -j, --json      as one JSON object\n"
+	       "  -h, --help      this text\n\n"
+	       "For example:\n"
+	       "  TUTTI_PIN=spread tutti info --topology --ranks 4\n");
 	return 0;
 }
 
-static const struct option known[] = { { "json", no_argument, NULL, 'j' }, { "help", no_argument, NULL, 'h' }, { 0 } };
+static const struct option known[] = {
+	{ "json", no_argument, NULL, 'j' }, { "topology", no_argument, NULL, 't' }, { "ranks", required_argument, NULL, 'n' },
+	{ "help", no_argument, NULL, 'h' }, { 0 },
+};
+
+static int take_ranks(const char *text, int *out)
+{
+	char *end;
+	long n = strtol(text, &end, 10);
+
+	if (end == text || *end || n < 1 || n > TT_RANKS_MAX)
+		return tt_tool_refuse("info", "-n %s: the number of ranks is a whole number from 1 to %d", text, TT_RANKS_MAX);
+	*out = (int)n;
+	return 0;
+}
+
+/* The settings that were understood are used, even if a config file is bad. */
+static int show(bool topology, const char *file, int ranks, bool json)
+{
+	struct tt_settings all;
+	int err = load_settings(&all), status = 0;
+
+	if (err)
+		tt_tool_refuse("info", "%s", tt_why());
+	if (topology)
+		status = tt_tool_topology(&all, file, ranks, json);
+	else
+		(json ? print_json : print_table)(&all);
+	tt_settings_free(&all);
+	return err ? 1 : status;
+}
 
 int tt_tool_info(int argc, char **argv)
 {
-	struct tt_settings all;
-	bool json = false;
-	int c, err;
+	bool json = false, topology = false;
+	int c, ranks = 0, status = 0;
 
-	while ((c = getopt_long(argc, argv, ":jh", known, NULL)) != -1) {
+	while (!status && (c = getopt_long(argc, argv, ":jtn:h", known, NULL)) != -1) {
 		switch (c) {
 		case 'j': json = true; break;
+		case 't': topology = true; break;
+		case 'n': status = take_ranks(optarg, &ranks); break;
 		case 'h': return print_help();
 		default: return tt_tool_bad_option("info", argv, known, c);
 		}
 	}
-	if (optind < argc)
-		return tt_tool_refuse("info", "it takes no argument (%s); see `tutti info --help`", argv[optind]);
-	err = load_settings(&all);
-	if (err)
-		tt_tool_refuse("info", "%s", tt_why()); /* what follows is what was understood */
-	(json ? print_json : print_table)(&all);
-	tt_settings_free(&all);
-	return err ? 1 : 0;
+	if (status)
+		return status;
+	if (optind + topology < argc)
+		return tt_tool_refuse("info", "%s (%s); see `tutti info --help`", topology ? "it takes one file" : "it takes no argument without --topology",
+		                      argv[argc - 1]);
+	if (ranks && !topology)
+		return tt_tool_refuse("info", "--ranks goes with --topology; see `tutti info --help`");
+	return show(topology, optind < argc ? argv[optind] : NULL, ranks, json);
 }
