@@ -24,7 +24,7 @@
  *   PUT*   asker's    value     where it lands    0 to 8          the bytes        -
  *   GET    asker's    -         where to read     asked for       -                -
  *   ADD    asker's    -         which word        -               addend           -
- *   SEND   -          -         -                 at most 64 KiB  -                len bytes
+ *   SEND   -          -         -                 at most 65664   -                len bytes
  *   REPLY  of the GET -         -,place in GET    of this piece   -                len bytes
  *   REPLY* of the GET -         -,place in GET    0 to 8          the bytes        -
  *   SUM    of the ADD -         -                 -               old value        -
