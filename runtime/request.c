@@ -56,6 +56,8 @@ static int explain(const struct tt_request *r)
 	if (r->window && r->err == -ESTALE)
 		return tt_fail(r->err, "%s: rank %d has closed its window \"%s\": close yours and open it again", r->what, r->rank,
 		               tt_window_name(r->job, r->window));
+	if (r->window && r->err == -ECANCELED)
+		return tt_fail(r->err, "%s: given up before rank %d had opened a window of that name", r->what, r->rank);
 	if (r->window && r->err == -ERANGE)
 		return tt_fail(r->err, "%s: %zu bytes at offset %llu are outside the window \"%s\" of rank %d", r->what, r->post.op.len,
 		               (unsigned long long)r->post.op.offset, tt_window_name(r->job, r->window), r->rank);

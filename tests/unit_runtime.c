@@ -543,6 +543,28 @@ static void program_unopened(tutti *job)
 
 static void test_unopened(void) { on_wires(program_unopened, two, 300, NULL); }
 
+/* Closing waits a deadline for the owner to open, and gives up what still waits then: nobody is cut off for that, either. */
+static void program_closed_unopened(tutti *job)
+{
+	uint64_t mine = 0, since = tt_now();
+	tutti_window *w;
+	tutti_op op;
+
+	if (tutti_rank(job) == 0) {
+		CHECK(tutti_window_open(job, "nobody's", &mine, 8, &w) == 0);
+		CHECK(tutti_put(w, 1, 0, &mine, 8, &op) == 0);
+		tutti_window_close(w);
+		CHECK(tt_now() - since >= 290 * TT_MS);
+		CHECK(tutti_test(&op) == -ECANCELED);
+		CHECK(strstr(tutti_why(), "rank 1 had opened") != NULL);
+	} else {
+		pass_time(350 * TT_MS);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void test_closed_unopened(void) { on_wires(program_closed_unopened, two, 300, NULL); }
+
 /* ---- engine ---- */
 
 /* The owner computes: its background thread answers, long before it comes back to us. */
@@ -1216,7 +1238,7 @@ static CU_TestInfo collective_tests[] = {
 };
 static CU_TestInfo window_tests[] = {
 	{ "put, get, add", test_put_get }, { "notify", test_notify }, { "ranges", test_ranges }, { "open and close", test_open_close },
-	{ "never opened", test_unopened }, { "started, then closed", test_started }, CU_TEST_INFO_NULL,
+	{ "never opened", test_unopened }, { "closed before that", test_closed_unopened }, { "started, then closed", test_started }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo engine_tests[] = {
 	{ "the owner computes", test_computing }, { "unhurried", test_unhurried }, { "blocked", test_blocked }, { "event fd", test_event_fd }, { "threads", test_threads }, { "fork", test_fork }, CU_TEST_INFO_NULL,
