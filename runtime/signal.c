@@ -120,17 +120,33 @@ static void begin_process(void)
 	atomic_store(&quit.pid, getpid());
 }
 
+static void end_task(void)
+{
+	tt_gate_enter(&quit.lock);
+	quit.stopping = true;
+	tt_gate_leave(&quit.lock);
+	wake_task();
+	tt_join(quit.task);
+	quit.task = NULL;
+}
+
+/* The thread that lived through a signal, since the program has a handler of its own, has ended: another one follows. */
 static int begin_task(void)
 {
 	begin_process();
+	if (quit.task && atomic_load(&quit.caught))
+		end_task();
 	if (atomic_load(&quit.fd) < 0)
 		atomic_store(&quit.fd, eventfd(0, EFD_CLOEXEC));
 	if (atomic_load(&quit.fd) < 0)
 		return tt_fail(-errno, "cannot make an eventfd: is the limit on open files (ulimit -n) reached?");
 	quit.stopping = false;
-	if (!quit.task)
-		atomic_store(&quit.caught, 0);
-	return quit.task ? 0 : tt_spawn(await_signal, NULL, &quit.task);
+	if (quit.task)
+		return 0;
+	int caught = atomic_exchange(&quit.caught, 0), err = tt_spawn(await_signal, NULL, &quit.task);
+	if (err)
+		atomic_store(&quit.caught, caught); /* signals of earlier jobs take their effect at once: nobody would hear of them */
+	return err;
 }
 
 static int install(int number)
@@ -156,16 +172,6 @@ static void add_job(struct tt_job *job, int number)
 	tt_gate_leave(&quit.lock);
 }
 
-static void end_task(void)
-{
-	tt_gate_enter(&quit.lock);
-	quit.stopping = true;
-	tt_gate_leave(&quit.lock);
-	wake_task();
-	tt_join(quit.task);
-	quit.task = NULL;
-}
-
 /* Waits for goodbyes under way. */
 void tt_signal_forget(struct tt_job *job)
 {
@@ -179,7 +185,7 @@ void tt_signal_forget(struct tt_job *job)
 			restore(i);
 	bool last = tt_list_empty(&quit.jobs);
 	tt_gate_leave(&quit.lock);
-	if (last)
+	if (last && quit.task)
 		end_task();
 	tt_gate_leave(&quit.door);
 }

@@ -1202,9 +1202,30 @@ static void test_term(void)
 	WANT(WIFSIGNALED(crew.status[victim]) && WTERMSIG(crew.status[victim]) == SIGTERM, "status 0x%x", crew.status[victim]);
 }
 
-/* A handler of the program's own is called when the goodbyes are said; and the job can be left as ever. */
+/* A handler of the program's own is called when the goodbyes are said; and the job can be left as ever. Another job then
+ * hears of the next signal. */
 static atomic_int handled;
 static void handle(int number) { handled = number; }
+
+static void raise_and_await(void)
+{
+	handled = 0;
+	kill(getpid(), SIGTERM);
+	for (int i = 0; i < HANG_MS && !handled; i++)
+		sleep_ms(1);
+	EXPECT(handled == SIGTERM);
+}
+
+static void leave_another_on_term(void)
+{
+	tutti_config c = { .size = sizeof c, .ranks = 1, .boot = "127.0.0.1:1", .secret = other_secret };
+	tutti *other;
+
+	EXPECT(tutti_join(&c, &other) == 0 && tutti_leave_on(other, SIGTERM) == 0);
+	raise_and_await();
+	EXPECT(tutti_barrier(other, NULL) == -ESHUTDOWN);
+	tutti_leave(other);
+}
 
 static void program_term_handled(tutti *job)
 {
@@ -1214,10 +1235,9 @@ static void program_term_handled(tutti *job)
 	sigaction(SIGTERM, &own, NULL);
 	EXPECT(tutti_leave_on(job, SIGTERM) == 0);
 	if (my_rank == victim) {
-		kill(getpid(), SIGTERM);
-		for (int i = 0; i < HANG_MS && !handled; i++)
-			sleep_ms(1);
-		EXPECT(handled == SIGTERM && tutti_barrier(job, NULL) == -ESHUTDOWN && strstr(tutti_why(), "signal 15"));
+		raise_and_await();
+		EXPECT(tutti_barrier(job, NULL) == -ESHUTDOWN && strstr(tutti_why(), "signal 15"));
+		leave_another_on_term();
 	} else {
 		EXPECT(tutti_barrier(job, NULL) == -ENOTCONN);
 		tutti_leave(job);
