@@ -2,43 +2,21 @@
 #include "perf.h"
 #include "runtime.h"
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-/* As tutti_join finds it: environment, file, default. */
-static const char *setting(enum tt_setting s, char *room, size_t size)
-{
-	struct tt_settings all;
-	struct tt_node *nodes = NULL;
-	int count = 0;
-
-	*room = 0;
-	if (tt_settings_load(&all))
-		return room;
-	if (tt_setting(&all, TT_CONFIG))
-		(void)tt_config_load(&all, tt_setting(&all, TT_CONFIG), &nodes, &count); /* joining has succeeded, so this does */
-	free(nodes);
-	if (tt_setting(&all, s))
-		snprintf(room, size, "%s", tt_setting(&all, s));
-	tt_settings_free(&all);
-	return room;
-}
 
 double tt_perf_deadline(const struct tt_perf *p) { return (double)p->job->job->deadline * 1e-9; }
 
 const char *tt_perf_transport(const struct tt_perf *p)
 {
-	static char room[64];
+	static char first[64];
 
 	if (p->test->local)
 		return "memory";
 	if (p->options.transport)
 		return p->options.transport;
-	if (!*room) {
-		setting(TT_TRANSPORTS, room, sizeof room);
-		room[strcspn(room, ",")] = 0;
-	}
-	return room;
+	snprintf(first, sizeof first, "%s", tt_setting(&p->job->job->settings, TT_TRANSPORTS));
+	first[strcspn(first, ",")] = 0;
+	return first;
 }
 
 /* Which algorithm, which chunk, what was measured for the choice, what it predicts. */
@@ -53,7 +31,6 @@ static void explain_algorithm(const struct tt_perf *p, const struct tt_perf_row 
 void tt_perf_explain(const struct tt_perf *p, const struct tt_perf_row *row)
 {
 	FILE *to = p->options.json ? stderr : stdout; /* there are only objects in JSON's way */
-	char room[64];
 
 	if (p->test->local) {
 		fprintf(to, "  kernels: %s\n", tt_reduce_use(-1));
@@ -61,6 +38,6 @@ void tt_perf_explain(const struct tt_perf *p, const struct tt_perf_row *row)
 	}
 	fprintf(to, "  wire: %s; %d ranks, %d of them on this host, %s\n", tt_perf_transport(p), p->size, tutti_local_size(p->job),
 	        p->job->job->place.share.cores ? "each pinned to a core" : p->crowded ? "fewer cores than ranks: not pinned" : "not pinned");
-	fprintf(to, "  waiting: TUTTI_SPIN=%s\n", setting(TT_SPIN, room, sizeof room));
+	fprintf(to, "  waiting: TUTTI_SPIN=%s\n", tt_setting(&p->job->job->settings, TT_SPIN));
 	explain_algorithm(p, row, to);
 }
