@@ -120,7 +120,7 @@ int tt_allreduce_explain(struct tutti *group, size_t bytes, tutti_type type, tut
 	is = choose_for(group, bytes);
 	tt_exit(group->job);
 	snprintf(text, room, "%s%s, in chunks of %zu bytes, %.1f us expected: a message takes %.1f us%s, the wire %.3f ns and adding %.3f ns a byte",
-	         is->name, is == forced(group->job) ? " (as set)" : "", tt_max(width, is->chunk(bytes, n, piece) / width * width),
+	         is->name, is == forced(group->job) ? " (as set)" : "", tt_max(width, is->chunk(bytes, width, n, piece) / width * width),
 	         (double)tt_model_predict(&model, is, n, bytes, piece) / 1e3, (double)model.latency_ns / 1e3,
 	         model.known ? "" : " (assumed, not measured)", (double)model.wire_ps / 1e3, (double)model.add_ps / 1e3);
 	return 0;

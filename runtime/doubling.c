@@ -104,8 +104,9 @@ static int begin(struct tt_allreduce *a)
 	return 0;
 }
 
-static size_t chunk_of(size_t bytes, int n, size_t piece)
+static size_t chunk_of(size_t bytes, size_t width, int n, size_t piece)
 {
+	(void)width;
 	(void)n;
 	return tt_min(bytes, piece);
 }

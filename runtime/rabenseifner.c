@@ -135,8 +135,9 @@ static void release(struct tt_allreduce *a)
 	free(h);
 }
 
-static size_t chunk_of(size_t bytes, int n, size_t piece)
+static size_t chunk_of(size_t bytes, size_t width, int n, size_t piece)
 {
+	(void)width;
 	(void)n;
 	(void)piece;
 	return tt_min(bytes, tt_legs_chunk(bytes / 2));

@@ -17,7 +17,6 @@ enum {
 	SLOTS = 4,                /* chunks that may lie in a landing slot, not yet added */
 };
 
-
 enum { READY_SIZE = 2 * TT_KEY_SIZE }; /* what a rank tells its left neighbour: where to put */
 
 struct ring {
@@ -209,11 +208,16 @@ static void count_collecting(struct ring *r)
 	r->to_collect = c.collected;
 }
 
-/* At least two chunks a block, so that wire and adding overlap. */
-static size_t chunk_of(size_t bytes, int n, size_t piece)
+/* In elements: at least two chunks a block, so that wire and adding overlap. */
+static size_t chunk_elements(size_t count, size_t width, int n)
+{
+	return tt_max(1, tt_min(CHUNK / width, (count / (size_t)n + 2) / 2));
+}
+
+static size_t chunk_of(size_t bytes, size_t width, int n, size_t piece)
 {
 	(void)piece;
-	return tt_min((size_t)CHUNK, tt_max(1, bytes / (size_t)n / 2));
+	return chunk_elements(bytes / width, width, n) * width;
 }
 
 static int begin(struct tt_allreduce *a)
@@ -230,7 +234,7 @@ static int begin(struct tt_allreduce *a)
 	a->coll.notifier[TT_LANE_DATA] = r->left;
 	a->coll.notifier[TT_LANE_CREDIT] = r->right;
 	r->steps = 2 * (n - 1);
-	r->chunk = tt_max(1, tt_min(CHUNK / a->width, (a->count / (size_t)n + 2) / 2));
+	r->chunk = chunk_elements(a->count, a->width, n);
 	count_collecting(r);
 	return 0;
 }

@@ -663,7 +663,7 @@ struct tt_algorithm {
 	int (*begin)(struct tt_allreduce *);   /* 0 or -errno */
 	int (*advance)(struct tt_allreduce *); /* like a collective's */
 	void (*release)(struct tt_allreduce *);
-	size_t (*chunk)(size_t bytes, int n, size_t piece); /* bytes that travel at once */
+	size_t (*chunk)(size_t bytes, size_t width, int n, size_t piece); /* bytes that travel at once */
 };
 extern const struct tt_algorithm tt_doubling, tt_rabenseifner, tt_ring;
 const struct tt_algorithm *tt_algorithm_find(const char *name); /* NULL: none of that name, or "auto" */
