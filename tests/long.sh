@@ -23,7 +23,7 @@ chaos        real processes that are killed, stopped and cut off, over 200 seeds
 fuzz         each fuzz target from its corpus on
 coverage     what the fuzz corpus reaches of the parsers
 tsan         the thread sanitizer over threads and real processes
-valgrind     the unit tests under valgrind'
+valgrind     the unit tests under valgrind; of the collectives, which take long, those that go wrong'
 
 needs() { # program: built if it is not
 	make -s "$1" || return 1
@@ -65,7 +65,7 @@ part_coverage() { sh "$source_tree/tests/fuzz/coverage.sh" "$source_tree" .; }
 part_tsan() {
 	mkdir -p tsan-build && cd tsan-build || return 1
 	[ -f config.status ] || "$source_tree/configure" -q --enable-sanitize=thread --disable-shared > /dev/null || return 1
-	for program in unit_runtime boot faults; do
+	for program in unit_runtime unit_collectives unit_stats unit_group boot faults; do
 		make -s "tests/$program" || return 1
 	done
 	make -s tutti examples/hello || return 1
@@ -73,7 +73,7 @@ part_tsan() {
 	if ./tests/unit_runtime no-such-test 2>&1 | grep -q 'FATAL: ThreadSanitizer'; then
 		wrapper='setarch -R'
 	fi
-	for program in unit_runtime boot faults; do
+	for program in unit_runtime unit_collectives unit_stats unit_group boot faults; do
 		echo "== $program"
 		$wrapper "./tests/$program" || return 1
 	done
@@ -81,10 +81,12 @@ part_tsan() {
 
 part_valgrind() {
 	command -v valgrind > /dev/null || { echo "SKIPPED: no valgrind here (apt install valgrind)"; return 77; }
-	for program in unit_base unit_place unit_reduce unit_runtime; do
+	for program in unit_base unit_place unit_reduce unit_runtime unit_stats unit_group unit_collectives; do
 		needs "tests/$program" || return 1
+		words=
+		[ $program != unit_collectives ] || words='wrong'
 		valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite,indirect --fair-sched=yes \
-			"./tests/$program" || return 1
+			"./tests/$program" $words || return 1
 	done
 }
 
