@@ -18,16 +18,23 @@ const struct tt_algorithm *tt_algorithm_find(const char *name)
 	return NULL;
 }
 
+int tt_power_below(int n)
+{
+	int p = 1;
+
+	while (p <= n / 2)
+		p *= 2;
+	return p;
+}
+
 int tt_allreduce_check(const struct tt_settings *s)
 {
 	const char *name = tt_setting(s, TT_ALLREDUCE);
-	const char *measure = tt_setting(s, TT_MEASURE);
+	bool measure;
 
 	if (strcmp(name, "auto") && !tt_algorithm_find(name))
 		return tt_fail(-EINVAL, "%s=%s is none of auto, doubling, rabenseifner and ring", tt_setting_name(s, TT_ALLREDUCE), name);
-	if (strcmp(measure, "yes") && strcmp(measure, "no"))
-		return tt_fail(-EINVAL, "%s=%s is neither yes nor no", tt_setting_name(s, TT_MEASURE), measure);
-	return 0;
+	return tt_setting_switch(s, TT_MEASURE, &measure);
 }
 
 static const struct tt_algorithm *forced(const struct tt_job *job) { return tt_algorithm_find(tt_setting(&job->settings, TT_ALLREDUCE)); }

@@ -98,8 +98,7 @@ static int begin(struct tt_allreduce *a)
 		return tt_fail(-ENOMEM, "no memory for an all-reduce");
 	a->state = d;
 	d->a = a;
-	for (d->power = 1; 2 * d->power <= a->coll.n; d->power *= 2)
-		;
+	d->power = tt_power_below(a->coll.n);
 	d->extra = a->coll.n - d->power;
 	return 0;
 }

@@ -88,16 +88,6 @@ static int apply_config(struct tt_settings *s, const tutti_config *c)
 	return err;
 }
 
-static int read_minority(struct tt_job *job)
-{
-	const char *s = tt_setting(&job->settings, TT_MINORITY);
-
-	job->minority = !strcmp(s, "yes");
-	if (!job->minority && strcmp(s, "no"))
-		return tt_fail(-EINVAL, "%s=%s is neither yes nor no", tt_setting_name(&job->settings, TT_MINORITY), s);
-	return 0;
-}
-
 /* By the clock, so that a later life has a later one, on whichever host: in 64ths of a second, never 0. */
 uint32_t tt_epoch_now(void)
 {
@@ -132,7 +122,7 @@ static int resolve_settings(struct tt_job *job, const tutti_config *given, struc
 	if (job->unnumbered)
 		job->rank = job->capacity - 1; /* until it has a number */
 	job->epoch = tt_epoch_now();
-	return read_minority(job);
+	return tt_setting_switch(&job->settings, TT_MINORITY, &job->minority);
 }
 
 static int make_members(struct tt_job *job, const struct tt_boot *boot)
@@ -258,12 +248,10 @@ static int choose_spinning(struct tt_job *job)
 {
 	const char *s = tt_setting(&job->settings, TT_SPIN);
 
-	if (!strcmp(s, "yes") || !strcmp(s, "no")) {
-		job->engine.spin = *s == 'y';
-		return 0;
-	}
-	if (strcmp(s, "auto"))
+	if (strcmp(s, "auto") && tt_setting_switch(&job->settings, TT_SPIN, &job->engine.spin))
 		return tt_fail(-EINVAL, "%s=%s is none of auto, yes and no", tt_setting_name(&job->settings, TT_SPIN), s);
+	if (strcmp(s, "auto"))
+		return 0;
 	if (job->size > 1)
 		job->engine.spin = tt_cpus_count(&job->place.allowed) >= job->place.ranks;
 	return 0;

@@ -42,12 +42,10 @@ static uint64_t of_bytes(size_t bytes, uint64_t ps) { return (uint64_t)((unsigne
 
 uint64_t tt_model_predict(const struct tt_model *m, const struct tt_algorithm *is, int n, size_t bytes, size_t piece)
 {
-	uint64_t latency = m->latency_ns, segments = bytes / piece + 1, rounds = 0;
+	uint64_t latency = m->latency_ns, segments = bytes / piece + 1;
 	uint64_t wire = of_bytes(bytes, m->wire_ps), add = of_bytes(bytes, m->add_ps);
-	unsigned p = 1, ranks = (unsigned)n;
-
-	for (; 2 * p <= ranks; p *= 2)
-		rounds++;
+	unsigned p = (unsigned)tt_power_below(n), ranks = (unsigned)n;
+	uint64_t rounds = (uint64_t)__builtin_ctz(p);
 	bool folded = p < ranks;
 	if (is == &tt_doubling) /* segments wait for each other */
 		return (rounds + 2 * folded) * (segments * latency + wire) + (rounds + folded) * add;

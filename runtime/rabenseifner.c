@@ -112,8 +112,7 @@ static int begin(struct tt_allreduce *a)
 	if (!h)
 		return tt_fail(-ENOMEM, "no memory for an all-reduce");
 	a->state = h;
-	for (h->power = 1; 2 * h->power <= a->coll.n; h->power *= 2)
-		;
+	h->power = tt_power_below(a->coll.n);
 	h->extra = a->coll.n - h->power;
 	h->legs.width = a->width;
 	h->legs.type = a->type;

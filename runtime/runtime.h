@@ -667,6 +667,7 @@ struct tt_algorithm {
 };
 extern const struct tt_algorithm tt_doubling, tt_rabenseifner, tt_ring;
 const struct tt_algorithm *tt_algorithm_find(const char *name); /* NULL: none of that name, or "auto" */
+int tt_power_below(int n); /* the largest power of two that is not above n, which is 1 or more */
 int tt_allreduce_check(const struct tt_settings *);    /* is the setting one that there is? */
 int tt_allreduce_explain(struct tutti *, size_t bytes, tutti_type, tutti_rule, char *text, size_t room); /* which algorithm and chunk, on which
                                                       * grounds, and the time that is expected; takes the gate itself */

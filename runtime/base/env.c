@@ -101,3 +101,13 @@ int tt_setting_int(const struct tt_settings *all, enum tt_setting s, long min, l
 	*out = v;
 	return 0;
 }
+
+int tt_setting_switch(const struct tt_settings *all, enum tt_setting s, bool *on)
+{
+	const char *text = all->of[s].value;
+
+	if (strcmp(text, "yes") && strcmp(text, "no"))
+		return tt_fail(-EINVAL, "%s=%s is neither yes nor no", tt_setting_name(all, s), text);
+	*on = *text == 'y';
+	return 0;
+}
