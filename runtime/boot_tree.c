@@ -127,7 +127,7 @@ static struct deal *new_deal(struct tt_job *job)
 	for (int i = 0; i < job->engine.count; i++)
 		room = tt_min(room, job->engine.nets[i]->send_max);
 	for (int i = 0; i < job->size; i++)
-		size += 9 + strlen(job->members[i].addr);
+		size += TT_CARD_HEAD + strlen(job->members[i].addr);
 	struct deal *d = malloc(sizeof *d + (1 + size / (room - 9 - TT_CARD_MAX)) * sizeof d->piece[0]);
 	if (!d)
 		return NULL;

@@ -303,7 +303,7 @@ bool tt_boot_retry(struct tt_member *, uint64_t patience);  /* it was not reache
 
 /* ---- boot_tree.c: how the table of addresses goes out ---- */
 
-enum { TT_CARD_MAX = 8 + 4 + 1 + 95 };
+enum { TT_CARD_HEAD = 8 + 4 + 1, TT_CARD_MAX = TT_CARD_HEAD + 95 }; /* bytes of one: without its address, and at most */
 void tt_card_put(struct tt_pack *, const struct tt_member *);
 void tt_card_take(struct tt_pack *, struct tt_member *);   /* a known one stays as it is */
 void tt_tree_deal(struct tt_job *);                        /* all cards are here: to those below me */
