@@ -92,6 +92,12 @@ static int disagree(struct tt_legs *l, const struct tt_leg *leg)
 	return -EBADMSG;
 }
 
+/* All of a short one; of a long one no more than that, since its messages have but so many tags. */
+static bool may_be_said(const struct tt_legs *l, uint64_t len, uint64_t said)
+{
+	return len <= short_leg(l) ? said == len : said <= short_leg(l) && said % 64 == 0;
+}
+
 /* 1: it is here, 0: not yet */
 static int take_start(struct tt_legs *l, struct tt_leg *in)
 {
@@ -104,7 +110,7 @@ static int take_start(struct tt_legs *l, struct tt_leg *in)
 	struct tt_pack p = tt_unpack(bytes, n);
 	uint64_t len = tt_get64(&p), said = tt_get64(&p);
 	first = tt_min(said, piece_of(l));
-	if (p.bad || len != in->len || said > len || (said < len && said % 64) || tt_pack_left(&p) != first)
+	if (p.bad || len != in->len || !may_be_said(l, len, said) || tt_pack_left(&p) != first)
 		return disagree(l, in);
 	in->started = true;
 	in->said = said;
@@ -147,7 +153,7 @@ static int pull_leg(struct tt_legs *l, struct tt_leg *in)
 		return take_start(l, in);
 	if (in->done < in->said)
 		return take_piece(l, in);
-	if (in->done == in->len || !*heard)
+	if (in->done == in->len || !in->open || !*heard) /* where nothing is open, nothing can have been put */
 		return 0;
 	--*heard;
 	err = take_chunk(l, in);

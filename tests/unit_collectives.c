@@ -423,6 +423,53 @@ static void program_wrong_sizes(tutti *job)
 	free(out);
 }
 
+/* A rank that says of a leg what cannot be: that less of a short one comes as messages than all, or more of a long one than
+ * fits; and puts where nobody has opened anything. */
+static const struct { size_t count; uint64_t said; } wrong_starts[] = { { 100, 0 }, { 100, 64 }, { 1 << 22, 1 << 23 } };
+
+static int start_wrong(struct tt_coll *c)
+{
+	uint64_t len = wrong_starts[wrong].count * sizeof(float), said = wrong_starts[wrong].said;
+	size_t first = tt_min(said, (tt_coll_piece(c->job) - 16) & ~(size_t)63);
+	char *bytes = must(calloc(1, 16 + first));
+	struct tt_pack p = tt_pack((uint8_t *)bytes, 16);
+
+	tt_put64(&p, len);
+	tt_put64(&p, said);
+	tt_coll_send(c, 0, 64, bytes, 16 + first);
+	tt_coll_put(c, 0, NULL, 0, NULL, 0, TT_LANE_DATA, true);
+	free(bytes);
+	return 1;
+}
+
+static void program_wrong_start(tutti *job)
+{
+	size_t count = wrong_starts[wrong].count;
+	float *in = must(calloc(2 * count, sizeof *in)), *out = must(calloc(count, sizeof *out));
+
+	if (tutti_rank(job) == 0) {
+		CHECK(tutti_reduce_scatter(job, in, out, count, TUTTI_F32, TUTTI_SUM, NULL) == -EBADMSG);
+		CHECK(strstr(tutti_why(), "rank 1"));
+	} else {
+		struct tt_coll *c = tt_coll_new(job, sizeof *c, "reduce-scatter", count, (uint64_t)TUTTI_F32 << 8 | TUTTI_SUM);
+		((struct tt_coll *)must(c))->advance = start_wrong;
+		int err = tt_coll_run(c, NULL);
+		CHECK(err == 0 || err == -ECONNABORTED);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	free(in);
+	free(out);
+}
+
+static void test_wrong_start(void)
+{
+	struct ranks run = { .size = 2, .wire = "sim", .deadline_ms = 2000, .program = program_wrong_start };
+
+	for (wrong = 0; wrong < TT_COUNT(wrong_starts); wrong++)
+		for (run.seed = 0; run.seed < SEEDS; run.seed++)
+			CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
+
 static void program_bad_blocks(tutti *job)
 {
 	size_t one[] = { 1, 1 }, two[] = { 2, 2 }, far[] = { SIZE_MAX, SIZE_MAX };
@@ -599,7 +646,7 @@ static CU_TestInfo allreduce_tests[] = {
 };
 static CU_TestInfo pairwise_tests[] = {
 	{ "reduce-scatter", test_reduce_scatter }, { "all-gather", test_allgather }, { "all-to-all", test_alltoall },
-	{ "all-to-all of any sizes", test_alltoallv }, { "wrong sizes", test_wrong_sizes }, CU_TEST_INFO_NULL,
+	{ "all-to-all of any sizes", test_alltoallv }, { "wrong sizes", test_wrong_sizes }, { "a wrong start", test_wrong_start }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo group_tests[] = {
 	{ "all of them", test_groups }, { "the model", test_group_models }, { "a wrong size", test_wrong_size_in_part }, CU_TEST_INFO_NULL,
