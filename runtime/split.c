@@ -34,8 +34,10 @@ int tt_group_make_seats(struct tutti *g, int n)
 {
 	g->seats = calloc((size_t)n, sizeof *g->seats);
 	g->seat_of = malloc((size_t)g->job->capacity * sizeof *g->seat_of);
-	if (!g->seats || !g->seat_of)
+	if (!g->seats || !g->seat_of) {
+		tt_group_clear_seats(g);
 		return tt_fail(-ENOMEM, "no memory for a group of %d ranks", n);
+	}
 	memset(g->seat_of, -1, (size_t)g->job->capacity * sizeof *g->seat_of);
 	g->n = n;
 	return 0;
