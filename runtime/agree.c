@@ -838,7 +838,7 @@ static void tell_some(struct tt_job *job)
 	struct tt_newcomer me = { .rank = (uint32_t)job->rank, .epoch = job->epoch, .slot = job->arriving->slot };
 
 	for (int i = 0, told = 0; i < job->size && told < TOLD; i++) {
-		struct tt_member *m = &job->members[job->call_from++ % job->size];
+		struct tt_member *m = &job->members[job->call_from++ % (unsigned)job->size];
 		if (m->rank == job->rank || !*m->addr || m->state >= TT_LEFT)
 			continue;
 		say_arrival(m, &me);

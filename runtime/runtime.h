@@ -265,7 +265,7 @@ struct tt_job {
 	bool arrived;               /* ... and all of them are */
 	struct tt_newcomer *newcomer; /* who waits to be taken into a group */
 	int newcomers;
-	int call_from;              /* late: whom I tell next that I wait */
+	unsigned call_from;         /* late: whom I tell next that I wait */
 	struct tt_watch *watch;     /* NULL: nobody wants to hear of changes */
 	struct tt_list quits;       /* signal.c's list of jobs that leave on a signal ... */
 	uint64_t quit_on;           /* ... and which: bit 0 is signal 1 */
