@@ -28,6 +28,7 @@ enum {
 	PIECE = 1024,          /* of a welcome: what every wire takes as one message */
 	RETRY_MS = 20,
 	TOLD = 8,              /* ranks that a newcomer tells at a time */
+	BALLOT_MAX = INT32_MAX, /* nobody gets so far in good faith: each takes RETRY_MS at least */
 };
 
 struct tt_roll {
@@ -53,7 +54,7 @@ struct tt_agreement {
 	uint8_t *heard;             /* a bit for each seat: has reported, or accepted */
 	bool any_grow, impatient;   /* impatient: newcomers that do not call are waited for no more */
 	uint32_t best;              /* the highest ballot at which some reporter has accepted ... */
-	struct tt_roll *best_roll;     /* ... this */
+	struct tt_roll *best_roll;     /* ... this; NULL: what this rank has */
 	struct tt_timer retry;      /* after a refusal */
 };
 
@@ -461,7 +462,7 @@ static void advance(struct tt_agreement *a)
 		decide(a, a->roll);
 		return;
 	}
-	r = a->best_roll ? a->best_roll : call_the_roll(a);
+	r = a->best_roll ? a->best_roll : a->best ? a->roll : call_the_roll(a);
 	a->best_roll = NULL;
 	if (!r)
 		return; /* no memory: the deadline finds out */
@@ -473,27 +474,17 @@ static void advance(struct tt_agreement *a)
 	advance(a);
 }
 
-static struct tt_roll *copy_roll(const struct tt_roll *from, int seats)
-{
-	struct tt_roll *r = new_roll(seats, from->count);
-
-	if (!r)
-		return NULL;
-	memcpy(r->stays, from->stays, bytes_for(seats));
-	memcpy(r->of, from->of, (size_t)from->count * sizeof *r->of);
-	r->count = from->count;
-	return r;
-}
-
 static void begin_ballot(struct tt_agreement *a)
 {
 	uint32_t n = (uint32_t)a->group->n;
 
+	if (a->promised > BALLOT_MAX - 2 * n)
+		return; /* the deadline says so */
 	a->ballot = a->promised = (a->promised / n + 1) * n + (uint32_t)a->group->me;
 	a->proposing = false;
 	a->any_grow = a->grow;
 	a->best = a->accepted;
-	keep_roll(&a->best_roll, a->accepted ? copy_roll(a->roll, a->group->n) : NULL);
+	keep_roll(&a->best_roll, NULL);
 	hear_only_me(a);
 	tell(a, COLLECT, NULL, NULL);
 	advance(a);
@@ -516,13 +507,18 @@ static void steer(struct tt_agreement *a)
 
 static void try_again(struct tt_timer *t) { steer(tt_container_of(t, struct tt_agreement, retry)); }
 
+static void give_up_ballot(struct tt_agreement *a)
+{
+	a->ballot = 0;
+	tt_timer_start(a->group->job, &a->retry, tt_now() + RETRY_MS * TT_MS, try_again);
+}
+
 static void take_refusal(struct tt_agreement *a, uint32_t promised)
 {
 	if (promised <= a->promised)
 		return;
 	a->promised = promised;
-	a->ballot = 0;
-	tt_timer_start(a->group->job, &a->retry, tt_now() + RETRY_MS * TT_MS, try_again);
+	give_up_ballot(a);
 }
 
 /* It may have come when my COLLECT meant nothing to it yet. */
@@ -538,13 +534,18 @@ static void take_report(struct tt_agreement *a, int from, uint32_t ballot, struc
 	uint32_t accepted = tt_get32(p);
 	struct tt_roll *r = accepted ? get_roll(p, a->group) : NULL;
 
+	p->bad |= accepted > ballot;
 	if (p->bad || !a->ballot || ballot != a->ballot || a->proposing) {
 		free(r);
 		return;
 	}
+	if (accepted > a->best && !r) { /* no memory for what may be decided: nothing else may be proposed */
+		give_up_ballot(a);
+		return;
+	}
 	set(a->heard, from);
 	a->any_grow |= grow;
-	if (r && accepted > a->best) {
+	if (accepted > a->best) {
 		a->best = accepted;
 		keep_roll(&a->best_roll, r);
 	} else {
@@ -688,10 +689,22 @@ static void take_welcome(struct tt_job *job, uint32_t uid, uint32_t n, struct tt
 
 /* ---- messages ---- */
 
+static bool is_ballot_of(const struct tt_agreement *a, uint32_t ballot, int maker)
+{
+	uint32_t n = (uint32_t)a->group->n;
+
+	return ballot >= n && ballot <= BALLOT_MAX && ballot % n == (uint32_t)maker;
+}
+
 static void dispatch(struct tt_agreement *a, enum kind kind, int from, uint32_t ballot, struct tt_pack *p)
 {
-	struct tt_roll *r = kind == PROPOSE || kind == DECIDE ? get_roll(p, a->group) : NULL;
+	struct tt_roll *r;
 
+	p->bad |= (kind == COLLECT || kind == PROPOSE) && !is_ballot_of(a, ballot, from);
+	p->bad |= kind == REFUSE && ballot > BALLOT_MAX;
+	if (p->bad)
+		return;
+	r = kind == PROPOSE || kind == DECIDE ? get_roll(p, a->group) : NULL;
 	if ((kind == PROPOSE || kind == DECIDE) && !r)
 		return;
 	switch (kind) {
