@@ -389,22 +389,51 @@ static uint16_t put_group(struct tt_pack *p, uint32_t uid, uint32_t finished, bo
 	return 1;
 }
 
+/* Of what a group came of: it may be closed here already. */
+static uint32_t finished_before(const struct tutti *g)
+{
+	tt_list_each(node, &g->job->groups) {
+		const struct tutti *old = tt_container_of(node, struct tutti, link);
+		if (old->retired && old->uid == g->origin.uid)
+			return tt_coll_finished(old);
+	}
+	return 0;
+}
+
+/* Of those in use, or of those that have been shrunk or grown; how many had no room. */
+static int put_groups(struct tt_pack *p, const struct tt_job *job, bool retired, uint16_t *n)
+{
+	int left = 0;
+
+	tt_list_each(node, &job->groups) {
+		const struct tutti *g = tt_container_of(node, struct tutti, link);
+		if (!g->uid || g->retired != retired)
+			continue;
+		if (tt_pack_left(p) < 18) {
+			left++;
+			continue;
+		}
+		*n += put_group(p, g->uid, tt_coll_finished(g), tt_agree_voted(g));
+		if (g->origin.roll)
+			*n += put_group(p, g->origin.uid, finished_before(g), true);
+	}
+	return left;
+}
+
+/* A FAREWELL with all of it must fit into a message, too. */
 void tt_say_bye(struct tt_member *m)
 {
-	uint8_t bye[3 + 18 * TT_GROUPS];
-	struct tt_pack p = tt_pack(bye, tt_min(sizeof bye, tt_member_net(m)->send_max));
+	uint8_t bye[3 + 9 * TT_BYE_GROUPS];
+	struct tt_pack p = tt_pack(bye, tt_min(sizeof bye, tt_member_net(m)->send_max - 8));
 	uint16_t n = 0;
+	int left;
 
 	tt_put8(&p, TT_BYE);
 	tt_put16(&p, 0);
-	tt_list_each(node, &m->job->groups) {
-		const struct tutti *g = tt_container_of(node, struct tutti, link);
-		if (!g->uid || tt_pack_left(&p) < 18)
-			continue;
-		n += put_group(&p, g->uid, tt_coll_finished(g), tt_agree_voted(g));
-		if (g->origin.roll) /* which may be closed here already */
-			n += put_group(&p, g->origin.uid, 0, true);
-	}
+	left = put_groups(&p, m->job, false, &n);
+	left += put_groups(&p, m->job, true, &n);
+	if (left)
+		tt_log(TT_WARN, "rank %d hears nothing of %d groups that this rank has not left: operations there may meet their deadline", m->rank, left);
 	struct tt_pack count = tt_pack(bye + 1, 2);
 	tt_put16(&count, n);
 	tt_send(m, bye, (size_t)(p.at - bye), NULL, 0);

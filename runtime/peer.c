@@ -464,6 +464,15 @@ void tt_member_reborn(struct tt_member *m, uint32_t epoch)
 	tt_window_reborn(m);
 }
 
+/* It knows the secret and says nothing more, or was refused and does not go. */
+static void end_stranger(struct tt_timer *t)
+{
+	struct tt_link *l = tt_container_of(t, struct tt_link, patience);
+
+	tt_log(TT_INFO, "closed the connection from %s: it has not become a rank's within a deadline", l->peer->addr);
+	tt_link_doom(l);
+}
+
 /* again: it may be right in a moment. */
 static void refuse(struct tt_link *l, enum tt_level level, bool again, const char *why)
 {
@@ -482,6 +491,7 @@ void tt_member_refuse(struct tt_member *m, const char *why)
 {
 	refuse(m->link, TT_WARN, false, why);
 	m->link->member = NULL;
+	tt_timer_start(m->job, &m->link->patience, tt_now() + m->job->deadline, end_stranger);
 	m->link = NULL;
 	m->state = TT_AWAY;
 }
@@ -626,15 +636,6 @@ static void take_refusal(struct tt_link *l, struct tt_pack *p)
 
 /* ---- events ---- */
 
-/* It knows the secret and says nothing more, or was refused and does not go. */
-static void end_stranger(struct tt_timer *t)
-{
-	struct tt_link *l = tt_container_of(t, struct tt_link, patience);
-
-	tt_log(TT_INFO, "closed the connection from %s: it has not become a rank's within a deadline", l->peer->addr);
-	tt_link_doom(l);
-}
-
 static void on_up(struct tt_peer *peer)
 {
 	struct tt_job *job = peer->net->user;
@@ -650,8 +651,12 @@ static void on_up(struct tt_peer *peer)
 
 bool tt_member_take_bye(struct tt_pack *p, struct tt_pack *list)
 {
+	unsigned n;
+
 	*list = *p;
-	tt_pack_take(p, 9 * (size_t)tt_get16(p));
+	n = tt_get16(p);
+	p->bad |= n > TT_BYE_GROUPS;
+	tt_pack_take(p, 9 * (size_t)n);
 	list->end = p->at;
 	return !p->bad;
 }

@@ -7,7 +7,10 @@
 #include "transport.h"
 #include "tutti.h"
 
-enum { TT_NETS = 4, TT_WINDOWS = 2048, TT_SLOTS = 4096, TT_GROUPS = 1024, TT_HOST_BITS = 40, TT_NOTIFY_COLLECTIVE = 1 << 23 };
+enum {
+	TT_NETS = 4, TT_WINDOWS = 2048, TT_SLOTS = 4096, TT_GROUPS = 1024, TT_BYE_GROUPS = 2 * TT_GROUPS, TT_HOST_BITS = 40,
+	TT_NOTIFY_COLLECTIVE = 1 << 23,
+};
 
 struct tt_job;
 struct tt_member;

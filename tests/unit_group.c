@@ -328,6 +328,161 @@ static void program_leave_stuck(tutti *job)
 
 static void test_leave_stuck(void) { on_sim(program_leave_stuck, 2, DEADLINE); }
 
+/* ---- ranks that say what makes no sense ---- */
+
+static void send_raw(tutti *job, int to, const void *bytes, size_t len)
+{
+	tt_enter(job->job);
+	tt_send(&job->job->members[to], bytes, len, NULL, 0);
+	tt_exit(job->job);
+}
+
+static const struct { uint8_t kind; uint32_t ballot; } wrong_ballots[] = { /* of rank 2 of 3 */
+	{ 2, UINT32_MAX }, { 2, UINT32_MAX - 1 }, { 2, 3 }, { 2, 2 }, { 4, UINT32_MAX }, { 4, UINT32_MAX - 3 }, { 5, UINT32_MAX }, { 5, 4 },
+};
+static size_t wrong;
+
+static bool is_nonsense(const tutti *job, int rank)
+{
+	const struct tt_member *m = &job->job->members[rank];
+
+	return m->state == TT_GONE && strstr(m->why, "makes no sense");
+}
+
+/* The others agree all the same, and soon. */
+static void program_wrong_ballot(tutti *job)
+{
+	uint8_t bytes[12 + 3] = { 0 };
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+	tutti *left = NULL;
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 2) {
+		pass_time(10 * TT_MS); /* all are through with the barrier */
+		for (int to = 0; to < 2; to++, p = tt_pack(bytes, sizeof bytes)) {
+			tt_put8(&p, TT_AGREE);
+			tt_put8(&p, wrong_ballots[wrong].kind);
+			tt_put16(&p, job->seats[to].slot);
+			tt_put32(&p, job->uid);
+			tt_put32(&p, wrong_ballots[wrong].ballot);
+			send_raw(job, to, bytes, sizeof bytes);
+		}
+		pass_time(DEADLINE * TT_MS);
+		return;
+	}
+	pass_time(50 * TT_MS);
+	uint64_t then = tt_now();
+	CHECK(is_nonsense(job, 2));
+	CHECK(tutti_group_shrink(job, &left) == 0 && tutti_size(left) == 2);
+	CHECK(tt_now() - then < DEADLINE / 4 * TT_MS);
+	CHECK(left && tutti_barrier(left, NULL) == 0);
+}
+
+static void test_wrong_ballot(void)
+{
+	for (wrong = 0; wrong < TT_COUNT(wrong_ballots); wrong++)
+		on_sim(program_wrong_ballot, 3, DEADLINE);
+}
+
+/* A goodbye of as many groups as there can be, and of one more. */
+static void program_wrong_bye(tutti *job)
+{
+	static uint8_t bye[3 + 9 * (TT_BYE_GROUPS + 1)];
+	struct tt_pack p = tt_pack(bye, sizeof bye);
+	unsigned n = TT_BYE_GROUPS + (unsigned)wrong;
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 1) {
+		tt_put8(&p, TT_BYE);
+		tt_put16(&p, (uint16_t)n);
+		send_raw(job, 0, bye, 3 + 9 * n);
+		pass_time(300 * TT_MS);
+		return;
+	}
+	for (int ms = 0; ms < DEADLINE && !has_gone(job, 1); ms++)
+		pass_time(TT_MS);
+	tt_enter(job->job);
+	CHECK(wrong ? is_nonsense(job, 1) : job->job->members[1].state == TT_LEFT);
+	tt_exit(job->job);
+}
+
+static void test_wrong_bye(void)
+{
+	struct ranks run = { .size = 2, .wire = "tcp", .deadline_ms = DEADLINE, .program = program_wrong_bye };
+
+	for (wrong = 0; wrong < 2; wrong++)
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
+
+/* Rank 1 is refused, and stands still instead of hanging up. */
+static bool has_link(tutti *job, const struct tt_link *l)
+{
+	bool found = false;
+
+	tt_enter(job->job);
+	tt_list_each(node, &job->job->links)
+		found |= tt_container_of(node, struct tt_link, all) == l;
+	tt_exit(job->job);
+	return found;
+}
+
+static void program_refused(tutti *job)
+{
+	uint8_t card[1 + TT_CARD_MAX];
+	struct tt_pack p = tt_pack(card, sizeof card);
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 1) {
+		tt_put8(&p, TT_CARD);
+		tt_put64(&p, 1);
+		tt_put32(&p, job->job->epoch);
+		tt_put_text(&p, "elsewhere");
+		send_raw(job, 0, card, (size_t)(p.at - card));
+		tt_sim_stop(1, 0, 5 * DEADLINE * TT_MS);
+		pass_time(DEADLINE * TT_MS);
+		return;
+	}
+	const struct tt_link *l = job->job->members[1].link;
+	pass_time(DEADLINE / 2 * TT_MS);
+	CHECK(job->job->members[1].link != l && has_link(job, l));
+	pass_time(DEADLINE * TT_MS);
+	CHECK(!has_link(job, l));
+}
+
+static void test_refused(void) { on_sim(program_refused, 2, DEADLINE); }
+
+/* More groups than a goodbye can name, none of them left: it names those that are in use. */
+static void program_many_groups(tutti *job)
+{
+	tutti *g = job;
+	tutti_op op;
+
+	for (int i = 0; i < TT_GROUPS + 100; i++)
+		CHECK(tutti_group_shrink(g, &g) == 0);
+	if (tutti_rank(job) == 0) {
+		pass_time(100 * TT_MS);
+		return;
+	}
+	uint64_t then = tt_now();
+	CHECK(tutti_barrier(g, &op) == 0);
+	int err = tutti_wait(&op, -1);
+	CHECK(err == -ENOTCONN);
+	if (err == -ETIMEDOUT)
+		tutti_cancel(&op);
+	CHECK(tt_now() - then < DEADLINE / 4 * TT_MS);
+}
+
+static void test_many_groups(void)
+{
+	struct ranks run = { .size = 2, .wire = "sim", .deadline_ms = DEADLINE, .program = program_many_groups };
+
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
+
+static CU_TestInfo sense_tests[] = {
+	{ "wrong ballots", test_wrong_ballot }, { "a wrong goodbye", test_wrong_bye }, { "refused, and stays", test_refused },
+	{ "many groups", test_many_groups }, CU_TEST_INFO_NULL,
+};
 static CU_TestInfo beat_tests[] = {
 	{ "a silent rank", test_silent }, { "idle ranks", test_idle }, { "a slow rank", test_slow },
 	{ "patience", test_patience }, 	{ "all were stopped", test_stopped_briefly }, { "leaving is bounded", test_leave_stuck }, CU_TEST_INFO_NULL,
@@ -336,7 +491,8 @@ static CU_TestInfo watch_tests[] = {
 	{ "many die", test_many_die }, { "one leaves", test_left }, { "one leaves unseen", test_left_unseen }, { "one is missed", test_missed }, { "late", test_late }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = {
-	{ "heartbeats", NULL, NULL, NULL, NULL, beat_tests }, { "watching", NULL, NULL, NULL, NULL, watch_tests }, CU_SUITE_INFO_NULL,
+	{ "heartbeats", NULL, NULL, NULL, NULL, beat_tests }, { "watching", NULL, NULL, NULL, NULL, watch_tests },
+	{ "nonsense", NULL, NULL, NULL, NULL, sense_tests }, CU_SUITE_INFO_NULL,
 };
 
 int main(int argc, char **argv) { return run_suites(suites, argc, argv); }
