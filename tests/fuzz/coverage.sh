@@ -17,13 +17,16 @@ runtime/config.c
 runtime/boot.c
 runtime/boot_tree.c tt_card_take card_of_the_gone
 runtime/late.c tt_late_number tt_late_take_number tt_late_admit tt_late_told tt_late_news
-runtime/peer.c take_part answer_part who_comes fault_of_hello may_come_again take_welcome take_hello take_refusal take_bye member_message take_busy greeting on_message on_notify
-runtime/group.c tt_group_down tt_group_life
+runtime/peer.c take_part answer_part who_comes fault_of_hello may_come_again take_welcome take_hello take_refusal tt_member_take_bye take_bye member_message take_busy greeting on_message on_notify
+runtime/group.c tt_group_down tt_group_life tt_group_left tt_group_missed
 runtime/beat.c tt_beat_answered
-runtime/agree.c has_place get_roll take_collect take_propose know_newcomer seat_all decide take_refusal take_report take_accept note_newcomer take_arrival may_sit take_welcome dispatch tt_agree_message
-runtime/split.c finished_in read_wish pick_wishes fill_part tt_group_revoked
+runtime/agree.c has_place get_roll take_collect take_propose know_newcomer seat_all decide give_up_ballot take_refusal take_report take_accept note_newcomer take_arrival may_sit take_welcome is_ballot_of dispatch tt_agree_message
+runtime/split.c read_bye read_wish pick_wishes fill_part tt_group_revoked
 runtime/window.c handle tt_window_ask tt_window_answer tt_window_closed tt_window_notify
-runtime/collective.c compare compare_kept tt_coll_take tt_coll_message tt_coll_notify'
+runtime/collective.c compare compare_kept tt_coll_take tt_coll_take_any tt_coll_message tt_coll_notify feed exchange_start advance_large
+runtime/legs.c may_be_said take_start take_piece take_chunk pull_leg take_key push_leg
+runtime/model.c measure answer hear
+runtime/ring.c find_right collect take_chunks advance'
 
 stop() { echo "coverage.sh: $*" >&2; exit 1; }
 

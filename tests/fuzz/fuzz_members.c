@@ -18,10 +18,33 @@ struct part { /* one rank's share of it all */
 };
 static struct part parts[RANKS];
 static uint8_t plan; /* with which collective to begin, and in which steps to go on */
-static uint8_t deed; /* how the group changes, and after how many collectives */
+static uint8_t deed; /* how the group changes, after how many collectives, which kind of these, and by which algorithm */
+
+/* Short legs and long ones, and such as come by a plan of each rank. */
+static int call_pairwise(struct part *p, int i)
+{
+	static const size_t sizes[] = { 100, 4 * LONG, 0 }, at[] = { 0, 4 * LONG, 8 * LONG };
+	float *v = p->vectors[i] = calloc(6 * LONG, sizeof *v), *out = v + 3 * LONG;
+	tutti_op *op = &p->ops[i];
+	size_t bytes[RANKS];
+
+	for (int r = 0; r < RANKS; r++) /* from one to another as many as back */
+		bytes[r] = sizes[(tutti_rank(p->group) + r) % RANKS];
+	switch ((plan + i * (1 + (plan >> 6))) % 7) {
+	case 0: return tutti_reduce_scatter(p->group, v, out, 100, TUTTI_F32, TUTTI_SUM, op);
+	case 1: return tutti_reduce_scatter(p->group, v, out, LONG, TUTTI_F32, TUTTI_AVERAGE, op);
+	case 2: return tutti_allgather(p->group, v, LONG, out, op);
+	case 3: return tutti_allgather(p->group, v, LONG * sizeof *v, out, op);
+	case 4: return tutti_alltoall(p->group, v, 100, out, op);
+	case 5: return tutti_alltoallv(p->group, v, bytes, at, out, bytes, at, op);
+	default: return tutti_allreduce(p->group, v, 3 * LONG, TUTTI_F32, TUTTI_SUM, op);
+	}
+}
 
 static int call(struct part *p, int i)
 {
+	if (deed & 16)
+		return call_pairwise(p, i);
 	float *v = p->vectors[i] = calloc(LONG, sizeof *v);
 	tutti_op *op = &p->ops[i];
 
@@ -66,6 +89,8 @@ static void change_group(struct part *p)
 static void open_part(struct part *p)
 {
 	FUZZ_CHECK(!tutti_join(NULL, &p->job), "all join");
+	if (deed & 128)
+		tt_settings_set(&p->job->job->settings, TT_ALLREDUCE, deed & 16 ? "rabenseifner" : "ring", "test");
 	p->group = p->job;
 	p->memory = fuzz_fenced(WINDOW);
 	FUZZ_CHECK(!tutti_window_open(p->job, "w", p->memory, WINDOW, &p->window), "a window opens");
