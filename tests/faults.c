@@ -530,7 +530,7 @@ static void look_at_stopped(uint64_t then, uint64_t bound_ms)
 
 static void stop_one(const struct kind *of, int rank, int delay_ms)
 {
-	enum { DEADLINE = 700 };
+	enum { DEADLINE = 700 * SLOW }; /* who shares a core with a slow one must not seem silent */
 
 	kind = of;
 	victim = rank;
@@ -545,7 +545,7 @@ static void stop_one(const struct kind *of, int rank, int delay_ms)
 	await(0, 2, rank);
 	board->go = 2;
 	finish(NOBODY);
-	look_at_stopped(then, 2 * DEADLINE * SLOW);
+	look_at_stopped(then, 2 * DEADLINE);
 	const struct report *r = &board->of[rank];
 	WANT(r->err < 0 && *r->why, "rank %d, continued, got %d: %s", rank, r->err, r->why);
 }
@@ -1106,7 +1106,7 @@ static void program_orphan(tutti *job)
 static void test_orphan(void)
 {
 	victim = 1;
-	start((struct crew){ .size = 3, .deadline_ms = 700, .program = program_orphan });
+	start((struct crew){ .size = 3, .deadline_ms = 700 * SLOW, .program = program_orphan });
 	await(10, 0, NOBODY);
 	uint64_t then = tt_now();
 	strike(victim, SIGKILL);
@@ -1147,7 +1147,7 @@ static void program_watch(tutti *job)
 static void strike_watched(int signal_number, uint64_t bound_ms)
 {
 	victim = 2;
-	start((struct crew){ .size = 5, .deadline_ms = 2000, .program = program_watch });
+	start((struct crew){ .size = 5, .deadline_ms = 2000 * SLOW, .program = program_watch });
 	await(0, 1, NOBODY);
 	uint64_t then = tt_now(), slowest = 0;
 	strike(victim, signal_number);
