@@ -460,7 +460,13 @@ static void show_stack(pid_t pid)
 		printf("no gdb is here to show where it hangs\n");
 }
 
-static uint64_t waited(int rank) { return (tt_now() - run.row[rank].since) / TT_MS; }
+/* It may begin the next call while it is looked at. */
+static uint64_t waited(int rank)
+{
+	uint64_t since = run.row[rank].since, now = tt_now(); /* in this order */
+
+	return now > since ? (now - since) / TT_MS : 0;
+}
 
 /* Every call has its bound, however often it is made. */
 static bool some_hang(void)
