@@ -2,7 +2,7 @@
 #include "transport.h"
 #include <string.h>
 
-static const struct tt_transport *const transports[] = { &tt_tcp, &tt_sim };
+static const struct tt_transport *const transports[] = { &tt_shm, &tt_tcp, &tt_sim };
 
 const struct tt_transport *tt_transport_at(int i)
 {

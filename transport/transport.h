@@ -101,6 +101,8 @@ struct tt_net_config {
 	uint32_t epoch;      /* which life of this process: frames carry it */
 	unsigned timeout_ms; /* how long a connect or a handshake may take, and how long sent bytes may stay
 	                      * unacknowledged */
+	int keep;            /* wires that share memory: 1: a peer that I disconnect from while it is frozen in the
+	                      * middle of writing my memory is let be; 0: it is killed, if it is another process */
 	void *user;
 };
 
@@ -148,10 +150,11 @@ struct tt_transport {
 	int (*arm)(struct tt_net *);              /* 0: sleep on fd. 1: call progress again */
 };
 
-extern const struct tt_transport tt_tcp, tt_sim;
+extern const struct tt_transport tt_shm, tt_tcp, tt_sim;
 
 const struct tt_transport *tt_transport_find(const char *name); /* by name or by the scheme of an address; NULL: none */
 const struct tt_transport *tt_transport_at(int i);              /* the i-th, NULL past the last */
+void tt_shm_address(uint64_t job, const char *listen, char addr[96]); /* of a net of this host that was opened with that `listen` */
 int tt_tcp_check(const char *address); /* 0, or -EINVAL: not HOST:PORT. No name is looked up */
 
 /* transport.c, for the transports: a queue of ops and the two ways of ending them */
