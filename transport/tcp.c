@@ -407,7 +407,7 @@ static void close_net(struct tt_net *base)
 		close(net->listen_fd);
 	if (net->base.fd >= 0)
 		close(net->base.fd);
-	explicit_bzero(net->key, sizeof net->key);
+	tt_secret_forget(&net->secret);
 	free(net->keys);
 	free(net);
 }
@@ -439,7 +439,7 @@ static int open_net(const struct tt_net_config *c, struct tt_net **out)
 		return tt_fail(-ENOMEM, "no memory for a net");
 	set_up(net, c);
 	net->base.fd = epoll_create1(EPOLL_CLOEXEC);
-	int err = tt_tcp_take_secret(net, c);
+	int err = tt_secret_take(&net->secret, c);
 	if (net->base.fd < 0)
 		err = tt_fail(-EMFILE, "cannot make an epoll descriptor: is the limit on open files (ulimit -n) "
 		              "reached?");

@@ -4,6 +4,7 @@
 #define TT_TCP_H
 #include "base.h"
 #include "frame.h"
+#include "handshake.h"
 #include "list.h"
 #include "transport.h"
 #include <sys/socket.h>
@@ -51,8 +52,7 @@ struct tt_tcp {
 	uint64_t job, timeout, generation;
 	uint32_t epoch;
 	unsigned timeout_ms;
-	bool has_secret;
-	uint8_t key[32];            /* hash of the secret */
+	struct tt_secret secret;
 
 	int listen_fd;
 	uint64_t listen_again;      /* not 0: accepting is paused until then */
@@ -139,7 +139,6 @@ struct tt_tcp_peer {
 
 /* tcp_connect.c */
 int tt_tcp_devices(struct tt_device *, int max);
-int tt_tcp_take_secret(struct tt_tcp *, const struct tt_net_config *);
 int tt_tcp_listen(struct tt_tcp *, const struct tt_net_config *);
 void tt_tcp_accept(struct tt_tcp *);
 int tt_tcp_connect(struct tt_tcp *, const char *addr, struct tt_tcp_peer **);

@@ -12,9 +12,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
-#ifdef HAVE_LIBSODIUM
-#include <sodium.h>
-#endif
 
 #define GRACE (250 * TT_MS) /* a stranger's share of a full house; also how long accepting pauses */
 
@@ -446,58 +443,6 @@ static void pause_accepting(struct tt_tcp *net, uint64_t until)
 	epoll_ctl(net->base.fd, EPOLL_CTL_MOD, net->listen_fd, &event);
 }
 
-/* The secret */
-
-int tt_tcp_take_secret(struct tt_tcp *net, const struct tt_net_config *c)
-{
-	if (!c->secret)
-		return 0;
-	if (!c->secret_len)
-		return tt_fail(-EINVAL, "the job's secret is empty: set TUTTI_SECRET to 16 bytes or more");
-#ifdef HAVE_LIBSODIUM
-	if (sodium_init() < 0)
-		return tt_fail(-EIO, "libsodium does not start: is /dev/urandom there?");
-	crypto_generichash(net->key, sizeof net->key, c->secret, c->secret_len, NULL, 0);
-	net->has_secret = true;
-	return 0;
-#else
-	(void)net;
-	return tt_fail(-ENOTSUP, "this Tutti was built without libsodium and cannot keep the job's secret: install "
-	               "libsodium and rebuild, or unset TUTTI_SECRET and stay on one host");
-#endif
-}
-
-/* Whose: 'I' or 'A'. Without a secret there is nothing to prove, and the proof is zeros. */
-static void make_proof(const struct tt_tcp_peer *p, char whose, uint8_t out[TT_PROOF_SIZE])
-{
-	memset(out, 0, TT_PROOF_SIZE);
-#ifdef HAVE_LIBSODIUM
-	if (p->net->has_secret) {
-		crypto_generichash_state s;
-		crypto_generichash_init(&s, p->net->key, sizeof p->net->key, TT_PROOF_SIZE);
-		crypto_generichash_update(&s, (const uint8_t *)&whose, 1);
-		crypto_generichash_update(&s, p->accepted ? p->theirs : p->mine, TT_HELLO_SIZE);
-		crypto_generichash_update(&s, p->accepted ? p->mine : p->theirs, TT_HELLO_SIZE);
-		crypto_generichash_final(&s, out, TT_PROOF_SIZE);
-	}
-#else
-	(void)p;
-	(void)whose;
-#endif
-}
-
-static bool proof_holds(const struct tt_tcp_peer *p)
-{
-	uint8_t right[TT_PROOF_SIZE];
-
-	make_proof(p, p->accepted ? 'I' : 'A', right);
-#ifdef HAVE_LIBSODIUM
-	return sodium_memcmp(right, p->proof, sizeof right) == 0;
-#else
-	return memcmp(right, p->proof, sizeof right) == 0; /* all zeros: nothing to be learned from the time it takes */
-#endif
-}
-
 /* The handshake */
 
 static void prepare_socket(const struct tt_tcp *net, int fd)
@@ -551,7 +496,7 @@ static bool say(struct tt_tcp_peer *p, const uint8_t *bytes, size_t n)
 
 static bool say_hello(struct tt_tcp_peer *p)
 {
-	struct tt_hello h = { .version = TT_FRAME_VERSION, .flags = p->net->has_secret ? TT_HELLO_SECRET : 0,
+	struct tt_hello h = { .version = TT_FRAME_VERSION, .flags = p->net->secret.set ? TT_HELLO_SECRET : 0,
 	                      .epoch = p->net->epoch, .job = p->net->job };
 
 	tt_entropy(h.nonce, sizeof h.nonce);
@@ -559,11 +504,16 @@ static bool say_hello(struct tt_tcp_peer *p)
 	return say(p, p->mine, sizeof p->mine);
 }
 
+static void make_proof(const struct tt_tcp_peer *p, bool acceptor, uint8_t out[TT_PROOF_SIZE])
+{
+	tt_proof_make(&p->net->secret, acceptor, p->accepted ? p->theirs : p->mine, p->accepted ? p->mine : p->theirs, out);
+}
+
 static bool say_proof(struct tt_tcp_peer *p)
 {
 	uint8_t proof[TT_PROOF_SIZE];
 
-	make_proof(p, p->accepted ? 'A' : 'I', proof);
+	make_proof(p, p->accepted, proof);
 	return say(p, proof, sizeof proof);
 }
 
@@ -713,7 +663,7 @@ int tt_tcp_connect(struct tt_tcp *net, const char *addr, struct tt_tcp_peer **ou
 
 	if (err)
 		return err;
-	if (!net->has_secret && !allowed_without_secret(found)) {
+	if (!net->secret.set && !allowed_without_secret(found)) {
 		freeaddrinfo(found);
 		return tt_fail(-EACCES, "will not connect to %s without a secret: set TUTTI_SECRET on both sides",
 		               addr);
@@ -749,29 +699,6 @@ static bool finish_connect(struct tt_tcp_peer *p)
 	return false;
 }
 
-/* How their HELLO suits mine: 0, or -errno with a sentence in `why`. */
-static int judge_hello(const struct tt_tcp_peer *p, const struct tt_hello *h, char *why, size_t size)
-{
-	const struct tt_tcp *net = p->net;
-	bool secret = h->flags & TT_HELLO_SECRET;
-
-	if (h->version != TT_FRAME_VERSION) {
-		snprintf(why, size, "it speaks version %u of the wire and this side version %u: use the same Tutti on "
-		         "both", h->version, TT_FRAME_VERSION);
-		return -EPROTO;
-	}
-	if (h->job != net->job) {
-		snprintf(why, size, "it belongs to job %016llx and this side to job %016llx",
-		         (unsigned long long)h->job, (unsigned long long)net->job);
-		return -EPROTO;
-	}
-	if (secret == net->has_secret)
-		return 0;
-	snprintf(why, size, "%s has a secret and %s has none: set the same TUTTI_SECRET on both",
-	         secret ? "it" : "this side", secret ? "this side" : "it");
-	return -EACCES;
-}
-
 static bool hear_hello(struct tt_tcp_peer *p)
 {
 	struct tt_hello h;
@@ -783,7 +710,7 @@ static bool hear_hello(struct tt_tcp_peer *p)
 		return give_up(p, -EHOSTUNREACH, "the kernel connected the socket to itself, so nobody listens there");
 	if (p->accepted && !say_hello(p)) /* also to those who do not suit: they shall know why */
 		return went_away(p);
-	int err = judge_hello(p, &h, why, sizeof why);
+	int err = tt_hello_judge(&h, p->net->job, &p->net->secret, why, sizeof why);
 	if (err)
 		return give_up(p, err, why);
 	p->epoch = h.epoch;
@@ -794,7 +721,10 @@ static bool hear_hello(struct tt_tcp_peer *p)
 
 static bool hear_proof(struct tt_tcp_peer *p)
 {
-	if (!proof_holds(p))
+	uint8_t right[TT_PROOF_SIZE];
+
+	make_proof(p, !p->accepted, right);
+	if (!tt_proof_same(right, p->proof))
 		return give_up(p, -EACCES, "its proof is wrong: do both sides have the same TUTTI_SECRET?");
 	if (p->accepted && !say_proof(p))
 		return went_away(p);
