@@ -1,0 +1,217 @@
+/* copy.c - the ways of copying, and which of them is the best at the moment */
+#include "copy.h"
+#include <string.h>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+/* The ways. */
+
+enum {
+	LINE = 64,
+	PAGE = 4096,
+	SHORT = 2048, /* bytes: up to here the C library's copy is the fastest; from there on it may turn to rep movsb by itself */
+	AHEAD = 1024, /* bytes: beyond the caches the processor alone does not look far enough */
+};
+
+const char *const tt_copy_name[] = { [TT_COPY_PLAIN] = "plain", [TT_COPY_STRING] = "rep movsb", [TT_COPY_STREAM] = "stream" };
+
+#ifdef __x86_64__
+#define AVX __attribute__((target("avx")))
+typedef int64_t vec __attribute__((vector_size(LINE / 2), may_alias)), loose __attribute__((vector_size(LINE / 2), may_alias, aligned(1)));
+
+static bool has_avx(void) { return __builtin_cpu_supports("avx"); }
+
+/* Not past the end: there may be what the other process is writing. */
+static inline void look_ahead(const char *at, size_t i, size_t n) { __builtin_prefetch(at + tt_min(i + AHEAD, n - LINE)); }
+
+/* Whole lines, from the destination's byte i on, where one begins; up to the byte that it returns. */
+AVX static size_t plain_lines(char *to, const char *from, size_t i, size_t n)
+{
+	for (; i + LINE <= n; i += LINE) {
+		const loose *in = (const void *)(from + i);
+		vec *out = (void *)(to + i), a = in[0], b = in[1];
+		look_ahead(from, i, n);
+		look_ahead(to, i, n);
+		out[0] = a;
+		out[1] = b;
+	}
+	return i;
+}
+
+AVX static size_t stream_lines(char *to, const char *from, size_t i, size_t n)
+{
+	for (; i + LINE <= n; i += LINE) {
+		const loose *in = (const void *)(from + i);
+		__m256i *out = (void *)(to + i), a = (__m256i)in[0], b = (__m256i)in[1];
+		look_ahead(from, i, n);
+		_mm256_stream_si256(out, a);
+		_mm256_stream_si256(out + 1, b);
+	}
+	_mm_sfence(); /* such stores pass later ones: a notify, a flag */
+	return i;
+}
+
+static void copy_vectors(char *to, const char *from, size_t n, size_t (*lines)(char *, const char *, size_t, size_t))
+{
+	size_t lead = tt_min(-(uintptr_t)to % LINE, n), done;
+
+	memcpy(to, from, lead);
+	done = lines(to, from, lead, n);
+	memcpy(to + done, from + done, n - done);
+}
+
+static void copy_plain(char *to, const char *from, size_t n)
+{
+	if (n <= SHORT)
+		memcpy(to, from, n);
+	else
+		copy_vectors(to, from, n, plain_lines);
+}
+
+/* Some processors fall to a tenth of their rate where the destination is a few bytes past the source in its page. */
+static void copy_string(char *to, const char *from, size_t n)
+{
+	size_t past = ((uintptr_t)to - (uintptr_t)from) % PAGE;
+
+	if (past && past < LINE)
+		copy_plain(to, from, n);
+	else
+		__asm__ volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(n) : : "memory");
+}
+
+void tt_copy_by(enum tt_copy_way way, void *to, const void *from, size_t n)
+{
+	switch (way) {
+	case TT_COPY_STRING: copy_string(to, from, n); break;
+	case TT_COPY_STREAM: copy_vectors(to, from, n, stream_lines); break;
+	default: copy_plain(to, from, n);
+	}
+}
+
+int tt_copy_ways(void) { return has_avx() ? TT_COPY_WAYS : 1; }
+#else
+void tt_copy_by(enum tt_copy_way way, void *to, const void *from, size_t n) { (void)way, memcpy(to, from, n); }
+int tt_copy_ways(void) { return 1; }
+#endif
+
+/* The choice.
+ *
+ * A trial is a run of copies in one way. Its first copy does not count: a way that stores past the caches leaves them empty for the
+ * way after it, and the other way round. Nor is one short copy a trial: what it leaves to be stored later costs the next one. */
+
+enum {
+	TRIALS = TT_COPY_ROUNDS * TT_COPY_WAYS,
+	RUN = 256 << 10, /* bytes of a trial, at least */
+	PIECE = 4 << 20, /* bytes: the longest copies are tried in pieces, so that the slow ways take a small part of one */
+	WATCH = 1 << 20, /* bytes from one look at the clock to the next, which takes as long as a page */
+};
+#define AGAIN (1000 * TT_MS)
+
+/* Threads that meet in a class may spoil a trial, and nothing else. */
+#define GET(x) atomic_load_explicit(&(x), memory_order_relaxed)
+#define SET(x, value) atomic_store_explicit(&(x), value, memory_order_relaxed)
+
+static size_t class_of(size_t n)
+{
+	size_t i = 0;
+
+	for (n /= 4 * TT_COPY_FROM; n && i < TT_COPY_CLASSES - 1; n /= 4)
+		i++;
+	return i;
+}
+
+/* Of a way's trials the second best: not the one that was lucky, nor those that were put aside or touched fresh pages. */
+static uint64_t cost_of(const struct tt_copy_class *c, int way)
+{
+	uint64_t best = UINT64_MAX, second = UINT64_MAX;
+
+	for (int i = 0; i < TT_COPY_ROUNDS; i++) {
+		uint64_t cost = GET(c->cost[way][i]);
+		if (cost < best) {
+			second = best;
+			best = cost;
+		} else if (cost < second) {
+			second = cost;
+		}
+	}
+	return second;
+}
+
+static void settle(struct tt_copy_class *c)
+{
+	int best = 0;
+
+	for (int way = 1; way < TT_COPY_WAYS; way++)
+		if (cost_of(c, way) < cost_of(c, best))
+			best = way;
+	SET(c->way, (uint8_t)best);
+	SET(c->settled, tt_now());
+}
+
+static void begin_trial(struct tt_copy_class *c, unsigned trial)
+{
+	SET(c->trial, (uint8_t)trial);
+	SET(c->warm, 0);
+	SET(c->bytes, 0);
+	SET(c->spent, 0);
+	if (trial == TRIALS)
+		settle(c);
+}
+
+static void try_copy(struct tt_copy_class *c, unsigned trial, void *to, const void *from, size_t n)
+{
+	unsigned way = trial % TT_COPY_WAYS, round = trial / TT_COPY_WAYS;
+	uint64_t start = tt_now(), spent, bytes;
+
+	tt_copy_by((enum tt_copy_way)way, to, from, n);
+	if (!GET(c->warm)) {
+		SET(c->warm, 1);
+		return;
+	}
+	spent = GET(c->spent) + (tt_now() - start);
+	bytes = GET(c->bytes) + n;
+	SET(c->spent, spent);
+	SET(c->bytes, bytes);
+	if (bytes >= RUN) {
+		SET(c->cost[way][round], (spent << 20) / bytes);
+		begin_trial(c, trial + 1);
+	}
+}
+
+static void watch(struct tt_copy_class *c, size_t n)
+{
+	uint64_t bytes = GET(c->bytes) + n;
+
+	SET(c->bytes, bytes < WATCH ? bytes : 0);
+	if (bytes >= WATCH && tt_now() - GET(c->settled) >= AGAIN)
+		begin_trial(c, 0);
+}
+
+static void copy_watched(struct tt_copy_class *c, bool longest, char *to, const char *from, size_t n)
+{
+	unsigned trial;
+
+	if (GET(c->trial) == TRIALS)
+		watch(c, n);
+	while (n && (trial = GET(c->trial)) < TRIALS) {
+		size_t piece = longest && n >= 2 * PIECE ? PIECE : n;
+		try_copy(c, trial, to, from, piece);
+		to += piece;
+		from += piece;
+		n -= piece;
+	}
+	tt_copy_by((enum tt_copy_way)GET(c->way), to, from, n);
+}
+
+void tt_copy(struct tt_copier *c, void *to, const void *from, size_t n)
+{
+	size_t class = class_of(n);
+
+	if (n < TT_COPY_FROM || tt_copy_ways() == 1)
+		tt_copy_by(TT_COPY_PLAIN, to, from, n);
+	else
+		copy_watched(&c->of[class], class == TT_COPY_CLASSES - 1, to, from, n);
+}
+
+enum tt_copy_way tt_copy_way(const struct tt_copier *c, size_t n) { return (enum tt_copy_way)GET(c->of[class_of(n)].way); }
