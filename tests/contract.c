@@ -1,7 +1,7 @@
 /* contract.c - every sentence of transport.h as a test, on the simulated wire over many seeds, and on tcp; then each of
  * the ten ways of breaking the contract (breaks.h) must be caught by one of them.
  *
- * contract [--transport sim|tcp|all] [--seeds N] [--seed S] [--breaks] [--no-breaks] [-v] [TEST ...]
+ * contract [--transport sim|tcp|shm|all] [--seeds N] [--seed S] [--breaks] [--no-breaks] [-v] [TEST ...]
  *
  * Each test drives two or three nets in one thread; where a sentence is about the owner's own loads and atomics, on tcp
  * a second thread does those. On sim it runs inside a world of one rank, once a seed; on tcp over
@@ -24,6 +24,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -50,6 +51,7 @@ struct side { /* one net, its two blocks of memory, its peer */
 	struct tt_net *net;
 	struct tt_peer *peer; /* the last one that came up, or was connected */
 	char *window, *local; /* both of bench->size bytes, between guards */
+	int fd;               /* of the window; -1: it is private memory */
 	struct tt_region *window_region, *local_region;
 	struct tt_key key;    /* of the window */
 	void (*hook)(struct side *, struct tt_peer *, enum what, const char *bytes, size_t len);
@@ -85,6 +87,7 @@ struct bench {
 	const char *secret[3];
 	uint64_t job[3];
 	bool failed, never_arm;
+	bool files; /* windows can be mapped */
 };
 
 struct test {
@@ -154,6 +157,22 @@ static char *guarded(size_t size)
 
 	memset(block, 0x77, GUARD);
 	memset(block + GUARD, 0, size);
+	memset(block + GUARD + size, 0x77, GUARD);
+	return block + GUARD;
+}
+
+/* In a file that others can map. */
+static char *guarded_file(size_t size, int *fd)
+{
+	size_t len = size + 2 * GUARD;
+	char *block = MAP_FAILED;
+
+	*fd = memfd_create("contract", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (*fd >= 0 && !ftruncate(*fd, (off_t)len) && !fcntl(*fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK))
+		block = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+	if (block == MAP_FAILED)
+		abort();
+	memset(block, 0x77, GUARD);
 	memset(block + GUARD + size, 0x77, GUARD);
 	return block + GUARD;
 }
@@ -297,7 +316,8 @@ static void some_turns(struct bench *s, unsigned most)
 
 static struct tt_region *enroll(struct bench *s, struct side *side, char *at, size_t len, int remote)
 {
-	struct tt_mem mem = { at, len, -1, -1, 0 };
+	bool file = side->fd >= 0 && at == side->window;
+	struct tt_mem mem = { at, len, -1, file ? side->fd : -1, file ? GUARD : 0 };
 	struct tt_region *r = NULL;
 
 	CHECK(s->t->reg(side->net, &mem, remote, &r) == 0);
@@ -318,7 +338,8 @@ static bool open_side(struct bench *s, int i)
 		side->net = NULL;
 		return false;
 	}
-	side->window = guarded(s->size);
+	side->fd = -1;
+	side->window = s->files ? guarded_file(s->size, &side->fd) : guarded(s->size);
 	side->local = guarded(s->size);
 	side->window_region = enroll(s, side, side->window, s->size, 1);
 	side->local_region = enroll(s, side, side->local, s->size, 0);
@@ -386,6 +407,12 @@ static bool join_third(struct bench *s)
 	return !s->failed;
 }
 
+static void drop_file(struct side *side, size_t size)
+{
+	munmap(side->window - GUARD, size + 2 * GUARD);
+	close(side->fd);
+}
+
 static void end(struct bench *s)
 {
 	for (int i = 0; i < 3; i++)
@@ -393,7 +420,10 @@ static void end(struct bench *s)
 	for (int i = 0; i < 3; i++)
 		if (s->side[i].window) {
 			CHECK(guards_hold(s->side[i].window, s->size) && guards_hold(s->side[i].local, s->size));
-			free(s->side[i].window - GUARD);
+			if (s->side[i].fd >= 0)
+				drop_file(&s->side[i], s->size);
+			else
+				free(s->side[i].window - GUARD);
 			free(s->side[i].local - GUARD);
 		}
 	for (struct call *c = s->calls, *older; c; c = older) {
@@ -909,6 +939,27 @@ static void test_fence_after_get(struct bench *s)
 	}
 }
 
+/* A short GET and a long PUT may take different ways. */
+static void test_fence_of_other_size(struct bench *s)
+{
+	const size_t lens[] = { 16, 500, 2000 };
+
+	if (!begin(s, 65536))
+		return;
+	struct side *a = &s->side[0], *b = &s->side[1];
+	for (size_t i = 0; i < TT_COUNT(lens); i++) {
+		fill(b->window, lens[i], 1);
+		fill(a->local + 4096, 40000, 2);
+		struct call *calls[] = { make_call(a, TT_GET, 0, 0, a->local, lens[i]),
+		                         make_call(a, TT_PUT, TT_FENCE, 0, a->local + 4096, 40000) };
+		post_all(s, calls, 2);
+		UNTIL(ended(s));
+		CHECK(holds(a->local, lens[i], 1));
+		post(make_notify(a, 0, a->local, 0, 1));
+		UNTIL(count(s, NOTIFY, b) == (int)i + 1);
+	}
+}
+
 static void test_fence_after_add(struct bench *s)
 {
 	if (!begin(s, 4096))
@@ -1070,7 +1121,7 @@ static void test_word_is_whole(struct bench *s)
 	for (int i = 0; i < 32; i++)
 		CHECK(results[i] == halves[0] || results[i] == halves[1]);
 	CHECK(ended(s));
-	if (s->t != &tt_tcp)
+	if (s->t == &tt_sim)
 		return;
 	words_beside_owner(s, TT_PUT, false);
 	words_beside_owner(s, TT_PUT, true);
@@ -1140,7 +1191,7 @@ static void test_add_is_atomic(struct bench *s)
 		seen[c->result % (3 * MANY)] = true;
 	}
 	s->never_arm = false;
-	if (s->t == &tt_tcp)
+	if (s->t != &tt_sim)
 		add_beside_owner(s);
 }
 
@@ -1558,13 +1609,13 @@ static void refused_with(struct bench *s, int err)
 	CHECK(count(s, UP, a) == 0 && count(s, UP, b) == 0 && count(s, DOWN, b) == 0);
 }
 
-/* Two nets with a secret each; false: they cannot be had. Only tcp built without libsodium may refuse to keep one. */
+/* Two nets with a secret each; false: they cannot be had. Only real wires built without libsodium may refuse to keep one. */
 static bool prepare_secrets(struct bench *s, const char *first, const char *second)
 {
 	bool keeps = true;
 
 #ifndef HAVE_LIBSODIUM
-	keeps = s->t != &tt_tcp;
+	keeps = s->t == &tt_sim;
 #endif
 	s->secret[0] = first;
 	s->secret[1] = second;
@@ -1808,19 +1859,27 @@ static void test_done_without_sleep(struct bench *s)
 	s->never_arm = false;
 }
 
-/* Neither wire can map; one that can needs a test of what it gives. */
+/* Only memory in a file, on a wire within one host, can be mapped. */
 static void test_map(struct bench *s)
 {
 	if (!begin(s, 65536))
 		return;
 	struct side *a = &s->side[0], *b = &s->side[1];
 	struct tt_key none = { .len = 65536 };
-	CHECK(s->t->map(a->peer, &b->key) == NULL);
+	char *at = s->t->map(a->peer, &b->key);
+	CHECK((at != NULL) == s->files);
 	CHECK(s->t->map(a->peer, &none) == NULL);
 	ENDED_WELL(put(a, 0, 0, a->local, 65536)); /* and asking did no harm */
+	if (at) {
+		fill(b->window, 65536, 9);
+		CHECK(holds(at, 65536, 9));
+		fill(at, 65536, 8);
+		CHECK(holds(b->window, 65536, 8));
+	}
 	close_side(s, b);
 	UNTIL(count(s, DOWN, a));
 	CHECK(s->t->map(a->peer, &b->key) == NULL);
+	CHECK(!at || holds(at, 65536, 8)); /* frozen, until disconnect */
 }
 
 static void test_names(struct bench *s)
@@ -2517,6 +2576,7 @@ static const struct test tests[] = {
 	T(posted_order, "SENDs and NOTIFYs arrive in the order posted"),
 	T(both_ways, "each direction of a peer stands for itself"),
 	T(fence_after_get, "TT_FENCE holds an op back (and what is posted behind it) until my earlier GETs are done"),
+	T(fence_of_other_size, "TT_FENCE holds an op back until my earlier GETs are done, whichever way either goes"),
 	T(fence_after_add, "TT_FENCE holds an op back until my earlier ADDs are done"),
 	T(word_is_whole, "A PUT or GET of exactly 8 bytes, aligned at both ends, is one load and one store"),
 	T(sizes, "any size; the transport splits"),
@@ -2555,7 +2615,7 @@ static const struct test tests[] = {
 	T(lazy_done_comes, "TT_LAZY: done() may wait until the target goes to sleep, and no longer"),
 	T(lazy_done_while_polling, "TT_LAZY: ... or has polled in vain for some microseconds"),
 	T(done_without_sleep, "without it the acknowledgement goes at once"),
-	T(map, "the peer's region in my address space, or NULL: always NULL on these wires"),
+	T(map, "the peer's region in my address space, or NULL; after down() it stays valid, frozen, until disconnect()"),
 	T(names, "give this text to whoever should connect"),
 	T(mixture, "all of it at once"),
 	ONLY(ONLY_TCP, no_copies, "payload of 4 KiB and more is not copied in user space"),
@@ -2600,7 +2660,8 @@ static void run_body(int rank, void *arg)
 /* true: it passed. */
 static bool run_once(const struct tt_transport *t, const struct test *test, uint64_t seed, const char *listen)
 {
-	struct bench bench = { .t = t, .seed = seed, .listen = listen, .timeout_ms = 5000, .job = { 1, 1, 1 } };
+	struct bench bench = { .t = t, .seed = seed, .listen = listen, .timeout_ms = 5000, .job = { 1, 1, 1 },
+	                       .files = t == &tt_shm && seed % 2 };
 	struct bench *s = &bench;
 	struct tt_sim_config config = { .seed = seed, .ranks = 1, .program = run_body, .arg = s };
 
@@ -2664,16 +2725,16 @@ static bool is_wanted(const char *name)
 	return !options.word_count;
 }
 
+static const struct tt_transport *const wires[] = { &tt_sim, &tt_tcp, &tt_shm };
+
 static void add_suites(void)
 {
-	const struct tt_transport *const both[] = { &tt_sim, &tt_tcp };
-
-	for (size_t k = 0; k < 2; k++) {
-		if (options.only && options.only != both[k])
+	for (size_t k = 0; k < TT_COUNT(wires); k++) {
+		if (options.only && options.only != wires[k])
 			continue;
-		CU_pSuite suite = CU_add_suite(both[k]->name, NULL, NULL);
+		CU_pSuite suite = CU_add_suite(wires[k]->name, NULL, NULL);
 		for (size_t i = 0; i < TT_COUNT(tests); i++)
-			if (applies(both[k], &tests[i]) && is_wanted(tests[i].name))
+			if (applies(wires[k], &tests[i]) && is_wanted(tests[i].name))
 				CU_add_test(suite, tests[i].name, run_current);
 	}
 }
@@ -2777,22 +2838,21 @@ static bool catch_break(const struct tt_transport *t, enum tt_break which, const
 /* Without a break all must be well on the same path, or to catch one means nothing. */
 static int count_uncaught(void)
 {
-	const struct tt_transport *const both[] = { &tt_sim, &tt_tcp };
 	int uncaught = 0;
 
-	for (size_t k = 0; k < 2; k++) {
-		if (options.only && options.only != both[k])
+	for (size_t k = 0; k < TT_COUNT(wires); k++) {
+		if (options.only && options.only != wires[k])
 			continue;
-		struct trial clean = try_break(both[k], TT_BREAK_NONE);
+		struct trial clean = try_break(wires[k], TT_BREAK_NONE);
 		if (clean.status) {
 			printf("FAILED %s: without any break %s fails too (wait status %#x), so the breaks are not tried\n",
-			       both[k]->name, tests[clean.last].name, (unsigned)clean.status);
+			       wires[k]->name, tests[clean.last].name, (unsigned)clean.status);
 			uncaught += TT_BREAKS_END - 1;
 			continue;
 		}
-		printf("%s: no break: all well\n", both[k]->name);
+		printf("%s: no break: all well\n", wires[k]->name);
 		for (int b = 1; b < TT_BREAKS_END; b++)
-			uncaught += !catch_break(both[k], (enum tt_break)b, &clean);
+			uncaught += !catch_break(wires[k], (enum tt_break)b, &clean);
 	}
 	return uncaught;
 }
@@ -2801,7 +2861,7 @@ static int count_uncaught(void)
 
 static int usage(void)
 {
-	printf("contract [--transport sim|tcp|all] [--seeds N] [--seed S] [--breaks | --no-breaks] [-v] [TEST ...]\n");
+	printf("contract [--transport sim|tcp|shm|all] [--seeds N] [--seed S] [--breaks | --no-breaks] [-v] [TEST ...]\n");
 	return 2;
 }
 

@@ -574,64 +574,6 @@ void tt_tcp_push_all(struct tt_tcp *net)
 
 /* Posting */
 
-static bool inside(const struct tt_region *r, const void *local, size_t len)
-{
-	uintptr_t start = (uintptr_t)r->mem.base, at = (uintptr_t)local;
-
-	return at >= start && at - start <= r->mem.len && len <= r->mem.len - (at - start);
-}
-
-static int check_remote(const struct tt_op *op)
-{
-	if (!op->key)
-		return tt_fail(-EINVAL, "an op without a key: PUT, GET and ADD name a region of the peer's");
-	if ((op->offset > op->key->len || op->len > op->key->len - op->offset) && !tt_broken(KEY_PAST_END))
-		return tt_fail(-ERANGE, "%zu bytes at offset %llu reach past the end of a region of %llu bytes",
-		               op->len, (unsigned long long)op->offset, (unsigned long long)op->key->len);
-	return 0;
-}
-
-static int check_local(const struct tt_tcp *net, const struct tt_op *op)
-{
-	if (op->region && op->region->net != &net->base)
-		return tt_fail(-EINVAL, "the region of an op belongs to another net than %s", net->base.addr);
-	if (op->kind == TT_ADD)
-		return 0;
-	if (op->len && !op->local)
-		return tt_fail(-EINVAL, "an op over %zu bytes at address 0", op->len);
-	if (op->region && op->len && !inside(op->region, op->local, op->len))
-		return tt_fail(-EINVAL, "the %zu bytes of an op are not in the region it names", op->len);
-	return 0;
-}
-
-static int check_op(const struct tt_tcp *net, const struct tt_op *op)
-{
-	if (op->flags & ~(uint32_t)(TT_NOTIFY | TT_LAZY | TT_FENCE))
-		return tt_fail(-EINVAL, "an op with unknown flags 0x%x", op->flags);
-	if (op->flags & TT_NOTIFY && (op->kind != TT_PUT || op->notify >= 1u << 24))
-		return tt_fail(-EINVAL, "a notify of %u: only a PUT has one, and it is below 2^24", op->notify);
-	int err = check_local(net, op);
-	if (err)
-		return err;
-	switch (op->kind) {
-	case TT_PUT:
-		return op->len ? check_remote(op) : 0;
-	case TT_GET:
-		return check_remote(op);
-	case TT_ADD:
-		if (op->len != 8 || op->offset % 8)
-			return tt_fail(-EINVAL, "an ADD to %zu bytes at offset %llu: it takes 8, at a multiple of 8",
-			               op->len, (unsigned long long)op->offset);
-		return check_remote(op);
-	case TT_SEND:
-		if (op->len <= net->base.send_max)
-			return 0;
-		return tt_fail(-EINVAL, "a message of %zu bytes: at most %zu, PUT longer ones", op->len,
-		               net->base.send_max);
-	}
-	return tt_fail(-EINVAL, "an op of unknown kind %d", (int)op->kind);
-}
-
 static void queue_op(struct tt_tcp_peer *p, struct tt_op *op)
 {
 	if (tt_broken(MESSAGES_SWAPPED) && op->kind == TT_SEND && p->pending.head) {
@@ -649,7 +591,7 @@ void tt_tcp_post(struct tt_peer *base, struct tt_op *chain)
 	for (struct tt_op *op; (op = chain);) {
 		chain = op->next;
 		op->err = 0;
-		int err = p->state == TT_TCP_UP ? check_op(p->net, op) : -ENOTCONN;
+		int err = p->state == TT_TCP_UP ? tt_op_check(&p->net->base, op) : -ENOTCONN;
 		if (err)
 			finish_later(p, op, err);
 		else

@@ -101,8 +101,8 @@ struct tt_net_config {
 	uint32_t epoch;      /* which life of this process: frames carry it */
 	unsigned timeout_ms; /* how long a connect or a handshake may take, and how long sent bytes may stay
 	                      * unacknowledged */
-	int keep;            /* wires that share memory: 1: a peer that I disconnect from while it is frozen in the
-	                      * middle of writing my memory is let be; 0: it is killed, if it is another process */
+	int keep;            /* 1: a frozen peer that can still write my memory is let be when I disconnect from it; 0: if
+	                      * it is a process of this host, it is killed */
 	void *user;
 };
 
@@ -121,6 +121,8 @@ struct tt_peer { /* likewise embedded first; lives until disconnect() */
 	struct tt_net *net;
 	void *user;
 	uint64_t received; /* grows with whatever comes from it, also in pieces: a sign of life */
+	int frozen;        /* the caller's, before disconnect(): it has given no sign of life for as long as it may. Where it
+	                    * could still write my memory when it thaws, its process is ended first; see `keep` */
 	char addr[96];   /* the other end as a person would name it, for messages: "10.0.0.7:4000" */
 };
 
@@ -163,5 +165,6 @@ struct tt_op_queue {
 };
 void tt_queue_push(struct tt_op_queue *, struct tt_op *);
 struct tt_op *tt_queue_pop(struct tt_op_queue *);
+int tt_op_check(const struct tt_net *, const struct tt_op *); /* what any wire can see: 0, or -EINVAL or -ERANGE with a sentence */
 void tt_op_finish(struct tt_op *, int err); /* sets err and calls done(), once; the op is the caller's again */
 #endif
