@@ -1,4 +1,4 @@
-/* contract.c - every sentence of transport.h as a test, on the simulated wire over many seeds, and on tcp; then each of
+/* contract.c - every sentence of transport.h as a test, on the simulated wire over many seeds, on tcp and on shm; then each of
  * the ten ways of breaking the contract (breaks.h) must be caught by one of them.
  *
  * contract [--transport sim|tcp|shm|all] [--seeds N] [--seed S] [--breaks] [--no-breaks] [-v] [TEST ...]
@@ -10,6 +10,7 @@
 #include "base.h"
 #include "breaks.h"
 #include "frame.h"
+#include "shm.h"
 #include "sim.h"
 #include "tcp.h"
 #include "transport.h"
@@ -95,7 +96,7 @@ struct test {
 	void (*run)(struct bench *);
 	int only; /* 0, or one of: */
 };
-enum { ONLY_TCP = 1, ONLY_SIM, OWN_WORLD };
+enum { ONLY_TCP = 1, ONLY_SHM, OWN_WORLD };
 
 /* ---- reporting ---- */
 
@@ -1882,6 +1883,194 @@ static void test_map(struct bench *s)
 	CHECK(!at || holds(at, 65536, 8)); /* frozen, until disconnect */
 }
 
+/* ---- shm: lines that are none, and processes that die or freeze in the middle of things ---- */
+
+/* Whatever a proven peer writes into its lane: the connection may end, but nothing outside of the window is touched. */
+static void test_nonsense_lines(struct bench *s)
+{
+	if (!begin(s, 4096))
+		return;
+	struct side *a = &s->side[0], *b = &s->side[1];
+	struct tt_shm_peer *liar = tt_container_of(a->peer, struct tt_shm_peer, base);
+	for (int i = 0; i < 300 && !count(s, DOWN, b); i++) {
+		uint8_t *payload = NULL;
+		struct tt_shm_line *line = tt_shm_line(liar, chance(s, 2) ? chance(s, 70000) : 0, &payload);
+		if (line) {
+			uint64_t end = line->extra_end;
+			line->kind = (uint8_t)chance(s, 10);
+			line->flags = (uint8_t)chance(s, 16);
+			line->slot = (uint16_t)chance(s, chance(s, 4) ? 4 : 65536);
+			line->notify = (uint32_t)tt_random_next(&s->random);
+			line->len = chance(s, 2) ? chance(s, 5000) : tt_random_next(&s->random);
+			line->key = chance(s, 2) ? tt_shm_id(&b->key) : tt_random_next(&s->random);
+			line->offset = chance(s, 2) ? chance(s, 5000) : tt_random_next(&s->random);
+			line->word = tt_random_next(&s->random);
+			if (line->extra && chance(s, 8))
+				line->extra = (uint32_t)tt_random_next(&s->random);
+			line->extra_end = line->extra && chance(s, 8) ? tt_random_next(&s->random) : end;
+			tt_shm_publish(liar, line);
+		}
+		some_turns(s, 3);
+	}
+	settle(s);
+}
+
+struct remote { /* a process of its own with a net */
+	pid_t pid;
+	int orders, replies;
+};
+
+static struct tt_peer *met;
+static struct tt_key told;
+static bool knows;
+
+static void met_one(struct tt_peer *p) { met = p; }
+static void told_key(struct tt_peer *p, const void *bytes, size_t len)
+{
+	(void)p;
+	memcpy(&told, bytes, tt_min(len, sizeof told));
+	knows = true;
+}
+static void nothing(struct tt_peer *p, int err) { (void)p, (void)err; }
+static void counted(struct tt_op *op) { op->priv[0] = 1; }
+
+/* Stores into the parent's window without end: by PUTs, or by a pointer. */
+static void write_and_write(bool by_pointer, size_t len, int replies)
+{
+	const struct tt_events quiet_events = { met_one, told_key, NULL, nothing };
+	struct tt_net_config c = { .events = &quiet_events, .listen_fd = -1, .job = 1, .epoch = 1, .timeout_ms = 5000 };
+	char *bytes = malloc(len);
+	struct tt_net *net;
+
+	if (tt_shm.open(&c, &net) || write(replies, net->addr, sizeof net->addr) != sizeof net->addr)
+		_exit(1);
+	while (!knows)
+		tt_shm.progress(net);
+	char *at = by_pointer ? tt_shm.map(met, &told) : NULL;
+	for (unsigned i = 0;; i++) {
+		memset(bytes, (int)i, len);
+		struct tt_op op = { .kind = TT_PUT, .local = bytes, .len = len, .key = &told, .done = counted };
+		if (at)
+			memcpy(at, bytes, len);
+		else
+			tt_shm.post(met, &op);
+		while (!at && !op.priv[0])
+			tt_shm.progress(net);
+		if (i == 20 && write(replies, "", 1) != 1)
+			_exit(1);
+	}
+}
+
+static bool start_writer(struct bench *s, struct remote *r, bool by_pointer)
+{
+	struct side *a = &s->side[0];
+	char addr[96], byte;
+	int fds[2];
+
+	CHECK(open_side(s, 0));
+	if (s->failed || pipe(fds))
+		return false;
+	fflush(stdout);
+	r->pid = fork();
+	if (!r->pid) {
+		close(fds[0]);
+		alarm(30);
+		write_and_write(by_pointer, s->size, fds[1]);
+	}
+	close(fds[1]);
+	r->replies = fds[0];
+	CHECK(read(fds[0], addr, sizeof addr) == sizeof addr);
+	connect_side(s, a, addr);
+	UNTIL(count(s, UP, a));
+	memcpy(a->local, &a->key, sizeof a->key);
+	ENDED_WELL(send_bytes(a, a->local, sizeof a->key));
+	CHECK(read(fds[0], &byte, 1) == 1); /* it writes */
+	usleep((useconds_t)chance(s, 2000));
+	return !s->failed;
+}
+
+/* 0: it is gone; else it is not. */
+static int end_writer(struct remote *r, bool must_be_dead)
+{
+	int alive = waitpid(r->pid, NULL, WNOHANG) == 0;
+
+	if (alive && !must_be_dead) {
+		kill(r->pid, SIGKILL);
+		waitpid(r->pid, NULL, 0);
+	}
+	close(r->replies);
+	return alive;
+}
+
+static bool stays(struct bench *s, char *at, size_t len)
+{
+	char *copy = malloc(len);
+	bool same;
+
+	(void)s;
+	memcpy(copy, at, len);
+	usleep(3000);
+	same = !memcmp(copy, at, len);
+	free(copy);
+	return same;
+}
+
+static void test_killed_while_writing(struct bench *s)
+{
+	struct remote r;
+
+	s->size = BIG;
+	s->timeout_ms = 400;
+	if (!start_writer(s, &r, false))
+		return;
+	uint64_t start = tt_now();
+	kill(r.pid, SIGKILL);
+	UNTIL(count(s, DOWN, &s->side[0]));
+	CHECK(tt_now() - start < 1000 * TT_MS);
+	CHECK(stays(s, s->side[0].window, BIG));
+	s->t->dereg(s->side[0].window_region);
+	CHECK(tt_now() - start < 1000 * TT_MS);
+	end_writer(&r, false);
+}
+
+/* Memory that was taken back stays as it is, also when the writer thaws. */
+static void test_stopped_while_writing(struct bench *s)
+{
+	struct remote r;
+
+	s->size = BIG;
+	s->timeout_ms = 400;
+	if (!start_writer(s, &r, false))
+		return;
+	uint64_t start = tt_now();
+	kill(r.pid, SIGSTOP);
+	usleep(1000);
+	s->t->dereg(s->side[0].window_region);
+	CHECK(tt_now() - start < 3000 * TT_MS);
+	memset(s->side[0].window, 0x44, BIG);
+	kill(r.pid, SIGCONT);
+	usleep(3000);
+	CHECK(all(s->side[0].window, BIG, 0x44));
+	end_writer(&r, false);
+}
+
+/* Who stores by a pointer says so to nobody: frozen, he has to go. */
+static void test_evicted(struct bench *s)
+{
+	struct remote r;
+
+	s->size = BIG;
+	s->timeout_ms = 400;
+	if (!s->files || !start_writer(s, &r, true))
+		return;
+	kill(r.pid, SIGSTOP);
+	usleep(1000);
+	s->side[0].peer->frozen = 1;
+	disconnect(s, &s->side[0]);
+	CHECK(stays(s, s->side[0].window, BIG));
+	CHECK(!end_writer(&r, true));
+}
+
 static void test_names(struct bench *s)
 {
 	struct tt_device devices[4];
@@ -2618,6 +2807,10 @@ static const struct test tests[] = {
 	T(map, "the peer's region in my address space, or NULL; after down() it stays valid, frozen, until disconnect()"),
 	T(names, "give this text to whoever should connect"),
 	T(mixture, "all of it at once"),
+	ONLY(ONLY_SHM, nonsense_lines, "a line that is none breaks that connection at most"),
+	ONLY(ONLY_SHM, killed_while_writing, "When a peer fails ... down() comes; after it that peer reaches none of my memory"),
+	ONLY(ONLY_SHM, stopped_while_writing, "dereg: its key stops working; a landing in progress is cut off"),
+	ONLY(ONLY_SHM, evicted, "frozen: where it could still write my memory when it thaws, its process is ended first"),
 	ONLY(ONLY_TCP, no_copies, "payload of 4 KiB and more is not copied in user space"),
 	ONLY(ONLY_TCP, garbage_on_the_port, "strangers on the port disturb nobody"),
 	ONLY(ONLY_TCP, nonsense, "a frame that is none, from a proven peer, breaks that connection and nothing else"),
@@ -2676,7 +2869,7 @@ static bool run_once(const struct tt_transport *t, const struct test *test, uint
 
 static bool applies(const struct tt_transport *t, const struct test *test)
 {
-	return !test->only || (test->only == ONLY_TCP) == (t == &tt_tcp);
+	return !test->only || t == (test->only == ONLY_TCP ? &tt_tcp : test->only == ONLY_SHM ? &tt_shm : &tt_sim);
 }
 
 static bool has_ipv6(void)

@@ -64,6 +64,8 @@ static void cut_off(struct tt_shm_peer *p)
 {
 	int *fds[] = { &p->fd, &p->pid_fd, &p->kick_fd, &p->strip_fd, &p->sheet_fd };
 
+	if (p->state == TT_SHM_DOWN)
+		return;
 	tt_shm_fence_off(p);
 	tt_list_remove(&p->handshake);
 	tt_list_remove(&p->up);
