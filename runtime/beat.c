@@ -81,7 +81,7 @@ void tt_beat_answered(struct tt_link *l)
 }
 
 /* Is it the connection by which a member lives? */
-static bool counts(const struct tt_link *l) { return l->member && l->member->link == l && l->member->state == TT_UP; }
+static bool counts(const struct tt_link *l) { return l->member && l->member->link == l && (l->member->state == TT_UP || l->member->state == TT_PARTING); }
 
 static void look_at(struct tt_link *l, uint64_t now)
 {

@@ -4,7 +4,7 @@
  * rendezvous: each rank connects to it as to any member and sends its card; when all cards are in, rank 0 deals the table
  * to a few, who pass it on (boot_tree.c).
  *
- *      rank r -- CARD {host, address} --> rank 0          rank 0 -- TABLE {first, n, cards} --> its children   (in pieces)
+ *      rank r -- CARD {host, addresses} -> rank 0          rank 0 -- TABLE {first, n, cards} --> its children   (in pieces)
  */
 #include "runtime.h"
 #include <fcntl.h>
@@ -213,7 +213,7 @@ void tt_boot_card(struct tt_member *m, struct tt_pack *p)
 {
 	const char *known = m->addr;
 	struct tt_pack again = *p;
-	char addr[96], text[40];
+	char addr[TT_ADDRESSES], text[40];
 
 	tt_get64(&again);
 	tt_get32(&again);
@@ -238,7 +238,6 @@ void tt_boot_card(struct tt_member *m, struct tt_pack *p)
 void tt_boot_table(struct tt_member *m, struct tt_pack *p)
 {
 	struct tt_job *job = m->job;
-	struct tt_member *zero = &job->members[0];
 	uint32_t first = tt_get32(p), n = tt_get32(p);
 
 	p->bad |= job->rank == 0 || job->node_list || (m->rank != 0 && m->rank != tt_tree_parent(job->rank));
@@ -247,8 +246,6 @@ void tt_boot_table(struct tt_member *m, struct tt_pack *p)
 		tt_card_take(p, &job->members[i]);
 	if (p->bad || job->carded < job->size || job->dealt)
 		return;
-	if (zero->link)
-		zero->link->used = false; /* all that I have sent there was my card */
 	if (job->late)
 		job->dealt = tt_now(); /* nobody waits below me */
 	else
@@ -375,20 +372,35 @@ static int meet_at_rank_0(struct tt_job *job, const struct tt_boot *b)
 	return err || job->carded < job->size ? meeting_failed(job, b) : 0;
 }
 
+/* A node list says where each listens. What those on my host are called in its memory follows from that. */
+static void find_neighbours(struct tt_job *job, const struct tt_boot *b)
+{
+	uint64_t here = host_of_address(b->nodes[job->rank].address);
+	char addr[96];
+
+	for (int i = 0; i < job->size; i++) {
+		struct tt_member *m = &job->members[i];
+		m->host = host_of_address(b->nodes[i].address);
+		tt_shm_address(job->id, b->nodes[i].address, addr);
+		if (m->host == here)
+			m->addr = tt_address_add(job, m->addr, addr);
+	}
+}
+
 int tt_boot_meet(struct tt_job *job, const struct tt_boot *b)
 {
 	struct tt_member *me = &job->members[job->rank];
 	int err = 0;
 
 	tt_enter(job);
-	if (job->engine.count)
-		me->addr = tt_text_keep(job, job->engine.nets[0]->addr);
+	for (int i = 0; i < job->engine.count; i++)
+		me->addr = tt_address_add(job, me->addr, job->engine.nets[i]->addr);
 	me->host = host_id(job);
 	me->cpus = b->nodes ? 0 : tt_place_print(job);
 	job->carded++;
 	job->node_list = b->nodes != NULL;
-	for (int i = 0; b->nodes && i < job->size; i++)
-		job->members[i].host = host_of_address(job->members[i].addr);
+	if (b->nodes)
+		find_neighbours(job, b);
 	if (!b->nodes && job->size > 1)
 		err = meet_at_rank_0(job, b);
 	tt_exit(job);

@@ -69,7 +69,7 @@ void tt_card_take(struct tt_pack *p, struct tt_member *m)
 	struct tt_job *job = m->job;
 	uint64_t word = tt_get64(p), host = word & ((1ull << TT_HOST_BITS) - 1);
 	uint32_t epoch = tt_get32(p);
-	char addr[96];
+	char addr[TT_ADDRESSES];
 
 	tt_get_text(p, addr, sizeof addr);
 	p->bad |= !host;
@@ -82,8 +82,7 @@ void tt_card_take(struct tt_pack *p, struct tt_member *m)
 	job->carded += !m->host;
 	m->host = host;
 	m->cpus = (uint32_t)(word >> TT_HOST_BITS);
-	if (!*m->addr) /* rank 0 was reached where it was said to be: that address stays */
-		m->addr = tt_text_keep(job, addr);
+	m->addr = tt_address_add(job, m->addr, addr); /* rank 0 was reached where it was said to be: that address stays */
 	job->engine.news = true;
 }
 

@@ -136,6 +136,7 @@ static int make_members(struct tt_job *job, const struct tt_boot *boot)
 	job->size = 0;
 	tt_late_grow(job, size);
 	job->members[job->rank].job = job;
+	job->members[job->rank].addr = job->members[job->rank].why = ""; /* it may be beyond those that are known */
 	job->members[job->rank].rank = job->rank;
 	job->members[job->rank].epoch = job->epoch;
 	for (int i = 0; boot->nodes && i < job->size; i++) {
@@ -197,10 +198,26 @@ static const char *choose_device(const struct tt_job *job, const struct tt_boot 
 	return !strncmp(at, "127.", 4) || !strncmp(at, "localhost:", 10) ? "127.0.0.1" : !strncmp(at, "[::1]", 5) ? "::1" : NULL;
 }
 
+/* Where ranks meet is for the wires that lead to other hosts; that of this one has names of its own. */
+static int place_net(struct tt_job *job, const struct tt_boot *boot, const struct tt_transport *t, struct tt_net_config *c)
+{
+	if (boot->nodes)
+		c->listen = boot->nodes[job->rank].address;
+	if (t == &tt_shm)
+		return 0;
+	c->device = choose_device(job, boot);
+	if (job->rank == 0 && !boot->unnumbered && boot->listen_fd >= 0)
+		c->listen_fd = boot->listen_fd;
+	else if (job->rank == 0 && !boot->unnumbered && !boot->nodes && boot->address[0])
+		c->listen = boot->address;
+	return read_ports(&job->settings, c->ports);
+}
+
 static int open_net(struct tt_job *job, const struct tt_boot *boot, const char *name)
 {
 	const struct tt_transport *t = tt_transport_find(name);
 	struct tt_net_config c = { .events = &tt_peer_events, .listen_fd = -1, .job = job->id, .epoch = job->epoch, .user = job };
+	bool evict;
 	int err;
 
 	if (!t)
@@ -209,37 +226,41 @@ static int open_net(struct tt_job *job, const struct tt_boot *boot, const char *
 		return tt_fail(-EINVAL, "TUTTI_TRANSPORTS names more than %d transports", TT_NETS);
 	c.secret = tt_setting(&job->settings, TT_SECRET);
 	c.secret_len = c.secret ? strlen(c.secret) : 0;
-	c.device = choose_device(job, boot);
 	c.timeout_ms = (unsigned)(job->deadline / TT_MS);
-	if ((err = read_ports(&job->settings, c.ports)) || (err = check_secret(job, boot, c.secret)))
+	if ((err = place_net(job, boot, t, &c)) || (err = tt_setting_switch(&job->settings, TT_EVICT, &evict)))
 		return err;
-	if (boot->unnumbered)
-		c.listen = NULL;
-	else if (job->rank == 0 && boot->listen_fd >= 0)
-		c.listen_fd = boot->listen_fd;
-	else if (boot->nodes)
-		c.listen = boot->nodes[job->rank].address;
-	else if (job->rank == 0 && boot->address[0])
-		c.listen = boot->address;
+	c.keep = !evict;
 	if ((err = t->open(&c, &job->engine.nets[job->engine.count])))
 		return err;
 	job->engine.count++;
 	return 0;
 }
 
+/* Nobody has asked for shared memory: where there is none, ranks of this host meet as those of others do. */
+static bool can_do_without(const struct tt_job *job, const char *name)
+{
+	return !strcmp(name, tt_shm.name) && !strcmp(job->settings.of[TT_TRANSPORTS].origin, "default");
+}
+
 static int open_nets(struct tt_job *job, const struct tt_boot *boot)
 {
 	char names[128], *at = names, *name;
-	int err = 0;
+	int err;
 
 	if (job->size == 1)
 		return 0;
+	err = check_secret(job, boot, tt_setting(&job->settings, TT_SECRET));
 	snprintf(names, sizeof names, "%s", tt_setting(&job->settings, TT_TRANSPORTS));
-	while (!err && (name = strsep(&at, ",")))
-		if (*name)
-			err = open_net(job, boot, name);
+	while (!err && (name = strsep(&at, ","))) {
+		if (*name && (err = open_net(job, boot, name)) && can_do_without(job, name)) {
+			tt_log(TT_INFO, "no shared memory between the ranks of this host: %s", tt_why());
+			err = 0;
+		}
+	}
 	if (!err && !job->engine.count)
 		err = tt_fail(-EINVAL, "TUTTI_TRANSPORTS names no transport");
+	if (!err && !boot->nodes && job->engine.count == 1 && job->engine.nets[0]->transport == &tt_shm)
+		err = tt_fail(-EINVAL, "%s names shm alone, and ranks find each other over TCP: write shm,tcp", tt_setting_name(&job->settings, TT_TRANSPORTS));
 	return err;
 }
 

@@ -1,5 +1,7 @@
 /* peer.c - the other ranks: which wire leads to each, connected on first use, and the messages between members.
  *
+ * Each of my nets, the best first, is asked in turn for the way to a rank that has an address there, until one leads to it.
+ *
  * Whoever connects says HELLO; the other answers WELCOME, and both post on that one connection. If both connect at
  * once, the lower rank's connection wins: it answers BUSY on the other one, which its maker then drops.
  *
@@ -8,9 +10,10 @@
  *
  * An epoch tells a rank's lives apart. It is in the greetings and in every frame; a rank's later life ends the earlier one.
  *
- * A connection that only the rendezvous needed is given up again. Who made it asks; if the other side has put nothing on it,
- * it says yes, forgets it, and waits until the asker hangs up. So nothing is lost, and a first use may come at any time:
- * who asked lets posts wait for the answer, who said yes makes a new connection.
+ * A connection of the rendezvous is given up again: when it is no part of the tree (boot_tree.c), or on first use, if the table
+ * names a better wire. One of the two asks; if the other side has put nothing else on it, it says yes, forgets it, and waits
+ * until the asker hangs up. So nothing is lost, and a first use may come at any time: who asked lets posts wait for the answer,
+ * who said yes makes a new connection. If both ask at once, both say yes.
  *
  *      rank 70 -- PART ask --> rank 0          rank 70 <-- PART yes, or no -- rank 0
  */
@@ -104,6 +107,14 @@ static int make_reachable(struct tt_net *net, struct tt_post *p)
 	return err;
 }
 
+/* The rendezvous and a goodbye: for these any connection will do. */
+static bool is_passing(const struct tt_op *op)
+{
+	uint8_t type = op->kind == TT_SEND && op->len ? *(const uint8_t *)op->local : 0;
+
+	return type == TT_CARD || type == TT_TABLE || type == TT_LATE || type == TT_BYE;
+}
+
 static void hand_to_wire(struct tt_member *m, struct tt_post *p)
 {
 	struct tt_peer *peer = m->link->peer;
@@ -116,14 +127,31 @@ static void hand_to_wire(struct tt_member *m, struct tt_post *p)
 	p->op.done = finish_post;
 	p->op.next = NULL;
 	m->outstanding++;
-	m->link->used = true;
+	m->link->used |= !is_passing(&p->op);
 	peer->net->transport->post(peer, &p->op);
 }
 
+/* The wire within one host leads to no other one. */
+static bool has_better_wire(const struct tt_member *m)
+{
+	const struct tt_job *job = m->job;
+	char addr[96];
+
+	for (int i = 0; job->engine.nets[i] != m->link->peer->net; i++) {
+		const struct tt_transport *t = job->engine.nets[i]->transport;
+		if (tt_address_find(m->addr, t->name, addr) && (t != &tt_shm || m->host == job->members[job->rank].host))
+			return true;
+	}
+	return false;
+}
+
+/* A connection of the rendezvous is not used for anything else where there is a better wire. */
 void tt_post(struct tt_member *m, struct tt_post *p)
 {
 	p->member = m;
 	p->local = NULL;
+	if (m->state == TT_UP && !m->link->used && !is_passing(&p->op) && has_better_wire(m))
+		tt_member_part(m);
 	if (m->state == TT_UP) {
 		hand_to_wire(m, p);
 	} else if (m->state == TT_LEFT || m->state == TT_GONE) {
@@ -276,14 +304,29 @@ struct tt_net *tt_member_net(struct tt_member *m) { return m->link->peer->net; }
 
 /* ---- connecting ---- */
 
-static struct tt_net *net_for(struct tt_job *job, const char *addr)
+/* The next of my nets, the one asked last included, on which it has an address; NULL: none is left. */
+static struct tt_net *next_wire(struct tt_member *m, char addr[96])
 {
-	const struct tt_transport *t = tt_transport_find(addr);
+	struct tt_engine *e = &m->job->engine;
 
-	for (int i = 0; i < job->engine.count; i++)
-		if (job->engine.nets[i]->transport == t)
-			return job->engine.nets[i];
+	for (; m->wire < e->count; m->wire++)
+		if (tt_address_find(m->addr, e->nets[m->wire]->transport->name, addr))
+			return e->nets[m->wire];
 	return NULL;
+}
+
+/* This one does not lead there, and another one may. */
+static bool turn_to_next_wire(struct tt_member *m, const char *why)
+{
+	int failed = m->wire++;
+	char addr[96];
+
+	if (!next_wire(m, addr)) {
+		m->wire = failed;
+		return false;
+	}
+	tt_log(TT_DEBUG, "rank %d is not reached over %s: %s", m->rank, m->job->engine.nets[failed]->transport->name, why);
+	return true;
 }
 
 static void fail_waiting(struct tt_member *m, int err)
@@ -302,23 +345,21 @@ static void lack_files(struct tt_timer *t)
 	tt_window_unreached(m, -EMFILE);
 }
 
-int tt_member_connect(struct tt_member *m)
+static int ask_wires(struct tt_member *m)
 {
 	struct tt_job *job = m->job;
 	struct tt_peer *peer;
 	struct tt_net *net;
+	char addr[96];
 	int err;
 
-	if (m->state != TT_AWAY || (!*m->addr && job->joined))
-		return 0; /* a newcomer: news of where it is are on their way */
-	tt_timer_stop(&m->retry);
-	m->state = TT_CONNECTING;
-	net = net_for(job, m->addr);
-	if (!net) {
-		fail_soon(m, 0, -EHOSTUNREACH, "no transport of mine leads to rank %d at \"%s\"", m->rank, m->addr);
-		return 0;
-	}
-	err = net->transport->connect(net, m->addr, &peer);
+	do {
+		if (!(net = next_wire(m, addr))) {
+			fail_soon(m, 0, -EHOSTUNREACH, "no transport of mine leads to rank %d at \"%s\"", m->rank, m->addr);
+			return 0;
+		}
+		err = net->transport->connect(net, addr, &peer);
+	} while (err && err != -EMFILE && turn_to_next_wire(m, tt_why()));
 	if (err == -EMFILE && job->joined) { /* not its fault: it may be reached later */
 		m->state = TT_AWAY;
 		m->unreached = tt_now();
@@ -337,12 +378,23 @@ int tt_member_connect(struct tt_member *m)
 	return 0;
 }
 
+int tt_member_connect(struct tt_member *m)
+{
+	if (m->state != TT_AWAY || (!*m->addr && m->job->joined))
+		return 0; /* a newcomer: news of where it is are on their way */
+	tt_timer_stop(&m->retry);
+	m->state = TT_CONNECTING;
+	m->wire = 0;
+	return ask_wires(m);
+}
+
 static void member_up(struct tt_member *m, struct tt_link *l)
 {
 	l->member = m;
 	m->link = l;
 	tt_timer_stop(&l->patience);
 	m->state = TT_UP;
+	tt_log(TT_DEBUG, "rank %d is connected over %s", m->rank, l->peer->net->transport->name);
 	tt_stats_count(&m->stats, TUTTI_STAT_CONNECT, 0);
 	flush_waiting(m);
 	if (m->job->leaving)
@@ -402,6 +454,7 @@ static void take_part(struct tt_member *m, struct tt_pack *p)
 		forget_link(m);
 		stand_apart(m);
 	} else if (m->state == TT_PARTING) {
+		m->link->used = true; /* by the other side: it stays */
 		member_up(m, m->link);
 	}
 }
@@ -418,6 +471,7 @@ static void say_hello(struct tt_link *l)
 	tt_put32(&p, (uint32_t)l->job->launched);
 	tt_put32(&p, l->job->epoch);
 	tt_put8(&p, !l->job->joined);
+	l->used = l->job->joined;
 	send_raw(l, bytes, (size_t)(p.at - bytes));
 }
 
@@ -522,7 +576,7 @@ static const char *fault_of_hello(const struct tt_job *job, const struct hello *
 		snprintf(text, room, job->rank ? "new ranks come in at rank 0" : job->joined ? "there is no room for more ranks" : "not all ranks have joined");
 	else if (!m)
 		snprintf(text, room, "its rank %u is not below %d", h->rank, job->size);
-	else if (m->rank == job->rank || (m->state == TT_UP && m->epoch == h->epoch) || (job->joined && h->joining && is_another_life(m, h)) ||
+	else if (m->rank == job->rank || (m->state == TT_UP && m->epoch == h->epoch) || (job->joined && h->joining && (m->host || is_another_life(m, h))) ||
 	         (!job->joined && m->state == TT_UP))
 		snprintf(text, room, "rank %u is already taken", h->rank);
 	else if (m->epoch && tt_before(h->epoch, m->epoch))
@@ -590,7 +644,8 @@ static void take_hello(struct tt_link *l, struct tt_pack *p)
 		return;
 	}
 	struct tt_member *m = who_comes(job, &h);
-	if (m && m->state == TT_UP && m->link->mine && job->rank < m->rank && !is_another_life(m, &h)) {
+	bool late = job->joined && h.joining; /* no connection of mine can have crossed its */
+	if (m && m->state == TT_UP && m->link->mine && job->rank < m->rank && !late && !is_another_life(m, &h)) {
 		send_raw(l, &busy, 1); /* we crossed, and mine was there first */
 		return;
 	}
@@ -608,6 +663,7 @@ static void take_hello(struct tt_link *l, struct tt_pack *p)
 	tt_timer_stop(&m->retry);
 	if (m->state == TT_PARTING)
 		forget_link(m);
+	l->used = !h.joining;
 	member_up(m, l);
 }
 
@@ -765,6 +821,9 @@ static const char *reason(const struct tt_link *l, const char *otherwise)
 static void lost(struct tt_member *m, struct tt_link *l, int err)
 {
 	bool connected = m->state == TT_UP || m->state == TT_PARTING;
+	char at[96] = "";
+
+	tt_address_find(m->addr, l->peer->net->transport->name, at);
 
 	if (m->state == TT_LEFT)
 		m->link = NULL;
@@ -773,14 +832,17 @@ static void lost(struct tt_member *m, struct tt_link *l, int err)
 	else if (connected) {
 		m->untold = true;
 		tt_member_gone(m, -ECONNRESET, "rank %d (%s) went down: %s", m->rank, l->peer->addr, reason(l, "its connection broke"));
+	} else if (m->state == TT_CONNECTING && err == -EHOSTUNREACH && turn_to_next_wire(m, reason(l, strerror(-err)))) {
+		m->link = NULL;
+		ask_wires(m);
 	} else if (m->state == TT_CONNECTING && err == -EHOSTUNREACH && tt_boot_retry(m, m->job->deadline))
 		m->link = NULL;
 	else if (m->state == TT_CONNECTING && (err == -EHOSTUNREACH || err == -ECONNRESET) && tt_group_miss(m)) {
 		m->link = NULL;
-		fail_soon(m, tt_time(m->job, TT_TIME_GRACE), err, "rank %d cannot be reached at %s: %s", m->rank, m->addr, reason(l, strerror(-err)));
+		fail_soon(m, tt_time(m->job, TT_TIME_GRACE), err, "rank %d cannot be reached at %s: %s", m->rank, at, reason(l, strerror(-err)));
 	} else if (m->state == TT_CONNECTING) {
 		m->untold = err == -ECONNRESET; /* it was there, and hung up on me */
-		tt_member_gone(m, err, "rank %d cannot be reached at %s: %s", m->rank, m->addr, reason(l, strerror(-err)));
+		tt_member_gone(m, err, "rank %d cannot be reached at %s: %s", m->rank, at, reason(l, strerror(-err)));
 	}
 }
 

@@ -304,9 +304,16 @@ void tt_boot_table(struct tt_member *, struct tt_pack *);
 void tt_boot_gone(struct tt_member *);                     /* it may have owed others the table */
 bool tt_boot_retry(struct tt_member *, uint64_t patience);  /* it was not reached: will it be tried again in a moment? patience: for how long in all */
 
+/* ---- address.c: where a rank can be reached: an address of each of its nets, a space between two ---- */
+
+enum { TT_ADDRESSES = 256 }; /* room for all of them, with the zero */
+bool tt_address_find(const char *list, const char *transport, char addr[96]); /* of that transport; false: none */
+const char *tt_address_add(struct tt_job *, const char *known, const char *more); /* those of other transports than are known, as far as there
+                                                      * is room; kept like any text */
+
 /* ---- boot_tree.c: how the table of addresses goes out ---- */
 
-enum { TT_CARD_HEAD = 8 + 4 + 1, TT_CARD_MAX = TT_CARD_HEAD + 95 }; /* bytes of one: without its address, and at most */
+enum { TT_CARD_HEAD = 8 + 4 + 1, TT_CARD_MAX = TT_CARD_HEAD + TT_ADDRESSES - 1 }; /* bytes of one: without its addresses, and at most */
 void tt_card_put(struct tt_pack *, const struct tt_member *);
 void tt_card_take(struct tt_pack *, struct tt_member *);   /* a known one stays as it is */
 void tt_tree_deal(struct tt_job *);                        /* all cards are here: to those below me */
@@ -348,7 +355,7 @@ struct tt_link { /* one connection; usually the only one to its member */
 	struct tt_member *member;   /* NULL until the other side has said who it is */
 	bool mine;                  /* I connected */
 	struct tt_timer patience;   /* while nobody has said who it is */
-	bool used;                  /* for more than the rendezvous */
+	bool used;                  /* for more than the rendezvous, or made when that was over */
 	bool parted;                /* it stands for nobody any more: the other side hangs up */
 	struct tt_beat beat;
 };
@@ -357,7 +364,8 @@ struct tt_member {
 	struct tt_job *job;
 	int rank;
 	enum tt_member_state state;
-	const char *addr;           /* "" until known; see tt_text_keep */
+	const char *addr;           /* one for each of its nets, see address.c; "" until known */
+	int wire;                   /* which of my nets it is asked through, or was last */
 	uint64_t host;              /* equal on one host, 40 bits; 0: not known */
 	uint32_t cpus;              /* equal if they may run on the same processors, 24 bits; 0: not known */
 	uint32_t epoch;             /* which life of it; 0: not known */

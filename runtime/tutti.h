@@ -39,7 +39,7 @@ typedef struct tutti_config { /* zero or NULL: from the environment, else the de
 	size_t size;              /* sizeof(tutti_config) */
 	const char *file;         /* a config file, see tutti.conf(5) */
 	const char *node;         /* which of the file's nodes this process is */
-	const char *transports;   /* "tcp": which may be used, best first, separated by commas */
+	const char *transports;   /* "shm,tcp": which may be used, best first, separated by commas */
 	const char *secret;       /* the job's shared secret, at least 16 bytes */
 	int deadline_ms;          /* how long a blocking call waits for a silent rank */
 	int rank, ranks;          /* with `boot`: this process's rank (or TUTTI_NEW_RANK), and with how many the job starts */

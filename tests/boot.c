@@ -66,8 +66,7 @@ static void use_job(tutti *job, struct outcome *o)
 	o->size = tutti_size(job);
 	o->local_rank = tutti_local_rank(job);
 	o->local_size = tutti_local_size(job);
-	if (job->job->engine.count)
-		strcpy(o->addr, job->job->engine.nets[0]->addr);
+	tt_address_find(job->job->members[o->rank].addr, "tcp", o->addr);
 	board->joined++;
 	o->summed = sums_up(job);
 	if (!o->summed)

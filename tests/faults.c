@@ -108,7 +108,7 @@ static void run_child(int rank)
 	int err = tutti_join(NULL, &job);
 	EXPECT(err == 0);
 	if (!err) {
-		strcpy(mine->addr, job->job->engine.nets[0]->addr);
+		tt_address_find(job->job->members[rank].addr, "tcp", mine->addr);
 		mine->job = job->job->id;
 		crew.program(job);
 		tutti_leave(job);
@@ -1449,10 +1449,13 @@ static void limit_files(rlim_t most)
 
 static void need_files(tutti *job, tutti_window *w)
 {
-	int next = dup(0);
-	uint64_t then = tt_now();
+	int next;
+	uint64_t then;
 
+	EXPECT(tutti_put(w, 0, 0, "x", 1, NULL) == 0); /* that connection is there: the others hear of it all */
+	next = dup(0);
 	close(next);
+	then = tt_now();
 	limit_files((rlim_t)next); /* none is left */
 	EXPECT(tutti_put(w, 2, 0, "x", 1, NULL) == -EMFILE && strstr(tutti_why(), "ulimit -n"));
 	EXPECT(tutti_barrier(job, NULL) == -EMFILE && strstr(tutti_why(), "barrier: this process has no file left"));

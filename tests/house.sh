@@ -15,7 +15,7 @@ floor_and_room() {
 	runtime/base/*)				echo 0 base ;;
 	gpu/*)					echo 1 gpu ;;
 	transport/*)				echo 1 transport ;;
-	runtime/tutti.h | runtime/runtime.h | runtime/engine.c | runtime/job.c | runtime/boot*.c | runtime/config.c | \
+	runtime/tutti.h | runtime/runtime.h | runtime/engine.c | runtime/job.c | runtime/boot*.c | runtime/address.c | runtime/config.c | \
 	runtime/peer.c | runtime/request.c | runtime/group.c | runtime/agree.c | runtime/late.c | runtime/beat.c | runtime/watch.c | runtime/signal.c | \
 	runtime/cpus.c | runtime/share.c | runtime/place.c | runtime/topology*.c | runtime/window.c | runtime/scratch.c)
 						echo 2 engine ;;

@@ -1,5 +1,5 @@
 /* ranks.h - runs one test program as several ranks: as fibers of a simulated world, or as threads of this process that
- * meet over loopback TCP. So every test of the runtime is written once and runs on both. */
+ * meet over loopback TCP, and stay there or go on in shared memory. So every test of the runtime is written once and runs on all. */
 #ifndef TT_TEST_RANKS_H
 #define TT_TEST_RANKS_H
 #include "runtime.h"
@@ -16,7 +16,7 @@
 
 struct ranks { /* one run */
 	int size;
-	const char *wire;            /* "sim" or "tcp" */
+	const char *wire;            /* "sim", "tcp" or "shm" */
 	uint64_t seed;               /* sim's */
 	int deadline_ms;             /* 0: the default */
 	const char *allreduce;       /* the algorithm; NULL: auto */
@@ -53,11 +53,14 @@ static inline void run_joined(struct ranks *run, tutti *job)
 		tutti_leave(job);
 }
 
+static inline const char *transports_of(const struct ranks *run) { return strcmp(run->wire, "shm") ? run->wire : "shm,tcp"; }
+
 /* This rank leaves, and comes in again, as `rank` or as a new one. Its program leaves that job by itself. */
 static inline int join_again(tutti *job, int rank, tutti **again)
 {
 	struct ranks *run = tt_world ? sim_run_now : this_run;
-	tutti_config c = { .size = sizeof c, .rank = rank, .ranks = run->size, .boot = tt_world ? "sim:0" : run->boot, .deadline_ms = run->deadline_ms };
+	tutti_config c = { .size = sizeof c, .rank = rank, .ranks = run->size, .boot = tt_world ? "sim:0" : run->boot, .transports = transports_of(run),
+		           .deadline_ms = run->deadline_ms };
 
 	run->left[tutti_rank(job)] = true;
 	tutti_leave(job);
@@ -79,17 +82,18 @@ static inline void sim_rank(int rank, void *arg)
 		run_joined(arg, job);
 }
 
-struct tcp_rank {
+struct thread_rank {
 	struct ranks *run;
 	int rank;
 	pthread_t thread;
 };
 
-static inline void *tcp_rank(void *arg)
+static inline void *thread_rank(void *arg)
 {
-	struct tcp_rank *me = arg;
+	struct thread_rank *me = arg;
 	struct ranks *run = me->run;
-	tutti_config c = { .size = sizeof c, .rank = me->rank, .ranks = run->size, .boot = run->boot, .deadline_ms = run->deadline_ms };
+	tutti_config c = { .size = sizeof c, .rank = me->rank, .ranks = run->size, .boot = run->boot, .transports = transports_of(run),
+		           .deadline_ms = run->deadline_ms };
 	tutti *job;
 
 	this_run = run;
@@ -115,13 +119,13 @@ static inline int free_port(void)
 
 static inline void run_threads(struct ranks *run)
 {
-	struct tcp_rank *ranks = calloc((size_t)run->size, sizeof *ranks);
+	struct thread_rank *ranks = calloc((size_t)run->size, sizeof *ranks);
 
 	snprintf(run->boot, sizeof run->boot, "127.0.0.1:%d", free_port());
 	for (int i = 0; i < run->size; i++) {
 		ranks[i].run = run;
 		ranks[i].rank = i;
-		pthread_create(&ranks[i].thread, NULL, tcp_rank, &ranks[i]);
+		pthread_create(&ranks[i].thread, NULL, thread_rank, &ranks[i]);
 	}
 	for (int i = 0; i < run->size; i++)
 		pthread_join(ranks[i].thread, NULL);
@@ -132,7 +136,7 @@ static inline void run_threads(struct ranks *run)
 static inline int run_ranks(struct ranks run)
 {
 	this_run = sim_run_now = &run;
-	if (!strcmp(run.wire, "tcp")) {
+	if (strcmp(run.wire, "sim")) {
 		run_threads(&run);
 	} else {
 		struct tt_sim_config c = { .seed = run.seed, .ranks = run.size, .program = sim_rank, .arg = &run, .deadline_ms = run.deadline_ms };
@@ -142,5 +146,16 @@ static inline int run_ranks(struct ranks run)
 		run.failures += err != 0;
 	}
 	return run.failures;
+}
+
+/* On both of the real wires. */
+static inline int run_real_ranks(struct ranks run)
+{
+	int failed;
+
+	run.wire = "tcp";
+	failed = run_ranks(run);
+	run.wire = "shm";
+	return failed + run_ranks(run);
 }
 #endif

@@ -12,15 +12,14 @@ enum { SEEDS = 1 }; /* fibers share one thread: there is little for this sanitiz
 enum { SEEDS = 12 };
 #endif
 
-/* On sim over seeds and on tcp; sizes: a zero-terminated list. */
+/* On sim over seeds, on tcp and on shm; sizes: a zero-terminated list. */
 static void on_wires(void (*program)(tutti *), const int *sizes, int deadline_ms, const char *allreduce)
 {
 	for (; *sizes; sizes++) {
 		struct ranks run = { .size = *sizes, .deadline_ms = deadline_ms, .allreduce = allreduce, .program = program };
 		for (run.wire = "sim"; run.seed < SEEDS; run.seed++)
 			CU_ASSERT_EQUAL(run_ranks(run), 0);
-		run.wire = "tcp";
-		CU_ASSERT_EQUAL(run_ranks(run), 0);
+		CU_ASSERT_EQUAL(run_real_ranks(run), 0);
 	}
 }
 
@@ -377,9 +376,9 @@ static void program_ahead(tutti *job)
 
 static void test_ahead(void)
 {
-	struct ranks run = { .size = 3, .wire = "tcp", .program = program_ahead };
+	struct ranks run = { .size = 3, .program = program_ahead };
 
-	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
 }
 
 /* ---- windows ---- */
@@ -606,9 +605,9 @@ static void program_event_fd(tutti *job)
 
 static void test_event_fd(void)
 {
-	struct ranks run = { .size = 3, .wire = "tcp", .program = program_event_fd };
+	struct ranks run = { .size = 3, .program = program_event_fd };
 
-	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
 }
 
 enum how { TESTED, WAITED_FOR, BY_FD };
@@ -733,9 +732,9 @@ static void program_threads(tutti *job)
 
 static void test_threads(void)
 {
-	struct ranks run = { .size = 2, .wire = "tcp", .program = program_threads };
+	struct ranks run = { .size = 2, .program = program_threads };
 
-	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
 }
 
 /* A fork's child may only leave; its parent is not disturbed by that. */
@@ -756,9 +755,9 @@ static void program_fork(tutti *job)
 
 static void test_fork(void)
 {
-	struct ranks run = { .size = 2, .wire = "tcp", .program = program_fork };
+	struct ranks run = { .size = 2, .program = program_fork };
 
-	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
 }
 
 /* ---- deadlines, on sim, where a rank can be stopped at will ---- */
@@ -957,9 +956,9 @@ static void program_many_groups(tutti *job)
 
 static void test_many_groups(void)
 {
-	struct ranks run = { .size = 2, .wire = "tcp", .program = program_many_groups };
+	struct ranks run = { .size = 2, .program = program_many_groups };
 
-	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
 }
 
 /* The last one leaves, again and again; the others go on without it. */
@@ -1255,13 +1254,14 @@ static void program_mute(tutti *job)
 	uint64_t until = tt_now() + 10000 * TT_MS;
 	struct tt_net *net;
 	struct tt_peer *peer;
+	char addr[96] = "";
 
 	if (tutti_rank(job) == 1) {
 		pass_time(800 * TT_MS); /* twice the deadline: a call would meet it */
 		return;
 	}
 	CHECK(tt_tcp.open(&c, &net) == 0);
-	CHECK(tt_tcp.connect(net, job->job->engine.nets[0]->addr, &peer) == 0);
+	CHECK(tt_address_find(job->job->members[0].addr, "tcp", addr) && tt_tcp.connect(net, addr, &peer) == 0);
 	for (ups = downs = 0; !downs && tt_now() < until; pass_time(TT_MS))
 		CHECK(tt_tcp.progress(net) >= 0);
 	CHECK(ups == 1 && downs == 1);
