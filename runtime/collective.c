@@ -508,12 +508,11 @@ void tt_coll_message(struct tt_member *from, struct tt_pack *p)
 int tt_coll_open(struct tt_coll *c, int rank, void *base, size_t len, struct tt_region **out)
 {
 	struct tt_member *m = tt_group_member(c->group, rank);
-	struct tt_mem mem = { .base = base, .len = len, .gpu = -1, .fd = -1 };
+	struct tt_mem mem = tt_mem_of(base, len);
+	int err = tt_member_reach(m);
 
-	if (m->state != TT_UP) {
-		int err = tt_member_connect(m);
-		return err ? err : 1;
-	}
+	if (err)
+		return err;
 	return tt_member_net(m)->transport->reg(tt_member_net(m), &mem, 1, out);
 }
 

@@ -98,22 +98,20 @@ static void end_later(struct tt_job *job, struct tt_post *p, int err)
 /* Some wires read and write only registered memory: longer pieces that are not are registered for this one op. */
 static int make_reachable(struct tt_net *net, struct tt_post *p)
 {
-	struct tt_mem mem = { .base = p->op.local, .len = p->op.len, .gpu = -1, .fd = -1 };
+	struct tt_mem mem;
 
 	if (p->op.region || p->op.len <= net->copy_max)
 		return 0;
+	mem = tt_mem_of(p->op.local, p->op.len);
 	int err = net->transport->reg(net, &mem, 0, &p->local);
 	p->op.region = p->local;
 	return err;
 }
 
 /* The rendezvous and a goodbye: for these any connection will do. */
-static bool is_passing(const struct tt_op *op)
-{
-	uint8_t type = op->kind == TT_SEND && op->len ? *(const uint8_t *)op->local : 0;
+static bool may_pass(uint8_t type) { return type == TT_CARD || type == TT_TABLE || type == TT_LATE || type == TT_BYE || type == TT_PART; }
 
-	return type == TT_CARD || type == TT_TABLE || type == TT_LATE || type == TT_BYE;
-}
+static bool is_passing(const struct tt_op *op) { return op->kind == TT_SEND && op->len && may_pass(*(const uint8_t *)op->local); }
 
 static void hand_to_wire(struct tt_member *m, struct tt_post *p)
 {
@@ -146,12 +144,18 @@ static bool has_better_wire(const struct tt_member *m)
 }
 
 /* A connection of the rendezvous is not used for anything else where there is a better wire. */
+static void leave_rendezvous(struct tt_member *m)
+{
+	if (m->state == TT_UP && !m->link->used && has_better_wire(m))
+		tt_member_part(m);
+}
+
 void tt_post(struct tt_member *m, struct tt_post *p)
 {
 	p->member = m;
 	p->local = NULL;
-	if (m->state == TT_UP && !m->link->used && !is_passing(&p->op) && has_better_wire(m))
-		tt_member_part(m);
+	if (!is_passing(&p->op))
+		leave_rendezvous(m);
 	if (m->state == TT_UP) {
 		hand_to_wire(m, p);
 	} else if (m->state == TT_LEFT || m->state == TT_GONE) {
@@ -386,6 +390,17 @@ int tt_member_connect(struct tt_member *m)
 	m->state = TT_CONNECTING;
 	m->wire = 0;
 	return ask_wires(m);
+}
+
+int tt_member_reach(struct tt_member *m)
+{
+	int err;
+
+	leave_rendezvous(m);
+	if (m->state == TT_UP)
+		return 0;
+	err = tt_member_connect(m);
+	return err ? err : 1;
 }
 
 static void member_up(struct tt_member *m, struct tt_link *l)
@@ -728,6 +743,7 @@ static void take_bye(struct tt_member *m, struct tt_pack *p)
 static void member_message(struct tt_member *m, enum tt_message_type type, struct tt_pack *p)
 {
 	tt_stats_count(&m->stats, TUTTI_STAT_MESSAGE_IN, tt_pack_left(p) + 1);
+	m->link->used |= !may_pass((uint8_t)type);
 	switch (type) {
 	case TT_CARD: tt_boot_card(m, p); break;
 	case TT_LATE: tt_late_told(m, p); break;

@@ -265,26 +265,3 @@ int tutti_event_fd(tutti *at)
 	return fd;
 }
 
-int tutti_alloc(tutti *at, size_t bytes, int gpu, void **memory)
-{
-	void *p;
-
-	if (gpu != -1)
-		return tt_fail(-ENODEV, "memory on GPU %d was asked for, and this build has no GPU support: use -1 for host memory", gpu);
-	if (bytes > PTRDIFF_MAX - 4096)
-		return tt_fail(-ENOMEM, "%zu bytes are more than there can be", bytes);
-	bytes = (tt_max(bytes, 1) + 4095) & ~(size_t)4095;
-	p = aligned_alloc(4096, bytes);
-	if (!p)
-		return tt_fail(-ENOMEM, "no memory for %zu bytes", bytes);
-	tt_place_memory(at->job, p, bytes);
-	memset(p, 0, bytes);
-	*memory = p;
-	return 0;
-}
-
-void tutti_free(tutti *at, void *memory)
-{
-	(void)at;
-	free(memory);
-}

@@ -187,6 +187,10 @@ int tt_topology_hwloc(struct tt_topology *, enum tt_source, const char *what); /
 struct tt_object *tt_topology_add(struct tt_topology *, enum tt_thing, int parent); /* NULL: no memory */
 int tt_topology_from(struct tt_topology *, struct tt_pu *, int n);  /* a plain tree of those; takes the array */
 
+/* ---- arena.c: memory that other processes can map. It belongs to the process and not to a job; no gate needed ---- */
+
+struct tt_mem tt_mem_of(void *base, size_t len); /* with the file that it lies in, if all of it lies in one */
+
 /* ---- scratch.c: buffers for a moment, kept for the next collective ---- */
 
 enum { TT_SCRATCH_CLASSES = 13 };
@@ -394,6 +398,7 @@ struct tt_member {
 };
 
 extern const struct tt_events tt_peer_events;
+int tt_member_reach(struct tt_member *);             /* 0: connected, over the wire that stays; 1: not yet, wait for tt_coll_wake; -EMFILE */
 int tt_member_connect(struct tt_member *);           /* unless it is connected or gone. -EMFILE: no file is left, what waits for it ends so */
 void tt_post(struct tt_member *, struct tt_post *);  /* connects if needed; done() follows in any case, from a later turn */
 void tt_send(struct tt_member *, const void *head, size_t len, const void *body, size_t body_len); /* a message; bytes are copied. A lost one

@@ -68,8 +68,8 @@ int tutti_local_size(const tutti *);
 int tutti_pin(tutti *, int i);        /* pins the calling thread: to the i-th of the cores that are this rank's (again from the first after
                                        * the last), or with i -1 to all of them. Which these are, TUTTI_PIN says; under none, or where
                                        * there are more ranks than cores, nothing is pinned. -EINVAL and others if the kernel refuses */
-int tutti_alloc(tutti *, size_t bytes, int gpu, void **memory); /* page-aligned, zeroed, for every wire to use without a copy; gpu -1: host memory */
-void tutti_free(tutti *, void *memory);
+int tutti_alloc(tutti *, size_t bytes, int gpu, void **memory); /* page-aligned, zeroed, for every wire to use without a copy, other ranks of this host too; gpu -1: host memory */
+void tutti_free(tutti *, void *memory);              /* also after the job was left */
 
 /* Groups. What takes a `tutti *` works in that group: collectives count its ranks only, from 0, and one group's do not wait
  * for another's. Windows, memory and event_fd are the whole job's, whichever of its groups names it, and so are the ranks

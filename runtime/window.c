@@ -300,7 +300,7 @@ static int choose_index(struct tt_job *job, uint32_t *index)
 
 static int register_everywhere(struct tutti_window *w)
 {
-	struct tt_mem mem = { .base = w->base, .len = w->bytes, .gpu = -1, .fd = -1 };
+	struct tt_mem mem = tt_mem_of(w->base, w->bytes);
 	struct tt_engine *e = &w->job->engine;
 	int err = 0;
 

@@ -1235,7 +1235,96 @@ static CU_TestInfo collective_tests[] = {
 	{ "barrier", test_barrier }, { "bad arguments", test_bad_arguments }, { "ranks that disagree", test_mismatch },
 	{ "two roots", test_two_roots }, { "left behind", test_left_behind }, { "too many at once", test_too_many }, { "ahead of a slow rank", test_ahead }, CU_TEST_INFO_NULL,
 };
+/* ---- memory that others can map ---- */
+
+static bool is_filled(const char *p, size_t len, char with)
+{
+	for (size_t i = 0; i < len; i++)
+		if (p[i] != with)
+			return false;
+	return true;
+}
+
+/* Two on each other, in use or not, would spoil what is looked for here. */
+static void use_memory(tutti *job, unsigned chance)
+{
+	enum { HELD = 40 };
+	struct { char *at; size_t len; } held[HELD] = { 0 };
+	void *p;
+
+	for (int i = 0; i < 600; i++) {
+		int k = rand_r(&chance) % HELD;
+		if (held[k].at)
+			CHECK(is_filled(held[k].at, held[k].len, (char)k));
+		tutti_free(job, held[k].at);
+		held[k].len = (size_t)rand_r(&chance) >> rand_r(&chance) % 22 % 31 & 0x3fffff;
+		CHECK(tutti_alloc(job, held[k].len, -1, &p) == 0 && (uintptr_t)p % 4096 == 0);
+		held[k].at = p;
+		CHECK(is_filled(p, held[k].len, 0));
+		memset(p, k, held[k].len);
+	}
+	for (int k = 0; k < HELD; k++)
+		tutti_free(job, held[k].at);
+}
+
+static void look_at_arenas(tutti *job)
+{
+	char byte, *large;
+	void *small, *p;
+
+	CHECK(tutti_alloc(job, 5000, -1, &small) == 0 && tutti_alloc(job, 5 << 20, -1, &p) == 0);
+	large = p;
+	struct tt_mem a = tt_mem_of(small, 8192), b = tt_mem_of(large + 4096, 4096);
+	CHECK(a.fd >= 0 && b.fd >= 0 && a.fd != b.fd && b.fd_offset == 4096 && (uintptr_t)large % (2 << 20) == 0);
+	CHECK(tt_mem_of(large, (5 << 20) + 1).fd == -1 && tt_mem_of(&byte, 1).fd == -1 && tt_mem_of(large + (5 << 20), 1).fd == -1);
+	large[4096] = 7;
+	CHECK(pread(b.fd, &byte, 1, 4096) == 1 && byte == 7);
+	CHECK(ftruncate(b.fd, 0) && ftruncate(b.fd, 8 << 20));
+	tutti_free(job, large);
+	tutti_free(job, small);
+	CHECK(tt_mem_of(large, 1).fd == -1);
+	tutti_free(job, NULL);
+	CHECK(tutti_alloc(job, (size_t)1 << 60, -1, &p) == -ENOMEM && tutti_alloc(job, SIZE_MAX, -1, &p) == -ENOMEM);
+}
+
+/* A child reads it, and spoils nothing. */
+static void fork_with_memory(tutti *job)
+{
+	char *p;
+	void *at;
+	int status;
+
+	CHECK(tutti_alloc(job, 8192, -1, &at) == 0);
+	p = at;
+	p[0] = 1;
+	pid_t child = fork();
+	if (!child) {
+		bool good = p[0] == 1;
+		memset(p, 2, 8192);
+		execlp(good ? "true" : "false", "child", NULL);
+		_exit(1);
+	}
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	CHECK(p[0] == 1 && p[4096] == 0);
+	tutti_free(job, p);
+}
+
+static void program_memory(tutti *job)
+{
+	use_memory(job, (unsigned)tutti_rank(job));
+	look_at_arenas(job);
+	fork_with_memory(job);
+}
+
+static void test_memory(void)
+{
+	struct ranks run = { .size = 2, .program = program_memory };
+
+	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+}
+
 static CU_TestInfo window_tests[] = {
+	{ "memory", test_memory },
 	{ "put, get, add", test_put_get }, { "notify", test_notify }, { "ranges", test_ranges }, { "open and close", test_open_close },
 	{ "never opened", test_unopened }, { "closed before that", test_closed_unopened }, { "started, then closed", test_started }, CU_TEST_INFO_NULL,
 };

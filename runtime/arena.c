@@ -1,0 +1,281 @@
+/* arena.c - memory that the other processes of this host can map: tutti_alloc
+ *
+ * An arena is a memfd, sealed so that nobody can cut pages off that another process has mapped. What is small shares a slab of
+ * 2 MiB, in whole pages, since each arena costs an open file; what is larger has one of its own.
+ *
+ *      slab    | run of 3 pages | free | run of 1 | free ...             run[] holds the length at the first page of each run
+ *
+ * Memory outlives the job that it was allocated with, so the arenas are the process's. Where there is no memfd to be had,
+ * memory is private: it works everywhere, and others reach it with a copy.
+ */
+#include "runtime.h"
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, HUGE_PAGE = 2 << 20, SLAB = 2 << 20, SLAB_PAGES = SLAB / PAGE, SMALL_MAX = SLAB / 2 };
+
+struct arena {
+	char *base;
+	size_t len;
+	int fd;
+	bool slab;
+	uint16_t run[SLAB_PAGES];
+};
+
+static struct { /* by address */
+	pthread_mutex_t lock;
+	struct arena **at;
+	int count, room;
+	bool forks;                 /* the handlers are in place */
+} arenas = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* ---- the list ---- */
+
+/* The first one that ends behind it. */
+static int place_of(const char *p)
+{
+	int low = 0, high = arenas.count;
+
+	while (low < high) {
+		int middle = (low + high) / 2;
+		if (arenas.at[middle]->base + arenas.at[middle]->len > p)
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	return low;
+}
+
+static struct arena *find(const char *p)
+{
+	int i = place_of(p);
+
+	return i < arenas.count && arenas.at[i]->base <= p ? arenas.at[i] : NULL;
+}
+
+static bool list(struct arena *a)
+{
+	int i = place_of(a->base);
+
+	if (arenas.count == arenas.room) {
+		struct arena **more = realloc(arenas.at, (size_t)(2 * arenas.room + 16) * sizeof *more);
+		if (!more)
+			return false;
+		arenas.at = more;
+		arenas.room = 2 * arenas.room + 16;
+	}
+	memmove(arenas.at + i + 1, arenas.at + i, (size_t)(arenas.count - i) * sizeof *arenas.at);
+	arenas.at[i] = a;
+	arenas.count++;
+	return true;
+}
+
+static void unlist(const struct arena *a)
+{
+	int i = place_of(a->base);
+
+	memmove(arenas.at + i, arenas.at + i + 1, (size_t)(arenas.count - i - 1) * sizeof *arenas.at);
+	if (--arenas.count)
+		return;
+	free(arenas.at);
+	arenas.at = NULL;
+	arenas.room = 0;
+}
+
+/* ---- a fork's child: it sees the memory, and what it writes is its own ---- */
+
+static void lock(void) { pthread_mutex_lock(&arenas.lock); }
+static void unlock(void) { pthread_mutex_unlock(&arenas.lock); }
+
+static void keep_to_oneself(void)
+{
+	for (int i = 0; i < arenas.count; i++) {
+		const struct arena *a = arenas.at[i];
+		if (mmap(a->base, a->len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, a->fd, 0) == MAP_FAILED)
+			mprotect(a->base, a->len, PROT_READ);
+	}
+	unlock();
+}
+
+/* ---- one arena ---- */
+
+static int make_file(size_t len)
+{
+	struct rlimit most;
+	int fd;
+
+	if (getrlimit(RLIMIT_FSIZE, &most) || most.rlim_cur < len)
+		return -1; /* a signal would end the program */
+	fd = memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (fd >= 0 && !ftruncate(fd, (off_t)len) && !fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL))
+		return fd;
+	if (fd >= 0)
+		close(fd);
+	return -1;
+}
+
+/* Reserved as private memory is, so that the kernel says at once what there can never be; then the file is put there. */
+static char *map_file(int fd, size_t len)
+{
+	size_t unit = len < HUGE_PAGE ? PAGE : HUGE_PAGE, all = len + unit - PAGE;
+	char *from = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *base;
+
+	if (from == MAP_FAILED)
+		return NULL;
+	base = from + (-(uintptr_t)from & (unit - 1));
+	if (base > from)
+		munmap(from, (size_t)(base - from));
+	if (base + len < from + all)
+		munmap(base + len, (size_t)(from + all - base - len));
+	if (mmap(base, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+		munmap(base, len);
+		return NULL;
+	}
+	return base;
+}
+
+static void drop(struct arena *a)
+{
+	if (a->base)
+		munmap(a->base, a->len);
+	if (a->fd >= 0)
+		close(a->fd);
+	free(a);
+}
+
+static struct arena *make(size_t len, bool slab)
+{
+	struct arena *a = calloc(1, sizeof *a);
+
+	if (!a)
+		return NULL;
+	a->len = len;
+	a->slab = slab;
+	a->fd = make_file(len);
+	a->base = a->fd >= 0 ? map_file(a->fd, len) : NULL;
+	if (!arenas.forks)
+		arenas.forks = !pthread_atfork(lock, unlock, keep_to_oneself);
+	if (!a->base || !arenas.forks || !list(a)) {
+		drop(a);
+		return NULL;
+	}
+	if (!slab && len >= HUGE_PAGE)
+		madvise(a->base, len, MADV_HUGEPAGE);
+	return a;
+}
+
+/* ---- runs of pages in slabs ---- */
+
+static char *cut(struct arena *a, int pages)
+{
+	for (int i = 0, room = 0; i < SLAB_PAGES;) {
+		room = a->run[i] ? 0 : room + 1;
+		i += a->run[i] ? a->run[i] : 1;
+		if (room < pages)
+			continue;
+		a->run[i - pages] = (uint16_t)pages;
+		return a->base + (size_t)(i - pages) * PAGE;
+	}
+	return NULL;
+}
+
+static bool is_empty(const struct arena *a)
+{
+	for (int i = 0; i < SLAB_PAGES; i++)
+		if (a->run[i])
+			return false;
+	return true;
+}
+
+static char *take_run(size_t bytes)
+{
+	char *p = NULL;
+
+	for (int i = 0; !p && i < arenas.count; i++)
+		if (arenas.at[i]->slab)
+			p = cut(arenas.at[i], (int)(bytes / PAGE));
+	if (p)
+		return p;
+	struct arena *a = make(SLAB, true);
+	return a ? cut(a, (int)(bytes / PAGE)) : NULL;
+}
+
+/* ---- all of it ---- */
+
+static char *take(size_t bytes)
+{
+	struct arena *a;
+	char *p;
+
+	lock();
+	if (bytes <= SMALL_MAX)
+		p = take_run(bytes);
+	else
+		p = (a = make(bytes, false)) ? a->base : NULL;
+	unlock();
+	return p;
+}
+
+static bool give(char *p)
+{
+	struct arena *a;
+
+	lock();
+	a = find(p);
+	if (a)
+		a->run[(p - a->base) / PAGE % SLAB_PAGES] = 0;
+	if (a && is_empty(a)) {
+		unlist(a);
+		drop(a);
+	}
+	unlock();
+	return a;
+}
+
+struct tt_mem tt_mem_of(void *base, size_t len)
+{
+	struct tt_mem mem = { .base = base, .len = len, .gpu = -1, .fd = -1 };
+	const struct arena *a;
+
+	lock();
+	a = find(base);
+	if (a && len <= (size_t)(a->base + a->len - (char *)base)) {
+		mem.fd = a->fd;
+		mem.fd_offset = (uint64_t)((char *)base - a->base);
+	}
+	unlock();
+	return mem;
+}
+
+int tutti_alloc(tutti *at, size_t bytes, int gpu, void **memory)
+{
+	void *p;
+
+	if (gpu != -1)
+		return tt_fail(-ENODEV, "memory on GPU %d was asked for, and this build has no GPU support: use -1 for host memory", gpu);
+	if (bytes > PTRDIFF_MAX - HUGE_PAGE)
+		return tt_fail(-ENOMEM, "%zu bytes are more than there can be", bytes);
+	bytes = (tt_max(bytes, 1) + PAGE - 1) & ~(size_t)(PAGE - 1);
+	p = take(bytes);
+	if (!p)
+		p = aligned_alloc(PAGE, bytes);
+	if (!p)
+		return tt_fail(-ENOMEM, "no memory for %zu bytes", bytes);
+	tt_place_memory(at->job, p, bytes);
+	memset(p, 0, bytes);
+	*memory = p;
+	return 0;
+}
+
+void tutti_free(tutti *at, void *memory)
+{
+	(void)at;
+	if (!give(memory))
+		free(memory);
+}
