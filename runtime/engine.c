@@ -8,6 +8,8 @@ enum {
 	TICK_MIN_NS = 100000,    /* how often the background thread looks whether somebody drives */
 	TICK_MAX_NS = 1000000,
 	HOUSEKEEPING_MS = 1000,  /* nets want a progress call now and then for their timeouts */
+	FAR_EVERY = 16,          /* turns of a spinning driver that has neighbours in shared memory, between looks at the other nets */
+	CLOCK_EVERY = 8,         /* fruitless turns of a spinning driver between looks at the clock */
 };
 
 static void wake_the_ready(struct tt_engine *e)
@@ -43,10 +45,16 @@ static void alert_sleepers(struct tt_job *job)
 	tt_kick(e->driver_asleep ? &e->sleeper : &e->backstage);
 }
 
+/* Only who holds the gate does, so it need not be one step. */
+static void count_visit(struct tt_engine *e, uint32_t n)
+{
+	atomic_store_explicit(&e->visits, atomic_load_explicit(&e->visits, memory_order_relaxed) + n, memory_order_relaxed);
+}
+
 void tt_enter(struct tt_job *job)
 {
 	tt_gate_enter(&job->engine.gate);
-	atomic_fetch_add_explicit(&job->engine.visits, 2, memory_order_relaxed);
+	count_visit(&job->engine, 2);
 }
 
 void tt_exit(struct tt_job *job)
@@ -57,14 +65,10 @@ void tt_exit(struct tt_job *job)
 	tt_gate_leave(&job->engine.gate);
 }
 
-static int run_timers(struct tt_engine *e)
+static int run_timers(struct tt_engine *e, uint64_t now)
 {
-	uint64_t now;
 	int n = 0;
 
-	if (tt_list_empty(&e->timers))
-		return 0;
-	now = tt_now();
 	tt_list_each(node, &e->timers) {
 		struct tt_timer *t = tt_container_of(node, struct tt_timer, link);
 		if (t->at > now)
@@ -96,25 +100,35 @@ static void lose_net(struct tt_job *job, struct tt_net *net)
 			tt_member_gone(&job->members[i], -ECONNRESET, "rank %d cannot be reached any more: %s", i, tt_why());
 }
 
-int tt_turn(struct tt_job *job)
+static int poll_net(struct tt_job *job, struct tt_net *net)
+{
+	int n = net->transport->progress(net);
+
+	if (n >= 0)
+		return n;
+	lose_net(job, net);
+	return 0;
+}
+
+int tt_look(struct tt_job *job, struct tt_net *net) { return net->transport == &tt_shm ? poll_net(job, net) : 0; }
+
+/* near: only what a look costs no system call. */
+static int turn(struct tt_job *job, uint64_t now, bool near)
 {
 	struct tt_engine *e = &job->engine;
 	int n = end_unsent(job);
 
-	for (int i = 0; i < e->count; i++) {
-		int k = e->nets[i]->transport->progress(e->nets[i]);
-		if (k < 0)
-			lose_net(job, e->nets[i]);
-		else
-			n += k;
-	}
-	n += run_timers(e);
+	for (int i = 0; i < e->count; i++)
+		n += near ? tt_look(job, e->nets[i]) : poll_net(job, e->nets[i]);
+	n += run_timers(e, now);
 	n += !tt_list_empty(&job->doomed); /* what settling ends may be what the driver waits for */
 	tt_peer_settle(job);
 	if (e->news)
 		wake_the_ready(e);
 	return n;
 }
+
+int tt_turn(struct tt_job *job) { return turn(job, tt_now(), false); }
 
 static uint64_t next_wake(struct tt_engine *e, uint64_t deadline)
 {
@@ -150,19 +164,23 @@ static void let_others_in(struct tt_engine *e)
 	tt_gate_enter(&e->gate);
 }
 
-static void drive(struct tt_job *job, uint64_t now, uint64_t deadline)
+/* True: in vain, and no time worth speaking of has passed. */
+static bool drive(struct tt_job *job, uint64_t now, uint64_t deadline)
 {
 	struct tt_engine *e = &job->engine;
+	bool near = e->neighbours && now < e->spin_until && ++e->turns % FAR_EVERY;
 
-	if (tt_turn(job)) {
+	if (turn(job, now, near)) {
 		e->spin_until = e->spin ? now + SPIN_NS : 0;
 		let_others_in(e);
 	} else if (now < e->spin_until) {
 		let_others_in(e);
+		return true;
 	} else if (!arm_all(e)) {
 		sleep_on_nets(e, &e->sleeper, &e->driver_asleep, deadline);
 		tt_gate_enter(&e->gate);
 	}
+	return false;
 }
 
 static void park(struct tt_engine *e, struct tt_waiter *me, uint64_t deadline)
@@ -179,7 +197,7 @@ static void take_over(struct tt_engine *e, struct tt_waiter *me, uint64_t now)
 	if (e->driver)
 		return;
 	e->driver = me;
-	atomic_fetch_add(&e->visits, 1);
+	count_visit(e, 1);
 	e->spin_until = e->spin ? now + SPIN_NS : 0;
 }
 
@@ -196,7 +214,7 @@ static void hand_over(struct tt_engine *e, struct tt_waiter *me)
 		tt_wake(&e->driver->parking);
 		return;
 	}
-	atomic_fetch_add(&e->visits, 1);
+	count_visit(e, 1);
 	if (atomic_load(&e->backstage_off))
 		tt_kick(&e->backstage);
 }
@@ -205,11 +223,14 @@ int tt_wait_until(struct tt_job *job, bool (*ready)(void *), void *arg, uint64_t
 {
 	struct tt_engine *e = &job->engine;
 	struct tt_waiter me = { .ready = ready, .arg = arg };
+	unsigned vain = 0; /* turns in a row */
+	uint64_t now = 0;
 	int err = 0;
 
 	tt_list_init(&me.link);
 	while (!ready(arg)) {
-		uint64_t now = tt_now();
+		if (vain % CLOCK_EVERY == 0)
+			now = tt_now();
 		if (now >= deadline) {
 			err = -ETIMEDOUT;
 			break;
@@ -219,9 +240,10 @@ int tt_wait_until(struct tt_job *job, bool (*ready)(void *), void *arg, uint64_t
 				wake_the_ready(e);
 			alert_sleepers(job);
 			park(e, &me, deadline);
+			vain = 0;
 		} else {
 			take_over(e, &me, now);
-			drive(job, now, deadline);
+			vain = drive(job, now, deadline) ? vain + 1 : 0;
 		}
 	}
 	hand_over(e, &me);

@@ -26,6 +26,8 @@ enum { PART_ASK, PART_YES, PART_NO };
 
 /* ---- links ---- */
 
+static bool is_near(const struct tt_peer *p) { return p->net->transport == &tt_shm; }
+
 static struct tt_link *new_link(struct tt_job *job, struct tt_peer *peer, struct tt_member *m)
 {
 	struct tt_link *l = calloc(1, sizeof *l);
@@ -38,6 +40,7 @@ static struct tt_link *new_link(struct tt_job *job, struct tt_peer *peer, struct
 	l->mine = m != NULL;
 	peer->user = l;
 	tt_list_append(&job->links, &l->all);
+	job->engine.neighbours += is_near(peer);
 	tt_list_init(&l->doom);
 	return l;
 }
@@ -57,6 +60,7 @@ void tt_peer_settle(struct tt_job *job)
 		if (l->member && l->member->link == l)
 			l->member->link = NULL;
 		l->member = NULL;
+		job->engine.neighbours -= is_near(l->peer);
 		l->peer->net->transport->disconnect(l->peer);
 		tt_timer_stop(&l->patience);
 		tt_list_remove(&l->all);

@@ -154,10 +154,8 @@ static void wait_or_give_up(struct tt_request *r)
  * calls say so: of a started operation -ETIMEDOUT means that it has not ended. */
 static void wait_blocking(struct tt_request *r)
 {
-	bool waited = !r->ended;
-
 	wait_or_give_up(r);
-	if (waited && r->err == -ECONNRESET && r->rank >= 0 && r->job->members[r->rank].silent)
+	if (r->err == -ECONNRESET && r->rank >= 0 && r->job->members[r->rank].silent)
 		r->err = -ETIMEDOUT;
 }
 
@@ -166,10 +164,12 @@ int tt_request_return(struct tt_request *r, bool blocking)
 	struct tt_job *job = r->job;
 	int err = 0;
 
-	if (blocking) {
+	if (blocking && !r->ended && r->rank >= 0 && job->members[r->rank].state == TT_UP)
+		tt_look(job, tt_member_net(&job->members[r->rank]));
+	if (blocking && !r->ended)
 		wait_blocking(r);
+	if (blocking)
 		err = result(r);
-	}
 	tt_exit(job);
 	return err;
 }

@@ -60,7 +60,7 @@ struct tt_engine {
 	struct tt_net *nets[TT_NETS];
 	int count;
 	struct tt_waiter *driver;   /* the waiting thread that polls the nets, if any */
-	_Atomic uint32_t visits;    /* grows with every call; odd while there is a driver */
+	_Atomic uint32_t visits;    /* grows with every call; odd while there is a driver. Written under the gate, read without */
 	struct tt_list waiters;     /* the other waiting threads, first come first */
 	struct tt_sleeper sleeper;  /* where the driver sleeps ... */
 	_Atomic bool driver_asleep;
@@ -72,6 +72,8 @@ struct tt_engine {
 	_Atomic bool errand;        /* the background thread has something to do besides the nets */
 	bool spin, news;            /* news: a request has ended since waiters were last looked at */
 	uint64_t spin_until;
+	unsigned turns;             /* of spinning drivers */
+	int neighbours;             /* links over shared memory */
 	struct tt_list timers;
 };
 
@@ -81,6 +83,7 @@ void tt_engine_close(struct tt_job *); /* closes the nets */
 void tt_enter(struct tt_job *);       /* takes the gate */
 void tt_exit(struct tt_job *);
 int tt_turn(struct tt_job *);         /* polls every net once, runs what is due; how much happened */
+int tt_look(struct tt_job *, struct tt_net *); /* at this one, if it costs no system call: what was posted may have ended already */
 int tt_wait_until(struct tt_job *, bool (*ready)(void *), void *arg, uint64_t deadline); /* 0 or -ETIMEDOUT; lets go of the gate meanwhile */
 void tt_timer_start(struct tt_job *, struct tt_timer *, uint64_t at, void (*expire)(struct tt_timer *));
 void tt_timer_stop(struct tt_timer *);
