@@ -10,7 +10,7 @@
 
 static const struct tt_algorithm *const algorithms[] = { &tt_doubling, &tt_rabenseifner, &tt_ring };
 
-const struct tt_algorithm *tt_algorithm_find(const char *name)
+static const struct tt_algorithm *find(const char *name) /* NULL: none of that name, or "auto" */
 {
 	for (size_t i = 0; i < TT_COUNT(algorithms); i++)
 		if (!strcmp(algorithms[i]->name, name))
@@ -32,12 +32,12 @@ int tt_allreduce_check(const struct tt_settings *s)
 	const char *name = tt_setting(s, TT_ALLREDUCE);
 	bool measure;
 
-	if (strcmp(name, "auto") && !tt_algorithm_find(name))
+	if (strcmp(name, "auto") && !find(name))
 		return tt_fail(-EINVAL, "%s=%s is none of auto, doubling, rabenseifner and ring", tt_setting_name(s, TT_ALLREDUCE), name);
 	return tt_setting_switch(s, TT_MEASURE, &measure);
 }
 
-static const struct tt_algorithm *forced(const struct tt_job *job) { return tt_algorithm_find(tt_setting(&job->settings, TT_ALLREDUCE)); }
+static const struct tt_algorithm *forced(const struct tt_job *job) { return find(tt_setting(&job->settings, TT_ALLREDUCE)); }
 
 static const struct tt_algorithm *choose_for(const struct tutti *group, size_t bytes)
 {

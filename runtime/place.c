@@ -10,7 +10,6 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -36,12 +35,9 @@ void tt_place_close(struct tt_job *job) { free(job->place.pus); }
 
 uint32_t tt_place_print(const struct tt_job *job)
 {
-	uint64_t h = 0;
+	const struct tt_cpus *c = &job->place.allowed;
 
-	for (size_t i = 0; i < TT_COUNT(job->place.allowed.word); i++)
-		if (job->place.allowed.word[i])
-			h = (h ^ job->place.allowed.word[i] ^ i) * 0x9e3779b97f4a7c15u, h ^= h >> 29;
-	return h ? (uint32_t)(h >> 40 | 1) : 0;
+	return tt_cpus_count(c) ? tt_hash(TT_HASH, c->word, sizeof c->word) >> 8 | 1 : 0;
 }
 
 /* Where the kernel tells nothing (or of another machine, as some containers do), each processor is a core. */
@@ -147,15 +143,13 @@ static int pin_by_rule(struct tt_job *job)
 int tt_place_open(struct tt_job *job)
 {
 	struct tt_place *p = &job->place;
-	const char *caller = tt_setting(&job->settings, TT_PIN_CALLER);
-	int err = 0;
+	bool caller;
+	int err = tt_setting_switch(&job->settings, TT_PIN_CALLER, &caller);
 
-	if (strcmp(caller, "yes") && strcmp(caller, "no"))
-		return tt_fail(-EINVAL, "%s=%s is neither yes nor no", tt_setting_name(&job->settings, TT_PIN_CALLER), caller);
-	if (tt_world || p->rule.pin == TT_PIN_NONE || !tt_cpus_count(&p->allowed))
-		return 0;
+	if (err || tt_world || p->rule.pin == TT_PIN_NONE || !tt_cpus_count(&p->allowed))
+		return err;
 	err = p->rule.pin == TT_PIN_AUTO ? keep_on_node(job) : pin_by_rule(job);
-	return !err && *caller == 'y' ? tt_place_thread(job, TT_PIN_AUTO, -1) : err;
+	return !err && caller ? tt_place_thread(job, TT_PIN_AUTO, -1) : err;
 }
 
 /* Under auto only who asks is pinned: to its part of all cores, and then the background thread comes to the same node. */

@@ -100,8 +100,8 @@ struct ON(work) {
 	const struct tt_many *many;
 };
 
-/* Two vectors made of one take so long that the processor does not see far enough ahead: from 0.8 of STREAM's rate to 0.9 and
- * more, beyond the caches. The other types need no help and lose by it. */
+/* Two vectors made of one take so long that beyond the caches the processor does not see far enough ahead. The other types need no
+ * help and lose by it. */
 INLINE void ON(look_ahead)(const char *at, int vectors)
 {
 	for (int i = 0; PARTS > 1 && vectors == TILE && i < TILE * WIDTH; i += TT_LINE)

@@ -685,7 +685,6 @@ struct tt_algorithm {
 	size_t (*chunk)(size_t bytes, size_t width, int n, size_t piece); /* bytes that travel at once */
 };
 extern const struct tt_algorithm tt_doubling, tt_rabenseifner, tt_ring;
-const struct tt_algorithm *tt_algorithm_find(const char *name); /* NULL: none of that name, or "auto" */
 int tt_power_below(int n); /* the largest power of two that is not above n, which is 1 or more */
 int tt_allreduce_check(const struct tt_settings *);    /* is the setting one that there is? */
 int tt_allreduce_explain(struct tutti *, size_t bytes, tutti_type, tutti_rule, char *text, size_t room); /* which algorithm and chunk, on which

@@ -329,6 +329,27 @@ static void test_whole_numbers(void)
 	tt_settings_free(&all);
 }
 
+static void test_switches(void)
+{
+	static const char *const on[] = { "yes", "1" }, *const off[] = { "no", "0" }, *const wrong[] = { "on", "Yes", "10", "", "maybe" };
+	struct tt_settings all;
+	bool value = false;
+
+	CU_ASSERT_EQUAL_FATAL(tt_settings_load(&all), 0);
+	for (size_t i = 0; i < 2; i++) {
+		tt_settings_set(&all, TT_MINORITY, on[i], "program");
+		CU_ASSERT(!tt_setting_switch(&all, TT_MINORITY, &value) && value);
+		tt_settings_set(&all, TT_MINORITY, off[i], "program");
+		CU_ASSERT(!tt_setting_switch(&all, TT_MINORITY, &value) && !value);
+	}
+	for (size_t i = 0; i < TT_COUNT(wrong); i++) {
+		tt_settings_set(&all, TT_MINORITY, wrong[i], "program");
+		CU_ASSERT_EQUAL(tt_setting_switch(&all, TT_MINORITY, &value), -EINVAL);
+	}
+	CU_ASSERT_PTR_NOT_NULL(strstr(tt_why(), "TUTTI_MINORITY=maybe is neither yes nor no"));
+	tt_settings_free(&all);
+}
+
 static void test_every_setting_is_described(void)
 {
 	for (int i = 0; i < TT_SETTINGS; i++) {
@@ -699,6 +720,7 @@ static CU_TestInfo env_tests[] = {
 	{ "settings come from the environment first", test_settings_come_from_the_environment_first },
 	{ "settings can be replaced", test_settings_can_be_replaced },
 	{ "whole numbers", test_whole_numbers },
+	{ "switches", test_switches },
 	{ "every setting is described", test_every_setting_is_described },
 	CU_TEST_INFO_NULL,
 };

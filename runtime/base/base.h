@@ -78,7 +78,7 @@ void tt_settings_free(struct tt_settings *);
 const char *tt_setting(const struct tt_settings *, enum tt_setting); /* its value or NULL */
 const char *tt_setting_name(const struct tt_settings *, enum tt_setting); /* as whoever set it wrote it: variable, or key in a file */
 int tt_setting_int(const struct tt_settings *, enum tt_setting, long min, long max, long *out); /* -EINVAL with a sentence; *out kept if unset */
-int tt_setting_switch(const struct tt_settings *, enum tt_setting, bool *on); /* yes or no, of one that has a default; else -EINVAL with a sentence */
+int tt_setting_switch(const struct tt_settings *, enum tt_setting, bool *on); /* yes or no, 1 or 0, of one that has a default; else -EINVAL with a sentence */
 
 /* clock.c: the only sources of time, chance, threads and waiting. A simulated world replaces all of them at once. */
 struct tt_parking { /* where one thread (or fiber) waits for one wake; zeroed is ready */

@@ -105,9 +105,10 @@ int tt_setting_int(const struct tt_settings *all, enum tt_setting s, long min, l
 int tt_setting_switch(const struct tt_settings *all, enum tt_setting s, bool *on)
 {
 	const char *text = all->of[s].value;
+	bool yes = !strcmp(text, "yes") || !strcmp(text, "1");
 
-	if (strcmp(text, "yes") && strcmp(text, "no"))
+	if (!yes && strcmp(text, "no") && strcmp(text, "0"))
 		return tt_fail(-EINVAL, "%s=%s is neither yes nor no", tt_setting_name(all, s), text);
-	*on = *text == 'y';
+	*on = yes;
 	return 0;
 }
