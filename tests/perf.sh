@@ -1,5 +1,5 @@
 #!/bin/sh
-# perf.sh - `tutti perf`: how it behaves, never how fast anything is. Takes about twenty seconds.
+# perf.sh - `tutti perf`: how it behaves, never how fast anything is. Takes about twenty seconds, half of them in test_batches.
 set -u
 [ "${1:-}" = bounded ] || exec timeout -k 10 200 sh "$0" bounded "$@" # whatever hangs
 shift

@@ -16,7 +16,8 @@ enum {
 	WAYS_MAX = 32,
 	FINALISTS = 4,
 	FINAL_ROUNDS = 3,
-	TRIAL_MS = 20,    /* a try that long says how many iterations a batch has */
+	TRIAL_MS = 20,    /* a try that long says how many iterations a batch has, and one that is as long as a batch */
+	TRIALS_MAX = 1000000,
 	SAMPLE_NS = 5000, /* an iteration that takes less is timed in groups: the clock takes its time, too */
 	WARM_MAX = 100,
 	WARM_BYTES = 16 << 20,
@@ -161,17 +162,20 @@ static int compare(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
+static double batch_seconds(const struct tt_perf *p) { return p->options.seconds / (p->has_limit ? 2 : 1) / TT_PERF_BATCHES; }
+
 /* Seconds an iteration. */
 static int try_out(struct tt_perf *p, bool limit, double *each)
 {
+	long most = p->options.iters ? p->options.iters / TT_PERF_BATCHES : TRIALS_MAX;
+	double enough = fmin(TRIAL_MS * 1e-3, batch_seconds(p));
 	int err = 0;
 
 	p->samples[limit].per = INT32_MAX; /* no sample: only the whole */
 	for (long n = 1; !err; n *= 4) {
 		err = give(p, BATCH, limit, n);
 		*each = p->samples[limit].elapsed / (double)n;
-		if (p->samples[limit].elapsed * 1e3 >= TRIAL_MS ||
-		    n >= p->options.iters / TT_PERF_BATCHES * (p->options.iters > 0) + 1000000)
+		if (p->samples[limit].elapsed >= enough || n >= most)
 			break;
 	}
 	return err;
@@ -223,8 +227,7 @@ static int choose_way(struct tt_perf *p)
 
 static long batch_size(const struct tt_perf *p, double each)
 {
-	double seconds = p->options.seconds / (p->has_limit ? 2 : 1) / TT_PERF_BATCHES;
-	double n = p->options.iters ? (double)(p->options.iters + TT_PERF_BATCHES - 1) / TT_PERF_BATCHES : seconds / each;
+	double n = p->options.iters ? (double)(p->options.iters + TT_PERF_BATCHES - 1) / TT_PERF_BATCHES : batch_seconds(p) / each;
 
 	return n < 1 ? 1 : n > 1e8 ? (long)1e8 : (long)n;
 }
