@@ -66,6 +66,8 @@ test_allreduce() {
 	check "two ranks, f32" has out '"ranks": 2, "bytes": 4096, "type": "f32"'
 	perf allreduce -n 3 --size 40 --iters 10 --json
 	rows limit_us 1
+	perf allreduce --brought --size 4K --iters 10 --json
+	rows limit_us 1
 	perf allreduce -n 4 --size 256K --iters 10 --json
 	rows limit_us 1
 	check "the limit is a ring" has out 'bare TCP ring'
@@ -187,6 +189,7 @@ test_refusals() {
 	refuses '--plot is not for reduce' reduce --plot x.png
 	refuses '--transport is not for copy' copy --transport tcp
 	refuses '--target is for put, get and stream' pingpong --target wait
+	refuses '--brought is for allreduce' copy --brought
 	refuses '--get is for stream; there is a test `get`' put --get
 	refuses '10 bytes are not a whole number of f32, which has 4' allreduce --size 10
 	refuses 'there is none of that name; there is .*tcp' put --transport tpc

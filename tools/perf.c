@@ -1,4 +1,4 @@
-/* tutti perf - measures a job's operations, and beside each, in the same run, what bare sockets do: the limit
+/* tutti perf - measures a job's operations, and beside each, in the same run, what bare sockets or bare memory do: the limit
  *
  * Rank 0 gives orders with a broadcast, and every rank carries them out: check once, try how long an iteration takes, then
  * batch after batch, ours and the limit in turn, so that both see the same machine. Rank 0's clock counts.
@@ -63,6 +63,8 @@ static int repeat(struct tt_perf *p, int (*once)(struct tt_perf *), long warm, l
 	return err;
 }
 
+static int (*limit_of(const struct tt_perf *p))(struct tt_perf *) { return p->shared.part ? p->test->shared : p->test->limit; }
+
 static int act(struct tt_perf *p, long warm, long iterations)
 {
 	const struct tt_perf_test *t = p->test;
@@ -73,7 +75,7 @@ static int act(struct tt_perf *p, long warm, long iterations)
 		return 0;
 	if (one_sided && p->rank == 1)
 		return tt_perf_be_target(p);
-	err = repeat(p, limit ? t->limit : t->ours, warm, iterations);
+	err = repeat(p, limit ? limit_of(p) : t->ours, warm, iterations);
 	if (!limit)
 		end = tt_perf_finish(p);
 	if (one_sided && !err)
@@ -291,6 +293,7 @@ static void evaluate(struct tt_perf *p, struct tt_perf_row *row)
 {
 	double half = p->test->one_sided || p->test->collective ? 1 : 0.5; /* a ping-pong goes one way, and back */
 	double part = p->test->streams ? 1.0 / p->flight : half;
+	double tick = p->options.compute && !p->shared.part ? TT_PERF_TICK_US : 0; /* memory needs nobody there */
 
 	for (int side = 0; side < 2; side++)
 		qsort(p->samples[side].at, p->samples[side].count, sizeof(double), compare);
@@ -300,7 +303,7 @@ static void evaluate(struct tt_perf *p, struct tt_perf_row *row)
 	row->moved = p->test->local ? row->bytes * (size_t)(tt_perf_reads(p) + tt_perf_writes(p)) : row->bytes;
 	row->by_rate = p->test->streams || p->test->local || (p->test->one_sided && p->bytes > TT_PERF_BY_RATE);
 	if (p->has_limit) {
-		row->limit = (quantile(&p->samples[1], 0.5) + (p->options.compute ? TT_PERF_TICK_US : 0)) * part;
+		row->limit = (quantile(&p->samples[1], 0.5) + tick) * part;
 		tt_perf_word_limit(p, &p->order.way, row->words, sizeof row->words);
 	} else {
 		snprintf(row->words, sizeof row->words, "not measured: the ranks are on different hosts");
@@ -430,7 +433,9 @@ static int open_buffers(struct tt_perf *p)
 	if (p->test->local)
 		return tt_perf_open_memory(p);
 	room = (p->most + PAGE - 1) / PAGE * PAGE;
-	if ((err = tutti_alloc(p->job, p->most, -1, &local)))
+	if (p->options.brought && !(local = malloc(p->most)))
+		return tt_fail(-ENOMEM, "no memory for %zu bytes", p->most);
+	if (!p->options.brought && (err = tutti_alloc(p->job, p->most, -1, &local)))
 		return err;
 	p->local = local;
 	if ((err = tutti_alloc(p->job, room + PAGE, -1, &open)))
@@ -443,13 +448,54 @@ static int open_buffers(struct tt_perf *p)
 static void close_rank(struct tt_perf *p)
 {
 	tt_perf_close_wires(p);
+	tt_perf_close_shared(p);
 	tt_perf_close_memory(p);
 	tutti_window_close(p->window);
 	for (int side = 0; side < 2; side++)
 		free(p->samples[side].at);
-	tutti_free(p->job, p->local);
+	if (p->options.brought)
+		free(p->local);
+	else
+		tutti_free(p->job, p->local);
 	tutti_free(p->job, p->open);
 	tutti_leave(p->job);
+}
+
+static void read_wire(struct tt_perf *p)
+{
+	struct tt_job *job = p->job->job;
+
+	tt_enter(job);
+	if (job->members[1].state == TT_UP)
+		snprintf(p->transport, sizeof p->transport, "%s", tt_member_net(&job->members[1])->transport->name);
+	tt_exit(job);
+}
+
+/* Which wire leads from rank 0 to rank 1? The first use of it decides. All learn it. */
+static int find_wire(struct tt_perf *p)
+{
+	uint64_t nothing = 0;
+	int err = 0;
+
+	if (p->test->local) {
+		snprintf(p->transport, sizeof p->transport, "memory");
+		return 0;
+	}
+	if (!p->rank && !(err = tutti_put(p->window, 1, (size_t)((uint8_t *)p->told - p->open), &nothing, sizeof nothing, NULL)))
+		read_wire(p);
+	if (err || (err = tutti_broadcast(p->job, p->transport, sizeof p->transport, 0, NULL)))
+		return err;
+	if (p->options.transport && strcmp(p->options.transport, p->transport))
+		return tt_fail(-ENODEV, "--transport %s: it does not lead from rank 0 to rank 1, %s does", p->options.transport, p->transport);
+	return 0;
+}
+
+static int open_limit(struct tt_perf *p)
+{
+	p->has_limit = p->test->local;
+	if (p->test->local || tutti_local_size(p->job) != p->size)
+		return 0;
+	return strcmp(p->transport, tt_shm.name) ? tt_perf_open_wires(p) : tt_perf_open_shared(p);
 }
 
 /* Rank 0 draws; the others end with it, and need not have that file or gnuplot. */
@@ -470,10 +516,7 @@ static int run_rank(struct tt_perf *p)
 		return err;
 	if (p->options.plot && (err = check_plot(p)))
 		return err;
-	if ((err = open_buffers(p)))
-		return err;
-	p->has_limit = p->test->local;
-	if (!p->test->local && tutti_local_size(p->job) == p->size && (err = tt_perf_open_wires(p)))
+	if ((err = open_buffers(p)) || (err = find_wire(p)) || (err = open_limit(p)))
 		return err;
 	status = p->rank ? serve(p) : p->test->local ? conduct_kernels(p) : conduct(p);
 	if (status < 0)
@@ -485,8 +528,13 @@ static int run_rank(struct tt_perf *p)
 static int be_rank(const struct tt_perf_options *o)
 {
 	struct tt_perf p = { .options = *o, .test = o->test, .wire = { { -1, -1 }, { -1, -1 } } };
-	tutti_config config = { .size = sizeof config, .transports = o->transport };
-	int err = tutti_join(&config, &p.job);
+	char wires[32];
+	tutti_config config = { .size = sizeof config, .transports = o->transport ? wires : NULL };
+	int err;
+
+	/* Ranks find each other over tcp, whatever they use then. */
+	snprintf(wires, sizeof wires, "%s%s", o->transport ? o->transport : "", o->transport && strcmp(o->transport, tt_tcp.name) ? ",tcp" : "");
+	err = tutti_join(&config, &p.job);
 
 	if (err) {
 		tt_tool_refuse("perf", "%s", tutti_why());

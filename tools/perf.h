@@ -4,7 +4,8 @@
  *   perf_options.c  the command line
  *   perf_tests.c    the tests, through the public API alone
  *   perf_check.c    whether the bytes and the sums are right
- *   perf_limit*.c   the same shapes over bare sockets, between the same ranks and in the same buffers
+ *   perf_limit*.c   the same shapes over bare sockets, between the same ranks and in the same buffers; perf_limit_shared.c: in bare
+ *                   memory, where the wire is that
  *   perf_memory.c   the kernels that need no wire; perf_stream.c: their limit
  *   perf_explain.c  what --explain says
  *   perf_output.c   the table, the JSON lines, the progress bar; perf_plot.c: the picture
@@ -24,6 +25,7 @@ enum {
 	TT_PERF_TICK_US = 1000,       /* how late the background thread may look while the program computes */
 	TT_PERF_RANKS = 4096,
 	TT_PERF_VECTORS = 17,         /* of a kernel in memory: --inputs, and one more */
+	TT_PERF_LINE = 64,
 };
 
 struct tt_perf;
@@ -35,7 +37,8 @@ struct tt_perf_test {
 	bool collective;              /* all ranks take part; else 0 and 1 */
 	bool streams;                 /* an iteration is a window of operations; always compared by rate */
 	int (*ours)(struct tt_perf *);  /* one iteration, as this rank; 0 or -errno */
-	int (*limit)(struct tt_perf *);
+	int (*limit)(struct tt_perf *); /* over bare sockets, and ... */
+	int (*shared)(struct tt_perf *); /* ... in bare memory; NULL: local */
 	bool local;                   /* a kernel in each rank's own memory: no wire, and one rank is enough */
 };
 
@@ -59,6 +62,7 @@ struct tt_perf_options {
 	tutti_rule rule;
 	const char *type_name, *rule_name;
 	bool compute, explain, json;
+	bool brought;                 /* allreduce: the vectors are malloc's, not tutti_alloc's */
 	const char *transport, *plot, *peer;
 	const struct tt_perf_kernel *kernel; /* of local tests; NULL: all of them */
 	bool any_type;                /* local tests: --type was not given, so all */
@@ -74,16 +78,17 @@ struct tt_perf_samples {
 	double elapsed;               /* seconds of the last batch */
 };
 
-struct tt_perf_way { /* how the bare sockets are used */
+struct tt_perf_way { /* how the limit is done */
 	uint64_t chunk;               /* bytes a call */
 	uint32_t large;               /* socket buffers of 4 MiB; else the system's own */
 	uint32_t block;               /* sleep in the calls; else poll */
-	uint32_t past;                /* STREAM: stored past the caches */
+	uint32_t past;                /* STREAM, sums in bare memory: stored past the caches */
+	uint32_t copy;                /* in bare memory: 0: memcpy; else one more than the tt_copy_way */
 };
 
 struct tt_perf_order { /* what rank 0 lets all ranks do next */
 	uint32_t what;
-	uint32_t limit;               /* the bare sockets; else ours */
+	uint32_t limit;               /* the limit; else ours */
 	uint64_t bytes, iterations;
 	struct tt_perf_way way;
 	uint32_t kernel, type;        /* of local tests: which of the test's, of what */
@@ -102,6 +107,12 @@ struct tt_perf_row {
 
 struct tt_perf_wire { /* bare sockets to the neighbours in the ring of ranks */
 	int right, left;
+};
+
+struct tt_perf_shared { /* bare memory */
+	struct tt_perf_part **part;   /* each rank's, mapped here; NULL: the wire is another one */
+	uint64_t told, heard, met;    /* how often */
+	uint64_t patience;            /* nanoseconds */
 };
 
 struct tt_perf {
@@ -125,6 +136,8 @@ struct tt_perf {
 	struct tt_perf_order order;
 	struct tt_perf_samples samples[2]; /* ours, limit */
 	struct tt_perf_wire wire[2];  /* with the system's socket buffers, with large ones */
+	struct tt_perf_shared shared;
+	char transport[16];           /* the wire between rank 0 and rank 1 */
 	volatile double sink;         /* what a computing target has computed: nobody wants it, and it is not left out */
 };
 
@@ -193,9 +206,23 @@ int tt_perf_raw_allreduce(struct tt_perf *);
 const struct tt_perf_wire *tt_perf_wire(const struct tt_perf *);
 int tt_perf_lost(int rank, ssize_t result); /* the sentence for a socket to it that failed or ended, and -errno */
 
+/* perf_limit_shared.c */
+size_t tt_perf_part_size(size_t most);
+int tt_perf_open_shared(struct tt_perf *);
+void tt_perf_close_shared(struct tt_perf *);
+int tt_perf_shared_ways(const struct tt_perf *, struct tt_perf_way *);
+void tt_perf_word_shared(const struct tt_perf *, const struct tt_perf_way *, char *text, size_t room);
+uint8_t *tt_perf_local(const struct tt_perf *); /* those that the order works on: ours or the limit's */
+uint8_t *tt_perf_open(const struct tt_perf *);
+int tt_perf_shared_pingpong(struct tt_perf *);
+int tt_perf_shared_put(struct tt_perf *);
+int tt_perf_shared_get(struct tt_perf *);
+int tt_perf_shared_stream_puts(struct tt_perf *);
+int tt_perf_shared_stream_gets(struct tt_perf *);
+int tt_perf_shared_allreduce(struct tt_perf *);
+
 /* perf_explain.c */
 double tt_perf_deadline(const struct tt_perf *); /* the job's, in seconds */
-const char *tt_perf_transport(const struct tt_perf *); /* the wire's name */
 void tt_perf_explain(const struct tt_perf *, const struct tt_perf_row *);
 
 /* perf_output.c, perf_plot.c */

@@ -121,7 +121,7 @@ static int check_numbers(const struct tt_perf *p)
 
 	for (size_t i = 0; i < 3; i++)
 		expected[i] = expected_at(p, i);
-	return check_vector(p, p->options.type, p->local, expected);
+	return check_vector(p, p->options.type, tt_perf_local(p), expected);
 }
 
 /* Kernels in memory: the vectors hold what ranks of their numbers would. STREAM has doubles. */
@@ -172,11 +172,12 @@ void tt_perf_fill(struct tt_perf *p)
 			fill_numbers(p, type_in_memory(p), p->vectors[k], k);
 		return;
 	}
-	fill_bytes(p->open, p->bytes, p->rank, OPEN);
-	if (p->test->collective)
-		fill_numbers(p, p->options.type, p->local, p->rank);
-	else
-		fill_bytes(p->local, p->bytes, p->rank, LOCAL);
+	if (p->test->collective) {
+		fill_numbers(p, p->options.type, tt_perf_local(p), p->rank);
+		return;
+	}
+	fill_bytes(tt_perf_open(p), p->bytes, p->rank, OPEN);
+	fill_bytes(tt_perf_local(p), p->bytes, p->rank, LOCAL);
 }
 
 void tt_perf_clear(struct tt_perf *p)
@@ -184,7 +185,7 @@ void tt_perf_clear(struct tt_perf *p)
 	for (int k = 0; p->test->local && k <= p->options.inputs; k++)
 		memset(p->vectors[k], 0, p->bytes);
 	if (!p->test->local)
-		memset(p->local, 0, p->bytes);
+		memset(tt_perf_local(p), 0, p->bytes);
 }
 
 int tt_perf_check(struct tt_perf *p)
@@ -198,8 +199,8 @@ int tt_perf_check(struct tt_perf *p)
 	if (p->rank > 1)
 		return 0;
 	if (!p->test->one_sided)
-		return check_bytes(p, p->open, 1 - p->rank, LOCAL);
+		return check_bytes(p, tt_perf_open(p), 1 - p->rank, LOCAL);
 	if (gets)
-		return p->rank ? 0 : check_bytes(p, p->local, 1, OPEN);
-	return p->rank ? check_bytes(p, p->open, 0, LOCAL) : 0;
+		return p->rank ? 0 : check_bytes(p, tt_perf_local(p), 1, OPEN);
+	return p->rank ? check_bytes(p, tt_perf_open(p), 0, LOCAL) : 0;
 }

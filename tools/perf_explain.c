@@ -2,22 +2,8 @@
 #include "perf.h"
 #include "runtime.h"
 #include <stdio.h>
-#include <string.h>
 
 double tt_perf_deadline(const struct tt_perf *p) { return (double)p->job->job->deadline * 1e-9; }
-
-const char *tt_perf_transport(const struct tt_perf *p)
-{
-	static char first[64];
-
-	if (p->test->local)
-		return "memory";
-	if (p->options.transport)
-		return p->options.transport;
-	snprintf(first, sizeof first, "%s", tt_setting(&p->job->job->settings, TT_TRANSPORTS));
-	first[strcspn(first, ",")] = 0;
-	return first;
-}
 
 /* Which algorithm, which chunk, what was measured for the choice, what it predicts. */
 static void explain_algorithm(const struct tt_perf *p, const struct tt_perf_row *row, FILE *to)
@@ -36,7 +22,7 @@ void tt_perf_explain(const struct tt_perf *p, const struct tt_perf_row *row)
 		fprintf(to, "  kernels: %s\n", tt_reduce_use(-1));
 		return;
 	}
-	fprintf(to, "  wire: %s; %d ranks, %d of them on this host, %s\n", tt_perf_transport(p), p->size, tutti_local_size(p->job),
+	fprintf(to, "  wire: %s; %d ranks, %d of them on this host, %s\n", p->transport, p->size, tutti_local_size(p->job),
 	        p->job->job->place.share.cores ? "each pinned to a core" : p->crowded ? "fewer cores than ranks: not pinned" : "not pinned");
 	fprintf(to, "  waiting: TUTTI_SPIN=%s\n", tt_setting(&p->job->job->settings, TT_SPIN));
 	explain_algorithm(p, row, to);

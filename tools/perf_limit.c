@@ -215,6 +215,8 @@ int tt_perf_ways(const struct tt_perf *p, struct tt_perf_way *ways, int room)
 
 	if (p->test->local)
 		return tt_perf_stream_ways(p, ways);
+	if (p->shared.part)
+		return tt_perf_shared_ways(p, ways);
 	if (p->bytes <= TT_PERF_BY_RATE && !p->test->streams) {
 		ways[0] = (struct tt_perf_way){ .chunk = TT_PERF_BY_RATE, .block = !poll };
 		return 1;
@@ -242,6 +244,10 @@ void tt_perf_word_limit(const struct tt_perf *p, const struct tt_perf_way *way, 
 
 	if (p->test->local) {
 		tt_perf_word_stream(p, way, text, room);
+		return;
+	}
+	if (p->shared.part) {
+		tt_perf_word_shared(p, way, text, room);
 		return;
 	}
 	tt_perf_write_size(chunk, sizeof chunk, way->chunk);

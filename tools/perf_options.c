@@ -11,21 +11,24 @@
 
 const struct tt_perf_test tt_perf_tests[] = {
 	{ "pingpong", "half a round trip of a put that notifies, answered by another", 8, 4 * MIB, false, false, false,
-	  tt_perf_pingpong, tt_perf_raw_pingpong, false },
-	{ "put", "a put, until its bytes are in the target's memory", 8, 4 * MIB, true, false, false, tt_perf_put, tt_perf_raw_put, false },
-	{ "get", "a get, until its bytes are here", 8, 4 * MIB, true, false, false, tt_perf_get, tt_perf_raw_get, false },
+	  tt_perf_pingpong, tt_perf_raw_pingpong, tt_perf_shared_pingpong, false },
+	{ "put", "a put, until its bytes are in the target's memory", 8, 4 * MIB, true, false, false,
+	  tt_perf_put, tt_perf_raw_put, tt_perf_shared_put, false },
+	{ "get", "a get, until its bytes are here", 8, 4 * MIB, true, false, false,
+	  tt_perf_get, tt_perf_raw_get, tt_perf_shared_get, false },
 	{ "stream", "many puts under way at once (with --get: gets)", 64 * KIB, 64 * MIB, true, false, true,
-	  tt_perf_stream_puts, tt_perf_raw_stream_puts, false },
+	  tt_perf_stream_puts, tt_perf_raw_stream_puts, tt_perf_shared_stream_puts, false },
 	{ "allreduce", "an all-reduce over all ranks, in place", 4 * KIB, 64 * MIB, false, true, false,
-	  tt_perf_allreduce, tt_perf_raw_allreduce, false },
+	  tt_perf_allreduce, tt_perf_raw_allreduce, tt_perf_shared_allreduce, false },
 	{ "reduce", "the kernels that combine vectors, beside STREAM's loops", 256 * MIB, 256 * MIB, false, true, false,
-	  tt_perf_run_kernel, tt_perf_raw_stream, true },
+	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true },
 	{ "copy", "ways to copy memory, beside STREAM's loops", 256 * MIB, 256 * MIB, false, true, false,
-	  tt_perf_run_kernel, tt_perf_raw_stream, true },
+	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true },
 	{ .name = NULL },
 };
 static const struct tt_perf_test gets = {
-	"stream", "", 64 * KIB, 64 * MIB, true, false, true, tt_perf_stream_gets, tt_perf_raw_stream_gets, false
+	"stream", "", 64 * KIB, 64 * MIB, true, false, true, tt_perf_stream_gets, tt_perf_raw_stream_gets,
+	tt_perf_shared_stream_gets, false
 };
 
 static const struct name {
@@ -170,7 +173,7 @@ static int take_transport(struct tt_perf_options *o, const char *word)
 static int print_help(void)
 {
 	printf("Usage: tutti perf TEST [OPTION ...]\n"
-	       "Measures what Tutti does here, and beside it, in the same run, what bare sockets do: the limit.\n\n");
+	       "Measures what Tutti does here, and beside it, in the same run, what bare sockets, or bare memory, do: the limit.\n\n");
 	for (const struct tt_perf_test *t = tt_perf_tests; t->name; t++)
 		printf("  %-10s %s\n", t->name, t->sentence);
 	printf("\n  -n, --ranks N         start N ranks on this host; 2 by default (reduce, copy: 1). Under a launcher each process is one rank\n"
@@ -181,6 +184,7 @@ static int print_help(void)
 	       "      --rule RULE       allreduce, reduce: sum (by default), average, product, max or min\n"
 	       "      --target HOW      put, get, stream: rank 1 meanwhile does wait (by default) in a call of Tutti's, or compute\n"
 	       "      --get             stream: gets\n"
+	       "      --brought         allreduce: of memory that the caller has brought, not of tutti_alloc's\n"
 	       "      --kernel NAME     reduce, copy: one of them; by default all\n"
 	       "      --inputs N        reduce: how many vectors are combined where any number can be; 4 by default\n"
 	       "  -t, --transport NAME  which wire; by default what TUTTI_TRANSPORTS says\n"
@@ -196,12 +200,12 @@ static int print_help(void)
 	return 0;
 }
 
-enum { LONG_TYPE = 256, LONG_RULE, LONG_TARGET, LONG_GET, LONG_PEER, LONG_KERNEL, LONG_INPUTS };
+enum { LONG_TYPE = 256, LONG_RULE, LONG_TARGET, LONG_GET, LONG_PEER, LONG_KERNEL, LONG_INPUTS, LONG_BROUGHT };
 static const struct option known[] = {
 	{ "ranks", required_argument, NULL, 'n' }, { "size", required_argument, NULL, 's' }, { "iters", required_argument, NULL, 'i' },
 	{ "time", required_argument, NULL, 'T' }, { "type", required_argument, NULL, LONG_TYPE },
 	{ "rule", required_argument, NULL, LONG_RULE }, { "target", required_argument, NULL, LONG_TARGET },
-	{ "get", no_argument, NULL, LONG_GET }, { "kernel", required_argument, NULL, LONG_KERNEL }, { "inputs", required_argument, NULL, LONG_INPUTS },
+	{ "get", no_argument, NULL, LONG_GET }, { "brought", no_argument, NULL, LONG_BROUGHT }, { "kernel", required_argument, NULL, LONG_KERNEL }, { "inputs", required_argument, NULL, LONG_INPUTS },
 	{ "transport", required_argument, NULL, 't' }, { "explain", no_argument, NULL, 'e' }, { "json", no_argument, NULL, 'j' },
 	{ "plot", required_argument, NULL, 'p' }, { "peer", required_argument, NULL, LONG_PEER }, { "help", no_argument, NULL, 'h' }, { 0 },
 };
@@ -249,6 +253,7 @@ static int take_option(struct tt_perf_options *o, struct seen *seen, int c, char
 		seen->target = true;
 		break;
 	case LONG_GET: seen->get = true; break;
+	case LONG_BROUGHT: o->brought = true; break;
 	case 't': err = take_transport(o, optarg); break;
 	case 'e': o->explain = true; break;
 	case 'j': o->json = true; break;
@@ -314,6 +319,8 @@ static int check_together(struct tt_perf_options *o, const struct seen *seen)
 		return tt_tool_refuse("perf", "--target is for put, get and stream: in %s all ranks take part", t->name);
 	if (seen->get && !t->streams)
 		return tt_tool_refuse("perf", "--get is for stream%s", t->one_sided ? "; there is a test `get`" : "");
+	if (o->brought && (!t->collective || t->local))
+		return tt_tool_refuse("perf", "--brought is for allreduce");
 	if (seen->iters && seen->seconds)
 		return tt_tool_refuse("perf", "--iters and --time exclude each other");
 	if (o->peer && !o->plot)

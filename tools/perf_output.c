@@ -64,7 +64,7 @@ static void print_json(const struct tt_perf *p, const struct tt_perf_row *row)
 	const char *key = row->by_rate ? "limit_gb_per_s" : "limit_us";
 
 	printf("{\"test\": \"%s\", \"transport\": \"%s\", \"ranks\": %d, \"bytes\": %zu, \"type\": \"%s\", \"iters\": %ld, ",
-	       p->options.name, tt_perf_transport(p), p->size, row->bytes, p->test->collective ? p->options.type_name : "byte", row->iters);
+	       p->options.name, p->transport, p->size, row->bytes, p->test->collective ? p->options.type_name : "byte", row->iters);
 	printf("\"p50_us\": %.3f, \"min_us\": %.3f, \"p99_us\": %.3f, \"gb_per_s\": %.6g, ", row->p50, row->least, row->p99,
 	       rate(row->moved, row->p50));
 	if (row->limit > 0)

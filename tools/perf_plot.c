@@ -111,10 +111,10 @@ static void put_plot(FILE *to, const struct tt_perf *p, const struct point *ours
 	fprintf(to,
 	        "\nset logscale x 2\nset logscale y\nset format x '%%.0b %%BB'\nset grid\nset key top left noenhanced\nset xlabel 'size'\n"
 	        "set ylabel 'median time, microseconds'\nset title 'tutti perf %s, %s, %d ranks' noenhanced\n",
-	        o->name, tt_perf_transport(p), p->size);
+	        o->name, p->transport, p->size);
 	fprintf(to, "plot '-' with linespoints title 'Tutti'");
 	if (p->has_limit)
-		fprintf(to, ", '-' with linespoints title 'limit: bare sockets'");
+		fprintf(to, ", '-' with linespoints title 'limit'");
 	if (peers > 0) {
 		fprintf(to, ", '-' with linespoints title ");
 		put_quoted(to, o->peer);

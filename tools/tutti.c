@@ -10,7 +10,7 @@ static const struct tool {
 	const char *sentence;
 } tools[] = { /* dispatch and --help both come from here */
 	{ "run", tt_tool_run, "start a job's ranks on this host, pass their output on, and leave nothing behind" },
-	{ "perf", tt_tool_perf, "measure the operations, and beside them what bare sockets do here" },
+	{ "perf", tt_tool_perf, "measure the operations, and beside them what bare sockets or bare memory do here" },
 	{ "info", tt_tool_info, "what was built in, which transports work here, every setting; or a picture of this machine" },
 };
 
