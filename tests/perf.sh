@@ -100,10 +100,12 @@ test_memory() { # each kernel is checked against plain numbers before it is time
 	memory_rows 1
 	check "two ranks" has out '"ranks": 2'
 	perf copy --size 64K --iters 5 --json
-	memory_rows 3
-	perf copy --size 64K --iters 5 --kernel stream --explain
+	memory_rows 5
+	perf copy --size 64K --iters 50 --kernel chosen --explain
 	check "a title" has out '^tutti perf copy, 1 rank;'
-	check "the kernel" has out 'copy-stream of byte; limit: STREAM copy: 1 read, 1 written;'
+	check "the kernel" has out 'copy-chosen of byte; limit: STREAM copy: 1 read, 1 written;'
+	check "the way" has out '^  chosen for this size: [prs]'
+	perf reduce --size 64K --iters 2 --kernel pair --type f32 --explain
 	check "the instructions" has out '^  kernels: [pA]'
 }
 

@@ -1,6 +1,5 @@
 /* unit_perf.c - the limits of `tutti perf` in bare memory do what they are the limit of, each rank a process */
 #include "../tools/perf.h"
-#include "copy.h"
 #include "runtime.h"
 #include "cunit_main.h"
 #include <stdlib.h>

@@ -12,6 +12,7 @@
  */
 #ifndef TT_PERF_H
 #define TT_PERF_H
+#include "copy.h"
 #include "tools.h"
 #include "tutti.h"
 #include <sys/types.h>
@@ -124,6 +125,7 @@ struct tt_perf {
 	bool has_limit;
 	const struct tt_perf_kernel *kernel; /* of local tests */
 	void *vectors[TT_PERF_VECTORS]; /* theirs, `most` bytes each */
+	struct tt_copier copier;
 	size_t bytes;                 /* of this row */
 	size_t most;                  /* of any row */
 	int flight;                   /* operations under way at once */

@@ -2,6 +2,7 @@
 #include "perf.h"
 #include "runtime.h"
 #include <stdio.h>
+#include <string.h>
 
 double tt_perf_deadline(const struct tt_perf *p) { return (double)p->job->job->deadline * 1e-9; }
 
@@ -19,7 +20,10 @@ void tt_perf_explain(const struct tt_perf *p, const struct tt_perf_row *row)
 	FILE *to = p->options.json ? stderr : stdout; /* there are only objects in JSON's way */
 
 	if (p->test->local) {
-		fprintf(to, "  kernels: %s\n", tt_reduce_use(-1));
+		if (!strcmp(p->test->name, "reduce"))
+			fprintf(to, "  kernels: %s\n", tt_reduce_use(-1));
+		else if (!strcmp(p->kernel->name, "chosen"))
+			fprintf(to, "  chosen for this size: %s\n", tt_copy_name[tt_copy_way(&p->copier, row->bytes)]);
 		return;
 	}
 	fprintf(to, "  wire: %s; %d ranks, %d of them on this host, %s\n", p->transport, p->size, tutti_local_size(p->job),

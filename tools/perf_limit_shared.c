@@ -8,7 +8,6 @@
  *
  * A part is a rank's memory that all have mapped: where it is told something, two slots for pieces, and the vectors.
  */
-#include "copy.h"
 #include "perf.h"
 #include "runtime.h"
 #include <fcntl.h>

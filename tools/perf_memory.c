@@ -51,15 +51,10 @@ static void run_elastic(struct tt_perf *p) { tt_elastic(p->vectors[0], p->vector
 
 static void run_memcpy(struct tt_perf *p) { memcpy(p->vectors[1], p->vectors[0], p->bytes); }
 
-static void copy_vectors(struct tt_perf *p, bool stream)
-{
-	const void *from[] = { p->vectors[0] };
-
-	tt_reduce_many(&(struct tt_many){ from, p->vectors + 1, 1, 1, stream }, p->bytes / sizeof(int64_t), TUTTI_I64, TUTTI_SUM);
-}
-
-static void run_vectors(struct tt_perf *p) { copy_vectors(p, false); }
-static void run_stream(struct tt_perf *p) { copy_vectors(p, true); }
+static void run_plain(struct tt_perf *p) { tt_copy_by(TT_COPY_PLAIN, p->vectors[1], p->vectors[0], p->bytes); }
+static void run_string(struct tt_perf *p) { tt_copy_by(TT_COPY_STRING, p->vectors[1], p->vectors[0], p->bytes); }
+static void run_stream(struct tt_perf *p) { tt_copy_by(TT_COPY_STREAM, p->vectors[1], p->vectors[0], p->bytes); }
+static void run_chosen(struct tt_perf *p) { tt_copy(&p->copier, p->vectors[1], p->vectors[0], p->bytes); }
 
 /* reads 0: as many as --inputs says; writes 0: into all of these. */
 static const struct tt_perf_kernel kernels[] = {
@@ -72,8 +67,10 @@ static const struct tt_perf_kernel kernels[] = {
 	{ "reduce", "blend-into", "c = (1 - w) a + w b", 2, 1, false, true, run_blend_into, false },
 	{ "reduce", "elastic", "d = w (a - b), a = a - d, b = b + d", 2, 2, true, true, run_elastic, false },
 	{ "copy", "memcpy", "the C library's", 1, 1, false, false, run_memcpy, false },
-	{ "copy", "vectors", "plain loads and stores", 1, 1, false, false, run_vectors, false },
+	{ "copy", "plain", "vectors, loaded and stored as usual", 1, 1, false, false, run_plain, false },
+	{ "copy", "string", "rep movsb", 1, 1, false, false, run_string, false },
 	{ "copy", "stream", "stores past the caches", 1, 1, false, false, run_stream, false },
+	{ "copy", "chosen", "as shared memory is copied: whichever of the three is best now", 1, 1, false, false, run_chosen, false },
 	{ .name = NULL },
 };
 
