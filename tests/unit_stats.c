@@ -270,6 +270,7 @@ static void program_refusing(tutti *job)
 	tutti_config c = { .size = sizeof c, .rank = 1, .ranks = 2, .boot = this_run->boot, .transports = transports_of(this_run) };
 	tutti *other;
 
+	CHECK(tutti_barrier(job, NULL) == 0);
 	if (tutti_rank(job) == 0) {
 		CHECK(tutti_join(&c, &other) == -EPERM); /* rank 1 is taken */
 		CHECK(counts(job, -1, TUTTI_STAT_REFUSED, 1, 0, 0));

@@ -2,7 +2,6 @@
 #include "perf.h"
 #include "runtime.h"
 #include <stdio.h>
-#include <string.h>
 
 double tt_perf_deadline(const struct tt_perf *p) { return (double)p->job->job->deadline * 1e-9; }
 
