@@ -134,7 +134,7 @@ static void abandon(struct tt_coll *c, int err, int culprit)
 		return;
 	fail(c, err, culprit);
 	for (int i = 0; i < c->n; i++)
-		if (i != c->me && tt_group_member(c->group, i)->state == TT_UP)
+		if (i != c->me && tt_member_linked(tt_group_member(c->group, i)))
 			tt_coll_send(c, i, TAG_ABORT, NULL, 0);
 }
 

@@ -100,7 +100,7 @@ static void tell_all(struct tt_member *gone)
 	gone->untold = false;
 	tt_list_each(node, &job->links) {
 		struct tt_link *l = tt_container_of(node, struct tt_link, all);
-		if (l->member && l->member->link == l && l->member->state == TT_UP)
+		if (l->member && l->member->link == l && tt_member_linked(l->member))
 			tell(l->member, gone);
 	}
 	tell_fingers(job, gone);

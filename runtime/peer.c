@@ -438,10 +438,18 @@ static void forget_link(struct tt_member *m)
 	m->link = NULL;
 }
 
+/* The tree keeps all together: word of what has ended goes from one to the next. */
+static bool is_beside_in_tree(const struct tt_member *m)
+{
+	int other = m->rank, me = m->job->rank;
+
+	return (other && tt_tree_parent(other) == me) || (me && tt_tree_parent(me) == other);
+}
+
 static void stand_apart(struct tt_member *m)
 {
 	m->state = TT_AWAY;
-	if (m->waiting.head)
+	if (m->waiting.head || is_beside_in_tree(m))
 		tt_member_connect(m);
 	tt_coll_wake(m->job); /* who waited for the connection makes a new one */
 }

@@ -400,6 +400,8 @@ struct tt_member {
 	struct tt_stats *stats;     /* NULL: nothing was counted yet */
 };
 
+static inline bool tt_member_linked(const struct tt_member *m) { return m->state > TT_AWAY && m->state < TT_LEFT; } /* or about to be */
+
 extern const struct tt_events tt_peer_events;
 int tt_member_reach(struct tt_member *);             /* 0: connected, over the wire that stays; 1: not yet, wait for tt_coll_wake; -EMFILE */
 int tt_member_connect(struct tt_member *);           /* unless it is connected or gone. -EMFILE: no file is left, what waits for it ends so */
