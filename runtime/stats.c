@@ -6,13 +6,13 @@
  *
  * Everything is made on first use, so a peer that is not used costs a pointer. Times are kept in ticks and become
  * microseconds when somebody asks. Every operation is counted, but reading even the processor's counter twice costs more
- * than all the rest: after a job's first thousand only every second is timed, every 16th where it is the kernel's clock.
+ * than all the rest: after a job's first thousand only every 16th is timed.
  */
 #include "runtime.h"
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST = 1000, EVERY_2ND = 31, EVERY_16TH = 28, EVERY_ONE = 32 };
+enum { FIRST = 1000, EVERY_16TH = 28, EVERY_ONE = 32 };
 
 enum what { TIMED, COUNTED };
 
@@ -130,7 +130,7 @@ int tt_stats_open(struct tt_job *job)
 	struct tt_book *b = &job->stats;
 
 	tt_enter(job);
-	b->shift = tt_world ? EVERY_ONE : tt_ticks_are_cheap() ? EVERY_2ND : EVERY_16TH;
+	b->shift = tt_world ? EVERY_ONE : EVERY_16TH;
 	b->joined = tt_now();
 	tt_ticker_start(&b->ticker);
 	tt_exit(job);

@@ -157,7 +157,7 @@ int tutti_alltoallv(tutti *, const void *in, const size_t in_bytes[], const size
 
 /* Stats: what this rank has done so far. An operation is timed from the call to its end, in microseconds; the times of
  * those that failed are left out, and so are their bytes. Quantiles are good to a sixteenth. Of many one-sided
- * operations and messages only every second is timed (where reading the time is dear, every 16th); all are counted. */
+ * operations and messages only every 16th is timed; all are counted. */
 typedef enum tutti_stat_kind { /* later releases append to it */
 	TUTTI_STAT_PUT, TUTTI_STAT_GET, TUTTI_STAT_ADD, TUTTI_STAT_NOTIFY, /* tutti_put_notify */
 	TUTTI_STAT_MESSAGE, TUTTI_STAT_CHUNK,       /* what the library sends: messages, and the large pieces of collectives */

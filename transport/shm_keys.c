@@ -71,8 +71,7 @@ static int grant_key(struct tt_shm *net, struct tt_shm_region *r)
 	atomic_store_explicit(&e->fd_offset, mem->fd_offset, memory_order_relaxed);
 	atomic_store_explicit(&e->inode, (uint64_t)file.st_ino, memory_order_relaxed);
 	atomic_store_explicit(&e->id, r->id, memory_order_release);
-	struct tt_pack pack = tt_pack(r->base.key.raw, sizeof r->base.key.raw);
-	tt_put64(&pack, r->id);
+	memcpy(r->base.key.raw, &r->id, sizeof r->id); /* both ends are on one host */
 	r->base.key.len = mem->len;
 	return 0;
 }
@@ -294,9 +293,10 @@ static int look_up(struct tt_shm_peer *p, uint64_t id, struct tt_shm_found *f, b
 
 uint64_t tt_shm_id(const struct tt_key *key)
 {
-	struct tt_pack pack = tt_unpack(key->raw, sizeof key->raw);
+	uint64_t id;
 
-	return tt_get64(&pack);
+	memcpy(&id, key->raw, sizeof id);
+	return id;
 }
 
 int tt_shm_find(struct tt_shm_peer *p, const struct tt_op *op, struct tt_shm_found *out)
