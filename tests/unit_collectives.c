@@ -12,14 +12,16 @@ enum { SEEDS = 2, SKIPPED = 0, LARGEST = 9 };
 
 enum { RANKS_MAX = 9 };
 
-/* On sim over seeds, on tcp and on shm, with 1 to 9 ranks. */
+/* On sim over seeds with 1 to 9 ranks, and on tcp and shm with some of these numbers: the order of additions is no matter of the wire,
+ * and 9 ranks on few cores mostly wait for each other. */
 static void on_wires(void (*program)(tutti *), const char *allreduce)
 {
 	for (int n = 1; n <= LARGEST; n++) {
 		struct ranks run = { .size = n, .allreduce = allreduce, .program = program };
 		for (run.wire = "sim"; run.seed < SEEDS; run.seed++)
 			CU_ASSERT_EQUAL(run_ranks(run), 0);
-		CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+		if (n <= 5 || n == 8)
+			CU_ASSERT_EQUAL(run_real_ranks(run), 0);
 	}
 }
 
