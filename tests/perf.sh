@@ -8,6 +8,7 @@ tutti=$(cd "${top_builddir:-.}" && pwd)/tutti
 here=$(cd "$(dirname "$0")" && pwd)
 scratch=$(mktemp -d) || exit 99
 unset TUTTI_SECRET TUTTI_CONFIG TUTTI_NODE TUTTI_RANK TUTTI_SIZE TUTTI_TRANSPORTS RANK WORLD_SIZE
+export TUTTI_TRANSPORTS=tcp
 trap 'rm -rf "$scratch"' EXIT
 cd "$scratch" || exit 99
 [ -x "$tutti" ] || { echo "$tutti is not there"; exit 99; }
@@ -21,15 +22,15 @@ perf() {
 }
 
 number='[0-9][0-9.e+-]*'
-row() { # which limit key
-	printf '^{"test": "[a-z-]*", "transport": "tcp", "ranks": [0-9]*, "bytes": [0-9]*, "type": "[a-z0-9]*", "iters": [0-9]*, '
+row() { # which limit key, transport, limit
+	printf '^{"test": "[a-z-]*", "transport": "%s", "ranks": [0-9]*, "bytes": [0-9]*, "type": "[a-z0-9]*", "iters": [0-9]*, ' "$2"
 	printf '"p50_us": %s, "min_us": %s, "p99_us": %s, "gb_per_s": %s, ' "$number" "$number" "$number" "$number"
-	printf '"%s": %s, "limit": "bare TCP [^"]*", "ratio": %s}$' "$1" "$number" "$number"
+	printf '"%s": %s, "limit": "%s[^"]*", "ratio": %s}$' "$1" "$number" "$3" "$number"
 }
-rows() { # key of the limit, how many
+rows() { # key of the limit, how many; transport and limit, if it is not tcp
 	check "status 0" is $status 0
 	check "nothing on stderr" lines err 0
-	check "as many rows, all members" is "$(grep -c "$(row "$1")" out)" "$2"
+	check "as many rows, all members" is "$(grep -c "$(row "$1" "${3:-tcp}" "${4:-bare TCP }")" out)" "$2"
 	check "and nothing else" lines out "$2"
 	if command -v python3 > /dev/null; then
 		check "JSON" python3 -c 'import json; [json.loads(line) for line in open("out")]'
@@ -76,6 +77,23 @@ test_allreduce() {
 		rows limit_us 1
 		check "the type" has out "\"type\": \"${kind%,*}\""
 	done
+}
+
+test_shared() {
+	perf pingpong --transport shm --size 32..64 --iters 30 --json
+	rows limit_us 2 shm 'bare memory: '
+	check "a line" has out '"bytes": 32,.*one line each way'
+	check "more than a line" has out '"bytes": 64,.*a copy and a count each way'
+	perf put --transport shm --size 8 --iters 10 --target compute --json
+	rows limit_us 1 shm 'bare memory: one copy; memcpy'
+	perf get --transport shm --size 128K --iters 10 --json
+	rows limit_gb_per_s 1 shm 'bare memory: one copy; '
+	perf stream --get --transport shm --size 64K --iters 10 --json
+	rows limit_gb_per_s 1 shm 'bare memory: copies; '
+	perf allreduce --transport shm -n 3 --size 40..80K --iters 10 --json
+	rows limit_us 12 shm 'bare memory: each rank sums its slice'
+	perf allreduce --transport shm -n 3 --brought --size 600K --iters 10 --rule average --type i32 --json
+	rows limit_us 1 shm 'bare memory: pieces of 256 KiB'
 }
 
 memory_rows() { # how many
@@ -262,4 +280,4 @@ test_bench() { # not how fast: that it measures and judges
 	check "status 2" is $status 2
 }
 
-run_tests "tests allreduce memory batches table launchers failure refusals plot bench" "$@"
+run_tests "tests allreduce shared memory batches table launchers failure refusals plot bench" "$@"
