@@ -1241,13 +1241,7 @@ static CU_TestInfo collective_tests[] = {
 };
 /* ---- memory that others can map ---- */
 
-static bool is_filled(const char *p, size_t len, char with)
-{
-	for (size_t i = 0; i < len; i++)
-		if (p[i] != with)
-			return false;
-	return true;
-}
+static bool is_filled(const char *p, size_t len, char with) { return !len || (*p == with && !memcmp(p, p + 1, len - 1)); }
 
 /* Two on each other, in use or not, would spoil what is looked for here. */
 static void use_memory(tutti *job, unsigned chance)
