@@ -1452,6 +1452,7 @@ static void test_peer_fails(struct bench *s)
 	if (!begin(s, 2 * 65536))
 		return;
 	struct side *a = &s->side[0];
+	s->side[1].asleep = s->seed % 2 == 0; /* what it is asked for stays unanswered */
 	load_with_ops(s, a);
 	some_turns(s, 6);
 	close_side(s, &s->side[1]);
