@@ -1477,10 +1477,12 @@ static void program_files(tutti *job)
 	char bytes[8] = "";
 
 	EXPECT(tutti_window_open(job, "w", bytes, sizeof bytes, &w) == 0);
-	if (my_rank == 1)
+	if (my_rank == 1) {
 		need_files(job, w);
-	else
-		EXPECT(tutti_barrier(job, NULL) == -ECONNABORTED);
+	} else { /* rank 1 tells rank 5 in its last round, over a connection that rank 5 makes: that may be all that 5 waits for */
+		int err = tutti_barrier(job, NULL);
+		EXPECT(err == -ECONNABORTED || (my_rank == 5 && !err));
+	}
 	reach(1);
 	await_go(1);
 	EXPECT(tutti_barrier(job, NULL) == 0);

@@ -55,6 +55,9 @@ struct tt_shm_lane { /* one direction; each aligned part is written by one side 
 	struct {
 		_Atomic uint64_t lines, bytes; /* taken, by the reader */
 	} __attribute__((aligned(64)));
+	struct {
+		_Atomic uint32_t stirs;        /* by the writer: long pieces that it has moved directly, of which else nothing is seen */
+	} __attribute__((aligned(64)));
 	struct tt_shm_line line[TT_SHM_LINES] __attribute__((aligned(64)));
 	uint8_t payload[TT_SHM_PAYLOAD];
 };
@@ -168,6 +171,8 @@ struct tt_shm_peer {
 	struct tt_shm_found found[16]; /* by the slot of the key */
 	bool vm, vm_tried;             /* process_vm_* works there */
 	bool unmappable;               /* has been logged */
+	bool evicted;                  /* frozen while it stored into my memory: killed, or let be; there is nothing to wait for */
+	uint32_t stirs;                /* of its, seen */
 };
 
 /* shm.c */

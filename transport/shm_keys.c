@@ -25,7 +25,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { SPINS = 1000, DYING_MS = 1000 };
+enum { SPINS = 1000, MOMENT_MS = 30, PATIENCE_MS = 1000, DYING_MS = 1000 };
 
 static struct tt_shm *net_of(struct tt_net *n) { return tt_container_of(n, struct tt_shm, base); }
 static size_t slot_of(uint64_t id) { return id % TT_SHM_KEYS; }
@@ -113,10 +113,33 @@ static bool stores(const struct tt_shm_peer *p, uint64_t id) /* id 0: anywhere *
 	return id ? now == id : now != 0;
 }
 
-/* True: no more. False: it still does after so long, and is alive. */
-static bool wait_for_writer(const struct tt_shm_peer *p, uint64_t id, uint64_t patience)
+/* By a signal or a debugger: what it is in the middle of may take for ever. */
+static bool is_stopped(const struct tt_shm_peer *p)
 {
-	uint64_t end = 0;
+	char path[32], text[128] = "", *end;
+
+	snprintf(path, sizeof path, "/proc/%d/stat", (int)p->pid);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
+	if (fd >= 0)
+		close(fd);
+	end = n > 0 ? strrchr(text, ')') : NULL; /* behind its name */
+	return end && end[1] && (end[2] == 'T' || end[2] == 't');
+}
+
+/* Meanwhile this rank serves nobody, and must not seem silent itself. A whole job that was stopped goes on within a moment; who
+ * is not stopped waits for a processor, and gets one. */
+static bool is_late(const struct tt_shm_peer *p, uint64_t waited)
+{
+	uint64_t timeout = p->net->timeout;
+
+	return waited >= tt_min(timeout / 8, MOMENT_MS * TT_MS) && (is_stopped(p) || waited >= tt_min(timeout / 4, PATIENCE_MS * TT_MS));
+}
+
+/* True: no more. False: it still does after so long, and is alive. */
+static bool wait_for_writer(const struct tt_shm_peer *p, uint64_t id)
+{
+	uint64_t begun = 0;
 
 	for (unsigned i = 0; stores(p, id); i++) {
 		if (i < SPINS) {
@@ -125,9 +148,9 @@ static bool wait_for_writer(const struct tt_shm_peer *p, uint64_t id, uint64_t p
 		}
 		if (is_dead(p))
 			break;
-		if (!end)
-			end = tt_now() + patience;
-		else if (tt_now() >= end)
+		if (!begun)
+			begun = tt_now();
+		else if (is_late(p, tt_now() - begun))
 			return false;
 		usleep(50);
 	}
@@ -139,6 +162,7 @@ static void evict(struct tt_shm_peer *p)
 {
 	struct pollfd f = { .fd = p->pid_fd, .events = POLLIN };
 
+	p->evicted = true;
 	if (p->net->keep || p->pid_fd < 0) {
 		tt_log(TT_WARN, "process %d is frozen and can still write this rank's memory when it goes on%s", (int)p->pid,
 		       p->net->keep ? " (it is not killed since TUTTI_EVICT says so)" : "");
@@ -149,19 +173,21 @@ static void evict(struct tt_shm_peer *p)
 		poll(&f, 1, DYING_MS);
 }
 
-static uint64_t patience_of(const struct tt_shm *net) { return tt_min(net->timeout / 4, 1000 * TT_MS); }
-
 void tt_shm_fence_off(struct tt_shm_peer *p)
 {
-	bool frozen = p->base.frozen;
+	bool stores_on;
 
 	if (!p->in)
 		return;
 	atomic_store(&p->in->shut, 1);
 	atomic_thread_fence(memory_order_seq_cst);
-	if (frozen && !p->mine && atomic_load(&p->in->mapped) && !is_dead(p))
-		evict(p);
-	else if (!wait_for_writer(p, 0, frozen ? 0 : patience_of(p->net)))
+	if (p->evicted)
+		return;
+	if (p->base.frozen)
+		stores_on = !is_dead(p) && (stores(p, 0) || (!p->mine && atomic_load(&p->in->mapped)));
+	else
+		stores_on = !wait_for_writer(p, 0);
+	if (stores_on)
 		evict(p);
 }
 
@@ -177,7 +203,7 @@ void tt_shm_dereg(struct tt_region *base)
 		atomic_thread_fence(memory_order_seq_cst);
 		tt_list_each(node, &net->up) {
 			struct tt_shm_peer *p = tt_container_of(node, struct tt_shm_peer, up);
-			if (wait_for_writer(p, r->id, patience_of(net)))
+			if (p->evicted || wait_for_writer(p, r->id))
 				continue;
 			evict(p);
 			tt_shm_lose(p, "it is frozen in the middle of writing memory that is taken back");

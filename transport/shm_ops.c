@@ -126,14 +126,14 @@ static void copy(struct tt_copier *learnt, void *to, const void *from, size_t n)
 		tt_copy(learnt, to, from, n);
 }
 
-/* 0 or -errno: all n bytes, or none that count. */
+/* 0 or -errno: all n bytes, or none that count. -ESRCH: it is about to be gone, and what it has said before is not yet heard. */
 static int copy_vm(struct tt_shm_peer *p, bool put, void *local, uint64_t remote, size_t n)
 {
 	while (n) {
 		struct iovec here = { local, n }, there = { (void *)(uintptr_t)remote, n };
 		ssize_t k = put ? process_vm_writev(p->pid, &here, 1, &there, 1, 0) : process_vm_readv(p->pid, &here, 1, &there, 1, 0);
 		if (k <= 0)
-			return k < 0 && errno == ESRCH ? -ECONNRESET : -EINVAL;
+			return k < 0 && errno == ESRCH ? -ESRCH : -EINVAL;
 		local = (char *)local + k;
 		remote += (uint64_t)k;
 		n -= (size_t)k;
@@ -185,12 +185,26 @@ static enum step end_put(struct tt_shm_peer *p, struct tt_op *op)
 	return end(p, op, 0);
 }
 
-static enum step refused(struct tt_shm_peer *p, struct tt_op *op, uint64_t id)
+/* Unless it has shut me out: then its last words come first, and the end of the connection is the end of all that is pending. */
+static enum step refused(struct tt_shm_peer *p, struct tt_op *op, int err) { return atomic_load(&p->out->shut) ? STUCK : end(p, op, err); }
+
+static enum step fail_directly(struct tt_shm_peer *p, struct tt_op *op, int err)
 {
-	if (!tt_shm_valid(p, id))
-		return end(p, op, -ESTALE);
-	tt_shm_lose(p, "it has closed the connection");
-	return STUCK;
+	if (err != -ESRCH)
+		return refused(p, op, err);
+	p->vm = false;
+	p->at = 0;
+	return MORE; /* by the lane, which ends with the connection */
+}
+
+/* Ops move on behind many others, and so do signs of life. */
+static void stir(struct tt_shm_peer *p, size_t n)
+{
+	_Atomic uint32_t *stirs = &p->out->stirs;
+
+	if (n >= TT_SHM_PIECE)
+		atomic_store_explicit(stirs, atomic_load_explicit(stirs, memory_order_relaxed) + 1, memory_order_relaxed);
+	p->copied += n;
 }
 
 static enum step put_directly(struct tt_shm_peer *p, struct tt_op *op, const struct tt_shm_found *f)
@@ -200,16 +214,16 @@ static enum step put_directly(struct tt_shm_peer *p, struct tt_op *op, const str
 	int err = 0;
 
 	if (n && !tt_shm_begin_write(p, f->id))
-		return refused(p, op, f->id);
+		return refused(p, op, -ESTALE);
 	if (n && f->at)
 		copy(&p->net->puts, f->at + op->offset + p->at, from, n - tt_broken(DONE_EARLY));
 	else if (n)
 		err = copy_vm(p, true, from, f->base + op->offset + p->at, n - tt_broken(DONE_EARLY));
 	tt_shm_end_write(p);
 	if (err)
-		return end(p, op, err);
+		return fail_directly(p, op, err);
 	p->at += n;
-	p->copied += n;
+	stir(p, n);
 	return p->at < op->len ? MORE : end_put(p, op);
 }
 
@@ -225,9 +239,9 @@ static enum step get_directly(struct tt_shm_peer *p, struct tt_op *op, const str
 		err = copy_vm(p, false, to, f->base + op->offset + p->at, n);
 	atomic_thread_fence(memory_order_acquire);
 	if (err || !tt_shm_valid(p, f->id))
-		return end(p, op, err ? err : -ESTALE);
+		return fail_directly(p, op, err ? err : -ESTALE);
 	p->at += n;
-	p->copied += n;
+	stir(p, n);
 	return p->at < op->len ? MORE : end(p, op, 0);
 }
 
@@ -236,7 +250,7 @@ static enum step add_directly(struct tt_shm_peer *p, struct tt_op *op, const str
 	if (!tt_shm_aligned((uintptr_t)f->at))
 		return end(p, op, -EINVAL);
 	if (!tt_shm_begin_write(p, f->id))
-		return refused(p, op, f->id);
+		return refused(p, op, -ESTALE);
 	op->operand = __atomic_fetch_add((uint64_t *)(void *)(f->at + op->offset), op->operand, __ATOMIC_SEQ_CST);
 	tt_shm_end_write(p);
 	return end(p, op, 0);
@@ -329,7 +343,7 @@ static enum step reach(struct tt_shm_peer *p, struct tt_op *op)
 	int err = p->current < 0 ? tt_shm_find(p, op, &f) : 0; /* of one that is half in the lane the owner finds out */
 
 	if (err)
-		return end(p, op, err);
+		return refused(p, op, err);
 	if (goes_by_lane(p, op, &f))
 		return op->kind == TT_PUT ? ask_put(p, op, f.id) : ask_read(p, op, f.id);
 	return op->kind == TT_PUT ? put_directly(p, op, &f) : op->kind == TT_GET ? get_directly(p, op, &f) : add_directly(p, op, &f);
@@ -563,9 +577,20 @@ static void take(struct tt_shm_peer *p, const struct tt_shm_line *line, const ui
 	}
 }
 
+/* Wraps with its counter. */
+static void see_stirs(struct tt_shm_peer *p)
+{
+	uint32_t now = atomic_load_explicit(&p->in->stirs, memory_order_relaxed);
+
+	p->base.received += now - p->stirs;
+	p->stirs = now;
+}
+
 void tt_shm_read(struct tt_shm_peer *p)
 {
 	const struct tt_shm_line *line;
+
+	see_stirs(p);
 
 	for (int i = 0; i < BURST && tt_shm_alive(p) && (line = tt_shm_next(p)); i++) {
 		const uint8_t *payload = line->extra ? tt_shm_payload(p, line) : NULL;

@@ -430,6 +430,7 @@ static void land_piece(struct tt_sim_world *w, struct flight *f)
 	} else {
 		copy_piece(local + from, remote + from, len);
 		f->from->base.received += len;
+		f->from->other->base.received++; /* it was asked */
 	}
 	if (f->landed == f->pieces)
 		complete(w, f, 0);
