@@ -904,6 +904,8 @@ void tt_member_gone(struct tt_member *m, int err, const char *fmt, ...)
 
 	if (m->state == TT_GONE)
 		return;
+	if (m->link) /* who lives, but was cut off for something else, has answered */
+		m->link->peer->frozen = err == -ETIMEDOUT && m->link->beat.asked;
 	m->untold &= m->state < TT_LEFT && m->job->joined && !m->job->leaving; /* else nobody is ever told, nor needs to be */
 	if (m->state == TT_LEFT && !m->job->leaving) { /* all that needs it has ended; what it still holds of mine does now */
 		if (m->link)

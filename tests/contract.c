@@ -1883,6 +1883,9 @@ static void test_map(struct bench *s)
 	UNTIL(count(s, DOWN, a));
 	CHECK(s->t->map(a->peer, &b->key) == NULL);
 	CHECK(!at || holds(at, 65536, 8)); /* frozen, until disconnect */
+	disconnect(s, a);
+	if (at)
+		fill(at, 65536, 7); /* harms nobody */
 }
 
 /* ---- shm: lines that are none, and processes that die or freeze in the middle of things ---- */
@@ -2822,7 +2825,8 @@ static const struct test tests[] = {
 	T(lazy_done_comes, "TT_LAZY: done() may wait until the target goes to sleep, and no longer"),
 	T(lazy_done_while_polling, "TT_LAZY: ... or has polled in vain for some microseconds"),
 	T(done_without_sleep, "without it the acknowledgement goes at once"),
-	T(map, "the peer's region in my address space, or NULL; after down() it stays valid, frozen, until disconnect()"),
+	T(map, "the peer's region in my address space, or NULL; after down() it stays valid, frozen, until disconnect(), and "
+	  "until close() it is memory, but nobody's"),
 	T(received, "received: grows with whatever comes from it, also in pieces: a sign of life"),
 	T(names, "give this text to whoever should connect"),
 	T(mixture, "all of it at once"),

@@ -23,7 +23,7 @@ struct report {                  /* of one rank, to its parent */
 	char why[400];
 	atomic_int complaints; /* what its program found wrong: how much, and the first */
 	char complaint[500];
-	char addr[96]; /* where it listens */
+	char addr[96], name[96]; /* where it listens, over TCP and in shared memory */
 	uint64_t job;
 };
 
@@ -82,14 +82,14 @@ static void set_number(const char *name, int value)
 }
 
 static const char *wires; /* what they may use */
+static const char *evict = "no"; /* who is stopped while it writes is to go on, too */
 
 static void set_environment(int rank, const char *the_secret)
 {
 	char boot[32];
 
 	setenv("TUTTI_TRANSPORTS", wires, 1);
-	setenv("TUTTI_EVICT", "no", 1); /* who is stopped while it writes is to go on, too */
-
+	setenv("TUTTI_EVICT", evict, 1);
 	snprintf(boot, sizeof boot, "127.0.0.1:%d", crew.port);
 	set_number("TUTTI_RANK", rank);
 	set_number("TUTTI_SIZE", crew.size);
@@ -114,6 +114,7 @@ static void run_child(int rank)
 	EXPECT(err == 0);
 	if (!err) {
 		tt_address_find(job->job->members[rank].addr, "tcp", mine->addr);
+		tt_address_find(job->job->members[rank].addr, "shm", mine->name);
 		mine->job = job->job->id;
 		crew.program(job);
 		tutti_leave(job);
@@ -661,6 +662,143 @@ static void stop_target(bool put)
 
 static void test_get_stopped(void) { stop_target(false); }
 static void test_put_stopped(void) { stop_target(true); }
+
+/* ---- stopped while it writes what others hold ---- */
+
+enum { STORED = 4 << 20 };
+static bool by_pointer;
+
+/* Stores without end, one value a round: by puts, or through a plain pointer. */
+static void store_on(tutti_window *w)
+{
+	char *from = calloc(1, STORED), *to[2];
+	int err = 0;
+
+	for (int rank = 0; rank < 2; rank++) {
+		EXPECT(tutti_put(w, rank, 0, from, STORED, NULL) == 0);
+		to[rank] = by_pointer ? tutti_window_map(w, rank) : NULL;
+		EXPECT(to[rank] || !by_pointer);
+	}
+	for (int round = 1; !err && !board->go; round++) {
+		memset(from, round, STORED);
+		for (int rank = 0; !err && rank < 2; rank++)
+			if (by_pointer)
+				memcpy(to[rank], from, STORED);
+			else
+				err = tutti_put(w, rank, 0, from, STORED, NULL);
+		mine->rounds++;
+	}
+	EXPECT(!err || *tutti_why());
+	free(from);
+}
+
+/* After the call that has waited for it, nothing changes: neither while it is stopped, nor when it goes on. */
+static void watch_memory(tutti *job, const char *memory)
+{
+	uint64_t started = tt_now();
+	char *copy = malloc(STORED);
+
+	record(tutti_barrier(job, NULL), started);
+	memcpy(copy, memory, STORED);
+	reach(2);
+	await_go(1);
+	EXPECT(!strcmp(evict, "no") || !memcmp(copy, memory, STORED));
+	reach(3);
+	free(copy);
+}
+
+static void program_evicted(tutti *job)
+{
+	tutti_window *w;
+	void *memory;
+
+	EXPECT(tutti_alloc(job, STORED, -1, &memory) == 0);
+	EXPECT(tutti_window_open(job, "w", memory, STORED, &w) == 0);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	reach(1);
+	if (my_rank == victim)
+		store_on(w);
+	else
+		watch_memory(job, memory);
+	tutti_window_close(w);
+	tutti_free(job, memory);
+}
+
+/* Of the names in the kernel's list of sockets. */
+static bool is_listed(const char *addr)
+{
+	const char *name = strrchr(addr, ':') ? strrchr(addr, ':') + 1 : addr;
+	FILE *list = fopen("/proc/net/unix", "r");
+	char line[512];
+	bool found = false;
+
+	while (!found && list && *name && fgets(line, sizeof line, list))
+		found = strstr(line, name) != NULL;
+	if (list)
+		fclose(list);
+	return found;
+}
+
+static bool has_ended(int rank)
+{
+	reap_some();
+	return crew.pid[rank] == 0;
+}
+
+/* must_die: it holds pointers; else it depends on what it was about to do. */
+static void stop_writer(const char *setting, bool pointer, bool must_die)
+{
+	enum { DEADLINE = 1000 * SLOW };
+
+	victim = 2;
+	by_pointer = pointer;
+	evict = setting;
+	start((struct crew){ .size = 3, .deadline_ms = DEADLINE, .program = program_evicted, .capture = true });
+	await(0, 1, NOBODY);
+	while (board->of[victim].rounds < 3 && !has_ended(victim))
+		sleep_ms(1);
+	WANT(is_listed(board->of[victim].name), "no socket of \"%s\": what is looked for afterwards is nothing", board->of[victim].name);
+	uint64_t then = tt_now();
+	strike(victim, SIGSTOP);
+	await(0, 2, victim);
+	if (must_die)
+		for (int ms = 0; ms < HANG_MS && !has_ended(victim); ms++)
+			sleep_ms(1);
+	if (!has_ended(victim))
+		strike(victim, SIGCONT);
+	sleep_ms(50);
+	board->go = 1;
+	await(0, 3, victim);
+	for (int ms = 0; ms < HANG_MS && !has_ended(victim); ms++)
+		sleep_ms(1);
+	bool died = WIFSIGNALED(crew.status[victim]);
+	WANT(died || !must_die, "rank %d lives, and holds pointers into others' memory", victim);
+	WANT(!died || !strcmp(setting, "yes"), "rank %d was killed, TUTTI_EVICT=no", victim);
+	finish(died ? victim : NOBODY);
+	for (int i = 0; i < 2; i++) {
+		const struct report *r = &board->of[i];
+		WANT((r->err == -ETIMEDOUT || (died && r->err == -ECONNRESET)) && names_only(r->why, victim), "rank %d got %d: %s", i, r->err, r->why);
+		WANT(r->ended - then < 2 * DEADLINE * TT_MS, "rank %d took %llu ms", i, (unsigned long long)((r->ended - then) / TT_MS));
+	}
+	for (int i = 0; i < 3; i++)
+		WANT(!is_listed(board->of[i].name), "a socket of rank %d is left: %s", i, board->of[i].name);
+	evict = "no";
+}
+
+static void test_evicted(void)
+{
+	if (!strstr(wires, "shm"))
+		return;
+	stop_writer("yes", true, true);
+	stop_writer("yes", false, false);
+}
+
+/* What it does when it goes on is its owner's risk: memory is not looked at. */
+static void test_not_evicted(void)
+{
+	if (strstr(wires, "shm"))
+		stop_writer("no", true, false);
+}
 
 /* ---- the owner is busy ---- */
 
@@ -1428,6 +1566,8 @@ static CU_TestInfo stop_tests[] = {
 	{ "get from it", test_get_stopped },
 	{ "put to it", test_put_stopped },
 	{ "busy, not stopped", test_busy },
+	{ "holding pointers", test_evicted },
+	{ "holding pointers, let be", test_not_evicted },
 	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo stranger_tests[] = {

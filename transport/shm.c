@@ -284,6 +284,7 @@ static void close_net(struct tt_net *base)
 		if (fds[i] >= 0)
 			close(fds[i]);
 	unmap(net->sheet, sizeof *net->sheet);
+	tt_shm_drop_left(net);
 	tt_secret_forget(&net->secret);
 	free(net->free_slots);
 	free(net);

@@ -79,7 +79,7 @@ struct tt_shm_sheet {
 enum tt_shm_state { TT_SHM_CONNECTING, TT_SHM_HELLO, TT_SHM_PROOF, TT_SHM_READY, TT_SHM_UP, TT_SHM_DOWN };
 
 struct tt_shm_view { /* a peer's file, mapped */
-	uint64_t inode;                /* 0: its owner has freed it, and a pointer may be in use: empty pages lie there until disconnect() */
+	uint64_t inode;                /* 0: its owner has freed it or is gone, and a pointer may be in use: empty pages lie there */
 	int fd;                        /* the owner's number */
 	uint8_t *at;
 	size_t len;
@@ -121,6 +121,8 @@ struct tt_shm {
 	int events;
 	uint64_t reviewed;             /* when views were last compared with the owners' files */
 	struct tt_copier puts, gets, lanes; /* what was learnt of copying */
+	struct tt_shm_view *left;      /* of peers that are gone: there may be pointers into them until close() */
+	size_t left_count;
 };
 
 struct tt_shm_region {
@@ -203,6 +205,7 @@ void tt_shm_fence_off(struct tt_shm_peer *);                  /* from here on it
 void *tt_shm_map(struct tt_peer *, const struct tt_key *);
 void tt_shm_review_views(struct tt_shm_peer *);               /* unmaps what its owner has freed */
 void tt_shm_drop_views(struct tt_shm_peer *);
+void tt_shm_drop_left(struct tt_shm *);
 
 /* shm_ring.c */
 struct tt_shm_line *tt_shm_line(struct tt_shm_peer *, size_t extra, uint8_t **payload); /* the next to write, with room for so much; NULL: not now */

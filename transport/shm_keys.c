@@ -377,6 +377,14 @@ static void drop(struct tt_shm_peer *p, size_t i)
 	p->views[i] = p->views[--p->view_count];
 }
 
+/* A pointer into it may be in use: from here on it leads to memory that is nobody's. */
+static void empty(struct tt_shm_peer *p, struct tt_shm_view *v)
+{
+	v->inode = 0;
+	if (mmap(v->at, v->len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+		tt_log(TT_DEBUG, "cannot let go of %zu bytes of process %d: %s", v->len, (int)p->pid, strerror(errno));
+}
+
 /* What its owner has freed costs memory for as long as it is mapped here. */
 void tt_shm_review_views(struct tt_shm_peer *p)
 {
@@ -385,18 +393,42 @@ void tt_shm_review_views(struct tt_shm_peer *p)
 		if (!v->inode || !is_freed(p, v))
 			continue;
 		memset(p->found, 0, sizeof p->found);
-		v->inode = 0;
-		if (!v->given)
+		if (v->given)
+			empty(p, v);
+		else
 			drop(p, i);
-		else if (mmap(v->at, v->len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
-			tt_log(TT_DEBUG, "cannot let go of %zu bytes of process %d: %s", v->len, (int)p->pid, strerror(errno));
 	}
+}
+
+/* Without memory for the list a view is never unmapped. */
+static void leave_behind(struct tt_shm_peer *p, struct tt_shm_view *v)
+{
+	struct tt_shm *net = p->net;
+	struct tt_shm_view *all = realloc(net->left, (net->left_count + 1) * sizeof *all);
+
+	empty(p, v);
+	if (!all)
+		return;
+	net->left = all;
+	net->left[net->left_count++] = *v;
 }
 
 void tt_shm_drop_views(struct tt_shm_peer *p)
 {
-	while (p->view_count)
-		drop(p, p->view_count - 1);
+	for (; p->view_count; p->view_count--) {
+		struct tt_shm_view *v = &p->views[p->view_count - 1];
+		if (v->given)
+			leave_behind(p, v);
+		else
+			munmap(v->at, v->len);
+	}
 	free(p->views);
 	p->views = NULL;
+}
+
+void tt_shm_drop_left(struct tt_shm *net)
+{
+	while (net->left_count--)
+		munmap(net->left[net->left_count].at, net->left[net->left_count].len);
+	free(net->left);
 }

@@ -143,10 +143,11 @@ struct tt_transport {
 	                                           * gets -ESTALE */
 	/* up() or down() follows from progress(). -EMFILE: this process has no file left for it */
 	int (*connect)(struct tt_net *, const char *addr, struct tt_peer **);
-	void (*disconnect)(struct tt_peer *);     /* finishes what is outstanding with -ECONNRESET, frees the peer,
-	                                           * unmaps what map() gave; no down() */
+	void (*disconnect)(struct tt_peer *);     /* finishes what is outstanding with -ECONNRESET, frees the peer;
+	                                           * no down() */
 	void (*post)(struct tt_peer *, struct tt_op *chain);
-	/* the peer's region in my address space, or NULL; after down() it stays valid, frozen, until disconnect() */
+	/* the peer's region in my address space, or NULL; after down() it stays valid, frozen, until disconnect(), and
+	 * until close() it is memory, but nobody's */
 	void *(*map)(struct tt_peer *, const struct tt_key *);
 	int (*progress)(struct tt_net *);         /* events handled, or -errno: the net is lost */
 	int (*arm)(struct tt_net *);              /* 0: sleep on fd. 1: call progress again */
