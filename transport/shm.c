@@ -252,6 +252,9 @@ static int arm(struct tt_net *base)
 	atomic_thread_fence(memory_order_seq_cst);
 	if (!tt_list_empty(&net->ready))
 		return 1;
+	tt_list_each(node, &net->handshakes)
+		if (tt_container_of(node, struct tt_shm_peer, handshake)->state == TT_SHM_CONNECTING)
+			return 1; /* nothing tells when its queue has room */
 	tt_list_each(node, &net->up) {
 		struct tt_shm_peer *p = tt_container_of(node, struct tt_shm_peer, up);
 		if (p->pending.head || p->answer_count)

@@ -286,8 +286,10 @@ static bool hear_hello(struct tt_shm_peer *p)
 		p->strip_fd = files[2];
 	if (n <= 0)
 		return hear_nothing(p, n);
-	if (n != sizeof p->theirs || got != want || !tt_hello_unpack(p->theirs, sizeof p->theirs, &h))
+	if (n != sizeof p->theirs || !tt_hello_unpack(p->theirs, sizeof p->theirs, &h))
 		return give_up(p, -EPROTO, "it does not speak Tutti");
+	if (got != want)
+		return give_up(p, -EHOSTUNREACH, "there is no file left for what it shares (ulimit -n)");
 	if (p->accepted && !say_hello(p)) /* also to those who do not suit: they shall know why */
 		return hear_nothing(p, 0);
 	int err = tt_hello_judge(&h, p->net->job, &p->net->secret, why, sizeof why);
@@ -332,7 +334,7 @@ static bool hear_proof(struct tt_shm_peer *p)
 	if (n != sizeof proof || !tt_proof_same(right, proof))
 		return give_up(p, -EACCES, "its proof is wrong: do both sides have the same TUTTI_SECRET?");
 	if (!map_theirs(p))
-		return give_up(p, -EPROTO, "its memory cannot be mapped");
+		return give_up(p, -EHOSTUNREACH, "its memory cannot be mapped");
 	let_read(p);
 	if (!p->accepted)
 		return say(p, "", 1, NULL, 0) ? go_up(p) : hear_nothing(p, 0);
