@@ -1,14 +1,15 @@
-/* allreduce.c - the call; doubling.c, rabenseifner.c and ring.c do the work
+/* allreduce.c - the call; direct.c, doubling.c, rabenseifner.c and ring.c do the work
  *
  * All of them combine in an order that depends on the position in the vector and on the number of ranks alone, never on
  * timing, and each sum is made once and copied, or made from the same two operands: all ranks get the same bits. So all must
- * choose the same algorithm, too: by setting, or by the model, whose numbers all have from rank 0.
+ * choose the same algorithm, too: by setting; direct where all share memory, which they have told each other; or by the model, whose
+ * numbers all have from rank 0.
  */
 #include "runtime.h"
 #include <stdio.h>
 #include <string.h>
 
-static const struct tt_algorithm *const algorithms[] = { &tt_doubling, &tt_rabenseifner, &tt_ring };
+static const struct tt_algorithm *const algorithms[] = { &tt_direct, &tt_doubling, &tt_rabenseifner, &tt_ring };
 
 static const struct tt_algorithm *find(const char *name) /* NULL: none of that name, or "auto" */
 {
@@ -33,39 +34,75 @@ int tt_allreduce_check(const struct tt_settings *s)
 	bool measure;
 
 	if (strcmp(name, "auto") && !find(name))
-		return tt_fail(-EINVAL, "%s=%s is none of auto, doubling, rabenseifner and ring", tt_setting_name(s, TT_ALLREDUCE), name);
+		return tt_fail(-EINVAL, "%s=%s is none of auto, direct, doubling, rabenseifner and ring", tt_setting_name(s, TT_ALLREDUCE), name);
 	return tt_setting_switch(s, TT_MEASURE, &measure);
 }
 
-static const struct tt_algorithm *forced(const struct tt_job *job) { return find(tt_setting(&job->settings, TT_ALLREDUCE)); }
-
-static const struct tt_algorithm *choose_for(const struct tutti *group, size_t bytes)
+static const struct tt_algorithm *forced(const struct tt_job *job)
 {
-	const struct tt_algorithm *f = forced(group->job);
+	const char *name = tt_setting(&job->settings, TT_ALLREDUCE);
+
+	return *name == 'a' ? NULL : find(name); /* auto: nearly always, and short calls are to be short */
+}
+
+static const struct tt_algorithm *choose_for(const struct tutti *group, const struct tt_algorithm *f, size_t bytes)
+{
 	struct tt_model model = tt_model_of(group);
 
-	return group->n == 1 || !bytes ? &tt_doubling : f ? f : tt_model_choose(&model, group->n, bytes, tt_coll_piece(group->job));
+	if (group->n == 1 || !bytes)
+		return &tt_doubling;
+	if (f && f != &tt_direct)
+		return f;
+	return tt_board_open(group) ? &tt_direct : tt_model_choose(&model, group->n, bytes, tt_coll_piece(group->job));
 }
 
 static int choose(struct tt_allreduce *a)
 {
-	a->algorithm = choose_for(a->coll.group, a->count * a->width);
+	a->algorithm = choose_for(a->coll.group, a->forced, a->count * a->width);
 	return a->algorithm->begin(a);
+}
+
+static int advance(struct tt_coll *);
+
+/* Calls choose one after another: on a board they have their turns in the order in which they have chosen. */
+static bool is_next(const struct tt_allreduce *a)
+{
+	tt_list_each(node, &a->coll.job->collectives) {
+		const struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
+		if (c == &a->coll)
+			return true;
+		if (c->group == a->coll.group && c->advance == advance && !c->failed && !((const struct tt_allreduce *)c)->algorithm)
+			return false;
+	}
+	return true;
+}
+
+/* What the choice rests on. Like advance: 1 once it is known. */
+static int learn(struct tt_allreduce *a)
+{
+	struct tutti *group = a->coll.group;
+	size_t bytes = a->count * a->width;
+	int known = 1;
+
+	if (!is_next(a))
+		return 0;
+	if ((a->forced && a->forced != &tt_direct) || !bytes)
+		return 1;
+	known = tt_board_meet(&a->coll);
+	return known > 0 && !tt_board_open(group) && tt_model_needed(group, bytes) ? tt_model_learn(a) : known;
 }
 
 static int advance(struct tt_coll *c)
 {
 	struct tt_allreduce *a = (struct tt_allreduce *)c;
-	int known = 1, err = 0;
+	int known = a->algorithm ? 1 : learn(a), err = 0;
 
-	if (!a->algorithm && !forced(c->job) && tt_model_needed(c->group, a->count * a->width))
-		known = tt_model_learn(a);
 	if (known <= 0)
 		return known;
-	if (c->me == 0)
-		tt_model_tell(a);
 	if (!a->algorithm)
 		err = choose(a);
+	if (!err && c->me == 0 && a->algorithm != &tt_direct)
+		tt_model_tell(a);
 	return err ? err : a->algorithm->advance(a);
 }
 
@@ -96,9 +133,9 @@ int tutti_allreduce(tutti *group, void *buf, size_t count, tutti_type type, tutt
 
 	if (err)
 		return err;
-	/* The second letters tell the algorithms apart. */
+	/* The third letters tell the algorithms apart. */
 	uint64_t kind = (uint64_t)type << 24 | (uint64_t)rule << 16 | (uint64_t)tt_model_measures(&group->job->settings) << 8 |
-	                (uint8_t)tt_setting(&group->job->settings, TT_ALLREDUCE)[1];
+	                (uint8_t)tt_setting(&group->job->settings, TT_ALLREDUCE)[2];
 	struct tt_allreduce *a = (struct tt_allreduce *)tt_coll_new(group, sizeof *a, "all-reduce", count, kind);
 	if (!a)
 		return -ENOMEM;
@@ -107,6 +144,7 @@ int tutti_allreduce(tutti *group, void *buf, size_t count, tutti_type type, tutt
 	a->width = width;
 	a->type = type;
 	a->rule = rule;
+	a->forced = forced(group->job);
 	a->coll.bytes = count * width;
 	a->coll.advance = advance;
 	a->coll.release = release;
@@ -124,8 +162,12 @@ int tt_allreduce_explain(struct tutti *group, size_t bytes, tutti_type type, tut
 		return err;
 	tt_enter(group->job);
 	model = tt_model_of(group);
-	is = choose_for(group, bytes);
+	is = choose_for(group, forced(group->job), bytes);
 	tt_exit(group->job);
+	if (is == &tt_direct) {
+		snprintf(text, room, "direct%s, through memory that the %d ranks of this host share", is == forced(group->job) ? " (as set)" : "", n);
+		return 0;
+	}
 	snprintf(text, room, "%s%s, in chunks of %zu bytes, %.1f us expected: a message takes %.1f us%s, the wire %.3f ns and adding %.3f ns a byte",
 	         is->name, is == forced(group->job) ? " (as set)" : "", tt_max(width, is->chunk(bytes, width, n, piece) / width * width),
 	         (double)tt_model_predict(&model, is, n, bytes, piece) / 1e3, (double)model.latency_ns / 1e3,

@@ -159,6 +159,40 @@ static void push(struct tt_coll *c)
 		end(c);
 }
 
+void tt_coll_poll_with(struct tt_coll *c, bool (*poll)(struct tt_coll *, bool))
+{
+	c->job->polled += (poll != NULL) - (c->poll != NULL);
+	c->poll = poll;
+}
+
+int tt_coll_poll(struct tt_job *job)
+{
+	int n = 0;
+
+	if (!job->polled)
+		return 0;
+	tt_list_each(node, &job->collectives) {
+		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
+		if (!c->poll || !c->poll(c, false))
+			continue;
+		push(c);
+		n++;
+	}
+	return n;
+}
+
+int tt_coll_doze(struct tt_job *job)
+{
+	if (!job->polled)
+		return 0;
+	tt_list_each(node, &job->collectives) {
+		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
+		if (c->poll && c->poll(c, true))
+			return 1;
+	}
+	return 0;
+}
+
 /* In the order of the calls, so that older ones are not starved. */
 void tt_coll_wake(struct tt_job *job)
 {
@@ -329,6 +363,14 @@ static void stay_stale(struct tt_timer *t)
 	push(c);
 }
 
+void tt_coll_gave_up(struct tt_coll *c, int i)
+{
+	if (c->failed || c->culprit >= 0)
+		return;
+	c->culprit = i;
+	tt_timer_start(c->job, &c->stale, tt_now() + tt_time(c->job, TT_TIME_STALE), stay_stale);
+}
+
 static void posted(struct tt_post *p, int err)
 {
 	struct coll_post *cp = tt_container_of(p, struct coll_post, post);
@@ -338,12 +380,11 @@ static void posted(struct tt_post *p, int err)
 	tt_stats_post(p, err);
 	tt_scratch_give(&c->job->scratch, cp, cp->size);
 	c->pending--;
-	if (err == -ESTALE && !c->failed && c->culprit < 0) { /* that rank has given up; who went down is about to be told */
-		c->culprit = to;
-		tt_timer_start(c->job, &c->stale, tt_now() + tt_time(c->job, TT_TIME_STALE), stay_stale);
+	if (err == -ESTALE) {
+		tt_coll_gave_up(c, to);
 	} else if (err == -EMFILE) {
 		abandon(c, err, to);
-	} else if (err && err != -ESTALE) {
+	} else if (err) {
 		fail(c, err, to);
 	}
 	push(c);

@@ -1,12 +1,12 @@
 /* engine.c - the progress loop. Whoever waits, drives: a thread inside a blocking call polls the nets itself, so no
  * thread hop stands in the way of a message. One background thread serves the peers while the application computes. */
 #include "runtime.h"
-#include <sched.h>
 
 enum {
 	SPIN_NS = 1000000,       /* how long a driver polls after the last event before it sleeps */
 	TICK_MIN_NS = 100000,    /* how often the background thread looks whether somebody drives */
 	TICK_MAX_NS = 1000000,
+	YIELDS = 8,              /* how often a rank without a core of its own lets others run before it sleeps, where memory is looked at */
 	HOUSEKEEPING_MS = 1000,  /* nets want a progress call now and then for their timeouts */
 	FAR_EVERY = 16,          /* turns of a spinning driver that has neighbours in shared memory, between looks at the other nets */
 	CLOCK_EVERY = 8,         /* fruitless turns of a spinning driver between looks at the clock */
@@ -26,7 +26,7 @@ static void wake_the_ready(struct tt_engine *e)
 
 static int arm_all(struct tt_engine *e)
 {
-	int busy = 0;
+	int busy = tt_coll_doze(tt_container_of(e, struct tt_job, engine));
 
 	for (int i = 0; i < e->count; i++)
 		busy |= e->nets[i]->transport->arm(e->nets[i]);
@@ -120,6 +120,7 @@ static int turn(struct tt_job *job, uint64_t now, bool near)
 
 	for (int i = 0; i < e->count; i++)
 		n += near ? tt_look(job, e->nets[i]) : poll_net(job, e->nets[i]);
+	n += tt_coll_poll(job);
 	n += run_timers(e, now);
 	n += !tt_list_empty(&job->doomed); /* what settling ends may be what the driver waits for */
 	tt_peer_settle(job);
@@ -172,10 +173,14 @@ static bool drive(struct tt_job *job, uint64_t now, uint64_t deadline)
 
 	if (turn(job, now, near)) {
 		e->spin_until = e->spin ? now + SPIN_NS : 0;
+		e->yields = 0;
 		let_others_in(e);
 	} else if (now < e->spin_until) {
 		let_others_in(e);
 		return true;
+	} else if (job->polled && !e->spin && e->yields < YIELDS && tt_yield()) {
+		e->yields++;
+		let_others_in(e);
 	} else if (!arm_all(e)) {
 		sleep_on_nets(e, &e->sleeper, &e->driver_asleep, deadline);
 		tt_gate_enter(&e->gate);

@@ -354,6 +354,7 @@ static struct tt_job *new_job(void)
 	tt_list_init(&job->collectives);
 	tt_list_init(&job->stash);
 	tt_list_init(&job->groups);
+	tt_list_init(&job->boards);
 	tt_list_init(&job->engine.waiters);
 	tt_list_init(&job->engine.timers);
 	job->engine.sleeper.fd = job->engine.backstage.fd = -1;
@@ -485,6 +486,7 @@ static void free_lists(struct tt_job *job)
 		tutti_window_close((tutti_window *)node);
 	while (!tt_list_empty(&job->groups))
 		tt_group_free(tt_container_of(job->groups.next, struct tutti, link));
+	tt_board_sweep(job, true);
 	while ((node = tt_list_pop(&job->asks)))
 		free(node);
 	while ((node = tt_list_pop(&job->stash)))

@@ -61,6 +61,7 @@ void tt_peer_settle(struct tt_job *job)
 			l->member->link = NULL;
 		l->member = NULL;
 		job->engine.neighbours -= is_near(l->peer);
+		tt_board_lost(job, l->peer);
 		l->peer->net->transport->disconnect(l->peer);
 		tt_timer_stop(&l->patience);
 		tt_list_remove(&l->all);
@@ -71,6 +72,14 @@ void tt_peer_settle(struct tt_job *job)
 
 /* ---- posting ---- */
 
+void tt_member_hold(struct tt_member *m) { m->outstanding++; }
+
+void tt_member_let_go(struct tt_member *m)
+{
+	if (m->outstanding && !--m->outstanding && m->state == TT_LEFT && m->link)
+		tt_link_doom(m->link);
+}
+
 static void finish_post(struct tt_op *op)
 {
 	struct tt_post *p = tt_container_of(op, struct tt_post, op);
@@ -80,8 +89,7 @@ static void finish_post(struct tt_op *op)
 	if (p->local)
 		p->local->net->transport->dereg(p->local);
 	p->local = NULL;
-	if (m->outstanding && !--m->outstanding && m->state == TT_LEFT && m->link)
-		tt_link_doom(m->link);
+	tt_member_let_go(m);
 	p->done(p, err);
 }
 
@@ -128,7 +136,7 @@ static void hand_to_wire(struct tt_member *m, struct tt_post *p)
 	}
 	p->op.done = finish_post;
 	p->op.next = NULL;
-	m->outstanding++;
+	tt_member_hold(m);
 	m->link->used |= !is_passing(&p->op);
 	peer->net->transport->post(peer, &p->op);
 }
@@ -775,6 +783,7 @@ static void member_message(struct tt_member *m, enum tt_message_type type, struc
 	case TT_AGREE: tt_agree_message(m, p); break;
 	case TT_PART: take_part(m, p); break;
 	case TT_REFUSED: take_refusal(m->link, p); break;
+	case TT_WAKE: break; /* the turn that took it looks at what it is about */
 	default: p->bad = true;
 	}
 	if (p->bad)

@@ -15,6 +15,9 @@ enum {
 struct tt_job;
 struct tt_member;
 struct tt_coll;
+struct tt_board;
+
+enum { TT_CACHE_LINE = 64 };
 
 /* ---- stats.c: the counters ---- */
 
@@ -74,6 +77,7 @@ struct tt_engine {
 	uint64_t spin_until;
 	unsigned turns;             /* of spinning drivers */
 	int neighbours;             /* links over shared memory */
+	unsigned yields;            /* since something happened */
 	struct tt_list timers;
 };
 
@@ -248,7 +252,8 @@ struct tt_job {
 	uint64_t id;                /* the job's, on the wire */
 	uint8_t *here;              /* one page that a fork's child finds zeroed */
 	int event_fd;
-	struct tt_list requests, links, doomed, asks, windows, collectives, stash, groups;
+	struct tt_list requests, links, doomed, asks, windows, collectives, stash, groups, boards;
+	int polled;                 /* how many collectives look at memory, and not for messages alone */
 	struct tt_scratch scratch;
 	struct tt_place place;
 	struct tt_op_queue ended;   /* ops that failed before any wire saw them */
@@ -334,6 +339,7 @@ void tt_text_free(struct tt_job *);
 enum tt_message_type { /* the first byte of every message between members; docs/wire.md has the rest */
 	TT_HELLO = 1, TT_WELCOME, TT_BUSY, TT_REFUSED, TT_CARD, TT_TABLE, TT_BYE,
 	TT_PING, TT_PONG, TT_DOWN, TT_ASK, TT_ANSWER, TT_CLOSED, TT_DATA, TT_REVOKE, TT_AGREE, TT_PART, TT_LATE, TT_NEWS, TT_FAREWELL, TT_MISSED,
+	TT_WAKE,
 };
 
 enum tt_member_state {
@@ -378,7 +384,7 @@ struct tt_member {
 	uint32_t epoch;             /* which life of it; 0: not known */
 	struct tt_link *link;       /* the one I post on, or am connecting on */
 	struct tt_op_queue waiting; /* posted before it is up */
-	unsigned outstanding;       /* ops that the wire holds */
+	unsigned outstanding;       /* ops that the wire holds, and calls that use its memory */
 	uint64_t heard;             /* when it last said how far it is: a ping or a pong */
 	uint64_t unreached;         /* when no file was left to connect to it: that says nothing about it */
 	uint64_t received;          /* tt_peer.received when it was last pinged: more is a sign of life, too */
@@ -410,6 +416,8 @@ void tt_send(struct tt_member *, const void *head, size_t len, const void *body,
                                                       * is no error: its member is gone then */
 bool tt_member_epoch(struct tt_member *, uint32_t epoch); /* whoever has it speaks; false: it is another life of it */
 void tt_member_reborn(struct tt_member *, uint32_t epoch); /* a later life of it: ends the one known, if that has not ended yet */
+void tt_member_hold(struct tt_member *);             /* its memory is in use: if it leaves, the connection stays until ... */
+void tt_member_let_go(struct tt_member *);           /* ... so often this has been called */
 void tt_member_nudge(struct tt_member *);            /* what it has been sent is acknowledged at once */
 void tt_member_gone(struct tt_member *, int err, const char *fmt, ...) TT_FORMAT(3, 4); /* ends everything that waits for it */
 void tt_member_part(struct tt_member *);             /* the connection has served the rendezvous alone: let go of it */
@@ -499,6 +507,8 @@ struct tt_coll { /* one collective on its way: a state machine that messages and
 	uint32_t print;             /* a hash of what was called with which arguments; the same on every rank */
 	struct tt_request *request;
 	int (*advance)(struct tt_coll *);  /* as far as it can go: 0 there is more to come, 1 ended, -errno */
+	bool (*poll)(struct tt_coll *, bool dozing); /* may it go on, by what others have written into memory? Called on every turn; dozing: and
+	                             * before a sleep, which it has to tell them of first. NULL: only messages push it on */
 	void (*release)(struct tt_coll *); /* deregisters and frees what is its own, once it is over: nothing lands afterwards */
 	unsigned pending;           /* my ops that the wire still holds */
 	bool over, failed, busy, released; /* over: advance has said so */
@@ -513,10 +523,11 @@ struct tt_coll { /* one collective on its way: a state machine that messages and
 
 enum { TT_LANE_DATA, TT_LANE_CREDIT };
 
-enum { TT_TAG_READY = 0x7fff0000 }; /* tags below are the collective's own */
+enum { TT_TAG_READY = 0x7fff0000, TT_TAG_HERE = 0x7fff0002 }; /* tags below are the collective's own. HERE: all that it says is its print */
 
 struct tt_coll *tt_coll_new(struct tutti *, size_t size, const char *what, uint64_t x, uint64_t y); /* zeroed, struct tt_coll first; x, y:
                                                       * what all ranks must agree on. NULL: no memory */
+void tt_coll_gave_up(struct tt_coll *, int rank); /* that rank of the job has: because of whom is about to be told */
 void tt_coll_give_up(struct tt_coll *, int err); /* all are told, and nobody is cut off for it */
 void tt_coll_free(struct tt_coll *);           /* one that was never run */
 int tt_coll_run(struct tt_coll *, tutti_op *); /* takes the gate, starts it, and waits if there is no op; frees it in the end */
@@ -532,6 +543,9 @@ size_t tt_coll_piece(const struct tt_job *);
 void tt_coll_message(struct tt_member *from, struct tt_pack *);
 void tt_coll_notify(struct tt_member *from, uint32_t value);
 uint32_t tt_coll_finished(const struct tutti *); /* in all before this number this rank has done its part */
+void tt_coll_poll_with(struct tt_coll *, bool (*poll)(struct tt_coll *, bool dozing));
+int tt_coll_poll(struct tt_job *);             /* on every turn: how many went on */
+int tt_coll_doze(struct tt_job *);             /* before a sleep: 1: not now */
 void tt_coll_wake(struct tt_job *);             /* a member is up: whoever waited for that goes on */
 void tt_coll_member_down(struct tt_member *);  /* gone, or left: collectives that need it fail */
 void tt_coll_begin_group(struct tutti *);      /* it is agreed on: what came early counts */
@@ -563,6 +577,7 @@ struct tutti { /* what users hold: this process's place in a group of ranks, all
 	bool any_failed;
 	uint32_t failed;            /* ... the first of them */
 	struct tt_model model;
+	struct tt_board *board;     /* NULL: none, or nobody has asked yet */
 	uint32_t splits;            /* how often this group was split: the same on every rank */
 	uint32_t parent, birth;     /* the group that it was split from, and at which of its splits; 0: shrunk or grown */
 	bool lineage;               /* all ranks of the job, or what shrinking and growing made of them: takes newcomers in */
@@ -667,7 +682,76 @@ int tt_legs_advance(struct tt_legs *); /* like a collective's advance */
 void tt_legs_free(struct tt_legs *);   /* on release */
 size_t tt_legs_chunk(size_t len);      /* how a leg of that length is cut */
 
-/* ---- allreduce.c; doubling.c, rabenseifner.c and ring.c: the algorithms; model.c: which of them ---- */
+/* ---- board.c: what the ranks of a group on one host share ---- */
+
+enum {
+	TT_BOARD_RANKS = 128,         /* at most: each maps each */
+	TT_BOARD_CHUNK = 256 * 1024,  /* bytes that are passed over it at once: they stay in the caches */
+};
+#define TT_STEP_QUIT UINT32_MAX
+
+struct tt_note { /* of one call of one rank */
+	_Atomic uint64_t flag;      /* the call, and how far this rank is in it */
+	uint32_t print;
+	uint8_t half;               /* where on its panel it begins */
+	bool mapped, can;           /* others may map its vector; it has mapped theirs */
+	struct tt_key key;          /* mapped: of the vector */
+} __attribute__((aligned(2 * TT_CACHE_LINE)));
+struct tt_panel { /* of one rank, in memory that the others map; it alone writes it */
+	struct tt_note note[2];
+	_Atomic uint32_t asleep __attribute__((aligned(2 * TT_CACHE_LINE))); /* a WAKE, please, with each step */
+	_Atomic uint32_t done __attribute__((aligned(2 * TT_CACHE_LINE))); /* with all calls before this one */
+	char half[2][2 * TT_BOARD_CHUNK] __attribute__((aligned(4096))); /* each: what others combine; what they take */
+};
+struct tt_fellow { /* of another rank */
+	struct tt_panel *panel;     /* NULL: not mapped, or no more */
+	struct tt_peer *peer;       /* through which it was mapped */
+	const struct tt_note *note; /* of this call; NULL: not seen yet */
+	struct tt_key key;          /* of its vector in this call ... */
+	char *vector;               /* ... and where that is here */
+	bool offered, voted;        /* while the board is made */
+};
+struct tt_board {
+	struct tt_list link;        /* in job->boards */
+	struct tutti *group;        /* NULL: closed */
+	int n, me;
+	struct tt_fellow *fellows;      /* n of them; mine has the panel alone */
+	void *memory;               /* my panel ... */
+	struct tt_region *region;   /* ... registered with the net that leads to all others */
+	uint32_t met_in;            /* in which call it is being made */
+	bool meeting, offered, voted, able;
+	bool known, open;           /* how that ended */
+	struct tt_timer told;       /* who waits for that is to go on */
+	bool dozing;                /* my panel says that I am asleep */
+	unsigned turn, half;        /* which note is next, and which half */
+	uint32_t last;              /* what `done` is to be once all others have seen my last call */
+	int lost;                   /* 1 + a rank whose panel is not there any more; 0: none */
+	struct tt_list queue;       /* calls, in their order: the first has the board */
+};
+int tt_board_meet(struct tt_coll *);       /* like advance: 1 once it is known whether there is one */
+bool tt_board_open(const struct tutti *);  /* it is known, and there is */
+void tt_board_close(struct tutti *);
+void tt_board_sweep(struct tt_job *, bool all); /* frees what was closed and nobody reads; all: once no link is left */
+void tt_board_lost(struct tt_job *, const struct tt_peer *); /* it is about to be disconnected */
+
+struct tt_note *tt_board_begin(struct tt_board *); /* my note for the next call: to be filled in before its first step */
+void tt_board_step(struct tt_board *, struct tt_note *, uint32_t call, uint32_t step); /* I am so far; wakes who sleeps */
+int tt_board_reached(struct tt_board *, int i, uint32_t call, uint32_t step); /* is that rank? 1, 0; -ECONNABORTED: it has given up */
+void tt_board_done(struct tt_board *, uint32_t call); /* I read nothing of it any more */
+void tt_board_doze(struct tt_board *, bool dozing);
+
+/* ---- allreduce.c; direct.c, doubling.c, rabenseifner.c and ring.c: the algorithms; model.c: which of them ---- */
+
+struct tt_direct { /* direct.c's own */
+	struct tt_list turn;        /* in board->queue */
+	struct tt_note *note;       /* NULL: its turn has not come */
+	int phase, seen;            /* seen: ranks that have come to `step` */
+	uint32_t step;
+	unsigned chunk;
+	size_t at;                  /* bytes of the vector, or of my slice, that are done */
+	struct tt_region *region;   /* my vector, for others to map; NULL: they cannot */
+	struct tt_timer hail;
+};
 
 struct tt_allreduce {
 	struct tt_coll coll;
@@ -675,8 +759,10 @@ struct tt_allreduce {
 	size_t count, width;        /* elements, bytes each */
 	tutti_type type;
 	tutti_rule rule;
+	const struct tt_algorithm *forced; /* as set; NULL: auto */
 	const struct tt_algorithm *algorithm; /* NULL: not chosen yet */
 	void *state;                /* the algorithm's own, from begin() to release() */
+	struct tt_direct direct;
 	struct tt_tune tune;
 };
 struct tt_algorithm {
@@ -686,7 +772,7 @@ struct tt_algorithm {
 	void (*release)(struct tt_allreduce *);
 	size_t (*chunk)(size_t bytes, size_t width, int n, size_t piece); /* bytes that travel at once */
 };
-extern const struct tt_algorithm tt_doubling, tt_rabenseifner, tt_ring;
+extern const struct tt_algorithm tt_direct, tt_doubling, tt_rabenseifner, tt_ring;
 int tt_power_below(int n); /* the largest power of two that is not above n, which is 1 or more */
 int tt_allreduce_check(const struct tt_settings *);    /* is the setting one that there is? */
 int tt_allreduce_explain(struct tutti *, size_t bytes, tutti_type, tutti_rule, char *text, size_t room); /* which algorithm and chunk, on which

@@ -738,7 +738,7 @@ void *tutti_window_map(tutti_window *w, int rank)
 	struct tt_member *m = &job->members[rank];
 	struct remote *r = &w->remotes[rank];
 	if (m->state == TT_UP && r->state == KNOWN && tt_member_net(m)->transport->map)
-		p = tt_member_net(m)->transport->map(m->link->peer, &r->key);
+		p = tt_member_net(m)->transport->map(m->link->peer, &r->key, 1);
 	tt_exit(job);
 	return p;
 }

@@ -1869,9 +1869,9 @@ static void test_map(struct bench *s)
 		return;
 	struct side *a = &s->side[0], *b = &s->side[1];
 	struct tt_key none = { .len = 65536 };
-	char *at = s->t->map(a->peer, &b->key);
+	char *at = s->t->map(a->peer, &b->key, 1);
 	CHECK((at != NULL) == s->files);
-	CHECK(s->t->map(a->peer, &none) == NULL);
+	CHECK(s->t->map(a->peer, &none, 1) == NULL);
 	ENDED_WELL(put(a, 0, 0, a->local, 65536)); /* and asking did no harm */
 	if (at) {
 		fill(b->window, 65536, 9);
@@ -1881,7 +1881,7 @@ static void test_map(struct bench *s)
 	}
 	close_side(s, b);
 	UNTIL(count(s, DOWN, a));
-	CHECK(s->t->map(a->peer, &b->key) == NULL);
+	CHECK(s->t->map(a->peer, &b->key, 1) == NULL);
 	CHECK(!at || holds(at, 65536, 8)); /* frozen, until disconnect */
 	disconnect(s, a);
 	if (at)
@@ -1951,7 +1951,7 @@ static void write_and_write(bool by_pointer, size_t len, int replies)
 		_exit(1);
 	while (!knows)
 		tt_shm.progress(net);
-	char *at = by_pointer ? tt_shm.map(met, &told) : NULL;
+	char *at = by_pointer ? tt_shm.map(met, &told, 1) : NULL;
 	for (unsigned i = 0;; i++) {
 		memset(bytes, (int)i, len);
 		struct tt_op op = { .kind = TT_PUT, .local = bytes, .len = len, .key = &told, .done = counted };

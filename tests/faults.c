@@ -36,6 +36,7 @@ static struct crew { /* the running one; children inherit it */
 	int size, deadline_ms, port;
 	void (*program)(tutti *);
 	bool capture;         /* their stderr */
+	int evicted;          /* 1 + a rank that others may kill */
 	pid_t pid[RANKS_MAX]; /* 0: has ended */
 	int status[RANKS_MAX], log[RANKS_MAX];
 } crew;
@@ -89,7 +90,7 @@ static void set_environment(int rank, const char *the_secret)
 	char boot[32];
 
 	setenv("TUTTI_TRANSPORTS", wires, 1);
-	setenv("TUTTI_EVICT", evict, 1);
+	setenv("TUTTI_EVICT", crew.evicted ? "yes" : evict, 1);
 	snprintf(boot, sizeof boot, "127.0.0.1:%d", crew.port);
 	set_number("TUTTI_RANK", rank);
 	set_number("TUTTI_SIZE", crew.size);
@@ -224,7 +225,7 @@ static void finish(int killed)
 			waitpid(crew.pid[i], &crew.status[i], 0);
 			crew.pid[i] = 0;
 		} else {
-			WANT(i == killed ? WIFSIGNALED(crew.status[i]) : crew.status[i] == 0,
+			WANT(i == killed ? WIFSIGNALED(crew.status[i]) : crew.status[i] == 0 || (i == crew.evicted - 1 && crew.status[i] == SIGKILL),
 			     "rank %d ended with status 0x%x", i, crew.status[i]);
 		}
 		WANT(board->of[i].complaints == 0, "rank %d complains of %d things: %s", i, board->of[i].complaints,
@@ -269,9 +270,11 @@ struct kind { /* of calls that are under way when it happens */
 	const char *name;
 	size_t floats;
 	int (*call)(tutti *, float *);
+	bool mapped;          /* in memory that the others can write */
 };
 
 static int sum_large(tutti *job, float *v) { return tutti_allreduce(job, v, FLOATS, TUTTI_F32, TUTTI_AVERAGE, NULL); }
+static int sum_in_place(tutti *job, float *v) { return tutti_allreduce(job, v, 8 * FLOATS, TUTTI_F32, TUTTI_AVERAGE, NULL); }
 static int sum_small(tutti *job, float *v) { return tutti_allreduce(job, v, 16, TUTTI_F32, TUTTI_AVERAGE, NULL); }
 static int cast_large(tutti *job, float *v) { return tutti_broadcast(job, v, FLOATS * sizeof *v, 1, NULL); }
 static int meet(tutti *job, float *v) { return (void)v, tutti_barrier(job, NULL); }
@@ -295,35 +298,67 @@ static int start_several(tutti *job, float *v)
 	return failed;
 }
 
-static const struct kind kinds[] = { { "a large all-reduce", FLOATS, sum_large },
-	                             { "a small all-reduce", 16, sum_small },
-	                             { "a large broadcast", FLOATS, cast_large },
-	                             { "a barrier", 1, meet },
-	                             { "several in flight", FLOATS, start_several } };
+static const struct kind kinds[] = { { "a large all-reduce", FLOATS, sum_large, false },
+	                             { "a small all-reduce", 16, sum_small, false },
+	                             { "a large broadcast", FLOATS, cast_large, false },
+	                             { "a barrier", 1, meet, false },
+	                             { "several in flight", FLOATS, start_several, false },
+	                             { "an all-reduce in place", 8 * FLOATS, sum_in_place, true } };
+enum { IN_PLACE = 5 };
 static const struct kind *kind; /* children inherit it, like the victim */
 static int victim;
 
-/* The memory is the caller's again the moment the call returns: freed at once, so that the sanitizer sees who minds. */
-static void call_until_it_fails(tutti *job)
+/* One in a page, so that all are set before a survivor has come to the end of what it was about to do. */
+static size_t set_marks(float *v, float mark, bool set)
 {
-	float *v = calloc(kind->floats, sizeof *v);
+	size_t wrong = 0;
+
+	for (size_t i = 0; v && i < kind->floats; i += 1024)
+		if (set)
+			v[i] = mark;
+		else
+			wrong += v[i] != mark;
+	return wrong;
+}
+
+/* The memory is the caller's again the moment the call returns: freed at once, so that the sanitizer sees who minds; or it is
+ * kept, and stays as it was marked. */
+static float *call_until_it_fails(tutti *job)
+{
+	float *v = NULL;
 	uint64_t started;
 	int err;
 
+	if (!kind->mapped)
+		v = calloc(kind->floats, sizeof *v);
+	else
+		EXPECT(tutti_alloc(job, kind->floats * sizeof *v, -1, (void **)&v) == 0);
 	do {
 		started = tt_now();
 		err = kind->call(job, v);
 		mine->rounds += !err;
 	} while (!err);
-	free(v);
+	if (kind->mapped)
+		set_marks(v, 7, true);
 	record(err, started);
+	if (kind->mapped)
+		return v;
+	free(v);
+	return NULL;
+}
+
+static void check_untouched(tutti *job, float *v)
+{
+	EXPECT(set_marks(v, 7, false) == 0);
+	tutti_free(job, v);
 }
 
 static void program_killed(tutti *job)
 {
-	float x = 0;
+	float x = 0, *v = call_until_it_fails(job);
 
-	call_until_it_fails(job);
+	sleep_ms(kind->mapped ? 20 : 0);
+	check_untouched(job, v);
 	EXPECT(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == -ECONNRESET);
 	EXPECT(names(tutti_why(), victim));
 }
@@ -356,9 +391,15 @@ static void test_kill_large(void)
 		kill_one(&kinds[0], rank, 3 * rank);
 }
 
+static void test_kill_in_place(void)
+{
+	for (int rank = 0; rank < 5; rank++)
+		kill_one(&kinds[IN_PLACE], rank, 3 * rank);
+}
+
 static void test_kill_others(void)
 {
-	for (size_t i = 1; i < TT_COUNT(kinds); i++) {
+	for (size_t i = 1; i < IN_PLACE; i++) {
 		kill_one(&kinds[i], 0, 1);
 		kill_one(&kinds[i], (int)i, 4);
 	}
@@ -499,7 +540,7 @@ static void program_stopped(tutti *job)
 
 	EXPECT(tutti_window_open(job, "after", memory, sizeof memory, &w) == 0);
 	EXPECT(tutti_barrier(job, NULL) == 0);
-	call_until_it_fails(job);
+	float *v = call_until_it_fails(job);
 	reach(1);
 	if (my_rank != victim) {
 		await_go(1);
@@ -509,12 +550,13 @@ static void program_stopped(tutti *job)
 		for (uint64_t round = 1; round <= 20; round++)
 			use_window(w, memory, to, from, round);
 		while (tt_now() < until) {
-			uint64_t v;
-			EXPECT(tutti_get(w, to, 8, &v, 8, NULL) == 0 && v == 20);
+			uint64_t word;
+			EXPECT(tutti_get(w, to, 8, &word, 8, NULL) == 0 && word == 20);
 		}
 		reach(2);
 		await_go(2);
 	}
+	check_untouched(job, v);
 	tutti_window_close(w);
 }
 
@@ -540,26 +582,34 @@ static void stop_one(const struct kind *of, int rank, int delay_ms)
 
 	kind = of;
 	victim = rank;
-	start((struct crew){ .size = 5, .deadline_ms = DEADLINE, .program = program_stopped });
+	start((struct crew){ .size = 5, .deadline_ms = DEADLINE, .program = program_stopped, .evicted = of->mapped ? rank + 1 : 0 });
 	await(3, 0, NOBODY);
 	sleep_ms(delay_ms);
 	uint64_t then = tt_now();
 	strike(rank, SIGSTOP);
 	await(0, 1, rank);
-	strike(rank, SIGCONT);
+	if (!of->mapped || reap_some() == crew.size)
+		strike(rank, SIGCONT);
 	board->go = 1;
 	await(0, 2, rank);
 	board->go = 2;
 	finish(NOBODY);
 	look_at_stopped(then, 2 * DEADLINE);
 	const struct report *r = &board->of[rank];
-	WANT(r->err < 0 && *r->why, "rank %d, continued, got %d: %s", rank, r->err, r->why);
+	WANT(crew.status[rank] || (r->err < 0 && *r->why), "rank %d, continued, got %d: %s", rank, r->err, r->why);
 }
 
 static void test_stop_large(void)
 {
 	stop_one(&kinds[0], 2, 5);
 	stop_one(&kinds[0], 0, 12);
+}
+
+/* It may be frozen in the middle of a store into others' memory: then it is killed. */
+static void test_stop_in_place(void)
+{
+	for (int rank = 0; rank < 5; rank++)
+		stop_one(&kinds[IN_PLACE], rank, 5 + 2 * rank);
 }
 
 static void test_stop_small(void) { stop_one(&kinds[1], 3, 3); }
@@ -1552,6 +1602,7 @@ static void test_asked(void)
 
 static CU_TestInfo kill_tests[] = {
 	{ "in a large all-reduce", test_kill_large },
+	{ "in an all-reduce in place", test_kill_in_place },
 	{ "in others", test_kill_others },
 	{ "exit without a word", test_exit },
 	{ "its child lives on", test_orphan },
@@ -1561,6 +1612,7 @@ static CU_TestInfo kill_tests[] = {
 };
 static CU_TestInfo stop_tests[] = {
 	{ "in a large all-reduce", test_stop_large },
+	{ "in an all-reduce in place", test_stop_in_place },
 	{ "in a small all-reduce", test_stop_small },
 	{ "in a broadcast", test_stop_broadcast },
 	{ "get from it", test_get_stopped },

@@ -326,7 +326,7 @@ static void hand_back(struct me *me, const char *what, void *bytes, size_t len)
 	struct kept *k;
 
 	if (!len || one_in(&me->random, 2) || run.kept_bytes + len > KEEP_MAX) {
-		free(bytes);
+		tutti_free(NULL, bytes);
 		return;
 	}
 	memset(bytes, SCRIBBLE, len);
@@ -348,7 +348,7 @@ static void check_kept(void)
 		if (i < k->len && !*run.complaint)
 			snprintf(run.complaint, sizeof run.complaint, "byte %zu of %zu of rank %d's %s was written after it was handed back", i,
 			         k->len, k->rank, k->what);
-		free(bytes);
+		tutti_free(NULL, bytes);
 		run.kept = k->next;
 	}
 	run.kept_bytes = 0;
@@ -432,13 +432,23 @@ static bool is_filled(const void *bytes, size_t len, int a, size_t b)
 	return true;
 }
 
+/* Vectors that others can map: all of them, or those of every second rank; or none. */
+static void *new_vector(const struct me *me, size_t id, size_t len)
+{
+	void *p;
+
+	if (id % 3 == 0 || (id % 3 == 1 && me->rank % 2))
+		return new_bytes(len);
+	return tutti_alloc(me->job, len, -1, &p) ? new_bytes(len) : p;
+}
+
 static int begin_allreduce(struct me *me, struct started *s, size_t id, tutti_op *op)
 {
 	const struct collective *c = s->c;
 	int mine = my_value(me, id, c->rule);
 
 	s->len = c->count * tt_type_size(c->type);
-	s->buf = new_bytes(s->len);
+	s->buf = new_vector(me, id, s->len);
 	for (size_t i = 0; i < c->count; i++)
 		store(s->buf, i, c->type, mine + (int)(i % 64));
 	return tutti_allreduce(me->job, s->buf, c->count, c->type, c->rule, op);
@@ -1141,7 +1151,7 @@ static void program(int rank, void *arg)
 static uint64_t run_plan(const struct plan *p)
 {
 	struct tt_sim_config config = { .seed = p->seed, .ranks = p->ranks, .program = program, .arg = (void *)(uintptr_t)p,
-		                        .deadline_ms = DEADLINE_MS, .limit_ns = 200 * DEADLINE };
+		                        .deadline_ms = DEADLINE_MS, .one_host = p->seed % 2, .limit_ns = 200 * DEADLINE };
 	int err;
 
 	run = (struct run){ .plan = p, .hash = 0xcbf29ce484222325u };

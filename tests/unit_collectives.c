@@ -96,19 +96,46 @@ static void combine_ring(struct vectors *v)
 	}
 }
 
+/* By rank, in one go. */
+static void combine_ranks(struct vectors *v)
+{
+	void *to = v->of[0];
+	struct tt_many many = { .from = (const void *const *)v->of, .to = &to, .inputs = v->n, .outputs = 1 };
+
+	tt_reduce_many(&many, v->count, v->type, v->rule);
+}
+
 static const char *algorithm_of(tutti *job) { return tt_setting(&job->job->settings, TT_ALLREDUCE); }
+
+enum { ODDLY = 12 }; /* bytes into a page */
+
+/* On no rank, on all, or on every second one the vector is in memory that others can map. */
+static char *memory_for(tutti *job, size_t bytes, int turn)
+{
+	void *p;
+
+	if (turn % 3 == 0 || (turn % 3 == 1 && tutti_rank(job) % 2))
+		return (char *)must(malloc(ODDLY + bytes)) + ODDLY;
+	CHECK(tutti_alloc(job, ODDLY + bytes, -1, &p) == 0);
+	return (char *)p + ODDLY;
+}
 
 static void check_allreduce(tutti *job, size_t count, tutti_type type, tutti_rule rule)
 {
 	struct vectors v = { .n = tutti_size(job), .count = count, .width = tt_type_size(type), .type = type, .rule = rule };
 	size_t bytes = count * v.width;
-	char *mine = vector_of(tutti_rank(job), bytes, count);
+	char *mine = memory_for(job, bytes + 8, (int)type + (int)rule + (int)count);
 
-	memset(mine + bytes, 42, 8);
 	for (int r = 0; r < v.n; r++)
 		v.of[r] = vector_of(r, bytes, count);
+	memcpy(mine, v.of[tutti_rank(job)], bytes);
+	memset(mine + bytes, 42, 8);
 	CHECK(tutti_allreduce(job, mine, count, type, rule, NULL) == 0);
-	if (*algorithm_of(job) == 'r' && algorithm_of(job)[1] == 'i')
+	if (tt_board_open(job)) {
+		combine_ranks(&v);
+		if (rule == TUTTI_AVERAGE)
+			rule = TUTTI_SUM; /* done */
+	} else if (*algorithm_of(job) == 'r' && algorithm_of(job)[1] == 'i')
 		combine_ring(&v);
 	else
 		combine_tree(&v, *algorithm_of(job) == 'd');
@@ -119,7 +146,7 @@ static void check_allreduce(tutti *job, size_t count, tutti_type type, tutti_rul
 		CHECK(mine[bytes + (size_t)i] == 42);
 	for (int r = 0; r < v.n; r++)
 		free(v.of[r]);
-	free(mine);
+	tutti_free(job, mine - ODDLY);
 }
 
 static void program_all(tutti *job)
@@ -132,6 +159,21 @@ static void program_all(tutti *job)
 				check_allreduce(job, counts[i], (tutti_type)type, (tutti_rule)rule);
 	check_allreduce(job, 100003, TUTTI_F32, TUTTI_SUM);
 	check_allreduce(job, 70001, TUTTI_BF16, TUTTI_AVERAGE);
+}
+
+static void program_direct(tutti *job)
+{
+	program_all(job);
+	CHECK(tt_board_open(job));
+}
+
+static void test_direct(void)
+{
+	for (int n = 1; n <= LARGEST; n++)
+		for (uint64_t seed = 0; seed < SEEDS; seed++)
+			CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "sim", .one_host = true, .seed = seed, .allreduce = "direct", .program = program_all }), 0);
+	for (int n = 2; n <= LARGEST; n += 2)
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "shm", .allreduce = "direct", .program = program_direct }), 0);
 }
 
 static void test_doubling(void) { on_wires(program_all, "doubling"); }
@@ -161,13 +203,15 @@ static void test_large(void)
 
 static struct tt_model models[RANKS_MAX];
 
+static bool needs_model(const tutti *group) { return group->n > 1 && !tt_board_open(group); }
+
 static void check_explained(tutti *job)
 {
 	char before[300], after[300];
 	float *v = must(calloc(50000, sizeof *v));
 
 	CHECK(tt_allreduce_explain(job, 1 << 20, TUTTI_F32, TUTTI_SUM, before, sizeof before) == 0);
-	CHECK(strstr(before, "expected") && strstr(before, "chunks"));
+	CHECK(tt_board_open(job) ? strstr(before, "direct") != NULL : strstr(before, "expected") && strstr(before, "chunks"));
 	CHECK(tutti_allreduce(job, v, 50000, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 	CHECK(tt_allreduce_explain(job, 1 << 20, TUTTI_F32, TUTTI_SUM, after, sizeof after) == 0);
 	CHECK(strcmp(before, after) == 0);
@@ -194,12 +238,19 @@ static void program_model(tutti *job)
 	models[tutti_rank(job)] = job->model;
 	CHECK(tutti_barrier(job, NULL) == 0);
 	const struct tt_model *m = &models[0], *mine = &job->model;
-	CHECK(mine->known == (tutti_size(job) > 1));
+	CHECK(mine->known == needs_model(job));
 	CHECK(mine->latency_ns == m->latency_ns && mine->wire_ps == m->wire_ps && mine->add_ps == m->add_ps);
 	CHECK(tutti_barrier(job, NULL) == 0);
 	check_explained(job);
 	CHECK(tt_list_empty(&job->job->stash)); /* nothing was left over */
 	free(v);
+}
+
+/* In every fourth world not all can map what others offer: then no rank is direct. */
+static void test_not_direct(void)
+{
+	for (int n = 6; n <= LARGEST; n++)
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "sim", .one_host = true, .seed = 3, .program = program_model }), 0);
 }
 
 static void test_model(void) { on_wires(program_model, "auto"); }
@@ -583,7 +634,7 @@ static void program_group_models(tutti *job)
 	float *v = must(calloc(COUNT, sizeof *v));
 
 	CHECK(tutti_allreduce(part, v, COUNT, TUTTI_F32, TUTTI_SUM, NULL) == 0);
-	CHECK(part->model.known == (tutti_size(part) > 1) && !job->model.known);
+	CHECK(part->model.known == needs_model(part) && !job->model.known);
 	mine.latency_ns = part->model.latency_ns;
 	mine.wire_ps = part->model.wire_ps;
 	mine.add_ps = part->model.add_ps;
@@ -592,7 +643,7 @@ static void program_group_models(tutti *job)
 		CHECK(memcmp(&all[r], &mine, sizeof mine) == 0);
 	tutti_leave(part); /* perhaps before those who waited for the model were woken */
 	CHECK(tutti_allreduce(job, v, COUNT, TUTTI_F32, TUTTI_SUM, NULL) == 0);
-	CHECK(job->model.known == (tutti_size(job) > 1));
+	CHECK(job->model.known == needs_model(job));
 	free(v);
 }
 
@@ -649,7 +700,7 @@ static void program_wrap(tutti *job)
 static void test_wrap(void) { on_wires(program_wrap, NULL); }
 
 static CU_TestInfo allreduce_tests[] = {
-	{ "doubling", test_doubling }, { "rabenseifner", test_rabenseifner }, { "ring", test_ring }, { "large", test_large },
+	{ "direct", test_direct }, { "not direct", test_not_direct }, { "doubling", test_doubling }, { "rabenseifner", test_rabenseifner }, { "ring", test_ring }, { "large", test_large },
 	{ "model", test_model }, { "choice", test_choice }, { "settings", test_settings }, { "numbers wrap", test_wrap }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo pairwise_tests[] = {

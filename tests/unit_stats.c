@@ -121,6 +121,7 @@ static void program_collectives(tutti *job)
 	float *v = calloc(100000, sizeof *v), all[8];
 	size_t sizes[] = { 8, 8, 8, 8, 8, 8, 8, 8 }, at[8] = { 0 };
 
+	tt_settings_set(&job->job->settings, TT_ALLREDUCE, "rabenseifner", "test"); /* it sends chunks on every wire */
 	for (int i = 0; i < 3; i++)
 		CHECK(tutti_allreduce(job, v, 100000, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 	CHECK(tutti_allreduce(job, v, 10, TUTTI_F32, TUTTI_SUM, NULL) == 0);

@@ -355,6 +355,8 @@ const struct tt_transport tt_shm = {
 	.disconnect = disconnect,
 	.post = tt_shm_post,
 	.map = tt_shm_map,
+	.store_begin = tt_shm_store_begin,
+	.store_end = tt_shm_store_end,
 	.progress = progress,
 	.arm = arm,
 };

@@ -50,7 +50,7 @@ struct tt_shm_lane { /* one direction; each aligned part is written by one side 
 	struct {
 		_Atomic uint64_t writing;      /* which of the reader's regions the lane's writer is storing into, directly; 0: none */
 		_Atomic uint32_t shut;         /* by the reader: from now on you store into none */
-		_Atomic uint32_t mapped;       /* by the writer: map() has given out a pointer, so it may store without saying so */
+		_Atomic uint32_t mapped;       /* by the writer: map() has given out a free pointer, so it may store without saying so */
 	} __attribute__((aligned(64)));
 	struct {
 		_Atomic uint64_t lines, bytes; /* taken, by the reader */
@@ -202,7 +202,9 @@ bool tt_shm_begin_write(struct tt_shm_peer *, uint64_t id);   /* may I store the
 void tt_shm_end_write(struct tt_shm_peer *);
 bool tt_shm_valid(const struct tt_shm_peer *, uint64_t id);   /* is it still a key? */
 void tt_shm_fence_off(struct tt_shm_peer *);                  /* from here on it stores into none of my memory */
-void *tt_shm_map(struct tt_peer *, const struct tt_key *);
+void *tt_shm_map(struct tt_peer *, const struct tt_key *, int anytime);
+int tt_shm_store_begin(struct tt_peer *, const struct tt_key *);
+void tt_shm_store_end(struct tt_peer *);
 void tt_shm_review_views(struct tt_shm_peer *);               /* unmaps what its owner has freed */
 void tt_shm_drop_views(struct tt_shm_peer *);
 void tt_shm_drop_left(struct tt_shm *);

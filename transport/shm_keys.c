@@ -351,16 +351,26 @@ bool tt_shm_begin_write(struct tt_shm_peer *p, uint64_t id)
 
 void tt_shm_end_write(struct tt_shm_peer *p) { atomic_store_explicit(&p->out->writing, 0, memory_order_release); }
 
-void *tt_shm_map(struct tt_peer *base, const struct tt_key *key)
+void *tt_shm_map(struct tt_peer *base, const struct tt_key *key, int anytime)
 {
 	struct tt_shm_peer *p = tt_container_of(base, struct tt_shm_peer, base);
 	struct tt_shm_found f;
 
 	if (p->state != TT_SHM_UP || look_up(p, tt_shm_id(key), &f, true) || !f.at || key->len > f.len)
 		return NULL;
-	atomic_store(&p->out->mapped, 1);
+	if (anytime)
+		atomic_store(&p->out->mapped, 1);
 	return f.at;
 }
+
+int tt_shm_store_begin(struct tt_peer *base, const struct tt_key *key)
+{
+	struct tt_shm_peer *p = tt_container_of(base, struct tt_shm_peer, base);
+
+	return tt_shm_alive(p) && tt_shm_begin_write(p, tt_shm_id(key));
+}
+
+void tt_shm_store_end(struct tt_peer *base) { tt_shm_end_write(tt_container_of(base, struct tt_shm_peer, base)); }
 
 static bool is_freed(const struct tt_shm_peer *p, const struct tt_shm_view *v)
 {

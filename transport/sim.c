@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum {
 	PIECES = 8, /* at most so many to an op, so that large ones are cheap */
@@ -22,6 +23,8 @@ enum {
 struct slot { /* of a net's table of regions: what a key names */
 	char *base;
 	size_t len;
+	int fd;       /* of a file with the same bytes, which may be mapped; or -1 */
+	uint64_t at;  /* where in it */
 	uint64_t tag;
 	bool taken;
 };
@@ -36,7 +39,7 @@ struct net {
 	struct tt_sim_rank *rank;
 	int number;          /* among the rank's, never used twice */
 	struct tt_list peers, inbox, lazy; /* lazy: flights of others that we have not acknowledged */
-	struct tt_list regions;
+	struct tt_list regions, views;
 	struct slot *slots;
 	uint32_t slot_count;
 	bool armed;
@@ -70,6 +73,13 @@ struct peer {
 	struct tt_list outstanding, held, puts; /* flights in post order: not done; not started; not landed */
 	uint64_t posted, latency, gap, free_at; /* gap: nanoseconds to 1 KiB */
 	unsigned asking;         /* GETs and ADDs under way */
+};
+
+struct view { /* what map() has given */
+	struct tt_list node;  /* in its net's */
+	struct peer *of;      /* NULL: disconnected */
+	char *at;
+	size_t len;
 };
 
 struct flight { /* one op */
@@ -370,15 +380,22 @@ static void complete(struct tt_sim_world *w, struct flight *f, int err)
 		acknowledge(w, f);
 }
 
-static int find_memory(struct net *net, const struct tt_op *op, char **out)
+static const struct slot *find_slot(const struct net *net, const struct tt_key *key) /* NULL: no region, or no more */
 {
 	struct key k;
 
-	memcpy(&k, op->key->raw, sizeof k);
+	memcpy(&k, key->raw, sizeof k);
 	if (k.slot >= net->slot_count)
-		return -ESTALE;
-	struct slot *s = &net->slots[k.slot];
-	if (s->tag != k.tag || !(s->taken || tt_broken(STALE_KEY)))
+		return NULL;
+	const struct slot *s = &net->slots[k.slot];
+	return s->tag == k.tag && (s->taken || tt_broken(STALE_KEY)) ? s : NULL;
+}
+
+static int find_memory(struct net *net, const struct tt_op *op, char **out)
+{
+	const struct slot *s = find_slot(net, op->key);
+
+	if (!s)
 		return -ESTALE;
 	if ((op->offset > s->len || op->len > s->len - op->offset) && !tt_broken(KEY_PAST_END))
 		return -ERANGE;
@@ -604,6 +621,18 @@ static void finish_outstanding(struct tt_sim_world *w, struct peer *p)
 }
 
 /* Leaves nothing of it in the world; its ops are finished first. */
+/* Whoever still has a pointer into them finds memory there, but nobody's. */
+static void empty_views(struct peer *p)
+{
+	tt_list_each(node, &net_of(p)->views) {
+		struct view *v = tt_container_of(node, struct view, node);
+		if (v->of != p)
+			continue;
+		(void)mmap(v->at, v->len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+		v->of = NULL;
+	}
+}
+
 static void free_peer(struct tt_sim_world *w, struct peer *p)
 {
 	p->state = DOWN;
@@ -617,6 +646,7 @@ static void free_peer(struct tt_sim_world *w, struct peer *p)
 	tt_list_remove(&p->hello.node);
 	tt_list_remove(&p->work.node);
 	tt_list_remove(&p->node);
+	empty_views(p);
 	free(p);
 }
 
@@ -814,6 +844,7 @@ static int open_net(const struct tt_net_config *config, struct tt_net **out)
 	tt_list_init(&net->inbox);
 	tt_list_init(&net->lazy);
 	tt_list_init(&net->regions);
+	tt_list_init(&net->views);
 	tt_list_append(&net->rank->nets, &net->node);
 	*out = &net->base;
 	return 0;
@@ -847,7 +878,7 @@ static int reg(struct tt_net *base, const struct tt_mem *mem, int remote, struct
 	r->slot = UINT32_MAX;
 	if (remote) {
 		struct key k = { tt_random_next(&tt_sim_here()->random) | 1, r->slot = take_slot(net) };
-		net->slots[k.slot] = (struct slot){ mem->base, mem->len, k.tag, true };
+		net->slots[k.slot] = (struct slot){ mem->base, mem->len, mem->fd, mem->fd_offset, k.tag, true };
 		r->base.key.len = mem->len;
 		memcpy(r->base.key.raw, &k, sizeof k);
 	}
@@ -883,12 +914,18 @@ static void close_net(struct tt_net *base)
 {
 	struct net *net = (struct net *)base;
 	struct tt_sim_world *w = tt_sim_here();
+	struct tt_list *view;
 
 	tt_list_remove(&net->node);
 	while (!tt_list_empty(&net->peers))
 		free_peer(w, tt_container_of(net->peers.next, struct peer, node));
 	while (!tt_list_empty(&net->regions))
 		dereg(&tt_container_of(net->regions.next, struct region, node)->base);
+	while ((view = tt_list_pop(&net->views))) {
+		struct view *v = tt_container_of(view, struct view, node);
+		munmap(v->at, v->len);
+		free(v);
+	}
 	empty_inbox(w, net);
 	while (tt_list_pop(&net->lazy))
 		;
@@ -897,11 +934,36 @@ static void close_net(struct tt_net *base)
 	free(net);
 }
 
-static void *map_region(struct tt_peer *p, const struct tt_key *key)
+/* Another mapping of the same file, that outlives its owner's. In every fourth world now and then there is none. */
+static void *map_region(struct tt_peer *base, const struct tt_key *key, int anytime)
 {
-	(void)p, (void)key;
-	return NULL;
+	struct tt_sim_world *w = tt_sim_here();
+	struct peer *p = (struct peer *)base;
+	const struct slot *s = p->state == UP && p->other ? find_slot(net_of(p->other), key) : NULL;
+	size_t page = 4096, before = s ? s->at % page : 0;
+	struct view *v;
+	void *at;
+
+	(void)anytime; /* nobody is frozen in the middle of a store: that happens between two turns alone */
+	if (!s || s->fd < 0 || (w->config->seed % 4 == 3 && tt_sim_one_in(w, 8)))
+		return NULL;
+	at = mmap(NULL, before + s->len, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, (off_t)(s->at - before));
+	if (at == MAP_FAILED)
+		return NULL;
+	v = tt_sim_make(sizeof *v);
+	*v = (struct view){ .of = p, .at = at, .len = before + s->len };
+	tt_list_append(&net_of(p)->views, &v->node);
+	return v->at + before;
 }
+
+static int store_begin(struct tt_peer *base, const struct tt_key *key)
+{
+	struct peer *p = (struct peer *)base;
+
+	return p->state == UP && p->other && find_slot(net_of(p->other), key);
+}
+
+static void store_end(struct tt_peer *p) { (void)p; }
 
 static int progress(struct tt_net *base)
 {
@@ -935,7 +997,8 @@ static int arm(struct tt_net *base)
 }
 
 const struct tt_transport tt_sim = {
-	"sim", list_devices, open_net, close_net, reg, dereg, connect_net, disconnect, post, map_region, progress, arm,
+	"sim", list_devices, open_net, close_net, reg, dereg, connect_net, disconnect, post, map_region, store_begin, store_end,
+	progress, arm,
 };
 
 /* ---- what the world does to the wire ---- */

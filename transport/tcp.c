@@ -301,12 +301,9 @@ static int connect_to(struct tt_net *base, const char *addr, struct tt_peer **ou
 	return err;
 }
 
-static void *map(struct tt_peer *p, const struct tt_key *key)
-{
-	(void)p;
-	(void)key;
-	return NULL; /* the other end may be anywhere */
-}
+static void *map(struct tt_peer *p, const struct tt_key *key, int anytime) { return (void)p, (void)key, (void)anytime, NULL; } /* the other end may be anywhere */
+static int store_begin(struct tt_peer *p, const struct tt_key *key) { return (void)p, (void)key, 0; }
+static void store_end(struct tt_peer *p) { (void)p; }
 
 /* Progress */
 
@@ -466,6 +463,8 @@ const struct tt_transport tt_tcp = {
 	.disconnect = disconnect,
 	.post = tt_tcp_post,
 	.map = map,
+	.store_begin = store_begin,
+	.store_end = store_end,
 	.progress = progress,
 	.arm = arm,
 };

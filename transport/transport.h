@@ -147,8 +147,13 @@ struct tt_transport {
 	                                           * no down() */
 	void (*post)(struct tt_peer *, struct tt_op *chain);
 	/* the peer's region in my address space, or NULL; after down() it stays valid, frozen, until disconnect(), and
-	 * until close() it is memory, but nobody's */
-	void *(*map)(struct tt_peer *, const struct tt_key *);
+	 * until close() it is memory, but nobody's. anytime: it may be stored through at any time, else only between
+	 * store_begin() and store_end() */
+	void *(*map)(struct tt_peer *, const struct tt_key *, int anytime);
+	/* around each piece that is stored, some microseconds long: dereg() and disconnect() at the owner wait for its end.
+	 * 1, or 0: the key has been taken back, store nothing and leave store_end() out */
+	int (*store_begin)(struct tt_peer *, const struct tt_key *);
+	void (*store_end)(struct tt_peer *);
 	int (*progress)(struct tt_net *);         /* events handled, or -errno: the net is lost */
 	int (*arm)(struct tt_net *);              /* 0: sleep on fd. 1: call progress again */
 };

@@ -94,6 +94,7 @@ struct tt_world {
 	void (*join)(struct tt_world *, struct tt_task *);
 	void (*park)(struct tt_world *, struct tt_parking *, uint64_t deadline, bool nets); /* nets: an event on any net of this rank wakes too */
 	void (*wake)(struct tt_world *, struct tt_parking *);
+	bool one_host;      /* all ranks are on one host; else each is on one of its own */
 };
 extern _Thread_local struct tt_world *tt_world; /* NULL: the real one */
 
@@ -112,6 +113,7 @@ void tt_join(struct tt_task *);
 int tt_task_bind(struct tt_task *, const void *cpus, size_t bytes); /* to processors, as sched_setaffinity takes them; NULL: the calling thread. 0 or -errno */
 void tt_park(struct tt_parking *, uint64_t deadline); /* returns after a wake (consumed), or at the deadline, or for no reason */
 void tt_wake(struct tt_parking *);   /* sticky: a wake before the park is not lost */
+bool tt_yield(void);                 /* lets others of this core run first; false: in a simulated world nobody waits for a core */
 
 struct tt_gate { /* a fair lock: whoever asks while a spinning holder is inside gets in at its next turn; zeroed is open */
 	_Atomic uint32_t next, serving;

@@ -4,6 +4,7 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -212,6 +213,14 @@ void tt_wake(struct tt_parking *p)
 	}
 	atomic_store(&p->token, 1);
 	futex_wake(&p->token);
+}
+
+bool tt_yield(void)
+{
+	if (tt_world)
+		return false;
+	sched_yield();
+	return true;
 }
 
 int tt_sleeper_open(struct tt_sleeper *s)

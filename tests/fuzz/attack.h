@@ -153,7 +153,9 @@ static int wrap_reg(struct tt_net *n, const struct tt_mem *m, int remote, struct
 
 static void wrap_dereg(struct tt_region *r) { __real_tt_sim.dereg(r); }
 static int wrap_connect(struct tt_net *n, const char *addr, struct tt_peer **p) { return __real_tt_sim.connect(n, addr, p); }
-static void *wrap_map(struct tt_peer *p, const struct tt_key *k) { return __real_tt_sim.map(p, k); }
+static void *wrap_map(struct tt_peer *p, const struct tt_key *k, int anytime) { return __real_tt_sim.map(p, k, anytime); }
+static int wrap_store_begin(struct tt_peer *p, const struct tt_key *k) { return __real_tt_sim.store_begin(p, k); }
+static void wrap_store_end(struct tt_peer *p) { __real_tt_sim.store_end(p); }
 
 /* The attacker's own net goes along, else it would hold up the library's sleep with what nobody takes. */
 static int wrap_progress(struct tt_net *n)
@@ -167,7 +169,8 @@ static int wrap_arm(struct tt_net *n) { return __real_tt_sim.arm(n); }
 
 const struct tt_transport __wrap_tt_sim = {
 	.name = "sim", .list = wrap_list, .open = wrap_open, .close = wrap_close, .reg = wrap_reg, .dereg = wrap_dereg,
-	.connect = wrap_connect, .disconnect = wrap_disconnect, .post = wrap_post, .map = wrap_map, .progress = wrap_progress,
+	.connect = wrap_connect, .disconnect = wrap_disconnect, .post = wrap_post, .map = wrap_map,
+	.store_begin = wrap_store_begin, .store_end = wrap_store_end, .progress = wrap_progress,
 	.arm = wrap_arm,
 };
 

@@ -116,6 +116,6 @@ static inline void fuzz_wake(struct tt_world *w, struct tt_parking *p) { (void)w
 
 static inline struct fuzz_world fuzz_world(const char *(*env)(const char *))
 {
-	return (struct fuzz_world){ { fuzz_now, fuzz_entropy, fuzz_env, fuzz_spawn, fuzz_join, fuzz_park, fuzz_wake }, 1000 * TT_MS, 0, env };
+	return (struct fuzz_world){ { fuzz_now, fuzz_entropy, fuzz_env, fuzz_spawn, fuzz_join, fuzz_park, fuzz_wake, false }, 1000 * TT_MS, 0, env };
 }
 #endif

@@ -1,0 +1,399 @@
+/* board.c - what the ranks of a group on one host share: a panel of each, which the others map and read
+ *
+ * A rank writes only its own panel. For each call it takes one of two notes there, by turns; the note's flag, which is set
+ * last, says which call and how far the rank has come in it. Two are enough: who writes the note of call k + 2 has seen all
+ * notes of k + 1, and who wrote that was done with k. The same holds for the two halves of room.
+ *
+ *      panel     [note: flag, print, where its vector is | note] [asleep] [done] [half of room | half]
+ *      flag      call << 32 | step: 0 nothing yet, 1 it is there, 2 and up as the algorithm counts, QUIT: it has given up
+ *
+ * Flags wake nobody. So who is about to sleep says so in its panel and looks once more; who sets a flag looks who sleeps, and sends
+ * a WAKE. Between writing one's own word and reading the other's each has a full fence, so one of the two sees the other.
+ *
+ * A group's first all-reduce makes its board:
+ *
+ *      each to all   OFFER {able, key of its panel}        each maps all panels
+ *      each to all   VOTE {could it?}                      the board is open, if all could
+ *
+ * A rank that knows how that ended answers whoever asks in a later call, because an earlier one had failed there.
+ */
+#include "runtime.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	TAG_OFFER = 0x7ffd0000, TAG_VOTE,
+};
+
+/* ---- panels ---- */
+
+/* As docs/wire.md has it: two builds may meet on one board. */
+_Static_assert(offsetof(struct tt_panel, asleep) == 256 && offsetof(struct tt_panel, done) == 384 && offsetof(struct tt_panel, half) == 4096, "docs/wire.md");
+_Static_assert(offsetof(struct tt_note, print) == 8 && offsetof(struct tt_note, half) == 12 && offsetof(struct tt_note, key) == 16, "docs/wire.md");
+
+static uint64_t flag_of(uint32_t call, uint32_t step) { return (uint64_t)call << 32 | step; }
+
+static const struct tt_note *find_note(const struct tt_board *b, int i, uint32_t call)
+{
+	const struct tt_panel *p = b->fellows[i].panel;
+
+	for (int k = 0; k < 2; k++) {
+		uint64_t flag = atomic_load_explicit(&p->note[k].flag, memory_order_acquire);
+		if (flag >> 32 == call && (uint32_t)flag)
+			return &p->note[k];
+	}
+	return NULL;
+}
+
+/* Has it begun a later call, and not this one? Then it has failed there before it came to the board. */
+static bool has_skipped(const struct tt_board *b, int i, uint32_t call)
+{
+	const struct tt_panel *p = b->fellows[i].panel;
+
+	for (int k = 0; k < 2; k++) {
+		uint64_t flag = atomic_load_explicit(&p->note[k].flag, memory_order_acquire);
+		if ((uint32_t)flag && tt_before(call, (uint32_t)(flag >> 32)))
+			return !find_note(b, i, call); /* its note may have come before the later one */
+	}
+	return false;
+}
+
+int tt_board_reached(struct tt_board *b, int i, uint32_t call, uint32_t step)
+{
+	struct tt_fellow *f = &b->fellows[i];
+	uint64_t flag;
+
+	if (!f->note)
+		f->note = find_note(b, i, call);
+	if (!f->note)
+		return has_skipped(b, i, call) ? -ECONNABORTED : 0;
+	flag = atomic_load_explicit(&f->note->flag, memory_order_acquire);
+	return flag >> 32 != call || (uint32_t)flag == TT_STEP_QUIT ? -ECONNABORTED : (uint32_t)flag >= step;
+}
+
+struct tt_note *tt_board_begin(struct tt_board *b)
+{
+	struct tt_note *note = &b->fellows[b->me].panel->note[b->turn++ % 2];
+
+	atomic_store_explicit(&note->flag, 0, memory_order_relaxed); /* whoever still looks for the call before last has given it up */
+	atomic_thread_fence(memory_order_release);
+	for (int i = 0; i < b->n; i++)
+		b->fellows[i].note = NULL;
+	b->fellows[b->me].note = note;
+	return note;
+}
+
+static void wake(struct tt_member *m)
+{
+	const uint8_t message = TT_WAKE;
+
+	tt_send(m, &message, 1, NULL, 0);
+}
+
+void tt_board_step(struct tt_board *b, struct tt_note *note, uint32_t call, uint32_t step)
+{
+	atomic_store(&note->flag, flag_of(call, step)); /* a full fence */
+	for (int i = 0; i < b->n; i++)
+		if (i != b->me && b->fellows[i].panel && atomic_load_explicit(&b->fellows[i].panel->asleep, memory_order_relaxed))
+			wake(tt_group_member(b->group, i));
+}
+
+void tt_board_doze(struct tt_board *b, bool dozing)
+{
+	if (b->dozing == dozing)
+		return;
+	b->dozing = dozing;
+	atomic_store(&b->fellows[b->me].panel->asleep, dozing); /* a full fence: now the flags are looked at once more */
+}
+
+void tt_board_done(struct tt_board *b, uint32_t call)
+{
+	atomic_store_explicit(&b->fellows[b->me].panel->done, call + 1, memory_order_release);
+	b->last = call + 1;
+}
+
+/* ---- memory ---- */
+
+static void free_memory(struct tt_board *b)
+{
+	if (b->region)
+		b->region->net->transport->dereg(b->region);
+	if (b->memory)
+		tutti_free(NULL, b->memory);
+}
+
+/* With the net that leads to that rank: there is one that leads to all, or no board. */
+static int open_panel(struct tt_board *b, int i)
+{
+	struct tt_net *net = tt_member_net(tt_group_member(b->group, i));
+	int err = 0;
+
+	if (b->region)
+		return b->region->net == net ? 0 : -EXDEV;
+	if (!b->memory)
+		err = tutti_alloc(b->group, sizeof(struct tt_panel), -1, &b->memory);
+	struct tt_mem mem = tt_mem_of(b->memory, sizeof(struct tt_panel));
+	return err ? err : net->transport->reg(net, &mem, 1, &b->region);
+}
+
+/* ---- making a board ---- */
+
+static bool names_memory(const char *addr)
+{
+	char room[96];
+
+	return tt_address_find(addr, "shm", room) || tt_address_find(addr, "sim", room);
+}
+
+/* All ranks have the same cards, and come to the same answer. */
+static bool may_share(const struct tutti *group)
+{
+	const struct tt_member *me = &group->job->members[group->job->rank];
+
+	if (group->n < 2 || group->n > TT_BOARD_RANKS)
+		return false;
+	for (int i = 0; i < group->n; i++) {
+		const struct tt_member *m = tt_group_member(group, i);
+		if (!m->host || m->host != me->host || !names_memory(m->addr))
+			return false;
+	}
+	return true;
+}
+
+static struct tt_board *new_board(struct tutti *group)
+{
+	struct tt_board *b = calloc(1, sizeof *b);
+
+	if (!b)
+		return NULL;
+	b->fellows = calloc((size_t)group->n, sizeof *b->fellows);
+	if (!b->fellows) {
+		free(b);
+		return NULL;
+	}
+	b->group = group;
+	b->n = group->n;
+	b->me = group->me;
+	tt_list_init(&b->queue);
+	tt_list_append(&group->job->boards, &b->link);
+	return b;
+}
+
+/* Everybody may need everybody's panel. */
+static int connect_all(struct tt_coll *c)
+{
+	int up = 1;
+
+	for (int i = 0; i < c->n; i++) {
+		struct tt_member *m = tt_group_member(c->group, i);
+		int err = i == c->me ? 0 : tt_member_reach(m);
+		if (err < 0)
+			return err;
+		up &= !err;
+	}
+	return up;
+}
+
+static void offer(struct tt_coll *c, int to)
+{
+	struct tt_board *b = c->group->board;
+	uint8_t bytes[1 + TT_KEY_SIZE];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	b->able &= !open_panel(b, to);
+	tt_put8(&p, b->able);
+	tt_put_key(&p, b->able ? &b->region->key : &(struct tt_key){ 0 });
+	tt_coll_send(c, to, TAG_OFFER, bytes, sizeof bytes);
+}
+
+static void vote(struct tt_coll *c, int to)
+{
+	uint8_t yes = c->group->board->able;
+
+	tt_coll_send(c, to, TAG_VOTE, &yes, 1);
+}
+
+static void to_others(struct tt_coll *c, void (*send)(struct tt_coll *, int to))
+{
+	for (int i = 0; i < c->n; i++)
+		if (i != c->me)
+			send(c, i);
+}
+
+static void take_offer(struct tt_board *b, int i, const void *bytes)
+{
+	struct tt_pack p = tt_unpack(bytes, 1 + TT_KEY_SIZE);
+	struct tt_fellow *v = &b->fellows[i];
+	struct tt_peer *peer = tt_group_member(b->group, i)->link->peer;
+	bool able = tt_get8(&p);
+	struct tt_key key;
+
+	tt_get_key(&p, &key);
+	v->offered = true;
+	v->panel = able && key.len == sizeof *v->panel ? peer->net->transport->map(peer, &key, 0) : NULL;
+	v->peer = peer;
+	b->able &= v->panel != NULL;
+}
+
+/* 1: all have come. */
+static int take_offers(struct tt_coll *c)
+{
+	struct tt_board *b = c->group->board;
+	const void *bytes;
+	int all = 1;
+
+	for (int i = 0; i < c->n; i++) {
+		if (i == c->me || b->fellows[i].offered)
+			continue;
+		if ((bytes = tt_coll_take(c, i, TAG_OFFER, 1 + TT_KEY_SIZE)))
+			take_offer(b, i, bytes);
+		all &= b->fellows[i].offered;
+	}
+	return all;
+}
+
+static int take_votes(struct tt_coll *c)
+{
+	struct tt_board *b = c->group->board;
+	const uint8_t *yes;
+	int all = 1;
+
+	for (int i = 0; i < c->n; i++) {
+		if (i == c->me || b->fellows[i].voted)
+			continue;
+		if ((yes = tt_coll_take(c, i, TAG_VOTE, 1))) {
+			b->fellows[i].voted = true;
+			b->able &= *yes;
+		}
+		all &= b->fellows[i].voted;
+	}
+	return all;
+}
+
+/* In this call: what an earlier one got, which failed, is forgotten. */
+static void begin_meeting(struct tt_board *b, uint32_t call)
+{
+	b->met_in = call;
+	b->meeting = true;
+	b->offered = b->voted = false;
+	b->able = true;
+	for (int i = 0; i < b->n; i++)
+		b->fellows[i] = (struct tt_fellow){ 0 };
+}
+
+static void wake_others(struct tt_timer *t) { tt_coll_wake(tt_container_of(t, struct tt_board, told)->group->job); }
+
+static void conclude(struct tt_board *b)
+{
+	tt_timer_start(b->group->job, &b->told, tt_now(), wake_others);
+	b->open = b->able;
+	b->known = true;
+	b->fellows[b->me].panel = b->memory;
+	tt_log(TT_INFO, "all-reduce: %d ranks on one host %s", b->n, b->open ? "share memory" : "cannot share memory: not all could map what the others offered");
+}
+
+static int meet(struct tt_coll *c)
+{
+	struct tt_board *b = c->group->board;
+	int k = connect_all(c);
+
+	if (k <= 0)
+		return k;
+	if (!b->offered)
+		to_others(c, offer);
+	b->offered = true;
+	if (!take_offers(c))
+		return 0;
+	if (!b->voted)
+		to_others(c, vote);
+	b->voted = true;
+	if (!take_votes(c))
+		return 0;
+	conclude(b);
+	return 1;
+}
+
+static void tell(struct tt_coll *c)
+{
+	size_t len;
+
+	for (int from = -1; tt_coll_take_any(c, &from, TAG_OFFER, &len); from = -1) {
+		if (tt_group_member(c->group, from)->state != TT_UP)
+			continue;
+		offer(c, from);
+		vote(c, from);
+	}
+}
+
+int tt_board_meet(struct tt_coll *c)
+{
+	struct tt_board *b = c->group->board;
+
+	if (!b && !may_share(c->group))
+		return 1;
+	if (!b && !(b = c->group->board = new_board(c->group)))
+		return tt_fail(-ENOMEM, "no memory for what %d ranks share", c->n);
+	c->untidy = true;
+	if (b->known) {
+		tell(c);
+		return 1;
+	}
+	if (!b->meeting || b->met_in != c->seq)
+		begin_meeting(b, c->seq);
+	return meet(c);
+}
+
+bool tt_board_open(const struct tutti *group) { return group->board && group->board->open; }
+
+/* ---- ends ---- */
+
+/* What was mapped is no more in a moment. */
+void tt_board_lost(struct tt_job *job, const struct tt_peer *peer)
+{
+	tt_list_each(node, &job->boards) {
+		struct tt_board *b = tt_container_of(node, struct tt_board, link);
+		for (int i = 0; i < b->n; i++) {
+			if (b->fellows[i].peer != peer)
+				continue;
+			b->fellows[i] = (struct tt_fellow){ 0 };
+			b->lost = b->group && b->open ? b->group->seats[i].rank + 1 : b->lost;
+			b->meeting = false;
+		}
+	}
+}
+
+static void free_board(struct tt_board *b)
+{
+	tt_list_remove(&b->link);
+	free_memory(b);
+	free(b->fellows);
+	free(b);
+}
+
+/* Others may still read what this rank has put there in its last call. */
+static bool is_read(const struct tt_board *b)
+{
+	for (int i = 0; b->known && b->open && i < b->n; i++)
+		if (i != b->me && (!b->fellows[i].panel || tt_before(atomic_load_explicit(&b->fellows[i].panel->done, memory_order_acquire), b->last)))
+			return true;
+	return false;
+}
+
+void tt_board_close(struct tutti *group)
+{
+	if (!group->board)
+		return;
+	tt_timer_stop(&group->board->told);
+	group->board->group = NULL;
+	group->board = NULL;
+	tt_board_sweep(group->job, false);
+}
+
+void tt_board_sweep(struct tt_job *job, bool all)
+{
+	tt_list_each(node, &job->boards) {
+		struct tt_board *b = tt_container_of(node, struct tt_board, link);
+		if (!b->group && (all || !is_read(b)))
+			free_board(b);
+	}
+}
