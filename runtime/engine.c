@@ -9,6 +9,7 @@ enum {
 	YIELDS = 8,              /* how often a rank without a core of its own lets others run before it sleeps, where memory is looked at */
 	HOUSEKEEPING_MS = 1000,  /* nets want a progress call now and then for their timeouts */
 	FAR_EVERY = 16,          /* turns of a spinning driver that has neighbours in shared memory, between looks at the other nets */
+	TURN_EVERY = 64,         /* looks at shared memory alone by blocking calls, between turns */
 	CLOCK_EVERY = 8,         /* fruitless turns of a spinning driver between looks at the clock */
 };
 
@@ -110,7 +111,7 @@ static int poll_net(struct tt_job *job, struct tt_net *net)
 	return 0;
 }
 
-int tt_look(struct tt_job *job, struct tt_net *net) { return net->transport == &tt_shm ? poll_net(job, net) : 0; }
+static int poll_near(struct tt_job *job, struct tt_net *net) { return net->transport == &tt_shm ? poll_net(job, net) : 0; }
 
 /* near: only what a look costs no system call. */
 static int turn(struct tt_job *job, uint64_t now, bool near)
@@ -119,7 +120,7 @@ static int turn(struct tt_job *job, uint64_t now, bool near)
 	int n = end_unsent(job);
 
 	for (int i = 0; i < e->count; i++)
-		n += near ? tt_look(job, e->nets[i]) : poll_net(job, e->nets[i]);
+		n += near ? poll_near(job, e->nets[i]) : poll_net(job, e->nets[i]);
 	n += tt_coll_poll(job);
 	n += run_timers(e, now);
 	n += !tt_list_empty(&job->doomed); /* what settling ends may be what the driver waits for */
@@ -130,6 +131,15 @@ static int turn(struct tt_job *job, uint64_t now, bool near)
 }
 
 int tt_turn(struct tt_job *job) { return turn(job, tt_now(), false); }
+
+/* Calls that never have to wait must not keep timers and other nets waiting for good. */
+void tt_look(struct tt_job *job, struct tt_net *net)
+{
+	if (net->transport == &tt_shm && ++job->engine.turns % TURN_EVERY)
+		poll_net(job, net);
+	else if (net->transport == &tt_shm)
+		tt_turn(job);
+}
 
 static uint64_t next_wake(struct tt_engine *e, uint64_t deadline)
 {

@@ -62,6 +62,7 @@ void tt_peer_settle(struct tt_job *job)
 		l->member = NULL;
 		job->engine.neighbours -= is_near(l->peer);
 		tt_board_lost(job, l->peer);
+		job->hangups++;
 		l->peer->net->transport->disconnect(l->peer);
 		tt_timer_stop(&l->patience);
 		tt_list_remove(&l->all);

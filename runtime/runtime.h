@@ -87,7 +87,7 @@ void tt_engine_close(struct tt_job *); /* closes the nets */
 void tt_enter(struct tt_job *);       /* takes the gate */
 void tt_exit(struct tt_job *);
 int tt_turn(struct tt_job *);         /* polls every net once, runs what is due; how much happened */
-int tt_look(struct tt_job *, struct tt_net *); /* at this one, if it costs no system call: what was posted may have ended already */
+void tt_look(struct tt_job *, struct tt_net *); /* at this one, if it costs no system call: what was posted may have ended already */
 int tt_wait_until(struct tt_job *, bool (*ready)(void *), void *arg, uint64_t deadline); /* 0 or -ETIMEDOUT; lets go of the gate meanwhile */
 void tt_timer_start(struct tt_job *, struct tt_timer *, uint64_t at, void (*expire)(struct tt_timer *));
 void tt_timer_stop(struct tt_timer *);
@@ -262,6 +262,7 @@ struct tt_job {
 	struct tutti *group_at[TT_GROUPS]; /* by the slot that peers use */
 	struct tutti *all;          /* the group of all ranks: what tutti_join gives */
 	unsigned next_window, next_group, generation;
+	uint32_t hangups;           /* how many connections have gone, and with each what was mapped there */
 	unsigned tellings;          /* how often this rank has told others that somebody is gone */
 	int carded;                 /* how many ranks' addresses are known */
 	uint64_t dealt;             /* when this rank began to pass the table on; 0: not yet */
@@ -620,6 +621,7 @@ uint64_t tt_stats_start(struct tt_job *);             /* when something small be
 void tt_stats_request(struct tt_request *, int err); /* a one-sided operation has ended */
 void tt_stats_post(struct tt_post *, int err);       /* something that the library sent has */
 void tt_stats_coll(struct tt_coll *);                /* a collective has; its `what` is the name of its kind */
+void tt_stats_timed(struct tt_stats **, tutti_stat_kind, uint64_t since, size_t bytes); /* something that needed no request has ended */
 void tt_stats_count(struct tt_stats **, tutti_stat_kind, size_t bytes); /* something that takes no time */
 void tt_stats_read(struct tt_job *, int rank, tutti_stat_kind, double tick_ns, tutti_stat *);
 const char *tt_stats_name(tutti_stat_kind);          /* one word */

@@ -92,6 +92,8 @@ static void ended(struct tt_stats **at, tutti_stat_kind kind, uint64_t since, si
 	tt_hist_add(&t->times, now > since ? now - since : 0); /* another core's counter may be a few ticks behind */
 }
 
+void tt_stats_timed(struct tt_stats **at, tutti_stat_kind kind, uint64_t since, size_t bytes) { ended(at, kind, since, bytes, 0); }
+
 void tt_stats_count(struct tt_stats **at, tutti_stat_kind kind, size_t bytes)
 {
 	struct tt_tally *t = tally(at, kind);

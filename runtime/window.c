@@ -14,6 +14,7 @@
 
 enum {
 	NAME_MAX_LEN = 200,
+	AT_ONCE = 2048,   /* bytes that are copied under the gate where a window is mapped */
 	LAZY_MAX = 16384, /* a started put up to this size is acknowledged with what goes back anyway */
 };
 
@@ -24,6 +25,8 @@ struct remote { /* another rank's window of this name */
 	enum remote_state state;
 	uint32_t index;
 	struct tt_key key;
+	char *at;                   /* where it is mapped here; NULL: it is not. As found out ... */
+	uint32_t hangups;           /* ... when there had been so many; 0: never */
 	struct tt_timer patience;
 	struct tutti_window *window;
 	int rank;
@@ -204,6 +207,7 @@ void tt_window_answer(struct tt_member *from, struct tt_pack *p)
 	r->state = KNOWN;
 	r->index = theirs;
 	r->key = key;
+	r->hangups = 0;
 	while ((q = pop_unanswered(r)))
 		post_request(q, r);
 }
@@ -614,6 +618,43 @@ static int act_here(struct tutti_window *w, const struct call *c)
 	return 0;
 }
 
+/* Of another rank's window, if it is mapped. */
+static char *mapped_at(struct remote *r, struct tt_peer *peer)
+{
+	uint32_t now = r->window->job->hangups + 1;
+
+	if (r->hangups != now)
+		r->at = peer->net->transport->map(peer, &r->key, 0);
+	r->hangups = now;
+	return r->at;
+}
+
+/* A few bytes of a window that is mapped here are copied there and then. False: it takes a request, or something is wrong; the
+ * request says what, and stores the same bytes once more. */
+static bool act_there(struct remote *r, const struct call *c)
+{
+	struct tt_job *job = r->window->job;
+	struct tt_member *m = &job->members[c->rank];
+	bool get = c->kind == TT_GET, done = true;
+	uint64_t since;
+	char *at;
+
+	if (c->kind == TT_ADD || c->bytes > AT_ONCE || r->state != KNOWN || m->state != TT_UP)
+		return false;
+	struct tt_peer *peer = m->link->peer;
+	if (c->offset > r->key.len || c->bytes > r->key.len - c->offset || !(at = mapped_at(r, peer)) ||
+	    !peer->net->transport->store_begin(peer, &r->key))
+		return false;
+	since = tt_stats_start(job);
+	copy_here(get ? c->local : at + c->offset, get ? at + c->offset : c->local, c->bytes);
+	peer->net->transport->store_end(peer);
+	if (c->slot >= 0)
+		done = peer->net->transport->notify(peer, r->index << 12 | (uint32_t)c->slot);
+	if (done)
+		tt_stats_timed(&m->stats, get ? TUTTI_STAT_GET : c->slot >= 0 ? TUTTI_STAT_NOTIFY : TUTTI_STAT_PUT, since, c->bytes);
+	return done;
+}
+
 static void finish(struct tt_post *p, int err)
 {
 	struct tt_request *q = tt_container_of(p, struct tt_request, post);
@@ -665,6 +706,17 @@ static int go(struct tutti_window *w, struct remote *r, const struct call *c, st
 	return 0;
 }
 
+/* Not tt_enter(): that would keep the background thread away from the nets, and nobody looks at them here. */
+static bool act_at_once(struct tt_job *job, struct remote *r, const struct call *c)
+{
+	bool done;
+
+	tt_gate_enter(&job->engine.gate);
+	done = act_there(r, c);
+	tt_gate_leave(&job->engine.gate);
+	return done;
+}
+
 static int start(struct tutti_window *w, const struct call *c, tutti_op *op)
 {
 	struct tt_job *job = w->job;
@@ -673,6 +725,8 @@ static int start(struct tutti_window *w, const struct call *c, tutti_op *op)
 
 	if ((err = tt_usable(job)) || (err = check_call(w, c)))
 		return err;
+	if (!op && c->rank != job->rank && act_at_once(job, &w->remotes[c->rank], c))
+		return 0;
 	tt_enter(job);
 	struct tt_request *q = tt_request_begin(job, op, &stack, c->what, c->rank);
 	fill(q, w, c);

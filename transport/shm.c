@@ -357,6 +357,7 @@ const struct tt_transport tt_shm = {
 	.map = tt_shm_map,
 	.store_begin = tt_shm_store_begin,
 	.store_end = tt_shm_store_end,
+	.notify = tt_shm_notify,
 	.progress = progress,
 	.arm = arm,
 };

@@ -218,6 +218,7 @@ void tt_shm_taken(struct tt_shm_peer *, const struct tt_shm_line *);
 
 /* shm_ops.c */
 void tt_shm_post(struct tt_peer *, struct tt_op *);
+int tt_shm_notify(struct tt_peer *, uint32_t value);
 void tt_shm_push(struct tt_shm_peer *);                       /* what it has to say, as far as there is room */
 void tt_shm_read(struct tt_shm_peer *);                       /* what has come */
 void tt_shm_drain(struct tt_shm_peer *);                      /* done() for what has finished */

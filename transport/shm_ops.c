@@ -164,7 +164,7 @@ static enum step end(struct tt_shm_peer *p, struct tt_op *op, int err)
 	return ENDED;
 }
 
-static bool say_notify(struct tt_shm_peer *p, const struct tt_op *op)
+static bool say_notify(struct tt_shm_peer *p, uint32_t value)
 {
 	struct tt_shm_line *line = tt_shm_line(p, 0, NULL);
 
@@ -172,7 +172,7 @@ static bool say_notify(struct tt_shm_peer *p, const struct tt_op *op)
 		return false;
 	line->kind = TT_FRAME_PUT;
 	line->flags = TT_FRAME_NOTIFY | TT_FRAME_LAST | TT_FRAME_INLINE; /* nothing to land, nothing to answer */
-	line->notify = op->notify;
+	line->notify = value;
 	line->len = 0;
 	tt_shm_publish(p, line);
 	return true;
@@ -180,7 +180,7 @@ static bool say_notify(struct tt_shm_peer *p, const struct tt_op *op)
 
 static enum step end_put(struct tt_shm_peer *p, struct tt_op *op)
 {
-	if (op->flags & TT_NOTIFY && !tt_broken(NOTIFY_FIRST) && !say_notify(p, op))
+	if (op->flags & TT_NOTIFY && !tt_broken(NOTIFY_FIRST) && !say_notify(p, op->notify))
 		return STUCK;
 	return end(p, op, 0);
 }
@@ -354,7 +354,7 @@ static enum step advance(struct tt_shm_peer *p, struct tt_op *op)
 	if (op->flags & TT_FENCE && p->reads && !tt_broken(FENCE_IGNORED))
 		return STUCK;
 	if (tt_broken(NOTIFY_FIRST) && op->flags & TT_NOTIFY && op->len && !p->at) {
-		if (!say_notify(p, op))
+		if (!say_notify(p, op->notify))
 			return STUCK;
 		op->flags &= ~(uint32_t)TT_NOTIFY;
 		return STUCK;
@@ -460,6 +460,13 @@ void tt_shm_post(struct tt_peer *base, struct tt_op *chain)
 	}
 	if (!tt_broken(MESSAGES_SWAPPED))
 		tt_shm_push(p);
+}
+
+int tt_shm_notify(struct tt_peer *base, uint32_t value)
+{
+	struct tt_shm_peer *p = peer_of(base);
+
+	return tt_shm_alive(p) && !p->pending.head && say_notify(p, value);
 }
 
 /* ---- what has come ---- */

@@ -964,6 +964,7 @@ static int store_begin(struct tt_peer *base, const struct tt_key *key)
 }
 
 static void store_end(struct tt_peer *p) { (void)p; }
+static int notify(struct tt_peer *p, uint32_t value) { return (void)p, (void)value, 0; }
 
 static int progress(struct tt_net *base)
 {
@@ -997,7 +998,7 @@ static int arm(struct tt_net *base)
 }
 
 const struct tt_transport tt_sim = {
-	"sim", list_devices, open_net, close_net, reg, dereg, connect_net, disconnect, post, map_region, store_begin, store_end,
+	"sim", list_devices, open_net, close_net, reg, dereg, connect_net, disconnect, post, map_region, store_begin, store_end, notify,
 	progress, arm,
 };
 

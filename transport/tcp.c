@@ -304,6 +304,7 @@ static int connect_to(struct tt_net *base, const char *addr, struct tt_peer **ou
 static void *map(struct tt_peer *p, const struct tt_key *key, int anytime) { return (void)p, (void)key, (void)anytime, NULL; } /* the other end may be anywhere */
 static int store_begin(struct tt_peer *p, const struct tt_key *key) { return (void)p, (void)key, 0; }
 static void store_end(struct tt_peer *p) { (void)p; }
+static int notify(struct tt_peer *p, uint32_t value) { return (void)p, (void)value, 0; }
 
 /* Progress */
 
@@ -465,6 +466,7 @@ const struct tt_transport tt_tcp = {
 	.map = map,
 	.store_begin = store_begin,
 	.store_end = store_end,
+	.notify = notify,
 	.progress = progress,
 	.arm = arm,
 };

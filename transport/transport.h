@@ -154,6 +154,8 @@ struct tt_transport {
 	 * 1, or 0: the key has been taken back, store nothing and leave store_end() out */
 	int (*store_begin)(struct tt_peer *, const struct tt_key *);
 	void (*store_end)(struct tt_peer *);
+	/* where something was stored so: tells the target of `value` now, as a NOTIFY behind all that was posted does. 0: post one */
+	int (*notify)(struct tt_peer *, uint32_t value);
 	int (*progress)(struct tt_net *);         /* events handled, or -errno: the net is lost */
 	int (*arm)(struct tt_net *);              /* 0: sleep on fd. 1: call progress again */
 };
