@@ -1314,6 +1314,45 @@ static void program_memory(tutti *job)
 	fork_with_memory(job);
 }
 
+/* Windows that are mapped, and a few bytes: without a request, but with the same results. */
+static void program_short_calls(tutti *job)
+{
+	uint64_t v = 7, *mine;
+	char bytes[100];
+	tutti_window *w;
+	void *memory;
+
+	CHECK(tutti_alloc(job, 8192, -1, &memory) == 0);
+	mine = memory;
+	CHECK(tutti_window_open(job, "short", memory, 4096, &w) == 0);
+	int other = 1 - tutti_rank(job);
+	for (uint64_t i = 1; i <= 200; i++) { /* the first finds the window, and where it is mapped */
+		v = i;
+		if (tutti_rank(job) == 0)
+			CHECK(tutti_put(w, 1, 8, &v, 8, NULL) == 0 && tutti_put_notify(w, 1, 64, memset(bytes, (int)i, 100), 100, 5, NULL) == 0);
+		CHECK(tutti_wait_notify(w, other, 5, i, -1) == 0);
+		if (tutti_rank(job) == 1)
+			CHECK(mine[1] == i && ((char *)memory)[64] == (char)i && ((char *)memory)[163] == (char)i && tutti_put_notify(w, 0, 0, &v, 8, 5, NULL) == 0);
+		v = 0;
+		CHECK(tutti_rank(job) == 1 || (mine[0] == i && tutti_get(w, 1, 8, &v, 8, NULL) == 0 && v == i));
+	}
+	CHECK(tutti_put(w, other, 4090, &v, 8, NULL) == -ERANGE && strstr(tutti_why(), "outside the window \"short\""));
+	CHECK(tutti_get(w, other, 1 << 20, &v, 8, NULL) == -ERANGE);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 1)
+		tutti_window_close(w);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 0) {
+		CHECK(tutti_put(w, 1, 8, &v, 8, NULL) == -ESTALE && tutti_get(w, 1, 8, &v, 8, NULL) == -ESTALE);
+		CHECK(tutti_put_notify(w, 1, 8, &v, 8, 5, NULL) == -ESTALE);
+		tutti_window_close(w);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0); /* else it might have left */
+	tutti_free(job, memory);
+}
+
+static void test_short_calls(void) { on_wires(program_short_calls, two, 0, NULL); }
+
 static void test_memory(void)
 {
 	struct ranks run = { .size = 2, .program = program_memory };
@@ -1322,7 +1361,7 @@ static void test_memory(void)
 }
 
 static CU_TestInfo window_tests[] = {
-	{ "memory", test_memory },
+	{ "memory", test_memory }, { "short calls on it", test_short_calls },
 	{ "put, get, add", test_put_get }, { "notify", test_notify }, { "ranges", test_ranges }, { "open and close", test_open_close },
 	{ "never opened", test_unopened }, { "closed before that", test_closed_unopened }, { "started, then closed", test_started }, CU_TEST_INFO_NULL,
 };
