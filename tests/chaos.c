@@ -1,5 +1,6 @@
-/* chaos.c - real processes that are killed, stopped, cut off or slowed down while they compute together over TCP; those that
- * are left shrink their group and go on. What recover.c does on the simulated wire, with a kernel's own faults.
+/* chaos.c - real processes that are killed, stopped, cut off or slowed down while they compute together; those that are left
+ * shrink their group and go on. What recover.c does on the simulated wire, with a kernel's own faults. Each rank has a network
+ * of its own, so they meet over TCP; but of every third seed the ranks live on one host, and are only killed and stopped.
  *
  *      chaos [--seed S] [--seeds N] [--jobs N] [--verbose]    --seed alone: that one; with --seeds: N from S on
  *
@@ -37,6 +38,7 @@ struct fault {
 struct plan {
 	uint64_t seed;
 	int ranks, rounds, faults;
+	bool together; /* on one host */
 	struct fault fault[FAULTS_MAX];
 	size_t large; /* elements of the vectors of some rounds */
 };
@@ -112,6 +114,18 @@ static struct fault draw_fault(struct tt_random *r, int ranks, uint64_t before)
 	return f;
 }
 
+/* What can happen on one host. */
+static void keep_together(struct plan *p)
+{
+	for (int i = 0; i < p->faults; i++) {
+		struct fault *f = &p->fault[i];
+		if (f->kind <= STOP)
+			continue;
+		f->kind = i % 2 ? KILL : STOP;
+		f->until = f->kind == KILL ? UINT64_MAX : tt_min(f->until, f->at + (DEADLINE_MS + 500) * TT_MS);
+	}
+}
+
 static struct plan draw_plan(uint64_t seed)
 {
 	static const int counts[] = { 0, 1, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 4, 4, 4 };
@@ -128,12 +142,16 @@ static struct plan draw_plan(uint64_t seed)
 		if (p.fault[i].kind == SLOWDOWN) /* else it takes minutes */
 			p.large = tt_min(p.large, 20000);
 	}
+	p.together = seed % 3 == 2;
+	if (p.together)
+		keep_together(&p);
 	return p;
 }
 
 static void show_plan(const struct plan *p)
 {
-	printf("seed %llu: %d ranks, %d rounds, up to %zu elements\n", (unsigned long long)p->seed, p->ranks, p->rounds, p->large);
+	printf("seed %llu: %d ranks%s, %d rounds, up to %zu elements\n", (unsigned long long)p->seed, p->ranks, p->together ? " on one host" : "", p->rounds,
+	       p->large);
 	for (int i = 0; i < p->faults; i++) {
 		const struct fault *f = &p->fault[i];
 		printf("  %s %d (%d) at %.3f s", kind_names[f->kind], f->a, f->b, (double)f->at / 1e9);
@@ -294,20 +312,38 @@ static int compute(tutti *job)
 	return err;
 }
 
+static bool is_apart(void) { return !missing && !run.plan.together; }
+
+/* Shared memory reaches the ranks of one host, and no other. */
+static void look_at_wires(tutti *at)
+{
+	struct tt_job *job = at->job;
+
+	tt_enter(job);
+	for (int i = 0; i < job->size; i++) {
+		const struct tt_link *l = job->members[i].state == TT_UP ? job->members[i].link : NULL;
+		if (l && l->used && (l->peer->net->transport == &tt_shm) == is_apart())
+			complain("it uses %s to reach rank %d", l->peer->net->transport->name, i);
+	}
+	tt_exit(job);
+}
+
 static void run_rank(int rank)
 {
-	tutti_config c = { .size = sizeof c, .transports = "tcp", .rank = rank, .ranks = run.plan.ranks, .boot = run.boot, .deadline_ms = DEADLINE_MS };
+	tutti_config c = { .size = sizeof c, .rank = rank, .ranks = run.plan.ranks, .boot = run.boot, .deadline_ms = DEADLINE_MS };
 	tutti *job;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	dup2(run.log[rank], STDERR_FILENO);
-	net_enter(rank);
+	if (is_apart())
+		net_enter(rank);
 	my_rank = rank;
 	mine = &run.row[rank];
 #ifdef HAVE_LIBSODIUM
 	c.secret = "a secret of the chaos test";
 #endif
-	setenv("TUTTI_IFACE", missing ? "lo" : "eth0", 1);
+	setenv("TUTTI_IFACE", is_apart() ? "eth0" : "lo", 1);
+	setenv("TUTTI_EVICT", "no", 1); /* who is stopped goes on */
 	tell("joining");
 	if ((mine->err = tutti_join(&c, &job))) {
 		complain("cannot join: %d %s", mine->err, tutti_why());
@@ -315,6 +351,7 @@ static void run_rank(int rank)
 	}
 	mine->joined = true;
 	mine->err = compute(job);
+	look_at_wires(job);
 	snprintf(mine->why, sizeof mine->why, "%s", mine->err ? tutti_why() : "");
 	mine->computed = true;
 	tell("leaving");
@@ -358,7 +395,7 @@ static void cut_all(void)
 static void strike(struct fault *f)
 {
 	f->struck = true;
-	if (missing && f->kind > STOP) {
+	if (!is_apart() && f->kind > STOP) {
 		tally->left_out++;
 		f->over = true;
 		return;
@@ -414,9 +451,9 @@ static void follow_plan(void)
 
 static void start_ranks(void)
 {
-	int port = missing ? free_port() : PORT + (int)(run.plan.seed % 20000); /* another one than the last seed's */
+	int port = is_apart() ? PORT + (int)(run.plan.seed % 20000) : free_port(); /* another one than the last seed's */
 
-	snprintf(run.boot, sizeof run.boot, "%s:%d", net_addr(0), port);
+	snprintf(run.boot, sizeof run.boot, "%s:%d", is_apart() ? net_addr(0) : "127.0.0.1", port);
 	fflush(stdout);
 	run.started = tt_now();
 	for (int i = 0; i < run.plan.ranks; i++) {
@@ -602,7 +639,7 @@ static void time_notice(void)
 {
 	const struct fault *f = &run.plan.fault[0];
 
-	if (run.plan.faults != 1 || !f->struck || f->kind == SLOWDOWN || (missing && f->kind > STOP))
+	if (run.plan.faults != 1 || !f->struck || f->kind == SLOWDOWN || (!is_apart() && f->kind > STOP))
 		return;
 	for (int i = 0; i < run.plan.ranks; i++)
 		if ((f->kind > STOP || i != f->a) && run.row[i].recovery[0].failed > f->struck_at)
@@ -646,7 +683,7 @@ static void try_seed(uint64_t seed)
 		show_plan(&run.plan);
 	start_ranks();
 	attend();
-	if (!missing)
+	if (is_apart())
 		net_reset();
 	judge();
 	tally->seeds++;
