@@ -24,6 +24,7 @@ struct outcome {
 	int err, rank, size, local_rank, local_size;
 	uint64_t ms; /* that joining took */
 	char why[600], addr[96];
+	char wires[TRIES_MAX][8]; /* by which it used the others */
 	bool summed;    /* an all-reduce with the others came out right */
 	char log[4096]; /* what it wrote on stderr */
 };
@@ -60,6 +61,17 @@ static bool sums_up(tutti *job)
 	return tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0 && x == n * (n + 1) / 2;
 }
 
+static void note_wires(struct tt_job *job, struct outcome *o)
+{
+	tt_enter(job);
+	for (int i = 0; i < job->size; i++) {
+		const struct tt_link *l = job->members[i].link;
+		if (l && l->used)
+			snprintf(o->wires[i], sizeof o->wires[i], "%s", l->peer->net->transport->name);
+	}
+	tt_exit(job);
+}
+
 static void use_job(tutti *job, struct outcome *o)
 {
 	o->rank = tutti_rank(job);
@@ -68,7 +80,9 @@ static void use_job(tutti *job, struct outcome *o)
 	o->local_size = tutti_local_size(job);
 	tt_address_find(job->job->members[o->rank].addr, "tcp", o->addr);
 	board->joined++;
-	o->summed = sums_up(job);
+	o->summed = sums_up(job) && !tutti_barrier(job, NULL); /* of up to three each to each */
+	note_wires(job->job, o);
+	o->summed = o->summed && !tutti_barrier(job, NULL); /* before anybody leaves */
 	if (!o->summed)
 		strcpy(o->why, tutti_why());
 }
@@ -325,6 +339,67 @@ static void test_nodes(void)
 			     "node %d, last %d: rank %d: %d: %s", i, last, o->rank, o->err, o->why);
 			WANT(o->ms < 1000 * SLOW, "node %d waited %llu ms to join", i, (unsigned long long)o->ms);
 		}
+	}
+}
+
+/* Between each two of three ranks; NULL: not looked at. */
+static void look_at_wires(const char *wires[3][3])
+{
+	for (int i = 0; i < 3; i++)
+		for (int k = 0; k < 3; k++)
+			WANT(!wires[i][k] || !strcmp(board->of[i].wires[k], wires[i][k]), "rank %d reached rank %d over \"%s\"; it wrote: %s", i, k,
+			     board->of[i].wires[k], board->of[i].log);
+}
+
+/* For each two the first that both have. */
+static void test_wires(void)
+{
+	const char *boot = boot_at(free_port());
+
+	JOINED(((struct try[]){ { .env = { "TUTTI_RANK=0", "TUTTI_SIZE=3", boot } },
+	                        { .env = { "TUTTI_RANK=1", "TUTTI_SIZE=3", boot, "TUTTI_TRANSPORTS=tcp" } },
+	                        { .env = { "TUTTI_RANK=2", "TUTTI_SIZE=3", boot, "TUTTI_TRANSPORTS=shm,tcp" } } }));
+	look_at_wires((const char *[3][3]){ { NULL, "tcp", "shm" }, { "tcp", NULL, "tcp" }, { "shm", "tcp", NULL } });
+	boot = boot_at(free_port());
+	JOINED(((struct try[]){ { .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot, "TUTTI_TRANSPORTS=tcp,shm" } },
+	                        { .env = { "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, "TUTTI_TRANSPORTS=tcp,shm" } } }));
+	look_at_wires((const char *[3][3]){ { NULL, "tcp" }, { "tcp" } });
+	REFUSED(-EINVAL, "TUTTI_TRANSPORTS names shm alone|write shm,tcp", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, "TUTTI_TRANSPORTS=shm");
+	REFUSED(-EINVAL, "TUTTI_TRANSPORTS|\"tpc\"|tutti info", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, "TUTTI_TRANSPORTS=shm,tpc");
+}
+
+static struct try node_try(const char *file, const char *node, const char *wires)
+{
+	return (struct try){ .env = { text("TUTTI_CONFIG=%s", file), text("TUTTI_NODE=%s", node), text("TUTTI_TRANSPORTS=%s", wires) } };
+}
+
+/* Names follow from the addresses: nobody has to tell them, and shared memory can stand alone. */
+static void test_nodes_in_memory(void)
+{
+	static const char *const wires[] = { "shm,tcp", "shm" };
+
+	for (size_t i = 0; i < TT_COUNT(wires); i++) {
+		const char *file = config_file("memory.conf", text("nodes = ( { name = \"a\"; address = \"127.0.0.1:%d\"; }, { name = \"b\"; "
+		                                                   "address = \"127.0.0.1:%d\"; }, { name = \"c\"; address = \"127.0.0.1:%d\"; } );\n",
+		                                                   free_port(), free_port(), free_port()));
+		JOINED(((struct try[]){ node_try(file, "a", wires[i]), node_try(file, "b", wires[i]), node_try(file, "c", wires[i]) }));
+		look_at_wires((const char *[3][3]){ { NULL, "shm", "shm" }, { "shm", NULL, "shm" }, { "shm", "shm", NULL } });
+	}
+}
+
+/* Of two ranks each, at once. */
+static void test_two_jobs(void)
+{
+	const char *boots[2] = { boot_at(free_port()), boot_at(free_port()) };
+	struct try t[4];
+
+	for (int i = 0; i < 4; i++)
+		t[i] = (struct try){ .env = { text("TUTTI_RANK=%d", i / 2), "TUTTI_SIZE=2", boots[i % 2] } };
+	run(t, 4);
+	for (int i = 0; i < 4; i++) {
+		const struct outcome *o = &board->of[i];
+		WANT(o->err == 0 && o->summed && o->rank == i / 2 && o->size == 2 && !strcmp(o->wires[1 - i / 2], "shm"), "process %d: %d: %s; wire \"%s\"", i,
+		     o->err, o->why, o->wires[1 - i / 2]);
 	}
 }
 
@@ -800,6 +875,9 @@ static CU_TestInfo way_tests[] = {
 	{ "by the program", test_program },
 	{ "torchrun", test_torchrun },
 	{ "a list of nodes", test_nodes },
+	{ "wires", test_wires },
+	{ "nodes in shared memory", test_nodes_in_memory },
+	{ "two jobs", test_two_jobs },
 	{ "IPv6", test_ipv6 },
 	{ "ports", test_ports },
 	{ "interface", test_interface },
