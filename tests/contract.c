@@ -1470,7 +1470,9 @@ static void test_peer_fails(struct bench *s)
 	UNTIL(ended(s));
 	CHECK(late[0]->err == -ENOTCONN && late[1]->err == -ENOTCONN && late[2]->err == -ENOTCONN);
 	CHECK(a->peer->net == a->net && a->peer->addr[0]); /* valid until disconnect */
+	struct call *last = put(a, 0, 0, a->local, 8);
 	disconnect(s, a);
+	CHECK(last->dones == 1);
 	settle(s);
 	CHECK(count(s, DOWN, a) == 1);
 }

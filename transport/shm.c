@@ -83,10 +83,10 @@ static void cut_off(struct tt_shm_peer *p)
 	}
 }
 
-static void unmap(void *at, size_t len)
+static void unmap(const void *at, size_t len)
 {
 	if (at)
-		munmap(at, len);
+		munmap((void *)(uintptr_t)at, len);
 }
 
 void tt_shm_peer_free(struct tt_shm_peer *p)
@@ -96,6 +96,7 @@ void tt_shm_peer_free(struct tt_shm_peer *p)
 	unmap(p->strip, sizeof *p->strip);
 	unmap(p->sheet, sizeof *p->sheet);
 	tt_list_remove(&p->all);
+	tt_list_remove(&p->ready); /* something was posted since it went down */
 	free(p);
 }
 
@@ -163,7 +164,7 @@ static void go_on_with_handshake(struct tt_shm_peer *p)
 /* What it wrote before it ended counts. */
 static void hang_up(struct tt_shm_peer *p)
 {
-	while (tt_shm_alive(p) && tt_shm_next(p))
+	for (int i = 0; i < TT_SHM_LINES && tt_shm_alive(p) && tt_shm_next(p); i++) /* it may go on writing */
 		tt_shm_read(p);
 	tt_shm_lose(p, "it has ended, or closed the connection");
 }
@@ -179,8 +180,10 @@ static void handle_event(struct tt_shm *net, uint64_t tag)
 		return;
 	else if (p->state == TT_SHM_UP)
 		hang_up(p);
-	else if (!(tag & 1))
-		go_on_with_handshake(p); /* its end shows there, too */
+	else if (tag & 1)
+		tt_shm_vanished(p);
+	else
+		go_on_with_handshake(p);
 }
 
 /* Of a batch, an event may free the peer of another: one at a time, then. */
@@ -199,7 +202,7 @@ static int poll_events(struct tt_shm *net)
 			tt_shm_accept(net);
 		strangers |= event.data.ptr == net;
 	}
-	if (!tt_list_empty(&net->handshakes))
+	if (net->listen_again || !tt_list_empty(&net->handshakes))
 		tt_shm_expire(net);
 	return 0;
 }
@@ -222,6 +225,15 @@ static void serve(struct tt_shm_peer *p)
 		tt_shm_push(p);
 }
 
+/* A new number for each sleep. */
+static void set_nap(struct tt_shm *net, bool asleep)
+{
+	uint32_t naps = atomic_load_explicit(&net->sheet->naps, memory_order_relaxed);
+
+	if ((naps % 2 == 1) != asleep)
+		atomic_store_explicit(&net->sheet->naps, naps + 1, memory_order_relaxed);
+}
+
 static int progress(struct tt_net *base)
 {
 	struct tt_shm *net = net_of(base);
@@ -229,9 +241,9 @@ static int progress(struct tt_net *base)
 	net->events = 0;
 	if (!tt_list_empty(&net->ready))
 		drain_ready(net);
-	if (net->armed || ++net->turns % POLL_EVERY == 0 || tt_list_empty(&net->up) || !tt_list_empty(&net->handshakes)) {
+	if (net->armed || net->listen_again || ++net->turns % POLL_EVERY == 0 || tt_list_empty(&net->up) || !tt_list_empty(&net->handshakes)) {
 		net->armed = false;
-		atomic_store_explicit(&net->sheet->asleep, 0, memory_order_relaxed);
+		set_nap(net, false);
 		poll_events(net);
 		review(net);
 	}
@@ -248,7 +260,7 @@ static int arm(struct tt_net *base)
 	struct tt_shm *net = net_of(base);
 
 	net->armed = true;
-	atomic_store(&net->sheet->asleep, 1);
+	set_nap(net, true);
 	atomic_thread_fence(memory_order_seq_cst);
 	if (!tt_list_empty(&net->ready))
 		return 1;
@@ -290,6 +302,7 @@ static void close_net(struct tt_net *base)
 	tt_shm_drop_left(net);
 	tt_secret_forget(&net->secret);
 	free(net->free_slots);
+	free(net->mine);
 	free(net);
 }
 
@@ -322,7 +335,8 @@ static int make_files(struct tt_shm *net)
 		return tt_fail(-EMFILE, "cannot make an epoll descriptor: is the limit on open files (ulimit -n) reached?");
 	net->sheet = tt_shm_make_file("tutti-sheet", sizeof *net->sheet, &net->sheet_fd);
 	net->free_slots = calloc(TT_SHM_KEYS, sizeof *net->free_slots);
-	if (!net->sheet || !net->free_slots)
+	net->mine = calloc(TT_SHM_KEYS, sizeof *net->mine);
+	if (!net->sheet || !net->free_slots || !net->mine)
 		return tt_fail(-ENOMEM, "no memory that other processes can map: %s", strerror(errno));
 	net->sheet->self = net->sheet;
 	return 0;

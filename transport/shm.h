@@ -69,7 +69,7 @@ struct tt_shm_entry { /* one key */
 	_Atomic int32_t fd;            /* the owner's number of it; -1: none */
 };
 struct tt_shm_sheet {
-	_Atomic uint32_t asleep __attribute__((aligned(64))); /* whoever has something for the net clears this and kicks its eventfd */
+	_Atomic uint32_t naps __attribute__((aligned(64))); /* odd: it sleeps. Whoever has something for the net kicks its eventfd, once a nap */
 	struct tt_shm_sheet *self __attribute__((aligned(64))); /* where it lies in its owner's memory: to try process_vm_readv on */
 	struct tt_shm_entry entry[TT_SHM_KEYS] __attribute__((aligned(64)));
 };
@@ -92,6 +92,12 @@ struct tt_shm_found { /* what a key of the peer's was found to mean */
 	uint64_t base, len;            /* in the owner's */
 };
 
+struct tt_shm_mine { /* a key of mine; 0: none. The sheet is for others to read */
+	uint64_t id;
+	uint8_t *base;
+	uint64_t len;
+};
+
 struct tt_shm_answer { /* what I owe for a request that is answered piece by piece, or that the lane had no room for */
 	uint8_t kind;                  /* TT_FRAME_REPLY, SUM, ACK or NAK */
 	uint8_t why;
@@ -107,8 +113,11 @@ struct tt_shm {
 	unsigned timeout_ms;
 	bool keep;
 
+	uint64_t reach;                /* equal where each other's memory can be reached */
 	int listen_fd, event_fd, sheet_fd;
+	uint64_t listen_again;         /* not 0: accepting is paused until then */
 	struct tt_shm_sheet *sheet;
+	struct tt_shm_mine *mine;      /* by slot: what is believed of my own keys */
 	uint32_t *free_slots;          /* a stack of those below `high` */
 	size_t free_count, high;
 
@@ -116,7 +125,7 @@ struct tt_shm {
 	struct tt_list handshakes;     /* not up yet; in order of their deadlines */
 	struct tt_list up;             /* lanes that are read */
 	struct tt_list ready;          /* peers with finished ops, or broken ones */
-	unsigned unproven, turns, traced_by; /* traced_by: how many peers were let read my memory by the kernel */
+	unsigned unproven, turns;
 	bool armed;                    /* since the last progress */
 	int events;
 	uint64_t reviewed;             /* when views were last compared with the owners' files */
@@ -140,14 +149,15 @@ struct tt_shm_peer {
 	int broken;                    /* what the next progress reports */
 	pid_t pid;
 	uint32_t epoch;
-	uint64_t deadline;             /* of the handshake; CONNECTING: the next try */
+	uint64_t deadline;             /* of the handshake */
 	struct tt_list all, handshake, up, ready;
 	uint8_t hello[TT_HELLO_SIZE], theirs[TT_HELLO_SIZE];
 
 	struct tt_shm_strip *strip;
 	struct tt_shm_lane *out, *in;
 	int strip_fd, sheet_fd;        /* until they are mapped */
-	struct tt_shm_sheet *sheet;    /* the other net's */
+	const struct tt_shm_sheet *sheet; /* the other net's */
+	uint32_t kicked;               /* the nap of the other net from which I have waked it */
 	uint32_t next_out, next_in;    /* lines written and read, ever */
 	uint64_t out_bytes, in_bytes;  /* payload written and freed, ever */
 	uint64_t out_taken;            /* lines known to be taken, ... */
@@ -190,6 +200,7 @@ void tt_shm_accept(struct tt_shm *);
 bool tt_shm_handshake(struct tt_shm_peer *);                  /* true: it is up now. False: not yet, or the peer may be gone */
 void tt_shm_expire(struct tt_shm *);
 void tt_shm_refuse(struct tt_shm_peer *, const char *why);
+void tt_shm_vanished(struct tt_shm_peer *);                   /* its process has ended in the handshake */
 
 /* shm_keys.c */
 void *tt_shm_make_file(const char *name, size_t len, int *fd);  /* a memfd that keeps its length, mapped; NULL: errno says why */

@@ -25,7 +25,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { FILES = 3, BACKLOG_RETRY_MS = 1 };
+enum { FILES = 3 };
+#define GRACE (250 * TT_MS) /* a stranger's share of a full house; how long accepting pauses, or a full queue is tried */
 
 /* ---- names ---- */
 
@@ -74,7 +75,7 @@ void tt_shm_address(uint64_t job, const char *listen, char addr[96])
 }
 
 /* "shm:REACH:NAME": the socket's name, or -errno. */
-static int read_address(const char *text, struct sockaddr_un *a, socklen_t *len)
+static int read_address(const struct tt_shm *net, const char *text, struct sockaddr_un *a, socklen_t *len)
 {
 	unsigned long long where, name;
 	char rest;
@@ -84,7 +85,7 @@ static int read_address(const char *text, struct sockaddr_un *a, socklen_t *len)
 	memset(a, 0, sizeof *a);
 	a->sun_family = AF_UNIX;
 	*len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)snprintf(a->sun_path + 1, sizeof a->sun_path - 1, "tutti-%016llx", name));
-	return where == reach() ? 0 : tt_fail(-EHOSTUNREACH, "it is on another host, or in another container, or another user's");
+	return where == net->reach ? 0 : tt_fail(-EHOSTUNREACH, "it is on another host, or in another container, or another user's");
 }
 
 int tt_shm_take_name(struct tt_shm *net, const struct tt_net_config *c)
@@ -98,7 +99,8 @@ int tt_shm_take_name(struct tt_shm *net, const struct tt_net_config *c)
 	tt_entropy(&chance, sizeof chance);
 	snprintf(name, sizeof name, "%016llx", (unsigned long long)chance);
 	tt_shm_address(c->job, c->listen ? c->listen : name, net->base.addr);
-	int err = read_address(net->base.addr, &a, &len);
+	net->reach = reach();
+	int err = read_address(net, net->base.addr, &a, &len);
 	if (err)
 		return err;
 	net->listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -162,7 +164,7 @@ static ssize_t hear(struct tt_shm_peer *p, void *bytes, size_t n, int *files, si
 	struct msghdr m = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room };
 	ssize_t k = recvmsg(p->fd, &m, MSG_CMSG_CLOEXEC);
 
-	if (k > 0)
+	if (k >= 0) /* an empty packet may bring some, too */
 		*got = keep_files(&m, files, want);
 	return k;
 }
@@ -180,7 +182,7 @@ static int make_strip(struct tt_shm_peer *p)
 }
 
 /* What another process gave: only if it can't shrink under us. */
-static void *map_file(int fd, size_t len)
+static void *map_file(int fd, size_t len, int rights)
 {
 	struct stat s;
 	int seals = fcntl(fd, F_GET_SEALS);
@@ -188,7 +190,7 @@ static void *map_file(int fd, size_t len)
 
 	if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &s) || (size_t)s.st_size < len)
 		return NULL;
-	at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	at = mmap(NULL, len, rights, MAP_SHARED, fd, 0);
 	return at == MAP_FAILED ? NULL : at;
 }
 
@@ -201,9 +203,9 @@ static void close_file(int *fd)
 
 static bool map_theirs(struct tt_shm_peer *p)
 {
-	p->sheet = map_file(p->sheet_fd, sizeof *p->sheet);
+	p->sheet = map_file(p->sheet_fd, sizeof *p->sheet, PROT_READ);
 	if (!p->strip)
-		p->strip = map_file(p->strip_fd, sizeof *p->strip);
+		p->strip = map_file(p->strip_fd, sizeof *p->strip, PROT_READ | PROT_WRITE);
 	close_file(&p->sheet_fd);
 	close_file(&p->strip_fd);
 	if (!p->sheet || !p->strip)
@@ -215,9 +217,19 @@ static bool map_theirs(struct tt_shm_peer *p)
 
 /* ---- the ways out ---- */
 
+static void pause_accepting(struct tt_shm *net, uint64_t until)
+{
+	struct epoll_event event = { .events = until ? 0 : EPOLLIN, .data.ptr = net };
+
+	if (!until != !net->listen_again)
+		epoll_ctl(net->base.fd, EPOLL_CTL_MOD, net->listen_fd, &event);
+	net->listen_again = until;
+}
+
 static void let_go(struct tt_shm_peer *p)
 {
 	p->net->unproven--;
+	pause_accepting(p->net, 0);
 	tt_shm_peer_free(p);
 }
 
@@ -241,10 +253,10 @@ static bool hear_nothing(struct tt_shm_peer *p, ssize_t n)
 {
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return false;
-	if (!p->accepted && p->state == TT_SHM_PROOF)
-		return give_up(p, -EACCES, "it closed the connection during the handshake: do both sides have the same TUTTI_SECRET?");
-	return give_up(p, -EHOSTUNREACH, "it closed the connection before it said hello: is it alive?");
+	return give_up(p, -EHOSTUNREACH, "it closed the connection in the handshake: is it alive, and has it room for more?");
 }
+
+void tt_shm_vanished(struct tt_shm_peer *p) { hear_nothing(p, 0); }
 
 /* ---- the handshake ---- */
 
@@ -290,6 +302,8 @@ static bool hear_hello(struct tt_shm_peer *p)
 		return give_up(p, -EPROTO, "it does not speak Tutti");
 	if (got != want)
 		return give_up(p, -EHOSTUNREACH, "there is no file left for what it shares (ulimit -n)");
+	if (!map_theirs(p))
+		return give_up(p, -EHOSTUNREACH, "its memory cannot be mapped");
 	if (p->accepted && !say_hello(p)) /* also to those who do not suit: they shall know why */
 		return hear_nothing(p, 0);
 	int err = tt_hello_judge(&h, p->net->job, &p->net->secret, why, sizeof why);
@@ -297,19 +311,20 @@ static bool hear_hello(struct tt_shm_peer *p)
 		return give_up(p, err, why);
 	p->epoch = h.epoch;
 	p->state = TT_SHM_PROOF;
-	return !p->accepted && !say_proof(p) && give_up(p, -EACCES, "it closed the connection during the handshake");
+	return !p->accepted && !say_proof(p) && hear_nothing(p, 0);
 }
 
 /* Where yama restricts who may read whose memory, a process names one other, or any of its user's. */
 static void let_read(struct tt_shm_peer *p)
 {
+	static _Atomic unsigned named; /* by all nets of this process */
 	char scope = '0';
 	int fd = open("/proc/sys/kernel/yama/ptrace_scope", O_RDONLY | O_CLOEXEC);
 
 	if (fd < 0)
 		return;
 	if (read(fd, &scope, 1) == 1 && scope == '1' && !p->mine)
-		prctl(PR_SET_PTRACER, p->net->traced_by++ ? PR_SET_PTRACER_ANY : (unsigned long)p->pid, 0, 0, 0);
+		prctl(PR_SET_PTRACER, atomic_fetch_add(&named, 1) ? PR_SET_PTRACER_ANY : (unsigned long)p->pid, 0, 0, 0);
 	close(fd);
 }
 
@@ -319,6 +334,7 @@ static bool go_up(struct tt_shm_peer *p)
 	tt_list_remove(&p->handshake);
 	tt_list_append(&p->net->up, &p->up);
 	p->net->unproven -= p->accepted;
+	pause_accepting(p->net, 0);
 	return true;
 }
 
@@ -331,10 +347,11 @@ static bool hear_proof(struct tt_shm_peer *p)
 	if (n <= 0)
 		return hear_nothing(p, n);
 	make_proof(p, !p->accepted, right);
-	if (n != sizeof proof || !tt_proof_same(right, proof))
-		return give_up(p, -EACCES, "its proof is wrong: do both sides have the same TUTTI_SECRET?");
-	if (!map_theirs(p))
-		return give_up(p, -EHOSTUNREACH, "its memory cannot be mapped");
+	if (n != sizeof proof || !tt_proof_same(right, proof)) {
+		if (p->accepted)
+			say(p, "", 1, NULL, 0); /* a refusal: to be closed on may have other reasons */
+		return give_up(p, -EACCES, "the proof is wrong: do both sides have the same TUTTI_SECRET?");
+	}
 	let_read(p);
 	if (!p->accepted)
 		return say(p, "", 1, NULL, 0) ? go_up(p) : hear_nothing(p, 0);
@@ -351,24 +368,6 @@ static bool hear_ready(struct tt_shm_peer *p)
 	return n <= 0 ? hear_nothing(p, n) : go_up(p);
 }
 
-static bool reach_out(struct tt_shm_peer *p)
-{
-	struct epoll_event event = { .events = EPOLLIN, .data.ptr = p };
-	struct sockaddr_un a;
-	socklen_t len;
-	char full[96];
-
-	snprintf(full, sizeof full, "shm:%.90s", p->base.addr);
-	if (read_address(full, &a, &len))
-		return give_up(p, -EHOSTUNREACH, tt_why());
-	if (connect(p->fd, (const struct sockaddr *)&a, len))
-		return errno == EAGAIN ? false : give_up(p, -EHOSTUNREACH, errno == ECONNREFUSED ? "nobody listens there: has it ended?" : strerror(errno));
-	if (epoll_ctl(p->net->base.fd, EPOLL_CTL_ADD, p->fd, &event))
-		return give_up(p, -errno, strerror(errno));
-	p->state = TT_SHM_HELLO;
-	return !say_hello(p) && give_up(p, -EHOSTUNREACH, "it closed the connection at once");
-}
-
 /* Who is there, by the kernel's word. */
 static bool know_process(struct tt_shm_peer *p)
 {
@@ -381,17 +380,39 @@ static bool know_process(struct tt_shm_peer *p)
 	p->pid = who.pid;
 	p->mine = who.pid == getpid();
 	p->pid_fd = p->mine ? -1 : (int)syscall(SYS_pidfd_open, p->pid, 0);
+	if (!p->mine && p->pid_fd < 0 && errno == ESRCH)
+		return false;
 	if (p->pid_fd >= 0) /* a child of it may hold the socket open when it has died */
 		epoll_ctl(p->net->base.fd, EPOLL_CTL_ADD, p->pid_fd, &event);
 	return true;
+}
+
+static bool reach_out(struct tt_shm_peer *p)
+{
+	struct epoll_event event = { .events = EPOLLIN, .data.ptr = p };
+	struct sockaddr_un a;
+	socklen_t len;
+	char full[96], why[128];
+
+	snprintf(full, sizeof full, "shm:%.90s", p->base.addr);
+	if (read_address(p->net, full, &a, &len)) {
+		snprintf(why, sizeof why, "%s", tt_why());
+		return give_up(p, -EHOSTUNREACH, why);
+	}
+	if (connect(p->fd, (const struct sockaddr *)&a, len))
+		return errno == EAGAIN ? false : give_up(p, -EHOSTUNREACH, errno == ECONNREFUSED ? "nobody listens there: has it ended?" : strerror(errno));
+	if (!know_process(p))
+		return give_up(p, -EHOSTUNREACH, "it is another user's process, or has ended");
+	if (epoll_ctl(p->net->base.fd, EPOLL_CTL_ADD, p->fd, &event))
+		return give_up(p, -EHOSTUNREACH, strerror(errno));
+	p->state = TT_SHM_HELLO;
+	return !say_hello(p) && give_up(p, -EHOSTUNREACH, "it closed the connection at once");
 }
 
 bool tt_shm_handshake(struct tt_shm_peer *p)
 {
 	if (p->state == TT_SHM_CONNECTING)
 		return reach_out(p);
-	if (p->pid == 0 && !know_process(p))
-		return give_up(p, -EACCES, "it is another user's process");
 	return p->state == TT_SHM_HELLO ? hear_hello(p) : p->state == TT_SHM_PROOF ? hear_proof(p) : hear_ready(p);
 }
 
@@ -410,7 +431,7 @@ int tt_shm_connect(struct tt_shm *net, const char *addr, struct tt_shm_peer **ou
 {
 	struct sockaddr_un a;
 	socklen_t len;
-	int err = read_address(addr, &a, &len);
+	int err = read_address(net, addr, &a, &len);
 
 	if (err == -EINVAL)
 		return err;
@@ -420,7 +441,7 @@ int tt_shm_connect(struct tt_shm *net, const char *addr, struct tt_shm_peer **ou
 	snprintf(p->base.addr, sizeof p->base.addr, "%.90s", addr + 4);
 	p->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (p->fd < 0 || make_strip(p)) {
-		err = p->fd < 0 && (errno == EMFILE || errno == ENFILE) ? -EMFILE : -ENOMEM;
+		err = errno == EMFILE || errno == ENFILE ? -EMFILE : -ENOMEM;
 		tt_shm_peer_free(p);
 		return tt_fail(err, "cannot make a connection to %s: no %s is left", addr, err == -EMFILE ? "file (ulimit -n)" : "memory");
 	}
@@ -433,16 +454,33 @@ static struct tt_shm_peer *oldest_stranger(struct tt_shm *net)
 {
 	tt_list_each(node, &net->handshakes) {
 		struct tt_shm_peer *p = tt_container_of(node, struct tt_shm_peer, handshake);
-		if (p->accepted)
+		if (p->accepted && p->state != TT_SHM_READY) /* whose other end is up already */
 			return p;
 	}
 	return NULL;
 }
 
+/* In a full house the oldest stranger gives way once it had its time; until then the others wait in the queue, for they may be a
+ * whole honest job that starts at once. */
+static bool make_room(struct tt_shm *net)
+{
+	struct tt_shm_peer *oldest = oldest_stranger(net);
+	uint64_t now = tt_now(), leaves = oldest ? oldest->deadline - net->timeout + GRACE : now + GRACE;
+
+	if (net->unproven < TT_SHM_UNPROVEN)
+		return true;
+	if (now < leaves) {
+		pause_accepting(net, leaves);
+		return false;
+	}
+	tt_shm_refuse(oldest, "too many others wait in the handshake");
+	return true;
+}
+
 static void greet(struct tt_shm *net, int fd)
 {
 	struct epoll_event event = { .events = EPOLLIN, .data.ptr = NULL };
-	struct tt_shm_peer *p = net->unproven < TT_SHM_UNPROVEN ? begin_peer(net) : NULL;
+	struct tt_shm_peer *p = begin_peer(net);
 
 	if (!p) {
 		close(fd);
@@ -462,13 +500,18 @@ static void greet(struct tt_shm *net, int fd)
 
 void tt_shm_accept(struct tt_shm *net)
 {
-	for (int i = 0; i < 16; i++) {
+	for (int i = 0; i < 16 && make_room(net); i++) {
 		int fd = accept4(net->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-		if (fd < 0)
+		if (fd >= 0) {
+			greet(net, fd);
+			continue;
+		}
+		if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+			tt_log(TT_WARN, "cannot accept a connection of this host: %s%s", strerror(errno), errno == EMFILE ? " (ulimit -n)" : "");
+			pause_accepting(net, tt_now() + GRACE);
+		}
+		if (errno != EINTR && errno != ECONNABORTED)
 			return;
-		if (net->unproven >= TT_SHM_UNPROVEN && oldest_stranger(net))
-			tt_shm_refuse(oldest_stranger(net), "too many others wait in the handshake");
-		greet(net, fd);
 	}
 }
 
@@ -478,12 +521,16 @@ void tt_shm_expire(struct tt_shm *net)
 	uint64_t now = tt_now();
 	char why[80];
 
+	if (net->listen_again && now >= net->listen_again)
+		pause_accepting(net, 0);
 	snprintf(why, sizeof why, "it did not finish the handshake within %u ms", net->timeout_ms);
 	tt_list_each(node, &net->handshakes) {
 		struct tt_shm_peer *p = tt_container_of(node, struct tt_shm_peer, handshake);
 		if (p->broken)
 			continue;
-		if (p->deadline <= now)
+		if (p->state == TT_SHM_CONNECTING && now >= p->deadline - net->timeout + GRACE)
+			give_up(p, -EHOSTUNREACH, "too many others wait for it");
+		else if (p->deadline <= now)
 			give_up(p, -ETIMEDOUT, why);
 		else if (p->state == TT_SHM_CONNECTING)
 			reach_out(p);

@@ -21,20 +21,24 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { SPINS = 1000, MOMENT_MS = 30, PATIENCE_MS = 1000, DYING_MS = 1000 };
+enum { SPINS = 1000, NAP_US = 50, MOMENT_MS = 30, PATIENCE_MS = 1000, DYING_MS = 1000 };
 
 static struct tt_shm *net_of(struct tt_net *n) { return tt_container_of(n, struct tt_shm, base); }
 static size_t slot_of(uint64_t id) { return id % TT_SHM_KEYS; }
 
 void *tt_shm_make_file(const char *name, size_t len, int *out)
 {
-	int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	struct rlimit most;
+	bool may = getrlimit(RLIMIT_FSIZE, &most) || most.rlim_cur >= len; /* else a signal would end the program */
+	int fd = may ? memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING) : -1;
 	void *at = MAP_FAILED;
 
+	errno = may ? errno : EFBIG;
 	if (fd >= 0 && !ftruncate(fd, (off_t)len) && !fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL))
 		at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	*out = fd;
@@ -65,6 +69,7 @@ static int grant_key(struct tt_shm *net, struct tt_shm_region *r)
 		return err;
 	struct tt_shm_entry *e = &net->sheet->entry[slot];
 	r->id = ++net->generation << 16 | slot;
+	net->mine[slot] = (struct tt_shm_mine){ r->id, mem->base, mem->len };
 	atomic_store_explicit(&e->base, (uintptr_t)mem->base, memory_order_relaxed);
 	atomic_store_explicit(&e->len, mem->len, memory_order_relaxed);
 	atomic_store_explicit(&e->fd, mem->fd, memory_order_relaxed);
@@ -139,7 +144,7 @@ static bool is_late(const struct tt_shm_peer *p, uint64_t waited)
 /* True: no more. False: it still does after so long, and is alive. */
 static bool wait_for_writer(const struct tt_shm_peer *p, uint64_t id)
 {
-	uint64_t begun = 0;
+	uint64_t waited = 0; /* as far as this process ran: if it was frozen too, that says nothing about the other */
 
 	for (unsigned i = 0; stores(p, id); i++) {
 		if (i < SPINS) {
@@ -148,11 +153,10 @@ static bool wait_for_writer(const struct tt_shm_peer *p, uint64_t id)
 		}
 		if (is_dead(p))
 			break;
-		if (!begun)
-			begun = tt_now();
-		else if (is_late(p, tt_now() - begun))
+		if (is_late(p, waited))
 			return false;
-		usleep(50);
+		usleep(NAP_US);
+		waited += NAP_US * TT_MS / 1000;
 	}
 	return true;
 }
@@ -177,7 +181,7 @@ void tt_shm_fence_off(struct tt_shm_peer *p)
 {
 	bool stores_on;
 
-	if (!p->in)
+	if (!p->in || p->state < TT_SHM_READY) /* unproven: it has no keys */
 		return;
 	atomic_store(&p->in->shut, 1);
 	atomic_thread_fence(memory_order_seq_cst);
@@ -199,11 +203,12 @@ void tt_shm_dereg(struct tt_region *base)
 	tt_list_remove(&r->node);
 	if (r->id) {
 		size_t slot = slot_of(r->id);
+		net->mine[slot].id = 0;
 		atomic_store(&net->sheet->entry[slot].id, 0);
 		atomic_thread_fence(memory_order_seq_cst);
-		tt_list_each(node, &net->up) {
-			struct tt_shm_peer *p = tt_container_of(node, struct tt_shm_peer, up);
-			if (p->evicted || wait_for_writer(p, r->id))
+		tt_list_each(node, &net->peers) {
+			struct tt_shm_peer *p = tt_container_of(node, struct tt_shm_peer, all);
+			if (p->state < TT_SHM_READY || p->state == TT_SHM_DOWN || p->evicted || wait_for_writer(p, r->id))
 				continue;
 			evict(p);
 			tt_shm_lose(p, "it is frozen in the middle of writing memory that is taken back");
@@ -215,14 +220,13 @@ void tt_shm_dereg(struct tt_region *base)
 
 int tt_shm_place(struct tt_shm *net, uint64_t id, uint64_t offset, uint64_t len, uint8_t **out)
 {
-	struct tt_shm_entry *e = &net->sheet->entry[slot_of(id)];
-	uint64_t there = atomic_load_explicit(&e->len, memory_order_relaxed);
+	const struct tt_shm_mine *k = &net->mine[slot_of(id)];
 
-	if (!id || (atomic_load_explicit(&e->id, memory_order_relaxed) != id && !(tt_broken(STALE_KEY) && slot_of(id) < net->high)))
+	if (!id || (k->id != id && !(tt_broken(STALE_KEY) && slot_of(id) < net->high)))
 		return TT_NAK_STALE;
-	if ((offset > there || len > there - offset) && !tt_broken(KEY_PAST_END))
+	if ((offset > k->len || len > k->len - offset) && !tt_broken(KEY_PAST_END))
 		return TT_NAK_RANGE;
-	*out = (uint8_t *)(uintptr_t)atomic_load_explicit(&e->base, memory_order_relaxed) + offset;
+	*out = k->base + offset;
 	return 0;
 }
 
@@ -293,7 +297,7 @@ bool tt_shm_valid(const struct tt_shm_peer *p, uint64_t id)
 /* Its fields are only believed if the key has not changed meanwhile. */
 static int look_up(struct tt_shm_peer *p, uint64_t id, struct tt_shm_found *f, bool give)
 {
-	struct tt_shm_entry *e = &p->sheet->entry[slot_of(id)];
+	const struct tt_shm_entry *e = &p->sheet->entry[slot_of(id)];
 	int fd;
 	uint64_t inode, start;
 	struct tt_shm_view *v;
@@ -342,7 +346,8 @@ int tt_shm_find(struct tt_shm_peer *p, const struct tt_op *op, struct tt_shm_fou
 
 bool tt_shm_begin_write(struct tt_shm_peer *p, uint64_t id)
 {
-	atomic_exchange(&p->out->writing, id); /* a fence too */
+	atomic_store_explicit(&p->out->writing, id, memory_order_relaxed);
+	atomic_thread_fence(memory_order_seq_cst);
 	if (tt_shm_valid(p, id) && !atomic_load_explicit(&p->out->shut, memory_order_relaxed))
 		return true;
 	tt_shm_end_write(p);
@@ -356,10 +361,13 @@ void *tt_shm_map(struct tt_peer *base, const struct tt_key *key, int anytime)
 	struct tt_shm_peer *p = tt_container_of(base, struct tt_shm_peer, base);
 	struct tt_shm_found f;
 
-	if (p->state != TT_SHM_UP || look_up(p, tt_shm_id(key), &f, true) || !f.at || key->len > f.len)
+	if (p->state != TT_SHM_UP)
 		return NULL;
 	if (anytime)
-		atomic_store(&p->out->mapped, 1);
+		atomic_store_explicit(&p->out->mapped, 1, memory_order_relaxed);
+	atomic_thread_fence(memory_order_seq_cst); /* the other side: shuts, then looks who has pointers */
+	if (atomic_load_explicit(&p->out->shut, memory_order_relaxed) || look_up(p, tt_shm_id(key), &f, true) || !f.at || key->len > f.len)
+		return NULL;
 	return f.at;
 }
 
@@ -372,13 +380,14 @@ int tt_shm_store_begin(struct tt_peer *base, const struct tt_key *key)
 
 void tt_shm_store_end(struct tt_peer *base) { tt_shm_end_write(tt_container_of(base, struct tt_shm_peer, base)); }
 
+/* Only if it is certain: a process may also forbid others to look. */
 static bool is_freed(const struct tt_shm_peer *p, const struct tt_shm_view *v)
 {
 	struct stat file;
 	char path[64];
 
 	snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)p->pid, v->fd);
-	return stat(path, &file) || (uint64_t)file.st_ino != v->inode;
+	return stat(path, &file) ? errno == ENOENT && !is_dead(p) : (uint64_t)file.st_ino != v->inode;
 }
 
 static void drop(struct tt_shm_peer *p, size_t i)
@@ -398,7 +407,7 @@ static void empty(struct tt_shm_peer *p, struct tt_shm_view *v)
 /* What its owner has freed costs memory for as long as it is mapped here. */
 void tt_shm_review_views(struct tt_shm_peer *p)
 {
-	for (size_t i = p->view_count; i-- > 0;) {
+	for (size_t i = tt_shm_alive(p) && !is_dead(p) ? p->view_count : 0; i-- > 0;) {
 		struct tt_shm_view *v = &p->views[i];
 		if (!v->inode || !is_freed(p, v))
 			continue;

@@ -133,7 +133,7 @@ static int copy_vm(struct tt_shm_peer *p, bool put, void *local, uint64_t remote
 		struct iovec here = { local, n }, there = { (void *)(uintptr_t)remote, n };
 		ssize_t k = put ? process_vm_writev(p->pid, &here, 1, &there, 1, 0) : process_vm_readv(p->pid, &here, 1, &there, 1, 0);
 		if (k <= 0)
-			return k < 0 && errno == ESRCH ? -ESRCH : -EINVAL;
+			return k < 0 && (errno == ESRCH || errno == EPERM) ? -ESRCH : -EINVAL;
 		local = (char *)local + k;
 		remote += (uint64_t)k;
 		n -= (size_t)k;
@@ -194,7 +194,7 @@ static enum step fail_directly(struct tt_shm_peer *p, struct tt_op *op, int err)
 		return refused(p, op, err);
 	p->vm = false;
 	p->at = 0;
-	return MORE; /* by the lane, which ends with the connection */
+	return MORE; /* by the lane: it has died, which ends that too, or has forbidden this */
 }
 
 /* Ops move on behind many others, and so do signs of life. */
@@ -596,18 +596,19 @@ static void see_stirs(struct tt_shm_peer *p)
 void tt_shm_read(struct tt_shm_peer *p)
 {
 	const struct tt_shm_line *line;
+	struct tt_shm_line mine;
 
 	see_stirs(p);
-
 	for (int i = 0; i < BURST && tt_shm_alive(p) && (line = tt_shm_next(p)); i++) {
-		const uint8_t *payload = line->extra ? tt_shm_payload(p, line) : NULL;
-		if (line->extra && !payload) {
+		memcpy(&mine, line, sizeof mine); /* what is judged is what is used: the writer could still change its own */
+		const uint8_t *payload = mine.extra ? tt_shm_payload(p, &mine) : NULL;
+		if (mine.extra && !payload) {
 			tt_shm_lose(p, "it wrote a line whose payload cannot be");
 			return;
 		}
 		p->net->events++;
-		p->base.received += 64 + line->extra;
-		take(p, line, payload);
-		tt_shm_taken(p, line);
+		p->base.received += sizeof mine + mine.extra;
+		take(p, &mine, payload);
+		tt_shm_taken(p, &mine);
 	}
 }

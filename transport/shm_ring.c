@@ -15,11 +15,13 @@ static void kick(struct tt_shm_peer *p)
 {
 	uint64_t one = 1;
 
-	atomic_thread_fence(memory_order_seq_cst); /* the other side: asleep, then a last look */
-	if (!atomic_load_explicit(&p->sheet->asleep, memory_order_relaxed) || !atomic_exchange(&p->sheet->asleep, 0))
+	atomic_thread_fence(memory_order_seq_cst); /* the other side: says that it sleeps, then takes a last look */
+	uint32_t nap = atomic_load_explicit(&p->sheet->naps, memory_order_relaxed);
+	if (nap % 2 == 0 || nap == p->kicked)
 		return;
 	while (write(p->kick_fd, &one, sizeof one) < 0 && errno == EINTR)
 		;
+	p->kicked = nap;
 }
 
 /* Where `extra` bytes may go in one piece, counted from the beginning of all times. */

@@ -11,8 +11,8 @@
  *   my earlier GETs and ADDs to that peer are done.
  * Tearing. A PUT or GET of exactly 8 bytes, aligned at both ends, is one load and one store. Longer ones land in any
  *   pieces, byte by byte.
- * ADD runs on the owner's CPU with the compiler's atomics on a uint64_t; it is atomic with the owner's own such
- *   atomics.
+ * ADD runs with the compiler's atomics on a uint64_t, on the owner's CPU or, where memory is shared, on the caller's; it is
+ *   atomic with the owner's own such atomics.
  * Failure. A transport retries what its wire retries and never reconnects. When a peer fails, every outstanding op on
  *   it gets done(-ECONNRESET) in post order, then down() comes once; later posts get done(-ENOTCONN). After down() that
  *   peer reaches none of my memory. A failed op may or may not have happened. A key that was deregistered gives
