@@ -1,7 +1,7 @@
 /* direct.c - all-reduce on one host, straight through memory: each rank combines its slice of all vectors, in the order of
  * ranks, and all get the result. Who is how far stands on the group's board (board.c).
  *
- *      small     each puts its vector on its panel, and combines all of them itself: one flag
+ *      short     each puts its vector on its panel, and combines all of them itself: one flag
  *
  *      mapped    vectors that all can map: each combines its slice of them into all of them
  *
@@ -22,8 +22,8 @@
 #include <string.h>
 
 enum {
-	SMALL = 8192,             /* bytes that all ranks combine: mapped vectors of more are better shared out, ... */
-	SHORT = 32768,            /* ... and others when more than this would have to be read */
+	SMALL = 12 * 1024,        /* bytes to read from others: with more of them mapped vectors are better shared out, ... */
+	SHORT = 32 * 1024,        /* ... and with more than this others */
 	PIECE = 256 * 1024,       /* of a slice: between two of them a rank looks whether it still may store ... */
 	PIECES = 4,               /* ... and after so many it leaves the engine to others */
 	LOOKS = 400,              /* at flags, before it does: a turn of the engine takes longer than most ranks are late */
@@ -49,7 +49,7 @@ static struct slice slice_of(size_t bytes, int n, int i)
 
 static struct slice mine(const struct tt_allreduce *a, size_t bytes) { return slice_of(bytes, a->coll.n, a->coll.me); }
 static size_t bytes_of(const struct tt_allreduce *a) { return a->count * a->width; }
-static bool is_short(const struct tt_allreduce *a) { return bytes_of(a) <= SMALL || bytes_of(a) <= SHORT / (size_t)(a->coll.n - 1); }
+static bool is_up_to(const struct tt_allreduce *a, size_t read) { return bytes_of(a) <= read / (size_t)(a->coll.n - 1); }
 static size_t chunk_len(const struct tt_allreduce *a) { return tt_min(TT_BOARD_CHUNK, bytes_of(a) - a->direct.at); }
 
 /* The room that a rank uses for what it passes now. */
@@ -164,7 +164,7 @@ static int begin_stores(struct tt_allreduce *a)
 static void copy_in(struct tt_allreduce *a)
 {
 	size_t at = a->direct.at, len = chunk_len(a);
-	struct slice s = is_short(a) ? (struct slice){ len, 0 } : mine(a, len);
+	struct slice s = is_up_to(a, SHORT) ? (struct slice){ len, 0 } : mine(a, len);
 	char *room = room_of(a, a->coll.me);
 
 	memcpy(room, a->buf + at, s.at);
@@ -182,7 +182,7 @@ static int take_turn(struct tt_allreduce *a)
 	d->note->print = a->coll.print;
 	d->note->half = b->half;
 	d->note->mapped = false;
-	if (bytes_of(a) > SMALL)
+	if (!is_up_to(a, SMALL))
 		offer_vector(a);
 	if (!d->note->mapped)
 		copy_in(a);
@@ -233,7 +233,7 @@ static int meet(struct tt_allreduce *a)
 		return k;
 	for (int i = 0; i < b->n; i++)
 		mapped += b->fellows[i].note->mapped;
-	if (!mapped && is_short(a))
+	if (!mapped && is_up_to(a, SHORT))
 		return combine_all(a);
 	d->phase = !mapped ? COMBINE : mapped < b->n ? IN : JUDGE;
 	if (d->phase == JUDGE) {

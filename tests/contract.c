@@ -1890,6 +1890,30 @@ static void test_map(struct bench *s)
 		fill(at, 65536, 7); /* harms nobody */
 }
 
+/* The owner has taken the key back, or is gone: what is stored would land in memory that it has given to somebody else. */
+static void test_store(struct bench *s)
+{
+	if (!begin(s, 8192))
+		return;
+	struct side *a = &s->side[0], *b = &s->side[1];
+	char *at = s->t->map(a->peer, &b->key, 0);
+	if (!at)
+		return;
+	struct tt_region *r = enroll(s, b, b->window, 4096, 1);
+	struct tt_key key = r->key;
+	CHECK(s->t->store_begin(a->peer, &key));
+	fill(at, 100, 5);
+	s->t->store_end(a->peer);
+	CHECK(holds(b->window, 100, 5));
+	s->t->dereg(r);
+	CHECK(!s->t->store_begin(a->peer, &key));
+	CHECK(s->t->store_begin(a->peer, &b->key)); /* that is another one */
+	s->t->store_end(a->peer);
+	close_side(s, b);
+	UNTIL(count(s, DOWN, a));
+	CHECK(!s->t->store_begin(a->peer, &b->key));
+}
+
 /* ---- shm: lines that are none, and processes that die or freeze in the middle of things ---- */
 
 /* Whatever a proven peer writes into its lane: the connection may end, but nothing outside of the window is touched. */
@@ -2829,6 +2853,7 @@ static const struct test tests[] = {
 	T(done_without_sleep, "without it the acknowledgement goes at once"),
 	T(map, "the peer's region in my address space, or NULL; after down() it stays valid, frozen, until disconnect(), and "
 	  "until close() it is memory, but nobody's"),
+	T(store, "around each piece that is stored ... 0: the key has been taken back, store nothing and leave store_end() out"),
 	T(received, "received: grows with whatever comes from it, also in pieces: a sign of life"),
 	T(names, "give this text to whoever should connect"),
 	T(mixture, "all of it at once"),

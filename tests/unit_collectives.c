@@ -161,6 +161,35 @@ static void program_all(tutti *job)
 	check_allreduce(job, 70001, TUTTI_BF16, TUTTI_AVERAGE);
 }
 
+/* Whoever sleeps until the last one comes is woken by it, and not by the next heartbeat. */
+static void program_late(tutti *job)
+{
+	enum { ROUNDS = 12, LATE_MS = 5 };
+	float *v = must(calloc(100000, sizeof *v));
+	uint64_t since;
+
+	CHECK(tutti_allreduce(job, v, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	since = tt_now();
+	for (int i = 0; i < ROUNDS; i++) {
+		if (i % tutti_size(job) == tutti_rank(job) && tt_world)
+			tt_sim_sleep(LATE_MS * TT_MS);
+		else if (i % tutti_size(job) == tutti_rank(job))
+			usleep(LATE_MS * 1000);
+		CHECK(tutti_allreduce(job, v, i % 2 ? 10 : 100000, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	}
+	CHECK(tt_now() - since < ROUNDS * (LATE_MS + 1) * TT_MS * (tt_world ? 1 : 20));
+	free(v);
+}
+
+static void test_late(void)
+{
+	for (int n = 2; n <= LARGEST; n++) {
+		for (uint64_t seed = 0; seed < SEEDS; seed++)
+			CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "sim", .one_host = true, .seed = seed, .program = program_late }), 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "shm", .program = program_late }), 0);
+	}
+}
+
 static void program_direct(tutti *job)
 {
 	program_all(job);
@@ -700,7 +729,7 @@ static void program_wrap(tutti *job)
 static void test_wrap(void) { on_wires(program_wrap, NULL); }
 
 static CU_TestInfo allreduce_tests[] = {
-	{ "direct", test_direct }, { "not direct", test_not_direct }, { "doubling", test_doubling }, { "rabenseifner", test_rabenseifner }, { "ring", test_ring }, { "large", test_large },
+	{ "direct", test_direct }, { "not direct", test_not_direct }, { "late", test_late }, { "doubling", test_doubling }, { "rabenseifner", test_rabenseifner }, { "ring", test_ring }, { "large", test_large },
 	{ "model", test_model }, { "choice", test_choice }, { "settings", test_settings }, { "numbers wrap", test_wrap }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo pairwise_tests[] = {
