@@ -411,6 +411,7 @@ test_info() {
 	check "not the secret" has_not out sesame
 	check "a default" has out '^  TUTTI_DEADLINE .*30000 .*default .*milliseconds'
 	check "a transport" has out '^  tcp'
+	check "how memory is reached" has out '^  shm  *between ranks of this host; maps .* process_vm_readv'
 	check "the simulator is not unusable" has out "^  sim  *for Tutti's own tests"
 	TUTTI_SECRET="sesame, open the door" TUTTI_NODE='a"b\' "$tutti" info --json > out 2> err
 	check "not the secret" has_not out sesame
