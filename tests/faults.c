@@ -810,7 +810,8 @@ static void stop_writer(const char *setting, bool pointer, bool must_die)
 	WANT(is_listed(board->of[victim].name), "no socket of \"%s\": what is looked for afterwards is nothing", board->of[victim].name);
 	uint64_t then = tt_now();
 	strike(victim, SIGSTOP);
-	await(0, 2, victim);
+	await_rank(0, 2);
+	await_rank(1, 2);
 	if (must_die)
 		for (int ms = 0; ms < HANG_MS && !has_ended(victim); ms++)
 			sleep_ms(1);
@@ -818,7 +819,8 @@ static void stop_writer(const char *setting, bool pointer, bool must_die)
 		strike(victim, SIGCONT);
 	sleep_ms(50);
 	board->go = 1;
-	await(0, 3, victim);
+	await_rank(0, 3);
+	await_rank(1, 3);
 	for (int ms = 0; ms < HANG_MS && !has_ended(victim); ms++)
 		sleep_ms(1);
 	bool died = WIFSIGNALED(crew.status[victim]);
