@@ -497,6 +497,9 @@ static void take_part(struct tt_member *m, struct tt_pack *p)
 
 /* ---- greetings ---- */
 
+/* Until the table is here. Then others may have it, too, and use me, however far my joining thread has got. */
+static bool is_joining(const struct tt_job *job) { return !job->joined && !job->dealt; }
+
 static void say_hello(struct tt_link *l)
 {
 	uint8_t bytes[32];
@@ -506,8 +509,8 @@ static void say_hello(struct tt_link *l)
 	tt_put32(&p, l->job->unnumbered ? TT_NEW_RANK : (uint32_t)l->job->rank);
 	tt_put32(&p, (uint32_t)l->job->launched);
 	tt_put32(&p, l->job->epoch);
-	tt_put8(&p, !l->job->joined);
-	l->used = l->job->joined;
+	tt_put8(&p, is_joining(l->job));
+	l->used = !is_joining(l->job);
 	send_raw(l, bytes, (size_t)(p.at - bytes));
 }
 
@@ -588,7 +591,7 @@ void tt_member_refuse(struct tt_member *m, const char *why)
 
 struct hello {
 	uint32_t rank, launched, epoch;
-	bool joining; /* and not a member that uses another one for the first time */
+	bool joining; /* to get the table, and not to use a member for the first time */
 };
 
 /* Than the one known, and a later one. */

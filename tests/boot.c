@@ -17,6 +17,7 @@ try {                        /* one process that joins, or tries to */
 	const char *env[12]; /* "NAME=VALUE" */
 	const tutti_config *config;
 	int late_ms, stay_ms; /* comes so much later, stays so much longer */
+	int linger_ms;        /* its joining thread has no processor for so long once it has the table */
 	int not_before;       /* rather than late_ms: only when so many others have joined */
 };
 
@@ -53,6 +54,18 @@ static const char *text(const char *fmt, ...)
 }
 
 /* ---- a child ---- */
+
+static int linger_ms;
+int __real_tt_boot_meet(struct tt_job *, const struct tt_boot *);
+int __wrap_tt_boot_meet(struct tt_job *, const struct tt_boot *);
+
+int __wrap_tt_boot_meet(struct tt_job *job, const struct tt_boot *b)
+{
+	int err = __real_tt_boot_meet(job, b);
+
+	sleep_ms(linger_ms);
+	return err;
+}
 
 static bool sums_up(tutti *job)
 {
@@ -96,6 +109,7 @@ static void run_child(const struct try *t, struct outcome *o)
 	alarm(0);
 	for (int i = 0; t->env[i]; i++)
 		putenv((char *)(uintptr_t)t->env[i]);
+	linger_ms = t->linger_ms;
 	sleep_ms(t->late_ms);
 	for (int i = 0; board->joined < t->not_before && i < HANG_MS; i++)
 		sleep_ms(1);
@@ -366,6 +380,17 @@ static void test_wires(void)
 	look_at_wires((const char *[3][3]){ { NULL, "tcp" }, { "tcp" } });
 	REFUSED(-EINVAL, "TUTTI_TRANSPORTS names shm alone|write shm,tcp", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, "TUTTI_TRANSPORTS=shm");
 	REFUSED(-EINVAL, "TUTTI_TRANSPORTS|\"tpc\"|tutti info", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, "TUTTI_TRANSPORTS=shm,tpc");
+}
+
+/* Who has joined uses one that has the table and whose joining thread has got no further: over the wire that stays. */
+static void test_lingering(void)
+{
+	const char *boot = boot_at(free_port());
+
+	JOINED(((struct try[]){ { .env = { "TUTTI_RANK=0", "TUTTI_SIZE=3", boot } },
+	                        { .env = { "TUTTI_RANK=1", "TUTTI_SIZE=3", boot }, .linger_ms = 200 },
+	                        { .env = { "TUTTI_RANK=2", "TUTTI_SIZE=3", boot }, .linger_ms = 100 } }));
+	look_at_wires((const char *[3][3]){ { NULL, "shm", "shm" }, { "shm", NULL, "shm" }, { "shm", "shm", NULL } });
 }
 
 static struct try node_try(const char *file, const char *node, const char *wires)
@@ -876,6 +901,7 @@ static CU_TestInfo way_tests[] = {
 	{ "torchrun", test_torchrun },
 	{ "a list of nodes", test_nodes },
 	{ "wires", test_wires },
+	{ "slow to join", test_lingering },
 	{ "nodes in shared memory", test_nodes_in_memory },
 	{ "two jobs", test_two_jobs },
 	{ "IPv6", test_ipv6 },
