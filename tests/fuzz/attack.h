@@ -156,7 +156,7 @@ static int wrap_connect(struct tt_net *n, const char *addr, struct tt_peer **p) 
 static void *wrap_map(struct tt_peer *p, const struct tt_key *k, int anytime) { return __real_tt_sim.map(p, k, anytime); }
 static int wrap_store_begin(struct tt_peer *p, const struct tt_key *k) { return __real_tt_sim.store_begin(p, k); }
 static void wrap_store_end(struct tt_peer *p) { __real_tt_sim.store_end(p); }
-static int wrap_notify(struct tt_peer *p, uint32_t value) { return __real_tt_sim.notify(p, value); }
+static int wrap_tell(struct tt_peer *p, uint32_t value) { return __real_tt_sim.notify(p, value); }
 
 /* The attacker's own net goes along, else it would hold up the library's sleep with what nobody takes. */
 static int wrap_progress(struct tt_net *n)
@@ -171,7 +171,7 @@ static int wrap_arm(struct tt_net *n) { return __real_tt_sim.arm(n); }
 const struct tt_transport __wrap_tt_sim = {
 	.name = "sim", .list = wrap_list, .open = wrap_open, .close = wrap_close, .reg = wrap_reg, .dereg = wrap_dereg,
 	.connect = wrap_connect, .disconnect = wrap_disconnect, .post = wrap_post, .map = wrap_map,
-	.store_begin = wrap_store_begin, .store_end = wrap_store_end, .notify = wrap_notify, .progress = wrap_progress,
+	.store_begin = wrap_store_begin, .store_end = wrap_store_end, .notify = wrap_tell, .progress = wrap_progress,
 	.arm = wrap_arm,
 };
 
