@@ -567,9 +567,10 @@ static void look_at_stopped(uint64_t then, uint64_t bound_ms)
 		const struct report *r = &board->of[i];
 		if (i == victim)
 			continue;
-		WANT(r->err == -ETIMEDOUT, "%s: rank %d got %d when %d was stopped: %s",
+		bool killed = crew.evicted && crew.status[victim]; /* by who cut it off: others may see its end first */
+		WANT(r->err == -ETIMEDOUT || (killed && r->err == -ECONNRESET), "%s: rank %d got %d when %d was stopped: %s",
 		     kind->name, i, r->err, victim, r->why);
-		WANT(names_only(r->why, victim) && strstr(r->why, "no sign of life"),
+		WANT(names_only(r->why, victim) && (killed || strstr(r->why, "no sign of life")),
 		     "%s: rank %d was stopped, rank %d says: %s", kind->name, victim, i, r->why);
 		WANT(r->ended - then < bound_ms * TT_MS, "%s: rank %d took %llu ms to give up on %d", kind->name, i,
 		     (unsigned long long)((r->ended - then) / TT_MS), victim);
