@@ -5,8 +5,8 @@
  *
  *      slab    | run of 3 pages | free | run of 1 | free ...             run[] holds the length at the first page of each run
  *
- * Memory outlives the job that it was allocated with, so the arenas are the process's. Where there is no memfd to be had,
- * memory is private: it works everywhere, and others reach it with a copy.
+ * Memory outlives the job that it was allocated with, so the arenas are the process's. Where there is no memfd to be had, or
+ * files become scarce, memory is private: it works everywhere, and others reach it with a copy.
  */
 #include "runtime.h"
 #include <fcntl.h>
@@ -32,6 +32,7 @@ static struct { /* by address */
 	pthread_mutex_t lock;
 	struct arena **at;
 	int count, room;
+	struct arena *empty;        /* the slab that stays with nothing in it, for who allocates and frees by turns; NULL: none */
 	bool forks;                 /* the handlers are in place */
 } arenas = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -113,7 +114,7 @@ static int make_file(size_t len)
 	if (getrlimit(RLIMIT_FSIZE, &most) || most.rlim_cur < len)
 		return -1; /* a signal would end the program */
 	fd = memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (fd >= 0 && !ftruncate(fd, (off_t)len) && !fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL))
+	if (fd >= 0 && !tt_files_scarce(fd) && !ftruncate(fd, (off_t)len) && !fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL))
 		return fd;
 	if (fd >= 0)
 		close(fd);
@@ -179,6 +180,8 @@ static char *cut(struct arena *a, int pages)
 		i += a->run[i] ? a->run[i] : 1;
 		if (room < pages)
 			continue;
+		if (a == arenas.empty)
+			arenas.empty = NULL;
 		a->run[i - pages] = (uint16_t)pages;
 		return a->base + (size_t)(i - pages) * PAGE;
 	}
@@ -222,6 +225,16 @@ static char *take(size_t bytes)
 	return p;
 }
 
+static void give_arena(struct arena *a)
+{
+	if (a->slab && !arenas.empty)
+		arenas.empty = a;
+	if (a == arenas.empty)
+		return;
+	unlist(a);
+	drop(a);
+}
+
 static bool give(char *p)
 {
 	struct arena *a;
@@ -230,10 +243,8 @@ static bool give(char *p)
 	a = find(p);
 	if (a)
 		a->run[(p - a->base) / PAGE % SLAB_PAGES] = 0;
-	if (a && is_empty(a)) {
-		unlist(a);
-		drop(a);
-	}
+	if (a && is_empty(a))
+		give_arena(a);
 	unlock();
 	return a;
 }

@@ -1286,6 +1286,53 @@ static void look_at_arenas(tutti *job)
 	CHECK(TT_ASAN || TT_TSAN || tutti_alloc(job, (size_t)1 << 60, -1, &p) == -ENOMEM); /* a sanitizer ends the program there */
 }
 
+/* No file is made and closed for it each time. */
+static void allocate_by_turns(tutti *job)
+{
+	void *first, *p;
+
+	CHECK(tutti_alloc(job, 4096, -1, &first) == 0);
+	int fd = tt_mem_of(first, 4096).fd;
+	for (int i = 0; i < 3; i++) {
+		tutti_free(job, first);
+		CHECK(fd >= 0 && tt_mem_of(first, 4096).fd == fd);
+		CHECK(tutti_alloc(job, 4096, -1, &p) == 0 && p == first && is_filled(p, 4096, 0));
+		memset(p, 1, 4096);
+	}
+	tutti_free(job, p);
+}
+
+/* Half of the files are left to the program. */
+static void allocate_many(tutti *job)
+{
+	enum { FILES = 64, MANY = 80 };
+	struct rlimit was, few;
+	void *p[MANY];
+	int mapped = 0, fd[FILES], open_files = 0;
+
+	getrlimit(RLIMIT_NOFILE, &was);
+	few = (struct rlimit){ FILES, was.rlim_max };
+	setrlimit(RLIMIT_NOFILE, &few);
+	for (int i = 0; i < MANY; i++) {
+		CHECK(tutti_alloc(job, 2 << 20, -1, &p[i]) == 0 && !((char *)p[i])[(2 << 20) - 1]);
+		mapped += tt_mem_of(p[i], 1).fd >= 0;
+	}
+	while (open_files < FILES && (fd[open_files] = dup(STDERR_FILENO)) >= 0)
+		open_files++;
+	CHECK(mapped > 0 && mapped <= FILES / 2 && open_files > FILES / 3); /* what else is open may lie anywhere */
+	while (open_files)
+		close(fd[--open_files]);
+	for (int i = 0; i < MANY; i++)
+		tutti_free(job, p[i]);
+	setrlimit(RLIMIT_NOFILE, &was);
+}
+
+static void program_alone(tutti *job)
+{
+	allocate_by_turns(job);
+	allocate_many(job);
+}
+
 /* A child reads it, and spoils nothing. */
 static void fork_with_memory(tutti *job)
 {
@@ -1361,8 +1408,13 @@ static void test_memory(void)
 	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
 }
 
+static void test_files(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 1, .wire = "tcp", .program = program_alone }), 0);
+}
+
 static CU_TestInfo window_tests[] = {
-	{ "memory", test_memory }, { "short calls on it", test_short_calls },
+	{ "memory", test_memory }, { "memory and files", test_files }, { "short calls on it", test_short_calls },
 	{ "put, get, add", test_put_get }, { "notify", test_notify }, { "ranges", test_ranges }, { "open and close", test_open_close },
 	{ "never opened", test_unopened }, { "closed before that", test_closed_unopened }, { "started, then closed", test_started }, CU_TEST_INFO_NULL,
 };

@@ -139,6 +139,9 @@ void tt_sleeper_close(struct tt_sleeper *);
 void tt_sleep(struct tt_sleeper *, const int *fds, int n, uint64_t deadline); /* like tt_park, or until one of n <= 8 fds is readable */
 void tt_kick(struct tt_sleeper *);
 
+/* files.c: what can do without an open file leaves half of those that this process may have to the rest */
+bool tt_files_scarce(int fd);        /* one that was just opened: is its number beyond that half? */
+
 /* hist.c: how long things took */
 enum { TT_HIST_BUCKETS = 368 };      /* up to 2^48, three days in nanoseconds; above it all count as the longest */
 struct tt_hist { /* zeroed is empty; the unit is the caller's */
