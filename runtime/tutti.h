@@ -110,7 +110,7 @@ int tutti_group_next(tutti *, tutti_change *);        /* 1; 0: there is none; -E
  * put or get is one store or load; anything longer may be seen in pieces. */
 int tutti_window_open(tutti *, const char *name, void *base, size_t bytes, tutti_window **window);
 void tutti_window_close(tutti_window *);             /* the others then get -ESTALE; the memory is the caller's; NULL is allowed */
-void *tutti_window_map(tutti_window *, int rank);    /* that rank's bytes as a plain pointer, or NULL where the wire has none */
+void *tutti_window_map(tutti_window *, int rank);    /* that rank's bytes as a plain pointer, until the window is closed here or there; NULL where the wire has none */
 int tutti_put(tutti_window *, int rank, size_t offset, const void *src, size_t bytes, tutti_op *);
 int tutti_get(tutti_window *, int rank, size_t offset, void *dst, size_t bytes, tutti_op *);
 int tutti_add(tutti_window *, int rank, size_t offset, uint64_t value, uint64_t *old, tutti_op *); /* fetch-and-add on an aligned uint64_t, atomic with
