@@ -376,7 +376,7 @@ static int ask_wires(struct tt_member *m)
 			return 0;
 		}
 		err = net->transport->connect(net, addr, &peer);
-	} while (err && err != -EMFILE && turn_to_next_wire(m, tt_why()));
+	} while (err && turn_to_next_wire(m, tt_why())); /* also for lack of files: another one may need fewer */
 	if (err == -EMFILE && job->joined) { /* not its fault: it may be reached later */
 		m->state = TT_AWAY;
 		m->unreached = tt_now();
