@@ -1703,8 +1703,45 @@ static void test_files(void)
 	finish(NOBODY);
 }
 
+/* No file of the lower half is left to rank 1: it is reached, and reaches others, over the wire that takes the fewest. */
+static void program_few_files(tutti *job)
+{
+	tutti_window *w;
+	char bytes[8] = "";
+
+	EXPECT(tutti_window_open(job, "w", bytes, sizeof bytes, &w) == 0);
+	if (my_rank == 1) {
+		int next = dup(0);
+		close(next);
+		limit_files(2 * (rlim_t)next);
+	}
+	reach(1);
+	await_go(1);
+	for (int i = 0; i < tutti_size(job); i++)
+		if (i != my_rank && (i == 1 || my_rank == 1))
+			EXPECT(tutti_put(w, i, 0, "x", 1, NULL) == 0);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	tt_enter(job->job);
+	for (int i = 0; my_rank == 1 && i < tutti_size(job); i++) {
+		const struct tt_link *l = job->job->members[i].link;
+		EXPECT(!l || !strcmp(l->peer->net->transport->name, "tcp"));
+	}
+	tt_exit(job->job);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+}
+
+static void test_few_files(void)
+{
+	start((struct crew){ .size = 6, .deadline_ms = 4000 * SLOW, .program = program_few_files });
+	await(0, 1, NOBODY);
+	board->go = 1;
+	finish(NOBODY);
+}
+
 static CU_TestInfo file_tests[] = {
 	{ "no file left", test_files },
+	{ "few files left", test_few_files },
 	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo stats_tests[] = {

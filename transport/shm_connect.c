@@ -440,8 +440,9 @@ int tt_shm_connect(struct tt_shm *net, const char *addr, struct tt_shm_peer **ou
 		return -ENOMEM;
 	snprintf(p->base.addr, sizeof p->base.addr, "%.90s", addr + 4);
 	p->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	if (p->fd < 0 || make_strip(p)) {
-		err = errno == EMFILE || errno == ENFILE ? -EMFILE : -ENOMEM;
+	bool scarce = p->fd >= 0 && tt_files_scarce(p->fd);
+	if (scarce || p->fd < 0 || make_strip(p)) {
+		err = scarce || errno == EMFILE || errno == ENFILE ? -EMFILE : -ENOMEM;
 		tt_shm_peer_free(p);
 		return tt_fail(err, "cannot make a connection to %s: no %s is left", addr, err == -EMFILE ? "file (ulimit -n)" : "memory");
 	}
@@ -502,10 +503,12 @@ void tt_shm_accept(struct tt_shm *net)
 {
 	for (int i = 0; i < 16 && make_room(net); i++) {
 		int fd = accept4(net->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-		if (fd >= 0) {
+		if (fd >= 0 && !tt_files_scarce(fd))
 			greet(net, fd);
+		else if (fd >= 0)
+			close(fd); /* it turns to a wire that takes fewer files than the three of this one */
+		if (fd >= 0)
 			continue;
-		}
 		if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
 			tt_log(TT_WARN, "cannot accept a connection of this host: %s%s", strerror(errno), errno == EMFILE ? " (ulimit -n)" : "");
 			pause_accepting(net, tt_now() + GRACE);
