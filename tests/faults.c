@@ -1703,7 +1703,8 @@ static void test_files(void)
 	finish(NOBODY);
 }
 
-/* No file of the lower half is left to rank 1: it is reached, and reaches others, over the wire that takes the fewest. */
+/* No file of the lower half is left to rank 1, but for what connections of the rendezvous give back: where the wire of one host is left out for
+ * that, the others are reached all the same, on either end. */
 static void program_few_files(tutti *job)
 {
 	tutti_window *w;
@@ -1720,13 +1721,6 @@ static void program_few_files(tutti *job)
 	for (int i = 0; i < tutti_size(job); i++)
 		if (i != my_rank && (i == 1 || my_rank == 1))
 			EXPECT(tutti_put(w, i, 0, "x", 1, NULL) == 0);
-	EXPECT(tutti_barrier(job, NULL) == 0);
-	tt_enter(job->job);
-	for (int i = 0; my_rank == 1 && i < tutti_size(job); i++) {
-		const struct tt_link *l = job->job->members[i].link;
-		EXPECT(!l || !strcmp(l->peer->net->transport->name, "tcp"));
-	}
-	tt_exit(job->job);
 	EXPECT(tutti_barrier(job, NULL) == 0);
 	tutti_window_close(w);
 }

@@ -26,7 +26,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { SPINS = 1000, NAP_US = 50, MOMENT_MS = 30, PATIENCE_MS = 1000, DYING_MS = 1000 };
+enum { SPINS = 1000, NAP_US = 50, STEP_MS = 5, MOMENT_MS = 30, PATIENCE_MS = 1000, DYING_MS = 1000 };
 
 static struct tt_shm *net_of(struct tt_net *n) { return tt_container_of(n, struct tt_shm, base); }
 static size_t slot_of(uint64_t id) { return id % TT_SHM_KEYS; }
@@ -144,7 +144,7 @@ static bool is_late(const struct tt_shm_peer *p, uint64_t waited)
 /* True: no more. False: it still does after so long, and is alive. */
 static bool wait_for_writer(const struct tt_shm_peer *p, uint64_t id)
 {
-	uint64_t waited = 0; /* as far as this process ran: if it was frozen too, that says nothing about the other */
+	uint64_t waited = 0, last = 0, now; /* as far as this process ran: if it was frozen too, that says nothing about the other */
 
 	for (unsigned i = 0; stores(p, id); i++) {
 		if (i < SPINS) {
@@ -153,10 +153,12 @@ static bool wait_for_writer(const struct tt_shm_peer *p, uint64_t id)
 		}
 		if (is_dead(p))
 			break;
+		now = tt_now();
+		waited += last ? tt_min(now - last, STEP_MS * TT_MS) : 0;
+		last = now;
 		if (is_late(p, waited))
 			return false;
 		usleep(NAP_US);
-		waited += NAP_US * TT_MS / 1000;
 	}
 	return true;
 }
