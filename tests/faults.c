@@ -176,7 +176,7 @@ static void await(int rounds, int stage, int except)
 	int ms;
 
 	for (ms = 0; ms < HANG_MS && !have_come(rounds, stage, except); ms++) {
-		if (reap_some() < crew.size && ms > 1000)
+		if (reap_some() < crew.size - (crew.evicted != 0) && ms > 1000)
 			break; /* somebody is gone who should not be: what is missing will not come */
 		sleep_ms(1);
 	}

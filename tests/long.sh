@@ -86,7 +86,7 @@ part_valgrind() {
 		words=
 		[ $program != unit_collectives ] || words='wrong'
 		[ $program != unit_runtime ] || words='collectives windows engine deadlines' # a test of groups asks for more memory than there is
-		valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite,indirect --fair-sched=yes \
+		valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite,indirect --fair-sched=yes --suppressions="$source_tree/tests/valgrind.supp" \
 			"./tests/$program" $words || return 1
 	done
 }

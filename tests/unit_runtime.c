@@ -677,7 +677,7 @@ static void program_blocked(tutti *job)
 		getrusage(RUSAGE_SELF, &before);
 		CHECK(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 		getrusage(RUSAGE_SELF, &after);
-		CHECK(after.ru_nvcsw - before.ru_nvcsw < 100);
+		CHECK(after.ru_nvcsw - before.ru_nvcsw < 250); /* a tick of a millisecond would make 500 */
 	} else {
 		pass_time(500 * TT_MS);
 		CHECK(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
@@ -1268,7 +1268,7 @@ static void use_memory(tutti *job, unsigned chance)
 static void look_at_arenas(tutti *job)
 {
 	char byte, *large;
-	void *small, *p;
+	void *small, *p = NULL;
 
 	CHECK(tutti_alloc(job, 5000, -1, &small) == 0 && tutti_alloc(job, 5 << 20, -1, &p) == 0);
 	large = p;

@@ -50,6 +50,7 @@ static int try_to_read(void)
 	int status = 0;
 	pid_t pid;
 
+	fflush(stdout); /* a sanitizer's _exit() writes it, too */
 	prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
 	pid = fork();
 	if (pid == 0)
