@@ -493,9 +493,12 @@ static void greet(struct tt_shm *net, int fd)
 	net->unproven++;
 	event.data.ptr = p;
 	snprintf(p->base.addr, sizeof p->base.addr, "a process of this host");
-	if (!know_process(p))
+	if (!know_process(p)) {
 		tt_shm_refuse(p, "it is another user's process");
-	else if (snprintf(p->base.addr, sizeof p->base.addr, "process %d", (int)p->pid) < 0 || epoll_ctl(net->base.fd, EPOLL_CTL_ADD, fd, &event))
+		return;
+	}
+	snprintf(p->base.addr, sizeof p->base.addr, "process %d", (int)p->pid);
+	if (epoll_ctl(net->base.fd, EPOLL_CTL_ADD, fd, &event))
 		tt_shm_refuse(p, strerror(errno));
 }
 

@@ -21,7 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -33,14 +32,9 @@ static size_t slot_of(uint64_t id) { return id % TT_SHM_KEYS; }
 
 void *tt_shm_make_file(const char *name, size_t len, int *out)
 {
-	struct rlimit most;
-	bool may = getrlimit(RLIMIT_FSIZE, &most) || most.rlim_cur >= len; /* else a signal would end the program */
-	int fd = may ? memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING) : -1;
-	void *at = MAP_FAILED;
+	int fd = tt_memory_file(name, len);
+	void *at = fd < 0 ? MAP_FAILED : mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
-	errno = may ? errno : EFBIG;
-	if (fd >= 0 && !ftruncate(fd, (off_t)len) && !fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL))
-		at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	*out = fd;
 	return at == MAP_FAILED ? NULL : at;
 }

@@ -139,7 +139,8 @@ void tt_sleeper_close(struct tt_sleeper *);
 void tt_sleep(struct tt_sleeper *, const int *fds, int n, uint64_t deadline); /* like tt_park, or until one of n <= 8 fds is readable */
 void tt_kick(struct tt_sleeper *);
 
-/* files.c: what can do without an open file leaves half of those that this process may have to the rest */
+/* files.c: memory for others to map; and what can do without an open file leaves half of those that this process may have to the rest */
+int tt_memory_file(const char *name, size_t len); /* a memfd whose length is sealed; -1: errno says why */
 bool tt_files_scarce(int fd);        /* one that was just opened: is its number beyond that half? */
 
 /* hist.c: how long things took */

@@ -1,6 +1,26 @@
-/* files.c - open files are few, and the program's before they are the library's */
+/* files.c - open files are few, and the program's before they are the library's; memory that is one, for others to map */
 #include "base.h"
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
+
+int tt_memory_file(const char *name, size_t len)
+{
+	struct rlimit most;
+	int fd, err = EFBIG;
+
+	if (!getrlimit(RLIMIT_FSIZE, &most) && most.rlim_cur >= len) { /* else a signal would end the program */
+		fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+		if (fd >= 0 && !ftruncate(fd, (off_t)len) && !fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL))
+			return fd;
+		err = errno;
+		if (fd >= 0)
+			close(fd);
+	}
+	errno = err;
+	return -1;
+}
 
 bool tt_files_scarce(int fd)
 {
