@@ -56,10 +56,12 @@ static const struct tt_algorithm *choose_for(const struct tutti *group, const st
 	return tt_board_open(group) ? &tt_direct : tt_model_choose(&model, group->n, bytes, tt_coll_piece(group->job));
 }
 
+static size_t bytes_of(const struct tt_allreduce *a) { return a->all.count * a->all.width; }
+
 static int choose(struct tt_allreduce *a)
 {
-	a->algorithm = choose_for(a->coll.group, a->forced, a->count * a->width);
-	return a->algorithm->begin(a);
+	a->all.is = choose_for(a->coll.group, a->forced, bytes_of(a));
+	return a->all.is->begin(&a->all);
 }
 
 static int advance(struct tt_coll *);
@@ -71,7 +73,7 @@ static bool is_next(const struct tt_allreduce *a)
 		const struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
 		if (c == &a->coll)
 			return true;
-		if (c->group == a->coll.group && c->advance == advance && !c->failed && !((const struct tt_allreduce *)c)->algorithm)
+		if (c->group == a->coll.group && c->advance == advance && !c->failed && !((const struct tt_allreduce *)c)->all.is)
 			return false;
 	}
 	return true;
@@ -81,7 +83,7 @@ static bool is_next(const struct tt_allreduce *a)
 static int learn(struct tt_allreduce *a)
 {
 	struct tutti *group = a->coll.group;
-	size_t bytes = a->count * a->width;
+	size_t bytes = bytes_of(a);
 	int known = 1;
 
 	if (!is_next(a))
@@ -95,24 +97,23 @@ static int learn(struct tt_allreduce *a)
 static int advance(struct tt_coll *c)
 {
 	struct tt_allreduce *a = (struct tt_allreduce *)c;
-	int known = a->algorithm ? 1 : learn(a), err = 0;
+	int known = a->all.is ? 1 : learn(a), err = 0;
 
 	if (known <= 0)
 		return known;
-	if (!a->algorithm)
+	if (!a->all.is)
 		err = choose(a);
-	if (!err && c->me == 0 && a->algorithm != &tt_direct)
+	if (!err && c->me == 0 && a->all.is != &tt_direct)
 		tt_model_tell(a);
-	return err ? err : a->algorithm->advance(a);
+	return err ? err : a->all.is->advance(&a->all);
 }
 
 static void release(struct tt_coll *c)
 {
 	struct tt_allreduce *a = (struct tt_allreduce *)c;
 
-	if (a->algorithm)
-		a->algorithm->release(a);
-	a->state = NULL;
+	if (a->all.is)
+		a->all.is->release(&a->all);
 }
 
 static int check_arguments(const void *buf, size_t count, size_t width, tutti_type type, tutti_rule rule)
@@ -139,11 +140,8 @@ int tutti_allreduce(tutti *group, void *buf, size_t count, tutti_type type, tutt
 	struct tt_allreduce *a = (struct tt_allreduce *)tt_coll_new(group, sizeof *a, "all-reduce", count, kind);
 	if (!a)
 		return -ENOMEM;
-	a->buf = buf;
-	a->count = count;
-	a->width = width;
-	a->type = type;
-	a->rule = rule;
+	a->all = (struct tt_exchange){ .coll = &a->coll, .n = a->coll.n, .me = a->coll.me, .buf = buf, .count = count, .width = width, .type = type,
+	                               .rule = rule };
 	a->forced = forced(group->job);
 	a->coll.bytes = count * width;
 	a->coll.advance = advance;

@@ -1,4 +1,4 @@
-/* board.c - what the ranks of a group on one host share: a panel of each, which the others map and read
+/* board.c - what the ranks of a group that share a host share there: a panel of each, which the others map and read
  *
  * A rank writes only its own panel. For each call it takes one of two notes there, by turns; the note's flag, which is set
  * last, says which call and how far the rank has come in it. Two are enough: who writes the note of call k + 2 has seen all
@@ -10,7 +10,7 @@
  * Flags wake nobody. So who is about to sleep says so in its panel and looks once more; who sets a flag looks who sleeps, and sends
  * a WAKE. Between writing one's own word and reading the other's each has a full fence, so one of the two sees the other.
  *
- * A group's first all-reduce makes its board:
+ * A group's first call that may use its boards, one on each host, makes them:
  *
  *      each to all   OFFER {able, key of its panel}        each maps all panels
  *      each to all   VOTE {could it?}                      the board is open, if all could
@@ -95,7 +95,7 @@ void tt_board_step(struct tt_board *b, struct tt_note *note, uint32_t call, uint
 	atomic_store(&note->flag, flag_of(call, step)); /* a full fence */
 	for (int i = 0; i < b->n; i++)
 		if (i != b->me && b->fellows[i].panel && atomic_load_explicit(&b->fellows[i].panel->asleep, memory_order_relaxed))
-			wake(tt_group_member(b->group, i));
+			wake(tt_board_member(b, i));
 }
 
 void tt_board_doze(struct tt_board *b, bool dozing)
@@ -125,7 +125,7 @@ static void free_memory(struct tt_board *b)
 /* With the net that leads to that rank: there is one that leads to all, or no board. */
 static int open_panel(struct tt_board *b, int i)
 {
-	struct tt_net *net = tt_member_net(tt_group_member(b->group, i));
+	struct tt_net *net = tt_member_net(tt_board_member(b, i));
 	int err = 0;
 
 	if (b->region)
@@ -138,55 +138,37 @@ static int open_panel(struct tt_board *b, int i)
 
 /* ---- making a board ---- */
 
-static bool names_memory(const char *addr)
-{
-	char room[96];
-
-	return tt_address_find(addr, "shm", room) || tt_address_find(addr, "sim", room);
-}
-
-/* All ranks have the same cards, and come to the same answer. */
-static bool may_share(const struct tutti *group)
-{
-	const struct tt_member *me = &group->job->members[group->job->rank];
-
-	if (group->n < 2 || group->n > TT_BOARD_RANKS)
-		return false;
-	for (int i = 0; i < group->n; i++) {
-		const struct tt_member *m = tt_group_member(group, i);
-		if (!m->host || m->host != me->host || !names_memory(m->addr))
-			return false;
-	}
-	return true;
-}
+struct tt_member *tt_board_member(const struct tt_board *b, int i) { return tt_group_member(b->group, b->seats[i]); }
 
 static struct tt_board *new_board(struct tutti *group)
 {
+	const struct tt_layout *l = &group->layout;
 	struct tt_board *b = calloc(1, sizeof *b);
 
 	if (!b)
 		return NULL;
-	b->fellows = calloc((size_t)group->n, sizeof *b->fellows);
+	b->n = tt_layout_ranks(l, l->here);
+	b->fellows = calloc((size_t)b->n, sizeof *b->fellows);
 	if (!b->fellows) {
 		free(b);
 		return NULL;
 	}
 	b->group = group;
-	b->n = group->n;
-	b->me = group->me;
+	b->seats = l->seats + l->start[l->here];
+	while (b->seats[b->me] != group->me)
+		b->me++;
 	tt_list_init(&b->queue);
 	tt_list_append(&group->job->boards, &b->link);
 	return b;
 }
 
 /* Everybody may need everybody's panel. */
-static int connect_all(struct tt_coll *c)
+static int connect_all(const struct tt_board *b)
 {
 	int up = 1;
 
-	for (int i = 0; i < c->n; i++) {
-		struct tt_member *m = tt_group_member(c->group, i);
-		int err = i == c->me ? 0 : tt_member_reach(m);
+	for (int i = 0; i < b->n; i++) {
+		int err = i == b->me ? 0 : tt_member_reach(tt_board_member(b, i));
 		if (err < 0)
 			return err;
 		up &= !err;
@@ -203,20 +185,23 @@ static void offer(struct tt_coll *c, int to)
 	b->able &= !open_panel(b, to);
 	tt_put8(&p, b->able);
 	tt_put_key(&p, b->able ? &b->region->key : &(struct tt_key){ 0 });
-	tt_coll_send(c, to, TAG_OFFER, bytes, sizeof bytes);
+	tt_coll_send(c, b->seats[to], TAG_OFFER, bytes, sizeof bytes);
 }
 
 static void vote(struct tt_coll *c, int to)
 {
-	uint8_t yes = c->group->board->able;
+	struct tt_board *b = c->group->board;
+	uint8_t yes = b->able;
 
-	tt_coll_send(c, to, TAG_VOTE, &yes, 1);
+	tt_coll_send(c, b->seats[to], TAG_VOTE, &yes, 1);
 }
 
 static void to_others(struct tt_coll *c, void (*send)(struct tt_coll *, int to))
 {
-	for (int i = 0; i < c->n; i++)
-		if (i != c->me)
+	const struct tt_board *b = c->group->board;
+
+	for (int i = 0; i < b->n; i++)
+		if (i != b->me)
 			send(c, i);
 }
 
@@ -224,7 +209,7 @@ static void take_offer(struct tt_board *b, int i, const void *bytes)
 {
 	struct tt_pack p = tt_unpack(bytes, 1 + TT_KEY_SIZE);
 	struct tt_fellow *v = &b->fellows[i];
-	struct tt_peer *peer = tt_group_member(b->group, i)->link->peer;
+	struct tt_peer *peer = tt_board_member(b, i)->link->peer;
 	bool able = tt_get8(&p);
 	struct tt_key key;
 
@@ -242,10 +227,10 @@ static int take_offers(struct tt_coll *c)
 	const void *bytes;
 	int all = 1;
 
-	for (int i = 0; i < c->n; i++) {
-		if (i == c->me || b->fellows[i].offered)
+	for (int i = 0; i < b->n; i++) {
+		if (i == b->me || b->fellows[i].offered)
 			continue;
-		if ((bytes = tt_coll_take(c, i, TAG_OFFER, 1 + TT_KEY_SIZE)))
+		if ((bytes = tt_coll_take(c, b->seats[i], TAG_OFFER, 1 + TT_KEY_SIZE)))
 			take_offer(b, i, bytes);
 		all &= b->fellows[i].offered;
 	}
@@ -258,10 +243,10 @@ static int take_votes(struct tt_coll *c)
 	const uint8_t *yes;
 	int all = 1;
 
-	for (int i = 0; i < c->n; i++) {
-		if (i == c->me || b->fellows[i].voted)
+	for (int i = 0; i < b->n; i++) {
+		if (i == b->me || b->fellows[i].voted)
 			continue;
-		if ((yes = tt_coll_take(c, i, TAG_VOTE, 1))) {
+		if ((yes = tt_coll_take(c, b->seats[i], TAG_VOTE, 1))) {
 			b->fellows[i].voted = true;
 			b->able &= *yes;
 		}
@@ -289,13 +274,13 @@ static void conclude(struct tt_board *b)
 	b->open = b->able;
 	b->known = true;
 	b->fellows[b->me].panel = b->memory;
-	tt_log(TT_INFO, "all-reduce: %d ranks on one host %s", b->n, b->open ? "share memory" : "cannot share memory: not all could map what the others offered");
+	tt_log(TT_INFO, "collectives: %d ranks on one host %s", b->n, b->open ? "share memory" : "cannot share memory: not all could map what the others offered");
 }
 
 static int meet(struct tt_coll *c)
 {
 	struct tt_board *b = c->group->board;
-	int k = connect_all(c);
+	int k = connect_all(b);
 
 	if (k <= 0)
 		return k;
@@ -315,22 +300,31 @@ static int meet(struct tt_coll *c)
 
 static void tell(struct tt_coll *c)
 {
-	size_t len;
+	const struct tt_board *b = c->group->board;
 
-	for (int from = -1; tt_coll_take_any(c, &from, TAG_OFFER, &len); from = -1) {
-		if (tt_group_member(c->group, from)->state != TT_UP)
+	for (int i = 0; i < b->n; i++) {
+		if (!tt_coll_take(c, b->seats[i], TAG_OFFER, 1 + TT_KEY_SIZE) || tt_board_member(b, i)->state != TT_UP)
 			continue;
-		offer(c, from);
-		vote(c, from);
+		offer(c, i);
+		vote(c, i);
 	}
+}
+
+static int needs_board(struct tutti *group) /* -ENOMEM */
+{
+	const struct tt_layout *l = &group->layout;
+	int err = tt_layout_find(group);
+
+	return err ? err : l->hosts == 1 && l->most <= TT_BOARD_RANKS && tt_layout_ranks(l, l->here) > 1;
 }
 
 int tt_board_meet(struct tt_coll *c)
 {
 	struct tt_board *b = c->group->board;
+	int k = b ? 1 : needs_board(c->group);
 
-	if (!b && !may_share(c->group))
-		return 1;
+	if (k <= 0)
+		return k < 0 ? k : 1;
 	if (!b && !(b = c->group->board = new_board(c->group)))
 		return tt_fail(-ENOMEM, "no memory for what %d ranks share", c->n);
 	c->untidy = true;
@@ -343,7 +337,7 @@ int tt_board_meet(struct tt_coll *c)
 	return meet(c);
 }
 
-bool tt_board_open(const struct tutti *group) { return group->board && group->board->open; }
+bool tt_board_open(const struct tutti *group) { return group->layout.hosts == 1 && group->board && group->board->open; }
 
 /* ---- ends ---- */
 
@@ -356,7 +350,7 @@ void tt_board_lost(struct tt_job *job, const struct tt_peer *peer)
 			if (b->fellows[i].peer != peer)
 				continue;
 			b->fellows[i] = (struct tt_fellow){ 0 };
-			b->lost = b->group && b->open ? b->group->seats[i].rank + 1 : b->lost;
+			b->lost = b->group && b->open ? b->group->seats[b->seats[i]].rank + 1 : b->lost;
 			b->meeting = false;
 		}
 	}

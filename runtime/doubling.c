@@ -12,7 +12,7 @@
 enum stage { FOLD, SWAP, UNFOLD };
 
 struct doubling {
-	struct tt_allreduce *a;
+	struct tt_exchange *x;
 	enum stage stage;
 	int round, extra, power;    /* power: of two, <= size; extra: ranks beyond it */
 	bool sent;
@@ -24,20 +24,20 @@ static uint32_t tag_of(const struct doubling *d) { return d->segment * 64 + (uin
 /* Sends (once) and takes the same segment; 1: both happened. from or to -1: only the other. */
 static int exchange(struct doubling *d, int to, int from, bool combine)
 {
-	struct tt_allreduce *a = d->a;
-	size_t piece = tt_coll_piece(a->coll.job), at = d->segment * piece, len = tt_min(piece, a->count * a->width - at);
+	struct tt_exchange *x = d->x;
+	size_t piece = tt_coll_piece(x->coll->job), at = d->segment * piece, len = tt_min(piece, x->count * x->width - at);
 	const void *in;
 
 	if (to >= 0 && !d->sent)
-		tt_coll_send(&a->coll, to, tag_of(d), a->buf + at, len);
+		tt_coll_send(x->coll, tt_exchange_seat(x, to), tag_of(d), x->buf + at, len);
 	d->sent = true;
 	if (from >= 0) {
-		if (!(in = tt_coll_take(&a->coll, from, tag_of(d), len)))
+		if (!(in = tt_coll_take(x->coll, tt_exchange_seat(x, from), tag_of(d), len)))
 			return 0;
 		if (combine)
-			tt_reduce(a->buf + at, in, len / a->width, a->type, a->rule);
+			tt_reduce(x->buf + at, in, len / x->width, x->type, x->rule);
 		else
-			memcpy(a->buf + at, in, len);
+			memcpy(x->buf + at, in, len);
 	}
 	d->sent = false;
 	return 1;
@@ -74,32 +74,31 @@ static int unfold(struct doubling *d, int me)
 	return 1;
 }
 
-static int advance(struct tt_allreduce *a)
+static int advance(struct tt_exchange *x)
 {
-	struct doubling *d = a->state;
-	struct tt_coll *c = &a->coll;
-	size_t piece = tt_coll_piece(c->job), total = a->count * a->width;
+	struct doubling *d = x->state;
+	size_t piece = tt_coll_piece(x->coll->job), total = x->count * x->width;
 	int more = 1;
 
 	while (more && d->segment * piece < total)
-		more = d->stage == FOLD ? fold(d, c->me) : d->stage == SWAP ? swap_rounds(d, c->me) : unfold(d, c->me);
-	if (more && a->rule == TUTTI_AVERAGE)
-		tt_scale(a->buf, a->count, a->type, (unsigned)c->n);
+		more = d->stage == FOLD ? fold(d, x->me) : d->stage == SWAP ? swap_rounds(d, x->me) : unfold(d, x->me);
+	if (more && x->rule == TUTTI_AVERAGE)
+		tt_scale(x->buf, x->count, x->type, (unsigned)x->coll->n);
 	return more;
 }
 
-static void release(struct tt_allreduce *a) { free(a->state); }
+static void release(struct tt_exchange *x) { free(x->state); }
 
-static int begin(struct tt_allreduce *a)
+static int begin(struct tt_exchange *x)
 {
 	struct doubling *d = calloc(1, sizeof *d);
 
 	if (!d)
 		return tt_fail(-ENOMEM, "no memory for an all-reduce");
-	a->state = d;
-	d->a = a;
-	d->power = tt_power_below(a->coll.n);
-	d->extra = a->coll.n - d->power;
+	x->state = d;
+	d->x = x;
+	d->power = tt_power_below(x->n);
+	d->extra = x->n - d->power;
 	return 0;
 }
 

@@ -27,18 +27,18 @@ struct halving {
 	int low, high;              /* blocks that are mine to complete, or complete */
 };
 
-static char *block_at(const struct tt_allreduce *a, int block)
+static char *block_at(const struct tt_exchange *x, int block)
 {
-	const struct halving *h = a->state;
+	const struct halving *h = x->state;
 
-	return a->buf + (size_t)((unsigned __int128)a->count * (unsigned)block / (unsigned)h->power) * a->width;
+	return x->buf + (size_t)((unsigned __int128)x->count * (unsigned)block / (unsigned)h->power) * x->width;
 }
 
-static struct tt_leg leg_of(const struct tt_allreduce *a, int other, uint32_t id, int low, int high)
+static struct tt_leg leg_of(const struct tt_exchange *x, int other, uint32_t id, int low, int high)
 {
-	char *from = block_at(a, low);
+	char *from = block_at(x, low);
 
-	return (struct tt_leg){ .other = other, .id = id, .at = from, .len = (size_t)(block_at(a, high) - from) };
+	return (struct tt_leg){ .other = tt_exchange_seat(x, other), .id = id, .at = from, .len = (size_t)(block_at(x, high) - from) };
 }
 
 static void add_in(struct halving *h, struct tt_leg leg) { h->legs.in[h->legs.ins++] = leg; }
@@ -51,40 +51,40 @@ static void add_out(struct halving *h, struct tt_leg leg)
 
 static int rank_of(const struct halving *h, int id) { return id < h->extra ? 2 * id : id + h->extra; }
 
-static void halve(const struct tt_allreduce *a, int id, uint32_t round, int mask)
+static void halve(const struct tt_exchange *x, int id, uint32_t round, int mask)
 {
-	struct halving *h = a->state;
+	struct halving *h = x->state;
 	int other = rank_of(h, id ^ mask), middle = (h->low + h->high) / 2;
 	bool upper = id & mask;
-	struct tt_leg in = leg_of(a, other, HALVING + round, upper ? middle : h->low, upper ? h->high : middle);
-	struct tt_leg out = leg_of(a, other, HALVING + round, upper ? h->low : middle, upper ? middle : h->high);
+	struct tt_leg in = leg_of(x, other, HALVING + round, upper ? middle : h->low, upper ? h->high : middle);
+	struct tt_leg out = leg_of(x, other, HALVING + round, upper ? h->low : middle, upper ? middle : h->high);
 
 	in.combine = out.combine = true;
-	in.scale = mask == 1 && a->rule == TUTTI_AVERAGE;
+	in.scale = mask == 1 && x->rule == TUTTI_AVERAGE;
 	add_out(h, out);
 	add_in(h, in);
 	h->low = upper ? middle : h->low;
 	h->high = upper ? h->high : middle;
 }
 
-static void copy_back(const struct tt_allreduce *a, int id, uint32_t round, int mask)
+static void copy_back(const struct tt_exchange *x, int id, uint32_t round, int mask)
 {
-	struct halving *h = a->state;
+	struct halving *h = x->state;
 	int other = rank_of(h, id ^ mask), size = h->high - h->low;
 	int low = id & mask ? h->low - size : h->low, theirs = id & mask ? low : h->high;
 
-	add_out(h, leg_of(a, other, DOUBLING + round, h->low, h->high));
-	add_in(h, leg_of(a, other, DOUBLING + round, theirs, theirs + size));
+	add_out(h, leg_of(x, other, DOUBLING + round, h->low, h->high));
+	add_in(h, leg_of(x, other, DOUBLING + round, theirs, theirs + size));
 	h->low = low;
 	h->high = low + 2 * size;
 }
 
-static void plan(struct tt_allreduce *a)
+static void plan(struct tt_exchange *x)
 {
-	struct halving *h = a->state;
-	int me = a->coll.me, id = me < 2 * h->extra ? me / 2 : me - h->extra, mask;
+	struct halving *h = x->state;
+	int me = x->me, id = me < 2 * h->extra ? me / 2 : me - h->extra, mask;
 	bool folded = me < 2 * h->extra;
-	struct tt_leg all = leg_of(a, me % 2 ? me - 1 : me + 1, FOLD, 0, h->power), result = all;
+	struct tt_leg all = leg_of(x, folded ? me ^ 1 : me, FOLD, 0, h->power), result = all;
 	uint32_t round = 0;
 
 	all.combine = true;
@@ -98,36 +98,36 @@ static void plan(struct tt_allreduce *a)
 	if (folded)
 		add_in(h, all);
 	for (mask = h->power / 2; mask; mask /= 2)
-		halve(a, id, round++, mask);
+		halve(x, id, round++, mask);
 	for (mask = 1; mask < h->power; mask *= 2)
-		copy_back(a, id, --round, mask);
+		copy_back(x, id, --round, mask);
 	if (folded)
 		add_out(h, result);
 }
 
-static int begin(struct tt_allreduce *a)
+static int begin(struct tt_exchange *x)
 {
 	struct halving *h = calloc(1, sizeof *h);
 
 	if (!h)
 		return tt_fail(-ENOMEM, "no memory for an all-reduce");
-	a->state = h;
-	h->power = tt_power_below(a->coll.n);
-	h->extra = a->coll.n - h->power;
-	h->legs.width = a->width;
-	h->legs.type = a->type;
-	h->legs.rule = a->rule;
-	int err = tt_legs_new(&h->legs, &a->coll, 2 * ROUNDS_MAX + 1, AHEAD);
+	x->state = h;
+	h->power = tt_power_below(x->n);
+	h->extra = x->n - h->power;
+	h->legs.width = x->width;
+	h->legs.type = x->type;
+	h->legs.rule = x->rule;
+	int err = tt_legs_new(&h->legs, x->coll, 2 * ROUNDS_MAX + 1, AHEAD);
 	if (!err)
-		plan(a);
+		plan(x);
 	return err;
 }
 
-static int advance(struct tt_allreduce *a) { return tt_legs_advance(&((struct halving *)a->state)->legs); }
+static int advance(struct tt_exchange *x) { return tt_legs_advance(&((struct halving *)x->state)->legs); }
 
-static void release(struct tt_allreduce *a)
+static void release(struct tt_exchange *x)
 {
-	struct halving *h = a->state;
+	struct halving *h = x->state;
 
 	if (h)
 		tt_legs_free(&h->legs);

@@ -20,7 +20,7 @@ enum {
 enum { READY_SIZE = 2 * TT_KEY_SIZE }; /* what a rank tells its left neighbour: where to put */
 
 struct ring {
-	struct tt_allreduce *a;
+	struct tt_exchange *x;
 	int left, right, steps;
 	size_t chunk;               /* elements */
 	char *slots;
@@ -38,7 +38,7 @@ struct ring {
 
 static size_t block_start(const struct ring *r, int block)
 {
-	return (size_t)((unsigned __int128)r->a->count * (unsigned)block / (unsigned)r->a->coll.n);
+	return (size_t)((unsigned __int128)r->x->count * (unsigned)block / (unsigned)r->x->n);
 }
 
 struct span { /* elements */
@@ -48,7 +48,7 @@ struct span { /* elements */
 /* The next chunk of a walk; incoming blocks are those that the left neighbour puts. Steps with empty blocks are passed over. */
 static bool next_chunk(const struct ring *r, struct cursor *c, bool incoming, struct span *s)
 {
-	int n = r->a->coll.n, me = r->a->coll.me;
+	int n = r->x->n, me = r->x->me;
 
 	for (; c->step < r->steps; c->step++, c->index = 0) {
 		int block = ((me - c->step - incoming) % n + 2 * n) % n;
@@ -77,14 +77,14 @@ static void say_ready(struct ring *r)
 
 	tt_put_key(&p, &r->slots_region->key);
 	tt_put_key(&p, &r->vector_region->key);
-	tt_coll_send(&r->a->coll, r->left, TT_TAG_READY, bytes, sizeof bytes);
+	tt_coll_send(r->x->coll, r->left, TT_TAG_READY, bytes, sizeof bytes);
 }
 
-static size_t slots_size(const struct ring *r) { return SLOTS * r->chunk * r->a->width; }
+static size_t slots_size(const struct ring *r) { return SLOTS * r->chunk * r->x->width; }
 
 static int open_to_left(struct ring *r)
 {
-	struct tt_coll *c = &r->a->coll;
+	struct tt_coll *c = r->x->coll;
 	int err = 0;
 
 	if (r->opened)
@@ -93,7 +93,7 @@ static int open_to_left(struct ring *r)
 		return -ENOMEM;
 	if (!r->slots_region && (err = tt_coll_open(c, r->left, r->slots, slots_size(r), &r->slots_region)))
 		return err < 0 ? err : 0;
-	if ((err = tt_coll_open(c, r->left, r->a->buf, r->a->count * r->a->width, &r->vector_region)))
+	if ((err = tt_coll_open(c, r->left, r->x->buf, r->x->count * r->x->width, &r->vector_region)))
 		return err < 0 ? err : 0;
 	say_ready(r);
 	r->opened = true;
@@ -104,7 +104,7 @@ static void find_right(struct ring *r)
 {
 	const void *bytes;
 
-	if (r->connected || !(bytes = tt_coll_take(&r->a->coll, r->right, TT_TAG_READY, READY_SIZE)))
+	if (r->connected || !(bytes = tt_coll_take(r->x->coll, r->right, TT_TAG_READY, READY_SIZE)))
 		return;
 	struct tt_pack p = tt_unpack(bytes, READY_SIZE);
 	tt_get_key(&p, &r->slots_there);
@@ -119,22 +119,22 @@ static bool may_send(const struct ring *r)
 
 	if (o->step > 0 && !(i->step > o->step - 1 || (i->step == o->step - 1 && i->index > o->index)))
 		return false;
-	return !is_collecting(r, o) || o->collected - r->a->coll.notified[TT_LANE_CREDIT] < SLOTS;
+	return !is_collecting(r, o) || o->collected - r->x->coll->notified[TT_LANE_CREDIT] < SLOTS;
 }
 
 static int send_chunks(struct ring *r)
 {
-	struct tt_allreduce *a = r->a;
+	struct tt_exchange *x = r->x;
 	struct span s;
 	int err = 0;
 
 	while (!err && r->connected && next_chunk(r, &r->out, false, &s) && may_send(r)) {
 		bool collecting = is_collecting(r, &r->out);
 		uint64_t at = collecting ? r->out.collected % SLOTS * r->chunk : s.at;
-		const char *from = a->buf + s.at * a->width;
+		const char *from = x->buf + s.at * x->width;
 		struct span next;
 		pass_chunk(r, &r->out);
-		err = tt_coll_put(&a->coll, r->right, collecting ? &r->slots_there : &r->vector_there, at * a->width, from, s.count * a->width,
+		err = tt_coll_put(x->coll, r->right, collecting ? &r->slots_there : &r->vector_there, at * x->width, from, s.count * x->width,
 		                  TT_LANE_DATA, !next_chunk(r, &r->out, false, &next));
 	}
 	return err;
@@ -143,15 +143,15 @@ static int send_chunks(struct ring *r)
 /* Adds a chunk from its slot, which is free again then. The last SLOTS credits would find nobody who needs them. */
 static int collect(struct ring *r, const struct span *s)
 {
-	struct tt_allreduce *a = r->a;
-	char *sum = a->buf + s->at * a->width;
+	struct tt_exchange *x = r->x;
+	char *sum = x->buf + s->at * x->width;
 
-	tt_reduce(sum, r->slots + r->in.collected % SLOTS * r->chunk * a->width, s->count, a->type, a->rule);
-	if (r->in.step == r->steps / 2 - 1 && a->rule == TUTTI_AVERAGE)
-		tt_scale(sum, s->count, a->type, (unsigned)a->coll.n);
+	tt_reduce(sum, r->slots + r->in.collected % SLOTS * r->chunk * x->width, s->count, x->type, x->rule);
+	if (r->in.step == r->steps / 2 - 1 && x->rule == TUTTI_AVERAGE)
+		tt_scale(sum, s->count, x->type, (unsigned)x->coll->n);
 	if (r->in.collected + SLOTS >= r->to_collect)
 		return 0;
-	return tt_coll_put(&a->coll, r->left, NULL, 0, NULL, 0, TT_LANE_CREDIT, false);
+	return tt_coll_put(x->coll, r->left, NULL, 0, NULL, 0, TT_LANE_CREDIT, false);
 }
 
 static int take_chunks(struct ring *r)
@@ -159,7 +159,7 @@ static int take_chunks(struct ring *r)
 	struct span s;
 	int err = 0;
 
-	while (!err && r->seen < r->a->coll.notified[TT_LANE_DATA] && next_chunk(r, &r->in, true, &s)) {
+	while (!err && r->seen < r->x->coll->notified[TT_LANE_DATA] && next_chunk(r, &r->in, true, &s)) {
 		if (is_collecting(r, &r->in))
 			err = collect(r, &s);
 		r->seen++;
@@ -170,9 +170,9 @@ static int take_chunks(struct ring *r)
 	return err;
 }
 
-static int advance(struct tt_allreduce *a)
+static int advance(struct tt_exchange *x)
 {
-	struct ring *r = a->state;
+	struct ring *r = x->state;
 	struct span s;
 	int err;
 
@@ -184,9 +184,9 @@ static int advance(struct tt_allreduce *a)
 	return !next_chunk(r, &r->in, true, &s) && !next_chunk(r, &r->out, false, &s);
 }
 
-static void release(struct tt_allreduce *a)
+static void release(struct tt_exchange *x)
 {
-	struct ring *r = a->state;
+	struct ring *r = x->state;
 
 	if (!r)
 		return;
@@ -194,7 +194,7 @@ static void release(struct tt_allreduce *a)
 		r->slots_region->net->transport->dereg(r->slots_region);
 	if (r->vector_region)
 		r->vector_region->net->transport->dereg(r->vector_region);
-	tt_scratch_give(&a->coll.job->scratch, r->slots, slots_size(r));
+	tt_scratch_give(&x->coll->job->scratch, r->slots, slots_size(r));
 	free(r);
 }
 
@@ -220,21 +220,21 @@ static size_t chunk_of(size_t bytes, size_t width, int n, size_t piece)
 	return chunk_elements(bytes / width, width, n) * width;
 }
 
-static int begin(struct tt_allreduce *a)
+static int begin(struct tt_exchange *x)
 {
 	struct ring *r = calloc(1, sizeof *r);
-	int n = a->coll.n, me = a->coll.me;
+	int n = x->n, me = x->me;
 
 	if (!r)
 		return tt_fail(-ENOMEM, "no memory for an all-reduce");
-	a->state = r;
-	r->a = a;
-	r->left = (me - 1 + n) % n;
-	r->right = (me + 1) % n;
-	a->coll.notifier[TT_LANE_DATA] = r->left;
-	a->coll.notifier[TT_LANE_CREDIT] = r->right;
+	x->state = r;
+	r->x = x;
+	r->left = tt_exchange_seat(x, (me - 1 + n) % n);
+	r->right = tt_exchange_seat(x, (me + 1) % n);
+	x->coll->notifier[TT_LANE_DATA] = r->left;
+	x->coll->notifier[TT_LANE_CREDIT] = r->right;
 	r->steps = 2 * (n - 1);
-	r->chunk = chunk_elements(a->count, a->width, n);
+	r->chunk = chunk_elements(x->count, x->width, n);
 	count_collecting(r);
 	return 0;
 }

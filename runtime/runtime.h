@@ -508,6 +508,7 @@ struct tt_coll { /* one collective on its way: a state machine that messages and
 	uint32_t print;             /* a hash of what was called with which arguments; the same on every rank */
 	struct tt_request *request;
 	int (*advance)(struct tt_coll *);  /* as far as it can go: 0 there is more to come, 1 ended, -errno */
+	struct tt_visit *visit;     /* its stay on the board, or NULL */
 	bool (*poll)(struct tt_coll *, bool dozing); /* may it go on, by what others have written into memory? Called on every turn; dozing: and
 	                             * before a sleep, which it has to tell them of first. NULL: only messages push it on */
 	void (*release)(struct tt_coll *); /* deregisters and frees what is its own, once it is over: nothing lands afterwards */
@@ -565,6 +566,18 @@ struct tt_seat { /* a rank's place in a group */
 	uint32_t finished;          /* ... but in all collectives before this one it has done its part */
 };
 
+/* ---- layout.c: which ranks of a group share a host's memory ---- */
+
+struct tt_layout {
+	int hosts, here;            /* how many, and on which of them I am. 0: not known yet */
+	int *seats, *start;         /* seats of the group, host by host, each in their order: those of host h from start[h] to start[h + 1] */
+	int fewest, most;           /* ranks on a host */
+	uint32_t print;             /* differs where this does */
+};
+int tt_layout_find(struct tutti *);            /* once. -ENOMEM */
+void tt_layout_free(struct tutti *);
+static inline int tt_layout_ranks(const struct tt_layout *l, int host) { return l->start[host + 1] - l->start[host]; }
+
 struct tutti { /* what users hold: this process's place in a group of ranks, all of the job or a part */
 	struct tt_list link;        /* in job->groups; first, see tutti_leave */
 	struct tt_job *job;
@@ -578,6 +591,7 @@ struct tutti { /* what users hold: this process's place in a group of ranks, all
 	bool any_failed;
 	uint32_t failed;            /* ... the first of them */
 	struct tt_model model;
+	struct tt_layout layout;
 	struct tt_board *board;     /* NULL: none, or nobody has asked yet */
 	uint32_t splits;            /* how often this group was split: the same on every rank */
 	uint32_t parent, birth;     /* the group that it was split from, and at which of its splits; 0: shrunk or grown */
@@ -684,7 +698,7 @@ int tt_legs_advance(struct tt_legs *); /* like a collective's advance */
 void tt_legs_free(struct tt_legs *);   /* on release */
 size_t tt_legs_chunk(size_t len);      /* how a leg of that length is cut */
 
-/* ---- board.c: what the ranks of a group on one host share ---- */
+/* ---- board.c: what the ranks of a group on one host share; each host has one ---- */
 
 enum {
 	TT_BOARD_RANKS = 128,         /* at most: each maps each */
@@ -717,6 +731,7 @@ struct tt_board {
 	struct tt_list link;        /* in job->boards */
 	struct tutti *group;        /* NULL: closed */
 	int n, me;
+	const int *seats;               /* n of them, in the group */
 	struct tt_fellow *fellows;      /* n of them; mine has the panel alone */
 	void *memory;               /* my panel ... */
 	struct tt_region *region;   /* ... registered with the net that leads to all others */
@@ -727,11 +742,12 @@ struct tt_board {
 	bool dozing;                /* my panel says that I am asleep */
 	unsigned turn, half;        /* which note is next, and which half */
 	uint32_t last;              /* what `done` is to be once all others have seen my last call */
-	int lost;                   /* 1 + a rank whose panel is not there any more; 0: none */
+	int lost;                   /* 1 + a rank (of the job) whose panel is not there any more; 0: none */
 	struct tt_list queue;       /* calls, in their order: the first has the board */
 };
 int tt_board_meet(struct tt_coll *);       /* like advance: 1 once it is known whether there is one */
-bool tt_board_open(const struct tutti *);  /* it is known, and there is */
+struct tt_member *tt_board_member(const struct tt_board *, int i);
+bool tt_board_open(const struct tutti *);  /* it is known, there is, and all ranks of the group are on it */
 void tt_board_close(struct tutti *);
 void tt_board_sweep(struct tt_job *, bool all); /* frees what was closed and nobody reads; all: once no link is left */
 void tt_board_lost(struct tt_job *, const struct tt_peer *); /* it is about to be disconnected */
@@ -742,36 +758,84 @@ int tt_board_reached(struct tt_board *, int i, uint32_t call, uint32_t step); /*
 void tt_board_done(struct tt_board *, uint32_t call); /* I read nothing of it any more */
 void tt_board_doze(struct tt_board *, bool dozing);
 
-/* ---- allreduce.c; direct.c, doubling.c, rabenseifner.c and ring.c: the algorithms; model.c: which of them ---- */
+/* ---- visit.c: a call on its host's board ---- */
 
-struct tt_direct { /* direct.c's own */
+enum {
+	TT_VISIT_PIECE = 256 * 1024,  /* bytes that are read or stored at once: between two of them a rank looks whether it still may ... */
+	TT_VISIT_PIECES = 4,          /* ... and after so many it leaves the engine to others */
+};
+struct tt_visit {
+	struct tt_coll *coll;
+	struct tt_board *board;
 	struct tt_list turn;        /* in board->queue */
 	struct tt_note *note;       /* NULL: its turn has not come */
-	int phase, seen;            /* seen: ranks that have come to `step` */
 	uint32_t step;
-	unsigned chunk;
-	size_t at;                  /* bytes of the vector, or of my slice, that are done */
+	int seen;                   /* ranks that have come to it */
+	bool met, some_offer, all_offer; /* all are here; some, all have given keys of their vectors */
+	bool mapped;                /* all have mapped all vectors: fellows[].vector */
+	bool busy;                  /* the call has more to do, and waits for nobody */
+	unsigned chunk;             /* how often the halves of the panels were changed */
 	struct tt_region *region;   /* my vector, for others to map; NULL: they cannot */
 	struct tt_timer hail;
+};
+void tt_visit_begin(struct tt_visit *, struct tt_coll *);
+void tt_visit_end(struct tt_visit *, bool done); /* on release. done: else the others learn that I have given up */
+int tt_visit_check(struct tt_visit *); /* first, whenever pushed on: 1: go on; 0: some rank has given up; -ECONNRESET */
+/* 1: yes, 0: wait; -errno */
+int tt_visit_turn(struct tt_visit *);  /* is it my turn? Then offer, or fill my room, and go to the first step */
+int tt_visit_meet(struct tt_visit *);  /* are all here, and is it known whether vectors are mapped? */
+int tt_visit_all(struct tt_visit *);   /* have all come to my step? What they wrote before that can be read */
+int tt_visit_still(struct tt_visit *); /* ... and nobody has given up since: what was read was meant for this call */
+
+void tt_visit_offer(struct tt_visit *, void *vector, size_t bytes); /* may others map it? The same number on all ranks */
+void tt_visit_step(struct tt_visit *); /* I am one step further */
+char *tt_visit_room(const struct tt_visit *, int i); /* the half of that rank's panel that it uses now */
+void tt_visit_next_room(struct tt_visit *);          /* the other one from now on; all do so at the same step */
+int tt_visit_store_begin(struct tt_visit *); /* may I store into all mapped vectors? 0: into none */
+void tt_visit_store_end(struct tt_visit *);
+
+struct tt_span { size_t at, len; }; /* bytes */
+static inline struct tt_span tt_span_of(size_t bytes, int n, int i) /* the i-th of n, in whole lines: no two ranks write into one */
+{
+	size_t lines = (bytes + TT_CACHE_LINE - 1) / TT_CACHE_LINE, from = lines * (size_t)i / (size_t)n, to = lines * ((size_t)i + 1) / (size_t)n;
+	size_t at = tt_min(from * TT_CACHE_LINE, bytes);
+
+	return (struct tt_span){ at, tt_min(to * TT_CACHE_LINE, bytes) - at };
+}
+
+/* ---- allreduce.c; direct.c, doubling.c, rabenseifner.c and ring.c: the algorithms; model.c: which of them ---- */
+
+struct tt_exchange { /* what an algorithm does: all-reduce among some ranks of a group */
+	struct tt_coll *coll;
+	const struct tt_algorithm *is;
+	int n, me;
+	const int *seats;           /* n of them, in the group; NULL: all ranks */
+	char *buf;
+	size_t count, width;        /* elements, bytes each */
+	tutti_type type;
+	tutti_rule rule;            /* AVERAGE: of all ranks in the group */
+	void *state;                /* the algorithm's own, from begin() to release() */
+};
+static inline int tt_exchange_seat(const struct tt_exchange *x, int i) { return x->seats ? x->seats[i] : i; }
+
+struct tt_direct { /* direct.c's own */
+	struct tt_visit visit;
+	int phase;
+	size_t at;                  /* bytes of the vector, or of my slice, that are done */
 };
 
 struct tt_allreduce {
 	struct tt_coll coll;
-	char *buf;
-	size_t count, width;        /* elements, bytes each */
-	tutti_type type;
-	tutti_rule rule;
+	struct tt_exchange all;     /* all.is NULL: not chosen yet */
 	const struct tt_algorithm *forced; /* as set; NULL: auto */
-	const struct tt_algorithm *algorithm; /* NULL: not chosen yet */
-	void *state;                /* the algorithm's own, from begin() to release() */
 	struct tt_direct direct;
 	struct tt_tune tune;
 };
 struct tt_algorithm {
 	const char *name;
-	int (*begin)(struct tt_allreduce *);   /* 0 or -errno */
-	int (*advance)(struct tt_allreduce *); /* like a collective's */
-	void (*release)(struct tt_allreduce *);
+	int (*begin)(struct tt_exchange *);   /* 0 or -errno */
+	int (*advance)(struct tt_exchange *); /* like a collective's */
+	void (*release)(struct tt_exchange *); /* also after a begin that failed */
 	size_t (*chunk)(size_t bytes, size_t width, int n, size_t piece); /* bytes that travel at once */
 };
 extern const struct tt_algorithm tt_direct, tt_doubling, tt_rabenseifner, tt_ring;

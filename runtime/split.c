@@ -126,6 +126,7 @@ void tt_group_free(struct tutti *g)
 		tt_coll_end_group(g);
 	tt_timer_stop(&g->model.told);
 	tt_board_close(g);
+	tt_layout_free(g);
 	tt_agree_free(g);
 	free(g->origin.roll);
 	tt_list_remove(&g->link);

@@ -1,0 +1,274 @@
+/* visit.c - a call on its host's board: in its turn, and step by step with the same call of the other ranks there
+ *
+ *      turn        calls have the board one after another, in the order in which they have chosen it
+ *      meet        my note is there: what I call, my vector's key, bytes on my panel; all of them are here
+ *      judged      where all have given keys: could I map all vectors? If all could, they are mapped
+ *      step ...    as the algorithm counts
+ *
+ * A rank that gives up marks its note QUIT, and takes the key of its vector back. The wire lets nobody store there from then on, and
+ * returns when nobody does (transport.h, Mapping): it is the caller's again. Others learn it from the note, and why from messages.
+ */
+#include "runtime.h"
+
+enum {
+	STEP_HERE = 1,
+	LOOKS = 400,              /* at flags, before the engine is left to others: a turn of it takes longer than most ranks are late */
+};
+
+static void gave_up(struct tt_visit *v, int i) { tt_coll_gave_up(v->coll, v->coll->group->seats[v->board->seats[i]].rank); }
+
+/* By another rank: nothing more can come of it, but why is not known yet. */
+static bool is_given_up(const struct tt_visit *v) { return v->coll->culprit >= 0; }
+
+int tt_visit_check(struct tt_visit *v)
+{
+	if (is_given_up(v))
+		return 0;
+	if (!v->board->lost)
+		return 1;
+	v->coll->culprit = v->board->lost - 1;
+	return -ECONNRESET;
+}
+
+/* ---- steps ---- */
+
+void tt_visit_step(struct tt_visit *v)
+{
+	v->seen = 0;
+	tt_board_step(v->board, v->note, v->coll->seq, ++v->step);
+}
+
+static int look(struct tt_visit *v)
+{
+	int k = 1;
+
+	for (; k > 0 && v->seen < v->board->n; v->seen += k > 0)
+		k = v->seen == v->board->me ? 1 : tt_board_reached(v->board, v->seen, v->coll->seq, v->step);
+	return k;
+}
+
+/* What somebody has given up, waits to hear why. */
+static int answer(struct tt_visit *v, int k)
+{
+	if (k >= 0)
+		return k;
+	gave_up(v, v->seen);
+	return 0;
+}
+
+int tt_visit_all(struct tt_visit *v)
+{
+	int k = look(v);
+
+	for (int i = 0; !k && v->coll->job->engine.spin && !tt_world && i < LOOKS; i++)
+		k = look(v);
+	return answer(v, k);
+}
+
+int tt_visit_still(struct tt_visit *v)
+{
+	atomic_thread_fence(memory_order_acquire);
+	v->seen = 0;
+	return answer(v, look(v));
+}
+
+/* ---- the beginning ---- */
+
+int tt_visit_turn(struct tt_visit *v)
+{
+	struct tt_board *b = v->board;
+
+	if (b->queue.next != &v->turn)
+		return 0;
+	v->note = tt_board_begin(b);
+	v->note->print = v->coll->print;
+	v->note->half = b->half;
+	v->note->mapped = false;
+	return 1;
+}
+
+/* For this call alone: what the caller does with its memory afterwards is no business of others. */
+void tt_visit_offer(struct tt_visit *v, void *vector, size_t bytes)
+{
+	struct tt_net *net = v->board->region->net;
+	struct tt_mem mem = tt_mem_of(vector, bytes);
+
+	if (mem.fd < 0 || net->transport->reg(net, &mem, 1, &v->region))
+		return;
+	v->note->key = v->region->key;
+	v->note->mapped = true;
+}
+
+static int compare(struct tt_visit *v)
+{
+	const struct tt_board *b = v->board;
+
+	for (int i = 0; i < b->n; i++) {
+		if (b->fellows[i].note->print == v->coll->print)
+			continue;
+		v->coll->culprit = v->coll->group->seats[b->seats[i]].rank;
+		return -EBADMSG;
+	}
+	return 0;
+}
+
+static bool map_vectors(struct tt_visit *v)
+{
+	struct tt_board *b = v->board;
+
+	for (int i = 0; i < b->n; i++) {
+		struct tt_fellow *f = &b->fellows[i];
+		if (i == b->me)
+			continue;
+		f->key = f->note->key;
+		f->vector = f->key.len == v->region->key.len ? f->peer->net->transport->map(f->peer, &f->key, 0) : NULL;
+		if (!f->vector)
+			return false;
+	}
+	return true;
+}
+
+static int meet(struct tt_visit *v)
+{
+	const struct tt_board *b = v->board;
+	int k = tt_visit_all(v), mapped = 0;
+
+	if (k <= 0 || (k = compare(v)))
+		return k;
+	for (int i = 0; i < b->n; i++)
+		mapped += b->fellows[i].note->mapped;
+	v->all_offer = mapped == b->n;
+	v->some_offer = mapped > 0;
+	v->met = true;
+	if (v->all_offer) {
+		v->note->can = map_vectors(v);
+		tt_visit_step(v);
+	}
+	return 1;
+}
+
+int tt_visit_meet(struct tt_visit *v)
+{
+	const struct tt_board *b = v->board;
+	int k = v->met ? 1 : meet(v), can = 1;
+
+	if (k <= 0 || !v->all_offer)
+		return k;
+	if ((k = tt_visit_all(v)) <= 0)
+		return k;
+	for (int i = 0; i < b->n; i++)
+		can &= b->fellows[i].note->can;
+	v->mapped = can;
+	return 1;
+}
+
+/* ---- room on the panels ---- */
+
+char *tt_visit_room(const struct tt_visit *v, int i)
+{
+	const struct tt_fellow *f = &v->board->fellows[i];
+
+	return f->panel->half[(f->note->half + v->chunk) % 2];
+}
+
+void tt_visit_next_room(struct tt_visit *v)
+{
+	v->chunk++;
+	v->board->half ^= 1;
+}
+
+/* ---- mapped vectors ---- */
+
+static void end_stores(const struct tt_board *b, int upto)
+{
+	for (int i = 0; i < upto; i++)
+		if (i != b->me)
+			b->fellows[i].peer->net->transport->store_end(b->fellows[i].peer);
+}
+
+int tt_visit_store_begin(struct tt_visit *v)
+{
+	const struct tt_board *b = v->board;
+
+	for (int i = 0; i < b->n; i++) {
+		const struct tt_fellow *f = &b->fellows[i];
+		if (i == b->me || f->peer->net->transport->store_begin(f->peer, &f->key))
+			continue;
+		end_stores(b, i);
+		gave_up(v, i);
+		return 0;
+	}
+	return 1;
+}
+
+void tt_visit_store_end(struct tt_visit *v) { end_stores(v->board, v->board->n); }
+
+/* ---- what no message tells ---- */
+
+static void hail(struct tt_timer *t)
+{
+	struct tt_visit *v = tt_container_of(t, struct tt_visit, hail);
+
+	for (int i = 0; i < v->board->n; i++)
+		if (i != v->board->me && !v->board->fellows[i].note)
+			tt_coll_send(v->coll, v->board->seats[i], TT_TAG_HERE, NULL, 0);
+}
+
+/* Who waits for others that call something else, and not on the board, would not learn of it: they are told what is called. */
+static void doze(struct tt_visit *v)
+{
+	tt_board_doze(v->board, true);
+	if (v->note && !v->met && !v->hail.expire)
+		tt_timer_start(v->coll->job, &v->hail, tt_now() + tt_time(v->coll->job, TT_TIME_HEARTBEAT), hail);
+}
+
+static bool poll(struct tt_coll *c, bool dozing)
+{
+	struct tt_visit *v = c->visit;
+
+	if (dozing)
+		doze(v);
+	else
+		tt_board_doze(v->board, false);
+	if (is_given_up(v))
+		return false;
+	if (v->board->lost || v->busy)
+		return true;
+	return v->note ? look(v) != 0 : v->board->queue.next == &v->turn;
+}
+
+/* ---- life ---- */
+
+void tt_visit_begin(struct tt_visit *v, struct tt_coll *c)
+{
+	struct tt_board *b = c->group->board;
+
+	v->coll = c;
+	v->board = b;
+	c->visit = v;
+	tt_list_append(&b->queue, &v->turn);
+	for (int i = 0; i < b->n; i++)
+		if (i != b->me)
+			tt_member_hold(tt_board_member(b, i));
+	tt_coll_poll_with(c, poll);
+	c->untidy = true;
+}
+
+void tt_visit_end(struct tt_visit *v, bool done)
+{
+	struct tt_board *b = v->board;
+
+	tt_timer_stop(&v->hail);
+	tt_board_doze(b, false);
+	tt_list_remove(&v->turn);
+	if (v->note && !done)
+		tt_board_step(b, v->note, v->coll->seq, TT_STEP_QUIT);
+	if (v->region)
+		v->region->net->transport->dereg(v->region);
+	if (v->note)
+		tt_board_done(b, v->coll->seq);
+	tt_coll_poll_with(v->coll, NULL);
+	for (int i = 0; i < b->n; i++)
+		if (i != b->me)
+			tt_member_let_go(tt_board_member(b, i));
+}
