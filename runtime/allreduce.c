@@ -60,23 +60,9 @@ static size_t bytes_of(const struct tt_allreduce *a) { return a->all.count * a->
 
 static int choose(struct tt_allreduce *a)
 {
+	a->coll.undecided = false;
 	a->all.is = choose_for(a->coll.group, a->forced, bytes_of(a));
 	return a->all.is->begin(&a->all);
-}
-
-static int advance(struct tt_coll *);
-
-/* Calls choose one after another: on a board they have their turns in the order in which they have chosen. */
-static bool is_next(const struct tt_allreduce *a)
-{
-	tt_list_each(node, &a->coll.job->collectives) {
-		const struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
-		if (c == &a->coll)
-			return true;
-		if (c->group == a->coll.group && c->advance == advance && !c->failed && !((const struct tt_allreduce *)c)->all.is)
-			return false;
-	}
-	return true;
 }
 
 /* What the choice rests on. Like advance: 1 once it is known. */
@@ -86,7 +72,7 @@ static int learn(struct tt_allreduce *a)
 	size_t bytes = bytes_of(a);
 	int known = 1;
 
-	if (!is_next(a))
+	if (!tt_coll_is_next(&a->coll))
 		return 0;
 	if ((a->forced && a->forced != &tt_direct) || !bytes)
 		return 1;
@@ -143,6 +129,7 @@ int tutti_allreduce(tutti *group, void *buf, size_t count, tutti_type type, tutt
 	a->all = (struct tt_exchange){ .coll = &a->coll, .n = a->coll.n, .me = a->coll.me, .buf = buf, .count = count, .width = width, .type = type,
 	                               .rule = rule };
 	a->forced = forced(group->job);
+	a->coll.undecided = true;
 	a->coll.bytes = count * width;
 	a->coll.advance = advance;
 	a->coll.release = release;

@@ -210,6 +210,18 @@ static struct tt_coll *find(const struct tutti *group, uint32_t seq)
 	return NULL;
 }
 
+bool tt_coll_is_next(const struct tt_coll *c)
+{
+	tt_list_each(node, &c->job->collectives) {
+		const struct tt_coll *other = tt_container_of(node, struct tt_coll, link);
+		if (other == c)
+			return true;
+		if (other->group == c->group && other->undecided && !other->failed)
+			return false;
+	}
+	return true;
+}
+
 uint32_t tt_coll_finished(const struct tutti *group)
 {
 	uint32_t first = group->started;

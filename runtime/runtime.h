@@ -514,6 +514,7 @@ struct tt_coll { /* one collective on its way: a state machine that messages and
 	void (*release)(struct tt_coll *); /* deregisters and frees what is its own, once it is over: nothing lands afterwards */
 	unsigned pending;           /* my ops that the wire still holds */
 	bool over, failed, busy, released; /* over: advance has said so */
+	bool undecided;             /* it has not chosen yet whether it visits a board */
 	bool untidy;                /* it may end while messages for it have not been taken */
 	int err, culprit;           /* culprit: the member to name, or -1 */
 	int notifier[2];            /* by lane: whose notifies count; 0 where none are expected */
@@ -529,6 +530,7 @@ enum { TT_TAG_READY = 0x7fff0000, TT_TAG_HERE = 0x7fff0002 }; /* tags below are 
 
 struct tt_coll *tt_coll_new(struct tutti *, size_t size, const char *what, uint64_t x, uint64_t y); /* zeroed, struct tt_coll first; x, y:
                                                       * what all ranks must agree on. NULL: no memory */
+bool tt_coll_is_next(const struct tt_coll *);  /* to decide: all before it have. So calls have their turns on a board in the order of their calls */
 void tt_coll_gave_up(struct tt_coll *, int rank); /* that rank of the job has: because of whom is about to be told */
 void tt_coll_give_up(struct tt_coll *, int err); /* all are told, and nobody is cut off for it */
 void tt_coll_free(struct tt_coll *);           /* one that was never run */
@@ -773,7 +775,8 @@ struct tt_visit {
 	int seen;                   /* ranks that have come to it */
 	bool met, some_offer, all_offer; /* all are here; some, all have given keys of their vectors */
 	bool mapped;                /* all have mapped all vectors: fellows[].vector */
-	bool busy;                  /* the call has more to do, and waits for nobody */
+	bool busy;                  /* the call has more to do, and waits for nobody ... */
+	bool away;                  /* ... or for others than the ranks here */
 	unsigned chunk;             /* how often the halves of the panels were changed */
 	struct tt_region *region;   /* my vector, for others to map; NULL: they cannot */
 	struct tt_timer hail;
@@ -802,6 +805,32 @@ static inline struct tt_span tt_span_of(size_t bytes, int n, int i) /* the i-th 
 
 	return (struct tt_span){ at, tt_min(to * TT_CACHE_LINE, bytes) - at };
 }
+
+/* ---- blocks.c: blocks of a vector, combined each by its owner, brought from the owners to all; on one host ---- */
+
+enum tt_blocks_stage { TT_BLOCKS_NONE, TT_BLOCKS_REDUCE, TT_BLOCKS_GATHER, TT_BLOCKS_LEAVE };
+struct tt_blocks { /* zeroed, then the first part is the caller's: the same on all ranks of the host but for the places */
+	char *vector;               /* all blocks, of `bytes` together: my share in each; or where each comes, mine is there */
+	size_t bytes;
+	int owners;                 /* the first so many ranks of the host have a block each */
+	size_t each;                /* bytes of a block; 0: shared out in whole lines (tt_span_of) */
+	char *to;                   /* an owner: where its combined block goes; in place, or apart from the vector */
+	size_t width;               /* of an element, ... */
+	tutti_type type;
+	tutti_rule rule;            /* ... and how they are combined. AVERAGE: of the ranks of this host */
+
+	struct tt_visit visit;
+	enum tt_blocks_stage stage;
+	int phase, owner;
+	bool gathering;
+	size_t at;                  /* bytes of each block, or of the owner's, that are done */
+};
+void tt_blocks_begin(struct tt_blocks *, struct tt_coll *);
+void tt_blocks_end(struct tt_blocks *);   /* on release */
+/* Any of these, in this order; then leave. Like advance: 1 once it is done. */
+int tt_blocks_reduce(struct tt_blocks *); /* my block is combined */
+int tt_blocks_gather(struct tt_blocks *); /* all owners' blocks are here */
+int tt_blocks_leave(struct tt_blocks *);  /* nobody reads my vector any more */
 
 /* ---- allreduce.c; direct.c, doubling.c, rabenseifner.c and ring.c: the algorithms; model.c: which of them ---- */
 

@@ -234,6 +234,8 @@ static bool poll(struct tt_coll *c, bool dozing)
 		return false;
 	if (v->board->lost || v->busy)
 		return true;
+	if (v->away)
+		return false;
 	return v->note ? look(v) != 0 : v->board->queue.next == &v->turn;
 }
 

@@ -1,0 +1,256 @@
+/* blocks.c - blocks of a vector, on one host, straight through memory: combined each by its owner, and brought from the owners to all
+ *
+ *                  vectors            combined                       vectors            gathered
+ *      rank 0      a0 | b0 | c0       a0 + a1 + a2                   a  |    |          a | b | c
+ *      rank 1      a1 | b1 | c1       b0 + b1 + b2                      | b  |          a | b | c
+ *      rank 2      a2 | b2 | c2       c0 + c1 + c2                      |    | c        a | b | c
+ *
+ *      mapped    everybody reads what it needs from the others' vectors; nobody writes there
+ *      passed    other vectors piece by piece, over panels that stay in the caches. One flag a piece: who says that piece k is on its
+ *                panel has taken all of piece k - 1, and the one before that lay where k lies
+ *
+ * The first few ranks of the host are the owners. Order of additions: ((0 + 1) + 2) + ..., each element once; f16 and bf16 in f32,
+ * rounded once at the end.
+ */
+#include "runtime.h"
+#include <string.h>
+
+enum { SHORT = 32 * 1024 }; /* bytes to read from others: for no more than that no vector is mapped */
+
+enum phase { TURN, MEET, READ, FILL, TAKE, READY, LEAVE, DONE }; /* the first of a stage is TURN, or READY where the visit has begun */
+
+static const struct tt_board *board_of(const struct tt_blocks *b) { return b->visit.board; }
+static bool is_owner(const struct tt_blocks *b, int i) { return i < b->owners; }
+static size_t reads(const struct tt_blocks *b) { return b->bytes / (size_t)b->owners * (size_t)(board_of(b)->n - 1); }
+
+static struct tt_span block_of(const struct tt_blocks *b, int i)
+{
+	if (!is_owner(b, i))
+		return (struct tt_span){ 0 };
+	return b->each ? (struct tt_span){ (size_t)i * b->each, b->each } : tt_span_of(b->bytes, b->owners, i);
+}
+
+/* ---- pieces: of all blocks at once ---- */
+
+static size_t longest(const struct tt_blocks *b)
+{
+	size_t lines = (b->bytes + TT_CACHE_LINE - 1) / TT_CACHE_LINE;
+
+	return b->each ? b->each : (lines + (size_t)b->owners - 1) / (size_t)b->owners * TT_CACHE_LINE;
+}
+
+static size_t piece_len(const struct tt_blocks *b)
+{
+	size_t rooms = b->gathering ? 1 : (size_t)b->owners;
+
+	return TT_BOARD_CHUNK / rooms / TT_CACHE_LINE * TT_CACHE_LINE;
+}
+
+static struct tt_span piece_of(const struct tt_blocks *b, int owner)
+{
+	struct tt_span s = block_of(b, owner);
+	size_t at = tt_min(b->at, s.len);
+
+	return (struct tt_span){ s.at + at, tt_min(piece_len(b), s.len - at) };
+}
+
+/* Where rank i's panel has the piece of that owner's block. */
+static char *slot_of(const struct tt_blocks *b, int i, int owner)
+{
+	return tt_visit_room(&b->visit, i) + (b->gathering ? 0 : (size_t)owner * piece_len(b));
+}
+
+/* What others take: of my block, or for theirs. */
+static void fill_room(const struct tt_blocks *b)
+{
+	int me = board_of(b)->me;
+
+	for (int i = 0; i < b->owners; i++) {
+		struct tt_span s = piece_of(b, i);
+		if ((i == me) == b->gathering)
+			memcpy(slot_of(b, me, i), b->vector + s.at, s.len);
+	}
+}
+
+/* ---- a run of bytes ---- */
+
+static void combine(const struct tt_blocks *b, struct tt_span s)
+{
+	const struct tt_board *board = board_of(b);
+	const void *from[TT_BOARD_RANKS];
+	void *to = b->to + (s.at - block_of(b, board->me).at);
+	struct tt_many many = { .from = from, .to = &to, .inputs = board->n, .outputs = 1 };
+
+	for (int i = 0; i < board->n; i++)
+		from[i] = i == board->me ? b->vector + s.at : b->visit.mapped ? board->fellows[i].vector + s.at : slot_of(b, i, board->me);
+	tt_reduce_many(&many, s.len / b->width, b->type, b->rule);
+}
+
+static void fetch(const struct tt_blocks *b, int owner, struct tt_span s)
+{
+	memcpy(b->vector + s.at, b->visit.mapped ? board_of(b)->fellows[owner].vector + s.at : slot_of(b, owner, owner), s.len);
+}
+
+/* ---- the steps: 1: go on; 0: wait; -errno ---- */
+
+static int take_turn(struct tt_blocks *b)
+{
+	struct tt_visit *v = &b->visit;
+
+	if (!tt_visit_turn(v))
+		return 0;
+	if (reads(b) > SHORT)
+		tt_visit_offer(v, b->vector, b->bytes);
+	if (!v->region)
+		fill_room(b);
+	tt_visit_step(v);
+	b->phase = MEET;
+	return 1;
+}
+
+static int meet(struct tt_blocks *b)
+{
+	struct tt_visit *v = &b->visit;
+	int k = tt_visit_meet(v);
+
+	if (k > 0)
+		b->phase = v->mapped ? READ : v->some_offer ? FILL : TAKE;
+	v->busy = b->phase == READ;
+	return k;
+}
+
+/* The next run, of my block or of those of others. */
+static bool next_run(struct tt_blocks *b, struct tt_span *s)
+{
+	int me = board_of(b)->me;
+
+	for (; b->owner < b->owners; b->owner++, b->at = 0) {
+		*s = block_of(b, b->owner);
+		if ((b->owner == me) == b->gathering || b->at == s->len)
+			continue;
+		s->at += b->at;
+		s->len = tt_min(TT_VISIT_PIECE, s->len - b->at);
+		b->at += s->len;
+		return true;
+	}
+	return false;
+}
+
+static int read_mapped(struct tt_blocks *b)
+{
+	struct tt_span s;
+
+	for (int i = 0; i < TT_VISIT_PIECES; i++) {
+		if (!next_run(b, &s)) {
+			b->visit.busy = false;
+			b->phase = DONE;
+			return 1;
+		}
+		if (b->gathering)
+			fetch(b, b->owner, s);
+		else
+			combine(b, s);
+	}
+	return 0;
+}
+
+static int fill(struct tt_blocks *b)
+{
+	fill_room(b);
+	tt_visit_step(&b->visit);
+	b->phase = TAKE;
+	return 1;
+}
+
+static void take_piece(struct tt_blocks *b)
+{
+	int me = board_of(b)->me;
+
+	for (int i = 0; i < b->owners; i++)
+		if (b->gathering && i != me)
+			fetch(b, i, piece_of(b, i));
+	if (!b->gathering && is_owner(b, me))
+		combine(b, piece_of(b, me));
+}
+
+static int take(struct tt_blocks *b)
+{
+	int k = tt_visit_all(&b->visit);
+
+	if (k <= 0)
+		return k;
+	take_piece(b);
+	b->at += piece_len(b);
+	tt_visit_next_room(&b->visit);
+	if ((k = tt_visit_still(&b->visit)) > 0)
+		b->phase = b->at < longest(b) ? FILL : DONE;
+	return k;
+}
+
+/* All have read what they combine, and owners have their blocks. */
+static int ready(struct tt_blocks *b)
+{
+	int k = tt_visit_all(&b->visit);
+
+	if (k > 0)
+		b->phase = READ;
+	b->visit.busy = k > 0;
+	return k;
+}
+
+static int leave(struct tt_blocks *b)
+{
+	int k = tt_visit_all(&b->visit);
+
+	if (k > 0)
+		b->phase = DONE;
+	return k;
+}
+
+static int (*const steps[])(struct tt_blocks *) = {
+	[TURN] = take_turn, [MEET] = meet, [READ] = read_mapped, [FILL] = fill, [TAKE] = take, [READY] = ready, [LEAVE] = leave,
+};
+
+static int advance(struct tt_blocks *b)
+{
+	int k = tt_visit_check(&b->visit);
+
+	while (k > 0 && b->phase != DONE)
+		k = steps[b->phase](b);
+	return k < 0 ? k : b->phase == DONE;
+}
+
+static void begin_stage(struct tt_blocks *b, enum tt_blocks_stage stage, enum phase first)
+{
+	b->stage = stage;
+	b->gathering = stage == TT_BLOCKS_GATHER;
+	b->phase = first;
+	b->at = 0;
+	b->owner = 0;
+	if (first == READY || first == LEAVE)
+		tt_visit_step(&b->visit);
+}
+
+int tt_blocks_reduce(struct tt_blocks *b)
+{
+	if (b->stage < TT_BLOCKS_REDUCE)
+		begin_stage(b, TT_BLOCKS_REDUCE, TURN);
+	return advance(b);
+}
+
+int tt_blocks_gather(struct tt_blocks *b)
+{
+	if (b->stage < TT_BLOCKS_GATHER)
+		begin_stage(b, TT_BLOCKS_GATHER, !b->stage ? TURN : b->visit.mapped ? READY : FILL);
+	return advance(b);
+}
+
+int tt_blocks_leave(struct tt_blocks *b)
+{
+	if (b->stage < TT_BLOCKS_LEAVE)
+		begin_stage(b, TT_BLOCKS_LEAVE, b->visit.mapped ? LEAVE : DONE);
+	return advance(b);
+}
+
+void tt_blocks_begin(struct tt_blocks *b, struct tt_coll *c) { tt_visit_begin(&b->visit, c); }
+void tt_blocks_end(struct tt_blocks *b) { tt_visit_end(&b->visit, b->stage == TT_BLOCKS_LEAVE && b->phase == DONE); }
