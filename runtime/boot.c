@@ -182,7 +182,7 @@ static uint64_t host_id(const struct tt_job *job)
 	int fd = tt_world ? -1 : open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
 
 	if (fd < 0)
-		return tt_world && tt_world->one_host ? 1 : (uint64_t)job->rank + 1; /* every rank on a host of its own */
+		return 1 + (uint64_t)(tt_world && tt_world->hosts ? job->rank % tt_world->hosts : job->rank);
 	ssize_t n = read(fd, text, sizeof text - 1);
 	close(fd);
 	text[n > 0 ? n : 0] = 0;

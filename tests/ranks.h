@@ -18,7 +18,7 @@ struct ranks { /* one run */
 	int size;
 	const char *wire;            /* "sim", "tcp" or "shm" */
 	uint64_t seed;               /* sim's ... */
-	bool one_host;               /* ... and whether all its ranks are on one */
+	int hosts;                   /* ... and on how many hosts its ranks are, in turn; 0: each on its own */
 	int deadline_ms;             /* 0: the default */
 	const char *allreduce;       /* the algorithm; NULL: auto */
 	void (*program)(tutti *job); /* every rank runs it between joining and leaving */
@@ -145,7 +145,7 @@ static inline int run_ranks(struct ranks run)
 	if (strcmp(run.wire, "sim")) {
 		run_threads(&run);
 	} else {
-		struct tt_sim_config c = { .seed = run.seed, .ranks = run.size, .program = sim_rank, .arg = &run, .deadline_ms = run.deadline_ms, .one_host = run.one_host };
+		struct tt_sim_config c = { .seed = run.seed, .ranks = run.size, .program = sim_rank, .arg = &run, .deadline_ms = run.deadline_ms, .hosts = run.hosts };
 		int err = tt_sim_run(&c);
 		if (err)
 			printf("sim: %d ranks, seed %llu: %d: %s\n", run.size, (unsigned long long)run.seed, err, tt_why());

@@ -1151,7 +1151,7 @@ static void program(int rank, void *arg)
 static uint64_t run_plan(const struct plan *p)
 {
 	struct tt_sim_config config = { .seed = p->seed, .ranks = p->ranks, .program = program, .arg = (void *)(uintptr_t)p,
-		                        .deadline_ms = DEADLINE_MS, .one_host = p->seed % 2, .limit_ns = 200 * DEADLINE };
+		                        .deadline_ms = DEADLINE_MS, .hosts = (int)(p->seed % 4), .limit_ns = 200 * DEADLINE };
 	int err;
 
 	run = (struct run){ .plan = p, .hash = 0xcbf29ce484222325u };

@@ -185,7 +185,7 @@ static void test_late(void)
 {
 	for (int n = 2; n <= LARGEST; n++) {
 		for (uint64_t seed = 0; seed < SEEDS; seed++)
-			CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "sim", .one_host = true, .seed = seed, .program = program_late }), 0);
+			CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "sim", .hosts = 1, .seed = seed, .program = program_late }), 0);
 		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "shm", .program = program_late }), 0);
 	}
 }
@@ -200,7 +200,7 @@ static void test_direct(void)
 {
 	for (int n = 1; n <= LARGEST; n++)
 		for (uint64_t seed = 0; seed < SEEDS; seed++)
-			CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "sim", .one_host = true, .seed = seed, .allreduce = "direct", .program = program_all }), 0);
+			CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "sim", .hosts = 1, .seed = seed, .allreduce = "direct", .program = program_all }), 0);
 	for (int n = 2; n <= LARGEST; n += 2)
 		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "shm", .allreduce = "direct", .program = program_direct }), 0);
 }
@@ -298,7 +298,7 @@ static void program_model(tutti *job)
 static void test_not_direct(void)
 {
 	for (int n = 6; n <= LARGEST; n++)
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "sim", .one_host = true, .seed = 3, .program = program_model }), 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "sim", .hosts = 1, .seed = 3, .program = program_model }), 0);
 }
 
 static void test_model(void) { on_wires(program_model, "auto"); }

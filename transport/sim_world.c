@@ -692,7 +692,7 @@ static struct tt_sim_world *make_world(const struct tt_sim_config *config)
 	}
 	struct tt_sim_world *w = &whole->world;
 	w->base = (struct tt_world){ world_now, world_entropy, world_env, world_spawn,
-	                             world_join, world_park, world_wake, config->one_host };
+	                             world_join, world_park, world_wake, config->hosts };
 	w->config = config;
 	w->now = 1000 * TT_MS; /* not 0: programs like to use that for "never yet" */
 	w->limit = w->now + (config->limit_ns ? config->limit_ns : HOUR_NS);

@@ -94,7 +94,7 @@ struct tt_world {
 	void (*join)(struct tt_world *, struct tt_task *);
 	void (*park)(struct tt_world *, struct tt_parking *, uint64_t deadline, bool nets); /* nets: an event on any net of this rank wakes too */
 	void (*wake)(struct tt_world *, struct tt_parking *);
-	bool one_host;      /* all ranks are on one host; else each is on one of its own */
+	int hosts;          /* ranks are dealt out to so many, one by one; 0: each is on one of its own */
 };
 extern _Thread_local struct tt_world *tt_world; /* NULL: the real one */
 
