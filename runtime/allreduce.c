@@ -1,8 +1,9 @@
-/* allreduce.c - the call; direct.c, doubling.c, rabenseifner.c and ring.c do the work
+/* allreduce.c - the call; direct.c, hierarchical.c, doubling.c, rabenseifner.c and ring.c do the work
  *
  * All of them combine in an order that depends on the position in the vector and on the number of ranks alone, never on
  * timing, and each sum is made once and copied, or made from the same two operands: all ranks get the same bits. So all must
- * choose the same algorithm, too: by setting; direct where all share memory, which they have told each other; or by the model, whose
+ * choose the same algorithm, too: by setting; direct where all share memory, which they have told each other; hierarchical where the
+ * ranks of each of several hosts do; or by the model, whose
  * numbers all have from rank 0.
  */
 #include "runtime.h"
@@ -53,6 +54,8 @@ static const struct tt_algorithm *choose_for(const struct tutti *group, const st
 		return &tt_doubling;
 	if (f && f != &tt_direct)
 		return f;
+	if (model.by_host)
+		return &tt_hierarchical;
 	return tt_board_open(group) ? &tt_direct : tt_model_choose(&model, group->n, bytes, tt_coll_piece(group->job));
 }
 
@@ -140,7 +143,7 @@ int tt_allreduce_explain(struct tutti *group, size_t bytes, tutti_type type, tut
 {
 	const struct tt_algorithm *is;
 	size_t width = tt_type_size(type), piece = tt_coll_piece(group->job);
-	int n = group->n, err = check_arguments("", bytes, width, type, rule);
+	int n = group->n, err = check_arguments("", bytes, width, type, rule), used = 0;
 	struct tt_model model;
 
 	if (err)
@@ -153,9 +156,14 @@ int tt_allreduce_explain(struct tutti *group, size_t bytes, tutti_type type, tut
 		snprintf(text, room, "direct%s, through memory that the %d ranks of this host share", is == forced(group->job) ? " (as set)" : "", n);
 		return 0;
 	}
-	snprintf(text, room, "%s%s, in chunks of %zu bytes, %.1f us expected: a message takes %.1f us%s, the wire %.3f ns and adding %.3f ns a byte",
+	if (is == &tt_hierarchical) {
+		n = group->layout.hosts;
+		used = snprintf(text, room, "hierarchical, through memory on each of the %d hosts, and between them ", n);
+		is = tt_model_choose(&model, n, bytes, piece);
+	}
+	snprintf(text + used, room - (size_t)used, "%s%s, in chunks of %zu bytes, %.1f us expected: a message takes %.1f us%s, the wire %.3f ns and adding %.3f ns a byte",
 	         is->name, is == forced(group->job) ? " (as set)" : "", tt_max(width, is->chunk(bytes, width, n, piece) / width * width),
 	         (double)tt_model_predict(&model, is, n, bytes, piece) / 1e3, (double)model.latency_ns / 1e3,
-	         model.known ? "" : " (assumed, not measured)", (double)model.wire_ps / 1e3, (double)model.add_ps / 1e3);
+	         model.known && tt_model_measures(&group->job->settings) ? "" : " (assumed, not measured)", (double)model.wire_ps / 1e3, (double)model.add_ps / 1e3);
 	return 0;
 }

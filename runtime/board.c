@@ -315,7 +315,7 @@ static int needs_board(struct tutti *group) /* -ENOMEM */
 	const struct tt_layout *l = &group->layout;
 	int err = tt_layout_find(group);
 
-	return err ? err : l->hosts == 1 && l->most <= TT_BOARD_RANKS && tt_layout_ranks(l, l->here) > 1;
+	return err ? err : l->most <= TT_BOARD_RANKS && tt_layout_ranks(l, l->here) > 1;
 }
 
 int tt_board_meet(struct tt_coll *c)

@@ -64,7 +64,7 @@ static void fill_in(struct tt_layout *l, const int *of, int n)
 		l->most = tt_max(l->most, at - l->start[h]);
 	}
 	l->start[l->hosts] = n;
-	l->print = tt_hash(TT_HASH, of, (size_t)n * sizeof *of);
+	l->print = tt_hash(TT_HASH, of, (size_t)n * sizeof *of) | 1; /* never 0 */
 }
 
 int tt_layout_find(struct tutti *g)

@@ -1,4 +1,5 @@
-/* model.c - which all-reduce: latency, bandwidth and the cost of adding, measured once and the same on all ranks
+/* model.c - which all-reduce: latency, bandwidth and the cost of adding, measured once and the same on all ranks; and over several hosts,
+ * whether the ranks of each share its memory, each host having decided for itself (board.c)
  *
  * A group's first all-reduce that needs them measures, before it begins: rank 0 pings the last rank, which is on another
  * host if any is (where hosts are not mixed), and sends it bursts. What it finds is the truth from then on, so ranks cannot choose differently. A rank that does
@@ -9,18 +10,19 @@
  *                         <--    PONG                          8 times; the shortest way there and back counts
  *      BURST, 4 of them   -->
  *                         <--    PONG                          twice
+ *                         <--    HOST {shared?}    HOST        the first rank of each host with several
  *                         <--    ASK               ASK
- *      MODEL {3 numbers}  -->                  -->
+ *      MODEL {3 numbers, by host?}  -->        -->
  */
 #include "runtime.h"
 #include <string.h>
 
 enum {
-	TAG_PING = 0x7ffe0000, TAG_PONG = 0x7ffe1000, TAG_BURST = 0x7ffe2000, TAG_ASK = 0x7ffe3000, TAG_MODEL,
+	TAG_PING = 0x7ffe0000, TAG_PONG = 0x7ffe1000, TAG_BURST = 0x7ffe2000, TAG_ASK = 0x7ffe3000, TAG_MODEL, TAG_HOST,
 	PINGS = 8, BURSTS = 2, BURST_PIECES = 4, ROUNDS = PINGS + BURSTS,
 	ADDED = 64 * 1024,        /* bytes of the vector that is added to see how long it takes ... */
 	ADD_TRIES = 4,
-	MODEL_SIZE = 24,
+	MODEL_SIZE = 28, HOST_SIZE = 5,
 	DOUBLED = 16320,          /* bytes: so many are doubled in any case. Who sums little is not made to measure */
 };
 
@@ -31,9 +33,12 @@ struct tt_model tt_model_of(const struct tutti *group) { return group->model.kno
 
 bool tt_model_measures(const struct tt_settings *s) { return *tt_setting(s, TT_MEASURE) == 'y'; }
 
+/* May it go by hosts? Then it has to be known before the first byte. */
+static bool may_span(const struct tt_layout *l) { return l->hosts > 1 && l->most > 1 && l->most <= TT_BOARD_RANKS; }
+
 bool tt_model_needed(const struct tutti *group, size_t bytes)
 {
-	return group->n > 1 && bytes > tt_min(DOUBLED, tt_coll_piece(group->job)) && tt_model_measures(&group->job->settings);
+	return may_span(&group->layout) || (group->n > 1 && bytes > tt_min(DOUBLED, tt_coll_piece(group->job)) && tt_model_measures(&group->job->settings));
 }
 
 /* ---- choosing. In whole numbers, so that no two processors round differently ---- */
@@ -91,23 +96,33 @@ static uint64_t measure_adding(struct tt_job *job)
 
 static void wake_others(struct tt_timer *t) { tt_coll_wake(tt_container_of(t, struct tutti, model.told)->job); }
 
-static void know(struct tutti *group, uint64_t latency_ns, uint64_t wire_ps, uint64_t add_ps)
+static void know(struct tutti *group, struct tt_model m)
 {
-	group->model.latency_ns = latency_ns;
-	group->model.wire_ps = wire_ps;
-	group->model.add_ps = add_ps;
-	group->model.known = true;
+	m.known = true;
+	m.told = group->model.told;
+	group->model = m;
 	tt_timer_start(group->job, &group->model.told, tt_now(), wake_others);
+}
+
+static struct tt_model found(const struct tt_allreduce *a)
+{
+	const struct tt_tune *t = &a->tune;
+	size_t bytes = BURST_PIECES * tt_coll_piece(a->coll.job);
+	uint64_t burst = t->burst > t->trip ? t->burst - t->trip : 0, add = measure_adding(a->coll.job);
+
+	return (struct tt_model){ .latency_ns = tt_max(1, t->trip / 2), .wire_ps = tt_max(1, burst * 1000 / bytes),
+	                          .add_ps = add ? add : assumed.add_ps }; /* a virtual clock stands still */
 }
 
 static void conclude(struct tt_allreduce *a)
 {
-	const struct tt_tune *t = &a->tune;
-	const struct tt_model *m = &a->coll.group->model;
-	size_t bytes = BURST_PIECES * tt_coll_piece(a->coll.job);
-	uint64_t burst = t->burst > t->trip ? t->burst - t->trip : 0, add = measure_adding(a->coll.job);
+	struct tutti *group = a->coll.group;
+	struct tt_model *m = &group->model, is = tt_model_measures(&group->job->settings) ? found(a) : assumed;
 
-	know(a->coll.group, tt_max(1, t->trip / 2), tt_max(1, burst * 1000 / bytes), add ? add : assumed.add_ps); /* a virtual clock stands still */
+	is.by_host = may_span(&group->layout) && !a->tune.some_cannot;
+	know(group, is);
+	if (may_span(&group->layout))
+		tt_log(TT_INFO, "all-reduce: over %d hosts, %s", group->layout.hosts, m->by_host ? "within each through its memory" : "as if each rank had its own: not all can share memory");
 	tt_log(TT_INFO, "all-reduce: a message takes %llu ns, the wire %llu ps and adding %llu ps a byte", (unsigned long long)m->latency_ns,
 	       (unsigned long long)m->wire_ps, (unsigned long long)m->add_ps);
 }
@@ -141,12 +156,68 @@ static int ask_round(struct tt_allreduce *a)
 	return err;
 }
 
+/* ---- hosts ---- */
+
+static bool is_first_of_some(const struct tt_layout *l, int host, int seat) { return l->seats[l->start[host]] == seat && tt_layout_ranks(l, host) > 1; }
+static bool shares(const struct tutti *group) { return group->board && group->board->open; }
+
+static int compare_layout(struct tt_allreduce *a, int seat, uint32_t print)
+{
+	if (print == a->coll.group->layout.print)
+		return 0;
+	a->coll.culprit = a->coll.group->seats[seat].rank;
+	return tt_fail(-EPROTO, "all-reduce: rank %d and this one do not agree on which ranks share a host", a->coll.culprit);
+}
+
+static void tell_host(struct tt_allreduce *a)
+{
+	const struct tutti *group = a->coll.group;
+	const struct tt_layout *l = &group->layout;
+	uint8_t bytes[HOST_SIZE];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	tt_put8(&p, shares(group));
+	tt_put32(&p, l->print);
+	if (may_span(l) && is_first_of_some(l, l->here, a->coll.me))
+		tt_coll_send(&a->coll, 0, TAG_HOST, bytes, sizeof bytes);
+}
+
+static int take_host(struct tt_allreduce *a, int seat)
+{
+	const void *bytes = tt_coll_take(&a->coll, seat, TAG_HOST, HOST_SIZE);
+
+	if (!bytes)
+		return 0;
+	struct tt_pack p = tt_unpack(bytes, HOST_SIZE);
+	a->tune.some_cannot |= !tt_get8(&p);
+	int err = compare_layout(a, seat, tt_get32(&p));
+	return err ? err : 1;
+}
+
+/* 1: all have come. */
+static int take_hosts(struct tt_allreduce *a)
+{
+	const struct tt_layout *l = &a->coll.group->layout;
+	struct tt_tune *t = &a->tune;
+	int k = 1;
+
+	t->some_cannot |= tt_layout_ranks(l, l->here) > 1 && !shares(a->coll.group);
+	for (; may_span(l) && t->host < l->hosts; t->host++) {
+		int seat = l->seats[l->start[t->host]];
+		if (seat != a->coll.me && is_first_of_some(l, t->host, seat) && (k = take_host(a, seat)) <= 0)
+			break;
+	}
+	return k;
+}
+
+/* ---- rank 0, and the others ---- */
+
 static int measure(struct tt_allreduce *a)
 {
 	struct tt_tune *t = &a->tune;
 	int err = 0;
 
-	for (; t->round < ROUNDS; t->round++, t->asked = false) {
+	for (; tt_model_measures(&a->coll.job->settings) && t->round < ROUNDS; t->round++, t->asked = false) {
 		if (!t->asked && (err = ask_round(a)))
 			return err;
 		if (!tt_coll_take(&a->coll, a->coll.n - 1, TAG_PONG + t->round, 0))
@@ -154,6 +225,8 @@ static int measure(struct tt_allreduce *a)
 		uint64_t took = tt_now() - t->since, *best = t->round < PINGS ? &t->trip : &t->burst;
 		*best = *best ? tt_min(*best, took) : took;
 	}
+	if ((err = take_hosts(a)) <= 0)
+		return err;
 	conclude(a);
 	return 1;
 }
@@ -180,16 +253,25 @@ static int hear(struct tt_allreduce *a)
 {
 	const void *bytes;
 
-	if (!a->tune.asked)
+	if (!a->tune.asked) {
+		tell_host(a);
 		tt_coll_send(&a->coll, 0, TAG_ASK, NULL, 0);
+	}
 	a->tune.asked = true;
 	if (a->coll.me == a->coll.n - 1)
 		answer(a);
 	if (!(bytes = tt_coll_take(&a->coll, 0, TAG_MODEL, MODEL_SIZE)))
 		return 0;
 	struct tt_pack p = tt_unpack(bytes, MODEL_SIZE);
-	uint64_t latency_ns = tt_get64(&p), wire_ps = tt_get64(&p), add_ps = tt_get64(&p);
-	know(a->coll.group, latency_ns, wire_ps, add_ps);
+	struct tt_model m = { .latency_ns = tt_get64(&p) };
+	m.wire_ps = tt_get64(&p);
+	m.add_ps = tt_get64(&p);
+	uint32_t layout = tt_get32(&p);
+	int err = layout ? compare_layout(a, 0, layout) : 0;
+	if (err)
+		return err;
+	m.by_host = layout;
+	know(a->coll.group, m);
 	return 1;
 }
 
@@ -213,6 +295,7 @@ void tt_model_tell(struct tt_allreduce *a)
 	tt_put64(&p, m->latency_ns);
 	tt_put64(&p, m->wire_ps);
 	tt_put64(&p, m->add_ps);
+	tt_put32(&p, m->by_host ? a->coll.group->layout.print : 0);
 	for (; m->known && tt_coll_take_any(&a->coll, &from, TAG_ASK, &len); from = -1)
 		tt_coll_send(&a->coll, from, TAG_MODEL, bytes, sizeof bytes);
 }

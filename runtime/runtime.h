@@ -98,10 +98,13 @@ struct tt_model {
 	bool known;
 	uint64_t latency_ns;        /* of a small message, one way */
 	uint64_t wire_ps, add_ps;   /* picoseconds a byte, on the wire and for adding */
+	bool by_host;               /* the group is on several hosts, and the ranks of each share its memory */
 	struct tt_timer told;       /* who waits for it is to go on */
 };
 struct tt_tune { /* of one all-reduce: how far this rank is with getting to know it */
 	bool asked;                 /* rank 0: the last ping or burst is out */
+	int host;                   /* rank 0: of those before this one it knows whether their ranks share memory ... */
+	bool some_cannot;           /* ... and that some do not */
 	uint32_t round;
 	uint64_t since, trip, burst;
 };
@@ -574,7 +577,7 @@ struct tt_layout {
 	int hosts, here;            /* how many, and on which of them I am. 0: not known yet */
 	int *seats, *start;         /* seats of the group, host by host, each in their order: those of host h from start[h] to start[h + 1] */
 	int fewest, most;           /* ranks on a host */
-	uint32_t print;             /* differs where this does */
+	uint32_t print;             /* differs where this does; not 0 */
 };
 int tt_layout_find(struct tutti *);            /* once. -ENOMEM */
 void tt_layout_free(struct tutti *);
@@ -832,7 +835,7 @@ int tt_blocks_reduce(struct tt_blocks *); /* my block is combined */
 int tt_blocks_gather(struct tt_blocks *); /* all owners' blocks are here */
 int tt_blocks_leave(struct tt_blocks *);  /* nobody reads my vector any more */
 
-/* ---- allreduce.c; direct.c, doubling.c, rabenseifner.c and ring.c: the algorithms; model.c: which of them ---- */
+/* ---- allreduce.c; direct.c, hierarchical.c, doubling.c, rabenseifner.c and ring.c: the algorithms; model.c: which of them ---- */
 
 struct tt_exchange { /* what an algorithm does: all-reduce among some ranks of a group */
 	struct tt_coll *coll;
@@ -853,11 +856,21 @@ struct tt_direct { /* direct.c's own */
 	size_t at;                  /* bytes of the vector, or of my slice, that are done */
 };
 
+struct tt_hierarchy { /* hierarchical.c's own */
+	struct tt_blocks blocks;
+	struct tt_exchange between; /* hosts; is NULL: others do that */
+	int *seats, phase;
+	bool begun;
+};
+
 struct tt_allreduce {
 	struct tt_coll coll;
 	struct tt_exchange all;     /* all.is NULL: not chosen yet */
 	const struct tt_algorithm *forced; /* as set; NULL: auto */
-	struct tt_direct direct;
+	union {
+		struct tt_direct direct;
+		struct tt_hierarchy hierarchy;
+	};
 	struct tt_tune tune;
 };
 struct tt_algorithm {
@@ -867,7 +880,7 @@ struct tt_algorithm {
 	void (*release)(struct tt_exchange *); /* also after a begin that failed */
 	size_t (*chunk)(size_t bytes, size_t width, int n, size_t piece); /* bytes that travel at once */
 };
-extern const struct tt_algorithm tt_direct, tt_doubling, tt_rabenseifner, tt_ring;
+extern const struct tt_algorithm tt_direct, tt_hierarchical, tt_doubling, tt_rabenseifner, tt_ring;
 int tt_power_below(int n); /* the largest power of two that is not above n, which is 1 or more */
 int tt_allreduce_check(const struct tt_settings *);    /* is the setting one that there is? */
 int tt_allreduce_explain(struct tutti *, size_t bytes, tutti_type, tutti_rule, char *text, size_t room); /* which algorithm and chunk, on which
@@ -875,7 +888,7 @@ int tt_allreduce_explain(struct tutti *, size_t bytes, tutti_type, tutti_rule, c
 
 bool tt_model_measures(const struct tt_settings *);
 struct tt_model tt_model_of(const struct tutti *); /* as measured, or as assumed */
-bool tt_model_needed(const struct tutti *, size_t bytes);
+bool tt_model_needed(const struct tutti *, size_t bytes); /* once the layout is known */
 int tt_model_learn(struct tt_allreduce *);  /* like advance: 1 once this rank knows the model */
 void tt_model_tell(struct tt_allreduce *);  /* on each advance: rank 0 answers those who do not know it yet */
 const struct tt_algorithm *tt_model_choose(const struct tt_model *, int n, size_t bytes, size_t piece);

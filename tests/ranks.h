@@ -17,12 +17,13 @@
 struct ranks { /* one run */
 	int size;
 	const char *wire;            /* "sim", "tcp" or "shm" */
-	uint64_t seed;               /* sim's ... */
-	int hosts;                   /* ... and on how many hosts its ranks are, in turn; 0: each on its own */
+	int hosts;                   /* its ranks are on so many, in turn; 0: sim: each on its own, else all on one. Over shm that needs libconfig */
+	uint64_t seed;               /* sim's */
 	int deadline_ms;             /* 0: the default */
 	const char *allreduce;       /* the algorithm; NULL: auto */
 	void (*program)(tutti *job); /* every rank runs it between joining and leaving */
 	char boot[32];
+	char nodes[32];              /* a config file, for several hosts over shm */
 	bool left[16];               /* ranks whose program has left its job itself */
 	atomic_int failures;
 };
@@ -95,9 +96,13 @@ static inline void *thread_rank(void *arg)
 	struct ranks *run = me->run;
 	tutti_config c = { .size = sizeof c, .rank = me->rank, .ranks = run->size, .boot = run->boot, .transports = transports_of(run),
 		           .deadline_ms = run->deadline_ms };
+	char node[16];
 	tutti *job;
 
 	this_run = run;
+	snprintf(node, sizeof node, "n%d", me->rank);
+	if (*run->nodes)
+		c = (tutti_config){ .size = sizeof c, .file = run->nodes, .node = node, .transports = c.transports, .deadline_ms = c.deadline_ms };
 	int err = tutti_join(&c, &job);
 	CHECK(err == 0);
 	if (!err)
@@ -123,10 +128,25 @@ static inline int free_port(void)
 	return ntohs(a.sin_port);
 }
 
+/* Other addresses of the loopback are other hosts to a list of nodes. */
+static inline void write_nodes(struct ranks *run)
+{
+	snprintf(run->nodes, sizeof run->nodes, "/tmp/tutti-nodes-XXXXXX");
+	FILE *f = fdopen(mkstemp(run->nodes), "w");
+
+	fprintf(f, "nodes = (");
+	for (int i = 0; i < run->size; i++)
+		fprintf(f, "%s{ name = \"n%d\"; address = \"127.0.0.%d:%d\"; }", i ? ", " : "", i, 1 + i % run->hosts, free_port());
+	fprintf(f, ");\n");
+	fclose(f);
+}
+
 static inline void run_threads(struct ranks *run)
 {
 	struct thread_rank *ranks = calloc((size_t)run->size, sizeof *ranks);
 
+	if (run->hosts > 1)
+		write_nodes(run);
 	snprintf(run->boot, sizeof run->boot, "127.0.0.1:%d", free_port());
 	for (int i = 0; i < run->size; i++) {
 		ranks[i].run = run;
@@ -135,6 +155,8 @@ static inline void run_threads(struct ranks *run)
 	}
 	for (int i = 0; i < run->size; i++)
 		pthread_join(ranks[i].thread, NULL);
+	if (run->hosts > 1)
+		unlink(run->nodes);
 	free(ranks);
 }
 

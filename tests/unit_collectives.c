@@ -105,6 +105,47 @@ static void combine_ranks(struct vectors *v)
 	tt_reduce_many(&many, v->count, v->type, v->rule);
 }
 
+static bool is_named(const char *name, const char *begin) { return !strncmp(name, begin, strlen(begin)); }
+
+static void combine_as(struct vectors *v, const char *name)
+{
+	if (is_named(name, "ring"))
+		combine_ring(v);
+	else
+		combine_tree(v, is_named(name, "doubling"));
+}
+
+/* On each host by rank; then one slice for each leader, by whatever the model chooses. */
+static void combine_hosts(tutti *job, struct vectors *v)
+{
+	enum { LEAD = 64 * 1024 };
+	const struct tt_layout *l = &job->layout;
+	struct tt_model model = tt_model_of(job);
+	size_t bytes = v->count * v->width;
+	int leaders = (int)tt_max(1, tt_min((size_t)l->fewest, bytes / LEAD));
+	const char *name = tt_model_choose(&model, l->hosts, bytes, tt_coll_piece(job->job))->name;
+	char *sums[RANKS_MAX];
+
+	for (int h = 0; h < l->hosts; h++) {
+		struct vectors host = *v;
+		host.n = tt_layout_ranks(l, h);
+		host.rule = v->rule == TUTTI_AVERAGE ? TUTTI_SUM : v->rule;
+		for (int i = 0; i < host.n; i++)
+			host.of[i] = v->of[l->seats[l->start[h] + i]];
+		combine_ranks(&host);
+		sums[h] = host.of[0];
+	}
+	for (int i = 0; i < leaders; i++) {
+		struct tt_span s = tt_span_of(bytes, leaders, i);
+		struct vectors slice = *v;
+		slice.n = l->hosts;
+		slice.count = s.len / v->width;
+		for (int h = 0; h < l->hosts; h++)
+			slice.of[h] = sums[h] + s.at;
+		combine_as(&slice, name);
+	}
+}
+
 static const char *algorithm_of(tutti *job) { return tt_setting(&job->job->settings, TT_ALLREDUCE); }
 
 enum { ODDLY = 12 }; /* bytes into a page */
@@ -135,10 +176,11 @@ static void check_allreduce(tutti *job, size_t count, tutti_type type, tutti_rul
 		combine_ranks(&v);
 		if (rule == TUTTI_AVERAGE)
 			rule = TUTTI_SUM; /* done */
-	} else if (*algorithm_of(job) == 'r' && algorithm_of(job)[1] == 'i')
-		combine_ring(&v);
-	else
-		combine_tree(&v, *algorithm_of(job) == 'd');
+	} else if (job->model.by_host) {
+		combine_hosts(job, &v);
+	} else {
+		combine_as(&v, *algorithm_of(job) == 'd' ? "doubling" : algorithm_of(job)); /* direct, too, does so for what is short */
+	}
 	if (rule == TUTTI_AVERAGE)
 		tt_scale(v.of[0], count, type, (unsigned)v.n);
 	CHECK(memcmp(mine, v.of[0], bytes) == 0);
@@ -203,6 +245,34 @@ static void test_direct(void)
 			CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "sim", .hosts = 1, .seed = seed, .allreduce = "direct", .program = program_all }), 0);
 	for (int n = 2; n <= LARGEST; n += 2)
 		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "shm", .allreduce = "direct", .program = program_direct }), 0);
+}
+
+static void program_hierarchical(tutti *job)
+{
+	char text[400];
+
+	program_all(job);
+	check_allreduce(job, 300007, TUTTI_F32, TUTTI_AVERAGE); /* several leaders, where there are several ranks */
+	check_allreduce(job, 2000003, TUTTI_BF16, TUTTI_SUM);
+	CHECK(tt_allreduce_explain(job, 1 << 20, TUTTI_F32, TUTTI_SUM, text, sizeof text) == 0);
+	CHECK((strstr(text, "hierarchical") != NULL) == job->model.by_host);
+	CHECK(job->model.by_host || tt_world); /* in every fourth of its worlds not all can map */
+}
+
+/* With as many ranks on each, or not; one host may have a single one. */
+static void test_hierarchical(void)
+{
+	for (int hosts = 2; hosts <= 3; hosts++)
+		for (int n = hosts + 1; n <= LARGEST; n += hosts - 1) {
+			struct ranks run = { .size = n, .hosts = hosts, .allreduce = "direct", .program = program_hierarchical };
+			for (run.wire = "sim"; run.seed < 3; run.seed++)
+				CU_ASSERT_EQUAL(run_ranks(run), 0);
+#ifdef HAVE_LIBCONFIG
+			run.wire = "shm";
+			if (n <= 2 * hosts)
+				CU_ASSERT_EQUAL(run_ranks(run), 0);
+#endif
+		}
 }
 
 static void test_doubling(void) { on_wires(program_all, "doubling"); }
@@ -748,7 +818,8 @@ static void program_wrap(tutti *job)
 static void test_wrap(void) { on_wires(program_wrap, NULL); }
 
 static CU_TestInfo allreduce_tests[] = {
-	{ "direct", test_direct }, { "not direct", test_not_direct }, { "late", test_late }, { "doubling", test_doubling }, { "rabenseifner", test_rabenseifner }, { "ring", test_ring }, { "large", test_large },
+	{ "direct", test_direct },
+	{ "over several hosts", test_hierarchical }, { "not direct", test_not_direct }, { "late", test_late }, { "doubling", test_doubling }, { "rabenseifner", test_rabenseifner }, { "ring", test_ring }, { "large", test_large },
 	{ "model", test_model }, { "choice", test_choice }, { "settings", test_settings }, { "numbers wrap", test_wrap }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo pairwise_tests[] = {

@@ -1,0 +1,141 @@
+/* hierarchical.c - all-reduce over several hosts: within each through memory, and between them one rank of each for every slice
+ *
+ *                          combined           exchanged          gathered
+ *      host A   rank 0     a0+a1  |           a0+..+a4  |        a0+..+a4 | b0+..+b4
+ *               rank 1            | b0+b1              | b...     the same
+ *      host B   rank 2     a2+a3+a4 |         a0+..+a4  |
+ *               rank 3            | b2+..+b4           | b...
+ *               rank 4
+ *
+ * The first few ranks of each host lead: each exchanges its slice with the one of the same place on every other host, by the algorithm
+ * that the model chooses. There are as many as the smallest host has, but none for less than LEAD bytes: a short vector has one.
+ *
+ * Order of additions: on each host by rank, as blocks.c says; then the hosts' sums, in the order of their first ranks, as the
+ * algorithm between them says.
+ */
+#include "runtime.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { LEAD = 64 * 1024 };
+
+enum phase { COMBINE, EXCHANGE, GATHER, LEAVE, DONE };
+
+static struct tt_allreduce *call_of(const struct tt_exchange *x) { return tt_container_of(x, struct tt_allreduce, all); }
+
+static bool is_alone(const struct tt_allreduce *a) { return !a->coll.group->board; }
+
+static int place_of(const struct tutti *g) /* among the ranks of this host */
+{
+	return g->board ? g->board->me : 0;
+}
+
+/* ---- between hosts ---- */
+
+static int *same_places(const struct tt_layout *l, int place)
+{
+	int *seats = malloc((size_t)l->hosts * sizeof *seats);
+
+	for (int h = 0; seats && h < l->hosts; h++)
+		seats[h] = l->seats[l->start[h] + place];
+	return seats;
+}
+
+static int begin_between(struct tt_allreduce *a, struct tt_span mine)
+{
+	struct tt_hierarchy *h = &a->hierarchy;
+	const struct tutti *g = a->coll.group;
+	struct tt_model model = tt_model_of(g);
+
+	h->seats = same_places(&g->layout, place_of(g));
+	if (!h->seats)
+		return tt_fail(-ENOMEM, "no memory for an all-reduce over %d hosts", g->layout.hosts);
+	h->between = a->all;
+	h->between.n = g->layout.hosts;
+	h->between.me = g->layout.here;
+	h->between.seats = h->seats;
+	h->between.buf += mine.at;
+	h->between.count = mine.len / a->all.width;
+	h->between.is = tt_model_choose(&model, g->layout.hosts, a->all.count * a->all.width, tt_coll_piece(a->coll.job));
+	return 0;
+}
+
+/* ---- the steps: like advance ---- */
+
+static int combine(struct tt_allreduce *a) { return is_alone(a) ? 1 : tt_blocks_reduce(&a->hierarchy.blocks); }
+
+static int exchange(struct tt_allreduce *a)
+{
+	struct tt_hierarchy *h = &a->hierarchy;
+	struct tt_exchange *x = &h->between;
+	int k = 1;
+
+	if (!x->is)
+		return 1;
+	if (!h->begun) {
+		h->begun = h->blocks.visit.away = true;
+		k = x->is->begin(x);
+	}
+	if (k >= 0)
+		k = x->is->advance(x);
+	h->blocks.visit.away = k <= 0;
+	return k;
+}
+
+static int gather(struct tt_allreduce *a) { return is_alone(a) ? 1 : tt_blocks_gather(&a->hierarchy.blocks); }
+static int leave(struct tt_allreduce *a) { return is_alone(a) ? 1 : tt_blocks_leave(&a->hierarchy.blocks); }
+
+static int (*const steps[])(struct tt_allreduce *) = { [COMBINE] = combine, [EXCHANGE] = exchange, [GATHER] = gather, [LEAVE] = leave };
+
+static int advance(struct tt_exchange *x)
+{
+	struct tt_allreduce *a = call_of(x);
+	struct tt_hierarchy *h = &a->hierarchy;
+	int k = 1;
+
+	while (h->phase != DONE && (k = steps[h->phase](a)) > 0)
+		h->phase++;
+	return k;
+}
+
+/* ---- life ---- */
+
+static int leaders(const struct tt_layout *l, size_t bytes)
+{
+	return (int)tt_max(1, tt_min((size_t)l->fewest, bytes / LEAD));
+}
+
+static int begin(struct tt_exchange *x)
+{
+	struct tt_allreduce *a = call_of(x);
+	struct tt_hierarchy *h = &a->hierarchy;
+	size_t bytes = x->count * x->width;
+	int n = leaders(&x->coll->group->layout, bytes), me = place_of(x->coll->group);
+	struct tt_span mine = me < n ? tt_span_of(bytes, n, me) : (struct tt_span){ 0 };
+
+	h->blocks = (struct tt_blocks){ .vector = x->buf, .bytes = bytes, .owners = n, .to = x->buf + mine.at, .width = x->width, .type = x->type,
+	                                .rule = x->rule == TUTTI_AVERAGE ? TUTTI_SUM : x->rule };
+	if (!is_alone(a))
+		tt_blocks_begin(&h->blocks, x->coll);
+	return me < n ? begin_between(a, mine) : 0;
+}
+
+static void release(struct tt_exchange *x)
+{
+	struct tt_allreduce *a = call_of(x);
+	struct tt_hierarchy *h = &a->hierarchy;
+
+	if (h->begun)
+		h->between.is->release(&h->between);
+	if (h->blocks.visit.coll)
+		tt_blocks_end(&h->blocks);
+	free(h->seats);
+}
+
+static size_t chunk(size_t bytes, size_t width, int n, size_t piece)
+{
+	(void)width, (void)n, (void)piece;
+	return tt_min(bytes, TT_BOARD_CHUNK);
+}
+
+const struct tt_algorithm tt_hierarchical = { "hierarchical", begin, advance, release, chunk };
