@@ -214,10 +214,4 @@ static void release(struct tt_exchange *x)
 	tt_visit_end(&d->visit, d->phase == DONE);
 }
 
-static size_t chunk(size_t bytes, size_t width, int n, size_t piece)
-{
-	(void)width, (void)n, (void)piece;
-	return tt_min(bytes, TT_BOARD_CHUNK);
-}
-
-const struct tt_algorithm tt_direct = { "direct", begin, advance, release, chunk };
+const struct tt_algorithm tt_direct = { "direct", begin, advance, release, NULL };

@@ -72,6 +72,8 @@ static int exchange(struct tt_allreduce *a)
 
 	if (!x->is)
 		return 1;
+	if (!is_alone(a) && (k = tt_visit_check(&h->blocks.visit)) <= 0)
+		return k;
 	if (!h->begun) {
 		h->begun = h->blocks.visit.away = true;
 		k = x->is->begin(x);
@@ -132,10 +134,4 @@ static void release(struct tt_exchange *x)
 	free(h->seats);
 }
 
-static size_t chunk(size_t bytes, size_t width, int n, size_t piece)
-{
-	(void)width, (void)n, (void)piece;
-	return tt_min(bytes, TT_BOARD_CHUNK);
-}
-
-const struct tt_algorithm tt_hierarchical = { "hierarchical", begin, advance, release, chunk };
+const struct tt_algorithm tt_hierarchical = { "hierarchical", begin, advance, release, NULL };

@@ -878,7 +878,7 @@ struct tt_algorithm {
 	int (*begin)(struct tt_exchange *);   /* 0 or -errno */
 	int (*advance)(struct tt_exchange *); /* like a collective's */
 	void (*release)(struct tt_exchange *); /* also after a begin that failed */
-	size_t (*chunk)(size_t bytes, size_t width, int n, size_t piece); /* bytes that travel at once */
+	size_t (*chunk)(size_t bytes, size_t width, int n, size_t piece); /* bytes that travel at once. NULL: in memory nothing does */
 };
 extern const struct tt_algorithm tt_direct, tt_hierarchical, tt_doubling, tt_rabenseifner, tt_ring;
 int tt_power_below(int n); /* the largest power of two that is not above n, which is 1 or more */
