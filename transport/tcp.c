@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 enum {
@@ -278,24 +277,11 @@ static void disconnect(struct tt_peer *base)
 	tt_tcp_peer_free(p);
 }
 
-static bool lacks_files(void)
-{
-	int fd = eventfd(0, EFD_CLOEXEC);
-
-	if (fd >= 0)
-		close(fd);
-	return fd < 0;
-}
-
 static int connect_to(struct tt_net *base, const char *addr, struct tt_peer **out)
 {
 	struct tt_tcp_peer *p;
 	int err = tt_tcp_connect(net_of(base), addr, &p);
 
-	if (!err && p->fd < 0 && lacks_files()) {
-		disconnect(&p->base);
-		return tt_fail(-EMFILE, "no file is left for a connection to %s: raise the limit with ulimit -n", addr);
-	}
 	if (!err)
 		*out = &p->base;
 	return err;

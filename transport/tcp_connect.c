@@ -676,6 +676,10 @@ int tt_tcp_connect(struct tt_tcp *net, const char *addr, struct tt_tcp_peer **ou
 	snprintf(p->base.addr, sizeof p->base.addr, "%s", after_scheme(addr));
 	p->addresses = p->next_address = found;
 	err = try_next(p, EHOSTUNREACH);
+	if (err == -EMFILE || err == -ENFILE) {
+		tt_tcp_peer_free(p);
+		return tt_fail(-EMFILE, "no file is left for a connection to %s: raise the limit with ulimit -n", addr);
+	}
 	if (err)
 		give_up(p, map_error(-err), strerror(-err));
 	*out = p;
