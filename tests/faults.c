@@ -153,6 +153,14 @@ static int reap_some(void)
 	return left;
 }
 
+/* When all its threads stand: until then one of them may still answer. It may have been killed since (TUTTI_EVICT): reap_some() sees that. */
+static void await_stop(int rank)
+{
+	siginfo_t what;
+
+	waitid(P_PID, (id_t)crew.pid[rank], &what, WSTOPPED | WEXITED | WNOWAIT);
+}
+
 /* Never to pid 0 or -1: that would strike whoever runs the tests. */
 static void strike(int rank, int signal_number)
 {
@@ -160,6 +168,8 @@ static void strike(int rank, int signal_number)
 	     crew.status[rank], signal_number, board->of[rank].complaint);
 	if (crew.pid[rank] > 0)
 		kill(crew.pid[rank], signal_number);
+	if (crew.pid[rank] > 0 && signal_number == SIGSTOP)
+		await_stop(rank);
 }
 
 static bool have_come(int rounds, int stage, int except)
