@@ -153,11 +153,9 @@ void tt_boot_free(struct tt_boot *b)
 	b->nodes = NULL;
 }
 
-static uint64_t hash(uint64_t h, const char *text) /* FNV-1a */
+static uint64_t hash(uint64_t h, const char *text)
 {
-	for (; *text; text++)
-		h = (h ^ (uint8_t)*text) * 0x100000001b3u;
-	return (h ^ 0xff) * 0x100000001b3u;
+	return tt_hash64(tt_hash64(h, text, strlen(text)), "\xff", 1); /* no text goes on in the next one */
 }
 
 /* Equal on all ranks of a job however each spells rank 0's host, hence the port alone. No secret goes into it, nor the size
@@ -165,7 +163,7 @@ static uint64_t hash(uint64_t h, const char *text) /* FNV-1a */
 uint64_t tt_boot_job_id(const struct tt_boot *b)
 {
 	const char *port = strrchr(b->address, ':');
-	uint64_t h = hash(0xcbf29ce484222325u, port ? port : b->address);
+	uint64_t h = hash(TT_HASH64, port ? port : b->address);
 
 	for (int i = 0; b->nodes && i < b->size; i++)
 		h = hash(hash(h, b->nodes[i].name), b->nodes[i].address);
@@ -186,7 +184,7 @@ static uint64_t host_id(const struct tt_job *job)
 	ssize_t n = read(fd, text, sizeof text - 1);
 	close(fd);
 	text[n > 0 ? n : 0] = 0;
-	return host_bits(hash(0xcbf29ce484222325u, text));
+	return host_bits(hash(TT_HASH64, text));
 }
 
 static uint64_t host_of_address(const char *addr)
@@ -198,7 +196,7 @@ static uint64_t host_of_address(const char *addr)
 	colon = strrchr(host, ':');
 	if (colon)
 		*colon = 0;
-	return host_bits(hash(0xcbf29ce484222325u, host));
+	return host_bits(hash(TT_HASH64, host));
 }
 
 /* The background thread may have all the others' cards before this rank's own is in. */

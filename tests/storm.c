@@ -209,13 +209,7 @@ static void complain(const struct me *me, const char *fmt, ...)
 		         run.plan->ranks, me->step, (double)tt_now() / 1e9, text);
 }
 
-static void trace(const void *bytes, size_t len)
-{
-	const uint8_t *at = bytes;
-
-	while (len--)
-		run.hash = (run.hash ^ *at++) * 0x100000001b3u;
-}
+static void trace(const void *bytes, size_t len) { run.hash = tt_hash64(run.hash, bytes, len); }
 
 static bool is_guilty(int rank)
 {
@@ -1154,7 +1148,7 @@ static uint64_t run_plan(const struct plan *p)
 		                        .deadline_ms = DEADLINE_MS, .hosts = (int)(p->seed % 4), .limit_ns = 200 * DEADLINE };
 	int err;
 
-	run = (struct run){ .plan = p, .hash = 0xcbf29ce484222325u };
+	run = (struct run){ .plan = p, .hash = TT_HASH64 };
 	err = tt_sim_run(&config);
 	if (err && !*run.complaint)
 		snprintf(run.complaint, sizeof run.complaint, "%s", tt_why());

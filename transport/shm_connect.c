@@ -30,13 +30,7 @@ enum { FILES = 3 };
 
 /* ---- names ---- */
 
-static void mix(uint64_t *h, const char *bytes, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		*h = (*h ^ (uint8_t)bytes[i]) * 0x100000001b3u;
-}
-
-static void mix_file(uint64_t *h, const char *path)
+static uint64_t hash_file(uint64_t h, const char *path)
 {
 	char text[64];
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -44,33 +38,29 @@ static void mix_file(uint64_t *h, const char *path)
 
 	if (fd >= 0)
 		close(fd);
-	mix(h, text, n > 0 ? (size_t)n : 0);
+	return tt_hash64(h, text, n > 0 ? (size_t)n : 0);
 }
 
 /* Equal for processes that can reach each other's memory: one boot of one kernel, the same namespaces, one user. */
 static uint64_t reach(void)
 {
 	static const char *const spaces[] = { "/proc/self/ns/net", "/proc/self/ns/pid", "/proc/self/ns/user" };
-	uint64_t h = 0xcbf29ce484222325u;
+	uint64_t h = hash_file(TT_HASH64, "/proc/sys/kernel/random/boot_id");
 	uid_t user = geteuid();
 	struct stat s;
 
-	mix_file(&h, "/proc/sys/kernel/random/boot_id");
 	for (size_t i = 0; i < TT_COUNT(spaces); i++) {
 		memset(&s, 0, sizeof s);
 		if (!stat(spaces[i], &s))
-			mix(&h, (const char *)&s.st_ino, sizeof s.st_ino);
+			h = tt_hash64(h, &s.st_ino, sizeof s.st_ino);
 	}
-	mix(&h, (const char *)&user, sizeof user);
-	return h;
+	return tt_hash64(h, &user, sizeof user);
 }
 
 void tt_shm_address(uint64_t job, const char *listen, char addr[96])
 {
-	uint64_t name = 0xcbf29ce484222325u;
+	uint64_t name = tt_hash64(tt_hash64(TT_HASH64, &job, sizeof job), listen, strlen(listen));
 
-	mix(&name, (const char *)&job, sizeof job);
-	mix(&name, listen, strlen(listen));
 	snprintf(addr, 96, "shm:%016llx:%016llx", (unsigned long long)reach(), (unsigned long long)name);
 }
 

@@ -46,6 +46,14 @@ static inline uint32_t tt_hash(uint32_t h, const void *bytes, size_t n) /* 32-bi
 	return h;
 }
 
+#define TT_HASH64 0xcbf29ce484222325u
+static inline uint64_t tt_hash64(uint64_t h, const void *bytes, size_t n) /* 64-bit FNV-1a, likewise */
+{
+	for (size_t i = 0; i < n; i++)
+		h = (h ^ ((const uint8_t *)bytes)[i]) * 0x100000001b3u;
+	return h;
+}
+
 /* log.c: one line per event on stderr, never on stdout */
 enum tt_level { TT_ERROR, TT_WARN, TT_INFO, TT_DEBUG };
 void tt_log(enum tt_level, const char *fmt, ...) TT_FORMAT(2, 3);
