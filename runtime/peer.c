@@ -539,7 +539,7 @@ void tt_member_reborn(struct tt_member *m, uint32_t epoch)
 {
 	tt_member_gone(m, -ECONNRESET, "rank %d has started anew", m->rank);
 	tt_timer_stop(&m->retry);
-	m->untold = m->silent = m->accuser = m->passed_on = false;
+	m->untold = m->silent = m->accuser = m->passed_on = m->wires_again = false;
 	m->link = NULL; /* the old one is doomed */
 	m->state = TT_AWAY;
 	m->epoch = epoch;
@@ -731,11 +731,27 @@ static void take_refusal(struct tt_link *l, struct tt_pack *p)
 
 /* ---- events ---- */
 
+/* One of a node list may have come up just after a better wire was asked. Who answers over any has all of them, so once more is enough. */
+static bool ask_better_wires(struct tt_link *l)
+{
+	struct tt_member *m = l->member;
+
+	if (!l->job->node_list || !m || m->link != l || m->wires_again || !has_better_wire(m))
+		return false;
+	m->wires_again = true;
+	forget_link(m);
+	m->wire = 0;
+	ask_wires(m);
+	return true;
+}
+
 static void on_up(struct tt_peer *peer)
 {
 	struct tt_job *job = peer->net->user;
 	struct tt_link *l = peer->user;
 
+	if (l && ask_better_wires(l))
+		return;
 	if (l)
 		say_hello(l);
 	else if (!(l = new_link(job, peer, NULL)))

@@ -383,6 +383,7 @@ struct tt_member {
 	enum tt_member_state state;
 	const char *addr;           /* one for each of its nets, see address.c; "" until known */
 	int wire;                   /* which of my nets it is asked through, or was last */
+	bool wires_again;           /* a node list's: the better ones were asked a second time */
 	uint64_t host;              /* equal on one host, 40 bits; 0: not known */
 	uint32_t cpus;              /* equal if they may run on the same processors, 24 bits; 0: not known */
 	uint32_t epoch;             /* which life of it; 0: not known */
