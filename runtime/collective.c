@@ -1,4 +1,4 @@
-/* collective.c - what all collectives share; barrier, broadcast and gather.
+/* collective.c - what all collectives share; broadcast and gather.
  *
  * A collective is a state machine, the same on every rank of its group, numbered in the order of the calls there. Small
  * pieces travel as messages {DATA, group, number, print, tag, bytes}, kept here if they come before this rank has got so far. Large ones are put
@@ -288,6 +288,7 @@ static struct tt_request *start(struct tt_coll *c, tutti_op *op, tutti_op *stack
 	c->request = r;
 	r->coll = c;
 	c->seq = c->group->started++;
+	c->group->has_board |= c->makes_board;
 	tt_list_append(&job->collectives, &c->link);
 	check_members(c);
 	compare_kept(c);
@@ -613,40 +614,6 @@ void tt_coll_notify(struct tt_member *from, uint32_t value)
 		push(c);
 		return;
 	}
-}
-
-/* ---- barrier: dissemination (Hensgen, Finkel, Manber 1988): in round k I tell the rank 2^k behind me ---- */
-
-struct barrier {
-	struct tt_coll coll;
-	int round;
-	bool told;
-};
-
-static int advance_barrier(struct tt_coll *c)
-{
-	struct barrier *b = (struct barrier *)c;
-	int n = c->n, me = c->me;
-
-	for (; 1 << b->round < n; b->round++, b->told = false) {
-		int step = 1 << b->round;
-		if (!b->told)
-			tt_coll_send(c, (me + step) % n, (uint32_t)b->round, NULL, 0);
-		b->told = true;
-		if (!tt_coll_take(c, (me - step + n) % n, (uint32_t)b->round, 0))
-			return 0;
-	}
-	return 1;
-}
-
-int tutti_barrier(tutti *group, tutti_op *op)
-{
-	struct tt_coll *c = tt_coll_new(group, sizeof(struct barrier), "barrier", 0, 0);
-
-	if (!c)
-		return -ENOMEM;
-	c->advance = advance_barrier;
-	return tt_coll_run(c, op);
 }
 
 /* ---- gather: Bruck's all-gather (Bruck et al. 1997): after round k I hold the values of 2^(k+1) ranks from me on ---- */

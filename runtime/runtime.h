@@ -499,7 +499,7 @@ void tt_window_unreached(struct tt_member *, int err); /* so does this; a later 
 bool tt_window_unanswered(struct tt_request *);      /* does it wait for an owner to open? Then it is taken back, to be ended */
 const char *tt_window_name(struct tt_job *, const struct tutti_window *); /* also of one that was closed meanwhile */
 
-/* ---- collective.c: what all collectives share; barrier, broadcast, gather. allreduce.c is written in the same terms ---- */
+/* ---- collective.c: what all collectives share; broadcast, gather. allreduce.c is written in the same terms ---- */
 
 struct tt_coll { /* one collective on its way: a state machine that messages and notifies push on */
 	struct tt_list link;        /* in job->collectives, in the order started */
@@ -518,6 +518,7 @@ struct tt_coll { /* one collective on its way: a state machine that messages and
 	void (*release)(struct tt_coll *); /* deregisters and frees what is its own, once it is over: nothing lands afterwards */
 	unsigned pending;           /* my ops that the wire still holds */
 	bool over, failed, busy, released; /* over: advance has said so */
+	bool makes_board;           /* if there is none yet */
 	bool undecided;             /* it has not chosen yet whether it visits a board */
 	bool untidy;                /* it may end while messages for it have not been taken */
 	int err, culprit;           /* culprit: the member to name, or -1 */
@@ -598,6 +599,7 @@ struct tutti { /* what users hold: this process's place in a group of ranks, all
 	uint32_t failed;            /* ... the first of them */
 	struct tt_model model;
 	struct tt_layout layout;
+	bool has_board;             /* some call that makes one was started: the same on every rank */
 	struct tt_board *board;     /* NULL: none, or nobody has asked yet */
 	uint32_t splits;            /* how often this group was split: the same on every rank */
 	uint32_t parent, birth;     /* the group that it was split from, and at which of its splits; 0: shrunk or grown */
