@@ -179,7 +179,7 @@ static void let_others_in(struct tt_engine *e)
 static bool drive(struct tt_job *job, uint64_t now, uint64_t deadline)
 {
 	struct tt_engine *e = &job->engine;
-	bool near = e->neighbours && now < e->spin_until && ++e->turns % FAR_EVERY;
+	bool near = e->neighbours && (now < e->spin_until || e->yields) && ++e->turns % FAR_EVERY;
 
 	if (turn(job, now, near)) {
 		e->spin_until = e->spin ? now + SPIN_NS : 0;
@@ -188,7 +188,7 @@ static bool drive(struct tt_job *job, uint64_t now, uint64_t deadline)
 	} else if (now < e->spin_until) {
 		let_others_in(e);
 		return true;
-	} else if (job->polled && !e->spin && e->yields < YIELDS && tt_yield()) {
+	} else if ((job->polled || e->neighbours) && !e->spin && e->yields < YIELDS && tt_yield()) {
 		e->yields++;
 		let_others_in(e);
 	} else if (!arm_all(e)) {
