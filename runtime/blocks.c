@@ -74,12 +74,20 @@ static void fill_room(const struct tt_blocks *b)
 
 /* ---- a run of bytes ---- */
 
+/* A result so long leaves the caches before it is read; apart from what was read, it need not come there at all. */
+static bool is_far(const struct tt_blocks *b)
+{
+	struct tt_span mine = block_of(b, board_of(b)->me);
+
+	return mine.len >= TT_STREAM_FROM && b->to != b->vector + mine.at;
+}
+
 static void combine(const struct tt_blocks *b, struct tt_span s)
 {
 	const struct tt_board *board = board_of(b);
 	const void *from[TT_BOARD_RANKS];
 	void *to = b->to + (s.at - block_of(b, board->me).at);
-	struct tt_many many = { .from = from, .to = &to, .inputs = board->n, .outputs = 1 };
+	struct tt_many many = { .from = from, .to = &to, .inputs = board->n, .outputs = 1, .stream = is_far(b) };
 
 	for (int i = 0; i < board->n; i++)
 		from[i] = i == board->me ? b->vector + s.at : b->visit.mapped ? board->fellows[i].vector + s.at : slot_of(b, i, board->me);
@@ -120,7 +128,7 @@ static int meet(struct tt_blocks *b)
 }
 
 /* The next run, of my block or of those of others. */
-static bool next_run(struct tt_blocks *b, struct tt_span *s)
+static bool next_run(struct tt_blocks *b, size_t most, struct tt_span *s)
 {
 	int me = board_of(b)->me;
 
@@ -129,7 +137,7 @@ static bool next_run(struct tt_blocks *b, struct tt_span *s)
 		if ((b->owner == me) == b->gathering || b->at == s->len)
 			continue;
 		s->at += b->at;
-		s->len = tt_min(TT_VISIT_PIECE, s->len - b->at);
+		s->len = tt_min(most, s->len - b->at);
 		b->at += s->len;
 		return true;
 	}
@@ -138,10 +146,10 @@ static bool next_run(struct tt_blocks *b, struct tt_span *s)
 
 static int read_mapped(struct tt_blocks *b)
 {
-	struct tt_span s;
+	struct tt_span s = { 0 };
 
-	for (int i = 0; i < TT_VISIT_PIECES; i++) {
-		if (!next_run(b, &s)) {
+	for (size_t left = TT_VISIT_PIECES * TT_VISIT_PIECE; left; left -= s.len) {
+		if (!next_run(b, b->gathering ? left : tt_min(left, TT_VISIT_PIECE), &s)) {
 			b->visit.busy = false;
 			b->phase = DONE;
 			return 1;

@@ -1,8 +1,12 @@
-/* pairwise.c - reduce-scatter, all-gather and all-to-all: in step k I send to the rank k after me, and the one k before me
- * sends to me (Thakur, Rabenseifner, Gropp 2005). Nothing is passed on for others, so each byte travels once. How far a rank
- * may be ahead of what has come in is limited: a late one is not flooded.
+/* pairwise.c - reduce-scatter, all-gather and all-to-all
  *
- * Order of additions of reduce-scatter: to rank r's own block those of ranks r-1, r-2, ..., r-n+1 (mod n), one after another.
+ * In step k I send to the rank k after me, and the one k before me sends to me (Thakur, Rabenseifner, Gropp 2005). Nothing is passed
+ * on for others, so each byte travels once. How far a rank may be ahead of what has come in is limited: a late one is not flooded.
+ * Where all ranks share a host's memory, reduce-scatter and shorter all-gathers need no steps: each rank reads there what it is to
+ * get (blocks.c).
+ *
+ * Order of additions of reduce-scatter: in steps, to rank r's own block those of ranks r-1, r-2, ..., r-n+1 (mod n), one after another;
+ * through memory ((0 + 1) + 2) + ...
  */
 #include "runtime.h"
 #include <stdlib.h>
@@ -11,6 +15,7 @@
 enum {
 	AHEAD = 8,
 	AHEAD_ADDING = 2,         /* each has slots of its own */
+	GATHERED = 1024 * 1024,   /* bytes of a block: longer ones are gathered in steps on one host, too, which is faster */
 	OF_ONE_SIZE = 0, OF_ANY_SIZES, /* all-to-all: ranks must agree on which */
 };
 
@@ -21,20 +26,6 @@ struct pairwise {
 
 static int advance(struct tt_coll *c) { return tt_legs_advance(&((struct pairwise *)c)->legs); }
 static void release(struct tt_coll *c) { tt_legs_free(&((struct pairwise *)c)->legs); }
-
-static struct pairwise *new_pairwise(struct tutti *group, const char *what, uint64_t x, uint64_t y, int ahead)
-{
-	struct pairwise *p = (struct pairwise *)tt_coll_new(group, sizeof *p, what, x, y);
-
-	if (!p)
-		return NULL;
-	p->coll.advance = advance;
-	p->coll.release = release;
-	if (!tt_legs_new(&p->legs, &p->coll, p->coll.n - 1, ahead))
-		return p;
-	tt_coll_free(&p->coll);
-	return NULL;
-}
 
 /* Step k's two legs; from and to: what goes out, and where the other's comes. */
 static void add_step(struct pairwise *p, int k, const void *from, size_t out, void *to, size_t in)
@@ -47,6 +38,121 @@ static void add_step(struct pairwise *p, int k, const void *from, size_t out, vo
 }
 
 static char *at(const void *base, size_t offset) { return base ? (char *)(uintptr_t)base + offset : NULL; }
+
+/* ---- reduce-scatter, all-gather ---- */
+
+struct blockwise {
+	struct pairwise pair;
+	struct tt_blocks blocks;
+	bool reduces;
+	int (*go_on)(struct blockwise *); /* NULL: not chosen yet */
+};
+
+static int go_in_steps(struct blockwise *w) { return tt_legs_advance(&w->pair.legs); }
+
+static int go_through_memory(struct blockwise *w)
+{
+	int k = w->reduces ? tt_blocks_reduce(&w->blocks) : tt_blocks_gather(&w->blocks);
+
+	return k > 0 ? tt_blocks_leave(&w->blocks) : k;
+}
+
+static void add_steps(struct blockwise *w)
+{
+	const struct tt_blocks *b = &w->blocks;
+	struct tt_legs *l = &w->pair.legs;
+	int n = w->pair.coll.n, me = w->pair.coll.me;
+
+	for (int k = 1; k < n; k++) {
+		int theirs = (me + (w->reduces ? k : n - k)) % n; /* goes out to be added there, or comes from there */
+		char *block = at(b->vector, (size_t)theirs * b->each);
+		if (!w->reduces) {
+			add_step(&w->pair, k, at(b->vector, (size_t)me * b->each), b->each, block, b->each);
+			continue;
+		}
+		add_step(&w->pair, k, block, b->each, b->to, b->each);
+		l->in[k - 1].combine = l->out[k - 1].combine = true;
+		l->in[k - 1].scale = k == n - 1 && b->rule == TUTTI_AVERAGE;
+	}
+}
+
+static int begin_steps(struct blockwise *w)
+{
+	struct tt_legs *l = &w->pair.legs;
+	int err = tt_legs_new(l, &w->pair.coll, w->pair.coll.n - 1, w->reduces ? AHEAD_ADDING : AHEAD);
+
+	if (err)
+		return err;
+	l->width = w->blocks.width;
+	l->type = w->blocks.type;
+	l->rule = w->blocks.rule;
+	add_steps(w);
+	return 0;
+}
+
+static bool may_go_through_memory(const struct blockwise *w)
+{
+	return w->blocks.bytes && (w->reduces || w->blocks.each <= GATHERED);
+}
+
+/* What the choice rests on. Like advance: 1 once it is known. */
+static int learn(struct blockwise *w)
+{
+	struct tt_coll *c = &w->pair.coll;
+	int err = tt_layout_find(c->group);
+
+	if (err || !tt_coll_is_next(c))
+		return err;
+	return c->group->layout.hosts == 1 && may_go_through_memory(w) ? tt_board_meet(c) : 1;
+}
+
+static int choose(struct blockwise *w)
+{
+	struct tt_coll *c = &w->pair.coll;
+
+	c->undecided = false;
+	if (may_go_through_memory(w) && tt_board_open(c->group)) {
+		w->go_on = go_through_memory;
+		tt_blocks_begin(&w->blocks, c);
+		return 0;
+	}
+	w->go_on = go_in_steps;
+	return begin_steps(w);
+}
+
+static int advance_blockwise(struct tt_coll *c)
+{
+	struct blockwise *w = (struct blockwise *)c;
+	int known = w->go_on ? 1 : learn(w), err = 0;
+
+	if (known <= 0)
+		return known;
+	if (!w->go_on)
+		err = choose(w);
+	return err ? err : w->go_on(w);
+}
+
+static void release_blockwise(struct tt_coll *c)
+{
+	struct blockwise *w = (struct blockwise *)c;
+
+	if (w->go_on == go_through_memory)
+		tt_blocks_end(&w->blocks);
+	release(c);
+}
+
+static struct blockwise *new_blockwise(struct tutti *group, const char *what, uint64_t x, uint64_t y, const struct tt_blocks *blocks)
+{
+	struct blockwise *w = (struct blockwise *)tt_coll_new(group, sizeof *w, what, x, y);
+
+	if (!w)
+		return NULL;
+	w->pair.coll.undecided = true;
+	w->pair.coll.advance = advance_blockwise;
+	w->pair.coll.release = release_blockwise;
+	w->blocks = *blocks;
+	return w;
+}
 
 static bool overlap(const void *a, size_t a_len, const void *b, size_t b_len)
 {
@@ -64,6 +170,17 @@ static int check_size(const char *what, int n, size_t bytes, const void *in, con
 	return 0;
 }
 
+/* Known to do so, then it stays so. */
+static bool shares_memory(tutti *group)
+{
+	bool open;
+
+	tt_enter(group->job);
+	open = tt_board_open(group);
+	tt_exit(group->job);
+	return open;
+}
+
 int tutti_reduce_scatter(tutti *group, const void *in, void *out, size_t count, tutti_type type, tutti_rule rule, tutti_op *op)
 {
 	size_t width = tt_type_size(type), bytes;
@@ -77,21 +194,16 @@ int tutti_reduce_scatter(tutti *group, const void *in, void *out, size_t count, 
 	const char *mine = at(in, (size_t)me * bytes);
 	if (out != mine && overlap(in, (size_t)n * bytes, out, bytes))
 		return tt_fail(-EINVAL, "reduce-scatter: out overlaps in; it may only be this rank's own block of it");
-	struct pairwise *p = new_pairwise(group, "reduce-scatter", count, (uint64_t)type << 8 | (uint64_t)rule, AHEAD_ADDING);
-	if (!p)
+	struct tt_blocks blocks = { .vector = at(in, 0), .bytes = (size_t)n * bytes, .owners = n, .each = bytes, .to = out, .width = width, .type = type,
+		                    .rule = rule };
+	struct blockwise *w = new_blockwise(group, "reduce-scatter", count, (uint64_t)type << 8 | (uint64_t)rule, &blocks);
+	if (!w)
 		return -ENOMEM;
-	p->coll.bytes = (size_t)n * bytes;
-	p->legs.width = width;
-	p->legs.type = type;
-	p->legs.rule = rule;
-	for (int k = 1; k < n; k++) {
-		add_step(p, k, at(in, (size_t)((me + k) % n) * bytes), bytes, out, bytes);
-		p->legs.in[k - 1].combine = p->legs.out[k - 1].combine = true;
-		p->legs.in[k - 1].scale = k == n - 1 && rule == TUTTI_AVERAGE;
-	}
-	if (out != mine && bytes)
-		memcpy(out, mine, bytes);
-	return tt_coll_run(&p->coll, op);
+	w->reduces = true;
+	w->pair.coll.bytes = blocks.bytes;
+	if (out != mine && bytes && !shares_memory(group))
+		memcpy(out, mine, bytes); /* for the steps to add to */
+	return tt_coll_run(&w->pair.coll, op);
 }
 
 int tutti_allgather(tutti *group, const void *in, size_t bytes, void *out, tutti_op *op)
@@ -103,15 +215,30 @@ int tutti_allgather(tutti *group, const void *in, size_t bytes, void *out, tutti
 	char *mine = at(out, (size_t)me * bytes);
 	if (in != mine && overlap(in, bytes, out, (size_t)n * bytes))
 		return tt_fail(-EINVAL, "all-gather: in overlaps out; it may only be this rank's own place in it");
-	struct pairwise *p = new_pairwise(group, "all-gather", bytes, 0, AHEAD);
-	if (!p)
+	struct tt_blocks blocks = { .vector = out, .bytes = (size_t)n * bytes, .owners = n, .each = bytes };
+	struct blockwise *w = new_blockwise(group, "all-gather", bytes, 0, &blocks);
+	if (!w)
 		return -ENOMEM;
-	p->coll.bytes = bytes;
-	for (int k = 1; k < n; k++)
-		add_step(p, k, in, bytes, at(out, (size_t)((me - k + n) % n) * bytes), bytes);
+	w->pair.coll.bytes = bytes;
 	if (in != mine && bytes)
 		memcpy(mine, in, bytes);
-	return tt_coll_run(&p->coll, op);
+	return tt_coll_run(&w->pair.coll, op);
+}
+
+/* ---- all-to-all ---- */
+
+static struct pairwise *new_pairwise(struct tutti *group, uint64_t x, uint64_t y)
+{
+	struct pairwise *p = (struct pairwise *)tt_coll_new(group, sizeof *p, "all-to-all", x, y);
+
+	if (!p)
+		return NULL;
+	p->coll.advance = advance;
+	p->coll.release = release;
+	if (!tt_legs_new(&p->legs, &p->coll, p->coll.n - 1, AHEAD))
+		return p;
+	tt_coll_free(&p->coll);
+	return NULL;
 }
 
 int tutti_alltoall(tutti *group, const void *in, size_t bytes, void *out, tutti_op *op)
@@ -122,7 +249,7 @@ int tutti_alltoall(tutti *group, const void *in, size_t bytes, void *out, tutti_
 		return err;
 	if (overlap(in, (size_t)n * bytes, out, (size_t)n * bytes))
 		return tt_fail(-EINVAL, "all-to-all: in and out overlap");
-	struct pairwise *p = new_pairwise(group, "all-to-all", bytes, OF_ONE_SIZE, AHEAD);
+	struct pairwise *p = new_pairwise(group, bytes, OF_ONE_SIZE);
 	if (!p)
 		return -ENOMEM;
 	p->coll.bytes = (size_t)n * bytes;
@@ -152,7 +279,7 @@ int tutti_alltoallv(tutti *group, const void *in, const size_t in_bytes[], const
 		return err;
 	if (in_bytes[me] != out_bytes[me])
 		return tt_fail(-EINVAL, "all-to-all: this rank %d has %zu bytes for itself and expects %zu", me, in_bytes[me], out_bytes[me]);
-	struct pairwise *p = new_pairwise(group, "all-to-all", 0, OF_ANY_SIZES, AHEAD);
+	struct pairwise *p = new_pairwise(group, 0, OF_ANY_SIZES);
 	if (!p)
 		return -ENOMEM;
 	p->legs.always = true;

@@ -280,11 +280,24 @@ struct kind { /* of calls that are under way when it happens */
 	const char *name;
 	size_t floats;
 	int (*call)(tutti *, float *);
-	bool mapped;          /* in memory that the others can write */
+	bool mapped;          /* in memory that the others can map ... */
+	bool stored;          /* ... and store into: who is frozen while it does may be killed */
 };
 
 static int sum_large(tutti *job, float *v) { return tutti_allreduce(job, v, FLOATS, TUTTI_F32, TUTTI_AVERAGE, NULL); }
 static int sum_in_place(tutti *job, float *v) { return tutti_allreduce(job, v, 8 * FLOATS, TUTTI_F32, TUTTI_AVERAGE, NULL); }
+static int scatter_in_place(tutti *job, float *v)
+{
+	size_t count = 8 * FLOATS / (size_t)tutti_size(job);
+
+	return tutti_reduce_scatter(job, v, v + (size_t)tutti_rank(job) * count, count, TUTTI_F32, TUTTI_AVERAGE, NULL);
+}
+static int gather_in_place(tutti *job, float *v)
+{
+	size_t count = 8 * FLOATS / (size_t)tutti_size(job);
+
+	return tutti_allgather(job, v + (size_t)tutti_rank(job) * count, count * sizeof *v, v, NULL);
+}
 static int sum_small(tutti *job, float *v) { return tutti_allreduce(job, v, 16, TUTTI_F32, TUTTI_AVERAGE, NULL); }
 static int cast_large(tutti *job, float *v) { return tutti_broadcast(job, v, FLOATS * sizeof *v, 1, NULL); }
 static int meet(tutti *job, float *v) { return (void)v, tutti_barrier(job, NULL); }
@@ -308,12 +321,12 @@ static int start_several(tutti *job, float *v)
 	return failed;
 }
 
-static const struct kind kinds[] = { { "a large all-reduce", FLOATS, sum_large, false },
-	                             { "a small all-reduce", 16, sum_small, false },
-	                             { "a large broadcast", FLOATS, cast_large, false },
-	                             { "a barrier", 1, meet, false },
-	                             { "several in flight", FLOATS, start_several, false },
-	                             { "an all-reduce in place", 8 * FLOATS, sum_in_place, true } };
+static const struct kind kinds[] = {
+	{ "a large all-reduce", FLOATS, sum_large, false, false }, { "a small all-reduce", 16, sum_small, false, false },
+	{ "a large broadcast", FLOATS, cast_large, false, false }, { "a barrier", 1, meet, false, false },
+	{ "several in flight", FLOATS, start_several, false, false }, { "an all-reduce in place", 8 * FLOATS, sum_in_place, true, true },
+	{ "a reduce-scatter in place", 8 * FLOATS, scatter_in_place, true, false }, { "an all-gather in place", 8 * FLOATS, gather_in_place, true, false },
+};
 enum { IN_PLACE = 5 };
 static const struct kind *kind; /* children inherit it, like the victim */
 static int victim;
@@ -405,6 +418,12 @@ static void test_kill_in_place(void)
 {
 	for (int rank = 0; rank < 5; rank++)
 		kill_one(&kinds[IN_PLACE], rank, 3 * rank);
+}
+
+static void test_kill_blocks(void)
+{
+	for (int rank = 0; rank < 5; rank++)
+		kill_one(&kinds[IN_PLACE + 1 + rank % 2], rank, 3 * rank);
 }
 
 static void test_kill_others(void)
@@ -593,13 +612,13 @@ static void stop_one(const struct kind *of, int rank, int delay_ms)
 
 	kind = of;
 	victim = rank;
-	start((struct crew){ .size = 5, .deadline_ms = DEADLINE, .program = program_stopped, .evicted = of->mapped ? rank + 1 : 0 });
+	start((struct crew){ .size = 5, .deadline_ms = DEADLINE, .program = program_stopped, .evicted = of->stored ? rank + 1 : 0 });
 	await(3, 0, NOBODY);
 	sleep_ms(delay_ms);
 	uint64_t then = tt_now();
 	strike(rank, SIGSTOP);
 	await(0, 1, rank);
-	if (!of->mapped || reap_some() == crew.size)
+	if (!of->stored || reap_some() == crew.size)
 		strike(rank, SIGCONT);
 	board->go = 1;
 	await(0, 2, rank);
@@ -621,6 +640,13 @@ static void test_stop_in_place(void)
 {
 	for (int rank = 0; rank < 5; rank++)
 		stop_one(&kinds[IN_PLACE], rank, 5 + 2 * rank);
+}
+
+/* Nobody stores into others' memory here, so nobody is killed. */
+static void test_stop_blocks(void)
+{
+	for (int rank = 0; rank < 5; rank++)
+		stop_one(&kinds[IN_PLACE + 1 + rank % 2], rank, 5 + 2 * rank);
 }
 
 static void test_stop_small(void) { stop_one(&kinds[1], 3, 3); }
@@ -1623,6 +1649,7 @@ static void test_asked(void)
 static CU_TestInfo kill_tests[] = {
 	{ "in a large all-reduce", test_kill_large },
 	{ "in an all-reduce in place", test_kill_in_place },
+	{ "in a reduce-scatter, an all-gather in place", test_kill_blocks },
 	{ "in others", test_kill_others },
 	{ "exit without a word", test_exit },
 	{ "its child lives on", test_orphan },
@@ -1633,6 +1660,7 @@ static CU_TestInfo kill_tests[] = {
 static CU_TestInfo stop_tests[] = {
 	{ "in a large all-reduce", test_stop_large },
 	{ "in an all-reduce in place", test_stop_in_place },
+	{ "in a reduce-scatter, an all-gather in place", test_stop_blocks },
 	{ "in a small all-reduce", test_stop_small },
 	{ "in a broadcast", test_stop_broadcast },
 	{ "get from it", test_get_stopped },

@@ -480,7 +480,7 @@ static int begin_scatter(struct me *me, struct started *s, size_t id, tutti_op *
 	s->len = c->count * tt_type_size(c->type);
 	s->buf = new_bytes(s->len);
 	s->value_len = s->len * (size_t)me->size;
-	s->value = new_bytes(s->value_len);
+	s->value = new_vector(me, id, s->value_len);
 	for (size_t i = 0; i < c->count * (size_t)me->size; i++)
 		store(s->value, i, c->type, mine + (int)(i % 64));
 	return tutti_reduce_scatter(me->job, s->value, s->buf, c->count, c->type, c->rule, op);
@@ -511,7 +511,7 @@ static int begin_blocks(struct me *me, struct started *s, size_t id, tutti_op *o
 	place_blocks(c, me->rank, me->size, false, out_len, out_at);
 	s->len = out_at[last] + out_len[last];
 	s->value_len = c->kind == ALLGATHER ? c->count : in_at[last] + in_len[last];
-	s->buf = new_bytes(s->len);
+	s->buf = c->kind == ALLGATHER ? new_vector(me, id, s->len) : new_bytes(s->len);
 	s->value = new_bytes(s->value_len);
 	for (int r = 0; r <= (c->kind == ALLGATHER ? 0 : last); r++)
 		fill((char *)s->value + in_at[r], in_len[r], block_mark(c, me->rank, r), id);

@@ -406,37 +406,69 @@ static void test_settings(void)
 
 /* ---- reduce-scatter, all-gather, all-to-all ---- */
 
-static void check_reduce_scatter(tutti *job, size_t count, tutti_type type, tutti_rule rule, bool in_place)
+/* What rank r gives to rank `to`. */
+static char *block_for(int r, int to, int n, size_t bytes, size_t count) { return vector_of(r * n + to, bytes, count); }
+
+/* The documented order: all at once by rank, or one after another, from the neighbour on. */
+static void combine_for(tutti *job, const struct vectors *v, char *to)
+{
+	int me = tutti_rank(job);
+	void *out = to;
+	struct tt_many many = { .from = (const void *const *)v->of, .to = &out, .inputs = v->n, .outputs = 1 };
+
+	if (tt_board_open(job)) {
+		tt_reduce_many(&many, v->count, v->type, v->rule);
+		return;
+	}
+	memcpy(to, v->of[me], v->count * v->width);
+	for (int k = 1; k < v->n; k++)
+		tt_reduce(to, v->of[(me - k + v->n) % v->n], v->count, v->type, v->rule);
+	if (v->rule == TUTTI_AVERAGE)
+		tt_scale(to, v->count, v->type, (unsigned)v->n);
+}
+
+static void check_scattered(tutti *job, const char *out, size_t count, tutti_type type, tutti_rule rule)
+{
+	struct vectors v = { .n = tutti_size(job), .count = count, .width = tt_type_size(type), .type = type, .rule = rule };
+	size_t bytes = count * v.width;
+	char *expected = must(malloc(bytes + 1));
+
+	for (int r = 0; r < v.n; r++)
+		v.of[r] = block_for(r, tutti_rank(job), v.n, bytes, count);
+	combine_for(job, &v, expected);
+	CHECK(memcmp(out, expected, bytes) == 0);
+	for (int r = 0; r < v.n; r++)
+		free(v.of[r]);
+	free(expected);
+}
+
+/* The memory is this rank's own again once the call has returned: it is spoiled at once. */
+static void check_reduce_scatter(tutti *job, size_t count, tutti_type type, tutti_rule rule, bool in_place, int turn)
 {
 	int n = tutti_size(job), me = tutti_rank(job);
-	size_t bytes = count * tt_type_size(type), at = (size_t)me * bytes;
-	char *in = must(malloc((size_t)n * bytes + 8)), *before = must(malloc((size_t)n * bytes + 1)), *out = in_place ? in + at : must(malloc(bytes + 1));
+	size_t bytes = count * tt_type_size(type), at = (size_t)me * bytes, all = (size_t)n * bytes;
+	char *in = memory_for(job, all + 8, turn), *before = must(malloc(all + 8)), *after = must(malloc(all + 8));
+	char *out = in_place ? in + at : must(malloc(bytes + 1));
 
 	for (int r = 0; r < n; r++) {
-		char *block = vector_of(me * n + r, bytes, count);
+		char *block = block_for(me, r, n, bytes, count);
 		memcpy(in + (size_t)r * bytes, block, bytes);
 		free(block);
 	}
-	memcpy(before, in, (size_t)n * bytes);
+	memset(in + all, 42, 8);
+	memcpy(before, in, all + 8);
 	CHECK(tutti_reduce_scatter(job, in, out, count, type, rule, NULL) == 0);
-	char *expected = must(malloc(bytes + 1));
-	memcpy(expected, before + at, bytes);
-	for (int k = 1; k < n; k++) {
-		char *theirs = vector_of((me - k + n) % n * n + me, bytes, count);
-		tt_reduce(expected, theirs, count, type, rule);
-		free(theirs);
-	}
-	if (rule == TUTTI_AVERAGE)
-		tt_scale(expected, count, type, (unsigned)n);
-	CHECK(memcmp(out, expected, bytes) == 0);
-	CHECK(memcmp(in, before, at) == 0);
-	CHECK(memcmp(in + at + bytes, before + at + bytes, (size_t)(n - me - 1) * bytes) == 0);
-	CHECK(in_place || memcmp(in + at, before + at, bytes) == 0);
-	free(expected);
+	memcpy(after, in, all + 8);
+	memset(in, 0x55, in_place ? at : all);
+	check_scattered(job, out, count, type, rule);
+	CHECK(memcmp(after, before, at) == 0);
+	CHECK(memcmp(after + at + bytes, before + at + bytes, all + 8 - at - bytes) == 0);
+	CHECK(in_place || memcmp(after + at, before + at, bytes) == 0);
+	free(after);
 	free(before);
 	if (!in_place)
 		free(out);
-	free(in);
+	tutti_free(job, in - ODDLY);
 }
 
 static void program_reduce_scatter(tutti *job)
@@ -447,9 +479,9 @@ static void program_reduce_scatter(tutti *job)
 	for (int type = TUTTI_F32; type <= TUTTI_I64; type++)
 		for (int rule = TUTTI_SUM; rule <= TUTTI_MIN; rule++)
 			for (size_t i = SKIPPED; i < TT_COUNT(counts); i++)
-				check_reduce_scatter(job, counts[i], (tutti_type)type, (tutti_rule)rule, (type + rule) % 2);
-	check_reduce_scatter(job, 40001, TUTTI_F32, TUTTI_AVERAGE, false);
-	check_reduce_scatter(job, 300001, TUTTI_F32, TUTTI_SUM, true);
+				check_reduce_scatter(job, counts[i], (tutti_type)type, (tutti_rule)rule, (type + rule) % 2, type + (int)i);
+	check_reduce_scatter(job, 40001, TUTTI_F32, TUTTI_AVERAGE, false, 0);
+	check_reduce_scatter(job, 300001, TUTTI_F32, TUTTI_SUM, true, 1);
 	CHECK(tutti_reduce_scatter(job, x, (char *)x + tutti_rank(job) * 8 + 4, 2, TUTTI_F32, TUTTI_SUM, NULL) == -EINVAL);
 	CHECK(tutti_reduce_scatter(job, NULL, x, 1, TUTTI_F32, TUTTI_SUM, NULL) == -EINVAL);
 	CHECK(tutti_reduce_scatter(job, x, x, 1, (tutti_type)9, TUTTI_SUM, NULL) == -EINVAL);
@@ -458,7 +490,7 @@ static void program_reduce_scatter(tutti *job)
 
 static void test_reduce_scatter(void) { on_wires(program_reduce_scatter, NULL); }
 
-enum { BLOCKS = 9, LONGEST = 600001, APART = 1009 };
+enum { BLOCKS = 9, LONGEST = 600001, APART = 1009, HUGE = TT_VISIT_PIECES * TT_VISIT_PIECE + TT_BOARD_CHUNK / 2 + 20 };
 
 /* The last ones that go as one message and as two, and the first ones that do not, whatever the wire; and others. */
 static size_t block_bytes(const tutti *job, size_t k)
@@ -469,7 +501,7 @@ static size_t block_bytes(const tutti *job, size_t k)
 }
 
 /* What rank `from` has for rank `to`: a piece of one sequence, that begins elsewhere for each two. */
-static char sequence[LONGEST + APART * 16 * RANKS_MAX];
+static char sequence[HUGE + APART * 16 * RANKS_MAX];
 
 static void fill_sequence(void)
 {
@@ -484,27 +516,311 @@ static const char *block_of(int from, int to) { return sequence + APART * (size_
 static void check_block(const char *block, int from, int to, size_t bytes) { CHECK(!memcmp(block, block_of(from, to), bytes)); }
 static void fill_block(char *block, int from, int to, size_t bytes) { memcpy(block, block_of(from, to), bytes); }
 
-static void program_allgather(tutti *job)
+static void check_allgather(tutti *job, size_t bytes, bool in_place, int turn)
 {
 	int n = tutti_size(job), me = tutti_rank(job);
+	size_t all = (size_t)n * bytes;
+	char *out = memory_for(job, all + 8, turn), *got = must(malloc(all + 8)), *in = in_place ? out + (size_t)me * bytes : must(malloc(bytes + 1));
 
-	for (size_t k = 0; k < BLOCKS; k++) {
-		size_t bytes = block_bytes(job, k);
-		char *out = must(calloc((size_t)n, bytes + 1)), *in = k % 2 ? out + (size_t)me * bytes : must(malloc(bytes + 1));
-		fill_block(in, me, 0, bytes);
-		CHECK(tutti_allgather(job, in, bytes, out, NULL) == 0);
-		for (int r = 0; r < n; r++)
-			check_block(out + (size_t)r * bytes, r, 0, bytes);
-		if (!(k % 2))
-			free(in);
-		free(out);
-	}
+	memset(out, 42, all + 8);
+	fill_block(in, me, 0, bytes);
+	CHECK(tutti_allgather(job, in, bytes, out, NULL) == 0);
+	memcpy(got, out, all + 8);
+	memset(out, 0x55, all);
+	for (int r = 0; r < n; r++)
+		check_block(got + (size_t)r * bytes, r, 0, bytes);
+	for (int i = 0; i < 8; i++)
+		CHECK(got[all + (size_t)i] == 42);
+	if (!in_place)
+		free(in);
+	free(got);
+	tutti_free(job, out - ODDLY);
+}
+
+static void program_allgather(tutti *job)
+{
+	int me = tutti_rank(job);
+
+	for (size_t k = 0; k < BLOCKS; k++)
+		check_allgather(job, block_bytes(job, k), k % 2, (int)k);
 	char c[2 * RANKS_MAX] = { 0 };
 	CHECK(tutti_allgather(job, c + 1 + 2 * me, 2, c, NULL) == -EINVAL);
 	CHECK(tutti_allgather(job, NULL, 2, c, NULL) == -EINVAL);
 }
 
 static void test_allgather(void) { on_wires(program_allgather, NULL); }
+
+/* ---- the two on one host, straight through memory ---- */
+
+/* Around what needs no mapping, what goes over a panel at once, and what a rank reads before it leaves the engine to others. */
+static void program_one_host(tutti *job)
+{
+	size_t n = (size_t)tutti_size(job), piece = TT_BOARD_CHUNK / n / TT_CACHE_LINE * TT_CACHE_LINE / 8, is_short = 32 * 1024 / 8 / tt_max(n - 1, 1);
+	const size_t counts[] = { 1, 9, is_short, is_short + 1, piece - 1, piece, piece + 1, 3 * piece + 5 };
+
+	for (int turn = 0; turn < 3; turn++)
+		for (size_t i = SKIPPED; i < TT_COUNT(counts); i++) {
+			check_reduce_scatter(job, counts[i], TUTTI_I64, TUTTI_PRODUCT, i % 2, turn);
+			check_reduce_scatter(job, counts[i], TUTTI_F64, TUTTI_AVERAGE, i % 2 == 0, turn);
+			check_allgather(job, 8 * counts[i] + i % 3, i % 2, turn);
+		}
+	CHECK(n == 1 || job->layout.hosts == 1);
+}
+
+/* More than is read before the engine is left to others, and than a panel holds; the last piece is shorter. */
+static void program_one_host_large(tutti *job)
+{
+	for (int turn = 0; turn < 3; turn++) {
+		check_reduce_scatter(job, HUGE / 4, TUTTI_F32, TUTTI_SUM, turn % 2, turn);
+		check_allgather(job, HUGE, turn % 2, turn); /* in steps */
+		check_allgather(job, 1 << 20, turn % 2, turn);
+	}
+}
+
+/* Calls that have a board one after another, and others, all under way at once. */
+static void program_several(tutti *job)
+{
+	enum { CALLS = 12, COUNT = 20003 };
+	size_t n = (size_t)tutti_size(job), me = (size_t)tutti_rank(job);
+	float *v[CALLS];
+	tutti_op ops[CALLS];
+	bool right = true;
+
+	for (size_t k = 0; k < CALLS; k++) {
+		size_t count = k % 2 ? 101 : COUNT;
+		v[k] = (float *)(void *)memory_for(job, n * count * sizeof(float), (int)(k / 4));
+		for (size_t i = 0; i < n * count; i++)
+			v[k][i] = (float)(i % 7 + me + k);
+		float *mine = v[k] + me * count;
+		CHECK((k % 4 == 0 ? tutti_reduce_scatter(job, v[k], mine, count, TUTTI_F32, TUTTI_MAX, &ops[k]) :
+		       k % 4 == 1 ? tutti_allreduce(job, v[k], n * count, TUTTI_F32, TUTTI_MAX, &ops[k]) :
+		       k % 4 == 2 ? tutti_allgather(job, mine, count * sizeof(float), v[k], &ops[k]) :
+		                    tutti_reduce_scatter(job, v[k], mine, k == 3 ? 0 : count, TUTTI_F32, TUTTI_MAX, &ops[k])) == 0);
+	}
+	for (size_t k = CALLS; k--;) {
+		size_t count = k % 2 ? 101 : COUNT;
+		CHECK(tutti_wait(&ops[k], -1) == 0);
+		for (size_t i = 0; i < n * count; i++) {
+			size_t r = k % 4 == 1 || (k % 4 != 2 && k != 3 && i / count == me) ? n - 1 : k % 4 == 2 ? i / count : me;
+			right = right && v[k][i] == (float)(i % 7 + r + k);
+		}
+		tutti_free(job, (char *)v[k] - ODDLY);
+	}
+	CHECK(right);
+	CHECK(tt_list_empty(&job->job->stash));
+}
+
+/* Ranks that call something else hear of it before any deadline, and nobody is cut off for it. */
+static void program_disagree(tutti *job)
+{
+	enum { COUNT = 100000 };
+	size_t n = (size_t)tutti_size(job);
+	bool odd = tutti_rank(job) == (int)n - 1;
+	float *v = (float *)(void *)memory_for(job, n * (COUNT + 1) * sizeof(float), 2);
+	uint64_t start = tt_now();
+
+	for (size_t k = 0; k < 6; k++) {
+		size_t count = k % 2 ? 10 : COUNT, other = count + odd;
+		int err = k / 2 == 0 ? tutti_reduce_scatter(job, v, v + (size_t)tutti_rank(job) * other, other, TUTTI_F32, TUTTI_SUM, NULL) :
+		          k / 2 == 1 || odd ? tutti_allgather(job, v + (size_t)tutti_rank(job) * other, other * sizeof(float), v, NULL) :
+		                              tutti_reduce_scatter(job, v, v + (size_t)tutti_rank(job) * count, count, TUTTI_F32, TUTTI_SUM, NULL);
+		CHECK(n == 1 ? err == 0 : err == -EBADMSG || err == -ECONNABORTED);
+	}
+	CHECK(tt_now() - start < 5000 * TT_MS);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_free(job, (char *)v - ODDLY);
+}
+
+/* Combined, something else, gathered, in one visit, in place; owners are some of the ranks, with equal shares or whole lines. */
+struct staged {
+	struct tt_coll coll;
+	struct tt_blocks blocks;
+	int stage;
+};
+
+static int pass_token(struct staged *s)
+{
+	struct tt_coll *c = &s->coll;
+	int owners = s->blocks.owners, owns = c->me < owners;
+
+	if (!s->blocks.visit.away && owns)
+		tt_coll_send(c, (c->me + 1) % owners, 5, NULL, 0);
+	s->blocks.visit.away = owns;
+	if (owns && !tt_coll_take(c, (c->me + owners - 1) % owners, 5, 0))
+		return 0;
+	s->blocks.visit.away = false;
+	return 1;
+}
+
+static int advance_staged(struct tt_coll *c)
+{
+	struct staged *s = (struct staged *)c;
+	int k = 1;
+
+	if (!c->visit)
+		tt_blocks_begin(&s->blocks, c);
+	for (; k > 0 && s->stage < 4; s->stage += k > 0)
+		switch (s->stage) {
+		case 0: k = tt_blocks_reduce(&s->blocks); break;
+		case 1: k = s->blocks.owners > 1 ? pass_token(s) : 1; break;
+		case 2: k = tt_blocks_gather(&s->blocks); break;
+		case 3: k = tt_blocks_leave(&s->blocks); break;
+		}
+	return k;
+}
+
+static void release_staged(struct tt_coll *c)
+{
+	struct staged *s = (struct staged *)c;
+
+	tt_blocks_end(&s->blocks);
+}
+
+static struct staged *new_staged(tutti *job, const struct tt_blocks *blocks)
+{
+	struct staged *s = must(tt_coll_new(job, sizeof *s, "reduce-scatter", blocks->bytes, (uint64_t)blocks->owners));
+
+	s->coll.advance = advance_staged;
+	s->coll.release = release_staged;
+	s->blocks = *blocks;
+	return s;
+}
+
+static void check_staged(tutti *job, int owners, size_t count, bool alike, int turn)
+{
+	struct vectors v = { .n = tutti_size(job), .count = count, .width = 2, .type = TUTTI_BF16, .rule = TUTTI_AVERAGE };
+	size_t bytes = 2 * count;
+	char *mine = memory_for(job, bytes + 8, turn), *got = must(malloc(bytes + 8));
+	size_t each = alike ? bytes / (size_t)owners : 0, at = tutti_rank(job) < owners ? alike ? each * (size_t)tutti_rank(job) : tt_span_of(bytes, owners, tutti_rank(job)).at : 0;
+
+	for (int r = 0; r < v.n; r++)
+		v.of[r] = vector_of(r, bytes, count);
+	memcpy(mine, v.of[tutti_rank(job)], bytes);
+	memset(mine + bytes, 42, 8);
+	CHECK(tt_coll_run(&new_staged(job, &(struct tt_blocks){ .vector = mine, .bytes = bytes, .owners = owners, .each = each, .to = mine + at, .width = 2,
+	                                                        .type = v.type, .rule = v.rule })->coll, NULL) == 0);
+	memcpy(got, mine, bytes + 8);
+	memset(mine, 0x55, bytes);
+	combine_ranks(&v);
+	CHECK(memcmp(got, v.of[0], bytes) == 0);
+	for (int i = 0; i < 8; i++)
+		CHECK(got[bytes + (size_t)i] == 42);
+	for (int r = 0; r < v.n; r++)
+		free(v.of[r]);
+	free(got);
+	tutti_free(job, mine - ODDLY);
+}
+
+static bool makes_board(tutti *job)
+{
+	int x = 1;
+
+	CHECK(tutti_allreduce(job, &x, 1, TUTTI_I32, TUTTI_SUM, NULL) == 0);
+	return tt_board_open(job);
+}
+
+static void program_staged(tutti *job)
+{
+	int n = tutti_size(job);
+	size_t lot = (size_t)n * HUGE / 2;
+
+	if (!makes_board(job))
+		return;
+	for (int turn = 0; turn < 3; turn++)
+		for (int owners = 1; owners <= n; owners++) {
+			check_staged(job, owners, 1, false, turn);
+			check_staged(job, owners, 33, false, turn);
+			check_staged(job, owners, 100003, false, turn);
+			check_staged(job, owners, 2 * 32 * 50 * (size_t)owners, true, turn);
+			if (n <= 4 && (owners == 1 || owners == n - 1))
+				check_staged(job, owners, lot + 7, false, turn);
+		}
+}
+
+/* A rank gives up, and uses its panel for something else, while another takes from it: that one fails, or has got what was meant. */
+enum { GIVEN_UP = 128, SHOWN = 128 * 1024 };
+
+struct quitter {
+	struct tt_coll coll;
+	struct tt_visit visit;
+	int delay_us;
+	bool shown;
+};
+
+static int show_and_quit(struct tt_coll *c)
+{
+	struct quitter *q = (struct quitter *)c;
+	uint64_t since;
+
+	if (!c->visit)
+		tt_visit_begin(&q->visit, c);
+	if (!q->shown && !tt_visit_turn(&q->visit))
+		return 0;
+	if (!q->shown) {
+		memset(tt_visit_room(&q->visit, 1), 1, SHOWN);
+		tt_visit_step(&q->visit);
+	}
+	q->shown = true;
+	if (!tt_visit_all(&q->visit))
+		return 0;
+	for (since = tt_now(); tt_now() - since < (uint64_t)q->delay_us * 1000;)
+		;
+	return -EIO;
+}
+
+static void quit_and_spoil(struct tt_coll *c)
+{
+	struct quitter *q = (struct quitter *)c;
+	char *room = tt_visit_room(&q->visit, 1);
+
+	tt_visit_end(&q->visit, false);
+	memset(room, 77, SHOWN);
+}
+
+static void program_given_up(tutti *job)
+{
+	uint8_t *v = must(malloc(2 * SHOWN));
+
+	CHECK(makes_board(job));
+	for (int i = 0; i < GIVEN_UP; i++) {
+		memset(v, 0, 2 * SHOWN);
+		if (tutti_rank(job) == 0) {
+			int err = tutti_reduce_scatter(job, v, v, SHOWN / 4, TUTTI_I32, TUTTI_MAX, NULL);
+			CHECK(err == -ECONNABORTED || (!err && v[0] == 1 && !memcmp(v, v + 1, SHOWN - 1)));
+		} else {
+			struct quitter *q = must(tt_coll_new(job, sizeof *q, "reduce-scatter", SHOWN / 4, TUTTI_I32 << 8 | TUTTI_MAX));
+			q->delay_us = i % 64;
+			q->coll.advance = show_and_quit;
+			q->coll.release = quit_and_spoil;
+			CHECK(tt_coll_run(&q->coll, NULL) == -EIO);
+		}
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	free(v);
+}
+
+static void on_one_host(void (*program)(tutti *), int least, int most)
+{
+	for (int n = least; n <= most && n <= LARGEST; n++) {
+		struct ranks run = { .size = n, .wire = "sim", .hosts = 1, .program = program };
+		for (; run.seed < 3 * SEEDS; run.seed++)
+			CU_ASSERT_EQUAL(run_ranks(run), 0);
+		run.wire = "shm";
+		if (n <= 5 || n == 8)
+			CU_ASSERT_EQUAL(run_ranks(run), 0);
+	}
+}
+
+static void test_one_host(void) { on_one_host(program_one_host, 1, 9); }
+static void test_one_host_large(void) { on_one_host(program_one_host_large, 2, 4); }
+static void test_several(void) { on_one_host(program_several, 2, 9); }
+static void test_disagree(void) { on_one_host(program_disagree, 1, 4); }
+static void test_staged(void) { on_one_host(program_staged, 1, 5); }
+
+static void test_given_up(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "shm", .program = program_given_up }), 0);
+}
 
 static void program_alltoall(tutti *job)
 {
@@ -683,8 +999,8 @@ static void run_each(tutti *g, size_t salt)
 	check_allreduce(g, 300001 + salt, TUTTI_F32, TUTTI_SUM);
 	if (strcmp(algorithm_of(g), "rabenseifner"))
 		return; /* the others do not ask which it is */
-	check_reduce_scatter(g, 7 + salt, TUTTI_F32, TUTTI_SUM, false);
-	check_reduce_scatter(g, 200001 + salt, TUTTI_F32, TUTTI_AVERAGE, true);
+	check_reduce_scatter(g, 7 + salt, TUTTI_F32, TUTTI_SUM, false, 0);
+	check_reduce_scatter(g, 200001 + salt, TUTTI_F32, TUTTI_AVERAGE, true, 2);
 	program_allgather(g);
 	program_alltoall(g);
 	check_alltoallv(g, 3 + salt);
@@ -826,11 +1142,16 @@ static CU_TestInfo pairwise_tests[] = {
 	{ "reduce-scatter", test_reduce_scatter }, { "all-gather", test_allgather }, { "all-to-all", test_alltoall },
 	{ "all-to-all of any sizes", test_alltoallv }, { "wrong sizes", test_wrong_sizes }, { "a wrong start", test_wrong_start }, CU_TEST_INFO_NULL,
 };
+static CU_TestInfo one_host_tests[] = {
+	{ "one host, sizes", test_one_host }, { "one host, large", test_one_host_large }, { "one host, several at once", test_several },
+	{ "one host, disagreement", test_disagree }, { "one host, combined and gathered", test_staged }, { "one host, given up", test_given_up }, CU_TEST_INFO_NULL,
+};
 static CU_TestInfo group_tests[] = {
 	{ "all of them", test_groups }, { "the model", test_group_models }, { "a wrong size", test_wrong_size_in_part }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = {
 	{ "all-reduce", NULL, NULL, NULL, NULL, allreduce_tests }, { "pairwise", NULL, NULL, NULL, NULL, pairwise_tests },
+	{ "blocks", NULL, NULL, NULL, NULL, one_host_tests },
 	{ "groups", NULL, NULL, NULL, NULL, group_tests }, CU_SUITE_INFO_NULL,
 };
 
