@@ -41,20 +41,16 @@ static int visit(struct barrier *b)
 	return k;
 }
 
-/* The same on all ranks: what was called before, and what all know of the board. */
 static int choose(struct barrier *b)
 {
-	struct tt_coll *c = &b->coll;
-	int k = !c->group->has_board ? 1 : tt_coll_is_next(c) ? tt_board_meet(c) : 0;
+	bool visits;
+	int k = tt_board_decide(&b->coll, &visits);
 
 	if (k <= 0)
 		return k;
-	c->undecided = false;
-	b->go_on = disseminate;
-	if (tt_board_open(c->group)) {
-		b->go_on = visit;
-		tt_visit_begin(&b->visit, c);
-	}
+	b->go_on = visits ? visit : disseminate;
+	if (visits)
+		tt_visit_begin(&b->visit, &b->coll);
 	return 1;
 }
 

@@ -337,6 +337,23 @@ int tt_board_meet(struct tt_coll *c)
 	return meet(c);
 }
 
+int tt_board_decide(struct tt_coll *c, bool *visits)
+{
+	struct tutti *g = c->group;
+	int k;
+
+	*visits = false;
+	if (c->undecided && g->has_board) {
+		if ((k = tt_layout_find(g)) || !tt_coll_is_next(c))
+			return k;
+		if (g->layout.hosts == 1 && (k = tt_board_meet(c)) <= 0)
+			return k;
+		*visits = tt_board_open(g);
+	}
+	c->undecided = false;
+	return 1;
+}
+
 bool tt_board_open(const struct tutti *group) { return group->layout.hosts == 1 && group->board && group->board->open; }
 
 /* ---- ends ---- */

@@ -78,58 +78,43 @@ static void add_steps(struct blockwise *w)
 
 static int begin_steps(struct blockwise *w)
 {
+	const struct tt_blocks *b = &w->blocks;
 	struct tt_legs *l = &w->pair.legs;
+	const char *mine = at(b->vector, (size_t)w->pair.coll.me * b->each);
 	int err = tt_legs_new(l, &w->pair.coll, w->pair.coll.n - 1, w->reduces ? AHEAD_ADDING : AHEAD);
 
 	if (err)
 		return err;
-	l->width = w->blocks.width;
-	l->type = w->blocks.type;
-	l->rule = w->blocks.rule;
+	l->width = b->width;
+	l->type = b->type;
+	l->rule = b->rule;
 	add_steps(w);
+	if (w->reduces && b->to != mine && b->each)
+		memcpy(b->to, mine, b->each); /* for the steps to add to */
 	return 0;
-}
-
-static bool may_go_through_memory(const struct blockwise *w)
-{
-	return w->blocks.bytes && (w->reduces || w->blocks.each <= GATHERED);
-}
-
-/* What the choice rests on. Like advance: 1 once it is known. */
-static int learn(struct blockwise *w)
-{
-	struct tt_coll *c = &w->pair.coll;
-	int err = tt_layout_find(c->group);
-
-	if (err || !tt_coll_is_next(c))
-		return err;
-	return c->group->layout.hosts == 1 && may_go_through_memory(w) ? tt_board_meet(c) : 1;
 }
 
 static int choose(struct blockwise *w)
 {
 	struct tt_coll *c = &w->pair.coll;
+	bool visits;
+	int k = tt_board_decide(c, &visits);
 
-	c->undecided = false;
-	if (may_go_through_memory(w) && tt_board_open(c->group)) {
-		w->go_on = go_through_memory;
-		tt_blocks_begin(&w->blocks, c);
-		return 0;
-	}
-	w->go_on = go_in_steps;
-	return begin_steps(w);
+	if (k <= 0)
+		return k;
+	w->go_on = visits ? go_through_memory : go_in_steps;
+	if (!visits)
+		return (k = begin_steps(w)) ? k : 1;
+	tt_blocks_begin(&w->blocks, c);
+	return 1;
 }
 
 static int advance_blockwise(struct tt_coll *c)
 {
 	struct blockwise *w = (struct blockwise *)c;
-	int known = w->go_on ? 1 : learn(w), err = 0;
+	int k = w->go_on ? 1 : choose(w);
 
-	if (known <= 0)
-		return known;
-	if (!w->go_on)
-		err = choose(w);
-	return err ? err : w->go_on(w);
+	return k > 0 ? w->go_on(w) : k;
 }
 
 static void release_blockwise(struct tt_coll *c)
@@ -141,16 +126,17 @@ static void release_blockwise(struct tt_coll *c)
 	release(c);
 }
 
-static struct blockwise *new_blockwise(struct tutti *group, const char *what, uint64_t x, uint64_t y, const struct tt_blocks *blocks)
+static struct blockwise *new_blockwise(struct tutti *group, const char *what, uint64_t x, uint64_t y, const struct tt_blocks *blocks, bool reduces)
 {
 	struct blockwise *w = (struct blockwise *)tt_coll_new(group, sizeof *w, what, x, y);
 
 	if (!w)
 		return NULL;
-	w->pair.coll.undecided = true;
+	w->pair.coll.undecided = w->pair.coll.makes_board = blocks->bytes && (reduces || blocks->each <= GATHERED);
 	w->pair.coll.advance = advance_blockwise;
 	w->pair.coll.release = release_blockwise;
 	w->blocks = *blocks;
+	w->reduces = reduces;
 	return w;
 }
 
@@ -170,17 +156,6 @@ static int check_size(const char *what, int n, size_t bytes, const void *in, con
 	return 0;
 }
 
-/* Known to do so, then it stays so. */
-static bool shares_memory(tutti *group)
-{
-	bool open;
-
-	tt_enter(group->job);
-	open = tt_board_open(group);
-	tt_exit(group->job);
-	return open;
-}
-
 int tutti_reduce_scatter(tutti *group, const void *in, void *out, size_t count, tutti_type type, tutti_rule rule, tutti_op *op)
 {
 	size_t width = tt_type_size(type), bytes;
@@ -196,13 +171,10 @@ int tutti_reduce_scatter(tutti *group, const void *in, void *out, size_t count, 
 		return tt_fail(-EINVAL, "reduce-scatter: out overlaps in; it may only be this rank's own block of it");
 	struct tt_blocks blocks = { .vector = at(in, 0), .bytes = (size_t)n * bytes, .owners = n, .each = bytes, .to = out, .width = width, .type = type,
 		                    .rule = rule };
-	struct blockwise *w = new_blockwise(group, "reduce-scatter", count, (uint64_t)type << 8 | (uint64_t)rule, &blocks);
+	struct blockwise *w = new_blockwise(group, "reduce-scatter", count, (uint64_t)type << 8 | (uint64_t)rule, &blocks, true);
 	if (!w)
 		return -ENOMEM;
-	w->reduces = true;
 	w->pair.coll.bytes = blocks.bytes;
-	if (out != mine && bytes && !shares_memory(group))
-		memcpy(out, mine, bytes); /* for the steps to add to */
 	return tt_coll_run(&w->pair.coll, op);
 }
 
@@ -216,7 +188,7 @@ int tutti_allgather(tutti *group, const void *in, size_t bytes, void *out, tutti
 	if (in != mine && overlap(in, bytes, out, (size_t)n * bytes))
 		return tt_fail(-EINVAL, "all-gather: in overlaps out; it may only be this rank's own place in it");
 	struct tt_blocks blocks = { .vector = out, .bytes = (size_t)n * bytes, .owners = n, .each = bytes };
-	struct blockwise *w = new_blockwise(group, "all-gather", bytes, 0, &blocks);
+	struct blockwise *w = new_blockwise(group, "all-gather", bytes, 0, &blocks, false);
 	if (!w)
 		return -ENOMEM;
 	w->pair.coll.bytes = bytes;

@@ -552,6 +552,45 @@ static void test_allgather(void) { on_wires(program_allgather, NULL); }
 
 /* ---- the two on one host, straight through memory ---- */
 
+static void check_broadcast(tutti *job, size_t bytes, int root, int turn)
+{
+	char *out = memory_for(job, bytes + 8, turn), *got = must(malloc(bytes + 8));
+
+	memset(out, 42, bytes + 8);
+	if (tutti_rank(job) == root)
+		fill_block(out, root, turn, bytes);
+	CHECK(tutti_broadcast(job, out, bytes, root, NULL) == 0);
+	memcpy(got, out, bytes + 8);
+	memset(out, 0x55, bytes); /* nobody reads it any more */
+	check_block(got, root, turn, bytes);
+	for (size_t i = 0; i < 8; i++)
+		CHECK(got[bytes + i] == 42);
+	free(got);
+	tutti_free(job, out - ODDLY);
+}
+
+/* Broadcasts and barriers where an earlier call has made a board: nobody leaves a barrier before everybody has come to it. */
+static void program_board_there(tutti *job)
+{
+	static const size_t sizes[] = { 4096, 4097, 70000, TT_BOARD_CHUNK, TT_BOARD_CHUNK + 1, 3 * TT_BOARD_CHUNK - 70, 1 << 20, (1 << 20) + 1 };
+	int n = tutti_size(job);
+	uint64_t here = 0, seen = 0;
+	float v = 1;
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "count", &here, sizeof here, &w) == 0);
+	CHECK(tutti_allreduce(job, &v, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	for (int k = 0; k < 3 * (int)TT_COUNT(sizes); k++) {
+		check_broadcast(job, sizes[k / 3], k % n, k % 3);
+		CHECK(tutti_add(w, 0, 0, 1, NULL, NULL) == 0);
+		CHECK(tutti_barrier(job, NULL) == 0);
+		CHECK(tutti_get(w, 0, 0, &seen, 8, NULL) == 0);
+		CHECK(seen == (uint64_t)(k + 1) * (uint64_t)n);
+		CHECK(tutti_barrier(job, NULL) == 0);
+	}
+	tutti_window_close(w);
+}
+
 /* Around what needs no mapping, what goes over a panel at once, and what a rank reads before it leaves the engine to others. */
 static void program_one_host(tutti *job)
 {
@@ -583,11 +622,12 @@ static void program_several(tutti *job)
 	enum { CALLS = 12, COUNT = 20003 };
 	size_t n = (size_t)tutti_size(job), me = (size_t)tutti_rank(job);
 	float *v[CALLS];
-	tutti_op ops[CALLS];
+	tutti_op ops[CALLS], barriers[CALLS];
 	bool right = true;
 
 	for (size_t k = 0; k < CALLS; k++) {
 		size_t count = k % 2 ? 101 : COUNT;
+		CHECK(tutti_barrier(job, &barriers[k]) == 0); /* only the first finds no board */
 		v[k] = (float *)(void *)memory_for(job, n * count * sizeof(float), (int)(k / 4));
 		for (size_t i = 0; i < n * count; i++)
 			v[k][i] = (float)(i % 7 + me + k);
@@ -599,7 +639,7 @@ static void program_several(tutti *job)
 	}
 	for (size_t k = CALLS; k--;) {
 		size_t count = k % 2 ? 101 : COUNT;
-		CHECK(tutti_wait(&ops[k], -1) == 0);
+		CHECK(tutti_wait(&ops[k], -1) == 0 && tutti_wait(&barriers[k], -1) == 0);
 		for (size_t i = 0; i < n * count; i++) {
 			size_t r = k % 4 == 1 || (k % 4 != 2 && k != 3 && i / count == me) ? n - 1 : k % 4 == 2 ? i / count : me;
 			right = right && v[k][i] == (float)(i % 7 + r + k);
@@ -814,6 +854,7 @@ static void on_one_host(void (*program)(tutti *), int least, int most)
 static void test_one_host(void) { on_one_host(program_one_host, 1, 9); }
 static void test_one_host_large(void) { on_one_host(program_one_host_large, 2, 4); }
 static void test_several(void) { on_one_host(program_several, 2, 9); }
+static void test_board_there(void) { on_one_host(program_board_there, 1, 5); }
 static void test_disagree(void) { on_one_host(program_disagree, 1, 4); }
 static void test_staged(void) { on_one_host(program_staged, 1, 5); }
 
@@ -1144,6 +1185,7 @@ static CU_TestInfo pairwise_tests[] = {
 };
 static CU_TestInfo one_host_tests[] = {
 	{ "one host, sizes", test_one_host }, { "one host, large", test_one_host_large }, { "one host, several at once", test_several },
+	{ "one host, broadcast and barrier", test_board_there },
 	{ "one host, disagreement", test_disagree }, { "one host, combined and gathered", test_staged }, { "one host, given up", test_given_up }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo group_tests[] = {
