@@ -77,7 +77,7 @@ static int learn(struct tt_allreduce *a)
 
 	if (!tt_coll_is_next(&a->coll))
 		return 0;
-	if (!a->coll.makes_board)
+	if ((a->forced && a->forced != &tt_direct) || !bytes)
 		return 1;
 	known = tt_board_meet(&a->coll);
 	return known > 0 && !tt_board_open(group) && tt_model_needed(group, bytes) ? tt_model_learn(a) : known;
@@ -133,7 +133,6 @@ int tutti_allreduce(tutti *group, void *buf, size_t count, tutti_type type, tutt
 	                               .rule = rule };
 	a->forced = forced(group->job);
 	a->coll.undecided = true;
-	a->coll.makes_board = count && (!a->forced || a->forced == &tt_direct);
 	a->coll.bytes = count * width;
 	a->coll.advance = advance;
 	a->coll.release = release;

@@ -9,7 +9,7 @@
  *      passed    other vectors piece by piece, over panels that stay in the caches. One flag a piece: who says that piece k is on its
  *                panel has taken all of piece k - 1, and the one before that lay where k lies
  *
- * The owners are a few ranks of the host, one after another. Order of additions: ((0 + 1) + 2) + ..., each element once; f16 and bf16 in f32,
+ * The first few ranks of the host are the owners. Order of additions: ((0 + 1) + 2) + ..., each element once; f16 and bf16 in f32,
  * rounded once at the end.
  */
 #include "runtime.h"
@@ -20,15 +20,14 @@ enum { SHORT = 32 * 1024 }; /* bytes to read from others: for no more than that 
 enum phase { TURN, MEET, READ, FILL, TAKE, READY, LEAVE, DONE }; /* the first of a stage is TURN, or READY where the visit has begun */
 
 static const struct tt_board *board_of(const struct tt_blocks *b) { return b->visit.board; }
-static int end_of(const struct tt_blocks *b) { return b->first + b->owners; }
-static bool is_owner(const struct tt_blocks *b, int i) { return i >= b->first && i < end_of(b); }
+static bool is_owner(const struct tt_blocks *b, int i) { return i < b->owners; }
 static size_t reads(const struct tt_blocks *b) { return b->bytes / (size_t)b->owners * (size_t)(board_of(b)->n - 1); }
 
 static struct tt_span block_of(const struct tt_blocks *b, int i)
 {
 	if (!is_owner(b, i))
 		return (struct tt_span){ 0 };
-	return b->each ? (struct tt_span){ (size_t)(i - b->first) * b->each, b->each } : tt_span_of(b->bytes, b->owners, i - b->first);
+	return b->each ? (struct tt_span){ (size_t)i * b->each, b->each } : tt_span_of(b->bytes, b->owners, i);
 }
 
 /* ---- pieces: of all blocks at once ---- */
@@ -58,7 +57,7 @@ static struct tt_span piece_of(const struct tt_blocks *b, int owner)
 /* Where rank i's panel has the piece of that owner's block. */
 static char *slot_of(const struct tt_blocks *b, int i, int owner)
 {
-	return tt_visit_room(&b->visit, i) + (b->gathering ? 0 : (size_t)(owner - b->first) * piece_len(b));
+	return tt_visit_room(&b->visit, i) + (b->gathering ? 0 : (size_t)owner * piece_len(b));
 }
 
 /* What others take: of my block, or for theirs. */
@@ -66,7 +65,7 @@ static void fill_room(const struct tt_blocks *b)
 {
 	int me = board_of(b)->me;
 
-	for (int i = b->first; i < end_of(b); i++) {
+	for (int i = 0; i < b->owners; i++) {
 		struct tt_span s = piece_of(b, i);
 		if ((i == me) == b->gathering)
 			memcpy(slot_of(b, me, i), b->vector + s.at, s.len);
@@ -133,7 +132,7 @@ static bool next_run(struct tt_blocks *b, size_t most, struct tt_span *s)
 {
 	int me = board_of(b)->me;
 
-	for (; b->owner < end_of(b); b->owner++, b->at = 0) {
+	for (; b->owner < b->owners; b->owner++, b->at = 0) {
 		*s = block_of(b, b->owner);
 		if ((b->owner == me) == b->gathering || b->at == s->len)
 			continue;
@@ -175,7 +174,7 @@ static void take_piece(struct tt_blocks *b)
 {
 	int me = board_of(b)->me;
 
-	for (int i = b->first; i < end_of(b); i++)
+	for (int i = 0; i < b->owners; i++)
 		if (b->gathering && i != me)
 			fetch(b, i, piece_of(b, i));
 	if (!b->gathering && is_owner(b, me))
@@ -235,7 +234,7 @@ static void begin_stage(struct tt_blocks *b, enum tt_blocks_stage stage, enum ph
 	b->gathering = stage == TT_BLOCKS_GATHER;
 	b->phase = first;
 	b->at = 0;
-	b->owner = b->first;
+	b->owner = 0;
 	if (first == READY || first == LEAVE)
 		tt_visit_step(&b->visit);
 }

@@ -298,7 +298,7 @@ static int meet(struct tt_coll *c)
 	return 1;
 }
 
-static void tell(struct tt_coll *c)
+void tt_board_tell(struct tt_coll *c)
 {
 	const struct tt_board *b = c->group->board;
 
@@ -329,7 +329,7 @@ int tt_board_meet(struct tt_coll *c)
 		return tt_fail(-ENOMEM, "no memory for what %d ranks share", c->n);
 	c->untidy = true;
 	if (b->known) {
-		tell(c);
+		tt_board_tell(c);
 		return 1;
 	}
 	if (!b->meeting || b->met_in != c->seq)
@@ -343,7 +343,7 @@ int tt_board_decide(struct tt_coll *c, bool *visits)
 	int k;
 
 	*visits = false;
-	if (c->undecided && g->has_board) {
+	if (c->undecided) {
 		if ((k = tt_layout_find(g)) || !tt_coll_is_next(c))
 			return k;
 		if (g->layout.hosts == 1 && (k = tt_board_meet(c)) <= 0)

@@ -179,7 +179,8 @@ static void let_others_in(struct tt_engine *e)
 static bool drive(struct tt_job *job, uint64_t now, uint64_t deadline)
 {
 	struct tt_engine *e = &job->engine;
-	bool near = e->neighbours && (now < e->spin_until || e->yields) && ++e->turns % FAR_EVERY;
+	bool yields = e->yields && e->yields < YIELDS; /* the last turn before a sleep looks everywhere */
+	bool near = e->neighbours && (now < e->spin_until || yields) && ++e->turns % FAR_EVERY;
 
 	if (turn(job, now, near)) {
 		e->spin_until = e->spin ? now + SPIN_NS : 0;

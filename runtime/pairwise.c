@@ -132,7 +132,7 @@ static struct blockwise *new_blockwise(struct tutti *group, const char *what, ui
 
 	if (!w)
 		return NULL;
-	w->pair.coll.undecided = w->pair.coll.makes_board = blocks->bytes && (reduces || blocks->each <= GATHERED);
+	w->pair.coll.undecided = blocks->bytes && (reduces || blocks->each <= GATHERED);
 	w->pair.coll.advance = advance_blockwise;
 	w->pair.coll.release = release_blockwise;
 	w->blocks = *blocks;

@@ -499,7 +499,7 @@ void tt_window_unreached(struct tt_member *, int err); /* so does this; a later 
 bool tt_window_unanswered(struct tt_request *);      /* does it wait for an owner to open? Then it is taken back, to be ended */
 const char *tt_window_name(struct tt_job *, const struct tutti_window *); /* also of one that was closed meanwhile */
 
-/* ---- collective.c: what all collectives share; gather. allreduce.c is written in the same terms ---- */
+/* ---- collective.c: what all collectives share; barrier, broadcast, gather. allreduce.c is written in the same terms ---- */
 
 struct tt_coll { /* one collective on its way: a state machine that messages and notifies push on */
 	struct tt_list link;        /* in job->collectives, in the order started */
@@ -518,8 +518,7 @@ struct tt_coll { /* one collective on its way: a state machine that messages and
 	void (*release)(struct tt_coll *); /* deregisters and frees what is its own, once it is over: nothing lands afterwards */
 	unsigned pending;           /* my ops that the wire still holds */
 	bool over, failed, busy, released; /* over: advance has said so */
-	bool makes_board;           /* if there is none yet */
-	bool undecided;             /* it has not chosen yet whether it visits a board */
+	bool undecided;             /* it has not chosen yet whether it visits a board, and may make one */
 	bool untidy;                /* it may end while messages for it have not been taken */
 	int err, culprit;           /* culprit: the member to name, or -1 */
 	int notifier[2];            /* by lane: whose notifies count; 0 where none are expected */
@@ -599,7 +598,6 @@ struct tutti { /* what users hold: this process's place in a group of ranks, all
 	uint32_t failed;            /* ... the first of them */
 	struct tt_model model;
 	struct tt_layout layout;
-	bool has_board;             /* some call that makes one was started: the same on every rank */
 	struct tt_board *board;     /* NULL: none, or nobody has asked yet */
 	uint32_t splits;            /* how often this group was split: the same on every rank */
 	uint32_t parent, birth;     /* the group that it was split from, and at which of its splits; 0: shrunk or grown */
@@ -755,8 +753,8 @@ struct tt_board {
 };
 int tt_board_meet(struct tt_coll *);       /* like advance: 1 once it is known whether there is one */
 struct tt_member *tt_board_member(const struct tt_board *, int i);
-int tt_board_decide(struct tt_coll *, bool *visits); /* likewise: 1 once a call of a group on one host knows whether it visits the board; that is there, or
-                                            * it makes it, as all ranks see from what was called before */
+int tt_board_decide(struct tt_coll *, bool *visits); /* likewise: 1 once a call that uses boards of one host alone knows whether it visits one */
+void tt_board_tell(struct tt_coll *);      /* whoever asks how the making of it ended */
 bool tt_board_open(const struct tutti *);  /* it is known, there is, and all ranks of the group are on it */
 void tt_board_close(struct tutti *);
 void tt_board_sweep(struct tt_job *, bool all); /* frees what was closed and nobody reads; all: once no link is left */
@@ -820,7 +818,7 @@ enum tt_blocks_stage { TT_BLOCKS_NONE, TT_BLOCKS_REDUCE, TT_BLOCKS_GATHER, TT_BL
 struct tt_blocks { /* zeroed, then the first part is the caller's: the same on all ranks of the host but for the places */
 	char *vector;               /* all blocks, of `bytes` together: my share in each; or where each comes, mine is there */
 	size_t bytes;
-	int first, owners;          /* so many ranks of the host, from that one on, have a block each */
+	int owners;                 /* the first so many ranks of the host have a block each */
 	size_t each;                /* bytes of a block; 0: shared out in whole lines (tt_span_of) */
 	char *to;                   /* an owner: where its combined block goes; in place, or apart from the vector */
 	size_t width;               /* of an element, ... */
