@@ -3,7 +3,7 @@
  * All of them combine in an order that depends on the position in the vector and on the number of ranks alone, never on
  * timing, and each sum is made once and copied, or made from the same two operands: all ranks get the same bits. So all must
  * choose the same algorithm, too: by setting; direct where all share memory, which they have told each other; hierarchical where the
- * ranks of each of several hosts do; or by the model, whose
+ * ranks of each of several hosts do, which rank 0 has heard from these; or by the model, whose
  * numbers all have from rank 0.
  */
 #include "runtime.h"
@@ -86,12 +86,14 @@ static int learn(struct tt_allreduce *a)
 static int advance(struct tt_coll *c)
 {
 	struct tt_allreduce *a = (struct tt_allreduce *)c;
-	int known = a->all.is ? 1 : learn(a), err = 0;
+	int known, err = 0;
 
-	if (known <= 0)
-		return known;
-	if (!a->all.is)
+	tt_board_tell(c);
+	if (!a->all.is) {
+		if ((known = learn(a)) <= 0)
+			return known;
 		err = choose(a);
+	}
 	if (!err && c->me == 0 && a->all.is != &tt_direct)
 		tt_model_tell(a);
 	return err ? err : a->all.is->advance(&a->all);
@@ -157,9 +159,11 @@ int tt_allreduce_explain(struct tutti *group, size_t bytes, tutti_type type, tut
 		return 0;
 	}
 	if (is == &tt_hierarchical) {
+		int leaders = tt_hierarchical_leaders(&group->layout, bytes);
 		n = group->layout.hosts;
-		used = snprintf(text, room, "hierarchical, through memory on each of the %d hosts, and between them ", n);
+		used = snprintf(text, room, "hierarchical, through memory on each of the %d hosts, and between them %d times ", n, leaders);
 		is = tt_model_choose(&model, n, bytes, piece);
+		bytes /= (size_t)leaders;
 	}
 	snprintf(text + used, room - (size_t)used, "%s%s, in chunks of %zu bytes, %.1f us expected: a message takes %.1f us%s, the wire %.3f ns and adding %.3f ns a byte",
 	         is->name, is == forced(group->job) ? " (as set)" : "", tt_max(width, is->chunk(bytes, width, n, piece) / width * width),

@@ -2,7 +2,8 @@
  *
  * A rank writes only its own panel. For each call it takes one of two notes there, by turns; the note's flag, which is set
  * last, says which call and how far the rank has come in it. Two are enough: who writes the note of call k + 2 has seen all
- * notes of k + 1, and who wrote that was done with k. The same holds for the two halves of room.
+ * notes of k + 1, and who wrote that was done with k. The same holds for the two halves of room. Where somebody gave up k + 1, another may be
+ * told by k + 2 that k has failed, too: it had not looked yet.
  *
  *      panel     [note: flag, print, where its vector is | note] [asleep] [done] [half of room | half]
  *      flag      call << 32 | step: 0 nothing yet, 1 it is there, 2 and up as the algorithm counts, QUIT: it has given up
@@ -94,7 +95,7 @@ void tt_board_step(struct tt_board *b, struct tt_note *note, uint32_t call, uint
 {
 	atomic_store(&note->flag, flag_of(call, step)); /* a full fence */
 	for (int i = 0; i < b->n; i++)
-		if (i != b->me && b->fellows[i].panel && atomic_load_explicit(&b->fellows[i].panel->asleep, memory_order_relaxed))
+		if (i != b->me && b->fellows[i].panel && atomic_load(&b->fellows[i].panel->asleep)) /* not before the store */
 			wake(tt_board_member(b, i));
 }
 
@@ -266,11 +267,9 @@ static void begin_meeting(struct tt_board *b, uint32_t call)
 		b->fellows[i] = (struct tt_fellow){ 0 };
 }
 
-static void wake_others(struct tt_timer *t) { tt_coll_wake(tt_container_of(t, struct tt_board, told)->group->job); }
-
 static void conclude(struct tt_board *b)
 {
-	tt_timer_start(b->group->job, &b->told, tt_now(), wake_others);
+	tt_coll_wake_soon(b->group->job);
 	b->open = b->able;
 	b->known = true;
 	b->fellows[b->me].panel = b->memory;
@@ -302,6 +301,8 @@ void tt_board_tell(struct tt_coll *c)
 {
 	const struct tt_board *b = c->group->board;
 
+	if (!b || !b->known || tt_list_empty(&c->job->stash))
+		return;
 	for (int i = 0; i < b->n; i++) {
 		if (!tt_coll_take(c, b->seats[i], TAG_OFFER, 1 + TT_KEY_SIZE) || tt_board_member(b, i)->state != TT_UP)
 			continue;
@@ -328,10 +329,8 @@ int tt_board_meet(struct tt_coll *c)
 	if (!b && !(b = c->group->board = new_board(c->group)))
 		return tt_fail(-ENOMEM, "no memory for what %d ranks share", c->n);
 	c->untidy = true;
-	if (b->known) {
-		tt_board_tell(c);
+	if (b->known)
 		return 1;
-	}
 	if (!b->meeting || b->met_in != c->seq)
 		begin_meeting(b, c->seq);
 	return meet(c);
@@ -394,7 +393,6 @@ void tt_board_close(struct tutti *group)
 {
 	if (!group->board)
 		return;
-	tt_timer_stop(&group->board->told);
 	group->board->group = NULL;
 	group->board = NULL;
 	tt_board_sweep(group->job, false);

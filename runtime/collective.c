@@ -117,6 +117,8 @@ static void fail(struct tt_coll *c, int err, int culprit)
 	if (c->failed)
 		return;
 	c->failed = true;
+	if (c->undecided)
+		tt_coll_wake_soon(c->job); /* others waited for its choice */
 	if (err == -ENOTCONN && culprit >= 0)
 		tt_group_farewell(&c->job->members[culprit]);
 	if (err == -ECONNRESET || err == -ENOTCONN) /* others may wait for my part of it; of what was abandoned all are told */
@@ -199,6 +201,9 @@ void tt_coll_wake(struct tt_job *job)
 	tt_list_each(node, &job->collectives)
 		push(tt_container_of(node, struct tt_coll, link));
 }
+
+static void wake_late(struct tt_timer *t) { tt_coll_wake(tt_container_of(t, struct tt_job, coll_wake)); }
+void tt_coll_wake_soon(struct tt_job *job) { tt_timer_start(job, &job->coll_wake, tt_now(), wake_late); }
 
 static struct tt_coll *find(const struct tutti *group, uint32_t seq)
 {

@@ -6,7 +6,7 @@ enum {
 	SPIN_NS = 1000000,       /* how long a driver polls after the last event before it sleeps */
 	TICK_MIN_NS = 100000,    /* how often the background thread looks whether somebody drives */
 	TICK_MAX_NS = 1000000,
-	YIELDS = 8,              /* how often a rank without a core of its own lets others run before it sleeps, where memory is looked at */
+	YIELDS = 8,              /* how often a rank without a core of its own lets others run before it sleeps, where it has neighbours in shared memory */
 	HOUSEKEEPING_MS = 1000,  /* nets want a progress call now and then for their timeouts */
 	FAR_EVERY = 16,          /* turns of a spinning driver that has neighbours in shared memory, between looks at the other nets */
 	TURN_EVERY = 64,         /* looks at shared memory alone by blocking calls, between turns */

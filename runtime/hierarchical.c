@@ -102,7 +102,7 @@ static int advance(struct tt_exchange *x)
 
 /* ---- life ---- */
 
-static int leaders(const struct tt_layout *l, size_t bytes)
+int tt_hierarchical_leaders(const struct tt_layout *l, size_t bytes)
 {
 	return (int)tt_max(1, tt_min((size_t)l->fewest, bytes / LEAD));
 }
@@ -112,7 +112,7 @@ static int begin(struct tt_exchange *x)
 	struct tt_allreduce *a = call_of(x);
 	struct tt_hierarchy *h = &a->hierarchy;
 	size_t bytes = x->count * x->width;
-	int n = leaders(&x->coll->group->layout, bytes), me = place_of(x->coll->group);
+	int n = tt_hierarchical_leaders(&x->coll->group->layout, bytes), me = place_of(x->coll->group);
 	struct tt_span mine = me < n ? tt_span_of(bytes, n, me) : (struct tt_span){ 0 };
 
 	h->blocks = (struct tt_blocks){ .vector = x->buf, .bytes = bytes, .owners = n, .to = x->buf + mine.at, .width = x->width, .type = x->type,

@@ -23,7 +23,7 @@ enum {
 	ADDED = 64 * 1024,        /* bytes of the vector that is added to see how long it takes ... */
 	ADD_TRIES = 4,
 	MODEL_SIZE = 28, HOST_SIZE = 5,
-	DOUBLED = 16320,          /* bytes: so many are doubled in any case. Who sums little is not made to measure */
+	DOUBLED = 16320,          /* bytes: so many are doubled in any case. Who sums little on one host is not made to measure */
 };
 
 /* Where nothing is measured, and where a clock shows nothing: a plain network of today. */
@@ -94,14 +94,11 @@ static uint64_t measure_adding(struct tt_job *job)
 	return best * 1000 / ADDED;
 }
 
-static void wake_others(struct tt_timer *t) { tt_coll_wake(tt_container_of(t, struct tutti, model.told)->job); }
-
 static void know(struct tutti *group, struct tt_model m)
 {
 	m.known = true;
-	m.told = group->model.told;
 	group->model = m;
-	tt_timer_start(group->job, &group->model.told, tt_now(), wake_others);
+	tt_coll_wake_soon(group->job);
 }
 
 static struct tt_model found(const struct tt_allreduce *a)
@@ -292,6 +289,7 @@ void tt_model_tell(struct tt_allreduce *a)
 	int from = -1;
 	size_t len;
 
+	a->coll.untidy |= may_span(&a->coll.group->layout); /* a HOST may come from who did not know the model either */
 	tt_put64(&p, m->latency_ns);
 	tt_put64(&p, m->wire_ps);
 	tt_put64(&p, m->add_ps);

@@ -112,8 +112,10 @@ static int choose(struct blockwise *w)
 static int advance_blockwise(struct tt_coll *c)
 {
 	struct blockwise *w = (struct blockwise *)c;
-	int k = w->go_on ? 1 : choose(w);
+	int k;
 
+	tt_board_tell(c);
+	k = w->go_on ? 1 : choose(w);
 	return k > 0 ? w->go_on(w) : k;
 }
 

@@ -99,7 +99,6 @@ struct tt_model {
 	uint64_t latency_ns;        /* of a small message, one way */
 	uint64_t wire_ps, add_ps;   /* picoseconds a byte, on the wire and for adding */
 	bool by_host;               /* the group is on several hosts, and the ranks of each share its memory */
-	struct tt_timer told;       /* who waits for it is to go on */
 };
 struct tt_tune { /* of one all-reduce: how far this rank is with getting to know it */
 	bool asked;                 /* rank 0: the last ping or burst is out */
@@ -257,6 +256,7 @@ struct tt_job {
 	int event_fd;
 	struct tt_list requests, links, doomed, asks, windows, collectives, stash, groups, boards;
 	int polled;                 /* how many collectives look at memory, and not for messages alone */
+	struct tt_timer coll_wake;  /* those that wait for another one of this rank are to go on */
 	struct tt_scratch scratch;
 	struct tt_place place;
 	struct tt_op_queue ended;   /* ops that failed before any wire saw them */
@@ -555,6 +555,7 @@ void tt_coll_poll_with(struct tt_coll *, bool (*poll)(struct tt_coll *, bool doz
 int tt_coll_poll(struct tt_job *);             /* on every turn: how many went on */
 int tt_coll_doze(struct tt_job *);             /* before a sleep: 1: not now */
 void tt_coll_wake(struct tt_job *);             /* a member is up: whoever waited for that goes on */
+void tt_coll_wake_soon(struct tt_job *);        /* from a later turn */
 void tt_coll_member_down(struct tt_member *);  /* gone, or left: collectives that need it fail */
 void tt_coll_begin_group(struct tutti *);      /* it is agreed on: what came early counts */
 void tt_coll_end_group(struct tutti *);        /* ends those under way, forgets what came early */
@@ -744,7 +745,6 @@ struct tt_board {
 	uint32_t met_in;            /* in which call it is being made */
 	bool meeting, offered, voted, able;
 	bool known, open;           /* how that ended */
-	struct tt_timer told;       /* who waits for that is to go on */
 	bool dozing;                /* my panel says that I am asleep */
 	unsigned turn, half;        /* which note is next, and which half */
 	uint32_t last;              /* what `done` is to be once all others have seen my last call */
@@ -884,6 +884,7 @@ struct tt_algorithm {
 	size_t (*chunk)(size_t bytes, size_t width, int n, size_t piece); /* bytes that travel at once. NULL: in memory nothing does */
 };
 extern const struct tt_algorithm tt_direct, tt_hierarchical, tt_doubling, tt_rabenseifner, tt_ring;
+int tt_hierarchical_leaders(const struct tt_layout *, size_t bytes); /* of each host: so many slices are exchanged between hosts */
 int tt_power_below(int n); /* the largest power of two that is not above n, which is 1 or more */
 int tt_allreduce_check(const struct tt_settings *);    /* is the setting one that there is? */
 int tt_allreduce_explain(struct tutti *, size_t bytes, tutti_type, tutti_rule, char *text, size_t room); /* which algorithm and chunk, on which

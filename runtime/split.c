@@ -124,7 +124,6 @@ void tt_group_free(struct tutti *g)
 {
 	if (g->uid)
 		tt_coll_end_group(g);
-	tt_timer_stop(&g->model.told);
 	tt_board_close(g);
 	tt_layout_free(g);
 	tt_agree_free(g);

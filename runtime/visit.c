@@ -24,8 +24,6 @@ int tt_visit_check(struct tt_visit *v)
 {
 	if (is_given_up(v))
 		return 0;
-	if (!tt_list_empty(&v->coll->job->stash))
-		tt_board_tell(v->coll);
 	if (!v->board->lost)
 		return 1;
 	v->coll->culprit = v->board->lost - 1;

@@ -132,8 +132,11 @@ static inline int free_port(void)
 static inline void write_nodes(struct ranks *run)
 {
 	snprintf(run->nodes, sizeof run->nodes, "/tmp/tutti-nodes-XXXXXX");
-	FILE *f = fdopen(mkstemp(run->nodes), "w");
+	int fd = mkstemp(run->nodes);
+	FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
 
+	if (!f)
+		abort();
 	fprintf(f, "nodes = (");
 	for (int i = 0; i < run->size; i++)
 		fprintf(f, "%s{ name = \"n%d\"; address = \"127.0.0.%d:%d\"; }", i ? ", " : "", i, 1 + i % run->hosts, free_port());

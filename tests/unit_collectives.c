@@ -118,11 +118,10 @@ static void combine_as(struct vectors *v, const char *name)
 /* On each host by rank; then one slice for each leader, by whatever the model chooses. */
 static void combine_hosts(tutti *job, struct vectors *v)
 {
-	enum { LEAD = 64 * 1024 };
 	const struct tt_layout *l = &job->layout;
 	struct tt_model model = tt_model_of(job);
 	size_t bytes = v->count * v->width;
-	int leaders = (int)tt_max(1, tt_min((size_t)l->fewest, bytes / LEAD));
+	int leaders = tt_hierarchical_leaders(l, bytes);
 	const char *name = tt_model_choose(&model, l->hosts, bytes, tt_coll_piece(job->job))->name;
 	char *sums[RANKS_MAX];
 
@@ -552,45 +551,6 @@ static void test_allgather(void) { on_wires(program_allgather, NULL); }
 
 /* ---- the two on one host, straight through memory ---- */
 
-static void check_broadcast(tutti *job, size_t bytes, int root, int turn)
-{
-	char *out = memory_for(job, bytes + 8, turn), *got = must(malloc(bytes + 8));
-
-	memset(out, 42, bytes + 8);
-	if (tutti_rank(job) == root)
-		fill_block(out, root, turn, bytes);
-	CHECK(tutti_broadcast(job, out, bytes, root, NULL) == 0);
-	memcpy(got, out, bytes + 8);
-	memset(out, 0x55, bytes); /* nobody reads it any more */
-	check_block(got, root, turn, bytes);
-	for (size_t i = 0; i < 8; i++)
-		CHECK(got[bytes + i] == 42);
-	free(got);
-	tutti_free(job, out - ODDLY);
-}
-
-/* Broadcasts and barriers where an earlier call has made a board: nobody leaves a barrier before everybody has come to it. */
-static void program_board_there(tutti *job)
-{
-	static const size_t sizes[] = { 4096, 4097, 70000, TT_BOARD_CHUNK, TT_BOARD_CHUNK + 1, 3 * TT_BOARD_CHUNK - 70, 1 << 20, (1 << 20) + 1 };
-	int n = tutti_size(job);
-	uint64_t here = 0, seen = 0;
-	float v = 1;
-	tutti_window *w;
-
-	CHECK(tutti_window_open(job, "count", &here, sizeof here, &w) == 0);
-	CHECK(tutti_allreduce(job, &v, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
-	for (int k = 0; k < 3 * (int)TT_COUNT(sizes); k++) {
-		check_broadcast(job, sizes[k / 3], k % n, k % 3);
-		CHECK(tutti_add(w, 0, 0, 1, NULL, NULL) == 0);
-		CHECK(tutti_barrier(job, NULL) == 0);
-		CHECK(tutti_get(w, 0, 0, &seen, 8, NULL) == 0);
-		CHECK(seen == (uint64_t)(k + 1) * (uint64_t)n);
-		CHECK(tutti_barrier(job, NULL) == 0);
-	}
-	tutti_window_close(w);
-}
-
 /* Around what needs no mapping, what goes over a panel at once, and what a rank reads before it leaves the engine to others. */
 static void program_one_host(tutti *job)
 {
@@ -651,6 +611,38 @@ static void program_several(tutti *job)
 }
 
 /* Ranks that call something else hear of it before any deadline, and nobody is cut off for it. */
+/* Two under way; ranks disagree about the first, which the second waits for. */
+static void program_disagree_first(tutti *job)
+{
+	float v[RANKS_MAX] = { 0 }, w[2] = { 0 };
+	tutti_op first, second;
+	int err;
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_allreduce(job, v, 1 + (size_t)tutti_rank(job), TUTTI_F32, TUTTI_SUM, &first) == 0);
+	CHECK(tutti_allreduce(job, w, 1, TUTTI_F32, TUTTI_SUM, &second) == 0);
+	err = tutti_wait(&first, -1);
+	CHECK(err == -EBADMSG || err == -ECONNABORTED);
+	CHECK(tutti_wait(&second, -1) == 0);
+}
+
+/* One that has not heard how the making of the board ended asks when the others are on it. */
+static void program_board_unknown(tutti *job)
+{
+	float v[8] = { 0 };
+
+	CHECK(tutti_allreduce(job, v, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 1 && job->board) {
+		tt_enter(job->job);
+		job->board->known = job->board->open = job->board->meeting = false;
+		tt_exit(job->job);
+		if (tt_world)
+			tt_sim_sleep(20 * TT_MS);
+	}
+	CHECK(tutti_allreduce(job, v, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+}
+
 static void program_disagree(tutti *job)
 {
 	enum { COUNT = 100000 };
@@ -854,7 +846,8 @@ static void on_one_host(void (*program)(tutti *), int least, int most)
 static void test_one_host(void) { on_one_host(program_one_host, 1, 9); }
 static void test_one_host_large(void) { on_one_host(program_one_host_large, 2, 4); }
 static void test_several(void) { on_one_host(program_several, 2, 9); }
-static void test_board_there(void) { on_one_host(program_board_there, 1, 5); }
+static void test_disagree_first(void) { on_one_host(program_disagree_first, 2, 4); }
+static void test_board_unknown(void) { on_one_host(program_board_unknown, 2, 4); }
 static void test_disagree(void) { on_one_host(program_disagree, 1, 4); }
 static void test_staged(void) { on_one_host(program_staged, 1, 5); }
 
@@ -1185,7 +1178,8 @@ static CU_TestInfo pairwise_tests[] = {
 };
 static CU_TestInfo one_host_tests[] = {
 	{ "one host, sizes", test_one_host }, { "one host, large", test_one_host_large }, { "one host, several at once", test_several },
-	{ "one host, broadcast and barrier", test_board_there },
+	{ "one host, board unknown", test_board_unknown },
+	{ "one host, disagreement about the first", test_disagree_first },
 	{ "one host, disagreement", test_disagree }, { "one host, combined and gathered", test_staged }, { "one host, given up", test_given_up }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo group_tests[] = {
