@@ -252,17 +252,19 @@ static int check_start(const struct tutti *group)
 	return running < IN_FLIGHT_MAX ? 0 : tt_fail(-EAGAIN, "%d collectives are under way: wait for some before starting more", running);
 }
 
-/* One that has left can take part in nothing newer than what it had finished. Who went down is named before those who
- * have left because of it. */
+/* One that has left can take part in nothing newer than what it had finished. Who went down first is named before those who
+ * have left because of it, or could not be reached any more. */
 static void check_members(struct tt_coll *c)
 {
-	const struct tt_seat *seats = c->group->seats;
+	const struct tt_seat *seats = c->group->seats, *first = NULL;
 
 	if (!c->group->outs)
 		return;
 	for (int i = 0; i < c->n; i++)
-		if (seats[i].out && seats[i].err != -ENOTCONN)
-			fail(c, seats[i].err, seats[i].rank);
+		if (seats[i].out && seats[i].err != -ENOTCONN && (!first || seats[i].out < first->out))
+			first = &seats[i];
+	if (first)
+		fail(c, first->err, first->rank);
 	for (int i = 0; i < c->n; i++)
 		if (seats[i].out && !tt_before(c->seq, seats[i].finished))
 			fail(c, -ENOTCONN, seats[i].rank);

@@ -568,7 +568,7 @@ struct tt_seat { /* a rank's place in a group */
 	uint16_t slot;              /* how it calls this group in notify values */
 	bool resigned;              /* it will not be in what comes of this group */
 	bool voted;                 /* it had accepted what shall come of this group before it left */
-	bool out;                   /* it has left, or is gone, and will not sit here again: ... */
+	int out;                    /* it has left, or is gone, and will not sit here again: the first such seat is 1, the next 2. 0: it sits */
 	int err;                    /* ... -ENOTCONN or what calls return ... */
 	uint32_t finished;          /* ... but in all collectives before this one it has done its part */
 };

@@ -99,8 +99,8 @@ int tt_group_heir(struct tutti *old, int n, struct tutti **out)
 /* Before all that may be under way: it has done its part in none of these. */
 static void take_out(struct tutti *g, struct tt_seat *s, int err)
 {
-	g->outs += !s->out;
-	s->out = true;
+	if (!s->out)
+		s->out = ++g->outs;
 	s->err = err;
 	s->finished = g->started - (1u << 30);
 }
