@@ -161,21 +161,21 @@ static void push(struct tt_coll *c)
 		end(c);
 }
 
-void tt_coll_poll_with(struct tt_coll *c, bool (*poll)(struct tt_coll *, bool))
+void tt_coll_visit(struct tt_coll *c, struct tt_visit *v)
 {
-	c->job->polled += (poll != NULL) - (c->poll != NULL);
-	c->poll = poll;
+	c->job->visits += (v != NULL) - (c->visit != NULL);
+	c->visit = v;
 }
 
 int tt_coll_poll(struct tt_job *job)
 {
 	int n = 0;
 
-	if (!job->polled)
+	if (!job->visits)
 		return 0;
 	tt_list_each(node, &job->collectives) {
 		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
-		if (!c->poll || !c->poll(c, false))
+		if (!c->visit || !tt_visit_poll(c->visit, false))
 			continue;
 		push(c);
 		n++;
@@ -185,11 +185,11 @@ int tt_coll_poll(struct tt_job *job)
 
 int tt_coll_doze(struct tt_job *job)
 {
-	if (!job->polled)
+	if (!job->visits)
 		return 0;
 	tt_list_each(node, &job->collectives) {
 		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
-		if (c->poll && c->poll(c, true))
+		if (c->visit && tt_visit_poll(c->visit, true))
 			return 1;
 	}
 	return 0;

@@ -189,7 +189,7 @@ static bool drive(struct tt_job *job, uint64_t now, uint64_t deadline)
 	} else if (now < e->spin_until) {
 		let_others_in(e);
 		return true;
-	} else if ((job->polled || e->neighbours) && !e->spin && e->yields < YIELDS && tt_yield()) {
+	} else if ((job->visits || e->neighbours) && !e->spin && e->yields < YIELDS && tt_yield()) {
 		e->yields++;
 		let_others_in(e);
 	} else if (!arm_all(e)) {

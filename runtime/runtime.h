@@ -255,7 +255,7 @@ struct tt_job {
 	uint8_t *here;              /* one page that a fork's child finds zeroed */
 	int event_fd;
 	struct tt_list requests, links, doomed, asks, windows, collectives, stash, groups, boards;
-	int polled;                 /* how many collectives look at memory, and not for messages alone */
+	int visits;                 /* of boards, under way */
 	struct tt_timer coll_wake;  /* those that wait for another one of this rank are to go on */
 	struct tt_scratch scratch;
 	struct tt_place place;
@@ -512,9 +512,7 @@ struct tt_coll { /* one collective on its way: a state machine that messages and
 	uint32_t print;             /* a hash of what was called with which arguments; the same on every rank */
 	struct tt_request *request;
 	int (*advance)(struct tt_coll *);  /* as far as it can go: 0 there is more to come, 1 ended, -errno */
-	struct tt_visit *visit;     /* its stay on the board, or NULL */
-	bool (*poll)(struct tt_coll *, bool dozing); /* may it go on, by what others have written into memory? Called on every turn; dozing: and
-	                             * before a sleep, which it has to tell them of first. NULL: only messages push it on */
+	struct tt_visit *visit;     /* its stay on the board: what others write there pushes it on, too. NULL: only messages do */
 	void (*release)(struct tt_coll *); /* deregisters and frees what is its own, once it is over: nothing lands afterwards */
 	unsigned pending;           /* my ops that the wire still holds */
 	bool over, failed, busy, released; /* over: advance has said so */
@@ -551,7 +549,7 @@ size_t tt_coll_piece(const struct tt_job *);
 void tt_coll_message(struct tt_member *from, struct tt_pack *);
 void tt_coll_notify(struct tt_member *from, uint32_t value);
 uint32_t tt_coll_finished(const struct tutti *); /* in all before this number this rank has done its part */
-void tt_coll_poll_with(struct tt_coll *, bool (*poll)(struct tt_coll *, bool dozing));
+void tt_coll_visit(struct tt_coll *, struct tt_visit *); /* NULL: no more */
 int tt_coll_poll(struct tt_job *);             /* on every turn: how many went on */
 int tt_coll_doze(struct tt_job *);             /* before a sleep: 1: not now */
 void tt_coll_wake(struct tt_job *);             /* a member is up: whoever waited for that goes on */
@@ -789,6 +787,8 @@ struct tt_visit {
 };
 void tt_visit_begin(struct tt_visit *, struct tt_coll *);
 void tt_visit_end(struct tt_visit *, bool done); /* on release. done: else the others learn that I have given up */
+bool tt_visit_poll(struct tt_visit *, bool dozing); /* may it go on, by what others have written? On every turn; dozing: and before a sleep, which
+                                        * it has to tell them of first */
 int tt_visit_check(struct tt_visit *); /* first, whenever pushed on: 1: go on; 0: some rank has given up; -ECONNRESET */
 /* 1: yes, 0: wait; -errno */
 int tt_visit_turn(struct tt_visit *);  /* is it my turn? Then offer, or fill my room, and go to the first step */

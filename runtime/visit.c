@@ -222,10 +222,8 @@ static void doze(struct tt_visit *v)
 		tt_timer_start(v->coll->job, &v->hail, tt_now() + tt_time(v->coll->job, TT_TIME_HEARTBEAT), hail);
 }
 
-static bool poll(struct tt_coll *c, bool dozing)
+bool tt_visit_poll(struct tt_visit *v, bool dozing)
 {
-	struct tt_visit *v = c->visit;
-
 	if (dozing)
 		doze(v);
 	else
@@ -247,12 +245,11 @@ void tt_visit_begin(struct tt_visit *v, struct tt_coll *c)
 
 	v->coll = c;
 	v->board = b;
-	c->visit = v;
 	tt_list_append(&b->queue, &v->turn);
 	for (int i = 0; i < b->n; i++)
 		if (i != b->me)
 			tt_member_hold(tt_board_member(b, i));
-	tt_coll_poll_with(c, poll);
+	tt_coll_visit(c, v);
 	c->untidy = true;
 }
 
@@ -269,7 +266,7 @@ void tt_visit_end(struct tt_visit *v, bool done)
 		v->region->net->transport->dereg(v->region);
 	if (v->note)
 		tt_board_done(b, v->coll->seq);
-	tt_coll_poll_with(v->coll, NULL);
+	tt_coll_visit(v->coll, NULL);
 	for (int i = 0; i < b->n; i++)
 		if (i != b->me)
 			tt_member_let_go(tt_board_member(b, i));
