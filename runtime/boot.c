@@ -310,6 +310,8 @@ static int meeting_failed(struct tt_job *job, const struct tt_boot *b)
 		return tt_fail(job->join_err, "%s", job->join_why);
 	if (job->members[0].state == TT_GONE)
 		return tt_fail(job->members[0].err, "cannot join: %s", job->members[0].why);
+	if (job->members[0].state == TT_LEFT)
+		return tt_fail(-ETIMEDOUT, "cannot join: rank 0 left the job before this rank had heard where the others are");
 	if (job->rank != 0 && job->members[0].state == TT_UP)
 		return tt_fail(-ETIMEDOUT, "not all of the %d ranks had joined after %llu ms: rank 0 knows who is missing", job->size, ms);
 	if (job->rank != 0)

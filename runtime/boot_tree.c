@@ -176,15 +176,19 @@ static void send_copies(struct deal *d, struct tt_member *to)
 	}
 }
 
-/* Others than rank 0 make these connections; rank 0 has them, or the rank is not there. */
-static void send_to_children(struct deal *d, int of)
+/* Others than rank 0 make these connections; to rank 0 whoever lacks the table is connected, or about to be over a better wire. */
+static void send_to(struct deal *d, int first, int last)
 {
-	const struct tt_job *job = d->job;
+	struct tt_job *job = d->job;
 
-	for (int i = of * FAN + 1; i <= of * FAN + FAN && i < job->size; i++)
-		if (job->rank ? job->members[i].state < TT_LEFT : job->members[i].state == TT_UP)
-			send_copies(d, &job->members[i]);
+	for (int i = first; i <= last && i < job->size; i++) {
+		struct tt_member *m = &job->members[i];
+		if (m->state < TT_LEFT && (job->rank || m->state != TT_AWAY))
+			send_copies(d, m);
+	}
 }
+
+static void send_to_children(struct deal *d, int of) { send_to(d, of * FAN + 1, of * FAN + FAN); }
 
 void tt_tree_deal(struct tt_job *job)
 {
@@ -210,14 +214,35 @@ void tt_tree_deal_to(struct tt_member *m)
 	let_go(d);
 }
 
-/* It may have owed the table to those below it. Joining is over everywhere when a deadline has passed. */
+/* Joining is over everywhere when a deadline has passed. */
+static bool may_lack_table(const struct tt_job *job) { return job->rank == 0 && job->dealt && tt_now() - job->dealt <= job->deadline; }
+
+/* It may have owed the table to those below it. */
 void tt_boot_gone(struct tt_member *m)
 {
 	struct tt_job *job = m->job;
 	struct deal *d;
 
-	if (job->rank != 0 || !job->dealt || job->leaving || m->rank > (job->size - 2) / FAN || tt_now() - job->dealt > job->deadline || !(d = new_deal(job)))
+	if (!may_lack_table(job) || job->leaving || m->rank > (job->size - 2) / FAN || !(d = new_deal(job)))
 		return;
 	send_to_children(d, m->rank);
 	let_go(d);
+}
+
+/* When I leave, nobody can ask me any more; and somebody who owes others the table may have died unknown to me. */
+void tt_boot_leave(struct tt_job *job)
+{
+	struct deal *d;
+
+	if (!may_lack_table(job) || !(d = new_deal(job)))
+		return;
+	send_to(d, FAN + 1, job->size - 1);
+	let_go(d);
+}
+
+/* Before it hears my goodbye. */
+void tt_boot_leave_late(struct tt_member *m)
+{
+	if (m->rank > FAN && may_lack_table(m->job))
+		tt_tree_deal_to(m);
 }

@@ -144,7 +144,7 @@ void tt_group_farewell(struct tt_member *left)
 	tt_timer_start(left->job, &left->retry, tt_now(), tell_now); /* whoever needs it is in the middle of something */
 }
 
-/* To whom there is a connection its own word comes, behind all else that it has sent. */
+/* To whom there is a connection its own word comes, behind all else that it has sent; so does rank 0's to who waits for its table. */
 void tt_group_left(struct tt_member *from, struct tt_pack *p)
 {
 	struct tt_job *job = from->job;
@@ -155,7 +155,7 @@ void tt_group_left(struct tt_member *from, struct tt_pack *p)
 	if (!tt_member_take_bye(p, &list) || rank >= (uint32_t)job->size || rank == (uint32_t)job->rank)
 		return;
 	struct tt_member *m = &job->members[rank];
-	if (!tt_member_epoch(m, epoch) || m->state == TT_UP || m->state == TT_PARTING)
+	if (!tt_member_epoch(m, epoch) || m->state == TT_UP || m->state == TT_PARTING || (rank == 0 && tt_is_joining(job)))
 		return;
 	tt_member_left(m, &list);
 	tt_group_farewell(m);

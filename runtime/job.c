@@ -470,6 +470,7 @@ void tt_job_goodbye(struct tt_job *job)
 	until = tt_now() + job->deadline;
 	tt_wait_until(job, is_idle, job, until - job->deadline / 4); /* the goodbyes want their share */
 	tt_wait_until(job, tt_group_all_told, job, until - job->deadline / 8);
+	tt_boot_leave(job);
 	for (int i = 0; i < job->size && !job->leaving; i++)
 		if (job->members[i].state == TT_UP)
 			tt_say_bye(&job->members[i]);

@@ -425,8 +425,10 @@ static void member_up(struct tt_member *m, struct tt_link *l)
 	tt_log(TT_DEBUG, "rank %d is connected over %s", m->rank, l->peer->net->transport->name);
 	tt_stats_count(&m->stats, TUTTI_STAT_CONNECT, 0);
 	flush_waiting(m);
-	if (m->job->leaving)
+	if (m->job->leaving) {
+		tt_boot_leave_late(m);
 		tt_say_bye(m);
+	}
 	tt_coll_wake(m->job);
 }
 
@@ -497,9 +499,6 @@ static void take_part(struct tt_member *m, struct tt_pack *p)
 
 /* ---- greetings ---- */
 
-/* Until the table is here. Then others may have it, too, and use me, however far my joining thread has got. */
-static bool is_joining(const struct tt_job *job) { return !job->joined && !job->dealt; }
-
 static void say_hello(struct tt_link *l)
 {
 	uint8_t bytes[32];
@@ -509,8 +508,8 @@ static void say_hello(struct tt_link *l)
 	tt_put32(&p, l->job->unnumbered ? TT_NEW_RANK : (uint32_t)l->job->rank);
 	tt_put32(&p, (uint32_t)l->job->launched);
 	tt_put32(&p, l->job->epoch);
-	tt_put8(&p, is_joining(l->job));
-	l->used = !is_joining(l->job);
+	tt_put8(&p, tt_is_joining(l->job));
+	l->used = !tt_is_joining(l->job);
 	send_raw(l, bytes, (size_t)(p.at - bytes));
 }
 
@@ -615,8 +614,8 @@ static const char *fault_of_hello(const struct tt_job *job, const struct hello *
 		snprintf(text, room, job->rank ? "new ranks come in at rank 0" : job->joined ? "there is no room for more ranks" : "not all ranks have joined");
 	else if (!m)
 		snprintf(text, room, "its rank %u is not below %d", h->rank, job->size);
-	else if (m->rank == job->rank || (m->state == TT_UP && m->epoch == h->epoch) || (job->joined && h->joining && (m->host || is_another_life(m, h))) ||
-	         (!job->joined && m->state == TT_UP))
+	else if (m->rank == job->rank || (m->state == TT_UP && (m->epoch == h->epoch || !job->joined)) ||
+	         (job->joined && h->joining && m->epoch != h->epoch && (m->host || is_another_life(m, h))))
 		snprintf(text, room, "rank %u is already taken", h->rank);
 	else if (m->epoch && tt_before(h->epoch, m->epoch))
 		snprintf(text, room, "rank %u has a later life", h->rank);

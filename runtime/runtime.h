@@ -318,6 +318,8 @@ int tt_boot_meet(struct tt_job *, const struct tt_boot *);  /* exchanges address
 void tt_boot_card(struct tt_member *, struct tt_pack *);   /* messages of the rendezvous */
 void tt_boot_table(struct tt_member *, struct tt_pack *);
 void tt_boot_gone(struct tt_member *);                     /* it may have owed others the table */
+void tt_boot_leave(struct tt_job *);                       /* I go: those connected hear my goodbye next */
+void tt_boot_leave_late(struct tt_member *);               /* it came when I was about to go */
 bool tt_boot_retry(struct tt_member *, uint64_t patience);  /* it was not reached: will it be tried again in a moment? patience: for how long in all */
 
 /* ---- address.c: where a rank can be reached: an address of each of its nets, a space between two ---- */
@@ -661,6 +663,9 @@ static inline bool tt_is_new_life(const struct tt_member *m, uint32_t epoch) /* 
 {
 	return m->epoch ? tt_before(m->epoch, epoch) : m->state >= TT_LEFT && !m->job->node_list;
 }
+
+/* Until the table is here. Then others may have it, too, and use me, however far my joining thread has got. */
+static inline bool tt_is_joining(const struct tt_job *job) { return !job->joined && !job->dealt; }
 
 void tt_late_grow(struct tt_job *, int size);        /* so many ranks are known, at most job->capacity */
 struct tt_member *tt_late_number(struct tt_job *);   /* the next rank, for a new one; NULL: not here, not yet, or no room */
