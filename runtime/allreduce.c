@@ -128,7 +128,7 @@ int tutti_allreduce(tutti *group, void *buf, size_t count, tutti_type type, tutt
 	/* The third letters tell the algorithms apart. */
 	uint64_t kind = (uint64_t)type << 24 | (uint64_t)rule << 16 | (uint64_t)tt_model_measures(&group->job->settings) << 8 |
 	                (uint8_t)tt_setting(&group->job->settings, TT_ALLREDUCE)[2];
-	struct tt_allreduce *a = (struct tt_allreduce *)tt_coll_new(group, sizeof *a, "all-reduce", count, kind);
+	struct tt_allreduce *a = (struct tt_allreduce *)tt_coll_new(group, sizeof *a, TUTTI_STAT_ALLREDUCE, count, kind);
 	if (!a)
 		return -ENOMEM;
 	a->all = (struct tt_exchange){ .coll = &a->coll, .n = a->coll.n, .me = a->coll.me, .buf = buf, .count = count, .width = width, .type = type,

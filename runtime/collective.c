@@ -44,24 +44,30 @@ size_t tt_coll_piece(const struct tt_job *job)
 
 /* ---- life ---- */
 
-struct tt_coll *tt_coll_new(struct tutti *group, size_t size, const char *what, uint64_t x, uint64_t y)
+/* Every call pays for it: words, and not bytes, are hashed. */
+static uint32_t print_of(tutti_stat_kind kind, uint64_t x, uint64_t y)
+{
+	uint64_t words[] = { (uint64_t)(kind - TUTTI_STAT_BARRIER), x, y }, h = TT_HASH64;
+
+	for (size_t i = 0; i < TT_COUNT(words); i++)
+		h = (h ^ words[i]) * TT_PRIME64;
+	return (uint32_t)(h ^ h >> 32);
+}
+
+struct tt_coll *tt_coll_new(struct tutti *group, size_t size, tutti_stat_kind kind, uint64_t x, uint64_t y)
 {
 	struct tt_coll *c = calloc(1, size);
-	uint8_t arguments[16];
-	struct tt_pack p = tt_pack(arguments, sizeof arguments);
 
 	if (!c) {
 		tt_fail(-ENOMEM, "no memory for a collective");
 		return NULL;
 	}
-	tt_put64(&p, x);
-	tt_put64(&p, y);
 	c->job = group->job;
 	c->group = group;
 	c->n = group->n;
 	c->me = group->me;
-	c->what = what;
-	c->print = tt_hash(tt_hash(TT_HASH, what, strlen(what)), arguments, sizeof arguments);
+	c->kind = kind;
+	c->print = print_of(kind, x, y);
 	c->culprit = -1;
 	return c;
 }
@@ -290,7 +296,7 @@ static void compare_kept(struct tt_coll *c)
 static struct tt_request *start(struct tt_coll *c, tutti_op *op, tutti_op *stack)
 {
 	struct tt_job *job = c->job;
-	struct tt_request *r = tt_request_begin(job, op, stack, c->what, -1);
+	struct tt_request *r = tt_request_begin(job, op, stack, tt_stats_name(c->kind), -1);
 
 	c->request = r;
 	r->coll = c;
@@ -648,7 +654,7 @@ static int advance_barrier(struct tt_coll *c)
 
 int tutti_barrier(tutti *group, tutti_op *op)
 {
-	struct tt_coll *c = tt_coll_new(group, sizeof(struct barrier), "barrier", 0, 0);
+	struct tt_coll *c = tt_coll_new(group, sizeof(struct barrier), TUTTI_STAT_BARRIER, 0, 0);
 
 	if (!c)
 		return -ENOMEM;
@@ -703,7 +709,7 @@ int tutti_gather(tutti *group, const void *value, size_t bytes, void *all, int r
 		return tt_fail(-EINVAL, "gather: root %d must be from -1 to %d", root, group->n - 1);
 	if (bytes < 1 || bytes > TUTTI_GATHER_MAX || !value || (mine && !all))
 		return tt_fail(-EINVAL, "gather: 1 to %d bytes a rank are gathered, and neither value nor all (on the root) may be NULL", TUTTI_GATHER_MAX);
-	struct gather *g = (struct gather *)tt_coll_new(group, sizeof *g, "gather", bytes, (uint64_t)root);
+	struct gather *g = (struct gather *)tt_coll_new(group, sizeof *g, TUTTI_STAT_GATHER, bytes, (uint64_t)root);
 	if (!g)
 		return -ENOMEM;
 	g->held = malloc((size_t)group->n * bytes);
@@ -741,7 +747,7 @@ struct broadcast {
 		bool ready;
 		struct tt_key key;
 		size_t chunks;          /* put so far */
-	} child[32];
+	} child[];
 };
 
 static void find_family(struct broadcast *b, int root)
@@ -755,6 +761,15 @@ static void find_family(struct broadcast *b, int root)
 	for (low >>= 1; low; low >>= 1) /* the largest subtree first */
 		if (b->me + low < n)
 			b->child[b->children++].rank = (b->me + low + root) % n;
+}
+
+static size_t most_children(int n)
+{
+	size_t most = 0;
+
+	while ((n - 1) >> most)
+		most++;
+	return most;
 }
 
 static bool pass_on(struct broadcast *b)
@@ -866,7 +881,8 @@ int tutti_broadcast(tutti *group, void *buf, size_t bytes, int root, tutti_op *o
 		return tt_fail(-EINVAL, "broadcast: root %d must be from 0 to %d", root, group->n - 1);
 	if (!buf && bytes)
 		return tt_fail(-EINVAL, "broadcast: %zu bytes at NULL", bytes);
-	struct broadcast *b = (struct broadcast *)tt_coll_new(group, sizeof *b, "broadcast", bytes, (uint64_t)root);
+	struct broadcast *b = (struct broadcast *)tt_coll_new(group, sizeof *b + most_children(group->n) * sizeof b->child[0], TUTTI_STAT_BROADCAST,
+	                                                      bytes, (uint64_t)root);
 	if (!b)
 		return -ENOMEM;
 	b->buf = buf;

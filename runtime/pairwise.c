@@ -128,9 +128,10 @@ static void release_blockwise(struct tt_coll *c)
 	release(c);
 }
 
-static struct blockwise *new_blockwise(struct tutti *group, const char *what, uint64_t x, uint64_t y, const struct tt_blocks *blocks, bool reduces)
+static struct blockwise *new_blockwise(struct tutti *group, tutti_stat_kind kind, uint64_t x, uint64_t y, const struct tt_blocks *blocks)
 {
-	struct blockwise *w = (struct blockwise *)tt_coll_new(group, sizeof *w, what, x, y);
+	struct blockwise *w = (struct blockwise *)tt_coll_new(group, sizeof *w, kind, x, y);
+	bool reduces = kind == TUTTI_STAT_REDUCE_SCATTER;
 
 	if (!w)
 		return NULL;
@@ -173,7 +174,7 @@ int tutti_reduce_scatter(tutti *group, const void *in, void *out, size_t count, 
 		return tt_fail(-EINVAL, "reduce-scatter: out overlaps in; it may only be this rank's own block of it");
 	struct tt_blocks blocks = { .vector = at(in, 0), .bytes = (size_t)n * bytes, .owners = n, .each = bytes, .to = out, .width = width, .type = type,
 		                    .rule = rule };
-	struct blockwise *w = new_blockwise(group, "reduce-scatter", count, (uint64_t)type << 8 | (uint64_t)rule, &blocks, true);
+	struct blockwise *w = new_blockwise(group, TUTTI_STAT_REDUCE_SCATTER, count, (uint64_t)type << 8 | (uint64_t)rule, &blocks);
 	if (!w)
 		return -ENOMEM;
 	w->pair.coll.bytes = blocks.bytes;
@@ -190,7 +191,7 @@ int tutti_allgather(tutti *group, const void *in, size_t bytes, void *out, tutti
 	if (in != mine && overlap(in, bytes, out, (size_t)n * bytes))
 		return tt_fail(-EINVAL, "all-gather: in overlaps out; it may only be this rank's own place in it");
 	struct tt_blocks blocks = { .vector = out, .bytes = (size_t)n * bytes, .owners = n, .each = bytes };
-	struct blockwise *w = new_blockwise(group, "all-gather", bytes, 0, &blocks, false);
+	struct blockwise *w = new_blockwise(group, TUTTI_STAT_ALLGATHER, bytes, 0, &blocks);
 	if (!w)
 		return -ENOMEM;
 	w->pair.coll.bytes = bytes;
@@ -203,7 +204,7 @@ int tutti_allgather(tutti *group, const void *in, size_t bytes, void *out, tutti
 
 static struct pairwise *new_pairwise(struct tutti *group, uint64_t x, uint64_t y)
 {
-	struct pairwise *p = (struct pairwise *)tt_coll_new(group, sizeof *p, "all-to-all", x, y);
+	struct pairwise *p = (struct pairwise *)tt_coll_new(group, sizeof *p, TUTTI_STAT_ALLTOALL, x, y);
 
 	if (!p)
 		return NULL;

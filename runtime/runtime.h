@@ -509,7 +509,7 @@ struct tt_coll { /* one collective on its way: a state machine that messages and
 	struct tutti *group;
 	int n, me;                  /* how many take part, and which of them I am: all ranks in here count so */
 	uint32_t seq;               /* the same on every rank */
-	const char *what;
+	tutti_stat_kind kind;
 	size_t bytes;               /* of this rank, to be counted */
 	uint32_t print;             /* a hash of what was called with which arguments; the same on every rank */
 	struct tt_request *request;
@@ -532,7 +532,7 @@ enum { TT_LANE_DATA, TT_LANE_CREDIT };
 
 enum { TT_TAG_READY = 0x7fff0000, TT_TAG_HERE = 0x7fff0002 }; /* tags below are the collective's own. HERE: all that it says is its print */
 
-struct tt_coll *tt_coll_new(struct tutti *, size_t size, const char *what, uint64_t x, uint64_t y); /* zeroed, struct tt_coll first; x, y:
+struct tt_coll *tt_coll_new(struct tutti *, size_t size, tutti_stat_kind, uint64_t x, uint64_t y); /* zeroed, struct tt_coll first; x, y:
                                                       * what all ranks must agree on. NULL: no memory */
 bool tt_coll_is_next(const struct tt_coll *);  /* to decide: all before it have. So calls have their turns on a board in the order of their calls */
 void tt_coll_gave_up(struct tt_coll *, int rank); /* that rank of the job has: because of whom is about to be told */

@@ -120,9 +120,7 @@ void tt_stats_post(struct tt_post *p, int err)
 
 void tt_stats_coll(struct tt_coll *c)
 {
-	for (int k = TUTTI_STAT_BARRIER; k < TT_STAT_KINDS; k++)
-		if (*kinds[k].name == *c->what && !strcmp(kinds[k].name, c->what))
-			ended(&c->job->stats.own, (tutti_stat_kind)k, c->request->post.since, c->bytes, c->err);
+	ended(&c->job->stats.own, c->kind, c->request->post.since, c->bytes, c->err);
 }
 
 /* ---- life ---- */

@@ -710,7 +710,7 @@ static void release_staged(struct tt_coll *c)
 
 static struct staged *new_staged(tutti *job, const struct tt_blocks *blocks)
 {
-	struct staged *s = must(tt_coll_new(job, sizeof *s, "reduce-scatter", blocks->bytes, (uint64_t)blocks->owners));
+	struct staged *s = must(tt_coll_new(job, sizeof *s, TUTTI_STAT_REDUCE_SCATTER, blocks->bytes, (uint64_t)blocks->owners));
 
 	s->coll.advance = advance_staged;
 	s->coll.release = release_staged;
@@ -820,7 +820,7 @@ static void program_given_up(tutti *job)
 			int err = tutti_reduce_scatter(job, v, v, SHOWN / 4, TUTTI_I32, TUTTI_MAX, NULL);
 			CHECK(err == -ECONNABORTED || (!err && v[0] == 1 && !memcmp(v, v + 1, SHOWN - 1)));
 		} else {
-			struct quitter *q = must(tt_coll_new(job, sizeof *q, "reduce-scatter", SHOWN / 4, TUTTI_I32 << 8 | TUTTI_MAX));
+			struct quitter *q = must(tt_coll_new(job, sizeof *q, TUTTI_STAT_REDUCE_SCATTER, SHOWN / 4, TUTTI_I32 << 8 | TUTTI_MAX));
 			q->delay_us = i % 64;
 			q->coll.advance = show_and_quit;
 			q->coll.release = quit_and_spoil;
@@ -977,7 +977,7 @@ static void program_wrong_start(tutti *job)
 		CHECK(tutti_reduce_scatter(job, in, out, count, TUTTI_F32, TUTTI_SUM, NULL) == -EBADMSG);
 		CHECK(strstr(tutti_why(), "rank 1"));
 	} else {
-		struct tt_coll *c = tt_coll_new(job, sizeof *c, "reduce-scatter", count, (uint64_t)TUTTI_F32 << 8 | TUTTI_SUM);
+		struct tt_coll *c = tt_coll_new(job, sizeof *c, TUTTI_STAT_REDUCE_SCATTER, count, (uint64_t)TUTTI_F32 << 8 | TUTTI_SUM);
 		((struct tt_coll *)must(c))->advance = start_wrong;
 		int err = tt_coll_run(c, NULL);
 		CHECK(err == 0 || err == -ECONNABORTED);

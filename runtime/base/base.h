@@ -47,10 +47,11 @@ static inline uint32_t tt_hash(uint32_t h, const void *bytes, size_t n) /* 32-bi
 }
 
 #define TT_HASH64 0xcbf29ce484222325u
+#define TT_PRIME64 0x100000001b3u
 static inline uint64_t tt_hash64(uint64_t h, const void *bytes, size_t n) /* 64-bit FNV-1a, likewise */
 {
 	for (size_t i = 0; i < n; i++)
-		h = (h ^ ((const uint8_t *)bytes)[i]) * 0x100000001b3u;
+		h = (h ^ ((const uint8_t *)bytes)[i]) * TT_PRIME64;
 	return h;
 }
 
@@ -104,7 +105,8 @@ struct tt_world {
 	void (*wake)(struct tt_world *, struct tt_parking *);
 	int hosts;          /* ranks are dealt out to so many, one by one; 0: each is on one of its own */
 };
-extern _Thread_local struct tt_world *tt_world; /* NULL: the real one */
+extern _Thread_local struct tt_world *tt_world __attribute__((tls_model("initial-exec"))); /* NULL: the real one. Looked at by every call, so
+                                                      * found without one: the few bytes are there for a library that is loaded later, too */
 
 uint64_t tt_now(void);               /* nanoseconds, monotonic */
 bool tt_ticks_are_cheap(void);       /* a processor's counter that runs evenly, and not the kernel's clock */
