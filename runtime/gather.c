@@ -1,0 +1,70 @@
+/* gather.c - gather of small values: Bruck's all-gather (Bruck et al. 1997)
+ *
+ * After round k I hold the values of 2^(k+1) ranks from me on.
+ */
+#include "runtime.h"
+#include <stdlib.h>
+#include <string.h>
+
+struct gather {
+	struct tt_coll coll;
+	char *held;                 /* values of me, me + 1, ... */
+	char *all;
+	size_t bytes;
+	int root, have, round;
+	uint32_t sent, got;         /* pieces of this round */
+};
+
+static uint32_t gather_tag(const struct gather *g, uint32_t piece) { return (uint32_t)g->round << 24 | piece; }
+
+static int advance_gather(struct tt_coll *c)
+{
+	struct gather *g = (struct gather *)c;
+	int n = c->n, me = c->me;
+	size_t piece = tt_coll_piece(c->job);
+
+	for (; g->have < n; g->round++, g->sent = g->got = 0) {
+		int more = g->have < n - g->have ? g->have : n - g->have;
+		size_t total = (size_t)more * g->bytes, at;
+		const void *bytes;
+		for (; (at = g->sent * piece) < total; g->sent++)
+			tt_coll_send(c, (me - g->have + n) % n, gather_tag(g, g->sent), g->held + at, tt_min(piece, total - at));
+		for (; (at = g->got * piece) < total; g->got++) {
+			if (!(bytes = tt_coll_take(c, (me + g->have) % n, gather_tag(g, g->got), tt_min(piece, total - at))))
+				return 0;
+			memcpy(g->held + (size_t)g->have * g->bytes + at, bytes, tt_min(piece, total - at));
+		}
+		g->have += more;
+	}
+	for (int i = 0; g->all && i < n; i++)
+		memcpy(g->all + (size_t)((me + i) % n) * g->bytes, g->held + (size_t)i * g->bytes, g->bytes);
+	return 1;
+}
+
+static void release_gather(struct tt_coll *c) { free(((struct gather *)c)->held); }
+
+int tutti_gather(tutti *group, const void *value, size_t bytes, void *all, int root, tutti_op *op)
+{
+	bool mine = root == -1 || root == group->me;
+
+	if (root < -1 || root >= group->n)
+		return tt_fail(-EINVAL, "gather: root %d must be from -1 to %d", root, group->n - 1);
+	if (bytes < 1 || bytes > TUTTI_GATHER_MAX || !value || (mine && !all))
+		return tt_fail(-EINVAL, "gather: 1 to %d bytes a rank are gathered, and neither value nor all (on the root) may be NULL", TUTTI_GATHER_MAX);
+	struct gather *g = (struct gather *)tt_coll_new(group, sizeof *g, TUTTI_STAT_GATHER, bytes, (uint64_t)root);
+	if (!g)
+		return -ENOMEM;
+	g->held = malloc((size_t)group->n * bytes);
+	if (!g->held) {
+		free(g);
+		return tt_fail(-ENOMEM, "gather: no memory for %d values of %zu bytes", group->n, bytes);
+	}
+	memcpy(g->held, value, bytes);
+	g->have = 1;
+	g->bytes = bytes;
+	g->all = mine ? all : NULL;
+	g->coll.bytes = bytes;
+	g->coll.advance = advance_gather;
+	g->coll.release = release_gather;
+	return tt_coll_run(&g->coll, op);
+}
