@@ -80,6 +80,14 @@ void tt_beat_answered(struct tt_link *l)
 	b->asked = 0;
 }
 
+void tt_beat_ask(struct tt_link *l)
+{
+	if (l->beat.asked)
+		return; /* the pong stands behind much else */
+	l->beat.asked = tt_now();
+	tt_group_ask(l->member);
+}
+
 /* Is it the connection by which a member lives? */
 static bool counts(const struct tt_link *l) { return l->member && l->member->link == l && (l->member->state == TT_UP || l->member->state == TT_PARTING); }
 
@@ -95,10 +103,7 @@ static void look_at(struct tt_link *l, uint64_t now)
 	if (b->silent)
 		return;
 	b->silent = now;
-	if (b->asked)
-		return; /* the pong stands behind much else */
-	b->asked = now;
-	tt_group_ask(l->member);
+	tt_beat_ask(l);
 }
 
 /* This process was stopped, or got no core: that says nothing about the others. */
@@ -108,6 +113,7 @@ static void begin_anew(struct tt_job *job)
 		struct tt_link *l = tt_container_of(node, struct tt_link, all);
 		l->beat.received = l->peer->received - 1;
 		l->beat.asked = 0;
+		l->doubted = false;
 	}
 }
 

@@ -596,11 +596,20 @@ struct hello {
 /* Than the one known, and a later one. */
 static bool is_another_life(const struct tt_member *m, const struct hello *h) { return tt_is_new_life(m, h->epoch); }
 
-/* It may come in a moment: when the earlier life, to which there is no connection, has been looked after; or by another
- * epoch than that one had. */
+/* A connection may stand for a while after its process has ended. */
+static void doubt(struct tt_member *m)
+{
+	if (!m->link->doubted)
+		tt_beat_ask(m->link);
+	m->link->doubted = true;
+}
+
+static bool surely_lives(const struct tt_member *m) { return m->state == TT_UP && m->link->doubted && !m->link->beat.asked; }
+
+/* It may come in a moment: when the earlier life has been looked after; or by another epoch than that one had. */
 static bool may_come_again(const struct tt_job *job, const struct tt_member *m, const struct hello *h)
 {
-	return m && job->joined && h->joining && ((is_another_life(m, h) && m->state != TT_UP) || (m->state >= TT_LEFT && m->epoch == h->epoch));
+	return m && job->joined && h->joining && ((is_another_life(m, h) && !surely_lives(m)) || (m->state >= TT_LEFT && m->epoch == h->epoch));
 }
 
 /* Short sentences: they travel. */
@@ -644,7 +653,9 @@ static struct tt_member *who_comes(struct tt_job *job, struct hello *h)
 	m = &job->members[h->rank];
 	if (!job->joined || m->rank == job->rank || !is_another_life(m, h))
 		return m;
-	if (h->joining && m->state < TT_LEFT)
+	if (h->joining && m->state == TT_UP)
+		doubt(m);
+	else if (h->joining && m->state < TT_LEFT)
 		tt_member_connect(m);
 	else
 		tt_member_reborn(m, h->epoch);

@@ -376,6 +376,7 @@ struct tt_link { /* one connection; usually the only one to its member */
 	struct tt_timer patience;   /* while nobody has said who it is */
 	bool used;                  /* for more than the rendezvous, or made when that was over */
 	bool parted;                /* it stands for nobody any more: the other side hangs up */
+	bool doubted;               /* a later life of its member has come: this one was asked whether it lives */
 	struct tt_beat beat;
 };
 
@@ -460,6 +461,7 @@ enum tt_time {
 uint64_t tt_time(const struct tt_job *, enum tt_time); /* nanoseconds */
 void tt_beat_start(struct tt_job *);                   /* once it is joined; they end when it leaves */
 void tt_beat_answered(struct tt_link *);               /* a pong */
+void tt_beat_ask(struct tt_link *);                    /* whether it lives, unless it owes an answer */
 uint64_t tt_beat_patience(const struct tt_link *);     /* how long it may leave a ping unanswered */
 
 /* ---- group.c: who is alive ---- */
