@@ -1,11 +1,13 @@
 /* barrier.c - barrier: dissemination (Hensgen, Finkel, Manber 1988)
  *
- * In round k I tell the rank 2^k behind me.
+ * In round k I tell the rank 2^k behind me. Where a few share a host's memory they meet on their board, and that is it.
  */
 #include "runtime.h"
 
+enum { FEW = 16 }; /* with more ranks, rounds are fewer than the flags of all; and nobody connects all to all for a barrier alone */
+
 struct barrier {
-	struct tt_coll coll;
+	struct tt_blockwise either;
 	int round;
 	bool told;
 };
@@ -28,10 +30,13 @@ static int advance_barrier(struct tt_coll *c)
 
 int tutti_barrier(tutti *group, tutti_op *op)
 {
-	struct tt_coll *c = tt_coll_new(group, sizeof(struct barrier), TUTTI_STAT_BARRIER, 0, 0);
+	static char nothing;
+	const struct tt_blocks blocks = { .vector = &nothing, .owners = 1 };
+	struct tt_blockwise *w = tt_blockwise_new(group, sizeof(struct barrier), TUTTI_STAT_BARRIER, 0, 0, &blocks, group->n <= FEW);
 
-	if (!c)
+	if (!w)
 		return -ENOMEM;
-	c->advance = advance_barrier;
-	return tt_coll_run(c, op);
+	w->stage = TT_BLOCKS_GATHER;
+	w->advance = advance_barrier;
+	return tt_coll_run(&w->coll, op);
 }

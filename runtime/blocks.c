@@ -1,15 +1,16 @@
-/* blocks.c - blocks of a vector, on one host, straight through memory: combined each by its owner, and brought from the owners to all
+/* blocks.c - blocks of a vector, on one host, straight through memory: combined each by its owner, exchanged, and brought from the
+ * owners to all
  *
- *                  vectors            combined                       vectors            gathered
- *      rank 0      a0 | b0 | c0       a0 + a1 + a2                   a  |    |          a | b | c
- *      rank 1      a1 | b1 | c1       b0 + b1 + b2                      | b  |          a | b | c
- *      rank 2      a2 | b2 | c2       c0 + c1 + c2                      |    | c        a | b | c
+ *                  vectors            combined          exchanged                      vectors            gathered
+ *      rank 0      a0 | b0 | c0       a0 + a1 + a2      a0 | a1 | a2                   a  |    |          a | b | c
+ *      rank 1      a1 | b1 | c1       b0 + b1 + b2      b0 | b1 | b2                      | b  |          a | b | c
+ *      rank 2      a2 | b2 | c2       c0 + c1 + c2      c0 | c1 | c2                      |    | c        a | b | c
  *
  *      mapped    everybody reads what it needs from the others' vectors; nobody writes there
  *      passed    other vectors piece by piece, over panels that stay in the caches. One flag a piece: who says that piece k is on its
  *                panel has taken all of piece k - 1, and the one before that lay where k lies
  *
- * The first few ranks of the host are the owners. Order of additions: ((0 + 1) + 2) + ..., each element once; f16 and bf16 in f32,
+ * Some ranks of the host, or all, are the owners. Order of additions: ((0 + 1) + 2) + ..., each element once; f16 and bf16 in f32,
  * rounded once at the end.
  */
 #include "runtime.h"
@@ -20,13 +21,15 @@ enum { SHORT = 32 * 1024 }; /* bytes to read from others: for no more than that 
 enum phase { TURN, MEET, READ, FILL, TAKE, READY, LEAVE, DONE }; /* the first of a stage is TURN, or READY where the visit has begun */
 
 static const struct tt_board *board_of(const struct tt_blocks *b) { return b->visit.board; }
-static bool is_owner(const struct tt_blocks *b, int i) { return i < b->owners; }
+static bool is_owner(const struct tt_blocks *b, int i) { return i >= b->first && i < b->first + b->owners; }
+static bool gathers(const struct tt_blocks *b) { return b->stage == TT_BLOCKS_GATHER; }
 static size_t reads(const struct tt_blocks *b) { return b->bytes / (size_t)b->owners * (size_t)(board_of(b)->n - 1); }
 
 static struct tt_span block_of(const struct tt_blocks *b, int i)
 {
 	if (!is_owner(b, i))
 		return (struct tt_span){ 0 };
+	i -= b->first;
 	return b->each ? (struct tt_span){ (size_t)i * b->each, b->each } : tt_span_of(b->bytes, b->owners, i);
 }
 
@@ -41,7 +44,7 @@ static size_t longest(const struct tt_blocks *b)
 
 static size_t piece_len(const struct tt_blocks *b)
 {
-	size_t rooms = b->gathering ? 1 : (size_t)b->owners;
+	size_t rooms = gathers(b) ? 1 : (size_t)b->owners;
 
 	return TT_BOARD_CHUNK / rooms / TT_CACHE_LINE * TT_CACHE_LINE;
 }
@@ -57,7 +60,7 @@ static struct tt_span piece_of(const struct tt_blocks *b, int owner)
 /* Where rank i's panel has the piece of that owner's block. */
 static char *slot_of(const struct tt_blocks *b, int i, int owner)
 {
-	return tt_visit_room(&b->visit, i) + (b->gathering ? 0 : (size_t)owner * piece_len(b));
+	return tt_visit_room(&b->visit, i) + (gathers(b) ? 0 : (size_t)(owner - b->first) * piece_len(b));
 }
 
 /* What others take: of my block, or for theirs. */
@@ -65,9 +68,9 @@ static void fill_room(const struct tt_blocks *b)
 {
 	int me = board_of(b)->me;
 
-	for (int i = 0; i < b->owners; i++) {
+	for (int i = b->first; i < b->first + b->owners; i++) {
 		struct tt_span s = piece_of(b, i);
-		if ((i == me) == b->gathering)
+		if ((i == me) == gathers(b))
 			memcpy(slot_of(b, me, i), b->vector + s.at, s.len);
 	}
 }
@@ -82,6 +85,14 @@ static bool is_far(const struct tt_blocks *b)
 	return mine.len >= TT_STREAM_FROM && b->to != b->vector + mine.at;
 }
 
+/* Rank i's run of that owner's block, at s in the vector. */
+static const char *run_of(const struct tt_blocks *b, int i, int owner, struct tt_span s)
+{
+	const struct tt_board *board = board_of(b);
+
+	return i == board->me ? b->vector + s.at : b->visit.mapped ? board->fellows[i].vector + s.at : slot_of(b, i, owner);
+}
+
 static void combine(const struct tt_blocks *b, struct tt_span s)
 {
 	const struct tt_board *board = board_of(b);
@@ -90,13 +101,29 @@ static void combine(const struct tt_blocks *b, struct tt_span s)
 	struct tt_many many = { .from = from, .to = &to, .inputs = board->n, .outputs = 1, .stream = is_far(b) };
 
 	for (int i = 0; i < board->n; i++)
-		from[i] = i == board->me ? b->vector + s.at : b->visit.mapped ? board->fellows[i].vector + s.at : slot_of(b, i, board->me);
+		from[i] = run_of(b, i, board->me, s);
 	tt_reduce_many(&many, s.len / b->width, b->type, b->rule);
 }
 
-static void fetch(const struct tt_blocks *b, int owner, struct tt_span s)
+static void collect(const struct tt_blocks *b, struct tt_span s)
 {
-	memcpy(b->vector + s.at, b->visit.mapped ? board_of(b)->fellows[owner].vector + s.at : slot_of(b, owner, owner), s.len);
+	const struct tt_board *board = board_of(b);
+	size_t at = s.at - block_of(b, board->me).at;
+
+	for (int i = 0; i < board->n; i++)
+		memcpy(b->to + (size_t)i * b->each + at, run_of(b, i, board->me, s), s.len);
+}
+
+static void fetch(const struct tt_blocks *b, int owner, struct tt_span s) { memcpy(b->vector + s.at, run_of(b, owner, owner, s), s.len); }
+
+static void take_run(const struct tt_blocks *b, int owner, struct tt_span s)
+{
+	if (gathers(b))
+		fetch(b, owner, s);
+	else if (b->stage == TT_BLOCKS_EXCHANGE)
+		collect(b, s);
+	else
+		combine(b, s);
 }
 
 /* ---- the steps: 1: go on; 0: wait; -errno ---- */
@@ -132,9 +159,9 @@ static bool next_run(struct tt_blocks *b, size_t most, struct tt_span *s)
 {
 	int me = board_of(b)->me;
 
-	for (; b->owner < b->owners; b->owner++, b->at = 0) {
+	for (; b->owner < b->first + b->owners; b->owner++, b->at = 0) {
 		*s = block_of(b, b->owner);
-		if ((b->owner == me) == b->gathering || b->at == s->len)
+		if ((b->owner == me) == gathers(b) || b->at == s->len)
 			continue;
 		s->at += b->at;
 		s->len = tt_min(most, s->len - b->at);
@@ -149,15 +176,12 @@ static int read_mapped(struct tt_blocks *b)
 	struct tt_span s = { 0 };
 
 	for (size_t left = TT_VISIT_PIECES * TT_VISIT_PIECE; left; left -= s.len) {
-		if (!next_run(b, b->gathering ? left : tt_min(left, TT_VISIT_PIECE), &s)) {
+		if (!next_run(b, gathers(b) ? left : tt_min(left, TT_VISIT_PIECE), &s)) {
 			b->visit.busy = false;
 			b->phase = DONE;
 			return 1;
 		}
-		if (b->gathering)
-			fetch(b, b->owner, s);
-		else
-			combine(b, s);
+		take_run(b, b->owner, s);
 	}
 	return 0;
 }
@@ -174,11 +198,9 @@ static void take_piece(struct tt_blocks *b)
 {
 	int me = board_of(b)->me;
 
-	for (int i = 0; i < b->owners; i++)
-		if (b->gathering && i != me)
-			fetch(b, i, piece_of(b, i));
-	if (!b->gathering && is_owner(b, me))
-		combine(b, piece_of(b, me));
+	for (int i = b->first; i < b->first + b->owners; i++)
+		if ((i == me) != gathers(b))
+			take_run(b, i, piece_of(b, i));
 }
 
 static int take(struct tt_blocks *b)
@@ -228,36 +250,28 @@ static int advance(struct tt_blocks *b)
 	return k < 0 ? k : b->phase == DONE;
 }
 
-static void begin_stage(struct tt_blocks *b, enum tt_blocks_stage stage, enum phase first)
+static enum phase first_phase(const struct tt_blocks *b, enum tt_blocks_stage stage)
 {
+	if (stage == TT_BLOCKS_LEAVE)
+		return b->visit.mapped ? LEAVE : DONE;
+	return !b->stage ? TURN : b->visit.mapped ? READY : FILL;
+}
+
+static void begin_stage(struct tt_blocks *b, enum tt_blocks_stage stage)
+{
+	b->phase = first_phase(b, stage);
 	b->stage = stage;
-	b->gathering = stage == TT_BLOCKS_GATHER;
-	b->phase = first;
 	b->at = 0;
-	b->owner = 0;
-	if (first == READY || first == LEAVE)
+	b->owner = b->first;
+	if (b->phase == READY || b->phase == LEAVE)
 		tt_visit_step(&b->visit);
 }
 
-int tt_blocks_reduce(struct tt_blocks *b)
+int tt_blocks_run(struct tt_blocks *b, enum tt_blocks_stage stage)
 {
-	if (b->stage < TT_BLOCKS_REDUCE)
-		begin_stage(b, TT_BLOCKS_REDUCE, TURN);
-	return advance(b);
-}
-
-int tt_blocks_gather(struct tt_blocks *b)
-{
-	if (b->stage < TT_BLOCKS_GATHER)
-		begin_stage(b, TT_BLOCKS_GATHER, !b->stage ? TURN : b->visit.mapped ? READY : FILL);
-	return advance(b);
-}
-
-int tt_blocks_leave(struct tt_blocks *b)
-{
-	if (b->stage < TT_BLOCKS_LEAVE)
-		begin_stage(b, TT_BLOCKS_LEAVE, b->visit.mapped ? LEAVE : DONE);
-	return advance(b);
+	if (b->stage < stage)
+		begin_stage(b, stage);
+	return b->stage > stage ? 1 : advance(b);
 }
 
 void tt_blocks_begin(struct tt_blocks *b, struct tt_coll *c) { tt_visit_begin(&b->visit, c); }

@@ -9,13 +9,14 @@
 #include <string.h>
 
 enum {
+	EAGER = 4096,                  /* bytes: so many go on their way at once also where the ranks share a host; of more all read the root's */
 	CHUNK = 256 * 1024,
 	ACK_EVERY = 64,                /* small broadcasts after which the root waits for the others */
 	TAG_ACK = 1, TAG_START = 2,
 };
 
 struct broadcast {
-	struct tt_coll coll;
+	struct tt_blockwise either;
 	char *buf;
 	size_t bytes;
 	int me, parent, children;   /* counted from the root */
@@ -34,9 +35,9 @@ struct broadcast {
 
 static void find_family(struct broadcast *b, int root)
 {
-	int n = b->coll.n, low;
+	int n = b->either.coll.n, low;
 
-	b->me = (b->coll.me - root + n) % n;
+	b->me = (b->either.coll.me - root + n) % n;
 	for (low = 1; low < n && !(b->me & low); low <<= 1)
 		;
 	b->parent = b->me ? (b->me - low + root) % n : -1;
@@ -59,27 +60,27 @@ static bool pass_on(struct broadcast *b)
 	const void *bytes;
 
 	if (b->parent >= 0) {
-		if (!(bytes = tt_coll_take(&b->coll, b->parent, 0, b->bytes)))
+		if (!(bytes = tt_coll_take(&b->either.coll, b->parent, 0, b->bytes)))
 			return false;
 		if (b->bytes)
 			memcpy(b->buf, bytes, b->bytes);
 	}
 	for (int i = 0; i < b->children; i++)
-		tt_coll_send(&b->coll, b->child[i].rank, 0, b->buf, b->bytes);
+		tt_coll_send(&b->either.coll, b->child[i].rank, 0, b->buf, b->bytes);
 	return true;
 }
 
 static int advance_small(struct broadcast *b)
 {
-	bool acks = b->coll.seq % ACK_EVERY == 0;
+	bool acks = b->either.coll.seq % ACK_EVERY == 0;
 
 	if (!b->passed_on && !pass_on(b))
 		return 0;
 	if (!b->passed_on && acks && b->parent >= 0)
-		tt_coll_send(&b->coll, b->parent, TAG_ACK, NULL, 0);
+		tt_coll_send(&b->either.coll, b->parent, TAG_ACK, NULL, 0);
 	b->passed_on = true;
 	for (; acks && b->acked < b->children; b->acked++)
-		if (!tt_coll_take(&b->coll, b->child[b->acked].rank, TAG_ACK, 0))
+		if (!tt_coll_take(&b->either.coll, b->child[b->acked].rank, TAG_ACK, 0))
 			return 0;
 	return 1;
 }
@@ -91,11 +92,11 @@ static int open_to_parent(struct broadcast *b)
 
 	if (b->parent < 0 || b->ready_sent)
 		return 0;
-	if ((err = tt_coll_open(&b->coll, b->parent, b->buf, b->bytes, &b->region)))
+	if ((err = tt_coll_open(&b->either.coll, b->parent, b->buf, b->bytes, &b->region)))
 		return err < 0 ? err : 0;
 	struct tt_pack p = tt_pack(key, sizeof key);
 	tt_put_key(&p, &b->region->key);
-	tt_coll_send(&b->coll, b->parent, TT_TAG_READY, key, sizeof key);
+	tt_coll_send(&b->either.coll, b->parent, TT_TAG_READY, key, sizeof key);
 	b->ready_sent = true;
 	return 0;
 }
@@ -105,7 +106,7 @@ static int feed(struct broadcast *b, struct child *child, size_t have)
 	const void *key;
 	int err = 0;
 
-	if (!child->ready && (key = tt_coll_take(&b->coll, child->rank, TT_TAG_READY, TT_KEY_SIZE))) {
+	if (!child->ready && (key = tt_coll_take(&b->either.coll, child->rank, TT_TAG_READY, TT_KEY_SIZE))) {
 		struct tt_pack p = tt_unpack(key, TT_KEY_SIZE);
 		tt_get_key(&p, &child->key);
 		child->ready = true;
@@ -113,7 +114,7 @@ static int feed(struct broadcast *b, struct child *child, size_t have)
 	for (; !err && child->ready && child->chunks < have; child->chunks++) {
 		size_t at = child->chunks * CHUNK;
 		size_t len = tt_min(CHUNK, b->bytes - at);
-		err = tt_coll_put(&b->coll, child->rank, &child->key, at, b->buf + at, len, TT_LANE_DATA, at + len == b->bytes);
+		err = tt_coll_put(&b->either.coll, child->rank, &child->key, at, b->buf + at, len, TT_LANE_DATA, at + len == b->bytes);
 	}
 	return err;
 }
@@ -121,15 +122,15 @@ static int feed(struct broadcast *b, struct child *child, size_t have)
 static void exchange_start(struct broadcast *b)
 {
 	for (int i = 0; !b->start_sent && i < b->children; i++)
-		tt_coll_send(&b->coll, b->child[i].rank, TAG_START, NULL, 0);
+		tt_coll_send(&b->either.coll, b->child[i].rank, TAG_START, NULL, 0);
 	b->start_sent = true;
 	if (!b->start_seen)
-		b->start_seen = b->parent < 0 || tt_coll_take(&b->coll, b->parent, TAG_START, 0);
+		b->start_seen = b->parent < 0 || tt_coll_take(&b->either.coll, b->parent, TAG_START, 0);
 }
 
 static int advance_large(struct broadcast *b)
 {
-	size_t all = (b->bytes + CHUNK - 1) / CHUNK, have = b->parent < 0 ? all : tt_min(all, b->coll.notified[TT_LANE_DATA]);
+	size_t all = (b->bytes + CHUNK - 1) / CHUNK, have = b->parent < 0 ? all : tt_min(all, b->either.coll.notified[TT_LANE_DATA]);
 	int err = open_to_parent(b);
 
 	exchange_start(b);
@@ -163,16 +164,18 @@ int tutti_broadcast(tutti *group, void *buf, size_t bytes, int root, tutti_op *o
 		return tt_fail(-EINVAL, "broadcast: root %d must be from 0 to %d", root, group->n - 1);
 	if (!buf && bytes)
 		return tt_fail(-EINVAL, "broadcast: %zu bytes at NULL", bytes);
-	struct broadcast *b = (struct broadcast *)tt_coll_new(group, sizeof *b + most_children(group->n) * sizeof b->child[0], TUTTI_STAT_BROADCAST,
-	                                                      bytes, (uint64_t)root);
+	struct tt_blocks blocks = { .vector = buf, .bytes = bytes, .first = root, .owners = 1 };
+	struct broadcast *b = (struct broadcast *)tt_blockwise_new(group, sizeof *b + most_children(group->n) * sizeof b->child[0], TUTTI_STAT_BROADCAST,
+	                                                           bytes, (uint64_t)root, &blocks, bytes > EAGER);
 	if (!b)
 		return -ENOMEM;
 	b->buf = buf;
 	b->bytes = bytes;
-	b->coll.bytes = bytes;
-	b->coll.advance = advance_broadcast;
-	b->coll.release = release_broadcast;
+	b->either.coll.bytes = bytes;
+	b->either.stage = TT_BLOCKS_GATHER;
+	b->either.advance = advance_broadcast;
+	b->either.release = release_broadcast;
 	find_family(b, root);
-	b->coll.notifier[TT_LANE_DATA] = b->parent;
-	return tt_coll_run(&b->coll, op);
+	b->either.coll.notifier[TT_LANE_DATA] = b->parent;
+	return tt_coll_run(&b->either.coll, op);
 }

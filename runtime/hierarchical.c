@@ -62,7 +62,7 @@ static int begin_between(struct tt_allreduce *a, struct tt_span mine)
 
 /* ---- the steps: like advance ---- */
 
-static int combine(struct tt_allreduce *a) { return is_alone(a) ? 1 : tt_blocks_reduce(&a->hierarchy.blocks); }
+static int combine(struct tt_allreduce *a) { return is_alone(a) ? 1 : tt_blocks_run(&a->hierarchy.blocks, TT_BLOCKS_REDUCE); }
 
 static int exchange(struct tt_allreduce *a)
 {
@@ -84,8 +84,8 @@ static int exchange(struct tt_allreduce *a)
 	return k;
 }
 
-static int gather(struct tt_allreduce *a) { return is_alone(a) ? 1 : tt_blocks_gather(&a->hierarchy.blocks); }
-static int leave(struct tt_allreduce *a) { return is_alone(a) ? 1 : tt_blocks_leave(&a->hierarchy.blocks); }
+static int gather(struct tt_allreduce *a) { return is_alone(a) ? 1 : tt_blocks_run(&a->hierarchy.blocks, TT_BLOCKS_GATHER); }
+static int leave(struct tt_allreduce *a) { return is_alone(a) ? 1 : tt_blocks_run(&a->hierarchy.blocks, TT_BLOCKS_LEAVE); }
 
 static int (*const steps[])(struct tt_allreduce *) = { [COMBINE] = combine, [EXCHANGE] = exchange, [GATHER] = gather, [LEAVE] = leave };
 

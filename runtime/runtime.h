@@ -821,13 +821,18 @@ static inline struct tt_span tt_span_of(size_t bytes, int n, int i) /* the i-th 
 
 /* ---- blocks.c: blocks of a vector, combined each by its owner, brought from the owners to all; on one host ---- */
 
-enum tt_blocks_stage { TT_BLOCKS_NONE, TT_BLOCKS_REDUCE, TT_BLOCKS_GATHER, TT_BLOCKS_LEAVE };
+enum tt_blocks_stage { TT_BLOCKS_NONE,
+	TT_BLOCKS_REDUCE,           /* my block is combined */
+	TT_BLOCKS_EXCHANGE,         /* my block of each rank's vector is here; instead of the one before */
+	TT_BLOCKS_GATHER,           /* all owners' blocks are here */
+	TT_BLOCKS_LEAVE,            /* nobody reads my vector any more */
+};
 struct tt_blocks { /* zeroed, then the first part is the caller's: the same on all ranks of the host but for the places */
 	char *vector;               /* all blocks, of `bytes` together: my share in each; or where each comes, mine is there */
 	size_t bytes;
-	int owners;                 /* the first so many ranks of the host have a block each */
+	int first, owners;          /* so many ranks of the host, from that one on, have a block each */
 	size_t each;                /* bytes of a block; 0: shared out in whole lines (tt_span_of) */
-	char *to;                   /* an owner: where its combined block goes; in place, or apart from the vector */
+	char *to;                   /* an owner: where its combined block goes, in place or apart from the vector; or the blocks of all ranks, in their order */
 	size_t width;               /* of an element, ... */
 	tutti_type type;
 	tutti_rule rule;            /* ... and how they are combined. AVERAGE: of the ranks of this host */
@@ -835,15 +840,25 @@ struct tt_blocks { /* zeroed, then the first part is the caller's: the same on a
 	struct tt_visit visit;
 	enum tt_blocks_stage stage;
 	int phase, owner;
-	bool gathering;
 	size_t at;                  /* bytes of each block, or of the owner's, that are done */
 };
 void tt_blocks_begin(struct tt_blocks *, struct tt_coll *);
 void tt_blocks_end(struct tt_blocks *);   /* on release */
-/* Any of these, in this order; then leave. Like advance: 1 once it is done. */
-int tt_blocks_reduce(struct tt_blocks *); /* my block is combined */
-int tt_blocks_gather(struct tt_blocks *); /* all owners' blocks are here */
-int tt_blocks_leave(struct tt_blocks *);  /* nobody reads my vector any more */
+int tt_blocks_run(struct tt_blocks *, enum tt_blocks_stage); /* some of them, in their order, the last one always. Like advance: 1 once it is done */
+
+/* ---- blockwise.c: a collective that goes through memory where its ranks share a host, and there is another way ---- */
+
+struct tt_blockwise {
+	struct tt_coll coll;
+	struct tt_blocks blocks;
+	enum tt_blocks_stage stage; /* what it does with them before it leaves */
+	int (*begin)(struct tt_coll *);    /* the other way, when that is chosen; NULL: nothing is to be done */
+	int (*advance)(struct tt_coll *);  /* ... like the collective's own */
+	void (*release)(struct tt_coll *); /* ... also where it was never begun; NULL */
+	bool chosen, visits;
+};
+struct tt_blockwise *tt_blockwise_new(struct tutti *, size_t size, tutti_stat_kind, uint64_t x, uint64_t y, const struct tt_blocks *,
+                                      bool may_visit); /* like tt_coll_new; the rest is the caller's */
 
 /* ---- allreduce.c; direct.c, hierarchical.c, doubling.c, rabenseifner.c and ring.c: the algorithms; model.c: which of them ---- */
 

@@ -549,7 +549,43 @@ static void program_allgather(tutti *job)
 
 static void test_allgather(void) { on_wires(program_allgather, NULL); }
 
-/* ---- the two on one host, straight through memory ---- */
+static void check_alltoall(tutti *job, size_t bytes, int turn)
+{
+	int n = tutti_size(job), me = tutti_rank(job);
+	size_t all = (size_t)n * bytes;
+	char *in = memory_for(job, all + 8, turn), *out = must(malloc(all + 8));
+
+	memset(out, 42, all + 8);
+	for (int r = 0; r < n; r++)
+		fill_block(in + (size_t)r * bytes, me, r, bytes);
+	CHECK(tutti_alltoall(job, in, bytes, out, NULL) == 0);
+	memset(in, 0x55, all);
+	for (int r = 0; r < n; r++)
+		check_block(out + (size_t)r * bytes, r, me, bytes);
+	for (int i = 0; i < 8; i++)
+		CHECK(out[all + (size_t)i] == 42);
+	free(out);
+	tutti_free(job, in - ODDLY);
+}
+
+static void check_broadcast(tutti *job, size_t bytes, int root, int turn)
+{
+	char *v = memory_for(job, bytes + 8, turn), *got = must(malloc(bytes + 8));
+
+	memset(v, 42, bytes + 8);
+	if (tutti_rank(job) == root)
+		fill_block(v, root, 0, bytes);
+	CHECK(tutti_broadcast(job, v, bytes, root, NULL) == 0);
+	memcpy(got, v, bytes + 8);
+	memset(v, 0x55, bytes);
+	check_block(got, root, 0, bytes);
+	for (int i = 0; i < 8; i++)
+		CHECK(got[bytes + (size_t)i] == 42);
+	free(got);
+	tutti_free(job, v - ODDLY);
+}
+
+/* ---- on one host, straight through memory ---- */
 
 /* Around what needs no mapping, what goes over a panel at once, and what a rank reads before it leaves the engine to others. */
 static void program_one_host(tutti *job)
@@ -562,6 +598,8 @@ static void program_one_host(tutti *job)
 			check_reduce_scatter(job, counts[i], TUTTI_I64, TUTTI_PRODUCT, i % 2, turn);
 			check_reduce_scatter(job, counts[i], TUTTI_F64, TUTTI_AVERAGE, i % 2 == 0, turn);
 			check_allgather(job, 8 * counts[i] + i % 3, i % 2, turn);
+			check_alltoall(job, 8 * counts[i] + i % 3, turn);
+			check_broadcast(job, n * 8 * counts[i] + i % 3, (int)((i + (size_t)turn) % n), turn);
 		}
 	CHECK(n == 1 || job->layout.hosts == 1);
 }
@@ -573,6 +611,9 @@ static void program_one_host_large(tutti *job)
 		check_reduce_scatter(job, HUGE / 4, TUTTI_F32, TUTTI_SUM, turn % 2, turn);
 		check_allgather(job, HUGE, turn % 2, turn); /* in steps */
 		check_allgather(job, 1 << 20, turn % 2, turn);
+		check_alltoall(job, HUGE, turn); /* in steps */
+		check_alltoall(job, 256 << 10, turn);
+		check_broadcast(job, HUGE, turn % tutti_size(job), turn);
 	}
 }
 
@@ -693,10 +734,10 @@ static int advance_staged(struct tt_coll *c)
 		tt_blocks_begin(&s->blocks, c);
 	for (; k > 0 && s->stage < 4; s->stage += k > 0)
 		switch (s->stage) {
-		case 0: k = tt_blocks_reduce(&s->blocks); break;
+		case 0: k = tt_blocks_run(&s->blocks, TT_BLOCKS_REDUCE); break;
 		case 1: k = s->blocks.owners > 1 ? pass_token(s) : 1; break;
-		case 2: k = tt_blocks_gather(&s->blocks); break;
-		case 3: k = tt_blocks_leave(&s->blocks); break;
+		case 2: k = tt_blocks_run(&s->blocks, TT_BLOCKS_GATHER); break;
+		case 3: k = tt_blocks_run(&s->blocks, TT_BLOCKS_LEAVE); break;
 		}
 	return k;
 }
@@ -858,20 +899,11 @@ static void test_given_up(void)
 
 static void program_alltoall(tutti *job)
 {
-	int n = tutti_size(job), me = tutti_rank(job);
+	char c[2 * RANKS_MAX] = { 0 };
 
-	for (size_t k = 0; k < BLOCKS; k++) {
-		size_t bytes = block_bytes(job, k);
-		char *in = must(malloc((size_t)n * bytes + 1)), *out = must(calloc((size_t)n, bytes + 1));
-		for (int r = 0; r < n; r++)
-			fill_block(in + (size_t)r * bytes, me, r, bytes);
-		CHECK(tutti_alltoall(job, in, bytes, out, NULL) == 0);
-		for (int r = 0; r < n; r++)
-			check_block(out + (size_t)r * bytes, r, me, bytes);
-		CHECK(bytes == 0 || tutti_alltoall(job, in, bytes, in, NULL) == -EINVAL);
-		free(in);
-		free(out);
-	}
+	for (size_t k = 0; k < BLOCKS; k++)
+		check_alltoall(job, block_bytes(job, k), (int)k);
+	CHECK(tutti_alltoall(job, c, 1, c, NULL) == -EINVAL);
 }
 
 static void test_alltoall(void) { on_wires(program_alltoall, NULL); }

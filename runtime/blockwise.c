@@ -1,0 +1,58 @@
+/* blockwise.c - a collective that goes straight through memory where all its ranks share a host, and another way elsewhere
+ *
+ * Which of the two is chosen in the order of the calls, and the first one that may use memory makes the group's board. Whether there is
+ * one already would be no good reason: where an earlier call has failed, ranks may see that differently.
+ */
+#include "runtime.h"
+
+static int choose(struct tt_blockwise *w)
+{
+	int k = tt_board_decide(&w->coll, &w->visits);
+
+	if (k <= 0)
+		return k;
+	w->chosen = true;
+	if (w->visits)
+		tt_blocks_begin(&w->blocks, &w->coll);
+	else if (w->begin && (k = w->begin(&w->coll)))
+		return k;
+	return 1;
+}
+
+static int advance(struct tt_coll *c)
+{
+	struct tt_blockwise *w = (struct tt_blockwise *)c;
+	int k;
+
+	tt_board_tell(c);
+	if (!w->chosen && (k = choose(w)) <= 0)
+		return k;
+	if (!w->visits)
+		return w->advance(c);
+	k = tt_blocks_run(&w->blocks, w->stage);
+	return k > 0 ? tt_blocks_run(&w->blocks, TT_BLOCKS_LEAVE) : k;
+}
+
+static void release(struct tt_coll *c)
+{
+	struct tt_blockwise *w = (struct tt_blockwise *)c;
+
+	if (w->visits)
+		tt_blocks_end(&w->blocks);
+	if (w->release)
+		w->release(c);
+}
+
+struct tt_blockwise *tt_blockwise_new(struct tutti *group, size_t size, tutti_stat_kind kind, uint64_t x, uint64_t y, const struct tt_blocks *blocks,
+                                     bool may_visit)
+{
+	struct tt_blockwise *w = (struct tt_blockwise *)tt_coll_new(group, size, kind, x, y);
+
+	if (!w)
+		return NULL;
+	w->coll.advance = advance;
+	w->coll.release = release;
+	w->coll.undecided = may_visit;
+	w->blocks = *blocks;
+	return w;
+}
