@@ -571,8 +571,9 @@ static void refuse(struct tt_link *l, enum tt_level level, bool again, const cha
 	uint8_t bytes[64];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 
-	tt_log(level, "refused a process at %s: %s", l->peer->addr, why);
-	tt_stats_count(&l->job->stats.own, TUTTI_STAT_REFUSED, 0);
+	tt_log(again ? TT_DEBUG : level, "refused a process at %s: %s", l->peer->addr, why);
+	if (!again)
+		tt_stats_count(&l->job->stats.own, TUTTI_STAT_REFUSED, 0);
 	tt_put8(&p, TT_REFUSED);
 	tt_put8(&p, again);
 	tt_put_text(&p, why);
