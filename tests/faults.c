@@ -1710,6 +1710,10 @@ static void need_files(tutti *job, tutti_window *w)
 	then = tt_now();
 	limit_files(NO_FILES);
 	EXPECT(tutti_put(w, 2, 0, "x", 1, NULL) == -EMFILE && strstr(tutti_why(), "ulimit -n"));
+	EXPECT(tt_now() - then < (uint64_t)crew.deadline_ms / 4 * TT_MS);
+	reach(1); /* from now on the others may try to connect to this one */
+	await_go(1);
+	then = tt_now();
 	EXPECT(tutti_barrier(job, NULL) == -EMFILE && strstr(tutti_why(), "barrier: this process has no file left"));
 	EXPECT(tt_now() - then < (uint64_t)crew.deadline_ms / 4 * TT_MS);
 	limit_files(was.rlim_cur);
@@ -1723,12 +1727,14 @@ static void program_files(tutti *job)
 	EXPECT(tutti_window_open(job, "w", bytes, sizeof bytes, &w) == 0);
 	if (my_rank == 1) {
 		need_files(job, w);
-	} else { /* rank 1 tells rank 5 in its last round, over a connection that rank 5 makes: that may be all that 5 waits for */
+	} else { /* where they need messages, rank 1 tells rank 5 in its last round, over a connection that rank 5 makes: that may be all that 5 waits for */
+		reach(1);
+		await_go(1);
 		int err = tutti_barrier(job, NULL);
 		EXPECT(err == -ECONNABORTED || (my_rank == 5 && !err));
 	}
-	reach(1);
-	await_go(1);
+	reach(2);
+	await_go(2);
 	EXPECT(tutti_barrier(job, NULL) == 0);
 	if (my_rank == 1)
 		EXPECT(tutti_put(w, 2, 0, "x", 1, NULL) == 0);
@@ -1740,8 +1746,10 @@ static void program_files(tutti *job)
 static void test_files(void)
 {
 	start((struct crew){ .size = 6, .deadline_ms = 4000 * SLOW, .program = program_files });
-	await(0, 1, NOBODY);
-	board->go = 1;
+	for (int stage = 1; stage <= 2; stage++) {
+		await(0, stage, NOBODY);
+		board->go = stage;
+	}
 	finish(NOBODY);
 }
 
