@@ -4,8 +4,6 @@
  */
 #include "runtime.h"
 
-enum { FEW = 16 }; /* with more ranks, rounds are fewer than the flags of all; and nobody connects all to all for a barrier alone */
-
 struct barrier {
 	struct tt_blockwise either;
 	int round;
@@ -32,7 +30,7 @@ int tutti_barrier(tutti *group, tutti_op *op)
 {
 	static char nothing;
 	const struct tt_blocks blocks = { .vector = &nothing, .owners = 1 };
-	struct tt_blockwise *w = tt_blockwise_new(group, sizeof(struct barrier), TUTTI_STAT_BARRIER, 0, 0, &blocks, group->n <= FEW);
+	struct tt_blockwise *w = tt_blockwise_new(group, sizeof(struct barrier), TUTTI_STAT_BARRIER, 0, 0, &blocks, group->n <= TT_BOARD_FEW);
 
 	if (!w)
 		return -ENOMEM;

@@ -1,17 +1,17 @@
 /* gather.c - gather of small values: Bruck's all-gather (Bruck et al. 1997)
  *
- * After round k I hold the values of 2^(k+1) ranks from me on.
+ * After round k I hold the values of 2^(k+1) ranks from me on. Where a few share a host's memory it is an all-gather there.
  */
 #include "runtime.h"
 #include <stdlib.h>
 #include <string.h>
 
 struct gather {
-	struct tt_coll coll;
+	struct tt_blockwise either;
 	char *held;                 /* values of me, me + 1, ... */
 	char *all;
 	size_t bytes;
-	int root, have, round;
+	int have, round;
 	uint32_t sent, got;         /* pieces of this round */
 };
 
@@ -51,20 +51,24 @@ int tutti_gather(tutti *group, const void *value, size_t bytes, void *all, int r
 		return tt_fail(-EINVAL, "gather: root %d must be from -1 to %d", root, group->n - 1);
 	if (bytes < 1 || bytes > TUTTI_GATHER_MAX || !value || (mine && !all))
 		return tt_fail(-EINVAL, "gather: 1 to %d bytes a rank are gathered, and neither value nor all (on the root) may be NULL", TUTTI_GATHER_MAX);
-	struct gather *g = (struct gather *)tt_coll_new(group, sizeof *g, TUTTI_STAT_GATHER, bytes, (uint64_t)root);
-	if (!g)
-		return -ENOMEM;
-	g->held = malloc((size_t)group->n * bytes);
-	if (!g->held) {
-		free(g);
+	char *held = malloc((size_t)group->n * bytes);
+	if (!held)
 		return tt_fail(-ENOMEM, "gather: no memory for %d values of %zu bytes", group->n, bytes);
+	struct tt_blocks blocks = { .vector = mine ? all : held, .bytes = (size_t)group->n * bytes, .owners = group->n, .each = bytes };
+	struct gather *g = (struct gather *)tt_blockwise_new(group, sizeof *g, TUTTI_STAT_GATHER, bytes, (uint64_t)root, &blocks, group->n <= TT_BOARD_FEW);
+	if (!g) {
+		free(held);
+		return -ENOMEM;
 	}
-	memcpy(g->held, value, bytes);
+	memcpy(held, value, bytes);
+	memmove(blocks.vector + (size_t)group->me * bytes, value, bytes); /* it may be there, or lie in what was held */
+	g->held = held;
 	g->have = 1;
 	g->bytes = bytes;
 	g->all = mine ? all : NULL;
-	g->coll.bytes = bytes;
-	g->coll.advance = advance_gather;
-	g->coll.release = release_gather;
-	return tt_coll_run(&g->coll, op);
+	g->either.stage = TT_BLOCKS_GATHER;
+	g->either.advance = advance_gather;
+	g->either.release = release_gather;
+	g->either.coll.bytes = bytes;
+	return tt_coll_run(&g->either.coll, op);
 }

@@ -714,6 +714,8 @@ size_t tt_legs_chunk(size_t len);      /* how a leg of that length is cut */
 
 enum {
 	TT_BOARD_RANKS = 128,         /* at most: each maps each */
+	TT_BOARD_FEW = 16,            /* for calls that do with rounds of messages: of more ranks, rounds are fewer than flags, and a job that needs no
+	                               * more does not connect all to all */
 	TT_BOARD_CHUNK = 256 * 1024,  /* bytes that are passed over it at once: they stay in the caches */
 };
 #define TT_STEP_QUIT UINT32_MAX
