@@ -23,7 +23,16 @@ enum phase { TURN, MEET, READ, FILL, TAKE, READY, LEAVE, DONE }; /* the first of
 static const struct tt_board *board_of(const struct tt_blocks *b) { return b->visit.board; }
 static bool is_owner(const struct tt_blocks *b, int i) { return i >= b->first && i < b->first + b->owners; }
 static bool gathers(const struct tt_blocks *b) { return b->stage == TT_BLOCKS_GATHER; }
-static size_t reads(const struct tt_blocks *b) { return b->bytes / (size_t)b->owners * (size_t)(board_of(b)->n - 1); }
+
+/* What a rank that needs most has to read from others. */
+static size_t reads(const struct tt_blocks *b)
+{
+	size_t block = b->bytes / (size_t)b->owners;
+
+	return gathers(b) ? b->bytes - (b->owners > 1 ? block : 0) : block * (size_t)(board_of(b)->n - 1);
+}
+
+static bool offers(const struct tt_blocks *b) { return reads(b) > SHORT && (!gathers(b) || is_owner(b, board_of(b)->me)); }
 
 static struct tt_span block_of(const struct tt_blocks *b, int i)
 {
@@ -134,8 +143,8 @@ static int take_turn(struct tt_blocks *b)
 
 	if (!tt_visit_turn(v))
 		return 0;
-	if (reads(b) > SHORT)
-		tt_visit_offer(v, b->vector, b->bytes);
+	if (offers(b))
+		tt_visit_offer(v, b->vector);
 	if (!v->region)
 		fill_room(b);
 	tt_visit_step(v);
@@ -274,5 +283,9 @@ int tt_blocks_run(struct tt_blocks *b, enum tt_blocks_stage stage)
 	return b->stage > stage ? 1 : advance(b);
 }
 
-void tt_blocks_begin(struct tt_blocks *b, struct tt_coll *c) { tt_visit_begin(&b->visit, c); }
+void tt_blocks_begin(struct tt_blocks *b, struct tt_coll *c, enum tt_blocks_stage first)
+{
+	tt_visit_begin(&b->visit, c, b->bytes, first == TT_BLOCKS_GATHER ? b->owners : c->group->board->n);
+}
+
 void tt_blocks_end(struct tt_blocks *b) { tt_visit_end(&b->visit, b->stage == TT_BLOCKS_LEAVE && b->phase == DONE); }

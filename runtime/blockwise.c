@@ -13,7 +13,7 @@ static int choose(struct tt_blockwise *w)
 		return k;
 	w->chosen = true;
 	if (w->visits)
-		tt_blocks_begin(&w->blocks, &w->coll);
+		tt_blocks_begin(&w->blocks, &w->coll, w->stage);
 	else if (w->begin && (k = w->begin(&w->coll)))
 		return k;
 	return 1;

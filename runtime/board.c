@@ -16,15 +16,12 @@
  *      each to all   OFFER {able, key of its panel}        each maps all panels
  *      each to all   VOTE {could it?}                      the board is open, if all could
  *
- * A rank that knows how that ended answers whoever asks in a later call, because an earlier one had failed there.
+ * A rank that knows how that ended answers whoever asks in a later call, because an earlier one had failed there; also when that call is
+ * over here: where the board is closed it may be one that needs not all to take part at once.
  */
 #include "runtime.h"
 #include <stdlib.h>
 #include <string.h>
-
-enum {
-	TAG_OFFER = 0x7ffd0000, TAG_VOTE,
-};
 
 /* ---- panels ---- */
 
@@ -177,16 +174,24 @@ static int connect_all(const struct tt_board *b)
 	return up;
 }
 
+enum { OFFER_LEN = 1 + TT_KEY_SIZE };
+
+static void write_offer(const struct tt_board *b, uint8_t bytes[OFFER_LEN])
+{
+	struct tt_pack p = tt_pack(bytes, OFFER_LEN);
+
+	tt_put8(&p, b->able);
+	tt_put_key(&p, b->able ? &b->region->key : &(struct tt_key){ 0 });
+}
+
 static void offer(struct tt_coll *c, int to)
 {
 	struct tt_board *b = c->group->board;
-	uint8_t bytes[1 + TT_KEY_SIZE];
-	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+	uint8_t bytes[OFFER_LEN];
 
 	b->able &= !open_panel(b, to);
-	tt_put8(&p, b->able);
-	tt_put_key(&p, b->able ? &b->region->key : &(struct tt_key){ 0 });
-	tt_coll_send(c, b->seats[to], TAG_OFFER, bytes, sizeof bytes);
+	write_offer(b, bytes);
+	tt_coll_send(c, b->seats[to], TT_TAG_OFFER, bytes, sizeof bytes);
 }
 
 static void vote(struct tt_coll *c, int to)
@@ -194,7 +199,7 @@ static void vote(struct tt_coll *c, int to)
 	struct tt_board *b = c->group->board;
 	uint8_t yes = b->able;
 
-	tt_coll_send(c, b->seats[to], TAG_VOTE, &yes, 1);
+	tt_coll_send(c, b->seats[to], TT_TAG_VOTE, &yes, 1);
 }
 
 static void to_others(struct tt_coll *c, void (*send)(struct tt_coll *, int to))
@@ -208,7 +213,7 @@ static void to_others(struct tt_coll *c, void (*send)(struct tt_coll *, int to))
 
 static void take_offer(struct tt_board *b, int i, const void *bytes)
 {
-	struct tt_pack p = tt_unpack(bytes, 1 + TT_KEY_SIZE);
+	struct tt_pack p = tt_unpack(bytes, OFFER_LEN);
 	struct tt_fellow *v = &b->fellows[i];
 	struct tt_peer *peer = tt_board_member(b, i)->link->peer;
 	bool able = tt_get8(&p);
@@ -231,7 +236,7 @@ static int take_offers(struct tt_coll *c)
 	for (int i = 0; i < b->n; i++) {
 		if (i == b->me || b->fellows[i].offered)
 			continue;
-		if ((bytes = tt_coll_take(c, b->seats[i], TAG_OFFER, 1 + TT_KEY_SIZE)))
+		if ((bytes = tt_coll_take(c, b->seats[i], TT_TAG_OFFER, OFFER_LEN)))
 			take_offer(b, i, bytes);
 		all &= b->fellows[i].offered;
 	}
@@ -247,7 +252,7 @@ static int take_votes(struct tt_coll *c)
 	for (int i = 0; i < b->n; i++) {
 		if (i == b->me || b->fellows[i].voted)
 			continue;
-		if ((yes = tt_coll_take(c, b->seats[i], TAG_VOTE, 1))) {
+		if ((yes = tt_coll_take(c, b->seats[i], TT_TAG_VOTE, 1))) {
 			b->fellows[i].voted = true;
 			b->able &= *yes;
 		}
@@ -304,11 +309,24 @@ void tt_board_tell(struct tt_coll *c)
 	if (!b || !b->known || tt_list_empty(&c->job->stash))
 		return;
 	for (int i = 0; i < b->n; i++) {
-		if (!tt_coll_take(c, b->seats[i], TAG_OFFER, 1 + TT_KEY_SIZE) || tt_board_member(b, i)->state != TT_UP)
+		if (!tt_coll_take(c, b->seats[i], TT_TAG_OFFER, OFFER_LEN) || tt_board_member(b, i)->state != TT_UP)
 			continue;
 		offer(c, i);
 		vote(c, i);
 	}
+}
+
+void tt_board_answer(struct tutti *group, int seat, uint32_t call, uint32_t print)
+{
+	const struct tt_board *b = group->board;
+	uint8_t bytes[OFFER_LEN], yes;
+
+	if (!b || !b->known)
+		return;
+	yes = b->able;
+	write_offer(b, bytes);
+	tt_coll_answer(group, seat, call, print, TT_TAG_OFFER, bytes, sizeof bytes);
+	tt_coll_answer(group, seat, call, print, TT_TAG_VOTE, &yes, 1);
 }
 
 static int needs_board(struct tutti *group) /* -ENOMEM */
@@ -317,6 +335,15 @@ static int needs_board(struct tutti *group) /* -ENOMEM */
 	int err = tt_layout_find(group);
 
 	return err ? err : l->most <= TT_BOARD_RANKS && tt_layout_ranks(l, l->here) > 1;
+}
+
+/* Who has left without failing this call has finished it, and that without me: there is no board. */
+static bool has_lost_fellow(const struct tt_board *b)
+{
+	for (int i = 0; b->group->outs && i < b->n; i++)
+		if (b->group->seats[b->seats[i]].out)
+			return true;
+	return false;
 }
 
 int tt_board_meet(struct tt_coll *c)
@@ -333,7 +360,11 @@ int tt_board_meet(struct tt_coll *c)
 		return 1;
 	if (!b->meeting || b->met_in != c->seq)
 		begin_meeting(b, c->seq);
-	return meet(c);
+	if (!has_lost_fellow(b))
+		return meet(c);
+	b->able = false;
+	conclude(b);
+	return 1;
 }
 
 int tt_board_decide(struct tt_coll *c, bool *visits)

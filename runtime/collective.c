@@ -342,10 +342,11 @@ void tt_coll_member_down(struct tt_member *m)
 	tt_list_each(node, &job->collectives) {
 		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
 		const struct tt_seat *s = tt_group_find(c->group, m);
-		if (!s || !s->out || tt_before(c->seq, s->finished))
+		if (!s || !s->out || (tt_before(c->seq, s->finished) && !c->undecided))
 			continue;
-		fail(c, s->err, m->rank);
-		push(c);
+		if (!tt_before(c->seq, s->finished))
+			fail(c, s->err, m->rank);
+		push(c); /* undecided, it may have waited for what will not come */
 	}
 	tt_list_each(node, &job->stash) {
 		struct kept *k = tt_container_of(node, struct kept, link);
@@ -431,6 +432,16 @@ static struct coll_post *new_post(struct tt_coll *c, size_t bytes)
 	return cp;
 }
 
+static void put_head(struct tt_pack *p, const struct tutti *g, int to, uint32_t seq, uint32_t print, uint32_t tag)
+{
+	tt_put8(p, TT_DATA);
+	tt_put16(p, g->seats[to].slot);
+	tt_put32(p, g->uid);
+	tt_put32(p, seq);
+	tt_put32(p, print);
+	tt_put32(p, tag);
+}
+
 void tt_coll_send_parts(struct tt_coll *c, int to, uint32_t tag, const void *head, size_t head_len, const void *bytes, size_t bytes_len)
 {
 	size_t len = head_len + bytes_len;
@@ -439,12 +450,7 @@ void tt_coll_send_parts(struct tt_coll *c, int to, uint32_t tag, const void *hea
 	if (!cp)
 		return;
 	struct tt_pack p = tt_pack(cp->bytes, HEAD + len);
-	tt_put8(&p, TT_DATA);
-	tt_put16(&p, c->group->seats[to].slot);
-	tt_put32(&p, c->group->uid);
-	tt_put32(&p, c->seq);
-	tt_put32(&p, c->print);
-	tt_put32(&p, tag);
+	put_head(&p, c->group, to, c->seq, c->print, tag);
 	tt_put_bytes(&p, head, head_len);
 	tt_put_bytes(&p, bytes, bytes_len);
 	cp->post.op.kind = TT_SEND;
@@ -456,6 +462,15 @@ void tt_coll_send_parts(struct tt_coll *c, int to, uint32_t tag, const void *hea
 void tt_coll_send(struct tt_coll *c, int to, uint32_t tag, const void *bytes, size_t len)
 {
 	tt_coll_send_parts(c, to, tag, NULL, 0, bytes, len);
+}
+
+void tt_coll_answer(struct tutti *g, int to, uint32_t seq, uint32_t print, uint32_t tag, const void *bytes, size_t len)
+{
+	uint8_t head[HEAD];
+	struct tt_pack p = tt_pack(head, sizeof head);
+
+	put_head(&p, g, to, seq, print, tag);
+	tt_send(tt_group_member(g, to), head, sizeof head, bytes, len);
 }
 
 static struct kept *find_kept(const struct tt_coll *c, int from, uint32_t tag)
@@ -542,8 +557,10 @@ void tt_coll_message(struct tt_member *from, struct tt_pack *p)
 	k.len = tt_pack_left(p);
 	k.bytes = p->at;
 	p->bad |= ahead > AHEAD_MAX;
+	if (!p->bad && !c && ahead < 0 && k.tag == TT_TAG_OFFER)
+		tt_board_answer(g, k.from, k.seq, k.print);
 	if (p->bad || (!c && ahead < 0))
-		return; /* of one that has failed here */
+		return; /* of one that is over here */
 	tt_list_append(&job->stash, &k.link);
 	if (c) {
 		compare(c, &k);

@@ -69,7 +69,7 @@ static int take_turn(struct tt_allreduce *a)
 	if (!tt_visit_turn(v))
 		return 0;
 	if (!is_up_to(a, SMALL))
-		tt_visit_offer(v, a->all.buf, bytes_of(a));
+		tt_visit_offer(v, a->all.buf);
 	if (!v->region)
 		copy_in(a);
 	tt_visit_step(v);
@@ -203,7 +203,9 @@ static int advance(struct tt_exchange *x)
 
 static int begin(struct tt_exchange *x)
 {
-	tt_visit_begin(&call_of(x)->direct.visit, x->coll);
+	struct tt_allreduce *a = call_of(x);
+
+	tt_visit_begin(&a->direct.visit, x->coll, bytes_of(a), a->coll.n);
 	return 0;
 }
 

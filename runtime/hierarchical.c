@@ -118,7 +118,7 @@ static int begin(struct tt_exchange *x)
 	h->blocks = (struct tt_blocks){ .vector = x->buf, .bytes = bytes, .owners = n, .to = x->buf + mine.at, .width = x->width, .type = x->type,
 	                                .rule = x->rule == TUTTI_AVERAGE ? TUTTI_SUM : x->rule };
 	if (!is_alone(a))
-		tt_blocks_begin(&h->blocks, x->coll);
+		tt_blocks_begin(&h->blocks, x->coll, TT_BLOCKS_REDUCE);
 	return me < n ? begin_between(a, mine) : 0;
 }
 

@@ -76,7 +76,7 @@ struct tt_engine {
 	bool spin, news;            /* news: a request has ended since waiters were last looked at */
 	uint64_t spin_until;
 	unsigned turns;             /* of spinning drivers */
-	int neighbours;             /* links over shared memory */
+	int neighbours, afar;       /* links over shared memory, and others */
 	unsigned yields;            /* since something happened */
 	struct tt_list timers;
 };
@@ -386,6 +386,7 @@ struct tt_member {
 	enum tt_member_state state;
 	const char *addr;           /* one for each of its nets, see address.c; "" until known */
 	int wire;                   /* which of my nets it is asked through, or was last */
+	bool settled;               /* it has the table: it has used a connection for more than to get it */
 	bool wires_again;           /* a node list's: the better ones were asked a second time */
 	uint64_t host;              /* equal on one host, 40 bits; 0: not known */
 	uint32_t cpus;              /* equal if they may run on the same processors, 24 bits; 0: not known */
@@ -532,7 +533,7 @@ struct tt_coll { /* one collective on its way: a state machine that messages and
 
 enum { TT_LANE_DATA, TT_LANE_CREDIT };
 
-enum { TT_TAG_READY = 0x7fff0000, TT_TAG_HERE = 0x7fff0002 }; /* tags below are the collective's own. HERE: all that it says is its print */
+enum { TT_TAG_OFFER = 0x7ffd0000, TT_TAG_VOTE, TT_TAG_READY = 0x7fff0000, TT_TAG_HERE = 0x7fff0002 }; /* tags below are the collective's own. HERE: all that it says is its print */
 
 struct tt_coll *tt_coll_new(struct tutti *, size_t size, tutti_stat_kind, uint64_t x, uint64_t y); /* zeroed, struct tt_coll first; x, y:
                                                       * what all ranks must agree on. NULL: no memory */
@@ -543,6 +544,8 @@ void tt_coll_free(struct tt_coll *);           /* one that was never run */
 int tt_coll_run(struct tt_coll *, tutti_op *); /* takes the gate, starts it, and waits if there is no op; frees it in the end */
 void tt_coll_send(struct tt_coll *, int to, uint32_t tag, const void *, size_t); /* bytes are copied; at most tt_coll_piece() of them */
 void tt_coll_send_parts(struct tt_coll *, int to, uint32_t tag, const void *, size_t, const void *, size_t); /* one message of two parts */
+void tt_coll_answer(struct tutti *, int to, uint32_t seq, uint32_t print, uint32_t tag, const void *, size_t); /* for a call that is over here, to one
+                                                      * that still waits in it; at most 128 bytes */
 const void *tt_coll_take(struct tt_coll *, int from, uint32_t tag, size_t len); /* the bytes, until the next take or return from advance; NULL: not
                                                       * here yet. Another length than `len` fails the collective */
 const void *tt_coll_take_any(struct tt_coll *, int *from, uint32_t tag, size_t *len); /* likewise, of any length; *from -1: of any rank */
@@ -761,6 +764,7 @@ struct tt_board {
 int tt_board_meet(struct tt_coll *);       /* like advance: 1 once it is known whether there is one */
 struct tt_member *tt_board_member(const struct tt_board *, int i);
 int tt_board_decide(struct tt_coll *, bool *visits); /* likewise: 1 once a call that uses boards of one host alone knows whether it visits one */
+void tt_board_answer(struct tutti *, int seat, uint32_t call, uint32_t print); /* to an OFFER in a call that is over here */
 void tt_board_tell(struct tt_coll *);      /* whoever asks how the making of it ended */
 bool tt_board_open(const struct tutti *);  /* it is known, there is, and all ranks of the group are on it */
 void tt_board_close(struct tutti *);
@@ -786,15 +790,17 @@ struct tt_visit {
 	struct tt_note *note;       /* NULL: its turn has not come */
 	uint32_t step;
 	int seen;                   /* ranks that have come to it */
-	bool met, some_offer, all_offer; /* all are here; some, all have given keys of their vectors */
-	bool mapped;                /* all have mapped all vectors: fellows[].vector */
+	size_t bytes;               /* of a vector */
+	int offers;                 /* so many ranks' vectors are to be mapped */
+	bool met, some_offer, all_offer; /* all are here; some of these, all of these have given keys of their vectors */
+	bool mapped;                /* all have mapped them all: fellows[].vector */
 	bool busy;                  /* the call has more to do, and waits for nobody ... */
 	bool away;                  /* ... or for others than the ranks here */
 	unsigned chunk;             /* how often the halves of the panels were changed */
 	struct tt_region *region;   /* my vector, for others to map; NULL: they cannot */
 	struct tt_timer hail;
 };
-void tt_visit_begin(struct tt_visit *, struct tt_coll *);
+void tt_visit_begin(struct tt_visit *, struct tt_coll *, size_t bytes, int offers);
 void tt_visit_end(struct tt_visit *, bool done); /* on release. done: else the others learn that I have given up */
 bool tt_visit_poll(struct tt_visit *, bool dozing); /* may it go on, by what others have written? On every turn; dozing: and before a sleep, which
                                         * it has to tell them of first */
@@ -805,7 +811,7 @@ int tt_visit_meet(struct tt_visit *);  /* are all here, and is it known whether 
 int tt_visit_all(struct tt_visit *);   /* have all come to my step? What they wrote before that can be read */
 int tt_visit_still(struct tt_visit *); /* ... and nobody has given up since: what was read was meant for this call */
 
-void tt_visit_offer(struct tt_visit *, void *vector, size_t bytes); /* may others map it? The same number on all ranks */
+void tt_visit_offer(struct tt_visit *, void *vector); /* may others map it? By those whose vectors they are to reach */
 void tt_visit_step(struct tt_visit *); /* I am one step further */
 char *tt_visit_room(const struct tt_visit *, int i); /* the half of that rank's panel that it uses now */
 void tt_visit_next_room(struct tt_visit *);          /* the other one from now on; all do so at the same step */
@@ -844,7 +850,7 @@ struct tt_blocks { /* zeroed, then the first part is the caller's: the same on a
 	int phase, owner;
 	size_t at;                  /* bytes of each block, or of the owner's, that are done */
 };
-void tt_blocks_begin(struct tt_blocks *, struct tt_coll *);
+void tt_blocks_begin(struct tt_blocks *, struct tt_coll *, enum tt_blocks_stage first); /* to gather alone, only the owners' vectors need be mapped */
 void tt_blocks_end(struct tt_blocks *);   /* on release */
 int tt_blocks_run(struct tt_blocks *, enum tt_blocks_stage); /* some of them, in their order, the last one always. Like advance: 1 once it is done */
 

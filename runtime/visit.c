@@ -2,7 +2,7 @@
  *
  *      turn        calls have the board one after another, in the order in which they have chosen it
  *      meet        my note is there: what I call, my vector's key, bytes on my panel; all of them are here
- *      judged      where all have given keys: could I map all vectors? If all could, they are mapped
+ *      judged      where all have given keys whose vectors others are to reach: could I map these? If all could, they are mapped
  *      step ...    as the algorithm counts
  *
  * A rank that gives up marks its note QUIT, and takes the key of its vector back. The wire lets nobody store there from then on, and
@@ -88,10 +88,10 @@ int tt_visit_turn(struct tt_visit *v)
 }
 
 /* For this call alone: what the caller does with its memory afterwards is no business of others. */
-void tt_visit_offer(struct tt_visit *v, void *vector, size_t bytes)
+void tt_visit_offer(struct tt_visit *v, void *vector)
 {
 	struct tt_net *net = v->board->region->net;
-	struct tt_mem mem = tt_mem_of(vector, bytes);
+	struct tt_mem mem = tt_mem_of(vector, v->bytes);
 
 	if (mem.fd < 0 || net->transport->reg(net, &mem, 1, &v->region))
 		return;
@@ -99,6 +99,7 @@ void tt_visit_offer(struct tt_visit *v, void *vector, size_t bytes)
 	v->note->mapped = true;
 }
 
+/* Another print may be that of a later call: who gave up the next one has the note again for the one behind it. */
 static int compare(struct tt_visit *v)
 {
 	const struct tt_board *b = v->board;
@@ -106,10 +107,12 @@ static int compare(struct tt_visit *v)
 	for (int i = 0; i < b->n; i++) {
 		if (b->fellows[i].note->print == v->coll->print)
 			continue;
+		if (tt_visit_still(v) <= 0)
+			return 0;
 		v->coll->culprit = v->coll->group->seats[b->seats[i]].rank;
 		return -EBADMSG;
 	}
-	return 0;
+	return 1;
 }
 
 static bool map_vectors(struct tt_visit *v)
@@ -118,10 +121,10 @@ static bool map_vectors(struct tt_visit *v)
 
 	for (int i = 0; i < b->n; i++) {
 		struct tt_fellow *f = &b->fellows[i];
-		if (i == b->me)
+		if (i == b->me || !f->note->mapped)
 			continue;
 		f->key = f->note->key;
-		f->vector = f->key.len == v->region->key.len ? f->peer->net->transport->map(f->peer, &f->key, 0) : NULL;
+		f->vector = f->key.len == v->bytes ? f->peer->net->transport->map(f->peer, &f->key, 0) : NULL;
 		if (!f->vector)
 			return false;
 	}
@@ -133,11 +136,11 @@ static int meet(struct tt_visit *v)
 	const struct tt_board *b = v->board;
 	int k = tt_visit_all(v), mapped = 0;
 
-	if (k <= 0 || (k = compare(v)))
+	if (k <= 0 || (k = compare(v)) <= 0)
 		return k;
 	for (int i = 0; i < b->n; i++)
 		mapped += b->fellows[i].note->mapped;
-	v->all_offer = mapped == b->n;
+	v->all_offer = mapped == v->offers;
 	v->some_offer = mapped > 0;
 	v->met = true;
 	if (v->all_offer) {
@@ -239,12 +242,14 @@ bool tt_visit_poll(struct tt_visit *v, bool dozing)
 
 /* ---- life ---- */
 
-void tt_visit_begin(struct tt_visit *v, struct tt_coll *c)
+void tt_visit_begin(struct tt_visit *v, struct tt_coll *c, size_t bytes, int offers)
 {
 	struct tt_board *b = c->group->board;
 
 	v->coll = c;
 	v->board = b;
+	v->bytes = bytes;
+	v->offers = offers;
 	tt_list_append(&b->queue, &v->turn);
 	for (int i = 0; i < b->n; i++)
 		if (i != b->me)

@@ -57,6 +57,14 @@ static inline void run_joined(struct ranks *run, tutti *job)
 
 static inline const char *transports_of(const struct ranks *run) { return strcmp(run->wire, "shm") ? run->wire : "shm,tcp"; }
 
+static inline void pass_time(uint64_t ns)
+{
+	if (tt_world)
+		tt_sim_sleep(ns);
+	else
+		usleep((useconds_t)(ns / 1000));
+}
+
 /* This rank leaves, and comes in again, as `rank` or as a new one. Its program leaves that job by itself. */
 static inline int join_again(tutti *job, int rank, tutti **again)
 {

@@ -651,7 +651,6 @@ static void program_several(tutti *job)
 	CHECK(tt_list_empty(&job->job->stash));
 }
 
-/* Ranks that call something else hear of it before any deadline, and nobody is cut off for it. */
 /* Two under way; ranks disagree about the first, which the second waits for. */
 static void program_disagree_first(tutti *job)
 {
@@ -684,24 +683,74 @@ static void program_board_unknown(tutti *job)
 	CHECK(tutti_allreduce(job, v, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 }
 
+static bool makes_board(tutti *job)
+{
+	int x = 1;
+
+	CHECK(tutti_allreduce(job, &x, 1, TUTTI_I32, TUTTI_SUM, NULL) == 0);
+	return tt_board_open(job);
+}
+
+/* Likewise where there is none: in a call that those who know it finish without waiting, and then they may leave the job. */
+static void without_board(tutti *job, bool stay)
+{
+	char v[8192] = "";
+	uint64_t start;
+
+	if (!makes_board(job))
+		return; /* some worlds have none */
+	tt_enter(job->job);
+	job->board->open = job->board->able = false; /* as if not all could map */
+	if (tutti_rank(job) == 1)
+		job->board->known = job->board->meeting = false; /* its first call failed before the last vote */
+	tt_exit(job->job);
+	pass_time((tutti_rank(job) == 1 ? 25 : 5) * TT_MS);
+	v[sizeof v - 1] = tutti_rank(job) == 0 ? 7 : 0;
+	start = tt_now();
+	CHECK(tutti_broadcast(job, v, sizeof v, 0, NULL) == 0 && v[sizeof v - 1] == 7);
+	CHECK(tt_now() - start < job->job->deadline / 2);
+	if (stay)
+		pass_time(50 * TT_MS);
+}
+
+static void program_all_stay(tutti *job) { without_board(job, true); }
+static void program_some_leave(tutti *job) { without_board(job, false); }
+
+/* Ranks that call something else hear of it before any deadline, and nobody is cut off for it. */
+static int call_something(tutti *job, int k, char *v, bool odd)
+{
+	size_t count = k % 2 ? 10 : 100000, other = count + odd, me = (size_t)tutti_rank(job);
+	int n = tutti_size(job);
+
+	switch (k) {
+	case 0:
+	case 1: return tutti_reduce_scatter(job, v, v + me * other * 4, other, TUTTI_F32, TUTTI_SUM, NULL);
+	case 2:
+	case 3: return tutti_allgather(job, v + me * other * 4, other * 4, v, NULL);
+	case 4:
+	case 5: return odd ? tutti_allgather(job, v + me * other * 4, other * 4, v, NULL) :
+		             tutti_reduce_scatter(job, v, v + me * count * 4, count, TUTTI_F32, TUTTI_SUM, NULL);
+	case 6: return odd ? tutti_barrier(job, NULL) : tutti_gather(job, v, 8, v + 64, -1, NULL);
+	case 7: return odd ? tutti_barrier(job, NULL) : tutti_broadcast(job, v, 64, n - 1, NULL);
+	case 8: return tutti_broadcast(job, v, 4096 + !odd, 0, NULL); /* as a message, or not */
+	case 9: return tutti_broadcast(job, v, 8192, odd ? n - 1 : 0, NULL);
+	default: return odd ? tutti_broadcast(job, v, 8192, 0, NULL) : tutti_alltoall(job, v, 8192, v + 8192 * n, NULL);
+	}
+}
+
 static void program_disagree(tutti *job)
 {
-	enum { COUNT = 100000 };
-	size_t n = (size_t)tutti_size(job);
-	bool odd = tutti_rank(job) == (int)n - 1;
-	float *v = (float *)(void *)memory_for(job, n * (COUNT + 1) * sizeof(float), 2);
+	int n = tutti_size(job);
+	char *v = memory_for(job, (size_t)n * 100001 * 4, 2);
 	uint64_t start = tt_now();
 
-	for (size_t k = 0; k < 6; k++) {
-		size_t count = k % 2 ? 10 : COUNT, other = count + odd;
-		int err = k / 2 == 0 ? tutti_reduce_scatter(job, v, v + (size_t)tutti_rank(job) * other, other, TUTTI_F32, TUTTI_SUM, NULL) :
-		          k / 2 == 1 || odd ? tutti_allgather(job, v + (size_t)tutti_rank(job) * other, other * sizeof(float), v, NULL) :
-		                              tutti_reduce_scatter(job, v, v + (size_t)tutti_rank(job) * count, count, TUTTI_F32, TUTTI_SUM, NULL);
+	for (int k = 0; k <= 10; k++) {
+		int err = call_something(job, k, v, tutti_rank(job) == n - 1);
 		CHECK(n == 1 ? err == 0 : err == -EBADMSG || err == -ECONNABORTED);
 	}
-	CHECK(tt_now() - start < 5000 * TT_MS);
+	CHECK(tt_now() - start < 8000 * TT_MS);
 	CHECK(tutti_barrier(job, NULL) == 0);
-	tutti_free(job, (char *)v - ODDLY);
+	tutti_free(job, v - ODDLY);
 }
 
 /* Combined, something else, gathered, in one visit, in place; owners are some of the ranks, with equal shares or whole lines. */
@@ -731,7 +780,7 @@ static int advance_staged(struct tt_coll *c)
 	int k = 1;
 
 	if (!c->visit)
-		tt_blocks_begin(&s->blocks, c);
+		tt_blocks_begin(&s->blocks, c, TT_BLOCKS_REDUCE);
 	for (; k > 0 && s->stage < 4; s->stage += k > 0)
 		switch (s->stage) {
 		case 0: k = tt_blocks_run(&s->blocks, TT_BLOCKS_REDUCE); break;
@@ -784,14 +833,6 @@ static void check_staged(tutti *job, int owners, size_t count, bool alike, int t
 	tutti_free(job, mine - ODDLY);
 }
 
-static bool makes_board(tutti *job)
-{
-	int x = 1;
-
-	CHECK(tutti_allreduce(job, &x, 1, TUTTI_I32, TUTTI_SUM, NULL) == 0);
-	return tt_board_open(job);
-}
-
 static void program_staged(tutti *job)
 {
 	int n = tutti_size(job);
@@ -826,7 +867,7 @@ static int show_and_quit(struct tt_coll *c)
 	uint64_t since;
 
 	if (!c->visit)
-		tt_visit_begin(&q->visit, c);
+		tt_visit_begin(&q->visit, c, SHOWN, c->n);
 	if (!q->shown && !tt_visit_turn(&q->visit))
 		return 0;
 	if (!q->shown) {
@@ -872,6 +913,47 @@ static void program_given_up(tutti *job)
 	free(v);
 }
 
+static int begin_some(tutti *job, int k, char *in, char *out, size_t bytes, tutti_op *op)
+{
+	switch (k % 4) {
+	case 0: return tutti_barrier(job, op);
+	case 1: return tutti_alltoall(job, in, bytes, out, op);
+	case 2: return tutti_broadcast(job, in, 4097 + bytes, k % tutti_size(job), op);
+	default: return tutti_allgather(job, in, bytes, out, op);
+	}
+}
+
+/* Now and then a rank gives a call up while others are in it. They may be one behind: nobody takes that for another call. */
+static void program_some_given_up(tutti *job)
+{
+	enum { MOST = 20000, CALLS = 60 };
+	int n = tutti_size(job), me = tutti_rank(job);
+	char *in = memory_for(job, (size_t)n * MOST, 2), *out = must(malloc((size_t)n * MOST));
+	tutti_op op;
+
+	CHECK(makes_board(job));
+	for (int k = 0; k < CALLS; k++) {
+		memset(in, k, (size_t)n * MOST);
+		CHECK(begin_some(job, k, in, out, 1 + (size_t)k * 7919 % (MOST - 4097), &op) == 0);
+		if (k % 5 == 4 && k / 5 % n == me) {
+			tt_enter(job->job);
+			tt_list_each(node, &job->job->collectives)
+				tt_coll_give_up(tt_container_of(node, struct tt_coll, link), -EIO);
+			tt_exit(job->job);
+		}
+		int err = tutti_wait(&op, -1);
+		CHECK(err == 0 || err == -EIO || err == -ECONNABORTED);
+		CHECK(err || k % 4 == 0 || k % 4 == 2 || *out == (char)k);
+	}
+	free(out);
+	tutti_free(job, in - ODDLY);
+}
+
+static void test_some_given_up(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "shm", .program = program_some_given_up }), 0);
+}
+
 static void on_one_host(void (*program)(tutti *), int least, int most)
 {
 	for (int n = least; n <= most && n <= LARGEST; n++) {
@@ -889,6 +971,8 @@ static void test_one_host_large(void) { on_one_host(program_one_host_large, 2, 4
 static void test_several(void) { on_one_host(program_several, 2, 9); }
 static void test_disagree_first(void) { on_one_host(program_disagree_first, 2, 4); }
 static void test_board_unknown(void) { on_one_host(program_board_unknown, 2, 4); }
+static void test_all_stay(void) { on_one_host(program_all_stay, 2, 4); }
+static void test_some_leave(void) { on_one_host(program_some_leave, 2, 4); }
 static void test_disagree(void) { on_one_host(program_disagree, 1, 4); }
 static void test_staged(void) { on_one_host(program_staged, 1, 5); }
 
@@ -1210,7 +1294,8 @@ static CU_TestInfo pairwise_tests[] = {
 };
 static CU_TestInfo one_host_tests[] = {
 	{ "one host, sizes", test_one_host }, { "one host, large", test_one_host_large }, { "one host, several at once", test_several },
-	{ "one host, board unknown", test_board_unknown },
+	{ "one host, board unknown", test_board_unknown }, { "one host, some given up", test_some_given_up }, { "one host, no board unknown", test_all_stay },
+	{ "one host, no board unknown, others leave", test_some_leave },
 	{ "one host, disagreement about the first", test_disagree_first },
 	{ "one host, disagreement", test_disagree }, { "one host, combined and gathered", test_staged }, { "one host, given up", test_given_up }, CU_TEST_INFO_NULL,
 };

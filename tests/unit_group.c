@@ -22,14 +22,6 @@ static void on_wires(void (*program)(tutti *), int size, int deadline_ms)
 	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
 }
 
-static void pass_time(uint64_t ns)
-{
-	if (tt_world)
-		tt_sim_sleep(ns);
-	else
-		usleep((useconds_t)(ns / 1000));
-}
-
 static void await_change(tutti *job, tutti_change *c)
 {
 	*c = (tutti_change){ .size = sizeof *c };

@@ -26,14 +26,6 @@ static void on_wires(void (*program)(tutti *), const int *sizes, int deadline_ms
 static const int few[] = { 1, 2, 3, 4, 5, 0 }, two[] = { 2, 0 }, three[] = { 3, 0 }, four[] = { 4, 0 }, five[] = { 5, 0 }, five_down[] = { 2, 3, 4, 5, 0 }, many[] = { 1, 2, 3, 4, 5, 7, 8, 0 };
 
 /* Computing: the library is not called. */
-static void pass_time(uint64_t ns)
-{
-	if (tt_world)
-		tt_sim_sleep(ns);
-	else
-		usleep((useconds_t)(ns / 1000));
-}
-
 /* ---- collectives ---- */
 
 enum { PERIOD = 17 };
@@ -1141,6 +1133,41 @@ static void come_back(tutti *job, int as, int rank)
 		check_group(left, ranks, n, 5);
 }
 
+/* The last rank leaves, and a new one joins; rank 0 leaves at once: the others may hear of that first, and take rank 0 for dead no more for it. */
+static void program_leaves_at_once(tutti *job)
+{
+	char in[16 * 8] = { 0 }, out[16 * 8];
+	tutti *again = NULL;
+	tutti_change c = { .size = sizeof c };
+	bool left = false;
+
+	CHECK(tutti_alltoall(job, in, 8, out, NULL) == 0); /* all are connected to rank 0 */
+	CHECK(tutti_group_watch(job, NULL, NULL) >= -1);
+	if (tutti_rank(job) == tutti_size(job) - 1) {
+		CHECK(join_again(job, TUTTI_NEW_RANK, &again) == 0);
+		if (again)
+			tutti_leave(again);
+		return;
+	}
+	for (uint64_t end = tt_now() + 1000 * TT_MS; !left && tt_now() < end;) {
+		if (tutti_group_next(job, &c) != 1) {
+			pass_time(TT_MS / 10);
+			continue;
+		}
+		CHECK(c.rank != 0 || c.what == TUTTI_LEFT);
+		left = tutti_rank(job) == 0 ? c.what == TUTTI_JOINED : c.rank == 0;
+	}
+	CHECK(left);
+}
+
+static void test_leaves_at_once(void)
+{
+	struct ranks run = { .size = 16, .wire = "sim", .deadline_ms = 3000, .program = program_leaves_at_once };
+
+	for (; run.seed < 6; run.seed++)
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
+
 /* Two leave, and come back one after the other, in turns that the seed decides; then all are together again. */
 static void program_two_back(tutti *job)
 {
@@ -1223,7 +1250,7 @@ static void test_two_back(void) { on_wires(program_two_back, five, 3000, NULL); 
 static void test_newcomer(void) { on_wires(program_newcomer, five_down, 2000, NULL); }
 
 static CU_TestInfo group_tests[] = {
-	{ "a rank comes back", test_rejoin }, { "a new rank", test_newcomer }, { "two ranks come back", test_two_back }, { "one of many comes back", test_one_of_many },
+	{ "a rank comes back", test_rejoin }, { "a new rank", test_newcomer }, { "two ranks come back", test_two_back }, { "rank 0 leaves at once", test_leaves_at_once }, { "one of many comes back", test_one_of_many },
 	{ "they shrink long after each other", test_shrink_skewed }, { "one leaves as it has shrunk", test_leave_shrunk },
 	{ "two leave as they have shrunk", test_two_leave_shrunk }, { "no memory for a shrunk group", test_no_memory },
 	{ "shrink", test_shrink }, { "shrink without one that does not come", test_shrink_without },
