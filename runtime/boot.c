@@ -233,16 +233,24 @@ void tt_boot_card(struct tt_member *m, struct tt_pack *p)
 	}
 }
 
+/* Of those that have joined since rank 0 dealt first, news come. */
+static void take_cards(struct tt_job *job, struct tt_pack *p, uint32_t first, uint32_t n)
+{
+	p->bad |= first > (uint32_t)job->capacity || n > (uint32_t)job->capacity - first;
+	for (uint32_t i = first; !p->bad && i < first + n && i < (uint32_t)job->size; i++)
+		tt_card_take(p, &job->members[i]);
+}
+
 void tt_boot_table(struct tt_member *m, struct tt_pack *p)
 {
 	struct tt_job *job = m->job;
 	uint32_t first = tt_get32(p), n = tt_get32(p);
 
 	p->bad |= job->rank == 0 || job->node_list || (m->rank != 0 && m->rank != tt_tree_parent(job->rank));
-	p->bad |= first > (uint32_t)job->size || n > (uint32_t)job->size - first;
-	for (uint32_t i = first; !p->bad && i < first + n; i++)
-		tt_card_take(p, &job->members[i]);
-	if (p->bad || job->carded < job->size || job->dealt)
+	if (p->bad || !tt_is_joining(job))
+		return;
+	take_cards(job, p, first, n);
+	if (p->bad || job->carded < job->size)
 		return;
 	if (job->late)
 		job->dealt = tt_now(); /* nobody waits below me */

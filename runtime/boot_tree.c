@@ -177,18 +177,16 @@ static void send_copies(struct deal *d, struct tt_member *to)
 }
 
 /* Others than rank 0 make these connections; to rank 0 whoever lacks the table is connected, or about to be over a better wire. */
-static void send_to(struct deal *d, int first, int last)
+static bool may_be_sent_to(const struct tt_member *m) { return m->state < TT_LEFT && !m->settled && (m->job->rank || m->state != TT_AWAY); }
+
+static void send_to_children(struct deal *d, int of)
 {
 	struct tt_job *job = d->job;
 
-	for (int i = first; i <= last && i < job->size; i++) {
-		struct tt_member *m = &job->members[i];
-		if (m->state < TT_LEFT && (job->rank || m->state != TT_AWAY))
-			send_copies(d, m);
-	}
+	for (int i = of * FAN + 1; i <= of * FAN + FAN && i < job->size; i++)
+		if (may_be_sent_to(&job->members[i]))
+			send_copies(d, &job->members[i]);
 }
-
-static void send_to_children(struct deal *d, int of) { send_to(d, of * FAN + 1, of * FAN + FAN); }
 
 void tt_tree_deal(struct tt_job *job)
 {
@@ -236,13 +234,15 @@ void tt_boot_leave(struct tt_job *job)
 
 	if (!may_lack_table(job) || !(d = new_deal(job)))
 		return;
-	send_to(d, FAN + 1, job->size - 1);
+	for (int i = FAN + 1; i < job->size; i++)
+		if (job->members[i].state == TT_UP && !job->members[i].settled)
+			send_copies(d, &job->members[i]);
 	let_go(d);
 }
 
 /* Before it hears my goodbye. */
 void tt_boot_leave_late(struct tt_member *m)
 {
-	if (m->rank > FAN && may_lack_table(m->job))
+	if (m->rank > FAN && !m->settled && may_lack_table(m->job))
 		tt_tree_deal_to(m);
 }

@@ -6,7 +6,7 @@ enum {
 	SPIN_NS = 1000000,       /* how long a driver polls after the last event before it sleeps */
 	TICK_MIN_NS = 100000,    /* how often the background thread looks whether somebody drives */
 	TICK_MAX_NS = 1000000,
-	YIELDS = 16,              /* how often a rank without a core of its own lets others run before it sleeps, where it has neighbours in shared memory */
+	YIELDS = 8,               /* how often a rank without a core of its own lets others run before it sleeps, where it has neighbours in shared memory */
 	HOUSEKEEPING_MS = 1000,  /* nets want a progress call now and then for their timeouts */
 	FAR_EVERY = 16,          /* turns of a spinning driver that has neighbours in shared memory, between looks at the other nets */
 	TURN_EVERY = 64,         /* looks at shared memory alone by blocking calls, between turns */
@@ -179,7 +179,7 @@ static void let_others_in(struct tt_engine *e)
 static bool drive(struct tt_job *job, uint64_t now, uint64_t deadline)
 {
 	struct tt_engine *e = &job->engine;
-	bool yields = !e->spin && e->yields < YIELDS; /* the last turn before a sleep looks everywhere */
+	bool yields = !e->spin && e->yields < YIELDS && (e->yields || !e->afar); /* the last turn before a sleep looks everywhere */
 	bool near = e->neighbours && (now < e->spin_until || yields) && ++e->turns % FAR_EVERY;
 
 	if (turn(job, now, near)) {

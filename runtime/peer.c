@@ -41,6 +41,7 @@ static struct tt_link *new_link(struct tt_job *job, struct tt_peer *peer, struct
 	peer->user = l;
 	tt_list_append(&job->links, &l->all);
 	job->engine.neighbours += is_near(peer);
+	job->engine.afar += !is_near(peer);
 	tt_list_init(&l->doom);
 	return l;
 }
@@ -61,6 +62,7 @@ void tt_peer_settle(struct tt_job *job)
 			l->member->link = NULL;
 		l->member = NULL;
 		job->engine.neighbours -= is_near(l->peer);
+		job->engine.afar -= !is_near(l->peer);
 		tt_board_lost(job, l->peer);
 		job->hangups++;
 		l->peer->net->transport->disconnect(l->peer);
@@ -538,7 +540,7 @@ void tt_member_reborn(struct tt_member *m, uint32_t epoch)
 {
 	tt_member_gone(m, -ECONNRESET, "rank %d has started anew", m->rank);
 	tt_timer_stop(&m->retry);
-	m->untold = m->silent = m->accuser = m->passed_on = m->wires_again = false;
+	m->untold = m->silent = m->accuser = m->passed_on = m->wires_again = m->settled = false;
 	m->link = NULL; /* the old one is doomed */
 	m->state = TT_AWAY;
 	m->epoch = epoch;
@@ -700,7 +702,10 @@ static void take_hello(struct tt_link *l, struct tt_pack *p)
 		return;
 	}
 	if (fault_of_hello(job, &h, text, sizeof text)) {
-		refuse(l, m && m->state >= TT_LEFT ? TT_INFO : TT_WARN, may_come_again(job, m, &h), text); /* a greeting may come later than the goodbye */
+		bool again = may_come_again(job, m, &h);
+		refuse(l, m && m->state >= TT_LEFT ? TT_INFO : TT_WARN, again, text); /* a greeting may come later than the goodbye */
+		if (m && m->link && !again)
+			m->link->doubted = false; /* the next one's turn to ask */
 		return;
 	}
 	if (m->state == TT_CONNECTING && m->link && job->rank < m->rank) {
@@ -714,6 +719,7 @@ static void take_hello(struct tt_link *l, struct tt_pack *p)
 	if (m->state == TT_PARTING)
 		forget_link(m);
 	l->used = !h.joining;
+	m->settled |= !h.joining;
 	member_up(m, l);
 }
 
@@ -795,6 +801,7 @@ static void member_message(struct tt_member *m, enum tt_message_type type, struc
 {
 	tt_stats_count(&m->stats, TUTTI_STAT_MESSAGE_IN, tt_pack_left(p) + 1);
 	m->link->used |= !may_pass((uint8_t)type);
+	m->settled |= !may_pass((uint8_t)type);
 	switch (type) {
 	case TT_CARD: tt_boot_card(m, p); break;
 	case TT_LATE: tt_late_told(m, p); break;
