@@ -137,7 +137,7 @@ int tutti_allreduce(tutti *, void *buf, size_t count, tutti_type, tutti_rule, tu
                                                       * overflow, their average is rounded towards zero; f16 and bf16 are
                                                       * combined in f32 and rounded to nearest even at each combination */
 int tutti_broadcast(tutti *, void *buf, size_t bytes, int root, tutti_op *); /* the root may return before the others have called: of up to 4 KiB it
-                                                      * mostly does, of more it waits for them */
+                                                      * mostly does, of more it may wait for them */
 int tutti_gather(tutti *, const void *value, size_t bytes, void *all, int root, tutti_op *); /* small values, the same size (at most
                                                       * TUTTI_GATHER_MAX bytes) on each rank; all: size x bytes in rank order,
                                                       * on the root alone, or on every rank with root -1 */
