@@ -554,6 +554,31 @@ static void test_below_stays_below(void)
 	}
 }
 
+/* sum.c */
+
+static void test_checksums(void)
+{
+	uint8_t bytes[101];
+	struct tt_sum s;
+
+	for (size_t i = 0; i < sizeof bytes; i++)
+		bytes[i] = (uint8_t)i;
+	CU_ASSERT_EQUAL(tt_sum64("", 0), 0xef46db3751d8e999u); /* as the reference implementation has them */
+	CU_ASSERT_EQUAL(tt_sum64("a", 1), 0xd24ec4f1a98c6e5bu);
+	CU_ASSERT_EQUAL(tt_sum64("abc", 3), 0x44bc2cf5ad770999u);
+	CU_ASSERT_EQUAL(tt_sum64(bytes, sizeof bytes), 0xe99038495f85381eu);
+	for (size_t piece = 1; piece < sizeof bytes; piece++) {
+		tt_sum_begin(&s);
+		for (size_t at = 0; at < sizeof bytes; at += piece)
+			tt_sum_add(&s, bytes + at, tt_min(piece, sizeof bytes - at));
+		CU_ASSERT_EQUAL(tt_sum_end(&s), 0xe99038495f85381eu);
+	}
+}
+
+static CU_TestInfo sum_tests[] = {
+	{ "checksums", test_checksums },
+	CU_TEST_INFO_NULL,
+};
 static CU_TestInfo pack_tests[] = {
 	{ "integers round trip", test_integers_round_trip },
 	{ "integers are little endian", test_integers_are_little_endian },
@@ -745,6 +770,7 @@ static CU_TestInfo chance_tests[] = {
 int main(int argc, char **argv)
 {
 	CU_SuiteInfo suites[] = {
+		{ "sum", NULL, NULL, NULL, NULL, sum_tests },
 		{ "pack", NULL, NULL, NULL, NULL, pack_tests },   { "list", NULL, NULL, NULL, NULL, list_tests },
 		{ "log", NULL, NULL, NULL, NULL, log_tests },     { "env", NULL, NULL, NULL, NULL, env_tests },
 		{ "clock", NULL, NULL, NULL, NULL, clock_tests }, { "chance", NULL, NULL, NULL, NULL, chance_tests },

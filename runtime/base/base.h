@@ -55,6 +55,16 @@ static inline uint64_t tt_hash64(uint64_t h, const void *bytes, size_t n) /* 64-
 	return h;
 }
 
+/* sum.c: a checksum of long data, XXH64; in pieces of any length, or at once */
+struct tt_sum {
+	uint64_t lane[4], len;
+	uint8_t rest[32];
+};
+void tt_sum_begin(struct tt_sum *);
+void tt_sum_add(struct tt_sum *, const void *bytes, size_t len);
+uint64_t tt_sum_end(const struct tt_sum *);
+uint64_t tt_sum64(const void *bytes, size_t len);
+
 /* log.c: one line per event on stderr, never on stdout */
 enum tt_level { TT_ERROR, TT_WARN, TT_INFO, TT_DEBUG };
 void tt_log(enum tt_level, const char *fmt, ...) TT_FORMAT(2, 3);

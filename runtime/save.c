@@ -1,0 +1,597 @@
+/* save.c - several safetensors files that are one save, and the index that names them.
+ *
+ *      NAME-GENERATION-00001-of-00002.safetensors      weight[0:512/1024]  step            each server writes one, all of one generation
+ *      NAME-GENERATION-00002-of-00002.safetensors      weight[512:1024/1024]
+ *      NAME.safetensors.index.json                     which array is in which file; written last: it makes the save
+ *
+ * A new save has a new generation, so it overwrites nothing that the index of the save before it names; until the new index is in
+ * place, that one can be loaded. Then its files go. An array that is shared out is cut along its first dimension, and
+ * each part is an array of its own to other readers: NAME[FROM:TO/ROWS]. The index is as Hugging Face's: "metadata" with "total_size",
+ * and "weight_map" from arrays to files. In "metadata" are besides "tutti_seal", as in the files, and "tutti_files" with each file's seal. */
+#include "runtime.h"
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { INDEX_MAX = 1 << 30, NAME_MOST = 128, PATIENCE = 10 };
+
+#define SEALED "{\"metadata\":{\"tutti_seal\":\""
+#define SUFFIX ".safetensors"
+#define INDEX SUFFIX ".index.json"
+
+struct entry { /* of an index */
+	const char *tensor, *file;
+};
+struct wanted { /* a file and its seal */
+	const char *file, *seal;
+};
+struct index {
+	const char *path;
+	char *text;
+	size_t len;
+	struct entry *of;
+	size_t count;
+	struct wanted *files;
+	size_t file_count;
+};
+
+/* ---- names ---- */
+
+static bool is_plain(const char *name) /* of a file in this folder */
+{
+	return *name && !strchr(name, '/') && strcmp(name, ".") && strcmp(name, "..");
+}
+
+static int check_name(const char *name)
+{
+	if (is_plain(name) && *name != '.' && strlen(name) <= NAME_MOST && tt_json_is_text(name))
+		return 0;
+	return tt_fail(-EINVAL, "\"%s\" cannot name a save: 1 to %d letters, no /, and no dot in front", name, NAME_MOST);
+}
+
+static char *join_path(const char *folder, const char *name)
+{
+	char *path;
+
+	if (asprintf(&path, "%s/%s", folder, name) >= 0)
+		return path;
+	tt_fail(-ENOMEM, "no memory for the path of %s", name);
+	return NULL;
+}
+
+static char *index_path(const char *folder, const char *name)
+{
+	char *path;
+
+	if (asprintf(&path, "%s/%s" INDEX, folder, name) >= 0)
+		return path;
+	tt_fail(-ENOMEM, "no memory for the path of %s", name);
+	return NULL;
+}
+
+static void print_shard(char room[NAME_MAX + 1], const char *name, uint64_t generation, int i, int shards)
+{
+	snprintf(room, NAME_MAX + 1, "%s-%08llu-%05d-of-%05d" SUFFIX, name, (unsigned long long)generation, i + 1, shards);
+}
+
+int tt_save_shard(const char *folder, const char *name, uint64_t generation, int i, int shards, char **path)
+{
+	char room[NAME_MAX + 1], *made;
+	int err = check_name(name);
+
+	if (err)
+		return err;
+	print_shard(room, name, generation, i, shards);
+	if (!(made = join_path(folder, room)))
+		return -ENOMEM;
+	*path = made;
+	return 0;
+}
+
+/* Is that a file of such a save, or of one that was being written? Of which generation? */
+static bool is_shard(const char *file, const char *name, uint64_t *generation)
+{
+	char room[NAME_MAX + 1];
+	unsigned long long g;
+	size_t n = strlen(name), len;
+	int i, shards;
+
+	if (strncmp(file, name, n) || sscanf(file + n, "-%llu-%d-of-%d", &g, &i, &shards) != 3)
+		return false;
+	print_shard(room, name, g, i - 1, shards);
+	len = strlen(room);
+	*generation = g;
+	return !strncmp(file, room, len) && (!file[len] || !strncmp(file + len, TT_DRAFT_MARK, strlen(TT_DRAFT_MARK)));
+}
+
+void tt_slice_name(char *room, size_t size, const char *name, uint64_t from, uint64_t to, uint64_t rows)
+{
+	snprintf(room, size, "%s[%llu:%llu/%llu]", name, (unsigned long long)from, (unsigned long long)to, (unsigned long long)rows);
+}
+
+/* Where in the name the part begins to be named; its length: it is no part, but whole. */
+static size_t read_slice(const char *name, struct tt_part *p)
+{
+	const char *bracket = strrchr(name, '[');
+	unsigned long long from, to, rows;
+	char again[80];
+
+	if (!bracket || sscanf(bracket, "[%llu:%llu/%llu]", &from, &to, &rows) != 3)
+		return strlen(name);
+	tt_slice_name(again, sizeof again, "", from, to, rows);
+	if (strcmp(again, bracket)) /* leading zeros, or something behind it */
+		return strlen(name);
+	p->from = from, p->to = to, p->rows = rows;
+	p->slice = true;
+	return (size_t)(bracket - name);
+}
+
+/* ---- the parts, put together ---- */
+
+static int by_place(const void *a, const void *b)
+{
+	const struct tt_part *x = a, *y = b;
+	int names = strcmp(x->name, y->name);
+
+	if (names)
+		return names;
+	return x->from != y->from ? (x->from > y->from) - (x->from < y->from) : (x->to > y->to) - (x->to < y->to);
+}
+
+static int add_part(struct tt_save *s, const struct tt_tensors *file, const struct tt_tensor *t)
+{
+	struct tt_part part = { .file = file, .tensor = t, .rows = t->dims ? t->shape[0] : 1 }, *grown;
+	size_t len = read_slice(t->name, &part);
+
+	if (!part.slice)
+		part.to = part.rows;
+	else if (part.from > part.to || part.to > part.rows || !t->dims || t->shape[0] != part.to - part.from)
+		return tt_fail(-EBADMSG, "%s: \"%s\" does not have the rows that its name says", file->path, t->name);
+	if (!(grown = tt_grown(s->parts, s->part_count, sizeof part)))
+		return tt_fail(-ENOMEM, "no memory for the parts of %s", s->path);
+	s->parts = grown;
+	if (!(part.name = strndup(t->name, len)))
+		return tt_fail(-ENOMEM, "no memory for the parts of %s", s->path);
+	grown[s->part_count++] = part;
+	return 0;
+}
+
+static bool fits(const struct tt_part *a, const struct tt_part *b) /* two of one array: alike but for the rows */
+{
+	if (!a->slice || !b->slice || a->rows != b->rows || a->tensor->type != b->tensor->type || a->tensor->dims != b->tensor->dims)
+		return false;
+	for (int i = 1; i < a->tensor->dims; i++)
+		if (a->tensor->shape[i] != b->tensor->shape[i])
+			return false;
+	return true;
+}
+
+static int check_part(const struct tt_save *s, const struct tt_saved *a, const struct tt_part *p, uint64_t rows)
+{
+	const struct tt_part *first = &s->parts[a->first];
+
+	if (p != first && !fits(first, p))
+		return tt_fail(-EBADMSG, "%s: \"%s\" in %s and in %s are no parts of one array", s->path, a->is.name, first->file->path, p->file->path);
+	if (p->from < rows)
+		return tt_fail(-EBADMSG, "%s: rows %llu to %llu of \"%s\" are there twice", s->path, (unsigned long long)p->from,
+		               (unsigned long long)tt_min(rows, p->to), a->is.name);
+	if (p->from > rows)
+		return tt_fail(-EBADMSG, "%s: rows %llu to %llu of \"%s\" are missing", s->path, (unsigned long long)rows, (unsigned long long)p->from, a->is.name);
+	return 0;
+}
+
+/* The array whose parts begin at `first`. */
+static int join_parts(struct tt_save *s, size_t first, struct tt_saved *out)
+{
+	const struct tt_part *p = &s->parts[first], *end = s->parts + s->part_count;
+	uint64_t rows = 0, count = 0;
+	struct tt_saved a = { .is = *p->tensor, .first = first };
+
+	a.is.name = p->name;
+	if (a.is.dims)
+		a.is.shape[0] = p->rows;
+	for (; p < end && !strcmp(p->name, a.is.name); p++, a.parts++) {
+		int err = check_part(s, &a, p, rows);
+		if (err)
+			return err;
+		rows = p->to;
+		if (__builtin_add_overflow(count, p->tensor->count, &count) || count > INT64_MAX / 8)
+			return tt_fail(-EBADMSG, "%s: \"%s\" has more bytes than can be", s->path, a.is.name);
+	}
+	if (rows != s->parts[first].rows)
+		return tt_fail(-EBADMSG, "%s: rows %llu to %llu of \"%s\" are missing", s->path, (unsigned long long)rows,
+		               (unsigned long long)s->parts[first].rows, a.is.name);
+	a.is.count = count;
+	*out = a;
+	return 0;
+}
+
+static int join_all(struct tt_save *s)
+{
+	int err = 0;
+
+	qsort(s->parts, s->part_count, sizeof *s->parts, by_place);
+	for (size_t first = 0; !err && first < s->part_count; first += s->of[s->count++].parts) {
+		struct tt_saved *grown = tt_grown(s->of, s->count, sizeof *grown);
+		if (!grown)
+			return tt_fail(-ENOMEM, "no memory for the arrays of %s", s->path);
+		s->of = grown;
+		if ((err = join_parts(s, first, &grown[s->count])))
+			return err;
+	}
+	return err;
+}
+
+static int add_file(struct tt_save *s, const char *folder, const char *name)
+{
+	struct tt_tensors **grown = tt_grown(s->files, s->file_count, sizeof *grown);
+	char *path = join_path(folder, name);
+	int err = grown && path ? 0 : tt_fail(-ENOMEM, "no memory for the files of %s", s->path);
+
+	if (grown)
+		s->files = grown;
+	if (!err && !(err = tt_tensors_open(path, &s->files[s->file_count])))
+		s->file_count++;
+	free(path);
+	return err;
+}
+
+/* ---- reading an index ---- */
+
+static int by_tensor(const void *a, const void *b) { return strcmp(((const struct entry *)a)->tensor, ((const struct entry *)b)->tensor); }
+static int by_file(const void *a, const void *b)
+{
+	const struct entry *x = a, *y = b;
+	int files = strcmp(x->file, y->file);
+
+	return files ? files : strcmp(x->tensor, y->tensor);
+}
+
+static int read_text(struct index *x)
+{
+	int fd = open(x->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), err = 0;
+	struct stat s = { 0 };
+	ssize_t n = 0;
+
+	if (fd < 0 || fstat(fd, &s))
+		err = tt_fail(-errno, "cannot read %s: %s", x->path, strerror(errno));
+	else if (!S_ISREG(s.st_mode) || s.st_size > INDEX_MAX)
+		err = tt_fail(-EBADMSG, "%s is no index: it is no file, or has more than %d bytes", x->path, INDEX_MAX);
+	else if (!(x->text = malloc((size_t)s.st_size + 1)))
+		err = tt_fail(-ENOMEM, "no memory for the %lld bytes of %s", (long long)s.st_size, x->path);
+	while (!err && x->len < (size_t)s.st_size && (n = read(fd, x->text + x->len, (size_t)s.st_size - x->len)) > 0)
+		x->len += (size_t)n;
+	if (!err && n < 0)
+		err = tt_fail(-errno, "cannot read %s: %s", x->path, strerror(errno));
+	if (fd >= 0)
+		close(fd);
+	return err;
+}
+
+static int take_entry(struct index *x, struct tt_json *j)
+{
+	struct entry *grown = tt_grown(x->of, x->count, sizeof *grown);
+
+	if (!grown)
+		return tt_fail(-ENOMEM, "no memory for the entries of %s", x->path);
+	x->of = grown;
+	grown[x->count].tensor = tt_json_key(j);
+	grown[x->count].file = tt_json_text(j);
+	if (!j->fault && !is_plain(grown[x->count].file))
+		return tt_fail(-EBADMSG, "%s: \"%s\" is said to be in \"%.100s\", which is not in its own folder", x->path, grown[x->count].tensor, grown[x->count].file);
+	x->count++;
+	return 0;
+}
+
+static int take_file(struct index *x, struct tt_json *j)
+{
+	struct wanted *grown = tt_grown(x->files, x->file_count, sizeof *grown);
+
+	if (!grown)
+		return tt_fail(-ENOMEM, "no memory for the files of %s", x->path);
+	x->files = grown;
+	grown[x->file_count].file = tt_json_key(j);
+	grown[x->file_count++].seal = tt_json_text(j);
+	return 0;
+}
+
+static int take_metadata(struct index *x, struct tt_json *j)
+{
+	int err = 0;
+
+	for (tt_json_enter(j, '{'); !err && tt_json_more(j, '}');) {
+		if (strcmp(tt_json_key(j), "tutti_files"))
+			tt_json_skip(j);
+		else
+			for (tt_json_enter(j, '{'); !err && tt_json_more(j, '}');)
+				err = take_file(x, j);
+	}
+	return err;
+}
+
+static int take_map(struct index *x, struct tt_json *j)
+{
+	int err = 0;
+
+	for (tt_json_enter(j, '{'); !err && tt_json_more(j, '}');)
+		err = take_entry(x, j);
+	return err;
+}
+
+static int parse_index(struct index *x)
+{
+	struct tt_json j = tt_json(x->text, x->len);
+	int err = 0;
+
+	if (!tt_seal_holds(x->text, x->len, SEALED))
+		return tt_fail(-EBADMSG, "%s does not have the checksum that it names", x->path);
+	for (tt_json_enter(&j, '{'); !err && tt_json_more(&j, '}');) {
+		const char *key = tt_json_key(&j);
+		if (!strcmp(key, "metadata"))
+			err = take_metadata(x, &j);
+		else if (!strcmp(key, "weight_map"))
+			err = take_map(x, &j);
+		else
+			tt_json_skip(&j);
+	}
+	if (!err)
+		tt_json_end(&j);
+	if (j.fault)
+		return tt_fail(-EBADMSG, "%s: bad JSON at byte %zu: %s", x->path, j.fault_at, j.fault);
+	if (!err && !x->count)
+		return tt_fail(-EBADMSG, "%s names no array in a weight_map", x->path);
+	qsort(x->of, x->count, sizeof *x->of, by_tensor);
+	for (size_t i = 1; !err && i < x->count; i++)
+		if (!by_tensor(&x->of[i - 1], &x->of[i]))
+			return tt_fail(-EBADMSG, "%s names \"%s\" twice", x->path, x->of[i].tensor);
+	return err;
+}
+
+static int check_seal(const struct index *x, const char *name, const struct tt_tensors *f)
+{
+	for (size_t i = 0; i < x->file_count; i++)
+		if (!strcmp(x->files[i].file, name) && (!f->seal || strcmp(f->seal, x->files[i].seal)))
+			return tt_fail(-EBADMSG, "%s: %s is not the file that was there when this was written: its tutti_seal is another", x->path, f->path);
+	return 0;
+}
+
+static int open_parts(struct tt_save *s, const char *folder, struct index *x)
+{
+	int err = 0;
+
+	qsort(x->of, x->count, sizeof *x->of, by_file);
+	for (size_t i = 0; !err && i < x->count; i++) {
+		const struct entry *e = &x->of[i];
+		if (!i || strcmp(e->file, x->of[i - 1].file)) {
+			if ((err = add_file(s, folder, e->file)) || (err = check_seal(x, e->file, s->files[s->file_count - 1])))
+				return err;
+		}
+		const struct tt_tensors *f = s->files[s->file_count - 1];
+		const struct tt_tensor *t = tt_tensors_find(f, e->tensor);
+		err = t ? add_part(s, f, t) : tt_fail(-EBADMSG, "%s: \"%s\" is not in %s, where it should be", s->path, e->tensor, f->path);
+	}
+	return err;
+}
+
+static int try_open(const char *folder, const char *path, struct tt_save **out)
+{
+	struct tt_save *s = calloc(1, sizeof *s);
+	struct index x = { .path = path };
+	int err = 0;
+
+	if (!s || !(s->path = strdup(path)))
+		err = tt_fail(-ENOMEM, "no memory for %s", path);
+	if (!err && !(err = read_text(&x)) && !(err = parse_index(&x)) && !(err = open_parts(s, folder, &x)))
+		err = join_all(s);
+	free(x.of);
+	free(x.files);
+	free(x.text);
+	if (err)
+		tt_save_close(s);
+	else
+		*out = s;
+	return err;
+}
+
+/* When a file was gone: is that because another save took its place? Then the index is another file by now. */
+static bool is_another(const char *path, const struct stat *before)
+{
+	struct stat now;
+
+	return !stat(path, &now) && (now.st_ino != before->st_ino || now.st_mtim.tv_sec != before->st_mtim.tv_sec || now.st_mtim.tv_nsec != before->st_mtim.tv_nsec);
+}
+
+int tt_save_open(const char *folder, const char *name, struct tt_save **out)
+{
+	struct stat before = { 0 };
+	char *path;
+	int err = check_name(name);
+
+	if (err)
+		return err;
+	if (!(path = index_path(folder, name)))
+		return -ENOMEM;
+	for (int i = 0; i < PATIENCE; i++) {
+		if (stat(path, &before))
+			err = tt_fail(-errno, "cannot read %s: %s", path, strerror(errno));
+		else
+			err = try_open(folder, path, out);
+		if (err != -ENOENT || !is_another(path, &before))
+			break;
+	}
+	free(path);
+	return err;
+}
+
+void tt_save_close(struct tt_save *s)
+{
+	if (!s)
+		return;
+	for (size_t i = 0; i < s->file_count; i++)
+		tt_tensors_close(s->files[i]);
+	for (size_t i = 0; i < s->part_count; i++)
+		free(s->parts[i].name);
+	free(s->files);
+	free(s->parts);
+	free(s->of);
+	free(s->path);
+	free(s);
+}
+
+static int compare_saved(const void *a, const void *b) { return strcmp(((const struct tt_saved *)a)->is.name, ((const struct tt_saved *)b)->is.name); }
+
+const struct tt_saved *tt_save_find(const struct tt_save *s, const char *name)
+{
+	struct tt_saved wanted = { .is.name = name };
+
+	return s->count ? bsearch(&wanted, s->of, s->count, sizeof wanted, compare_saved) : NULL;
+}
+
+const char *tt_save_note(const struct tt_save *s, const char *key)
+{
+	const char *value = NULL;
+
+	for (size_t i = 0; !value && i < s->file_count; i++)
+		value = tt_tensors_note(s->files[i], key);
+	return value;
+}
+
+int tt_save_read(const struct tt_save *s, const struct tt_saved *a, uint64_t first, uint64_t count, void *to)
+{
+	size_t width = tt_type_size(a->is.type);
+	uint64_t at = 0, end = first + count;
+	int err = 0;
+
+	if (first > a->is.count || count > a->is.count - first)
+		return tt_fail(-ERANGE, "%s: \"%s\" has %llu elements, none from %llu to %llu", s->path, a->is.name, (unsigned long long)a->is.count,
+		               (unsigned long long)first, (unsigned long long)(first + count));
+	for (const struct tt_part *p = &s->parts[a->first]; !err && p < &s->parts[a->first + a->parts]; at += p++->tensor->count) {
+		uint64_t from = tt_max(first, at), upto = tt_min(end, at + p->tensor->count);
+		if (from < upto)
+			err = tt_tensors_read(p->file, p->tensor, from - at, upto - from, (char *)to + (from - first) * width);
+	}
+	return err;
+}
+
+/* ---- writing an index ---- */
+
+int tt_save_next(const char *folder, const char *name, uint64_t *generation)
+{
+	uint64_t newest = 0, g;
+	int err = check_name(name);
+	DIR *dir = err ? NULL : opendir(folder);
+
+	if (!err && !dir)
+		err = tt_fail(-errno, "cannot look into the folder %s: %s", folder, strerror(errno));
+	for (struct dirent *e; dir && (e = readdir(dir));)
+		if (is_shard(e->d_name, name, &g))
+			newest = tt_max(newest, g);
+	if (dir)
+		closedir(dir);
+	if (!err)
+		*generation = newest + 1;
+	return err;
+}
+
+/* What no index names any more: the saves before this one, and what was begun and never ended. */
+static void sweep(const char *folder, const char *name, uint64_t generation)
+{
+	DIR *dir = opendir(folder);
+	char draft[NAME_MAX + 1];
+	uint64_t g;
+
+	snprintf(draft, sizeof draft, "%s" INDEX TT_DRAFT_MARK, name);
+	for (struct dirent *e; dir && (e = readdir(dir));)
+		if (!strncmp(e->d_name, draft, strlen(draft)) || (is_shard(e->d_name, name, &g) && g < generation))
+			if (unlinkat(dirfd(dir), e->d_name, 0))
+				tt_log(TT_WARN, "cannot remove %s/%s, of a save that was replaced: %s", folder, e->d_name, strerror(errno));
+	if (dir)
+		closedir(dir);
+}
+
+static const char *file_name(const struct tt_tensors *f) { return strrchr(f->path, '/') + 1; }
+
+static void print_index(FILE *f, const struct tt_save *s)
+{
+	unsigned long long total = 0;
+
+	fprintf(f, SEALED "%0*d\",\"tutti_files\":{", TT_SUM_DIGITS, 0);
+	for (size_t i = 0; i < s->file_count; i++) {
+		fputs(i ? "," : "", f);
+		tt_json_print(f, file_name(s->files[i]));
+		fputc(':', f);
+		tt_json_print(f, s->files[i]->seal);
+	}
+	for (size_t i = 0; i < s->part_count; i++)
+		total += s->parts[i].tensor->count * tt_type_size(s->parts[i].tensor->type);
+	fprintf(f, "},\"total_size\":%llu},\n\"weight_map\":{", total);
+	for (size_t i = 0; i < s->part_count; i++) {
+		fputs(i ? ",\n" : "\n", f);
+		tt_json_print(f, s->parts[i].tensor->name);
+		fputc(':', f);
+		tt_json_print(f, file_name(s->parts[i].file));
+	}
+	fputs("}}\n", f);
+}
+
+static int write_index(const struct tt_save *s)
+{
+	struct tt_draft d = { .fd = -1 };
+	char *text = NULL;
+	size_t len = 0;
+	FILE *f = open_memstream(&text, &len);
+	int err = 0;
+
+	if (f)
+		print_index(f, s);
+	if (!f || fclose(f))
+		err = tt_fail(-ENOMEM, "no memory for the index %s", s->path);
+	if (!err) {
+		tt_seal_put(text, len, SEALED);
+		err = tt_draft_begin(&d, s->path, len);
+	}
+	if (!err)
+		err = tt_draft_write(&d, text, len, 0);
+	if (!err)
+		err = tt_draft_publish(&d);
+	tt_draft_drop(&d);
+	free(text);
+	return err;
+}
+
+static int gather_shards(struct tt_save *s, const char *folder, const char *name, uint64_t generation, int shards)
+{
+	char room[NAME_MAX + 1];
+	int err = 0;
+
+	for (int i = 0; !err && i < shards; i++) {
+		print_shard(room, name, generation, i, shards);
+		if ((err = add_file(s, folder, room)))
+			return err;
+		const struct tt_tensors *f = s->files[i];
+		if (!f->seal)
+			return tt_fail(-EBADMSG, "%s was not written by Tutti: it has no tutti_seal", f->path);
+		for (size_t k = 0; !err && k < f->count; k++)
+			err = add_part(s, f, &f->of[k]);
+	}
+	return err ? err : join_all(s);
+}
+
+int tt_save_commit(const char *folder, const char *name, uint64_t generation, int shards)
+{
+	int err = check_name(name);
+	struct tt_save *s;
+
+	if (err)
+		return err;
+	if (!(s = calloc(1, sizeof *s)) || !(s->path = index_path(folder, name)))
+		err = tt_fail(-ENOMEM, "no memory for the index of %s", name);
+	else if (!(err = gather_shards(s, folder, name, generation, shards)) && !(err = write_index(s)))
+		sweep(folder, name, generation);
+	tt_save_close(s);
+	return err;
+}
