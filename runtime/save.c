@@ -214,7 +214,8 @@ static int join_all(struct tt_save *s)
 {
 	int err = 0;
 
-	qsort(s->parts, s->part_count, sizeof *s->parts, by_place);
+	if (s->part_count)
+		qsort(s->parts, s->part_count, sizeof *s->parts, by_place);
 	for (size_t first = 0; !err && first < s->part_count; first += s->of[s->count++].parts) {
 		struct tt_saved *grown = tt_grown(s->of, s->count, sizeof *grown);
 		if (!grown)
@@ -342,13 +343,15 @@ static int parse_index(struct index *x)
 		tt_json_end(&j);
 	if (j.fault)
 		return tt_fail(-EBADMSG, "%s: bad JSON at byte %zu: %s", x->path, j.fault_at, j.fault);
-	if (!err && !x->count)
+	if (err)
+		return err;
+	if (!x->count)
 		return tt_fail(-EBADMSG, "%s names no array in a weight_map", x->path);
 	qsort(x->of, x->count, sizeof *x->of, by_tensor);
-	for (size_t i = 1; !err && i < x->count; i++)
+	for (size_t i = 1; i < x->count; i++)
 		if (!by_tensor(&x->of[i - 1], &x->of[i]))
 			return tt_fail(-EBADMSG, "%s names \"%s\" twice", x->path, x->of[i].tensor);
-	return err;
+	return 0;
 }
 
 static int check_seal(const struct index *x, const char *name, const struct tt_tensors *f)

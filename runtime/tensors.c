@@ -204,12 +204,18 @@ static int by_place(const void *a, const void *b)
 static int by_name(const void *a, const void *b) { return strcmp(((const struct tt_tensor *)a)->name, ((const struct tt_tensor *)b)->name); }
 static int by_key(const void *a, const void *b) { return strcmp(((const struct tt_metadata *)a)->key, ((const struct tt_metadata *)b)->key); }
 
+static void sort(void *array, size_t n, size_t width, int (*compare)(const void *, const void *))
+{
+	if (n) /* else there may be no array */
+		qsort(array, n, width, compare);
+}
+
 /* From offsets in the data to places in the file, from the first array to the last. */
 static int place_data(struct tt_tensors *f, uint64_t size, uint64_t *blocks)
 {
 	uint64_t end = 0;
 
-	qsort(f->of, f->count, sizeof *f->of, by_place);
+	sort(f->of, f->count, sizeof *f->of, by_place);
 	for (size_t i = 0; i < f->count; i++) {
 		struct tt_tensor *t = &f->of[i];
 		if (t->at < end)
@@ -233,8 +239,8 @@ static int place_data(struct tt_tensors *f, uint64_t size, uint64_t *blocks)
 
 static int refuse_doubles(struct tt_tensors *f)
 {
-	qsort(f->of, f->count, sizeof *f->of, by_name);
-	qsort(f->notes, f->note_count, sizeof *f->notes, by_key);
+	sort(f->of, f->count, sizeof *f->of, by_name);
+	sort(f->notes, f->note_count, sizeof *f->notes, by_key);
 	for (size_t i = 1; i < f->count; i++)
 		if (!by_name(&f->of[i - 1], &f->of[i]))
 			return tt_fail(-EBADMSG, "%s: two arrays are named \"%s\"", f->path, f->of[i].name);
