@@ -165,3 +165,19 @@ void tt_scale(void *acc, size_t count, tutti_type type, unsigned n)
 	kernels()->of[type].scale(acc, count, n);
 	set_modes(modes);
 }
+
+void tt_reduce_update(const struct tt_update_run *run, size_t count, tutti_type type, tutti_update_rule rule)
+{
+	unsigned modes = set_modes(MODES);
+
+	kernels()->of[type].update[rule](run, count);
+	set_modes(modes);
+}
+
+void tt_reduce_back_up(void *state, const void *w, size_t count, tutti_type type)
+{
+	unsigned modes = set_modes(MODES);
+
+	kernels()->of[type].back_up(state, w, count);
+	set_modes(modes);
+}

@@ -1,7 +1,7 @@
 /* reduce_kernels.h - vectors of WIDTH bytes, and the table of kernels made of them
  *
  * Vectors are the compilers' own (GCC's and clang's vector_size), so that one text serves all instructions. Theirs are called
- * by name in two places only: the conversion of f16, which compilers do not find, and stores past the caches.
+ * by name in three places only: the conversion of f16 and the square root, which compilers do not find, and stores past the caches.
  *
  * Two ranks may combine the same numbers in either order (doubling) and must get the same bits. So every rule here is
  * commutative bit for bit: a NaN result is always the one positive quiet NaN without payload, the larger of -0 and +0
@@ -129,6 +129,73 @@ INLINE void widen_f16(vf32 *v, const void *at)
 INLINE vf32 widen_one_f16(uint16_t h) { return from_f16((vu32){ h }); }
 
 INLINE vu32 narrow_f16(const vf32 *v) { return to_f16(v[0]) | to_f16(v[1]) << 16; }
+#define F16_ALTERNATES
+#endif
+
+/* Beside vectors of f32 the elements must be in their order: the even ones and the odd ones, and back. */
+#ifdef __clang__
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (vi32){ __VA_ARGS__ })
+#endif
+#if WIDTH == 64
+#define FIRST 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define SECOND 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#define EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
+#define ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
+#elif WIDTH == 32
+#define FIRST 0, 8, 1, 9, 2, 10, 3, 11
+#define SECOND 4, 12, 5, 13, 6, 14, 7, 15
+#define EVEN 0, 2, 4, 6, 8, 10, 12, 14
+#define ODD 1, 3, 5, 7, 9, 11, 13, 15
+#else
+#define FIRST 0, 4, 1, 5
+#define SECOND 2, 6, 3, 7
+#define EVEN 0, 2, 4, 6
+#define ODD 1, 3, 5, 7
+#endif
+
+INLINE void weave(vf32 *v)
+{
+	vf32 even = v[0], odd = v[1];
+
+	v[0] = SHUFFLE(even, odd, FIRST);
+	v[1] = SHUFFLE(even, odd, SECOND);
+}
+
+INLINE void unweave(vf32 *v)
+{
+	vf32 first = v[0], second = v[1];
+
+	v[0] = SHUFFLE(first, second, EVEN);
+	v[1] = SHUFFLE(first, second, ODD);
+}
+
+#ifdef __x86_64__
+#if WIDTH == 64
+INLINE vf32 root_f32(vf32 v) { return (vf32)_mm512_sqrt_ps((__m512)v); }
+INLINE vf64 root_f64(vf64 v) { return (vf64)_mm512_sqrt_pd((__m512d)v); }
+#elif WIDTH == 32
+INLINE vf32 root_f32(vf32 v) { return (vf32)_mm256_sqrt_ps((__m256)v); }
+INLINE vf64 root_f64(vf64 v) { return (vf64)_mm256_sqrt_pd((__m256d)v); }
+#else
+INLINE vf32 root_f32(vf32 v) { return (vf32)_mm_sqrt_ps((__m128)v); }
+INLINE vf64 root_f64(vf64 v) { return (vf64)_mm_sqrt_pd((__m128d)v); }
+#endif
+#else
+INLINE vf32 root_f32(vf32 v)
+{
+	for (size_t i = 0; i < WIDTH / sizeof v[0]; i++)
+		v[i] = sqrtf(v[i]);
+	return v;
+}
+
+INLINE vf64 root_f64(vf64 v)
+{
+	for (size_t i = 0; i < WIDTH / sizeof v[0]; i++)
+		v[i] = sqrt(v[i]);
+	return v;
+}
 #endif
 
 #define JOIN_(a, b) a##_##b
@@ -139,6 +206,7 @@ INLINE vu32 narrow_f16(const vf32 *v) { return to_f16(v[0]) | to_f16(v[1]) << 16
 #define ELEMENT float
 #define NUMBER float
 #define VEC vf32
+#define ROOT root_f32
 #define MASK vi32
 #define CLEAN_NAN 0x7fc00000
 #include "reduce_loops.h"
@@ -146,6 +214,7 @@ INLINE vu32 narrow_f16(const vf32 *v) { return to_f16(v[0]) | to_f16(v[1]) << 16
 #define ELEMENT double
 #define NUMBER double
 #define VEC vf64
+#define ROOT root_f64
 #define MASK vi64
 #define CLEAN_NAN 0x7ff8000000000000
 #include "reduce_loops.h"
@@ -153,21 +222,27 @@ INLINE vu32 narrow_f16(const vf32 *v) { return to_f16(v[0]) | to_f16(v[1]) << 16
 #define ELEMENT uint16_t
 #define NUMBER float
 #define VEC vf32
+#define ROOT root_f32
 #define MASK vi32
 #define CLEAN_NAN 0x7fc00000
 #define WIDEN widen_f16
 #define WIDEN_ONE widen_one_f16
 #define NARROW narrow_f16
+#ifdef F16_ALTERNATES
+#define ALTERNATES
+#endif
 #include "reduce_loops.h"
 #define TYPE bf16
 #define ELEMENT uint16_t
 #define NUMBER float
 #define VEC vf32
+#define ROOT root_f32
 #define MASK vi32
 #define CLEAN_NAN 0x7fc00000
 #define WIDEN widen_bf16
 #define WIDEN_ONE widen_one_bf16
 #define NARROW narrow_bf16
+#define ALTERNATES
 #include "reduce_loops.h"
 #define TYPE i32
 #define ELEMENT uint32_t
@@ -189,7 +264,14 @@ INLINE vu32 narrow_f16(const vf32 *v) { return to_f16(v[0]) | to_f16(v[1]) << 16
 	  .many = { [TUTTI_SUM] = sum_many_##type, [TUTTI_AVERAGE] = average_many_##type, [TUTTI_PRODUCT] = product_many_##type, \
 		    [TUTTI_MAX] = max_many_##type, [TUTTI_MIN] = min_many_##type }, \
 	  .scale = scale_##type, real }
-#define REAL(type) .blend = blend_##type, .elastic = elastic_##type
+#define REAL(type) \
+	.blend = blend_##type, .elastic = elastic_##type, .back_up = back_up_##type, \
+	.update = { [TUTTI_UPDATE_MOMENTUM] = update_momentum_##type, [TUTTI_UPDATE_SMOOTHED] = update_momentum_##type, \
+		    [TUTTI_UPDATE_NESTEROV] = update_nesterov_##type, [TUTTI_UPDATE_ADAGRAD] = update_adagrad_##type, \
+		    [TUTTI_UPDATE_RMSPROP] = update_rmsprop_##type, [TUTTI_UPDATE_ADAM] = update_adam_##type, \
+		    [TUTTI_UPDATE_ADAMW] = update_adam_##type, [TUTTI_UPDATE_DCASGD] = update_dcasgd_##type, \
+		    [TUTTI_UPDATE_DCASGDA] = update_dcasgda_##type, [TUTTI_UPDATE_FTRL] = update_ftrl_##type, \
+		    [TUTTI_UPDATE_ELASTIC] = update_elastic_##type }
 const struct tt_kernels KERNELS = { KERNELS_NAME, {
 	[TUTTI_F32] = ROW(f32, REAL(f32)), [TUTTI_F64] = ROW(f64, REAL(f64)), [TUTTI_F16] = ROW(f16, REAL(f16)),
 	[TUTTI_BF16] = ROW(bf16, REAL(bf16)), [TUTTI_I32] = ROW(i32, ), [TUTTI_I64] = ROW(i64, ),

@@ -1,8 +1,9 @@
 /* reduce_loops.h - the loops over elements of one TYPE
  *
  * Elements lie in memory as ELEMENT, and are computed as NUMBER in vectors VEC; comparing those gives MASK. CLEAN_NAN is
- * defined for floating point: the bits of the one NaN. WIDEN, WIDEN_ONE and NARROW are defined where an ELEMENT has half the size
- * of a NUMBER: a vector from memory makes two. All are undefined again at the end.
+ * defined for floating point: the bits of the one NaN, and ROOT: the square roots of a VEC. WIDEN, WIDEN_ONE and NARROW are
+ * defined where an ELEMENT has half the size of a NUMBER: a vector from memory makes two; and ALTERNATES, where these are the
+ * even elements and the odd ones. All are undefined again at the end.
  *
  * Elements lie at any address.
  */
@@ -252,6 +253,7 @@ static void ON(elastic)(char *x, char *center, double alpha, size_t count)
 
 	LOOP(0, count, step_elastic, center, (NUMBER)alpha);
 }
+#include "updater_loops.h"
 #endif
 
 #undef TYPE
@@ -259,11 +261,13 @@ static void ON(elastic)(char *x, char *center, double alpha, size_t count)
 #undef NUMBER
 #undef VEC
 #undef MASK
+#undef ROOT
 #undef CLEAN_NAN
 #undef WIDEN
 #undef WIDEN_ONE
 #undef NARROW
 #undef NARROWED
+#undef ALTERNATES
 #undef SIZE
 #undef PARTS
 #undef LANES

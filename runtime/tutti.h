@@ -177,6 +177,99 @@ int tutti_stats(tutti *, int rank, tutti_stat_kind, tutti_stat *); /* with that 
 int tutti_stats_dump(tutti *, int fd); /* all of it as a table; waits for a slow reader, at most the job's deadline. SIGUSR1 does the
                                 * same to stderr, unless the program has its own handler (TUTTI_STATS_SIGNAL) */
 
+/* Update rules: what the servers of a table do with a delta d that is pushed to the values w. In these equations each line is
+ * for every element, g = scale d + weight_decay w is the gradient (without weight_decay where the rule does not take it), lr
+ * is learning_rate, and t counts the pushes to this shard, this one too: rows that were not in a push are not moved by it, but
+ * their bias correction goes on. f16 and bf16 are computed in f32, with all state kept in f32, and rounded once; i32 and i64
+ * know only ADD and ASSIGN. Results differ in the last bits between processors' instructions at most where compilers do:
+ * nothing is approximated or contracted.
+ *
+ *   rule      equation                                                    options and their defaults
+ *   ADD       w += scale d                                                scale 1
+ *   ASSIGN    w = d                                                       none
+ *   SGD       w -= lr g                                                   lr 1, weight_decay 0
+ *   MOMENTUM  m = momentum m + g; w -= lr m                               lr 1, momentum 0.9, weight_decay 0
+ *             Polyak 1964
+ *   SMOOTHED  m = momentum m + (1 - momentum) g; w -= lr m                lr 1, momentum 0, weight_decay 0
+ *             Multiverso's momentum_sgd
+ *   NESTEROV  m = momentum m + g; w -= lr (g + momentum m)                lr 1, momentum 0.9, weight_decay 0
+ *             Sutskever et al., ICML 2013, as PyTorch writes it; DiLoCo's outer step (arXiv 2311.08105)
+ *   ADAGRAD   G = G + g^2; w -= lr g / sqrt(G + epsilon)                  lr 0.01, epsilon 1e-6, weight_decay 0
+ *             Duchi et al., JMLR 2011. A G for each worker, unless TUTTI_SHARED_STATE
+ *   RMSPROP   v = rho v + (1 - rho) g^2; w -= lr g / (sqrt(v) + epsilon)  lr 0.01, rho 0.99, epsilon 1e-8, weight_decay 0
+ *             Tieleman and Hinton 2012
+ *   ADAM      m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; lr 0.001, beta1 0.9, beta2 0.999, epsilon 1e-8,
+ *             w -= lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)              weight_decay 0
+ *             Kingma and Ba, arXiv 1412.6980
+ *   ADAMW     the same with g = scale d, after w -= lr weight_decay w     as ADAM, weight_decay 0.01
+ *             Loshchilov and Hutter, arXiv 1711.05101
+ *   DCASGD    w -= lr (g + lambda g^2 (w - b)); b = w                     lr 0.01, lambda 0.1
+ *             Zheng et al., arXiv 1609.08326: b is for each worker the model that it has, which is the one that it
+ *             found by its last push, or at first what the table was assigned (0 under TUTTI_BACKUP_FROM_ZERO)
+ *   DCASGDA   s = momentum s + (1 - momentum) g^2; lambda / sqrt(s + epsilon) instead of lambda
+ *             likewise, s for each worker                                 lr 0.01, lambda 0.1, momentum 0.95, epsilon 1e-7
+ *   FTRL      z = z + g - (sqrt(n + g^2) - sqrt(n)) / alpha w; n = n + g^2;     alpha 0.005, beta 1, l1 0, l2 0
+ *             w = 0 where |z| <= l1, else -(z - sign(z) l1) / ((beta + sqrt(n)) / alpha + l2)
+ *             McMahan et al., KDD 2013
+ *   ELASTIC   e = alpha (x - w); w += e, where x is what was pushed; a push_pull gives e back, for x -= e     alpha 0.5
+ *             Zhang et al., arXiv 1412.6651
+ *   OWN       a function of the program's
+ *
+ * Deltas that hold the learning rate already, as Multiverso's workers push them, need lr 1 (SGD, SMOOTHED) or scale 1 / lr
+ * (DCASGD, DCASGDA). Its adagrad is ADAGRAD with scale 1 / its learning_rate, and its rho as lr. */
+typedef enum tutti_update_rule { /* later releases append to it */
+	TUTTI_UPDATE_ADD, TUTTI_UPDATE_ASSIGN, TUTTI_UPDATE_SGD, TUTTI_UPDATE_MOMENTUM, TUTTI_UPDATE_SMOOTHED, TUTTI_UPDATE_NESTEROV,
+	TUTTI_UPDATE_ADAGRAD, TUTTI_UPDATE_RMSPROP, TUTTI_UPDATE_ADAM, TUTTI_UPDATE_ADAMW, TUTTI_UPDATE_DCASGD, TUTTI_UPDATE_DCASGDA,
+	TUTTI_UPDATE_FTRL, TUTTI_UPDATE_ELASTIC, TUTTI_UPDATE_OWN,
+} tutti_update_rule;
+
+/* Options of a push, or a table's for all pushes. Only what `set` names counts, also if it is 0; the rest is as the table's, then
+ * as in the list above. A number that is not 0 and not named is refused, and so is an option that the rule does not have. */
+enum {
+	TUTTI_SET_WORKER = 1 << 0, TUTTI_SET_SCALE = 1 << 1, TUTTI_SET_LEARNING_RATE = 1 << 2, TUTTI_SET_WEIGHT_DECAY = 1 << 3,
+	TUTTI_SET_MOMENTUM = 1 << 4, TUTTI_SET_RHO = 1 << 5, TUTTI_SET_LAMBDA = 1 << 6, TUTTI_SET_BETA1 = 1 << 7, TUTTI_SET_BETA2 = 1 << 8,
+	TUTTI_SET_EPSILON = 1 << 9, TUTTI_SET_ALPHA = 1 << 10, TUTTI_SET_BETA = 1 << 11, TUTTI_SET_L1 = 1 << 12, TUTTI_SET_L2 = 1 << 13,
+};
+typedef struct tutti_update {
+	size_t size;             /* sizeof(tutti_update) */
+	unsigned set;            /* TUTTI_SET_..., or-ed */
+	int worker;              /* whose state, where each worker has its own; not set: of the worker that pushes */
+	double scale;            /* any number: what each delta is multiplied by, 1 / N where it is a sum of N gradients */
+	double learning_rate, weight_decay; /* from 0 up */
+	double momentum, rho;    /* from 0, below 1 */
+	double lambda;           /* from 0 up */
+	double beta1, beta2;     /* from 0, below 1 */
+	double epsilon;          /* from 0 up; at 0 a gradient of 0 gives NaN */
+	double alpha;            /* above 0 */
+	double beta, l1, l2;     /* from 0 up */
+} tutti_update;
+
+/* A rule of the program's own: to[i] = what it makes of w[i] and d[i], for `count` elements. It is called for ranges that do not
+ * overlap by several threads at once, and for a push in as many pieces, in any order; it must not call tutti. */
+typedef struct tutti_update_piece {
+	size_t size;             /* sizeof(tutti_update_piece), set by the library */
+	tutti_type type;         /* of to, w and d */
+	size_t first, count;     /* element `first` of this server's shard is number 0 of all arrays here */
+	void *to;                /* may be w */
+	const void *w, *d;
+	void *const *state;      /* own_states arrays of f64 for f64, else of f32, at first all 0 */
+	uint64_t t;              /* as above */
+	const tutti_update *options; /* the push's, else the table's; 0 where neither has set it */
+	void *arg;               /* own_arg */
+} tutti_update_piece;
+
+typedef struct tutti_updater { /* a table's rule */
+	size_t size;             /* sizeof(tutti_updater) */
+	tutti_update_rule rule;
+	unsigned flags;          /* TUTTI_SHARED_STATE, TUTTI_BACKUP_FROM_ZERO, or-ed */
+	tutti_update defaults;   /* for pushes; all zero (its size too): none */
+	void (*own)(const tutti_update_piece *); /* OWN */
+	void *own_arg;
+	int own_states;          /* arrays of state for each worker or, under TUTTI_SHARED_STATE, for all of them; at most 4 */
+} tutti_updater;
+#define TUTTI_SHARED_STATE 1u      /* ADAGRAD, OWN: one state for all workers */
+#define TUTTI_BACKUP_FROM_ZERO 2u  /* DCASGD, DCASGDA: b is 0 at first, as Multiverso's was */
+
 const char *tutti_why(void);     /* the sentence behind this thread's last error; valid until its next one */
 const char *tutti_version(void); /* "0.1.0" */
 #pragma GCC visibility pop
