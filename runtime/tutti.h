@@ -181,8 +181,7 @@ int tutti_stats_dump(tutti *, int fd); /* all of it as a table; waits for a slow
  * for every element, g = scale d + weight_decay w is the gradient (without weight_decay where the rule does not take it), lr
  * is learning_rate, and t counts the pushes to this shard, this one too: rows that were not in a push are not moved by it, but
  * their bias correction goes on. f16 and bf16 are computed in f32, with all state kept in f32, and rounded once; i32 and i64
- * know only ADD and ASSIGN. Results differ in the last bits between processors' instructions at most where compilers do:
- * nothing is approximated or contracted.
+ * know only ADD, ASSIGN and OWN. Nothing is approximated or contracted: the bits do not depend on the processor.
  *
  *   rule      equation                                                    options and their defaults
  *   ADD       w += scale d                                                scale 1

@@ -119,6 +119,8 @@ static bool step_and_compare(struct trial *t, struct tt_updater *u, int step)
 	struct tt_push push;
 
 	for (size_t i = 0; i < t->count; i++) {
+		if (step > 1 && i % 3) /* others have pushed */
+			set(w, i, t->type, get(w, i, t->type) + draw());
 		was[i] = get(w, i, t->type);
 		set(d, i, t->type, draw());
 		for (int k = 0; k < tt_updater_states(u); k++) /* of what is rounded on the way each step is compared alone */
@@ -607,6 +609,42 @@ static void test_nan_and_infinity(void)
 	}
 }
 
+/* The same bits whatever the instructions. */
+
+static void run_on(int level, tutti_update_rule rule, tutti_type type, char *w)
+{
+	struct tt_updater *u = open_rule(rule, type, MOST, 1);
+	char d[MOST * 8];
+	struct tt_push push;
+
+	tt_reduce_use(level);
+	tt_random_seed(&dice, 42);
+	for (size_t i = 0; i < MOST; i++)
+		set(w, i, type, draw());
+	for (int step = 0; step < STEPS; step++) {
+		for (size_t i = 0; i < MOST; i++)
+			set(d, i, type, draw());
+		CU_ASSERT_EQUAL(tt_updater_begin(u, 0, &tried[rule], &push), 0);
+		tt_updater_apply(&push, 0, MOST, &(struct tt_piece){ w, w, d, NULL });
+	}
+	tt_updater_close(u);
+}
+
+static void test_same_bits(void)
+{
+	static char w[2][MOST * 8];
+
+	for (int level = 1; level < 3; level++)
+		for (int rule = 0; tt_reduce_use(level) && rule < RULES; rule++)
+			for (size_t k = 0; k < TT_COUNT(reals); k++) {
+				run_on(0, (tutti_update_rule)rule, reals[k], w[0]);
+				run_on(level, (tutti_update_rule)rule, reals[k], w[1]);
+				CU_ASSERT(!memcmp(w[0], w[1], MOST * tt_type_size(reals[k])));
+			}
+}
+
+static CU_TestInfo alike_tests[] = { { "same bits", test_same_bits }, CU_TEST_INFO_NULL };
+
 static CU_TestInfo updater_tests[] = {
 	{ "every rule", test_every_rule },
 	{ "integers", test_integers },
@@ -633,14 +671,14 @@ static int use_avx512(void) { return !tt_reduce_use(2); }
 
 int main(int argc, char **argv)
 {
-	CU_SuiteInfo suites[] = { { "updater plain", use_plain, NULL, NULL, NULL, updater_tests },
+	CU_SuiteInfo suites[] = { { "updater alike", NULL, NULL, NULL, NULL, alike_tests }, { "updater plain", use_plain, NULL, NULL, NULL, updater_tests },
 		                  { "updater AVX2", use_avx2, NULL, NULL, NULL, updater_tests },
 		                  { "updater AVX-512", use_avx512, NULL, NULL, NULL, updater_tests }, CU_SUITE_INFO_NULL };
 
 	for (int level = 0; level < 3; level++)
 		if (!tt_reduce_use(level)) {
-			printf("not on this processor: %s\n", suites[level].pName);
-			suites[level] = (CU_SuiteInfo)CU_SUITE_INFO_NULL;
+			printf("not on this processor: %s\n", suites[1 + level].pName);
+			suites[1 + level] = (CU_SuiteInfo)CU_SUITE_INFO_NULL;
 		}
 	tt_random_seed(&dice, 20240607);
 	return run_suites(suites, argc, argv);
