@@ -11,10 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum {
-	HUGE_PAGE = 2 << 20,
-	STAGGER = 5 * TT_LINE, /* no two arrays, nor the values, begin alike within a page: a load would wait for a store that only looks the same */
-};
+enum { HUGE_PAGE = 2 << 20 };
 
 struct tt_updater {
 	tutti_updater as;        /* with all defaults filled in */
@@ -281,31 +278,25 @@ static void overlay(tutti_update *to, const tutti_update *over)
 
 static size_t state_size(const struct tt_updater *u) { return u->type == TUTTI_F64 ? sizeof(double) : sizeof(float); }
 
-static size_t mapped(size_t bytes) { return bytes + TT_UPDATE_STATES * STAGGER; }
-
-static char *map_zeros(size_t bytes, int k)
+static char *map_zeros(size_t bytes)
 {
-	char *at = mmap(NULL, mapped(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	char *at = mmap(NULL, tt_max(bytes, 1), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	if (at == MAP_FAILED)
 		return NULL;
 	if (bytes >= HUGE_PAGE)
-		madvise(at, mapped(bytes), MADV_HUGEPAGE);
-	return at + (k + 1) * STAGGER;
+		madvise(at, bytes, MADV_HUGEPAGE);
+	return at;
 }
 
-static void unmap(char *at, size_t bytes, int k)
-{
-	if (at)
-		munmap(at - (k + 1) * STAGGER, mapped(bytes));
-}
+static void unmap(char *at, size_t bytes) { munmap(at, tt_max(bytes, 1)); }
 
 static void unmap_all(const struct tt_updater *u, char **state, int workers, size_t count)
 {
 	int n = count_states(&u->as);
 
 	for (int i = 0; state && i < workers * n; i++)
-		unmap(state[i], count * state_size(u), i % n);
+		unmap(state[i], count * state_size(u));
 }
 
 /* New arrays for workers from `from` on: all or none. */
@@ -314,9 +305,9 @@ static int map_all(const struct tt_updater *u, char **state, int from, int worke
 	int n = count_states(&u->as);
 
 	for (int i = from * n; i < workers * n; i++)
-		if (!(state[i] = map_zeros(count * state_size(u), i % n))) {
+		if (!(state[i] = map_zeros(count * state_size(u)))) {
 			while (i-- > from * n)
-				unmap(state[i], count * state_size(u), i % n);
+				unmap(state[i], count * state_size(u));
 			return tt_fail(-ENOMEM, "no memory for the state of %s: %d arrays of %zu numbers", rules[u->as.rule].name, workers * n, count);
 		}
 	return 0;
