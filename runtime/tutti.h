@@ -177,7 +177,8 @@ int tutti_stats(tutti *, int rank, tutti_stat_kind, tutti_stat *); /* with that 
 int tutti_stats_dump(tutti *, int fd); /* all of it as a table; waits for a slow reader, at most the job's deadline. SIGUSR1 does the
                                 * same to stderr, unless the program has its own handler (TUTTI_STATS_SIGNAL) */
 
-/* Update rules: what the servers of a table do with a delta d that is pushed to the values w. In these equations each line is
+/* Update rules: what the servers of a table do with a delta d that is pushed to the values w. No function takes them yet:
+ * tables come next. In these equations each line is
  * for every element, g = scale d + weight_decay w is the gradient (without weight_decay where the rule does not take it), lr
  * is learning_rate, and t counts the pushes to this shard, this one too: rows that were not in a push are not moved by it, but
  * their bias correction goes on. f16 and bf16 are computed in f32, with all state kept in f32, and rounded once; i32 and i64
