@@ -25,7 +25,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { SPINS = 1000, NAP_US = 50, STEP_MS = 5, MOMENT_MS = 30, PATIENCE_MS = 1000, DYING_MS = 1000 };
+enum { YIELD_NS = 200000, NAP_US = 50, STEP_MS = 5, MOMENT_MS = 30, PATIENCE_MS = 1000, DYING_MS = 1000 };
 
 static struct tt_shm *net_of(struct tt_net *n) { return tt_container_of(n, struct tt_shm, base); }
 static size_t slot_of(uint64_t id) { return id % TT_SHM_KEYS; }
@@ -138,18 +138,18 @@ static bool is_late(const struct tt_shm_peer *p, uint64_t waited)
 /* True: no more. False: it still does after so long, and is alive. */
 static bool wait_for_writer(const struct tt_shm_peer *p, uint64_t id)
 {
-	uint64_t waited = 0, last = 0, now; /* as far as this process ran: if it was frozen too, that says nothing about the other */
+	uint64_t start = tt_now(), last = start, waited = 0; /* as far as this process ran: if it was frozen too, that says nothing about the other */
 
-	for (unsigned i = 0; stores(p, id); i++) {
-		if (i < SPINS) {
-			sched_yield(); /* it may wait for this very processor */
+	while (stores(p, id)) {
+		uint64_t now = tt_now();
+		waited += tt_min(now - last, STEP_MS * TT_MS);
+		last = now;
+		if (now - start < YIELD_NS) {
+			sched_yield(); /* it may wait for this very processor; others' work may then have that for long */
 			continue;
 		}
 		if (is_dead(p))
 			break;
-		now = tt_now();
-		waited += last ? tt_min(now - last, STEP_MS * TT_MS) : 0;
-		last = now;
 		if (is_late(p, waited))
 			return false;
 		usleep(NAP_US);
