@@ -8,6 +8,7 @@ enum {
 	TICK_MAX_NS = 1000000,
 	YIELDS = 8,               /* how often a rank without a core of its own lets others run before it sleeps, where it has neighbours in shared memory */
 	HOUSEKEEPING_MS = 1000,  /* nets want a progress call now and then for their timeouts */
+	YIELD_MAX_NS = 500000,   /* a core that was given up for longer is taken by others' work: who sleeps gets it back sooner */
 	FAR_EVERY = 16,          /* turns of a spinning driver that has neighbours in shared memory, between looks at the other nets */
 	TURN_EVERY = 64,         /* looks at shared memory alone by blocking calls, between turns */
 	CLOCK_EVERY = 8,         /* fruitless turns of a spinning driver between looks at the clock */
@@ -179,7 +180,8 @@ static void let_others_in(struct tt_engine *e)
 static bool drive(struct tt_job *job, uint64_t now, uint64_t deadline)
 {
 	struct tt_engine *e = &job->engine;
-	bool yields = !e->spin && e->yields < YIELDS && (e->yields || !e->afar); /* the last turn before a sleep looks everywhere */
+	bool elsewhere = e->yields && now - e->yielded > YIELD_MAX_NS; /* where the core has been */
+	bool yields = !elsewhere && !e->spin && e->yields < YIELDS && (e->yields || !e->afar); /* the last turn before a sleep looks everywhere */
 	bool near = e->neighbours && (now < e->spin_until || yields) && ++e->turns % FAR_EVERY;
 
 	if (turn(job, now, near)) {
@@ -189,8 +191,9 @@ static bool drive(struct tt_job *job, uint64_t now, uint64_t deadline)
 	} else if (now < e->spin_until) {
 		let_others_in(e);
 		return true;
-	} else if ((job->visits || e->neighbours) && !e->spin && e->yields < YIELDS && tt_yield()) {
+	} else if ((job->visits || e->neighbours) && !elsewhere && !e->spin && e->yields < YIELDS && tt_yield()) {
 		e->yields++;
+		e->yielded = now;
 		let_others_in(e);
 	} else if (!arm_all(e)) {
 		sleep_on_nets(e, &e->sleeper, &e->driver_asleep, deadline);

@@ -78,7 +78,8 @@ struct tt_engine {
 	uint64_t spin_until;
 	unsigned turns;             /* of spinning drivers */
 	int neighbours, afar;       /* links over shared memory, and others */
-	unsigned yields;            /* since something happened */
+	unsigned yields;            /* since something happened; the last one began */
+	uint64_t yielded;
 	struct tt_list timers;
 };
 
