@@ -322,6 +322,8 @@ static int meeting_failed(struct tt_job *job, const struct tt_boot *b)
 		return tt_fail(-ETIMEDOUT, "cannot join: rank 0 left the job before this rank had heard where the others are");
 	if (job->rank != 0 && job->members[0].state == TT_UP)
 		return tt_fail(-ETIMEDOUT, "not all of the %d ranks had joined after %llu ms: rank 0 knows who is missing", job->size, ms);
+	if (*job->join_why) /* told to come again, and then it was gone */
+		return tt_fail(-EPERM, "%s", job->join_why);
 	if (job->rank != 0)
 		return tt_fail(-ETIMEDOUT, "rank 0 was not found at %s within %llu ms: does it run, and is the address right?", b->address, ms);
 	name_missing(job, missing, sizeof missing);

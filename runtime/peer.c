@@ -709,7 +709,12 @@ static void take_hello(struct tt_link *l, struct tt_pack *p)
 		return;
 	}
 	if (m->state == TT_CONNECTING && m->link && job->rank < m->rank) {
-		send_raw(l, &busy, 1);
+		if (late) { /* a process of that very moment? My own connection would not reach it */
+			snprintf(text, sizeof text, "rank %u is already taken", h.rank);
+			refuse(l, TT_INFO, true, text);
+		} else {
+			send_raw(l, &busy, 1);
+		}
 		return;
 	}
 	if (!say_welcome(l, m))
@@ -729,16 +734,16 @@ static void take_refusal(struct tt_link *l, struct tt_pack *p)
 	char text[64];
 
 	tt_get_text(p, text, sizeof text);
+	if (!l->job->joined && !l->job->join_err)
+		snprintf(l->job->join_why, sizeof l->job->join_why, "%s refused this process as rank %d: %s", l->peer->addr, l->job->rank, text);
 	if (again && !l->job->joined && l->member && l->member->link == l && tt_boot_retry(l->member, l->job->deadline / 2)) {
 		l->job->epoch = l->job->members[l->job->rank].epoch = tt_epoch_now();
 		l->member->link = NULL;
 		tt_link_doom(l);
 		return;
 	}
-	if (!l->job->joined && !l->job->join_err) {
+	if (!l->job->joined && !l->job->join_err)
 		l->job->join_err = -EPERM;
-		snprintf(l->job->join_why, sizeof l->job->join_why, "%s refused this process as rank %d: %s", l->peer->addr, l->job->rank, text);
-	}
 	if (l->member && l->member->link == l) { /* and not one that lost a crossing long ago */
 		l->member->untold = true; /* if I was cut off, that is no news to be spread by me */
 		tt_member_gone(l->member, -EPERM, "rank %d refused this process: %s", l->member->rank, text);

@@ -696,8 +696,8 @@ static void test_missing(void)
 static void test_twice(void)
 {
 	const char *boot = boot_at(free_port()), *size = "TUTTI_SIZE=2";
-	struct try again[] = { { .env = { "TUTTI_RANK=0", size, boot }, .stay_ms = 600 },
-		               { .env = { "TUTTI_RANK=1", size, boot }, .stay_ms = 600 },
+	struct try again[] = { { .env = { "TUTTI_RANK=0", size, boot }, .stay_ms = 1500 },
+		               { .env = { "TUTTI_RANK=1", size, boot }, .stay_ms = 1500 },
 		               { .env = { "TUTTI_RANK=1", size, boot, QUICK }, .not_before = 2 } };
 
 	run(again, 3);
