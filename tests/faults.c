@@ -404,7 +404,7 @@ static void kill_one(const struct kind *of, int rank, int delay_ms)
 		WANT(r->err == -ECONNRESET, "%s: rank %d got %d when %d was killed: %s", of->name, i, r->err, rank,
 		     r->why);
 		WANT(names_only(r->why, rank), "%s: rank %d was killed, rank %d says: %s", of->name, rank, i, r->why);
-		WANT(r->ended - then < 500 * TT_MS * SLOW, "%s: rank %d took %llu ms to see that %d was killed", of->name, i,
+		WANT(r->ended - then < 1000 * TT_MS * SLOW, "%s: rank %d took %llu ms to see that %d was killed", of->name, i,
 		     (unsigned long long)((r->ended - then) / TT_MS), rank);
 	}
 }
@@ -609,7 +609,7 @@ static void look_at_stopped(uint64_t then, uint64_t bound_ms)
 
 static void stop_one(const struct kind *of, int rank, int delay_ms)
 {
-	enum { DEADLINE = 700 * SLOW }; /* who shares a core with a slow one must not seem silent */
+	enum { DEADLINE = 2000 * SLOW }; /* a heartbeat is a tenth: who shares a core with others must not seem silent */
 
 	kind = of;
 	victim = rank;
