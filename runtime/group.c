@@ -267,6 +267,8 @@ static bool concerns(const struct tt_request *r, int rank)
 
 	if (!is_there(job, rank))
 		return false;
+	if (r->call)
+		return tt_call_waits_for(r->call, rank);
 	return r->rank >= 0 ? r->rank == rank : !r->coll || tt_group_find(r->coll->group, &job->members[rank]);
 }
 
@@ -322,6 +324,9 @@ struct tt_member *tt_group_silent(struct tt_job *job, const struct tt_request *r
 		return is_there(job, r->rank) || has_left_late(job, r->rank) ? &job->members[r->rank] : NULL;
 	for (int i = 0; i < job->size; i++)
 		if ((concerns(r, i) && !tt_group_is_alive(&job->members[i], since)) || has_left_late(job, i))
+			return &job->members[i];
+	for (int i = 0; r->call && i < job->size; i++)
+		if (concerns(r, i))
 			return &job->members[i];
 	if (!r->coll || r->coll->failed)
 		return NULL; /* the others are alive: what they hold of mine comes back soon */

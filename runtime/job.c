@@ -355,6 +355,8 @@ static struct tt_job *new_job(void)
 	tt_list_init(&job->stash);
 	tt_list_init(&job->groups);
 	tt_list_init(&job->boards);
+	tt_list_init(&job->tables);
+	tt_list_init(&job->calls);
 	tt_list_init(&job->engine.waiters);
 	tt_list_init(&job->engine.timers);
 	job->engine.sleeper.fd = job->engine.backstage.fd = -1;
@@ -483,6 +485,7 @@ static void free_lists(struct tt_job *job)
 {
 	struct tt_list *node;
 
+	tt_table_free_all(job);
 	while ((node = tt_list_pop(&job->windows)))
 		tutti_window_close((tutti_window *)node);
 	while (!tt_list_empty(&job->groups))

@@ -56,6 +56,8 @@ static int explain(const struct tt_request *r)
 	if (r->window && r->err == -ESTALE)
 		return tt_fail(r->err, "%s: rank %d has closed its window \"%s\": close yours and open it again", r->what, r->rank,
 		               tt_window_name(r->job, r->window));
+	if (m && r->err == -ESTALE)
+		return tt_fail(r->err, "%s: rank %d has closed the table: close yours and open it again", r->what, r->rank);
 	if (r->window && r->err == -ECANCELED)
 		return tt_fail(r->err, "%s: given up before rank %d had opened a window of that name", r->what, r->rank);
 	if (r->window && r->err == -ERANGE)
@@ -93,7 +95,7 @@ static void reap(struct tt_request *r, uint64_t since, int err)
 	struct tt_job *job = r->job;
 
 	for (int round = 1; !r->ended; round++) {
-		bool waits = r->coll ? !r->coll->failed : r->rank >= 0;
+		bool waits = r->coll ? !r->coll->failed : r->call || r->rank >= 0;
 		bool unreached = waits && err == -ETIMEDOUT && tt_group_unreached(job, r, since);
 		struct tt_member *m = tt_group_silent(job, r, since);
 		if (unreached && r->coll)

@@ -232,6 +232,7 @@ struct tt_request { /* what a tutti_op holds; blocking calls have it on their st
 	int err;
 	bool ended, hurried;        /* hurried: a wait has asked for the acknowledgement */
 	struct tt_coll *coll;
+	struct tt_table_call *call;
 	struct tt_post post;        /* one-sided operations */
 	struct tutti_window *window;
 	uint64_t *old;
@@ -256,7 +257,8 @@ struct tt_job {
 	uint64_t id;                /* the job's, on the wire */
 	uint8_t *here;              /* one page that a fork's child finds zeroed */
 	int event_fd;
-	struct tt_list requests, links, doomed, asks, windows, collectives, stash, groups, boards;
+	struct tt_list requests, links, doomed, asks, windows, collectives, stash, groups, boards, tables, calls; /* calls: pushes and pulls of tables */
+	struct tutti_window *outbox; /* where the servers of tables have slots for what this rank pushes; NULL: no table was opened */
 	int visits;                 /* of boards, under way */
 	struct tt_timer coll_wake;  /* those that wait for another one of this rank are to go on */
 	struct tt_scratch scratch;
@@ -347,7 +349,7 @@ void tt_text_free(struct tt_job *);
 enum tt_message_type { /* the first byte of every message between members; docs/wire.md has the rest */
 	TT_HELLO = 1, TT_WELCOME, TT_BUSY, TT_REFUSED, TT_CARD, TT_TABLE, TT_BYE,
 	TT_PING, TT_PONG, TT_DOWN, TT_ASK, TT_ANSWER, TT_CLOSED, TT_DATA, TT_REVOKE, TT_AGREE, TT_PART, TT_LATE, TT_NEWS, TT_FAREWELL, TT_MISSED,
-	TT_WAKE,
+	TT_WAKE, TT_FEED, TT_PUSH, TT_PUSHED,
 };
 
 enum tt_member_state {
@@ -414,6 +416,9 @@ struct tt_member {
 	struct tt_timer retry;      /* of connecting while joining; of telling */
 	unsigned tries;             /* of connecting for the first time, to one that may not listen yet ... */
 	uint64_t patience;          /* ... until then */
+	struct tt_feed *feed;       /* pushes on their way to it; NULL: none yet */
+	struct tutti_window *inbox_window; /* slots for what it pushes, ... */
+	char *inbox;                /* ... their memory; NULL: it has not asked for any */
 	struct tt_stats *stats;     /* NULL: nothing was counted yet */
 };
 
@@ -504,6 +509,10 @@ void tt_window_reborn(struct tt_member *);           /* it has opened nothing ye
 void tt_window_gone(struct tt_member *);             /* ends what waits for its answers */
 void tt_window_unreached(struct tt_member *, int err); /* so does this; a later use asks again */
 bool tt_window_unanswered(struct tt_request *);      /* does it wait for an owner to open? Then it is taken back, to be ended */
+int tt_window_open(struct tt_job *, const char *name, void *base, size_t bytes, struct tutti_window **); /* as tutti_window_open, also under names
+                                                      * that begin with "tutti:" */
+int tt_window_post(struct tutti_window *, int rank, struct tt_post *); /* a PUT or GET, of which kind, flags, local, len and offset are set; where this
+                                                      * rank knows the other's window already. An error: it was not posted */
 const char *tt_window_name(struct tt_job *, const struct tutti_window *); /* also of one that was closed meanwhile */
 
 /* ---- collective.c: what all collectives share; barrier, broadcast, gather. allreduce.c is written in the same terms ---- */
@@ -955,6 +964,17 @@ void tt_blend(void *to, double by_a, const void *a, double by_b, const void *b, 
 /* Elastic averaging, both sides in one pass: d = alpha (x - center); x = x - d; center = center + d. */
 void tt_elastic(void *x, void *center, double alpha, size_t count, tutti_type);
 const char *tt_reduce_use(int level); /* for tests: only these instructions, 0 the plainest. Their name; NULL: not on this processor */
+
+/* ---- table*.c: parameter tables; table.h is what these files share ---- */
+
+struct tt_feed;
+struct tt_table_call;
+void tt_table_feed(struct tt_member *);                    /* messages */
+void tt_table_push(struct tt_member *, struct tt_pack *);
+void tt_table_pushed(struct tt_member *, struct tt_pack *);
+void tt_table_member_down(struct tt_member *);             /* what waits for it ends */
+bool tt_call_waits_for(const struct tt_table_call *, int rank);
+void tt_table_free_all(struct tt_job *);                   /* without the gate, when no wire is left */
 
 /* ---- draft.c: a file that others see whole or not at all ---- */
 

@@ -177,9 +177,8 @@ int tutti_stats(tutti *, int rank, tutti_stat_kind, tutti_stat *); /* with that 
 int tutti_stats_dump(tutti *, int fd); /* all of it as a table; waits for a slow reader, at most the job's deadline. SIGUSR1 does the
                                 * same to stderr, unless the program has its own handler (TUTTI_STATS_SIGNAL) */
 
-/* Update rules: what the servers of a table do with a delta d that is pushed to the values w. No function takes them yet:
- * tables come next. In these equations each line is
- * for every element, g = scale d + weight_decay w is the gradient (without weight_decay where the rule does not take it), lr
+/* Update rules: what the servers of a table do with a delta d that is pushed to the values w. In these equations each line is for every
+ * element, g = scale d + weight_decay w is the gradient (without weight_decay where the rule does not take it), lr
  * is learning_rate, and t counts the pushes to this shard, this one too: rows that were not in a push are not moved by it, but
  * their bias correction goes on. f16 and bf16 are computed in f32, with all state kept in f32, and rounded once; i32 and i64
  * know only ADD, ASSIGN and OWN. Nothing is approximated or contracted: the bits do not depend on the processor.
@@ -267,6 +266,36 @@ typedef struct tutti_updater { /* a table's rule */
 	void *own_arg;
 	int own_states;          /* arrays of state for each worker or, under TUTTI_SHARED_STATE, for all of them; at most 4 */
 } tutti_updater;
+
+/* Tables: values that are spread over servers. Workers push deltas, to which the servers apply the table's rule, and pull values.
+ * Each server holds a contiguous range of the elements, all of about the same size. Every rank that opens a table is a worker; the
+ * servers are those that the config lists. A push by one worker is applied in pieces of up to 256 KiB, each of them whole; pushes of
+ * one worker to a server in the order of its calls, those of several as they come. A pull sees each server's values as they are
+ * at that moment, also while others push (it may see some elements of a push and not others, but each element whole).
+ *
+ * A call without an op is over when all servers have done their part. It fails with -ECONNRESET if a server is gone (the other servers'
+ * parts are done), -ETIMEDOUT if one is silent, -ESTALE if one has closed the table, -ENOMEM. After it, the memory is the caller's. */
+typedef struct tutti_table tutti_table;
+typedef struct tutti_table_config { /* the same on all ranks */
+	size_t size;             /* sizeof(tutti_table_config) */
+	tutti_type type;
+	uint64_t count;          /* elements, from 1 up; some servers have none where there are fewer elements than servers */
+	tutti_updater updater;   /* the rule; zeroed: ADD */
+	int servers;             /* how many there are, 0: all ranks that the job was started with */
+	const int *server;       /* their ranks; NULL with 0 */
+} tutti_table_config;
+/* Waits until all of its servers have opened it, too; a rank that comes later opens it under its name. Values begin at 0. -EINVAL:
+ * also if another rank has opened it with another config; -EEXIST; -ENOENT: a server has not opened it within the deadline. A server has in
+ * memory its range, the rule's state of it, and 1 MiB for each worker whose ranges are larger than 32 KiB. */
+int tutti_table_open(tutti *, const char *name, const tutti_table_config *, tutti_table **);
+void tutti_table_close(tutti_table *);               /* waits for this rank's own calls; a server's range is gone, and others get -ESTALE: a barrier
+                                                      * before it, and one before the name is used again. NULL is allowed */
+int tutti_table_push(tutti_table *, const void *delta, const tutti_update *, tutti_op *); /* delta: count elements, left alone until the end; the
+                                                      * options are copied, NULL: as the table has them */
+int tutti_table_pull(tutti_table *, void *values, tutti_op *); /* values: count elements */
+int tutti_table_push_pull(tutti_table *, const void *delta, const tutti_update *, void *values, tutti_op *); /* each server's values after this push;
+                                                      * delta and values are one vector or apart */
+int tutti_table_assign(tutti_table *, const void *values, tutti_op *); /* sets them, past the rule, whose state stays */
 #define TUTTI_SHARED_STATE 1u      /* ADAGRAD, OWN: one state for all workers */
 #define TUTTI_BACKUP_FROM_ZERO 2u  /* DCASGD, DCASGDA: b is 0 at first, as Multiverso's was */
 

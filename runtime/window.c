@@ -374,7 +374,7 @@ static void free_window(struct tutti_window *w)
 	free(w);
 }
 
-static int open_window(struct tt_job *job, const char *name, void *base, size_t bytes, tutti_window **out)
+int tt_window_open(struct tt_job *job, const char *name, void *base, size_t bytes, tutti_window **out)
 {
 	int err = check_name(job, name);
 
@@ -409,8 +409,10 @@ int tutti_window_open(tutti *at, const char *name, void *base, size_t bytes, tut
 		return err;
 	if (!base && bytes)
 		return tt_fail(-EINVAL, "a window of %zu bytes needs memory, and base is NULL", bytes);
+	if (name && !strncmp(name, "tutti:", 6))
+		return tt_fail(-EINVAL, "a window cannot be named \"%s\": such names are the library's", name);
 	tt_enter(job);
-	err = open_window(job, name, base, bytes, out);
+	err = tt_window_open(job, name, base, bytes, out);
 	tt_exit(job);
 	return err;
 }
@@ -703,6 +705,22 @@ static int go(struct tutti_window *w, struct remote *r, const struct call *c, st
 	tt_list_append(&r->unanswered, &q->unanswered);
 	if (r->state == UNKNOWN)
 		ask_for(r);
+	return 0;
+}
+
+int tt_window_post(struct tutti_window *w, int rank, struct tt_post *p)
+{
+	struct tt_member *m = &w->job->members[rank];
+	struct remote *r = &w->remotes[rank];
+
+	if (m->state >= TT_LEFT)
+		return m->err == -ENOTCONN ? -ENOTCONN : -ECONNRESET;
+	if (r->state != KNOWN)
+		return -ESTALE;
+	if (p->op.offset > r->key.len || p->op.len > r->key.len - p->op.offset)
+		return -ERANGE;
+	p->op.key = &r->key;
+	tt_post(m, p);
 	return 0;
 }
 

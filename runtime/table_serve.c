@@ -1,0 +1,210 @@
+/* table_serve.c - a server's shard, and the pushes that come in for it */
+#include "table.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the shard ---- */
+
+int tt_table_serve(struct tutti_table *t)
+{
+	struct tt_cut cut = tt_table_cut(t, t->mine);
+	struct tt_shard *s = &t->shard;
+	struct tt_shard_head *head;
+	int err;
+
+	if (cut.count > (SIZE_MAX - TT_SHARD_HEAD) / t->width)
+		return tt_fail(-EOVERFLOW, "the table \"%s\": %llu elements are more than memory can be", t->name, (unsigned long long)cut.count);
+	s->pushers = calloc((size_t)t->job->capacity, sizeof *s->pushers);
+	if (!s->pushers)
+		return tt_fail(-ENOMEM, "no memory for the pushers of %d ranks", t->job->capacity);
+	err = tutti_alloc(t->job->all, TT_SHARD_HEAD + (size_t)cut.count * t->width, -1, (void **)&s->memory);
+	if (!err)
+		err = tt_updater_open(&t->updater, t->type, (size_t)cut.count, t->job->size, &s->updater);
+	if (err)
+		return err;
+	s->values = s->memory + TT_SHARD_HEAD;
+	head = (struct tt_shard_head *)s->memory;
+	head->print = t->print;
+	head->uid = (uint64_t)t->job->epoch << 32 | ++t->job->generation;
+	return 0;
+}
+
+void tt_table_unserve(struct tutti_table *t)
+{
+	struct tt_shard *s = &t->shard;
+
+	for (int i = 0; s->pushers && i < t->job->capacity; i++) /* what they had mapped is the wire's */
+		free(s->pushers[i]);
+	free(s->pushers);
+	tt_updater_close(s->updater);
+	tutti_free(t->job->all, s->memory);
+	*s = (struct tt_shard){ 0 };
+}
+
+static struct tt_pusher *pusher_of(struct tt_shard *s, int worker)
+{
+	if (!s->pushers[worker])
+		s->pushers[worker] = calloc(1, sizeof *s->pushers[worker]);
+	return s->pushers[worker];
+}
+
+/* A worker that came later finds the values as they are. */
+static int begin(struct tutti_table *t, struct tt_pusher *p, int worker, const tutti_update *options)
+{
+	struct tt_shard *s = &t->shard;
+	int err = tt_updater_join(s->updater, worker + 1);
+
+	return err ? err : tt_updater_begin(s->updater, worker, options, &p->push);
+}
+
+int tt_table_apply(struct tutti_table *t, int worker, unsigned flags, const tutti_update *options, struct tt_cut range, const void *delta)
+{
+	size_t at = (size_t)(range.first - tt_table_cut(t, t->mine).first);
+	char *w = t->shard.values + at * t->width;
+	struct tt_pusher *p;
+
+	if (flags & TT_PUSH_ASSIGN) {
+		memcpy(w, delta, (size_t)range.count * t->width);
+		tt_updater_assigned(t->shard.updater, -1, w, at, (size_t)range.count);
+		return 0;
+	}
+	if (!(p = pusher_of(&t->shard, worker)))
+		return -ENOMEM;
+	if (flags & TT_PUSH_FIRST)
+		p->err = begin(t, p, worker, options);
+	if (!p->err)
+		tt_updater_apply(&p->push, at, (size_t)range.count, &(struct tt_piece){ .to = w, .w = w, .d = delta });
+	return p->err;
+}
+
+/* ---- messages ---- */
+
+static void get_options(struct tt_pack *p, tutti_update *u)
+{
+	double *numbers[] = { &u->scale, &u->learning_rate, &u->weight_decay, &u->momentum, &u->rho, &u->lambda, &u->beta1, &u->beta2, &u->epsilon,
+		              &u->alpha, &u->beta, &u->l1, &u->l2 };
+
+	*u = (tutti_update){ .size = sizeof *u, .set = tt_get32(p), .worker = (int)tt_get32(p) };
+	for (size_t i = 0; i < TT_COUNT(numbers); i++) {
+		uint64_t bits = tt_get64(p);
+		memcpy(numbers[i], &bits, sizeof bits);
+	}
+}
+
+void tt_table_put_options(struct tt_pack *p, const tutti_update *u)
+{
+	const double numbers[] = { u->scale, u->learning_rate, u->weight_decay, u->momentum, u->rho, u->lambda, u->beta1, u->beta2, u->epsilon,
+		                   u->alpha, u->beta, u->l1, u->l2 };
+
+	tt_put32(p, u->set);
+	tt_put32(p, (uint32_t)u->worker);
+	for (size_t i = 0; i < TT_COUNT(numbers); i++) {
+		uint64_t bits;
+		memcpy(&bits, &numbers[i], sizeof bits);
+		tt_put64(p, bits);
+	}
+}
+
+static struct tutti_table *find(struct tt_job *job, uint64_t uid)
+{
+	tt_list_each(node, &job->tables) {
+		struct tutti_table *t = tt_container_of(node, struct tutti_table, link);
+		if (t->shard.memory && ((const struct tt_shard_head *)t->shard.memory)->uid == uid)
+			return t;
+	}
+	return NULL;
+}
+
+/* The delta of this whole shard, in the worker's memory. */
+static int map_delta(struct tutti_table *t, struct tt_member *from, struct tt_pack *p)
+{
+	struct tt_pusher *pusher = pusher_of(&t->shard, from->rank);
+	struct tt_key key;
+
+	tt_get_key(p, &key);
+	if (!pusher)
+		return -ENOMEM;
+	p->bad |= key.len != tt_table_cut(t, t->mine).count * t->width;
+	pusher->mapped = p->bad || !tt_member_net(from)->transport->map ? NULL : tt_member_net(from)->transport->map(from->link->peer, &key, 0);
+	return pusher->mapped || p->bad ? 0 : -EOPNOTSUPP;
+}
+
+/* Where a piece lies. NULL: nowhere. */
+static const char *bytes_of(const struct tutti_table *t, const struct tt_member *from, struct tt_pack *p, unsigned slot, struct tt_cut range)
+{
+	const struct tt_pusher *pusher = t->shard.pushers[from->rank];
+	size_t len = (size_t)range.count * t->width;
+
+	if (slot == TT_NO_SLOT)
+		return tt_pack_left(p) == len ? (const char *)tt_pack_take(p, len) : NULL;
+	if (slot == TT_IN_PLACE)
+		return pusher && pusher->mapped ? pusher->mapped + (size_t)(range.first - tt_table_cut(t, t->mine).first) * t->width : NULL;
+	return slot < TT_FEED_SLOTS && from->inbox && len <= TT_PUSH_PIECE ? from->inbox + (size_t)slot * TT_PUSH_PIECE : NULL;
+}
+
+static bool is_within(const struct tutti_table *t, struct tt_cut range)
+{
+	struct tt_cut cut = tt_table_cut(t, t->mine);
+
+	return range.first >= cut.first && range.count <= cut.count && range.first - cut.first <= cut.count - range.count;
+}
+
+static int take(struct tutti_table *t, struct tt_member *from, struct tt_pack *p, unsigned flags, unsigned slot, const tutti_update *options, struct tt_cut range)
+{
+	struct tt_pusher *pusher = t->shard.pushers[from->rank];
+	const char *delta;
+
+	if (slot == TT_IN_PLACE && pusher && !pusher->mapped)
+		return -EOPNOTSUPP; /* as its first piece */
+	delta = bytes_of(t, from, p, slot, range);
+	p->bad |= !delta;
+	if (slot == TT_IN_PLACE && pusher && flags & TT_PUSH_LAST)
+		pusher->mapped = NULL; /* its worker may take the memory back */
+	return delta ? tt_table_apply(t, from->rank, flags, options, range, delta) : 0;
+}
+
+void tt_table_push(struct tt_member *from, struct tt_pack *p)
+{
+	uint64_t uid = tt_get64(p);
+	uint32_t number = tt_get32(p);
+	unsigned flags = tt_get8(p), slot = tt_get8(p);
+	struct tt_cut range = { .first = tt_get64(p), .count = tt_get32(p) };
+	struct tutti_table *t = find(from->job, uid);
+	tutti_update options;
+	uint8_t answer[9];
+	struct tt_pack a = tt_pack(answer, sizeof answer);
+	int err = t ? 0 : -ESTALE;
+
+	if (flags & TT_PUSH_OPTIONS)
+		get_options(p, &options);
+	if (t && !p->bad && slot == TT_IN_PLACE && flags & TT_PUSH_FIRST)
+		err = map_delta(t, from, p);
+	if (t && !err && !is_within(t, range))
+		err = -ERANGE;
+	if (t && !err && !p->bad)
+		err = take(t, from, p, flags, slot, flags & TT_PUSH_OPTIONS ? &options : NULL, range);
+	if (p->bad)
+		return;
+	tt_put8(&a, TT_PUSHED);
+	tt_put32(&a, number);
+	tt_put32(&a, (uint32_t)err);
+	tt_send(from, answer, sizeof answer, NULL, 0);
+}
+
+/* It wants to push by slots: they are its own, for all tables. */
+void tt_table_feed(struct tt_member *from)
+{
+	struct tt_job *job = from->job;
+	char name[32];
+	void *memory;
+
+	if (from->inbox)
+		return;
+	tt_table_inbox_name(name, sizeof name, from->rank);
+	if (tutti_alloc(job->all, TT_FEED_SLOTS * TT_PUSH_PIECE, -1, &memory))
+		return; /* it hears of that at its deadline */
+	if (tt_window_open(job, name, memory, TT_FEED_SLOTS * TT_PUSH_PIECE, &from->inbox_window))
+		tutti_free(job->all, memory);
+	else
+		from->inbox = memory;
+}
