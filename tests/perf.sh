@@ -123,6 +123,20 @@ test_memory() { # each kernel is checked against plain numbers before it is time
 	check "a title" has out '^tutti perf copy, 1 rank;'
 	check "the kernel" has out 'copy-chosen of byte; limit: STREAM copy: 1 read, 1 written;'
 	check "the way" has out '^  chosen for this size: [prs]'
+	perf update --size 4K --iters 2 --json
+	memory_rows 14
+	check "f32 alone" is "$(grep -c '"type": "f32"' out)" 14
+	check "Adam's streams" has out '"test": "update-adam", .*: 4 read, 3 written in place'
+	check "momentum's" has out '"test": "update-momentum", .*: 3 read, 2 written in place'
+	check "assigned, not read" has out '"test": "update-assign", .*: 1 read, 1 written;'
+	check "elastic gives something back" has out '"test": "update-elastic", .*: 2 read, 2 written, one in place'
+	for type in f64,14 f16,14 bf16,14 i32,2 i64,2; do
+		perf update --size 64..192 --iters 2 --type ${type%,*} --json
+		memory_rows $((3 * ${type#*,}))
+	done
+	perf update -n 2 --size 1M --iters 20 --kernel adam --type bf16 --explain
+	check "its state is wider" has out 'update-adam of bf16; limit: STREAM triad: 6 read, 5 written in place'
+	check "bytes and state" has out '^  kernels: [pA].*; 22 bytes an element; state m and v$'
 	perf reduce --size 64K --iters 2 --kernel pair --type f32 --explain
 	check "the instructions" has out '^  kernels: [pA]'
 }
@@ -199,9 +213,14 @@ test_refusals() {
 	refuses 'f32, f64, f16, bf16, i32 or i64' allreduce --type f31
 	refuses 'sum, average, product, max or min' allreduce --rule summ
 	refuses 'wait or compute' put --target sleep
-	refuses '--type and --rule are for allreduce and reduce' put --type f32
-	refuses '--type and --rule are for allreduce and reduce' copy --type f32
-	refuses '--kernel and --inputs are for reduce and copy' put --kernel pair
+	refuses '--type is for allreduce, reduce and update: put moves bytes' put --type f32
+	refuses '--type is for allreduce, reduce and update: copy moves bytes' copy --type f32
+	refuses '--rule is for allreduce and reduce$' put --rule sum
+	refuses '--rule is for allreduce and reduce; an update rule is a --kernel$' update --rule sum
+	refuses '--kernel is for reduce, copy and update' put --kernel pair
+	refuses '--inputs is for reduce$' copy --inputs 3
+	refuses '--kernel adamm: there is none of that name in update; there is add, assign, sgd, .*, elastic$' update --kernel adamm
+	refuses 'adam computes with factors' update --kernel adam --type i32
 	refuses '--kernel pears: there is none of that name in reduce; there is pair, into, many, all, all-stream, blend' reduce --kernel pears
 	refuses 'a whole number from 2 to 16' reduce --inputs 17
 	refuses '100 bytes are not a whole number of lines of 64' reduce --size 100

@@ -116,12 +116,10 @@ static int obey(struct tt_perf *p)
 	int err = tutti_barrier(p->job, NULL);
 
 	p->bytes = p->order.bytes;
-	if (p->test->local) {
-		p->kernel = tt_perf_kernel_of(p->test->name, (int)p->order.kernel);
-		p->options.type = (tutti_type)p->order.type;
-	}
 	p->flight = (int)tt_max(2, tt_min(TT_PERF_WINDOW, TT_PERF_FLIGHT / p->bytes));
 	if (err)
+		return err;
+	if (p->test->local && p->order.what == CHECK && !p->order.limit && (err = tt_perf_take_kernel(p)))
 		return err;
 	if (p->order.what == CHECK)
 		return check(p);

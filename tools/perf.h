@@ -6,7 +6,7 @@
  *   perf_check.c    whether the bytes and the sums are right
  *   perf_limit*.c   the same shapes over bare sockets, between the same ranks and in the same buffers; perf_limit_shared.c: in bare
  *                   memory, where the wire is that
- *   perf_memory.c   the kernels that need no wire; perf_stream.c: their limit
+ *   perf_memory.c   the kernels that need no wire; perf_update.c: those that are update rules; perf_stream.c: their limit
  *   perf_explain.c  what --explain says
  *   perf_output.c   the table, the JSON lines, the progress bar; perf_plot.c: the picture
  */
@@ -45,11 +45,12 @@ struct tt_perf_test {
 
 struct tt_perf_kernel {
 	const char *test, *name, *sentence;
-	int reads, writes;            /* vectors; 0: as many as --inputs says */
-	bool in_place;                /* those it writes are the first of those it reads; else they come after them */
+	int reads, writes;            /* vectors; 0: as many as --inputs says. A rule's state comes on top: it is read and written */
+	int apart;                    /* so many of those it writes come after those it reads; the others are the first of these */
 	bool scaled;                  /* with factors: not for integers */
 	void (*run)(struct tt_perf *);
 	bool past;                    /* beside stores past the caches alone */
+	tutti_update_rule rule;       /* of an update */
 };
 
 struct tt_perf_options {
@@ -124,7 +125,9 @@ struct tt_perf {
 	bool crowded;                 /* fewer cores than ranks: nobody may poll */
 	bool has_limit;
 	const struct tt_perf_kernel *kernel; /* of local tests */
-	void *vectors[TT_PERF_VECTORS]; /* theirs, `most` bytes each */
+	void *memory[TT_PERF_VECTORS]; /* theirs, `most` bytes each */
+	void *vectors[TT_PERF_VECTORS]; /* `bytes` each: first those that the kernel reads */
+	struct tt_updater *updater;   /* of a kernel that is a rule: a new one for each row */
 	struct tt_copier copier;
 	size_t bytes;                 /* of this row */
 	size_t most;                  /* of any row */
@@ -182,15 +185,24 @@ int tt_perf_finish(struct tt_perf *);
 const struct tt_perf_kernel *tt_perf_kernel_of(const char *test, int i); /* NULL: there are fewer */
 int tt_perf_reads(const struct tt_perf *); /* vectors of its kernel */
 int tt_perf_writes(const struct tt_perf *);
+int tt_perf_vectors(const struct tt_perf *); /* all of them */
+void *tt_perf_written(const struct tt_perf *, int k); /* the k-th that it writes */
 int tt_perf_open_memory(struct tt_perf *);
 void tt_perf_close_memory(struct tt_perf *);
+int tt_perf_take_kernel(struct tt_perf *); /* that of the order, which begins a row */
 int tt_perf_run_kernel(struct tt_perf *);
+int tt_perf_open_update(struct tt_perf *); /* from here on perf_update.c */
+int tt_perf_states(const struct tt_perf *); /* vectors of state: two for an array that is twice as long as the values */
+void tt_perf_run_update(struct tt_perf *);
+int tt_perf_check_update(const struct tt_perf *);
+void tt_perf_explain_update(const struct tt_perf *, char *text, size_t room);
 int tt_perf_raw_stream(struct tt_perf *); /* from here on perf_stream.c */
 int tt_perf_stream_ways(const struct tt_perf *, struct tt_perf_way *);
 void tt_perf_word_stream(const struct tt_perf *, const struct tt_perf_way *, char *text, size_t room);
 
 /* perf_check.c: 0, or 1 and a sentence in tutti_why: something is wrong */
 void tt_perf_fill(struct tt_perf *);
+void tt_perf_fill_numbers(const struct tt_perf *, tutti_type, void *at, size_t bytes, int rank); /* what that rank's vector holds: 1s and 2s, again from the 4th on */
 void tt_perf_clear(struct tt_perf *); /* the vectors of numbers: zeros */
 int tt_perf_check(struct tt_perf *);
 

@@ -130,14 +130,14 @@ static tutti_type type_in_memory(const struct tt_perf *p) { return p->order.limi
 
 static double expected_in_memory(const struct tt_perf *p, size_t i)
 {
-	double x = number_at(p, i, 0);
+	double x = number_at(p, i, 0), by = p->kernel->scaled ? 0.5 : 1;
 	tutti_rule rule = p->order.limit ? TUTTI_SUM : p->options.rule;
 	int reads = tt_perf_reads(p);
 
-	if (p->kernel->scaled)
-		return (p->order.limit ? 1 : 0.5) * x + 0.5 * number_at(p, i, 1);
+	if (p->kernel->scaled && !p->order.limit)
+		x *= 1 - by;
 	for (int k = 1; k < reads; k++)
-		x = combine(rule, x, number_at(p, i, k));
+		x = combine(rule, x, by * number_at(p, i, k));
 	if (rule == TUTTI_AVERAGE && !p->kernel->reads)
 		x /= reads;
 	return p->options.type == TUTTI_I32 || p->options.type == TUTTI_I64 ? trunc(x) : x;
@@ -148,32 +148,43 @@ static int check_memory(const struct tt_perf *p)
 	double expected[3];
 	int err = 0;
 
+	if (p->updater && !p->order.limit)
+		return tt_perf_check_update(p);
 	for (size_t i = 0; i < 3; i++)
 		expected[i] = expected_in_memory(p, i);
 	for (int k = 0; k < tt_perf_writes(p) && !err; k++)
-		err = check_vector(p, type_in_memory(p), p->vectors[k + (p->kernel->in_place ? 0 : tt_perf_reads(p))], expected);
+		err = check_vector(p, type_in_memory(p), tt_perf_written(p, k), expected);
 	return err;
 }
 
-static void fill_numbers(const struct tt_perf *p, tutti_type type, uint8_t *at, int rank)
+void tt_perf_fill_numbers(const struct tt_perf *p, tutti_type type, void *to, size_t bytes, int rank)
 {
-	size_t size = tt_perf_type_size(type), done = tt_min(3 * size, p->bytes);
+	size_t size = tt_perf_type_size(type), done = tt_min(3 * size, bytes);
+	uint8_t *at = to;
 
 	for (size_t i = 0; i < done / size; i++)
 		write_number(type, at + i * size, number_at(p, i, rank));
-	for (; done < p->bytes; done *= 2)
-		memcpy(at + done, at, tt_min(done, p->bytes - done));
+	for (; done < bytes; done *= 2)
+		memcpy(at + done, at, tt_min(done, bytes - done));
+}
+
+/* A rule's own iteration is a table's first push: state is 0 there still. */
+static void fill_memory(const struct tt_perf *p)
+{
+	bool push = p->updater && !p->order.limit;
+
+	for (int k = 0; k < (push ? 2 : tt_perf_vectors(p)); k++)
+		tt_perf_fill_numbers(p, type_in_memory(p), push ? p->memory[k] : p->vectors[k], p->bytes, k);
 }
 
 void tt_perf_fill(struct tt_perf *p)
 {
 	if (p->test->local) {
-		for (int k = 0; k <= p->options.inputs; k++)
-			fill_numbers(p, type_in_memory(p), p->vectors[k], k);
+		fill_memory(p);
 		return;
 	}
 	if (p->test->collective) {
-		fill_numbers(p, p->options.type, tt_perf_local(p), p->rank);
+		tt_perf_fill_numbers(p, p->options.type, tt_perf_local(p), p->bytes, p->rank);
 		return;
 	}
 	fill_bytes(tt_perf_open(p), p->bytes, p->rank, OPEN);
@@ -182,7 +193,7 @@ void tt_perf_fill(struct tt_perf *p)
 
 void tt_perf_clear(struct tt_perf *p)
 {
-	for (int k = 0; p->test->local && k <= p->options.inputs; k++)
+	for (int k = 0; p->test->local && k < tt_perf_vectors(p); k++)
 		memset(p->vectors[k], 0, p->bytes);
 	if (!p->test->local)
 		memset(tt_perf_local(p), 0, p->bytes);

@@ -17,10 +17,13 @@ static void explain_algorithm(const struct tt_perf *p, const struct tt_perf_row 
 void tt_perf_explain(const struct tt_perf *p, const struct tt_perf_row *row)
 {
 	FILE *to = p->options.json ? stderr : stdout; /* there are only objects in JSON's way */
+	char text[100] = "";
 
 	if (p->test->local) {
-		if (!strcmp(p->test->name, "reduce"))
-			fprintf(to, "  kernels: %s\n", tt_reduce_use(-1));
+		if (p->updater)
+			tt_perf_explain_update(p, text, sizeof text);
+		if (strcmp(p->test->name, "copy"))
+			fprintf(to, "  kernels: %s%s%s\n", tt_reduce_use(-1), *text ? "; " : "", text);
 		else if (!strcmp(p->kernel->name, "chosen"))
 			fprintf(to, "  chosen for this size: %s\n", tt_copy_name[tt_copy_way(&p->copier, row->bytes)]);
 		return;

@@ -1,6 +1,6 @@
-/* perf_memory.c - `tutti perf reduce` and `copy`: the kernels in memory that nobody else uses
+/* perf_memory.c - `tutti perf reduce`, `copy` and `update`: the kernels in memory that nobody else uses
  *
- * Each kernel has a shape: how many vectors it reads, how many it writes, and whether those it writes are among the first.
+ * Each kernel has a shape: how many vectors it reads, how many it writes, and how many of these are not among the first of those.
  * Bytes are counted as STREAM does: each vector that is read or written once, and nothing for what a cache does beyond that.
  */
 #include "perf.h"
@@ -56,21 +56,38 @@ static void run_string(struct tt_perf *p) { tt_copy_by(TT_COPY_STRING, p->vector
 static void run_stream(struct tt_perf *p) { tt_copy_by(TT_COPY_STREAM, p->vectors[1], p->vectors[0], p->bytes); }
 static void run_chosen(struct tt_perf *p) { tt_copy(&p->copier, p->vectors[1], p->vectors[0], p->bytes); }
 
+/* w and d are read and w is written, and with them the rule's state. */
+#define UPDATE(name, sentence, scaled, rule) { "update", name, sentence, 2, 1, 0, scaled, tt_perf_run_update, false, rule }
+
 /* reads 0: as many as --inputs says; writes 0: into all of these. */
 static const struct tt_perf_kernel kernels[] = {
-	{ "reduce", "pair", "a = a op b", 2, 1, true, false, run_pair, false },
-	{ "reduce", "into", "c = a op b", 2, 1, false, false, run_into, false },
-	{ "reduce", "many", "one vector = all inputs combined", 0, 1, false, false, run_many, false },
-	{ "reduce", "all", "all inputs = all inputs combined", 0, 0, true, false, run_all, false },
-	{ "reduce", "all-stream", "the same, stored past the caches, as the limit", 0, 0, true, false, run_all_stream, true },
-	{ "reduce", "blend", "a = (1 - w) a + w b", 2, 1, true, true, run_blend, false },
-	{ "reduce", "blend-into", "c = (1 - w) a + w b", 2, 1, false, true, run_blend_into, false },
-	{ "reduce", "elastic", "d = w (a - b), a = a - d, b = b + d", 2, 2, true, true, run_elastic, false },
-	{ "copy", "memcpy", "the C library's", 1, 1, false, false, run_memcpy, false },
-	{ "copy", "plain", "vectors, loaded and stored as usual", 1, 1, false, false, run_plain, false },
-	{ "copy", "string", "rep movsb", 1, 1, false, false, run_string, false },
-	{ "copy", "stream", "stores past the caches", 1, 1, false, false, run_stream, false },
-	{ "copy", "chosen", "as shared memory is copied: whichever of the three is best now", 1, 1, false, false, run_chosen, false },
+	{ "reduce", "pair", "a = a op b", 2, 1, 0, false, run_pair, false, 0 },
+	{ "reduce", "into", "c = a op b", 2, 1, 1, false, run_into, false, 0 },
+	{ "reduce", "many", "one vector = all inputs combined", 0, 1, 1, false, run_many, false, 0 },
+	{ "reduce", "all", "all inputs = all inputs combined", 0, 0, 0, false, run_all, false, 0 },
+	{ "reduce", "all-stream", "the same, stored past the caches, as the limit", 0, 0, 0, false, run_all_stream, true, 0 },
+	{ "reduce", "blend", "a = (1 - w) a + w b", 2, 1, 0, true, run_blend, false, 0 },
+	{ "reduce", "blend-into", "c = (1 - w) a + w b", 2, 1, 1, true, run_blend_into, false, 0 },
+	{ "reduce", "elastic", "d = w (a - b), a = a - d, b = b + d", 2, 2, 0, true, run_elastic, false, 0 },
+	{ "copy", "memcpy", "the C library's", 1, 1, 1, false, run_memcpy, false, 0 },
+	{ "copy", "plain", "vectors, loaded and stored as usual", 1, 1, 1, false, run_plain, false, 0 },
+	{ "copy", "string", "rep movsb", 1, 1, 1, false, run_string, false, 0 },
+	{ "copy", "stream", "stores past the caches", 1, 1, 1, false, run_stream, false, 0 },
+	{ "copy", "chosen", "as shared memory is copied: whichever of the three is best now", 1, 1, 1, false, run_chosen, false, 0 },
+	UPDATE("add", "w += d", false, TUTTI_UPDATE_ADD),
+	{ "update", "assign", "w = d", 1, 1, 1, false, tt_perf_run_update, false, TUTTI_UPDATE_ASSIGN },
+	UPDATE("sgd", "w -= lr d", true, TUTTI_UPDATE_SGD),
+	UPDATE("momentum", "Polyak's", true, TUTTI_UPDATE_MOMENTUM),
+	UPDATE("smoothed", "Multiverso's momentum", true, TUTTI_UPDATE_SMOOTHED),
+	UPDATE("nesterov", "Nesterov's momentum", true, TUTTI_UPDATE_NESTEROV),
+	UPDATE("adagrad", "AdaGrad", true, TUTTI_UPDATE_ADAGRAD),
+	UPDATE("rmsprop", "RMSProp", true, TUTTI_UPDATE_RMSPROP),
+	UPDATE("adam", "Adam", true, TUTTI_UPDATE_ADAM),
+	UPDATE("adamw", "Adam, the weights decay apart from it", true, TUTTI_UPDATE_ADAMW),
+	UPDATE("dcasgd", "SGD that makes up for the delay", true, TUTTI_UPDATE_DCASGD),
+	UPDATE("dcasgda", "the same, adaptive", true, TUTTI_UPDATE_DCASGDA),
+	UPDATE("ftrl", "FTRL-proximal", true, TUTTI_UPDATE_FTRL),
+	{ "update", "elastic", "e = alpha (d - w), w += e, and e goes back", 2, 2, 1, true, tt_perf_run_update, false, TUTTI_UPDATE_ELASTIC },
 	{ .name = NULL },
 };
 
@@ -82,24 +99,44 @@ const struct tt_perf_kernel *tt_perf_kernel_of(const char *test, int i)
 	return NULL;
 }
 
-int tt_perf_reads(const struct tt_perf *p) { return p->kernel->reads ? p->kernel->reads : p->options.inputs; }
+int tt_perf_reads(const struct tt_perf *p) { return (p->kernel->reads ? p->kernel->reads : p->options.inputs) + tt_perf_states(p); }
 
-int tt_perf_writes(const struct tt_perf *p) { return p->kernel->writes ? p->kernel->writes : p->options.inputs; }
+int tt_perf_writes(const struct tt_perf *p) { return (p->kernel->writes ? p->kernel->writes : p->options.inputs) + tt_perf_states(p); }
+
+int tt_perf_vectors(const struct tt_perf *p) { return tt_perf_reads(p) + p->kernel->apart; }
+
+void *tt_perf_written(const struct tt_perf *p, int k)
+{
+	int in_place = tt_perf_writes(p) - p->kernel->apart;
+
+	return p->vectors[k < in_place ? k : tt_perf_reads(p) + k - in_place];
+}
 
 int tt_perf_open_memory(struct tt_perf *p)
 {
 	int n = p->options.inputs + 1, err = 0;
 
 	for (int i = 0; i < n && !err; i++)
-		err = tutti_alloc(p->job, p->most, -1, &p->vectors[i]);
+		err = tutti_alloc(p->job, p->most, -1, &p->memory[i]);
 	return err;
 }
 
 void tt_perf_close_memory(struct tt_perf *p)
 {
+	tt_updater_close(p->updater);
 	for (int i = 0; i < TT_PERF_VECTORS; i++)
-		if (p->vectors[i])
-			tutti_free(p->job, p->vectors[i]);
+		if (p->memory[i])
+			tutti_free(p->job, p->memory[i]);
+}
+
+int tt_perf_take_kernel(struct tt_perf *p)
+{
+	p->kernel = tt_perf_kernel_of(p->test->name, (int)p->order.kernel);
+	p->options.type = (tutti_type)p->order.type;
+	if (p->kernel->run == tt_perf_run_update)
+		return tt_perf_open_update(p);
+	memcpy(p->vectors, p->memory, sizeof p->vectors);
+	return 0;
 }
 
 int tt_perf_run_kernel(struct tt_perf *p)

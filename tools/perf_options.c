@@ -24,6 +24,8 @@ const struct tt_perf_test tt_perf_tests[] = {
 	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true },
 	{ "copy", "ways to copy memory, beside STREAM's loops", 256 * MIB, 256 * MIB, false, true, false,
 	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true },
+	{ "update", "a table's update rules, beside STREAM's loops", 256 * MIB, 256 * MIB, false, true, false,
+	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true },
 	{ .name = NULL },
 };
 static const struct tt_perf_test gets = {
@@ -138,7 +140,7 @@ static int take_whole(const char *option, const char *text, long least, long mos
 
 static int take_test(struct tt_perf_options *o, const char *word)
 {
-	const char *names[8], *meant;
+	const char *names[9], *meant;
 	int n = 0;
 
 	for (; tt_perf_tests[n].name; n++) {
@@ -176,16 +178,16 @@ static int print_help(void)
 	       "Measures what Tutti does here, and beside it, in the same run, what bare sockets, or bare memory, do: the limit.\n\n");
 	for (const struct tt_perf_test *t = tt_perf_tests; t->name; t++)
 		printf("  %-10s %s\n", t->name, t->sentence);
-	printf("\n  -n, --ranks N         start N ranks on this host; 2 by default (reduce, copy: 1). Under a launcher each process is one rank\n"
+	printf("\n  -n, --ranks N         start N ranks on this host; 2 by default (reduce, copy, update: 1). Under a launcher each process is one rank\n"
 	       "  -s, --size SIZE       bytes: 8, 4K, 64M, or a range 8..64M, doubled from row to row\n"
 	       "  -i, --iters N         how many iterations a row has ...\n"
 	       "  -T, --time SECONDS    ... or how long it takes, the limit included; 1 by default\n"
-	       "      --type TYPE       allreduce, reduce: f32 (by default; reduce: all), f64, f16, bf16, i32 or i64\n"
+	       "      --type TYPE       allreduce, reduce, update: f32 (by default; reduce: all), f64, f16, bf16, i32 or i64\n"
 	       "      --rule RULE       allreduce, reduce: sum (by default), average, product, max or min\n"
 	       "      --target HOW      put, get, stream: rank 1 meanwhile does wait (by default) in a call of Tutti's, or compute\n"
 	       "      --get             stream: gets\n"
 	       "      --brought         allreduce: of memory that the caller has brought, not of tutti_alloc's\n"
-	       "      --kernel NAME     reduce, copy: one of them; by default all\n"
+	       "      --kernel NAME     reduce, copy, update: one of them; by default all\n"
 	       "      --inputs N        reduce: how many vectors are combined where any number can be; 4 by default\n"
 	       "  -t, --transport NAME  which wire; by default what TUTTI_TRANSPORTS says\n"
 	       "  -e, --explain         say which wire and settings there are, and why\n"
@@ -196,6 +198,7 @@ static int print_help(void)
 	       "For example:\n"
 	       "  tutti perf pingpong --size 8\n"
 	       "  tutti perf allreduce -n 4 --size 4K..64M --json\n"
+	       "  tutti perf update --kernel adam\n"
 	       "  tutti run -n 2 tutti perf put --size 8 --target compute\n");
 	return 0;
 }
@@ -292,7 +295,7 @@ static int check_local(struct tt_perf_options *o, const struct seen *seen, bool 
 		return tt_tool_refuse("perf", "--type %s: %s computes with factors, and is for f32, f64, f16 and bf16", o->type_name, o->kernel->name);
 	if (o->plot || o->transport)
 		return tt_tool_refuse("perf", "%s is not for %s", o->plot ? "--plot" : "--transport", o->test->name);
-	o->any_type = !seen->type && !copies;
+	o->any_type = !seen->type && !strcmp(o->test->name, "reduce");
 	if (copies)
 		o->type_name = "byte";
 	return 0;
@@ -304,13 +307,17 @@ static int check_together(struct tt_perf_options *o, const struct seen *seen)
 	const struct tt_perf_test *t = o->test;
 	size_t element = tt_perf_type_size(o->type);
 
-	bool copies = !strcmp(t->name, "copy");
+	bool copies = !strcmp(t->name, "copy"), combines = !strcmp(t->name, "reduce") || (t->collective && !t->local);
 	int err;
 
-	if ((seen->type || seen->rule) && (!t->collective || copies))
-		return tt_tool_refuse("perf", "--type and --rule are for allreduce and reduce: %s moves bytes", t->name);
-	if ((seen->kernel || seen->inputs) && !t->local)
-		return tt_tool_refuse("perf", "--kernel and --inputs are for reduce and copy, which have kernels");
+	if (seen->type && (!t->collective || copies))
+		return tt_tool_refuse("perf", "--type is for allreduce, reduce and update: %s moves bytes", t->name);
+	if (seen->rule && !combines)
+		return tt_tool_refuse("perf", "--rule is for allreduce and reduce%s", t->local && !copies ? "; an update rule is a --kernel" : "");
+	if (seen->kernel && !t->local)
+		return tt_tool_refuse("perf", "--kernel is for reduce, copy and update, which have kernels");
+	if (seen->inputs && (!t->local || !combines))
+		return tt_tool_refuse("perf", "--inputs is for reduce");
 	if (o->ranks == 1 && !t->local)
 		return tt_tool_refuse("perf", "-n 1: it is a whole number from 2 to %d", TT_PERF_RANKS);
 	if (t->local && (err = check_local(o, seen, copies)))
@@ -353,7 +360,7 @@ int tt_perf_read_options(int argc, char **argv, struct tt_perf_options *o)
 			return err;
 	}
 	if (optind >= argc)
-		return tt_tool_refuse("perf", "a test is missing: pingpong, put, get, stream, allreduce, reduce or copy; see `tutti perf --help`");
+		return tt_tool_refuse("perf", "a test is missing: pingpong, put, get, stream, allreduce, reduce, copy or update; see `tutti perf --help`");
 	if ((err = take_test(o, argv[optind])))
 		return err;
 	if (optind + 1 < argc)

@@ -1,4 +1,4 @@
-/* perf_stream.c - the limit of `tutti perf reduce` and `copy`: STREAM's loops, over the same vectors
+/* perf_stream.c - the limit of `tutti perf reduce`, `copy` and `update`: STREAM's loops, over the same vectors
  *
  * As many streams are read and written as by the kernel, whatever that computes: doubles are copied (one is read), added (more), or
  * added with a factor (triad, where a kernel has factors). 32 bytes a load where the processor has AVX; stored as usual and past
@@ -55,8 +55,11 @@ AVX static void sweep_avx(const struct sweep *s)
 	case 0x11: sweep_streams(s, 1, 1); break;
 	case 0x21: sweep_streams(s, 2, 1); break;
 	case 0x22: sweep_streams(s, 2, 2); break;
+	case 0x32: sweep_streams(s, 3, 2); break;
 	case 0x41: sweep_streams(s, 4, 1); break;
+	case 0x43: sweep_streams(s, 4, 3); break;
 	case 0x44: sweep_streams(s, 4, 4); break;
+	case 0x65: sweep_streams(s, 6, 5); break;
 	default: sweep_streams(s, s->reads, s->writes);
 	}
 }
@@ -88,7 +91,7 @@ int tt_perf_raw_stream(struct tt_perf *p)
 	for (int k = 0; k < s.reads; k++)
 		s.from[k] = p->vectors[k];
 	for (int k = 0; k < s.writes; k++)
-		s.to[k] = p->vectors[k + (p->kernel->in_place ? 0 : s.reads)];
+		s.to[k] = tt_perf_written(p, k);
 	if (has_avx())
 		sweep_avx(&s);
 	else
@@ -106,8 +109,9 @@ int tt_perf_stream_ways(const struct tt_perf *p, struct tt_perf_way *ways)
 void tt_perf_word_stream(const struct tt_perf *p, const struct tt_perf_way *way, char *text, size_t room)
 {
 	int reads = tt_perf_reads(p), writes = tt_perf_writes(p);
+	const char *where = !p->kernel->apart ? " in place" : p->kernel->apart < writes ? ", one in place" : "";
 
 	snprintf(text, room, "STREAM %s: %d read, %d written%s; %d-byte loads, stored %s", reads == 1 ? "copy" : p->kernel->scaled ? "triad" : "add",
-	         reads, writes, p->kernel->in_place ? " in place" : "", has_avx() ? 32 : 16,
+	         reads, writes, where, has_avx() ? 32 : 16,
 	         way->past ? "past the caches" : "as usual");
 }
