@@ -1007,7 +1007,7 @@ void tt_json_end(struct tt_json *);                 /* nothing may follow */
 bool tt_json_is_text(const char *);                 /* UTF-8? */
 void tt_json_print(FILE *, const char *);           /* in quotes */
 
-/* ---- tensors.c: safetensors files. No gate needed; several threads may read an open one ---- */
+/* ---- tensors.c, tensors_write.c: safetensors files. No gate needed; several threads may read an open one ---- */
 
 enum { TT_TENSOR_DIMS = 8, TT_TENSOR_BLOCK = 4 << 20 /* bytes of an array that have a checksum of their own */, TT_SUM_DIGITS = 16 };
 
@@ -1058,7 +1058,7 @@ bool tt_seal_put(char *text, size_t len, const char *opening);   /* false: it do
 bool tt_seal_holds(char *text, size_t len, const char *opening); /* true too where it does not begin so: it says nothing. The digits may be changed */
 void *tt_grown(void *array, size_t n, size_t width); /* n elements, with room for another; doubles. NULL: no memory, and it is as it was */
 
-/* ---- save.c: files of several writers that are one save, and their index. No gate needed ----
+/* ---- save.c, save_write.c: files of several writers that are one save, and their index. No gate needed ----
  *
  *   one rank: tt_save_next --> its number to all --> each: tt_save_shard, tt_tensors_begin .. end --> when all have: one rank: tt_save_commit */
 

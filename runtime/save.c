@@ -1,4 +1,4 @@
-/* save.c - several safetensors files that are one save, and the index that names them.
+/* save.c - several safetensors files that are one save, and the index that names them: opened and read. save_write.c writes them.
  *
  *      NAME-GENERATION-00001-of-00002.safetensors      weight[0:512/1024]  step            each server writes one, all of one generation
  *      NAME-GENERATION-00002-of-00002.safetensors      weight[512:1024/1024]
@@ -8,8 +8,7 @@
  * place, that one can be loaded. Then its files go. An array that is shared out is cut along its first dimension, and
  * each part is an array of its own to other readers: NAME[FROM:TO/ROWS]. The index is as Hugging Face's: "metadata" with "total_size",
  * and "weight_map" from arrays to files. In "metadata" are besides "tutti_seal", as in the files, and "tutti_files" with each file's seal. */
-#include "runtime.h"
-#include <dirent.h>
+#include "tensors.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,10 +17,6 @@
 #include <unistd.h>
 
 enum { INDEX_MAX = 1 << 30, NAME_MOST = 128, PATIENCE = 10 };
-
-#define SEALED "{\"metadata\":{\"tutti_seal\":\""
-#define SUFFIX ".safetensors"
-#define INDEX SUFFIX ".index.json"
 
 struct entry { /* of an index */
 	const char *tensor, *file;
@@ -46,14 +41,14 @@ static bool is_plain(const char *name) /* of a file in this folder */
 	return *name && !strchr(name, '/') && strcmp(name, ".") && strcmp(name, "..");
 }
 
-static int check_name(const char *name)
+int tt_save_check_name(const char *name)
 {
 	if (is_plain(name) && *name != '.' && strlen(name) <= NAME_MOST && tt_json_is_text(name))
 		return 0;
 	return tt_fail(-EINVAL, "\"%s\" cannot name a save: 1 to %d letters, no /, and no dot in front", name, NAME_MOST);
 }
 
-static char *join_path(const char *folder, const char *name)
+char *tt_save_file_path(const char *folder, const char *name)
 {
 	char *path;
 
@@ -63,49 +58,14 @@ static char *join_path(const char *folder, const char *name)
 	return NULL;
 }
 
-static char *index_path(const char *folder, const char *name)
+char *tt_save_index_path(const char *folder, const char *name)
 {
 	char *path;
 
-	if (asprintf(&path, "%s/%s" INDEX, folder, name) >= 0)
+	if (asprintf(&path, "%s/%s" TT_INDEX_SUFFIX, folder, name) >= 0)
 		return path;
 	tt_fail(-ENOMEM, "no memory for the path of %s", name);
 	return NULL;
-}
-
-static void print_shard(char room[NAME_MAX + 1], const char *name, uint64_t generation, int i, int shards)
-{
-	snprintf(room, NAME_MAX + 1, "%s-%08llu-%05d-of-%05d" SUFFIX, name, (unsigned long long)generation, i + 1, shards);
-}
-
-int tt_save_shard(const char *folder, const char *name, uint64_t generation, int i, int shards, char **path)
-{
-	char room[NAME_MAX + 1], *made;
-	int err = check_name(name);
-
-	if (err)
-		return err;
-	print_shard(room, name, generation, i, shards);
-	if (!(made = join_path(folder, room)))
-		return -ENOMEM;
-	*path = made;
-	return 0;
-}
-
-/* Is that a file of such a save, or of one that was being written? Of which generation? */
-static bool is_shard(const char *file, const char *name, uint64_t *generation)
-{
-	char room[NAME_MAX + 1];
-	unsigned long long g;
-	size_t n = strlen(name), len;
-	int i, shards;
-
-	if (strncmp(file, name, n) || sscanf(file + n, "-%llu-%d-of-%d", &g, &i, &shards) != 3)
-		return false;
-	print_shard(room, name, g, i - 1, shards);
-	len = strlen(room);
-	*generation = g;
-	return !strncmp(file, room, len) && (!file[len] || !strncmp(file + len, TT_DRAFT_MARK, strlen(TT_DRAFT_MARK)));
 }
 
 void tt_slice_name(char *room, size_t size, const char *name, uint64_t from, uint64_t to, uint64_t rows)
@@ -142,7 +102,7 @@ static int by_place(const void *a, const void *b)
 	return x->from != y->from ? (x->from > y->from) - (x->from < y->from) : (x->to > y->to) - (x->to < y->to);
 }
 
-static int add_part(struct tt_save *s, const struct tt_tensors *file, const struct tt_tensor *t)
+int tt_save_add_part(struct tt_save *s, const struct tt_tensors *file, const struct tt_tensor *t)
 {
 	struct tt_part part = { .file = file, .tensor = t, .rows = t->dims ? t->shape[0] : 1 }, *grown;
 	size_t len = read_slice(t->name, &part);
@@ -210,7 +170,7 @@ static int join_parts(struct tt_save *s, size_t first, struct tt_saved *out)
 	return 0;
 }
 
-static int join_all(struct tt_save *s)
+int tt_save_join(struct tt_save *s)
 {
 	int err = 0;
 
@@ -227,10 +187,10 @@ static int join_all(struct tt_save *s)
 	return err;
 }
 
-static int add_file(struct tt_save *s, const char *folder, const char *name)
+int tt_save_add_file(struct tt_save *s, const char *folder, const char *name)
 {
 	struct tt_tensors **grown = tt_grown(s->files, s->file_count, sizeof *grown);
-	char *path = join_path(folder, name);
+	char *path = tt_save_file_path(folder, name);
 	int err = grown && path ? 0 : tt_fail(-ENOMEM, "no memory for the files of %s", s->path);
 
 	if (grown)
@@ -328,7 +288,7 @@ static int parse_index(struct index *x)
 	struct tt_json j = tt_json(x->text, x->len);
 	int err = 0;
 
-	if (!tt_seal_holds(x->text, x->len, SEALED))
+	if (!tt_seal_holds(x->text, x->len, TT_INDEX_SEALED))
 		return tt_fail(-EBADMSG, "%s does not have the checksum that it names", x->path);
 	for (tt_json_enter(&j, '{'); !err && tt_json_more(&j, '}');) {
 		const char *key = tt_json_key(&j);
@@ -370,12 +330,12 @@ static int open_parts(struct tt_save *s, const char *folder, struct index *x)
 	for (size_t i = 0; !err && i < x->count; i++) {
 		const struct entry *e = &x->of[i];
 		if (!i || strcmp(e->file, x->of[i - 1].file)) {
-			if ((err = add_file(s, folder, e->file)) || (err = check_seal(x, e->file, s->files[s->file_count - 1])))
+			if ((err = tt_save_add_file(s, folder, e->file)) || (err = check_seal(x, e->file, s->files[s->file_count - 1])))
 				return err;
 		}
 		const struct tt_tensors *f = s->files[s->file_count - 1];
 		const struct tt_tensor *t = tt_tensors_find(f, e->tensor);
-		err = t ? add_part(s, f, t) : tt_fail(-EBADMSG, "%s: \"%s\" is not in %s, where it should be", s->path, e->tensor, f->path);
+		err = t ? tt_save_add_part(s, f, t) : tt_fail(-EBADMSG, "%s: \"%s\" is not in %s, where it should be", s->path, e->tensor, f->path);
 	}
 	return err;
 }
@@ -389,7 +349,7 @@ static int try_open(const char *folder, const char *path, struct tt_save **out)
 	if (!s || !(s->path = strdup(path)))
 		err = tt_fail(-ENOMEM, "no memory for %s", path);
 	if (!err && !(err = read_text(&x)) && !(err = parse_index(&x)) && !(err = open_parts(s, folder, &x)))
-		err = join_all(s);
+		err = tt_save_join(s);
 	free(x.of);
 	free(x.files);
 	free(x.text);
@@ -412,11 +372,11 @@ int tt_save_open(const char *folder, const char *name, struct tt_save **out)
 {
 	struct stat before = { 0 };
 	char *path;
-	int err = check_name(name);
+	int err = tt_save_check_name(name);
 
 	if (err)
 		return err;
-	if (!(path = index_path(folder, name)))
+	if (!(path = tt_save_index_path(folder, name)))
 		return -ENOMEM;
 	for (int i = 0; i < PATIENCE; i++) {
 		if (stat(path, &before))
@@ -477,124 +437,5 @@ int tt_save_read(const struct tt_save *s, const struct tt_saved *a, uint64_t fir
 		if (from < upto)
 			err = tt_tensors_read(p->file, p->tensor, from - at, upto - from, (char *)to + (from - first) * width);
 	}
-	return err;
-}
-
-/* ---- writing an index ---- */
-
-int tt_save_next(const char *folder, const char *name, uint64_t *generation)
-{
-	uint64_t newest = 0, g;
-	int err = check_name(name);
-	DIR *dir = err ? NULL : opendir(folder);
-
-	if (!err && !dir)
-		err = tt_fail(-errno, "cannot look into the folder %s: %s", folder, strerror(errno));
-	for (struct dirent *e; dir && (e = readdir(dir));)
-		if (is_shard(e->d_name, name, &g))
-			newest = tt_max(newest, g);
-	if (dir)
-		closedir(dir);
-	if (!err)
-		*generation = newest + 1;
-	return err;
-}
-
-/* What no index names any more: the saves before this one, and what was begun and never ended. */
-static void sweep(const char *folder, const char *name, uint64_t generation)
-{
-	DIR *dir = opendir(folder);
-	char draft[NAME_MAX + 1];
-	uint64_t g;
-
-	snprintf(draft, sizeof draft, "%s" INDEX TT_DRAFT_MARK, name);
-	for (struct dirent *e; dir && (e = readdir(dir));)
-		if (!strncmp(e->d_name, draft, strlen(draft)) || (is_shard(e->d_name, name, &g) && g < generation))
-			if (unlinkat(dirfd(dir), e->d_name, 0))
-				tt_log(TT_WARN, "cannot remove %s/%s, of a save that was replaced: %s", folder, e->d_name, strerror(errno));
-	if (dir)
-		closedir(dir);
-}
-
-static const char *file_name(const struct tt_tensors *f) { return strrchr(f->path, '/') + 1; }
-
-static void print_index(FILE *f, const struct tt_save *s)
-{
-	unsigned long long total = 0;
-
-	fprintf(f, SEALED "%0*d\",\"tutti_files\":{", TT_SUM_DIGITS, 0);
-	for (size_t i = 0; i < s->file_count; i++) {
-		fputs(i ? "," : "", f);
-		tt_json_print(f, file_name(s->files[i]));
-		fputc(':', f);
-		tt_json_print(f, s->files[i]->seal);
-	}
-	for (size_t i = 0; i < s->part_count; i++)
-		total += s->parts[i].tensor->count * tt_type_size(s->parts[i].tensor->type);
-	fprintf(f, "},\"total_size\":%llu},\n\"weight_map\":{", total);
-	for (size_t i = 0; i < s->part_count; i++) {
-		fputs(i ? ",\n" : "\n", f);
-		tt_json_print(f, s->parts[i].tensor->name);
-		fputc(':', f);
-		tt_json_print(f, file_name(s->parts[i].file));
-	}
-	fputs("}}\n", f);
-}
-
-static int write_index(const struct tt_save *s)
-{
-	struct tt_draft d = { .fd = -1 };
-	char *text = NULL;
-	size_t len = 0;
-	FILE *f = open_memstream(&text, &len);
-	int err = 0;
-
-	if (f)
-		print_index(f, s);
-	if (!f || fclose(f))
-		err = tt_fail(-ENOMEM, "no memory for the index %s", s->path);
-	if (!err) {
-		tt_seal_put(text, len, SEALED);
-		err = tt_draft_begin(&d, s->path, len);
-	}
-	if (!err)
-		err = tt_draft_write(&d, text, len, 0);
-	if (!err)
-		err = tt_draft_publish(&d);
-	tt_draft_drop(&d);
-	free(text);
-	return err;
-}
-
-static int gather_shards(struct tt_save *s, const char *folder, const char *name, uint64_t generation, int shards)
-{
-	char room[NAME_MAX + 1];
-	int err = 0;
-
-	for (int i = 0; !err && i < shards; i++) {
-		print_shard(room, name, generation, i, shards);
-		if ((err = add_file(s, folder, room)))
-			return err;
-		const struct tt_tensors *f = s->files[i];
-		if (!f->seal)
-			return tt_fail(-EBADMSG, "%s was not written by Tutti: it has no tutti_seal", f->path);
-		for (size_t k = 0; !err && k < f->count; k++)
-			err = add_part(s, f, &f->of[k]);
-	}
-	return err ? err : join_all(s);
-}
-
-int tt_save_commit(const char *folder, const char *name, uint64_t generation, int shards)
-{
-	int err = check_name(name);
-	struct tt_save *s;
-
-	if (err)
-		return err;
-	if (!(s = calloc(1, sizeof *s)) || !(s->path = index_path(folder, name)))
-		err = tt_fail(-ENOMEM, "no memory for the index of %s", name);
-	else if (!(err = gather_shards(s, folder, name, generation, shards)) && !(err = write_index(s)))
-		sweep(folder, name, generation);
-	tt_save_close(s);
 	return err;
 }

@@ -1,4 +1,4 @@
-/* tensors.c - safetensors files, read and written: arrays by name, which other programs read too, and theirs Tutti.
+/* tensors.c - safetensors files, read: arrays by name, Tutti's and those of other programs. tensors_write.c writes them.
  *
  *      8 bytes     N, the length of the header, at most 100,000,000
  *      N bytes     JSON, filled up with spaces: "__metadata__", then by name the type, the shape and from where to where in the data
@@ -7,7 +7,7 @@
  * Besides the notes of the caller __metadata__ holds two of Tutti's own, first and in this order. "tutti_seal": a checksum of the header, with
  * zeros in its own place. "tutti_sums": one of each 4 MiB of each array, in the order of the data: a part of an array can be
  * checked without the rest, and what is damaged is named to within 4 MiB. All are XXH64, 16 digits each. Files without them are read unchecked. */
-#include "runtime.h"
+#include "tensors.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,23 +15,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum {
-	HEADER_MAX = 100000000,       /* the reference library's, too */
-	ALIGN = 64,                   /* where the data begins; 8 would do for others */
-	PIECE = 1 << 20,              /* is written, and summed up while it is in the cache */
-	BEFORE = 8,                   /* the header */
-};
+const char *const tt_tensor_type_names[TUTTI_I64 + 1] = { [TUTTI_F32] = "F32", [TUTTI_F64] = "F64", [TUTTI_F16] = "F16",
+	                                                  [TUTTI_BF16] = "BF16", [TUTTI_I32] = "I32", [TUTTI_I64] = "I64" };
 
-#define SEALED "{\"__metadata__\":{\"tutti_seal\":\"" /* how a header of ours begins */
-#define SUMS "\",\"tutti_sums\":\""
-
-static const char *const type_names[] = { [TUTTI_F32] = "F32", [TUTTI_F64] = "F64", [TUTTI_F16] = "F16",
-	                                  [TUTTI_BF16] = "BF16", [TUTTI_I32] = "I32", [TUTTI_I64] = "I64" };
-
-static uint64_t bytes_of(const struct tt_tensor *t) { return t->count * tt_type_size(t->type); }
-static uint64_t blocks_of(const struct tt_tensor *t) { return (bytes_of(t) + TT_TENSOR_BLOCK - 1) / TT_TENSOR_BLOCK; }
-
-static bool count_elements(struct tt_tensor *t) /* false: more bytes than a file can have */
+bool tt_tensor_measure(struct tt_tensor *t)
 {
 	t->count = 1;
 	for (int i = 0; i < t->dims; i++)
@@ -74,12 +61,12 @@ bool tt_seal_holds(char *text, size_t len, const char *opening)
 
 /* ---- reading: the header ---- */
 
-static int no_memory(const char *path) { return tt_fail(-ENOMEM, "no memory for the header of %s", path); }
+int tt_tensors_no_memory(const char *path) { return tt_fail(-ENOMEM, "no memory for the header of %s", path); }
 
 static int take_type(const struct tt_tensors *f, struct tt_tensor *t, const char *name)
 {
-	for (size_t i = 0; i < TT_COUNT(type_names); i++)
-		if (!strcmp(name, type_names[i])) {
+	for (size_t i = 0; i < TT_COUNT(tt_tensor_type_names); i++)
+		if (!strcmp(name, tt_tensor_type_names[i])) {
 			t->type = (tutti_type)i;
 			return 0;
 		}
@@ -137,9 +124,9 @@ static int check_length(const struct tt_tensors *f, struct tt_tensor *t, const u
 		return tt_fail(-EBADMSG, "%s: \"%s\" lacks one of dtype, shape and data_offsets", f->path, t->name);
 	if (offsets[0] > offsets[1])
 		return tt_fail(-EBADMSG, "%s: the data_offsets of \"%s\" are not two, the end behind the beginning", f->path, t->name);
-	if (!count_elements(t) || bytes_of(t) != offsets[1] - offsets[0])
+	if (!tt_tensor_measure(t) || tt_tensor_bytes(t) != offsets[1] - offsets[0])
 		return tt_fail(-EBADMSG, "%s: the shape of \"%s\", of %s, does not make the %llu bytes of its data_offsets", f->path, t->name,
-		               type_names[t->type], (unsigned long long)(offsets[1] - offsets[0]));
+		               tt_tensor_type_names[t->type], (unsigned long long)(offsets[1] - offsets[0]));
 	t->at = offsets[0];
 	return 0;
 }
@@ -152,7 +139,7 @@ static int take_tensor(struct tt_tensors *f, const char *name, struct tt_json *j
 	int err = 0;
 
 	if (!grown)
-		return no_memory(f->path);
+		return tt_tensors_no_memory(f->path);
 	f->of = grown;
 	for (tt_json_enter(j, '{'); !err && tt_json_more(j, '}');)
 		err = take_member(f, &t, j, offsets, &seen);
@@ -169,7 +156,7 @@ static int take_notes(struct tt_tensors *f, struct tt_json *j)
 	for (tt_json_enter(j, '{'); tt_json_more(j, '}'); f->note_count++) {
 		struct tt_metadata *grown = tt_grown(f->notes, f->note_count, sizeof *grown);
 		if (!grown)
-			return no_memory(f->path);
+			return tt_tensors_no_memory(f->path);
 		f->notes = grown;
 		grown[f->note_count].key = tt_json_key(j);
 		grown[f->note_count].value = tt_json_text(j);
@@ -190,7 +177,7 @@ static int parse_header(struct tt_tensors *f, size_t len)
 	}
 	if (!err)
 		tt_json_end(&j);
-	return j.fault ? tt_fail(-EBADMSG, "%s: bad JSON at byte %zu: %s", f->path, BEFORE + j.fault_at, j.fault) : err;
+	return j.fault ? tt_fail(-EBADMSG, "%s: bad JSON at byte %zu: %s", f->path, TT_HEADER_AT + j.fault_at, j.fault) : err;
 }
 
 /* ---- reading: does it fit together? ---- */
@@ -223,13 +210,13 @@ static int place_data(struct tt_tensors *f, uint64_t size, uint64_t *blocks)
 		if (t->at > end)
 			return tt_fail(-EBADMSG, "%s: a hole of %llu bytes before \"%s\", at byte %llu", f->path, (unsigned long long)(t->at - end),
 			               t->name, (unsigned long long)(f->data + end));
-		end += bytes_of(t); /* at most 2^63 - 1, like the sum before it */
+		end += tt_tensor_bytes(t); /* at most 2^63 - 1, like the sum before it */
 		if (end > size - f->data)
 			return tt_fail(-EBADMSG, "%s: \"%s\" ends beyond the end of the file at byte %llu: was it cut off?", f->path, t->name,
 			               (unsigned long long)size);
 		t->at += f->data;
 		t->block = *blocks;
-		*blocks += blocks_of(t);
+		*blocks += tt_tensor_blocks(t);
 	}
 	if (end < size - f->data)
 		return tt_fail(-EBADMSG, "%s: %llu bytes from byte %llu on belong to no array", f->path, (unsigned long long)(size - f->data - end),
@@ -276,25 +263,25 @@ static int read_fully(const struct tt_tensors *f, void *to, size_t len, uint64_t
 
 static int read_header(struct tt_tensors *f, uint64_t size)
 {
-	uint8_t bytes[BEFORE];
+	uint8_t bytes[TT_HEADER_AT];
 	uint64_t len, blocks = 0;
 	int err;
 
-	if (size < BEFORE)
+	if (size < TT_HEADER_AT)
 		return tt_fail(-EBADMSG, "%s has %llu bytes, fewer than the 8 that a safetensors file begins with", f->path, (unsigned long long)size);
-	if ((err = read_fully(f, bytes, BEFORE, 0)))
+	if ((err = read_fully(f, bytes, TT_HEADER_AT, 0)))
 		return err;
-	struct tt_pack p = tt_unpack(bytes, BEFORE);
+	struct tt_pack p = tt_unpack(bytes, TT_HEADER_AT);
 	len = tt_get64(&p);
-	if (len > HEADER_MAX || len > size - BEFORE)
+	if (len > TT_HEADER_MAX || len > size - TT_HEADER_AT)
 		return tt_fail(-EBADMSG, "%s: a header of %llu bytes, where the file has %llu and a header at most %d: no safetensors file, or cut off",
-		               f->path, (unsigned long long)len, (unsigned long long)size, HEADER_MAX);
+		               f->path, (unsigned long long)len, (unsigned long long)size, TT_HEADER_MAX);
 	if (!(f->text = malloc(len + 1)))
-		return no_memory(f->path);
-	f->data = BEFORE + len;
-	if ((err = read_fully(f, f->text, len, BEFORE)))
+		return tt_tensors_no_memory(f->path);
+	f->data = TT_HEADER_AT + len;
+	if ((err = read_fully(f, f->text, len, TT_HEADER_AT)))
 		return err;
-	if (!tt_seal_holds(f->text, len, SEALED))
+	if (!tt_seal_holds(f->text, len, TT_TENSORS_SEALED))
 		return tt_fail(-EBADMSG, "%s: the header, bytes 8 to %llu, does not have the checksum that it names", f->path, (unsigned long long)f->data);
 	if ((err = parse_header(f, len)) || (err = place_data(f, size, &blocks)) || (err = refuse_doubles(f)))
 		return err;
@@ -309,7 +296,7 @@ int tt_tensors_open(const char *path, struct tt_tensors **out)
 
 	if (!f || !(f->path = strdup(path))) {
 		free(f);
-		return no_memory(path);
+		return tt_tensors_no_memory(path);
 	}
 	f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe of that name keeps nobody waiting */
 	if (f->fd < 0 || fstat(f->fd, &s))
@@ -368,7 +355,7 @@ static int check_block(const struct tt_tensors *f, const struct tt_tensor *t, ui
 static int read_block(const struct tt_tensors *f, const struct tt_tensor *t, uint64_t block, uint64_t from, uint64_t to, char *at, char **room)
 {
 	uint64_t begin = block * TT_TENSOR_BLOCK;
-	size_t len = tt_min(TT_TENSOR_BLOCK, bytes_of(t) - begin);
+	size_t len = tt_min(TT_TENSOR_BLOCK, tt_tensor_bytes(t) - begin);
 	bool whole = to - from == len;
 	int err;
 
@@ -399,215 +386,4 @@ int tt_tensors_read(const struct tt_tensors *f, const struct tt_tensor *t, uint6
 	}
 	free(room);
 	return err;
-}
-
-/* ---- writing ---- */
-
-/* The wide ones first: whatever their counts, each element lies at a multiple of its size. */
-static uint64_t lay_out(struct tt_tensor *of, size_t n, uint64_t *blocks) /* bytes of data */
-{
-	uint64_t end = 0;
-
-	for (size_t width = 8; width; width /= 2)
-		for (size_t i = 0; i < n; i++)
-			if (tt_type_size(of[i].type) == width) {
-				of[i].at = end;
-				of[i].block = *blocks;
-				end += bytes_of(&of[i]);
-				*blocks += blocks_of(&of[i]);
-			}
-	return end;
-}
-
-static int compare_names(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
-
-static int check_names(const char *path, const char **names, size_t n, const char *what)
-{
-	qsort(names, n, sizeof *names, compare_names);
-	for (size_t i = 0; i < n; i++)
-		if (!tt_json_is_text(names[i]))
-			return tt_fail(-EINVAL, "%s: a name of %s is not UTF-8", path, what);
-		else if (i && !strcmp(names[i - 1], names[i]))
-			return tt_fail(-EINVAL, "%s: two %s would be named \"%s\"", path, what, names[i]);
-	return 0;
-}
-
-static int check_tensors(const char *path, struct tt_tensor *of, size_t n)
-{
-	const char **names = calloc(n + 1, sizeof *names);
-	int err = names ? 0 : no_memory(path);
-
-	for (size_t i = 0; !err && i < n; i++) {
-		names[i] = of[i].name;
-		if (!strcmp(of[i].name, "__metadata__") || of[i].dims < 0 || of[i].dims > TT_TENSOR_DIMS || !tt_type_size(of[i].type) || !count_elements(&of[i]))
-			err = tt_fail(-EINVAL, "%s: \"%s\" can be no array: its name, its type or its shape is none", path, of[i].name);
-	}
-	err = err ? err : check_names(path, names, n, "arrays");
-	free(names);
-	return err;
-}
-
-static int check_notes(const char *path, const struct tt_metadata *notes, size_t n)
-{
-	const char **keys = calloc(n + 1, sizeof *keys);
-	int err = keys ? 0 : no_memory(path);
-
-	for (size_t i = 0; !err && i < n; i++) {
-		keys[i] = notes[i].key;
-		if (!strncmp(keys[i], "tutti_", 6) || !tt_json_is_text(notes[i].value))
-			err = tt_fail(-EINVAL, "%s: the note \"%s\" is not UTF-8, or its key begins with tutti_", path, keys[i]);
-	}
-	err = err ? err : check_names(path, keys, n, "notes");
-	free(keys);
-	return err;
-}
-
-static void print_tensor(FILE *f, const struct tt_tensor *t)
-{
-	fputc(',', f);
-	tt_json_print(f, t->name);
-	fprintf(f, ":{\"dtype\":\"%s\",\"shape\":[", type_names[t->type]);
-	for (int i = 0; i < t->dims; i++)
-		fprintf(f, i ? ",%llu" : "%llu", (unsigned long long)t->shape[i]);
-	fprintf(f, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)t->at, (unsigned long long)(t->at + bytes_of(t)));
-}
-
-static void print_header(FILE *f, const struct tt_tensors_writer *w, uint64_t blocks, const struct tt_metadata *notes, size_t note_count)
-{
-	static const char zeros[] = "0000000000000000";
-
-	fprintf(f, SEALED "%s" SUMS, zeros);
-	for (uint64_t i = 0; i < blocks; i++)
-		fputs(zeros, f);
-	fputc('"', f);
-	for (size_t i = 0; i < note_count; i++) {
-		fputc(',', f);
-		tt_json_print(f, notes[i].key);
-		fputc(':', f);
-		tt_json_print(f, notes[i].value);
-	}
-	fputc('}', f);
-	for (size_t i = 0; i < w->count; i++)
-		print_tensor(f, &w->of[i]);
-	fputc('}', f);
-	for (long at = BEFORE + ftell(f); at % ALIGN; at++)
-		fputc(' ', f);
-}
-
-/* With its 8 bytes in front, where the seal's text begins only behind them. */
-static int make_header(struct tt_tensors_writer *w, const char *path, uint64_t blocks, const struct tt_metadata *notes, size_t note_count)
-{
-	FILE *f = blocks <= HEADER_MAX / TT_SUM_DIGITS ? open_memstream(&w->text, &w->len) : NULL;
-
-	if (f) {
-		print_header(f, w, blocks, notes, note_count);
-		if (fclose(f))
-			w->len = 0;
-	}
-	if (!w->text || !w->len)
-		return no_memory(path);
-	if (w->len > HEADER_MAX)
-		return tt_fail(-EFBIG, "%s would have a header of %zu bytes, more than the %d that readers take: make more files of it", path, w->len, HEADER_MAX);
-	return 0;
-}
-
-static int begin(struct tt_tensors_writer *w, const char *path, const struct tt_metadata *notes, size_t note_count)
-{
-	uint64_t blocks = 0, size;
-	int err;
-
-	if ((err = check_tensors(path, w->of, w->count)) || (err = check_notes(path, notes, note_count)))
-		return err;
-	size = lay_out(w->of, w->count, &blocks);
-	if ((err = make_header(w, path, blocks, notes, note_count)))
-		return err;
-	for (size_t i = 0; i < w->count; i++)
-		w->of[i].at += BEFORE + w->len;
-	return tt_draft_begin(&w->draft, path, BEFORE + w->len + size);
-}
-
-int tt_tensors_begin(struct tt_tensors_writer *w, const char *path, const struct tt_tensor *of, size_t n, const struct tt_metadata *notes, size_t note_count)
-{
-	int err;
-
-	*w = (struct tt_tensors_writer){ .draft.fd = -1, .count = n, .of = calloc(n + 1, sizeof *of) };
-	if (w->of && n)
-		memcpy(w->of, of, n * sizeof *of);
-	err = w->of ? begin(w, path, notes, note_count) : no_memory(path);
-	if (err)
-		tt_tensors_drop(w);
-	tt_sum_begin(&w->sum);
-	return err;
-}
-
-static void end_block(struct tt_tensors_writer *w, const struct tt_tensor *t)
-{
-	char digits[TT_SUM_DIGITS + 1];
-	char *sums = w->text + strlen(SEALED) + TT_SUM_DIGITS + strlen(SUMS);
-
-	snprintf(digits, sizeof digits, "%016llx", (unsigned long long)tt_sum_end(&w->sum));
-	memcpy(sums + (t->block + (w->done - 1) / TT_TENSOR_BLOCK) * TT_SUM_DIGITS, digits, TT_SUM_DIGITS);
-	tt_sum_begin(&w->sum);
-}
-
-static const struct tt_tensor *current(struct tt_tensors_writer *w) /* NULL: all are done */
-{
-	while (w->next < w->count && w->done == bytes_of(&w->of[w->next])) {
-		w->next++;
-		w->done = 0;
-	}
-	return w->next < w->count ? &w->of[w->next] : NULL;
-}
-
-int tt_tensors_put(struct tt_tensors_writer *w, const void *bytes, size_t len)
-{
-	const char *p = bytes;
-
-	while (len) {
-		const struct tt_tensor *t = current(w);
-		if (!t)
-			return tt_fail(-EINVAL, "%s was given %zu bytes more than its arrays have", w->draft.path, len);
-		size_t n = tt_min(tt_min(len, PIECE), tt_min(TT_TENSOR_BLOCK - w->done % TT_TENSOR_BLOCK, bytes_of(t) - w->done));
-		int err = tt_draft_write(&w->draft, p, n, t->at + w->done);
-		if (err)
-			return err;
-		tt_sum_add(&w->sum, p, n);
-		w->done += n, p += n, len -= n;
-		if (w->done % TT_TENSOR_BLOCK == 0 || w->done == bytes_of(t))
-			end_block(w, t);
-	}
-	return 0;
-}
-
-static int write_header(struct tt_tensors_writer *w)
-{
-	uint8_t bytes[BEFORE];
-	struct tt_pack p = tt_pack(bytes, BEFORE);
-	int err;
-
-	tt_put64(&p, w->len);
-	tt_seal_put(w->text, w->len, SEALED);
-	err = tt_draft_write(&w->draft, bytes, BEFORE, 0);
-	return err ? err : tt_draft_write(&w->draft, w->text, w->len, BEFORE);
-}
-
-int tt_tensors_end(struct tt_tensors_writer *w)
-{
-	const struct tt_tensor *t = current(w);
-	int err = t ? tt_fail(-EINVAL, "%s lacks bytes: \"%s\" has got %llu of its %llu", w->draft.path, t->name, (unsigned long long)w->done,
-	                      (unsigned long long)bytes_of(t)) : write_header(w);
-
-	if (!err)
-		err = tt_draft_publish(&w->draft);
-	tt_tensors_drop(w);
-	return err;
-}
-
-void tt_tensors_drop(struct tt_tensors_writer *w)
-{
-	tt_draft_drop(&w->draft);
-	free(w->of);
-	free(w->text);
-	w->of = NULL;
-	w->text = NULL;
 }

@@ -21,7 +21,7 @@ floor_and_room() {
 						echo 2 engine ;;
 	runtime/reduce*.[ch] | runtime/updater*.[ch] | runtime/table*.[ch] | runtime/split.c | runtime/collective.c | runtime/barrier.c | runtime/gather.c | runtime/broadcast.c | runtime/allreduce.c | runtime/layout.c | runtime/board.c | runtime/visit.c | runtime/blocks.c | runtime/blockwise.c | runtime/direct.c | runtime/hierarchical.c | runtime/doubling.c | \
 	runtime/rabenseifner.c | runtime/ring.c | runtime/model.c | runtime/legs.c | runtime/pairwise.c | runtime/stats*.c | \
-	runtime/draft.c | runtime/json.c | runtime/tensors.c | runtime/save.c)
+	runtime/draft.c | runtime/json.c | runtime/tensors*.[ch] | runtime/save*.c)
 						echo 3 patterns ;;
 	tools/*)				echo 4 tools ;;
 	examples/*)				echo 4 examples ;;

@@ -15,8 +15,8 @@ transport/tcp_receive.c
 transport/tcp_connect.c proof_holds hear_hello hear_proof hear_nothing judge_hello tt_tcp_handshake tt_tcp_expire
 runtime/config.c
 runtime/json.c
-runtime/tensors.c count_elements tt_seal_holds take_type take_shape take_offsets take_member check_length take_tensor take_notes parse_header place_data refuse_doubles find_sums read_header check_block read_block tt_tensors_read
-runtime/save.c is_plain read_slice add_part fits check_part join_parts join_all add_file take_entry take_file take_metadata take_map parse_index check_seal open_parts
+runtime/tensors.c tt_tensor_measure tt_seal_holds take_type take_shape take_offsets take_member check_length take_tensor take_notes parse_header place_data refuse_doubles find_sums read_header check_block read_block tt_tensors_read
+runtime/save.c is_plain read_slice tt_save_add_part fits check_part join_parts tt_save_join tt_save_add_file take_entry take_file take_metadata take_map parse_index check_seal open_parts
 runtime/boot.c
 runtime/boot_tree.c tt_card_take card_of_the_gone
 runtime/late.c tt_late_number tt_late_take_number tt_late_admit tt_late_told tt_late_news
