@@ -1141,8 +1141,9 @@ int tt_updater_open(const tutti_updater *, tutti_type, size_t count, int workers
 void tt_updater_close(struct tt_updater *);  /* NULL is allowed */
 int tt_updater_join(struct tt_updater *, int workers); /* there are so many workers now, if that is more; then `assigned` for each new one */
 int tt_updater_resize(struct tt_updater *, size_t count); /* the shard has so many elements now; state of new ones is 0 */
-void tt_updater_assigned(struct tt_updater *, int worker, const void *w, size_t first, size_t count); /* values were set or loaded (worker -1), or
-                                                      * that worker has these values now; w is that of element `first` */
+void tt_updater_assigned(struct tt_updater *, int worker, const void *w, size_t first, size_t count); /* values were set (worker -1), or that worker
+                                                      * has these values now: state that follows from values, DCASGD's b and FTRL's z, does. w is that of
+                                                      * element `first`. Not for values that were loaded with their state */
 int tt_updater_begin(struct tt_updater *, int worker, const tutti_update *, struct tt_push *); /* -EINVAL: such options; no such worker */
 void tt_updater_apply(const struct tt_push *, size_t first, size_t count, const struct tt_piece *);
 bool tt_updater_gives_back(const tutti_updater *); /* has the rule something for `out`? */

@@ -209,7 +209,9 @@ int tutti_stats_dump(tutti *, int fd); /* all of it as a table; waits for a slow
  *             likewise, s for each worker                                 lr 0.01, lambda 0.1, momentum 0.95, epsilon 1e-7
  *   FTRL      z = z + g - (sqrt(n + g^2) - sqrt(n)) / alpha w; n = n + g^2;     alpha 0.005, beta 1, l1 0, l2 0
  *             w = 0 where |z| <= l1, else -(z - sign(z) l1) / ((beta + sqrt(n)) / alpha + l2)
- *             McMahan et al., KDD 2013
+ *             McMahan et al., KDD 2013. To assign w sets z to what gives w under the table's options, with n as it is, for any w
+ *             and l1. But z has 24 bits (53 in a table of f64): of l1 + |w| ((beta + sqrt(n)) / alpha + l2) they may keep only
+ *             l1, and then the next push finds w = 0. A push with an l1, l2, alpha or beta of its own makes of z what these give
  *   ELASTIC   e = alpha (x - w); w += e, where x is what was pushed; a push_pull gives e back, for x -= e     alpha 0.5
  *             Zhang et al., arXiv 1412.6651
  *   OWN       a function of the program's

@@ -388,12 +388,36 @@ void tt_updater_close(struct tt_updater *u)
 
 static char *element(const struct tt_updater *u, char *array, size_t i) { return array + i * state_size(u); }
 
-void tt_updater_assigned(struct tt_updater *u, int worker, const void *w, size_t first, size_t count)
+static void back_up(struct tt_updater *u, int worker, const void *w, size_t first, size_t count)
 {
-	if (!keeps_backup(u->as.rule) || u->as.flags & TUTTI_BACKUP_FROM_ZERO)
-		return;
 	for (int k = worker < 0 ? 0 : worker; k < (worker < 0 ? u->workers : worker + 1); k++)
 		tt_reduce_back_up(element(u, u->state[k * count_states(&u->as)], first), w, count, u->type);
+}
+
+/* FTRL's values follow from its state: the z from which w follows. Beyond l1 on the other side of 0, so each w has one. */
+static double solve_ftrl(double w, double n, const tutti_update *o)
+{
+	return w == 0 ? 0 : -(w * ((o->beta + sqrt(n)) / o->alpha + o->l2) + copysign(o->l1, w));
+}
+
+static void solve_all(struct tt_updater *u, const void *w, size_t first, size_t count)
+{
+	void *z = element(u, u->state[0], first), *n = element(u, u->state[1], first);
+
+	tt_reduce_back_up(z, w, count, u->type); /* the values as numbers */
+	for (size_t i = 0; i < count; i++)
+		if (u->type == TUTTI_F64)
+			((double *)z)[i] = solve_ftrl(((double *)z)[i], ((double *)n)[i], &u->as.defaults);
+		else
+			((float *)z)[i] = (float)solve_ftrl((double)((float *)z)[i], (double)((float *)n)[i], &u->as.defaults);
+}
+
+void tt_updater_assigned(struct tt_updater *u, int worker, const void *w, size_t first, size_t count)
+{
+	if (keeps_backup(u->as.rule) && !(u->as.flags & TUTTI_BACKUP_FROM_ZERO))
+		back_up(u, worker, w, first, count);
+	if (u->as.rule == TUTTI_UPDATE_FTRL && worker < 0) /* its state is all workers' */
+		solve_all(u, w, first, count);
 }
 
 int tt_updater_states(const struct tt_updater *u) { return u->workers * count_states(&u->as); }

@@ -157,8 +157,11 @@ static bool try_rule(tutti_update_rule rule, tutti_type type, size_t count, size
 	for (size_t i = 0; i < count; i++)
 		set(w, i, type, draw());
 	tt_updater_assigned(u, -1, w, 0, count);
-	for (size_t i = 0; i < count && (rule == TUTTI_UPDATE_DCASGD || rule == TUTTI_UPDATE_DCASGDA); i++)
-		t.s[i][0] = get(w, i, type);
+	for (size_t i = 0; i < count; i++)
+		if (rule == TUTTI_UPDATE_DCASGD || rule == TUTTI_UPDATE_DCASGDA)
+			t.s[i][0] = get(w, i, type);
+		else if (rule == TUTTI_UPDATE_FTRL)
+			t.s[i][0] = get(w, i, type) * -(1 / 0.005);
 	for (int step = 1; step <= STEPS && good; step++)
 		good = step_and_compare(&t, u, step);
 	tt_updater_close(u);
@@ -493,6 +496,99 @@ static void test_backups(void)
 	}
 }
 
+/* FTRL: a value that was assigned is there after a push of nothing, whatever was pushed before, and goes on from there. */
+
+enum { GIVEN = 37, ASIDE = 3 };
+
+static struct tt_updater *open_ftrl(tutti_type type, double l1)
+{
+	tutti_updater as = { .size = sizeof as, .rule = TUTTI_UPDATE_FTRL, .defaults = tried[TUTTI_UPDATE_FTRL] };
+	struct tt_updater *u = NULL;
+
+	as.defaults.l1 = l1;
+	CU_ASSERT_EQUAL(tt_updater_open(&as, type, ASIDE + GIVEN, 2, &u), 0);
+	return u;
+}
+
+static void push_given(struct tt_updater *u, char *w, const char *d)
+{
+	struct tt_push push;
+
+	CU_ASSERT_EQUAL(tt_updater_begin(u, 0, NULL, &push), 0);
+	tt_updater_apply(&push, ASIDE, GIVEN, &(struct tt_piece){ w, w, d, NULL });
+}
+
+static int count_wrong(const char *w, const double *expected, tutti_type type)
+{
+	int wrong = 0;
+
+	for (size_t i = 0; i < GIVEN; i++)
+		wrong += expected[i] == 0 ? get(w, i, type) != 0 : !is_near(get(w, i, type), expected[i], type);
+	return wrong;
+}
+
+static void assign_and_push(tutti_type type, double l1, bool pushed)
+{
+	struct tt_updater *u = open_ftrl(type, l1);
+	const void *n = tt_updater_state(u, 1).at;
+	char w[GIVEN * 8] = { 0 }, d[GIVEN * 8], nothing[GIVEN * 8] = { 0 };
+	tutti_update o = tried[TUTTI_UPDATE_FTRL];
+	double given[GIVEN], next[GIVEN], e;
+
+	o.l1 = l1;
+	for (size_t i = 0; i < GIVEN; i++)
+		set(d, i, type, draw());
+	if (pushed)
+		push_given(u, w, d);
+	for (size_t i = 0; i < GIVEN; i++) {
+		double root = sqrt(get(n, ASIDE + i, state_type(type))), s[STATES];
+		set(w, i, type, i % 5 ? draw() : 0);
+		given[i] = get(w, i, type);
+		s[0] = given[i] == 0 ? 0 : -(given[i] * ((o.beta + root) / o.alpha + o.l2) + copysign(l1, given[i]));
+		s[1] = root * root;
+		next[i] = reference(TUTTI_UPDATE_FTRL, &o, 0, given[i], get(d, i, type), s, &e);
+	}
+	tt_updater_assigned(u, -1, w, ASIDE, GIVEN);
+	tt_updater_assigned(u, 1, d, ASIDE, GIVEN); /* what one worker has is nothing to the others */
+	push_given(u, w, nothing);
+	CU_ASSERT_EQUAL(count_wrong(w, given, type), 0);
+	push_given(u, w, d);
+	CU_ASSERT_EQUAL(count_wrong(w, next, type), 0);
+	CU_ASSERT_EQUAL(get(tt_updater_state(u, 0).at, ASIDE - 1, state_type(type)), 0);
+	tt_updater_close(u);
+}
+
+static void test_ftrl_keeps_what_was_assigned(void)
+{
+	for (size_t k = 0; k < TT_COUNT(reals); k++)
+		for (int l1 = 0; l1 < 2; l1++) {
+			assign_and_push(reals[k], l1 * 0.6, false);
+			assign_and_push(reals[k], l1 * 0.6, true);
+		}
+}
+
+/* Where l1 swallows it: a z of f32 is l1 alone. */
+static void test_ftrl_beyond_its_bits(void)
+{
+	struct tt_updater *narrow = open_ftrl(TUTTI_F32, 1e6), *wide = open_ftrl(TUTTI_F64, 1e6);
+	char w[GIVEN * 8], v[GIVEN * 8], nothing[GIVEN * 8] = { 0 };
+
+	for (size_t i = 0; i < GIVEN; i++) {
+		set(w, i, TUTTI_F32, 1e-3);
+		set(v, i, TUTTI_F64, 1e-3);
+	}
+	tt_updater_assigned(narrow, -1, w, ASIDE, GIVEN);
+	tt_updater_assigned(wide, -1, v, ASIDE, GIVEN);
+	push_given(narrow, w, nothing);
+	push_given(wide, v, nothing);
+	for (size_t i = 0; i < GIVEN; i++) {
+		CU_ASSERT_EQUAL(get(w, i, TUTTI_F32), 0);
+		CU_ASSERT(fabs(get(v, i, TUTTI_F64) - 1e-3) < 1e-9);
+	}
+	tt_updater_close(narrow);
+	tt_updater_close(wide);
+}
+
 static void test_resize_keeps_state(void)
 {
 	struct tt_updater *u = open_rule(TUTTI_UPDATE_MOMENTUM, TUTTI_F64, 3, 1);
@@ -655,6 +751,8 @@ static CU_TestInfo updater_tests[] = {
 	{ "bad pushes", test_bad_pushes },
 	{ "state of each worker", test_state_of_each_worker },
 	{ "backups", test_backups },
+	{ "FTRL keeps what was assigned", test_ftrl_keeps_what_was_assigned },
+	{ "FTRL beyond its bits", test_ftrl_beyond_its_bits },
 	{ "resize", test_resize_keeps_state },
 	{ "saved state", test_state_is_all_there_is },
 	{ "own rule", test_own_rule },
