@@ -180,23 +180,28 @@ int tutti_stats_dump(tutti *, int fd); /* all of it as a table; waits for a slow
 /* Update rules: what the servers of a table do with a delta d that is pushed to the values w. In these equations each line is for every
  * element, g = scale d + weight_decay w is the gradient (without weight_decay where the rule does not take it), lr
  * is learning_rate, and t counts the pushes to this shard, this one too: rows that were not in a push are not moved by it, but
- * their bias correction goes on. f16 and bf16 are computed in f32, with all state kept in f32, and rounded once; i32 and i64
- * know only ADD, ASSIGN and OWN. Nothing is approximated or contracted: the bits do not depend on the processor.
+ * their bias correction goes on. d has the table's type, and a number for each element that is pushed. m, G, v, b, s, z and n are
+ * state, which the server keeps: one number for each element of the table, of G, b and s for each worker too; f64 in a table of
+ * f64, else f32; at first 0, where nothing else is said. f16 and bf16 are computed in f32 and rounded once; i32 and i64 know only
+ * ADD, ASSIGN and OWN. Nothing is approximated or contracted: the bits do not depend on the processor. A NaN or an infinity in d
+ * gets into w and into the state, as the equations have it.
+ *   -EINVAL and a sentence, when a table is opened or a push begins, before anything has changed: no such rule, or none for the
+ * table's type; an option that the rule does not have, or a number out of its range; no such worker.
  *
  *   rule      equation                                                    options and their defaults
  *   ADD       w += scale d                                                scale 1
  *   ASSIGN    w = d                                                       none
  *   SGD       w -= lr g                                                   lr 1, weight_decay 0
  *   MOMENTUM  m = momentum m + g; w -= lr m                               lr 1, momentum 0.9, weight_decay 0
- *             Polyak 1964
+ *             Polyak 1964, as PyTorch writes it
  *   SMOOTHED  m = momentum m + (1 - momentum) g; w -= lr m                lr 1, momentum 0, weight_decay 0
  *             Multiverso's momentum_sgd
  *   NESTEROV  m = momentum m + g; w -= lr (g + momentum m)                lr 1, momentum 0.9, weight_decay 0
  *             Sutskever et al., ICML 2013, as PyTorch writes it; DiLoCo's outer step (arXiv 2311.08105)
  *   ADAGRAD   G = G + g^2; w -= lr g / sqrt(G + epsilon)                  lr 0.01, epsilon 1e-6, weight_decay 0
- *             Duchi et al., JMLR 2011. A G for each worker, unless TUTTI_SHARED_STATE
+ *             Duchi et al., JMLR 2011, epsilon under the root. A G for each worker, unless TUTTI_SHARED_STATE
  *   RMSPROP   v = rho v + (1 - rho) g^2; w -= lr g / (sqrt(v) + epsilon)  lr 0.01, rho 0.99, epsilon 1e-8, weight_decay 0
- *             Tieleman and Hinton 2012
+ *             Tieleman and Hinton, Neural Networks for Machine Learning, lecture 6.5, 2012
  *   ADAM      m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; lr 0.001, beta1 0.9, beta2 0.999, epsilon 1e-8,
  *             w -= lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)              weight_decay 0
  *             Kingma and Ba, arXiv 1412.6980
@@ -214,7 +219,7 @@ int tutti_stats_dump(tutti *, int fd); /* all of it as a table; waits for a slow
  *             l1, and then the next push finds w = 0. A push with an l1, l2, alpha or beta of its own makes of z what these give
  *   ELASTIC   e = alpha (x - w); w += e, where x is what was pushed; a push_pull gives e back, for x -= e     alpha 0.5
  *             Zhang et al., arXiv 1412.6651
- *   OWN       a function of the program's
+ *   OWN       a function of the program's                                 all of them, any number, by default 0
  *
  * Deltas that hold the learning rate already, as Multiverso's workers push them, need lr 1 (SGD, SMOOTHED) or scale 1 / lr
  * (DCASGD, DCASGDA). Its adagrad is ADAGRAD with scale 1 / its learning_rate, and its rho as lr. */
@@ -234,7 +239,7 @@ enum {
 typedef struct tutti_update {
 	size_t size;             /* sizeof(tutti_update) */
 	unsigned set;            /* TUTTI_SET_..., or-ed */
-	int worker;              /* whose state, where each worker has its own; not set: of the worker that pushes */
+	int worker;              /* whose state, where each worker has its own: 0 .. workers - 1; not set: of the worker that pushes */
 	double scale;            /* any number: what each delta is multiplied by, 1 / N where it is a sum of N gradients */
 	double learning_rate, weight_decay; /* from 0 up */
 	double momentum, rho;    /* from 0, below 1 */
