@@ -803,6 +803,15 @@ static bool save_is_refused(const char *sentence)
 	return err && said(sentence);
 }
 
+/* Within the folder: what is there of that name is gone. */
+static bool move(const char *from, const char *to)
+{
+	char other[sizeof path];
+
+	snprintf(other, sizeof other, "%s/%s", folder, to);
+	return !rename(in_folder(from), other);
+}
+
 static void test_damaged_saves(void)
 {
 	uint64_t g;
@@ -825,13 +834,13 @@ static void test_damaged_saves(void)
 	}
 	write_raw("m.safetensors.index.json", index, len);
 	CU_ASSERT_TRUE(loads("m", 2, 1));
-	CU_ASSERT_FATAL(!rename(in_folder("m-00000001-00002-of-00002.safetensors"), "hidden"));
+	CU_ASSERT_FATAL(move("m-00000001-00002-of-00002.safetensors", "hidden"));
 	CU_ASSERT_TRUE(save_is_refused("m-00000001-00002-of-00002.safetensors: No such file"));
-	CU_ASSERT_FATAL(!rename("hidden", in_folder("m-00000001-00002-of-00002.safetensors")));
+	CU_ASSERT_FATAL(move("hidden", "m-00000001-00002-of-00002.safetensors"));
 	CU_ASSERT_EQUAL(save_shard("m", 1, 1, 2, 500, ROWS), 0);
 	CU_ASSERT_TRUE(loads("m", 3, 1)); /* the very same file again */
 	CU_ASSERT_EQUAL(save_shard("m", 2, 1, 2, 500, ROWS), 0);
-	CU_ASSERT_FATAL(!rename(in_folder("m-00000002-00002-of-00002.safetensors"), "hidden") && !rename("hidden", in_folder("m-00000001-00002-of-00002.safetensors")));
+	CU_ASSERT_FATAL(move("m-00000002-00002-of-00002.safetensors", "m-00000001-00002-of-00002.safetensors"));
 	CU_ASSERT_TRUE(save_is_refused("is not the file that was there when this was written"));
 	CU_ASSERT_EQUAL(save_shard("m", 1, 1, 2, 500, ROWS), 0);
 	spoil("m-00000001-00002-of-00002.safetensors", 100);
