@@ -105,21 +105,26 @@ static void print_header(FILE *f, const struct tt_tensors_writer *w, uint64_t bl
 		fputc(' ', f);
 }
 
+static int too_long(const char *path)
+{
+	return tt_fail(-EFBIG, "%s would have a header of more than %d bytes, which is all that readers take: make more files of it", path, TT_HEADER_MAX);
+}
+
 /* With its 8 bytes in front, where the seal's text begins only behind them. */
 static int make_header(struct tt_tensors_writer *w, const char *path, uint64_t blocks, const struct tt_metadata *notes, size_t note_count)
 {
-	FILE *f = blocks <= TT_HEADER_MAX / TT_SUM_DIGITS ? open_memstream(&w->text, &w->len) : NULL;
+	FILE *f;
 
-	if (f) {
+	if (blocks > TT_HEADER_MAX / TT_SUM_DIGITS)
+		return too_long(path);
+	if ((f = open_memstream(&w->text, &w->len))) {
 		print_header(f, w, blocks, notes, note_count);
 		if (fclose(f))
 			w->len = 0;
 	}
 	if (!w->text || !w->len)
 		return tt_tensors_no_memory(path);
-	if (w->len > TT_HEADER_MAX)
-		return tt_fail(-EFBIG, "%s would have a header of %zu bytes, more than the %d that readers take: make more files of it", path, w->len, TT_HEADER_MAX);
-	return 0;
+	return w->len > TT_HEADER_MAX ? too_long(path) : 0;
 }
 
 static int begin(struct tt_tensors_writer *w, const char *path, const struct tt_metadata *notes, size_t note_count)

@@ -19,7 +19,9 @@ static struct {
 	size_t most;        /* bytes a call; 0: all */
 	bool interrupt;     /* every other call */
 	long room;          /* bytes until the disk is full; -1: never */
-	int sync_error;
+	bool stuck;         /* writes nothing, and says no error */
+	int read_error;
+	int sync_error, synced; /* from the sync behind so many on */
 	unsigned calls;
 } disk = { .room = -1 };
 
@@ -43,6 +45,8 @@ ssize_t __wrap_pwrite(int fd, const void *bytes, size_t len, off_t at)
 	len = disk.most ? tt_min(len, disk.most) : len;
 	if (disk.room >= 0)
 		len = tt_min(len, (size_t)disk.room);
+	if (disk.stuck)
+		return 0;
 	if (disk.room == 0) {
 		errno = ENOSPC;
 		return -1;
@@ -54,12 +58,16 @@ ssize_t __wrap_pwrite(int fd, const void *bytes, size_t len, off_t at)
 
 ssize_t __wrap_pread(int fd, void *bytes, size_t len, off_t at)
 {
+	if (disk.read_error) {
+		errno = disk.read_error;
+		return -1;
+	}
 	return interrupted() ? -1 : __real_pread(fd, bytes, disk.most ? tt_min(len, disk.most) : len, at);
 }
 
 int __wrap_fsync(int fd)
 {
-	errno = disk.sync_error;
+	errno = disk.synced-- > 0 ? 0 : disk.sync_error;
 	return errno ? -1 : __real_fsync(fd);
 }
 
@@ -457,6 +465,19 @@ static void test_a_strangers_file(void)
 	empty_folder();
 }
 
+static void test_seals(void)
+{
+	char text[] = "{\"s\":\"................\",\"x\":1}";
+
+	CU_ASSERT_TRUE(tt_seal_put(text, strlen(text), "{\"s\":\""));
+	CU_ASSERT_TRUE(tt_seal_holds(text, strlen(text), "{\"s\":\""));
+	text[sizeof text - 3] = '2';
+	CU_ASSERT_FALSE(tt_seal_holds(text, strlen(text), "{\"s\":\""));
+	CU_ASSERT_TRUE(tt_seal_holds(text, strlen(text), "{\"t\":\"")); /* not one of those */
+	CU_ASSERT_FALSE(tt_seal_put(text, strlen(text), "{\"t\":\""));
+	CU_ASSERT_FALSE(tt_seal_put(text, 20, "{\"s\":\""));
+}
+
 #define T(name, dtype, shape, from, to) "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" #from "," #to "]}"
 
 static void test_damaged_headers(void)
@@ -548,6 +569,9 @@ static void test_what_cannot_be_written(void)
 	static const struct tt_tensor twins[] = { { .name = "x" }, { .name = "x" } }, reserved = { .name = "__metadata__" }, bent = { .name = "\xff" },
 		many = { .name = "x", .dims = 9 }, strange = { .name = "x", .type = (tutti_type)99 },
 		enormous = { .name = "x", .dims = 2, .shape = { UINT64_MAX, 3 } };
+	enum { BLOCKS = 6249999 }; /* whose checksums alone make the longest header */
+	static const struct tt_tensor endless = { .name = "x", .dims = 2, .shape = { BLOCKS, TT_TENSOR_BLOCK / 4 } },
+		beyond = { .name = "x", .dims = 2, .shape = { BLOCKS + 2, TT_TENSOR_BLOCK / 4 } };
 	static const struct tt_metadata ours = { "tutti_seal", "" }, pair[] = { { "a", "" }, { "a", "" } };
 	struct tt_tensors_writer w;
 	float four[4] = { 0 };
@@ -560,6 +584,9 @@ static void test_what_cannot_be_written(void)
 	CU_ASSERT_EQUAL(write_tensors("f", &many, 1, NULL, 0, 9), -EINVAL);
 	CU_ASSERT_EQUAL(write_tensors("f", &strange, 1, NULL, 0, 9), -EINVAL);
 	CU_ASSERT_EQUAL(write_tensors("f", &enormous, 1, NULL, 0, 9), -EINVAL);
+	CU_ASSERT_EQUAL(tt_tensors_begin(&w, in_folder("f"), &endless, 1, NULL, 0), -EFBIG);
+	CU_ASSERT_TRUE(said("a header of more than 100000000 bytes"));
+	CU_ASSERT_EQUAL(tt_tensors_begin(&w, in_folder("f"), &beyond, 1, NULL, 0), -EFBIG);
 	CU_ASSERT_EQUAL(write_tensors("f", NULL, 0, &ours, 1, 9), -EINVAL);
 	CU_ASSERT_EQUAL(write_tensors("f", NULL, 0, pair, 2, 9), -EINVAL);
 	CU_ASSERT_EQUAL(write_tensors("no/such/folder", NULL, 0, NULL, 0, 9), -ENOENT);
@@ -600,8 +627,14 @@ static void test_disks_that_fail(void)
 	expect_failure(-ENOSPC, "No space left on device");
 	disk.room = 10000014 + 100; /* within the header, which comes last */
 	expect_failure(-ENOSPC, "No space left on device");
+	disk.stuck = true;
+	expect_failure(-ENOSPC, "No space left on device");
 	disk.sync_error = EIO;
 	expect_failure(-EIO, "cannot sync");
+	CU_ASSERT_FATAL(!mkdir(in_folder("d"), 0700));
+	CU_ASSERT_EQUAL(write_tensors("d", all_types, 1, NULL, 0, 9), -EISDIR);
+	CU_ASSERT_TRUE(said("cannot put in place"));
+	CU_ASSERT_FATAL(!rmdir(in_folder("d")));
 	getrlimit(RLIMIT_FSIZE, &was);
 	little = was;
 	little.rlim_cur = 1 << 20;
@@ -616,6 +649,27 @@ static void test_disks_that_fail(void)
 	disk.most = 3;
 	for (size_t i = 0; i < TT_COUNT(all_types); i++)
 		CU_ASSERT_TRUE(reads(f, &all_types[i], 0, bytes_of(&all_types[i]) / tt_type_size(all_types[i].type)));
+	disk.read_error = EIO;
+	CU_ASSERT_EQUAL(tt_tensors_read(f, tt_tensors_find(f, "clock"), 0, 4, (int64_t[4]){ 0 }), -EIO);
+	CU_ASSERT_TRUE(is_refused("f", -EIO, "at byte 0: Input/output error"));
+	tt_tensors_close(f);
+	empty_folder();
+}
+
+/* When the file is in place and only its folder cannot be synced: it is whole, and may be gone after a crash. */
+static void test_a_folder_that_fails(void)
+{
+	struct tt_tensors *f;
+
+	CU_ASSERT_EQUAL_FATAL(write_tensors("f", all_types, 1, NULL, 0, 9), 0);
+	disk.sync_error = EIO;
+	disk.synced = 1;
+	CU_ASSERT_EQUAL(write_tensors("f", all_types, 2, NULL, 0, 9), -EIO);
+	CU_ASSERT_TRUE(said("cannot sync the folder of"));
+	mend_disk();
+	CU_ASSERT_EQUAL(count_files(), 1);
+	CU_ASSERT_EQUAL_FATAL(tt_tensors_open(in_folder("f"), &f), 0);
+	CU_ASSERT_TRUE(reads(f, &all_types[1], 0, 7));
 	tt_tensors_close(f);
 	empty_folder();
 }
@@ -778,8 +832,11 @@ static void test_what_is_no_save(void)
 	write_file("m-00000002-00002-of-00002.safetensors", "{" T("weight[500:1000/1000]", "I32", "[500]", 0, 2000) "}", 2000);
 	expect_no_commit(2, 2, "has no tutti_seal");
 	static const struct tt_tensor other = { .name = "weight[500:1000/1000]", .type = TUTTI_F32, .dims = 2, .shape = { 500, WIDTH } },
+		wide = { .name = "weight[500:1000/1000]", .type = TUTTI_I32, .dims = 2, .shape = { 500, WIDTH + 1 } },
 		whole = { .name = "weight", .type = TUTTI_I32, .dims = 1, .shape = { 5 } }, lying = { .name = "weight[500:1000/1000]", .dims = 1, .shape = { 499 } };
 	CU_ASSERT_EQUAL(write_tensors("m-00000002-00002-of-00002.safetensors", &other, 1, NULL, 0, 1000), 0);
+	expect_no_commit(2, 2, "are no parts of one array");
+	CU_ASSERT_EQUAL(write_tensors("m-00000002-00002-of-00002.safetensors", &wide, 1, NULL, 0, 1000), 0);
 	expect_no_commit(2, 2, "are no parts of one array");
 	CU_ASSERT_EQUAL(write_tensors("m-00000002-00002-of-00002.safetensors", &whole, 1, NULL, 0, 1000), 0);
 	expect_no_commit(2, 2, "are no parts of one array");
@@ -789,6 +846,11 @@ static void test_what_is_no_save(void)
 	CU_ASSERT_EQUAL(g, 3); /* not the number of what was begun and left */
 	CU_ASSERT_EQUAL(save_all("m", 2, &g), 0);
 	CU_ASSERT_EQUAL(count_files(), 3);
+	CU_ASSERT_FATAL(!mkdir(in_folder("m-00000004-00001-of-00001.safetensors"), 0700)); /* what cannot be removed stays, and nothing fails */
+	CU_ASSERT_EQUAL(save_all("m", 2, &g), 0);
+	CU_ASSERT_EQUAL(g, 5);
+	CU_ASSERT_EQUAL(count_files(), 4);
+	CU_ASSERT_FATAL(!rmdir(in_folder("m-00000004-00001-of-00001.safetensors")));
 	empty_folder();
 }
 
@@ -818,6 +880,9 @@ static void test_damaged_saves(void)
 	size_t len;
 
 	CU_ASSERT_TRUE(save_is_refused("m.safetensors.index.json: No such file"));
+	CU_ASSERT_FATAL(!mkdir(in_folder("m.safetensors.index.json"), 0700));
+	CU_ASSERT_TRUE(save_is_refused("is no index: it is no file"));
+	CU_ASSERT_FATAL(!rmdir(in_folder("m.safetensors.index.json")));
 	CU_ASSERT_EQUAL_FATAL(save_all("m", 2, &g), 0);
 	char *index = read_raw("m.safetensors.index.json", &len);
 	for (size_t at = 0; at < len; at++) { /* in any digit, name or bracket */
@@ -1033,9 +1098,9 @@ static CU_TestInfo json_tests[] = {
 static CU_TestInfo file_tests[] = {
 	{ "round trips", test_round_trips }, { "nothing at all", test_nothing_at_all }, { "sub-ranges", test_sub_ranges },
 	{ "damaged data", test_damaged_data }, { "every bit counts", test_every_bit_counts }, { "a stranger's file", test_a_strangers_file },
-	{ "damaged headers", test_damaged_headers }, { "no safetensors file", test_no_safetensors_file },
+	{ "seals", test_seals }, { "damaged headers", test_damaged_headers }, { "no safetensors file", test_no_safetensors_file },
 	{ "cut off while open", test_cut_off_while_open }, { "what cannot be written", test_what_cannot_be_written },
-	{ "disks that fail", test_disks_that_fail }, { "a full disk", test_a_full_disk }, CU_TEST_INFO_NULL,
+	{ "disks that fail", test_disks_that_fail }, { "a folder that fails", test_a_folder_that_fails }, { "a full disk", test_a_full_disk }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo save_tests[] = {
 	{ "other numbers of servers", test_other_numbers_of_servers }, { "servers without rows", test_servers_without_rows },

@@ -589,6 +589,57 @@ static void test_ftrl_beyond_its_bits(void)
 	tt_updater_close(wide);
 }
 
+/* What there is no memory for is refused, and what there was goes on. */
+static void test_no_memory(void)
+{
+	static const size_t counts[] = { (size_t)1 << 60, (size_t)20 << 40 }; /* no array; one, but not two */
+	const tutti_updater adam = { .size = sizeof adam, .rule = TUTTI_UPDATE_ADAM };
+	struct tt_updater *u = NULL, *each;
+
+	for (size_t k = 0; k < TT_COUNT(counts); k++) {
+		CU_ASSERT_EQUAL(tt_updater_open(&adam, TUTTI_F32, counts[k], 1, &u), -ENOMEM);
+		CU_ASSERT_PTR_NOT_NULL(strstr(tutti_why(), "no memory for the state of adam"));
+	}
+	CU_ASSERT_PTR_NULL(u);
+	u = open_rule(TUTTI_UPDATE_MOMENTUM, TUTTI_F64, 1, 1);
+	push_one(u, 0, NULL, 0, 1);
+	CU_ASSERT_EQUAL(tt_updater_resize(u, counts[0]), -ENOMEM);
+	CU_ASSERT_EQUAL(*(double *)tt_updater_state(u, 0).at, 1);
+	CU_ASSERT_EQUAL(push_one(u, 0, NULL, 0, 0), -0.9);
+	tt_updater_close(u);
+	tt_updater_close(NULL);
+	if (tt_updater_open(&(tutti_updater){ .size = sizeof adam, .rule = TUTTI_UPDATE_ADAGRAD }, TUTTI_F32, (size_t)1 << 42, 1, &each))
+		return; /* a sanitizer needs the room for itself */
+	CU_ASSERT_EQUAL(tt_updater_join(each, 100), -ENOMEM);
+	CU_ASSERT_EQUAL(tt_updater_states(each), 1);
+	CU_ASSERT_EQUAL(tt_updater_join(each, 2), 0);
+	CU_ASSERT_EQUAL(tt_updater_states(each), 2);
+	CU_ASSERT_EQUAL(tt_updater_join(each, 1), 0); /* nobody leaves so */
+	CU_ASSERT_EQUAL(tt_updater_states(each), 2);
+	tt_updater_close(each);
+}
+
+/* From 2 MiB on state asks for large pages, and begins with zeros all the same. */
+static void test_large_state(void)
+{
+	enum { MANY = (2 << 20) / 4 + 5 };
+	struct tt_updater *u = open_rule(TUTTI_UPDATE_MOMENTUM, TUTTI_F32, MANY, 1);
+	float w[5] = { 0 }, d[5] = { 1, 2, 3, 4, 5 };
+	struct tt_push push;
+
+	CU_ASSERT_EQUAL(tt_updater_begin(u, 0, NULL, &push), 0);
+	tt_updater_apply(&push, MANY - 5, 5, &(struct tt_piece){ w, w, d, NULL });
+	const float *m = tt_updater_state(u, 0).at;
+	CU_ASSERT(m[0] == 0 && m[MANY - 6] == 0 && m[MANY - 5] == 1 && m[MANY - 1] == 5 && w[4] == -5);
+	tt_updater_close(u);
+}
+
+static void test_what_goes_back(void)
+{
+	for (int rule = 0; rule < RULES; rule++)
+		CU_ASSERT_EQUAL(tt_updater_gives_back(&(tutti_updater){ .rule = (tutti_update_rule)rule }), rule == TUTTI_UPDATE_ELASTIC);
+}
+
 static void test_resize_keeps_state(void)
 {
 	struct tt_updater *u = open_rule(TUTTI_UPDATE_MOMENTUM, TUTTI_F64, 3, 1);
@@ -753,6 +804,9 @@ static CU_TestInfo updater_tests[] = {
 	{ "backups", test_backups },
 	{ "FTRL keeps what was assigned", test_ftrl_keeps_what_was_assigned },
 	{ "FTRL beyond its bits", test_ftrl_beyond_its_bits },
+	{ "no memory", test_no_memory },
+	{ "large state", test_large_state },
+	{ "what goes back", test_what_goes_back },
 	{ "resize", test_resize_keeps_state },
 	{ "saved state", test_state_is_all_there_is },
 	{ "own rule", test_own_rule },
