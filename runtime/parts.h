@@ -1,0 +1,57 @@
+/* parts.h - what a table's shards are made of besides values: where each row lives, who has seen it, how a sparse delta travels.
+ * None of it knows a rank, a wire or a gate; its callers do. */
+#ifndef TT_PARTS_H
+#define TT_PARTS_H
+#include "base.h"
+#include "tutti.h"
+
+/* ---- shards.c: elements or rows, cut over servers in contiguous ranges; keys, dealt out to them ---- */
+
+enum tt_cut {
+	TT_CUT_EVEN,                /* whole units of `align`, if there is one for each server, else single ones; sizes differ by one unit */
+	TT_CUT_MULTIVERSO,          /* each the same, rounded down, and the last the rest. align is not looked at */
+};
+struct tt_shards {
+	uint64_t count, unit, each; /* each: units of a shard ... */
+	uint64_t more;              /* ... and the first few have one more */
+	int used;                   /* shards that have anything; those behind are empty */
+};
+int tt_shards_cut(struct tt_shards *, uint64_t count, int servers, uint64_t align, enum tt_cut); /* all from 1 up; else -EINVAL */
+uint64_t tt_shards_first(const struct tt_shards *, int server); /* where it begins, and where the one before it ends: up to `servers` */
+int tt_shards_find(const struct tt_shards *, uint64_t i, uint64_t *offset); /* who has it, and at which place */
+static inline int tt_shards_of_key(uint64_t key, int servers) { return (int)(key % (uint64_t)servers); }
+
+/* ---- fresh.c: which rows a worker has not seen since they were last pushed to ----
+ *
+ * A bit for each worker and row; a push to all rows is one flag for each worker, whatever their number. For one thread at a time. */
+
+enum {
+	TT_FRESH_OWN = 1,           /* a push makes the rows stale for its own worker, too, as Multiverso's newer matrix does */
+	TT_FRESH_DUMMY = 2,         /* a pull that finds no row stale gets row 0, as Multiverso's do */
+};
+struct tt_fresh;
+int tt_fresh_open(uint64_t rows, unsigned flags, struct tt_fresh **);
+void tt_fresh_close(struct tt_fresh *);              /* NULL is allowed */
+int tt_fresh_join(struct tt_fresh *, int worker);    /* it has seen nothing, even if it was there before. -ENOMEM */
+void tt_fresh_leave(struct tt_fresh *, int worker);  /* gives its bits back */
+/* Rows are below `rows`. rows NULL: all. */
+void tt_fresh_pushed(struct tt_fresh *, int worker, const uint64_t *rows, size_t n); /* worker -1: nobody's, stale for all */
+void tt_fresh_unseen(struct tt_fresh *, int worker, const uint64_t *rows, size_t n); /* they were taken, but did not reach the worker */
+/* The next stale rows from *at on, at most `room`, in their order; they count as seen. *at moves behind them. How many; 0: there are no
+ * more. Worker -1 gets all rows, and nothing counts as seen. */
+size_t tt_fresh_take(struct tt_fresh *, int worker, uint64_t *at, uint64_t *rows, size_t room);
+size_t tt_fresh_take_of(struct tt_fresh *, int worker, const uint64_t *asked, size_t n, uint64_t *rows); /* those of the asked ones; `rows` has
+                                                      * room for n, or is `asked` itself */
+
+/* ---- filter.c: a block of elements without its zeros ----
+ *
+ *   m indices, u32, each above the one before | m values
+ *
+ * in the sender's order of bytes like all elements, at any alignment. A block is sent so only if that is shorter: of 4-byte elements when
+ * 2 m < n, as in Multiverso. There is at least one pair, element 0 if all are zeros. NaN and infinity stay; -0 comes back as 0. */
+
+uint64_t tt_filter_limit(tutti_type, double clip);   /* for pack: what is no larger than clip (0 or more) is left out, too, and lost; 0: zeros alone */
+size_t tt_filter_pack(void *to, const void *from, size_t n, tutti_type, uint64_t limit); /* bytes; 0: no shorter, send it as it is. to: as much
+                                                      * room as n elements take */
+int tt_filter_unpack(void *to, size_t n, tutti_type, const void *from, size_t bytes); /* -EBADMSG: pack would not have made it, and `to` is as it was */
+#endif
