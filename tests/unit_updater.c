@@ -250,88 +250,7 @@ static void test_ranges_in_any_order(void)
 			try_ranges((tutti_update_rule)rule, reals[k]);
 }
 
-/* What Multiverso and its source came to, by the ids of the conformance cases. */
-
-struct recorded {
-	const char *id;
-	tutti_update_rule rule;
-	unsigned flags;
-	int count, workers, pushes;
-	double start[10];
-	struct {
-		int worker;
-		double d[10], after[10];
-		tutti_update options;
-	} push[4];
-};
-#define OPTIONS(names, ...) { .size = sizeof(tutti_update), .set = names, __VA_ARGS__ }
-#define TABLE { .size = 0 }
-#define HISTORY OPTIONS(TUTTI_SET_SCALE | TUTTI_SET_LEARNING_RATE, .scale = 1 / 0.1, .learning_rate = 0.1)
-#define DELAY OPTIONS(STEP | TUTTI_SET_LAMBDA, .scale = 1 / 0.1, .learning_rate = 0.1, .lambda = 0.1)
-#define ADAPTIVE OPTIONS(STEP | TUTTI_SET_LAMBDA | TUTTI_SET_MOMENTUM, .scale = 1 / 0.1, .learning_rate = 0.1, .lambda = 0.1, .momentum = 0.9)
-#define HEAVY OPTIONS(TUTTI_SET_MOMENTUM, .momentum = 0.9)
-#define RAMP { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 }
-static const struct recorded recorded[] = {
-	{ "mv-default", TUTTI_UPDATE_ADD, 0, 2, 2, 3, { 0, 0 }, {
-		{ 0, { 1, -2 }, { 1, -2 }, TABLE }, { 1, { 0.5, 0.5 }, { 1.5, -1.5 }, TABLE }, { 0, { -0.25, 4 }, { 1.25, 2.5 }, TABLE } } },
-	{ "mv-sgd", TUTTI_UPDATE_SGD, 0, 2, 2, 3, { 0, 0 }, {
-		{ 0, { 1, -2 }, { -1, 2 }, TABLE }, { 1, { 0.5, 0.5 }, { -1.5, 1.5 }, TABLE }, { 0, { -0.25, 4 }, { -1.25, -2.5 }, TABLE } } },
-	{ "mv-momentum", TUTTI_UPDATE_SMOOTHED, 0, 1, 2, 3, { 0 }, {
-		{ 0, { 1 }, { -0.09999999999999998 }, HEAVY }, { 1, { 1 }, { -0.2899999999999999 }, HEAVY },
-		{ 0, { 1 }, { -0.5609999999999998 }, HEAVY } } },
-	{ "mv-momentum-default-option", TUTTI_UPDATE_SMOOTHED, 0, 1, 1, 2, { 5 }, { { 0, { 1 }, { 4 }, TABLE }, { 0, { 2 }, { 2 }, TABLE } } },
-	/* mv-adagrad-literal is a defect: NaN at the third push. Its inputs give what the equation means. */
-	{ "mv-adagrad-literal", TUTTI_UPDATE_ADAGRAD, 0, 1, 1, 3, { 0 }, {
-		{ 0, { 5e-6 }, { -0.0447213595499958 }, OPTIONS(STEP, .scale = 1 / 0.01, .learning_rate = 0.1) },
-		{ 0, { 5e-6 }, { -0.0855461885963821 }, OPTIONS(STEP, .scale = 1 / 0.01, .learning_rate = 0.1) },
-		{ 0, { 0.01 }, { -0.1855461135964665 }, OPTIONS(STEP, .scale = 1 / 0.01, .learning_rate = 0.1) } } },
-	{ "mv-adagrad-intended", TUTTI_UPDATE_ADAGRAD, 0, 1, 2, 3, { 0 }, {
-		{ 0, { 0.1 }, { -0.09999995000003752 }, HISTORY }, { 0, { 0.1 }, { -0.17071061044102936 }, HISTORY },
-		{ 1, { 0.2 }, { -0.2707105979410317 }, HISTORY } } },
-	{ "mv-dcasgd", TUTTI_UPDATE_DCASGD, TUTTI_BACKUP_FROM_ZERO, 1, 2, 4, { 1 }, {
-		{ 0, { 0.1 }, { 0.89 }, DELAY }, { 1, { 0.2 }, { 0.6544 }, DELAY }, { 0, { 0.1 }, { 0.556756 }, DELAY },
-		{ 1, { -0.1 }, { 0.65773244 }, DELAY } } },
-	{ "mv-dcasgda", TUTTI_UPDATE_DCASGDA, TUTTI_BACKUP_FROM_ZERO, 1, 2, 4, { 1 }, {
-		{ 0, { 0.1 }, { 0.8683772392096927 }, ADAPTIVE }, { 1, { 0.2 }, { 0.6134562471917862 }, ADAPTIVE },
-		{ 0, { 0.1 }, { 0.5193045342990434 }, ADAPTIVE }, { 1, { -0.1 }, { 0.6206927254205772 }, ADAPTIVE } } },
-	{ "mv-array-access", TUTTI_UPDATE_ADD, 0, 10, 1, 2, { 0 }, {
-		{ 0, RAMP, RAMP, TABLE }, { 0, RAMP, { 0, 2, 4, 6, 8, 10, 12, 14, 16, 18 }, TABLE } } },
-};
-
-static void replay(const struct recorded *r, tutti_type type)
-{
-	const tutti_updater as = { .size = sizeof as, .rule = r->rule, .flags = r->flags };
-	char w[10 * 8], d[10 * 8];
-	struct tt_updater *u;
-	struct tt_push push;
-
-	CU_ASSERT_EQUAL_FATAL(tt_updater_open(&as, type, (size_t)r->count, r->workers, &u), 0);
-	for (int i = 0; i < r->count; i++)
-		set(w, (size_t)i, type, r->start[i]);
-	tt_updater_assigned(u, -1, w, 0, (size_t)r->count);
-	for (int k = 0; k < r->pushes; k++) {
-		for (int i = 0; i < r->count; i++)
-			set(d, (size_t)i, type, r->push[k].d[i]);
-		CU_ASSERT_EQUAL(tt_updater_begin(u, r->push[k].worker, &r->push[k].options, &push), 0);
-		tt_updater_apply(&push, 0, (size_t)r->count, &(struct tt_piece){ w, w, d, NULL });
-		for (int i = 0; i < r->count; i++) {
-			double x = get(w, (size_t)i, type), expected = r->push[k].after[i];
-			bool good = fabs(x - expected) <= (type == TUTTI_F64 ? 1e-12 : 1e-6);
-			if (!good)
-				printf("%s, push %d: %.12g instead of %.12g\n", r->id, k, x, expected);
-			CU_ASSERT(good);
-		}
-	}
-	tt_updater_close(u);
-}
-
-static void test_conformance(void)
-{
-	for (size_t k = 0; k < TT_COUNT(recorded); k++) {
-		replay(&recorded[k], TUTTI_F32);
-		replay(&recorded[k], TUTTI_F64);
-	}
-}
+#define OPTIONS(names, ...) { SET(names), __VA_ARGS__ }
 
 /* Options: a push's, else the table's, else the rule's own; 0 counts where it is set. */
 
@@ -796,7 +715,6 @@ static CU_TestInfo updater_tests[] = {
 	{ "every rule", test_every_rule },
 	{ "integers", test_integers },
 	{ "ranges in any order", test_ranges_in_any_order },
-	{ "conformance", test_conformance },
 	{ "whose options", test_whose_options },
 	{ "bad tables", test_bad_tables },
 	{ "bad pushes", test_bad_pushes },
