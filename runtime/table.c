@@ -16,7 +16,8 @@ static int check_config(const struct tt_job *job, const char *name, const tutti_
 	if (!name || !*name || strlen(name) > NAME_MAX_LEN)
 		return tt_fail(-EINVAL, "a table's name has 1 to %d bytes", NAME_MAX_LEN);
 	if (!c || c->size != sizeof *c)
-		return tt_fail(-EINVAL, "table \"%s\": tutti_table_config.size is %zu, and must be sizeof(tutti_table_config), %zu", name, c ? c->size : 0, sizeof *c);
+		return tt_fail(-EINVAL, "table \"%s\": tutti_table_config.size is %zu, and must be sizeof(tutti_table_config), %zu", name,
+		               c ? c->size : 0, sizeof *c);
 	if (!tt_type_size(c->type))
 		return tt_fail(-EINVAL, "table \"%s\": there is no type %d", name, (int)c->type);
 	if (!c->count || c->count > PTRDIFF_MAX / tt_type_size(c->type))
@@ -88,7 +89,7 @@ void tt_table_inbox_name(char *room, size_t size, int worker) { snprintf(room, s
 static int open_windows(struct tutti_table *t)
 {
 	struct tt_job *job = t->job;
-	size_t bytes = t->mine < 0 ? 0 : TT_SHARD_HEAD + (size_t)tt_table_cut(t, t->mine).count * t->width;
+	size_t bytes = t->mine < 0 ? 0 : TT_SHARD_HEAD + (size_t)tt_table_range(t, t->mine).count * t->width;
 	char name[NAME_MAX_LEN + 16];
 	int err = 0;
 
@@ -163,6 +164,8 @@ int tutti_table_open(tutti *at, const char *name, const tutti_table_config *conf
 	t = new_table(job, name, &c);
 	if (!t || !t->name || !t->server || !t->uid)
 		err = tt_fail(-ENOMEM, "no memory for the table \"%s\"", name);
+	if (!err)
+		err = tt_shards_cut(&t->shards, t->count, t->servers, TT_CACHE_LINE / t->width, TT_CUT_EVEN);
 	if (!err && t->mine >= 0)
 		err = tt_table_serve(t);
 	if (!err && !(err = open_windows(t)))

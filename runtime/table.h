@@ -12,6 +12,7 @@
  *      worker -- PUT piece --> slot, PUSH {table, range, slot} --> server applies it -- PUSHED {number} --> worker */
 #ifndef TT_TABLE_H
 #define TT_TABLE_H
+#include "parts.h"
 #include "runtime.h"
 
 enum {
@@ -43,7 +44,7 @@ struct tt_shard { /* this rank's */
 	struct tt_pusher **pushers;  /* by rank; NULL: it has not pushed yet */
 };
 
-struct tt_cut { /* elements of the table */
+struct tt_range { /* elements of the table */
 	uint64_t first, count;
 };
 
@@ -55,6 +56,7 @@ struct tutti_table {
 	size_t width;                /* bytes an element */
 	uint64_t count, print;
 	tutti_updater updater;
+	struct tt_shards shards;     /* how the servers share the elements */
 	int servers, *server;        /* their ranks */
 	int mine;                    /* which of them this one is; -1: none */
 	uint64_t *uid;               /* of each server's shard */
@@ -63,21 +65,21 @@ struct tutti_table {
 	struct tt_shard shard;
 };
 
-static inline struct tt_cut tt_table_cut(const struct tutti_table *t, int i) /* the elements of its i-th server */
+static inline struct tt_range tt_table_range(const struct tutti_table *t, int i) /* the elements of its i-th server */
 {
-	uint64_t each = t->count / (uint64_t)t->servers, more = t->count % (uint64_t)t->servers, k = (uint64_t)i;
+	uint64_t first = tt_shards_first(&t->shards, i);
 
-	return (struct tt_cut){ each * k + tt_min(k, more), each + (k < more) };
+	return (struct tt_range){ first, tt_shards_first(&t->shards, i + 1) - first };
 }
 
 static inline bool tt_table_is_large(const struct tutti_table *t, int i) /* is the delta for its i-th server too long for a message? */
 {
-	return tt_table_cut(t, i).count * t->width > tt_min(TT_PUSH_INLINE, tt_coll_piece(t->job) - TT_PUSH_HEAD);
+	return tt_table_range(t, i).count * t->width > tt_min(TT_PUSH_INLINE, tt_coll_piece(t->job) - TT_PUSH_HEAD);
 }
 
 int tt_table_serve(struct tutti_table *);      /* makes this rank's shard */
 void tt_table_unserve(struct tutti_table *);
-int tt_table_apply(struct tutti_table *, int worker, unsigned flags, const tutti_update *, struct tt_cut, const void *delta); /* a piece of a push */
+int tt_table_apply(struct tutti_table *, int worker, unsigned flags, const tutti_update *, struct tt_range, const void *delta); /* a piece of a push */
 void tt_table_cut_off(struct tutti_table *);     /* those for whom its calls wait: then none is under way */
 void tt_table_inbox_name(char *room, size_t size, int worker); /* of the window with its slots, at each server */
 void tt_table_put_options(struct tt_pack *, const tutti_update *);

@@ -12,7 +12,7 @@ struct part {
 	struct tt_table_call *call;
 	struct tt_member *member;    /* its server's */
 	int server;
-	struct tt_cut cut;
+	struct tt_range range;
 	uint64_t sent;               /* elements of a push that are on their way or done */
 	unsigned held;               /* answers and PUTs that are outstanding */
 	int err;
@@ -91,7 +91,7 @@ static void got(struct tt_post *post, int err)
 static void pull_here(struct part *p)
 {
 	const struct tutti_table *t = p->call->table;
-	size_t len = (size_t)p->cut.count * t->width, at = (size_t)p->cut.first * t->width;
+	size_t len = (size_t)p->range.count * t->width, at = (size_t)p->range.first * t->width;
 
 	for (size_t done = 0, n; done < len; done += n) {
 		n = tt_min(len - done, TT_PUSH_PIECE);
@@ -110,8 +110,8 @@ static void pull(struct part *p)
 		return;
 	}
 	op->kind = TT_GET;
-	op->local = p->call->values + (size_t)p->cut.first * t->width;
-	op->len = (size_t)p->cut.count * t->width;
+	op->local = p->call->values + (size_t)p->range.first * t->width;
+	op->len = (size_t)p->range.count * t->width;
 	op->offset = TT_SHARD_HEAD;
 	p->get.done = got;
 	p->err = tt_window_post(t->window, p->member->rank, &p->get);
@@ -134,7 +134,7 @@ static void push_by_slots(struct part *p)
 /* All pieces are out and nothing holds its memory, or it has failed. */
 static void look_at(struct part *p)
 {
-	if (p->held || p->ended || (!p->err && p->sent < p->cut.count))
+	if (p->held || p->ended || (!p->err && p->sent < p->range.count))
 		return;
 	tt_list_remove(&p->link);
 	if (p->region)
@@ -209,7 +209,7 @@ static void say(struct tt_feed *f, struct part *p, uint64_t count, const struct 
 	const struct tutti_table *t = c->table;
 	uint8_t head[TT_PUSH_HEAD];
 	struct tt_pack h = tt_pack(head, sizeof head);
-	unsigned flags = c->flags | (p->sent ? 0 : TT_PUSH_FIRST) | (p->sent + count == p->cut.count ? TT_PUSH_LAST : 0);
+	unsigned flags = c->flags | (p->sent ? 0 : TT_PUSH_FIRST) | (p->sent + count == p->range.count ? TT_PUSH_LAST : 0);
 
 	if (!(flags & TT_PUSH_FIRST))
 		flags &= ~(unsigned)TT_PUSH_OPTIONS;
@@ -218,7 +218,7 @@ static void say(struct tt_feed *f, struct part *p, uint64_t count, const struct 
 	tt_put32(&h, c->number);
 	tt_put8(&h, (uint8_t)flags);
 	tt_put8(&h, p->region ? TT_IN_PLACE : s ? (uint8_t)(s - f->slots) : TT_NO_SLOT);
-	tt_put64(&h, p->cut.first + p->sent);
+	tt_put64(&h, p->range.first + p->sent);
 	tt_put32(&h, (uint32_t)count);
 	if (flags & TT_PUSH_OPTIONS)
 		tt_table_put_options(&h, &c->options);
@@ -238,8 +238,8 @@ static bool send_piece(struct tt_feed *f, struct part *p)
 	const struct tutti_table *t = p->call->table;
 	bool by_slots = is_large(p) && !p->region;
 	struct slot *s = by_slots ? free_slot(f) : NULL;
-	uint64_t n = tt_min(p->cut.count - p->sent, TT_PUSH_PIECE / t->width);
-	const char *from = p->call->delta + (size_t)(p->cut.first + p->sent) * t->width;
+	uint64_t n = tt_min(p->range.count - p->sent, TT_PUSH_PIECE / t->width);
+	const char *from = p->call->delta + (size_t)(p->range.first + p->sent) * t->width;
 
 	if (f->posted - f->answered == TT_FEED_DEPTH || (by_slots && !s))
 		return false;
@@ -256,7 +256,7 @@ void tt_feed_go_on(struct tt_feed *f)
 {
 	while (!tt_list_empty(&f->parts)) {
 		struct part *p = tt_container_of(f->parts.next, struct part, link);
-		if (p->err || p->sent == p->cut.count) /* it ends when it is answered */
+		if (p->err || p->sent == p->range.count) /* it ends when it is answered */
 			tt_list_remove(&p->link);
 		else if (!send_piece(f, p))
 			return;
@@ -293,10 +293,10 @@ static void push_here(struct part *p)
 	struct tutti_table *t = c->table;
 	struct tt_job *job = t->job;
 
-	for (uint64_t n; !p->err && p->sent < p->cut.count; p->sent += n) {
-		n = tt_min(p->cut.count - p->sent, TT_PUSH_PIECE / t->width);
+	for (uint64_t n; !p->err && p->sent < p->range.count; p->sent += n) {
+		n = tt_min(p->range.count - p->sent, TT_PUSH_PIECE / t->width);
 		p->err = tt_table_apply(t, job->rank, c->flags | (p->sent ? 0 : TT_PUSH_FIRST), c->flags & TT_PUSH_OPTIONS ? &c->options : NULL,
-		                        (struct tt_cut){ p->cut.first + p->sent, n }, c->delta + (size_t)(p->cut.first + p->sent) * t->width);
+		                        (struct tt_range){ p->range.first + p->sent, n }, c->delta + (size_t)(p->range.first + p->sent) * t->width);
 	}
 	look_at(p);
 }
@@ -315,7 +315,7 @@ static void offer_in_place(struct tt_feed *f, struct part *p)
 {
 	const struct tutti_table *t = p->call->table;
 	struct tt_member *m = p->member;
-	struct tt_mem mem = tt_mem_of((char *)(uintptr_t)p->call->delta + (size_t)p->cut.first * t->width, (size_t)p->cut.count * t->width);
+	struct tt_mem mem = tt_mem_of((char *)(uintptr_t)p->call->delta + (size_t)p->range.first * t->width, (size_t)p->range.count * t->width);
 
 	if (m->state != TT_UP || !is_large(p) || f->unmapped || mem.fd < 0 || tt_member_net(m)->transport != &tt_shm)
 		return;
@@ -401,8 +401,8 @@ void tt_table_cut_off(struct tutti_table *t)
 	while (tt_table_is_called(t)) {
 		for (int i = 0; i < t->servers; i++)
 			if (t->server[i] != job->rank && is_waited_for(t, t->server[i]))
-				tt_group_cut(&job->members[t->server[i]], -ETIMEDOUT, "rank %d was cut off: it did not answer within %llu ms what was started on the table \"%s\"",
-				             t->server[i], (unsigned long long)(job->deadline / TT_MS), t->name);
+				tt_group_cut(&job->members[t->server[i]], -ETIMEDOUT, "rank %d was cut off: it did not answer within %llu ms what was started on "
+				             "the table \"%s\"", t->server[i], (unsigned long long)(job->deadline / TT_MS), t->name);
 		tt_turn(job);
 	}
 }
@@ -425,7 +425,7 @@ static struct tt_table_call *new_call(struct tutti_table *t, const void *delta, 
 		c->part[i].call = c;
 		c->part[i].server = i;
 		c->part[i].member = &t->job->members[t->server[i]];
-		c->part[i].cut = tt_table_cut(t, i);
+		c->part[i].range = tt_table_range(t, i);
 		tt_list_init(&c->part[i].link);
 	}
 	return c;
@@ -440,7 +440,7 @@ static void begin_parts(struct tt_table_call *c)
 	c->left++; /* or the last part would take the call along */
 	for (int i = 0; i < n; i++) {
 		struct part *p = &c->part[(from + i) % n];
-		if (!p->cut.count)
+		if (!p->range.count)
 			end_part(p);
 		else if (c->delta)
 			push(p);
@@ -479,7 +479,9 @@ static int call(struct tutti_table *t, const char *what, const void *delta, void
 
 static int check(const struct tutti_table *t, const char *what, const void *memory)
 {
-	return memory ? 0 : tt_fail(-EINVAL, "%s: table \"%s\" has %llu elements, and the memory given for them is NULL", what, t->name, (unsigned long long)t->count);
+	if (memory)
+		return 0;
+	return tt_fail(-EINVAL, "%s: table \"%s\" has %llu elements, and the memory given for them is NULL", what, t->name, (unsigned long long)t->count);
 }
 
 int tutti_table_push(tutti_table *t, const void *delta, const tutti_update *options, tutti_op *op)

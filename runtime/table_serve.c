@@ -7,19 +7,19 @@
 
 int tt_table_serve(struct tutti_table *t)
 {
-	struct tt_cut cut = tt_table_cut(t, t->mine);
+	struct tt_range mine = tt_table_range(t, t->mine);
 	struct tt_shard *s = &t->shard;
 	struct tt_shard_head *head;
 	int err;
 
-	if (cut.count > (SIZE_MAX - TT_SHARD_HEAD) / t->width)
-		return tt_fail(-EOVERFLOW, "the table \"%s\": %llu elements are more than memory can be", t->name, (unsigned long long)cut.count);
+	if (mine.count > (SIZE_MAX - TT_SHARD_HEAD) / t->width)
+		return tt_fail(-EOVERFLOW, "the table \"%s\": %llu elements are more than memory can be", t->name, (unsigned long long)mine.count);
 	s->pushers = calloc((size_t)t->job->capacity, sizeof *s->pushers);
 	if (!s->pushers)
 		return tt_fail(-ENOMEM, "no memory for the pushers of %d ranks", t->job->capacity);
-	err = tutti_alloc(t->job->all, TT_SHARD_HEAD + (size_t)cut.count * t->width, -1, (void **)&s->memory);
+	err = tutti_alloc(t->job->all, TT_SHARD_HEAD + (size_t)mine.count * t->width, -1, (void **)&s->memory);
 	if (!err)
-		err = tt_updater_open(&t->updater, t->type, (size_t)cut.count, t->job->size, &s->updater);
+		err = tt_updater_open(&t->updater, t->type, (size_t)mine.count, t->job->size, &s->updater);
 	if (err)
 		return err;
 	s->values = s->memory + TT_SHARD_HEAD;
@@ -57,9 +57,9 @@ static int begin(struct tutti_table *t, struct tt_pusher *p, int worker, const t
 	return err ? err : tt_updater_begin(s->updater, worker, options, &p->push);
 }
 
-int tt_table_apply(struct tutti_table *t, int worker, unsigned flags, const tutti_update *options, struct tt_cut range, const void *delta)
+int tt_table_apply(struct tutti_table *t, int worker, unsigned flags, const tutti_update *options, struct tt_range range, const void *delta)
 {
-	size_t at = (size_t)(range.first - tt_table_cut(t, t->mine).first);
+	size_t at = (size_t)(range.first - tt_table_range(t, t->mine).first);
 	char *w = t->shard.values + at * t->width;
 	struct tt_pusher *p;
 
@@ -124,13 +124,13 @@ static int map_delta(struct tutti_table *t, struct tt_member *from, struct tt_pa
 	tt_get_key(p, &key);
 	if (!pusher)
 		return -ENOMEM;
-	p->bad |= key.len != tt_table_cut(t, t->mine).count * t->width;
+	p->bad |= key.len != tt_table_range(t, t->mine).count * t->width;
 	pusher->mapped = p->bad || !tt_member_net(from)->transport->map ? NULL : tt_member_net(from)->transport->map(from->link->peer, &key, 0);
 	return pusher->mapped || p->bad ? 0 : -EOPNOTSUPP;
 }
 
 /* Where a piece lies. NULL: nowhere. */
-static const char *bytes_of(const struct tutti_table *t, const struct tt_member *from, struct tt_pack *p, unsigned slot, struct tt_cut range)
+static const char *bytes_of(const struct tutti_table *t, const struct tt_member *from, struct tt_pack *p, unsigned slot, struct tt_range range)
 {
 	const struct tt_pusher *pusher = t->shard.pushers[from->rank];
 	size_t len = (size_t)range.count * t->width;
@@ -138,18 +138,19 @@ static const char *bytes_of(const struct tutti_table *t, const struct tt_member 
 	if (slot == TT_NO_SLOT)
 		return tt_pack_left(p) == len ? (const char *)tt_pack_take(p, len) : NULL;
 	if (slot == TT_IN_PLACE)
-		return pusher && pusher->mapped ? pusher->mapped + (size_t)(range.first - tt_table_cut(t, t->mine).first) * t->width : NULL;
+		return pusher && pusher->mapped ? pusher->mapped + (size_t)(range.first - tt_table_range(t, t->mine).first) * t->width : NULL;
 	return slot < TT_FEED_SLOTS && from->inbox && len <= TT_PUSH_PIECE ? from->inbox + (size_t)slot * TT_PUSH_PIECE : NULL;
 }
 
-static bool is_within(const struct tutti_table *t, struct tt_cut range)
+static bool is_within(const struct tutti_table *t, struct tt_range range)
 {
-	struct tt_cut cut = tt_table_cut(t, t->mine);
+	struct tt_range mine = tt_table_range(t, t->mine);
 
-	return range.first >= cut.first && range.count <= cut.count && range.first - cut.first <= cut.count - range.count;
+	return range.first >= mine.first && range.count <= mine.count && range.first - mine.first <= mine.count - range.count;
 }
 
-static int take(struct tutti_table *t, struct tt_member *from, struct tt_pack *p, unsigned flags, unsigned slot, const tutti_update *options, struct tt_cut range)
+static int take(struct tutti_table *t, struct tt_member *from, struct tt_pack *p, unsigned flags, unsigned slot, const tutti_update *options,
+                struct tt_range range)
 {
 	struct tt_pusher *pusher = t->shard.pushers[from->rank];
 	const char *delta;
@@ -168,7 +169,7 @@ void tt_table_push(struct tt_member *from, struct tt_pack *p)
 	uint64_t uid = tt_get64(p);
 	uint32_t number = tt_get32(p);
 	unsigned flags = tt_get8(p), slot = tt_get8(p);
-	struct tt_cut range = { .first = tt_get64(p), .count = tt_get32(p) };
+	struct tt_range range = { .first = tt_get64(p), .count = tt_get32(p) };
 	struct tutti_table *t = find(from->job, uid);
 	tutti_update options;
 	uint8_t answer[9];
