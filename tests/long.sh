@@ -81,7 +81,7 @@ part_tsan() {
 
 part_valgrind() {
 	command -v valgrind > /dev/null || { echo "SKIPPED: no valgrind here (apt install valgrind)"; return 77; }
-	for program in unit_base unit_place unit_reduce unit_runtime unit_stats unit_group unit_collectives; do
+	for program in unit_base unit_place unit_reduce unit_updater unit_runtime unit_stats unit_tensors unit_group unit_collectives; do
 		needs "tests/$program" || return 1
 		words=
 		[ $program != unit_collectives ] || words='wrong'

@@ -678,7 +678,7 @@ enum { NO_MOUNT = 42 };
 
 static int fill_little_disk(void) /* in a child: a file system of its own, of 1 MiB */
 {
-	if (unshare(CLONE_NEWNS | (geteuid() ? CLONE_NEWUSER : 0)) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+	if (unshare(CLONE_NEWNS | (geteuid() ? CLONE_NEWUSER : 0)) || mount("none", "/", "none", MS_REC | MS_PRIVATE, NULL) ||
 	    mount("none", folder, "tmpfs", 0, "size=1m"))
 		return NO_MOUNT;
 	return write_tensors("f", large, 2, NULL, 0, 1 << 20) == -ENOSPC && said("no room for the 10000") && count_files() == 0 ? 0 : 1;

