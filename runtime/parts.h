@@ -47,8 +47,8 @@ size_t tt_fresh_take_of(struct tt_fresh *, int worker, const uint64_t *asked, si
  *
  *   m indices, u32, each above the one before | m values
  *
- * in the sender's order of bytes like all elements, at any alignment. A block is sent so only if that is shorter: of 4-byte elements when
- * 2 m < n, as in Multiverso. There is at least one pair, element 0 if all are zeros. NaN and infinity stay; -0 comes back as 0. */
+ * in the sender's order of bytes like all elements, at any alignment. A block is sent so only if that is shorter: of 4-byte elements
+ * when 2 m < n, as in Multiverso. There is at least one pair, element 0 if all are zeros. NaN and infinity stay; -0 comes back as 0. */
 
 uint64_t tt_filter_limit(tutti_type, double clip);   /* for pack: what is no larger than clip (0 or more) is left out, too, and lost; 0: zeros alone */
 size_t tt_filter_pack(void *to, const void *from, size_t n, tutti_type, uint64_t limit); /* bytes; 0: no shorter, send it as it is. to: as much

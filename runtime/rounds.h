@@ -52,7 +52,8 @@ uint64_t tt_clock_to_pull(const struct tt_consistency *, uint64_t pushed); /* wh
 int tt_rounds_open(const struct tt_consistency *, int workers, struct tt_rounds **); /* room for so many; who is there at the start has to join,
                                                       * before anybody pushes. Checks too */
 void tt_rounds_close(struct tt_rounds *);            /* NULL is allowed */
-int tt_rounds_join(struct tt_rounds *, int worker, uint64_t *clock); /* makes room where there is none. clock: how often it has pushed, from now on. -EEXIST */
+int tt_rounds_join(struct tt_rounds *, int worker, uint64_t *clock); /* makes room where there is none. clock: what its pushes are
+                                                      * counted on from. -EEXIST */
 bool tt_rounds_leave(struct tt_rounds *, int worker); /* finished or dead */
 enum tt_admission tt_rounds_begin(struct tt_rounds *, int worker);
 bool tt_rounds_complete(struct tt_rounds *, int worker);
