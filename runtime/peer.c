@@ -362,6 +362,7 @@ static void lack_files(struct tt_timer *t)
 
 	fail_waiting(m, -EMFILE);
 	tt_window_unreached(m, -EMFILE);
+	tt_table_member_down(m, -EMFILE);
 }
 
 static int ask_wires(struct tt_member *m)
@@ -948,7 +949,7 @@ static void member_ended(struct tt_member *m)
 {
 	fail_waiting(m, m->err);
 	tt_window_gone(m);
-	tt_table_member_down(m);
+	tt_table_member_down(m, m->err);
 	tt_coll_member_down(m);
 	tt_agree_member_down(m);
 	m->job->engine.news = true; /* who waits for its notifies looks again */

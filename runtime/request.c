@@ -56,6 +56,8 @@ static int explain(const struct tt_request *r)
 	if (r->window && r->err == -ESTALE)
 		return tt_fail(r->err, "%s: rank %d has closed its window \"%s\": close yours and open it again", r->what, r->rank,
 		               tt_window_name(r->job, r->window));
+	if (m && r->err == -EINVAL)
+		return tt_fail(r->err, "%s: rank %d refuses these options: there is no such worker, or not with this type", r->what, r->rank);
 	if (m && r->err == -ESTALE)
 		return tt_fail(r->err, "%s: rank %d has closed the table: close yours and open it again", r->what, r->rank);
 	if (r->window && r->err == -ECANCELED)
@@ -95,7 +97,7 @@ static void reap(struct tt_request *r, uint64_t since, int err)
 	struct tt_job *job = r->job;
 
 	for (int round = 1; !r->ended; round++) {
-		bool waits = r->coll ? !r->coll->failed : r->call || r->rank >= 0;
+		bool waits = r->coll ? !r->coll->failed : !r->call && r->rank >= 0;
 		bool unreached = waits && err == -ETIMEDOUT && tt_group_unreached(job, r, since);
 		struct tt_member *m = tt_group_silent(job, r, since);
 		if (unreached && r->coll)
@@ -119,10 +121,15 @@ static void reap(struct tt_request *r, uint64_t since, int err)
 static int wait_half(struct tt_request *r)
 {
 	struct tt_job *job = r->job;
+	uint64_t done = 0, before = 0;
 	int err = -ETIMEDOUT;
 
-	for (int i = 0; err && i < SLICES; i++)
+	for (int i = 0; err && i < SLICES; i++) {
 		err = tt_wait_until(job, has_ended, r, tt_now() + job->deadline / (2 * SLICES));
+		done = err && r->call ? tt_call_progress(r->call) : 0;
+		i = done == before ? i : 0; /* servers that go on with a large push are no silent ones */
+		before = done;
+	}
 	return err;
 }
 

@@ -513,6 +513,7 @@ int tt_window_open(struct tt_job *, const char *name, void *base, size_t bytes, 
                                                       * that begin with "tutti:" */
 int tt_window_post(struct tutti_window *, int rank, struct tt_post *); /* a PUT or GET, of which kind, flags, local, len and offset are set; where this
                                                       * rank knows the other's window already. An error: it was not posted */
+bool tt_window_is_mapped(struct tutti_window *, int rank); /* is that rank's memory mapped here, as far as is known? */
 const char *tt_window_name(struct tt_job *, const struct tutti_window *); /* also of one that was closed meanwhile */
 
 /* ---- collective.c: what all collectives share; barrier, broadcast, gather. allreduce.c is written in the same terms ---- */
@@ -972,7 +973,8 @@ struct tt_table_call;
 void tt_table_feed(struct tt_member *);                    /* messages */
 void tt_table_push(struct tt_member *, struct tt_pack *);
 void tt_table_pushed(struct tt_member *, struct tt_pack *);
-void tt_table_member_down(struct tt_member *);             /* what waits for it ends */
+void tt_table_member_down(struct tt_member *, int err);    /* what waits for it ends */
+uint64_t tt_call_progress(const struct tt_table_call *);   /* grows with whatever its servers have done */
 bool tt_call_waits_for(const struct tt_table_call *, int rank);
 void tt_table_free_all(struct tt_job *);                   /* without the gate, when no wire is left */
 

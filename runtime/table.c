@@ -36,10 +36,15 @@ static int check_config(const struct tt_job *job, const char *name, const tutti_
 static uint64_t print_of(const struct tutti_table *t)
 {
 	struct tt_sum sum;
-	uint64_t numbers[] = { 1, (uint64_t)t->type, t->count, (uint64_t)t->updater.rule, t->updater.flags, (uint64_t)t->servers };
+	uint64_t numbers[] = { 1, (uint64_t)t->type, t->count, (uint64_t)t->updater.rule, t->updater.flags, (uint64_t)t->updater.own_states,
+		               (uint64_t)t->servers };
+	uint8_t defaults[128];
+	struct tt_pack p = tt_pack(defaults, sizeof defaults);
 
+	tt_table_put_options(&p, &t->updater.defaults);
 	tt_sum_begin(&sum);
 	tt_sum_add(&sum, numbers, sizeof numbers);
+	tt_sum_add(&sum, defaults, (size_t)(p.at - defaults));
 	tt_sum_add(&sum, t->server, (size_t)t->servers * sizeof *t->server);
 	return tt_sum_end(&sum);
 }
@@ -98,6 +103,8 @@ static int open_windows(struct tutti_table *t)
 	tt_list_each(node, &job->tables)
 		if (!strcmp(tt_container_of(node, struct tutti_table, link)->name, t->name))
 			err = tt_fail(-EEXIST, "a table named \"%s\" is open already", t->name);
+	if (!err && t->shard.memory)
+		((struct tt_shard_head *)t->shard.memory)->uid = (uint64_t)job->epoch << 32 | ++job->generation;
 	if (!err)
 		err = tt_window_open(job, name, t->shard.memory, bytes, &t->window);
 	tt_table_inbox_name(name, sizeof name, job->rank);

@@ -41,6 +41,7 @@ struct tt_pusher { /* what a server knows of one worker's push under way */
 struct tt_shard { /* this rank's */
 	char *memory, *values;       /* with the head's page, and without; NULL: it is no server */
 	struct tt_updater *updater;
+	int workers;                 /* that it knows */
 	struct tt_pusher **pushers;  /* by rank; NULL: it has not pushed yet */
 };
 

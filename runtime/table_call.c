@@ -31,6 +31,7 @@ struct tt_table_call {
 	tutti_update options;
 	uint32_t number;
 	int left;                    /* parts that have not ended */
+	uint64_t answers;            /* that came */
 	struct part part[];
 };
 
@@ -96,6 +97,8 @@ static void pull_here(struct part *p)
 	for (size_t done = 0, n; done < len; done += n) {
 		n = tt_min(len - done, TT_PUSH_PIECE);
 		memcpy(p->call->values + at + done, t->shard.values + done, n);
+		if (done + n < len)
+			tt_turn(t->job);
 	}
 	end_part(p);
 }
@@ -139,7 +142,7 @@ static void look_at(struct part *p)
 	tt_list_remove(&p->link);
 	if (p->region)
 		p->region->net->transport->dereg(p->region);
-	if (p->region && p->err == -EOPNOTSUPP) {
+	if (p->region && p->err == -EOPNOTSUPP && p->member->state < TT_LEFT) {
 		push_by_slots(p);
 		return;
 	}
@@ -270,7 +273,9 @@ void tt_table_pushed(struct tt_member *from, struct tt_pack *pack)
 	int err = (int)tt_get32(pack);
 	struct tt_feed *f = from->feed;
 
-	pack->bad |= !f || f->posted == f->answered || err > 0;
+	if (from->state >= TT_LEFT)
+		return; /* it was told so already */
+	pack->bad |= !f || f->posted == f->answered || err > 0 || err < -4095;
 	if (pack->bad)
 		return;
 	struct sent *s = &f->sent[f->answered % TT_FEED_DEPTH];
@@ -279,6 +284,7 @@ void tt_table_pushed(struct tt_member *from, struct tt_pack *pack)
 		return;
 	}
 	f->answered++;
+	s->part->call->answers++;
 	if (s->slot >= 0) {
 		f->slots[s->slot].unanswered = false;
 		settle(&f->slots[s->slot]);
@@ -297,6 +303,8 @@ static void push_here(struct part *p)
 		n = tt_min(p->range.count - p->sent, TT_PUSH_PIECE / t->width);
 		p->err = tt_table_apply(t, job->rank, c->flags | (p->sent ? 0 : TT_PUSH_FIRST), c->flags & TT_PUSH_OPTIONS ? &c->options : NULL,
 		                        (struct tt_range){ p->range.first + p->sent, n }, c->delta + (size_t)(p->range.first + p->sent) * t->width);
+		if (p->sent + n < p->range.count)
+			tt_turn(job); /* the others' pieces go on, and their pings are answered */
 	}
 	look_at(p);
 }
@@ -317,8 +325,8 @@ static void offer_in_place(struct tt_feed *f, struct part *p)
 	struct tt_member *m = p->member;
 	struct tt_mem mem = tt_mem_of((char *)(uintptr_t)p->call->delta + (size_t)p->range.first * t->width, (size_t)p->range.count * t->width);
 
-	if (m->state != TT_UP || !is_large(p) || f->unmapped || mem.fd < 0 || tt_member_net(m)->transport != &tt_shm)
-		return;
+	if (!is_large(p) || f->unmapped || mem.fd < 0 || !tt_window_is_mapped(t->window, m->rank))
+		return; /* where I can map its memory, it can map mine */
 	if (tt_member_net(m)->transport->reg(tt_member_net(m), &mem, 1, &p->region))
 		p->region = NULL; /* by slots, then */
 }
@@ -343,7 +351,7 @@ static void push(struct part *p)
 }
 
 /* Its answers do not come any more. PUTs end by themselves. */
-void tt_table_member_down(struct tt_member *m)
+void tt_table_member_down(struct tt_member *m, int err)
 {
 	struct tt_feed *f = m->feed;
 	struct tt_list *node;
@@ -352,7 +360,7 @@ void tt_table_member_down(struct tt_member *m)
 		return;
 	while ((node = tt_list_pop(&f->parts))) {
 		struct part *p = tt_container_of(node, struct part, link);
-		p->err = p->err ? p->err : m->err;
+		p->err = p->err ? p->err : err;
 		look_at(p);
 	}
 	while (f->answered != f->posted) {
@@ -361,11 +369,20 @@ void tt_table_member_down(struct tt_member *m)
 			f->slots[s.slot].unanswered = false;
 			settle(&f->slots[s.slot]);
 		}
-		let_go(s.part, m->err);
+		let_go(s.part, err);
 	}
 }
 
 /* ---- calls ---- */
+
+uint64_t tt_call_progress(const struct tt_table_call *c)
+{
+	uint64_t n = c->answers;
+
+	for (int i = 0; i < c->table->servers; i++)
+		n += c->part[i].ended;
+	return n;
+}
 
 bool tt_call_waits_for(const struct tt_table_call *c, int rank)
 {
@@ -419,7 +436,6 @@ static struct tt_table_call *new_call(struct tutti_table *t, const void *delta, 
 	c->flags = flags | (options ? TT_PUSH_OPTIONS : 0);
 	if (options)
 		c->options = *options;
-	c->number = ++t->calls;
 	c->left = t->servers;
 	for (int i = 0; i < t->servers; i++) {
 		c->part[i].call = c;
@@ -458,6 +474,7 @@ static int start(struct tutti_table *t, const char *what, struct tt_table_call *
 
 	tt_enter(job);
 	struct tt_request *r = tt_request_begin(job, op, &stack, what, -1);
+	c->number = ++t->calls;
 	c->request = r;
 	r->call = c;
 	tt_list_append(&job->calls, &c->link);
@@ -504,6 +521,8 @@ int tutti_table_push_pull(tutti_table *t, const void *delta, const tutti_update 
 {
 	int err = check(t, "table push and pull", delta && values ? values : NULL);
 
+	if (!err && tt_updater_gives_back(&t->updater))
+		return tt_fail(-ENOTSUP, "table push and pull: not for the rule %s yet: push, then pull", tt_update_name(t->updater.rule));
 	if (err || (err = tt_update_check(&t->updater, options)))
 		return err;
 	return call(t, "table push and pull", delta, values, 0, options, op);

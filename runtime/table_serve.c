@@ -9,23 +9,19 @@ int tt_table_serve(struct tutti_table *t)
 {
 	struct tt_range mine = tt_table_range(t, t->mine);
 	struct tt_shard *s = &t->shard;
-	struct tt_shard_head *head;
 	int err;
 
-	if (mine.count > (SIZE_MAX - TT_SHARD_HEAD) / t->width)
-		return tt_fail(-EOVERFLOW, "the table \"%s\": %llu elements are more than memory can be", t->name, (unsigned long long)mine.count);
+	s->workers = t->job->launched;
 	s->pushers = calloc((size_t)t->job->capacity, sizeof *s->pushers);
 	if (!s->pushers)
 		return tt_fail(-ENOMEM, "no memory for the pushers of %d ranks", t->job->capacity);
 	err = tutti_alloc(t->job->all, TT_SHARD_HEAD + (size_t)mine.count * t->width, -1, (void **)&s->memory);
 	if (!err)
-		err = tt_updater_open(&t->updater, t->type, (size_t)mine.count, t->job->size, &s->updater);
+		err = tt_updater_open(&t->updater, t->type, (size_t)mine.count, s->workers, &s->updater);
 	if (err)
 		return err;
 	s->values = s->memory + TT_SHARD_HEAD;
-	head = (struct tt_shard_head *)s->memory;
-	head->print = t->print;
-	head->uid = (uint64_t)t->job->epoch << 32 | ++t->job->generation;
+	((struct tt_shard_head *)s->memory)->print = t->print;
 	return 0;
 }
 
@@ -43,18 +39,35 @@ void tt_table_unserve(struct tutti_table *t)
 
 static struct tt_pusher *pusher_of(struct tt_shard *s, int worker)
 {
-	if (!s->pushers[worker])
-		s->pushers[worker] = calloc(1, sizeof *s->pushers[worker]);
-	return s->pushers[worker];
+	struct tt_pusher **p = &s->pushers[worker];
+
+	if (!*p && (*p = calloc(1, sizeof **p)))
+		(*p)->err = -EINVAL; /* until its first piece comes */
+	return *p;
 }
 
-/* A worker that came later finds the values as they are. */
-static int begin(struct tutti_table *t, struct tt_pusher *p, int worker, const tutti_update *options)
+/* Workers that come later find the values as they are. */
+static int join(struct tutti_table *t, int worker)
 {
 	struct tt_shard *s = &t->shard;
-	int err = tt_updater_join(s->updater, worker + 1);
+	int err = 0;
 
-	return err ? err : tt_updater_begin(s->updater, worker, options, &p->push);
+	if (worker < s->workers)
+		return 0;
+	if (worker >= t->job->capacity)
+		return -EINVAL;
+	if ((err = tt_updater_join(s->updater, worker + 1)))
+		return err;
+	for (; s->workers <= worker; s->workers++)
+		tt_updater_assigned(s->updater, s->workers, s->values, 0, (size_t)tt_table_range(t, t->mine).count);
+	return 0;
+}
+
+static int begin(struct tutti_table *t, struct tt_pusher *p, int worker, const tutti_update *options)
+{
+	int err = join(t, options && options->set & TUTTI_SET_WORKER ? options->worker : worker);
+
+	return err ? err : tt_updater_begin(t->shard.updater, worker, options, &p->push);
 }
 
 int tt_table_apply(struct tutti_table *t, int worker, unsigned flags, const tutti_update *options, struct tt_range range, const void *delta)
@@ -125,7 +138,7 @@ static int map_delta(struct tutti_table *t, struct tt_member *from, struct tt_pa
 	if (!pusher)
 		return -ENOMEM;
 	p->bad |= key.len != tt_table_range(t, t->mine).count * t->width;
-	pusher->mapped = p->bad || !tt_member_net(from)->transport->map ? NULL : tt_member_net(from)->transport->map(from->link->peer, &key, 0);
+	pusher->mapped = p->bad ? NULL : tt_member_net(from)->transport->map(from->link->peer, &key, 0);
 	return pusher->mapped || p->bad ? 0 : -EOPNOTSUPP;
 }
 
@@ -153,7 +166,10 @@ static int take(struct tutti_table *t, struct tt_member *from, struct tt_pack *p
                 struct tt_range range)
 {
 	struct tt_pusher *pusher = t->shard.pushers[from->rank];
+	size_t len = (size_t)range.count * t->width;
 	const char *delta;
+	void *copy = NULL;
+	int err = 0;
 
 	if (slot == TT_IN_PLACE && pusher && !pusher->mapped)
 		return -EOPNOTSUPP; /* as its first piece */
@@ -161,7 +177,15 @@ static int take(struct tutti_table *t, struct tt_member *from, struct tt_pack *p
 	p->bad |= !delta;
 	if (slot == TT_IN_PLACE && pusher && flags & TT_PUSH_LAST)
 		pusher->mapped = NULL; /* its worker may take the memory back */
-	return delta ? tt_table_apply(t, from->rank, flags, options, range, delta) : 0;
+	if (delta && slot == TT_NO_SLOT && t->updater.rule == TUTTI_UPDATE_OWN) { /* behind the message's head it is not aligned */
+		if (!(copy = tt_scratch_take(&t->job->scratch, len)))
+			return -ENOMEM;
+		delta = memcpy(copy, delta, len);
+	}
+	if (delta)
+		err = tt_table_apply(t, from->rank, flags, options, range, delta);
+	tt_scratch_give(&t->job->scratch, copy, len);
+	return err;
 }
 
 void tt_table_push(struct tt_member *from, struct tt_pack *p)

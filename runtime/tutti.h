@@ -302,7 +302,7 @@ int tutti_table_push(tutti_table *, const void *delta, const tutti_update *, tut
 int tutti_table_pull(tutti_table *, void *values, tutti_op *); /* values: count elements */
 int tutti_table_push_pull(tutti_table *, const void *delta, const tutti_update *, void *values, tutti_op *); /* each server's values after this push;
                                                       * delta and values are one vector or apart */
-int tutti_table_assign(tutti_table *, const void *values, tutti_op *); /* sets them, past the rule, whose state stays */
+int tutti_table_assign(tutti_table *, const void *values, tutti_op *); /* sets them, past the rule; its state stays, but for what the list of rules says */
 #define TUTTI_SHARED_STATE 1u      /* ADAGRAD, OWN: one state for all workers */
 #define TUTTI_BACKUP_FROM_ZERO 2u  /* DCASGD, DCASGDA: b is 0 at first, as Multiverso's was */
 

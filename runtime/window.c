@@ -631,6 +631,13 @@ static char *mapped_at(struct remote *r, struct tt_peer *peer)
 	return r->at;
 }
 
+bool tt_window_is_mapped(struct tutti_window *w, int rank)
+{
+	const struct tt_member *m = &w->job->members[rank];
+
+	return w->remotes[rank].state == KNOWN && m->state == TT_UP && mapped_at(&w->remotes[rank], m->link->peer);
+}
+
 /* A few bytes of a window that is mapped here are copied there and then. False: it takes a request, or something is wrong; the
  * request says what, and stores the same bytes once more. */
 static bool act_there(struct remote *r, const struct call *c)

@@ -50,11 +50,12 @@ enum { ROUNDS = 3 };
 static void sum_up(tutti *job, size_t count)
 {
 	int n = tutti_size(job), rank = tutti_rank(job);
-	float *delta = calloc(count, sizeof *delta), *got = calloc(count, sizeof *got), all = 0;
+	float *delta = NULL, *got = calloc(count, sizeof *got), all = 0;
 	tutti_table *t = open_table(job, "sums", TUTTI_F32, count, TUTTI_UPDATE_ADD);
 
 	CHECK(tutti_table_pull(t, got, NULL) == 0 && all_are(got, count, 0, 0));
 	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_alloc(job, count * sizeof *delta, -1, (void **)&delta) == 0); /* on one host it is read in place */
 	fill(delta, count, 1, (float)rank);
 	for (int i = 0; i < ROUNDS; i++)
 		CHECK(tutti_table_push(t, delta, NULL, NULL) == 0);
@@ -66,7 +67,7 @@ static void sum_up(tutti *job, size_t count)
 	CHECK(tutti_barrier(job, NULL) == 0);
 	tutti_table_close(t);
 	CHECK(tutti_barrier(job, NULL) == 0); /* before it is opened again */
-	free(delta);
+	tutti_free(job, delta);
 	free(got);
 }
 
@@ -195,6 +196,8 @@ static void program_wrong(tutti *job)
 	CHECK(tutti_table_open(job, "w", &c, &u) == -EEXIST);
 	CHECK(tutti_table_push(t, NULL, NULL, NULL) == -EINVAL && strstr(tutti_why(), "\"w\""));
 	CHECK(tutti_table_push(t, v, &odd, NULL) == -EINVAL);
+	odd = (tutti_update){ .size = sizeof odd, .set = TUTTI_SET_WORKER, .worker = 1 << 20 };
+	CHECK(tutti_table_push(t, v, &odd, NULL) == -EINVAL && strstr(tutti_why(), "no such worker"));
 	CHECK(tutti_table_pull(t, v, NULL) == 0);
 	CHECK(tutti_barrier(job, NULL) == 0);
 	tutti_table_close(t);
@@ -202,13 +205,29 @@ static void program_wrong(tutti *job)
 
 static void test_wrong(void) { on_wires(program_wrong, (const int[]){ 2, 3, 0 }); }
 
+/* Or the other has seen it first, and gone. */
+static bool is_refused(int err)
+{
+	return (err == -EINVAL && strstr(tutti_why(), "with another")) || err == -ESTALE || err == -ENOENT || err == -ENOTCONN;
+}
+
 static void program_disagree(tutti *job)
 {
 	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = tutti_rank(job) ? 100 : 101 };
 	tutti_table *t;
 	int err = tutti_table_open(job, "w", &c, &t);
 
-	CHECK((err == -EINVAL && strstr(tutti_why(), "with another")) || err == -ESTALE || err == -ENOENT || err == -ENOTCONN); /* the other may have seen it first */
+	CHECK(is_refused(err));
+}
+
+static void program_defaults(tutti *job)
+{
+	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = 100, .updater = { .size = sizeof c.updater, .rule = TUTTI_UPDATE_SGD } };
+	tutti_table *t;
+
+	c.updater.defaults = (tutti_update){ .size = sizeof(tutti_update), .set = TUTTI_SET_LEARNING_RATE, .learning_rate = 0.1 * (1 + tutti_rank(job)) };
+	int err = tutti_table_open(job, "w", &c, &t);
+	CHECK(is_refused(err));
 }
 
 static void program_late(tutti *job) /* a server never opens it, then does */
@@ -255,6 +274,7 @@ static void test_open(void)
 		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "sim", .seed = seed, .deadline_ms = 1000, .program = program_late }), 0);
 		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "sim", .seed = seed, .program = program_closed }), 0);
 	}
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .deadline_ms = 200, .program = program_defaults }), 0);
 	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 2, .deadline_ms = DEADLINE, .program = program_disagree }), 0);
 	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 3, .deadline_ms = 1000, .program = program_late }), 0);
 	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 3, .program = program_closed }), 0);

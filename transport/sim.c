@@ -945,7 +945,7 @@ static void *map_region(struct tt_peer *base, const struct tt_key *key, int anyt
 	void *at;
 
 	(void)anytime; /* nobody is frozen in the middle of a store: that happens between two turns alone */
-	if (!s || s->fd < 0 || (w->config->seed % 4 == 3 && tt_sim_one_in(w, 8)))
+	if (!s || s->fd < 0 || key->len > s->len || (w->config->seed % 4 == 3 && tt_sim_one_in(w, 8)))
 		return NULL;
 	at = mmap(NULL, before + s->len, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, (off_t)(s->at - before));
 	if (at == MAP_FAILED)
