@@ -827,7 +827,12 @@ static void member_message(struct tt_member *m, enum tt_message_type type, struc
 	case TT_AGREE: tt_agree_message(m, p); break;
 	case TT_PART: take_part(m, p); break;
 	case TT_REFUSED: take_refusal(m->link, p); break;
-	case TT_FEED: tt_table_feed(m); break;
+	case TT_JOIN: tt_table_take_join(m, p); break;
+	case TT_JOINED: tt_table_take_joined(m, p); break;
+	case TT_CLOCK: tt_table_take_clock(m, p); break;
+	case TT_FINISH: tt_table_take_finish(m, p); break;
+	case TT_CHANGE: tt_table_take_switch(m, p); break;
+	case TT_CHANGED: tt_table_take_switched(m, p); break;
 	case TT_PUSH: tt_table_push(m, p); break;
 	case TT_PUSHED: tt_table_pushed(m, p); break;
 	case TT_WAKE: break; /* the turn that took it looks at what it is about */
@@ -950,6 +955,7 @@ static void member_ended(struct tt_member *m)
 	fail_waiting(m, m->err);
 	tt_window_gone(m);
 	tt_table_member_down(m, m->err);
+	tt_table_member_gone(m);
 	tt_coll_member_down(m);
 	tt_agree_member_down(m);
 	m->job->engine.news = true; /* who waits for its notifies looks again */

@@ -58,6 +58,10 @@ static int explain(const struct tt_request *r)
 		               tt_window_name(r->job, r->window));
 	if (m && r->err == -EINVAL)
 		return tt_fail(r->err, "%s: rank %d refuses these options: there is no such worker, or not with this type", r->what, r->rank);
+	if (m && r->err == -EAGAIN)
+		return tt_fail(r->err, "%s: the versions of rank %d come faster than they can be read: make fewer (tutti_table_config.publish_ms), or try again", r->what, r->rank);
+	if (m && r->err == -EPERM)
+		return tt_fail(r->err, "%s: rank %d takes no push of this rank: it has finished, or is no worker of the table", r->what, r->rank);
 	if (m && r->err == -ESTALE)
 		return tt_fail(r->err, "%s: rank %d has closed the table: close yours and open it again", r->what, r->rank);
 	if (r->window && r->err == -ECANCELED)
@@ -108,6 +112,8 @@ static void reap(struct tt_request *r, uint64_t since, int err)
 			give_up_on(m, since, err);
 		else if (r->coll && !r->coll->failed)
 			tt_coll_give_up(r->coll, err);
+		else if (r->call && tt_call_is_gated(r->call))
+			tt_call_turn_back(r->call, err);
 		tt_wait_until(job, has_ended, r, tt_now() + tt_time(job, TT_TIME_REAP));
 		if (round % REAP_ROUNDS == 0) { /* one more may have fallen silent meanwhile */
 			since = tt_now();

@@ -10,7 +10,7 @@ struct worker {
 };
 
 struct tt_rounds {
-	struct tt_consistency as;
+	tutti_consistency as;
 	uint64_t clock;
 	int behind;                 /* live workers that hold the clock: they have pushed no further */
 	int summed;                 /* BSP: pushes of the open round that are complete, of workers that have left, too */
@@ -19,22 +19,22 @@ struct tt_rounds {
 	struct worker *of;
 };
 
-int tt_consistency_check(const struct tt_consistency *c)
+int tt_consistency_check(const tutti_consistency *c)
 {
-	if (c->mode != TT_ASYNC && c->mode != TT_SSP && c->mode != TT_BSP)
+	if (c->mode != TUTTI_ASYNC && c->mode != TUTTI_SSP && c->mode != TUTTI_BSP)
 		return tt_fail(-EINVAL, "there is no consistency %d", (int)c->mode);
-	if (c->staleness < 0 || (c->staleness && c->mode != TT_SSP))
+	if (c->staleness < 0 || (c->staleness && c->mode != TUTTI_SSP))
 		return tt_fail(-EINVAL, "a staleness of %d: it is 0 or more, and only bounded staleness has it", c->staleness);
-	if (c->backup < 0 || (c->backup && c->mode != TT_BSP))
+	if (c->backup < 0 || (c->backup && c->mode != TUTTI_BSP))
 		return tt_fail(-EINVAL, "%d backup workers: that is 0 or more, and only rounds have them", c->backup);
 	return 0;
 }
 
-uint64_t tt_clock_to_pull(const struct tt_consistency *c, uint64_t pushed)
+uint64_t tt_clock_to_pull(const tutti_consistency *c, uint64_t pushed)
 {
 	uint64_t staleness = (uint64_t)c->staleness;
 
-	return c->mode == TT_ASYNC || pushed < staleness ? 0 : pushed - staleness;
+	return c->mode == TUTTI_ASYNC || pushed < staleness ? 0 : pushed - staleness;
 }
 
 /* The clock. */
@@ -58,18 +58,18 @@ static uint64_t slowest(const struct tt_rounds *r)
 	return least;
 }
 
-static bool is_full(const struct tt_rounds *r) { return r->as.mode == TT_BSP && r->summed && r->behind <= r->as.backup; }
+static bool is_full(const struct tt_rounds *r) { return r->as.mode == TUTTI_BSP && r->summed && r->behind <= r->as.backup; }
 
 static bool may_move(const struct tt_rounds *r)
 {
-	return r->as.mode == TT_SSP ? r->counts.live && !r->behind : is_full(r) && !r->counts.pushing;
+	return r->as.mode == TUTTI_SSP ? r->counts.live && !r->behind : is_full(r) && !r->counts.pushing;
 }
 
 static bool move_clock(struct tt_rounds *r)
 {
 	if (!may_move(r))
 		return false;
-	r->clock = r->as.mode == TT_SSP ? slowest(r) : r->clock + 1;
+	r->clock = r->as.mode == TUTTI_SSP ? slowest(r) : r->clock + 1;
 	r->summed = 0;
 	count_behind(r);
 	return true;
@@ -101,7 +101,7 @@ static int make_room(struct tt_rounds *r, int workers)
 	return 0;
 }
 
-int tt_rounds_open(const struct tt_consistency *as, int workers, struct tt_rounds **rounds)
+int tt_rounds_open(const tutti_consistency *as, int workers, struct tt_rounds **rounds)
 {
 	int err = tt_consistency_check(as);
 	struct tt_rounds *r;
@@ -163,7 +163,7 @@ static enum tt_admission look_at(const struct tt_rounds *r, const struct worker 
 {
 	uint64_t round = w->pushed + (uint64_t)w->pushing + 1;
 
-	if (r->as.mode != TT_BSP)
+	if (r->as.mode != TUTTI_BSP)
 		return TT_ADMIT;
 	if (round > r->clock + 1)
 		return TT_WAIT;
@@ -194,14 +194,14 @@ bool tt_rounds_complete(struct tt_rounds *r, int worker)
 		return false;
 	w->pushing--;
 	r->counts.pushing--;
-	if (r->as.mode == TT_ASYNC)
+	if (r->as.mode == TUTTI_ASYNC)
 		return false;
 	count_push(r, w);
 	r->summed++;
 	return move_clock(r);
 }
 
-int tt_rounds_switch(struct tt_rounds *r, const struct tt_consistency *to, uint64_t *clock)
+int tt_rounds_switch(struct tt_rounds *r, const tutti_consistency *to, uint64_t *clock)
 {
 	int err = tt_consistency_check(to);
 

@@ -30,13 +30,7 @@
 #ifndef TT_ROUNDS_H
 #define TT_ROUNDS_H
 #include "base.h"
-
-enum tt_mode { TT_ASYNC, TT_SSP, TT_BSP };
-struct tt_consistency {
-	enum tt_mode mode;
-	int staleness;              /* of SSP, else 0 */
-	int backup;                 /* of BSP, else 0 */
-};
+#include "tutti.h"
 
 struct tt_rounds;
 struct tt_rounds_counts {
@@ -46,10 +40,10 @@ struct tt_rounds_counts {
 };
 enum tt_admission { TT_ADMIT, TT_WAIT, TT_DROP };
 
-int tt_consistency_check(const struct tt_consistency *);
-uint64_t tt_clock_to_pull(const struct tt_consistency *, uint64_t pushed); /* where it has to be; workers know it as well as servers */
+int tt_consistency_check(const tutti_consistency *);
+uint64_t tt_clock_to_pull(const tutti_consistency *, uint64_t pushed); /* where it has to be; workers know it as well as servers */
 
-int tt_rounds_open(const struct tt_consistency *, int workers, struct tt_rounds **); /* room for so many; who is there at the start has to join,
+int tt_rounds_open(const tutti_consistency *, int workers, struct tt_rounds **); /* room for so many; who is there at the start has to join,
                                                       * before anybody pushes. Checks too */
 void tt_rounds_close(struct tt_rounds *);            /* NULL is allowed */
 int tt_rounds_join(struct tt_rounds *, int worker, uint64_t *clock); /* makes room where there is none. clock: what its pushes are
@@ -59,7 +53,7 @@ enum tt_admission tt_rounds_begin(struct tt_rounds *, int worker);
 bool tt_rounds_complete(struct tt_rounds *, int worker);
 /* Between steps: -EBUSY while pushes are under way. All workers start level from where the first of them is, which *clock tells: each
  * goes on from there. What BSP has summed up is to be applied, as if a round had closed. */
-int tt_rounds_switch(struct tt_rounds *, const struct tt_consistency *, uint64_t *clock);
+int tt_rounds_switch(struct tt_rounds *, const tutti_consistency *, uint64_t *clock);
 
 uint64_t tt_rounds_clock(const struct tt_rounds *);
 bool tt_rounds_may_pull(const struct tt_rounds *, uint64_t pushed);

@@ -349,7 +349,7 @@ void tt_text_free(struct tt_job *);
 enum tt_message_type { /* the first byte of every message between members; docs/wire.md has the rest */
 	TT_HELLO = 1, TT_WELCOME, TT_BUSY, TT_REFUSED, TT_CARD, TT_TABLE, TT_BYE,
 	TT_PING, TT_PONG, TT_DOWN, TT_ASK, TT_ANSWER, TT_CLOSED, TT_DATA, TT_REVOKE, TT_AGREE, TT_PART, TT_LATE, TT_NEWS, TT_FAREWELL, TT_MISSED,
-	TT_WAKE, TT_FEED, TT_PUSH, TT_PUSHED,
+	TT_WAKE, TT_JOIN, TT_PUSH, TT_PUSHED, TT_JOINED, TT_CLOCK, TT_FINISH, TT_CHANGE, TT_CHANGED,
 };
 
 enum tt_member_state {
@@ -970,12 +970,20 @@ const char *tt_reduce_use(int level); /* for tests: only these instructions, 0 t
 
 struct tt_feed;
 struct tt_table_call;
-void tt_table_feed(struct tt_member *);                    /* messages */
+void tt_table_take_join(struct tt_member *, struct tt_pack *); /* messages */
+void tt_table_take_joined(struct tt_member *, struct tt_pack *);
+void tt_table_take_clock(struct tt_member *, struct tt_pack *);
+void tt_table_take_finish(struct tt_member *, struct tt_pack *);
+void tt_table_take_switch(struct tt_member *, struct tt_pack *);
+void tt_table_take_switched(struct tt_member *, struct tt_pack *);
 void tt_table_push(struct tt_member *, struct tt_pack *);
 void tt_table_pushed(struct tt_member *, struct tt_pack *);
 void tt_table_member_down(struct tt_member *, int err);    /* what waits for it ends */
+void tt_table_member_gone(struct tt_member *);             /* nobody waits for its clock, or for what it would have pushed */
 uint64_t tt_call_progress(const struct tt_table_call *);   /* grows with whatever its servers have done */
 bool tt_call_waits_for(const struct tt_table_call *, int rank);
+bool tt_call_is_gated(const struct tt_table_call *);       /* it waits for a clock */
+void tt_call_turn_back(struct tt_table_call *, int err);   /* that part of it ends */
 void tt_table_free_all(struct tt_job *);                   /* without the gate, when no wire is left */
 
 /* ---- draft.c: a file that others see whole or not at all ---- */

@@ -7,9 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME_MAX_LEN = 160 };
+enum { NAME_MAX_LEN = 160, PUBLISH_MS = 100 };
 
 /* ---- what it is ---- */
+
+static int check_ranks(const struct tt_job *job, const char *name, const char *role, const int *rank, int n)
+{
+	for (int i = 0; i < n; i++)
+		for (int j = 0; j <= i; j++)
+			if (rank[i] < 0 || rank[i] >= job->capacity || (j < i && rank[j] == rank[i]))
+				return tt_fail(-EINVAL, "table \"%s\": %s %d is rank %d, which is no rank or is named twice", name, role, i, rank[i]);
+	return 0;
+}
 
 static int check_config(const struct tt_job *job, const char *name, const tutti_table_config *c)
 {
@@ -25,11 +34,30 @@ static int check_config(const struct tt_job *job, const char *name, const tutti_
 	if (c->servers < 0 || c->servers > job->capacity || (!c->servers != !c->server))
 		return tt_fail(-EINVAL, "table \"%s\": %d servers, and a list of them that is %s: name all of them, or none for all ranks", name, c->servers,
 		               c->server ? "there" : "NULL");
-	for (int i = 0; i < c->servers; i++)
-		for (int j = 0; j <= i; j++)
-			if (c->server[i] < 0 || c->server[i] >= job->capacity || (j < i && c->server[j] == c->server[i]))
-				return tt_fail(-EINVAL, "table \"%s\": server %d is rank %d, which is no rank or is named twice", name, i, c->server[i]);
-	return 0;
+	if (c->workers < 0 || c->workers > job->capacity || (!c->workers != !c->worker))
+		return tt_fail(-EINVAL, "table \"%s\": %d workers, and a list of them that is %s: name all of them, or none for all ranks", name, c->workers,
+		               c->worker ? "there" : "NULL");
+	if (c->flags & ~TUTTI_TABLE_SNAPSHOTS)
+		return tt_fail(-EINVAL, "table \"%s\": flags %#x, of which there are not all", name, c->flags);
+	if (c->publish_ms < 0 || (!(c->flags & TUTTI_TABLE_SNAPSHOTS) && (c->publish_ms || c->publish_pushes)))
+		return tt_fail(-EINVAL, "table \"%s\": versions every %d ms or %llu pushes: 0 or more, and with TUTTI_TABLE_SNAPSHOTS only", name, c->publish_ms,
+		               (unsigned long long)c->publish_pushes);
+	return check_ranks(job, name, "server", c->server, c->servers);
+}
+
+int tt_table_can_be(tutti_update_rule rule, const tutti_consistency *c)
+{
+	if (c->mode == TUTTI_BSP && (rule == TUTTI_UPDATE_ASSIGN || rule == TUTTI_UPDATE_ELASTIC))
+		return tt_fail(-EINVAL, "the rule %s takes values, of which a round can make no sum", tt_update_name(rule));
+	return tt_consistency_check(c);
+}
+
+static int index_of(const int *ranks, int n, int rank)
+{
+	for (int i = 0; i < n; i++)
+		if (ranks[i] == rank)
+			return i;
+	return -1;
 }
 
 /* What all ranks must agree on; a function of the program's cannot be compared. */
@@ -37,7 +65,7 @@ static uint64_t print_of(const struct tutti_table *t)
 {
 	struct tt_sum sum;
 	uint64_t numbers[] = { 1, (uint64_t)t->type, t->count, (uint64_t)t->updater.rule, t->updater.flags, (uint64_t)t->updater.own_states,
-		               (uint64_t)t->servers };
+		               (uint64_t)t->as.mode, (uint64_t)t->as.staleness, (uint64_t)t->as.backup, (uint64_t)t->workers, (uint64_t)t->servers, t->flags };
 	uint8_t defaults[128];
 	struct tt_pack p = tt_pack(defaults, sizeof defaults);
 
@@ -46,6 +74,7 @@ static uint64_t print_of(const struct tutti_table *t)
 	tt_sum_add(&sum, numbers, sizeof numbers);
 	tt_sum_add(&sum, defaults, (size_t)(p.at - defaults));
 	tt_sum_add(&sum, t->server, (size_t)t->servers * sizeof *t->server);
+	tt_sum_add(&sum, t->worker, (size_t)t->workers * sizeof *t->worker);
 	return tt_sum_end(&sum);
 }
 
@@ -56,6 +85,8 @@ static struct tutti_table *new_table(struct tt_job *job, const char *name, const
 	if (!t)
 		return NULL;
 	tt_list_init(&t->link);
+	tt_list_init(&t->gated);
+	tt_list_init(&t->own);
 	t->job = job;
 	t->name = strdup(name);
 	t->type = c->type;
@@ -64,15 +95,30 @@ static struct tutti_table *new_table(struct tt_job *job, const char *name, const
 	t->updater = c->updater;
 	t->servers = c->servers ? c->servers : job->launched;
 	t->server = calloc((size_t)t->servers, sizeof *t->server);
-	t->uid = calloc((size_t)t->servers, sizeof *t->uid);
+	t->source = calloc((size_t)t->servers, sizeof *t->source);
+	t->workers = c->workers;
+	t->worker = calloc((size_t)c->workers + 1, sizeof *t->worker);
+	t->as = c->consistency;
+	t->flags = c->flags;
+	t->publish_pushes = c->publish_pushes;
+	t->publish_ms = c->publish_pushes || c->publish_ms ? c->publish_ms : PUBLISH_MS;
 	t->mine = -1;
 	for (int i = 0; t->server && i < t->servers; i++) {
 		t->server[i] = c->servers ? c->server[i] : i;
 		t->mine = t->server[i] == job->rank ? i : t->mine;
 	}
-	if (t->server)
+	if (t->worker && c->workers)
+		memcpy(t->worker, c->worker, (size_t)c->workers * sizeof *t->worker);
+	if (t->server && t->worker) {
+		t->works = tt_table_has_worker(t, job->rank);
 		t->print = print_of(t);
+	}
 	return t;
+}
+
+bool tt_table_has_worker(const struct tutti_table *t, int rank)
+{
+	return !t->workers || index_of(t->worker, t->workers, rank) >= 0;
 }
 
 static void free_table(struct tutti_table *t)
@@ -82,7 +128,8 @@ static void free_table(struct tutti_table *t)
 	tt_table_unserve(t);
 	free(t->name);
 	free(t->server);
-	free(t->uid);
+	free(t->worker);
+	free(t->source);
 	free(t);
 }
 
@@ -94,7 +141,6 @@ void tt_table_inbox_name(char *room, size_t size, int worker) { snprintf(room, s
 static int open_windows(struct tutti_table *t)
 {
 	struct tt_job *job = t->job;
-	size_t bytes = t->mine < 0 ? 0 : TT_SHARD_HEAD + (size_t)tt_table_range(t, t->mine).count * t->width;
 	char name[NAME_MAX_LEN + 16];
 	int err = 0;
 
@@ -104,9 +150,11 @@ static int open_windows(struct tutti_table *t)
 		if (!strcmp(tt_container_of(node, struct tutti_table, link)->name, t->name))
 			err = tt_fail(-EEXIST, "a table named \"%s\" is open already", t->name);
 	if (!err && t->shard.memory)
-		((struct tt_shard_head *)t->shard.memory)->uid = (uint64_t)job->epoch << 32 | ++job->generation;
+		((struct tt_shard_head *)t->shard.memory)->uid = t->source[t->mine].uid = (uint64_t)job->epoch << 32 | ++job->generation;
+	if (!err && t->shard.memory)
+		err = tt_table_expect(t);
 	if (!err)
-		err = tt_window_open(job, name, t->shard.memory, bytes, &t->window);
+		err = tt_window_open(job, name, t->shard.memory, tt_version_bytes(t), &t->window);
 	tt_table_inbox_name(name, sizeof name, job->rank);
 	if (!err && !job->outbox)
 		err = tt_window_open(job, name, NULL, 0, &job->outbox);
@@ -114,18 +162,6 @@ static int open_windows(struct tutti_table *t)
 		tt_list_append(&job->tables, &t->link);
 	tt_exit(job);
 	return err;
-}
-
-/* To a server that gets pieces by slots. Its answer comes when it has made them. */
-static int ask_for_slots(struct tutti_table *t, int rank)
-{
-	uint8_t ask = TT_FEED;
-	uint64_t word;
-
-	tt_enter(t->job);
-	tt_send(&t->job->members[rank], &ask, 1, NULL, 0);
-	tt_exit(t->job);
-	return tutti_get(t->job->outbox, rank, 0, &word, sizeof word, NULL);
 }
 
 static int meet(struct tutti_table *t, int i)
@@ -141,8 +177,20 @@ static int meet(struct tutti_table *t, int i)
 	if (head.print != t->print)
 		return tt_fail(-EINVAL, "table \"%s\": rank %d opened it with another type, count, rule or list of servers than rank %d", t->name, t->server[i],
 		               t->job->rank);
-	t->uid[i] = head.uid;
-	return tt_table_is_large(t, i) ? ask_for_slots(t, t->server[i]) : 0;
+	t->source[i].uid = head.uid;
+	return 0;
+}
+
+/* Pieces can be put into a server's slots once its window with them is known here. */
+static int find_slots(struct tutti_table *t)
+{
+	uint64_t word;
+	int err = 0;
+
+	for (int i = 0; !err && i < t->servers; i++)
+		if (i != t->mine && tt_table_is_large(t, i))
+			err = tutti_get(t->job->outbox, t->server[i], 0, &word, sizeof word, NULL);
+	return err;
 }
 
 static int meet_all(struct tutti_table *t)
@@ -152,7 +200,9 @@ static int meet_all(struct tutti_table *t)
 	for (int i = 0; !err && i < t->servers; i++)
 		if (i != t->mine)
 			err = meet(t, i);
-	return err;
+	if (!err)
+		err = tt_table_join(t);
+	return err ? err : find_slots(t);
 }
 
 int tutti_table_open(tutti *at, const char *name, const tutti_table_config *config, tutti_table **out)
@@ -161,7 +211,8 @@ int tutti_table_open(tutti *at, const char *name, const tutti_table_config *conf
 	struct tutti_table *t;
 	int err = tt_usable(job);
 
-	if (err || (err = check_config(job, name, config)))
+	if (err || (err = check_config(job, name, config)) || (err = check_ranks(job, name, "worker", config->worker, config->workers)) ||
+	    (err = tt_table_can_be(config->updater.rule, &config->consistency)))
 		return err;
 	tutti_table_config c = *config;
 	if (!c.updater.size && !c.updater.rule)
@@ -169,7 +220,7 @@ int tutti_table_open(tutti *at, const char *name, const tutti_table_config *conf
 	if ((err = tt_updater_check(&c.updater, c.type)))
 		return err;
 	t = new_table(job, name, &c);
-	if (!t || !t->name || !t->server || !t->uid)
+	if (!t || !t->name || !t->server || !t->source || !t->worker)
 		err = tt_fail(-ENOMEM, "no memory for the table \"%s\"", name);
 	if (!err)
 		err = tt_shards_cut(&t->shards, t->count, t->servers, TT_CACHE_LINE / t->width, TT_CUT_EVEN);
@@ -186,6 +237,55 @@ int tutti_table_open(tutti *at, const char *name, const tutti_table_config *conf
 
 /* ---- the end ---- */
 
+static uint64_t lowest_clock(const struct tutti_table *t)
+{
+	uint64_t lowest = UINT64_MAX;
+
+	for (int i = 0; i < t->servers; i++)
+		if (tt_table_range(t, i).count && t->source[i].clock < lowest)
+			lowest = t->source[i].clock;
+	return lowest;
+}
+
+int tutti_table_look(tutti_table *t, tutti_table_info *info)
+{
+	struct tt_job *job = t->job;
+	int err = tt_is_mine(job);
+
+	if (err)
+		return err;
+	if (!info || info->size != sizeof *info)
+		return tt_fail(-EINVAL, "tutti_table_info.size is %zu, and must be sizeof(tutti_table_info), %zu", info ? info->size : 0, sizeof *info);
+	tt_enter(job);
+	*info = (tutti_table_info){ .size = sizeof *info, .servers = t->servers, .workers = t->workers ? t->workers : job->size, .server = t->mine,
+		                    .worker = t->workers ? index_of(t->worker, t->workers, job->rank) : job->rank, .clock = lowest_clock(t) };
+	if (t->shard.rounds) {
+		struct tt_rounds_counts counts = tt_rounds_counts(t->shard.rounds);
+		info->dropped = counts.dropped;
+		info->broken = counts.broken;
+	}
+	tt_exit(job);
+	return 0;
+}
+
+int tutti_table_finish(tutti_table *t)
+{
+	int err = tt_usable(t->job);
+
+	if (err)
+		return err;
+	tt_enter(t->job);
+	tt_table_finish(t);
+	tt_exit(t->job);
+	return 0;
+}
+
+static void stop_turns(struct tutti_table *t)
+{
+	tt_timer_stop(&t->own_turn);
+	tt_timer_stop(&t->shard.next.turn);
+}
+
 static bool is_idle(void *arg) { return !tt_table_is_called(arg); }
 
 void tutti_table_close(tutti_table *t)
@@ -198,6 +298,9 @@ void tutti_table_close(tutti_table *t)
 	tt_enter(job);
 	if (tt_wait_until(job, is_idle, t, tt_now() + job->deadline))
 		tt_table_cut_off(t);
+	tt_table_finish(t);
+	tt_table_tell_closed(t);
+	stop_turns(t);
 	tt_list_remove(&t->link);
 	tt_exit(job);
 	free_table(t);

@@ -1,19 +1,29 @@
 /* table_call.c - a worker's pushes and pulls
  *
- * A call has a part for each server. A pull's part is one GET. A push's part waits in the feed of its server, which sends its
- * pieces one after the other: so many as there are slots and answers outstanding. Parts of one feed go in the order of the calls.
- * A part ends when nothing holds its memory any more; the call ends with its last part. */
+ * A call has a part for each server, which is gated until the server's clock has come far enough. A pull's part is one GET then. A push's
+ * part waits in the feed of its server, which sends its pieces one after the other: so many as there are slots and answers outstanding. Parts
+ * of one feed go in the order of the calls; so do those to this rank's own shard, a piece in each turn. A part ends when nothing holds its
+ * memory any more; the call ends with its last part. */
 #include "table.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+enum { SNAPSHOT_TRIES = 16 };
+
 struct part {
-	struct tt_list link;         /* in its feed, while there are pieces to send */
+	struct tt_list link;         /* in its feed, while there are pieces to send; in the table's gated or own ones */
 	struct tt_table_call *call;
 	struct tt_member *member;    /* its server's */
 	int server;
 	struct tt_range range;
-	uint64_t sent;               /* elements of a push that are on their way or done */
+	bool gated;
+	bool pulls;                  /* its push, if it had any, is over */
+	uint64_t push_gate, pull_gate; /* where the clock has to be */
+	uint64_t version;            /* that it pulls, in rounds or for a snapshot */
+	struct tt_shard_head head;   /* of that shard, before and after */
+	unsigned retries;            /* of a snapshot */
+	uint64_t sent;               /* elements that are on their way or done */
 	unsigned held;               /* answers and PUTs that are outstanding */
 	int err;
 	bool ended;
@@ -27,6 +37,7 @@ struct tt_table_call {
 	struct tt_request *request;
 	const char *delta;           /* NULL: a pull */
 	char *values;                /* NULL: a push */
+	tutti_versions *versions, unwanted; /* a snapshot's; NULL: it is none */
 	unsigned flags;
 	tutti_update options;
 	uint32_t number;
@@ -58,6 +69,9 @@ struct tt_feed { /* to one server, for all tables */
 
 /* ---- ends ---- */
 
+static bool snap_again(struct tt_table_call *);
+static void tell_versions(const struct tt_table_call *);
+
 static void end_call(struct tt_table_call *c)
 {
 	struct tt_request *r = c->request;
@@ -66,6 +80,13 @@ static void end_call(struct tt_table_call *c)
 	for (int i = 0; i < c->table->servers && !err; i++)
 		if ((err = c->part[i].err))
 			r->rank = c->part[i].member->rank; /* whom the sentence is about */
+	if (c->versions && !err && tt_table_in_rounds(c->table) && snap_again(c)) {
+		if (!c->left)
+			end_call(c);
+		return;
+	}
+	if (c->versions && !err)
+		tell_versions(c);
 	tt_list_remove(&c->link);
 	r->call = NULL;
 	free(c);
@@ -79,50 +100,175 @@ static void end_part(struct part *p)
 		end_call(p->call);
 }
 
+static void end_part_with(struct part *p, int err)
+{
+	p->err = err;
+	end_part(p);
+}
+
+static char *values_of(const struct part *p) { return p->call->values + (size_t)p->range.first * p->call->table->width; }
+static size_t bytes_of(const struct part *p) { return (size_t)p->range.count * p->call->table->width; }
+
 /* ---- pulls ---- */
+
+static void come_to_gate(struct part *);
+static void queue_own(struct part *);
+
+/* In rounds: this rank's own pushes keep the version from being written over, but not those of others. */
+static bool may_be_torn(const struct part *p)
+{
+	const struct tutti_table *t = p->call->table;
+
+	return tt_table_in_rounds(t) && (t->as.backup || t->source[p->server].pushed >= p->version + 2);
+}
+
+static bool is_whole(const struct part *p) { return p->head.writing < p->version + 2; }
+
+static void get(struct part *p, void *to, size_t len, size_t offset, void (*done)(struct tt_post *, int err))
+{
+	struct tt_op *op = &p->get.op;
+
+	p->get = (struct tt_post){ .done = done };
+	op->kind = TT_GET;
+	op->local = to;
+	op->len = len;
+	op->offset = offset;
+	p->err = tt_window_post(p->call->table->window, p->member->rank, &p->get);
+	if (p->err)
+		end_part(p);
+}
+
+static void checked(struct tt_post *post, int err)
+{
+	struct part *p = tt_container_of(post, struct part, get);
+
+	p->err = err;
+	if (err || is_whole(p)) {
+		end_part(p);
+		return;
+	}
+	p->pull_gate = p->version + 1;
+	come_to_gate(p);
+}
 
 static void got(struct tt_post *post, int err)
 {
 	struct part *p = tt_container_of(post, struct part, get);
 
 	p->err = err;
-	end_part(p);
-}
-
-static void pull_here(struct part *p)
-{
-	const struct tutti_table *t = p->call->table;
-	size_t len = (size_t)p->range.count * t->width, at = (size_t)p->range.first * t->width;
-
-	for (size_t done = 0, n; done < len; done += n) {
-		n = tt_min(len - done, TT_PUSH_PIECE);
-		memcpy(p->call->values + at + done, t->shard.values + done, n);
-		if (done + n < len)
-			tt_turn(t->job);
-	}
-	end_part(p);
-}
-
-static void pull(struct part *p)
-{
-	const struct tutti_table *t = p->call->table;
-	struct tt_op *op = &p->get.op;
-
-	if (p->server == t->mine) {
-		pull_here(p);
-		return;
-	}
-	op->kind = TT_GET;
-	op->local = p->call->values + (size_t)p->range.first * t->width;
-	op->len = (size_t)p->range.count * t->width;
-	op->offset = TT_SHARD_HEAD;
-	p->get.done = got;
-	p->err = tt_window_post(t->window, p->member->rank, &p->get);
-	if (p->err)
+	if (!err && may_be_torn(p))
+		get(p, &p->head, sizeof p->head, 0, checked);
+	else
 		end_part(p);
 }
 
+static void pull_there(struct part *p)
+{
+	const struct tutti_table *t = p->call->table;
+
+	p->version = t->source[p->server].clock;
+	get(p, values_of(p), bytes_of(p), tt_table_at(t, p->server, p->version), got);
+}
+
+/* ---- snapshots: the head, the version that it names, and the head again ---- */
+
+static void snap(struct part *);
+static void snapped_head(struct tt_post *, int err);
+
+static void snapped_again(struct tt_post *post, int err)
+{
+	struct part *p = tt_container_of(post, struct part, get);
+
+	p->err = err;
+	if (!err && !is_whole(p) && ++p->retries < SNAPSHOT_TRIES)
+		snap(p);
+	else if (!err && !is_whole(p))
+		end_part_with(p, -EAGAIN);
+	else
+		end_part(p);
+}
+
+static void snapped(struct tt_post *post, int err)
+{
+	struct part *p = tt_container_of(post, struct part, get);
+
+	p->err = err;
+	if (err)
+		end_part(p);
+	else
+		get(p, &p->head, sizeof p->head, 0, snapped_again);
+}
+
+static void snapped_head(struct tt_post *post, int err)
+{
+	struct part *p = tt_container_of(post, struct part, get);
+
+	p->err = err;
+	p->version = p->head.version;
+	if (err)
+		end_part(p);
+	else
+		get(p, values_of(p), bytes_of(p), tt_table_version_at(p->call->table, p->server, p->version), snapped);
+}
+
+static void snap(struct part *p)
+{
+	const struct tutti_table *t = p->call->table;
+
+	if (p->server == t->mine)
+		queue_own(p);
+	else
+		get(p, &p->head, sizeof p->head, 0, snapped_head);
+}
+
+/* In rounds: of which version are all? Servers that are behind are asked again. False: all agree. */
+static bool snap_again(struct tt_table_call *c)
+{
+	int n = c->table->servers;
+	uint64_t newest = 0;
+	bool again = false;
+
+	for (int i = 0; i < n; i++)
+		newest = c->part[i].version > newest ? c->part[i].version : newest;
+	c->left++;
+	for (int i = 0; i < n; i++) {
+		struct part *p = &c->part[i];
+		if (!p->range.count || p->version == newest)
+			continue;
+		again = true;
+		c->left++;
+		p->ended = false;
+		if (++p->retries < SNAPSHOT_TRIES)
+			snap(p);
+		else
+			end_part_with(p, -EAGAIN);
+	}
+	c->left--;
+	return again;
+}
+
+static void tell_versions(const struct tt_table_call *c)
+{
+	tutti_versions v = { .size = sizeof v, .oldest = UINT64_MAX };
+	uint64_t now = tt_calendar(), born = UINT64_MAX;
+
+	for (int i = 0; i < c->table->servers; i++) {
+		const struct part *p = &c->part[i];
+		if (!p->range.count)
+			continue;
+		v.oldest = p->version < v.oldest ? p->version : v.oldest;
+		v.newest = p->version > v.newest ? p->version : v.newest;
+		v.retries += p->retries;
+		if (p->version && p->head.born[p->version & 1] < born)
+			born = p->head.born[p->version & 1];
+	}
+	v.age_ms = born < now ? (double)(now - born) / TT_MS : 0;
+	*c->versions = v;
+}
+
 /* ---- pushes ---- */
+
+static void begin_pull(struct part *);
 
 /* After all. */
 static void push_by_slots(struct part *p)
@@ -148,7 +294,7 @@ static void look_at(struct part *p)
 	}
 	p->region = NULL;
 	if (!p->err && p->call->values)
-		pull(p);
+		begin_pull(p);
 	else
 		end_part(p);
 }
@@ -217,7 +363,7 @@ static void say(struct tt_feed *f, struct part *p, uint64_t count, const struct 
 	if (!(flags & TT_PUSH_FIRST))
 		flags &= ~(unsigned)TT_PUSH_OPTIONS;
 	tt_put8(&h, TT_PUSH);
-	tt_put64(&h, t->uid[p->server]);
+	tt_put64(&h, t->source[p->server].uid);
 	tt_put32(&h, c->number);
 	tt_put8(&h, (uint8_t)flags);
 	tt_put8(&h, p->region ? TT_IN_PLACE : s ? (uint8_t)(s - f->slots) : TT_NO_SLOT);
@@ -293,22 +439,6 @@ void tt_table_pushed(struct tt_member *from, struct tt_pack *pack)
 	tt_feed_go_on(f);
 }
 
-static void push_here(struct part *p)
-{
-	struct tt_table_call *c = p->call;
-	struct tutti_table *t = c->table;
-	struct tt_job *job = t->job;
-
-	for (uint64_t n; !p->err && p->sent < p->range.count; p->sent += n) {
-		n = tt_min(p->range.count - p->sent, TT_PUSH_PIECE / t->width);
-		p->err = tt_table_apply(t, job->rank, c->flags | (p->sent ? 0 : TT_PUSH_FIRST), c->flags & TT_PUSH_OPTIONS ? &c->options : NULL,
-		                        (struct tt_range){ p->range.first + p->sent, n }, c->delta + (size_t)(p->range.first + p->sent) * t->width);
-		if (p->sent + n < p->range.count)
-			tt_turn(job); /* the others' pieces go on, and their pings are answered */
-	}
-	look_at(p);
-}
-
 static struct tt_feed *feed_of(struct tt_member *m)
 {
 	if (m->feed || !(m->feed = calloc(1, sizeof *m->feed)))
@@ -331,15 +461,10 @@ static void offer_in_place(struct tt_feed *f, struct part *p)
 		p->region = NULL; /* by slots, then */
 }
 
-static void push(struct part *p)
+static void push_there(struct part *p)
 {
-	struct tt_feed *f;
+	struct tt_feed *f = feed_of(p->member);
 
-	if (p->server == p->call->table->mine) {
-		push_here(p);
-		return;
-	}
-	f = feed_of(p->member);
 	p->err = !f ? -ENOMEM : p->member->state >= TT_LEFT ? p->member->err : 0;
 	if (p->err) {
 		end_part(p);
@@ -349,6 +474,184 @@ static void push(struct part *p)
 	tt_list_append(&f->parts, &p->link);
 	tt_feed_go_on(f);
 }
+
+/* ---- this rank's own shard ---- */
+
+static uint64_t push_piece_here(struct part *p)
+{
+	const struct tt_table_call *c = p->call;
+	struct tutti_table *t = c->table;
+	uint64_t n = tt_min(p->range.count - p->sent, TT_PUSH_PIECE / t->width);
+	unsigned flags = c->flags | (p->sent ? 0 : TT_PUSH_FIRST) | (p->sent + n == p->range.count ? TT_PUSH_LAST : 0);
+
+	p->err = tt_table_apply(t, t->job->rank, flags, c->flags & TT_PUSH_OPTIONS ? &c->options : NULL, (struct tt_range){ p->range.first + p->sent, n },
+	                        c->delta + (size_t)(p->range.first + p->sent) * t->width);
+	return n;
+}
+
+static uint64_t pull_piece_here(struct part *p)
+{
+	const struct tutti_table *t = p->call->table;
+	uint64_t n = tt_min(p->range.count - p->sent, TT_PUSH_PIECE / t->width);
+
+	size_t at = p->call->versions ? tt_table_version_at(t, t->mine, p->version) : tt_table_at(t, t->mine, p->version);
+
+	memcpy(values_of(p) + (size_t)p->sent * t->width, t->shard.memory + at + (size_t)p->sent * t->width, (size_t)n * t->width);
+	return n;
+}
+
+/* What it has read may have been written over between two turns, as in any other server's shard. */
+static void look_at_own_pull(struct part *p)
+{
+	const struct tutti_table *t = p->call->table;
+
+	if (p->sent < p->range.count)
+		return;
+	tt_list_remove(&p->link);
+	p->head = *(const struct tt_shard_head *)(const void *)t->shard.memory;
+	if ((!tt_table_in_rounds(t) && !p->call->versions) || is_whole(p))
+		end_part(p);
+	else if (++p->retries < SNAPSHOT_TRIES || !p->call->versions)
+		begin_pull(p);
+	else
+		end_part_with(p, -EAGAIN);
+}
+
+static void serve_own(struct tutti_table *t);
+
+static void take_turn(struct tt_timer *turn) { serve_own(tt_container_of(turn, struct tutti_table, own_turn)); }
+
+/* The others' pieces go on between its own, and their pings are answered. */
+static void serve_own(struct tutti_table *t)
+{
+	struct part *p = tt_container_of(t->own.next, struct part, link);
+
+	if (tt_list_empty(&t->own))
+		return;
+	p->sent += p->pulls ? pull_piece_here(p) : push_piece_here(p);
+	if (p->pulls)
+		look_at_own_pull(p);
+	else
+		look_at(p);
+	if (tt_list_empty(&t->own))
+		tt_timer_stop(&t->own_turn);
+	else
+		tt_timer_start(t->job, &t->own_turn, tt_now(), take_turn);
+}
+
+/* From a turn of its own: what is done here may move the clock for which the next part waits. */
+static void queue_own(struct part *p)
+{
+	struct tutti_table *t = p->call->table;
+
+	p->sent = 0;
+	p->version = p->call->versions ? ((const struct tt_shard_head *)(const void *)t->shard.memory)->version : t->source[p->server].clock;
+	if (tt_list_empty(&t->own))
+		tt_timer_start(t->job, &t->own_turn, tt_now(), take_turn);
+	tt_list_append(&t->own, &p->link);
+}
+
+/* ---- gates ---- */
+
+static uint64_t gate_of(const struct part *p) { return p->pulls ? p->pull_gate : p->push_gate; }
+
+/* It waits for no clock, so it asks which version is the newest. */
+static bool reads_alone(const struct tutti_table *t, const struct tt_table_call *c) { return c->versions || (tt_table_in_rounds(t) && !t->works); }
+
+static void let_in(struct part *p)
+{
+	const struct tutti_table *t = p->call->table;
+
+	if (t->source[p->server].clock == UINT64_MAX) {
+		p->err = p->member->state >= TT_LEFT ? p->member->err : -ESTALE;
+		end_part(p);
+	} else if (p->pulls && reads_alone(t, p->call))
+		snap(p);
+	else if (p->server == t->mine)
+		queue_own(p);
+	else if (p->pulls)
+		pull_there(p);
+	else
+		push_there(p);
+}
+
+static void come_to_gate(struct part *p)
+{
+	struct tutti_table *t = p->call->table;
+
+	p->gated = t->source[p->server].clock < gate_of(p);
+	if (p->gated)
+		tt_list_append(&t->gated, &p->link);
+	else
+		let_in(p);
+}
+
+static void begin_pull(struct part *p)
+{
+	p->pulls = true;
+	p->sent = 0;
+	come_to_gate(p);
+}
+
+static void leave_gate(struct part *p)
+{
+	p->gated = false;
+	tt_list_remove(&p->link);
+}
+
+void tt_table_clock(struct tutti_table *t, int server, uint64_t clock)
+{
+	struct tt_served *s = &t->source[server];
+
+	s->clock = clock > s->clock ? clock : s->clock;
+	tt_list_each(node, &t->gated) {
+		struct part *p = tt_container_of(node, struct part, link);
+		if (p->server != server || s->clock < gate_of(p))
+			continue;
+		leave_gate(p);
+		let_in(p);
+	}
+}
+
+/* A push that was never sent does not count, so those behind it are one fewer. */
+static void turn_back(struct part *p, int err)
+{
+	struct tutti_table *t = p->call->table;
+
+	leave_gate(p);
+	if (!p->pulls && t->source[p->server].pushed) {
+		t->source[p->server].pushed--;
+		tt_list_each(node, &t->gated) {
+			struct part *q = tt_container_of(node, struct part, link);
+			q->push_gate -= q->server == p->server && q->push_gate > p->push_gate;
+			q->pull_gate -= q->server == p->server && q->pull_gate > p->push_gate;
+		}
+	}
+	p->err = err;
+	end_part(p);
+}
+
+void tt_call_turn_back(struct tt_table_call *c, int err)
+{
+	struct tutti_table *t = c->table;
+	struct tt_request *r = c->request;
+
+	c->left++; /* it is to last until all have been looked at */
+	for (int i = 0; i < t->servers; i++) {
+		struct part *p = &c->part[i];
+		if (!p->gated)
+			continue;
+		snprintf(t->stuck, sizeof t->stuck, "%s: the clock of the table \"%.60s\" at rank %d is at %llu, and must come to %llu: a worker does not push", r->what,
+		         t->name, p->member->rank, (unsigned long long)t->source[i].clock, (unsigned long long)gate_of(p));
+		turn_back(p, err);
+	}
+	if (err == -ETIMEDOUT)
+		r->what = t->stuck;
+	if (!--c->left)
+		end_call(c);
+}
+
+/* ---- servers that go ---- */
 
 /* Its answers do not come any more. PUTs end by themselves. */
 void tt_table_member_down(struct tt_member *m, int err)
@@ -387,7 +690,15 @@ uint64_t tt_call_progress(const struct tt_table_call *c)
 bool tt_call_waits_for(const struct tt_table_call *c, int rank)
 {
 	for (int i = 0; i < c->table->servers; i++)
-		if (!c->part[i].ended && c->part[i].member->rank == rank && i != c->table->mine)
+		if (!c->part[i].ended && !c->part[i].gated && c->part[i].member->rank == rank && i != c->table->mine)
+			return true;
+	return false;
+}
+
+bool tt_call_is_gated(const struct tt_table_call *c)
+{
+	for (int i = 0; i < c->table->servers; i++)
+		if (c->part[i].gated)
 			return true;
 	return false;
 }
@@ -416,6 +727,11 @@ void tt_table_cut_off(struct tutti_table *t)
 	struct tt_job *job = t->job;
 
 	while (tt_table_is_called(t)) {
+		tt_list_each(node, &job->calls) {
+			struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
+			if (c->table == t)
+				tt_call_turn_back(c, -ECANCELED);
+		}
 		for (int i = 0; i < t->servers; i++)
 			if (t->server[i] != job->rank && is_waited_for(t, t->server[i]))
 				tt_group_cut(&job->members[t->server[i]], -ETIMEDOUT, "rank %d was cut off: it did not answer within %llu ms what was started on "
@@ -447,22 +763,37 @@ static struct tt_table_call *new_call(struct tutti_table *t, const void *delta, 
 	return c;
 }
 
+static void count_push(struct part *p)
+{
+	struct tutti_table *t = p->call->table;
+	struct tt_served *s = &t->source[p->server];
+
+	if (p->call->delta && !(p->call->flags & TT_PUSH_ASSIGN)) {
+		p->push_gate = tt_table_in_rounds(t) ? s->pushed : 0;
+		s->pushed++;
+	}
+	if (t->works && !p->call->versions)
+		p->pull_gate = tt_clock_to_pull(&t->as, s->pushed);
+}
+
 /* The others' shares first: they travel while this rank's own is looked after. */
 static void begin_parts(struct tt_table_call *c)
 {
-	const struct tutti_table *t = c->table;
+	struct tutti_table *t = c->table;
 	int n = t->servers, from = t->mine < 0 ? 0 : t->mine + 1;
 
 	c->left++; /* or the last part would take the call along */
 	for (int i = 0; i < n; i++) {
 		struct part *p = &c->part[(from + i) % n];
-		if (!p->range.count)
-			end_part(p);
-		else if (c->delta)
-			push(p);
+		p->pulls = !c->delta;
+		if (p->range.count)
+			count_push(p);
+		if (p->range.count)
+			come_to_gate(p);
 		else
-			pull(p);
+			end_part(p);
 	}
+	serve_own(t);
 	if (!--c->left)
 		end_call(c);
 }
@@ -501,9 +832,18 @@ static int check(const struct tutti_table *t, const char *what, const void *memo
 	return tt_fail(-EINVAL, "%s: table \"%s\" has %llu elements, and the memory given for them is NULL", what, t->name, (unsigned long long)t->count);
 }
 
+static int check_push(const struct tutti_table *t, const char *what, const void *delta)
+{
+	if (t->finished)
+		return tt_fail(-EPERM, "%s: this rank has finished with the table \"%s\"", what, t->name);
+	if (!t->works)
+		return tt_fail(-EPERM, "%s: rank %d is no worker of the table \"%s\": see tutti_table_config.worker", what, t->job->rank, t->name);
+	return check(t, what, delta);
+}
+
 int tutti_table_push(tutti_table *t, const void *delta, const tutti_update *options, tutti_op *op)
 {
-	int err = check(t, "table push", delta);
+	int err = check_push(t, "table push", delta);
 
 	if (err || (err = tt_update_check(&t->updater, options)))
 		return err;
@@ -519,13 +859,30 @@ int tutti_table_pull(tutti_table *t, void *values, tutti_op *op)
 
 int tutti_table_push_pull(tutti_table *t, const void *delta, const tutti_update *options, void *values, tutti_op *op)
 {
-	int err = check(t, "table push and pull", delta && values ? values : NULL);
+	int err = check_push(t, "table push and pull", delta && values ? values : NULL);
 
 	if (!err && tt_updater_gives_back(&t->updater))
 		return tt_fail(-ENOTSUP, "table push and pull: not for the rule %s yet: push, then pull", tt_update_name(t->updater.rule));
 	if (err || (err = tt_update_check(&t->updater, options)))
 		return err;
 	return call(t, "table push and pull", delta, values, 0, options, op);
+}
+
+int tutti_table_snapshot(tutti_table *t, void *values, tutti_versions *versions, tutti_op *op)
+{
+	int err = check(t, "table snapshot", values);
+
+	if (err || (err = tt_usable(t->job)))
+		return err;
+	if (!(t->flags & TUTTI_TABLE_SNAPSHOTS) && !tt_table_in_rounds(t))
+		return tt_fail(-EINVAL, "table snapshot: the table \"%s\" keeps no versions: open it with TUTTI_TABLE_SNAPSHOTS, or in rounds", t->name);
+	if (versions && versions->size != sizeof *versions)
+		return tt_fail(-EINVAL, "tutti_versions.size is %zu, and must be sizeof(tutti_versions), %zu", versions->size, sizeof *versions);
+	struct tt_table_call *c = new_call(t, NULL, values, 0, NULL);
+	if (!c)
+		return tt_fail(-ENOMEM, "table snapshot: no memory for a call to %d servers", t->servers);
+	c->versions = versions ? versions : &c->unwanted;
+	return start(t, "table snapshot", c, op);
 }
 
 int tutti_table_assign(tutti_table *t, const void *values, tutti_op *op)

@@ -275,14 +275,32 @@ typedef struct tutti_updater { /* a table's rule */
 } tutti_updater;
 
 /* Tables: values that are spread over servers. Workers push deltas, to which the servers apply the table's rule, and pull values.
- * Each server holds a contiguous range of the elements, all of about the same size. Every rank that opens a table is a worker; the
- * servers are those that the config lists. A push by one worker is applied in pieces of up to 256 KiB, each of them whole; pushes of
+ * Each server holds a contiguous range of the elements, all of about the same size. Servers and workers are the ranks that the config
+ * lists; others may open the table too, pull and assign. A push by one worker is applied in pieces of up to 256 KiB, each of them whole; pushes of
  * one worker to a server in the order of its calls, those of several as they come. A pull sees each server's values as they are
- * at that moment, also while others push (it may see some elements of a push and not others, but each element whole).
+ * at that moment, also while others push: it may see some of a push and not the rest of it, on some wires even within an element.
+ *
+ * Consistency says how far workers may be apart. A worker's pushes are counted, at each server:
+ *   ASYNC  as above, and nobody waits for anybody
+ *   SSP    a worker that has pushed k times pulls when all others have pushed k - staleness times or more: it sees all of those pushes, and
+ *          perhaps later ones. Ho et al., NIPS 2013
+ *   BSP    rounds: the k-th pushes of all workers are summed up (with their scales), and the rule is applied once to the sum, as a push of worker 0 with
+ *          the other options of the push that came first; that makes version k, whole. Who has pushed k times pulls version k, so that the i-th pull
+ *          of all is identical. A push waits, at its worker, until the round before it has closed. With backup > 0 a round closes
+ *          without the last so many workers: their pushes for it are dropped (and counted as theirs). Chen et al., arXiv 1604.00981.
+ *          Not with the rules ASSIGN and ELASTIC. A server has three times its range in memory
+ * Who has finished, closed the table, left or died is waited for no more.
  *
  * A call without an op is over when all servers have done their part. It fails with -ECONNRESET if a server is gone (the other servers'
- * parts are done), -ETIMEDOUT if one is silent, -ESTALE if one has closed the table, -ENOMEM. After it, the memory is the caller's. */
+ * parts are done), -ETIMEDOUT if one is silent, or if another worker has not pushed what this call waits for, -ESTALE if one has closed the
+ * table, -ENOMEM. After it, the memory is the caller's. */
 typedef struct tutti_table tutti_table;
+typedef enum tutti_mode { TUTTI_ASYNC, TUTTI_SSP, TUTTI_BSP } tutti_mode;
+typedef struct tutti_consistency {
+	tutti_mode mode;
+	int staleness;           /* SSP: pushes, from 0 up; else 0 */
+	int backup;              /* BSP: workers that a round does not wait for; else 0 */
+} tutti_consistency;
 typedef struct tutti_table_config { /* the same on all ranks */
 	size_t size;             /* sizeof(tutti_table_config) */
 	tutti_type type;
@@ -290,6 +308,12 @@ typedef struct tutti_table_config { /* the same on all ranks */
 	tutti_updater updater;   /* the rule; zeroed: ADD */
 	int servers;             /* how many there are, 0: all ranks that the job was started with */
 	const int *server;       /* their ranks; NULL with 0 */
+	int workers;             /* how many ranks push, 0: all, also those that come late */
+	const int *worker;       /* which; NULL with 0 */
+	tutti_consistency consistency; /* zeroed: ASYNC */
+	unsigned flags;          /* TUTTI_TABLE_SNAPSHOTS */
+	uint64_t publish_pushes; /* SNAPSHOTS, not in BSP: a version is made after so many pushes to a server, 0: of no account; ... */
+	int publish_ms;          /* ... at most once in so many milliseconds, 0: of no account. Both 0: 100 ms */
 } tutti_table_config;
 /* Waits until all of its servers have opened it, too; a rank that comes later opens it under its name. Values begin at 0. -EINVAL:
  * also if another rank has opened it with another config; -EEXIST; -ENOENT: a server has not opened it within the deadline. A server has in
@@ -303,6 +327,29 @@ int tutti_table_pull(tutti_table *, void *values, tutti_op *); /* values: count 
 int tutti_table_push_pull(tutti_table *, const void *delta, const tutti_update *, void *values, tutti_op *); /* each server's values after this push;
                                                       * delta and values are one vector or apart */
 int tutti_table_assign(tutti_table *, const void *values, tutti_op *); /* sets them, past the rule; its state stays, but for what the list of rules says */
+/* A snapshot is of one version of each server's range: all pushes that a server had when it was made, each whole. In rounds it is the same
+ * version of all ranges. Who pushes never waits for it. A pull is faster, but sees the values as they change. -EAGAIN: versions came faster than
+ * they could be read, in 16 tries; -EINVAL: the table keeps no versions. */
+typedef struct tutti_versions {
+	size_t size;             /* sizeof(tutti_versions), set by the caller */
+	uint64_t oldest, newest; /* of the servers' ranges: how many were made before; 0: the table as it was opened (in rounds: as it was assigned) */
+	double age_ms;           /* of the oldest, by the clocks of its server and of this rank; 0 of version 0 */
+	uint64_t retries;        /* versions that had to be read anew */
+} tutti_versions;
+int tutti_table_snapshot(tutti_table *, void *values, tutti_versions *, tutti_op *); /* values: count elements; both are set at the end. versions may be
+                                                      * NULL */
+typedef struct tutti_table_info {
+	size_t size;             /* sizeof(tutti_table_info), set by the caller */
+	int servers, workers;    /* how many */
+	int server, worker;      /* which of them this rank is, from 0 up; -1: none */
+	uint64_t clock;          /* the lowest of its servers', as last heard: of SSP and BSP, else 0 */
+	uint64_t dropped, broken; /* of this rank's shard: pushes that came too late for their round; that ended in the middle, with their worker */
+} tutti_table_info;
+int tutti_table_look(tutti_table *, tutti_table_info *);
+int tutti_table_switch(tutti_table *, const tutti_consistency *); /* another consistency: called by all workers, between their steps; returns when it
+                                                      * holds everywhere. -EBUSY: calls of this rank are under way; -ETIMEDOUT: some did not call it */
+int tutti_table_finish(tutti_table *);               /* this worker pushes no more: nobody waits for it, and its pulls wait for nobody */
+#define TUTTI_TABLE_SNAPSHOTS 2u   /* servers keep versions for tutti_table_snapshot: three times their range in memory */
 #define TUTTI_SHARED_STATE 1u      /* ADAGRAD, OWN: one state for all workers */
 #define TUTTI_BACKUP_FROM_ZERO 2u  /* DCASGD, DCASGDA: b is 0 at first, as Multiverso's was */
 

@@ -441,7 +441,7 @@ static void arrive(struct server *s, const struct node *event)
 		s->queue[s->waiting++] = w;
 }
 
-static bool open_server(struct server *s, const struct a_case *c, struct tt_consistency as)
+static bool open_server(struct server *s, const struct a_case *c, tutti_consistency as)
 {
 	int workers = whole(get(c->in, "workers"));
 	uint64_t clock;
@@ -479,7 +479,7 @@ static bool run_rounds(const struct a_case *c)
 {
 	const struct node *replies = get(c->out, "replies");
 	struct server s;
-	bool good = open_server(&s, c, (struct tt_consistency){ .mode = TT_BSP });
+	bool good = open_server(&s, c, (tutti_consistency){ .mode = TUTTI_BSP });
 
 	EACH(event, get(c->in, "arrivals"))
 		arrive(&s, event);
@@ -493,7 +493,7 @@ static bool run_backup(const struct a_case *c)
 {
 	int workers = whole(get(c->in, "workers")), backup = (int)(number(c->in, "ratio_percent") / 100 * workers), k = 0;
 	struct server s;
-	bool good = open_server(&s, c, (struct tt_consistency){ .mode = TT_BSP, .backup = backup }) && workers - backup == number(c->out, "num_sync_workers");
+	bool good = open_server(&s, c, (tutti_consistency){ .mode = TUTTI_BSP, .backup = backup }) && workers - backup == number(c->out, "num_sync_workers");
 
 	EACH(add, get(c->in, "adds")) {
 		const struct node *expected = at(get(c->out, "trace_worker_applied_value_globalclock"), k++);
@@ -526,7 +526,7 @@ static bool are_released(const struct server *s, bool *pending, const struct nod
 static bool run_staleness(const struct a_case *c)
 {
 	int delay = whole(get(c->in, "max_delay")), k = 0;
-	struct tt_consistency as = { .mode = delay < 0 ? TT_ASYNC : TT_SSP, .staleness = delay < 0 ? 0 : delay };
+	tutti_consistency as = { .mode = delay < 0 ? TUTTI_ASYNC : TUTTI_SSP, .staleness = delay < 0 ? 0 : delay };
 	bool pending[WORKERS] = { false }, left[WORKERS] = { false }, good;
 	struct server s;
 
@@ -539,7 +539,7 @@ static bool run_staleness(const struct a_case *c)
 		} else {
 			good = good && tt_rounds_begin(s.rounds, w) == TT_ADMIT;
 			tt_rounds_complete(s.rounds, w);
-			s.pushed[w] += as.mode != TT_ASYNC; /* which counts nothing */
+			s.pushed[w] += as.mode != TUTTI_ASYNC; /* which counts nothing */
 			pending[w] = true;
 		}
 		good = good && are_released(&s, pending, at(get(c->out, "released_after_each"), k++));

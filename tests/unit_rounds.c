@@ -9,7 +9,7 @@ static struct tt_random dice;
 
 static int draw(int n) { return (int)tt_random_below(&dice, (uint64_t)n); }
 
-static struct tt_rounds *open_for(struct tt_consistency as, int workers)
+static struct tt_rounds *open_for(tutti_consistency as, int workers)
 {
 	struct tt_rounds *r = NULL;
 	uint64_t clock = 1;
@@ -32,7 +32,7 @@ static bool push(struct tt_rounds *r, int worker) /* a whole one; did the clock 
 
 static void test_asynchronous(void)
 {
-	struct tt_rounds *r = open_for((struct tt_consistency){ .mode = TT_ASYNC }, 2);
+	struct tt_rounds *r = open_for((tutti_consistency){ .mode = TUTTI_ASYNC }, 2);
 
 	for (int i = 0; i < 5; i++)
 		CU_ASSERT_FALSE(push(r, 0));
@@ -44,7 +44,7 @@ static void test_asynchronous(void)
 
 static void test_staleness(void)
 {
-	struct tt_rounds *r = open_for((struct tt_consistency){ .mode = TT_SSP, .staleness = 2 }, 3);
+	struct tt_rounds *r = open_for((tutti_consistency){ .mode = TUTTI_SSP, .staleness = 2 }, 3);
 	uint64_t clock;
 
 	for (int i = 0; i < 4; i++)
@@ -68,7 +68,7 @@ static void test_staleness(void)
 
 static void test_rounds(void)
 {
-	struct tt_rounds *r = open_for((struct tt_consistency){ .mode = TT_BSP }, 2);
+	struct tt_rounds *r = open_for((tutti_consistency){ .mode = TUTTI_BSP }, 2);
 
 	CU_ASSERT_TRUE(tt_rounds_may_pull(r, 0));
 	CU_ASSERT_FALSE(push(r, 0));
@@ -86,7 +86,7 @@ static void test_rounds(void)
 /* Who leaves: before its push, within it, after it. */
 static void test_leaving(void)
 {
-	struct tt_rounds *r = open_for((struct tt_consistency){ .mode = TT_BSP }, 4);
+	struct tt_rounds *r = open_for((tutti_consistency){ .mode = TUTTI_BSP }, 4);
 
 	CU_ASSERT_FALSE(push(r, 0));
 	CU_ASSERT_FALSE(push(r, 1));
@@ -110,7 +110,7 @@ static void test_leaving(void)
 /* Of the last two one has pushed and left: the other one's push is not dropped for that. */
 static void test_a_push_does_not_stand_for_another(void)
 {
-	struct tt_rounds *r = open_for((struct tt_consistency){ .mode = TT_BSP }, 2);
+	struct tt_rounds *r = open_for((tutti_consistency){ .mode = TUTTI_BSP }, 2);
 
 	CU_ASSERT_FALSE(push(r, 0));
 	CU_ASSERT_FALSE(tt_rounds_leave(r, 0));
@@ -122,7 +122,7 @@ static void test_a_push_does_not_stand_for_another(void)
 
 static void test_joining(void)
 {
-	struct tt_rounds *r = open_for((struct tt_consistency){ .mode = TT_BSP }, 1);
+	struct tt_rounds *r = open_for((tutti_consistency){ .mode = TUTTI_BSP }, 1);
 	uint64_t clock;
 
 	CU_ASSERT_TRUE(push(r, 0));
@@ -140,7 +140,7 @@ static void test_joining(void)
 
 static void test_backup_workers(void)
 {
-	struct tt_rounds *r = open_for((struct tt_consistency){ .mode = TT_BSP, .backup = 1 }, 4);
+	struct tt_rounds *r = open_for((tutti_consistency){ .mode = TUTTI_BSP, .backup = 1 }, 4);
 	uint64_t clock;
 
 	CU_ASSERT_FALSE(push(r, 0));
@@ -165,7 +165,7 @@ static void test_backup_workers(void)
 /* A round that only waits for a push that has begun takes no other. */
 static void test_a_full_round(void)
 {
-	struct tt_rounds *r = open_for((struct tt_consistency){ .mode = TT_BSP, .backup = 2 }, 4);
+	struct tt_rounds *r = open_for((tutti_consistency){ .mode = TUTTI_BSP, .backup = 2 }, 4);
 
 	CU_ASSERT_EQUAL(tt_rounds_begin(r, 0), TT_ADMIT);
 	CU_ASSERT_FALSE(push(r, 1));
@@ -180,7 +180,7 @@ static void test_a_full_round(void)
 /* More backup workers than workers: a round still takes a push. */
 static void test_all_are_backup(void)
 {
-	struct tt_rounds *r = open_for((struct tt_consistency){ .mode = TT_BSP, .backup = 5 }, 2);
+	struct tt_rounds *r = open_for((tutti_consistency){ .mode = TUTTI_BSP, .backup = 5 }, 2);
 
 	CU_ASSERT_EQUAL(tt_rounds_clock(r), 0);
 	CU_ASSERT_TRUE(push(r, 1));
@@ -193,7 +193,7 @@ static void test_all_are_backup(void)
 
 static void test_switching(void)
 {
-	const struct tt_consistency ssp = { .mode = TT_SSP, .staleness = 3 }, bsp = { .mode = TT_BSP }, async = { .mode = TT_ASYNC };
+	const tutti_consistency ssp = { .mode = TUTTI_SSP, .staleness = 3 }, bsp = { .mode = TUTTI_BSP }, async = { .mode = TUTTI_ASYNC };
 	struct tt_rounds *r = open_for(ssp, 2);
 	uint64_t clock = 0;
 
@@ -218,10 +218,10 @@ static void test_switching(void)
 
 static void test_bad_consistency(void)
 {
-	static const struct { struct tt_consistency as; const char *word; } bad[] = {
-		{ { .mode = (enum tt_mode)7 }, "no consistency 7" }, { { .mode = TT_SSP, .staleness = -1 }, "staleness of -1" },
-		{ { .mode = TT_BSP, .staleness = 2 }, "staleness of 2" }, { { .mode = TT_BSP, .backup = -3 }, "-3 backup workers" },
-		{ { .mode = TT_SSP, .backup = 1 }, "1 backup workers" },
+	static const struct { tutti_consistency as; const char *word; } bad[] = {
+		{ { .mode = (tutti_mode)7 }, "no consistency 7" }, { { .mode = TUTTI_SSP, .staleness = -1 }, "staleness of -1" },
+		{ { .mode = TUTTI_BSP, .staleness = 2 }, "staleness of 2" }, { { .mode = TUTTI_BSP, .backup = -3 }, "-3 backup workers" },
+		{ { .mode = TUTTI_SSP, .backup = 1 }, "1 backup workers" },
 	};
 	struct tt_rounds *r = NULL;
 
@@ -243,7 +243,7 @@ struct worker {
 	uint64_t delta;
 };
 struct run {
-	struct tt_consistency as;
+	tutti_consistency as;
 	struct tt_rounds *rounds;
 	struct worker of[MOST];
 	uint64_t clock, dropped;    /* that we know of */
@@ -282,7 +282,7 @@ static int count_lagging(const struct run *run, uint64_t clock) /* live, and no 
 
 static bool is_full(const struct run *run)
 {
-	return run->as.mode == TT_BSP && run->summed && count_lagging(run, run->clock) <= run->as.backup;
+	return run->as.mode == TUTTI_BSP && run->summed && count_lagging(run, run->clock) <= run->as.backup;
 }
 
 static uint64_t slowest(const struct run *run)
@@ -317,7 +317,7 @@ static void check_moved(struct run *run, bool moved) /* by the rule, from what t
 	uint64_t clock = tt_rounds_clock(run->rounds);
 
 	blame(run, moved == (clock != run->clock), "the clock moved and nobody said so");
-	if (run->as.mode == TT_BSP && moved) {
+	if (run->as.mode == TUTTI_BSP && moved) {
 		blame(run, clock == run->clock + 1, "two rounds at once");
 		blame(run, !count_doing(run, PUSHES), "a round closed over a push under way");
 		blame(run, is_full(run), "a round closed too early");
@@ -325,7 +325,7 @@ static void check_moved(struct run *run, bool moved) /* by the rule, from what t
 	if (moved)
 		publish(run);
 	blame(run, !is_full(run) || count_doing(run, PUSHES), "a round did not close");
-	if (run->as.mode == TT_SSP && slowest(run) != UINT64_MAX)
+	if (run->as.mode == TUTTI_SSP && slowest(run) != UINT64_MAX)
 		blame(run, clock == slowest(run), "the clock is not the slowest worker's");
 }
 
@@ -336,14 +336,14 @@ static void begin_push(struct run *run, int i)
 
 	switch (tt_rounds_begin(run->rounds, i)) {
 	case TT_ADMIT:
-		blame(run, run->as.mode != TT_BSP || round == run->clock + 1, "a push of another round was let in");
+		blame(run, run->as.mode != TUTTI_BSP || round == run->clock + 1, "a push of another round was let in");
 		blame(run, !is_full(run), "a push was let into a full round");
 		w->doing = PUSHES;
 		w->chunk = 0;
 		w->delta = (uint64_t)draw(1000) * CHUNKS;
 		break;
 	case TT_WAIT:
-		blame(run, run->as.mode == TT_BSP && round == run->clock + 2, "a push waits without need");
+		blame(run, run->as.mode == TUTTI_BSP && round == run->clock + 2, "a push waits without need");
 		w->doing = PARKED;
 		break;
 	case TT_DROP:
@@ -358,12 +358,12 @@ static void push_chunk(struct run *run, int i)
 {
 	struct worker *w = &run->of[i];
 
-	*(run->as.mode == TT_BSP ? &run->sum : &run->value) += w->delta / CHUNKS;
+	*(run->as.mode == TUTTI_BSP ? &run->sum : &run->value) += w->delta / CHUNKS;
 	run->given += w->delta / CHUNKS;
 	if (++w->chunk < CHUNKS)
 		return;
 	w->doing = PULLS;
-	if (run->as.mode != TT_ASYNC)
+	if (run->as.mode != TUTTI_ASYNC)
 		w->pushed++;
 	run->summed++;
 	check_moved(run, tt_rounds_complete(run->rounds, i));
@@ -379,13 +379,13 @@ static void pull(struct run *run, int i)
 {
 	struct worker *w = &run->of[i];
 
-	if (run->as.mode == TT_BSP && !run->as.backup) {
+	if (run->as.mode == TUTTI_BSP && !run->as.backup) {
 		blame(run, run->clock == w->pushed, "a pull of another version");
 		blame(run, run->value == run->version[w->pushed % VERSIONS], "a version changed");
 	}
-	if (run->as.mode == TT_BSP)
+	if (run->as.mode == TUTTI_BSP)
 		blame(run, run->clock >= w->pushed, "a version that is not there yet");
-	if (run->as.mode == TT_SSP)
+	if (run->as.mode == TUTTI_SSP)
 		blame(run, w->pushed <= slowest(run) + (uint64_t)run->as.staleness, "staler than is allowed");
 	w->doing = COMPUTES;
 	if (--w->left == 0)
@@ -402,20 +402,20 @@ static void join(struct run *run, int i)
 	check_moved(run, false);
 }
 
-static struct tt_consistency draw_consistency(void)
+static tutti_consistency draw_consistency(void)
 {
-	struct tt_consistency as = { .mode = (enum tt_mode)draw(3) };
+	tutti_consistency as = { .mode = (tutti_mode)draw(3) };
 
-	if (as.mode == TT_SSP)
+	if (as.mode == TUTTI_SSP)
 		as.staleness = draw(4);
-	if (as.mode == TT_BSP)
+	if (as.mode == TUTTI_BSP)
 		as.backup = draw(2) ? 0 : draw(4);
 	return as;
 }
 
 static void switch_mode(struct run *run)
 {
-	struct tt_consistency to = draw_consistency();
+	tutti_consistency to = draw_consistency();
 	uint64_t clock;
 	int err = tt_rounds_switch(run->rounds, &to, &clock);
 

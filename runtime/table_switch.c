@@ -1,0 +1,200 @@
+/* table_switch.c - a table's consistency, changed between two steps
+ *
+ * Each worker asks each server, and waits. A server changes when all workers that it counts have asked: then no push is under way. All
+ * start level from there.
+ *
+ *   CHANGE {uid, consistency} --> (when all have asked) CHANGED {uid, errno, clock} */
+#include "table.h"
+#include <string.h>
+
+void tt_table_put_consistency(struct tt_pack *p, const tutti_consistency *c)
+{
+	tt_put8(p, (uint8_t)c->mode);
+	tt_put32(p, (uint32_t)c->staleness);
+	tt_put32(p, (uint32_t)c->backup);
+}
+
+tutti_consistency tt_table_get_consistency(struct tt_pack *p)
+{
+	tutti_consistency c = { .mode = (tutti_mode)tt_get8(p) };
+
+	c.staleness = (int)tt_get32(p);
+	c.backup = (int)tt_get32(p);
+	return c;
+}
+
+static bool are_same(const tutti_consistency *a, const tutti_consistency *b)
+{
+	return a->mode == b->mode && a->staleness == b->staleness && a->backup == b->backup;
+}
+
+/* ---- a server's side ---- */
+
+static void answer(struct tutti_table *t, int rank, int err)
+{
+	uint8_t bytes[21];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	if (rank == t->job->rank) {
+		tt_table_switched(t, t->mine, err, tt_version_clock(t));
+		return;
+	}
+	tt_put8(&p, TT_CHANGED);
+	tt_put64(&p, t->source[t->mine].uid);
+	tt_put32(&p, (uint32_t)err);
+	tt_put64(&p, tt_version_clock(t));
+	tt_send(&t->job->members[rank], bytes, sizeof bytes, NULL, 0);
+}
+
+static bool all_have_asked(const struct tutti_table *t)
+{
+	bool any = false;
+
+	for (int i = 0; i < t->job->size; i++) {
+		const struct tt_pusher *p = t->shard.pushers[i];
+		if (p && p->counted && !p->asked)
+			return false;
+		any |= p && p->asked;
+	}
+	return any;
+}
+
+/* Do they ask for the same, and can it be? */
+static int judge(const struct tutti_table *t, tutti_consistency *to)
+{
+	bool first = true;
+
+	for (int i = 0; i < t->job->size; i++) {
+		const struct tt_pusher *p = t->shard.pushers[i];
+		if (!p || !p->asked)
+			continue;
+		if (!first && !are_same(to, &p->wants))
+			return -EINVAL;
+		*to = p->wants;
+		first = false;
+	}
+	return tt_table_can_be(t->updater.rule, to);
+}
+
+void tt_table_look_at_switch(struct tutti_table *t)
+{
+	tutti_consistency to = { 0 };
+	int err;
+
+	if (!all_have_asked(t))
+		return;
+	if (!(err = judge(t, &to)))
+		err = tt_version_switch(t, &to);
+	for (int i = 0; i < t->job->size; i++) {
+		struct tt_pusher *p = t->shard.pushers[i];
+		if (p && p->asked)
+			answer(t, i, err);
+		if (p)
+			p->asked = false;
+	}
+}
+
+static int ask_here(struct tutti_table *t, int rank, const tutti_consistency *to)
+{
+	struct tt_pusher *p = t->shard.pushers[rank];
+
+	if (!p || !p->counted)
+		return -EPERM;
+	p->asked = true;
+	p->wants = *to;
+	tt_table_look_at_switch(t);
+	return 0;
+}
+
+void tt_table_take_switch(struct tt_member *from, struct tt_pack *p)
+{
+	struct tutti_table *t = tt_table_find(from->job, tt_get64(p));
+	tutti_consistency to = tt_table_get_consistency(p);
+	int err;
+
+	if (t && !p->bad && (err = ask_here(t, from->rank, &to)))
+		answer(t, from->rank, err);
+}
+
+/* ---- a worker's side ---- */
+
+void tt_table_switched(struct tutti_table *t, int server, int err, uint64_t clock)
+{
+	struct tt_served *s = &t->source[server];
+
+	s->joined = true;
+	s->err = err;
+	if (err)
+		return;
+	s->pushed = clock;
+	s->clock = clock > s->clock ? clock : s->clock;
+}
+
+void tt_table_take_switched(struct tt_member *from, struct tt_pack *p)
+{
+	int i, err;
+	struct tutti_table *t = tt_table_find_served(from, tt_get64(p), &i);
+
+	err = (int)tt_get32(p);
+	p->bad |= err > 0 || err < -4095;
+	uint64_t clock = tt_get64(p);
+	if (t && !p->bad)
+		tt_table_switched(t, i, err, clock);
+}
+
+static void ask(struct tutti_table *t, int i, const tutti_consistency *to)
+{
+	uint8_t bytes[32];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	tt_put8(&p, TT_CHANGE);
+	tt_put64(&p, t->source[i].uid);
+	tt_table_put_consistency(&p, to);
+	tt_send(&t->job->members[t->server[i]], bytes, (size_t)(p.at - bytes), NULL, 0);
+}
+
+static int explain(const struct tutti_table *t, int err)
+{
+	switch (err) {
+	case -ETIMEDOUT:
+		return tt_fail(err, "table \"%s\": given up after %llu ms: not all of its workers asked for another consistency", t->name,
+		               (unsigned long long)(t->job->deadline / TT_MS));
+	case -EINVAL: return tt_fail(err, "table \"%s\": its workers asked for different consistencies", t->name);
+	default: return tt_fail(err, "table \"%s\": its consistency cannot be changed: %s", t->name, strerror(-err));
+	}
+}
+
+static int ask_all(struct tutti_table *t, const tutti_consistency *to)
+{
+	int err = 0;
+
+	for (int i = 0; i < t->servers; i++)
+		t->source[i].joined = false;
+	for (int i = 0; i < t->servers; i++)
+		if (tt_table_is_other(t, i))
+			ask(t, i, to);
+	if (t->shard.memory && tt_table_range(t, t->mine).count && (err = ask_here(t, t->job->rank, to)))
+		return err;
+	if (tt_wait_until(t->job, tt_table_have_answered, t, tt_now() + t->job->deadline))
+		return -ETIMEDOUT;
+	for (int i = 0; !err && i < t->servers; i++)
+		if (tt_table_range(t, i).count)
+			err = t->job->members[t->server[i]].state >= TT_LEFT ? t->job->members[t->server[i]].err : t->source[i].err;
+	return err;
+}
+
+int tutti_table_switch(tutti_table *t, const tutti_consistency *to)
+{
+	int err = tt_usable(t->job);
+
+	if (err || (err = tt_consistency_check(to)) || (err = tt_table_can_be(t->updater.rule, to)))
+		return err;
+	if (!t->works)
+		return tt_fail(-EPERM, "table \"%s\": its workers choose its consistency, and rank %d is none or has finished", t->name, t->job->rank);
+	tt_enter(t->job);
+	err = tt_table_is_called(t) ? -EBUSY : ask_all(t, to);
+	if (!err)
+		t->as = *to;
+	tt_exit(t->job);
+	return err ? explain(t, err) : 0;
+}

@@ -1,0 +1,499 @@
+/* unit_clocks.c - tables in rounds and under bounded staleness: what workers see, who waits for whom, and that no push is lost or doubled */
+#include "cunit_main.h"
+#include "ranks.h"
+#include "table.h"
+
+#if TT_TSAN
+enum { SEEDS = 2, STORMS = 20 };
+#elif TT_ASAN
+enum { SEEDS = 4, STORMS = 100 };
+#else
+enum { SEEDS = 10, STORMS = 1000 };
+#endif
+
+static void on_wires(void (*program)(tutti *), const int *sizes)
+{
+	for (; *sizes; sizes++) {
+		struct ranks run = { .size = *sizes, .wire = "sim", .program = program };
+		for (; run.seed < SEEDS; run.seed++)
+			CU_ASSERT_EQUAL(run_ranks(run), 0);
+		CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+	}
+}
+
+static tutti_table_config config_of(uint64_t count, tutti_mode mode, int staleness, int backup)
+{
+	return (tutti_table_config){ .size = sizeof(tutti_table_config), .type = TUTTI_F32, .count = count,
+		                     .consistency = { .mode = mode, .staleness = staleness, .backup = backup } };
+}
+
+static tutti_table *open_table(tutti *job, const tutti_table_config *c)
+{
+	tutti_table *t = NULL;
+
+	CHECK(tutti_table_open(job, "clocks", c, &t) == 0);
+	return t;
+}
+
+static void close_table(tutti *job, tutti_table *t)
+{
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_table_close(t);
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void fill(float *v, size_t n, float x)
+{
+	for (size_t i = 0; i < n; i++)
+		v[i] = x;
+}
+
+static bool all_are(const float *v, size_t n, float x)
+{
+	for (size_t i = 0; i < n; i++)
+		if (v[i] != x)
+			return false;
+	return true;
+}
+
+static void dawdle(tutti *job) /* one now and then */
+{
+	uint64_t chance;
+
+	tt_entropy(&chance, sizeof chance);
+	if (chance % (uint64_t)(2 * tutti_size(job)) == 0)
+		pass_time(chance / 64 % 3 * TT_MS / 2);
+}
+
+/* ---- rounds ---- */
+
+enum { ROUNDS = 12 };
+
+/* The k-th pull of all has all pushes of the first k rounds, and no other. */
+static void go_in_rounds(tutti *job, size_t count)
+{
+	const tutti_table_config c = config_of(count, TUTTI_BSP, 0, 0);
+	tutti_table *t = open_table(job, &c);
+	float *d = calloc(count, sizeof *d), *v = calloc(count, sizeof *v), all = 0;
+	int n = tutti_size(job);
+
+	for (int k = 1; k <= ROUNDS; k++) {
+		fill(d, count, (float)(k * (tutti_rank(job) + 1)));
+		all += (float)(k * n * (n + 1) / 2);
+		dawdle(job);
+		if (k % 3) {
+			CHECK(tutti_table_push(t, d, NULL, NULL) == 0);
+			CHECK(tutti_table_pull(t, v, NULL) == 0 && all_are(v, count, all));
+		} else {
+			CHECK(tutti_table_push_pull(t, d, NULL, v, NULL) == 0 && all_are(v, count, all));
+		}
+		if (k % 4 == 0)
+			CHECK(tutti_table_pull(t, v, NULL) == 0 && all_are(v, count, all));
+	}
+	close_table(job, t);
+	free(d);
+	free(v);
+}
+
+static void program_rounds(tutti *job)
+{
+	static const size_t counts[] = { 1, 1000, 30001, 200003 };
+
+	for (size_t i = 0; i < TT_COUNT(counts); i++)
+		go_in_rounds(job, counts[i]);
+}
+
+static void test_rounds(void) { on_wires(program_rounds, (const int[]){ 1, 2, 3, 0 }); }
+
+/* Started all at once: each waits at its gate until its round is open. */
+static void program_ahead(tutti *job)
+{
+	enum { COUNT = 40000, CALLS = 5 };
+	const tutti_table_config c = config_of(COUNT, TUTTI_BSP, 0, 0);
+	tutti_table *t = open_table(job, &c);
+	float *d = calloc(COUNT, sizeof *d), *v[CALLS];
+	tutti_op op[2 * CALLS];
+
+	fill(d, COUNT, 1);
+	for (int k = 0; k < CALLS; k++) {
+		v[k] = calloc(COUNT, sizeof *v[k]);
+		CHECK(tutti_table_push(t, d, NULL, &op[2 * k]) == 0);
+		CHECK(tutti_table_pull(t, v[k], &op[2 * k + 1]) == 0);
+	}
+	for (int k = 0; k < 2 * CALLS; k++)
+		CHECK(tutti_wait(&op[k], -1) == 0);
+	for (int k = 0; k < CALLS; k++) { /* later rounds may have closed before it was let in */
+		CHECK(v[k][0] >= (float)((k + 1) * tutti_size(job)) && v[k][0] <= (float)(CALLS * tutti_size(job)));
+		free(v[k]);
+	}
+	close_table(job, t);
+	free(d);
+}
+
+static void test_ahead(void) { on_wires(program_ahead, (const int[]){ 1, 2, 4, 0 }); }
+
+/* One step of the rule for all that was pushed in a round: momentum shows it, and the options of the push. */
+static void program_rule(tutti *job)
+{
+	enum { COUNT = 3000 };
+	tutti_table_config c = config_of(COUNT, TUTTI_BSP, 0, 0);
+	const tutti_update mean = { .size = sizeof mean, .set = TUTTI_SET_SCALE | TUTTI_SET_LEARNING_RATE, .scale = 1.0 / tutti_size(job), .learning_rate = 0.5 };
+	float *d = calloc(COUNT, sizeof *d), *v = calloc(COUNT, sizeof *v), m = 0, w = 8;
+
+	c.updater = (tutti_updater){ .size = sizeof c.updater, .rule = TUTTI_UPDATE_MOMENTUM,
+		                     .defaults = { .size = sizeof(tutti_update), .set = TUTTI_SET_MOMENTUM, .momentum = 0.5 } };
+	tutti_table *t = open_table(job, &c);
+	fill(v, COUNT, w);
+	if (tutti_rank(job) == 0)
+		CHECK(tutti_table_assign(t, v, NULL) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	fill(d, COUNT, 2);
+	for (int k = 0; k < 4; k++) {
+		m = 0.5f * m + 2;
+		w -= 0.5f * m;
+		CHECK(tutti_table_push_pull(t, d, &mean, v, NULL) == 0 && all_are(v, COUNT, w));
+	}
+	close_table(job, t);
+	free(d);
+	free(v);
+}
+
+static void test_rule(void) { on_wires(program_rule, (const int[]){ 1, 2, 4, 0 }); }
+
+/* ---- bounded staleness ---- */
+
+/* Element i, a shard of its own and so never torn, counts the pushes of worker i. */
+static void program_stale(tutti *job)
+{
+	enum { STALENESS = 2 };
+	int n = tutti_size(job), me = tutti_rank(job);
+	tutti_table_config c = config_of((uint64_t)n, TUTTI_SSP, STALENESS, 0);
+	int64_t d[16] = { 0 }, v[16];
+
+	c.type = TUTTI_I64;
+	tutti_table *t = open_table(job, &c);
+
+	d[me] = 1;
+	for (int k = 1; k <= 3 * ROUNDS; k++) {
+		dawdle(job);
+		CHECK(tutti_table_push(t, d, NULL, NULL) == 0);
+		CHECK(tutti_table_pull(t, v, NULL) == 0);
+		CHECK(v[me] == k);
+		for (int i = 0; i < n; i++)
+			CHECK(v[i] >= k - STALENESS);
+	}
+	close_table(job, t);
+}
+
+static void test_stale(void) { on_wires(program_stale, (const int[]){ 1, 2, 4, 0 }); }
+
+/* ---- from one consistency to another ---- */
+
+static void program_switch(tutti *job)
+{
+	static const tutti_consistency to[] = { { .mode = TUTTI_BSP }, { .mode = TUTTI_SSP, .staleness = 1 }, { .mode = TUTTI_BSP }, { .mode = TUTTI_ASYNC },
+		                                { .mode = TUTTI_BSP, .backup = 1 }, { .mode = TUTTI_SSP }, { .mode = TUTTI_BSP } };
+	enum { COUNT = 70001 };
+	tutti_table_config c = config_of(COUNT, TUTTI_ASYNC, 0, 0);
+	float *d = calloc(COUNT, sizeof *d), *v = calloc(COUNT, sizeof *v), all = 0;
+	int n = tutti_size(job);
+
+	if (n == 2)
+		c.flags = TUTTI_TABLE_SNAPSHOTS;
+	tutti_table *t = open_table(job, &c);
+	fill(d, COUNT, 1);
+	for (size_t i = 0; i < TT_COUNT(to); i++) {
+		int pushes = to[i].backup ? 0 : 3;
+		CHECK(tutti_table_switch(t, &to[i]) == 0);
+		for (int k = 0; k < pushes; k++) {
+			dawdle(job);
+			CHECK(tutti_table_push(t, d, NULL, NULL) == 0);
+		}
+		if (to[i].mode != TUTTI_BSP)
+			CHECK(tutti_barrier(job, NULL) == 0);
+		all += (float)(pushes * n);
+		CHECK(tutti_table_pull(t, v, NULL) == 0 && all_are(v, COUNT, all));
+		if (to[i].mode == TUTTI_BSP || n == 2)
+			CHECK(tutti_table_snapshot(t, v, NULL, NULL) == 0);
+	}
+	close_table(job, t);
+	free(d);
+	free(v);
+}
+
+static void program_odd_switch(tutti *job)
+{
+	const tutti_consistency mine = { .mode = TUTTI_SSP, .staleness = tutti_rank(job) }, bad = { .mode = TUTTI_SSP, .staleness = -1 }, rounds = { .mode = TUTTI_BSP };
+	const tutti_table_config c = config_of(10, TUTTI_ASYNC, 0, 0);
+	tutti_table *t = open_table(job, &c);
+
+	CHECK(tutti_table_switch(t, &bad) == -EINVAL && strstr(tutti_why(), "staleness"));
+	CHECK(tutti_table_switch(t, &mine) == -EINVAL && strstr(tutti_why(), "different"));
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 0)
+		CHECK(tutti_table_switch(t, &rounds) == -ETIMEDOUT && strstr(tutti_why(), "not all"));
+	else
+		pass_time(600 * TT_MS);
+	close_table(job, t);
+}
+
+static void test_switch(void)
+{
+	on_wires(program_switch, (const int[]){ 1, 2, 4, 0 });
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .deadline_ms = 400, .program = program_odd_switch }), 0);
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 3, .deadline_ms = 400, .program = program_odd_switch }), 0);
+}
+
+/* ---- who is not waited for ---- */
+
+static void program_finished(tutti *job) /* rank 0 after a few rounds; it still pulls */
+{
+	const tutti_table_config c = config_of(50, TUTTI_BSP, 0, 0);
+	tutti_table *t = open_table(job, &c);
+	float d[50], v[50];
+	int n = tutti_size(job), rounds = tutti_rank(job) ? 9 : 4;
+
+	fill(d, 50, 1);
+	for (int k = 1; k <= rounds; k++) {
+		CHECK(tutti_table_push(t, d, NULL, NULL) == 0);
+		CHECK(tutti_table_pull(t, v, NULL) == 0);
+		CHECK(v[0] == (float)(k <= 4 ? k * n : 4 * n + (k - 4) * (n - 1)) && all_are(v, 50, v[0]));
+	}
+	CHECK(tutti_table_finish(t) == 0);
+	CHECK(tutti_table_push(t, d, NULL, NULL) == -EPERM && strstr(tutti_why(), "finished"));
+	CHECK(tutti_table_pull(t, v, NULL) == 0 && v[0] >= (float)(4 * n) && v[0] <= (float)(4 * n + 5 * (n - 1)));
+	close_table(job, t);
+}
+
+static void test_finished(void) { on_wires(program_finished, (const int[]){ 1, 2, 4, 0 }); }
+
+/* With one backup worker nobody waits for the slow one; what it pushes late is left out, whole. */
+static void program_backup(tutti *job)
+{
+	enum { COUNT = 30000 };
+	int n = tutti_size(job), me = tutti_rank(job);
+	const tutti_table_config c = config_of(COUNT, TUTTI_BSP, 0, 1);
+	tutti_table *t = open_table(job, &c);
+	float *d = calloc(COUNT, sizeof *d), *v = calloc(COUNT, sizeof *v);
+
+	fill(d, COUNT, 1);
+	for (int k = 1; k <= ROUNDS; k++) {
+		if (me == n - 1)
+			pass_time(2 * TT_MS);
+		CHECK(tutti_table_push(t, d, NULL, NULL) == 0);
+		CHECK(tutti_table_pull(t, v, NULL) == 0);
+		CHECK(v[0] >= (float)(k * (n - 1)) && v[COUNT - 1] >= (float)(k * (n - 1)) && v[0] <= (float)(ROUNDS * n));
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tt_enter(job->job);
+	struct tt_rounds_counts counts = tt_rounds_counts(t->shard.rounds);
+	uint64_t clock = tt_rounds_clock(t->shard.rounds);
+	float here = *(float *)(void *)t->shard.values;
+	tt_exit(job->job);
+	CHECK(clock == ROUNDS && here + (float)counts.dropped == (float)(n * ROUNDS));
+	close_table(job, t);
+	free(d);
+	free(v);
+}
+
+static void test_backup(void) { on_wires(program_backup, (const int[]){ 2, 3, 4, 0 }); }
+
+/* Who waits in vain is told for what. */
+static void program_alone(tutti *job)
+{
+	const tutti_table_config c = config_of(10, TUTTI_BSP, 0, 0);
+	tutti_table *t = open_table(job, &c);
+	float v[10] = { 1 };
+
+	if (tutti_rank(job) == 0) {
+		CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
+		CHECK(tutti_table_pull(t, v, NULL) == -ETIMEDOUT && strstr(tutti_why(), "a worker does not push"));
+	} else {
+		pass_time(600 * TT_MS);
+	}
+	close_table(job, t);
+}
+
+static void program_no_worker(tutti *job)
+{
+	const int workers[] = { 1 };
+	tutti_table_config c = config_of(10, TUTTI_BSP, 0, 0);
+	float v[10] = { 1 };
+
+	c.workers = 1;
+	c.worker = workers;
+	tutti_table *t = open_table(job, &c);
+	for (int k = 1; tutti_rank(job) == 1 && k < 5; k++)
+		CHECK(tutti_table_push_pull(t, v, NULL, v, NULL) == 0);
+	if (tutti_rank(job) != 1)
+		CHECK(tutti_table_push(t, v, NULL, NULL) == -EPERM && strstr(tutti_why(), "no worker"));
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_table_pull(t, v, NULL) == 0 && v[0] == 8);
+	close_table(job, t);
+}
+
+static void program_bad(tutti *job)
+{
+	tutti_table_config c = config_of(10, TUTTI_BSP, 1, 0);
+	tutti_table *t;
+
+	CHECK(tutti_table_open(job, "x", &c, &t) == -EINVAL && strstr(tutti_why(), "staleness"));
+	c = config_of(10, TUTTI_SSP, 0, 1);
+	CHECK(tutti_table_open(job, "x", &c, &t) == -EINVAL && strstr(tutti_why(), "backup"));
+	c = config_of(10, TUTTI_BSP, 0, 0);
+	c.updater = (tutti_updater){ .size = sizeof c.updater, .rule = TUTTI_UPDATE_ELASTIC };
+	CHECK(tutti_table_open(job, "x", &c, &t) == -EINVAL && strstr(tutti_why(), "elastic"));
+	c = config_of(10, TUTTI_BSP, 0, 0);
+	c.workers = 1;
+	CHECK(tutti_table_open(job, "x", &c, &t) == -EINVAL && strstr(tutti_why(), "workers"));
+}
+
+static void test_wrong(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .deadline_ms = 400, .program = program_alone }), 0);
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 2, .deadline_ms = 400, .program = program_alone }), 0);
+	on_wires(program_no_worker, (const int[]){ 2, 3, 0 });
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 1, .wire = "sim", .program = program_bad }), 0);
+}
+
+/* ---- storms ---- */
+
+/* Ranks 0 and 1 serve, the others work: element i counts the pushes of rank i % RANKS. Some die, some leave and come again, some
+ * finish early. In the end each server finds all pushes that were answered, each once. */
+enum { RANKS = 6, STORM_COUNT = 9000 };
+
+static struct storm {
+	tutti_consistency as;
+	int pushed[RANKS], begun[RANKS], dropped[2];
+	bool dead[RANKS];
+	int at_work;
+} storm;
+
+static void work(tutti_table *t, int me, int pushes)
+{
+	static float d[RANKS][STORM_COUNT];
+	float *v = calloc(STORM_COUNT, sizeof *v);
+	int err = 0;
+
+	for (int i = me; i < STORM_COUNT; i += RANKS)
+		d[me][i] = 1;
+	for (int k = 0; k < pushes && !err; k++) {
+		pass_time(tt_sim_chance(300) * 1000);
+		storm.begun[me]++;
+		err = tutti_table_push(t, d[me], NULL, NULL);
+		storm.pushed[me] += !err;
+		if (!err && tt_sim_chance(2))
+			err = tutti_table_pull(t, v, NULL);
+	}
+	CHECK(!err || storm.dead[me]);
+	free(v);
+}
+
+static bool is_over(const tutti_table *t)
+{
+	tt_enter(t->job);
+	bool over = !tt_rounds_counts(t->shard.rounds).live && !t->shard.next.busy;
+	tt_exit(t->job);
+	return over;
+}
+
+static void check_shard(const tutti_table *t)
+{
+	struct tt_range mine = tt_table_range(t, t->mine);
+	const float *v = (const float *)(void *)t->shard.values;
+	struct tt_rounds_counts counts = tt_rounds_counts(t->shard.rounds);
+	float all = 0;
+	int pushed = 0;
+
+	for (int w = 2; w < RANKS; w++) {
+		size_t i = (size_t)((RANKS + (uint64_t)w - mine.first % RANKS) % RANKS);
+		bool whole = true;
+		float x = v[i];
+		for (; i < mine.count; i += RANKS)
+			whole &= v[i] == x;
+		CHECK(whole || storm.dead[w]);
+		CHECK(x <= (float)storm.begun[w]);
+		if (!storm.as.backup && !storm.dead[w])
+			CHECK(x == (float)storm.pushed[w]);
+		if (!storm.as.backup)
+			CHECK(x >= (float)storm.pushed[w]);
+		all += x;
+		pushed += storm.dead[w] ? 1 << 20 : storm.pushed[w];
+	}
+	if (pushed < 1 << 20)
+		CHECK(all + (float)counts.dropped == (float)pushed);
+}
+
+static void serve(const tutti_table *t)
+{
+	for (int i = 0; i < 20000 && (storm.at_work || !is_over(t)); i++)
+		pass_time(TT_MS);
+	CHECK(is_over(t));
+	check_shard(t);
+}
+
+static void program_storm(tutti *job)
+{
+	static const int servers[] = { 0, 1 }, workers[] = { 2, 3, 4, 5 };
+	tutti_table_config c = config_of(STORM_COUNT, storm.as.mode, storm.as.staleness, storm.as.backup);
+	int me = tutti_rank(job);
+	tutti_table *t;
+
+	c.servers = 2;
+	c.server = servers;
+	c.workers = 4;
+	c.worker = workers;
+	t = open_table(job, &c);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (me < 2) {
+		serve(t);
+		tutti_table_close(t);
+		return;
+	}
+	if (storm.dead[me])
+		tt_sim_kill(me, 2 * TT_MS + tt_sim_chance(8 * TT_MS)); /* when all are through the barrier */
+	work(t, me, 4 + (int)tt_sim_chance(20));
+	tutti_table_close(t);
+	if (!storm.dead[me] && tt_sim_chance(3) == 0) {
+		CHECK(join_again(job, me, &job) == 0);
+		t = open_table(job, &c);
+		if (t)
+			work(t, me, 3);
+		tutti_table_close(t);
+		tutti_leave(job);
+	}
+	storm.at_work -= !storm.dead[me];
+}
+
+static void test_storm(void)
+{
+	for (uint64_t seed = 0; seed < STORMS; seed++) {
+		struct tt_random r;
+		tt_random_seed(&r, seed);
+		storm = (struct storm){ .as.mode = (tutti_mode)tt_random_below(&r, 3) };
+		if (storm.as.mode == TUTTI_SSP)
+			storm.as.staleness = (int)tt_random_below(&r, 4);
+		if (storm.as.mode == TUTTI_BSP && tt_random_below(&r, 2))
+			storm.as.backup = 1 + (int)tt_random_below(&r, 2);
+		for (int i = 2; i < RANKS; i++)
+			storm.at_work += !(storm.dead[i] = tt_random_below(&r, 6) == 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = RANKS, .wire = "sim", .seed = seed, .deadline_ms = 1000, .program = program_storm }), 0);
+	}
+}
+
+static CU_TestInfo clock_tests[] = {
+	{ "rounds", test_rounds },
+	{ "started ahead", test_ahead },
+	{ "a round's rule", test_rule },
+	{ "bounded staleness", test_stale },
+	{ "another consistency", test_switch },
+	{ "finished", test_finished },
+	{ "backup workers", test_backup },
+	{ "wrong", test_wrong },
+	{ "storms", test_storm },
+	CU_TEST_INFO_NULL,
+};
+
+static CU_SuiteInfo suites[] = { { "clocks", NULL, NULL, NULL, NULL, clock_tests }, CU_SUITE_INFO_NULL };
+
+int main(int argc, char **argv) { return run_suites(suites, argc, argv); }
