@@ -325,7 +325,7 @@ struct tt_member *tt_group_silent(struct tt_job *job, const struct tt_request *r
 	for (int i = 0; i < job->size; i++)
 		if ((concerns(r, i) && !tt_group_is_alive(&job->members[i], since)) || has_left_late(job, i))
 			return &job->members[i];
-	for (int i = 0; r->call && i < job->size; i++)
+	for (int i = 0; r->call && tt_call_is_overdue(r->call) && i < job->size; i++)
 		if (concerns(r, i))
 			return &job->members[i];
 	if (!r->coll || r->coll->failed)

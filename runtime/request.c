@@ -75,6 +75,9 @@ static int explain(const struct tt_request *r)
 		return tt_fail(r->err, "%s: rank %d gave it up: it has no memory, or not all ranks called the same", r->what, r->rank);
 	if (r->err == -EMFILE)
 		return tt_fail(r->err, "%s: this process has no file left for a connection that it needs: raise its limit with ulimit -n", r->what);
+	if (m && r->err == -ETIMEDOUT)
+		return tt_fail(r->err, "%s: given up after %llu ms: rank %d lives, but has not done its part", r->what,
+		               (unsigned long long)(r->job->deadline / TT_MS), r->rank);
 	if (!m && r->err == -ETIMEDOUT)
 		return tt_fail(r->err, "%s: given up after %llu ms, and all ranks live: they wait for each other, since not all called the same", r->what,
 		               (unsigned long long)(r->job->deadline / TT_MS));
@@ -95,6 +98,17 @@ static void give_up_on(struct tt_member *m, uint64_t since, int err)
 		tt_group_cut(m, err, "rank %d was cut off: a call that waited for it was cancelled", m->rank);
 }
 
+/* Of a call on a table: servers that live are not to blame for one that does not, and their parts go on. */
+static bool cut_silent(struct tt_request *r, uint64_t since)
+{
+	struct tt_member *m;
+	bool some = false;
+
+	for (; !r->ended && (m = tt_group_silent(r->job, r, since)); some = true)
+		give_up_on(m, since, -ETIMEDOUT);
+	return some;
+}
+
 /* After this the request has ended: nobody holds its memory, however many ranks that costs. since: of the last ping. */
 static void reap(struct tt_request *r, uint64_t since, int err)
 {
@@ -110,10 +124,10 @@ static void reap(struct tt_request *r, uint64_t since, int err)
 			tt_request_end(r, -EMFILE); /* no wire holds it */
 		else if (m)
 			give_up_on(m, since, err);
+		else if (r->call)
+			tt_call_give_up(r->call, err);
 		else if (r->coll && !r->coll->failed)
 			tt_coll_give_up(r->coll, err);
-		else if (r->call && tt_call_is_gated(r->call))
-			tt_call_turn_back(r->call, err);
 		tt_wait_until(job, has_ended, r, tt_now() + tt_time(job, TT_TIME_REAP));
 		if (round % REAP_ROUNDS == 0) { /* one more may have fallen silent meanwhile */
 			since = tt_now();
@@ -139,23 +153,30 @@ static int wait_half(struct tt_request *r)
 	return err;
 }
 
+/* The whole deadline; *asked: when they were pinged last. 0, or -ETIMEDOUT. */
+static int wait_and_ask(struct tt_request *r, uint64_t *asked)
+{
+	int err = wait_half(r);
+
+	if (!err)
+		return 0;
+	do {
+		*asked = tt_now();
+		tt_group_ping(r->job, r); /* so that the one named is the silent one and not a neighbour */
+		err = wait_half(r);
+	} while (err && tt_group_is_busy(r->job, r, *asked)); /* the wire has not come to the ping yet */
+	return err;
+}
+
 static void wait_or_give_up(struct tt_request *r)
 {
 	struct tt_job *job = r->job;
-	uint64_t half;
+	uint64_t half = 0;
 
-	if (!wait_half(r))
-		return;
-	half = tt_now();
-	tt_group_ping(job, r); /* so that the one named is the silent one and not a neighbour */
-	if (!wait_half(r))
-		return;
-	while (tt_group_is_busy(job, r, half)) { /* the wire has not come to the ping yet */
-		half = tt_now();
-		tt_group_ping(job, r);
-		if (!wait_half(r))
+	do
+		if (!wait_and_ask(r, &half))
 			return;
-	}
+	while (r->call && cut_silent(r, half));
 	if (r->rank >= 0 && tt_group_is_alive(&job->members[r->rank], half)) {
 		if (tt_window_unanswered(r))
 			tt_request_end(r, -ENOENT);
@@ -240,27 +261,37 @@ int tutti_test(tutti_op *op)
 	return err;
 }
 
+/* 0, or its own result if it ends by itself. */
+int tt_request_give_up(struct tt_request *r)
+{
+	struct tt_job *job = r->job;
+	uint64_t asked = tt_now();
+	int err;
+
+	tt_group_ping(job, r);
+	if (r->call)
+		tt_call_give_up(r->call, -ECANCELED);
+	tt_wait_until(job, has_ended, r, asked + (r->call ? job->deadline / 4 : tt_time(job, TT_TIME_REAP)));
+	err = r->ended && r->err != -ECANCELED ? result(r) : 0;
+	reap(r, asked, -ECANCELED);
+	return err;
+}
+
 int tutti_cancel(tutti_op *op)
 {
 	struct tt_request *r = (struct tt_request *)op;
 	struct tt_job *job = r->job;
-	uint64_t asked;
 	int err;
 
 	if ((err = tt_is_mine(job)))
 		return err;
 	tt_enter(job);
-	if (r->ended) {
+	if (r->ended)
 		err = result(r);
-	} else if (tt_window_unanswered(r)) {
+	else if (tt_window_unanswered(r))
 		tt_request_end(r, -ECANCELED);
-	} else {
-		asked = tt_now();
-		tt_group_ping(job, r);
-		tt_wait_until(job, has_ended, r, asked + tt_time(job, TT_TIME_REAP));
-		err = r->ended ? result(r) : 0;
-		reap(r, asked, -ECANCELED);
-	}
+	else
+		err = tt_request_give_up(r);
 	tt_exit(job);
 	return err;
 }

@@ -244,6 +244,7 @@ void tt_request_end(struct tt_request *, int err);  /* once; waiters learn of it
 int tt_request_return(struct tt_request *, bool blocking); /* the end of every call that begins a request: leaves the gate; blocking:
                                                      * waits, and at the deadline cuts off who is silent */
 void tt_say_bye(struct tt_member *);                /* to one that is up, while leaving */
+int tt_request_give_up(struct tt_request *);         /* it has ended then, also if that costs silent ranks */
 int tt_is_mine(const struct tt_job *);               /* 0, or -ECHILD in a fork's child; no gate needed, nor for the next */
 int tt_usable(struct tt_job *);                      /* for what starts something: -ESHUTDOWN, too, while a signal makes this rank leave */
 void tt_job_goodbye(struct tt_job *);                /* finishes what was started, and tells the others; without the gate */
@@ -980,10 +981,10 @@ void tt_table_push(struct tt_member *, struct tt_pack *);
 void tt_table_pushed(struct tt_member *, struct tt_pack *);
 void tt_table_member_down(struct tt_member *, int err);    /* what waits for it ends */
 void tt_table_member_gone(struct tt_member *);             /* nobody waits for its clock, or for what it would have pushed */
-uint64_t tt_call_progress(const struct tt_table_call *);   /* grows with whatever its servers have done */
+uint64_t tt_call_progress(const struct tt_table_call *);   /* another number whenever its servers have done something */
 bool tt_call_waits_for(const struct tt_table_call *, int rank);
-bool tt_call_is_gated(const struct tt_table_call *);       /* it waits for a clock */
-void tt_call_turn_back(struct tt_table_call *, int err);   /* that part of it ends */
+void tt_call_give_up(struct tt_table_call *, int err);     /* what has not been sent stays here; what is on its way comes back from servers that live */
+bool tt_call_is_overdue(const struct tt_table_call *);     /* it did not, for a whole deadline */
 void tt_table_free_all(struct tt_job *);                   /* without the gate, when no wire is left */
 
 /* ---- draft.c: a file that others see whole or not at all ---- */

@@ -297,7 +297,7 @@ void tutti_table_close(tutti_table *t)
 	job = t->job;
 	tt_enter(job);
 	if (tt_wait_until(job, is_idle, t, tt_now() + job->deadline))
-		tt_table_cut_off(t);
+		tt_table_give_up(t);
 	tt_table_finish(t);
 	tt_table_tell_closed(t);
 	stop_turns(t);

@@ -188,7 +188,7 @@ void tt_version_touch(struct tutti_table *, size_t at, size_t count); /* these e
 
 /* table_call.c */
 void tt_table_clock(struct tutti_table *, int server, uint64_t clock); /* it is so far now, or farther */
-void tt_table_cut_off(struct tutti_table *);   /* those for whom its calls wait: then none is under way */
+void tt_table_give_up(struct tutti_table *);   /* its calls: then none is under way */
 void tt_feed_go_on(struct tt_feed *);          /* there may be room for more pieces */
 bool tt_table_is_called(const struct tutti_table *); /* are pushes or pulls under way? */
 #endif

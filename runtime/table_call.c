@@ -3,7 +3,10 @@
  * A call has a part for each server, which is gated until the server's clock has come far enough. A pull's part is one GET then. A push's
  * part waits in the feed of its server, which sends its pieces one after the other: so many as there are slots and answers outstanding. Parts
  * of one feed go in the order of the calls; so do those to this rank's own shard, a piece in each turn. A part ends when nothing holds its
- * memory any more; the call ends with its last part. */
+ * memory any more; the call ends with its last part.
+ *
+ * Whether a server can map a delta shows in its answer to the first piece: until then nothing follows, so that a push which then
+ * goes by slots is still in its place. */
 #include "table.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +27,7 @@ struct part {
 	struct tt_shard_head head;   /* of that shard, before and after */
 	unsigned retries;            /* of a snapshot */
 	uint64_t sent;               /* elements that are on their way or done */
+	bool closing;                /* the server is told that no more of them come */
 	unsigned held;               /* answers and PUTs that are outstanding */
 	int err;
 	bool ended;
@@ -43,6 +47,9 @@ struct tt_table_call {
 	uint32_t number;
 	int left;                    /* parts that have not ended */
 	uint64_t answers;            /* that came */
+	uint64_t given_up;           /* when; 0: it is not */
+	int gave_up;                 /* with that error */
+	bool starved;                /* as a clock did not come far enough */
 	struct part part[];
 };
 
@@ -64,7 +71,8 @@ struct tt_feed { /* to one server, for all tables */
 	struct slot slots[TT_FEED_SLOTS];
 	struct sent sent[TT_FEED_DEPTH]; /* a ring: */
 	unsigned posted, answered;   /* how many in all */
-	bool unmapped;               /* the server could not map a delta */
+	struct part *trial;          /* its first piece is to show whether the server can map its delta; NULL: none is */
+	bool unmapped;               /* the server could not map one */
 };
 
 /* ---- ends ---- */
@@ -78,7 +86,7 @@ static void end_call(struct tt_table_call *c)
 	int err = 0;
 
 	for (int i = 0; i < c->table->servers && !err; i++)
-		if ((err = c->part[i].err))
+		if ((err = c->part[i].err) && !c->starved)
 			r->rank = c->part[i].member->rank; /* whom the sentence is about */
 	if (c->versions && !err && tt_table_in_rounds(c->table) && snap_again(c)) {
 		if (!c->left)
@@ -270,14 +278,21 @@ static void tell_versions(const struct tt_table_call *c)
 
 static void begin_pull(struct part *);
 
-/* After all. */
+/* After all. Nothing of the feed was sent since. */
 static void push_by_slots(struct part *p)
 {
 	p->region = NULL;
 	p->err = 0;
 	p->sent = 0;
 	p->member->feed->unmapped = true;
-	tt_list_append(&p->member->feed->parts, &p->link);
+	tt_list_prepend(&p->member->feed->parts, &p->link);
+}
+
+/* A live server has some of it, and is to hear that no more comes: a round may wait for that. */
+static bool is_cut_short(const struct part *p)
+{
+	return p->err && p->err != -EOPNOTSUPP && !p->closing && p->sent && p->sent < p->range.count && p->server != p->call->table->mine &&
+	       p->member->state < TT_LEFT;
 }
 
 /* All pieces are out and nothing holds its memory, or it has failed. */
@@ -286,6 +301,11 @@ static void look_at(struct part *p)
 	if (p->held || p->ended || (!p->err && p->sent < p->range.count))
 		return;
 	tt_list_remove(&p->link);
+	if (is_cut_short(p)) {
+		p->closing = true;
+		tt_list_prepend(&p->member->feed->parts, &p->link);
+		return;
+	}
 	if (p->region)
 		p->region->net->transport->dereg(p->region);
 	if (p->region && p->err == -EOPNOTSUPP && p->member->state < TT_LEFT) {
@@ -293,6 +313,8 @@ static void look_at(struct part *p)
 		return;
 	}
 	p->region = NULL;
+	if (!p->err && p->call->values)
+		p->err = p->call->gave_up;
 	if (!p->err && p->call->values)
 		begin_pull(p);
 	else
@@ -347,12 +369,12 @@ static int put(struct tt_feed *f, struct slot *s, struct part *p, const char *fr
 		return err;
 	s->part = p;
 	s->feed = f;
-	s->putting = s->unanswered = true;
+	s->putting = true;
 	p->held++;
-	return 0;
+	return s->put.op.err; /* it failed before any wire saw it: put_done() comes all the same */
 }
 
-static void say(struct tt_feed *f, struct part *p, uint64_t count, const struct slot *s, const char *from)
+static void say(struct tt_feed *f, struct part *p, uint64_t count, struct slot *s, const char *from)
 {
 	const struct tt_table_call *c = p->call;
 	const struct tutti_table *t = c->table;
@@ -374,12 +396,33 @@ static void say(struct tt_feed *f, struct part *p, uint64_t count, const struct 
 	if (p->region && flags & TT_PUSH_FIRST)
 		tt_put_key(&h, &p->region->key);
 	f->sent[f->posted++ % TT_FEED_DEPTH] = (struct sent){ p, s ? (int)(s - f->slots) : -1 };
+	f->trial = p->region && flags & TT_PUSH_FIRST ? p : f->trial;
+	if (s)
+		s->unanswered = true;
 	p->held++;
 	p->sent += count;
 	tt_send(f->member, head, (size_t)(h.at - head), from, from ? (size_t)count * t->width : 0);
 }
 
 static bool is_large(const struct part *p) { return tt_table_is_large(p->call->table, p->server); }
+
+static void say_no_more(struct tt_feed *f, struct part *p)
+{
+	const struct tt_table_call *c = p->call;
+	uint8_t head[TT_PUSH_HEAD];
+	struct tt_pack h = tt_pack(head, sizeof head);
+
+	tt_put8(&h, TT_PUSH);
+	tt_put64(&h, c->table->source[p->server].uid);
+	tt_put32(&h, c->number);
+	tt_put8(&h, (uint8_t)((c->flags & TT_PUSH_ASSIGN) | TT_PUSH_LAST));
+	tt_put8(&h, TT_NO_SLOT);
+	tt_put64(&h, p->range.first + p->sent);
+	tt_put32(&h, 0);
+	f->sent[f->posted++ % TT_FEED_DEPTH] = (struct sent){ p, -1 };
+	p->held++;
+	tt_send(f->member, head, (size_t)(h.at - head), NULL, 0);
+}
 
 /* False: not now. */
 static bool send_piece(struct tt_feed *f, struct part *p)
@@ -390,7 +433,13 @@ static bool send_piece(struct tt_feed *f, struct part *p)
 	uint64_t n = tt_min(p->range.count - p->sent, TT_PUSH_PIECE / t->width);
 	const char *from = p->call->delta + (size_t)(p->range.first + p->sent) * t->width;
 
-	if (f->posted - f->answered == TT_FEED_DEPTH || (by_slots && !s))
+	if (f->posted - f->answered == TT_FEED_DEPTH)
+		return false;
+	if (p->closing) {
+		say_no_more(f, p);
+		return true;
+	}
+	if (by_slots && !s)
 		return false;
 	if (s)
 		p->err = put(f, s, p, from, (size_t)n * t->width);
@@ -403,9 +452,9 @@ static bool send_piece(struct tt_feed *f, struct part *p)
 
 void tt_feed_go_on(struct tt_feed *f)
 {
-	while (!tt_list_empty(&f->parts)) {
+	while (!f->trial && !tt_list_empty(&f->parts)) {
 		struct part *p = tt_container_of(f->parts.next, struct part, link);
-		if (p->err || p->sent == p->range.count) /* it ends when it is answered */
+		if (p->closing ? p->held > 0 : p->err || p->sent == p->range.count) /* it ends when it is answered */
 			tt_list_remove(&p->link);
 		else if (!send_piece(f, p))
 			return;
@@ -430,6 +479,7 @@ void tt_table_pushed(struct tt_member *from, struct tt_pack *pack)
 		return;
 	}
 	f->answered++;
+	f->trial = f->trial == s->part ? NULL : f->trial;
 	s->part->call->answers++;
 	if (s->slot >= 0) {
 		f->slots[s->slot].unanswered = false;
@@ -631,24 +681,14 @@ static void turn_back(struct part *p, int err)
 	end_part(p);
 }
 
-void tt_call_turn_back(struct tt_table_call *c, int err)
+/* The sentence for who waits in vain. */
+static void explain_gate(const struct part *p)
 {
+	struct tt_table_call *c = p->call;
 	struct tutti_table *t = c->table;
-	struct tt_request *r = c->request;
 
-	c->left++; /* it is to last until all have been looked at */
-	for (int i = 0; i < t->servers; i++) {
-		struct part *p = &c->part[i];
-		if (!p->gated)
-			continue;
-		snprintf(t->stuck, sizeof t->stuck, "%s: the clock of the table \"%.60s\" at rank %d is at %llu, and must come to %llu: a worker does not push", r->what,
-		         t->name, p->member->rank, (unsigned long long)t->source[i].clock, (unsigned long long)gate_of(p));
-		turn_back(p, err);
-	}
-	if (err == -ETIMEDOUT)
-		r->what = t->stuck;
-	if (!--c->left)
-		end_call(c);
+	snprintf(t->stuck, sizeof t->stuck, "the clock of the table \"%.60s\" at rank %d is at %llu, and must come to %llu: a worker does not push", t->name,
+	         p->member->rank, (unsigned long long)t->source[p->server].clock, (unsigned long long)gate_of(p));
 }
 
 /* ---- servers that go ---- */
@@ -661,6 +701,7 @@ void tt_table_member_down(struct tt_member *m, int err)
 
 	if (!f)
 		return;
+	f->trial = NULL;
 	while ((node = tt_list_pop(&f->parts))) {
 		struct part *p = tt_container_of(node, struct part, link);
 		p->err = p->err ? p->err : err;
@@ -678,12 +719,18 @@ void tt_table_member_down(struct tt_member *m, int err)
 
 /* ---- calls ---- */
 
+/* Of a pull in steps that heartbeats alone do not make. */
+static uint64_t steps_of(const struct part *p)
+{
+	return p->ended ? 1 : p->get.done && p->member->link ? p->member->link->peer->received / TT_PUSH_INLINE : 0;
+}
+
 uint64_t tt_call_progress(const struct tt_table_call *c)
 {
 	uint64_t n = c->answers;
 
 	for (int i = 0; i < c->table->servers; i++)
-		n += c->part[i].ended;
+		n += steps_of(&c->part[i]);
 	return n;
 }
 
@@ -695,49 +742,64 @@ bool tt_call_waits_for(const struct tt_table_call *c, int rank)
 	return false;
 }
 
-bool tt_call_is_gated(const struct tt_table_call *c)
-{
-	for (int i = 0; i < c->table->servers; i++)
-		if (c->part[i].gated)
-			return true;
-	return false;
-}
-
-static bool is_waited_for(const struct tutti_table *t, int rank)
+static struct tt_table_call *first_call(const struct tutti_table *t)
 {
 	tt_list_each(node, &t->job->calls) {
-		const struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
-		if (c->table == t && tt_call_waits_for(c, rank))
-			return true;
+		struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
+		if (c->table == t)
+			return c;
 	}
-	return false;
+	return NULL;
 }
 
-bool tt_table_is_called(const struct tutti_table *t)
+bool tt_table_is_called(const struct tutti_table *t) { return first_call(t); }
+
+static void give_up_part(struct part *p, int err)
 {
-	tt_list_each(node, &t->job->calls)
-		if (tt_container_of(node, struct tt_table_call, link)->table == t)
-			return true;
-	return false;
+	struct tt_feed *f = p->member->feed;
+	struct tutti_table *t = p->call->table;
+
+	if (p->gated) {
+		if (err == -ETIMEDOUT)
+			explain_gate(p);
+		turn_back(p, err);
+		return;
+	}
+	if (p->ended || p->pulls || p->server == t->mine || p->sent == p->range.count)
+		return; /* all of it is on its way */
+	p->err = p->err ? p->err : err;
+	look_at(p);
+	tt_feed_go_on(f);
 }
+
+void tt_call_give_up(struct tt_table_call *c, int err)
+{
+	int n = c->table->servers;
+
+	if (c->given_up)
+		return;
+	c->given_up = tt_now();
+	c->gave_up = err;
+	c->left++; /* or the last part would take the call along */
+	for (int i = 0; i < n; i++) {
+		c->starved |= c->part[i].gated && err == -ETIMEDOUT;
+		give_up_part(&c->part[i], err);
+	}
+	if (c->starved)
+		c->request->what = c->table->stuck;
+	if (!--c->left)
+		end_call(c);
+}
+
+bool tt_call_is_overdue(const struct tt_table_call *c) { return c->given_up && tt_now() - c->given_up > c->table->job->deadline; }
 
 /* They have had a whole deadline. */
-void tt_table_cut_off(struct tutti_table *t)
+void tt_table_give_up(struct tutti_table *t)
 {
-	struct tt_job *job = t->job;
+	struct tt_table_call *c;
 
-	while (tt_table_is_called(t)) {
-		tt_list_each(node, &job->calls) {
-			struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
-			if (c->table == t)
-				tt_call_turn_back(c, -ECANCELED);
-		}
-		for (int i = 0; i < t->servers; i++)
-			if (t->server[i] != job->rank && is_waited_for(t, t->server[i]))
-				tt_group_cut(&job->members[t->server[i]], -ETIMEDOUT, "rank %d was cut off: it did not answer within %llu ms what was started on "
-				             "the table \"%s\"", t->server[i], (unsigned long long)(job->deadline / TT_MS), t->name);
-		tt_turn(job);
-	}
+	while ((c = first_call(t)))
+		tt_request_give_up(c->request);
 }
 
 static struct tt_table_call *new_call(struct tutti_table *t, const void *delta, void *values, unsigned flags, const tutti_update *options)

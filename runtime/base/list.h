@@ -19,6 +19,8 @@ static inline void tt_list_append(struct tt_list *head, struct tt_list *node)
 	head->prev = node;
 }
 
+static inline void tt_list_prepend(struct tt_list *head, struct tt_list *node) { tt_list_append(head->next, node); }
+
 /* A removed node points to itself, so removing it again is harmless. */
 static inline void tt_list_remove(struct tt_list *node)
 {

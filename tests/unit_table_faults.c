@@ -1,0 +1,598 @@
+/* unit_table_faults.c - parameter tables when something is cancelled, slow, refused, late or damaged: on sim over seeds, and over TCP and
+ * shared memory. */
+#include "cunit_main.h"
+#include "parts.h"
+#include "ranks.h"
+#include "table.h"
+
+#if TT_TSAN
+enum { SEEDS = 2, ORDER_SEEDS = 8 };
+#else
+enum { SEEDS = 10, ORDER_SEEDS = 48 };
+#endif
+
+enum { PIECE = (256 << 10) / sizeof(float) }; /* elements that are applied whole */
+
+static void on_sim(void (*program)(tutti *), int size, int deadline_ms, uint64_t seeds)
+{
+	for (uint64_t seed = 0; seed < seeds; seed++)
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = size, .wire = "sim", .seed = seed, .deadline_ms = deadline_ms, .program = program }), 0);
+}
+
+static void on_wires(void (*program)(tutti *), int size)
+{
+	on_sim(program, size, 0, SEEDS);
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = size, .program = program }), 0);
+}
+
+static tutti_table *open_at(tutti *job, const char *name, uint64_t count, tutti_updater updater, int servers, const int *server)
+{
+	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = count, .updater = updater, .servers = servers, .server = server };
+	tutti_table *t = NULL;
+
+	c.updater.size = sizeof c.updater;
+	CHECK(tutti_table_open(job, name, &c, &t) == 0);
+	return t;
+}
+
+static tutti_table *open_table(tutti *job, const char *name, uint64_t count, tutti_update_rule rule)
+{
+	return open_at(job, name, count, (tutti_updater){ .rule = rule }, 0, NULL);
+}
+
+static void fill(float *v, size_t n, float x)
+{
+	for (size_t i = 0; i < n; i++)
+		v[i] = x;
+}
+
+static bool all_are(const float *v, size_t n, float x)
+{
+	for (size_t i = 0; i < n; i++)
+		if (v[i] != x)
+			return false;
+	return true;
+}
+
+static float *vector(size_t n, float x)
+{
+	float *v = malloc(n * sizeof *v);
+
+	fill(v, n, x);
+	return v;
+}
+
+/* Of sums of pushes that may have been cut short: each piece has all of a push or nothing, and no piece has one that the piece before lacks. */
+static bool are_whole_pieces(const float *v, size_t count, int servers)
+{
+	struct tt_shards shards;
+
+	if (tt_shards_cut(&shards, count, servers, 64 / sizeof *v, TT_CUT_EVEN))
+		return false;
+	for (int s = 0; s < servers; s++)
+		for (uint64_t first = tt_shards_first(&shards, s), i = first; i < tt_shards_first(&shards, s + 1); i++)
+			if ((i - first) % PIECE ? v[i] != v[i - 1] : i > first && v[i] > v[i - 1])
+				return false;
+	return true;
+}
+
+/* ---- cancelled ---- */
+
+enum { CANCELLED = 700000, ROUNDS = 4 };
+
+/* What the library still read of it would spoil the sums. */
+static void push_and_cancel(tutti_table *t, float *delta, float *values)
+{
+	tutti_op op;
+	int err;
+
+	fill(delta, CANCELLED, 1);
+	CHECK((values ? tutti_table_push_pull(t, delta, NULL, values, &op) : tutti_table_push(t, delta, NULL, &op)) == 0);
+	if (tt_world)
+		pass_time(tt_sim_chance(300000));
+	CHECK(tutti_cancel(&op) == 0);
+	err = tutti_wait(&op, 0);
+	CHECK(err == 0 || (err == -ECANCELED && *tutti_why()));
+	fill(delta, CANCELLED, 1e6f);
+	if (values)
+		fill(values, CANCELLED, -5);
+	pass_time(TT_MS);
+	CHECK(!values || all_are(values, CANCELLED, -5));
+}
+
+static void pull_and_cancel(tutti_table *t, float *values)
+{
+	tutti_op op;
+
+	CHECK(tutti_table_pull(t, values, &op) == 0 && tutti_cancel(&op) == 0 && tutti_wait(&op, 0) == 0);
+	fill(values, CANCELLED, -5);
+	pass_time(TT_MS);
+	CHECK(all_are(values, CANCELLED, -5));
+}
+
+static void program_cancel(tutti *job)
+{
+	tutti_table *t = open_table(job, "cancel", CANCELLED, TUTTI_UPDATE_ADD);
+	float *delta = vector(CANCELLED, 0), *values = vector(CANCELLED, 0), *mapped;
+	int n = tutti_size(job);
+
+	CHECK(tutti_alloc(job, CANCELLED * sizeof *mapped, -1, (void **)&mapped) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	for (int i = 0; i < ROUNDS; i++) {
+		push_and_cancel(t, i % 2 ? mapped : delta, i < 2 ? NULL : values);
+		pull_and_cancel(t, values);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_table_pull(t, values, NULL) == 0);
+	CHECK(are_whole_pieces(values, CANCELLED, n) && values[0] <= (float)(ROUNDS * n) && values[CANCELLED - 1] >= 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	fill(mapped, CANCELLED, 1);
+	CHECK(tutti_table_push(t, mapped, NULL, NULL) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0); /* nobody was cut off */
+	fill(delta, CANCELLED, values[0]);
+	CHECK(tutti_table_pull(t, delta, NULL) == 0 && delta[0] == values[0] + (float)n);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_table_close(t);
+	tutti_free(job, mapped);
+	free(delta);
+	free(values);
+}
+
+static void test_cancel(void)
+{
+	on_wires(program_cancel, 2);
+	on_wires(program_cancel, 3);
+}
+
+/* A table that is closed with calls under way waits for them. */
+static void program_close(tutti *job)
+{
+	tutti_table *t = open_table(job, "close", CANCELLED, TUTTI_UPDATE_ADD), *other = open_table(job, "other", CANCELLED, TUTTI_UPDATE_ADD);
+	float *delta = vector(CANCELLED, 1);
+	tutti_op op;
+
+	CHECK(tutti_table_push(t, delta, NULL, &op) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_table_close(tutti_rank(job) ? t : NULL);
+	CHECK(!tutti_rank(job) || tutti_test(&op) == 0);
+	CHECK(tutti_table_push(other, delta, NULL, NULL) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_table_close(tutti_rank(job) ? NULL : t);
+	tutti_table_close(other);
+	free(delta);
+}
+
+static void test_close(void) { on_wires(program_close, 3); }
+
+/* ---- slow, stopped, mute ---- */
+
+enum { SLOW_COUNT = 4000000, SHORT = 100 /* ms: three heartbeats are longer, so that calls see for themselves who is silent */ };
+
+static bool is_up(tutti *job, int rank) { return job->job->members[rank].state == TT_UP; }
+
+static int longer; /* in how many worlds a push and a pull took longer than a deadline */
+
+/* Servers 1 and 2; 2 takes longer than a deadline for all, and answers; 1 is stopped in the end. */
+static void program_slow(tutti *job)
+{
+	tutti_table *t = open_at(job, "both", SLOW_COUNT, (tutti_updater){ 0 }, 2, (const int[]){ 1, 2 });
+	tutti_table *slow = open_at(job, "slow", SLOW_COUNT / 2, (tutti_updater){ 0 }, 1, (const int[]){ 2 });
+	float *v = vector(SLOW_COUNT, 1);
+	uint64_t began;
+	int err;
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 0) {
+		tt_sim_slow(0, 30); /* its wire */
+		tt_sim_slow(2, 120);
+		began = tt_now();
+		CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
+		CHECK(tutti_table_pull(t, v, NULL) == 0 && all_are(v, SLOW_COUNT, 1));
+		longer += tt_now() - began > SHORT * TT_MS;
+		tt_sim_stop(1, 0, 100000 * TT_MS);
+		err = tutti_table_push(t, v, NULL, NULL);
+		CHECK((err == -ETIMEDOUT || err == -ECONNRESET) && strstr(tutti_why(), "rank 1"));
+		CHECK(is_up(job, 2) && tutti_table_pull(slow, v, NULL) == 0 && all_are(v, SLOW_COUNT / 2, 0));
+		tt_sim_slow(0, 1);
+		tt_sim_slow(2, 1);
+		err = tutti_table_pull(t, v, NULL);
+		CHECK((err == -ETIMEDOUT || err == -ECONNRESET) && strstr(tutti_why(), "rank 1") && all_are(v + SLOW_COUNT * 3 / 4, SLOW_COUNT / 4, 2));
+	}
+	pass_time((tutti_rank(job) ? 50000 : 1) * TT_MS);
+	free(v);
+	tutti_table_close(t);
+	tutti_table_close(slow);
+}
+
+static void test_slow(void)
+{
+	longer = 0;
+	on_sim(program_slow, 3, SHORT, 2 * SEEDS);
+	CU_ASSERT(longer > SEEDS / 2);
+}
+
+static const struct tt_events *real_events;
+static uint8_t lost_type;
+
+static void lose_some(struct tt_peer *p, const void *bytes, size_t len)
+{
+	if (!len || *(const uint8_t *)bytes != lost_type)
+		real_events->message(p, bytes, len);
+}
+
+/* This rank does not hear what is of that type. */
+static void lose(tutti *job, uint8_t type)
+{
+	static struct tt_events events;
+	struct tt_net *net = job->job->engine.nets[0];
+
+	lost_type = type;
+	real_events = net->events;
+	events = *real_events;
+	events.message = lose_some;
+	net->events = &events;
+}
+
+static bool by_close;
+
+/* A server that answers pings, and nothing else. It holds what was sent: so it is cut off in the end. */
+static void program_mute(tutti *job)
+{
+	tutti_table *t = open_at(job, "mute", 200000, (tutti_updater){ 0 }, 1, (const int[]){ 1 });
+	float *v = vector(200000, 1);
+	tutti_op op;
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 1)
+		lose(job, TT_PUSH);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	uint64_t began = tt_now();
+	if (tutti_rank(job) == 0) {
+		CHECK(tutti_table_push(t, v, NULL, by_close ? &op : NULL) == (by_close ? 0 : -ETIMEDOUT));
+		CHECK(by_close || strstr(tutti_why(), "rank 1"));
+		tutti_table_close(t);
+		CHECK(!by_close || tutti_test(&op) == -ECONNRESET);
+		CHECK(tt_now() - began > 2 * SHORT * TT_MS && tt_now() - began < 5 * SHORT * TT_MS);
+	}
+	pass_time(1000 * TT_MS);
+	free(v);
+	tutti_table_close(tutti_rank(job) ? t : NULL);
+}
+
+static void test_mute(void)
+{
+	by_close = false;
+	on_sim(program_mute, 2, SHORT, SEEDS);
+	by_close = true;
+	on_sim(program_mute, 2, SHORT, SEEDS);
+}
+
+/* ---- in order, whatever the server can map ---- */
+
+enum { ORDERED = 300000, IN_FLIGHT = 6 };
+
+static void program_order(tutti *job)
+{
+	tutti_table *t = open_table(job, "order", ORDERED, TUTTI_UPDATE_ASSIGN);
+	float *delta[IN_FLIGHT], *got = vector(ORDERED, 0);
+	tutti_op op[IN_FLIGHT];
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	for (int i = 0; tutti_rank(job) == 0 && i < IN_FLIGHT; i++) {
+		if (i % 3 == 2)
+			delta[i] = malloc(ORDERED * sizeof **delta);
+		else
+			CHECK(tutti_alloc(job, ORDERED * sizeof **delta, -1, (void **)&delta[i]) == 0);
+		fill(delta[i], ORDERED, (float)i + 1);
+	}
+	for (int n = 1; tutti_rank(job) == 0 && n <= IN_FLIGHT; n++) { /* the last one is by slots, or in place */
+		for (int i = 0; i < n; i++)
+			CHECK(tutti_table_push(t, delta[i], NULL, &op[i]) == 0);
+		for (int i = 0; i < n; i++)
+			CHECK(tutti_wait(&op[i], -1) == 0);
+		CHECK(tutti_table_pull(t, got, NULL) == 0 && all_are(got, ORDERED, (float)n));
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_table_close(t);
+	for (int i = 0; tutti_rank(job) == 0 && i < IN_FLIGHT; i++)
+		if (i % 3 == 2)
+			free(delta[i]);
+		else
+			tutti_free(job, delta[i]);
+	free(got);
+}
+
+static void test_order(void)
+{
+	on_sim(program_order, 4, 0, ORDER_SEEDS);
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 2, .program = program_order }), 0);
+}
+
+/* ---- a piece that no wire takes ---- */
+
+static int regs_left;
+
+static int reg_some(struct tt_net *net, const struct tt_mem *mem, int remote, struct tt_region **out)
+{
+	if (!remote && regs_left-- <= 0)
+		return tt_fail(-ENOMEM, "no more registrations in this test");
+	return tt_sim.reg(net, mem, remote, out);
+}
+
+/* Its slot holds what was pushed before: that must not be applied in its place. */
+static void program_unposted(tutti *job)
+{
+	enum { COUNT = 10 * PIECE };
+	static struct tt_transport scarce;
+	tutti_table *t = open_at(job, "unposted", COUNT, (tutti_updater){ 0 }, 1, (const int[]){ 1 });
+	struct tt_net *net = job->job->engine.nets[0];
+	float *v = vector(COUNT, 1);
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 0) {
+		CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
+		scarce = *net->transport;
+		scarce.reg = reg_some;
+		net->transport = &scarce;
+		regs_left = (int)tt_sim_chance(9);
+		fill(v, COUNT, 16);
+		CHECK(tutti_table_push(t, v, NULL, NULL) == -ENOMEM);
+		net->transport = &tt_sim;
+		CHECK(tutti_table_pull(t, v, NULL) == 0 && are_whole_pieces(v, COUNT, 1));
+		for (int i = 0; i < 10; i++)
+			CHECK(v[i * PIECE] == 1 || v[i * PIECE] == 17);
+		CHECK(v[COUNT - 1] == 1);
+		fill(v, COUNT, 1);
+		CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	free(v);
+	tutti_table_close(t);
+}
+
+static void test_unposted(void) { on_sim(program_unposted, 2, 0, SEEDS); }
+
+/* ---- two threads of one rank ---- */
+
+enum { THREADED = 100000, PUSHES = 20 };
+
+struct user {
+	pthread_t thread;
+	struct ranks *run;
+	tutti_table *table;
+	bool pushes;
+};
+
+static void *use_table(void *arg)
+{
+	const struct user *u = arg;
+	float *v = vector(THREADED, 1), last = 0;
+
+	this_run = u->run;
+	for (int i = 0; i < PUSHES; i++) {
+		fill(v, THREADED, 1);
+		CHECK(tutti_table_push(u->table, v, NULL, NULL) == 0);
+		CHECK(tutti_table_pull(u->table, v, NULL) == 0 && v[THREADED - 1] >= last + 1); /* its own pushes are there */
+		last = v[THREADED - 1];
+	}
+	free(v);
+	return NULL;
+}
+
+static void program_threads(tutti *job)
+{
+	tutti_table *t = open_table(job, "threads", THREADED, TUTTI_UPDATE_ADD);
+	struct user user[2] = { { .run = this_run, .table = t }, { .run = this_run, .table = t } };
+	float *v = vector(THREADED, 0);
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	for (int i = 0; i < 2; i++)
+		pthread_create(&user[i].thread, NULL, use_table, &user[i]);
+	for (int i = 0; i < 2; i++)
+		pthread_join(user[i].thread, NULL);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_table_pull(t, v, NULL) == 0 && all_are(v, THREADED, (float)(2 * PUSHES * tutti_size(job))));
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_table_close(t);
+	free(v);
+}
+
+static void test_threads(void)
+{
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 1, .program = program_threads }), 0);
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 3, .program = program_threads }), 0);
+}
+
+/* ---- a rule of the program's own ---- */
+
+/* A worker's k-th push counts k times as much. */
+static void apply_own(const tutti_update_piece *p)
+{
+	const float *w = p->w, *d = p->d;
+	float *to = p->to, *pushes = p->state[0];
+
+	for (size_t i = 0; i < p->count; i++)
+		to[i] = w[i] + *(const float *)p->arg * (pushes[i] += 1) * d[i];
+}
+
+static const float half = 0.5f;
+static const tutti_updater own_updater = { .rule = TUTTI_UPDATE_OWN, .own = apply_own, .own_arg = (void *)(uintptr_t)&half, .own_states = 1 };
+
+static void use_own(tutti *job, const char *name, size_t count)
+{
+	tutti_table *t = open_at(job, name, count, own_updater, 0, NULL);
+	float *v = vector(count, 2);
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	for (int i = 0; i < 3; i++)
+		CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_table_pull(t, v, NULL) == 0 && all_are(v, count, (float)(6 * tutti_size(job))));
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_table_close(t);
+	free(v);
+}
+
+static void program_own(tutti *job)
+{
+	use_own(job, "small", 1001);
+	use_own(job, "large", 300001);
+}
+
+static void test_own(void)
+{
+	on_wires(program_own, 1);
+	on_wires(program_own, 3);
+}
+
+/* ---- a worker that comes when all others have begun ---- */
+
+enum { LATE_COUNT = 50000 };
+static int late_rank;
+
+static void push_late(tutti *job)
+{
+	const int servers[] = { 1, 0 };
+	tutti_table *t;
+	float *v = vector(LATE_COUNT, 1);
+	tutti *again = NULL;
+
+	CHECK(join_again(job, late_rank, &again) == 0);
+	if (again) {
+		CHECK(tutti_late(again) == 1);
+		t = open_at(again, "late", LATE_COUNT, own_updater, 2, servers);
+		CHECK(tutti_table_pull(t, v, NULL) == 0 && all_are(v, LATE_COUNT, 1.5f));
+		for (int i = 0; i < 2; i++) {
+			fill(v, LATE_COUNT, 1);
+			CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
+		}
+		tutti_table_close(t);
+		tutti_leave(again);
+	}
+	free(v);
+}
+
+/* 0 and 1 are servers; 2 leaves, comes back as itself or as a new one, and pushes. Its state is new if it is. */
+static void program_latecomer(tutti *job)
+{
+	const int servers[] = { 1, 0 };
+	float want = late_rank < 0 ? 3 : 4, *v = vector(LATE_COUNT, 1);
+	tutti_table *t = open_at(job, "late", LATE_COUNT, own_updater, 2, servers);
+	tutti *left = NULL;
+
+	CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 2) {
+		tutti_table_close(t);
+		t = NULL;
+		push_late(job); /* and the job is another one */
+	} else {
+		for (int i = 0; i < 10000 && !(tutti_table_pull(t, v, NULL) == 0 && all_are(v, LATE_COUNT, want)); i++)
+			pass_time(TT_MS);
+		CHECK(all_are(v, LATE_COUNT, want));
+		CHECK(tutti_group_shrink(job, &left) == 0 && tutti_barrier(left, NULL) == 0); /* before one closes it, the other has seen that */
+	}
+	free(v);
+	tutti_table_close(t);
+}
+
+static void test_late(void)
+{
+	for (late_rank = TUTTI_NEW_RANK; late_rank <= 2; late_rank += 3)
+		on_wires(program_latecomer, 3);
+}
+
+/* ---- messages that make no sense ---- */
+
+enum { SAFE = 40000, WORDS = 200 };
+
+static uint64_t uid_of(tutti *job, const char *name)
+{
+	tt_list_each(node, &job->job->tables) {
+		const struct tutti_table *t = tt_container_of(node, struct tutti_table, link);
+		if (!strcmp(t->name, name))
+			return t->source[0].uid;
+	}
+	return 0;
+}
+
+/* One in so many is another number. */
+static uint64_t or_so(uint64_t x, unsigned one_in) { return tt_sim_chance(one_in) ? x : tt_sim_chance(2) ? tt_sim_chance(1000) : tt_sim_chance(UINT64_MAX); }
+
+/* Most of a PUSH is right, so that it gets far. */
+static void say_nonsense(struct tt_member *to, uint64_t uid, const float *body)
+{
+	static const uint8_t types[] = { TT_PUSH, TT_PUSH, TT_PUSH, TT_PUSH, TT_PUSHED, TT_JOIN, TT_FINISH, TT_CHANGE, TT_CLOCK, TT_JOINED };
+	static const uint8_t slots[] = { TT_NO_SLOT, TT_NO_SLOT, TT_IN_PLACE, 0, 3, 4, 77 };
+	uint8_t head[400];
+	struct tt_pack p = tt_pack(head, sizeof head);
+	unsigned flags = (unsigned)tt_sim_chance(16);
+	uint64_t count = or_so(100, 6);
+
+	tt_put8(&p, types[tt_sim_chance(TT_COUNT(types))]);
+	tt_put64(&p, or_so(uid, 10));
+	tt_put32(&p, (uint32_t)tt_sim_chance(5));
+	tt_put8(&p, (uint8_t)flags);
+	tt_put8(&p, slots[tt_sim_chance(TT_COUNT(slots))]);
+	tt_put64(&p, or_so(tt_sim_chance(1000), 10));
+	tt_put32(&p, (uint32_t)count);
+	for (int i = 0; flags & TT_PUSH_OPTIONS && i < 28; i++)
+		tt_put32(&p, tt_sim_chance(3) ? 0 : (uint32_t)tt_sim_chance(UINT32_MAX));
+	for (int i = 0; !tt_sim_chance(3) && i < 16; i++)
+		tt_put32(&p, (uint32_t)tt_sim_chance(1000));
+	tt_send(to, head, or_so((size_t)(p.at - head), 20) % (sizeof head + 1), body, tt_sim_chance(8) ? tt_min(count, 2000) * sizeof *body : tt_sim_chance(5000));
+}
+
+/* Rank 2 says it to rank 0, until it is cut off; 0 and 1 go on with another table, and lose nothing of it. */
+static void program_damage(tutti *job)
+{
+	const int servers[] = { 0, 1 };
+	tutti_table *hit = open_at(job, "hit", 2000, (tutti_updater){ .rule = TUTTI_UPDATE_SGD }, 1, servers);
+	tutti_table *safe = open_at(job, "safe", SAFE, (tutti_updater){ 0 }, 2, servers);
+	float *v = vector(SAFE, 1);
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 2) {
+		lose(job, TT_PUSHED); /* its library has pushed nothing, and would call the answers nonsense */
+		pass_time(10 * TT_MS); /* the others may be in the barrier yet */
+		for (int i = 0; i < WORDS && is_up(job, 0); i++) {
+			tt_enter(job->job);
+			say_nonsense(&job->job->members[0], uid_of(job, "hit"), v);
+			tt_exit(job->job);
+			pass_time(tt_sim_chance(100000));
+		}
+	} else {
+		for (int i = 0; i < 30; i++) {
+			CHECK(tutti_table_push(safe, v, NULL, NULL) == 0);
+			CHECK(tutti_table_push(hit, v, NULL, NULL) == 0);
+			pass_time(TT_MS);
+		}
+	}
+	pass_time(100 * TT_MS);
+	if (tutti_rank(job) < 2)
+		CHECK(tutti_table_pull(safe, v, NULL) == 0 && all_are(v, SAFE, 60) && tutti_table_pull(hit, v, NULL) == 0);
+	pass_time(100 * TT_MS);
+	free(v);
+	tutti_table_close(hit);
+	tutti_table_close(safe);
+}
+
+static void test_damage(void) { on_sim(program_damage, 3, 0, 10 * SEEDS); }
+
+static CU_TestInfo fault_tests[] = {
+	{ "cancelled", test_cancel },
+	{ "closed under way", test_close },
+	{ "slow is not silent", test_slow },
+	{ "a mute server", test_mute },
+	{ "order, whatever can be mapped", test_order },
+	{ "a piece that no wire takes", test_unposted },
+	{ "two threads", test_threads },
+	{ "a rule of one's own", test_own },
+	{ "a late worker", test_late },
+	{ "damaged messages", test_damage },
+	CU_TEST_INFO_NULL,
+};
+
+static CU_SuiteInfo suites[] = { { "table faults", NULL, NULL, NULL, NULL, fault_tests }, CU_SUITE_INFO_NULL };
+
+int main(int argc, char **argv) { return run_suites(suites, argc, argv); }
