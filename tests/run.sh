@@ -210,6 +210,15 @@ test_survive() {
 }
 four_named() { is "$(grep -c '^rank [0-3] of 4 is process ' out)" 4; }
 
+# The example: two workers, and what they have learnt from the server.
+test_server() {
+	run -n 3 "${tutti%/*}/examples/server"
+	check "status 0" is $status 0
+	check "three see the weights" is "$(grep -c '^rank [0-2]: 2.000 -1.000 0.500 3.000$' out)" 3
+	run -n 1 "${tutti%/*}/examples/server"
+	check "alone it learns too" has out '^rank 0: 2.000 -1.000 0.500 3.000$'
+}
+
 test_exec() {
 	run -n 4 ./does-not-exist
 	check "127" is $status 127
@@ -425,5 +434,5 @@ test_info() {
 	check "is named" has err nowhere.conf
 }
 
-run_tests "environment boot_socket secret default_number output lines_stay_whole input signal_state failure grace keep_going survive exec refusals limits signals
+run_tests "environment boot_socket secret default_number output lines_stay_whole input signal_state failure grace keep_going survive server exec refusals limits signals
 	stats_signal background stop killed leftovers broken_output info" "$@"

@@ -1,0 +1,65 @@
+/* server.c - a parameter server and its workers: rank 0 holds the weights of a linear model, and the others learn them from samples of
+ * their own, without waiting for each other: `tutti run -n 3 server` */
+#include <tutti.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { SERVER, WEIGHTS = 4, STEPS = 2000 };
+
+static void check(int err)
+{
+	if (err < 0) {
+		fprintf(stderr, "server: %s\n", tutti_why());
+		exit(1);
+	}
+}
+
+/* From samples x of sum(truth[i] x[i]): the gradient of the squared error goes to the server, which takes a step of SGD. */
+static void learn(tutti_table *table, unsigned seed)
+{
+	static const float truth[WEIGHTS] = { 2, -1, 0.5f, 3 };
+	float w[WEIGHTS], x[WEIGHTS], gradient[WEIGHTS];
+
+	check(tutti_table_pull(table, w, NULL));
+	for (int step = 0; step < STEPS; step++) {
+		float error = 0;
+		for (int i = 0; i < WEIGHTS; i++) {
+			x[i] = 2 * (float)rand_r(&seed) / (float)RAND_MAX - 1;
+			error += (w[i] - truth[i]) * x[i];
+		}
+		for (int i = 0; i < WEIGHTS; i++)
+			gradient[i] = 2 * error * x[i];
+		check(tutti_table_push_pull(table, gradient, NULL, w, NULL)); /* w: after this step, and what others did meanwhile */
+	}
+}
+
+int main(void)
+{
+	const int servers[] = { SERVER };
+	tutti_table_config config = { .size = sizeof config, .type = TUTTI_F32, .count = WEIGHTS, .servers = 1, .server = servers };
+	float w[WEIGHTS];
+	tutti_table *table;
+	tutti_op all;
+	tutti *job;
+	int err;
+
+	config.updater = (tutti_updater){ .size = sizeof config.updater, .rule = TUTTI_UPDATE_SGD };
+	config.updater.defaults = (tutti_update){ .size = sizeof(tutti_update), .set = TUTTI_SET_LEARNING_RATE, .learning_rate = 0.05 };
+	check(tutti_join(NULL, &job));
+	check(tutti_table_open(job, "weights", &config, &table));
+	if (tutti_rank(job) != SERVER || tutti_size(job) == 1)
+		learn(table, (unsigned)tutti_rank(job)); /* the server has nothing to do: its part is done in the background */
+
+	check(tutti_barrier(job, &all));
+	while ((err = tutti_wait(&all, -1)) == -ETIMEDOUT) /* until all have done their steps, however long that takes */
+		;
+	check(err);
+	check(tutti_table_pull(table, w, NULL));
+	printf("rank %d: %.3f %.3f %.3f %.3f\n", tutti_rank(job), (double)w[0], (double)w[1], (double)w[2], (double)w[3]);
+
+	check(tutti_barrier(job, NULL)); /* nobody closes while another may still look */
+	tutti_table_close(table);
+	tutti_leave(job);
+	return 0;
+}
