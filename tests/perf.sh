@@ -141,6 +141,41 @@ test_memory() { # each kernel is checked against plain numbers before it is time
 	check "the instructions" has out '^  kernels: [pA]'
 }
 
+table_rows() { # how many; transport and limit
+	check "status 0" is $status 0
+	check "nothing on stderr" lines err 0
+	check "as many rows, all members" is "$(grep -c "$(row 'limit_[a-z_]*' "$2" "$3")" out)" "$1"
+	check "and nothing else" lines out "$1"
+}
+
+test_tables() { # ours and the limit are both checked against plain numbers before they are timed
+	for ranks in 2 3 4; do
+		for wire in tcp,'bare TCP ' shm,'bare memory: '; do
+			for size in 4..64 4K 1200000; do # also tables with fewer lines than servers
+				perf table -n $ranks --transport "${wire%,*}" --size $size --iters 2 --kernel push-pull --json
+				table_rows $([ $size = 4..64 ] && echo 5 || echo 1) "${wire%,*}" "${wire#*,}"
+			done
+		done
+	done
+	for wire in tcp,'bare TCP ' shm,'bare memory: '; do
+		for call in push pull push-then-pull; do
+			perf table -n 4 --transport "${wire%,*}" --kernel $call --size 400K --iters 2 --json
+			table_rows 1 "${wire%,*}" "${wire#*,}"
+			check "named" has out "^{\"test\": \"table-$call\", .*\"type\": \"f32\""
+		done
+	done
+	for type in f64 f16 bf16 i32 i64; do
+		perf table --size 104 --iters 2 --type $type --kernel push --json
+		table_rows 1 tcp 'bare TCP '
+		check "the type" has out "\"type\": \"$type\""
+	done
+	perf table --size 4K --iters 2
+	check "a title" has out '^tutti perf table, 2 ranks, 1 worker and 1 server, f32;'
+	check "four calls" is "$(grep -c 'limit: bare TCP' out)" 4
+	perf table -n 3 --size 4K --iters 50 --kernel pull-beside --json
+	table_rows 1 tcp 'the same while nobody pushes, 99 %'
+}
+
 test_batches() { # rank 2 waits for the others: a batch of 700 ms would be too long for it. Few samples: they wait for the sorting, too
 	TUTTI_DEADLINE=600 perf put -n 3 --size 1M --time 14 --json
 	rows limit_gb_per_s 1
@@ -213,11 +248,16 @@ test_refusals() {
 	refuses 'f32, f64, f16, bf16, i32 or i64' allreduce --type f31
 	refuses 'sum, average, product, max or min' allreduce --rule summ
 	refuses 'wait or compute' put --target sleep
-	refuses '--type is for allreduce, reduce and update: put moves bytes' put --type f32
-	refuses '--type is for allreduce, reduce and update: copy moves bytes' copy --type f32
+	refuses '--type is for allreduce, reduce, update and table: put moves bytes' put --type f32
+	refuses '--type is for allreduce, reduce, update and table: copy moves bytes' copy --type f32
 	refuses '--rule is for allreduce and reduce$' put --rule sum
 	refuses '--rule is for allreduce and reduce; an update rule is a --kernel$' update --rule sum
-	refuses '--kernel is for reduce, copy and update' put --kernel pair
+	refuses '--kernel is for reduce, copy, update and table' put --kernel pair
+	refuses 'there is none of that name in table; there is push, pull, push-pull, push-then-pull, pull-beside$' table --kernel pul
+	refuses '-n 5: for table it is 2, 3 (two workers) or 4 (two of each)' table -n 5
+	refuses '-n 2: of pull-beside two workers are part: it is 3 or 4' table -n 2 --kernel pull-beside
+	refuses '--plot is not for table' table --plot x.png
+	refuses '10 bytes are not a whole number of f32' table --size 10
 	refuses '--inputs is for reduce$' copy --inputs 3
 	refuses '--kernel adamm: there is none of that name in update; there is add, assign, sgd, .*, elastic$' update --kernel adamm
 	refuses 'adam computes with factors' update --kernel adam --type i32
@@ -299,4 +339,4 @@ test_bench() { # not how fast: that it measures and judges
 	check "status 2" is $status 2
 }
 
-run_tests "tests allreduce shared memory batches table launchers failure refusals plot bench" "$@"
+run_tests "tests allreduce shared memory tables batches table launchers failure refusals plot bench" "$@"

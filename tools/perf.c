@@ -52,7 +52,7 @@ static int repeat(struct tt_perf *p, int (*once)(struct tt_perf *), long warm, l
 	begun = s->last = tt_now();
 	s->done = 0;
 	s->spent = 0;
-	s->apart = p->test->collective;
+	s->apart = p->test->collective || (p->test->table && tt_perf_workers(p) > 1 && !tt_perf_is_beside(p));
 	for (long i = 0; i < iterations && !err; i++) {
 		if (s->apart && (err = meet(p, s)))
 			break;
@@ -71,7 +71,7 @@ static int act(struct tt_perf *p, long warm, long iterations)
 	bool limit = p->order.limit, one_sided = t->one_sided && !limit;
 	int err, end = 0;
 
-	if (!t->collective && p->rank > 1)
+	if (!t->collective && !t->table && p->rank > 1)
 		return 0;
 	if (one_sided && p->rank == 1)
 		return tt_perf_be_target(p);
@@ -80,6 +80,8 @@ static int act(struct tt_perf *p, long warm, long iterations)
 		end = tt_perf_finish(p);
 	if (one_sided && !err)
 		err = tt_perf_end_target(p);
+	if (tt_perf_is_beside(p) && !limit && !p->rank && !err)
+		err = tt_perf_end_others(p);
 	return err ? err : end;
 }
 
@@ -99,16 +101,19 @@ static int check(struct tt_perf *p)
 	const char *whose = p->order.limit ? " of the limit" : "";
 	int err, verdict;
 
-	tt_perf_fill(p);
-	if ((err = tutti_barrier(p->job, NULL)) || (err = act(p, 0, 1)) || (err = tutti_barrier(p->job, NULL)))
+	if ((err = tt_perf_fill(p)) || (err = tutti_barrier(p->job, NULL)) || (err = act(p, 0, 1)) || (err = tutti_barrier(p->job, NULL)))
 		return err;
-	if ((verdict = tt_perf_check(p)) > 0)
+	if ((verdict = tt_perf_check(p)) < 0)
+		return verdict;
+	if (verdict > 0)
 		tt_tool_refuse("perf", "rank %d, %s%s: %s", p->rank, p->options.name, whose, tt_why());
 	err = agree(p, verdict);
-	if (p->test->collective)
+	if (p->test->collective || p->test->table)
 		tt_perf_clear(p); /* sums of sums would soon be infinite */
 	return err;
 }
+
+static bool has_kernels(const struct tt_perf_test *t) { return t->local || t->table; }
 
 /* A broadcast does not wait for those who get it: the barrier lets nobody begin before all have ended the last order. */
 static int obey(struct tt_perf *p)
@@ -119,7 +124,7 @@ static int obey(struct tt_perf *p)
 	p->flight = (int)tt_max(2, tt_min(TT_PERF_WINDOW, TT_PERF_FLIGHT / p->bytes));
 	if (err)
 		return err;
-	if (p->test->local && p->order.what == CHECK && !p->order.limit && (err = tt_perf_take_kernel(p)))
+	if (has_kernels(p->test) && p->order.what == CHECK && !p->order.limit && (err = tt_perf_take_kernel(p)))
 		return err;
 	if (p->order.what == CHECK)
 		return check(p);
@@ -245,9 +250,9 @@ static long count_parts(const struct tt_perf *p, const long batch[2], const doub
 }
 
 /* There is room for the samples of all batches: none is dropped, so the last ones count as the first ones do. */
-static void prepare_samples(struct tt_perf_samples *s, double each, long batch, long batches)
+static void prepare_samples(struct tt_perf_samples *s, double each, long batch, long batches, bool singly)
 {
-	double per = s->apart || each * 1e9 >= SAMPLE_NS ? 1 : ceil(2 * SAMPLE_NS / (each * 1e9));
+	double per = singly || s->apart || each * 1e9 >= SAMPLE_NS ? 1 : ceil(2 * SAMPLE_NS / (each * 1e9));
 
 	per = fmax(per, ceil((double)batch * (double)batches / TT_PERF_SAMPLES));
 	s->count = 0;
@@ -271,7 +276,7 @@ static int measure(struct tt_perf *p, struct tt_perf_row *row, double done, doub
 	batches *= parts;
 	for (int side = 0; side < sides; side++) {
 		batch[side] = (batch[side] + parts - 1) / parts;
-		prepare_samples(&p->samples[side], each[side], batch[side], batches);
+		prepare_samples(&p->samples[side], each[side], batch[side], batches, tt_perf_is_beside(p));
 	}
 	for (long b = 0; b < batches && !err; b++) {
 		tt_perf_show_progress(p, done + share * (double)b / (double)batches);
@@ -289,8 +294,9 @@ static double quantile(const struct tt_perf_samples *s, double q)
 
 static void evaluate(struct tt_perf *p, struct tt_perf_row *row)
 {
-	double half = p->test->one_sided || p->test->collective ? 1 : 0.5; /* a ping-pong goes one way, and back */
+	double half = p->test->one_sided || p->test->collective || p->test->table ? 1 : 0.5; /* a ping-pong goes one way, and back */
 	double part = p->test->streams ? 1.0 / p->flight : half;
+	bool tail = tt_perf_is_beside(p);
 	double tick = p->options.compute && !p->shared.part ? TT_PERF_TICK_US : 0; /* memory needs nobody there */
 
 	for (int side = 0; side < 2; side++)
@@ -299,9 +305,10 @@ static void evaluate(struct tt_perf *p, struct tt_perf_row *row)
 	row->least = quantile(&p->samples[0], 0) * part;
 	row->p99 = quantile(&p->samples[0], 0.99) * part;
 	row->moved = p->test->local ? row->bytes * (size_t)(tt_perf_reads(p) + tt_perf_writes(p)) : row->bytes;
-	row->by_rate = p->test->streams || p->test->local || (p->test->one_sided && p->bytes > TT_PERF_BY_RATE);
+	row->by_rate = p->test->streams || p->test->local || ((p->test->one_sided || p->test->table) && p->bytes > TT_PERF_BY_RATE);
 	if (p->has_limit) {
-		row->limit = (quantile(&p->samples[1], 0.5) + tick) * part;
+		row->limit = (quantile(&p->samples[1], tail ? 0.99 : 0.5) + tick) * part;
+		row->ratio = row->limit / (tail ? row->p99 : row->p50);
 		tt_perf_word_limit(p, &p->order.way, row->words, sizeof row->words);
 	} else {
 		snprintf(row->words, sizeof row->words, "not measured: the ranks are on different hosts");
@@ -338,10 +345,12 @@ static int count_rows(const struct tt_perf_options *o)
 	return n;
 }
 
-static bool is_wanted(const struct tt_perf_options *o, const struct tt_perf_kernel *k, tutti_type type)
+static bool is_wanted(const struct tt_perf *p, const struct tt_perf_options *o, const struct tt_perf_kernel *k, tutti_type type)
 {
 	bool real = type != TUTTI_I32 && type != TUTTI_I64;
 
+	if (k->calls & TT_PERF_BESIDE && p->size < 3)
+		return false; /* there is no other worker */
 	return (!o->kernel || o->kernel == k) && (o->any_type || o->type == type) && (real || !k->scaled);
 }
 
@@ -376,7 +385,7 @@ static int conduct_kernels(struct tt_perf *p)
 	tt_perf_print_head(p);
 	for (int i = 0; (k = tt_perf_kernel_of(o.test->name, i)); i++)
 		for (tutti_type type = TUTTI_F32; type <= TUTTI_I64 && !err; type++)
-			if (is_wanted(&o, k, type))
+			if (is_wanted(p, &o, k, type))
 				err = run_kernel(p, &o, (uint32_t)i, type);
 	return err ? err : give(p, END, false, 0);
 }
@@ -448,6 +457,7 @@ static void close_rank(struct tt_perf *p)
 	tt_perf_close_wires(p);
 	tt_perf_close_shared(p);
 	tt_perf_close_memory(p);
+	tt_perf_close_table(p);
 	tutti_window_close(p->window);
 	for (int side = 0; side < 2; side++)
 		free(p->samples[side].at);
@@ -516,12 +526,14 @@ static int run_rank(struct tt_perf *p)
 		return err;
 	if ((err = open_buffers(p)) || (err = find_wire(p)) || (err = open_limit(p)))
 		return err;
-	status = p->rank ? serve(p) : p->test->local ? conduct_kernels(p) : conduct(p);
+	status = p->rank ? serve(p) : has_kernels(p->test) ? conduct_kernels(p) : conduct(p);
 	if (status < 0)
 		return status;
 	err = tutti_barrier(p->job, NULL); /* nobody closes while another may still look */
 	return err ? err : status;
 }
+
+static int ranks_max(const struct tt_perf_options *o) { return o->test->table ? TT_PERF_TABLE_RANKS : TT_PERF_RANKS; }
 
 static int be_rank(const struct tt_perf_options *o)
 {
@@ -540,9 +552,9 @@ static int be_rank(const struct tt_perf_options *o)
 	}
 	p.rank = tutti_rank(p.job);
 	p.size = tutti_size(p.job);
-	if (p.size < (o->test->local ? 1 : 2) || p.size > TT_PERF_RANKS) {
+	if (p.size < (o->test->local ? 1 : 2) || p.size > ranks_max(o)) {
 		tutti_leave(p.job);
-		return tt_tool_refuse("perf", "the job has %d rank%s: 2 to %d are needed", p.size, p.size == 1 ? "" : "s", TT_PERF_RANKS);
+		return tt_tool_refuse("perf", "the job has %d rank%s: 2 to %d are needed", p.size, p.size == 1 ? "" : "s", ranks_max(o));
 	}
 	if (o->ranks && o->ranks != p.size) {
 		tutti_leave(p.job);

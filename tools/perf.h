@@ -6,6 +6,7 @@
  *   perf_check.c    whether the bytes and the sums are right
  *   perf_limit*.c   the same shapes over bare sockets, between the same ranks and in the same buffers; perf_limit_shared.c: in bare
  *                   memory, where the wire is that
+ *   perf_table.c    a table's pushes and pulls
  *   perf_memory.c   the kernels that need no wire; perf_update.c: those that are update rules; perf_stream.c: their limit
  *   perf_explain.c  what --explain says
  *   perf_output.c   the table, the JSON lines, the progress bar; perf_plot.c: the picture
@@ -25,6 +26,7 @@ enum {
 	TT_PERF_BY_RATE = 64 << 10,   /* puts and gets of more bytes are compared by rate */
 	TT_PERF_TICK_US = 1000,       /* how late the background thread may look while the program computes */
 	TT_PERF_RANKS = 4096,
+	TT_PERF_TABLE_RANKS = 4,      /* of a ring in which each worker is beside each server */
 	TT_PERF_VECTORS = 17,         /* of a kernel in memory: --inputs, and one more */
 	TT_PERF_LINE = 64,
 };
@@ -41,7 +43,10 @@ struct tt_perf_test {
 	int (*limit)(struct tt_perf *); /* over bare sockets, and ... */
 	int (*shared)(struct tt_perf *); /* ... in bare memory; NULL: local */
 	bool local;                   /* a kernel in each rank's own memory: no wire, and one rank is enough */
+	bool table;                   /* the ranks are workers and servers of a table; its kernels are calls */
 };
+
+enum { TT_PERF_PUSH = 1, TT_PERF_PULL = 2, TT_PERF_AT_ONCE = 4 /* both, in one call */, TT_PERF_BESIDE = 8 /* while another worker pushes */ };
 
 struct tt_perf_kernel {
 	const char *test, *name, *sentence;
@@ -51,6 +56,7 @@ struct tt_perf_kernel {
 	void (*run)(struct tt_perf *);
 	bool past;                    /* beside stores past the caches alone */
 	tutti_update_rule rule;       /* of an update */
+	unsigned calls;               /* of a table: TT_PERF_PUSH, ... */
 };
 
 struct tt_perf_options {
@@ -103,6 +109,7 @@ struct tt_perf_row {
 	long iters;
 	double p50, least, p99;       /* microseconds */
 	double limit;                 /* microseconds; 0: not measured */
+	double ratio;
 	char words[256];              /* what the limit is, or why there is none */
 	bool by_rate;
 };
@@ -135,6 +142,8 @@ struct tt_perf {
 	uint8_t *local, *open;        /* `most` bytes each: the source, and the memory that the window opens */
 	_Atomic uint64_t *told;       /* behind those of the window: a word for a computing target */
 	tutti_window *window;
+	tutti_table *table, *others;  /* others: where another worker pushes meanwhile ... */
+	void *heap;                   /* ... this delta */
 	uint64_t notified[2];         /* by slot */
 	tutti_op ops[TT_PERF_WINDOW];
 	int started;                  /* of ops */
@@ -181,6 +190,18 @@ int tt_perf_be_target(struct tt_perf *);
 int tt_perf_end_target(struct tt_perf *);
 int tt_perf_finish(struct tt_perf *);
 
+/* perf_table.c */
+bool tt_perf_is_server(const struct tt_perf *); /* this rank */
+int tt_perf_servers(const struct tt_perf *);    /* how many there are */
+int tt_perf_workers(const struct tt_perf *);
+bool tt_perf_is_beside(const struct tt_perf *); /* is it a call beside another worker's? Its slowest count, and the limit is itself, alone */
+int tt_perf_open_table(struct tt_perf *);       /* that of the order, which begins a row; the last row's is closed */
+void tt_perf_close_table(struct tt_perf *);
+int tt_perf_table(struct tt_perf *);
+int tt_perf_fill_table(struct tt_perf *);
+int tt_perf_pull_all(struct tt_perf *);         /* what all pushes have come to, where the call itself may not have brought it */
+int tt_perf_end_others(struct tt_perf *);       /* rank 0: they need not push any more */
+
 /* perf_memory.c */
 const struct tt_perf_kernel *tt_perf_kernel_of(const char *test, int i); /* NULL: there are fewer */
 int tt_perf_reads(const struct tt_perf *); /* vectors of its kernel */
@@ -201,12 +222,12 @@ int tt_perf_stream_ways(const struct tt_perf *, struct tt_perf_way *);
 void tt_perf_word_stream(const struct tt_perf *, const struct tt_perf_way *, char *text, size_t room);
 
 /* perf_check.c: 0, or 1 and a sentence in tutti_why: something is wrong */
-void tt_perf_fill(struct tt_perf *);
+int tt_perf_fill(struct tt_perf *); /* 0 or -errno */
 void tt_perf_fill_numbers(const struct tt_perf *, tutti_type, void *at, size_t bytes, int rank); /* what that rank's vector holds: 1s and 2s, again from the 4th on */
 void tt_perf_clear(struct tt_perf *); /* the vectors of numbers: zeros */
 int tt_perf_check(struct tt_perf *);
 
-/* perf_limit.c, perf_limit_reduce.c */
+/* perf_limit.c, perf_limit_reduce.c, perf_limit_table.c */
 int tt_perf_open_wires(struct tt_perf *);
 void tt_perf_close_wires(struct tt_perf *);
 int tt_perf_ways(const struct tt_perf *, struct tt_perf_way *, int room); /* those worth trying for this size */
@@ -217,6 +238,11 @@ int tt_perf_raw_get(struct tt_perf *);
 int tt_perf_raw_stream_puts(struct tt_perf *);
 int tt_perf_raw_stream_gets(struct tt_perf *);
 int tt_perf_raw_allreduce(struct tt_perf *);
+int tt_perf_raw_table(struct tt_perf *);
+int tt_perf_shared_table(struct tt_perf *); /* in bare memory */
+void tt_perf_add(const struct tt_perf *, uint8_t *sum, const uint8_t *in, size_t len);
+size_t tt_perf_range(const struct tt_perf *, int server); /* of a table: where that server's part of it begins, in bytes */
+void tt_perf_word_table(const struct tt_perf *, const struct tt_perf_way *, char *text, size_t room);
 const struct tt_perf_wire *tt_perf_wire(const struct tt_perf *);
 int tt_perf_lost(int rank, ssize_t result); /* the sentence for a socket to it that failed or ended, and -errno */
 
@@ -228,6 +254,11 @@ int tt_perf_shared_ways(const struct tt_perf *, struct tt_perf_way *);
 void tt_perf_word_shared(const struct tt_perf *, const struct tt_perf_way *, char *text, size_t room);
 uint8_t *tt_perf_local(const struct tt_perf *); /* those that the order works on: ours or the limit's */
 uint8_t *tt_perf_open(const struct tt_perf *);
+uint8_t *tt_perf_local_of(const struct tt_perf *, int rank); /* another rank's, of the limit */
+uint8_t *tt_perf_open_of(const struct tt_perf *, int rank);
+void tt_perf_copy(const struct tt_perf *, void *to, const void *from, size_t); /* as the order's way says */
+void tt_perf_arrive(struct tt_perf *);                       /* this rank has come once more to where all meet */
+int tt_perf_await(const struct tt_perf *, int rank, uint64_t times); /* until that rank has come so often */
 int tt_perf_shared_pingpong(struct tt_perf *);
 int tt_perf_shared_put(struct tt_perf *);
 int tt_perf_shared_get(struct tt_perf *);

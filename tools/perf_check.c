@@ -98,19 +98,19 @@ static double expected_at(const struct tt_perf *p, size_t i)
 	return whole ? trunc(x) : x;
 }
 
-static int check_vector(const struct tt_perf *p, tutti_type type, const uint8_t *at, const double *expected) /* [3]: the numbers repeat */
+static int check_vector(size_t bytes, tutti_type type, const uint8_t *at, const double *expected) /* [3]: the numbers repeat */
 {
 	size_t size = tt_perf_type_size(type);
 	double slack = type == TUTTI_F16 || type == TUTTI_BF16 ? 0.02 : 1e-6;
 
-	size_t count = p->bytes / size, period = 3 * size;
+	size_t count = bytes / size, period = 3 * size;
 
-	if (p->bytes > period && !memcmp(at, at + period, p->bytes - period))
+	if (bytes > period && !memcmp(at, at + period, bytes - period))
 		count = 3; /* the others are like these */
 	for (size_t i = 0; i < count; i++) {
 		double x = read_number(type, at + i * size);
 		if (!(fabs(x - expected[i % 3]) <= slack * expected[i % 3]))
-			return tt_fail(1, "element %zu of %zu is wrong: %g and not %g", i, p->bytes / size, x, expected[i % 3]);
+			return tt_fail(1, "element %zu of %zu is wrong: %g and not %g", i, bytes / size, x, expected[i % 3]);
 	}
 	return 0;
 }
@@ -121,7 +121,7 @@ static int check_numbers(const struct tt_perf *p)
 
 	for (size_t i = 0; i < 3; i++)
 		expected[i] = expected_at(p, i);
-	return check_vector(p, p->options.type, tt_perf_local(p), expected);
+	return check_vector(p->bytes, p->options.type, tt_perf_local(p), expected);
 }
 
 /* Kernels in memory: the vectors hold what ranks of their numbers would. STREAM has doubles. */
@@ -153,8 +153,52 @@ static int check_memory(const struct tt_perf *p)
 	for (size_t i = 0; i < 3; i++)
 		expected[i] = expected_in_memory(p, i);
 	for (int k = 0; k < tt_perf_writes(p) && !err; k++)
-		err = check_vector(p, type_in_memory(p), tt_perf_written(p, k), expected);
+		err = check_vector(p->bytes, type_in_memory(p), tt_perf_written(p, k), expected);
 	return err;
+}
+
+/* Tables: the sum of what the workers push, or what is only pulled: rank 0's. Of the limit a server that has been pushed to has its range of it. */
+
+/* A pull beside others' pushes is its own limit: that works on ours. */
+static uint8_t *delta_of(const struct tt_perf *p) { return tt_perf_is_beside(p) ? p->local : tt_perf_local(p); }
+static uint8_t *values_of(const struct tt_perf *p) { return tt_perf_is_beside(p) ? p->open : tt_perf_open(p); }
+
+static double expected_of_table(const struct tt_perf *p, size_t i)
+{
+	double x = 0;
+
+	for (int r = 0; r < (p->kernel->calls & TT_PERF_PUSH ? p->size : 1); r += 2)
+		x += number_at(p, i, r);
+	return x;
+}
+
+static int check_table(struct tt_perf *p)
+{
+	bool limit = p->order.limit && !tt_perf_is_beside(p), serves = tt_perf_is_server(p), pushes = p->kernel->calls & TT_PERF_PUSH;
+	bool here = limit && pushes ? serves || (p->kernel->calls & TT_PERF_PULL && tt_perf_workers(p) == 1) : !serves;
+	size_t size = tt_perf_type_size(p->options.type), first = serves ? tt_perf_range(p, p->rank / 2) : 0;
+	size_t end = serves ? tt_perf_range(p, p->rank / 2 + 1) : p->bytes;
+	double expected[3];
+	int err = limit ? 0 : tt_perf_pull_all(p);
+
+	if (err || !here || (tt_perf_is_beside(p) && p->rank))
+		return err;
+	for (size_t i = 0; i < 3; i++)
+		expected[i] = expected_of_table(p, first / size + i);
+	return check_vector(end - first, p->options.type, values_of(p) + first, expected);
+}
+
+/* The sums begin with zeros. */
+static int fill_table(struct tt_perf *p)
+{
+	bool limit = p->order.limit && !tt_perf_is_beside(p), push = p->kernel->calls & TT_PERF_PUSH;
+
+	tt_perf_fill_numbers(p, p->options.type, delta_of(p), p->bytes, p->rank);
+	if (limit && tt_perf_is_server(p) && !push)
+		tt_perf_fill_numbers(p, p->options.type, values_of(p), p->bytes, 0);
+	else
+		memset(values_of(p), 0, p->bytes);
+	return limit ? 0 : tt_perf_fill_table(p);
 }
 
 void tt_perf_fill_numbers(const struct tt_perf *p, tutti_type type, void *to, size_t bytes, int rank)
@@ -177,18 +221,19 @@ static void fill_memory(const struct tt_perf *p)
 		tt_perf_fill_numbers(p, type_in_memory(p), push ? p->memory[k] : p->vectors[k], p->bytes, k);
 }
 
-void tt_perf_fill(struct tt_perf *p)
+int tt_perf_fill(struct tt_perf *p)
 {
+	if (p->test->table)
+		return fill_table(p);
 	if (p->test->local) {
 		fill_memory(p);
-		return;
-	}
-	if (p->test->collective) {
+	} else if (p->test->collective) {
 		tt_perf_fill_numbers(p, p->options.type, tt_perf_local(p), p->bytes, p->rank);
-		return;
+	} else {
+		fill_bytes(tt_perf_open(p), p->bytes, p->rank, OPEN);
+		fill_bytes(tt_perf_local(p), p->bytes, p->rank, LOCAL);
 	}
-	fill_bytes(tt_perf_open(p), p->bytes, p->rank, OPEN);
-	fill_bytes(tt_perf_local(p), p->bytes, p->rank, LOCAL);
+	return 0;
 }
 
 void tt_perf_clear(struct tt_perf *p)
@@ -205,6 +250,8 @@ int tt_perf_check(struct tt_perf *p)
 
 	if (p->test->local)
 		return check_memory(p);
+	if (p->test->table)
+		return check_table(p);
 	if (p->test->collective)
 		return check_numbers(p);
 	if (p->rank > 1)

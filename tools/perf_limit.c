@@ -209,12 +209,16 @@ static int add_ways(struct tt_perf_way *ways, int n, int room, size_t chunk, boo
 /* Small ones are one piece in any case. A computing target cannot poll: what it is compared with sleeps in its calls. */
 int tt_perf_ways(const struct tt_perf *p, struct tt_perf_way *ways, int room)
 {
-	bool all = p->test->collective, poll = !p->crowded && !p->options.compute;
+	bool all = p->test->collective || p->test->table, poll = !p->crowded && !p->options.compute;
 	size_t least = all ? 64 << 10 : 256 << 10, most = all ? 1 << 20 : 4 << 20;
 	int n = 0;
 
 	if (p->test->local)
 		return tt_perf_stream_ways(p, ways);
+	if (tt_perf_is_beside(p)) {
+		ways[0] = (struct tt_perf_way){ .copy = 0 };
+		return 1;
+	}
 	if (p->shared.part)
 		return tt_perf_shared_ways(p, ways);
 	if (p->bytes <= TT_PERF_BY_RATE && !p->test->streams) {
@@ -222,7 +226,7 @@ int tt_perf_ways(const struct tt_perf *p, struct tt_perf_way *ways, int room)
 		return 1;
 	}
 	for (size_t chunk = least; chunk <= most && (chunk == least || chunk < 2 * p->bytes); chunk *= 2)
-		n = add_ways(ways, n, room, chunk, poll || all, !all);
+		n = add_ways(ways, n, room, chunk, poll || p->test->collective, !p->test->collective);
 	return n;
 }
 
@@ -244,6 +248,10 @@ void tt_perf_word_limit(const struct tt_perf *p, const struct tt_perf_way *way, 
 
 	if (p->test->local) {
 		tt_perf_word_stream(p, way, text, room);
+		return;
+	}
+	if (p->test->table) {
+		tt_perf_word_table(p, way, text, room);
 		return;
 	}
 	if (p->shared.part) {

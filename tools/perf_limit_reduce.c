@@ -31,7 +31,7 @@ static struct block block_of(const struct tt_perf *p, int b)
 }
 
 /* What users reduce most needs no more than a plain loop. For the rest there is Tutti's own. */
-static void add(const struct tt_perf *p, uint8_t *sum, const uint8_t *in, size_t len)
+void tt_perf_add(const struct tt_perf *p, uint8_t *sum, const uint8_t *in, size_t len)
 {
 	bool sums = p->options.rule == TUTTI_SUM || p->options.rule == TUTTI_AVERAGE;
 	float *restrict a = (float *)(void *)sum;
@@ -70,7 +70,7 @@ static int exchange(struct tt_perf *p, const struct tt_perf_wire *w, struct bloc
 			return tt_perf_lost((p->rank + p->size - 1) % p->size, k);
 		ready = in < rx.len ? in & ~(size_t)63 : in;
 		if (sum && ready > added) {
-			add(p, sum + added, rx.at + added, ready - added);
+			tt_perf_add(p, sum + added, rx.at + added, ready - added);
 			added = ready;
 		}
 		if (p->crowded && n <= 0 && k <= 0)

@@ -3,6 +3,7 @@
  *   pingpong    a line each way: the bytes and a count behind them; more bytes are copied to the other, then the count is told
  *   put, get    one copy; the other rank takes no part
  *   stream      as many copies
+ *   table       see perf_limit_table.c
  *   allreduce   each rank sums its slice of all vectors and stores it into all of them; then they meet
  *   ... of vectors that are not mapped (--brought): piece by piece, copied into memory that is, summed like that, copied back
  *
@@ -31,19 +32,19 @@ struct tt_perf_part { /* its head */
 size_t tt_perf_part_size(size_t most) { return HEAD + 2 * SLOT + 2 * ((most + HEAD - 1) / HEAD * HEAD); }
 
 static uint8_t *slot(const struct tt_perf *p, int rank, size_t half) { return (uint8_t *)p->shared.part[rank] + HEAD + half * SLOT; }
-static uint8_t *local_of(const struct tt_perf *p, int rank) { return slot(p, rank, 2); }
+uint8_t *tt_perf_local_of(const struct tt_perf *p, int rank) { return slot(p, rank, 2); }
 
-static uint8_t *open_of(const struct tt_perf *p, int rank)
+uint8_t *tt_perf_open_of(const struct tt_perf *p, int rank)
 {
-	return local_of(p, rank) + (tt_perf_part_size(p->most) - HEAD - 2 * SLOT) / 2;
+	return tt_perf_local_of(p, rank) + (tt_perf_part_size(p->most) - HEAD - 2 * SLOT) / 2;
 }
 
 uint8_t *tt_perf_local(const struct tt_perf *p)
 {
-	return p->order.limit && p->shared.part && !p->options.brought ? local_of(p, p->rank) : p->local;
+	return p->order.limit && p->shared.part && !p->options.brought ? tt_perf_local_of(p, p->rank) : p->local;
 }
 
-uint8_t *tt_perf_open(const struct tt_perf *p) { return p->order.limit && p->shared.part ? open_of(p, p->rank) : p->open; }
+uint8_t *tt_perf_open(const struct tt_perf *p) { return p->order.limit && p->shared.part ? tt_perf_open_of(p, p->rank) : p->open; }
 
 static int map_part(struct tt_perf *p, int rank, int fd)
 {
@@ -132,19 +133,23 @@ static int await(const struct tt_perf *p, const _Atomic uint64_t *count, uint64_
 	return 0;
 }
 
+void tt_perf_arrive(struct tt_perf *p) { atomic_store_explicit(&p->shared.part[p->rank]->met, ++p->shared.met, memory_order_release); }
+
+int tt_perf_await(const struct tt_perf *p, int rank, uint64_t times) { return await(p, &p->shared.part[rank]->met, times, rank); }
+
 static int meet(struct tt_perf *p)
 {
 	int err = 0;
 
-	atomic_store_explicit(&p->shared.part[p->rank]->met, ++p->shared.met, memory_order_release);
+	tt_perf_arrive(p);
 	for (int r = 0; r < p->size && !err; r++)
-		err = await(p, &p->shared.part[r]->met, p->shared.met, r);
+		err = tt_perf_await(p, r, p->shared.met);
 	return err;
 }
 
 /* Between rank 0 and rank 1. */
 
-static void copy(const struct tt_perf *p, void *to, const void *from, size_t n)
+void tt_perf_copy(const struct tt_perf *p, void *to, const void *from, size_t n)
 {
 	if (p->order.way.copy)
 		tt_copy_by((enum tt_copy_way)(p->order.way.copy - 1), to, from, n);
@@ -157,9 +162,9 @@ static void tell(struct tt_perf *p)
 	struct tt_perf_part *to = p->shared.part[1 - p->rank];
 
 	if (p->bytes <= sizeof to->letter)
-		memcpy(to->letter, local_of(p, p->rank), p->bytes);
+		memcpy(to->letter, tt_perf_local_of(p, p->rank), p->bytes);
 	else
-		copy(p, open_of(p, 1 - p->rank), local_of(p, p->rank), p->bytes);
+		tt_perf_copy(p, tt_perf_open_of(p, 1 - p->rank), tt_perf_local_of(p, p->rank), p->bytes);
 	atomic_store_explicit(&to->told, ++p->shared.told, memory_order_release);
 }
 
@@ -169,7 +174,7 @@ static int hear(struct tt_perf *p)
 	int err = await(p, &me->told, ++p->shared.heard, 1 - p->rank);
 
 	if (!err && p->bytes <= sizeof me->letter)
-		memcpy(open_of(p, p->rank), me->letter, p->bytes);
+		memcpy(tt_perf_open_of(p, p->rank), me->letter, p->bytes);
 	return err;
 }
 
@@ -189,9 +194,9 @@ static int copy_often(struct tt_perf *p, bool get, int count)
 {
 	for (int i = 0; i < count && !p->rank; i++)
 		if (get)
-			copy(p, local_of(p, 0), open_of(p, 1), p->bytes);
+			tt_perf_copy(p, tt_perf_local_of(p, 0), tt_perf_open_of(p, 1), p->bytes);
 		else
-			copy(p, open_of(p, 1), local_of(p, 0), p->bytes);
+			tt_perf_copy(p, tt_perf_open_of(p, 1), tt_perf_local_of(p, 0), p->bytes);
 	return 0;
 }
 
@@ -220,7 +225,7 @@ static int reduce_mapped(struct tt_perf *p)
 	uint8_t *vector[p->size];
 
 	for (int r = 0; r < p->size; r++)
-		vector[r] = local_of(p, r);
+		vector[r] = tt_perf_local_of(p, r);
 	sum_slice(p, vector, p->size, p->bytes);
 	return meet(p);
 }
@@ -233,13 +238,13 @@ static int reduce_piece(struct tt_perf *p, size_t at, size_t half, size_t bytes)
 
 	for (int r = 0; r < p->size; r++)
 		piece[r] = slot(p, r, half);
-	copy(p, piece[p->rank], p->local + at, bytes);
+	tt_perf_copy(p, piece[p->rank], p->local + at, bytes);
 	if ((err = meet(p)))
 		return err;
 	sum_slice(p, piece, 1, bytes);
 	if ((err = meet(p)))
 		return err;
-	copy(p, p->local + at, piece[0], bytes);
+	tt_perf_copy(p, p->local + at, piece[0], bytes);
 	return 0;
 }
 
@@ -260,7 +265,8 @@ int tt_perf_shared_allreduce(struct tt_perf *p) { return p->options.brought ? re
 int tt_perf_shared_ways(const struct tt_perf *p, struct tt_perf_way *ways)
 {
 	bool stores = p->test->collective && !p->options.brought; /* else it copies */
-	int n = p->bytes < TT_COPY_FROM ? 1 : stores ? 2 : 1 + tt_copy_ways();
+	bool adds = p->test->table && !(p->kernel->calls & TT_PERF_PULL);
+	int n = adds || p->bytes < TT_COPY_FROM ? 1 : stores ? 2 : 1 + tt_copy_ways();
 
 	for (int i = 0; i < n; i++)
 		ways[i] = (struct tt_perf_way){ .past = stores && i, .copy = stores ? 0 : (uint32_t)i };

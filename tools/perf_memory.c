@@ -1,4 +1,4 @@
-/* perf_memory.c - `tutti perf reduce`, `copy` and `update`: the kernels in memory that nobody else uses
+/* perf_memory.c - `tutti perf reduce`, `copy` and `update`: the kernels in memory that nobody else uses; and the list of all kernels
  *
  * Each kernel has a shape: how many vectors it reads, how many it writes, and how many of these are not among the first of those.
  * Bytes are counted as STREAM does: each vector that is read or written once, and nothing for what a cache does beyond that.
@@ -57,25 +57,25 @@ static void run_stream(struct tt_perf *p) { tt_copy_by(TT_COPY_STREAM, p->vector
 static void run_chosen(struct tt_perf *p) { tt_copy(&p->copier, p->vectors[1], p->vectors[0], p->bytes); }
 
 /* w and d are read and w is written, and with them the rule's state. */
-#define UPDATE(name, sentence, scaled, rule) { "update", name, sentence, 2, 1, 0, scaled, tt_perf_run_update, false, rule }
+#define UPDATE(name, sentence, scaled, rule) { "update", name, sentence, 2, 1, 0, scaled, tt_perf_run_update, false, rule, 0 }
 
 /* reads 0: as many as --inputs says; writes 0: into all of these. */
 static const struct tt_perf_kernel kernels[] = {
-	{ "reduce", "pair", "a = a op b", 2, 1, 0, false, run_pair, false, 0 },
-	{ "reduce", "into", "c = a op b", 2, 1, 1, false, run_into, false, 0 },
-	{ "reduce", "many", "one vector = all inputs combined", 0, 1, 1, false, run_many, false, 0 },
-	{ "reduce", "all", "all inputs = all inputs combined", 0, 0, 0, false, run_all, false, 0 },
-	{ "reduce", "all-stream", "the same, stored past the caches, as the limit", 0, 0, 0, false, run_all_stream, true, 0 },
-	{ "reduce", "blend", "a = (1 - w) a + w b", 2, 1, 0, true, run_blend, false, 0 },
-	{ "reduce", "blend-into", "c = (1 - w) a + w b", 2, 1, 1, true, run_blend_into, false, 0 },
-	{ "reduce", "elastic", "d = w (a - b), a = a - d, b = b + d", 2, 2, 0, true, run_elastic, false, 0 },
-	{ "copy", "memcpy", "the C library's", 1, 1, 1, false, run_memcpy, false, 0 },
-	{ "copy", "plain", "vectors, loaded and stored as usual", 1, 1, 1, false, run_plain, false, 0 },
-	{ "copy", "string", "rep movsb", 1, 1, 1, false, run_string, false, 0 },
-	{ "copy", "stream", "stores past the caches", 1, 1, 1, false, run_stream, false, 0 },
-	{ "copy", "chosen", "as shared memory is copied: whichever of the three is best now", 1, 1, 1, false, run_chosen, false, 0 },
+	{ "reduce", "pair", "a = a op b", 2, 1, 0, false, run_pair, false, 0, 0 },
+	{ "reduce", "into", "c = a op b", 2, 1, 1, false, run_into, false, 0, 0 },
+	{ "reduce", "many", "one vector = all inputs combined", 0, 1, 1, false, run_many, false, 0, 0 },
+	{ "reduce", "all", "all inputs = all inputs combined", 0, 0, 0, false, run_all, false, 0, 0 },
+	{ "reduce", "all-stream", "the same, stored past the caches, as the limit", 0, 0, 0, false, run_all_stream, true, 0, 0 },
+	{ "reduce", "blend", "a = (1 - w) a + w b", 2, 1, 0, true, run_blend, false, 0, 0 },
+	{ "reduce", "blend-into", "c = (1 - w) a + w b", 2, 1, 1, true, run_blend_into, false, 0, 0 },
+	{ "reduce", "elastic", "d = w (a - b), a = a - d, b = b + d", 2, 2, 0, true, run_elastic, false, 0, 0 },
+	{ "copy", "memcpy", "the C library's", 1, 1, 1, false, run_memcpy, false, 0, 0 },
+	{ "copy", "plain", "vectors, loaded and stored as usual", 1, 1, 1, false, run_plain, false, 0, 0 },
+	{ "copy", "string", "rep movsb", 1, 1, 1, false, run_string, false, 0, 0 },
+	{ "copy", "stream", "stores past the caches", 1, 1, 1, false, run_stream, false, 0, 0 },
+	{ "copy", "chosen", "as shared memory is copied: whichever of the three is best now", 1, 1, 1, false, run_chosen, false, 0, 0 },
 	UPDATE("add", "w += d", false, TUTTI_UPDATE_ADD),
-	{ "update", "assign", "w = d", 1, 1, 1, false, tt_perf_run_update, false, TUTTI_UPDATE_ASSIGN },
+	{ "update", "assign", "w = d", 1, 1, 1, false, tt_perf_run_update, false, TUTTI_UPDATE_ASSIGN, 0 },
 	UPDATE("sgd", "w -= lr d", true, TUTTI_UPDATE_SGD),
 	UPDATE("momentum", "Polyak's", true, TUTTI_UPDATE_MOMENTUM),
 	UPDATE("smoothed", "Multiverso's momentum", true, TUTTI_UPDATE_SMOOTHED),
@@ -87,7 +87,12 @@ static const struct tt_perf_kernel kernels[] = {
 	UPDATE("dcasgd", "SGD that makes up for the delay", true, TUTTI_UPDATE_DCASGD),
 	UPDATE("dcasgda", "the same, adaptive", true, TUTTI_UPDATE_DCASGDA),
 	UPDATE("ftrl", "FTRL-proximal", true, TUTTI_UPDATE_FTRL),
-	{ "update", "elastic", "e = alpha (d - w), w += e, and e goes back", 2, 2, 1, true, tt_perf_run_update, false, TUTTI_UPDATE_ELASTIC },
+	{ "update", "elastic", "e = alpha (d - w), w += e, and e goes back", 2, 2, 1, true, tt_perf_run_update, false, TUTTI_UPDATE_ELASTIC, 0 },
+	{ .test = "table", .name = "push", .sentence = "one push of the whole table", .calls = TT_PERF_PUSH },
+	{ .test = "table", .name = "pull", .sentence = "one pull", .calls = TT_PERF_PULL },
+	{ .test = "table", .name = "push-pull", .sentence = "both in one call", .calls = TT_PERF_PUSH | TT_PERF_PULL | TT_PERF_AT_ONCE },
+	{ .test = "table", .name = "push-then-pull", .sentence = "one call after the other", .calls = TT_PERF_PUSH | TT_PERF_PULL },
+	{ .test = "table", .name = "pull-beside", .sentence = "a pull while another worker pushes 256 MiB", .calls = TT_PERF_PULL | TT_PERF_BESIDE },
 	{ .name = NULL },
 };
 
@@ -133,6 +138,8 @@ int tt_perf_take_kernel(struct tt_perf *p)
 {
 	p->kernel = tt_perf_kernel_of(p->test->name, (int)p->order.kernel);
 	p->options.type = (tutti_type)p->order.type;
+	if (p->test->table)
+		return tt_perf_open_table(p);
 	if (p->kernel->run == tt_perf_run_update)
 		return tt_perf_open_update(p);
 	memcpy(p->vectors, p->memory, sizeof p->vectors);

@@ -11,26 +11,28 @@
 
 const struct tt_perf_test tt_perf_tests[] = {
 	{ "pingpong", "half a round trip of a put that notifies, answered by another", 8, 4 * MIB, false, false, false,
-	  tt_perf_pingpong, tt_perf_raw_pingpong, tt_perf_shared_pingpong, false },
+	  tt_perf_pingpong, tt_perf_raw_pingpong, tt_perf_shared_pingpong, false, false },
 	{ "put", "a put, until its bytes are in the target's memory", 8, 4 * MIB, true, false, false,
-	  tt_perf_put, tt_perf_raw_put, tt_perf_shared_put, false },
+	  tt_perf_put, tt_perf_raw_put, tt_perf_shared_put, false, false },
 	{ "get", "a get, until its bytes are here", 8, 4 * MIB, true, false, false,
-	  tt_perf_get, tt_perf_raw_get, tt_perf_shared_get, false },
+	  tt_perf_get, tt_perf_raw_get, tt_perf_shared_get, false, false },
 	{ "stream", "many puts under way at once (with --get: gets)", 64 * KIB, 64 * MIB, true, false, true,
-	  tt_perf_stream_puts, tt_perf_raw_stream_puts, tt_perf_shared_stream_puts, false },
+	  tt_perf_stream_puts, tt_perf_raw_stream_puts, tt_perf_shared_stream_puts, false, false },
 	{ "allreduce", "an all-reduce over all ranks, in place", 4 * KIB, 64 * MIB, false, true, false,
-	  tt_perf_allreduce, tt_perf_raw_allreduce, tt_perf_shared_allreduce, false },
+	  tt_perf_allreduce, tt_perf_raw_allreduce, tt_perf_shared_allreduce, false, false },
 	{ "reduce", "the kernels that combine vectors, beside STREAM's loops", 256 * MIB, 256 * MIB, false, true, false,
-	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true },
+	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true, false },
 	{ "copy", "ways to copy memory, beside STREAM's loops", 256 * MIB, 256 * MIB, false, true, false,
-	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true },
+	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true, false },
 	{ "update", "a table's update rules, beside STREAM's loops", 256 * MIB, 256 * MIB, false, true, false,
-	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true },
+	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true, false },
+	{ "table", "pushes to and pulls from a table; even ranks are workers, odd ones servers", 4 * KIB, 64 * MIB, false, false, false,
+	  tt_perf_table, tt_perf_raw_table, tt_perf_shared_table, false, true },
 	{ .name = NULL },
 };
 static const struct tt_perf_test gets = {
 	"stream", "", 64 * KIB, 64 * MIB, true, false, true, tt_perf_stream_gets, tt_perf_raw_stream_gets,
-	tt_perf_shared_stream_gets, false
+	tt_perf_shared_stream_gets, false, false
 };
 
 static const struct name {
@@ -140,7 +142,7 @@ static int take_whole(const char *option, const char *text, long least, long mos
 
 static int take_test(struct tt_perf_options *o, const char *word)
 {
-	const char *names[9], *meant;
+	const char *names[10], *meant;
 	int n = 0;
 
 	for (; tt_perf_tests[n].name; n++) {
@@ -182,12 +184,12 @@ static int print_help(void)
 	       "  -s, --size SIZE       bytes: 8, 4K, 64M, or a range 8..64M, doubled from row to row\n"
 	       "  -i, --iters N         how many iterations a row has ...\n"
 	       "  -T, --time SECONDS    ... or how long it takes, the limit included; 1 by default\n"
-	       "      --type TYPE       allreduce, reduce, update: f32 (by default; reduce: all), f64, f16, bf16, i32 or i64\n"
+	       "      --type TYPE       allreduce, reduce, update, table: f32 (by default; reduce: all), f64, f16, bf16, i32 or i64\n"
 	       "      --rule RULE       allreduce, reduce: sum (by default), average, product, max or min\n"
 	       "      --target HOW      put, get, stream: rank 1 meanwhile does wait (by default) in a call of Tutti's, or compute\n"
 	       "      --get             stream: gets\n"
 	       "      --brought         allreduce: of memory that the caller has brought, not of tutti_alloc's\n"
-	       "      --kernel NAME     reduce, copy, update: one of them; by default all\n"
+	       "      --kernel NAME     reduce, copy, update, table: one of them; by default all\n"
 	       "      --inputs N        reduce: how many vectors are combined where any number can be; 4 by default\n"
 	       "  -t, --transport NAME  which wire; by default what TUTTI_TRANSPORTS says\n"
 	       "  -e, --explain         say which wire and settings there are, and why\n"
@@ -199,6 +201,7 @@ static int print_help(void)
 	       "  tutti perf pingpong --size 8\n"
 	       "  tutti perf allreduce -n 4 --size 4K..64M --json\n"
 	       "  tutti perf update --kernel adam\n"
+	       "  tutti perf table -n 4 --kernel push --size 64M\n"
 	       "  tutti run -n 2 tutti perf put --size 8 --target compute\n");
 	return 0;
 }
@@ -301,6 +304,22 @@ static int check_local(struct tt_perf_options *o, const struct seen *seen, bool 
 	return 0;
 }
 
+/* Of a table's calls: bare sockets lead from each rank to its neighbours in the ring alone. */
+static int check_table(struct tt_perf_options *o, const struct seen *seen)
+{
+	int err = seen->kernel ? take_kernel(o, seen->kernel) : 0;
+
+	if (err)
+		return err;
+	if (o->ranks > TT_PERF_TABLE_RANKS)
+		return tt_tool_refuse("perf", "-n %d: for table it is 2, 3 (two workers) or 4 (two of each)", o->ranks);
+	if (o->ranks && o->ranks < 3 && o->kernel && o->kernel->calls & TT_PERF_BESIDE)
+		return tt_tool_refuse("perf", "-n %d: of %s two workers are part: it is 3 or 4", o->ranks, o->kernel->name);
+	if (o->plot)
+		return tt_tool_refuse("perf", "--plot is not for table");
+	return 0;
+}
+
 /* What each option alone cannot know. */
 static int check_together(struct tt_perf_options *o, const struct seen *seen)
 {
@@ -310,17 +329,19 @@ static int check_together(struct tt_perf_options *o, const struct seen *seen)
 	bool copies = !strcmp(t->name, "copy"), combines = !strcmp(t->name, "reduce") || (t->collective && !t->local);
 	int err;
 
-	if (seen->type && (!t->collective || copies))
-		return tt_tool_refuse("perf", "--type is for allreduce, reduce and update: %s moves bytes", t->name);
+	if (seen->type && !t->table && (!t->collective || copies))
+		return tt_tool_refuse("perf", "--type is for allreduce, reduce, update and table: %s moves bytes", t->name);
 	if (seen->rule && !combines)
 		return tt_tool_refuse("perf", "--rule is for allreduce and reduce%s", t->local && !copies ? "; an update rule is a --kernel" : "");
-	if (seen->kernel && !t->local)
-		return tt_tool_refuse("perf", "--kernel is for reduce, copy and update, which have kernels");
+	if (seen->kernel && !t->local && !t->table)
+		return tt_tool_refuse("perf", "--kernel is for reduce, copy, update and table, which have kernels");
 	if (seen->inputs && (!t->local || !combines))
 		return tt_tool_refuse("perf", "--inputs is for reduce");
 	if (o->ranks == 1 && !t->local)
 		return tt_tool_refuse("perf", "-n 1: it is a whole number from 2 to %d", TT_PERF_RANKS);
 	if (t->local && (err = check_local(o, seen, copies)))
+		return err;
+	if (t->table && (err = check_table(o, seen)))
 		return err;
 	if (seen->target && !t->one_sided)
 		return tt_tool_refuse("perf", "--target is for put, get and stream: in %s all ranks take part", t->name);
@@ -336,7 +357,7 @@ static int check_together(struct tt_perf_options *o, const struct seen *seen)
 		o->first = t->first;
 		o->last = t->last;
 	}
-	if (t->collective && (o->first % element || o->last % element))
+	if ((t->collective || t->table) && (o->first % element || o->last % element))
 		return tt_tool_refuse("perf", "--size: %zu bytes are not a whole number of %s, which has %zu",
 		                      o->first % element ? o->first : o->last, o->type_name, element);
 	o->name = t->name;
@@ -360,7 +381,7 @@ int tt_perf_read_options(int argc, char **argv, struct tt_perf_options *o)
 			return err;
 	}
 	if (optind >= argc)
-		return tt_tool_refuse("perf", "a test is missing: pingpong, put, get, stream, allreduce, reduce, copy or update; see `tutti perf --help`");
+		return tt_tool_refuse("perf", "a test is missing: pingpong, put, get, stream, allreduce, reduce, copy, update or table; see `tutti perf --help`");
 	if ((err = take_test(o, argv[optind])))
 		return err;
 	if (optind + 1 < argc)

@@ -17,8 +17,6 @@ static void write_time(char *text, size_t room, double us)
 
 static double rate(size_t bytes, double us) { return us > 0 ? (double)bytes / us * 1e-3 : 0; }
 
-static double ratio(const struct tt_perf_row *row) { return row->p50 > 0 ? row->limit / row->p50 : 0; }
-
 void tt_perf_print_head(const struct tt_perf *p)
 {
 	const struct tt_perf_options *o = &p->options;
@@ -28,6 +26,9 @@ void tt_perf_print_head(const struct tt_perf *p)
 	printf("tutti perf %s, %d rank%s", o->name, p->size, p->size == 1 ? "" : "s");
 	if (p->test->local)
 		printf("; GB/s of all that is read and written");
+	else if (p->test->table)
+		printf(", %d worker%s and %d server%s, %s; GB/s of each worker", tt_perf_workers(p), tt_perf_workers(p) == 1 ? "" : "s", tt_perf_servers(p),
+		       tt_perf_servers(p) == 1 ? "" : "s", o->type_name);
 	else if (p->test->collective)
 		printf(", %s of %s", o->rule_name, o->type_name);
 	if (p->test->one_sided)
@@ -49,12 +50,12 @@ static void print_line(const struct tt_perf *p, const struct tt_perf_row *row)
 			snprintf(limit, sizeof limit, "%.2f GB/s", rate(row->moved, row->limit));
 		else
 			write_time(limit, sizeof limit, row->limit);
-		snprintf(shown, sizeof shown, "%.2f", ratio(row));
+		snprintf(shown, sizeof shown, "%.2f", row->ratio);
 	}
 	printf("%10s  %8ld  %9s  %9s  %9s  %7.*f  %10s  %6s\n", size, row->iters, p50, least, p99, rate(row->moved, row->p50) < 0.1 ? 4 : 2,
 	       rate(row->moved, row->p50), limit, shown);
 	printf("%10s  ", "");
-	if (p->test->local)
+	if (p->kernel)
 		printf("%s of %s; ", p->options.name, p->options.type_name);
 	printf("limit: %s\n", row->words);
 }
@@ -64,12 +65,12 @@ static void print_json(const struct tt_perf *p, const struct tt_perf_row *row)
 	const char *key = row->by_rate ? "limit_gb_per_s" : "limit_us";
 
 	printf("{\"test\": \"%s\", \"transport\": \"%s\", \"ranks\": %d, \"bytes\": %zu, \"type\": \"%s\", \"iters\": %ld, ",
-	       p->options.name, p->transport, p->size, row->bytes, p->test->collective ? p->options.type_name : "byte", row->iters);
+	       p->options.name, p->transport, p->size, row->bytes, p->test->collective || p->test->table ? p->options.type_name : "byte", row->iters);
 	printf("\"p50_us\": %.3f, \"min_us\": %.3f, \"p99_us\": %.3f, \"gb_per_s\": %.6g, ", row->p50, row->least, row->p99,
 	       rate(row->moved, row->p50));
 	if (row->limit > 0)
 		printf("\"%s\": %.6g, \"limit\": \"%s\", \"ratio\": %.4f}\n", key, row->by_rate ? rate(row->moved, row->limit) : row->limit,
-		       row->words, ratio(row));
+		       row->words, row->ratio);
 	else
 		printf("\"%s\": null, \"limit\": \"%s\", \"ratio\": null}\n", key, row->words);
 }
