@@ -31,7 +31,7 @@ enum {
 	TT_IN_PLACE = 0xfe, TT_NO_SLOT = 0xff, /* instead of a slot: mapped; behind the message */
 };
 
-enum { TT_PUSH_FIRST = 1, TT_PUSH_LAST = 2, TT_PUSH_ASSIGN = 4, TT_PUSH_OPTIONS = 8 }; /* flags of a PUSH */
+enum { TT_PUSH_FIRST = 1, TT_PUSH_LAST = 2, TT_PUSH_ASSIGN = 4, TT_PUSH_OPTIONS = 8, TT_PUSH_PULL = 16 }; /* flags of a PUSH */
 
 struct tt_shard_head { /* in the first page of a shard's window */
 	uint64_t print;              /* of the config: all ranks must have opened the table with the same */

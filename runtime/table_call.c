@@ -30,6 +30,7 @@ struct part {
 	bool closing;                /* the server is told that no more of them come */
 	unsigned held;               /* answers and PUTs that are outstanding */
 	int err;
+	bool pulled;                 /* the answer has brought the values */
 	bool ended;
 	struct tt_region *region;    /* its delta, if the server reads that in place */
 	struct tt_post get;
@@ -313,9 +314,9 @@ static void look_at(struct part *p)
 		return;
 	}
 	p->region = NULL;
-	if (!p->err && p->call->values)
+	if (!p->err && p->call->values && !p->pulled)
 		p->err = p->call->gave_up;
-	if (!p->err && p->call->values)
+	if (!p->err && p->call->values && !p->pulled)
 		begin_pull(p);
 	else
 		end_part(p);
@@ -374,6 +375,8 @@ static int put(struct tt_feed *f, struct slot *s, struct part *p, const char *fr
 	return s->put.op.err; /* it failed before any wire saw it: put_done() comes all the same */
 }
 
+static bool is_large(const struct part *p) { return tt_table_is_large(p->call->table, p->server); }
+
 static void say(struct tt_feed *f, struct part *p, uint64_t count, struct slot *s, const char *from)
 {
 	const struct tt_table_call *c = p->call;
@@ -384,6 +387,8 @@ static void say(struct tt_feed *f, struct part *p, uint64_t count, struct slot *
 
 	if (!(flags & TT_PUSH_FIRST))
 		flags &= ~(unsigned)TT_PUSH_OPTIONS;
+	if (c->values && t->as.mode == TUTTI_ASYNC && !is_large(p) && !tt_window_is_mapped(t->window, f->member->rank))
+		flags |= TT_PUSH_PULL; /* one trip instead of two; where memory is mapped, the GET is none */
 	tt_put8(&h, TT_PUSH);
 	tt_put64(&h, t->source[p->server].uid);
 	tt_put32(&h, c->number);
@@ -403,8 +408,6 @@ static void say(struct tt_feed *f, struct part *p, uint64_t count, struct slot *
 	p->sent += count;
 	tt_send(f->member, head, (size_t)(h.at - head), from, from ? (size_t)count * t->width : 0);
 }
-
-static bool is_large(const struct part *p) { return tt_table_is_large(p->call->table, p->server); }
 
 static void say_no_more(struct tt_feed *f, struct part *p)
 {
@@ -461,6 +464,19 @@ void tt_feed_go_on(struct tt_feed *f)
 	}
 }
 
+/* Those of a whole shard, behind the answer. False: nobody asked for so many. */
+static bool take_values(struct part *p, struct tt_pack *pack)
+{
+	size_t width = p->call->table->width, len = (size_t)p->range.count * width;
+
+	pack->bad |= !p->call->values || tt_pack_left(pack) != len;
+	if (pack->bad)
+		return false;
+	memcpy(p->call->values + (size_t)p->range.first * width, tt_pack_take(pack, len), len);
+	p->pulled = true;
+	return true;
+}
+
 /* To which server's message it is the answer needs no saying: they come in the order of the messages. */
 void tt_table_pushed(struct tt_member *from, struct tt_pack *pack)
 {
@@ -478,6 +494,8 @@ void tt_table_pushed(struct tt_member *from, struct tt_pack *pack)
 		pack->bad = true;
 		return;
 	}
+	if (tt_pack_left(pack) && !take_values(s->part, pack))
+		return;
 	f->answered++;
 	f->trial = f->trial == s->part ? NULL : f->trial;
 	s->part->call->answers++;
@@ -503,10 +521,13 @@ static void offer_in_place(struct tt_feed *f, struct part *p)
 {
 	const struct tutti_table *t = p->call->table;
 	struct tt_member *m = p->member;
-	struct tt_mem mem = tt_mem_of((char *)(uintptr_t)p->call->delta + (size_t)p->range.first * t->width, (size_t)p->range.count * t->width);
+	struct tt_mem mem;
 
-	if (!is_large(p) || f->unmapped || mem.fd < 0 || !tt_window_is_mapped(t->window, m->rank))
+	if (!is_large(p) || f->unmapped || !tt_window_is_mapped(t->window, m->rank))
 		return; /* where I can map its memory, it can map mine */
+	mem = tt_mem_of((char *)(uintptr_t)p->call->delta + (size_t)p->range.first * t->width, (size_t)p->range.count * t->width);
+	if (mem.fd < 0)
+		return;
 	if (tt_member_net(m)->transport->reg(tt_member_net(m), &mem, 1, &p->region))
 		p->region = NULL; /* by slots, then */
 }

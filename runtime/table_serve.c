@@ -339,5 +339,8 @@ void tt_table_push(struct tt_member *from, struct tt_pack *p)
 	tt_put8(&a, TT_PUSHED);
 	tt_put32(&a, number);
 	tt_put32(&a, (uint32_t)err);
-	tt_send(from, answer, sizeof answer, NULL, 0);
+	if (t && !err && flags & TT_PUSH_PULL && t->as.mode == TUTTI_ASYNC && !tt_table_is_large(t, t->mine))
+		tt_send(from, answer, sizeof answer, t->shard.values, (size_t)tt_table_range(t, t->mine).count * t->width);
+	else
+		tt_send(from, answer, sizeof answer, NULL, 0);
 }

@@ -143,6 +143,35 @@ static void program_rules(tutti *job)
 	free(got);
 }
 
+/* One rank after the other: each finds its own push, and those before it, also where some shards' values come with the answer. */
+static void push_and_pull(tutti *job, size_t count)
+{
+	tutti_table *t = open_table(job, "both", TUTTI_F32, count, TUTTI_UPDATE_ADD);
+	float *v = calloc(count, sizeof *v), *got = calloc(count, sizeof *got);
+	int n = tutti_size(job);
+
+	fill(v, count, 1, 1);
+	for (int turn = 0; turn < 2 * n; turn++) {
+		if (turn % n == tutti_rank(job))
+			CHECK(tutti_table_push_pull(t, v, NULL, got, NULL) == 0 && all_are(got, count, (float)(turn + 1), (float)(turn + 1)));
+		CHECK(tutti_barrier(job, NULL) == 0);
+	}
+	tutti_table_close(t);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	free(v);
+	free(got);
+}
+
+static void program_both(tutti *job)
+{
+	static const size_t counts[] = { 1, 40, 8192, 8193, 20000, 30000 }; /* shards of 32 KiB, and a little more */
+
+	for (size_t i = 0; i < TT_COUNT(counts); i++)
+		push_and_pull(job, counts[i]);
+}
+
+static void test_both(void) { on_wires(program_both, (const int[]){ 1, 2, 3, 0 }); }
+
 static void test_rules(void) { on_wires(program_rules, (const int[]){ 1, 2, 3, 0 }); }
 
 /* The servers are some of the ranks, in an order of the config's own; the others are workers alone. */
@@ -312,6 +341,7 @@ static void test_killed(void)
 static CU_TestInfo table_tests[] = {
 	{ "sums", test_sums },
 	{ "started", test_started },
+	{ "push and pull", test_both },
 	{ "rules and options", test_rules },
 	{ "servers that are named", test_roles },
 	{ "wrong arguments", test_wrong },
