@@ -264,10 +264,11 @@ static void free_message(struct tt_post *p, int err)
 
 static struct message *make_message(const void *head, size_t len, const void *body, size_t body_len)
 {
-	struct message *msg = calloc(1, sizeof *msg + len + body_len);
+	struct message *msg = malloc(sizeof *msg + len + body_len);
 
 	if (!msg)
 		return NULL;
+	*msg = (struct message){ .post.done = NULL };
 	memcpy(msg->bytes, head, len);
 	if (body_len)
 		memcpy(msg->bytes + len, body, body_len);
