@@ -1,14 +1,13 @@
 /* fashion.c - a demo of Tutti: data-parallel training on Fashion-MNIST
  *
  * Every rank holds the data and a copy of the model. All shuffle alike, and of each batch of B samples rank r of n takes
- * B r/n .. B (r+1)/n, so that any number of ranks trains the same model. Gradients are summed over the ranks, layer by
- * layer from the last to the first, while the next layer's are still being computed:
+ * B r/n .. B (r+1)/n, so that any number of ranks trains the same model. Gradients are summed over the ranks (or go to
+ * parameter servers, see fashion_ps.c), layer by layer from the last to the first, while the next layer's are still being computed:
  *
  *   compute   forward | back 2 | back 1   | back 0     |             | update
  *   network                    | reduce 2 | reduce 1   | reduce 0    |
  */
 #include "fashion.h"
-#include "tutti.h"
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
@@ -17,33 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-struct training {
-	tutti *job;
-	int rank, ranks, steps; /* steps: per epoch */
-	struct options options;
-	const struct algorithm *algorithm;
-	struct samples train, test;
-	struct net net;
-	tutti_op reduce[LAYERS];
-	int *order;      /* the training samples, shuffled */
-	uint8_t *labels; /* of my part of the batch */
-	uint64_t random;
-	double training, waiting; /* seconds so far; waiting: of those, in calls of the library */
-	struct epoch *epochs;
-	struct report report;
-};
-
-struct batch {
-	int rows, total; /* mine, of all ranks */
-	double rate, loss;
-};
-
-/* A way to train: from my part of a batch, in net.input and labels, to new values. */
-struct algorithm {
-	const char *name;
-	enum status (*step)(struct training *, struct batch *);
-};
 
 static char sentence[480];
 
@@ -65,8 +37,7 @@ double seconds_now(void)
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* An error of the library's: every rank may have another one to tell. */
-static enum status lost(void)
+enum status lost(void)
 {
 	fprintf(stderr, "fashion: %s\n", tutti_why());
 	return LOST;
@@ -102,13 +73,12 @@ static enum status agree(tutti *job, enum status mine)
 	return worst;
 }
 
-/* After an error the reductions of layers first .. last are cut short: then their memory is ours again. */
-static enum status give_up(struct training *t, int first, int last)
+enum status give_up(struct training *t, int first, int last)
 {
 	enum status s = lost();
 
 	for (int i = last; i >= first; i--)
-		tutti_cancel(&t->reduce[i]);
+		tutti_cancel(&t->op[i]);
 	return s;
 }
 
@@ -123,23 +93,27 @@ static enum status step_allreduce(struct training *t, struct batch *b)
 		const struct layer *l = &net->layer[i];
 		net_backward(net, i, b->rows);
 		from = seconds_now();
-		if (tutti_allreduce(t->job, net->gradients + l->at, l->size, TUTTI_F32, TUTTI_SUM, &t->reduce[i]))
+		if (tutti_allreduce(t->job, net->gradients + l->at, l->size, TUTTI_F32, TUTTI_SUM, &t->op[i]))
 			return give_up(t, i + 1, LAYERS - 1);
 		t->waiting += seconds_now() - from;
 	}
 	for (int i = LAYERS - 1; i >= 0; i--) {
 		from = seconds_now();
-		if (tutti_wait(&t->reduce[i], -1))
+		if (tutti_wait(&t->op[i], -1))
 			return give_up(t, 0, i);
 		t->waiting += seconds_now() - from;
-		net_update(net, i, (float)b->rate, 0.9f);
+		net_update(net, i, (float)b->rate, (float)t->options.momentum);
 	}
 	return OK;
 }
 
-static const struct algorithm algorithms[] = {
-	{ "allreduce", step_allreduce },
-};
+static enum status begin_allreduce(struct training *t)
+{
+	return tutti_broadcast(t->job, t->net.values, t->net.parameters * sizeof(float), 0, NULL) ? lost() : OK;
+}
+
+static const struct algorithm fashion_allreduce = { "allreduce", begin_allreduce, step_allreduce, NULL, NULL };
+static const struct algorithm *const algorithms[] = { &fashion_allreduce, &fashion_ps };
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
 
 static const char *algorithm_names(void)
@@ -147,15 +121,15 @@ static const char *algorithm_names(void)
 	static char names[120];
 
 	for (size_t i = 0, len = 0; i < ALGORITHMS && len < sizeof names; i++)
-		len += (size_t)snprintf(names + len, sizeof names - len, "%s%s", i ? ", " : "", algorithms[i].name);
+		len += (size_t)snprintf(names + len, sizeof names - len, "%s%s", i ? ", " : "", algorithms[i]->name);
 	return names;
 }
 
 static enum status find_algorithm(struct training *t)
 {
 	for (size_t i = 0; i < ALGORITHMS; i++)
-		if (!strcmp(algorithms[i].name, t->options.algorithm))
-			t->algorithm = &algorithms[i];
+		if (!strcmp(algorithms[i]->name, t->options.algorithm))
+			t->algorithm = algorithms[i];
 	return t->algorithm ? OK : complain(USAGE, "no algorithm '%s': there is %s", t->options.algorithm, algorithm_names());
 }
 
@@ -277,6 +251,8 @@ static enum status train_epoch(struct training *t, int epoch)
 		sums[point_of(t, step)] += b.loss;
 		report_progress(&t->report, epoch, (epoch + (step + 1.0) / t->steps) / t->options.epochs);
 	}
+	if (t->algorithm->meet && t->algorithm->meet(t))
+		return LOST;
 	t->training += seconds_now() - from;
 	sums[POINTS] = test(t);
 	if (tutti_allreduce(t->job, sums, POINTS + 1, TUTTI_F64, TUTTI_SUM, NULL))
@@ -295,8 +271,8 @@ static enum status train(struct training *t, double started)
 	struct totals totals = { 0 };
 	double times[2];
 
-	if (tutti_broadcast(t->job, t->net.values, t->net.parameters * sizeof(float), 0, NULL))
-		return lost();
+	if (t->algorithm->begin(t))
+		return LOST;
 	t->report = (struct report){ &t->options, t->rank != 0, t->ranks, seconds_now(), 0 };
 	for (int epoch = 0; epoch < t->options.epochs; epoch++) {
 		enum status s = train_epoch(t, epoch);
@@ -309,6 +285,8 @@ static enum status train(struct training *t, double started)
 		return lost();
 	totals = (struct totals){ (double)t->options.epochs * t->train.count, times[0], times[1], seconds_now() - started };
 	report_end(&t->report, t->epochs, &totals);
+	if (t->algorithm->end)
+		t->algorithm->end(t);
 	return OK;
 }
 

@@ -1,8 +1,7 @@
-/* fashion.h - what the files of the demo share: options, data, the network, the report */
+/* fashion.h - what the files of the demo share: options, data, the network, the report, and the ways to train it */
 #ifndef FASHION_H
 #define FASHION_H
-#include <stddef.h>
-#include <stdint.h>
+#include "tutti.h"
 
 enum status { OK, FAILED, USAGE, LOST }; /* LOST: the job broke, and that has been said already */
 
@@ -14,7 +13,7 @@ double seconds_now(void);
 struct options {
 	const char *algorithm, *data, *plot;
 	int epochs, batch, json, help;
-	double rate;
+	double rate, momentum;
 	uint64_t seed;
 };
 enum status read_options(int argc, char **argv, struct options *);
@@ -73,4 +72,41 @@ struct report {
 void report_progress(struct report *, int epoch, double done); /* done: 0 .. 1 of the run */
 void report_epoch(struct report *, int epoch, const struct epoch *);
 void report_end(const struct report *, const struct epoch *, const struct totals *);
+
+/* fashion.c: what all ways to train have in common */
+struct training {
+	tutti *job;
+	int rank, ranks, steps; /* steps: per epoch */
+	struct options options;
+	const struct algorithm *algorithm;
+	struct samples train, test;
+	struct net net;
+	tutti_op op[LAYERS];       /* what is under way for each layer */
+	tutti_table *table[LAYERS]; /* where the servers have them; NULL: without servers */
+	int *order;      /* the training samples, shuffled */
+	uint8_t *labels; /* of my part of the batch */
+	uint64_t random;
+	double training, waiting; /* seconds so far; waiting: of those, in calls of the library */
+	struct epoch *epochs;
+	struct report report;
+};
+
+struct batch {
+	int rows, total; /* mine, of all ranks */
+	double rate, loss;
+};
+
+/* From equal first values on all ranks, and from my part of each batch, in net.input and labels, to new values. */
+struct algorithm {
+	const char *name;
+	enum status (*begin)(struct training *);                /* net.values are set on rank 0 */
+	enum status (*step)(struct training *, struct batch *);
+	enum status (*meet)(struct training *);                 /* all ranks have the same values then. NULL: they always do */
+	void (*end)(struct training *);                         /* NULL: nothing is left */
+};
+enum status lost(void); /* an error of the library's: every rank may have another one to tell */
+enum status give_up(struct training *, int first, int last); /* after one: what is under way for these layers is cut short, and their memory ours again */
+
+/* fashion_ps.c: with parameter servers */
+extern const struct algorithm fashion_ps;
 #endif

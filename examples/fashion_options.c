@@ -5,20 +5,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { FLAG, TEXT, COUNT, REAL, SEED };
-static const char *const value_names[] = { [TEXT] = "name", [COUNT] = "number", [REAL] = "number", [SEED] = "number" };
+enum kind { FLAG, TEXT, COUNT, REAL, SHARE, SEED };
+static const char *const value_names[] = { [TEXT] = "name", [COUNT] = "number", [REAL] = "number", [SHARE] = "number", [SEED] = "number" };
 
 static const struct option {
 	const char *name, *value;
 	enum kind kind;
 	size_t at;
-	double most; /* of a number; the least is 1, above 0, or 0 for a seed */
+	double most; /* of a number; the least is 1, above 0, or 0 for a seed; a share is from 0, below 1 */
 	const char *sentence;
 } known[] = {
-	{ "algorithm", "NAME", TEXT, offsetof(struct options, algorithm), 0, "how the ranks keep their models together (allreduce)" },
+	{ "algorithm", "NAME", TEXT, offsetof(struct options, algorithm), 0, "how the ranks keep their models together (allreduce; ps: parameter servers)" },
 	{ "epochs", "N", COUNT, offsetof(struct options, epochs), 10000, "passes over the training set (10)" },
 	{ "batch", "N", COUNT, offsetof(struct options, batch), 60000, "samples per step, of all ranks together (128)" },
 	{ "rate", "X", REAL, offsetof(struct options, rate), 1000, "learning rate, falling to 0 in a straight line (0.04)" },
+	{ "momentum", "X", SHARE, offsetof(struct options, momentum), 0, "of the gradients, 0: none (0.9)" },
 	{ "seed", "N", SEED, offsetof(struct options, seed), 0, "of the first weights and of the shuffles (1)" },
 	{ "data", "DIR", TEXT, offsetof(struct options, data), 0, "the idx files (/usr/share/datasets/fashion-mnist)" },
 	{ "plot", "FILE", TEXT, offsetof(struct options, plot), 0, "a PNG of the loss curve, or none (fashion.png)" },
@@ -29,7 +30,7 @@ enum { KNOWN = sizeof known / sizeof *known };
 
 static const struct options defaults = {
 	.algorithm = "allreduce", .data = "/usr/share/datasets/fashion-mnist", .plot = "fashion.png",
-	.epochs = 10, .batch = 128, .rate = 0.04, .seed = 1,
+	.epochs = 10, .batch = 128, .rate = 0.04, .momentum = 0.9, .seed = 1,
 };
 
 void show_help(const char *algorithms)
@@ -67,6 +68,10 @@ static enum status set_number(const struct option *o, const char *text, void *to
 		*(uint64_t *)to = strtoull(text, NULL, 10);
 	else if (o->kind == REAL && number && x > 0 && x <= o->most)
 		*(double *)to = x;
+	else if (o->kind == SHARE && number && x >= 0 && x < 1)
+		*(double *)to = x;
+	else if (o->kind == SHARE)
+		return complain(USAGE, "--%s takes a number from 0, below 1, not '%s'", o->name, text);
 	else if (o->kind == SEED)
 		return complain(USAGE, "--%s takes a whole number, 0 or more, not '%s'", o->name, text);
 	else

@@ -1,5 +1,5 @@
 #!/bin/sh
-# fashion.sh - the demo: any number of ranks trains the same model, its JSON, and a sentence for whatever is wrong.
+# fashion.sh - the demo: any number of ranks trains the same model, with parameter servers a like one, its JSON, and a sentence for whatever is wrong.
 # Makes its own small data set; where Debian's dataset-fashion-mnist is installed it trains on that too.
 set -u
 export LC_ALL=C
@@ -77,6 +77,21 @@ for n in 1 2 3 4; do
 	awk -v a="$accuracy" 'BEGIN { exit !(a > 0.8) }' || fail "$n ranks learn bars in noise to $accuracy only"
 done
 
+# With parameter servers no two runs are the same, but all of them learn.
+
+learns() { # how much at least, of the accuracy in the last line of out
+	accuracy=$(value accuracy "$(tail -n 1 "$dir/out")")
+	awk -v a="$accuracy" -v least="$1" 'BEGIN { exit !(a > least) }'
+}
+for n in 1 2 3 4; do
+	run $n --json --data "$good" --algorithm ps --epochs 3 --batch 30 > "$dir/out" 2> "$dir/err" || fail "ps, $n ranks: $(cat "$dir/err")"
+	[ "$(grep -c -x -- "$form" "$dir/out")" = 3 ] || fail "ps, $n ranks: three epochs should give three JSON objects: $(cat "$dir/out")"
+	learns 0.8 || fail "ps: $n ranks learn bars in noise to $accuracy only"
+done
+run 3 --json --data "$good" --algorithm ps --momentum 0 --rate 0.2 --epochs 3 --batch 30 > "$dir/out" 2> "$dir/err" && learns 0.8 ||
+	fail "ps without momentum: $(cat "$dir/out" "$dir/err")"
+run 2 --data "$good" --algorithm ps --epochs 2 > "$dir/out" 2> "$dir/err" && grep -q communication "$dir/out" || fail "ps: no closing table: $(cat "$dir/out" "$dir/err")"
+
 "$fashion" --data "$good" --epochs 2 --plot none > "$dir/out" 2> "$dir/err" || fail "alone, without a launcher: $(cat "$dir/err")"
 grep -q 'samples/s' "$dir/out" && grep -q communication "$dir/out" || fail "no closing table: $(cat "$dir/out")"
 run 2 --help > "$dir/out" && [ "$(grep -c -e --algorithm "$dir/out")" = 1 ] || fail "--help on two ranks: $(cat "$dir/out")"
@@ -100,6 +115,7 @@ complains "no algorithm 'nonsense': there is .*allreduce" 2 --algorithm nonsense
 complains 'whole number from 1' 2 --epochs 0
 complains 'whole number from 1' 2 --batch=12x
 complains 'number above 0' 2 --rate -1
+complains 'number from 0, below 1' 2 --momentum 1
 complains 'whole number, 0 or more' 2 --seed -5
 complains 'needs a number after it' 2 --epochs
 complains 'takes no value' 2 --json=1
@@ -184,6 +200,8 @@ elif [ $zlib = yes ]; then
 		awk -v a="$accuracy" 'BEGIN { exit !(a > 0.8) }' || fail "one epoch of Fashion-MNIST on $n ranks gives an accuracy of $accuracy"
 	done
 	echo "one epoch of Fashion-MNIST on one rank and on four: loss $loss, accuracy $accuracy"
+	run 4 --json --epochs 1 --algorithm ps > "$dir/out" 2> "$dir/err" && learns 0.8 || fail "one epoch of Fashion-MNIST with servers: $(cat "$dir/out" "$dir/err")"
+	echo "and with parameter servers on four: accuracy $accuracy"
 fi
 
 [ $failed = 0 ] && echo "fashion trains the same model on 1 to 4 ranks, and says what is wrong"

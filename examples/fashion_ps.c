@@ -1,0 +1,88 @@
+/* fashion_ps.c - training with parameter servers: the layers are tables, over all ranks. Each rank pushes its gradients as they are
+ * ready, then pulls what its own and the others' have made of the values; nobody waits for anybody.
+ *
+ *   compute   forward | back 2 | back 1 | back 0 |                  | forward
+ *   network                    | push 2 | push 1 | push 0 | pull    |
+ */
+#include "fashion.h"
+#include <stdio.h>
+
+static float *values_of(const struct training *t, int layer) { return t->net.values + t->net.layer[layer].at; }
+
+/* The servers keep the momentum: each rank's share of a batch's gradient goes as far in the end as the whole would. */
+static enum status open_tables(struct training *t)
+{
+	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32 };
+	tutti_update *defaults = &c.updater.defaults;
+	char name[16];
+
+	c.updater.size = sizeof c.updater;
+	c.updater.rule = t->options.momentum > 0 ? TUTTI_UPDATE_MOMENTUM : TUTTI_UPDATE_SGD;
+	if (t->options.momentum > 0)
+		*defaults = (tutti_update){ .size = sizeof *defaults, .set = TUTTI_SET_MOMENTUM, .momentum = t->options.momentum };
+	for (int i = 0; i < LAYERS; i++) {
+		snprintf(name, sizeof name, "layer %d", i);
+		c.count = t->net.layer[i].size;
+		if (tutti_table_open(t->job, name, &c, &t->table[i]))
+			return lost();
+	}
+	return OK;
+}
+
+static enum status pull_all(struct training *t)
+{
+	for (int i = 0; i < LAYERS; i++)
+		if (tutti_table_pull(t->table[i], values_of(t, i), &t->op[i]))
+			return give_up(t, 0, i - 1);
+	for (int i = 0; i < LAYERS; i++)
+		if (tutti_wait(&t->op[i], -1))
+			return give_up(t, i, LAYERS - 1);
+	return OK;
+}
+
+static enum status meet(struct training *t) { return tutti_barrier(t->job, NULL) ? lost() : pull_all(t); }
+
+static enum status begin(struct training *t)
+{
+	enum status s = open_tables(t);
+
+	for (int i = 0; !s && !t->rank && i < LAYERS; i++)
+		if (tutti_table_assign(t->table[i], values_of(t, i), NULL))
+			s = lost();
+	return s ? s : meet(t);
+}
+
+static enum status step(struct training *t, struct batch *b)
+{
+	struct net *net = &t->net;
+	tutti_update now = { .size = sizeof now, .set = TUTTI_SET_LEARNING_RATE, .learning_rate = b->rate };
+	double from;
+	enum status s;
+
+	net_forward(net, b->rows);
+	b->loss = net_loss(net, b->rows, t->labels, 1.0f / (float)b->total);
+	for (int i = LAYERS - 1; i >= 0; i--) {
+		net_backward(net, i, b->rows);
+		from = seconds_now();
+		if (tutti_table_push(t->table[i], net->gradients + net->layer[i].at, &now, &t->op[i]))
+			return give_up(t, i + 1, LAYERS - 1);
+		t->waiting += seconds_now() - from;
+	}
+	from = seconds_now();
+	for (int i = LAYERS - 1; i >= 0; i--)
+		if (tutti_wait(&t->op[i], -1))
+			return give_up(t, 0, i);
+	s = pull_all(t);
+	t->waiting += seconds_now() - from;
+	return s;
+}
+
+static void end(struct training *t)
+{
+	if (tutti_barrier(t->job, NULL)) /* nobody closes while another may still look */
+		lost();
+	for (int i = 0; i < LAYERS; i++)
+		tutti_table_close(t->table[i]);
+}
+
+const struct algorithm fashion_ps = { "ps", begin, step, meet, end };
