@@ -27,6 +27,9 @@ runtime/agree.c has_place get_roll take_collect take_propose know_newcomer seat_
 runtime/split.c read_bye read_wish pick_wishes fill_part tt_group_revoked
 runtime/window.c handle tt_window_ask tt_window_answer tt_window_closed tt_window_notify
 runtime/collective.c compare compare_kept tt_coll_take tt_coll_take_any tt_coll_message tt_coll_notify feed exchange_start advance_large
+runtime/table_serve.c get_options map_delta bytes_of is_within take tt_table_push tt_table_feed
+runtime/table_call.c tt_table_pushed
+runtime/filter.c tt_filter_unpack
 runtime/legs.c may_be_said take_start take_piece take_chunk pull_leg take_key push_leg
 runtime/model.c measure answer hear
 runtime/ring.c find_right collect take_chunks advance'
@@ -38,7 +41,7 @@ mkdir -p "$work"
 cd "$work" || exit 2
 [ -f config.status ] || "$source_tree/configure" -q CC="${GCC:-gcc}" CFLAGS='-g -O0 --coverage' --disable-shared > /dev/null ||
 	stop "cannot configure $work"
-for target in frames boot members late config tensors; do
+for target in frames boot members late shards config tensors; do
 	make -s "tests/fuzz/fuzz_$target" > build.log 2>&1 || { cat build.log; stop "cannot build $target"; }
 done
 find . -name '*.gcda' -exec rm {} +
