@@ -296,6 +296,22 @@ static bool is_cut_short(const struct part *p)
 	       p->member->state < TT_LEFT;
 }
 
+/* A push that was never sent does not count, so those behind it are one fewer. */
+static void uncount(struct part *p)
+{
+	struct tutti_table *t = p->call->table;
+
+	if (p->pulls || p->call->flags & TT_PUSH_ASSIGN || !t->source[p->server].pushed)
+		return;
+	t->source[p->server].pushed--;
+	tt_list_each(node, &t->gated) {
+		struct part *q = tt_container_of(node, struct part, link);
+		bool behind = q->server == p->server && tt_before(p->call->number, q->call->number);
+		q->push_gate -= behind && q->push_gate;
+		q->pull_gate -= behind && q->pull_gate;
+	}
+}
+
 /* All pieces are out and nothing holds its memory, or it has failed. */
 static void look_at(struct part *p)
 {
@@ -314,6 +330,8 @@ static void look_at(struct part *p)
 		return;
 	}
 	p->region = NULL;
+	if (p->err && !p->sent)
+		uncount(p);
 	if (!p->err && p->call->values && !p->pulled)
 		p->err = p->call->gave_up;
 	if (!p->err && p->call->values && !p->pulled)
@@ -684,22 +702,11 @@ void tt_table_clock(struct tutti_table *t, int server, uint64_t clock)
 	}
 }
 
-/* A push that was never sent does not count, so those behind it are one fewer. */
 static void turn_back(struct part *p, int err)
 {
-	struct tutti_table *t = p->call->table;
-
 	leave_gate(p);
-	if (!p->pulls && t->source[p->server].pushed) {
-		t->source[p->server].pushed--;
-		tt_list_each(node, &t->gated) {
-			struct part *q = tt_container_of(node, struct part, link);
-			q->push_gate -= q->server == p->server && q->push_gate > p->push_gate;
-			q->pull_gate -= q->server == p->server && q->pull_gate > p->push_gate;
-		}
-	}
-	p->err = err;
-	end_part(p);
+	uncount(p);
+	end_part_with(p, err);
 }
 
 /* The sentence for who waits in vain. */

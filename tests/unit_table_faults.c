@@ -144,6 +144,32 @@ static void test_cancel(void)
 	on_wires(program_cancel, 3);
 }
 
+/* Rank 0 gives up a push of which nothing was sent: it counts nowhere, and nobody waits for others to have pushed as often. */
+static void program_unsent(tutti *job)
+{
+	enum { COUNT = 40 * PIECE };
+	const int servers[] = { 1 };
+	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = COUNT, .servers = 1, .server = servers, .consistency.mode = TUTTI_SSP };
+	float *v = vector(COUNT, 1);
+	tutti_op op[2];
+	tutti_table *t;
+
+	CHECK(tutti_table_open(job, "unsent", &c, &t) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_table_push(t, v, NULL, &op[0]) == 0);
+	if (tutti_rank(job) == 0) {
+		CHECK(tutti_table_push(t, v, NULL, &op[1]) == 0);
+		CHECK(tutti_cancel(&op[1]) == 0 && tutti_wait(&op[1], 0) == -ECANCELED);
+	}
+	CHECK(tutti_wait(&op[0], -1) == 0);
+	CHECK(tutti_table_pull(t, v, NULL) == 0 && all_are(v, COUNT, 2));
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_table_close(t);
+	free(v);
+}
+
+static void test_unsent(void) { on_sim(program_unsent, 2, 1000, SEEDS); }
+
 /* A table that is closed with calls under way waits for them. */
 static void program_close(tutti *job)
 {
@@ -581,6 +607,7 @@ static void test_damage(void) { on_sim(program_damage, 3, 0, 10 * SEEDS); }
 
 static CU_TestInfo fault_tests[] = {
 	{ "cancelled", test_cancel },
+	{ "cancelled before it is sent", test_unsent },
 	{ "closed under way", test_close },
 	{ "slow is not silent", test_slow },
 	{ "a mute server", test_mute },
