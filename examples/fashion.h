@@ -12,7 +12,7 @@ double seconds_now(void);
 /* fashion_options.c */
 struct options {
 	const char *algorithm, *data, *plot;
-	int epochs, batch, json, help;
+	int epochs, batch, staleness, json, help; /* staleness -1: any */
 	double rate, momentum;
 	uint64_t seed;
 };

@@ -5,17 +5,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { FLAG, TEXT, COUNT, REAL, SHARE, SEED };
-static const char *const value_names[] = { [TEXT] = "name", [COUNT] = "number", [REAL] = "number", [SHARE] = "number", [SEED] = "number" };
+enum kind { FLAG, TEXT, COUNT, LAG, REAL, SHARE, SEED };
+static const char *const value_names[] = { [TEXT] = "name", [COUNT] = "number", [LAG] = "number", [REAL] = "number", [SHARE] = "number", [SEED] = "number" };
 
 static const struct option {
 	const char *name, *value;
 	enum kind kind;
 	size_t at;
-	double most; /* of a number; the least is 1, above 0, or 0 for a seed; a share is from 0, below 1 */
+	double most; /* of a number; the least is 1, above 0, or 0 for a seed and a lag; a share is from 0, below 1 */
 	const char *sentence;
 } known[] = {
 	{ "algorithm", "NAME", TEXT, offsetof(struct options, algorithm), 0, "how the ranks keep their models together (allreduce; ps: parameter servers)" },
+	{ "staleness", "N", LAG, offsetof(struct options, staleness), 10000, "ps: how many steps a rank may be ahead of the slowest (any number)" },
 	{ "epochs", "N", COUNT, offsetof(struct options, epochs), 10000, "passes over the training set (10)" },
 	{ "batch", "N", COUNT, offsetof(struct options, batch), 60000, "samples per step, of all ranks together (128)" },
 	{ "rate", "X", REAL, offsetof(struct options, rate), 1000, "learning rate, falling to 0 in a straight line (0.04)" },
@@ -29,7 +30,7 @@ static const struct option {
 enum { KNOWN = sizeof known / sizeof *known };
 
 static const struct options defaults = {
-	.algorithm = "allreduce", .data = "/usr/share/datasets/fashion-mnist", .plot = "fashion.png",
+	.algorithm = "allreduce", .staleness = -1, .data = "/usr/share/datasets/fashion-mnist", .plot = "fashion.png",
 	.epochs = 10, .batch = 128, .rate = 0.04, .momentum = 0.9, .seed = 1,
 };
 
@@ -62,7 +63,7 @@ static enum status set_number(const struct option *o, const char *text, void *to
 	double x = strtod(text, &end);
 	int number = end != text && !*end && isfinite(x), whole = number && x == floor(x);
 
-	if (o->kind == COUNT && whole && x >= 1 && x <= o->most)
+	if ((o->kind == COUNT || o->kind == LAG) && whole && x >= (o->kind == COUNT) && x <= o->most)
 		*(int *)to = (int)x;
 	else if (o->kind == SEED && whole && strspn(text, "0123456789") == strlen(text) && x < 0x1p64)
 		*(uint64_t *)to = strtoull(text, NULL, 10);
@@ -76,7 +77,7 @@ static enum status set_number(const struct option *o, const char *text, void *to
 		return complain(USAGE, "--%s takes a whole number, 0 or more, not '%s'", o->name, text);
 	else
 		return complain(USAGE, "--%s takes a %s up to %.0f, not '%s'", o->name,
-		                o->kind == COUNT ? "whole number from 1" : "number above 0", o->most, text);
+		                o->kind == COUNT ? "whole number from 1" : o->kind == LAG ? "whole number from 0" : "number above 0", o->most, text);
 	return OK;
 }
 

@@ -1,5 +1,6 @@
 /* fashion_ps.c - training with parameter servers: the layers are tables, over all ranks. Each rank pushes its gradients as they are
- * ready, then pulls what its own and the others' have made of the values; nobody waits for anybody.
+ * ready, then pulls what its own and the others' have made of the values. With --staleness S a pull waits for those who have pushed S
+ * times less, or still less often; without it nobody waits for anybody.
  *
  *   compute   forward | back 2 | back 1 | back 0 |                  | forward
  *   network                    | push 2 | push 1 | push 0 | pull    |
@@ -20,6 +21,8 @@ static enum status open_tables(struct training *t)
 	c.updater.rule = t->options.momentum > 0 ? TUTTI_UPDATE_MOMENTUM : TUTTI_UPDATE_SGD;
 	if (t->options.momentum > 0)
 		*defaults = (tutti_update){ .size = sizeof *defaults, .set = TUTTI_SET_MOMENTUM, .momentum = t->options.momentum };
+	if (t->options.staleness >= 0)
+		c.consistency = (tutti_consistency){ .mode = TUTTI_SSP, .staleness = t->options.staleness };
 	for (int i = 0; i < LAYERS; i++) {
 		snprintf(name, sizeof name, "layer %d", i);
 		c.count = t->net.layer[i].size;

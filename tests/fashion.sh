@@ -88,6 +88,10 @@ for n in 1 2 3 4; do
 	[ "$(grep -c -x -- "$form" "$dir/out")" = 3 ] || fail "ps, $n ranks: three epochs should give three JSON objects: $(cat "$dir/out")"
 	learns 0.8 || fail "ps: $n ranks learn bars in noise to $accuracy only"
 done
+for s in 0 3; do
+	run 3 --json --data "$good" --algorithm ps --staleness $s --epochs 3 --batch 30 > "$dir/out" 2> "$dir/err" && learns 0.8 ||
+		fail "ps with staleness $s: $(cat "$dir/out" "$dir/err")"
+done
 run 3 --json --data "$good" --algorithm ps --momentum 0 --rate 0.2 --epochs 3 --batch 30 > "$dir/out" 2> "$dir/err" && learns 0.8 ||
 	fail "ps without momentum: $(cat "$dir/out" "$dir/err")"
 run 2 --data "$good" --algorithm ps --epochs 2 > "$dir/out" 2> "$dir/err" && grep -q communication "$dir/out" || fail "ps: no closing table: $(cat "$dir/out" "$dir/err")"
@@ -116,6 +120,7 @@ complains 'whole number from 1' 2 --epochs 0
 complains 'whole number from 1' 2 --batch=12x
 complains 'number above 0' 2 --rate -1
 complains 'number from 0, below 1' 2 --momentum 1
+complains 'whole number from 0' 2 --staleness -1
 complains 'whole number, 0 or more' 2 --seed -5
 complains 'needs a number after it' 2 --epochs
 complains 'takes no value' 2 --json=1
