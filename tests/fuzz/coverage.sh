@@ -27,7 +27,9 @@ runtime/agree.c has_place get_roll take_collect take_propose know_newcomer seat_
 runtime/split.c read_bye read_wish pick_wishes fill_part tt_group_revoked
 runtime/window.c handle tt_window_ask tt_window_answer tt_window_closed tt_window_notify
 runtime/collective.c compare compare_kept tt_coll_take tt_coll_take_any tt_coll_message tt_coll_notify feed exchange_start advance_large
-runtime/table_serve.c get_options map_delta bytes_of is_within take tt_table_push tt_table_feed
+runtime/table_serve.c get_options map_delta bytes_of is_within take tt_table_push
+runtime/table_join.c tt_table_take_join tt_table_take_finish tt_table_take_joined tt_table_take_clock
+runtime/table_switch.c tt_table_take_switch tt_table_take_switched
 runtime/table_call.c tt_table_pushed
 runtime/filter.c tt_filter_unpack
 runtime/legs.c may_be_said take_start take_piece take_chunk pull_leg take_key push_leg
