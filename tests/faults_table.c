@@ -89,12 +89,26 @@ static void use_other(tutti_table *t, float *v)
 	}
 }
 
+/* A server says whether a push ended in its middle. */
+static void look_at_count(tutti_table *large, const float *v)
+{
+	tutti_table_info info = { .size = sizeof info };
+	struct tt_shards shards;
+
+	EXPECT(tutti_table_look(large, &info) == 0 && info.server == (my_rank < 2 ? my_rank : -1));
+	if (info.server < 0 || tt_shards_cut(&shards, LARGE, 2, 64 / sizeof *v, TT_CUT_EVEN))
+		return;
+	bool cut = v[tt_shards_first(&shards, my_rank)] != v[tt_shards_first(&shards, my_rank + 1) - 1];
+	EXPECT(info.broken == cut);
+}
+
 static void look_at_both(tutti *job, tutti_table *large, tutti_table *other)
 {
 	float *v = malloc(LARGE * sizeof *v);
 
 	await_gone(job, victim); /* what it had sent before has been applied */
 	EXPECT(tutti_table_pull(large, v, NULL) == 0 && are_whole_pieces(v, LARGE, 2, (float)board->of[victim].rounds));
+	look_at_count(large, v);
 	EXPECT(tutti_table_pull(other, v, NULL) == 0 && v[0] == (float)rounds_but(victim) && v[SMALL - 1] == v[0]);
 	free(v);
 }
