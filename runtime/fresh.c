@@ -111,6 +111,16 @@ static void spell_out(const struct tt_fresh *f, struct view *v)
 	v->all = false;
 }
 
+void tt_fresh_see_all(struct tt_fresh *f, int worker)
+{
+	struct view *v = find(f, worker);
+
+	if (!v)
+		return;
+	memset(v->stale, 0, words_of(f) * sizeof *v->stale);
+	v->all = false;
+}
+
 static size_t take_bits(uint64_t *word, uint64_t first, uint64_t *rows, size_t room)
 {
 	size_t n = 0;

@@ -1,4 +1,5 @@
-/* parts.h - what a table's shards are made of besides values: where each row lives, who has seen it, how a sparse delta travels.
+/* parts.h - what a table's shards are made of besides values: where each row lives, who has seen it, which number a
+ * key has, how a sparse delta travels.
  * None of it knows a rank, a wire or a gate; its callers do. */
 #ifndef TT_PARTS_H
 #define TT_PARTS_H
@@ -37,11 +38,25 @@ void tt_fresh_leave(struct tt_fresh *, int worker);  /* gives its bits back */
 /* Rows are below `rows`. rows NULL: all. */
 void tt_fresh_pushed(struct tt_fresh *, int worker, const uint64_t *rows, size_t n); /* worker -1: nobody's, stale for all */
 void tt_fresh_unseen(struct tt_fresh *, int worker, const uint64_t *rows, size_t n); /* they were taken, but did not reach the worker */
+void tt_fresh_see_all(struct tt_fresh *, int worker); /* it takes all rows */
 /* The next stale rows from *at on, at most `room`, in their order; they count as seen. *at moves behind them. How many; 0: there are no
  * more. Worker -1 gets all rows, and nothing counts as seen. */
 size_t tt_fresh_take(struct tt_fresh *, int worker, uint64_t *at, uint64_t *rows, size_t room);
 size_t tt_fresh_take_of(struct tt_fresh *, int worker, const uint64_t *asked, size_t n, uint64_t *rows); /* those of the asked ones; `rows` has
                                                       * room for n, or is `asked` itself */
+
+/* ---- keys.c: 64-bit keys, numbered from 0 up as they come; none goes ----
+ *
+ * About 20 bytes a key. No call takes longer than a few others, however many keys there are, but for what the kernel needs to find room. */
+
+#define TT_NO_KEY UINT64_MAX
+struct tt_keys;
+int tt_keys_open(uint64_t expected, struct tt_keys **); /* for so many there is an index from the start */
+void tt_keys_close(struct tt_keys *);                /* NULL is allowed */
+int tt_keys_add(struct tt_keys *, uint64_t key, uint64_t *number); /* the one that it has, or a new one. -ENOMEM */
+uint64_t tt_keys_find(const struct tt_keys *, uint64_t key); /* its number; TT_NO_KEY: nobody has added it */
+uint64_t tt_keys_count(const struct tt_keys *);
+uint64_t tt_keys_key(const struct tt_keys *, uint64_t number); /* the other way */
 
 /* ---- filter.c: a block of elements without its zeros ----
  *

@@ -213,6 +213,12 @@ void *tt_scratch_take(struct tt_scratch *, size_t bytes); /* NULL: no memory. Pa
 void tt_scratch_give(struct tt_scratch *, void *, size_t bytes); /* the same number; NULL is allowed */
 void tt_scratch_free(struct tt_scratch *);
 
+/* ---- zeros.c: memory that begins with zeros and costs nothing until it is written to. No gate needed ---- */
+
+char *tt_zeros_map(size_t bytes);                    /* page-aligned; NULL: no memory */
+char *tt_zeros_resize(char *, size_t bytes, size_t now); /* to `now`, elsewhere perhaps: pages move, nothing is copied. NULL: no memory, and all is as it was */
+void tt_zeros_unmap(char *, size_t bytes);           /* NULL is allowed */
+
 /* ---- job.c, request.c: joining, and the requests that users wait for ---- */
 
 struct tt_post { /* an op on its way to a member, also before there is a connection */
@@ -1112,7 +1118,7 @@ int tt_save_read(const struct tt_save *, const struct tt_saved *, uint64_t first
  *   tt_updater_apply(&push, first, count, &piece)     for each range, while it is in the cache
  *
  * apply is for any thread, on ranges that do not overlap those of other threads, and may not fail. All else is for one thread at a
- * time: the server's with the table's gate held. A push under way outlasts a join, but not a resize.
+ * time: the server's with the table's gate held. A push under way outlasts a join, and a resize if it is made to follow.
  * State is planar: each array holds one number (f64 of f64, else f32) for each element of the shard. */
 
 enum { TT_UPDATE_STATES = 4 };         /* arrays of state at most, of one worker */
@@ -1151,7 +1157,8 @@ int tt_update_check(const tutti_updater *, const tutti_update *); /* a worker's 
 int tt_updater_open(const tutti_updater *, tutti_type, size_t count, int workers, struct tt_updater **); /* checks too; all state is 0 */
 void tt_updater_close(struct tt_updater *);  /* NULL is allowed */
 int tt_updater_join(struct tt_updater *, int workers); /* there are so many workers now, if that is more; then `assigned` for each new one */
-int tt_updater_resize(struct tt_updater *, size_t count); /* the shard has so many elements now; state of new ones is 0 */
+int tt_updater_resize(struct tt_updater *, size_t count); /* the shard has so many elements now; state of new ones is 0. Nothing is copied */
+void tt_updater_follow(struct tt_push *);    /* a push under way, after a resize */
 void tt_updater_assigned(struct tt_updater *, int worker, const void *w, size_t first, size_t count); /* values were set (worker -1), or that worker
                                                       * has these values now: state that follows from values, DCASGD's b and FTRL's z, does. w is that of
                                                       * element `first`. Not for values that were loaded with their state */

@@ -9,9 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-
-enum { HUGE_PAGE = 2 << 20 };
 
 struct tt_updater {
 	tutti_updater as;        /* with all defaults filled in */
@@ -278,25 +275,12 @@ static void overlay(tutti_update *to, const tutti_update *over)
 
 static size_t state_size(const struct tt_updater *u) { return u->type == TUTTI_F64 ? sizeof(double) : sizeof(float); }
 
-static char *map_zeros(size_t bytes)
-{
-	char *at = mmap(NULL, tt_max(bytes, 1), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-	if (at == MAP_FAILED)
-		return NULL;
-	if (bytes >= HUGE_PAGE)
-		madvise(at, bytes, MADV_HUGEPAGE);
-	return at;
-}
-
-static void unmap(char *at, size_t bytes) { munmap(at, tt_max(bytes, 1)); }
-
 static void unmap_all(const struct tt_updater *u, char **state, int workers, size_t count)
 {
 	int n = count_states(&u->as);
 
 	for (int i = 0; state && i < workers * n; i++)
-		unmap(state[i], count * state_size(u));
+		tt_zeros_unmap(state[i], count * state_size(u));
 }
 
 /* New arrays for workers from `from` on: all or none. */
@@ -305,9 +289,9 @@ static int map_all(const struct tt_updater *u, char **state, int from, int worke
 	int n = count_states(&u->as);
 
 	for (int i = from * n; i < workers * n; i++)
-		if (!(state[i] = map_zeros(count * state_size(u)))) {
+		if (!(state[i] = tt_zeros_map(count * state_size(u)))) {
 			while (i-- > from * n)
-				unmap(state[i], count * state_size(u));
+				tt_zeros_unmap(state[i], count * state_size(u));
 			return tt_fail(-ENOMEM, "no memory for the state of %s: %d arrays of %zu numbers", rules[u->as.rule].name, workers * n, count);
 		}
 	return 0;
@@ -335,21 +319,18 @@ int tt_updater_join(struct tt_updater *u, int workers)
 
 int tt_updater_resize(struct tt_updater *u, size_t count)
 {
-	int n = u->workers * count_states(&u->as), err;
-	size_t kept = tt_min(count, u->count) * state_size(u);
-	char **state = calloc((size_t)n + 1, sizeof *state);
+	int n = u->workers * count_states(&u->as);
+	size_t bytes = u->count * state_size(u), now = count * state_size(u);
 
-	if (!state)
-		return tt_fail(-ENOMEM, "no memory for the state of %d workers", u->workers);
-	if ((err = map_all(u, state, 0, u->workers, count))) {
-		free(state);
-		return err;
+	for (int i = 0; i < n; i++) {
+		char *at = tt_zeros_resize(u->state[i], bytes, now);
+		if (!at) {
+			while (i-- > 0)
+				u->state[i] = tt_zeros_resize(u->state[i], now, bytes); /* less of what is there: that does not fail */
+			return tt_fail(-ENOMEM, "no memory for the state of %s: %d arrays of %zu numbers", rules[u->as.rule].name, n, count);
+		}
+		u->state[i] = at;
 	}
-	for (int i = 0; i < n; i++)
-		memcpy(state[i], u->state[i], kept);
-	unmap_all(u, u->state, u->workers, u->count);
-	free(u->state);
-	u->state = state;
 	u->count = count;
 	return 0;
 }
@@ -435,10 +416,19 @@ void tt_updater_set_pushes(struct tt_updater *u, uint64_t t) { u->pushes = t; }
 
 /* A push. */
 
+void tt_updater_follow(struct tt_push *push)
+{
+	const struct tt_updater *u = push->updater;
+	int n = count_states(&u->as);
+
+	for (int k = 0; k < n; k++)
+		push->state[k] = u->state[(has_state_each(&u->as) ? push->options.worker : 0) * n + k];
+}
+
 int tt_updater_begin(struct tt_updater *u, int worker, const tutti_update *over, struct tt_push *push)
 {
-	int n = count_states(&u->as), err;
 	tutti_update o;
+	int err;
 
 	if ((err = copy_options(over, &o)) || (err = check_options(u->as.rule, &o)))
 		return err;
@@ -450,8 +440,7 @@ int tt_updater_begin(struct tt_updater *u, int worker, const tutti_update *over,
 	*push = (struct tt_push){ .updater = u, .options = u->as.defaults, .t = ++u->pushes };
 	overlay(&push->options, &o);
 	push->options.worker = worker;
-	for (int k = 0; k < n; k++)
-		push->state[k] = u->state[(has_state_each(&u->as) ? worker : 0) * n + k];
+	tt_updater_follow(push);
 	weigh(&push->factors, u->as.rule, &push->options, push->t);
 	return 0;
 }

@@ -90,6 +90,52 @@ static void test_keys(void)
 	CU_ASSERT_EQUAL(tt_shards_of_key(UINT64_MAX, 4), 3); /* also what was a negative number */
 }
 
+/* Keys: numbered as they come, whatever they are, and found again while the index moves. */
+
+static uint64_t some_key(uint64_t i) { return i % 4 ? i * 0x9e3779b97f4a7c15 : i << (i % 40); } /* doubled now and then */
+
+static void check_keys(const struct tt_keys *k, const uint64_t *numbers, uint64_t from, uint64_t to)
+{
+	bool good = true;
+
+	for (uint64_t i = from; i < to; i++)
+		good &= tt_keys_find(k, some_key(i)) == numbers[i] && tt_keys_key(k, numbers[i]) == some_key(i);
+	CU_ASSERT_TRUE(good);
+}
+
+static void number_keys(uint64_t expected, uint64_t n)
+{
+	uint64_t *numbers = calloc(n, sizeof *numbers), count = 0;
+	struct tt_keys *k;
+	bool good = true;
+
+	CU_ASSERT_EQUAL(tt_keys_open(expected, &k), 0);
+	for (uint64_t i = 0; i < n; i++) {
+		bool is_new = tt_keys_find(k, some_key(i)) == TT_NO_KEY;
+		CU_ASSERT_EQUAL(tt_keys_add(k, some_key(i), &numbers[i]), 0);
+		good &= is_new ? numbers[i] == count : numbers[i] < count;
+		count += is_new;
+		good &= tt_keys_count(k) == count;
+		if (i < 3000)
+			check_keys(k, numbers, 0, i + 1);
+	}
+	CU_ASSERT_TRUE(good);
+	check_keys(k, numbers, 0, n);
+	CU_ASSERT_EQUAL(tt_keys_find(k, 0x1234567890abcdef), TT_NO_KEY);
+	CU_ASSERT(count > n / 2);
+	tt_keys_close(k);
+	free(numbers);
+}
+
+static void test_key_numbers(void)
+{
+	number_keys(0, 1);
+	number_keys(0, 3000);
+	number_keys(100000, 100000);
+	number_keys(0, 300000);
+	tt_keys_close(NULL);
+}
+
 /* What workers have seen. */
 
 enum { ROWS = 200, WORKERS = 5 };
@@ -243,6 +289,26 @@ static void test_dummy_row(void)
 }
 
 /* Ten million rows, of which a few are stale. */
+static void test_all_seen(void)
+{
+	uint64_t rows[100], at = 0, two[] = { 2, 99 };
+	struct tt_fresh *f;
+
+	CU_ASSERT_EQUAL(tt_fresh_open(100, 0, &f), 0);
+	tt_fresh_see_all(f, 1); /* who is not here sees nothing */
+	CU_ASSERT_EQUAL(tt_fresh_join(f, 1), 0);
+	tt_fresh_see_all(f, 1);
+	CU_ASSERT_EQUAL(tt_fresh_take(f, 1, &at, rows, 100), 0);
+	tt_fresh_pushed(f, 0, two, 2);
+	at = 0;
+	CU_ASSERT(tt_fresh_take(f, 1, &at, rows, 100) == 2 && rows[0] == 2 && rows[1] == 99);
+	tt_fresh_pushed(f, 0, two, 2);
+	tt_fresh_see_all(f, 1);
+	at = 0;
+	CU_ASSERT_EQUAL(tt_fresh_take(f, 1, &at, rows, 100), 0);
+	tt_fresh_close(f);
+}
+
 static void test_many_rows(void)
 {
 	enum { MANY = 10000000 };
@@ -421,8 +487,9 @@ static CU_TestInfo cut_tests[] = {
 };
 static CU_TestInfo fresh_tests[] = {
 	{ "against a model", test_fresh_against_model }, { "everybody's pull", test_everybodys_pull }, { "dummy row", test_dummy_row },
-	{ "many rows", test_many_rows }, CU_TEST_INFO_NULL,
+	{ "many rows", test_many_rows }, { "all seen", test_all_seen }, CU_TEST_INFO_NULL,
 };
+static CU_TestInfo key_tests[] = { { "numbers", test_key_numbers }, CU_TEST_INFO_NULL };
 static CU_TestInfo filter_tests[] = {
 	{ "round trips", test_round_trips },
 	{ "limits", test_limits },
@@ -434,6 +501,7 @@ static CU_TestInfo filter_tests[] = {
 
 static CU_SuiteInfo suites[] = {
 	{ "shards", NULL, NULL, NULL, NULL, cut_tests }, { "fresh", NULL, NULL, NULL, NULL, fresh_tests },
+	{ "keys", NULL, NULL, NULL, NULL, key_tests },
 	{ "filter", NULL, NULL, NULL, NULL, filter_tests }, CU_SUITE_INFO_NULL,
 };
 

@@ -574,6 +574,30 @@ static void test_resize_keeps_state(void)
 	CU_ASSERT_EQUAL(tt_updater_begin(u, 0, NULL, &push), 0);
 	tt_updater_apply(&push, 3, 2, &(struct tt_piece){ w + 3, w + 3, d + 3, NULL });
 	CU_ASSERT(m[3] == 4 && m[4] == 5);
+	CU_ASSERT_EQUAL(tt_updater_resize(u, 2), 0);
+	CU_ASSERT_EQUAL(tt_updater_resize(u, 5), 0);
+	m = tt_updater_state(u, 0).at;
+	CU_ASSERT(m[0] != 0 && m[1] != 0 && m[2] == 0 && m[3] == 0 && m[4] == 0);
+	tt_updater_close(u);
+}
+
+/* A push goes on where its state has moved to, that of its own worker. */
+static void test_push_follows(void)
+{
+	enum { MANY = 3 << 20 };
+	struct tt_updater *u = open_rule(TUTTI_UPDATE_ADAGRAD, TUTTI_F64, 2, 3);
+	double w[2] = { 0 }, d[2] = { 1, 2 };
+	struct tt_push push;
+
+	CU_ASSERT_EQUAL(tt_updater_begin(u, 2, NULL, &push), 0);
+	tt_updater_apply(&push, 0, 1, &(struct tt_piece){ w, w, d, NULL });
+	CU_ASSERT_EQUAL(tt_updater_resize(u, MANY), 0);
+	tt_updater_follow(&push);
+	tt_updater_apply(&push, MANY - 1, 1, &(struct tt_piece){ w + 1, w + 1, d + 1, NULL });
+	const double *g = tt_updater_state(u, 2).at;
+	CU_ASSERT(g[0] == 1 && g[1] == 0 && g[MANY - 1] == 4);
+	g = tt_updater_state(u, 1).at;
+	CU_ASSERT(g[0] == 0 && g[MANY - 1] == 0);
 	tt_updater_close(u);
 }
 
@@ -726,6 +750,7 @@ static CU_TestInfo updater_tests[] = {
 	{ "large state", test_large_state },
 	{ "what goes back", test_what_goes_back },
 	{ "resize", test_resize_keeps_state },
+	{ "a push follows", test_push_follows },
 	{ "saved state", test_state_is_all_there_is },
 	{ "own rule", test_own_rule },
 	{ "floating-point modes", test_the_callers_modes_do_not_count },
