@@ -836,6 +836,10 @@ static void member_message(struct tt_member *m, enum tt_message_type type, struc
 	case TT_CHANGED: tt_table_take_switched(m, p); break;
 	case TT_PUSH: tt_table_push(m, p); break;
 	case TT_PUSHED: tt_table_pushed(m, p); break;
+	case TT_PUSH_ROWS: tt_table_push_rows(m, p); break;
+	case TT_PULL_ROWS: tt_table_pull_rows(m, p); break;
+	case TT_PULL_FRESH: tt_table_pull_fresh(m, p); break;
+	case TT_PULLED: tt_table_pulled(m, p); break;
 	case TT_WAKE: break; /* the turn that took it looks at what it is about */
 	default: p->bad = true;
 	}

@@ -357,6 +357,7 @@ enum tt_message_type { /* the first byte of every message between members; docs/
 	TT_HELLO = 1, TT_WELCOME, TT_BUSY, TT_REFUSED, TT_CARD, TT_TABLE, TT_BYE,
 	TT_PING, TT_PONG, TT_DOWN, TT_ASK, TT_ANSWER, TT_CLOSED, TT_DATA, TT_REVOKE, TT_AGREE, TT_PART, TT_LATE, TT_NEWS, TT_FAREWELL, TT_MISSED,
 	TT_WAKE, TT_JOIN, TT_PUSH, TT_PUSHED, TT_JOINED, TT_CLOCK, TT_FINISH, TT_CHANGE, TT_CHANGED,
+	TT_PUSH_ROWS, TT_PULL_ROWS, TT_PULL_FRESH, TT_PULLED,
 };
 
 enum tt_member_state {
@@ -521,6 +522,8 @@ int tt_window_open(struct tt_job *, const char *name, void *base, size_t bytes, 
 int tt_window_post(struct tutti_window *, int rank, struct tt_post *); /* a PUT or GET, of which kind, flags, local, len and offset are set; where this
                                                       * rank knows the other's window already. An error: it was not posted */
 bool tt_window_is_mapped(struct tutti_window *, int rank); /* is that rank's memory mapped here, as far as is known? */
+char *tt_window_hold(struct tutti_window *, int rank); /* it is mapped and still open, and stays so until let go of, microseconds later. NULL: no */
+void tt_window_let_go(struct tutti_window *, int rank);
 const char *tt_window_name(struct tt_job *, const struct tutti_window *); /* also of one that was closed meanwhile */
 
 /* ---- collective.c: what all collectives share; barrier, broadcast, gather. allreduce.c is written in the same terms ---- */
@@ -985,6 +988,10 @@ void tt_table_take_switch(struct tt_member *, struct tt_pack *);
 void tt_table_take_switched(struct tt_member *, struct tt_pack *);
 void tt_table_push(struct tt_member *, struct tt_pack *);
 void tt_table_pushed(struct tt_member *, struct tt_pack *);
+void tt_table_push_rows(struct tt_member *, struct tt_pack *);
+void tt_table_pull_rows(struct tt_member *, struct tt_pack *);
+void tt_table_pull_fresh(struct tt_member *, struct tt_pack *);
+void tt_table_pulled(struct tt_member *, struct tt_pack *);
 void tt_table_member_down(struct tt_member *, int err);    /* what waits for it ends */
 void tt_table_member_gone(struct tt_member *);             /* nobody waits for its clock, or for what it would have pushed */
 uint64_t tt_call_progress(const struct tt_table_call *);   /* another number whenever its servers have done something */

@@ -20,6 +20,22 @@ static int check_ranks(const struct tt_job *job, const char *name, const char *r
 	return 0;
 }
 
+static int check_flags(const char *name, const tutti_table_config *c)
+{
+	const unsigned all = TUTTI_TABLE_KEYS | TUTTI_TABLE_SNAPSHOTS | TUTTI_TABLE_FRESH | TUTTI_TABLE_FRESH_OWN | TUTTI_TABLE_FILTER |
+	                     TUTTI_TABLE_CUT_MULTIVERSO, of_rows = TUTTI_TABLE_SNAPSHOTS | TUTTI_TABLE_FRESH | TUTTI_TABLE_CUT_MULTIVERSO;
+
+	if (c->flags & ~all)
+		return tt_fail(-EINVAL, "table \"%s\": there are no flags %#x", name, c->flags & ~all);
+	if (c->flags & TUTTI_TABLE_KEYS && c->flags & of_rows)
+		return tt_fail(-EINVAL, "table \"%s\": flags %#x are for rows, and this one has keys: leave them out", name, c->flags & of_rows);
+	if (c->flags & TUTTI_TABLE_FRESH_OWN && !(c->flags & TUTTI_TABLE_FRESH))
+		return tt_fail(-EINVAL, "table \"%s\": TUTTI_TABLE_FRESH_OWN is nothing without TUTTI_TABLE_FRESH", name);
+	if (!(c->clip >= 0) || (c->clip > 0 && !(c->flags & TUTTI_TABLE_FILTER)))
+		return tt_fail(-EINVAL, "table \"%s\": clip is %g: it must be 0 or more, and 0 without TUTTI_TABLE_FILTER", name, c->clip);
+	return 0;
+}
+
 static int check_config(const struct tt_job *job, const char *name, const tutti_table_config *c)
 {
 	if (!name || !*name || strlen(name) > NAME_MAX_LEN)
@@ -29,24 +45,27 @@ static int check_config(const struct tt_job *job, const char *name, const tutti_
 		               c ? c->size : 0, sizeof *c);
 	if (!tt_type_size(c->type))
 		return tt_fail(-EINVAL, "table \"%s\": there is no type %d", name, (int)c->type);
-	if (!c->count || c->count > PTRDIFF_MAX / tt_type_size(c->type))
-		return tt_fail(-EINVAL, "table \"%s\": %llu elements, and it must be from 1 up to what memory can be", name, (unsigned long long)c->count);
+	if (c->row > UINT32_MAX)
+		return tt_fail(-EINVAL, "table \"%s\": rows of %llu elements, and they may have up to 2^32 - 1", name, (unsigned long long)c->row);
+	if ((!c->count && !(c->flags & TUTTI_TABLE_KEYS)) || c->count > PTRDIFF_MAX / tt_type_size(c->type) / tt_max(c->row, 1))
+		return tt_fail(-EINVAL, "table \"%s\": %llu rows of %llu elements, and it must be from 1 up to what memory can be", name,
+		               (unsigned long long)c->count, (unsigned long long)tt_max(c->row, 1));
 	if (c->servers < 0 || c->servers > job->capacity || (!c->servers != !c->server))
 		return tt_fail(-EINVAL, "table \"%s\": %d servers, and a list of them that is %s: name all of them, or none for all ranks", name, c->servers,
 		               c->server ? "there" : "NULL");
 	if (c->workers < 0 || c->workers > job->capacity || (!c->workers != !c->worker))
 		return tt_fail(-EINVAL, "table \"%s\": %d workers, and a list of them that is %s: name all of them, or none for all ranks", name, c->workers,
 		               c->worker ? "there" : "NULL");
-	if (c->flags & ~TUTTI_TABLE_SNAPSHOTS)
-		return tt_fail(-EINVAL, "table \"%s\": flags %#x, of which there are not all", name, c->flags);
 	if (c->publish_ms < 0 || (!(c->flags & TUTTI_TABLE_SNAPSHOTS) && (c->publish_ms || c->publish_pushes)))
 		return tt_fail(-EINVAL, "table \"%s\": versions every %d ms or %llu pushes: 0 or more, and with TUTTI_TABLE_SNAPSHOTS only", name, c->publish_ms,
 		               (unsigned long long)c->publish_pushes);
 	return check_ranks(job, name, "server", c->server, c->servers);
 }
 
-int tt_table_can_be(tutti_update_rule rule, const tutti_consistency *c)
+int tt_table_can_be(tutti_update_rule rule, unsigned flags, const tutti_consistency *c)
 {
+	if (c->mode == TUTTI_BSP && flags & (TUTTI_TABLE_KEYS | TUTTI_TABLE_FRESH))
+		return tt_fail(-EINVAL, "a table in rounds has rows, and does not keep track of which are fresh: leave out TUTTI_TABLE_KEYS and TUTTI_TABLE_FRESH");
 	if (c->mode == TUTTI_BSP && (rule == TUTTI_UPDATE_ASSIGN || rule == TUTTI_UPDATE_ELASTIC))
 		return tt_fail(-EINVAL, "the rule %s takes values, of which a round can make no sum", tt_update_name(rule));
 	return tt_consistency_check(c);
@@ -65,7 +84,8 @@ static uint64_t print_of(const struct tutti_table *t)
 {
 	struct tt_sum sum;
 	uint64_t numbers[] = { 1, (uint64_t)t->type, t->count, (uint64_t)t->updater.rule, t->updater.flags, (uint64_t)t->updater.own_states,
-		               (uint64_t)t->as.mode, (uint64_t)t->as.staleness, (uint64_t)t->as.backup, (uint64_t)t->workers, (uint64_t)t->servers, t->flags };
+		               (uint64_t)t->as.mode, (uint64_t)t->as.staleness, (uint64_t)t->as.backup, (uint64_t)t->workers, (uint64_t)t->servers, t->flags,
+		               t->row, t->limit };
 	uint8_t defaults[128];
 	struct tt_pack p = tt_pack(defaults, sizeof defaults);
 
@@ -92,6 +112,8 @@ static struct tutti_table *new_table(struct tt_job *job, const char *name, const
 	t->type = c->type;
 	t->width = tt_type_size(c->type);
 	t->count = c->count;
+	t->row = tt_max(c->row, 1);
+	t->limit = tt_filter_limit(c->type, c->clip);
 	t->updater = c->updater;
 	t->servers = c->servers ? c->servers : job->launched;
 	t->server = calloc((size_t)t->servers, sizeof *t->server);
@@ -107,6 +129,8 @@ static struct tutti_table *new_table(struct tt_job *job, const char *name, const
 		t->server[i] = c->servers ? c->server[i] : i;
 		t->mine = t->server[i] == job->rank ? i : t->mine;
 	}
+	for (int i = 0; t->source && i < t->servers; i++)
+		t->source[i].blank = true;
 	if (t->worker && c->workers)
 		memcpy(t->worker, c->worker, (size_t)c->workers * sizeof *t->worker);
 	if (t->server && t->worker) {
@@ -131,6 +155,14 @@ static void free_table(struct tutti_table *t)
 	free(t->worker);
 	free(t->source);
 	free(t);
+}
+
+/* As few rows as fill whole lines: those of one line go to one server. */
+static uint64_t rows_in_lines(const struct tutti_table *t)
+{
+	uint64_t bytes = t->row * t->width, power = bytes & -bytes;
+
+	return TT_CACHE_LINE / tt_min(power, TT_CACHE_LINE);
 }
 
 /* ---- meeting the others ---- */
@@ -175,7 +207,7 @@ static int meet(struct tutti_table *t, int i)
 	if (err)
 		return err;
 	if (head.print != t->print)
-		return tt_fail(-EINVAL, "table \"%s\": rank %d opened it with another type, count, rule or list of servers than rank %d", t->name, t->server[i],
+		return tt_fail(-EINVAL, "table \"%s\": rank %d opened it with another type, count, row, rule, flags or list of servers than rank %d", t->name, t->server[i],
 		               t->job->rank);
 	t->source[i].uid = head.uid;
 	return 0;
@@ -211,8 +243,8 @@ int tutti_table_open(tutti *at, const char *name, const tutti_table_config *conf
 	struct tutti_table *t;
 	int err = tt_usable(job);
 
-	if (err || (err = check_config(job, name, config)) || (err = check_ranks(job, name, "worker", config->worker, config->workers)) ||
-	    (err = tt_table_can_be(config->updater.rule, &config->consistency)))
+	if (err || (err = check_config(job, name, config)) || (err = check_flags(name, config)) || (err = check_ranks(job, name, "worker", config->worker, config->workers)) ||
+	    (err = tt_table_can_be(config->updater.rule, config->flags, &config->consistency)))
 		return err;
 	tutti_table_config c = *config;
 	if (!c.updater.size && !c.updater.rule)
@@ -222,8 +254,8 @@ int tutti_table_open(tutti *at, const char *name, const tutti_table_config *conf
 	t = new_table(job, name, &c);
 	if (!t || !t->name || !t->server || !t->source || !t->worker)
 		err = tt_fail(-ENOMEM, "no memory for the table \"%s\"", name);
-	if (!err)
-		err = tt_shards_cut(&t->shards, t->count, t->servers, TT_CACHE_LINE / t->width, TT_CUT_EVEN);
+	if (!err && !(t->flags & TUTTI_TABLE_KEYS))
+		err = tt_shards_cut(&t->shards, t->count, t->servers, rows_in_lines(t), t->flags & TUTTI_TABLE_CUT_MULTIVERSO ? TT_CUT_MULTIVERSO : TT_CUT_EVEN);
 	if (!err && t->mine >= 0)
 		err = tt_table_serve(t);
 	if (!err && !(err = open_windows(t)))
@@ -242,7 +274,7 @@ static uint64_t lowest_clock(const struct tutti_table *t)
 	uint64_t lowest = UINT64_MAX;
 
 	for (int i = 0; i < t->servers; i++)
-		if (tt_table_range(t, i).count && t->source[i].clock < lowest)
+		if (tt_table_has_any(t, i) && t->source[i].clock < lowest)
 			lowest = t->source[i].clock;
 	return lowest;
 }

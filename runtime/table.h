@@ -3,14 +3,17 @@
  *   table.c          opening and closing; how elements are cut into shards
  *   table_join.c     who takes part, and what is known of the shards' clocks
  *   table_switch.c   another consistency
- *   table_call.c     the worker's side: pushes and pulls, and the feeds that carry them
+ *   table_call.c     the worker's side: pushes and pulls of all, and the feeds that carry them
+ *   table_rows.c     ... of rows and keys
+ *   table_fresh.c    ... of rows that it has not seen
  *   table_serve.c    the server's side: pushes that come in
+ *   table_rows_serve.c ... and pulls, of rows and keys
  *   table_version.c  a shard's rounds: what is pushed in one is summed up apart, and makes the next version
  *
  * Each server of a table holds a shard: a page that says what it is, then its values, in a window that the others read one-sided.
  * Deltas go the other way in pieces. A small one is within its message; a larger one is put into a slot of the worker's inbox at
  * that server, and the message follows it; where the server can map the delta, the message says where it lies, and nothing is copied.
- * The server applies the rule when the message comes, and answers.
+ * The server applies the rule when the message comes, and answers. Rows and keys, in both directions, travel within messages.
  *
  *      worker -- PUT piece --> slot, PUSH {table, range, slot} --> server applies it -- PUSHED {number} --> worker
  *
@@ -27,11 +30,14 @@ enum {
 	TT_FEED_SLOTS = 4,           /* pieces on their way by slots: while one is applied, others travel */
 	TT_FEED_DEPTH = 32,          /* messages on their way without an answer */
 	TT_PUSH_PIECE = 256 << 10,   /* bytes of a slot: in the cache when the rule runs over it */
-	TT_PUSH_INLINE = 32 << 10,   /* deltas for a shard of more bytes do not go within messages */
+	TT_PUSH_INLINE = 32 << 10,   /* deltas for a shard of more bytes do not go within messages, nor more bytes of rows within one */
+	TT_ROW_NAME = 8,             /* bytes of a row's number, or of a key */
 	TT_IN_PLACE = 0xfe, TT_NO_SLOT = 0xff, /* instead of a slot: mapped; behind the message */
 };
 
-enum { TT_PUSH_FIRST = 1, TT_PUSH_LAST = 2, TT_PUSH_ASSIGN = 4, TT_PUSH_OPTIONS = 8, TT_PUSH_PULL = 16 }; /* flags of a PUSH */
+enum { TT_PUSH_FIRST = 1, TT_PUSH_LAST = 2, TT_PUSH_ASSIGN = 4, TT_PUSH_OPTIONS = 8, TT_PUSH_PULL = 32 }; /* flags of a PUSH and a PUSH_ROWS, */
+enum { TT_PULL_NEW = 1, TT_PULL_ALL = 2 }; /* of a PULL_ROWS and a PULL_FRESH: the sender has seen nothing; and from now on it has seen all, */
+enum { TT_SPARSE = 16 };         /* of those that bring elements: a block of filter.c's */
 
 struct tt_shard_head { /* in the first page of a shard's window */
 	uint64_t print;              /* of the config: all ranks must have opened the table with the same */
@@ -70,6 +76,9 @@ struct tt_shard { /* this rank's */
 	char *memory, *values;       /* with the head's page, and the newest version; NULL: it is no server */
 	char *sum;                   /* of the open round; NULL: there are no rounds */
 	struct tt_updater *updater, *adder; /* adder: of the round */
+	struct tt_keys *keys;        /* NULL: rows. Else memory is the head's page alone */
+	uint64_t room;               /* values and updater are for so many keys */
+	struct tt_fresh *fresh;      /* NULL: nobody keeps track of what workers have seen */
 	int workers;                 /* that the updater knows */
 	int half;                    /* how many pushes are half here */
 	struct tt_pusher **pushers;  /* by rank; NULL: it has not joined yet */
@@ -86,6 +95,7 @@ struct tt_served { /* what a rank knows of a server's shard */
 	uint64_t clock;              /* as it was told; UINT64_MAX: it was closed */
 	uint64_t pushed;             /* this rank's pushes to it, those that wait, too */
 	bool joined;
+	bool blank;                  /* it is to hear that this rank has seen nothing of its rows */
 	int err;                     /* it would not have this rank */
 };
 
@@ -95,13 +105,14 @@ struct tutti_table {
 	char *name;
 	tutti_type type;
 	size_t width;                /* bytes an element */
-	uint64_t count, print;
+	uint64_t count, row, print;  /* rows, elements of each */
+	uint64_t limit;              /* of the filter */
 	tutti_updater updater;
 	tutti_consistency as;
 	unsigned flags;
 	uint64_t publish_pushes;
 	int publish_ms;
-	struct tt_shards shards;     /* how the servers share the elements */
+	struct tt_shards shards;     /* how the servers share the rows; of keys: nothing */
 	int servers, *server;        /* their ranks */
 	int workers, *worker;        /* NULL: all */
 	int mine;                    /* which of the servers this one is; -1: none */
@@ -116,12 +127,132 @@ struct tutti_table {
 	struct tt_shard shard;
 };
 
+/* ---- a worker's calls ---- */
+
+struct tt_stretch { /* of rows: elements at .. at + count of each of n rows, from the first-th of a part's on */
+	uint64_t first;
+	uint32_t n, at, count;
+};
+
+struct tt_call_part { /* what a call has to do with one server */
+	struct tt_list link;         /* in its feed, while there are pieces to send; in the table's gated or own ones */
+	struct tt_table_call *call;
+	struct tt_member *member;    /* its server's */
+	int server;
+	struct tt_range range;       /* of rows: from 0, elements of as many as there are */
+	bool gated;
+	bool pulls;                  /* its push, if it had any, is over */
+	uint64_t push_gate, pull_gate; /* where the clock has to be */
+	uint64_t version;            /* that it pulls, in rounds or for a snapshot */
+	struct tt_shard_head head;   /* of that shard, before and after */
+	unsigned retries;            /* of a snapshot */
+	uint64_t sent;               /* elements that are on their way or done: of a push, or asked for */
+	bool closing;                /* the server is told that no more of them come */
+	unsigned held;               /* answers and PUTs that are outstanding */
+	int err;
+	bool pulled;                 /* the answer to its push has brought the values */
+	bool ended;
+	struct tt_region *region;    /* its delta, if the server reads that in place */
+	struct tt_post get;
+	const size_t *order;         /* of rows: which of the call's list; NULL: those from `base` on */
+	size_t base;
+	uint64_t cursor;             /* of fresh rows: how far the server has looked, ... */
+	uint32_t most;               /* ... how many it may name next, ... */
+	bool asks, looked, idle;     /* ... it is to be asked, has looked at all, or is not asked since there is no room */
+	bool told;                   /* of all rows: the server knows that this worker sees them */
+};
+
+struct tt_call_kind {
+	void (*push)(struct tt_call_part *);   /* to another rank's shard; it is let in there now */
+	bool (*send)(struct tt_feed *, struct tt_call_part *); /* the next piece of that; false: not now */
+	void (*pull)(struct tt_call_part *);   /* from another rank's shard */
+	void (*pulled)(struct tt_call_part *); /* ... which has answered all that it was asked: ends it, or goes on */
+	void (*serve)(struct tt_call_part *);  /* a piece of what this rank does itself */
+};
+
+struct tt_row_list {
+	const uint64_t *rows;        /* or keys; the program's */
+	uint64_t *fresh;             /* instead: where rows that are found fresh go, ... */
+	size_t room;                 /* ... for so many more than are found or asked for */
+	size_t found;                /* so many are ... */
+	size_t *how_many;            /* ... which the program hears at the end; NULL: its own rows */
+	size_t order[];              /* part by part */
+};
+
+struct tt_table_call {
+	struct tt_list link;         /* in job->calls */
+	struct tutti_table *table;
+	const struct tt_call_kind *kind;
+	struct tt_request *request;
+	const char *delta;           /* NULL: a pull */
+	char *values;                /* NULL: a push */
+	struct tt_row_list *list;    /* NULL: of all */
+	tutti_versions *versions, unwanted; /* a snapshot's; NULL: it is none */
+	unsigned flags;
+	tutti_update options;
+	uint32_t number;
+	int left;                    /* parts that have not ended */
+	uint64_t answers;            /* that came */
+	uint64_t given_up;           /* when; 0: it is not */
+	int gave_up;                 /* with that error */
+	bool starved;                /* as a clock did not come far enough */
+	struct tt_call_part part[];
+};
+
+struct tt_slot {
+	struct tt_post put;
+	struct tt_call_part *part;   /* NULL: free */
+	struct tt_feed *feed;
+	bool putting, unanswered;
+};
+
+struct tt_sent { /* a message that is not answered */
+	struct tt_call_part *part;
+	int slot;                    /* of a push: -1: within the message */
+	struct tt_stretch asked;     /* of a pull of rows; n 0: which are fresh */
+};
+
+struct tt_lane { /* messages that are answered in their order */
+	struct tt_list parts;        /* that have more to send */
+	struct tt_sent sent[TT_FEED_DEPTH]; /* a ring: */
+	unsigned posted, answered;   /* how many in all */
+};
+
+struct tt_feed { /* to one server, for all tables */
+	struct tt_member *member;
+	struct tt_lane pushes, pulls; /* pulls of rows do not wait behind pushes */
+	struct tt_slot slots[TT_FEED_SLOTS];
+	struct tt_call_part *trial;  /* its first piece is to show whether the server can map its delta; NULL: none is */
+	bool unmapped;               /* the server could not map one */
+};
+
+struct tt_rows { /* of a piece, as they stand in its message */
+	const uint8_t *row;          /* n of them, 8 bytes each: rows of the table, or keys */
+	uint32_t n, at, count;       /* elements at .. at + count of each */
+};
+
+struct tt_elements { /* of a message. Zeroed: none */
+	const char *at;
+	size_t bytes;                /* as they travel */
+	void *copy;                  /* packed, or unpacked; NULL: they are where they were */
+	size_t room;                 /* of that */
+};
+
 static inline struct tt_range tt_table_range(const struct tutti_table *t, int i) /* the elements of its i-th server */
 {
 	uint64_t first = tt_shards_first(&t->shards, i);
 
-	return (struct tt_range){ first, tt_shards_first(&t->shards, i + 1) - first };
+	return (struct tt_range){ first * t->row, (tt_shards_first(&t->shards, i + 1) - first) * t->row };
 }
+
+static inline bool tt_table_has_any(const struct tutti_table *t, int i) /* rows on its i-th server, or perhaps keys? */
+{
+	return t->flags & TUTTI_TABLE_KEYS || tt_table_range(t, i).count;
+}
+
+static inline size_t tt_table_row_bytes(const struct tutti_table *t) { return (size_t)t->row * t->width; }
+static inline size_t tt_table_piece(const struct tt_job *job) { return tt_min(TT_PUSH_INLINE, tt_coll_piece(job) - TT_PUSH_HEAD); } /* bytes of a
+                                                                * message's rows and elements */
 
 static inline bool tt_table_in_rounds(const struct tutti_table *t) { return t->as.mode == TUTTI_BSP; }
 static inline size_t tt_table_copy(const struct tutti_table *t, int i) /* bytes of one of the copies that its i-th server holds */
@@ -140,11 +271,11 @@ static inline size_t tt_table_version_at(const struct tutti_table *t, int i, uin
 
 static inline bool tt_table_is_large(const struct tutti_table *t, int i) /* is the delta for its i-th server too long for a message? */
 {
-	return tt_table_range(t, i).count * t->width > tt_min(TT_PUSH_INLINE, tt_coll_piece(t->job) - TT_PUSH_HEAD);
+	return tt_table_range(t, i).count * t->width > tt_table_piece(t->job);
 }
 
 /* table.c */
-int tt_table_can_be(tutti_update_rule, const tutti_consistency *);
+int tt_table_can_be(tutti_update_rule, unsigned flags, const tutti_consistency *);
 bool tt_table_has_worker(const struct tutti_table *, int rank);
 void tt_table_inbox_name(char *room, size_t size, int worker); /* of the window with its slots, at each server */
 
@@ -169,9 +300,25 @@ void tt_table_unserve(struct tutti_table *);
 int tt_table_expect(struct tutti_table *);     /* its workers, before anybody pushes */
 int tt_table_admit(struct tutti_table *, int rank, uint64_t *pushed); /* a rank that has opened it; pushed: its pushes count on from there */
 void tt_table_dismiss(struct tutti_table *, int rank); /* it pushes no more */
-int tt_table_apply(struct tutti_table *, int worker, unsigned flags, const tutti_update *, struct tt_range, const void *delta); /* a piece of a push */
+int tt_table_take(struct tutti_table *, int worker, unsigned flags, const tutti_update *, int (*change)(struct tutti_table *, int worker,
+                  const struct tt_pusher *, void *), void *arg); /* a piece of a push: here each begins, with its first piece, and ends, with its last */
+void tt_table_change(struct tutti_table *, const struct tt_pusher *, size_t at, size_t count, const void *delta); /* a stretch of the shard, by that push */
+int tt_table_apply(struct tutti_table *, int worker, unsigned flags, const tutti_update *, struct tt_range, const void *delta); /* a piece of all */
+void tt_table_answer(struct tt_member *, uint32_t number, int err); /* to a piece of a push */
+void tt_table_pack(struct tutti_table *, const char *elements, size_t count, uint64_t limit, struct tt_elements *); /* without zeros, if that is
+                                                * shorter, and the table's filter is on */
+int tt_table_unpack(struct tutti_table *, struct tt_pack *, size_t count, bool sparse, struct tt_elements *); /* all that is left of a message.
+                                                * -ENOMEM; or the message is bad */
+void tt_elements_free(struct tutti_table *, struct tt_elements *);
+void tt_table_get_options(struct tt_pack *, tutti_update *);
 void tt_table_put_options(struct tt_pack *, const tutti_update *);
 struct tutti_table *tt_table_find(struct tt_job *, uint64_t uid); /* whose shard here has it */
+
+/* table_rows_serve.c: rows and keys of it */
+int tt_table_apply_rows(struct tutti_table *, int worker, unsigned flags, const tutti_update *, const struct tt_rows *, const void *deltas);
+int tt_table_read_rows(struct tutti_table *, int worker, unsigned flags, const struct tt_rows *, char *values);
+int tt_table_find_fresh(struct tutti_table *, int worker, unsigned flags, uint64_t *at, uint64_t *rows, size_t most, size_t *n); /* rows of the table;
+                                                * *at moves on, and at its end there are no more */
 
 /* table_version.c */
 int tt_version_open(struct tutti_table *);
@@ -190,5 +337,29 @@ void tt_version_touch(struct tutti_table *, size_t at, size_t count); /* these e
 void tt_table_clock(struct tutti_table *, int server, uint64_t clock); /* it is so far now, or farther */
 void tt_table_give_up(struct tutti_table *);   /* its calls: then none is under way */
 void tt_feed_go_on(struct tt_feed *);          /* there may be room for more pieces */
+struct tt_table_call *tt_call_new(struct tutti_table *, const struct tt_call_kind *, const void *delta, void *values, const tutti_update *);
+int tt_call_start(struct tt_table_call *, const char *what, tutti_op *);
+int tt_call_may_push(const struct tutti_table *, const char *what);
+void tt_call_end_part(struct tt_call_part *);
+void tt_call_look_at(struct tt_call_part *);   /* has it come to its end? */
+void tt_call_let_go(struct tt_call_part *, int err); /* something that it held has come back */
+void tt_call_queue_own(struct tt_call_part *); /* this rank does it itself, from the start, a piece in each turn */
+struct tt_feed *tt_feed_to(struct tt_call_part *); /* to its server. NULL: none, and the part has ended */
+void tt_lane_post(struct tt_lane *, struct tt_sent); /* before its message is sent */
+bool tt_lane_answered(struct tt_lane *, uint32_t number, struct tt_sent *); /* false: nothing was to be answered, or something else */
 bool tt_table_is_called(const struct tutti_table *); /* are pushes or pulls under way? */
+
+/* table_rows.c */
+void tt_rows_ask(struct tt_feed *, struct tt_call_part *); /* the next piece of a pull */
+bool tt_rows_copy(struct tt_call_part *);      /* from memory, if that is mine or mapped. False: the rest takes messages */
+unsigned tt_rows_pull_flags(struct tt_call_part *); /* of the next message to its server */
+void tt_rows_put_head(struct tt_pack *, enum tt_message_type, const struct tt_call_part *, unsigned flags);
+int tt_rows_check(const struct tutti_table *, const char *what, const uint64_t *rows, size_t n, const void *memory);
+int tt_rows_call(struct tutti_table *, const char *what, const struct tt_call_kind *, const void *delta, void *values, const tutti_update *, size_t n,
+                 struct tt_table_call **);     /* with a list that has room for n */
+
+/* table_fresh.c */
+void tt_rows_tell(struct tt_call_part *);      /* its server, that this worker is about to see all rows; then `pulled` */
+void tt_rows_ask_for_fresh(struct tt_feed *, struct tt_call_part *);
+void tt_rows_take_found(struct tt_call_part *, struct tt_pack *); /* the answer */
 #endif

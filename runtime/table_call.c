@@ -14,68 +14,6 @@
 
 enum { SNAPSHOT_TRIES = 16 };
 
-struct part {
-	struct tt_list link;         /* in its feed, while there are pieces to send; in the table's gated or own ones */
-	struct tt_table_call *call;
-	struct tt_member *member;    /* its server's */
-	int server;
-	struct tt_range range;
-	bool gated;
-	bool pulls;                  /* its push, if it had any, is over */
-	uint64_t push_gate, pull_gate; /* where the clock has to be */
-	uint64_t version;            /* that it pulls, in rounds or for a snapshot */
-	struct tt_shard_head head;   /* of that shard, before and after */
-	unsigned retries;            /* of a snapshot */
-	uint64_t sent;               /* elements that are on their way or done */
-	bool closing;                /* the server is told that no more of them come */
-	unsigned held;               /* answers and PUTs that are outstanding */
-	int err;
-	bool pulled;                 /* the answer has brought the values */
-	bool ended;
-	struct tt_region *region;    /* its delta, if the server reads that in place */
-	struct tt_post get;
-};
-
-struct tt_table_call {
-	struct tt_list link;         /* in job->calls */
-	struct tutti_table *table;
-	struct tt_request *request;
-	const char *delta;           /* NULL: a pull */
-	char *values;                /* NULL: a push */
-	tutti_versions *versions, unwanted; /* a snapshot's; NULL: it is none */
-	unsigned flags;
-	tutti_update options;
-	uint32_t number;
-	int left;                    /* parts that have not ended */
-	uint64_t answers;            /* that came */
-	uint64_t given_up;           /* when; 0: it is not */
-	int gave_up;                 /* with that error */
-	bool starved;                /* as a clock did not come far enough */
-	struct part part[];
-};
-
-struct slot {
-	struct tt_post put;
-	struct part *part;           /* NULL: free */
-	struct tt_feed *feed;
-	bool putting, unanswered;
-};
-
-struct sent {
-	struct part *part;
-	int slot;                    /* -1: within the message */
-};
-
-struct tt_feed { /* to one server, for all tables */
-	struct tt_member *member;
-	struct tt_list parts;
-	struct slot slots[TT_FEED_SLOTS];
-	struct sent sent[TT_FEED_DEPTH]; /* a ring: */
-	unsigned posted, answered;   /* how many in all */
-	struct part *trial;          /* its first piece is to show whether the server can map its delta; NULL: none is */
-	bool unmapped;               /* the server could not map one */
-};
-
 /* ---- ends ---- */
 
 static bool snap_again(struct tt_table_call *);
@@ -96,44 +34,48 @@ static void end_call(struct tt_table_call *c)
 	}
 	if (c->versions && !err)
 		tell_versions(c);
+	if (!err && c->list && c->list->how_many)
+		*c->list->how_many = c->list->found;
+	for (int i = 0; err && c->values && i < c->table->servers; i++)
+		c->table->source[i].blank = true; /* it may believe that this rank has seen what did not come */
 	tt_list_remove(&c->link);
 	r->call = NULL;
+	free(c->list);
 	free(c);
 	tt_request_end(r, err);
 }
 
-static void end_part(struct part *p)
+void tt_call_end_part(struct tt_call_part *p)
 {
 	p->ended = true;
 	if (!--p->call->left)
 		end_call(p->call);
 }
 
-static void end_part_with(struct part *p, int err)
+static void end_part_with(struct tt_call_part *p, int err)
 {
 	p->err = err;
-	end_part(p);
+	tt_call_end_part(p);
 }
 
-static char *values_of(const struct part *p) { return p->call->values + (size_t)p->range.first * p->call->table->width; }
-static size_t bytes_of(const struct part *p) { return (size_t)p->range.count * p->call->table->width; }
+static char *values_of(const struct tt_call_part *p) { return p->call->values + (size_t)p->range.first * p->call->table->width; }
+static size_t bytes_of(const struct tt_call_part *p) { return (size_t)p->range.count * p->call->table->width; }
 
 /* ---- pulls ---- */
 
-static void come_to_gate(struct part *);
-static void queue_own(struct part *);
+static void come_to_gate(struct tt_call_part *);
 
 /* In rounds: this rank's own pushes keep the version from being written over, but not those of others. */
-static bool may_be_torn(const struct part *p)
+static bool may_be_torn(const struct tt_call_part *p)
 {
 	const struct tutti_table *t = p->call->table;
 
 	return tt_table_in_rounds(t) && (t->as.backup || t->source[p->server].pushed >= p->version + 2);
 }
 
-static bool is_whole(const struct part *p) { return p->head.writing < p->version + 2; }
+static bool is_whole(const struct tt_call_part *p) { return p->head.writing < p->version + 2; }
 
-static void get(struct part *p, void *to, size_t len, size_t offset, void (*done)(struct tt_post *, int err))
+static void get(struct tt_call_part *p, void *to, size_t len, size_t offset, void (*done)(struct tt_post *, int err))
 {
 	struct tt_op *op = &p->get.op;
 
@@ -144,16 +86,16 @@ static void get(struct part *p, void *to, size_t len, size_t offset, void (*done
 	op->offset = offset;
 	p->err = tt_window_post(p->call->table->window, p->member->rank, &p->get);
 	if (p->err)
-		end_part(p);
+		tt_call_end_part(p);
 }
 
 static void checked(struct tt_post *post, int err)
 {
-	struct part *p = tt_container_of(post, struct part, get);
+	struct tt_call_part *p = tt_container_of(post, struct tt_call_part, get);
 
 	p->err = err;
 	if (err || is_whole(p)) {
-		end_part(p);
+		tt_call_end_part(p);
 		return;
 	}
 	p->pull_gate = p->version + 1;
@@ -162,31 +104,35 @@ static void checked(struct tt_post *post, int err)
 
 static void got(struct tt_post *post, int err)
 {
-	struct part *p = tt_container_of(post, struct part, get);
+	struct tt_call_part *p = tt_container_of(post, struct tt_call_part, get);
 
 	p->err = err;
 	if (!err && may_be_torn(p))
 		get(p, &p->head, sizeof p->head, 0, checked);
 	else
-		end_part(p);
+		tt_call_end_part(p);
 }
 
-static void pull_there(struct part *p)
+static void pull_there(struct tt_call_part *p)
 {
 	const struct tutti_table *t = p->call->table;
 
+	if (t->flags & TUTTI_TABLE_FRESH && !p->told) {
+		tt_rows_tell(p); /* first: who reads now and says so later has not seen what came in between */
+		return;
+	}
 	p->version = t->source[p->server].clock;
 	get(p, values_of(p), bytes_of(p), tt_table_at(t, p->server, p->version), got);
 }
 
 /* ---- snapshots: the head, the version that it names, and the head again ---- */
 
-static void snap(struct part *);
+static void snap(struct tt_call_part *);
 static void snapped_head(struct tt_post *, int err);
 
 static void snapped_again(struct tt_post *post, int err)
 {
-	struct part *p = tt_container_of(post, struct part, get);
+	struct tt_call_part *p = tt_container_of(post, struct tt_call_part, get);
 
 	p->err = err;
 	if (!err && !is_whole(p) && ++p->retries < SNAPSHOT_TRIES)
@@ -194,38 +140,38 @@ static void snapped_again(struct tt_post *post, int err)
 	else if (!err && !is_whole(p))
 		end_part_with(p, -EAGAIN);
 	else
-		end_part(p);
+		tt_call_end_part(p);
 }
 
 static void snapped(struct tt_post *post, int err)
 {
-	struct part *p = tt_container_of(post, struct part, get);
+	struct tt_call_part *p = tt_container_of(post, struct tt_call_part, get);
 
 	p->err = err;
 	if (err)
-		end_part(p);
+		tt_call_end_part(p);
 	else
 		get(p, &p->head, sizeof p->head, 0, snapped_again);
 }
 
 static void snapped_head(struct tt_post *post, int err)
 {
-	struct part *p = tt_container_of(post, struct part, get);
+	struct tt_call_part *p = tt_container_of(post, struct tt_call_part, get);
 
 	p->err = err;
 	p->version = p->head.version;
 	if (err)
-		end_part(p);
+		tt_call_end_part(p);
 	else
 		get(p, values_of(p), bytes_of(p), tt_table_version_at(p->call->table, p->server, p->version), snapped);
 }
 
-static void snap(struct part *p)
+static void snap(struct tt_call_part *p)
 {
 	const struct tutti_table *t = p->call->table;
 
 	if (p->server == t->mine)
-		queue_own(p);
+		tt_call_queue_own(p);
 	else
 		get(p, &p->head, sizeof p->head, 0, snapped_head);
 }
@@ -241,7 +187,7 @@ static bool snap_again(struct tt_table_call *c)
 		newest = c->part[i].version > newest ? c->part[i].version : newest;
 	c->left++;
 	for (int i = 0; i < n; i++) {
-		struct part *p = &c->part[i];
+		struct tt_call_part *p = &c->part[i];
 		if (!p->range.count || p->version == newest)
 			continue;
 		again = true;
@@ -262,7 +208,7 @@ static void tell_versions(const struct tt_table_call *c)
 	uint64_t now = tt_calendar(), born = UINT64_MAX;
 
 	for (int i = 0; i < c->table->servers; i++) {
-		const struct part *p = &c->part[i];
+		const struct tt_call_part *p = &c->part[i];
 		if (!p->range.count)
 			continue;
 		v.oldest = p->version < v.oldest ? p->version : v.oldest;
@@ -277,27 +223,27 @@ static void tell_versions(const struct tt_table_call *c)
 
 /* ---- pushes ---- */
 
-static void begin_pull(struct part *);
+static void begin_pull(struct tt_call_part *);
 
 /* After all. Nothing of the feed was sent since. */
-static void push_by_slots(struct part *p)
+static void push_by_slots(struct tt_call_part *p)
 {
 	p->region = NULL;
 	p->err = 0;
 	p->sent = 0;
 	p->member->feed->unmapped = true;
-	tt_list_prepend(&p->member->feed->parts, &p->link);
+	tt_list_prepend(&p->member->feed->pushes.parts, &p->link);
 }
 
 /* A live server has some of it, and is to hear that no more comes: a round may wait for that. */
-static bool is_cut_short(const struct part *p)
+static bool is_cut_short(const struct tt_call_part *p)
 {
-	return p->err && p->err != -EOPNOTSUPP && !p->closing && p->sent && p->sent < p->range.count && p->server != p->call->table->mine &&
+	return p->err && p->err != -EOPNOTSUPP && !p->pulls && !p->closing && p->sent && p->sent < p->range.count && p->server != p->call->table->mine &&
 	       p->member->state < TT_LEFT;
 }
 
 /* A push that was never sent does not count, so those behind it are one fewer. */
-static void uncount(struct part *p)
+static void uncount(struct tt_call_part *p)
 {
 	struct tutti_table *t = p->call->table;
 
@@ -305,7 +251,7 @@ static void uncount(struct part *p)
 		return;
 	t->source[p->server].pushed--;
 	tt_list_each(node, &t->gated) {
-		struct part *q = tt_container_of(node, struct part, link);
+		struct tt_call_part *q = tt_container_of(node, struct tt_call_part, link);
 		bool behind = q->server == p->server && tt_before(p->call->number, q->call->number);
 		q->push_gate -= behind && q->push_gate;
 		q->pull_gate -= behind && q->pull_gate;
@@ -313,14 +259,14 @@ static void uncount(struct part *p)
 }
 
 /* All pieces are out and nothing holds its memory, or it has failed. */
-static void look_at(struct part *p)
+void tt_call_look_at(struct tt_call_part *p)
 {
-	if (p->held || p->ended || (!p->err && p->sent < p->range.count))
+	if (p->held || p->ended || (!p->err && (p->asks || p->sent < p->range.count)))
 		return;
 	tt_list_remove(&p->link);
 	if (is_cut_short(p)) {
 		p->closing = true;
-		tt_list_prepend(&p->member->feed->parts, &p->link);
+		tt_list_prepend(&p->member->feed->pushes.parts, &p->link);
 		return;
 	}
 	if (p->region)
@@ -334,26 +280,28 @@ static void look_at(struct part *p)
 		uncount(p);
 	if (!p->err && p->call->values && !p->pulled)
 		p->err = p->call->gave_up;
-	if (!p->err && p->call->values && !p->pulled)
-		begin_pull(p);
+	if (p->err || !p->call->values || p->pulled)
+		tt_call_end_part(p);
+	else if (p->pulls)
+		p->call->kind->pulled(p);
 	else
-		end_part(p);
+		begin_pull(p);
 }
 
-static void let_go(struct part *p, int err)
+void tt_call_let_go(struct tt_call_part *p, int err)
 {
 	p->held--;
 	p->err = p->err ? p->err : err;
-	look_at(p);
+	tt_call_look_at(p);
 }
 
-static void settle(struct slot *s)
+static void settle(struct tt_slot *s)
 {
 	if (!s->putting && !s->unanswered)
 		s->part = NULL;
 }
 
-static struct slot *free_slot(struct tt_feed *f)
+static struct tt_slot *free_slot(struct tt_feed *f)
 {
 	for (int i = 0; i < TT_FEED_SLOTS; i++)
 		if (!f->slots[i].part)
@@ -363,16 +311,16 @@ static struct slot *free_slot(struct tt_feed *f)
 
 static void put_done(struct tt_post *post, int err)
 {
-	struct slot *s = tt_container_of(post, struct slot, put);
-	struct part *p = s->part;
+	struct tt_slot *s = tt_container_of(post, struct tt_slot, put);
+	struct tt_call_part *p = s->part;
 
 	s->putting = false;
 	settle(s);
-	let_go(p, err);
+	tt_call_let_go(p, err);
 	tt_feed_go_on(s->feed);
 }
 
-static int put(struct tt_feed *f, struct slot *s, struct part *p, const char *from, size_t len)
+static int put(struct tt_feed *f, struct tt_slot *s, struct tt_call_part *p, const char *from, size_t len)
 {
 	struct tt_op *op = &s->put.op;
 	int err;
@@ -393,12 +341,13 @@ static int put(struct tt_feed *f, struct slot *s, struct part *p, const char *fr
 	return s->put.op.err; /* it failed before any wire saw it: put_done() comes all the same */
 }
 
-static bool is_large(const struct part *p) { return tt_table_is_large(p->call->table, p->server); }
+static bool is_large(const struct tt_call_part *p) { return tt_table_is_large(p->call->table, p->server); }
 
-static void say(struct tt_feed *f, struct part *p, uint64_t count, struct slot *s, const char *from)
+static void say(struct tt_feed *f, struct tt_call_part *p, uint64_t count, struct tt_slot *s, const char *from)
 {
 	const struct tt_table_call *c = p->call;
-	const struct tutti_table *t = c->table;
+	struct tutti_table *t = c->table;
+	struct tt_elements e = { 0 };
 	uint8_t head[TT_PUSH_HEAD];
 	struct tt_pack h = tt_pack(head, sizeof head);
 	unsigned flags = c->flags | (p->sent ? 0 : TT_PUSH_FIRST) | (p->sent + count == p->range.count ? TT_PUSH_LAST : 0);
@@ -407,6 +356,9 @@ static void say(struct tt_feed *f, struct part *p, uint64_t count, struct slot *
 		flags &= ~(unsigned)TT_PUSH_OPTIONS;
 	if (c->values && t->as.mode == TUTTI_ASYNC && !is_large(p) && !tt_window_is_mapped(t->window, f->member->rank))
 		flags |= TT_PUSH_PULL; /* one trip instead of two; where memory is mapped, the GET is none */
+	if (from)
+		tt_table_pack(t, from, (size_t)count, c->flags & TT_PUSH_ASSIGN ? 0 : t->limit, &e);
+	flags |= e.copy ? TT_SPARSE : 0;
 	tt_put8(&h, TT_PUSH);
 	tt_put64(&h, t->source[p->server].uid);
 	tt_put32(&h, c->number);
@@ -418,72 +370,117 @@ static void say(struct tt_feed *f, struct part *p, uint64_t count, struct slot *
 		tt_table_put_options(&h, &c->options);
 	if (p->region && flags & TT_PUSH_FIRST)
 		tt_put_key(&h, &p->region->key);
-	f->sent[f->posted++ % TT_FEED_DEPTH] = (struct sent){ p, s ? (int)(s - f->slots) : -1 };
+	tt_lane_post(&f->pushes, (struct tt_sent){ .part = p, .slot = s ? (int)(s - f->slots) : -1 });
 	f->trial = p->region && flags & TT_PUSH_FIRST ? p : f->trial;
 	if (s)
 		s->unanswered = true;
-	p->held++;
 	p->sent += count;
-	tt_send(f->member, head, (size_t)(h.at - head), from, from ? (size_t)count * t->width : 0);
+	tt_send(f->member, head, (size_t)(h.at - head), e.at, e.bytes);
+	tt_elements_free(t, &e);
 }
 
-static void say_no_more(struct tt_feed *f, struct part *p)
+/* Or there is nothing of it here, but it counts. */
+void tt_call_say_no_more(struct tt_feed *f, struct tt_call_part *p)
 {
 	const struct tt_table_call *c = p->call;
+	unsigned flags = (p->sent ? c->flags & TT_PUSH_ASSIGN : c->flags | TT_PUSH_FIRST) | TT_PUSH_LAST;
 	uint8_t head[TT_PUSH_HEAD];
 	struct tt_pack h = tt_pack(head, sizeof head);
 
 	tt_put8(&h, TT_PUSH);
 	tt_put64(&h, c->table->source[p->server].uid);
 	tt_put32(&h, c->number);
-	tt_put8(&h, (uint8_t)((c->flags & TT_PUSH_ASSIGN) | TT_PUSH_LAST));
+	tt_put8(&h, (uint8_t)flags);
 	tt_put8(&h, TT_NO_SLOT);
-	tt_put64(&h, p->range.first + p->sent);
+	tt_put64(&h, tt_table_range(c->table, p->server).first);
 	tt_put32(&h, 0);
-	f->sent[f->posted++ % TT_FEED_DEPTH] = (struct sent){ p, -1 };
-	p->held++;
+	if (flags & TT_PUSH_OPTIONS)
+		tt_table_put_options(&h, &c->options);
+	tt_lane_post(&f->pushes, (struct tt_sent){ .part = p, .slot = -1 });
 	tt_send(f->member, head, (size_t)(h.at - head), NULL, 0);
 }
 
 /* False: not now. */
-static bool send_piece(struct tt_feed *f, struct part *p)
+static bool send_piece(struct tt_feed *f, struct tt_call_part *p)
 {
 	const struct tutti_table *t = p->call->table;
 	bool by_slots = is_large(p) && !p->region;
-	struct slot *s = by_slots ? free_slot(f) : NULL;
+	struct tt_slot *s = by_slots ? free_slot(f) : NULL;
 	uint64_t n = tt_min(p->range.count - p->sent, TT_PUSH_PIECE / t->width);
 	const char *from = p->call->delta + (size_t)(p->range.first + p->sent) * t->width;
 
-	if (f->posted - f->answered == TT_FEED_DEPTH)
-		return false;
-	if (p->closing) {
-		say_no_more(f, p);
-		return true;
-	}
 	if (by_slots && !s)
 		return false;
 	if (s)
 		p->err = put(f, s, p, from, (size_t)n * t->width);
 	if (p->err)
-		look_at(p);
+		tt_call_look_at(p);
 	else
 		say(f, p, n, s, is_large(p) ? NULL : from);
 	return true;
 }
 
+void tt_lane_post(struct tt_lane *l, struct tt_sent sent)
+{
+	l->sent[l->posted++ % TT_FEED_DEPTH] = sent;
+	sent.part->held++;
+}
+
+static bool has_sent_all(const struct tt_call_part *p)
+{
+	return p->closing ? p->held > 0 : p->err || (!p->asks && p->sent == p->range.count);
+}
+
+/* The next one that has something to send, if that may go. */
+static struct tt_call_part *next_part(struct tt_lane *l)
+{
+	while (!tt_list_empty(&l->parts)) {
+		struct tt_call_part *p = tt_container_of(l->parts.next, struct tt_call_part, link);
+		if (!has_sent_all(p))
+			return l->posted - l->answered < TT_FEED_DEPTH ? p : NULL;
+		tt_list_remove(&p->link); /* it ends when it is answered */
+	}
+	return NULL;
+}
+
+static bool send_push(struct tt_feed *f, struct tt_call_part *p)
+{
+	if (!p->closing)
+		return p->call->kind->send(f, p);
+	tt_call_say_no_more(f, p);
+	return true;
+}
+
 void tt_feed_go_on(struct tt_feed *f)
 {
-	while (!f->trial && !tt_list_empty(&f->parts)) {
-		struct part *p = tt_container_of(f->parts.next, struct part, link);
-		if (p->closing ? p->held > 0 : p->err || p->sent == p->range.count) /* it ends when it is answered */
-			tt_list_remove(&p->link);
-		else if (!send_piece(f, p))
-			return;
-	}
+	struct tt_call_part *p;
+
+	while (!f->trial && (p = next_part(&f->pushes)) && send_push(f, p))
+		continue;
+	while ((p = next_part(&f->pulls)))
+		tt_rows_ask(f, p);
+}
+
+/* To which message it is the answer needs no saying: they come in the order of the messages. */
+bool tt_lane_answered(struct tt_lane *l, uint32_t number, struct tt_sent *sent)
+{
+	if (l->posted == l->answered || l->sent[l->answered % TT_FEED_DEPTH].part->call->number != number)
+		return false;
+	*sent = l->sent[l->answered++ % TT_FEED_DEPTH];
+	sent->part->call->answers++;
+	return true;
+}
+
+static void free_slot_of(struct tt_feed *f, const struct tt_sent *s)
+{
+	if (s->slot < 0)
+		return;
+	f->slots[s->slot].unanswered = false;
+	settle(&f->slots[s->slot]);
 }
 
 /* Those of a whole shard, behind the answer. False: nobody asked for so many. */
-static bool take_values(struct part *p, struct tt_pack *pack)
+static bool take_values(struct tt_call_part *p, struct tt_pack *pack)
 {
 	size_t width = p->call->table->width, len = (size_t)p->range.count * width;
 
@@ -495,33 +492,23 @@ static bool take_values(struct part *p, struct tt_pack *pack)
 	return true;
 }
 
-/* To which server's message it is the answer needs no saying: they come in the order of the messages. */
 void tt_table_pushed(struct tt_member *from, struct tt_pack *pack)
 {
 	uint32_t number = tt_get32(pack);
 	int err = (int)tt_get32(pack);
 	struct tt_feed *f = from->feed;
+	struct tt_sent s;
 
 	if (from->state >= TT_LEFT)
 		return; /* it was told so already */
-	pack->bad |= !f || f->posted == f->answered || err > 0 || err < -4095;
+	pack->bad |= !f || err > 0 || err < -4095 || (!pack->bad && !tt_lane_answered(&f->pushes, number, &s));
 	if (pack->bad)
 		return;
-	struct sent *s = &f->sent[f->answered % TT_FEED_DEPTH];
-	if (s->part->call->number != number) {
-		pack->bad = true;
-		return;
-	}
-	if (tt_pack_left(pack) && !take_values(s->part, pack))
-		return;
-	f->answered++;
-	f->trial = f->trial == s->part ? NULL : f->trial;
-	s->part->call->answers++;
-	if (s->slot >= 0) {
-		f->slots[s->slot].unanswered = false;
-		settle(&f->slots[s->slot]);
-	}
-	let_go(s->part, err);
+	if (tt_pack_left(pack) && !take_values(s.part, pack))
+		err = -EPROTO;
+	f->trial = f->trial == s.part ? NULL : f->trial;
+	free_slot_of(f, &s);
+	tt_call_let_go(s.part, err);
 	tt_feed_go_on(f);
 }
 
@@ -530,12 +517,24 @@ static struct tt_feed *feed_of(struct tt_member *m)
 	if (m->feed || !(m->feed = calloc(1, sizeof *m->feed)))
 		return m->feed;
 	m->feed->member = m;
-	tt_list_init(&m->feed->parts);
+	tt_list_init(&m->feed->pushes.parts);
+	tt_list_init(&m->feed->pulls.parts);
 	return m->feed;
 }
 
+struct tt_feed *tt_feed_to(struct tt_call_part *p)
+{
+	struct tt_feed *f = feed_of(p->member);
+
+	p->err = !f ? -ENOMEM : p->member->state >= TT_LEFT ? p->member->err : 0;
+	if (!p->err)
+		return f;
+	tt_call_end_part(p);
+	return NULL;
+}
+
 /* On one host, if the delta lies in memory that others can map. */
-static void offer_in_place(struct tt_feed *f, struct part *p)
+static void offer_in_place(struct tt_feed *f, struct tt_call_part *p)
 {
 	const struct tutti_table *t = p->call->table;
 	struct tt_member *m = p->member;
@@ -550,23 +549,20 @@ static void offer_in_place(struct tt_feed *f, struct part *p)
 		p->region = NULL; /* by slots, then */
 }
 
-static void push_there(struct part *p)
+static void push_there(struct tt_call_part *p)
 {
-	struct tt_feed *f = feed_of(p->member);
+	struct tt_feed *f = tt_feed_to(p);
 
-	p->err = !f ? -ENOMEM : p->member->state >= TT_LEFT ? p->member->err : 0;
-	if (p->err) {
-		end_part(p);
+	if (!f)
 		return;
-	}
 	offer_in_place(f, p);
-	tt_list_append(&f->parts, &p->link);
+	tt_list_append(&f->pushes.parts, &p->link);
 	tt_feed_go_on(f);
 }
 
 /* ---- this rank's own shard ---- */
 
-static uint64_t push_piece_here(struct part *p)
+static uint64_t push_piece_here(struct tt_call_part *p)
 {
 	const struct tt_table_call *c = p->call;
 	struct tutti_table *t = c->table;
@@ -578,7 +574,7 @@ static uint64_t push_piece_here(struct part *p)
 	return n;
 }
 
-static uint64_t pull_piece_here(struct part *p)
+static uint64_t pull_piece_here(struct tt_call_part *p)
 {
 	const struct tutti_table *t = p->call->table;
 	uint64_t n = tt_min(p->range.count - p->sent, TT_PUSH_PIECE / t->width);
@@ -590,7 +586,7 @@ static uint64_t pull_piece_here(struct part *p)
 }
 
 /* What it has read may have been written over between two turns, as in any other server's shard. */
-static void look_at_own_pull(struct part *p)
+static void look_at_own_pull(struct tt_call_part *p)
 {
 	const struct tutti_table *t = p->call->table;
 
@@ -599,11 +595,30 @@ static void look_at_own_pull(struct part *p)
 	tt_list_remove(&p->link);
 	p->head = *(const struct tt_shard_head *)(const void *)t->shard.memory;
 	if ((!tt_table_in_rounds(t) && !p->call->versions) || is_whole(p))
-		end_part(p);
+		tt_call_end_part(p);
 	else if (++p->retries < SNAPSHOT_TRIES || !p->call->versions)
 		begin_pull(p);
 	else
 		end_part_with(p, -EAGAIN);
+}
+
+/* Before it reads any, like pull_there(). */
+static void tell_own(struct tt_call_part *p)
+{
+	struct tutti_table *t = p->call->table;
+
+	if (p->pulls && !p->sent && t->shard.fresh)
+		p->err = tt_table_find_fresh(t, t->job->rank, tt_rows_pull_flags(p) | TT_PULL_ALL, &p->cursor, NULL, 0, &(size_t){ 0 });
+}
+
+static void serve_piece(struct tt_call_part *p)
+{
+	tell_own(p);
+	p->sent += p->pulls ? pull_piece_here(p) : push_piece_here(p);
+	if (p->pulls)
+		look_at_own_pull(p);
+	else
+		tt_call_look_at(p);
 }
 
 static void serve_own(struct tutti_table *t);
@@ -613,15 +628,11 @@ static void take_turn(struct tt_timer *turn) { serve_own(tt_container_of(turn, s
 /* The others' pieces go on between its own, and their pings are answered. */
 static void serve_own(struct tutti_table *t)
 {
-	struct part *p = tt_container_of(t->own.next, struct part, link);
+	struct tt_call_part *p = tt_container_of(t->own.next, struct tt_call_part, link);
 
 	if (tt_list_empty(&t->own))
 		return;
-	p->sent += p->pulls ? pull_piece_here(p) : push_piece_here(p);
-	if (p->pulls)
-		look_at_own_pull(p);
-	else
-		look_at(p);
+	p->call->kind->serve(p);
 	if (tt_list_empty(&t->own))
 		tt_timer_stop(&t->own_turn);
 	else
@@ -629,7 +640,7 @@ static void serve_own(struct tutti_table *t)
 }
 
 /* From a turn of its own: what is done here may move the clock for which the next part waits. */
-static void queue_own(struct part *p)
+void tt_call_queue_own(struct tt_call_part *p)
 {
 	struct tutti_table *t = p->call->table;
 
@@ -642,29 +653,32 @@ static void queue_own(struct part *p)
 
 /* ---- gates ---- */
 
-static uint64_t gate_of(const struct part *p) { return p->pulls ? p->pull_gate : p->push_gate; }
+static uint64_t gate_of(const struct tt_call_part *p) { return p->pulls ? p->pull_gate : p->push_gate; }
 
 /* It waits for no clock, so it asks which version is the newest. */
-static bool reads_alone(const struct tutti_table *t, const struct tt_table_call *c) { return c->versions || (tt_table_in_rounds(t) && !t->works); }
+static bool reads_alone(const struct tutti_table *t, const struct tt_table_call *c)
+{
+	return c->versions || (tt_table_in_rounds(t) && !t->works && !c->list);
+}
 
-static void let_in(struct part *p)
+static void let_in(struct tt_call_part *p)
 {
 	const struct tutti_table *t = p->call->table;
 
 	if (t->source[p->server].clock == UINT64_MAX) {
 		p->err = p->member->state >= TT_LEFT ? p->member->err : -ESTALE;
-		end_part(p);
+		tt_call_end_part(p);
 	} else if (p->pulls && reads_alone(t, p->call))
 		snap(p);
 	else if (p->server == t->mine)
-		queue_own(p);
+		tt_call_queue_own(p);
 	else if (p->pulls)
-		pull_there(p);
+		p->call->kind->pull(p);
 	else
-		push_there(p);
+		p->call->kind->push(p);
 }
 
-static void come_to_gate(struct part *p)
+static void come_to_gate(struct tt_call_part *p)
 {
 	struct tutti_table *t = p->call->table;
 
@@ -675,14 +689,14 @@ static void come_to_gate(struct part *p)
 		let_in(p);
 }
 
-static void begin_pull(struct part *p)
+static void begin_pull(struct tt_call_part *p)
 {
 	p->pulls = true;
 	p->sent = 0;
 	come_to_gate(p);
 }
 
-static void leave_gate(struct part *p)
+static void leave_gate(struct tt_call_part *p)
 {
 	p->gated = false;
 	tt_list_remove(&p->link);
@@ -694,7 +708,7 @@ void tt_table_clock(struct tutti_table *t, int server, uint64_t clock)
 
 	s->clock = clock > s->clock ? clock : s->clock;
 	tt_list_each(node, &t->gated) {
-		struct part *p = tt_container_of(node, struct part, link);
+		struct tt_call_part *p = tt_container_of(node, struct tt_call_part, link);
 		if (p->server != server || s->clock < gate_of(p))
 			continue;
 		leave_gate(p);
@@ -702,15 +716,16 @@ void tt_table_clock(struct tutti_table *t, int server, uint64_t clock)
 	}
 }
 
-static void turn_back(struct part *p, int err)
+static void turn_back(struct tt_call_part *p, int err)
 {
 	leave_gate(p);
 	uncount(p);
-	end_part_with(p, err);
+	p->err = err;
+	tt_call_end_part(p);
 }
 
 /* The sentence for who waits in vain. */
-static void explain_gate(const struct part *p)
+static void explain_gate(const struct tt_call_part *p)
 {
 	struct tt_table_call *c = p->call;
 	struct tutti_table *t = c->table;
@@ -721,34 +736,38 @@ static void explain_gate(const struct part *p)
 
 /* ---- servers that go ---- */
 
+static void close_lane(struct tt_feed *f, struct tt_lane *l, int err)
+{
+	struct tt_list *node;
+
+	while ((node = tt_list_pop(&l->parts))) {
+		struct tt_call_part *p = tt_container_of(node, struct tt_call_part, link);
+		p->err = p->err ? p->err : err;
+		tt_call_look_at(p);
+	}
+	while (l->answered != l->posted) {
+		struct tt_sent s = l->sent[l->answered++ % TT_FEED_DEPTH];
+		free_slot_of(f, &s);
+		tt_call_let_go(s.part, err);
+	}
+}
+
 /* Its answers do not come any more. PUTs end by themselves. */
 void tt_table_member_down(struct tt_member *m, int err)
 {
 	struct tt_feed *f = m->feed;
-	struct tt_list *node;
 
 	if (!f)
 		return;
 	f->trial = NULL;
-	while ((node = tt_list_pop(&f->parts))) {
-		struct part *p = tt_container_of(node, struct part, link);
-		p->err = p->err ? p->err : err;
-		look_at(p);
-	}
-	while (f->answered != f->posted) {
-		struct sent s = f->sent[f->answered++ % TT_FEED_DEPTH];
-		if (s.slot >= 0) {
-			f->slots[s.slot].unanswered = false;
-			settle(&f->slots[s.slot]);
-		}
-		let_go(s.part, err);
-	}
+	close_lane(f, &f->pushes, err);
+	close_lane(f, &f->pulls, err);
 }
 
 /* ---- calls ---- */
 
 /* Of a pull in steps that heartbeats alone do not make. */
-static uint64_t steps_of(const struct part *p)
+static uint64_t steps_of(const struct tt_call_part *p)
 {
 	return p->ended ? 1 : p->get.done && p->member->link ? p->member->link->peer->received / TT_PUSH_INLINE : 0;
 }
@@ -782,7 +801,7 @@ static struct tt_table_call *first_call(const struct tutti_table *t)
 
 bool tt_table_is_called(const struct tutti_table *t) { return first_call(t); }
 
-static void give_up_part(struct part *p, int err)
+static void give_up_part(struct tt_call_part *p, int err)
 {
 	struct tt_feed *f = p->member->feed;
 	struct tutti_table *t = p->call->table;
@@ -793,10 +812,10 @@ static void give_up_part(struct part *p, int err)
 		turn_back(p, err);
 		return;
 	}
-	if (p->ended || p->pulls || p->server == t->mine || p->sent == p->range.count)
+	if (p->ended || (p->pulls && !p->call->list) || p->server == t->mine || has_sent_all(p))
 		return; /* all of it is on its way */
 	p->err = p->err ? p->err : err;
-	look_at(p);
+	tt_call_look_at(p);
 	tt_feed_go_on(f);
 }
 
@@ -830,16 +849,17 @@ void tt_table_give_up(struct tutti_table *t)
 		tt_request_give_up(c->request);
 }
 
-static struct tt_table_call *new_call(struct tutti_table *t, const void *delta, void *values, unsigned flags, const tutti_update *options)
+struct tt_table_call *tt_call_new(struct tutti_table *t, const struct tt_call_kind *kind, const void *delta, void *values, const tutti_update *options)
 {
 	struct tt_table_call *c = calloc(1, sizeof *c + (size_t)t->servers * sizeof *c->part);
 
 	if (!c)
 		return NULL;
 	c->table = t;
+	c->kind = kind;
 	c->delta = delta;
 	c->values = values;
-	c->flags = flags | (options ? TT_PUSH_OPTIONS : 0);
+	c->flags = options ? TT_PUSH_OPTIONS : 0;
 	if (options)
 		c->options = *options;
 	c->left = t->servers;
@@ -853,7 +873,7 @@ static struct tt_table_call *new_call(struct tutti_table *t, const void *delta, 
 	return c;
 }
 
-static void count_push(struct part *p)
+static void count_push(struct tt_call_part *p)
 {
 	struct tutti_table *t = p->call->table;
 	struct tt_served *s = &t->source[p->server];
@@ -866,6 +886,14 @@ static void count_push(struct part *p)
 		p->pull_gate = tt_clock_to_pull(&t->as, s->pushed);
 }
 
+/* A push of rows, none of which is there: to a clock it is one. */
+static bool counts_anyway(const struct tt_call_part *p)
+{
+	const struct tutti_table *t = p->call->table;
+
+	return p->call->delta && p->call->list && t->as.mode != TUTTI_ASYNC && tt_table_has_any(t, p->server);
+}
+
 /* The others' shares first: they travel while this rank's own is looked after. */
 static void begin_parts(struct tt_table_call *c)
 {
@@ -874,22 +902,24 @@ static void begin_parts(struct tt_table_call *c)
 
 	c->left++; /* or the last part would take the call along */
 	for (int i = 0; i < n; i++) {
-		struct part *p = &c->part[(from + i) % n];
+		struct tt_call_part *p = &c->part[(from + i) % n];
 		p->pulls = !c->delta;
-		if (p->range.count)
+		p->closing = !p->range.count && counts_anyway(p);
+		if (p->range.count || p->closing)
 			count_push(p);
-		if (p->range.count)
+		if (p->range.count || p->closing)
 			come_to_gate(p);
 		else
-			end_part(p);
+			tt_call_end_part(p);
 	}
 	serve_own(t);
 	if (!--c->left)
 		end_call(c);
 }
 
-static int start(struct tutti_table *t, const char *what, struct tt_table_call *c, tutti_op *op)
+int tt_call_start(struct tt_table_call *c, const char *what, tutti_op *op)
 {
+	struct tutti_table *t = c->table;
 	struct tt_job *job = t->job;
 	tutti_op stack;
 
@@ -903,32 +933,45 @@ static int start(struct tutti_table *t, const char *what, struct tt_table_call *
 	return tt_request_return(r, !op);
 }
 
+static const struct tt_call_kind of_all = { push_there, send_piece, pull_there, pull_there, serve_piece };
+
 static int call(struct tutti_table *t, const char *what, const void *delta, void *values, unsigned flags, const tutti_update *options, tutti_op *op)
 {
+	struct tt_table_call *c;
 	int err = tt_usable(t->job);
 
 	if (err)
 		return err;
-	struct tt_table_call *c = new_call(t, delta, values, flags, options);
-	if (!c)
+	if (!(c = tt_call_new(t, &of_all, delta, values, options)))
 		return tt_fail(-ENOMEM, "%s: no memory for a call to %d servers", what, t->servers);
-	return start(t, what, c, op);
+	c->flags |= flags;
+	return tt_call_start(c, what, op);
 }
 
 static int check(const struct tutti_table *t, const char *what, const void *memory)
 {
+	if (t->flags & TUTTI_TABLE_KEYS)
+		return tt_fail(-ENOTSUP, "%s: table \"%s\" has keys, not a fixed number of elements: push and pull those that you mean", what, t->name);
 	if (memory)
 		return 0;
-	return tt_fail(-EINVAL, "%s: table \"%s\" has %llu elements, and the memory given for them is NULL", what, t->name, (unsigned long long)t->count);
+	return tt_fail(-EINVAL, "%s: table \"%s\" has %llu elements, and the memory given for them is NULL", what, t->name,
+	               (unsigned long long)(t->count * t->row));
 }
 
-static int check_push(const struct tutti_table *t, const char *what, const void *delta)
+int tt_call_may_push(const struct tutti_table *t, const char *what)
 {
 	if (t->finished)
 		return tt_fail(-EPERM, "%s: this rank has finished with the table \"%s\"", what, t->name);
 	if (!t->works)
 		return tt_fail(-EPERM, "%s: rank %d is no worker of the table \"%s\": see tutti_table_config.worker", what, t->job->rank, t->name);
-	return check(t, what, delta);
+	return 0;
+}
+
+static int check_push(const struct tutti_table *t, const char *what, const void *delta)
+{
+	int err = tt_call_may_push(t, what);
+
+	return err ? err : check(t, what, delta);
 }
 
 int tutti_table_push(tutti_table *t, const void *delta, const tutti_update *options, tutti_op *op)
@@ -968,11 +1011,11 @@ int tutti_table_snapshot(tutti_table *t, void *values, tutti_versions *versions,
 		return tt_fail(-EINVAL, "table snapshot: the table \"%s\" keeps no versions: open it with TUTTI_TABLE_SNAPSHOTS, or in rounds", t->name);
 	if (versions && versions->size != sizeof *versions)
 		return tt_fail(-EINVAL, "tutti_versions.size is %zu, and must be sizeof(tutti_versions), %zu", versions->size, sizeof *versions);
-	struct tt_table_call *c = new_call(t, NULL, values, 0, NULL);
+	struct tt_table_call *c = tt_call_new(t, &of_all, NULL, values, NULL);
 	if (!c)
 		return tt_fail(-ENOMEM, "table snapshot: no memory for a call to %d servers", t->servers);
 	c->versions = versions ? versions : &c->unwanted;
-	return start(t, "table snapshot", c, op);
+	return tt_call_start(c, "table snapshot", op);
 }
 
 int tutti_table_assign(tutti_table *t, const void *values, tutti_op *op)

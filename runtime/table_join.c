@@ -7,7 +7,7 @@
 #include "table.h"
 #include <string.h>
 
-bool tt_table_is_other(const struct tutti_table *t, int i) { return i != t->mine && tt_table_range(t, i).count; }
+bool tt_table_is_other(const struct tutti_table *t, int i) { return i != t->mine && tt_table_has_any(t, i); }
 
 /* ---- a server's side ---- */
 
@@ -96,6 +96,8 @@ static void lose_worker(struct tutti_table *t, int rank)
 {
 	if (!t->shard.memory || !t->shard.pushers[rank])
 		return;
+	if (t->shard.fresh)
+		tt_fresh_leave(t->shard.fresh, rank);
 	t->shard.pushers[rank]->met = false;
 	tt_table_dismiss(t, rank);
 }

@@ -39,6 +39,25 @@ int tt_table_expect(struct tutti_table *t)
 	return err;
 }
 
+static int open_keys(struct tutti_table *t)
+{
+	struct tt_shard *s = &t->shard;
+	int err;
+
+	s->room = t->count / (uint64_t)t->servers + (t->count % (uint64_t)t->servers != 0);
+	if ((err = tt_keys_open(s->room, &s->keys)))
+		return err;
+	s->values = tt_zeros_map((size_t)s->room * tt_table_row_bytes(t));
+	return s->values ? 0 : tt_fail(-ENOMEM, "no memory for %llu keys", (unsigned long long)s->room);
+}
+
+static int open_fresh(struct tutti_table *t)
+{
+	unsigned flags = t->flags & TUTTI_TABLE_FRESH_OWN ? TT_FRESH_OWN : 0;
+
+	return t->flags & TUTTI_TABLE_FRESH ? tt_fresh_open(tt_table_range(t, t->mine).count / t->row, flags, &t->shard.fresh) : 0;
+}
+
 int tt_table_serve(struct tutti_table *t)
 {
 	struct tt_range mine = tt_table_range(t, t->mine);
@@ -51,17 +70,21 @@ int tt_table_serve(struct tutti_table *t)
 	if (!s->pushers)
 		return tt_fail(-ENOMEM, "no memory for the pushers of %d ranks", t->job->capacity);
 	err = tutti_alloc(t->job->all, tt_version_bytes(t), -1, (void **)&s->memory);
+	if (!err && t->flags & TUTTI_TABLE_KEYS)
+		err = open_keys(t);
+	else if (!err)
+		s->values = s->memory + TT_SHARD_HEAD;
 	if (!err)
-		err = tt_updater_open(&t->updater, t->type, (size_t)mine.count, s->workers, &s->updater);
+		err = tt_updater_open(&t->updater, t->type, (size_t)(mine.count + s->room * t->row), s->workers, &s->updater);
+	if (!err)
+		err = open_fresh(t);
 	if (!err)
 		err = tt_rounds_open(&t->as, t->job->launched, &s->rounds);
 	if (!err)
 		err = tt_version_open(t);
-	if (err)
-		return err;
-	s->values = s->memory + TT_SHARD_HEAD;
-	((struct tt_shard_head *)s->memory)->print = t->print;
-	return 0;
+	if (!err)
+		((struct tt_shard_head *)s->memory)->print = t->print;
+	return err;
 }
 
 void tt_table_unserve(struct tutti_table *t)
@@ -74,8 +97,17 @@ void tt_table_unserve(struct tutti_table *t)
 	tt_version_close(s);
 	tt_rounds_close(s->rounds);
 	tt_updater_close(s->updater);
+	tt_fresh_close(s->fresh);
+	if (s->keys)
+		tt_zeros_unmap(s->values, (size_t)s->room * tt_table_row_bytes(t));
+	tt_keys_close(s->keys);
 	tutti_free(t->job->all, s->memory);
 	*s = (struct tt_shard){ 0 };
+}
+
+static size_t elements_of(const struct tutti_table *t)
+{
+	return (size_t)(t->shard.keys ? tt_keys_count(t->shard.keys) * t->row : tt_table_range(t, t->mine).count);
 }
 
 /* Workers that come later find the values as they are. */
@@ -91,7 +123,7 @@ static int know_worker(struct tutti_table *t, int worker)
 	if ((err = tt_updater_join(s->updater, worker + 1)))
 		return err;
 	for (; s->workers <= worker; s->workers++)
-		tt_updater_assigned(s->updater, s->workers, s->values, 0, (size_t)tt_table_range(t, t->mine).count);
+		tt_updater_assigned(s->updater, s->workers, s->values, 0, elements_of(t));
 	return 0;
 }
 
@@ -173,19 +205,25 @@ static int begin(struct tutti_table *t, struct tt_pusher *p, int worker, unsigne
 	return err ? err : tt_updater_begin(t->shard.updater, worker, options, &p->push);
 }
 
-static void assign(struct tutti_table *t, size_t at, size_t count, const void *values)
+int tt_table_take(struct tutti_table *t, int worker, unsigned flags, const tutti_update *options,
+                  int (*change)(struct tutti_table *, int worker, const struct tt_pusher *, void *), void *arg)
 {
-	char *w;
+	struct tt_pusher *p = t->shard.pushers[worker];
+	int err;
 
-	if (tt_table_in_rounds(t))
-		tt_version_settle(t);
-	tt_version_touch(t, at, count);
-	w = t->shard.values + at * t->width;
-	memcpy(w, values, count * t->width);
-	tt_updater_assigned(t->shard.updater, -1, w, at, count);
+	if (!p)
+		return -EINVAL; /* it has not joined */
+	if (flags & TT_PUSH_FIRST && (p->err = begin(t, p, worker, flags, options)))
+		end(t, p, worker, flags); /* no more of it comes, and nobody is to wait for it */
+	if (!p->err && !p->dropped)
+		p->err = change(t, worker, p, arg);
+	err = p->err;
+	if (flags & TT_PUSH_LAST)
+		end(t, p, worker, flags);
+	return err;
 }
 
-static void apply(struct tutti_table *t, const struct tt_pusher *p, size_t at, size_t count, const void *delta)
+void tt_table_change(struct tutti_table *t, const struct tt_pusher *p, size_t at, size_t count, const void *delta)
 {
 	char *w = t->shard.values + at * t->width;
 
@@ -196,29 +234,52 @@ static void apply(struct tutti_table *t, const struct tt_pusher *p, size_t at, s
 		tt_updater_apply(&p->push, at, count, &(struct tt_piece){ .to = w, .w = w, .d = delta });
 }
 
+struct dense { /* a piece of all elements */
+	size_t at, count;
+	const void *delta;
+};
+
+static void become_stale(struct tutti_table *t, int worker)
+{
+	if (t->shard.fresh)
+		tt_fresh_pushed(t->shard.fresh, worker, NULL, 0);
+}
+
+static int assign(struct tutti_table *t, int worker, const struct tt_pusher *p, void *arg)
+{
+	const struct dense *d = arg;
+	char *w;
+
+	(void)p;
+	if (tt_table_in_rounds(t))
+		tt_version_settle(t);
+	tt_version_touch(t, d->at, d->count);
+	w = t->shard.values + d->at * t->width;
+	memcpy(w, d->delta, d->count * t->width);
+	tt_updater_assigned(t->shard.updater, -1, w, d->at, d->count);
+	become_stale(t, worker);
+	return 0;
+}
+
+static int apply(struct tutti_table *t, int worker, const struct tt_pusher *p, void *arg)
+{
+	const struct dense *d = arg;
+
+	tt_table_change(t, p, d->at, d->count, d->delta);
+	become_stale(t, worker);
+	return 0;
+}
+
 int tt_table_apply(struct tutti_table *t, int worker, unsigned flags, const tutti_update *options, struct tt_range range, const void *delta)
 {
-	size_t at = (size_t)(range.first - tt_table_range(t, t->mine).first), count = (size_t)range.count;
-	struct tt_pusher *p = t->shard.pushers[worker];
-	int err;
+	struct dense d = { (size_t)(range.first - tt_table_range(t, t->mine).first), (size_t)range.count, delta };
 
-	if (!p)
-		return -EINVAL; /* it has not joined */
-	if (flags & TT_PUSH_FIRST && (p->err = begin(t, p, worker, flags, options)))
-		end(t, p, worker, flags); /* no more of it comes, and nobody is to wait for it */
-	if (!p->err && flags & TT_PUSH_ASSIGN)
-		assign(t, at, count, delta);
-	else if (!p->err && !p->dropped)
-		apply(t, p, at, count, delta);
-	err = p->err;
-	if (flags & TT_PUSH_LAST)
-		end(t, p, worker, flags);
-	return err;
+	return tt_table_take(t, worker, flags, options, flags & TT_PUSH_ASSIGN ? assign : apply, &d);
 }
 
 /* ---- messages ---- */
 
-static void get_options(struct tt_pack *p, tutti_update *u)
+void tt_table_get_options(struct tt_pack *p, tutti_update *u)
 {
 	double *numbers[] = { &u->scale, &u->learning_rate, &u->weight_decay, &u->momentum, &u->rho, &u->lambda, &u->beta1, &u->beta2, &u->epsilon,
 		              &u->alpha, &u->beta, &u->l1, &u->l2 };
@@ -268,14 +329,47 @@ static int map_delta(struct tutti_table *t, struct tt_member *from, struct tt_pa
 	return pusher->mapped || p->bad ? 0 : -EOPNOTSUPP;
 }
 
-/* Where a piece lies. NULL: nowhere. */
-static const char *bytes_of(const struct tutti_table *t, const struct tt_member *from, struct tt_pack *p, unsigned slot, struct tt_range range)
+void tt_table_pack(struct tutti_table *t, const char *elements, size_t count, uint64_t limit, struct tt_elements *e)
+{
+	size_t len = count * t->width;
+	void *packed = t->flags & TUTTI_TABLE_FILTER ? tt_scratch_take(&t->job->scratch, len) : NULL;
+	size_t bytes = packed ? tt_filter_pack(packed, elements, count, t->type, limit) : 0;
+
+	*e = (struct tt_elements){ elements, len, NULL, 0 };
+	if (bytes)
+		*e = (struct tt_elements){ packed, bytes, packed, len };
+	else
+		tt_scratch_give(&t->job->scratch, packed, len);
+}
+
+int tt_table_unpack(struct tutti_table *t, struct tt_pack *p, size_t count, bool sparse, struct tt_elements *e)
+{
+	size_t len = count * t->width, left = tt_pack_left(p);
+	const uint8_t *from = tt_pack_take(p, left);
+
+	*e = (struct tt_elements){ .at = (const char *)from };
+	p->bad |= sparse ? len > tt_table_piece(t->job) : left != len;
+	if (p->bad || (!sparse && t->updater.rule != TUTTI_UPDATE_OWN))
+		return 0;
+	if (!(e->copy = tt_scratch_take(&t->job->scratch, len)))
+		return -ENOMEM;
+	e->room = len;
+	e->at = e->copy;
+	if (!sparse)
+		memcpy(e->copy, from, len); /* behind a message's head it is not aligned */
+	else
+		p->bad |= tt_filter_unpack(e->copy, count, t->type, from, left) != 0;
+	return 0;
+}
+
+void tt_elements_free(struct tutti_table *t, struct tt_elements *e) { tt_scratch_give(&t->job->scratch, e->copy, e->room); }
+
+/* Where a piece lies that is not within its message. NULL: nowhere. */
+static const char *bytes_of(const struct tutti_table *t, const struct tt_member *from, unsigned slot, struct tt_range range)
 {
 	const struct tt_pusher *pusher = t->shard.pushers[from->rank];
 	size_t len = (size_t)range.count * t->width;
 
-	if (slot == TT_NO_SLOT)
-		return tt_pack_left(p) == len ? (const char *)tt_pack_take(p, len) : NULL;
 	if (slot == TT_IN_PLACE)
 		return pusher && pusher->mapped ? pusher->mapped + (size_t)(range.first - tt_table_range(t, t->mine).first) * t->width : NULL;
 	return slot < TT_FEED_SLOTS && from->inbox && len <= TT_PUSH_PIECE ? from->inbox + (size_t)slot * TT_PUSH_PIECE : NULL;
@@ -292,27 +386,36 @@ static int take(struct tutti_table *t, struct tt_member *from, struct tt_pack *p
                 struct tt_range range)
 {
 	struct tt_pusher *pusher = t->shard.pushers[from->rank];
-	size_t len = (size_t)range.count * t->width;
-	const char *delta;
-	void *copy = NULL;
+	struct tt_elements e = { 0 };
 	int err = 0;
 
 	if (slot == TT_IN_PLACE && pusher && !pusher->mapped)
 		return -EOPNOTSUPP; /* as its first piece */
-	delta = bytes_of(t, from, p, slot, range);
-	p->bad |= !delta;
+	if (slot == TT_NO_SLOT)
+		err = tt_table_unpack(t, p, (size_t)range.count, flags & TT_SPARSE, &e);
+	else
+		e.at = bytes_of(t, from, slot, range);
+	p->bad |= !err && !e.at;
 	if (slot == TT_IN_PLACE && pusher && flags & TT_PUSH_LAST)
 		pusher->mapped = NULL; /* its worker may take the memory back */
-	if (delta && slot == TT_NO_SLOT && t->updater.rule == TUTTI_UPDATE_OWN) { /* behind the message's head it is not aligned */
-		if (!(copy = tt_scratch_take(&t->job->scratch, len)))
-			return -ENOMEM;
-		delta = memcpy(copy, delta, len);
-	}
-	if (delta)
-		err = tt_table_apply(t, from->rank, flags, options, range, delta);
-	tt_scratch_give(&t->job->scratch, copy, len);
+	if (!err && !p->bad)
+		err = tt_table_apply(t, from->rank, flags, options, range, e.at);
+	tt_elements_free(t, &e);
 	return err;
 }
+
+static void answer_with(struct tt_member *to, uint32_t number, int err, const void *values, size_t bytes)
+{
+	uint8_t answer[9];
+	struct tt_pack a = tt_pack(answer, sizeof answer);
+
+	tt_put8(&a, TT_PUSHED);
+	tt_put32(&a, number);
+	tt_put32(&a, (uint32_t)err);
+	tt_send(to, answer, sizeof answer, values, bytes);
+}
+
+void tt_table_answer(struct tt_member *to, uint32_t number, int err) { answer_with(to, number, err, NULL, 0); }
 
 void tt_table_push(struct tt_member *from, struct tt_pack *p)
 {
@@ -322,12 +425,10 @@ void tt_table_push(struct tt_member *from, struct tt_pack *p)
 	struct tt_range range = { .first = tt_get64(p), .count = tt_get32(p) };
 	struct tutti_table *t = tt_table_find(from->job, uid);
 	tutti_update options;
-	uint8_t answer[9];
-	struct tt_pack a = tt_pack(answer, sizeof answer);
 	int err = t ? 0 : -ESTALE;
 
 	if (flags & TT_PUSH_OPTIONS)
-		get_options(p, &options);
+		tt_table_get_options(p, &options);
 	if (t && !p->bad && slot == TT_IN_PLACE && flags & TT_PUSH_FIRST)
 		err = map_delta(t, from, p);
 	if (t && !err && !is_within(t, range))
@@ -336,11 +437,8 @@ void tt_table_push(struct tt_member *from, struct tt_pack *p)
 		err = take(t, from, p, flags, slot, flags & TT_PUSH_OPTIONS ? &options : NULL, range);
 	if (p->bad)
 		return;
-	tt_put8(&a, TT_PUSHED);
-	tt_put32(&a, number);
-	tt_put32(&a, (uint32_t)err);
 	if (t && !err && flags & TT_PUSH_PULL && t->as.mode == TUTTI_ASYNC && !tt_table_is_large(t, t->mine))
-		tt_send(from, answer, sizeof answer, t->shard.values, (size_t)tt_table_range(t, t->mine).count * t->width);
+		answer_with(from, number, err, t->shard.values, (size_t)tt_table_range(t, t->mine).count * t->width);
 	else
-		tt_send(from, answer, sizeof answer, NULL, 0);
+		tt_table_answer(from, number, err);
 }

@@ -73,7 +73,7 @@ static int judge(const struct tutti_table *t, tutti_consistency *to)
 		*to = p->wants;
 		first = false;
 	}
-	return tt_table_can_be(t->updater.rule, to);
+	return tt_table_can_be(t->updater.rule, t->flags, to);
 }
 
 void tt_table_look_at_switch(struct tutti_table *t)
@@ -173,12 +173,12 @@ static int ask_all(struct tutti_table *t, const tutti_consistency *to)
 	for (int i = 0; i < t->servers; i++)
 		if (tt_table_is_other(t, i))
 			ask(t, i, to);
-	if (t->shard.memory && tt_table_range(t, t->mine).count && (err = ask_here(t, t->job->rank, to)))
+	if (t->shard.memory && tt_table_has_any(t, t->mine) && (err = ask_here(t, t->job->rank, to)))
 		return err;
 	if (tt_wait_until(t->job, tt_table_have_answered, t, tt_now() + t->job->deadline))
 		return -ETIMEDOUT;
 	for (int i = 0; !err && i < t->servers; i++)
-		if (tt_table_range(t, i).count)
+		if (tt_table_has_any(t, i))
 			err = t->job->members[t->server[i]].state >= TT_LEFT ? t->job->members[t->server[i]].err : t->source[i].err;
 	return err;
 }
@@ -187,7 +187,7 @@ int tutti_table_switch(tutti_table *t, const tutti_consistency *to)
 {
 	int err = tt_usable(t->job);
 
-	if (err || (err = tt_consistency_check(to)) || (err = tt_table_can_be(t->updater.rule, to)))
+	if (err || (err = tt_consistency_check(to)) || (err = tt_table_can_be(t->updater.rule, t->flags, to)))
 		return err;
 	if (!t->works)
 		return tt_fail(-EPERM, "table \"%s\": its workers choose its consistency, and rank %d is none or has finished", t->name, t->job->rank);

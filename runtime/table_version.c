@@ -240,6 +240,8 @@ static void move_values(struct tutti_table *t, char *to)
 {
 	struct tt_shard *s = &t->shard;
 
+	if (s->keys)
+		return; /* their values are elsewhere */
 	if (s->values != to)
 		memcpy(to, s->values, (size_t)count_of(t) * t->width);
 	s->values = to;

@@ -274,8 +274,8 @@ typedef struct tutti_updater { /* a table's rule */
 	int own_states;          /* arrays of state for each worker or, under TUTTI_SHARED_STATE, for all of them; at most 4 */
 } tutti_updater;
 
-/* Tables: values that are spread over servers. Workers push deltas, to which the servers apply the table's rule, and pull values.
- * Each server holds a contiguous range of the elements, all of about the same size. Servers and workers are the ranks that the config
+/* Tables: values that are spread over servers. Workers push deltas, to which the servers apply the table's rule, and pull values, of all
+ * or of some rows. Each server holds a contiguous range of the rows, all of about the same size. Servers and workers are the ranks that the config
  * lists; others may open the table too, pull and assign. A push by one worker is applied in pieces of up to 256 KiB, each of them whole; pushes of
  * one worker to a server in the order of its calls, those of several as they come. A pull sees each server's values as they are
  * at that moment, also while others push: it may see some of a push and not the rest of it, on some wires even within an element.
@@ -305,23 +305,36 @@ typedef struct tutti_consistency {
 typedef struct tutti_table_config { /* the same on all ranks */
 	size_t size;             /* sizeof(tutti_table_config) */
 	tutti_type type;
-	uint64_t count;          /* elements, from 1 up; some servers have none where there are fewer elements than servers */
+	uint64_t count;          /* rows, from 1 up; some servers have none where there are fewer rows than servers. An array's rows are its elements.
+	                          * With TUTTI_TABLE_KEYS: for so many keys there is room at once, 0: it grows */
 	tutti_updater updater;   /* the rule; zeroed: ADD */
 	int servers;             /* how many there are, 0: all ranks that the job was started with */
 	const int *server;       /* their ranks; NULL with 0 */
 	int workers;             /* how many ranks push, 0: all, also those that come late */
 	const int *worker;       /* which; NULL with 0 */
 	tutti_consistency consistency; /* zeroed: ASYNC */
-	unsigned flags;          /* TUTTI_TABLE_SNAPSHOTS */
+	unsigned flags;          /* TUTTI_TABLE_..., or-ed */
 	uint64_t publish_pushes; /* SNAPSHOTS, not in BSP: a version is made after so many pushes to a server, 0: of no account; ... */
 	int publish_ms;          /* ... at most once in so many milliseconds, 0: of no account. Both 0: 100 ms */
+	uint64_t row;            /* elements of a row, or of the values under a key, up to 2^32 - 1; 0: 1 */
+	double clip;             /* with TUTTI_TABLE_FILTER: elements of deltas up to this are left out, too, and lost; 0: zeros alone */
 } tutti_table_config;
+#define TUTTI_TABLE_KEYS 1u           /* values under 64-bit keys instead of rows 0 .. count - 1. A key's values are 0 until it is first pushed to;
+                                      * it lives on server (key mod servers) of the list. Not in BSP */
+#define TUTTI_TABLE_SNAPSHOTS 2u      /* servers keep versions for tutti_table_snapshot: three times their range in memory. Of rows */
+#define TUTTI_TABLE_FRESH 4u          /* servers keep track of which rows each worker has not seen: a bit for each row and worker that pulls. Not in BSP */
+#define TUTTI_TABLE_FRESH_OWN 8u      /* ... and a push makes rows stale for its own worker, too, as in Multiverso's newer matrix */
+#define TUTTI_TABLE_FILTER 16u        /* what goes within messages (rows, keys, shards of up to 32 KiB) goes without its zeros, where that is shorter;
+                                      * -0 becomes 0 */
+#define TUTTI_TABLE_CUT_MULTIVERSO 32u /* each server has count / servers rows, rounded down, and the last one the rest as well, as Multiverso has
+                                      * it; with fewer rows than servers the first ones have one each */
 /* Waits until all of its servers have opened it, too; a rank that comes later opens it under its name. Values begin at 0. -EINVAL:
  * also if another rank has opened it with another config; -EEXIST; -ENOENT: a server has not opened it within the deadline. A server has in
- * memory its range, the rule's state of it, and 1 MiB for each worker whose ranges are larger than 32 KiB. */
+ * memory its range or its keys, the rule's state of them, and 1 MiB for each worker whose ranges are larger than 32 KiB. */
 int tutti_table_open(tutti *, const char *name, const tutti_table_config *, tutti_table **);
 void tutti_table_close(tutti_table *);               /* waits for this rank's own calls; a server's range is gone, and others get -ESTALE: a barrier
                                                       * before it, and one before the name is used again. NULL is allowed */
+/* Whole tables, of rows: of keys it is -ENOTSUP. */
 int tutti_table_push(tutti_table *, const void *delta, const tutti_update *, tutti_op *); /* delta: count elements, left alone until the end; the
                                                       * options are copied, NULL: as the table has them */
 int tutti_table_pull(tutti_table *, void *values, tutti_op *); /* values: count elements */
@@ -350,7 +363,15 @@ int tutti_table_look(tutti_table *, tutti_table_info *);
 int tutti_table_switch(tutti_table *, const tutti_consistency *); /* another consistency: called by all workers, between their steps; returns when it
                                                       * holds everywhere. -EBUSY: calls of this rank are under way; -ETIMEDOUT: some did not call it */
 int tutti_table_finish(tutti_table *);               /* this worker pushes no more: nobody waits for it, and its pulls wait for nobody */
-#define TUTTI_TABLE_SNAPSHOTS 2u   /* servers keep versions for tutti_table_snapshot: three times their range in memory */
+/* Rows, or keys. To a clock a push of rows is a push to all servers. In BSP the rule runs over all rows when a round closes. Both lists are read until the end. A row that is listed twice is pushed to twice, in the order of the list. n may be 0.
+ * -EINVAL: also a number that is no row. */
+int tutti_table_push_rows(tutti_table *, const uint64_t *rows, size_t n, const void *deltas, const tutti_update *, tutti_op *); /* deltas: n x row elements */
+int tutti_table_pull_rows(tutti_table *, const uint64_t *rows, size_t n, void *values, tutti_op *); /* values: n x row elements; a key that nobody
+                                                      * has pushed to: zeros */
+/* Rows that were pushed to since this worker last pulled them, by whichever pull; all of them, if it has opened the table since. In `rows`
+ * their numbers, in growing order for each server, in `values` theirs, in *n how many, at most `room`; the others stay fresh, for the next
+ * call. After a pull that has failed all rows are fresh. */
+int tutti_table_pull_fresh(tutti_table *, uint64_t *rows, void *values, size_t room, size_t *n, tutti_op *);
 #define TUTTI_SHARED_STATE 1u      /* ADAGRAD, OWN: one state for all workers */
 #define TUTTI_BACKUP_FROM_ZERO 2u  /* DCASGD, DCASGDA: b is 0 at first, as Multiverso's was */
 

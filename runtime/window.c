@@ -638,6 +638,24 @@ bool tt_window_is_mapped(struct tutti_window *w, int rank)
 	return w->remotes[rank].state == KNOWN && m->state == TT_UP && mapped_at(&w->remotes[rank], m->link->peer);
 }
 
+char *tt_window_hold(struct tutti_window *w, int rank)
+{
+	struct remote *r = &w->remotes[rank];
+	struct tt_peer *peer;
+
+	if (!tt_window_is_mapped(w, rank))
+		return NULL;
+	peer = w->job->members[rank].link->peer;
+	return peer->net->transport->store_begin(peer, &r->key) ? r->at : NULL;
+}
+
+void tt_window_let_go(struct tutti_window *w, int rank)
+{
+	struct tt_peer *peer = w->job->members[rank].link->peer;
+
+	peer->net->transport->store_end(peer);
+}
+
 /* A few bytes of a window that is mapped here are copied there and then. False: it takes a request, or something is wrong; the
  * request says what, and stores the same bytes once more. */
 static bool act_there(struct remote *r, const struct call *c)

@@ -208,7 +208,7 @@ static void program_wrong(tutti *job)
 	other.size = 4;
 	CHECK(tutti_table_open(job, "w", &other, &u) == -EINVAL && strstr(tutti_why(), "sizeof(tutti_table_config)"));
 	other = (tutti_table_config){ .size = sizeof c, .type = TUTTI_F32 };
-	CHECK(tutti_table_open(job, "w", &other, &u) == -EINVAL && strstr(tutti_why(), "0 elements"));
+	CHECK(tutti_table_open(job, "w", &other, &u) == -EINVAL && strstr(tutti_why(), "0 rows"));
 	other.count = UINT64_MAX / 2;
 	CHECK(tutti_table_open(job, "w", &other, &u) == -EINVAL && strstr(tutti_why(), "elements"));
 	other = c;

@@ -11,7 +11,7 @@ source_tree=$(cd "$1" && pwd) build_tree=$(cd "$2" && pwd) || exit 2
 shift 2
 keep=no
 [ "${1:-}" = --keep ] && keep=yes && shift
-targets=${*:-frames boot members late shards config tensors}
+targets=${*:-frames boot members late shards tables config tensors}
 seconds=${FUZZ_SECONDS:-60}
 work=$build_tree/fuzz-build
 mark='# found by fuzzing, and made anew by make fuzz-keep'

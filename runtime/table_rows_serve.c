@@ -1,0 +1,285 @@
+/* table_rows_serve.c - rows and keys of a server's shard: what is pushed to them, what is pulled
+ *
+ * A piece names its rows, and has one stretch of elements of each: all of a row, or a part of one that is too long for a message. What a
+ * row is to the table, a place is here: which row of the shard it is; of a key the number that it got when it was first pushed to. The
+ * values of keys and their state grow by doubling: their pages may move then, but nothing is copied. */
+#include "table.h"
+#include <string.h>
+
+/* ---- places ---- */
+
+static int grow(struct tutti_table *t, uint64_t room)
+{
+	struct tt_shard *s = &t->shard;
+	size_t row = (size_t)t->row * t->width, before = (size_t)s->room * row, now = (size_t)room * row;
+	char *values = room <= PTRDIFF_MAX / row ? tt_zeros_resize(s->values, before, now) : NULL;
+	int err;
+
+	if (!values)
+		return -ENOMEM;
+	s->values = values;
+	if ((err = tt_updater_resize(s->updater, (size_t)(room * t->row))))
+		s->values = tt_zeros_resize(values, now, before); /* less of what is there: that does not fail */
+	else
+		s->room = room;
+	for (int i = 0; i < t->job->capacity; i++)
+		if (s->pushers[i] && s->pushers[i]->push.updater)
+			tt_updater_follow(&s->pushers[i]->push);
+	return err;
+}
+
+static uint64_t row_in(const struct tt_rows *r, uint32_t i)
+{
+	struct tt_pack p = tt_unpack(r->row + 8 * (size_t)i, 8);
+
+	return tt_get64(&p);
+}
+
+/* To be pushed to: keys that nobody has pushed to get a place. Else they have none, TT_NO_KEY. */
+static int find_keys(struct tutti_table *t, const struct tt_rows *r, bool to_push, uint64_t *places)
+{
+	struct tt_shard *s = &t->shard;
+	uint64_t most = tt_keys_count(s->keys) + r->n;
+	int err = to_push && most > s->room ? grow(t, tt_max(most, 2 * s->room)) : 0;
+
+	for (uint32_t i = 0; !err && i < r->n; i++) {
+		uint64_t key = row_in(r, i);
+		if (tt_shards_of_key(key, t->servers) != t->mine)
+			err = -ERANGE;
+		else if (to_push)
+			err = tt_keys_add(s->keys, key, &places[i]);
+		else
+			places[i] = tt_keys_find(s->keys, key);
+	}
+	return err;
+}
+
+static int find_rows(const struct tutti_table *t, const struct tt_rows *r, uint64_t *places)
+{
+	struct tt_range mine = tt_table_range(t, t->mine);
+
+	for (uint32_t i = 0; i < r->n; i++) {
+		places[i] = row_in(r, i) - mine.first / t->row;
+		if (places[i] >= mine.count / t->row)
+			return -ERANGE;
+	}
+	return 0;
+}
+
+static int find_places(struct tutti_table *t, const struct tt_rows *r, bool to_push, uint64_t *places)
+{
+	return t->shard.keys ? find_keys(t, r, to_push, places) : find_rows(t, r, places);
+}
+
+/* ---- pushes ---- */
+
+struct sparse { /* a piece */
+	const struct tt_rows *rows;
+	const char *deltas;
+	uint64_t *places;
+};
+
+/* How many that follow each other are updated in one go. */
+static uint32_t count_run(const struct tutti_table *t, const struct sparse *s, uint32_t from)
+{
+	uint32_t n = 1;
+
+	if (s->rows->count != t->row)
+		return 1;
+	while (from + n < s->rows->n && s->places[from + n] == s->places[from] + n)
+		n++;
+	return n;
+}
+
+static int apply(struct tutti_table *t, int worker, const struct tt_pusher *p, void *arg)
+{
+	const struct sparse *s = arg;
+	const struct tt_rows *r = s->rows;
+	int err = find_places(t, r, true, s->places);
+
+	for (uint32_t i = 0, n; !err && i < r->n; i += n) {
+		size_t at = (size_t)(s->places[i] * t->row + r->at);
+		n = count_run(t, s, i);
+		tt_table_change(t, p, at, (size_t)n * r->count, s->deltas + (size_t)i * r->count * t->width);
+	}
+	if (!err && t->shard.fresh)
+		tt_fresh_pushed(t->shard.fresh, worker, s->places, r->n);
+	return err;
+}
+
+int tt_table_apply_rows(struct tutti_table *t, int worker, unsigned flags, const tutti_update *options, const struct tt_rows *r, const void *deltas)
+{
+	size_t bytes = r->n * sizeof(uint64_t);
+	struct sparse s = { r, deltas, tt_scratch_take(&t->job->scratch, bytes) };
+	int err = s.places ? tt_table_take(t, worker, flags, options, apply, &s) : -ENOMEM;
+
+	tt_scratch_give(&t->job->scratch, s.places, bytes);
+	return err;
+}
+
+/* ---- pulls ---- */
+
+/* A worker that is new here has seen nothing. */
+static int meet(struct tutti_table *t, int worker, unsigned flags)
+{
+	return t->shard.fresh && flags & TT_PULL_NEW ? tt_fresh_join(t->shard.fresh, worker) : 0;
+}
+
+static void read_places(const struct tutti_table *t, const struct tt_rows *r, const uint64_t *places, char *values)
+{
+	size_t len = r->count * t->width;
+
+	for (uint32_t i = 0; i < r->n; i++, values += len)
+		if (places[i] == TT_NO_KEY)
+			memset(values, 0, len);
+		else
+			memcpy(values, t->shard.values + (size_t)(places[i] * t->row + r->at) * t->width, len);
+}
+
+int tt_table_read_rows(struct tutti_table *t, int worker, unsigned flags, const struct tt_rows *r, char *values)
+{
+	size_t bytes = r->n * sizeof(uint64_t);
+	uint64_t *places = tt_scratch_take(&t->job->scratch, bytes);
+	int err = places ? meet(t, worker, flags) : -ENOMEM;
+
+	if (!err && !(err = find_places(t, r, false, places)))
+		read_places(t, r, places, values);
+	if (!err && t->shard.fresh && !r->at) /* of a row in parts: with the first, since what is pushed between two is not seen whole */
+		tt_fresh_take_of(t->shard.fresh, worker, places, r->n, places);
+	tt_scratch_give(&t->job->scratch, places, bytes);
+	return err;
+}
+
+int tt_table_find_fresh(struct tutti_table *t, int worker, unsigned flags, uint64_t *at, uint64_t *rows, size_t most, size_t *n)
+{
+	uint64_t first = tt_table_range(t, t->mine).first / t->row;
+	int err = meet(t, worker, flags);
+
+	if (err)
+		return err;
+	*n = 0;
+	if (flags & TT_PULL_ALL)
+		tt_fresh_see_all(t->shard.fresh, worker);
+	else
+		*n = tt_fresh_take(t->shard.fresh, worker, at, rows, most);
+	for (size_t i = 0; i < *n; i++)
+		rows[i] += first;
+	return 0;
+}
+
+/* ---- messages ---- */
+
+struct request { /* what all of them begin with */
+	struct tutti_table *table;   /* NULL: it is closed */
+	uint32_t number;
+	unsigned flags;
+};
+
+static struct request get_request(struct tt_member *from, struct tt_pack *p)
+{
+	uint64_t uid = tt_get64(p);
+
+	return (struct request){ tt_table_find(from->job, uid), tt_get32(p), tt_get8(p) };
+}
+
+static void get_shape(struct tt_pack *p, struct tt_rows *r)
+{
+	r->n = tt_get32(p);
+	r->at = tt_get32(p);
+	r->count = tt_get32(p);
+}
+
+static void get_rows(const struct tutti_table *t, struct tt_pack *p, struct tt_rows *r)
+{
+	size_t most = tt_table_piece(t->job);
+
+	p->bad |= r->n > most / 8 || r->count > t->row || r->at > t->row - r->count || (uint64_t)r->n * r->count * t->width > most;
+	r->row = tt_pack_take(p, p->bad ? 0 : 8 * (size_t)r->n);
+}
+
+void tt_table_push_rows(struct tt_member *from, struct tt_pack *p)
+{
+	struct request q = get_request(from, p);
+	struct tutti_table *t = q.table;
+	struct tt_elements e = { 0 };
+	tutti_update options;
+	struct tt_rows r;
+	int err = t ? 0 : -ESTALE;
+
+	get_shape(p, &r);
+	if (q.flags & TT_PUSH_OPTIONS)
+		tt_table_get_options(p, &options);
+	if (t)
+		get_rows(t, p, &r);
+	if (t && !p->bad)
+		err = tt_table_unpack(t, p, (size_t)r.n * r.count, q.flags & TT_SPARSE, &e);
+	if (t && !p->bad && !err)
+		err = tt_table_apply_rows(t, from->rank, q.flags, q.flags & TT_PUSH_OPTIONS ? &options : NULL, &r, e.at);
+	if (t)
+		tt_elements_free(t, &e);
+	if (!p->bad)
+		tt_table_answer(from, q.number, err);
+}
+
+static void answer(struct tt_member *to, uint32_t number, int err, const struct tt_elements *e)
+{
+	uint8_t head[10];
+	struct tt_pack h = tt_pack(head, sizeof head);
+
+	tt_put8(&h, TT_PULLED);
+	tt_put32(&h, number);
+	tt_put32(&h, (uint32_t)err);
+	tt_put8(&h, e->copy ? TT_SPARSE : 0);
+	tt_send(to, head, sizeof head, e->at, e->bytes);
+}
+
+void tt_table_pull_rows(struct tt_member *from, struct tt_pack *p)
+{
+	struct request q = get_request(from, p);
+	struct tutti_table *t = q.table;
+	struct tt_elements e = { 0 };
+	char *values = NULL;
+	struct tt_rows r;
+	int err = t ? 0 : -ESTALE;
+
+	get_shape(p, &r);
+	if (t)
+		get_rows(t, p, &r);
+	if (p->bad)
+		return;
+	size_t count = t ? (size_t)r.n * r.count : 0, bytes = t ? count * t->width : 0;
+	if (!err && !(values = tt_scratch_take(&t->job->scratch, bytes)))
+		err = -ENOMEM;
+	if (!err && !(err = tt_table_read_rows(t, from->rank, q.flags, &r, values)))
+		tt_table_pack(t, values, count, 0, &e);
+	answer(from, q.number, err, &e);
+	if (t)
+		tt_elements_free(t, &e);
+	tt_scratch_give(&from->job->scratch, values, bytes);
+}
+
+/* { where it goes on, rows } */
+void tt_table_pull_fresh(struct tt_member *from, struct tt_pack *p)
+{
+	struct request q = get_request(from, p);
+	struct tutti_table *t = q.table;
+	uint64_t at = tt_get64(p), *rows;
+	uint32_t most = tt_get32(p);
+	size_t bytes = 8 + 8 * (size_t)most, n = 0;
+	int err = t ? 0 : -ESTALE;
+
+	p->bad |= bytes > TT_PUSH_INLINE + 8 || (t && !t->shard.fresh);
+	if (p->bad)
+		return;
+	if (!(rows = tt_scratch_take(&from->job->scratch, bytes)))
+		err = -ENOMEM;
+	if (!err)
+		err = tt_table_find_fresh(t, from->rank, q.flags, &at, rows + 1, most, &n);
+	struct tt_pack a = tt_pack(rows, err ? 0 : 8 + 8 * n);
+	if (!err)
+		tt_put64(&a, at);
+	for (size_t i = 1; !err && i <= n; i++)
+		tt_put64(&a, rows[i]); /* into its own place */
+	answer(from, q.number, err, &(struct tt_elements){ .at = (const char *)rows, .bytes = err ? 0 : 8 + 8 * n });
+	tt_scratch_give(&from->job->scratch, rows, bytes);
+}

@@ -1,0 +1,158 @@
+/* fuzz_tables.c - three ranks open a table of rows, which keeps track of what is fresh, and one of keys. Rank 2 is a server and a worker
+ * of both as the others are, and goes bad then: it pushes and pulls or does not, spoils what its library says, and makes up messages
+ * about tables. Nothing of that may end rank 0 or 1, hang them, or write where nothing was asked for.
+ * Input: what the honest ones call, the world's seed, then events (attack.h). */
+#include "attack.h"
+#include "table.h"
+
+enum { BAD = 2, ROWS = 40, ROW = 3, N = 60, BYTES = N * ROW * 8, ROUNDS = 4, ROUND_MS = 60, DEADLINE_MS = 1200 };
+
+struct part { /* one rank's share of it all */
+	tutti *job;
+	tutti_table *rows, *keys;
+	uint64_t list[N], *fresh;
+	uint8_t *values;
+	bool done;
+};
+static struct part parts[RANKS];
+static uint8_t plan;
+
+static void open_part(struct part *p)
+{
+	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = ROWS, .row = ROW, .flags = TUTTI_TABLE_FRESH | TUTTI_TABLE_FILTER },
+	                   k = { .size = sizeof k, .type = TUTTI_I64, .row = ROW, .flags = TUTTI_TABLE_KEYS };
+
+	FUZZ_CHECK(!tutti_join(NULL, &p->job), "all join");
+	FUZZ_CHECK(!tutti_table_open(p->job, "rows", &c, &p->rows) && !tutti_table_open(p->job, "keys", &k, &p->keys), "tables open");
+	p->values = fuzz_fenced(BYTES);
+	p->fresh = (uint64_t *)(void *)fuzz_fenced(N * sizeof *p->fresh);
+	for (int i = 0; i < N; i++)
+		p->list[i] = (uint64_t)(i * 7 % ROWS);
+	tutti_barrier(p->job, NULL); /* all tables are open. The bad one may come out of it first */
+}
+
+static void close_part(struct part *p)
+{
+	tutti_table_close(p->rows);
+	tutti_table_close(p->keys);
+	tutti_leave(p->job);
+	fuzz_free_fenced(p->values, BYTES);
+	fuzz_free_fenced((uint8_t *)p->fresh, N * sizeof *p->fresh);
+}
+
+static int call(struct part *p, unsigned what, tutti_op *op)
+{
+	static size_t n[RANKS];
+
+	switch (what % 8) {
+	case 0: return tutti_table_push_rows(p->rows, p->list, N, p->values, NULL, op);
+	case 1: return tutti_table_pull_rows(p->rows, p->list, N, p->values, op);
+	case 2: return tutti_table_pull_fresh(p->rows, p->fresh, p->values, what & 32 ? 5 : N, &n[tutti_rank(p->job)], op);
+	case 3: return tutti_table_push(p->rows, p->values, &(tutti_update){ .size = sizeof(tutti_update), .set = TUTTI_SET_SCALE, .scale = 2 }, op);
+	case 4: return tutti_table_pull(p->rows, p->values, op);
+	case 5: return tutti_table_push_pull(p->rows, p->values, NULL, p->values, op);
+	case 6: return tutti_table_push_rows(p->keys, p->list, N, p->values, NULL, op);
+	default: return tutti_table_pull_rows(p->keys, p->list, N, p->values, op);
+	}
+}
+
+static void try(struct part *p, unsigned what, int patience)
+{
+	tutti_op op;
+
+	if (!call(p, what, &op) && tutti_wait(&op, patience))
+		tutti_cancel(&op);
+}
+
+/* ---- the bad one ---- */
+
+/* A message about a table, with a uid that is right for one of the two servers. */
+static void make_up(struct attack *a, unsigned what)
+{
+	static const uint8_t types[] = { TT_PUSH, TT_PUSHED, TT_PUSH_ROWS, TT_PULL_ROWS, TT_PULL_FRESH, TT_PULLED, TT_JOIN };
+	const struct mouth *m = choose_mouth();
+	size_t len = fuzz_number(&a->in, 1);
+	const uint8_t *rest = fuzz_take(&a->in, len, &len);
+	uint8_t bytes[9 + 255], type = types[what / 4 % TT_COUNT(types)];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	tt_put8(&p, type);
+	if (type != TT_PUSHED && type != TT_PULLED)
+		tt_put64(&p, (what & 2 ? parts[BAD].keys : parts[BAD].rows)->source[what & 1].uid);
+	tt_put_bytes(&p, rest, len);
+	if (m)
+		say(m, bytes, (size_t)(p.at - bytes), 0, TT_SEND);
+}
+
+static void call_something(struct attack *a, unsigned what)
+{
+	if (what & 128)
+		make_up(a, what & 127);
+	else
+		try(&parts[BAD], what, 1);
+}
+
+static void bad(struct part *p)
+{
+	open_part(p);
+	attack.call = call_something;
+	open_raw();
+	run_attack();
+	attack.has_twist = false;
+	close_raw();
+	if (plan & 64)
+		tt_sim_kill(BAD, 0);
+	close_part(p);
+}
+
+/* ---- the honest ones ---- */
+
+/* The two of them get on together, whatever the third has said. */
+static void check_pair(struct part *p, int rank)
+{
+	const int servers[] = { 0, 1 };
+	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F64, .count = 2, .servers = 2, .server = servers };
+	uint64_t row = (uint64_t)rank;
+	double mine = 5 + rank, got = 0;
+	tutti_table *t;
+
+	if (tutti_table_open(p->job, "pair", &c, &t)) {
+		FUZZ_CHECK(attack.accused, "an honest rank was ended by another's nonsense");
+		return;
+	}
+	for (int i = 0; i < 2; i++, row ^= 1)
+		FUZZ_CHECK((!tutti_table_push_rows(t, &row, 1, &mine, NULL, NULL) && !tutti_table_pull_rows(t, &row, 1, &got, NULL)) || attack.accused,
+		           "honest ranks push and pull");
+	p->done = true;
+	while (!parts[1 - rank].done && !attack.accused)
+		tt_sim_sleep(TT_MS);
+	tutti_table_close(t);
+}
+
+static void honest(struct part *p, int rank)
+{
+	open_part(p);
+	for (int i = 0; i < ROUNDS; i++)
+		try(p, (unsigned)(plan + rank * 3 + i * (1 + (plan >> 3 & 3))), ROUND_MS);
+	check_pair(p, rank);
+	close_part(p);
+}
+
+static void program(int rank, void *arg)
+{
+	(void)arg;
+	if (rank == BAD)
+		bad(&parts[rank]);
+	else
+		honest(&parts[rank], rank);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+{
+	struct fuzz_input in = { bytes, len };
+
+	plan = (uint8_t)fuzz_number(&in, 1);
+	memset(parts, 0, sizeof parts);
+	run_world(in, BAD, DEADLINE_MS, program);
+	return 0;
+}

@@ -1,0 +1,826 @@
+/* unit_rows.c - rows and keys of parameter tables: each test on sim (over seeds) and over TCP and shared memory */
+#include "cunit_main.h"
+#include "ranks.h"
+#include "table.h"
+
+#if TT_TSAN
+enum { SEEDS = 2 };
+#else
+enum { SEEDS = 8 };
+#endif
+
+static void on_wires(void (*program)(tutti *), const int *sizes)
+{
+	for (; *sizes; sizes++) {
+		struct ranks run = { .size = *sizes, .wire = "sim", .program = program };
+		for (; run.seed < SEEDS; run.seed++)
+			CU_ASSERT_EQUAL(run_ranks(run), 0);
+		CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+	}
+}
+
+static tutti_table_config config_of(tutti_type type, uint64_t count, uint64_t row, unsigned flags)
+{
+	return (tutti_table_config){ .size = sizeof(tutti_table_config), .type = type, .count = count, .row = row, .flags = flags };
+}
+
+static tutti_table *open_table(tutti *job, const char *name, const tutti_table_config *c)
+{
+	tutti_table *t = NULL;
+
+	CHECK(tutti_table_open(job, name, c, &t) == 0);
+	return t;
+}
+
+static void close_table(tutti *job, tutti_table *t)
+{
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_table_close(t);
+	CHECK(tutti_barrier(job, NULL) == 0); /* before it is opened again */
+}
+
+/* ---- rows: sums ---- */
+
+enum { PUSHES = 3 };
+
+/* What a rank pushes in a round, the same wherever it is asked for: some rows come twice, in any order. */
+static size_t draw_list(int rank, int round, uint64_t rows, size_t n, uint64_t *list)
+{
+	struct tt_random r;
+
+	tt_random_seed(&r, (uint64_t)(1 + rank) * 1000003 + (uint64_t)round);
+	for (size_t i = 0; i < n; i++)
+		list[i] = i % 5 == 4 ? list[i - 1] : tt_random_below(&r, rows);
+	return n;
+}
+
+static float delta_at(int rank, size_t i, size_t k) { return (float)((rank + 1) * (int)(1 + i % 7) + (int)(k % 3)); }
+
+static void add_list(float *sums, int rank, int round, uint64_t rows, size_t row, size_t n, uint64_t *list)
+{
+	draw_list(rank, round, rows, n, list);
+	for (size_t i = 0; i < n; i++)
+		for (size_t k = 0; k < row; k++)
+			sums[list[i] * row + k] += delta_at(rank, i, k);
+}
+
+static bool are_rows(const float *values, const float *sums, const uint64_t *list, size_t n, size_t row)
+{
+	for (size_t i = 0; i < n; i++)
+		if (memcmp(values + i * row, sums + list[i] * row, row * sizeof *values))
+			return false;
+	return true;
+}
+
+static void sum_up(tutti *job, uint64_t rows, size_t row, size_t n)
+{
+	tutti_table_config c = config_of(TUTTI_F32, rows, row, 0);
+	tutti_table *t = open_table(job, "sums", &c);
+	float *sums = calloc(rows * row, sizeof *sums), *values = calloc((rows + n) * row, sizeof *values);
+	uint64_t *list = calloc(n, sizeof *list);
+
+	for (int round = 0; round < PUSHES; round++) {
+		draw_list(tutti_rank(job), round, rows, n, list);
+		for (size_t i = 0; i < n * row; i++)
+			values[i] = delta_at(tutti_rank(job), i / row, i % row);
+		CHECK(tutti_table_push_rows(t, list, n, values, NULL, NULL) == 0);
+	}
+	for (int rank = 0; rank < tutti_size(job); rank++)
+		for (int round = 0; round < PUSHES; round++)
+			add_list(sums, rank, round, rows, row, n, list);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_table_pull(t, values, NULL) == 0 && !memcmp(values, sums, rows * row * sizeof *sums));
+	draw_list(tutti_rank(job), 99, rows, n, list);
+	CHECK(tutti_table_pull_rows(t, list, n, values, NULL) == 0 && are_rows(values, sums, list, n, row));
+	CHECK(tutti_table_pull_rows(t, NULL, 0, NULL, NULL) == 0 && tutti_table_push_rows(t, list, 0, values, NULL, NULL) == 0);
+	close_table(job, t);
+	free(sums);
+	free(values);
+	free(list);
+}
+
+static void program_sums(tutti *job)
+{
+	sum_up(job, 1, 1, 7);
+	sum_up(job, 2, 3, 20);         /* fewer than servers */
+	sum_up(job, 37, 5, 50);
+	sum_up(job, 1000, 1, 3000);
+	sum_up(job, 7, 20011, 11);     /* rows that are longer than a message */
+	sum_up(job, 900, 100, 2000);
+}
+
+static void test_sums(void) { on_wires(program_sums, (const int[]){ 1, 2, 3, 5, 0 }); }
+
+/* Pushes and pulls under way together; a worker's pushes to a server keep their order, whether of rows or of all. */
+static void program_started(tutti *job)
+{
+	enum { ROWS = 600, ROW = 80, CALLS = 6 };
+	tutti_table_config c = config_of(TUTTI_F32, ROWS, ROW, 0);
+	tutti_table *t;
+	uint64_t list[ROWS];
+	float *ones = calloc(ROWS * ROW, sizeof *ones), *pulled = calloc(ROWS * ROW, sizeof *ones);
+	tutti_op ops[2 * CALLS + 1];
+	bool good = true;
+
+	c.updater = (tutti_updater){ .size = sizeof c.updater, .rule = TUTTI_UPDATE_ASSIGN };
+	t = open_table(job, "started", &c);
+	for (int i = 0; i < ROWS; i++)
+		list[i] = (uint64_t)(ROWS - 1 - i);
+	for (int i = 0; i < ROWS * ROW; i++)
+		ones[i] = 1;
+	if (tutti_rank(job) == 0) {
+		float *twos = calloc(ROWS * ROW, sizeof *twos);
+		for (int i = 0; i < CALLS; i++) {
+			CHECK(tutti_table_push(t, i % 2 ? ones : twos, NULL, &ops[2 * i]) == 0);
+			CHECK(tutti_table_push_rows(t, list, ROWS, i % 2 ? twos : ones, NULL, &ops[2 * i + 1]) == 0);
+		}
+		CHECK(tutti_table_push_rows(t, list, ROWS, ones, NULL, &ops[2 * CALLS]) == 0);
+		for (int i = 0; i <= 2 * CALLS; i++)
+			CHECK(tutti_wait(&ops[i], -1) == 0);
+		free(twos);
+	} else {
+		for (int i = 0; i < CALLS; i++)
+			CHECK(tutti_table_pull_rows(t, list, ROWS, pulled, NULL) == 0);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_table_pull_rows(t, list, ROWS, pulled, NULL) == 0);
+	for (int i = 0; i < ROWS * ROW; i++)
+		good &= pulled[i] == 1;
+	CHECK(good);
+	close_table(job, t);
+	free(ones);
+	free(pulled);
+}
+
+static void test_started(void) { on_wires(program_started, (const int[]){ 1, 2, 4, 0 }); }
+
+/* ---- rows in rounds, and under bounded staleness ---- */
+
+/* In round k all pull the sums of k rounds and nothing else, also of servers that some had no rows for. */
+static void follow_rounds(tutti *job, tutti_mode mode)
+{
+	enum { ROWS = 40, ROW = 30, N = 12, LOOKS = 4 };
+	tutti_table_config c = config_of(TUTTI_F32, ROWS, ROW, 0);
+	float *sums = calloc(ROWS * ROW, sizeof *sums), *values = calloc(ROWS * ROW, sizeof *values);
+	uint64_t list[N], all[ROWS];
+	tutti_table *t;
+
+	c.consistency = (tutti_consistency){ .mode = mode };
+	t = open_table(job, "rounds", &c);
+	for (uint64_t i = 0; i < ROWS; i++)
+		all[i] = i;
+	for (int round = 0; round < LOOKS; round++) {
+		size_t n = tutti_rank(job) == round ? 1 : N;
+		draw_list(tutti_rank(job), round, ROWS, N, list);
+		for (size_t i = 0; i < n * ROW; i++)
+			values[i] = delta_at(tutti_rank(job), i / ROW, i % ROW);
+		CHECK(tutti_table_push_rows(t, list, n, values, NULL, NULL) == 0);
+		for (int rank = 0; rank < tutti_size(job); rank++)
+			add_list(sums, rank, round, ROWS, ROW, rank == round ? 1 : N, list);
+		CHECK(tutti_table_pull_rows(t, all, ROWS, values, NULL) == 0);
+		CHECK(mode != TUTTI_BSP || !memcmp(values, sums, ROWS * ROW * sizeof *sums));
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_table_pull_rows(t, all, ROWS, values, NULL) == 0 && !memcmp(values, sums, ROWS * ROW * sizeof *sums));
+	close_table(job, t);
+	free(sums);
+	free(values);
+}
+
+static void program_rounds(tutti *job)
+{
+	follow_rounds(job, TUTTI_BSP);
+	follow_rounds(job, TUTTI_SSP);
+}
+
+static void test_rounds(void) { on_wires(program_rounds, (const int[]){ 1, 2, 3, 5, 0 }); }
+
+/* ---- rows: rules and types ---- */
+
+/* One worker pushes to one server: the same comes out, bit for bit, as of an updater of one's own that takes row by row. */
+static void run_rule(tutti *job, tutti_update_rule rule, tutti_type type)
+{
+	enum { ROWS = 23, ROW = 9, N = 40 };
+	const int server = 0;
+	tutti_table_config c = config_of(type, ROWS, ROW, 0);
+	size_t width = tt_type_size(type), row = ROW * width;
+	char *model = calloc(ROWS, row), *deltas = calloc(N, row), *got = calloc(ROWS, row);
+	struct tt_updater *u;
+	struct tt_push push;
+	uint64_t list[N];
+	tutti_table *t;
+
+	c.updater = (tutti_updater){ .size = sizeof c.updater, .rule = rule };
+	c.servers = 1;
+	c.server = &server;
+	t = open_table(job, "rules", &c);
+	if (tutti_rank(job) == tutti_size(job) - 1) {
+		CHECK(tt_updater_open(&c.updater, type, ROWS * ROW, tutti_size(job), &u) == 0);
+		for (int round = 0; round < 3; round++) {
+			draw_list(3, round, ROWS, N, list);
+			for (size_t i = 0; i < N * row; i += width) /* small numbers of any type */
+				memset(deltas + i, 0, width), deltas[i + width - 1] = (char)(type == TUTTI_I64 ? 0 : 0x38 + (i / width) % 6);
+			CHECK(tutti_table_push_rows(t, list, N, deltas, NULL, NULL) == 0);
+			CHECK(tt_updater_begin(u, tutti_rank(job), NULL, &push) == 0);
+			for (size_t i = 0; i < N; i++)
+				tt_updater_apply(&push, list[i] * ROW, ROW, &(struct tt_piece){ .to = model + list[i] * row, .w = model + list[i] * row,
+				                 .d = deltas + i * row });
+		}
+		CHECK(tutti_table_pull(t, got, NULL) == 0 && !memcmp(got, model, ROWS * row));
+		tt_updater_close(u);
+	}
+	close_table(job, t);
+	free(model);
+	free(deltas);
+	free(got);
+}
+
+static void program_rules(tutti *job)
+{
+	static const tutti_update_rule rules[] = { TUTTI_UPDATE_ADD, TUTTI_UPDATE_SGD, TUTTI_UPDATE_MOMENTUM, TUTTI_UPDATE_ADAGRAD, TUTTI_UPDATE_ADAM,
+		TUTTI_UPDATE_DCASGD, TUTTI_UPDATE_FTRL };
+	static const tutti_type types[] = { TUTTI_F32, TUTTI_F64, TUTTI_F16, TUTTI_BF16 };
+
+	for (size_t r = 0; r < TT_COUNT(rules); r++)
+		for (size_t i = 0; i < TT_COUNT(types); i++)
+			run_rule(job, rules[r], types[i]);
+	run_rule(job, TUTTI_UPDATE_ADD, TUTTI_I64);
+	run_rule(job, TUTTI_UPDATE_ASSIGN, TUTTI_I32);
+}
+
+static void test_rules(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 1, .wire = "sim", .program = program_rules }), 0);
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "sim", .seed = 1, .program = program_rules }), 0);
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 2, .program = program_rules }), 0);
+}
+
+static void own_rule(const tutti_update_piece *p) /* counts, and expects elements where they can be read */
+{
+	const double *w = p->w, *d = p->d;
+	double *to = p->to, *seen = p->state[0];
+
+	*(int *)p->arg += (uintptr_t)p->d % sizeof *d != 0;
+	for (size_t i = 0; i < p->count; i++)
+		to[i] = w[i] + d[i] * ++seen[i];
+}
+
+static void program_own_rule(tutti *job)
+{
+	int misplaced = 0;
+	tutti_table_config c = config_of(TUTTI_F64, 10, 3, 0);
+	const uint64_t list[] = { 9, 2, 9 };
+	const double deltas[9] = { 1, 2, 3, 4, 5, 6, 7, 8, 9 };
+	double got[6];
+
+	c.updater = (tutti_updater){ .size = sizeof c.updater, .rule = TUTTI_UPDATE_OWN, .own = own_rule, .own_arg = &misplaced, .own_states = 1 };
+	tutti_table *t = open_table(job, "own", &c);
+	if (tutti_rank(job) == 0) {
+		CHECK(tutti_table_push_rows(t, list, 3, deltas, NULL, NULL) == 0);
+		CHECK(tutti_table_pull_rows(t, list, 2, got, NULL) == 0);
+		CHECK(got[0] == 1 + 7 * 2 && got[2] == 3 + 9 * 2 && got[3] == 4 && got[5] == 6);
+	}
+	close_table(job, t);
+	CHECK(!misplaced);
+}
+
+static void test_own_rule(void) { on_wires(program_own_rule, (const int[]){ 1, 3, 0 }); }
+
+/* ---- keys ---- */
+
+static uint64_t key_at(size_t i) { return (uint64_t)i * 0x9e3779b97f4a7c15 ^ (i % 3 ? 0 : i); } /* some near 0, some anywhere */
+
+/* All ranks create the same keys at once, some of them twice, each from a place of its own on. */
+static void create_keys(tutti *job, size_t keys, size_t row, size_t at_once)
+{
+	tutti_table_config c = config_of(TUTTI_I64, keys % 2, row, TUTTI_TABLE_KEYS);
+	tutti_table *t = open_table(job, "keys", &c);
+	uint64_t *list = calloc(at_once, sizeof *list);
+	int64_t *values = calloc(at_once * row, sizeof *values);
+	int n = tutti_size(job), rank = tutti_rank(job);
+	bool good = true;
+
+	for (size_t done = 0; done < keys; done += at_once) {
+		for (size_t i = 0; i < at_once; i++) {
+			size_t k = (done + i + (size_t)rank * keys / (size_t)n) % keys;
+			list[i] = key_at(k);
+			for (size_t j = 0; j < row; j++)
+				values[i * row + j] = (int64_t)(k + j);
+		}
+		CHECK(tutti_table_push_rows(t, list, tt_min(at_once, keys - done), values, NULL, NULL) == 0);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	for (size_t done = 0; done < keys; done += at_once) {
+		for (size_t i = 0; i < at_once; i++)
+			list[i] = key_at((done + i) % keys);
+		CHECK(tutti_table_pull_rows(t, list, at_once, values, NULL) == 0);
+		for (size_t i = 0; i < at_once * row; i++)
+			good &= values[i] == n * (int64_t)((done + i / row) % keys + i % row);
+	}
+	CHECK(good);
+	for (size_t i = 0; i < at_once; i++)
+		list[i] = ~key_at(i);
+	memset(values, 1, at_once * row * sizeof *values);
+	CHECK(tutti_table_pull_rows(t, list, at_once, values, NULL) == 0);
+	for (size_t i = 0; i < at_once * row; i++)
+		good &= values[i] == 0;
+	CHECK(good);
+	close_table(job, t);
+	free(list);
+	free(values);
+}
+
+static void program_keys(tutti *job)
+{
+	create_keys(job, 100, 3, 100);
+	create_keys(job, 3001, 1, 500);
+	create_keys(job, 20, 9001, 3); /* longer than a message */
+}
+
+static void program_many_keys(tutti *job) { create_keys(job, 100000, 3, 5000); }
+
+static void test_keys(void) { on_wires(program_keys, (const int[]){ 1, 2, 3, 5, 0 }); }
+
+static void test_many_keys(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "sim", .program = program_many_keys }), 0);
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 2, .program = program_many_keys }), 0);
+}
+
+/* State grows along with the values, also in the middle of a push: two workers' pushes of many pieces each are under way at once. */
+static void program_key_state(tutti *job)
+{
+	enum { KEYS = 9000, ROW = 8 };
+	tutti_table_config c = config_of(TUTTI_F64, 0, ROW, TUTTI_TABLE_KEYS);
+	int rank = tutti_rank(job);
+	uint64_t *list = calloc(KEYS, sizeof *list);
+	double *values = calloc(KEYS * ROW, sizeof *values);
+	bool good = true;
+
+	c.updater = (tutti_updater){ .size = sizeof c.updater, .rule = TUTTI_UPDATE_MOMENTUM };
+	c.updater.defaults = (tutti_update){ .size = sizeof(tutti_update), .set = TUTTI_SET_MOMENTUM, .momentum = 0.5 };
+	tutti_table *t = open_table(job, "state", &c);
+	for (int i = 0; i < KEYS; i++)
+		list[i] = (uint64_t)rank << 32 | (uint64_t)i;
+	for (int round = 0; round < 2; round++) {
+		for (int i = 0; i < KEYS * ROW; i++)
+			values[i] = -(i % 100);
+		CHECK(tutti_table_push_rows(t, list, KEYS, values, NULL, NULL) == 0);
+	}
+	CHECK(tutti_table_pull_rows(t, list, KEYS, values, NULL) == 0);
+	for (int i = 0; i < KEYS * ROW; i++)
+		good &= values[i] == 2.5 * (i % 100); /* m = g, then 1.5 g */
+	CHECK(good);
+	close_table(job, t);
+	free(list);
+	free(values);
+}
+
+static void test_key_state(void) { on_wires(program_key_state, (const int[]){ 1, 2, 3, 0 }); }
+
+/* ---- fresh rows ---- */
+
+static bool is_sorted_list(uint64_t *rows, size_t n, const char *expected) /* "1 3", in any order */
+{
+	char text[200] = "";
+
+	for (size_t i = 0; i < n; i++)
+		for (size_t k = i; k > 0 && rows[k - 1] > rows[k]; k--) {
+			uint64_t row = rows[k];
+			rows[k] = rows[k - 1];
+			rows[k - 1] = row;
+		}
+	for (size_t i = 0; i < n; i++)
+		snprintf(text + strlen(text), sizeof text - strlen(text), i ? " %d" : "%d", (int)rows[i]);
+	return !strcmp(text, expected);
+}
+
+static void expect_fresh(tutti *job, tutti_table *t, int rank, const char *expected)
+{
+	uint64_t rows[8];
+	float values[8];
+	size_t n = 99;
+
+	if (tutti_rank(job) == rank) {
+		CHECK(tutti_table_pull_fresh(t, rows, values, 8, &n, NULL) == 0);
+		CHECK(is_sorted_list(rows, n, expected));
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void push_some(tutti *job, tutti_table *t, int rank, size_t n, const uint64_t *rows) /* n 0: all */
+{
+	const float ones[4] = { 1, 1, 1, 1 };
+
+	if (tutti_rank(job) == rank)
+		CHECK((n ? tutti_table_push_rows(t, rows, n, ones, NULL, NULL) : tutti_table_push(t, ones, NULL, NULL)) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void pull_some(tutti *job, tutti_table *t, int rank, size_t n, const uint64_t *rows) /* n 0: all */
+{
+	float values[4];
+
+	if (tutti_rank(job) == rank)
+		CHECK((n ? tutti_table_pull_rows(t, rows, n, values, NULL) : tutti_table_pull(t, values, NULL)) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+/* The recorded cases mv-sparse-old and mv-sparse-new, where a pull that finds no row fresh gets none, and rows that are asked for by name
+ * count as pulled; then what they leave open. */
+static void follow_sparse_case(tutti *job, bool own)
+{
+	tutti_table_config c = config_of(TUTTI_F32, 4, 1, TUTTI_TABLE_FRESH | (own ? TUTTI_TABLE_FRESH_OWN : 0));
+	tutti_table *t = open_table(job, "sparse", &c);
+	const uint64_t odd[] = { 1, 3 }, two[] = { 2 }, even[] = { 0, 2 }, low[] = { 0, 1 };
+	float values[4] = { 1, 1, 1, 1 };
+
+	expect_fresh(job, t, 0, "0 1 2 3");
+	expect_fresh(job, t, 0, "");
+	push_some(job, t, 1, 2, odd);
+	expect_fresh(job, t, 0, "1 3");
+	expect_fresh(job, t, 1, "0 1 2 3");
+	push_some(job, t, 1, 1, two);
+	expect_fresh(job, t, 1, own ? "2" : "");
+	pull_some(job, t, 0, 2, even);
+	expect_fresh(job, t, 0, "");
+	push_some(job, t, 0, 0, NULL);
+	pull_some(job, t, 1, 2, low);
+	expect_fresh(job, t, 1, "2 3");
+	expect_fresh(job, t, 0, own ? "0 1 2 3" : "");
+
+	push_some(job, t, 1, 0, NULL);
+	pull_some(job, t, 0, 0, NULL); /* whole pulls see all */
+	expect_fresh(job, t, 0, "");
+	push_some(job, t, 1, 1, two);
+	expect_fresh(job, t, 0, "2");
+	push_some(job, t, 1, 1, two);
+	if (tutti_rank(job) == 0) /* so does a push and pull, its own push too */
+		CHECK(tutti_table_push_pull(t, values, NULL, values, NULL) == 0 && values[2] == values[0] + 3);
+	expect_fresh(job, t, 0, "");
+	close_table(job, t);
+}
+
+static void program_sparse_cases(tutti *job)
+{
+	follow_sparse_case(job, false);
+	follow_sparse_case(job, true);
+}
+
+static void test_sparse_cases(void) { on_wires(program_sparse_cases, (const int[]){ 2, 3, 5, 0 }); }
+
+/* Many rows, and less room than there are fresh ones: no row is lost, none comes twice, and what comes is what was pushed. */
+static void pull_all_fresh(tutti_table *t, size_t row, size_t room, uint64_t rows, const float *sums, const bool *expected)
+{
+	uint64_t *list = calloc(room, sizeof *list);
+	float *values = calloc(room * row, sizeof *values);
+	bool *came = calloc(rows, sizeof *came), good = true;
+	size_t n = room;
+
+	while (n == room) {
+		CHECK(tutti_table_pull_fresh(t, list, values, room, &n, NULL) == 0);
+		good &= are_rows(values, sums, list, n, row);
+		for (size_t i = 0; i < n; i++) {
+			good &= list[i] < rows && !came[list[i]];
+			came[list[i]] = true;
+		}
+	}
+	CHECK(good && !memcmp(came, expected, rows * sizeof *came));
+	free(list);
+	free(values);
+	free(came);
+}
+
+static void find_fresh(tutti *job, uint64_t rows, size_t row, size_t n, size_t room)
+{
+	tutti_table_config c = config_of(TUTTI_F32, rows, row, TUTTI_TABLE_FRESH);
+	tutti_table *t = open_table(job, "fresh", &c);
+	float *sums = calloc(rows * row, sizeof *sums), *values = calloc(n * row, sizeof *values);
+	uint64_t *list = calloc(n, sizeof *list);
+	bool *expected = calloc(rows, sizeof *expected);
+
+	memset(expected, true, rows);
+	for (int round = 0; round < 3; round++) {
+		if (tutti_rank(job) == round % tutti_size(job)) {
+			draw_list(0, round, rows, n, list);
+			for (size_t i = 0; i < n * row; i++)
+				values[i] = delta_at(0, i / row, i % row);
+			CHECK(tutti_table_push_rows(t, list, n, values, NULL, NULL) == 0);
+		}
+		add_list(sums, 0, round, rows, row, n, list);
+		CHECK(tutti_barrier(job, NULL) == 0);
+		for (size_t i = 0; i < n && round; i++)
+			expected[list[i]] |= tutti_rank(job) != round % tutti_size(job);
+		pull_all_fresh(t, row, room, rows, sums, expected);
+		memset(expected, false, rows);
+		CHECK(tutti_barrier(job, NULL) == 0);
+	}
+	close_table(job, t);
+	free(sums);
+	free(values);
+	free(list);
+	free(expected);
+}
+
+static void program_fresh(tutti *job)
+{
+	find_fresh(job, 1, 1, 1, 1);
+	find_fresh(job, 100, 7, 30, 100);
+	find_fresh(job, 100, 7, 30, 3);
+	find_fresh(job, 30000, 1, 5000, 30001); /* more than one message of them */
+	find_fresh(job, 20000, 2, 5000, 7000);
+	find_fresh(job, 6, 20011, 3, 4);
+}
+
+static void test_fresh(void) { on_wires(program_fresh, (const int[]){ 1, 2, 3, 5, 0 }); }
+
+/* A worker that opens the table anew has seen nothing, and so has one that comes back. */
+static void program_come_back(tutti *job)
+{
+	const int server = 0;
+	tutti_table_config c = config_of(TUTTI_F32, 4, 1, TUTTI_TABLE_FRESH);
+	int rank = tutti_rank(job);
+	tutti *again = job;
+	tutti_table *t;
+	uint64_t rows[4];
+	float values[4];
+	size_t n;
+
+	c.servers = 1;
+	c.server = &server;
+	t = open_table(job, "again", &c);
+	expect_fresh(job, t, 1, "0 1 2 3");
+	expect_fresh(job, t, 1, "");
+	if (rank == 1) {
+		tutti_table_close(t);
+		t = open_table(job, "again", &c);
+	}
+	expect_fresh(job, t, 1, "0 1 2 3");
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (rank == 1) {
+		tutti_table_close(t);
+		CHECK(join_again(job, 1, &again) == 0);
+		t = open_table(again, "again", &c);
+		CHECK(tutti_table_pull_fresh(t, rows, values, 4, &n, NULL) == 0 && n == 4);
+		CHECK(tutti_table_pull_fresh(t, rows, values, 4, &n, NULL) == 0 && n == 0);
+	} else {
+		pass_time(2000 * TT_MS);
+	}
+	tutti_table_close(t);
+	if (rank == 1)
+		tutti_leave(again);
+}
+
+static void test_come_back(void)
+{
+	for (uint64_t seed = 0; seed < SEEDS; seed++)
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "sim", .seed = seed, .program = program_come_back }), 0);
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 3, .program = program_come_back }), 0);
+}
+
+/* ---- the filter ---- */
+
+static uint64_t bytes_sent(tutti *job)
+{
+	tutti_stat stat = { .size = sizeof stat };
+
+	CHECK(tutti_stats(job, -1, TUTTI_STAT_MESSAGE, &stat) == 0);
+	return stat.bytes;
+}
+
+static void filter(tutti *job, unsigned flags, uint64_t *sent)
+{
+	enum { ROWS = 100, ROW = 200, N = 100 };
+	tutti_table_config c = config_of(TUTTI_F32, ROWS, ROW, flags);
+	float *values = calloc(N * ROW, sizeof *values), small[64] = { 0 };
+	uint64_t list[N], before;
+	bool good = true;
+	tutti_table *t, *u;
+
+	c.clip = flags ? 0.5 : 0;
+	t = open_table(job, "filter", &c);
+	c.count = 64;
+	c.row = 1;
+	u = open_table(job, "small", &c);
+	for (size_t i = 0; i < N; i++)
+		list[i] = i;
+	for (size_t i = 0; i < N * ROW; i++)
+		values[i] = i % 10 ? i % 11 ? 0 : 0.25f : 1 + (float)(i % 7);
+	small[5] = 2;
+	before = bytes_sent(job);
+	CHECK(tutti_table_push_rows(t, list, N, values, NULL, NULL) == 0 && tutti_table_push(u, small, NULL, NULL) == 0);
+	*sent = bytes_sent(job) - before;
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_table_pull_rows(t, list, N, values, NULL) == 0 && tutti_table_pull(u, small, NULL) == 0);
+	for (size_t i = 0; i < N * ROW; i++)
+		good &= i % 10 ? i % 11 || (values[i] >= 0 && values[i] <= 0.25f * (float)tutti_size(job)) : values[i] == (float)tutti_size(job) * (1 + (float)(i % 7));
+	for (int i = 0; i < 64; i++)
+		good &= small[i] == (i == 5 ? 2.0f * (float)tutti_size(job) : 0);
+	CHECK(good);
+	close_table(job, t);
+	close_table(job, u);
+	free(values);
+}
+
+static void program_filter(tutti *job)
+{
+	uint64_t sparse, dense;
+
+	filter(job, TUTTI_TABLE_FILTER, &sparse);
+	filter(job, 0, &dense);
+	CHECK(tutti_size(job) == 1 || sparse * 3 < dense);
+}
+
+static void test_filter(void) { on_wires(program_filter, (const int[]){ 1, 2, 3, 0 }); }
+
+/* ---- cuts ---- */
+
+static void program_cuts(tutti *job)
+{
+	static const struct { uint64_t rows, row; unsigned flags; uint64_t from[5]; } cases[] = {
+		{ 11, 4, TUTTI_TABLE_CUT_MULTIVERSO, { 0, 2, 4, 6, 11 } }, { 2, 4, TUTTI_TABLE_CUT_MULTIVERSO, { 0, 1, 2, 2, 2 } },
+		{ 11, 4, 0, { 0, 3, 6, 9, 11 } }, /* no four rows for each server, which would fill a line */
+		{ 13, 4, 0, { 0, 4, 8, 12, 13 } }, { 14, 16, 0, { 0, 4, 8, 11, 14 } }, { 2, 1, 0, { 0, 1, 2, 2, 2 } },
+	};
+
+	for (size_t i = 0; i < TT_COUNT(cases); i++) {
+		tutti_table_config c = config_of(TUTTI_F32, cases[i].rows, cases[i].row, cases[i].flags);
+		tutti_table *t = open_table(job, "cuts", &c);
+		for (int k = 0; k < 4; k++) {
+			struct tt_range r = tt_table_range(t, k);
+			CHECK(r.first == cases[i].from[k] * cases[i].row && r.first + r.count == cases[i].from[k + 1] * cases[i].row);
+		}
+		close_table(job, t);
+	}
+}
+
+static void test_cuts(void) { CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 4, .wire = "sim", .program = program_cuts }), 0); }
+
+/* ---- what goes wrong ---- */
+
+static bool is_wrong(tutti *job, tutti_table_config c, const char *why)
+{
+	tutti_table *t;
+
+	return tutti_table_open(job, "wrong", &c, &t) == -EINVAL && strstr(tutti_why(), why);
+}
+
+static void program_wrong_config(tutti *job)
+{
+	CHECK(is_wrong(job, config_of(TUTTI_F32, 5, 1, 1u << 20), "no flags 0x100000"));
+	CHECK(is_wrong(job, config_of(TUTTI_F32, 5, 1, TUTTI_TABLE_KEYS | TUTTI_TABLE_FRESH), "has keys"));
+	CHECK(is_wrong(job, config_of(TUTTI_F32, 5, 1, TUTTI_TABLE_FRESH_OWN), "without TUTTI_TABLE_FRESH"));
+	CHECK(is_wrong(job, config_of(TUTTI_F32, 5, 1ull << 32, 0), "2^32 - 1"));
+	CHECK(is_wrong(job, config_of(TUTTI_F32, 1ull << 40, 1u << 31, 0), "what memory can be"));
+	CHECK(is_wrong(job, config_of(TUTTI_F32, 0, 5, 0), "0 rows"));
+	tutti_table_config c = config_of(TUTTI_F32, 5, 1, 0);
+	c.clip = 1;
+	CHECK(is_wrong(job, c, "clip"));
+	c = config_of(TUTTI_F32, 5, 1, TUTTI_TABLE_FRESH);
+	c.consistency.mode = TUTTI_BSP;
+	CHECK(is_wrong(job, c, "TUTTI_TABLE_FRESH"));
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void program_wrong_calls(tutti *job)
+{
+	tutti_table_config c = config_of(TUTTI_F32, 5, 2, 0), k = config_of(TUTTI_F32, 0, 2, TUTTI_TABLE_KEYS);
+	tutti_table *t = open_table(job, "rows", &c), *keys = open_table(job, "keys", &k);
+	uint64_t list[] = { 4, 5, ~0ull };
+	float values[10] = { 0 };
+	size_t n = 7;
+
+	CHECK(tutti_table_push_rows(t, list, 2, values, NULL, NULL) == -EINVAL && strstr(tutti_why(), "row 5, number 1") && strstr(tutti_why(), "has 5 rows"));
+	CHECK(tutti_table_pull_rows(t, list + 2, 1, values, NULL) == -EINVAL && strstr(tutti_why(), "row 18446744073709551615"));
+	CHECK(tutti_table_pull_rows(t, NULL, 1, values, NULL) == -EINVAL && strstr(tutti_why(), "the list"));
+	CHECK(tutti_table_pull_rows(t, list, 1, NULL, NULL) == -EINVAL && strstr(tutti_why(), "the memory"));
+	CHECK(tutti_table_pull_rows(t, list, SIZE_MAX / 8, values, NULL) == -EINVAL && strstr(tutti_why(), "more than memory"));
+	CHECK(tutti_table_push_rows(t, list, 1, values, &(tutti_update){ .size = sizeof(tutti_update), .set = TUTTI_SET_BETA1, .beta1 = 0.5 }, NULL) == -EINVAL);
+	CHECK(tutti_table_push_rows(t, list, 1, values, &(tutti_update){ .size = sizeof(tutti_update), .set = TUTTI_SET_WORKER, .worker = 1 << 20 }, NULL) ==
+	      -EINVAL && (tutti_size(job) == 1 || strstr(tutti_why(), "no such worker")));
+	CHECK(tutti_table_pull_fresh(t, list, values, 1, &n, NULL) == -EINVAL && strstr(tutti_why(), "TUTTI_TABLE_FRESH") && n == 7);
+	CHECK(tutti_table_push(keys, values, NULL, NULL) == -ENOTSUP && strstr(tutti_why(), "has keys"));
+	CHECK(tutti_table_pull(keys, values, NULL) == -ENOTSUP && tutti_table_assign(keys, values, NULL) == -ENOTSUP &&
+	      tutti_table_push_pull(keys, values, NULL, values, NULL) == -ENOTSUP);
+	close_table(job, t);
+	close_table(job, keys);
+}
+
+static void test_wrong(void)
+{
+	on_wires(program_wrong_config, (const int[]){ 2, 0 });
+	on_wires(program_wrong_calls, (const int[]){ 1, 3, 0 });
+}
+
+enum { MANY = 3000, LONG = 30 };
+
+static int push_and_pull(tutti_table *t, const uint64_t *list, float *values, unsigned flags)
+{
+	static _Thread_local uint64_t fresh[MANY];
+	size_t n;
+	int err = tutti_table_push_rows(t, list, MANY, values, NULL, NULL);
+
+	if (!err)
+		err = tutti_table_pull_rows(t, list, MANY, values, NULL);
+	if (!err && flags & TUTTI_TABLE_FRESH)
+		err = tutti_table_pull_fresh(t, fresh, values, MANY, &n, NULL);
+	return err;
+}
+
+/* A server dies while all push and pull: their calls end by its name. */
+static void die(tutti *job, unsigned flags)
+{
+	tutti_table_config c = config_of(TUTTI_F32, flags & TUTTI_TABLE_KEYS ? 0 : MANY, LONG, flags);
+	tutti_table *t = open_table(job, "w", &c);
+	float *values = calloc(MANY * LONG, sizeof *values);
+	uint64_t *list = calloc(MANY, sizeof *list);
+	int err = 0;
+
+	for (size_t i = 0; i < MANY; i++)
+		list[i] = i;
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 0)
+		tt_sim_kill(1, tt_sim_chance(8 * TT_MS));
+	while (!err)
+		err = push_and_pull(t, list, values, flags);
+	if (tutti_rank(job) != 1) {
+		CHECK((err == -ECONNRESET || err == -ETIMEDOUT) && strstr(tutti_why(), "rank 1"));
+		CHECK(tutti_table_pull_rows(t, list, MANY, values, NULL) == -ECONNRESET && strstr(tutti_why(), "rank 1"));
+	}
+	pass_time(2000 * TT_MS); /* or others find it closed */
+	free(values);
+	free(list);
+	tutti_table_close(t);
+}
+
+static void program_killed(tutti *job) { die(job, 0); }
+static void program_killed_keys(tutti *job) { die(job, TUTTI_TABLE_KEYS); }
+static void program_killed_fresh(tutti *job) { die(job, TUTTI_TABLE_FRESH | TUTTI_TABLE_FRESH_OWN); }
+
+static void test_killed(void)
+{
+	for (uint64_t seed = 0; seed < 2 * SEEDS; seed++) {
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 4, .wire = "sim", .seed = seed, .deadline_ms = 1000, .program = program_killed }), 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 4, .wire = "sim", .seed = seed, .deadline_ms = 1000, .program = program_killed_keys }), 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 4, .wire = "sim", .seed = seed, .deadline_ms = 1000, .program = program_killed_fresh }), 0);
+	}
+}
+
+static void close_early(tutti *job, unsigned flags) /* by a server, while others go on */
+{
+	tutti_table_config c = config_of(TUTTI_F32, flags & TUTTI_TABLE_KEYS ? 0 : MANY, LONG, flags);
+	tutti_table *t = open_table(job, "w", &c);
+	float *values = calloc(MANY * LONG, sizeof *values);
+	uint64_t *list = calloc(MANY, sizeof *list);
+	int err = 0;
+
+	for (size_t i = 0; i < MANY; i++)
+		list[i] = i;
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job)) {
+		while (!err)
+			err = push_and_pull(t, list, values, flags);
+		CHECK(err == -ESTALE && strstr(tutti_why(), "rank 0") && strstr(tutti_why(), "closed"));
+		CHECK(tutti_table_pull_rows(t, list, MANY, values, NULL) == -ESTALE);
+	}
+	tutti_table_close(tutti_rank(job) ? NULL : t);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_table_close(tutti_rank(job) ? t : NULL);
+	free(values);
+	free(list);
+}
+
+static void program_closed(tutti *job)
+{
+	close_early(job, 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	close_early(job, TUTTI_TABLE_KEYS);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	close_early(job, TUTTI_TABLE_FRESH);
+}
+
+static void test_closed(void) { on_wires(program_closed, (const int[]){ 3, 0 }); }
+
+static CU_TestInfo rows_tests[] = {
+	{ "sums", test_sums },
+	{ "started", test_started },
+	{ "in rounds", test_rounds },
+	{ "rules and types", test_rules },
+	{ "a rule of one's own", test_own_rule },
+	{ "keys", test_keys },
+	{ "many keys", test_many_keys },
+	{ "keys and state", test_key_state },
+	{ "the recorded sparse cases", test_sparse_cases },
+	{ "fresh rows", test_fresh },
+	{ "who comes back", test_come_back },
+	{ "filter", test_filter },
+	{ "cuts", test_cuts },
+	{ "wrong arguments", test_wrong },
+	{ "a server is killed", test_killed },
+	{ "closed", test_closed },
+	CU_TEST_INFO_NULL,
+};
+
+static CU_SuiteInfo suites[] = { { "rows", NULL, NULL, NULL, NULL, rows_tests }, CU_SUITE_INFO_NULL };
+
+int main(int argc, char **argv) { return run_suites(suites, argc, argv); }
