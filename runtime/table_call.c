@@ -354,7 +354,7 @@ static void say(struct tt_feed *f, struct tt_call_part *p, uint64_t count, struc
 
 	if (!(flags & TT_PUSH_FIRST))
 		flags &= ~(unsigned)TT_PUSH_OPTIONS;
-	if (c->values && t->as.mode == TUTTI_ASYNC && !is_large(p) && !tt_window_is_mapped(t->window, f->member->rank))
+	if (c->values && t->as.mode == TUTTI_ASYNC && !(t->flags & TUTTI_TABLE_FRESH) && !is_large(p) && !tt_window_is_mapped(t->window, f->member->rank))
 		flags |= TT_PUSH_PULL; /* one trip instead of two; where memory is mapped, the GET is none */
 	if (from)
 		tt_table_pack(t, from, (size_t)count, c->flags & TT_PUSH_ASSIGN ? 0 : t->limit, &e);

@@ -162,6 +162,7 @@ static void program_wrong(tutti *job)
 	CHECK(tutti_table_snapshot(u, NULL, NULL, NULL) == -EINVAL);
 	tutti_table_close(u);
 	c.flags = 1u << 20;
+	c.publish_ms = 0;
 	CHECK(tutti_table_open(job, "x", &c, &u) == -EINVAL && strstr(tutti_why(), "flags"));
 	tutti_table_close(t);
 }
