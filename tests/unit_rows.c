@@ -801,6 +801,42 @@ static void program_closed(tutti *job)
 
 static void test_closed(void) { on_wires(program_closed, (const int[]){ 3, 0 }); }
 
+/* Calls that are cancelled under way give the memory back, harm no server, and leave fresh what may not have come. */
+static void program_cancelled(tutti *job)
+{
+	tutti_table_config c = config_of(TUTTI_F32, MANY, LONG, TUTTI_TABLE_FRESH);
+	tutti_table *t = open_table(job, "cancel", &c);
+	uint64_t *list = calloc(MANY, sizeof *list), fresh[MANY];
+	size_t n = 0;
+	tutti_op op;
+
+	for (size_t i = 0; i < MANY; i++)
+		list[i] = i;
+	for (int i = 0; i < 6; i++) {
+		float *values = calloc(MANY * LONG, sizeof *values);
+		if (i % 3 == 0)
+			CHECK(tutti_table_push_rows(t, list, MANY, values, NULL, &op) == 0);
+		else if (i % 3 == 1)
+			CHECK(tutti_table_pull_rows(t, list, MANY, values, &op) == 0);
+		else
+			CHECK(tutti_table_pull_fresh(t, fresh, values, MANY, &n, &op) == 0);
+		pass_time(i > 2 ? TT_MS / 5 : 0);
+		CHECK(tutti_cancel(&op) == 0);
+		int err = tutti_wait(&op, 0);
+		CHECK(err == 0 || err == -ECANCELED);
+		free(values);
+		if (i % 3 && err) {
+			values = calloc(MANY * LONG, sizeof *values);
+			CHECK(tutti_table_pull_fresh(t, fresh, values, MANY, &n, NULL) == 0 && n == MANY);
+			free(values);
+		}
+	}
+	close_table(job, t);
+	free(list);
+}
+
+static void test_cancelled(void) { on_wires(program_cancelled, (const int[]){ 1, 2, 4, 0 }); }
+
 static CU_TestInfo rows_tests[] = {
 	{ "sums", test_sums },
 	{ "started", test_started },
@@ -818,6 +854,7 @@ static CU_TestInfo rows_tests[] = {
 	{ "wrong arguments", test_wrong },
 	{ "a server is killed", test_killed },
 	{ "closed", test_closed },
+	{ "cancelled", test_cancelled },
 	CU_TEST_INFO_NULL,
 };
 
