@@ -368,6 +368,36 @@ static bool is_another(const char *path, const struct stat *before)
 	return !stat(path, &now) && (now.st_ino != before->st_ino || now.st_mtim.tv_sec != before->st_mtim.tv_sec || now.st_mtim.tv_nsec != before->st_mtim.tv_nsec);
 }
 
+int tt_save_add_parts(struct tt_save *s, const struct tt_tensors *f)
+{
+	int err = 0;
+
+	for (size_t k = 0; !err && k < f->count; k++)
+		err = tt_save_add_part(s, f, &f->of[k]);
+	return err;
+}
+
+/* A file without an index, by others. -ENOENT: there is none. */
+static int open_single(const char *folder, const char *name, struct tt_save **out)
+{
+	struct tt_save *s = calloc(1, sizeof *s);
+	int err = 0;
+
+	if (!s || asprintf(&s->path, "%s/%s" TT_SHARD_SUFFIX, folder, name) < 0) {
+		free(s);
+		return tt_fail(-ENOMEM, "no memory for %s", name);
+	}
+	if (access(s->path, F_OK))
+		err = -ENOENT;
+	if (!err && !(err = tt_save_add_file(s, folder, strrchr(s->path, '/') + 1)) && !(err = tt_save_add_parts(s, s->files[0])))
+		err = tt_save_join(s);
+	if (err)
+		tt_save_close(s);
+	else
+		*out = s;
+	return err;
+}
+
 int tt_save_open(const char *folder, const char *name, struct tt_save **out)
 {
 	struct stat before = { 0 };
@@ -379,10 +409,10 @@ int tt_save_open(const char *folder, const char *name, struct tt_save **out)
 	if (!(path = tt_save_index_path(folder, name)))
 		return -ENOMEM;
 	for (int i = 0; i < PATIENCE; i++) {
-		if (stat(path, &before))
-			err = tt_fail(-errno, "cannot read %s: %s", path, strerror(errno));
-		else
-			err = try_open(folder, path, out);
+		int missing = stat(path, &before) ? errno : 0;
+		err = !missing ? try_open(folder, path, out) : missing == ENOENT ? open_single(folder, name, out) : -missing;
+		if (missing && err == -missing)
+			tt_fail(err, "cannot read %s: %s", path, strerror(missing));
 		if (err != -ENOENT || !is_another(path, &before))
 			break;
 	}

@@ -4,10 +4,12 @@
  *      they are the save --> the files of those before it go */
 #include "tensors.h"
 #include <dirent.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 /* ---- shards ---- */
@@ -145,23 +147,35 @@ static int gather_shards(struct tt_save *s, const char *folder, const char *name
 		const struct tt_tensors *f = s->files[i];
 		if (!f->seal)
 			return tt_fail(-EBADMSG, "%s was not written by Tutti: it has no tutti_seal", f->path);
-		for (size_t k = 0; !err && k < f->count; k++)
-			err = tt_save_add_part(s, f, &f->of[k]);
+		err = tt_save_add_parts(s, f);
 	}
 	return err ? err : tt_save_join(s);
 }
 
+/* One commits at a time: an index that was made before another's sweep must not be put in place after it. */
+static int lock_folder(const char *folder)
+{
+	int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd >= 0)
+		flock(fd, LOCK_EX); /* where there are no locks, who commits side by side must not be many */
+	return fd;
+}
+
 int tt_save_commit(const char *folder, const char *name, uint64_t generation, int shards)
 {
-	int err = tt_save_check_name(name);
+	int err = tt_save_check_name(name), lock;
 	struct tt_save *s;
 
 	if (err)
 		return err;
+	lock = lock_folder(folder);
 	if (!(s = calloc(1, sizeof *s)) || !(s->path = tt_save_index_path(folder, name)))
 		err = tt_fail(-ENOMEM, "no memory for the index of %s", name);
 	else if (!(err = gather_shards(s, folder, name, generation, shards)) && !(err = write_index(s)))
 		sweep(folder, name, generation);
 	tt_save_close(s);
+	if (lock >= 0)
+		close(lock);
 	return err;
 }

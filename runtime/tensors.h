@@ -32,5 +32,6 @@ char *tt_save_file_path(const char *folder, const char *file);
 char *tt_save_index_path(const char *folder, const char *name);
 int tt_save_add_file(struct tt_save *, const char *folder, const char *file); /* opens it */
 int tt_save_add_part(struct tt_save *, const struct tt_tensors *, const struct tt_tensor *);
+int tt_save_add_parts(struct tt_save *, const struct tt_tensors *); /* all of that file */
 int tt_save_join(struct tt_save *); /* all its parts to whole arrays */
 #endif
