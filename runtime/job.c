@@ -357,6 +357,8 @@ static struct tt_job *new_job(void)
 	tt_list_init(&job->boards);
 	tt_list_init(&job->tables);
 	tt_list_init(&job->calls);
+	tt_list_init(&job->held);
+	tt_list_init(&job->enquiries);
 	tt_list_init(&job->engine.waiters);
 	tt_list_init(&job->engine.timers);
 	job->engine.sleeper.fd = job->engine.backstage.fd = -1;
@@ -528,6 +530,7 @@ static void leave_job(struct tt_job *job)
 	if (job->joined && !job->leaving)
 		tt_job_goodbye(job);
 	tt_signal_forget(job);
+	tt_table_stop_all(job);
 	tt_engine_stop(job);
 	tear_down(job);
 	tt_stats_close(job);

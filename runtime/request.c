@@ -63,7 +63,7 @@ static int explain(const struct tt_request *r)
 	if (m && r->err == -EPERM)
 		return tt_fail(r->err, "%s: rank %d takes no push of this rank: it has finished, or is no worker of the table", r->what, r->rank);
 	if (m && r->err == -ESTALE)
-		return tt_fail(r->err, "%s: rank %d has closed the table: close yours and open it again", r->what, r->rank);
+		return tt_fail(r->err, "%s: rank %d has closed the table, or was started anew: tutti_table_reopen goes on when it has opened it again", r->what, r->rank);
 	if (r->window && r->err == -ECANCELED)
 		return tt_fail(r->err, "%s: given up before rank %d had opened a window of that name", r->what, r->rank);
 	if (r->window && r->err == -ERANGE)

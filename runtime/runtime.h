@@ -264,7 +264,8 @@ struct tt_job {
 	uint64_t id;                /* the job's, on the wire */
 	uint8_t *here;              /* one page that a fork's child finds zeroed */
 	int event_fd;
-	struct tt_list requests, links, doomed, asks, windows, collectives, stash, groups, boards, tables, calls; /* calls: pushes and pulls of tables */
+	struct tt_list requests, links, doomed, asks, windows, collectives, stash, groups, boards, tables, calls, held, enquiries; /* calls: pushes and pulls of tables.
+                                    * held: what came in for tables and has to wait; enquiries: who waits for servers to save or load */
 	struct tutti_window *outbox; /* where the servers of tables have slots for what this rank pushes; NULL: no table was opened */
 	int visits;                 /* of boards, under way */
 	struct tt_timer coll_wake;  /* those that wait for another one of this rank are to go on */
@@ -357,7 +358,7 @@ enum tt_message_type { /* the first byte of every message between members; docs/
 	TT_HELLO = 1, TT_WELCOME, TT_BUSY, TT_REFUSED, TT_CARD, TT_TABLE, TT_BYE,
 	TT_PING, TT_PONG, TT_DOWN, TT_ASK, TT_ANSWER, TT_CLOSED, TT_DATA, TT_REVOKE, TT_AGREE, TT_PART, TT_LATE, TT_NEWS, TT_FAREWELL, TT_MISSED,
 	TT_WAKE, TT_JOIN, TT_PUSH, TT_PUSHED, TT_JOINED, TT_CLOCK, TT_FINISH, TT_CHANGE, TT_CHANGED,
-	TT_PUSH_ROWS, TT_PULL_ROWS, TT_PULL_FRESH, TT_PULLED,
+	TT_PUSH_ROWS, TT_PULL_ROWS, TT_PULL_FRESH, TT_PULLED, TT_FILE, TT_FILED,
 };
 
 enum tt_member_state {
@@ -521,6 +522,7 @@ int tt_window_open(struct tt_job *, const char *name, void *base, size_t bytes, 
                                                       * that begin with "tutti:" */
 int tt_window_post(struct tutti_window *, int rank, struct tt_post *); /* a PUT or GET, of which kind, flags, local, len and offset are set; where this
                                                       * rank knows the other's window already. An error: it was not posted */
+void tt_window_again(struct tutti_window *, int rank); /* if that rank has closed its own, the next use waits for another one of that name */
 bool tt_window_is_mapped(struct tutti_window *, int rank); /* is that rank's memory mapped here, as far as is known? */
 char *tt_window_hold(struct tutti_window *, int rank); /* it is mapped and still open, and stays so until let go of, microseconds later. NULL: no */
 void tt_window_let_go(struct tutti_window *, int rank);
@@ -993,6 +995,10 @@ void tt_table_pull_rows(struct tt_member *, struct tt_pack *);
 void tt_table_pull_fresh(struct tt_member *, struct tt_pack *);
 void tt_table_pulled(struct tt_member *, struct tt_pack *);
 void tt_table_member_down(struct tt_member *, int err);    /* what waits for it ends */
+void tt_table_file(struct tt_member *, struct tt_pack *);  /* messages of saving and loading */
+void tt_table_filed(struct tt_member *, struct tt_pack *);
+void tt_table_filer_down(struct tt_member *, int err);     /* who waits for it to save or load */
+void tt_table_stop_all(struct tt_job *);                   /* nobody writes or reads files any more; without the gate */
 void tt_table_member_gone(struct tt_member *);             /* nobody waits for its clock, or for what it would have pushed */
 uint64_t tt_call_progress(const struct tt_table_call *);   /* another number whenever its servers have done something */
 bool tt_call_waits_for(const struct tt_table_call *, int rank);
@@ -1111,7 +1117,7 @@ int tt_save_shard(const char *folder, const char *name, uint64_t generation, int
 void tt_slice_name(char *room, size_t size, const char *name, uint64_t from, uint64_t to, uint64_t rows); /* under which a part is written */
 int tt_save_commit(const char *folder, const char *name, uint64_t generation, int shards); /* are all there and do they make whole arrays? Then
                                                       * the index names them, and the files of earlier saves are removed. Else the save before it stays */
-int tt_save_open(const char *folder, const char *name, struct tt_save **);
+int tt_save_open(const char *folder, const char *name, struct tt_save **); /* by its index; or NAME.safetensors alone, by others */
 void tt_save_close(struct tt_save *);               /* NULL is allowed */
 const struct tt_saved *tt_save_find(const struct tt_save *, const char *name);
 const char *tt_save_note(const struct tt_save *, const char *key); /* of the first file that has it */

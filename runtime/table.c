@@ -2,7 +2,7 @@
  *
  * Opening is like a window's: each server makes its shard, then everybody asks the others for theirs, and compares what the table
  * is said to be. So no rank has to be the first, and one that comes later opens the table under its name. */
-#include "table.h"
+#include "table_save.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -209,7 +209,10 @@ static int meet(struct tutti_table *t, int i)
 	if (head.print != t->print)
 		return tt_fail(-EINVAL, "table \"%s\": rank %d opened it with another type, count, row, rule, flags or list of servers than rank %d", t->name, t->server[i],
 		               t->job->rank);
-	t->source[i].uid = head.uid;
+	tt_enter(t->job);
+	if (t->source[i].uid != head.uid)
+		t->source[i] = (struct tt_served){ .uid = head.uid, .blank = true };
+	tt_exit(t->job);
 	return 0;
 }
 
@@ -258,12 +261,35 @@ int tutti_table_open(tutti *at, const char *name, const tutti_table_config *conf
 		err = tt_shards_cut(&t->shards, t->count, t->servers, rows_in_lines(t), t->flags & TUTTI_TABLE_CUT_MULTIVERSO ? TT_CUT_MULTIVERSO : TT_CUT_EVEN);
 	if (!err && t->mine >= 0)
 		err = tt_table_serve(t);
+	if (!err && t->mine >= 0 && c.load)
+		err = tt_load_open(t, c.load);
 	if (!err && !(err = open_windows(t)))
 		err = meet_all(t);
 	if (err && t)
 		tutti_table_close(t);
 	if (!err)
 		*out = t;
+	return err;
+}
+
+static void expect_again(struct tutti_table *t)
+{
+	tt_enter(t->job);
+	for (int i = 0; i < t->servers; i++)
+		tt_window_again(t->window, t->server[i]);
+	tt_exit(t->job);
+}
+
+int tutti_table_reopen(tutti_table *t)
+{
+	int err = tt_usable(t->job);
+
+	if (err)
+		return err;
+	expect_again(t);
+	err = meet_all(t);
+	if (!err && t->finished)
+		err = tutti_table_finish(t);
 	return err;
 }
 
@@ -332,10 +358,24 @@ void tutti_table_close(tutti_table *t)
 		tt_table_give_up(t);
 	tt_table_finish(t);
 	tt_table_tell_closed(t);
-	stop_turns(t);
 	tt_list_remove(&t->link);
+	tt_clerk_stop(t);
+	if (t->shard.held)
+		tt_shard_release(t); /* who waits is told that it is gone */
+	stop_turns(t);
 	tt_exit(job);
 	free_table(t);
+}
+
+void tt_table_stop_all(struct tt_job *job)
+{
+	tt_list_each(node, &job->tables) {
+		struct tutti_table *t = tt_container_of(node, struct tutti_table, link);
+		tt_enter(job);
+		tt_clerk_stop(t);
+		tt_exit(job);
+		tt_clerk_free(t);
+	}
 }
 
 void tt_table_free_all(struct tt_job *job)

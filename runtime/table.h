@@ -8,6 +8,7 @@
  *   table_fresh.c    ... of rows that it has not seen
  *   table_serve.c    the server's side: pushes that come in
  *   table_rows_serve.c ... and pulls, of rows and keys
+ *   table_hold.c     a shard between two pushes: those that come meanwhile wait
  *   table_version.c  a shard's rounds: what is pushed in one is summed up apart, and makes the next version
  *
  * Each server of a table holds a shard: a page that says what it is, then its values, in a window that the others read one-sided.
@@ -71,6 +72,8 @@ struct tt_next { /* a version on its way: made piece by piece, from as many turn
 	tutti_update options;        /* ... and these are its options */
 };
 
+struct tt_image;
+struct tt_clerk;
 struct tt_shard { /* this rank's */
 	struct tutti_table *table;
 	char *memory, *values;       /* with the head's page, and the newest version; NULL: it is no server */
@@ -84,6 +87,10 @@ struct tt_shard { /* this rank's */
 	struct tt_pusher **pushers;  /* by rank; NULL: it has not joined yet */
 	struct tt_rounds *rounds;
 	struct tt_next next;
+	bool held;                   /* no push begins, and no version is begun ... */
+	void (*at_rest)(struct tutti_table *); /* ... and this is called when none is under way. NULL: it was */
+	struct tt_image *image;      /* is being written to a file: what changes is kept first. NULL: none */
+	struct tt_clerk *clerk;      /* who writes and reads files of it; NULL: nobody has asked yet */
 };
 
 struct tt_range { /* elements of the table */
@@ -300,6 +307,8 @@ void tt_table_unserve(struct tutti_table *);
 int tt_table_expect(struct tutti_table *);     /* its workers, before anybody pushes */
 int tt_table_admit(struct tutti_table *, int rank, uint64_t *pushed); /* a rank that has opened it; pushed: its pushes count on from there */
 void tt_table_dismiss(struct tutti_table *, int rank); /* it pushes no more */
+void tt_table_end_given_up(struct tutti_table *, int worker); /* if the push that is half here goes on no more */
+int tt_table_know(struct tutti_table *, int worker); /* the rule has its state, where each worker has its own */
 int tt_table_take(struct tutti_table *, int worker, unsigned flags, const tutti_update *, int (*change)(struct tutti_table *, int worker,
                   const struct tt_pusher *, void *), void *arg); /* a piece of a push: here each begins, with its first piece, and ends, with its last */
 void tt_table_change(struct tutti_table *, const struct tt_pusher *, size_t at, size_t count, const void *delta); /* a stretch of the shard, by that push */
@@ -320,6 +329,15 @@ int tt_table_read_rows(struct tutti_table *, int worker, unsigned flags, const s
 int tt_table_find_fresh(struct tutti_table *, int worker, unsigned flags, uint64_t *at, uint64_t *rows, size_t most, size_t *n); /* rows of the table;
                                                 * *at moves on, and at its end there are no more */
 
+/* table_hold.c */
+void tt_shard_hold(struct tutti_table *, void (*at_rest)(struct tutti_table *)); /* calls it when no push is half here and no version half made: at
+                                                      * once, or from a later turn. Pushes that would begin wait, until ... */
+void tt_shard_release(struct tutti_table *);
+void tt_shard_look(struct tutti_table *);      /* something has ended */
+bool tt_shard_wait(struct tt_member *from, struct tutti_table *, enum tt_message_type, bool begins, const struct tt_pack *); /* must this
+                                                      * message wait, as it begins a push or comes behind one that waits? Then it comes again */
+void tt_shard_forget(struct tt_member *from);  /* what waits */
+
 /* table_version.c */
 int tt_version_open(struct tutti_table *);
 void tt_version_close(struct tt_shard *);
@@ -331,7 +349,8 @@ void tt_version_round(struct tutti_table *);   /* it has closed */
 int tt_version_switch(struct tutti_table *, const tutti_consistency *); /* no push is under way */
 void tt_version_settle(struct tutti_table *);  /* what is on its way is made at once */
 void tt_version_pushed(struct tutti_table *);  /* no more of a push comes */
-void tt_version_touch(struct tutti_table *, size_t at, size_t count); /* these elements are about to change, outside of a round */
+void tt_version_look(struct tutti_table *);    /* one may be due */
+void tt_version_touch(struct tutti_table *, size_t at, size_t count); /* these elements, or their state, are about to change outside of a round */
 
 /* table_call.c */
 void tt_table_clock(struct tutti_table *, int server, uint64_t clock); /* it is so far now, or farther */
@@ -347,6 +366,7 @@ void tt_call_queue_own(struct tt_call_part *); /* this rank does it itself, from
 struct tt_feed *tt_feed_to(struct tt_call_part *); /* to its server. NULL: none, and the part has ended */
 void tt_lane_post(struct tt_lane *, struct tt_sent); /* before its message is sent */
 bool tt_lane_answered(struct tt_lane *, uint32_t number, struct tt_sent *); /* false: nothing was to be answered, or something else */
+void tt_table_own_go_on(struct tutti_table *); /* this rank's own pushes, which have waited */
 bool tt_table_is_called(const struct tutti_table *); /* are pushes or pulls under way? */
 
 /* table_rows.c */

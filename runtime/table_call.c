@@ -630,12 +630,18 @@ static void serve_own(struct tutti_table *t)
 {
 	struct tt_call_part *p = tt_container_of(t->own.next, struct tt_call_part, link);
 
-	if (tt_list_empty(&t->own))
+	if (tt_list_empty(&t->own) || (!p->pulls && !p->sent && t->shard.held))
 		return;
 	p->call->kind->serve(p);
 	if (tt_list_empty(&t->own))
 		tt_timer_stop(&t->own_turn);
 	else
+		tt_timer_start(t->job, &t->own_turn, tt_now(), take_turn);
+}
+
+void tt_table_own_go_on(struct tutti_table *t)
+{
+	if (!tt_list_empty(&t->own))
 		tt_timer_start(t->job, &t->own_turn, tt_now(), take_turn);
 }
 
@@ -757,6 +763,7 @@ void tt_table_member_down(struct tt_member *m, int err)
 {
 	struct tt_feed *f = m->feed;
 
+	tt_table_filer_down(m, err);
 	if (!f)
 		return;
 	f->trial = NULL;

@@ -4,7 +4,7 @@
  * on, is in the answer.
  *
  *   JOIN {uid, slots} --> JOINED {uid, errno, clock, pushed}    CLOCK {uid, clock} <-- whenever it has moved    FINISH {uid} --> */
-#include "table.h"
+#include "table_save.h"
 #include <string.h>
 
 bool tt_table_is_other(const struct tutti_table *t, int i) { return i != t->mine && tt_table_has_any(t, i); }
@@ -86,9 +86,10 @@ void tt_table_take_join(struct tt_member *from, struct tt_pack *p)
 
 void tt_table_take_finish(struct tt_member *from, struct tt_pack *p)
 {
+	const struct tt_pack message = *p;
 	struct tutti_table *t = tt_table_find(from->job, tt_get64(p));
 
-	if (t && !p->bad)
+	if (t && !p->bad && !tt_shard_wait(from, t, TT_FINISH, false, &message)) /* its pushes first */
 		tt_table_dismiss(t, from->rank);
 }
 
@@ -100,6 +101,7 @@ static void lose_worker(struct tutti_table *t, int rank)
 		tt_fresh_leave(t->shard.fresh, rank);
 	t->shard.pushers[rank]->met = false;
 	tt_table_dismiss(t, rank);
+	tt_load_forget(t, rank);
 }
 
 /* What waits for its clock hears at once that it is gone. */
@@ -112,6 +114,7 @@ static void lose_server(struct tutti_table *t, int rank)
 
 void tt_table_member_gone(struct tt_member *m)
 {
+	tt_shard_forget(m);
 	tt_list_each(node, &m->job->tables) {
 		struct tutti_table *t = tt_container_of(node, struct tutti_table, link);
 		lose_worker(t, m->rank);
@@ -212,10 +215,12 @@ int tt_table_join(struct tutti_table *t)
 
 	tt_enter(job);
 	for (int i = 0; i < t->servers; i++)
-		if (tt_table_is_other(t, i))
+		if (tt_table_is_other(t, i) && !t->source[i].joined)
 			say(t, i, TT_JOIN);
-	if (t->shard.memory)
+	if (t->shard.memory && !t->source[t->mine].joined)
 		err = tt_table_admit(t, job->rank, &t->source[t->mine].pushed);
+	if (t->shard.memory)
+		t->source[t->mine].joined = !err;
 	tt_wait_until(job, tt_table_have_answered, t, tt_now() + job->deadline);
 	for (int i = 0; !err && i < t->servers; i++)
 		if (tt_table_is_other(t, i))

@@ -199,6 +199,7 @@ static void get_rows(const struct tutti_table *t, struct tt_pack *p, struct tt_r
 
 void tt_table_push_rows(struct tt_member *from, struct tt_pack *p)
 {
+	const struct tt_pack message = *p;
 	struct request q = get_request(from, p);
 	struct tutti_table *t = q.table;
 	struct tt_elements e = { 0 };
@@ -206,6 +207,8 @@ void tt_table_push_rows(struct tt_member *from, struct tt_pack *p)
 	struct tt_rows r;
 	int err = t ? 0 : -ESTALE;
 
+	if (!p->bad && tt_shard_wait(from, t, TT_PUSH_ROWS, q.flags & TT_PUSH_FIRST, &message))
+		return;
 	get_shape(p, &r);
 	if (q.flags & TT_PUSH_OPTIONS)
 		tt_table_get_options(p, &options);

@@ -1,5 +1,5 @@
 /* table_serve.c - a server's shard, and the pushes that come in for it */
-#include "table.h"
+#include "table_save.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -91,6 +91,7 @@ void tt_table_unserve(struct tutti_table *t)
 {
 	struct tt_shard *s = &t->shard;
 
+	tt_clerk_free(t);
 	for (int i = 0; s->pushers && i < t->job->capacity; i++) /* what they had mapped is the wire's */
 		free(s->pushers[i]);
 	free(s->pushers);
@@ -111,7 +112,7 @@ static size_t elements_of(const struct tutti_table *t)
 }
 
 /* Workers that come later find the values as they are. */
-static int know_worker(struct tutti_table *t, int worker)
+int tt_table_know(struct tutti_table *t, int worker)
 {
 	struct tt_shard *s = &t->shard;
 	int err = 0;
@@ -129,7 +130,7 @@ static int know_worker(struct tutti_table *t, int worker)
 
 int tt_table_admit(struct tutti_table *t, int rank, uint64_t *pushed)
 {
-	int err = know_worker(t, rank);
+	int err = tt_table_know(t, rank);
 
 	*pushed = 0;
 	if (!err && !(err = count_in(t, rank, pushed)))
@@ -168,6 +169,7 @@ void tt_table_dismiss(struct tutti_table *t, int rank)
 			move_clock(t);
 		tt_table_look_at_switch(t);
 	}
+	tt_shard_look(t);
 }
 
 static void end(struct tutti_table *t, struct tt_pusher *p, int worker, unsigned flags)
@@ -179,6 +181,15 @@ static void end(struct tutti_table *t, struct tt_pusher *p, int worker, unsigned
 	tt_version_pushed(t);
 	if (counts && tt_rounds_complete(t->shard.rounds, worker))
 		move_clock(t);
+	tt_shard_look(t);
+}
+
+void tt_table_end_given_up(struct tutti_table *t, int worker)
+{
+	struct tt_pusher *p = t->shard.pushers[worker];
+
+	if (p && p->half)
+		end(t, p, worker, 0);
 }
 
 static int begin(struct tutti_table *t, struct tt_pusher *p, int worker, unsigned flags, const tutti_update *options)
@@ -201,7 +212,7 @@ static int begin(struct tutti_table *t, struct tt_pusher *p, int worker, unsigne
 	}
 	if (tt_table_in_rounds(t))
 		return tt_version_begin(t, options, &p->push);
-	err = know_worker(t, options && options->set & TUTTI_SET_WORKER ? options->worker : worker);
+	err = tt_table_know(t, options && options->set & TUTTI_SET_WORKER ? options->worker : worker);
 	return err ? err : tt_updater_begin(t->shard.updater, worker, options, &p->push);
 }
 
@@ -227,11 +238,12 @@ void tt_table_change(struct tutti_table *t, const struct tt_pusher *p, size_t at
 {
 	char *w = t->shard.values + at * t->width;
 
-	tt_version_touch(t, at, count);
-	if (tt_table_in_rounds(t))
+	if (tt_table_in_rounds(t)) {
 		tt_version_sum(t, &p->push, at, count, delta);
-	else
-		tt_updater_apply(&p->push, at, count, &(struct tt_piece){ .to = w, .w = w, .d = delta });
+		return;
+	}
+	tt_version_touch(t, at, count);
+	tt_updater_apply(&p->push, at, count, &(struct tt_piece){ .to = w, .w = w, .d = delta });
 }
 
 struct dense { /* a piece of all elements */
@@ -419,6 +431,7 @@ void tt_table_answer(struct tt_member *to, uint32_t number, int err) { answer_wi
 
 void tt_table_push(struct tt_member *from, struct tt_pack *p)
 {
+	const struct tt_pack message = *p;
 	uint64_t uid = tt_get64(p);
 	uint32_t number = tt_get32(p);
 	unsigned flags = tt_get8(p), slot = tt_get8(p);
@@ -427,6 +440,8 @@ void tt_table_push(struct tt_member *from, struct tt_pack *p)
 	tutti_update options;
 	int err = t ? 0 : -ESTALE;
 
+	if (!p->bad && tt_shard_wait(from, t, TT_PUSH, flags & TT_PUSH_FIRST, &message))
+		return;
 	if (flags & TT_PUSH_OPTIONS)
 		tt_table_get_options(p, &options);
 	if (t && !p->bad && slot == TT_IN_PLACE && flags & TT_PUSH_FIRST)

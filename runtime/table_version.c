@@ -10,7 +10,7 @@
  * Without rounds pushes change the values in place. Where snapshots are wanted, a version is copied from them now and then, from a moment
  * at which no push is half applied on. It is copied a piece in each turn; who is about to change a piece that is not there yet copies it
  * before. */
-#include "table.h"
+#include "table_save.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -108,13 +108,13 @@ static void make_piece(struct tutti_table *t)
 	if (copies(t)) {
 		copy_piece(t, (size_t)n->at / piece_of(t));
 	} else {
+		if (s->image)
+			tt_image_keep(s->image, (size_t)n->at, count);
 		tt_updater_apply(&n->push, (size_t)n->at, count, &(struct tt_piece){ .to = place_of_next(t) + at, .w = s->values + at, .d = s->sum + at });
 		memset(s->sum + at, 0, count * t->width);
 	}
 	n->at += count;
 }
-
-static void look_whether_due(struct tutti_table *t);
 
 static void publish(struct tutti_table *t)
 {
@@ -127,8 +127,9 @@ static void publish(struct tutti_table *t)
 	__atomic_store_n(&head_of(s)->version, head_of(s)->writing, __ATOMIC_RELEASE);
 	if (tt_table_in_rounds(t))
 		tt_table_tell(t);
-	else
-		look_whether_due(t);
+	tt_shard_look(t);
+	if (!tt_table_in_rounds(t))
+		tt_version_look(t);
 }
 
 static void go_on(struct tutti_table *t);
@@ -196,16 +197,16 @@ static void take_due_turn(struct tt_timer *turn)
 {
 	struct tt_next *n = tt_container_of(turn, struct tt_next, turn);
 
-	look_whether_due(tt_container_of(n, struct tt_shard, next)->table);
+	tt_version_look(tt_container_of(n, struct tt_shard, next)->table);
 }
 
 /* The end of the last push that is half applied comes by here, too. */
-static void look_whether_due(struct tutti_table *t)
+void tt_version_look(struct tutti_table *t)
 {
 	struct tt_next *n = &t->shard.next;
 	uint64_t now = tt_now(), due = due_at(t);
 
-	if (n->busy || !n->since || t->shard.half)
+	if (n->busy || !n->since || t->shard.half || t->shard.held)
 		return;
 	if (due > now) {
 		if (due != UINT64_MAX)
@@ -223,11 +224,13 @@ void tt_version_pushed(struct tutti_table *t)
 	if (!copies(t))
 		return;
 	t->shard.next.since++;
-	look_whether_due(t);
+	tt_version_look(t);
 }
 
 void tt_version_touch(struct tutti_table *t, size_t at, size_t count)
 {
+	if (t->shard.image)
+		tt_image_keep(t->shard.image, at, count);
 	if (!copies(t) || !t->shard.next.busy)
 		return;
 	for (size_t i = at / piece_of(t); i * piece_of(t) < at + count; i++)
@@ -275,6 +278,8 @@ int tt_version_switch(struct tutti_table *t, const tutti_consistency *to)
 	if (t->shard.next.opened) /* a round that backup workers did not close */
 		tt_version_round(t);
 	tt_version_settle(t);
+	if (t->shard.image) /* the copies of the values change places */
+		tt_image_keep(t->shard.image, 0, (size_t)count_of(t));
 	t->as = *to;
 	if (!(err = tt_version_open(t)))
 		err = tt_rounds_switch(t->shard.rounds, to, &clock);

@@ -293,7 +293,7 @@ typedef struct tutti_updater { /* a table's rule */
  *
  * A call without an op is over when all servers have done their part, however long those take that live and go on with it. It fails with
  * -ECONNRESET if a server is gone (the other servers' parts are done), -ETIMEDOUT if one is silent, or if another worker has not pushed
- * what this call waits for, -ESTALE if one has closed the table, -ENOMEM. After it, the memory is the caller's. tutti_cancel ends a push
+ * what this call waits for, -ESTALE if one has closed the table or was started anew (tutti_table_reopen), -ENOMEM. After it, the memory is the caller's. tutti_cancel ends a push
  * behind the last piece that is on its way, and a push_pull without its pull; servers that live stay. */
 typedef struct tutti_table tutti_table;
 typedef enum tutti_mode { TUTTI_ASYNC, TUTTI_SSP, TUTTI_BSP } tutti_mode;
@@ -318,6 +318,8 @@ typedef struct tutti_table_config { /* the same on all ranks */
 	int publish_ms;          /* ... at most once in so many milliseconds, 0: of no account. Both 0: 100 ms */
 	uint64_t row;            /* elements of a row, or of the values under a key, up to 2^32 - 1; 0: 1 */
 	double clip;             /* with TUTTI_TABLE_FILTER: elements of deltas up to this are left out, too, and lost; 0: zeros alone */
+	const char *load;        /* this rank's alone. A folder: as a server it begins with what the last save there has for its range, before anybody
+	                          * can use it: for one that was started again. NULL: with 0 */
 } tutti_table_config;
 #define TUTTI_TABLE_KEYS 1u           /* values under 64-bit keys instead of rows 0 .. count - 1. A key's values are 0 until it is first pushed to;
                                       * it lives on server (key mod servers) of the list. Not in BSP */
@@ -372,6 +374,27 @@ int tutti_table_pull_rows(tutti_table *, const uint64_t *rows, size_t n, void *v
  * their numbers, in growing order for each server, in `values` theirs, in *n how many, at most `room`; the others stay fresh, for the next
  * call. After a pull that has failed all rows are fresh. */
 int tutti_table_pull_fresh(tutti_table *, uint64_t *rows, void *values, size_t room, size_t *n, tutti_op *);
+
+/* Saves. Any rank calls for the whole table, and one is enough; the servers write and read, each its own range, in a folder that all of them
+ * see. Nobody has to stop for a save: it has each server's values and state (and how often it was pushed to) as they are at one moment
+ * between two pushes, and a push waits only until those that have begun before it are done. Two servers' moments are
+ * not the same one: for that, a barrier before it. While a server writes, it takes up to as much memory again as its range and state have:
+ * what pushes change before it is written. The files are safetensors, NAME-..., and an index, which makes the save and is put in place last:
+ * whatever fails before leaves the save before as it was, and after it that one is removed. docs/saves.md has all of it.
+ *   -ENOTSUP: a table with keys; -EINVAL: such a table cannot be a file's name; no such folder (also -ENOENT, ...); -EBUSY, -EEXIST, -ENOENT: another rank saves it at the same
+ * time; -ENOSPC and others of files; as above, if a server is gone. The sentence names the server and the file. */
+int tutti_table_save(tutti_table *, const char *folder);
+/* Sets values and state on all servers, be they as many as wrote the save or not. Not between two halves of a training step: a barrier
+ * before it and after. All servers read and check everything first, into as much memory again; if one of them refuses, the table is as
+ * it was. Files without state, by others (NAME.safetensors, or with an index), set the values as tutti_table_assign does.
+ *   -ENOENT: there is no such save; -EBADMSG: it is damaged, cut off or something else, and the sentence says where; -EINVAL: of
+ * another type, count or rule; -EBUSY; -ENOMEM. If a server goes in the middle of it, others may have loaded. */
+int tutti_table_load(tutti_table *, const char *folder);
+/* After -ECONNRESET, -ETIMEDOUT or -ESTALE: goes on with servers that were started again under their ranks, and have opened the table
+ * again (with config.load: they are back at the last save). Others are as they were. Waits for them, as opening does: -ENOENT;
+ * -ECONNRESET, -ETIMEDOUT or -ENOTCONN, at once, while one is gone. */
+int tutti_table_reopen(tutti_table *);
+
 #define TUTTI_SHARED_STATE 1u      /* ADAGRAD, OWN: one state for all workers */
 #define TUTTI_BACKUP_FROM_ZERO 2u  /* DCASGD, DCASGDA: b is 0 at first, as Multiverso's was */
 

@@ -277,6 +277,12 @@ void tt_window_unreached(struct tt_member *m, int err)
 	}
 }
 
+void tt_window_again(struct tutti_window *w, int rank)
+{
+	if (w->remotes[rank].state == CLOSED)
+		w->remotes[rank].state = UNKNOWN;
+}
+
 void tt_window_reborn(struct tt_member *m)
 {
 	tt_list_each(node, &m->job->windows) {

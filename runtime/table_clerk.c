@@ -1,0 +1,308 @@
+/* table_clerk.c - who asks a table's servers to write or read their shards, and how they do so
+ *
+ *      me -- FILE {table, number, what, folder} --> each server: a thread reads or writes --> FILED {number, errno, sentence} -- me
+ *
+ * Disks are slow, and nobody waits for them with the gate held. Who asks waits as long as the servers live, which their heartbeats tell:
+ * how long a disk takes nobody knows beforehand. */
+#include "table_save.h"
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WHY = 400 };
+
+struct enquiry { /* of one call, on its thread's stack */
+	struct tt_list link;         /* in job->enquiries */
+	const struct tutti_table *table;
+	uint32_t number;
+	bool *due;                   /* by server: it has not answered */
+	int left;                    /* so many have not */
+	int rank, err;               /* the first who refused */
+	char why[WHY];
+	uint32_t workers;
+};
+
+/* ---- who asks ---- */
+
+static void answered(struct enquiry *q, int server, int err, const char *why)
+{
+	if (!q->due[server])
+		return;
+	q->due[server] = false;
+	q->left--;
+	if (err && !q->err) {
+		q->err = err;
+		q->rank = q->table->server[server];
+		snprintf(q->why, sizeof q->why, "%s", why);
+	}
+	q->table->job->engine.news = true;
+}
+
+static int server_of(const struct tutti_table *t, int rank)
+{
+	int i = 0;
+
+	while (i < t->servers && t->server[i] != rank)
+		i++;
+	return i;
+}
+
+static struct enquiry *find(const struct tt_member *from, uint32_t number)
+{
+	tt_list_each(node, &from->job->enquiries) {
+		struct enquiry *q = tt_container_of(node, struct enquiry, link);
+		if (q->number == number && server_of(q->table, from->rank) < q->table->servers)
+			return q;
+	}
+	return NULL;
+}
+
+void tt_table_filed(struct tt_member *from, struct tt_pack *p)
+{
+	struct enquiry *q = find(from, tt_get32(p));
+	int err = (int)tt_get32(p);
+	uint32_t workers = tt_get32(p);
+	char why[WHY];
+
+	p->bad |= err > 0 || err < -4095;
+	if (p->bad || !q)
+		return;
+	snprintf(why, sizeof why, "%.*s", (int)tt_min(tt_pack_left(p), sizeof why - 1), (const char *)p->at);
+	q->workers = workers > q->workers ? workers : q->workers;
+	answered(q, server_of(q->table, from->rank), err, why);
+}
+
+void tt_table_filer_down(struct tt_member *m, int err)
+{
+	tt_list_each(node, &m->job->enquiries) {
+		struct enquiry *q = tt_container_of(node, struct enquiry, link);
+		int i = server_of(q->table, m->rank);
+		if (i < q->table->servers)
+			answered(q, i, err, m->why);
+	}
+}
+
+static void take_order(struct tutti_table *, struct tt_member *from, uint32_t number, const struct tt_order *);
+
+static void ask(struct enquiry *q, int i, const struct tt_order *o)
+{
+	const struct tutti_table *t = q->table;
+	struct tt_member *m = &t->job->members[t->server[i]];
+	uint8_t head[32];
+	struct tt_pack p = tt_pack(head, sizeof head);
+
+	if (m->state >= TT_LEFT) {
+		answered(q, i, m->err, m->why);
+		return;
+	}
+	tt_put8(&p, TT_FILE);
+	tt_put64(&p, t->source[i].uid);
+	tt_put32(&p, q->number);
+	tt_put8(&p, (uint8_t)o->what);
+	tt_put64(&p, o->generation);
+	tt_put32(&p, o->workers);
+	tt_send(m, head, (size_t)(p.at - head), o->folder, strlen(o->folder));
+}
+
+static bool all_answered(void *arg) { return !((const struct enquiry *)arg)->left; }
+
+static int fail(const struct enquiry *q, const char *what)
+{
+	if (!q->err)
+		return 0;
+	return tt_fail(q->err, "%s: table \"%s\", rank %d: %s", what, q->table->name, q->rank, *q->why ? q->why : strerror(-q->err));
+}
+
+int tt_clerk_order(struct tutti_table *t, const char *what, const struct tt_order *o, uint32_t *workers)
+{
+	struct tt_job *job = t->job;
+	struct enquiry q = { .table = t, .due = calloc((size_t)t->servers, sizeof *q.due) };
+
+	if (!q.due)
+		return tt_fail(-ENOMEM, "%s: no memory to ask %d servers", what, t->servers);
+	tt_enter(job);
+	q.number = ++job->generation;
+	tt_list_append(&job->enquiries, &q.link);
+	for (int i = 0; i < t->servers; i++)
+		q.left += q.due[i] = tt_table_range(t, i).count != 0;
+	for (int i = 0; i < t->servers; i++)
+		if (q.due[i] && i != t->mine)
+			ask(&q, i, o);
+	if (t->mine >= 0 && q.due[t->mine])
+		take_order(t, &job->members[job->rank], q.number, o);
+	tt_wait_until(job, all_answered, &q, TT_NEVER);
+	tt_list_remove(&q.link);
+	tt_exit(job);
+	free(q.due);
+	*workers = q.workers;
+	return fail(&q, what);
+}
+
+/* ---- who is asked ---- */
+
+static void answer(struct tt_member *to, uint32_t number, int err, uint32_t workers)
+{
+	uint8_t bytes[16 + WHY];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+	const char *why = err ? tt_why() : "";
+
+	tt_put8(&p, TT_FILED);
+	tt_put32(&p, number);
+	tt_put32(&p, (uint32_t)err);
+	tt_put32(&p, workers);
+	tt_put_bytes(&p, why, tt_min(strlen(why), WHY - 1));
+	if (to->rank != to->job->rank) {
+		tt_send(to, bytes, (size_t)(p.at - bytes), NULL, 0);
+		return;
+	}
+	struct tt_pack own = tt_unpack(bytes + 1, (size_t)(p.at - bytes) - 1);
+	tt_table_filed(to, &own);
+}
+
+/* Whose state there is, where each worker has its own. */
+static uint32_t workers_of(const struct tutti_table *t)
+{
+	int n = tt_updater_states(t->shard.updater);
+
+	return n ? (uint32_t)(tt_updater_state(t->shard.updater, n - 1).worker + 1) : 0;
+}
+
+void tt_clerk_done(struct tt_clerk *c, int err)
+{
+	struct tutti_table *t = c->table;
+
+	c->busy = false;
+	answer(&t->job->members[c->rank], c->number, err, workers_of(t));
+}
+
+static struct tt_clerk *clerk_of(struct tutti_table *t)
+{
+	if (!t->shard.clerk && (t->shard.clerk = calloc(1, sizeof *t->shard.clerk)))
+		t->shard.clerk->table = t;
+	return t->shard.clerk;
+}
+
+static int begin(struct tutti_table *t, const struct tt_member *from, uint32_t number, const struct tt_order *o)
+{
+	struct tt_clerk *c = clerk_of(t);
+	char *folder = strdup(o->folder);
+
+	if (!c || !folder || c->busy) {
+		free(folder);
+		return c && c->busy ? tt_fail(-EBUSY, "it is being saved or loaded already, for rank %d", c->rank) : tt_fail(-ENOMEM, "no memory to save or load it");
+	}
+	free((char *)(uintptr_t)c->order.folder);
+	c->order = *o;
+	c->order.folder = folder;
+	c->rank = from->rank;
+	c->number = number;
+	c->busy = true;
+	return 0;
+}
+
+static void take_order(struct tutti_table *t, struct tt_member *from, uint32_t number, const struct tt_order *o)
+{
+	static void (*const acts[])(struct tt_clerk *) = { tt_save_begin, tt_load_read, tt_load_take };
+	int err = t && !t->job->leaving ? 0 : tt_fail(-ESTALE, "it has closed the table, or was started anew");
+
+	if (!err && o->what == TT_FILE_DROP)
+		tt_load_forget(t, from->rank);
+	else if (!err)
+		err = begin(t, from, number, o);
+	if (err || o->what == TT_FILE_DROP)
+		answer(from, number, err, 0);
+	else
+		acts[o->what](t->shard.clerk);
+}
+
+void tt_table_file(struct tt_member *from, struct tt_pack *p)
+{
+	struct tutti_table *t = tt_table_find(from->job, tt_get64(p));
+	uint32_t number = tt_get32(p);
+	struct tt_order o = { .what = tt_get8(p), .generation = tt_get64(p), .workers = tt_get32(p) };
+	size_t len = tt_pack_left(p);
+	char folder[PATH_MAX];
+
+	p->bad |= o.what > TT_FILE_DROP || len >= sizeof folder;
+	if (p->bad)
+		return;
+	memcpy(folder, p->at, len);
+	folder[len] = 0;
+	o.folder = folder;
+	take_order(t, from, number, &o);
+}
+
+/* ---- the thread ---- */
+
+static void run(void *arg)
+{
+	struct tt_clerk *c = arg;
+	struct tt_job *job = c->table->job;
+	int err = c->work(c);
+
+	tt_enter(job);
+	if (c->after)
+		c->after(c, err);
+	tt_clerk_done(c, err);
+	tt_exit(job);
+}
+
+/* The one before has said that it is done, and ends by itself. */
+static void join(struct tt_clerk *c)
+{
+	if (c->thread)
+		tt_join(c->thread);
+	c->thread = NULL;
+}
+
+/* Not to the one core that its maker may be pinned to. */
+static void unpin(struct tt_task *thread, const struct tt_place *p)
+{
+	if (p->rule.pin != TT_PIN_NONE && tt_cpus_count(&p->allowed))
+		tt_task_bind(thread, &p->allowed, sizeof p->allowed);
+}
+
+void tt_clerk_work(struct tt_clerk *c, int (*work)(struct tt_clerk *), void (*after)(struct tt_clerk *, int err))
+{
+	int err;
+
+	join(c);
+	c->work = work;
+	c->after = after;
+	err = tt_spawn(run, c, &c->thread);
+	if (!err) {
+		unpin(c->thread, &c->table->job->place);
+		return;
+	}
+	if (after)
+		after(c, err);
+	tt_clerk_done(c, err);
+}
+
+/* One that waits for its moment has no thread yet. */
+void tt_clerk_stop(struct tutti_table *t)
+{
+	struct tt_clerk *c = t->shard.clerk;
+
+	if (!c)
+		return;
+	c->stop = true;
+	if (t->shard.at_rest)
+		tt_clerk_done(c, tt_fail(-ESTALE, "it has closed the table"));
+	t->shard.at_rest = NULL;
+}
+
+void tt_clerk_free(struct tutti_table *t)
+{
+	struct tt_clerk *c = t->shard.clerk;
+
+	if (!c)
+		return;
+	join(c);
+	tt_saving_free(c->saving);
+	tt_staged_free(c->staged);
+	free((char *)(uintptr_t)c->order.folder);
+	free(c);
+	t->shard.clerk = NULL;
+}

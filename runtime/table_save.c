@@ -1,0 +1,226 @@
+/* table_save.c - a table into files, while it is used. docs/saves.md has these; tensors.c and save.c write and read them.
+ *
+ *      who calls      a generation that no file has ---> FILE ---> ... FILED --> the index, which makes the save
+ *      each server                                   hold its shard: image of the moment: release; a thread writes the image
+ *
+ * Each server's file is its shard between two pushes: values, and the rule's state. Two servers' moments are not the same one. */
+#include "table_save.h"
+#include "tensors.h"
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PIECE = 256 << 10 };          /* bytes that are taken out of an image at once, with the gate held */
+
+struct tt_saving { /* a shard that is being written */
+	struct tt_image *image;
+	char pushes[24], clock[24];
+	int arrays;
+	struct tt_tensor of[];
+};
+
+/* ---- what is written ---- */
+
+void tt_state_name(char *room, size_t size, const struct tutti_table *t, const struct tt_state *s)
+{
+	if (s->worker < 0)
+		snprintf(room, size, "%s.%s", t->name, s->name);
+	else
+		snprintf(room, size, "%s.%s.%d", t->name, s->name, s->worker);
+}
+
+static char *slice_name(const struct tutti_table *t, const char *array)
+{
+	uint64_t first = tt_table_range(t, t->mine).first / t->row, rows = tt_table_range(t, t->mine).count / t->row;
+	char room[TT_STATE_NAME + 80];
+
+	if (rows == t->count)
+		return strdup(array);
+	tt_slice_name(room, sizeof room, array, first, first + rows, t->count);
+	return strdup(room);
+}
+
+static void describe(struct tt_saving *s, const struct tutti_table *t, struct tt_array *of)
+{
+	uint64_t count = tt_table_range(t, t->mine).count;
+	char name[TT_STATE_NAME];
+
+	for (int i = 0; i < s->arrays; i++)
+		s->of[i] = (struct tt_tensor){ .dims = t->row > 1 ? 2 : 1, .shape = { count / t->row, t->row }, .type = t->type == TUTTI_F64 ? TUTTI_F64 : TUTTI_F32 };
+	s->of[0].type = t->type;
+	s->of[0].name = slice_name(t, t->name);
+	of[0] = (struct tt_array){ t->shard.values, t->width };
+	for (int i = 1; i < s->arrays; i++) {
+		struct tt_state state = tt_updater_state(t->shard.updater, i - 1);
+		tt_state_name(name, sizeof name, t, &state);
+		s->of[i].name = slice_name(t, name);
+		of[i] = (struct tt_array){ state.at, state.bytes / count };
+	}
+}
+
+void tt_saving_free(struct tt_saving *s)
+{
+	if (!s)
+		return;
+	tt_image_close(s->image);
+	for (int i = 0; i < s->arrays; i++)
+		free((char *)(uintptr_t)s->of[i].name);
+	free(s);
+}
+
+static int new_saving(const struct tutti_table *t, struct tt_saving **out)
+{
+	int arrays = 1 + tt_updater_states(t->shard.updater), err = 0;
+	struct tt_saving *s = calloc(1, sizeof *s + (size_t)arrays * sizeof *s->of);
+	struct tt_array *of = calloc((size_t)arrays, sizeof *of);
+
+	if (s && of) {
+		s->arrays = arrays;
+		snprintf(s->pushes, sizeof s->pushes, "%llu", (unsigned long long)tt_updater_pushes(t->shard.updater));
+		snprintf(s->clock, sizeof s->clock, "%llu", (unsigned long long)tt_version_clock(t));
+		describe(s, t, of);
+	}
+	for (int i = 0; s && of && i < arrays; i++)
+		err = s->of[i].name ? err : -ENOMEM;
+	if (!s || !of || err)
+		err = tt_fail(-ENOMEM, "no memory for a save of %d arrays", arrays);
+	else
+		err = tt_image_open(of, arrays, (size_t)tt_table_range(t, t->mine).count, &s->image);
+	free(of);
+	if (err)
+		tt_saving_free(s);
+	else
+		*out = s;
+	return err;
+}
+
+/* ---- the server's part ---- */
+
+static int next_piece(struct tt_clerk *c, char *room, size_t *n)
+{
+	struct tt_gate *gate = &c->table->job->engine.gate; /* not tt_enter(): that would keep the background thread away from the nets */
+
+	if (c->stop)
+		return tt_fail(-ESTALE, "it has closed the table");
+	tt_gate_enter(gate);
+	*n = tt_image_read(c->saving->image, room, PIECE);
+	tt_gate_leave(gate);
+	return 0;
+}
+
+static int write_arrays(struct tt_clerk *c, struct tt_tensors_writer *w)
+{
+	char *room = malloc(PIECE);
+	int err = room ? 0 : tt_fail(-ENOMEM, "no memory to write %s", w->draft.path);
+	size_t n = 1;
+
+	while (!err && n && !(err = next_piece(c, room, &n)))
+		err = n ? tt_tensors_put(w, room, n) : 0;
+	free(room);
+	return err;
+}
+
+/* Two savers may have found the same generation free: neither overwrites what the other one may be about to commit. */
+static int write_to(struct tt_clerk *c, const char *path)
+{
+	const struct tt_metadata notes[] = { { TT_NOTE_RULE, tt_update_name(c->table->updater.rule) }, { TT_NOTE_PUSHES, c->saving->pushes },
+		                             { TT_NOTE_CLOCK, c->saving->clock } };
+	struct tt_tensors_writer w;
+	int err;
+
+	if (!access(path, F_OK))
+		return tt_fail(-EEXIST, "%s is there already: is another save of it under way?", path);
+	err = tt_tensors_begin(&w, path, c->saving->of, (size_t)c->saving->arrays, notes, TT_COUNT(notes));
+	if (err)
+		return err;
+	if ((err = write_arrays(c, &w)))
+		tt_tensors_drop(&w);
+	return err ? err : tt_tensors_end(&w);
+}
+
+static int write_shard(struct tt_clerk *c)
+{
+	const struct tutti_table *t = c->table;
+	char *path;
+	int err = tt_save_shard(c->order.folder, t->name, c->order.generation, t->mine, t->shards.used, &path);
+
+	if (err)
+		return err;
+	err = write_to(c, path);
+	free(path);
+	return err;
+}
+
+static void forget_image(struct tt_clerk *c, int err)
+{
+	(void)err;
+	c->table->shard.image = NULL;
+	tt_saving_free(c->saving);
+	c->saving = NULL;
+}
+
+static void save_now(struct tutti_table *t) /* no push is half done */
+{
+	struct tt_clerk *c = t->shard.clerk;
+	int err = new_saving(t, &c->saving);
+
+	t->shard.image = err ? NULL : c->saving->image;
+	tt_shard_release(t);
+	if (err)
+		tt_clerk_done(c, err);
+	else
+		tt_clerk_work(c, write_shard, forget_image);
+}
+
+/* All servers write the state of the same workers, or it would make no whole arrays: where one of them has pushed to some servers only, the
+ * others have for it what it would find there. */
+void tt_save_begin(struct tt_clerk *c)
+{
+	struct tutti_table *t = c->table;
+	int states = tt_updater_states(t->shard.updater), last = states ? tt_updater_state(t->shard.updater, states - 1).worker : -1, err = 0;
+
+	if (last >= 0 && (uint32_t)last >= c->order.workers)
+		err = tt_fail(-EAGAIN, "it has state of %d workers", last + 1);
+	else if (last >= 0 && c->order.workers)
+		err = tt_table_know(t, (int)c->order.workers - 1) ? tt_fail(-ENOMEM, "no state for %u workers", c->order.workers) : 0;
+	if (err)
+		tt_clerk_done(c, err);
+	else
+		tt_shard_hold(t, save_now);
+}
+
+/* ---- the call ---- */
+
+static int save(struct tutti_table *t, const char *folder)
+{
+	struct tt_order o = { .what = TT_FILE_SAVE, .folder = folder, .workers = (uint32_t)t->job->launched };
+	int err;
+
+	do {
+		if ((err = tt_save_next(folder, t->name, &o.generation)))
+			return err;
+		err = tt_clerk_order(t, "table save", &o, &o.workers);
+	} while (err == -EAGAIN); /* a worker more each time */
+	return err ? err : tt_save_commit(folder, t->name, o.generation, t->shards.used);
+}
+
+int tt_save_check_table(const struct tutti_table *t)
+{
+	if (t->flags & TUTTI_TABLE_KEYS)
+		return tt_fail(-ENOTSUP, "table \"%s\": one with keys cannot be saved and loaded yet", t->name);
+	return tt_save_check_name(t->name);
+}
+
+int tutti_table_save(tutti_table *t, const char *folder)
+{
+	char path[PATH_MAX];
+	int err = tt_usable(t->job);
+
+	if (err || (err = tt_save_check_table(t)))
+		return err;
+	if (!folder || !realpath(folder, path)) /* the servers' own working directories may be others */
+		return tt_fail(folder ? -errno : -EINVAL, "table save: no folder %s: %s", folder ? folder : "was given", strerror(folder ? errno : EINVAL));
+	return save(t, path);
+}

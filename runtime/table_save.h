@@ -1,0 +1,69 @@
+/* table_save.h - what saving and loading of tables share. All is called with the job's gate held, unless it says otherwise.
+ *
+ *   table_image.c  a shard as it was at one moment, while it is changed
+ *   table_clerk.c  who asks servers to write or to read, and the servers' side: one thread for each shard that does
+ *   table_save.c   a shard to a file; a save of the whole table
+ *   table_load.c   a save to a shard, or to all of them
+ */
+#ifndef TT_TABLE_SAVE_H
+#define TT_TABLE_SAVE_H
+#include "table.h"
+
+/* ---- table_image.c ---- */
+
+struct tt_array {
+	const void *at;
+	size_t width;                /* bytes an element */
+};
+struct tt_image;
+int tt_image_open(const struct tt_array *, int arrays, size_t count, struct tt_image **); /* of this moment; count: elements of each array, not 0 */
+void tt_image_close(struct tt_image *);                           /* NULL is allowed */
+void tt_image_keep(struct tt_image *, size_t first, size_t count); /* these elements are about to change, in whichever of the arrays */
+size_t tt_image_read(struct tt_image *, void *to, size_t room);   /* the next bytes, array after array, of one at a time; 0: that was all */
+
+/* ---- table_clerk.c ---- */
+
+enum tt_file_what { TT_FILE_SAVE, TT_FILE_READ, TT_FILE_TAKE, TT_FILE_DROP }; /* write your shard; read it, aside; use what you have read; forget it */
+struct tt_order {
+	enum tt_file_what what;
+	const char *folder;
+	uint64_t generation;         /* SAVE */
+	uint32_t workers;            /* SAVE: whose state is written, where each has its own */
+};
+struct tt_clerk { /* of a shard: does one thing at a time */
+	struct tutti_table *table;
+	struct tt_order order;       /* with a folder of its own */
+	int rank;                    /* who ordered it, ... */
+	uint32_t number;             /* ... and how he calls it */
+	bool busy;                   /* he has no answer yet */
+	_Atomic bool stop;           /* the table is being closed: give it up */
+	struct tt_task *thread;      /* NULL: none, or joined */
+	int (*work)(struct tt_clerk *);   /* by the thread, without the gate */
+	void (*after)(struct tt_clerk *, int err); /* ... with the gate again, before he is told. NULL: nothing */
+	struct tt_saving *saving;
+	struct tt_staged *staged;
+};
+int tt_clerk_order(struct tutti_table *, const char *what, const struct tt_order *, uint32_t *workers); /* to all servers, and waits until all have
+                                                      * answered or are gone; without the gate. The sentence begins with `what`. workers: of how many
+                                                      * a server has state, with -EAGAIN */
+void tt_clerk_work(struct tt_clerk *, int (*work)(struct tt_clerk *), void (*after)(struct tt_clerk *, int err)); /* goes on, on the thread */
+void tt_clerk_done(struct tt_clerk *, int err); /* an error with its sentence as this thread's last */
+void tt_clerk_stop(struct tutti_table *);       /* nothing is written or read from now on, but for what the thread is in the middle of */
+void tt_clerk_free(struct tutti_table *);       /* waits for that; without the gate */
+
+/* ---- table_save.c, table_load.c: what a clerk does. Each ends with tt_clerk_done(), at once or later ---- */
+
+int tt_save_check_table(const struct tutti_table *); /* can it be saved? */
+void tt_save_begin(struct tt_clerk *);
+void tt_saving_free(struct tt_saving *);        /* NULL is allowed */
+void tt_state_name(char *room, size_t size, const struct tutti_table *, const struct tt_state *); /* of the array that it is in a save */
+#define TT_NOTE_RULE "update_rule"              /* of the state that comes with the values; a file without it has values alone */
+#define TT_NOTE_PUSHES "update_pushes"
+#define TT_NOTE_CLOCK "update_clock"
+enum { TT_STATE_NAME = 256 };
+void tt_load_read(struct tt_clerk *);
+void tt_load_take(struct tt_clerk *);
+void tt_load_forget(struct tutti_table *, int rank); /* what was read for that one, and is not being taken */
+void tt_staged_free(struct tt_staged *);        /* NULL is allowed */
+int tt_load_open(struct tutti_table *, const char *folder); /* into a shard that nobody else knows yet; without the gate */
+#endif
