@@ -1,6 +1,7 @@
 /* faults_table.c - parameter tables when processes are killed or stopped: workers in the middle of a push, and servers */
 #include "crew.h"
 #include "parts.h"
+#include <dirent.h>
 
 enum { LARGE = (8 << 20) / SLOW, SMALL = 100000, PIECE = (256 << 10) / sizeof(float), DEADLINE = 4000 * SLOW };
 
@@ -273,11 +274,154 @@ static void strike_servers(int signal_number)
 static void test_kill_server(void) { strike_servers(SIGKILL); }
 static void test_stop_server(void) { strike_servers(SIGSTOP); }
 
+/* ---- a server that is started again ---- */
+
+enum { ELEMENTS = 300000, BEFORE = 10, BETWEEN = 5, AFTER = 7 };
+static char save_folder[] = "/tmp/tutti-save-XXXXXX";
+
+static void make_folder(void)
+{
+	strcpy(save_folder + strlen(save_folder) - 6, "XXXXXX");
+	if (!mkdtemp(save_folder)) {
+		perror(save_folder);
+		exit(1);
+	}
+}
+
+static void remove_folder(void)
+{
+	DIR *dir = opendir(save_folder);
+
+	for (struct dirent *e; dir && (e = readdir(dir));)
+		if (*e->d_name != '.')
+			unlinkat(dirfd(dir), e->d_name, 0);
+	if (dir)
+		closedir(dir);
+	rmdir(save_folder);
+}
+
+static tutti_table *open_saved(tutti *job)
+{
+	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = ELEMENTS, .load = tutti_late(job) ? save_folder : NULL };
+	tutti_table *t = NULL;
+
+	EXPECT(tutti_table_open(job, "w", &c, &t) == 0);
+	return t;
+}
+
+/* How many went well; each adds one to each element. */
+static int push_ones(tutti_table *t, const float *v, int n)
+{
+	int done = 0;
+
+	while (done < n && tutti_table_push(t, v, NULL, NULL) == 0)
+		done++;
+	return done;
+}
+
+static void save_and_push_on(tutti *job, tutti_table *t, const float *v)
+{
+	EXPECT(push_ones(t, v, BEFORE) == BEFORE);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	if (my_rank == 0)
+		EXPECT(tutti_table_save(t, save_folder) == 0);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	EXPECT(push_ones(t, v, BETWEEN) == BETWEEN);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	reach(1);
+}
+
+static void lose_server(tutti_table *t, const float *v)
+{
+	int tries = push_ones(t, v, INT32_MAX) + 1, err; /* the last one came to the others alone, ... */
+
+	record(tutti_table_push(t, v, NULL, NULL), tt_now()); /* ... and so does this */
+	EXPECT(mine->err == -ECONNRESET || mine->err == -ESTALE);
+	EXPECT(names(tutti_why(), victim));
+	mine->rounds = tries + 1;
+	while ((err = tutti_table_reopen(t)) == -ECONNRESET)
+		sleep_ms(1);
+	EXPECT(err == 0);
+}
+
+static bool are(const float *v, size_t n, int value)
+{
+	for (size_t i = 0; i < n; i++)
+		if (v[i] != (float)value)
+			return false;
+	return true;
+}
+
+/* The shard in the middle is the victim's: what was saved, and what has come since. The others have had every push. */
+static void check_shards(tutti_table *t, float *v)
+{
+	int all = 3 * BEFORE + 3 * BETWEEN + board->of[0].rounds + board->of[2].rounds + 3 * AFTER;
+	struct tt_shards s;
+
+	EXPECT(tt_shards_cut(&s, ELEMENTS, 3, 64 / sizeof *v, TT_CUT_EVEN) == 0);
+	size_t first = (size_t)tt_shards_first(&s, victim), next = (size_t)tt_shards_first(&s, victim + 1);
+	EXPECT(tutti_table_pull(t, v, NULL) == 0);
+	EXPECT(are(v, first, all) && are(v + first, next - first, 3 * BEFORE + 3 * AFTER) && are(v + next, ELEMENTS - next, all));
+}
+
+static void program_again(tutti *job)
+{
+	tutti_table *t = open_saved(job);
+	float *v = ones(job, ELEMENTS);
+
+	if (!tutti_late(job)) {
+		save_and_push_on(job, t, v);
+		if (my_rank == victim)
+			pause();
+		lose_server(t, v);
+	}
+	EXPECT(push_ones(t, v, AFTER) == AFTER);
+	reach(2);
+	await_go(1);
+	check_shards(t, v);
+	reach(3);
+	await_go(2);
+	tutti_table_close(t);
+	give_back(job, v);
+}
+
+static void kill_and_start(int delay_ms)
+{
+	victim = 1;
+	make_folder();
+	start((struct crew){ .size = 3, .deadline_ms = 10000 * SLOW, .program = program_again });
+	await(0, 1, NOBODY);
+	sleep_ms(delay_ms); /* the others push */
+	strike(victim, SIGKILL);
+	waitpid(crew.pid[victim], &crew.status[victim], 0);
+	sleep_ms(50);
+	board->of[victim].stage = 0;
+	crew.pid[victim] = fork_child();
+	if (crew.pid[victim] == 0)
+		run_child(victim);
+	for (int stage = 2; stage <= 3; stage++) {
+		await(0, stage, NOBODY);
+		board->go = stage - 1;
+	}
+	finish(NOBODY);
+	remove_folder();
+}
+
+/* It goes on from its last save, and whoever is told so pushes on: what there was at the save and what came since is there once. */
+static void test_start_server(void)
+{
+	for (int i = 0; i < 4; i++) {
+		in_place = i % 2;
+		kill_and_start(5 * i);
+	}
+}
+
 static CU_TestInfo table_tests[] = {
 	{ "a worker is killed", test_kill_worker },
 	{ "a worker is stopped", test_stop_worker },
 	{ "a server is killed", test_kill_server },
 	{ "a server is stopped", test_stop_server },
+	{ "a server is killed, and started again", test_start_server },
 	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "tables", NULL, NULL, NULL, NULL, table_tests }, CU_SUITE_INFO_NULL };
