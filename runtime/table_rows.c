@@ -40,7 +40,7 @@ static size_t elements_in(const struct tt_stretch *s) { return (size_t)s->n * s-
 /* Do they stand side by side in the program's memory? A part's entries grow. */
 static bool is_straight(const struct tt_call_part *p, const struct tt_stretch *s)
 {
-	return s->n == 1 || (s->count == p->call->table->row && entry(p, s->first + s->n - 1) - entry(p, s->first) == s->n - 1);
+	return s->n == 1 || (s->n && s->count == p->call->table->row && entry(p, s->first + s->n - 1) - entry(p, s->first) == s->n - 1);
 }
 
 static size_t offset_of(const struct tt_call_part *p, const struct tt_stretch *s, uint32_t i) /* of its i-th row's elements, in the program's memory */
