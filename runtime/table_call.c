@@ -823,7 +823,8 @@ static void give_up_part(struct tt_call_part *p, int err)
 		return; /* all of it is on its way */
 	p->err = p->err ? p->err : err;
 	tt_call_look_at(p);
-	tt_feed_go_on(f);
+	if (f) /* rows that are mapped need none */
+		tt_feed_go_on(f);
 }
 
 void tt_call_give_up(struct tt_table_call *c, int err)

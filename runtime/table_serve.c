@@ -278,7 +278,8 @@ static int apply(struct tutti_table *t, int worker, const struct tt_pusher *p, v
 	const struct dense *d = arg;
 
 	tt_table_change(t, p, d->at, d->count, d->delta);
-	become_stale(t, worker);
+	if (d->count)
+		become_stale(t, worker);
 	return 0;
 }
 

@@ -206,7 +206,7 @@ void tt_version_look(struct tutti_table *t)
 	struct tt_next *n = &t->shard.next;
 	uint64_t now = tt_now(), due = due_at(t);
 
-	if (n->busy || !n->since || t->shard.half || t->shard.held)
+	if (!copies(t) || n->busy || !n->since || t->shard.half || t->shard.held)
 		return;
 	if (due > now) {
 		if (due != UINT64_MAX)

@@ -835,6 +835,28 @@ static void program_cancelled(tutti *job)
 	free(list);
 }
 
+/* Of a table whose rows are copied where they are mapped, by one that has sent its servers nothing. */
+static void program_copied(tutti *job)
+{
+	tutti_table_config c = config_of(TUTTI_F32, MANY, LONG, 0);
+	tutti_table *t = open_table(job, "copied", &c);
+	uint64_t *list = calloc(8 * MANY, sizeof *list);
+	float *values = calloc(8 * MANY * LONG, sizeof *values);
+	tutti_op op;
+
+	for (size_t i = 0; i < 8 * MANY; i++)
+		list[i] = i % MANY;
+	CHECK(tutti_table_pull_rows(t, list, 8 * MANY, values, &op) == 0);
+	CHECK(tutti_cancel(&op) == 0);
+	int err = tutti_wait(&op, 0);
+	CHECK(err == 0 || err == -ECANCELED);
+	close_table(job, t);
+	free(values);
+	free(list);
+}
+
+static void test_copied(void) { on_wires(program_copied, (const int[]){ 1, 3, 0 }); }
+
 static void test_cancelled(void) { on_wires(program_cancelled, (const int[]){ 1, 2, 4, 0 }); }
 
 static CU_TestInfo rows_tests[] = {
@@ -855,6 +877,7 @@ static CU_TestInfo rows_tests[] = {
 	{ "a server is killed", test_killed },
 	{ "closed", test_closed },
 	{ "cancelled", test_cancelled },
+	{ "cancelled while they are copied", test_copied },
 	CU_TEST_INFO_NULL,
 };
 

@@ -25,19 +25,16 @@ runtime/group.c tt_group_down tt_group_life tt_group_left tt_group_missed
 runtime/beat.c tt_beat_answered
 runtime/agree.c has_place get_roll take_collect take_propose know_newcomer seat_all decide give_up_ballot take_refusal take_report take_accept note_newcomer take_arrival may_sit take_welcome is_ballot_of dispatch tt_agree_message
 runtime/split.c read_bye read_wish pick_wishes fill_part tt_group_revoked
-runtime/table_call.c tt_lane_answered tt_table_pushed
-runtime/table_serve.c map_delta tt_table_unpack bytes_of is_within take tt_table_get_options tt_table_push tt_table_feed
+runtime/table_call.c tt_lane_answered take_values tt_table_pushed
+runtime/table_serve.c map_delta tt_table_unpack bytes_of is_within take tt_table_get_options tt_table_push
 runtime/table_rows_serve.c find_keys find_rows get_request get_shape get_rows tt_table_push_rows tt_table_pull_rows tt_table_pull_fresh
 runtime/table_rows.c take_values tt_table_pulled
 runtime/table_fresh.c is_of_server tt_rows_take_found
 runtime/filter.c grow_to_below tt_filter_unpack
 runtime/window.c handle tt_window_ask tt_window_answer tt_window_closed tt_window_notify
 runtime/collective.c compare compare_kept tt_coll_take tt_coll_take_any tt_coll_message tt_coll_notify feed exchange_start advance_large
-runtime/table_serve.c get_options map_delta bytes_of is_within take tt_table_push
 runtime/table_join.c tt_table_take_join tt_table_take_finish tt_table_take_joined tt_table_take_clock
 runtime/table_switch.c tt_table_take_switch tt_table_take_switched
-runtime/table_call.c tt_table_pushed
-runtime/filter.c tt_filter_unpack
 runtime/legs.c may_be_said take_start take_piece take_chunk pull_leg take_key push_leg
 runtime/model.c measure answer hear
 runtime/ring.c find_right collect take_chunks advance'
