@@ -3,9 +3,12 @@
  *   table.c          opening and closing; how elements are cut into shards
  *   table_join.c     who takes part, and what is known of the shards' clocks
  *   table_switch.c   another consistency
- *   table_call.c     the worker's side: pushes and pulls of all, and the feeds that carry them
+ *   table_call.c     the worker's side: what all calls have in common, the gates where they wait, and this rank's own shard
+ *   table_whole.c    ... pushes and pulls of all
  *   table_rows.c     ... of rows and keys
  *   table_fresh.c    ... of rows that it has not seen
+ *   table_snapshot.c ... pulls of a version
+ *   table_feed.c     what a server is sent, in which order, and its answers
  *   table_serve.c    the server's side: pushes that come in
  *   table_rows_serve.c ... and pulls, of rows and keys
  *   table_hold.c     a shard between two pushes: those that come meanwhile wait
@@ -175,6 +178,7 @@ struct tt_call_kind {
 	void (*pull)(struct tt_call_part *);   /* from another rank's shard */
 	void (*pulled)(struct tt_call_part *); /* ... which has answered all that it was asked: ends it, or goes on */
 	void (*serve)(struct tt_call_part *);  /* a piece of what this rank does itself */
+	bool (*ended)(struct tt_table_call *, int err); /* all parts have; false: it goes on. NULL: nothing is to be done */
 };
 
 struct tt_row_list {
@@ -352,10 +356,30 @@ void tt_version_pushed(struct tutti_table *);  /* no more of a push comes */
 void tt_version_look(struct tutti_table *);    /* one may be due */
 void tt_version_touch(struct tutti_table *, size_t at, size_t count); /* these elements, or their state, are about to change outside of a round */
 
+/* table_feed.c */
+struct tt_feed *tt_feed_to(struct tt_call_part *); /* to its server. NULL: none, and the part has ended */
+void tt_lane_post(struct tt_lane *, struct tt_sent); /* before its message is sent */
+bool tt_lane_answered(struct tt_lane *, uint32_t number, struct tt_sent *); /* false: nothing was to be answered, or something else */
+struct tt_slot *tt_feed_slot(struct tt_feed *); /* a free one; NULL: none is */
+int tt_feed_put(struct tt_feed *, struct tt_slot *, struct tt_call_part *, const char *from, size_t len);
+void tt_feed_go_on(struct tt_feed *);          /* there may be room for more pieces */
+
+/* table_whole.c, table_snapshot.c */
+enum { TT_SNAPSHOT_TRIES = 16 };
+void tt_whole_serve(struct tt_call_part *);
+int tt_whole_check(const struct tutti_table *, const char *what, const void *memory); /* may all of it be pushed and pulled? */
+void tt_snapshot_pull(struct tt_call_part *);  /* the newest version of another rank's shard */
+
 /* table_call.c */
 void tt_table_clock(struct tutti_table *, int server, uint64_t clock); /* it is so far now, or farther */
 void tt_table_give_up(struct tutti_table *);   /* its calls: then none is under way */
-void tt_feed_go_on(struct tt_feed *);          /* there may be room for more pieces */
+void tt_call_get(struct tt_call_part *, void *to, size_t len, size_t offset, void (*done)(struct tt_post *, int err)); /* of its shard's window */
+void tt_call_pull(struct tt_call_part *);      /* its push, if it had any, is over: now, or when the clock lets it */
+bool tt_call_has_sent_all(const struct tt_call_part *);
+void tt_call_end_with(struct tt_call_part *, int err);
+static inline char *tt_call_values(const struct tt_call_part *p) { return p->call->values + (size_t)p->range.first * p->call->table->width; }
+static inline size_t tt_call_bytes(const struct tt_call_part *p) { return (size_t)p->range.count * p->call->table->width; }
+static inline bool tt_call_is_whole(const struct tt_call_part *p) { return p->head.writing < p->version + 2; } /* was what it has read not written over? */
 struct tt_table_call *tt_call_new(struct tutti_table *, const struct tt_call_kind *, const void *delta, void *values, const tutti_update *);
 int tt_call_start(struct tt_table_call *, const char *what, tutti_op *);
 int tt_call_may_push(const struct tutti_table *, const char *what);
@@ -363,9 +387,6 @@ void tt_call_end_part(struct tt_call_part *);
 void tt_call_look_at(struct tt_call_part *);   /* has it come to its end? */
 void tt_call_let_go(struct tt_call_part *, int err); /* something that it held has come back */
 void tt_call_queue_own(struct tt_call_part *); /* this rank does it itself, from the start, a piece in each turn */
-struct tt_feed *tt_feed_to(struct tt_call_part *); /* to its server. NULL: none, and the part has ended */
-void tt_lane_post(struct tt_lane *, struct tt_sent); /* before its message is sent */
-bool tt_lane_answered(struct tt_lane *, uint32_t number, struct tt_sent *); /* false: nothing was to be answered, or something else */
 void tt_table_own_go_on(struct tutti_table *); /* this rank's own pushes, which have waited */
 bool tt_table_is_called(const struct tutti_table *); /* are pushes or pulls under way? */
 
@@ -380,6 +401,7 @@ int tt_rows_call(struct tutti_table *, const char *what, const struct tt_call_ki
 
 /* table_fresh.c */
 void tt_rows_tell(struct tt_call_part *);      /* its server, that this worker is about to see all rows; then `pulled` */
+bool tt_fresh_ended(struct tt_table_call *, int err); /* a call has */
 void tt_rows_ask_for_fresh(struct tt_feed *, struct tt_call_part *);
 void tt_rows_take_found(struct tt_call_part *, struct tt_pack *); /* the answer */
 #endif

@@ -161,7 +161,16 @@ void tt_rows_ask_for_fresh(struct tt_feed *f, struct tt_call_part *p)
 	tt_send(f->member, bytes, (size_t)(h.at - bytes), NULL, 0);
 }
 
-static const struct tt_call_kind of_fresh = { NULL, NULL, begin_to_look, look_on, look_here };
+bool tt_fresh_ended(struct tt_table_call *c, int err)
+{
+	if (!err && c->list && c->list->how_many)
+		*c->list->how_many = c->list->found;
+	for (int i = 0; err && c->values && i < c->table->servers; i++)
+		c->table->source[i].blank = true; /* it may believe that this rank has seen what did not come */
+	return true;
+}
+
+static const struct tt_call_kind of_fresh = { NULL, NULL, begin_to_look, look_on, look_here, tt_fresh_ended };
 
 int tutti_table_pull_fresh(tutti_table *t, uint64_t *rows, void *values, size_t room, size_t *n, tutti_op *op)
 {

@@ -324,7 +324,7 @@ void tt_table_pulled(struct tt_member *from, struct tt_pack *pack)
 
 /* ---- calls ---- */
 
-static const struct tt_call_kind of_rows = { push, send_piece, pull, tt_call_end_part, serve };
+static const struct tt_call_kind of_rows = { push, send_piece, pull, tt_call_end_part, serve, tt_fresh_ended };
 
 int tt_rows_check(const struct tutti_table *t, const char *what, const uint64_t *rows, size_t n, const void *memory)
 {
