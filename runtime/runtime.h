@@ -22,7 +22,7 @@ enum { TT_CACHE_LINE = 64 };
 
 /* ---- stats.c: the counters ---- */
 
-enum { TT_STAT_KINDS = TUTTI_STAT_ALLTOALL + 1 };
+enum { TT_STAT_KINDS = TUTTI_STAT_BROKEN + 1 };
 
 struct tt_tally {
 	uint64_t ops, bytes, errors;
@@ -34,7 +34,7 @@ struct tt_stats { /* of one peer, or of the job itself; made on first use */
 };
 
 struct tt_book { /* what a job knows of its own counters */
-	struct tt_stats *own;       /* collectives */
+	struct tt_stats *own;       /* collectives, and what concerns tables */
 	struct tt_ticker ticker;
 	uint64_t joined;            /* when */
 	uint64_t turn;              /* how many operations have begun ... */
@@ -670,6 +670,7 @@ void tt_stats_close(struct tt_job *);
 uint64_t tt_stats_start(struct tt_job *);             /* when something small begins, for tt_post.since; 0: it is not timed */
 void tt_stats_request(struct tt_request *, int err); /* a one-sided operation has ended */
 void tt_stats_post(struct tt_post *, int err);       /* something that the library sent has */
+void tt_stats_call(struct tt_request *, tutti_stat_kind, size_t bytes, int err); /* a call on a table has */
 void tt_stats_coll(struct tt_coll *);                /* a collective has; its `what` is the name of its kind */
 void tt_stats_timed(struct tt_stats **, tutti_stat_kind, uint64_t since, size_t bytes); /* something that needed no request has ended */
 void tt_stats_count(struct tt_stats **, tutti_stat_kind, size_t bytes); /* something that takes no time */

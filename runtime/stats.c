@@ -42,6 +42,14 @@ static const struct kind {
 	[TUTTI_STAT_REDUCE_SCATTER] = { "reduce-scatter", TIMED, true },
 	[TUTTI_STAT_ALLGATHER] = { "all-gather", TIMED, true },
 	[TUTTI_STAT_ALLTOALL] = { "all-to-all", TIMED, true },
+	[TUTTI_STAT_PUSH] = { "push", TIMED, true },
+	[TUTTI_STAT_PULL] = { "pull", TIMED, true },
+	[TUTTI_STAT_PUSH_PULL] = { "push-pull", TIMED, true },
+	[TUTTI_STAT_SNAPSHOT] = { "snapshot", TIMED, true },
+	[TUTTI_STAT_RETRY] = { "retry", COUNTED, true },
+	[TUTTI_STAT_PUSH_IN] = { "push-in", COUNTED, true },
+	[TUTTI_STAT_DROPPED] = { "dropped", COUNTED, true },
+	[TUTTI_STAT_BROKEN] = { "broken", COUNTED, true },
 };
 
 const char *tt_stats_name(tutti_stat_kind kind) { return kinds[kind].name; }
@@ -117,6 +125,8 @@ void tt_stats_post(struct tt_post *p, int err)
 {
 	ended(&p->member->stats, p->op.kind == TT_SEND ? TUTTI_STAT_MESSAGE : TUTTI_STAT_CHUNK, p->since, p->op.len, err);
 }
+
+void tt_stats_call(struct tt_request *r, tutti_stat_kind kind, size_t bytes, int err) { ended(&r->job->stats.own, kind, r->post.since, bytes, err); }
 
 void tt_stats_coll(struct tt_coll *c)
 {

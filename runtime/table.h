@@ -369,6 +369,7 @@ enum { TT_SNAPSHOT_TRIES = 16 };
 void tt_whole_serve(struct tt_call_part *);
 int tt_whole_check(const struct tutti_table *, const char *what, const void *memory); /* may all of it be pushed and pulled? */
 void tt_snapshot_pull(struct tt_call_part *);  /* the newest version of another rank's shard */
+bool tt_snapshot_may_retry(struct tt_call_part *); /* it was written over; false: once too often */
 
 /* table_call.c */
 void tt_table_clock(struct tutti_table *, int server, uint64_t clock); /* it is so far now, or farther */

@@ -11,6 +11,22 @@
 
 /* ---- ends ---- */
 
+static tutti_stat_kind stat_of(const struct tt_table_call *c)
+{
+	if (c->versions)
+		return TUTTI_STAT_SNAPSHOT;
+	return !c->delta ? TUTTI_STAT_PULL : c->values ? TUTTI_STAT_PUSH_PULL : TUTTI_STAT_PUSH;
+}
+
+static size_t bytes_of(const struct tt_table_call *c)
+{
+	size_t bytes = 0;
+
+	for (int i = 0; i < c->table->servers; i++)
+		bytes += tt_call_bytes(&c->part[i]);
+	return bytes;
+}
+
 static void end_call(struct tt_table_call *c)
 {
 	struct tt_request *r = c->request;
@@ -26,6 +42,7 @@ static void end_call(struct tt_table_call *c)
 			end_call(c);
 		return;
 	}
+	tt_stats_call(r, stat_of(c), bytes_of(c), err);
 	tt_list_remove(&c->link);
 	r->call = NULL;
 	free(c->list);

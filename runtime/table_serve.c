@@ -158,6 +158,7 @@ void tt_table_dismiss(struct tutti_table *t, int rank)
 	p->err = -EINVAL;
 	p->mapped = NULL;
 	if (p->half) {
+		tt_stats_count(&t->job->stats.own, TUTTI_STAT_BROKEN, 0);
 		t->shard.half--;
 		p->half = p->dropped = false;
 		tt_version_pushed(t);
@@ -176,6 +177,8 @@ static void end(struct tutti_table *t, struct tt_pusher *p, int worker, unsigned
 {
 	bool counts = p->half && !p->dropped && !(flags & TT_PUSH_ASSIGN);
 
+	if (p->half && !p->dropped)
+		tt_stats_count(&t->job->stats.own, TUTTI_STAT_PUSH_IN, 0);
 	t->shard.half -= p->half;
 	p->half = false;
 	tt_version_pushed(t);
@@ -206,7 +209,10 @@ static int begin(struct tutti_table *t, struct tt_pusher *p, int worker, unsigne
 	if (!p->counted)
 		return -EPERM;
 	switch (tt_rounds_begin(t->shard.rounds, worker)) {
-	case TT_DROP: p->dropped = true; return 0;
+	case TT_DROP:
+		tt_stats_count(&t->job->stats.own, TUTTI_STAT_DROPPED, 0);
+		p->dropped = true;
+		return 0;
 	case TT_WAIT: return -EPROTO; /* it would have, until it was told */
 	case TT_ADMIT: break;
 	}

@@ -6,17 +6,23 @@
 
 static void read_head(struct tt_post *, int err);
 
+bool tt_snapshot_may_retry(struct tt_call_part *p)
+{
+	tt_stats_count(&p->call->table->job->stats.own, TUTTI_STAT_RETRY, 0);
+	return ++p->retries < TT_SNAPSHOT_TRIES;
+}
+
 static void read_again(struct tt_post *post, int err)
 {
 	struct tt_call_part *p = tt_container_of(post, struct tt_call_part, get);
 
 	p->err = err;
-	if (!err && !tt_call_is_whole(p) && ++p->retries < TT_SNAPSHOT_TRIES)
-		tt_snapshot_pull(p);
-	else if (!err && !tt_call_is_whole(p))
-		tt_call_end_with(p, -EAGAIN);
-	else
+	if (err || tt_call_is_whole(p))
 		tt_call_end_part(p);
+	else if (tt_snapshot_may_retry(p))
+		tt_snapshot_pull(p);
+	else
+		tt_call_end_with(p, -EAGAIN);
 }
 
 static void read_values(struct tt_post *post, int err)
@@ -53,7 +59,6 @@ static bool read_older(struct tt_table_call *c)
 
 	for (int i = 0; i < n; i++)
 		newest = c->part[i].version > newest ? c->part[i].version : newest;
-	c->left++;
 	for (int i = 0; i < n; i++) {
 		struct tt_call_part *p = &c->part[i];
 		if (!p->range.count || p->version == newest)
@@ -61,14 +66,13 @@ static bool read_older(struct tt_table_call *c)
 		again = true;
 		c->left++;
 		p->ended = false;
-		if (++p->retries == TT_SNAPSHOT_TRIES)
+		if (!tt_snapshot_may_retry(p))
 			tt_call_end_with(p, -EAGAIN);
 		else if (p->server == c->table->mine)
 			tt_call_queue_own(p);
 		else
 			tt_snapshot_pull(p);
 	}
-	c->left--;
 	return again;
 }
 

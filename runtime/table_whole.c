@@ -181,7 +181,7 @@ static void look_at_own_pull(struct tt_call_part *p)
 	p->head = *(const struct tt_shard_head *)(const void *)t->shard.memory;
 	if ((!tt_table_in_rounds(t) && !p->call->versions) || tt_call_is_whole(p))
 		tt_call_end_part(p);
-	else if (++p->retries < TT_SNAPSHOT_TRIES || !p->call->versions)
+	else if (!p->call->versions || tt_snapshot_may_retry(p))
 		tt_call_pull(p);
 	else
 		tt_call_end_with(p, -EAGAIN);
@@ -243,14 +243,18 @@ static bool pull_at_once(struct tutti_table *t, char *values)
 {
 	struct tt_range last = tt_table_range(t, t->servers - 1);
 	struct tt_gate *gate = &t->job->engine.gate;
+	uint64_t since;
 	bool done;
 
 	if ((last.first + last.count) * t->width > TT_PUSH_INLINE || t->flags & TUTTI_TABLE_FRESH)
 		return false;
 	tt_gate_enter(gate);
+	since = tt_stats_start(t->job);
 	done = t->as.mode == TUTTI_ASYNC && tt_list_empty(&t->job->calls);
 	for (int i = 0; i < t->servers && done; i++)
 		done = !tt_table_range(t, i).count || copy_shard(t, i, values);
+	if (done)
+		tt_stats_timed(&t->job->stats.own, TUTTI_STAT_PULL, since, (size_t)(last.first + last.count) * t->width);
 	tt_gate_leave(gate);
 	return done;
 }

@@ -167,6 +167,11 @@ typedef enum tutti_stat_kind { /* later releases append to it */
 	TUTTI_STAT_REFUSED,                         /* processes that were no rank of the job; from here on with rank -1 only */
 	TUTTI_STAT_BARRIER, TUTTI_STAT_BROADCAST, TUTTI_STAT_GATHER, TUTTI_STAT_ALLREDUCE, /* bytes: this rank's own */
 	TUTTI_STAT_REDUCE_SCATTER, TUTTI_STAT_ALLGATHER, TUTTI_STAT_ALLTOALL, /* bytes: what this rank gave; all-to-all of either kind */
+	TUTTI_STAT_PUSH, TUTTI_STAT_PULL, TUTTI_STAT_PUSH_PULL, TUTTI_STAT_SNAPSHOT, /* calls on tables: of all, of rows and keys; assign is a push. A
+	                                             * snapshot that was refused is an error */
+	TUTTI_STAT_RETRY,                           /* of a snapshot: a version that had to be read anew; only counted, like these: */
+	TUTTI_STAT_PUSH_IN, TUTTI_STAT_DROPPED, TUTTI_STAT_BROKEN, /* at this rank's ranges: pushes that ended; that came too late for their round;
+	                                             * that ended in the middle, with their worker */
 } tutti_stat_kind;
 typedef struct tutti_stat {
 	size_t size;                  /* sizeof(tutti_stat), set by the caller */

@@ -271,6 +271,7 @@ static void test_finished(void) { on_wires(program_finished, (const int[]){ 1, 2
 static void program_backup(tutti *job)
 {
 	enum { COUNT = 30000 };
+	tutti_stat dropped = { .size = sizeof dropped }, pushed = dropped;
 	int n = tutti_size(job), me = tutti_rank(job);
 	const tutti_table_config c = config_of(COUNT, TUTTI_BSP, 0, 1);
 	tutti_table *t = open_table(job, &c);
@@ -290,6 +291,8 @@ static void program_backup(tutti *job)
 	uint64_t clock = tt_rounds_clock(t->shard.rounds);
 	float here = *(float *)(void *)t->shard.values;
 	tt_exit(job->job);
+	CHECK(tutti_stats(job, -1, TUTTI_STAT_DROPPED, &dropped) == 0 && dropped.ops == counts.dropped);
+	CHECK(tutti_stats(job, -1, TUTTI_STAT_PUSH, &pushed) == 0 && pushed.ops == ROUNDS && pushed.bytes == ROUNDS * COUNT * sizeof *d);
 	CHECK(clock == ROUNDS && here + (float)counts.dropped == (float)(n * ROUNDS));
 	close_table(job, t);
 	free(d);

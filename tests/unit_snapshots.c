@@ -120,7 +120,9 @@ static void program_rounds(tutti *job)
 	tutti_table_config c = config_of(job, COUNT);
 	float *d = calloc(COUNT, sizeof *d), *v = calloc(COUNT, sizeof *v);
 	tutti_versions versions = { .size = sizeof versions };
+	tutti_stat stat = { .size = sizeof stat };
 	int workers[16], n = tutti_size(job) - (tutti_size(job) > 1);
+	uint64_t refused = 0;
 
 	for (int i = 0; i < n; i++)
 		workers[i] = i;
@@ -135,9 +137,11 @@ static void program_rounds(tutti *job)
 			CHECK(tutti_table_push(t, d, NULL, NULL) == 0);
 		int err = tutti_table_snapshot(t, v, &versions, NULL);
 		CHECK(err == 0 || err == -EAGAIN);
+		refused += err != 0;
 		if (!err)
 			CHECK(versions.oldest == versions.newest && all_are(v, COUNT, (float)versions.newest * (float)n));
 	}
+	CHECK(tutti_stats(job, -1, TUTTI_STAT_SNAPSHOT, &stat) == 0 && stat.ops == ROUNDS && stat.errors == refused);
 	close_table(job, t);
 	free(d);
 	free(v);
