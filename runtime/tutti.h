@@ -283,7 +283,7 @@ typedef struct tutti_updater { /* a table's rule */
  * or of some rows. Each server holds a contiguous range of the rows, all of about the same size. Servers and workers are the ranks that the config
  * lists; others may open the table too, pull and assign. A push by one worker is applied in pieces of up to 256 KiB, each of them whole; pushes of
  * one worker to a server in the order of its calls, those of several as they come. A pull sees each server's values as they are
- * at that moment, also while others push: it may see some of a push and not the rest of it, on some wires even within an element.
+ * at that moment, also while others push (it may see some elements of a push and not others, but each element whole).
  *
  * Consistency says how far workers may be apart. A worker's pushes are counted, at each server:
  *   ASYNC  as above, and nobody waits for anybody

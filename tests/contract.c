@@ -1129,6 +1129,27 @@ static void test_word_is_whole(struct bench *s)
 	words_beside_owner(s, TT_GET, true);
 }
 
+/* The owner goes on changing all of them. */
+static void test_get_of_words(struct bench *s)
+{
+	size_t words = s->t == &tt_sim ? 500 : BIG / 8;
+	struct patience p = wait_ms(s, 20000);
+
+	if (!begin(s, words * 8))
+		return;
+	struct side *a = &s->side[0], *b = &s->side[1];
+	uint64_t *owned = (uint64_t *)(void *)b->window, *got = (uint64_t *)(void *)a->local;
+	for (int round = 0; round < 4; round++) {
+		get(a, 0, 0, a->local, words * 8);
+		for (int k = 0; !ended(s) && turn(s, &p); k++)
+			for (size_t i = 0; i < words; i++)
+				owned[i] = halves[k % 2];
+		CHECK(ended(s));
+		for (size_t i = 0; i < words; i++)
+			CHECK(got[i] == halves[0] || got[i] == halves[1] || !got[i]);
+	}
+}
+
 static void test_sizes(struct bench *s)
 {
 	if (!begin(s, largest(s) + 64))
@@ -2823,6 +2844,7 @@ static const struct test tests[] = {
 	T(fence_of_other_size, "TT_FENCE holds an op back until my earlier GETs are done, whichever way either goes"),
 	T(fence_after_add, "TT_FENCE holds an op back until my earlier ADDs are done"),
 	T(word_is_whole, "A PUT or GET of exactly 8 bytes, aligned at both ends, is one load and one store"),
+	T(get_of_words, "A GET takes each aligned word of 8 bytes as it is at one moment"),
 	T(sizes, "any size; the transport splits"),
 	T(add, "ADD: in, the addend; out, the old value; it wraps"),
 	T(add_is_atomic, "it is atomic with the owner's own such atomics"),

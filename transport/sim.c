@@ -489,6 +489,8 @@ static void cut_pieces(struct tt_sim_world *w, struct flight *f)
 	for (unsigned i = 1; i < f->pieces; i++) { /* one cut in each equal part of it, so that they come sorted */
 		size_t part = op->len / f->pieces;
 		f->cut[i] = (i - 1) * part + 1 + tt_sim_below(w, part);
+		if (op->kind == TT_GET) /* words are whole */
+			f->cut[i] = tt_max(f->cut[i - 1], tt_min(op->len, f->cut[i] + (-(op->offset + f->cut[i]) & 7)));
 	}
 	for (unsigned i = 0; i < f->pieces; i++) { /* an inside-out shuffle (Fisher, Yates) */
 		unsigned j = (unsigned)tt_sim_below(w, i + 1);

@@ -482,6 +482,22 @@ static void finish_sends(struct tt_tcp_peer *p)
 	}
 }
 
+static void payload_goes_on(struct tt_tcp_peer *p, size_t n)
+{
+	p->payload += n;
+	p->payload_left -= n;
+}
+
+/* What a GET reads goes on to change. The socket took a part of this word: the rest of it is of the same moment. */
+static void keep_word(struct tt_tcp_peer *p)
+{
+	size_t n = tt_min(-(uintptr_t)p->payload % 8, p->payload_left);
+
+	memcpy(p->stage + p->out_end, p->payload, n); /* all that was staged has left */
+	p->out_end += n;
+	payload_goes_on(p, n);
+}
+
 static void bytes_are_sent(struct tt_tcp_peer *p, size_t n)
 {
 	size_t staged = tt_min(n, p->out_end - p->out_at);
@@ -496,8 +512,9 @@ static void bytes_are_sent(struct tt_tcp_peer *p, size_t n)
 		p->batch = TT_TCP_NO_BATCH;
 	}
 	if (p->payload_left) {
-		p->payload += n - staged;
-		p->payload_left -= n - staged;
+		payload_goes_on(p, n - staged);
+		if (p->payload_is_answer)
+			keep_word(p);
 		if (!p->payload_left)
 			payload_is_sent(p);
 	}

@@ -10,7 +10,8 @@
  *   arrive in the order posted. Nothing else is ordered; TT_FENCE holds an op back (and what is posted behind it) until
  *   my earlier GETs and ADDs to that peer are done.
  * Tearing. A PUT or GET of exactly 8 bytes, aligned at both ends, is one load and one store. Longer ones land in any
- *   pieces, byte by byte.
+ *   pieces, byte by byte. But a GET takes each aligned word of 8 bytes as it is at one moment, if its owner changes it whole, between
+ *   two calls of progress().
  * ADD runs with the compiler's atomics on a uint64_t, on the owner's CPU or, where memory is shared, on the caller's; it is
  *   atomic with the owner's own such atomics.
  * Failure. A transport retries what its wire retries and never reconnects. When a peer fails, every outstanding op on
