@@ -209,6 +209,7 @@ int tt_rounds_switch(struct tt_rounds *r, const tutti_consistency *to, uint64_t 
 		return err;
 	if (r->counts.pushing)
 		return tt_fail(-EBUSY, "%d pushes are under way: consistency can be switched between steps only", r->counts.pushing);
+	r->clock += r->as.mode == TUTTI_BSP && r->summed; /* who summed up may have left */
 	for (int i = 0; i < r->room; i++)
 		if (r->of[i].live && r->of[i].pushed > r->clock)
 			r->clock = r->of[i].pushed;
@@ -222,5 +223,6 @@ int tt_rounds_switch(struct tt_rounds *r, const tutti_consistency *to, uint64_t 
 }
 
 uint64_t tt_rounds_clock(const struct tt_rounds *r) { return r->clock; }
+uint64_t tt_rounds_pushed(const struct tt_rounds *r, int worker) { return worker >= 0 && worker < r->room ? r->of[worker].pushed : 0; }
 bool tt_rounds_may_pull(const struct tt_rounds *r, uint64_t pushed) { return r->clock >= tt_clock_to_pull(&r->as, pushed); }
 struct tt_rounds_counts tt_rounds_counts(const struct tt_rounds *r) { return r->counts; }

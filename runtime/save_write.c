@@ -158,7 +158,8 @@ static int lock_folder(const char *folder)
 	int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
 	if (fd >= 0)
-		flock(fd, LOCK_EX); /* where there are no locks, who commits side by side must not be many */
+		while (flock(fd, LOCK_EX) && errno == EINTR)
+			continue; /* where there are no locks, who commits side by side must not be many */
 	return fd;
 }
 

@@ -129,8 +129,10 @@ static struct tutti_table *new_table(struct tt_job *job, const char *name, const
 		t->server[i] = c->servers ? c->server[i] : i;
 		t->mine = t->server[i] == job->rank ? i : t->mine;
 	}
-	for (int i = 0; t->source && i < t->servers; i++)
+	for (int i = 0; t->source && i < t->servers; i++) {
 		t->source[i].blank = true;
+		t->source[i].as = c->consistency;
+	}
 	if (t->worker && c->workers)
 		memcpy(t->worker, c->worker, (size_t)c->workers * sizeof *t->worker);
 	if (t->server && t->worker) {
@@ -300,9 +302,9 @@ static uint64_t lowest_clock(const struct tutti_table *t)
 	uint64_t lowest = UINT64_MAX;
 
 	for (int i = 0; i < t->servers; i++)
-		if (tt_table_has_any(t, i) && t->source[i].clock < lowest)
+		if (tt_table_has_any(t, i) && t->source[i].as.mode != TUTTI_ASYNC && t->source[i].clock < lowest)
 			lowest = t->source[i].clock;
-	return lowest;
+	return lowest == UINT64_MAX ? 0 : lowest; /* nobody counts, or all have closed it */
 }
 
 int tutti_table_look(tutti_table *t, tutti_table_info *info)
@@ -333,14 +335,18 @@ int tutti_table_finish(tutti_table *t)
 	if (err)
 		return err;
 	tt_enter(t->job);
-	tt_table_finish(t);
+	if (tt_table_is_called(t))
+		err = tt_fail(-EBUSY, "table \"%s\": calls of this rank are under way: wait for them, then finish", t->name);
+	else
+		tt_table_finish(t);
 	tt_exit(t->job);
-	return 0;
+	return err;
 }
 
 static void stop_turns(struct tutti_table *t)
 {
 	tt_timer_stop(&t->own_turn);
+	tt_timer_stop(&t->gate_turn);
 	tt_timer_stop(&t->shard.next.turn);
 }
 

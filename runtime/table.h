@@ -56,6 +56,7 @@ struct tt_pusher { /* what a server knows of one rank */
 	bool met;                    /* it has joined, and is told of the clock */
 	bool counted;                /* as a worker, in the rounds */
 	bool asked;                  /* for another consistency: */
+	uint32_t number;             /* with its CHANGE of that number */
 	tutti_consistency wants;
 	bool half;                   /* some of a push is here, and some is not */
 	bool dropped;                /* that one came too late */
@@ -79,6 +80,7 @@ struct tt_image;
 struct tt_clerk;
 struct tt_shard { /* this rank's */
 	struct tutti_table *table;
+	tutti_consistency as;
 	char *memory, *values;       /* with the head's page, and the newest version; NULL: it is no server */
 	char *sum;                   /* of the open round; NULL: there are no rounds */
 	struct tt_updater *updater, *adder; /* adder: of the round */
@@ -104,6 +106,9 @@ struct tt_served { /* what a rank knows of a server's shard */
 	uint64_t uid;
 	uint64_t clock;              /* as it was told; UINT64_MAX: it was closed */
 	uint64_t pushed;             /* this rank's pushes to it, those that wait, too */
+	tutti_consistency as;        /* its own, as it was told */
+	uint32_t changed;            /* the last CHANGE of this rank that it has answered, and how */
+	int change_err;
 	bool joined;
 	bool blank;                  /* it is to hear that this rank has seen nothing of its rows */
 	int err;                     /* it would not have this rank */
@@ -118,7 +123,8 @@ struct tutti_table {
 	uint64_t count, row, print;  /* rows, elements of each */
 	uint64_t limit;              /* of the filter */
 	tutti_updater updater;
-	tutti_consistency as;
+	tutti_consistency as;        /* at first */
+	uint32_t changes;            /* how often this rank has asked for another */
 	unsigned flags;
 	uint64_t publish_pushes;
 	int publish_ms;
@@ -131,6 +137,7 @@ struct tutti_table {
 	struct tt_list gated;        /* parts of calls that wait for a clock */
 	struct tt_list own;          /* parts for this rank's own shard, one after the other, ... */
 	struct tt_timer own_turn;    /* ... a piece in each turn */
+	struct tt_timer gate_turn;   /* gates have been lowered */
 	uint32_t calls;              /* so far */
 	char stuck[200];             /* what a call waited for in vain */
 	struct tutti_window *window;
@@ -158,6 +165,7 @@ struct tt_call_part { /* what a call has to do with one server */
 	unsigned retries;            /* of a snapshot */
 	uint64_t sent;               /* elements that are on their way or done: of a push, or asked for */
 	bool closing;                /* the server is told that no more of them come */
+	bool said;                   /* the server has heard of its push */
 	unsigned held;               /* answers and PUTs that are outstanding */
 	int err;
 	bool pulled;                 /* the answer to its push has brought the values */
@@ -265,7 +273,8 @@ static inline size_t tt_table_row_bytes(const struct tutti_table *t) { return (s
 static inline size_t tt_table_piece(const struct tt_job *job) { return tt_min(TT_PUSH_INLINE, tt_coll_piece(job) - TT_PUSH_HEAD); } /* bytes of a
                                                                 * message's rows and elements */
 
-static inline bool tt_table_in_rounds(const struct tutti_table *t) { return t->as.mode == TUTTI_BSP; }
+static inline bool tt_shard_in_rounds(const struct tutti_table *t) { return t->shard.as.mode == TUTTI_BSP; } /* is this rank's? */
+static inline bool tt_served_in_rounds(const struct tutti_table *t, int i) { return t->source[i].as.mode == TUTTI_BSP; } /* is the i-th server's? */
 static inline size_t tt_table_copy(const struct tutti_table *t, int i) /* bytes of one of the copies that its i-th server holds */
 {
 	return ((size_t)tt_table_range(t, i).count * t->width + TT_CACHE_LINE - 1) / TT_CACHE_LINE * TT_CACHE_LINE;
@@ -273,11 +282,11 @@ static inline size_t tt_table_copy(const struct tutti_table *t, int i) /* bytes 
 /* Where they lie in its window: what is pulled from it when its clock is v, and the version v that a snapshot is of. */
 static inline size_t tt_table_at(const struct tutti_table *t, int i, uint64_t v)
 {
-	return TT_SHARD_HEAD + (tt_table_in_rounds(t) && v & 1 ? tt_table_copy(t, i) : 0);
+	return TT_SHARD_HEAD + (tt_served_in_rounds(t, i) && v & 1 ? tt_table_copy(t, i) : 0);
 }
 static inline size_t tt_table_version_at(const struct tutti_table *t, int i, uint64_t v)
 {
-	return TT_SHARD_HEAD + (size_t)((v & 1) + !tt_table_in_rounds(t)) * tt_table_copy(t, i);
+	return TT_SHARD_HEAD + (size_t)((v & 1) + !tt_served_in_rounds(t, i)) * tt_table_copy(t, i);
 }
 
 static inline bool tt_table_is_large(const struct tutti_table *t, int i) /* is the delta for its i-th server too long for a message? */
@@ -303,7 +312,6 @@ void tt_table_tell_closed(struct tutti_table *);
 void tt_table_put_consistency(struct tt_pack *, const tutti_consistency *);
 tutti_consistency tt_table_get_consistency(struct tt_pack *);
 void tt_table_look_at_switch(struct tutti_table *); /* fewer workers may have to ask for it */
-void tt_table_switched(struct tutti_table *, int server, int err, uint64_t clock);
 
 /* table_serve.c */
 int tt_table_serve(struct tutti_table *);      /* makes this rank's shard; without the gate */
@@ -315,6 +323,7 @@ void tt_table_end_given_up(struct tutti_table *, int worker); /* if the push tha
 int tt_table_know(struct tutti_table *, int worker); /* the rule has its state, where each worker has its own */
 int tt_table_take(struct tutti_table *, int worker, unsigned flags, const tutti_update *, int (*change)(struct tutti_table *, int worker,
                   const struct tt_pusher *, void *), void *arg); /* a piece of a push: here each begins, with its first piece, and ends, with its last */
+int tt_table_refuse(struct tutti_table *, int worker, unsigned flags, const tutti_update *, int err); /* a piece, which counts all the same */
 void tt_table_change(struct tutti_table *, const struct tt_pusher *, size_t at, size_t count, const void *delta); /* a stretch of the shard, by that push */
 int tt_table_apply(struct tutti_table *, int worker, unsigned flags, const tutti_update *, struct tt_range, const void *delta); /* a piece of all */
 void tt_table_answer(struct tt_member *, uint32_t number, int err); /* to a piece of a push */
@@ -377,6 +386,7 @@ void tt_table_give_up(struct tutti_table *);   /* its calls: then none is under 
 void tt_call_get(struct tt_call_part *, void *to, size_t len, size_t offset, void (*done)(struct tt_post *, int err)); /* of its shard's window */
 void tt_call_pull(struct tt_call_part *);      /* its push, if it had any, is over: now, or when the clock lets it */
 bool tt_call_has_sent_all(const struct tt_call_part *);
+bool tt_call_is_cut_short(const struct tt_call_part *); /* a live server is to hear that no more of its push comes */
 void tt_call_end_with(struct tt_call_part *, int err);
 static inline char *tt_call_values(const struct tt_call_part *p) { return p->call->values + (size_t)p->range.first * p->call->table->width; }
 static inline size_t tt_call_bytes(const struct tt_call_part *p) { return (size_t)p->range.count * p->call->table->width; }

@@ -88,31 +88,43 @@ static void push_by_slots(struct tt_call_part *p)
 	p->region = NULL;
 	p->err = 0;
 	p->sent = 0;
+	p->said = false;
 	p->member->feed->unmapped = true;
 	tt_list_prepend(&p->member->feed->pushes.parts, &p->link);
 }
 
-/* A live server has some of it, and is to hear that no more comes: a round may wait for that. */
-static bool is_cut_short(const struct tt_call_part *p)
+/* A round may wait for it. */
+bool tt_call_is_cut_short(const struct tt_call_part *p)
 {
 	return p->err && p->err != -EOPNOTSUPP && !p->pulls && !p->closing && p->sent && p->sent < p->range.count && p->server != p->call->table->mine &&
 	       p->member->state < TT_LEFT;
 }
 
-/* A push that was never sent does not count, so those behind it are one fewer. */
+static void look_at_gates(struct tt_timer *turn)
+{
+	struct tutti_table *t = tt_container_of(turn, struct tutti_table, gate_turn);
+
+	for (int i = 0; i < t->servers; i++)
+		tt_table_clock(t, i, t->source[i].clock);
+}
+
+/* A push of which the server has not heard does not count, so those behind it are one fewer. */
 static void uncount(struct tt_call_part *p)
 {
 	struct tutti_table *t = p->call->table;
 
-	if (p->pulls || p->call->flags & TT_PUSH_ASSIGN || !t->source[p->server].pushed)
+	if (p->said || p->pulls || p->call->flags & TT_PUSH_ASSIGN || !t->source[p->server].pushed)
 		return;
 	t->source[p->server].pushed--;
-	tt_list_each(node, &t->gated) {
-		struct tt_call_part *q = tt_container_of(node, struct tt_call_part, link);
-		bool behind = q->server == p->server && tt_before(p->call->number, q->call->number);
-		q->push_gate -= behind && q->push_gate;
-		q->pull_gate -= behind && q->pull_gate;
+	tt_list_each(node, &t->job->calls) {
+		struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
+		struct tt_call_part *q = &c->part[p->server];
+		if (c->table != t || !tt_before(p->call->number, c->number))
+			continue;
+		q->push_gate -= q->push_gate > 0;
+		q->pull_gate -= q->pull_gate > 0;
 	}
+	tt_timer_start(t->job, &t->gate_turn, tt_now(), look_at_gates); /* not from here: they may be looked at right now */
 }
 
 /* All pieces are out and nothing holds its memory, or it has failed. */
@@ -121,7 +133,7 @@ void tt_call_look_at(struct tt_call_part *p)
 	if (p->held || p->ended || (!p->err && (p->asks || p->sent < p->range.count)))
 		return;
 	tt_list_remove(&p->link);
-	if (is_cut_short(p)) {
+	if (tt_call_is_cut_short(p)) {
 		p->closing = true;
 		tt_list_prepend(&p->member->feed->pushes.parts, &p->link);
 		return;
@@ -133,7 +145,7 @@ void tt_call_look_at(struct tt_call_part *p)
 		return;
 	}
 	p->region = NULL;
-	if (p->err && !p->sent)
+	if (p->err)
 		uncount(p);
 	if (!p->err && p->call->values && !p->pulled)
 		p->err = p->call->gave_up;
@@ -165,6 +177,7 @@ static void serve_own(struct tutti_table *t)
 
 	if (tt_list_empty(&t->own) || (!p->pulls && !p->sent && t->shard.held))
 		return;
+	p->said |= !p->pulls;
 	p->call->kind->serve(p);
 	if (tt_list_empty(&t->own))
 		tt_timer_stop(&t->own_turn);
@@ -381,11 +394,11 @@ static void count_push(struct tt_call_part *p)
 	struct tt_served *s = &t->source[p->server];
 
 	if (p->call->delta && !(p->call->flags & TT_PUSH_ASSIGN)) {
-		p->push_gate = tt_table_in_rounds(t) ? s->pushed : 0;
+		p->push_gate = tt_served_in_rounds(t, p->server) ? s->pushed : 0;
 		s->pushed++;
 	}
 	if (t->works && !p->call->versions)
-		p->pull_gate = tt_clock_to_pull(&t->as, s->pushed);
+		p->pull_gate = tt_clock_to_pull(&s->as, s->pushed);
 }
 
 /* A push of rows, none of which is there: to a clock it is one. */
@@ -393,7 +406,7 @@ static bool counts_anyway(const struct tt_call_part *p)
 {
 	const struct tutti_table *t = p->call->table;
 
-	return p->call->delta && p->call->list && t->as.mode != TUTTI_ASYNC && tt_table_has_any(t, p->server);
+	return p->call->delta && p->call->list && t->source[p->server].as.mode != TUTTI_ASYNC && tt_table_has_any(t, p->server);
 }
 
 /* The others' shares first: they travel while this rank's own is looked after. */

@@ -72,6 +72,7 @@ void tt_lane_post(struct tt_lane *l, struct tt_sent sent)
 {
 	l->sent[l->posted++ % TT_FEED_DEPTH] = sent;
 	sent.part->held++;
+	sent.part->said |= !sent.part->pulls;
 }
 
 /* The next one that has something to send, if that may go. */
@@ -79,6 +80,8 @@ static struct tt_call_part *next_part(struct tt_lane *l)
 {
 	while (!tt_list_empty(&l->parts)) {
 		struct tt_call_part *p = tt_container_of(l->parts.next, struct tt_call_part, link);
+		if (tt_call_is_cut_short(p))
+			return NULL; /* it is closed first, when its answers are here */
 		if (!tt_call_has_sent_all(p))
 			return l->posted - l->answered < TT_FEED_DEPTH ? p : NULL;
 		tt_list_remove(&p->link); /* it ends when it is answered */

@@ -16,6 +16,8 @@ static void look(struct tt_call_part *p);
 /* There is room again: who had none goes on. */
 static void wake_idle(struct tt_table_call *c)
 {
+	if (c->given_up)
+		return;
 	for (int i = 0; i < c->table->servers; i++) {
 		struct tt_call_part *p = &c->part[i];
 		if (!p->idle)

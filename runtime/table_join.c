@@ -80,7 +80,7 @@ void tt_table_take_join(struct tt_member *from, struct tt_pack *p)
 	tt_put32(&a, (uint32_t)err);
 	tt_put64(&a, err ? 0 : tt_version_clock(t));
 	tt_put64(&a, pushed);
-	tt_table_put_consistency(&a, t ? &t->as : &(tutti_consistency){ 0 });
+	tt_table_put_consistency(&a, t ? &t->shard.as : &(tutti_consistency){ 0 });
 	tt_send(from, answer, sizeof answer, NULL, 0);
 }
 
@@ -149,14 +149,14 @@ void tt_table_take_joined(struct tt_member *from, struct tt_pack *p)
 	pushed = tt_get64(p);
 	as = tt_table_get_consistency(p);
 	p->bad |= err > 0 || err < -4095;
-	if (p->bad || !t)
+	if (p->bad || !t || t->source[i].joined)
 		return;
 	t->source[i].joined = true;
 	t->source[i].err = err;
 	t->source[i].clock = clock > t->source[i].clock ? clock : t->source[i].clock;
 	t->source[i].pushed = pushed;
 	if (!err)
-		t->as = as; /* it may have been changed since it was opened */
+		t->source[i].as = as; /* it may have been changed since it was opened */
 }
 
 void tt_table_take_clock(struct tt_member *from, struct tt_pack *p)

@@ -245,6 +245,9 @@ static void use(struct tutti_table *t, struct tt_staged *staged)
 		memcpy(s->values, staged->values, (size_t)tt_table_range(t, t->mine).count * t->width);
 	tt_updater_close(s->updater);
 	s->updater = staged->updater;
+	for (int i = 0; i < t->job->capacity; i++)
+		if (s->pushers[i])
+			s->pushers[i]->push = (struct tt_push){ 0 }; /* of the rule that is gone */
 	s->workers = staged->workers; /* who has come since then joins with its next push */
 	staged->updater = NULL;
 }

@@ -197,14 +197,17 @@ static void pull_by_messages(struct tt_call_part *p)
 }
 
 /* The values alone are mapped. A version of a round may be written over while it is read, unless its owner does that. */
-static bool may_copy(const struct tutti_table *t) { return !(t->flags & (TUTTI_TABLE_KEYS | TUTTI_TABLE_FRESH)) && !tt_table_in_rounds(t); }
+static bool may_copy(const struct tutti_table *t, int server)
+{
+	return !(t->flags & (TUTTI_TABLE_KEYS | TUTTI_TABLE_FRESH)) && !tt_served_in_rounds(t, server);
+}
 
 static void pull(struct tt_call_part *p)
 {
 	struct tutti_table *t = p->call->table;
 
 	p->sent = 0;
-	if (!may_copy(t) || !tt_window_is_mapped(t->window, p->member->rank))
+	if (!may_copy(t, p->server) || !tt_window_is_mapped(t->window, p->member->rank))
 		pull_by_messages(p);
 	else if (p->range.count * t->width > HELD)
 		tt_call_queue_own(p);
@@ -244,12 +247,12 @@ static void serve(struct tt_call_part *p)
 	struct tutti_table *t = p->call->table;
 	struct tt_stretch s = next_stretch(p);
 
-	if (p->pulls && may_copy(t) && !copy_some(p)) { /* it is mapped no more */
+	if (p->pulls && may_copy(t, p->server) && !copy_some(p)) { /* it is mapped no more */
 		tt_list_remove(&p->link);
 		pull_by_messages(p);
 		return;
 	}
-	if (!p->pulls || !may_copy(t)) {
+	if (!p->pulls || !may_copy(t, p->server)) {
 		p->err = serve_own(p, &s);
 		p->sent += elements_in(&s);
 	}

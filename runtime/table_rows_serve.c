@@ -111,7 +111,7 @@ int tt_table_apply_rows(struct tutti_table *t, int worker, unsigned flags, const
 {
 	size_t bytes = r->n * sizeof(uint64_t);
 	struct sparse s = { r, deltas, tt_scratch_take(&t->job->scratch, bytes) };
-	int err = s.places ? tt_table_take(t, worker, flags, options, apply, &s) : -ENOMEM;
+	int err = s.places ? tt_table_take(t, worker, flags, options, apply, &s) : tt_table_refuse(t, worker, flags, options, -ENOMEM);
 
 	tt_scratch_give(&t->job->scratch, s.places, bytes);
 	return err;

@@ -181,7 +181,9 @@ void tt_save_begin(struct tt_clerk *c)
 	struct tutti_table *t = c->table;
 	int states = tt_updater_states(t->shard.updater), last = states ? tt_updater_state(t->shard.updater, states - 1).worker : -1, err = 0;
 
-	if (last >= 0 && (uint32_t)last >= c->order.workers)
+	if (c->order.workers > (uint32_t)t->job->capacity)
+		err = -EINVAL;
+	else if (last >= 0 && (uint32_t)last >= c->order.workers)
 		err = tt_fail(-EAGAIN, "it has state of %d workers", last + 1);
 	else if (last >= 0 && c->order.workers)
 		err = tt_table_know(t, (int)c->order.workers - 1) ? tt_fail(-ENOMEM, "no state for %u workers", c->order.workers) : 0;

@@ -20,6 +20,7 @@ static int count_in(struct tutti_table *t, int rank, uint64_t *pushed)
 
 	if (!p)
 		return tt_fail(-ENOMEM, "no memory for the pushers of the table \"%s\"", t->name);
+	*pushed = tt_rounds_pushed(t->shard.rounds, rank); /* 0, mostly: it has been expected, and comes only now */
 	if (p->counted || !tt_table_has_worker(t, rank))
 		return 0;
 	if ((err = tt_rounds_join(t->shard.rounds, rank, pushed)))
@@ -65,6 +66,7 @@ int tt_table_serve(struct tutti_table *t)
 	int err;
 
 	s->table = t;
+	s->as = t->as;
 	s->workers = t->job->launched;
 	s->pushers = calloc((size_t)t->job->capacity, sizeof *s->pushers);
 	if (!s->pushers)
@@ -130,7 +132,7 @@ int tt_table_know(struct tutti_table *t, int worker)
 
 int tt_table_admit(struct tutti_table *t, int rank, uint64_t *pushed)
 {
-	int err = tt_table_know(t, rank);
+	int err = tt_table_has_worker(t, rank) ? tt_table_know(t, rank) : 0;
 
 	*pushed = 0;
 	if (!err && !(err = count_in(t, rank, pushed)))
@@ -142,7 +144,7 @@ int tt_table_admit(struct tutti_table *t, int rank, uint64_t *pushed)
 
 static void move_clock(struct tutti_table *t)
 {
-	if (tt_table_in_rounds(t))
+	if (tt_shard_in_rounds(t))
 		tt_version_round(t);
 	else
 		tt_table_tell(t);
@@ -203,7 +205,7 @@ static int begin(struct tutti_table *t, struct tt_pusher *p, int worker, unsigne
 		end(t, p, worker, 0); /* it was given up */
 	t->shard.half++;
 	p->half = true;
-	p->dropped = false;
+	p->dropped = p->asked = false;
 	if (flags & TT_PUSH_ASSIGN)
 		return 0;
 	if (!p->counted)
@@ -216,7 +218,8 @@ static int begin(struct tutti_table *t, struct tt_pusher *p, int worker, unsigne
 	case TT_WAIT: return -EPROTO; /* it would have, until it was told */
 	case TT_ADMIT: break;
 	}
-	if (tt_table_in_rounds(t))
+	tt_version_settle(t); /* the last round's: who is told of it before he pushes finds it made */
+	if (tt_shard_in_rounds(t))
 		return tt_version_begin(t, options, &p->push);
 	err = tt_table_know(t, options && options->set & TUTTI_SET_WORKER ? options->worker : worker);
 	return err ? err : tt_updater_begin(t->shard.updater, worker, options, &p->push);
@@ -230,6 +233,8 @@ int tt_table_take(struct tutti_table *t, int worker, unsigned flags, const tutti
 
 	if (!p)
 		return -EINVAL; /* it has not joined */
+	if (!(flags & TT_PUSH_FIRST) && !p->half && !p->err)
+		p->err = -EPROTO; /* of which push? */
 	if (flags & TT_PUSH_FIRST && (p->err = begin(t, p, worker, flags, options)))
 		end(t, p, worker, flags); /* no more of it comes, and nobody is to wait for it */
 	if (!p->err && !p->dropped)
@@ -240,11 +245,22 @@ int tt_table_take(struct tutti_table *t, int worker, unsigned flags, const tutti
 	return err;
 }
 
+static int fail(struct tutti_table *t, int worker, const struct tt_pusher *p, void *arg)
+{
+	(void)t, (void)worker, (void)p;
+	return *(int *)arg;
+}
+
+int tt_table_refuse(struct tutti_table *t, int worker, unsigned flags, const tutti_update *options, int err)
+{
+	return tt_table_take(t, worker, flags, options, fail, &err);
+}
+
 void tt_table_change(struct tutti_table *t, const struct tt_pusher *p, size_t at, size_t count, const void *delta)
 {
 	char *w = t->shard.values + at * t->width;
 
-	if (tt_table_in_rounds(t)) {
+	if (tt_shard_in_rounds(t)) {
 		tt_version_sum(t, &p->push, at, count, delta);
 		return;
 	}
@@ -269,7 +285,7 @@ static int assign(struct tutti_table *t, int worker, const struct tt_pusher *p, 
 	char *w;
 
 	(void)p;
-	if (tt_table_in_rounds(t))
+	if (tt_shard_in_rounds(t))
 		tt_version_settle(t);
 	tt_version_touch(t, d->at, d->count);
 	w = t->shard.values + d->at * t->width;
@@ -417,8 +433,8 @@ static int take(struct tutti_table *t, struct tt_member *from, struct tt_pack *p
 	p->bad |= !err && !e.at;
 	if (slot == TT_IN_PLACE && pusher && flags & TT_PUSH_LAST)
 		pusher->mapped = NULL; /* its worker may take the memory back */
-	if (!err && !p->bad)
-		err = tt_table_apply(t, from->rank, flags, options, range, e.at);
+	if (!p->bad)
+		err = err ? tt_table_refuse(t, from->rank, flags, options, err) : tt_table_apply(t, from->rank, flags, options, range, e.at);
 	tt_elements_free(t, &e);
 	return err;
 }
@@ -459,7 +475,7 @@ void tt_table_push(struct tt_member *from, struct tt_pack *p)
 		err = take(t, from, p, flags, slot, flags & TT_PUSH_OPTIONS ? &options : NULL, range);
 	if (p->bad)
 		return;
-	if (t && !err && flags & TT_PUSH_PULL && t->as.mode == TUTTI_ASYNC && !tt_table_is_large(t, t->mine))
+	if (t && !err && flags & TT_PUSH_PULL && t->shard.as.mode == TUTTI_ASYNC && !tt_table_is_large(t, t->mine))
 		answer_with(from, number, err, t->shard.values, (size_t)tt_table_range(t, t->mine).count * t->width);
 	else
 		tt_table_answer(from, number, err);

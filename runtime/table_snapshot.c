@@ -66,12 +66,11 @@ static bool read_older(struct tt_table_call *c)
 		again = true;
 		c->left++;
 		p->ended = false;
-		if (!tt_snapshot_may_retry(p))
-			tt_call_end_with(p, -EAGAIN);
-		else if (p->server == c->table->mine)
-			tt_call_queue_own(p);
+		p->pull_gate = newest; /* it is told when it has come so far */
+		if (tt_snapshot_may_retry(p))
+			tt_call_pull(p);
 		else
-			tt_snapshot_pull(p);
+			tt_call_end_with(p, -EAGAIN);
 	}
 	return again;
 }
@@ -95,11 +94,19 @@ static void tell_versions(const struct tt_table_call *c)
 	*c->versions = v;
 }
 
+static bool are_in_rounds(const struct tutti_table *t)
+{
+	for (int i = 0; i < t->servers; i++)
+		if (tt_table_has_any(t, i) && !tt_served_in_rounds(t, i))
+			return false;
+	return true;
+}
+
 static bool has_ended(struct tt_table_call *c, int err)
 {
 	if (err)
 		return true;
-	if (tt_table_in_rounds(c->table) && read_older(c))
+	if (are_in_rounds(c->table) && read_older(c))
 		return false;
 	tell_versions(c);
 	return true;
@@ -113,7 +120,7 @@ int tutti_table_snapshot(tutti_table *t, void *values, tutti_versions *versions,
 
 	if (err || (err = tt_usable(t->job)))
 		return err;
-	if (!(t->flags & TUTTI_TABLE_SNAPSHOTS) && !tt_table_in_rounds(t))
+	if (!(t->flags & TUTTI_TABLE_SNAPSHOTS) && !are_in_rounds(t))
 		return tt_fail(-EINVAL, "table snapshot: the table \"%s\" keeps no versions: open it with TUTTI_TABLE_SNAPSHOTS, or in rounds", t->name);
 	if (versions && versions->size != sizeof *versions)
 		return tt_fail(-EINVAL, "tutti_versions.size is %zu, and must be sizeof(tutti_versions), %zu", versions->size, sizeof *versions);

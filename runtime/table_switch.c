@@ -1,9 +1,9 @@
 /* table_switch.c - a table's consistency, changed between two steps
  *
- * Each worker asks each server, and waits. A server changes when all workers that it counts have asked: then no push is under way. All
- * start level from there.
+ * Each worker asks each server, and waits. A server changes when all workers that it counts have asked, and none of them has gone on
+ * pushing: then no push is under way. All start level from there. Everybody who has joined is told.
  *
- *   CHANGE {uid, consistency} --> (when all have asked) CHANGED {uid, errno, clock} */
+ *   CHANGE {uid, number, consistency} --> (when all have asked) CHANGED {uid, number, errno, clock, consistency} */
 #include "table.h"
 #include <string.h>
 
@@ -20,6 +20,7 @@ tutti_consistency tt_table_get_consistency(struct tt_pack *p)
 
 	c.staleness = (int)tt_get32(p);
 	c.backup = (int)tt_get32(p);
+	p->bad |= (c.mode != TUTTI_ASYNC && c.mode != TUTTI_SSP && c.mode != TUTTI_BSP) || c.staleness < 0 || c.backup < 0;
 	return c;
 }
 
@@ -28,22 +29,46 @@ static bool are_same(const tutti_consistency *a, const tutti_consistency *b)
 	return a->mode == b->mode && a->staleness == b->staleness && a->backup == b->backup;
 }
 
-/* ---- a server's side ---- */
+/* ---- what a shard has become, at whoever uses it ---- */
 
-static void answer(struct tutti_table *t, int rank, int err)
+static void take_change(struct tutti_table *t, int server, uint32_t number, int err, uint64_t clock, const tutti_consistency *as)
 {
-	uint8_t bytes[21];
+	struct tt_served *s = &t->source[server];
+
+	if (number == t->changes) {
+		s->changed = number;
+		s->change_err = err;
+		t->job->engine.news = true;
+	}
+	if (err)
+		return;
+	s->as = *as;
+	s->pushed = clock;
+	tt_table_clock(t, server, clock);
+}
+
+static void send_change(struct tutti_table *t, int rank, uint32_t number, int err)
+{
+	uint8_t bytes[40];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 
-	if (rank == t->job->rank) {
-		tt_table_switched(t, t->mine, err, tt_version_clock(t));
-		return;
-	}
 	tt_put8(&p, TT_CHANGED);
 	tt_put64(&p, t->source[t->mine].uid);
+	tt_put32(&p, number);
 	tt_put32(&p, (uint32_t)err);
 	tt_put64(&p, tt_version_clock(t));
-	tt_send(&t->job->members[rank], bytes, sizeof bytes, NULL, 0);
+	tt_table_put_consistency(&p, &t->shard.as);
+	tt_send(&t->job->members[rank], bytes, (size_t)(p.at - bytes), NULL, 0);
+}
+
+/* ---- a server's side ---- */
+
+static void answer(struct tutti_table *t, int rank, uint32_t number, int err)
+{
+	if (rank == t->job->rank)
+		take_change(t, t->mine, number, err, tt_version_clock(t), &t->shard.as);
+	else
+		send_change(t, rank, number, err);
 }
 
 static bool all_have_asked(const struct tutti_table *t)
@@ -87,20 +112,21 @@ void tt_table_look_at_switch(struct tutti_table *t)
 		err = tt_version_switch(t, &to);
 	for (int i = 0; i < t->job->size; i++) {
 		struct tt_pusher *p = t->shard.pushers[i];
-		if (p && p->asked)
-			answer(t, i, err);
+		if (p && p->met && (p->asked || !err))
+			answer(t, i, p->asked ? p->number : 0, err);
 		if (p)
 			p->asked = false;
 	}
 }
 
-static int ask_here(struct tutti_table *t, int rank, const tutti_consistency *to)
+static int ask_here(struct tutti_table *t, int rank, uint32_t number, const tutti_consistency *to)
 {
 	struct tt_pusher *p = t->shard.pushers[rank];
 
 	if (!p || !p->counted)
 		return -EPERM;
 	p->asked = true;
+	p->number = number;
 	p->wants = *to;
 	tt_table_look_at_switch(t);
 	return 0;
@@ -108,38 +134,32 @@ static int ask_here(struct tutti_table *t, int rank, const tutti_consistency *to
 
 void tt_table_take_switch(struct tt_member *from, struct tt_pack *p)
 {
-	struct tutti_table *t = tt_table_find(from->job, tt_get64(p));
+	uint64_t uid = tt_get64(p);
+	uint32_t number = tt_get32(p);
+	struct tutti_table *t = tt_table_find(from->job, uid);
 	tutti_consistency to = tt_table_get_consistency(p);
 	int err;
 
-	if (t && !p->bad && (err = ask_here(t, from->rank, &to)))
-		answer(t, from->rank, err);
+	if (t && !p->bad && (err = ask_here(t, from->rank, number, &to)))
+		answer(t, from->rank, number, err);
 }
 
 /* ---- a worker's side ---- */
-
-void tt_table_switched(struct tutti_table *t, int server, int err, uint64_t clock)
-{
-	struct tt_served *s = &t->source[server];
-
-	s->joined = true;
-	s->err = err;
-	if (err)
-		return;
-	s->pushed = clock;
-	s->clock = clock > s->clock ? clock : s->clock;
-}
 
 void tt_table_take_switched(struct tt_member *from, struct tt_pack *p)
 {
 	int i, err;
 	struct tutti_table *t = tt_table_find_served(from, tt_get64(p), &i);
+	uint32_t number = tt_get32(p);
+	uint64_t clock;
+	tutti_consistency as;
 
 	err = (int)tt_get32(p);
+	clock = tt_get64(p);
+	as = tt_table_get_consistency(p);
 	p->bad |= err > 0 || err < -4095;
-	uint64_t clock = tt_get64(p);
 	if (t && !p->bad)
-		tt_table_switched(t, i, err, clock);
+		take_change(t, i, number, err, clock, &as);
 }
 
 static void ask(struct tutti_table *t, int i, const tutti_consistency *to)
@@ -149,8 +169,24 @@ static void ask(struct tutti_table *t, int i, const tutti_consistency *to)
 
 	tt_put8(&p, TT_CHANGE);
 	tt_put64(&p, t->source[i].uid);
+	tt_put32(&p, t->changes);
 	tt_table_put_consistency(&p, to);
 	tt_send(&t->job->members[t->server[i]], bytes, (size_t)(p.at - bytes), NULL, 0);
+}
+
+static bool is_gone(const struct tutti_table *t, int i)
+{
+	return t->source[i].clock == UINT64_MAX || t->job->members[t->server[i]].state >= TT_LEFT;
+}
+
+static bool have_changed(void *arg)
+{
+	const struct tutti_table *t = arg;
+
+	for (int i = 0; i < t->servers; i++)
+		if (tt_table_has_any(t, i) && t->source[i].changed != t->changes && !is_gone(t, i))
+			return false;
+	return true;
 }
 
 static int explain(const struct tutti_table *t, int err)
@@ -159,7 +195,9 @@ static int explain(const struct tutti_table *t, int err)
 	case -ETIMEDOUT:
 		return tt_fail(err, "table \"%s\": given up after %llu ms: not all of its workers asked for another consistency", t->name,
 		               (unsigned long long)(t->job->deadline / TT_MS));
+	case -EBUSY: return tt_fail(err, "table \"%s\": calls of this rank are under way: its consistency changes between steps", t->name);
 	case -EINVAL: return tt_fail(err, "table \"%s\": its workers asked for different consistencies", t->name);
+	case -ESTALE: return tt_fail(err, "table \"%s\": a server has closed it: close yours and open it again", t->name);
 	default: return tt_fail(err, "table \"%s\": its consistency cannot be changed: %s", t->name, strerror(-err));
 	}
 }
@@ -168,18 +206,19 @@ static int ask_all(struct tutti_table *t, const tutti_consistency *to)
 {
 	int err = 0;
 
+	t->changes++;
 	for (int i = 0; i < t->servers; i++)
-		t->source[i].joined = false;
-	for (int i = 0; i < t->servers; i++)
-		if (tt_table_is_other(t, i))
+		if (tt_table_is_other(t, i) && !is_gone(t, i))
 			ask(t, i, to);
-	if (t->shard.memory && tt_table_has_any(t, t->mine) && (err = ask_here(t, t->job->rank, to)))
+	if (t->shard.memory && tt_table_has_any(t, t->mine) && (err = ask_here(t, t->job->rank, t->changes, to)))
 		return err;
-	if (tt_wait_until(t->job, tt_table_have_answered, t, tt_now() + t->job->deadline))
+	if (tt_wait_until(t->job, have_changed, t, tt_now() + t->job->deadline))
 		return -ETIMEDOUT;
-	for (int i = 0; !err && i < t->servers; i++)
+	for (int i = 0; !err && i < t->servers; i++) {
+		const struct tt_member *m = &t->job->members[t->server[i]];
 		if (tt_table_has_any(t, i))
-			err = t->job->members[t->server[i]].state >= TT_LEFT ? t->job->members[t->server[i]].err : t->source[i].err;
+			err = m->state >= TT_LEFT ? m->err : is_gone(t, i) ? -ESTALE : t->source[i].change_err;
+	}
 	return err;
 }
 
@@ -193,8 +232,6 @@ int tutti_table_switch(tutti_table *t, const tutti_consistency *to)
 		return tt_fail(-EPERM, "table \"%s\": its workers choose its consistency, and rank %d is none or has finished", t->name, t->job->rank);
 	tt_enter(t->job);
 	err = tt_table_is_called(t) ? -EBUSY : ask_all(t, to);
-	if (!err)
-		t->as = *to;
 	tt_exit(t->job);
 	return err ? explain(t, err) : 0;
 }

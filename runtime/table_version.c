@@ -17,7 +17,7 @@
 static struct tt_shard_head *head_of(const struct tt_shard *s) { return (struct tt_shard_head *)s->memory; }
 static uint64_t count_of(const struct tutti_table *t) { return tt_table_range(t, t->mine).count; }
 
-static bool copies(const struct tutti_table *t) { return t->flags & TUTTI_TABLE_SNAPSHOTS && !tt_table_in_rounds(t); }
+static bool copies(const struct tutti_table *t) { return t->flags & TUTTI_TABLE_SNAPSHOTS && !tt_shard_in_rounds(t); }
 
 size_t tt_version_bytes(const struct tutti_table *t)
 {
@@ -33,7 +33,7 @@ int tt_version_open(struct tutti_table *t)
 
 	if (copies(t) && !s->next.made && !(s->next.made = calloc((size_t)(count_of(t) / piece_of(t)) + 1, 1)))
 		return tt_fail(-ENOMEM, "no memory for the versions of the table \"%s\"", t->name);
-	if (!tt_table_in_rounds(t) || s->sum)
+	if (!tt_shard_in_rounds(t) || s->sum)
 		return 0;
 	if (!(s->sum = calloc(tt_table_copy(t, t->mine) + 1, 1)))
 		return tt_fail(-ENOMEM, "no memory for the rounds of the table \"%s\"", t->name);
@@ -50,7 +50,7 @@ void tt_version_close(struct tt_shard *s)
 
 uint64_t tt_version_clock(const struct tutti_table *t)
 {
-	return tt_table_in_rounds(t) ? head_of(&t->shard)->version : tt_rounds_clock(t->shard.rounds);
+	return tt_shard_in_rounds(t) ? head_of(&t->shard)->version : tt_rounds_clock(t->shard.rounds);
 }
 
 /* ---- the open round ---- */
@@ -121,14 +121,14 @@ static void publish(struct tutti_table *t)
 	struct tt_shard *s = &t->shard;
 
 	s->next.busy = s->next.opened = false;
-	if (tt_table_in_rounds(t))
+	if (tt_shard_in_rounds(t))
 		s->values = place_of_next(t);
 	head_of(s)->born[head_of(s)->writing & 1] = tt_calendar();
 	__atomic_store_n(&head_of(s)->version, head_of(s)->writing, __ATOMIC_RELEASE);
-	if (tt_table_in_rounds(t))
+	if (tt_shard_in_rounds(t))
 		tt_table_tell(t);
 	tt_shard_look(t);
-	if (!tt_table_in_rounds(t))
+	if (!tt_shard_in_rounds(t))
 		tt_version_look(t);
 }
 
@@ -255,7 +255,7 @@ static void place_values(struct tutti_table *t, uint64_t clock)
 {
 	struct tt_shard *s = &t->shard;
 
-	if (tt_table_in_rounds(t)) {
+	if (tt_shard_in_rounds(t)) {
 		head_of(s)->version = head_of(s)->writing = clock;
 		move_values(t, s->memory + tt_table_at(t, t->mine, clock));
 		return;
@@ -270,22 +270,24 @@ static void place_values(struct tutti_table *t, uint64_t clock)
 
 int tt_version_switch(struct tutti_table *t, const tutti_consistency *to)
 {
-	const tutti_consistency from = t->as;
+	const tutti_consistency from = t->shard.as;
 	uint64_t clock;
 	int err;
 
 	tt_version_settle(t);
-	if (t->shard.next.opened) /* a round that backup workers did not close */
+	t->shard.as = *to;
+	err = tt_version_open(t);
+	t->shard.as = from;
+	if (err || (err = tt_rounds_switch(t->shard.rounds, to, &clock)))
+		return err;
+	if (t->shard.next.opened) /* a round that was not closed */
 		tt_version_round(t);
 	tt_version_settle(t);
 	if (t->shard.image) /* the copies of the values change places */
 		tt_image_keep(t->shard.image, 0, (size_t)count_of(t));
-	t->as = *to;
-	if (!(err = tt_version_open(t)))
-		err = tt_rounds_switch(t->shard.rounds, to, &clock);
-	if (err)
-		t->as = from;
-	else
-		place_values(t, clock);
-	return err;
+	tt_timer_stop(&t->shard.next.turn);
+	t->shard.next.since = 0;
+	t->shard.as = t->source[t->mine].as = *to;
+	place_values(t, clock);
+	return 0;
 }

@@ -11,8 +11,9 @@
 static bool may_be_torn(const struct tt_call_part *p)
 {
 	const struct tutti_table *t = p->call->table;
+	const struct tt_served *s = &t->source[p->server];
 
-	return tt_table_in_rounds(t) && (t->as.backup || t->source[p->server].pushed >= p->version + 2);
+	return tt_served_in_rounds(t, p->server) && (s->as.backup || s->pushed >= p->version + 2);
 }
 
 static void checked(struct tt_post *post, int err)
@@ -40,7 +41,15 @@ static void got(struct tt_post *post, int err)
 }
 
 /* It waits for no clock, so it asks which version is the newest. */
-static bool reads_alone(const struct tutti_table *t) { return tt_table_in_rounds(t) && !t->works; }
+static bool reads_alone(const struct tutti_table *t, int server) { return tt_served_in_rounds(t, server) && !t->works; }
+
+/* That of its own pushes, also if it has pushed more since, unless that was written over. */
+static uint64_t version_to_pull(const struct tt_call_part *p)
+{
+	const struct tt_served *s = &p->call->table->source[p->server];
+
+	return s->as.mode == TUTTI_BSP && !s->as.backup && s->clock == p->pull_gate + 1 ? p->pull_gate : s->clock;
+}
 
 static void pull_there(struct tt_call_part *p)
 {
@@ -50,11 +59,11 @@ static void pull_there(struct tt_call_part *p)
 		tt_rows_tell(p); /* first: who reads now and says so later has not seen what came in between */
 		return;
 	}
-	if (reads_alone(t)) {
+	if (reads_alone(t, p->server)) {
 		tt_snapshot_pull(p);
 		return;
 	}
-	p->version = t->source[p->server].clock;
+	p->version = version_to_pull(p);
 	tt_call_get(p, tt_call_values(p), tt_call_bytes(p), tt_table_at(t, p->server, p->version), got);
 }
 
@@ -73,7 +82,7 @@ static void say(struct tt_feed *f, struct tt_call_part *p, uint64_t count, struc
 
 	if (!(flags & TT_PUSH_FIRST))
 		flags &= ~(unsigned)TT_PUSH_OPTIONS;
-	if (c->values && t->as.mode == TUTTI_ASYNC && !(t->flags & TUTTI_TABLE_FRESH) && !is_large(p) && !tt_window_is_mapped(t->window, f->member->rank))
+	if (c->values && t->source[p->server].as.mode == TUTTI_ASYNC && !(t->flags & TUTTI_TABLE_FRESH) && !is_large(p) && !tt_window_is_mapped(t->window, f->member->rank))
 		flags |= TT_PUSH_PULL; /* one trip instead of two; where memory is mapped, the GET is none */
 	if (from)
 		tt_table_pack(t, from, (size_t)count, c->flags & TT_PUSH_ASSIGN ? 0 : t->limit, &e);
@@ -179,7 +188,7 @@ static void look_at_own_pull(struct tt_call_part *p)
 		return;
 	tt_list_remove(&p->link);
 	p->head = *(const struct tt_shard_head *)(const void *)t->shard.memory;
-	if ((!tt_table_in_rounds(t) && !p->call->versions) || tt_call_is_whole(p))
+	if ((!tt_shard_in_rounds(t) && !p->call->versions) || tt_call_is_whole(p))
 		tt_call_end_part(p);
 	else if (!p->call->versions || tt_snapshot_may_retry(p))
 		tt_call_pull(p);
@@ -192,7 +201,7 @@ static void tell_own(struct tt_call_part *p)
 {
 	struct tutti_table *t = p->call->table;
 
-	if (p->pulls && !p->sent && t->shard.fresh)
+	if (p->pulls && !p->sent && t->shard.fresh && !p->call->versions)
 		p->err = tt_table_find_fresh(t, t->job->rank, tt_rows_pull_flags(p) | TT_PULL_ALL, &p->cursor, NULL, 0, &(size_t){ 0 });
 }
 
@@ -200,6 +209,7 @@ void tt_whole_serve(struct tt_call_part *p)
 {
 	tell_own(p);
 	p->sent += p->pulls ? pull_piece_here(p) : push_piece_here(p);
+	p->call->answers++; /* it goes on */
 	if (p->pulls)
 		look_at_own_pull(p);
 	else
@@ -227,7 +237,8 @@ static bool copy_shard(struct tutti_table *t, int i, char *values)
 {
 	struct tt_range r = tt_table_range(t, i);
 	size_t len = (size_t)r.count * t->width;
-	const char *memory = i == t->mine ? t->shard.values : tt_window_hold(t->window, t->server[i]);
+	bool alone = t->source[i].as.mode != TUTTI_ASYNC; /* it may have to wait */
+	const char *memory = alone ? NULL : i == t->mine ? t->shard.values : tt_window_hold(t->window, t->server[i]);
 
 	if (!memory)
 		return false;
@@ -250,7 +261,7 @@ static bool pull_at_once(struct tutti_table *t, char *values)
 		return false;
 	tt_gate_enter(gate);
 	since = tt_stats_start(t->job);
-	done = t->as.mode == TUTTI_ASYNC && tt_list_empty(&t->job->calls);
+	done = tt_list_empty(&t->job->calls);
 	for (int i = 0; i < t->servers && done; i++)
 		done = !tt_table_range(t, i).count || copy_shard(t, i, values);
 	if (done)

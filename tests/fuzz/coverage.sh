@@ -26,7 +26,7 @@ runtime/beat.c tt_beat_answered
 runtime/agree.c has_place get_roll take_collect take_propose know_newcomer seat_all decide give_up_ballot take_refusal take_report take_accept note_newcomer take_arrival may_sit take_welcome is_ballot_of dispatch tt_agree_message
 runtime/split.c read_bye read_wish pick_wishes fill_part tt_group_revoked
 runtime/table_feed.c tt_lane_answered take_values tt_table_pushed
-runtime/table_serve.c map_delta tt_table_unpack bytes_of is_within take tt_table_get_options tt_table_push tt_table_feed
+runtime/table_serve.c map_delta tt_table_unpack bytes_of is_within take tt_table_get_options tt_table_push
 runtime/table_rows_serve.c find_keys find_rows get_request get_shape get_rows tt_table_push_rows tt_table_pull_rows tt_table_pull_fresh
 runtime/table_rows.c take_values tt_table_pulled
 runtime/table_fresh.c is_of_server tt_rows_take_found
