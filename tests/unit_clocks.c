@@ -189,32 +189,47 @@ static void test_stale(void) { on_wires(program_stale, (const int[]){ 1, 2, 4, 0
 
 /* ---- from one consistency to another ---- */
 
+/* Of two ranks the table keeps versions, of three the last only reads, of four one serves. */
 static void program_switch(tutti *job)
 {
 	static const tutti_consistency to[] = { { .mode = TUTTI_BSP }, { .mode = TUTTI_SSP, .staleness = 1 }, { .mode = TUTTI_BSP }, { .mode = TUTTI_ASYNC },
 		                                { .mode = TUTTI_BSP, .backup = 1 }, { .mode = TUTTI_SSP }, { .mode = TUTTI_BSP } };
+	static const int ranks[] = { 0, 1 };
 	enum { COUNT = 70001 };
 	tutti_table_config c = config_of(COUNT, TUTTI_ASYNC, 0, 0);
 	float *d = calloc(COUNT, sizeof *d), *v = calloc(COUNT, sizeof *v), all = 0;
-	int n = tutti_size(job);
+	int n = tutti_size(job), workers = n == 3 ? 2 : n;
 
-	if (n == 2)
+	if (n == 2) {
 		c.flags = TUTTI_TABLE_SNAPSHOTS;
+		c.publish_ms = 1;
+	}
+	c.servers = n == 4;
+	c.server = n == 4 ? ranks : NULL;
+	c.workers = n == 3 ? workers : 0;
+	c.worker = n == 3 ? ranks : NULL;
 	tutti_table *t = open_table(job, &c);
 	fill(d, COUNT, 1);
 	for (size_t i = 0; i < TT_COUNT(to); i++) {
 		int pushes = to[i].backup ? 0 : 3;
-		CHECK(tutti_table_switch(t, &to[i]) == 0);
-		for (int k = 0; k < pushes; k++) {
+		if (tutti_rank(job) < workers)
+			CHECK(tutti_table_switch(t, &to[i]) == 0);
+		for (int k = 0; k < pushes && tutti_rank(job) < workers; k++) {
 			dawdle(job);
 			CHECK(tutti_table_push(t, d, NULL, NULL) == 0);
 		}
-		if (to[i].mode != TUTTI_BSP)
-			CHECK(tutti_barrier(job, NULL) == 0);
-		all += (float)(pushes * n);
+		if (tutti_rank(job) < workers && to[i].mode == TUTTI_BSP)
+			CHECK(tutti_table_pull(t, v, NULL) == 0); /* its rounds have closed */
+		if (n == 2)
+			pass_time(2 * TT_MS); /* a version would be due */
+		CHECK(tutti_barrier(job, NULL) == 0);
+		all += (float)(pushes * workers);
+		for (int k = 0; tutti_rank(job) >= workers && k < 1000 && !(tutti_table_pull(t, v, NULL) == 0 && all_are(v, COUNT, all)); k++)
+			pass_time(TT_MS); /* until it is told */
 		CHECK(tutti_table_pull(t, v, NULL) == 0 && all_are(v, COUNT, all));
 		if (to[i].mode == TUTTI_BSP || n == 2)
 			CHECK(tutti_table_snapshot(t, v, NULL, NULL) == 0);
+		CHECK(tutti_barrier(job, NULL) == 0);
 	}
 	close_table(job, t);
 	free(d);
@@ -239,7 +254,7 @@ static void program_odd_switch(tutti *job)
 
 static void test_switch(void)
 {
-	on_wires(program_switch, (const int[]){ 1, 2, 4, 0 });
+	on_wires(program_switch, (const int[]){ 1, 2, 3, 4, 0 });
 	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .deadline_ms = 400, .program = program_odd_switch }), 0);
 	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 3, .deadline_ms = 400, .program = program_odd_switch }), 0);
 }

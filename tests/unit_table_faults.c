@@ -144,6 +144,36 @@ static void test_cancel(void)
 	on_wires(program_cancel, 3);
 }
 
+/* Of two pushes the first is given up: it is closed before the second begins, which is whole. */
+static void program_overtaken(tutti *job)
+{
+	tutti_table *t = open_table(job, "overtaken", CANCELLED, TUTTI_UPDATE_ADD);
+	float *v = vector(CANCELLED, 1), n = (float)tutti_size(job);
+	tutti_op op[2];
+	bool good = true;
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	for (int i = 0; i < 2; i++)
+		CHECK(tutti_table_push(t, v, NULL, &op[i]) == 0);
+	if (tt_world)
+		pass_time(tt_sim_chance(300000));
+	CHECK(tutti_cancel(&op[0]) == 0);
+	CHECK(tutti_wait(&op[1], -1) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tt_enter(job->job);
+	CHECK(t->shard.half == 0);
+	tt_exit(job->job);
+	CHECK(tutti_table_pull(t, v, NULL) == 0);
+	for (int i = 0; i < CANCELLED; i++)
+		good &= v[i] >= n && v[i] <= 2 * n;
+	CHECK(good);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_table_close(t);
+	free(v);
+}
+
+static void test_overtaken(void) { on_wires(program_overtaken, 3); }
+
 /* Rank 0 gives up a push of which nothing was sent: it counts nowhere, and nobody waits for others to have pushed as often. */
 static void program_unsent(tutti *job)
 {
@@ -608,6 +638,7 @@ static void test_damage(void) { on_sim(program_damage, 3, 0, 10 * SEEDS); }
 static CU_TestInfo fault_tests[] = {
 	{ "cancelled", test_cancel },
 	{ "cancelled before it is sent", test_unsent },
+	{ "cancelled before another", test_overtaken },
 	{ "closed under way", test_close },
 	{ "slow is not silent", test_slow },
 	{ "a mute server", test_mute },
