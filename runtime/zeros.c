@@ -22,6 +22,7 @@ char *tt_zeros_map(size_t bytes)
 	return want_huge(mmap(NULL, tt_max(bytes, 1), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0), bytes);
 }
 
+#if !TT_TSAN
 /* What was cut off shall be zeros when it grows again: whole pages are, as new ones. */
 static void clear_rest_of_page(char *at, size_t bytes)
 {
@@ -29,13 +30,28 @@ static void clear_rest_of_page(char *at, size_t bytes)
 
 	memset(at + bytes, 0, end - bytes);
 }
+#endif
 
+#if TT_TSAN
+/* The sanitizer does not see mremap(), and takes what lay there before for what lies there now. */
+char *tt_zeros_resize(char *at, size_t bytes, size_t now)
+{
+	char *grown = tt_zeros_map(now);
+
+	if (grown) {
+		memcpy(grown, at, tt_min(bytes, now));
+		tt_zeros_unmap(at, bytes);
+	}
+	return grown;
+}
+#else
 char *tt_zeros_resize(char *at, size_t bytes, size_t now)
 {
 	if (now < bytes)
 		clear_rest_of_page(at, now);
 	return want_huge(mremap(at, tt_max(bytes, 1), tt_max(now, 1), MREMAP_MAYMOVE), now);
 }
+#endif
 
 void tt_zeros_unmap(char *at, size_t bytes)
 {
