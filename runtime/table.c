@@ -328,6 +328,8 @@ int tutti_table_look(tutti_table *t, tutti_table_info *info)
 	return 0;
 }
 
+static bool has_pushed(void *arg) { return !tt_table_is_pushed(arg); }
+
 int tutti_table_finish(tutti_table *t)
 {
 	int err = tt_usable(t->job);
@@ -335,8 +337,8 @@ int tutti_table_finish(tutti_table *t)
 	if (err)
 		return err;
 	tt_enter(t->job);
-	if (tt_table_is_called(t))
-		err = tt_fail(-EBUSY, "table \"%s\": calls of this rank are under way: wait for them, then finish", t->name);
+	if (tt_wait_until(t->job, has_pushed, t, tt_now() + t->job->deadline))
+		err = tt_fail(-EBUSY, "table \"%s\": pushes of this rank are still under way after %llu ms", t->name, (unsigned long long)(t->job->deadline / TT_MS));
 	else
 		tt_table_finish(t);
 	tt_exit(t->job);

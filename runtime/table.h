@@ -399,6 +399,7 @@ void tt_call_look_at(struct tt_call_part *);   /* has it come to its end? */
 void tt_call_let_go(struct tt_call_part *, int err); /* something that it held has come back */
 void tt_call_queue_own(struct tt_call_part *); /* this rank does it itself, from the start, a piece in each turn */
 void tt_table_own_go_on(struct tutti_table *); /* this rank's own pushes, which have waited */
+bool tt_table_is_pushed(const struct tutti_table *); /* are pushes? */
 bool tt_table_is_called(const struct tutti_table *); /* are pushes or pulls under way? */
 
 /* table_rows.c */

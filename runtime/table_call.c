@@ -315,6 +315,16 @@ static struct tt_table_call *first_call(const struct tutti_table *t)
 
 bool tt_table_is_called(const struct tutti_table *t) { return first_call(t); }
 
+bool tt_table_is_pushed(const struct tutti_table *t)
+{
+	tt_list_each(node, &t->job->calls) {
+		const struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
+		if (c->table == t && c->delta)
+			return true;
+	}
+	return false;
+}
+
 static void give_up_part(struct tt_call_part *p, int err)
 {
 	struct tt_feed *f = p->member->feed;

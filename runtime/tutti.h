@@ -369,8 +369,8 @@ typedef struct tutti_table_info {
 int tutti_table_look(tutti_table *, tutti_table_info *);
 int tutti_table_switch(tutti_table *, const tutti_consistency *); /* another consistency: called by all workers, between their steps; returns when it
                                                       * holds everywhere. -EBUSY: calls of this rank are under way; -ETIMEDOUT: some did not call it */
-int tutti_table_finish(tutti_table *);               /* this worker pushes no more: nobody waits for it, and its pulls wait for nobody. -EBUSY: calls
-                                                      * of this rank are under way */
+int tutti_table_finish(tutti_table *);               /* this worker pushes no more: nobody waits for it, and its pulls wait for nobody. Waits for
+                                                      * this rank's own pushes; -EBUSY: they have not ended within the deadline */
 /* Rows, or keys. To a clock a push of rows is a push to all servers. In BSP the rule runs over all rows when a round closes. Both lists are read until the end. A row that is listed twice is pushed to twice, in the order of the list. n may be 0.
  * -EINVAL: also a number that is no row. */
 int tutti_table_push_rows(tutti_table *, const uint64_t *rows, size_t n, const void *deltas, const tutti_update *, tutti_op *); /* deltas: n x row elements */
