@@ -1,7 +1,6 @@
 /* unit_clocks.c - tables in rounds and under bounded staleness: what workers see, who waits for whom, and that no push is lost or doubled */
 #include "cunit_main.h"
-#include "ranks.h"
-#include "table.h"
+#include "tables.h"
 
 #if TT_TSAN
 enum { SEEDS = 2, STORMS = 20 };
@@ -11,49 +10,12 @@ enum { SEEDS = 4, STORMS = 100 };
 enum { SEEDS = 10, STORMS = 1000 };
 #endif
 
-static void on_wires(void (*program)(tutti *), const int *sizes)
-{
-	for (; *sizes; sizes++) {
-		struct ranks run = { .size = *sizes, .wire = "sim", .program = program };
-		for (; run.seed < SEEDS; run.seed++)
-			CU_ASSERT_EQUAL(run_ranks(run), 0);
-		CU_ASSERT_EQUAL(run_real_ranks(run), 0);
-	}
-}
+static void on_wires(void (*program)(tutti *), const int *sizes) { run_on_wires(program, sizes, SEEDS); }
 
 static tutti_table_config config_of(uint64_t count, tutti_mode mode, int staleness, int backup)
 {
 	return (tutti_table_config){ .size = sizeof(tutti_table_config), .type = TUTTI_F32, .count = count,
 		                     .consistency = { .mode = mode, .staleness = staleness, .backup = backup } };
-}
-
-static tutti_table *open_table(tutti *job, const tutti_table_config *c)
-{
-	tutti_table *t = NULL;
-
-	CHECK(tutti_table_open(job, "clocks", c, &t) == 0);
-	return t;
-}
-
-static void close_table(tutti *job, tutti_table *t)
-{
-	CHECK(tutti_barrier(job, NULL) == 0);
-	tutti_table_close(t);
-	CHECK(tutti_barrier(job, NULL) == 0);
-}
-
-static void fill(float *v, size_t n, float x)
-{
-	for (size_t i = 0; i < n; i++)
-		v[i] = x;
-}
-
-static bool all_are(const float *v, size_t n, float x)
-{
-	for (size_t i = 0; i < n; i++)
-		if (v[i] != x)
-			return false;
-	return true;
 }
 
 static void dawdle(tutti *job) /* one now and then */
@@ -73,7 +35,7 @@ enum { ROUNDS = 12 };
 static void go_in_rounds(tutti *job, size_t count)
 {
 	const tutti_table_config c = config_of(count, TUTTI_BSP, 0, 0);
-	tutti_table *t = open_table(job, &c);
+	tutti_table *t = open_table(job, "clocks", &c);
 	float *d = calloc(count, sizeof *d), *v = calloc(count, sizeof *v), all = 0;
 	int n = tutti_size(job);
 
@@ -110,7 +72,7 @@ static void program_ahead(tutti *job)
 {
 	enum { COUNT = 40000, CALLS = 5 };
 	const tutti_table_config c = config_of(COUNT, TUTTI_BSP, 0, 0);
-	tutti_table *t = open_table(job, &c);
+	tutti_table *t = open_table(job, "clocks", &c);
 	float *d = calloc(COUNT, sizeof *d), *v[CALLS];
 	tutti_op op[2 * CALLS];
 
@@ -142,7 +104,7 @@ static void program_rule(tutti *job)
 
 	c.updater = (tutti_updater){ .size = sizeof c.updater, .rule = TUTTI_UPDATE_MOMENTUM,
 		                     .defaults = { .size = sizeof(tutti_update), .set = TUTTI_SET_MOMENTUM, .momentum = 0.5 } };
-	tutti_table *t = open_table(job, &c);
+	tutti_table *t = open_table(job, "clocks", &c);
 	fill(v, COUNT, w);
 	if (tutti_rank(job) == 0)
 		CHECK(tutti_table_assign(t, v, NULL) == 0);
@@ -171,7 +133,7 @@ static void program_stale(tutti *job)
 	int64_t d[16] = { 0 }, v[16];
 
 	c.type = TUTTI_I64;
-	tutti_table *t = open_table(job, &c);
+	tutti_table *t = open_table(job, "clocks", &c);
 
 	d[me] = 1;
 	for (int k = 1; k <= 3 * ROUNDS; k++) {
@@ -208,7 +170,7 @@ static void program_switch(tutti *job)
 	c.server = n == 4 ? ranks : NULL;
 	c.workers = n == 3 ? workers : 0;
 	c.worker = n == 3 ? ranks : NULL;
-	tutti_table *t = open_table(job, &c);
+	tutti_table *t = open_table(job, "clocks", &c);
 	fill(d, COUNT, 1);
 	for (size_t i = 0; i < TT_COUNT(to); i++) {
 		int pushes = to[i].backup ? 0 : 3;
@@ -240,7 +202,7 @@ static void program_odd_switch(tutti *job)
 {
 	const tutti_consistency mine = { .mode = TUTTI_SSP, .staleness = tutti_rank(job) }, bad = { .mode = TUTTI_SSP, .staleness = -1 }, rounds = { .mode = TUTTI_BSP };
 	const tutti_table_config c = config_of(10, TUTTI_ASYNC, 0, 0);
-	tutti_table *t = open_table(job, &c);
+	tutti_table *t = open_table(job, "clocks", &c);
 
 	CHECK(tutti_table_switch(t, &bad) == -EINVAL && strstr(tutti_why(), "staleness"));
 	CHECK(tutti_table_switch(t, &mine) == -EINVAL && strstr(tutti_why(), "different"));
@@ -264,7 +226,7 @@ static void test_switch(void)
 static void program_finished(tutti *job) /* rank 0 after a few rounds; it still pulls */
 {
 	const tutti_table_config c = config_of(50, TUTTI_BSP, 0, 0);
-	tutti_table *t = open_table(job, &c);
+	tutti_table *t = open_table(job, "clocks", &c);
 	float d[50], v[50];
 	int n = tutti_size(job), rounds = tutti_rank(job) ? 9 : 4;
 
@@ -289,7 +251,7 @@ static void program_backup(tutti *job)
 	tutti_stat dropped = { .size = sizeof dropped }, pushed = dropped;
 	int n = tutti_size(job), me = tutti_rank(job);
 	const tutti_table_config c = config_of(COUNT, TUTTI_BSP, 0, 1);
-	tutti_table *t = open_table(job, &c);
+	tutti_table *t = open_table(job, "clocks", &c);
 	float *d = calloc(COUNT, sizeof *d), *v = calloc(COUNT, sizeof *v);
 
 	fill(d, COUNT, 1);
@@ -320,7 +282,7 @@ static void test_backup(void) { on_wires(program_backup, (const int[]){ 2, 3, 4,
 static void program_alone(tutti *job)
 {
 	const tutti_table_config c = config_of(10, TUTTI_BSP, 0, 0);
-	tutti_table *t = open_table(job, &c);
+	tutti_table *t = open_table(job, "clocks", &c);
 	float v[10] = { 1 };
 
 	if (tutti_rank(job) == 0) {
@@ -340,7 +302,7 @@ static void program_no_worker(tutti *job)
 
 	c.workers = 1;
 	c.worker = workers;
-	tutti_table *t = open_table(job, &c);
+	tutti_table *t = open_table(job, "clocks", &c);
 	for (int k = 1; tutti_rank(job) == 1 && k < 5; k++)
 		CHECK(tutti_table_push_pull(t, v, NULL, v, NULL) == 0);
 	if (tutti_rank(job) != 1)
@@ -461,7 +423,7 @@ static void program_storm(tutti *job)
 	c.server = servers;
 	c.workers = 4;
 	c.worker = workers;
-	t = open_table(job, &c);
+	t = open_table(job, "clocks", &c);
 	CHECK(tutti_barrier(job, NULL) == 0);
 	if (me < 2) {
 		serve(t);
@@ -474,7 +436,7 @@ static void program_storm(tutti *job)
 	tutti_table_close(t);
 	if (!storm.dead[me] && tt_sim_chance(3) == 0) {
 		CHECK(join_again(job, me, &job) == 0);
-		t = open_table(job, &c);
+		t = open_table(job, "clocks", &c);
 		if (t)
 			work(t, me, 3);
 		tutti_table_close(t);

@@ -1,7 +1,6 @@
 /* unit_rows.c - rows and keys of parameter tables: each test on sim (over seeds) and over TCP and shared memory */
 #include "cunit_main.h"
-#include "ranks.h"
-#include "table.h"
+#include "tables.h"
 
 #if TT_TSAN
 enum { SEEDS = 2 };
@@ -9,34 +8,11 @@ enum { SEEDS = 2 };
 enum { SEEDS = 8 };
 #endif
 
-static void on_wires(void (*program)(tutti *), const int *sizes)
-{
-	for (; *sizes; sizes++) {
-		struct ranks run = { .size = *sizes, .wire = "sim", .program = program };
-		for (; run.seed < SEEDS; run.seed++)
-			CU_ASSERT_EQUAL(run_ranks(run), 0);
-		CU_ASSERT_EQUAL(run_real_ranks(run), 0);
-	}
-}
+static void on_wires(void (*program)(tutti *), const int *sizes) { run_on_wires(program, sizes, SEEDS); }
 
 static tutti_table_config config_of(tutti_type type, uint64_t count, uint64_t row, unsigned flags)
 {
 	return (tutti_table_config){ .size = sizeof(tutti_table_config), .type = type, .count = count, .row = row, .flags = flags };
-}
-
-static tutti_table *open_table(tutti *job, const char *name, const tutti_table_config *c)
-{
-	tutti_table *t = NULL;
-
-	CHECK(tutti_table_open(job, name, c, &t) == 0);
-	return t;
-}
-
-static void close_table(tutti *job, tutti_table *t)
-{
-	CHECK(tutti_barrier(job, NULL) == 0);
-	tutti_table_close(t);
-	CHECK(tutti_barrier(job, NULL) == 0); /* before it is opened again */
 }
 
 /* ---- rows: sums ---- */

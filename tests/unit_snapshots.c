@@ -1,7 +1,6 @@
 /* unit_snapshots.c - published versions of tables: none is torn, while others push as fast as they can */
 #include "cunit_main.h"
-#include "ranks.h"
-#include "table.h"
+#include "tables.h"
 
 #if TT_TSAN
 enum { SEEDS = 2 };
@@ -9,15 +8,7 @@ enum { SEEDS = 2 };
 enum { SEEDS = 10 };
 #endif
 
-static void on_wires(void (*program)(tutti *), const int *sizes)
-{
-	for (; *sizes; sizes++) {
-		struct ranks run = { .size = *sizes, .wire = "sim", .program = program };
-		for (; run.seed < SEEDS; run.seed++)
-			CU_ASSERT_EQUAL(run_ranks(run), 0);
-		CU_ASSERT_EQUAL(run_real_ranks(run), 0);
-	}
-}
+static void on_wires(void (*program)(tutti *), const int *sizes) { run_on_wires(program, sizes, SEEDS); }
 
 static const int two_servers[] = { 0, 1 };
 
@@ -25,35 +16,6 @@ static tutti_table_config config_of(const tutti *job, uint64_t count)
 {
 	return (tutti_table_config){ .size = sizeof(tutti_table_config), .type = TUTTI_F32, .count = count, .flags = TUTTI_TABLE_SNAPSHOTS,
 		                     .servers = tutti_size((tutti *)(uintptr_t)job) > 1 ? 2 : 1, .server = two_servers };
-}
-
-static tutti_table *open_table(tutti *job, const tutti_table_config *c)
-{
-	tutti_table *t = NULL;
-
-	CHECK(tutti_table_open(job, "snapshots", c, &t) == 0);
-	return t;
-}
-
-static void close_table(tutti *job, tutti_table *t)
-{
-	CHECK(tutti_barrier(job, NULL) == 0);
-	tutti_table_close(t);
-	CHECK(tutti_barrier(job, NULL) == 0);
-}
-
-static void fill(float *v, size_t n, float x)
-{
-	for (size_t i = 0; i < n; i++)
-		v[i] = x;
-}
-
-static bool all_are(const float *v, size_t n, float x)
-{
-	for (size_t i = 0; i < n; i++)
-		if (v[i] != x)
-			return false;
-	return true;
 }
 
 /* Each server's range is of one version; how many pushes it has. */
@@ -105,7 +67,7 @@ static void program_writer(tutti *job)
 		tutti_table_config c = config_of(job, of[i].count);
 		c.publish_pushes = of[i].pushes;
 		c.publish_ms = of[i].ms;
-		tutti_table *t = open_table(job, &c);
+		tutti_table *t = open_table(job, "snapshots", &c);
 		look_on(job, t, of[i].count, 60);
 		close_table(job, t);
 	}
@@ -130,7 +92,7 @@ static void program_rounds(tutti *job)
 	c.workers = n;
 	c.worker = workers;
 	c.flags = 0;
-	tutti_table *t = open_table(job, &c);
+	tutti_table *t = open_table(job, "snapshots", &c);
 	fill(d, COUNT, 1);
 	for (int k = 0; k < ROUNDS; k++) {
 		if (tutti_rank(job) < n)
@@ -156,7 +118,7 @@ static void program_wrong(tutti *job)
 	tutti_table *t, *u;
 	float v[5];
 
-	t = open_table(job, &c);
+	t = open_table(job, "snapshots", &c);
 	CHECK(tutti_table_snapshot(t, v, NULL, NULL) == -EINVAL && strstr(tutti_why(), "TUTTI_TABLE_SNAPSHOTS"));
 	c.publish_ms = 3;
 	CHECK(tutti_table_open(job, "x", &c, &u) == -EINVAL && strstr(tutti_why(), "TUTTI_TABLE_SNAPSHOTS"));

@@ -1,6 +1,6 @@
 /* unit_table.c - parameter tables: each test on sim (over seeds) and over TCP and shared memory */
 #include "cunit_main.h"
-#include "ranks.h"
+#include "tables.h"
 
 #if TT_TSAN
 enum { SEEDS = 2 };
@@ -10,26 +10,9 @@ enum { SEEDS = 10 };
 
 enum { DEADLINE = 2000 };
 
-static void on_wires(void (*program)(tutti *), const int *sizes)
-{
-	for (; *sizes; sizes++) {
-		struct ranks run = { .size = *sizes, .wire = "sim", .program = program };
-		for (; run.seed < SEEDS; run.seed++)
-			CU_ASSERT_EQUAL(run_ranks(run), 0);
-		CU_ASSERT_EQUAL(run_real_ranks(run), 0);
-	}
-}
+static void on_wires(void (*program)(tutti *), const int *sizes) { run_on_wires(program, sizes, SEEDS); }
 
-static tutti_table *open_table(tutti *job, const char *name, tutti_type type, uint64_t count, tutti_update_rule rule)
-{
-	tutti_table_config c = { .size = sizeof c, .type = type, .count = count, .updater = { .size = sizeof c.updater, .rule = rule } };
-	tutti_table *t = NULL;
-
-	CHECK(tutti_table_open(job, name, &c, &t) == 0);
-	return t;
-}
-
-static bool all_are(const float *v, size_t n, float by_one, float base) /* base + by_one * index within a period */
+static bool are_line(const float *v, size_t n, float by_one, float base) /* base + by_one * index within a period */
 {
 	for (size_t i = 0; i < n; i++)
 		if (v[i] != base + by_one * (float)(i % 100))
@@ -37,7 +20,7 @@ static bool all_are(const float *v, size_t n, float by_one, float base) /* base 
 	return true;
 }
 
-static void fill(float *v, size_t n, float by_one, float base)
+static void fill_line(float *v, size_t n, float by_one, float base)
 {
 	for (size_t i = 0; i < n; i++)
 		v[i] = base + by_one * (float)(i % 100);
@@ -51,19 +34,19 @@ static void sum_up(tutti *job, size_t count)
 {
 	int n = tutti_size(job), rank = tutti_rank(job);
 	float *delta = NULL, *got = calloc(count, sizeof *got), all = 0;
-	tutti_table *t = open_table(job, "sums", TUTTI_F32, count, TUTTI_UPDATE_ADD);
+	tutti_table *t = open_by_rule(job, "sums", TUTTI_F32, count, TUTTI_UPDATE_ADD);
 
-	CHECK(tutti_table_pull(t, got, NULL) == 0 && all_are(got, count, 0, 0));
+	CHECK(tutti_table_pull(t, got, NULL) == 0 && are_line(got, count, 0, 0));
 	CHECK(tutti_barrier(job, NULL) == 0);
 	CHECK(tutti_alloc(job, count * sizeof *delta, -1, (void **)&delta) == 0); /* on one host it is read in place */
-	fill(delta, count, 1, (float)rank);
+	fill_line(delta, count, 1, (float)rank);
 	for (int i = 0; i < ROUNDS; i++)
 		CHECK(tutti_table_push(t, delta, NULL, NULL) == 0);
 	CHECK(tutti_barrier(job, NULL) == 0);
 	CHECK(tutti_table_pull(t, got, NULL) == 0);
 	for (int i = 0; i < n; i++)
 		all += (float)(ROUNDS * i);
-	CHECK(all_are(got, count, (float)(ROUNDS * n), all));
+	CHECK(are_line(got, count, (float)(ROUNDS * n), all));
 	CHECK(tutti_barrier(job, NULL) == 0);
 	tutti_table_close(t);
 	CHECK(tutti_barrier(job, NULL) == 0); /* before it is opened again */
@@ -87,12 +70,12 @@ static void test_sums(void) { on_wires(program_sums, (const int[]){ 1, 2, 3, 5, 
 static void program_started(tutti *job)
 {
 	enum { COUNT = 90000, CALLS = 6 };
-	tutti_table *a = open_table(job, "a", TUTTI_F32, COUNT, TUTTI_UPDATE_ADD), *b = open_table(job, "b", TUTTI_I64, 10, TUTTI_UPDATE_ADD);
+	tutti_table *a = open_by_rule(job, "a", TUTTI_F32, COUNT, TUTTI_UPDATE_ADD), *b = open_by_rule(job, "b", TUTTI_I64, 10, TUTTI_UPDATE_ADD);
 	float *delta = calloc(COUNT, sizeof *delta), *got = calloc(COUNT, sizeof *got);
 	int64_t small[10] = { 0 }, sum[10];
 	tutti_op op[2 * CALLS];
 
-	fill(delta, COUNT, 1, 1);
+	fill_line(delta, COUNT, 1, 1);
 	small[9] = (int64_t)1 << 40;
 	for (int i = 0; i < CALLS; i++) {
 		CHECK(tutti_table_push(a, delta, NULL, &op[2 * i]) == 0);
@@ -104,7 +87,7 @@ static void program_started(tutti *job)
 	CHECK(tutti_table_pull(a, got, &op[0]) == 0);
 	CHECK(tutti_table_pull(b, sum, &op[1]) == 0);
 	CHECK(tutti_wait(&op[1], -1) == 0 && tutti_wait(&op[0], -1) == 0);
-	CHECK(all_are(got, COUNT, (float)(CALLS * tutti_size(job)), (float)(CALLS * tutti_size(job))));
+	CHECK(are_line(got, COUNT, (float)(CALLS * tutti_size(job)), (float)(CALLS * tutti_size(job))));
 	CHECK(sum[0] == 0 && sum[9] == CALLS * tutti_size(job) * ((int64_t)1 << 40));
 	CHECK(tutti_barrier(job, NULL) == 0);
 	tutti_table_close(a);
@@ -120,23 +103,23 @@ static void test_started(void) { on_wires(program_started, (const int[]){ 1, 3, 
 static void program_rules(tutti *job)
 {
 	enum { COUNT = 50000 };
-	tutti_table *t = open_table(job, "rules", TUTTI_F32, COUNT, TUTTI_UPDATE_SGD);
+	tutti_table *t = open_by_rule(job, "rules", TUTTI_F32, COUNT, TUTTI_UPDATE_SGD);
 	tutti_update half = { .size = sizeof half, .set = TUTTI_SET_LEARNING_RATE, .learning_rate = 0.5 };
 	float *v = calloc(COUNT, sizeof *v), *got = calloc(COUNT, sizeof *got);
 
-	fill(v, COUNT, 1, 10);
+	fill_line(v, COUNT, 1, 10);
 	if (tutti_rank(job) == 0) /* the others' barrier is behind it */
 		CHECK(tutti_table_assign(t, v, NULL) == 0);
 	CHECK(tutti_barrier(job, NULL) == 0);
-	CHECK(tutti_table_pull(t, got, NULL) == 0 && all_are(got, COUNT, 1, 10));
+	CHECK(tutti_table_pull(t, got, NULL) == 0 && are_line(got, COUNT, 1, 10));
 	CHECK(tutti_barrier(job, NULL) == 0);
 	if (tutti_rank(job) == tutti_size(job) - 1) {
-		fill(v, COUNT, 0, 4);
-		CHECK(tutti_table_push_pull(t, v, NULL, got, NULL) == 0 && all_are(got, COUNT, 1, 6));
-		CHECK(tutti_table_push_pull(t, v, &half, v, NULL) == 0 && all_are(v, COUNT, 1, 4));
+		fill_line(v, COUNT, 0, 4);
+		CHECK(tutti_table_push_pull(t, v, NULL, got, NULL) == 0 && are_line(got, COUNT, 1, 6));
+		CHECK(tutti_table_push_pull(t, v, &half, v, NULL) == 0 && are_line(v, COUNT, 1, 4));
 	}
 	CHECK(tutti_barrier(job, NULL) == 0);
-	CHECK(tutti_table_pull(t, got, NULL) == 0 && all_are(got, COUNT, 1, 4));
+	CHECK(tutti_table_pull(t, got, NULL) == 0 && are_line(got, COUNT, 1, 4));
 	CHECK(tutti_barrier(job, NULL) == 0);
 	tutti_table_close(t);
 	free(v);
@@ -146,14 +129,14 @@ static void program_rules(tutti *job)
 /* One rank after the other: each finds its own push, and those before it, also where some shards' values come with the answer. */
 static void push_and_pull(tutti *job, size_t count)
 {
-	tutti_table *t = open_table(job, "both", TUTTI_F32, count, TUTTI_UPDATE_ADD);
+	tutti_table *t = open_by_rule(job, "both", TUTTI_F32, count, TUTTI_UPDATE_ADD);
 	float *v = calloc(count, sizeof *v), *got = calloc(count, sizeof *got);
 	int n = tutti_size(job);
 
-	fill(v, count, 1, 1);
+	fill_line(v, count, 1, 1);
 	for (int turn = 0; turn < 2 * n; turn++) {
 		if (turn % n == tutti_rank(job))
-			CHECK(tutti_table_push_pull(t, v, NULL, got, NULL) == 0 && all_are(got, count, (float)(turn + 1), (float)(turn + 1)));
+			CHECK(tutti_table_push_pull(t, v, NULL, got, NULL) == 0 && are_line(got, count, (float)(turn + 1), (float)(turn + 1)));
 		CHECK(tutti_barrier(job, NULL) == 0);
 	}
 	tutti_table_close(t);
@@ -183,11 +166,11 @@ static void program_roles(tutti *job)
 	tutti_table *t;
 
 	CHECK(tutti_table_open(job, "roles", &c, &t) == 0);
-	fill(v, c.count, 2, 1);
+	fill_line(v, c.count, 2, 1);
 	if (tutti_rank(job) == 1)
 		CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
 	CHECK(tutti_barrier(job, NULL) == 0);
-	CHECK(tutti_table_pull(t, v, NULL) == 0 && all_are(v, c.count, 2, 1));
+	CHECK(tutti_table_pull(t, v, NULL) == 0 && are_line(v, c.count, 2, 1));
 	CHECK(tutti_barrier(job, NULL) == 0);
 	tutti_table_close(t);
 	free(v);
@@ -280,7 +263,7 @@ static void program_late(tutti *job) /* a server never opens it, then does */
 
 static void program_closed(tutti *job) /* by a server, while others go on */
 {
-	tutti_table *t = open_table(job, "w", TUTTI_F32, 70000, TUTTI_UPDATE_ADD);
+	tutti_table *t = open_by_rule(job, "w", TUTTI_F32, 70000, TUTTI_UPDATE_ADD);
 	float *v = calloc(70000, sizeof *v);
 	int err = 0;
 
@@ -313,11 +296,11 @@ static void test_open(void)
 static void program_killed(tutti *job)
 {
 	enum { COUNT = 300000 };
-	tutti_table *t = open_table(job, "w", TUTTI_F32, COUNT, TUTTI_UPDATE_ADD);
+	tutti_table *t = open_by_rule(job, "w", TUTTI_F32, COUNT, TUTTI_UPDATE_ADD);
 	float *v = calloc(COUNT, sizeof *v);
 	int err = 0;
 
-	fill(v, COUNT, 0, 1);
+	fill_line(v, COUNT, 0, 1);
 	CHECK(tutti_barrier(job, NULL) == 0);
 	if (tutti_rank(job) == 0)
 		tt_sim_kill(1, tt_sim_chance(5 * TT_MS));

@@ -2,8 +2,7 @@
  * shared memory. */
 #include "cunit_main.h"
 #include "parts.h"
-#include "ranks.h"
-#include "table.h"
+#include "tables.h"
 
 #if TT_TSAN
 enum { SEEDS = 2, ORDER_SEEDS = 8 };
@@ -28,30 +27,9 @@ static void on_wires(void (*program)(tutti *), int size)
 static tutti_table *open_at(tutti *job, const char *name, uint64_t count, tutti_updater updater, int servers, const int *server)
 {
 	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = count, .updater = updater, .servers = servers, .server = server };
-	tutti_table *t = NULL;
 
 	c.updater.size = sizeof c.updater;
-	CHECK(tutti_table_open(job, name, &c, &t) == 0);
-	return t;
-}
-
-static tutti_table *open_table(tutti *job, const char *name, uint64_t count, tutti_update_rule rule)
-{
-	return open_at(job, name, count, (tutti_updater){ .rule = rule }, 0, NULL);
-}
-
-static void fill(float *v, size_t n, float x)
-{
-	for (size_t i = 0; i < n; i++)
-		v[i] = x;
-}
-
-static bool all_are(const float *v, size_t n, float x)
-{
-	for (size_t i = 0; i < n; i++)
-		if (v[i] != x)
-			return false;
-	return true;
+	return open_table(job, name, &c);
 }
 
 static float *vector(size_t n, float x)
@@ -112,7 +90,7 @@ static void pull_and_cancel(tutti_table *t, float *values)
 
 static void program_cancel(tutti *job)
 {
-	tutti_table *t = open_table(job, "cancel", CANCELLED, TUTTI_UPDATE_ADD);
+	tutti_table *t = open_by_rule(job, "cancel", TUTTI_F32, CANCELLED, TUTTI_UPDATE_ADD);
 	float *delta = vector(CANCELLED, 0), *values = vector(CANCELLED, 0), *mapped;
 	int n = tutti_size(job);
 
@@ -147,7 +125,7 @@ static void test_cancel(void)
 /* Of two pushes the first is given up: it is closed before the second begins, which is whole. */
 static void program_overtaken(tutti *job)
 {
-	tutti_table *t = open_table(job, "overtaken", CANCELLED, TUTTI_UPDATE_ADD);
+	tutti_table *t = open_by_rule(job, "overtaken", TUTTI_F32, CANCELLED, TUTTI_UPDATE_ADD);
 	float *v = vector(CANCELLED, 1), n = (float)tutti_size(job);
 	tutti_op op[2];
 	bool good = true;
@@ -203,7 +181,7 @@ static void test_unsent(void) { on_sim(program_unsent, 2, 1000, SEEDS); }
 /* A table that is closed with calls under way waits for them. */
 static void program_close(tutti *job)
 {
-	tutti_table *t = open_table(job, "close", CANCELLED, TUTTI_UPDATE_ADD), *other = open_table(job, "other", CANCELLED, TUTTI_UPDATE_ADD);
+	tutti_table *t = open_by_rule(job, "close", TUTTI_F32, CANCELLED, TUTTI_UPDATE_ADD), *other = open_by_rule(job, "other", TUTTI_F32, CANCELLED, TUTTI_UPDATE_ADD);
 	float *delta = vector(CANCELLED, 1);
 	tutti_op op;
 
@@ -329,7 +307,7 @@ enum { ORDERED = 300000, IN_FLIGHT = 6 };
 
 static void program_order(tutti *job)
 {
-	tutti_table *t = open_table(job, "order", ORDERED, TUTTI_UPDATE_ASSIGN);
+	tutti_table *t = open_by_rule(job, "order", TUTTI_F32, ORDERED, TUTTI_UPDATE_ASSIGN);
 	float *delta[IN_FLIGHT], *got = vector(ORDERED, 0);
 	tutti_op op[IN_FLIGHT];
 
@@ -437,7 +415,7 @@ static void *use_table(void *arg)
 
 static void program_threads(tutti *job)
 {
-	tutti_table *t = open_table(job, "threads", THREADED, TUTTI_UPDATE_ADD);
+	tutti_table *t = open_by_rule(job, "threads", TUTTI_F32, THREADED, TUTTI_UPDATE_ADD);
 	struct user user[2] = { { .run = this_run, .table = t }, { .run = this_run, .table = t } };
 	float *v = vector(THREADED, 0);
 
