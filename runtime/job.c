@@ -318,7 +318,8 @@ static int set_up(struct tt_job *job, const struct tt_boot *boot)
 	int err;
 
 	job->id = tt_boot_job_id(boot);
-	if ((err = tt_place_begin(job)) || (err = mark_parent(job)) || (err = make_members(job, boot)) || (err = make_group(job)) || (err = open_nets(job, boot)) || (err = tt_engine_open(job)) ||
+	if ((err = tt_place_begin(job)) || (err = tt_pool_read(&job->settings)) || (err = mark_parent(job)) || (err = make_members(job, boot)) ||
+	    (err = make_group(job)) || (err = open_nets(job, boot)) || (err = tt_engine_open(job)) ||
 	    (err = tt_stats_open(job)) || (err = tt_boot_meet(job, boot)))
 		return err;
 	tt_enter(job);
@@ -532,6 +533,7 @@ static void leave_job(struct tt_job *job)
 	tt_signal_forget(job);
 	tt_table_stop_all(job);
 	tt_engine_stop(job);
+	tt_pool_close(job);
 	tear_down(job);
 	tt_stats_close(job);
 	tt_engine_close(job);

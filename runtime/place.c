@@ -111,7 +111,7 @@ static int read_node(int node, struct tt_cpus *out)
 	return tt_cpus_parse(out, text) ? 0 : -ENOENT;
 }
 
-static int keep_on_node(struct tt_job *job)
+static int keep_on_node(struct tt_job *job, struct tt_task *task, const char *whose)
 {
 	struct tt_cpus node;
 	unsigned cpu, number;
@@ -119,7 +119,7 @@ static int keep_on_node(struct tt_job *job)
 	if (job->size == 1 || getcpu(&cpu, &number) || read_node((int)number, &node) || tt_cpus_within(&job->place.allowed, &node))
 		return 0;
 	tt_cpus_keep(&node, &job->place.allowed);
-	return tt_cpus_count(&node) ? bind_task(job->engine.background, &node, "the background thread") : 0;
+	return tt_cpus_count(&node) ? bind_task(task, &node, whose) : 0;
 }
 
 static int pin_by_rule(struct tt_job *job)
@@ -148,8 +148,20 @@ int tt_place_open(struct tt_job *job)
 
 	if (err || tt_world || p->rule.pin == TT_PIN_NONE || !tt_cpus_count(&p->allowed))
 		return err;
-	err = p->rule.pin == TT_PIN_AUTO ? keep_on_node(job) : pin_by_rule(job);
+	err = p->rule.pin == TT_PIN_AUTO ? keep_on_node(job, job->engine.background, "the background thread") : pin_by_rule(job);
 	return !err && caller ? tt_place_thread(job, TT_PIN_AUTO, -1) : err;
+}
+
+int tt_place_helper(struct tt_job *job, struct tt_task *task, int i)
+{
+	struct tt_place *p = &job->place;
+	struct tt_cpus core;
+
+	if (tt_world || p->rule.pin == TT_PIN_NONE || !tt_cpus_count(&p->allowed))
+		return 0;
+	if (p->rule.pin == TT_PIN_AUTO)
+		return keep_on_node(job, task, "a helper");
+	return tt_share_core(p->pus, p->n, &p->share, i, &core) ? bind_task(task, &core, "a helper") : 0;
 }
 
 /* Under auto only who asks is pinned: to its part of all cores, and then the background thread comes to the same node. */

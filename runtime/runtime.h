@@ -162,8 +162,18 @@ int tt_place_begin(struct tt_job *);                  /* reads the settings and 
 uint32_t tt_place_print(const struct tt_job *);       /* 24 bits that differ where the allowed processors do; 0: not known */
 int tt_place_open(struct tt_job *);                   /* once rank and ranks are known: pins what is to be pinned */
 void tt_place_close(struct tt_job *);
+int tt_place_helper(struct tt_job *, struct tt_task *, int i); /* a thread of the library's: its i-th core, round and round; under auto, its node */
 int tt_place_thread(struct tt_job *, enum tt_pin if_auto, int i); /* tutti_pin, where if_auto stands for auto */
 void tt_place_memory(const struct tt_job *, void *, size_t); /* untouched pages of this job: near its threads, if that is asked for */
+
+/* ---- pool.c: threads that help whoever has much to compute. In a simulated world there are none ---- */
+
+struct tt_pool;
+int tt_pool_read(const struct tt_settings *);         /* -EINVAL with a sentence: TUTTI_POOL is none of what it may be */
+int tt_pool_open(struct tt_job *);                    /* unless it is open; -ENOMEM, -EAGAIN */
+void tt_pool_close(struct tt_job *);
+void tt_pool_run(struct tt_pool *, void (*run)(void *arg, size_t first, size_t count), void *arg, size_t count, size_t grain); /* 0 .. count, in
+                                                      * parts of whole grains, at once; one caller at a time: with the gate. NULL: all at once, here */
 
 enum tt_thing { TT_MACHINE, TT_PACKAGE, TT_NUMA, TT_CACHE, TT_CORE, TT_PU, TT_SWITCH, TT_NIC, TT_GPU };
 struct tt_object { /* of a machine: a tree, parents first */
@@ -271,6 +281,7 @@ struct tt_job {
 	struct tt_timer coll_wake;  /* those that wait for another one of this rank are to go on */
 	struct tt_scratch scratch;
 	struct tt_place place;
+	struct tt_pool *pool;       /* NULL: none */
 	struct tt_op_queue ended;   /* ops that failed before any wire saw them */
 	struct tt_member *members;
 	struct tutti_window *window_at[TT_WINDOWS]; /* by the index that peers use */

@@ -324,6 +324,8 @@ int tt_table_know(struct tutti_table *, int worker); /* the rule has its state, 
 int tt_table_take(struct tutti_table *, int worker, unsigned flags, const tutti_update *, int (*change)(struct tutti_table *, int worker,
                   const struct tt_pusher *, void *), void *arg); /* a piece of a push: here each begins, with its first piece, and ends, with its last */
 int tt_table_refuse(struct tutti_table *, int worker, unsigned flags, const tutti_update *, int err); /* a piece, which counts all the same */
+void tt_table_update(struct tutti_table *, const struct tt_push *, size_t first, size_t count, const struct tt_piece *); /* the rule, over a
+                                                * range; by the pool's threads, too */
 void tt_table_change(struct tutti_table *, const struct tt_pusher *, size_t at, size_t count, const void *delta); /* a stretch of the shard, by that push */
 int tt_table_apply(struct tutti_table *, int worker, unsigned flags, const tutti_update *, struct tt_range, const void *delta); /* a piece of all */
 void tt_table_answer(struct tt_member *, uint32_t number, int err); /* to a piece of a push */

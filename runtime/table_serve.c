@@ -65,6 +65,11 @@ int tt_table_serve(struct tutti_table *t)
 	struct tt_shard *s = &t->shard;
 	int err;
 
+	tt_enter(t->job);
+	err = tt_pool_open(t->job);
+	tt_exit(t->job);
+	if (err)
+		return err;
 	s->table = t;
 	s->as = t->as;
 	s->workers = t->job->launched;
@@ -256,6 +261,30 @@ int tt_table_refuse(struct tutti_table *t, int worker, unsigned flags, const tut
 	return tt_table_take(t, worker, flags, options, fail, &err);
 }
 
+struct update { /* by a rule, of a range */
+	const struct tt_push *push;
+	const struct tt_piece *piece; /* at element `first` of the shard */
+	size_t first, width;
+};
+
+static void update_some(void *arg, size_t at, size_t count)
+{
+	const struct update *u = arg;
+	const struct tt_piece *all = u->piece;
+	size_t skip = at * u->width;
+
+	tt_updater_apply(u->push, u->first + at, count,
+	                 &(struct tt_piece){ .to = (char *)all->to + skip, .w = (const char *)all->w + skip, .d = (const char *)all->d + skip });
+}
+
+/* Grains are whole cache lines of all that changes. */
+void tt_table_update(struct tutti_table *t, const struct tt_push *push, size_t first, size_t count, const struct tt_piece *piece)
+{
+	enum { GRAIN = 8192 };
+
+	tt_pool_run(t->job->pool, update_some, &(struct update){ push, piece, first, t->width }, count, GRAIN);
+}
+
 void tt_table_change(struct tutti_table *t, const struct tt_pusher *p, size_t at, size_t count, const void *delta)
 {
 	char *w = t->shard.values + at * t->width;
@@ -265,7 +294,7 @@ void tt_table_change(struct tutti_table *t, const struct tt_pusher *p, size_t at
 		return;
 	}
 	tt_version_touch(t, at, count);
-	tt_updater_apply(&p->push, at, count, &(struct tt_piece){ .to = w, .w = w, .d = delta });
+	tt_table_update(t, &p->push, at, count, &(struct tt_piece){ .to = w, .w = w, .d = delta });
 }
 
 struct dense { /* a piece of all elements */

@@ -82,7 +82,7 @@ void tt_version_sum(struct tutti_table *t, const struct tt_push *push, size_t at
 {
 	char *sum = t->shard.sum + at * t->width;
 
-	tt_updater_apply(push, at, count, &(struct tt_piece){ .to = sum, .w = sum, .d = delta });
+	tt_table_update(t, push, at, count, &(struct tt_piece){ .to = sum, .w = sum, .d = delta });
 }
 
 /* ---- the next version ---- */
@@ -110,7 +110,7 @@ static void make_piece(struct tutti_table *t)
 	} else {
 		if (s->image)
 			tt_image_keep(s->image, (size_t)n->at, count);
-		tt_updater_apply(&n->push, (size_t)n->at, count, &(struct tt_piece){ .to = place_of_next(t) + at, .w = s->values + at, .d = s->sum + at });
+		tt_table_update(t, &n->push, (size_t)n->at, count, &(struct tt_piece){ .to = place_of_next(t) + at, .w = s->values + at, .d = s->sum + at });
 		memset(s->sum + at, 0, count * t->width);
 	}
 	n->at += count;

@@ -133,6 +133,14 @@ void tt_join(struct tt_task *);
 int tt_task_bind(struct tt_task *, const void *cpus, size_t bytes); /* to processors, as sched_setaffinity takes them; NULL: the calling thread. 0 or -errno */
 void tt_park(struct tt_parking *, uint64_t deadline); /* returns after a wake (consumed), or at the deadline, or for no reason */
 void tt_wake(struct tt_parking *);   /* sticky: a wake before the park is not lost */
+static inline void tt_pause(void)    /* between two looks at memory that another core is to change */
+{
+#if defined __x86_64__ || defined __i386__
+	__builtin_ia32_pause();
+#elif defined __aarch64__
+	__asm__ volatile("yield");
+#endif
+}
 bool tt_yield(void);                 /* lets others of this core run first; false: in a simulated world nobody waits for a core */
 
 struct tt_gate { /* a fair lock: whoever asks while a spinning holder is inside gets in at its next turn; zeroed is open */
