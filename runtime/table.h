@@ -168,7 +168,7 @@ struct tt_call_part { /* what a call has to do with one server */
 	bool said;                   /* the server has heard of its push */
 	unsigned held;               /* answers and PUTs that are outstanding */
 	int err;
-	bool pulled;                 /* the answer to its push has brought the values */
+	bool pulled;                 /* the answers to its push have brought the values, or what the rule gives back */
 	bool ended;
 	struct tt_region *region;    /* its delta, if the server reads that in place */
 	struct tt_post get;
@@ -228,7 +228,7 @@ struct tt_slot {
 struct tt_sent { /* a message that is not answered */
 	struct tt_call_part *part;
 	int slot;                    /* of a push: -1: within the message */
-	struct tt_stretch asked;     /* of a pull of rows; n 0: which are fresh */
+	struct tt_stretch asked;     /* of a pull of rows; n 0: which are fresh. Of a push: one row, that piece of its part */
 };
 
 struct tt_lane { /* messages that are answered in their order */
@@ -326,8 +326,10 @@ int tt_table_take(struct tutti_table *, int worker, unsigned flags, const tutti_
 int tt_table_refuse(struct tutti_table *, int worker, unsigned flags, const tutti_update *, int err); /* a piece, which counts all the same */
 void tt_table_update(struct tutti_table *, const struct tt_push *, size_t first, size_t count, const struct tt_piece *); /* the rule, over a
                                                 * range; by the pool's threads, too */
-void tt_table_change(struct tutti_table *, const struct tt_pusher *, size_t at, size_t count, const void *delta); /* a stretch of the shard, by that push */
-int tt_table_apply(struct tutti_table *, int worker, unsigned flags, const tutti_update *, struct tt_range, const void *delta); /* a piece of all */
+void tt_table_change(struct tutti_table *, const struct tt_pusher *, size_t at, size_t count, const void *delta, void *back); /* a
+                                                * stretch of the shard, by that push */
+int tt_table_apply(struct tutti_table *, int worker, unsigned flags, const tutti_update *, struct tt_range, const void *delta, void *back); /* a
+                                                * piece of all; back: where what its rule gives back goes, or NULL */
 void tt_table_answer(struct tt_member *, uint32_t number, int err); /* to a piece of a push */
 void tt_table_pack(struct tutti_table *, const char *elements, size_t count, uint64_t limit, struct tt_elements *); /* without zeros, if that is
                                                 * shorter, and the table's filter is on */

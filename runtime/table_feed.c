@@ -138,15 +138,18 @@ bool tt_lane_answered(struct tt_lane *l, uint32_t number, struct tt_sent *sent)
 	return true;
 }
 
-/* Those of a whole shard, behind the answer. False: nobody asked for so many. */
-static bool take_values(struct tt_call_part *p, struct tt_pack *pack)
+/* Those of a whole shard, or what the rule gives back of the piece, behind the answer. False: nobody asked for so many. */
+static bool take_values(const struct tt_sent *s, struct tt_pack *pack)
 {
-	size_t width = p->call->table->width, len = (size_t)p->range.count * width;
+	struct tt_call_part *p = s->part;
+	const struct tutti_table *t = p->call->table;
+	bool piece = tt_updater_gives_back(&t->updater);
+	size_t len = (size_t)(piece ? s->asked.count : p->range.count) * t->width;
 
 	pack->bad |= !p->call->values || tt_pack_left(pack) != len;
 	if (pack->bad)
 		return false;
-	memcpy(p->call->values + (size_t)p->range.first * width, tt_pack_take(pack, len), len);
+	memcpy(p->call->values + (size_t)(p->range.first + (piece ? s->asked.first : 0)) * t->width, tt_pack_take(pack, len), len);
 	p->pulled = true;
 	return true;
 }
@@ -163,7 +166,7 @@ void tt_table_pushed(struct tt_member *from, struct tt_pack *pack)
 	pack->bad |= !f || err > 0 || err < -4095 || (!pack->bad && !tt_lane_answered(&f->pushes, number, &s));
 	if (pack->bad)
 		return;
-	if (tt_pack_left(pack) && !take_values(s.part, pack))
+	if (tt_pack_left(pack) && !take_values(&s, pack))
 		err = -EPROTO;
 	f->trial = f->trial == s.part ? NULL : f->trial;
 	free_slot_of(f, &s);

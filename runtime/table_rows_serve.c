@@ -100,7 +100,7 @@ static int apply(struct tutti_table *t, int worker, const struct tt_pusher *p, v
 	for (uint32_t i = 0, n; !err && i < r->n; i += n) {
 		size_t at = (size_t)(s->places[i] * t->row + r->at);
 		n = count_run(t, s, i);
-		tt_table_change(t, p, at, (size_t)n * r->count, s->deltas + (size_t)i * r->count * t->width);
+		tt_table_change(t, p, at, (size_t)n * r->count, s->deltas + (size_t)i * r->count * t->width, NULL);
 	}
 	if (!err && t->shard.fresh)
 		tt_fresh_pushed(t->shard.fresh, worker, s->places, r->n);

@@ -270,11 +270,14 @@ struct update { /* by a rule, of a range */
 static void update_some(void *arg, size_t at, size_t count)
 {
 	const struct update *u = arg;
-	const struct tt_piece *all = u->piece;
+	struct tt_piece p = *u->piece;
 	size_t skip = at * u->width;
 
-	tt_updater_apply(u->push, u->first + at, count,
-	                 &(struct tt_piece){ .to = (char *)all->to + skip, .w = (const char *)all->w + skip, .d = (const char *)all->d + skip });
+	p.to = (char *)p.to + skip;
+	p.w = (const char *)p.w + skip;
+	p.d = (const char *)p.d + skip;
+	p.out = p.out ? (char *)p.out + skip : NULL;
+	tt_updater_apply(u->push, u->first + at, count, &p);
 }
 
 /* Grains are whole cache lines of all that changes. */
@@ -285,7 +288,7 @@ void tt_table_update(struct tutti_table *t, const struct tt_push *push, size_t f
 	tt_pool_run(t->job->pool, update_some, &(struct update){ push, piece, first, t->width }, count, GRAIN);
 }
 
-void tt_table_change(struct tutti_table *t, const struct tt_pusher *p, size_t at, size_t count, const void *delta)
+void tt_table_change(struct tutti_table *t, const struct tt_pusher *p, size_t at, size_t count, const void *delta, void *back)
 {
 	char *w = t->shard.values + at * t->width;
 
@@ -294,12 +297,13 @@ void tt_table_change(struct tutti_table *t, const struct tt_pusher *p, size_t at
 		return;
 	}
 	tt_version_touch(t, at, count);
-	tt_table_update(t, &p->push, at, count, &(struct tt_piece){ .to = w, .w = w, .d = delta });
+	tt_table_update(t, &p->push, at, count, &(struct tt_piece){ .to = w, .w = w, .d = delta, .out = back });
 }
 
 struct dense { /* a piece of all elements */
 	size_t at, count;
 	const void *delta;
+	void *back;
 };
 
 static void become_stale(struct tutti_table *t, int worker)
@@ -328,15 +332,16 @@ static int apply(struct tutti_table *t, int worker, const struct tt_pusher *p, v
 {
 	const struct dense *d = arg;
 
-	tt_table_change(t, p, d->at, d->count, d->delta);
+	tt_table_change(t, p, d->at, d->count, d->delta, d->back);
 	if (d->count)
 		become_stale(t, worker);
 	return 0;
 }
 
-int tt_table_apply(struct tutti_table *t, int worker, unsigned flags, const tutti_update *options, struct tt_range range, const void *delta)
+int tt_table_apply(struct tutti_table *t, int worker, unsigned flags, const tutti_update *options, struct tt_range range, const void *delta,
+                   void *back)
 {
-	struct dense d = { (size_t)(range.first - tt_table_range(t, t->mine).first), (size_t)range.count, delta };
+	struct dense d = { (size_t)(range.first - tt_table_range(t, t->mine).first), (size_t)range.count, delta, back };
 
 	return tt_table_take(t, worker, flags, options, flags & TT_PUSH_ASSIGN ? assign : apply, &d);
 }
@@ -447,7 +452,7 @@ static bool is_within(const struct tutti_table *t, struct tt_range range)
 }
 
 static int take(struct tutti_table *t, struct tt_member *from, struct tt_pack *p, unsigned flags, unsigned slot, const tutti_update *options,
-                struct tt_range range)
+                struct tt_range range, void *back)
 {
 	struct tt_pusher *pusher = t->shard.pushers[from->rank];
 	struct tt_elements e = { 0 };
@@ -463,7 +468,7 @@ static int take(struct tutti_table *t, struct tt_member *from, struct tt_pack *p
 	if (slot == TT_IN_PLACE && pusher && flags & TT_PUSH_LAST)
 		pusher->mapped = NULL; /* its worker may take the memory back */
 	if (!p->bad)
-		err = err ? tt_table_refuse(t, from->rank, flags, options, err) : tt_table_apply(t, from->rank, flags, options, range, e.at);
+		err = err ? tt_table_refuse(t, from->rank, flags, options, err) : tt_table_apply(t, from->rank, flags, options, range, e.at, back);
 	tt_elements_free(t, &e);
 	return err;
 }
@@ -481,6 +486,29 @@ static void answer_with(struct tt_member *to, uint32_t number, int err, const vo
 
 void tt_table_answer(struct tt_member *to, uint32_t number, int err) { answer_with(to, number, err, NULL, 0); }
 
+/* What the rule gives back of a piece goes with the answer to it. NULL: nothing does. */
+static void *take_back(const struct tutti_table *t, unsigned flags, struct tt_range range, size_t *bytes)
+{
+	size_t len = (size_t)range.count * t->width;
+
+	if (!(flags & TT_PUSH_PULL) || flags & TT_PUSH_ASSIGN || !tt_updater_gives_back(&t->updater) || len > tt_table_piece(t->job))
+		return NULL;
+	*bytes = len;
+	return tt_scratch_take(&t->job->scratch, len);
+}
+
+static void answer_push(struct tutti_table *t, struct tt_member *to, uint32_t number, int err, unsigned flags, const void *back, size_t bytes)
+{
+	if (err || !(flags & TT_PUSH_PULL))
+		tt_table_answer(to, number, err);
+	else if (tt_updater_gives_back(&t->updater))
+		answer_with(to, number, back ? 0 : -ENOMEM, back, bytes);
+	else if (t->shard.as.mode == TUTTI_ASYNC && !tt_table_is_large(t, t->mine))
+		answer_with(to, number, 0, t->shard.values, (size_t)tt_table_range(t, t->mine).count * t->width);
+	else
+		tt_table_answer(to, number, 0);
+}
+
 void tt_table_push(struct tt_member *from, struct tt_pack *p)
 {
 	const struct tt_pack message = *p;
@@ -490,6 +518,8 @@ void tt_table_push(struct tt_member *from, struct tt_pack *p)
 	struct tt_range range = { .first = tt_get64(p), .count = tt_get32(p) };
 	struct tutti_table *t = tt_table_find(from->job, uid);
 	tutti_update options;
+	void *back = NULL;
+	size_t bytes = 0;
 	int err = t ? 0 : -ESTALE;
 
 	if (!p->bad && tt_shard_wait(from, t, TT_PUSH, flags & TT_PUSH_FIRST, &message))
@@ -500,12 +530,12 @@ void tt_table_push(struct tt_member *from, struct tt_pack *p)
 		err = map_delta(t, from, p);
 	if (t && !err && !is_within(t, range))
 		err = -ERANGE;
-	if (t && !err && !p->bad)
-		err = take(t, from, p, flags, slot, flags & TT_PUSH_OPTIONS ? &options : NULL, range);
-	if (p->bad)
-		return;
-	if (t && !err && flags & TT_PUSH_PULL && t->shard.as.mode == TUTTI_ASYNC && !tt_table_is_large(t, t->mine))
-		answer_with(from, number, err, t->shard.values, (size_t)tt_table_range(t, t->mine).count * t->width);
-	else
-		tt_table_answer(from, number, err);
+	if (t && !err && !p->bad) {
+		back = take_back(t, flags, range, &bytes);
+		err = take(t, from, p, flags, slot, flags & TT_PUSH_OPTIONS ? &options : NULL, range, back);
+	}
+	if (!p->bad)
+		answer_push(t, from, number, err, flags, back, bytes);
+	if (back)
+		tt_scratch_give(&t->job->scratch, back, bytes);
 }

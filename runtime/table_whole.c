@@ -69,7 +69,10 @@ static void pull_there(struct tt_call_part *p)
 
 /* ---- pushes ---- */
 
-static bool is_large(const struct tt_call_part *p) { return tt_table_is_large(p->call->table, p->server); }
+/* Of each piece, with the answer to it; so all pieces go within messages. */
+static bool gives_back(const struct tt_call_part *p) { return p->call->values && tt_updater_gives_back(&p->call->table->updater); }
+
+static bool is_large(const struct tt_call_part *p) { return !gives_back(p) && tt_table_is_large(p->call->table, p->server); }
 
 static void say(struct tt_feed *f, struct tt_call_part *p, uint64_t count, struct tt_slot *s, const char *from)
 {
@@ -82,7 +85,9 @@ static void say(struct tt_feed *f, struct tt_call_part *p, uint64_t count, struc
 
 	if (!(flags & TT_PUSH_FIRST))
 		flags &= ~(unsigned)TT_PUSH_OPTIONS;
-	if (c->values && t->source[p->server].as.mode == TUTTI_ASYNC && !(t->flags & TUTTI_TABLE_FRESH) && !is_large(p) && !tt_window_is_mapped(t->window, f->member->rank))
+	if (gives_back(p))
+		flags |= TT_PUSH_PULL;
+	else if (c->values && t->source[p->server].as.mode == TUTTI_ASYNC && !(t->flags & TUTTI_TABLE_FRESH) && !is_large(p) && !tt_window_is_mapped(t->window, f->member->rank))
 		flags |= TT_PUSH_PULL; /* one trip instead of two; where memory is mapped, the GET is none */
 	if (from)
 		tt_table_pack(t, from, (size_t)count, c->flags & TT_PUSH_ASSIGN ? 0 : t->limit, &e);
@@ -98,7 +103,7 @@ static void say(struct tt_feed *f, struct tt_call_part *p, uint64_t count, struc
 		tt_table_put_options(&h, &c->options);
 	if (p->region && flags & TT_PUSH_FIRST)
 		tt_put_key(&h, &p->region->key);
-	tt_lane_post(&f->pushes, (struct tt_sent){ .part = p, .slot = s ? (int)(s - f->slots) : -1 });
+	tt_lane_post(&f->pushes, (struct tt_sent){ p, s ? (int)(s - f->slots) : -1, { p->sent, 1, 0, (uint32_t)count } });
 	f->trial = p->region && flags & TT_PUSH_FIRST ? p : f->trial;
 	if (s)
 		s->unanswered = true;
@@ -113,7 +118,7 @@ static bool send_piece(struct tt_feed *f, struct tt_call_part *p)
 	const struct tutti_table *t = p->call->table;
 	bool by_slots = is_large(p) && !p->region;
 	struct tt_slot *s = by_slots ? tt_feed_slot(f) : NULL;
-	uint64_t n = tt_min(p->range.count - p->sent, TT_PUSH_PIECE / t->width);
+	uint64_t n = tt_min(p->range.count - p->sent, (gives_back(p) ? tt_table_piece(t->job) : TT_PUSH_PIECE) / t->width);
 	const char *from = p->call->delta + (size_t)(p->range.first + p->sent) * t->width;
 
 	if (by_slots && !s)
@@ -162,9 +167,11 @@ static uint64_t push_piece_here(struct tt_call_part *p)
 	struct tutti_table *t = c->table;
 	uint64_t n = tt_min(p->range.count - p->sent, TT_PUSH_PIECE / t->width);
 	unsigned flags = c->flags | (p->sent ? 0 : TT_PUSH_FIRST) | (p->sent + n == p->range.count ? TT_PUSH_LAST : 0);
+	size_t at = (size_t)(p->range.first + p->sent) * t->width;
 
+	p->pulled = gives_back(p);
 	p->err = tt_table_apply(t, t->job->rank, flags, c->flags & TT_PUSH_OPTIONS ? &c->options : NULL, (struct tt_range){ p->range.first + p->sent, n },
-	                        c->delta + (size_t)(p->range.first + p->sent) * t->width);
+	                        c->delta + at, p->pulled ? c->values + at : NULL);
 	return n;
 }
 
@@ -309,8 +316,6 @@ int tutti_table_push_pull(tutti_table *t, const void *delta, const tutti_update 
 {
 	int err = check_push(t, "table push and pull", delta && values ? values : NULL);
 
-	if (!err && tt_updater_gives_back(&t->updater))
-		return tt_fail(-ENOTSUP, "table push and pull: not for the rule %s yet: push, then pull", tt_update_name(t->updater.rule));
 	if (err || (err = tt_update_check(&t->updater, options)))
 		return err;
 	return call(t, "table push and pull", delta, values, 0, options, op);

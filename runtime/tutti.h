@@ -345,7 +345,8 @@ void tutti_table_close(tutti_table *);               /* waits for this rank's ow
 int tutti_table_push(tutti_table *, const void *delta, const tutti_update *, tutti_op *); /* delta: count elements, left alone until the end; the
                                                       * options are copied, NULL: as the table has them */
 int tutti_table_pull(tutti_table *, void *values, tutti_op *); /* values: count elements */
-int tutti_table_push_pull(tutti_table *, const void *delta, const tutti_update *, void *values, tutti_op *); /* each server's values after this push;
+int tutti_table_push_pull(tutti_table *, const void *delta, const tutti_update *, void *values, tutti_op *); /* each server's values after this push,
+                                                      * or what its rule gives back;
                                                       * delta and values are one vector or apart */
 int tutti_table_assign(tutti_table *, const void *values, tutti_op *); /* sets them, past the rule; its state stays, but for what the list of rules says */
 /* A snapshot is of one version of each server's range: all pushes that a server had when it was made, each whole. In rounds it is the same

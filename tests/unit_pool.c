@@ -6,7 +6,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#if TT_TSAN
+enum { COUNT = 100000, ROUNDS = 100 };
+#else
 enum { COUNT = 100000, ROUNDS = 2000 };
+#endif
 
 static tutti *alone(const char *pool)
 {

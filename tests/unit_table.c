@@ -155,6 +155,40 @@ static void program_both(tutti *job)
 
 static void test_both(void) { on_wires(program_both, (const int[]){ 1, 2, 3, 0 }); }
 
+/* What the rule gives back, of every piece, also where it would go by slots or in place. */
+static void move(tutti *job, size_t count)
+{
+	tutti_table *t = open_by_rule(job, "elastic", TUTTI_F32, count, TUTTI_UPDATE_ELASTIC);
+	float *x = NULL, *e = malloc(count * sizeof *e);
+
+	CHECK(tutti_alloc(job, count * sizeof *x, -1, (void **)&x) == 0);
+	for (int r = 0; r < tutti_size(job); r++) {
+		fill_line(x, count, 1, 2);
+		if (r == tutti_rank(job)) {
+			CHECK(tutti_table_assign(t, x, NULL) == 0);
+			fill_line(x, count, 3, 0);
+			CHECK(tutti_table_push_pull(t, x, NULL, e, NULL) == 0 && are_line(e, count, 1, -1) && are_line(x, count, 3, 0));
+			CHECK(tutti_table_push_pull(t, x, NULL, x, NULL) == 0 && are_line(x, count, 0.5f, -0.5f));
+			CHECK(tutti_table_pull(t, e, NULL) == 0 && are_line(e, count, 2.5f, 0.5f));
+			CHECK(tutti_table_push(t, e, NULL, NULL) == 0 && tutti_table_pull(t, x, NULL) == 0 && are_line(x, count, 2.5f, 0.5f));
+		}
+		CHECK(tutti_barrier(job, NULL) == 0);
+	}
+	tutti_table_close(t);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_free(job, x);
+	free(e);
+}
+
+static void program_elastic(tutti *job)
+{
+	move(job, 1);
+	move(job, 5000);
+	move(job, 100000);
+}
+
+static void test_elastic(void) { on_wires(program_elastic, (const int[]){ 1, 2, 3, 0 }); }
+
 static void test_rules(void) { on_wires(program_rules, (const int[]){ 1, 2, 3, 0 }); }
 
 /* The servers are some of the ranks, in an order of the config's own; the others are workers alone. */
@@ -326,6 +360,7 @@ static CU_TestInfo table_tests[] = {
 	{ "started", test_started },
 	{ "push and pull", test_both },
 	{ "rules and options", test_rules },
+	{ "what a rule gives back", test_elastic },
 	{ "servers that are named", test_roles },
 	{ "wrong arguments", test_wrong },
 	{ "opened late, otherwise, closed", test_open },
