@@ -130,7 +130,11 @@ static enum status find_algorithm(struct training *t)
 	for (size_t i = 0; i < ALGORITHMS; i++)
 		if (!strcmp(algorithms[i]->name, t->options.algorithm))
 			t->algorithm = algorithms[i];
-	return t->algorithm ? OK : complain(USAGE, "no algorithm '%s': there is %s", t->options.algorithm, algorithm_names());
+	if (!t->algorithm)
+		return complain(USAGE, "no algorithm '%s': there is %s", t->options.algorithm, algorithm_names());
+	if (t->options.staleness >= 0 && t->algorithm != &fashion_ps)
+		return complain(USAGE, "--staleness is for --algorithm ps: with %s no rank is ahead", t->options.algorithm);
+	return OK;
 }
 
 static enum status read_data(struct training *t)

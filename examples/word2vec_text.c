@@ -95,6 +95,15 @@ static size_t read_file(const char *path, char *to, size_t room)
 }
 #endif
 
+static size_t length_until(const char *at, size_t left, const char *any)
+{
+	size_t n = 0;
+
+	while (n < left && !strchr(any, at[n]))
+		n++;
+	return n;
+}
+
 /* \fB, \(em, \[bullet], \*(lq: how much of it there is. */
 static size_t escape_length(const char *at, const char *end)
 {
@@ -107,7 +116,7 @@ static size_t escape_length(const char *at, const char *end)
 	if (at[n - 1] == '(')
 		n += 2;
 	else if (at[n - 1] == '[')
-		n = strcspn(at, "]\n") + 1;
+		n = length_until(at, left, "]\n") + 1;
 	return n < left ? n : left;
 }
 
