@@ -162,7 +162,7 @@ struct tt_call_part { /* what a call has to do with one server */
 	uint64_t push_gate, pull_gate; /* where the clock has to be */
 	uint64_t version;            /* that it pulls, in rounds or for a snapshot */
 	struct tt_shard_head head;   /* of that shard, before and after */
-	unsigned retries;            /* of a snapshot */
+	unsigned retries;            /* of a snapshot, and of rows in rounds */
 	uint64_t sent;               /* elements that are on their way or done: of a push, or asked for */
 	bool closing;                /* the server is told that no more of them come */
 	bool said;                   /* the server has heard of its push */
@@ -342,7 +342,8 @@ struct tutti_table *tt_table_find(struct tt_job *, uint64_t uid); /* whose shard
 
 /* table_rows_serve.c: rows and keys of it */
 int tt_table_apply_rows(struct tutti_table *, int worker, unsigned flags, const tutti_update *, const struct tt_rows *, const void *deltas);
-int tt_table_read_rows(struct tutti_table *, int worker, unsigned flags, const struct tt_rows *, char *values);
+int tt_table_read_rows(struct tutti_table *, int worker, unsigned flags, uint64_t version, const struct tt_rows *, char *values); /* -EAGAIN: it has
+                                                * that version no more */
 int tt_table_find_fresh(struct tutti_table *, int worker, unsigned flags, uint64_t *at, uint64_t *rows, size_t most, size_t *n); /* rows of the table;
                                                 * *at moves on, and at its end there are no more */
 
@@ -362,6 +363,7 @@ size_t tt_version_bytes(const struct tutti_table *); /* of the window */
 uint64_t tt_version_clock(const struct tutti_table *); /* what workers are told */
 int tt_version_begin(struct tutti_table *, const tutti_update *, struct tt_push *); /* of a push to the open round */
 void tt_version_sum(struct tutti_table *, const struct tt_push *, size_t at, size_t count, const void *delta);
+const char *tt_version_find(const struct tutti_table *, uint64_t version); /* the values, in rounds of that version; NULL: it is not there any more */
 void tt_version_round(struct tutti_table *);   /* it has closed */
 int tt_version_switch(struct tutti_table *, const tutti_consistency *); /* no push is under way */
 void tt_version_settle(struct tutti_table *);  /* what is on its way is made at once */
@@ -388,6 +390,8 @@ bool tt_snapshot_may_retry(struct tt_call_part *); /* it was written over; false
 void tt_table_clock(struct tutti_table *, int server, uint64_t clock); /* it is so far now, or farther */
 void tt_table_give_up(struct tutti_table *);   /* its calls: then none is under way */
 void tt_call_get(struct tt_call_part *, void *to, size_t len, size_t offset, void (*done)(struct tt_post *, int err)); /* of its shard's window */
+bool tt_call_is_kept(const struct tt_call_part *); /* in rounds: nobody writes over what it pulls, since that takes a push of this rank, which waits */
+void tt_call_agree(struct tt_table_call *);    /* of which version its rows are to be, where that is not what this rank has pushed */
 void tt_call_pull(struct tt_call_part *);      /* its push, if it had any, is over: now, or when the clock lets it */
 bool tt_call_has_sent_all(const struct tt_call_part *);
 bool tt_call_is_cut_short(const struct tt_call_part *); /* a live server is to hear that no more of its push comes */

@@ -50,9 +50,26 @@ static void end_call(struct tt_table_call *c)
 	tt_request_end(r, err);
 }
 
+static void look_at_gates(struct tt_timer *turn)
+{
+	struct tutti_table *t = tt_container_of(turn, struct tutti_table, gate_turn);
+
+	for (int i = 0; i < t->servers; i++)
+		tt_table_clock(t, i, t->source[i].clock);
+}
+
+/* Not from here: they may be looked at right now. */
+static void look_at_gates_soon(struct tutti_table *t)
+{
+	if (!tt_list_empty(&t->gated))
+		tt_timer_start(t->job, &t->gate_turn, tt_now(), look_at_gates);
+}
+
 void tt_call_end_part(struct tt_call_part *p)
 {
 	p->ended = true;
+	if (p->pulls)
+		look_at_gates_soon(p->call->table); /* a push may have waited for it */
 	if (!--p->call->left)
 		end_call(p->call);
 }
@@ -100,14 +117,6 @@ bool tt_call_is_cut_short(const struct tt_call_part *p)
 	       p->member->state < TT_LEFT;
 }
 
-static void look_at_gates(struct tt_timer *turn)
-{
-	struct tutti_table *t = tt_container_of(turn, struct tutti_table, gate_turn);
-
-	for (int i = 0; i < t->servers; i++)
-		tt_table_clock(t, i, t->source[i].clock);
-}
-
 /* A push of which the server has not heard does not count, so those behind it are one fewer. */
 static void uncount(struct tt_call_part *p)
 {
@@ -124,7 +133,7 @@ static void uncount(struct tt_call_part *p)
 		q->push_gate -= q->push_gate > 0;
 		q->pull_gate -= q->pull_gate > 0;
 	}
-	tt_timer_start(t->job, &t->gate_turn, tt_now(), look_at_gates); /* not from here: they may be looked at right now */
+	look_at_gates_soon(t);
 }
 
 /* All pieces are out and nothing holds its memory, or it has failed. */
@@ -197,7 +206,7 @@ void tt_call_queue_own(struct tt_call_part *p)
 	struct tutti_table *t = p->call->table;
 
 	p->sent = 0;
-	p->version = p->call->versions ? ((const struct tt_shard_head *)(const void *)t->shard.memory)->version : t->source[p->server].clock;
+	p->version = p->call->versions ? ((const struct tt_shard_head *)(const void *)t->shard.memory)->version : p->version;
 	if (tt_list_empty(&t->own))
 		tt_timer_start(t->job, &t->own_turn, tt_now(), take_turn);
 	tt_list_append(&t->own, &p->link);
@@ -207,10 +216,46 @@ void tt_call_queue_own(struct tt_call_part *p)
 
 static uint64_t gate_of(const struct tt_call_part *p) { return p->pulls ? p->pull_gate : p->push_gate; }
 
+bool tt_call_is_kept(const struct tt_call_part *p)
+{
+	const struct tutti_table *t = p->call->table;
+
+	return tt_served_in_rounds(t, p->server) && t->works && !t->source[p->server].as.backup && !p->call->versions;
+}
+
+/* The push with which a round may close that makes its version in the place of one that this rank has yet to read. */
+static bool is_read(const struct tt_call_part *push)
+{
+	const struct tutti_table *t = push->call->table;
+
+	tt_list_each(node, &t->job->calls) {
+		const struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
+		const struct tt_call_part *p = &c->part[push->server];
+		if (c == push->call)
+			break; /* those behind it are later ones */
+		if (c->table == t && c->values && !p->ended && tt_call_is_kept(p) && p->pull_gate < push->push_gate)
+			return true;
+	}
+	return false;
+}
+
+static bool has_to_wait(const struct tt_call_part *p)
+{
+	uint64_t clock = p->call->table->source[p->server].clock;
+
+	return clock < gate_of(p) || (clock != UINT64_MAX && !p->pulls && is_read(p));
+}
+
+static uint64_t version_to_pull(const struct tt_call_part *p)
+{
+	return p->call->list || tt_call_is_kept(p) ? p->pull_gate : p->call->table->source[p->server].clock;
+}
+
 static void let_in(struct tt_call_part *p)
 {
 	const struct tutti_table *t = p->call->table;
 
+	p->version = version_to_pull(p);
 	if (t->source[p->server].clock == UINT64_MAX) {
 		p->err = p->member->state >= TT_LEFT ? p->member->err : -ESTALE;
 		tt_call_end_part(p);
@@ -226,7 +271,7 @@ static void come_to_gate(struct tt_call_part *p)
 {
 	struct tutti_table *t = p->call->table;
 
-	p->gated = t->source[p->server].clock < gate_of(p);
+	p->gated = has_to_wait(p);
 	if (p->gated)
 		tt_list_append(&t->gated, &p->link);
 	else
@@ -253,7 +298,7 @@ void tt_table_clock(struct tutti_table *t, int server, uint64_t clock)
 	s->clock = clock > s->clock ? clock : s->clock;
 	tt_list_each(node, &t->gated) {
 		struct tt_call_part *p = tt_container_of(node, struct tt_call_part, link);
-		if (p->server != server || s->clock < gate_of(p))
+		if (p->server != server || has_to_wait(p))
 			continue;
 		leave_gate(p);
 		let_in(p);
@@ -274,8 +319,12 @@ static void explain_gate(const struct tt_call_part *p)
 	struct tt_table_call *c = p->call;
 	struct tutti_table *t = c->table;
 
-	snprintf(t->stuck, sizeof t->stuck, "the clock of the table \"%.60s\" at rank %d is at %llu, and must come to %llu: a worker does not push", t->name,
-	         p->member->rank, (unsigned long long)t->source[p->server].clock, (unsigned long long)gate_of(p));
+	if (t->source[p->server].clock >= gate_of(p))
+		snprintf(t->stuck, sizeof t->stuck, "this rank still pulls the version of the table \"%.60s\" that its push would have rank %d write over", t->name,
+		         p->member->rank);
+	else
+		snprintf(t->stuck, sizeof t->stuck, "the clock of the table \"%.60s\" at rank %d is at %llu, and must come to %llu: a worker does not push", t->name,
+		         p->member->rank, (unsigned long long)t->source[p->server].clock, (unsigned long long)gate_of(p));
 }
 
 /* ---- calls ---- */
@@ -419,6 +468,35 @@ static bool counts_anyway(const struct tt_call_part *p)
 	return p->call->delta && p->call->list && t->source[p->server].as.mode != TUTTI_ASYNC && tt_table_has_any(t, p->server);
 }
 
+static void count_pushes(struct tt_table_call *c)
+{
+	for (int i = 0; i < c->table->servers; i++) {
+		struct tt_call_part *p = &c->part[i];
+		p->pulls = !c->delta;
+		p->closing = !p->range.count && counts_anyway(p);
+		if (p->range.count || p->closing)
+			count_push(p);
+	}
+}
+
+static bool is_to_agree(const struct tt_call_part *p)
+{
+	return p->range.count && tt_served_in_rounds(p->call->table, p->server) && !tt_call_is_kept(p) && p->call->table->source[p->server].clock != UINT64_MAX;
+}
+
+/* Rows are of one version. Who is not waited for takes the newest that he has heard of. */
+void tt_call_agree(struct tt_table_call *c)
+{
+	uint64_t newest = 0;
+
+	for (int i = 0; i < c->table->servers; i++)
+		if (is_to_agree(&c->part[i]))
+			newest = tt_max(newest, tt_max(c->part[i].pull_gate, c->table->source[i].clock));
+	for (int i = 0; i < c->table->servers; i++)
+		if (is_to_agree(&c->part[i]))
+			c->part[i].pull_gate = newest;
+}
+
 /* The others' shares first: they travel while this rank's own is looked after. */
 static void begin_parts(struct tt_table_call *c)
 {
@@ -426,12 +504,11 @@ static void begin_parts(struct tt_table_call *c)
 	int n = t->servers, from = t->mine < 0 ? 0 : t->mine + 1;
 
 	c->left++; /* or the last part would take the call along */
+	count_pushes(c);
+	if (c->list && !c->delta)
+		tt_call_agree(c);
 	for (int i = 0; i < n; i++) {
 		struct tt_call_part *p = &c->part[(from + i) % n];
-		p->pulls = !c->delta;
-		p->closing = !p->range.count && counts_anyway(p);
-		if (p->range.count || p->closing)
-			count_push(p);
 		if (p->range.count || p->closing)
 			come_to_gate(p);
 		else

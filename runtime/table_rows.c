@@ -236,7 +236,7 @@ static int serve_own(struct tt_call_part *p, const struct tt_stretch *s)
 	put_names(&h, p, s);
 	if (c->delta)
 		err = tt_table_apply_rows(t, t->job->rank, flags, flags & TT_PUSH_OPTIONS ? &c->options : NULL, &r, gather(p, s, bytes + names));
-	else if (!(err = tt_table_read_rows(t, t->job->rank, tt_rows_pull_flags(p), &r, bytes + names)))
+	else if (!(err = tt_table_read_rows(t, t->job->rank, tt_rows_pull_flags(p), p->version, &r, bytes + names)))
 		scatter(p, s, bytes + names);
 	tt_scratch_give(&t->job->scratch, bytes, room);
 	return err;
@@ -276,6 +276,7 @@ static void ask_for_values(struct tt_feed *f, struct tt_call_part *p)
 		return;
 	}
 	tt_rows_put_head(&h, TT_PULL_ROWS, p, tt_rows_pull_flags(p));
+	tt_put64(&h, p->version);
 	put_shape(&h, &s);
 	put_names(&h, p, &s);
 	tt_lane_post(&f->pulls, (struct tt_sent){ .part = p, .slot = -1, .asked = s });
@@ -327,7 +328,30 @@ void tt_table_pulled(struct tt_member *from, struct tt_pack *pack)
 
 /* ---- calls ---- */
 
-static const struct tt_call_kind of_rows = { push, send_piece, pull, tt_call_end_part, serve, tt_fresh_ended };
+/* In rounds: what some servers have answered is of no use without the rest of that version. False: it has been written over too often. */
+static bool read_anew(struct tt_table_call *c)
+{
+	if (c->given_up)
+		return false;
+	for (int i = 0; i < c->table->servers; i++)
+		if (c->part[i].err == -EAGAIN && !tt_snapshot_may_retry(&c->part[i]))
+			return false;
+	tt_call_agree(c);
+	for (int i = 0; i < c->table->servers; i++) {
+		struct tt_call_part *p = &c->part[i];
+		if (!p->range.count)
+			continue;
+		c->left++;
+		p->err = 0;
+		p->ended = false;
+		tt_call_pull(p);
+	}
+	return true;
+}
+
+static bool has_ended(struct tt_table_call *c, int err) { return err == -EAGAIN && read_anew(c) ? false : tt_fresh_ended(c, err); }
+
+static const struct tt_call_kind of_rows = { push, send_piece, pull, tt_call_end_part, serve, has_ended };
 
 int tt_rows_check(const struct tutti_table *t, const char *what, const uint64_t *rows, size_t n, const void *memory)
 {

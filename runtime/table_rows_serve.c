@@ -125,7 +125,7 @@ static int meet(struct tutti_table *t, int worker, unsigned flags)
 	return t->shard.fresh && flags & TT_PULL_NEW ? tt_fresh_join(t->shard.fresh, worker) : 0;
 }
 
-static void read_places(const struct tutti_table *t, const struct tt_rows *r, const uint64_t *places, char *values)
+static void read_places(const struct tutti_table *t, const char *from, const struct tt_rows *r, const uint64_t *places, char *values)
 {
 	size_t len = r->count * t->width;
 
@@ -133,17 +133,18 @@ static void read_places(const struct tutti_table *t, const struct tt_rows *r, co
 		if (places[i] == TT_NO_KEY)
 			memset(values, 0, len);
 		else
-			memcpy(values, t->shard.values + (size_t)(places[i] * t->row + r->at) * t->width, len);
+			memcpy(values, from + (size_t)(places[i] * t->row + r->at) * t->width, len);
 }
 
-int tt_table_read_rows(struct tutti_table *t, int worker, unsigned flags, const struct tt_rows *r, char *values)
+int tt_table_read_rows(struct tutti_table *t, int worker, unsigned flags, uint64_t version, const struct tt_rows *r, char *values)
 {
 	size_t bytes = r->n * sizeof(uint64_t);
 	uint64_t *places = tt_scratch_take(&t->job->scratch, bytes);
-	int err = places ? meet(t, worker, flags) : -ENOMEM;
+	const char *from = tt_version_find(t, version);
+	int err = !places ? -ENOMEM : from ? meet(t, worker, flags) : -EAGAIN;
 
 	if (!err && !(err = find_places(t, r, false, places)))
-		read_places(t, r, places, values);
+		read_places(t, from, r, places, values);
 	if (!err && t->shard.fresh && !r->at) /* of a row in parts: with the first, since what is pushed between two is not seen whole */
 		tt_fresh_take_of(t->shard.fresh, worker, places, r->n, places);
 	tt_scratch_give(&t->job->scratch, places, bytes);
@@ -243,6 +244,7 @@ void tt_table_pull_rows(struct tt_member *from, struct tt_pack *p)
 	struct tt_elements e = { 0 };
 	char *values = NULL;
 	struct tt_rows r;
+	uint64_t version = tt_get64(p);
 	int err = t ? 0 : -ESTALE;
 
 	get_shape(p, &r);
@@ -253,7 +255,7 @@ void tt_table_pull_rows(struct tt_member *from, struct tt_pack *p)
 	size_t count = t ? (size_t)r.n * r.count : 0, bytes = t ? count * t->width : 0;
 	if (!err && !(values = tt_scratch_take(&t->job->scratch, bytes)))
 		err = -ENOMEM;
-	if (!err && !(err = tt_table_read_rows(t, from->rank, q.flags, &r, values)))
+	if (!err && !(err = tt_table_read_rows(t, from->rank, q.flags, version, &r, values)))
 		tt_table_pack(t, values, count, 0, &e);
 	answer(from, q.number, err, &e);
 	if (t)

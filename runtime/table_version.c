@@ -53,6 +53,15 @@ uint64_t tt_version_clock(const struct tutti_table *t)
 	return tt_shard_in_rounds(t) ? head_of(&t->shard)->version : tt_rounds_clock(t->shard.rounds);
 }
 
+const char *tt_version_find(const struct tutti_table *t, uint64_t version)
+{
+	const struct tt_shard_head *h = head_of(&t->shard);
+
+	if (!tt_shard_in_rounds(t))
+		return t->shard.values;
+	return version <= h->version && h->writing < version + 2 ? t->shard.memory + tt_table_at(t, t->mine, version) : NULL;
+}
+
 /* ---- the open round ---- */
 
 static double scale_of(const struct tutti_table *t, const tutti_update *o)

@@ -7,14 +7,7 @@
 
 /* ---- pulls ---- */
 
-/* In rounds: this rank's own pushes keep the version from being written over, but not those of others. */
-static bool may_be_torn(const struct tt_call_part *p)
-{
-	const struct tutti_table *t = p->call->table;
-	const struct tt_served *s = &t->source[p->server];
-
-	return tt_served_in_rounds(t, p->server) && (s->as.backup || s->pushed >= p->version + 2);
-}
+static bool may_be_torn(const struct tt_call_part *p) { return tt_served_in_rounds(p->call->table, p->server) && !tt_call_is_kept(p); }
 
 static void checked(struct tt_post *post, int err)
 {
@@ -43,14 +36,6 @@ static void got(struct tt_post *post, int err)
 /* It waits for no clock, so it asks which version is the newest. */
 static bool reads_alone(const struct tutti_table *t, int server) { return tt_served_in_rounds(t, server) && !t->works; }
 
-/* That of its own pushes, also if it has pushed more since, unless that was written over. */
-static uint64_t version_to_pull(const struct tt_call_part *p)
-{
-	const struct tt_served *s = &p->call->table->source[p->server];
-
-	return s->as.mode == TUTTI_BSP && !s->as.backup && s->clock == p->pull_gate + 1 ? p->pull_gate : s->clock;
-}
-
 static void pull_there(struct tt_call_part *p)
 {
 	const struct tutti_table *t = p->call->table;
@@ -63,7 +48,6 @@ static void pull_there(struct tt_call_part *p)
 		tt_snapshot_pull(p);
 		return;
 	}
-	p->version = version_to_pull(p);
 	tt_call_get(p, tt_call_values(p), tt_call_bytes(p), tt_table_at(t, p->server, p->version), got);
 }
 

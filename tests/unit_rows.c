@@ -171,6 +171,103 @@ static void program_rounds(tutti *job)
 
 static void test_rounds(void) { on_wires(program_rounds, (const int[]){ 1, 2, 3, 5, 0 }); }
 
+enum { VERSION_ROWS = 90, VERSION_ROW = 300, VERSION_ROUNDS = 6 }; /* of five servers, each list takes several messages */
+
+static tutti_table *open_versions(tutti *job, int workers, int backup, uint64_t *all)
+{
+	static const int ranks[] = { 0, 1, 2, 3, 4 };
+	tutti_table_config c = config_of(TUTTI_F32, VERSION_ROWS, VERSION_ROW, 0);
+
+	c.consistency = (tutti_consistency){ .mode = TUTTI_BSP, .backup = backup };
+	c.workers = workers;
+	c.worker = workers ? ranks : NULL;
+	for (uint64_t i = 0; i < VERSION_ROWS; i++)
+		all[i] = VERSION_ROWS - 1 - i;
+	return open_table(job, "versions", &c);
+}
+
+/* Pushes and pulls started all at once: the i-th pull is what i pushes of all have made, whatever has been pushed behind it. */
+static void program_versions_ahead(tutti *job)
+{
+	uint64_t all[VERSION_ROWS];
+	tutti_table *t = open_versions(job, 0, 0, all);
+	float *ones = calloc(VERSION_ROWS * VERSION_ROW, sizeof *ones), *v[VERSION_ROUNDS], *w[VERSION_ROUNDS];
+	tutti_op op[3 * VERSION_ROUNDS];
+
+	fill(ones, VERSION_ROWS * VERSION_ROW, 1);
+	for (int k = 0; k < VERSION_ROUNDS; k++) {
+		v[k] = calloc(VERSION_ROWS * VERSION_ROW, sizeof *v[k]);
+		w[k] = calloc(VERSION_ROWS * VERSION_ROW, sizeof *w[k]);
+		CHECK((k % 2 ? tutti_table_push(t, ones, NULL, &op[3 * k]) : tutti_table_push_rows(t, all, VERSION_ROWS, ones, NULL, &op[3 * k])) == 0);
+		CHECK(tutti_table_pull_rows(t, all, VERSION_ROWS, v[k], &op[3 * k + 1]) == 0);
+		CHECK(tutti_table_pull(t, w[k], &op[3 * k + 2]) == 0);
+	}
+	for (int k = 0; k < 3 * VERSION_ROUNDS; k++)
+		CHECK(tutti_wait(&op[k], -1) == 0);
+	for (int k = 0; k < VERSION_ROUNDS; k++) {
+		CHECK(all_are(v[k], VERSION_ROWS * VERSION_ROW, (float)((k + 1) * tutti_size(job))));
+		CHECK(all_are(w[k], VERSION_ROWS * VERSION_ROW, (float)((k + 1) * tutti_size(job))));
+		free(v[k]);
+		free(w[k]);
+	}
+	close_table(job, t);
+	free(ones);
+}
+
+/* v is of the rows from the last to the first. With backup workers servers may have left out different pushes. */
+static bool is_one_version(const tutti_table *t, const float *v, int backup)
+{
+	bool good = true;
+
+	for (int i = 0; i < t->servers; i++) {
+		struct tt_range r = tt_table_range(t, i);
+		const float *from = v + VERSION_ROWS * VERSION_ROW - r.first - r.count;
+		good &= all_are(from, r.count, backup ? *from : *v);
+	}
+	return good;
+}
+
+/* The last rank reads while the others push, or is a worker that no round waits for. */
+static void read_along(tutti *job, int backup)
+{
+	uint64_t all[VERSION_ROWS];
+	int n = tutti_size(job), me = tutti_rank(job);
+	tutti_table *t = open_versions(job, backup ? 0 : n - 1, backup, all);
+	float *d = calloc(VERSION_ROWS * VERSION_ROW, sizeof *d), *v = calloc(VERSION_ROWS * VERSION_ROW, sizeof *v);
+	bool reads = me == n - 1;
+
+	fill(d, VERSION_ROWS * VERSION_ROW, 1);
+	for (int k = 0; k < 8 * VERSION_ROUNDS; k++) {
+		int err = 0;
+		if (!reads)
+			err = tutti_table_push(t, d, NULL, NULL);
+		else if (backup && k % 8 == 0)
+			err = tutti_table_push_rows(t, all, VERSION_ROWS, d, NULL, NULL);
+		CHECK(err == 0);
+		err = reads ? tutti_table_pull_rows(t, all, VERSION_ROWS, v, NULL) : 0;
+		CHECK(err == 0 || err == -EAGAIN);
+		CHECK(err || !reads || is_one_version(t, v, backup));
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_table_pull_rows(t, all, VERSION_ROWS, v, NULL) == 0 && is_one_version(t, v, backup));
+	close_table(job, t);
+	free(d);
+	free(v);
+}
+
+static void program_versions_read(tutti *job)
+{
+	read_along(job, 0);
+	if (tutti_size(job) > 2)
+		read_along(job, 1);
+}
+
+static void test_versions(void)
+{
+	run_on_wires(program_versions_ahead, (const int[]){ 1, 2, 4, 0 }, SEEDS);
+	run_on_wires(program_versions_read, (const int[]){ 2, 3, 5, 0 }, SEEDS);
+}
+
 /* ---- rows: rules and types ---- */
 
 /* One worker pushes to one server: the same comes out, bit for bit, as of an updater of one's own that takes row by row. */
@@ -839,6 +936,7 @@ static CU_TestInfo rows_tests[] = {
 	{ "sums", test_sums },
 	{ "started", test_started },
 	{ "in rounds", test_rounds },
+	{ "one version of rows", test_versions },
 	{ "rules and types", test_rules },
 	{ "a rule of one's own", test_own_rule },
 	{ "keys", test_keys },
