@@ -352,7 +352,7 @@ static void stop_turns(struct tutti_table *t)
 	tt_timer_stop(&t->shard.next.turn);
 }
 
-static bool is_idle(void *arg) { return !tt_table_is_called(arg); }
+static bool is_idle(void *arg) { return !tt_table_is_called(arg) && !tt_table_is_pushed(arg); }
 
 void tutti_table_close(tutti_table *t)
 {
@@ -390,6 +390,7 @@ void tt_table_free_all(struct tt_job *job)
 {
 	while (!tt_list_empty(&job->tables))
 		free_table(tt_container_of(job->tables.next, struct tutti_table, link));
+	tt_call_free_all(job);
 	for (int i = 0; job->members && i < job->size; i++) {
 		tutti_window_close(job->members[i].inbox_window);
 		tutti_free(job->all, job->members[i].inbox);

@@ -165,7 +165,8 @@ struct tt_call_part { /* what a call has to do with one server */
 	unsigned retries;            /* of a snapshot, and of rows in rounds */
 	uint64_t sent;               /* elements that are on their way or done: of a push, or asked for */
 	bool closing;                /* the server is told that no more of them come */
-	bool said;                   /* the server has heard of its push */
+	bool counted;                /* among this rank's pushes to it, */
+	bool said;                   /* ... of which the server has heard */
 	unsigned held;               /* answers and PUTs that are outstanding */
 	int err;
 	bool pulled;                 /* the answers to its push have brought the values, or what the rule gives back */
@@ -202,7 +203,7 @@ struct tt_table_call {
 	struct tt_list link;         /* in job->calls */
 	struct tutti_table *table;
 	const struct tt_call_kind *kind;
-	struct tt_request *request;
+	struct tt_request *request;  /* NULL: it has ended for the program; what is left counts as a push where that has not heard of it */
 	const char *delta;           /* NULL: a pull */
 	char *values;                /* NULL: a push */
 	struct tt_row_list *list;    /* NULL: of all */
@@ -389,6 +390,7 @@ bool tt_snapshot_may_retry(struct tt_call_part *); /* it was written over; false
 /* table_call.c */
 void tt_table_clock(struct tutti_table *, int server, uint64_t clock); /* it is so far now, or farther */
 void tt_table_give_up(struct tutti_table *);   /* its calls: then none is under way */
+void tt_call_free_all(struct tt_job *);        /* no wire knows them any more */
 void tt_call_get(struct tt_call_part *, void *to, size_t len, size_t offset, void (*done)(struct tt_post *, int err)); /* of its shard's window */
 bool tt_call_is_kept(const struct tt_call_part *); /* in rounds: nobody writes over what it pulls, since that takes a push of this rank, which waits */
 void tt_call_agree(struct tt_table_call *);    /* of which version its rows are to be, where that is not what this rank has pushed */
@@ -407,8 +409,9 @@ void tt_call_look_at(struct tt_call_part *);   /* has it come to its end? */
 void tt_call_let_go(struct tt_call_part *, int err); /* something that it held has come back */
 void tt_call_queue_own(struct tt_call_part *); /* this rank does it itself, from the start, a piece in each turn */
 void tt_table_own_go_on(struct tutti_table *); /* this rank's own pushes, which have waited */
-bool tt_table_is_pushed(const struct tutti_table *); /* are pushes? */
-bool tt_table_is_called(const struct tutti_table *); /* are pushes or pulls under way? */
+bool tt_table_is_pushed(const struct tutti_table *); /* are pushes under way, those too that the program has given up? */
+bool tt_table_is_called(const struct tutti_table *); /* does the program have pushes or pulls under way? */
+void tt_table_forgive(struct tutti_table *, int server);
 
 /* table_rows.c */
 void tt_rows_ask(struct tt_feed *, struct tt_call_part *); /* the next piece of a pull */

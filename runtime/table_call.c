@@ -9,6 +9,67 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void come_to_gate(struct tt_call_part *);
+static void look_at_gates_soon(struct tutti_table *);
+
+/* ---- pushes that were given up ---- */
+
+/* Those behind it are one fewer. */
+static void uncount(struct tt_call_part *p)
+{
+	struct tutti_table *t = p->call->table;
+
+	p->counted = false;
+	if (!t->source[p->server].pushed)
+		return;
+	t->source[p->server].pushed--;
+	tt_list_each(node, &t->job->calls) {
+		struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
+		struct tt_call_part *q = &c->part[p->server];
+		if (c->table != t || !tt_before(p->call->number, c->number))
+			continue;
+		q->push_gate -= q->push_gate > 0;
+		q->pull_gate -= q->pull_gate > 0;
+	}
+	look_at_gates_soon(t);
+}
+
+static bool is_there(const struct tt_call_part *p) { return p->call->table->source[p->server].clock != UINT64_MAX && p->member->state < TT_LEFT; }
+
+/* Without any elements, when its round is open there. */
+static void owe(struct tt_call_part *p)
+{
+	struct tt_table_call *c = p->call;
+
+	c->left++;
+	p->range.count = 0;
+	p->err = 0;
+	p->sent = 0;
+	p->ended = false;
+	p->closing = true;
+	come_to_gate(p);
+}
+
+/* A push that one server has heard of counts at all of them, or their clocks would be apart from then on; one that none has heard of
+ * counts nowhere. */
+static void settle_count(struct tt_table_call *c)
+{
+	bool said = false;
+
+	c->given_up = 0;
+	for (int i = 0; i < c->table->servers; i++)
+		said |= c->part[i].counted && c->part[i].said && is_there(&c->part[i]);
+	for (int i = 0; i < c->table->servers; i++) {
+		struct tt_call_part *p = &c->part[i];
+		if (!p->counted || p->said || !is_there(p))
+			continue;
+		if (said && c->table->source[i].as.mode != TUTTI_ASYNC && c->request)
+			owe(p);
+		else
+			uncount(p);
+	}
+}
+
 /* ---- ends ---- */
 
 static tutti_stat_kind stat_of(const struct tt_table_call *c)
@@ -27,27 +88,48 @@ static size_t bytes_of(const struct tt_table_call *c)
 	return bytes;
 }
 
-static void end_call(struct tt_table_call *c)
+static void free_call(struct tt_table_call *c)
 {
-	struct tt_request *r = c->request;
-	int err = 0;
-
-	for (int i = 0; i < c->table->servers && !err; i++)
-		if ((err = c->part[i].err) && !c->starved)
-			r->rank = c->part[i].member->rank; /* whom the sentence is about */
-	c->left++;
-	if (c->kind->ended && !c->kind->ended(c, err)) {
-		c->left--;
-		if (!c->left)
-			end_call(c);
-		return;
-	}
-	tt_stats_call(r, stat_of(c), bytes_of(c), err);
 	tt_list_remove(&c->link);
-	r->call = NULL;
 	free(c->list);
 	free(c);
+}
+
+void tt_call_free_all(struct tt_job *job)
+{
+	while (!tt_list_empty(&job->calls))
+		free_call(tt_container_of(job->calls.next, struct tt_table_call, link));
+}
+
+/* Its memory is the program's again. */
+static void end_request(struct tt_table_call *c, int err)
+{
+	struct tt_request *r = c->request;
+
+	tt_stats_call(r, stat_of(c), bytes_of(c), err);
+	r->call = NULL;
+	c->request = NULL;
+	c->values = NULL;
 	tt_request_end(r, err);
+}
+
+static void end_call(struct tt_table_call *c)
+{
+	int err = 0;
+
+	c->left++;
+	for (int i = 0; c->request && i < c->table->servers && !err; i++)
+		if ((err = c->part[i].err) && !c->starved)
+			c->request->rank = c->part[i].member->rank; /* whom the sentence is about */
+	if (!c->request || !c->kind->ended || c->kind->ended(c, err)) {
+		settle_count(c);
+		if (c->request)
+			end_request(c, err);
+	}
+	if (!--c->left && c->request)
+		end_call(c);
+	else if (!c->left)
+		free_call(c);
 }
 
 static void look_at_gates(struct tt_timer *turn)
@@ -117,25 +199,6 @@ bool tt_call_is_cut_short(const struct tt_call_part *p)
 	       p->member->state < TT_LEFT;
 }
 
-/* A push of which the server has not heard does not count, so those behind it are one fewer. */
-static void uncount(struct tt_call_part *p)
-{
-	struct tutti_table *t = p->call->table;
-
-	if (p->said || p->pulls || p->call->flags & TT_PUSH_ASSIGN || !t->source[p->server].pushed)
-		return;
-	t->source[p->server].pushed--;
-	tt_list_each(node, &t->job->calls) {
-		struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
-		struct tt_call_part *q = &c->part[p->server];
-		if (c->table != t || !tt_before(p->call->number, c->number))
-			continue;
-		q->push_gate -= q->push_gate > 0;
-		q->pull_gate -= q->pull_gate > 0;
-	}
-	look_at_gates_soon(t);
-}
-
 /* All pieces are out and nothing holds its memory, or it has failed. */
 void tt_call_look_at(struct tt_call_part *p)
 {
@@ -154,8 +217,6 @@ void tt_call_look_at(struct tt_call_part *p)
 		return;
 	}
 	p->region = NULL;
-	if (p->err)
-		uncount(p);
 	if (!p->err && p->call->values && !p->pulled)
 		p->err = p->call->gave_up;
 	if (p->err || !p->call->values || p->pulled)
@@ -308,7 +369,6 @@ void tt_table_clock(struct tutti_table *t, int server, uint64_t clock)
 static void turn_back(struct tt_call_part *p, int err)
 {
 	leave_gate(p);
-	uncount(p);
 	p->err = err;
 	tt_call_end_part(p);
 }
@@ -362,7 +422,15 @@ static struct tt_table_call *first_call(const struct tutti_table *t)
 	return NULL;
 }
 
-bool tt_table_is_called(const struct tutti_table *t) { return first_call(t); }
+bool tt_table_is_called(const struct tutti_table *t)
+{
+	tt_list_each(node, &t->job->calls) {
+		const struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
+		if (c->table == t && c->request)
+			return true;
+	}
+	return false;
+}
 
 bool tt_table_is_pushed(const struct tutti_table *t)
 {
@@ -414,13 +482,49 @@ void tt_call_give_up(struct tt_table_call *c, int err)
 
 bool tt_call_is_overdue(const struct tt_table_call *c) { return c->given_up && tt_now() - c->given_up > c->table->job->deadline; }
 
+/* What this rank owes a server, which counts its pushes anew. */
+void tt_table_forgive(struct tutti_table *t, int server)
+{
+	tt_list_each(node, &t->gated) {
+		struct tt_call_part *p = tt_container_of(node, struct tt_call_part, link);
+		if (p->server == server && !p->call->request)
+			turn_back(p, -ECANCELED);
+	}
+}
+
+static void drop_owed(struct tt_call_part *p)
+{
+	if (p->gated)
+		turn_back(p, -ECANCELED);
+	else if (p->server == p->call->table->mine) {
+		tt_list_remove(&p->link);
+		tt_call_end_with(p, -ECANCELED);
+	} else
+		tt_group_cut(p->member, -ETIMEDOUT, "rank %d was cut off: it has not answered within %llu ms", p->member->rank,
+		             (unsigned long long)(p->call->table->job->deadline / TT_MS));
+}
+
+static void drop_all_owed(struct tt_table_call *c)
+{
+	int i = -1;
+
+	for (int left = c->left; left; left--) { /* with the last of them it is gone */
+		while (c->part[++i].ended)
+			continue;
+		drop_owed(&c->part[i]);
+	}
+}
+
 /* They have had a whole deadline. */
 void tt_table_give_up(struct tutti_table *t)
 {
 	struct tt_table_call *c;
 
 	while ((c = first_call(t)))
-		tt_request_give_up(c->request);
+		if (c->request)
+			tt_request_give_up(c->request);
+		else
+			drop_all_owed(c);
 }
 
 struct tt_table_call *tt_call_new(struct tutti_table *t, const struct tt_call_kind *kind, const void *delta, void *values, const tutti_update *options)
@@ -455,6 +559,7 @@ static void count_push(struct tt_call_part *p)
 	if (p->call->delta && !(p->call->flags & TT_PUSH_ASSIGN)) {
 		p->push_gate = tt_served_in_rounds(t, p->server) ? s->pushed : 0;
 		s->pushed++;
+		p->counted = true;
 	}
 	if (t->works && !p->call->versions)
 		p->pull_gate = tt_clock_to_pull(&s->as, s->pushed);

@@ -43,6 +43,7 @@ static void take_change(struct tutti_table *t, int server, uint32_t number, int 
 	if (err)
 		return;
 	s->as = *as;
+	tt_table_forgive(t, server);
 	s->pushed = clock;
 	tt_table_clock(t, server, clock);
 }

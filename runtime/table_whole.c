@@ -138,7 +138,8 @@ static void push_there(struct tt_call_part *p)
 
 	if (!f)
 		return;
-	offer_in_place(f, p);
+	if (!p->closing)
+		offer_in_place(f, p);
 	tt_list_append(&f->pushes.parts, &p->link);
 	tt_feed_go_on(f);
 }

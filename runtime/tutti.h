@@ -299,7 +299,8 @@ typedef struct tutti_updater { /* a table's rule */
  * A call without an op is over when all servers have done their part, however long those take that live and go on with it. It fails with
  * -ECONNRESET if a server is gone (the other servers' parts are done), -ETIMEDOUT if one is silent, or if another worker has not pushed
  * what this call waits for, -ESTALE if one has closed the table or was started anew (tutti_table_reopen), -ENOMEM. After it, the memory is the caller's. tutti_cancel ends a push
- * behind the last piece that is on its way, and a push_pull without its pull; servers that live stay. */
+ * behind the last piece that is on its way, and a push_pull without its pull; servers that live stay. In SSP and BSP what was given up counts at
+ * all servers, as a push of less, or at none. */
 typedef struct tutti_table tutti_table;
 typedef enum tutti_mode { TUTTI_ASYNC, TUTTI_SSP, TUTTI_BSP } tutti_mode;
 typedef struct tutti_consistency {

@@ -244,6 +244,40 @@ static void program_finished(tutti *job) /* rank 0 after a few rounds; it still 
 
 static void test_finished(void) { on_wires(program_finished, (const int[]){ 1, 2, 4, 0 }); }
 
+/* Pushes are given up at any moment, some while one server's round is open and another's is not. A push counts at all servers or at none, so
+ * their clocks are the same in the end, and all that was not given up is there. */
+static void program_given_up(tutti *job)
+{
+	enum { COUNT = 60001, PUSHES = 10 };
+	tutti_table_config c = config_of(COUNT, TUTTI_BSP, 0, 0);
+	tutti_table *t = open_table(job, "given up", &c);
+	tutti_versions versions = { .size = sizeof versions };
+	float *d = calloc(COUNT, sizeof *d), *v = calloc(COUNT, sizeof *v);
+	tutti_op op[PUSHES];
+
+	fill(d, COUNT, 1);
+	for (int k = 0; k < PUSHES; k++)
+		CHECK(tutti_table_push(t, d, NULL, &op[k]) == 0);
+	for (int k = 0; k < PUSHES; k++) {
+		uint64_t chance;
+		tt_entropy(&chance, sizeof chance);
+		pass_time(chance / 8 % 100 * 1000);
+		if (chance % 3 == 0)
+			CHECK(tutti_cancel(&op[k]) == 0);
+		CHECK(tutti_wait(&op[k], -1) == 0 || chance % 3 == 0);
+	}
+	CHECK(tutti_table_finish(t) == 0);
+	for (int i = 0; i < t->servers; i++)
+		CHECK(t->source[i].pushed == t->source[0].pushed);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_table_snapshot(t, v, &versions, NULL) == 0 && versions.oldest == versions.newest && versions.newest <= PUSHES);
+	close_table(job, t);
+	free(d);
+	free(v);
+}
+
+static void test_given_up(void) { run_on_wires(program_given_up, (const int[]){ 1, 2, 3, 4, 0 }, 4 * SEEDS); }
+
 /* With one backup worker nobody waits for the slow one; what it pushes late is left out, whole. */
 static void program_backup(tutti *job)
 {
@@ -468,6 +502,7 @@ static CU_TestInfo clock_tests[] = {
 	{ "bounded staleness", test_stale },
 	{ "another consistency", test_switch },
 	{ "finished", test_finished },
+	{ "given up", test_given_up },
 	{ "backup workers", test_backup },
 	{ "wrong", test_wrong },
 	{ "storms", test_storm },
