@@ -201,6 +201,47 @@ bool tt_rounds_complete(struct tt_rounds *r, int worker)
 	return move_clock(r);
 }
 
+/* How far all have come but so many. */
+static uint64_t all_but(const struct tt_rounds *r, int few)
+{
+	uint64_t level = slowest(r), next = level;
+
+	do {
+		int behind = 0;
+		level = next;
+		next = UINT64_MAX;
+		for (int i = 0; i < r->room; i++) {
+			behind += r->of[i].live && r->of[i].pushed <= level;
+			if (r->of[i].live && r->of[i].pushed > level && r->of[i].pushed < next)
+				next = r->of[i].pushed;
+		}
+		if (behind > few)
+			break;
+	} while (next != UINT64_MAX);
+	return level;
+}
+
+void tt_rounds_start(struct tt_rounds *r, uint64_t clock) { r->clock = r->as.mode == TUTTI_ASYNC ? 0 : clock; }
+
+bool tt_rounds_resume(struct tt_rounds *r, int worker, uint64_t pushed, bool *skipped)
+{
+	struct worker *w = find(r, worker);
+
+	*skipped = false;
+	if (!w || w->pushing || pushed <= w->pushed || r->as.mode == TUTTI_ASYNC)
+		return false;
+	w->pushed = pushed;
+	count_behind(r);
+	if (r->as.mode == TUTTI_SSP || r->summed || r->counts.pushing)
+		return move_clock(r);
+	pushed = all_but(r, r->as.backup);
+	if (pushed <= r->clock)
+		return false;
+	r->clock = pushed;
+	count_behind(r);
+	return *skipped = true;
+}
+
 int tt_rounds_switch(struct tt_rounds *r, const tutti_consistency *to, uint64_t *clock)
 {
 	int err = tt_consistency_check(to);
@@ -210,6 +251,7 @@ int tt_rounds_switch(struct tt_rounds *r, const tutti_consistency *to, uint64_t 
 	if (r->counts.pushing)
 		return tt_fail(-EBUSY, "%d pushes are under way: consistency can be switched between steps only", r->counts.pushing);
 	r->clock += r->as.mode == TUTTI_BSP && r->summed; /* who summed up may have left */
+	r->clock = tt_max(r->clock, *clock);
 	for (int i = 0; i < r->room; i++)
 		if (r->of[i].live && r->of[i].pushed > r->clock)
 			r->clock = r->of[i].pushed;

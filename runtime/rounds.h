@@ -51,8 +51,12 @@ int tt_rounds_join(struct tt_rounds *, int worker, uint64_t *clock); /* makes ro
 bool tt_rounds_leave(struct tt_rounds *, int worker); /* finished or dead */
 enum tt_admission tt_rounds_begin(struct tt_rounds *, int worker);
 bool tt_rounds_complete(struct tt_rounds *, int worker);
-/* Between steps: -EBUSY while pushes are under way. All workers start level from where the first of them is, which *clock tells: each
- * goes on from there. What BSP has summed up is to be applied, as if a round had closed. */
+void tt_rounds_start(struct tt_rounds *, uint64_t clock); /* of a shard that has been there before; nobody has joined yet */
+/* A worker that has just joined has pushed so often to other shards, and counts on from there. True: the clock has moved. skipped: by rounds of
+ * which nothing was pushed here. */
+bool tt_rounds_resume(struct tt_rounds *, int worker, uint64_t pushed, bool *skipped);
+/* Between steps: -EBUSY while pushes are under way. All workers start level from where the first of them is, at the least from *clock, which
+ * then tells it: each goes on from there. What BSP has summed up is to be applied, as if a round had closed. */
 int tt_rounds_switch(struct tt_rounds *, const tutti_consistency *, uint64_t *clock);
 
 uint64_t tt_rounds_clock(const struct tt_rounds *);

@@ -265,6 +265,8 @@ int tutti_table_open(tutti *at, const char *name, const tutti_table_config *conf
 		err = tt_table_serve(t);
 	if (!err && t->mine >= 0 && c.load)
 		err = tt_load_open(t, c.load);
+	if (!err && t->mine >= 0 && c.load)
+		err = tt_load_clock(t, c.load);
 	if (!err && !(err = open_windows(t)))
 		err = meet_all(t);
 	if (err && t)

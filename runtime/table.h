@@ -56,7 +56,8 @@ struct tt_pusher { /* what a server knows of one rank */
 	bool met;                    /* it has joined, and is told of the clock */
 	bool counted;                /* as a worker, in the rounds */
 	bool asked;                  /* for another consistency: */
-	uint32_t number;             /* with its CHANGE of that number */
+	uint32_t number;             /* with its CHANGE of that number, */
+	uint64_t elsewhere;          /* ... and it knows of a clock, or pushes of its own, so far */
 	tutti_consistency wants;
 	bool half;                   /* some of a push is here, and some is not */
 	bool dropped;                /* that one came too late */
@@ -319,6 +320,7 @@ int tt_table_serve(struct tutti_table *);      /* makes this rank's shard; witho
 void tt_table_unserve(struct tutti_table *);
 int tt_table_expect(struct tutti_table *);     /* its workers, before anybody pushes */
 int tt_table_admit(struct tutti_table *, int rank, uint64_t *pushed); /* a rank that has opened it; pushed: its pushes count on from there */
+void tt_table_resume(struct tutti_table *, int rank, uint64_t pushed); /* ... or from there, as elsewhere */
 void tt_table_dismiss(struct tutti_table *, int rank); /* it pushes no more */
 void tt_table_end_given_up(struct tutti_table *, int worker); /* if the push that is half here goes on no more */
 int tt_table_know(struct tutti_table *, int worker); /* the rule has its state, where each worker has its own */
@@ -366,7 +368,8 @@ int tt_version_begin(struct tutti_table *, const tutti_update *, struct tt_push 
 void tt_version_sum(struct tutti_table *, const struct tt_push *, size_t at, size_t count, const void *delta);
 const char *tt_version_find(const struct tutti_table *, uint64_t version); /* the values, in rounds of that version; NULL: it is not there any more */
 void tt_version_round(struct tutti_table *);   /* it has closed */
-int tt_version_switch(struct tutti_table *, const tutti_consistency *); /* no push is under way */
+int tt_version_switch(struct tutti_table *, const tutti_consistency *, uint64_t clock); /* no push is under way; the clock goes on from there at the least */
+void tt_version_skip(struct tutti_table *);    /* the clock is farther, and nothing has been pushed: in rounds the values are that version */
 void tt_version_settle(struct tutti_table *);  /* what is on its way is made at once */
 void tt_version_pushed(struct tutti_table *);  /* no more of a push comes */
 void tt_version_look(struct tutti_table *);    /* one may be due */

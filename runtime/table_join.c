@@ -3,7 +3,10 @@
  * Who has opened a table says so to each of its servers, and is told of its clock from then on. Which of its pushes count, and from where
  * on, is in the answer.
  *
- *   JOIN {uid, slots} --> JOINED {uid, errno, clock, pushed}    CLOCK {uid, clock} <-- whenever it has moved    FINISH {uid} --> */
+ *   JOIN {uid, slots, 0} --> JOINED {uid, errno, clock, pushed}    CLOCK {uid, clock} <-- whenever it has moved    FINISH {uid} -->
+ *
+ * Servers do not know of each other's clocks: one may have closed a round that is still open at another, or come again out of a save. So who has
+ * joined all of them tells those where its pushes count from less than elsewhere, by a second JOIN. */
 #include "table_save.h"
 #include <string.h>
 
@@ -64,17 +67,21 @@ void tt_table_take_join(struct tt_member *from, struct tt_pack *p)
 {
 	uint64_t uid = tt_get64(p), pushed = 0;
 	bool slots = tt_get8(p);
+	uint64_t elsewhere = tt_get64(p);
 	struct tutti_table *t = tt_table_find(from->job, uid);
 	uint8_t answer[38];
 	struct tt_pack a = tt_pack(answer, sizeof answer);
 	int err = t ? 0 : -ESTALE;
 
+	p->bad |= elsewhere > INT64_MAX;
 	if (p->bad)
 		return;
 	if (!err && slots)
 		err = give_slots(from);
 	if (!err)
 		err = tt_table_admit(t, from->rank, &pushed);
+	if (!err)
+		tt_table_resume(t, from->rank, elsewhere);
 	tt_put8(&a, TT_JOINED);
 	tt_put64(&a, uid);
 	tt_put32(&a, (uint32_t)err);
@@ -171,13 +178,15 @@ void tt_table_take_clock(struct tt_member *from, struct tt_pack *p)
 
 static void say(struct tutti_table *t, int i, enum tt_message_type type)
 {
-	uint8_t bytes[10];
+	uint8_t bytes[18];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 
 	tt_put8(&p, (uint8_t)type);
 	tt_put64(&p, t->source[i].uid);
-	if (type == TT_JOIN)
+	if (type == TT_JOIN) {
 		tt_put8(&p, tt_table_is_large(t, i));
+		tt_put64(&p, t->source[i].joined ? t->source[i].pushed : 0);
+	}
 	tt_send(&t->job->members[t->server[i]], bytes, (size_t)(p.at - bytes), NULL, 0);
 }
 
@@ -208,6 +217,29 @@ static int judge(const struct tutti_table *t, int i)
 	return 0;
 }
 
+static bool counts(const struct tutti_table *t, int i)
+{
+	return tt_table_has_any(t, i) && t->source[i].joined && t->source[i].as.mode != TUTTI_ASYNC && t->job->members[t->server[i]].state < TT_LEFT;
+}
+
+static void count_alike(struct tutti_table *t)
+{
+	uint64_t pushed = 0;
+
+	for (int i = 0; i < t->servers; i++)
+		if (counts(t, i))
+			pushed = tt_max(pushed, t->source[i].pushed);
+	for (int i = 0; i < t->servers; i++) {
+		if (!counts(t, i) || t->source[i].pushed == pushed)
+			continue;
+		t->source[i].pushed = pushed;
+		if (i == t->mine)
+			tt_table_resume(t, t->job->rank, pushed);
+		else
+			say(t, i, TT_JOIN);
+	}
+}
+
 int tt_table_join(struct tutti_table *t)
 {
 	struct tt_job *job = t->job;
@@ -225,6 +257,8 @@ int tt_table_join(struct tutti_table *t)
 	for (int i = 0; !err && i < t->servers; i++)
 		if (tt_table_is_other(t, i))
 			err = judge(t, i);
+	if (!err && t->works)
+		count_alike(t);
 	tt_exit(job);
 	return err;
 }

@@ -160,6 +160,37 @@ int tt_load_open(struct tutti_table *t, const char *folder)
 	return 0;
 }
 
+/* The servers' files are of moments of their own: all go on from the last. */
+static uint64_t clock_of(const struct tt_save *s, const struct tt_saved *a)
+{
+	uint64_t most = 0;
+
+	for (const struct tt_part *p = &s->parts[a->first]; p < &s->parts[a->first + a->parts]; p++) {
+		const char *clock = tt_tensors_note(p->file, TT_NOTE_CLOCK);
+		most = tt_max(most, clock ? strtoull(clock, NULL, 10) : 0);
+	}
+	return tt_min(most, INT64_MAX);
+}
+
+int tt_load_clock(struct tutti_table *t, const char *folder)
+{
+	const struct tt_saved *a;
+	struct tt_save *s;
+	int err;
+
+	if (!tt_table_has_any(t, t->mine))
+		return 0;
+	if ((err = tt_save_open(folder, t->name, &s)))
+		return err;
+	tt_enter(t->job);
+	if ((a = tt_save_find(s, t->name)))
+		tt_rounds_start(t->shard.rounds, clock_of(s, a));
+	tt_version_skip(t);
+	tt_exit(t->job);
+	tt_save_close(s);
+	return 0;
+}
+
 /* ---- the server's part ---- */
 
 void tt_staged_free(struct tt_staged *s)

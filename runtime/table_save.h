@@ -66,4 +66,5 @@ void tt_load_take(struct tt_clerk *);
 void tt_load_forget(struct tutti_table *, int rank); /* what was read for that one, and is not being taken */
 void tt_staged_free(struct tt_staged *);        /* NULL is allowed */
 int tt_load_open(struct tutti_table *, const char *folder); /* into a shard that nobody else knows yet; without the gate */
+int tt_load_clock(struct tutti_table *, const char *folder); /* ... whose clock goes on from there */
 #endif

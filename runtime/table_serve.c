@@ -155,6 +155,18 @@ static void move_clock(struct tutti_table *t)
 		tt_table_tell(t);
 }
 
+void tt_table_resume(struct tutti_table *t, int rank, uint64_t pushed)
+{
+	bool skipped;
+
+	if (!tt_rounds_resume(t->shard.rounds, rank, pushed, &skipped))
+		return;
+	if (skipped)
+		tt_version_skip(t);
+	else
+		move_clock(t);
+}
+
 /* What it had begun ends here: each piece that has come is in. */
 void tt_table_dismiss(struct tutti_table *t, int rank)
 {

@@ -3,7 +3,9 @@
  * Each worker asks each server, and waits. A server changes when all workers that it counts have asked, and none of them has gone on
  * pushing: then no push is under way. All start level from there. Everybody who has joined is told.
  *
- *   CHANGE {uid, number, consistency} --> (when all have asked) CHANGED {uid, number, errno, clock, consistency} */
+ *   CHANGE {uid, number, clock, consistency} --> (when all have asked) CHANGED {uid, number, errno, clock, consistency}
+ *
+ * Each says to all servers how far it has come, so that their clocks are the same from there on, even if they were not. */
 #include "table.h"
 #include <string.h>
 
@@ -85,10 +87,12 @@ static bool all_have_asked(const struct tutti_table *t)
 	return any;
 }
 
-/* Do they ask for the same, and can it be? */
-static int judge(const struct tutti_table *t, tutti_consistency *to)
+/* Do they ask for the same, and can it be? clock: the farthest that one of them has come. */
+static int judge(const struct tutti_table *t, tutti_consistency *to, uint64_t *clock)
 {
 	bool first = true;
+
+	*clock = 0;
 
 	for (int i = 0; i < t->job->size; i++) {
 		const struct tt_pusher *p = t->shard.pushers[i];
@@ -96,6 +100,7 @@ static int judge(const struct tutti_table *t, tutti_consistency *to)
 			continue;
 		if (!first && !are_same(to, &p->wants))
 			return -EINVAL;
+		*clock = tt_max(*clock, p->elsewhere);
 		*to = p->wants;
 		first = false;
 	}
@@ -105,12 +110,13 @@ static int judge(const struct tutti_table *t, tutti_consistency *to)
 void tt_table_look_at_switch(struct tutti_table *t)
 {
 	tutti_consistency to = { 0 };
+	uint64_t clock;
 	int err;
 
 	if (!all_have_asked(t))
 		return;
-	if (!(err = judge(t, &to)))
-		err = tt_version_switch(t, &to);
+	if (!(err = judge(t, &to, &clock)))
+		err = tt_version_switch(t, &to, clock);
 	for (int i = 0; i < t->job->size; i++) {
 		struct tt_pusher *p = t->shard.pushers[i];
 		if (p && p->met && (p->asked || !err))
@@ -120,7 +126,7 @@ void tt_table_look_at_switch(struct tutti_table *t)
 	}
 }
 
-static int ask_here(struct tutti_table *t, int rank, uint32_t number, const tutti_consistency *to)
+static int ask_here(struct tutti_table *t, int rank, uint32_t number, uint64_t clock, const tutti_consistency *to)
 {
 	struct tt_pusher *p = t->shard.pushers[rank];
 
@@ -128,6 +134,7 @@ static int ask_here(struct tutti_table *t, int rank, uint32_t number, const tutt
 		return -EPERM;
 	p->asked = true;
 	p->number = number;
+	p->elsewhere = clock;
 	p->wants = *to;
 	tt_table_look_at_switch(t);
 	return 0;
@@ -137,11 +144,13 @@ void tt_table_take_switch(struct tt_member *from, struct tt_pack *p)
 {
 	uint64_t uid = tt_get64(p);
 	uint32_t number = tt_get32(p);
+	uint64_t clock = tt_get64(p);
 	struct tutti_table *t = tt_table_find(from->job, uid);
 	tutti_consistency to = tt_table_get_consistency(p);
 	int err;
 
-	if (t && !p->bad && (err = ask_here(t, from->rank, number, &to)))
+	p->bad |= clock > INT64_MAX;
+	if (t && !p->bad && (err = ask_here(t, from->rank, number, clock, &to)))
 		answer(t, from->rank, number, err);
 }
 
@@ -163,6 +172,22 @@ void tt_table_take_switched(struct tt_member *from, struct tt_pack *p)
 		take_change(t, i, number, err, clock, &as);
 }
 
+static bool is_gone(const struct tutti_table *t, int i)
+{
+	return t->source[i].clock == UINT64_MAX || t->job->members[t->server[i]].state >= TT_LEFT;
+}
+
+/* This rank at any server, or a server's clock: pushes of others who have gone may have moved it. */
+static uint64_t farthest(const struct tutti_table *t)
+{
+	uint64_t most = 0;
+
+	for (int i = 0; i < t->servers; i++)
+		if (tt_table_has_any(t, i) && t->source[i].as.mode != TUTTI_ASYNC && !is_gone(t, i))
+			most = tt_max(most, tt_max(t->source[i].pushed, t->source[i].clock));
+	return most;
+}
+
 static void ask(struct tutti_table *t, int i, const tutti_consistency *to)
 {
 	uint8_t bytes[32];
@@ -171,13 +196,9 @@ static void ask(struct tutti_table *t, int i, const tutti_consistency *to)
 	tt_put8(&p, TT_CHANGE);
 	tt_put64(&p, t->source[i].uid);
 	tt_put32(&p, t->changes);
+	tt_put64(&p, farthest(t));
 	tt_table_put_consistency(&p, to);
 	tt_send(&t->job->members[t->server[i]], bytes, (size_t)(p.at - bytes), NULL, 0);
-}
-
-static bool is_gone(const struct tutti_table *t, int i)
-{
-	return t->source[i].clock == UINT64_MAX || t->job->members[t->server[i]].state >= TT_LEFT;
 }
 
 static bool have_changed(void *arg)
@@ -211,7 +232,7 @@ static int ask_all(struct tutti_table *t, const tutti_consistency *to)
 	for (int i = 0; i < t->servers; i++)
 		if (tt_table_is_other(t, i) && !is_gone(t, i))
 			ask(t, i, to);
-	if (t->shard.memory && tt_table_has_any(t, t->mine) && (err = ask_here(t, t->job->rank, t->changes, to)))
+	if (t->shard.memory && tt_table_has_any(t, t->mine) && (err = ask_here(t, t->job->rank, t->changes, farthest(t), to)))
 		return err;
 	if (tt_wait_until(t->job, have_changed, t, tt_now() + t->job->deadline))
 		return -ETIMEDOUT;

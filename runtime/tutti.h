@@ -369,8 +369,8 @@ typedef struct tutti_table_info {
 	uint64_t dropped, broken; /* of this rank's shard: pushes that came too late for their round; that ended in the middle, with their worker */
 } tutti_table_info;
 int tutti_table_look(tutti_table *, tutti_table_info *);
-int tutti_table_switch(tutti_table *, const tutti_consistency *); /* another consistency: called by all workers, between their steps; returns when it
-                                                      * holds everywhere. -EBUSY: calls of this rank are under way; -ETIMEDOUT: some did not call it */
+int tutti_table_switch(tutti_table *, const tutti_consistency *); /* another consistency, or the same: called by all workers, between their steps; returns when
+                                                      * it holds everywhere, and all workers and servers are at the same clock. -EBUSY: calls of this rank are under way; -ETIMEDOUT: some did not call it */
 int tutti_table_finish(tutti_table *);               /* this worker pushes no more: nobody waits for it, and its pulls wait for nobody. Waits for
                                                       * this rank's own pushes; -EBUSY: they have not ended within the deadline */
 /* Rows, or keys. To a clock a push of rows is a push to all servers. In BSP the rule runs over all rows when a round closes, and a list is pulled of
@@ -400,7 +400,8 @@ int tutti_table_save(tutti_table *, const char *folder);
  * another type, count or rule; -EBUSY; -ENOMEM. If a server goes in the middle of it, others may have loaded. */
 int tutti_table_load(tutti_table *, const char *folder);
 /* After -ECONNRESET, -ETIMEDOUT or -ESTALE: goes on with servers that were started again under their ranks, and have opened the table
- * again (with config.load: they are back at the last save). Others are as they were. Waits for them, as opening does: -ENOENT;
+ * again (with config.load: they are back at the last save, but not their clock, which is where the workers are). Others are as they were. In SSP
+ * and BSP workers may have come back from different steps: tutti_table_switch makes them level. Waits for them, as opening does: -ENOENT;
  * -ECONNRESET, -ETIMEDOUT or -ENOTCONN, at once, while one is gone. */
 int tutti_table_reopen(tutti_table *);
 

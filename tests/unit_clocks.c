@@ -1,6 +1,7 @@
 /* unit_clocks.c - tables in rounds and under bounded staleness: what workers see, who waits for whom, and that no push is lost or doubled */
 #include "cunit_main.h"
 #include "tables.h"
+#include <dirent.h>
 
 #if TT_TSAN
 enum { SEEDS = 2, STORMS = 20 };
@@ -198,6 +199,32 @@ static void program_switch(tutti *job)
 	free(v);
 }
 
+/* However it came to that. */
+static void program_apart(tutti *job)
+{
+	const tutti_consistency rounds = { .mode = TUTTI_BSP };
+	const tutti_table_config c = config_of(5000, TUTTI_BSP, 0, 0);
+	tutti_table *t = open_table(job, "apart", &c);
+	tutti_versions versions = { .size = sizeof versions };
+	float d[5000], v[5000];
+
+	fill(d, 5000, 1);
+	CHECK(tutti_table_push_pull(t, d, NULL, v, NULL) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 0) {
+		tt_enter(t->job);
+		tt_rounds_start(t->shard.rounds, 4);
+		tt_version_skip(t);
+		tt_exit(t->job);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_table_switch(t, &rounds) == 0);
+	CHECK(tutti_table_snapshot(t, v, &versions, NULL) == 0 && versions.newest == 4 && all_are(v, 5000, (float)tutti_size(job)));
+	CHECK(tutti_table_push_pull(t, d, NULL, v, NULL) == 0 && all_are(v, 5000, (float)(2 * tutti_size(job))));
+	CHECK(tutti_table_snapshot(t, v, &versions, NULL) == 0 && versions.oldest == 5 && versions.newest == 5);
+	close_table(job, t);
+}
+
 static void program_odd_switch(tutti *job)
 {
 	const tutti_consistency mine = { .mode = TUTTI_SSP, .staleness = tutti_rank(job) }, bad = { .mode = TUTTI_SSP, .staleness = -1 }, rounds = { .mode = TUTTI_BSP };
@@ -217,6 +244,7 @@ static void program_odd_switch(tutti *job)
 static void test_switch(void)
 {
 	on_wires(program_switch, (const int[]){ 1, 2, 3, 4, 0 });
+	on_wires(program_apart, (const int[]){ 1, 3, 0 });
 	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .deadline_ms = 400, .program = program_odd_switch }), 0);
 	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 3, .deadline_ms = 400, .program = program_odd_switch }), 0);
 }
@@ -370,6 +398,97 @@ static void test_wrong(void)
 	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 1, .wire = "sim", .program = program_bad }), 0);
 }
 
+/* ---- servers that come again ---- */
+
+static char folder[] = "/tmp/tutti-clocks-XXXXXX";
+
+static void sweep(void)
+{
+	DIR *dir = opendir(folder);
+	struct dirent *e;
+
+	while (dir && (e = readdir(dir)))
+		unlinkat(dirfd(dir), e->d_name, 0);
+	if (dir)
+		closedir(dir);
+	rmdir(folder);
+}
+
+/* Or it would have no part in the next round. */
+static bool is_counted_again(const tutti_table *t, int rank)
+{
+	tt_enter(t->job);
+	bool counted = t->shard.pushers[rank]->met && t->shard.pushers[rank]->counted;
+	tt_exit(t->job);
+	return counted;
+}
+
+/* The last rank, a server and a worker, comes again at the clock of its save, and is told how far the others are. */
+static void program_clock(tutti *job, tutti_consistency as)
+{
+	enum { SAVED = 3, LOST = 5, ROUNDS = 9 };
+	int rank = tutti_rank(job), last = tutti_size(job) - 1, n = tutti_size(job), err = 0;
+	tutti_table_config c = config_of(90000, as.mode, as.staleness, 0);
+	float *v = calloc(c.count, sizeof *v), *ones = calloc(c.count, sizeof *ones);
+	tutti_versions versions = { .size = sizeof versions };
+	tutti_table_info info = { .size = sizeof info };
+	tutti *again = NULL;
+	tutti_table *t;
+
+	fill(ones, c.count, 1);
+	CHECK(tutti_table_open(job, "w", &c, &t) == 0);
+	uint64_t first = tt_table_range(t, last).first;
+	for (int k = 0; k < LOST; k++) {
+		CHECK(tutti_table_push_pull(t, ones, NULL, v, NULL) == 0);
+		CHECK(tutti_barrier(job, NULL) == 0);
+		if (rank == 0 && k == SAVED - 1)
+			CHECK(tutti_table_save(t, folder) == 0);
+		CHECK(tutti_barrier(job, NULL) == 0);
+	}
+	if (rank == last) {
+		CHECK(join_again(job, last, &again) == 0);
+		c.load = folder;
+		CHECK(tutti_table_open(again, "w", &c, &t) == 0);
+	} else {
+		while (!(err = tutti_table_pull(t, v, NULL)))
+			pass_time(TT_MS);
+		CHECK(err == -ENOTCONN || err == -ECONNRESET || err == -ESTALE);
+		while ((err = tutti_table_reopen(t)) == -ENOTCONN || err == -ECONNRESET)
+			pass_time(TT_MS);
+		CHECK(err == 0);
+		while (!is_counted_again(t, last))
+			pass_time(TT_MS);
+	}
+	for (int k = LOST; k < ROUNDS; k++) {
+		CHECK(tutti_table_push_pull(t, ones, NULL, v, NULL) == 0);
+		CHECK(as.mode != TUTTI_BSP || (all_are(v, first, (float)(n * (k + 1))) && all_are(v + first, c.count - first, (float)(n * (k + 1 - LOST + SAVED)))));
+	}
+	if (as.mode == TUTTI_BSP)
+		CHECK(tutti_table_snapshot(t, v, &versions, NULL) == 0 && versions.oldest == ROUNDS && versions.newest == ROUNDS);
+	for (int k = 0; k < 1000 && (tutti_table_look(t, &info) || info.clock < ROUNDS); k++)
+		pass_time(TT_MS); /* under bounded staleness others may be behind */
+	for (int i = 0; i < t->servers; i++)
+		CHECK(t->source[i].pushed == ROUNDS && t->source[i].clock == ROUNDS);
+	free(v);
+	free(ones);
+	pass_time(100 * TT_MS); /* the others look, too */
+	if (rank == last)
+		tutti_leave(again);
+	else
+		tutti_table_close(t);
+}
+
+static void program_rounds_again(tutti *job) { program_clock(job, (tutti_consistency){ .mode = TUTTI_BSP }); }
+static void program_stale_again(tutti *job) { program_clock(job, (tutti_consistency){ .mode = TUTTI_SSP, .staleness = 1 }); }
+
+static void test_clock(void)
+{
+	CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(folder));
+	on_wires(program_rounds_again, (const int[]){ 3, 0 });
+	on_wires(program_stale_again, (const int[]){ 3, 0 });
+	sweep();
+}
+
 /* ---- storms ---- */
 
 /* Ranks 0 and 1 serve, the others work: element i counts the pushes of rank i % RANKS. Some die, some leave and come again, some
@@ -505,6 +624,7 @@ static CU_TestInfo clock_tests[] = {
 	{ "given up", test_given_up },
 	{ "backup workers", test_backup },
 	{ "wrong", test_wrong },
+	{ "servers that come again", test_clock },
 	{ "storms", test_storm },
 	CU_TEST_INFO_NULL,
 };

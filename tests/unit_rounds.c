@@ -213,6 +213,48 @@ static void test_switching(void)
 	CU_ASSERT_EQUAL(clock, 4);
 	CU_ASSERT_FALSE(push(r, 0));
 	CU_ASSERT_TRUE(push(r, 1));
+	clock = 9; /* another server's */
+	CU_ASSERT_EQUAL(tt_rounds_switch(r, &bsp, &clock), 0);
+	CU_ASSERT_EQUAL(clock, 9);
+	CU_ASSERT_EQUAL(tt_rounds_pushed(r, 1), 9);
+	tt_rounds_close(r);
+}
+
+/* A shard that comes again out of a save is as far as all have come elsewhere, but for backup workers. */
+static void test_resuming(void)
+{
+	for (int backup = 0; backup < 2; backup++) {
+		const tutti_consistency as = { .mode = TUTTI_BSP, .backup = backup };
+		struct tt_rounds *r = NULL;
+		bool skipped;
+		uint64_t clock;
+
+		CU_ASSERT_EQUAL_FATAL(tt_rounds_open(&as, 3, &r), 0);
+		tt_rounds_start(r, 4);
+		for (int w = 0; w < 3; w++)
+			CU_ASSERT(tt_rounds_join(r, w, &clock) == 0 && clock == 4);
+		CU_ASSERT(!tt_rounds_resume(r, 0, 7, &skipped) && tt_rounds_clock(r) == 4);
+		CU_ASSERT(tt_rounds_resume(r, 1, 8, &skipped) == backup && skipped == backup && tt_rounds_clock(r) == (backup ? 7 : 4));
+		CU_ASSERT_EQUAL(tt_rounds_begin(r, 1), TT_WAIT);
+		CU_ASSERT(tt_rounds_resume(r, 2, 6, &skipped) == !backup && tt_rounds_clock(r) == (backup ? 7 : 6));
+		CU_ASSERT(!tt_rounds_resume(r, 2, 6, &skipped) && tt_rounds_pushed(r, 2) == 6);
+		CU_ASSERT_EQUAL(tt_rounds_begin(r, 2), backup ? TT_DROP : TT_ADMIT); /* late elsewhere, too */
+		tt_rounds_close(r);
+	}
+}
+
+static void test_resuming_stale(void)
+{
+	const tutti_consistency as = { .mode = TUTTI_SSP, .staleness = 1 };
+	struct tt_rounds *r = NULL;
+	bool skipped;
+	uint64_t clock;
+
+	CU_ASSERT_EQUAL_FATAL(tt_rounds_open(&as, 2, &r), 0);
+	tt_rounds_start(r, 2);
+	CU_ASSERT(tt_rounds_join(r, 0, &clock) == 0 && tt_rounds_join(r, 1, &clock) == 0 && clock == 2);
+	CU_ASSERT(!tt_rounds_resume(r, 0, 5, &skipped) && tt_rounds_clock(r) == 2);
+	CU_ASSERT(tt_rounds_resume(r, 1, 4, &skipped) && !skipped && tt_rounds_clock(r) == 4);
 	tt_rounds_close(r);
 }
 
@@ -416,7 +458,7 @@ static tutti_consistency draw_consistency(void)
 static void switch_mode(struct run *run)
 {
 	tutti_consistency to = draw_consistency();
-	uint64_t clock;
+	uint64_t clock = 0;
 	int err = tt_rounds_switch(run->rounds, &to, &clock);
 
 	blame(run, (err == -EBUSY) == (count_doing(run, PUSHES) > 0), "switched in the middle of a push");
@@ -513,6 +555,8 @@ static CU_TestInfo rule_tests[] = {
 	{ "a full round", test_a_full_round },
 	{ "all are backup", test_all_are_backup },
 	{ "switching", test_switching },
+	{ "resuming", test_resuming },
+	{ "resuming under bounded staleness", test_resuming_stale },
 	{ "bad consistency", test_bad_consistency },
 	CU_TEST_INFO_NULL,
 };

@@ -337,7 +337,7 @@ static void program_killed(tutti *job)
 	fill_line(v, COUNT, 0, 1);
 	CHECK(tutti_barrier(job, NULL) == 0);
 	if (tutti_rank(job) == 0)
-		tt_sim_kill(1, tt_sim_chance(5 * TT_MS));
+		tt_sim_kill(1, TT_MS + tt_sim_chance(4 * TT_MS)); /* when all are through the barrier */
 	while (!err)
 		err = tutti_table_push(t, v, NULL, NULL);
 	if (tutti_rank(job) != 1) {
