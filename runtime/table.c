@@ -208,6 +208,8 @@ static int meet(struct tutti_table *t, int i)
 		               (unsigned long long)(t->job->deadline / TT_MS));
 	if (err)
 		return err;
+	if (!head.uid)
+		return tt_fail(-ESTALE, "table \"%s\": rank %d has just closed it", t->name, t->server[i]);
 	if (head.print != t->print)
 		return tt_fail(-EINVAL, "table \"%s\": rank %d opened it with another type, count, row, rule, flags or list of servers than rank %d", t->name, t->server[i],
 		               t->job->rank);
@@ -355,6 +357,14 @@ static void stop_turns(struct tutti_table *t)
 }
 
 static bool is_idle(void *arg) { return !tt_table_is_called(arg) && !tt_table_is_pushed(arg); }
+static bool files_nothing(void *arg) { return !((const struct tutti_table *)arg)->filing; }
+
+/* Who reads the head from now on does not take it for an open one: its memory is there a moment longer. */
+static void close_head(struct tt_shard *s)
+{
+	if (s->memory)
+		__atomic_store_n(&((struct tt_shard_head *)s->memory)->uid, 0, __ATOMIC_RELEASE);
+}
 
 void tutti_table_close(tutti_table *t)
 {
@@ -364,9 +374,11 @@ void tutti_table_close(tutti_table *t)
 		return;
 	job = t->job;
 	tt_enter(job);
+	tt_wait_until(job, files_nothing, t, TT_NEVER); /* they end when the servers have, or are gone */
 	if (tt_wait_until(job, is_idle, t, tt_now() + job->deadline))
 		tt_table_give_up(t);
 	tt_table_finish(t);
+	close_head(&t->shard);
 	tt_table_tell_closed(t);
 	tt_list_remove(&t->link);
 	tt_clerk_stop(t);

@@ -140,6 +140,7 @@ struct tutti_table {
 	struct tt_timer own_turn;    /* ... a piece in each turn */
 	struct tt_timer gate_turn;   /* gates have been lowered */
 	uint32_t calls;              /* so far */
+	int filing;                  /* saves and loads of this rank that are under way */
 	char stuck[200];             /* what a call waited for in vain */
 	struct tutti_window *window;
 	struct tt_shard shard;

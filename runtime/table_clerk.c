@@ -20,7 +20,7 @@ struct enquiry { /* of one call, on its thread's stack */
 	int left;                    /* so many have not */
 	int rank, err;               /* the first who refused */
 	char why[WHY];
-	uint32_t workers;
+	uint32_t workers;            /* most of those that servers have state of */
 };
 
 /* ---- who asks ---- */
@@ -114,7 +114,7 @@ static int fail(const struct enquiry *q, const char *what)
 	return tt_fail(q->err, "%s: table \"%s\", rank %d: %s", what, q->table->name, q->rank, *q->why ? q->why : strerror(-q->err));
 }
 
-int tt_clerk_order(struct tutti_table *t, const char *what, const struct tt_order *o, uint32_t *workers)
+int tt_clerk_order(struct tutti_table *t, const char *what, struct tt_order *o, uint32_t *number)
 {
 	struct tt_job *job = t->job;
 	struct enquiry q = { .table = t, .due = calloc((size_t)t->servers, sizeof *q.due) };
@@ -135,8 +135,30 @@ int tt_clerk_order(struct tutti_table *t, const char *what, const struct tt_orde
 	tt_list_remove(&q.link);
 	tt_exit(job);
 	free(q.due);
-	*workers = q.workers;
+	o->workers = tt_max(o->workers, q.workers);
+	if (number)
+		*number = q.number;
 	return fail(&q, what);
+}
+
+int tt_clerk_call(struct tutti_table *t, const char *what, const char *folder, int (*act)(struct tutti_table *, const char *what, const char *folder))
+{
+	char path[PATH_MAX];
+	int err = tt_usable(t->job);
+
+	if (err || (err = tt_save_check_table(t)))
+		return err;
+	if (!folder || !realpath(folder, path)) /* the servers' own working directories may be others */
+		return tt_fail(folder ? -errno : -EINVAL, "%s: no folder %s: %s", what, folder ? folder : "was given", strerror(folder ? errno : EINVAL));
+	tt_enter(t->job);
+	t->filing++;
+	tt_exit(t->job);
+	err = act(t, what, path);
+	tt_enter(t->job);
+	t->filing--;
+	t->job->engine.news = true; /* one who closes it may wait for this */
+	tt_exit(t->job);
+	return err;
 }
 
 /* ---- who is asked ---- */
@@ -173,7 +195,15 @@ void tt_clerk_done(struct tt_clerk *c, int err)
 	struct tutti_table *t = c->table;
 
 	c->busy = false;
-	answer(&t->job->members[c->rank], c->number, err, workers_of(t));
+	if (tt_asker_lives(t, &c->asker)) /* a later life of his may ask under the same number */
+		answer(&t->job->members[c->asker.rank], c->asker.number, err, workers_of(t));
+}
+
+bool tt_asker_lives(const struct tutti_table *t, const struct tt_asker *a)
+{
+	const struct tt_member *m = &t->job->members[a->rank];
+
+	return m->state < TT_LEFT && m->epoch == a->epoch;
 }
 
 static struct tt_clerk *clerk_of(struct tutti_table *t)
@@ -183,20 +213,35 @@ static struct tt_clerk *clerk_of(struct tutti_table *t)
 	return t->shard.clerk;
 }
 
+/* Between a READ and its TAKE there is nothing that could make the TAKE fail: else other servers would have taken theirs. */
+static int check_free(const struct tt_clerk *c, const struct tt_order *o)
+{
+	if (c->busy)
+		return tt_fail(-EBUSY, "it is being saved or loaded already, for rank %d", c->asker.rank);
+	if (c->staged && o->what != TT_FILE_TAKE)
+		return tt_fail(-EBUSY, "it is being loaded already, for rank %d", c->asker.rank);
+	return 0;
+}
+
+static int check_folder(const struct tt_order *o)
+{
+	return o->what == TT_FILE_TAKE || *o->folder == '/' ? 0 : tt_fail(-EINVAL, "\"%s\" is no absolute path of a folder", o->folder);
+}
+
 static int begin(struct tutti_table *t, const struct tt_member *from, uint32_t number, const struct tt_order *o)
 {
 	struct tt_clerk *c = clerk_of(t);
 	char *folder = strdup(o->folder);
+	int err = c && folder ? check_free(c, o) : tt_fail(-ENOMEM, "no memory to save or load it");
 
-	if (!c || !folder || c->busy) {
+	if (err || (err = check_folder(o))) {
 		free(folder);
-		return c && c->busy ? tt_fail(-EBUSY, "it is being saved or loaded already, for rank %d", c->rank) : tt_fail(-ENOMEM, "no memory to save or load it");
+		return err;
 	}
 	free((char *)(uintptr_t)c->order.folder);
 	c->order = *o;
 	c->order.folder = folder;
-	c->rank = from->rank;
-	c->number = number;
+	c->asker = (struct tt_asker){ from->rank, from->epoch, number };
 	c->busy = true;
 	return 0;
 }
@@ -207,7 +252,7 @@ static void take_order(struct tutti_table *t, struct tt_member *from, uint32_t n
 	int err = t && !t->job->leaving ? 0 : tt_fail(-ESTALE, "it has closed the table, or was started anew");
 
 	if (!err && o->what == TT_FILE_DROP)
-		tt_load_forget(t, from->rank);
+		tt_load_forget(t, &(struct tt_asker){ from->rank, from->epoch, (uint32_t)o->generation });
 	else if (!err)
 		err = begin(t, from, number, o);
 	if (err || o->what == TT_FILE_DROP)
@@ -224,7 +269,7 @@ void tt_table_file(struct tt_member *from, struct tt_pack *p)
 	size_t len = tt_pack_left(p);
 	char folder[PATH_MAX];
 
-	p->bad |= o.what > TT_FILE_DROP || len >= sizeof folder;
+	p->bad |= o.what > TT_FILE_DROP || len >= sizeof folder || memchr(p->at, 0, len);
 	if (p->bad)
 		return;
 	memcpy(folder, p->at, len);

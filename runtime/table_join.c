@@ -108,7 +108,6 @@ static void lose_worker(struct tutti_table *t, int rank)
 		tt_fresh_leave(t->shard.fresh, rank);
 	t->shard.pushers[rank]->met = false;
 	tt_table_dismiss(t, rank);
-	tt_load_forget(t, rank);
 }
 
 /* What waits for its clock hears at once that it is gone. */
@@ -126,6 +125,7 @@ void tt_table_member_gone(struct tt_member *m)
 		struct tutti_table *t = tt_container_of(node, struct tutti_table, link);
 		lose_worker(t, m->rank);
 		lose_server(t, m->rank);
+		tt_load_forget_dead(t);
 	}
 }
 

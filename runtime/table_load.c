@@ -6,7 +6,6 @@
  * Values and state are set together and go past the rule. A file without state sets the values as an assignment does. */
 #include "table_save.h"
 #include "tensors.h"
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +13,7 @@
 enum { PIECE = 256 << 10 };
 
 struct tt_staged { /* a shard that was read, and is not in use yet */
-	int rank;                    /* for whom */
+	struct tt_asker asker;       /* for whom; with the number of his READ */
 	char *values;
 	struct tt_updater *updater;
 	int workers;                 /* that it knows */
@@ -215,7 +214,7 @@ static int read_aside(struct tt_clerk *c)
 
 static void keep_or_forget(struct tt_clerk *c, int err)
 {
-	if (err || c->table->job->members[c->rank].state >= TT_LEFT)
+	if (err || !tt_asker_lives(c->table, &c->asker))
 		forget(c);
 }
 
@@ -224,11 +223,6 @@ void tt_load_read(struct tt_clerk *c)
 	struct tutti_table *t = c->table;
 	struct tt_staged *s;
 
-	if (c->staged && c->staged->rank != c->rank) {
-		tt_clerk_done(c, tt_fail(-EBUSY, "it is being loaded already, for rank %d", c->staged->rank));
-		return;
-	}
-	forget(c);
 	if ((s = calloc(1, sizeof *s)) && !(s->values = malloc((size_t)tt_table_range(t, t->mine).count * t->width))) {
 		free(s);
 		s = NULL;
@@ -237,17 +231,27 @@ void tt_load_read(struct tt_clerk *c)
 		tt_clerk_done(c, tt_fail(-ENOMEM, "no memory to read %llu elements", (unsigned long long)tt_table_range(t, t->mine).count));
 		return;
 	}
-	s->rank = c->rank;
+	s->asker = c->asker;
 	s->workers = t->shard.workers;
 	c->staged = s;
 	tt_clerk_work(c, read_aside, keep_or_forget);
 }
 
-void tt_load_forget(struct tutti_table *t, int rank)
+static bool are_same(const struct tt_asker *a, const struct tt_asker *b) { return a->rank == b->rank && a->epoch == b->epoch && a->number == b->number; }
+
+void tt_load_forget(struct tutti_table *t, const struct tt_asker *asker)
 {
 	struct tt_clerk *c = t->shard.clerk;
 
-	if (c && c->staged && c->staged->rank == rank && !(c->busy && c->rank == rank))
+	if (c && c->staged && !c->busy && are_same(&c->staged->asker, asker))
+		forget(c);
+}
+
+void tt_load_forget_dead(struct tutti_table *t)
+{
+	struct tt_clerk *c = t->shard.clerk;
+
+	if (c && c->staged && !c->busy && !tt_asker_lives(t, &c->staged->asker))
 		forget(c);
 }
 
@@ -304,7 +308,10 @@ static void take_now(struct tutti_table *t) /* no push is half done, no version 
 
 void tt_load_take(struct tt_clerk *c)
 {
-	if (c->staged && c->staged->rank == c->rank)
+	struct tt_asker reader = c->asker;
+
+	reader.number = (uint32_t)c->order.generation;
+	if (c->staged && are_same(&c->staged->asker, &reader))
 		tt_shard_hold(c->table, take_now);
 	else
 		tt_clerk_done(c, tt_fail(-EINVAL, "it has read nothing that could be taken"));
@@ -312,31 +319,23 @@ void tt_load_take(struct tt_clerk *c)
 
 /* ---- the call ---- */
 
-static int load(struct tutti_table *t, const char *folder)
+static int load(struct tutti_table *t, const char *what, const char *folder)
 {
-	struct tt_order o = { .what = TT_FILE_READ, .folder = folder };
-	int err = tt_clerk_order(t, "table load", &o, &o.workers);
+	struct tt_order o = { .what = TT_FILE_READ, .folder = folder }, then = { .what = TT_FILE_TAKE, .folder = "" };
+	uint32_t number;
+	int err = tt_clerk_order(t, what, &o, &number);
 	char why[512];
 
-	if (!err) {
-		o.what = TT_FILE_TAKE;
-		return tt_clerk_order(t, "table load", &o, &o.workers);
-	}
+	then.generation = number;
+	if (!err)
+		err = tt_clerk_order(t, what, &then, NULL);
+	if (!err)
+		return 0;
 	snprintf(why, sizeof why, "%s", tt_why());
-	o.what = TT_FILE_DROP;
-	tt_clerk_order(t, "table load", &o, &o.workers);
+	then.what = TT_FILE_DROP; /* whoever has not taken it forgets it */
+	tt_clerk_order(t, what, &then, NULL);
 	tt_remember(why);
 	return err;
 }
 
-int tutti_table_load(tutti_table *t, const char *folder)
-{
-	char path[PATH_MAX];
-	int err = tt_usable(t->job);
-
-	if (err || (err = tt_save_check_table(t)))
-		return err;
-	if (!folder || !realpath(folder, path))
-		return tt_fail(folder ? -errno : -EINVAL, "table load: no folder %s: %s", folder ? folder : "was given", strerror(folder ? errno : EINVAL));
-	return load(t, path);
-}
+int tutti_table_load(tutti_table *t, const char *folder) { return tt_clerk_call(t, "table load", folder, load); }

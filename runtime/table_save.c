@@ -6,7 +6,6 @@
  * Each server's file is its shard between two pushes: values, and the rule's state. Two servers' moments are not the same one. */
 #include "table_save.h"
 #include "tensors.h"
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -195,16 +194,18 @@ void tt_save_begin(struct tt_clerk *c)
 
 /* ---- the call ---- */
 
-static int save(struct tutti_table *t, const char *folder)
+static int save(struct tutti_table *t, const char *what, const char *folder)
 {
 	struct tt_order o = { .what = TT_FILE_SAVE, .folder = folder, .workers = (uint32_t)t->job->launched };
+	uint32_t workers;
 	int err;
 
 	do {
+		workers = o.workers;
 		if ((err = tt_save_next(folder, t->name, &o.generation)))
 			return err;
-		err = tt_clerk_order(t, "table save", &o, &o.workers);
-	} while (err == -EAGAIN); /* a worker more each time */
+		err = tt_clerk_order(t, what, &o, NULL);
+	} while (err == -EAGAIN && o.workers > workers && o.workers <= (uint32_t)t->job->capacity); /* some have come since */
 	return err ? err : tt_save_commit(folder, t->name, o.generation, t->shards.used);
 }
 
@@ -215,14 +216,4 @@ int tt_save_check_table(const struct tutti_table *t)
 	return tt_save_check_name(t->name);
 }
 
-int tutti_table_save(tutti_table *t, const char *folder)
-{
-	char path[PATH_MAX];
-	int err = tt_usable(t->job);
-
-	if (err || (err = tt_save_check_table(t)))
-		return err;
-	if (!folder || !realpath(folder, path)) /* the servers' own working directories may be others */
-		return tt_fail(folder ? -errno : -EINVAL, "table save: no folder %s: %s", folder ? folder : "was given", strerror(folder ? errno : EINVAL));
-	return save(t, path);
-}
+int tutti_table_save(tutti_table *t, const char *folder) { return tt_clerk_call(t, "table save", folder, save); }

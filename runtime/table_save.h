@@ -26,15 +26,19 @@ size_t tt_image_read(struct tt_image *, void *to, size_t room);   /* the next by
 enum tt_file_what { TT_FILE_SAVE, TT_FILE_READ, TT_FILE_TAKE, TT_FILE_DROP }; /* write your shard; read it, aside; use what you have read; forget it */
 struct tt_order {
 	enum tt_file_what what;
-	const char *folder;
-	uint64_t generation;         /* SAVE */
+	const char *folder;          /* SAVE, READ */
+	uint64_t generation;         /* SAVE; TAKE and DROP: the number of that READ */
 	uint32_t workers;            /* SAVE: whose state is written, where each has its own */
 };
-struct tt_clerk { /* of a shard: does one thing at a time */
+struct tt_asker { /* who gave an order: */
+	int rank;
+	uint32_t epoch;              /* in that life of his, */
+	uint32_t number;             /* as he calls it */
+};
+struct tt_clerk { /* of a shard: does one thing at a time, and nothing else between a READ and its TAKE or DROP */
 	struct tutti_table *table;
 	struct tt_order order;       /* with a folder of its own */
-	int rank;                    /* who ordered it, ... */
-	uint32_t number;             /* ... and how he calls it */
+	struct tt_asker asker;
 	bool busy;                   /* he has no answer yet */
 	_Atomic bool stop;           /* the table is being closed: give it up */
 	struct tt_task *thread;      /* NULL: none, or joined */
@@ -43,11 +47,15 @@ struct tt_clerk { /* of a shard: does one thing at a time */
 	struct tt_saving *saving;
 	struct tt_staged *staged;
 };
-int tt_clerk_order(struct tutti_table *, const char *what, const struct tt_order *, uint32_t *workers); /* to all servers, and waits until all have
-                                                      * answered or are gone; without the gate. The sentence begins with `what`. workers: of how many
-                                                      * a server has state, with -EAGAIN */
+int tt_clerk_call(struct tutti_table *, const char *what, const char *folder, int (*act)(struct tutti_table *, const char *what, const char *folder));
+                                                      /* what the program calls: act with the folder's real path; without the gate */
+int tt_clerk_order(struct tutti_table *, const char *what, struct tt_order *, uint32_t *number); /* to all servers, and waits until all have
+                                                      * answered or are gone; without the gate. The sentence begins with `what`. With -EAGAIN
+                                                      * the order's `workers` are raised to those that some server has state of. number: of this
+                                                      * order, NULL: of no use */
 void tt_clerk_work(struct tt_clerk *, int (*work)(struct tt_clerk *), void (*after)(struct tt_clerk *, int err)); /* goes on, on the thread */
 void tt_clerk_done(struct tt_clerk *, int err); /* an error with its sentence as this thread's last */
+bool tt_asker_lives(const struct tutti_table *, const struct tt_asker *);
 void tt_clerk_stop(struct tutti_table *);       /* nothing is written or read from now on, but for what the thread is in the middle of */
 void tt_clerk_free(struct tutti_table *);       /* waits for that; without the gate */
 
@@ -63,7 +71,8 @@ void tt_state_name(char *room, size_t size, const struct tutti_table *, const st
 enum { TT_STATE_NAME = 256 };
 void tt_load_read(struct tt_clerk *);
 void tt_load_take(struct tt_clerk *);
-void tt_load_forget(struct tutti_table *, int rank); /* what was read for that one, and is not being taken */
+void tt_load_forget(struct tutti_table *, const struct tt_asker *); /* what was read for him, and is not being taken */
+void tt_load_forget_dead(struct tutti_table *); /* ... for one who is gone */
 void tt_staged_free(struct tt_staged *);        /* NULL is allowed */
 int tt_load_open(struct tutti_table *, const char *folder); /* into a shard that nobody else knows yet; without the gate */
 int tt_load_clock(struct tutti_table *, const char *folder); /* ... whose clock goes on from there */

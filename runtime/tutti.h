@@ -325,7 +325,7 @@ typedef struct tutti_table_config { /* the same on all ranks */
 	uint64_t row;            /* elements of a row, or of the values under a key, up to 2^32 - 1; 0: 1 */
 	double clip;             /* with TUTTI_TABLE_FILTER: elements of deltas up to this are left out, too, and lost; 0: zeros alone */
 	const char *load;        /* this rank's alone. A folder: as a server it begins with what the last save there has for its range, before anybody
-	                          * can use it: for one that was started again. NULL: with 0 */
+	                          * can use it: for one that was started again. Where there is no save yet, as at the first start, -ENOENT. NULL: with 0 */
 } tutti_table_config;
 #define TUTTI_TABLE_KEYS 1u           /* values under 64-bit keys instead of rows 0 .. count - 1. A key's values are 0 until it is first pushed to;
                                       * it lives on server (key mod servers) of the list. Not in BSP */
@@ -340,7 +340,7 @@ typedef struct tutti_table_config { /* the same on all ranks */
  * also if another rank has opened it with another config; -EEXIST; -ENOENT: a server has not opened it within the deadline. A server has in
  * memory its range or its keys, the rule's state of them, and 1 MiB for each worker whose ranges are larger than 32 KiB. */
 int tutti_table_open(tutti *, const char *name, const tutti_table_config *, tutti_table **);
-void tutti_table_close(tutti_table *);               /* waits for this rank's own calls; a server's range is gone, and others get -ESTALE: a barrier
+void tutti_table_close(tutti_table *);               /* waits for this rank's own calls, saves and loads of other threads too; a server's range is gone, and others get -ESTALE: a barrier
                                                       * before it, and one before the name is used again. NULL is allowed */
 /* Whole tables, of rows: of keys it is -ENOTSUP. */
 int tutti_table_push(tutti_table *, const void *delta, const tutti_update *, tutti_op *); /* delta: count elements, left alone until the end; the
@@ -390,19 +390,20 @@ int tutti_table_pull_fresh(tutti_table *, uint64_t *rows, void *values, size_t r
  * not the same one: for that, a barrier before it. While a server writes, it takes up to as much memory again as its range and state have:
  * what pushes change before it is written. The files are safetensors, NAME-..., and an index, which makes the save and is put in place last:
  * whatever fails before leaves the save before as it was, and after it that one is removed. docs/saves.md has all of it.
- *   -ENOTSUP: a table with keys; -EINVAL: such a table cannot be a file's name; no such folder (also -ENOENT, ...); -EBUSY, -EEXIST, -ENOENT: another rank saves it at the same
- * time; -ENOSPC and others of files; as above, if a server is gone. The sentence names the server and the file. */
+ *   -ENOTSUP: a table with keys; -EINVAL: such a name cannot be a file's; no such folder (also -ENOENT, ...); -EBUSY, -EEXIST, -ENOENT: another
+ * rank saves or loads it at the same time; -ENOSPC and others of files; as above, if a server is gone. The sentence names the server and the file. */
 int tutti_table_save(tutti_table *, const char *folder);
 /* Sets values and state on all servers, be they as many as wrote the save or not. Not between two halves of a training step: a barrier
  * before it and after. All servers read and check everything first, into as much memory again; if one of them refuses, the table is as
- * it was. Files without state, by others (NAME.safetensors, or with an index), set the values as tutti_table_assign does.
+ * it was. With files without state, by others (NAME.safetensors, or with an index), the state is as at the start, and those values were assigned.
  *   -ENOENT: there is no such save; -EBADMSG: it is damaged, cut off or something else, and the sentence says where; -EINVAL: of
- * another type, count or rule; -EBUSY; -ENOMEM. If a server goes in the middle of it, others may have loaded. */
+ * another type, count or rule; -EBUSY: another rank saves or loads it at the same time, try again when it is done; -ENOMEM. If the caller
+ * goes in the middle of it, or a server does, some servers may have loaded. */
 int tutti_table_load(tutti_table *, const char *folder);
 /* After -ECONNRESET, -ETIMEDOUT or -ESTALE: goes on with servers that were started again under their ranks, and have opened the table
  * again (with config.load: they are back at the last save, but not their clock, which is where the workers are). Others are as they were. In SSP
  * and BSP workers may have come back from different steps: tutti_table_switch makes them level. Waits for them, as opening does: -ENOENT;
- * -ECONNRESET, -ETIMEDOUT or -ENOTCONN, at once, while one is gone. */
+ * -ECONNRESET, -ETIMEDOUT or -ENOTCONN, at once, while one is gone, -ESTALE while one closes it. */
 int tutti_table_reopen(tutti_table *);
 
 #define TUTTI_SHARED_STATE 1u      /* ADAGRAD, OWN: one state for all workers */

@@ -12,17 +12,23 @@ enum { SEEDS = 1 };
 enum { SEEDS = 4 };
 #endif
 
-static char folder[96];
+static char folder[96], second[sizeof folder + 8]; /* the second one is in the first */
 
-static void sweep(void)
+static void sweep_one(const char *path)
 {
-	DIR *dir = opendir(folder);
+	DIR *dir = opendir(path);
 
 	for (struct dirent *e; dir && (e = readdir(dir));)
 		if (*e->d_name != '.')
 			unlinkat(dirfd(dir), e->d_name, 0);
 	if (dir)
 		closedir(dir);
+}
+
+static void sweep(void)
+{
+	sweep_one(second);
+	sweep_one(folder);
 }
 
 static void on_wires(void (*program)(tutti *), const int *sizes)
@@ -568,7 +574,211 @@ static void program_two_at_once(tutti *job)
 
 static void test_two_at_once(void) { on_wires(program_two_at_once, (const int[]){ 3, 0 }); }
 
+static void fill_with(float *v, size_t n, float x)
+{
+	for (size_t i = 0; i < n; i++)
+		v[i] = x;
+}
+
+/* Two load different saves while a third saves: each load is of all servers, or of none. */
+static void program_loads(tutti *job)
+{
+	tutti_table_config c = config_of(TUTTI_UPDATE_ASSIGN, TUTTI_F32, 50000);
+	float *v = calloc(c.count, sizeof *v);
+	int rank = tutti_rank(job), err = 0;
+	tutti_table *t;
+
+	CHECK(tutti_table_open(job, "w", &c, &t) == 0);
+	for (int k = 1; !rank && k <= 2; k++) {
+		fill_with(v, c.count, (float)k);
+		CHECK(tutti_table_assign(t, v, NULL) == 0 && tutti_table_save(t, k == 1 ? folder : second) == 0);
+	}
+	for (int i = 0; i < 6; i++) {
+		meet(job);
+		if (rank == 0)
+			pass_time(tt_world ? tt_sim_chance(2 * TT_MS) : (uint64_t)i * TT_MS / 4);
+		err = rank < 2 ? tutti_table_load(t, rank ? folder : second) : tutti_table_save(t, second);
+		CHECK(err == 0 || err == -EBUSY || err == -EEXIST || err == -ENOENT);
+		meet(job);
+		CHECK(tutti_table_pull(t, v, NULL) == 0);
+		for (uint64_t k = 1; k < c.count; k++)
+			v[0] = v[k] == v[0] ? v[0] : -1;
+		CHECK(v[0] == 1 || v[0] == 2);
+	}
+	meet(job);
+	tutti_table_close(t);
+	free(v);
+}
+
+static void test_loads(void) { on_wires(program_loads, (const int[]){ 3, 0 }); }
+
+/* What a server refuses whoever asks. */
+static void program_folders(tutti *job)
+{
+	static const char *const folders[] = { "", ".", "tmp", "../tmp" };
+	tutti_table_config c = config_of(TUTTI_UPDATE_ADD, TUTTI_F32, 1000);
+	tutti_table *t;
+
+	CHECK(tutti_table_open(job, "w", &c, &t) == 0);
+	meet(job);
+	for (size_t i = 0; i < TT_COUNT(folders) && !tutti_rank(job); i++)
+		for (int what = TT_FILE_SAVE; what <= TT_FILE_READ; what++) {
+			struct tt_order o = { .what = (enum tt_file_what)what, .folder = folders[i], .generation = 1, .workers = 2 };
+			char why[64];
+			snprintf(why, sizeof why, "\"%s\" is no absolute path", folders[i]);
+			CHECK(tt_clerk_order(t, "asked", &o, NULL) == -EINVAL && strstr(tutti_why(), why));
+		}
+	meet(job);
+	tutti_table_close(t);
+}
+
+static void test_folders(void) { on_wires(program_folders, (const int[]){ 2, 0 }); }
+
+/* Values by others, without state: that is as at the start, too. */
+static void program_stateless(tutti *job)
+{
+	tutti_table_config c = config_of(TUTTI_UPDATE_ADAM, TUTTI_F32, COUNT);
+	float *a = calloc(COUNT, sizeof *a), *b = calloc(COUNT, sizeof *b);
+	tutti_table *t, *fresh;
+
+	fill(a, COUNT, TUTTI_F32, 4);
+	if (!tutti_rank(job))
+		write_foreign("w.safetensors", TUTTI_F32, COUNT, a);
+	CHECK(tutti_table_open(job, "w", &c, &t) == 0 && tutti_table_open(job, "fresh", &c, &fresh) == 0);
+	push_around(job, t, TUTTI_F32, COUNT, 1);
+	if (!tutti_rank(job))
+		CHECK(tutti_table_load(t, folder) == 0 && tutti_table_assign(fresh, a, NULL) == 0);
+	meet(job);
+	go_on(job, t, TUTTI_F32, COUNT, a);
+	go_on(job, fresh, TUTTI_F32, COUNT, b);
+	CHECK(!memcmp(a, b, COUNT * sizeof *a));
+	tutti_table_close(t);
+	tutti_table_close(fresh);
+	free(a);
+	free(b);
+}
+
+static void test_stateless(void) { on_wires(program_stateless, (const int[]){ 2, 0 }); }
+
 /* ---- who closes, dies, comes again ---- */
+
+struct saver {
+	tutti_table *table;
+	int err;
+};
+
+static void save_aside(void *arg)
+{
+	struct saver *s = arg;
+
+	s->err = tutti_table_save(s->table, folder);
+}
+
+/* By another thread of the rank that saves it: the save comes first. */
+static void program_closed_here(tutti *job)
+{
+	tutti_table_config c = config_of(TUTTI_UPDATE_OWN, TUTTI_F32, 400000);
+	struct saver s = { .err = 1 };
+	struct tt_task *thread;
+	bool begun = false;
+
+	CHECK(tutti_table_open(job, "w", &c, &s.table) == 0);
+	meet(job);
+	if (tutti_rank(job) == 1) {
+		CHECK(tt_spawn(save_aside, &s, &thread) == 0);
+		while (!begun) {
+			tt_enter(job->job);
+			begun = s.table->filing || s.err != 1;
+			tt_exit(job->job);
+			pass_time(TT_MS / 16);
+		}
+		tutti_table_close(s.table);
+		tt_join(thread);
+		CHECK(s.err == 0);
+	}
+	meet(job);
+	tutti_table_close(tutti_rank(job) == 1 ? NULL : s.table);
+}
+
+static void test_closed_here(void) { on_wires(program_closed_here, (const int[]){ 2, 0 }); }
+
+/* A server closes the table and opens it again: who has reopened it has the new one. */
+static void program_reopened(tutti *job)
+{
+	static const int server[] = { 0 };
+	tutti_table_config c = config_of(TUTTI_UPDATE_ADD, TUTTI_F32, 100);
+	float v[100] = { 1 };
+	tutti_table *t;
+	int err;
+
+	c.servers = 1;
+	c.server = server;
+	CHECK(tutti_table_open(job, "w", &c, &t) == 0);
+	meet(job);
+	for (int i = 0; i < 50; i++) {
+		if (tutti_rank(job) == 0) {
+			pass_time(tt_world ? tt_sim_chance(TT_MS) : TT_MS / 4);
+			tutti_table_close(t);
+			CHECK(tutti_table_open(job, "w", &c, &t) == 0);
+		} else {
+			while (!(err = tutti_table_push(t, v, NULL, NULL)))
+				continue;
+			CHECK(err == -ESTALE);
+			while ((err = tutti_table_reopen(t)) == -ESTALE)
+				pass_time(TT_MS / 32);
+			CHECK(err == 0 && tutti_table_push(t, v, NULL, NULL) == 0);
+		}
+		meet(job);
+	}
+	tutti_table_close(t);
+}
+
+static void test_reopened(void) { on_wires(program_reopened, (const int[]){ 2, 0 }); }
+
+/* One who has made all read, and goes before they take it. */
+static void program_asker_killed(tutti *job)
+{
+	static const int servers[] = { 0, 1 };
+	tutti_table_config c = config_of(TUTTI_UPDATE_ASSIGN, TUTTI_F32, 5000);
+	float *v = calloc(c.count, sizeof *v);
+	struct tt_order o = { .what = TT_FILE_READ, .folder = folder };
+	tutti_table *t;
+	int err;
+
+	c.server = servers;
+	c.servers = 2;
+	CHECK(tutti_table_open(job, "w", &c, &t) == 0);
+	if (!tutti_rank(job))
+		CHECK(tutti_table_save(t, folder) == 0);
+	meet(job);
+	if (tutti_rank(job) == 2) {
+		CHECK(tt_clerk_order(t, "read", &o, NULL) == 0);
+		fill_with(v, c.count, 1);
+		CHECK(tutti_table_assign(t, v, NULL) == 0);
+		CHECK(tutti_table_load(t, folder) == -EBUSY && strstr(tutti_why(), "for rank 2"));
+		CHECK(tutti_table_save(t, folder) == -EBUSY && strstr(tutti_why(), "for rank 2"));
+		tt_sim_kill(2, 0);
+		pass_time(TT_MS);
+	}
+	if (tutti_rank(job) == 0) {
+		for (; v[0] == 0; pass_time(20 * TT_MS))
+			CHECK(tutti_table_pull(t, v, NULL) == 0);
+		pass_time(tt_sim_chance(100 * TT_MS));
+		while ((err = tutti_table_save(t, folder)) == -EBUSY)
+			pass_time(20 * TT_MS);
+		CHECK(err == 0 && tutti_table_pull(t, v, NULL) == 0 && v[0] == 1 && v[c.count - 1] == 1);
+		CHECK(tutti_table_load(t, folder) == 0);
+	}
+	pass_time(3000 * TT_MS);
+	free(v);
+	tutti_table_close(t);
+}
+
+static void test_asker_killed(void)
+{
+	for (uint64_t seed = 0; seed < 2 * SEEDS; seed++, sweep())
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "sim", .seed = seed, .deadline_ms = 1000, .program = program_asker_killed }), 0);
+}
 
 static void program_closed(tutti *job) /* by a server, while it is being saved */
 {
@@ -684,9 +894,15 @@ static CU_TestInfo save_tests[] = {
 	{ "while others push", test_pushed },
 	{ "damaged and foreign files", test_damaged },
 	{ "other rules, other tables", test_unfit },
+	{ "values without state", test_stateless },
 	{ "two at once", test_two_at_once },
+	{ "loads at once", test_loads },
+	{ "folders that are none", test_folders },
 	{ "closed meanwhile", test_closed },
+	{ "closed by another thread", test_closed_here },
+	{ "closed and opened again", test_reopened },
 	{ "killed meanwhile", test_killed },
+	{ "killed between its read and its take", test_asker_killed },
 	{ "a server comes again", test_again },
 	CU_TEST_INFO_NULL,
 };
@@ -702,8 +918,14 @@ int main(int argc, char **argv)
 		perror(folder);
 		return 99;
 	}
+	snprintf(second, sizeof second, "%s/second", folder);
+	if (mkdir(second, 0700)) {
+		perror(second);
+		return 99;
+	}
 	int result = run_suites(suites, argc, argv);
 	sweep();
+	rmdir(second);
 	rmdir(folder);
 	return result;
 }
