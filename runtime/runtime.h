@@ -1107,7 +1107,8 @@ void *tt_grown(void *array, size_t n, size_t width); /* n elements, with room fo
 struct tt_part { /* of an array: what one file has of it */
 	char *name;                 /* of the whole */
 	bool slice;                 /* else it is the whole */
-	uint64_t from, to, rows;    /* rows from..to of so many: along the first dimension */
+	uint64_t from, to, rows;    /* rows from..to of so many: along the first dimension; or */
+	bool share;                 /* ... share `from` of so many, of whatever length: what is `from` modulo their number */
 	const struct tt_tensors *file;
 	const struct tt_tensor *tensor;
 };
@@ -1127,6 +1128,7 @@ struct tt_save { /* an open save: stays readable when another one takes its plac
 int tt_save_next(const char *folder, const char *name, uint64_t *generation); /* one that no file there has */
 int tt_save_shard(const char *folder, const char *name, uint64_t generation, int i, int shards, char **path); /* of the i-th of so many; malloc'd */
 void tt_slice_name(char *room, size_t size, const char *name, uint64_t from, uint64_t to, uint64_t rows); /* under which a part is written */
+void tt_share_name(char *room, size_t size, const char *name, uint64_t i, uint64_t shares);
 int tt_save_commit(const char *folder, const char *name, uint64_t generation, int shards); /* are all there and do they make whole arrays? Then
                                                       * the index names them, and the files of earlier saves are removed. Else the save before it stays */
 int tt_save_open(const char *folder, const char *name, struct tt_save **); /* by its index; or NAME.safetensors alone, by others */

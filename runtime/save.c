@@ -6,7 +6,7 @@
  *
  * A new save has a new generation, so it overwrites nothing that the index of the save before it names; until the new index is in
  * place, that one can be loaded. Then its files go. An array that is shared out is cut along its first dimension, and
- * each part is an array of its own to other readers: NAME[FROM:TO/ROWS]. The index is as Hugging Face's: "metadata" with "total_size",
+ * each part is an array of its own to other readers: NAME[FROM:TO/ROWS]. What belongs to keys is dealt out: NAME[I%SHARES]. The index is as Hugging Face's: "metadata" with "total_size",
  * and "weight_map" from arrays to files. In "metadata" are besides "tutti_seal", as in the files, and "tutti_files" with each file's seal. */
 #include "tensors.h"
 #include <fcntl.h>
@@ -73,19 +73,30 @@ void tt_slice_name(char *room, size_t size, const char *name, uint64_t from, uin
 	snprintf(room, size, "%s[%llu:%llu/%llu]", name, (unsigned long long)from, (unsigned long long)to, (unsigned long long)rows);
 }
 
+void tt_share_name(char *room, size_t size, const char *name, uint64_t i, uint64_t shares)
+{
+	snprintf(room, size, "%s[%llu%%%llu]", name, (unsigned long long)i, (unsigned long long)shares);
+}
+
 /* Where in the name the part begins to be named; its length: it is no part, but whole. */
 static size_t read_slice(const char *name, struct tt_part *p)
 {
 	const char *bracket = strrchr(name, '[');
 	unsigned long long from, to, rows;
-	char again[80];
+	bool share = false;
+	char again[80] = "";
 
-	if (!bracket || sscanf(bracket, "[%llu:%llu/%llu]", &from, &to, &rows) != 3)
-		return strlen(name);
-	tt_slice_name(again, sizeof again, "", from, to, rows);
-	if (strcmp(again, bracket)) /* leading zeros, or something behind it */
+	if (bracket && sscanf(bracket, "[%llu:%llu/%llu]", &from, &to, &rows) == 3) {
+		tt_slice_name(again, sizeof again, "", from, to, rows);
+	} else if (bracket && sscanf(bracket, "[%llu%%%llu]", &from, &rows) == 2) {
+		tt_share_name(again, sizeof again, "", from, rows);
+		share = true;
+		to = from + 1;
+	}
+	if (!bracket || strcmp(again, bracket)) /* leading zeros, or something behind it */
 		return strlen(name);
 	p->from = from, p->to = to, p->rows = rows;
+	p->share = share;
 	p->slice = true;
 	return (size_t)(bracket - name);
 }
@@ -109,7 +120,7 @@ int tt_save_add_part(struct tt_save *s, const struct tt_tensors *file, const str
 
 	if (!part.slice)
 		part.to = part.rows;
-	else if (part.from > part.to || part.to > part.rows || !t->dims || t->shape[0] != part.to - part.from)
+	else if (part.from > part.to || part.to > part.rows || !t->dims || (!part.share && t->shape[0] != part.to - part.from))
 		return tt_fail(-EBADMSG, "%s: \"%s\" does not have the rows that its name says", file->path, t->name);
 	if (!(grown = tt_grown(s->parts, s->part_count, sizeof part)))
 		return tt_fail(-ENOMEM, "no memory for the parts of %s", s->path);
@@ -122,7 +133,7 @@ int tt_save_add_part(struct tt_save *s, const struct tt_tensors *file, const str
 
 static bool fits(const struct tt_part *a, const struct tt_part *b) /* two of one array: alike but for the rows */
 {
-	if (!a->slice || !b->slice || a->rows != b->rows || a->tensor->type != b->tensor->type || a->tensor->dims != b->tensor->dims)
+	if (!a->slice || !b->slice || a->share != b->share || a->rows != b->rows || a->tensor->type != b->tensor->type || a->tensor->dims != b->tensor->dims)
 		return false;
 	for (int i = 1; i < a->tensor->dims; i++)
 		if (a->tensor->shape[i] != b->tensor->shape[i])
@@ -130,17 +141,20 @@ static bool fits(const struct tt_part *a, const struct tt_part *b) /* two of one
 	return true;
 }
 
+static const char *unit_of(const struct tt_part *p) { return p->share ? "shares" : "rows"; }
+
 static int check_part(const struct tt_save *s, const struct tt_saved *a, const struct tt_part *p, uint64_t rows)
 {
 	const struct tt_part *first = &s->parts[a->first];
+	const char *unit = unit_of(p);
 
 	if (p != first && !fits(first, p))
 		return tt_fail(-EBADMSG, "%s: \"%s\" in %s and in %s are no parts of one array", s->path, a->is.name, first->file->path, p->file->path);
 	if (p->from < rows)
-		return tt_fail(-EBADMSG, "%s: rows %llu to %llu of \"%s\" are there twice", s->path, (unsigned long long)p->from,
+		return tt_fail(-EBADMSG, "%s: %s %llu to %llu of \"%s\" are there twice", s->path, unit, (unsigned long long)p->from,
 		               (unsigned long long)tt_min(rows, p->to), a->is.name);
 	if (p->from > rows)
-		return tt_fail(-EBADMSG, "%s: rows %llu to %llu of \"%s\" are missing", s->path, (unsigned long long)rows, (unsigned long long)p->from, a->is.name);
+		return tt_fail(-EBADMSG, "%s: %s %llu to %llu of \"%s\" are missing", s->path, unit, (unsigned long long)rows, (unsigned long long)p->from, a->is.name);
 	return 0;
 }
 
@@ -148,12 +162,11 @@ static int check_part(const struct tt_save *s, const struct tt_saved *a, const s
 static int join_parts(struct tt_save *s, size_t first, struct tt_saved *out)
 {
 	const struct tt_part *p = &s->parts[first], *end = s->parts + s->part_count;
-	uint64_t rows = 0, count = 0;
+	uint64_t rows = 0, count = 0; /* rows: or shares */
 	struct tt_saved a = { .is = *p->tensor, .first = first };
 
 	a.is.name = p->name;
-	if (a.is.dims)
-		a.is.shape[0] = p->rows;
+	a.is.shape[0] = 0;
 	for (; p < end && !strcmp(p->name, a.is.name); p++, a.parts++) {
 		int err = check_part(s, &a, p, rows);
 		if (err)
@@ -161,9 +174,10 @@ static int join_parts(struct tt_save *s, size_t first, struct tt_saved *out)
 		rows = p->to;
 		if (__builtin_add_overflow(count, p->tensor->count, &count) || count > INT64_MAX / 8)
 			return tt_fail(-EBADMSG, "%s: \"%s\" has more bytes than can be", s->path, a.is.name);
+		a.is.shape[0] += p->tensor->shape[0];
 	}
 	if (rows != s->parts[first].rows)
-		return tt_fail(-EBADMSG, "%s: rows %llu to %llu of \"%s\" are missing", s->path, (unsigned long long)rows,
+		return tt_fail(-EBADMSG, "%s: %s %llu to %llu of \"%s\" are missing", s->path, unit_of(&s->parts[first]), (unsigned long long)rows,
 		               (unsigned long long)s->parts[first].rows, a.is.name);
 	a.is.count = count;
 	*out = a;

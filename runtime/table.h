@@ -272,6 +272,8 @@ static inline bool tt_table_has_any(const struct tutti_table *t, int i) /* rows 
 	return t->flags & TUTTI_TABLE_KEYS || tt_table_range(t, i).count;
 }
 
+static inline int tt_table_files(const struct tutti_table *t) { return t->flags & TUTTI_TABLE_KEYS ? t->servers : t->shards.used; } /* of a save:
+                                                                * the servers that have any are the first ones */
 static inline size_t tt_table_row_bytes(const struct tutti_table *t) { return (size_t)t->row * t->width; }
 static inline size_t tt_table_piece(const struct tt_job *job) { return tt_min(TT_PUSH_INLINE, tt_coll_piece(job) - TT_PUSH_HEAD); } /* bytes of a
                                                                 * message's rows and elements */

@@ -5,6 +5,7 @@
  * Disks are slow, and nobody waits for them with the gate held. Who asks waits as long as the servers live, which their heartbeats tell:
  * how long a disk takes nobody knows beforehand. */
 #include "table_save.h"
+#include "tensors.h"
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -125,7 +126,7 @@ int tt_clerk_order(struct tutti_table *t, const char *what, struct tt_order *o, 
 	q.number = ++job->generation;
 	tt_list_append(&job->enquiries, &q.link);
 	for (int i = 0; i < t->servers; i++)
-		q.left += q.due[i] = tt_table_range(t, i).count != 0;
+		q.left += q.due[i] = tt_table_has_any(t, i);
 	for (int i = 0; i < t->servers; i++)
 		if (q.due[i] && i != t->mine)
 			ask(&q, i, o);
@@ -146,7 +147,7 @@ int tt_clerk_call(struct tutti_table *t, const char *what, const char *folder, i
 	char path[PATH_MAX];
 	int err = tt_usable(t->job);
 
-	if (err || (err = tt_save_check_table(t)))
+	if (err || (err = tt_save_check_name(t->name)))
 		return err;
 	if (!folder || !realpath(folder, path)) /* the servers' own working directories may be others */
 		return tt_fail(folder ? -errno : -EINVAL, "%s: no folder %s: %s", what, folder ? folder : "was given", strerror(folder ? errno : EINVAL));

@@ -64,6 +64,8 @@ void tt_image_close(struct tt_image *m)
 	free(m);
 }
 
+void tt_image_moved(struct tt_image *m, int array, const void *now) { m->of[array].now = now; }
+
 static bool is_kept(const struct tt_image *m, size_t block) { return m->kept[block / 64] >> block % 64 & 1; }
 
 static void keep_block(struct tt_image *m, size_t block)
@@ -78,8 +80,10 @@ static void keep_block(struct tt_image *m, size_t block)
 	m->kept[block / 64] |= 1ull << block % 64;
 }
 
+/* What has come since the image was made is not in it. */
 void tt_image_keep(struct tt_image *m, size_t first, size_t count)
 {
+	count = first < m->count ? tt_min(count, m->count - first) : 0;
 	for (size_t block = first / BLOCK; count && block <= (first + count - 1) / BLOCK; block++)
 		if (!is_kept(m, block))
 			keep_block(m, block);

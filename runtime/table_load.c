@@ -3,156 +3,361 @@
  *      who calls    FILE read --> each server reads its range, aside     all have: FILE take --> each puts it in place of what it had
  *                                                                        else:     FILE drop --> and nothing has changed
  *
- * Values and state are set together and go past the rule. A file without state sets the values as an assignment does. */
+ * Values and state are set together and go past the rule. After a file without state that is as at the start. Of keys each server takes what
+ * is its own out of whatever files have it, and puts it in place of all that it had. */
 #include "table_save.h"
 #include "tensors.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE = 256 << 10 };
+enum { PIECE = 256 << 10, READ = 4 * TT_TENSOR_BLOCK }; /* bytes that are copied in one turn, and that are looked through for keys at once */
 
 struct tt_staged { /* a shard that was read, and is not in use yet */
 	struct tt_asker asker;       /* for whom; with the number of his READ */
 	char *values;
+	size_t bytes;                /* of which */
+	struct tt_keys *keys;        /* NULL: rows */
+	uint64_t room;               /* for so many keys */
 	struct tt_updater *updater;
 	int workers;                 /* that it knows */
 	char *into;                  /* where the values go, unless another version is made meanwhile */
 };
 
+struct reading { /* of this rank's part of a save */
+	const struct tutti_table *table;
+	const struct tt_save *save;
+	const struct tt_saved *values;
+	uint64_t total;              /* elements of each array of it */
+	uint64_t *row, rows;         /* of keys: which rows of it are mine, in their order */
+};
+
 /* ---- reading ---- */
 
-static const struct tt_tensors *file_of(const struct tt_save *s, const struct tt_saved *a) { return s->parts[a->first].file; }
-
-static int find_values(const struct tutti_table *t, const struct tt_save *s, const struct tt_saved **out)
+static bool has_keys(const struct tutti_table *t) { return t->flags & TUTTI_TABLE_KEYS; }
+static const struct tt_tensors *file_of(const struct reading *r, const struct tt_saved *a) { return r->save->parts[a->first].file; }
+static size_t elements_of(const struct reading *r)
 {
-	const struct tt_saved *a = tt_save_find(s, t->name);
-	const char *rule;
+	return (size_t)(has_keys(r->table) ? r->rows * r->table->row : tt_table_range(r->table, r->table->mine).count);
+}
 
-	if (!a)
-		return tt_fail(-EINVAL, "%s has no array \"%s\": is it of another table?", s->path, t->name);
-	if (a->is.type != t->type || a->is.count != t->count * t->row)
-		return tt_fail(-EINVAL, "%s: \"%s\" has %llu elements of %s, and the table %llu of %s", s->path, t->name, (unsigned long long)a->is.count,
-		               tt_tensor_type_names[a->is.type], (unsigned long long)(t->count * t->row), tt_tensor_type_names[t->type]);
-	rule = tt_tensors_note(file_of(s, a), TT_NOTE_RULE);
-	if (rule && strcmp(rule, tt_update_name(t->updater.rule)))
-		return tt_fail(-EINVAL, "%s: \"%s\" was updated by the rule %.40s, and the table has %s", s->path, t->name, rule, tt_update_name(t->updater.rule));
-	*out = a;
+/* Those between two of mine are read along with them, if they are near. */
+static int read_my_rows(const struct reading *r, const struct tt_saved *a, char *to)
+{
+	uint64_t row = r->table->row, most = tt_max(READ / (row * tt_type_size(a->is.type)), 1), i = 0, end = 0;
+	size_t bytes = (size_t)row * tt_type_size(a->is.type);
+	char *room = malloc((size_t)tt_min(most, r->total / row + 1) * bytes);
+	int err = room ? 0 : tt_fail(-ENOMEM, "no memory to read %s", r->save->path);
+
+	while (!err && i < r->rows) {
+		uint64_t first = r->row[i];
+		while (end < r->rows && r->row[end] - first < most)
+			end++;
+		err = tt_save_read(r->save, a, first * row, (r->row[end - 1] - first + 1) * row, room);
+		for (; !err && i < end; i++)
+			memcpy(to + (size_t)i * bytes, room + (size_t)(r->row[i] - first) * bytes, bytes);
+	}
+	free(room);
+	return err;
+}
+
+static int read_array(const struct reading *r, const struct tt_saved *a, void *to)
+{
+	struct tt_range mine = tt_table_range(r->table, r->table->mine);
+
+	return has_keys(r->table) ? read_my_rows(r, a, to) : tt_save_read(r->save, a, mine.first, mine.count, to);
+}
+
+/* ---- keys ---- */
+
+static int take_key(struct reading *r, struct tt_keys *keys, uint64_t row, uint64_t key)
+{
+	uint64_t *grown, number;
+	int err;
+
+	if (tt_shards_of_key(key, r->table->servers) != r->table->mine)
+		return 0;
+	if (!(grown = tt_grown(r->row, (size_t)r->rows, sizeof *grown)))
+		return tt_fail(-ENOMEM, "no memory for the keys of %s", r->save->path);
+	r->row = grown;
+	if ((err = tt_keys_add(keys, key, &number)))
+		return err;
+	if (number != r->rows)
+		return tt_fail(-EBADMSG, "%s: the key %llu of \"%s\" is there twice, in row %llu and in row %llu", r->save->path, (unsigned long long)key, r->table->name,
+		               (unsigned long long)r->row[number], (unsigned long long)row);
+	grown[r->rows++] = row;
 	return 0;
 }
 
-static const struct tt_saved *find_state(const struct tutti_table *t, const struct tt_save *s, const struct tt_state *state)
+static int take_keys(struct reading *r, const struct tt_saved *a, struct tt_keys *keys)
+{
+	enum { MANY = READ / sizeof(uint64_t) };
+	uint64_t *key = malloc((size_t)tt_min(a->is.count + 1, MANY) * sizeof *key);
+	int err = key ? 0 : tt_fail(-ENOMEM, "no memory for the keys of %s", r->save->path);
+
+	for (uint64_t at = 0, n; !err && at < a->is.count; at += n) {
+		n = tt_min(a->is.count - at, MANY);
+		err = tt_save_read(r->save, a, at, n, key);
+		for (uint64_t i = 0; !err && i < n; i++)
+			err = take_key(r, keys, at + i, key[i]);
+	}
+	free(key);
+	return err;
+}
+
+static int read_keys(struct reading *r, struct tt_staged *staged)
+{
+	const struct tutti_table *t = r->table;
+	char name[TT_STATE_NAME];
+	const struct tt_saved *a;
+	int err;
+
+	snprintf(name, sizeof name, TT_KEYS_OF, t->name);
+	if (!(a = tt_save_find(r->save, name)))
+		return tt_fail(-EINVAL, "%s has no \"%s\", and the table has keys: is it of a table of rows?", r->save->path, name);
+	if (a->is.type != TUTTI_I64)
+		return tt_fail(-EBADMSG, "%s: \"%s\" are of %s, and keys are of I64", r->save->path, name, tt_tensor_type_names[a->is.type]);
+	if (a->is.count > PTRDIFF_MAX / tt_table_row_bytes(t))
+		return tt_fail(-EBADMSG, "%s: \"%s\" are %llu, for which no values can be there", r->save->path, name, (unsigned long long)a->is.count);
+	if ((err = tt_keys_open(t->shard.room, &staged->keys)) || (err = take_keys(r, a, staged->keys)))
+		return err;
+	r->total = a->is.count * t->row;
+	staged->room = tt_max(t->shard.room, r->rows);
+	staged->bytes = (size_t)staged->room * tt_table_row_bytes(t);
+	staged->values = tt_zeros_map(staged->bytes);
+	return staged->values ? 0 : tt_fail(-ENOMEM, "no memory for %llu keys", (unsigned long long)staged->room);
+}
+
+/* ---- values and state ---- */
+
+static int find_values(struct reading *r)
+{
+	const struct tutti_table *t = r->table;
+	const struct tt_saved *a = tt_save_find(r->save, t->name);
+	const char *rule;
+
+	if (!a)
+		return tt_fail(-EINVAL, "%s has no array \"%s\": is it of another table?", r->save->path, t->name);
+	if (!has_keys(t) && r->save->parts[a->first].share)
+		return tt_fail(-EINVAL, "%s: \"%s\" is of a table with keys, and this one has rows", r->save->path, t->name);
+	rule = tt_tensors_note(file_of(r, a), TT_NOTE_RULE);
+	if (rule && strcmp(rule, tt_update_name(t->updater.rule)))
+		return tt_fail(-EINVAL, "%s: \"%s\" was updated by the rule %.40s, and the table has %s", r->save->path, t->name, rule,
+		               tt_update_name(t->updater.rule));
+	r->values = a;
+	r->total = t->count * t->row;
+	return 0;
+}
+
+static int check_values(const struct reading *r)
+{
+	const struct tutti_table *t = r->table;
+	const struct tt_saved *a = r->values;
+
+	if (a->is.type == t->type && a->is.count == r->total)
+		return 0;
+	return tt_fail(-EINVAL, "%s: \"%s\" has %llu elements of %s, and the table %llu of %s", r->save->path, t->name, (unsigned long long)a->is.count,
+	               tt_tensor_type_names[a->is.type], (unsigned long long)r->total, tt_tensor_type_names[t->type]);
+}
+
+static const struct tt_saved *find_state(const struct reading *r, const struct tt_state *state)
 {
 	char name[TT_STATE_NAME];
 
-	tt_state_name(name, sizeof name, t, state);
-	return tt_save_find(s, name);
+	tt_state_name(name, sizeof name, r->table, state);
+	return tt_save_find(r->save, name);
 }
 
 /* Of how many there is state of their own. */
-static int count_workers(const struct tutti_table *t, const struct tt_save *s, const struct tt_updater *u)
+static int count_workers(const struct reading *r, const struct tt_updater *u)
 {
 	struct tt_state state = tt_updater_states(u) ? tt_updater_state(u, 0) : (struct tt_state){ .worker = -1 };
 
 	if (state.worker < 0)
 		return 0;
-	while (find_state(t, s, &state))
+	while (find_state(r, &state))
 		state.worker++;
 	return state.worker;
 }
 
-static int read_state(const struct tutti_table *t, const struct tt_save *s, const struct tt_state *state)
+static int read_state(const struct reading *r, const struct tt_state *state)
 {
-	struct tt_range mine = tt_table_range(t, t->mine);
-	const struct tt_saved *a = find_state(t, s, state);
+	const struct tutti_table *t = r->table;
+	const struct tt_saved *a = find_state(r, state);
 	char name[TT_STATE_NAME];
 
 	tt_state_name(name, sizeof name, t, state);
 	if (!a)
-		return tt_fail(-EINVAL, "%s has no \"%s\", which the rule %s needs: was it saved with other flags?", s->path, name, tt_update_name(t->updater.rule));
-	if (a->is.count != t->count * t->row || a->is.type != (t->type == TUTTI_F64 ? TUTTI_F64 : TUTTI_F32))
-		return tt_fail(-EBADMSG, "%s: \"%s\" has %llu elements of %s, which does not go with \"%s\"", s->path, name, (unsigned long long)a->is.count,
+		return tt_fail(-EINVAL, "%s has no \"%s\", which the rule %s needs: was it saved with other flags?", r->save->path, name,
+		               tt_update_name(t->updater.rule));
+	if (a->is.count != r->total || a->is.type != (t->type == TUTTI_F64 ? TUTTI_F64 : TUTTI_F32))
+		return tt_fail(-EBADMSG, "%s: \"%s\" has %llu elements of %s, which does not go with \"%s\"", r->save->path, name, (unsigned long long)a->is.count,
 		               tt_tensor_type_names[a->is.type], t->name);
-	return tt_save_read(s, a, mine.first, mine.count, state->at);
+	return read_array(r, a, state->at);
 }
 
-/* Where this range was on several servers, one of them may have counted more than another. */
-static uint64_t pushes_of(const struct tutti_table *t, const struct tt_save *s, const struct tt_saved *a)
+static bool has_mine(const struct reading *r, uint64_t first, uint64_t end) /* is any of these elements mine? */
 {
-	struct tt_range mine = tt_table_range(t, t->mine);
+	struct tt_range mine = tt_table_range(r->table, r->table->mine);
+	uint64_t i = 0;
+
+	if (!has_keys(r->table))
+		return first < mine.first + mine.count && mine.first < end;
+	while (i < r->rows && r->row[i] * r->table->row < first)
+		i++;
+	return i < r->rows && r->row[i] * r->table->row < end;
+}
+
+/* Where what is mine was on several servers, one of them may have counted more than another. */
+static uint64_t count_pushes(const struct reading *r)
+{
 	uint64_t most = 0, at = 0;
 
-	for (const struct tt_part *p = &s->parts[a->first]; p < &s->parts[a->first + a->parts]; at += p++->tensor->count) {
+	for (const struct tt_part *p = &r->save->parts[r->values->first]; p < &r->save->parts[r->values->first + r->values->parts]; at += p++->tensor->count) {
 		const char *pushes = tt_tensors_note(p->file, TT_NOTE_PUSHES);
-		if (pushes && at < mine.first + mine.count && mine.first < at + p->tensor->count)
+		if (pushes && has_mine(r, at, at + p->tensor->count))
 			most = tt_max(most, strtoull(pushes, NULL, 10));
 	}
 	return most;
 }
 
 /* State of workers that the save does not know is as if they came now. */
-static int read_states(const struct tutti_table *t, const struct tt_save *s, const struct tt_saved *a, const void *values, struct tt_updater *u, int known)
+static int read_states(const struct reading *r, const void *values, struct tt_updater *u, int known)
 {
-	struct tt_range mine = tt_table_range(t, t->mine);
 	int err = 0;
 
 	for (int i = 0; !err && i < tt_updater_states(u); i++) {
 		struct tt_state state = tt_updater_state(u, i);
 		if (state.worker < known)
-			err = read_state(t, s, &state);
+			err = read_state(r, &state);
 		else if (!i || tt_updater_state(u, i - 1).worker != state.worker)
-			tt_updater_assigned(u, state.worker, values, 0, (size_t)mine.count);
+			tt_updater_assigned(u, state.worker, values, 0, elements_of(r));
 	}
-	tt_updater_set_pushes(u, pushes_of(t, s, a));
+	tt_updater_set_pushes(u, count_pushes(r));
 	return err;
 }
 
-static int read_shard(const struct tutti_table *t, const struct tt_save *s, char *values, int *workers, struct tt_updater **out)
+static int read_updater(const struct reading *r, struct tt_staged *staged)
 {
-	struct tt_range mine = tt_table_range(t, t->mine);
-	const struct tt_saved *a = NULL;
-	struct tt_updater *u;
-	int err, known;
+	const struct tutti_table *t = r->table;
+	int err = tt_updater_open(&t->updater, t->type, staged->bytes / t->width, staged->workers, &staged->updater), known;
 
-	if ((err = find_values(t, s, &a)) || (err = tt_save_read(s, a, mine.first, mine.count, values)) ||
-	    (err = tt_updater_open(&t->updater, t->type, (size_t)mine.count, *workers, &u)))
-		return err;
-	if (!tt_tensors_note(file_of(s, a), TT_NOTE_RULE)) {
-		tt_updater_assigned(u, -1, values, 0, (size_t)mine.count);
-	} else {
-		known = count_workers(t, s, u);
-		*workers = known > *workers ? known : *workers;
-		if (!(err = tt_updater_join(u, *workers)))
-			err = read_states(t, s, a, values, u, known);
-	}
 	if (err)
-		tt_updater_close(u);
-	else
-		*out = u;
+		return err;
+	if (!tt_tensors_note(file_of(r, r->values), TT_NOTE_RULE)) {
+		tt_updater_assigned(staged->updater, -1, staged->values, 0, elements_of(r));
+		return 0;
+	}
+	known = count_workers(r, staged->updater);
+	staged->workers = known > staged->workers ? known : staged->workers;
+	err = tt_updater_join(staged->updater, staged->workers);
+	return err ? err : read_states(r, staged->values, staged->updater, known);
+}
+
+static int read_shard(struct reading *r, struct tt_staged *staged)
+{
+	int err = find_values(r);
+
+	if (!err && has_keys(r->table))
+		err = read_keys(r, staged);
+	if (err || (err = check_values(r)) || (err = read_array(r, r->values, staged->values)))
+		return err;
+	return read_updater(r, staged);
+}
+
+static int read_from(const struct tutti_table *t, const char *folder, struct tt_staged *staged)
+{
+	struct reading r = { .table = t };
+	struct tt_save *save;
+	int err = tt_save_open(folder, t->name, &save);
+
+	if (err)
+		return err;
+	r.save = save;
+	err = read_shard(&r, staged);
+	free(r.row);
+	tt_save_close(save);
 	return err;
 }
 
-static int read_from(const struct tutti_table *t, const char *folder, char *values, int *workers, struct tt_updater **out)
-{
-	struct tt_save *s;
-	int err = tt_save_open(folder, t->name, &s);
+/* ---- staged ---- */
 
-	if (err)
-		return err;
-	err = read_shard(t, s, values, workers, out);
-	tt_save_close(s);
-	return err;
+static int new_staged(const struct tutti_table *t, struct tt_staged **out)
+{
+	struct tt_staged *s = calloc(1, sizeof *s);
+	size_t bytes = (size_t)tt_table_range(t, t->mine).count * t->width;
+
+	if (!s || (!has_keys(t) && !(s->values = tt_zeros_map(bytes)))) {
+		free(s);
+		return tt_fail(-ENOMEM, "no memory to read %zu bytes of the table \"%s\"", bytes, t->name);
+	}
+	s->bytes = bytes;
+	s->workers = t->shard.workers;
+	*out = s;
+	return 0;
+}
+
+static void empty(struct tt_staged *s)
+{
+	tt_updater_close(s->updater);
+	tt_keys_close(s->keys);
+	if (s->values != s->into) /* else they are the shard's */
+		tt_zeros_unmap(s->values, s->bytes);
+}
+
+void tt_staged_free(struct tt_staged *s)
+{
+	if (s)
+		empty(s);
+	free(s);
+}
+
+/* What the shard had is the staged one's then. */
+static void swap_keys(struct tutti_table *t, struct tt_staged *staged)
+{
+	struct tt_shard *s = &t->shard, was = *s;
+
+	s->keys = staged->keys;
+	s->room = staged->room;
+	s->values = staged->values;
+	staged->keys = was.keys;
+	staged->values = was.values;
+	staged->bytes = (size_t)was.room * tt_table_row_bytes(t);
+}
+
+static void use(struct tutti_table *t, struct tt_staged *staged)
+{
+	struct tt_shard *s = &t->shard;
+
+	if (has_keys(t))
+		swap_keys(t, staged);
+	else if (s->values != staged->into)
+		memcpy(s->values, staged->values, staged->bytes);
+	tt_updater_close(s->updater);
+	s->updater = staged->updater;
+	staged->updater = NULL;
+	s->workers = staged->workers; /* who has come since then joins with its next push */
+	for (int i = 0; i < t->job->capacity; i++)
+		if (s->pushers[i])
+			s->pushers[i]->push = (struct tt_push){ 0 }; /* of the rule that is gone */
 }
 
 int tt_load_open(struct tutti_table *t, const char *folder)
 {
-	struct tt_updater *u;
-	int err = tt_save_check_table(t);
+	struct tt_staged staged = { .workers = t->shard.workers };
+	int err = tt_save_check_name(t->name);
 
-	if (err || !tt_table_range(t, t->mine).count || (err = read_from(t, folder, t->shard.values, &t->shard.workers, &u)))
+	if (err || !tt_table_has_any(t, t->mine))
 		return err;
-	tt_updater_close(t->shard.updater);
-	t->shard.updater = u;
+	if (!has_keys(t)) {
+		staged.values = staged.into = t->shard.values;
+		staged.bytes = (size_t)tt_table_range(t, t->mine).count * t->width;
+	}
+	if (!(err = read_from(t, folder, &staged)))
+		use(t, &staged);
+	empty(&staged);
+	if (err)
+		return err;
 	tt_enter(t->job);
 	tt_version_pushed(t); /* snapshots shall have it */
 	tt_exit(t->job);
@@ -192,15 +397,6 @@ int tt_load_clock(struct tutti_table *t, const char *folder)
 
 /* ---- the server's part ---- */
 
-void tt_staged_free(struct tt_staged *s)
-{
-	if (!s)
-		return;
-	tt_updater_close(s->updater);
-	free(s->values);
-	free(s);
-}
-
 static void forget(struct tt_clerk *c)
 {
 	tt_staged_free(c->staged);
@@ -209,7 +405,7 @@ static void forget(struct tt_clerk *c)
 
 static int read_aside(struct tt_clerk *c)
 {
-	return read_from(c->table, c->order.folder, c->staged->values, &c->staged->workers, &c->staged->updater);
+	return read_from(c->table, c->order.folder, c->staged);
 }
 
 static void keep_or_forget(struct tt_clerk *c, int err)
@@ -220,20 +416,13 @@ static void keep_or_forget(struct tt_clerk *c, int err)
 
 void tt_load_read(struct tt_clerk *c)
 {
-	struct tutti_table *t = c->table;
-	struct tt_staged *s;
+	int err = new_staged(c->table, &c->staged);
 
-	if ((s = calloc(1, sizeof *s)) && !(s->values = malloc((size_t)tt_table_range(t, t->mine).count * t->width))) {
-		free(s);
-		s = NULL;
-	}
-	if (!s) {
-		tt_clerk_done(c, tt_fail(-ENOMEM, "no memory to read %llu elements", (unsigned long long)tt_table_range(t, t->mine).count));
+	if (err) {
+		tt_clerk_done(c, err);
 		return;
 	}
-	s->asker = c->asker;
-	s->workers = t->shard.workers;
-	c->staged = s;
+	c->staged->asker = c->asker;
 	tt_clerk_work(c, read_aside, keep_or_forget);
 }
 
@@ -260,7 +449,7 @@ static int copy_values(struct tt_clerk *c)
 {
 	const struct tutti_table *t = c->table;
 	struct tt_gate *gate = &t->job->engine.gate;
-	size_t bytes = (size_t)tt_table_range(t, t->mine).count * t->width;
+	size_t bytes = has_keys(t) ? 0 : c->staged->bytes;
 
 	for (size_t at = 0; at < bytes; at += PIECE) {
 		tt_gate_enter(gate);
@@ -270,27 +459,12 @@ static int copy_values(struct tt_clerk *c)
 	return 0;
 }
 
-/* A worker that goes may close a round: the version that this makes is of no use any more. */
-static void use(struct tutti_table *t, struct tt_staged *staged)
-{
-	struct tt_shard *s = &t->shard;
-
-	tt_version_settle(t);
-	if (s->values != staged->into)
-		memcpy(s->values, staged->values, (size_t)tt_table_range(t, t->mine).count * t->width);
-	tt_updater_close(s->updater);
-	s->updater = staged->updater;
-	for (int i = 0; i < t->job->capacity; i++)
-		if (s->pushers[i])
-			s->pushers[i]->push = (struct tt_push){ 0 }; /* of the rule that is gone */
-	s->workers = staged->workers; /* who has come since then joins with its next push */
-	staged->updater = NULL;
-}
-
 static void finish(struct tt_clerk *c, int err)
 {
-	if (!err && !c->stop)
+	if (!err && !c->stop) {
+		tt_version_settle(c->table); /* a worker that goes may close a round: the version that this makes is of no use any more */
 		use(c->table, c->staged);
+	}
 	forget(c);
 	if (c->stop)
 		return;

@@ -3,7 +3,7 @@
  * A piece names its rows, and has one stretch of elements of each: all of a row, or a part of one that is too long for a message. What a
  * row is to the table, a place is here: which row of the shard it is; of a key the number that it got when it was first pushed to. The
  * values of keys and their state grow by doubling: their pages may move then, but nothing is copied. */
-#include "table.h"
+#include "table_save.h"
 #include <string.h>
 
 /* ---- places ---- */
@@ -25,6 +25,8 @@ static int grow(struct tutti_table *t, uint64_t room)
 	for (int i = 0; i < t->job->capacity; i++)
 		if (s->pushers[i] && s->pushers[i]->push.updater)
 			tt_updater_follow(&s->pushers[i]->push);
+	if (s->image)
+		tt_saving_moved(t);
 	return err;
 }
 

@@ -14,10 +14,11 @@
 enum { PIECE = 256 << 10 };          /* bytes that are taken out of an image at once, with the gate held */
 
 struct tt_saving { /* a shard that is being written */
-	struct tt_image *image;
+	struct tt_image *image;      /* NULL: there are no elements */
 	char pushes[24], clock[24];
+	uint64_t keys, keys_done;    /* these do not change; written before the image */
 	int arrays;
-	struct tt_tensor of[];
+	struct tt_tensor of[];       /* keys, if it has them; values; state */
 };
 
 /* ---- what is written ---- */
@@ -30,33 +31,56 @@ void tt_state_name(char *room, size_t size, const struct tutti_table *t, const s
 		snprintf(room, size, "%s.%s.%d", t->name, s->name, s->worker);
 }
 
+static bool has_keys(const struct tutti_table *t) { return t->flags & TUTTI_TABLE_KEYS; }
+static uint64_t rows_of(const struct tutti_table *t) { return has_keys(t) ? tt_keys_count(t->shard.keys) : tt_table_range(t, t->mine).count / t->row; }
+
 static char *slice_name(const struct tutti_table *t, const char *array)
 {
-	uint64_t first = tt_table_range(t, t->mine).first / t->row, rows = tt_table_range(t, t->mine).count / t->row;
+	uint64_t first = tt_table_range(t, t->mine).first / t->row;
 	char room[TT_STATE_NAME + 80];
 
-	if (rows == t->count)
+	if (tt_table_files(t) == 1)
 		return strdup(array);
-	tt_slice_name(room, sizeof room, array, first, first + rows, t->count);
+	if (has_keys(t))
+		tt_share_name(room, sizeof room, array, (uint64_t)t->mine, (uint64_t)t->servers);
+	else
+		tt_slice_name(room, sizeof room, array, first, first + rows_of(t), t->count);
 	return strdup(room);
+}
+
+static void add_array(struct tt_saving *s, const struct tutti_table *t, const char *name, tutti_type type, uint64_t row)
+{
+	s->of[s->arrays++] = (struct tt_tensor){ .name = slice_name(t, name), .type = type, .dims = row > 1 ? 2 : 1, .shape = { rows_of(t), row } };
 }
 
 static void describe(struct tt_saving *s, const struct tutti_table *t, struct tt_array *of)
 {
-	uint64_t count = tt_table_range(t, t->mine).count;
+	tutti_type type = t->type == TUTTI_F64 ? TUTTI_F64 : TUTTI_F32;
 	char name[TT_STATE_NAME];
 
-	for (int i = 0; i < s->arrays; i++)
-		s->of[i] = (struct tt_tensor){ .dims = t->row > 1 ? 2 : 1, .shape = { count / t->row, t->row }, .type = t->type == TUTTI_F64 ? TUTTI_F64 : TUTTI_F32 };
-	s->of[0].type = t->type;
-	s->of[0].name = slice_name(t, t->name);
-	of[0] = (struct tt_array){ t->shard.values, t->width };
-	for (int i = 1; i < s->arrays; i++) {
-		struct tt_state state = tt_updater_state(t->shard.updater, i - 1);
-		tt_state_name(name, sizeof name, t, &state);
-		s->of[i].name = slice_name(t, name);
-		of[i] = (struct tt_array){ state.at, state.bytes / count };
+	if (has_keys(t)) {
+		snprintf(name, sizeof name, TT_KEYS_OF, t->name);
+		s->keys = rows_of(t);
+		add_array(s, t, name, TUTTI_I64, 1);
 	}
+	add_array(s, t, t->name, t->type, t->row);
+	*of++ = (struct tt_array){ t->shard.values, t->width };
+	for (int i = 0; i < tt_updater_states(t->shard.updater); i++) {
+		struct tt_state state = tt_updater_state(t->shard.updater, i);
+		tt_state_name(name, sizeof name, t, &state);
+		add_array(s, t, name, type, t->row);
+		*of++ = (struct tt_array){ state.at, tt_type_size(type) };
+	}
+}
+
+/* No array of the image is at its old place any more. State of workers that came since is not in it. */
+void tt_saving_moved(struct tutti_table *t)
+{
+	const struct tt_saving *s = t->shard.clerk->saving;
+
+	tt_image_moved(s->image, 0, t->shard.values);
+	for (int i = 1; i < s->arrays - 1; i++) /* the keys are not in it */
+		tt_image_moved(s->image, i, tt_updater_state(t->shard.updater, i - 1).at);
 }
 
 void tt_saving_free(struct tt_saving *s)
@@ -71,22 +95,22 @@ void tt_saving_free(struct tt_saving *s)
 
 static int new_saving(const struct tutti_table *t, struct tt_saving **out)
 {
-	int arrays = 1 + tt_updater_states(t->shard.updater), err = 0;
-	struct tt_saving *s = calloc(1, sizeof *s + (size_t)arrays * sizeof *s->of);
-	struct tt_array *of = calloc((size_t)arrays, sizeof *of);
+	int images = 1 + tt_updater_states(t->shard.updater), err = 0;
+	struct tt_saving *s = calloc(1, sizeof *s + (size_t)(images + 1) * sizeof *s->of);
+	struct tt_array *of = calloc((size_t)images, sizeof *of);
+	size_t count = (size_t)(rows_of(t) * t->row);
 
 	if (s && of) {
-		s->arrays = arrays;
 		snprintf(s->pushes, sizeof s->pushes, "%llu", (unsigned long long)tt_updater_pushes(t->shard.updater));
 		snprintf(s->clock, sizeof s->clock, "%llu", (unsigned long long)tt_version_clock(t));
 		describe(s, t, of);
 	}
-	for (int i = 0; s && of && i < arrays; i++)
+	for (int i = 0; s && of && i < s->arrays; i++)
 		err = s->of[i].name ? err : -ENOMEM;
 	if (!s || !of || err)
-		err = tt_fail(-ENOMEM, "no memory for a save of %d arrays", arrays);
-	else
-		err = tt_image_open(of, arrays, (size_t)tt_table_range(t, t->mine).count, &s->image);
+		err = tt_fail(-ENOMEM, "no memory for a save of %d arrays", images);
+	else if (count)
+		err = tt_image_open(of, images, count, &s->image);
 	free(of);
 	if (err)
 		tt_saving_free(s);
@@ -97,6 +121,24 @@ static int new_saving(const struct tutti_table *t, struct tt_saving **out)
 
 /* ---- the server's part ---- */
 
+static size_t read_keys(struct tt_saving *s, const struct tt_keys *keys, uint64_t *room)
+{
+	size_t n = (size_t)tt_min(s->keys - s->keys_done, PIECE / sizeof *room);
+
+	for (size_t i = 0; i < n; i++)
+		room[i] = tt_keys_key(keys, s->keys_done++);
+	return n * sizeof *room;
+}
+
+static size_t read_some(struct tt_clerk *c, void *room)
+{
+	struct tt_saving *s = c->saving;
+
+	if (s->keys_done < s->keys)
+		return read_keys(s, c->table->shard.keys, room);
+	return s->image ? tt_image_read(s->image, room, PIECE) : 0;
+}
+
 static int next_piece(struct tt_clerk *c, char *room, size_t *n)
 {
 	struct tt_gate *gate = &c->table->job->engine.gate; /* not tt_enter(): that would keep the background thread away from the nets */
@@ -104,7 +146,7 @@ static int next_piece(struct tt_clerk *c, char *room, size_t *n)
 	if (c->stop)
 		return tt_fail(-ESTALE, "it has closed the table");
 	tt_gate_enter(gate);
-	*n = tt_image_read(c->saving->image, room, PIECE);
+	*n = read_some(c, room);
 	tt_gate_leave(gate);
 	return 0;
 }
@@ -143,7 +185,7 @@ static int write_shard(struct tt_clerk *c)
 {
 	const struct tutti_table *t = c->table;
 	char *path;
-	int err = tt_save_shard(c->order.folder, t->name, c->order.generation, t->mine, t->shards.used, &path);
+	int err = tt_save_shard(c->order.folder, t->name, c->order.generation, t->mine, tt_table_files(t), &path);
 
 	if (err)
 		return err;
@@ -206,14 +248,7 @@ static int save(struct tutti_table *t, const char *what, const char *folder)
 			return err;
 		err = tt_clerk_order(t, what, &o, NULL);
 	} while (err == -EAGAIN && o.workers > workers && o.workers <= (uint32_t)t->job->capacity); /* some have come since */
-	return err ? err : tt_save_commit(folder, t->name, o.generation, t->shards.used);
-}
-
-int tt_save_check_table(const struct tutti_table *t)
-{
-	if (t->flags & TUTTI_TABLE_KEYS)
-		return tt_fail(-ENOTSUP, "table \"%s\": one with keys cannot be saved and loaded yet", t->name);
-	return tt_save_check_name(t->name);
+	return err ? err : tt_save_commit(folder, t->name, o.generation, tt_table_files(t));
 }
 
 int tutti_table_save(tutti_table *t, const char *folder) { return tt_clerk_call(t, "table save", folder, save); }

@@ -19,6 +19,7 @@ struct tt_image;
 int tt_image_open(const struct tt_array *, int arrays, size_t count, struct tt_image **); /* of this moment; count: elements of each array, not 0 */
 void tt_image_close(struct tt_image *);                           /* NULL is allowed */
 void tt_image_keep(struct tt_image *, size_t first, size_t count); /* these elements are about to change, in whichever of the arrays */
+void tt_image_moved(struct tt_image *, int array, const void *now); /* that array lies there now */
 size_t tt_image_read(struct tt_image *, void *to, size_t room);   /* the next bytes, array after array, of one at a time; 0: that was all */
 
 /* ---- table_clerk.c ---- */
@@ -61,13 +62,14 @@ void tt_clerk_free(struct tutti_table *);       /* waits for that; without the g
 
 /* ---- table_save.c, table_load.c: what a clerk does. Each ends with tt_clerk_done(), at once or later ---- */
 
-int tt_save_check_table(const struct tutti_table *); /* can it be saved? */
 void tt_save_begin(struct tt_clerk *);
 void tt_saving_free(struct tt_saving *);        /* NULL is allowed */
+void tt_saving_moved(struct tutti_table *);     /* the values and the state that are being saved, as their room has grown */
 void tt_state_name(char *room, size_t size, const struct tutti_table *, const struct tt_state *); /* of the array that it is in a save */
 #define TT_NOTE_RULE "update_rule"              /* of the state that comes with the values; a file without it has values alone */
 #define TT_NOTE_PUSHES "update_pushes"
 #define TT_NOTE_CLOCK "update_clock"
+#define TT_KEYS_OF "%s.keys"                    /* the array of a table's keys: row i of the values and of the state belongs to the i-th */
 enum { TT_STATE_NAME = 256 };
 void tt_load_read(struct tt_clerk *);
 void tt_load_take(struct tt_clerk *);

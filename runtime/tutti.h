@@ -390,14 +390,14 @@ int tutti_table_pull_fresh(tutti_table *, uint64_t *rows, void *values, size_t r
  * not the same one: for that, a barrier before it. While a server writes, it takes up to as much memory again as its range and state have:
  * what pushes change before it is written. The files are safetensors, NAME-..., and an index, which makes the save and is put in place last:
  * whatever fails before leaves the save before as it was, and after it that one is removed. docs/saves.md has all of it.
- *   -ENOTSUP: a table with keys; -EINVAL: such a name cannot be a file's; no such folder (also -ENOENT, ...); -EBUSY, -EEXIST, -ENOENT: another
+ *   -EINVAL: such a name cannot be a file's; no such folder (also -ENOENT, ...); -EBUSY, -EEXIST, -ENOENT: another
  * rank saves or loads it at the same time; -ENOSPC and others of files; as above, if a server is gone. The sentence names the server and the file. */
 int tutti_table_save(tutti_table *, const char *folder);
 /* Sets values and state on all servers, be they as many as wrote the save or not. Not between two halves of a training step: a barrier
- * before it and after. All servers read and check everything first, into as much memory again; if one of them refuses, the table is as
+ * before it and after. Keys that are not in the save are gone. All servers read and check everything first, into as much memory again; if one of them refuses, the table is as
  * it was. With files without state, by others (NAME.safetensors, or with an index), the state is as at the start, and those values were assigned.
  *   -ENOENT: there is no such save; -EBADMSG: it is damaged, cut off or something else, and the sentence says where; -EINVAL: of
- * another type, count or rule; -EBUSY: another rank saves or loads it at the same time, try again when it is done; -ENOMEM. If the caller
+ * another type, count or rule, or of rows and not of keys; -EBUSY: another rank saves or loads it at the same time, try again when it is done; -ENOMEM. If the caller
  * goes in the middle of it, or a server does, some servers may have loaded. */
 int tutti_table_load(tutti_table *, const char *folder);
 /* After -ECONNRESET, -ETIMEDOUT or -ESTALE: goes on with servers that were started again under their ranks, and have opened the table

@@ -2,6 +2,7 @@
 #include "cunit_main.h"
 #include "ranks.h"
 #include "table_save.h"
+#include "tables.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -124,7 +125,7 @@ static tutti_table_config config_of(tutti_update_rule rule, tutti_type type, uin
 	return c;
 }
 
-static void fill(void *v, size_t count, tutti_type type, int k)
+static void draw(void *v, size_t count, tutti_type type, int k)
 {
 	for (size_t i = 0; i < count; i++) {
 		double x = (double)((i * 7 + (size_t)k * 13) % 101) / 64 - 0.5;
@@ -145,7 +146,7 @@ static void push_around(tutti *job, tutti_table *t, tutti_type type, size_t coun
 	void *delta = calloc(count, 8);
 
 	for (int rank = 0; rank < tutti_size(job); rank++) {
-		fill(delta, count, type, k + 3 * rank);
+		draw(delta, count, type, k + 3 * rank);
 		if (rank == tutti_rank(job))
 			CHECK(tutti_table_push(t, delta, NULL, NULL) == 0);
 		meet(job);
@@ -170,7 +171,7 @@ static void round_trip(tutti *job, tutti_update_rule rule, tutti_type type, unsi
 	c.updater.flags |= flags;
 	c.consistency.mode = mode;
 	CHECK(tutti_table_open(job, "w", &c, &t) == 0);
-	fill(a, COUNT, type, 1);
+	draw(a, COUNT, type, 1);
 	if (tutti_rank(job) == 0)
 		CHECK(tutti_table_assign(t, a, NULL) == 0);
 	meet(job);
@@ -258,7 +259,7 @@ static void push_as(tutti *job, tutti_table *t, int worker, float *got)
 {
 	tutti_update as = { .size = sizeof as, .set = TUTTI_SET_WORKER, .worker = worker };
 
-	fill(got, COUNT, TUTTI_F32, 9);
+	draw(got, COUNT, TUTTI_F32, 9);
 	if (tutti_rank(job) == 0)
 		CHECK(tutti_table_push(t, got, &as, NULL) == 0);
 	meet(job);
@@ -294,6 +295,181 @@ static void program_workers(tutti *job)
 }
 
 static void test_workers(void) { on_wires(program_workers, (const int[]){ 3, 0 }); }
+
+/* ---- keys ---- */
+
+enum { KEYS = 700 };
+
+static uint64_t key_of(size_t i) { return (i + 1) * 0x9e3779b97f4a7c15; }
+
+static tutti_table_config keys_config(tutti_update_rule rule, tutti_type type, uint64_t row)
+{
+	tutti_table_config c = config_of(rule, type, 0);
+
+	c.flags = TUTTI_TABLE_KEYS;
+	c.row = row;
+	return c;
+}
+
+/* All push to `n` keys, one after the other, each beginning with another one. */
+static void push_keys(tutti *job, tutti_table *t, size_t n, int k)
+{
+	uint64_t *key = calloc(n, sizeof *key);
+	void *delta = calloc(n * t->row, 8);
+
+	for (int rank = 0; rank < tutti_size(job); rank++) {
+		for (size_t i = 0; i < n; i++)
+			key[i] = key_of((i + (size_t)(rank * k)) % n);
+		draw(delta, n * t->row, t->type, k + 3 * rank);
+		if (rank == tutti_rank(job))
+			CHECK(tutti_table_push_rows(t, key, n, delta, NULL, NULL) == 0);
+		meet(job);
+	}
+	free(key);
+	free(delta);
+}
+
+static void go_on_with_keys(tutti *job, tutti_table *t, size_t n, void *got)
+{
+	uint64_t *key = calloc(n + 10, sizeof *key);
+
+	for (size_t i = 0; i < n + 10; i++) /* the last are nobody's */
+		key[i] = key_of(i);
+	push_keys(job, t, n, 5);
+	push_keys(job, t, n, 6);
+	CHECK(tutti_table_pull_rows(t, key, n + 10, got, NULL) == 0);
+	meet(job);
+	free(key);
+}
+
+/* Saved by so many servers, loaded by so many others; new keys come in between, which are gone after it. */
+static void keys_on_servers(tutti *job, const tutti_table_config *config, size_t n, int before, int after, bool opened)
+{
+	static const int all[] = { 3, 1, 4, 0, 2 };
+	tutti_table_config c = *config;
+	size_t bytes = (n + 10) * (size_t)c.row * tt_type_size(c.type);
+	char *a = calloc(1, bytes), *b = calloc(1, bytes);
+	tutti_table *t;
+
+	c.server = all;
+	c.servers = before;
+	t = open_table(job, "w", &c);
+	push_keys(job, t, n, 1);
+	if (tutti_rank(job) == 2)
+		CHECK(tutti_table_save(t, folder) == 0);
+	meet(job);
+	go_on_with_keys(job, t, n, a);
+	push_keys(job, t, 3 * n, 7);
+	if (before != after) {
+		close_table(job, t);
+		c.servers = after;
+		c.load = opened ? folder : NULL;
+		t = open_table(job, "w", &c);
+	}
+	if (!c.load && tutti_rank(job) == 4)
+		CHECK(tutti_table_load(t, folder) == 0);
+	meet(job);
+	go_on_with_keys(job, t, n, b);
+	CHECK(!memcmp(a, b, bytes));
+	close_table(job, t);
+	free(a);
+	free(b);
+}
+
+static void program_keys(tutti *job)
+{
+	static const int numbers[] = { 1, 2, 3, 5 };
+	static const tutti_update_rule rules[] = { TUTTI_UPDATE_ADAM, TUTTI_UPDATE_DCASGD, TUTTI_UPDATE_OWN, TUTTI_UPDATE_ADD };
+
+	for (size_t i = 0; i < TT_COUNT(numbers); i++)
+		for (size_t k = 0; k < TT_COUNT(numbers); k++) {
+			tutti_table_config c = keys_config(rules[(i + k) % TT_COUNT(rules)], TUTTI_F32, 1 + 4 * (i % 2));
+			keys_on_servers(job, &c, i == k ? 3 : KEYS, numbers[i], numbers[k], (i + k) % 2);
+		}
+	keys_on_servers(job, &(tutti_table_config){ .size = sizeof(tutti_table_config), .type = TUTTI_I64, .row = 2, .count = 5000, .flags = TUTTI_TABLE_KEYS }, KEYS, 2, 2, false);
+	keys_on_servers(job, &(tutti_table_config){ .size = sizeof(tutti_table_config), .type = TUTTI_F16, .row = 7, .flags = TUTTI_TABLE_KEYS }, KEYS, 3, 2, true);
+}
+
+static void test_keys(void) { on_wires(program_keys, (const int[]){ 5, 0 }); }
+
+/* Each push is to the first keys, and to some that nobody has pushed to: so the room for keys grows while they are saved. */
+static void push_new_keys(tutti *job, tutti_table *t, const atomic_bool *done)
+{
+	enum { NEW = 300 };
+	uint64_t key[KEYS + NEW];
+	float delta[KEYS + NEW];
+
+	fill(delta, TT_COUNT(delta), 1);
+	for (size_t i = 0; i < KEYS; i++)
+		key[i] = key_of(i);
+	for (size_t k = 0; !*done; k++) {
+		for (size_t i = 0; i < NEW; i++)
+			key[KEYS + i] = key_of(KEYS + k % 2000 * NEW + i) + (uint64_t)tutti_rank(job);
+		CHECK(tutti_table_push_rows(t, key, TT_COUNT(key), delta, NULL, NULL) == 0);
+	}
+}
+
+/* Value and state of each key are alike, and those of the first keys that are on one server. */
+static void check_keys(const tutti_table *t)
+{
+	struct tt_save *s = NULL;
+	const struct tt_saved *key, *w, *sum;
+
+	CHECK(tt_save_open(folder, "w", &s) == 0);
+	key = s ? tt_save_find(s, "w.keys") : NULL, w = s ? tt_save_find(s, "w") : NULL, sum = s ? tt_save_find(s, "w.own0") : NULL;
+	CHECK(key && w && sum && key->is.count >= KEYS && w->is.count == key->is.count && sum->is.count == key->is.count);
+	if (key && w && sum) {
+		size_t n = (size_t)key->is.count, first = 0;
+		uint64_t *k = calloc(n, sizeof *k);
+		float *v = calloc(2 * n, sizeof *v), of[8] = { 0 };
+		CHECK(tt_save_read(s, key, 0, n, k) == 0 && tt_save_read(s, w, 0, n, v) == 0 && tt_save_read(s, sum, 0, n, v + n) == 0);
+		CHECK(!memcmp(v, v + n, n * sizeof *v));
+		for (size_t i = 0; i < n; i++)
+			for (size_t base = 0; base < KEYS && v[i] > 0; base += KEYS / 7)
+				if (k[i] == key_of(base)) {
+					float *server = &of[k[i] % (uint64_t)t->servers];
+					CHECK(*server == 0 || *server == v[i]);
+					*server = v[i];
+					first++;
+				}
+		CHECK(first >= 7);
+		free(k);
+		free(v);
+	}
+	tt_save_close(s);
+}
+
+static void program_keys_pushed(tutti *job)
+{
+	static const int servers[] = { 0, 3 };
+	static atomic_bool done;
+	tutti_table_config c = keys_config(TUTTI_UPDATE_OWN, TUTTI_F32, 1);
+	float one[KEYS];
+	uint64_t key[KEYS];
+	tutti_table *t;
+
+	c.server = servers;
+	c.servers = 2;
+	done = false;
+	t = open_table(job, "w", &c);
+	for (size_t i = 0; i < KEYS; i++)
+		key[i] = key_of(i);
+	fill(one, KEYS, 1);
+	if (tutti_rank(job) == 1)
+		CHECK(tutti_table_push_rows(t, key, KEYS, one, NULL, NULL) == 0);
+	meet(job);
+	if (tutti_rank(job) != 1)
+		push_new_keys(job, t, &done);
+	for (int i = 0; i < 6 && tutti_rank(job) == 1; i++) {
+		CHECK(tutti_table_save(t, folder) == 0);
+		check_keys(t);
+		pass_time(TT_MS);
+	}
+	done |= tutti_rank(job) == 1;
+	close_table(job, t);
+}
+
+static void test_keys_pushed(void) { on_wires(program_keys_pushed, (const int[]){ 4, 0 }); }
 
 /* ---- while others push ---- */
 
@@ -506,6 +682,78 @@ static void program_damaged(tutti *job)
 
 static void test_damaged(void) { on_wires(program_damaged, (const int[]){ 2, 3, 0 }); }
 
+static void refuse_keys(tutti_table *t, int err, const char *a, const char *b, float was)
+{
+	uint64_t key = key_of(0);
+	float got = 0;
+	int said = tutti_table_load(t, folder);
+
+	CHECK(said == err && strstr(tutti_why(), a) && strstr(tutti_why(), b));
+	if (said != err || !strstr(tutti_why(), a) || !strstr(tutti_why(), b))
+		printf("not %d with %s, %s, but %d: %s\n", err, a, b, said, tutti_why());
+	CHECK(tutti_table_pull_rows(t, &key, 1, &got, NULL) == 0 && got == was);
+}
+
+static void write_keys(const uint64_t *key, uint64_t keys, tutti_type type, const void *value, uint64_t values)
+{
+	struct tt_tensor of[] = { { .name = "w.keys", .type = TUTTI_I64, .dims = 1, .shape = { keys } }, { .name = "w", .type = type, .dims = 1, .shape = { values } } };
+	struct tt_tensors_writer w;
+	char path[256];
+
+	path_of(path, "w.safetensors");
+	CHECK(tt_tensors_begin(&w, path, of, 2, NULL, 0) == 0 && tt_tensors_put(&w, key, keys * 8) == 0);
+	CHECK(tt_tensors_put(&w, value, values * tt_type_size(type)) == 0 && tt_tensors_end(&w) == 0);
+}
+
+static void damage_keys(tutti_table *t)
+{
+	uint64_t key[] = { key_of(0), key_of(1), key_of(2), key_of(1) };
+	float value[] = { 1, 2, 3, 4 };
+	char path[256];
+
+	CHECK(tutti_table_push_rows(t, key, 3, value, NULL, NULL) == 0);
+	refuse_keys(t, -ENOENT, "w.safetensors.index.json", "cannot read", 1);
+	write_keys(key, 4, TUTTI_F32, value, 4);
+	refuse_keys(t, -EBADMSG, "w.safetensors", "is there twice, in row 1 and in row 3", 1);
+	write_keys(key, 3, TUTTI_F32, value, 4);
+	refuse_keys(t, -EINVAL, "w.safetensors", "4 elements of F32, and the table 3 of F32", 1);
+	write_keys(key, 2, TUTTI_F64, value, 2);
+	refuse_keys(t, -EINVAL, "w.safetensors", "elements of F64", 1);
+	write_foreign("w.safetensors", TUTTI_F32, 3, value);
+	refuse_keys(t, -EINVAL, "w.safetensors", "has no \"w.keys\"", 1);
+	value[0] = 7;
+	write_keys(key, 3, TUTTI_F32, value, 3);
+	CHECK(tutti_table_load(t, folder) == 0 && tutti_table_pull_rows(t, key, 3, value, NULL) == 0 && value[0] == 7 && value[1] == 2 && value[2] == 3);
+	CHECK(tutti_table_save(t, folder) == 0 && tutti_table_push_rows(t, key, 1, value, NULL, NULL) == 0);
+	for (int at = 1; at <= 9; at += 8) { /* a value, and a key */
+		change_file(SECOND, -at, 0);
+		refuse_keys(t, -EBADMSG, SECOND, "damaged: bytes", 14);
+		change_file(SECOND, -at, 0);
+	}
+	change_file(FIRST, 0, 3);
+	refuse_keys(t, -EBADMSG, FIRST, "cut off", 14);
+	path_of(path, FIRST);
+	CHECK(unlink(path) == 0);
+	refuse_keys(t, -ENOENT, FIRST, "cannot read", 14);
+	CHECK(tutti_table_save(t, folder) == 0);
+}
+
+static void program_damaged_keys(tutti *job)
+{
+	tutti_table_config c = keys_config(TUTTI_UPDATE_ADD, TUTTI_F32, 1), rows = config_of(TUTTI_UPDATE_ADD, TUTTI_F32, 3);
+	tutti_table *t = open_table(job, "w", &c);
+
+	if (!tutti_rank(job))
+		damage_keys(t);
+	close_table(job, t);
+	t = open_table(job, "w", &rows);
+	if (!tutti_rank(job))
+		CHECK(tutti_table_load(t, folder) == -EINVAL && strstr(tutti_why(), "is of a table with keys, and this one has rows"));
+	close_table(job, t);
+}
+
+static void test_damaged_keys(void) { on_wires(program_damaged_keys, (const int[]){ 2, 0 }); }
+
 /* Another rule, other flags, another table; a folder that cannot be written. */
 static void open_and_refuse(tutti *job, const char *name, tutti_update_rule rule, unsigned flags, const char *why)
 {
@@ -574,12 +822,6 @@ static void program_two_at_once(tutti *job)
 
 static void test_two_at_once(void) { on_wires(program_two_at_once, (const int[]){ 3, 0 }); }
 
-static void fill_with(float *v, size_t n, float x)
-{
-	for (size_t i = 0; i < n; i++)
-		v[i] = x;
-}
-
 /* Two load different saves while a third saves: each load is of all servers, or of none. */
 static void program_loads(tutti *job)
 {
@@ -590,7 +832,7 @@ static void program_loads(tutti *job)
 
 	CHECK(tutti_table_open(job, "w", &c, &t) == 0);
 	for (int k = 1; !rank && k <= 2; k++) {
-		fill_with(v, c.count, (float)k);
+		fill(v, c.count, (float)k);
 		CHECK(tutti_table_assign(t, v, NULL) == 0 && tutti_table_save(t, k == 1 ? folder : second) == 0);
 	}
 	for (int i = 0; i < 6; i++) {
@@ -641,7 +883,7 @@ static void program_stateless(tutti *job)
 	float *a = calloc(COUNT, sizeof *a), *b = calloc(COUNT, sizeof *b);
 	tutti_table *t, *fresh;
 
-	fill(a, COUNT, TUTTI_F32, 4);
+	draw(a, COUNT, TUTTI_F32, 4);
 	if (!tutti_rank(job))
 		write_foreign("w.safetensors", TUTTI_F32, COUNT, a);
 	CHECK(tutti_table_open(job, "w", &c, &t) == 0 && tutti_table_open(job, "fresh", &c, &fresh) == 0);
@@ -753,7 +995,7 @@ static void program_asker_killed(tutti *job)
 	meet(job);
 	if (tutti_rank(job) == 2) {
 		CHECK(tt_clerk_order(t, "read", &o, NULL) == 0);
-		fill_with(v, c.count, 1);
+		fill(v, c.count, 1);
 		CHECK(tutti_table_assign(t, v, NULL) == 0);
 		CHECK(tutti_table_load(t, folder) == -EBUSY && strstr(tutti_why(), "for rank 2"));
 		CHECK(tutti_table_save(t, folder) == -EBUSY && strstr(tutti_why(), "for rank 2"));
@@ -891,8 +1133,11 @@ static CU_TestInfo save_tests[] = {
 	{ "every rule, with its state", test_rules },
 	{ "other numbers of servers", test_servers },
 	{ "workers that some servers do not know", test_workers },
+	{ "keys, on other numbers of servers", test_keys },
+	{ "keys while others push", test_keys_pushed },
 	{ "while others push", test_pushed },
 	{ "damaged and foreign files", test_damaged },
+	{ "damaged and foreign files of keys", test_damaged_keys },
 	{ "other rules, other tables", test_unfit },
 	{ "values without state", test_stateless },
 	{ "two at once", test_two_at_once },
