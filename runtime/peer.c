@@ -842,6 +842,7 @@ static void member_message(struct tt_member *m, enum tt_message_type type, struc
 	case TT_PULLED: tt_table_pulled(m, p); break;
 	case TT_FILE: tt_table_file(m, p); break;
 	case TT_FILED: tt_table_filed(m, p); break;
+	case TT_HELD: tt_table_held(m); break;
 	case TT_WAKE: break; /* the turn that took it looks at what it is about */
 	default: p->bad = true;
 	}

@@ -369,7 +369,7 @@ enum tt_message_type { /* the first byte of every message between members; docs/
 	TT_HELLO = 1, TT_WELCOME, TT_BUSY, TT_REFUSED, TT_CARD, TT_TABLE, TT_BYE,
 	TT_PING, TT_PONG, TT_DOWN, TT_ASK, TT_ANSWER, TT_CLOSED, TT_DATA, TT_REVOKE, TT_AGREE, TT_PART, TT_LATE, TT_NEWS, TT_FAREWELL, TT_MISSED,
 	TT_WAKE, TT_JOIN, TT_PUSH, TT_PUSHED, TT_JOINED, TT_CLOCK, TT_FINISH, TT_CHANGE, TT_CHANGED,
-	TT_PUSH_ROWS, TT_PULL_ROWS, TT_PULL_FRESH, TT_PULLED, TT_FILE, TT_FILED,
+	TT_PUSH_ROWS, TT_PULL_ROWS, TT_PULL_FRESH, TT_PULLED, TT_FILE, TT_FILED, TT_HELD,
 };
 
 enum tt_member_state {
@@ -1007,6 +1007,7 @@ void tt_table_pull_rows(struct tt_member *, struct tt_pack *);
 void tt_table_pull_fresh(struct tt_member *, struct tt_pack *);
 void tt_table_pulled(struct tt_member *, struct tt_pack *);
 void tt_table_member_down(struct tt_member *, int err);    /* what waits for it ends */
+void tt_table_held(struct tt_member *);                    /* a message */
 void tt_table_file(struct tt_member *, struct tt_pack *);  /* messages of saving and loading */
 void tt_table_filed(struct tt_member *, struct tt_pack *);
 void tt_table_filer_down(struct tt_member *, int err);     /* who waits for it to save or load */
@@ -1015,7 +1016,7 @@ void tt_table_member_gone(struct tt_member *);             /* nobody waits for i
 uint64_t tt_call_progress(const struct tt_table_call *);   /* another number whenever its servers have done something */
 bool tt_call_waits_for(const struct tt_table_call *, int rank);
 void tt_call_give_up(struct tt_table_call *, int err);     /* what has not been sent stays here; what is on its way comes back from servers that live */
-bool tt_call_is_overdue(const struct tt_table_call *);     /* it did not, for a whole deadline */
+bool tt_call_is_overdue(struct tt_table_call *);           /* it was given up, and nothing of it came back for a whole deadline */
 void tt_table_free_all(struct tt_job *);                   /* without the gate, when no wire is left */
 
 /* ---- draft.c: a file that others see whole or not at all ---- */

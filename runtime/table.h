@@ -94,7 +94,9 @@ struct tt_shard { /* this rank's */
 	struct tt_rounds *rounds;
 	struct tt_next next;
 	bool held;                   /* no push begins, and no version is begun ... */
-	void (*at_rest)(struct tutti_table *); /* ... and this is called when none is under way. NULL: it was */
+	void (*at_rest)(struct tutti_table *, int err); /* ... and this is called when none is under way. NULL: it was */
+	struct tt_timer hold_turn;   /* looks whether those that are still go on */
+	uint64_t pieces, seen, since; /* of pushes: that have come; that had at `since` */
 	struct tt_image *image;      /* is being written to a file: what changes is kept first. NULL: none */
 	struct tt_clerk *clerk;      /* who writes and reads files of it; NULL: nobody has asked yet */
 };
@@ -215,7 +217,8 @@ struct tt_table_call {
 	uint32_t number;
 	int left;                    /* parts that have not ended */
 	uint64_t answers;            /* that came */
-	uint64_t given_up;           /* when; 0: it is not */
+	uint64_t given_up;           /* when, or when something of it came back since; 0: it is not */
+	uint64_t done_then;          /* how far it was */
 	int gave_up;                 /* with that error */
 	bool starved;                /* as a clock did not come far enough */
 	struct tt_call_part part[];
@@ -354,8 +357,9 @@ int tt_table_find_fresh(struct tutti_table *, int worker, unsigned flags, uint64
                                                 * *at moves on, and at its end there are no more */
 
 /* table_hold.c */
-void tt_shard_hold(struct tutti_table *, void (*at_rest)(struct tutti_table *)); /* calls it when no push is half here and no version half made: at
-                                                      * once, or from a later turn. Pushes that would begin wait, until ... */
+void tt_shard_hold(struct tutti_table *, void (*at_rest)(struct tutti_table *, int err)); /* calls it when no push is half here and no version half
+                                                      * made: at once, or from a later turn; or with -ETIMEDOUT and a sentence, as one that is half here
+                                                      * has not gone on for a deadline. Pushes that would begin wait, until ... */
 void tt_shard_release(struct tutti_table *);
 void tt_shard_look(struct tutti_table *);      /* something has ended */
 bool tt_shard_wait(struct tt_member *from, struct tutti_table *, enum tt_message_type, bool begins, const struct tt_pack *); /* must this
@@ -415,6 +419,7 @@ void tt_call_look_at(struct tt_call_part *);   /* has it come to its end? */
 void tt_call_let_go(struct tt_call_part *, int err); /* something that it held has come back */
 void tt_call_queue_own(struct tt_call_part *); /* this rank does it itself, from the start, a piece in each turn */
 void tt_table_own_go_on(struct tutti_table *); /* this rank's own pushes, which have waited */
+void tt_call_held(struct tt_job *, int rank);  /* that server says that it takes no push now */
 bool tt_table_is_pushed(const struct tutti_table *); /* are pushes under way, those too that the program has given up? */
 bool tt_table_is_called(const struct tutti_table *); /* does the program have pushes or pulls under way? */
 void tt_table_forgive(struct tutti_table *, int server);

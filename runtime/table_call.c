@@ -468,6 +468,7 @@ void tt_call_give_up(struct tt_table_call *c, int err)
 	if (c->given_up)
 		return;
 	c->given_up = tt_now();
+	c->done_then = tt_call_progress(c);
 	c->gave_up = err;
 	c->left++; /* or the last part would take the call along */
 	for (int i = 0; i < n; i++) {
@@ -480,7 +481,29 @@ void tt_call_give_up(struct tt_table_call *c, int err)
 		end_call(c);
 }
 
-bool tt_call_is_overdue(const struct tt_table_call *c) { return c->given_up && tt_now() - c->given_up > c->table->job->deadline; }
+bool tt_call_is_overdue(struct tt_table_call *c)
+{
+	uint64_t done = tt_call_progress(c);
+
+	if (!c->given_up)
+		return false;
+	if (done != c->done_then) {
+		c->done_then = done;
+		c->given_up = tt_now();
+	}
+	return tt_now() - c->given_up > c->table->job->deadline;
+}
+
+void tt_call_held(struct tt_job *job, int rank)
+{
+	tt_list_each(node, &job->calls) {
+		struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
+		for (int i = 0; i < c->table->servers; i++)
+			c->answers += c->part[i].member->rank == rank && !c->part[i].ended && !c->part[i].gated;
+	}
+}
+
+void tt_table_held(struct tt_member *from) { tt_call_held(from->job, from->rank); }
 
 /* What this rank owes a server, which counts its pushes anew. */
 void tt_table_forgive(struct tutti_table *t, int server)

@@ -474,8 +474,19 @@ static void finish(struct tt_clerk *c, int err)
 		tt_fresh_pushed(c->table->shard.fresh, -1, NULL, 0);
 }
 
-static void take_now(struct tutti_table *t) /* no push is half done, no version half made */
+/* Of values that are about to be replaced it does not matter. */
+static void end_pushes(struct tutti_table *t)
 {
+	tt_log(TT_WARN, "table load: table \"%s\": %s: it ends here", t->name, tt_why());
+	for (int i = 0; i < t->job->capacity; i++)
+		tt_table_end_given_up(t, i);
+	tt_version_settle(t);
+}
+
+static void take_now(struct tutti_table *t, int err) /* no push is half done, no version half made; or one does not go on */
+{
+	if (err)
+		end_pushes(t);
 	t->shard.clerk->staged->into = t->shard.values;
 	tt_clerk_work(t->shard.clerk, copy_values, finish);
 }

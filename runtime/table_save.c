@@ -202,16 +202,16 @@ static void forget_image(struct tt_clerk *c, int err)
 	c->saving = NULL;
 }
 
-static void save_now(struct tutti_table *t) /* no push is half done */
+static void save_now(struct tutti_table *t, int err) /* no push is half done, or one does not go on */
 {
 	struct tt_clerk *c = t->shard.clerk;
-	int err = new_saving(t, &c->saving);
 
+	err = err ? err : new_saving(t, &c->saving);
 	t->shard.image = err ? NULL : c->saving->image;
-	tt_shard_release(t);
 	if (err)
 		tt_clerk_done(c, err);
-	else
+	tt_shard_release(t);
+	if (!err)
 		tt_clerk_work(c, write_shard, forget_image);
 }
 

@@ -99,6 +99,7 @@ void tt_table_unserve(struct tutti_table *t)
 	struct tt_shard *s = &t->shard;
 
 	tt_clerk_free(t);
+	tt_timer_stop(&s->hold_turn);
 	for (int i = 0; s->pushers && i < t->job->capacity; i++) /* what they had mapped is the wire's */
 		free(s->pushers[i]);
 	free(s->pushers);
@@ -250,6 +251,7 @@ int tt_table_take(struct tutti_table *t, int worker, unsigned flags, const tutti
 
 	if (!p)
 		return -EINVAL; /* it has not joined */
+	t->shard.pieces++;
 	if (!(flags & TT_PUSH_FIRST) && !p->half && !p->err)
 		p->err = -EPROTO; /* of which push? */
 	if (flags & TT_PUSH_FIRST && (p->err = begin(t, p, worker, flags, options)))

@@ -299,8 +299,8 @@ typedef struct tutti_updater { /* a table's rule */
  * A call without an op is over when all servers have done their part, however long those take that live and go on with it. It fails with
  * -ECONNRESET if a server is gone (the other servers' parts are done), -ETIMEDOUT if one is silent, or if another worker has not pushed
  * what this call waits for, -ESTALE if one has closed the table or was started anew (tutti_table_reopen), -ENOMEM. After it, the memory is the caller's. tutti_cancel ends a push
- * behind the last piece that is on its way, and a push_pull without its pull; servers that live stay. In SSP and BSP what was given up counts at
- * all servers, as a push of less, or at none. */
+ * behind the last piece that is on its way, and a push_pull without its pull. A server that lives stays, unless it does nothing for a deadline
+ * after that. In SSP and BSP what was given up counts at all servers, as a push of less, or at none. */
 typedef struct tutti_table tutti_table;
 typedef enum tutti_mode { TUTTI_ASYNC, TUTTI_SSP, TUTTI_BSP } tutti_mode;
 typedef struct tutti_consistency {
@@ -391,10 +391,10 @@ int tutti_table_pull_fresh(tutti_table *, uint64_t *rows, void *values, size_t r
  * what pushes change before it is written. The files are safetensors, NAME-..., and an index, which makes the save and is put in place last:
  * whatever fails before leaves the save before as it was, and after it that one is removed. docs/saves.md has all of it.
  *   -EINVAL: such a name cannot be a file's; no such folder (also -ENOENT, ...); -EBUSY, -EEXIST, -ENOENT: another
- * rank saves or loads it at the same time; -ENOSPC and others of files; as above, if a server is gone. The sentence names the server and the file. */
+ * rank saves or loads it at the same time; -ETIMEDOUT: a worker lives, and has sent no more of a push that it began for a deadline; -ENOSPC and others of files; as above, if a server is gone. The sentence names the server and the file. */
 int tutti_table_save(tutti_table *, const char *folder);
 /* Sets values and state on all servers, be they as many as wrote the save or not. Not between two halves of a training step: a barrier
- * before it and after. Keys that are not in the save are gone. All servers read and check everything first, into as much memory again; if one of them refuses, the table is as
+ * before it and after; a push that has begun, and does not go on for a deadline, ends there. Keys that are not in the save are gone. All servers read and check everything first, into as much memory again; if one of them refuses, the table is as
  * it was. With files without state, by others (NAME.safetensors, or with an index), the state is as at the start, and those values were assigned.
  *   -ENOENT: there is no such save; -EBADMSG: it is damaged, cut off or something else, and the sentence says where; -EINVAL: of
  * another type, count or rule, or of rows and not of keys; -EBUSY: another rank saves or loads it at the same time, try again when it is done; -ENOMEM. If the caller

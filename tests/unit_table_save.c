@@ -902,6 +902,112 @@ static void program_stateless(tutti *job)
 
 static void test_stateless(void) { on_wires(program_stateless, (const int[]){ 2, 0 }); }
 
+/* ---- holds ---- */
+
+static int change_nothing(struct tutti_table *t, int worker, const struct tt_pusher *p, void *arg)
+{
+	(void)t, (void)worker, (void)p, (void)arg;
+	return 0;
+}
+
+/* Its server has the first piece of a push of that rank, and gets no other. */
+static void begin_push(tutti_table *t, int rank)
+{
+	tt_enter(t->job);
+	CHECK(tt_table_take(t, rank, TT_PUSH_FIRST, NULL, change_nothing, NULL) == 0);
+	tt_exit(t->job);
+}
+
+/* A push that does not go on: a save fails with its name, a load ends it; what others push meanwhile waits, and nobody is cut off. */
+static void program_stuck(tutti *job)
+{
+	static const int servers[] = { 0 };
+	static atomic_bool done;
+	tutti_table_config c = config_of(TUTTI_UPDATE_ADD, TUTTI_F32, 90000);
+	float *v = calloc(c.count, sizeof *v);
+	tutti_table *t;
+
+	done = false;
+	c.server = servers;
+	c.servers = 1;
+	t = open_table(job, "w", &c);
+	if (tutti_rank(job) == 2)
+		CHECK(tutti_table_save(t, folder) == 0);
+	meet(job);
+	if (tutti_rank(job) == 0)
+		begin_push(t, 1);
+	meet(job);
+	if (tutti_rank(job) == 2) {
+		CHECK(tutti_table_save(t, folder) == -ETIMEDOUT && strstr(tutti_why(), "rank 1 is in the middle of a push"));
+		CHECK(tutti_table_load(t, folder) == 0);
+		CHECK(tutti_table_save(t, folder) == 0);
+		done = true;
+	}
+	for (; !done; pass_time(TT_MS))
+		CHECK(tutti_rank(job) != 3 || tutti_table_push(t, v, NULL, NULL) == 0);
+	close_table(job, t);
+	free(v);
+}
+
+static void test_stuck(void)
+{
+	struct ranks run = { .size = 4, .wire = "sim", .deadline_ms = 600, .program = program_stuck };
+
+	for (; run.seed < SEEDS; run.seed++, sweep())
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+	sweep();
+}
+
+static void stay_held(struct tutti_table *t, int err) { (void)t, (void)err; }
+
+/* A hold of many deadlines: who waits for it is told, and cuts nobody off; not even who has given up its push. */
+static void program_held(tutti *job)
+{
+	static const int servers[] = { 0 };
+	tutti_table_config c = config_of(TUTTI_UPDATE_ADD, TUTTI_F32, 90000);
+	float *v = calloc(c.count, sizeof *v);
+	tutti_table *t;
+	tutti_op op;
+
+	c.server = servers;
+	c.servers = 1;
+	t = open_table(job, "w", &c);
+	fill(v, c.count, 1);
+	if (tutti_rank(job) == 0) {
+		tt_enter(job->job);
+		tt_shard_hold(t, stay_held);
+		tt_exit(job->job);
+	}
+	meet(job);
+	if (tutti_rank(job) == 0) {
+		pass_time(1200 * TT_MS);
+		tt_enter(job->job);
+		tt_shard_release(t);
+		tt_exit(job->job);
+	} else if (tutti_rank(job) == 1) {
+		CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
+	} else {
+		CHECK(tutti_table_push(t, v, NULL, &op) == 0);
+		pass_time(50 * TT_MS);
+		CHECK(tutti_cancel(&op) == 0 || tutti_test(&op) == -ECANCELED);
+	}
+	while (tutti_barrier(job, NULL) == -ETIMEDOUT)
+		continue;
+	CHECK(tutti_table_pull(t, v, NULL) == 0 && (v[0] == 1 || v[0] == 2));
+	close_table(job, t);
+	free(v);
+}
+
+static void test_held(void)
+{
+	struct ranks run = { .size = 3, .wire = "sim", .deadline_ms = 300, .program = program_held };
+
+	for (; run.seed < SEEDS; run.seed++)
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+}
+
 /* ---- who closes, dies, comes again ---- */
 
 struct saver {
@@ -1143,6 +1249,8 @@ static CU_TestInfo save_tests[] = {
 	{ "two at once", test_two_at_once },
 	{ "loads at once", test_loads },
 	{ "folders that are none", test_folders },
+	{ "a push that does not go on", test_stuck },
+	{ "held for long", test_held },
 	{ "closed meanwhile", test_closed },
 	{ "closed by another thread", test_closed_here },
 	{ "closed and opened again", test_reopened },
