@@ -35,6 +35,9 @@ runtime/window.c handle tt_window_ask tt_window_answer tt_window_closed tt_windo
 runtime/collective.c compare compare_kept tt_coll_take tt_coll_take_any tt_coll_message tt_coll_notify feed exchange_start advance_large
 runtime/table_join.c tt_table_take_join tt_table_take_finish tt_table_take_joined tt_table_take_clock
 runtime/table_switch.c tt_table_take_switch tt_table_take_switched
+runtime/table_clerk.c server_of find answered tt_table_filed check_free check_folder begin take_order tt_table_file
+runtime/table_load.c are_same tt_load_forget tt_load_read tt_load_take
+runtime/table_hold.c tt_shard_wait take_again
 runtime/legs.c may_be_said take_start take_piece take_chunk pull_leg take_key push_leg
 runtime/model.c measure answer hear
 runtime/ring.c find_right collect take_chunks advance'

@@ -1,9 +1,12 @@
 /* fuzz_tables.c - three ranks open a table of rows, which keeps track of what is fresh, and one of keys. Rank 2 is a server and a worker
- * of both as the others are, and goes bad then: it pushes and pulls or does not, spoils what its library says, and makes up messages
- * about tables. Nothing of that may end rank 0 or 1, hang them, or write where nothing was asked for.
+ * of both as the others are, and goes bad then: it pushes and pulls or does not, saves, loads and switches, spoils what its library says,
+ * and makes up messages about tables, as a worker and as a server. Nothing of that may end rank 0 or 1, hang them, or write where nothing
+ * was asked for.
  * Input: what the honest ones call, the world's seed, then events (attack.h). */
 #include "attack.h"
-#include "table.h"
+#include "table_save.h"
+#include <dirent.h>
+#include <unistd.h>
 
 enum { BAD = 2, ROWS = 40, ROW = 3, N = 60, BYTES = N * ROW * 8, ROUNDS = 4, ROUND_MS = 60, DEADLINE_MS = 1200 };
 
@@ -12,10 +15,47 @@ struct part { /* one rank's share of it all */
 	tutti_table *rows, *keys;
 	uint64_t list[N], *fresh;
 	uint8_t *values;
-	bool done;
+	bool ready, done;            /* for the pair's table; with it */
 };
 static struct part parts[RANKS];
 static uint8_t plan;
+
+/* ---- where it is saved ---- */
+
+static char folder[32] = "/tmp/fuzz-tables-XXXXXX";
+
+static void sweep(void)
+{
+	DIR *dir = opendir(folder);
+
+	for (struct dirent *e; dir && (e = readdir(dir));)
+		if (*e->d_name != '.')
+			unlinkat(dirfd(dir), e->d_name, 0);
+	if (dir)
+		closedir(dir);
+}
+
+static void remove_folder(void)
+{
+	sweep();
+	rmdir(folder);
+}
+
+static void make_folder(void)
+{
+	static bool made;
+
+	if (!made) {
+		if (!access("/dev/shm", W_OK)) /* it is synced all the time */
+			memcpy(folder, "/dev/shm/fuzztb-XXXXXX", sizeof "/dev/shm/fuzztb-XXXXXX");
+		FUZZ_CHECK(mkdtemp(folder), "there is a folder to save in");
+		atexit(remove_folder);
+	}
+	made = true;
+	sweep();
+}
+
+/* ---- what a rank calls ---- */
 
 static void open_part(struct part *p)
 {
@@ -56,30 +96,66 @@ static int call(struct part *p, unsigned what, tutti_op *op)
 	}
 }
 
+static void file_or_switch(struct part *p, unsigned what)
+{
+	tutti_table *t = what & 1 ? p->keys : p->rows;
+
+	switch (what / 2 % 4) {
+	case 0: tutti_table_save(t, folder); break;
+	case 1: tutti_table_load(t, folder); break;
+	case 2: tutti_table_switch(t, &(tutti_consistency){ .mode = what & 8 ? TUTTI_SSP : TUTTI_ASYNC, .staleness = what & 8 ? 2 : 0 }); break;
+	default: tutti_table_reopen(t);
+	}
+}
+
 static void try(struct part *p, unsigned what, int patience)
 {
 	tutti_op op;
 
-	if (!call(p, what, &op) && tutti_wait(&op, patience))
+	if (what & 64)
+		file_or_switch(p, what);
+	else if (!call(p, what, &op) && tutti_wait(&op, patience))
 		tutti_cancel(&op);
 }
 
 /* ---- the bad one ---- */
 
-/* A message about a table, with a uid that is right for one of the two servers. */
+/* To write or to read, but nowhere else than where the test does; or where nothing can be. */
+static void put_order(struct fuzz_input *in, struct tt_pack *p)
+{
+	static const char *const folders[] = { folder, folder, "", "tmp", "/nowhere/at/all" };
+	enum { BEFORE = 17 }; /* bytes in front of it */
+	size_t got;
+	const uint8_t *rest = fuzz_take(in, BEFORE, &got);
+
+	tt_put_bytes(p, rest, got);
+	for (; got < BEFORE; got++)
+		tt_put8(p, 0);
+	const char *path = folders[fuzz_number(in, 1) % TT_COUNT(folders)];
+	tt_put_bytes(p, path, strlen(path));
+}
+
+/* A message about a table, with a uid that is right: of one of the two servers, or of its own shard, where it speaks as their server. */
 static void make_up(struct attack *a, unsigned what)
 {
-	static const uint8_t types[] = { TT_PUSH, TT_PUSHED, TT_PUSH_ROWS, TT_PULL_ROWS, TT_PULL_FRESH, TT_PULLED, TT_JOIN };
+	static const uint8_t types[] = { TT_PUSH, TT_PUSHED, TT_PUSH_ROWS, TT_PULL_ROWS, TT_PULL_FRESH, TT_PULLED, TT_JOIN,
+		                         TT_FILE, TT_FILED, TT_JOINED, TT_CLOCK, TT_CHANGE, TT_CHANGED, TT_FINISH, TT_HELD };
 	const struct mouth *m = choose_mouth();
-	size_t len = fuzz_number(&a->in, 1);
-	const uint8_t *rest = fuzz_take(&a->in, len, &len);
 	uint8_t bytes[9 + 255], type = types[what / 4 % TT_COUNT(types)];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+	bool of_mine = type == TT_JOINED || type == TT_CLOCK || type == TT_CHANGED;
+	size_t len;
 
 	tt_put8(&p, type);
-	if (type != TT_PUSHED && type != TT_PULLED)
-		tt_put64(&p, (what & 2 ? parts[BAD].keys : parts[BAD].rows)->source[what & 1].uid);
-	tt_put_bytes(&p, rest, len);
+	if (type != TT_PUSHED && type != TT_PULLED && type != TT_FILED && type != TT_HELD)
+		tt_put64(&p, (what & 2 ? parts[BAD].keys : parts[BAD].rows)->source[of_mine ? BAD : what & 1].uid);
+	if (type == TT_FILE) {
+		put_order(&a->in, &p);
+	} else {
+		len = fuzz_number(&a->in, 1);
+		const uint8_t *rest = fuzz_take(&a->in, len, &len);
+		tt_put_bytes(&p, rest, len);
+	}
 	if (m)
 		say(m, bytes, (size_t)(p.at - bytes), 0, TT_SEND);
 }
@@ -116,6 +192,9 @@ static void check_pair(struct part *p, int rank)
 	double mine = 5 + rank, got = 0;
 	tutti_table *t;
 
+	p->ready = true; /* what the other one calls may have taken several deadlines */
+	while (!parts[1 - rank].ready)
+		tt_sim_sleep(TT_MS);
 	if (tutti_table_open(p->job, "pair", &c, &t)) {
 		FUZZ_CHECK(attack.accused, "an honest rank was ended by another's nonsense");
 		return;
@@ -153,6 +232,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 
 	plan = (uint8_t)fuzz_number(&in, 1);
 	memset(parts, 0, sizeof parts);
+	make_folder();
 	run_world(in, BAD, DEADLINE_MS, program);
 	return 0;
 }
