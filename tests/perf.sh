@@ -176,6 +176,27 @@ test_tables() { # ours and the limit are both checked against plain numbers befo
 	table_rows 1 tcp 'the same while nobody pushes, 99 %'
 }
 
+snapshots() { # which transport, size, type: each is looked at, and must be whole
+	perf table -n 4 --transport "$1" --kernel snapshot --size "$2" --type "$3" --time 0.4 --json
+	check "status 0" is $status 0
+	check "nothing on stderr" lines err 0
+	check "a row" has out "^{\"test\": \"table-snapshot\", \"transport\": \"$1\", .*\"limit\": \"pulls beside the same pushes; means\", \"ratio\": "
+	check "and what else is of snapshots" has out '"retries": [0-9]*, "refused": [0-9]*, "torn_pulls": [0-9]*, "writer_gb_per_s": [0-9.e+]*, "limit_writer_gb_per_s": [0-9.e+]*}$'
+	check "and nothing else" lines out 1
+}
+
+test_snapshots() { # for more of them: tutti perf table -n 4 --kernel snapshot --size 64K --iters 1000000
+	for wire in tcp shm; do
+		snapshots $wire 64K f32
+		snapshots $wire 3000000 i64
+		perf table -n 3 --transport $wire --kernel snapshot --size 8 --iters 2
+		check "in words" has out ' retries, [0-9]* refused, none torn; '
+	done
+	perf table -n 4 --kernel snapshot --type bf16
+	check "status 2" is $status 2
+	check "and why" has err '^tutti perf: --type bf16: each element of snapshot counts all pushes: '
+}
+
 test_batches() { # rank 2 waits for the others: a batch of 700 ms would be too long for it. Few samples: they wait for the sorting, too
 	TUTTI_DEADLINE=600 perf put -n 3 --size 1M --time 14 --json
 	rows limit_gb_per_s 1
@@ -339,4 +360,4 @@ test_bench() { # not how fast: that it measures and judges
 	check "status 2" is $status 2
 }
 
-run_tests "tests allreduce shared memory tables batches table launchers failure refusals plot bench" "$@"
+run_tests "tests allreduce shared memory tables snapshots batches table launchers failure refusals plot bench" "$@"

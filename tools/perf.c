@@ -80,8 +80,8 @@ static int act(struct tt_perf *p, long warm, long iterations)
 		end = tt_perf_finish(p);
 	if (one_sided && !err)
 		err = tt_perf_end_target(p);
-	if (tt_perf_is_beside(p) && !limit && !p->rank && !err)
-		err = tt_perf_end_others(p);
+	if (tt_perf_has_writer(p) && !p->rank && !err)
+		err = tt_perf_end_writer(p);
 	return err ? err : end;
 }
 
@@ -292,11 +292,27 @@ static double quantile(const struct tt_perf_samples *s, double q)
 	return s->count ? s->at[(size_t)(q * (double)(s->count - 1) + 0.5)] : 0;
 }
 
+static double mean(const struct tt_perf_samples *s)
+{
+	double sum = 0;
+
+	for (size_t i = 0; i < s->count; i++)
+		sum += s->at[i];
+	return s->count ? sum / (double)s->count : 0;
+}
+
+/* Of all that was delivered: what had to be read again has taken its time. */
+static void evaluate_goodput(const struct tt_perf *p, struct tt_perf_row *row)
+{
+	row->limit = mean(&p->samples[1]);
+	row->ratio = row->limit / mean(&p->samples[0]);
+}
+
 static void evaluate(struct tt_perf *p, struct tt_perf_row *row)
 {
 	double half = p->test->one_sided || p->test->collective || p->test->table ? 1 : 0.5; /* a ping-pong goes one way, and back */
 	double part = p->test->streams ? 1.0 / p->flight : half;
-	bool tail = tt_perf_is_beside(p);
+	bool tail = tt_perf_has_tail(p);
 	double tick = p->options.compute && !p->shared.part ? TT_PERF_TICK_US : 0; /* memory needs nobody there */
 
 	for (int side = 0; side < 2; side++)
@@ -309,6 +325,8 @@ static void evaluate(struct tt_perf *p, struct tt_perf_row *row)
 	if (p->has_limit) {
 		row->limit = (quantile(&p->samples[1], tail ? 0.99 : 0.5) + tick) * part;
 		row->ratio = row->limit / (tail ? row->p99 : row->p50);
+		if (tt_perf_is_snapshot(p))
+			evaluate_goodput(p, row);
 		tt_perf_word_limit(p, &p->order.way, row->words, sizeof row->words);
 	} else {
 		snprintf(row->words, sizeof row->words, "not measured: the ranks are on different hosts");
@@ -351,6 +369,8 @@ static bool is_wanted(const struct tt_perf *p, const struct tt_perf_options *o, 
 
 	if (k->calls & TT_PERF_BESIDE && p->size < 3)
 		return false; /* there is no other worker */
+	if (k->calls & TT_PERF_SNAPSHOT && tt_perf_type_size(type) == 2)
+		return false; /* they cannot count all pushes */
 	return (!o->kernel || o->kernel == k) && (o->any_type || o->type == type) && (real || !k->scaled);
 }
 
@@ -449,6 +469,7 @@ static int open_buffers(struct tt_perf *p)
 		return err;
 	p->open = open;
 	p->told = (_Atomic uint64_t *)(void *)(p->open + room);
+	p->writer = (struct tt_perf_writer *)(void *)(p->open + room + TT_PERF_LINE);
 	return tutti_window_open(p->job, "tutti perf", p->open, room + PAGE, &p->window);
 }
 

@@ -6,7 +6,7 @@
  *   perf_check.c    whether the bytes and the sums are right
  *   perf_limit*.c   the same shapes over bare sockets, between the same ranks and in the same buffers; perf_limit_shared.c: in bare
  *                   memory, where the wire is that
- *   perf_table.c    a table's pushes and pulls
+ *   perf_table.c    a table's pushes and pulls; perf_beside.c: what is called while another worker pushes
  *   perf_memory.c   the kernels that need no wire; perf_update.c: those that are update rules; perf_stream.c: their limit
  *   perf_explain.c  what --explain says
  *   perf_output.c   the table, the JSON lines, the progress bar; perf_plot.c: the picture
@@ -46,7 +46,8 @@ struct tt_perf_test {
 	bool table;                   /* the ranks are workers and servers of a table; its kernels are calls */
 };
 
-enum { TT_PERF_PUSH = 1, TT_PERF_PULL = 2, TT_PERF_AT_ONCE = 4 /* both, in one call */, TT_PERF_BESIDE = 8 /* while another worker pushes */ };
+enum { TT_PERF_PUSH = 1, TT_PERF_PULL = 2, TT_PERF_AT_ONCE = 4 /* both, in one call */, TT_PERF_BESIDE = 8 /* while another worker pushes */,
+       TT_PERF_SNAPSHOT = 16 /* instead of a pull, which is the limit */ };
 
 struct tt_perf_kernel {
 	const char *test, *name, *sentence;
@@ -103,6 +104,15 @@ struct tt_perf_order { /* what rank 0 lets all ranks do next */
 	uint64_t serial;              /* a computing target ends when it finds this, or more, in its memory */
 };
 
+struct tt_perf_beside { /* of snapshots, since the row began */
+	uint64_t retries, refused;
+	uint64_t torn;                /* pulls that were: the limit */
+};
+
+struct tt_perf_writer { /* beside ours, beside the limit */
+	uint64_t pushes[2], spent[2]; /* nanoseconds */
+};
+
 struct tt_perf_row {
 	size_t bytes;
 	size_t moved;                 /* bytes, by which a rate is counted: a kernel moves several vectors */
@@ -140,10 +150,12 @@ struct tt_perf {
 	size_t most;                  /* of any row */
 	int flight;                   /* operations under way at once */
 	uint8_t *local, *open;        /* `most` bytes each: the source, and the memory that the window opens */
-	_Atomic uint64_t *told;       /* behind those of the window: a word for a computing target */
+	_Atomic uint64_t *told;       /* behind those of the window: a word for a computing target ... */
+	struct tt_perf_writer *writer; /* ... and what rank 2 says of its pushes */
 	tutti_window *window;
-	tutti_table *table, *others;  /* others: where another worker pushes meanwhile ... */
+	tutti_table *table, *others;  /* others: where another worker pushes meanwhile; NULL: to the same ... */
 	void *heap;                   /* ... this delta */
+	struct tt_perf_beside beside;
 	uint64_t notified[2];         /* by slot */
 	tutti_op ops[TT_PERF_WINDOW];
 	int started;                  /* of ops */
@@ -194,13 +206,22 @@ int tt_perf_finish(struct tt_perf *);
 bool tt_perf_is_server(const struct tt_perf *); /* this rank */
 int tt_perf_servers(const struct tt_perf *);    /* how many there are */
 int tt_perf_workers(const struct tt_perf *);
-bool tt_perf_is_beside(const struct tt_perf *); /* is it a call beside another worker's? Its slowest count, and the limit is itself, alone */
 int tt_perf_open_table(struct tt_perf *);       /* that of the order, which begins a row; the last row's is closed */
 void tt_perf_close_table(struct tt_perf *);
 int tt_perf_table(struct tt_perf *);
 int tt_perf_fill_table(struct tt_perf *);
 int tt_perf_pull_all(struct tt_perf *);         /* what all pushes have come to, where the call itself may not have brought it */
-int tt_perf_end_others(struct tt_perf *);       /* rank 0: they need not push any more */
+
+/* perf_beside.c */
+bool tt_perf_is_beside(const struct tt_perf *); /* is it a call beside another worker's? The limit is then a call, too */
+bool tt_perf_is_snapshot(const struct tt_perf *);
+bool tt_perf_has_tail(const struct tt_perf *);  /* its slowest count */
+bool tt_perf_has_writer(const struct tt_perf *); /* does rank 2 push meanwhile? */
+void tt_perf_publish(const struct tt_perf *, tutti_table_config *); /* versions that live longer than a pull of them */
+int tt_perf_open_writer(struct tt_perf *, tutti_table_config *); /* what rank 2 pushes, and where; the config: the other table's */
+void tt_perf_close_writer(struct tt_perf *);
+int tt_perf_beside(struct tt_perf *);
+int tt_perf_end_writer(struct tt_perf *);       /* rank 0: it need not push any more */
 
 /* perf_memory.c */
 const struct tt_perf_kernel *tt_perf_kernel_of(const char *test, int i); /* NULL: there are fewer */
@@ -224,6 +245,7 @@ void tt_perf_word_stream(const struct tt_perf *, const struct tt_perf_way *, cha
 /* perf_check.c: 0, or 1 and a sentence in tutti_why: something is wrong */
 int tt_perf_fill(struct tt_perf *); /* 0 or -errno */
 void tt_perf_fill_numbers(const struct tt_perf *, tutti_type, void *at, size_t bytes, int rank); /* what that rank's vector holds: 1s and 2s, again from the 4th on */
+void tt_perf_fill_ones(tutti_type, void *at, size_t bytes);
 void tt_perf_clear(struct tt_perf *); /* the vectors of numbers: zeros */
 int tt_perf_check(struct tt_perf *);
 

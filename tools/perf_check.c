@@ -179,10 +179,10 @@ static int check_table(struct tt_perf *p)
 	size_t size = tt_perf_type_size(p->options.type), first = serves ? tt_perf_range(p, p->rank / 2) : 0;
 	size_t end = serves ? tt_perf_range(p, p->rank / 2 + 1) : p->bytes;
 	double expected[3];
-	int err = limit ? 0 : tt_perf_pull_all(p);
+	int err = limit || tt_perf_is_snapshot(p) ? 0 : tt_perf_pull_all(p);
 
-	if (err || !here || (tt_perf_is_beside(p) && p->rank))
-		return err;
+	if (err || !here || (tt_perf_is_beside(p) && p->rank) || tt_perf_is_snapshot(p))
+		return err; /* snapshots are looked at one by one */
 	for (size_t i = 0; i < 3; i++)
 		expected[i] = expected_of_table(p, first / size + i);
 	return check_vector(end - first, p->options.type, values_of(p) + first, expected);
@@ -193,12 +193,21 @@ static int fill_table(struct tt_perf *p)
 {
 	bool limit = p->order.limit && !tt_perf_is_beside(p), push = p->kernel->calls & TT_PERF_PUSH;
 
+	if (tt_perf_is_snapshot(p))
+		return 0; /* rank 2 has its own delta */
 	tt_perf_fill_numbers(p, p->options.type, delta_of(p), p->bytes, p->rank);
 	if (limit && tt_perf_is_server(p) && !push)
 		tt_perf_fill_numbers(p, p->options.type, values_of(p), p->bytes, 0);
 	else
 		memset(values_of(p), 0, p->bytes);
 	return limit ? 0 : tt_perf_fill_table(p);
+}
+
+/* Again and again what is in the first of them. */
+static void repeat(uint8_t *at, size_t done, size_t bytes)
+{
+	for (; done < bytes; done *= 2)
+		memcpy(at + done, at, tt_min(done, bytes - done));
 }
 
 void tt_perf_fill_numbers(const struct tt_perf *p, tutti_type type, void *to, size_t bytes, int rank)
@@ -208,8 +217,13 @@ void tt_perf_fill_numbers(const struct tt_perf *p, tutti_type type, void *to, si
 
 	for (size_t i = 0; i < done / size; i++)
 		write_number(type, at + i * size, number_at(p, i, rank));
-	for (; done < bytes; done *= 2)
-		memcpy(at + done, at, tt_min(done, bytes - done));
+	repeat(at, done, bytes);
+}
+
+void tt_perf_fill_ones(tutti_type type, void *to, size_t bytes)
+{
+	write_number(type, to, 1);
+	repeat(to, tt_perf_type_size(type), bytes);
 }
 
 /* A rule's own iteration is a table's first push: state is 0 there still. */

@@ -163,7 +163,7 @@ int tt_perf_raw_table(struct tt_perf *p)
 	int n = open_streams(p, s), err = 0;
 
 	if (has(p, TT_PERF_BESIDE))
-		return tt_perf_table(p); /* nobody pushes meanwhile */
+		return tt_perf_table(p);
 	if (has(p, TT_PERF_PUSH))
 		err = serves ? serve_push(p, s, n) : push(p, s, n);
 	if (!err && has(p, TT_PERF_PULL) && !has(p, TT_PERF_AT_ONCE))
@@ -236,7 +236,9 @@ void tt_perf_word_table(const struct tt_perf *p, const struct tt_perf_way *way, 
 	char chunk[32];
 
 	tt_perf_write_size(chunk, sizeof chunk, way->chunk);
-	if (has(p, TT_PERF_BESIDE))
+	if (tt_perf_is_snapshot(p))
+		snprintf(text, room, "pulls beside the same pushes; means");
+	else if (has(p, TT_PERF_BESIDE))
 		snprintf(text, room, "the same while nobody pushes, 99 %%");
 	else if (p->shared.part)
 		snprintf(text, room, "bare memory: %s%s%s", shape_of(p), has(p, TT_PERF_PULL) ? "; " : "",

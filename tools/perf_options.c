@@ -315,6 +315,8 @@ static int check_table(struct tt_perf_options *o, const struct seen *seen)
 		return tt_tool_refuse("perf", "-n %d: for table it is 2, 3 (two workers) or 4 (two of each)", o->ranks);
 	if (o->ranks && o->ranks < 3 && o->kernel && o->kernel->calls & TT_PERF_BESIDE)
 		return tt_tool_refuse("perf", "-n %d: of %s two workers are part: it is 3 or 4", o->ranks, o->kernel->name);
+	if (o->kernel && o->kernel->calls & TT_PERF_SNAPSHOT && tt_perf_type_size(o->type) == 2)
+		return tt_tool_refuse("perf", "--type %s: each element of %s counts all pushes: it is f32, f64, i32 or i64", o->type_name, o->kernel->name);
 	if (o->plot)
 		return tt_tool_refuse("perf", "--plot is not for table");
 	return 0;

@@ -37,6 +37,20 @@ void tt_perf_print_head(const struct tt_perf *p)
 	fflush(stdout); /* the first row may take long */
 }
 
+static double writer_rate(const struct tt_perf *p, const struct tt_perf_row *row, int side)
+{
+	const struct tt_perf_writer *w = p->writer;
+
+	return w->spent[side] ? (double)w->pushes[side] * (double)row->bytes / (double)w->spent[side] : 0;
+}
+
+static void print_snapshots(const struct tt_perf *p, const struct tt_perf_row *row)
+{
+	printf("%10s  %llu retries, %llu refused, none torn; %llu of the limit's pulls torn; the writer: %.2f GB/s, beside pulls %.2f\n", "",
+	       (unsigned long long)p->beside.retries, (unsigned long long)p->beside.refused, (unsigned long long)p->beside.torn, writer_rate(p, row, 0),
+	       writer_rate(p, row, 1));
+}
+
 static void print_line(const struct tt_perf *p, const struct tt_perf_row *row)
 {
 	char size[32], p50[32], least[32], p99[32], limit[32] = "-", shown[32] = "-";
@@ -58,6 +72,8 @@ static void print_line(const struct tt_perf *p, const struct tt_perf_row *row)
 	if (p->kernel)
 		printf("%s of %s; ", p->options.name, p->options.type_name);
 	printf("limit: %s\n", row->words);
+	if (tt_perf_is_snapshot(p))
+		print_snapshots(p, row);
 }
 
 static void print_json(const struct tt_perf *p, const struct tt_perf_row *row)
@@ -69,10 +85,15 @@ static void print_json(const struct tt_perf *p, const struct tt_perf_row *row)
 	printf("\"p50_us\": %.3f, \"min_us\": %.3f, \"p99_us\": %.3f, \"gb_per_s\": %.6g, ", row->p50, row->least, row->p99,
 	       rate(row->moved, row->p50));
 	if (row->limit > 0)
-		printf("\"%s\": %.6g, \"limit\": \"%s\", \"ratio\": %.4f}\n", key, row->by_rate ? rate(row->moved, row->limit) : row->limit,
+		printf("\"%s\": %.6g, \"limit\": \"%s\", \"ratio\": %.4f", key, row->by_rate ? rate(row->moved, row->limit) : row->limit,
 		       row->words, row->ratio);
 	else
-		printf("\"%s\": null, \"limit\": \"%s\", \"ratio\": null}\n", key, row->words);
+		printf("\"%s\": null, \"limit\": \"%s\", \"ratio\": null", key, row->words);
+	if (tt_perf_is_snapshot(p))
+		printf(", \"retries\": %llu, \"refused\": %llu, \"torn_pulls\": %llu, \"writer_gb_per_s\": %.6g, \"limit_writer_gb_per_s\": %.6g",
+		       (unsigned long long)p->beside.retries, (unsigned long long)p->beside.refused, (unsigned long long)p->beside.torn,
+		       writer_rate(p, row, 0), writer_rate(p, row, 1));
+	printf("}\n");
 }
 
 void tt_perf_print_row(const struct tt_perf *p, const struct tt_perf_row *row)
