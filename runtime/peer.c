@@ -839,6 +839,7 @@ static void member_message(struct tt_member *m, enum tt_message_type type, struc
 	case TT_PUSH_ROWS: tt_table_push_rows(m, p); break;
 	case TT_PULL_ROWS: tt_table_pull_rows(m, p); break;
 	case TT_PULL_FRESH: tt_table_pull_fresh(m, p); break;
+	case TT_PULL_VERSION: tt_table_pull_version(m, p); break;
 	case TT_PULLED: tt_table_pulled(m, p); break;
 	case TT_FILE: tt_table_file(m, p); break;
 	case TT_FILED: tt_table_filed(m, p); break;

@@ -369,7 +369,7 @@ enum tt_message_type { /* the first byte of every message between members; docs/
 	TT_HELLO = 1, TT_WELCOME, TT_BUSY, TT_REFUSED, TT_CARD, TT_TABLE, TT_BYE,
 	TT_PING, TT_PONG, TT_DOWN, TT_ASK, TT_ANSWER, TT_CLOSED, TT_DATA, TT_REVOKE, TT_AGREE, TT_PART, TT_LATE, TT_NEWS, TT_FAREWELL, TT_MISSED,
 	TT_WAKE, TT_JOIN, TT_PUSH, TT_PUSHED, TT_JOINED, TT_CLOCK, TT_FINISH, TT_CHANGE, TT_CHANGED,
-	TT_PUSH_ROWS, TT_PULL_ROWS, TT_PULL_FRESH, TT_PULLED, TT_FILE, TT_FILED, TT_HELD,
+	TT_PUSH_ROWS, TT_PULL_ROWS, TT_PULL_FRESH, TT_PULLED, TT_FILE, TT_FILED, TT_HELD, TT_PULL_VERSION,
 };
 
 enum tt_member_state {
@@ -1005,6 +1005,7 @@ void tt_table_pushed(struct tt_member *, struct tt_pack *);
 void tt_table_push_rows(struct tt_member *, struct tt_pack *);
 void tt_table_pull_rows(struct tt_member *, struct tt_pack *);
 void tt_table_pull_fresh(struct tt_member *, struct tt_pack *);
+void tt_table_pull_version(struct tt_member *, struct tt_pack *);
 void tt_table_pulled(struct tt_member *, struct tt_pack *);
 void tt_table_member_down(struct tt_member *, int err);    /* what waits for it ends */
 void tt_table_held(struct tt_member *);                    /* a message */

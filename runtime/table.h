@@ -371,6 +371,7 @@ int tt_version_open(struct tutti_table *);
 void tt_version_close(struct tt_shard *);
 size_t tt_version_bytes(const struct tutti_table *); /* of the window */
 uint64_t tt_version_clock(const struct tutti_table *); /* what workers are told */
+bool tt_version_is_kept(const struct tutti_table *); /* is there one to be read? */
 int tt_version_begin(struct tutti_table *, const tutti_update *, struct tt_push *); /* of a push to the open round */
 void tt_version_sum(struct tutti_table *, const struct tt_push *, size_t at, size_t count, const void *delta);
 const char *tt_version_find(const struct tutti_table *, uint64_t version); /* the values, in rounds of that version; NULL: it is not there any more */
@@ -395,6 +396,8 @@ enum { TT_SNAPSHOT_TRIES = 16 };
 void tt_whole_serve(struct tt_call_part *);
 int tt_whole_check(const struct tutti_table *, const char *what, const void *memory); /* may all of it be pushed and pulled? */
 void tt_snapshot_pull(struct tt_call_part *);  /* the newest version of another rank's shard */
+void tt_snapshot_ask(struct tt_feed *, struct tt_call_part *); /* for it, by message, and ... */
+int tt_snapshot_take(struct tt_call_part *, struct tt_pack *, bool sparse); /* ... what comes back */
 bool tt_snapshot_may_retry(struct tt_call_part *); /* it was written over; false: once too often */
 
 /* table_call.c */

@@ -287,7 +287,9 @@ static void ask_for_values(struct tt_feed *f, struct tt_call_part *p)
 
 void tt_rows_ask(struct tt_feed *f, struct tt_call_part *p)
 {
-	if (p->asks)
+	if (p->call->versions)
+		tt_snapshot_ask(f, p);
+	else if (p->asks)
 		tt_rows_ask_for_fresh(f, p);
 	else
 		ask_for_values(f, p);
@@ -318,7 +320,9 @@ void tt_table_pulled(struct tt_member *from, struct tt_pack *pack)
 	pack->bad |= !f || err > 0 || err < -4095 || (!pack->bad && !tt_lane_answered(&f->pulls, number, &s));
 	if (pack->bad)
 		return;
-	if (!err && s.asked.n)
+	if (!err && s.part->call->versions)
+		err = tt_snapshot_take(s.part, pack, sparse);
+	else if (!err && s.asked.n)
 		err = take_values(s.part, &s.asked, pack, sparse);
 	else if (!err)
 		tt_rows_take_found(s.part, pack);

@@ -17,6 +17,7 @@
 static struct tt_shard_head *head_of(const struct tt_shard *s) { return (struct tt_shard_head *)s->memory; }
 static uint64_t count_of(const struct tutti_table *t) { return tt_table_range(t, t->mine).count; }
 
+bool tt_version_is_kept(const struct tutti_table *t) { return t->flags & TUTTI_TABLE_SNAPSHOTS || tt_shard_in_rounds(t); }
 static bool copies(const struct tutti_table *t) { return t->flags & TUTTI_TABLE_SNAPSHOTS && !tt_shard_in_rounds(t); }
 
 size_t tt_version_bytes(const struct tutti_table *t)

@@ -61,12 +61,15 @@ static void look_on(tutti *job, tutti_table *t, size_t count, int pushes)
 
 static void program_writer(tutti *job)
 {
-	static const struct { size_t count; uint64_t pushes; int ms; } of[] = { { 1, 0, 1 }, { 1000, 0, 1 }, { 30000, 3, 2 }, { 200000, 0, 5 }, { 200000, 0, 1 } };
+	static const struct { size_t count; uint64_t pushes; int ms; unsigned flags; } of[] = {
+		{ 1, 0, 1, 0 }, { 1000, 0, 1, 0 }, { 1000, 0, 1, TUTTI_TABLE_FILTER }, { 30000, 3, 2, 0 }, { 200000, 0, 5, 0 }, { 200000, 0, 1, 0 },
+	};
 
 	for (size_t i = 0; i < TT_COUNT(of); i++) {
 		tutti_table_config c = config_of(job, of[i].count);
 		c.publish_pushes = of[i].pushes;
 		c.publish_ms = of[i].ms;
+		c.flags |= of[i].flags;
 		tutti_table *t = open_table(job, "snapshots", &c);
 		look_on(job, t, of[i].count, 60);
 		close_table(job, t);

@@ -29,6 +29,7 @@ runtime/table_feed.c tt_lane_answered take_values tt_table_pushed
 runtime/table_serve.c map_delta tt_table_unpack bytes_of is_within take tt_table_get_options tt_table_push
 runtime/table_rows_serve.c find_keys find_rows get_request get_shape get_rows tt_table_push_rows tt_table_pull_rows tt_table_pull_fresh
 runtime/table_rows.c take_values tt_table_pulled
+runtime/table_snapshot.c tt_table_pull_version tt_snapshot_take
 runtime/table_fresh.c is_of_server tt_rows_take_found
 runtime/filter.c grow_to_below tt_filter_unpack
 runtime/window.c handle tt_window_ask tt_window_answer tt_window_closed tt_window_notify
