@@ -158,7 +158,7 @@ test_tables() { # ours and the limit are both checked against plain numbers befo
 		done
 	done
 	for wire in tcp,'bare TCP ' shm,'bare memory: '; do
-		for call in push pull push-then-pull; do
+		for call in push pull push-then-pull push-rows pull-rows; do
 			perf table -n 4 --transport "${wire%,*}" --kernel $call --size 400K --iters 2 --json
 			table_rows 1 "${wire%,*}" "${wire#*,}"
 			check "named" has out "^{\"test\": \"table-$call\", .*\"type\": \"f32\""
@@ -171,7 +171,13 @@ test_tables() { # ours and the limit are both checked against plain numbers befo
 	done
 	perf table --size 4K --iters 2
 	check "a title" has out '^tutti perf table, 2 ranks, 1 worker and 1 server, f32;'
-	check "four calls" is "$(grep -c 'limit: bare TCP' out)" 4
+	check "six calls" is "$(grep -c 'limit: bare TCP' out)" 6
+	for size in 4..256 1200000; do # one row, and less than one
+		perf table -n 4 --size $size --iters 2 --kernel push-rows --json
+		table_rows $([ $size = 4..256 ] && echo 7 || echo 1) tcp 'bare TCP '
+		perf table -n 3 --transport shm --size $size --iters 2 --kernel pull-rows --json
+		table_rows $([ $size = 4..256 ] && echo 7 || echo 1) shm 'bare memory: '
+	done
 	perf table -n 3 --size 4K --iters 50 --kernel pull-beside --json
 	table_rows 1 tcp 'the same while nobody pushes, 99 %'
 }

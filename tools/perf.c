@@ -320,8 +320,8 @@ static void evaluate(struct tt_perf *p, struct tt_perf_row *row)
 	row->p50 = quantile(&p->samples[0], 0.5) * part;
 	row->least = quantile(&p->samples[0], 0) * part;
 	row->p99 = quantile(&p->samples[0], 0.99) * part;
-	row->moved = p->test->local ? row->bytes * (size_t)(tt_perf_reads(p) + tt_perf_writes(p)) : row->bytes;
-	row->by_rate = p->test->streams || p->test->local || ((p->test->one_sided || p->test->table) && p->bytes > TT_PERF_BY_RATE);
+	row->moved = p->test->local ? row->bytes * (size_t)(tt_perf_reads(p) + tt_perf_writes(p)) : tt_perf_moved(p);
+	row->by_rate = p->test->streams || p->test->local || ((p->test->one_sided || p->test->table) && row->moved > TT_PERF_BY_RATE);
 	if (p->has_limit) {
 		row->limit = (quantile(&p->samples[1], tail ? 0.99 : 0.5) + tick) * part;
 		row->ratio = row->limit / (tail ? row->p99 : row->p50);

@@ -6,7 +6,7 @@
  *   perf_check.c    whether the bytes and the sums are right
  *   perf_limit*.c   the same shapes over bare sockets, between the same ranks and in the same buffers; perf_limit_shared.c: in bare
  *                   memory, where the wire is that
- *   perf_table.c    a table's pushes and pulls; perf_beside.c: what is called while another worker pushes
+ *   perf_table.c    a table's pushes and pulls; perf_rows.c: of rows; perf_beside.c: what is called while another worker pushes
  *   perf_memory.c   the kernels that need no wire; perf_update.c: those that are update rules; perf_stream.c: their limit
  *   perf_explain.c  what --explain says
  *   perf_output.c   the table, the JSON lines, the progress bar; perf_plot.c: the picture
@@ -47,7 +47,7 @@ struct tt_perf_test {
 };
 
 enum { TT_PERF_PUSH = 1, TT_PERF_PULL = 2, TT_PERF_AT_ONCE = 4 /* both, in one call */, TT_PERF_BESIDE = 8 /* while another worker pushes */,
-       TT_PERF_SNAPSHOT = 16 /* instead of a pull, which is the limit */ };
+       TT_PERF_SNAPSHOT = 16 /* instead of a pull, which is the limit */, TT_PERF_ROWS = 32 /* of a list of rows */ };
 
 struct tt_perf_kernel {
 	const char *test, *name, *sentence;
@@ -156,6 +156,8 @@ struct tt_perf {
 	tutti_table *table, *others;  /* others: where another worker pushes meanwhile; NULL: to the same ... */
 	void *heap;                   /* ... this delta */
 	struct tt_perf_beside beside;
+	uint64_t *rows;               /* those of the list, in growing order ... */
+	size_t listed;                /* ... so many */
 	uint64_t notified[2];         /* by slot */
 	tutti_op ops[TT_PERF_WINDOW];
 	int started;                  /* of ops */
@@ -212,6 +214,16 @@ int tt_perf_table(struct tt_perf *);
 int tt_perf_fill_table(struct tt_perf *);
 int tt_perf_pull_all(struct tt_perf *);         /* what all pushes have come to, where the call itself may not have brought it */
 
+/* perf_rows.c. What is pushed and pulled is a vector of the listed rows, one after the other */
+bool tt_perf_is_of_rows(const struct tt_perf *);
+size_t tt_perf_row_bytes(const struct tt_perf *);
+size_t tt_perf_moved(const struct tt_perf *);   /* bytes of a call in one direction, of whatever kind */
+int tt_perf_list_rows(struct tt_perf *, tutti_table_config *);
+size_t tt_perf_place_of(const struct tt_perf *, size_t k); /* where in the table the k-th begins, in bytes */
+int tt_perf_call_rows(struct tt_perf *);
+void tt_perf_add_rows(const struct tt_perf *, size_t at, const uint8_t *from, size_t len); /* `at`: in the vector; into a table in tt_perf_open() */
+void tt_perf_copy_rows(const struct tt_perf *, uint8_t *to, const uint8_t *table, size_t at, size_t len);
+
 /* perf_beside.c */
 bool tt_perf_is_beside(const struct tt_perf *); /* is it a call beside another worker's? The limit is then a call, too */
 bool tt_perf_is_snapshot(const struct tt_perf *);
@@ -263,7 +275,7 @@ int tt_perf_raw_allreduce(struct tt_perf *);
 int tt_perf_raw_table(struct tt_perf *);
 int tt_perf_shared_table(struct tt_perf *); /* in bare memory */
 void tt_perf_add(const struct tt_perf *, uint8_t *sum, const uint8_t *in, size_t len);
-size_t tt_perf_range(const struct tt_perf *, int server); /* of a table: where that server's part of it begins, in bytes */
+size_t tt_perf_range(const struct tt_perf *, int server); /* where that server's part of what is moved begins, in bytes */
 void tt_perf_word_table(const struct tt_perf *, const struct tt_perf_way *, char *text, size_t room);
 const struct tt_perf_wire *tt_perf_wire(const struct tt_perf *);
 int tt_perf_lost(int rank, ssize_t result); /* the sentence for a socket to it that failed or ended, and -errno */

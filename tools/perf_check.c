@@ -172,17 +172,35 @@ static double expected_of_table(const struct tt_perf *p, size_t i)
 	return x;
 }
 
+/* Those listed, in bytes first .. end of their vector. At a server of the limit they lie in their places. */
+static int check_rows(const struct tt_perf *p, size_t first, size_t end, const uint8_t *at, bool placed)
+{
+	size_t row = tt_perf_row_bytes(p), size = tt_perf_type_size(p->options.type);
+	double expected[3];
+	int err = 0;
+
+	for (size_t k = first / row; k < end / row && !err; k++) {
+		size_t pushed = p->kernel->calls & TT_PERF_PUSH ? k * row : tt_perf_place_of(p, k);
+		for (size_t i = 0; i < 3; i++)
+			expected[i] = expected_of_table(p, pushed / size + i);
+		err = check_vector(row, p->options.type, at + (placed ? tt_perf_place_of(p, k) : k * row), expected);
+	}
+	return err;
+}
+
 static int check_table(struct tt_perf *p)
 {
 	bool limit = p->order.limit && !tt_perf_is_beside(p), serves = tt_perf_is_server(p), pushes = p->kernel->calls & TT_PERF_PUSH;
 	bool here = limit && pushes ? serves || (p->kernel->calls & TT_PERF_PULL && tt_perf_workers(p) == 1) : !serves;
 	size_t size = tt_perf_type_size(p->options.type), first = serves ? tt_perf_range(p, p->rank / 2) : 0;
-	size_t end = serves ? tt_perf_range(p, p->rank / 2 + 1) : p->bytes;
+	size_t end = serves ? tt_perf_range(p, p->rank / 2 + 1) : tt_perf_moved(p);
 	double expected[3];
 	int err = limit || tt_perf_is_snapshot(p) ? 0 : tt_perf_pull_all(p);
 
 	if (err || !here || (tt_perf_is_beside(p) && p->rank) || tt_perf_is_snapshot(p))
 		return err; /* snapshots are looked at one by one */
+	if (tt_perf_is_of_rows(p))
+		return check_rows(p, first, end, values_of(p), serves);
 	for (size_t i = 0; i < 3; i++)
 		expected[i] = expected_of_table(p, first / size + i);
 	return check_vector(end - first, p->options.type, values_of(p) + first, expected);

@@ -221,11 +221,11 @@ int tt_perf_ways(const struct tt_perf *p, struct tt_perf_way *ways, int room)
 	}
 	if (p->shared.part)
 		return tt_perf_shared_ways(p, ways);
-	if (p->bytes <= TT_PERF_BY_RATE && !p->test->streams) {
+	if (tt_perf_moved(p) <= TT_PERF_BY_RATE && !p->test->streams) {
 		ways[0] = (struct tt_perf_way){ .chunk = TT_PERF_BY_RATE, .block = !poll };
 		return 1;
 	}
-	for (size_t chunk = least; chunk <= most && (chunk == least || chunk < 2 * p->bytes); chunk *= 2)
+	for (size_t chunk = least; chunk <= most && (chunk == least || chunk < 2 * tt_perf_moved(p)); chunk *= 2)
 		n = add_ways(ways, n, room, chunk, poll || p->test->collective, !p->test->collective);
 	return n;
 }

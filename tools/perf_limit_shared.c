@@ -265,8 +265,8 @@ int tt_perf_shared_allreduce(struct tt_perf *p) { return p->options.brought ? re
 int tt_perf_shared_ways(const struct tt_perf *p, struct tt_perf_way *ways)
 {
 	bool stores = p->test->collective && !p->options.brought; /* else it copies */
-	bool adds = p->test->table && !(p->kernel->calls & TT_PERF_PULL);
-	int n = adds || p->bytes < TT_COPY_FROM ? 1 : stores ? 2 : 1 + tt_copy_ways();
+	bool plain = p->test->table && (tt_perf_is_of_rows(p) || !(p->kernel->calls & TT_PERF_PULL));
+	int n = plain || p->bytes < TT_COPY_FROM ? 1 : stores ? 2 : 1 + tt_copy_ways();
 
 	for (int i = 0; i < n; i++)
 		ways[i] = (struct tt_perf_way){ .past = stores && i, .copy = stores ? 0 : (uint32_t)i };

@@ -6,8 +6,10 @@
  *   pull             one byte asks each server, its range comes       each worker copies each server's range
  *   push-then-pull   one after the other                              the same
  *   push-pull        the servers answer a push with their range       the same
+ *   push-rows        like a push, and each row is added in its place  like a push, row by row
+ *   pull-rows        like a pull, row by row out of its place         the same
  *
- * A range lies at its own place in a vector as long as the table, on each rank.
+ * A range lies at its own place in a vector as long as the table, on each rank; of rows, in the vector of those that are listed.
  */
 #include "perf.h"
 #include <errno.h>
@@ -23,10 +25,20 @@ size_t tt_perf_range(const struct tt_perf *p, int server)
 {
 	size_t lines = (p->bytes + TT_PERF_LINE - 1) / TT_PERF_LINE, n = (size_t)tt_perf_servers(p);
 
+	if (tt_perf_is_of_rows(p))
+		return p->listed * (size_t)server / n * tt_perf_row_bytes(p);
 	return tt_min(lines * (size_t)server / n * TT_PERF_LINE, p->bytes);
 }
 
 static bool has(const struct tt_perf *p, unsigned call) { return p->kernel->calls & call; }
+
+static void add_to_range(const struct tt_perf *p, size_t at, const uint8_t *from, size_t len)
+{
+	if (has(p, TT_PERF_ROWS))
+		tt_perf_add_rows(p, at, from, len);
+	else
+		tt_perf_add(p, tt_perf_open(p) + at, from, len);
+}
 
 /* ---- sockets ---- */
 
@@ -34,7 +46,8 @@ struct stream { /* between a worker and a server */
 	int number, fd, rank;         /* rank: at the other end */
 	size_t first, range;          /* the server's */
 	size_t len, done;             /* bytes to be moved now */
-	size_t kept;                  /* of those done: the beginning of an element that is not all there yet */
+	size_t kept;                  /* of those done: the beginning of an element that is not all there yet; of rows: gathered, and not sent yet */
+	const uint8_t *gathered;
 };
 
 static int open_streams(const struct tt_perf *p, struct stream *s)
@@ -56,35 +69,56 @@ static int open_streams(const struct tt_perf *p, struct stream *s)
 }
 
 /* How many bytes have been moved; 0: none now; or -errno. */
-static ssize_t attempt(const struct tt_perf *p, const struct stream *s, uint8_t *at, bool out, int flags)
+static ssize_t attempt(const struct tt_perf *p, const struct stream *s, uint8_t *at, size_t most, bool out, int flags)
 {
-	size_t len = tt_min(s->len - s->done, p->order.way.chunk);
+	size_t len = tt_min(tt_min(s->len - s->done, most), p->order.way.chunk);
 	ssize_t n = out ? send(s->fd, at, len, flags | MSG_NOSIGNAL) : recv(s->fd, at, len, flags);
 
 	return n < 0 && (errno == EAGAIN || errno == EINTR) ? 0 : n > 0 ? n : tt_perf_lost(s->rank, n);
 }
 
-static ssize_t give(struct tt_perf *p, struct stream *s, int flags)
+static uint8_t landings[STREAMS][CHUNK_MOST + TT_PERF_LINE] __attribute__((aligned(TT_PERF_LINE)));
+
+/* A chunk of rows at a time, while it is in the cache. */
+static ssize_t gather_and_give(struct tt_perf *p, struct stream *s, int flags)
 {
-	return attempt(p, s, (tt_perf_is_server(p) ? p->open : p->local) + s->first + s->done, true, flags);
+	uint8_t *landing = landings[s->number];
+	ssize_t n;
+
+	if (!s->kept) {
+		s->kept = tt_min(s->len - s->done, p->order.way.chunk);
+		s->gathered = landing;
+		tt_perf_copy_rows(p, landing, p->open, s->first + s->done, s->kept);
+	}
+	if ((n = attempt(p, s, landing + (s->gathered - landing), s->kept, true, flags)) <= 0)
+		return n;
+	s->gathered += n;
+	s->kept -= (size_t)n;
+	return n;
 }
 
-static ssize_t take(struct tt_perf *p, struct stream *s, int flags) { return attempt(p, s, p->open + s->first + s->done, false, flags); }
+static ssize_t give(struct tt_perf *p, struct stream *s, int flags)
+{
+	if (tt_perf_is_server(p) && has(p, TT_PERF_ROWS))
+		return gather_and_give(p, s, flags);
+	return attempt(p, s, (tt_perf_is_server(p) ? p->open : p->local) + s->first + s->done, SIZE_MAX, true, flags);
+}
 
-static ssize_t give_byte(struct tt_perf *p, struct stream *s, int flags) { return attempt(p, s, (uint8_t[]){ 1 }, true, flags); }
-static ssize_t take_byte(struct tt_perf *p, struct stream *s, int flags) { return attempt(p, s, (uint8_t[]){ 0 }, false, flags); }
+static ssize_t take(struct tt_perf *p, struct stream *s, int flags) { return attempt(p, s, p->open + s->first + s->done, SIZE_MAX, false, flags); }
+
+static ssize_t give_byte(struct tt_perf *p, struct stream *s, int flags) { return attempt(p, s, (uint8_t[]){ 1 }, 1, true, flags); }
+static ssize_t take_byte(struct tt_perf *p, struct stream *s, int flags) { return attempt(p, s, (uint8_t[]){ 0 }, 1, false, flags); }
 
 static ssize_t take_and_add(struct tt_perf *p, struct stream *s, int flags)
 {
-	static uint8_t landings[STREAMS][CHUNK_MOST + TT_PERF_LINE] __attribute__((aligned(TT_PERF_LINE)));
 	uint8_t *landing = landings[s->number];
 	size_t width = tt_perf_type_size(p->options.type), whole;
-	ssize_t n = attempt(p, s, landing + s->kept, false, flags);
+	ssize_t n = attempt(p, s, landing + s->kept, SIZE_MAX, false, flags);
 
 	if (n <= 0)
 		return n;
 	whole = (s->kept + (size_t)n) / width * width;
-	tt_perf_add(p, p->open + s->first + s->done - s->kept, landing, whole);
+	add_to_range(p, s->first + s->done - s->kept, landing, whole);
 	s->kept += (size_t)n - whole;
 	memmove(landing, landing + whole, s->kept);
 	return n;
@@ -190,7 +224,7 @@ static int serve_push_shared(struct tt_perf *p)
 
 	for (int r = 0; r < p->size && !err; r += 2)
 		if (!(err = tt_perf_await(p, r, p->shared.met + 1)))
-			tt_perf_add(p, tt_perf_open(p) + first, tt_perf_local_of(p, r) + first, len);
+			add_to_range(p, first, tt_perf_local_of(p, r) + first, len);
 	tt_perf_arrive(p);
 	return err;
 }
@@ -199,7 +233,10 @@ static void pull_shared(struct tt_perf *p)
 {
 	for (int r = 1; r < p->size; r += 2) {
 		size_t first = tt_perf_range(p, r / 2), len = tt_perf_range(p, r / 2 + 1) - first;
-		tt_perf_copy(p, tt_perf_open(p) + first, tt_perf_open_of(p, r) + first, len);
+		if (has(p, TT_PERF_ROWS))
+			tt_perf_copy_rows(p, tt_perf_open(p) + first, tt_perf_open_of(p, r), first, len);
+		else
+			tt_perf_copy(p, tt_perf_open(p) + first, tt_perf_open_of(p, r) + first, len);
 	}
 }
 
@@ -221,8 +258,12 @@ int tt_perf_shared_table(struct tt_perf *p)
 
 static const char *shape_of(const struct tt_perf *p)
 {
-	bool shared = p->shared.part;
+	bool shared = p->shared.part, rows = has(p, TT_PERF_ROWS);
 
+	if (rows && has(p, TT_PERF_PUSH))
+		return shared ? "d += s over the mapped delta, row by row" : "streams of the rows, added in their places, one byte back";
+	if (rows)
+		return shared ? "one copy of each row" : "one byte asks, streams of the rows come";
 	if (has(p, TT_PERF_AT_ONCE) || (has(p, TT_PERF_PUSH) && has(p, TT_PERF_PULL)))
 		return shared ? "d += s over the mapped delta, then one copy" : has(p, TT_PERF_AT_ONCE) ? "streams, added on arrival, the sums come back"
 		                                                               : "streams, added on arrival, one byte back; one byte asks, streams come";

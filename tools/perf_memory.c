@@ -92,6 +92,8 @@ static const struct tt_perf_kernel kernels[] = {
 	{ .test = "table", .name = "pull", .sentence = "one pull", .calls = TT_PERF_PULL },
 	{ .test = "table", .name = "push-pull", .sentence = "both in one call", .calls = TT_PERF_PUSH | TT_PERF_PULL | TT_PERF_AT_ONCE },
 	{ .test = "table", .name = "push-then-pull", .sentence = "one call after the other", .calls = TT_PERF_PUSH | TT_PERF_PULL },
+	{ .test = "table", .name = "push-rows", .sentence = "a push of a list of rows", .calls = TT_PERF_PUSH | TT_PERF_ROWS },
+	{ .test = "table", .name = "pull-rows", .sentence = "a pull of them", .calls = TT_PERF_PULL | TT_PERF_ROWS },
 	{ .test = "table", .name = "pull-beside", .sentence = "a pull while another worker pushes 256 MiB", .calls = TT_PERF_PULL | TT_PERF_BESIDE },
 	{ .test = "table", .name = "snapshot", .sentence = "a snapshot while another worker pushes", .calls = TT_PERF_PULL | TT_PERF_BESIDE | TT_PERF_SNAPSHOT },
 	{ .name = NULL },

@@ -6,6 +6,7 @@
 #include "perf.h"
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 bool tt_perf_is_server(const struct tt_perf *p) { return p->rank % 2; }
 int tt_perf_servers(const struct tt_perf *p) { return p->size / 2; }
@@ -23,6 +24,8 @@ int tt_perf_open_table(struct tt_perf *p)
 
 	tt_perf_close_table(p);
 	tt_perf_publish(p, &c);
+	if ((err = tt_perf_list_rows(p, &c)))
+		return err;
 	snprintf(name, sizeof name, "perf table %llu", (unsigned long long)p->order.serial);
 	if ((err = tutti_barrier(p->job, NULL)) || (err = tutti_table_open(p->job, name, &c, &p->table)))
 		return err;
@@ -32,6 +35,8 @@ int tt_perf_open_table(struct tt_perf *p)
 void tt_perf_close_table(struct tt_perf *p)
 {
 	tutti_table_close(p->table);
+	free(p->rows);
+	p->rows = NULL;
 	p->table = NULL;
 	tt_perf_close_writer(p);
 }
@@ -44,7 +49,9 @@ int tt_perf_pull_all(struct tt_perf *p)
 	unsigned calls = p->kernel->calls;
 	bool knows = calls & TT_PERF_PULL && (!(calls & TT_PERF_PUSH) || tt_perf_workers(p) == 1);
 
-	return knows || tt_perf_is_server(p) ? 0 : tutti_table_pull(p->table, p->open, NULL);
+	if (knows || tt_perf_is_server(p))
+		return 0;
+	return tt_perf_is_of_rows(p) ? tutti_table_pull_rows(p->table, p->rows, p->listed, p->open, NULL) : tutti_table_pull(p->table, p->open, NULL);
 }
 
 /* ---- one iteration ---- */
@@ -58,6 +65,8 @@ int tt_perf_table(struct tt_perf *p)
 		return tt_perf_beside(p);
 	if (tt_perf_is_server(p))
 		return 0; /* it serves in the call in which it waits for the others */
+	if (calls & TT_PERF_ROWS)
+		return tt_perf_call_rows(p);
 	if (calls & TT_PERF_AT_ONCE)
 		return tutti_table_push_pull(p->table, p->local, NULL, p->open, NULL);
 	if (calls & TT_PERF_PUSH)
