@@ -1,4 +1,4 @@
-/* parts.h - what a table's shards are made of besides values: where each row lives, who has seen it, which number a
+/* parts.h - what a table's shards are made of besides values: where each row lives, who has seen it, who has touched it, which number a
  * key has, how a sparse delta travels.
  * None of it knows a rank, a wire or a gate; its callers do. */
 #ifndef TT_PARTS_H
@@ -44,6 +44,19 @@ void tt_fresh_see_all(struct tt_fresh *, int worker); /* it takes all rows */
 size_t tt_fresh_take(struct tt_fresh *, int worker, uint64_t *at, uint64_t *rows, size_t room);
 size_t tt_fresh_take_of(struct tt_fresh *, int worker, const uint64_t *asked, size_t n, uint64_t *rows); /* those of the asked ones; `rows` has
                                                       * room for n, or is `asked` itself */
+
+/* ---- touched.c: which rows come into the open round, and by whom. A call costs as much as the rows that it is about ---- */
+
+enum { TT_BY_MANY = -1 };
+struct tt_touched;
+int tt_touched_open(uint64_t rows, struct tt_touched **);
+void tt_touched_close(struct tt_touched *);          /* NULL is allowed */
+int tt_touched_resize(struct tt_touched *, uint64_t rows); /* -ENOMEM, and all is as it was */
+int tt_touched_add(struct tt_touched *, int worker, const uint64_t *rows, size_t n); /* NULL: all of them. -ENOMEM, and nothing has been */
+size_t tt_touched_list(const struct tt_touched *, const uint64_t **rows); /* each once; not those that were touched with all others alone */
+int tt_touched_by(const struct tt_touched *, uint64_t row); /* 0: nobody; worker + 1; TT_BY_MANY */
+int tt_touched_all(const struct tt_touched *);       /* likewise: who has touched all at once */
+void tt_touched_clear(struct tt_touched *);
 
 /* ---- keys.c: 64-bit keys, numbered from 0 up as they come; none goes ----
  *

@@ -64,8 +64,8 @@ static int check_config(const struct tt_job *job, const char *name, const tutti_
 
 int tt_table_can_be(tutti_update_rule rule, unsigned flags, const tutti_consistency *c)
 {
-	if (c->mode == TUTTI_BSP && flags & (TUTTI_TABLE_KEYS | TUTTI_TABLE_FRESH))
-		return tt_fail(-EINVAL, "a table in rounds has rows, and does not keep track of which are fresh: leave out TUTTI_TABLE_KEYS and TUTTI_TABLE_FRESH");
+	if (c->mode == TUTTI_BSP && c->backup > 0 && flags & TUTTI_TABLE_FRESH)
+		return tt_fail(-EINVAL, "rounds with backup workers do not wait for who pulls fresh rows: leave out TUTTI_TABLE_FRESH, or the backup workers");
 	if (c->mode == TUTTI_BSP && (rule == TUTTI_UPDATE_ASSIGN || rule == TUTTI_UPDATE_ELASTIC))
 		return tt_fail(-EINVAL, "the rule %s takes values, of which a round can make no sum", tt_update_name(rule));
 	return tt_consistency_check(c);

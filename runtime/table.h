@@ -69,7 +69,7 @@ struct tt_pusher { /* what a server knows of one rank */
 struct tt_next { /* a version on its way: made piece by piece, from as many turns */
 	struct tt_timer turn;
 	bool busy;
-	uint64_t at;                 /* elements of it that are made */
+	uint64_t at;                 /* elements of it that are made; of keys: those that were touched */
 	struct tt_push push;         /* the round's */
 	uint8_t *made;               /* without rounds: pieces that are copied */
 	uint64_t since, begun;       /* ... pushes since the last one was begun, and when that was */
@@ -83,11 +83,12 @@ struct tt_shard { /* this rank's */
 	struct tutti_table *table;
 	tutti_consistency as;
 	char *memory, *values;       /* with the head's page, and the newest version; NULL: it is no server */
-	char *sum;                   /* of the open round; NULL: there are no rounds */
+	char *sum;                   /* of the open round, with room for as much as the values; NULL: there are no rounds */
 	struct tt_updater *updater, *adder; /* adder: of the round */
 	struct tt_keys *keys;        /* NULL: rows. Else memory is the head's page alone */
 	uint64_t room;               /* values and updater are for so many keys */
 	struct tt_fresh *fresh;      /* NULL: nobody keeps track of what workers have seen */
+	struct tt_touched *touched;  /* by the open round; NULL: all rows come into each, or there are no rounds */
 	int workers;                 /* that the updater knows */
 	int half;                    /* how many pushes are half here */
 	struct tt_pusher **pushers;  /* by rank; NULL: it has not joined yet */
@@ -281,6 +282,8 @@ static inline size_t tt_table_row_bytes(const struct tutti_table *t) { return (s
 static inline size_t tt_table_piece(const struct tt_job *job) { return tt_min(TT_PUSH_INLINE, tt_coll_piece(job) - TT_PUSH_HEAD); } /* bytes of a
                                                                 * message's rows and elements */
 
+/* In rounds: only rows that were pushed to come into one, and nobody reads the version before when it closes. */
+static inline bool tt_table_is_touched(const struct tutti_table *t) { return t->flags & (TUTTI_TABLE_KEYS | TUTTI_TABLE_FRESH); }
 static inline bool tt_shard_in_rounds(const struct tutti_table *t) { return t->shard.as.mode == TUTTI_BSP; } /* is this rank's? */
 static inline bool tt_served_in_rounds(const struct tutti_table *t, int i) { return t->source[i].as.mode == TUTTI_BSP; } /* is the i-th server's? */
 static inline size_t tt_table_copy(const struct tutti_table *t, int i) /* bytes of one of the copies that its i-th server holds */
@@ -373,6 +376,8 @@ size_t tt_version_bytes(const struct tutti_table *); /* of the window */
 uint64_t tt_version_clock(const struct tutti_table *); /* what workers are told */
 bool tt_version_is_kept(const struct tutti_table *); /* is there one to be read? */
 int tt_version_begin(struct tutti_table *, const tutti_update *, struct tt_push *); /* of a push to the open round */
+int tt_version_touch_rows(struct tutti_table *, int worker, const uint64_t *rows, size_t n); /* of the shard, NULL: all: are about to be pushed to, or were */
+int tt_version_grow(struct tutti_table *, uint64_t room); /* for so many keys; -ENOMEM, and all is as it was */
 void tt_version_sum(struct tutti_table *, const struct tt_push *, size_t at, size_t count, const void *delta);
 const char *tt_version_find(const struct tutti_table *, uint64_t version); /* the values, in rounds of that version; NULL: it is not there any more */
 void tt_version_round(struct tutti_table *);   /* it has closed */
@@ -398,6 +403,7 @@ int tt_whole_check(const struct tutti_table *, const char *what, const void *mem
 void tt_snapshot_pull(struct tt_call_part *);  /* the newest version of another rank's shard */
 void tt_snapshot_ask(struct tt_feed *, struct tt_call_part *); /* for it, by message, and ... */
 int tt_snapshot_take(struct tt_call_part *, struct tt_pack *, bool sparse); /* ... what comes back */
+bool tt_table_in_rounds(const struct tutti_table *); /* at all servers */
 bool tt_snapshot_may_retry(struct tt_call_part *); /* it was written over; false: once too often */
 
 /* table_call.c */

@@ -294,7 +294,7 @@ static bool is_read(const struct tt_call_part *push)
 		const struct tt_call_part *p = &c->part[push->server];
 		if (c == push->call)
 			break; /* those behind it are later ones */
-		if (c->table == t && c->values && !p->ended && tt_call_is_kept(p) && p->pull_gate < push->push_gate)
+		if (c->table == t && c->values && (!p->ended || p->idle) && tt_call_is_kept(p) && p->pull_gate < push->push_gate + tt_table_is_touched(t))
 			return true;
 	}
 	return false;

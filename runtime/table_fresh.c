@@ -182,6 +182,8 @@ int tutti_table_pull_fresh(tutti_table *t, uint64_t *rows, void *values, size_t 
 
 	if (!err && !(t->flags & TUTTI_TABLE_FRESH))
 		return tt_fail(-EINVAL, "%s: table \"%s\" does not keep track of them: open it with TUTTI_TABLE_FRESH", what, t->name);
+	if (!err && !t->works && tt_table_in_rounds(t))
+		return tt_fail(-EPERM, "%s: rounds of the table \"%s\" do not wait for this rank, which is no worker or has finished: pull rows, or all", what, t->name);
 	if (err || (err = tt_rows_call(t, what, &of_fresh, NULL, values, NULL, 0, &c)))
 		return err;
 	c->list->fresh = rows;

@@ -173,7 +173,7 @@ static bool copy_some(struct tt_call_part *p)
 	}
 	if (!(memory = tt_window_hold(t->window, p->member->rank)))
 		return false;
-	copy_rows(p, memory + tt_table_at(t, p->server, 0), HELD);
+	copy_rows(p, memory + tt_table_at(t, p->server, p->version), HELD);
 	tt_window_let_go(t->window, p->member->rank);
 	return true;
 }

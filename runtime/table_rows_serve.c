@@ -18,8 +18,10 @@ static int grow(struct tutti_table *t, uint64_t room)
 	if (!values)
 		return -ENOMEM;
 	s->values = values;
-	if ((err = tt_updater_resize(s->updater, (size_t)(room * t->row))))
-		s->values = tt_zeros_resize(values, now, before); /* less of what is there: that does not fail */
+	if (!(err = tt_updater_resize(s->updater, (size_t)(room * t->row))) && (err = tt_version_grow(t, room)))
+		tt_updater_resize(s->updater, (size_t)(s->room * t->row)); /* less of what is there: that does not fail */
+	if (err)
+		s->values = tt_zeros_resize(values, now, before);
 	else
 		s->room = room;
 	for (int i = 0; i < t->job->capacity; i++)
@@ -99,13 +101,13 @@ static int apply(struct tutti_table *t, int worker, const struct tt_pusher *p, v
 	const struct tt_rows *r = s->rows;
 	int err = find_places(t, r, true, s->places);
 
+	if (!err)
+		err = tt_version_touch_rows(t, worker, s->places, r->n);
 	for (uint32_t i = 0, n; !err && i < r->n; i += n) {
 		size_t at = (size_t)(s->places[i] * t->row + r->at);
 		n = count_run(t, s, i);
 		tt_table_change(t, p, at, (size_t)n * r->count, s->deltas + (size_t)i * r->count * t->width, NULL);
 	}
-	if (!err && t->shard.fresh)
-		tt_fresh_pushed(t->shard.fresh, worker, s->places, r->n);
 	return err;
 }
 
@@ -142,12 +144,19 @@ int tt_table_read_rows(struct tutti_table *t, int worker, unsigned flags, uint64
 {
 	size_t bytes = r->n * sizeof(uint64_t);
 	uint64_t *places = tt_scratch_take(&t->job->scratch, bytes);
-	const char *from = tt_version_find(t, version);
-	int err = !places ? -ENOMEM : from ? meet(t, worker, flags) : -EAGAIN;
+	const char *from;
+	bool newest;
+	int err;
+
+	if (t->shard.keys && tt_shard_in_rounds(t))
+		tt_version_settle(t); /* in one place with the one before */
+	from = tt_version_find(t, version);
+	newest = !tt_shard_in_rounds(t) || version == tt_version_clock(t);
+	err = !places ? -ENOMEM : from ? meet(t, worker, flags) : -EAGAIN;
 
 	if (!err && !(err = find_places(t, r, false, places)))
 		read_places(t, from, r, places, values);
-	if (!err && t->shard.fresh && !r->at) /* of a row in parts: with the first, since what is pushed between two is not seen whole */
+	if (!err && t->shard.fresh && !r->at && newest) /* of a row in parts: with the first, since what is pushed between two is not seen whole */
 		tt_fresh_take_of(t->shard.fresh, worker, places, r->n, places);
 	tt_scratch_give(&t->job->scratch, places, bytes);
 	return err;

@@ -320,12 +320,6 @@ struct dense { /* a piece of all elements */
 	void *back;
 };
 
-static void become_stale(struct tutti_table *t, int worker)
-{
-	if (t->shard.fresh)
-		tt_fresh_pushed(t->shard.fresh, worker, NULL, 0);
-}
-
 static int assign(struct tutti_table *t, int worker, const struct tt_pusher *p, void *arg)
 {
 	const struct dense *d = arg;
@@ -338,7 +332,8 @@ static int assign(struct tutti_table *t, int worker, const struct tt_pusher *p, 
 	w = t->shard.values + d->at * t->width;
 	memcpy(w, d->delta, d->count * t->width);
 	tt_updater_assigned(t->shard.updater, -1, w, d->at, d->count);
-	become_stale(t, worker);
+	if (t->shard.fresh)
+		tt_fresh_pushed(t->shard.fresh, worker, NULL, 0);
 	return 0;
 }
 
@@ -347,9 +342,7 @@ static int apply(struct tutti_table *t, int worker, const struct tt_pusher *p, v
 	const struct dense *d = arg;
 
 	tt_table_change(t, p, d->at, d->count, d->delta, d->back);
-	if (d->count)
-		become_stale(t, worker);
-	return 0;
+	return d->count ? tt_version_touch_rows(t, worker, NULL, 0) : 0;
 }
 
 int tt_table_apply(struct tutti_table *t, int worker, unsigned flags, const tutti_update *options, struct tt_range range, const void *delta,

@@ -179,7 +179,7 @@ static void tell_versions(const struct tt_table_call *c)
 	*c->versions = v;
 }
 
-static bool are_in_rounds(const struct tutti_table *t)
+bool tt_table_in_rounds(const struct tutti_table *t)
 {
 	for (int i = 0; i < t->servers; i++)
 		if (tt_table_has_any(t, i) && !tt_served_in_rounds(t, i))
@@ -191,7 +191,7 @@ static bool has_ended(struct tt_table_call *c, int err)
 {
 	if (err)
 		return true;
-	if (are_in_rounds(c->table) && read_older(c))
+	if (tt_table_in_rounds(c->table) && read_older(c))
 		return false;
 	tell_versions(c);
 	return true;
@@ -205,7 +205,7 @@ int tutti_table_snapshot(tutti_table *t, void *values, tutti_versions *versions,
 
 	if (err || (err = tt_usable(t->job)))
 		return err;
-	if (!(t->flags & TUTTI_TABLE_SNAPSHOTS) && !are_in_rounds(t))
+	if (!(t->flags & TUTTI_TABLE_SNAPSHOTS) && !tt_table_in_rounds(t))
 		return tt_fail(-EINVAL, "table snapshot: the table \"%s\" keeps no versions: open it with TUTTI_TABLE_SNAPSHOTS, or in rounds", t->name);
 	if (versions && versions->size != sizeof *versions)
 		return tt_fail(-EINVAL, "tutti_versions.size is %zu, and must be sizeof(tutti_versions), %zu", versions->size, sizeof *versions);

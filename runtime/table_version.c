@@ -7,6 +7,9 @@
  *   pushes --> sum --.
  *   version k --------+--> version k + 1 (where k - 1 was); the sum is 0 again
  *
+ * Of keys, and of tables that keep track of fresh rows, only those rows come into a round that were pushed to. Keys have one place, since there may be many
+ * more of them than any round touches: nobody who is waited for reads it meanwhile.
+ *
  * Without rounds pushes change the values in place. Where snapshots are wanted, a version is copied from them now and then, from a moment
  * at which no push is half applied on. It is copied a piece in each turn; who is about to change a piece that is not there yet copies it
  * before. */
@@ -27,26 +30,57 @@ size_t tt_version_bytes(const struct tutti_table *t)
 
 static size_t piece_of(const struct tutti_table *t) { return TT_PUSH_PIECE / t->width; }
 
+static int open_touched(struct tutti_table *t)
+{
+	struct tt_shard *s = &t->shard;
+
+	return tt_table_is_touched(t) ? tt_touched_open(s->keys ? s->room : count_of(t) / t->row, &s->touched) : 0;
+}
+
+static size_t sum_bytes(const struct tutti_table *t, uint64_t room)
+{
+	return t->shard.keys ? (size_t)room * tt_table_row_bytes(t) : tt_table_copy(t, t->mine);
+}
+
 int tt_version_open(struct tutti_table *t)
 {
 	const tutti_updater add = { .size = sizeof add };
 	struct tt_shard *s = &t->shard;
+	int err;
 
 	if (copies(t) && !s->next.made && !(s->next.made = calloc((size_t)(count_of(t) / piece_of(t)) + 1, 1)))
 		return tt_fail(-ENOMEM, "no memory for the versions of the table \"%s\"", t->name);
 	if (!tt_shard_in_rounds(t) || s->sum)
 		return 0;
-	if (!(s->sum = calloc(tt_table_copy(t, t->mine) + 1, 1)))
-		return tt_fail(-ENOMEM, "no memory for the rounds of the table \"%s\"", t->name);
-	return tt_updater_open(&add, t->type, (size_t)count_of(t), 1, &s->adder);
+	if ((!s->touched && (err = open_touched(t))) || (!s->adder && (err = tt_updater_open(&add, t->type, (size_t)count_of(t), 1, &s->adder))))
+		return err;
+	s->sum = tt_zeros_map(sum_bytes(t, s->room));
+	return s->sum ? 0 : tt_fail(-ENOMEM, "no memory for the rounds of the table \"%s\"", t->name);
 }
 
 void tt_version_close(struct tt_shard *s)
 {
 	tt_timer_stop(&s->next.turn);
 	tt_updater_close(s->adder);
+	tt_touched_close(s->touched);
 	free(s->next.made);
-	free(s->sum);
+	tt_zeros_unmap(s->sum, s->table ? sum_bytes(s->table, s->room) : 0);
+}
+
+int tt_version_grow(struct tutti_table *t, uint64_t room)
+{
+	struct tt_shard *s = &t->shard;
+	char *sum;
+
+	if (!s->sum)
+		return 0;
+	if (!(sum = tt_zeros_resize(s->sum, sum_bytes(t, s->room), sum_bytes(t, room))))
+		return -ENOMEM;
+	s->sum = sum;
+	if (!tt_touched_resize(s->touched, room))
+		return 0;
+	s->sum = tt_zeros_resize(sum, sum_bytes(t, room), sum_bytes(t, s->room)); /* less of what is there: that does not fail */
+	return -ENOMEM;
 }
 
 uint64_t tt_version_clock(const struct tutti_table *t)
@@ -60,6 +94,8 @@ const char *tt_version_find(const struct tutti_table *t, uint64_t version)
 
 	if (!tt_shard_in_rounds(t))
 		return t->shard.values;
+	if (t->shard.keys)
+		return version == h->version && version == h->writing ? t->shard.values : NULL;
 	return version <= h->version && h->writing < version + 2 ? t->shard.memory + tt_table_at(t, t->mine, version) : NULL;
 }
 
@@ -95,6 +131,15 @@ void tt_version_sum(struct tutti_table *t, const struct tt_push *push, size_t at
 	tt_table_update(t, push, at, count, &(struct tt_piece){ .to = sum, .w = sum, .d = delta });
 }
 
+int tt_version_touch_rows(struct tutti_table *t, int worker, const uint64_t *rows, size_t n)
+{
+	if (tt_shard_in_rounds(t))
+		return t->shard.touched ? tt_touched_add(t->shard.touched, worker, rows, n) : 0;
+	if (t->shard.fresh)
+		tt_fresh_pushed(t->shard.fresh, worker, rows, n);
+	return 0;
+}
+
 /* ---- the next version ---- */
 
 static char *place_of_next(const struct tutti_table *t) { return t->shard.memory + tt_table_version_at(t, t->mine, head_of(&t->shard)->writing); }
@@ -109,21 +154,88 @@ static void copy_piece(struct tutti_table *t, size_t i)
 	s->next.made[i] = true;
 }
 
-static void make_piece(struct tutti_table *t)
+/* By the rule, out of the version before and the sum. */
+static void make(struct tutti_table *t, char *next, size_t first, size_t count)
 {
 	struct tt_shard *s = &t->shard;
-	struct tt_next *n = &s->next;
-	size_t count = tt_min((size_t)(count_of(t) - n->at), piece_of(t)), at = (size_t)n->at * t->width;
+	size_t at = first * t->width;
 
-	if (copies(t)) {
-		copy_piece(t, (size_t)n->at / piece_of(t));
-	} else {
-		if (s->image)
-			tt_image_keep(s->image, (size_t)n->at, count);
-		tt_table_update(t, &n->push, (size_t)n->at, count, &(struct tt_piece){ .to = place_of_next(t) + at, .w = s->values + at, .d = s->sum + at });
-		memset(s->sum + at, 0, count * t->width);
+	if (s->image)
+		tt_image_keep(s->image, first, count);
+	tt_table_update(t, &s->next.push, first, count, &(struct tt_piece){ .to = next + at, .w = s->values + at, .d = s->sum + at });
+	memset(s->sum + at, 0, count * t->width);
+}
+
+static size_t count_alike(const struct tutti_table *t, uint64_t row, uint64_t end) /* rows from there on that are all touched, or all not */
+{
+	bool touched = tt_touched_by(t->shard.touched, row);
+	size_t n = 1;
+
+	while (row + n < end && !!tt_touched_by(t->shard.touched, row + n) == touched)
+		n++;
+	return n;
+}
+
+/* Rows that nobody has pushed to are as they were. */
+static void make_touched(struct tutti_table *t, size_t first, size_t count)
+{
+	size_t row = (size_t)t->row, end = first + count, width = t->width;
+
+	for (size_t at = first, n; at < end; at += n) {
+		n = tt_min((at / row + count_alike(t, at / row, (end - 1) / row + 1)) * row, end) - at;
+		if (tt_touched_by(t->shard.touched, at / row))
+			make(t, place_of_next(t), at, n);
+		else
+			memcpy(place_of_next(t) + at * width, t->shard.values + at * width, n * width);
 	}
+}
+
+/* In their only place. */
+static void make_keys(struct tutti_table *t, size_t first, size_t count)
+{
+	const uint64_t *rows;
+
+	tt_touched_list(t->shard.touched, &rows);
+	for (size_t i = first; i < first + count; i++)
+		make(t, t->shard.values, (size_t)(rows[i] * t->row), (size_t)t->row);
+}
+
+static uint64_t count_to_make(const struct tutti_table *t)
+{
+	const uint64_t *rows;
+
+	return t->shard.keys ? tt_touched_list(t->shard.touched, &rows) : count_of(t);
+}
+
+static void make_piece(struct tutti_table *t)
+{
+	struct tt_next *n = &t->shard.next;
+	size_t piece = t->shard.keys ? piece_of(t) / (size_t)t->row + 1 : piece_of(t), count = tt_min((size_t)(count_to_make(t) - n->at), piece);
+
+	if (copies(t))
+		copy_piece(t, (size_t)n->at / piece_of(t));
+	else if (t->shard.keys)
+		make_keys(t, (size_t)n->at, count);
+	else if (t->shard.touched)
+		make_touched(t, (size_t)n->at, count);
+	else
+		make(t, place_of_next(t), (size_t)n->at, count);
 	n->at += count;
+}
+
+static void tell_fresh(struct tt_fresh *f, int by, const uint64_t *rows, size_t n) { tt_fresh_pushed(f, by == TT_BY_MANY ? -1 : by - 1, rows, n); }
+
+/* What one worker alone has pushed to is fresh for the others. */
+static void close_touched(struct tt_shard *s)
+{
+	const uint64_t *rows;
+	size_t n = tt_touched_list(s->touched, &rows);
+
+	if (s->fresh && tt_touched_all(s->touched))
+		tell_fresh(s->fresh, tt_touched_all(s->touched), NULL, 0);
+	for (size_t i = 0; s->fresh && i < n; i++)
+		tell_fresh(s->fresh, tt_touched_by(s->touched, rows[i]), &rows[i], 1);
+	tt_touched_clear(s->touched);
 }
 
 static void publish(struct tutti_table *t)
@@ -131,8 +243,10 @@ static void publish(struct tutti_table *t)
 	struct tt_shard *s = &t->shard;
 
 	s->next.busy = s->next.opened = false;
-	if (tt_shard_in_rounds(t))
+	if (tt_shard_in_rounds(t) && !s->keys)
 		s->values = place_of_next(t);
+	if (tt_shard_in_rounds(t) && s->touched)
+		close_touched(s);
 	head_of(s)->born[head_of(s)->writing & 1] = tt_calendar();
 	__atomic_store_n(&head_of(s)->version, head_of(s)->writing, __ATOMIC_RELEASE);
 	if (tt_shard_in_rounds(t))
@@ -154,7 +268,7 @@ static void take_turn(struct tt_timer *turn)
 static void go_on(struct tutti_table *t)
 {
 	make_piece(t);
-	if (t->shard.next.at < count_of(t))
+	if (t->shard.next.at < count_to_make(t))
 		tt_timer_start(t->job, &t->shard.next.turn, tt_now(), take_turn);
 	else
 		publish(t);
@@ -189,7 +303,7 @@ void tt_version_settle(struct tutti_table *t)
 	if (!n->busy)
 		return;
 	tt_timer_stop(&n->turn);
-	while (n->at < count_of(t))
+	while (n->at < count_to_make(t))
 		make_piece(t);
 	publish(t);
 }

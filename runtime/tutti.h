@@ -293,7 +293,8 @@ typedef struct tutti_updater { /* a table's rule */
  *          the other options of the push that came first; that makes version k, whole. Who has pushed k times pulls version k, so that the i-th pull
  *          of all is identical, also of a list of rows, and of calls that are started one behind the other. A push waits, at its worker, until the round before it has closed. With backup > 0 a round closes
  *          without the last so many workers: their pushes for it are dropped (and counted as theirs), by each server those that are late there. Chen et al., arXiv 1604.00981.
- *          Not with the rules ASSIGN and ELASTIC. A server has three times its range in memory
+ *          Not with the rules ASSIGN and ELASTIC, nor with backup workers if fresh rows are tracked. A server has three times its range in memory,
+ *          of keys twice
  * Who has finished, closed the table, left or died is waited for no more.
  *
  * A call without an op is over when all servers have done their part, however long those take that live and go on with it. It fails with
@@ -373,8 +374,8 @@ int tutti_table_switch(tutti_table *, const tutti_consistency *); /* another con
                                                       * it holds everywhere, and all workers and servers are at the same clock. -EBUSY: calls of this rank are under way; -ETIMEDOUT: some did not call it */
 int tutti_table_finish(tutti_table *);               /* this worker pushes no more: nobody waits for it, and its pulls wait for nobody. Waits for
                                                       * this rank's own pushes; -EBUSY: they have not ended within the deadline */
-/* Rows, or keys. To a clock a push of rows is a push to all servers. In BSP the rule runs over all rows when a round closes, and a list is pulled of
- * one version of all servers, by other ranks than workers too. Both lists are read until the end. A row that is listed twice is pushed to twice, in the order of the list. n may be 0.
+/* Rows, or keys. To a clock a push of rows is a push to all servers. In BSP the rule runs over all rows when a round closes (of keys, and with
+ * TUTTI_TABLE_FRESH, over those that were pushed to in it), and a list is pulled of one version of all servers, by other ranks than workers too. Both lists are read until the end. A row that is listed twice is pushed to twice, in the order of the list. n may be 0.
  * -EINVAL: also a number that is no row; -EAGAIN: as of a snapshot, of a rank that rounds do not wait for. */
 int tutti_table_push_rows(tutti_table *, const uint64_t *rows, size_t n, const void *deltas, const tutti_update *, tutti_op *); /* deltas: n x row elements */
 int tutti_table_pull_rows(tutti_table *, const uint64_t *rows, size_t n, void *values, tutti_op *); /* values: n x row elements; a key that nobody

@@ -19,7 +19,7 @@ floor_and_room() {
 	runtime/peer.c | runtime/request.c | runtime/group.c | runtime/agree.c | runtime/late.c | runtime/beat.c | runtime/watch.c | runtime/signal.c | \
 	runtime/cpus.c | runtime/share.c | runtime/place.c | runtime/topology*.c | runtime/window.c | runtime/arena.c | runtime/pool.c | runtime/scratch.c | runtime/zeros.c)
 						echo 2 engine ;;
-	runtime/reduce*.[ch] | runtime/updater*.[ch] | runtime/rounds.[ch] | runtime/parts.h | runtime/shards.c | runtime/fresh.c | runtime/keys.c | runtime/filter.c | runtime/table*.[ch] | runtime/split.c | runtime/collective.c | runtime/barrier.c | runtime/gather.c | runtime/broadcast.c | runtime/allreduce.c | runtime/layout.c | runtime/board.c | runtime/visit.c | runtime/blocks.c | runtime/blockwise.c | runtime/direct.c | runtime/hierarchical.c | runtime/doubling.c | \
+	runtime/reduce*.[ch] | runtime/updater*.[ch] | runtime/rounds.[ch] | runtime/parts.h | runtime/shards.c | runtime/fresh.c | runtime/touched.c | runtime/keys.c | runtime/filter.c | runtime/table*.[ch] | runtime/split.c | runtime/collective.c | runtime/barrier.c | runtime/gather.c | runtime/broadcast.c | runtime/allreduce.c | runtime/layout.c | runtime/board.c | runtime/visit.c | runtime/blocks.c | runtime/blockwise.c | runtime/direct.c | runtime/hierarchical.c | runtime/doubling.c | \
 	runtime/rabenseifner.c | runtime/ring.c | runtime/model.c | runtime/legs.c | runtime/pairwise.c | runtime/stats*.c | \
 	runtime/draft.c | runtime/json.c | runtime/tensors*.[ch] | runtime/save*.c)
 						echo 3 patterns ;;

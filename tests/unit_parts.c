@@ -482,6 +482,29 @@ static void test_random_blocks(void)
 	CU_ASSERT(good > 100);
 }
 
+/* ---- touched.c ---- */
+
+static void test_touched(void)
+{
+	const uint64_t some[] = { 7, 2, 7 }, more[] = { 2, 90 };
+	const uint64_t *rows;
+	struct tt_touched *s;
+
+	CU_ASSERT_EQUAL_FATAL(tt_touched_open(8, &s), 0);
+	for (int round = 0; round < 3; round++) {
+		CU_ASSERT(tt_touched_list(s, &rows) == 0 && tt_touched_by(s, 7) == 0 && tt_touched_all(s) == 0);
+		CU_ASSERT(tt_touched_add(s, 0, some, 3) == 0 && tt_touched_resize(s, 100) == 0 && tt_touched_add(s, 4, more, 2) == 0);
+		CU_ASSERT(tt_touched_list(s, &rows) == 3 && rows[0] == 7 && rows[1] == 2 && rows[2] == 90);
+		CU_ASSERT(tt_touched_by(s, 7) == 1 && tt_touched_by(s, 2) == TT_BY_MANY && tt_touched_by(s, 90) == 5 && tt_touched_by(s, 99) == 0);
+		CU_ASSERT(tt_touched_add(s, 4, NULL, 0) == 0 && tt_touched_list(s, &rows) == 3 && tt_touched_all(s) == 5);
+		CU_ASSERT(tt_touched_by(s, 7) == TT_BY_MANY && tt_touched_by(s, 90) == 5 && tt_touched_by(s, 99) == 5);
+		CU_ASSERT(tt_touched_add(s, 1, NULL, 0) == 0 && tt_touched_by(s, 99) == TT_BY_MANY && tt_touched_by(s, 90) == TT_BY_MANY);
+		tt_touched_clear(s);
+	}
+	tt_touched_close(s);
+	tt_touched_close(NULL);
+}
+
 static CU_TestInfo cut_tests[] = {
 	{ "cuts", test_cuts }, { "largest cuts", test_largest_cuts }, { "bad cuts", test_bad_cuts }, { "keys", test_keys }, CU_TEST_INFO_NULL,
 };
@@ -489,6 +512,7 @@ static CU_TestInfo fresh_tests[] = {
 	{ "against a model", test_fresh_against_model }, { "everybody's pull", test_everybodys_pull }, { "dummy row", test_dummy_row },
 	{ "many rows", test_many_rows }, { "all seen", test_all_seen }, CU_TEST_INFO_NULL,
 };
+static CU_TestInfo touched_tests[] = { { "rounds", test_touched }, CU_TEST_INFO_NULL };
 static CU_TestInfo key_tests[] = { { "numbers", test_key_numbers }, CU_TEST_INFO_NULL };
 static CU_TestInfo filter_tests[] = {
 	{ "round trips", test_round_trips },
@@ -501,7 +525,7 @@ static CU_TestInfo filter_tests[] = {
 
 static CU_SuiteInfo suites[] = {
 	{ "shards", NULL, NULL, NULL, NULL, cut_tests }, { "fresh", NULL, NULL, NULL, NULL, fresh_tests },
-	{ "keys", NULL, NULL, NULL, NULL, key_tests },
+	{ "touched", NULL, NULL, NULL, NULL, touched_tests }, { "keys", NULL, NULL, NULL, NULL, key_tests },
 	{ "filter", NULL, NULL, NULL, NULL, filter_tests }, CU_SUITE_INFO_NULL,
 };
 

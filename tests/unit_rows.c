@@ -268,6 +268,208 @@ static void test_versions(void)
 	run_on_wires(program_versions_read, (const int[]){ 2, 3, 5, 0 }, SEEDS);
 }
 
+/* ---- rounds of rows that were pushed to ---- */
+
+enum { TOUCHED = 300, TOUCHED_ROW = 20, TOUCHED_LIST = 40, TOUCHED_ROUNDS = 8 };
+
+static uint64_t name_of(const tutti_table *t, uint64_t row) { return t->flags & TUTTI_TABLE_KEYS ? row * 0x9e3779b97f4a7c15 + 3 : row; }
+
+/* Momentum 0.5 moves a row in each round that it comes into, and in no other. */
+static void step_rows(float *w, float *m, int ranks, int round)
+{
+	float *sum = calloc(TOUCHED * TOUCHED_ROW, sizeof *sum);
+	bool touched[TOUCHED] = { false };
+	uint64_t list[TOUCHED_LIST];
+
+	for (int rank = 0; rank < ranks; rank++) {
+		add_list(sum, rank, round, TOUCHED, TOUCHED_ROW, TOUCHED_LIST, list);
+		for (int i = 0; i < TOUCHED_LIST; i++)
+			touched[list[i]] = true;
+	}
+	for (int i = 0; i < TOUCHED * TOUCHED_ROW; i++)
+		if (touched[i / TOUCHED_ROW]) {
+			m[i] = 0.5f * m[i] + sum[i];
+			w[i] -= 0.25f * m[i];
+		}
+	free(sum);
+}
+
+static tutti_table *open_touched(tutti *job, unsigned flags, int workers)
+{
+	static const int ranks[] = { 0, 1, 2, 3, 4 };
+	tutti_table_config c = config_of(TUTTI_F32, flags & TUTTI_TABLE_KEYS ? 0 : TOUCHED, TOUCHED_ROW, flags);
+
+	c.consistency = (tutti_consistency){ .mode = TUTTI_BSP };
+	c.workers = workers;
+	c.worker = workers ? ranks : NULL;
+	c.updater = (tutti_updater){ .size = sizeof c.updater, .rule = TUTTI_UPDATE_MOMENTUM,
+		                     .defaults = { .size = sizeof(tutti_update), .set = TUTTI_SET_MOMENTUM | TUTTI_SET_LEARNING_RATE, .momentum = 0.5, .learning_rate = 0.25 } };
+	return open_table(job, "touched", &c);
+}
+
+/* All is started at once. */
+static void go_touched(tutti *job, unsigned flags)
+{
+	enum { ALL = TOUCHED * TOUCHED_ROW };
+	tutti_table *t = open_touched(job, flags, 0);
+	float *w = calloc(ALL, sizeof *w), *m = calloc(ALL, sizeof *m), *v[TOUCHED_ROUNDS], *d[TOUCHED_ROUNDS];
+	uint64_t list[TOUCHED_ROUNDS][TOUCHED_LIST], all[TOUCHED];
+	tutti_op op[2 * TOUCHED_ROUNDS];
+
+	for (uint64_t i = 0; i < TOUCHED; i++)
+		all[i] = name_of(t, i);
+	for (int k = 0; k < TOUCHED_ROUNDS; k++) {
+		v[k] = calloc(ALL, sizeof *v[k]);
+		d[k] = calloc(TOUCHED_LIST * TOUCHED_ROW, sizeof *d[k]);
+		draw_list(tutti_rank(job), k, TOUCHED, TOUCHED_LIST, list[k]);
+		for (size_t i = 0; i < TOUCHED_LIST * TOUCHED_ROW; i++)
+			d[k][i] = delta_at(tutti_rank(job), i / TOUCHED_ROW, i % TOUCHED_ROW);
+		for (int i = 0; i < TOUCHED_LIST; i++)
+			list[k][i] = name_of(t, list[k][i]);
+		CHECK(tutti_table_push_rows(t, list[k], TOUCHED_LIST, d[k], NULL, &op[2 * k]) == 0);
+		CHECK(tutti_table_pull_rows(t, all, TOUCHED, v[k], &op[2 * k + 1]) == 0);
+	}
+	for (int k = 0; k < TOUCHED_ROUNDS; k++) {
+		CHECK(tutti_wait(&op[2 * k], -1) == 0 && tutti_wait(&op[2 * k + 1], -1) == 0);
+		step_rows(w, m, tutti_size(job), k);
+		CHECK(!memcmp(v[k], w, ALL * sizeof *w));
+		free(v[k]);
+		free(d[k]);
+	}
+	close_table(job, t);
+	free(w);
+	free(m);
+}
+
+/* A copy of the table, which the rows that this worker has pushed to and the fresh ones keep as it is. */
+static void keep_fresh_copy(tutti *job)
+{
+	enum { ALL = TOUCHED * TOUCHED_ROW };
+	tutti_table *t = open_touched(job, TUTTI_TABLE_FRESH, 0);
+	float *w = calloc(ALL, sizeof *w), *m = calloc(ALL, sizeof *m), *v = calloc(ALL, sizeof *v), *copy = calloc(ALL, sizeof *copy);
+	uint64_t list[TOUCHED_LIST], rows[TOUCHED];
+	size_t n;
+
+	for (int k = 0; k < 3 * TOUCHED_ROUNDS; k++) {
+		draw_list(tutti_rank(job), k, TOUCHED, TOUCHED_LIST, list);
+		for (size_t i = 0; i < TOUCHED_LIST * TOUCHED_ROW; i++)
+			v[i] = delta_at(tutti_rank(job), i / TOUCHED_ROW, i % TOUCHED_ROW);
+		CHECK(tutti_table_push_rows(t, list, TOUCHED_LIST, v, NULL, NULL) == 0);
+		step_rows(w, m, tutti_size(job), k);
+		if (k % 5 == 3)
+			continue;
+		if (k % 5 == 4) { /* what it alone has pushed to does not come as fresh */
+			CHECK(tutti_table_pull(t, copy, NULL) == 0 && !memcmp(copy, w, ALL * sizeof *w));
+			continue;
+		}
+		CHECK(tutti_table_pull_rows(t, list, TOUCHED_LIST, v, NULL) == 0 && are_rows(v, w, list, TOUCHED_LIST, TOUCHED_ROW));
+		for (size_t i = 0; i < TOUCHED_LIST; i++)
+			memcpy(copy + list[i] * TOUCHED_ROW, v + i * TOUCHED_ROW, TOUCHED_ROW * sizeof *v);
+		CHECK(tutti_table_pull_fresh(t, rows, v, TOUCHED, &n, NULL) == 0);
+		CHECK(k < 2 || n < TOUCHED);
+		for (size_t i = 0; i < n; i++)
+			memcpy(copy + rows[i] * TOUCHED_ROW, v + i * TOUCHED_ROW, TOUCHED_ROW * sizeof *v);
+		CHECK(!memcmp(copy, w, ALL * sizeof *w));
+	}
+	CHECK(tutti_table_finish(t) == 0);
+	CHECK(tutti_table_pull_fresh(t, rows, v, TOUCHED, &n, NULL) == -EPERM && strstr(tutti_why(), "do not wait"));
+	close_table(job, t);
+	free(w);
+	free(m);
+	free(v);
+	free(copy);
+}
+
+/* The last rank, which is no worker, finds one version of all keys: each round adds as much to each. */
+static void read_keys_along(tutti *job)
+{
+	int n = tutti_size(job);
+	tutti_table *t = open_touched(job, TUTTI_TABLE_KEYS, n - 1);
+	float *v = calloc(TOUCHED * TOUCHED_ROW, sizeof *v);
+	uint64_t all[TOUCHED];
+
+	for (uint64_t i = 0; i < TOUCHED; i++)
+		all[i] = name_of(t, i);
+	for (int k = 0; k < 4 * TOUCHED_ROUNDS; k++) {
+		fill(v, TOUCHED * TOUCHED_ROW, 1);
+		int err = tutti_rank(job) < n - 1 ? tutti_table_push_rows(t, all, TOUCHED, v, NULL, NULL) : tutti_table_pull_rows(t, all, TOUCHED, v, NULL);
+		CHECK(err == 0 || (err == -EAGAIN && tutti_rank(job) == n - 1));
+		CHECK(err || all_are(v, TOUCHED * TOUCHED_ROW, v[0]));
+	}
+	close_table(job, t);
+	free(v);
+}
+
+static void program_touched(tutti *job)
+{
+	go_touched(job, TUTTI_TABLE_KEYS);
+	go_touched(job, TUTTI_TABLE_FRESH);
+	keep_fresh_copy(job);
+	if (tutti_size(job) > 1)
+		read_keys_along(job);
+}
+
+static void program_touched_switch(tutti *job) /* keys that came before, between and in rounds */
+{
+	static const tutti_consistency to[] = { { .mode = TUTTI_BSP }, { .mode = TUTTI_SSP }, { .mode = TUTTI_BSP } };
+	tutti_table_config c = config_of(TUTTI_I64, 0, 1, TUTTI_TABLE_KEYS);
+	tutti_table *t = open_table(job, "touched", &c);
+	int64_t ones[TOUCHED], v[TOUCHED];
+	uint64_t keys[TOUCHED];
+
+	for (int i = 0; i < TOUCHED; i++)
+		ones[i] = 1;
+	for (size_t k = 0; k <= TT_COUNT(to); k++) {
+		for (size_t i = 0; i < TOUCHED; i++)
+			keys[i] = i * (k + 1);
+		CHECK(tutti_table_push_rows(t, keys, TOUCHED, ones, NULL, NULL) == 0);
+		CHECK(tutti_table_pull_rows(t, keys, TOUCHED, v, NULL) == 0);
+		CHECK(tutti_barrier(job, NULL) == 0);
+		if (k < TT_COUNT(to))
+			CHECK(tutti_table_switch(t, &to[k]) == 0);
+	}
+	CHECK(tutti_table_pull_rows(t, keys, TOUCHED, v, NULL) == 0 && v[0] == 4 * tutti_size(job) && v[1] == 3 * tutti_size(job));
+	close_table(job, t);
+}
+
+/* More of one server's keys than can be asked for at once: the pushes behind a pull wait until all of it has been answered. */
+static void program_long_pulls(tutti *job)
+{
+	enum { KEYS = 90, ROW = 4000, CALLS = 3 };
+	const int server = 0;
+	tutti_table_config c = config_of(TUTTI_F32, 0, ROW, TUTTI_TABLE_KEYS);
+	float *ones = calloc(KEYS * ROW, sizeof *ones), *v[CALLS];
+	uint64_t keys[KEYS];
+	tutti_op op[2 * CALLS];
+
+	c.servers = 1;
+	c.server = &server;
+	c.consistency = (tutti_consistency){ .mode = TUTTI_BSP };
+	tutti_table *t = open_table(job, "long", &c);
+	fill(ones, KEYS * ROW, 1);
+	for (uint64_t i = 0; i < KEYS; i++)
+		keys[i] = i;
+	for (int k = 0; k < CALLS; k++) {
+		v[k] = calloc(KEYS * ROW, sizeof *v[k]);
+		CHECK(tutti_table_push_rows(t, keys, 1, ones, NULL, &op[2 * k]) == 0);
+		CHECK(tutti_table_pull_rows(t, keys, KEYS, v[k], &op[2 * k + 1]) == 0);
+	}
+	for (int k = 0; k < CALLS; k++) {
+		CHECK(tutti_wait(&op[2 * k], -1) == 0 && tutti_wait(&op[2 * k + 1], -1) == 0);
+		CHECK(all_are(v[k], ROW, (float)((k + 1) * tutti_size(job))) && all_are(v[k] + ROW, (KEYS - 1) * ROW, 0));
+		free(v[k]);
+	}
+	close_table(job, t);
+	free(ones);
+}
+
+static void test_touched(void)
+{
+	run_on_wires(program_long_pulls, (const int[]){ 1, 3, 0 }, SEEDS);
+	run_on_wires(program_touched, (const int[]){ 1, 2, 3, 5, 0 }, SEEDS);
+	run_on_wires(program_touched_switch, (const int[]){ 1, 3, 0 }, SEEDS);
+}
+
 /* ---- rows: rules and types ---- */
 
 /* One worker pushes to one server: the same comes out, bit for bit, as of an updater of one's own that takes row by row. */
@@ -750,8 +952,8 @@ static void program_wrong_config(tutti *job)
 	c.clip = 1;
 	CHECK(is_wrong(job, c, "clip"));
 	c = config_of(TUTTI_F32, 5, 1, TUTTI_TABLE_FRESH);
-	c.consistency.mode = TUTTI_BSP;
-	CHECK(is_wrong(job, c, "TUTTI_TABLE_FRESH"));
+	c.consistency = (tutti_consistency){ .mode = TUTTI_BSP, .backup = 1 };
+	CHECK(is_wrong(job, c, "leave out TUTTI_TABLE_FRESH, or the backup workers"));
 	CHECK(tutti_barrier(job, NULL) == 0);
 }
 
@@ -937,6 +1139,7 @@ static CU_TestInfo rows_tests[] = {
 	{ "started", test_started },
 	{ "in rounds", test_rounds },
 	{ "one version of rows", test_versions },
+	{ "rounds of touched rows", test_touched },
 	{ "rules and types", test_rules },
 	{ "a rule of one's own", test_own_rule },
 	{ "keys", test_keys },
