@@ -120,6 +120,9 @@ static const struct recipe recipes[] = {
 	{ "dcasgda", TUTTI_UPDATE_DCASGDA, TUTTI_BACKUP_FROM_ZERO, STEP | TUTTI_SET_LAMBDA | TUTTI_SET_MOMENTUM },
 };
 
+/* As shipped it has no memory and comes to NaN. This is what its inputs give if it has. */
+static const double mended_adagrad[] = { -0.0447213595499958, -0.0855461885963821, -0.1855461135964665 };
+
 static inline double option(const struct node *add, const char *name, double fallback)
 {
 	const struct node *n = get(get(add, "option"), name);

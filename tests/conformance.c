@@ -46,9 +46,6 @@ static bool is_row(const struct a_case *c, const char *what, const struct node *
 	return good;
 }
 
-/* As shipped it has no memory and comes to NaN. This is what its inputs give if it has. */
-static const double mended_adagrad[] = { -0.0447213595499958, -0.0855461885963821, -0.1855461135964665 };
-
 static bool update_in(const struct a_case *c, const struct recipe *r, tutti_type type)
 {
 	const tutti_updater as = { .size = sizeof as, .rule = r->rule, .flags = r->flags };
