@@ -47,6 +47,22 @@ static void on_wires(void (*program)(tutti *), const int *sizes)
 	}
 }
 
+/* ---- a disk that gets full (the linker's --wrap) ---- */
+
+static atomic_long disk_room = -1; /* bytes; -1: never */
+
+ssize_t __real_pwrite(int fd, const void *bytes, size_t len, off_t at);
+ssize_t __wrap_pwrite(int fd, const void *bytes, size_t len, off_t at);
+
+ssize_t __wrap_pwrite(int fd, const void *bytes, size_t len, off_t at)
+{
+	if (disk_room < 0 || (disk_room -= (long)len) >= 0)
+		return __real_pwrite(fd, bytes, len, at);
+	disk_room = 0;
+	errno = ENOSPC;
+	return -1;
+}
+
 static void meet(tutti *job) { CHECK(tutti_barrier(job, NULL) == 0); }
 
 /* ---- images ---- */
@@ -567,7 +583,7 @@ static void save_while_pushed(tutti *job, size_t count, tutti_mode mode, unsigne
 
 static void program_pushed(tutti *job)
 {
-	size_t large = tt_world ? 100000 : 1000003;
+	size_t large = tt_world || TT_TSAN ? 100000 : 1000003;
 
 	save_while_pushed(job, 900, TUTTI_ASYNC, 0);
 	save_while_pushed(job, large, TUTTI_ASYNC, 0);
@@ -578,6 +594,48 @@ static void program_pushed(tutti *job)
 }
 
 static void test_pushed(void) { on_wires(program_pushed, (const int[]){ 4, 0 }); }
+
+/* A load is of one moment of each server, too: of what is pushed beside it a server has all or nothing, in values and in state. */
+static void load_while_pushed(tutti *job, size_t count, tutti_mode mode)
+{
+	static const int servers[] = { 0, 3 }, workers[] = { 3, 2, 0 };
+	tutti_table_config c = config_of(TUTTI_UPDATE_OWN, TUTTI_F32, count);
+
+	c.server = servers;
+	c.servers = 2;
+	c.worker = workers;
+	c.workers = 3;
+	c.consistency.mode = mode;
+	enough = false;
+	meet(job);
+	tutti_table *t = open_table(job, "w", &c);
+	if (tutti_rank(job) != 1) {
+		push_on(job, t, count);
+	} else {
+		await_push(t, count);
+		CHECK(tutti_table_save(t, folder) == 0);
+		for (int i = 0; i < 4; i++) {
+			CHECK(tutti_table_load(t, folder) == 0);
+			pass_time(TT_MS);
+			CHECK(tutti_table_save(t, folder) == 0);
+			check_save(t);
+		}
+		enough = true;
+	}
+	close_table(job, t);
+}
+
+static void program_loaded(tutti *job)
+{
+	size_t large = tt_world || TT_TSAN ? 100000 : 1000003;
+
+	load_while_pushed(job, 900, TUTTI_ASYNC);
+	load_while_pushed(job, large, TUTTI_ASYNC);
+	load_while_pushed(job, large, TUTTI_SSP);
+	load_while_pushed(job, large, TUTTI_BSP);
+}
+
+static void test_loaded(void) { on_wires(program_loaded, (const int[]){ 4, 0 }); }
 
 /* ---- what goes wrong ---- */
 
@@ -681,6 +739,46 @@ static void program_damaged(tutti *job)
 }
 
 static void test_damaged(void) { on_wires(program_damaged, (const int[]){ 2, 3, 0 }); }
+
+static int count_files(void)
+{
+	DIR *dir = opendir(folder);
+	int n = 0;
+
+	for (struct dirent *e; dir && (e = readdir(dir));)
+		n += *e->d_name == 'w';
+	if (dir)
+		closedir(dir);
+	return n;
+}
+
+/* A save for which there is no room: nothing of it stays, the one before is there, and pushes go on. */
+static void program_full(tutti *job)
+{
+	enum { MORE = 100000 };
+	tutti_table_config c = config_of(TUTTI_UPDATE_OWN, TUTTI_F32, MORE);
+	float *v = calloc(MORE, sizeof *v);
+	tutti_table *t = open_table(job, "w", &c);
+
+	fill(v, MORE, 1);
+	if (!tutti_rank(job)) {
+		CHECK(tutti_table_push(t, v, NULL, NULL) == 0 && tutti_table_save(t, folder) == 0);
+		CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
+		for (int i = 0; i < 4; i++) {
+			disk_room = (const long[]){ 0, 1000, 300000, 2 * MORE * 4 + 900 }[i]; /* with the last, all but the index */
+			CHECK(tutti_table_save(t, folder) == -ENOSPC && strstr(tutti_why(), folder));
+			CHECK(i == 3 || strstr(tutti_why(), "table \"w\", rank "));
+			disk_room = -1;
+			CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
+		}
+		CHECK(tutti_table_load(t, folder) == 0 && tutti_table_pull(t, v, NULL) == 0 && all_are(v, MORE, 1));
+		CHECK(tutti_table_save(t, folder) == 0 && count_files() == 1 + t->servers);
+	}
+	close_table(job, t);
+	free(v);
+}
+
+static void test_full(void) { on_wires(program_full, (const int[]){ 2, 0 }); }
 
 static void refuse_keys(tutti_table *t, int err, const char *a, const char *b, float was)
 {
@@ -1242,8 +1340,10 @@ static CU_TestInfo save_tests[] = {
 	{ "keys, on other numbers of servers", test_keys },
 	{ "keys while others push", test_keys_pushed },
 	{ "while others push", test_pushed },
+	{ "loaded while others push", test_loaded },
 	{ "damaged and foreign files", test_damaged },
 	{ "damaged and foreign files of keys", test_damaged_keys },
+	{ "a disk without room", test_full },
 	{ "other rules, other tables", test_unfit },
 	{ "values without state", test_stateless },
 	{ "two at once", test_two_at_once },
