@@ -613,6 +613,136 @@ static void program_damage(tutti *job)
 
 static void test_damage(void) { on_sim(program_damage, 3, 0, 10 * SEEDS); }
 
+/* ---- storms ---- */
+
+/* Ranks 0 to 2 serve, 2 to 4 work: element i counts the pushes of rank i % STORM_RANKS. Calls are started, waited for, cancelled, and
+ * the consistency changes; a server or a worker dies in the middle of it, or nobody. Each call ends, and each server that is left has all
+ * pushes that were answered, and none that was not begun. */
+enum { STORM_RANKS = 5, STORM_COUNT = 90000, STORM_OPS = 4, PHASES = 3 };
+
+static struct {
+	int begun[STORM_RANKS], answered[STORM_RANKS];
+	int victim, left;            /* -1: nobody; who has not come to the end */
+} storm;
+
+struct storm_op {
+	tutti_op op;
+	float *v;
+	bool open, pushes;
+};
+
+static void note_end(struct storm_op *o, int me, int err)
+{
+	CHECK(err == 0 || err == -ECANCELED || err == -ETIMEDOUT || (storm.victim >= 0 && (err == -ECONNRESET || err == -ENOTCONN)));
+	storm.answered[me] += o->pushes && !err;
+	o->open = false;
+}
+
+static void start_one(struct storm_op *o, tutti_table *t, const float *delta, int me)
+{
+	unsigned kind = (unsigned)tt_sim_chance(4);
+	int err;
+
+	o->pushes = kind != 3;
+	storm.begun[me] += o->pushes;
+	if (kind == 3)
+		err = tutti_table_pull(t, o->v, &o->op);
+	else if (kind == 2)
+		err = tutti_table_push_pull(t, delta, NULL, o->v, &o->op);
+	else
+		err = tutti_table_push(t, delta, NULL, &o->op);
+	CHECK(err == 0);
+	o->open = err == 0;
+}
+
+static void wait_a_while(struct storm_op *o, int me, bool to_the_end)
+{
+	int err = tutti_wait(&o->op, to_the_end ? -1 : (int)tt_sim_chance(3));
+
+	if (err != -ETIMEDOUT || tutti_test(&o->op) != -EINPROGRESS) {
+		note_end(o, me, err);
+	} else if (to_the_end || tt_sim_chance(2)) {
+		tutti_cancel(&o->op);
+		CHECK(tutti_test(&o->op) != -EINPROGRESS);
+		note_end(o, me, tutti_test(&o->op));
+	}
+}
+
+static void work_in_storm(tutti_table *t, int me)
+{
+	struct storm_op ops[STORM_OPS] = { 0 };
+	float *delta = vector(STORM_COUNT, 0);
+
+	for (int i = me; i < STORM_COUNT; i += STORM_RANKS)
+		delta[i] = 1;
+	for (int i = 0; i < STORM_OPS; i++)
+		ops[i].v = vector(STORM_COUNT, 0);
+	for (int phase = 0; phase < PHASES; phase++) {
+		for (int i = 0; i < 12; i++) {
+			struct storm_op *o = &ops[tt_sim_chance(STORM_OPS)];
+			if (o->open)
+				wait_a_while(o, me, false);
+			else
+				start_one(o, t, delta, me);
+		}
+		for (int i = 0; i < STORM_OPS; i++)
+			if (ops[i].open)
+				wait_a_while(&ops[i], me, true);
+		int err = tutti_table_switch(t, &(tutti_consistency){ .mode = phase % 2 ? TUTTI_ASYNC : TUTTI_SSP, .staleness = phase % 2 ? 0 : 20 });
+		CHECK(err == 0 || err == -ETIMEDOUT || (storm.victim >= 0 && (err == -ECONNRESET || err == -ENOTCONN)));
+	}
+	CHECK(storm.victim >= 0 || storm.answered[me] > 0);
+	for (int i = 0; i < STORM_OPS; i++)
+		free(ops[i].v);
+	free(delta);
+}
+
+static void check_storm(tutti *job, tutti_table *t)
+{
+	struct tt_range mine = tt_table_range(t, t->mine);
+	bool good = true;
+
+	tt_enter(job->job);
+	for (uint64_t i = 0; i < mine.count; i++) {
+		int from = (int)((mine.first + i) % STORM_RANKS), n = (int)((const float *)(const void *)t->shard.values)[i];
+		good &= n >= storm.answered[from] && n <= storm.begun[from];
+	}
+	tt_exit(job->job);
+	CHECK(good);
+}
+
+static void program_storm(tutti *job)
+{
+	static const int servers[] = { 0, 1, 2 }, workers[] = { 2, 3, 4 };
+	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = STORM_COUNT, .servers = 3, .server = servers, .workers = 3, .worker = workers };
+	tutti_table *t = open_table(job, "storm", &c);
+	int me = tutti_rank(job);
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (me == storm.victim)
+		tt_sim_kill(me, 2 * TT_MS + tt_sim_chance(10 * TT_MS)); /* when all are through the barrier */
+	if (me >= workers[0])
+		work_in_storm(t, me);
+	storm.left -= me != storm.victim;
+	while (storm.left)
+		pass_time(TT_MS);
+	if (t->mine >= 0 && me != storm.victim)
+		check_storm(job, t);
+	pass_time(TT_MS);
+	tutti_table_close(t);
+}
+
+static void test_storm(void)
+{
+	for (uint64_t seed = 0; seed < 6 * SEEDS; seed++) {
+		static const int victims[] = { -1, 1, 4, 2 };
+		memset(&storm, 0, sizeof storm);
+		storm.victim = victims[seed % TT_COUNT(victims)];
+		storm.left = STORM_RANKS - (storm.victim >= 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = STORM_RANKS, .wire = "sim", .seed = seed, .deadline_ms = 1000, .program = program_storm }), 0);
+	}
+}
+
 static CU_TestInfo fault_tests[] = {
 	{ "cancelled", test_cancel },
 	{ "cancelled before it is sent", test_unsent },
@@ -626,6 +756,7 @@ static CU_TestInfo fault_tests[] = {
 	{ "a rule of one's own", test_own },
 	{ "a late worker", test_late },
 	{ "damaged messages", test_damage },
+	{ "storms", test_storm },
 	CU_TEST_INFO_NULL,
 };
 
