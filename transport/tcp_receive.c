@@ -279,9 +279,9 @@ void tt_tcp_activate(struct tt_tcp_peer *p)
 }
 
 /* One read: the rest of the payload into its place, then the next header, and the batch it is in, into `in`. */
-static ssize_t receive(struct tt_tcp_peer *p, bool *all)
+static ssize_t receive(struct tt_tcp_peer *p, size_t budget, bool *all)
 {
-	size_t first = p->place ? p->left : tt_min(p->left, TT_TCP_WASTE);
+	size_t first = tt_min(p->left, p->place ? budget : TT_TCP_WASTE);
 	uint64_t next = p->left ? p->in_pos + p->left : p->in_pos - p->in_end; /* where the next header starts */
 	uint64_t end = (next > p->batch_end ? next : p->batch_end) + TT_FRAME_SIZE;
 	size_t second = first < p->left ? 0 : tt_min(end - p->in_pos - p->left, sizeof p->in - p->in_end);
@@ -314,10 +314,11 @@ static void read_failed(struct tt_tcp_peer *p, ssize_t n)
 
 void tt_tcp_read_peer(struct tt_tcp_peer *p)
 {
+	size_t budget = tt_tcp_to_read(p->net);
 	bool all = true;
 
-	for (size_t i = 0, got = 0; i < TT_TCP_SYSCALLS && got < TT_TCP_BUDGET && all && tt_tcp_alive(p); i++) {
-		ssize_t n = receive(p, &all);
+	for (size_t i = 0, got = 0; i < TT_TCP_SYSCALLS && got < budget && all && tt_tcp_alive(p); i++) {
+		ssize_t n = receive(p, budget - got, &all);
 		if (n <= 0) {
 			read_failed(p, n);
 			return;
