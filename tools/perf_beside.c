@@ -11,7 +11,7 @@
 
 enum {
 	OTHERS_BYTES = 256 << 20,    /* of the push beside which rank 0 pulls */
-	PUBLISH_BYTES = 512 << 10,   /* of a version are read within a millisecond, and more */
+	PUBLISH_BYTES = 256 << 10,   /* of a version are read within a millisecond, also where ranks share cores */
 	REFUSALS_MOST = 1000,        /* in a row: then versions do not live long enough here */
 };
 
