@@ -83,7 +83,8 @@ struct tt_shard { /* this rank's */
 	struct tutti_table *table;
 	tutti_consistency as;
 	char *memory, *values;       /* with the head's page, and the newest version; NULL: it is no server */
-	char *sum;                   /* of the open round, with room for as much as the values; NULL: there are no rounds */
+	char *sum;                   /* of the open round; NULL: there are no rounds */
+	uint64_t sum_room;           /* it is for so many keys */
 	struct tt_updater *updater, *adder; /* adder: of the round */
 	struct tt_keys *keys;        /* NULL: rows. Else memory is the head's page alone */
 	uint64_t room;               /* values and updater are for so many keys */
@@ -377,7 +378,8 @@ uint64_t tt_version_clock(const struct tutti_table *); /* what workers are told 
 bool tt_version_is_kept(const struct tutti_table *); /* is there one to be read? */
 int tt_version_begin(struct tutti_table *, const tutti_update *, struct tt_push *); /* of a push to the open round */
 int tt_version_touch_rows(struct tutti_table *, int worker, const uint64_t *rows, size_t n); /* of the shard, NULL: all: are about to be pushed to, or were */
-int tt_version_grow(struct tutti_table *, uint64_t room); /* for so many keys; -ENOMEM, and all is as it was */
+int tt_version_grow(struct tutti_table *, uint64_t room); /* a round may touch so many keys; -ENOMEM */
+void tt_version_forget_keys(struct tutti_table *); /* others come in their places: what the open round has of these is gone */
 void tt_version_sum(struct tutti_table *, const struct tt_push *, size_t at, size_t count, const void *delta);
 const char *tt_version_find(const struct tutti_table *, uint64_t version); /* the values, in rounds of that version; NULL: it is not there any more */
 void tt_version_round(struct tutti_table *);   /* it has closed */

@@ -329,6 +329,7 @@ static void use(struct tutti_table *t, struct tt_staged *staged)
 {
 	struct tt_shard *s = &t->shard;
 
+	tt_version_forget_keys(t);
 	if (has_keys(t))
 		swap_keys(t, staged);
 	else if (s->values != staged->into)

@@ -18,10 +18,8 @@ static int grow(struct tutti_table *t, uint64_t room)
 	if (!values)
 		return -ENOMEM;
 	s->values = values;
-	if (!(err = tt_updater_resize(s->updater, (size_t)(room * t->row))) && (err = tt_version_grow(t, room)))
-		tt_updater_resize(s->updater, (size_t)(s->room * t->row)); /* less of what is there: that does not fail */
-	if (err)
-		s->values = tt_zeros_resize(values, now, before);
+	if ((err = tt_updater_resize(s->updater, (size_t)(room * t->row))))
+		s->values = tt_zeros_resize(values, now, before); /* less of what is there: that does not fail */
 	else
 		s->room = room;
 	for (int i = 0; i < t->job->capacity; i++)
@@ -46,6 +44,8 @@ static int find_keys(struct tutti_table *t, const struct tt_rows *r, bool to_pus
 	uint64_t most = tt_keys_count(s->keys) + r->n;
 	int err = to_push && most > s->room ? grow(t, tt_max(most, 2 * s->room)) : 0;
 
+	if (to_push && !err)
+		err = tt_version_grow(t, s->room);
 	for (uint32_t i = 0; !err && i < r->n; i++) {
 		uint64_t key = row_in(r, i);
 		if (tt_shards_of_key(key, t->servers) != t->mine)

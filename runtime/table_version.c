@@ -55,6 +55,7 @@ int tt_version_open(struct tutti_table *t)
 	if ((!s->touched && (err = open_touched(t))) || (!s->adder && (err = tt_updater_open(&add, t->type, (size_t)count_of(t), 1, &s->adder))))
 		return err;
 	s->sum = tt_zeros_map(sum_bytes(t, s->room));
+	s->sum_room = s->room;
 	return s->sum ? 0 : tt_fail(-ENOMEM, "no memory for the rounds of the table \"%s\"", t->name);
 }
 
@@ -64,7 +65,7 @@ void tt_version_close(struct tt_shard *s)
 	tt_updater_close(s->adder);
 	tt_touched_close(s->touched);
 	free(s->next.made);
-	tt_zeros_unmap(s->sum, s->table ? sum_bytes(s->table, s->room) : 0);
+	tt_zeros_unmap(s->sum, s->table ? sum_bytes(s->table, s->sum_room) : 0);
 }
 
 int tt_version_grow(struct tutti_table *t, uint64_t room)
@@ -72,15 +73,27 @@ int tt_version_grow(struct tutti_table *t, uint64_t room)
 	struct tt_shard *s = &t->shard;
 	char *sum;
 
-	if (!s->sum)
+	if (!s->sum || room <= s->sum_room)
 		return 0;
-	if (!(sum = tt_zeros_resize(s->sum, sum_bytes(t, s->room), sum_bytes(t, room))))
+	if (tt_touched_resize(s->touched, room) || !(sum = tt_zeros_resize(s->sum, sum_bytes(t, s->sum_room), sum_bytes(t, room))))
 		return -ENOMEM;
 	s->sum = sum;
-	if (!tt_touched_resize(s->touched, room))
-		return 0;
-	s->sum = tt_zeros_resize(sum, sum_bytes(t, room), sum_bytes(t, s->room)); /* less of what is there: that does not fail */
-	return -ENOMEM;
+	s->sum_room = room;
+	return 0;
+}
+
+void tt_version_forget_keys(struct tutti_table *t)
+{
+	struct tt_shard *s = &t->shard;
+	const uint64_t *rows;
+	size_t n, row = tt_table_row_bytes(t);
+
+	if (!s->keys || !s->sum)
+		return;
+	n = tt_touched_list(s->touched, &rows);
+	for (size_t i = 0; i < n; i++)
+		memset(s->sum + (size_t)rows[i] * row, 0, row);
+	tt_touched_clear(s->touched);
 }
 
 uint64_t tt_version_clock(const struct tutti_table *t)

@@ -293,7 +293,7 @@ typedef struct tutti_updater { /* a table's rule */
  *          the other options of the push that came first; that makes version k, whole. Who has pushed k times pulls version k, so that the i-th pull
  *          of all is identical, also of a list of rows, and of calls that are started one behind the other. A push waits, at its worker, until the round before it has closed. With backup > 0 a round closes
  *          without the last so many workers: their pushes for it are dropped (and counted as theirs), by each server those that are late there. Chen et al., arXiv 1604.00981.
- *          Not with the rules ASSIGN and ELASTIC, nor with backup workers if fresh rows are tracked. A server has three times its range in memory,
+ *          The sum is of the table's type: of f16 and bf16 it is rounded with each push. Not with the rules ASSIGN and ELASTIC, nor with backup workers if fresh rows are tracked. A server has three times its range in memory,
  *          of keys twice
  * Who has finished, closed the table, left or died is waited for no more.
  *
