@@ -215,7 +215,7 @@ int tt_perf_fill_table(struct tt_perf *);
 int tt_perf_pull_all(struct tt_perf *);         /* what all pushes have come to, where the call itself may not have brought it */
 
 /* perf_rows.c. What is pushed and pulled is a vector of the listed rows, one after the other */
-bool tt_perf_is_of_rows(const struct tt_perf *);
+static inline bool tt_perf_is_of_rows(const struct tt_perf *p) { return p->kernel && p->kernel->calls & TT_PERF_ROWS; }
 size_t tt_perf_row_bytes(const struct tt_perf *);
 size_t tt_perf_moved(const struct tt_perf *);   /* bytes of a call in one direction, of whatever kind */
 int tt_perf_list_rows(struct tt_perf *, tutti_table_config *);

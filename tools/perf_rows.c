@@ -9,7 +9,6 @@
 
 enum { ROW_BYTES = 256, EVERY = 16 };
 
-bool tt_perf_is_of_rows(const struct tt_perf *p) { return p->kernel && p->kernel->calls & TT_PERF_ROWS; }
 size_t tt_perf_row_bytes(const struct tt_perf *p) { return tt_min(p->bytes, ROW_BYTES); }
 size_t tt_perf_moved(const struct tt_perf *p) { return tt_perf_is_of_rows(p) ? p->listed * tt_perf_row_bytes(p) : p->bytes; }
 size_t tt_perf_place_of(const struct tt_perf *p, size_t k) { return (size_t)p->rows[k] * tt_perf_row_bytes(p); }
