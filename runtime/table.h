@@ -73,6 +73,7 @@ struct tt_next { /* a version on its way: made piece by piece, from as many turn
 	struct tt_push push;         /* the round's */
 	uint8_t *made;               /* without rounds: pieces that are copied */
 	uint64_t since, begun;       /* ... pushes since the last one was begun, and when that was */
+	unsigned missed;             /* ... pushes that ended since the next is due, and left others half done */
 	bool opened;                 /* there is a round with a push ... */
 	tutti_update options;        /* ... and these are its options */
 };
@@ -98,6 +99,7 @@ struct tt_shard { /* this rank's */
 	bool held;                   /* no push begins, and no version is begun ... */
 	void (*at_rest)(struct tutti_table *, int err); /* ... and this is called when none is under way. NULL: it was */
 	struct tt_timer hold_turn;   /* looks whether those that are still go on */
+	uint64_t patience;           /* with these */
 	uint64_t pieces, seen, since; /* of pushes: that have come; that had at `since` */
 	struct tt_image *image;      /* is being written to a file: what changes is kept first. NULL: none */
 	struct tt_clerk *clerk;      /* who writes and reads files of it; NULL: nobody has asked yet */
@@ -361,9 +363,9 @@ int tt_table_find_fresh(struct tutti_table *, int worker, unsigned flags, uint64
                                                 * *at moves on, and at its end there are no more */
 
 /* table_hold.c */
-void tt_shard_hold(struct tutti_table *, void (*at_rest)(struct tutti_table *, int err)); /* calls it when no push is half here and no version half
-                                                      * made: at once, or from a later turn; or with -ETIMEDOUT and a sentence, as one that is half here
-                                                      * has not gone on for a deadline. Pushes that would begin wait, until ... */
+void tt_shard_hold(struct tutti_table *, uint64_t patience, void (*at_rest)(struct tutti_table *, int err)); /* calls it when no push is half here and
+                                                      * no version half made: at once, or from a later turn; or with -ETIMEDOUT and a sentence, as one
+                                                      * that is half here has not gone on for so long. Pushes that would begin wait, until ... */
 void tt_shard_release(struct tutti_table *);
 void tt_shard_look(struct tutti_table *);      /* something has ended */
 bool tt_shard_wait(struct tt_member *from, struct tutti_table *, enum tt_message_type, bool begins, const struct tt_pack *); /* must this

@@ -59,7 +59,7 @@ static bool go_on(struct tt_shard *s) /* those that are half here, or half made?
 		s->seen = s->pieces;
 		s->since = now;
 	}
-	return now - s->since < s->table->job->deadline;
+	return now - s->since < s->patience;
 }
 
 static void look_around(struct tt_timer *turn)
@@ -71,12 +71,12 @@ static void look_around(struct tt_timer *turn)
 	tell_waiting(job);
 	if (!s->held)
 		return; /* one of them is gone, and with it what was waited for */
-	tt_timer_start(job, &s->hold_turn, tt_now() + job->deadline / 4, look_around);
+	tt_timer_start(job, &s->hold_turn, tt_now() + s->patience / 4, look_around);
 	if (!(at_rest = s->at_rest) || go_on(s))
 		return;
 	s->at_rest = NULL;
 	at_rest(s->table, tt_fail(-ETIMEDOUT, "rank %d is in the middle of a push, and has sent no more of it for %llu ms", who_is_half(s),
-	                          (unsigned long long)(job->deadline / TT_MS)));
+	                          (unsigned long long)(s->patience / TT_MS)));
 }
 
 void tt_shard_look(struct tutti_table *t)
@@ -89,15 +89,16 @@ void tt_shard_look(struct tutti_table *t)
 	at_rest(t, 0);
 }
 
-void tt_shard_hold(struct tutti_table *t, void (*at_rest)(struct tutti_table *, int err))
+void tt_shard_hold(struct tutti_table *t, uint64_t patience, void (*at_rest)(struct tutti_table *, int err))
 {
 	struct tt_shard *s = &t->shard;
 
 	s->held = true;
 	s->at_rest = at_rest;
+	s->patience = patience;
 	s->seen = s->pieces;
 	s->since = tt_now();
-	tt_timer_start(t->job, &s->hold_turn, s->since + t->job->deadline / 4, look_around);
+	tt_timer_start(t->job, &s->hold_turn, s->since + patience / 4, look_around);
 	tt_shard_look(t);
 }
 

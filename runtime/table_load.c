@@ -498,7 +498,7 @@ void tt_load_take(struct tt_clerk *c)
 
 	reader.number = (uint32_t)c->order.generation;
 	if (c->staged && are_same(&c->staged->asker, &reader))
-		tt_shard_hold(c->table, take_now);
+		tt_shard_hold(c->table, c->table->job->deadline, take_now);
 	else
 		tt_clerk_done(c, tt_fail(-EINVAL, "it has read nothing that could be taken"));
 }

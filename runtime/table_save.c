@@ -231,7 +231,7 @@ void tt_save_begin(struct tt_clerk *c)
 	if (err)
 		tt_clerk_done(c, err);
 	else
-		tt_shard_hold(t, save_now);
+		tt_shard_hold(t, t->job->deadline, save_now);
 }
 
 /* ---- the call ---- */

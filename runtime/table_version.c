@@ -12,10 +12,12 @@
  *
  * Without rounds pushes change the values in place. Where snapshots are wanted, a version is copied from them now and then, from a moment
  * at which no push is half applied on. It is copied a piece in each turn; who is about to change a piece that is not there yet copies it
- * before. */
+ * before. Where several workers push all the time there may be no such moment: then the shard is held for one. */
 #include "table_save.h"
 #include <stdlib.h>
 #include <string.h>
+
+enum { PATIENCE_MS = 100 }; /* of the pushes that wait for a version, with one that has begun and does not go on */
 
 static struct tt_shard_head *head_of(const struct tt_shard *s) { return (struct tt_shard_head *)s->memory; }
 static uint64_t count_of(const struct tutti_table *t) { return tt_table_range(t, t->mine).count; }
@@ -337,23 +339,48 @@ static void take_due_turn(struct tt_timer *turn)
 	tt_version_look(tt_container_of(n, struct tt_shard, next)->table);
 }
 
+static void begin_copy(struct tutti_table *t)
+{
+	struct tt_next *n = &t->shard.next;
+
+	n->since = 0;
+	n->missed = 0;
+	n->begun = tt_now();
+	memset(n->made, 0, (size_t)(count_of(t) / piece_of(t)) + 1);
+	start(t);
+}
+
+static void copy_now(struct tutti_table *t, int err)
+{
+	t->shard.next.missed = 0;
+	if (!err && copies(t) && t->shard.next.since)
+		begin_copy(t);
+	tt_shard_release(t);
+}
+
+/* Where pushes overlap all the time, no moment comes by itself at which none is half done. */
+static void await_moment(struct tutti_table *t)
+{
+	if (++t->shard.next.missed > 2 * (unsigned)t->shard.workers)
+		tt_shard_hold(t, tt_min(PATIENCE_MS * TT_MS, t->job->deadline), copy_now);
+}
+
 /* The end of the last push that is half applied comes by here, too. */
 void tt_version_look(struct tutti_table *t)
 {
 	struct tt_next *n = &t->shard.next;
-	uint64_t now = tt_now(), due = due_at(t);
+	uint64_t due = due_at(t);
 
-	if (!copies(t) || n->busy || !n->since || t->shard.half || t->shard.held)
+	if (!copies(t) || n->busy || !n->since || t->shard.held)
 		return;
-	if (due > now) {
+	if (due > tt_now()) {
 		if (due != UINT64_MAX)
 			tt_timer_start(t->job, &n->turn, due, take_due_turn);
-		return;
+	} else if (t->shard.half) {
+		await_moment(t);
+	} else {
+		begin_copy(t);
 	}
-	n->since = 0;
-	n->begun = now;
-	memset(n->made, 0, (size_t)(count_of(t) / piece_of(t)) + 1);
-	start(t);
 }
 
 void tt_version_pushed(struct tutti_table *t)

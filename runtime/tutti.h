@@ -352,7 +352,8 @@ int tutti_table_push_pull(tutti_table *, const void *delta, const tutti_update *
                                                       * delta and values are one vector or apart */
 int tutti_table_assign(tutti_table *, const void *values, tutti_op *); /* sets them, past the rule; its state stays, but for what the list of rules says */
 /* A snapshot is of one version of each server's range: all pushes that a server had when it was made, each whole. In rounds it is the same
- * version of all ranges. Who pushes never waits for it. A pull is faster, but sees the values as they change. -EAGAIN: versions came faster than
+ * version of all ranges. Who pushes never waits for it, but where several push without a pause: for
+ * those then that have begun. A pull is faster, but sees the values as they change. -EAGAIN: versions came faster than
  * they could be read, in 16 tries; -EINVAL: the table keeps no versions. */
 typedef struct tutti_versions {
 	size_t size;             /* sizeof(tutti_versions), set by the caller */

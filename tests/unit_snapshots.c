@@ -124,6 +124,39 @@ static void program_rounds(tutti *job)
 
 static void test_rounds(void) { on_wires(program_rounds, (const int[]){ 1, 2, 4, 0 }); }
 
+/* Eight push without a pause, each with the next on its way before the last has ended: versions come all the same. */
+static void program_overlap(tutti *job)
+{
+	enum { COUNT = 300000, PUSHES = 40, DEPTH = 3 };
+	static const int first[] = { 0 };
+	tutti_table_config c = config_of(job, COUNT);
+	float *d = calloc(COUNT, sizeof *d), *v = calloc(COUNT, sizeof *v);
+	tutti_versions versions = { .size = sizeof versions };
+	tutti_op ops[DEPTH];
+
+	c.servers = 1;
+	c.server = first;
+	c.publish_pushes = 1;
+	tutti_table *t = open_table(job, "snapshots", &c);
+	fill(d, COUNT, 1);
+	for (int k = 0; k < PUSHES && tutti_rank(job); k++) {
+		if (k >= DEPTH)
+			CHECK(tutti_wait(&ops[k % DEPTH], -1) == 0);
+		CHECK(tutti_table_push(t, d, NULL, &ops[k % DEPTH]) == 0);
+		if (k != PUSHES - 1 || tutti_rank(job) != 1)
+			continue;
+		int err = tutti_table_snapshot(t, v, &versions, NULL);
+		CHECK(err == -EAGAIN || (err == 0 && versions.newest >= 2 && all_are(v, COUNT, v[0])));
+	}
+	for (int k = 0; k < DEPTH && tutti_rank(job); k++)
+		CHECK(tutti_wait(&ops[k], -1) == 0);
+	close_table(job, t);
+	free(d);
+	free(v);
+}
+
+static void test_overlap(void) { on_wires(program_overlap, (const int[]){ 9, 0 }); }
+
 static void program_wrong(tutti *job)
 {
 	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = 5 };
@@ -150,6 +183,7 @@ static void test_wrong(void) { on_wires(program_wrong, (const int[]){ 1, 0 }); }
 
 static CU_TestInfo snapshot_tests[] = {
 	{ "one writes", test_writer },
+	{ "several write", test_overlap },
 	{ "rounds", test_rounds },
 	{ "wrong", test_wrong },
 	CU_TEST_INFO_NULL,

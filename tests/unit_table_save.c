@@ -1112,7 +1112,7 @@ static void program_held(tutti *job)
 	fill(v, c.count, 1);
 	if (tutti_rank(job) == 0) {
 		tt_enter(job->job);
-		tt_shard_hold(t, stay_held);
+		tt_shard_hold(t, job->job->deadline, stay_held);
 		tt_exit(job->job);
 	}
 	meet(job);
