@@ -21,7 +21,7 @@ static const struct option {
 	{ "window", "N", COUNT, offsetof(struct options, window), 100, "how far apart two words of a pair are at most (5)" },
 	{ "batch", "N", COUNT, offsetof(struct options, batch), 1e6, "words per step, of each rank (32)" },
 	{ "epochs", "N", COUNT, offsetof(struct options, epochs), 1e4, "passes over the text (2)" },
-	{ "rate", "X", REAL, offsetof(struct options, rate), 100, "learning rate, falling to 0 in a straight line (0.05)" },
+	{ "rate", "X", REAL, offsetof(struct options, rate), 100, "learning rate, falling to a thousandth in a straight line (0.05)" },
 	{ "seed", "N", COUNT, offsetof(struct options, seed), 1e9, "of the first values and of all that is drawn (1)" },
 	{ "json", NULL, FLAG, offsetof(struct options, json), 0, "one object per epoch on stdout, the rest on stderr" },
 	{ "help", NULL, FLAG, offsetof(struct options, help), 0, "this text" },

@@ -159,12 +159,16 @@ int tt_pool_open(struct tt_job *job)
 		return tt_fail(-ENOMEM, "no memory for a pool of %d threads", n);
 	job->pool = p;
 	p->spin = n <= cores_to_spare(&job->place);
-	for (; p->threads < n && !err; p->threads += !err) {
+	while (p->threads < n && !err) {
 		struct helper *h = &p->helper[p->threads];
 		h->pool = p;
-		if (!(err = tt_spawn(help, h, &h->task)))
-			err = tt_place_helper(job, h->task, p->threads + 1);
+		if ((err = tt_spawn(help, h, &h->task)))
+			break;
+		p->threads++; /* it is to be joined, whatever comes */
+		err = tt_place_helper(job, h->task, p->threads);
 	}
+	if (err)
+		tt_pool_close(job);
 	return err;
 }
 

@@ -329,9 +329,10 @@ typedef struct tutti_table_config { /* the same on all ranks */
 	                          * can use it: for one that was started again. Where there is no save yet, as at the first start, -ENOENT. NULL: with 0 */
 } tutti_table_config;
 #define TUTTI_TABLE_KEYS 1u           /* values under 64-bit keys instead of rows 0 .. count - 1. A key's values are 0 until it is first pushed to;
-                                      * it lives on server (key mod servers) of the list. Not in BSP */
+                                      * it lives on server (key mod servers) of the list. Not with SNAPSHOTS, FRESH or CUT_MULTIVERSO */
 #define TUTTI_TABLE_SNAPSHOTS 2u      /* servers keep versions for tutti_table_snapshot: three times their range in memory. Of rows */
-#define TUTTI_TABLE_FRESH 4u          /* servers keep track of which rows each worker has not seen: a bit for each row and worker that pulls. Not in BSP */
+#define TUTTI_TABLE_FRESH 4u          /* servers keep track of which rows each worker has not seen: a bit for each row and worker that pulls.
+                                      * In BSP for workers alone, and not with backup workers */
 #define TUTTI_TABLE_FRESH_OWN 8u      /* ... and a push makes rows stale for its own worker, too, as in Multiverso's newer matrix */
 #define TUTTI_TABLE_FILTER 16u        /* what goes within messages (rows, keys, shards of up to 32 KiB) goes without its zeros, where that is shorter;
                                       * -0 becomes 0 */

@@ -556,6 +556,13 @@ static int run_rank(struct tt_perf *p)
 
 static int ranks_max(const struct tt_perf_options *o) { return o->test->table ? TT_PERF_TABLE_RANKS : TT_PERF_RANKS; }
 
+static int ranks_min(const struct tt_perf_options *o)
+{
+	bool beside = o->kernel && o->kernel->calls & TT_PERF_BESIDE; /* a third one pushes */
+
+	return o->test->local ? 1 : beside ? 3 : 2;
+}
+
 static int be_rank(const struct tt_perf_options *o)
 {
 	struct tt_perf p = { .options = *o, .test = o->test, .wire = { { -1, -1 }, { -1, -1 } } };
@@ -573,9 +580,9 @@ static int be_rank(const struct tt_perf_options *o)
 	}
 	p.rank = tutti_rank(p.job);
 	p.size = tutti_size(p.job);
-	if (p.size < (o->test->local ? 1 : 2) || p.size > ranks_max(o)) {
+	if (p.size < ranks_min(o) || p.size > ranks_max(o)) {
 		tutti_leave(p.job);
-		return tt_tool_refuse("perf", "the job has %d rank%s: 2 to %d are needed", p.size, p.size == 1 ? "" : "s", ranks_max(o));
+		return tt_tool_refuse("perf", "the job has %d rank%s: %d to %d are needed", p.size, p.size == 1 ? "" : "s", ranks_min(o), ranks_max(o));
 	}
 	if (o->ranks && o->ranks != p.size) {
 		tutti_leave(p.job);
@@ -624,5 +631,5 @@ int tt_tool_perf(int argc, char **argv)
 		return be_rank(&options); /* without a launcher: a job of one */
 	if ((status = tt_perf_can_plot(&options)))
 		return status;
-	return start_ranks(argc, argv, options.ranks ? options.ranks : 2);
+	return start_ranks(argc, argv, options.ranks ? options.ranks : ranks_min(&options));
 }

@@ -180,7 +180,7 @@ static int print_help(void)
 	       "Measures what Tutti does here, and beside it, in the same run, what bare sockets, or bare memory, do: the limit.\n\n");
 	for (const struct tt_perf_test *t = tt_perf_tests; t->name; t++)
 		printf("  %-10s %s\n", t->name, t->sentence);
-	printf("\n  -n, --ranks N         start N ranks on this host; 2 by default (reduce, copy, update: 1). Under a launcher each process is one rank\n"
+	printf("\n  -n, --ranks N         start N ranks on this host; 2 by default (reduce, copy, update: 1; pull-beside, snapshot: 3). Under a launcher each process is one rank\n"
 	       "  -s, --size SIZE       bytes: 8, 4K, 64M, or a range 8..64M, doubled from row to row\n"
 	       "  -i, --iters N         how many iterations a row has ...\n"
 	       "  -T, --time SECONDS    ... or how long it takes, the limit included; 1 by default\n"
