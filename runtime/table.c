@@ -214,8 +214,10 @@ static int meet(struct tutti_table *t, int i)
 		return tt_fail(-EINVAL, "table \"%s\": rank %d opened it with another type, count, row, rule, flags or list of servers than rank %d", t->name, t->server[i],
 		               t->job->rank);
 	tt_enter(t->job);
-	if (t->source[i].uid != head.uid)
+	if (t->source[i].uid != head.uid) {
 		t->source[i] = (struct tt_served){ .uid = head.uid, .blank = true };
+		tt_call_uncount_all(t, i);
+	}
 	tt_exit(t->job);
 	return 0;
 }

@@ -60,6 +60,7 @@ struct tt_pusher { /* what a server knows of one rank */
 	uint64_t elsewhere;          /* ... and it knows of a clock, or pushes of its own, so far */
 	tutti_consistency wants;
 	bool half;                   /* some of a push is here, and some is not */
+	bool assigns;                /* that one sets values, and counts for no clock */
 	bool dropped;                /* that one came too late */
 	int err;                     /* it was refused, and so is the rest of it */
 	const char *mapped;          /* its delta of this shard; NULL: it is not in place */
@@ -436,6 +437,7 @@ void tt_call_held(struct tt_job *, int rank);  /* that server says that it takes
 bool tt_table_is_pushed(const struct tutti_table *); /* are pushes under way, those too that the program has given up? */
 bool tt_table_is_called(const struct tutti_table *); /* does the program have pushes or pulls under way? */
 void tt_table_forgive(struct tutti_table *, int server);
+void tt_call_uncount_all(struct tutti_table *, int server); /* another life of it is known now */
 
 /* table_rows.c */
 void tt_rows_ask(struct tt_feed *, struct tt_call_part *); /* the next piece of a pull */

@@ -219,6 +219,8 @@ void tt_call_look_at(struct tt_call_part *p)
 	p->region = NULL;
 	if (!p->err && p->call->values && !p->pulled)
 		p->err = p->call->gave_up;
+	if (p->err && !p->pulls && p->said && p->server == p->call->table->mine)
+		tt_table_end_given_up(p->call->table, p->member->rank);
 	if (p->err || !p->call->values || p->pulled)
 		tt_call_end_part(p);
 	else if (p->pulls)
@@ -504,6 +506,16 @@ void tt_call_held(struct tt_job *job, int rank)
 }
 
 void tt_table_held(struct tt_member *from) { tt_call_held(from->job, from->rank); }
+
+/* Pushes that are under way were counted by its last life. */
+void tt_call_uncount_all(struct tutti_table *t, int server)
+{
+	tt_list_each(node, &t->job->calls) {
+		struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
+		if (c->table == t)
+			c->part[server].counted = false;
+	}
+}
 
 /* What this rank owes a server, which counts its pushes anew. */
 void tt_table_forgive(struct tutti_table *t, int server)

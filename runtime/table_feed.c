@@ -170,6 +170,10 @@ void tt_table_pushed(struct tt_member *from, struct tt_pack *pack)
 		err = -EPROTO;
 	f->trial = f->trial == s.part ? NULL : f->trial;
 	free_slot_of(f, &s);
+	if (err == -EOPNOTSUPP && s.part->region) { /* it has begun nothing there */
+		s.part->said = false;
+		s.part->sent = 0;
+	}
 	tt_call_let_go(s.part, err);
 	tt_feed_go_on(f);
 }

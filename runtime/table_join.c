@@ -155,7 +155,7 @@ void tt_table_take_joined(struct tt_member *from, struct tt_pack *p)
 	clock = tt_get64(p);
 	pushed = tt_get64(p);
 	as = tt_table_get_consistency(p);
-	p->bad |= err > 0 || err < -4095;
+	p->bad |= err > 0 || err < -4095 || pushed > INT64_MAX || (clock > INT64_MAX && clock != UINT64_MAX);
 	if (p->bad || !t || t->source[i].joined)
 		return;
 	t->source[i].joined = true;
@@ -172,6 +172,7 @@ void tt_table_take_clock(struct tt_member *from, struct tt_pack *p)
 	struct tutti_table *t = tt_table_find_served(from, tt_get64(p), &i);
 	uint64_t clock = tt_get64(p);
 
+	p->bad |= clock > INT64_MAX && clock != UINT64_MAX;
 	if (t && !p->bad)
 		tt_table_clock(t, i, clock);
 }

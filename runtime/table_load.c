@@ -119,10 +119,10 @@ static int read_keys(struct reading *r, struct tt_staged *staged)
 		return tt_fail(-EBADMSG, "%s: \"%s\" are of %s, and keys are of I64", r->save->path, name, tt_tensor_type_names[a->is.type]);
 	if (a->is.count > PTRDIFF_MAX / tt_table_row_bytes(t))
 		return tt_fail(-EBADMSG, "%s: \"%s\" are %llu, for which no values can be there", r->save->path, name, (unsigned long long)a->is.count);
-	if ((err = tt_keys_open(t->shard.room, &staged->keys)) || (err = take_keys(r, a, staged->keys)))
+	if ((err = tt_keys_open(staged->room, &staged->keys)) || (err = take_keys(r, a, staged->keys)))
 		return err;
 	r->total = a->is.count * t->row;
-	staged->room = tt_max(t->shard.room, r->rows);
+	staged->room = tt_max(staged->room, r->rows);
 	staged->bytes = (size_t)staged->room * tt_table_row_bytes(t);
 	staged->values = tt_zeros_map(staged->bytes);
 	return staged->values ? 0 : tt_fail(-ENOMEM, "no memory for %llu keys", (unsigned long long)staged->room);
@@ -293,6 +293,7 @@ static int new_staged(const struct tutti_table *t, struct tt_staged **out)
 	}
 	s->bytes = bytes;
 	s->workers = t->shard.workers;
+	s->room = t->shard.room; /* it may grow while this is read */
 	*out = s;
 	return 0;
 }

@@ -232,7 +232,7 @@ static int serve_own(struct tt_call_part *p, const struct tt_stretch *s)
 	int err;
 
 	if (!bytes)
-		return -ENOMEM;
+		return c->delta ? tt_table_refuse(t, t->job->rank, flags, flags & TT_PUSH_OPTIONS ? &c->options : NULL, -ENOMEM) : -ENOMEM;
 	put_names(&h, p, s);
 	if (c->delta)
 		err = tt_table_apply_rows(t, t->job->rank, flags, flags & TT_PUSH_OPTIONS ? &c->options : NULL, &r, gather(p, s, bytes + names));
@@ -353,7 +353,7 @@ static bool read_anew(struct tt_table_call *c)
 	return true;
 }
 
-static bool has_ended(struct tt_table_call *c, int err) { return err == -EAGAIN && read_anew(c) ? false : tt_fresh_ended(c, err); }
+static bool has_ended(struct tt_table_call *c, int err) { return err == -EAGAIN && !c->delta && read_anew(c) ? false : tt_fresh_ended(c, err); }
 
 static const struct tt_call_kind of_rows = { push, send_piece, pull, tt_call_end_part, serve, has_ended };
 
@@ -432,7 +432,7 @@ int tutti_table_push_rows(tutti_table *t, const uint64_t *rows, size_t n, const 
 	int err = tt_call_may_push(t, what);
 	struct tt_table_call *c;
 
-	if (err || (err = check_list(t, what, rows, n, deltas)) || (err = tt_update_check(&t->updater, options)) || (err = tt_rows_call(t, what, &of_rows, deltas, NULL, options, n, &c)))
+	if (err || (err = check_list(t, what, rows, n, deltas)) || (err = tt_update_check(&t->updater, options)) || (err = tt_rows_call(t, what, &of_rows, deltas ? deltas : "", NULL, options, n, &c)))
 		return err;
 	c->list->rows = rows;
 	deal_out(c, n);

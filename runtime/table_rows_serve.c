@@ -222,14 +222,16 @@ void tt_table_push_rows(struct tt_member *from, struct tt_pack *p)
 	if (!p->bad && tt_shard_wait(from, t, TT_PUSH_ROWS, q.flags & TT_PUSH_FIRST, &message))
 		return;
 	get_shape(p, &r);
+	p->bad |= (q.flags & TT_PUSH_ASSIGN) != 0;
 	if (q.flags & TT_PUSH_OPTIONS)
 		tt_table_get_options(p, &options);
 	if (t)
 		get_rows(t, p, &r);
 	if (t && !p->bad)
 		err = tt_table_unpack(t, p, (size_t)r.n * r.count, q.flags & TT_SPARSE, &e);
-	if (t && !p->bad && !err)
-		err = tt_table_apply_rows(t, from->rank, q.flags, q.flags & TT_PUSH_OPTIONS ? &options : NULL, &r, e.at);
+	const tutti_update *o = q.flags & TT_PUSH_OPTIONS ? &options : NULL;
+	if (t && !p->bad)
+		err = err ? tt_table_refuse(t, from->rank, q.flags, o, err) : tt_table_apply_rows(t, from->rank, q.flags, o, &r, e.at);
 	if (t)
 		tt_elements_free(t, &e);
 	if (!p->bad)

@@ -223,7 +223,7 @@ void tt_save_begin(struct tt_clerk *c)
 	int states = tt_updater_states(t->shard.updater), last = states ? tt_updater_state(t->shard.updater, states - 1).worker : -1, err = 0;
 
 	if (c->order.workers > (uint32_t)t->job->capacity)
-		err = -EINVAL;
+		err = tt_fail(-EINVAL, "state of %u workers is asked for, and there is room for %d ranks", c->order.workers, t->job->capacity);
 	else if (last >= 0 && (uint32_t)last >= c->order.workers)
 		err = tt_fail(-EAGAIN, "it has state of %d workers", last + 1);
 	else if (last >= 0 && c->order.workers)

@@ -193,9 +193,9 @@ void tt_table_dismiss(struct tutti_table *t, int rank)
 	tt_shard_look(t);
 }
 
-static void end(struct tutti_table *t, struct tt_pusher *p, int worker, unsigned flags)
+static void end(struct tutti_table *t, struct tt_pusher *p, int worker)
 {
-	bool counts = p->half && !p->dropped && !(flags & TT_PUSH_ASSIGN);
+	bool counts = p->half && !p->dropped && !p->assigns;
 
 	if (p->half && !p->dropped)
 		tt_stats_count(&t->job->stats.own, TUTTI_STAT_PUSH_IN, 0);
@@ -209,10 +209,10 @@ static void end(struct tutti_table *t, struct tt_pusher *p, int worker, unsigned
 
 void tt_table_end_given_up(struct tutti_table *t, int worker)
 {
-	struct tt_pusher *p = t->shard.pushers[worker];
+	struct tt_pusher *p = t->shard.pushers ? t->shard.pushers[worker] : NULL;
 
 	if (p && p->half)
-		end(t, p, worker, 0);
+		end(t, p, worker);
 }
 
 static int begin(struct tutti_table *t, struct tt_pusher *p, int worker, unsigned flags, const tutti_update *options)
@@ -220,11 +220,12 @@ static int begin(struct tutti_table *t, struct tt_pusher *p, int worker, unsigne
 	int err;
 
 	if (p->half)
-		end(t, p, worker, 0); /* it was given up */
+		end(t, p, worker); /* it was given up */
 	t->shard.half++;
 	p->half = true;
 	p->dropped = p->asked = false;
-	if (flags & TT_PUSH_ASSIGN)
+	p->assigns = flags & TT_PUSH_ASSIGN;
+	if (p->assigns)
 		return 0;
 	if (!p->counted)
 		return -EPERM;
@@ -254,13 +255,15 @@ int tt_table_take(struct tutti_table *t, int worker, unsigned flags, const tutti
 	t->shard.pieces++;
 	if (!(flags & TT_PUSH_FIRST) && !p->half && !p->err)
 		p->err = -EPROTO; /* of which push? */
+	if (!(flags & TT_PUSH_FIRST) && p->half && p->assigns != !!(flags & TT_PUSH_ASSIGN))
+		p->err = -EPROTO; /* it began as something else */
 	if (flags & TT_PUSH_FIRST && (p->err = begin(t, p, worker, flags, options)))
-		end(t, p, worker, flags); /* no more of it comes, and nobody is to wait for it */
+		end(t, p, worker); /* no more of it comes, and nobody is to wait for it */
 	if (!p->err && !p->dropped)
 		p->err = change(t, worker, p, arg);
 	err = p->err;
 	if (flags & TT_PUSH_LAST)
-		end(t, p, worker, flags);
+		end(t, p, worker);
 	return err;
 }
 
@@ -493,23 +496,19 @@ static void answer_with(struct tt_member *to, uint32_t number, int err, const vo
 
 void tt_table_answer(struct tt_member *to, uint32_t number, int err) { answer_with(to, number, err, NULL, 0); }
 
-/* What the rule gives back of a piece goes with the answer to it. NULL: nothing does. */
-static void *take_back(const struct tutti_table *t, unsigned flags, struct tt_range range, size_t *bytes)
+/* What the rule gives back of a piece goes with the answer to it. */
+static bool gives_back(const struct tutti_table *t, unsigned flags, struct tt_range range)
 {
-	size_t len = (size_t)range.count * t->width;
-
-	if (!(flags & TT_PUSH_PULL) || flags & TT_PUSH_ASSIGN || !tt_updater_gives_back(&t->updater) || len > tt_table_piece(t->job))
-		return NULL;
-	*bytes = len;
-	return tt_scratch_take(&t->job->scratch, len);
+	return flags & TT_PUSH_PULL && !(flags & TT_PUSH_ASSIGN) && tt_updater_gives_back(&t->updater) &&
+	       (size_t)range.count * t->width <= tt_table_piece(t->job);
 }
 
 static void answer_push(struct tutti_table *t, struct tt_member *to, uint32_t number, int err, unsigned flags, const void *back, size_t bytes)
 {
 	if (err || !(flags & TT_PUSH_PULL))
 		tt_table_answer(to, number, err);
-	else if (tt_updater_gives_back(&t->updater))
-		answer_with(to, number, back ? 0 : -ENOMEM, back, bytes);
+	else if (back)
+		answer_with(to, number, 0, back, bytes);
 	else if (t->shard.as.mode == TUTTI_ASYNC && !tt_table_is_large(t, t->mine))
 		answer_with(to, number, 0, t->shard.values, (size_t)tt_table_range(t, t->mine).count * t->width);
 	else
@@ -526,7 +525,7 @@ void tt_table_push(struct tt_member *from, struct tt_pack *p)
 	struct tutti_table *t = tt_table_find(from->job, uid);
 	tutti_update options;
 	void *back = NULL;
-	size_t bytes = 0;
+	size_t bytes = t && gives_back(t, flags, range) ? (size_t)range.count * t->width : 0;
 	int err = t ? 0 : -ESTALE;
 
 	if (!p->bad && tt_shard_wait(from, t, TT_PUSH, flags & TT_PUSH_FIRST, &message))
@@ -537,10 +536,11 @@ void tt_table_push(struct tt_member *from, struct tt_pack *p)
 		err = map_delta(t, from, p);
 	if (t && !err && !is_within(t, range))
 		err = -ERANGE;
-	if (t && !err && !p->bad) {
-		back = take_back(t, flags, range, &bytes);
-		err = take(t, from, p, flags, slot, flags & TT_PUSH_OPTIONS ? &options : NULL, range, back);
-	}
+	const tutti_update *o = flags & TT_PUSH_OPTIONS ? &options : NULL;
+	if (t && !err && !p->bad && bytes && !(back = tt_scratch_take(&t->job->scratch, bytes)))
+		err = tt_table_refuse(t, from->rank, flags, o, -ENOMEM);
+	else if (t && !err && !p->bad)
+		err = take(t, from, p, flags, slot, o, range, back);
 	if (!p->bad)
 		answer_push(t, from, number, err, flags, back, bytes);
 	if (back)

@@ -167,7 +167,7 @@ void tt_table_take_switched(struct tt_member *from, struct tt_pack *p)
 	err = (int)tt_get32(p);
 	clock = tt_get64(p);
 	as = tt_table_get_consistency(p);
-	p->bad |= err > 0 || err < -4095;
+	p->bad |= err > 0 || err < -4095 || clock > INT64_MAX;
 	if (t && !p->bad)
 		take_change(t, i, number, err, clock, &as);
 }
@@ -244,6 +244,9 @@ static int ask_all(struct tutti_table *t, const tutti_consistency *to)
 	return err;
 }
 
+/* Those too that the program has given up, and servers are still to hear of: behind its CHANGE they would take that back. */
+static bool pushes_nothing(void *arg) { return !tt_table_is_pushed(arg); }
+
 int tutti_table_switch(tutti_table *t, const tutti_consistency *to)
 {
 	int err = tt_usable(t->job);
@@ -253,7 +256,7 @@ int tutti_table_switch(tutti_table *t, const tutti_consistency *to)
 	if (!t->works)
 		return tt_fail(-EPERM, "table \"%s\": its workers choose its consistency, and rank %d is none or has finished", t->name, t->job->rank);
 	tt_enter(t->job);
-	err = tt_table_is_called(t) ? -EBUSY : ask_all(t, to);
+	err = tt_table_is_called(t) || tt_wait_until(t->job, pushes_nothing, t, tt_now() + t->job->deadline) ? -EBUSY : ask_all(t, to);
 	tt_exit(t->job);
 	return err ? explain(t, err) : 0;
 }

@@ -136,6 +136,10 @@ int tt_version_begin(struct tutti_table *t, const tutti_update *options, struct 
 	n->options = options ? *options : (tutti_update){ .size = sizeof n->options };
 	n->options.set &= ~(unsigned)TUTTI_SET_WORKER;
 	n->options.worker = 0;
+	if (t->updater.rule != TUTTI_UPDATE_OWN) { /* it is in the sum */
+		n->options.set &= ~(unsigned)TUTTI_SET_SCALE;
+		n->options.scale = 0;
+	}
 	return 0;
 }
 
@@ -420,8 +424,10 @@ static void place_values(struct tutti_table *t, uint64_t clock)
 	struct tt_shard *s = &t->shard;
 
 	if (tt_shard_in_rounds(t)) {
-		head_of(s)->version = head_of(s)->writing = clock;
+		__atomic_store_n(&head_of(s)->writing, clock, __ATOMIC_RELEASE);
+		__atomic_thread_fence(__ATOMIC_SEQ_CST); /* before any of it */
 		move_values(t, s->memory + tt_table_at(t, t->mine, clock));
+		__atomic_store_n(&head_of(s)->version, clock, __ATOMIC_RELEASE);
 		return;
 	}
 	move_values(t, s->memory + tt_table_at(t, t->mine, 0));

@@ -150,6 +150,31 @@ static void program_stale(tutti *job)
 
 static void test_stale(void) { on_wires(program_stale, (const int[]){ 1, 2, 4, 0 }); }
 
+/* A scale of 1 is none, also of integers; and who pushes no row has pushed. */
+static void program_little(tutti *job)
+{
+	const tutti_update once = { .size = sizeof once, .set = TUTTI_SET_SCALE, .scale = 1 };
+	tutti_table_config c = config_of(1000, TUTTI_BSP, 0, 0);
+	int64_t d[1000], v[1000];
+	int n = tutti_size(job), me = tutti_rank(job);
+	const uint64_t row = 999;
+
+	c.type = TUTTI_I64;
+	tutti_table *t = open_table(job, "clocks", &c);
+
+	for (int i = 0; i < 1000; i++)
+		d[i] = i;
+	for (int k = 1; k <= 3; k++) {
+		CHECK(tutti_table_push(t, d, &once, NULL) == 0 && tutti_table_pull(t, v, NULL) == 0);
+		CHECK(v[0] == 0 && v[999] == 999 * n * k);
+	}
+	CHECK(tutti_table_push_rows(t, &row, me > 0, me ? d + 1 : NULL, NULL, NULL) == 0 && tutti_table_pull(t, v, NULL) == 0);
+	CHECK(v[999] == 999 * n * 3 + n - 1);
+	close_table(job, t);
+}
+
+static void test_little(void) { on_wires(program_little, (const int[]){ 1, 2, 4, 0 }); }
+
 /* ---- from one consistency to another ---- */
 
 /* Of two ranks the table keeps versions, of three the last only reads, of four one serves. */
@@ -619,6 +644,7 @@ static CU_TestInfo clock_tests[] = {
 	{ "started ahead", test_ahead },
 	{ "a round's rule", test_rule },
 	{ "bounded staleness", test_stale },
+	{ "little is pushed", test_little },
 	{ "another consistency", test_switch },
 	{ "finished", test_finished },
 	{ "given up", test_given_up },
