@@ -280,7 +280,7 @@ test_refusals() {
 	refuses '--rule is for allreduce and reduce$' put --rule sum
 	refuses '--rule is for allreduce and reduce; an update rule is a --kernel$' update --rule sum
 	refuses '--kernel is for reduce, copy, update and table' put --kernel pair
-	refuses 'there is none of that name in table; there is push, pull, push-pull, push-then-pull, pull-beside$' table --kernel pul
+	refuses 'there is none of that name in table; there is push, pull, push-pull, push-then-pull, push-rows, pull-rows, pull-beside, snapshot$' table --kernel pul
 	refuses '-n 5: for table it is 2, 3 (two workers) or 4 (two of each)' table -n 5
 	refuses '-n 2: of pull-beside two workers are part: it is 3 or 4' table -n 2 --kernel pull-beside
 	refuses '--plot is not for table' table --plot x.png
