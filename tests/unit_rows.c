@@ -4,6 +4,8 @@
 
 #if TT_TSAN
 enum { SEEDS = 2 };
+#elif TT_ASAN
+enum { SEEDS = 3 };
 #else
 enum { SEEDS = 8 };
 #endif

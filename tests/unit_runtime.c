@@ -8,6 +8,8 @@
 
 #if TT_TSAN
 enum { SEEDS = 1 }; /* fibers share one thread: there is little for this sanitizer to see on sim */
+#elif TT_ASAN
+enum { SEEDS = 4 };
 #else
 enum { SEEDS = 12 };
 #endif
