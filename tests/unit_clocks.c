@@ -492,8 +492,10 @@ static void program_clock(tutti *job, tutti_consistency as)
 		CHECK(tutti_table_snapshot(t, v, &versions, NULL) == 0 && versions.oldest == ROUNDS && versions.newest == ROUNDS);
 	for (int k = 0; k < 1000 && (tutti_table_look(t, &info) || info.clock < ROUNDS); k++)
 		pass_time(TT_MS); /* under bounded staleness others may be behind */
+	tt_enter(t->job);
 	for (int i = 0; i < t->servers; i++)
 		CHECK(t->source[i].pushed == ROUNDS && t->source[i].clock == ROUNDS);
+	tt_exit(t->job);
 	free(v);
 	free(ones);
 	pass_time(100 * TT_MS); /* the others look, too */
