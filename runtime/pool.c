@@ -127,7 +127,12 @@ void tt_pool_run(struct tt_pool *p, void (*run)(void *arg, size_t first, size_t 
 
 /* ---- how many, and where ---- */
 
-static int cores_to_spare(const struct tt_place *p) { return tt_cpus_count(&p->allowed) / (p->ranks > 0 ? p->ranks : 1) - 1; }
+static long cores_to_spare(const struct tt_place *p)
+{
+	long n = tt_cpus_count(&p->allowed) / (p->ranks > 0 ? p->ranks : 1) - 1;
+
+	return n > 0 ? n : 0;
+}
 
 int tt_pool_read(const struct tt_settings *settings)
 {
@@ -141,7 +146,7 @@ int tt_pool_read(const struct tt_settings *settings)
 
 static int choose_threads(const struct tt_job *job)
 {
-	long n = tt_max(0, tt_min(cores_to_spare(&job->place), MOST_AUTO));
+	long spare = cores_to_spare(&job->place), n = spare < MOST_AUTO ? spare : MOST_AUTO;
 
 	if (strcmp(tt_setting(&job->settings, TT_POOL), "auto"))
 		tt_setting_int(&job->settings, TT_POOL, 0, MOST, &n); /* it was read before */

@@ -87,6 +87,20 @@ static void test_run(void)
 	run_all("64");
 }
 
+/* As many as there are cores for, and none where ranks share them. */
+static void test_auto(void)
+{
+	tutti *job = alone("auto");
+
+	CU_ASSERT_EQUAL(tt_pool_open(job->job), 0);
+	CU_ASSERT_EQUAL(job->job->pool == NULL, tt_cpus_count(&job->job->place.allowed) < 2);
+	tt_pool_close(job->job);
+	job->job->place.ranks = 2 * tt_cpus_count(&job->job->place.allowed);
+	CU_ASSERT_EQUAL(tt_pool_open(job->job), 0);
+	CU_ASSERT_PTR_NULL(job->job->pool);
+	tutti_leave(job);
+}
+
 static void test_no_job(void)
 {
 	struct work w = { .done = malloc(COUNT), .caller = pthread_self() };
@@ -148,6 +162,7 @@ static void test_wrong(void)
 static CU_TestInfo pool_tests[] = {
 	{ "each element once", test_run },
 	{ "without threads", test_no_job },
+	{ "auto", test_auto },
 	{ "rules, to the bit", test_rules },
 	{ "wrong settings", test_wrong },
 	CU_TEST_INFO_NULL,
