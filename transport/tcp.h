@@ -178,8 +178,6 @@ void tt_tcp_fail_ops(struct tt_tcp_peer *);
 void tt_tcp_activate(struct tt_tcp_peer *);       /* from now on its socket is read directly */
 void tt_tcp_read_peer(struct tt_tcp_peer *);
 
-/* Who sends without end keeps others waiting no longer than it takes to read this; alone, it is read in as few turns as may be. */
-static inline size_t tt_tcp_to_read(const struct tt_tcp *net) { return net->active.next == net->active.prev ? TT_TCP_BUDGET : TT_TCP_SHARE; }
 static inline bool tt_tcp_alive(const struct tt_tcp_peer *p) { return p->state == TT_TCP_UP && !p->broken; }
 static inline bool tt_tcp_aligned(const void *at) { return (uintptr_t)at % 8 == 0; }
 

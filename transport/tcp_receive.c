@@ -312,9 +312,12 @@ static void read_failed(struct tt_tcp_peer *p, ssize_t n)
 		tt_tcp_pay_ack(p);
 }
 
+/* Who sends without end keeps others waiting no longer than it takes to read this; alone, it is read in as few turns as may be. */
+static size_t budget_of(const struct tt_tcp *net) { return net->active.next == net->active.prev ? TT_TCP_BUDGET : TT_TCP_SHARE; }
+
 void tt_tcp_read_peer(struct tt_tcp_peer *p)
 {
-	size_t budget = tt_tcp_to_read(p->net);
+	size_t budget = budget_of(p->net);
 	bool all = true;
 
 	for (size_t i = 0, got = 0; i < TT_TCP_SYSCALLS && got < budget && all && tt_tcp_alive(p); i++) {
