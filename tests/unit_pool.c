@@ -71,7 +71,8 @@ static void run_all(const char *threads)
 			CU_FAIL("an element was not done, or twice, or in half a grain");
 	}
 	w.slow = true;
-	CU_ASSERT(is_done_once(&w, job->job->pool, COUNT, 100));
+	for (int i = 0; i < 100 && (!i || (job->job->pool && !w.by_others)); i++) /* others may have had no core to run on */
+		CU_ASSERT(is_done_once(&w, job->job->pool, COUNT, 100));
 	CU_ASSERT_EQUAL(w.by_others > 0, strcmp(threads, "0") != 0);
 	usleep(2000); /* they sleep now */
 	CU_ASSERT(is_done_once(&w, job->job->pool, COUNT, 100));
@@ -110,7 +111,7 @@ static void test_no_job(void)
 	free(w.done);
 }
 
-/* All state, to the bit, is what one thread makes of it. */
+/* Values, after three pushes, are to the bit what one thread makes of them. */
 static void push_with(const char *threads, tutti_update_rule rule, float *values, const float *delta)
 {
 	tutti *job = alone(threads);
@@ -161,7 +162,7 @@ static void test_wrong(void)
 
 static CU_TestInfo pool_tests[] = {
 	{ "each element once", test_run },
-	{ "without threads", test_no_job },
+	{ "no pool", test_no_job },
 	{ "auto", test_auto },
 	{ "rules, to the bit", test_rules },
 	{ "wrong settings", test_wrong },
