@@ -1,7 +1,7 @@
 /* faults_table.c - parameter tables when processes are killed or stopped: workers in the middle of a push, and servers */
 #include "crew.h"
+#include "folders.h"
 #include "parts.h"
-#include <dirent.h>
 
 enum { LARGE = (8 << 20) / SLOW, SMALL = 100000, PIECE = (256 << 10) / sizeof(float), DEADLINE = 4000 * SLOW };
 
@@ -290,13 +290,7 @@ static void make_folder(void)
 
 static void remove_folder(void)
 {
-	DIR *dir = opendir(save_folder);
-
-	for (struct dirent *e; dir && (e = readdir(dir));)
-		if (*e->d_name != '.')
-			unlinkat(dirfd(dir), e->d_name, 0);
-	if (dir)
-		closedir(dir);
+	clear_folder(save_folder);
 	rmdir(save_folder);
 }
 

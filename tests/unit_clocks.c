@@ -1,7 +1,7 @@
 /* unit_clocks.c - tables in rounds and under bounded staleness: what workers see, who waits for whom, and that no push is lost or doubled */
 #include "cunit_main.h"
+#include "folders.h"
 #include "tables.h"
-#include <dirent.h>
 
 #if TT_TSAN
 enum { SEEDS = 2, STORMS = 20 };
@@ -429,13 +429,7 @@ static char folder[] = "/tmp/tutti-clocks-XXXXXX";
 
 static void sweep(void)
 {
-	DIR *dir = opendir(folder);
-	struct dirent *e;
-
-	while (dir && (e = readdir(dir)))
-		unlinkat(dirfd(dir), e->d_name, 0);
-	if (dir)
-		closedir(dir);
+	clear_folder(folder);
 	rmdir(folder);
 }
 

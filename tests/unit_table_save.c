@@ -1,9 +1,9 @@
 /* unit_table_save.c - saving and loading parameter tables: each test on sim (over seeds) and over TCP and shared memory */
 #include "cunit_main.h"
+#include "folders.h"
 #include "ranks.h"
 #include "table_save.h"
 #include "tables.h"
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -12,21 +12,10 @@ static const uint64_t seeds = TT_TSAN ? 0 : 4; /* a simulated world is one threa
 
 static char folder[96], second[sizeof folder + 8]; /* the second one is in the first */
 
-static void sweep_one(const char *path)
-{
-	DIR *dir = opendir(path);
-
-	for (struct dirent *e; dir && (e = readdir(dir));)
-		if (*e->d_name != '.')
-			unlinkat(dirfd(dir), e->d_name, 0);
-	if (dir)
-		closedir(dir);
-}
-
 static void sweep(void)
 {
-	sweep_one(second);
-	sweep_one(folder);
+	clear_folder(second);
+	clear_folder(folder);
 }
 
 static void on_wires(void (*program)(tutti *), const int *sizes)

@@ -1,7 +1,7 @@
 /* unit_tensors.c - what is saved: JSON, safetensors files, and saves of several of them with their index */
 #include "cunit_main.h"
+#include "folders.h"
 #include "runtime.h"
-#include <dirent.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -98,12 +98,7 @@ static int count_files(void)
 
 static void empty_folder(void)
 {
-	DIR *d = opendir(folder);
-
-	for (struct dirent *e; (e = readdir(d));)
-		if (*e->d_name != '.')
-			unlinkat(dirfd(d), e->d_name, 0);
-	closedir(d);
+	clear_folder(folder);
 	mend_disk();
 }
 

@@ -4,8 +4,8 @@
  * was asked for.
  * Input: what the honest ones call, the world's seed, then events (attack.h). */
 #include "attack.h"
+#include "../folders.h"
 #include "table_save.h"
-#include <dirent.h>
 #include <unistd.h>
 
 enum { BAD = 2, ROWS = 40, ROW = 3, N = 60, BYTES = N * ROW * 8, ROUNDS = 4, ROUND_MS = 60, DEADLINE_MS = 1200 };
@@ -24,16 +24,7 @@ static uint8_t plan;
 
 static char folder[32] = "/tmp/fuzz-tables-XXXXXX";
 
-static void sweep(void)
-{
-	DIR *dir = opendir(folder);
-
-	for (struct dirent *e; dir && (e = readdir(dir));)
-		if (*e->d_name != '.')
-			unlinkat(dirfd(dir), e->d_name, 0);
-	if (dir)
-		closedir(dir);
-}
+static void sweep(void) { clear_folder(folder); }
 
 static void remove_folder(void)
 {
