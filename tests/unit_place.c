@@ -591,7 +591,7 @@ static void each_thread(void (*look)(int tid, void *), void *arg)
 	closedir(tasks);
 }
 
-static struct { /* the threads that there were before a job was joined: a sanitizer may have one */
+static struct { /* the threads that there were before: a sanitizer may have one */
 	int tid[64], n;
 } old;
 
@@ -618,7 +618,7 @@ static void ask_new_thread(int tid, void *arg)
 	CU_ASSERT_TRUE(sched_getaffinity(tid, sizeof f->cpus, (cpu_set_t *)(void *)&f->cpus) >= 0);
 }
 
-static struct tt_cpus background_cpus(void) /* of the one thread that joining has started */
+static struct tt_cpus new_cpus(void) /* of the one thread that was started since */
 {
 	struct found f = { .n = 0 };
 
@@ -655,7 +655,7 @@ static void test_unasked_nothing_is_pinned(void)
 
 	for (size_t i = 0; i < TT_COUNT(pins); i++) {
 		tutti *job = join(pins[i], "no");
-		struct tt_cpus mine = own_cpus(), theirs = background_cpus();
+		struct tt_cpus mine = own_cpus(), theirs = new_cpus();
 		CU_ASSERT_TRUE(same(&mine, &before) && same(&theirs, &before));
 		leave(job);
 	}
@@ -670,7 +670,7 @@ static void test_listed(void)
 		;
 	snprintf(list, sizeof list, "%d", last);
 	tutti *job = join(list, "no");
-	struct tt_cpus mine = own_cpus(), theirs = background_cpus();
+	struct tt_cpus mine = own_cpus(), theirs = new_cpus();
 	CU_ASSERT_TRUE(same(&mine, &before) && are(&theirs, list)); /* the caller has not asked */
 	CU_ASSERT_EQUAL(tutti_pin(job, -1), 0);
 	mine = own_cpus();
@@ -711,6 +711,23 @@ static void test_on_request(void)
 	mine = own_cpus();
 	CU_ASSERT_TRUE(same(&mine, &before));
 	leave(job);
+}
+
+/* Who has pinned itself opens a table: the helpers that come of it would inherit that core, and be of no help. */
+static void test_helpers(void)
+{
+	setenv("TUTTI_POOL", "1", 1);
+	tutti *job = join("auto", "no");
+	CU_ASSERT_EQUAL(tutti_pin(job, 0), 0);
+	old.n = 0;
+	each_thread(note_thread, NULL);
+	tt_enter(job->job);
+	CU_ASSERT_EQUAL(tt_pool_open(job->job), 0);
+	tt_exit(job->job);
+	struct tt_cpus theirs = new_cpus();
+	CU_ASSERT_TRUE(same(&theirs, &before));
+	leave(job);
+	unsetenv("TUTTI_POOL");
 }
 
 static void test_bad_settings(void)
@@ -787,6 +804,7 @@ static CU_TestInfo job_tests[] = {
 	{ "unasked nothing is pinned", test_unasked_nothing_is_pinned },
 	{ "listed", test_listed },
 	{ "on request", test_on_request },
+	{ "helpers", test_helpers },
 	{ "bad settings", test_bad_settings },
 	{ "memory", test_memory },
 	CU_TEST_INFO_NULL,
