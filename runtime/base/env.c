@@ -52,7 +52,7 @@ static void warn_of_unknown(void)
 			continue;
 		strncpy(name, *e, tt_min(len, sizeof name - 1));
 		const char *meant = tt_nearest(name, known, TT_SETTINGS);
-		tt_log(TT_WARN, "%s is not a variable of Tutti%s%s; `tutti info` lists them", name, meant ? "; did you mean " : "", meant ? meant : "");
+		tt_log(TT_WARN, "%s is not a variable of Tutti%s%s%s `tutti info` lists them", name, meant ? "; did you mean " : ":", meant ? meant : "", meant ? "?" : "");
 	}
 }
 
