@@ -1198,6 +1198,8 @@ bool tt_updater_gives_back(const tutti_updater *); /* has the rule something for
 int tt_updater_states(const struct tt_updater *);
 struct tt_state tt_updater_state(const struct tt_updater *, int i);
 uint64_t tt_updater_pushes(const struct tt_updater *);
+void tt_updater_spread(struct tt_pool *, const struct tt_push *, size_t first, size_t count, const struct tt_piece *); /* the same, by its
+                                                      * threads, too */
 void tt_updater_set_pushes(struct tt_updater *, uint64_t t);
 const char *tt_update_name(tutti_update_rule); /* "adam"; NULL: no such rule */
 #endif

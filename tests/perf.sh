@@ -137,6 +137,11 @@ test_memory() { # each kernel is checked against plain numbers before it is time
 	perf update -n 2 --size 1M --iters 20 --kernel adam --type bf16 --explain
 	check "its state is wider" has out 'update-adam of bf16; limit: STREAM triad: 6 read, 5 written in place'
 	check "bytes and state" has out '^  kernels: [pA].*; 22 bytes an element; state m and v$'
+	for kernel in add adam elastic; do
+		perf update --threads 2 --size 1M --iters 2 --kernel $kernel --json
+		memory_rows 1
+		check "the limit has as many threads" has out '"limit": "STREAM [^"]*; 2 threads", '
+	done
 	perf reduce --size 64K --iters 2 --kernel pair --type f32 --explain
 	check "the instructions" has out '^  kernels: [pA]'
 }
@@ -281,7 +286,9 @@ test_refusals() {
 	refuses '--rule is for allreduce and reduce; an update rule is a --kernel$' update --rule sum
 	refuses '--kernel is for reduce, copy, update and table' put --kernel pair
 	refuses 'there is none of that name in table; there is push, pull, push-pull, push-then-pull, push-rows, pull-rows, pull-beside, snapshot$' table --kernel pul
-	refuses '-n 5: for table it is 2, 3 (two workers) or 4 (two of each)' table -n 5
+	for n in 1 5; do
+		refuses "-n $n: for table it is 2, 3 (two workers) or 4 (two of each)" table -n $n
+	done
 	refuses '-n 2: of pull-beside two workers are part: it is 3 or 4' table -n 2 --kernel pull-beside
 	refuses '--plot is not for table' table --plot x.png
 	refuses '10 bytes are not a whole number of f32' table --size 10
@@ -293,6 +300,8 @@ test_refusals() {
 	refuses '100 bytes are not a whole number of lines of 64' reduce --size 100
 	refuses 'elastic computes with factors, and is for f32, f64, f16 and bf16' reduce --kernel elastic --type i32
 	refuses '--plot is not for reduce' reduce --plot x.png
+	refuses '--threads is for update$' reduce --threads 2
+	refuses 'a whole number from 1 to 65' update --threads 0
 	refuses '--transport is not for copy' copy --transport tcp
 	refuses '--target is for put, get and stream' pingpong --target wait
 	refuses '--brought is for allreduce' copy --brought
@@ -304,6 +313,7 @@ test_refusals() {
 	perf --help
 	check "help is no mistake" is $status 0
 	check "it has an example" has out 'tutti perf allreduce -n 4'
+	check "kernels" has out '^  *add, assign, sgd, momentum, .*, elastic$'
 }
 
 test_plot() {

@@ -28,6 +28,7 @@ enum {
 	TT_PERF_RANKS = 4096,
 	TT_PERF_TABLE_RANKS = 4,      /* of a ring in which each worker is beside each server */
 	TT_PERF_VECTORS = 17,         /* of a kernel in memory: --inputs, and one more */
+	TT_PERF_THREADS = 65,         /* of a pool, and the one that has the work */
 	TT_PERF_LINE = 64,
 };
 
@@ -76,6 +77,7 @@ struct tt_perf_options {
 	const struct tt_perf_kernel *kernel; /* of local tests; NULL: all of them */
 	bool any_type;                /* local tests: --type was not given, so all */
 	int inputs;                   /* of kernels that take any number */
+	int threads;                  /* update: by so many */
 };
 
 struct tt_perf_samples {

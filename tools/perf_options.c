@@ -142,7 +142,7 @@ static int take_whole(const char *option, const char *text, long least, long mos
 
 static int take_test(struct tt_perf_options *o, const char *word)
 {
-	const char *names[10], *meant;
+	const char *names[TT_COUNT(tt_perf_tests)], *meant;
 	int n = 0;
 
 	for (; tt_perf_tests[n].name; n++) {
@@ -174,13 +174,34 @@ static int take_transport(struct tt_perf_options *o, const char *word)
 	return tt_tool_refuse("perf", "--transport %s: there is none of that name; there is %s", word, all);
 }
 
+/* "push, pull, ..."; of a test that has none nothing. */
+static void write_kernels(const char *test, char *text, size_t room)
+{
+	const struct tt_perf_kernel *k;
+
+	*text = 0;
+	for (int i = 0; (k = tt_perf_kernel_of(test, i)); i++)
+		snprintf(text + strlen(text), room - strlen(text), "%s%s", i ? ", " : "", k->name);
+}
+
+static void print_test(const struct tt_perf_test *t)
+{
+	char kernels[200];
+
+	printf("  %-10s %s\n", t->name, t->sentence);
+	write_kernels(t->name, kernels, sizeof kernels);
+	if (*kernels)
+		printf("             %s\n", kernels);
+}
+
 static int print_help(void)
 {
 	printf("Usage: tutti perf TEST [OPTION ...]\n"
 	       "Measures what Tutti does here, and beside it, in the same run, what bare sockets, or bare memory, do: the limit.\n\n");
 	for (const struct tt_perf_test *t = tt_perf_tests; t->name; t++)
-		printf("  %-10s %s\n", t->name, t->sentence);
-	printf("\n  -n, --ranks N         start N ranks on this host; 2 by default (reduce, copy, update: 1; pull-beside, snapshot: 3). Under a launcher each process is one rank\n"
+		print_test(t);
+	printf("\n  -n, --ranks N         start N ranks on this host; 2 by default (reduce, copy, update: 1; pull-beside, snapshot: 3).\n"
+	       "                        Under a launcher each process is one rank\n"
 	       "  -s, --size SIZE       bytes: 8, 4K, 64M, or a range 8..64M, doubled from row to row\n"
 	       "  -i, --iters N         how many iterations a row has ...\n"
 	       "  -T, --time SECONDS    ... or how long it takes, the limit included; 1 by default\n"
@@ -189,8 +210,9 @@ static int print_help(void)
 	       "      --target HOW      put, get, stream: rank 1 meanwhile does wait (by default) in a call of Tutti's, or compute\n"
 	       "      --get             stream: gets\n"
 	       "      --brought         allreduce: of memory that the caller has brought, not of tutti_alloc's\n"
-	       "      --kernel NAME     reduce, copy, update, table: one of them; by default all\n"
+	       "      --kernel NAME     reduce, copy, update, table: one of theirs; by default all\n"
 	       "      --inputs N        reduce: how many vectors are combined where any number can be; 4 by default\n"
+	       "      --threads N       update: by how many threads of each rank, the limit too; 1 by default\n"
 	       "  -t, --transport NAME  which wire; by default what TUTTI_TRANSPORTS says\n"
 	       "  -e, --explain         say which wire and settings there are, and why\n"
 	       "  -j, --json            one object a line; see tutti-perf(1) for its members\n"
@@ -206,25 +228,27 @@ static int print_help(void)
 	return 0;
 }
 
-enum { LONG_TYPE = 256, LONG_RULE, LONG_TARGET, LONG_GET, LONG_PEER, LONG_KERNEL, LONG_INPUTS, LONG_BROUGHT };
+enum { LONG_TYPE = 256, LONG_RULE, LONG_TARGET, LONG_GET, LONG_PEER, LONG_KERNEL, LONG_INPUTS, LONG_THREADS, LONG_BROUGHT };
 static const struct option known[] = {
 	{ "ranks", required_argument, NULL, 'n' }, { "size", required_argument, NULL, 's' }, { "iters", required_argument, NULL, 'i' },
 	{ "time", required_argument, NULL, 'T' }, { "type", required_argument, NULL, LONG_TYPE },
 	{ "rule", required_argument, NULL, LONG_RULE }, { "target", required_argument, NULL, LONG_TARGET },
-	{ "get", no_argument, NULL, LONG_GET }, { "brought", no_argument, NULL, LONG_BROUGHT }, { "kernel", required_argument, NULL, LONG_KERNEL }, { "inputs", required_argument, NULL, LONG_INPUTS },
+	{ "get", no_argument, NULL, LONG_GET }, { "brought", no_argument, NULL, LONG_BROUGHT },
+	{ "kernel", required_argument, NULL, LONG_KERNEL }, { "inputs", required_argument, NULL, LONG_INPUTS },
+	{ "threads", required_argument, NULL, LONG_THREADS },
 	{ "transport", required_argument, NULL, 't' }, { "explain", no_argument, NULL, 'e' }, { "json", no_argument, NULL, 'j' },
 	{ "plot", required_argument, NULL, 'p' }, { "peer", required_argument, NULL, LONG_PEER }, { "help", no_argument, NULL, 'h' }, { 0 },
 };
 
 struct seen { /* on the command line: what makes sense only with some tests */
-	bool type, rule, target, get, iters, seconds, inputs;
+	bool type, rule, target, get, iters, seconds, inputs, threads;
 	const char *kernel;
 };
 
 static int take_option(struct tt_perf_options *o, struct seen *seen, int c, char **argv)
 {
 	const struct name *n;
-	long ranks = 0, inputs = 0;
+	long ranks = 0, inputs = 0, threads = 0;
 	int err = 0;
 
 	switch (c) {
@@ -234,6 +258,11 @@ static int take_option(struct tt_perf_options *o, struct seen *seen, int c, char
 		err = take_whole("--inputs", optarg, 2, TT_PERF_VECTORS - 1, &inputs);
 		o->inputs = (int)inputs;
 		seen->inputs = true;
+		break;
+	case LONG_THREADS:
+		err = take_whole("--threads", optarg, 1, TT_PERF_THREADS, &threads);
+		o->threads = (int)threads;
+		seen->threads = true;
 		break;
 	case 's': err = take_sizes(o, optarg); break;
 	case 'i': err = take_whole("--iters", optarg, 1, 1000000000, &o->iters); seen->iters = true; break;
@@ -273,15 +302,14 @@ static int take_option(struct tt_perf_options *o, struct seen *seen, int c, char
 static int take_kernel(struct tt_perf_options *o, const char *word)
 {
 	const struct tt_perf_kernel *k;
-	char all[200] = "";
+	char all[200];
 
-	for (int i = 0; (k = tt_perf_kernel_of(o->test->name, i)); i++) {
+	for (int i = 0; (k = tt_perf_kernel_of(o->test->name, i)); i++)
 		if (!strcmp(k->name, word)) {
 			o->kernel = k;
 			return 0;
 		}
-		snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", k->name);
-	}
+	write_kernels(o->test->name, all, sizeof all);
 	return tt_tool_refuse("perf", "--kernel %s: there is none of that name in %s; there is %s", word, o->test->name, all);
 }
 
@@ -311,7 +339,7 @@ static int check_table(struct tt_perf_options *o, const struct seen *seen)
 
 	if (err)
 		return err;
-	if (o->ranks > TT_PERF_TABLE_RANKS)
+	if (o->ranks == 1 || o->ranks > TT_PERF_TABLE_RANKS)
 		return tt_tool_refuse("perf", "-n %d: for table it is 2, 3 (two workers) or 4 (two of each)", o->ranks);
 	if (o->ranks && o->ranks < 3 && o->kernel && o->kernel->calls & TT_PERF_BESIDE)
 		return tt_tool_refuse("perf", "-n %d: of %s two workers are part: it is 3 or 4", o->ranks, o->kernel->name);
@@ -339,7 +367,9 @@ static int check_together(struct tt_perf_options *o, const struct seen *seen)
 		return tt_tool_refuse("perf", "--kernel is for reduce, copy, update and table, which have kernels");
 	if (seen->inputs && (!t->local || !combines))
 		return tt_tool_refuse("perf", "--inputs is for reduce");
-	if (o->ranks == 1 && !t->local)
+	if (seen->threads && strcmp(t->name, "update"))
+		return tt_tool_refuse("perf", "--threads is for update");
+	if (o->ranks == 1 && !t->local && !t->table)
 		return tt_tool_refuse("perf", "-n 1: it is a whole number from 2 to %d", TT_PERF_RANKS);
 	if (t->local && (err = check_local(o, seen, copies)))
 		return err;
@@ -375,7 +405,7 @@ int tt_perf_read_options(int argc, char **argv, struct tt_perf_options *o)
 	struct seen seen = { 0 };
 	int c, err;
 
-	*o = (struct tt_perf_options){ .seconds = 1, .type_name = "f32", .rule_name = "sum", .inputs = 4 };
+	*o = (struct tt_perf_options){ .seconds = 1, .type_name = "f32", .rule_name = "sum", .inputs = 4, .threads = 1 };
 	while ((c = getopt_long(argc, argv, ":n:s:i:T:t:ejp:h", known, NULL)) != -1) {
 		if (c == 'h')
 			return print_help();

@@ -1,10 +1,11 @@
-/* perf_stream.c - the limit of `tutti perf reduce`, `copy` and `update`: STREAM's loops, over the same vectors
+/* perf_stream.c - the limit of `tutti perf reduce`, `copy` and `update`: STREAM's loops, over the same vectors, by as many threads
  *
  * As many streams are read and written as by the kernel, whatever that computes: doubles are copied (one is read), added (more), or
  * added with a factor (triad, where a kernel has factors). 32 bytes a load where the processor has AVX; stored as usual and past
  * the caches, and the better one is the limit.
  */
 #include "perf.h"
+#include "runtime.h"
 #include <stdio.h>
 #include <string.h>
 #ifdef __x86_64__
@@ -15,7 +16,7 @@
 #pragma GCC optimize("O3") /* its -O2 does not unroll */
 #endif
 
-enum { LINE = 64 };
+enum { LINE = 64, GRAIN = 512 /* lines: 8192 elements of f32, as a rule's */ };
 
 static const double factor = 0.5;
 
@@ -83,19 +84,30 @@ static void sweep_plain(const struct sweep *s)
 	}
 }
 
+static void sweep_some(void *arg, size_t first, size_t lines)
+{
+	struct sweep s = *(const struct sweep *)arg;
+
+	s.len = lines * LINE;
+	for (int k = 0; k < s.reads; k++)
+		s.from[k] += first * LINE;
+	for (int k = 0; k < s.writes; k++)
+		s.to[k] += first * LINE;
+	if (has_avx())
+		sweep_avx(&s);
+	else
+		sweep_plain(&s);
+}
+
 int tt_perf_raw_stream(struct tt_perf *p)
 {
-	struct sweep s = { .reads = tt_perf_reads(p), .writes = tt_perf_writes(p), .len = p->bytes, .past = p->order.way.past,
-		           .scaled = p->kernel->scaled };
+	struct sweep s = { .reads = tt_perf_reads(p), .writes = tt_perf_writes(p), .past = p->order.way.past, .scaled = p->kernel->scaled };
 
 	for (int k = 0; k < s.reads; k++)
 		s.from[k] = p->vectors[k];
 	for (int k = 0; k < s.writes; k++)
 		s.to[k] = tt_perf_written(p, k);
-	if (has_avx())
-		sweep_avx(&s);
-	else
-		sweep_plain(&s);
+	tt_pool_run(p->job->job->pool, sweep_some, &s, p->bytes / LINE, GRAIN);
 	return 0;
 }
 
@@ -111,7 +123,9 @@ void tt_perf_word_stream(const struct tt_perf *p, const struct tt_perf_way *way,
 	int reads = tt_perf_reads(p), writes = tt_perf_writes(p);
 	const char *where = !p->kernel->apart ? " in place" : p->kernel->apart < writes ? ", one in place" : "";
 
-	snprintf(text, room, "STREAM %s: %d read, %d written%s; %d-byte loads, stored %s", reads == 1 ? "copy" : p->kernel->scaled ? "triad" : "add",
-	         reads, writes, where, has_avx() ? 32 : 16,
-	         way->past ? "past the caches" : "as usual");
+	int n = snprintf(text, room, "STREAM %s: %d read, %d written%s; %d-byte loads, stored %s",
+	                 reads == 1 ? "copy" : p->kernel->scaled ? "triad" : "add", reads, writes, where, has_avx() ? 32 : 16,
+	                 way->past ? "past the caches" : "as usual");
+	if (p->options.threads > 1)
+		snprintf(text + n, room - (size_t)n, "; %d threads", p->options.threads);
 }

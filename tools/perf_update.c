@@ -1,4 +1,4 @@
-/* perf_update.c - `tutti perf update`: a table's update rules, each a push of a whole vector by one thread
+/* perf_update.c - `tutti perf update`: a table's update rules, each a push of a whole vector by one thread, or by several of a pool
  *
  * The limit works on the same vectors: the values, their state, what is pushed. State of 16-bit values is in f32 and twice as long as
  * these: there each half of it counts as a vector.
@@ -35,12 +35,31 @@ static void order_vectors(struct tt_perf *p)
 	p->vectors[n] = p->memory[reads_w ? OUT : W];
 }
 
+/* As servers have one; it ends with the job. */
+static int open_pool(struct tt_perf *p)
+{
+	struct tt_job *job = p->job->job;
+	char helpers[16];
+	int err;
+
+	if (p->options.threads < 2)
+		return 0;
+	snprintf(helpers, sizeof helpers, "%d", p->options.threads - 1);
+	tt_enter(job);
+	if (!(err = tt_settings_set(&job->settings, TT_POOL, helpers, "--threads")))
+		err = tt_pool_open(job);
+	tt_exit(job);
+	return err;
+}
+
 int tt_perf_open_update(struct tt_perf *p)
 {
 	int err;
 
 	tt_updater_close(p->updater);
 	p->updater = NULL;
+	if ((err = open_pool(p)))
+		return err;
 	if ((err = open_updater(p, p->bytes / tt_perf_type_size(p->options.type), &p->updater)))
 		return err;
 	order_vectors(p);
@@ -56,17 +75,17 @@ int tt_perf_states(const struct tt_perf *p)
 	return (int)(bytes / p->bytes);
 }
 
-static void push(struct tt_updater *u, size_t count, void *w, const void *d, void *out)
+static void push(const struct tt_perf *p, struct tt_updater *u, size_t count, void *w, const void *d, void *out)
 {
 	struct tt_push one;
 
 	if (!tt_updater_begin(u, 0, NULL, &one)) /* with no options there are no bad ones */
-		tt_updater_apply(&one, 0, count, &(struct tt_piece){ w, w, d, out });
+		tt_updater_spread(p->job->job->pool, &one, 0, count, &(struct tt_piece){ w, w, d, out });
 }
 
 void tt_perf_run_update(struct tt_perf *p)
 {
-	push(p->updater, p->bytes / tt_perf_type_size(p->options.type), p->memory[W], p->memory[D], p->memory[OUT]);
+	push(p, p->updater, p->bytes / tt_perf_type_size(p->options.type), p->memory[W], p->memory[D], p->memory[OUT]);
 }
 
 /* Is all of it as the few are? */
@@ -90,7 +109,7 @@ int tt_perf_check_update(const struct tt_perf *p)
 		return err;
 	tt_perf_fill_numbers(p, p->options.type, w, few, W);
 	tt_perf_fill_numbers(p, p->options.type, d, few, D);
-	push(u, FEW, w, d, out);
+	push(p, u, FEW, w, d, out);
 	right = repeats(p->memory[W], p->bytes, w, few);
 	if (p->kernel->rule == TUTTI_UPDATE_ELASTIC)
 		right = right && repeats(p->memory[OUT], p->bytes, out, few);
