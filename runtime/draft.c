@@ -1,7 +1,10 @@
 /* draft.c - a file that others see whole or not at all.
  *
  *      FILE.part-RANDOM: reserve, write ... --> sync --> rename to FILE --> sync the folder
- *                        any failure, a crash: FILE is as it was */
+ *                        any failure, a crash: FILE is as it was
+ *
+ * The disk begins while more is written, and is waited for when it is some windows behind: so at the end there is little to sync, and no
+ * more than these of a file waits in memory to be written. */
 #include "runtime.h"
 #include <fcntl.h>
 #include <stdio.h>
@@ -10,7 +13,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { PIECE = 1 << 30 }; /* a single write takes at most 2 GiB - 4096 */
+enum {
+	PIECE = 1 << 30,             /* a single write takes at most 2 GiB - 4096 */
+	WINDOW = 8 << 20, AHEAD = 4, /* bytes that the disk is given at once; so many such that it may have before it is waited for */
+};
 
 static int blame(const struct tt_draft *d, const char *what) { return tt_fail(-errno, "cannot %s %s: %s", what, d->path, strerror(errno)); }
 
@@ -45,8 +51,31 @@ int tt_draft_begin(struct tt_draft *d, const char *path, uint64_t size)
 	return err;
 }
 
+static int start(struct tt_draft *d, uint64_t at, unsigned how)
+{
+	if (!sync_file_range(d->fd, (off_t)at, WINDOW, how) || errno == ENOSYS || errno == EINVAL || errno == ESPIPE)
+		return 0; /* a file system that cannot has its sync at the end */
+	return tt_fail(-errno, "cannot write %s at byte %llu: %s", d->path, (unsigned long long)at, strerror(errno)); /* a sync would not say it again */
+}
+
+/* Of what was written from front to back. */
+static int give_to_disk(struct tt_draft *d)
+{
+	const unsigned wait = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+	int err = 0;
+
+	for (; !err && d->end - d->given >= WINDOW; d->given += WINDOW) {
+		err = start(d, d->given, SYNC_FILE_RANGE_WRITE);
+		if (!err && d->given - d->front >= AHEAD * WINDOW)
+			err = start(d, d->given - AHEAD * WINDOW, wait);
+	}
+	return err;
+}
+
 int tt_draft_write(struct tt_draft *d, const void *bytes, size_t len, uint64_t at)
 {
+	if (at != d->end)
+		d->front = d->given = at;
 	for (const char *p = bytes; len;) {
 		ssize_t n = pwrite(d->fd, p, tt_min(len, PIECE), (off_t)at);
 		if (n < 0 && errno == EINTR)
@@ -57,7 +86,8 @@ int tt_draft_write(struct tt_draft *d, const void *bytes, size_t len, uint64_t a
 			return tt_fail(-errno, "cannot write %s at byte %llu: %s", d->path, (unsigned long long)at, strerror(errno));
 		p += n, at += (uint64_t)n, len -= (size_t)n;
 	}
-	return 0;
+	d->end = at;
+	return give_to_disk(d);
 }
 
 static int sync_folder(struct tt_draft *d)

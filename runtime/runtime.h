@@ -1030,6 +1030,7 @@ struct tt_draft { /* fd -1, else zeroed: none */
 int tt_draft_begin(struct tt_draft *, const char *path, uint64_t size); /* size: bytes that it will have, for which room is made */
 int tt_draft_write(struct tt_draft *, const void *bytes, size_t len, uint64_t at);
 int tt_draft_publish(struct tt_draft *); /* synced, under its name, and the folder synced; it ends the draft, also when it fails */
+	uint64_t front, given, end; /* what was written last from front to back, without a gap: the disk has begun with it as far as `given` */
 void tt_draft_drop(struct tt_draft *);   /* without a trace; after the end it does nothing */
 
 /* ---- json.c: a cursor over a text, which it changes. After the first fault all is empty, so nobody has to check each step ---- */

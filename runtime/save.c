@@ -412,6 +412,15 @@ static int open_single(const char *folder, const char *name, struct tt_save **ou
 	return err;
 }
 
+/* An index without one of its files is no folder without a save: who begins anew where there is none shall not do so here. */
+static int say_not_whole(void)
+{
+	char why[480];
+
+	snprintf(why, sizeof why, "%s", tt_why());
+	return tt_fail(-EBADMSG, "%s: without it the save is not whole", why);
+}
+
 int tt_save_open(const char *folder, const char *name, struct tt_save **out)
 {
 	struct stat before = { 0 };
@@ -427,8 +436,12 @@ int tt_save_open(const char *folder, const char *name, struct tt_save **out)
 		err = !missing ? try_open(folder, path, out) : missing == ENOENT ? open_single(folder, name, out) : -missing;
 		if (missing && err == -missing)
 			tt_fail(err, "cannot read %s: %s", path, strerror(missing));
-		if (err != -ENOENT || !is_another(path, &before))
+		if (err != -ENOENT)
 			break;
+		if (!is_another(path, &before)) {
+			err = missing ? err : say_not_whole();
+			break;
+		}
 	}
 	free(path);
 	return err;

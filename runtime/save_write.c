@@ -12,6 +12,8 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+enum { LOCK_MS = 30000 };            /* that another one may take for its commit */
+
 /* ---- shards ---- */
 
 static void print_shard(char room[NAME_MAX + 1], const char *name, uint64_t generation, int i, int shards)
@@ -152,25 +154,30 @@ static int gather_shards(struct tt_save *s, const char *folder, const char *name
 	return err ? err : tt_save_join(s);
 }
 
-/* One commits at a time: an index that was made before another's sweep must not be put in place after it. */
-static int lock_folder(const char *folder)
+/* One commits at a time: an index that was made before another's sweep must not be put in place after it. Where there are no locks, who
+ * commits side by side must not be many. */
+static int lock_folder(const char *folder, int *out)
 {
 	int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
-	if (fd >= 0)
-		while (flock(fd, LOCK_EX) && errno == EINTR)
-			continue; /* where there are no locks, who commits side by side must not be many */
-	return fd;
+	for (int ms = 0; fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK; ms++) {
+		if (ms == LOCK_MS) {
+			close(fd);
+			return tt_fail(-EBUSY, "%s: another process has been putting a save in place for %d s: was it stopped?", folder, LOCK_MS / 1000);
+		}
+		usleep(1000);
+	}
+	*out = fd;
+	return 0;
 }
 
 int tt_save_commit(const char *folder, const char *name, uint64_t generation, int shards)
 {
-	int err = tt_save_check_name(name), lock;
+	int err = tt_save_check_name(name), lock = -1;
 	struct tt_save *s;
 
-	if (err)
+	if (err || (err = lock_folder(folder, &lock)))
 		return err;
-	lock = lock_folder(folder);
 	if (!(s = calloc(1, sizeof *s)) || !(s->path = tt_save_index_path(folder, name)))
 		err = tt_fail(-ENOMEM, "no memory for the index of %s", name);
 	else if (!(err = gather_shards(s, folder, name, generation, shards)) && !(err = write_index(s)))

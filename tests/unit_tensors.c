@@ -4,6 +4,7 @@
 #include "runtime.h"
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/file.h>
 #include <stdlib.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
@@ -22,6 +23,8 @@ static struct {
 	bool stuck;         /* writes nothing, and says no error */
 	int read_error;
 	int sync_error, synced; /* from the sync behind so many on */
+	int early_error;    /* of a sync before the end */
+	size_t begun, awaited; /* bytes, before the end */
 	unsigned calls;
 } disk = { .room = -1 };
 
@@ -31,6 +34,8 @@ ssize_t __real_pread(int fd, void *bytes, size_t len, off_t at);
 ssize_t __wrap_pread(int fd, void *bytes, size_t len, off_t at);
 int __real_fsync(int fd);
 int __wrap_fsync(int fd);
+int __real_sync_file_range(int fd, off_t at, off_t len, unsigned how);
+int __wrap_sync_file_range(int fd, off_t at, off_t len, unsigned how);
 
 static bool interrupted(void)
 {
@@ -69,6 +74,24 @@ int __wrap_fsync(int fd)
 {
 	errno = disk.synced-- > 0 ? 0 : disk.sync_error;
 	return errno ? -1 : __real_fsync(fd);
+}
+
+int __wrap_sync_file_range(int fd, off_t at, off_t len, unsigned how)
+{
+	*(how == SYNC_FILE_RANGE_WRITE ? &disk.begun : &disk.awaited) += (size_t)len;
+	errno = disk.early_error;
+	return errno ? -1 : __real_sync_file_range(fd, at, len, how);
+}
+
+static int naps = -1; /* of a millisecond, that take none; -1: they do */
+
+int __real_usleep(useconds_t us);
+int __wrap_usleep(useconds_t us);
+
+int __wrap_usleep(useconds_t us)
+{
+	naps += naps >= 0;
+	return naps < 0 ? __real_usleep(us) : 0;
 }
 
 static void mend_disk(void)
@@ -626,6 +649,8 @@ static void test_disks_that_fail(void)
 	expect_failure(-ENOSPC, "No space left on device");
 	disk.sync_error = EIO;
 	expect_failure(-EIO, "cannot sync");
+	disk.early_error = EIO;
+	expect_failure(-EIO, "cannot write");
 	CU_ASSERT_FATAL(!mkdir(in_folder("d"), 0700));
 	CU_ASSERT_EQUAL(write_tensors("d", all_types, 1, NULL, 0, 9), -EISDIR);
 	CU_ASSERT_TRUE(said("cannot put in place"));
@@ -637,6 +662,9 @@ static void test_disks_that_fail(void)
 	expect_failure(-EFBIG, "ulimit -f"); /* and no signal */
 	setrlimit(RLIMIT_FSIZE, &was);
 
+	disk.early_error = EINVAL; /* of a file system that has no such thing */
+	CU_ASSERT_EQUAL(write_tensors("f", large, 2, NULL, 0, 1 << 20), 0);
+	mend_disk();
 	disk.most = 1000;
 	disk.interrupt = true;
 	CU_ASSERT_EQUAL(write_tensors("f", all_types, TT_COUNT(all_types), NULL, 0, 1 << 20), 0);
@@ -666,6 +694,23 @@ static void test_a_folder_that_fails(void)
 	CU_ASSERT_EQUAL_FATAL(tt_tensors_open(in_folder("f"), &f), 0);
 	CU_ASSERT_TRUE(reads(f, &all_types[1], 0, 7));
 	tt_tensors_close(f);
+	empty_folder();
+}
+
+/* A window is begun when it is written, wherever that begins, and awaited four windows later: there is little left to sync at the end. */
+static void test_begun_early(void)
+{
+	enum { MIB = 1 << 20, SIZE = 96 * MIB };
+	char *piece = calloc(1, MIB);
+	struct tt_draft d;
+
+	CU_ASSERT_EQUAL_FATAL(tt_draft_begin(&d, in_folder("f"), SIZE), 0);
+	for (uint64_t at = 0; at < SIZE; at += MIB)
+		CU_ASSERT_EQUAL(tt_draft_write(&d, piece, MIB, (at + SIZE / 2) % SIZE), 0);
+	CU_ASSERT_EQUAL(disk.begun, SIZE);
+	CU_ASSERT_EQUAL(disk.awaited, SIZE - 2 * 32 * MIB);
+	tt_draft_drop(&d);
+	free(piece);
 	empty_folder();
 }
 
@@ -804,6 +849,24 @@ static void test_saves_side_by_side(void)
 	empty_folder();
 }
 
+/* Who commits waits for another, but not for one that was stopped in the middle. */
+static void test_a_lock_that_stays(void)
+{
+	int fd = open(folder, O_RDONLY | O_DIRECTORY);
+	uint64_t g;
+
+	CU_ASSERT_EQUAL_FATAL(flock(fd, LOCK_EX), 0);
+	naps = 0;
+	CU_ASSERT_EQUAL(save_all("m", 2, &g), -EBUSY);
+	CU_ASSERT_TRUE(said("another process has been putting a save in place for 30 s"));
+	CU_ASSERT_EQUAL(naps, 30000);
+	naps = -1;
+	close(fd);
+	CU_ASSERT_EQUAL(save_all("m", 2, &g), 0);
+	CU_ASSERT_TRUE(loads("m", 2, g));
+	empty_folder();
+}
+
 static void expect_no_commit(uint64_t generation, int shards, const char *sentence)
 {
 	CU_ASSERT_EQUAL(tt_save_commit(folder, "m", generation, shards), strstr(sentence, "No such") ? -ENOENT : -EBADMSG);
@@ -927,13 +990,18 @@ static void test_a_strangers_index(void)
 		{ "{\"weight_map\":{\"a\":\"..\"}}", "not in its own folder" }, { "{\"weight_map\":{\"a\":\"\"}}", "not in its own folder" },
 		{ "{\"weight_map\":{\"a\":5}}", "here should be a text" }, { "{\"weight_map\":{\"x\":\"f\"}}", "\"x\" is not in" },
 		{ "{\"weight_map\":{\"a\":\"gone\"}}", "gone: No such file" }, { "{\"weight_map\":{\"p[0:2/4]\":\"f\"}}", "rows 2 to 4 of \"p\" are missing" },
+		{ "{\"weight_map\":{\"s[0%2]\":\"f\"}}", "shares 1 to 2 of \"s\" are missing" },
+		{ "{\"weight_map\":{\"s[0%3]\":\"f\",\"s[2%3]\":\"f\"}}", "shares 1 to 2 of \"s\" are missing" },
+		{ "{\"weight_map\":{\"s[2%3]\":\"f\"}}", "shares 0 to 2 of \"s\" are missing" },
+		{ "{\"weight_map\":{\"s[0%2]\":\"f\",\"s[2%3]\":\"f\"}}", "are no parts of one array" },
 		{ "{\"metadata\":{\"tutti_files\":{\"f\":\"00\"}},\"weight_map\":{\"a\":\"f\"}}", "is not the file that was there" },
 		{ "{\"metadata\":[],\"weight_map\":{\"a\":\"f\"}}", "here should be {" },
 	};
 	static const char good[] = "{\"more\":[{}],\"weight_map\":{\"a\":\"f\",\"q[01:2/4]\":\"f\"},\"metadata\":{\"total_size\":4.0e0,\"total_parameters\":null}}";
 	struct tt_save *s;
 
-	write_file("f", "{" T("a", "F32", "[1]", 0, 4) "," T("p[0:2/4]", "F32", "[2]", 4, 12) "," T("q[01:2/4]", "F32", "[1]", 12, 16) "}", 16);
+	write_file("f", "{" T("a", "F32", "[1]", 0, 4) "," T("p[0:2/4]", "F32", "[2]", 4, 12) "," T("q[01:2/4]", "F32", "[1]", 12, 16) ","
+	                T("s[0%2]", "F32", "[1]", 16, 20) "," T("s[0%3]", "F32", "[1]", 20, 24) "," T("s[2%3]", "F32", "[1]", 24, 28) "}", 28);
 	for (size_t i = 0; i < TT_COUNT(bad); i++) {
 		write_raw("m.safetensors.index.json", bad[i].index, strlen(bad[i].index));
 		CU_ASSERT_TRUE(save_is_refused(bad[i].sentence));
@@ -1095,11 +1163,12 @@ static CU_TestInfo file_tests[] = {
 	{ "damaged data", test_damaged_data }, { "every bit counts", test_every_bit_counts }, { "a stranger's file", test_a_strangers_file },
 	{ "seals", test_seals }, { "damaged headers", test_damaged_headers }, { "no safetensors file", test_no_safetensors_file },
 	{ "cut off while open", test_cut_off_while_open }, { "what cannot be written", test_what_cannot_be_written },
-	{ "disks that fail", test_disks_that_fail }, { "a folder that fails", test_a_folder_that_fails }, { "a full disk", test_a_full_disk }, CU_TEST_INFO_NULL,
+	{ "disks that fail", test_disks_that_fail }, { "a folder that fails", test_a_folder_that_fails },
+	{ "begun early", test_begun_early }, { "a full disk", test_a_full_disk }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo save_tests[] = {
 	{ "other numbers of servers", test_other_numbers_of_servers }, { "servers without rows", test_servers_without_rows },
-	{ "side by side", test_saves_side_by_side }, { "what is no save", test_what_is_no_save }, { "damaged saves", test_damaged_saves },
+	{ "side by side", test_saves_side_by_side }, { "a lock that stays", test_a_lock_that_stays }, { "what is no save", test_what_is_no_save }, { "damaged saves", test_damaged_saves },
 	{ "a stranger's index", test_a_strangers_index }, { "bad names", test_bad_names }, { "replaced while open", test_replaced_while_open },
 	{ "crashes", test_crashes }, { "the reference library", test_the_reference_library }, CU_TEST_INFO_NULL,
 };
