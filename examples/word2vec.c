@@ -43,7 +43,7 @@ int complain(const char *fmt, ...)
 	vfprintf(stderr, fmt, args);
 	va_end(args);
 	fputc('\n', stderr);
-	return -1;
+	return FAILED;
 }
 
 static void check(int err)
@@ -176,15 +176,18 @@ static void report(const struct training *t, int epoch, const struct epoch *e, d
 	fflush(stdout);
 }
 
-static void train(struct training *t)
+static int train(struct training *t)
 {
 	for (int i = 0; i < t->options.epochs; i++) {
 		struct epoch e = { 0 };
 		double from = seconds_now();
 		train_epoch(t, i, &e);
 		check(tutti_allreduce(t->job, &e, sizeof e / sizeof(double), TUTTI_F64, TUTTI_SUM, NULL)); /* and all have done it */
+		if (e.pairs == 0) /* frequent words are thinned out, and these were all */
+			return t->rank ? FAILED : complain("%d words of text are too few: no pair of them came up; give more with --text", t->words.tokens);
 		report(t, i, &e, seconds_now() - from);
 	}
+	return 0;
 }
 
 /* ---- which words are alike ---- */
@@ -274,17 +277,18 @@ static void show_words(struct training *t)
 /* Of options and of the text rank 0 alone complains; the others hear that it has. What it has cut up are the same words. */
 static int read_first(struct training *t, int argc, char **argv)
 {
-	if (read_options(argc, argv, &t->options))
-		return -1;
-	return t->options.help || (!read_text(&t->options, &t->text, &t->len) && !find_words(&t->words, t->text, t->len, t->options.least)) ? 0 : -1;
+	int err = read_options(argc, argv, &t->options);
+
+	if (err || t->options.help || (err = read_text(&t->options, &t->text, &t->len)))
+		return err;
+	return find_words(&t->words, t->text, t->len, t->options.least);
 }
 
 static int read_all(struct training *t, int argc, char **argv)
 {
-	int64_t got = 0;
+	int err = t->rank == 0 ? read_first(t, argc, argv) : 0;
+	int64_t got = err ? err : (int64_t)t->len;
 
-	if (t->rank == 0)
-		got = read_first(t, argc, argv) ? -1 : (int64_t)t->len;
 	check(tutti_broadcast(t->job, &got, sizeof got, 0, NULL));
 	if (got <= 0)
 		return (int)got;
@@ -307,7 +311,8 @@ static void prepare(struct training *t)
 		assign_values(t);
 	check(tutti_barrier(t->job, NULL));
 	if (t->rank == 0 && !t->options.json)
-		printf("%.1f MB of text, %d words, %d of them different; %d ranks\n", (double)t->len / 1e6, t->words.tokens, t->words.vocabulary, t->ranks);
+		printf("%.1f MB of text, %d words, %d of them different; %d rank%s\n", (double)t->len / 1e6, t->words.tokens, t->words.vocabulary, t->ranks,
+		       t->ranks > 1 ? "s" : "");
 }
 
 static void release(struct training *t)
@@ -333,12 +338,12 @@ int main(int argc, char **argv)
 		show_help();
 	if (!err && t.len) {
 		prepare(&t);
-		train(&t);
-		if (t.rank == 0)
+		err = train(&t);
+		if (!err && t.rank == 0)
 			show_words(&t);
 		check(tutti_barrier(t.job, NULL)); /* nobody closes while another may still look */
 	}
 	release(&t);
 	tutti_leave(t.job);
-	return err ? 1 : 0;
+	return -err; /* FAILED: 1, USAGE: 2 */
 }

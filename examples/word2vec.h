@@ -11,23 +11,25 @@ struct options {
 	uint64_t seed;
 };
 
+enum { FAILED = -1, USAGE = -2 }; /* what can fail returns 0 or one of these, and has said why */
+
 /* word2vec.c */
-int complain(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* says it, and returns -1 */
+int complain(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* says it, and returns FAILED */
 uint64_t draw(uint64_t *random); /* the next of a seeded row of 64-bit numbers */
 
-/* word2vec_options.c: 0, or -1 when it has complained */
+/* word2vec_options.c */
 int read_options(int argc, char **argv, struct options *);
 void show_help(void);
 
 /* word2vec_text.c: the text, on one rank; then the words in it, on all */
-int read_text(const struct options *, char **text, size_t *len); /* without markup; the caller frees it in any case. 0, or -1 */
+int read_text(const struct options *, char **text, size_t *len); /* without markup; the caller frees it in any case */
 struct words {
 	int vocabulary;        /* different words, the most frequent first */
 	char **name;           /* of each */
 	int *occurs;           /* how often it does */
 	int *token, tokens;    /* the text, by numbers of words; rare ones are left out */
 };
-int find_words(struct words *, char *text, size_t len, int least); /* cuts the text up; 0, or -1 */
+int find_words(struct words *, char *text, size_t len, int least); /* cuts the text up */
 void free_words(struct words *);
 
 /* word2vec_model.c: skip-gram with negative sampling, Mikolov et al. 2013 (arXiv 1310.4546). Each word has a row in two matrices: as the one

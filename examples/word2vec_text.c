@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #ifdef HAVE_ZLIB
 #include <zlib.h>
 #endif
@@ -41,12 +42,12 @@ static int can_read(const char *path) { return *path; }
 static int can_read(const char *path) { return strlen(path) < 3 || strcmp(path + strlen(path) - 3, ".gz"); }
 #endif
 
-/* Pages in other languages are in folders of their own, between. */
+/* Manual pages in other languages are in folders of their own, between: man/de/man1. */
 static int is_wanted(const char *path)
 {
 	const char *man = strstr(path, "/man/");
 
-	return can_read(path) && (!man || !strncmp(man, "/man/man", 8));
+	return can_read(path) && (!man || !strncmp(man, "/man/man", 8) || !strstr(man + 5, "/man"));
 }
 
 static int by_name(const FTSENT **a, const FTSENT **b) { return strcmp((*a)->fts_name, (*b)->fts_name); }
@@ -54,7 +55,7 @@ static int by_name(const FTSENT **a, const FTSENT **b) { return strcmp((*a)->fts
 static int list_files(struct paths *p, const char *folder)
 {
 	char *roots[] = { (char *)(uintptr_t)folder, NULL };
-	FTS *tree = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, by_name);
+	FTS *tree = fts_open(roots, FTS_PHYSICAL | FTS_COMFOLLOW | FTS_NOCHDIR, by_name);
 	FTSENT *e;
 	int err = 0;
 
@@ -182,8 +183,10 @@ int read_text(const struct options *o, char **text, size_t *len)
 		*len = read_files(&paths, *text, room, o->seed);
 	if (!*text || err)
 		err = complain("no memory for %d MiB of text", o->megabytes);
+	else if (!*len && o->text && access(o->text, R_OK))
+		err = complain("there is no text in %s: %s", o->text, strerror(errno));
 	else if (!*len && o->text)
-		err = complain("there is no text in %s", o->text);
+		err = complain("there is no text in %s%s", o->text, paths.count ? "" : ": it has no file that can be read here");
 	else if (!*len)
 		err = complain("this machine has no text in %s or %s: give a file or folder with --text", usual[0], usual[1]);
 	free_paths(&paths);

@@ -98,7 +98,9 @@ run 2 --data "$good" --algorithm ps --epochs 2 > "$dir/out" 2> "$dir/err" && gre
 
 "$fashion" --data "$good" --epochs 2 --plot none > "$dir/out" 2> "$dir/err" || fail "alone, without a launcher: $(cat "$dir/err")"
 grep -q 'samples/s' "$dir/out" && grep -q communication "$dir/out" || fail "no closing table: $(cat "$dir/out")"
-run 2 --help > "$dir/out" && [ "$(grep -c -e --algorithm "$dir/out")" = 1 ] || fail "--help on two ranks: $(cat "$dir/out")"
+for option in --help -h; do
+	run 2 $option > "$dir/out" && [ "$(grep -c -e --algorithm "$dir/out")" = 1 ] || fail "$option on two ranks: $(cat "$dir/out")"
+done
 
 # What is wrong is said in one sentence on stderr, by one rank, with a status that is not 0.
 

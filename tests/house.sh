@@ -126,6 +126,14 @@ check_paths() { # places of one machine
 	done
 }
 
+# What a page shows is compiled, too: each line stands in the example that it is from.
+check_quotes() {
+	[ -f docs/tables.md ] || return
+	sed -n '/^```c$/,/^```$/p' docs/tables.md | grep -v '^```' | grep -vxFf examples/table.c | while read -r line; do
+		complain docs/tables.md "shows \"$line\", which is not in examples/table.c"
+	done
+}
+
 # What the compiler and the sanitizers add begins with two underscores.
 check_symbols() { # build tree
 	if [ -f "$1/.libs/libtutti.so" ]; then
@@ -144,7 +152,7 @@ check_symbols() { # build tree
 
 check_house() { # source tree, build tree: prints the complaints
 	build=$(cd "$2" && pwd) || return
-	(cd "$1" && check_includes && check_calls && check_paths && check_symbols "$build")
+	(cd "$1" && check_includes && check_calls && check_paths && check_quotes && check_symbols "$build")
 }
 
 # The self-test.
@@ -176,6 +184,8 @@ make_bad_tree() {
 	put tools/info.c '#include "runtime.h"\n'
 	put examples/ring.c '#include <tutti.h>\n'
 	put examples/hello.c '#include "base.h"\n'
+	put examples/table.c '#include <tutti.h>\n\nint fine;\n'
+	put docs/tables.md '```\nshell\n```\n```c\nint fine;\n\nint stale;\n```\n'
 	put bad_symbols.c 'int stray_name(void) { return 1; }\nint tutti_fine(void) { return 2; }\n'
 	mkdir -p "$scratch/bad/.libs"
 	(cd "$scratch/bad" && ${CC:-cc} -fPIC -c bad_symbols.c && ${CC:-cc} -shared -o .libs/libtutti.so bad_symbols.o &&
@@ -193,6 +203,7 @@ runtime/window.c:1: .* never ends the process
 runtime/group.c:1: .* does not write on stdout
 runtime/peer.c:1: .* getenv is
 runtime/config.c:1:.* a path of one machine
+docs/tables.md: shows "int stale;", which is not in examples/table.c
 libtutti.so: shows (T stray_name)
 libtutti.a: has a global (T stray_name)'
 

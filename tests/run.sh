@@ -219,6 +219,26 @@ test_server() {
 	check "alone it learns too" has out '^rank 0: 2.000 -1.000 0.500 3.000$'
 }
 
+# The example: a table in each consistency, saved; another number of ranks goes on from there.
+test_table() {
+	table=${tutti%/*}/examples/table
+	for word in async ssp bsp; do
+		mkdir $word
+		run -n 3 "$table" $word $word
+		check "status 0" is $status 0
+		check "three have come nearer" is "$(awk '/^rank [0-2]: after 100 steps at a distance of / && $NF < 0.05' out | wc -l)" 3
+		check "the save" [ -s $word/weights.safetensors.index.json ]
+	done
+	check "in rounds all are where 0.9 ^ 99 is" is "$(sed 's/.* //' out | sort -u)" 3e-05
+	run -n 2 "$table" bsp bsp
+	check "and from there on 0.9 ^ 199" is "$(sed 's/.* \(.\).*\(e.*\)/\1 \2/' out | sort -u)" '7 e-10'
+	run -n 2 "$table" bsp nowhere
+	check "a folder that is not there" has err '^table: .*nowhere.*No such file or directory'
+	run -n 1 "$table" nonsense
+	check "status 2" is $status 2
+	check "what there is" has err "^table: there is no 'nonsense': it is async, ssp or bsp$"
+}
+
 test_exec() {
 	run -n 4 ./does-not-exist
 	check "127" is $status 127
@@ -434,5 +454,5 @@ test_info() {
 	check "is named" has err nowhere.conf
 }
 
-run_tests "environment boot_socket secret default_number output lines_stay_whole input signal_state failure grace keep_going survive server exec refusals limits signals
+run_tests "environment boot_socket secret default_number output lines_stay_whole input signal_state failure grace keep_going survive server table exec refusals limits signals
 	stats_signal background stop killed leftovers broken_output info" "$@"

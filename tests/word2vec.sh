@@ -40,7 +40,7 @@ value() { sed -n "\$s/.*\"$1\": \([^,}]*\).*/\1/p" out; }
 
 test_kinds() {
 	for n in 1 3; do
-		run $n --text text --dim 16 --epochs 4 --rate 0.2 --least 1
+		run $n --text=text --dim=16 --epochs 4 --rate=0.2 --least 1
 		check "status 0" is $status 0
 		check "a line for each epoch" is "$(grep -c '^epoch .* of the rows untouched by a step' out)" 4
 		check "words of one kind are near" one_kind out
@@ -69,26 +69,36 @@ test_machine() {
 	check "words" has err 'nearest of'
 }
 
-complains() { # words, options
-	words=$1
-	shift
+complains() { # words, the status wanted, options
+	words=$1 wanted=$2
+	shift 2
 	run 2 "$@"
-	check "status 1" is $status 1
+	check "status $wanted" is $status "$wanted"
 	check "says '$words'" has err "^word2vec: .*$words"
 	check "once" is "$(grep -c '^word2vec: ' err)" 1
 	check "nothing on stdout" lines out 0
 }
 
 test_wrong() {
-	complains "no option '--nonsense'" --nonsense
-	complains 'whole number from 1' --dim 0
-	complains 'number above 0' --rate -1
-	complains 'needs a number after it' --epochs
-	complains 'no text in ./nowhere' --text ./nowhere
+	complains "no option '--nonsense': see --help" 2 --nonsense
+	complains 'did you mean --epochs' 2 --epoch=3
+	complains 'whole number from 1' 2 --dim=0
+	complains 'number above 0' 2 --rate -1
+	complains 'needs a number after it' 2 --epochs
+	complains 'takes no value' 2 --json=1
+	complains 'no text in ./nowhere: No such file' 1 --text ./nowhere
+	mkdir -p empty
+	complains 'no text in ./empty: it has no file' 1 --text=./empty
 	echo one two three > few
-	complains 'smaller --least' --text few
-	run 2 --help
-	check "help is told once" is "$(grep -c -e '--window' out)" 1
+	complains 'smaller --least' 1 --text few
+	complains '3 words of text are too few' 1 --json --text few --least 1
+	complains 'below 2^64' 2 --seed 18446744073709551616
+	run 1 --json --text text --epochs 1 --seed=18446744073709551615
+	check "the largest seed" is $status 0
+	for option in --help -h; do
+		run 2 $option
+		check "help is told once" is "$(grep -c -e '--window' out)" 1
+	done
 }
 
 run_tests "kinds json machine wrong" "$@"
