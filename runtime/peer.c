@@ -259,20 +259,21 @@ struct message {
 static void free_message(struct tt_post *p, int err)
 {
 	tt_stats_post(p, err);
-	free(tt_container_of(p, struct message, post));
+	tt_scratch_give(&p->member->job->scratch, tt_container_of(p, struct message, post), sizeof(struct message) + p->op.len);
 }
 
-static struct message *make_message(const void *head, size_t len, const void *body, size_t body_len)
+/* scratch: NULL for a message that comes back as an op alone. */
+static struct message *make_message(struct tt_scratch *scratch, const void *head, size_t len, const void *body, size_t body_len)
 {
-	struct message *msg = malloc(sizeof *msg + len + body_len);
+	size_t room = sizeof(struct message) + len + body_len;
+	struct message *msg = scratch ? tt_scratch_take(scratch, room) : malloc(room);
 
 	if (!msg)
 		return NULL;
-	*msg = (struct message){ .post.done = NULL };
+	*msg = (struct message){ .post.done = free_message };
 	memcpy(msg->bytes, head, len);
 	if (body_len)
 		memcpy(msg->bytes + len, body, body_len);
-	msg->post.done = free_message;
 	msg->post.op.kind = TT_SEND;
 	msg->post.op.local = msg->bytes;
 	msg->post.op.len = len + body_len;
@@ -281,7 +282,7 @@ static struct message *make_message(const void *head, size_t len, const void *bo
 
 void tt_send(struct tt_member *m, const void *head, size_t len, const void *body, size_t body_len)
 {
-	struct message *msg = make_message(head, len, body, body_len);
+	struct message *msg = make_message(&m->job->scratch, head, len, body, body_len);
 
 	if (!msg) {
 		fail_soon(m, 0, -ENOMEM, "no memory for a message to rank %d", m->rank);
@@ -294,7 +295,7 @@ void tt_send(struct tt_member *m, const void *head, size_t len, const void *body
 /* An empty PUT that is not lazy. Without memory for one, the traffic of the next moments does it. */
 void tt_member_nudge(struct tt_member *m)
 {
-	struct message *msg = make_message("", 0, NULL, 0);
+	struct message *msg = make_message(&m->job->scratch, "", 0, NULL, 0);
 
 	if (!msg)
 		return;
@@ -307,7 +308,7 @@ static void finish_raw(struct tt_op *op) { free(tt_container_of(op, struct messa
 
 static bool send_raw(struct tt_link *l, const void *bytes, size_t len) /* len: at most 64, so no wire wants it registered */
 {
-	struct message *msg = make_message(bytes, len, NULL, 0);
+	struct message *msg = make_message(NULL, bytes, len, NULL, 0);
 
 	if (!msg && l->member && l->member->link == l)
 		tt_member_gone(l->member, -ENOMEM, "no memory for a message to rank %d", l->member->rank);

@@ -212,7 +212,7 @@ int tt_topology_from(struct tt_topology *, struct tt_pu *, int n);  /* a plain t
 
 struct tt_mem tt_mem_of(void *base, size_t len); /* with the file that it lies in, if all of it lies in one */
 
-/* ---- scratch.c: buffers for a moment, kept for the next collective ---- */
+/* ---- scratch.c: buffers for a moment, kept for the next ---- */
 
 enum { TT_SCRATCH_CLASSES = 13 };
 struct tt_scratch { /* zeroed is empty */

@@ -1,4 +1,4 @@
-/* scratch.c - buffers that collectives need for a moment, kept for the next one
+/* scratch.c - buffers for a moment, of collectives and messages, kept for the next one
  *
  * Fresh memory costs a page fault every 4 KiB, more than the wire takes for as many bytes. */
 #include "runtime.h"
