@@ -56,6 +56,10 @@ int tt_touched_add(struct tt_touched *, int worker, const uint64_t *rows, size_t
 size_t tt_touched_list(const struct tt_touched *, const uint64_t **rows); /* each once; not those that were touched with all others alone */
 int tt_touched_by(const struct tt_touched *, uint64_t row); /* 0: nobody; worker + 1; TT_BY_MANY */
 int tt_touched_all(const struct tt_touched *);       /* likewise: who has touched all at once */
+/* The rows to go through, in the order they came, or all in theirs if all were touched at once. */
+uint64_t tt_touched_count(const struct tt_touched *); /* how many */
+uint64_t tt_touched_row(const struct tt_touched *, uint64_t i); /* the i-th */
+uint64_t tt_touched_run(const struct tt_touched *, uint64_t i, uint64_t most); /* how many follow each other from the i-th on; most: not 0 */
 void tt_touched_clear(struct tt_touched *);
 
 /* ---- keys.c: 64-bit keys, numbered from 0 up as they come; none goes ----

@@ -48,6 +48,8 @@ static int explain(const struct tt_request *r)
 {
 	const struct tt_member *m = r->rank >= 0 ? &r->job->members[r->rank] : NULL;
 
+	if (r->told && r->err == -ETIMEDOUT)
+		return tt_fail(r->err, "%s", r->what);
 	if (m && m->why[0] && (r->err == m->err || r->err == -ECONNRESET || r->err == -ENOTCONN || r->err == -ETIMEDOUT))
 		return tt_fail(r->err, "%s: %s", r->what, m->why);
 	if (r->window && r->err == -ENOENT)
@@ -90,10 +92,17 @@ static int result(const struct tt_request *r) { return r->err ? explain(r) : 0; 
 
 static void give_up_on(struct tt_member *m, uint64_t since, int err)
 {
-	if (err == -ETIMEDOUT)
+	unsigned long long ms = m->job->deadline / TT_MS;
+	uint64_t held;
+
+	if (err == -ETIMEDOUT && m->state == TT_CONNECTING)
+		tt_group_cut(m, err, "rank %d could not be reached within %llu ms: does it run?", m->rank, ms);
+	else if (err == -ETIMEDOUT && tt_table_holds_too_long(m, &held))
+		tt_group_cut(m, err, "rank %d was cut off: it has let no push begin for %llu ms, as a save or a load does, of a deadline of %llu ms",
+		             m->rank, (unsigned long long)(held / TT_MS), ms);
+	else if (err == -ETIMEDOUT)
 		tt_group_cut(m, err, "rank %d was cut off: %s within %llu ms", m->rank,
-		             tt_group_is_alive(m, since) ? "it is alive but did not take part" : "it gave no sign of life",
-		             (unsigned long long)(m->job->deadline / TT_MS));
+		             tt_group_is_alive(m, since) ? "it is alive but did not take part" : "it gave no sign of life", ms);
 	else
 		tt_group_cut(m, err, "rank %d was cut off: a call that waited for it was cancelled", m->rank);
 }

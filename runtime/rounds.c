@@ -242,6 +242,14 @@ bool tt_rounds_resume(struct tt_rounds *r, int worker, uint64_t pushed, bool *sk
 	return *skipped = true;
 }
 
+bool tt_rounds_catch_up(struct tt_rounds *r, uint64_t clock)
+{
+	if (r->as.mode != TUTTI_BSP || r->counts.live || clock <= r->clock)
+		return false;
+	r->clock = clock;
+	return true;
+}
+
 int tt_rounds_switch(struct tt_rounds *r, const tutti_consistency *to, uint64_t *clock)
 {
 	int err = tt_consistency_check(to);

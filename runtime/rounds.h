@@ -18,6 +18,8 @@
  *
  * Who has finished or died is waited for no more. The pushes that it completed stay, of one that was under way those chunks do that had
  * been applied, and the round may close by its leaving. Who joins belongs to the round that is open then, and is waited for from there on.
+ * The last one may die in a push that one shard has whole, another a half of and a third nothing: the first has closed that round then, and the others,
+ * to which nobody pushes any more, catch up with it.
  *
  * The server asks, and does what the answers say:
  *
@@ -55,6 +57,7 @@ void tt_rounds_start(struct tt_rounds *, uint64_t clock); /* of a shard that has
 /* A worker that has just joined has pushed so often to other shards, and counts on from there. True: the clock has moved. skipped: by rounds of
  * which nothing was pushed here. */
 bool tt_rounds_resume(struct tt_rounds *, int worker, uint64_t pushed, bool *skipped);
+bool tt_rounds_catch_up(struct tt_rounds *, uint64_t clock); /* another shard has come so far. True: there is nobody left to push here, and now this one has */
 /* Between steps: -EBUSY while pushes are under way. All workers start level from where the first of them is, at the least from *clock, which
  * then tells it: each goes on from there. What BSP has summed up is to be applied, as if a round had closed. */
 int tt_rounds_switch(struct tt_rounds *, const tutti_consistency *, uint64_t *clock);

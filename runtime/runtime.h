@@ -247,6 +247,7 @@ struct tt_request { /* what a tutti_op holds; blocking calls have it on their st
 	int rank;                   /* the one it waits for; -1: a collective */
 	int err;
 	bool ended, hurried;        /* hurried: a wait has asked for the acknowledgement */
+	bool told;                  /* what: the whole sentence for who has waited in vain */
 	struct tt_coll *coll;
 	struct tt_table_call *call;
 	struct tt_post post;        /* one-sided operations */
@@ -531,6 +532,8 @@ void tt_window_unreached(struct tt_member *, int err); /* so does this; a later 
 bool tt_window_unanswered(struct tt_request *);      /* does it wait for an owner to open? Then it is taken back, to be ended */
 int tt_window_open(struct tt_job *, const char *name, void *base, size_t bytes, struct tutti_window **); /* as tutti_window_open, also under names
                                                       * that begin with "tutti:" */
+int tt_window_get(struct tutti_window *, const char *what, int rank, size_t offset, void *dst, size_t bytes, tutti_op *); /* as tutti_get, not under
+                                                      * the gate; what: with which sentences begin */
 int tt_window_post(struct tutti_window *, int rank, struct tt_post *); /* a PUT or GET, of which kind, flags, local, len and offset are set; where this
                                                       * rank knows the other's window already. An error: it was not posted */
 void tt_window_again(struct tutti_window *, int rank); /* if that rank has closed its own, the next use waits for another one of that name */
@@ -1009,6 +1012,7 @@ void tt_table_pull_version(struct tt_member *, struct tt_pack *);
 void tt_table_pulled(struct tt_member *, struct tt_pack *);
 void tt_table_member_down(struct tt_member *, int err);    /* what waits for it ends */
 void tt_table_held(struct tt_member *);                    /* a message */
+bool tt_table_holds_too_long(const struct tt_member *, uint64_t *how_long); /* pushes of mine, for a save or a load */
 void tt_table_file(struct tt_member *, struct tt_pack *);  /* messages of saving and loading */
 void tt_table_filed(struct tt_member *, struct tt_pack *);
 void tt_table_filer_down(struct tt_member *, int err);     /* who waits for it to save or load */
@@ -1026,11 +1030,11 @@ void tt_table_free_all(struct tt_job *);                   /* without the gate, 
 struct tt_draft { /* fd -1, else zeroed: none */
 	char *path, *part;
 	int fd;
+	uint64_t front, given, end; /* what was written last from front to back, without a gap: the disk has begun with it as far as `given` */
 };
 int tt_draft_begin(struct tt_draft *, const char *path, uint64_t size); /* size: bytes that it will have, for which room is made */
 int tt_draft_write(struct tt_draft *, const void *bytes, size_t len, uint64_t at);
 int tt_draft_publish(struct tt_draft *); /* synced, under its name, and the folder synced; it ends the draft, also when it fails */
-	uint64_t front, given, end; /* what was written last from front to back, without a gap: the disk has begun with it as far as `given` */
 void tt_draft_drop(struct tt_draft *);   /* without a trace; after the end it does nothing */
 
 /* ---- json.c: a cursor over a text, which it changes. After the first fault all is empty, so nobody has to check each step ---- */
@@ -1194,13 +1198,13 @@ void tt_updater_assigned(struct tt_updater *, int worker, const void *w, size_t 
                                                       * element `first`. Not for values that were loaded with their state */
 int tt_updater_begin(struct tt_updater *, int worker, const tutti_update *, struct tt_push *); /* -EINVAL: such options; no such worker */
 void tt_updater_apply(const struct tt_push *, size_t first, size_t count, const struct tt_piece *);
+void tt_updater_spread(struct tt_pool *, const struct tt_push *, size_t first, size_t count, const struct tt_piece *); /* the same, by its
+                                                      * threads, too */
 bool tt_updater_gives_back(const tutti_updater *); /* has the rule something for `out`? */
 /* To save and to load: the arrays there are, in an order that joins do not change but add to, and t. */
 int tt_updater_states(const struct tt_updater *);
 struct tt_state tt_updater_state(const struct tt_updater *, int i);
 uint64_t tt_updater_pushes(const struct tt_updater *);
-void tt_updater_spread(struct tt_pool *, const struct tt_push *, size_t first, size_t count, const struct tt_piece *); /* the same, by its
-                                                      * threads, too */
 void tt_updater_set_pushes(struct tt_updater *, uint64_t t);
 const char *tt_update_name(tutti_update_rule); /* "adam"; NULL: no such rule */
 #endif

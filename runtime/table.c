@@ -8,6 +8,7 @@
 #include <string.h>
 
 enum { NAME_MAX_LEN = 160, PUBLISH_MS = 100 };
+static const char opening[] = "table open";
 
 /* ---- what it is ---- */
 
@@ -201,7 +202,7 @@ static int open_windows(struct tutti_table *t)
 static int meet(struct tutti_table *t, int i)
 {
 	struct tt_shard_head head;
-	int err = tutti_get(t->window, t->server[i], 0, &head, sizeof head, NULL);
+	int err = tt_window_get(t->window, opening, t->server[i], 0, &head, sizeof head, NULL);
 
 	if (err == -ENOENT)
 		return tt_fail(err, "table \"%s\": rank %d, a server of it, did not open it within %llu ms", t->name, t->server[i],
@@ -230,7 +231,7 @@ static int find_slots(struct tutti_table *t)
 
 	for (int i = 0; !err && i < t->servers; i++)
 		if (i != t->mine && tt_table_is_large(t, i))
-			err = tutti_get(t->job->outbox, t->server[i], 0, &word, sizeof word, NULL);
+			err = tt_window_get(t->job->outbox, opening, t->server[i], 0, &word, sizeof word, NULL);
 	return err;
 }
 
@@ -269,8 +270,6 @@ int tutti_table_open(tutti *at, const char *name, const tutti_table_config *conf
 		err = tt_table_serve(t);
 	if (!err && t->mine >= 0 && c.load)
 		err = tt_load_open(t, c.load);
-	if (!err && t->mine >= 0 && c.load)
-		err = tt_load_clock(t, c.load);
 	if (!err && !(err = open_windows(t)))
 		err = meet_all(t);
 	if (err && t)
@@ -376,7 +375,7 @@ void tutti_table_close(tutti_table *t)
 		return;
 	job = t->job;
 	tt_enter(job);
-	tt_wait_until(job, files_nothing, t, TT_NEVER); /* they end when the servers have, or are gone */
+	tt_wait_until(job, files_nothing, t, TT_NEVER); /* they end when the servers have, are gone or get on no more */
 	if (tt_wait_until(job, is_idle, t, tt_now() + job->deadline))
 		tt_table_give_up(t);
 	tt_table_finish(t);

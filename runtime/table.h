@@ -34,13 +34,15 @@ enum {
 	TT_FEED_SLOTS = 4,           /* pieces on their way by slots: while one is applied, others travel */
 	TT_FEED_DEPTH = 32,          /* messages on their way without an answer */
 	TT_PUSH_PIECE = 256 << 10,   /* bytes of a slot: in the cache when the rule runs over it */
-	TT_PUSH_INLINE = 32 << 10,   /* deltas for a shard of more bytes do not go within messages, nor more bytes of rows within one */
+	TT_PUSH_INLINE = 32 << 10,   /* deltas for a shard of more bytes do not go within messages, as where memory is mapped that is slower; */
+	TT_PUSH_MESSAGE = 60 << 10,  /* ... and no more of rows, and of what has no other way, within one */
 	TT_ROW_NAME = 8,             /* bytes of a row's number, or of a key */
 	TT_IN_PLACE = 0xfe, TT_NO_SLOT = 0xff, /* instead of a slot: mapped; behind the message */
 };
 
 enum { TT_PUSH_FIRST = 1, TT_PUSH_LAST = 2, TT_PUSH_ASSIGN = 4, TT_PUSH_OPTIONS = 8, TT_PUSH_PULL = 32 }; /* flags of a PUSH and a PUSH_ROWS, */
-enum { TT_PULL_NEW = 1, TT_PULL_ALL = 2 }; /* of a PULL_ROWS and a PULL_FRESH: the sender has seen nothing; and from now on it has seen all, */
+enum { TT_PULL_NEW = 1, TT_PULL_ALL = 2, TT_PULL_UNSEEN = 4 }; /* of a PULL_ROWS and a PULL_FRESH: the sender has seen nothing; from now on it has
+                                  * seen all; it wants those alone that it has not seen, */
 enum { TT_SPARSE = 16 };         /* of those that bring elements: a block of filter.c's */
 
 struct tt_shard_head { /* in the first page of a shard's window */
@@ -70,7 +72,7 @@ struct tt_pusher { /* what a server knows of one rank */
 struct tt_next { /* a version on its way: made piece by piece, from as many turns */
 	struct tt_timer turn;
 	bool busy;
-	uint64_t at;                 /* elements of it that are made; of keys: those that were touched */
+	uint64_t at;                 /* elements that are made, of those that are to be */
 	struct tt_push push;         /* the round's */
 	uint8_t *made;               /* without rounds: pieces that are copied */
 	uint64_t since, begun;       /* ... pushes since the last one was begun, and when that was */
@@ -92,6 +94,7 @@ struct tt_shard { /* this rank's */
 	uint64_t room;               /* values and updater are for so many keys */
 	struct tt_fresh *fresh;      /* NULL: nobody keeps track of what workers have seen */
 	struct tt_touched *touched;  /* by the open round; NULL: all rows come into each, or there are no rounds */
+	struct tt_touched *differ;   /* rows in which the other copy may differ from the values; NULL likewise, or of keys: there is no other copy */
 	int workers;                 /* that the updater knows */
 	int half;                    /* how many pushes are half here */
 	struct tt_pusher **pushers;  /* by rank; NULL: it has not joined yet */
@@ -148,7 +151,7 @@ struct tutti_table {
 	struct tt_timer gate_turn;   /* gates have been lowered */
 	uint32_t calls;              /* so far */
 	int filing;                  /* saves and loads of this rank that are under way */
-	char stuck[200];             /* what a call waited for in vain */
+	char stuck[260];             /* what a call waited for in vain */
 	struct tutti_window *window;
 	struct tt_shard shard;
 };
@@ -205,6 +208,7 @@ struct tt_row_list {
 	size_t room;                 /* ... for so many more than are found or asked for */
 	size_t found;                /* so many are ... */
 	size_t *how_many;            /* ... which the program hears at the end; NULL: its own rows */
+	bool unseen;                 /* of its own rows those alone that are fresh */
 	size_t order[];              /* part by part */
 };
 
@@ -254,11 +258,17 @@ struct tt_feed { /* to one server, for all tables */
 	struct tt_slot slots[TT_FEED_SLOTS];
 	struct tt_call_part *trial;  /* its first piece is to show whether the server can map its delta; NULL: none is */
 	bool unmapped;               /* the server could not map one */
+	uint64_t held_since;         /* it lets no push begin, and has answered none since then; 0: it has */
 };
 
 struct tt_rows { /* of a piece, as they stand in its message */
 	const uint8_t *row;          /* n of them, 8 bytes each: rows of the table, or keys */
 	uint32_t n, at, count;       /* elements at .. at + count of each */
+};
+
+struct tt_unseen { /* of the rows of a message those that their worker had not seen: n of them, a bit for each */
+	uint32_t n;
+	uint8_t which[TT_PUSH_MESSAGE / TT_ROW_NAME / 8];
 };
 
 struct tt_elements { /* of a message. Zeroed: none */
@@ -283,7 +293,7 @@ static inline bool tt_table_has_any(const struct tutti_table *t, int i) /* rows 
 static inline int tt_table_files(const struct tutti_table *t) { return t->flags & TUTTI_TABLE_KEYS ? t->servers : t->shards.used; } /* of a save:
                                                                 * the servers that have any are the first ones */
 static inline size_t tt_table_row_bytes(const struct tutti_table *t) { return (size_t)t->row * t->width; }
-static inline size_t tt_table_piece(const struct tt_job *job) { return tt_min(TT_PUSH_INLINE, tt_coll_piece(job) - TT_PUSH_HEAD); } /* bytes of a
+static inline size_t tt_table_piece(const struct tt_job *job) { return tt_min(TT_PUSH_MESSAGE, tt_coll_piece(job) - TT_PUSH_HEAD); } /* bytes of a
                                                                 * message's rows and elements */
 
 /* In rounds: only rows that were pushed to come into one, and nobody reads the version before when it closes. */
@@ -306,7 +316,7 @@ static inline size_t tt_table_version_at(const struct tutti_table *t, int i, uin
 
 static inline bool tt_table_is_large(const struct tutti_table *t, int i) /* is the delta for its i-th server too long for a message? */
 {
-	return tt_table_range(t, i).count * t->width > tt_table_piece(t->job);
+	return tt_table_range(t, i).count * t->width > tt_min(TT_PUSH_INLINE, tt_table_piece(t->job));
 }
 
 /* table.c */
@@ -335,6 +345,7 @@ int tt_table_expect(struct tutti_table *);     /* its workers, before anybody pu
 int tt_table_admit(struct tutti_table *, int rank, uint64_t *pushed); /* a rank that has opened it; pushed: its pushes count on from there */
 void tt_table_resume(struct tutti_table *, int rank, uint64_t pushed); /* ... or from there, as elsewhere */
 void tt_table_dismiss(struct tutti_table *, int rank); /* it pushes no more */
+void tt_table_catch_up(struct tutti_table *);  /* with other servers' rounds, when nobody is left to push to this one's */
 void tt_table_end_given_up(struct tutti_table *, int worker); /* if the push that is half here goes on no more */
 int tt_table_know(struct tutti_table *, int worker); /* the rule has its state, where each worker has its own */
 int tt_table_take(struct tutti_table *, int worker, unsigned flags, const tutti_update *, int (*change)(struct tutti_table *, int worker,
@@ -358,8 +369,8 @@ struct tutti_table *tt_table_find(struct tt_job *, uint64_t uid); /* whose shard
 
 /* table_rows_serve.c: rows and keys of it */
 int tt_table_apply_rows(struct tutti_table *, int worker, unsigned flags, const tutti_update *, const struct tt_rows *, const void *deltas);
-int tt_table_read_rows(struct tutti_table *, int worker, unsigned flags, uint64_t version, const struct tt_rows *, char *values); /* -EAGAIN: it has
-                                                * that version no more */
+int tt_table_read_rows(struct tutti_table *, int worker, unsigned flags, uint64_t version, const struct tt_rows *, char *values, struct tt_unseen *);
+                                                /* -EAGAIN: it has that version no more. unseen: of those alone, NULL: of all */
 int tt_table_find_fresh(struct tutti_table *, int worker, unsigned flags, uint64_t *at, uint64_t *rows, size_t most, size_t *n); /* rows of the table;
                                                 * *at moves on, and at its end there are no more */
 
@@ -382,7 +393,7 @@ bool tt_version_is_kept(const struct tutti_table *); /* is there one to be read?
 int tt_version_begin(struct tutti_table *, const tutti_update *, struct tt_push *); /* of a push to the open round */
 int tt_version_touch_rows(struct tutti_table *, int worker, const uint64_t *rows, size_t n); /* of the shard, NULL: all: are about to be pushed to, or were */
 int tt_version_grow(struct tutti_table *, uint64_t room); /* a round may touch so many keys; -ENOMEM */
-void tt_version_forget_keys(struct tutti_table *); /* others come in their places: what the open round has of these is gone */
+void tt_version_replace(struct tutti_table *); /* all values are others from now on: what the open round has of keys is gone */
 void tt_version_sum(struct tutti_table *, const struct tt_push *, size_t at, size_t count, const void *delta);
 const char *tt_version_find(const struct tutti_table *, uint64_t version); /* the values, in rounds of that version; NULL: it is not there any more */
 void tt_version_round(struct tutti_table *);   /* it has closed */
@@ -396,7 +407,8 @@ void tt_version_touch(struct tutti_table *, size_t at, size_t count); /* these e
 /* table_feed.c */
 struct tt_feed *tt_feed_to(struct tt_call_part *); /* to its server. NULL: none, and the part has ended */
 void tt_lane_post(struct tt_lane *, struct tt_sent); /* before its message is sent */
-bool tt_lane_answered(struct tt_lane *, uint32_t number, struct tt_sent *); /* false: nothing was to be answered, or something else */
+bool tt_feed_answered(struct tt_member *from, bool pull, struct tt_pack *, int *err, struct tt_sent *); /* the head of an answer, and to which message
+                                                * it is. False: it is gone, or nothing was to be answered, or something else */
 struct tt_slot *tt_feed_slot(struct tt_feed *); /* a free one; NULL: none is */
 int tt_feed_put(struct tt_feed *, struct tt_slot *, struct tt_call_part *, const char *from, size_t len);
 void tt_feed_go_on(struct tt_feed *);          /* there may be room for more pieces */
@@ -451,6 +463,7 @@ int tt_rows_call(struct tutti_table *, const char *what, const struct tt_call_ki
 /* table_fresh.c */
 void tt_rows_tell(struct tt_call_part *);      /* its server, that this worker is about to see all rows; then `pulled` */
 bool tt_fresh_ended(struct tt_table_call *, int err); /* a call has */
+int tt_fresh_check(const struct tutti_table *, const char *what); /* may this rank ask which rows are fresh? */
 void tt_rows_ask_for_fresh(struct tt_feed *, struct tt_call_part *);
 void tt_rows_take_found(struct tt_call_part *, struct tt_pack *); /* the answer */
 #endif

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { HOLD_DEADLINES = 8 }; /* in which a server must let pushes begin again */
+
 static void come_to_gate(struct tt_call_part *);
 static void look_at_gates_soon(struct tutti_table *);
 
@@ -83,6 +85,8 @@ static size_t bytes_of(const struct tt_table_call *c)
 {
 	size_t bytes = 0;
 
+	if (c->list && (c->list->fresh || c->list->unseen)) /* its parts know only where they look */
+		return c->list->found * tt_table_row_bytes(c->table);
 	for (int i = 0; i < c->table->servers; i++)
 		bytes += tt_call_bytes(&c->part[i]);
 	return bytes;
@@ -378,15 +382,17 @@ static void turn_back(struct tt_call_part *p, int err)
 /* The sentence for who waits in vain. */
 static void explain_gate(const struct tt_call_part *p)
 {
-	struct tt_table_call *c = p->call;
+	const struct tt_table_call *c = p->call;
 	struct tutti_table *t = c->table;
+	int n = snprintf(t->stuck, sizeof t->stuck, "%s: given up after %llu ms: ", c->request->what, (unsigned long long)(t->job->deadline / TT_MS));
 
 	if (t->source[p->server].clock >= gate_of(p))
-		snprintf(t->stuck, sizeof t->stuck, "this rank still pulls the version of the table \"%.60s\" that its push would have rank %d write over", t->name,
-		         p->member->rank);
+		snprintf(t->stuck + n, sizeof t->stuck - (size_t)n, "this rank still pulls the version of the table \"%.60s\" that its push would have rank %d write over",
+		         t->name, p->member->rank);
 	else
-		snprintf(t->stuck, sizeof t->stuck, "the clock of the table \"%.60s\" at rank %d is at %llu, and must come to %llu: a worker does not push", t->name,
-		         p->member->rank, (unsigned long long)t->source[p->server].clock, (unsigned long long)gate_of(p));
+		snprintf(t->stuck + n, sizeof t->stuck - (size_t)n,
+		         "the clock of the table \"%.60s\" at rank %d is at %llu, and must come to %llu: a worker does not push", t->name, p->member->rank,
+		         (unsigned long long)t->source[p->server].clock, (unsigned long long)gate_of(p));
 }
 
 /* ---- calls ---- */
@@ -414,35 +420,22 @@ bool tt_call_waits_for(const struct tt_table_call *c, int rank)
 	return false;
 }
 
-static struct tt_table_call *first_call(const struct tutti_table *t)
+static bool is_any(const struct tt_table_call *c) { return c; }
+static bool is_awaited(const struct tt_table_call *c) { return c->request; }
+static bool is_push(const struct tt_table_call *c) { return c->delta; }
+
+static struct tt_table_call *find_call(const struct tutti_table *t, bool (*is)(const struct tt_table_call *)) /* the first such; NULL: there is none */
 {
 	tt_list_each(node, &t->job->calls) {
 		struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
-		if (c->table == t)
+		if (c->table == t && is(c))
 			return c;
 	}
 	return NULL;
 }
 
-bool tt_table_is_called(const struct tutti_table *t)
-{
-	tt_list_each(node, &t->job->calls) {
-		const struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
-		if (c->table == t && c->request)
-			return true;
-	}
-	return false;
-}
-
-bool tt_table_is_pushed(const struct tutti_table *t)
-{
-	tt_list_each(node, &t->job->calls) {
-		const struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
-		if (c->table == t && c->delta)
-			return true;
-	}
-	return false;
-}
+bool tt_table_is_called(const struct tutti_table *t) { return find_call(t, is_awaited); }
+bool tt_table_is_pushed(const struct tutti_table *t) { return find_call(t, is_push); }
 
 static void give_up_part(struct tt_call_part *p, int err)
 {
@@ -477,8 +470,10 @@ void tt_call_give_up(struct tt_table_call *c, int err)
 		c->starved |= c->part[i].gated && err == -ETIMEDOUT;
 		give_up_part(&c->part[i], err);
 	}
-	if (c->starved)
+	if (c->starved) {
 		c->request->what = c->table->stuck;
+		c->request->told = true;
+	}
 	if (!--c->left)
 		end_call(c);
 }
@@ -505,7 +500,26 @@ void tt_call_held(struct tt_job *job, int rank)
 	}
 }
 
-void tt_table_held(struct tt_member *from) { tt_call_held(from->job, from->rank); }
+static uint64_t held_for(const struct tt_member *m) { return m->feed && m->feed->held_since ? tt_now() - m->feed->held_since : 0; }
+
+bool tt_table_holds_too_long(const struct tt_member *m, uint64_t *how_long)
+{
+	*how_long = held_for(m);
+	return *how_long > HOLD_DEADLINES * m->job->deadline;
+}
+
+/* What is heard of a hold that does not end is no progress. */
+void tt_table_held(struct tt_member *from)
+{
+	struct tt_feed *f = from->feed;
+	uint64_t how_long;
+
+	if (!f || f->pushes.posted == f->pushes.answered)
+		return;
+	f->held_since = f->held_since ? f->held_since : tt_now();
+	if (!tt_table_holds_too_long(from, &how_long))
+		tt_call_held(from->job, from->rank);
+}
 
 /* Pushes that are under way were counted by its last life. */
 void tt_call_uncount_all(struct tutti_table *t, int server)
@@ -555,7 +569,7 @@ void tt_table_give_up(struct tutti_table *t)
 {
 	struct tt_table_call *c;
 
-	while ((c = first_call(t)))
+	while ((c = find_call(t, is_any)))
 		if (c->request)
 			tt_request_give_up(c->request);
 		else

@@ -1,9 +1,10 @@
 /* table_clerk.c - who asks a table's servers to write or read their shards, and how they do so
  *
  *      me -- FILE {table, number, what, folder} --> each server: a thread reads or writes --> FILED {number, errno, sentence} -- me
+ *                                                                                        --> FILED {number, -EINPROGRESS} now and then
  *
- * Disks are slow, and nobody waits for them with the gate held. Who asks waits as long as the servers live, which their heartbeats tell:
- * how long a disk takes nobody knows beforehand. */
+ * Disks are slow, and nobody waits for them with the gate held. How long one takes nobody knows beforehand: who asks waits as long as each
+ * server says that it gets on. One that lives and says nothing, as its disk hangs, is given up after some deadlines. */
 #include "table_save.h"
 #include "tensors.h"
 #include <limits.h>
@@ -11,26 +12,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WHY = 400 };
+enum { WHY = 400, SILENCE = 4 /* deadlines: long enough for what a disk does at once */ };
 
 struct enquiry { /* of one call, on its thread's stack */
 	struct tt_list link;         /* in job->enquiries */
 	const struct tutti_table *table;
 	uint32_t number;
-	bool *due;                   /* by server: it has not answered */
-	int left;                    /* so many have not */
+	struct {
+		bool due;            /* it has not answered, ... */
+		uint64_t heard;      /* ... and said last that it gets on */
+	} *server;
+	int left;                    /* so many have not answered */
 	int rank, err;               /* the first who refused */
 	char why[WHY];
-	uint32_t workers;            /* most of those that servers have state of */
+	uint32_t least, most;        /* of what servers say: how many workers they have state of; which save they have read */
 };
 
 /* ---- who asks ---- */
 
 static void answered(struct enquiry *q, int server, int err, const char *why)
 {
-	if (!q->due[server])
+	if (!q->server[server].due)
 		return;
-	q->due[server] = false;
+	q->server[server].due = false;
 	q->left--;
 	if (err && !q->err) {
 		q->err = err;
@@ -63,14 +67,19 @@ void tt_table_filed(struct tt_member *from, struct tt_pack *p)
 {
 	struct enquiry *q = find(from, tt_get32(p));
 	int err = (int)tt_get32(p);
-	uint32_t workers = tt_get32(p);
+	uint32_t which = tt_get32(p);
 	char why[WHY];
 
 	p->bad |= err > 0 || err < -4095;
 	if (p->bad || !q)
 		return;
 	snprintf(why, sizeof why, "%.*s", (int)tt_min(tt_pack_left(p), sizeof why - 1), (const char *)p->at);
-	q->workers = workers > q->workers ? workers : q->workers;
+	if (err == -EINPROGRESS) {
+		q->server[server_of(q->table, from->rank)].heard = tt_now();
+		return;
+	}
+	q->least = tt_min(q->least, which);
+	q->most = tt_max(q->most, which);
 	answered(q, server_of(q->table, from->rank), err, why);
 }
 
@@ -108,6 +117,33 @@ static void ask(struct enquiry *q, int i, const struct tt_order *o)
 
 static bool all_answered(void *arg) { return !((const struct enquiry *)arg)->left; }
 
+static uint64_t longest_ago(const struct enquiry *q) /* that one who is due was heard of */
+{
+	uint64_t when = TT_NEVER;
+
+	for (int i = 0; i < q->table->servers; i++)
+		if (q->server[i].due)
+			when = tt_min(when, q->server[i].heard);
+	return when;
+}
+
+static void give_up(struct enquiry *q, uint64_t patience)
+{
+	uint64_t now = tt_now();
+	char why[WHY];
+
+	snprintf(why, sizeof why, "it lives, and has got no further with this for %llu ms: does its disk hang?", (unsigned long long)(patience / TT_MS));
+	for (int i = 0; i < q->table->servers; i++)
+		if (q->server[i].due && now - q->server[i].heard >= patience)
+			answered(q, i, -ETIMEDOUT, why);
+}
+
+static void await(struct enquiry *q, uint64_t patience)
+{
+	while (q->left && tt_wait_until(q->table->job, all_answered, q, longest_ago(q) + patience))
+		give_up(q, patience);
+}
+
 static int fail(const struct enquiry *q, const char *what)
 {
 	if (!q->err)
@@ -115,28 +151,33 @@ static int fail(const struct enquiry *q, const char *what)
 	return tt_fail(q->err, "%s: table \"%s\", rank %d: %s", what, q->table->name, q->rank, *q->why ? q->why : strerror(-q->err));
 }
 
+static bool takes_no_disk(enum tt_file_what what) { return what == TT_FILE_DROP || what == TT_FILE_CHECK; }
+
 int tt_clerk_order(struct tutti_table *t, const char *what, struct tt_order *o, uint32_t *number)
 {
 	struct tt_job *job = t->job;
-	struct enquiry q = { .table = t, .due = calloc((size_t)t->servers, sizeof *q.due) };
+	struct enquiry q = { .table = t, .least = UINT32_MAX, .server = calloc((size_t)t->servers, sizeof *q.server) };
 
-	if (!q.due)
+	if (!q.server)
 		return tt_fail(-ENOMEM, "%s: no memory to ask %d servers", what, t->servers);
 	tt_enter(job);
 	q.number = ++job->generation;
 	tt_list_append(&job->enquiries, &q.link);
+	for (int i = 0; i < t->servers; i++) {
+		q.left += q.server[i].due = tt_table_has_any(t, i);
+		q.server[i].heard = tt_now();
+	}
 	for (int i = 0; i < t->servers; i++)
-		q.left += q.due[i] = tt_table_has_any(t, i);
-	for (int i = 0; i < t->servers; i++)
-		if (q.due[i] && i != t->mine)
+		if (q.server[i].due && i != t->mine)
 			ask(&q, i, o);
-	if (t->mine >= 0 && q.due[t->mine])
+	if (t->mine >= 0 && q.server[t->mine].due)
 		take_order(t, &job->members[job->rank], q.number, o);
-	tt_wait_until(job, all_answered, &q, TT_NEVER);
+	await(&q, (takes_no_disk(o->what) ? 1 : SILENCE) * job->deadline);
 	tt_list_remove(&q.link);
 	tt_exit(job);
-	free(q.due);
-	o->workers = tt_max(o->workers, q.workers);
+	free(q.server);
+	o->workers = tt_max(o->workers, q.most);
+	o->differ = q.least < q.most;
 	if (number)
 		*number = q.number;
 	return fail(&q, what);
@@ -164,16 +205,15 @@ int tt_clerk_call(struct tutti_table *t, const char *what, const char *folder, i
 
 /* ---- who is asked ---- */
 
-static void answer(struct tt_member *to, uint32_t number, int err, uint32_t workers)
+static void answer(struct tt_member *to, uint32_t number, int err, const char *why, uint32_t which)
 {
 	uint8_t bytes[16 + WHY];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
-	const char *why = err ? tt_why() : "";
 
 	tt_put8(&p, TT_FILED);
 	tt_put32(&p, number);
 	tt_put32(&p, (uint32_t)err);
-	tt_put32(&p, workers);
+	tt_put32(&p, which);
 	tt_put_bytes(&p, why, tt_min(strlen(why), WHY - 1));
 	if (to->rank != to->job->rank) {
 		tt_send(to, bytes, (size_t)(p.at - bytes), NULL, 0);
@@ -191,13 +231,40 @@ static uint32_t workers_of(const struct tutti_table *t)
 	return n ? (uint32_t)(tt_updater_state(t->shard.updater, n - 1).worker + 1) : 0;
 }
 
+/* What an answer says beside that. */
+static uint32_t which(const struct tt_clerk *c)
+{
+	return c->order.what == TT_FILE_READ && c->staged ? tt_staged_print(c->staged) : workers_of(c->table);
+}
+
 void tt_clerk_done(struct tt_clerk *c, int err)
 {
 	struct tutti_table *t = c->table;
 
 	c->busy = false;
+	tt_timer_stop(&c->turn);
 	if (tt_asker_lives(t, &c->asker)) /* a later life of his may ask under the same number */
-		answer(&t->job->members[c->asker.rank], c->asker.number, err, workers_of(t));
+		answer(&t->job->members[c->asker.rank], c->asker.number, err, err ? tt_why() : "", which(c));
+}
+
+/* While it waits for its moment that is the pushes' affair: table_hold.c does not wait for one that does not go on. */
+static bool gets_on(struct tt_clerk *c)
+{
+	uint64_t steps = c->steps;
+	bool more = steps != c->told || c->table->shard.at_rest;
+
+	c->told = steps;
+	return more;
+}
+
+static void tell(struct tt_timer *turn)
+{
+	struct tt_clerk *c = tt_container_of(turn, struct tt_clerk, turn);
+	struct tt_job *job = c->table->job;
+
+	tt_timer_start(job, turn, tt_now() + job->deadline / 4, tell);
+	if (gets_on(c) && tt_asker_lives(c->table, &c->asker))
+		answer(&job->members[c->asker.rank], c->asker.number, -EINPROGRESS, "", 0);
 }
 
 bool tt_asker_lives(const struct tutti_table *t, const struct tt_asker *a)
@@ -206,6 +273,8 @@ bool tt_asker_lives(const struct tutti_table *t, const struct tt_asker *a)
 
 	return m->state < TT_LEFT && m->epoch == a->epoch;
 }
+
+bool tt_asker_is(const struct tt_asker *a, const struct tt_asker *b) { return a->rank == b->rank && a->epoch == b->epoch && a->number == b->number; }
 
 static struct tt_clerk *clerk_of(struct tutti_table *t)
 {
@@ -244,20 +313,23 @@ static int begin(struct tutti_table *t, const struct tt_member *from, uint32_t n
 	c->order.folder = folder;
 	c->asker = (struct tt_asker){ from->rank, from->epoch, number };
 	c->busy = true;
+	c->unwanted = false;
+	tt_timer_start(t->job, &c->turn, tt_now() + t->job->deadline / 4, tell);
 	return 0;
 }
 
 static void take_order(struct tutti_table *t, struct tt_member *from, uint32_t number, const struct tt_order *o)
 {
 	static void (*const acts[])(struct tt_clerk *) = { tt_save_begin, tt_load_read, tt_load_take };
+	const struct tt_asker before = { from->rank, from->epoch, (uint32_t)o->generation };
 	int err = t && !t->job->leaving ? 0 : tt_fail(-ESTALE, "it has closed the table, or was started anew");
 
 	if (!err && o->what == TT_FILE_DROP)
-		tt_load_forget(t, &(struct tt_asker){ from->rank, from->epoch, (uint32_t)o->generation });
+		tt_load_forget(t, &before);
 	else if (!err)
-		err = begin(t, from, number, o);
-	if (err || o->what == TT_FILE_DROP)
-		answer(from, number, err, 0);
+		err = o->what == TT_FILE_CHECK ? tt_save_check(t, &before) : begin(t, from, number, o);
+	if (err || takes_no_disk(o->what))
+		answer(from, number, err, err ? tt_why() : "", 0);
 	else
 		acts[o->what](t->shard.clerk);
 }
@@ -270,7 +342,7 @@ void tt_table_file(struct tt_member *from, struct tt_pack *p)
 	size_t len = tt_pack_left(p);
 	char folder[PATH_MAX];
 
-	p->bad |= o.what > TT_FILE_DROP || len >= sizeof folder || memchr(p->at, 0, len);
+	p->bad |= o.what > TT_FILE_CHECK || len >= sizeof folder || memchr(p->at, 0, len);
 	if (p->bad)
 		return;
 	memcpy(folder, p->at, len);

@@ -129,13 +129,25 @@ void tt_feed_go_on(struct tt_feed *f)
 }
 
 /* To which message it is the answer needs no saying: they come in the order of the messages. */
-bool tt_lane_answered(struct tt_lane *l, uint32_t number, struct tt_sent *sent)
+static bool find_sent(struct tt_lane *l, uint32_t number, struct tt_sent *sent)
 {
 	if (l->posted == l->answered || l->sent[l->answered % TT_FEED_DEPTH].part->call->number != number)
 		return false;
 	*sent = l->sent[l->answered++ % TT_FEED_DEPTH];
 	sent->part->call->answers++;
 	return true;
+}
+
+bool tt_feed_answered(struct tt_member *from, bool pull, struct tt_pack *pack, int *err, struct tt_sent *sent)
+{
+	uint32_t number = tt_get32(pack);
+	struct tt_feed *f = from->feed;
+
+	*err = (int)tt_get32(pack);
+	if (from->state >= TT_LEFT)
+		return false; /* it was told so already */
+	pack->bad |= !f || *err > 0 || *err < -4095 || (!pack->bad && !find_sent(pull ? &f->pulls : &f->pushes, number, sent));
+	return !pack->bad;
 }
 
 /* Those of a whole shard, or what the rule gives back of the piece, behind the answer. False: nobody asked for so many. */
@@ -154,26 +166,28 @@ static bool take_values(const struct tt_sent *s, struct tt_pack *pack)
 	return true;
 }
 
+/* Its server has begun nothing of it. */
+static void unsay(struct tt_call_part *p)
+{
+	p->said = false;
+	p->sent = 0;
+}
+
 void tt_table_pushed(struct tt_member *from, struct tt_pack *pack)
 {
-	uint32_t number = tt_get32(pack);
-	int err = (int)tt_get32(pack);
 	struct tt_feed *f = from->feed;
 	struct tt_sent s;
+	int err;
 
-	if (from->state >= TT_LEFT)
-		return; /* it was told so already */
-	pack->bad |= !f || err > 0 || err < -4095 || (!pack->bad && !tt_lane_answered(&f->pushes, number, &s));
-	if (pack->bad)
+	if (!tt_feed_answered(from, false, pack, &err, &s))
 		return;
 	if (tt_pack_left(pack) && !take_values(&s, pack))
 		err = -EPROTO;
 	f->trial = f->trial == s.part ? NULL : f->trial;
+	f->held_since = 0;
 	free_slot_of(f, &s);
-	if (err == -EOPNOTSUPP && s.part->region) { /* it has begun nothing there */
-		s.part->said = false;
-		s.part->sent = 0;
-	}
+	if (err == -EOPNOTSUPP && s.part->region)
+		unsay(s.part);
 	tt_call_let_go(s.part, err);
 	tt_feed_go_on(f);
 }
@@ -213,6 +227,8 @@ static void close_lane(struct tt_feed *f, struct tt_lane *l, int err)
 	while (l->answered != l->posted) {
 		struct tt_sent s = l->sent[l->answered++ % TT_FEED_DEPTH];
 		free_slot_of(f, &s);
+		if (f->member->state < TT_LEFT && !s.part->pulls)
+			unsay(s.part); /* it lives, and there was no file for a connection to it */
 		tt_call_let_go(s.part, err);
 	}
 }
@@ -226,6 +242,7 @@ void tt_table_member_down(struct tt_member *m, int err)
 	if (!f)
 		return;
 	f->trial = NULL;
+	f->held_since = 0;
 	close_lane(f, &f->pushes, err);
 	close_lane(f, &f->pulls, err);
 }

@@ -172,6 +172,15 @@ bool tt_fresh_ended(struct tt_table_call *c, int err)
 	return true;
 }
 
+int tt_fresh_check(const struct tutti_table *t, const char *what)
+{
+	if (!(t->flags & TUTTI_TABLE_FRESH))
+		return tt_fail(-EINVAL, "%s: table \"%s\" does not keep track of them: open it with TUTTI_TABLE_FRESH", what, t->name);
+	if (!t->works && tt_table_in_rounds(t))
+		return tt_fail(-EPERM, "%s: rounds of the table \"%s\" do not wait for this rank, which is no worker or has finished: pull rows, or all", what, t->name);
+	return 0;
+}
+
 static const struct tt_call_kind of_fresh = { NULL, NULL, begin_to_look, look_on, look_here, tt_fresh_ended };
 
 int tutti_table_pull_fresh(tutti_table *t, uint64_t *rows, void *values, size_t room, size_t *n, tutti_op *op)
@@ -180,11 +189,7 @@ int tutti_table_pull_fresh(tutti_table *t, uint64_t *rows, void *values, size_t 
 	int err = tt_rows_check(t, what, rows, room, values);
 	struct tt_table_call *c;
 
-	if (!err && !(t->flags & TUTTI_TABLE_FRESH))
-		return tt_fail(-EINVAL, "%s: table \"%s\" does not keep track of them: open it with TUTTI_TABLE_FRESH", what, t->name);
-	if (!err && !t->works && tt_table_in_rounds(t))
-		return tt_fail(-EPERM, "%s: rounds of the table \"%s\" do not wait for this rank, which is no worker or has finished: pull rows, or all", what, t->name);
-	if (err || (err = tt_rows_call(t, what, &of_fresh, NULL, values, NULL, 0, &c)))
+	if (err || (err = tt_fresh_check(t, what)) || (err = tt_rows_call(t, what, &of_fresh, NULL, values, NULL, 0, &c)))
 		return err;
 	c->list->fresh = rows;
 	c->list->room = room;

@@ -159,6 +159,7 @@ void tt_shard_release(struct tutti_table *t)
 	}
 	tt_table_own_go_on(t);
 	tt_version_look(t);
+	tt_table_catch_up(t);
 }
 
 void tt_shard_forget(struct tt_member *from)

@@ -173,8 +173,10 @@ void tt_table_take_clock(struct tt_member *from, struct tt_pack *p)
 	uint64_t clock = tt_get64(p);
 
 	p->bad |= clock > INT64_MAX && clock != UINT64_MAX;
-	if (t && !p->bad)
-		tt_table_clock(t, i, clock);
+	if (!t || p->bad)
+		return;
+	tt_table_clock(t, i, clock);
+	tt_table_catch_up(t);
 }
 
 static void say(struct tutti_table *t, int i, enum tt_message_type type)

@@ -11,7 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE = 256 << 10, READ = 4 * TT_TENSOR_BLOCK }; /* bytes that are copied in one turn, and that are looked through for keys at once */
+enum {
+	PIECE = 256 << 10,            /* bytes that are copied in one turn, */
+	READ = 4 * TT_TENSOR_BLOCK,   /* that are looked through for keys at once, */
+	TRIES = 16,                   /* of a load, beside saves */
+	STEP = 16 * TT_TENSOR_BLOCK,  /* and that are read before somebody is told: where that cuts a block, it is read twice */
+};
 
 struct tt_staged { /* a shard that was read, and is not in use yet */
 	struct tt_asker asker;       /* for whom; with the number of his READ */
@@ -21,6 +26,8 @@ struct tt_staged { /* a shard that was read, and is not in use yet */
 	uint64_t room;               /* for so many keys */
 	struct tt_updater *updater;
 	int workers;                 /* that it knows */
+	uint32_t print;              /* of the save that it was read from */
+	uint64_t clock;              /* the farthest of the servers that wrote it: their files are of moments of their own */
 	char *into;                  /* where the values go, unless another version is made meanwhile */
 };
 
@@ -30,6 +37,7 @@ struct reading { /* of this rank's part of a save */
 	const struct tt_saved *values;
 	uint64_t total;              /* elements of each array of it */
 	uint64_t *row, rows;         /* of keys: which rows of it are mine, in their order */
+	_Atomic uint64_t *steps;     /* that were made, for who waits */
 };
 
 /* ---- reading ---- */
@@ -39,6 +47,22 @@ static const struct tt_tensors *file_of(const struct reading *r, const struct tt
 static size_t elements_of(const struct reading *r)
 {
 	return (size_t)(has_keys(r->table) ? r->rows * r->table->row : tt_table_range(r->table, r->table->mine).count);
+}
+
+static int read_some(const struct reading *r, const struct tt_saved *a, uint64_t first, uint64_t count, void *to)
+{
+	++*r->steps;
+	return tt_save_read(r->save, a, first, count, to);
+}
+
+static int read_range(const struct reading *r, const struct tt_saved *a, struct tt_range range, char *to)
+{
+	size_t width = tt_type_size(a->is.type);
+	int err = 0;
+
+	for (uint64_t at = 0; !err && at < range.count; at += STEP / width)
+		err = read_some(r, a, range.first + at, tt_min(range.count - at, STEP / width), to + at * width);
+	return err;
 }
 
 /* Those between two of mine are read along with them, if they are near. */
@@ -53,7 +77,7 @@ static int read_my_rows(const struct reading *r, const struct tt_saved *a, char 
 		uint64_t first = r->row[i];
 		while (end < r->rows && r->row[end] - first < most)
 			end++;
-		err = tt_save_read(r->save, a, first * row, (r->row[end - 1] - first + 1) * row, room);
+		err = read_some(r, a, first * row, (r->row[end - 1] - first + 1) * row, room);
 		for (; !err && i < end; i++)
 			memcpy(to + (size_t)i * bytes, room + (size_t)(r->row[i] - first) * bytes, bytes);
 	}
@@ -63,9 +87,7 @@ static int read_my_rows(const struct reading *r, const struct tt_saved *a, char 
 
 static int read_array(const struct reading *r, const struct tt_saved *a, void *to)
 {
-	struct tt_range mine = tt_table_range(r->table, r->table->mine);
-
-	return has_keys(r->table) ? read_my_rows(r, a, to) : tt_save_read(r->save, a, mine.first, mine.count, to);
+	return has_keys(r->table) ? read_my_rows(r, a, to) : read_range(r, a, tt_table_range(r->table, r->table->mine), to);
 }
 
 /* ---- keys ---- */
@@ -97,7 +119,7 @@ static int take_keys(struct reading *r, const struct tt_saved *a, struct tt_keys
 
 	for (uint64_t at = 0, n; !err && at < a->is.count; at += n) {
 		n = tt_min(a->is.count - at, MANY);
-		err = tt_save_read(r->save, a, at, n, key);
+		err = read_some(r, a, at, n, key);
 		for (uint64_t i = 0; !err && i < n; i++)
 			err = take_key(r, keys, at + i, key[i]);
 	}
@@ -208,6 +230,18 @@ static bool has_mine(const struct reading *r, uint64_t first, uint64_t end) /* i
 	return i < r->rows && r->row[i] * r->table->row < end;
 }
 
+/* From which one that opens the table goes on. */
+static uint64_t clock_of(const struct reading *r)
+{
+	uint64_t most = 0;
+
+	for (const struct tt_part *p = &r->save->parts[r->values->first]; p < &r->save->parts[r->values->first + r->values->parts]; p++) {
+		const char *clock = tt_tensors_note(p->file, TT_NOTE_CLOCK);
+		most = tt_max(most, clock ? strtoull(clock, NULL, 10) : 0);
+	}
+	return tt_min(most, INT64_MAX);
+}
+
 /* Where what is mine was on several servers, one of them may have counted more than another. */
 static uint64_t count_pushes(const struct reading *r)
 {
@@ -262,18 +296,35 @@ static int read_shard(struct reading *r, struct tt_staged *staged)
 		err = read_keys(r, staged);
 	if (err || (err = check_values(r)) || (err = read_array(r, r->values, staged->values)))
 		return err;
+	staged->clock = clock_of(r);
 	return read_updater(r, staged);
 }
 
-static int read_from(const struct tutti_table *t, const char *folder, struct tt_staged *staged)
+/* Another save in the same folder has another one. */
+static uint32_t print_of(const struct tt_save *s)
 {
-	struct reading r = { .table = t };
+	struct tt_sum sum;
+
+	tt_sum_begin(&sum);
+	for (size_t i = 0; i < s->file_count; i++) {
+		const struct tt_tensors *f = s->files[i];
+		tt_sum_add(&sum, f->path, strlen(f->path));
+		if (f->seal)
+			tt_sum_add(&sum, f->seal, strlen(f->seal));
+	}
+	return (uint32_t)tt_sum_end(&sum);
+}
+
+static int read_from(const struct tutti_table *t, const char *folder, struct tt_staged *staged, _Atomic uint64_t *steps)
+{
+	struct reading r = { .table = t, .steps = steps };
 	struct tt_save *save;
 	int err = tt_save_open(folder, t->name, &save);
 
 	if (err)
 		return err;
 	r.save = save;
+	staged->print = print_of(save);
 	err = read_shard(&r, staged);
 	free(r.row);
 	tt_save_close(save);
@@ -330,7 +381,7 @@ static void use(struct tutti_table *t, struct tt_staged *staged)
 {
 	struct tt_shard *s = &t->shard;
 
-	tt_version_forget_keys(t);
+	tt_version_replace(t);
 	if (has_keys(t))
 		swap_keys(t, staged);
 	else if (s->values != staged->into)
@@ -348,6 +399,7 @@ int tt_load_open(struct tutti_table *t, const char *folder)
 {
 	struct tt_staged staged = { .workers = t->shard.workers };
 	int err = tt_save_check_name(t->name);
+	_Atomic uint64_t steps = 0;  /* nobody waits but who reads */
 
 	if (err || !tt_table_has_any(t, t->mine))
 		return err;
@@ -355,45 +407,16 @@ int tt_load_open(struct tutti_table *t, const char *folder)
 		staged.values = staged.into = t->shard.values;
 		staged.bytes = (size_t)tt_table_range(t, t->mine).count * t->width;
 	}
-	if (!(err = read_from(t, folder, &staged)))
+	if (!(err = read_from(t, folder, &staged, &steps)))
 		use(t, &staged);
 	empty(&staged);
 	if (err)
 		return err;
 	tt_enter(t->job);
 	tt_version_pushed(t); /* snapshots shall have it */
-	tt_exit(t->job);
-	return 0;
-}
-
-/* The servers' files are of moments of their own: all go on from the last. */
-static uint64_t clock_of(const struct tt_save *s, const struct tt_saved *a)
-{
-	uint64_t most = 0;
-
-	for (const struct tt_part *p = &s->parts[a->first]; p < &s->parts[a->first + a->parts]; p++) {
-		const char *clock = tt_tensors_note(p->file, TT_NOTE_CLOCK);
-		most = tt_max(most, clock ? strtoull(clock, NULL, 10) : 0);
-	}
-	return tt_min(most, INT64_MAX);
-}
-
-int tt_load_clock(struct tutti_table *t, const char *folder)
-{
-	const struct tt_saved *a;
-	struct tt_save *s;
-	int err;
-
-	if (!tt_table_has_any(t, t->mine))
-		return 0;
-	if ((err = tt_save_open(folder, t->name, &s)))
-		return err;
-	tt_enter(t->job);
-	if ((a = tt_save_find(s, t->name)))
-		tt_rounds_start(t->shard.rounds, clock_of(s, a));
+	tt_rounds_start(t->shard.rounds, staged.clock);
 	tt_version_skip(t);
 	tt_exit(t->job);
-	tt_save_close(s);
 	return 0;
 }
 
@@ -405,14 +428,16 @@ static void forget(struct tt_clerk *c)
 	c->staged = NULL;
 }
 
+uint32_t tt_staged_print(const struct tt_staged *s) { return s->print; }
+
 static int read_aside(struct tt_clerk *c)
 {
-	return read_from(c->table, c->order.folder, c->staged);
+	return read_from(c->table, c->order.folder, c->staged, &c->steps);
 }
 
 static void keep_or_forget(struct tt_clerk *c, int err)
 {
-	if (err || !tt_asker_lives(c->table, &c->asker))
+	if (err || c->unwanted || !tt_asker_lives(c->table, &c->asker))
 		forget(c);
 }
 
@@ -420,6 +445,7 @@ void tt_load_read(struct tt_clerk *c)
 {
 	int err = new_staged(c->table, &c->staged);
 
+	c->saved = (struct tt_asker){ 0 };
 	if (err) {
 		tt_clerk_done(c, err);
 		return;
@@ -428,13 +454,13 @@ void tt_load_read(struct tt_clerk *c)
 	tt_clerk_work(c, read_aside, keep_or_forget);
 }
 
-static bool are_same(const struct tt_asker *a, const struct tt_asker *b) { return a->rank == b->rank && a->epoch == b->epoch && a->number == b->number; }
-
 void tt_load_forget(struct tutti_table *t, const struct tt_asker *asker)
 {
 	struct tt_clerk *c = t->shard.clerk;
 
-	if (c && c->staged && !c->busy && are_same(&c->staged->asker, asker))
+	if (c && c->busy && c->order.what == TT_FILE_READ && tt_asker_is(&c->asker, asker))
+		c->unwanted = true;
+	else if (c && c->staged && !c->busy && tt_asker_is(&c->staged->asker, asker))
 		forget(c);
 }
 
@@ -457,6 +483,7 @@ static int copy_values(struct tt_clerk *c)
 		tt_gate_enter(gate);
 		memcpy(c->staged->into + at, c->staged->values + at, tt_min(PIECE, bytes - at));
 		tt_gate_leave(gate);
+		c->steps++;
 	}
 	return 0;
 }
@@ -498,7 +525,7 @@ void tt_load_take(struct tt_clerk *c)
 	struct tt_asker reader = c->asker;
 
 	reader.number = (uint32_t)c->order.generation;
-	if (c->staged && are_same(&c->staged->asker, &reader))
+	if (c->staged && tt_asker_is(&c->staged->asker, &reader))
 		tt_shard_hold(c->table, c->table->job->deadline, take_now);
 	else
 		tt_clerk_done(c, tt_fail(-EINVAL, "it has read nothing that could be taken"));
@@ -506,7 +533,8 @@ void tt_load_take(struct tt_clerk *c)
 
 /* ---- the call ---- */
 
-static int load(struct tutti_table *t, const char *what, const char *folder)
+/* -EAGAIN: another save has come meanwhile, and servers have read parts of both. */
+static int load_once(struct tutti_table *t, const char *what, const char *folder)
 {
 	struct tt_order o = { .what = TT_FILE_READ, .folder = folder }, then = { .what = TT_FILE_TAKE, .folder = "" };
 	uint32_t number;
@@ -514,6 +542,8 @@ static int load(struct tutti_table *t, const char *what, const char *folder)
 	char why[512];
 
 	then.generation = number;
+	if (!err && o.differ)
+		err = tt_fail(-EAGAIN, "%s: table \"%s\": its saves in %s take each other's places faster than they can be read", what, t->name, folder);
 	if (!err)
 		err = tt_clerk_order(t, what, &then, NULL);
 	if (!err)
@@ -522,6 +552,15 @@ static int load(struct tutti_table *t, const char *what, const char *folder)
 	then.what = TT_FILE_DROP; /* whoever has not taken it forgets it */
 	tt_clerk_order(t, what, &then, NULL);
 	tt_remember(why);
+	return err;
+}
+
+static int load(struct tutti_table *t, const char *what, const char *folder)
+{
+	int err = -EAGAIN;
+
+	for (int i = 0; err == -EAGAIN && i < TRIES; i++)
+		err = load_once(t, what, folder);
 	return err;
 }
 

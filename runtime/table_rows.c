@@ -70,6 +70,19 @@ static void scatter(const struct tt_call_part *p, const struct tt_stretch *s, co
 		memcpy(p->call->values + offset_of(p, s, i), values + i * len, len);
 }
 
+/* Those that came, of a call for rows that this worker has not seen: the others stay as they are. */
+static void scatter_some(const struct tt_call_part *p, const struct tt_stretch *s, const struct tt_unseen *u, const char *values)
+{
+	size_t len = s->count * p->call->table->width;
+
+	for (uint32_t i = 0; i < s->n; i++)
+		if (u->which[i / 8] >> i % 8 & 1) {
+			memcpy(p->call->values + offset_of(p, s, i), values, len);
+			values += len;
+		}
+	p->call->list->found += u->n;
+}
+
 static void put_names(struct tt_pack *to, const struct tt_call_part *p, const struct tt_stretch *s)
 {
 	for (uint32_t i = 0; i < s->n; i++)
@@ -229,6 +242,7 @@ static int serve_own(struct tt_call_part *p, const struct tt_stretch *s)
 	char *bytes = tt_scratch_take(&t->job->scratch, room);
 	struct tt_pack h = tt_pack(bytes, bytes ? names : 0);
 	struct tt_rows r = { h.at, s->n, s->at, s->count };
+	struct tt_unseen unseen, *some = c->list->unseen ? &unseen : NULL;
 	int err;
 
 	if (!bytes)
@@ -236,7 +250,9 @@ static int serve_own(struct tt_call_part *p, const struct tt_stretch *s)
 	put_names(&h, p, s);
 	if (c->delta)
 		err = tt_table_apply_rows(t, t->job->rank, flags, flags & TT_PUSH_OPTIONS ? &c->options : NULL, &r, gather(p, s, bytes + names));
-	else if (!(err = tt_table_read_rows(t, t->job->rank, tt_rows_pull_flags(p), p->version, &r, bytes + names)))
+	else if (!(err = tt_table_read_rows(t, t->job->rank, tt_rows_pull_flags(p), p->version, &r, bytes + names, some)) && some)
+		scatter_some(p, s, some, bytes + names);
+	else if (!err)
 		scatter(p, s, bytes + names);
 	tt_scratch_give(&t->job->scratch, bytes, room);
 	return err;
@@ -275,7 +291,7 @@ static void ask_for_values(struct tt_feed *f, struct tt_call_part *p)
 		tt_call_look_at(p);
 		return;
 	}
-	tt_rows_put_head(&h, TT_PULL_ROWS, p, tt_rows_pull_flags(p));
+	tt_rows_put_head(&h, TT_PULL_ROWS, p, tt_rows_pull_flags(p) | (p->call->list->unseen ? TT_PULL_UNSEEN : 0));
 	tt_put64(&h, p->version);
 	put_shape(&h, &s);
 	put_names(&h, p, &s);
@@ -295,6 +311,31 @@ void tt_rows_ask(struct tt_feed *f, struct tt_call_part *p)
 		ask_for_values(f, p);
 }
 
+static void get_unseen(struct tt_pack *pack, uint32_t rows, struct tt_unseen *u)
+{
+	*u = (struct tt_unseen){ 0 };
+	tt_get_bytes(pack, u->which, (rows + 7) / 8);
+	for (size_t i = 0; i < sizeof u->which; i++)
+		u->n += (uint32_t)__builtin_popcount(u->which[i]);
+	pack->bad |= rows % 8 && u->which[rows / 8] >> rows % 8; /* of which row? */
+}
+
+static int take_unseen(struct tt_call_part *p, const struct tt_stretch *s, struct tt_pack *pack, bool sparse)
+{
+	struct tutti_table *t = p->call->table;
+	struct tt_elements e = { 0 };
+	struct tt_unseen u;
+	int err = 0;
+
+	get_unseen(pack, s->n, &u);
+	if (!pack->bad && u.n)
+		err = tt_table_unpack(t, pack, (size_t)u.n * s->count, sparse, &e);
+	if (!err && !pack->bad)
+		scatter_some(p, s, &u, e.at);
+	tt_elements_free(t, &e);
+	return err;
+}
+
 static int take_values(struct tt_call_part *p, const struct tt_stretch *s, struct tt_pack *pack, bool sparse)
 {
 	struct tutti_table *t = p->call->table;
@@ -309,25 +350,23 @@ static int take_values(struct tt_call_part *p, const struct tt_stretch *s, struc
 
 void tt_table_pulled(struct tt_member *from, struct tt_pack *pack)
 {
-	uint32_t number = tt_get32(pack);
-	int err = (int)tt_get32(pack);
-	bool sparse = tt_get8(pack) & TT_SPARSE;
-	struct tt_feed *f = from->feed;
 	struct tt_sent s;
+	bool sparse;
+	int err;
 
-	if (from->state >= TT_LEFT)
-		return; /* it was told so already */
-	pack->bad |= !f || err > 0 || err < -4095 || (!pack->bad && !tt_lane_answered(&f->pulls, number, &s));
-	if (pack->bad)
+	if (!tt_feed_answered(from, true, pack, &err, &s))
 		return;
+	sparse = tt_get8(pack) & TT_SPARSE;
 	if (!err && s.part->call->versions)
 		err = tt_snapshot_take(s.part, pack, sparse);
+	else if (!err && s.asked.n && s.part->call->list->unseen)
+		err = take_unseen(s.part, &s.asked, pack, sparse);
 	else if (!err && s.asked.n)
 		err = take_values(s.part, &s.asked, pack, sparse);
 	else if (!err)
 		tt_rows_take_found(s.part, pack);
 	tt_call_let_go(s.part, pack->bad ? -EPROTO : err);
-	tt_feed_go_on(f);
+	tt_feed_go_on(from->feed);
 }
 
 /* ---- calls ---- */
@@ -435,6 +474,32 @@ int tutti_table_push_rows(tutti_table *t, const uint64_t *rows, size_t n, const 
 	if (err || (err = check_list(t, what, rows, n, deltas)) || (err = tt_update_check(&t->updater, options)) || (err = tt_rows_call(t, what, &of_rows, deltas ? deltas : "", NULL, options, n, &c)))
 		return err;
 	c->list->rows = rows;
+	deal_out(c, n);
+	return tt_call_start(c, what, op);
+}
+
+/* Which of their rows are fresh, servers say of whole rows only. */
+static int check_refresh(const struct tutti_table *t, const char *what)
+{
+	int err = tt_fresh_check(t, what);
+
+	if (err || tt_table_row_bytes(t) + TT_ROW_NAME <= tt_table_piece(t->job))
+		return err;
+	return tt_fail(-ENOTSUP, "%s: a row of the table \"%s\" has %zu bytes, and takes several messages: pull rows, or the fresh ones of all", what, t->name,
+	               tt_table_row_bytes(t));
+}
+
+int tutti_table_refresh_rows(tutti_table *t, const uint64_t *rows, size_t n, void *values, size_t *fresh, tutti_op *op)
+{
+	static const char what[] = "table refresh of rows";
+	int err = check_list(t, what, rows, n, values);
+	struct tt_table_call *c;
+
+	if (err || (err = check_refresh(t, what)) || (err = tt_rows_call(t, what, &of_rows, NULL, values, NULL, n, &c)))
+		return err;
+	c->list->rows = rows;
+	c->list->unseen = true;
+	c->list->how_many = fresh;
 	deal_out(c, n);
 	return tt_call_start(c, what, op);
 }

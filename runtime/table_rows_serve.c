@@ -6,6 +6,8 @@
 #include "table_save.h"
 #include <string.h>
 
+enum { AHEAD = 8, LOOK_BYTES = 1024 }; /* rows, and bytes of each */
+
 /* ---- places ---- */
 
 static int grow(struct tutti_table *t, uint64_t room)
@@ -95,6 +97,17 @@ static uint32_t count_run(const struct tutti_table *t, const struct sparse *s, u
 	return n;
 }
 
+/* Rows lie anywhere, and no processor guesses where. */
+static void look_ahead(const struct tutti_table *t, const struct sparse *s, uint32_t from, uint32_t n)
+{
+	const char *memory = tt_shard_in_rounds(t) ? t->shard.sum : t->shard.values;
+	size_t row = tt_table_row_bytes(t);
+
+	for (uint32_t i = from; i < from + n && i < s->rows->n; i++)
+		for (size_t at = 0; at < row && at < LOOK_BYTES; at += TT_CACHE_LINE)
+			__builtin_prefetch(memory + (size_t)s->places[i] * row + s->rows->at * t->width + at, 1);
+}
+
 static int apply(struct tutti_table *t, int worker, const struct tt_pusher *p, void *arg)
 {
 	const struct sparse *s = arg;
@@ -103,9 +116,12 @@ static int apply(struct tutti_table *t, int worker, const struct tt_pusher *p, v
 
 	if (!err)
 		err = tt_version_touch_rows(t, worker, s->places, r->n);
+	if (!err)
+		look_ahead(t, s, 0, AHEAD);
 	for (uint32_t i = 0, n; !err && i < r->n; i += n) {
 		size_t at = (size_t)(s->places[i] * t->row + r->at);
 		n = count_run(t, s, i);
+		look_ahead(t, s, i + AHEAD, n);
 		tt_table_change(t, p, at, (size_t)n * r->count, s->deltas + (size_t)i * r->count * t->width, NULL);
 	}
 	return err;
@@ -129,20 +145,33 @@ static int meet(struct tutti_table *t, int worker, unsigned flags)
 	return t->shard.fresh && flags & TT_PULL_NEW ? tt_fresh_join(t->shard.fresh, worker) : 0;
 }
 
-static void read_places(const struct tutti_table *t, const char *from, const struct tt_rows *r, const uint64_t *places, char *values)
+static void read_places(const struct tutti_table *t, const char *from, const struct tt_rows *r, const uint64_t *places, uint32_t n, char *values)
 {
 	size_t len = r->count * t->width;
 
-	for (uint32_t i = 0; i < r->n; i++, values += len)
+	for (uint32_t i = 0; i < n; i++, values += len)
 		if (places[i] == TT_NO_KEY)
 			memset(values, 0, len);
 		else
 			memcpy(values, from + (size_t)(places[i] * t->row + r->at) * t->width, len);
 }
 
-int tt_table_read_rows(struct tutti_table *t, int worker, unsigned flags, uint64_t version, const struct tt_rows *r, char *values)
+/* Of n rows those that it has not seen, to the front; from now on it has. */
+static void take_unseen(struct tutti_table *t, int worker, uint64_t *places, uint32_t n, uint64_t *room, struct tt_unseen *u)
 {
-	size_t bytes = r->n * sizeof(uint64_t);
+	u->n = (uint32_t)tt_fresh_take_of(t->shard.fresh, worker, places, n, room);
+	memset(u->which, 0, sizeof u->which);
+	for (uint32_t i = 0, k = 0; k < u->n; i++)
+		if (places[i] == room[k]) {
+			u->which[i / 8] |= (uint8_t)(1u << i % 8);
+			places[k++] = places[i];
+		}
+}
+
+int tt_table_read_rows(struct tutti_table *t, int worker, unsigned flags, uint64_t version, const struct tt_rows *r, char *values,
+                       struct tt_unseen *unseen)
+{
+	size_t bytes = 2 * r->n * sizeof(uint64_t);
 	uint64_t *places = tt_scratch_take(&t->job->scratch, bytes);
 	const char *from;
 	bool newest;
@@ -152,11 +181,14 @@ int tt_table_read_rows(struct tutti_table *t, int worker, unsigned flags, uint64
 		tt_version_settle(t); /* in one place with the one before */
 	from = tt_version_find(t, version);
 	newest = !tt_shard_in_rounds(t) || version == tt_version_clock(t);
-	err = !places ? -ENOMEM : from ? meet(t, worker, flags) : -EAGAIN;
+	err = !places ? -ENOMEM : from && (newest || !unseen) ? meet(t, worker, flags) : -EAGAIN;
 
-	if (!err && !(err = find_places(t, r, false, places)))
-		read_places(t, from, r, places, values);
-	if (!err && t->shard.fresh && !r->at && newest) /* of a row in parts: with the first, since what is pushed between two is not seen whole */
+	if (!err && !(err = find_places(t, r, false, places))) {
+		if (unseen)
+			take_unseen(t, worker, places, r->n, places + r->n, unseen);
+		read_places(t, from, r, places, unseen ? unseen->n : r->n, values);
+	}
+	if (!err && !unseen && t->shard.fresh && !r->at && newest) /* of a row in parts: with the first, since what is pushed between two is not seen whole */
 		tt_fresh_take_of(t->shard.fresh, worker, places, r->n, places);
 	tt_scratch_give(&t->job->scratch, places, bytes);
 	return err;
@@ -238,16 +270,17 @@ void tt_table_push_rows(struct tt_member *from, struct tt_pack *p)
 		tt_table_answer(from, q.number, err);
 }
 
-static void answer(struct tt_member *to, uint32_t number, int err, const struct tt_elements *e)
+static void answer(struct tt_member *to, uint32_t number, int err, const uint8_t *which, uint32_t rows, const struct tt_elements *e)
 {
-	uint8_t head[10];
+	uint8_t head[10 + sizeof((struct tt_unseen *)0)->which];
 	struct tt_pack h = tt_pack(head, sizeof head);
 
 	tt_put8(&h, TT_PULLED);
 	tt_put32(&h, number);
 	tt_put32(&h, (uint32_t)err);
 	tt_put8(&h, e->copy ? TT_SPARSE : 0);
-	tt_send(to, head, sizeof head, e->at, e->bytes);
+	tt_put_bytes(&h, which, (rows + 7) / 8);
+	tt_send(to, head, (size_t)(h.at - head), e->at, e->bytes);
 }
 
 void tt_table_pull_rows(struct tt_member *from, struct tt_pack *p)
@@ -255,6 +288,8 @@ void tt_table_pull_rows(struct tt_member *from, struct tt_pack *p)
 	struct request q = get_request(from, p);
 	struct tutti_table *t = q.table;
 	struct tt_elements e = { 0 };
+	struct tt_unseen unseen = { 0 };
+	bool some = q.flags & TT_PULL_UNSEEN;
 	char *values = NULL;
 	struct tt_rows r;
 	uint64_t version = tt_get64(p);
@@ -263,14 +298,15 @@ void tt_table_pull_rows(struct tt_member *from, struct tt_pack *p)
 	get_shape(p, &r);
 	if (t)
 		get_rows(t, p, &r);
+	p->bad |= t && some && (!t->shard.fresh || r.count != t->row);
 	if (p->bad)
 		return;
 	size_t count = t ? (size_t)r.n * r.count : 0, bytes = t ? count * t->width : 0;
 	if (!err && !(values = tt_scratch_take(&t->job->scratch, bytes)))
 		err = -ENOMEM;
-	if (!err && !(err = tt_table_read_rows(t, from->rank, q.flags, version, &r, values)))
-		tt_table_pack(t, values, count, 0, &e);
-	answer(from, q.number, err, &e);
+	if (!err && !(err = tt_table_read_rows(t, from->rank, q.flags, version, &r, values, some ? &unseen : NULL)))
+		tt_table_pack(t, values, some ? (size_t)unseen.n * r.count : count, 0, &e);
+	answer(from, q.number, err, unseen.which, some && !err ? r.n : 0, &e);
 	if (t)
 		tt_elements_free(t, &e);
 	tt_scratch_give(&from->job->scratch, values, bytes);
@@ -286,7 +322,7 @@ void tt_table_pull_fresh(struct tt_member *from, struct tt_pack *p)
 	size_t bytes = 8 + 8 * (size_t)most, n = 0;
 	int err = t ? 0 : -ESTALE;
 
-	p->bad |= bytes > TT_PUSH_INLINE + 8 || (t && !t->shard.fresh);
+	p->bad |= bytes > TT_PUSH_MESSAGE + 8 || (t && !t->shard.fresh);
 	if (p->bad)
 		return;
 	if (!(rows = tt_scratch_take(&from->job->scratch, bytes)))
@@ -298,6 +334,6 @@ void tt_table_pull_fresh(struct tt_member *from, struct tt_pack *p)
 		tt_put64(&a, at);
 	for (size_t i = 1; !err && i <= n; i++)
 		tt_put64(&a, rows[i]); /* into its own place */
-	answer(from, q.number, err, &(struct tt_elements){ .at = (const char *)rows, .bytes = err ? 0 : 8 + 8 * n });
+	answer(from, q.number, err, NULL, 0, &(struct tt_elements){ .at = (const char *)rows, .bytes = err ? 0 : 8 + 8 * n });
 	tt_scratch_give(&from->job->scratch, rows, bytes);
 }

@@ -3,6 +3,8 @@
  *      who calls      a generation that no file has ---> FILE ---> ... FILED --> the index, which makes the save
  *      each server                                   hold its shard: image of the moment: release; a thread writes the image
  *
+ * Between the two it asks all of them whether a load came in between: two moments then, of which no file may be one save.
+ *
  * Each server's file is its shard between two pushes: values, and the rule's state. Two servers' moments are not the same one. */
 #include "table_save.h"
 #include "tensors.h"
@@ -157,7 +159,7 @@ static int write_arrays(struct tt_clerk *c, struct tt_tensors_writer *w)
 	int err = room ? 0 : tt_fail(-ENOMEM, "no memory to write %s", w->draft.path);
 	size_t n = 1;
 
-	while (!err && n && !(err = next_piece(c, room, &n)))
+	for (; !err && n && !(err = next_piece(c, room, &n)); c->steps++)
 		err = n ? tt_tensors_put(w, room, n) : 0;
 	free(room);
 	return err;
@@ -196,7 +198,7 @@ static int write_shard(struct tt_clerk *c)
 
 static void forget_image(struct tt_clerk *c, int err)
 {
-	(void)err;
+	c->saved = err ? (struct tt_asker){ 0 } : c->asker;
 	c->table->shard.image = NULL;
 	tt_saving_free(c->saving);
 	c->saving = NULL;
@@ -234,21 +236,36 @@ void tt_save_begin(struct tt_clerk *c)
 		tt_shard_hold(t, t->job->deadline, save_now);
 }
 
+int tt_save_check(struct tutti_table *t, const struct tt_asker *asker)
+{
+	const struct tt_clerk *c = t->shard.clerk;
+
+	return c && tt_asker_is(&c->saved, asker) ? 0 : tt_fail(-EBUSY, "it was loaded, or saved for another rank, meanwhile: save again");
+}
+
 /* ---- the call ---- */
+
+/* A load is of all servers. If some wrote their files before it and some behind it, the first ones know. */
+static int check(struct tutti_table *t, const char *what, uint32_t number)
+{
+	return tt_clerk_order(t, what, &(struct tt_order){ .what = TT_FILE_CHECK, .generation = number, .folder = "" }, NULL);
+}
 
 static int save(struct tutti_table *t, const char *what, const char *folder)
 {
 	struct tt_order o = { .what = TT_FILE_SAVE, .folder = folder, .workers = (uint32_t)t->job->launched };
-	uint32_t workers;
+	uint32_t workers, number;
 	int err;
 
 	do {
 		workers = o.workers;
 		if ((err = tt_save_next(folder, t->name, &o.generation)))
 			return err;
-		err = tt_clerk_order(t, what, &o, NULL);
+		err = tt_clerk_order(t, what, &o, &number);
 	} while (err == -EAGAIN && o.workers > workers && o.workers <= (uint32_t)t->job->capacity); /* some have come since */
-	return err ? err : tt_save_commit(folder, t->name, o.generation, tt_table_files(t));
+	if (err || (err = check(t, what, number)))
+		return err;
+	return tt_save_commit(folder, t->name, o.generation, tt_table_files(t));
 }
 
 int tutti_table_save(tutti_table *t, const char *folder) { return tt_clerk_call(t, "table save", folder, save); }

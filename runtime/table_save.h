@@ -24,12 +24,15 @@ size_t tt_image_read(struct tt_image *, void *to, size_t room);   /* the next by
 
 /* ---- table_clerk.c ---- */
 
-enum tt_file_what { TT_FILE_SAVE, TT_FILE_READ, TT_FILE_TAKE, TT_FILE_DROP }; /* write your shard; read it, aside; use what you have read; forget it */
+enum tt_file_what { /* write your shard; read it, aside; use what you have read; forget it; has nothing been read since you wrote? */
+	TT_FILE_SAVE, TT_FILE_READ, TT_FILE_TAKE, TT_FILE_DROP, TT_FILE_CHECK
+};
 struct tt_order {
 	enum tt_file_what what;
 	const char *folder;          /* SAVE, READ */
-	uint64_t generation;         /* SAVE; TAKE and DROP: the number of that READ */
+	uint64_t generation;         /* SAVE; TAKE and DROP: the number of that READ; CHECK: of that SAVE */
 	uint32_t workers;            /* SAVE: whose state is written, where each has its own */
+	bool differ;                 /* READ: not all servers have read the same save */
 };
 struct tt_asker { /* who gave an order: */
 	int rank;
@@ -40,20 +43,26 @@ struct tt_clerk { /* of a shard: does one thing at a time, and nothing else betw
 	struct tutti_table *table;
 	struct tt_order order;       /* with a folder of its own */
 	struct tt_asker asker;
-	bool busy;                   /* he has no answer yet */
+	bool busy;                   /* he has no answer yet, and is told ... */
+	struct tt_timer turn;        /* ... now and then that it gets on, ... */
+	_Atomic uint64_t steps;      /* ... as its thread has come so far ... */
+	uint64_t told;               /* ... since he was told */
+	bool unwanted;               /* he has given up what is being read */
 	_Atomic bool stop;           /* the table is being closed: give it up */
 	struct tt_task *thread;      /* NULL: none, or joined */
 	int (*work)(struct tt_clerk *);   /* by the thread, without the gate */
 	void (*after)(struct tt_clerk *, int err); /* ... with the gate again, before he is told. NULL: nothing */
 	struct tt_saving *saving;
+	struct tt_asker saved;       /* for whom it has written last; number 0: nobody, or something was to be read since */
 	struct tt_staged *staged;
 };
 int tt_clerk_call(struct tutti_table *, const char *what, const char *folder, int (*act)(struct tutti_table *, const char *what, const char *folder));
                                                       /* what the program calls: act with the folder's real path; without the gate */
-int tt_clerk_order(struct tutti_table *, const char *what, struct tt_order *, uint32_t *number); /* to all servers, and waits until all have
-                                                      * answered or are gone; without the gate. The sentence begins with `what`. With -EAGAIN
-                                                      * the order's `workers` are raised to those that some server has state of. number: of this
+int tt_clerk_order(struct tutti_table *, const char *what, struct tt_order *, uint32_t *number); /* to all servers, and waits until each has
+                                                      * answered, is gone or gets on no more; without the gate. The sentence begins with `what`.
+                                                      * With -EAGAIN the order's `workers` are raised to those that some server has state of. number: of this
                                                       * order, NULL: of no use */
+bool tt_asker_is(const struct tt_asker *, const struct tt_asker *);
 void tt_clerk_work(struct tt_clerk *, int (*work)(struct tt_clerk *), void (*after)(struct tt_clerk *, int err)); /* goes on, on the thread */
 void tt_clerk_done(struct tt_clerk *, int err); /* an error with its sentence as this thread's last */
 bool tt_asker_lives(const struct tutti_table *, const struct tt_asker *);
@@ -63,6 +72,7 @@ void tt_clerk_free(struct tutti_table *);       /* waits for that; without the g
 /* ---- table_save.c, table_load.c: what a clerk does. Each ends with tt_clerk_done(), at once or later ---- */
 
 void tt_save_begin(struct tt_clerk *);
+int tt_save_check(struct tutti_table *, const struct tt_asker *); /* -EBUSY, and a sentence */
 void tt_saving_free(struct tt_saving *);        /* NULL is allowed */
 void tt_saving_moved(struct tutti_table *);     /* the values and the state that are being saved, as their room has grown */
 void tt_state_name(char *room, size_t size, const struct tutti_table *, const struct tt_state *); /* of the array that it is in a save */
@@ -75,7 +85,7 @@ void tt_load_read(struct tt_clerk *);
 void tt_load_take(struct tt_clerk *);
 void tt_load_forget(struct tutti_table *, const struct tt_asker *); /* what was read for him, and is not being taken */
 void tt_load_forget_dead(struct tutti_table *); /* ... for one who is gone */
+uint32_t tt_staged_print(const struct tt_staged *); /* of the save that it is of */
 void tt_staged_free(struct tt_staged *);        /* NULL is allowed */
-int tt_load_open(struct tutti_table *, const char *folder); /* into a shard that nobody else knows yet; without the gate */
-int tt_load_clock(struct tutti_table *, const char *folder); /* ... whose clock goes on from there */
+int tt_load_open(struct tutti_table *, const char *folder); /* into a shard that nobody else knows yet, and its clock; without the gate */
 #endif

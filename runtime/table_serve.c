@@ -168,6 +168,27 @@ void tt_table_resume(struct tutti_table *t, int rank, uint64_t pushed)
 		move_clock(t);
 }
 
+/* Among servers whose last worker has died in the middle of a push: how far is the first of them? */
+static uint64_t farthest(const struct tutti_table *t)
+{
+	uint64_t clock = 0;
+
+	for (int i = 0; i < t->servers; i++)
+		if (i != t->mine && tt_served_in_rounds(t, i) && t->source[i].clock != UINT64_MAX)
+			clock = tt_max(clock, t->source[i].clock);
+	return clock;
+}
+
+void tt_table_catch_up(struct tutti_table *t)
+{
+	if (!t->shard.rounds || t->shard.held || !tt_rounds_catch_up(t->shard.rounds, farthest(t)))
+		return;
+	tt_version_settle(t);
+	if (t->shard.next.opened)
+		tt_version_round(t); /* of what has come */
+	tt_version_skip(t);
+}
+
 /* What it had begun ends here: each piece that has come is in. */
 void tt_table_dismiss(struct tutti_table *t, int rank)
 {
@@ -188,6 +209,7 @@ void tt_table_dismiss(struct tutti_table *t, int rank)
 		p->asked = false;
 		if (tt_rounds_leave(t->shard.rounds, rank))
 			move_clock(t);
+		tt_table_catch_up(t);
 		tt_table_look_at_switch(t);
 	}
 	tt_shard_look(t);
@@ -278,31 +300,9 @@ int tt_table_refuse(struct tutti_table *t, int worker, unsigned flags, const tut
 	return tt_table_take(t, worker, flags, options, fail, &err);
 }
 
-struct update { /* by a rule, of a range */
-	const struct tt_push *push;
-	const struct tt_piece *piece; /* at element `first` of the shard */
-	size_t first, width;
-};
-
-static void update_some(void *arg, size_t at, size_t count)
-{
-	const struct update *u = arg;
-	struct tt_piece p = *u->piece;
-	size_t skip = at * u->width;
-
-	p.to = (char *)p.to + skip;
-	p.w = (const char *)p.w + skip;
-	p.d = (const char *)p.d + skip;
-	p.out = p.out ? (char *)p.out + skip : NULL;
-	tt_updater_apply(u->push, u->first + at, count, &p);
-}
-
-/* Grains are whole cache lines of all that changes. */
 void tt_table_update(struct tutti_table *t, const struct tt_push *push, size_t first, size_t count, const struct tt_piece *piece)
 {
-	enum { GRAIN = 8192 };
-
-	tt_pool_run(t->job->pool, update_some, &(struct update){ push, piece, first, t->width }, count, GRAIN);
+	tt_updater_spread(t->job->pool, push, first, count, piece);
 }
 
 void tt_table_change(struct tutti_table *t, const struct tt_pusher *p, size_t at, size_t count, const void *delta, void *back)

@@ -219,9 +219,19 @@ static int explain(const struct tutti_table *t, int err)
 		               (unsigned long long)(t->job->deadline / TT_MS));
 	case -EBUSY: return tt_fail(err, "table \"%s\": calls of this rank are under way: its consistency changes between steps", t->name);
 	case -EINVAL: return tt_fail(err, "table \"%s\": its workers asked for different consistencies", t->name);
-	case -ESTALE: return tt_fail(err, "table \"%s\": a server has closed it: close yours and open it again", t->name);
 	default: return tt_fail(err, "table \"%s\": its consistency cannot be changed: %s", t->name, strerror(-err));
 	}
+}
+
+static int answer_of(const struct tutti_table *t, int i)
+{
+	const struct tt_member *m = &t->job->members[t->server[i]];
+
+	if (m->state >= TT_LEFT)
+		return tt_fail(m->err, "table \"%s\": its consistency cannot be changed: %s", t->name, m->why);
+	if (is_gone(t, i))
+		return tt_fail(-ESTALE, "table \"%s\": rank %d has closed it: close yours and open it again", t->name, m->rank);
+	return t->source[i].change_err ? explain(t, t->source[i].change_err) : 0;
 }
 
 static int ask_all(struct tutti_table *t, const tutti_consistency *to)
@@ -233,14 +243,12 @@ static int ask_all(struct tutti_table *t, const tutti_consistency *to)
 		if (tt_table_is_other(t, i) && !is_gone(t, i))
 			ask(t, i, to);
 	if (t->shard.memory && tt_table_has_any(t, t->mine) && (err = ask_here(t, t->job->rank, t->changes, farthest(t), to)))
-		return err;
+		return explain(t, err);
 	if (tt_wait_until(t->job, have_changed, t, tt_now() + t->job->deadline))
-		return -ETIMEDOUT;
-	for (int i = 0; !err && i < t->servers; i++) {
-		const struct tt_member *m = &t->job->members[t->server[i]];
+		return explain(t, -ETIMEDOUT);
+	for (int i = 0; !err && i < t->servers; i++)
 		if (tt_table_has_any(t, i))
-			err = m->state >= TT_LEFT ? m->err : is_gone(t, i) ? -ESTALE : t->source[i].change_err;
-	}
+			err = answer_of(t, i);
 	return err;
 }
 
@@ -256,7 +264,7 @@ int tutti_table_switch(tutti_table *t, const tutti_consistency *to)
 	if (!t->works)
 		return tt_fail(-EPERM, "table \"%s\": its workers choose its consistency, and rank %d is none or has finished", t->name, t->job->rank);
 	tt_enter(t->job);
-	err = tt_table_is_called(t) || tt_wait_until(t->job, pushes_nothing, t, tt_now() + t->job->deadline) ? -EBUSY : ask_all(t, to);
+	err = tt_table_is_called(t) || tt_wait_until(t->job, pushes_nothing, t, tt_now() + t->job->deadline) ? explain(t, -EBUSY) : ask_all(t, to);
 	tt_exit(t->job);
-	return err ? explain(t, err) : 0;
+	return err;
 }

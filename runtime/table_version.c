@@ -7,8 +7,9 @@
  *   pushes --> sum --.
  *   version k --------+--> version k + 1 (where k - 1 was); the sum is 0 again
  *
- * Of keys, and of tables that keep track of fresh rows, only those rows come into a round that were pushed to. Keys have one place, since there may be many
- * more of them than any round touches: nobody who is waited for reads it meanwhile.
+ * Of keys, and of tables that keep track of fresh rows, only those rows come into a round that were pushed to. A round costs as much as these, and those
+ * of the round before, which are copied: in all others the two versions are the same. Keys have one place, since there may be many more of them than
+ * any round touches: nobody who is waited for reads it meanwhile.
  *
  * Without rounds pushes change the values in place. Where snapshots are wanted, a version is copied from them now and then, from a moment
  * at which no push is half applied on. It is copied a piece in each turn; who is about to change a piece that is not there yet copies it
@@ -35,8 +36,10 @@ static size_t piece_of(const struct tutti_table *t) { return TT_PUSH_PIECE / t->
 static int open_touched(struct tutti_table *t)
 {
 	struct tt_shard *s = &t->shard;
+	uint64_t rows = s->keys ? s->room : count_of(t) / t->row;
+	int err = s->touched ? 0 : tt_touched_open(rows, &s->touched);
 
-	return tt_table_is_touched(t) ? tt_touched_open(s->keys ? s->room : count_of(t) / t->row, &s->touched) : 0;
+	return err || s->keys || s->differ ? err : tt_touched_open(rows, &s->differ);
 }
 
 static size_t sum_bytes(const struct tutti_table *t, uint64_t room)
@@ -54,7 +57,7 @@ int tt_version_open(struct tutti_table *t)
 		return tt_fail(-ENOMEM, "no memory for the versions of the table \"%s\"", t->name);
 	if (!tt_shard_in_rounds(t) || s->sum)
 		return 0;
-	if ((!s->touched && (err = open_touched(t))) || (!s->adder && (err = tt_updater_open(&add, t->type, (size_t)count_of(t), 1, &s->adder))))
+	if ((tt_table_is_touched(t) && (err = open_touched(t))) || (!s->adder && (err = tt_updater_open(&add, t->type, (size_t)count_of(t), 1, &s->adder))))
 		return err;
 	s->sum = tt_zeros_map(sum_bytes(t, s->room));
 	s->sum_room = s->room;
@@ -66,6 +69,7 @@ void tt_version_close(struct tt_shard *s)
 	tt_timer_stop(&s->next.turn);
 	tt_updater_close(s->adder);
 	tt_touched_close(s->touched);
+	tt_touched_close(s->differ);
 	free(s->next.made);
 	tt_zeros_unmap(s->sum, s->table ? sum_bytes(s->table, s->sum_room) : 0);
 }
@@ -84,18 +88,29 @@ int tt_version_grow(struct tutti_table *t, uint64_t room)
 	return 0;
 }
 
-void tt_version_forget_keys(struct tutti_table *t)
+/* The values are about to change outside of a round, or have. */
+static void expect_all_to_differ(struct tt_shard *s)
+{
+	if (s->differ)
+		tt_touched_add(s->differ, 0, NULL, 0);
+}
+
+static void forget_keys(struct tutti_table *t)
 {
 	struct tt_shard *s = &t->shard;
 	const uint64_t *rows;
-	size_t n, row = tt_table_row_bytes(t);
+	size_t n = tt_touched_list(s->touched, &rows), row = tt_table_row_bytes(t);
 
-	if (!s->keys || !s->sum)
-		return;
-	n = tt_touched_list(s->touched, &rows);
 	for (size_t i = 0; i < n; i++)
 		memset(s->sum + (size_t)rows[i] * row, 0, row);
 	tt_touched_clear(s->touched);
+}
+
+void tt_version_replace(struct tutti_table *t)
+{
+	expect_all_to_differ(&t->shard);
+	if (t->shard.keys && t->shard.sum)
+		forget_keys(t);
 }
 
 uint64_t tt_version_clock(const struct tutti_table *t)
@@ -185,64 +200,91 @@ static void make(struct tutti_table *t, char *next, size_t first, size_t count)
 	memset(s->sum + at, 0, count * t->width);
 }
 
-static size_t count_alike(const struct tutti_table *t, uint64_t row, uint64_t end) /* rows from there on that are all touched, or all not */
+/* As many of the next `most` elements of those rows as lie side by side. first: of them, in the shard. */
+static size_t find_run(const struct tutti_table *t, const struct tt_touched *rows, uint64_t at, size_t most, uint64_t *first)
+{
+	uint64_t row = t->row, i = at / row, skip = at % row;
+
+	*first = tt_touched_row(rows, i) * row + skip;
+	return (size_t)tt_min(tt_touched_run(rows, i, (skip + most - 1) / row + 1) * row - skip, most);
+}
+
+static size_t make_run(struct tutti_table *t, uint64_t at, size_t most)
+{
+	uint64_t first;
+	size_t n = find_run(t, t->shard.touched, at, most, &first);
+
+	make(t, t->shard.keys ? t->shard.values : place_of_next(t), (size_t)first, n);
+	return n;
+}
+
+static uint64_t count_alike(const struct tutti_table *t, uint64_t row, uint64_t end) /* rows from there on that are all touched, or all not */
 {
 	bool touched = tt_touched_by(t->shard.touched, row);
-	size_t n = 1;
+	uint64_t n = 1;
 
 	while (row + n < end && !!tt_touched_by(t->shard.touched, row + n) == touched)
 		n++;
 	return n;
 }
 
-/* Rows that nobody has pushed to are as they were. */
-static void make_touched(struct tutti_table *t, size_t first, size_t count)
+/* What is touched is made, and not copied. */
+static size_t copy_run(struct tutti_table *t, uint64_t at, size_t most)
 {
-	size_t row = (size_t)t->row, end = first + count, width = t->width;
+	uint64_t first, row = t->row;
+	size_t n = find_run(t, t->shard.differ, at, most, &first), width = t->width;
 
-	for (size_t at = first, n; at < end; at += n) {
-		n = tt_min((at / row + count_alike(t, at / row, (end - 1) / row + 1)) * row, end) - at;
-		if (tt_touched_by(t->shard.touched, at / row))
-			make(t, place_of_next(t), at, n);
-		else
-			memcpy(place_of_next(t) + at * width, t->shard.values + at * width, n * width);
-	}
+	n = (size_t)tt_min(count_alike(t, first / row, (first + n - 1) / row + 1) * row - first % row, n);
+	if (!tt_touched_by(t->shard.touched, first / row))
+		memcpy(place_of_next(t) + first * width, t->shard.values + first * width, n * width);
+	return n;
 }
 
-/* In their only place. */
-static void make_keys(struct tutti_table *t, size_t first, size_t count)
-{
-	const uint64_t *rows;
+static uint64_t count_touched(const struct tutti_table *t) { return tt_touched_count(t->shard.touched) * t->row; }
 
-	tt_touched_list(t->shard.touched, &rows);
-	for (size_t i = first; i < first + count; i++)
-		make(t, t->shard.values, (size_t)(rows[i] * t->row), (size_t)t->row);
+static uint64_t count_to_copy(const struct tutti_table *t)
+{
+	const struct tt_shard *s = &t->shard;
+
+	return s->differ && !tt_touched_all(s->touched) ? tt_touched_count(s->differ) * t->row : 0;
 }
 
-static uint64_t count_to_make(const struct tutti_table *t)
+/* Rows that the round has touched, and behind them those in which the copy that is written over differs otherwise. */
+static void make_rows(struct tutti_table *t, uint64_t at, uint64_t end)
 {
-	const uint64_t *rows;
+	uint64_t made = count_touched(t);
 
-	return t->shard.keys ? tt_touched_list(t->shard.touched, &rows) : count_of(t);
+	while (at < end)
+		at += at < made ? make_run(t, at, (size_t)(tt_min(end, made) - at)) : copy_run(t, at - made, (size_t)(end - at));
 }
+
+static bool is_made_by_rows(const struct tutti_table *t) { return tt_shard_in_rounds(t) && t->shard.touched; }
+static uint64_t count_to_make(const struct tutti_table *t) { return is_made_by_rows(t) ? count_touched(t) + count_to_copy(t) : count_of(t); }
 
 static void make_piece(struct tutti_table *t)
 {
 	struct tt_next *n = &t->shard.next;
-	size_t piece = t->shard.keys ? piece_of(t) / (size_t)t->row + 1 : piece_of(t), count = tt_min((size_t)(count_to_make(t) - n->at), piece);
+	size_t count = (size_t)tt_min(count_to_make(t) - n->at, piece_of(t));
 
 	if (copies(t))
 		copy_piece(t, (size_t)n->at / piece_of(t));
-	else if (t->shard.keys)
-		make_keys(t, (size_t)n->at, count);
-	else if (t->shard.touched)
-		make_touched(t, (size_t)n->at, count);
+	else if (is_made_by_rows(t))
+		make_rows(t, n->at, n->at + count);
 	else
 		make(t, place_of_next(t), (size_t)n->at, count);
 	n->at += count;
 }
 
 static void tell_fresh(struct tt_fresh *f, int by, const uint64_t *rows, size_t n) { tt_fresh_pushed(f, by == TT_BY_MANY ? -1 : by - 1, rows, n); }
+
+/* The version before has all but what was touched. */
+static void swap_copies(struct tt_shard *s)
+{
+	struct tt_touched *before = s->differ;
+
+	s->differ = s->touched;
+	s->touched = before;
+}
 
 /* What one worker alone has pushed to is fresh for the others. */
 static void close_touched(struct tt_shard *s)
@@ -254,6 +296,8 @@ static void close_touched(struct tt_shard *s)
 		tell_fresh(s->fresh, tt_touched_all(s->touched), NULL, 0);
 	for (size_t i = 0; s->fresh && i < n; i++)
 		tell_fresh(s->fresh, tt_touched_by(s->touched, rows[i]), &rows[i], 1);
+	if (s->differ)
+		swap_copies(s);
 	tt_touched_clear(s->touched);
 }
 
@@ -399,6 +443,7 @@ void tt_version_touch(struct tutti_table *t, size_t at, size_t count)
 {
 	if (t->shard.image)
 		tt_image_keep(t->shard.image, at, count);
+	expect_all_to_differ(&t->shard);
 	if (!copies(t) || !t->shard.next.busy)
 		return;
 	for (size_t i = at / piece_of(t); i * piece_of(t) < at + count; i++)
@@ -427,6 +472,7 @@ static void place_values(struct tutti_table *t, uint64_t clock)
 		__atomic_store_n(&head_of(s)->writing, clock, __ATOMIC_RELEASE);
 		__atomic_thread_fence(__ATOMIC_SEQ_CST); /* before any of it */
 		move_values(t, s->memory + tt_table_at(t, t->mine, clock));
+		expect_all_to_differ(s);
 		__atomic_store_n(&head_of(s)->version, clock, __ATOMIC_RELEASE);
 		return;
 	}

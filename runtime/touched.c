@@ -85,6 +85,20 @@ size_t tt_touched_list(const struct tt_touched *s, const uint64_t **rows)
 int tt_touched_by(const struct tt_touched *s, uint64_t row) { return !s->all || s->all == s->by[row] ? s->by[row] : s->by[row] ? TT_BY_MANY : s->all; }
 int tt_touched_all(const struct tt_touched *s) { return s->all; }
 
+uint64_t tt_touched_count(const struct tt_touched *s) { return s->all ? s->of : s->n; }
+uint64_t tt_touched_row(const struct tt_touched *s, uint64_t i) { return s->all ? i : s->rows[i]; }
+
+uint64_t tt_touched_run(const struct tt_touched *s, uint64_t i, uint64_t most)
+{
+	uint64_t end = tt_min(tt_touched_count(s) - i, most), n = 1;
+
+	if (s->all)
+		return end;
+	while (n < end && s->rows[i + n] == s->rows[i] + n)
+		n++;
+	return n;
+}
+
 void tt_touched_clear(struct tt_touched *s)
 {
 	for (size_t i = 0; i < s->n; i++)

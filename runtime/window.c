@@ -801,11 +801,16 @@ int tutti_put(tutti_window *w, int rank, size_t offset, const void *src, size_t 
 	return start(w, &c, op);
 }
 
-int tutti_get(tutti_window *w, int rank, size_t offset, void *dst, size_t bytes, tutti_op *op)
+int tt_window_get(tutti_window *w, const char *what, int rank, size_t offset, void *dst, size_t bytes, tutti_op *op)
 {
-	struct call c = { .what = "get", .kind = TT_GET, .rank = rank, .offset = offset, .local = dst, .bytes = bytes, .slot = -1 };
+	struct call c = { .what = what, .kind = TT_GET, .rank = rank, .offset = offset, .local = dst, .bytes = bytes, .slot = -1 };
 
 	return start(w, &c, op);
+}
+
+int tutti_get(tutti_window *w, int rank, size_t offset, void *dst, size_t bytes, tutti_op *op)
+{
+	return tt_window_get(w, "get", rank, offset, dst, bytes, op);
 }
 
 int tutti_add(tutti_window *w, int rank, size_t offset, uint64_t value, uint64_t *old, tutti_op *op)

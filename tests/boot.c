@@ -356,6 +356,16 @@ static void test_nodes(void)
 	}
 }
 
+/* Nobody else is there: the first use says so, and blames no silence. */
+static void test_node_alone(void)
+{
+	struct try t[] = { { .env = { text("TUTTI_CONFIG=%s", three_nodes("nodes.conf", "")), "TUTTI_NODE=right", "TUTTI_DEADLINE=500" } } };
+
+	run(t, 1);
+	WANT(!board->of[0].err && !board->of[0].summed && strstr(board->of[0].why, " could not be reached within 500 ms: does it run?"), "%d: %s",
+	     board->of[0].err, board->of[0].why);
+}
+
 /* Between each two of three ranks; NULL: not looked at. */
 static void look_at_wires(const char *wires[3][3])
 {
@@ -900,6 +910,7 @@ static CU_TestInfo way_tests[] = {
 	{ "by the program", test_program },
 	{ "torchrun", test_torchrun },
 	{ "a list of nodes", test_nodes },
+	{ "a node alone", test_node_alone },
 	{ "wires", test_wires },
 	{ "slow to join", test_lingering },
 	{ "nodes in shared memory", test_nodes_in_memory },

@@ -3,7 +3,7 @@
  * conformance.json has the cases, conformance.list says of each one what becomes of it:
  *
  *   exact    this result comes out
- *   compat   it comes out where a switch asks for the old behaviour
+ *   compat   it comes out where a switch asks for the old behaviour: the reason begins with its name in tutti.h
  *   mended   the recorded one is a defect; what should come out is asserted instead
  *   later    what it needs is not there yet
  *   binding  it is about a language binding or a wire of the old system's own
@@ -455,6 +455,10 @@ static bool take_line(char *line)
 	}
 	if (!strcmp(e->status, "mended") && !is_one_of(e->id, defects, TT_COUNT(defects))) {
 		printf("%s: is no known defect, and so it cannot be mended\n", e->id);
+		return false;
+	}
+	if (!strcmp(e->status, "compat") && strncmp(e->reason, "TUTTI_", 6)) {
+		printf("%s: the reason does not begin with the switch that a program has for it\n", e->id);
 		return false;
 	}
 	return ++listed < (int)TT_COUNT(list);

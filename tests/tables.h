@@ -30,12 +30,14 @@ static inline tutti_table *open_by_rule(tutti *job, const char *name, tutti_type
 	return open_table(job, name, &c);
 }
 
+static inline void meet(tutti *job) { CHECK(tutti_barrier(job, NULL) == 0); }
+
 /* By all, once all are done with it, and before one opens it again. */
 static inline void close_table(tutti *job, tutti_table *t)
 {
-	CHECK(tutti_barrier(job, NULL) == 0);
+	meet(job);
 	tutti_table_close(t);
-	CHECK(tutti_barrier(job, NULL) == 0);
+	meet(job);
 }
 
 static inline void fill(float *v, size_t n, float x)

@@ -266,12 +266,46 @@ static void program_odd_switch(tutti *job)
 	close_table(job, t);
 }
 
+static void program_switch_closed(tutti *job) /* at one server */
+{
+	const tutti_consistency rounds = { .mode = TUTTI_BSP };
+	const tutti_table_config c = config_of(10, TUTTI_ASYNC, 0, 0);
+	tutti_table *t = open_table(job, "clocks", &c);
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 1)
+		tutti_table_close(t);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) != 1)
+		CHECK(tutti_table_switch(t, &rounds) == -ESTALE && strstr(tutti_why(), "rank 1 has closed it"));
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_table_close(tutti_rank(job) == 1 ? NULL : t);
+}
+
+static void program_switch_killed(tutti *job) /* one server */
+{
+	const tutti_consistency rounds = { .mode = TUTTI_BSP };
+	const tutti_table_config c = config_of(10, TUTTI_ASYNC, 0, 0);
+	tutti_table *t = open_table(job, "clocks", &c);
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 1)
+		tt_sim_kill(1, TT_MS);
+	pass_time(1000 * TT_MS);
+	if (tutti_rank(job) != 1)
+		CHECK(tutti_table_switch(t, &rounds) == -ECONNRESET && strstr(tutti_why(), "changed: rank 1 "));
+	pass_time(1000 * TT_MS); /* or another finds it closed */
+	tutti_table_close(t);
+}
+
 static void test_switch(void)
 {
 	on_wires(program_switch, (const int[]){ 1, 2, 3, 4, 0 });
 	on_wires(program_apart, (const int[]){ 1, 3, 0 });
 	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .deadline_ms = 400, .program = program_odd_switch }), 0);
 	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 3, .deadline_ms = 400, .program = program_odd_switch }), 0);
+	on_wires(program_switch_closed, (const int[]){ 3, 0 });
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "sim", .deadline_ms = 400, .program = program_switch_killed }), 0);
 }
 
 /* ---- who is not waited for ---- */
@@ -375,6 +409,7 @@ static void program_alone(tutti *job)
 	if (tutti_rank(job) == 0) {
 		CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
 		CHECK(tutti_table_pull(t, v, NULL) == -ETIMEDOUT && strstr(tutti_why(), "a worker does not push"));
+		CHECK(!strncmp(tutti_why(), "table pull: given up after ", 27) && !strstr(tutti_why(), "not all called"));
 	} else {
 		pass_time(600 * TT_MS);
 	}
@@ -510,6 +545,65 @@ static void test_clock(void)
 	sweep();
 }
 
+/* ---- the last worker dies ---- */
+
+/* In the middle of a push, mostly: some servers have all of it, others a part, or nothing. Who reads afterwards finds one version of all. */
+static int torn, looked; /* shards that have a part of a round; servers that are done */
+
+static void read_one_version(tutti_table *t)
+{
+	const uint64_t rows[] = { 0, 100000, 200000, 299999 };
+	tutti_versions versions = { .size = sizeof versions };
+	float *v = calloc(300000, sizeof *v), few[4];
+
+	pass_time(20 * TT_MS); /* all servers have heard of it */
+	CHECK(tutti_table_snapshot(t, v, &versions, NULL) == 0 && versions.oldest == versions.newest);
+	CHECK(tutti_table_pull_rows(t, rows, 4, few, NULL) == 0);
+	CHECK(few[0] == v[0] && few[1] == v[100000] && few[2] == v[200000] && few[3] == v[299999]);
+	free(v);
+}
+
+static void program_last(tutti *job)
+{
+	static const int workers[] = { 3, 4 };
+	tutti_table_config c = config_of(300000, TUTTI_BSP, 0, 0);
+	int me = tutti_rank(job), err = 0;
+	float *d = calloc(c.count, sizeof *d);
+	tutti_table *t;
+
+	c.servers = 3;
+	c.server = (const int[]){ 0, 1, 2 };
+	c.workers = 2;
+	c.worker = workers;
+	t = open_table(job, "last", &c);
+	fill(d, c.count, 1);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (me == 4)
+		tt_sim_kill(4, TT_MS + tt_sim_chance(4 * TT_MS));
+	for (int k = 0; me >= 3 && (me == 4 || k < 2) && !err; k++)
+		err = tutti_table_push(t, d, NULL, NULL);
+	for (int i = 0; me < 3 && i < 1000 && tt_rounds_counts(t->shard.rounds).live; i++)
+		pass_time(TT_MS);
+	if (me < 3) {
+		torn += tt_rounds_counts(t->shard.rounds).broken > 0;
+		read_one_version(t);
+		for (looked++; looked < 3;)
+			pass_time(TT_MS);
+	}
+	tutti_table_close(t);
+	free(d);
+}
+
+static void test_last(void)
+{
+	torn = 0;
+	for (uint64_t seed = 0; seed < 5 * SEEDS; seed++) {
+		looked = 0;
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 5, .wire = "sim", .seed = seed, .deadline_ms = 500, .program = program_last }), 0);
+	}
+	CU_ASSERT(torn > 0);
+}
+
 /* ---- storms ---- */
 
 /* Ranks 0 and 1 serve, the others work: element i counts the pushes of rank i % RANKS. Some die, some leave and come again, some
@@ -520,7 +614,8 @@ static struct storm {
 	tutti_consistency as;
 	int pushed[RANKS], begun[RANKS], dropped[2];
 	bool dead[RANKS];
-	int at_work;
+	int at_work, served;
+	uint64_t clock[2];
 } storm;
 
 static void work(tutti_table *t, int me, int pushes)
@@ -578,12 +673,24 @@ static void check_shard(const tutti_table *t)
 		CHECK(all + (float)counts.dropped == (float)pushed);
 }
 
+static void await_both(int step)
+{
+	for (storm.served++; storm.served < 2 * step;)
+		pass_time(TT_MS);
+}
+
+/* Whoever died in the middle of what, both have closed the same rounds. */
 static void serve(const tutti_table *t)
 {
 	for (int i = 0; i < 20000 && (storm.at_work || !is_over(t)); i++)
 		pass_time(TT_MS);
+	await_both(1);
+	pass_time(20 * TT_MS); /* they hear of each other's clocks */
 	CHECK(is_over(t));
 	check_shard(t);
+	storm.clock[t->mine] = tt_version_clock(t);
+	await_both(2);
+	CHECK(storm.as.mode != TUTTI_BSP || storm.clock[0] == storm.clock[1]);
 }
 
 static void program_storm(tutti *job)
@@ -647,6 +754,7 @@ static CU_TestInfo clock_tests[] = {
 	{ "backup workers", test_backup },
 	{ "wrong", test_wrong },
 	{ "servers that come again", test_clock },
+	{ "the last worker dies", test_last },
 	{ "storms", test_storm },
 	CU_TEST_INFO_NULL,
 };

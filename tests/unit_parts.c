@@ -486,7 +486,7 @@ static void test_random_blocks(void)
 
 static void test_touched(void)
 {
-	const uint64_t some[] = { 7, 2, 7 }, more[] = { 2, 90 };
+	const uint64_t some[] = { 7, 2, 7 }, more[] = { 2, 90 }, side[] = { 91, 92 };
 	const uint64_t *rows;
 	struct tt_touched *s;
 
@@ -496,7 +496,10 @@ static void test_touched(void)
 		CU_ASSERT(tt_touched_add(s, 0, some, 3) == 0 && tt_touched_resize(s, 100) == 0 && tt_touched_add(s, 4, more, 2) == 0);
 		CU_ASSERT(tt_touched_list(s, &rows) == 3 && rows[0] == 7 && rows[1] == 2 && rows[2] == 90);
 		CU_ASSERT(tt_touched_by(s, 7) == 1 && tt_touched_by(s, 2) == TT_BY_MANY && tt_touched_by(s, 90) == 5 && tt_touched_by(s, 99) == 0);
-		CU_ASSERT(tt_touched_add(s, 4, NULL, 0) == 0 && tt_touched_list(s, &rows) == 3 && tt_touched_all(s) == 5);
+		CU_ASSERT(tt_touched_count(s) == 3 && tt_touched_row(s, 1) == 2 && tt_touched_run(s, 0, 9) == 1);
+		CU_ASSERT(tt_touched_add(s, 0, side, 2) == 0 && tt_touched_run(s, 2, 9) == 3 && tt_touched_run(s, 2, 2) == 2 && tt_touched_run(s, 4, 9) == 1);
+		CU_ASSERT(tt_touched_add(s, 4, NULL, 0) == 0 && tt_touched_list(s, &rows) == 5 && tt_touched_all(s) == 5);
+		CU_ASSERT(tt_touched_count(s) == 100 && tt_touched_row(s, 98) == 98 && tt_touched_run(s, 2, 200) == 98 && tt_touched_run(s, 2, 9) == 9);
 		CU_ASSERT(tt_touched_by(s, 7) == TT_BY_MANY && tt_touched_by(s, 90) == 5 && tt_touched_by(s, 99) == 5);
 		CU_ASSERT(tt_touched_add(s, 1, NULL, 0) == 0 && tt_touched_by(s, 99) == TT_BY_MANY && tt_touched_by(s, 90) == TT_BY_MANY);
 		tt_touched_clear(s);

@@ -258,6 +258,28 @@ static void test_resuming_stale(void)
 	tt_rounds_close(r);
 }
 
+/* Its last worker has died in the middle of a push that others have whole. */
+static void test_catching_up(void)
+{
+	const tutti_consistency as = { .mode = TUTTI_BSP }, stale = { .mode = TUTTI_SSP };
+	struct tt_rounds *r = NULL;
+	uint64_t clock;
+
+	CU_ASSERT_EQUAL_FATAL(tt_rounds_open(&as, 1, &r), 0);
+	CU_ASSERT(tt_rounds_join(r, 0, &clock) == 0 && tt_rounds_begin(r, 0) == TT_ADMIT);
+	CU_ASSERT_FALSE(tt_rounds_catch_up(r, 1));
+	CU_ASSERT_FALSE(tt_rounds_leave(r, 0));
+	CU_ASSERT_FALSE(tt_rounds_catch_up(r, 0));
+	CU_ASSERT(tt_rounds_catch_up(r, 3) && tt_rounds_clock(r) == 3);
+	CU_ASSERT_FALSE(tt_rounds_catch_up(r, 3));
+	CU_ASSERT(tt_rounds_join(r, 1, &clock) == 0 && clock == 3 && tt_rounds_begin(r, 1) == TT_ADMIT && tt_rounds_complete(r, 1));
+	CU_ASSERT(!tt_rounds_catch_up(r, 9) && tt_rounds_clock(r) == 4);
+	tt_rounds_close(r);
+	CU_ASSERT_EQUAL_FATAL(tt_rounds_open(&stale, 1, &r), 0);
+	CU_ASSERT_FALSE(tt_rounds_catch_up(r, 3));
+	tt_rounds_close(r);
+}
+
 static void test_bad_consistency(void)
 {
 	static const struct { tutti_consistency as; const char *word; } bad[] = {
@@ -557,6 +579,7 @@ static CU_TestInfo rule_tests[] = {
 	{ "switching", test_switching },
 	{ "resuming", test_resuming },
 	{ "resuming under bounded staleness", test_resuming_stale },
+	{ "catching up", test_catching_up },
 	{ "bad consistency", test_bad_consistency },
 	CU_TEST_INFO_NULL,
 };

@@ -402,6 +402,86 @@ static void read_keys_along(tutti *job)
 	free(v);
 }
 
+/* ---- both copies of their values ---- */
+
+enum { COPY_ROWS = 500, COPY_ROW = 300, COPY_LIST = 25, COPY_ROUNDS = 21, COPY_ALL = COPY_ROWS * COPY_ROW };
+
+static tutti_table *open_copies(tutti *job)
+{
+	tutti_table_config c = config_of(TUTTI_F32, COPY_ROWS, COPY_ROW, TUTTI_TABLE_FRESH);
+
+	c.consistency = (tutti_consistency){ .mode = TUTTI_BSP };
+	return open_table(job, "copies", &c);
+}
+
+/* What others may do to the values between two rounds of a few rows. */
+static void disturb(tutti *job, tutti_table *t, int k, float *w)
+{
+	static const tutti_consistency async = { .mode = TUTTI_ASYNC }, rounds = { .mode = TUTTI_BSP };
+	float *v = calloc(COPY_ALL, sizeof *v);
+
+	fill(v, COPY_ALL, (float)k);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (k % 7 == 2)
+		CHECK(tutti_rank(job) || tutti_table_assign(t, v, NULL) == 0);
+	else if (k % 7 == 4)
+		CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
+	else if (k % 7 == 5)
+		CHECK(tutti_table_switch(t, &async) == 0 && tutti_table_push(t, v, NULL, NULL) == 0 && tutti_table_switch(t, &rounds) == 0);
+	else
+		k = 0;
+	for (int i = 0; i < COPY_ALL; i++)
+		w[i] = k % 7 == 2 ? (float)k : w[i] + (float)(k * tutti_size(job));
+	CHECK(tutti_barrier(job, NULL) == 0);
+	free(v);
+}
+
+/* A round is written over the version before the last: rows that neither has touched are there already. */
+static void program_copies(tutti *job)
+{
+	tutti_table *t = open_copies(job);
+	float *w = calloc(COPY_ALL, sizeof *w), *v = calloc(COPY_ALL, sizeof *v);
+	uint64_t list[COPY_LIST];
+
+	for (int k = 0; k < COPY_ROUNDS; k++) {
+		disturb(job, t, k, w);
+		draw_list(tutti_rank(job), k, COPY_ROWS, COPY_LIST, list);
+		for (size_t i = 0; i < COPY_LIST * COPY_ROW; i++)
+			v[i] = delta_at(tutti_rank(job), i / COPY_ROW, i % COPY_ROW);
+		CHECK(tutti_table_push_rows(t, list, COPY_LIST, v, NULL, NULL) == 0);
+		for (int rank = 0; rank < tutti_size(job); rank++)
+			add_list(w, rank, k, COPY_ROWS, COPY_ROW, COPY_LIST, list);
+		CHECK(tutti_table_pull(t, v, NULL) == 0 && !memcmp(v, w, COPY_ALL * sizeof *w));
+	}
+	close_table(job, t);
+	free(w);
+	free(v);
+}
+
+/* So nobody looks at them: what is written there from behind stays. */
+static void program_untouched(tutti *job)
+{
+	enum { ALONE = COPY_ROWS - 1 };
+	tutti_table *t = open_copies(job);
+	float *v = calloc(COPY_ALL, sizeof *v);
+
+	fill(v, COPY_ALL, 1);
+	CHECK(tutti_table_push_pull(t, v, NULL, v, NULL) == 0);
+	for (uint64_t row = 0; row < 4; row++) {
+		if (row == 3) {
+			tt_enter(job->job);
+			fill((float *)(void *)(t->shard.memory + tt_table_at(t, 0, tt_version_clock(t) + 1)) + ALONE * COPY_ROW, COPY_ROW, 77);
+			tt_exit(job->job);
+		}
+		CHECK(tutti_table_push_rows(t, &row, 1, v, NULL, NULL) == 0 && tutti_table_pull(t, v, NULL) == 0);
+		CHECK(all_are(v + row * COPY_ROW, COPY_ROW, 2) && all_are(v + (row + 1) * COPY_ROW, (size_t)(ALONE - row - 1) * COPY_ROW, 1));
+		CHECK(all_are(v + ALONE * COPY_ROW, COPY_ROW, row < 3 ? 1 : 77));
+		fill(v, COPY_ROW, 1);
+	}
+	close_table(job, t);
+	free(v);
+}
+
 static void program_touched(tutti *job)
 {
 	go_touched(job, TUTTI_TABLE_KEYS);
@@ -467,6 +547,8 @@ static void program_long_pulls(tutti *job)
 
 static void test_touched(void)
 {
+	run_on_wires(program_copies, (const int[]){ 1, 3, 0 }, 2);
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 1, .wire = "sim", .program = program_untouched }), 0);
 	run_on_wires(program_long_pulls, (const int[]){ 1, 3, 0 }, SEEDS);
 	run_on_wires(program_touched, (const int[]){ 1, 2, 3, 5, 0 }, SEEDS);
 	run_on_wires(program_touched_switch, (const int[]){ 1, 3, 0 }, SEEDS);
@@ -746,15 +828,24 @@ static void program_sparse_cases(tutti *job)
 
 static void test_sparse_cases(void) { on_wires(program_sparse_cases, (const int[]){ 2, 3, 5, 0 }); }
 
+static uint64_t bytes_of(tutti *job, tutti_stat_kind kind)
+{
+	tutti_stat stat = { .size = sizeof stat };
+
+	CHECK(tutti_stats(job, -1, kind, &stat) == 0);
+	return stat.bytes;
+}
+
 /* Many rows, and less room than there are fresh ones: no row is lost, none comes twice, and what comes is what was pushed. */
 static void pull_all_fresh(tutti_table *t, size_t row, size_t room, uint64_t rows, const float *sums, const bool *expected)
 {
 	uint64_t *list = calloc(room, sizeof *list);
 	float *values = calloc(room * row, sizeof *values);
 	bool *came = calloc(rows, sizeof *came), good = true;
+	uint64_t before = bytes_of(t->job->all, TUTTI_STAT_PULL), all = 0;
 	size_t n = room;
 
-	while (n == room) {
+	for (; n == room; all += n) {
 		CHECK(tutti_table_pull_fresh(t, list, values, room, &n, NULL) == 0);
 		good &= are_rows(values, sums, list, n, row);
 		for (size_t i = 0; i < n; i++) {
@@ -763,6 +854,7 @@ static void pull_all_fresh(tutti_table *t, size_t row, size_t room, uint64_t row
 		}
 	}
 	CHECK(good && !memcmp(came, expected, rows * sizeof *came));
+	CHECK(bytes_of(t->job->all, TUTTI_STAT_PULL) - before == all * row * sizeof *values);
 	free(list);
 	free(values);
 	free(came);
@@ -808,6 +900,62 @@ static void program_fresh(tutti *job)
 	find_fresh(job, 20000, 2, 5000, 7000);
 	find_fresh(job, 6, 20011, 3, 4);
 }
+
+/* Of a list: what this worker has seen of it stays as it is in the program's memory. */
+static void refresh(tutti *job, tutti_mode mode, uint64_t rows, size_t row, size_t n)
+{
+	tutti_table_config c = config_of(TUTTI_F32, rows, row, TUTTI_TABLE_FRESH | TUTTI_TABLE_FILTER);
+	float *sums = calloc(rows * row, sizeof *sums), *values = calloc((rows + n) * row, sizeof *values);
+	uint64_t *list = calloc(rows + n, sizeof *list), before;
+	bool *stale = calloc(rows, sizeof *stale), good = true;
+	int me = tutti_rank(job);
+
+	c.consistency.mode = mode;
+	tutti_table *t = open_table(job, "refresh", &c);
+	memset(stale, true, rows);
+	for (int round = 0; round < 6; round++) {
+		int who = round % tutti_size(job);
+		size_t asked = 0, expected = 0, fresh = 0;
+		for (size_t i = 0; i < n * row; i++)
+			values[i] = delta_at(who, i / row, i % row);
+		draw_list(who, round, rows, n, list);
+		if (me == who || mode == TUTTI_BSP)
+			CHECK(tutti_table_push_rows(t, list, me == who ? n : 0, values, NULL, NULL) == 0);
+		add_list(sums, who, round, rows, row, n, list);
+		for (size_t i = 0; i < n; i++)
+			stale[list[i]] |= me != who;
+		CHECK(tutti_barrier(job, NULL) == 0);
+		for (uint64_t i = 0; i < rows; i++)
+			if ((i * 7 + (uint64_t)(round + me)) % 3 == 0)
+				list[asked++] = i;
+		fill(values, asked * row, -1);
+		before = bytes_of(job, TUTTI_STAT_PULL);
+		CHECK(tutti_table_refresh_rows(t, list, asked, values, &fresh, NULL) == 0);
+		for (size_t i = 0; i < asked; i++) {
+			good &= stale[list[i]] ? are_rows(values + i * row, sums, &list[i], 1, row) : all_are(values + i * row, row, -1);
+			expected += stale[list[i]];
+			stale[list[i]] = false;
+		}
+		CHECK(good && fresh == expected && bytes_of(job, TUTTI_STAT_PULL) - before == fresh * row * sizeof *values);
+		CHECK(tutti_barrier(job, NULL) == 0);
+	}
+	CHECK(tutti_table_refresh_rows(t, NULL, 0, NULL, NULL, NULL) == 0);
+	close_table(job, t);
+	free(sums);
+	free(values);
+	free(list);
+	free(stale);
+}
+
+static void program_refresh(tutti *job)
+{
+	refresh(job, TUTTI_ASYNC, 1, 1, 1);
+	refresh(job, TUTTI_ASYNC, 100, 7, 30);
+	refresh(job, TUTTI_ASYNC, 30000, 1, 5000); /* more than one message of them */
+	refresh(job, TUTTI_BSP, 1000, 30, 200);
+}
+
+static void test_refresh(void) { on_wires(program_refresh, (const int[]){ 1, 2, 3, 5, 0 }); }
 
 static void test_fresh(void) { on_wires(program_fresh, (const int[]){ 1, 2, 3, 5, 0 }); }
 
@@ -857,14 +1005,6 @@ static void test_come_back(void)
 
 /* ---- the filter ---- */
 
-static uint64_t bytes_sent(tutti *job)
-{
-	tutti_stat stat = { .size = sizeof stat };
-
-	CHECK(tutti_stats(job, -1, TUTTI_STAT_MESSAGE, &stat) == 0);
-	return stat.bytes;
-}
-
 static void filter(tutti *job, unsigned flags, uint64_t *sent)
 {
 	enum { ROWS = 100, ROW = 200, N = 100 };
@@ -884,9 +1024,9 @@ static void filter(tutti *job, unsigned flags, uint64_t *sent)
 	for (size_t i = 0; i < N * ROW; i++)
 		values[i] = i % 10 ? i % 11 ? 0 : 0.25f : 1 + (float)(i % 7);
 	small[5] = 2;
-	before = bytes_sent(job);
+	before = bytes_of(job, TUTTI_STAT_MESSAGE);
 	CHECK(tutti_table_push_rows(t, list, N, values, NULL, NULL) == 0 && tutti_table_push(u, small, NULL, NULL) == 0);
-	*sent = bytes_sent(job) - before;
+	*sent = bytes_of(job, TUTTI_STAT_MESSAGE) - before;
 	CHECK(tutti_barrier(job, NULL) == 0);
 	CHECK(tutti_table_pull_rows(t, list, N, values, NULL) == 0 && tutti_table_pull(u, small, NULL) == 0);
 	for (size_t i = 0; i < N * ROW; i++)
@@ -962,7 +1102,8 @@ static void program_wrong_config(tutti *job)
 static void program_wrong_calls(tutti *job)
 {
 	tutti_table_config c = config_of(TUTTI_F32, 5, 2, 0), k = config_of(TUTTI_F32, 0, 2, TUTTI_TABLE_KEYS);
-	tutti_table *t = open_table(job, "rows", &c), *keys = open_table(job, "keys", &k);
+	tutti_table_config l = config_of(TUTTI_F32, 5, 9000, TUTTI_TABLE_FRESH);
+	tutti_table *t = open_table(job, "rows", &c), *keys = open_table(job, "keys", &k), *wide = open_table(job, "wide", &l);
 	uint64_t list[] = { 4, 5, ~0ull };
 	float values[10] = { 0 };
 	size_t n = 7;
@@ -976,11 +1117,14 @@ static void program_wrong_calls(tutti *job)
 	CHECK(tutti_table_push_rows(t, list, 1, values, &(tutti_update){ .size = sizeof(tutti_update), .set = TUTTI_SET_WORKER, .worker = 1 << 20 }, NULL) ==
 	      -EINVAL && (tutti_size(job) == 1 || strstr(tutti_why(), "no such worker")));
 	CHECK(tutti_table_pull_fresh(t, list, values, 1, &n, NULL) == -EINVAL && strstr(tutti_why(), "TUTTI_TABLE_FRESH") && n == 7);
+	CHECK(tutti_table_refresh_rows(t, list, 1, values, &n, NULL) == -EINVAL && strstr(tutti_why(), "TUTTI_TABLE_FRESH") && n == 7);
+	CHECK(tutti_table_refresh_rows(wide, list, 1, values, &n, NULL) == -ENOTSUP && strstr(tutti_why(), "has 36000 bytes") && n == 7);
 	CHECK(tutti_table_push(keys, values, NULL, NULL) == -ENOTSUP && strstr(tutti_why(), "has keys"));
 	CHECK(tutti_table_pull(keys, values, NULL) == -ENOTSUP && tutti_table_assign(keys, values, NULL) == -ENOTSUP &&
 	      tutti_table_push_pull(keys, values, NULL, values, NULL) == -ENOTSUP);
 	close_table(job, t);
 	close_table(job, keys);
+	close_table(job, wide);
 }
 
 static void test_wrong(void)
@@ -1149,6 +1293,7 @@ static CU_TestInfo rows_tests[] = {
 	{ "keys and state", test_key_state },
 	{ "the recorded sparse cases", test_sparse_cases },
 	{ "fresh rows", test_fresh },
+	{ "fresh ones of a list", test_refresh },
 	{ "who comes back", test_come_back },
 	{ "filter", test_filter },
 	{ "cuts", test_cuts },

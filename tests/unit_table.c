@@ -343,6 +343,7 @@ static void program_killed(tutti *job)
 	if (tutti_rank(job) != 1) {
 		CHECK((err == -ECONNRESET || err == -ETIMEDOUT) && strstr(tutti_why(), "rank 1"));
 		CHECK(tutti_table_pull(t, v, NULL) == -ECONNRESET && strstr(tutti_why(), "rank 1"));
+		CHECK(tutti_table_reopen(t) == -ECONNRESET && strstr(tutti_why(), "table open: rank 1"));
 	}
 	pass_time(2000 * TT_MS); /* or others find it closed */
 	free(v);

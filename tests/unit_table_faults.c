@@ -10,7 +10,7 @@ enum { SEEDS = 2, ORDER_SEEDS = 8 };
 enum { SEEDS = 10, ORDER_SEEDS = 48 };
 #endif
 
-enum { PIECE = (256 << 10) / sizeof(float) }; /* elements that are applied whole */
+enum { PIECE = (256 << 10) / sizeof(float), UNREACHED = 12 * PIECE }; /* elements that are applied whole; more than can be on their way */
 
 static void on_sim(void (*program)(tutti *), int size, int deadline_ms, uint64_t seeds)
 {
@@ -182,6 +182,39 @@ static void program_unsent(tutti *job)
 }
 
 static void test_unsent(void) { on_sim(program_unsent, 2, 1000, SEEDS); }
+
+/* Of two pushes the second, which waits for clocks where there are any, is given up, and the consistency changes: the push has counted at all
+ * servers, or at none, and all start level. */
+static void program_switch(tutti *job)
+{
+	enum { SWITCHES = 4 };
+	static const tutti_consistency to[SWITCHES] = { { .mode = TUTTI_BSP }, { .mode = TUTTI_SSP }, { .mode = TUTTI_BSP }, { .mode = TUTTI_ASYNC } };
+	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = CANCELLED, .consistency.mode = TUTTI_BSP };
+	tutti_table *t = open_table(job, "switch", &c);
+	float *delta = vector(CANCELLED, 1), *values = vector(CANCELLED, 0), n = (float)tutti_size(job);
+	tutti_op op[2];
+
+	meet(job);
+	for (int i = 0; i < SWITCHES; i++) {
+		if (tt_world)
+			pass_time(tt_sim_chance(TT_MS));
+		CHECK(tutti_table_push(t, delta, NULL, &op[0]) == 0 && tutti_table_push(t, delta, NULL, &op[1]) == 0);
+		CHECK(tutti_wait(&op[0], -1) == 0);
+		if (tt_world)
+			pass_time(tt_sim_chance(200000));
+		CHECK(tutti_cancel(&op[1]) == 0);
+		CHECK(tutti_table_switch(t, &to[i]) == 0);
+		CHECK(tutti_table_push_pull(t, delta, NULL, values, NULL) == 0);
+		meet(job);
+	}
+	CHECK(tutti_table_pull(t, values, NULL) == 0 && are_whole_pieces(values, CANCELLED, tutti_size(job)));
+	CHECK(values[0] >= 2 * SWITCHES * n && values[0] <= 3 * SWITCHES * n && values[CANCELLED - 1] >= 2 * SWITCHES * n);
+	close_table(job, t);
+	free(delta);
+	free(values);
+}
+
+static void test_switch(void) { on_wires(program_switch, 3); }
 
 /* A table that is closed with calls under way waits for them. */
 static void program_close(tutti *job)
@@ -390,6 +423,68 @@ static void program_unposted(tutti *job)
 }
 
 static void test_unposted(void) { on_sim(program_unposted, 2, 0, SEEDS); }
+
+/* ---- no file for a connection ---- */
+
+static int connect_none(struct tt_net *net, const char *addr, struct tt_peer **peer)
+{
+	(void)net, (void)addr, (void)peer;
+	return tt_fail(-EMFILE, "no more connections in this test");
+}
+
+/* So that it has to be made anew. */
+static void part_from(tutti *job, int rank, bool asks)
+{
+	struct tt_member *m = &job->job->members[rank];
+
+	tt_enter(job->job);
+	m->link->used = false;
+	if (asks)
+		tt_member_part(m);
+	tt_exit(job->job);
+}
+
+/* A push does not come to one of its servers, which has not counted it then, and neither has its worker. */
+static void push_out_of_reach(tutti *job, tutti_table *t, float *v)
+{
+	struct tt_net *net = job->job->engine.nets[0];
+	struct tt_transport full = *net->transport;
+
+	full.connect = connect_none;
+	pass_time(2 * TT_MS);
+	part_from(job, 2, true);
+	pass_time(2 * TT_MS);
+	CHECK(job->job->members[2].state == TT_AWAY);
+	net->transport = &full;
+	CHECK(tutti_table_push(t, v, NULL, NULL) == -EMFILE && strstr(tutti_why(), "no file left"));
+	pass_time(2 * TT_MS);
+	net->transport = &tt_sim;
+	CHECK(t->source[0].pushed == 1 && t->source[1].pushed == 0);
+	CHECK(tutti_table_reopen(t) == 0 && t->source[1].pushed == 1);
+	CHECK(tutti_table_push_pull(t, v, NULL, v, NULL) == 0 && v[0] == 2 && v[UNREACHED - 1] == 1);
+}
+
+static void program_unreached(tutti *job)
+{
+	static const int servers[] = { 0, 2 }, workers[] = { 1 };
+	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = UNREACHED, .servers = 2, .server = servers, .workers = 1, .worker = workers,
+		                 .consistency.mode = TUTTI_BSP };
+	tutti_table *t = open_table(job, "unreached", &c);
+	float *v = vector(UNREACHED, 1);
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	pass_time(TT_MS);
+	if (tutti_rank(job) == 1)
+		push_out_of_reach(job, t, v);
+	else if (tutti_rank(job) == 2)
+		part_from(job, 1, false);
+	pass_time(20 * TT_MS);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_table_close(t);
+	free(v);
+}
+
+static void test_unreached(void) { on_sim(program_unreached, 3, 0, SEEDS); }
 
 /* ---- two threads of one rank ---- */
 
@@ -618,6 +713,78 @@ static void program_damage(tutti *job)
 
 static void test_damage(void) { on_sim(program_damage, 3, 0, 10 * SEEDS); }
 
+/* ---- pushes that are half one thing and half another ---- */
+
+enum { PIECES = 4, EACH = 25 };
+
+static struct { /* what a server makes of them: a piece counts if its push has begun, and as what it is */
+	float at[PIECES * EACH];
+	bool half, assigns, refused;
+} mix;
+
+static void expect_piece(unsigned flags, int piece, float x)
+{
+	bool assigns = flags & TT_PUSH_ASSIGN;
+
+	if (flags & TT_PUSH_FIRST) {
+		mix.half = true;
+		mix.assigns = assigns;
+		mix.refused = false;
+	}
+	mix.refused |= !mix.half || mix.assigns != assigns;
+	for (int i = piece * EACH; !mix.refused && i < (piece + 1) * EACH; i++)
+		mix.at[i] = assigns ? x : mix.at[i] + x;
+	mix.half &= !(flags & TT_PUSH_LAST);
+}
+
+static void send_piece(struct tt_member *to, uint64_t uid, unsigned flags, int piece, float x)
+{
+	float v[EACH];
+	uint8_t head[32];
+	struct tt_pack p = tt_pack(head, sizeof head);
+
+	fill(v, EACH, x);
+	tt_put8(&p, TT_PUSH);
+	tt_put64(&p, uid);
+	tt_put32(&p, 1);
+	tt_put8(&p, (uint8_t)flags);
+	tt_put8(&p, TT_NO_SLOT);
+	tt_put64(&p, (uint64_t)piece * EACH);
+	tt_put32(&p, EACH);
+	tt_send(to, head, (size_t)(p.at - head), v, sizeof v);
+	expect_piece(flags, piece, x);
+}
+
+/* Values are never set by a piece of a push, nor pushed to by a piece of an assignment; and who makes such pushes can make good ones after. */
+static void program_mix(tutti *job)
+{
+	tutti_table *t = open_at(job, "mix", PIECES * EACH, (tutti_updater){ 0 }, 1, (const int[]){ 0 });
+	float v[PIECES * EACH];
+
+	memset(&mix, 0, sizeof mix);
+	meet(job);
+	if (tutti_rank(job) == 1) {
+		lose(job, TT_PUSHED); /* its library has pushed nothing, and would call the answers nonsense */
+		for (int i = 0; i < 300; i++) {
+			unsigned flags = (unsigned)tt_sim_chance(8);
+			tt_enter(job->job);
+			send_piece(&job->job->members[0], t->source[0].uid, flags, (int)tt_sim_chance(PIECES), (float)(1 + tt_sim_chance(9)));
+			tt_exit(job->job);
+			pass_time(tt_sim_chance(100000));
+		}
+		tt_enter(job->job);
+		for (int i = 0; i < PIECES; i++)
+			send_piece(&job->job->members[0], t->source[0].uid, (i ? 0 : TT_PUSH_FIRST) | (i + 1 < PIECES ? 0 : TT_PUSH_LAST), i, 1);
+		tt_exit(job->job);
+	}
+	meet(job);
+	if (tutti_rank(job) == 0)
+		CHECK(t->shard.half == 0 && tutti_table_pull(t, v, NULL) == 0 && !memcmp(v, mix.at, sizeof v));
+	close_table(job, t);
+}
+
+static void test_mix(void) { on_sim(program_mix, 2, 0, SEEDS); }
+
 /* ---- storms ---- */
 
 /* Ranks 0 to 2 serve, 2 to 4 work: element i counts the pushes of rank i % STORM_RANKS. Calls are started, waited for, cancelled, and
@@ -752,15 +919,18 @@ static CU_TestInfo fault_tests[] = {
 	{ "cancelled", test_cancel },
 	{ "cancelled before it is sent", test_unsent },
 	{ "cancelled before another", test_overtaken },
+	{ "cancelled before a switch", test_switch },
 	{ "closed under way", test_close },
 	{ "slow is not silent", test_slow },
 	{ "a mute server", test_mute },
 	{ "order, whatever can be mapped", test_order },
 	{ "a piece that no wire takes", test_unposted },
+	{ "no file for a connection", test_unreached },
 	{ "two threads", test_threads },
 	{ "a rule of one's own", test_own },
 	{ "a late worker", test_late },
 	{ "damaged messages", test_damage },
+	{ "pushes that are half assignments", test_mix },
 	{ "storms", test_storm },
 	CU_TEST_INFO_NULL,
 };

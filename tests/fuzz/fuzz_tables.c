@@ -77,7 +77,9 @@ static int call(struct part *p, unsigned what, tutti_op *op)
 
 	switch (what % 8) {
 	case 0: return tutti_table_push_rows(p->rows, p->list, N, p->values, NULL, op);
-	case 1: return tutti_table_pull_rows(p->rows, p->list, N, p->values, op);
+	case 1:
+		return what & 32 ? tutti_table_refresh_rows(p->rows, p->list, N, p->values, &n[tutti_rank(p->job)], op) :
+		                   tutti_table_pull_rows(p->rows, p->list, N, p->values, op);
 	case 2: return tutti_table_pull_fresh(p->rows, p->fresh, p->values, what & 32 ? 5 : N, &n[tutti_rank(p->job)], op);
 	case 3: return tutti_table_push(p->rows, p->values, &(tutti_update){ .size = sizeof(tutti_update), .set = TUTTI_SET_SCALE, .scale = 2 }, op);
 	case 4: return tutti_table_pull(p->rows, p->values, op);
