@@ -1102,7 +1102,7 @@ static void program_wrong_config(tutti *job)
 static void program_wrong_calls(tutti *job)
 {
 	tutti_table_config c = config_of(TUTTI_F32, 5, 2, 0), k = config_of(TUTTI_F32, 0, 2, TUTTI_TABLE_KEYS);
-	tutti_table_config l = config_of(TUTTI_F32, 5, 9000, TUTTI_TABLE_FRESH);
+	tutti_table_config l = config_of(TUTTI_F32, 5, 16384, TUTTI_TABLE_FRESH); /* rows of more than a message */
 	tutti_table *t = open_table(job, "rows", &c), *keys = open_table(job, "keys", &k), *wide = open_table(job, "wide", &l);
 	uint64_t list[] = { 4, 5, ~0ull };
 	float values[10] = { 0 };
@@ -1118,7 +1118,7 @@ static void program_wrong_calls(tutti *job)
 	      -EINVAL && (tutti_size(job) == 1 || strstr(tutti_why(), "no such worker")));
 	CHECK(tutti_table_pull_fresh(t, list, values, 1, &n, NULL) == -EINVAL && strstr(tutti_why(), "TUTTI_TABLE_FRESH") && n == 7);
 	CHECK(tutti_table_refresh_rows(t, list, 1, values, &n, NULL) == -EINVAL && strstr(tutti_why(), "TUTTI_TABLE_FRESH") && n == 7);
-	CHECK(tutti_table_refresh_rows(wide, list, 1, values, &n, NULL) == -ENOTSUP && strstr(tutti_why(), "has 36000 bytes") && n == 7);
+	CHECK(tutti_table_refresh_rows(wide, list, 1, values, &n, NULL) == -ENOTSUP && strstr(tutti_why(), "has 65536 bytes") && n == 7);
 	CHECK(tutti_table_push(keys, values, NULL, NULL) == -ENOTSUP && strstr(tutti_why(), "has keys"));
 	CHECK(tutti_table_pull(keys, values, NULL) == -ENOTSUP && tutti_table_assign(keys, values, NULL) == -ENOTSUP &&
 	      tutti_table_push_pull(keys, values, NULL, values, NULL) == -ENOTSUP);
