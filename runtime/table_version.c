@@ -200,44 +200,31 @@ static void make(struct tutti_table *t, char *next, size_t first, size_t count)
 	memset(s->sum + at, 0, count * t->width);
 }
 
-/* As many of the next `most` elements of those rows as lie side by side. first: of them, in the shard. */
-static size_t find_run(const struct tutti_table *t, const struct tt_touched *rows, uint64_t at, size_t most, uint64_t *first)
-{
-	uint64_t row = t->row, i = at / row, skip = at % row;
-
-	*first = tt_touched_row(rows, i) * row + skip;
-	return (size_t)tt_min(tt_touched_run(rows, i, (skip + most - 1) / row + 1) * row - skip, most);
-}
-
+/* As many of the next `most` elements of those rows as lie side by side. */
 static size_t make_run(struct tutti_table *t, uint64_t at, size_t most)
 {
-	uint64_t first;
-	size_t n = find_run(t, t->shard.touched, at, most, &first);
+	const struct tt_touched *rows = t->shard.touched;
+	uint64_t i = at / t->row, skip = at % t->row, run = tt_touched_run(rows, i, (skip + most - 1) / t->row + 1);
+	size_t n = (size_t)tt_min(run * t->row - skip, most);
 
-	make(t, t->shard.keys ? t->shard.values : place_of_next(t), (size_t)first, n);
-	return n;
-}
-
-static uint64_t count_alike(const struct tutti_table *t, uint64_t row, uint64_t end) /* rows from there on that are all touched, or all not */
-{
-	bool touched = tt_touched_by(t->shard.touched, row);
-	uint64_t n = 1;
-
-	while (row + n < end && !!tt_touched_by(t->shard.touched, row + n) == touched)
-		n++;
+	make(t, t->shard.keys ? t->shard.values : place_of_next(t), (size_t)(tt_touched_row(rows, i) * t->row + skip), n);
 	return n;
 }
 
 /* What is touched is made, and not copied. */
 static size_t copy_run(struct tutti_table *t, uint64_t at, size_t most)
 {
-	uint64_t first, row = t->row;
-	size_t n = find_run(t, t->shard.differ, at, most, &first), width = t->width;
+	const struct tt_touched *differ = t->shard.differ, *touched = t->shard.touched;
+	uint64_t i = at / t->row, skip = at % t->row, rows = (skip + most - 1) / t->row + 1, first = tt_touched_row(differ, i), n = 1;
+	bool made = tt_touched_by(touched, first);
+	size_t from = (size_t)(first * t->row + skip) * t->width, count;
 
-	n = (size_t)tt_min(count_alike(t, first / row, (first + n - 1) / row + 1) * row - first % row, n);
-	if (!tt_touched_by(t->shard.touched, first / row))
-		memcpy(place_of_next(t) + first * width, t->shard.values + first * width, n * width);
-	return n;
+	while (n < rows && tt_touched_row(differ, i + n) == first + n && !!tt_touched_by(touched, first + n) == made)
+		n++;
+	count = (size_t)tt_min(n * t->row - skip, most);
+	if (!made)
+		memcpy(place_of_next(t) + from, t->shard.values + from, count * t->width);
+	return count;
 }
 
 static uint64_t count_touched(const struct tutti_table *t) { return tt_touched_count(t->shard.touched) * t->row; }
