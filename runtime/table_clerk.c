@@ -25,7 +25,9 @@ struct enquiry { /* of one call, on its thread's stack */
 	int left;                    /* so many have not answered */
 	int rank, err;               /* the first who refused */
 	char why[WHY];
-	uint32_t least, most;        /* of what servers say: how many workers they have state of; which save they have read */
+	uint32_t workers;            /* most of those that some server has state of, and has refused therefore */
+	uint32_t least, most;        /* of what the others say: which save they have read, or ... */
+	uint64_t sum;                /* ... how often they were to read */
 };
 
 /* ---- who asks ---- */
@@ -63,6 +65,13 @@ static struct enquiry *find(const struct tt_member *from, uint32_t number)
 	return NULL;
 }
 
+static void hear(struct enquiry *q, uint32_t which)
+{
+	q->least = tt_min(q->least, which);
+	q->most = tt_max(q->most, which);
+	q->sum += which;
+}
+
 void tt_table_filed(struct tt_member *from, struct tt_pack *p)
 {
 	struct enquiry *q = find(from, tt_get32(p));
@@ -78,8 +87,10 @@ void tt_table_filed(struct tt_member *from, struct tt_pack *p)
 		q->server[server_of(q->table, from->rank)].heard = tt_now();
 		return;
 	}
-	q->least = tt_min(q->least, which);
-	q->most = tt_max(q->most, which);
+	if (err == -EAGAIN)
+		q->workers = tt_max(q->workers, which);
+	else if (!err)
+		hear(q, which);
 	answered(q, server_of(q->table, from->rank), err, why);
 }
 
@@ -138,10 +149,15 @@ static void give_up(struct enquiry *q, uint64_t patience)
 			answered(q, i, -ETIMEDOUT, why);
 }
 
+/* Who was stopped himself finds now what has come meanwhile. */
 static void await(struct enquiry *q, uint64_t patience)
 {
-	while (q->left && tt_wait_until(q->table->job, all_answered, q, longest_ago(q) + patience))
+	struct tt_job *job = q->table->job;
+
+	while (q->left && tt_wait_until(job, all_answered, q, longest_ago(q) + patience)) {
+		tt_wait_until(job, all_answered, q, tt_now() + job->deadline / 8);
 		give_up(q, patience);
+	}
 }
 
 static int fail(const struct enquiry *q, const char *what)
@@ -151,7 +167,7 @@ static int fail(const struct enquiry *q, const char *what)
 	return tt_fail(q->err, "%s: table \"%s\", rank %d: %s", what, q->table->name, q->rank, *q->why ? q->why : strerror(-q->err));
 }
 
-static bool takes_no_disk(enum tt_file_what what) { return what == TT_FILE_DROP || what == TT_FILE_CHECK; }
+static bool takes_no_disk(enum tt_file_what what) { return what == TT_FILE_DROP || what == TT_FILE_COUNT; }
 
 int tt_clerk_order(struct tutti_table *t, const char *what, struct tt_order *o, uint32_t *number)
 {
@@ -176,8 +192,9 @@ int tt_clerk_order(struct tutti_table *t, const char *what, struct tt_order *o, 
 	tt_list_remove(&q.link);
 	tt_exit(job);
 	free(q.server);
-	o->workers = tt_max(o->workers, q.most);
+	o->workers = tt_max(o->workers, q.workers);
 	o->differ = q.least < q.most;
+	o->reads = q.sum;
 	if (number)
 		*number = q.number;
 	return fail(&q, what);
@@ -232,9 +249,11 @@ static uint32_t workers_of(const struct tutti_table *t)
 }
 
 /* What an answer says beside that. */
-static uint32_t which(const struct tt_clerk *c)
+static uint32_t which(const struct tt_clerk *c, int err)
 {
-	return c->order.what == TT_FILE_READ && c->staged ? tt_staged_print(c->staged) : workers_of(c->table);
+	if (err == -EAGAIN)
+		return workers_of(c->table);
+	return c->order.what == TT_FILE_READ && c->staged ? tt_staged_print(c->staged) : c->reads;
 }
 
 void tt_clerk_done(struct tt_clerk *c, int err)
@@ -244,7 +263,7 @@ void tt_clerk_done(struct tt_clerk *c, int err)
 	c->busy = false;
 	tt_timer_stop(&c->turn);
 	if (tt_asker_lives(t, &c->asker)) /* a later life of his may ask under the same number */
-		answer(&t->job->members[c->asker.rank], c->asker.number, err, err ? tt_why() : "", which(c));
+		answer(&t->job->members[c->asker.rank], c->asker.number, err, err ? tt_why() : "", which(c, err));
 }
 
 /* While it waits for its moment that is the pushes' affair: table_hold.c does not wait for one that does not go on. */
@@ -273,8 +292,6 @@ bool tt_asker_lives(const struct tutti_table *t, const struct tt_asker *a)
 
 	return m->state < TT_LEFT && m->epoch == a->epoch;
 }
-
-bool tt_asker_is(const struct tt_asker *a, const struct tt_asker *b) { return a->rank == b->rank && a->epoch == b->epoch && a->number == b->number; }
 
 static struct tt_clerk *clerk_of(struct tutti_table *t)
 {
@@ -318,18 +335,19 @@ static int begin(struct tutti_table *t, const struct tt_member *from, uint32_t n
 	return 0;
 }
 
+static uint32_t reads_of(const struct tutti_table *t) { return t->shard.clerk ? t->shard.clerk->reads : 0; }
+
 static void take_order(struct tutti_table *t, struct tt_member *from, uint32_t number, const struct tt_order *o)
 {
 	static void (*const acts[])(struct tt_clerk *) = { tt_save_begin, tt_load_read, tt_load_take };
-	const struct tt_asker before = { from->rank, from->epoch, (uint32_t)o->generation };
 	int err = t && !t->job->leaving ? 0 : tt_fail(-ESTALE, "it has closed the table, or was started anew");
 
 	if (!err && o->what == TT_FILE_DROP)
-		tt_load_forget(t, &before);
-	else if (!err)
-		err = o->what == TT_FILE_CHECK ? tt_save_check(t, &before) : begin(t, from, number, o);
+		tt_load_forget(t, &(struct tt_asker){ from->rank, from->epoch, (uint32_t)o->generation });
+	else if (!err && o->what != TT_FILE_COUNT)
+		err = begin(t, from, number, o);
 	if (err || takes_no_disk(o->what))
-		answer(from, number, err, err ? tt_why() : "", 0);
+		answer(from, number, err, err ? tt_why() : "", err ? 0 : reads_of(t));
 	else
 		acts[o->what](t->shard.clerk);
 }
@@ -342,7 +360,7 @@ void tt_table_file(struct tt_member *from, struct tt_pack *p)
 	size_t len = tt_pack_left(p);
 	char folder[PATH_MAX];
 
-	p->bad |= o.what > TT_FILE_CHECK || len >= sizeof folder || memchr(p->at, 0, len);
+	p->bad |= o.what > TT_FILE_COUNT || len >= sizeof folder || memchr(p->at, 0, len);
 	if (p->bad)
 		return;
 	memcpy(folder, p->at, len);

@@ -445,7 +445,7 @@ void tt_load_read(struct tt_clerk *c)
 {
 	int err = new_staged(c->table, &c->staged);
 
-	c->saved = (struct tt_asker){ 0 };
+	c->reads++;
 	if (err) {
 		tt_clerk_done(c, err);
 		return;
@@ -454,13 +454,15 @@ void tt_load_read(struct tt_clerk *c)
 	tt_clerk_work(c, read_aside, keep_or_forget);
 }
 
+static bool is_same(const struct tt_asker *a, const struct tt_asker *b) { return a->rank == b->rank && a->epoch == b->epoch && a->number == b->number; }
+
 void tt_load_forget(struct tutti_table *t, const struct tt_asker *asker)
 {
 	struct tt_clerk *c = t->shard.clerk;
 
-	if (c && c->busy && c->order.what == TT_FILE_READ && tt_asker_is(&c->asker, asker))
+	if (c && c->busy && c->order.what == TT_FILE_READ && is_same(&c->asker, asker))
 		c->unwanted = true;
-	else if (c && c->staged && !c->busy && tt_asker_is(&c->staged->asker, asker))
+	else if (c && c->staged && !c->busy && is_same(&c->staged->asker, asker))
 		forget(c);
 }
 
@@ -525,7 +527,7 @@ void tt_load_take(struct tt_clerk *c)
 	struct tt_asker reader = c->asker;
 
 	reader.number = (uint32_t)c->order.generation;
-	if (c->staged && tt_asker_is(&c->staged->asker, &reader))
+	if (c->staged && is_same(&c->staged->asker, &reader))
 		tt_shard_hold(c->table, c->table->job->deadline, take_now);
 	else
 		tt_clerk_done(c, tt_fail(-EINVAL, "it has read nothing that could be taken"));

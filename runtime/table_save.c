@@ -198,7 +198,7 @@ static int write_shard(struct tt_clerk *c)
 
 static void forget_image(struct tt_clerk *c, int err)
 {
-	c->saved = err ? (struct tt_asker){ 0 } : c->asker;
+	(void)err;
 	c->table->shard.image = NULL;
 	tt_saving_free(c->saving);
 	c->saving = NULL;
@@ -236,34 +236,32 @@ void tt_save_begin(struct tt_clerk *c)
 		tt_shard_hold(t, t->job->deadline, save_now);
 }
 
-int tt_save_check(struct tutti_table *t, const struct tt_asker *asker)
-{
-	const struct tt_clerk *c = t->shard.clerk;
-
-	return c && tt_asker_is(&c->saved, asker) ? 0 : tt_fail(-EBUSY, "it was loaded, or saved for another rank, meanwhile: save again");
-}
-
 /* ---- the call ---- */
 
-/* A load is of all servers. If some wrote their files before it and some behind it, the first ones know. */
-static int check(struct tutti_table *t, const char *what, uint32_t number)
+/* A load is of all servers. If some wrote their files before it and some behind it, the first ones were to read since. */
+static int check(struct tutti_table *t, const char *what, uint64_t reads)
 {
-	return tt_clerk_order(t, what, &(struct tt_order){ .what = TT_FILE_CHECK, .generation = number, .folder = "" }, NULL);
+	struct tt_order o = { .what = TT_FILE_COUNT, .folder = "" };
+	int err = tt_clerk_order(t, what, &o, NULL);
+
+	if (err || o.reads == reads)
+		return err;
+	return tt_fail(-EBUSY, "%s: table \"%s\" was being loaded meanwhile: save again", what, t->name);
 }
 
 static int save(struct tutti_table *t, const char *what, const char *folder)
 {
 	struct tt_order o = { .what = TT_FILE_SAVE, .folder = folder, .workers = (uint32_t)t->job->launched };
-	uint32_t workers, number;
+	uint32_t workers;
 	int err;
 
 	do {
 		workers = o.workers;
 		if ((err = tt_save_next(folder, t->name, &o.generation)))
 			return err;
-		err = tt_clerk_order(t, what, &o, &number);
+		err = tt_clerk_order(t, what, &o, NULL);
 	} while (err == -EAGAIN && o.workers > workers && o.workers <= (uint32_t)t->job->capacity); /* some have come since */
-	if (err || (err = check(t, what, number)))
+	if (err || (err = check(t, what, o.reads)))
 		return err;
 	return tt_save_commit(folder, t->name, o.generation, tt_table_files(t));
 }

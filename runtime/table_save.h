@@ -24,15 +24,16 @@ size_t tt_image_read(struct tt_image *, void *to, size_t room);   /* the next by
 
 /* ---- table_clerk.c ---- */
 
-enum tt_file_what { /* write your shard; read it, aside; use what you have read; forget it; has nothing been read since you wrote? */
-	TT_FILE_SAVE, TT_FILE_READ, TT_FILE_TAKE, TT_FILE_DROP, TT_FILE_CHECK
+enum tt_file_what { /* write your shard; read it, aside; use what you have read; forget it; how often were you to read? */
+	TT_FILE_SAVE, TT_FILE_READ, TT_FILE_TAKE, TT_FILE_DROP, TT_FILE_COUNT
 };
 struct tt_order {
 	enum tt_file_what what;
 	const char *folder;          /* SAVE, READ */
-	uint64_t generation;         /* SAVE; TAKE and DROP: the number of that READ; CHECK: of that SAVE */
+	uint64_t generation;         /* SAVE; TAKE and DROP: the number of that READ */
 	uint32_t workers;            /* SAVE: whose state is written, where each has its own */
 	bool differ;                 /* READ: not all servers have read the same save */
+	uint64_t reads;              /* SAVE, COUNT: what servers were to read so far, all together */
 };
 struct tt_asker { /* who gave an order: */
 	int rank;
@@ -53,7 +54,7 @@ struct tt_clerk { /* of a shard: does one thing at a time, and nothing else betw
 	int (*work)(struct tt_clerk *);   /* by the thread, without the gate */
 	void (*after)(struct tt_clerk *, int err); /* ... with the gate again, before he is told. NULL: nothing */
 	struct tt_saving *saving;
-	struct tt_asker saved;       /* for whom it has written last; number 0: nobody, or something was to be read since */
+	uint32_t reads;              /* that were ordered */
 	struct tt_staged *staged;
 };
 int tt_clerk_call(struct tutti_table *, const char *what, const char *folder, int (*act)(struct tutti_table *, const char *what, const char *folder));
@@ -62,7 +63,6 @@ int tt_clerk_order(struct tutti_table *, const char *what, struct tt_order *, ui
                                                       * answered, is gone or gets on no more; without the gate. The sentence begins with `what`.
                                                       * With -EAGAIN the order's `workers` are raised to those that some server has state of. number: of this
                                                       * order, NULL: of no use */
-bool tt_asker_is(const struct tt_asker *, const struct tt_asker *);
 void tt_clerk_work(struct tt_clerk *, int (*work)(struct tt_clerk *), void (*after)(struct tt_clerk *, int err)); /* goes on, on the thread */
 void tt_clerk_done(struct tt_clerk *, int err); /* an error with its sentence as this thread's last */
 bool tt_asker_lives(const struct tutti_table *, const struct tt_asker *);
@@ -72,7 +72,6 @@ void tt_clerk_free(struct tutti_table *);       /* waits for that; without the g
 /* ---- table_save.c, table_load.c: what a clerk does. Each ends with tt_clerk_done(), at once or later ---- */
 
 void tt_save_begin(struct tt_clerk *);
-int tt_save_check(struct tutti_table *, const struct tt_asker *); /* -EBUSY, and a sentence */
 void tt_saving_free(struct tt_saving *);        /* NULL is allowed */
 void tt_saving_moved(struct tutti_table *);     /* the values and the state that are being saved, as their room has grown */
 void tt_state_name(char *room, size_t size, const struct tutti_table *, const struct tt_state *); /* of the array that it is in a save */
