@@ -917,6 +917,9 @@ static const char *reason(const struct tt_link *l, const char *otherwise)
 	return strstr(tt_why(), l->peer->addr) ? tt_why() : otherwise;
 }
 
+/* Nobody listens there any more; or it hung up, perhaps in the middle of the handshake, where that looks like a wrong secret. */
+static bool may_have_left(int err) { return err == -EHOSTUNREACH || err == -ECONNRESET || err == -EACCES; }
+
 static void lost(struct tt_member *m, struct tt_link *l, int err)
 {
 	bool connected = m->state == TT_UP || m->state == TT_PARTING;
@@ -936,7 +939,7 @@ static void lost(struct tt_member *m, struct tt_link *l, int err)
 		ask_wires(m);
 	} else if (m->state == TT_CONNECTING && err == -EHOSTUNREACH && tt_boot_retry(m, m->job->deadline))
 		m->link = NULL;
-	else if (m->state == TT_CONNECTING && (err == -EHOSTUNREACH || err == -ECONNRESET) && tt_group_miss(m)) {
+	else if (m->state == TT_CONNECTING && may_have_left(err) && tt_group_miss(m)) {
 		m->link = NULL;
 		fail_soon(m, tt_time(m->job, TT_TIME_GRACE), err, "rank %d cannot be reached at %s: %s", m->rank, at, reason(l, strerror(-err)));
 	} else if (m->state == TT_CONNECTING) {

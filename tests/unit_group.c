@@ -278,7 +278,32 @@ static void program_missed(tutti *job)
 	pass_time(200 * TT_MS);
 }
 
-static void test_missed(void) { on_wires(program_missed, TT_BOARD_FEW + 4, DEADLINE); }
+/* ... or that stops to listen just now, perhaps in the middle of a handshake. */
+static uint64_t late_us;
+
+static void program_missed_just(tutti *job)
+{
+	tutti_window *w;
+	int rank = tutti_rank(job), err;
+
+	CHECK(tutti_window_open(job, "w", NULL, 0, &w) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (rank == 5)
+		return;
+	pass_time(late_us * 1000);
+	if (rank == 11) {
+		err = tutti_put(w, 5, 0, "x", 1, NULL);
+		CHECK(err == -ERANGE || err == -ESTALE || (err == -ENOTCONN && strstr(tutti_why(), "rank 5 has left the job"))); /* still there, or not */
+	}
+	pass_time(200 * TT_MS);
+}
+
+static void test_missed(void)
+{
+	on_wires(program_missed, TT_BOARD_FEW + 4, DEADLINE);
+	for (late_us = 0; late_us <= 4000; late_us = late_us ? 2 * late_us : 125)
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = TT_BOARD_FEW + 4, .wire = "tcp", .deadline_ms = DEADLINE, .program = program_missed_just }), 0);
+}
 
 static bool has_gone(tutti *job, int rank)
 {
