@@ -152,19 +152,28 @@ int tt_place_open(struct tt_job *job)
 	return !err && caller ? tt_place_thread(job, TT_PIN_AUTO, -1) : err;
 }
 
-/* It comes into being where the thread may run that opens the first table, and that one may be pinned. */
+/* A thread comes into being where its maker may run, which may be one core. Where that cannot be changed it stays there. */
+void tt_place_widen(struct tt_job *job, struct tt_task *task)
+{
+	const struct tt_place *p = &job->place;
+	bool here = tt_world || p->rule.pin == TT_PIN_NONE || !tt_cpus_count(&p->allowed);
+	int err = here ? 0 : tt_task_bind(task, &p->allowed, sizeof p->allowed);
+
+	if (err)
+		tt_log(TT_DEBUG, "a thread stays where its maker may run: %s", strerror(-err));
+}
+
 int tt_place_helper(struct tt_job *job, struct tt_task *task, int i)
 {
 	struct tt_place *p = &job->place;
 	struct tt_cpus core;
-	int err;
 
 	if (tt_world || p->rule.pin == TT_PIN_NONE || !tt_cpus_count(&p->allowed))
 		return 0;
 	if (p->rule.pin != TT_PIN_AUTO && tt_share_core(p->pus, p->n, &p->share, i, &core))
 		return bind_task(task, &core, "a helper");
-	err = bind_task(task, &p->allowed, "a helper");
-	return !err && p->rule.pin == TT_PIN_AUTO ? keep_on_node(job, task, "a helper") : err;
+	tt_place_widen(job, task);
+	return p->rule.pin == TT_PIN_AUTO ? keep_on_node(job, task, "a helper") : 0;
 }
 
 /* Under auto only who asks is pinned: to its part of all cores, and then the background thread comes to the same node. */

@@ -162,6 +162,7 @@ int tt_place_begin(struct tt_job *);                  /* reads the settings and 
 uint32_t tt_place_print(const struct tt_job *);       /* 24 bits that differ where the allowed processors do; 0: not known */
 int tt_place_open(struct tt_job *);                   /* once rank and ranks are known: pins what is to be pinned */
 void tt_place_close(struct tt_job *);
+void tt_place_widen(struct tt_job *, struct tt_task *);        /* a new thread of the library's: to where the process may run */
 int tt_place_helper(struct tt_job *, struct tt_task *, int i); /* a thread of the library's: its i-th core, round and round; under auto, its node */
 int tt_place_thread(struct tt_job *, enum tt_pin if_auto, int i); /* tutti_pin, where if_auto stands for auto */
 void tt_place_memory(const struct tt_job *, void *, size_t); /* untouched pages of this job: near its threads, if that is asked for */

@@ -392,13 +392,6 @@ static void join(struct tt_clerk *c)
 	c->thread = NULL;
 }
 
-/* Not to the one core that its maker may be pinned to. */
-static void unpin(struct tt_task *thread, const struct tt_place *p)
-{
-	if (p->rule.pin != TT_PIN_NONE && tt_cpus_count(&p->allowed))
-		tt_task_bind(thread, &p->allowed, sizeof p->allowed);
-}
-
 void tt_clerk_work(struct tt_clerk *c, int (*work)(struct tt_clerk *), void (*after)(struct tt_clerk *, int err))
 {
 	int err;
@@ -408,7 +401,7 @@ void tt_clerk_work(struct tt_clerk *c, int (*work)(struct tt_clerk *), void (*af
 	c->after = after;
 	err = tt_spawn(run, c, &c->thread);
 	if (!err) {
-		unpin(c->thread, &c->table->job->place);
+		tt_place_widen(c->table->job, c->thread);
 		return;
 	}
 	if (after)
