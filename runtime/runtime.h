@@ -218,7 +218,7 @@ struct tt_mem tt_mem_of(void *base, size_t len); /* with the file that it lies i
 enum { TT_SCRATCH_CLASSES = 13 };
 struct tt_scratch { /* zeroed is empty */
 	void *free[TT_SCRATCH_CLASSES];
-	size_t held;                /* bytes in all of them */
+	size_t held[TT_SCRATCH_CLASSES], all; /* bytes in each, and in all of them */
 };
 void *tt_scratch_take(struct tt_scratch *, size_t bytes); /* NULL: no memory. Page-aligned from a page on, else to a cache line; not zeroed */
 void tt_scratch_give(struct tt_scratch *, void *, size_t bytes); /* the same number; NULL is allowed */

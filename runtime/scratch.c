@@ -9,6 +9,7 @@ enum {
 	LEAST = 256,        /* bytes; each class is twice the one before */
 	LINE = 64, PAGE = 4096,
 	HELD_MAX = TT_ASAN ? 0 : 8 << 20, /* that one is to see who writes to what has been given back */
+	CLASS_MAX = HELD_MAX / 2,         /* so that messages leave room to collectives */
 };
 
 static void *new_bytes(size_t bytes)
@@ -18,10 +19,12 @@ static void *new_bytes(size_t bytes)
 	return aligned_alloc(unit, (bytes + unit - 1) & ~(unit - 1));
 }
 
+static size_t bytes_of(int class) { return (size_t)LEAST << class; }
+
 static int class_of(size_t bytes)
 {
 	for (int i = 0; i < TT_SCRATCH_CLASSES; i++)
-		if (bytes <= (size_t)LEAST << i)
+		if (bytes <= bytes_of(i))
 			return i;
 	return -1;
 }
@@ -34,9 +37,10 @@ void *tt_scratch_take(struct tt_scratch *s, size_t bytes)
 	if (i < 0)
 		return new_bytes(bytes);
 	if (!(p = s->free[i]))
-		return new_bytes((size_t)LEAST << i);
+		return new_bytes(bytes_of(i));
 	memcpy(&s->free[i], p, sizeof p);
-	s->held -= (size_t)LEAST << i;
+	s->held[i] -= bytes_of(i);
+	s->all -= bytes_of(i);
 	return p;
 }
 
@@ -44,13 +48,14 @@ void tt_scratch_give(struct tt_scratch *s, void *p, size_t bytes)
 {
 	int i = class_of(bytes);
 
-	if (!p || i < 0 || s->held + ((size_t)LEAST << i) > HELD_MAX) {
+	if (!p || i < 0 || s->held[i] + bytes_of(i) > CLASS_MAX || s->all + bytes_of(i) > HELD_MAX) {
 		free(p);
 		return;
 	}
 	memcpy(p, &s->free[i], sizeof p);
 	s->free[i] = p;
-	s->held += (size_t)LEAST << i;
+	s->held[i] += bytes_of(i);
+	s->all += bytes_of(i);
 }
 
 void tt_scratch_free(struct tt_scratch *s)
@@ -62,5 +67,5 @@ void tt_scratch_free(struct tt_scratch *s)
 			memcpy(&s->free[i], p, sizeof p);
 			free(p);
 		}
-	s->held = 0;
+	*s = (struct tt_scratch){ 0 };
 }
