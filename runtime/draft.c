@@ -15,6 +15,7 @@
 
 enum {
 	PIECE = 1 << 30,             /* a single write takes at most 2 GiB - 4096 */
+	PAGE = 4096,
 	WINDOW = 8 << 20, AHEAD = 4, /* bytes that the disk is given at once; so many such that it may have before it is waited for */
 };
 
@@ -64,7 +65,7 @@ static int give_to_disk(struct tt_draft *d)
 	const unsigned wait = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
 	int err = 0;
 
-	for (; !err && d->end - d->given >= WINDOW; d->given += WINDOW) {
+	for (; !err && d->end >= d->given + WINDOW; d->given += WINDOW) {
 		err = start(d, d->given, SYNC_FILE_RANGE_WRITE);
 		if (!err && d->given - d->front >= AHEAD * WINDOW)
 			err = start(d, d->given - AHEAD * WINDOW, wait);
@@ -75,7 +76,7 @@ static int give_to_disk(struct tt_draft *d)
 int tt_draft_write(struct tt_draft *d, const void *bytes, size_t len, uint64_t at)
 {
 	if (at != d->end)
-		d->front = d->given = at;
+		d->front = d->given = (at + PAGE - 1) & ~(uint64_t)(PAGE - 1); /* a page is given once: the first one with the end */
 	for (const char *p = bytes; len;) {
 		ssize_t n = pwrite(d->fd, p, tt_min(len, PIECE), (off_t)at);
 		if (n < 0 && errno == EINTR)
