@@ -242,9 +242,11 @@ bool tt_rounds_resume(struct tt_rounds *r, int worker, uint64_t pushed, bool *sk
 	return *skipped = true;
 }
 
+bool tt_rounds_is_left(const struct tt_rounds *r) { return r->as.mode == TUTTI_BSP && !r->counts.live; }
+
 bool tt_rounds_catch_up(struct tt_rounds *r, uint64_t clock)
 {
-	if (r->as.mode != TUTTI_BSP || r->counts.live || clock <= r->clock)
+	if (!tt_rounds_is_left(r) || clock <= r->clock)
 		return false;
 	r->clock = clock;
 	return true;

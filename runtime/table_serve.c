@@ -181,7 +181,9 @@ static uint64_t farthest(const struct tutti_table *t)
 
 void tt_table_catch_up(struct tutti_table *t)
 {
-	if (!t->shard.rounds || t->shard.held || !tt_rounds_catch_up(t->shard.rounds, farthest(t)))
+	const struct tt_rounds *r = t->shard.rounds;
+
+	if (!r || t->shard.held || !tt_rounds_is_left(r) || !tt_rounds_catch_up(t->shard.rounds, farthest(t)))
 		return;
 	tt_version_settle(t);
 	if (t->shard.next.opened)
