@@ -485,8 +485,8 @@ static int check_refresh(const struct tutti_table *t, const char *what)
 
 	if (err || tt_table_row_bytes(t) + TT_ROW_NAME <= tt_table_piece(t->job))
 		return err;
-	return tt_fail(-ENOTSUP, "%s: a row of the table \"%s\" has %zu bytes, and takes several messages: pull rows, or the fresh ones of all", what, t->name,
-	               tt_table_row_bytes(t));
+	return tt_fail(-ENOTSUP, "%s: a row of the table \"%s\" has %zu bytes, and at most %zu go into a message here: pull rows, or the fresh ones of all", what, t->name,
+	               tt_table_row_bytes(t), tt_table_piece(t->job) - TT_ROW_NAME);
 }
 
 int tutti_table_refresh_rows(tutti_table *t, const uint64_t *rows, size_t n, void *values, size_t *fresh, tutti_op *op)

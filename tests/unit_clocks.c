@@ -460,7 +460,13 @@ static void test_wrong(void)
 
 /* ---- servers that come again ---- */
 
-static char folder[] = "/tmp/tutti-clocks-XXXXXX";
+static char folder[sizeof "/tmp/tutti-clocks-XXXXXX"];
+
+static void make_folder(void)
+{
+	strcpy(folder, "/tmp/tutti-clocks-XXXXXX");
+	CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(folder));
+}
 
 static void sweep(void)
 {
@@ -539,7 +545,7 @@ static void program_stale_again(tutti *job) { program_clock(job, (tutti_consiste
 
 static void test_clock(void)
 {
-	CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(folder));
+	make_folder();
 	on_wires(program_rounds_again, (const int[]){ 3, 0 });
 	on_wires(program_stale_again, (const int[]){ 3, 0 });
 	sweep();
@@ -548,60 +554,120 @@ static void test_clock(void)
 /* ---- the last worker dies ---- */
 
 /* In the middle of a push, mostly: some servers have all of it, others a part, or nothing. Who reads afterwards finds one version of all. */
+enum { LAST = 300000, LAST_KEYS = 30000 };
 static int torn, looked; /* shards that have a part of a round; servers that are done */
+static struct {
+	unsigned flags;
+	bool saves;              /* rank 0 does, meanwhile */
+} last;
+
+static int push_last(tutti_table *t, const uint64_t *all, const float *d)
+{
+	return all ? tutti_table_push_rows(t, all, LAST_KEYS, d, NULL, NULL) : tutti_table_push(t, d, NULL, NULL);
+}
 
 static void read_one_version(tutti_table *t)
 {
 	const uint64_t rows[] = { 0, 100000, 200000, 299999 };
 	tutti_versions versions = { .size = sizeof versions };
-	float *v = calloc(300000, sizeof *v), few[4];
+	float *v = calloc(LAST, sizeof *v), few[4];
 
-	pass_time(20 * TT_MS); /* all servers have heard of it */
 	CHECK(tutti_table_snapshot(t, v, &versions, NULL) == 0 && versions.oldest == versions.newest);
 	CHECK(tutti_table_pull_rows(t, rows, 4, few, NULL) == 0);
 	CHECK(few[0] == v[0] && few[1] == v[100000] && few[2] == v[200000] && few[3] == v[299999]);
 	free(v);
 }
 
-static void program_last(tutti *job)
+/* Of each key there is what the rounds that closed have, and of the last one perhaps nothing. */
+static void read_keys(tutti_table *t, const uint64_t *all)
 {
-	static const int workers[] = { 3, 4 };
-	tutti_table_config c = config_of(300000, TUTTI_BSP, 0, 0);
-	int me = tutti_rank(job), err = 0;
-	float *d = calloc(c.count, sizeof *d);
-	tutti_table *t;
+	float *v = calloc(LAST_KEYS, sizeof *v), least, most;
 
+	CHECK(tutti_table_pull_rows(t, all, LAST_KEYS, v, NULL) == 0);
+	least = most = v[0];
+	for (int i = 1; i < LAST_KEYS; i++) {
+		least = v[i] < least ? v[i] : least;
+		most = v[i] > most ? v[i] : most;
+	}
+	CHECK(most <= least + 2);
+	free(v);
+}
+
+static uint64_t *name_keys(void)
+{
+	uint64_t *all = calloc(LAST_KEYS, sizeof *all);
+
+	for (uint64_t i = 0; i < LAST_KEYS; i++)
+		all[i] = i * 0x9e3779b97f4a7c15;
+	return all;
+}
+
+static tutti_table *open_last(tutti *job)
+{
+	tutti_table_config c = config_of(last.flags & TUTTI_TABLE_KEYS ? 0 : LAST, TUTTI_BSP, 0, 0);
+
+	c.flags = last.flags;
 	c.servers = 3;
 	c.server = (const int[]){ 0, 1, 2 };
 	c.workers = 2;
-	c.worker = workers;
-	t = open_table(job, "last", &c);
-	fill(d, c.count, 1);
+	c.worker = (const int[]){ 3, 4 };
+	return open_table(job, "last", &c);
+}
+
+static void program_last(tutti *job)
+{
+	int me = tutti_rank(job), err = 0;
+	uint64_t *all = last.flags & TUTTI_TABLE_KEYS ? name_keys() : NULL;
+	float *d = calloc(LAST, sizeof *d);
+	tutti_table *t = open_last(job);
+
+	fill(d, LAST, 1);
 	CHECK(tutti_barrier(job, NULL) == 0);
 	if (me == 4)
 		tt_sim_kill(4, TT_MS + tt_sim_chance(4 * TT_MS));
 	for (int k = 0; me >= 3 && (me == 4 || k < 2) && !err; k++)
-		err = tutti_table_push(t, d, NULL, NULL);
-	for (int i = 0; me < 3 && i < 1000 && tt_rounds_counts(t->shard.rounds).live; i++)
+		err = push_last(t, all, d);
+	for (int i = 0; me < 3 && i < 1000 && tt_rounds_counts(t->shard.rounds).live; i++) {
+		if (last.saves && !me)
+			CHECK((err = tutti_table_save(t, folder)) == 0 || err == -ETIMEDOUT);
 		pass_time(TT_MS);
+	}
 	if (me < 3) {
 		torn += tt_rounds_counts(t->shard.rounds).broken > 0;
-		read_one_version(t);
+		pass_time(20 * TT_MS); /* all servers have heard of it */
+		if (all)
+			read_keys(t, all);
+		else
+			read_one_version(t);
 		for (looked++; looked < 3;)
 			pass_time(TT_MS);
 	}
 	tutti_table_close(t);
 	free(d);
+	free(all);
 }
 
-static void test_last(void)
+static void try_last(unsigned flags, bool saves)
 {
 	torn = 0;
+	last.flags = flags;
+	last.saves = saves;
 	for (uint64_t seed = 0; seed < 5 * SEEDS; seed++) {
 		looked = 0;
 		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 5, .wire = "sim", .seed = seed, .deadline_ms = 500, .program = program_last }), 0);
 	}
 	CU_ASSERT(torn > 0);
+}
+
+static void test_last(void)
+{
+	make_folder();
+	try_last(0, false);
+	try_last(0, true);
+	try_last(TUTTI_TABLE_FRESH, false);
+	try_last(TUTTI_TABLE_KEYS, false);
+	try_last(TUTTI_TABLE_KEYS, true);
+	sweep();
 }
 
 /* ---- storms ---- */

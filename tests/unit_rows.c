@@ -1,5 +1,6 @@
 /* unit_rows.c - rows and keys of parameter tables: each test on sim (over seeds) and over TCP and shared memory */
 #include "cunit_main.h"
+#include "folders.h"
 #include "tables.h"
 
 #if TT_TSAN
@@ -84,6 +85,8 @@ static void program_sums(tutti *job)
 	sum_up(job, 37, 5, 50);
 	sum_up(job, 1000, 1, 3000);
 	sum_up(job, 7, 20011, 11);     /* rows that are longer than a message */
+	for (size_t more = 0; more < 2; more++) /* one row fills a message, and is one element too long */
+		sum_up(job, 7, (tt_table_piece(job->job) - TT_ROW_NAME) / sizeof(float) + more, 11);
 	sum_up(job, 900, 100, 2000);
 }
 
@@ -406,6 +409,8 @@ static void read_keys_along(tutti *job)
 
 enum { COPY_ROWS = 500, COPY_ROW = 300, COPY_LIST = 25, COPY_ROUNDS = 21, COPY_ALL = COPY_ROWS * COPY_ROW };
 
+static char folder[] = "/tmp/tutti-rows-XXXXXX"; /* has the save of one round */
+
 static tutti_table *open_copies(tutti *job)
 {
 	tutti_table_config c = config_of(TUTTI_F32, COPY_ROWS, COPY_ROW, TUTTI_TABLE_FRESH);
@@ -414,24 +419,37 @@ static tutti_table *open_copies(tutti *job)
 	return open_table(job, "copies", &c);
 }
 
-/* What others may do to the values between two rounds of a few rows. */
+/* What others may do to the values between two rounds of a few rows. w: what they are, and behind that what was saved. */
 static void disturb(tutti *job, tutti_table *t, int k, float *w)
 {
 	static const tutti_consistency async = { .mode = TUTTI_ASYNC }, rounds = { .mode = TUTTI_BSP };
 	float *v = calloc(COPY_ALL, sizeof *v);
+	bool first = tutti_rank(job) == 0;
 
 	fill(v, COPY_ALL, (float)k);
 	CHECK(tutti_barrier(job, NULL) == 0);
-	if (k % 7 == 2)
-		CHECK(tutti_rank(job) || tutti_table_assign(t, v, NULL) == 0);
-	else if (k % 7 == 4)
-		CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
-	else if (k % 7 == 5)
+	switch (k % 7) {
+	case 1:
+		CHECK(!first || tutti_table_save(t, folder) == 0);
+		memcpy(w + COPY_ALL, w, COPY_ALL * sizeof *w);
+		break;
+	case 2:
+		CHECK(!first || tutti_table_assign(t, v, NULL) == 0);
+		memcpy(w, v, COPY_ALL * sizeof *w);
+		break;
+	case 5:
 		CHECK(tutti_table_switch(t, &async) == 0 && tutti_table_push(t, v, NULL, NULL) == 0 && tutti_table_switch(t, &rounds) == 0);
-	else
-		k = 0;
-	for (int i = 0; i < COPY_ALL; i++)
-		w[i] = k % 7 == 2 ? (float)k : w[i] + (float)(k * tutti_size(job));
+		break;
+	case 4:
+		CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
+		break;
+	case 6:
+		CHECK(!first || tutti_table_load(t, folder) == 0);
+		memcpy(w, w + COPY_ALL, COPY_ALL * sizeof *w);
+		break;
+	}
+	for (int i = 0; i < COPY_ALL && (k % 7 == 4 || k % 7 == 5); i++)
+		w[i] += (float)(k * tutti_size(job));
 	CHECK(tutti_barrier(job, NULL) == 0);
 	free(v);
 }
@@ -440,7 +458,7 @@ static void disturb(tutti *job, tutti_table *t, int k, float *w)
 static void program_copies(tutti *job)
 {
 	tutti_table *t = open_copies(job);
-	float *w = calloc(COPY_ALL, sizeof *w), *v = calloc(COPY_ALL, sizeof *v);
+	float *w = calloc(2 * COPY_ALL, sizeof *w), *v = calloc(COPY_ALL, sizeof *v);
 	uint64_t list[COPY_LIST];
 
 	for (int k = 0; k < COPY_ROUNDS; k++) {
@@ -547,7 +565,10 @@ static void program_long_pulls(tutti *job)
 
 static void test_touched(void)
 {
+	CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(folder));
 	run_on_wires(program_copies, (const int[]){ 1, 3, 0 }, 2);
+	clear_folder(folder);
+	rmdir(folder);
 	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 1, .wire = "sim", .program = program_untouched }), 0);
 	run_on_wires(program_long_pulls, (const int[]){ 1, 3, 0 }, SEEDS);
 	run_on_wires(program_touched, (const int[]){ 1, 2, 3, 5, 0 }, SEEDS);
@@ -953,9 +974,68 @@ static void program_refresh(tutti *job)
 	refresh(job, TUTTI_ASYNC, 100, 7, 30);
 	refresh(job, TUTTI_ASYNC, 30000, 1, 5000); /* more than one message of them */
 	refresh(job, TUTTI_BSP, 1000, 30, 200);
+	refresh(job, TUTTI_ASYNC, 5, (tt_table_piece(job->job) - TT_ROW_NAME) / sizeof(float), 3); /* one row fills a message */
 }
 
-static void test_refresh(void) { on_wires(program_refresh, (const int[]){ 1, 2, 3, 5, 0 }); }
+/* Seen by one pull is seen for all. A row may be listed twice; one's own pushes count where that was asked for. */
+static void refresh_beside(tutti *job, unsigned own)
+{
+	enum { ROWS = 9 };
+	static const uint64_t list[] = { 4, 8, 4 }, all[] = { 0, 1, 2, 3, 4, 5, 6, 7, 8 };
+	static const float ones[] = { 1, 1, 1, 1 };
+	tutti_table_config c = config_of(TUTTI_F32, ROWS, 2, TUTTI_TABLE_FRESH | own);
+	tutti_table *t = open_table(job, "beside", &c);
+	bool pushes = tutti_rank(job) == 0, sees = !pushes || own;
+	uint64_t came[ROWS];
+	float v[2 * ROWS];
+	size_t n;
+
+	fill(v, 6, -1);
+	CHECK(tutti_table_refresh_rows(t, list, 3, v, &n, NULL) == 0 && (n == 2 || n == 3));
+	CHECK((v[0] == 0 || v[4] == 0) && v[2] == 0 && v[3] == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(!pushes || tutti_table_push_rows(t, list, 2, ones, NULL, NULL) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_table_pull_rows(t, list, 1, v, NULL) == 0 && v[0] == 1);
+	fill(v, 4, -1);
+	CHECK(tutti_table_refresh_rows(t, list, 2, v, &n, NULL) == 0 && n == sees && v[0] == -1 && v[2] == (sees ? 1 : -1));
+	CHECK(tutti_table_pull_fresh(t, came, v, ROWS, &n, NULL) == 0 && n == ROWS - 2);
+	CHECK(tutti_table_refresh_rows(t, all, ROWS, v, &n, NULL) == 0 && n == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(!pushes || tutti_table_push_rows(t, list, 1, ones, NULL, NULL) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_table_refresh_rows(t, all, ROWS, v, &n, NULL) == 0 && n == sees && (!sees || v[8] == 2));
+	CHECK(tutti_table_pull_fresh(t, came, v, ROWS, &n, NULL) == 0 && n == 0);
+	close_table(job, t);
+}
+
+static void refresh_finished(tutti *job)
+{
+	tutti_table_config c = config_of(TUTTI_F32, 9, 1, TUTTI_TABLE_FRESH);
+	const uint64_t row = 3;
+	float v = -1;
+	size_t n = 7;
+
+	c.consistency.mode = TUTTI_BSP;
+	tutti_table *t = open_table(job, "finished", &c);
+	CHECK(tutti_table_finish(t) == 0);
+	CHECK(tutti_table_refresh_rows(t, &row, 1, &v, &n, NULL) == -EPERM && strstr(tutti_why(), "has finished") && n == 7 && v == -1);
+	CHECK(tutti_table_pull_rows(t, &row, 1, &v, NULL) == 0 && v == 0);
+	close_table(job, t);
+}
+
+static void program_refresh_beside(tutti *job)
+{
+	refresh_beside(job, 0);
+	refresh_beside(job, TUTTI_TABLE_FRESH_OWN);
+	refresh_finished(job);
+}
+
+static void test_refresh(void)
+{
+	on_wires(program_refresh, (const int[]){ 1, 2, 3, 5, 0 });
+	on_wires(program_refresh_beside, (const int[]){ 1, 2, 3, 0 });
+}
 
 static void test_fresh(void) { on_wires(program_fresh, (const int[]){ 1, 2, 3, 5, 0 }); }
 
@@ -1118,7 +1198,7 @@ static void program_wrong_calls(tutti *job)
 	      -EINVAL && (tutti_size(job) == 1 || strstr(tutti_why(), "no such worker")));
 	CHECK(tutti_table_pull_fresh(t, list, values, 1, &n, NULL) == -EINVAL && strstr(tutti_why(), "TUTTI_TABLE_FRESH") && n == 7);
 	CHECK(tutti_table_refresh_rows(t, list, 1, values, &n, NULL) == -EINVAL && strstr(tutti_why(), "TUTTI_TABLE_FRESH") && n == 7);
-	CHECK(tutti_table_refresh_rows(wide, list, 1, values, &n, NULL) == -ENOTSUP && strstr(tutti_why(), "has 65536 bytes") && n == 7);
+	CHECK(tutti_table_refresh_rows(wide, list, 1, values, &n, NULL) == -ENOTSUP && strstr(tutti_why(), "has 65536 bytes, and at most ") && n == 7);
 	CHECK(tutti_table_push(keys, values, NULL, NULL) == -ENOTSUP && strstr(tutti_why(), "has keys"));
 	CHECK(tutti_table_pull(keys, values, NULL) == -ENOTSUP && tutti_table_assign(keys, values, NULL) == -ENOTSUP &&
 	      tutti_table_push_pull(keys, values, NULL, values, NULL) == -ENOTSUP);
@@ -1233,20 +1313,22 @@ static void program_cancelled(tutti *job)
 
 	for (size_t i = 0; i < MANY; i++)
 		list[i] = i;
-	for (int i = 0; i < 6; i++) {
+	for (int i = 0; i < 8; i++) {
 		float *values = calloc(MANY * LONG, sizeof *values);
-		if (i % 3 == 0)
+		if (i % 4 == 0)
 			CHECK(tutti_table_push_rows(t, list, MANY, values, NULL, &op) == 0);
-		else if (i % 3 == 1)
+		else if (i % 4 == 1)
 			CHECK(tutti_table_pull_rows(t, list, MANY, values, &op) == 0);
-		else
+		else if (i % 4 == 2)
 			CHECK(tutti_table_pull_fresh(t, fresh, values, MANY, &n, &op) == 0);
-		pass_time(i > 2 ? TT_MS / 5 : 0);
+		else
+			CHECK(tutti_table_refresh_rows(t, list, MANY, values, &n, &op) == 0);
+		pass_time(i > 3 ? TT_MS / 5 : 0);
 		CHECK(tutti_cancel(&op) == 0);
 		int err = tutti_wait(&op, 0);
 		CHECK(err == 0 || err == -ECANCELED);
 		free(values);
-		if (i % 3 && err) {
+		if (i % 4 && err) {
 			values = calloc(MANY * LONG, sizeof *values);
 			CHECK(tutti_table_pull_fresh(t, fresh, values, MANY, &n, NULL) == 0 && n == MANY);
 			free(values);
