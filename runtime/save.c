@@ -480,6 +480,16 @@ const char *tt_save_note(const struct tt_save *s, const char *key)
 	return value;
 }
 
+uint64_t tt_save_block_end(const struct tt_save *s, const struct tt_saved *a, uint64_t at)
+{
+	const struct tt_part *p = &s->parts[a->first];
+	uint64_t begin = 0, block = TT_TENSOR_BLOCK / tt_type_size(a->is.type);
+
+	while (at - begin >= p->tensor->count)
+		begin += p++->tensor->count;
+	return begin + tt_min(p->tensor->count, (at - begin) / block * block + block);
+}
+
 int tt_save_read(const struct tt_save *s, const struct tt_saved *a, uint64_t first, uint64_t count, void *to)
 {
 	size_t width = tt_type_size(a->is.type);

@@ -2,6 +2,7 @@
  *
  *      me -- FILE {table, number, what, folder} --> each server: a thread reads or writes --> FILED {number, errno, sentence} -- me
  *                                                                                        --> FILED {number, -EINPROGRESS} now and then
+ *      one has failed: I want it no more ---> FILE ---> the others: their threads leave off
  *
  * Disks are slow, and nobody waits for them with the gate held. How long one takes nobody knows beforehand: who asks waits as long as each
  * server says that it gets on. One that lives and says nothing, as its disk hangs, is given up after some deadlines. */
@@ -16,8 +17,9 @@ enum { WHY = 400, SILENCE = 4 /* deadlines: long enough for what a disk does at 
 
 struct enquiry { /* of one call, on its thread's stack */
 	struct tt_list link;         /* in job->enquiries */
-	const struct tutti_table *table;
+	struct tutti_table *table;
 	uint32_t number;
+	bool called_off;             /* one has failed, and all were told that it is not worth its end; or it would be too late for that */
 	struct {
 		bool due;            /* it has not answered, ... */
 		uint64_t heard;      /* ... and said last that it gets on */
@@ -27,7 +29,7 @@ struct enquiry { /* of one call, on its thread's stack */
 	char why[WHY];
 	uint32_t workers;            /* most of those that some server has state of, and has refused therefore */
 	uint32_t least, most;        /* of what the others say: which save they have read, or ... */
-	uint64_t sum;                /* ... how often they were to read */
+	uint64_t sum;                /* ... how often they were loaded */
 };
 
 /* ---- who asks ---- */
@@ -106,27 +108,56 @@ void tt_table_filer_down(struct tt_member *m, int err)
 
 static void take_order(struct tutti_table *, struct tt_member *from, uint32_t number, const struct tt_order *);
 
-static void ask(struct enquiry *q, int i, const struct tt_order *o)
+static void tell_order(struct tutti_table *t, int i, uint32_t number, const struct tt_order *o)
 {
-	const struct tutti_table *t = q->table;
 	struct tt_member *m = &t->job->members[t->server[i]];
 	uint8_t head[32];
 	struct tt_pack p = tt_pack(head, sizeof head);
 
-	if (m->state >= TT_LEFT) {
-		answered(q, i, m->err, m->why);
+	if (i == t->mine) {
+		take_order(t, m, number, o);
 		return;
 	}
 	tt_put8(&p, TT_FILE);
 	tt_put64(&p, t->source[i].uid);
-	tt_put32(&p, q->number);
+	tt_put32(&p, number);
 	tt_put8(&p, (uint8_t)o->what);
 	tt_put64(&p, o->generation);
 	tt_put32(&p, o->workers);
 	tt_send(m, head, (size_t)(p.at - head), o->folder, strlen(o->folder));
 }
 
-static bool all_answered(void *arg) { return !((const struct enquiry *)arg)->left; }
+/* This rank's own server comes last: it may begin at once. */
+static void ask_all(struct enquiry *q, const struct tt_order *o)
+{
+	struct tutti_table *t = q->table;
+
+	for (int i = 0; i < t->servers; i++) {
+		const struct tt_member *m = &t->job->members[t->server[i]];
+		if (q->server[i].due && m->state >= TT_LEFT)
+			answered(q, i, m->err, m->why);
+		else if (q->server[i].due && i != t->mine)
+			tell_order(t, i, q->number, o);
+	}
+	if (t->mine >= 0 && q->server[t->mine].due)
+		tell_order(t, t->mine, q->number, o);
+}
+
+/* Under a number for which nobody waits. */
+static void call_off(struct enquiry *q)
+{
+	struct tutti_table *t = q->table;
+	const struct tt_order drop = { .what = TT_FILE_DROP, .generation = q->number, .folder = "" };
+	uint32_t number = ++t->job->generation;
+
+	q->called_off = true;
+	for (int i = 0; i < t->servers; i++)
+		if (tt_table_has_any(t, i) && t->job->members[t->server[i]].state < TT_LEFT)
+			tell_order(t, i, number, &drop);
+}
+
+static bool is_failed(const struct enquiry *q) { return q->err && !q->called_off; }
+static bool has_news(void *arg) { return !((const struct enquiry *)arg)->left || is_failed(arg); }
 
 static uint64_t longest_ago(const struct enquiry *q) /* that one who is due was heard of */
 {
@@ -143,7 +174,8 @@ static void give_up(struct enquiry *q, uint64_t patience)
 	uint64_t now = tt_now();
 	char why[WHY];
 
-	snprintf(why, sizeof why, "it lives, and has got no further with this for %llu ms: does its disk hang?", (unsigned long long)(patience / TT_MS));
+	snprintf(why, sizeof why, "it lives, and has got no further with this for %llu ms%s", (unsigned long long)(patience / TT_MS),
+	         patience > q->table->job->deadline ? ": does its disk hang?" : "");
 	for (int i = 0; i < q->table->servers; i++)
 		if (q->server[i].due && now - q->server[i].heard >= patience)
 			answered(q, i, -ETIMEDOUT, why);
@@ -154,10 +186,13 @@ static void await(struct enquiry *q, uint64_t patience)
 {
 	struct tt_job *job = q->table->job;
 
-	while (q->left && tt_wait_until(job, all_answered, q, longest_ago(q) + patience)) {
-		tt_wait_until(job, all_answered, q, tt_now() + job->deadline / 8);
-		give_up(q, patience);
-	}
+	while (q->left || is_failed(q))
+		if (is_failed(q)) {
+			call_off(q);
+		} else if (tt_wait_until(job, has_news, q, longest_ago(q) + patience)) {
+			tt_wait_until(job, has_news, q, tt_now() + job->deadline / 8);
+			give_up(q, patience);
+		}
 }
 
 static int fail(const struct enquiry *q, const char *what)
@@ -167,12 +202,13 @@ static int fail(const struct enquiry *q, const char *what)
 	return tt_fail(q->err, "%s: table \"%s\", rank %d: %s", what, q->table->name, q->rank, *q->why ? q->why : strerror(-q->err));
 }
 
+static bool may_end_early(enum tt_file_what what) { return what == TT_FILE_SAVE || what == TT_FILE_READ; }
 static bool takes_no_disk(enum tt_file_what what) { return what == TT_FILE_DROP || what == TT_FILE_COUNT; }
 
 int tt_clerk_order(struct tutti_table *t, const char *what, struct tt_order *o, uint32_t *number)
 {
 	struct tt_job *job = t->job;
-	struct enquiry q = { .table = t, .least = UINT32_MAX, .server = calloc((size_t)t->servers, sizeof *q.server) };
+	struct enquiry q = { .table = t, .least = UINT32_MAX, .called_off = !may_end_early(o->what), .server = calloc((size_t)t->servers, sizeof *q.server) };
 
 	if (!q.server)
 		return tt_fail(-ENOMEM, "%s: no memory to ask %d servers", what, t->servers);
@@ -183,18 +219,14 @@ int tt_clerk_order(struct tutti_table *t, const char *what, struct tt_order *o, 
 		q.left += q.server[i].due = tt_table_has_any(t, i);
 		q.server[i].heard = tt_now();
 	}
-	for (int i = 0; i < t->servers; i++)
-		if (q.server[i].due && i != t->mine)
-			ask(&q, i, o);
-	if (t->mine >= 0 && q.server[t->mine].due)
-		take_order(t, &job->members[job->rank], q.number, o);
+	ask_all(&q, o);
 	await(&q, (takes_no_disk(o->what) ? 1 : SILENCE) * job->deadline);
 	tt_list_remove(&q.link);
 	tt_exit(job);
 	free(q.server);
 	o->workers = tt_max(o->workers, q.workers);
 	o->differ = q.least < q.most;
-	o->reads = q.sum;
+	o->loads = q.sum;
 	if (number)
 		*number = q.number;
 	return fail(&q, what);
@@ -248,12 +280,20 @@ static uint32_t workers_of(const struct tutti_table *t)
 	return n ? (uint32_t)(tt_updater_state(t->shard.updater, n - 1).worker + 1) : 0;
 }
 
+/* With the one that is to be taken. */
+static uint32_t loads_of(const struct tutti_table *t)
+{
+	const struct tt_clerk *c = t->shard.clerk;
+
+	return c ? c->loads + !!c->staged : 0;
+}
+
 /* What an answer says beside that. */
 static uint32_t which(const struct tt_clerk *c, int err)
 {
 	if (err == -EAGAIN)
 		return workers_of(c->table);
-	return c->order.what == TT_FILE_READ && c->staged ? tt_staged_print(c->staged) : c->reads;
+	return c->order.what == TT_FILE_READ && c->staged ? tt_staged_print(c->staged) : loads_of(c->table);
 }
 
 void tt_clerk_done(struct tt_clerk *c, int err)
@@ -291,6 +331,48 @@ bool tt_asker_lives(const struct tutti_table *t, const struct tt_asker *a)
 	const struct tt_member *m = &t->job->members[a->rank];
 
 	return m->state < TT_LEFT && m->epoch == a->epoch;
+}
+
+bool tt_asker_is(const struct tt_asker *a, const struct tt_asker *b) { return a->rank == b->rank && a->epoch == b->epoch && a->number == b->number; }
+
+int tt_clerk_wanted(const struct tt_clerk *c)
+{
+	if (c->stop)
+		return tt_fail(-ESTALE, "it has closed the table");
+	return c->unwanted ? tt_fail(-ECANCELED, "it was called off, for another server's sake") : 0;
+}
+
+/* What he waits for, or what was read for him and is to be taken; one that is being taken goes on to its end. */
+static const struct tt_asker *whose(const struct tt_clerk *c)
+{
+	if (c->busy)
+		return may_end_early(c->order.what) ? &c->asker : NULL;
+	return c->staged ? tt_staged_asker(c->staged) : NULL;
+}
+
+static void forget_it(struct tt_clerk *c)
+{
+	c->unwanted = c->busy;
+	if (c->busy)
+		return;
+	tt_staged_free(c->staged);
+	c->staged = NULL;
+}
+
+static void forget(struct tutti_table *t, const struct tt_asker *asker)
+{
+	struct tt_clerk *c = t->shard.clerk;
+
+	if (c && whose(c) && tt_asker_is(whose(c), asker))
+		forget_it(c);
+}
+
+void tt_clerk_forget_dead(struct tutti_table *t)
+{
+	struct tt_clerk *c = t->shard.clerk;
+
+	if (c && whose(c) && !tt_asker_lives(t, whose(c)))
+		forget_it(c);
 }
 
 static struct tt_clerk *clerk_of(struct tutti_table *t)
@@ -335,19 +417,17 @@ static int begin(struct tutti_table *t, const struct tt_member *from, uint32_t n
 	return 0;
 }
 
-static uint32_t reads_of(const struct tutti_table *t) { return t->shard.clerk ? t->shard.clerk->reads : 0; }
-
 static void take_order(struct tutti_table *t, struct tt_member *from, uint32_t number, const struct tt_order *o)
 {
 	static void (*const acts[])(struct tt_clerk *) = { tt_save_begin, tt_load_read, tt_load_take };
 	int err = t && !t->job->leaving ? 0 : tt_fail(-ESTALE, "it has closed the table, or was started anew");
 
 	if (!err && o->what == TT_FILE_DROP)
-		tt_load_forget(t, &(struct tt_asker){ from->rank, from->epoch, (uint32_t)o->generation });
+		forget(t, &(struct tt_asker){ from->rank, from->epoch, (uint32_t)o->generation });
 	else if (!err && o->what != TT_FILE_COUNT)
 		err = begin(t, from, number, o);
 	if (err || takes_no_disk(o->what))
-		answer(from, number, err, err ? tt_why() : "", err ? 0 : reads_of(t));
+		answer(from, number, err, err ? tt_why() : "", err ? 0 : loads_of(t));
 	else
 		acts[o->what](t->shard.clerk);
 }

@@ -125,7 +125,7 @@ void tt_table_member_gone(struct tt_member *m)
 		struct tutti_table *t = tt_container_of(node, struct tutti_table, link);
 		lose_worker(t, m->rank);
 		lose_server(t, m->rank);
-		tt_load_forget_dead(t);
+		tt_clerk_forget_dead(t);
 	}
 }
 

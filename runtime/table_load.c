@@ -15,7 +15,6 @@ enum {
 	PIECE = 256 << 10,            /* bytes that are copied in one turn, */
 	READ = 4 * TT_TENSOR_BLOCK,   /* that are looked through for keys at once, */
 	TRIES = 16,                   /* of a load, beside saves */
-	STEP = 16 * TT_TENSOR_BLOCK,  /* and that are read before somebody is told: where that cuts a block, it is read twice */
 };
 
 struct tt_staged { /* a shard that was read, and is not in use yet */
@@ -37,7 +36,7 @@ struct reading { /* of this rank's part of a save */
 	const struct tt_saved *values;
 	uint64_t total;              /* elements of each array of it */
 	uint64_t *row, rows;         /* of keys: which rows of it are mine, in their order */
-	_Atomic uint64_t *steps;     /* that were made, for who waits */
+	struct tt_clerk *clerk;      /* for whom somebody waits; NULL: nobody does but who reads */
 };
 
 /* ---- reading ---- */
@@ -51,17 +50,23 @@ static size_t elements_of(const struct reading *r)
 
 static int read_some(const struct reading *r, const struct tt_saved *a, uint64_t first, uint64_t count, void *to)
 {
-	++*r->steps;
-	return tt_save_read(r->save, a, first, count, to);
+	int err = r->clerk ? tt_clerk_wanted(r->clerk) : 0;
+
+	if (r->clerk)
+		r->clerk->steps++;
+	return err ? err : tt_save_read(r->save, a, first, count, to);
 }
 
 static int read_range(const struct reading *r, const struct tt_saved *a, struct tt_range range, char *to)
 {
 	size_t width = tt_type_size(a->is.type);
+	uint64_t end = range.first + range.count;
 	int err = 0;
 
-	for (uint64_t at = 0; !err && at < range.count; at += STEP / width)
-		err = read_some(r, a, range.first + at, tt_min(range.count - at, STEP / width), to + at * width);
+	for (uint64_t at = range.first, upto; !err && at < end; at = upto) {
+		upto = tt_min(end, tt_save_block_end(r->save, a, at));
+		err = read_some(r, a, at, upto - at, to + (at - range.first) * width);
+	}
 	return err;
 }
 
@@ -315,9 +320,9 @@ static uint32_t print_of(const struct tt_save *s)
 	return (uint32_t)tt_sum_end(&sum);
 }
 
-static int read_from(const struct tutti_table *t, const char *folder, struct tt_staged *staged, _Atomic uint64_t *steps)
+static int read_from(const struct tutti_table *t, const char *folder, struct tt_staged *staged, struct tt_clerk *clerk)
 {
-	struct reading r = { .table = t, .steps = steps };
+	struct reading r = { .table = t, .clerk = clerk };
 	struct tt_save *save;
 	int err = tt_save_open(folder, t->name, &save);
 
@@ -399,7 +404,6 @@ int tt_load_open(struct tutti_table *t, const char *folder)
 {
 	struct tt_staged staged = { .workers = t->shard.workers };
 	int err = tt_save_check_name(t->name);
-	_Atomic uint64_t steps = 0;  /* nobody waits but who reads */
 
 	if (err || !tt_table_has_any(t, t->mine))
 		return err;
@@ -407,7 +411,7 @@ int tt_load_open(struct tutti_table *t, const char *folder)
 		staged.values = staged.into = t->shard.values;
 		staged.bytes = (size_t)tt_table_range(t, t->mine).count * t->width;
 	}
-	if (!(err = read_from(t, folder, &staged, &steps)))
+	if (!(err = read_from(t, folder, &staged, NULL)))
 		use(t, &staged);
 	empty(&staged);
 	if (err)
@@ -429,15 +433,16 @@ static void forget(struct tt_clerk *c)
 }
 
 uint32_t tt_staged_print(const struct tt_staged *s) { return s->print; }
+const struct tt_asker *tt_staged_asker(const struct tt_staged *s) { return &s->asker; }
 
 static int read_aside(struct tt_clerk *c)
 {
-	return read_from(c->table, c->order.folder, c->staged, &c->steps);
+	return read_from(c->table, c->order.folder, c->staged, c);
 }
 
 static void keep_or_forget(struct tt_clerk *c, int err)
 {
-	if (err || c->unwanted || !tt_asker_lives(c->table, &c->asker))
+	if (err || c->unwanted)
 		forget(c);
 }
 
@@ -445,33 +450,12 @@ void tt_load_read(struct tt_clerk *c)
 {
 	int err = new_staged(c->table, &c->staged);
 
-	c->reads++;
 	if (err) {
 		tt_clerk_done(c, err);
 		return;
 	}
 	c->staged->asker = c->asker;
 	tt_clerk_work(c, read_aside, keep_or_forget);
-}
-
-static bool is_same(const struct tt_asker *a, const struct tt_asker *b) { return a->rank == b->rank && a->epoch == b->epoch && a->number == b->number; }
-
-void tt_load_forget(struct tutti_table *t, const struct tt_asker *asker)
-{
-	struct tt_clerk *c = t->shard.clerk;
-
-	if (c && c->busy && c->order.what == TT_FILE_READ && is_same(&c->asker, asker))
-		c->unwanted = true;
-	else if (c && c->staged && !c->busy && is_same(&c->staged->asker, asker))
-		forget(c);
-}
-
-void tt_load_forget_dead(struct tutti_table *t)
-{
-	struct tt_clerk *c = t->shard.clerk;
-
-	if (c && c->staged && !c->busy && !tt_asker_lives(t, &c->staged->asker))
-		forget(c);
 }
 
 /* Pushes wait meanwhile; pulls, pings and other tables do not. */
@@ -527,13 +511,26 @@ void tt_load_take(struct tt_clerk *c)
 	struct tt_asker reader = c->asker;
 
 	reader.number = (uint32_t)c->order.generation;
-	if (c->staged && is_same(&c->staged->asker, &reader))
+	if (c->staged && tt_asker_is(&c->staged->asker, &reader)) {
+		c->loads++;
 		tt_shard_hold(c->table, c->table->job->deadline, take_now);
-	else
+	} else {
 		tt_clerk_done(c, tt_fail(-EINVAL, "it has read nothing that could be taken"));
+	}
 }
 
 /* ---- the call ---- */
+
+/* Whoever has not taken it forgets it. */
+static int drop(struct tutti_table *t, const char *what, uint32_t number, int err)
+{
+	char why[512];
+
+	snprintf(why, sizeof why, "%s", tt_why());
+	tt_clerk_order(t, what, &(struct tt_order){ .what = TT_FILE_DROP, .generation = number, .folder = "" }, NULL);
+	tt_remember(why);
+	return err;
+}
 
 /* -EAGAIN: another save has come meanwhile, and servers have read parts of both. */
 static int load_once(struct tutti_table *t, const char *what, const char *folder)
@@ -541,20 +538,15 @@ static int load_once(struct tutti_table *t, const char *what, const char *folder
 	struct tt_order o = { .what = TT_FILE_READ, .folder = folder }, then = { .what = TT_FILE_TAKE, .folder = "" };
 	uint32_t number;
 	int err = tt_clerk_order(t, what, &o, &number);
-	char why[512];
 
+	if (err)
+		return err;
 	then.generation = number;
-	if (!err && o.differ)
+	if (o.differ)
 		err = tt_fail(-EAGAIN, "%s: table \"%s\": its saves in %s take each other's places faster than they can be read", what, t->name, folder);
-	if (!err)
+	else
 		err = tt_clerk_order(t, what, &then, NULL);
-	if (!err)
-		return 0;
-	snprintf(why, sizeof why, "%s", tt_why());
-	then.what = TT_FILE_DROP; /* whoever has not taken it forgets it */
-	tt_clerk_order(t, what, &then, NULL);
-	tt_remember(why);
-	return err;
+	return err ? drop(t, what, number, err) : 0;
 }
 
 static int load(struct tutti_table *t, const char *what, const char *folder)

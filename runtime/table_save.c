@@ -145,8 +145,10 @@ static int next_piece(struct tt_clerk *c, char *room, size_t *n)
 {
 	struct tt_gate *gate = &c->table->job->engine.gate; /* not tt_enter(): that would keep the background thread away from the nets */
 
-	if (c->stop)
-		return tt_fail(-ESTALE, "it has closed the table");
+	int err = tt_clerk_wanted(c);
+
+	if (err)
+		return err;
 	tt_gate_enter(gate);
 	*n = read_some(c, room);
 	tt_gate_leave(gate);
@@ -238,13 +240,14 @@ void tt_save_begin(struct tt_clerk *c)
 
 /* ---- the call ---- */
 
-/* A load is of all servers. If some wrote their files before it and some behind it, the first ones were to read since. */
-static int check(struct tutti_table *t, const char *what, uint64_t reads)
+/* A load is of all servers, and none takes it before all have read it. If some wrote their files before it and some behind it, the first ones
+ * have it to take now, or have taken it since. */
+static int check(struct tutti_table *t, const char *what, uint64_t loads)
 {
 	struct tt_order o = { .what = TT_FILE_COUNT, .folder = "" };
 	int err = tt_clerk_order(t, what, &o, NULL);
 
-	if (err || o.reads == reads)
+	if (err || o.loads == loads)
 		return err;
 	return tt_fail(-EBUSY, "%s: table \"%s\" was being loaded meanwhile: save again", what, t->name);
 }
@@ -261,7 +264,7 @@ static int save(struct tutti_table *t, const char *what, const char *folder)
 			return err;
 		err = tt_clerk_order(t, what, &o, NULL);
 	} while (err == -EAGAIN && o.workers > workers && o.workers <= (uint32_t)t->job->capacity); /* some have come since */
-	if (err || (err = check(t, what, o.reads)))
+	if (err || (err = check(t, what, o.loads)))
 		return err;
 	return tt_save_commit(folder, t->name, o.generation, tt_table_files(t));
 }

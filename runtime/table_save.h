@@ -24,16 +24,16 @@ size_t tt_image_read(struct tt_image *, void *to, size_t room);   /* the next by
 
 /* ---- table_clerk.c ---- */
 
-enum tt_file_what { /* write your shard; read it, aside; use what you have read; forget it; how often were you to read? */
+enum tt_file_what { /* write your shard; read it, aside; use what you have read; forget that; how often were you loaded? */
 	TT_FILE_SAVE, TT_FILE_READ, TT_FILE_TAKE, TT_FILE_DROP, TT_FILE_COUNT
 };
 struct tt_order {
 	enum tt_file_what what;
 	const char *folder;          /* SAVE, READ */
-	uint64_t generation;         /* SAVE; TAKE and DROP: the number of that READ */
+	uint64_t generation;         /* SAVE; TAKE: the number of that READ; DROP: of that READ or SAVE */
 	uint32_t workers;            /* SAVE: whose state is written, where each has its own */
 	bool differ;                 /* READ: not all servers have read the same save */
-	uint64_t reads;              /* SAVE, COUNT: what servers were to read so far, all together */
+	uint64_t loads;              /* SAVE, COUNT: of all servers, together */
 };
 struct tt_asker { /* who gave an order: */
 	int rank;
@@ -48,13 +48,13 @@ struct tt_clerk { /* of a shard: does one thing at a time, and nothing else betw
 	struct tt_timer turn;        /* ... now and then that it gets on, ... */
 	_Atomic uint64_t steps;      /* ... as its thread has come so far ... */
 	uint64_t told;               /* ... since he was told */
-	bool unwanted;               /* he has given up what is being read */
+	_Atomic bool unwanted;       /* he has given it up: it is not worth its end */
 	_Atomic bool stop;           /* the table is being closed: give it up */
 	struct tt_task *thread;      /* NULL: none, or joined */
 	int (*work)(struct tt_clerk *);   /* by the thread, without the gate */
 	void (*after)(struct tt_clerk *, int err); /* ... with the gate again, before he is told. NULL: nothing */
 	struct tt_saving *saving;
-	uint32_t reads;              /* that were ordered */
+	uint32_t loads;              /* that were taken */
 	struct tt_staged *staged;
 };
 int tt_clerk_call(struct tutti_table *, const char *what, const char *folder, int (*act)(struct tutti_table *, const char *what, const char *folder));
@@ -65,7 +65,10 @@ int tt_clerk_order(struct tutti_table *, const char *what, struct tt_order *, ui
                                                       * order, NULL: of no use */
 void tt_clerk_work(struct tt_clerk *, int (*work)(struct tt_clerk *), void (*after)(struct tt_clerk *, int err)); /* goes on, on the thread */
 void tt_clerk_done(struct tt_clerk *, int err); /* an error with its sentence as this thread's last */
+bool tt_asker_is(const struct tt_asker *, const struct tt_asker *);
 bool tt_asker_lives(const struct tutti_table *, const struct tt_asker *);
+int tt_clerk_wanted(const struct tt_clerk *);   /* what the thread is doing, still? It asks now and then. -ECANCELED, -ESTALE, with a sentence */
+void tt_clerk_forget_dead(struct tutti_table *); /* what is written or was read for one who is gone, and is not being taken */
 void tt_clerk_stop(struct tutti_table *);       /* nothing is written or read from now on, but for what the thread is in the middle of */
 void tt_clerk_free(struct tutti_table *);       /* waits for that; without the gate */
 
@@ -82,9 +85,8 @@ void tt_state_name(char *room, size_t size, const struct tutti_table *, const st
 enum { TT_STATE_NAME = 256 };
 void tt_load_read(struct tt_clerk *);
 void tt_load_take(struct tt_clerk *);
-void tt_load_forget(struct tutti_table *, const struct tt_asker *); /* what was read for him, and is not being taken */
-void tt_load_forget_dead(struct tutti_table *); /* ... for one who is gone */
 uint32_t tt_staged_print(const struct tt_staged *); /* of the save that it is of */
+const struct tt_asker *tt_staged_asker(const struct tt_staged *); /* with the number of his READ */
 void tt_staged_free(struct tt_staged *);        /* NULL is allowed */
 int tt_load_open(struct tutti_table *, const char *folder); /* into a shard that nobody else knows yet, and its clock; without the gate */
 #endif

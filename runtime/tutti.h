@@ -311,8 +311,9 @@ typedef struct tutti_updater { /* a table's rule */
  * Who has finished, closed the table, left or died is waited for no more.
  *
  * Memory of a server: its range of the values, three times in BSP or with SNAPSHOTS (keys: twice in BSP); the rule's state for it; a
- * bit for each row and worker that pulls with FRESH; 1 MiB for each worker whose ranges are larger than 32 KiB. A save or a load takes
- * up to as much again as range and state have, while it lasts.
+ * bit for each row and worker that pulls with FRESH; in BSP with FRESH 8 bytes a row, with keys 4, and 8 to 16 for each one that is
+ * pushed to in a round; 1 MiB for each worker whose ranges are larger than 32 KiB. A save or a load takes up to as much again as range
+ * and state have, while it lasts.
  *
  * Errors. A call without an op is over when all servers have done their part, however long those take that live and go on with it.
  *   -ECONNRESET a server is gone: the other servers' parts are done; -ETIMEDOUT one is silent, or another worker has not pushed what
@@ -403,7 +404,7 @@ int tutti_table_pull_rows(tutti_table *, const uint64_t *rows, size_t n, void *v
 int tutti_table_pull_fresh(tutti_table *, uint64_t *rows, void *values, size_t room, size_t *n, tutti_op *);
 /* Those of a list's rows that are fresh in this sense, to their places in `values`; the others are left as they are there, as this
  * worker has pulled them before. *fresh: how many came; NULL is allowed. Of a row that is listed twice one place may be left, too.
- * -ENOTSUP: of rows of more than 60 KiB. */
+ * -ENOTSUP: of rows of more than 61,432 bytes. */
 int tutti_table_refresh_rows(tutti_table *, const uint64_t *rows, size_t n, void *values, size_t *fresh, tutti_op *);
 
 typedef struct tutti_table_info {
@@ -442,7 +443,7 @@ int tutti_table_save(tutti_table *, const char *folder);
  * another type, count or rule, or of rows and not of keys; -EBUSY: another rank saves or loads it at the same time, try again when it
  * is done; -EAGAIN: saves took each other's places faster than all servers could read one; -ETIMEDOUT: a server lives, and has got
  * no further with it for four deadlines; -ENOMEM. If the caller goes in the middle of it, or a server does, some servers may have
- * loaded. */
+ * loaded. Closing the table, or leaving, waits for the one piece that this rank's disk is in the middle of, even if it hangs. */
 int tutti_table_load(tutti_table *, const char *folder);
 /* After -ECONNRESET, -ETIMEDOUT or -ESTALE: goes on with servers that were started again under their ranks, and have opened the table
  * again (with config.load: they are back at the last save, but not their clock, which is where the workers are). Others are as they

@@ -151,8 +151,55 @@ static void program_slow_disk(tutti *job)
 
 static void test_slow_disk(void) { on_sim((struct ranks){ .size = 2, .deadline_ms = DEADLINE, .program = program_slow_disk }, seeds); }
 
+/* Where one server has failed the others leave off, and are free for the next call. */
+static void damage(const char *file)
+{
+	char path[256], c = 0;
+	struct stat s;
+
+	path_of(path, file);
+	int fd = open(path, O_RDWR);
+	CHECK(fd >= 0 && !fstat(fd, &s) && pread(fd, &c, 1, s.st_size - 5) == 1 && (c ^= 4, pwrite(fd, &c, 1, s.st_size - 5) == 1));
+	close(fd);
+}
+
+static void use_called_off(tutti_table *t)
+{
+	struct tt_order o = { .what = TT_FILE_SAVE, .folder = folder, .generation = 7 };
+	uint64_t began = tt_now();
+	char path[256];
+
+	path_of(path, "w-00000007-00001-of-00002.safetensors"); /* rank 0 cannot write its own */
+	close(open(path, O_WRONLY | O_CREAT, 0666));
+	set_pace(1000, 3 * DEADLINE);
+	CHECK(tt_clerk_order(t, "save", &o, NULL) == -EEXIST && tt_now() - began < 4 * DEADLINE * TT_MS);
+	CHECK(!unlink(path) && slow.pieces >= 999);
+	set_pace(0, 0);
+	CHECK(tutti_table_save(t, folder) == 0);
+	damage("w-00000001-00001-of-00002.safetensors");
+	set_pace(1000, 3 * DEADLINE);
+	began = tt_now();
+	CHECK(tutti_table_load(t, folder) == -EBADMSG && strstr(tutti_why(), "rank 0: ") && tt_now() - began < 4 * DEADLINE * TT_MS);
+	CHECK(slow.pieces >= 999);
+	set_pace(0, 0);
+	damage("w-00000001-00001-of-00002.safetensors");
+	CHECK(tutti_table_load(t, folder) == 0 && tutti_table_save(t, folder) == 0);
+}
+
+static void program_called_off(tutti *job)
+{
+	tutti_table_config c = config_of(TUTTI_UPDATE_ADAM, TUTTI_F32, 400000);
+	tutti_table *t = open_by_rank_0(job, &c);
+
+	if (!tutti_rank(job))
+		use_called_off(t);
+	close_by_rank_0(job, t);
+}
+
+static void test_called_off(void) { on_sim((struct ranks){ .size = 2, .deadline_ms = DEADLINE, .program = program_called_off }, seeds); }
+
 static void (*hear_file)(struct tt_member *from, struct tt_pack *); /* in the place of a rank that is not rank 0; NULL: nothing is */
-static int heard;            /* how often */
+static int heard;            /* saves that it was to write */
 
 void __real_tt_table_file(struct tt_member *, struct tt_pack *);
 void __wrap_tt_table_file(struct tt_member *, struct tt_pack *);
@@ -163,7 +210,6 @@ void __wrap_tt_table_file(struct tt_member *from, struct tt_pack *p)
 		__real_tt_table_file(from, p);
 		return;
 	}
-	heard++;
 	hear_file(from, p);
 }
 
@@ -181,7 +227,7 @@ static void program_mute(tutti *job)
 		began = tt_now();
 		CHECK(is_given_up(tutti_table_save(t, folder)) && takes(began, SILENT));
 		began = tt_now();
-		CHECK(is_given_up(tutti_table_load(t, folder)) && takes(began, SILENT + DEADLINE));
+		CHECK(is_given_up(tutti_table_load(t, folder)) && takes(began, SILENT));
 		hear_file = NULL;
 		CHECK(tutti_table_load(t, folder) == 0 && tutti_table_save(t, folder) == 0);
 	}
@@ -223,7 +269,8 @@ static void say_again(struct tt_member *from, struct tt_pack *p)
 	tt_put8(&answer, TT_FILED);
 	tt_put32(&answer, tt_get32(p));
 	tt_put32(&answer, (uint32_t)-EAGAIN);
-	tt_get8(p), tt_get64(p);
+	heard += tt_get8(p) == TT_FILE_SAVE;
+	tt_get64(p);
 	tt_put32(&answer, more_than(tt_get32(p)));
 	tt_send(from, bytes, (size_t)(answer.at - bytes), NULL, 0);
 }
@@ -286,7 +333,7 @@ static void program_later_life(tutti *job)
 		CHECK(join_again(job, 2, &again) == 0);
 		t = open_table(again, "w", &c);
 		hear_file = say_nothing;
-		CHECK(is_given_up(save_as(again, t, NUMBER)) && is_there("w-00000001-00001-of-00001.safetensors"));
+		CHECK(is_given_up(save_as(again, t, NUMBER)) && !slow.pieces && !is_there("w-00000001-00001-of-00001.safetensors")); /* it was called off */
 		hear_file = NULL;
 		CHECK(tutti_table_save(t, folder) == 0);
 		tutti_leave(again);
@@ -300,7 +347,9 @@ static void test_later_life(void) { on_sim((struct ranks){ .size = 3, .deadline_
 
 /* ---- two at once ---- */
 
-/* One of two callers may be refused; what is committed is whole, and then it can be saved again. */
+/* Each of several callers may be refused, where others got some of the servers first; what is committed is whole, and then it can be saved again. */
+static atomic_int saved; /* how often */
+
 static void program_two_at_once(tutti *job)
 {
 	tutti_table_config c = config_of(TUTTI_UPDATE_OWN, TUTTI_F32, 50000);
@@ -315,6 +364,7 @@ static void program_two_at_once(tutti *job)
 	for (int i = 0; i < 5; i++) {
 		err = tutti_table_save(t, folder);
 		CHECK(err == 0 || err == -EBUSY || err == -EEXIST || err == -ENOENT);
+		saved += !err;
 	}
 	meet(job);
 	if (!tutti_rank(job))
@@ -328,7 +378,12 @@ static void program_two_at_once(tutti *job)
 	free(ones);
 }
 
-static void test_two_at_once(void) { on_wires(program_two_at_once, (const int[]){ 3, 0 }); }
+static void test_two_at_once(void)
+{
+	saved = 0;
+	on_wires(program_two_at_once, (const int[]){ 3, 0 });
+	CU_ASSERT(saved > 0);
+}
 
 /* ---- holds ---- */
 
@@ -688,6 +743,7 @@ static void test_again(void) { on_wires(program_again, (const int[]){ 3, 0 }); }
 static CU_TestInfo fault_tests[] = {
 	{ "a disk without room", test_full },
 	{ "a slow disk, and one that hangs", test_slow_disk },
+	{ "called off", test_called_off },
 	{ "a mute server", test_mute },
 	{ "a stopped server", test_stopped },
 	{ "a server that knows ever more workers", test_more_workers },

@@ -88,9 +88,9 @@ static void program_saved_across(tutti *job)
 	if (tutti_rank(job) == 0) {
 		CHECK(tutti_table_save(t, second) == 0);
 		CHECK(tt_clerk_order(t, "save", &o, NULL) == 0);
-		CHECK(tt_clerk_order(t, "save", &count, NULL) == 0 && count.reads == o.reads);
+		CHECK(tt_clerk_order(t, "save", &count, NULL) == 0 && count.loads == o.loads);
 		CHECK(tutti_table_load(t, second) == 0);
-		CHECK(tt_clerk_order(t, "save", &count, NULL) == 0 && count.reads == o.reads + 3);
+		CHECK(tt_clerk_order(t, "save", &count, NULL) == 0 && count.loads == o.loads + 3);
 		CHECK(tutti_table_save(t, second) == 0);
 	}
 	close_table(job, t);
