@@ -156,8 +156,8 @@ int tt_place_open(struct tt_job *job)
 void tt_place_widen(struct tt_job *job, struct tt_task *task)
 {
 	const struct tt_place *p = &job->place;
-	bool here = tt_world || p->rule.pin == TT_PIN_NONE || !tt_cpus_count(&p->allowed);
-	int err = here ? 0 : tt_task_bind(task, &p->allowed, sizeof p->allowed);
+	bool binds = !tt_world && p->rule.pin != TT_PIN_NONE && tt_cpus_count(&p->allowed);
+	int err = !binds ? 0 : tt_task_bind(task, &p->allowed, sizeof p->allowed);
 
 	if (err)
 		tt_log(TT_DEBUG, "a thread stays where its maker may run: %s", strerror(-err));

@@ -58,7 +58,7 @@ void tt_rounds_start(struct tt_rounds *, uint64_t clock); /* of a shard that has
  * which nothing was pushed here. */
 bool tt_rounds_resume(struct tt_rounds *, int worker, uint64_t pushed, bool *skipped);
 bool tt_rounds_is_left(const struct tt_rounds *);     /* in BSP, by all: there is nobody to push here */
-bool tt_rounds_catch_up(struct tt_rounds *, uint64_t clock); /* another shard has come so far. True: this one is left, and now it has, too */
+bool tt_rounds_catch_up(struct tt_rounds *, uint64_t clock); /* with another shard, which has come so far. True: by a shard that is left */
 /* Between steps: -EBUSY while pushes are under way. All workers start level from where the first of them is, at the least from *clock, which
  * then tells it: each goes on from there. What BSP has summed up is to be applied, as if a round had closed. */
 int tt_rounds_switch(struct tt_rounds *, const tutti_consistency *, uint64_t *clock);
