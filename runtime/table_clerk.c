@@ -29,7 +29,7 @@ struct enquiry { /* of one call, on its thread's stack */
 	char why[WHY];
 	uint32_t workers;            /* most of those that some server has state of, and has refused therefore */
 	uint32_t least, most;        /* of what the others say: which save they have read, or ... */
-	uint64_t sum;                /* ... how often they were loaded */
+	uint64_t sum;                /* ... how often they were loaded, with their numbers: one that was started anew has another */
 };
 
 /* ---- who asks ---- */
@@ -67,11 +67,11 @@ static struct enquiry *find(const struct tt_member *from, uint32_t number)
 	return NULL;
 }
 
-static void hear(struct enquiry *q, uint32_t which)
+static void hear(struct enquiry *q, int server, uint32_t which)
 {
 	q->least = tt_min(q->least, which);
 	q->most = tt_max(q->most, which);
-	q->sum += which;
+	q->sum += q->table->source[server].uid + which;
 }
 
 void tt_table_filed(struct tt_member *from, struct tt_pack *p)
@@ -80,20 +80,22 @@ void tt_table_filed(struct tt_member *from, struct tt_pack *p)
 	int err = (int)tt_get32(p);
 	uint32_t which = tt_get32(p);
 	char why[WHY];
+	int server;
 
 	p->bad |= err > 0 || err < -4095;
 	if (p->bad || !q)
 		return;
+	server = server_of(q->table, from->rank);
 	snprintf(why, sizeof why, "%.*s", (int)tt_min(tt_pack_left(p), sizeof why - 1), (const char *)p->at);
 	if (err == -EINPROGRESS) {
-		q->server[server_of(q->table, from->rank)].heard = tt_now();
+		q->server[server].heard = tt_now();
 		return;
 	}
 	if (err == -EAGAIN)
 		q->workers = tt_max(q->workers, which);
 	else if (!err)
-		hear(q, which);
-	answered(q, server_of(q->table, from->rank), err, why);
+		hear(q, server, which);
+	answered(q, server, err, why);
 }
 
 void tt_table_filer_down(struct tt_member *m, int err)
@@ -189,8 +191,7 @@ static void await(struct enquiry *q, uint64_t patience)
 	while (q->left || is_failed(q))
 		if (is_failed(q)) {
 			call_off(q);
-		} else if (tt_wait_until(job, has_news, q, longest_ago(q) + patience)) {
-			tt_wait_until(job, has_news, q, tt_now() + job->deadline / 8);
+		} else if (tt_wait_until(job, has_news, q, longest_ago(q) + patience) && tt_wait_until(job, has_news, q, tt_now() + job->deadline / 8)) {
 			give_up(q, patience);
 		}
 }
@@ -280,12 +281,12 @@ static uint32_t workers_of(const struct tutti_table *t)
 	return n ? (uint32_t)(tt_updater_state(t->shard.updater, n - 1).worker + 1) : 0;
 }
 
-/* With the one that is to be taken. */
+/* With the one that was read, and is to be taken. */
 static uint32_t loads_of(const struct tutti_table *t)
 {
 	const struct tt_clerk *c = t->shard.clerk;
 
-	return c ? c->loads + !!c->staged : 0;
+	return c ? c->loads + (c->staged && !c->busy) : 0;
 }
 
 /* What an answer says beside that. */
@@ -335,8 +336,9 @@ bool tt_asker_lives(const struct tutti_table *t, const struct tt_asker *a)
 
 bool tt_asker_is(const struct tt_asker *a, const struct tt_asker *b) { return a->rank == b->rank && a->epoch == b->epoch && a->number == b->number; }
 
-int tt_clerk_wanted(const struct tt_clerk *c)
+int tt_clerk_step(struct tt_clerk *c)
 {
+	c->steps++;
 	if (c->stop)
 		return tt_fail(-ESTALE, "it has closed the table");
 	return c->unwanted ? tt_fail(-ECANCELED, "it was called off, for another server's sake") : 0;
@@ -352,11 +354,11 @@ static const struct tt_asker *whose(const struct tt_clerk *c)
 
 static void forget_it(struct tt_clerk *c)
 {
-	c->unwanted = c->busy;
-	if (c->busy)
+	if (c->busy) {
+		c->unwanted = true;
 		return;
-	tt_staged_free(c->staged);
-	c->staged = NULL;
+	}
+	tt_load_forget(c);
 }
 
 static void forget(struct tutti_table *t, const struct tt_asker *asker)
@@ -509,9 +511,11 @@ void tt_clerk_free(struct tutti_table *t)
 	if (!c)
 		return;
 	join(c);
+	tt_enter(t->job);
+	t->shard.clerk = NULL; /* who goes now does not find it */
+	tt_exit(t->job);
 	tt_saving_free(c->saving);
 	tt_staged_free(c->staged);
 	free((char *)(uintptr_t)c->order.folder);
 	free(c);
-	t->shard.clerk = NULL;
 }

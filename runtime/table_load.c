@@ -48,24 +48,17 @@ static size_t elements_of(const struct reading *r)
 	return (size_t)(has_keys(r->table) ? r->rows * r->table->row : tt_table_range(r->table, r->table->mine).count);
 }
 
+/* Block by block, as a file has checksums of these; who waits is told of each. */
 static int read_some(const struct reading *r, const struct tt_saved *a, uint64_t first, uint64_t count, void *to)
 {
-	int err = r->clerk ? tt_clerk_wanted(r->clerk) : 0;
-
-	if (r->clerk)
-		r->clerk->steps++;
-	return err ? err : tt_save_read(r->save, a, first, count, to);
-}
-
-static int read_range(const struct reading *r, const struct tt_saved *a, struct tt_range range, char *to)
-{
 	size_t width = tt_type_size(a->is.type);
-	uint64_t end = range.first + range.count;
+	uint64_t end = first + count;
 	int err = 0;
 
-	for (uint64_t at = range.first, upto; !err && at < end; at = upto) {
+	for (uint64_t at = first, upto; !err && at < end; at = upto) {
 		upto = tt_min(end, tt_save_block_end(r->save, a, at));
-		err = read_some(r, a, at, upto - at, to + (at - range.first) * width);
+		if (!(err = r->clerk ? tt_clerk_step(r->clerk) : 0))
+			err = tt_save_read(r->save, a, at, upto - at, (char *)to + (at - first) * width);
 	}
 	return err;
 }
@@ -92,7 +85,9 @@ static int read_my_rows(const struct reading *r, const struct tt_saved *a, char 
 
 static int read_array(const struct reading *r, const struct tt_saved *a, void *to)
 {
-	return has_keys(r->table) ? read_my_rows(r, a, to) : read_range(r, a, tt_table_range(r->table, r->table->mine), to);
+	struct tt_range mine = tt_table_range(r->table, r->table->mine);
+
+	return has_keys(r->table) ? read_my_rows(r, a, to) : read_some(r, a, mine.first, mine.count, to);
 }
 
 /* ---- keys ---- */
@@ -426,7 +421,7 @@ int tt_load_open(struct tutti_table *t, const char *folder)
 
 /* ---- the server's part ---- */
 
-static void forget(struct tt_clerk *c)
+void tt_load_forget(struct tt_clerk *c)
 {
 	tt_staged_free(c->staged);
 	c->staged = NULL;
@@ -443,7 +438,7 @@ static int read_aside(struct tt_clerk *c)
 static void keep_or_forget(struct tt_clerk *c, int err)
 {
 	if (err || c->unwanted)
-		forget(c);
+		tt_load_forget(c);
 }
 
 void tt_load_read(struct tt_clerk *c)
@@ -480,7 +475,7 @@ static void finish(struct tt_clerk *c, int err)
 		tt_version_settle(c->table); /* a worker that goes may close a round: the version that this makes is of no use any more */
 		use(c->table, c->staged);
 	}
-	forget(c);
+	tt_load_forget(c);
 	if (c->stop)
 		return;
 	tt_shard_release(c->table);
@@ -521,7 +516,7 @@ void tt_load_take(struct tt_clerk *c)
 
 /* ---- the call ---- */
 
-/* Whoever has not taken it forgets it. */
+/* Whoever has not taken it forgets it, before anybody is told that this one has failed. */
 static int drop(struct tutti_table *t, const char *what, uint32_t number, int err)
 {
 	char why[512];
@@ -539,12 +534,10 @@ static int load_once(struct tutti_table *t, const char *what, const char *folder
 	uint32_t number;
 	int err = tt_clerk_order(t, what, &o, &number);
 
-	if (err)
-		return err;
 	then.generation = number;
-	if (o.differ)
+	if (!err && o.differ)
 		err = tt_fail(-EAGAIN, "%s: table \"%s\": its saves in %s take each other's places faster than they can be read", what, t->name, folder);
-	else
+	else if (!err)
 		err = tt_clerk_order(t, what, &then, NULL);
 	return err ? drop(t, what, number, err) : 0;
 }

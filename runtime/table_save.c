@@ -144,8 +144,7 @@ static size_t read_some(struct tt_clerk *c, void *room)
 static int next_piece(struct tt_clerk *c, char *room, size_t *n)
 {
 	struct tt_gate *gate = &c->table->job->engine.gate; /* not tt_enter(): that would keep the background thread away from the nets */
-
-	int err = tt_clerk_wanted(c);
+	int err = tt_clerk_step(c);
 
 	if (err)
 		return err;
@@ -161,7 +160,7 @@ static int write_arrays(struct tt_clerk *c, struct tt_tensors_writer *w)
 	int err = room ? 0 : tt_fail(-ENOMEM, "no memory to write %s", w->draft.path);
 	size_t n = 1;
 
-	for (; !err && n && !(err = next_piece(c, room, &n)); c->steps++)
+	while (!err && n && !(err = next_piece(c, room, &n)))
 		err = n ? tt_tensors_put(w, room, n) : 0;
 	free(room);
 	return err;
@@ -210,6 +209,7 @@ static void save_now(struct tutti_table *t, int err) /* no push is half done, or
 {
 	struct tt_clerk *c = t->shard.clerk;
 
+	err = err ? err : tt_clerk_step(c); /* it may have waited for long */
 	err = err ? err : new_saving(t, &c->saving);
 	t->shard.image = err ? NULL : c->saving->image;
 	if (err)

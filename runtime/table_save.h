@@ -33,7 +33,7 @@ struct tt_order {
 	uint64_t generation;         /* SAVE; TAKE: the number of that READ; DROP: of that READ or SAVE */
 	uint32_t workers;            /* SAVE: whose state is written, where each has its own */
 	bool differ;                 /* READ: not all servers have read the same save */
-	uint64_t loads;              /* SAVE, COUNT: of all servers, together */
+	uint64_t loads;              /* SAVE, COUNT: of all servers, together with their numbers: it has changed if one was loaded */
 };
 struct tt_asker { /* who gave an order: */
 	int rank;
@@ -67,7 +67,7 @@ void tt_clerk_work(struct tt_clerk *, int (*work)(struct tt_clerk *), void (*aft
 void tt_clerk_done(struct tt_clerk *, int err); /* an error with its sentence as this thread's last */
 bool tt_asker_is(const struct tt_asker *, const struct tt_asker *);
 bool tt_asker_lives(const struct tutti_table *, const struct tt_asker *);
-int tt_clerk_wanted(const struct tt_clerk *);   /* what the thread is doing, still? It asks now and then. -ECANCELED, -ESTALE, with a sentence */
+int tt_clerk_step(struct tt_clerk *);           /* one more of what is done for him: is it wanted still? -ECANCELED, -ESTALE, with a sentence */
 void tt_clerk_forget_dead(struct tutti_table *); /* what is written or was read for one who is gone, and is not being taken */
 void tt_clerk_stop(struct tutti_table *);       /* nothing is written or read from now on, but for what the thread is in the middle of */
 void tt_clerk_free(struct tutti_table *);       /* waits for that; without the gate */
@@ -87,6 +87,7 @@ void tt_load_read(struct tt_clerk *);
 void tt_load_take(struct tt_clerk *);
 uint32_t tt_staged_print(const struct tt_staged *); /* of the save that it is of */
 const struct tt_asker *tt_staged_asker(const struct tt_staged *); /* with the number of his READ */
+void tt_load_forget(struct tt_clerk *);         /* what was read */
 void tt_staged_free(struct tt_staged *);        /* NULL is allowed */
 int tt_load_open(struct tutti_table *, const char *folder); /* into a shard that nobody else knows yet, and its clock; without the gate */
 #endif

@@ -21,6 +21,22 @@ static inline void sweep(void)
 
 static inline void path_of(char path[256], const char *file) { snprintf(path, 256, "%.90s/%s", folder, file); }
 
+static inline void change_file(const char *file, long at, long cut) /* a byte of it, from its end if negative; or its length */
+{
+	char path[256], c;
+	struct stat s;
+
+	path_of(path, file);
+	int fd = open(path, O_RDWR);
+	CHECK(fd >= 0 && !fstat(fd, &s));
+	at += at < 0 ? s.st_size : 0;
+	if (cut)
+		CHECK(ftruncate(fd, s.st_size - cut) == 0);
+	else
+		CHECK(pread(fd, &c, 1, at) == 1 && (c ^= 4, pwrite(fd, &c, 1, at) == 1));
+	close(fd);
+}
+
 /* Each run has its own empty folders. */
 static inline void run_swept(struct ranks run)
 {

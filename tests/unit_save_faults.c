@@ -152,17 +152,6 @@ static void program_slow_disk(tutti *job)
 static void test_slow_disk(void) { on_sim((struct ranks){ .size = 2, .deadline_ms = DEADLINE, .program = program_slow_disk }, seeds); }
 
 /* Where one server has failed the others leave off, and are free for the next call. */
-static void damage(const char *file)
-{
-	char path[256], c = 0;
-	struct stat s;
-
-	path_of(path, file);
-	int fd = open(path, O_RDWR);
-	CHECK(fd >= 0 && !fstat(fd, &s) && pread(fd, &c, 1, s.st_size - 5) == 1 && (c ^= 4, pwrite(fd, &c, 1, s.st_size - 5) == 1));
-	close(fd);
-}
-
 static void use_called_off(tutti_table *t)
 {
 	struct tt_order o = { .what = TT_FILE_SAVE, .folder = folder, .generation = 7 };
@@ -176,13 +165,13 @@ static void use_called_off(tutti_table *t)
 	CHECK(!unlink(path) && slow.pieces >= 999);
 	set_pace(0, 0);
 	CHECK(tutti_table_save(t, folder) == 0);
-	damage("w-00000001-00001-of-00002.safetensors");
+	change_file("w-00000001-00001-of-00002.safetensors", -5, 0);
 	set_pace(1000, 3 * DEADLINE);
 	began = tt_now();
 	CHECK(tutti_table_load(t, folder) == -EBADMSG && strstr(tutti_why(), "rank 0: ") && tt_now() - began < 4 * DEADLINE * TT_MS);
 	CHECK(slow.pieces >= 999);
 	set_pace(0, 0);
-	damage("w-00000001-00001-of-00002.safetensors");
+	change_file("w-00000001-00001-of-00002.safetensors", -5, 0);
 	CHECK(tutti_table_load(t, folder) == 0 && tutti_table_save(t, folder) == 0);
 }
 
@@ -227,7 +216,7 @@ static void program_mute(tutti *job)
 		began = tt_now();
 		CHECK(is_given_up(tutti_table_save(t, folder)) && takes(began, SILENT));
 		began = tt_now();
-		CHECK(is_given_up(tutti_table_load(t, folder)) && takes(began, SILENT));
+		CHECK(is_given_up(tutti_table_load(t, folder)) && takes(began, SILENT + DEADLINE));
 		hear_file = NULL;
 		CHECK(tutti_table_load(t, folder) == 0 && tutti_table_save(t, folder) == 0);
 	}
@@ -592,6 +581,32 @@ static void program_reopened(tutti *job)
 
 static void test_reopened(void) { on_wires(program_reopened, (const int[]){ 2, 0 }); }
 
+/* One who goes while they write: they leave off. */
+static void program_saver_killed(tutti *job)
+{
+	static const int servers[] = { 0, 1 };
+	tutti_table_config c = config_of(TUTTI_UPDATE_ADAM, TUTTI_F32, 400000);
+
+	c.server = servers;
+	c.servers = 2;
+	tutti_table *t = open_by_rank_0(job, &c);
+	if (tutti_rank(job) == 2) {
+		set_pace(1000, 3 * DEADLINE);
+		tt_sim_kill(2, DEADLINE * TT_MS);
+		tutti_table_save(t, folder);
+	} else if (tutti_rank(job) == 0) {
+		pass_time(20 * DEADLINE * TT_MS);
+		CHECK(slow.pieces == 999);
+		set_pace(0, 0);
+		CHECK(tutti_table_save(t, folder) == 0);
+	}
+	for (done |= !tutti_rank(job); !done;)
+		pass_time(DEADLINE / 10 * TT_MS);
+	tutti_table_close(t);
+}
+
+static void test_saver_killed(void) { on_sim((struct ranks){ .size = 3, .deadline_ms = DEADLINE, .program = program_saver_killed }, seeds); }
+
 /* One who has made all read, and goes before they take it. */
 static void program_asker_killed(tutti *job)
 {
@@ -755,6 +770,7 @@ static CU_TestInfo fault_tests[] = {
 	{ "closed by another thread", test_closed_here },
 	{ "closed and opened again", test_reopened },
 	{ "killed meanwhile", test_killed },
+	{ "a saver that is killed", test_saver_killed },
 	{ "killed between its read and its take", test_asker_killed },
 	{ "a server comes again", test_again },
 	CU_TEST_INFO_NULL,

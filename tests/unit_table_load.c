@@ -83,12 +83,17 @@ static void program_saved_across(tutti *job)
 {
 	tutti_table_config c = config_of(TUTTI_UPDATE_ASSIGN, TUTTI_F32, COUNT);
 	struct tt_order o = { .what = TT_FILE_SAVE, .folder = folder, .generation = 7 }, count = { .what = TT_FILE_COUNT, .folder = "" };
+	struct tt_order read = { .what = TT_FILE_READ, .folder = second }, drop = { .what = TT_FILE_DROP, .folder = "" };
+	uint32_t number;
 	tutti_table *t = open_table(job, "w", &c);
 
 	if (tutti_rank(job) == 0) {
 		CHECK(tutti_table_save(t, second) == 0);
 		CHECK(tt_clerk_order(t, "save", &o, NULL) == 0);
 		CHECK(tt_clerk_order(t, "save", &count, NULL) == 0 && count.loads == o.loads);
+		CHECK(tt_clerk_order(t, "load", &read, &number) == 0 && tt_clerk_order(t, "save", &count, NULL) == 0 && count.loads == o.loads + 3);
+		drop.generation = number;
+		CHECK(tt_clerk_order(t, "load", &drop, NULL) == 0 && tt_clerk_order(t, "save", &count, NULL) == 0 && count.loads == o.loads);
 		CHECK(tutti_table_load(t, second) == 0);
 		CHECK(tt_clerk_order(t, "save", &count, NULL) == 0 && count.loads == o.loads + 3);
 		CHECK(tutti_table_save(t, second) == 0);
@@ -96,9 +101,36 @@ static void program_saved_across(tutti *job)
 	close_table(job, t);
 }
 
+/* Of a file that one server wrote three read, some from the middle of a block on. */
+static void program_blocks(tutti *job)
+{
+	enum { MANY = 3 * TT_TENSOR_BLOCK / sizeof(float) + 1003 };
+	tutti_table_config c = config_of(TUTTI_UPDATE_ASSIGN, TUTTI_F32, MANY);
+	float *v = calloc(MANY, sizeof *v), *was = calloc(MANY, sizeof *was);
+	tutti_table *t;
+
+	c.servers = 1;
+	c.server = (const int[]){ 0 };
+	for (int i = 0; i < MANY; i++)
+		was[i] = (float)i;
+	t = open_table(job, "w", &c);
+	if (tutti_rank(job) == 0)
+		CHECK(tutti_table_assign(t, was, NULL) == 0 && tutti_table_save(t, folder) == 0);
+	close_table(job, t);
+	c.servers = 0;
+	c.server = NULL;
+	c.load = folder;
+	t = open_table(job, "w", &c);
+	CHECK(tutti_table_pull(t, v, NULL) == 0 && !memcmp(v, was, MANY * sizeof *v));
+	close_table(job, t);
+	free(v);
+	free(was);
+}
+
 static void test_loads(void)
 {
 	on_wires(program_saved_across, (const int[]){ 3, 0 });
+	on_wires(program_blocks, (const int[]){ 3, 0 });
 	loaded = 0;
 	on_wires(program_loads, (const int[]){ 3, 0 });
 	CU_ASSERT(loaded > 0);
@@ -196,22 +228,6 @@ static void test_replaced(void)
 }
 
 /* ---- damaged files ---- */
-
-static void change_file(const char *file, long at, long cut) /* a byte of it, from its end if negative; or its length */
-{
-	char path[256], c;
-	struct stat s;
-
-	path_of(path, file);
-	int fd = open(path, O_RDWR);
-	CHECK(fd >= 0 && !fstat(fd, &s));
-	at += at < 0 ? s.st_size : 0;
-	if (cut)
-		CHECK(ftruncate(fd, s.st_size - cut) == 0);
-	else
-		CHECK(pread(fd, &c, 1, at) == 1 && (c ^= 4, pwrite(fd, &c, 1, at) == 1));
-	close(fd);
-}
 
 static void refuse(tutti_table *t, int err, const char *a, const char *b, size_t count, const float *was)
 {
