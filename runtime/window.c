@@ -300,10 +300,12 @@ void tt_window_reborn(struct tt_member *m)
 static int choose_index(struct tt_job *job, uint32_t *index)
 {
 	for (unsigned i = 1; i < TT_WINDOWS; i++) {
-		*index = job->next_window;
-		job->next_window = job->next_window % (TT_WINDOWS - 1) + 1;
-		if (!job->window_at[*index])
+		uint32_t at = job->next_window;
+		job->next_window = at % (TT_WINDOWS - 1) + 1;
+		if (!job->window_at[at]) {
+			*index = at;
 			return 0;
+		}
 	}
 	return tt_fail(-EMFILE, "%d windows are open: close some", TT_WINDOWS - 1);
 }

@@ -461,6 +461,29 @@ static void program_ranges(tutti *job)
 
 static void test_ranges(void) { on_wires(program_ranges, few, 0, NULL); }
 
+/* One more than there can be: it takes nothing away from those that are there. */
+static void program_many_windows(tutti *job)
+{
+	static tutti_window *w[2][TT_WINDOWS]; /* of each rank */
+	tutti_window **mine = w[tutti_rank(job)];
+	int n = 0, err = 0, last, other = 1 - tutti_rank(job);
+	char name[16];
+
+	for (; n < TT_WINDOWS && !err; n += !err) {
+		snprintf(name, sizeof name, "w%d", n);
+		err = tutti_window_open(job, name, NULL, 0, &mine[n]);
+	}
+	last = n - 1;
+	CHECK(err == -EMFILE && last > TT_WINDOWS / 2 && strstr(tutti_why(), "windows are open: close some"));
+	CHECK(tutti_put_notify(mine[last], other, 0, NULL, 0, 3, NULL) == 0 && tutti_wait_notify(mine[last], other, 3, 1, -1) == 0);
+	CHECK(tutti_put_notify(mine[0], other, 0, NULL, 0, 3, NULL) == 0 && tutti_wait_notify(mine[0], other, 3, 1, -1) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	while (n--)
+		tutti_window_close(mine[n]);
+}
+
+static void test_many_windows(void) { on_wires(program_many_windows, two, 0, NULL); }
+
 /* A put before the owner has opened waits for it; after the owner has closed it is stale; a new pair of handles works. */
 static void program_open_close(tutti *job)
 {
@@ -1446,7 +1469,8 @@ static void test_files(void)
 static CU_TestInfo window_tests[] = {
 	{ "memory", test_memory }, { "memory and files", test_files }, { "short calls on it", test_short_calls },
 	{ "put, get, add", test_put_get }, { "notify", test_notify }, { "ranges", test_ranges }, { "open and close", test_open_close },
-	{ "never opened", test_unopened }, { "closed before that", test_closed_unopened }, { "started, then closed", test_started }, CU_TEST_INFO_NULL,
+	{ "never opened", test_unopened }, { "closed before that", test_closed_unopened }, { "started, then closed", test_started },
+	{ "as many as there can be", test_many_windows }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo engine_tests[] = {
 	{ "the owner computes", test_computing }, { "unhurried", test_unhurried }, { "blocked", test_blocked }, { "event fd", test_event_fd }, { "threads", test_threads }, { "fork", test_fork }, CU_TEST_INFO_NULL,
