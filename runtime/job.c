@@ -526,9 +526,17 @@ static void tear_down(struct tt_job *job)
 	free_lists(job);
 }
 
+static bool is_leaving(struct tt_job *job) /* a signal's thread says its goodbyes, or has */
+{
+	tt_enter(job);
+	bool leaving = job->leaving;
+	tt_exit(job);
+	return leaving;
+}
+
 static void leave_job(struct tt_job *job)
 {
-	if (job->joined && !job->leaving)
+	if (job->joined && !is_leaving(job))
 		tt_job_goodbye(job);
 	tt_signal_forget(job);
 	tt_table_stop_all(job);

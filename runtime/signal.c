@@ -98,8 +98,8 @@ static void await_signal(void *arg)
 		tt_gate_enter(&quit.lock);
 		int number = atomic_load(&quit.caught);
 		done = quit.stopping || number;
-		if (number && quit.users[number])
-			quit_all(number);
+		if (number)
+			quit_all(number); /* also where nobody leaves on it any more: it came before that, and is not to get lost */
 		tt_gate_leave(&quit.lock);
 	}
 }

@@ -1231,6 +1231,31 @@ static void test_term_handled(void)
 	finish(NOBODY);
 }
 
+/* A signal that comes when its job is as good as left takes the effect that it has then. */
+static void program_term_late(tutti *job)
+{
+	struct sigaction own = { .sa_handler = handle };
+	tutti_config c = { .size = sizeof c, .ranks = 1, .boot = "127.0.0.1:1", .secret = other_secret };
+	tutti *other;
+
+	(void)job;
+	sigaction(SIGTERM, &own, NULL);
+	for (int i = 0; i < 20; i++) {
+		handled = 0;
+		EXPECT(tutti_join(&c, &other) == 0 && tutti_leave_on(other, SIGTERM) == 0);
+		raise(SIGTERM);
+		tutti_leave(other); /* the thread may hardly have heard of it */
+		EXPECT(handled == SIGTERM);
+	}
+}
+
+static void test_term_late(void)
+{
+	victim = NOBODY;
+	start((struct crew){ .size = 1, .deadline_ms = 2000, .program = program_term_late });
+	finish(NOBODY);
+}
+
 /* A collective that the others never start cannot be finished: a second signal ends the process at once, one alone within
  * the deadline. */
 static void program_term_stuck(tutti *job)
@@ -1535,6 +1560,7 @@ static CU_TestInfo told_tests[] = {
 static CU_TestInfo signal_tests[] = {
 	{ "leaves in order", test_term },
 	{ "the program's own handler", test_term_handled },
+	{ "when its job is left", test_term_late },
 	{ "cannot finish; twice", test_term_stuck },
 	CU_TEST_INFO_NULL,
 };
