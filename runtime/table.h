@@ -87,6 +87,7 @@ struct tt_shard { /* this rank's */
 	struct tutti_table *table;
 	tutti_consistency as;
 	char *memory, *values;       /* with the head's page, and the newest version; NULL: it is no server */
+	uint64_t moves;              /* of rows: how often the values have gone to another place */
 	char *sum;                   /* of the open round; NULL: there are no rounds */
 	uint64_t sum_room;           /* it is for so many keys */
 	struct tt_updater *updater, *adder; /* adder: of the round */

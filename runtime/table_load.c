@@ -27,7 +27,8 @@ struct tt_staged { /* a shard that was read, and is not in use yet */
 	int workers;                 /* that it knows */
 	uint32_t print;              /* of the save that it was read from */
 	uint64_t clock;              /* the farthest of the servers that wrote it: their files are of moments of their own */
-	char *into;                  /* where the values go, unless another version is made meanwhile */
+	char *into;                  /* rows: where the values go, */
+	uint64_t moves;              /* unless the shard's have gone elsewhere since, and perhaps come back */
 };
 
 struct reading { /* of this rank's part of a save */
@@ -364,6 +365,12 @@ void tt_staged_free(struct tt_staged *s)
 	free(s);
 }
 
+static void place(const struct tutti_table *t, struct tt_staged *staged)
+{
+	staged->into = has_keys(t) ? NULL : t->shard.values;
+	staged->moves = t->shard.moves;
+}
+
 /* What the shard had is the staged one's then. */
 static void swap_keys(struct tutti_table *t, struct tt_staged *staged)
 {
@@ -384,7 +391,7 @@ static void use(struct tutti_table *t, struct tt_staged *staged)
 	tt_version_replace(t);
 	if (has_keys(t))
 		swap_keys(t, staged);
-	else if (s->values != staged->into)
+	else if (s->moves != staged->moves)
 		memcpy(s->values, staged->values, staged->bytes);
 	tt_updater_close(s->updater);
 	s->updater = staged->updater;
@@ -402,8 +409,9 @@ int tt_load_open(struct tutti_table *t, const char *folder)
 
 	if (err || !tt_table_has_any(t, t->mine))
 		return err;
+	place(t, &staged);
 	if (!has_keys(t)) {
-		staged.values = staged.into = t->shard.values;
+		staged.values = staged.into;
 		staged.bytes = (size_t)tt_table_range(t, t->mine).count * t->width;
 	}
 	if (!(err = read_from(t, folder, &staged, NULL)))
@@ -497,7 +505,7 @@ static void take_now(struct tutti_table *t, int err) /* no push is half done, no
 {
 	if (err)
 		end_pushes(t);
-	t->shard.clerk->staged->into = t->shard.values;
+	place(t, t->shard.clerk->staged);
 	tt_clerk_work(t->shard.clerk, copy_values, finish);
 }
 

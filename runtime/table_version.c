@@ -288,13 +288,19 @@ static void close_touched(struct tt_shard *s)
 	tt_touched_clear(s->touched);
 }
 
+static void now_at(struct tt_shard *s, char *place)
+{
+	s->values = place;
+	s->moves++;
+}
+
 static void publish(struct tutti_table *t)
 {
 	struct tt_shard *s = &t->shard;
 
 	s->next.busy = s->next.opened = false;
 	if (tt_shard_in_rounds(t) && !s->keys)
-		s->values = place_of_next(t);
+		now_at(s, place_of_next(t));
 	if (tt_shard_in_rounds(t) && s->touched)
 		close_touched(s);
 	head_of(s)->born[head_of(s)->writing & 1] = tt_calendar();
@@ -445,9 +451,10 @@ static void move_values(struct tutti_table *t, char *to)
 
 	if (s->keys)
 		return; /* their values are elsewhere */
-	if (s->values != to)
-		memcpy(to, s->values, (size_t)count_of(t) * t->width);
-	s->values = to;
+	if (s->values == to)
+		return;
+	memcpy(to, s->values, (size_t)count_of(t) * t->width);
+	now_at(s, to);
 }
 
 /* Where the new consistency expects them, under the version or clock that all start from. */

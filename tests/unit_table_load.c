@@ -3,6 +3,41 @@
 #include "cunit_main.h"
 #include "saves.h"
 
+/* ---- what tables map (the linker's --wrap) ---- */
+
+static atomic_long mapped; /* bytes */
+
+char *__real_tt_zeros_map(size_t);
+char *__real_tt_zeros_resize(char *, size_t, size_t);
+void __real_tt_zeros_unmap(char *, size_t);
+char *__wrap_tt_zeros_map(size_t);
+char *__wrap_tt_zeros_resize(char *, size_t, size_t);
+void __wrap_tt_zeros_unmap(char *, size_t);
+
+char *__wrap_tt_zeros_map(size_t bytes)
+{
+	char *at = __real_tt_zeros_map(bytes);
+
+	mapped += at ? (long)bytes : 0;
+	return at;
+}
+
+char *__wrap_tt_zeros_resize(char *was, size_t bytes, size_t now)
+{
+	char *at = __real_tt_zeros_resize(was, bytes, now);
+
+	mapped += at ? (long)now - (long)bytes : 0;
+	return at;
+}
+
+void __wrap_tt_zeros_unmap(char *at, size_t bytes)
+{
+	mapped -= at ? (long)bytes : 0;
+	__real_tt_zeros_unmap(at, bytes);
+}
+
+static void all_is_given_back(void) { CU_ASSERT_EQUAL(mapped, 0); }
+
 /* ---- while others push or load ---- */
 
 /* A load is of one moment of each server, too: of what is pushed beside it a server has all or nothing, in values and in state. */
@@ -135,6 +170,73 @@ static void test_loads(void)
 	on_wires(program_loads, (const int[]){ 3, 0 });
 	CU_ASSERT(loaded > 0);
 }
+
+/* ---- rounds that close meanwhile (the linker's --wrap) ---- */
+
+static int closes; /* so many, when a load has copied its values to where the version was that it found: workers have died, or come again */
+static int (*copy)(struct tt_clerk *);
+
+void __real_tt_clerk_work(struct tt_clerk *, int (*)(struct tt_clerk *), void (*)(struct tt_clerk *, int));
+void __wrap_tt_clerk_work(struct tt_clerk *, int (*)(struct tt_clerk *), void (*)(struct tt_clerk *, int));
+
+static int copy_and_close(struct tt_clerk *c)
+{
+	int err = copy(c);
+
+	tt_enter(c->table->job);
+	for (int i = 0; i < closes; i++) {
+		tt_version_round(c->table);
+		tt_version_settle(c->table);
+	}
+	tt_exit(c->table->job);
+	return err;
+}
+
+void __wrap_tt_clerk_work(struct tt_clerk *c, int (*work)(struct tt_clerk *), void (*after)(struct tt_clerk *, int))
+{
+	if (closes && c->order.what == TT_FILE_TAKE) {
+		copy = work;
+		work = copy_and_close;
+	}
+	__real_tt_clerk_work(c, work, after);
+}
+
+/* Rank 1 has pushed, and rank 2 has not; rank 0 is no worker, and reads the newest. */
+static void load_while_closing(tutti *job, int rounds)
+{
+	static const int servers[] = { 0 }, workers[] = { 1, 2 };
+	tutti_table_config c = config_of(TUTTI_UPDATE_ADD, TUTTI_F32, 100000);
+	float *v = calloc(c.count, sizeof *v);
+
+	c.server = servers;
+	c.servers = 1;
+	c.worker = workers;
+	c.workers = 2;
+	c.consistency.mode = TUTTI_BSP;
+	tutti_table *t = open_table(job, "w", &c);
+	fill(v, c.count, 1);
+	if (tutti_rank(job) == 1) {
+		CHECK(tutti_table_assign(t, v, NULL) == 0 && tutti_table_save(t, folder) == 0);
+		CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
+	}
+	meet(job);
+	if (!tutti_rank(job)) {
+		closes = rounds;
+		CHECK(tutti_table_load(t, folder) == 0);
+		closes = 0;
+		CHECK(tutti_table_pull(t, v, NULL) == 0 && all_are(v, c.count, 1));
+	}
+	close_table(job, t);
+	free(v);
+}
+
+static void program_closing(tutti *job)
+{
+	for (int rounds = 0; rounds <= 3; rounds++)
+		load_while_closing(job, rounds);
+}
+
+static void test_closing(void) { on_wires(program_closing, (const int[]){ 3, 0 }); }
 
 /* ---- another save in its place (the linker's --wrap) ---- */
 
@@ -484,6 +586,7 @@ static void test_folders(void) { on_wires(program_folders, (const int[]){ 2, 0 }
 static CU_TestInfo load_tests[] = {
 	{ "loaded while others push", test_loaded },
 	{ "loads at once", test_loads },
+	{ "loaded while rounds close", test_closing },
 	{ "replaced while it is opened", test_replaced },
 	{ "damaged and foreign files", test_damaged },
 	{ "damaged and foreign files of keys", test_damaged_keys },
@@ -493,6 +596,6 @@ static CU_TestInfo load_tests[] = {
 	CU_TEST_INFO_NULL,
 };
 
-static CU_SuiteInfo suites[] = { { "table loads", NULL, NULL, NULL, NULL, load_tests }, CU_SUITE_INFO_NULL };
+static CU_SuiteInfo suites[] = { { "table loads", NULL, NULL, NULL, all_is_given_back, load_tests }, CU_SUITE_INFO_NULL };
 
 int main(int argc, char **argv) { return run_in_folders(suites, argc, argv); }
