@@ -148,7 +148,7 @@ bool tt_table_has_worker(const struct tutti_table *t, int rank)
 	return !t->workers || index_of(t->worker, t->workers, rank) >= 0;
 }
 
-static void free_table(struct tutti_table *t)
+static void free_table(struct tutti_table *t) /* whose turns have stopped */
 {
 	tt_list_remove(&t->link);
 	tutti_window_close(t->window);
@@ -355,6 +355,7 @@ static void stop_turns(struct tutti_table *t)
 	tt_timer_stop(&t->own_turn);
 	tt_timer_stop(&t->gate_turn);
 	tt_timer_stop(&t->shard.next.turn);
+	tt_timer_stop(&t->shard.hold_turn);
 }
 
 static bool is_idle(void *arg) { return !tt_table_is_called(arg) && !tt_table_is_pushed(arg); }
@@ -403,8 +404,11 @@ void tt_table_stop_all(struct tt_job *job)
 
 void tt_table_free_all(struct tt_job *job)
 {
-	while (!tt_list_empty(&job->tables))
-		free_table(tt_container_of(job->tables.next, struct tutti_table, link));
+	while (!tt_list_empty(&job->tables)) {
+		struct tutti_table *t = tt_container_of(job->tables.next, struct tutti_table, link);
+		stop_turns(t);
+		free_table(t);
+	}
 	tt_call_free_all(job);
 	for (int i = 0; job->members && i < job->size; i++) {
 		tutti_window_close(job->members[i].inbox_window);

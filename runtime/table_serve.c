@@ -99,7 +99,6 @@ void tt_table_unserve(struct tutti_table *t)
 	struct tt_shard *s = &t->shard;
 
 	tt_clerk_free(t);
-	tt_timer_stop(&s->hold_turn);
 	for (int i = 0; s->pushers && i < t->job->capacity; i++) /* what they had mapped is the wire's */
 		free(s->pushers[i]);
 	free(s->pushers);

@@ -33,11 +33,12 @@ size_t tt_version_bytes(const struct tutti_table *t)
 
 static size_t piece_of(const struct tutti_table *t) { return TT_PUSH_PIECE / t->width; }
 
+/* What is there is of a switch that failed; keys may have come since. */
 static int open_touched(struct tutti_table *t)
 {
 	struct tt_shard *s = &t->shard;
 	uint64_t rows = s->keys ? s->room : count_of(t) / t->row;
-	int err = s->touched ? 0 : tt_touched_open(rows, &s->touched);
+	int err = s->touched ? tt_touched_resize(s->touched, rows) : tt_touched_open(rows, &s->touched);
 
 	return err || s->keys || s->differ ? err : tt_touched_open(rows, &s->differ);
 }
@@ -66,7 +67,6 @@ int tt_version_open(struct tutti_table *t)
 
 void tt_version_close(struct tt_shard *s)
 {
-	tt_timer_stop(&s->next.turn);
 	tt_updater_close(s->adder);
 	tt_touched_close(s->touched);
 	tt_touched_close(s->differ);

@@ -12,6 +12,8 @@ struct tt_touched {
 	size_t n, room;
 };
 
+static int no_memory(uint64_t rows) { return tt_fail(-ENOMEM, "no memory for which of %llu rows a round touches", (unsigned long long)rows); }
+
 int tt_touched_open(uint64_t rows, struct tt_touched **out)
 {
 	struct tt_touched *s = calloc(1, sizeof *s);
@@ -22,7 +24,7 @@ int tt_touched_open(uint64_t rows, struct tt_touched **out)
 		return 0;
 	}
 	free(s);
-	return tt_fail(-ENOMEM, "no memory for which of %llu rows a round touches", (unsigned long long)rows);
+	return no_memory(rows);
 }
 
 void tt_touched_close(struct tt_touched *s)
@@ -39,7 +41,7 @@ int tt_touched_resize(struct tt_touched *s, uint64_t rows)
 	char *by = tt_zeros_resize((char *)s->by, (size_t)s->of * sizeof *s->by, (size_t)rows * sizeof *s->by);
 
 	if (!by)
-		return -ENOMEM;
+		return no_memory(rows);
 	s->by = (int *)(void *)by;
 	s->of = rows;
 	return 0;

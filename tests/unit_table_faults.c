@@ -236,6 +236,131 @@ static void program_close(tutti *job)
 
 static void test_close(void) { on_wires(program_close, 3); }
 
+/* ---- the end of a table's turns (the linker's --wrap) ---- */
+
+void __real_tt_table_unserve(struct tutti_table *);
+void __wrap_tt_table_unserve(struct tutti_table *);
+
+static bool is_to_come(const struct tt_timer *t) { return t->link.next && !tt_list_empty(&t->link); }
+
+void __wrap_tt_table_unserve(struct tutti_table *t)
+{
+	CHECK(!is_to_come(&t->own_turn) && !is_to_come(&t->gate_turn) && !is_to_come(&t->shard.next.turn) && !is_to_come(&t->shard.hold_turn));
+	__real_tt_table_unserve(t);
+}
+
+static int change_nothing(struct tutti_table *t, int worker, const struct tt_pusher *p, void *arg)
+{
+	(void)t, (void)worker, (void)p, (void)arg;
+	return 0;
+}
+
+static bool is_held(tutti_table *t)
+{
+	tt_enter(t->job);
+	bool held = t->shard.held;
+	tt_exit(t->job);
+	return held;
+}
+
+/* Its server holds the shard for a version, since a push does not go on, and would hold it again at once. */
+static void program_close_held(tutti *job)
+{
+	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = 100, .flags = TUTTI_TABLE_SNAPSHOTS, .publish_pushes = 1, .servers = 1, .server = (const int[]){ 0 } };
+	tutti_table *t = open_table(job, "held", &c);
+	float *v = vector(100, 1);
+
+	meet(job);
+	if (tutti_rank(job) == 0) {
+		tt_enter(t->job);
+		CHECK(tt_table_take(t, 1, TT_PUSH_FIRST, NULL, change_nothing, NULL) == 0);
+		tt_exit(t->job);
+		for (int i = 0; i < 100 && !is_held(t); i++)
+			CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
+		CHECK(is_held(t));
+		tutti_table_close(t);
+	}
+	meet(job);
+	if (tutti_rank(job))
+		tutti_table_close(t);
+	free(v);
+}
+
+static void test_close_held(void) { on_wires(program_close_held, 2); }
+
+/* A job is left with a table open, and a pull of it waits for the round of a rank that is stopped: that closes when the links do. */
+static void program_left_open(tutti *job)
+{
+	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = 100, .consistency.mode = TUTTI_BSP, .servers = 1, .server = (const int[]){ 0 } };
+	tutti_table *t = open_table(job, "open", &c);
+	static float v[100], got[100];
+	static tutti_op op; /* of rank 0's */
+
+	meet(job);
+	if (tutti_rank(job) == 0) {
+		CHECK(tutti_table_push(t, v, NULL, NULL) == 0 && tutti_table_pull(t, got, &op) == 0);
+		tt_sim_stop(1, 0, 10000 * TT_MS);
+	} else {
+		pass_time(20000 * TT_MS);
+	}
+}
+
+static void test_left_open(void) { on_sim(program_left_open, 2, 100, SEEDS); } /* three heartbeats are longer than such a deadline */
+
+/* ---- no memory (the linker's --wrap) ---- */
+
+static atomic_int none_in; /* so many mappings, and the last of these fails; 0: none does */
+
+char *__real_tt_zeros_map(size_t);
+char *__wrap_tt_zeros_map(size_t);
+char *__wrap_tt_zeros_map(size_t bytes) { return none_in && !--none_in ? NULL : __real_tt_zeros_map(bytes); }
+
+enum { MANY_KEYS = 100000 };
+
+static float push_keys(tutti_table *t, size_t n)
+{
+	uint64_t *key = calloc(n, sizeof *key);
+	float *v = vector(n, 1), first;
+
+	for (size_t i = 0; i < n; i++)
+		key[i] = i;
+	CHECK(tutti_table_push_rows(t, key, n, v, NULL, NULL) == 0 && tutti_table_pull_rows(t, key, n, v, NULL) == 0);
+	first = v[0];
+	for (size_t i = 1; i < n; i++)
+		CHECK(v[i] <= v[i - 1]);
+	free(key);
+	free(v);
+	return first;
+}
+
+/* A switch to rounds has got so far when memory ends, and keys come before the next. */
+static void program_switch_unmapped(tutti *job)
+{
+	const tutti_consistency rounds = { .mode = TUTTI_BSP };
+	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .flags = TUTTI_TABLE_KEYS, .servers = 1, .server = (const int[]){ 0 } };
+	tutti_table *t = open_table(job, "keys", &c);
+	int err = -ENOMEM, failed = 0, me = tutti_rank(job);
+
+	while (err == -ENOMEM && failed < 10) {
+		meet(job);
+		if (!me)
+			none_in = failed + 1;
+		meet(job);
+		err = tutti_table_switch(t, &rounds);
+		CHECK(err == 0 || (err == -ENOMEM && strstr(tutti_why(), "cannot be changed")));
+		failed += err != 0;
+		meet(job);
+		none_in = 0;
+		if (err && !me)
+			push_keys(t, (size_t)failed * 3000);
+	}
+	CHECK(err == 0 && failed >= 2);
+	CHECK(push_keys(t, MANY_KEYS) == (float)(failed + 2));
+	close_table(job, t);
+}
+
+static void test_switch_unmapped(void) { on_wires(program_switch_unmapped, 2); }
+
 /* ---- slow, stopped, mute ---- */
 
 enum { SLOW_COUNT = 4000000, SHORT = 100 /* ms: three heartbeats are longer, so that calls see for themselves who is silent */ };
@@ -921,6 +1046,9 @@ static CU_TestInfo fault_tests[] = {
 	{ "cancelled before another", test_overtaken },
 	{ "cancelled before a switch", test_switch },
 	{ "closed under way", test_close },
+	{ "closed while it is held", test_close_held },
+	{ "left open", test_left_open },
+	{ "no memory for rounds", test_switch_unmapped },
 	{ "slow is not silent", test_slow },
 	{ "a mute server", test_mute },
 	{ "order, whatever can be mapped", test_order },
