@@ -100,13 +100,21 @@ static void forget_asks(const struct tt_member *from, const char *name) /* NULL:
 	}
 }
 
-static int count_asks(const struct tt_member *from)
+/* More than it can have open: it has closed some of them since, and those it does not ask for again. */
+static void forget_oldest_ask(const struct tt_member *from)
 {
+	struct ask *oldest = NULL;
 	int n = 0;
 
-	tt_list_each(node, &from->job->asks)
-		n += tt_container_of(node, struct ask, link)->from == from;
-	return n;
+	tt_list_each(node, &from->job->asks) {
+		struct ask *a = tt_container_of(node, struct ask, link);
+		if (a->from == from && !n++)
+			oldest = a;
+	}
+	if (n < TT_WINDOWS)
+		return;
+	tt_list_remove(&oldest->link);
+	free(oldest);
 }
 
 void tt_window_ask(struct tt_member *from, struct tt_pack *p)
@@ -125,10 +133,7 @@ void tt_window_ask(struct tt_member *from, struct tt_pack *p)
 		}
 	}
 	forget_asks(from, a.name); /* it lost patience once, and asks again */
-	if (count_asks(from) >= TT_WINDOWS) {
-		p->bad = true; /* more than it can have open */
-		return;
-	}
+	forget_oldest_ask(from);
 	kept = malloc(sizeof *kept);
 	if (!kept) {
 		tt_member_gone(from, -ENOMEM, "no memory for a question of rank %d", from->rank);

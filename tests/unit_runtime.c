@@ -484,6 +484,28 @@ static void program_many_windows(tutti *job)
 
 static void test_many_windows(void) { on_wires(program_many_windows, two, 0, NULL); }
 
+/* Names that the other never opens, more than there can be windows: it keeps those asked for last. */
+static void program_many_asks(tutti *job)
+{
+	uint64_t v = 7, mine[2] = { 0 };
+	tutti_window *w;
+	tutti_op op;
+	char name[16];
+
+	for (int i = 0; !tutti_rank(job) && i < TT_WINDOWS + 10; i++) {
+		snprintf(name, sizeof name, "never%d", i);
+		CHECK(tutti_window_open(job, name, NULL, 0, &w) == 0 && tutti_put(w, 1, 0, &v, 8, &op) == 0);
+		CHECK(tutti_cancel(&op) == 0);
+		tutti_window_close(w);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_window_open(job, "at last", mine, sizeof mine, &w) == 0);
+	CHECK(tutti_put(w, 1 - tutti_rank(job), 8, &v, 8, NULL) == 0 && tutti_barrier(job, NULL) == 0 && mine[1] == 7);
+	tutti_window_close(w);
+}
+
+static void test_many_asks(void) { on_wires(program_many_asks, two, 0, NULL); }
+
 /* A put before the owner has opened waits for it; after the owner has closed it is stale; a new pair of handles works. */
 static void program_open_close(tutti *job)
 {
@@ -1470,7 +1492,7 @@ static CU_TestInfo window_tests[] = {
 	{ "memory", test_memory }, { "memory and files", test_files }, { "short calls on it", test_short_calls },
 	{ "put, get, add", test_put_get }, { "notify", test_notify }, { "ranges", test_ranges }, { "open and close", test_open_close },
 	{ "never opened", test_unopened }, { "closed before that", test_closed_unopened }, { "started, then closed", test_started },
-	{ "as many as there can be", test_many_windows }, CU_TEST_INFO_NULL,
+	{ "as many as there can be", test_many_windows }, { "more than are opened", test_many_asks }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo engine_tests[] = {
 	{ "the owner computes", test_computing }, { "unhurried", test_unhurried }, { "blocked", test_blocked }, { "event fd", test_event_fd }, { "threads", test_threads }, { "fork", test_fork }, CU_TEST_INFO_NULL,
