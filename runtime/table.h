@@ -423,6 +423,7 @@ void tt_snapshot_ask(struct tt_feed *, struct tt_call_part *); /* for it, by mes
 int tt_snapshot_take(struct tt_call_part *, struct tt_pack *, bool sparse); /* ... what comes back */
 bool tt_table_in_rounds(const struct tutti_table *); /* at all servers */
 bool tt_snapshot_may_retry(struct tt_call_part *); /* it was written over; false: once too often */
+void tt_snapshot_retry(struct tt_call_part *, void (*pull)(struct tt_call_part *)); /* likewise; else it ends. So it does if the call was given up */
 
 /* table_call.c */
 void tt_table_clock(struct tutti_table *, int server, uint64_t clock); /* it is so far now, or farther */

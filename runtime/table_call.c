@@ -132,8 +132,10 @@ static void end_call(struct tt_table_call *c)
 	}
 	if (!--c->left && c->request)
 		end_call(c);
-	else if (!c->left)
+	else if (!c->left) {
+		c->table->job->engine.news = true; /* the program may have let go of it, and wait until it is over */
 		free_call(c);
+	}
 }
 
 static void look_at_gates(struct tt_timer *turn)
@@ -363,6 +365,7 @@ void tt_table_clock(struct tutti_table *t, int server, uint64_t clock)
 	struct tt_served *s = &t->source[server];
 
 	s->clock = clock > s->clock ? clock : s->clock;
+	t->job->engine.news |= clock == UINT64_MAX; /* nothing more comes from there */
 	tt_list_each(node, &t->gated) {
 		struct tt_call_part *p = tt_container_of(node, struct tt_call_part, link);
 		if (p->server != server || has_to_wait(p))

@@ -158,7 +158,7 @@ void tt_table_take_joined(struct tt_member *from, struct tt_pack *p)
 	p->bad |= err > 0 || err < -4095 || pushed > INT64_MAX || (clock > INT64_MAX && clock != UINT64_MAX);
 	if (p->bad || !t || t->source[i].joined)
 		return;
-	t->source[i].joined = true;
+	t->source[i].joined = t->job->engine.news = true;
 	t->source[i].err = err;
 	t->source[i].clock = clock > t->source[i].clock ? clock : t->source[i].clock;
 	t->source[i].pushed = pushed;

@@ -18,6 +18,16 @@ bool tt_snapshot_may_retry(struct tt_call_part *p)
 	return ++p->retries < TT_SNAPSHOT_TRIES;
 }
 
+void tt_snapshot_retry(struct tt_call_part *p, void (*pull)(struct tt_call_part *))
+{
+	if (p->call->given_up)
+		tt_call_end_with(p, p->call->gave_up);
+	else if (tt_snapshot_may_retry(p))
+		pull(p);
+	else
+		tt_call_end_with(p, -EAGAIN);
+}
+
 static void read_again(struct tt_post *post, int err)
 {
 	struct tt_call_part *p = tt_container_of(post, struct tt_call_part, get);
@@ -25,10 +35,8 @@ static void read_again(struct tt_post *post, int err)
 	p->err = err;
 	if (err || tt_call_is_whole(p))
 		tt_call_end_part(p);
-	else if (tt_snapshot_may_retry(p))
-		tt_snapshot_pull(p);
 	else
-		tt_call_end_with(p, -EAGAIN);
+		tt_snapshot_retry(p, tt_snapshot_pull);
 }
 
 static void read_values(struct tt_post *post, int err)
@@ -152,10 +160,7 @@ static bool read_older(struct tt_table_call *c)
 		c->left++;
 		p->ended = false;
 		p->pull_gate = newest; /* it is told when it has come so far */
-		if (tt_snapshot_may_retry(p))
-			tt_call_pull(p);
-		else
-			tt_call_end_with(p, -EAGAIN);
+		tt_snapshot_retry(p, tt_call_pull);
 	}
 	return again;
 }

@@ -19,7 +19,7 @@ static void checked(struct tt_post *post, int err)
 		return;
 	}
 	p->pull_gate = p->version + 1;
-	tt_call_pull(p);
+	tt_snapshot_retry(p, tt_call_pull);
 }
 
 static void got(struct tt_post *post, int err)
@@ -182,10 +182,8 @@ static void look_at_own_pull(struct tt_call_part *p)
 	p->head = *(const struct tt_shard_head *)(const void *)t->shard.memory;
 	if ((!tt_shard_in_rounds(t) && !p->call->versions) || tt_call_is_whole(p))
 		tt_call_end_part(p);
-	else if (!p->call->versions || tt_snapshot_may_retry(p))
-		tt_call_pull(p);
 	else
-		tt_call_end_with(p, -EAGAIN);
+		tt_snapshot_retry(p, tt_call_pull);
 }
 
 /* Before it reads any, like pull_there(). */

@@ -372,6 +372,7 @@ void tutti_table_close(tutti_table *);
 /* All of a table; of keys it is -ENOTSUP. delta and values: count x row elements. delta is left alone until the end; the options are
  * copied, NULL: as the table has them. */
 int tutti_table_push(tutti_table *, const void *delta, const tutti_update *, tutti_op *);
+/* -EAGAIN: as of a snapshot, of a rank that rounds do not wait for. */
 int tutti_table_pull(tutti_table *, void *values, tutti_op *);
 /* Each server's values after this push, or what its rule gives back. delta and values are one vector or apart. */
 int tutti_table_push_pull(tutti_table *, const void *delta, const tutti_update *, void *values, tutti_op *);

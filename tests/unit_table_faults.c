@@ -236,6 +236,50 @@ static void program_close(tutti *job)
 
 static void test_close(void) { on_wires(program_close, 3); }
 
+/* Snapshots and pulls that are given up while a server takes no push, and so is a version behind: they end, whatever they were in the middle of. */
+static void be_held(struct tutti_table *t, int err) { (void)t, (void)err; }
+
+static void program_cancel_held(tutti *job)
+{
+	enum { HOLD = 20000 /* ms */ };
+	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = 2 * PIECE, .consistency.mode = TUTTI_BSP, .servers = 2, .server = (const int[]){ 0, 1 },
+		                 .workers = 1, .worker = (const int[]){ 2 } };
+	tutti_table *t = open_table(job, "behind", &c);
+	float *v = vector(c.count, 1);
+	uint64_t then;
+	tutti_op op;
+
+	meet(job);
+	if (tutti_rank(job) == 1) {
+		tt_enter(t->job);
+		tt_shard_hold(t, HOLD * TT_MS, be_held);
+		tt_exit(t->job);
+	}
+	meet(job);
+	if (tutti_rank(job) == 2)
+		CHECK(tutti_table_push(t, v, NULL, &op) == 0);
+	for (int i = 0; tutti_rank(job) == 3 && i < 30; i++) {
+		pass_time(tt_sim_chance(TT_MS));
+		then = tt_now();
+		CHECK((i % 2 ? tutti_table_pull(t, v, &op) : tutti_table_snapshot(t, v, NULL, &op)) == 0);
+		pass_time(tt_sim_chance(TT_MS / 2));
+		tutti_cancel(&op);
+		CHECK(tt_now() - then < 1000 * TT_MS);
+	}
+	meet(job);
+	if (tutti_rank(job) == 1) {
+		tt_enter(t->job);
+		tt_shard_release(t);
+		tt_exit(t->job);
+	}
+	if (tutti_rank(job) == 2)
+		CHECK(tutti_wait(&op, -1) == 0);
+	close_table(job, t);
+	free(v);
+}
+
+static void test_cancel_held(void) { on_sim(program_cancel_held, 4, 0, 3 * SEEDS); }
+
 /* ---- the end of a table's turns (the linker's --wrap) ---- */
 
 void __real_tt_table_unserve(struct tutti_table *);
@@ -656,6 +700,61 @@ static void program_threads(tutti *job)
 	free(v);
 }
 
+struct sleeper {
+	pthread_t thread;
+	struct ranks *run;
+	tutti_window *window;
+	int err;
+};
+
+static void *sleep_on_notify(void *arg)
+{
+	struct sleeper *s = arg;
+
+	this_run = s->run;
+	s->err = tutti_wait_notify(s->window, 1, 0, 1, 20000);
+	return NULL;
+}
+
+/* One thread of rank 0 waits, and serves the wires meanwhile; the other is woken by what it waits for. */
+static void program_woken(tutti *job)
+{
+	struct sleeper s = { .run = this_run };
+	float *v = vector(THREADED, 1);
+	uint64_t then;
+	tutti_op op;
+	int err;
+
+	CHECK(tutti_window_open(job, "w", NULL, 0, &s.window) == 0);
+	meet(job);
+	if (tutti_rank(job) == 0) {
+		pthread_create(&s.thread, NULL, sleep_on_notify, &s);
+		pass_time(20 * TT_MS);
+	} else {
+		pass_time(200 * TT_MS);
+	}
+	then = tt_now();
+	tutti_table *t = open_at(job, "late", THREADED, (tutti_updater){ 0 }, 1, (const int[]){ 1 });
+	if (tutti_rank(job) == 0) {
+		CHECK(tutti_table_push(t, v, NULL, &op) == 0 && ((err = tutti_cancel(&op)) == 0 || err == -EALREADY));
+		tutti_table_close(t);
+		CHECK(tt_now() - then < 10000 * TT_MS);
+	}
+	meet(job);
+	if (tutti_rank(job) == 1) {
+		CHECK(tutti_put_notify(s.window, 0, 0, NULL, 0, 0, NULL) == 0);
+		tutti_table_close(t);
+	} else {
+		pthread_join(s.thread, NULL);
+		CHECK(s.err == 0);
+	}
+	meet(job);
+	tutti_window_close(s.window);
+	free(v);
+}
+
+static void test_woken(void) { CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 2, .program = program_woken }), 0); }
+
 static void test_threads(void)
 {
 	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 1, .program = program_threads }), 0);
@@ -1046,6 +1145,7 @@ static CU_TestInfo fault_tests[] = {
 	{ "cancelled before another", test_overtaken },
 	{ "cancelled before a switch", test_switch },
 	{ "closed under way", test_close },
+	{ "cancelled behind a server that is held", test_cancel_held },
 	{ "closed while it is held", test_close_held },
 	{ "left open", test_left_open },
 	{ "no memory for rounds", test_switch_unmapped },
@@ -1055,6 +1155,7 @@ static CU_TestInfo fault_tests[] = {
 	{ "a piece that no wire takes", test_unposted },
 	{ "no file for a connection", test_unreached },
 	{ "two threads", test_threads },
+	{ "one sleeps, the other is woken", test_woken },
 	{ "a rule of one's own", test_own },
 	{ "a late worker", test_late },
 	{ "damaged messages", test_damage },
