@@ -8,6 +8,7 @@
 #include <string.h>
 
 enum { NAME_MAX_LEN = 160, PUBLISH_MS = 100 };
+static const uint64_t most_bytes = PTRDIFF_MAX / 4; /* of the values: a server may have three copies of them */
 static const char opening[] = "table open";
 
 /* ---- what it is ---- */
@@ -48,7 +49,7 @@ static int check_config(const struct tt_job *job, const char *name, const tutti_
 		return tt_fail(-EINVAL, "table \"%s\": there is no type %d", name, (int)c->type);
 	if (c->row > UINT32_MAX)
 		return tt_fail(-EINVAL, "table \"%s\": rows of %llu elements, and they may have up to 2^32 - 1", name, (unsigned long long)c->row);
-	if ((!c->count && !(c->flags & TUTTI_TABLE_KEYS)) || c->count > PTRDIFF_MAX / tt_type_size(c->type) / tt_max(c->row, 1))
+	if ((!c->count && !(c->flags & TUTTI_TABLE_KEYS)) || c->count > most_bytes / tt_type_size(c->type) / tt_max(c->row, 1))
 		return tt_fail(-EINVAL, "table \"%s\": %llu rows of %llu elements, and it must be from 1 up to what memory can be", name,
 		               (unsigned long long)c->count, (unsigned long long)tt_max(c->row, 1));
 	if (c->servers < 0 || c->servers > job->capacity || (!c->servers != !c->server))
