@@ -224,7 +224,7 @@ static void close_lane(struct tt_feed *f, struct tt_lane *l, int err)
 		p->err = p->err ? p->err : err;
 		tt_call_look_at(p);
 	}
-	while (l->answered != l->posted) {
+	for (unsigned end = l->posted; l->answered != end;) { /* what ends here may post more: that waits for another connection */
 		struct tt_sent s = l->sent[l->answered++ % TT_FEED_DEPTH];
 		free_slot_of(f, &s);
 		if (f->member->state < TT_LEFT && !s.part->pulls)
