@@ -898,7 +898,7 @@ static int set_up(void)
 
 static void tear_down(void)
 {
-	static const char *const names[] = { "nodes.conf", "wrong.conf", "order.conf", "places.conf" };
+	static const char *const names[] = { "nodes.conf", "wrong.conf", "order.conf", "places.conf", "memory.conf" };
 
 	for (size_t i = 0; i < TT_COUNT(names); i++)
 		unlink(file_at(names[i]));
