@@ -93,8 +93,9 @@ int tutti_group_member(const tutti *, int i);         /* the rank in the job of 
 
 /* Who comes and goes, in the whole job. watch gives a descriptor that is readable while there are changes that nobody has
  * taken, next takes the oldest one. With `changed` (it may be NULL) a thread of the library's own takes them, soon after:
- * `changed` may make any call but tutti_leave, and should not take long. Who has gone before is the first change. Of more
- * than 256 that nobody takes the oldest are lost. tutti_leave of the job closes the descriptor. */
+ * `changed` may make any call but tutti_leave, and should not take long; one that is called right now may go on when another
+ * watch has returned: arg stays until the job is left. Who has gone before is the first change. Of more than 256 that nobody
+ * takes the oldest are lost. tutti_leave of the job closes the descriptor. */
 typedef enum tutti_what { TUTTI_JOINED, TUTTI_LEFT, TUTTI_GONE } tutti_what; /* GONE: went down, or was cut off */
 typedef struct tutti_change {
 	size_t size;                                  /* sizeof(tutti_change): set it before next */
@@ -418,7 +419,8 @@ typedef struct tutti_table_info {
 } tutti_table_info;
 int tutti_table_look(tutti_table *, tutti_table_info *);
 /* Another consistency, or the same: called by all workers, between their steps. Returns when it holds everywhere, and all workers and
- * servers are at the same clock. -EBUSY: calls of this rank are under way; -ETIMEDOUT: some did not call it; -EINVAL: they asked for
+ * servers are at the same clock. Ranks that are no workers, or have finished, should not read meanwhile: values move, and what they
+ * get may be of two versions. -EBUSY: calls of this rank are under way; -ETIMEDOUT: some did not call it; -EINVAL: they asked for
  * different ones, or it is none for this table. */
 int tutti_table_switch(tutti_table *, const tutti_consistency *);
 /* This worker pushes no more: nobody waits for it, and its pulls wait for nobody. Waits for this rank's own pushes; -EBUSY: they have
