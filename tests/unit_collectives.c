@@ -18,7 +18,7 @@ static void on_wires(void (*program)(tutti *), const char *allreduce)
 {
 	for (int n = 1; n <= LARGEST; n++) {
 		struct ranks run = { .size = n, .allreduce = allreduce, .program = program };
-		for (run.wire = "sim"; run.seed < SEEDS; run.seed++)
+		for (run.wire = "sim"; run.seed != SEEDS; run.seed++)
 			CU_ASSERT_EQUAL(run_ranks(run), 0);
 		if (n <= 5 || n == 8)
 			CU_ASSERT_EQUAL(run_real_ranks(run), 0);
@@ -225,7 +225,7 @@ static void program_late(tutti *job)
 static void test_late(void)
 {
 	for (int n = 2; n <= LARGEST; n++) {
-		for (uint64_t seed = 0; seed < SEEDS; seed++)
+		for (uint64_t seed = 0; seed != SEEDS; seed++)
 			CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "sim", .hosts = 1, .seed = seed, .program = program_late }), 0);
 		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "shm", .program = program_late }), 0);
 	}
@@ -240,7 +240,7 @@ static void program_direct(tutti *job)
 static void test_direct(void)
 {
 	for (int n = 1; n <= LARGEST; n++)
-		for (uint64_t seed = 0; seed < SEEDS; seed++)
+		for (uint64_t seed = 0; seed != SEEDS; seed++)
 			CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "sim", .hosts = 1, .seed = seed, .allreduce = "direct", .program = program_all }), 0);
 	for (int n = 2; n <= LARGEST; n += 2)
 		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "shm", .allreduce = "direct", .program = program_direct }), 0);
@@ -958,7 +958,7 @@ static void on_one_host(void (*program)(tutti *), int least, int most)
 {
 	for (int n = least; n <= most && n <= LARGEST; n++) {
 		struct ranks run = { .size = n, .wire = "sim", .hosts = 1, .program = program };
-		for (; run.seed < 3 * SEEDS; run.seed++)
+		for (; run.seed != 3 * SEEDS; run.seed++)
 			CU_ASSERT_EQUAL(run_ranks(run), 0);
 		run.wire = "shm";
 		if (n <= 5 || n == 8)
@@ -1108,7 +1108,7 @@ static void test_wrong_start(void)
 	struct ranks run = { .size = 2, .wire = "sim", .deadline_ms = 2000, .program = program_wrong_start };
 
 	for (wrong = 0; wrong < TT_COUNT(wrong_starts); wrong++)
-		for (run.seed = 0; run.seed < SEEDS; run.seed++)
+		for (run.seed = 0; run.seed != SEEDS; run.seed++)
 			CU_ASSERT_EQUAL(run_ranks(run), 0);
 }
 
@@ -1134,7 +1134,7 @@ static void test_wrong_sizes(void)
 	for (wrong = 0; wrong < TT_COUNT(wrong_sizes); wrong++)
 		for (run.size = 2; run.size <= 4; run.size++) {
 			run.wire = "sim";
-			for (run.seed = 0; run.seed < SEEDS; run.seed++)
+			for (run.seed = 0; run.seed != SEEDS; run.seed++)
 				CU_ASSERT_EQUAL(run_ranks(run), 0);
 			CU_ASSERT_EQUAL(run_real_ranks(run), 0);
 		}
@@ -1254,7 +1254,7 @@ static void test_wrong_size_in_part(void)
 
 	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
 	run.wire = "sim";
-	for (; run.seed < SEEDS; run.seed++)
+	for (; run.seed != SEEDS; run.seed++)
 		CU_ASSERT_EQUAL(run_ranks(run), 0);
 }
 
