@@ -1,10 +1,10 @@
 /* runtime.h - what floors 2 and 3 share. Unless said otherwise a function is called with the job's gate held. */
 #ifndef TT_RUNTIME_H
 #define TT_RUNTIME_H
-#include "base.h"
-#include "list.h"
-#include "pack.h"
-#include "transport.h"
+#include "base/base.h"
+#include "base/list.h"
+#include "base/pack.h"
+#include "transport/transport.h"
 #include "tutti.h"
 #include <stdio.h>
 
@@ -223,12 +223,6 @@ struct tt_scratch { /* zeroed is empty */
 void *tt_scratch_take(struct tt_scratch *, size_t bytes); /* NULL: no memory. Page-aligned from a page on, else to a cache line; not zeroed */
 void tt_scratch_give(struct tt_scratch *, void *, size_t bytes); /* the same number; NULL is allowed */
 void tt_scratch_free(struct tt_scratch *);
-
-/* ---- zeros.c: memory that begins with zeros and costs nothing until it is written to. No gate needed ---- */
-
-char *tt_zeros_map(size_t bytes);                    /* page-aligned; NULL: no memory */
-char *tt_zeros_resize(char *, size_t bytes, size_t now); /* to `now`, elsewhere perhaps: pages move, nothing is copied. NULL: no memory, and all is as it was */
-void tt_zeros_unmap(char *, size_t bytes);           /* NULL is allowed */
 
 /* ---- job.c, request.c: joining, and the requests that users wait for ---- */
 
@@ -1037,25 +1031,6 @@ int tt_draft_begin(struct tt_draft *, const char *path, uint64_t size); /* size:
 int tt_draft_write(struct tt_draft *, const void *bytes, size_t len, uint64_t at);
 int tt_draft_publish(struct tt_draft *); /* synced, under its name, and the folder synced; it ends the draft, also when it fails */
 void tt_draft_drop(struct tt_draft *);   /* without a trace; after the end it does nothing */
-
-/* ---- json.c: a cursor over a text, which it changes. After the first fault all is empty, so nobody has to check each step ---- */
-
-struct tt_json {
-	char *text, *at, *end;
-	bool fresh;                 /* behind a bracket: no comma yet */
-	const char *fault;          /* a sentence; NULL: none so far */
-	size_t fault_at;            /* bytes from the beginning */
-};
-struct tt_json tt_json(char *text, size_t len);
-bool tt_json_enter(struct tt_json *, char bracket); /* { or [ */
-bool tt_json_more(struct tt_json *, char bracket);  /* } or ]: is there another member? If not, it was left */
-const char *tt_json_key(struct tt_json *);          /* of the member of an object; its value comes next */
-const char *tt_json_text(struct tt_json *);         /* within the text, and with a zero at its end */
-uint64_t tt_json_number(struct tt_json *);          /* whole, at most 2^63 - 1 */
-void tt_json_skip(struct tt_json *);                /* any value */
-void tt_json_end(struct tt_json *);                 /* nothing may follow */
-bool tt_json_is_text(const char *);                 /* UTF-8? */
-void tt_json_print(FILE *, const char *);           /* in quotes */
 
 /* ---- tensors.c, tensors_write.c: safetensors files. No gate needed; several threads may read an open one ---- */
 

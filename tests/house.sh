@@ -15,13 +15,10 @@ floor_and_room() {
 	runtime/base/*)				echo 0 base ;;
 	gpu/*)					echo 1 gpu ;;
 	transport/*)				echo 1 transport ;;
-	runtime/tutti.h | runtime/runtime.h | runtime/engine.c | runtime/job.c | runtime/boot*.c | runtime/address.c | runtime/config.c | \
-	runtime/peer.c | runtime/request.c | runtime/group.c | runtime/agree.c | runtime/late.c | runtime/beat.c | runtime/watch.c | runtime/signal.c | \
-	runtime/cpus.c | runtime/share.c | runtime/place.c | runtime/topology*.c | runtime/window.c | runtime/arena.c | runtime/pool.c | runtime/scratch.c | runtime/zeros.c)
+	runtime/tutti.h | runtime/runtime.h | runtime/engine/* | runtime/job/* | runtime/launch/* | runtime/member/* | \
+	runtime/operation/* | runtime/topology/* | runtime/window/*)
 						echo 2 engine ;;
-	runtime/reduce*.[ch] | runtime/updater*.[ch] | runtime/rounds.[ch] | runtime/parts.h | runtime/shards.c | runtime/fresh.c | runtime/touched.c | runtime/keys.c | runtime/filter.c | runtime/table*.[ch] | runtime/split.c | runtime/collective.c | runtime/barrier.c | runtime/gather.c | runtime/broadcast.c | runtime/allreduce.c | runtime/layout.c | runtime/board.c | runtime/visit.c | runtime/blocks.c | runtime/blockwise.c | runtime/direct.c | runtime/hierarchical.c | runtime/doubling.c | \
-	runtime/rabenseifner.c | runtime/ring.c | runtime/model.c | runtime/legs.c | runtime/pairwise.c | runtime/stats*.c | \
-	runtime/draft.c | runtime/json.c | runtime/tensors*.[ch] | runtime/save*.c)
+	runtime/kernel/* | runtime/file/* | runtime/collective/* | runtime/table/*)
 						echo 3 patterns ;;
 	tools/*)				echo 4 tools ;;
 	examples/*)				echo 4 examples ;;
@@ -64,9 +61,9 @@ code_of() {
 }
 
 find_header() { # the file that `#include "$2"` in $1 means, nothing if it is not ours
-	for dir in "$(dirname "$1")" runtime/base runtime transport gpu tools; do
+	for dir in runtime . "$(dirname "$1" | grep "^examples")"; do
 		if [ -f "$dir/$2" ]; then
-			echo "$dir/$2"
+			echo "$dir/$2" | sed "s|^\./||"
 			return
 		fi
 	done
@@ -165,25 +162,25 @@ put() { # file, text: into the made-up tree
 make_bad_tree() {
 	put runtime/base/base.h '#include <stdio.h>\n'
 	put runtime/base/env.c 'getenv("OK");\n'
-	put runtime/base/up.c '#include "transport.h"\n'
+	put runtime/base/up.c '#include "transport/transport.h"\n'
 	put runtime/tutti.h '#include <stddef.h>\n'
-	put runtime/runtime.h '#include "tutti.h"\n#include "transport.h"\n#include "base.h"\n'
-	put runtime/engine.c '#include "runtime.h"\n/* exit(1) in a comment, */ char *s = "and abort() in a text";\n'
-	put runtime/job.c '#include "reduce_rules.h"\n'
-	put runtime/reduce_rules.h 'int tt_x;\n'
+	put runtime/runtime.h '#include "tutti.h"\n#include "transport/transport.h"\n#include "base/base.h"\n'
+	put runtime/engine/engine.c '#include "runtime.h"\n/* exit(1) in a comment, */ char *s = "and abort() in a text";\n'
+	put runtime/job/job.c '#include "kernel/rules.h"\n'
+	put runtime/kernel/rules.h 'int tt_x;\n'
 	put runtime/lodger.c 'int tt_y;\n'
-	put runtime/window.c 'void f(void) { exit(1); }\n'
-	put runtime/group.c 'void f(void) { printf("x"); }\n'
-	put runtime/peer.c 'char *f(void) { return getenv("HOME"); }\n'
-	put runtime/config.c 'char *f(void) { return "/ho''me/somebody/tutti.conf"; }\n'
+	put runtime/window/window.c 'void f(void) { exit(1); }\n'
+	put runtime/member/group.c 'void f(void) { printf("x"); }\n'
+	put runtime/member/peer.c 'char *f(void) { return getenv("HOME"); }\n'
+	put runtime/launch/config.c 'char *f(void) { return "/ho''me/somebody/tutti.conf"; }\n'
 	put transport/transport.h '#include <stdint.h>\n'
-	put transport/tcp.c '#include "gpu.h"\n'
+	put transport/tcp.c '#include "gpu/gpu.h"\n'
 	put transport/sim.c '#include "lost.h"\n'
-	put gpu/gpu.h '#include "base.h"\n'
-	put tools/tutti.c '#include <tutti.h>\n#include "base.h"\n'
+	put gpu/gpu.h '#include "base/base.h"\n'
+	put tools/tutti.c '#include <tutti.h>\n#include "base/base.h"\n'
 	put tools/info.c '#include "runtime.h"\n'
 	put examples/ring.c '#include <tutti.h>\n'
-	put examples/hello.c '#include "base.h"\n'
+	put examples/hello.c '#include "base/base.h"\n'
 	put examples/table.c '#include <tutti.h>\n\nint fine;\n'
 	put docs/tables.md '```\nshell\n```\n```c\nint fine;\n\nint stale;\n```\n'
 	put bad_symbols.c 'int stray_name(void) { return 1; }\nint tutti_fine(void) { return 2; }\n'
@@ -194,15 +191,15 @@ make_bad_tree() {
 
 expected='
 runtime/base/up.c: (base, floor 0) includes transport/transport.h
-runtime/job.c: (engine, floor 2) includes runtime/reduce_rules.h
+runtime/job/job.c: (engine, floor 2) includes runtime/kernel/rules.h
 runtime/lodger.c: stands on no floor
 transport/tcp.c: (transport, floor 1) includes gpu/gpu.h
 transport/sim.c: includes "lost.h", which is nowhere
 examples/hello.c: (examples, floor 4) includes runtime/base/base.h
-runtime/window.c:1: .* never ends the process
-runtime/group.c:1: .* does not write on stdout
-runtime/peer.c:1: .* getenv is
-runtime/config.c:1:.* a path of one machine
+runtime/window/window.c:1: .* never ends the process
+runtime/member/group.c:1: .* does not write on stdout
+runtime/member/peer.c:1: .* getenv is
+runtime/launch/config.c:1:.* a path of one machine
 docs/tables.md: shows "int stale;", which is not in examples/table.c
 libtutti.so: shows (T stray_name)
 libtutti.a: has a global (T stray_name)'

@@ -30,26 +30,31 @@ needs() { # program: built if it is not
 }
 
 part_check() { make check; }
-part_contract() { needs tests/contract && ./tests/contract --transport sim --no-breaks --seeds "$seeds"; }
-part_storm() { needs tests/storm && ./tests/storm --seeds "$seeds"; }
+program_of() { # the path of a test program in the build tree
+	path=$(cd "$source_tree" && echo tests/*/"$1".c)
+	echo "${path%.c}"
+}
+
+part_contract() { needs tests/transport/contract && ./tests/transport/contract --transport sim --no-breaks --seeds "$seeds"; }
+part_storm() { needs tests/job/storm && ./tests/job/storm --seeds "$seeds"; }
 
 # In portions, so that the log says how far it came.
 part_recover() {
-	needs tests/recover || return 1
+	needs tests/job/recover || return 1
 	from=0
 	while [ $from -lt "$seeds" ]; do
 		n=$((seeds - from < 1000 ? seeds - from : 1000))
 		echo "== seeds $from to $((from + n - 1))"
-		./tests/recover --seed $from --seeds $n || return 1
+		./tests/job/recover --seed $from --seeds $n || return 1
 		from=$((from + n))
 	done
 }
 
-part_crowd() { needs tests/crowd && ./tests/crowd --ranks 4096; }
+part_crowd() { needs tests/member/crowd && ./tests/member/crowd --ranks 4096; }
 
 part_chaos() {
-	grep -q '^tests/chaos:\|^tests/chaos\$(EXEEXT):' Makefile || { echo "SKIPPED: there is no program tests/chaos in this tree"; return 77; }
-	needs tests/chaos && ./tests/chaos --seeds 200
+	grep -q '^tests/job/chaos:\|^tests/job/chaos\$(EXEEXT):' Makefile || { echo "SKIPPED: there is no program tests/job/chaos in this tree"; return 77; }
+	needs tests/job/chaos && ./tests/job/chaos --seeds 200
 }
 
 part_fuzz() {
@@ -66,28 +71,28 @@ part_tsan() {
 	mkdir -p tsan-build && cd tsan-build || return 1
 	[ -f config.status ] || "$source_tree/configure" -q --enable-sanitize=thread --disable-shared > /dev/null || return 1
 	for program in unit_runtime unit_collectives unit_stats unit_group boot faults; do
-		make -s "tests/$program" || return 1
+		make -s "$(program_of "$program")" || return 1
 	done
 	make -s tutti examples/hello || return 1
 	wrapper=
-	if ./tests/unit_runtime no-such-test 2>&1 | grep -q 'FATAL: ThreadSanitizer'; then
+	if ./tests/window/unit_runtime no-such-test 2>&1 | grep -q 'FATAL: ThreadSanitizer'; then
 		wrapper='setarch -R'
 	fi
 	for program in unit_runtime unit_collectives unit_stats unit_group boot faults; do
 		echo "== $program"
-		$wrapper "./tests/$program" || return 1
+		$wrapper ./tests/*/"$program" || return 1
 	done
 }
 
 part_valgrind() {
 	command -v valgrind > /dev/null || { echo "SKIPPED: no valgrind here (apt install valgrind)"; return 77; }
 	for program in unit_base unit_place unit_reduce unit_updater unit_runtime unit_stats unit_tensors unit_group unit_collectives; do
-		needs "tests/$program" || return 1
+		needs "$(program_of "$program")" || return 1
 		words=
 		[ $program != unit_collectives ] || words='wrong'
 		[ $program != unit_runtime ] || words='collectives windows engine deadlines' # a test of groups asks for more memory than there is
 		valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite,indirect --fair-sched=yes --suppressions="$source_tree/tests/valgrind.supp" \
-			"./tests/$program" $words || return 1
+			./tests/*/"$program" $words || return 1
 	done
 }
 

@@ -1,7 +1,7 @@
 /* tools.h - floor 4: what the subcommands of `tutti` share */
 #ifndef TT_TOOLS_H
 #define TT_TOOLS_H
-#include "base.h"
+#include "base/base.h"
 #include <getopt.h>
 
 enum { TT_TOOL_REFUSED = 2 }; /* exit status: the command line makes no sense, nothing was done */

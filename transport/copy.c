@@ -1,5 +1,5 @@
 /* copy.c - the ways of copying, and which of them is the best at the moment */
-#include "copy.h"
+#include "transport/copy.h"
 #include <string.h>
 #ifdef __x86_64__
 #include <immintrin.h>

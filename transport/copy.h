@@ -6,7 +6,7 @@
  */
 #ifndef TT_COPY_H
 #define TT_COPY_H
-#include "base.h"
+#include "base/base.h"
 
 enum tt_copy_way {
 	TT_COPY_PLAIN,  /* vectors, through the caches */

@@ -40,7 +40,7 @@
  */
 #ifndef TT_FRAME_H
 #define TT_FRAME_H
-#include "pack.h"
+#include "base/pack.h"
 
 #define TT_FRAME_MAGIC 0x49545554u /* "TUTI" */
 enum {

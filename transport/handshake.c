@@ -1,5 +1,5 @@
 /* handshake.c - judging who is at the other end: version, job, and a proof of the secret */
-#include "handshake.h"
+#include "transport/handshake.h"
 #include <stdio.h>
 #include <string.h>
 #ifdef HAVE_LIBSODIUM

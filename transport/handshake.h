@@ -1,9 +1,9 @@
 /* handshake.h - what tcp and shm say to each other before anything is believed: frame.h has the bytes */
 #ifndef TT_HANDSHAKE_H
 #define TT_HANDSHAKE_H
-#include "base.h"
-#include "frame.h"
-#include "transport.h"
+#include "base/base.h"
+#include "transport/frame.h"
+#include "transport/transport.h"
 
 struct tt_secret {
 	bool set;

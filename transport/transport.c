@@ -1,7 +1,7 @@
 /* transport.c - the list of transports; what is wrong with an op, and how it ends */
-#include "transport.h"
-#include "base.h"
-#include "breaks.h"
+#include "transport/transport.h"
+#include "base/base.h"
+#include "transport/breaks.h"
 #include <string.h>
 
 static const struct tt_transport *const transports[] = { &tt_shm, &tt_tcp, &tt_sim };

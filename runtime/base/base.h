@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #define tt_container_of(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 #define TT_COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -76,7 +77,7 @@ const char *tt_nearest(const char *word, const char *const *known, int n); /* th
 /* env.c: every setting that Tutti knows. env.def is the list, env.c has the only getenv in the tree */
 enum tt_setting {
 #define TT_SETTING(id, variable, key, fallback, sentence) TT_##id,
-#include "env.def"
+#include "base/env.def"
 #undef TT_SETTING
 	TT_SETTINGS
 };
@@ -186,4 +187,29 @@ struct tt_random { uint64_t s[4]; };                  /* xoshiro256**, for what 
 void tt_random_seed(struct tt_random *, uint64_t seed);
 uint64_t tt_random_next(struct tt_random *);
 uint64_t tt_random_below(struct tt_random *, uint64_t n); /* 0 .. n-1; n > 0 */
+
+/* zeros.c: memory that begins with zeros and costs nothing until it is written to. No gate needed */
+
+char *tt_zeros_map(size_t bytes);                    /* page-aligned; NULL: no memory */
+char *tt_zeros_resize(char *, size_t bytes, size_t now); /* to `now`, elsewhere perhaps: pages move, nothing is copied. NULL: no memory, and all is as it was */
+void tt_zeros_unmap(char *, size_t bytes);           /* NULL is allowed */
+
+/* json.c: a cursor over a text, which it changes. After the first fault all is empty, so nobody has to check each step */
+
+struct tt_json {
+	char *text, *at, *end;
+	bool fresh;                 /* behind a bracket: no comma yet */
+	const char *fault;          /* a sentence; NULL: none so far */
+	size_t fault_at;            /* bytes from the beginning */
+};
+struct tt_json tt_json(char *text, size_t len);
+bool tt_json_enter(struct tt_json *, char bracket); /* { or [ */
+bool tt_json_more(struct tt_json *, char bracket);  /* } or ]: is there another member? If not, it was left */
+const char *tt_json_key(struct tt_json *);          /* of the member of an object; its value comes next */
+const char *tt_json_text(struct tt_json *);         /* within the text, and with a zero at its end */
+uint64_t tt_json_number(struct tt_json *);          /* whole, at most 2^63 - 1 */
+void tt_json_skip(struct tt_json *);                /* any value */
+void tt_json_end(struct tt_json *);                 /* nothing may follow */
+bool tt_json_is_text(const char *);                 /* UTF-8? */
+void tt_json_print(FILE *, const char *);           /* in quotes */
 #endif

@@ -1,5 +1,5 @@
 /* clock.c - the only sources of time, chance, threads and waiting; a simulated world replaces them all at once */
-#include "base.h"
+#include "base/base.h"
 #include <limits.h>
 #include <linux/futex.h>
 #include <poll.h>

@@ -1,12 +1,12 @@
 /* env.c - the settings: where each value comes from, and the only getenv in the tree */
-#include "base.h"
+#include "base/base.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 const struct tt_setting_info tt_setting_info[TT_SETTINGS] = {
 #define TT_SETTING(id, variable, key, fallback, sentence) { variable, key, fallback, sentence },
-#include "env.def"
+#include "base/env.def"
 #undef TT_SETTING
 };
 

@@ -1,5 +1,5 @@
 /* files.c - open files are few, and the program's before they are the library's; memory that is one, for others to map */
-#include "base.h"
+#include "base/base.h"
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>

@@ -4,7 +4,7 @@
  *      value    0 1 .. 7 | 8 9 .. 15 | 16-17 18-19 .. 30-31 | 32-35 .. 60-63 | ...
  *      bucket   0 1 .. 7 | 8 9 .. 15 |    16    17 ..    23 |    24 ..    31 | ...
  */
-#include "base.h"
+#include "base/base.h"
 #include <string.h>
 
 static unsigned bucket_of(uint64_t v)

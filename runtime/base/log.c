@@ -1,5 +1,5 @@
 /* log.c - one line per event, and the sentence behind the last error of each thread */
-#include "base.h"
+#include "base/base.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

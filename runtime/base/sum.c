@@ -4,7 +4,7 @@
  *      the end  --> the lanes are mixed, then the length and what is left, 8, 4 and 1 byte at a time
  *
  * tt_hash64 is for keys: a byte a step, and as slow as that. */
-#include "base.h"
+#include "base/base.h"
 #include <endian.h>
 #include <string.h>
 

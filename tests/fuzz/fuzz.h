@@ -4,7 +4,7 @@
  * break it; linked with replay.c it runs the inputs of files, which is how `make check` runs tests/fuzz/corpus. */
 #ifndef TT_FUZZ_H
 #define TT_FUZZ_H
-#include "base.h"
+#include "base/base.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

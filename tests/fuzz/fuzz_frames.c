@@ -1,9 +1,9 @@
 /* fuzz_frames.c - a real tcp net, on loopback, whose only peer says what the input says: the handshake, on either side of
  * it, then frames, while operations of the net's own are under way.
  * Input: flags (enum below); without GREET the bytes of a handshake; then events until it ends, see take_event(). */
-#include "fuzz.h"
-#include "frame.h"
-#include "transport.h"
+#include "tests/fuzz/fuzz.h"
+#include "transport/frame.h"
+#include "transport/transport.h"
 #include <arpa/inet.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>

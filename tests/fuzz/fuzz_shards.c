@@ -1,8 +1,8 @@
 /* fuzz_shards.c - a job of three with tables over all of them, in which rank 2 goes bad, as in fuzz_members.c: it pushes to the others and
  * answers their pushes as the input says. Or, if the first byte is odd, a sparse block.
  * Input: what is pushed, from where; the world's seed; events (attack.h). Of a block: its type, how many elements it stands for, its bytes. */
-#include "attack.h"
-#include "parts.h"
+#include "tests/fuzz/attack.h"
+#include "table/parts.h"
 
 enum { BAD = 2, TABLES = 4, OPS = 12, LARGE = 60000, ATTACK_MS = 300, REST_MS = 20, DEADLINE_MS = 1200 };
 

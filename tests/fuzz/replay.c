@@ -5,7 +5,7 @@
  *   fuzz_NAME --pack DIRECTORY                             and back, on stdout
  *
  * A corpus is text, so that it can be read, merged and commented: an input a line, in hexadecimal; # begins a comment. */
-#include "fuzz.h"
+#include "tests/fuzz/fuzz.h"
 #ifndef TT_FUZZER /* libFuzzer has a main program of its own */
 #include <dirent.h>
 #include <signal.h>

@@ -1,0 +1,13 @@
+/* reduce_avx512.c - the kernels for x86-64 with AVX-512. Not its bf16 instructions: they take subnormals for zeros, and the
+ * ranks of a job, whose processors may differ, must come to the same bits. Nor its FMA. */
+#include "kernel/reduce.h"
+#ifdef __x86_64__
+#include <immintrin.h>
+
+#define WIDTH 64
+#define KERNELS tt_kernels_avx512
+#define KERNELS_NAME "AVX-512"
+TT_TARGET("avx512f,avx512bw,avx512dq,avx512vl")
+#include "kernel/reduce_kernels.h"
+TT_TARGET_END
+#endif

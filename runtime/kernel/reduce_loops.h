@@ -1,0 +1,276 @@
+/* reduce_loops.h - the loops over elements of one TYPE
+ *
+ * Elements lie in memory as ELEMENT, and are computed as NUMBER in vectors VEC; comparing those gives MASK. CLEAN_NAN is
+ * defined for floating point: the bits of the one NaN, and ROOT: the square roots of a VEC. WIDEN, WIDEN_ONE and NARROW are
+ * defined where an ELEMENT has half the size of a NUMBER: a vector from memory makes two; and ALTERNATES, where these are the
+ * even elements and the odd ones. All are undefined again at the end.
+ *
+ * Elements lie at any address.
+ */
+typedef ELEMENT ON(element);
+typedef ELEMENT ON(cell) __attribute__((vector_size(WIDTH), aligned(1), may_alias)); /* as many as make a vector in memory */
+#ifdef NARROW
+#define NARROWED(v) ((ON(cell))NARROW(v))
+#else
+#define WIDEN(v, at) (*(v) = (VEC)*(const loose *)(at))
+#define WIDEN_ONE(x) ((VEC){ x })
+#define NARROWED(v) ((ON(cell))*(v))
+#endif
+#define SIZE sizeof(ELEMENT)
+#define PARTS (sizeof(NUMBER) / SIZE) /* vectors that one makes */
+#define LANES (WIDTH / sizeof(NUMBER))
+
+/* A vector, or, if `len` is less than its size, a single element. */
+
+INLINE void ON(get)(VEC *v, const char *at, size_t len)
+{
+	ELEMENT one;
+
+	if (len == WIDTH) {
+		WIDEN(v, at);
+		return;
+	}
+	memcpy(&one, at, SIZE);
+	*v = WIDEN_ONE(one);
+	for (size_t u = 1; u < PARTS; u++)
+		v[u] = *v; /* nobody looks at it */
+}
+
+INLINE void ON(put)(char *to, const VEC *v, size_t len, bool stream)
+{
+	ON(cell) packed = NARROWED(v);
+	ELEMENT one = packed[0];
+
+	if (stream)
+		stream_vector(to, (vi32)packed);
+	else if (len == WIDTH)
+		*(ON(cell) *)(void *)to = packed;
+	else
+		memcpy(to, &one, SIZE);
+}
+
+/* Rules, on numbers. */
+
+#ifdef CLEAN_NAN
+INLINE VEC ON(clean)(VEC v) { return PICK(v == v, v, ALL(MASK, CLEAN_NAN)); }
+
+/* Where a == b the bits differ only for -0 and +0: a sign of both for max, of either for min. */
+INLINE VEC ON(extreme)(VEC a, VEC b, bool least)
+{
+	MASK first = least ? a < b : a > b, second = least ? a > b : a < b;
+	MASK one = (MASK)PICK(first, a, b), other = (MASK)PICK(second, b, a);
+
+	return (VEC)PICK((a == a) & (b == b), least ? one | other : one & other, ALL(MASK, CLEAN_NAN));
+}
+
+INLINE VEC ON(divide)(VEC v, unsigned n) { return ON(clean)(v / (NUMBER)n); }
+#else
+INLINE VEC ON(clean)(VEC v) { return v; }
+
+INLINE VEC ON(extreme)(VEC a, VEC b, bool least)
+{
+	MASK more = (MASK)a > (MASK)b;
+
+	return PICK(least ? ~more : more, a, b);
+}
+
+INLINE VEC ON(divide)(VEC v, unsigned n) /* towards zero */
+{
+	for (size_t i = 0; i < LANES; i++)
+		v[i] = (__typeof__(v[0]))((NUMBER)v[i] / (int64_t)n);
+	return v;
+}
+#endif
+
+INLINE VEC ON(combine)(VEC a, VEC b, tutti_rule rule)
+{
+	switch (rule) {
+	case TUTTI_PRODUCT: return a * b;
+	case TUTTI_MAX: return ON(extreme)(a, b, false);
+	case TUTTI_MIN: return ON(extreme)(a, b, true);
+	default: return a + b;
+	}
+}
+
+/* One step of each loop, from byte i on: `vectors` of them, or one element if `len` is less than a vector's. All that is read is
+ * read before anything is written: an output may be an input. */
+
+struct ON(work) {
+	char *to;
+	const char *a, *b;
+	const struct tt_many *many;
+};
+
+/* Two vectors made of one take so long that beyond the caches the processor does not see far enough ahead. The other types need no
+ * help and lose by it. */
+INLINE void ON(look_ahead)(const char *at, int vectors)
+{
+	for (int i = 0; PARTS > 1 && vectors == TILE && i < TILE * WIDTH; i += TT_LINE)
+		__builtin_prefetch(at + AHEAD + i);
+}
+
+INLINE void ON(get_all)(VEC *v, const char *at, int vectors, size_t len)
+{
+	ON(look_ahead)(at, vectors);
+	for (int u = 0; u < vectors; u++)
+		ON(get)(v + u * PARTS, at + u * WIDTH, len);
+}
+
+INLINE void ON(put_all)(char *to, const VEC *v, int vectors, size_t len, bool stream)
+{
+	for (int u = 0; u < vectors; u++)
+		ON(put)(to + u * WIDTH, v + u * PARTS, len, stream);
+}
+
+INLINE void ON(step_pair)(const struct ON(work) *w, size_t i, int vectors, size_t len, bool stream, tutti_rule rule)
+{
+	VEC a[TILE * PARTS], b[TILE * PARTS];
+
+	ON(get_all)(a, w->a + i, vectors, len);
+	ON(get_all)(b, w->b + i, vectors, len);
+	for (size_t u = 0; u < vectors * PARTS; u++)
+		a[u] = ON(clean)(ON(combine)(a[u], b[u], rule));
+	ON(put_all)(w->to + i, a, vectors, len, stream);
+}
+
+INLINE void ON(step_many)(const struct ON(work) *w, size_t i, int vectors, size_t len, bool stream, tutti_rule rule)
+{
+	const struct tt_many *m = w->many;
+	VEC all[TILE * PARTS], in[TILE * PARTS];
+
+	ON(get_all)(all, (const char *)m->from[0] + i, vectors, len);
+	for (int k = 1; k < m->inputs; k++) {
+		ON(get_all)(in, (const char *)m->from[k] + i, vectors, len);
+		for (size_t u = 0; u < vectors * PARTS; u++)
+			all[u] = ON(combine)(all[u], in[u], rule);
+	}
+	for (size_t u = 0; u < vectors * PARTS; u++)
+		all[u] = rule == TUTTI_AVERAGE ? ON(divide)(all[u], (unsigned)m->inputs) : ON(clean)(all[u]);
+	for (int k = 0; k < m->outputs; k++)
+		ON(put_all)((char *)m->to[k] + i, all, vectors, len, stream);
+}
+
+INLINE void ON(step_scale)(const struct ON(work) *w, size_t i, int vectors, size_t len, bool stream, unsigned n)
+{
+	VEC v[TILE * PARTS];
+
+	ON(get_all)(v, w->to + i, vectors, len);
+	for (size_t u = 0; u < vectors * PARTS; u++)
+		v[u] = ON(divide)(v[u], n);
+	ON(put_all)(w->to + i, v, vectors, len, stream);
+}
+
+#ifdef CLEAN_NAN
+INLINE void ON(step_blend)(const struct ON(work) *w, size_t i, int vectors, size_t len, bool stream, NUMBER by_a, NUMBER by_b)
+{
+	VEC a[TILE * PARTS], b[TILE * PARTS];
+
+	ON(get_all)(a, w->a + i, vectors, len);
+	ON(get_all)(b, w->b + i, vectors, len);
+	for (size_t u = 0; u < vectors * PARTS; u++)
+		a[u] = ON(clean)(by_a * a[u] + by_b * b[u]);
+	ON(put_all)(w->to + i, a, vectors, len, stream);
+}
+
+/* Both sides move towards each other. */
+INLINE void ON(step_elastic)(const struct ON(work) *w, size_t i, int vectors, size_t len, bool stream, char *center, NUMBER alpha)
+{
+	VEC x[PARTS], c[PARTS];
+
+	ON(look_ahead)(w->to + i, vectors);
+	ON(look_ahead)(center + i, vectors);
+	for (int v = 0; v < vectors; v++, i += WIDTH) { /* a tile of both does not fit into the registers */
+		ON(get)(x, w->to + i, len);
+		ON(get)(c, center + i, len);
+		for (size_t u = 0; u < PARTS; u++) {
+			VEC move = alpha * (x[u] - c[u]);
+			x[u] = ON(clean)(x[u] - move);
+			c[u] = ON(clean)(c[u] + move);
+		}
+		ON(put)(w->to + i, x, len, stream);
+		ON(put)(center + i, c, len, stream);
+	}
+}
+#endif
+
+/* The loops: tiles, then vectors, then elements. Only tiles are streamed. */
+
+#define LOOP(first, count, step, ...) \
+	do { \
+		size_t i = (first) * SIZE, end = i + (count) * SIZE; \
+		for (; i + TILE * WIDTH <= end; i += TILE * WIDTH) \
+			ON(step)(&w, i, TILE, WIDTH, stream, __VA_ARGS__); \
+		for (; i + WIDTH <= end; i += WIDTH) \
+			ON(step)(&w, i, 1, WIDTH, false, __VA_ARGS__); \
+		for (; i < end; i += SIZE) \
+			ON(step)(&w, i, 1, SIZE, false, __VA_ARGS__); \
+	} while (0)
+
+#define PAIR(name, rule) \
+	static void ON(name)(char *to, const char *a, const char *b, size_t first, size_t count, bool stream) \
+	{ \
+		const struct ON(work) w = { .to = to, .a = a, .b = b }; \
+\
+		LOOP(first, count, step_pair, rule); \
+	}
+#define MANY(name, rule) \
+	static void ON(name)(const struct tt_many *many, size_t first, size_t count, bool stream) \
+	{ \
+		const struct ON(work) w = { .many = many }; \
+\
+		LOOP(first, count, step_many, rule); \
+	}
+PAIR(sum, TUTTI_SUM)
+PAIR(product, TUTTI_PRODUCT)
+PAIR(max, TUTTI_MAX)
+PAIR(min, TUTTI_MIN)
+MANY(sum_many, TUTTI_SUM)
+MANY(average_many, TUTTI_AVERAGE)
+MANY(product_many, TUTTI_PRODUCT)
+MANY(max_many, TUTTI_MAX)
+MANY(min_many, TUTTI_MIN)
+
+static void ON(scale)(char *acc, size_t count, unsigned n)
+{
+	const struct ON(work) w = { .to = acc };
+	const bool stream = false;
+
+	LOOP(0, count, step_scale, n);
+}
+
+#ifdef CLEAN_NAN
+static void ON(blend)(char *to, double by_a, const char *a, double by_b, const char *b, size_t first, size_t count, bool stream)
+{
+	const struct ON(work) w = { .to = to, .a = a, .b = b };
+
+	LOOP(first, count, step_blend, (NUMBER)by_a, (NUMBER)by_b);
+}
+
+static void ON(elastic)(char *x, char *center, double alpha, size_t count)
+{
+	const struct ON(work) w = { .to = x };
+	const bool stream = false;
+
+	LOOP(0, count, step_elastic, center, (NUMBER)alpha);
+}
+#include "kernel/updater_loops.h"
+#endif
+
+#undef TYPE
+#undef ELEMENT
+#undef NUMBER
+#undef VEC
+#undef MASK
+#undef ROOT
+#undef CLEAN_NAN
+#undef WIDEN
+#undef WIDEN_ONE
+#undef NARROW
+#undef NARROWED
+#undef ALTERNATES
+#undef SIZE
+#undef PARTS
+#undef LANES
+#undef LOOP
+#undef PAIR
+#undef MANY

@@ -1,0 +1,10 @@
+/* reduce_plain.c - the kernels for any processor: 16 bytes at a time, which is SSE2 on x86-64 and NEON on arm64 */
+#include "kernel/reduce.h"
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+#define WIDTH 16
+#define KERNELS tt_kernels_plain
+#define KERNELS_NAME "plain"
+#include "kernel/reduce_kernels.h"

@@ -1,0 +1,512 @@
+/* updater.c - a table's update rule: its options, and its state for one shard
+ *
+ * tutti.h has the equations, the table of rules below says what each takes and how its factors come of that, and updater_loops.h
+ * computes it. State is planar: each array holds one number for each element of the shard, so that any range of elements can be
+ * updated alone. Arrays are memory of their own, from the kernel: zeros that cost nothing until somebody pushes.
+ */
+#include "kernel/reduce.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct tt_updater {
+	tutti_updater as;        /* with all defaults filled in */
+	tutti_type type;
+	size_t count;
+	int workers;             /* for as many there is state: 1 where it is all workers' */
+	int members;             /* who may push: worker 0 to this */
+	char **state;            /* [worker][array], each with `count` numbers */
+	uint64_t pushes;
+};
+
+/* Options. */
+
+struct option {
+	const char *name;
+	unsigned bit;
+	size_t at;
+	enum { ANY, FROM_ZERO, BELOW_ONE, POSITIVE } range;
+};
+static const char *const range_names[] = { "a number", "0 or more", "from 0 to below 1", "above 0" };
+
+#define OPTION(member, bit, range) { #member, TUTTI_SET_##bit, offsetof(tutti_update, member), range }
+static const struct option options[] = {
+	OPTION(scale, SCALE, ANY), OPTION(learning_rate, LEARNING_RATE, FROM_ZERO), OPTION(weight_decay, WEIGHT_DECAY, FROM_ZERO),
+	OPTION(momentum, MOMENTUM, BELOW_ONE), OPTION(rho, RHO, BELOW_ONE), OPTION(lambda, LAMBDA, FROM_ZERO),
+	OPTION(beta1, BETA1, BELOW_ONE), OPTION(beta2, BETA2, BELOW_ONE), OPTION(epsilon, EPSILON, FROM_ZERO), OPTION(alpha, ALPHA, POSITIVE),
+	OPTION(beta, BETA, FROM_ZERO), OPTION(l1, L1, FROM_ZERO), OPTION(l2, L2, FROM_ZERO),
+};
+static const unsigned every_option = (TUTTI_SET_L2 << 1) - 1;
+
+static double *number(tutti_update *o, const struct option *of) { return (double *)(void *)((char *)o + of->at); }
+static double value(const tutti_update *o, const struct option *of) { return *(const double *)(const void *)((const char *)o + of->at); }
+
+static bool is_within(double x, int range)
+{
+	return isfinite(x) && (range == ANY || (range == POSITIVE ? x > 0 : x >= 0 && (range == FROM_ZERO || x < 1)));
+}
+
+/* Rules. */
+
+static void weigh_gradient(struct tt_factors *f, const tutti_update *o)
+{
+	f->rate = o->learning_rate;
+	f->decay = o->weight_decay;
+	f->keep = o->momentum;
+	f->fresh = 1;
+	f->epsilon = o->epsilon;
+}
+
+static void weigh_average(struct tt_factors *f, const tutti_update *o)
+{
+	weigh_gradient(f, o);
+	f->fresh = 1 - o->momentum;
+	f->lambda = o->lambda;
+}
+
+static void weigh_rmsprop(struct tt_factors *f, const tutti_update *o)
+{
+	weigh_gradient(f, o);
+	f->keep2 = o->rho;
+	f->fresh2 = 1 - o->rho;
+}
+
+static void weigh_moments(struct tt_factors *f, const tutti_update *o, uint64_t t)
+{
+	f->rate = o->learning_rate / (1 - pow(o->beta1, (double)t));
+	f->root = 1 / sqrt(1 - pow(o->beta2, (double)t));
+	f->keep = o->beta1;
+	f->fresh = 1 - o->beta1;
+	f->keep2 = o->beta2;
+	f->fresh2 = 1 - o->beta2;
+	f->epsilon = o->epsilon;
+}
+
+static void weigh_ftrl(struct tt_factors *f, const tutti_update *o)
+{
+	f->per_alpha = 1 / o->alpha;
+	f->beta = o->beta;
+	f->l1 = o->l1;
+	f->l2 = o->l2;
+}
+
+static void weigh(struct tt_factors *f, tutti_update_rule rule, const tutti_update *o, uint64_t t)
+{
+	*f = (struct tt_factors){ .scale = o->scale, .shrink = 1 };
+	switch (rule) {
+	case TUTTI_UPDATE_SMOOTHED:
+	case TUTTI_UPDATE_DCASGD:
+	case TUTTI_UPDATE_DCASGDA: weigh_average(f, o); break;
+	case TUTTI_UPDATE_RMSPROP: weigh_rmsprop(f, o); break;
+	case TUTTI_UPDATE_ADAM:
+		weigh_moments(f, o, t);
+		f->decay = o->weight_decay;
+		break;
+	case TUTTI_UPDATE_ADAMW:
+		weigh_moments(f, o, t);
+		f->shrink = 1 - o->learning_rate * o->weight_decay;
+		break;
+	case TUTTI_UPDATE_FTRL: weigh_ftrl(f, o); break;
+	case TUTTI_UPDATE_ELASTIC: f->rate = o->alpha; break;
+	default: weigh_gradient(f, o);
+	}
+}
+
+enum { STEP = TUTTI_SET_SCALE | TUTTI_SET_LEARNING_RATE, GRADIENT = STEP | TUTTI_SET_WEIGHT_DECAY };
+
+static const struct rule {
+	const char *name;
+	unsigned takes;             /* TUTTI_SET_...; the worker always */
+	unsigned flags;             /* that it may have */
+	bool each;                  /* state of each worker's own */
+	const char *states[2];      /* names, for files */
+	tutti_update defaults;
+} rules[] = {
+	[TUTTI_UPDATE_ADD] = { "add", .takes = TUTTI_SET_SCALE, .defaults = { .scale = 1 } },
+	[TUTTI_UPDATE_ASSIGN] = { "assign", .takes = 0 },
+	[TUTTI_UPDATE_SGD] = { "sgd", .takes = GRADIENT, .defaults = { .scale = 1, .learning_rate = 1 } },
+	[TUTTI_UPDATE_MOMENTUM] = { "momentum", .takes = GRADIENT | TUTTI_SET_MOMENTUM, .states = { "m" },
+		.defaults = { .scale = 1, .learning_rate = 1, .momentum = 0.9 } },
+	[TUTTI_UPDATE_SMOOTHED] = { "smoothed", .takes = GRADIENT | TUTTI_SET_MOMENTUM, .states = { "m" },
+		.defaults = { .scale = 1, .learning_rate = 1 } },
+	[TUTTI_UPDATE_NESTEROV] = { "nesterov", .takes = GRADIENT | TUTTI_SET_MOMENTUM, .states = { "m" },
+		.defaults = { .scale = 1, .learning_rate = 1, .momentum = 0.9 } },
+	[TUTTI_UPDATE_ADAGRAD] = { "adagrad", .takes = GRADIENT | TUTTI_SET_EPSILON, .flags = TUTTI_SHARED_STATE, .each = true, .states = { "G" },
+		.defaults = { .scale = 1, .learning_rate = 0.01, .epsilon = 1e-6 } },
+	[TUTTI_UPDATE_RMSPROP] = { "rmsprop", .takes = GRADIENT | TUTTI_SET_RHO | TUTTI_SET_EPSILON, .states = { "v" },
+		.defaults = { .scale = 1, .learning_rate = 0.01, .rho = 0.99, .epsilon = 1e-8 } },
+	[TUTTI_UPDATE_ADAM] = { "adam", .takes = GRADIENT | TUTTI_SET_BETA1 | TUTTI_SET_BETA2 | TUTTI_SET_EPSILON, .states = { "m", "v" },
+		.defaults = { .scale = 1, .learning_rate = 0.001, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8 } },
+	[TUTTI_UPDATE_ADAMW] = { "adamw", .takes = GRADIENT | TUTTI_SET_BETA1 | TUTTI_SET_BETA2 | TUTTI_SET_EPSILON, .states = { "m", "v" },
+		.defaults = { .scale = 1, .learning_rate = 0.001, .weight_decay = 0.01, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8 } },
+	[TUTTI_UPDATE_DCASGD] = { "dcasgd", .takes = STEP | TUTTI_SET_LAMBDA, .flags = TUTTI_BACKUP_FROM_ZERO, .each = true, .states = { "b" },
+		.defaults = { .scale = 1, .learning_rate = 0.01, .lambda = 0.1 } },
+	[TUTTI_UPDATE_DCASGDA] = { "dcasgda", .takes = STEP | TUTTI_SET_LAMBDA | TUTTI_SET_MOMENTUM | TUTTI_SET_EPSILON,
+		.flags = TUTTI_BACKUP_FROM_ZERO, .each = true, .states = { "b", "s" },
+		.defaults = { .scale = 1, .learning_rate = 0.01, .lambda = 0.1, .momentum = 0.95, .epsilon = 1e-7 } },
+	[TUTTI_UPDATE_FTRL] = { "ftrl", .takes = TUTTI_SET_SCALE | TUTTI_SET_ALPHA | TUTTI_SET_BETA | TUTTI_SET_L1 | TUTTI_SET_L2, .states = { "z", "n" },
+		.defaults = { .scale = 1, .alpha = 0.005, .beta = 1 } },
+	[TUTTI_UPDATE_ELASTIC] = { "elastic", .takes = TUTTI_SET_ALPHA, .defaults = { .alpha = 0.5 } },
+	[TUTTI_UPDATE_OWN] = { "own", .takes = ~0u, .flags = TUTTI_SHARED_STATE, .each = true },
+};
+static const char *const own_states[TT_UPDATE_STATES] = { "own0", "own1", "own2", "own3" };
+
+const char *tt_update_name(tutti_update_rule rule) { return (size_t)rule < TT_COUNT(rules) ? rules[rule].name : NULL; }
+
+bool tt_updater_gives_back(const tutti_updater *a) { return a->rule == TUTTI_UPDATE_ELASTIC; }
+
+static bool keeps_backup(tutti_update_rule rule) { return rule == TUTTI_UPDATE_DCASGD || rule == TUTTI_UPDATE_DCASGDA; }
+
+static int count_states(const tutti_updater *a)
+{
+	const struct rule *r = &rules[a->rule];
+
+	return a->rule == TUTTI_UPDATE_OWN ? a->own_states : !!r->states[0] + !!r->states[1];
+}
+
+static bool has_state_each(const tutti_updater *a) { return rules[a->rule].each && !(a->flags & TUTTI_SHARED_STATE); }
+
+/* Checks: what a program gives, and what comes over a wire. */
+
+static int copy_options(const tutti_update *from, tutti_update *to)
+{
+	memset(to, 0, sizeof *to);
+	if (!from || !from->size) {
+		for (size_t k = 0; from && k < sizeof *from; k++)
+			if (((const char *)from)[k])
+				return tt_fail(-EINVAL, "tutti_update.size is 0: set it to sizeof(tutti_update)");
+		return 0;
+	}
+	if (from->size != sizeof *to)
+		return tt_fail(-EINVAL, "tutti_update.size is %zu: set it to sizeof(tutti_update), %zu in this version", from->size, sizeof *to);
+	*to = *from;
+	return 0;
+}
+
+static int check_option(const struct rule *r, const tutti_update *o, const struct option *of)
+{
+	double x = value(o, of);
+
+	if (!(o->set & of->bit))
+		return x == 0 ? 0 : tt_fail(-EINVAL, "%s is %g, but tutti_update.set does not name it", of->name, x);
+	if (!(r->takes & of->bit))
+		return tt_fail(-EINVAL, "the rule %s has no %s", r->name, of->name);
+	if (!is_within(x, r == &rules[TUTTI_UPDATE_OWN] ? ANY : of->range))
+		return tt_fail(-EINVAL, "%s is %g: it must be %s", of->name, x, range_names[of->range]);
+	return 0;
+}
+
+static int check_options(tutti_update_rule rule, const tutti_update *o)
+{
+	int err = 0;
+
+	if (o->set & ~every_option)
+		return tt_fail(-EINVAL, "tutti_update.set is %#x, which names options that there are not", o->set);
+	if (o->worker && !(o->set & TUTTI_SET_WORKER))
+		return tt_fail(-EINVAL, "worker is %d, but tutti_update.set does not name it", o->worker);
+	for (size_t k = 0; !err && k < TT_COUNT(options); k++)
+		err = check_option(&rules[rule], o, &options[k]);
+	return err;
+}
+
+static int check_own(const tutti_updater *a)
+{
+	if (a->rule != TUTTI_UPDATE_OWN)
+		return a->own || a->own_states ? tt_fail(-EINVAL, "the rule %s comes with a function of its own: that is for TUTTI_UPDATE_OWN",
+		                                         rules[a->rule].name) : 0;
+	if (!a->own)
+		return tt_fail(-EINVAL, "TUTTI_UPDATE_OWN without a function: set tutti_updater.own");
+	if (a->own_states < 0 || a->own_states > TT_UPDATE_STATES)
+		return tt_fail(-EINVAL, "own_states is %d: it must be from 0 to %d", a->own_states, TT_UPDATE_STATES);
+	return 0;
+}
+
+/* Integers are added and assigned, by the same kernels as ever: no factor goes with that. */
+static int check_type(const tutti_updater *a, tutti_type type)
+{
+	if (!tt_type_size(type))
+		return tt_fail(-EINVAL, "there is no type %d", (int)type);
+	if (type != TUTTI_I32 && type != TUTTI_I64)
+		return 0;
+	if (a->rule != TUTTI_UPDATE_ADD && a->rule != TUTTI_UPDATE_ASSIGN && a->rule != TUTTI_UPDATE_OWN)
+		return tt_fail(-EINVAL, "the rule %s is not for integers: they can be added or assigned", rules[a->rule].name);
+	if (a->rule == TUTTI_UPDATE_ADD && a->defaults.set & TUTTI_SET_SCALE)
+		return tt_fail(-EINVAL, "a table of integers adds them as they are: it has no scale");
+	return 0;
+}
+
+int tt_updater_check(const tutti_updater *a, tutti_type type)
+{
+	tutti_update defaults;
+	int err;
+
+	if (a->size != sizeof *a)
+		return tt_fail(-EINVAL, "tutti_updater.size is %zu: set it to sizeof(tutti_updater), %zu in this version", a->size, sizeof *a);
+	if (!tt_update_name(a->rule))
+		return tt_fail(-EINVAL, "there is no update rule %d", (int)a->rule);
+	if (a->flags & ~rules[a->rule].flags)
+		return tt_fail(-EINVAL, "the rule %s takes no flags %#x", rules[a->rule].name, a->flags & ~rules[a->rule].flags);
+	if ((err = copy_options(&a->defaults, &defaults)) || (err = check_options(a->rule, &defaults)))
+		return err;
+	if (defaults.set & TUTTI_SET_WORKER)
+		return tt_fail(-EINVAL, "a worker is an option of a push, not of a table");
+	return (err = check_own(a)) ? err : check_type(a, type);
+}
+
+int tt_update_check(const tutti_updater *a, const tutti_update *o)
+{
+	tutti_update copy;
+	int err = copy_options(o, &copy);
+
+	return err ? err : check_options(a->rule, &copy);
+}
+
+/* What `over` sets, else what was there. */
+static void overlay(tutti_update *to, const tutti_update *over)
+{
+	for (size_t k = 0; k < TT_COUNT(options); k++)
+		if (over->set & options[k].bit)
+			*number(to, &options[k]) = value(over, &options[k]);
+	to->set |= over->set;
+}
+
+/* State. */
+
+static size_t state_size(const struct tt_updater *u) { return u->type == TUTTI_F64 ? sizeof(double) : sizeof(float); }
+
+static void unmap_all(const struct tt_updater *u, char **state, int workers, size_t count)
+{
+	int n = count_states(&u->as);
+
+	for (int i = 0; state && i < workers * n; i++)
+		tt_zeros_unmap(state[i], count * state_size(u));
+}
+
+/* New arrays for workers from `from` on: all or none. */
+static int map_all(const struct tt_updater *u, char **state, int from, int workers, size_t count)
+{
+	int n = count_states(&u->as);
+
+	for (int i = from * n; i < workers * n; i++)
+		if (!(state[i] = tt_zeros_map(count * state_size(u)))) {
+			while (i-- > from * n)
+				tt_zeros_unmap(state[i], count * state_size(u));
+			return tt_fail(-ENOMEM, "no memory for the state of %s: %d arrays of %zu numbers", rules[u->as.rule].name, workers * n, count);
+		}
+	return 0;
+}
+
+int tt_updater_join(struct tt_updater *u, int workers)
+{
+	int n = count_states(&u->as), wanted = has_state_each(&u->as) ? workers : 1;
+	char **state;
+	int err;
+
+	if (workers <= u->members)
+		return 0;
+	if (wanted > u->workers) {
+		if (!(state = realloc(u->state, (size_t)(wanted * n + 1) * sizeof *state)))
+			return tt_fail(-ENOMEM, "no memory for the state of %d workers", workers);
+		u->state = state;
+		if ((err = map_all(u, state, u->workers, wanted, u->count)))
+			return err;
+		u->workers = wanted;
+	}
+	u->members = workers;
+	return 0;
+}
+
+int tt_updater_resize(struct tt_updater *u, size_t count)
+{
+	int n = u->workers * count_states(&u->as);
+	size_t bytes = u->count * state_size(u), now = count * state_size(u);
+
+	for (int i = 0; i < n; i++) {
+		char *at = tt_zeros_resize(u->state[i], bytes, now);
+		if (!at) {
+			while (i-- > 0)
+				u->state[i] = tt_zeros_resize(u->state[i], now, bytes); /* less of what is there: that does not fail */
+			return tt_fail(-ENOMEM, "no memory for the state of %s: %d arrays of %zu numbers", rules[u->as.rule].name, n, count);
+		}
+		u->state[i] = at;
+	}
+	u->count = count;
+	return 0;
+}
+
+int tt_updater_open(const tutti_updater *as, tutti_type type, size_t count, int workers, struct tt_updater **updater)
+{
+	int err = tt_updater_check(as, type);
+	struct tt_updater *u;
+
+	if (err)
+		return err;
+	if (!(u = calloc(1, sizeof *u)))
+		return tt_fail(-ENOMEM, "no memory for an updater");
+	u->as = *as;
+	u->as.defaults = rules[as->rule].defaults;
+	u->as.defaults.size = sizeof u->as.defaults;
+	overlay(&u->as.defaults, &as->defaults);
+	u->type = type;
+	u->count = count;
+	if ((err = tt_updater_join(u, workers))) {
+		tt_updater_close(u);
+		return err;
+	}
+	*updater = u;
+	return 0;
+}
+
+void tt_updater_close(struct tt_updater *u)
+{
+	if (!u)
+		return;
+	unmap_all(u, u->state, u->workers, u->count);
+	free(u->state);
+	free(u);
+}
+
+static char *element(const struct tt_updater *u, char *array, size_t i) { return array + i * state_size(u); }
+
+static void back_up(struct tt_updater *u, int worker, const void *w, size_t first, size_t count)
+{
+	for (int k = worker < 0 ? 0 : worker; k < (worker < 0 ? u->workers : worker + 1); k++)
+		tt_reduce_back_up(element(u, u->state[k * count_states(&u->as)], first), w, count, u->type);
+}
+
+/* FTRL's values follow from its state: the z from which w follows. Beyond l1 on the other side of 0, so each w has one. */
+static double solve_ftrl(double w, double n, const tutti_update *o)
+{
+	return w == 0 ? 0 : -(w * ((o->beta + sqrt(n)) / o->alpha + o->l2) + copysign(o->l1, w));
+}
+
+static void solve_all(struct tt_updater *u, const void *w, size_t first, size_t count)
+{
+	void *z = element(u, u->state[0], first), *n = element(u, u->state[1], first);
+
+	tt_reduce_back_up(z, w, count, u->type); /* the values as numbers */
+	for (size_t i = 0; i < count; i++)
+		if (u->type == TUTTI_F64)
+			((double *)z)[i] = solve_ftrl(((double *)z)[i], ((double *)n)[i], &u->as.defaults);
+		else
+			((float *)z)[i] = (float)solve_ftrl((double)((float *)z)[i], (double)((float *)n)[i], &u->as.defaults);
+}
+
+void tt_updater_assigned(struct tt_updater *u, int worker, const void *w, size_t first, size_t count)
+{
+	if (keeps_backup(u->as.rule) && !(u->as.flags & TUTTI_BACKUP_FROM_ZERO))
+		back_up(u, worker, w, first, count);
+	if (u->as.rule == TUTTI_UPDATE_FTRL && worker < 0) /* its state is all workers' */
+		solve_all(u, w, first, count);
+}
+
+int tt_updater_states(const struct tt_updater *u) { return u->workers * count_states(&u->as); }
+
+struct tt_state tt_updater_state(const struct tt_updater *u, int i)
+{
+	int n = count_states(&u->as);
+	const char *const *names = u->as.rule == TUTTI_UPDATE_OWN ? own_states : rules[u->as.rule].states;
+
+	return (struct tt_state){ names[i % n], has_state_each(&u->as) ? i / n : -1, u->state[i], u->count * state_size(u) };
+}
+
+uint64_t tt_updater_pushes(const struct tt_updater *u) { return u->pushes; }
+void tt_updater_set_pushes(struct tt_updater *u, uint64_t t) { u->pushes = t; }
+
+/* A push. */
+
+void tt_updater_follow(struct tt_push *push)
+{
+	const struct tt_updater *u = push->updater;
+	int n = count_states(&u->as);
+
+	for (int k = 0; k < n; k++)
+		push->state[k] = u->state[(has_state_each(&u->as) ? push->options.worker : 0) * n + k];
+}
+
+int tt_updater_begin(struct tt_updater *u, int worker, const tutti_update *over, struct tt_push *push)
+{
+	tutti_update o;
+	int err;
+
+	if ((err = copy_options(over, &o)) || (err = check_options(u->as.rule, &o)))
+		return err;
+	if (o.set & TUTTI_SET_SCALE && u->as.rule == TUTTI_UPDATE_ADD && (u->type == TUTTI_I32 || u->type == TUTTI_I64))
+		return tt_fail(-EINVAL, "a table of integers adds them as they are: it has no scale");
+	worker = o.set & TUTTI_SET_WORKER ? o.worker : worker;
+	if (worker < 0 || worker >= u->members)
+		return tt_fail(-EINVAL, "worker %d: this table has the workers 0 to %d", worker, u->members - 1);
+	*push = (struct tt_push){ .updater = u, .options = u->as.defaults, .t = ++u->pushes };
+	overlay(&push->options, &o);
+	push->options.worker = worker;
+	tt_updater_follow(push);
+	weigh(&push->factors, u->as.rule, &push->options, push->t);
+	return 0;
+}
+
+static void call_own(const struct tt_push *p, size_t first, size_t count, const struct tt_piece *at, void *const *state)
+{
+	const struct tt_updater *u = p->updater;
+	const tutti_update_piece piece = { sizeof piece, u->type, first, count, at->to, at->w, at->d, state, p->t, &p->options, u->as.own_arg };
+
+	u->as.own(&piece);
+}
+
+static void run_rule(const struct tt_push *p, size_t count, const struct tt_piece *at, void *const *state)
+{
+	struct tt_update_run run = { .to = at->to, .out = at->out, .w = at->w, .d = at->d, .factors = &p->factors };
+
+	for (size_t k = 0; k < TT_COUNT(run.state); k++)
+		run.state[k] = state[k];
+	tt_reduce_update(&run, count, p->updater->type, p->updater->as.rule);
+}
+
+void tt_updater_apply(const struct tt_push *p, size_t first, size_t count, const struct tt_piece *at)
+{
+	const struct tt_updater *u = p->updater;
+	const struct tt_factors *f = &p->factors;
+	void *state[TT_UPDATE_STATES] = { 0 };
+
+	for (int k = 0; k < count_states(&u->as); k++)
+		state[k] = element(u, p->state[k], first);
+	switch (u->as.rule) {
+	case TUTTI_UPDATE_ADD:
+		if (f->scale == 1)
+			tt_reduce_to(at->to, at->w, at->d, count, u->type, TUTTI_SUM);
+		else
+			tt_blend(at->to, 1, at->w, f->scale, at->d, count, u->type);
+		break;
+	case TUTTI_UPDATE_ASSIGN: memcpy(at->to, at->d, count * tt_type_size(u->type)); break;
+	case TUTTI_UPDATE_SGD: tt_blend(at->to, 1 - f->rate * f->decay, at->w, -f->rate * f->scale, at->d, count, u->type); break;
+	case TUTTI_UPDATE_OWN: call_own(p, first, count, at, state); break;
+	default: run_rule(p, count, at, state);
+	}
+}
+
+struct spread { /* what several threads do at once */
+	const struct tt_push *push;
+	const struct tt_piece *piece; /* at element `first` of the shard */
+	size_t first, width;
+};
+
+static void apply_some(void *arg, size_t at, size_t count)
+{
+	const struct spread *s = arg;
+	struct tt_piece p = *s->piece;
+	size_t skip = at * s->width;
+
+	p.to = (char *)p.to + skip;
+	p.w = (const char *)p.w + skip;
+	p.d = (const char *)p.d + skip;
+	p.out = p.out ? (char *)p.out + skip : NULL;
+	tt_updater_apply(s->push, s->first + at, count, &p);
+}
+
+/* Grains are whole cache lines of all that changes. */
+void tt_updater_spread(struct tt_pool *pool, const struct tt_push *push, size_t first, size_t count, const struct tt_piece *piece)
+{
+	enum { GRAIN = 8192 };
+
+	tt_pool_run(pool, apply_some, &(struct spread){ push, piece, first, tt_type_size(push->updater->type) }, count, GRAIN);
+}

@@ -1,0 +1,280 @@
+/* rounds.c - the clock of one shard, and which round a push belongs to; the rule in words is in rounds.h */
+#include "table/rounds.h"
+#include <limits.h>
+#include <stdlib.h>
+
+struct worker {
+	uint64_t pushed;            /* completed or dropped; the next push is of the round behind */
+	int pushing;                /* admitted and not complete; in BSP one at most */
+	bool live;
+};
+
+struct tt_rounds {
+	tutti_consistency as;
+	uint64_t clock;
+	int behind;                 /* live workers that hold the clock: they have pushed no further */
+	int summed;                 /* BSP: pushes of the open round that are complete, of workers that have left, too */
+	struct tt_rounds_counts counts;
+	int room;
+	struct worker *of;
+};
+
+int tt_consistency_check(const tutti_consistency *c)
+{
+	if (c->mode != TUTTI_ASYNC && c->mode != TUTTI_SSP && c->mode != TUTTI_BSP)
+		return tt_fail(-EINVAL, "there is no consistency %d", (int)c->mode);
+	if (c->staleness < 0 || (c->staleness && c->mode != TUTTI_SSP))
+		return tt_fail(-EINVAL, "a staleness of %d: it is 0 or more, and only bounded staleness has it", c->staleness);
+	if (c->backup < 0 || (c->backup && c->mode != TUTTI_BSP))
+		return tt_fail(-EINVAL, "%d backup workers: that is 0 or more, and only rounds have them", c->backup);
+	return 0;
+}
+
+uint64_t tt_clock_to_pull(const tutti_consistency *c, uint64_t pushed)
+{
+	uint64_t staleness = (uint64_t)c->staleness;
+
+	return c->mode == TUTTI_ASYNC || pushed < staleness ? 0 : pushed - staleness;
+}
+
+/* The clock. */
+
+static bool is_behind(const struct tt_rounds *r, const struct worker *w) { return w->pushed <= r->clock; }
+
+static void count_behind(struct tt_rounds *r)
+{
+	r->behind = 0;
+	for (int i = 0; i < r->room; i++)
+		r->behind += r->of[i].live && is_behind(r, &r->of[i]);
+}
+
+static uint64_t slowest(const struct tt_rounds *r)
+{
+	uint64_t least = UINT64_MAX;
+
+	for (int i = 0; i < r->room; i++)
+		if (r->of[i].live && r->of[i].pushed < least)
+			least = r->of[i].pushed;
+	return least;
+}
+
+static bool is_full(const struct tt_rounds *r) { return r->as.mode == TUTTI_BSP && r->summed && r->behind <= r->as.backup; }
+
+static bool may_move(const struct tt_rounds *r)
+{
+	return r->as.mode == TUTTI_SSP ? r->counts.live && !r->behind : is_full(r) && !r->counts.pushing;
+}
+
+static bool move_clock(struct tt_rounds *r)
+{
+	if (!may_move(r))
+		return false;
+	r->clock = r->as.mode == TUTTI_SSP ? slowest(r) : r->clock + 1;
+	r->summed = 0;
+	count_behind(r);
+	return true;
+}
+
+static void count_push(struct tt_rounds *r, struct worker *w)
+{
+	r->behind -= is_behind(r, w);
+	w->pushed++;
+	r->behind += is_behind(r, w);
+}
+
+/* Workers come and go. */
+
+static struct worker *find(struct tt_rounds *r, int worker) { return worker >= 0 && worker < r->room && r->of[worker].live ? &r->of[worker] : NULL; }
+
+static int make_room(struct tt_rounds *r, int workers)
+{
+	struct worker *grown;
+
+	if (workers <= r->room)
+		return 0;
+	if (!(grown = realloc(r->of, (size_t)workers * sizeof *grown)))
+		return tt_fail(-ENOMEM, "no memory for the clocks of %d workers", workers);
+	for (int i = r->room; i < workers; i++)
+		grown[i] = (struct worker){ 0 };
+	r->of = grown;
+	r->room = workers;
+	return 0;
+}
+
+int tt_rounds_open(const tutti_consistency *as, int workers, struct tt_rounds **rounds)
+{
+	int err = tt_consistency_check(as);
+	struct tt_rounds *r;
+
+	if (err)
+		return err;
+	if (!(r = calloc(1, sizeof *r)))
+		return tt_fail(-ENOMEM, "no memory for the clock of a shard");
+	r->as = *as;
+	if ((err = make_room(r, workers))) {
+		tt_rounds_close(r);
+		return err;
+	}
+	*rounds = r;
+	return 0;
+}
+
+void tt_rounds_close(struct tt_rounds *r)
+{
+	if (r)
+		free(r->of);
+	free(r);
+}
+
+int tt_rounds_join(struct tt_rounds *r, int worker, uint64_t *clock)
+{
+	int err;
+
+	if (worker < 0 || worker == INT_MAX)
+		return tt_fail(-EINVAL, "there can be no worker %d", worker);
+	if (find(r, worker))
+		return tt_fail(-EEXIST, "worker %d has joined this table already", worker);
+	if ((err = make_room(r, worker + 1)))
+		return err;
+	r->of[worker] = (struct worker){ .pushed = r->clock + is_full(r), .live = true };
+	r->behind += is_behind(r, &r->of[worker]);
+	r->counts.live++;
+	*clock = r->of[worker].pushed;
+	return 0;
+}
+
+bool tt_rounds_leave(struct tt_rounds *r, int worker)
+{
+	struct worker *w = find(r, worker);
+
+	if (!w)
+		return false;
+	r->behind -= is_behind(r, w);
+	r->counts.live--;
+	r->counts.pushing -= w->pushing;
+	r->counts.broken += (uint64_t)w->pushing;
+	*w = (struct worker){ 0 };
+	return move_clock(r);
+}
+
+/* Pushes. */
+
+static enum tt_admission look_at(const struct tt_rounds *r, const struct worker *w)
+{
+	uint64_t round = w->pushed + (uint64_t)w->pushing + 1;
+
+	if (r->as.mode != TUTTI_BSP)
+		return TT_ADMIT;
+	if (round > r->clock + 1)
+		return TT_WAIT;
+	return round <= r->clock || is_full(r) ? TT_DROP : TT_ADMIT;
+}
+
+enum tt_admission tt_rounds_begin(struct tt_rounds *r, int worker)
+{
+	struct worker *w = find(r, worker);
+	enum tt_admission a = w ? look_at(r, w) : TT_DROP;
+
+	if (a == TT_ADMIT) {
+		w->pushing++;
+		r->counts.pushing++;
+	} else if (a == TT_DROP) {
+		r->counts.dropped++;
+		if (w)
+			count_push(r, w);
+	}
+	return a;
+}
+
+bool tt_rounds_complete(struct tt_rounds *r, int worker)
+{
+	struct worker *w = find(r, worker);
+
+	if (!w || !w->pushing)
+		return false;
+	w->pushing--;
+	r->counts.pushing--;
+	if (r->as.mode == TUTTI_ASYNC)
+		return false;
+	count_push(r, w);
+	r->summed++;
+	return move_clock(r);
+}
+
+/* How far all have come but so many. */
+static uint64_t all_but(const struct tt_rounds *r, int few)
+{
+	uint64_t level = slowest(r), next = level;
+
+	do {
+		int behind = 0;
+		level = next;
+		next = UINT64_MAX;
+		for (int i = 0; i < r->room; i++) {
+			behind += r->of[i].live && r->of[i].pushed <= level;
+			if (r->of[i].live && r->of[i].pushed > level && r->of[i].pushed < next)
+				next = r->of[i].pushed;
+		}
+		if (behind > few)
+			break;
+	} while (next != UINT64_MAX);
+	return level;
+}
+
+void tt_rounds_start(struct tt_rounds *r, uint64_t clock) { r->clock = r->as.mode == TUTTI_ASYNC ? 0 : clock; }
+
+bool tt_rounds_resume(struct tt_rounds *r, int worker, uint64_t pushed, bool *skipped)
+{
+	struct worker *w = find(r, worker);
+
+	*skipped = false;
+	if (!w || w->pushing || pushed <= w->pushed || r->as.mode == TUTTI_ASYNC)
+		return false;
+	w->pushed = pushed;
+	count_behind(r);
+	if (r->as.mode == TUTTI_SSP || r->summed || r->counts.pushing)
+		return move_clock(r);
+	pushed = all_but(r, r->as.backup);
+	if (pushed <= r->clock)
+		return false;
+	r->clock = pushed;
+	count_behind(r);
+	return *skipped = true;
+}
+
+bool tt_rounds_is_left(const struct tt_rounds *r) { return r->as.mode == TUTTI_BSP && !r->counts.live; }
+
+bool tt_rounds_catch_up(struct tt_rounds *r, uint64_t clock)
+{
+	if (!tt_rounds_is_left(r) || clock <= r->clock)
+		return false;
+	r->clock = clock;
+	return true;
+}
+
+int tt_rounds_switch(struct tt_rounds *r, const tutti_consistency *to, uint64_t *clock)
+{
+	int err = tt_consistency_check(to);
+
+	if (err)
+		return err;
+	if (r->counts.pushing)
+		return tt_fail(-EBUSY, "%d pushes are under way: consistency can be switched between steps only", r->counts.pushing);
+	r->clock += r->as.mode == TUTTI_BSP && r->summed; /* who summed up may have left */
+	r->clock = tt_max(r->clock, *clock);
+	for (int i = 0; i < r->room; i++)
+		if (r->of[i].live && r->of[i].pushed > r->clock)
+			r->clock = r->of[i].pushed;
+	for (int i = 0; i < r->room; i++)
+		r->of[i].pushed = r->clock;
+	r->as = *to;
+	r->summed = 0;
+	count_behind(r);
+	*clock = r->clock;
+	return 0;
+}
+
+uint64_t tt_rounds_clock(const struct tt_rounds *r) { return r->clock; }
+uint64_t tt_rounds_pushed(const struct tt_rounds *r, int worker) { return worker >= 0 && worker < r->room ? r->of[worker].pushed : 0; }
+bool tt_rounds_may_pull(const struct tt_rounds *r, uint64_t pushed) { return r->clock >= tt_clock_to_pull(&r->as, pushed); }
+struct tt_rounds_counts tt_rounds_counts(const struct tt_rounds *r) { return r->counts; }

@@ -1,0 +1,782 @@
+/* unit_base.c - floor 0: the cursor, the list, the log, the settings, time, waiting, chance and histograms */
+#include "base/base.h"
+#include "tests/harness/cunit_main.h"
+#include "base/list.h"
+#include "base/pack.h"
+#include <stdlib.h>
+
+/* pack.h */
+
+static void test_integers_round_trip(void)
+{
+	uint8_t room[15];
+	struct tt_pack p = tt_pack(room, sizeof room);
+
+	tt_put8(&p, 0xab);
+	tt_put16(&p, 0xbeef);
+	tt_put32(&p, 0xdeadbeef);
+	tt_put64(&p, 0x0123456789abcdef);
+	CU_ASSERT_FALSE(p.bad);
+	CU_ASSERT_EQUAL(tt_pack_left(&p), 0);
+
+	p = tt_unpack(room, sizeof room);
+	CU_ASSERT_EQUAL(tt_get8(&p), 0xab);
+	CU_ASSERT_EQUAL(tt_get16(&p), 0xbeef);
+	CU_ASSERT_EQUAL(tt_get32(&p), 0xdeadbeef);
+	CU_ASSERT_EQUAL(tt_get64(&p), 0x0123456789abcdef);
+	CU_ASSERT_FALSE(p.bad);
+	CU_ASSERT_EQUAL(tt_pack_left(&p), 0);
+}
+
+static void test_integers_are_little_endian(void)
+{
+	const uint8_t expected[] = { 0x04, 0x03, 0x02, 0x01, 0x06, 0x05 };
+	uint8_t room[6];
+	struct tt_pack p = tt_pack(room, sizeof room);
+
+	tt_put32(&p, 0x01020304);
+	tt_put16(&p, 0x0506);
+	CU_ASSERT_EQUAL(memcmp(room, expected, sizeof room), 0);
+}
+
+static void test_extreme_integers(void)
+{
+	const uint64_t values[] = { 0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0x8000, INT32_MAX, UINT32_MAX, INT64_MAX, UINT64_MAX };
+	uint8_t room[8];
+
+	for (size_t i = 0; i < TT_COUNT(values); i++) {
+		struct tt_pack p = tt_pack(room, sizeof room), q = tt_unpack(room, sizeof room);
+		tt_put64(&p, values[i]);
+		CU_ASSERT_EQUAL(tt_get64(&q), values[i]);
+	}
+}
+
+static void test_put_past_the_end(void)
+{
+	uint8_t room[4] = { 9, 9, 9, 9 };
+	struct tt_pack p = tt_pack(room, 3);
+
+	tt_put32(&p, 0); /* does not fit: nothing is written, not even a part */
+	CU_ASSERT_TRUE(p.bad);
+	CU_ASSERT_EQUAL(room[0], 9);
+	tt_put8(&p, 1); /* would fit, but what came before it is missing */
+	CU_ASSERT_EQUAL(room[0], 9);
+	CU_ASSERT_EQUAL(room[3], 9);
+}
+
+static void test_get_past_the_end(void)
+{
+	const uint8_t room[3] = { 1, 2, 3 };
+	uint8_t got[4] = { 7, 7, 7, 7 };
+	struct tt_pack p = tt_unpack(room, sizeof room);
+
+	CU_ASSERT_EQUAL(tt_get32(&p), 0);
+	CU_ASSERT_TRUE(p.bad);
+	CU_ASSERT_EQUAL(tt_get8(&p), 0);
+	tt_get_bytes(&p, got, sizeof got);
+	CU_ASSERT_EQUAL(memcmp(got, "\0\0\0\0", 4), 0);
+
+	p = tt_unpack(room, sizeof room);
+	CU_ASSERT_PTR_NULL(tt_pack_take(&p, SIZE_MAX));
+	CU_ASSERT_TRUE(p.bad);
+}
+
+static void test_empty_ranges(void)
+{
+	struct tt_pack p = tt_pack(NULL, 0);
+
+	tt_put_bytes(&p, NULL, 0);
+	tt_get_bytes(&p, NULL, 0);
+	CU_ASSERT_FALSE(p.bad);
+	CU_ASSERT_EQUAL(tt_get8(&p), 0);
+	CU_ASSERT_TRUE(p.bad);
+}
+
+static void test_bytes(void)
+{
+	uint8_t room[8];
+	char got[5] = "";
+	struct tt_pack p = tt_pack(room, sizeof room), q = tt_unpack(room, sizeof room);
+
+	tt_put_bytes(&p, "tutti", 5);
+	tt_get_bytes(&q, got, 5);
+	CU_ASSERT_EQUAL(memcmp(got, "tutti", 5), 0);
+	CU_ASSERT_EQUAL(tt_pack_left(&q), 3);
+}
+
+static void test_texts(void)
+{
+	uint8_t room[300];
+	char long_text[257], got[256];
+	struct tt_pack p = tt_pack(room, sizeof room), q = tt_unpack(room, sizeof room);
+
+	memset(long_text, 'x', sizeof long_text);
+	long_text[255] = 0;
+	tt_put_text(&p, "");
+	tt_put_text(&p, "10.0.0.7:4000");
+	tt_put_text(&p, long_text); /* 255 letters: the longest */
+	CU_ASSERT_FALSE(p.bad);
+	tt_get_text(&q, got, sizeof got);
+	CU_ASSERT_STRING_EQUAL(got, "");
+	tt_get_text(&q, got, sizeof got);
+	CU_ASSERT_STRING_EQUAL(got, "10.0.0.7:4000");
+	tt_get_text(&q, got, sizeof got);
+	CU_ASSERT_STRING_EQUAL(got, long_text);
+	CU_ASSERT_FALSE(q.bad);
+
+	long_text[255] = 'x';
+	long_text[256] = 0;
+	p = tt_pack(room, sizeof room);
+	tt_put_text(&p, long_text); /* 256 letters: one too many */
+	CU_ASSERT_TRUE(p.bad);
+}
+
+static void test_text_into_little_room(void)
+{
+	uint8_t room[8];
+	char got[5] = "1234";
+	struct tt_pack p = tt_pack(room, sizeof room), q = tt_unpack(room, sizeof room);
+
+	tt_put_text(&p, "tutti");
+	tt_get_text(&q, got, sizeof got); /* five letters and the zero need six */
+	CU_ASSERT_TRUE(q.bad);
+	CU_ASSERT_STRING_EQUAL(got, "");
+}
+
+static void test_text_cut_short(void)
+{
+	const uint8_t room[] = { 5, 't', 'u' }; /* says five letters, has two */
+	char got[16] = "before";
+	struct tt_pack p = tt_unpack(room, sizeof room);
+
+	tt_get_text(&p, got, sizeof got);
+	CU_ASSERT_TRUE(p.bad);
+	CU_ASSERT_STRING_EQUAL(got, "");
+}
+
+/* list.h */
+
+struct item {
+	int value;
+	struct tt_list node;
+};
+
+static int value_of(struct tt_list *node) { return node ? tt_container_of(node, struct item, node)->value : -1; }
+
+static void test_list_keeps_order(void)
+{
+	struct item items[3] = { { .value = 10 }, { .value = 11 }, { .value = 12 } };
+	struct tt_list head;
+	int seen = 0;
+
+	tt_list_init(&head);
+	CU_ASSERT_TRUE(tt_list_empty(&head));
+	CU_ASSERT_PTR_NULL(tt_list_pop(&head));
+	for (int i = 0; i < 3; i++)
+		tt_list_append(&head, &items[i].node);
+	tt_list_each (node, &head)
+		CU_ASSERT_EQUAL(value_of(node), 10 + seen++);
+	CU_ASSERT_EQUAL(seen, 3);
+	for (int i = 0; i < 3; i++)
+		CU_ASSERT_EQUAL(value_of(tt_list_pop(&head)), 10 + i);
+	CU_ASSERT_TRUE(tt_list_empty(&head));
+}
+
+static void test_list_remove(void)
+{
+	struct item items[3] = { { .value = 0 }, { .value = 1 }, { .value = 2 } };
+	struct tt_list head;
+
+	tt_list_init(&head);
+	for (int i = 0; i < 3; i++)
+		tt_list_append(&head, &items[i].node);
+	tt_list_remove(&items[1].node);
+	tt_list_remove(&items[1].node); /* again: harmless */
+	CU_ASSERT_EQUAL(value_of(head.next), 0);
+	CU_ASSERT_EQUAL(value_of(head.prev), 2);
+	CU_ASSERT_PTR_EQUAL(items[0].node.next, &items[2].node);
+	tt_list_append(&head, &items[1].node); /* and it may come back */
+	CU_ASSERT_EQUAL(value_of(head.prev), 1);
+}
+
+static void test_list_remove_while_walking(void)
+{
+	struct item items[4] = { { .value = 0 }, { .value = 1 }, { .value = 2 }, { .value = 3 } };
+	struct tt_list head;
+	int seen = 0;
+
+	tt_list_init(&head);
+	for (int i = 0; i < 4; i++)
+		tt_list_append(&head, &items[i].node);
+	tt_list_each (node, &head) {
+		seen++;
+		tt_list_remove(node);
+	}
+	CU_ASSERT_EQUAL(seen, 4);
+	CU_ASSERT_TRUE(tt_list_empty(&head));
+}
+
+/* log.c */
+
+static void test_fail_remembers(void)
+{
+	CU_ASSERT_EQUAL(tt_fail(-ENOMEM, "cannot register %d bytes on %s", 4096, "eth0"), -ENOMEM);
+	CU_ASSERT_STRING_EQUAL(tt_why(), "cannot register 4096 bytes on eth0");
+	tt_remember("met elsewhere");
+	CU_ASSERT_STRING_EQUAL(tt_why(), "met elsewhere");
+}
+
+static void test_fail_cuts_long_sentences(void)
+{
+	char text[2000];
+
+	memset(text, 'x', sizeof text - 1);
+	text[sizeof text - 1] = 0;
+	tt_fail(-EINVAL, "%s", text);
+	CU_ASSERT_TRUE(strlen(tt_why()) > 300 && strlen(tt_why()) < sizeof text - 1);
+}
+
+static void fail_elsewhere(void *why)
+{
+	strcpy(why, tt_why());
+	tt_fail(-EIO, "the other thread's");
+}
+
+static void test_each_thread_has_its_own_sentence(void)
+{
+	struct tt_task *task;
+	char seen[64] = "unset";
+
+	tt_fail(-EIO, "mine");
+	CU_ASSERT_EQUAL_FATAL(tt_spawn(fail_elsewhere, seen, &task), 0);
+	tt_join(task);
+	CU_ASSERT_STRING_EQUAL(seen, "");
+	CU_ASSERT_STRING_EQUAL(tt_why(), "mine");
+}
+
+static void test_nearest(void)
+{
+	static const char *const known[] = { "transports", NULL, "deadline", "rank" };
+	const char *near = tt_nearest("deadlin", known, 4);
+
+	CU_ASSERT_PTR_EQUAL(near, known[2]);
+	CU_ASSERT_PTR_EQUAL(tt_nearest("transprots", known, 4), known[0]);
+	CU_ASSERT_PTR_EQUAL(tt_nearest("rank", known, 4), known[3]);
+	CU_ASSERT_PTR_NULL(tt_nearest("wholly-different", known, 4));
+	CU_ASSERT_PTR_NULL(tt_nearest("rank", known, 0));
+}
+
+/* env.c */
+
+static void test_settings_come_from_the_environment_first(void)
+{
+	struct tt_settings all;
+
+	unsetenv("TUTTI_DEADLINE");
+	setenv("TUTTI_TRANSPORTS", "sim", 1);
+	setenv("TUTTI_IFACE", "", 1); /* empty counts as unset */
+	unsetenv("TUTTI_SECRET");
+	CU_ASSERT_EQUAL_FATAL(tt_settings_load(&all), 0);
+	CU_ASSERT_STRING_EQUAL(tt_setting(&all, TT_TRANSPORTS), "sim");
+	CU_ASSERT_STRING_EQUAL(all.of[TT_TRANSPORTS].origin, "environment");
+	CU_ASSERT_STRING_EQUAL(tt_setting(&all, TT_DEADLINE), tt_setting_info[TT_DEADLINE].fallback);
+	CU_ASSERT_STRING_EQUAL(all.of[TT_DEADLINE].origin, "default");
+	CU_ASSERT_PTR_NULL(tt_setting(&all, TT_IFACE));
+	CU_ASSERT_PTR_NULL(tt_setting(&all, TT_SECRET));
+	tt_settings_free(&all);
+	unsetenv("TUTTI_TRANSPORTS");
+	unsetenv("TUTTI_IFACE");
+}
+
+static void test_settings_can_be_replaced(void)
+{
+	struct tt_settings all;
+	char text[] = "5000";
+
+	CU_ASSERT_EQUAL_FATAL(tt_settings_load(&all), 0);
+	CU_ASSERT_EQUAL(tt_settings_set(&all, TT_DEADLINE, text, "file"), 0);
+	text[0] = '9'; /* a copy is kept */
+	CU_ASSERT_STRING_EQUAL(tt_setting(&all, TT_DEADLINE), "5000");
+	CU_ASSERT_STRING_EQUAL(all.of[TT_DEADLINE].origin, "file");
+	CU_ASSERT_EQUAL(tt_settings_set(&all, TT_DEADLINE, NULL, "program"), 0);
+	CU_ASSERT_PTR_NULL(tt_setting(&all, TT_DEADLINE));
+	tt_settings_free(&all);
+}
+
+static void test_whole_numbers(void)
+{
+	static const char *const wrong[] = { "soon", "12x", "", "-1", "101", "99999999999999999999", "1.5" };
+	struct tt_settings all;
+	long value = 77;
+
+	CU_ASSERT_EQUAL_FATAL(tt_settings_load(&all), 0);
+	tt_settings_set(&all, TT_DEADLINE, NULL, "program");
+	CU_ASSERT_EQUAL(tt_setting_int(&all, TT_DEADLINE, 0, 100, &value), 0);
+	CU_ASSERT_EQUAL(value, 77); /* unset: kept */
+	tt_settings_set(&all, TT_DEADLINE, "100", "program");
+	CU_ASSERT_EQUAL(tt_setting_int(&all, TT_DEADLINE, 0, 100, &value), 0);
+	CU_ASSERT_EQUAL(value, 100);
+	for (size_t i = 0; i < TT_COUNT(wrong); i++) {
+		tt_settings_set(&all, TT_DEADLINE, wrong[i], "program");
+		CU_ASSERT_EQUAL(tt_setting_int(&all, TT_DEADLINE, 0, 100, &value), -EINVAL);
+		CU_ASSERT_EQUAL(value, 100);
+	}
+	tt_settings_set(&all, TT_DEADLINE, "soon", "program");
+	tt_setting_int(&all, TT_DEADLINE, 0, 100, &value);
+	CU_ASSERT_PTR_NOT_NULL(strstr(tt_why(), "TUTTI_DEADLINE"));
+	CU_ASSERT_PTR_NOT_NULL(strstr(tt_why(), "soon"));
+	CU_ASSERT_PTR_NOT_NULL(strstr(tt_why(), "0 to 100"));
+	tt_settings_free(&all);
+}
+
+static void test_switches(void)
+{
+	static const char *const on[] = { "yes", "1" }, *const off[] = { "no", "0" }, *const wrong[] = { "on", "Yes", "10", "", "maybe" };
+	struct tt_settings all;
+	bool value = false;
+
+	CU_ASSERT_EQUAL_FATAL(tt_settings_load(&all), 0);
+	for (size_t i = 0; i < 2; i++) {
+		tt_settings_set(&all, TT_MINORITY, on[i], "program");
+		CU_ASSERT(!tt_setting_switch(&all, TT_MINORITY, &value) && value);
+		tt_settings_set(&all, TT_MINORITY, off[i], "program");
+		CU_ASSERT(!tt_setting_switch(&all, TT_MINORITY, &value) && !value);
+	}
+	for (size_t i = 0; i < TT_COUNT(wrong); i++) {
+		tt_settings_set(&all, TT_MINORITY, wrong[i], "program");
+		CU_ASSERT_EQUAL(tt_setting_switch(&all, TT_MINORITY, &value), -EINVAL);
+	}
+	CU_ASSERT_PTR_NOT_NULL(strstr(tt_why(), "TUTTI_MINORITY=maybe is neither yes nor no"));
+	tt_settings_free(&all);
+}
+
+static void test_every_setting_is_described(void)
+{
+	for (int i = 0; i < TT_SETTINGS; i++) {
+		CU_ASSERT_PTR_NOT_NULL(tt_setting_info[i].variable);
+		CU_ASSERT_TRUE(strlen(tt_setting_info[i].sentence) > 10);
+		for (int j = 0; j < i; j++)
+			CU_ASSERT_STRING_NOT_EQUAL(tt_setting_info[i].variable, tt_setting_info[j].variable);
+	}
+}
+
+/* clock.c */
+
+static void test_time_goes_on(void)
+{
+	uint64_t before = tt_now(), deadline = before + 5 * TT_MS;
+	struct tt_parking p = { 0 };
+
+	while (tt_now() < deadline)
+		tt_park(&p, deadline);
+	CU_ASSERT_TRUE(tt_now() - before >= 5 * TT_MS);
+	tt_park(&p, before); /* a deadline that has passed: returns at once */
+}
+
+static void test_entropy_differs(void)
+{
+	uint64_t a = 0, b = 0;
+
+	tt_entropy(&a, sizeof a);
+	tt_entropy(&b, sizeof b);
+	CU_ASSERT_NOT_EQUAL(a, b);
+}
+
+static void test_wake_is_sticky(void)
+{
+	struct tt_parking p = { 0 };
+	uint64_t before = tt_now();
+
+	tt_wake(&p);
+	tt_wake(&p);
+	tt_park(&p, before + 60000 * TT_MS); /* two wakes count as one, and it was not lost */
+	CU_ASSERT_TRUE(tt_now() - before < 30000 * TT_MS);
+	CU_ASSERT_EQUAL(atomic_load(&p.token), 0);
+}
+
+/* Two threads hand a ball to each other: a lost wake would hang until the deadline. */
+struct table_tennis {
+	struct tt_parking side[2];
+	_Atomic int turn;
+	_Atomic bool late;
+};
+
+enum { HITS = 2000 };
+
+static void play(struct table_tennis *t, int me)
+{
+	for (int i = 0; i < HITS; i++) {
+		uint64_t deadline = tt_now() + 30000 * TT_MS;
+		while (atomic_load(&t->turn) != me && !atomic_load(&t->late)) {
+			tt_park(&t->side[me], deadline);
+			if (tt_now() >= deadline)
+				atomic_store(&t->late, true);
+		}
+		atomic_store(&t->turn, !me);
+		tt_wake(&t->side[!me]);
+	}
+}
+
+static void play_second(void *arg) { play(arg, 1); }
+
+static void test_threads_wake_each_other(void)
+{
+	struct table_tennis t = { .turn = 0 };
+	struct tt_task *task;
+
+	CU_ASSERT_EQUAL_FATAL(tt_spawn(play_second, &t, &task), 0);
+	play(&t, 0);
+	tt_join(task);
+	CU_ASSERT_FALSE(atomic_load(&t.late));
+	CU_ASSERT_EQUAL(atomic_load(&t.turn), 0);
+}
+
+static void signals_are_blocked(void *arg)
+{
+	sigset_t now;
+
+	sigemptyset(&now);
+	pthread_sigmask(SIG_SETMASK, NULL, &now);
+	*(bool *)arg = sigismember(&now, SIGINT) == 1 && sigismember(&now, SIGTERM) == 1;
+}
+
+static void test_tasks_take_no_signals(void)
+{
+	struct tt_task *task;
+	bool blocked = false;
+	sigset_t mine;
+
+	CU_ASSERT_EQUAL_FATAL(tt_spawn(signals_are_blocked, &blocked, &task), 0);
+	tt_join(task);
+	CU_ASSERT_TRUE(blocked);
+	pthread_sigmask(SIG_SETMASK, NULL, &mine);
+	CU_ASSERT_EQUAL(sigismember(&mine, SIGINT), 0); /* the caller's own are as they were */
+}
+
+static void test_sleep_ends_when_a_descriptor_is_readable(void)
+{
+	struct tt_sleeper s;
+	int ends[2];
+	uint64_t before = tt_now();
+
+	CU_ASSERT_EQUAL_FATAL(tt_sleeper_open(&s), 0);
+	CU_ASSERT_EQUAL_FATAL(pipe(ends), 0);
+	CU_ASSERT_EQUAL(write(ends[1], "x", 1), 1);
+	tt_sleep(&s, ends, 1, before + 60000 * TT_MS);
+	CU_ASSERT_TRUE(tt_now() - before < 30000 * TT_MS);
+	close(ends[0]);
+	close(ends[1]);
+	tt_sleeper_close(&s);
+	CU_ASSERT_EQUAL(s.fd, -1);
+	tt_sleeper_close(&s); /* twice: harmless */
+}
+
+static void test_sleep_ends_at_the_deadline(void)
+{
+	struct tt_sleeper s;
+	uint64_t before = tt_now(), deadline = before + 5 * TT_MS;
+
+	CU_ASSERT_EQUAL_FATAL(tt_sleeper_open(&s), 0);
+	while (tt_now() < deadline)
+		tt_sleep(&s, NULL, 0, deadline);
+	CU_ASSERT_TRUE(tt_now() - before >= 5 * TT_MS && tt_now() - before < 30000 * TT_MS);
+	tt_sleeper_close(&s);
+}
+
+static void kick_later(void *sleeper)
+{
+	struct tt_parking p = { 0 };
+
+	tt_park(&p, tt_now() + 2 * TT_MS);
+	tt_kick(sleeper);
+}
+
+static void test_kick_ends_a_sleep(void)
+{
+	struct tt_sleeper s;
+	struct tt_task *task;
+	uint64_t before = tt_now();
+
+	CU_ASSERT_EQUAL_FATAL(tt_sleeper_open(&s), 0);
+	tt_kick(&s);
+	tt_sleep(&s, NULL, 0, TT_NEVER); /* sticky, as a wake is */
+	CU_ASSERT_EQUAL_FATAL(tt_spawn(kick_later, &s, &task), 0);
+	tt_sleep(&s, NULL, 0, before + 60000 * TT_MS);
+	tt_join(task);
+	CU_ASSERT_TRUE(tt_now() - before < 30000 * TT_MS);
+	tt_sleeper_close(&s);
+}
+
+/* chance */
+
+static void test_a_seed_replays(void)
+{
+	struct tt_random a, b, c;
+	int same = 0;
+
+	tt_random_seed(&a, 42);
+	tt_random_seed(&b, 42);
+	tt_random_seed(&c, 43);
+	for (int i = 0; i < 1000; i++) {
+		uint64_t x = tt_random_next(&a);
+		CU_ASSERT_EQUAL(x, tt_random_next(&b));
+		same += x == tt_random_next(&c);
+	}
+	CU_ASSERT_EQUAL(same, 0);
+}
+
+/* The first outputs of the authors' xoshiro256** from the state 1, 2, 3, 4. */
+static void test_the_generator_is_xoshiro(void)
+{
+	static const uint64_t expected[] = { 11520, 0, 1509978240, 1215971899390074240 };
+	struct tt_random r = { { 1, 2, 3, 4 } };
+
+	for (size_t i = 0; i < TT_COUNT(expected); i++)
+		CU_ASSERT_EQUAL(tt_random_next(&r), expected[i]);
+}
+
+static void test_below_stays_below(void)
+{
+	struct tt_random r;
+	int count[10] = { 0 };
+
+	tt_random_seed(&r, 7);
+	for (int i = 0; i < 100000; i++) {
+		uint64_t x = tt_random_below(&r, 10);
+		CU_ASSERT_TRUE_FATAL(x < 10);
+		count[x]++;
+	}
+	for (int i = 0; i < 10; i++)
+		CU_ASSERT_TRUE(count[i] > 9500 && count[i] < 10500);
+	for (int i = 0; i < 100; i++) {
+		CU_ASSERT_EQUAL(tt_random_below(&r, 1), 0);
+		CU_ASSERT_TRUE(tt_random_below(&r, UINT64_MAX) < UINT64_MAX);
+	}
+}
+
+/* sum.c */
+
+static void test_checksums(void)
+{
+	uint8_t bytes[101];
+	struct tt_sum s;
+
+	for (size_t i = 0; i < sizeof bytes; i++)
+		bytes[i] = (uint8_t)i;
+	CU_ASSERT_EQUAL(tt_sum64("", 0), 0xef46db3751d8e999u); /* as the reference implementation has them */
+	CU_ASSERT_EQUAL(tt_sum64("a", 1), 0xd24ec4f1a98c6e5bu);
+	CU_ASSERT_EQUAL(tt_sum64("abc", 3), 0x44bc2cf5ad770999u);
+	CU_ASSERT_EQUAL(tt_sum64(bytes, sizeof bytes), 0xe99038495f85381eu);
+	for (size_t piece = 1; piece < sizeof bytes; piece++) {
+		tt_sum_begin(&s);
+		for (size_t at = 0; at < sizeof bytes; at += piece)
+			tt_sum_add(&s, bytes + at, tt_min(piece, sizeof bytes - at));
+		CU_ASSERT_EQUAL(tt_sum_end(&s), 0xe99038495f85381eu);
+	}
+}
+
+static CU_TestInfo sum_tests[] = {
+	{ "checksums", test_checksums },
+	CU_TEST_INFO_NULL,
+};
+static CU_TestInfo pack_tests[] = {
+	{ "integers round trip", test_integers_round_trip },
+	{ "integers are little endian", test_integers_are_little_endian },
+	{ "extreme integers", test_extreme_integers },
+	{ "put past the end", test_put_past_the_end },
+	{ "get past the end", test_get_past_the_end },
+	{ "empty ranges", test_empty_ranges },
+	{ "bytes", test_bytes },
+	{ "texts", test_texts },
+	{ "text into little room", test_text_into_little_room },
+	{ "text cut short", test_text_cut_short },
+	CU_TEST_INFO_NULL,
+};
+/* hist.c */
+
+static int ascending(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static bool is_near(double got, uint64_t exact) /* within a sixteenth, and the half of a bucket of one */
+{
+	return got >= (double)exact * (1 - 1.0 / 16) - 0.5 && got <= (double)exact * (1 + 1.0 / 16) + 0.5;
+}
+
+enum { TIMES = 20000 };
+
+/* As times are: most of one size, some ten or a thousand times as long. */
+static void draw_times(struct tt_random *r, uint64_t *v, unsigned bits)
+{
+	for (int i = 0; i < TIMES; i++)
+		v[i] = tt_random_next(r) >> (64 - 1 - tt_random_below(r, bits));
+}
+
+static void check_quantiles(const struct tt_hist *h, const uint64_t *sorted, size_t n)
+{
+	static const double ps[] = { 0, 0.001, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999, 1 };
+
+	for (size_t i = 0; i < TT_COUNT(ps); i++) {
+		double at = ps[i] * (double)n;
+		size_t rank = at > (double)(size_t)at ? (size_t)at + 1 : (size_t)at; /* how many are at most the quantile */
+		CU_ASSERT_TRUE(is_near(tt_hist_quantile(h, ps[i]), sorted[rank ? rank - 1 : 0]));
+	}
+}
+
+static void test_quantiles_are_near_the_sorted(void)
+{
+	uint64_t *v = malloc(TIMES * sizeof *v), sum = 0;
+	struct tt_random r;
+
+	for (unsigned bits = 1; bits <= 48; bits += bits < 4 ? 1 : 4) {
+		struct tt_hist h = { 0 };
+		tt_random_seed(&r, bits);
+		draw_times(&r, v, bits);
+		sum = 0;
+		for (int i = 0; i < TIMES; i++) {
+			tt_hist_add(&h, v[i]);
+			sum += v[i];
+		}
+		qsort(v, TIMES, sizeof *v, ascending);
+		check_quantiles(&h, v, TIMES);
+		CU_ASSERT_EQUAL(h.count, TIMES);
+		CU_ASSERT_EQUAL(h.max, v[TIMES - 1]);
+		CU_ASSERT_DOUBLE_EQUAL(tt_hist_mean(&h), (double)sum / TIMES, (double)sum / TIMES * 1e-9);
+	}
+	free(v);
+}
+
+static void test_merged_is_as_if_added(void)
+{
+	struct tt_hist odd = { 0 }, even = { 0 }, all = { 0 };
+	struct tt_random r;
+
+	tt_random_seed(&r, 5);
+	for (int i = 0; i < TIMES; i++) {
+		uint64_t v = tt_random_below(&r, 1 + i * 37u);
+		tt_hist_add(i % 2 ? &odd : &even, v);
+		tt_hist_add(&all, v);
+	}
+	tt_hist_merge(&odd, &even);
+	CU_ASSERT_EQUAL(memcmp(&odd, &all, sizeof all), 0);
+}
+
+static void test_an_empty_histogram_gives_zeros(void)
+{
+	struct tt_hist h = { 0 };
+
+	CU_ASSERT_EQUAL(tt_hist_quantile(&h, 0.5), 0);
+	CU_ASSERT_EQUAL(tt_hist_mean(&h), 0);
+}
+
+static void test_the_longest_share_a_bucket(void)
+{
+	struct tt_hist h = { 0 };
+
+	tt_hist_add(&h, 1000);
+	tt_hist_add(&h, UINT64_MAX / 2);
+	CU_ASSERT_TRUE(is_near(tt_hist_quantile(&h, 0.5), 1000));
+	CU_ASSERT_TRUE(tt_hist_quantile(&h, 1) >= (double)(1ull << 47)); /* and no more is known */
+	CU_ASSERT_EQUAL(h.max, UINT64_MAX / 2);
+}
+
+static void test_full_buckets_keep_the_quantiles(void)
+{
+	struct tt_hist h = { 0 }, other;
+
+	for (int i = 0; i < 10; i++)
+		tt_hist_add(&h, i < 9 ? 3 : 100);
+	for (int i = 0; i < TT_HIST_BUCKETS; i++) /* as if each had come 400 million times as often */
+		h.bucket[i] *= UINT32_MAX / 9;
+	h.bucket[3] = UINT32_MAX;
+	other = h;
+	tt_hist_add(&h, 3);
+	CU_ASSERT_EQUAL(h.bucket[3], UINT32_MAX / 2 + 1);
+	CU_ASSERT_EQUAL(h.count, 11);
+	tt_hist_merge(&h, &other);
+	CU_ASSERT_EQUAL(tt_hist_quantile(&h, 0.85), 3);
+	CU_ASSERT_TRUE(is_near(tt_hist_quantile(&h, 0.95), 100));
+	CU_ASSERT_EQUAL(h.count, 21);
+}
+
+static void test_ticks_become_nanoseconds(void)
+{
+	struct tt_ticker t;
+	uint64_t outer, ticks, inner, most;
+
+	tt_ticker_start(&t);
+	outer = tt_now();
+	ticks = tt_ticks();
+	inner = tt_now();
+	while (tt_now() - inner < 5 * TT_MS)
+		;
+	ticks = tt_ticks() - ticks;
+	most = tt_now() - outer;
+	CU_ASSERT_TRUE((double)ticks * tt_ticker_ns(&t) >= 5e6 * 0.99);
+	CU_ASSERT_TRUE((double)ticks * tt_ticker_ns(&t) <= (double)most * 1.01);
+}
+
+static CU_TestInfo hist_tests[] = {
+	{ "quantiles are near the sorted", test_quantiles_are_near_the_sorted },
+	{ "merged is as if added", test_merged_is_as_if_added },
+	{ "an empty histogram gives zeros", test_an_empty_histogram_gives_zeros },
+	{ "the longest share a bucket", test_the_longest_share_a_bucket },
+	{ "full buckets keep the quantiles", test_full_buckets_keep_the_quantiles },
+	{ "ticks become nanoseconds", test_ticks_become_nanoseconds },
+	CU_TEST_INFO_NULL,
+};
+static CU_TestInfo list_tests[] = {
+	{ "keeps order", test_list_keeps_order },
+	{ "remove", test_list_remove },
+	{ "remove while walking", test_list_remove_while_walking },
+	CU_TEST_INFO_NULL,
+};
+static CU_TestInfo log_tests[] = {
+	{ "fail remembers", test_fail_remembers },
+	{ "fail cuts long sentences", test_fail_cuts_long_sentences },
+	{ "each thread has its own sentence", test_each_thread_has_its_own_sentence },
+	{ "nearest", test_nearest },
+	CU_TEST_INFO_NULL,
+};
+static CU_TestInfo env_tests[] = {
+	{ "settings come from the environment first", test_settings_come_from_the_environment_first },
+	{ "settings can be replaced", test_settings_can_be_replaced },
+	{ "whole numbers", test_whole_numbers },
+	{ "switches", test_switches },
+	{ "every setting is described", test_every_setting_is_described },
+	CU_TEST_INFO_NULL,
+};
+static CU_TestInfo clock_tests[] = {
+	{ "time goes on", test_time_goes_on },
+	{ "entropy differs", test_entropy_differs },
+	{ "wake is sticky", test_wake_is_sticky },
+	{ "threads wake each other", test_threads_wake_each_other },
+	{ "tasks take no signals", test_tasks_take_no_signals },
+	{ "sleep ends when a descriptor is readable", test_sleep_ends_when_a_descriptor_is_readable },
+	{ "sleep ends at the deadline", test_sleep_ends_at_the_deadline },
+	{ "kick ends a sleep", test_kick_ends_a_sleep },
+	CU_TEST_INFO_NULL,
+};
+static CU_TestInfo chance_tests[] = {
+	{ "a seed replays", test_a_seed_replays },
+	{ "the generator is xoshiro256**", test_the_generator_is_xoshiro },
+	{ "below stays below", test_below_stays_below },
+	CU_TEST_INFO_NULL,
+};
+
+int main(int argc, char **argv)
+{
+	CU_SuiteInfo suites[] = {
+		{ "sum", NULL, NULL, NULL, NULL, sum_tests },
+		{ "pack", NULL, NULL, NULL, NULL, pack_tests },   { "list", NULL, NULL, NULL, NULL, list_tests },
+		{ "log", NULL, NULL, NULL, NULL, log_tests },     { "env", NULL, NULL, NULL, NULL, env_tests },
+		{ "clock", NULL, NULL, NULL, NULL, clock_tests }, { "chance", NULL, NULL, NULL, NULL, chance_tests },
+		{ "hist", NULL, NULL, NULL, NULL, hist_tests },
+		CU_SUITE_INFO_NULL,
+	};
+
+	return run_suites(suites, argc, argv);
+}

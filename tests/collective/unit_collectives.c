@@ -1,0 +1,1315 @@
+/* unit_collectives.c - every algorithm of all-reduce against its documented order of additions, bit for bit; reduce-scatter,
+ * all-gather and all-to-all; the model; all of them in groups. Each on sim (over seeds) and over TCP. */
+#include "tests/harness/cunit_main.h"
+#include "tests/harness/ranks.h"
+
+#if TT_TSAN
+enum { SEEDS = 0, SKIPPED = 3, LARGEST = 4 }; /* fibers share one thread: there is nothing for this sanitizer to see on sim. It is
+				   * slow: only the larger sizes, up to 4 ranks */
+#else
+enum { SEEDS = 2, SKIPPED = 0, LARGEST = 9 };
+#endif
+
+enum { RANKS_MAX = 9 };
+
+/* On sim over seeds with 1 to 9 ranks, and on tcp and shm with some of these numbers: the order of additions is no matter of the wire,
+ * and 9 ranks on few cores mostly wait for each other. */
+static void on_wires(void (*program)(tutti *), const char *allreduce)
+{
+	for (int n = 1; n <= LARGEST; n++) {
+		struct ranks run = { .size = n, .allreduce = allreduce, .program = program };
+		for (run.wire = "sim"; run.seed != SEEDS; run.seed++)
+			CU_ASSERT_EQUAL(run_ranks(run), 0);
+		if (n <= 5 || n == 8)
+			CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+	}
+}
+
+static void *must(void *p)
+{
+	if (!p)
+		abort();
+	return p;
+}
+
+/* Finite in every float type, and any number in the integers. `salt` tells vectors of one rank apart. */
+static void *vector_of(int rank, size_t bytes, uint64_t salt)
+{
+	uint64_t *v = must(malloc(bytes + 2 * sizeof *v)), x = ((uint64_t)rank << 32 | (uint32_t)salt) * 0x9e3779b97f4a7c15u | 1;
+
+	for (size_t i = 0; i < bytes / sizeof *v + 1; i++) {
+		x ^= x << 13; /* Marsaglia */
+		x ^= x >> 7;
+		x ^= x << 17;
+		v[i] = (x & 0x8fff8fff8fff8fff) + 0x3000300030003000;
+	}
+	return v;
+}
+
+/* ---- the documented orders, on the vectors of all ranks ---- */
+
+struct vectors {
+	char *of[RANKS_MAX];
+	int n;
+	size_t count, width;
+	tutti_type type;
+	tutti_rule rule;
+};
+
+static void combine(const struct vectors *v, char *to, const char *from, size_t at, size_t count)
+{
+	tt_reduce(to + at * v->width, from + at * v->width, count, v->type, v->rule);
+}
+
+/* Doubling goes from the lowest bit up, halving from the highest down. */
+static void combine_tree(struct vectors *v, bool lowest_first)
+{
+	char *value[RANKS_MAX];
+	int p = 1, extra;
+
+	while (2 * p <= v->n)
+		p *= 2;
+	extra = v->n - p;
+	for (int i = 0; i < p; i++) {
+		value[i] = v->of[i < extra ? 2 * i : i + extra];
+		if (i < extra)
+			combine(v, value[i], v->of[2 * i + 1], 0, v->count);
+	}
+	for (int step = 1; step < p; step *= 2) {
+		int bit = lowest_first ? step : p / 2 / step;
+		for (int i = 0; i < p; i++)
+			if (lowest_first ? i % (2 * bit) == 0 : i < bit)
+				combine(v, value[i], value[i | bit], 0, v->count);
+	}
+}
+
+static void combine_ring(struct vectors *v)
+{
+	for (int b = 0; b < v->n; b++) {
+		size_t from = v->count * (size_t)b / (size_t)v->n, to = v->count * (size_t)(b + 1) / (size_t)v->n;
+		char *sum = must(malloc((to - from) * v->width + 1));
+		memcpy(sum, v->of[b] + from * v->width, (to - from) * v->width);
+		for (int k = 1; k < v->n; k++)
+			tt_reduce(sum, v->of[(b + k) % v->n] + from * v->width, to - from, v->type, v->rule);
+		memcpy(v->of[0] + from * v->width, sum, (to - from) * v->width);
+		free(sum);
+	}
+}
+
+/* By rank, in one go. */
+static void combine_ranks(struct vectors *v)
+{
+	void *to = v->of[0];
+	struct tt_many many = { .from = (const void *const *)v->of, .to = &to, .inputs = v->n, .outputs = 1 };
+
+	tt_reduce_many(&many, v->count, v->type, v->rule);
+}
+
+static bool is_named(const char *name, const char *begin) { return !strncmp(name, begin, strlen(begin)); }
+
+static void combine_as(struct vectors *v, const char *name)
+{
+	if (is_named(name, "ring"))
+		combine_ring(v);
+	else
+		combine_tree(v, is_named(name, "doubling"));
+}
+
+/* On each host by rank; then one slice for each leader, by whatever the model chooses. */
+static void combine_hosts(tutti *job, struct vectors *v)
+{
+	const struct tt_layout *l = &job->layout;
+	struct tt_model model = tt_model_of(job);
+	size_t bytes = v->count * v->width;
+	int leaders = tt_hierarchical_leaders(l, bytes);
+	const char *name = tt_model_choose(&model, l->hosts, bytes, tt_coll_piece(job->job))->name;
+	char *sums[RANKS_MAX];
+
+	for (int h = 0; h < l->hosts; h++) {
+		struct vectors host = *v;
+		host.n = tt_layout_ranks(l, h);
+		host.rule = v->rule == TUTTI_AVERAGE ? TUTTI_SUM : v->rule;
+		for (int i = 0; i < host.n; i++)
+			host.of[i] = v->of[l->seats[l->start[h] + i]];
+		combine_ranks(&host);
+		sums[h] = host.of[0];
+	}
+	for (int i = 0; i < leaders; i++) {
+		struct tt_span s = tt_span_of(bytes, leaders, i);
+		struct vectors slice = *v;
+		slice.n = l->hosts;
+		slice.count = s.len / v->width;
+		for (int h = 0; h < l->hosts; h++)
+			slice.of[h] = sums[h] + s.at;
+		combine_as(&slice, name);
+	}
+}
+
+static const char *algorithm_of(tutti *job) { return tt_setting(&job->job->settings, TT_ALLREDUCE); }
+
+enum { ODDLY = 12 }; /* bytes into a page */
+
+/* On no rank, on all, or on every second one the vector is in memory that others can map. */
+static char *memory_for(tutti *job, size_t bytes, int turn)
+{
+	void *p;
+
+	if (turn % 3 == 0 || (turn % 3 == 1 && tutti_rank(job) % 2))
+		return (char *)must(malloc(ODDLY + bytes)) + ODDLY;
+	CHECK(tutti_alloc(job, ODDLY + bytes, -1, &p) == 0);
+	return (char *)p + ODDLY;
+}
+
+static void check_allreduce(tutti *job, size_t count, tutti_type type, tutti_rule rule)
+{
+	struct vectors v = { .n = tutti_size(job), .count = count, .width = tt_type_size(type), .type = type, .rule = rule };
+	size_t bytes = count * v.width;
+	char *mine = memory_for(job, bytes + 8, (int)type + (int)rule + (int)count);
+
+	for (int r = 0; r < v.n; r++)
+		v.of[r] = vector_of(r, bytes, count);
+	memcpy(mine, v.of[tutti_rank(job)], bytes);
+	memset(mine + bytes, 42, 8);
+	CHECK(tutti_allreduce(job, mine, count, type, rule, NULL) == 0);
+	if (tt_board_open(job)) {
+		combine_ranks(&v);
+		if (rule == TUTTI_AVERAGE)
+			rule = TUTTI_SUM; /* done */
+	} else if (job->model.by_host) {
+		combine_hosts(job, &v);
+	} else {
+		combine_as(&v, *algorithm_of(job) == 'd' ? "doubling" : algorithm_of(job)); /* direct, too, does so for what is short */
+	}
+	if (rule == TUTTI_AVERAGE)
+		tt_scale(v.of[0], count, type, (unsigned)v.n);
+	CHECK(memcmp(mine, v.of[0], bytes) == 0);
+	for (int i = 0; i < 8; i++)
+		CHECK(mine[bytes + (size_t)i] == 42);
+	for (int r = 0; r < v.n; r++)
+		free(v.of[r]);
+	tutti_free(job, mine - ODDLY);
+}
+
+static void program_all(tutti *job)
+{
+	static const size_t counts[] = { 1, 2, 13, 1001, 6007 };
+
+	for (int type = TUTTI_F32; type <= TUTTI_I64; type++)
+		for (int rule = TUTTI_SUM; rule <= TUTTI_MIN; rule++)
+			for (size_t i = SKIPPED; i < TT_COUNT(counts); i++)
+				check_allreduce(job, counts[i], (tutti_type)type, (tutti_rule)rule);
+	check_allreduce(job, 100003, TUTTI_F32, TUTTI_SUM);
+	check_allreduce(job, 70001, TUTTI_BF16, TUTTI_AVERAGE);
+}
+
+/* Whoever sleeps until the last one comes is woken by it, and not by the next heartbeat. */
+static void program_late(tutti *job)
+{
+	enum { ROUNDS = 12, LATE_MS = 5 };
+	float *v = must(calloc(100000, sizeof *v));
+	uint64_t since;
+
+	CHECK(tutti_allreduce(job, v, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	since = tt_now();
+	for (int i = 0; i < ROUNDS; i++) {
+		if (i % tutti_size(job) == tutti_rank(job) && tt_world)
+			tt_sim_sleep(LATE_MS * TT_MS);
+		else if (i % tutti_size(job) == tutti_rank(job))
+			usleep(LATE_MS * 1000);
+		CHECK(tutti_allreduce(job, v, i % 2 ? 10 : 100000, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	}
+	CHECK(tt_now() - since < ROUNDS * (LATE_MS + 1) * TT_MS * (tt_world ? 1 : 20));
+	free(v);
+}
+
+static void test_late(void)
+{
+	for (int n = 2; n <= LARGEST; n++) {
+		for (uint64_t seed = 0; seed != SEEDS; seed++)
+			CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "sim", .hosts = 1, .seed = seed, .program = program_late }), 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "shm", .program = program_late }), 0);
+	}
+}
+
+static void program_direct(tutti *job)
+{
+	program_all(job);
+	CHECK(tt_board_open(job));
+}
+
+static void test_direct(void)
+{
+	for (int n = 1; n <= LARGEST; n++)
+		for (uint64_t seed = 0; seed != SEEDS; seed++)
+			CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "sim", .hosts = 1, .seed = seed, .allreduce = "direct", .program = program_all }), 0);
+	for (int n = 2; n <= LARGEST; n += 2)
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "shm", .allreduce = "direct", .program = program_direct }), 0);
+}
+
+static void program_hierarchical(tutti *job)
+{
+	char text[400];
+
+	program_all(job);
+	check_allreduce(job, 300007, TUTTI_F32, TUTTI_AVERAGE); /* several leaders, where there are several ranks */
+	check_allreduce(job, 2000003, TUTTI_BF16, TUTTI_SUM);
+	CHECK(tt_allreduce_explain(job, 1 << 20, TUTTI_F32, TUTTI_SUM, text, sizeof text) == 0);
+	CHECK((strstr(text, "hierarchical") != NULL) == job->model.by_host);
+	CHECK(job->model.by_host || tt_world); /* in every fourth of its worlds not all can map */
+}
+
+/* With as many ranks on each, or not; one host may have a single one. */
+static void test_hierarchical(void)
+{
+	for (int hosts = 2; hosts <= 3; hosts++)
+		for (int n = hosts + 1; n <= LARGEST; n += hosts - 1) {
+			struct ranks run = { .size = n, .hosts = hosts, .allreduce = "direct", .program = program_hierarchical };
+			for (run.wire = "sim"; run.seed < 3; run.seed++)
+				CU_ASSERT_EQUAL(run_ranks(run), 0);
+#ifdef HAVE_LIBCONFIG
+			run.wire = "shm";
+			if (n <= 2 * hosts)
+				CU_ASSERT_EQUAL(run_ranks(run), 0);
+#endif
+		}
+}
+
+static void test_doubling(void) { on_wires(program_all, "doubling"); }
+static void test_rabenseifner(void) { on_wires(program_all, "rabenseifner"); }
+static void test_ring(void) { on_wires(program_all, "ring"); }
+
+/* Many chunks a leg, more than there are slots. */
+static void program_large(tutti *job)
+{
+	check_allreduce(job, 3000017, TUTTI_F32, TUTTI_SUM);
+	check_allreduce(job, 1 << 21, TUTTI_F32, TUTTI_AVERAGE);
+}
+
+static void test_large(void)
+{
+	static const char *const algorithms[] = { "rabenseifner", "ring" };
+	static const int sizes[] = { 2, 3, 4 };
+
+	for (size_t i = 0; i < TT_COUNT(sizes) * TT_COUNT(algorithms); i++) {
+		struct ranks run = { .size = sizes[i / 2], .allreduce = algorithms[i % 2], .program = program_large, .wire = "sim", .seed = i };
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+		CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+	}
+}
+
+/* ---- the model: the same numbers everywhere, and kept ---- */
+
+static struct tt_model models[RANKS_MAX];
+
+static bool needs_model(const tutti *group) { return group->n > 1 && !tt_board_open(group); }
+
+static void check_explained(tutti *job)
+{
+	char before[300], after[300];
+	float *v = must(calloc(50000, sizeof *v));
+
+	CHECK(tt_allreduce_explain(job, 1 << 20, TUTTI_F32, TUTTI_SUM, before, sizeof before) == 0);
+	CHECK(tt_board_open(job) ? strstr(before, "direct") != NULL : strstr(before, "expected") && strstr(before, "chunks"));
+	CHECK(tutti_allreduce(job, v, 50000, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	CHECK(tt_allreduce_explain(job, 1 << 20, TUTTI_F32, TUTTI_SUM, after, sizeof after) == 0);
+	CHECK(strcmp(before, after) == 0);
+	CHECK(tt_allreduce_explain(job, 4, (tutti_type)99, TUTTI_SUM, after, sizeof after) == -EINVAL);
+	free(v);
+}
+
+/* The thread sanitizer does not see what ranks tell each other in shared memory, so it is shown a lock. */
+static pthread_mutex_t showing = PTHREAD_MUTEX_INITIALIZER;
+
+static void give_model(int rank, const struct tt_model *m)
+{
+	pthread_mutex_lock(&showing);
+	models[rank] = *m;
+	pthread_mutex_unlock(&showing);
+}
+
+static struct tt_model model_of(int rank)
+{
+	pthread_mutex_lock(&showing);
+	struct tt_model m = models[rank];
+	pthread_mutex_unlock(&showing);
+	return m;
+}
+
+static void program_model(tutti *job)
+{
+	enum { K = 3, COUNT = 20000 };
+	float *v = must(calloc(K * COUNT, sizeof *v));
+	tutti_op ops[K];
+	bool right = true;
+
+	for (int i = 0; i < K * COUNT; i++)
+		v[i] = (float)(i % 7);
+	for (int k = 0; k < K; k++) /* all are under way before anybody knows it */
+		CHECK(tutti_allreduce(job, v + k * COUNT, COUNT, TUTTI_F32, TUTTI_SUM, &ops[k]) == 0);
+	for (int k = K - 1; k >= 0; k--)
+		CHECK(tutti_wait(&ops[k], -1) == 0);
+	for (int i = 0; i < K * COUNT; i++)
+		right = right && v[i] == (float)(i % 7 * tutti_size(job));
+	CHECK(right);
+	give_model(tutti_rank(job), &job->model);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	struct tt_model m = model_of(0);
+	const struct tt_model *mine = &job->model;
+	CHECK(mine->known == needs_model(job));
+	CHECK(mine->latency_ns == m.latency_ns && mine->wire_ps == m.wire_ps && mine->add_ps == m.add_ps);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	check_explained(job);
+	CHECK(tt_list_empty(&job->job->stash)); /* nothing was left over */
+	free(v);
+}
+
+/* In every fourth world not all can map what others offer: then no rank is direct. */
+static void test_not_direct(void)
+{
+	for (int n = 6; n <= LARGEST; n++)
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "sim", .hosts = 1, .seed = 3, .program = program_model }), 0);
+}
+
+static void test_model(void) { on_wires(program_model, "auto"); }
+
+static const struct tt_model slow_wire = { .latency_ns = 5000, .wire_ps = 1000, .add_ps = 50 }, slow_start = { .latency_ns = 1000000, .wire_ps = 10, .add_ps = 1 };
+
+static void test_choice(void)
+{
+	const size_t piece = 16000;
+
+	for (int n = 2; n <= 1024; n *= 2) {
+		CU_ASSERT_PTR_EQUAL(tt_model_choose(&slow_wire, n, 1000, piece), &tt_doubling);
+		CU_ASSERT_PTR_EQUAL(tt_model_choose(&slow_wire, n, 64 << 20, piece), &tt_rabenseifner);
+	}
+	CU_ASSERT_PTR_EQUAL(tt_model_choose(&slow_wire, 6, 64 << 20, piece), &tt_ring); /* no power of two */
+	CU_ASSERT_PTR_EQUAL(tt_model_choose(&slow_start, 1000, 1 << 20, piece), &tt_rabenseifner);
+	CU_ASSERT(tt_model_predict(&slow_wire, &tt_doubling, 8, 4096, piece) == 3 * (5000 + 4096 + 204));
+}
+
+/* A wrong setting is told of when joining. */
+static void test_settings(void)
+{
+	tutti_config c = { .size = sizeof c };
+	tutti *job;
+
+	setenv("TUTTI_ALLREDUCE", "rign", 1);
+	CU_ASSERT_EQUAL(tutti_join(&c, &job), -EINVAL);
+	CU_ASSERT_PTR_NOT_NULL(strstr(tutti_why(), "rign"));
+	unsetenv("TUTTI_ALLREDUCE");
+	setenv("TUTTI_MEASURE", "perhaps", 1);
+	CU_ASSERT_EQUAL(tutti_join(&c, &job), -EINVAL);
+	CU_ASSERT_PTR_NOT_NULL(strstr(tutti_why(), "TUTTI_MEASURE"));
+	unsetenv("TUTTI_MEASURE");
+}
+
+/* ---- reduce-scatter, all-gather, all-to-all ---- */
+
+/* What rank r gives to rank `to`. */
+static char *block_for(int r, int to, int n, size_t bytes, size_t count) { return vector_of(r * n + to, bytes, count); }
+
+/* The documented order: all at once by rank, or one after another, from the neighbour on. */
+static void combine_for(tutti *job, const struct vectors *v, char *to)
+{
+	int me = tutti_rank(job);
+	void *out = to;
+	struct tt_many many = { .from = (const void *const *)v->of, .to = &out, .inputs = v->n, .outputs = 1 };
+
+	if (tt_board_open(job)) {
+		tt_reduce_many(&many, v->count, v->type, v->rule);
+		return;
+	}
+	memcpy(to, v->of[me], v->count * v->width);
+	for (int k = 1; k < v->n; k++)
+		tt_reduce(to, v->of[(me - k + v->n) % v->n], v->count, v->type, v->rule);
+	if (v->rule == TUTTI_AVERAGE)
+		tt_scale(to, v->count, v->type, (unsigned)v->n);
+}
+
+static void check_scattered(tutti *job, const char *out, size_t count, tutti_type type, tutti_rule rule)
+{
+	struct vectors v = { .n = tutti_size(job), .count = count, .width = tt_type_size(type), .type = type, .rule = rule };
+	size_t bytes = count * v.width;
+	char *expected = must(malloc(bytes + 1));
+
+	for (int r = 0; r < v.n; r++)
+		v.of[r] = block_for(r, tutti_rank(job), v.n, bytes, count);
+	combine_for(job, &v, expected);
+	CHECK(memcmp(out, expected, bytes) == 0);
+	for (int r = 0; r < v.n; r++)
+		free(v.of[r]);
+	free(expected);
+}
+
+/* The memory is this rank's own again once the call has returned: it is spoiled at once. */
+static void check_reduce_scatter(tutti *job, size_t count, tutti_type type, tutti_rule rule, bool in_place, int turn)
+{
+	int n = tutti_size(job), me = tutti_rank(job);
+	size_t bytes = count * tt_type_size(type), at = (size_t)me * bytes, all = (size_t)n * bytes;
+	char *in = memory_for(job, all + 8, turn), *before = must(malloc(all + 8)), *after = must(malloc(all + 8));
+	char *out = in_place ? in + at : must(malloc(bytes + 1));
+
+	for (int r = 0; r < n; r++) {
+		char *block = block_for(me, r, n, bytes, count);
+		memcpy(in + (size_t)r * bytes, block, bytes);
+		free(block);
+	}
+	memset(in + all, 42, 8);
+	memcpy(before, in, all + 8);
+	CHECK(tutti_reduce_scatter(job, in, out, count, type, rule, NULL) == 0);
+	memcpy(after, in, all + 8);
+	memset(in, 0x55, in_place ? at : all);
+	check_scattered(job, out, count, type, rule);
+	CHECK(memcmp(after, before, at) == 0);
+	CHECK(memcmp(after + at + bytes, before + at + bytes, all + 8 - at - bytes) == 0);
+	CHECK(in_place || memcmp(after + at, before + at, bytes) == 0);
+	free(after);
+	free(before);
+	if (!in_place)
+		free(out);
+	tutti_free(job, in - ODDLY);
+}
+
+static void program_reduce_scatter(tutti *job)
+{
+	static const size_t counts[] = { 0, 1, 999, 6007 };
+	float x[2 * RANKS_MAX] = { 0 };
+
+	for (int type = TUTTI_F32; type <= TUTTI_I64; type++)
+		for (int rule = TUTTI_SUM; rule <= TUTTI_MIN; rule++)
+			for (size_t i = SKIPPED; i < TT_COUNT(counts); i++)
+				check_reduce_scatter(job, counts[i], (tutti_type)type, (tutti_rule)rule, (type + rule) % 2, type + (int)i);
+	check_reduce_scatter(job, 40001, TUTTI_F32, TUTTI_AVERAGE, false, 0);
+	check_reduce_scatter(job, 300001, TUTTI_F32, TUTTI_SUM, true, 1);
+	CHECK(tutti_reduce_scatter(job, x, (char *)x + tutti_rank(job) * 8 + 4, 2, TUTTI_F32, TUTTI_SUM, NULL) == -EINVAL);
+	CHECK(tutti_reduce_scatter(job, NULL, x, 1, TUTTI_F32, TUTTI_SUM, NULL) == -EINVAL);
+	CHECK(tutti_reduce_scatter(job, x, x, 1, (tutti_type)9, TUTTI_SUM, NULL) == -EINVAL);
+	CHECK(tutti_reduce_scatter(job, x, x, SIZE_MAX / 4, TUTTI_F32, TUTTI_SUM, NULL) == -EINVAL);
+}
+
+static void test_reduce_scatter(void) { on_wires(program_reduce_scatter, NULL); }
+
+enum { BLOCKS = 9, LONGEST = 600001, APART = 1009, HUGE = TT_VISIT_PIECES * TT_VISIT_PIECE + TT_BOARD_CHUNK / 2 + 20 };
+
+/* The last ones that go as one message and as two, and the first ones that do not, whatever the wire; and others. */
+static size_t block_bytes(const tutti *job, size_t k)
+{
+	const size_t q = (tt_coll_piece(job->job) - 16) & ~(size_t)63, of[BLOCKS] = { 0, 1, 13, q, q + 1, 2 * q, 2 * q + 1, 70001, LONGEST };
+
+	return of[k];
+}
+
+/* What rank `from` has for rank `to`: a piece of one sequence, that begins elsewhere for each two. */
+static char sequence[HUGE + APART * 16 * RANKS_MAX];
+
+static void fill_sequence(void)
+{
+	char *v = vector_of(0, sizeof sequence, 0);
+
+	for (size_t i = 0; i < sizeof sequence; i++)
+		sequence[i] = v[i / 2 * 2] ^ (char)(i * 7);
+	free(v);
+}
+
+static const char *block_of(int from, int to) { return sequence + APART * (size_t)(from * 16 + to); }
+static void check_block(const char *block, int from, int to, size_t bytes) { CHECK(!memcmp(block, block_of(from, to), bytes)); }
+static void fill_block(char *block, int from, int to, size_t bytes) { memcpy(block, block_of(from, to), bytes); }
+
+static void check_allgather(tutti *job, size_t bytes, bool in_place, int turn)
+{
+	int n = tutti_size(job), me = tutti_rank(job);
+	size_t all = (size_t)n * bytes;
+	char *out = memory_for(job, all + 8, turn), *got = must(malloc(all + 8)), *in = in_place ? out + (size_t)me * bytes : must(malloc(bytes + 1));
+
+	memset(out, 42, all + 8);
+	fill_block(in, me, 0, bytes);
+	CHECK(tutti_allgather(job, in, bytes, out, NULL) == 0);
+	memcpy(got, out, all + 8);
+	memset(out, 0x55, all);
+	for (int r = 0; r < n; r++)
+		check_block(got + (size_t)r * bytes, r, 0, bytes);
+	for (int i = 0; i < 8; i++)
+		CHECK(got[all + (size_t)i] == 42);
+	if (!in_place)
+		free(in);
+	free(got);
+	tutti_free(job, out - ODDLY);
+}
+
+static void program_allgather(tutti *job)
+{
+	int me = tutti_rank(job);
+
+	for (size_t k = 0; k < BLOCKS; k++)
+		check_allgather(job, block_bytes(job, k), k % 2, (int)k);
+	char c[2 * RANKS_MAX] = { 0 };
+	CHECK(tutti_allgather(job, c + 1 + 2 * me, 2, c, NULL) == -EINVAL);
+	CHECK(tutti_allgather(job, NULL, 2, c, NULL) == -EINVAL);
+}
+
+static void test_allgather(void) { on_wires(program_allgather, NULL); }
+
+static void check_alltoall(tutti *job, size_t bytes, int turn)
+{
+	int n = tutti_size(job), me = tutti_rank(job);
+	size_t all = (size_t)n * bytes;
+	char *in = memory_for(job, all + 8, turn), *out = must(malloc(all + 8));
+
+	memset(out, 42, all + 8);
+	for (int r = 0; r < n; r++)
+		fill_block(in + (size_t)r * bytes, me, r, bytes);
+	CHECK(tutti_alltoall(job, in, bytes, out, NULL) == 0);
+	memset(in, 0x55, all);
+	for (int r = 0; r < n; r++)
+		check_block(out + (size_t)r * bytes, r, me, bytes);
+	for (int i = 0; i < 8; i++)
+		CHECK(out[all + (size_t)i] == 42);
+	free(out);
+	tutti_free(job, in - ODDLY);
+}
+
+static void check_broadcast(tutti *job, size_t bytes, int root, int turn)
+{
+	char *v = memory_for(job, bytes + 8, turn), *got = must(malloc(bytes + 8));
+
+	memset(v, 42, bytes + 8);
+	if (tutti_rank(job) == root)
+		fill_block(v, root, 0, bytes);
+	CHECK(tutti_broadcast(job, v, bytes, root, NULL) == 0);
+	memcpy(got, v, bytes + 8);
+	memset(v, 0x55, bytes);
+	check_block(got, root, 0, bytes);
+	for (int i = 0; i < 8; i++)
+		CHECK(got[bytes + (size_t)i] == 42);
+	free(got);
+	tutti_free(job, v - ODDLY);
+}
+
+/* ---- on one host, straight through memory ---- */
+
+/* Around what needs no mapping, what goes over a panel at once, and what a rank reads before it leaves the engine to others. */
+static void program_one_host(tutti *job)
+{
+	size_t n = (size_t)tutti_size(job), piece = TT_BOARD_CHUNK / n / TT_CACHE_LINE * TT_CACHE_LINE / 8, is_short = 32 * 1024 / 8 / tt_max(n - 1, 1);
+	const size_t counts[] = { 1, 9, is_short, is_short + 1, piece - 1, piece, piece + 1, 3 * piece + 5 };
+
+	for (int turn = 0; turn < 3; turn++)
+		for (size_t i = SKIPPED; i < TT_COUNT(counts); i++) {
+			check_reduce_scatter(job, counts[i], TUTTI_I64, TUTTI_PRODUCT, i % 2, turn);
+			check_reduce_scatter(job, counts[i], TUTTI_F64, TUTTI_AVERAGE, i % 2 == 0, turn);
+			check_allgather(job, 8 * counts[i] + i % 3, i % 2, turn);
+			check_alltoall(job, 8 * counts[i] + i % 3, turn);
+			check_broadcast(job, n * 8 * counts[i] + i % 3, (int)((i + (size_t)turn) % n), turn);
+		}
+	CHECK(n == 1 || job->layout.hosts == 1);
+}
+
+/* More than is read before the engine is left to others, and than a panel holds; the last piece is shorter. */
+static void program_one_host_large(tutti *job)
+{
+	for (int turn = 0; turn < 3; turn++) {
+		check_reduce_scatter(job, HUGE / 4, TUTTI_F32, TUTTI_SUM, turn % 2, turn);
+		check_allgather(job, HUGE, turn % 2, turn); /* in steps */
+		check_allgather(job, 1 << 20, turn % 2, turn);
+		check_alltoall(job, HUGE, turn); /* in steps */
+		check_alltoall(job, 256 << 10, turn);
+		check_broadcast(job, HUGE, turn % tutti_size(job), turn);
+	}
+}
+
+/* Calls that have a board one after another, and others, all under way at once. */
+static void program_several(tutti *job)
+{
+	enum { CALLS = 12, COUNT = 20003 };
+	size_t n = (size_t)tutti_size(job), me = (size_t)tutti_rank(job);
+	float *v[CALLS];
+	tutti_op ops[CALLS], barriers[CALLS];
+	bool right = true;
+
+	for (size_t k = 0; k < CALLS; k++) {
+		size_t count = k % 2 ? 101 : COUNT;
+		CHECK(tutti_barrier(job, &barriers[k]) == 0); /* only the first finds no board */
+		v[k] = (float *)(void *)memory_for(job, n * count * sizeof(float), (int)(k / 4));
+		for (size_t i = 0; i < n * count; i++)
+			v[k][i] = (float)(i % 7 + me + k);
+		float *mine = v[k] + me * count;
+		CHECK((k % 4 == 0 ? tutti_reduce_scatter(job, v[k], mine, count, TUTTI_F32, TUTTI_MAX, &ops[k]) :
+		       k % 4 == 1 ? tutti_allreduce(job, v[k], n * count, TUTTI_F32, TUTTI_MAX, &ops[k]) :
+		       k % 4 == 2 ? tutti_allgather(job, mine, count * sizeof(float), v[k], &ops[k]) :
+		                    tutti_reduce_scatter(job, v[k], mine, k == 3 ? 0 : count, TUTTI_F32, TUTTI_MAX, &ops[k])) == 0);
+	}
+	for (size_t k = CALLS; k--;) {
+		size_t count = k % 2 ? 101 : COUNT;
+		CHECK(tutti_wait(&ops[k], -1) == 0 && tutti_wait(&barriers[k], -1) == 0);
+		for (size_t i = 0; i < n * count; i++) {
+			size_t r = k % 4 == 1 || (k % 4 != 2 && k != 3 && i / count == me) ? n - 1 : k % 4 == 2 ? i / count : me;
+			right = right && v[k][i] == (float)(i % 7 + r + k);
+		}
+		tutti_free(job, (char *)v[k] - ODDLY);
+	}
+	CHECK(right);
+	CHECK(tt_list_empty(&job->job->stash));
+}
+
+/* Two under way; ranks disagree about the first, which the second waits for. */
+static void program_disagree_first(tutti *job)
+{
+	float v[RANKS_MAX] = { 0 }, w[2] = { 0 };
+	tutti_op first, second;
+	int err;
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_allreduce(job, v, 1 + (size_t)tutti_rank(job), TUTTI_F32, TUTTI_SUM, &first) == 0);
+	CHECK(tutti_allreduce(job, w, 1, TUTTI_F32, TUTTI_SUM, &second) == 0);
+	err = tutti_wait(&first, -1);
+	CHECK(err == -EBADMSG || err == -ECONNABORTED);
+	CHECK(tutti_wait(&second, -1) == 0);
+}
+
+/* One that has not heard how the making of the board ended asks when the others are on it. */
+static void program_board_unknown(tutti *job)
+{
+	float v[8] = { 0 };
+
+	CHECK(tutti_allreduce(job, v, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 1 && job->board) {
+		tt_enter(job->job);
+		job->board->known = job->board->open = job->board->meeting = false;
+		tt_exit(job->job);
+		if (tt_world)
+			tt_sim_sleep(20 * TT_MS);
+	}
+	CHECK(tutti_allreduce(job, v, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+}
+
+static bool makes_board(tutti *job)
+{
+	int x = 1;
+
+	CHECK(tutti_allreduce(job, &x, 1, TUTTI_I32, TUTTI_SUM, NULL) == 0);
+	return tt_board_open(job);
+}
+
+/* Likewise where there is none: in a call that those who know it finish without waiting, and then they may leave the job. */
+static void without_board(tutti *job, bool stay)
+{
+	char v[8192] = "";
+	uint64_t start;
+
+	if (!makes_board(job))
+		return; /* some worlds have none */
+	tt_enter(job->job);
+	job->board->open = job->board->able = false; /* as if not all could map */
+	if (tutti_rank(job) == 1)
+		job->board->known = job->board->meeting = false; /* its first call failed before the last vote */
+	tt_exit(job->job);
+	pass_time((tutti_rank(job) == 1 ? 25 : 5) * TT_MS);
+	v[sizeof v - 1] = tutti_rank(job) == 0 ? 7 : 0;
+	start = tt_now();
+	CHECK(tutti_broadcast(job, v, sizeof v, 0, NULL) == 0 && v[sizeof v - 1] == 7);
+	CHECK(tt_now() - start < job->job->deadline / 2);
+	if (stay)
+		pass_time(50 * TT_MS);
+}
+
+static void program_all_stay(tutti *job) { without_board(job, true); }
+static void program_some_leave(tutti *job) { without_board(job, false); }
+
+/* Ranks that call something else hear of it before any deadline, and nobody is cut off for it. */
+static int call_something(tutti *job, int k, char *v, bool odd)
+{
+	size_t count = k % 2 ? 10 : 100000, other = count + odd, me = (size_t)tutti_rank(job);
+	int n = tutti_size(job);
+
+	switch (k) {
+	case 0:
+	case 1: return tutti_reduce_scatter(job, v, v + me * other * 4, other, TUTTI_F32, TUTTI_SUM, NULL);
+	case 2:
+	case 3: return tutti_allgather(job, v + me * other * 4, other * 4, v, NULL);
+	case 4:
+	case 5: return odd ? tutti_allgather(job, v + me * other * 4, other * 4, v, NULL) :
+		             tutti_reduce_scatter(job, v, v + me * count * 4, count, TUTTI_F32, TUTTI_SUM, NULL);
+	case 6: return odd ? tutti_barrier(job, NULL) : tutti_gather(job, v, 8, v + 64, -1, NULL);
+	case 7: return odd ? tutti_barrier(job, NULL) : tutti_broadcast(job, v, 64, n - 1, NULL);
+	case 8: return tutti_broadcast(job, v, 4096 + !odd, 0, NULL); /* as a message, or not */
+	case 9: return tutti_broadcast(job, v, 8192, odd ? n - 1 : 0, NULL);
+	default: return odd ? tutti_broadcast(job, v, 8192, 0, NULL) : tutti_alltoall(job, v, 8192, v + 8192 * n, NULL);
+	}
+}
+
+static void program_disagree(tutti *job)
+{
+	int n = tutti_size(job);
+	char *v = memory_for(job, (size_t)n * 100001 * 4, 2);
+	uint64_t start = tt_now();
+
+	for (int k = 0; k <= 10; k++) {
+		int err = call_something(job, k, v, tutti_rank(job) == n - 1);
+		CHECK(n == 1 ? err == 0 : err == -EBADMSG || err == -ECONNABORTED);
+	}
+	CHECK(tt_now() - start < 8000 * TT_MS);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_free(job, v - ODDLY);
+}
+
+/* Combined, something else, gathered, in one visit, in place; owners are some of the ranks, with equal shares or whole lines. */
+struct staged {
+	struct tt_coll coll;
+	struct tt_blocks blocks;
+	int stage;
+};
+
+static int pass_token(struct staged *s)
+{
+	struct tt_coll *c = &s->coll;
+	int owners = s->blocks.owners, owns = c->me < owners;
+
+	if (!s->blocks.visit.away && owns)
+		tt_coll_send(c, (c->me + 1) % owners, 5, NULL, 0);
+	s->blocks.visit.away = owns;
+	if (owns && !tt_coll_take(c, (c->me + owners - 1) % owners, 5, 0))
+		return 0;
+	s->blocks.visit.away = false;
+	return 1;
+}
+
+static int advance_staged(struct tt_coll *c)
+{
+	struct staged *s = (struct staged *)c;
+	int k = 1;
+
+	if (!c->visit)
+		tt_blocks_begin(&s->blocks, c, TT_BLOCKS_REDUCE);
+	for (; k > 0 && s->stage < 4; s->stage += k > 0)
+		switch (s->stage) {
+		case 0: k = tt_blocks_run(&s->blocks, TT_BLOCKS_REDUCE); break;
+		case 1: k = s->blocks.owners > 1 ? pass_token(s) : 1; break;
+		case 2: k = tt_blocks_run(&s->blocks, TT_BLOCKS_GATHER); break;
+		case 3: k = tt_blocks_run(&s->blocks, TT_BLOCKS_LEAVE); break;
+		}
+	return k;
+}
+
+static void release_staged(struct tt_coll *c)
+{
+	struct staged *s = (struct staged *)c;
+
+	tt_blocks_end(&s->blocks);
+}
+
+static struct staged *new_staged(tutti *job, const struct tt_blocks *blocks)
+{
+	struct staged *s = must(tt_coll_new(job, sizeof *s, TUTTI_STAT_REDUCE_SCATTER, blocks->bytes, (uint64_t)blocks->owners));
+
+	s->coll.advance = advance_staged;
+	s->coll.release = release_staged;
+	s->blocks = *blocks;
+	return s;
+}
+
+static void check_staged(tutti *job, int owners, size_t count, bool alike, int turn)
+{
+	struct vectors v = { .n = tutti_size(job), .count = count, .width = 2, .type = TUTTI_BF16, .rule = TUTTI_AVERAGE };
+	size_t bytes = 2 * count;
+	char *mine = memory_for(job, bytes + 8, turn), *got = must(malloc(bytes + 8));
+	size_t each = alike ? bytes / (size_t)owners : 0, at = tutti_rank(job) < owners ? alike ? each * (size_t)tutti_rank(job) : tt_span_of(bytes, owners, tutti_rank(job)).at : 0;
+
+	for (int r = 0; r < v.n; r++)
+		v.of[r] = vector_of(r, bytes, count);
+	memcpy(mine, v.of[tutti_rank(job)], bytes);
+	memset(mine + bytes, 42, 8);
+	CHECK(tt_coll_run(&new_staged(job, &(struct tt_blocks){ .vector = mine, .bytes = bytes, .owners = owners, .each = each, .to = mine + at, .width = 2,
+	                                                        .type = v.type, .rule = v.rule })->coll, NULL) == 0);
+	memcpy(got, mine, bytes + 8);
+	memset(mine, 0x55, bytes);
+	combine_ranks(&v);
+	CHECK(memcmp(got, v.of[0], bytes) == 0);
+	for (int i = 0; i < 8; i++)
+		CHECK(got[bytes + (size_t)i] == 42);
+	for (int r = 0; r < v.n; r++)
+		free(v.of[r]);
+	free(got);
+	tutti_free(job, mine - ODDLY);
+}
+
+static void program_staged(tutti *job)
+{
+	int n = tutti_size(job);
+	size_t lot = (size_t)n * HUGE / 2;
+
+	if (!makes_board(job))
+		return;
+	for (int turn = 0; turn < 3; turn++)
+		for (int owners = 1; owners <= n; owners++) {
+			check_staged(job, owners, 1, false, turn);
+			check_staged(job, owners, 33, false, turn);
+			check_staged(job, owners, 100003, false, turn);
+			check_staged(job, owners, 2 * 32 * 50 * (size_t)owners, true, turn);
+			if (n <= 4 && (owners == 1 || owners == n - 1))
+				check_staged(job, owners, lot + 7, false, turn);
+		}
+}
+
+/* A rank gives up, and uses its panel for something else, while another takes from it: that one fails, or has got what was meant. */
+enum { GIVEN_UP = 128, SHOWN = 128 * 1024 };
+
+struct quitter {
+	struct tt_coll coll;
+	struct tt_visit visit;
+	int delay_us;
+	bool shown;
+};
+
+static int show_and_quit(struct tt_coll *c)
+{
+	struct quitter *q = (struct quitter *)c;
+	uint64_t since;
+
+	if (!c->visit)
+		tt_visit_begin(&q->visit, c, SHOWN, c->n);
+	if (!q->shown && !tt_visit_turn(&q->visit))
+		return 0;
+	if (!q->shown) {
+		memset(tt_visit_room(&q->visit, 1), 1, SHOWN);
+		tt_visit_step(&q->visit);
+	}
+	q->shown = true;
+	if (!tt_visit_all(&q->visit))
+		return 0;
+	for (since = tt_now(); tt_now() - since < (uint64_t)q->delay_us * 1000;)
+		;
+	return -EIO;
+}
+
+static void quit_and_spoil(struct tt_coll *c)
+{
+	struct quitter *q = (struct quitter *)c;
+	char *room = tt_visit_room(&q->visit, 1);
+
+	tt_visit_end(&q->visit, false);
+	memset(room, 77, SHOWN);
+}
+
+static void program_given_up(tutti *job)
+{
+	uint8_t *v = must(malloc(2 * SHOWN));
+
+	CHECK(makes_board(job));
+	for (int i = 0; i < GIVEN_UP; i++) {
+		memset(v, 0, 2 * SHOWN);
+		if (tutti_rank(job) == 0) {
+			int err = tutti_reduce_scatter(job, v, v, SHOWN / 4, TUTTI_I32, TUTTI_MAX, NULL);
+			CHECK(err == -ECONNABORTED || (!err && v[0] == 1 && !memcmp(v, v + 1, SHOWN - 1)));
+		} else {
+			struct quitter *q = must(tt_coll_new(job, sizeof *q, TUTTI_STAT_REDUCE_SCATTER, SHOWN / 4, TUTTI_I32 << 8 | TUTTI_MAX));
+			q->delay_us = i % 64;
+			q->coll.advance = show_and_quit;
+			q->coll.release = quit_and_spoil;
+			CHECK(tt_coll_run(&q->coll, NULL) == -EIO);
+		}
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	free(v);
+}
+
+static int begin_some(tutti *job, int k, char *in, char *out, size_t bytes, tutti_op *op)
+{
+	switch (k % 4) {
+	case 0: return tutti_barrier(job, op);
+	case 1: return tutti_alltoall(job, in, bytes, out, op);
+	case 2: return tutti_broadcast(job, in, 4097 + bytes, k % tutti_size(job), op);
+	default: return tutti_allgather(job, in, bytes, out, op);
+	}
+}
+
+/* Now and then a rank gives a call up while others are in it. They may be one behind: nobody takes that for another call. */
+static void program_some_given_up(tutti *job)
+{
+	enum { MOST = 20000, CALLS = 60 };
+	int n = tutti_size(job), me = tutti_rank(job);
+	char *in = memory_for(job, (size_t)n * MOST, 2), *out = must(malloc((size_t)n * MOST));
+	tutti_op op;
+
+	CHECK(makes_board(job));
+	for (int k = 0; k < CALLS; k++) {
+		memset(in, k, (size_t)n * MOST);
+		CHECK(begin_some(job, k, in, out, 1 + (size_t)k * 7919 % (MOST - 4097), &op) == 0);
+		if (k % 5 == 4 && k / 5 % n == me) {
+			tt_enter(job->job);
+			tt_list_each(node, &job->job->collectives)
+				tt_coll_give_up(tt_container_of(node, struct tt_coll, link), -EIO);
+			tt_exit(job->job);
+		}
+		int err = tutti_wait(&op, -1);
+		CHECK(err == 0 || err == -EIO || err == -ECONNABORTED);
+		CHECK(err || k % 4 == 0 || k % 4 == 2 || *out == (char)k);
+	}
+	free(out);
+	tutti_free(job, in - ODDLY);
+}
+
+static void test_some_given_up(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "shm", .program = program_some_given_up }), 0);
+}
+
+static void on_one_host(void (*program)(tutti *), int least, int most)
+{
+	for (int n = least; n <= most && n <= LARGEST; n++) {
+		struct ranks run = { .size = n, .wire = "sim", .hosts = 1, .program = program };
+		for (; run.seed != 3 * SEEDS; run.seed++)
+			CU_ASSERT_EQUAL(run_ranks(run), 0);
+		run.wire = "shm";
+		if (n <= 5 || n == 8)
+			CU_ASSERT_EQUAL(run_ranks(run), 0);
+	}
+}
+
+static void test_one_host(void) { on_one_host(program_one_host, 1, 9); }
+static void test_one_host_large(void) { on_one_host(program_one_host_large, 2, 4); }
+static void test_several(void) { on_one_host(program_several, 2, 9); }
+static void test_disagree_first(void) { on_one_host(program_disagree_first, 2, 4); }
+static void test_board_unknown(void) { on_one_host(program_board_unknown, 2, 4); }
+static void test_all_stay(void) { on_one_host(program_all_stay, 2, 4); }
+static void test_some_leave(void) { on_one_host(program_some_leave, 2, 4); }
+static void test_disagree(void) { on_one_host(program_disagree, 1, 4); }
+static void test_staged(void) { on_one_host(program_staged, 1, 5); }
+
+static void test_given_up(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "shm", .program = program_given_up }), 0);
+}
+
+static void program_alltoall(tutti *job)
+{
+	char c[2 * RANKS_MAX] = { 0 };
+
+	for (size_t k = 0; k < BLOCKS; k++)
+		check_alltoall(job, block_bytes(job, k), (int)k);
+	CHECK(tutti_alltoall(job, c, 1, c, NULL) == -EINVAL);
+}
+
+static void test_alltoall(void) { on_wires(program_alltoall, NULL); }
+
+static size_t bytes_between(int from, int to, size_t round)
+{
+	static const size_t sizes[] = { 0, 5, 0, 16306, 300, 140000, 16304, 7 }; /* 140000: more than two messages of any wire */
+
+	return sizes[((size_t)(from * 3 + to * 5) + round) % TT_COUNT(sizes)];
+}
+
+static void check_alltoallv(tutti *job, size_t round)
+{
+	int n = tutti_size(job), me = tutti_rank(job);
+	size_t in_bytes[RANKS_MAX], in_at[RANKS_MAX], out_bytes[RANKS_MAX], out_at[RANKS_MAX], in_len = 0, out_len = 0;
+	tutti_op op;
+
+	for (int r = n - 1; r >= 0; r--) { /* places in another order than the ranks, and with gaps */
+		in_bytes[r] = bytes_between(me, r, round);
+		out_bytes[r] = bytes_between(r, me, round);
+		in_at[r] = in_len;
+		out_at[r] = out_len;
+		in_len += in_bytes[r] + 3;
+		out_len += out_bytes[r] + 5;
+	}
+	char *in = must(malloc(in_len)), *out = must(calloc(1, out_len));
+	for (int r = 0; r < n; r++)
+		fill_block(in + in_at[r], me, r, in_bytes[r]);
+	CHECK(tutti_alltoallv(job, in, in_bytes, in_at, out, out_bytes, out_at, &op) == 0);
+	CHECK(tutti_wait(&op, -1) == 0);
+	for (int r = 0; r < n; r++) {
+		check_block(out + out_at[r], r, me, out_bytes[r]);
+		for (size_t i = 0; i < 5; i++)
+			CHECK(out[out_at[r] + out_bytes[r] + i] == 0);
+	}
+	free(in);
+	free(out);
+}
+
+static void program_alltoallv(tutti *job)
+{
+	for (size_t round = 0; round < 8; round++)
+		check_alltoallv(job, round);
+	CHECK(tt_list_empty(&job->job->stash));
+}
+
+static void test_alltoallv(void) { on_wires(program_alltoallv, NULL); }
+
+/* One rank expects another size of one other: all get an error before any deadline, those two name each other or who told. */
+static const size_t wrong_sizes[][2] = { { 0, 5 }, { 5, 0 }, { 100, 101 }, { 100, 140000 }, { 140000, 100 }, { 140000, 0 }, { 0, 140000 }, { 140000, 140001 } };
+static size_t wrong;
+
+static void program_wrong_sizes(tutti *job)
+{
+	int n = tutti_size(job), me = tutti_rank(job), err;
+	size_t in_bytes[RANKS_MAX], out_bytes[RANKS_MAX], at[RANKS_MAX];
+	char *in = must(calloc(RANKS_MAX, 200000)), *out = must(calloc(RANKS_MAX, 200000));
+	uint64_t start = tt_now();
+
+	for (int r = 0; r < n; r++) {
+		in_bytes[r] = out_bytes[r] = 40;
+		at[r] = (size_t)r * 200000;
+	}
+	if (me == n - 1)
+		in_bytes[0] = wrong_sizes[wrong][0];
+	if (me == 0)
+		out_bytes[n - 1] = wrong_sizes[wrong][1];
+	err = tutti_alltoallv(job, in, in_bytes, at, out, out_bytes, at, NULL);
+	bool agreed = me != 0 && me != n - 1; /* those may have been through with it before they hear */
+	CHECK(err == -EBADMSG || err == -ECONNABORTED || ((agreed || me == n - 1) && err == 0));
+	CHECK(me != 0 || (err && strstr(tutti_why(), "rank ")));
+	CHECK(tt_now() - start < 5000 * TT_MS);
+	CHECK(tutti_barrier(job, NULL) == 0); /* nobody was cut off for it */
+	free(in);
+	free(out);
+}
+
+/* A rank that says of a leg what cannot be: that less of a short one comes as messages than all, or more of a long one than
+ * fits; and puts where nobody has opened anything. */
+static const struct { size_t count; uint64_t said; } wrong_starts[] = { { 100, 0 }, { 100, 64 }, { 1 << 22, 1 << 23 } };
+
+static int start_wrong(struct tt_coll *c)
+{
+	uint64_t len = wrong_starts[wrong].count * sizeof(float), said = wrong_starts[wrong].said;
+	size_t first = tt_min(said, (tt_coll_piece(c->job) - 16) & ~(size_t)63);
+	char *bytes = must(calloc(1, 16 + first));
+	struct tt_pack p = tt_pack((uint8_t *)bytes, 16);
+
+	tt_put64(&p, len);
+	tt_put64(&p, said);
+	tt_coll_send(c, 0, 64, bytes, 16 + first);
+	tt_coll_put(c, 0, NULL, 0, NULL, 0, TT_LANE_DATA, true);
+	free(bytes);
+	return 1;
+}
+
+static void program_wrong_start(tutti *job)
+{
+	size_t count = wrong_starts[wrong].count;
+	float *in = must(calloc(2 * count, sizeof *in)), *out = must(calloc(count, sizeof *out));
+
+	if (tutti_rank(job) == 0) {
+		CHECK(tutti_reduce_scatter(job, in, out, count, TUTTI_F32, TUTTI_SUM, NULL) == -EBADMSG);
+		CHECK(strstr(tutti_why(), "rank 1"));
+	} else {
+		struct tt_coll *c = tt_coll_new(job, sizeof *c, TUTTI_STAT_REDUCE_SCATTER, count, (uint64_t)TUTTI_F32 << 8 | TUTTI_SUM);
+		((struct tt_coll *)must(c))->advance = start_wrong;
+		int err = tt_coll_run(c, NULL);
+		CHECK(err == 0 || err == -ECONNABORTED);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	free(in);
+	free(out);
+}
+
+static void test_wrong_start(void)
+{
+	struct ranks run = { .size = 2, .wire = "sim", .deadline_ms = 2000, .program = program_wrong_start };
+
+	for (wrong = 0; wrong < TT_COUNT(wrong_starts); wrong++)
+		for (run.seed = 0; run.seed != SEEDS; run.seed++)
+			CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
+
+static void program_bad_blocks(tutti *job)
+{
+	size_t one[] = { 1, 1 }, two[] = { 2, 2 }, far[] = { SIZE_MAX, SIZE_MAX };
+	char in[4] = { 0 }, out[4];
+
+	CHECK(tutti_alltoallv(job, in, NULL, one, out, one, one, NULL) == -EINVAL);
+	CHECK(tutti_alltoallv(job, in, one, one, out, one, NULL, NULL) == -EINVAL);
+	CHECK(tutti_alltoallv(job, in, one, far, out, one, one, NULL) == -EINVAL);
+	CHECK(tutti_alltoallv(job, NULL, one, one, out, one, one, NULL) == -EINVAL);
+	CHECK(tutti_alltoallv(job, in, one, one, out, two, one, NULL) == -EINVAL);
+	CHECK(strstr(tutti_why(), "expects 2") != NULL);
+}
+
+static void test_wrong_sizes(void)
+{
+	struct ranks run = { .size = 2, .wire = "sim", .program = program_bad_blocks };
+
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+	run.program = program_wrong_sizes;
+	for (wrong = 0; wrong < TT_COUNT(wrong_sizes); wrong++)
+		for (run.size = 2; run.size <= 4; run.size++) {
+			run.wire = "sim";
+			for (run.seed = 0; run.seed != SEEDS; run.seed++)
+				CU_ASSERT_EQUAL(run_ranks(run), 0);
+			CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+		}
+}
+
+/* ---- in groups: parts of a job, whose members are not neighbours and stand in reverse, and what is left of one ---- */
+
+static void run_each(tutti *g, size_t salt)
+{
+	check_allreduce(g, 1001 + salt, TUTTI_F32, TUTTI_SUM);
+	check_allreduce(g, 100003 + salt, TUTTI_BF16, TUTTI_AVERAGE);
+	check_allreduce(g, 300001 + salt, TUTTI_F32, TUTTI_SUM);
+	if (strcmp(algorithm_of(g), "rabenseifner"))
+		return; /* the others do not ask which it is */
+	check_reduce_scatter(g, 7 + salt, TUTTI_F32, TUTTI_SUM, false, 0);
+	check_reduce_scatter(g, 200001 + salt, TUTTI_F32, TUTTI_AVERAGE, true, 2);
+	program_allgather(g);
+	program_alltoall(g);
+	check_alltoallv(g, 3 + salt);
+}
+
+static tutti *split_in_reverse(tutti *g)
+{
+	int me = tutti_rank(g);
+	tutti *part = NULL;
+
+	CHECK(tutti_group_split(g, me % 2, -me, &part) == 0);
+	return must(part);
+}
+
+static void program_parts(tutti *job)
+{
+	enum { COUNT = 50000 };
+	float *v = must(malloc(COUNT * sizeof *v));
+	tutti *part = split_in_reverse(job);
+	tutti_op op;
+
+	for (int i = 0; i < COUNT; i++)
+		v[i] = 1;
+	CHECK(tutti_allreduce(job, v, COUNT, TUTTI_F32, TUTTI_SUM, &op) == 0); /* meanwhile */
+	run_each(part, (size_t)tutti_rank(job) % 2);
+	CHECK(tutti_wait(&op, -1) == 0);
+	CHECK(v[0] == (float)tutti_size(job) && v[COUNT - 1] == (float)tutti_size(job));
+	tutti_leave(part);
+	free(v);
+}
+
+/* The one in the middle leaves, so those after it have other numbers. */
+static void program_rest(tutti *job)
+{
+	int n = tutti_size(job), me = tutti_rank(job);
+	tutti *rest = NULL, *part;
+	float x = 1;
+
+	program_alltoall(job); /* so that it says goodbye to all of them */
+	if (me == n / 2)
+		return;
+	CHECK(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) != 0);
+	CHECK(tutti_group_shrink(job, &rest) == 0);
+	CHECK(tutti_rank(must(rest)) == me - (me > n / 2));
+	run_each(rest, 0);
+	part = split_in_reverse(rest);
+	run_each(part, (size_t)tutti_rank(rest) % 2);
+}
+
+static void test_groups(void)
+{
+	static const char *const algorithms[] = { "doubling", "rabenseifner", "ring" };
+
+	for (size_t i = 0; i < TT_COUNT(algorithms); i++)
+		on_wires(program_parts, algorithms[i]);
+	on_wires(program_rest, "rabenseifner");
+}
+
+/* Each group has its own, the same on all its ranks. */
+static void program_group_models(tutti *job)
+{
+	enum { COUNT = 20000 };
+	tutti *part = split_in_reverse(job);
+	struct { uint64_t latency_ns, wire_ps, add_ps; } all[RANKS_MAX], mine;
+	float *v = must(calloc(COUNT, sizeof *v));
+
+	CHECK(tutti_allreduce(part, v, COUNT, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	CHECK(part->model.known == needs_model(part) && !job->model.known);
+	mine.latency_ns = part->model.latency_ns;
+	mine.wire_ps = part->model.wire_ps;
+	mine.add_ps = part->model.add_ps;
+	CHECK(tutti_gather(part, &mine, sizeof mine, all, -1, NULL) == 0);
+	for (int r = 0; r < tutti_size(part); r++)
+		CHECK(memcmp(&all[r], &mine, sizeof mine) == 0);
+	tutti_leave(part); /* perhaps before those who waited for the model were woken */
+	CHECK(tutti_allreduce(job, v, COUNT, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	CHECK(job->model.known == needs_model(job));
+	free(v);
+}
+
+static void test_group_models(void) { on_wires(program_group_models, "auto"); }
+
+/* Whoever is named is named by its number in the job. */
+static void program_wrong_size_in_part(tutti *job)
+{
+	tutti *part = split_in_reverse(job); /* of two: the first expects less than the second has */
+	int me = tutti_rank(part);
+	size_t in_bytes[] = { 40, 40 }, out_bytes[] = { 40, me ? 40 : 5 }, at[] = { 0, 40 };
+	char in[80] = { 0 }, out[80], name[16];
+	int err = tutti_alltoallv(part, in, in_bytes, at, out, out_bytes, at, NULL);
+
+	snprintf(name, sizeof name, "rank %d", tutti_group_member(part, 1 - me));
+	CHECK(err == -EBADMSG || err == -ECONNABORTED || (me && !err));
+	CHECK(!err || strstr(tutti_why(), name));
+	CHECK(tutti_barrier(part, NULL) == 0);
+}
+
+static void test_wrong_size_in_part(void)
+{
+	struct ranks run = { .size = 4, .program = program_wrong_size_in_part };
+
+	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+	run.wire = "sim";
+	for (; run.seed != SEEDS; run.seed++)
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
+
+/* ---- numbers of collectives wrap around ---- */
+
+static void program_wrap(tutti *job)
+{
+	float x;
+
+	tt_enter(job->job);
+	job->started = UINT32_MAX - 6; /* as if so many had been started */
+	tt_exit(job->job);
+	if (tt_world)
+		tt_sim_sleep(100 * TT_MS); /* until all have come so far */
+	else
+		usleep(100000);
+	for (int i = 0; i < 20; i++) {
+		x = 1;
+		CHECK(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+		CHECK(x == (float)tutti_size(job));
+		CHECK(tutti_broadcast(job, &x, 4, i % tutti_size(job), NULL) == 0);
+		CHECK(tt_coll_finished(job) == (uint32_t)(UINT32_MAX - 4 + 2 * i));
+	}
+	CHECK(job->started == 33);
+}
+
+static void test_wrap(void) { on_wires(program_wrap, NULL); }
+
+static CU_TestInfo allreduce_tests[] = {
+	{ "direct", test_direct },
+	{ "over several hosts", test_hierarchical }, { "not direct", test_not_direct }, { "late", test_late }, { "doubling", test_doubling }, { "rabenseifner", test_rabenseifner }, { "ring", test_ring }, { "large", test_large },
+	{ "model", test_model }, { "choice", test_choice }, { "settings", test_settings }, { "numbers wrap", test_wrap }, CU_TEST_INFO_NULL,
+};
+static CU_TestInfo pairwise_tests[] = {
+	{ "reduce-scatter", test_reduce_scatter }, { "all-gather", test_allgather }, { "all-to-all", test_alltoall },
+	{ "all-to-all of any sizes", test_alltoallv }, { "wrong sizes", test_wrong_sizes }, { "a wrong start", test_wrong_start }, CU_TEST_INFO_NULL,
+};
+static CU_TestInfo one_host_tests[] = {
+	{ "one host, sizes", test_one_host }, { "one host, large", test_one_host_large }, { "one host, several at once", test_several },
+	{ "one host, board unknown", test_board_unknown }, { "one host, some given up", test_some_given_up }, { "one host, no board unknown", test_all_stay },
+	{ "one host, no board unknown, others leave", test_some_leave },
+	{ "one host, disagreement about the first", test_disagree_first },
+	{ "one host, disagreement", test_disagree }, { "one host, combined and gathered", test_staged }, { "one host, given up", test_given_up }, CU_TEST_INFO_NULL,
+};
+static CU_TestInfo group_tests[] = {
+	{ "all of them", test_groups }, { "the model", test_group_models }, { "a wrong size", test_wrong_size_in_part }, CU_TEST_INFO_NULL,
+};
+static CU_SuiteInfo suites[] = {
+	{ "all-reduce", NULL, NULL, NULL, NULL, allreduce_tests }, { "pairwise", NULL, NULL, NULL, NULL, pairwise_tests },
+	{ "blocks", NULL, NULL, NULL, NULL, one_host_tests },
+	{ "groups", NULL, NULL, NULL, NULL, group_tests }, CU_SUITE_INFO_NULL,
+};
+
+int main(int argc, char **argv)
+{
+	fill_sequence();
+	return run_suites(suites, argc, argv);
+}

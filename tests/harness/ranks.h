@@ -1,0 +1,200 @@
+/* ranks.h - runs one test program as several ranks: as fibers of a simulated world, or as threads of this process that
+ * meet over loopback TCP, and stay there or go on in shared memory. So every test of the runtime is written once and runs on all. */
+#ifndef TT_TEST_RANKS_H
+#define TT_TEST_RANKS_H
+#include "runtime.h"
+#include "transport/sim/sim.h"
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+struct ranks { /* one run */
+	int size;
+	const char *wire;            /* "sim", "tcp" or "shm" */
+	int hosts;                   /* its ranks are on so many, in turn; 0: sim: each on its own, else all on one. Over shm that needs libconfig */
+	uint64_t seed;               /* sim's */
+	int deadline_ms;             /* 0: the default */
+	const char *allreduce;       /* the algorithm; NULL: auto */
+	void (*program)(tutti *job); /* every rank runs it between joining and leaving */
+	char boot[32];
+	char nodes[32];              /* a config file, for several hosts over shm */
+	bool left[16];               /* ranks whose program has left its job itself */
+	atomic_int failures;
+};
+
+static _Thread_local struct ranks *this_run; /* CUnit's own asserts must stay on the main thread */
+static struct ranks *sim_run_now;            /* fibers share one thread, and one run at a time */
+
+#define CHECK(condition) check_that(condition, #condition, __FILE__, __LINE__)
+
+static inline void check_that(bool good, const char *text, const char *file, int line)
+{
+	struct ranks *run = tt_world ? sim_run_now : this_run;
+
+	if (good)
+		return;
+	if (atomic_fetch_add(&run->failures, 1) < 5)
+		printf("%s:%d: %s does not hold (%s, %d ranks, seed %llu; last error: %s)\n", file, line, text, run->wire, run->size,
+		       (unsigned long long)run->seed, tutti_why());
+}
+
+static inline void run_joined(struct ranks *run, tutti *job)
+{
+	if (run->allreduce)
+		tt_settings_set(&job->job->settings, TT_ALLREDUCE, run->allreduce, "test");
+	int rank = tutti_rank(job);
+
+	run->program(job);
+	if (rank >= 16 || !run->left[rank])
+		tutti_leave(job);
+}
+
+static inline const char *transports_of(const struct ranks *run) { return strcmp(run->wire, "shm") ? run->wire : "shm,tcp"; }
+
+static inline void pass_time(uint64_t ns)
+{
+	if (tt_world)
+		tt_sim_sleep(ns);
+	else
+		usleep((useconds_t)(ns / 1000));
+}
+
+/* This rank leaves, and comes in again, as `rank` or as a new one. Its program leaves that job by itself. */
+static inline int join_again(tutti *job, int rank, tutti **again)
+{
+	struct ranks *run = tt_world ? sim_run_now : this_run;
+	tutti_config c = { .size = sizeof c, .rank = rank, .ranks = run->size, .boot = tt_world ? "sim:0" : run->boot, .transports = transports_of(run),
+		           .deadline_ms = run->deadline_ms };
+
+	run->left[tutti_rank(job)] = true;
+	tutti_leave(job);
+	if (tt_world)
+		tt_sim_sleep(100 * TT_MS);
+	else
+		usleep(100000); /* a later life has a later epoch: 64ths of a second */
+	return tutti_join(&c, again);
+}
+
+static inline void sim_rank(int rank, void *arg)
+{
+	tutti *job;
+	int err = tutti_join(NULL, &job);
+
+	(void)rank;
+	CHECK(err == 0);
+	if (!err)
+		run_joined(arg, job);
+}
+
+struct thread_rank {
+	struct ranks *run;
+	int rank;
+	pthread_t thread;
+};
+
+static inline void *thread_rank(void *arg)
+{
+	struct thread_rank *me = arg;
+	struct ranks *run = me->run;
+	tutti_config c = { .size = sizeof c, .rank = me->rank, .ranks = run->size, .boot = run->boot, .transports = transports_of(run),
+		           .deadline_ms = run->deadline_ms };
+	char node[16];
+	tutti *job;
+
+	this_run = run;
+	snprintf(node, sizeof node, "n%d", me->rank);
+	if (*run->nodes)
+		c = (tutti_config){ .size = sizeof c, .file = run->nodes, .node = node, .transports = c.transports, .deadline_ms = c.deadline_ms };
+	int err = tutti_join(&c, &job);
+	CHECK(err == 0);
+	if (!err)
+		run_joined(run, job);
+	return NULL;
+}
+
+/* Free now, and below those that the kernel gives to whoever connects; another test that runs beside this one draws from as many. */
+static inline int free_port(void)
+{
+	enum { FIRST = 12000, LAST = 32000 };
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	uint32_t chance;
+
+	for (int i = 0; i < 1000; i++) {
+		tt_entropy(&chance, sizeof chance);
+		a.sin_port = htons((uint16_t)(FIRST + chance % (LAST - FIRST)));
+		if (!bind(fd, (struct sockaddr *)&a, sizeof a))
+			break;
+	}
+	close(fd);
+	return ntohs(a.sin_port);
+}
+
+/* Other addresses of the loopback are other hosts to a list of nodes. */
+static inline void write_nodes(struct ranks *run)
+{
+	snprintf(run->nodes, sizeof run->nodes, "/tmp/tutti-nodes-XXXXXX");
+	int fd = mkstemp(run->nodes);
+	FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
+
+	if (!f)
+		abort();
+	fprintf(f, "nodes = (");
+	for (int i = 0; i < run->size; i++)
+		fprintf(f, "%s{ name = \"n%d\"; address = \"127.0.0.%d:%d\"; }", i ? ", " : "", i, 1 + i % run->hosts, free_port());
+	fprintf(f, ");\n");
+	fclose(f);
+}
+
+static inline void run_threads(struct ranks *run)
+{
+	struct thread_rank *ranks = calloc((size_t)run->size, sizeof *ranks);
+
+	if (run->hosts > 1)
+		write_nodes(run);
+	snprintf(run->boot, sizeof run->boot, "127.0.0.1:%d", free_port());
+	for (int i = 0; i < run->size; i++) {
+		ranks[i].run = run;
+		ranks[i].rank = i;
+		pthread_create(&ranks[i].thread, NULL, thread_rank, &ranks[i]);
+	}
+	for (int i = 0; i < run->size; i++)
+		pthread_join(ranks[i].thread, NULL);
+	if (run->hosts > 1)
+		unlink(run->nodes);
+	free(ranks);
+}
+
+/* How many checks failed. */
+static inline int run_ranks(struct ranks run)
+{
+	this_run = sim_run_now = &run;
+	if (strcmp(run.wire, "sim")) {
+		run_threads(&run);
+	} else {
+		struct tt_sim_config c = { .seed = run.seed, .ranks = run.size, .program = sim_rank, .arg = &run, .deadline_ms = run.deadline_ms, .hosts = run.hosts };
+		int err = tt_sim_run(&c);
+		if (err)
+			printf("sim: %d ranks, seed %llu: %d: %s\n", run.size, (unsigned long long)run.seed, err, tt_why());
+		run.failures += err != 0;
+	}
+	return run.failures;
+}
+
+/* On both of the real wires. */
+static inline int run_real_ranks(struct ranks run)
+{
+	int failed;
+
+	run.wire = "tcp";
+	failed = run_ranks(run);
+	run.wire = "shm";
+	return failed + run_ranks(run);
+}
+#endif

@@ -1,0 +1,1579 @@
+/* faults.c - what happens when processes are killed, stopped, shut out or gone: real processes, real signals, real wires: TCP, and shared memory. */
+#include "tests/harness/crew.h"
+#include "transport/frame.h"
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/resource.h>
+
+enum { FLOATS = 1 << 20 };
+
+static const char *const other_secret = "a secret of somebody else";
+
+/* The next rank that is not the one left out. */
+static int next_but(int rank, int except)
+{
+	do
+		rank = (rank + 1) % crew.size;
+	while (rank == except);
+	return rank;
+}
+
+/* ---- killed in the middle of a collective ---- */
+
+struct kind { /* of calls that are under way when it happens */
+	const char *name;
+	size_t floats;
+	int (*call)(tutti *, float *);
+	bool mapped;          /* in memory that the others can map ... */
+	bool stored;          /* ... and store into: who is frozen while it does may be killed */
+};
+
+static int sum_large(tutti *job, float *v) { return tutti_allreduce(job, v, FLOATS, TUTTI_F32, TUTTI_AVERAGE, NULL); }
+enum { FLOATS_IN_PLACE = 8 * FLOATS / SLOW }; /* a call takes as long as without a sanitizer, and not longer than the deadline */
+static int sum_in_place(tutti *job, float *v) { return tutti_allreduce(job, v, FLOATS_IN_PLACE, TUTTI_F32, TUTTI_AVERAGE, NULL); }
+static int scatter_in_place(tutti *job, float *v)
+{
+	size_t count = FLOATS_IN_PLACE / (size_t)tutti_size(job);
+
+	return tutti_reduce_scatter(job, v, v + (size_t)tutti_rank(job) * count, count, TUTTI_F32, TUTTI_AVERAGE, NULL);
+}
+static int gather_in_place(tutti *job, float *v) /* longer blocks would be put */
+{
+	size_t count = FLOATS / (size_t)tutti_size(job);
+
+	return tutti_allgather(job, v + (size_t)tutti_rank(job) * count, count * sizeof *v, v, NULL);
+}
+static int sum_small(tutti *job, float *v) { return tutti_allreduce(job, v, 16, TUTTI_F32, TUTTI_AVERAGE, NULL); }
+static int cast_large(tutti *job, float *v) { return tutti_broadcast(job, v, FLOATS * sizeof *v, 1, NULL); }
+static int meet(tutti *job, float *v) { return (void)v, tutti_barrier(job, NULL); }
+
+/* All are started before the first is waited for; all end, whatever becomes of the others. */
+static int start_several(tutti *job, float *v)
+{
+	tutti_op op[5];
+	int failed = 0;
+
+	EXPECT(tutti_allreduce(job, v, FLOATS / 2, TUTTI_F32, TUTTI_AVERAGE, &op[0]) == 0);
+	EXPECT(tutti_barrier(job, &op[1]) == 0);
+	EXPECT(tutti_broadcast(job, v + FLOATS / 2, FLOATS / 4 * sizeof *v, 3, &op[2]) == 0);
+	EXPECT(tutti_allreduce(job, v + FLOATS / 4 * 3, 100, TUTTI_F32, TUTTI_MAX, &op[3]) == 0);
+	EXPECT(tutti_allreduce(job, v + FLOATS / 4 * 3 + 100, FLOATS / 8, TUTTI_F32, TUTTI_MIN, &op[4]) == 0);
+	for (size_t i = 0; i < TT_COUNT(op); i++) {
+		int err = tutti_wait(&op[i], -1);
+		EXPECT(err == 0 || err == -ECONNRESET);
+		failed = err ? err : failed;
+	}
+	return failed;
+}
+
+static const struct kind kinds[] = {
+	{ "a large all-reduce", FLOATS, sum_large, false, false }, { "a small all-reduce", 16, sum_small, false, false },
+	{ "a large broadcast", FLOATS, cast_large, false, false }, { "a barrier", 1, meet, false, false },
+	{ "several in flight", FLOATS, start_several, false, false }, { "an all-reduce in place", FLOATS_IN_PLACE, sum_in_place, true, true },
+	{ "a reduce-scatter in place", FLOATS_IN_PLACE, scatter_in_place, true, false }, { "an all-gather in place", FLOATS, gather_in_place, true, false },
+};
+enum { IN_PLACE = 5 };
+static const struct kind *kind; /* children inherit it, like the victim */
+static int victim;
+
+/* One in a page, so that all are set before a survivor has come to the end of what it was about to do. */
+static size_t set_marks(float *v, float mark, bool set)
+{
+	size_t wrong = 0;
+
+	for (size_t i = 0; v && i < kind->floats; i += 1024)
+		if (set)
+			v[i] = mark;
+		else
+			wrong += v[i] != mark;
+	return wrong;
+}
+
+/* The memory is the caller's again the moment the call returns: freed at once, so that the sanitizer sees who minds; or it is
+ * kept, and stays as it was marked. */
+static float *call_until_it_fails(tutti *job)
+{
+	float *v = NULL;
+	uint64_t started;
+	int err;
+
+	if (!kind->mapped)
+		v = calloc(kind->floats, sizeof *v);
+	else
+		EXPECT(tutti_alloc(job, kind->floats * sizeof *v, -1, (void **)&v) == 0);
+	do {
+		started = tt_now();
+		err = kind->call(job, v);
+		mine->rounds += !err;
+	} while (!err);
+	if (kind->mapped)
+		set_marks(v, 7, true);
+	record(err, started);
+	if (kind->mapped)
+		return v;
+	free(v);
+	return NULL;
+}
+
+static void check_untouched(tutti *job, float *v)
+{
+	EXPECT(set_marks(v, 7, false) == 0);
+	tutti_free(job, v);
+}
+
+static void program_killed(tutti *job)
+{
+	float x = 0, *v = call_until_it_fails(job);
+
+	sleep_ms(kind->mapped ? 20 : 0);
+	check_untouched(job, v);
+	EXPECT(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == -ECONNRESET);
+	EXPECT(names(tutti_why(), victim));
+}
+
+static void kill_one(const struct kind *of, int rank, int delay_ms)
+{
+	kind = of;
+	victim = rank;
+	start((struct crew){ .size = 5, .deadline_ms = 10000 * SLOW, .program = program_killed });
+	await(3, 0, NOBODY);
+	sleep_ms(delay_ms);
+	uint64_t then = tt_now();
+	strike(rank, SIGKILL);
+	finish(rank);
+	for (int i = 0; i < crew.size; i++) {
+		const struct report *r = &board->of[i];
+		if (i == rank)
+			continue;
+		WANT(r->err == -ECONNRESET, "%s: rank %d got %d when %d was killed: %s", of->name, i, r->err, rank,
+		     r->why);
+		WANT(names_only(r->why, rank), "%s: rank %d was killed, rank %d says: %s", of->name, rank, i, r->why);
+		WANT(r->ended - then < 1000 * TT_MS * SLOW, "%s: rank %d took %llu ms to see that %d was killed", of->name, i,
+		     (unsigned long long)((r->ended - then) / TT_MS), rank);
+	}
+}
+
+static void test_kill_large(void)
+{
+	for (int rank = 0; rank < 5; rank++)
+		kill_one(&kinds[0], rank, 3 * rank);
+}
+
+static void test_kill_in_place(void)
+{
+	for (int rank = 0; rank < 5; rank++)
+		kill_one(&kinds[IN_PLACE], rank, 3 * rank);
+}
+
+static void test_kill_blocks(void)
+{
+	for (int rank = 0; rank < 5; rank++)
+		kill_one(&kinds[IN_PLACE + 1 + rank % 2], rank, 3 * rank);
+}
+
+static void test_kill_others(void)
+{
+	for (size_t i = 1; i < IN_PLACE; i++) {
+		kill_one(&kinds[i], 0, 1);
+		kill_one(&kinds[i], (int)i, 4);
+	}
+}
+
+/* ---- half of a group, without its first rank ---- */
+
+static bool minority;
+
+static void program_minority(tutti *job)
+{
+	tutti *left = NULL;
+	int err;
+
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	reach(1);
+	if (my_rank == 0)
+		pause();
+	EXPECT(tutti_barrier(job, NULL) == -ECONNRESET);
+	err = tutti_group_shrink(job, &left);
+	if (!minority) {
+		EXPECT(err == -EHOSTDOWN && strstr(tutti_why(), "1 of the group's 2 ranks") && strstr(tutti_why(), "TUTTI_MINORITY=yes"));
+		return;
+	}
+	EXPECT(err == 0 && tutti_size(left) == 1 && tutti_group_member(left, 0) == 1);
+	EXPECT(left && tutti_barrier(left, NULL) == 0);
+}
+
+static void kill_half(const char *setting)
+{
+	minority = !strcmp(setting, "yes");
+	setenv("TUTTI_MINORITY", setting, 1);
+	start((struct crew){ .size = 2, .deadline_ms = 10000 * SLOW, .program = program_minority });
+	await(0, 1, NOBODY);
+	strike(0, SIGKILL);
+	finish(0);
+	unsetenv("TUTTI_MINORITY");
+}
+
+/* It does not go on, unless it is told to. */
+static void test_minority(void)
+{
+	kill_half("no");
+	kill_half("yes");
+}
+
+/* ---- started again ---- */
+
+/* The sum of 1 << rank over a group is its members' bits: exact, and each rank's own share of it is there. */
+static bool sums_of(tutti *g, unsigned bits)
+{
+	float x = (float)(1 << tutti_group_member(g, tutti_rank(g)));
+
+	return tutti_allreduce(g, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0 && x == (float)bits;
+}
+
+static void program_back(tutti *again)
+{
+	tutti *g = NULL;
+
+	EXPECT(tutti_late(again) == 1);
+	EXPECT(tutti_group_grow(again, &g) == 0);
+	EXPECT(g && sums_of(g, 0xf) && tutti_rank(g) == 3);
+	reach(3);
+}
+
+static void program_restarted(tutti *job)
+{
+	tutti *left = NULL, *g = NULL;
+	tutti_change c = { .size = sizeof c };
+
+	if (tutti_late(job)) {
+		program_back(job);
+		return;
+	}
+	EXPECT(tutti_group_watch(job, NULL, NULL) >= 0);
+	EXPECT(sums_of(job, 0xf));
+	reach(1);
+	if (my_rank == victim)
+		pause();
+	EXPECT(tutti_barrier(job, NULL) == -ECONNRESET);
+	uint64_t failed = tt_now();
+	EXPECT(tutti_group_shrink(job, &left) == 0);
+	EXPECT(left && sums_of(left, 0xf & ~(1u << victim)));
+	EXPECT(tt_now() - failed < 2000 * TT_MS * SLOW);
+	reach(2);
+	do {
+		while (tutti_group_next(job, &c) == 0)
+			sleep_ms(1);
+	} while (c.what != TUTTI_JOINED);
+	EXPECT(c.rank == victim);
+	EXPECT(tutti_group_grow(left, &g) == 0);
+	EXPECT(g && sums_of(g, 0xf));
+	reach(3);
+}
+
+/* Killed and started again at once: the survivors shrink, and take it in again. */
+static void test_restarted(void)
+{
+	victim = 2;
+	start((struct crew){ .size = 4, .deadline_ms = 10000 * SLOW, .program = program_restarted });
+	await(0, 1, NOBODY);
+	strike(victim, SIGKILL);
+	waitpid(crew.pid[victim], &crew.status[victim], 0);
+	crew.pid[victim] = fork_child();
+	if (crew.pid[victim] == 0)
+		run_child(victim);
+	finish(NOBODY);
+}
+
+/* ---- stopped ---- */
+
+/* Put, get and add among those who are left: nothing of what happened may hurt them. */
+static void use_window(tutti_window *w, uint64_t *memory, int to, int from, uint64_t round)
+{
+	uint64_t v = round, back = 0;
+
+	EXPECT(tutti_put_notify(w, to, 8, &v, 8, 1, NULL) == 0);
+	EXPECT(tutti_get(w, to, 8, &back, 8, NULL) == 0 && back == round);
+	EXPECT(tutti_add(w, to, 16, 1, NULL, NULL) == 0);
+	EXPECT(tutti_wait_notify(w, from, 1, round, -1) == 0);
+	EXPECT(__atomic_load_n(&memory[1], __ATOMIC_ACQUIRE) >= round);
+}
+
+static int before_but(int rank, int except)
+{
+	do
+		rank = (rank + crew.size - 1) % crew.size;
+	while (rank == except);
+	return rank;
+}
+
+/* Stage 1: the call has failed and its memory is freed. Go 1: the stopped one goes on. Stage 2: nothing came after. */
+static void program_stopped(tutti *job)
+{
+	uint64_t memory[8] = { 0 };
+	tutti_window *w;
+
+	EXPECT(tutti_window_open(job, "after", memory, sizeof memory, &w) == 0);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	float *v = call_until_it_fails(job);
+	reach(1);
+	if (my_rank != victim) {
+		await_go(1);
+		uint64_t until = tt_now() + 300 * TT_MS;
+		int to = next_but(my_rank, victim), from = before_but(my_rank, victim);
+		/* all the same number of rounds, or one would wait for a notify that does not come */
+		for (uint64_t round = 1; round <= 20; round++)
+			use_window(w, memory, to, from, round);
+		while (tt_now() < until) {
+			uint64_t word;
+			EXPECT(tutti_get(w, to, 8, &word, 8, NULL) == 0 && word == 20);
+		}
+		reach(2);
+		await_go(2);
+	}
+	check_untouched(job, v);
+	tutti_window_close(w);
+}
+
+/* Whoever waited longest cuts it off, at the deadline; the others hear of that, and why: their calls met a deadline too. */
+static void look_at_stopped(uint64_t then, uint64_t bound_ms)
+{
+	for (int i = 0; i < crew.size; i++) {
+		const struct report *r = &board->of[i];
+		if (i == victim)
+			continue;
+		bool killed = crew.evicted && crew.status[victim]; /* by who cut it off: others may see its end first */
+		WANT(r->err == -ETIMEDOUT || (killed && r->err == -ECONNRESET), "%s: rank %d got %d when %d was stopped: %s",
+		     kind->name, i, r->err, victim, r->why);
+		WANT(names_only(r->why, victim) && (killed || strstr(r->why, "no sign of life")),
+		     "%s: rank %d was stopped, rank %d says: %s", kind->name, victim, i, r->why);
+		WANT(r->ended - then < bound_ms * TT_MS, "%s: rank %d took %llu ms to give up on %d", kind->name, i,
+		     (unsigned long long)((r->ended - then) / TT_MS), victim);
+	}
+}
+
+static void stop_one(const struct kind *of, int rank, int delay_ms)
+{
+	enum { DEADLINE = SLOW > 1 ? 3000 : 2000 }; /* a heartbeat is a tenth: who shares a core with others must not seem silent */
+
+	kind = of;
+	victim = rank;
+	start((struct crew){ .size = 5, .deadline_ms = DEADLINE, .program = program_stopped, .evicted = of->stored ? rank + 1 : 0 });
+	await(3, 0, NOBODY);
+	sleep_ms(delay_ms);
+	uint64_t then = tt_now();
+	strike(rank, SIGSTOP);
+	await(0, 1, rank);
+	if (!of->stored || reap_some() == crew.size)
+		strike(rank, SIGCONT);
+	board->go = 1;
+	await(0, 2, rank);
+	board->go = 2;
+	finish(NOBODY);
+	look_at_stopped(then, 2 * DEADLINE);
+	const struct report *r = &board->of[rank];
+	WANT(crew.status[rank] || (r->err < 0 && *r->why), "rank %d, continued, got %d: %s", rank, r->err, r->why);
+}
+
+static void test_stop_large(void)
+{
+	stop_one(&kinds[0], 2, 5);
+	stop_one(&kinds[0], 0, 12);
+}
+
+/* It may be frozen in the middle of a store into others' memory: then it is killed. */
+static void test_stop_in_place(void)
+{
+	for (int rank = 0; rank < 5; rank++)
+		stop_one(&kinds[IN_PLACE], rank, 5 + 2 * rank);
+}
+
+/* Nobody stores into others' memory here, so nobody is killed. */
+static void test_stop_blocks(void)
+{
+	for (int rank = 0; rank < 5; rank++)
+		stop_one(&kinds[IN_PLACE + 1 + rank % 2], rank, 5 + 2 * rank);
+}
+
+static void test_stop_small(void) { stop_one(&kinds[1], 3, 3); }
+static void test_stop_broadcast(void) { stop_one(&kinds[2], 1, 7); } /* its root */
+
+/* ---- one-sided, to a stopped rank ---- */
+
+static bool putting;
+
+/* Rank 3 is stopped; 0 waits for it, 1 and 2 for each other only. */
+static void wait_for_stopped(tutti_window *w)
+{
+	size_t bytes = putting ? FLOATS * sizeof(float) : 8;
+	char *buf = calloc(1, bytes);
+	uint64_t started = tt_now();
+	int err = putting ? tutti_put(w, 3, 0, buf, bytes, NULL) : tutti_get(w, 3, 0, buf, bytes, NULL);
+
+	free(buf);
+	record(err, started);
+}
+
+static void do_without_stopped(tutti *job, tutti_window *w)
+{
+	uint64_t v, started;
+
+	while (board->go < 2) {
+		started = tt_now();
+		EXPECT(tutti_get(w, 3 - my_rank, 0, &v, 8, NULL) == 0);
+		mine->rounds++;
+	}
+	await_gone(job, 3);
+	started = tt_now();
+	record(tutti_get(w, 3, 0, &v, 8, NULL), started);
+}
+
+static void program_one_sided(tutti *job)
+{
+	char *memory = calloc(FLOATS, sizeof(float));
+	uint64_t v;
+	tutti_window *w;
+
+	EXPECT(tutti_window_open(job, "w", memory, FLOATS * sizeof(float), &w) == 0);
+	EXPECT(my_rank == 3 || tutti_get(w, 3, 0, &v, 8, NULL) == 0); /* all are connected to it */
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	reach(1);
+	if (my_rank == 0) {
+		await_go(1);
+		wait_for_stopped(w);
+	} else if (my_rank == 3) {
+		while (!tutti_get(w, 0, 0, &v, 8, NULL))
+			sleep_ms(1);
+		EXPECT(*tutti_why());
+	} else {
+		do_without_stopped(job, w);
+	}
+	reach(2);
+	if (my_rank != 3)
+		await_go(3);
+	tutti_window_close(w);
+	free(memory);
+}
+
+static void stop_target(bool put)
+{
+	enum { DEADLINE = 2000 }; /* three heartbeats are 600: on a full machine a process waits long for a core */
+	uint64_t slowest = 0;
+	bool alone = put && strstr(wires, "shm"); /* whoever puts stores it there himself */
+
+	putting = put;
+	start((struct crew){ .size = 4, .deadline_ms = DEADLINE, .program = program_one_sided });
+	await(0, 1, NOBODY);
+	strike(3, SIGSTOP);
+	board->go = 1;
+	await_rank(0, 2);
+	board->go = 2;
+	await_rank(1, 2);
+	await_rank(2, 2);
+	board->go = 3;
+	strike(3, SIGCONT);
+	finish(NOBODY);
+	for (int i = 0; i < 3; i++) {
+		const struct report *r = &board->of[i];
+		uint64_t ms = (r->ended - r->started) / TT_MS;
+		slowest = tt_max(slowest, ms);
+		WANT(r->err == (i ? -ECONNRESET : alone ? 0 : -ETIMEDOUT), "rank %d got %d: %s", i, r->err, r->why);
+		WANT(!r->err || names_only(r->why, 3), "rank %d says: %s", i, r->why);
+		WANT(ms < DEADLINE * SLOW, "rank %d waited %llu ms", i, (unsigned long long)ms);
+	}
+	WANT(alone || slowest > 50, "nobody waited for it, only %llu ms", (unsigned long long)slowest);
+}
+
+static void test_get_stopped(void) { stop_target(false); }
+static void test_put_stopped(void) { stop_target(true); }
+
+/* ---- stopped while it writes what others hold ---- */
+
+enum { STORED = 4 << 20 };
+static bool by_pointer;
+
+/* Where the wire takes the memory away under whoever stores there, as it may, the thread sanitizer sees a race. */
+__attribute__((no_sanitize("thread"))) static void store_plainly(volatile char *to, char value)
+{
+	for (size_t i = 0; i < STORED; i++)
+		to[i] = value;
+}
+
+/* Stores without end, one value a round: by puts, or through a plain pointer. */
+static void store_on(tutti_window *w)
+{
+	char *from = calloc(1, STORED), *to[2];
+	int err = 0;
+
+	for (int rank = 0; rank < 2; rank++) {
+		EXPECT(tutti_put(w, rank, 0, from, STORED, NULL) == 0);
+		to[rank] = by_pointer ? tutti_window_map(w, rank) : NULL;
+		EXPECT(to[rank] || !by_pointer);
+	}
+	for (int round = 1; !err && !board->go; round++) {
+		memset(from, round, STORED);
+		for (int rank = 0; !err && rank < 2; rank++)
+			if (by_pointer)
+				store_plainly(to[rank], (char)round);
+			else
+				err = tutti_put(w, rank, 0, from, STORED, NULL);
+		mine->rounds++;
+	}
+	EXPECT(!err || *tutti_why());
+	free(from);
+}
+
+/* After the call that has waited for it, nothing changes: neither while it is stopped, nor when it goes on. */
+static void watch_memory(tutti *job, const char *memory)
+{
+	uint64_t started = tt_now();
+	char *copy = malloc(STORED);
+
+	record(tutti_barrier(job, NULL), started);
+	memcpy(copy, memory, STORED);
+	reach(2);
+	await_go(1);
+	EXPECT(!strcmp(evict, "no") || !memcmp(copy, memory, STORED));
+	reach(3);
+	free(copy);
+}
+
+static void program_evicted(tutti *job)
+{
+	tutti_window *w;
+	void *memory;
+
+	EXPECT(tutti_alloc(job, STORED, -1, &memory) == 0);
+	EXPECT(tutti_window_open(job, "w", memory, STORED, &w) == 0);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	reach(1);
+	if (my_rank == victim)
+		store_on(w);
+	else
+		watch_memory(job, memory);
+	tutti_window_close(w);
+	tutti_free(job, memory);
+}
+
+/* Of the names in the kernel's list of sockets. */
+static bool is_listed(const char *addr)
+{
+	const char *name = strrchr(addr, ':') ? strrchr(addr, ':') + 1 : addr;
+	FILE *list = fopen("/proc/net/unix", "r");
+	char line[512];
+	bool found = false;
+
+	while (!found && list && *name && fgets(line, sizeof line, list))
+		found = strstr(line, name) != NULL;
+	if (list)
+		fclose(list);
+	return found;
+}
+
+static bool has_ended(int rank)
+{
+	reap_some();
+	return crew.pid[rank] == 0;
+}
+
+/* must_die: it holds pointers; else it depends on what it was about to do. */
+static void stop_writer(const char *setting, bool pointer, bool must_die)
+{
+	enum { DEADLINE = 1000 * SLOW };
+
+	victim = 2;
+	by_pointer = pointer;
+	evict = setting;
+	start((struct crew){ .size = 3, .deadline_ms = DEADLINE, .program = program_evicted, .capture = true });
+	await(0, 1, NOBODY);
+	while (board->of[victim].rounds < 3 && !has_ended(victim))
+		sleep_ms(1);
+	WANT(is_listed(board->of[victim].name), "no socket of \"%s\": what is looked for afterwards is nothing", board->of[victim].name);
+	uint64_t then = tt_now();
+	strike(victim, SIGSTOP);
+	await_rank(0, 2);
+	await_rank(1, 2);
+	if (must_die)
+		for (int ms = 0; ms < HANG_MS && !has_ended(victim); ms++)
+			sleep_ms(1);
+	if (!has_ended(victim))
+		strike(victim, SIGCONT);
+	sleep_ms(50);
+	board->go = 1;
+	await_rank(0, 3);
+	await_rank(1, 3);
+	for (int ms = 0; ms < HANG_MS && !has_ended(victim); ms++)
+		sleep_ms(1);
+	bool died = WIFSIGNALED(crew.status[victim]);
+	WANT(died || !must_die, "rank %d lives, and holds pointers into others' memory", victim);
+	WANT(!died || !strcmp(setting, "yes"), "rank %d was killed, TUTTI_EVICT=no", victim);
+	finish(died ? victim : NOBODY);
+	for (int i = 0; i < 2; i++) {
+		const struct report *r = &board->of[i];
+		WANT((r->err == -ETIMEDOUT || (died && r->err == -ECONNRESET)) && names_only(r->why, victim), "rank %d got %d: %s", i, r->err, r->why);
+		WANT(r->ended - then < 2 * DEADLINE * TT_MS, "rank %d took %llu ms", i, (unsigned long long)((r->ended - then) / TT_MS));
+	}
+	for (int i = 0; i < 3; i++)
+		WANT(!is_listed(board->of[i].name), "a socket of rank %d is left: %s", i, board->of[i].name);
+	evict = "no";
+}
+
+static void test_evicted(void)
+{
+	if (!strstr(wires, "shm"))
+		return;
+	stop_writer("yes", true, true);
+	stop_writer("yes", false, false);
+}
+
+/* What it does when it goes on is its owner's risk: memory is not looked at. */
+static void test_not_evicted(void)
+{
+	if (strstr(wires, "shm"))
+		stop_writer("no", true, false);
+}
+
+/* ---- the owner is busy ---- */
+
+static int compare(const void *a, const void *b)
+{
+	const uint64_t *x = a, *y = b;
+
+	return (*x > *y) - (*x < *y);
+}
+
+/* How long a get of 8 bytes takes: the median, as others use this machine too. */
+static uint64_t median_get(tutti_window *w)
+{
+	uint64_t took[31], v, start;
+
+	for (size_t i = 0; i < TT_COUNT(took); i++) {
+		start = tt_now();
+		EXPECT(tutti_get(w, 1, 0, &v, 8, NULL) == 0 && v == 77);
+		took[i] = tt_now() - start;
+		sleep_ms(i % 4);
+	}
+	qsort(took, TT_COUNT(took), sizeof *took, compare);
+	return took[TT_COUNT(took) / 2];
+}
+
+static void compute_for(uint64_t ms)
+{
+	uint64_t until = tt_now() + ms * TT_MS;
+	volatile uint64_t work = 0;
+
+	while (tt_now() < until)
+		for (uint64_t i = 0; i < 10000; i++)
+			work = work + i;
+}
+
+static void program_busy(tutti *job)
+{
+	uint64_t memory = my_rank == 1 ? 77 : 0, computing, waiting, start;
+	tutti_window *w;
+
+	EXPECT(tutti_window_open(job, "busy", &memory, 8, &w) == 0);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	if (my_rank == 1) {
+		compute_for(500);
+		EXPECT(tutti_barrier(job, NULL) == 0); /* a long one: rank 0 comes late */
+	} else {
+		sleep_ms(20);
+		start = tt_now();
+		computing = median_get(w);
+		EXPECT(tt_now() - start < 480 * TT_MS * SLOW);
+		EXPECT(computing < 20 * TT_MS * SLOW);
+		sleep_ms(600);
+		waiting = median_get(w);
+		EXPECT(waiting < 10 * TT_MS * SLOW);
+		mine->started = computing;
+		mine->ended = waiting;
+		EXPECT(tutti_barrier(job, NULL) == 0);
+	}
+	tutti_window_close(w);
+}
+
+static void test_busy(void)
+{
+	start((struct crew){ .size = 2, .deadline_ms = 20000, .program = program_busy });
+	finish(NOBODY);
+	if (name_each_test)
+		printf("a get of 8 bytes: %llu us while the owner computes, %llu us while it waits\n",
+		       (unsigned long long)board->of[0].started / 1000, (unsigned long long)board->of[0].ended / 1000);
+}
+
+/* ---- strangers at the door ---- */
+
+static bool ends_now(tutti *job, bool *right)
+{
+	float x[2] = { (float)my_rank + 1, my_rank == 0 && board->go };
+
+	*right = !tutti_allreduce(job, x, 2, TUTTI_F32, TUTTI_SUM, NULL) && x[0] == 6;
+	return x[1] > 0;
+}
+
+/* Sums until the parent says so: all in the same round. */
+static void program_besieged(tutti *job)
+{
+	float *v = calloc(50000, sizeof *v);
+	bool right = true;
+
+	while (right && !ends_now(job, &right)) {
+		v[49999] = (float)(my_rank + 1);
+		EXPECT(tutti_allreduce(job, v, 50000, TUTTI_F32, TUTTI_SUM, NULL) == 0 && v[49999] == 6);
+		mine->rounds++;
+	}
+	EXPECT(right);
+	free(v);
+}
+
+static int dial(int rank)
+{
+	struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct timeval patience = { .tv_sec = 5 };
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	to.sin_port = htons((uint16_t)atoi(strrchr(board->of[rank].addr, ':') + 1));
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+	WANT(connect(fd, (struct sockaddr *)&to, sizeof to) == 0, "rank %d at %s: %s", rank, board->of[rank].addr,
+	     strerror(errno));
+	return fd;
+}
+
+static void say(int fd, const void *bytes, size_t len)
+{
+	(void)!send(fd, bytes, len, MSG_NOSIGNAL); /* it may be closed by now, which is all right */
+}
+
+/* Hangs up only after the other side has had its say: what it thinks of us is not lost in a reset. */
+static void hang_up(int fd)
+{
+	char waste[4096];
+
+	shutdown(fd, SHUT_WR);
+	while (recv(fd, waste, sizeof waste, 0) > 0)
+		;
+	close(fd);
+}
+
+static void make_hello(uint64_t job, uint8_t to[TT_HELLO_SIZE])
+{
+	struct tt_hello h = { .version = TT_FRAME_VERSION, .flags = TT_HELLO_SECRET, .epoch = 1, .job = job };
+
+	tt_entropy(h.nonce, sizeof h.nonce);
+	tt_hello_pack(&h, to);
+}
+
+static void send_noise(int rank, bool magic)
+{
+	enum { MILLION = 1000000 };
+	uint8_t *noise = malloc(MILLION);
+	int fd = dial(rank);
+
+	tt_entropy(noise, MILLION);
+	if (magic)
+		make_hello(board->of[rank].job ^ 1, noise); /* well made, of another job */
+	say(fd, noise, MILLION);
+	hang_up(fd);
+	free(noise);
+}
+
+/* A right HELLO, cut short or followed by a proof and frames that are made up. */
+static void fake_handshake(int rank, size_t len, bool proof)
+{
+	uint8_t hello[TT_HELLO_SIZE], theirs[TT_HELLO_SIZE], rest[4096];
+	int fd = dial(rank);
+
+	make_hello(board->of[rank].job, hello);
+	say(fd, hello, len);
+	if (proof) {
+		WANT(recv(fd, theirs, sizeof theirs, MSG_WAITALL) == TT_HELLO_SIZE,
+		     "rank %d did not answer a right HELLO", rank);
+		tt_entropy(rest, sizeof rest);
+		say(fd, rest, sizeof rest);
+	}
+	hang_up(fd);
+}
+
+/* What the acceptor says is thrown back at it: neither its HELLO nor its proof may count as mine. */
+static void reflect(int rank)
+{
+	uint8_t bytes[TT_HELLO_SIZE];
+	int fd = dial(rank), other = dial(rank);
+
+	make_hello(board->of[rank].job, bytes);
+	say(other, bytes, sizeof bytes);
+	WANT(recv(other, bytes, sizeof bytes, MSG_WAITALL) == TT_HELLO_SIZE, "rank %d did not answer", rank);
+	say(fd, bytes, sizeof bytes);
+	ssize_t n = recv(fd, bytes, sizeof bytes, MSG_WAITALL);
+	say(fd, bytes, TT_PROOF_SIZE);
+	WANT(n == TT_HELLO_SIZE && recv(fd, bytes, 1, 0) <= 0, "rank %d was convinced by its own words", rank);
+	hang_up(fd);
+	hang_up(other);
+}
+
+static void one_by_one(int rank)
+{
+	uint8_t hello[TT_HELLO_SIZE];
+	int fd = dial(rank);
+
+	make_hello(board->of[rank].job, hello);
+	for (int i = 0; i < TT_HELLO_SIZE - 1; i++) {
+		say(fd, &hello[i], 1);
+		sleep_ms(1);
+	}
+	hang_up(fd);
+}
+
+/* A whole process of another job, or of ours without its secret. */
+static void join_with(const char *the_secret, int rank, int expected, const char *word)
+{
+	struct report *r = &board->of[RANKS_MAX - 1];
+	int status;
+	pid_t pid = fork_child();
+
+	if (pid == 0) {
+		tutti *job;
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		alarm(20 * SLOW);
+		mine = r;
+		close(STDERR_FILENO);
+		set_environment(rank, the_secret);
+		int err = tutti_join(NULL, &job);
+		record(err, 0);
+		if (!err)
+			tutti_leave(job);
+		exit(0);
+	}
+	WANT(waitpid(pid, &status, 0) == pid && status == 0, "status 0x%x", status);
+	WANT(r->err == expected && strstr(r->why, word), "joined with %d: %s", r->err, r->why);
+}
+
+static void keeps_going(void) { await(board->of[0].rounds + 5, 0, NOBODY); }
+
+static void besiege(int rank)
+{
+	send_noise(rank, false);
+	send_noise(rank, true);
+	keeps_going();
+	for (size_t len = 0; len < TT_HELLO_SIZE; len += 5)
+		fake_handshake(rank, len, false);
+	fake_handshake(rank, TT_HELLO_SIZE, false);
+	fake_handshake(rank, TT_HELLO_SIZE, true);
+	reflect(rank);
+	one_by_one(rank);
+	keeps_going();
+}
+
+static void test_strangers(void)
+{
+	start((struct crew){ .size = 3, .deadline_ms = 10000, .program = program_besieged, .capture = true });
+	await(5, 0, NOBODY);
+	besiege(0);
+	besiege(1);
+	join_with(other_secret, 1, -EACCES, "TUTTI_SECRET");
+	keeps_going();
+	board->go = 1;
+	finish(NOBODY);
+}
+
+/* finish() closes the captured stderr: these look at it before. */
+static void test_logged_once(void)
+{
+	start((struct crew){ .size = 3, .deadline_ms = 10000, .program = program_besieged, .capture = true });
+	await(5, 0, NOBODY);
+	for (int i = 0; i < 10; i++) {
+		send_noise(0, i % 2);
+		fake_handshake(0, TT_HELLO_SIZE, true);
+		join_with(other_secret, 2, -EACCES, "TUTTI_SECRET");
+	}
+	keeps_going();
+	bool good = logged(0, "refused", false) == 1 && logged(0, "tutti: warn: ", false) == 1;
+	WANT(good, "%d lines tell of refusals", logged(0, "refused", !good));
+	WANT(logged(1, "", false) == 0 && logged(2, "", false) == 0, "ranks that nobody bothered say %d and %d lines",
+	     logged(1, "", true), logged(2, "", true));
+	board->go = 1;
+	finish(NOBODY);
+}
+
+/* It knows the secret, but its place is taken. */
+static void test_same_rank(void)
+{
+	start((struct crew){ .size = 3, .deadline_ms = 10000, .program = program_besieged, .capture = true });
+	await(5, 0, NOBODY);
+	join_with(secret, 1, -EPERM, "rank 1 is already taken");
+	keeps_going();
+	board->go = 1;
+	finish(NOBODY);
+}
+
+/* Rank 2 has never spoken to rank 1 when 200 strangers crowd its door: it gets in all the same. */
+static void program_crowded(tutti *job)
+{
+	uint64_t memory = (uint64_t)my_rank + 100, v = 0;
+	tutti_window *w;
+
+	EXPECT(tutti_window_open(job, "crowd", &memory, 8, &w) == 0);
+	reach(1);
+	await_go(1);
+	if (my_rank == 2) {
+		uint64_t started = tt_now();
+		int err = tutti_get(w, 1, 0, &v, 8, NULL);
+		record(err, started);
+		EXPECT(err == 0 && v == 101);
+	}
+	reach(2);
+	await_go(2);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+}
+
+static void test_crowd(void)
+{
+	enum { STRANGERS = 200 };
+	int fd[STRANGERS];
+
+	start((struct crew){ .size = 3, .deadline_ms = 10000, .program = program_crowded, .capture = true });
+	await(0, 1, NOBODY);
+	for (int i = 0; i < STRANGERS; i++)
+		fd[i] = dial(1);
+	board->go = 1;
+	await(0, 2, NOBODY);
+	const struct report *r = &board->of[2];
+	WANT(r->ended - r->started < 5000 * TT_MS * SLOW, "it took %llu ms",
+	     (unsigned long long)((r->ended - r->started) / TT_MS));
+	for (int ms = 0; ms < HANG_MS && !logged(1, "refused", false); ms++) /* that get may not have gone over TCP */
+		sleep_ms(1);
+	bool once = logged(1, "refused", false) == 1;
+	WANT(once, "%d lines tell of refusals", logged(1, "refused", !once));
+	board->go = 2;
+	finish(NOBODY);
+	for (int i = 0; i < STRANGERS; i++)
+		close(fd[i]);
+}
+
+/* ---- leaving, and not leaving ---- */
+
+static bool from_the_top;
+
+/* They go one after the other; those who are still there work with each other until it is their turn. */
+static void program_leave(tutti *job)
+{
+	uint64_t memory = (uint64_t)my_rank, v;
+	int turn = from_the_top ? crew.size - 1 - my_rank : my_rank, last = from_the_top ? 0 : crew.size - 1;
+	float x = 1;
+	tutti_window *w;
+
+	EXPECT(tutti_window_open(job, "leave", &memory, 8, &w) == 0);
+	EXPECT(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0 && x == (float)crew.size);
+	for (uint64_t until = tt_now() + (uint64_t)(20 + 60 * turn) * TT_MS; my_rank != last && tt_now() < until;
+	     mine->rounds++)
+		EXPECT(tutti_get(w, last, 0, &v, 8, NULL) == 0 && v == (uint64_t)last);
+	if (my_rank == last) {
+		sleep_ms(20 + 60 * turn);
+		for (int i = 0; i < crew.size; i++)
+			while (i != last && !tutti_get(w, i, 0, &v, 8, NULL)) /* it may still be about to go */
+				sleep_ms(5);
+		int err = tutti_barrier(job, NULL);
+		EXPECT(err == -ENOTCONN || err == -ECONNRESET);
+		EXPECT(strstr(tutti_why(), "left"));
+	}
+	tutti_window_close(w);
+}
+
+static void leave_in_turn(bool top)
+{
+	from_the_top = top;
+	start((struct crew){ .size = 5, .deadline_ms = 10000, .program = program_leave });
+	finish(NOBODY);
+}
+
+static void test_leave(void)
+{
+	leave_in_turn(false);
+	leave_in_turn(true);
+}
+
+/* Everyone leaves at once, the connections of a barrier still warm. */
+static void program_leave_at_once(tutti *job)
+{
+	for (int i = 0; i < 3; i++)
+		EXPECT(tutti_barrier(job, NULL) == 0);
+}
+
+static void test_leave_at_once(void)
+{
+	for (int i = 0; i < 4; i++) {
+		start((struct crew){ .size = 6, .deadline_ms = 10000, .program = program_leave_at_once });
+		uint64_t then = tt_now();
+		finish(NOBODY);
+		WANT(tt_now() - then < 5000 * TT_MS * SLOW, "they took %llu ms",
+		     (unsigned long long)((tt_now() - then) / TT_MS));
+	}
+}
+
+static void program_exit(tutti *job)
+{
+	kind = &kinds[0];
+	if (my_rank == victim) {
+		float *v = calloc(FLOATS, sizeof *v);
+		for (int i = 0; i < 3; i++)
+			EXPECT(sum_large(job, v) == 0);
+		free(v);
+		exit(0); /* and no word to anybody */
+	}
+	call_until_it_fails(job);
+}
+
+static void test_exit(void)
+{
+	victim = 2;
+	start((struct crew){ .size = 4, .deadline_ms = 10000 * SLOW, .program = program_exit });
+	finish(NOBODY);
+	for (int i = 0; i < crew.size; i++) {
+		const struct report *r = &board->of[i];
+		if (i == victim)
+			continue;
+		WANT(r->err == -ECONNRESET && names_only(r->why, victim), "rank %d got %d: %s", i, r->err, r->why);
+		WANT(r->ended - r->started < 1000 * TT_MS * SLOW, "rank %d took %llu ms", i,
+		     (unsigned long long)((r->ended - r->started) / TT_MS));
+	}
+}
+
+/* A fork's child ends, by exit and by _exit, while the sums go on; what it inherited is not its own. */
+static void program_fork(tutti *job)
+{
+	float x;
+	int status;
+
+	for (int i = 0; i < 4; i++) {
+		pid_t pid = my_rank == 1 ? fork() : -1;
+		if (pid == 0) {
+			bool refused = tutti_barrier(job, NULL) == -ECHILD;
+			tutti_leave(job);
+			if (i % 2 && SLOW == 1) /* the leak checker stumbles over its parent's threads */
+				exit(!refused);
+			_exit(!refused);
+		}
+		for (int k = 0; k < 20; k++) {
+			x = 1;
+			EXPECT(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0 && x == 3);
+		}
+		EXPECT(my_rank != 1 || (waitpid(pid, &status, 0) == pid && status == 0));
+	}
+}
+
+static void test_fork(void)
+{
+	start((struct crew){ .size = 3, .deadline_ms = 10000, .program = program_fork });
+	finish(NOBODY);
+}
+
+/* The parent of a living child is killed: the child holds its sockets open, and the others must hear of it in time. */
+static void program_orphan(tutti *job)
+{
+	if (my_rank == victim && fork() == 0) {
+		prctl(PR_SET_PDEATHSIG, 0);
+		sleep_ms(3000);
+		_exit(0);
+	}
+	kind = &kinds[1];
+	call_until_it_fails(job);
+}
+
+static void test_orphan(void)
+{
+	victim = 1;
+	start((struct crew){ .size = 3, .deadline_ms = 700 * SLOW, .program = program_orphan });
+	await(10, 0, NOBODY);
+	uint64_t then = tt_now();
+	strike(victim, SIGKILL);
+	finish(victim);
+	for (int i = 0; i < crew.size; i++) {
+		const struct report *r = &board->of[i];
+		if (i == victim)
+			continue;
+		WANT((r->err == -ETIMEDOUT || r->err == -ECONNRESET) && names_only(r->why, victim),
+		     "rank %d got %d: %s", i, r->err, r->why);
+		WANT(r->ended - then < 1400 * TT_MS * SLOW, "rank %d took %llu ms", i,
+		     (unsigned long long)((r->ended - then) / TT_MS));
+	}
+}
+
+/* ---- told of changes; ended by a signal ---- */
+
+/* Rank 0 polls for what happens to the others, and asks nothing of them. */
+static void program_watch(tutti *job)
+{
+	tutti_change c = { .size = sizeof c };
+	struct pollfd p = { .events = POLLIN };
+
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	p.fd = tutti_group_watch(job, NULL, NULL);
+	EXPECT(p.fd >= 0 && tutti_group_next(job, &c) == 0 && poll(&p, 1, 0) == 0);
+	reach(1);
+	uint64_t started = tt_now();
+	if (poll(&p, 1, HANG_MS) == 1 && tutti_group_next(job, &c) == 1) {
+		EXPECT(c.rank == victim && c.what == TUTTI_GONE && c.err == -ECONNRESET && names_only(c.why, victim));
+		EXPECT(tutti_group_next(job, &c) == 0 && poll(&p, 1, 0) == 0);
+		record(c.err, started);
+		reach(2);
+	}
+	await_go(1);
+}
+
+static void strike_watched(int signal_number, uint64_t bound_ms)
+{
+	victim = 2;
+	start((struct crew){ .size = 5, .deadline_ms = 2000 * SLOW, .program = program_watch });
+	await(0, 1, NOBODY);
+	uint64_t then = tt_now(), slowest = 0;
+	strike(victim, signal_number);
+	await(0, 2, victim);
+	board->go = 1;
+	for (int i = 0; i < crew.size; i++)
+		if (i != victim)
+			slowest = tt_max(slowest, (board->of[i].ended - then) / TT_MS);
+	WANT(slowest < bound_ms * SLOW, "the last one knew after %llu ms", (unsigned long long)slowest);
+	if (signal_number == SIGSTOP)
+		strike(victim, SIGKILL);
+	finish(victim);
+}
+
+static void test_watch_killed(void) { strike_watched(SIGKILL, 300); }
+static void test_watch_stopped(void) { strike_watched(SIGSTOP, 3 * 200 + 100); }
+
+/* Rank 1 has started a large put when it is asked to end; the others learn that it left, and the put has landed. */
+static void program_term(tutti *job)
+{
+	char *memory = calloc(FLOATS, sizeof(float)), *mine_too = malloc(FLOATS * sizeof(float));
+	tutti_change c = { .size = sizeof c };
+	tutti_window *w;
+	tutti_op op;
+
+	memset(mine_too, 7, FLOATS * sizeof(float));
+	EXPECT(tutti_leave_on(job, SIGTERM) == 0 && tutti_leave_on(job, SIGKILL) == -EINVAL);
+	EXPECT(tutti_group_watch(job, NULL, NULL) >= 0);
+	EXPECT(tutti_window_open(job, "term", memory, FLOATS * sizeof(float), &w) == 0);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	if (my_rank == victim) {
+		EXPECT(tutti_put(w, 0, 0, mine_too, FLOATS * sizeof(float), &op) == 0);
+		raise(SIGTERM);
+		for (;;)
+			pause();
+	}
+	while (tutti_group_next(job, &c) == 0 || c.rank != victim) /* others that have heard of it leave, too */
+		sleep_ms(1);
+	EXPECT(c.what == TUTTI_LEFT && c.err == -ENOTCONN);
+	EXPECT(my_rank || (memory[0] == 7 && memory[FLOATS * sizeof(float) - 1] == 7));
+	EXPECT(tutti_barrier(job, NULL) == -ENOTCONN && strstr(tutti_why(), "has left"));
+	tutti_window_close(w);
+	free(memory);
+	free(mine_too);
+}
+
+static void test_term(void)
+{
+	victim = 1;
+	start((struct crew){ .size = 4, .deadline_ms = 10000, .program = program_term });
+	finish(victim);
+	WANT(WIFSIGNALED(crew.status[victim]) && WTERMSIG(crew.status[victim]) == SIGTERM, "status 0x%x", crew.status[victim]);
+}
+
+/* A handler of the program's own is called when the goodbyes are said; and the job can be left as ever. Another job then
+ * hears of the next signal. */
+static atomic_int handled;
+static void handle(int number) { handled = number; }
+
+static void raise_and_await(void)
+{
+	handled = 0;
+	kill(getpid(), SIGTERM);
+	for (int i = 0; i < HANG_MS && !handled; i++)
+		sleep_ms(1);
+	EXPECT(handled == SIGTERM);
+}
+
+static void leave_another_on_term(void)
+{
+	tutti_config c = { .size = sizeof c, .ranks = 1, .boot = "127.0.0.1:1", .secret = other_secret };
+	tutti *other;
+
+	EXPECT(tutti_join(&c, &other) == 0 && tutti_leave_on(other, SIGTERM) == 0);
+	raise_and_await();
+	EXPECT(tutti_barrier(other, NULL) == -ESHUTDOWN);
+	tutti_leave(other);
+}
+
+static void program_term_handled(tutti *job)
+{
+	struct sigaction own = { .sa_handler = handle }, now;
+
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	sigaction(SIGTERM, &own, NULL);
+	EXPECT(tutti_leave_on(job, SIGTERM) == 0);
+	if (my_rank == victim) {
+		raise_and_await();
+		EXPECT(tutti_barrier(job, NULL) == -ESHUTDOWN && strstr(tutti_why(), "signal 15"));
+		leave_another_on_term();
+	} else {
+		EXPECT(tutti_barrier(job, NULL) == -ENOTCONN);
+		tutti_leave(job);
+		EXPECT(sigaction(SIGTERM, NULL, &now) == 0 && now.sa_handler == handle);
+		exit(0);
+	}
+}
+
+static void test_term_handled(void)
+{
+	victim = 2;
+	start((struct crew){ .size = 3, .deadline_ms = 10000, .program = program_term_handled });
+	finish(NOBODY);
+}
+
+/* A signal that comes when its job is as good as left takes the effect that it has then. */
+static void program_term_late(tutti *job)
+{
+	struct sigaction own = { .sa_handler = handle };
+	tutti_config c = { .size = sizeof c, .ranks = 1, .boot = "127.0.0.1:1", .secret = other_secret };
+	tutti *other;
+
+	(void)job;
+	sigaction(SIGTERM, &own, NULL);
+	for (int i = 0; i < 20; i++) {
+		handled = 0;
+		EXPECT(tutti_join(&c, &other) == 0 && tutti_leave_on(other, SIGTERM) == 0);
+		raise(SIGTERM);
+		tutti_leave(other); /* the thread may hardly have heard of it */
+		EXPECT(handled == SIGTERM);
+	}
+}
+
+static void test_term_late(void)
+{
+	victim = NOBODY;
+	start((struct crew){ .size = 1, .deadline_ms = 2000, .program = program_term_late });
+	finish(NOBODY);
+}
+
+/* A collective that the others never start cannot be finished: a second signal ends the process at once, one alone within
+ * the deadline. */
+static void program_term_stuck(tutti *job)
+{
+	tutti_op op;
+
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	if (my_rank == victim) {
+		pid_t child = fork();
+		if (child == 0) { /* it is no rank: the signal ends it, and nobody says goodbye for it */
+			EXPECT(tutti_leave_on(job, SIGTERM) == -ECHILD);
+			for (;;)
+				pause();
+		}
+		int status = 0;
+		EXPECT(tutti_leave_on(job, SIGTERM) == 0 && tutti_barrier(job, &op) == 0);
+		kill(child, SIGTERM);
+		EXPECT(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
+		reach(1);
+		for (;;)
+			pause();
+	}
+	await_go(1);
+}
+
+static void end_stuck(bool two)
+{
+	enum { DEADLINE = 2000 };
+
+	victim = 0;
+	start((struct crew){ .size = 3, .deadline_ms = DEADLINE, .program = program_term_stuck });
+	await_rank(victim, 1);
+	uint64_t then = tt_now();
+	strike(victim, SIGTERM);
+	sleep_ms(300);
+	if (two)
+		strike(victim, SIGTERM);
+	for (int ms = 0; ms < HANG_MS && reap_some() == crew.size; ms++)
+		sleep_ms(1);
+	uint64_t took = (tt_now() - then) / TT_MS;
+	WANT(two ? took < 300 + 500 * SLOW : took >= DEADLINE / 2 && took < DEADLINE + 500 * SLOW, "it took %llu ms", (unsigned long long)took);
+	board->go = 1;
+	finish(victim);
+	WANT(WTERMSIG(crew.status[victim]) == SIGTERM, "status 0x%x", crew.status[victim]);
+}
+
+static void test_term_stuck(void)
+{
+	end_stuck(false);
+	end_stuck(true);
+}
+
+/* ---- two jobs in one process ---- */
+
+static int second_port;
+
+static void use_both(tutti *a, tutti *b)
+{
+	uint64_t in_a = 10 + (uint64_t)my_rank, in_b = 20 + (uint64_t)my_rank, v = 0;
+	float *x = calloc(100000, sizeof *x), y[2] = { 0, (float)tutti_rank(b) };
+	tutti_window *wa = NULL, *wb = NULL;
+	tutti_op op[2];
+
+	x[99999] = (float)my_rank;
+	EXPECT(tutti_window_open(a, "same name", &in_a, 8, &wa) == 0 &&
+	       tutti_window_open(b, "same name", &in_b, 8, &wb) == 0);
+	EXPECT(tutti_allreduce(a, x, 100000, TUTTI_F32, TUTTI_SUM, &op[0]) == 0 &&
+	       tutti_allreduce(b, y, 2, TUTTI_F32, TUTTI_MAX, &op[1]) == 0);
+	EXPECT(tutti_wait(&op[1], -1) == 0 && y[1] == 2);
+	EXPECT(tutti_wait(&op[0], -1) == 0 && x[99999] == 3);
+	EXPECT(tutti_get(wa, 0, 0, &v, 8, NULL) == 0 && v == 10);
+	EXPECT(tutti_get(wb, 0, 0, &v, 8, NULL) == 0 && v == 22); /* rank 0 of b is rank 2 of a */
+	EXPECT(tutti_barrier(a, NULL) == 0 && tutti_barrier(b, NULL) == 0);
+	tutti_window_close(wa);
+	tutti_window_close(wb);
+	free(x);
+}
+
+static void program_two_jobs(tutti *a)
+{
+	char boot[32];
+	tutti_config c = { .size = sizeof c, .rank = 2 - my_rank, .ranks = 3, .boot = boot, .secret = other_secret };
+	float x = 1;
+	tutti *b;
+
+	snprintf(boot, sizeof boot, "127.0.0.1:%d", second_port);
+	EXPECT(tutti_join(&c, &b) == 0);
+	EXPECT(tutti_rank(b) == 2 - my_rank && tutti_size(b) == 3);
+	for (int i = 0; i < 10; i++)
+		use_both(a, b);
+	tutti_leave(b);
+	for (int i = 0; i < 10; i++)
+		EXPECT(tutti_allreduce(a, &x, 1, TUTTI_F32, TUTTI_AVERAGE, NULL) == 0 && x == 1);
+}
+
+static void test_two_jobs(void)
+{
+	second_port = free_port();
+	start((struct crew){ .size = 3, .deadline_ms = 10000, .program = program_two_jobs });
+	finish(NOBODY);
+}
+
+/* ---- asked for their stats ---- */
+
+/* The signal comes while both compute, then while rank 0 waits, then while both call all the time. All goes on. */
+static void program_asked(tutti *job)
+{
+	float told = 0;
+
+	reach(1);
+	await_go(1);
+	if (my_rank == 1)
+		await_go(2);
+	reach(2);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	while (told == 0) {
+		told = my_rank == 0 && board->go == 3;
+		EXPECT(tutti_allreduce(job, &told, 1, TUTTI_F32, TUTTI_MAX, NULL) == 0);
+		mine->rounds++;
+	}
+}
+
+static void ask(int rank, int nth)
+{
+	strike(rank, SIGUSR1);
+	for (int ms = 0; ms < HANG_MS && logged(rank, "tutti: stats of rank", false) < nth; ms++)
+		sleep_ms(1);
+	int n = logged(rank, "tutti: stats of rank", false);
+	WANT(n == nth, "rank %d has written %d tables, not %d", rank, n, nth);
+}
+
+static void test_asked(void)
+{
+	start((struct crew){ .size = 2, .deadline_ms = 20000, .program = program_asked, .capture = true });
+	await(0, 1, NOBODY);
+	ask(0, 1);
+	ask(1, 1);
+	WANT(logged(0, "barrier", false) == 0, "rank 0 counts a barrier before it has called one");
+	board->go = 1;
+	await_rank(0, 2);
+	sleep_ms(20); /* now it waits */
+	ask(0, 2);
+	board->go = 2;
+	await(5, 2, NOBODY);
+	ask(0, 3);
+	ask(1, 2);
+	WANT(logged(0, "barrier", false) == 1 && logged(1, "all-reduce", false) == 1, "tables lack lines");
+	board->go = 3;
+	finish(NOBODY);
+}
+
+static CU_TestInfo kill_tests[] = {
+	{ "in a large all-reduce", test_kill_large },
+	{ "in an all-reduce in place", test_kill_in_place },
+	{ "in a reduce-scatter, an all-gather in place", test_kill_blocks },
+	{ "in others", test_kill_others },
+	{ "exit without a word", test_exit },
+	{ "its child lives on", test_orphan },
+	{ "and started again", test_restarted },
+	{ "half of a group", test_minority },
+	CU_TEST_INFO_NULL,
+};
+static CU_TestInfo stop_tests[] = {
+	{ "in a large all-reduce", test_stop_large },
+	{ "in an all-reduce in place", test_stop_in_place },
+	{ "in a reduce-scatter, an all-gather in place", test_stop_blocks },
+	{ "in a small all-reduce", test_stop_small },
+	{ "in a broadcast", test_stop_broadcast },
+	{ "get from it", test_get_stopped },
+	{ "put to it", test_put_stopped },
+	{ "busy, not stopped", test_busy },
+	{ "holding pointers", test_evicted },
+	{ "holding pointers, let be", test_not_evicted },
+	CU_TEST_INFO_NULL,
+};
+static CU_TestInfo stranger_tests[] = {
+	{ "noise and half handshakes", test_strangers },
+	{ "logged once", test_logged_once },
+	{ "a rank that is taken", test_same_rank },
+	{ "a crowd", test_crowd },
+	CU_TEST_INFO_NULL,
+};
+static CU_TestInfo leave_tests[] = {
+	{ "in turn", test_leave },
+	{ "at once", test_leave_at_once },
+	{ "a fork's child", test_fork },
+	{ "two jobs", test_two_jobs },
+	CU_TEST_INFO_NULL,
+};
+/* ---- out of files ---- */
+
+static void limit_files(rlim_t most)
+{
+	struct rlimit limit;
+
+	getrlimit(RLIMIT_NOFILE, &limit);
+	limit.rlim_cur = most;
+	setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/* The standard streams keep their numbers. A higher limit would not do: another rank's connection may end here at any time, one that
+ * crossed a connection of this rank say, and gives its files back. */
+enum { NO_FILES = STDERR_FILENO + 1 };
+
+static void need_files(tutti *job, tutti_window *w)
+{
+	struct rlimit was;
+	uint64_t then;
+
+	EXPECT(tutti_put(w, 0, 0, "x", 1, NULL) == 0); /* that connection is there: the others hear of it all */
+	getrlimit(RLIMIT_NOFILE, &was);
+	then = tt_now();
+	limit_files(NO_FILES);
+	EXPECT(tutti_put(w, 2, 0, "x", 1, NULL) == -EMFILE && strstr(tutti_why(), "ulimit -n"));
+	EXPECT(tt_now() - then < (uint64_t)crew.deadline_ms / 4 * TT_MS);
+	reach(1); /* from now on the others may try to connect to this one */
+	await_go(1);
+	then = tt_now();
+	EXPECT(tutti_barrier(job, NULL) == -EMFILE && strstr(tutti_why(), "barrier: this process has no file left"));
+	EXPECT(tt_now() - then < (uint64_t)crew.deadline_ms / 4 * TT_MS);
+	limit_files(was.rlim_cur);
+}
+
+static void program_files(tutti *job)
+{
+	tutti_window *w;
+	char bytes[8] = "";
+
+	EXPECT(tutti_window_open(job, "w", bytes, sizeof bytes, &w) == 0);
+	if (my_rank == 1) {
+		need_files(job, w);
+	} else { /* where they need messages, rank 1 tells rank 5 in its last round, over a connection that rank 5 makes: that may be all that 5 waits for */
+		reach(1);
+		await_go(1);
+		int err = tutti_barrier(job, NULL);
+		EXPECT(err == -ECONNABORTED || (my_rank == 5 && !err));
+	}
+	reach(2);
+	await_go(2);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	if (my_rank == 1)
+		EXPECT(tutti_put(w, 2, 0, "x", 1, NULL) == 0);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+}
+
+/* Rank 1 cannot connect, and says so; nobody is cut off for it, and with files it goes on. */
+static void test_files(void)
+{
+	start((struct crew){ .size = 6, .deadline_ms = 4000 * SLOW, .program = program_files });
+	for (int stage = 1; stage <= 2; stage++) {
+		await(0, stage, NOBODY);
+		board->go = stage;
+	}
+	finish(NOBODY);
+}
+
+/* No file of the lower half is left to rank 1, but for what connections of the rendezvous give back: where the wire of one host is left out for
+ * that, the others are reached all the same, on either end. */
+static void program_few_files(tutti *job)
+{
+	tutti_window *w;
+	char bytes[8] = "";
+
+	EXPECT(tutti_window_open(job, "w", bytes, sizeof bytes, &w) == 0);
+	if (my_rank == 1) {
+		int next = dup(0);
+		close(next);
+		limit_files(2 * (rlim_t)next);
+	}
+	reach(1);
+	await_go(1);
+	for (int i = 0; i < tutti_size(job); i++)
+		if (i != my_rank && (i == 1 || my_rank == 1))
+			EXPECT(tutti_put(w, i, 0, "x", 1, NULL) == 0);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+}
+
+static void test_few_files(void)
+{
+	start((struct crew){ .size = 6, .deadline_ms = 4000 * SLOW, .program = program_few_files });
+	await(0, 1, NOBODY);
+	board->go = 1;
+	finish(NOBODY);
+}
+
+static CU_TestInfo file_tests[] = {
+	{ "no file left", test_files },
+	{ "few files left", test_few_files },
+	CU_TEST_INFO_NULL,
+};
+static CU_TestInfo stats_tests[] = {
+	{ "asked for by a signal", test_asked },
+	CU_TEST_INFO_NULL,
+};
+static CU_TestInfo told_tests[] = {
+	{ "of a crash", test_watch_killed },
+	{ "of a silence", test_watch_stopped },
+	CU_TEST_INFO_NULL,
+};
+static CU_TestInfo signal_tests[] = {
+	{ "leaves in order", test_term },
+	{ "the program's own handler", test_term_handled },
+	{ "when its job is left", test_term_late },
+	{ "cannot finish; twice", test_term_stuck },
+	CU_TEST_INFO_NULL,
+};
+static CU_SuiteInfo suites[] = {
+	{ "told", NULL, NULL, NULL, NULL, told_tests },
+	{ "signals", NULL, NULL, NULL, NULL, signal_tests },
+	{ "killed", NULL, NULL, NULL, NULL, kill_tests },
+	{ "stopped", NULL, NULL, NULL, NULL, stop_tests },
+	{ "strangers", NULL, NULL, NULL, NULL, stranger_tests },
+	{ "leaving", NULL, NULL, NULL, NULL, leave_tests },
+	{ "files", NULL, NULL, NULL, NULL, file_tests },
+	{ "stats", NULL, NULL, NULL, NULL, stats_tests },
+	CU_SUITE_INFO_NULL,
+};
+
+int main(int argc, char **argv) { return run_over_wires(suites, argc, argv); }

@@ -1,0 +1,969 @@
+/* boot.c - joining: every way of finding the others, and every kind of wrong input. Each rank is a process of its own with
+ * the environment that its test gives it and nothing of ours; what it met it writes into memory shared with its parent. */
+#include "tests/harness/cunit_main.h"
+#include "tests/harness/procs.h"
+#include "tests/harness/ranks.h"
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+enum { TRIES_MAX = 4, HANG_MS = 20000 * SLOW };
+
+struct
+try {                        /* one process that joins, or tries to */
+	const char *env[12]; /* "NAME=VALUE" */
+	const tutti_config *config;
+	int late_ms, stay_ms; /* comes so much later, stays so much longer */
+	int linger_ms;        /* its joining thread has no processor for so long once it has the table */
+	int not_before;       /* rather than late_ms: only when so many others have joined */
+};
+
+struct outcome {
+	int err, rank, size, local_rank, local_size;
+	uint64_t ms; /* that joining took */
+	char why[600], addr[96];
+	char wires[TRIES_MAX][8]; /* by which it used the others */
+	bool summed;    /* an all-reduce with the others came out right */
+	char log[4096]; /* what it wrote on stderr */
+};
+
+static struct board {
+	atomic_int joined;
+	struct outcome of[TRIES_MAX];
+} * board;
+static char where[] = "/tmp/tutti-boot-XXXXXX"; /* config files lie here */
+
+extern char **environ;
+
+/* A string that lives as long as a test. */
+static const char *text(const char *fmt, ...) TT_FORMAT(1, 2);
+static const char *text(const char *fmt, ...)
+{
+	static char ring[64][200];
+	static unsigned next;
+	char *to = ring[next++ % TT_COUNT(ring)];
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(to, sizeof ring[0], fmt, args);
+	va_end(args);
+	return to;
+}
+
+/* ---- a child ---- */
+
+static int linger_ms;
+int __real_tt_boot_meet(struct tt_job *, const struct tt_boot *);
+int __wrap_tt_boot_meet(struct tt_job *, const struct tt_boot *);
+
+int __wrap_tt_boot_meet(struct tt_job *job, const struct tt_boot *b)
+{
+	int err = __real_tt_boot_meet(job, b);
+
+	sleep_ms(linger_ms);
+	return err;
+}
+
+static bool sums_up(tutti *job)
+{
+	float x = (float)tutti_rank(job) + 1, n = (float)tutti_size(job);
+
+	return tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0 && x == n * (n + 1) / 2;
+}
+
+static void note_wires(struct tt_job *job, struct outcome *o)
+{
+	tt_enter(job);
+	for (int i = 0; i < job->size; i++) {
+		const struct tt_link *l = job->members[i].link;
+		if (l && l->used)
+			snprintf(o->wires[i], sizeof o->wires[i], "%s", l->peer->net->transport->name);
+	}
+	tt_exit(job);
+}
+
+static void use_job(tutti *job, struct outcome *o)
+{
+	o->rank = tutti_rank(job);
+	o->size = tutti_size(job);
+	o->local_rank = tutti_local_rank(job);
+	o->local_size = tutti_local_size(job);
+	tt_address_find(job->job->members[o->rank].addr, "tcp", o->addr);
+	board->joined++;
+	o->summed = sums_up(job) && !tutti_barrier(job, NULL); /* of up to three each to each */
+	note_wires(job->job, o);
+	o->summed = o->summed && !tutti_barrier(job, NULL); /* before anybody leaves */
+	if (!o->summed)
+		strcpy(o->why, tutti_why());
+}
+
+static void run_child(const struct try *t, struct outcome *o)
+{
+	uint64_t start;
+	tutti *job;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	alarm(0);
+	for (int i = 0; t->env[i]; i++)
+		putenv((char *)(uintptr_t)t->env[i]);
+	linger_ms = t->linger_ms;
+	sleep_ms(t->late_ms);
+	for (int i = 0; board->joined < t->not_before && i < HANG_MS; i++)
+		sleep_ms(1);
+	start = tt_now();
+	o->err = tutti_join(t->config, &job);
+	o->ms = (tt_now() - start) / TT_MS;
+	if (o->err) {
+		strcpy(o->why, tutti_why());
+	} else {
+		use_job(job, o);
+		sleep_ms(t->stay_ms);
+		tutti_leave(job);
+	}
+	exit(0); /* not _exit: leaks are looked for now */
+}
+
+/* ---- the parent ---- */
+
+static pid_t start_try(const struct try *t, struct outcome *o, int log)
+{
+	pid_t pid = fork_child();
+
+	if (pid == 0) {
+		dup2(log, STDERR_FILENO);
+		run_child(t, o);
+	}
+	return pid;
+}
+
+static void end_try(int number, pid_t pid, struct outcome *o, int log)
+{
+	int status, ms = 0;
+	pid_t got;
+
+	while ((got = waitpid(pid, &status, WNOHANG)) == 0 && ms++ < HANG_MS)
+		sleep_ms(1);
+	if (!got) {
+		kill(pid, SIGKILL);
+		waitpid(pid, &status, 0);
+	}
+	ssize_t n = pread(log, o->log, sizeof o->log - 1, 0);
+	o->log[n > 0 ? n : 0] = 0;
+	close(log);
+	WANT(got == pid && status == 0, "process %d %s, status 0x%x; it wrote: %s", number, got ? "ended" : "hung",
+	     status, o->log);
+}
+
+/* All of them, until the last has ended: board->of[] tells what became of each. */
+static void run(const struct try *tries, int n)
+{
+	pid_t pid[TRIES_MAX];
+	int log[TRIES_MAX];
+
+	memset(board, 0, sizeof *board);
+	for (int i = 0; i < n; i++) {
+		log[i] = memfd_create("stderr", MFD_CLOEXEC);
+		pid[i] = start_try(&tries[i], &board->of[i], log[i]);
+	}
+	for (int i = 0; i < n; i++)
+		end_try(i, pid[i], &board->of[i], log[i]);
+}
+
+/* They have joined one job of all of them, the i-th as rank i. */
+static void look_joined(int line, int n)
+{
+	for (int i = 0; i < n; i++) {
+		const struct outcome *o = &board->of[i];
+		WANT(o->err == 0 && o->summed, "from line %d: process %d of %d: %d: %s; it wrote: %s", line, i, n,
+		     o->err, o->why, o->log);
+		if (!o->err)
+			WANT(o->rank == i && o->size == n, "from line %d: process %d is rank %d of %d", line, i,
+			     o->rank, o->size);
+		if (!o->err)
+			WANT(o->local_rank == i && o->local_size == n,
+			     "from line %d: process %d is local rank %d of %d", line, i, o->local_rank, o->local_size);
+	}
+}
+
+#define JOINED(tries) (run(tries, (int)TT_COUNT(tries)), look_joined(__LINE__, (int)TT_COUNT(tries)))
+
+/* One sentence on one line that holds all of these words, which bars separate. */
+static void look_refused(int line, const struct outcome *o, int err, const char *words)
+{
+	char copy[400], *at = copy, *word;
+	bool good = o->err == err && *o->why && !strchr(o->why, '\n') && strlen(o->why) < 400;
+
+	snprintf(copy, sizeof copy, "%s", words);
+	while ((word = strsep(&at, "|")))
+		good = good && strstr(o->why, word);
+	WANT(good, "from line %d: %d instead of %d: \"%s\" should hold %s", line, o->err, err, o->why, words);
+	if (name_each_test && good)
+		printf("   %s\n", o->why);
+}
+
+static void refuse_one(int line, struct try t, int err, const char *words)
+{
+	run(&t, 1);
+	look_refused(line, &board->of[0], err, words);
+}
+
+#define REFUSED(err, words, ...) refuse_one(__LINE__, (struct try){ .env = { __VA_ARGS__ } }, err, words)
+
+static const char *boot_at(int port) { return text("TUTTI_BOOT=127.0.0.1:%d", port); }
+static const char *file_at(const char *name) { return text("%s/%s", where, name); }
+
+#define SECRET "TUTTI_SECRET=correct horse battery staple"
+#define QUICK "TUTTI_DEADLINE=600"
+
+static const char *config_file(const char *name, const char *content)
+{
+	const char *path = file_at(name);
+	FILE *f = fopen(path, "w");
+
+	if (!f)
+		return path;
+	fputs(content, f);
+	fclose(f);
+	return path;
+}
+
+/* Somebody else's socket, as it would stand in our way. */
+static int occupy(int *port)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET,
+		                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+		                 .sin_port = htons((uint16_t)*port) };
+	socklen_t len = sizeof a;
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	if (bind(fd, (struct sockaddr *)&a, len) || listen(fd, 5) || getsockname(fd, (struct sockaddr *)&a, &len)) {
+		close(fd);
+		return -1;
+	}
+	*port = ntohs(a.sin_port);
+	return fd;
+}
+
+static int port_of(const char *addr) { return strrchr(addr, ':') ? atoi(strrchr(addr, ':') + 1) : 0; }
+
+/* ---- ways of joining ---- */
+
+static void test_alone(void)
+{
+	JOINED(((struct try[]){ { .late_ms = 0 } }));
+	JOINED(((struct try[]){
+		{ .env = { "TUTTI_RANK=0", "TUTTI_SIZE=1" } } })); /* a launcher of one needs no meeting point */
+	JOINED(((struct try[]){ { .env = { "TUTTI_RANK=", "TUTTI_SIZE=" } } })); /* set to nothing is not set */
+}
+
+static void test_order(void)
+{
+	static const int late[][3] = { { 0, 0, 0 }, { 500, 0, 100 }, { 0, 300, 150 }, { 200, 100, 0 } };
+
+	for (size_t k = 0; k < TT_COUNT(late); k++) {
+		const char *boot = boot_at(free_port());
+		struct try t[3];
+		for (int i = 0; i < 3; i++)
+			t[i] = (struct try){ .env = { text("TUTTI_RANK=%d", i), "TUTTI_SIZE=3", boot,
+				                      k % 2 ? SECRET : NULL },
+				             .late_ms = late[k][i] };
+		JOINED(t);
+	}
+}
+
+static void test_program(void)
+{
+	const char *boot = text("localhost:%d", free_port());
+	tutti_config c[2] = { { .size = sizeof *c, .rank = 0, .ranks = 2, .boot = boot, .secret = "sixteen bytes ok" },
+		              { .size = sizeof *c,
+		                .rank = 1,
+		                .ranks = 2,
+		                .boot = boot,
+		                .secret = "sixteen bytes ok",
+		                .deadline_ms = 5000 } };
+	const char *lies = "TUTTI_RANK=7"; /* the program's word comes first */
+
+	JOINED(((struct try[]){ { .config = &c[0] }, { .config = &c[1], .env = { lies, SECRET } } }));
+}
+
+/* With its own store torchrun's agent sits on MASTER_PORT. */
+static void test_torchrun(void)
+{
+	for (int store = 0; store < 2; store++) {
+		int port = 0, next, fd = -1, above = -1;
+		while (above < 0) { /* a pair of neighbours */
+			port = 0;
+			fd = occupy(&port);
+			next = port + 1;
+			above = occupy(&next);
+			if (above < 0)
+				close(fd);
+		}
+		close(above);
+		if (!store)
+			close(fd);
+		struct try t[3];
+		for (int i = 0; i < 3; i++)
+			t[i] = (struct try){ .env = { text("RANK=%d", i), "WORLD_SIZE=3", text("LOCAL_RANK=%d", i),
+				                      "LOCAL_WORLD_SIZE=3", "MASTER_ADDR=127.0.0.1",
+				                      text("MASTER_PORT=%d", port),
+				                      store ? "TORCHELASTIC_USE_AGENT_STORE=True"
+				                            : "TORCHELASTIC_USE_AGENT_STORE=False" },
+				             .late_ms = 50 * (2 - i) };
+		JOINED(t);
+		WANT(port_of(board->of[0].addr) == port + store, "rank 0 listens at %s, MASTER_PORT is %d",
+		     board->of[0].addr, port);
+		if (store)
+			close(fd);
+	}
+}
+
+static const char *three_nodes(const char *name, const char *more)
+{
+	int a = free_port(), b = free_port(), c = free_port();
+	char content[600];
+
+	snprintf(
+		content, sizeof content,
+		"secret = \"a secret in a file\";\ndeadline = 8000;\n%s"
+		"nodes = ( { name = \"left\"; address = \"127.0.0.1:%d\"; },\n          { name = \"middle\"; address = \"127.0.0.1:%d\"; },\n"
+		"          { name = \"right\"; address = \"localhost:%d\"; } );\n",
+		more, a, b, c);
+	return config_file(name, content);
+}
+
+/* None is special: whichever comes last, the others have joined at once and wait for it when they first use it. */
+static void test_nodes(void)
+{
+	for (int last = 0; last < 3; last++) {
+		const char *file = three_nodes("nodes.conf", "");
+		tutti_config right = { .size = sizeof right, .file = file, .node = "right" };
+		struct try t[] = { { .env = { text("TUTTI_CONFIG=%s", file), "TUTTI_NODE=left" } },
+			           { .env = { text("TUTTI_CONFIG=%s", file), "TUTTI_NODE=middle" } },
+			           { .config = &right, .env = { "TUTTI_NODE=left" } } };
+		t[last].not_before = 2;
+		t[last].late_ms = 300;
+		run(t, 3);
+		for (int i = 0; i < 3; i++) {
+			const struct outcome *o = &board->of[i];
+			WANT(o->err == 0 && o->summed && o->rank == i && o->size == 3,
+			     "node %d, last %d: rank %d: %d: %s", i, last, o->rank, o->err, o->why);
+			WANT(o->ms < 1000 * SLOW, "node %d waited %llu ms to join", i, (unsigned long long)o->ms);
+		}
+	}
+}
+
+/* Nobody else is there: the first use says so, and blames no silence. */
+static void test_node_alone(void)
+{
+	struct try t[] = { { .env = { text("TUTTI_CONFIG=%s", three_nodes("nodes.conf", "")), "TUTTI_NODE=right", "TUTTI_DEADLINE=500" } } };
+
+	run(t, 1);
+	const char *why = board->of[0].why; /* the second, if the last of the tries that were due in that time has come back */
+	WANT(!board->of[0].err && !board->of[0].summed && (strstr(why, " could not be reached within 500 ms: does it run?") || strstr(why, "Connection refused")),
+	     "%d: %s", board->of[0].err, why);
+}
+
+/* Between each two of three ranks; NULL: not looked at. */
+static void look_at_wires(const char *wires[3][3])
+{
+	for (int i = 0; i < 3; i++)
+		for (int k = 0; k < 3; k++)
+			WANT(!wires[i][k] || !strcmp(board->of[i].wires[k], wires[i][k]), "rank %d reached rank %d over \"%s\"; it wrote: %s", i, k,
+			     board->of[i].wires[k], board->of[i].log);
+}
+
+/* For each two the first that both have. */
+static void test_wires(void)
+{
+	const char *boot = boot_at(free_port());
+
+	JOINED(((struct try[]){ { .env = { "TUTTI_RANK=0", "TUTTI_SIZE=3", boot } },
+	                        { .env = { "TUTTI_RANK=1", "TUTTI_SIZE=3", boot, "TUTTI_TRANSPORTS=tcp" } },
+	                        { .env = { "TUTTI_RANK=2", "TUTTI_SIZE=3", boot, "TUTTI_TRANSPORTS=shm,tcp" } } }));
+	look_at_wires((const char *[3][3]){ { NULL, "tcp", "shm" }, { "tcp", NULL, "tcp" }, { "shm", "tcp", NULL } });
+	boot = boot_at(free_port());
+	JOINED(((struct try[]){ { .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot, "TUTTI_TRANSPORTS=tcp,shm" } },
+	                        { .env = { "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, "TUTTI_TRANSPORTS=tcp,shm" } } }));
+	look_at_wires((const char *[3][3]){ { NULL, "tcp" }, { "tcp" } });
+	REFUSED(-EINVAL, "TUTTI_TRANSPORTS names shm alone|write shm,tcp", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, "TUTTI_TRANSPORTS=shm");
+	REFUSED(-EINVAL, "TUTTI_TRANSPORTS|\"tpc\"|tutti info", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, "TUTTI_TRANSPORTS=shm,tpc");
+}
+
+/* Who has joined uses one that has the table and whose joining thread has got no further: over the wire that stays. */
+static void test_lingering(void)
+{
+	const char *boot = boot_at(free_port());
+
+	JOINED(((struct try[]){ { .env = { "TUTTI_RANK=0", "TUTTI_SIZE=3", boot } },
+	                        { .env = { "TUTTI_RANK=1", "TUTTI_SIZE=3", boot }, .linger_ms = 200 },
+	                        { .env = { "TUTTI_RANK=2", "TUTTI_SIZE=3", boot }, .linger_ms = 100 } }));
+	look_at_wires((const char *[3][3]){ { NULL, "shm", "shm" }, { "shm", NULL, "shm" }, { "shm", "shm", NULL } });
+}
+
+static struct try node_try(const char *file, const char *node, const char *wires)
+{
+	return (struct try){ .env = { text("TUTTI_CONFIG=%s", file), text("TUTTI_NODE=%s", node), text("TUTTI_TRANSPORTS=%s", wires) } };
+}
+
+/* Names follow from the addresses: nobody has to tell them, and shared memory can stand alone. */
+static void test_nodes_in_memory(void)
+{
+	static const char *const wires[] = { "shm,tcp", "shm" };
+
+	for (size_t i = 0; i < TT_COUNT(wires); i++) {
+		const char *file = config_file("memory.conf", text("nodes = ( { name = \"a\"; address = \"127.0.0.1:%d\"; }, { name = \"b\"; "
+		                                                   "address = \"127.0.0.1:%d\"; }, { name = \"c\"; address = \"127.0.0.1:%d\"; } );\n",
+		                                                   free_port(), free_port(), free_port()));
+		JOINED(((struct try[]){ node_try(file, "a", wires[i]), node_try(file, "b", wires[i]), node_try(file, "c", wires[i]) }));
+		look_at_wires((const char *[3][3]){ { NULL, "shm", "shm" }, { "shm", NULL, "shm" }, { "shm", "shm", NULL } });
+	}
+}
+
+/* Of two ranks each, at once. */
+static void test_two_jobs(void)
+{
+	const char *boots[2] = { boot_at(free_port()), boot_at(free_port()) };
+	struct try t[4];
+
+	for (int i = 0; i < 4; i++)
+		t[i] = (struct try){ .env = { text("TUTTI_RANK=%d", i / 2), "TUTTI_SIZE=2", boots[i % 2] } };
+	run(t, 4);
+	for (int i = 0; i < 4; i++) {
+		const struct outcome *o = &board->of[i];
+		WANT(o->err == 0 && o->summed && o->rank == i / 2 && o->size == 2 && !strcmp(o->wires[1 - i / 2], "shm"), "process %d: %d: %s; wire \"%s\"", i,
+		     o->err, o->why, o->wires[1 - i / 2]);
+	}
+}
+
+static bool have_ipv6(void)
+{
+	struct sockaddr_in6 a = { .sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT };
+	int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	bool good = fd >= 0 && !bind(fd, (struct sockaddr *)&a, sizeof a);
+
+	if (fd >= 0)
+		close(fd);
+	return good;
+}
+
+static void test_ipv6(void)
+{
+	const char *boot = text("TUTTI_BOOT=[::1]:%d", free_port());
+	struct try t[3];
+
+	if (!have_ipv6()) {
+		printf("no ::1 here: joining over IPv6 is not tested\n");
+		return;
+	}
+	for (int secret = 0; secret < 2; secret++) {
+		for (int i = 0; i < 3; i++)
+			t[i] = (struct try){ .env = { text("TUTTI_RANK=%d", i), "TUTTI_SIZE=3", boot, "TUTTI_IFACE=lo",
+				                      secret ? SECRET : NULL } };
+		JOINED(t);
+		WANT(!strncmp(board->of[0].addr, "tcp:[::1]:", 10), "rank 0 listens at %s", board->of[0].addr);
+	}
+}
+
+static void test_ports(void)
+{
+	int port = free_port() % 20000 + 30000;
+	const char *boot = boot_at(free_port()), *range = text("TUTTI_PORTS=%d-%d", port, port + 50);
+	struct try t[3];
+
+	for (int i = 0; i < 3; i++)
+		t[i] = (struct try){ .env = { text("TUTTI_RANK=%d", i), "TUTTI_SIZE=3", boot, range } };
+	JOINED(t);
+	for (int i = 1; i < 3; i++) {
+		int got = port_of(board->of[i].addr);
+		WANT(got >= port && got <= port + 50, "rank %d listens at %s, which is not in %s", i, board->of[i].addr,
+		     range);
+	}
+	port = 0;
+	int fd = occupy(&port);
+	REFUSED(-EADDRINUSE, text("%d|TUTTI_PORTS|127.0.0.1", port), "TUTTI_RANK=1", "TUTTI_SIZE=2", boot,
+	        text("TUTTI_PORTS=%d-%d", port, port));
+	REFUSED(-EADDRINUSE, text("%d|TUTTI_PORTS", port), "TUTTI_RANK=1", "TUTTI_SIZE=2", boot,
+	        text("TUTTI_PORTS=%d", port));
+	close(fd);
+	REFUSED(-EINVAL, "TUTTI_PORTS=9-1|FIRST-LAST", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, "TUTTI_PORTS=9-1");
+	REFUSED(-EINVAL, "TUTTI_PORTS=many|FIRST-LAST", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, "TUTTI_PORTS=many");
+	REFUSED(-EINVAL, "TUTTI_PORTS=70000|FIRST-LAST", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, "TUTTI_PORTS=70000");
+}
+
+static void test_interface(void)
+{
+	const char *boot = boot_at(free_port());
+	struct try t[2];
+
+	for (int i = 0; i < 2; i++)
+		t[i] = (struct try){ .env = { text("TUTTI_RANK=%d", i), "TUTTI_SIZE=2", boot, SECRET,
+			                      "TUTTI_IFACE=lo" } };
+	JOINED(t);
+	WANT(!strncmp(board->of[1].addr, "tcp:127.0.0.1:", 14), "rank 1 listens at %s", board->of[1].addr);
+	REFUSED(-ENODEV, "'lo77'|TUTTI_IFACE|lo", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, SECRET, "TUTTI_IFACE=lo77");
+}
+
+/* `tutti run` opens rank 0's socket itself. */
+static void test_handed_socket(void)
+{
+	int port = 0, fd = occupy(&port);
+
+	fcntl(fd, F_SETFD, 0);
+	JOINED(((struct try[]){
+		{ .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot_at(port), text("TUTTI_BOOT_FD=%d", fd) },
+	          .late_ms = 100 },
+		{ .env = { "TUTTI_RANK=1", "TUTTI_SIZE=2", boot_at(port) } } }));
+	WANT(port_of(board->of[0].addr) == port, "rank 0 listens at %s", board->of[0].addr);
+	close(fd);
+	REFUSED(-EBADF, "TUTTI_BOOT_FD=999|tutti run", "TUTTI_RANK=0", "TUTTI_SIZE=2", boot_at(port),
+	        "TUTTI_BOOT_FD=999");
+}
+
+/* ---- the secret ---- */
+
+/* Without one nobody listens but on this host's loopback: that is what the ranks say, and what the kernel says. */
+static void test_only_loopback(void)
+{
+	const char *boot = boot_at(free_port());
+	struct try t[3];
+
+	for (int i = 0; i < 3; i++)
+		t[i] = (struct try){ .env = { text("TUTTI_RANK=%d", i), "TUTTI_SIZE=3", boot } };
+	JOINED(t);
+	for (int i = 0; i < 3; i++)
+		WANT(!strncmp(board->of[i].addr, "tcp:127.", 8), "without a secret rank %d listens at %s", i,
+		     board->of[i].addr);
+	WANT(strstr(board->of[0].log, "TUTTI_SECRET") && !*board->of[1].log, "they say: %s, %s", board->of[0].log,
+	     board->of[1].log);
+	REFUSED(-EACCES, "0.0.0.0|TUTTI_SECRET|127.0.0.1", "TUTTI_RANK=0", "TUTTI_SIZE=2",
+	        text("TUTTI_BOOT=0.0.0.0:%d", free_port()), QUICK);
+	REFUSED(-EACCES, "192.0.2.7|TUTTI_SECRET", "TUTTI_RANK=1", "TUTTI_SIZE=2", "TUTTI_BOOT=192.0.2.7:4000", QUICK);
+	WANT(board->of[0].ms < 500 * SLOW, "it took %llu ms", (unsigned long long)board->of[0].ms);
+}
+
+/* Where the kernel says that this port is listened on: 0 nowhere, 1 on loopback alone, 2 elsewhere too. */
+static int openness(int port)
+{
+	char line[300], addr[64];
+	unsigned at, state;
+	int found = 0;
+
+	for (int v6 = 0; v6 < 2; v6++) {
+		FILE *f = fopen(v6 ? "/proc/net/tcp6" : "/proc/net/tcp", "r");
+		while (f && fgets(line, sizeof line, f)) {
+			if (sscanf(line, " %*d: %60[0-9A-Fa-f]:%x %*s %x", addr, &at, &state) != 3 || state != 0x0a ||
+			    at != (unsigned)port)
+				continue;
+			bool loopback = !strcmp(v6 ? addr : addr + 6, v6 ? "00000000000000000000000001000000" : "7F");
+			found = loopback && found < 2 ? 1 : 2;
+		}
+		if (f)
+			fclose(f);
+	}
+	return found;
+}
+
+/* Rank 0 waits for the other in vain, and we look meanwhile. */
+static void test_kernel_agrees(void)
+{
+	for (int with = 0; with < 2; with++) {
+		int port = free_port(), open = 0, log = memfd_create("stderr", MFD_CLOEXEC);
+		const char *boot = text("TUTTI_BOOT=%s:%d", with ? "0.0.0.0" : "127.0.0.1", port);
+		struct try t = { .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot, QUICK, with ? SECRET : NULL } };
+		memset(board, 0, sizeof *board);
+		pid_t pid = start_try(&t, &board->of[0], log);
+		for (int i = 0; i < HANG_MS && !open; i++) {
+			open = openness(port);
+			sleep_ms(1);
+		}
+		WANT(open == 1 + with, "with%s a secret port %d is open to %s", with ? "" : "out", port,
+		     open == 2 ? "all"
+		     : open    ? "this host"
+		               : "none");
+		end_try(0, pid, &board->of[0], log);
+		look_refused(__LINE__, &board->of[0], -ETIMEDOUT, "rank 1 of 2 did not join");
+	}
+}
+
+static void two_secrets(const char *zero, const char *one)
+{
+	const char *boot = boot_at(free_port());
+	struct try t[] = { { .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot, QUICK, zero } },
+		           { .env = { "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, QUICK, one } } };
+
+	run(t, 2);
+	look_refused(__LINE__, &board->of[1], -EACCES, "TUTTI_SECRET|rank 0");
+	look_refused(__LINE__, &board->of[0], -ETIMEDOUT, "rank 1 of 2 did not join");
+	WANT(strstr(board->of[0].log, "TUTTI_SECRET"), "rank 0 wrote: %s", board->of[0].log);
+}
+
+static void test_secrets(void)
+{
+	two_secrets(SECRET, "TUTTI_SECRET=the wrong one, though long");
+	two_secrets(SECRET, NULL);
+	two_secrets(NULL, SECRET);
+	REFUSED(-EINVAL, "TUTTI_SECRET|5 bytes|16", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot_at(free_port()),
+	        "TUTTI_SECRET=short");
+}
+
+/* ---- wrong variables ---- */
+
+static void test_variables(void)
+{
+	const char *boot = boot_at(free_port());
+
+	REFUSED(-EINVAL, "TUTTI_RANK=x|whole number", "TUTTI_RANK=x", "TUTTI_SIZE=2", boot);
+	REFUSED(-EINVAL, "TUTTI_RANK=1.5|whole number", "TUTTI_RANK=1.5", "TUTTI_SIZE=2", boot);
+	REFUSED(-EINVAL, "TUTTI_RANK=-1|from 0", "TUTTI_RANK=-1", "TUTTI_SIZE=2", boot);
+	REFUSED(-EINVAL, "TUTTI_RANK=99999999999999999999|whole number", "TUTTI_RANK=99999999999999999999",
+	        "TUTTI_SIZE=2", boot);
+	REFUSED(-EINVAL, "TUTTI_RANK is 2|TUTTI_SIZE 2|0 to 1", "TUTTI_RANK=2", "TUTTI_SIZE=2", boot);
+	REFUSED(-EINVAL, "TUTTI_SIZE=0|from 1", "TUTTI_RANK=0", "TUTTI_SIZE=0", boot);
+	REFUSED(-EINVAL, "100000 ranks|65536", "TUTTI_RANK=0", "TUTTI_SIZE=100000", boot);
+	REFUSED(-EINVAL, "TUTTI_SIZE is set|TUTTI_RANK is not", "TUTTI_SIZE=2", boot);
+	REFUSED(-EINVAL, "TUTTI_RANK is set|TUTTI_SIZE is not", "TUTTI_RANK=1", boot);
+	REFUSED(-EINVAL, "TUTTI_BOOT is not|TUTTI_BOOT=HOST:PORT", "TUTTI_RANK=1", "TUTTI_SIZE=2");
+	REFUSED(-EINVAL, "MASTER_PORT is not", "RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1");
+	REFUSED(-EINVAL, "MASTER_ADDR is not", "RANK=1", "WORLD_SIZE=2", "MASTER_PORT=4000");
+	REFUSED(-EINVAL, "MASTER_PORT=port", "RANK=1", "WORLD_SIZE=2", "MASTER_PORT=port", "MASTER_ADDR=127.0.0.1");
+	REFUSED(-EINVAL, "TUTTI_TRANSPORTS|\"nonsense\"|tutti info", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot,
+	        "TUTTI_TRANSPORTS=nonsense");
+	REFUSED(-EINVAL, "TUTTI_TRANSPORTS names no", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, "TUTTI_TRANSPORTS=,");
+	REFUSED(-EINVAL, "TUTTI_DEADLINE=abc|whole number", "TUTTI_DEADLINE=abc");
+	REFUSED(-EINVAL, "TUTTI_DEADLINE=0|from 10", "TUTTI_DEADLINE=0");
+	REFUSED(-EINVAL, "TUTTI_SPIN=perhaps|auto, yes and no", "TUTTI_SPIN=perhaps");
+	REFUSED(-EINVAL, "TUTTI_MINORITY=perhaps|yes nor no", "TUTTI_MINORITY=perhaps");
+}
+
+static void test_boot_addresses(void)
+{
+	for (int rank = 0; rank < 2; rank++) {
+		const char *me = text("TUTTI_RANK=%d", rank);
+		REFUSED(-EINVAL, "localhost|HOST:PORT", me, "TUTTI_SIZE=2", "TUTTI_BOOT=localhost", QUICK);
+		REFUSED(-EINVAL, "localhost:|HOST:PORT", me, "TUTTI_SIZE=2", "TUTTI_BOOT=localhost:", QUICK);
+		REFUSED(-EINVAL, "127.0.0.1:99999|HOST:PORT", me, "TUTTI_SIZE=2", "TUTTI_BOOT=127.0.0.1:99999", QUICK);
+		REFUSED(-EINVAL, "::1:4|[::1]:PORT", me, "TUTTI_SIZE=2", "TUTTI_BOOT=::1:4000", QUICK);
+		REFUSED(-EHOSTUNREACH, "no-such-host.invalid|resolve", me, "TUTTI_SIZE=2",
+		        "TUTTI_BOOT=no-such-host.invalid:4000", QUICK);
+		REFUSED(-ENAMETOOLONG, "longer than", me, "TUTTI_SIZE=2", text("TUTTI_BOOT=%0150d:4000", 0), QUICK);
+	}
+	int port = 0, fd = occupy(&port);
+	REFUSED(-EADDRINUSE, text("127.0.0.1:%d|in use", port), "TUTTI_RANK=0", "TUTTI_SIZE=2", boot_at(port), QUICK);
+	close(fd);
+	REFUSED(-EADDRNOTAVAIL, "192.0.2.7:4000|no such address", "TUTTI_RANK=0", "TUTTI_SIZE=2",
+	        "TUTTI_BOOT=192.0.2.7:4000", SECRET, QUICK);
+}
+
+/* A misspelt variable is no error, but not silent either. */
+static void test_misspelt_variable(void)
+{
+	JOINED(((struct try[]){ { .env = { "TUTTI_DEADLIN=5", "TUTTI_RNAK=1" } } }));
+	const char *log = board->of[0].log;
+	WANT(strstr(log, "TUTTI_DEADLIN is not") && strstr(log, "TUTTI_DEADLINE"), "it wrote: %s", log);
+	WANT(strstr(log, "TUTTI_RNAK is not") && strstr(log, "TUTTI_RANK"), "it wrote: %s", log);
+}
+
+static void test_config_struct(void)
+{
+	tutti_config small = { .size = 8 }, none = { .size = 0 },
+		     rank = { .size = sizeof rank, .rank = 2, .ranks = 2, .boot = "127.0.0.1:1" },
+		     empty = { .size = sizeof empty, .boot = "127.0.0.1:1" },
+		     port = { .size = sizeof port, .rank = 1, .ranks = 2, .boot = "here" };
+
+	refuse_one(__LINE__, (struct try){ .config = &small }, -EINVAL, "tutti_config.size is 8|sizeof(tutti_config)");
+	refuse_one(__LINE__, (struct try){ .config = &none }, -EINVAL, "tutti_config.size is 0|sizeof(tutti_config)");
+	refuse_one(__LINE__, (struct try){ .config = &rank }, -EINVAL, "tutti_config.rank is 2|0 to 1");
+	refuse_one(__LINE__, (struct try){ .config = &empty }, -EINVAL, "tutti_config.ranks is 0|at least one");
+	refuse_one(__LINE__, (struct try){ .config = &port, .env = { QUICK } }, -EINVAL, "'|here|HOST:PORT");
+}
+
+/* ---- those who do not come, or come twice ---- */
+
+static void test_missing(void)
+{
+	const char *boot = boot_at(free_port());
+
+	REFUSED(-ETIMEDOUT, text("rank 0|%s|600 ms", boot + strlen("TUTTI_BOOT=")), "TUTTI_RANK=1", "TUTTI_SIZE=2",
+	        boot, QUICK);
+	uint64_t ms = board->of[0].ms;
+	WANT(ms >= 590 && ms < 1200 * SLOW, "it took %llu ms", (unsigned long long)ms);
+
+	struct try t[3];
+	for (int i = 0; i < 3; i++)
+		t[i] = (struct try){ .env = { text("TUTTI_RANK=%d", i), "TUTTI_SIZE=5", boot, QUICK } };
+	run(t, 3);
+	look_refused(__LINE__, &board->of[0], -ETIMEDOUT, "ranks 3, 4 of 5 did not join|600 ms");
+	for (int i = 1; i < 3; i++) {
+		const struct outcome *o = &board->of[i];
+		WANT(o->err == -ETIMEDOUT || o->err == -ECONNRESET, "rank %d got %d: %s", i, o->err, o->why);
+		WANT(strstr(o->why, "rank 0"), "rank %d says: %s", i, o->why);
+	}
+}
+
+static void test_twice(void)
+{
+	const char *boot = boot_at(free_port()), *size = "TUTTI_SIZE=2";
+	struct try again[] = { { .env = { "TUTTI_RANK=0", size, boot }, .stay_ms = 1500 },
+		               { .env = { "TUTTI_RANK=1", size, boot }, .stay_ms = 1500 },
+		               { .env = { "TUTTI_RANK=1", size, boot, QUICK }, .not_before = 2 } };
+
+	run(again, 3);
+	look_joined(__LINE__, 2);
+	look_refused(__LINE__, &board->of[2], -EPERM, "rank 1 is already taken");
+	again[2].env[0] = "TUTTI_RANK=0";
+	run(again, 3);
+	look_joined(__LINE__, 2);
+	look_refused(__LINE__, &board->of[2], -EADDRINUSE, "in use");
+
+	/* at once, before the job is complete */
+	struct try both[] = { { .env = { "TUTTI_RANK=0", "TUTTI_SIZE=3", boot, QUICK } },
+		              { .env = { "TUTTI_RANK=1", "TUTTI_SIZE=3", boot, QUICK } },
+		              { .env = { "TUTTI_RANK=1", "TUTTI_SIZE=3", boot, QUICK } } };
+	run(both, 3);
+	look_refused(__LINE__, &board->of[0], -ETIMEDOUT, "rank 2 of 3 did not join");
+	int refused = board->of[1].err == -EPERM ? 1 : 2;
+	look_refused(__LINE__, &board->of[refused], -EPERM, "rank 1 is already taken");
+}
+
+/* Rank 0 needs a connection to each rank while they join. */
+static void test_files(void)
+{
+	const char *boot = boot_at(free_port());
+	struct rlimit was, low;
+
+	getrlimit(RLIMIT_NOFILE, &was);
+	low = (struct rlimit){ .rlim_cur = 100, .rlim_max = was.rlim_max };
+	setrlimit(RLIMIT_NOFILE, &low);
+	REFUSED(-EMFILE, "rank 0 of 80 needs 112 open files|limit is 100|ulimit -n", "TUTTI_RANK=0", "TUTTI_SIZE=80", boot, QUICK);
+	REFUSED(-ETIMEDOUT, "ranks 1, 2,|59 more of 68 did not join", "TUTTI_RANK=0", "TUTTI_SIZE=68", boot, QUICK);
+	setrlimit(RLIMIT_NOFILE, &was);
+}
+
+static void test_sizes(void)
+{
+	const char *boot = boot_at(free_port());
+	struct try t[] = { { .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot, QUICK } },
+		           { .env = { "TUTTI_RANK=1", "TUTTI_SIZE=3", boot, QUICK } },
+		           { .env = { "TUTTI_RANK=2", "TUTTI_SIZE=3", boot, QUICK } } };
+
+	run(t, 3);
+	look_refused(__LINE__, &board->of[0], -ETIMEDOUT, "rank 1 of 2 did not join");
+	look_refused(__LINE__, &board->of[1], -EPERM, "it counts 3 ranks|rank 0 counts 2");
+	look_refused(__LINE__, &board->of[2], -EPERM, "it counts 3 ranks|rank 0 counts 2");
+}
+
+/* ---- the config file ---- */
+
+static void refuse_file(int line, const char *content, int err, const char *words)
+{
+	const char *file = config_file("wrong.conf", content);
+
+	refuse_one(line, (struct try){ .env = { text("TUTTI_CONFIG=%s", file), "TUTTI_NODE=a" } }, err, words);
+}
+
+static void test_config_file(void)
+{
+	refuse_file(__LINE__, "deadline = 5000;\nsecrit = \"a secret in a file\";\n", -EINVAL,
+	            "wrong.conf:2|\"secrit\"|\"secret\"");
+	refuse_file(__LINE__, "xyzzy = 1;\n", -EINVAL, "wrong.conf:1|\"xyzzy\"");
+	refuse_file(__LINE__, "deadline = 5000\n\nsecret = = 4;\n", -EINVAL, "wrong.conf:3|syntax error");
+	refuse_file(__LINE__, "deadline = 1.5;\n", -EINVAL, "wrong.conf:1|\"deadline\"|whole number");
+	refuse_file(__LINE__, "\nsecret = [ 1, 2 ];\n", -EINVAL, "wrong.conf:2|\"secret\"|string");
+	refuse_file(__LINE__, "deadline = \"soon\";\n", -EINVAL, "deadline=soon is not a whole number");
+	refuse_file(__LINE__,
+	            "secret = \"short\";\nnodes = ( { name = \"a\"; address = \"127.0.0.1:4000\"; },"
+	            "{ name = \"b\"; address = \"127.0.0.1:4001\"; } );\n",
+	            -EINVAL, "5 bytes|16");
+	refuse_file(__LINE__, "nodes = \"a\";\n", -EINVAL, "wrong.conf:1|list");
+	refuse_file(__LINE__, "nodes = ( );\n", -EINVAL, "wrong.conf:1|list");
+	refuse_file(__LINE__, "nodes = ( { name = \"a\"; adress = \"127.0.0.1:4000\"; } );\n", -EINVAL,
+	            "wrong.conf:1|\"adress\"|\"address\"");
+	refuse_file(__LINE__, "nodes = (\n{ name = \"a\"; } );\n", -EINVAL, "wrong.conf:2|address = \"HOST:PORT\"");
+	refuse_file(__LINE__, "nodes = ( 1, 2 );\n", -EINVAL, "wrong.conf:1|name = ");
+	refuse_file(
+		__LINE__,
+		"nodes = ( { name = \"a\"; address = \"127.0.0.1:1\"; },\n{ name = \"a\"; address = \"127.0.0.1:2\"; } );\n",
+		-EINVAL, "wrong.conf:2|two nodes|\"a\"");
+	refuse_file(
+		__LINE__,
+		"nodes = ( { name = \"a\"; address = \"nowhere\"; }, { name = \"b\"; address = \"127.0.0.1:2\"; } );\n",
+		-EINVAL, "wrong.conf:1|'nowhere'|HOST:PORT");
+	refuse_file( /* not one's own: it would be used much later, if ever */
+		__LINE__,
+		"nodes = ( { name = \"a\"; address = \"127.0.0.1:1\"; },\n{ name = \"b\"; address = \"127.0.0.1:99999\"; } );\n",
+		-EINVAL, "wrong.conf:2|'127.0.0.1:99999'|HOST:PORT");
+	refuse_file(
+		__LINE__,
+		"nodes = ( { name = \"a\"; address = \"127.0.0.1:1\"; },\n{ name = \"b\"; address = \":4000\"; } );\n",
+		-EINVAL, "wrong.conf:2|':4000'|HOST:PORT");
+	refuse_file(__LINE__, "deadline = 100;\n @include \"..\"\n", -EINVAL, "wrong.conf:2|cannot include");
+	REFUSED(-ENOENT, text("%s|No such file", file_at("none.conf")), text("TUTTI_CONFIG=%s", file_at("none.conf")));
+	REFUSED(-EISDIR, text("%s|directory", where), text("TUTTI_CONFIG=%s", where));
+}
+
+static void test_node_names(void)
+{
+	const char *file = text("TUTTI_CONFIG=%s", three_nodes("nodes.conf", ""));
+
+	REFUSED(-EINVAL, "\"lfet\"|did you mean left", file, "TUTTI_NODE=lfet");
+	REFUSED(-EINVAL, "\"qqqqqq\"", file, "TUTTI_NODE=qqqqqq");
+	WANT(!strstr(board->of[0].why, "did you mean"), "%s", board->of[0].why);
+	REFUSED(-EINVAL, "3 nodes|TUTTI_NODE", file);
+}
+
+/* The environment comes before the file, the program before both: with any other secret or deadline they would not meet. */
+static void test_precedence(void)
+{
+	const char *file = text("TUTTI_CONFIG=%s",
+	                        config_file("order.conf", "deadline = 100;\nsecret = \"the file's own secret\";\n")),
+		   *boot = boot_at(free_port());
+	tutti_config program = { .size = sizeof program, .secret = strchr(SECRET, '=') + 1, .deadline_ms = 5000 };
+	struct try t[] = { { .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot, file, SECRET, "TUTTI_DEADLINE=5000" } },
+		           { .env = { "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, SECRET }, .late_ms = 400 } };
+
+	JOINED(t);
+	t[0] = (struct try){ .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot, file, "TUTTI_SECRET=one of the environment",
+		                      "TUTTI_DEADLINE=100" },
+		             .config = &program };
+	JOINED(t);
+}
+
+/* Who says where the others are: the program, then TUTTI_RANK and its kin, then the list, then torchrun, then nobody. Two
+ * processes join by `more` and `config`, with the list and torchrun's variables there too. */
+static void place_by(int line, const char *file, const char *const more[2][3], const tutti_config *config[2])
+{
+	const char *port = text("MASTER_PORT=%d", free_port());
+	struct try t[2];
+
+	for (int i = 0; i < 2; i++)
+		t[i] = (struct try){ .env = { file, i ? "TUTTI_NODE=middle" : "TUTTI_NODE=left", text("RANK=%d", 4 - i), "WORLD_SIZE=5",
+			                      "MASTER_ADDR=127.0.0.1", port, more[i][0], more[i][1], more[i][2] },
+			             .config = config[i] };
+	run(t, 2);
+	look_joined(line, 2);
+}
+
+static void test_who_places(void)
+{
+	const char *boot = boot_at(free_port()), *other = text("127.0.0.1:%d", free_port());
+	const char *list = text("TUTTI_CONFIG=%s", config_file("places.conf", text("nodes = ( { name = \"left\"; address = \"127.0.0.1:%d\"; },"
+	                                                                          "{ name = \"middle\"; address = \"127.0.0.1:%d\"; } );\n",
+	                                                                          free_port(), free_port())));
+	tutti_config c[2] = { { .size = sizeof *c, .rank = 0, .ranks = 2, .boot = other },
+		              { .size = sizeof *c, .rank = 1, .ranks = 2, .boot = other } };
+	const tutti_config *none[2] = { NULL }, *program[2] = { &c[0], &c[1] };
+
+	place_by(__LINE__, list, (const char *const[2][3]){ { NULL } }, none);                    /* the list, not torchrun */
+	place_by(__LINE__, list, (const char *const[2][3]){ { boot }, { boot } }, none);          /* the same: an address alone is no place */
+	place_by(__LINE__, list, (const char *const[2][3]){ { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot }, { "TUTTI_RANK=1", "TUTTI_SIZE=2", boot } },
+	         none);                                                                           /* a launcher, not the list */
+	WANT(port_of(board->of[0].addr) == port_of(boot), "rank 0 listens at %s, not at %s", board->of[0].addr, boot);
+	place_by(__LINE__, list, (const char *const[2][3]){ { "TUTTI_RANK=7", "TUTTI_SIZE=9", boot }, { "TUTTI_RANK=7", "TUTTI_SIZE=9", boot } },
+	         program);                                                                        /* the program, not both */
+	WANT(port_of(board->of[0].addr) == port_of(other), "rank 0 listens at %s, not at %s", board->of[0].addr, other);
+	REFUSED(-EINVAL, "TUTTI_RANK is set|TUTTI_SIZE is not", list, "TUTTI_NODE=left", "TUTTI_RANK=1");
+}
+
+/* Known answers: other implementations of docs/wire.md must come to the same. */
+static void test_job_id(void)
+{
+	struct tt_node nodes[2] = { { "left", "10.0.0.1:4000" }, { "right", "10.0.0.2:4000" } };
+	struct tt_boot b = { .size = 2, .address = "10.0.0.1:4000" };
+
+	CU_ASSERT_EQUAL(tt_boot_job_id(&b), 0x0f4abfe5b5a14c12u);
+	b = (struct tt_boot){ .rank = 1, .size = 7, .address = "[::1]:4000" };
+	CU_ASSERT_EQUAL(tt_boot_job_id(&b), 0x0f4abfe5b5a14c12u); /* neither the host nor the size count */
+	b = (struct tt_boot){ .size = 1, .address = "here" };
+	CU_ASSERT_EQUAL(tt_boot_job_id(&b), 0xe4e5e246141cf03cu);
+	b = (struct tt_boot){ .size = 2, .nodes = nodes };
+	CU_ASSERT_EQUAL(tt_boot_job_id(&b), 0x5893941beb0b1036u);
+}
+
+/* ---- */
+
+static int set_up(void)
+{
+	for (int i = 0; i < TT_SETTINGS; i++) /* nothing of whoever runs the tests */
+		unsetenv(tt_setting_info[i].variable);
+	board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (board != MAP_FAILED && mkdtemp(where))
+		return 0;
+	perror("no place for the tests");
+	return -1;
+}
+
+static void tear_down(void)
+{
+	static const char *const names[] = { "nodes.conf", "wrong.conf", "order.conf", "places.conf", "memory.conf" };
+
+	for (size_t i = 0; i < TT_COUNT(names); i++)
+		unlink(file_at(names[i]));
+	rmdir(where);
+}
+
+static CU_TestInfo way_tests[] = {
+	{ "alone", test_alone },
+	{ "in any order", test_order },
+	{ "by the program", test_program },
+	{ "torchrun", test_torchrun },
+	{ "a list of nodes", test_nodes },
+	{ "a node alone", test_node_alone },
+	{ "wires", test_wires },
+	{ "slow to join", test_lingering },
+	{ "nodes in shared memory", test_nodes_in_memory },
+	{ "two jobs", test_two_jobs },
+	{ "IPv6", test_ipv6 },
+	{ "ports", test_ports },
+	{ "interface", test_interface },
+	{ "a socket handed over", test_handed_socket },
+	CU_TEST_INFO_NULL,
+};
+static CU_TestInfo secret_tests[] = {
+	{ "none: only loopback", test_only_loopback },
+	{ "the kernel agrees", test_kernel_agrees },
+	{ "wrong, one-sided, short", test_secrets },
+	CU_TEST_INFO_NULL,
+};
+static CU_TestInfo wrong_tests[] = {
+	{ "variables", test_variables },
+	{ "addresses", test_boot_addresses },
+	{ "misspelt variables", test_misspelt_variable },
+	{ "tutti_config", test_config_struct },
+	{ "missing ranks", test_missing },
+	{ "a rank twice", test_twice },
+	{ "sizes", test_sizes },
+	{ "open files", test_files },
+	CU_TEST_INFO_NULL,
+};
+static CU_TestInfo file_tests[] = {
+	{ "wrong files", test_config_file },
+	{ "names of nodes", test_node_names },
+	{ "precedence", test_precedence },
+	{ "who gives places", test_who_places },
+	{ "the job's id", test_job_id },
+	CU_TEST_INFO_NULL,
+};
+static CU_SuiteInfo suites[] = {
+	{ "ways", NULL, NULL, NULL, NULL, way_tests },
+	{ "secret", NULL, NULL, NULL, NULL, secret_tests },
+	{ "wrong", NULL, NULL, NULL, NULL, wrong_tests },
+	{ "file", NULL, NULL, NULL, NULL, file_tests },
+	CU_SUITE_INFO_NULL,
+};
+
+int main(int argc, char **argv)
+{
+#if !defined(HAVE_LIBSODIUM) || !defined(HAVE_LIBCONFIG)
+	printf("SKIPPED: these tests join with secrets and by config files, and this build has no libsodium or no libconfig\n");
+	return 77;
+#endif
+	if (set_up())
+		return 1;
+	int result = run_suites(suites, argc, argv);
+	tear_down();
+	return result;
+}

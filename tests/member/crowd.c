@@ -1,0 +1,316 @@
+/* crowd.c - many ranks: how they find each other down the tree, what becomes of those whose parent dies, and a real job of
+ * some hundred processes.
+ *   tests/member/crowd --ranks N: one simulated job of N ranks alone, with how long it took and how much memory */
+#include "tests/harness/cunit_main.h"
+#include "tests/harness/procs.h"
+#include "tests/harness/ranks.h"
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#if TT_TSAN
+enum { SIM_RANKS = 100, SEEDS = 4, PROCESSES = 24 };
+#elif TT_ASAN
+enum { SIM_RANKS = 880, SEEDS = 4, PROCESSES = 24 };
+#else
+enum { SIM_RANKS = 880, SEEDS = 25, PROCESSES = 256 };
+#endif
+enum { FAN = 8, /* of the tree; 880: their table takes two pieces */ HANG_MS = 20000 * SLOW };
+
+/* ---- simulated ---- */
+
+static void program_sum(tutti *job)
+{
+	double n = tutti_size(job), me = tutti_rank(job), v[3] = { 1, me, me * me };
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_allreduce(job, v, 3, TUTTI_F64, TUTTI_SUM, NULL) == 0);
+	CHECK(v[0] == n && v[1] == n * (n - 1) / 2 && v[2] == n * (n - 1) * (2 * n - 1) / 6);
+}
+
+static int run_many(int ranks)
+{
+	struct rusage use;
+	uint64_t start = tt_now();
+	int failures = run_ranks((struct ranks){ .size = ranks, .wire = "sim", .seed = 1, .program = program_sum });
+
+	getrusage(RUSAGE_SELF, &use);
+	printf("%d simulated ranks joined, met, added and left in %.1f s, %ld MB: %d failures\n", ranks, (double)(tt_now() - start) / 1e9,
+	       use.ru_maxrss / 1024, failures);
+	return failures;
+}
+
+static void test_many(void) { WANT(run_many(SIM_RANKS) == 0, "%d ranks", SIM_RANKS); }
+
+/* Tables of any length, of addresses of any length, in as many pieces as they take. Nobody is there to get them. */
+static void test_tables(void)
+{
+	enum { MOST = 3000 };
+	static struct tt_member members[MOST];
+	struct tt_job job = { .members = members };
+	char addr[96];
+
+	for (size_t len = 0; len < sizeof addr; len += 19) {
+		memset(addr, 'a', len);
+		addr[len] = '\0';
+		for (int i = 0; i < MOST; i++)
+			members[i] = (struct tt_member){ .job = &job, .rank = i, .addr = addr, .host = 1, .epoch = 1 };
+		for (job.size = 1; job.size < MOST; job.size += 7)
+			tt_tree_deal(&job);
+	}
+	CU_ASSERT(job.dealt > 0);
+}
+
+static int connections(tutti *job)
+{
+	int n = 0;
+
+	for (int i = 0; i < tutti_size(job); i++)
+		n += job->job->members[i].state == TT_UP;
+	return n;
+}
+
+/* With nothing to do, rank 0 keeps the connections of the tree alone. */
+static void program_idle(tutti *job)
+{
+	tt_sim_sleep(5000 * TT_MS - tt_now()); /* a world begins at 1 s */
+	int rank = tutti_rank(job), children = tutti_size(job) - 1 - rank * FAN;
+	children = children < 0 ? 0 : children > FAN ? FAN : children;
+	CHECK(connections(job) == children + (rank > 0));
+	tt_sim_sleep(6000 * TT_MS - tt_now());
+}
+
+/* While others have not even joined, rank 0 asks each of them something. */
+static void program_hasty(tutti *job)
+{
+	uint64_t memory = (uint64_t)tutti_rank(job) + 1, v[100];
+	int n = tutti_size(job);
+	tutti_op op[100];
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "hasty", &memory, 8, &w) == 0);
+	for (int i = 0; tutti_rank(job) == 0 && i < n; i++)
+		CHECK(tutti_get(w, i, 0, &v[i], 8, &op[i]) == 0);
+	for (int i = 0; tutti_rank(job) == 0 && i < n; i++)
+		CHECK(tutti_wait(&op[i], 60000) == 0 && v[i] == (uint64_t)i + 1);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+}
+
+/* At once everybody uses rank 0, or rank 0 everybody, while connections are given up. */
+static void program_at_once(tutti *job)
+{
+	uint64_t memory = (uint64_t)tutti_rank(job) + 1, v = 0;
+	int n = tutti_size(job), rank = tutti_rank(job);
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "at once", &memory, 8, &w) == 0);
+	tt_sim_sleep(tt_sim_chance(300000));
+	for (int i = 0; rank == 0 && i < n; i++)
+		CHECK(tutti_get(w, i, 0, &v, 8, NULL) == 0 && v == (uint64_t)i + 1);
+	CHECK(tutti_get(w, 0, 0, &v, 8, NULL) == 0 && v == 1);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+}
+
+static void program_nothing(tutti *job) { (void)job; }
+
+static void test_tree(void)
+{
+	static void (*const programs[])(tutti *) = { program_idle, program_hasty, program_at_once, program_nothing, program_sum };
+
+	for (uint64_t seed = 1; seed <= SEEDS; seed++)
+		for (size_t k = 0; k < TT_COUNT(programs); k++)
+			WANT(run_ranks((struct ranks){ .size = 10 + (int)(seed * 7 % 90), .wire = "sim", .seed = seed, .program = programs[k] }) == 0,
+			     "seed %d, program %d", (int)seed, (int)k);
+}
+
+/* A parent in the tree is killed, or stands still, while all join: those below it get the table all the same. If that comes
+ * before its card, nobody joins. */
+struct orphans {
+	bool stop, leaves; /* leaves: rank 0, as soon as it can */
+	int joined, speechless, ms; /* ms: the longest that anybody waited */
+};
+
+enum { ORPHANS = 40, PARENT = 2, ORPHANS_DEADLINE = 2000 };
+
+/* Why it could not join: with the words of rank 0, of who was told by it, or of who saw it give up. */
+static bool explains(const char *why)
+{
+	return strstr(why, "rank 2 of 40 did not join") || strstr(why, "rank 0 knows who is missing") || strstr(why, "cannot join: rank 0");
+}
+
+static void orphan_rank(int rank, void *arg)
+{
+	struct orphans *o = arg;
+	uint64_t start = tt_now(), at = tt_sim_chance(400000);
+	tutti *job;
+
+	if (rank == 0 && o->stop)
+		tt_sim_stop(PARENT, at, 20000 * TT_MS);
+	else if (rank == 0)
+		tt_sim_kill(PARENT, at);
+	int err = tutti_join(NULL, &job), ms = (int)((tt_now() - start) / TT_MS);
+	if (rank != PARENT) {
+		o->joined += !err;
+		o->speechless += err && !explains(tutti_why());
+		o->ms = ms > o->ms ? ms : o->ms;
+	}
+	if (rank || !o->leaves)
+		tt_sim_sleep(500 * TT_MS);
+	if (!err)
+		tutti_leave(job);
+}
+
+static void test_parent(void)
+{
+	int all = 0, none = 0;
+
+	for (uint64_t seed = 1; seed <= 4 * SEEDS; seed++) {
+		struct orphans o = { .stop = seed % 2, .leaves = seed / 2 % 2 };
+		struct tt_sim_config c = { .seed = seed, .ranks = ORPHANS, .program = orphan_rank, .arg = &o, .deadline_ms = ORPHANS_DEADLINE };
+		int err = tt_sim_run(&c), most = !o.joined ? ORPHANS_DEADLINE : o.stop ? ORPHANS_DEADLINE / 4 : 0;
+		bool good = !err && (o.joined == ORPHANS - 1 || o.joined == 0) && o.ms < most + 100 && !o.speechless;
+		WANT(good, "seed %d: %d: %s; %d joined, in %d ms at most, %d do not say why not", (int)seed, err, err ? tutti_why() : "", o.joined,
+		     o.ms, o.speechless);
+		all += o.joined > 0;
+		none += o.joined == 0;
+	}
+	WANT(all > 0 && none > 0, "the others joined %d times, and %d times nobody did", all, none);
+}
+
+/* ---- real processes ---- */
+
+static struct board {
+	atomic_int joined, right, refused, stay; /* stay: before they add */
+	char why[256]; /* of one that failed */
+} *board;
+
+static _Noreturn void be_rank(int rank, int size, int port, int deadline_ms)
+{
+	char boot[32];
+	tutti_config c = { .size = sizeof c, .rank = rank, .ranks = size, .boot = boot, .deadline_ms = deadline_ms };
+	tutti *job = NULL;
+	double v = rank;
+	int err;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	alarm(0);
+	snprintf(boot, sizeof boot, "127.0.0.1:%d", port);
+	if ((err = tutti_join(&c, &job))) {
+		board->refused++;
+	} else {
+		board->joined++;
+		for (int i = 0; board->stay && i < HANG_MS; i++)
+			sleep_ms(1);
+		if (!(err = tutti_barrier(job, NULL)))
+			err = tutti_allreduce(job, &v, 1, TUTTI_F64, TUTTI_SUM, NULL);
+		board->right += !err && v == size * (size - 1) / 2.0;
+	}
+	if (err)
+		snprintf(board->why, sizeof board->why, "rank %d: %s", rank, tutti_why());
+	if (job)
+		tutti_leave(job);
+	_exit(0);
+}
+
+static void start_ranks(pid_t *pid, int size, int port, int deadline_ms, bool stay)
+{
+	memset(board, 0, sizeof *board);
+	board->stay = stay;
+	for (int i = 0; i < size; i++) {
+		pid[i] = fork_child();
+		if (pid[i] == 0)
+			be_rank(i, size, port, deadline_ms);
+	}
+}
+
+static void end_ranks(const pid_t *pid, int size)
+{
+	int status;
+
+	for (int i = 0; i < size; i++)
+		waitpid(pid[i], &status, 0);
+}
+
+static void test_processes(void)
+{
+	static pid_t pid[PROCESSES];
+	uint64_t start = tt_now();
+
+	start_ranks(pid, PROCESSES, free_port(), 30000 * SLOW, false);
+	end_ranks(pid, PROCESSES);
+	WANT(board->right == PROCESSES, "%d joined, %d added right, one says: %s", board->joined, board->right, board->why);
+	printf("%d processes joined, met, added and left in %.1f s\n", PROCESSES, (double)(tt_now() - start) / 1e9);
+}
+
+/* Killed at any time while joining, rank 1 may have owed the table to ranks 9 to 16: all others join, or all are told why not. */
+static void test_killed(void)
+{
+	enum { RANKS = 24 };
+	pid_t pid[RANKS];
+
+	for (int ms = 0; ms < 40; ms += 5) {
+		uint64_t start = tt_now();
+		start_ranks(pid, RANKS, free_port(), 1500 * SLOW, false);
+		sleep_ms(ms);
+		kill(pid[1], SIGKILL);
+		end_ranks(pid, RANKS);
+		bool good = board->joined + board->refused >= RANKS - 1 && (board->joined >= RANKS - 1 || board->joined <= 1);
+		WANT(good, "killed after %d ms: %d joined, %d refused, one says: %s", ms, board->joined, board->refused, board->why);
+		WANT(tt_now() - start < 8000 * TT_MS * SLOW, "killed after %d ms: all took %d ms", ms, (int)((tt_now() - start) / TT_MS));
+	}
+}
+
+/* Rank 20 has given up its connection to rank 0, and yet nobody else can be rank 20. */
+static void test_impostor(void)
+{
+	enum { RANKS = 24, TWICE = 20 };
+	pid_t pid[RANKS + 1];
+	int port = free_port(), status;
+
+	start_ranks(pid, RANKS, port, 10000 * SLOW, true);
+	for (int i = 0; board->joined < RANKS && i < HANG_MS; i++)
+		sleep_ms(1);
+	sleep_ms(50);
+	if (!(pid[RANKS] = fork_child()))
+		be_rank(TWICE, RANKS, port, 3000);
+	waitpid(pid[RANKS], &status, 0);
+	WANT(board->refused == 1 && strstr(board->why, "rank 20 is already taken"), "%d refused: %s", board->refused, board->why);
+	board->stay = 0;
+	end_ranks(pid, RANKS);
+	WANT(board->right == RANKS, "%d added right, one says: %s", board->right, board->why);
+}
+
+static CU_TestInfo sim_tests[] = {
+	{ "many", test_many },
+	{ "tables", test_tables },
+	{ "the tree", test_tree },
+	{ "a parent dies", test_parent },
+	CU_TEST_INFO_NULL,
+};
+static CU_TestInfo real_tests[] = {
+	{ "many processes", test_processes },
+	{ "killed while joining", test_killed },
+	{ "a rank twice", test_impostor },
+	CU_TEST_INFO_NULL,
+};
+static CU_SuiteInfo suites[] = {
+	{ "simulated", NULL, NULL, NULL, NULL, sim_tests },
+	{ "real", NULL, NULL, NULL, NULL, real_tests },
+	CU_SUITE_INFO_NULL,
+};
+
+int main(int argc, char **argv)
+{
+	if (argc == 3 && !strcmp(argv[1], "--ranks"))
+		return run_many(atoi(argv[2])) != 0;
+	for (int i = 0; i < TT_SETTINGS; i++) /* nothing of whoever runs the tests */
+		unsetenv(tt_setting_info[i].variable);
+	board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (board == MAP_FAILED)
+		return 1;
+	return run_suites(suites, argc, argv);
+}

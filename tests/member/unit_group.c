@@ -1,0 +1,600 @@
+/* unit_group.c - who is alive, and who is told: heartbeats, slow ranks, many that go at once, and watching. On sim, where
+ * ranks can be stopped and slowed at will; and over loopback TCP. */
+#include "tests/harness/cunit_main.h"
+#include "transport/frame.h"
+#include "tests/harness/ranks.h"
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { SEEDS = 8, DEADLINE = 2000, BEAT = DEADLINE / 10 };
+
+static void on_sim(void (*program)(tutti *), int size, int deadline_ms)
+{
+	struct ranks run = { .size = size, .wire = "sim", .deadline_ms = deadline_ms, .program = program };
+
+	for (; run.seed < SEEDS; run.seed++)
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
+
+static void on_wires(void (*program)(tutti *), int size, int deadline_ms)
+{
+	struct ranks run = { .size = size, .deadline_ms = deadline_ms, .program = program };
+
+	on_sim(program, size, deadline_ms);
+	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+}
+
+static void await_change(tutti *job, tutti_change *c)
+{
+	*c = (tutti_change){ .size = sizeof *c };
+	for (int ms = 0; ms < 10 * DEADLINE && !tutti_group_next(job, c); ms++)
+		pass_time(TT_MS);
+}
+
+/* Besides what is to be expected: that others leave. */
+static void expect_only_leavers(tutti *job)
+{
+	tutti_change c = { .size = sizeof c };
+
+	while (tutti_group_next(job, &c) == 1)
+		CHECK(c.what == TUTTI_LEFT);
+}
+
+/* ---- heartbeats ---- */
+
+/* Nobody waits for rank 2, and all know within three heartbeats that it has stopped; who only computes is not silent. */
+static void program_silent(tutti *job)
+{
+	tutti_change c;
+
+	CHECK(tutti_group_watch(job, NULL, NULL) >= 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	pass_time((uint64_t)(job->job->id % 7) * BEAT / 3 * TT_MS); /* anywhere between two looks */
+	uint64_t then = tt_now();
+	if (tutti_rank(job) == 0)
+		tt_sim_stop(2, 0, 3 * DEADLINE * TT_MS);
+	if (tutti_rank(job) == 2) {
+		pass_time(DEADLINE * TT_MS);
+		return;
+	}
+	await_change(job, &c);
+	CHECK(c.what == TUTTI_GONE && c.rank == 2 && c.err == -ECONNRESET && strstr(c.why, "rank 2 was cut off: it gave no sign of life"));
+	CHECK(tt_now() - then > 3 * BEAT / 2 * TT_MS && tt_now() - then < 3 * BEAT * TT_MS + 10 * TT_MS);
+	pass_time(2 * DEADLINE * TT_MS);
+	expect_only_leavers(job);
+}
+
+static void test_silent(void) { on_sim(program_silent, 5, DEADLINE); }
+
+/* Idle for many heartbeats, over real connections as well. */
+static void program_idle(tutti *job)
+{
+	tutti_change c = { .size = sizeof c };
+
+	CHECK(tutti_group_watch(job, NULL, NULL) >= 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	pass_time(7 * 100 * TT_MS);
+	CHECK(tutti_group_next(job, &c) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void test_idle(void) { on_wires(program_idle, 4, 1000); }
+
+/* This process was stopped: when it goes on it accuses nobody, though it has heard nothing for long. */
+static void program_stopped_briefly(tutti *job)
+{
+	CHECK(tutti_group_watch(job, NULL, NULL) >= 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	pass_time(3 * BEAT * TT_MS);
+	if (tutti_rank(job) == 0)
+		for (int i = 0; i < tutti_size(job); i++)
+			tt_sim_stop(i, 0, 7 * BEAT * TT_MS); /* the whole machine slept */
+	pass_time(3 * DEADLINE * TT_MS);
+	expect_only_leavers(job);
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void test_stopped_briefly(void) { on_sim(program_stopped_briefly, 4, DEADLINE); }
+
+/* Rank 1 is slow, and lives: nobody cuts it off. */
+static void program_slow(tutti *job)
+{
+	CHECK(tutti_group_watch(job, NULL, NULL) >= 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 0)
+		tt_sim_slow(1, 700); /* up to 2 heartbeats, since a trip takes up to 22 times 20 us */
+	pass_time(40 * BEAT * TT_MS);
+	CHECK(job->job->members[!tutti_rank(job)].link && job->job->members[!tutti_rank(job)].link->beat.answers > 4);
+	expect_only_leavers(job);
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void test_slow(void) { on_sim(program_slow, 2, DEADLINE); }
+
+/* How long it is waited for is the median and 8 times the MAD, from two heartbeats up to what the deadline leaves. */
+static void check_patience(struct tt_link *l, uint32_t first_ms, uint32_t step_ms, unsigned answers, uint64_t expected_ms)
+{
+	l->beat.answers = answers;
+	for (unsigned i = 0; i < TT_ANSWERS; i++)
+		l->beat.took[i] = (first_ms + (i * 7 % TT_ANSWERS) * step_ms) * 1000;
+	CHECK(tt_beat_patience(l) == expected_ms * TT_MS);
+}
+
+static void program_patience(tutti *job)
+{
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 1)
+		return;
+	tt_enter(job->job);
+	struct tt_link *l = job->job->members[1].link, copy = *l;
+	check_patience(l, 9999, 0, 0, 2 * BEAT);
+	check_patience(l, 1, 0, 16, 2 * BEAT);
+	check_patience(l, 30, 2, 16, 2 * BEAT);
+	check_patience(l, 500, 0, 16, 500);
+	check_patience(l, 500, 10, 16, 580 + 8 * 40);
+	check_patience(l, 500, 10, 1000, 580 + 8 * 40);
+	check_patience(l, 500, 0, 1, 500);
+	check_patience(l, 1700, 50, 16, DEADLINE - BEAT);
+	l->beat = copy.beat;
+	tt_exit(job->job);
+}
+
+static void test_patience(void) { on_sim(program_patience, 2, DEADLINE); }
+
+/* ---- telling ---- */
+
+/* Several die at once, neighbours and not; everybody hears of each of them, though few had ever talked to them. */
+static bool dies(int rank) { return (rank >= 4 && rank < 12) || rank == 20 || rank == 33; }
+
+static void program_many_die(tutti *job)
+{
+	bool heard[40] = { false };
+	tutti_change c = { .size = sizeof c };
+	int n = 0;
+
+	CHECK(tutti_group_watch(job, NULL, NULL) >= 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 0)
+		for (int i = 0; i < tutti_size(job); i++)
+			if (dies(i))
+				tt_sim_kill(i, 50 * TT_MS + tt_sim_chance(3 * TT_MS));
+	pass_time(DEADLINE * TT_MS);
+	if (dies(tutti_rank(job)))
+		return;
+	while (tutti_group_next(job, &c) == 1) {
+		CHECK(c.what == TUTTI_GONE && dies(c.rank) && !heard[c.rank]);
+		heard[c.rank] = true;
+		n++;
+	}
+	CHECK(n == 10);
+	pass_time(DEADLINE * TT_MS);
+}
+
+static void test_many_die(void) { on_sim(program_many_die, 40, DEADLINE); }
+
+/* ---- watching ---- */
+
+static void note(const tutti_change *c, void *arg)
+{
+	tutti_change *to = arg;
+
+	if (to->size)
+		return;
+	to->rank = c->rank;
+	to->what = c->what;
+	to->err = c->err;
+	memcpy(to->why, c->why, sizeof c->why);
+	__atomic_store_n(&to->size, sizeof *c, __ATOMIC_RELEASE);
+}
+
+static bool is_readable(int fd)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+
+	return poll(&p, 1, 0) == 1;
+}
+
+/* Rank 2 leaves: 0 takes that from the queue, 1 is called back; of a part of the job it is the same queue. */
+static void program_left(tutti *job)
+{
+	static tutti_change seen_by[3]; /* the callback outlives this function: it may come while this rank leaves */
+	tutti_change c = { .size = 1 }, *seen = &seen_by[tutti_rank(job)];
+	tutti *part;
+	int fd;
+
+	*seen = (tutti_change){ .size = 0 };
+	CHECK(tutti_group_next(job, &c) == -EINVAL);
+	CHECK(tutti_group_split(job, 0, 0, &part) == 0);
+	fd = tutti_group_watch(part, tutti_rank(job) == 1 ? note : NULL, seen);
+	CHECK(fd >= 0 && !is_readable(fd));
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 2)
+		return;
+	CHECK(tutti_group_next(job, &c) == -EINVAL && strstr(tutti_why(), "tutti_change.size"));
+	if (tutti_rank(job) == 0) {
+		await_change(job, &c);
+		*seen = c;
+	}
+	for (int ms = 0; ms < DEADLINE && !__atomic_load_n(&seen->size, __ATOMIC_ACQUIRE); ms++)
+		pass_time(TT_MS);
+	CHECK(seen->what == TUTTI_LEFT && seen->rank == 2 && seen->err == -ENOTCONN && strstr(seen->why, "has left"));
+	CHECK(!is_readable(fd) && tutti_group_next(job, &c) <= 0);
+	CHECK(tutti_barrier(job, NULL) == -ENOTCONN);
+	pass_time(100 * TT_MS); /* or the other one sees me leave, too */
+}
+
+static void test_left(void) { on_wires(program_left, 3, DEADLINE); }
+
+/* Rank 4 of a ring leaves. Only its neighbours and rank 0 are connected to it; the others wait for those, and hear of it at
+ * once. */
+static void program_left_unseen(tutti *job)
+{
+	float v[64] = { 0 };
+	tutti *left;
+	int rank = tutti_rank(job);
+
+	CHECK(tutti_allreduce(job, v, 64, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	if (rank == 4)
+		return;
+	CHECK((rank != 1 && rank != 6) || !job->job->members[4].link);
+	pass_time(50 * TT_MS);
+	uint64_t then = tt_now();
+	CHECK(tutti_allreduce(job, v, 64, TUTTI_F32, TUTTI_SUM, NULL) == -ENOTCONN);
+	CHECK(strstr(tutti_why(), "rank 4 has left the job"));
+	CHECK(tutti_group_shrink(job, &left) == 0 && tutti_size(left) == 7);
+	CHECK(tt_now() - then < DEADLINE / 4 * TT_MS);
+	CHECK(tutti_barrier(left, NULL) == 0);
+}
+
+static void test_left_unseen(void)
+{
+	struct ranks run = { .size = 8, .deadline_ms = DEADLINE, .allreduce = "ring", .program = program_left_unseen };
+
+	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+	for (run.wire = "sim"; run.seed < SEEDS; run.seed++)
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
+
+static bool is_linked(tutti *job, int rank)
+{
+	tt_enter(job->job);
+	bool linked = job->job->members[rank].link;
+	tt_exit(job->job);
+	return linked;
+}
+
+static bool has_gone(tutti *job, int rank)
+{
+	tt_enter(job->job);
+	bool gone = job->job->members[rank].state >= TT_LEFT;
+	tt_exit(job->job);
+	return gone;
+}
+
+static atomic_bool missed, answered; /* some know that rank 5 has left; and 11 has heard it */
+
+static void await(const atomic_bool *flag)
+{
+	for (int ms = 0; !*flag && ms < 10 * DEADLINE; ms++)
+		pass_time(TT_MS);
+	CHECK(*flag);
+}
+
+/* Rank 11 has never talked to 5, which leaves. True: in rank 11, afterwards. */
+static bool misses(tutti *job, tutti_window **w)
+{
+	int rank = tutti_rank(job);
+
+	CHECK(tutti_window_open(job, "w", NULL, 0, w) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0); /* of so many it does not connect all to all */
+	CHECK(rank != 11 || !is_linked(job, 5));
+	for (int ms = 0; rank != 5 && !missed && ms < 10 * DEADLINE; ms++) {
+		missed = missed || has_gone(job, 5);
+		pass_time(TT_MS);
+	}
+	return rank == 11;
+}
+
+/* Those who know stay until 11 has asked. */
+static void part(tutti *job)
+{
+	if (tutti_rank(job) == 11)
+		answered = true;
+	else if (tutti_rank(job) != 5)
+		await(&answered);
+}
+
+/* It does not listen any more: others know that it has left and did not die. */
+static void program_missed(tutti *job)
+{
+	tutti_window *w;
+
+	if (misses(job, &w)) {
+		pass_time(50 * TT_MS);
+		CHECK(tutti_put(w, 5, 0, "x", 1, NULL) == -ENOTCONN && strstr(tutti_why(), "rank 5 has left the job"));
+	}
+	part(job);
+}
+
+/* Or it closes a connection in the middle of the handshake, as one that leaves just then: here somebody does, at its address. */
+static int listen_as(tutti *job, int rank)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	const char *port = strrchr(job->job->members[rank].addr, ':');
+	int fd = socket(AF_INET, SOCK_STREAM, 0), err = -1;
+
+	at.sin_port = htons((uint16_t)atoi(port ? port + 1 : "0"));
+	CHECK(!setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){ 1 }, sizeof(int)));
+	CHECK(!setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){ .tv_sec = 60 }, sizeof(struct timeval))); /* if nobody comes */
+	for (int ms = 0; err && ms < 10 * DEADLINE; ms++) { /* it may be about to close it */
+		err = bind(fd, (struct sockaddr *)&at, sizeof at) || listen(fd, 1);
+		pass_time(err ? TT_MS : 0);
+	}
+	CHECK(!err);
+	return fd;
+}
+
+struct impostor {
+	int fd;
+	bool good;                   /* it has come as far as the proof */
+};
+
+static void cut_handshake(void *arg)
+{
+	struct impostor *me = arg;
+	uint8_t hello[TT_HELLO_SIZE];
+	int fd = accept(me->fd, NULL, NULL);
+
+	me->good = recv(fd, hello, sizeof hello, MSG_WAITALL) == sizeof hello;
+	hello[sizeof hello - 1] ^= 1; /* its own would be the kernel's doing */
+	me->good &= send(fd, hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello && recv(fd, hello, 1, 0) == 1;
+	close(fd);
+}
+
+static void program_cut(tutti *job)
+{
+	struct impostor impostor;
+	struct tt_task *thread;
+	tutti_window *w;
+
+	if (misses(job, &w)) {
+		impostor.fd = listen_as(job, 5);
+		CHECK(tt_spawn(cut_handshake, &impostor, &thread) == 0);
+		CHECK(tutti_put(w, 5, 0, "x", 1, NULL) == -ENOTCONN && strstr(tutti_why(), "rank 5 has left the job"));
+		tt_join(thread);
+		CHECK(impostor.good);
+		close(impostor.fd);
+	}
+	part(job);
+}
+
+static void test_missed(void)
+{
+	struct ranks run = { .size = TT_BOARD_FEW + 4, .deadline_ms = DEADLINE, .program = program_missed };
+
+	for (run.wire = "sim"; run.seed < SEEDS; run.seed++) {
+		missed = answered = false;
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+	}
+	run.deadline_ms = 5 * DEADLINE; /* so many at once, under valgrind beside other tests */
+	for (int i = 0; i < 3; i++) {
+		run.wire = i == 1 ? "shm" : "tcp";
+		run.program = i < 2 ? program_missed : program_cut;
+		missed = answered = false;
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+	}
+}
+
+/* Who watches late hears of those who went before; and a queue that nobody reads keeps the latest. */
+static void program_late(tutti *job)
+{
+	tutti_change c = { .size = sizeof c };
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 1)
+		return;
+	for (int ms = 0; ms < DEADLINE && !has_gone(job, 1); ms++)
+		pass_time(TT_MS);
+	CHECK(is_readable(tutti_group_watch(job, NULL, NULL)));
+	CHECK(tutti_group_next(job, &c) == 1 && c.rank == 1 && c.what == TUTTI_LEFT);
+	tt_enter(job->job);
+	for (int i = 0; i < 300; i++)
+		tt_watch_tell(job->job, &job->job->members[i % 2], TUTTI_JOINED);
+	tt_exit(job->job);
+	for (int i = 300 - 256; i < 300; i++)
+		CHECK(tutti_group_next(job, &c) == 1 && c.rank == i % 2 && c.what == TUTTI_JOINED && c.err == 0);
+	CHECK(tutti_group_next(job, &c) == 0);
+}
+
+static void test_late(void) { on_wires(program_late, 2, DEADLINE); }
+
+/* Leaving takes one deadline at most, though a collective cannot end and a rank does not hang up. */
+static void program_leave_stuck(tutti *job)
+{
+	static tutti_op op; /* only rank 0's, and it ends with the job */
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 1) {
+		pass_time(2 * DEADLINE * TT_MS);
+		return;
+	}
+	CHECK(tutti_barrier(job, &op) == 0);
+	uint64_t then = tt_now();
+	tt_job_goodbye(job->job);
+	CHECK(tt_now() - then > DEADLINE / 2 * TT_MS && tt_now() - then < (DEADLINE + 100) * TT_MS);
+}
+
+static void test_leave_stuck(void) { on_sim(program_leave_stuck, 2, DEADLINE); }
+
+/* ---- ranks that say what makes no sense ---- */
+
+static void send_raw(tutti *job, int to, const void *bytes, size_t len)
+{
+	tt_enter(job->job);
+	tt_send(&job->job->members[to], bytes, len, NULL, 0);
+	tt_exit(job->job);
+}
+
+static const struct { uint8_t kind; uint32_t ballot; } wrong_ballots[] = { /* of rank 2 of 3 */
+	{ 2, UINT32_MAX }, { 2, UINT32_MAX - 1 }, { 2, 3 }, { 2, 2 }, { 4, UINT32_MAX }, { 4, UINT32_MAX - 3 }, { 5, UINT32_MAX }, { 5, 4 },
+};
+static size_t wrong;
+
+static bool is_nonsense(const tutti *job, int rank)
+{
+	const struct tt_member *m = &job->job->members[rank];
+
+	return m->state == TT_GONE && strstr(m->why, "makes no sense");
+}
+
+/* The others agree all the same, and soon. */
+static void program_wrong_ballot(tutti *job)
+{
+	uint8_t bytes[12 + 3] = { 0 };
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+	tutti *left = NULL;
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 2) {
+		pass_time(10 * TT_MS); /* all are through with the barrier */
+		for (int to = 0; to < 2; to++, p = tt_pack(bytes, sizeof bytes)) {
+			tt_put8(&p, TT_AGREE);
+			tt_put8(&p, wrong_ballots[wrong].kind);
+			tt_put16(&p, job->seats[to].slot);
+			tt_put32(&p, job->uid);
+			tt_put32(&p, wrong_ballots[wrong].ballot);
+			send_raw(job, to, bytes, sizeof bytes);
+		}
+		pass_time(DEADLINE * TT_MS);
+		return;
+	}
+	pass_time(50 * TT_MS);
+	uint64_t then = tt_now();
+	CHECK(is_nonsense(job, 2));
+	CHECK(tutti_group_shrink(job, &left) == 0 && tutti_size(left) == 2);
+	CHECK(tt_now() - then < DEADLINE / 4 * TT_MS);
+	CHECK(left && tutti_barrier(left, NULL) == 0);
+}
+
+static void test_wrong_ballot(void)
+{
+	for (wrong = 0; wrong < TT_COUNT(wrong_ballots); wrong++)
+		on_sim(program_wrong_ballot, 3, DEADLINE);
+}
+
+/* A goodbye of as many groups as there can be, and of one more. */
+static void program_wrong_bye(tutti *job)
+{
+	static uint8_t bye[3 + 9 * (TT_BYE_GROUPS + 1)];
+	struct tt_pack p = tt_pack(bye, sizeof bye);
+	unsigned n = TT_BYE_GROUPS + (unsigned)wrong;
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 1) {
+		pass_time(50 * TT_MS); /* else it may come while the other's part in the barrier is not acknowledged yet */
+		tt_put8(&p, TT_BYE);
+		tt_put16(&p, (uint16_t)n);
+		send_raw(job, 0, bye, 3 + 9 * n);
+		pass_time(300 * TT_MS);
+		return;
+	}
+	for (int ms = 0; ms < DEADLINE && !has_gone(job, 1); ms++)
+		pass_time(TT_MS);
+	tt_enter(job->job);
+	CHECK(wrong ? is_nonsense(job, 1) : job->job->members[1].state == TT_LEFT);
+	tt_exit(job->job);
+}
+
+static void test_wrong_bye(void)
+{
+	struct ranks run = { .size = 2, .deadline_ms = DEADLINE, .program = program_wrong_bye };
+
+	for (wrong = 0; wrong < 2; wrong++)
+		CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+}
+
+/* Rank 1 is refused, and stands still instead of hanging up. */
+static bool has_link(tutti *job, const struct tt_link *l)
+{
+	bool found = false;
+
+	tt_enter(job->job);
+	tt_list_each(node, &job->job->links)
+		found |= tt_container_of(node, struct tt_link, all) == l;
+	tt_exit(job->job);
+	return found;
+}
+
+static void program_refused(tutti *job)
+{
+	uint8_t card[1 + TT_CARD_MAX];
+	struct tt_pack p = tt_pack(card, sizeof card);
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 1) {
+		tt_put8(&p, TT_CARD);
+		tt_put64(&p, 1);
+		tt_put32(&p, job->job->epoch);
+		tt_put_text(&p, "elsewhere");
+		send_raw(job, 0, card, (size_t)(p.at - card));
+		tt_sim_stop(1, 0, 5 * DEADLINE * TT_MS);
+		pass_time(DEADLINE * TT_MS);
+		return;
+	}
+	const struct tt_link *l = job->job->members[1].link;
+	pass_time(DEADLINE / 2 * TT_MS);
+	CHECK(job->job->members[1].link != l && has_link(job, l));
+	pass_time(DEADLINE * TT_MS);
+	CHECK(!has_link(job, l));
+}
+
+static void test_refused(void) { on_sim(program_refused, 2, DEADLINE); }
+
+/* More groups than a goodbye can name, none of them left: it names those that are in use. */
+static void program_many_groups(tutti *job)
+{
+	tutti *g = job;
+	tutti_op op;
+
+	for (int i = 0; i < TT_GROUPS + 100; i++)
+		CHECK(tutti_group_shrink(g, &g) == 0);
+	if (tutti_rank(job) == 0) {
+		pass_time(100 * TT_MS);
+		return;
+	}
+	uint64_t then = tt_now();
+	CHECK(tutti_barrier(g, &op) == 0);
+	int err = tutti_wait(&op, -1);
+	CHECK(err == -ENOTCONN);
+	if (err == -ETIMEDOUT)
+		tutti_cancel(&op);
+	CHECK(tt_now() - then < DEADLINE / 4 * TT_MS);
+}
+
+static void test_many_groups(void)
+{
+	struct ranks run = { .size = 2, .wire = "sim", .deadline_ms = DEADLINE, .program = program_many_groups };
+
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
+
+static CU_TestInfo sense_tests[] = {
+	{ "wrong ballots", test_wrong_ballot }, { "a wrong goodbye", test_wrong_bye }, { "refused, and stays", test_refused },
+	{ "many groups", test_many_groups }, CU_TEST_INFO_NULL,
+};
+static CU_TestInfo beat_tests[] = {
+	{ "a silent rank", test_silent }, { "idle ranks", test_idle }, { "a slow rank", test_slow },
+	{ "patience", test_patience }, 	{ "all were stopped", test_stopped_briefly }, { "leaving is bounded", test_leave_stuck }, CU_TEST_INFO_NULL,
+};
+static CU_TestInfo watch_tests[] = {
+	{ "many die", test_many_die }, { "one leaves", test_left }, { "one leaves unseen", test_left_unseen }, { "one is missed", test_missed }, { "late", test_late }, CU_TEST_INFO_NULL,
+};
+static CU_SuiteInfo suites[] = {
+	{ "heartbeats", NULL, NULL, NULL, NULL, beat_tests }, { "watching", NULL, NULL, NULL, NULL, watch_tests },
+	{ "nonsense", NULL, NULL, NULL, NULL, sense_tests }, CU_SUITE_INFO_NULL,
+};
+
+int main(int argc, char **argv) { return run_suites(suites, argc, argv); }

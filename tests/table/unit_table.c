@@ -1,0 +1,374 @@
+/* unit_table.c - parameter tables: each test on sim (over seeds) and over TCP and shared memory */
+#include "tests/harness/cunit_main.h"
+#include "tests/table/tables.h"
+
+#if TT_TSAN
+enum { SEEDS = 2 };
+#else
+enum { SEEDS = 10 };
+#endif
+
+enum { DEADLINE = 2000 };
+
+static void on_wires(void (*program)(tutti *), const int *sizes) { run_on_wires(program, sizes, SEEDS); }
+
+static bool are_line(const float *v, size_t n, float by_one, float base) /* base + by_one * index within a period */
+{
+	for (size_t i = 0; i < n; i++)
+		if (v[i] != base + by_one * (float)(i % 100))
+			return false;
+	return true;
+}
+
+static void fill_line(float *v, size_t n, float by_one, float base)
+{
+	for (size_t i = 0; i < n; i++)
+		v[i] = base + by_one * (float)(i % 100);
+}
+
+/* ---- sums ---- */
+
+enum { ROUNDS = 3 };
+
+static void sum_up(tutti *job, size_t count)
+{
+	int n = tutti_size(job), rank = tutti_rank(job);
+	float *delta = NULL, *got = calloc(count, sizeof *got), all = 0;
+	tutti_table *t = open_by_rule(job, "sums", TUTTI_F32, count, TUTTI_UPDATE_ADD);
+
+	CHECK(tutti_table_pull(t, got, NULL) == 0 && are_line(got, count, 0, 0));
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_alloc(job, count * sizeof *delta, -1, (void **)&delta) == 0); /* on one host it is read in place */
+	fill_line(delta, count, 1, (float)rank);
+	for (int i = 0; i < ROUNDS; i++)
+		CHECK(tutti_table_push(t, delta, NULL, NULL) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_table_pull(t, got, NULL) == 0);
+	for (int i = 0; i < n; i++)
+		all += (float)(ROUNDS * i);
+	CHECK(are_line(got, count, (float)(ROUNDS * n), all));
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_table_close(t);
+	CHECK(tutti_barrier(job, NULL) == 0); /* before it is opened again */
+	tutti_free(job, delta);
+	free(got);
+}
+
+static void program_sums(tutti *job)
+{
+	static const size_t counts[] = { 1, 2, 7, 1000, 30001, 300007 };
+
+	for (size_t i = 0; i < TT_COUNT(counts); i++)
+		sum_up(job, counts[i]);
+}
+
+static void test_sums(void) { on_wires(program_sums, (const int[]){ 1, 2, 3, 5, 0 }); }
+
+/* ---- several calls, several tables ---- */
+
+/* Started together; each worker's pushes to a server are applied in order, so the last pull of a lone worker sees them all. */
+static void program_started(tutti *job)
+{
+	enum { COUNT = 90000, CALLS = 6 };
+	tutti_table *a = open_by_rule(job, "a", TUTTI_F32, COUNT, TUTTI_UPDATE_ADD), *b = open_by_rule(job, "b", TUTTI_I64, 10, TUTTI_UPDATE_ADD);
+	float *delta = calloc(COUNT, sizeof *delta), *got = calloc(COUNT, sizeof *got);
+	int64_t small[10] = { 0 }, sum[10];
+	tutti_op op[2 * CALLS];
+
+	fill_line(delta, COUNT, 1, 1);
+	small[9] = (int64_t)1 << 40;
+	for (int i = 0; i < CALLS; i++) {
+		CHECK(tutti_table_push(a, delta, NULL, &op[2 * i]) == 0);
+		CHECK(tutti_table_push(b, small, NULL, &op[2 * i + 1]) == 0);
+	}
+	for (int i = 0; i < 2 * CALLS; i++)
+		CHECK(tutti_wait(&op[i], -1) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_table_pull(a, got, &op[0]) == 0);
+	CHECK(tutti_table_pull(b, sum, &op[1]) == 0);
+	CHECK(tutti_wait(&op[1], -1) == 0 && tutti_wait(&op[0], -1) == 0);
+	CHECK(are_line(got, COUNT, (float)(CALLS * tutti_size(job)), (float)(CALLS * tutti_size(job))));
+	CHECK(sum[0] == 0 && sum[9] == CALLS * tutti_size(job) * ((int64_t)1 << 40));
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_table_close(a);
+	tutti_table_close(b);
+	free(delta);
+	free(got);
+}
+
+static void test_started(void) { on_wires(program_started, (const int[]){ 1, 3, 4, 0 }); }
+
+/* ---- values, rules, options ---- */
+
+static void program_rules(tutti *job)
+{
+	enum { COUNT = 50000 };
+	tutti_table *t = open_by_rule(job, "rules", TUTTI_F32, COUNT, TUTTI_UPDATE_SGD);
+	tutti_update half = { .size = sizeof half, .set = TUTTI_SET_LEARNING_RATE, .learning_rate = 0.5 };
+	float *v = calloc(COUNT, sizeof *v), *got = calloc(COUNT, sizeof *got);
+
+	fill_line(v, COUNT, 1, 10);
+	if (tutti_rank(job) == 0) /* the others' barrier is behind it */
+		CHECK(tutti_table_assign(t, v, NULL) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_table_pull(t, got, NULL) == 0 && are_line(got, COUNT, 1, 10));
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == tutti_size(job) - 1) {
+		fill_line(v, COUNT, 0, 4);
+		CHECK(tutti_table_push_pull(t, v, NULL, got, NULL) == 0 && are_line(got, COUNT, 1, 6));
+		CHECK(tutti_table_push_pull(t, v, &half, v, NULL) == 0 && are_line(v, COUNT, 1, 4));
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_table_pull(t, got, NULL) == 0 && are_line(got, COUNT, 1, 4));
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_table_close(t);
+	free(v);
+	free(got);
+}
+
+/* One rank after the other: each finds its own push, and those before it, also where some shards' values come with the answer. */
+static void push_and_pull(tutti *job, size_t count)
+{
+	tutti_table *t = open_by_rule(job, "both", TUTTI_F32, count, TUTTI_UPDATE_ADD);
+	float *v = calloc(count, sizeof *v), *got = calloc(count, sizeof *got);
+	int n = tutti_size(job);
+
+	fill_line(v, count, 1, 1);
+	for (int turn = 0; turn < 2 * n; turn++) {
+		if (turn % n == tutti_rank(job))
+			CHECK(tutti_table_push_pull(t, v, NULL, got, NULL) == 0 && are_line(got, count, (float)(turn + 1), (float)(turn + 1)));
+		CHECK(tutti_barrier(job, NULL) == 0);
+	}
+	tutti_table_close(t);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	free(v);
+	free(got);
+}
+
+static void program_both(tutti *job)
+{
+	static const size_t counts[] = { 1, 40, 8192, 8193, 20000, 30000 }; /* shards of 32 KiB, and a little more */
+
+	for (size_t i = 0; i < TT_COUNT(counts); i++)
+		push_and_pull(job, counts[i]);
+}
+
+static void test_both(void) { on_wires(program_both, (const int[]){ 1, 2, 3, 0 }); }
+
+/* What the rule gives back, of every piece, also where it would go by slots or in place. */
+static void move(tutti *job, size_t count)
+{
+	tutti_table *t = open_by_rule(job, "elastic", TUTTI_F32, count, TUTTI_UPDATE_ELASTIC);
+	float *x = NULL, *e = malloc(count * sizeof *e);
+
+	CHECK(tutti_alloc(job, count * sizeof *x, -1, (void **)&x) == 0);
+	for (int r = 0; r < tutti_size(job); r++) {
+		fill_line(x, count, 1, 2);
+		if (r == tutti_rank(job)) {
+			CHECK(tutti_table_assign(t, x, NULL) == 0);
+			fill_line(x, count, 3, 0);
+			CHECK(tutti_table_push_pull(t, x, NULL, e, NULL) == 0 && are_line(e, count, 1, -1) && are_line(x, count, 3, 0));
+			CHECK(tutti_table_push_pull(t, x, NULL, x, NULL) == 0 && are_line(x, count, 0.5f, -0.5f));
+			CHECK(tutti_table_pull(t, e, NULL) == 0 && are_line(e, count, 2.5f, 0.5f));
+			CHECK(tutti_table_push(t, e, NULL, NULL) == 0 && tutti_table_pull(t, x, NULL) == 0 && are_line(x, count, 2.5f, 0.5f));
+		}
+		CHECK(tutti_barrier(job, NULL) == 0);
+	}
+	tutti_table_close(t);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_free(job, x);
+	free(e);
+}
+
+static void program_elastic(tutti *job)
+{
+	move(job, 1);
+	move(job, 5000);
+	move(job, 100000);
+}
+
+static void test_elastic(void) { on_wires(program_elastic, (const int[]){ 1, 2, 3, 0 }); }
+
+static void test_rules(void) { on_wires(program_rules, (const int[]){ 1, 2, 3, 0 }); }
+
+/* The servers are some of the ranks, in an order of the config's own; the others are workers alone. */
+static void program_roles(tutti *job)
+{
+	const int servers[] = { 2, 0 };
+	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = 40001, .servers = 2, .server = servers };
+	float *v = calloc(c.count, sizeof *v);
+	tutti_table *t;
+
+	CHECK(tutti_table_open(job, "roles", &c, &t) == 0);
+	fill_line(v, c.count, 2, 1);
+	if (tutti_rank(job) == 1)
+		CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_table_pull(t, v, NULL) == 0 && are_line(v, c.count, 2, 1));
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_table_close(t);
+	free(v);
+}
+
+static void test_roles(void) { on_wires(program_roles, (const int[]){ 3, 4, 0 }); }
+
+/* ---- what goes wrong ---- */
+
+static void program_wrong(tutti *job)
+{
+	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = 100 }, other = c;
+	tutti_update odd = { .size = sizeof odd, .set = TUTTI_SET_BETA1, .beta1 = 0.5 };
+	int twice[] = { 1, 1 };
+	tutti_table *t, *u;
+	float v[100] = { 0 };
+
+	other.size = 4;
+	CHECK(tutti_table_open(job, "w", &other, &u) == -EINVAL && strstr(tutti_why(), "sizeof(tutti_table_config)"));
+	other = (tutti_table_config){ .size = sizeof c, .type = TUTTI_F32 };
+	CHECK(tutti_table_open(job, "w", &other, &u) == -EINVAL && strstr(tutti_why(), "0 rows"));
+	other.count = UINT64_MAX / 2;
+	CHECK(tutti_table_open(job, "w", &other, &u) == -EINVAL && strstr(tutti_why(), "elements"));
+	other = c;
+	other.servers = 2;
+	other.server = twice;
+	CHECK(tutti_table_open(job, "w", &other, &u) == -EINVAL && strstr(tutti_why(), "named twice"));
+	other = c;
+	other.updater = (tutti_updater){ .size = sizeof other.updater, .rule = 99 };
+	CHECK(tutti_table_open(job, "w", &other, &u) == -EINVAL);
+	CHECK(tutti_window_open(job, "tutti:table:w", v, sizeof v, &(tutti_window *){ NULL }) == -EINVAL);
+	CHECK(tutti_barrier(job, NULL) == 0);
+
+	CHECK(tutti_table_open(job, "w", &c, &t) == 0);
+	CHECK(tutti_table_open(job, "w", &c, &u) == -EEXIST);
+	CHECK(tutti_table_push(t, NULL, NULL, NULL) == -EINVAL && strstr(tutti_why(), "\"w\""));
+	CHECK(tutti_table_push(t, v, &odd, NULL) == -EINVAL);
+	odd = (tutti_update){ .size = sizeof odd, .set = TUTTI_SET_WORKER, .worker = 1 << 20 };
+	CHECK(tutti_table_push(t, v, &odd, NULL) == -EINVAL && strstr(tutti_why(), "no such worker"));
+	CHECK(tutti_table_pull(t, v, NULL) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_table_close(t);
+}
+
+static void test_wrong(void) { on_wires(program_wrong, (const int[]){ 2, 3, 0 }); }
+
+/* Or the other has seen it first, and gone. */
+static bool is_refused(int err)
+{
+	return (err == -EINVAL && strstr(tutti_why(), "with another")) || err == -ESTALE || err == -ENOENT || err == -ENOTCONN;
+}
+
+static void program_disagree(tutti *job)
+{
+	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = tutti_rank(job) ? 100 : 101 };
+	tutti_table *t;
+	int err = tutti_table_open(job, "w", &c, &t);
+
+	CHECK(is_refused(err));
+}
+
+static void program_defaults(tutti *job)
+{
+	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = 100, .updater = { .size = sizeof c.updater, .rule = TUTTI_UPDATE_SGD } };
+	tutti_table *t;
+
+	c.updater.defaults = (tutti_update){ .size = sizeof(tutti_update), .set = TUTTI_SET_LEARNING_RATE, .learning_rate = 0.1 * (1 + tutti_rank(job)) };
+	int err = tutti_table_open(job, "w", &c, &t);
+	CHECK(is_refused(err));
+}
+
+static void program_late(tutti *job) /* a server never opens it, then does */
+{
+	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = 100 };
+	tutti_table *t;
+	float v[100] = { 1 };
+
+	if (!tutti_rank(job)) {
+		pass_time(1400 * TT_MS);
+	} else {
+		CHECK(tutti_table_open(job, "w", &c, &t) == -ENOENT);
+		CHECK(strstr(tutti_why(), "rank 0") && strstr(tutti_why(), "\"w\""));
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_table_open(job, "w", &c, &t) == 0);
+	CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_table_close(t);
+}
+
+static void program_closed(tutti *job) /* by a server, while others go on */
+{
+	tutti_table *t = open_by_rule(job, "w", TUTTI_F32, 70000, TUTTI_UPDATE_ADD);
+	float *v = calloc(70000, sizeof *v);
+	int err = 0;
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job)) {
+		while (!err)
+			err = tutti_table_push(t, v, NULL, NULL);
+		CHECK(err == -ESTALE && strstr(tutti_why(), "rank 0") && strstr(tutti_why(), "closed"));
+	}
+	tutti_table_close(tutti_rank(job) ? NULL : t);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_table_close(tutti_rank(job) ? t : NULL);
+	free(v);
+}
+
+static void test_open(void)
+{
+	for (uint64_t seed = 0; seed < SEEDS; seed++) {
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .seed = seed, .deadline_ms = 200, .program = program_disagree }), 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "sim", .seed = seed, .deadline_ms = 1000, .program = program_late }), 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "sim", .seed = seed, .program = program_closed }), 0);
+	}
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .deadline_ms = 200, .program = program_defaults }), 0);
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 2, .deadline_ms = DEADLINE, .program = program_disagree }), 0);
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 3, .deadline_ms = 1000, .program = program_late }), 0);
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 3, .program = program_closed }), 0);
+}
+
+/* A server dies while all push: their calls end by its name; the other shards hold whole pushes of everybody. */
+static void program_killed(tutti *job)
+{
+	enum { COUNT = 300000 };
+	tutti_table *t = open_by_rule(job, "w", TUTTI_F32, COUNT, TUTTI_UPDATE_ADD);
+	float *v = calloc(COUNT, sizeof *v);
+	int err = 0;
+
+	fill_line(v, COUNT, 0, 1);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 0)
+		tt_sim_kill(1, TT_MS + tt_sim_chance(4 * TT_MS)); /* when all are through the barrier */
+	while (!err)
+		err = tutti_table_push(t, v, NULL, NULL);
+	if (tutti_rank(job) != 1) {
+		CHECK((err == -ECONNRESET || err == -ETIMEDOUT) && strstr(tutti_why(), "rank 1"));
+		CHECK(tutti_table_pull(t, v, NULL) == -ECONNRESET && strstr(tutti_why(), "rank 1"));
+		CHECK(tutti_table_reopen(t) == -ECONNRESET && strstr(tutti_why(), "table open: rank 1"));
+	}
+	pass_time(2000 * TT_MS); /* or others find it closed */
+	free(v);
+	tutti_table_close(t);
+}
+
+static void test_killed(void)
+{
+	for (uint64_t seed = 0; seed < 4 * SEEDS; seed++)
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 4, .wire = "sim", .seed = seed, .deadline_ms = 1000, .program = program_killed }), 0);
+}
+
+static CU_TestInfo table_tests[] = {
+	{ "sums", test_sums },
+	{ "started", test_started },
+	{ "push and pull", test_both },
+	{ "rules and options", test_rules },
+	{ "what a rule gives back", test_elastic },
+	{ "servers that are named", test_roles },
+	{ "wrong arguments", test_wrong },
+	{ "opened late, otherwise, closed", test_open },
+	{ "a server is killed", test_killed },
+	CU_TEST_INFO_NULL,
+};
+
+static CU_SuiteInfo suites[] = { { "table", NULL, NULL, NULL, NULL, table_tests }, CU_SUITE_INFO_NULL };
+
+int main(int argc, char **argv) { return run_suites(suites, argc, argv); }

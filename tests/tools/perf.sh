@@ -1,0 +1,379 @@
+#!/bin/sh
+# perf.sh - `tutti perf`: how it behaves, never how fast anything is. Takes about twenty seconds, half of them in test_batches.
+set -u
+[ "${1:-}" = bounded ] || exec timeout -k 10 200 sh "$0" bounded "$@" # whatever hangs
+shift
+export LC_ALL=C
+tutti=$(cd "${top_builddir:-.}" && pwd)/tutti
+here=$(cd "$(dirname "$0")" && pwd)
+scratch=$(mktemp -d) || exit 99
+unset TUTTI_SECRET TUTTI_CONFIG TUTTI_NODE TUTTI_RANK TUTTI_SIZE TUTTI_TRANSPORTS RANK WORLD_SIZE
+export TUTTI_TRANSPORTS=tcp
+trap 'rm -rf "$scratch"' EXIT
+cd "$scratch" || exit 99
+[ -x "$tutti" ] || { echo "$tutti is not there"; exit 99; }
+. "$here/../harness/checks.sh"
+
+# perf ARGUMENT ...: leaves out, err and status
+perf() {
+	name="tutti perf $*"
+	"$tutti" perf "$@" > out 2> err
+	status=$?
+}
+
+number='[0-9][0-9.e+-]*'
+row() { # which limit key, transport, limit
+	printf '^{"test": "[a-z-]*", "transport": "%s", "ranks": [0-9]*, "bytes": [0-9]*, "type": "[a-z0-9]*", "iters": [0-9]*, ' "$2"
+	printf '"p50_us": %s, "min_us": %s, "p99_us": %s, "gb_per_s": %s, ' "$number" "$number" "$number" "$number"
+	printf '"%s": %s, "limit": "%s[^"]*", "ratio": %s}$' "$1" "$number" "$3" "$number"
+}
+rows() { # key of the limit, how many; transport and limit, if it is not tcp
+	check "status 0" is $status 0
+	check "nothing on stderr" lines err 0
+	check "as many rows, all members" is "$(grep -c "$(row "$1" "${3:-tcp}" "${4:-bare TCP }")" out)" "$2"
+	check "and nothing else" lines out "$2"
+	if command -v python3 > /dev/null; then
+		check "JSON" python3 -c 'import json; [json.loads(line) for line in open("out")]'
+	fi
+}
+
+test_tests() {
+	perf pingpong --size 8..64 --iters 30 --json
+	rows limit_us 4
+	check "the bytes" has out '"bytes": 32,'
+	check "the iterations" has out '"iters": 30,'
+	perf put --size 8 --iters 5 --json
+	rows limit_us 1
+	check "fewer than ten" has out '"iters": 5,'
+	perf put --size 128K --time 0.01 --json
+	rows limit_gb_per_s 1
+	perf put --size 8 --iters 10 --target compute --json
+	rows limit_us 1
+	check "the tick is named" has out 'blocking sockets, plus one background tick of 1000 us'
+	perf get --size 1 --iters 10 --json
+	rows limit_us 1
+	perf get --size 3000 --iters 10 --target compute --json
+	rows limit_us 1
+	perf stream --size 100000 --iters 10 --json
+	rows limit_gb_per_s 1
+	perf stream --get --size 64K --iters 10 --target compute --json
+	rows limit_gb_per_s 1
+	check "gets" has out '"test": "stream-get"'
+}
+
+test_allreduce() {
+	perf allreduce --size 4K..512K --time 0.01 --json
+	rows limit_us 8
+	check "two ranks, f32" has out '"ranks": 2, "bytes": 4096, "type": "f32"'
+	perf allreduce -n 3 --size 40 --iters 10 --json
+	rows limit_us 1
+	perf allreduce --brought --size 4K --iters 10 --json
+	rows limit_us 1
+	perf allreduce -n 4 --size 256K --iters 10 --json
+	rows limit_us 1
+	check "the limit is a ring" has out 'bare TCP ring'
+	for kind in f64,sum f16,average bf16,product i32,min i64,max f32,product i64,average bf16,sum; do
+		perf allreduce --size 72 --iters 2 --type "${kind%,*}" --rule "${kind#*,}" --json
+		rows limit_us 1
+		check "the type" has out "\"type\": \"${kind%,*}\""
+	done
+}
+
+test_shared() {
+	perf pingpong --transport shm --size 32..64 --iters 30 --json
+	rows limit_us 2 shm 'bare memory: '
+	check "a line" has out '"bytes": 32,.*one line each way'
+	check "more than a line" has out '"bytes": 64,.*a copy and a count each way'
+	perf put --transport shm --size 8 --iters 10 --target compute --json
+	rows limit_us 1 shm 'bare memory: one copy; memcpy'
+	perf get --transport shm --size 128K --iters 10 --json
+	rows limit_gb_per_s 1 shm 'bare memory: one copy; '
+	perf stream --get --transport shm --size 64K --iters 10 --json
+	rows limit_gb_per_s 1 shm 'bare memory: copies; '
+	perf allreduce --transport shm -n 3 --size 40..80K --iters 10 --json
+	rows limit_us 12 shm 'bare memory: each rank sums its slice'
+	perf allreduce --transport shm -n 3 --brought --size 600K --iters 10 --rule average --type i32 --json
+	rows limit_us 1 shm 'bare memory: pieces of 256 KiB'
+}
+
+memory_rows() { # how many
+	check "status 0" is $status 0
+	check "nothing on stderr" lines err 0
+	check "as many rows, all members" is "$(grep -c '"transport": "memory", .*"limit_gb_per_s": [0-9.e+]*, "limit": "STREAM [^"]*", "ratio": [0-9.]*}$' out)" "$1"
+	check "and nothing else" lines out "$1"
+}
+
+test_memory() { # each kernel is checked against plain numbers before it is timed
+	perf reduce --size 4K --iters 2 --json
+	memory_rows 42 # five of six types, three of four
+	check "every type" is "$(grep -c '"type": "bf16"' out)" 8
+	for rule in average product max min; do
+		perf reduce --size 192 --iters 2 --rule $rule --kernel many --inputs 7 --json
+		memory_rows 6
+	done
+	perf reduce --size 64..256 --iters 2 --kernel all --inputs 16 --type f16 --json
+	memory_rows 3
+	check "named" has out '^{"test": "reduce-all", .* "bytes": 128, "type": "f16"'
+	perf reduce -n 2 --size 8M --iters 2 --kernel into --type i32 --json
+	memory_rows 1
+	check "two ranks" has out '"ranks": 2'
+	perf copy --size 64K --iters 5 --json
+	memory_rows 5
+	perf copy --size 64K --iters 50 --kernel chosen --explain
+	check "a title" has out '^tutti perf copy, 1 rank;'
+	check "the kernel" has out 'copy-chosen of byte; limit: STREAM copy: 1 read, 1 written;'
+	check "the way" has out '^  chosen for this size: [prs]'
+	perf update --size 4K --iters 2 --json
+	memory_rows 14
+	check "f32 alone" is "$(grep -c '"type": "f32"' out)" 14
+	check "Adam's streams" has out '"test": "update-adam", .*: 4 read, 3 written in place'
+	check "momentum's" has out '"test": "update-momentum", .*: 3 read, 2 written in place'
+	check "assigned, not read" has out '"test": "update-assign", .*: 1 read, 1 written;'
+	check "elastic gives something back" has out '"test": "update-elastic", .*: 2 read, 2 written, one in place'
+	for type in f64,14 f16,14 bf16,14 i32,2 i64,2; do
+		perf update --size 64..192 --iters 2 --type ${type%,*} --json
+		memory_rows $((3 * ${type#*,}))
+	done
+	perf update -n 2 --size 1M --iters 20 --kernel adam --type bf16 --explain
+	check "its state is wider" has out 'update-adam of bf16; limit: STREAM triad: 6 read, 5 written in place'
+	check "bytes and state" has out '^  kernels: [pA].*; 22 bytes an element; state m and v$'
+	for kernel in add adam elastic; do
+		perf update --threads 2 --size 1M --iters 2 --kernel $kernel --json
+		memory_rows 1
+		check "the limit has as many threads" has out '"limit": "STREAM [^"]*; 2 threads", '
+	done
+	perf reduce --size 64K --iters 2 --kernel pair --type f32 --explain
+	check "the instructions" has out '^  kernels: [pA]'
+}
+
+table_rows() { # how many; transport and limit
+	check "status 0" is $status 0
+	check "nothing on stderr" lines err 0
+	check "as many rows, all members" is "$(grep -c "$(row 'limit_[a-z_]*' "$2" "$3")" out)" "$1"
+	check "and nothing else" lines out "$1"
+}
+
+test_tables() { # ours and the limit are both checked against plain numbers before they are timed
+	for ranks in 2 3 4; do
+		for wire in tcp,'bare TCP ' shm,'bare memory: '; do
+			for size in 4..64 4K 1200000; do # also tables with fewer lines than servers
+				perf table -n $ranks --transport "${wire%,*}" --size $size --iters 2 --kernel push-pull --json
+				table_rows $([ $size = 4..64 ] && echo 5 || echo 1) "${wire%,*}" "${wire#*,}"
+			done
+		done
+	done
+	for wire in tcp,'bare TCP ' shm,'bare memory: '; do
+		for call in push pull push-then-pull push-rows pull-rows; do
+			perf table -n 4 --transport "${wire%,*}" --kernel $call --size 400K --iters 2 --json
+			table_rows 1 "${wire%,*}" "${wire#*,}"
+			check "named" has out "^{\"test\": \"table-$call\", .*\"type\": \"f32\""
+		done
+	done
+	for type in f64 f16 bf16 i32 i64; do
+		perf table --size 104 --iters 2 --type $type --kernel push --json
+		table_rows 1 tcp 'bare TCP '
+		check "the type" has out "\"type\": \"$type\""
+	done
+	perf table --size 4K --iters 2
+	check "a title" has out '^tutti perf table, 2 ranks, 1 worker and 1 server, f32;'
+	check "six calls" is "$(grep -c 'limit: bare TCP' out)" 6
+	for size in 4..256 1200000; do # one row, and less than one
+		perf table -n 4 --size $size --iters 2 --kernel push-rows --json
+		table_rows $([ $size = 4..256 ] && echo 7 || echo 1) tcp 'bare TCP '
+		perf table -n 3 --transport shm --size $size --iters 2 --kernel pull-rows --json
+		table_rows $([ $size = 4..256 ] && echo 7 || echo 1) shm 'bare memory: '
+	done
+	perf table -n 3 --size 4K --iters 50 --kernel pull-beside --json
+	table_rows 1 tcp 'the same while nobody pushes, 99 %'
+}
+
+snapshots() { # which transport, size, type: each is looked at, and must be whole
+	perf table -n 4 --transport "$1" --kernel snapshot --size "$2" --type "$3" --time 0.4 --json
+	check "status 0" is $status 0
+	check "nothing on stderr" lines err 0
+	check "a row" has out "^{\"test\": \"table-snapshot\", \"transport\": \"$1\", .*\"limit\": \"pulls beside the same pushes; means\", \"ratio\": "
+	check "and what else is of snapshots" has out '"retries": [0-9]*, "refused": [0-9]*, "torn_pulls": [0-9]*, "writer_gb_per_s": [0-9.e+]*, "limit_writer_gb_per_s": [0-9.e+]*}$'
+	check "and nothing else" lines out 1
+}
+
+test_snapshots() { # for more of them: tutti perf table -n 4 --kernel snapshot --size 64K --iters 1000000
+	for wire in tcp shm; do
+		snapshots $wire 64K f32
+		snapshots $wire 3000000 i64
+		perf table -n 3 --transport $wire --kernel snapshot --size 8 --iters 2
+		check "in words" has out ' retries, [0-9]* refused, none torn; '
+	done
+	perf table -n 4 --kernel snapshot --type bf16
+	check "status 2" is $status 2
+	check "and why" has err '^tutti perf: --type bf16: each element of snapshot counts all pushes: '
+}
+
+test_batches() { # rank 2 waits for the others: a batch of 700 ms would be too long for it. Few samples: they wait for the sorting, too
+	TUTTI_DEADLINE=600 perf put -n 3 --size 1M --time 14 --json
+	rows limit_gb_per_s 1
+}
+
+test_table() {
+	perf pingpong --size 4K --iters 10 --explain
+	check "status 0" is $status 0
+	check "a title" has out '^tutti perf pingpong, 2 ranks$'
+	check "a row" has out '^ *4 KiB  *10 '
+	check "its limit in words" has out 'limit: bare TCP ping-pong'
+	check "the wire" has out '^  wire: tcp; 2 ranks, 2 of them on this host'
+	perf allreduce --size 4K --iters 10 --explain --json
+	check "one object" lines out 1
+	check "the rest elsewhere" has err 'algorithm: '
+}
+
+test_launchers() {
+	name="under tutti run"
+	"$tutti" run -n 2 "$tutti" perf pingpong --size 8 --iters 10 --json > out 2> err
+	status=$?
+	rows limit_us 1
+	"$tutti" run -n 3 "$tutti" perf get -n 3 --size 8 --iters 10 --json > out 2> err
+	status=$?
+	rows limit_us 1
+	check "three ranks" has out '"ranks": 3'
+	"$tutti" run -n 2 "$tutti" perf pingpong -n 3 > out 2> err
+	status=$?
+	check "another number is refused" is $status 2
+	check "and why" has err '^tutti perf: -n 3: a launcher has started a job of 2 ranks already; leave -n out$'
+	"$tutti" run -n 1 "$tutti" perf pingpong > out 2> err
+	status=$?
+	check "one rank is too few" is $status 2
+	check "and why" has err '^tutti perf: the job has 1 rank: 2 to 4096 are needed$'
+}
+
+test_failure() {
+	name="a rank is killed"
+	"$tutti" run -n 2 --grace 1 sh -c "[ \$TUTTI_RANK = 0 ] && exec '$tutti' perf allreduce --size 4M --time 60; '$tutti' perf allreduce --size 4M & sleep 1; kill -9 \$!" \
+		> out 2> err
+	status=$?
+	check "status 1" is $status 1
+	check "the rank is named" has err '^tutti perf: .*rank 1'
+}
+
+refuses() { # what it says, arguments ...
+	said=$1
+	shift
+	perf "$@"
+	check "status 2" is $status 2
+	check "one sentence" lines err 1
+	check "says so" has err "^tutti perf: .*$said"
+	check "nothing on stdout" lines out 0
+}
+
+test_refusals() {
+	refuses 'a test is missing'
+	refuses 'no test pingpon (did you mean pingpong?)' pingpon
+	refuses 'one test (put is one too many)' pingpong put
+	refuses 'no option --jsom (did you mean --json?)' pingpong --jsom
+	refuses '-n needs a value' pingpong -n
+	refuses 'a whole number from 2 to 4096' pingpong -n 1
+	refuses 'a whole number from 1 to 4096' pingpong -n 2x
+	for size in 0 x 4Q 1..2..3 64M..8 8.. ..8 0.3 65G 64.1G 0x10 1e3 inf ' 8' -8 ''; do
+		refuses 'a size is a number of bytes .*at most 64G' pingpong --size "$size"
+	done
+	refuses 'a whole number from 1' pingpong --iters 0
+	refuses 'a number from 0.001 to 3600' pingpong --time soon
+	refuses 'exclude each other' pingpong --time 1 --iters 1
+	refuses 'f32, f64, f16, bf16, i32 or i64' allreduce --type f31
+	refuses 'sum, average, product, max or min' allreduce --rule summ
+	refuses 'wait or compute' put --target sleep
+	refuses '--type is for allreduce, reduce, update and table: put moves bytes' put --type f32
+	refuses '--type is for allreduce, reduce, update and table: copy moves bytes' copy --type f32
+	refuses '--rule is for allreduce and reduce$' put --rule sum
+	refuses '--rule is for allreduce and reduce; an update rule is a --kernel$' update --rule sum
+	refuses '--kernel is for reduce, copy, update and table' put --kernel pair
+	refuses 'there is none of that name in table; there is push, pull, push-pull, push-then-pull, push-rows, pull-rows, pull-beside, snapshot$' table --kernel pul
+	for n in 1 5; do
+		refuses "-n $n: for table it is 2, 3 (two workers) or 4 (two of each)" table -n $n
+	done
+	refuses '-n 2: of pull-beside two workers are part: it is 3 or 4' table -n 2 --kernel pull-beside
+	refuses '--plot is not for table' table --plot x.png
+	refuses '10 bytes are not a whole number of f32' table --size 10
+	refuses '--inputs is for reduce$' copy --inputs 3
+	refuses '--kernel adamm: there is none of that name in update; there is add, assign, sgd, .*, elastic$' update --kernel adamm
+	refuses 'adam computes with factors' update --kernel adam --type i32
+	refuses '--kernel pears: there is none of that name in reduce; there is pair, into, many, all, all-stream, blend' reduce --kernel pears
+	refuses 'a whole number from 2 to 16' reduce --inputs 17
+	refuses '100 bytes are not a whole number of lines of 64' reduce --size 100
+	refuses 'elastic computes with factors, and is for f32, f64, f16 and bf16' reduce --kernel elastic --type i32
+	refuses '--plot is not for reduce' reduce --plot x.png
+	refuses '--threads is for update$' reduce --threads 2
+	refuses 'a whole number from 1 to 65' update --threads 0
+	refuses '--transport is not for copy' copy --transport tcp
+	refuses '--target is for put, get and stream' pingpong --target wait
+	refuses '--brought is for allreduce' copy --brought
+	refuses '--get is for stream; there is a test `get`' put --get
+	refuses '10 bytes are not a whole number of f32, which has 4' allreduce --size 10
+	refuses 'there is none of that name; there is .*tcp' put --transport tpc
+	refuses 'there is none of that name' put --transport sim
+	refuses '--peer is drawn with --plot' put --peer nowhere
+	perf --help
+	check "help is no mistake" is $status 0
+	check "it has an example" has out 'tutti perf allreduce -n 4'
+	check "kernels" has out '^  *add, assign, sgd, momentum, .*, elastic$'
+}
+
+test_plot() {
+	if ! command -v gnuplot > /dev/null; then
+		refuses 'needs gnuplot, which is missing' put --plot x.png
+		return
+	fi
+	refuses 'No such file' pingpong --plot x.png --peer nowhere.json
+	echo '{"test": "put", "bytes": 8, "p50_us": 9}' > peer.json
+	refuses 'no line of it has "bytes" and "p50_us" for pingpong' pingpong --plot x.png --peer peer.json
+	echo '{"bytes": 16, "p50_us": 9.5}' >> peer.json
+	perf pingpong --size 8..64 --iters 10 --json --plot "it's.png" --peer peer.json
+	check "status 0" is $status 0
+	check "a PNG" is "$(head -c 8 "it's.png" | od -An -tx1 | tr -d ' ')" 89504e470d0a1a0a
+	check "nothing on stderr" lines err 0
+	refuses '--plot nowhere/x.png: No such file or directory' pingpong --size 8 --plot nowhere/x.png
+	"$tutti" run -n 2 "$tutti" perf pingpong --size 8 --plot nowhere/x.png > out 2> err
+	status=$?
+	check "status 2" is $status 2
+	check "rank 0 says so" is "$(grep -c '^tutti perf: ' err)" 1
+	check "before anything is measured" lines out 0
+	check "nothing is left of trying" is "$(ls -- *.png)" "it's.png"
+}
+
+test_bench() { # not how fast: that it measures and judges
+	bench=$(cd "$here/../bench" && pwd)/bench-check
+	name=$bench
+	if ! command -v python3 > /dev/null; then
+		return
+	fi
+	python=$(python3 -c 'import sys; print(sys.executable)')
+	build=${tutti%/*}
+	bench_check() { "$python" "$bench" --build "$build" --wait 0 --rounds 1 --time 0.01 "$@" > out 2> err; status=$?; }
+	bench_check --only '^put-8-wait$'
+	check "status 0 or 1" [ $status -le 1 ]
+	check "one line" lines out 1
+	check "with its bar" has out '^put-8-wait .* us  limit .* us  ratio .* bar >= 0.87 '
+	bench_check --only '^put-8-wait$' --json
+	check "one object" has out '^{"name": "put-8-wait", "against": "limit", "ours_us": [0-9.]*, "other_us": [0-9.]*, "ratio": '
+	path=$PATH
+	PATH=$scratch # where no peer is
+	bench_check --only '^put-1M$'
+	PATH=$path
+	check "a missing peer is named" has out '^put-1M .*skipped: without UCX tag_bw: ucx_perftest is missing'
+	check "and no failure" is $status 0
+	mkdir -p failing # in its second round
+	printf '#!/bin/sh\n[ -e again ] && { echo no more >&2; exit 1; }\n: > again\nexec "%s" "$@"\n' "$tutti" > failing/tutti
+	chmod +x failing/tutti
+	bench_check --only '^put-8-wait$' --build failing --rounds 3
+	check "a round that fails is a failure" is $status 1
+	check "and says why" has out '^put-8-wait .*MISSED: tutti failed with status 1: no more$'
+	for pattern in 'no-such' '('; do
+		bench_check --only "$pattern"
+		check "status 2" is $status 2
+		check "one sentence" lines err 1
+		check "about --only" has err "^bench-check: --only $pattern: "
+		check "nothing is measured" lines out 0
+	done
+	bench_check --build nowhere
+	check "status 2" is $status 2
+}
+
+run_tests "tests allreduce shared memory tables snapshots batches table launchers failure refusals plot bench" "$@"

@@ -1,0 +1,635 @@
+/* tutti perf - measures a job's operations, and beside each, in the same run, what bare sockets or bare memory do: the limit
+ *
+ * Rank 0 gives orders with a broadcast, and every rank carries them out: check once, try how long an iteration takes, then
+ * batch after batch, ours and the limit in turn, so that both see the same machine. Rank 0's clock counts.
+ */
+#include "tools/perf/perf.h"
+#include "runtime.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { CHECK = 1, BATCH, END };
+enum {
+	WAYS_MAX = 32,
+	FINALISTS = 4,
+	FINAL_ROUNDS = 3,
+	TRIAL_MS = 20,    /* a try that long says how many iterations a batch has, and one that is as long as a batch */
+	TRIALS_MAX = 1000000,
+	SAMPLE_NS = 5000, /* an iteration that takes less is timed in groups: the clock takes its time, too */
+	WARM_MAX = 100,
+	WARM_BYTES = 16 << 20,
+	PAGE = 4096,
+};
+
+/* One order. */
+
+/* One that takes milliseconds gains nothing from another one before it. */
+static long warm_iterations(const struct tt_perf *p)
+{
+	return p->bytes >= WARM_BYTES ? 0 : (long)tt_min(WARM_MAX, p->order.iterations / 20 + 1);
+}
+
+/* Bare sockets let a rank run ahead of the others, and its next iteration finds half of the work done. So all begin together. */
+static int meet(struct tt_perf *p, struct tt_perf_samples *s)
+{
+	int err = tutti_barrier(p->job, NULL);
+
+	s->last = tt_now();
+	return err;
+}
+
+static int repeat(struct tt_perf *p, int (*once)(struct tt_perf *), long warm, long iterations)
+{
+	struct tt_perf_samples *s = &p->samples[p->order.limit];
+	uint64_t begun;
+	int err = 0;
+
+	for (long i = 0; i < warm && !err; i++)
+		err = once(p);
+	begun = s->last = tt_now();
+	s->done = 0;
+	s->spent = 0;
+	s->apart = p->test->collective || (p->test->table && tt_perf_workers(p) > 1 && !tt_perf_is_beside(p));
+	for (long i = 0; i < iterations && !err; i++) {
+		if (s->apart && (err = meet(p, s)))
+			break;
+		err = once(p);
+		tt_perf_mark(s);
+	}
+	s->elapsed = (double)(tt_now() - begun) * 1e-9;
+	return err;
+}
+
+static int (*limit_of(const struct tt_perf *p))(struct tt_perf *) { return p->shared.part ? p->test->shared : p->test->limit; }
+
+static int act(struct tt_perf *p, long warm, long iterations)
+{
+	const struct tt_perf_test *t = p->test;
+	bool limit = p->order.limit, one_sided = t->one_sided && !limit;
+	int err, end = 0;
+
+	if (!t->collective && !t->table && p->rank > 1)
+		return 0;
+	if (one_sided && p->rank == 1)
+		return tt_perf_be_target(p);
+	err = repeat(p, limit ? limit_of(p) : t->ours, warm, iterations);
+	if (!limit)
+		end = tt_perf_finish(p);
+	if (one_sided && !err)
+		err = tt_perf_end_target(p);
+	if (tt_perf_has_writer(p) && !p->rank && !err)
+		err = tt_perf_end_writer(p);
+	return err ? err : end;
+}
+
+/* All ranks learn whether one has found something wrong; that one has said what. */
+static int agree(struct tt_perf *p, int verdict)
+{
+	int8_t mine = verdict > 0, all[TT_PERF_RANKS];
+	int err = tutti_gather(p->job, &mine, sizeof mine, all, -1, NULL);
+
+	for (int r = 0; r < p->size && !err; r++)
+		err = all[r];
+	return err;
+}
+
+static int check(struct tt_perf *p)
+{
+	const char *whose = p->order.limit ? " of the limit" : "";
+	int err, verdict;
+
+	if ((err = tt_perf_fill(p)) || (err = tutti_barrier(p->job, NULL)) || (err = act(p, 0, 1)) || (err = tutti_barrier(p->job, NULL)))
+		return err;
+	if ((verdict = tt_perf_check(p)) < 0)
+		return verdict;
+	if (verdict > 0)
+		tt_tool_refuse("perf", "rank %d, %s%s: %s", p->rank, p->options.name, whose, tt_why());
+	err = agree(p, verdict);
+	if (p->test->collective || p->test->table)
+		tt_perf_clear(p); /* sums of sums would soon be infinite */
+	return err;
+}
+
+static bool has_kernels(const struct tt_perf_test *t) { return t->local || t->table; }
+
+/* A broadcast does not wait for those who get it: the barrier lets nobody begin before all have ended the last order. */
+static int obey(struct tt_perf *p)
+{
+	int err = tutti_barrier(p->job, NULL);
+
+	p->bytes = p->order.bytes;
+	p->flight = (int)tt_max(2, tt_min(TT_PERF_WINDOW, TT_PERF_FLIGHT / p->bytes));
+	if (err)
+		return err;
+	if (has_kernels(p->test) && p->order.what == CHECK && !p->order.limit && (err = tt_perf_take_kernel(p)))
+		return err;
+	if (p->order.what == CHECK)
+		return check(p);
+	return act(p, warm_iterations(p), (long)p->order.iterations);
+}
+
+/* Rank 0 to all, itself included. */
+static int give(struct tt_perf *p, uint32_t what, bool limit, long iterations)
+{
+	int err;
+
+	p->order.what = what;
+	p->order.limit = limit;
+	p->order.iterations = (uint64_t)iterations;
+	p->order.serial++;
+	err = tutti_broadcast(p->job, &p->order, sizeof p->order, 0, NULL);
+	return err || what == END ? err : obey(p);
+}
+
+static int serve(struct tt_perf *p)
+{
+	int err = 0;
+
+	while (!err) {
+		err = tutti_broadcast(p->job, &p->order, sizeof p->order, 0, NULL);
+		if (!err && p->order.what == END)
+			break;
+		if (!err)
+			err = obey(p);
+	}
+	return err;
+}
+
+/* One row, as rank 0. */
+
+static int compare(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static double batch_seconds(const struct tt_perf *p) { return p->options.seconds / (p->has_limit ? 2 : 1) / TT_PERF_BATCHES; }
+
+/* Seconds an iteration. */
+static int try_out(struct tt_perf *p, bool limit, double *each)
+{
+	long most = p->options.iters ? p->options.iters / TT_PERF_BATCHES : TRIALS_MAX;
+	double enough = fmin(TRIAL_MS * 1e-3, batch_seconds(p));
+	int err = 0;
+
+	p->samples[limit].per = INT32_MAX; /* no sample: only the whole */
+	for (long n = 1; !err; n *= 4) {
+		err = give(p, BATCH, limit, n);
+		*each = p->samples[limit].elapsed / (double)n;
+		if (p->samples[limit].elapsed >= enough || n >= most)
+			break;
+	}
+	return err;
+}
+
+struct trial {
+	struct tt_perf_way way;
+	double each[FINAL_ROUNDS]; /* seconds an iteration */
+};
+
+static int by_first(const void *a, const void *b) { return compare(((const struct trial *)a)->each, ((const struct trial *)b)->each); }
+
+static int by_median(const void *a, const void *b)
+{
+	return compare(&((const struct trial *)a)->each[FINAL_ROUNDS / 2], &((const struct trial *)b)->each[FINAL_ROUNDS / 2]);
+}
+
+static int try_ways(struct tt_perf *p, struct trial *trials, int n, int round)
+{
+	int err = 0;
+
+	for (int i = 0; i < n && !err; i++) {
+		p->order.way = trials[i].way;
+		err = try_out(p, true, &trials[i].each[round]);
+	}
+	return err;
+}
+
+/* The way of the limit that is best for this size: all are tried once, and those that were best a few times more, in turn. */
+static int choose_way(struct tt_perf *p)
+{
+	struct tt_perf_way ways[WAYS_MAX];
+	struct trial trials[WAYS_MAX] = { 0 };
+	int n = tt_perf_ways(p, ways, WAYS_MAX), finalists = n < FINALISTS ? n : FINALISTS, err = 0;
+
+	for (int i = 0; i < n; i++)
+		trials[i].way = ways[i];
+	if (n > 1 && !(err = try_ways(p, trials, n, 0))) {
+		qsort(trials, (size_t)n, sizeof *trials, by_first);
+		for (int round = 0; round < FINAL_ROUNDS && !err; round++)
+			err = try_ways(p, trials, finalists, round);
+		for (int i = 0; i < finalists; i++)
+			qsort(trials[i].each, FINAL_ROUNDS, sizeof(double), compare);
+		qsort(trials, (size_t)finalists, sizeof *trials, by_median);
+	}
+	p->order.way = trials[0].way;
+	return err;
+}
+
+static long batch_size(const struct tt_perf *p, double each)
+{
+	double n = p->options.iters ? (double)(p->options.iters + TT_PERF_BATCHES - 1) / TT_PERF_BATCHES : batch_seconds(p) / each;
+
+	return n < 1 ? 1 : n > 1e8 ? (long)1e8 : (long)n;
+}
+
+/* How often a batch is cut: ranks that have no part in it, or end it early, wait for the others in one call. */
+static long count_parts(const struct tt_perf *p, const long batch[2], const double each[2], int sides)
+{
+	double longest = fmin(1, tt_perf_deadline(p) / 8), parts = 1;
+
+	for (int side = 0; side < sides; side++)
+		parts = fmax(parts, ceil((double)batch[side] * each[side] / longest));
+	for (int side = 0; side < sides; side++)
+		parts = fmin(parts, (double)batch[side]);
+	return (long)parts;
+}
+
+/* There is room for the samples of all batches: none is dropped, so the last ones count as the first ones do. */
+static void prepare_samples(struct tt_perf_samples *s, double each, long batch, long batches, bool singly)
+{
+	double per = singly || s->apart || each * 1e9 >= SAMPLE_NS ? 1 : ceil(2 * SAMPLE_NS / (each * 1e9));
+
+	per = fmax(per, ceil((double)batch * (double)batches / TT_PERF_SAMPLES));
+	s->count = 0;
+	s->per = (long)(per < 1 ? 1 : per > (double)batch ? (double)batch : per);
+}
+
+static int measure(struct tt_perf *p, struct tt_perf_row *row, double done, double share)
+{
+	double each[2] = { 0 };
+	long batch[2] = { 0 }, batches = TT_PERF_BATCHES, parts;
+	int sides = p->has_limit ? 2 : 1, err = 0;
+
+	if (p->options.iters && p->options.iters < batches)
+		batches = p->options.iters;
+	for (int side = 0; side < sides && !err; side++) {
+		if ((err = try_out(p, side, &each[side])))
+			return err;
+		batch[side] = batch_size(p, each[side]);
+	}
+	parts = count_parts(p, batch, each, sides);
+	batches *= parts;
+	for (int side = 0; side < sides; side++) {
+		batch[side] = (batch[side] + parts - 1) / parts;
+		prepare_samples(&p->samples[side], each[side], batch[side], batches, tt_perf_is_beside(p));
+	}
+	for (long b = 0; b < batches && !err; b++) {
+		tt_perf_show_progress(p, done + share * (double)b / (double)batches);
+		for (int side = 0; side < sides && !err; side++)
+			err = give(p, BATCH, side, batch[side]);
+	}
+	row->iters = batch[0] * batches;
+	return err;
+}
+
+static double quantile(const struct tt_perf_samples *s, double q)
+{
+	return s->count ? s->at[(size_t)(q * (double)(s->count - 1) + 0.5)] : 0;
+}
+
+static double mean(const struct tt_perf_samples *s)
+{
+	double sum = 0;
+
+	for (size_t i = 0; i < s->count; i++)
+		sum += s->at[i];
+	return s->count ? sum / (double)s->count : 0;
+}
+
+/* Of all that was delivered: what had to be read again has taken its time. */
+static void evaluate_goodput(const struct tt_perf *p, struct tt_perf_row *row)
+{
+	row->limit = mean(&p->samples[1]);
+	row->ratio = row->limit / mean(&p->samples[0]);
+}
+
+static void evaluate(struct tt_perf *p, struct tt_perf_row *row)
+{
+	double half = p->test->one_sided || p->test->collective || p->test->table ? 1 : 0.5; /* a ping-pong goes one way, and back */
+	double part = p->test->streams ? 1.0 / p->flight : half;
+	bool tail = tt_perf_has_tail(p);
+	double tick = p->options.compute && !p->shared.part ? TT_PERF_TICK_US : 0; /* memory needs nobody there */
+
+	for (int side = 0; side < 2; side++)
+		qsort(p->samples[side].at, p->samples[side].count, sizeof(double), compare);
+	row->p50 = quantile(&p->samples[0], 0.5) * part;
+	row->least = quantile(&p->samples[0], 0) * part;
+	row->p99 = quantile(&p->samples[0], 0.99) * part;
+	row->moved = p->test->local ? row->bytes * (size_t)(tt_perf_reads(p) + tt_perf_writes(p)) : tt_perf_moved(p);
+	row->by_rate = p->test->streams || p->test->local || ((p->test->one_sided || p->test->table) && row->moved > TT_PERF_BY_RATE);
+	if (p->has_limit) {
+		row->limit = (quantile(&p->samples[1], tail ? 0.99 : 0.5) + tick) * part;
+		row->ratio = row->limit / (tail ? row->p99 : row->p50);
+		if (tt_perf_is_snapshot(p))
+			evaluate_goodput(p, row);
+		tt_perf_word_limit(p, &p->order.way, row->words, sizeof row->words);
+	} else {
+		snprintf(row->words, sizeof row->words, "not measured: the ranks are on different hosts");
+	}
+}
+
+static int run_row(struct tt_perf *p, struct tt_perf_row *row, double done, double share)
+{
+	int err;
+
+	p->order.bytes = row->bytes;
+	p->order.way = (struct tt_perf_way){ .chunk = TT_PERF_BY_RATE, .block = p->crowded || p->options.compute };
+	tt_perf_show_progress(p, done);
+	if ((err = give(p, CHECK, false, 1)) || (p->has_limit && (err = give(p, CHECK, true, 1))))
+		return err;
+	if (p->has_limit && (err = choose_way(p)))
+		return err;
+	if ((err = measure(p, row, done, share)))
+		return err;
+	evaluate(p, row);
+	tt_perf_show_progress(p, 1);
+	tt_perf_print_row(p, row);
+	return 0;
+}
+
+/* All rows: sizes are doubled; the last one is the one that was asked for. Local tests have them for each kernel and type. */
+
+static int count_rows(const struct tt_perf_options *o)
+{
+	int n = 1;
+
+	for (size_t bytes = o->first; bytes < o->last; bytes *= 2)
+		n++;
+	return n;
+}
+
+static bool is_wanted(const struct tt_perf *p, const struct tt_perf_options *o, const struct tt_perf_kernel *k, tutti_type type)
+{
+	bool real = type != TUTTI_I32 && type != TUTTI_I64;
+
+	if (k->calls & TT_PERF_BESIDE && p->size < 3)
+		return false; /* there is no other worker */
+	if (k->calls & TT_PERF_SNAPSHOT && tt_perf_type_size(type) == 2)
+		return false; /* they cannot count all pushes */
+	return (!o->kernel || o->kernel == k) && (o->any_type || o->type == type) && (real || !k->scaled);
+}
+
+static int run_kernel(struct tt_perf *p, const struct tt_perf_options *o, uint32_t kernel, tutti_type type)
+{
+	const struct tt_perf_kernel *k = tt_perf_kernel_of(o->test->name, (int)kernel);
+	struct tt_perf_row row = { .bytes = 0 };
+	size_t bytes = o->first;
+	char name[64];
+	int err = 0;
+
+	snprintf(name, sizeof name, "%s-%s", o->test->name, k->name);
+	p->options.name = name;
+	if (o->any_type)
+		p->options.type_name = tt_perf_type_name(type);
+	p->order.kernel = kernel;
+	p->order.type = type;
+	for (int i = 0; i < count_rows(o) && !err; i++, bytes *= 2) {
+		row.bytes = tt_min(bytes, o->last);
+		err = run_row(p, &row, 0, 1);
+	}
+	p->options.name = o->name;
+	return err;
+}
+
+static int conduct_kernels(struct tt_perf *p)
+{
+	const struct tt_perf_options o = p->options;
+	const struct tt_perf_kernel *k;
+	int err = 0;
+
+	tt_perf_print_head(p);
+	for (int i = 0; (k = tt_perf_kernel_of(o.test->name, i)); i++)
+		for (tutti_type type = TUTTI_F32; type <= TUTTI_I64 && !err; type++)
+			if (is_wanted(p, &o, k, type))
+				err = run_kernel(p, &o, (uint32_t)i, type);
+	return err ? err : give(p, END, false, 0);
+}
+
+static int conduct(struct tt_perf *p)
+{
+	int n = count_rows(&p->options), err = 0, status = 0;
+	struct tt_perf_row *rows = calloc((size_t)n, sizeof *rows);
+	size_t bytes = p->options.first;
+
+	if (!rows)
+		return tt_fail(-ENOMEM, "no memory for %d rows", n);
+	tt_perf_print_head(p);
+	for (int i = 0; i < n && !err; i++, bytes *= 2) {
+		rows[i].bytes = tt_min(bytes, p->options.last);
+		err = run_row(p, &rows[i], (double)i / n, 1.0 / n);
+	}
+	if (!err)
+		err = give(p, END, false, 0);
+	if (!err && p->options.plot)
+		status = tt_perf_plot(p, rows, n);
+	free(rows);
+	return err ? err : status;
+}
+
+/* The rank. */
+
+/* Each on a core of its own where there are enough, or as TUTTI_PIN says. */
+static int pin(struct tt_perf *p)
+{
+	struct tt_job *job = p->job->job;
+	int err;
+
+	p->crowded = tt_cpus_count(&job->place.allowed) < job->place.ranks;
+	tt_enter(job);
+	err = tt_place_thread(job, TT_PIN_COMPACT, 0);
+	tt_exit(job);
+	return err;
+}
+
+static int open_buffers(struct tt_perf *p)
+{
+	void *local, *open;
+	size_t room;
+	int err;
+
+	p->most = p->options.last;
+	if (!p->rank)
+		for (int side = 0; side < 2; side++)
+			if (!(p->samples[side].at = malloc(TT_PERF_SAMPLES * sizeof(double))))
+				return tt_fail(-ENOMEM, "no memory for %d samples", TT_PERF_SAMPLES);
+	if (p->test->local)
+		return tt_perf_open_memory(p);
+	room = (p->most + PAGE - 1) / PAGE * PAGE;
+	if (p->options.brought && !(local = malloc(p->most)))
+		return tt_fail(-ENOMEM, "no memory for %zu bytes", p->most);
+	if (!p->options.brought && (err = tutti_alloc(p->job, p->most, -1, &local)))
+		return err;
+	p->local = local;
+	if ((err = tutti_alloc(p->job, room + PAGE, -1, &open)))
+		return err;
+	p->open = open;
+	p->told = (_Atomic uint64_t *)(void *)(p->open + room);
+	p->writer = (struct tt_perf_writer *)(void *)(p->open + room + TT_PERF_LINE);
+	return tutti_window_open(p->job, "tutti perf", p->open, room + PAGE, &p->window);
+}
+
+static void close_rank(struct tt_perf *p)
+{
+	tt_perf_close_wires(p);
+	tt_perf_close_shared(p);
+	tt_perf_close_memory(p);
+	tt_perf_close_table(p);
+	tutti_window_close(p->window);
+	for (int side = 0; side < 2; side++)
+		free(p->samples[side].at);
+	if (p->options.brought)
+		free(p->local);
+	else
+		tutti_free(p->job, p->local);
+	tutti_free(p->job, p->open);
+	tutti_leave(p->job);
+}
+
+static void read_wire(struct tt_perf *p)
+{
+	struct tt_job *job = p->job->job;
+
+	tt_enter(job);
+	if (job->members[1].state == TT_UP)
+		snprintf(p->transport, sizeof p->transport, "%s", tt_member_net(&job->members[1])->transport->name);
+	tt_exit(job);
+}
+
+/* Which wire leads from rank 0 to rank 1? The first use of it decides. All learn it. */
+static int find_wire(struct tt_perf *p)
+{
+	uint64_t nothing = 0;
+	int err = 0;
+
+	if (p->test->local) {
+		snprintf(p->transport, sizeof p->transport, "memory");
+		return 0;
+	}
+	if (!p->rank && !(err = tutti_put(p->window, 1, (size_t)((uint8_t *)p->told - p->open), &nothing, sizeof nothing, NULL)))
+		read_wire(p);
+	if (err || (err = tutti_broadcast(p->job, p->transport, sizeof p->transport, 0, NULL)))
+		return err;
+	if (p->options.transport && strcmp(p->options.transport, p->transport))
+		return tt_fail(-ENODEV, "--transport %s: it does not lead from rank 0 to rank 1, %s does", p->options.transport, p->transport);
+	return 0;
+}
+
+static int open_limit(struct tt_perf *p)
+{
+	p->has_limit = p->test->local;
+	if (p->test->local || tutti_local_size(p->job) != p->size)
+		return 0;
+	return strcmp(p->transport, tt_shm.name) ? tt_perf_open_wires(p) : tt_perf_open_shared(p);
+}
+
+/* Rank 0 draws; the others end with it, and need not have that file or gnuplot. */
+static int check_plot(struct tt_perf *p)
+{
+	int8_t verdict = p->rank ? 0 : (int8_t)tt_perf_can_plot(&p->options);
+	int err = tutti_broadcast(p->job, &verdict, sizeof verdict, 0, NULL);
+
+	return err ? err : verdict;
+}
+
+/* 0; 1 or 2, the exit status: something was wrong, and that has been said; -errno. */
+static int run_rank(struct tt_perf *p)
+{
+	int err, status;
+
+	if ((err = pin(p)))
+		return err;
+	if (p->options.plot && (err = check_plot(p)))
+		return err;
+	if ((err = open_buffers(p)) || (err = find_wire(p)) || (err = open_limit(p)))
+		return err;
+	status = p->rank ? serve(p) : has_kernels(p->test) ? conduct_kernels(p) : conduct(p);
+	if (status < 0)
+		return status;
+	err = tutti_barrier(p->job, NULL); /* nobody closes while another may still look */
+	return err ? err : status;
+}
+
+static int ranks_max(const struct tt_perf_options *o) { return o->test->table ? TT_PERF_TABLE_RANKS : TT_PERF_RANKS; }
+
+static int ranks_min(const struct tt_perf_options *o)
+{
+	bool beside = o->kernel && o->kernel->calls & TT_PERF_BESIDE; /* a third one pushes */
+
+	return o->test->local ? 1 : beside ? 3 : 2;
+}
+
+static int be_rank(const struct tt_perf_options *o)
+{
+	struct tt_perf p = { .options = *o, .test = o->test, .wire = { { -1, -1 }, { -1, -1 } } };
+	char wires[32];
+	tutti_config config = { .size = sizeof config, .transports = o->transport ? wires : NULL };
+	int err;
+
+	/* Ranks find each other over tcp, whatever they use then. */
+	snprintf(wires, sizeof wires, "%s%s", o->transport ? o->transport : "", o->transport && strcmp(o->transport, tt_tcp.name) ? ",tcp" : "");
+	err = tutti_join(&config, &p.job);
+
+	if (err) {
+		tt_tool_refuse("perf", "%s", tutti_why());
+		return err == -EINVAL ? TT_TOOL_REFUSED : 1;
+	}
+	p.rank = tutti_rank(p.job);
+	p.size = tutti_size(p.job);
+	if (p.size < ranks_min(o) || p.size > ranks_max(o)) {
+		tutti_leave(p.job);
+		return tt_tool_refuse("perf", "the job has %d rank%s: %d to %d are needed", p.size, p.size == 1 ? "" : "s", ranks_min(o), ranks_max(o));
+	}
+	if (o->ranks && o->ranks != p.size) {
+		tutti_leave(p.job);
+		return tt_tool_refuse("perf", "-n %d: a launcher has started a job of %d ranks already; leave -n out", o->ranks, p.size);
+	}
+	err = run_rank(&p);
+	if (err < 0)
+		tt_tool_refuse("perf", "%s", tutti_why());
+	close_rank(&p);
+	return err < 0 ? 1 : err;
+}
+
+/* Starting ranks: `tutti run` does that. */
+
+static bool has_launcher(void) { return tt_env(TT_RANK) || tt_env(TT_NODE) || (tt_env(TT_TORCH_RANK) && tt_env(TT_TORCH_SIZE)); }
+
+static int start_ranks(int argc, char **argv, int ranks)
+{
+	char self[4096], number[16], *run[argc + 5];
+	ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
+	int n = 0;
+
+	if (len < 0)
+		return tt_tool_refuse("perf", "cannot find this program: %s", strerror(errno));
+	self[len] = 0;
+	snprintf(number, sizeof number, "%d", ranks);
+	run[n++] = (char[]){ "run" };
+	run[n++] = (char[]){ "-n" };
+	run[n++] = number;
+	run[n++] = self;
+	for (int i = 0; i < argc; i++)
+		run[n++] = argv[i];
+	run[n] = NULL;
+	optind = 0; /* getopt begins anew */
+	return tt_tool_run(n, run);
+}
+
+int tt_tool_perf(int argc, char **argv)
+{
+	struct tt_perf_options options;
+	int status = tt_perf_read_options(argc, argv, &options);
+
+	if (status >= 0)
+		return status;
+	if (has_launcher() || (options.test->local && options.ranks < 2))
+		return be_rank(&options); /* without a launcher: a job of one */
+	if ((status = tt_perf_can_plot(&options)))
+		return status;
+	return start_ranks(argc, argv, options.ranks ? options.ranks : ranks_min(&options));
+}

@@ -1,0 +1,39 @@
+/* topology.h - floor 4: `tutti info --topology`, a machine and who sits where on it */
+#ifndef TT_TOOLS_TOPOLOGY_H
+#define TT_TOOLS_TOPOLOGY_H
+#include "runtime.h"
+#include "tools/tools.h"
+
+enum { TT_RANKS_MAX = TT_CPUS, TT_DEVICES_MAX = 256 };
+
+struct tt_spot { /* of a rank */
+	struct tt_share share;
+	int nic, gpu;                        /* objects that it would take; -1: there are none */
+	int nics[TT_DEVICES_MAX], nic_count; /* all of them, the nearest first */
+	int gpus[TT_DEVICES_MAX], gpu_count;
+};
+struct tt_remark {
+	char text[160];
+	struct tt_cpus ranks; /* a set of numbers like any other */
+};
+struct tt_view {
+	struct tt_topology machine;
+	struct tt_rule rule;
+	const char *pin, *source; /* TUTTI_PIN; the file, NULL: this host */
+	struct tt_cpus allowed;
+	int ranks;
+	struct tt_spot *seats;
+	int *owner; /* of each processor of the machine: a rank, FREE, FORBIDDEN or SHARED */
+	struct tt_remark remarks[16];
+	int remark_count;
+};
+enum { TT_FREE = -1, TT_FORBIDDEN = -2, TT_SHARED = -3 };
+
+int tt_tool_topology(const struct tt_settings *, const char *file, int ranks, bool json); /* the exit status */
+void tt_topology_draw(const struct tt_view *);
+void tt_topology_json(const struct tt_view *);
+int tt_topology_count(const struct tt_topology *, enum tt_thing);
+void tt_topology_size(uint64_t bytes, char *room, size_t size); /* "32 MiB" */
+void tt_tool_json_text(const char *);                           /* quoted; NULL: null */
+void tt_tool_print_plain(const char *, int width);              /* without what a terminal would take for a command; padded to width */
+#endif

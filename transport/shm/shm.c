@@ -1,0 +1,377 @@
+/* shm.c - the wire between processes of one host: nets, peers, and whose turn it is
+ *
+ *   post -> pending -> stored and loaded in the other's memory, or asked of it -> finished -> done()
+ *                                          lines in the lanes, both ways -> message(), notify(), answers
+ *
+ * A turn looks at the next line of each lane and costs no system call; epoll, which tells of strangers and of ends, is asked now and
+ * then, or after a sleep. Whoever writes to a net that sleeps kicks its eventfd.
+ */
+#include "transport/shm/shm.h"
+#include "transport/breaks.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum {
+	POLL_EVERY = 1024,       /* turns between looks at epoll */
+	REVIEW_NS = 1000000000,  /* between looks for memory that its owner has freed */
+};
+
+static struct tt_shm *net_of(struct tt_net *n) { return tt_container_of(n, struct tt_shm, base); }
+
+void tt_shm_break(struct tt_shm_peer *p, int err)
+{
+	if (!p->broken)
+		p->broken = err;
+	tt_shm_add_once(&p->net->ready, &p->ready);
+}
+
+void tt_shm_lose(struct tt_shm_peer *p, const char *why)
+{
+	if (!p->broken)
+		tt_shm_break(p, tt_fail(-ECONNRESET, "lost the connection to %s: %s", p->base.addr, why));
+}
+
+/* ---- peers ---- */
+
+struct tt_shm_peer *tt_shm_peer_new(struct tt_shm *net)
+{
+	struct tt_shm_peer *p = calloc(1, sizeof *p);
+
+	if (!p) {
+		tt_fail(-ENOMEM, "no memory for a peer on %s", net->base.addr);
+		return NULL;
+	}
+	p->base.net = &net->base;
+	p->net = net;
+	p->fd = p->pid_fd = p->kick_fd = p->strip_fd = p->sheet_fd = p->current = -1;
+	for (unsigned i = 0; i < TT_COUNT(p->free_slots); i++)
+		p->free_slots[p->free_count++] = (uint8_t)(TT_COUNT(p->free_slots) - 1 - i);
+	tt_list_init(&p->handshake);
+	tt_list_init(&p->up);
+	tt_list_init(&p->ready);
+	tt_list_append(&net->peers, &p->all);
+	return p;
+}
+
+/* From here on nothing moves between the two. What map() gave stays. */
+static void cut_off(struct tt_shm_peer *p)
+{
+	int *fds[] = { &p->fd, &p->pid_fd, &p->kick_fd, &p->strip_fd, &p->sheet_fd };
+
+	if (p->state == TT_SHM_DOWN)
+		return;
+	tt_shm_fence_off(p);
+	tt_list_remove(&p->handshake);
+	tt_list_remove(&p->up);
+	tt_list_remove(&p->ready);
+	p->state = TT_SHM_DOWN;
+	if (p->fd >= 0)
+		shutdown(p->fd, SHUT_RDWR); /* a forked child may hold it open */
+	for (size_t i = 0; i < TT_COUNT(fds); i++) {
+		if (*fds[i] < 0)
+			continue;
+		if (i < 2)
+			epoll_ctl(p->net->base.fd, EPOLL_CTL_DEL, *fds[i], NULL);
+		close(*fds[i]);
+		*fds[i] = -1;
+	}
+}
+
+static void unmap(const void *at, size_t len)
+{
+	if (at)
+		munmap((void *)(uintptr_t)at, len);
+}
+
+void tt_shm_peer_free(struct tt_shm_peer *p)
+{
+	cut_off(p);
+	tt_shm_drop_views(p);
+	unmap(p->strip, sizeof *p->strip);
+	unmap(p->sheet, sizeof *p->sheet);
+	tt_list_remove(&p->all);
+	tt_list_remove(&p->ready); /* something was posted since it went down */
+	free(p);
+}
+
+static void tell_down(struct tt_shm_peer *p, int err)
+{
+	p->net->events++;
+	if (p->base.net->events->down)
+		p->base.net->events->down(&p->base, err);
+}
+
+static void fail_peer(struct tt_shm_peer *p)
+{
+	cut_off(p);
+	tt_shm_fail_ops(p);
+	tell_down(p, p->broken);
+	if (tt_broken(DOWN_TWICE))
+		tell_down(p, p->broken);
+}
+
+static void drain_ready(struct tt_shm *net)
+{
+	struct tt_list *last = net->ready.prev, *node = NULL;
+
+	while (node != last && (node = tt_list_pop(&net->ready))) {
+		struct tt_shm_peer *p = tt_container_of(node, struct tt_shm_peer, ready);
+		if (p->accepted && p->state < TT_SHM_UP)
+			tt_shm_refuse(p, tt_why());
+		else if (p->broken && p->state != TT_SHM_DOWN)
+			fail_peer(p);
+		else
+			tt_shm_drain(p);
+	}
+}
+
+static void disconnect(struct tt_peer *base)
+{
+	struct tt_shm_peer *p = tt_container_of(base, struct tt_shm_peer, base);
+
+	cut_off(p);
+	tt_shm_fail_ops(p);
+	tt_shm_peer_free(p);
+}
+
+static int connect_to(struct tt_net *base, const char *addr, struct tt_peer **out)
+{
+	struct tt_shm_peer *p;
+	int err = tt_shm_connect(net_of(base), addr, &p);
+
+	if (!err)
+		*out = &p->base;
+	return err;
+}
+
+/* ---- progress ---- */
+
+static void go_on_with_handshake(struct tt_shm_peer *p)
+{
+	if (!tt_shm_handshake(p))
+		return; /* it may be gone */
+	p->net->events++;
+	if (p->base.net->events->up)
+		p->base.net->events->up(&p->base);
+}
+
+/* What it wrote before it ended counts. */
+static void hang_up(struct tt_shm_peer *p)
+{
+	for (int i = 0; i < TT_SHM_LINES && tt_shm_alive(p) && tt_shm_next(p); i++) /* it may go on writing */
+		tt_shm_read(p);
+	tt_shm_lose(p, "it has ended, or closed the connection");
+}
+
+static void handle_event(struct tt_shm *net, uint64_t tag)
+{
+	struct tt_shm_peer *p = (struct tt_shm_peer *)(uintptr_t)(tag & ~(uint64_t)1);
+	uint64_t kicks;
+
+	if (!p)
+		(void)!read(net->event_fd, &kicks, sizeof kicks);
+	else if (p->broken || p->state == TT_SHM_DOWN)
+		return;
+	else if (p->state == TT_SHM_UP)
+		hang_up(p);
+	else if (tag & 1)
+		tt_shm_vanished(p);
+	else
+		go_on_with_handshake(p);
+}
+
+/* Of a batch, an event may free the peer of another: one at a time, then. */
+static int poll_events(struct tt_shm *net)
+{
+	struct epoll_event event;
+	bool strangers = false;
+	int n;
+
+	for (int i = 0; i < 64 && (n = epoll_wait(net->base.fd, &event, 1, 0)) > 0; i++) {
+		if (event.data.ptr != net)
+			handle_event(net, event.data.u64);
+		else if (strangers)
+			break;
+		else
+			tt_shm_accept(net);
+		strangers |= event.data.ptr == net;
+	}
+	if (net->listen_again || !tt_list_empty(&net->handshakes))
+		tt_shm_expire(net);
+	return 0;
+}
+
+static void review(struct tt_shm *net)
+{
+	uint64_t now = tt_now();
+
+	if (now < net->reviewed + REVIEW_NS)
+		return;
+	net->reviewed = now;
+	tt_list_each(node, &net->up)
+		tt_shm_review_views(tt_container_of(node, struct tt_shm_peer, up));
+}
+
+static void serve(struct tt_shm_peer *p)
+{
+	tt_shm_read(p);
+	if (p->pending.head || p->answer_count)
+		tt_shm_push(p);
+}
+
+/* A new number for each sleep. */
+static void set_nap(struct tt_shm *net, bool asleep)
+{
+	uint32_t naps = atomic_load_explicit(&net->sheet->naps, memory_order_relaxed);
+
+	if ((naps % 2 == 1) != asleep)
+		atomic_store_explicit(&net->sheet->naps, naps + 1, memory_order_relaxed);
+}
+
+static int progress(struct tt_net *base)
+{
+	struct tt_shm *net = net_of(base);
+
+	net->events = 0;
+	if (!tt_list_empty(&net->ready))
+		drain_ready(net);
+	if (net->armed || net->listen_again || ++net->turns % POLL_EVERY == 0 || tt_list_empty(&net->up) || !tt_list_empty(&net->handshakes)) {
+		net->armed = false;
+		set_nap(net, false);
+		poll_events(net);
+		review(net);
+	}
+	tt_list_each(node, &net->up)
+		serve(tt_container_of(node, struct tt_shm_peer, up));
+	if (!tt_list_empty(&net->ready))
+		drain_ready(net);
+	return net->events;
+}
+
+/* First the word that it sleeps, then a last look: whoever writes looks at the word last. */
+static int arm(struct tt_net *base)
+{
+	struct tt_shm *net = net_of(base);
+
+	net->armed = true;
+	set_nap(net, true);
+	atomic_thread_fence(memory_order_seq_cst);
+	if (!tt_list_empty(&net->ready))
+		return 1;
+	tt_list_each(node, &net->handshakes)
+		if (tt_container_of(node, struct tt_shm_peer, handshake)->state == TT_SHM_CONNECTING)
+			return 1; /* nothing tells when its queue has room */
+	tt_list_each(node, &net->up) {
+		struct tt_shm_peer *p = tt_container_of(node, struct tt_shm_peer, up);
+		if (p->pending.head || p->answer_count)
+			tt_shm_push(p); /* there may be room by now */
+		if (tt_shm_next(p) || !tt_list_empty(&p->ready) || ((p->pending.head || p->answer_count) && !p->stuck))
+			return 1;
+	}
+	return 0;
+}
+
+/* ---- nets ---- */
+
+static int list_devices(struct tt_device *list, int max)
+{
+	if (max > 0)
+		list[0] = (struct tt_device){ .name = "memory", .numa = -1 };
+	return 1;
+}
+
+static void close_net(struct tt_net *base)
+{
+	struct tt_shm *net = net_of(base);
+	int fds[] = { net->listen_fd, net->event_fd, net->sheet_fd, net->base.fd };
+
+	while (!tt_list_empty(&net->peers))
+		disconnect(&tt_container_of(net->peers.next, struct tt_shm_peer, all)->base);
+	while (!tt_list_empty(&net->regions))
+		tt_shm_dereg(&tt_container_of(net->regions.next, struct tt_shm_region, node)->base);
+	for (size_t i = 0; i < TT_COUNT(fds); i++)
+		if (fds[i] >= 0)
+			close(fds[i]);
+	unmap(net->sheet, sizeof *net->sheet);
+	tt_shm_drop_left(net);
+	tt_secret_forget(&net->secret);
+	free(net->free_slots);
+	free(net->mine);
+	free(net);
+}
+
+static void set_up(struct tt_shm *net, const struct tt_net_config *c)
+{
+	struct tt_list *heads[] = { &net->peers, &net->regions, &net->handshakes, &net->up, &net->ready };
+	uint32_t generation;
+
+	for (size_t i = 0; i < TT_COUNT(heads); i++)
+		tt_list_init(heads[i]);
+	net->base = (struct tt_net){ .transport = &tt_shm, .events = c->events, .user = c->user, .fd = -1, .copy_max = SIZE_MAX,
+	                             .send_max = TT_FRAME_MESSAGE_MAX };
+	tt_entropy(&generation, sizeof generation); /* a key of an earlier life fits nowhere */
+	net->generation = generation;
+	net->job = c->job;
+	net->epoch = c->epoch;
+	net->keep = c->keep;
+	net->timeout_ms = c->timeout_ms ? c->timeout_ms : 30000;
+	net->timeout = net->timeout_ms * TT_MS;
+	net->listen_fd = net->event_fd = net->sheet_fd = -1;
+}
+
+static int make_files(struct tt_shm *net)
+{
+	struct epoll_event event = { .events = EPOLLIN, .data.ptr = NULL };
+
+	net->base.fd = epoll_create1(EPOLL_CLOEXEC);
+	net->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (net->base.fd < 0 || net->event_fd < 0 || epoll_ctl(net->base.fd, EPOLL_CTL_ADD, net->event_fd, &event))
+		return tt_fail(-EMFILE, "cannot make an epoll descriptor: is the limit on open files (ulimit -n) reached?");
+	net->sheet = tt_shm_make_file("tutti-sheet", sizeof *net->sheet, &net->sheet_fd);
+	net->free_slots = calloc(TT_SHM_KEYS, sizeof *net->free_slots);
+	net->mine = calloc(TT_SHM_KEYS, sizeof *net->mine);
+	if (!net->sheet || !net->free_slots || !net->mine)
+		return tt_fail(-ENOMEM, "no memory that other processes can map: %s", strerror(errno));
+	net->sheet->self = net->sheet;
+	return 0;
+}
+
+static int open_net(const struct tt_net_config *c, struct tt_net **out)
+{
+	struct tt_shm *net = calloc(1, sizeof *net);
+	int err;
+
+	if (!net)
+		return tt_fail(-ENOMEM, "no memory for a net");
+	set_up(net, c);
+	if ((err = tt_secret_take(&net->secret, c)) || (err = make_files(net)) || (err = tt_shm_take_name(net, c))) {
+		close_net(&net->base);
+		return err;
+	}
+	*out = &net->base;
+	return 0;
+}
+
+const struct tt_transport tt_shm = {
+	.name = "shm",
+	.list = list_devices,
+	.open = open_net,
+	.close = close_net,
+	.reg = tt_shm_reg,
+	.dereg = tt_shm_dereg,
+	.connect = connect_to,
+	.disconnect = disconnect,
+	.post = tt_shm_post,
+	.map = tt_shm_map,
+	.store_begin = tt_shm_store_begin,
+	.store_end = tt_shm_store_end,
+	.notify = tt_shm_notify,
+	.progress = progress,
+	.arm = arm,
+};

@@ -1,0 +1,614 @@
+/* shm_ops.c - operations: stored and loaded directly where the memory is reached, asked of the owner where it is not
+ *
+ *                     mapped            process_vm_*           through the lane: the owner's processor moves the bytes
+ *   PUT               copy, now         over 1 KiB             PUT pieces ----->   <----- ACK or NAK
+ *   GET               copy, now         over 1 KiB             GET ------------>   <----- REPLY pieces or NAK
+ *   ADD               atomic, now       -                      ADD ------------>   <----- SUM or NAK
+ *   notify, SEND                                               always: one line, behind all that was posted earlier
+ *
+ * Ops begin in post order, each only when all before it have stored what they store directly or are in the lane. So a line
+ * comes after the bytes of all earlier puts, and that is all the ordering there is to keep.
+ */
+#include "transport/shm/shm.h"
+#include "transport/breaks.h"
+#include <string.h>
+#include <sys/uio.h>
+
+enum step { MORE, ENDED, STUCK }; /* of an op: call again; it is out of the queue; not now */
+enum { BURST = 64 };
+
+static struct tt_shm_peer *peer_of(struct tt_peer *p) { return tt_container_of(p, struct tt_shm_peer, base); }
+
+/* ---- how ops end ---- */
+
+static void finish_later(struct tt_shm_peer *p, struct tt_op *op, int err)
+{
+	op->err = err;
+	tt_queue_push(&p->finished, op);
+	tt_shm_add_once(&p->net->ready, &p->ready);
+	if (tt_broken(DONE_IN_POST))
+		tt_shm_drain(p);
+}
+
+static void finish(struct tt_op *op, int err)
+{
+	void (*done)(struct tt_op *) = op->done;
+
+	tt_op_finish(op, err);
+	if (tt_broken(DONE_TWICE)) {
+		op->done = done;
+		tt_op_finish(op, err);
+	}
+}
+
+void tt_shm_drain(struct tt_shm_peer *p)
+{
+	struct tt_op_queue q = p->finished;
+	struct tt_op *op;
+
+	p->finished = (struct tt_op_queue){ 0 };
+	while ((op = tt_queue_pop(&q))) {
+		p->net->events++;
+		finish(op, op->err);
+	}
+}
+
+static void begin_flight(struct tt_shm_peer *p, struct tt_op *op)
+{
+	op->priv[0] = (uintptr_t)p->last;
+	op->priv[1] = 0;
+	if (p->last)
+		p->last->priv[1] = (uintptr_t)op;
+	else
+		p->first = op;
+	p->last = op;
+}
+
+static void end_flight(struct tt_shm_peer *p, struct tt_op *op)
+{
+	struct tt_op *before = (struct tt_op *)(uintptr_t)op->priv[0], *behind = (struct tt_op *)(uintptr_t)op->priv[1];
+
+	if (before)
+		before->priv[1] = (uintptr_t)behind;
+	else
+		p->first = behind;
+	if (behind)
+		behind->priv[0] = (uintptr_t)before;
+	else
+		p->last = before;
+}
+
+void tt_shm_fail_ops(struct tt_shm_peer *p)
+{
+	struct tt_op *op;
+
+	while (p->finished.head)
+		tt_shm_drain(p);
+	while ((op = tt_broken(FAIL_OUT_OF_ORDER) ? p->last : p->first)) {
+		end_flight(p, op);
+		finish(op, -ECONNRESET);
+	}
+	while ((op = tt_queue_pop(&p->pending)))
+		finish(op, -ECONNRESET);
+	while (p->finished.head) /* what those posted */
+		tt_shm_drain(p);
+}
+
+/* ---- slots: requests that the owner has not answered ---- */
+
+static int take_slot(struct tt_shm_peer *p, struct tt_op *op)
+{
+	if (!p->free_count)
+		return -1;
+	int slot = p->free_slots[--p->free_count];
+	p->slots[slot] = op;
+	op->priv[2] = (unsigned)slot;
+	return slot;
+}
+
+static struct tt_op *give_slot(struct tt_shm_peer *p, unsigned slot)
+{
+	struct tt_op *op = p->slots[slot];
+
+	p->slots[slot] = NULL;
+	p->free_slots[p->free_count++] = (uint8_t)slot;
+	return op;
+}
+
+/* ---- copying ---- */
+
+/* Eight bytes that are aligned at both ends are one load and one store. */
+static void copy(struct tt_copier *learnt, void *to, const void *from, size_t n)
+{
+	if (n == 8 && tt_shm_aligned((uintptr_t)to | (uintptr_t)from))
+		__atomic_store_n((uint64_t *)to, __atomic_load_n((const uint64_t *)from, __ATOMIC_ACQUIRE), __ATOMIC_RELEASE);
+	else if (n)
+		tt_copy(learnt, to, from, n);
+}
+
+/* 0 or -errno: all n bytes, or none that count. -ESRCH: it is about to be gone, and what it has said before is not yet heard. */
+static int copy_vm(struct tt_shm_peer *p, bool put, void *local, uint64_t remote, size_t n)
+{
+	while (n) {
+		struct iovec here = { local, n }, there = { (void *)(uintptr_t)remote, n };
+		ssize_t k = put ? process_vm_writev(p->pid, &here, 1, &there, 1, 0) : process_vm_readv(p->pid, &here, 1, &there, 1, 0);
+		if (k <= 0)
+			return k < 0 && (errno == ESRCH || errno == EPERM) ? -ESRCH : -EINVAL;
+		local = (char *)local + k;
+		remote += (uint64_t)k;
+		n -= (size_t)k;
+	}
+	return 0;
+}
+
+/* Does the kernel permit it? Containers, yama and ptrace rules may not; only trying tells. */
+static bool may_vm(struct tt_shm_peer *p)
+{
+	struct tt_shm_sheet *self = p->sheet->self, *seen = NULL;
+	struct iovec here = { &seen, sizeof seen }, there = { &self->self, sizeof seen };
+
+	if (!p->vm_tried) {
+		p->vm_tried = true;
+		p->vm = process_vm_readv(p->pid, &here, 1, &there, 1, 0) == sizeof seen && seen == self;
+		if (!p->vm)
+			tt_log(TT_DEBUG, "process_vm_readv on process %d: %s; memory that is in no file goes through the lane", (int)p->pid, strerror(errno));
+	}
+	return p->vm;
+}
+
+static enum step end(struct tt_shm_peer *p, struct tt_op *op, int err)
+{
+	tt_queue_pop(&p->pending);
+	p->at = 0;
+	finish_later(p, op, err);
+	return ENDED;
+}
+
+static bool say_notify(struct tt_shm_peer *p, uint32_t value)
+{
+	struct tt_shm_line *line = tt_shm_line(p, 0, NULL);
+
+	if (!line)
+		return false;
+	line->kind = TT_FRAME_PUT;
+	line->flags = TT_FRAME_NOTIFY | TT_FRAME_LAST | TT_FRAME_INLINE; /* nothing to land, nothing to answer */
+	line->notify = value;
+	line->len = 0;
+	tt_shm_publish(p, line);
+	return true;
+}
+
+static enum step end_put(struct tt_shm_peer *p, struct tt_op *op)
+{
+	if (op->flags & TT_NOTIFY && !tt_broken(NOTIFY_FIRST) && !say_notify(p, op->notify))
+		return STUCK;
+	return end(p, op, 0);
+}
+
+/* Unless it has shut me out: then its last words come first, and the end of the connection is the end of all that is pending. */
+static enum step refused(struct tt_shm_peer *p, struct tt_op *op, int err) { return atomic_load(&p->out->shut) ? STUCK : end(p, op, err); }
+
+static enum step fail_directly(struct tt_shm_peer *p, struct tt_op *op, int err)
+{
+	if (err != -ESRCH)
+		return refused(p, op, err);
+	p->vm = false;
+	p->at = 0;
+	return MORE; /* by the lane: it has died, which ends that too, or has forbidden this */
+}
+
+/* Ops move on behind many others, and so do signs of life. */
+static void stir(struct tt_shm_peer *p, size_t n)
+{
+	_Atomic uint32_t *stirs = &p->out->stirs;
+
+	if (n >= TT_SHM_PIECE)
+		atomic_store_explicit(stirs, atomic_load_explicit(stirs, memory_order_relaxed) + 1, memory_order_relaxed);
+	p->copied += n;
+}
+
+static enum step put_directly(struct tt_shm_peer *p, struct tt_op *op, const struct tt_shm_found *f)
+{
+	size_t n = tt_min(op->len - p->at, TT_SHM_BUDGET);
+	char *from = (char *)op->local + p->at;
+	int err = 0;
+
+	if (n && !tt_shm_begin_write(p, f->id))
+		return refused(p, op, -ESTALE);
+	if (n && f->at)
+		copy(&p->net->puts, f->at + op->offset + p->at, from, n - tt_broken(DONE_EARLY));
+	else if (n)
+		err = copy_vm(p, true, from, f->base + op->offset + p->at, n - tt_broken(DONE_EARLY));
+	tt_shm_end_write(p);
+	if (err)
+		return fail_directly(p, op, err);
+	p->at += n;
+	stir(p, n);
+	return p->at < op->len ? MORE : end_put(p, op);
+}
+
+static enum step get_directly(struct tt_shm_peer *p, struct tt_op *op, const struct tt_shm_found *f)
+{
+	size_t n = tt_min(op->len - p->at, TT_SHM_BUDGET);
+	char *to = (char *)op->local + p->at;
+	int err = 0;
+
+	if (n && f->at)
+		copy(&p->net->gets, to, f->at + op->offset + p->at, n);
+	else if (n)
+		err = copy_vm(p, false, to, f->base + op->offset + p->at, n);
+	atomic_thread_fence(memory_order_acquire);
+	if (err || !tt_shm_valid(p, f->id))
+		return fail_directly(p, op, err ? err : -ESTALE);
+	p->at += n;
+	stir(p, n);
+	return p->at < op->len ? MORE : end(p, op, 0);
+}
+
+static enum step add_directly(struct tt_shm_peer *p, struct tt_op *op, const struct tt_shm_found *f)
+{
+	if (!tt_shm_aligned((uintptr_t)f->at))
+		return end(p, op, -EINVAL);
+	if (!tt_shm_begin_write(p, f->id))
+		return refused(p, op, -ESTALE);
+	op->operand = __atomic_fetch_add((uint64_t *)(void *)(f->at + op->offset), op->operand, __ATOMIC_SEQ_CST);
+	tt_shm_end_write(p);
+	return end(p, op, 0);
+}
+
+/* ---- through the lane ---- */
+
+static void fly(struct tt_shm_peer *p, struct tt_op *op)
+{
+	tt_queue_pop(&p->pending);
+	p->at = 0;
+	p->current = -1;
+	begin_flight(p, op);
+}
+
+static enum step ask_put(struct tt_shm_peer *p, struct tt_op *op, uint64_t id)
+{
+	size_t n = tt_min(op->len - p->at, TT_SHM_PIECE);
+	bool word = op->len == 8, last = p->at + n == op->len;
+	struct tt_shm_line *line;
+	uint8_t *payload = NULL;
+
+	if (p->current < 0 && (p->current = take_slot(p, op)) < 0)
+		return STUCK;
+	if (!(line = tt_shm_line(p, word ? 0 : n, &payload)))
+		return STUCK;
+	line->kind = TT_FRAME_PUT;
+	line->flags = last ? TT_FRAME_LAST | (op->flags & TT_NOTIFY ? TT_FRAME_NOTIFY : 0) : 0;
+	line->slot = (uint16_t)p->current;
+	line->notify = op->notify;
+	line->len = n;
+	line->key = id;
+	line->offset = op->offset + p->at;
+	if (word)
+		copy(&p->net->lanes, &line->word, op->local, 8);
+	else
+		tt_copy(&p->net->lanes, payload, (char *)op->local + p->at, n);
+	tt_shm_publish(p, line);
+	p->at += n;
+	if (!last)
+		return MORE;
+	fly(p, op);
+	return ENDED;
+}
+
+static enum step ask_read(struct tt_shm_peer *p, struct tt_op *op, uint64_t id)
+{
+	struct tt_shm_line *line;
+
+	if (!p->free_count || !(line = tt_shm_line(p, 0, NULL)))
+		return STUCK;
+	line->kind = op->kind == TT_GET ? TT_FRAME_GET : TT_FRAME_ADD;
+	line->flags = 0;
+	line->slot = (uint16_t)take_slot(p, op);
+	line->len = op->len;
+	line->key = id;
+	line->offset = op->offset;
+	line->word = op->operand;
+	tt_shm_publish(p, line);
+	p->reads++;
+	fly(p, op);
+	return ENDED;
+}
+
+static enum step send(struct tt_shm_peer *p, struct tt_op *op)
+{
+	bool fits = op->len <= TT_SHM_BODY;
+	uint8_t *payload = NULL;
+	struct tt_shm_line *line = tt_shm_line(p, fits ? 0 : op->len, &payload);
+
+	if (!line)
+		return STUCK;
+	line->kind = TT_FRAME_SEND;
+	line->flags = 0;
+	line->len = op->len;
+	if (op->len)
+		tt_copy(&p->net->lanes, fits ? line->body : payload, op->local, op->len);
+	tt_shm_publish(p, line);
+	return end(p, op, 0);
+}
+
+static bool goes_by_lane(struct tt_shm_peer *p, const struct tt_op *op, const struct tt_shm_found *f)
+{
+	return !f->at && (p->current >= 0 || op->kind == TT_ADD || op->len <= TT_SHM_BY_LANE || !may_vm(p));
+}
+
+static enum step reach(struct tt_shm_peer *p, struct tt_op *op)
+{
+	struct tt_shm_found f = { .id = tt_shm_id(op->key) };
+	int err = p->current < 0 ? tt_shm_find(p, op, &f) : 0; /* of one that is half in the lane the owner finds out */
+
+	if (err)
+		return refused(p, op, err);
+	if (goes_by_lane(p, op, &f))
+		return op->kind == TT_PUT ? ask_put(p, op, f.id) : ask_read(p, op, f.id);
+	return op->kind == TT_PUT ? put_directly(p, op, &f) : op->kind == TT_GET ? get_directly(p, op, &f) : add_directly(p, op, &f);
+}
+
+static enum step advance(struct tt_shm_peer *p, struct tt_op *op)
+{
+	if (op->flags & TT_FENCE && p->reads && !tt_broken(FENCE_IGNORED))
+		return STUCK;
+	if (tt_broken(NOTIFY_FIRST) && op->flags & TT_NOTIFY && op->len && !p->at) {
+		if (!say_notify(p, op->notify))
+			return STUCK;
+		op->flags &= ~(uint32_t)TT_NOTIFY;
+		return STUCK;
+	}
+	if (op->kind == TT_SEND)
+		return send(p, op);
+	return op->kind == TT_PUT && !op->len ? end_put(p, op) : reach(p, op);
+}
+
+/* ---- what I owe ---- */
+
+static bool answer_piece(struct tt_shm_peer *p, struct tt_shm_answer *a)
+{
+	size_t n = tt_min(a->len - a->at, TT_SHM_PIECE);
+	bool word = a->len == 8;
+	uint8_t *from = NULL, *payload = NULL;
+	int why = a->kind == TT_FRAME_REPLY ? tt_shm_place(p->net, a->key, a->offset + a->at, n, &from) : a->why;
+	bool bytes = a->kind == TT_FRAME_REPLY && !why;
+	struct tt_shm_line *line = tt_shm_line(p, bytes && !word ? n : 0, &payload);
+
+	if (!line)
+		return false;
+	line->kind = why ? TT_FRAME_NAK : a->kind;
+	line->slot = a->slot;
+	line->flags = TT_FRAME_LAST;
+	line->notify = (uint32_t)why;
+	line->len = bytes ? n : 0;
+	line->offset = a->at;
+	line->word = a->word;
+	if (bytes && word)
+		copy(&p->net->lanes, &line->word, from, 8);
+	else if (bytes && n)
+		tt_copy(&p->net->lanes, payload, from, n);
+	a->at += bytes ? n : 0;
+	if (bytes && a->at < a->len)
+		line->flags = 0;
+	else
+		a->kind = 0;
+	tt_shm_publish(p, line);
+	return true;
+}
+
+/* One side owes at most as many answers as the other has slots. */
+static bool owe(struct tt_shm_peer *p, struct tt_shm_answer a)
+{
+	if (p->answer_count == TT_COUNT(p->answers)) {
+		tt_shm_lose(p, "it asked for more than it has slots for");
+		return false;
+	}
+	if (!p->answer_count) { /* often there is room at once, and nothing to keep */
+		while (a.kind && a.len <= TT_SHM_PIECE)
+			if (!answer_piece(p, &a))
+				break;
+		if (!a.kind)
+			return true;
+	}
+	p->answers[(p->answer_at + p->answer_count++) % TT_COUNT(p->answers)] = a;
+	return true;
+}
+
+static bool pay(struct tt_shm_peer *p)
+{
+	struct tt_shm_answer *a = &p->answers[p->answer_at];
+
+	if (!p->answer_count || !answer_piece(p, a))
+		return false;
+	if (!a->kind) {
+		p->answer_at = (p->answer_at + 1) % TT_COUNT(p->answers);
+		p->answer_count--;
+	}
+	return true;
+}
+
+/* ---- posting ---- */
+
+void tt_shm_push(struct tt_shm_peer *p)
+{
+	p->copied = 0;
+	while (tt_shm_alive(p) && (p->pending.head || p->answer_count)) {
+		enum step s = p->pending.head ? advance(p, p->pending.head) : STUCK;
+		p->stuck = !pay(p) && s == STUCK;
+		if (p->stuck || p->copied >= TT_SHM_BUDGET)
+			return;
+	}
+}
+
+void tt_shm_post(struct tt_peer *base, struct tt_op *chain)
+{
+	struct tt_shm_peer *p = peer_of(base);
+
+	for (struct tt_op *op; (op = chain);) {
+		chain = op->next;
+		op->err = 0;
+		int err = p->state == TT_SHM_UP ? tt_op_check(base->net, op) : -ENOTCONN;
+		if (err) {
+			finish_later(p, op, err);
+		} else if (tt_broken(MESSAGES_SWAPPED) && op->kind == TT_SEND && p->pending.head) {
+			op->next = p->pending.head;
+			p->pending.head = op;
+		} else {
+			tt_queue_push(&p->pending, op);
+		}
+	}
+	if (!tt_broken(MESSAGES_SWAPPED))
+		tt_shm_push(p);
+}
+
+int tt_shm_notify(struct tt_peer *base, uint32_t value)
+{
+	struct tt_shm_peer *p = peer_of(base);
+
+	return tt_shm_alive(p) && !p->pending.head && say_notify(p, value);
+}
+
+/* ---- what has come ---- */
+
+static int error_of(uint32_t nak) { return nak == TT_NAK_STALE ? -ESTALE : nak == TT_NAK_RANGE ? -ERANGE : -EINVAL; }
+
+static void take_put(struct tt_shm_peer *p, const struct tt_shm_line *line, const uint8_t *payload)
+{
+	bool last = line->flags & TT_FRAME_LAST, bare = line->flags & TT_FRAME_INLINE;
+	uint8_t *to, *why = &p->put_err[line->slot % 256];
+	size_t n = payload ? line->extra : bare ? 0 : tt_min(line->len, 8);
+
+	if (!*why && !bare && !(*why = (uint8_t)tt_shm_place(p->net, line->key, line->offset, n, &to)))
+		copy(&p->net->lanes, to, payload ? payload : (const uint8_t *)&line->word, n);
+	if (!last)
+		return;
+	uint8_t refused = bare ? 0 : *why;
+	if (!bare) {
+		*why = 0;
+		owe(p, (struct tt_shm_answer){ .kind = refused ? TT_FRAME_NAK : TT_FRAME_ACK, .why = refused, .slot = line->slot });
+	}
+	if (!refused && line->flags & TT_FRAME_NOTIFY && p->base.net->events->notify)
+		p->base.net->events->notify(&p->base, line->notify);
+}
+
+static void take_add(struct tt_shm_peer *p, const struct tt_shm_line *line)
+{
+	struct tt_shm_answer a = { .kind = TT_FRAME_SUM, .slot = line->slot };
+	uint8_t *at;
+	int why = tt_shm_place(p->net, line->key, line->offset, 8, &at);
+
+	if (!why && !tt_shm_aligned((uintptr_t)at))
+		why = TT_NAK_INVALID;
+	if (why)
+		a = (struct tt_shm_answer){ .kind = TT_FRAME_NAK, .why = (uint8_t)why, .slot = line->slot };
+	else
+		a.word = __atomic_fetch_add((uint64_t *)(void *)at, line->word, __ATOMIC_SEQ_CST);
+	owe(p, a);
+}
+
+static void take_get(struct tt_shm_peer *p, const struct tt_shm_line *line)
+{
+	uint8_t *at;
+	int why = tt_shm_place(p->net, line->key, line->offset, line->len, &at);
+
+	owe(p, (struct tt_shm_answer){ .kind = why ? TT_FRAME_NAK : TT_FRAME_REPLY, .why = (uint8_t)why, .slot = line->slot,
+	                               .key = line->key, .offset = line->offset, .len = line->len });
+}
+
+static void end_request(struct tt_shm_peer *p, unsigned slot, int err)
+{
+	struct tt_op *op = give_slot(p, slot);
+
+	p->reads -= op->kind != TT_PUT;
+	end_flight(p, op);
+	finish_later(p, op, err);
+}
+
+static bool land(struct tt_shm_peer *p, struct tt_op *op, const struct tt_shm_line *line, const uint8_t *payload)
+{
+	size_t n = payload ? line->extra : tt_min(line->len, 8);
+
+	if (op->kind != TT_GET || line->offset > op->len || n > op->len - line->offset) {
+		tt_shm_lose(p, "it answered with what was not asked for");
+		return false;
+	}
+	copy(&p->net->lanes, (char *)op->local + line->offset, payload ? payload : (const uint8_t *)&line->word, n);
+	return line->flags & TT_FRAME_LAST;
+}
+
+static void take_answer(struct tt_shm_peer *p, const struct tt_shm_line *line, const uint8_t *payload)
+{
+	unsigned slot = line->slot % 256;
+	struct tt_op *op = p->slots[slot];
+
+	if (!op || (int)slot == p->current) {
+		tt_shm_lose(p, "it answered what was not asked");
+	} else if (line->kind == TT_FRAME_NAK) {
+		end_request(p, slot, error_of(line->notify));
+	} else if (line->kind == TT_FRAME_REPLY) {
+		if (land(p, op, line, payload))
+			end_request(p, slot, 0);
+	} else if ((line->kind == TT_FRAME_SUM) == (op->kind == TT_ADD) && op->kind != TT_GET) {
+		op->operand = op->kind == TT_ADD ? line->word : op->operand;
+		end_request(p, slot, 0);
+	} else {
+		tt_shm_lose(p, "it answered with what was not asked for");
+	}
+}
+
+static void take(struct tt_shm_peer *p, const struct tt_shm_line *line, const uint8_t *payload)
+{
+	switch (line->kind) {
+	case TT_FRAME_PUT:
+		take_put(p, line, payload);
+		break;
+	case TT_FRAME_GET:
+		take_get(p, line);
+		break;
+	case TT_FRAME_ADD:
+		take_add(p, line);
+		break;
+	case TT_FRAME_SEND:
+		if (p->base.net->events->message)
+			p->base.net->events->message(&p->base, payload ? payload : line->body, payload ? line->extra : tt_min(line->len, TT_SHM_BODY));
+		break;
+	case TT_FRAME_REPLY:
+	case TT_FRAME_SUM:
+	case TT_FRAME_NAK:
+	case TT_FRAME_ACK:
+		take_answer(p, line, payload);
+		break;
+	default:
+		tt_shm_lose(p, "it wrote a line that is none");
+	}
+}
+
+/* Wraps with its counter. */
+static void see_stirs(struct tt_shm_peer *p)
+{
+	uint32_t now = atomic_load_explicit(&p->in->stirs, memory_order_relaxed);
+
+	p->base.received += now - p->stirs;
+	p->stirs = now;
+}
+
+void tt_shm_read(struct tt_shm_peer *p)
+{
+	const struct tt_shm_line *line;
+	struct tt_shm_line mine;
+
+	see_stirs(p);
+	for (int i = 0; i < BURST && tt_shm_alive(p) && (line = tt_shm_next(p)); i++) {
+		memcpy(&mine, line, sizeof mine); /* what is judged is what is used: the writer could still change its own */
+		const uint8_t *payload = mine.extra ? tt_shm_payload(p, &mine) : NULL;
+		if (mine.extra && !payload) {
+			tt_shm_lose(p, "it wrote a line whose payload cannot be");
+			return;
+		}
+		p->net->events++;
+		p->base.received += sizeof mine + mine.extra;
+		take(p, &mine, payload);
+		tt_shm_taken(p, &mine);
+	}
+}

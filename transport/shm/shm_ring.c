@@ -1,0 +1,93 @@
+/* shm_ring.c - a lane: lines that one process writes and the other reads, and payload for what does not fit into them
+ *
+ *      line     | 5 | 6 | 7 | . | . | . | 0'|  reader at 5, writer at 8: a line is new when its `turn` is one more than its number
+ *      payload  | ....... 6 6 6 6 6 7 7 ... |  in one piece each; freed with the line
+ *
+ * A reader waits on the very line that will be written, so a record of 40 bytes costs one cache line's way. It says how far it is
+ * every quarter of a lap; a writer without room has always heard of at least half a lane.
+ */
+#include "transport/shm/shm.h"
+#include <unistd.h>
+
+enum { LAP = TT_SHM_PAYLOAD, ROUND = 64 };
+
+static void kick(struct tt_shm_peer *p)
+{
+	uint64_t one = 1;
+
+	atomic_thread_fence(memory_order_seq_cst); /* the other side: says that it sleeps, then takes a last look */
+	uint32_t nap = atomic_load_explicit(&p->sheet->naps, memory_order_relaxed);
+	if (nap % 2 == 0 || nap == p->kicked)
+		return;
+	while (write(p->kick_fd, &one, sizeof one) < 0 && errno == EINTR)
+		;
+	p->kicked = nap;
+}
+
+/* Where `extra` bytes may go in one piece, counted from the beginning of all times. */
+static uint64_t payload_start(const struct tt_shm_peer *p, size_t extra)
+{
+	uint64_t left = LAP - p->out_bytes % LAP;
+
+	return left < extra ? p->out_bytes + left : p->out_bytes;
+}
+
+static bool has_room(const struct tt_shm_peer *p, uint64_t end)
+{
+	return (uint32_t)(p->next_out - (uint32_t)p->out_taken) < TT_SHM_LINES && end - p->out_bytes_taken <= LAP;
+}
+
+struct tt_shm_line *tt_shm_line(struct tt_shm_peer *p, size_t extra, uint8_t **payload)
+{
+	uint64_t start = payload_start(p, extra), end = start + (extra + ROUND - 1) / ROUND * ROUND;
+	struct tt_shm_line *line = &p->out->line[p->next_out % TT_SHM_LINES];
+
+	if (!has_room(p, end)) {
+		p->out_taken = atomic_load_explicit(&p->out->lines, memory_order_acquire);
+		p->out_bytes_taken = atomic_load_explicit(&p->out->bytes, memory_order_acquire);
+		if (!has_room(p, end))
+			return NULL;
+	}
+	line->extra = (uint32_t)extra;
+	if (extra) {
+		line->extra_end = end;
+		p->out_bytes = end;
+		*payload = p->out->payload + start % LAP;
+	}
+	return line;
+}
+
+void tt_shm_publish(struct tt_shm_peer *p, struct tt_shm_line *line)
+{
+	atomic_store_explicit(&line->turn, ++p->next_out, memory_order_release);
+	kick(p);
+}
+
+const struct tt_shm_line *tt_shm_next(struct tt_shm_peer *p)
+{
+	const struct tt_shm_line *line = &p->in->line[p->next_in % TT_SHM_LINES];
+
+	return atomic_load_explicit(&line->turn, memory_order_acquire) == p->next_in + 1 ? line : NULL;
+}
+
+/* Where its payload lies; NULL: it says what cannot be. */
+const uint8_t *tt_shm_payload(const struct tt_shm_peer *p, const struct tt_shm_line *line)
+{
+	uint64_t size = ((uint64_t)line->extra + ROUND - 1) / ROUND * ROUND, start = line->extra_end - size;
+
+	return size <= LAP && start % LAP + size <= LAP && start >= p->in_bytes ? p->in->payload + start % LAP : NULL;
+}
+
+void tt_shm_taken(struct tt_shm_peer *p, const struct tt_shm_line *line)
+{
+	p->next_in++;
+	if (line->extra)
+		p->in_bytes = line->extra_end;
+	if (p->next_in - p->told_lines < TT_SHM_LINES / 4 && p->in_bytes - p->told_bytes < LAP / 4)
+		return;
+	p->told_lines = p->next_in;
+	p->told_bytes = p->in_bytes;
+	atomic_store_explicit(&p->in->lines, p->next_in, memory_order_release);
+	atomic_store_explicit(&p->in->bytes, p->in_bytes, memory_order_release);
+	kick(p); /* it may wait for room */
+}

@@ -1,0 +1,1045 @@
+/* sim.c - the wire of a simulated world: the contract's strictest reader.
+ *
+ * From the world's seed come the latency and bandwidth of each link, and every freedom that transport.h grants.
+ *
+ *   post -> held -> under way: pieces land, the word is added, the message leaves -> acknowledged -> done, by progress
+ *           (FENCE)            |                                    (LAZY: when the target sleeps)
+ *                              +-> parcels (SEND, NOTIFY) wait in `ordered` for earlier PUTs -> `incoming` of the peer
+ */
+#include "transport/sim/sim.h"
+#include "transport/breaks.h"
+#include "transport/sim/sim_private.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum {
+	PIECES = 8, /* at most so many to an op, so that large ones are cheap */
+	COPY_MAX = 64,
+	SEND_MAX = 16384,
+};
+
+struct slot { /* of a net's table of regions: what a key names */
+	char *base;
+	size_t len;
+	int fd;       /* of a file with the same bytes, which may be mapped; or -1 */
+	uint64_t at;  /* where in it */
+	uint64_t tag;
+	bool taken;
+};
+
+enum { LAZY_POLLS = 64 };
+
+struct net {
+	struct tt_net base;
+	struct tt_net_config config;
+	void *secret;
+	struct tt_list node; /* among the rank's */
+	struct tt_sim_rank *rank;
+	int number;          /* among the rank's, never used twice */
+	struct tt_list peers, inbox, lazy; /* lazy: flights of others that we have not acknowledged */
+	struct tt_list regions, views;
+	struct slot *slots;
+	uint32_t slot_count;
+	bool armed;
+	unsigned idle; /* progress calls in a row that found nothing */
+};
+
+struct region {
+	struct tt_region base;
+	struct tt_list node;
+	uint32_t slot; /* of the net's table; UINT32_MAX: local only */
+};
+
+struct key { /* in tt_key.raw */
+	uint64_t tag;
+	uint32_t slot;
+};
+
+enum state { CONNECTING, PROVEN, UP, DOWN };
+
+struct peer {
+	struct tt_peer base;
+	struct tt_list node;     /* among the net's */
+	struct peer *other;      /* the other end; NULL: not there yet, or gone */
+	enum state state;
+	int err;                 /* for down() */
+	bool accepted, broken, failing, one_sided;
+	struct tt_sim_event trip, fail; /* the handshake under way; how it breaks */
+	struct tt_sim_work hello, work;
+	struct tt_list incoming; /* parcels that have arrived */
+	struct tt_list ordered;  /* parcels on their way, in post order */
+	struct tt_list outstanding, held, puts; /* flights in post order: not done; not started; not landed */
+	uint64_t posted, latency, gap, free_at; /* gap: nanoseconds to 1 KiB */
+	unsigned asking;         /* GETs and ADDs under way */
+};
+
+struct view { /* what map() has given */
+	struct tt_list node;  /* in its net's */
+	struct peer *of;      /* NULL: disconnected */
+	char *at;
+	size_t len;
+};
+
+struct flight { /* one op */
+	struct tt_list node;  /* in outstanding */
+	struct tt_list queue; /* in held, puts or lazy */
+	struct peer *from;
+	struct tt_op *op;
+	struct tt_sim_event event;
+	struct tt_sim_work work;
+	struct parcel *parcel;
+	uint64_t number, old;
+	size_t cut[PIECES + 1];
+	uint8_t order[PIECES];
+	uint8_t pieces, landed;
+	int err;
+	struct flight *free;
+};
+
+struct parcel { /* a message or a notify */
+	struct tt_list node;
+	struct peer *from;
+	struct flight *flight; /* the PUT that it announces, until that has landed */
+	struct tt_sim_event event;
+	uint64_t number;
+	bool arrived, message;
+	uint32_t value;
+	size_t len;
+	char *bytes;
+};
+
+static struct net *net_of(const struct peer *p) { return (struct net *)p->base.net; }
+
+bool tt_sim_has_work(struct tt_sim_rank *r)
+{
+	tt_list_each(node, &r->nets)
+		if (!tt_list_empty(&tt_container_of(node, struct net, node)->inbox))
+			return true;
+	return false;
+}
+
+static void queue_work(struct tt_sim_world *w, struct net *net, struct tt_sim_work *work,
+                       void (*run)(struct tt_sim_world *, struct tt_sim_work *))
+{
+	if (!tt_list_empty(&work->node))
+		return;
+	work->run = run;
+	tt_list_append(&net->inbox, &work->node);
+	tt_sim_rouse_watchers(w, net->rank);
+}
+
+/* One way, once. */
+static uint64_t travel(struct tt_sim_world *w, struct peer *p)
+{
+	uint64_t ns = p->latency + tt_sim_below(w, p->latency);
+	unsigned slow = net_of(p)->rank->slow;
+
+	if (p->other && net_of(p->other)->rank->slow > slow)
+		slow = net_of(p->other)->rank->slow;
+	if (tt_sim_one_in(w, 16))
+		ns += tt_sim_below(w, 20 * p->latency);
+	return ns * slow;
+}
+
+static struct peer *new_peer(struct tt_sim_world *w, struct net *net)
+{
+	struct peer *p = tt_sim_make(sizeof *p);
+
+	p->base.net = &net->base;
+	p->latency = 1000 + tt_sim_below(w, 19000);
+	p->gap = 100 + tt_sim_below(w, 900);
+	p->one_sided = tt_sim_one_in(w, 2);
+	tt_list_init(&p->hello.node);
+	tt_list_init(&p->work.node);
+	tt_list_init(&p->incoming);
+	tt_list_init(&p->ordered);
+	tt_list_init(&p->outstanding);
+	tt_list_init(&p->held);
+	tt_list_init(&p->puts);
+	tt_list_append(&net->peers, &p->node);
+	return p;
+}
+
+static void free_parcel(struct tt_sim_world *w, struct parcel *c)
+{
+	if (c->flight)
+		c->flight->parcel = NULL;
+	tt_sim_cancel(w, &c->event);
+	tt_list_remove(&c->node);
+	free(c->bytes);
+	free(c);
+}
+
+static void free_parcels(struct tt_sim_world *w, struct tt_list *list)
+{
+	while (!tt_list_empty(list))
+		free_parcel(w, tt_container_of(list->next, struct parcel, node));
+}
+
+static void run_peer(struct tt_sim_world *, struct tt_sim_work *);
+
+static void fail_fired(struct tt_sim_world *w, struct tt_sim_event *e)
+{
+	struct peer *p = tt_container_of(e, struct peer, fail);
+
+	p->failing = true;
+	tt_sim_cancel(w, &p->trip);
+	tt_list_remove(&p->hello.node);
+	if (tt_sim_one_in(w, 2)) /* what has arrived but was not read: a reset drops it, an end of file does not */
+		free_parcels(w, &p->incoming);
+	queue_work(w, net_of(p), &p->work, run_peer);
+}
+
+/* This end learns of it after a while; until then what is under way may still arrive. */
+static void break_end(struct tt_sim_world *w, struct peer *p, int err, uint64_t delay)
+{
+	if (p->failing || p->state == DOWN || p->broken)
+		return;
+	p->broken = true;
+	p->err = err;
+	tt_sim_schedule(w, &p->fail, w->now + delay, fail_fired);
+}
+
+static uint64_t fail_delay(struct tt_sim_world *w) { return tt_sim_below(w, tt_sim_one_in(w, 8) ? 5 * TT_MS : 60000); }
+
+static void break_link(struct tt_sim_world *w, struct peer *p)
+{
+	if (p->other)
+		break_end(w, p->other, -ECONNRESET, fail_delay(w));
+	break_end(w, p, -ECONNRESET, fail_delay(w));
+}
+
+/* From here on neither end reaches the other's memory. */
+static void unlink_peer(struct tt_sim_world *w, struct peer *p)
+{
+	struct peer *other = p->other;
+
+	if (!other)
+		return;
+	p->other = other->other = NULL;
+	break_end(w, other, -ECONNRESET, fail_delay(w));
+}
+
+/* ---- an op under way ---- */
+
+static struct flight *new_flight(struct tt_sim_world *w, struct peer *p, struct tt_op *op)
+{
+	struct flight *f = w->flights;
+
+	if (f)
+		w->flights = f->free;
+	else
+		f = tt_sim_need(malloc(sizeof *f));
+	memset(f, 0, sizeof *f);
+	f->from = p;
+	f->op = op;
+	f->number = ++p->posted;
+	tt_list_init(&f->queue);
+	tt_list_init(&f->work.node);
+	tt_list_append(&p->outstanding, &f->node);
+	return f;
+}
+
+/* Takes it out of wherever it is; the op is the caller's again, with f->err. */
+static struct tt_op *end_flight(struct tt_sim_world *w, struct flight *f)
+{
+	struct tt_op *op = f->op;
+
+	if (op->kind == TT_ADD && !f->err)
+		op->operand = f->old;
+	if (f->parcel)
+		f->parcel->flight = NULL;
+	tt_sim_cancel(w, &f->event);
+	tt_list_remove(&f->node);
+	tt_list_remove(&f->queue);
+	tt_list_remove(&f->work.node);
+	f->free = w->flights;
+	w->flights = f;
+	return op;
+}
+
+static void run_done(struct tt_sim_world *w, struct tt_sim_work *work)
+{
+	struct flight *f = tt_container_of(work, struct flight, work);
+	int err = f->err;
+	struct tt_op *op = end_flight(w, f);
+
+	tt_op_finish(op, err);
+	if (tt_broken(DONE_TWICE))
+		tt_op_finish(op, err);
+}
+
+static void start_held(struct tt_sim_world *, struct peer *);
+
+static bool asks(const struct flight *f) { return f->op->kind == TT_GET || f->op->kind == TT_ADD; }
+
+/* The answer or acknowledgement has come back. */
+static void ack_fired(struct tt_sim_world *w, struct tt_sim_event *e)
+{
+	struct flight *f = tt_container_of(e, struct flight, event);
+	struct peer *p = f->from;
+
+	if (!p->other)
+		return; /* it was lost: the failure will finish the op */
+	queue_work(w, net_of(p), &f->work, run_done);
+	if (asks(f)) {
+		p->asking--;
+		start_held(w, p);
+	}
+}
+
+static void acknowledge(struct tt_sim_world *w, struct flight *f)
+{
+	if (f->from->other)
+		tt_sim_schedule(w, &f->event, w->now + travel(w, f->from), ack_fired);
+}
+
+static void flush_lazy(struct tt_sim_world *w, struct net *net, const struct peer *only)
+{
+	tt_list_each(node, &net->lazy) {
+		struct flight *f = tt_container_of(node, struct flight, queue);
+		if (only && f->from != only)
+			continue;
+		tt_list_remove(node);
+		acknowledge(w, f);
+	}
+}
+
+/* What has arrived in its turn: after the PUTs posted before it. */
+static void deliver_ready(struct tt_sim_world *w, struct peer *p)
+{
+	while (p->other && !p->other->failing && !tt_list_empty(&p->ordered)) { /* nothing comes behind what a reset has dropped */
+		struct parcel *c = tt_container_of(p->ordered.next, struct parcel, node);
+		if (!c->arrived)
+			return;
+		if (!tt_list_empty(&p->puts) && !tt_broken(NOTIFY_FIRST) &&
+		    tt_container_of(p->puts.next, struct flight, queue)->number <= c->number)
+			return;
+		tt_list_remove(&c->node);
+		if (c->flight)
+			c->flight->parcel = NULL;
+		c->flight = NULL;
+		struct tt_list *end = &p->other->incoming;
+		if (tt_broken(MESSAGES_SWAPPED) && c->message)
+			end = end->prev; /* the previous one is still there: put this before it */
+		tt_list_append(end, &c->node);
+		queue_work(w, net_of(p->other), &p->other->work, run_peer);
+	}
+}
+
+static void parcel_fired(struct tt_sim_world *w, struct tt_sim_event *e)
+{
+	struct parcel *c = tt_container_of(e, struct parcel, event);
+
+	c->arrived = true;
+	deliver_ready(w, c->from);
+}
+
+/* The message leaves with a copy of its bytes; a notify rides behind its data. */
+static void send_parcel(struct tt_sim_world *w, struct flight *f, bool message)
+{
+	struct parcel *c = tt_sim_make(sizeof *c);
+	struct tt_op *op = f->op;
+
+	c->from = f->from;
+	c->number = f->number;
+	c->message = message;
+	c->value = op->notify;
+	if (message) {
+		c->len = op->len;
+		c->bytes = tt_sim_need(malloc(op->len ? op->len : 1));
+		if (op->len)
+			memcpy(c->bytes, op->local, op->len);
+	} else {
+		c->flight = f;
+		f->parcel = c;
+	}
+	tt_list_append(&f->from->ordered, &c->node);
+	tt_sim_schedule(w, &c->event, w->now + travel(w, f->from) + op->len * f->from->gap / 1024, parcel_fired);
+}
+
+/* All there is to do at the target is done, or went wrong there. */
+static void complete(struct tt_sim_world *w, struct flight *f, int err)
+{
+	struct peer *p = f->from;
+	struct net *target = net_of(p->other);
+
+	f->err = err;
+	tt_list_remove(&f->queue);
+	if (f->parcel && err)
+		free_parcel(w, f->parcel);
+	else if (f->parcel)
+		f->parcel->flight = NULL;
+	f->parcel = NULL;
+	deliver_ready(w, p);
+	if (f->op->flags & TT_LAZY && !asks(f) && !target->armed && !tt_sim_one_in(w, 4))
+		tt_list_append(&target->lazy, &f->queue);
+	else
+		acknowledge(w, f);
+}
+
+static const struct slot *find_slot(const struct net *net, const struct tt_key *key) /* NULL: no region, or no more */
+{
+	struct key k;
+
+	memcpy(&k, key->raw, sizeof k);
+	if (k.slot >= net->slot_count)
+		return NULL;
+	const struct slot *s = &net->slots[k.slot];
+	return s->tag == k.tag && (s->taken || tt_broken(STALE_KEY)) ? s : NULL;
+}
+
+static int find_memory(struct net *net, const struct tt_op *op, char **out)
+{
+	const struct slot *s = find_slot(net, op->key);
+
+	if (!s)
+		return -ESTALE;
+	if ((op->offset > s->len || op->len > s->len - op->offset) && !tt_broken(KEY_PAST_END))
+		return -ERANGE;
+	if (op->kind == TT_ADD && (uintptr_t)(s->base + op->offset) % 8)
+		return -EINVAL;
+	*out = s->base + op->offset;
+	return 0;
+}
+
+static void copy_piece(char *to, const char *from, size_t len)
+{
+	if (len == 8 && !(((uintptr_t)to | (uintptr_t)from) % 8))
+		__atomic_store_n((uint64_t *)to, __atomic_load_n((const uint64_t *)from, __ATOMIC_RELAXED),
+		                 __ATOMIC_RELAXED);
+	else if (len)
+		memcpy(to, from, len);
+}
+
+static void piece_fired(struct tt_sim_world *, struct tt_sim_event *);
+
+static void schedule_piece(struct tt_sim_world *w, struct flight *f)
+{
+	struct peer *p = f->from;
+	uint64_t busy = f->op->len / f->pieces * p->gap / 1024 * net_of(p)->rank->slow;
+
+	tt_sim_schedule(w, &f->event, w->now + busy + tt_sim_below(w, p->latency / 2), piece_fired);
+}
+
+static void land_piece(struct tt_sim_world *w, struct flight *f)
+{
+	struct tt_op *op = f->op;
+	char *remote, *local = op->local;
+	int err = find_memory(net_of(f->from->other), op, &remote);
+
+	if (err) {
+		complete(w, f, err);
+		return;
+	}
+	if (op->kind == TT_ADD) {
+		f->old = __atomic_fetch_add((uint64_t *)remote, op->operand, __ATOMIC_SEQ_CST);
+		complete(w, f, 0);
+		return;
+	}
+	unsigned i = f->order[f->landed++];
+	size_t from = f->cut[i], len = f->cut[i + 1] - from;
+	if (op->kind == TT_PUT) {
+		copy_piece(remote + from, local + from, len);
+		f->from->other->base.received += len;
+	} else {
+		copy_piece(local + from, remote + from, len);
+		f->from->base.received += len;
+		f->from->other->base.received++; /* it was asked */
+	}
+	if (f->landed == f->pieces)
+		complete(w, f, 0);
+	else
+		schedule_piece(w, f);
+}
+
+static void run_piece(struct tt_sim_world *w, struct tt_sim_work *work)
+{
+	struct flight *f = tt_container_of(work, struct flight, work);
+
+	if (f->from->other)
+		land_piece(w, f);
+}
+
+static void piece_fired(struct tt_sim_world *w, struct tt_sim_event *e)
+{
+	struct flight *f = tt_container_of(e, struct flight, event);
+	struct peer *p = f->from;
+
+	if (!p->other)
+		return;
+	if (p->one_sided && f->op->kind != TT_ADD)
+		land_piece(w, f);
+	else
+		queue_work(w, net_of(p->other), &f->work, run_piece);
+}
+
+/* Where it will be cut, and which piece lands when. */
+static void cut_pieces(struct tt_sim_world *w, struct flight *f)
+{
+	const struct tt_op *op = f->op;
+	bool word = op->len == 8 && !(((uintptr_t)op->local | op->offset) % 8);
+
+	f->pieces = 1;
+	if (!word && op->len >= 2 && op->kind != TT_ADD)
+		f->pieces += (uint8_t)tt_sim_below(w, tt_min(PIECES, op->len));
+	f->cut[f->pieces] = op->len;
+	for (unsigned i = 1; i < f->pieces; i++) { /* one cut in each equal part of it, so that they come sorted */
+		size_t part = op->len / f->pieces;
+		f->cut[i] = (i - 1) * part + 1 + tt_sim_below(w, part);
+		if (op->kind == TT_GET) /* words are whole */
+			f->cut[i] = tt_max(f->cut[i - 1], tt_min(op->len, f->cut[i] + (-(op->offset + f->cut[i]) & 7)));
+	}
+	for (unsigned i = 0; i < f->pieces; i++) { /* an inside-out shuffle (Fisher, Yates) */
+		unsigned j = (unsigned)tt_sim_below(w, i + 1);
+		f->order[i] = f->order[j];
+		f->order[j] = (uint8_t)i;
+	}
+}
+
+static void free_copy(struct tt_op *op) { free(op); }
+
+/* The break DONE_EARLY: the caller's op ends now with success, a copy of it goes on. */
+static void finish_early(struct tt_sim_world *w, struct flight *f)
+{
+	struct tt_op *copy = tt_sim_need(malloc(sizeof *copy));
+	struct flight *early = new_flight(w, f->from, f->op);
+
+	*copy = *f->op;
+	copy->done = free_copy;
+	f->op = copy;
+	queue_work(w, net_of(f->from), &early->work, run_done);
+}
+
+static void start_flight(struct tt_sim_world *w, struct flight *f)
+{
+	struct peer *p = f->from;
+	struct tt_op *op = f->op;
+
+	if (op->kind == TT_SEND) {
+		send_parcel(w, f, true);
+		if (tt_broken(DONE_IN_POST))
+			run_done(w, &f->work);
+		else
+			acknowledge(w, f);
+		return;
+	}
+	if (op->kind == TT_PUT && op->flags & TT_NOTIFY)
+		send_parcel(w, f, false);
+	if (op->kind == TT_PUT && !op->len) {
+		complete(w, f, 0);
+		return;
+	}
+	if (op->kind == TT_PUT)
+		tt_list_append(&p->puts, &f->queue);
+	else
+		p->asking++;
+	cut_pieces(w, f);
+	p->free_at = tt_max(p->free_at, w->now) + op->len * p->gap / 1024;
+	tt_sim_schedule(w, &f->event, p->free_at - op->len * p->gap / 1024 + travel(w, p), piece_fired);
+	if (tt_broken(DONE_EARLY) && op->kind == TT_PUT)
+		finish_early(w, f);
+}
+
+static void start_held(struct tt_sim_world *w, struct peer *p)
+{
+	while (!tt_list_empty(&p->held) && p->other && !p->broken) {
+		struct flight *f = tt_container_of(p->held.next, struct flight, queue);
+		if (f->op->flags & TT_FENCE && p->asking && !tt_broken(FENCE_IGNORED))
+			return;
+		tt_list_remove(&f->queue);
+		start_flight(w, f);
+	}
+}
+
+static bool holds_local(const struct peer *p, const struct tt_op *op)
+{
+	const struct tt_region *r = op->region;
+	size_t from;
+
+	if (!op->len)
+		return true;
+	if (!r)
+		return op->len <= COPY_MAX && op->local;
+	from = (size_t)((const char *)op->local - (const char *)r->mem.base);
+	return r->net == p->base.net && from <= r->mem.len && op->len <= r->mem.len - from;
+}
+
+static int check_op(const struct peer *p, const struct tt_op *op)
+{
+	bool keyed = op->kind != TT_SEND && !(op->kind == TT_PUT && !op->len);
+
+	if ((unsigned)op->kind > TT_SEND || op->flags & ~(uint32_t)(TT_NOTIFY | TT_LAZY | TT_FENCE))
+		return -EINVAL;
+	if (op->flags & TT_NOTIFY && (op->kind != TT_PUT || op->notify >> 24))
+		return -EINVAL;
+	if (op->kind == TT_ADD ? op->len != 8 || op->offset % 8 : !holds_local(p, op))
+		return -EINVAL;
+	if ((op->kind == TT_SEND && op->len > SEND_MAX) || (keyed && !op->key))
+		return -EINVAL;
+	if (keyed && (op->offset > op->key->len || op->len > op->key->len - op->offset) && !tt_broken(KEY_PAST_END))
+		return -ERANGE;
+	return 0;
+}
+
+static void post(struct tt_peer *base, struct tt_op *chain)
+{
+	struct peer *p = (struct peer *)base;
+	struct tt_sim_world *w = tt_sim_here();
+
+	for (struct tt_op *next; chain; chain = next) {
+		next = chain->next;
+		struct flight *f = new_flight(w, p, chain);
+		f->err = p->state == UP ? check_op(p, chain) : -ENOTCONN;
+		if (f->err)
+			queue_work(w, net_of(p), &f->work, run_done);
+		else
+			tt_list_append(&p->held, &f->queue);
+	}
+	if (p->other)
+		flush_lazy(w, net_of(p), p->other); /* traffic back carries acknowledgements */
+	start_held(w, p);
+}
+
+/* ---- how a peer fails ---- */
+
+static void finish_outstanding(struct tt_sim_world *w, struct peer *p)
+{
+	struct tt_list mine; /* what callbacks post meanwhile is for later */
+
+	tt_list_init(&mine);
+	while (!tt_list_empty(&p->outstanding)) {
+		struct tt_list *node = tt_broken(FAIL_OUT_OF_ORDER) ? p->outstanding.prev : p->outstanding.next;
+		tt_list_remove(node);
+		tt_list_append(&mine, node);
+	}
+	while (!tt_list_empty(&mine)) {
+		struct flight *f = tt_container_of(mine.next, struct flight, node);
+		int err = f->err = f->err == -ENOTCONN ? f->err : -ECONNRESET;
+		tt_op_finish(end_flight(w, f), err);
+	}
+}
+
+/* Leaves nothing of it in the world; its ops are finished first. */
+/* Whoever still has a pointer into them finds memory there, but nobody's. */
+static void empty_views(struct peer *p)
+{
+	tt_list_each(node, &net_of(p)->views) {
+		struct view *v = tt_container_of(node, struct view, node);
+		if (v->of != p)
+			continue;
+		(void)mmap(v->at, v->len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+		v->of = NULL;
+	}
+}
+
+static void free_peer(struct tt_sim_world *w, struct peer *p)
+{
+	p->state = DOWN;
+	unlink_peer(w, p);
+	while (!tt_list_empty(&p->outstanding))
+		finish_outstanding(w, p);
+	free_parcels(w, &p->ordered);
+	free_parcels(w, &p->incoming);
+	tt_sim_cancel(w, &p->trip);
+	tt_sim_cancel(w, &p->fail);
+	tt_list_remove(&p->hello.node);
+	tt_list_remove(&p->work.node);
+	tt_list_remove(&p->node);
+	empty_views(p);
+	free(p);
+}
+
+static void fail_peer(struct tt_sim_world *w, struct peer *p)
+{
+	const struct tt_events *events = p->base.net->events;
+
+	if (p->accepted && p->state != UP) {
+		free_peer(w, p); /* nobody has heard of it */
+		return;
+	}
+	if (p->state == UP)
+		p->err = -ECONNRESET;
+	else if (p->err == -ECONNRESET)
+		p->err = -EHOSTUNREACH;
+	p->state = DOWN;
+	unlink_peer(w, p);
+	free_parcels(w, &p->ordered);
+	free_parcels(w, &p->incoming);
+	finish_outstanding(w, p);
+	events->down(&p->base, p->err);
+	if (tt_broken(DOWN_TWICE))
+		events->down(&p->base, p->err);
+}
+
+static void deliver(struct tt_sim_world *w, struct peer *p, struct parcel *c)
+{
+	const struct tt_events *events = p->base.net->events;
+
+	tt_list_remove(&c->node);
+	p->base.received += c->len + 1;
+	if (c->message)
+		events->message(&p->base, c->bytes, c->len);
+	else
+		events->notify(&p->base, c->value);
+	free_parcel(w, c);
+}
+
+static void run_peer(struct tt_sim_world *w, struct tt_sim_work *work)
+{
+	struct peer *p = tt_container_of(work, struct peer, work);
+
+	if (p->state == PROVEN) {
+		p->state = UP;
+		p->base.net->events->up(&p->base);
+	}
+	while (p->state == UP && !tt_list_empty(&p->incoming))
+		deliver(w, p, tt_container_of(p->incoming.next, struct parcel, node));
+	if (p->failing && p->state != DOWN)
+		fail_peer(w, p);
+}
+
+/* ---- connecting: hello at the target's progress(), then up at both ends ---- */
+
+static bool is_cut(struct tt_sim_world *w, int a, int b)
+{
+	for (int i = 0; i < w->cut; i++)
+		if ((w->cuts[i][0] == a && w->cuts[i][1] == b) || (w->cuts[i][0] == b && w->cuts[i][1] == a))
+			return true;
+	return false;
+}
+
+static struct net *find_net(struct tt_sim_world *w, const char *addr)
+{
+	int rank, number = 0;
+
+	if (sscanf(addr, "sim:%d:%d", &rank, &number) < 1 || rank < 0 || rank >= w->config->ranks)
+		return NULL;
+	if (w->ranks[rank].killed || w->ranks[rank].gone)
+		return NULL;
+	tt_list_each(node, &w->ranks[rank].nets)
+		if (tt_container_of(node, struct net, node)->number == number)
+			return tt_container_of(node, struct net, node);
+	return NULL;
+}
+
+static bool is_reachable(struct tt_sim_world *w, const struct net *from, const struct net *to)
+{
+	return to && !from->rank->killed && !is_cut(w, from->rank->number, to->rank->number);
+}
+
+static int refusal(struct tt_sim_world *w, const struct net *asking, const struct net *asked)
+{
+	if (!is_reachable(w, asking, asked))
+		return -EHOSTUNREACH;
+	if (asking->config.job != asked->config.job)
+		return -EPROTO;
+	if (asking->config.secret_len != asked->config.secret_len)
+		return -EACCES;
+	return asking->secret && memcmp(asking->secret, asked->secret, asked->config.secret_len) ? -EACCES : 0;
+}
+
+static void proven_fired(struct tt_sim_world *w, struct tt_sim_event *e)
+{
+	struct peer *p = tt_container_of(e, struct peer, trip);
+
+	if (p->failing)
+		return;
+	if (!p->broken)
+		tt_sim_cancel(w, &p->fail); /* the timeout */
+	p->state = PROVEN;
+	queue_work(w, net_of(p), &p->work, run_peer);
+}
+
+static void run_hello(struct tt_sim_world *w, struct tt_sim_work *work)
+{
+	struct peer *a = tt_container_of(work, struct peer, hello), *b;
+	struct net *net = find_net(w, a->base.addr); /* ourselves */
+	int err = refusal(w, net_of(a), net);
+
+	if (err) {
+		break_end(w, a, err, travel(w, a));
+		return;
+	}
+	b = new_peer(w, net);
+	b->accepted = true;
+	snprintf(b->base.addr, sizeof b->base.addr, "%s", net_of(a)->base.addr);
+	b->one_sided = a->one_sided;
+	b->other = a;
+	a->other = b;
+	tt_sim_schedule(w, &a->trip, w->now + travel(w, a), proven_fired);
+	tt_sim_schedule(w, &b->trip, w->now + a->latency + travel(w, b), proven_fired);
+}
+
+static void hello_fired(struct tt_sim_world *w, struct tt_sim_event *e)
+{
+	struct peer *p = tt_container_of(e, struct peer, trip);
+	struct net *target = find_net(w, p->base.addr);
+
+	if (!is_reachable(w, net_of(p), target))
+		break_end(w, p, -EHOSTUNREACH, travel(w, p));
+	else
+		queue_work(w, target, &p->hello, run_hello);
+}
+
+static void timeout_fired(struct tt_sim_world *w, struct tt_sim_event *e)
+{
+	struct peer *p = tt_container_of(e, struct peer, fail);
+
+	p->broken = true;
+	p->err = -ETIMEDOUT;
+	fail_fired(w, e);
+}
+
+static int connect_net(struct tt_net *base, const char *addr, struct tt_peer **out)
+{
+	struct tt_sim_world *w = tt_sim_here();
+	struct net *net = (struct net *)base;
+	struct peer *p;
+
+	if (strncmp(addr, "sim:", 4) || strlen(addr) >= sizeof p->base.addr || addr[4] < '0' || addr[4] > '9')
+		return tt_fail(-EINVAL, "%s is not an address of a simulated net: those look like sim:3", addr);
+	p = new_peer(w, net);
+	snprintf(p->base.addr, sizeof p->base.addr, "%s", addr);
+	tt_sim_schedule(w, &p->trip, w->now + travel(w, p), hello_fired);
+	if (net->config.timeout_ms)
+		tt_sim_schedule(w, &p->fail, w->now + net->config.timeout_ms * TT_MS, timeout_fired);
+	*out = &p->base;
+	return 0;
+}
+
+static void disconnect(struct tt_peer *base) { free_peer(tt_sim_here(), (struct peer *)base); }
+
+/* ---- nets and regions ---- */
+
+static int list_devices(struct tt_device *out, int max)
+{
+	if (!tt_world)
+		return tt_fail(-ENODEV, "the transport sim exists only inside a simulated world: tt_sim_run makes one");
+	if (max > 0)
+		*out = (struct tt_device){ .name = "sim", .numa = -1 };
+	return 1;
+}
+
+static int open_net(const struct tt_net_config *config, struct tt_net **out)
+{
+	struct tt_sim_world *w = tt_sim_here();
+	struct net *net;
+
+	if (!w)
+		return tt_fail(-ENODEV, "the transport sim exists only inside a simulated world: tt_sim_run makes one");
+	net = tt_sim_make(sizeof *net);
+	net->rank = &w->ranks[tt_sim_rank()];
+	net->number = net->rank->nets_made++;
+	net->base = (struct tt_net){ &tt_sim, config->events, config->user, "", -1, COPY_MAX, SEND_MAX, 0 };
+	if (net->number)
+		snprintf(net->base.addr, sizeof net->base.addr, "sim:%d:%d", net->rank->number, net->number);
+	else
+		snprintf(net->base.addr, sizeof net->base.addr, "sim:%d", net->rank->number);
+	net->config = *config;
+	net->config.secret_len = config->secret ? config->secret_len : 0;
+	if (net->config.secret_len)
+		net->secret = memcpy(tt_sim_make(config->secret_len), config->secret, config->secret_len);
+	tt_list_init(&net->peers);
+	tt_list_init(&net->inbox);
+	tt_list_init(&net->lazy);
+	tt_list_init(&net->regions);
+	tt_list_init(&net->views);
+	tt_list_append(&net->rank->nets, &net->node);
+	*out = &net->base;
+	return 0;
+}
+
+static uint32_t take_slot(struct net *net)
+{
+	uint32_t i = 0;
+
+	while (i < net->slot_count && net->slots[i].taken)
+		i++;
+	if (i == net->slot_count) {
+		net->slot_count = i * 2 + 4;
+		net->slots = tt_sim_need(realloc(net->slots, net->slot_count * sizeof *net->slots));
+		memset(net->slots + i, 0, (net->slot_count - i) * sizeof *net->slots);
+	}
+	return i;
+}
+
+static int reg(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_region **out)
+{
+	struct net *net = (struct net *)base;
+	struct region *r;
+
+	if (mem->gpu >= 0)
+		return tt_fail(-EINVAL, "the simulated wire reaches no memory of GPU %d: stage it in host memory",
+		               mem->gpu);
+	r = tt_sim_make(sizeof *r);
+	r->base.net = base;
+	r->base.mem = *mem;
+	r->slot = UINT32_MAX;
+	if (remote) {
+		struct key k = { tt_random_next(&tt_sim_here()->random) | 1, r->slot = take_slot(net) };
+		net->slots[k.slot] = (struct slot){ mem->base, mem->len, mem->fd, mem->fd_offset, k.tag, true };
+		r->base.key.len = mem->len;
+		memcpy(r->base.key.raw, &k, sizeof k);
+	}
+	tt_list_append(&net->regions, &r->node);
+	*out = &r->base;
+	return 0;
+}
+
+static void dereg(struct tt_region *base)
+{
+	struct region *r = (struct region *)base;
+	struct net *net = (struct net *)base->net;
+
+	if (r->slot != UINT32_MAX)
+		net->slots[r->slot].taken = false;
+	tt_list_remove(&r->node);
+	free(r);
+}
+
+/* Those that were about to be let in are refused. */
+static void empty_inbox(struct tt_sim_world *w, struct net *net)
+{
+	struct tt_list *node;
+
+	while ((node = tt_list_pop(&net->inbox))) {
+		struct tt_sim_work *work = tt_container_of(node, struct tt_sim_work, node);
+		if (work->run == run_hello)
+			break_end(w, tt_container_of(work, struct peer, hello), -EHOSTUNREACH, fail_delay(w));
+	}
+}
+
+static void close_net(struct tt_net *base)
+{
+	struct net *net = (struct net *)base;
+	struct tt_sim_world *w = tt_sim_here();
+	struct tt_list *view;
+
+	tt_list_remove(&net->node);
+	while (!tt_list_empty(&net->peers))
+		free_peer(w, tt_container_of(net->peers.next, struct peer, node));
+	while (!tt_list_empty(&net->regions))
+		dereg(&tt_container_of(net->regions.next, struct region, node)->base);
+	while ((view = tt_list_pop(&net->views))) {
+		struct view *v = tt_container_of(view, struct view, node);
+		munmap(v->at, v->len);
+		free(v);
+	}
+	empty_inbox(w, net);
+	while (tt_list_pop(&net->lazy))
+		;
+	free(net->slots);
+	free(net->secret);
+	free(net);
+}
+
+/* Another mapping of the same file, that outlives its owner's. In every fourth world now and then there is none. */
+static void *map_region(struct tt_peer *base, const struct tt_key *key, int anytime)
+{
+	struct tt_sim_world *w = tt_sim_here();
+	struct peer *p = (struct peer *)base;
+	const struct slot *s = p->state == UP && p->other ? find_slot(net_of(p->other), key) : NULL;
+	size_t page = 4096, before = s ? s->at % page : 0;
+	struct view *v;
+	void *at;
+
+	(void)anytime; /* nobody is frozen in the middle of a store: that happens between two turns alone */
+	if (!s || s->fd < 0 || key->len > s->len || (w->config->seed % 4 == 3 && tt_sim_one_in(w, 8)))
+		return NULL;
+	at = mmap(NULL, before + s->len, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, (off_t)(s->at - before));
+	if (at == MAP_FAILED)
+		return NULL;
+	v = tt_sim_make(sizeof *v);
+	*v = (struct view){ .of = p, .at = at, .len = before + s->len };
+	tt_list_append(&net_of(p)->views, &v->node);
+	return v->at + before;
+}
+
+static int store_begin(struct tt_peer *base, const struct tt_key *key)
+{
+	struct peer *p = (struct peer *)base;
+
+	return p->state == UP && p->other && find_slot(net_of(p->other), key);
+}
+
+static void store_end(struct tt_peer *p) { (void)p; }
+static int notify(struct tt_peer *p, uint32_t value) { return (void)p, (void)value, 0; }
+
+static int progress(struct tt_net *base)
+{
+	struct net *net = (struct net *)base;
+	struct tt_sim_world *w = tt_sim_here();
+	struct tt_list *node;
+	int n = 0, most = 1 + (int)tt_sim_below(w, 64);
+
+	net->armed = false;
+	while (n < most && (node = tt_list_pop(&net->inbox))) {
+		struct tt_sim_work *work = tt_container_of(node, struct tt_sim_work, node);
+		work->run(w, work);
+		n++;
+	}
+	net->idle = n ? 0 : net->idle + 1;
+	if (net->idle % LAZY_POLLS == LAZY_POLLS - 1)
+		flush_lazy(w, net, NULL);
+	tt_sim_polled(w, n);
+	return n;
+}
+
+static int arm(struct tt_net *base)
+{
+	struct net *net = (struct net *)base;
+
+	if (!tt_list_empty(&net->inbox))
+		return 1;
+	net->armed = true; /* going to sleep: nobody waits for our acknowledgements */
+	flush_lazy(tt_sim_here(), net, NULL);
+	return 0;
+}
+
+const struct tt_transport tt_sim = {
+	"sim", list_devices, open_net, close_net, reg, dereg, connect_net, disconnect, post, map_region, store_begin, store_end, notify,
+	progress, arm,
+};
+
+/* ---- what the world does to the wire ---- */
+
+void tt_sim_break_links(struct tt_sim_world *w, struct tt_sim_rank *r, int only)
+{
+	tt_list_each(node, &r->nets) {
+		struct net *net = tt_container_of(node, struct net, node);
+		tt_list_each(at, &net->peers) {
+			struct peer *p = tt_container_of(at, struct peer, node);
+			int other = p->other ? net_of(p->other)->rank->number : -1;
+			if (only < 0 || other == only)
+				break_link(w, p);
+		}
+	}
+}
+
+/* All its fibers have ended: as if the process had exited. What its nets still hold may be gone. */
+void tt_sim_leave_world(struct tt_sim_world *w, struct tt_sim_rank *r)
+{
+	r->gone = true;
+	tt_list_each(node, &r->nets) {
+		struct net *net = tt_container_of(node, struct net, node);
+		empty_inbox(w, net);
+		tt_list_each(at, &net->peers) {
+			struct peer *p = tt_container_of(at, struct peer, node);
+			tt_sim_cancel(w, &p->trip);
+			tt_sim_cancel(w, &p->fail);
+			p->state = DOWN;
+			unlink_peer(w, p);
+		}
+	}
+}
+
+void tt_sim_free_flights(struct tt_sim_world *w)
+{
+	for (struct flight *f = w->flights, *next; f; f = next) {
+		next = f->free;
+		free(f);
+	}
+}

@@ -1,0 +1,458 @@
+/* tcp.c - the wire over sockets: nets, memory and its keys, peers, and whose turn it is
+ *
+ *   post -> pending -> in flight -> stage + payload -> socket          socket -> place (or `in`) -> landed, answered
+ *                         ^                                                          |
+ *                         +------------------ acks, answers, naks ------------------+
+ *   (tcp_send.c)                                                       (tcp_receive.c)
+ *
+ * Long payloads go from the caller's memory into the kernel and from the kernel into their place; short ones travel in
+ * batches through two buffers. All ordering is the stream's. Ops begin in post order; a peer has at most
+ * TT_FRAME_SLOTS unanswered requests, so what one side owes the other fits into arrays.
+ */
+#include "transport/tcp/tcp.h"
+#include "transport/breaks.h"
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+enum {
+	POLL_EVERY = 32, /* turns between looks at epoll while sockets are read directly */
+};
+
+static struct tt_tcp *net_of(struct tt_net *n) { return tt_container_of(n, struct tt_tcp, base); }
+static struct tt_tcp_peer *peer_of(struct tt_peer *p) { return tt_container_of(p, struct tt_tcp_peer, base); }
+
+void tt_tcp_watch(struct tt_tcp_peer *p, uint32_t events)
+{
+	struct epoll_event event = { .events = events, .data.ptr = p };
+
+	if (epoll_ctl(p->net->base.fd, p->watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, p->fd, &event))
+		tt_tcp_break(p, tt_fail(-errno, "cannot wait for %s: %s", p->base.addr, strerror(errno)));
+	p->watched = events;
+}
+
+/* Out of epoll by hand: a forked child may hold the socket open, and epoll would go on telling of a freed peer. */
+void tt_tcp_close_socket(struct tt_tcp_peer *p)
+{
+	if (p->fd < 0)
+		return;
+	if (p->watched)
+		epoll_ctl(p->net->base.fd, EPOLL_CTL_DEL, p->fd, NULL);
+	shutdown(p->fd, SHUT_RDWR); /* for the same reason: the other end shall know now */
+	close(p->fd);
+	p->fd = -1;
+	p->watched = 0;
+}
+
+void tt_tcp_break(struct tt_tcp_peer *p, int err)
+{
+	if (!p->broken)
+		p->broken = err;
+	tt_tcp_add_once(&p->net->ready, &p->ready);
+}
+
+void tt_tcp_lose(struct tt_tcp_peer *p, const char *why)
+{
+	if (!p->broken)
+		tt_tcp_break(p, tt_fail(-ECONNRESET, "lost the connection to %s: %s", p->base.addr, why));
+}
+
+/* Keys */
+
+static struct tt_tcp_key *find_key(struct tt_tcp *net, uint64_t id)
+{
+	size_t slot = id & 0xffffff;
+
+	if (slot >= net->key_count || !id)
+		return NULL;
+	return net->keys[slot].id == id || tt_broken(STALE_KEY) ? &net->keys[slot] : NULL;
+}
+
+/* Where len bytes at offset lie, or why not. */
+int tt_tcp_find_place(struct tt_tcp *net, uint64_t id, uint64_t offset, uint64_t len, uint8_t **out)
+{
+	struct tt_tcp_key *key = find_key(net, id);
+
+	if (!key)
+		return TT_NAK_STALE;
+	if ((offset > key->len || len > key->len - offset) && !tt_broken(KEY_PAST_END))
+		return TT_NAK_RANGE;
+	*out = key->base + offset;
+	return 0;
+}
+
+/* The first free slot of the table, or -1. */
+static long free_slot(struct tt_tcp *net)
+{
+	size_t slot = 0;
+
+	while (slot < net->key_count && net->keys[slot].id)
+		slot++;
+	if (slot == net->key_count) {
+		size_t count = tt_max(16, 2 * slot);
+		struct tt_tcp_key *keys = count > 1 << 24 ? NULL : realloc(net->keys, count * sizeof *keys);
+		if (!keys)
+			return -1;
+		memset(keys + slot, 0, (count - slot) * sizeof *keys);
+		net->keys = keys;
+		net->key_count = count;
+	}
+	return (long)slot;
+}
+
+static int grant_key(struct tt_tcp *net, struct tt_tcp_region *r)
+{
+	long slot = free_slot(net);
+
+	if (slot < 0)
+		return tt_fail(-ENOMEM, "no memory for a table of %zu regions on %s", net->key_count + 1,
+		               net->base.addr);
+	do
+		r->id = ++net->generation << 24 | (uint64_t)slot;
+	while (r->id >> 24 == 0);
+	net->keys[slot] = (struct tt_tcp_key){ r->id, r->base.mem.base, r->base.mem.len };
+	struct tt_pack pack = tt_pack(r->base.key.raw, sizeof r->base.key.raw);
+	tt_put64(&pack, r->id);
+	r->base.key.len = r->base.mem.len;
+	return 0;
+}
+
+static int reg(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_region **out)
+{
+	if (mem->gpu >= 0)
+		return tt_fail(-ENOTSUP, "tcp cannot register memory of GPU %d: stage it through host memory",
+		               mem->gpu);
+	if (!mem->base && mem->len)
+		return tt_fail(-EINVAL, "cannot register %zu bytes at address 0", mem->len);
+	struct tt_tcp_region *r = calloc(1, sizeof *r);
+	if (!r)
+		return tt_fail(-ENOMEM, "no memory for a region on %s", base->addr);
+	r->base.net = base;
+	r->base.mem = *mem;
+	int err = remote ? grant_key(net_of(base), r) : 0;
+	if (err) {
+		free(r);
+		return err;
+	}
+	tt_list_append(&net_of(base)->regions, &r->node);
+	*out = &r->base;
+	return 0;
+}
+
+/* A reply that is on its way out of memory that goes away now is finished from a copy: it began before. */
+static void save_reply(struct tt_tcp_peer *p)
+{
+	p->payload_copy = malloc(p->payload_left);
+	if (!p->payload_copy) {
+		tt_tcp_lose(p, "no memory to finish a reply from a deregistered region");
+		p->payload_left = 0;
+		return;
+	}
+	memcpy(p->payload_copy, p->payload, p->payload_left);
+	p->net->copied += p->payload_left;
+	p->payload = p->payload_copy;
+}
+
+static void forget_key(struct tt_tcp_peer *p, uint64_t id)
+{
+	if (p->open && p->frame.kind == TT_FRAME_PUT && p->frame.key == id && p->place) {
+		p->place = NULL;
+		p->put_err = TT_NAK_STALE;
+	}
+	if (p->payload_left && p->payload_is_answer && p->sending.key == id && !p->payload_copy)
+		save_reply(p);
+}
+
+static void dereg(struct tt_region *base)
+{
+	struct tt_tcp_region *r = tt_container_of(base, struct tt_tcp_region, base);
+	struct tt_tcp *net = net_of(base->net);
+
+	if (r->id) {
+		net->keys[r->id & 0xffffff].id = 0;
+		tt_list_each(node, &net->peers)
+			forget_key(tt_container_of(node, struct tt_tcp_peer, all), r->id);
+	}
+	tt_list_remove(&r->node);
+	free(r);
+}
+
+/* Peers */
+
+struct tt_tcp_peer *tt_tcp_peer_new(struct tt_tcp *net)
+{
+	struct tt_tcp_peer *p = calloc(1, sizeof *p);
+
+	if (p && !(p->message = aligned_alloc(64, TT_FRAME_MESSAGE_MAX))) {
+		free(p);
+		p = NULL;
+	}
+	if (!p) {
+		tt_fail(-ENOMEM, "no memory for a peer on %s", net->base.addr);
+		return NULL;
+	}
+	p->base.net = &net->base;
+	p->net = net;
+	p->fd = -1;
+	p->batch = TT_TCP_NO_BATCH;
+	p->answer_turn = true;
+	for (unsigned i = 0; i < TT_FRAME_SLOTS; i++)
+		p->free_slots[p->free_count++] = (uint8_t)(TT_FRAME_SLOTS - 1 - i);
+	struct tt_list *nodes[] = { &p->handshake, &p->active, &p->dirty, &p->ready, &p->owing };
+	for (size_t i = 0; i < TT_COUNT(nodes); i++)
+		tt_list_init(nodes[i]);
+	tt_list_append(&net->peers, &p->all);
+	return p;
+}
+
+/* From here on nothing of this peer moves: its socket is closed and it is in no list of things to do. */
+static void cut_off(struct tt_tcp_peer *p)
+{
+	struct tt_list *nodes[] = { &p->handshake, &p->active, &p->dirty, &p->ready, &p->owing };
+
+	for (size_t i = 0; i < TT_COUNT(nodes); i++)
+		tt_list_remove(nodes[i]);
+	p->state = TT_TCP_DOWN;
+	tt_tcp_unblock(p);
+	tt_tcp_close_socket(p);
+	tt_tcp_free_addresses(p);
+	free(p->payload_copy);
+	p->payload_copy = NULL;
+	p->payload_left = 0;
+	p->open = false;
+}
+
+void tt_tcp_peer_free(struct tt_tcp_peer *p)
+{
+	cut_off(p);
+	tt_list_remove(&p->all);
+	free(p->message);
+	free(p);
+}
+
+static void tell_down(struct tt_tcp_peer *p, int err)
+{
+	p->net->events++;
+	if (p->net->base.events->down)
+		p->net->base.events->down(&p->base, err);
+}
+
+static void fail_peer(struct tt_tcp_peer *p)
+{
+	cut_off(p);
+	tt_tcp_fail_ops(p);
+	tell_down(p, p->broken);
+	if (tt_broken(DOWN_TWICE))
+		tell_down(p, p->broken);
+}
+
+static void drain_ready(struct tt_tcp *net)
+{
+	struct tt_list *last = net->ready.prev, *node = NULL;
+
+	while (node != last && (node = tt_list_pop(&net->ready))) {
+		struct tt_tcp_peer *p = tt_container_of(node, struct tt_tcp_peer, ready);
+		if (p->accepted && p->state < TT_TCP_UP)
+			tt_tcp_refuse(p, tt_why());
+		else if (p->broken && p->state != TT_TCP_DOWN)
+			fail_peer(p);
+		else
+			tt_tcp_drain_finished(p);
+	}
+}
+
+static void disconnect(struct tt_peer *base)
+{
+	struct tt_tcp_peer *p = peer_of(base);
+	struct tt_tcp *net = p->net;
+	bool was_inside = net->inside;
+
+	net->inside = true;
+	cut_off(p);
+	tt_tcp_fail_ops(p);
+	while (p->finished.head)
+		tt_tcp_drain_finished(p);
+	net->inside = was_inside;
+	tt_tcp_peer_free(p);
+}
+
+static int connect_to(struct tt_net *base, const char *addr, struct tt_peer **out)
+{
+	struct tt_tcp_peer *p;
+	int err = tt_tcp_connect(net_of(base), addr, &p);
+
+	if (!err)
+		*out = &p->base;
+	return err;
+}
+
+static void *map(struct tt_peer *p, const struct tt_key *key, int anytime) { return (void)p, (void)key, (void)anytime, NULL; } /* the other end may be anywhere */
+static int store_begin(struct tt_peer *p, const struct tt_key *key) { return (void)p, (void)key, 0; }
+static void store_end(struct tt_peer *p) { (void)p; }
+static int notify(struct tt_peer *p, uint32_t value) { return (void)p, (void)value, 0; }
+
+/* Progress */
+
+static void go_on_with_handshake(struct tt_tcp_peer *p)
+{
+	if (!tt_tcp_handshake(p))
+		return; /* p may be gone */
+	p->state = TT_TCP_UP;
+	tt_tcp_activate(p);
+	p->net->events++;
+	if (p->net->base.events->up)
+		p->net->base.events->up(&p->base);
+}
+
+static void handle_event(struct tt_tcp_peer *p, uint32_t events)
+{
+	if (p->broken || p->state == TT_TCP_DOWN)
+		return;
+	if (p->state != TT_TCP_UP) {
+		go_on_with_handshake(p);
+		return;
+	}
+	if (p->blocked && events & (EPOLLOUT | EPOLLERR | EPOLLHUP)) {
+		tt_tcp_unblock(p);
+		tt_tcp_watch(p, EPOLLIN);
+		tt_tcp_want_to_send(p);
+	}
+	if (events & ~(uint32_t)EPOLLOUT)
+		tt_tcp_activate(p);
+}
+
+/* A stranger's refusal frees only that stranger, so the other events stay good; accepting may push others out, so it
+ * comes last. */
+static int poll_events(struct tt_tcp *net)
+{
+	struct epoll_event events[64];
+	int n = epoll_wait(net->base.fd, events, (int)TT_COUNT(events), 0);
+	bool strangers = false;
+
+	if (n < 0)
+		return errno == EINTR ? 0 : tt_fail(-errno, "cannot poll %s: %s", net->base.addr, strerror(errno));
+	for (int i = 0; i < n; i++) {
+		if (events[i].data.ptr == net)
+			strangers = true;
+		else
+			handle_event(events[i].data.ptr, events[i].events);
+	}
+	if (strangers)
+		tt_tcp_accept(net);
+	if (net->listen_again || !tt_list_empty(&net->handshakes))
+		tt_tcp_expire(net);
+	return 0;
+}
+
+static int progress(struct tt_net *base)
+{
+	struct tt_tcp *net = net_of(base);
+	int err = 0;
+
+	net->inside = true;
+	net->events = 0;
+	drain_ready(net);
+	if (++net->turns % POLL_EVERY == 0 || net->blocked || tt_list_empty(&net->active))
+		err = poll_events(net);
+	tt_tcp_push_all(net);
+	tt_list_each(node, &net->active)
+		tt_tcp_read_peer(tt_container_of(node, struct tt_tcp_peer, active));
+	tt_tcp_push_all(net);
+	drain_ready(net);
+	tt_tcp_push_all(net);
+	net->inside = false;
+	return err ? err : net->events;
+}
+
+/* Pays the lazy debts before the sleep; level-triggered epoll tells of all else. */
+static int arm(struct tt_net *base)
+{
+	struct tt_tcp *net = net_of(base);
+
+	for (struct tt_list *node; (node = tt_list_pop(&net->owing));) {
+		struct tt_tcp_peer *p = tt_container_of(node, struct tt_tcp_peer, owing);
+		p->ack_due = true;
+		tt_tcp_push_out(p);
+	}
+	net->turns = POLL_EVERY - 1; /* after a sleep epoll is asked first: it knows what has come, and time has passed */
+	return !tt_list_empty(&net->ready) || !tt_list_empty(&net->dirty);
+}
+
+static void close_net(struct tt_net *base)
+{
+	struct tt_tcp *net = net_of(base);
+
+	while (!tt_list_empty(&net->peers))
+		disconnect(&tt_container_of(net->peers.next, struct tt_tcp_peer, all)->base);
+	while (!tt_list_empty(&net->regions))
+		dereg(&tt_container_of(net->regions.next, struct tt_tcp_region, node)->base);
+	if (net->listen_fd >= 0)
+		close(net->listen_fd);
+	if (net->base.fd >= 0)
+		close(net->base.fd);
+	tt_secret_forget(&net->secret);
+	free(net->keys);
+	free(net);
+}
+
+static void set_up(struct tt_tcp *net, const struct tt_net_config *c)
+{
+	struct tt_list *heads[] = { &net->peers, &net->regions, &net->handshakes, &net->active,
+	                            &net->dirty, &net->ready, &net->owing };
+	uint32_t generation;
+
+	for (size_t i = 0; i < TT_COUNT(heads); i++)
+		tt_list_init(heads[i]);
+	net->base = (struct tt_net){ .transport = &tt_tcp, .events = c->events, .user = c->user, .fd = -1,
+	                             .copy_max = SIZE_MAX, .send_max = TT_FRAME_MESSAGE_MAX };
+	tt_entropy(&generation, sizeof generation); /* a key of an earlier life of this address fits nowhere */
+	net->generation = generation;
+	net->job = c->job;
+	net->epoch = c->epoch;
+	net->timeout_ms = c->timeout_ms ? c->timeout_ms : 30000;
+	net->timeout = net->timeout_ms * TT_MS;
+	net->listen_fd = -1;
+}
+
+static int open_net(const struct tt_net_config *c, struct tt_net **out)
+{
+	struct tt_tcp *net = calloc(1, sizeof *net);
+
+	if (!net)
+		return tt_fail(-ENOMEM, "no memory for a net");
+	set_up(net, c);
+	net->base.fd = epoll_create1(EPOLL_CLOEXEC);
+	int err = tt_secret_take(&net->secret, c);
+	if (net->base.fd < 0)
+		err = tt_fail(-EMFILE, "cannot make an epoll descriptor: is the limit on open files (ulimit -n) "
+		              "reached?");
+	if (!err)
+		err = tt_tcp_listen(net, c);
+	if (err) {
+		close_net(&net->base);
+		return err;
+	}
+	*out = &net->base;
+	return 0;
+}
+
+uint64_t tt_tcp_copied(const struct tt_net *net) { return ((const struct tt_tcp *)(const void *)net)->copied; }
+
+const struct tt_transport tt_tcp = {
+	.name = "tcp",
+	.list = tt_tcp_devices,
+	.open = open_net,
+	.close = close_net,
+	.reg = reg,
+	.dereg = dereg,
+	.connect = connect_to,
+	.disconnect = disconnect,
+	.post = tt_tcp_post,
+	.map = map,
+	.store_begin = store_begin,
+	.store_end = store_end,
+	.notify = notify,
+	.progress = progress,
+	.arm = arm,
+};

@@ -1,0 +1,796 @@
+/* tcp_connect.c - addresses, listening, and the handshake before anything is believed */
+#include "transport/tcp/tcp.h"
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#define GRACE (250 * TT_MS) /* a stranger's share of a full house; also how long accepting pauses */
+
+union address {
+	struct sockaddr any;
+	struct sockaddr_in v4;
+	struct sockaddr_in6 v6;
+};
+
+/* Addresses */
+
+static socklen_t size_of(const union address *a) { return a->any.sa_family == AF_INET6 ? sizeof a->v6 : sizeof a->v4; }
+
+static unsigned port_of(const union address *a)
+{
+	return ntohs(a->any.sa_family == AF_INET6 ? a->v6.sin6_port : a->v4.sin_port);
+}
+
+/* From the resolver or an interface: no longer than its family needs. */
+static void copy_address(union address *to, const struct sockaddr *from)
+{
+	memset(to, 0, sizeof *to);
+	to->any.sa_family = from->sa_family;
+	memcpy(to, from, size_of(to));
+}
+
+static void set_port(union address *a, unsigned port)
+{
+	if (a->any.sa_family == AF_INET6)
+		a->v6.sin6_port = htons((uint16_t)port);
+	else
+		a->v4.sin_port = htons((uint16_t)port);
+}
+
+static void unmap(union address *a) /* an IPv4 address in IPv6 clothes, from a dual-stack socket */
+{
+	struct sockaddr_in v4 = { .sin_family = AF_INET };
+
+	if (a->any.sa_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&a->v6.sin6_addr))
+		return;
+	v4.sin_port = a->v6.sin6_port;
+	memcpy(&v4.sin_addr, &a->v6.sin6_addr.s6_addr[12], 4);
+	a->v4 = v4;
+}
+
+static bool is_loopback(const union address *from)
+{
+	union address a = *from;
+
+	unmap(&a);
+	return a.any.sa_family == AF_INET6 ? IN6_IS_ADDR_LOOPBACK(&a.v6.sin6_addr)
+	                                   : ntohl(a.v4.sin_addr.s_addr) >> 24 == 127;
+}
+
+static bool is_wildcard(const union address *a)
+{
+	return a->any.sa_family == AF_INET6 ? IN6_IS_ADDR_UNSPECIFIED(&a->v6.sin6_addr)
+	                                    : a->v4.sin_addr.s_addr == htonl(INADDR_ANY);
+}
+
+static void name_address(const union address *from, char *text, size_t size)
+{
+	char host[NI_MAXHOST];
+	union address a = *from;
+
+	unmap(&a);
+	if (getnameinfo(&a.any, size_of(&a), host, sizeof host, NULL, 0, NI_NUMERICHOST))
+		snprintf(host, sizeof host, "?");
+	snprintf(text, size, a.any.sa_family == AF_INET6 ? "[%.70s]:%u" : "%.70s:%u", host, port_of(&a));
+}
+
+static const char *after_scheme(const char *text) { return strncmp(text, "tcp:", 4) ? text : text + 4; }
+
+/* "HOST:PORT", "[::1]:PORT", either behind "tcp:" */
+static int split_address(const char *text, char *host, size_t size, char port[6])
+{
+	const char *start = after_scheme(text), *colon = strrchr(start, ':'), *end = colon;
+	bool bracket = *start == '[';
+
+	if (colon && bracket) {
+		start++;
+		end--;
+	}
+	bool good = colon && end >= start && (size_t)(end - start) < size;
+	good = good && (bracket ? *end == ']' : !memchr(start, ':', (size_t)(end - start)));
+	good = good && colon[1] && strlen(colon + 1) <= 5 && colon[1 + strspn(colon + 1, "0123456789")] == 0;
+	if (!good || atoi(colon + 1) > 65535)
+		return tt_fail(-EINVAL, "'%s' is no address: write HOST:PORT, or [::1]:PORT for IPv6", start - bracket);
+	memcpy(host, start, (size_t)(end - start));
+	host[end - start] = 0;
+	snprintf(port, 6, "%s", colon + 1);
+	return 0;
+}
+
+int tt_tcp_check(const char *text)
+{
+	char host[256], port[6];
+	int err = split_address(text, host, sizeof host, port);
+
+	if (err)
+		return err;
+	return *host && strcmp(host, "*") && atoi(port) ? 0 : tt_fail(-EINVAL, "'%s' is no address that others could connect to: write HOST:PORT", text);
+}
+
+/* Numeric addresses never wait for a name server. */
+static int resolve(const char *text, int flags, struct addrinfo **out)
+{
+	struct addrinfo hints = { .ai_flags = flags | AI_NUMERICHOST | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM };
+	char host[256], port[6];
+	int err = split_address(text, host, sizeof host, port);
+
+	if (err)
+		return err;
+	if (!*host && !(flags & AI_PASSIVE))
+		return tt_fail(-EINVAL, "'%s' names no host: write HOST:PORT", after_scheme(text));
+	err = getaddrinfo(*host ? host : NULL, port, &hints, out);
+	hints.ai_flags &= ~AI_NUMERICHOST;
+	if (err)
+		err = getaddrinfo(host, port, &hints, out);
+	return err ? tt_fail(-EHOSTUNREACH, "cannot resolve the host of '%s': %s", after_scheme(text), gai_strerror(err)) : 0;
+}
+
+/* Interfaces */
+
+static bool usable(const struct ifaddrs *i)
+{
+	return i->ifa_addr && i->ifa_flags & IFF_UP &&
+	       (i->ifa_addr->sa_family == AF_INET || i->ifa_addr->sa_family == AF_INET6);
+}
+
+static bool link_local(const struct ifaddrs *i)
+{
+	const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)(const void *)i->ifa_addr;
+
+	return v6->sin6_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr);
+}
+
+/* The best address of the interface `name`, or of any but loopback: IPv4, then IPv6, then IPv6 of the link alone. */
+static bool find_interface(const struct ifaddrs *all, const char *name, union address *out)
+{
+	int best = 0;
+
+	for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
+		if (!usable(i) || (name ? strcmp(i->ifa_name, name) != 0 : (i->ifa_flags & IFF_LOOPBACK) != 0))
+			continue;
+		int rank = i->ifa_addr->sa_family == AF_INET ? 3 : link_local(i) ? 1 : 2;
+		if (rank > best) {
+			best = rank;
+			copy_address(out, i->ifa_addr);
+		}
+	}
+	return best > 0;
+}
+
+static bool seen_before(const struct ifaddrs *all, const struct ifaddrs *i)
+{
+	for (const struct ifaddrs *j = all; j != i; j = j->ifa_next)
+		if (usable(j) && !strcmp(j->ifa_name, i->ifa_name))
+			return true;
+	return false;
+}
+
+static int unknown_interface(const struct ifaddrs *all, const char *name)
+{
+	char names[200] = "";
+	size_t n = 0;
+
+	for (const struct ifaddrs *i = all; i; i = i->ifa_next)
+		if (usable(i) && !seen_before(all, i) && n < sizeof names - IFNAMSIZ - 2)
+			n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", i->ifa_name);
+	return tt_fail(-ENODEV, "there is no network interface or address '%s' that is up: TUTTI_IFACE may be %s", name,
+	               n ? names : "nothing, for there is none");
+}
+
+static long read_number(const char *interface, const char *what, long fallback)
+{
+	char path[128], text[32];
+	int n = snprintf(path, sizeof path, "/sys/class/net/%s/%s", interface, what);
+	int fd = n < (int)sizeof path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+	ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+
+	if (fd >= 0)
+		close(fd);
+	if (got <= 0)
+		return fallback;
+	text[got] = 0;
+	return strtol(text, NULL, 10);
+}
+
+static void describe(const char *name, struct tt_device *d)
+{
+	long mbps = read_number(name, "speed", 0);
+
+	memset(d, 0, sizeof *d);
+	snprintf(d->name, sizeof d->name, "%s", name);
+	d->numa = (int)read_number(name, "device/numa_node", -1);
+	d->mbps = mbps > 0 ? (unsigned)mbps : 0;
+}
+
+int tt_tcp_devices(struct tt_device *list, int max)
+{
+	struct ifaddrs *all;
+	int n = 0;
+
+	if (getifaddrs(&all))
+		return tt_fail(-errno, "cannot list the network interfaces: %s", strerror(errno));
+	for (struct ifaddrs *i = all; i; i = i->ifa_next)
+		if (usable(i) && !seen_before(all, i) && n++ < max)
+			describe(i->ifa_name, &list[n - 1]);
+	freeifaddrs(all);
+	return n;
+}
+
+/* Listening */
+
+/* An address of this host by number, or the name of an interface. */
+static int find_device(const char *device, union address *out)
+{
+	struct addrinfo hints = { .ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM }, *found;
+	struct ifaddrs *all;
+
+	memset(out, 0, sizeof *out);
+	if (!getaddrinfo(device, NULL, &hints, &found)) {
+		copy_address(out, found->ai_addr);
+		freeaddrinfo(found);
+		return 0;
+	}
+	if (getifaddrs(&all))
+		return tt_fail(-errno, "cannot list the network interfaces: %s", strerror(errno));
+	int err = find_interface(all, device, out) ? 0 : unknown_interface(all, device);
+	freeifaddrs(all);
+	return err;
+}
+
+static void set_loopback(union address *a)
+{
+	memset(a, 0, sizeof *a);
+	a->v4.sin_family = AF_INET;
+	a->v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+}
+
+static void set_wildcard(union address *a)
+{
+	int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	memset(a, 0, sizeof *a);
+	a->any.sa_family = fd < 0 ? AF_INET : AF_INET6; /* all zeros is the wildcard of both */
+	if (fd >= 0)
+		close(fd);
+}
+
+/* Binds and listens; -errno without a sentence, as a busy port may be no error. */
+static int listen_at(const union address *a)
+{
+	int fd = socket(a->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), on = 1, off = 0;
+
+	if (fd < 0)
+		return -errno;
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+	if (a->any.sa_family == AF_INET6)
+		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, is_wildcard(a) ? &off : &on, sizeof on);
+	if (!bind(fd, &a->any, size_of(a)) && !listen(fd, SOMAXCONN))
+		return fd;
+	int err = -errno;
+	close(fd);
+	return err;
+}
+
+static int cannot_listen(const union address *a, int err)
+{
+	char text[96];
+
+	name_address(a, text, sizeof text);
+	if (err == -EADDRINUSE)
+		return tt_fail(err, "cannot listen on %s: the port is in use; stop the program that has it, or take "
+		               "another", text);
+	if (err == -EADDRNOTAVAIL)
+		return tt_fail(err, "cannot listen on %s: this host has no such address; TUTTI_IFACE names one", text);
+	return tt_fail(err, "cannot listen on %s: %s", text, strerror(-err));
+}
+
+static int listen_in_range(union address *a, const int ports[2])
+{
+	char text[96];
+	int fd = -EADDRINUSE;
+
+	for (int port = ports[0]; port <= ports[1] && fd == -EADDRINUSE; port++) {
+		set_port(a, (unsigned)port);
+		fd = listen_at(a);
+	}
+	if (fd != -EADDRINUSE)
+		return fd < 0 ? cannot_listen(a, fd) : fd;
+	set_port(a, 0);
+	name_address(a, text, sizeof text);
+	*strrchr(text, ':') = 0;
+	return tt_fail(fd, "no port from %d to %d is free on %s: give a wider range in TUTTI_PORTS", ports[0], ports[1],
+	               text);
+}
+
+static int no_secret(const union address *a)
+{
+	char text[96];
+
+	name_address(a, text, sizeof text);
+	return tt_fail(-EACCES, "will not listen on %s without a secret: set TUTTI_SECRET, or stay on 127.0.0.1", text);
+}
+
+static int parse_listen(const struct tt_net_config *c, union address *a)
+{
+	const char *text = after_scheme(c->listen);
+	struct addrinfo *found;
+	bool any = (*text == ':' && !strchr(text + 1, ':')) || *text == '*';
+	char local[16];
+
+	if (any) { /* no host: everywhere, or with no secret just here */
+		snprintf(local, sizeof local, "127.0.0.1%.6s", text + (*text == '*'));
+		text = local;
+	}
+	int err = resolve(text, AI_PASSIVE, &found);
+	if (err)
+		return err;
+	copy_address(a, found->ai_addr);
+	freeaddrinfo(found);
+	if (any && c->secret) {
+		unsigned port = port_of(a);
+		set_wildcard(a);
+		set_port(a, port);
+	}
+	return 0;
+}
+
+static int choose_address(const struct tt_net_config *c, union address *a)
+{
+	if (c->listen)
+		return parse_listen(c, a);
+	if (c->device)
+		return find_device(c->device, a);
+	if (c->secret)
+		set_wildcard(a);
+	else
+		set_loopback(a);
+	return 0;
+}
+
+static int listen_somewhere(const struct tt_net_config *c, union address *a)
+{
+	int err = c->listen && c->device ? find_device(c->device, a) : 0; /* a wrong name is told, used or not */
+
+	if (!err)
+		err = choose_address(c, a);
+	if (err)
+		return err;
+	if (!c->secret && !is_loopback(a))
+		return no_secret(a);
+	if (!c->listen && c->ports[0] > 0)
+		return listen_in_range(a, c->ports);
+	int fd = listen_at(a);
+	return fd < 0 ? cannot_listen(a, fd) : fd;
+}
+
+static int take_listener(const struct tt_net_config *c, union address *a)
+{
+	socklen_t size = sizeof *a;
+
+	memset(a, 0, sizeof *a);
+	if (getsockname(c->listen_fd, &a->any, &size))
+		return tt_fail(-errno, "descriptor %d is no listening socket: %s", c->listen_fd, strerror(errno));
+	if (a->any.sa_family != AF_INET && a->any.sa_family != AF_INET6)
+		return tt_fail(-EINVAL, "descriptor %d is no TCP socket", c->listen_fd);
+	if (!c->secret && !is_loopback(a))
+		return no_secret(a);
+	fcntl(c->listen_fd, F_SETFL, fcntl(c->listen_fd, F_GETFL) | O_NONBLOCK);
+	fcntl(c->listen_fd, F_SETFD, FD_CLOEXEC);
+	return c->listen_fd;
+}
+
+/* Who listens everywhere is reached at the named device, else at the first interface that leads somewhere. */
+static int advertise(struct tt_tcp *net, const struct tt_net_config *c, union address *a)
+{
+	unsigned port = port_of(a);
+	struct ifaddrs *all;
+
+	if (is_wildcard(a) && c->device) {
+		int err = find_device(c->device, a);
+		if (err)
+			return err;
+	} else if (is_wildcard(a)) {
+		bool found = !getifaddrs(&all);
+		if (found) {
+			found = find_interface(all, NULL, a);
+			freeifaddrs(all);
+		}
+		if (!found)
+			set_loopback(a);
+	}
+	set_port(a, port);
+	memcpy(net->base.addr, "tcp:", 4);
+	name_address(a, net->base.addr + 4, sizeof net->base.addr - 4);
+	return 0;
+}
+
+int tt_tcp_listen(struct tt_tcp *net, const struct tt_net_config *c)
+{
+	struct epoll_event event = { .events = EPOLLIN, .data.ptr = net };
+	union address a;
+	socklen_t size = sizeof a;
+	int fd = c->listen_fd >= 0 ? take_listener(c, &a) : listen_somewhere(c, &a);
+
+	if (fd < 0)
+		return fd;
+	if (fd != c->listen_fd)
+		net->listen_fd = fd; /* a descriptor that was handed in stays the caller's until all is well */
+	if (getsockname(fd, &a.any, &size) || epoll_ctl(net->base.fd, EPOLL_CTL_ADD, fd, &event))
+		return tt_fail(-errno, "cannot wait on a listening socket: %s", strerror(errno));
+	int err = advertise(net, c, &a);
+	if (err)
+		return err;
+	net->listen_fd = fd;
+	return 0;
+}
+
+static void pause_accepting(struct tt_tcp *net, uint64_t until)
+{
+	struct epoll_event event = { .events = until ? 0 : EPOLLIN, .data.ptr = net };
+
+	if (!until == !net->listen_again)
+		return;
+	net->listen_again = until;
+	epoll_ctl(net->base.fd, EPOLL_CTL_MOD, net->listen_fd, &event);
+}
+
+/* The handshake */
+
+static void prepare_socket(const struct tt_tcp *net, int fd)
+{
+	int on = 1, ms = (int)net->timeout_ms;
+
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
+}
+
+static bool same_host(const union address *from, const union address *to)
+{
+	union address a = *from, b = *to;
+
+	unmap(&a);
+	unmap(&b);
+	return a.any.sa_family == b.any.sa_family && !(a.any.sa_family == AF_INET6 ?
+		memcmp(&a.v6.sin6_addr, &b.v6.sin6_addr, sizeof a.v6.sin6_addr) :
+		memcmp(&a.v4.sin_addr, &b.v4.sin_addr, sizeof a.v4.sin_addr));
+}
+
+/* Within one host there is no queue to be kept short: the control that every kernel has, which does not pace, is as
+ * good as any there, and a paced one (BBR, as a host's default) costs up to a third of the rate. */
+static void choose_control(int fd)
+{
+	union address here = { 0 }, there = { 0 };
+	socklen_t size = sizeof here, size_there = sizeof there;
+
+	if (getsockname(fd, &here.any, &size) || getpeername(fd, &there.any, &size_there) || !same_host(&here, &there))
+		return;
+	if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4))
+		tt_log(TT_DEBUG, "cannot choose the congestion control of a local connection: %s", strerror(errno));
+}
+
+static struct tt_tcp_peer *begin_peer(struct tt_tcp *net)
+{
+	struct tt_tcp_peer *p = tt_tcp_peer_new(net);
+
+	if (p) {
+		p->deadline = tt_now() + net->timeout;
+		tt_list_append(&net->handshakes, &p->handshake);
+	}
+	return p;
+}
+
+/* A fresh socket takes the few bytes of a handshake at once; one that does not is broken. */
+static bool say(struct tt_tcp_peer *p, const uint8_t *bytes, size_t n)
+{
+	return send(p->fd, bytes, n, MSG_NOSIGNAL) == (ssize_t)n;
+}
+
+static bool say_hello(struct tt_tcp_peer *p)
+{
+	struct tt_hello h = { .version = TT_FRAME_VERSION, .flags = p->net->secret.set ? TT_HELLO_SECRET : 0,
+	                      .epoch = p->net->epoch, .job = p->net->job };
+
+	tt_entropy(h.nonce, sizeof h.nonce);
+	tt_hello_pack(&h, p->mine);
+	return say(p, p->mine, sizeof p->mine);
+}
+
+static void make_proof(const struct tt_tcp_peer *p, bool acceptor, uint8_t out[TT_PROOF_SIZE])
+{
+	tt_proof_make(&p->net->secret, acceptor, p->accepted ? p->theirs : p->mine, p->accepted ? p->mine : p->theirs, out);
+}
+
+static bool say_proof(struct tt_tcp_peer *p)
+{
+	uint8_t proof[TT_PROOF_SIZE];
+
+	make_proof(p, p->accepted, proof);
+	return say(p, proof, sizeof proof);
+}
+
+static void greet_stranger(struct tt_tcp *net, int fd, union address *from)
+{
+	struct tt_tcp_peer *p = begin_peer(net);
+
+	if (!p) {
+		close(fd);
+		return;
+	}
+	name_address(from, p->base.addr, sizeof p->base.addr);
+	p->accepted = true;
+	p->fd = fd;
+	p->state = TT_TCP_HELLO;
+	net->unproven++;
+	prepare_socket(net, fd);
+	tt_tcp_watch(p, EPOLLIN);
+}
+
+static void let_go(struct tt_tcp_peer *p)
+{
+	p->net->unproven--;
+	pause_accepting(p->net, 0);
+	tt_tcp_peer_free(p);
+}
+
+void tt_tcp_refuse(struct tt_tcp_peer *p, const char *why)
+{
+	bool first = !p->net->refused;
+
+	p->net->refused++;
+	tt_log(first ? TT_WARN : TT_DEBUG, "refused the connection from %s: %s%s", p->base.addr, why,
+	       first ? " (further refusals are logged at TUTTI_LOG=debug)" : "");
+	let_go(p);
+}
+
+/* It has said nothing wrong, so it is not refused: something looked whether the port is open, or a process ended. */
+static bool went_away(struct tt_tcp_peer *p)
+{
+	tt_log(TT_DEBUG, "the connection from %s went away in the handshake", p->base.addr);
+	let_go(p);
+	return false;
+}
+
+static struct tt_tcp_peer *oldest_stranger(struct tt_tcp *net)
+{
+	tt_list_each(node, &net->handshakes) {
+		struct tt_tcp_peer *p = tt_container_of(node, struct tt_tcp_peer, handshake);
+		if (p->accepted)
+			return p;
+	}
+	return NULL;
+}
+
+/* In a full house the oldest stranger gives way once it had its time; until then the others wait in the backlog, for
+ * they may be a whole honest job that starts at once. */
+static bool make_room(struct tt_tcp *net)
+{
+	struct tt_tcp_peer *oldest = oldest_stranger(net);
+	uint64_t now = tt_now();
+
+	if (net->unproven < TT_TCP_UNPROVEN || !oldest)
+		return true;
+	uint64_t leaves = oldest->deadline - net->timeout + GRACE;
+	if (now < leaves) {
+		pause_accepting(net, leaves);
+		return false;
+	}
+	tt_tcp_refuse(oldest, "too many others wait in the handshake");
+	return true;
+}
+
+void tt_tcp_accept(struct tt_tcp *net)
+{
+	for (int i = 0; i < 16 && make_room(net); i++) {
+		union address from = { 0 };
+		socklen_t size = sizeof from;
+		int fd = accept4(net->listen_fd, &from.any, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+		if (fd >= 0) {
+			greet_stranger(net, fd, &from);
+			continue;
+		}
+		if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+			tt_log(TT_WARN, "cannot accept a connection on %s: %s%s", net->base.addr, strerror(errno), errno == EMFILE ? " (ulimit -n)" : "");
+			pause_accepting(net, tt_now() + GRACE);
+		}
+		if (errno != EINTR && errno != ECONNABORTED)
+			return;
+	}
+}
+
+void tt_tcp_free_addresses(struct tt_tcp_peer *p)
+{
+	if (p->addresses)
+		freeaddrinfo(p->addresses);
+	p->addresses = p->next_address = NULL;
+}
+
+/* The initiator's way out: it is told why. */
+static bool give_up(struct tt_tcp_peer *p, int err, const char *why)
+{
+	if (p->accepted)
+		tt_tcp_refuse(p, why);
+	else
+		tt_tcp_break(p, tt_fail(err, "cannot connect to %s: %s", p->base.addr, why));
+	return false;
+}
+
+static int map_error(int err) { return err == ETIMEDOUT ? -ETIMEDOUT : -EHOSTUNREACH; }
+
+/* Starts connecting to the next of the host's addresses; -errno when none is left. */
+static int try_next(struct tt_tcp_peer *p, int err)
+{
+	for (struct addrinfo *a; (a = p->next_address);) {
+		p->next_address = a->ai_next;
+		tt_tcp_close_socket(p);
+		p->fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+		if (p->fd >= 0) {
+			prepare_socket(p->net, p->fd);
+			if (!connect(p->fd, a->ai_addr, a->ai_addrlen) || errno == EINPROGRESS || errno == EINTR) {
+				tt_tcp_watch(p, EPOLLOUT);
+				return 0;
+			}
+		}
+		err = errno;
+	}
+	return -err;
+}
+
+static bool allowed_without_secret(const struct addrinfo *list)
+{
+	union address a;
+
+	for (; list; list = list->ai_next) {
+		copy_address(&a, list->ai_addr);
+		if (!is_loopback(&a))
+			return false;
+	}
+	return true;
+}
+
+int tt_tcp_connect(struct tt_tcp *net, const char *addr, struct tt_tcp_peer **out)
+{
+	struct addrinfo *found;
+	int err = resolve(addr, 0, &found);
+
+	if (err)
+		return err;
+	if (!net->secret.set && !allowed_without_secret(found)) {
+		freeaddrinfo(found);
+		return tt_fail(-EACCES, "will not connect to %s without a secret: set TUTTI_SECRET on both sides",
+		               addr);
+	}
+	struct tt_tcp_peer *p = begin_peer(net);
+	if (!p) {
+		freeaddrinfo(found);
+		return -ENOMEM;
+	}
+	snprintf(p->base.addr, sizeof p->base.addr, "%s", after_scheme(addr));
+	p->addresses = p->next_address = found;
+	err = try_next(p, EHOSTUNREACH);
+	if (err == -EMFILE || err == -ENFILE) {
+		tt_tcp_peer_free(p);
+		return tt_fail(-EMFILE, "no file is left for a connection to %s: raise the limit with ulimit -n", addr);
+	}
+	if (err)
+		give_up(p, map_error(-err), strerror(-err));
+	*out = p;
+	return 0;
+}
+
+static bool finish_connect(struct tt_tcp_peer *p)
+{
+	int err = 0;
+	socklen_t size = sizeof err;
+
+	getsockopt(p->fd, SOL_SOCKET, SO_ERROR, &err, &size);
+	if (err) {
+		int last = try_next(p, err);
+		return last ? give_up(p, map_error(-last), strerror(-last)) : false;
+	}
+	if (!say_hello(p))
+		return give_up(p, -EHOSTUNREACH, "it closed the connection at once");
+	p->state = TT_TCP_HELLO;
+	tt_tcp_watch(p, EPOLLIN);
+	return false;
+}
+
+static bool hear_hello(struct tt_tcp_peer *p)
+{
+	struct tt_hello h;
+	char why[160];
+
+	if (!tt_hello_unpack(p->theirs, sizeof p->theirs, &h))
+		return give_up(p, -EPROTO, "it does not speak Tutti");
+	if (!p->accepted && !memcmp(p->theirs, p->mine, sizeof p->mine))
+		return give_up(p, -EHOSTUNREACH, "the kernel connected the socket to itself, so nobody listens there");
+	if (p->accepted && !say_hello(p)) /* also to those who do not suit: they shall know why */
+		return went_away(p);
+	int err = tt_hello_judge(&h, p->net->job, &p->net->secret, why, sizeof why);
+	if (err)
+		return give_up(p, err, why);
+	p->epoch = h.epoch;
+	p->got = 0;
+	p->state = TT_TCP_PROOF;
+	return p->accepted || say_proof(p) || give_up(p, -EACCES, "it closed the connection during the handshake");
+}
+
+static bool hear_proof(struct tt_tcp_peer *p)
+{
+	uint8_t right[TT_PROOF_SIZE];
+
+	make_proof(p, !p->accepted, right);
+	if (!tt_proof_same(right, p->proof))
+		return give_up(p, -EACCES, "its proof is wrong: do both sides have the same TUTTI_SECRET?");
+	if (p->accepted && !say_proof(p))
+		return went_away(p);
+	choose_control(p->fd);
+	p->net->unproven -= p->accepted;
+	tt_list_remove(&p->handshake);
+	pause_accepting(p->net, 0);
+	tt_tcp_free_addresses(p);
+	return true;
+}
+
+static bool hear_nothing(struct tt_tcp_peer *p, ssize_t n)
+{
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return false;
+	if (p->accepted)
+		return went_away(p);
+	if (p->state == TT_TCP_PROOF)
+		return give_up(p, -EACCES, "it closed the connection during the handshake: do both sides have the same "
+		               "TUTTI_SECRET?");
+	return give_up(p, -EHOSTUNREACH, "it closed the connection before it said hello: is it a Tutti process, and "
+	               "alive?");
+}
+
+/* Reads exactly the bytes of the handshake, and not one beyond. */
+bool tt_tcp_handshake(struct tt_tcp_peer *p)
+{
+	if (p->state == TT_TCP_CONNECTING)
+		return finish_connect(p);
+	for (;;) {
+		bool hello = p->state == TT_TCP_HELLO;
+		uint8_t *to = hello ? p->theirs : p->proof;
+		size_t want = hello ? sizeof p->theirs : sizeof p->proof;
+		ssize_t n = recv(p->fd, to + p->got, want - p->got, 0);
+
+		if (n <= 0)
+			return hear_nothing(p, n);
+		p->got += (size_t)n;
+		if (hello && !tt_hello_begins(to, p->got))
+			return give_up(p, -EPROTO, "it does not speak Tutti");
+		if (p->got < want)
+			continue;
+		if (!hello)
+			return hear_proof(p);
+		if (!hear_hello(p))
+			return false;
+	}
+}
+
+void tt_tcp_expire(struct tt_tcp *net)
+{
+	uint64_t now = tt_now();
+	char why[80];
+
+	if (net->listen_again && now >= net->listen_again)
+		pause_accepting(net, 0);
+	snprintf(why, sizeof why, "it did not finish the handshake within %u ms", net->timeout_ms);
+	tt_list_each(node, &net->handshakes) {
+		struct tt_tcp_peer *p = tt_container_of(node, struct tt_tcp_peer, handshake);
+		if (p->deadline > now)
+			break;
+		if (!p->broken)
+			give_up(p, -ETIMEDOUT, why);
+	}
+}
