@@ -1,5 +1,7 @@
 /* tutti info - what was built in, which transports work here, and every setting with its value and where it came from */
+#include "launch/launch.h"
 #include "tools/topology/topology.h"
+#include "transport/transport.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

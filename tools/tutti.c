@@ -1,6 +1,5 @@
 /* tutti - the command-line program: finds the subcommand */
 #include "tools/tools.h"
-#include "tutti.h"
 #include <stdio.h>
 #include <string.h>
 

@@ -1,6 +1,7 @@
 /* base.h - floor 0: errors, settings, time, chance and waiting; knows nothing of the project */
 #ifndef TT_BASE_H
 #define TT_BASE_H
+#include "tutti.h"
 #include <errno.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -39,6 +40,13 @@ static inline size_t tt_max(size_t a, size_t b) { return a > b ? a : b; }
 /* Of numbers that wrap around: compares any two that are less than 2^31 apart. */
 static inline bool tt_before(uint32_t a, uint32_t b) { return (int32_t)(b - a) > 0; }
 
+static inline size_t tt_type_size(tutti_type type) /* bytes of an element; 0: no such type */
+{
+	static const uint8_t size[] = { [TUTTI_F32] = 4, [TUTTI_F64] = 8, [TUTTI_F16] = 2, [TUTTI_BF16] = 2, [TUTTI_I32] = 4, [TUTTI_I64] = 8 };
+
+	return (size_t)type < TT_COUNT(size) ? size[type] : 0;
+}
+
 #define TT_HASH 0x811c9dc5u /* of nothing */
 static inline uint32_t tt_hash(uint32_t h, const void *bytes, size_t n) /* 32-bit FNV-1a, goes on from h */
 {
@@ -54,6 +62,13 @@ static inline uint64_t tt_hash64(uint64_t h, const void *bytes, size_t n) /* 64-
 	for (size_t i = 0; i < n; i++)
 		h = (h ^ ((const uint8_t *)bytes)[i]) * TT_PRIME64;
 	return h;
+}
+
+static inline uint64_t tt_hash_text(uint64_t h, const char *text) /* with its end: no text goes on in the next one */
+{
+	for (; *text; text++)
+		h = (h ^ (uint8_t)*text) * TT_PRIME64;
+	return (h ^ 0xff) * TT_PRIME64;
 }
 
 /* sum.c: a checksum of long data, XXH64; in pieces of any length, or at once */

@@ -6,7 +6,9 @@
  * ranks of each of several hosts do, which rank 0 has heard from these; or by the model, whose
  * numbers all have from rank 0.
  */
-#include "runtime.h"
+#include "collective/collective_private.h"
+#include "engine/engine.h"
+#include "member/member.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -159,8 +161,8 @@ int tt_allreduce_explain(struct tutti *group, size_t bytes, tutti_type type, tut
 		return 0;
 	}
 	if (is == &tt_hierarchical) {
-		int leaders = tt_hierarchical_leaders(&group->layout, bytes);
-		n = group->layout.hosts;
+		int leaders = tt_hierarchical_leaders(&tt_coll_group(group)->layout, bytes);
+		n = tt_coll_group(group)->layout.hosts;
 		used = snprintf(text, room, "hierarchical, through memory on each of the %d hosts, and between them %d times ", n, leaders);
 		is = tt_model_choose(&model, n, bytes, piece);
 		bytes /= (size_t)leaders;

@@ -2,7 +2,8 @@
  *
  * In round k I tell the rank 2^k behind me. Where a few share a host's memory they meet on their board, and that is it.
  */
-#include "runtime.h"
+#include "collective/collective_private.h"
+#include "member/member.h"
 
 struct barrier {
 	struct tt_blockwise either;

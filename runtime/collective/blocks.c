@@ -13,7 +13,9 @@
  * Some ranks of the host, or all, are the owners. Order of additions: ((0 + 1) + 2) + ..., each element once; f16 and bf16 in f32,
  * rounded once at the end.
  */
-#include "runtime.h"
+#include "collective/collective_private.h"
+#include "engine/engine.h"
+#include "kernel/kernel.h"
 #include <string.h>
 
 enum { SHORT = 32 * 1024 }; /* bytes to read from others: for no more than that no vector is mapped */
@@ -285,7 +287,7 @@ int tt_blocks_run(struct tt_blocks *b, enum tt_blocks_stage stage)
 
 void tt_blocks_begin(struct tt_blocks *b, struct tt_coll *c, enum tt_blocks_stage first)
 {
-	tt_visit_begin(&b->visit, c, b->bytes, first == TT_BLOCKS_GATHER ? b->owners : c->group->board->n);
+	tt_visit_begin(&b->visit, c, b->bytes, first == TT_BLOCKS_GATHER ? b->owners : tt_coll_group(c->group)->board->n);
 }
 
 void tt_blocks_end(struct tt_blocks *b) { tt_visit_end(&b->visit, b->stage == TT_BLOCKS_LEAVE && b->phase == DONE); }

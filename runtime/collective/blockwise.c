@@ -3,7 +3,8 @@
  * Which of the two is chosen in the order of the calls, and the first one that may use memory makes the group's board. Whether there is
  * one already would be no good reason: where an earlier call has failed, ranks may see that differently.
  */
-#include "runtime.h"
+#include "collective/collective_private.h"
+#include "member/member.h"
 
 static int choose(struct tt_blockwise *w)
 {

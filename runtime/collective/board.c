@@ -19,7 +19,9 @@
  * A rank that knows how that ended answers whoever asks in a later call, because an earlier one had failed there; also when that call is
  * over here: where the board is closed it may be one that needs not all to take part at once.
  */
-#include "runtime.h"
+#include "collective/collective_private.h"
+#include "engine/engine.h"
+#include "member/member.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -117,7 +119,7 @@ static void free_memory(struct tt_board *b)
 	if (b->region)
 		b->region->net->transport->dereg(b->region);
 	if (b->memory)
-		tutti_free(NULL, b->memory);
+		tt_memory_free(b->memory);
 }
 
 /* With the net that leads to that rank: there is one that leads to all, or no board. */
@@ -129,7 +131,7 @@ static int open_panel(struct tt_board *b, int i)
 	if (b->region)
 		return b->region->net == net ? 0 : -EXDEV;
 	if (!b->memory)
-		err = tutti_alloc(b->group, sizeof(struct tt_panel), -1, &b->memory);
+		err = tt_memory_alloc(b->group->job, sizeof(struct tt_panel), -1, &b->memory);
 	struct tt_mem mem = tt_mem_of(b->memory, sizeof(struct tt_panel));
 	return err ? err : net->transport->reg(net, &mem, 1, &b->region);
 }
@@ -140,7 +142,7 @@ struct tt_member *tt_board_member(const struct tt_board *b, int i) { return tt_g
 
 static struct tt_board *new_board(struct tutti *group)
 {
-	const struct tt_layout *l = &group->layout;
+	const struct tt_layout *l = &tt_coll_group(group)->layout;
 	struct tt_board *b = calloc(1, sizeof *b);
 
 	if (!b)
@@ -156,7 +158,7 @@ static struct tt_board *new_board(struct tutti *group)
 	while (b->seats[b->me] != group->me)
 		b->me++;
 	tt_list_init(&b->queue);
-	tt_list_append(&group->job->boards, &b->link);
+	tt_list_append(&tt_collectives(group->job)->boards, &b->link);
 	return b;
 }
 
@@ -186,7 +188,7 @@ static void write_offer(const struct tt_board *b, uint8_t bytes[OFFER_LEN])
 
 static void offer(struct tt_coll *c, int to)
 {
-	struct tt_board *b = c->group->board;
+	struct tt_board *b = tt_coll_group(c->group)->board;
 	uint8_t bytes[OFFER_LEN];
 
 	b->able &= !open_panel(b, to);
@@ -196,7 +198,7 @@ static void offer(struct tt_coll *c, int to)
 
 static void vote(struct tt_coll *c, int to)
 {
-	struct tt_board *b = c->group->board;
+	struct tt_board *b = tt_coll_group(c->group)->board;
 	uint8_t yes = b->able;
 
 	tt_coll_send(c, b->seats[to], TT_TAG_VOTE, &yes, 1);
@@ -204,7 +206,7 @@ static void vote(struct tt_coll *c, int to)
 
 static void to_others(struct tt_coll *c, void (*send)(struct tt_coll *, int to))
 {
-	const struct tt_board *b = c->group->board;
+	const struct tt_board *b = tt_coll_group(c->group)->board;
 
 	for (int i = 0; i < b->n; i++)
 		if (i != b->me)
@@ -229,7 +231,7 @@ static void take_offer(struct tt_board *b, int i, const void *bytes)
 /* 1: all have come. */
 static int take_offers(struct tt_coll *c)
 {
-	struct tt_board *b = c->group->board;
+	struct tt_board *b = tt_coll_group(c->group)->board;
 	const void *bytes;
 	int all = 1;
 
@@ -245,7 +247,7 @@ static int take_offers(struct tt_coll *c)
 
 static int take_votes(struct tt_coll *c)
 {
-	struct tt_board *b = c->group->board;
+	struct tt_board *b = tt_coll_group(c->group)->board;
 	const uint8_t *yes;
 	int all = 1;
 
@@ -283,7 +285,7 @@ static void conclude(struct tt_board *b)
 
 static int meet(struct tt_coll *c)
 {
-	struct tt_board *b = c->group->board;
+	struct tt_board *b = tt_coll_group(c->group)->board;
 	int k = connect_all(b);
 
 	if (k <= 0)
@@ -304,9 +306,9 @@ static int meet(struct tt_coll *c)
 
 void tt_board_tell(struct tt_coll *c)
 {
-	const struct tt_board *b = c->group->board;
+	const struct tt_board *b = tt_coll_group(c->group)->board;
 
-	if (!b || !b->known || tt_list_empty(&c->job->stash))
+	if (!b || !b->known || tt_list_empty(&tt_collectives(c->job)->stash))
 		return;
 	for (int i = 0; i < b->n; i++) {
 		if (!tt_coll_take(c, b->seats[i], TT_TAG_OFFER, OFFER_LEN) || tt_board_member(b, i)->state != TT_UP)
@@ -318,7 +320,7 @@ void tt_board_tell(struct tt_coll *c)
 
 void tt_board_answer(struct tutti *group, int seat, uint32_t call, uint32_t print)
 {
-	const struct tt_board *b = group->board;
+	const struct tt_board *b = tt_coll_group(group)->board;
 	uint8_t bytes[OFFER_LEN], yes;
 
 	if (!b || !b->known)
@@ -331,7 +333,7 @@ void tt_board_answer(struct tutti *group, int seat, uint32_t call, uint32_t prin
 
 static int needs_board(struct tutti *group) /* -ENOMEM */
 {
-	const struct tt_layout *l = &group->layout;
+	const struct tt_layout *l = &tt_coll_group(group)->layout;
 	int err = tt_layout_find(group);
 
 	return err ? err : l->most <= TT_BOARD_RANKS && tt_layout_ranks(l, l->here) > 1;
@@ -348,12 +350,12 @@ static bool has_lost_fellow(const struct tt_board *b)
 
 int tt_board_meet(struct tt_coll *c)
 {
-	struct tt_board *b = c->group->board;
+	struct tt_board *b = tt_coll_group(c->group)->board;
 	int k = b ? 1 : needs_board(c->group);
 
 	if (k <= 0)
 		return k < 0 ? k : 1;
-	if (!b && !(b = c->group->board = new_board(c->group)))
+	if (!b && !(b = tt_coll_group(c->group)->board = new_board(c->group)))
 		return tt_fail(-ENOMEM, "no memory for what %d ranks share", c->n);
 	c->untidy = true;
 	if (b->known)
@@ -376,7 +378,7 @@ int tt_board_decide(struct tt_coll *c, bool *visits)
 	if (c->undecided) {
 		if ((k = tt_layout_find(g)) || !tt_coll_is_next(c))
 			return k;
-		if (g->layout.hosts == 1 && (k = tt_board_meet(c)) <= 0)
+		if (tt_coll_group(g)->layout.hosts == 1 && (k = tt_board_meet(c)) <= 0)
 			return k;
 		*visits = tt_board_open(g);
 	}
@@ -384,14 +386,14 @@ int tt_board_decide(struct tt_coll *c, bool *visits)
 	return 1;
 }
 
-bool tt_board_open(const struct tutti *group) { return group->layout.hosts == 1 && group->board && group->board->open; }
+bool tt_board_open(const struct tutti *group) { return tt_coll_group(group)->layout.hosts == 1 && tt_coll_group(group)->board && tt_coll_group(group)->board->open; }
 
 /* ---- ends ---- */
 
 /* What was mapped is no more in a moment. */
 void tt_board_lost(struct tt_job *job, const struct tt_peer *peer)
 {
-	tt_list_each(node, &job->boards) {
+	tt_list_each(node, &tt_collectives(job)->boards) {
 		struct tt_board *b = tt_container_of(node, struct tt_board, link);
 		for (int i = 0; i < b->n; i++) {
 			if (b->fellows[i].peer != peer)
@@ -422,16 +424,16 @@ static bool is_read(const struct tt_board *b)
 
 void tt_board_close(struct tutti *group)
 {
-	if (!group->board)
+	if (!tt_coll_group(group)->board)
 		return;
-	group->board->group = NULL;
-	group->board = NULL;
+	tt_coll_group(group)->board->group = NULL;
+	tt_coll_group(group)->board = NULL;
 	tt_board_sweep(group->job, false);
 }
 
 void tt_board_sweep(struct tt_job *job, bool all)
 {
-	tt_list_each(node, &job->boards) {
+	tt_list_each(node, &tt_collectives(job)->boards) {
 		struct tt_board *b = tt_container_of(node, struct tt_board, link);
 		if (!b->group && (all || !is_read(b)))
 			free_board(b);

@@ -5,7 +5,8 @@
  * that disagree about the size or the root would wait for each other. A root need not wait for small ones to arrive; now and
  * then it does, so that it gets only so far ahead.
  */
-#include "runtime.h"
+#include "collective/collective_private.h"
+#include "member/member.h"
 #include <string.h>
 
 enum {

@@ -8,7 +8,10 @@
  * The print is a hash of what was called and with which arguments: ranks that disagree notice at the first message, and
  * whoever notices tells all with the tag ABORT.
  */
-#include "runtime.h"
+#include "collective/collective_private.h"
+#include "engine/engine.h"
+#include "member/member.h"
+#include "operation/operation.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,12 +19,11 @@ enum {
 	HEAD = 19,
 	IN_FLIGHT_MAX = 1024,
 	AHEAD_MAX = 4 * IN_FLIGHT_MAX, /* how far another rank may be ahead of this one */
-	PIECE_MAX = 65536 + 128,       /* bytes of a message: longer ones would wait too long for their last byte */
 	TAG_ABORT = 0x7fff0001,
 };
 
 struct kept { /* bytes of a member that no collective has taken yet */
-	struct tt_list link; /* in job->stash; first, see tutti_leave */
+	struct tt_list link; /* in tt_collectives(job)->stash; first, see tutti_leave */
 	struct tt_member *member;
 	int from;            /* it, counted in the group */
 	unsigned slot;       /* the group's here, ... */
@@ -31,14 +33,7 @@ struct kept { /* bytes of a member that no collective has taken yet */
 	const void *bytes;   /* behind this struct, or inside a message that is being delivered */
 };
 
-size_t tt_coll_piece(const struct tt_job *job)
-{
-	size_t least = PIECE_MAX;
-
-	for (int i = 0; i < job->engine.count; i++)
-		least = tt_min(least, job->engine.nets[i]->send_max);
-	return (least - HEAD) & ~(size_t)63; /* whole elements of any type */
-}
+size_t tt_coll_piece(const struct tt_job *job) { return (tt_message_max(job) - HEAD) & ~(size_t)63; }
 
 /* ---- life ---- */
 
@@ -81,7 +76,7 @@ static void release(struct tt_coll *c)
 
 static void forget_kept(struct tt_job *job, uint32_t uid, const uint32_t *seq) /* NULL: all of the group */
 {
-	tt_list_each(node, &job->stash) {
+	tt_list_each(node, &tt_collectives(job)->stash) {
 		struct kept *k = tt_container_of(node, struct kept, link);
 		if (k->uid != uid || (seq && k->seq != *seq))
 			continue;
@@ -100,8 +95,8 @@ static void end(struct tt_coll *c)
 	tt_list_remove(&c->link);
 	if (c->failed || c->untidy)
 		forget_kept(c->job, c->group->uid, &c->seq); /* else all of it was taken */
-	tt_stats_coll(c);
-	r->coll = NULL;
+	tt_stats_ended(&c->job->stats.own, c->kind, c->request->post.since, c->bytes, c->err);
+	r->of = NULL;
 	r->rank = c->culprit;
 	tt_request_end(r, c->err);
 	free(c->heard);
@@ -110,9 +105,11 @@ static void end(struct tt_coll *c)
 
 static void remember_failed(struct tutti *group, uint32_t seq)
 {
-	if (!group->any_failed || tt_before(seq, group->failed))
-		group->failed = seq;
-	group->any_failed = true;
+	struct tt_coll_group *own = tt_coll_group(group);
+
+	if (!own->any_failed || tt_before(seq, own->failed))
+		own->failed = seq;
+	own->any_failed = true;
 }
 
 /* Its memory is given up at once; the ops that wires hold come back by themselves, or with their peer's end. */
@@ -124,7 +121,7 @@ static void fail(struct tt_coll *c, int err, int culprit)
 	if (c->undecided)
 		tt_coll_wake_soon(c->job); /* others waited for its choice */
 	if (err == -ENOTCONN && culprit >= 0)
-		tt_group_farewell(&c->job->members[culprit]);
+		tt_group_farewell(tt_member(c->job, culprit));
 	if (err == -ECONNRESET || err == -ENOTCONN) /* others may wait for my part of it; of what was abandoned all are told */
 		remember_failed(c->group, c->seq);
 	c->err = err;
@@ -167,17 +164,17 @@ static void push(struct tt_coll *c)
 
 void tt_coll_visit(struct tt_coll *c, struct tt_visit *v)
 {
-	c->job->visits += (v != NULL) - (c->visit != NULL);
+	c->job->engine.in_memory += (v != NULL) - (c->visit != NULL);
 	c->visit = v;
 }
 
-int tt_coll_poll(struct tt_job *job)
+static int poll(struct tt_job *job)
 {
 	int n = 0;
 
-	if (!job->visits)
+	if (!job->engine.in_memory)
 		return 0;
-	tt_list_each(node, &job->collectives) {
+	tt_list_each(node, &tt_collectives(job)->running) {
 		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
 		if (!c->visit || !tt_visit_poll(c->visit, false))
 			continue;
@@ -187,11 +184,11 @@ int tt_coll_poll(struct tt_job *job)
 	return n;
 }
 
-int tt_coll_doze(struct tt_job *job)
+static int doze(struct tt_job *job)
 {
-	if (!job->visits)
+	if (!job->engine.in_memory)
 		return 0;
-	tt_list_each(node, &job->collectives) {
+	tt_list_each(node, &tt_collectives(job)->running) {
 		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
 		if (c->visit && tt_visit_poll(c->visit, true))
 			return 1;
@@ -200,18 +197,19 @@ int tt_coll_doze(struct tt_job *job)
 }
 
 /* In the order of the calls, so that older ones are not starved. */
-void tt_coll_wake(struct tt_job *job)
+static void wake(struct tt_job *job)
 {
-	tt_list_each(node, &job->collectives)
+	tt_list_each(node, &tt_collectives(job)->running)
 		push(tt_container_of(node, struct tt_coll, link));
 }
 
-static void wake_late(struct tt_timer *t) { tt_coll_wake(tt_container_of(t, struct tt_job, coll_wake)); }
-void tt_coll_wake_soon(struct tt_job *job) { tt_timer_start(job, &job->coll_wake, tt_now(), wake_late); }
+static void wake_late(struct tt_timer *t) { wake(tt_container_of(t, struct tt_collectives, wake)->job); }
+static void wake_for(struct tt_member *m) { wake(m->job); }
+void tt_coll_wake_soon(struct tt_job *job) { tt_timer_start(job, &tt_collectives(job)->wake, tt_now(), wake_late); }
 
 static struct tt_coll *find(const struct tutti *group, uint32_t seq)
 {
-	tt_list_each(node, &group->job->collectives) {
+	tt_list_each(node, &tt_collectives(group->job)->running) {
 		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
 		if (c->group == group && c->seq == seq)
 			return c;
@@ -221,7 +219,7 @@ static struct tt_coll *find(const struct tutti *group, uint32_t seq)
 
 bool tt_coll_is_next(const struct tt_coll *c)
 {
-	tt_list_each(node, &c->job->collectives) {
+	tt_list_each(node, &tt_collectives(c->job)->running) {
 		const struct tt_coll *other = tt_container_of(node, struct tt_coll, link);
 		if (other == c)
 			return true;
@@ -231,18 +229,19 @@ bool tt_coll_is_next(const struct tt_coll *c)
 	return true;
 }
 
-uint32_t tt_coll_finished(const struct tutti *group)
+static uint32_t count_finished(const struct tutti *group)
 {
 	uint32_t first = group->started;
 
-	tt_list_each(node, &group->job->collectives) {
+	tt_list_each(node, &tt_collectives(group->job)->running) {
 		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
 		if (c->group != group)
 			continue;
 		first = c->seq;
 		break;
 	}
-	return group->any_failed && tt_before(group->failed, first) ? group->failed : first;
+	const struct tt_coll_group *own = tt_coll_group(group);
+	return own->any_failed && tt_before(own->failed, first) ? own->failed : first;
 }
 
 static int check_start(const struct tutti *group)
@@ -251,7 +250,7 @@ static int check_start(const struct tutti *group)
 
 	if (group->retired)
 		return tt_fail(-ESTALE, "this group has been shrunk or grown: go on with the group that came of it");
-	tt_list_each(node, &group->job->collectives)
+	tt_list_each(node, &tt_collectives(group->job)->running)
 		running += tt_container_of(node, struct tt_coll, link)->group == group;
 	return running < IN_FLIGHT_MAX ? 0 : tt_fail(-EAGAIN, "%d collectives are under way: wait for some before starting more", running);
 }
@@ -284,12 +283,50 @@ static void compare(struct tt_coll *c, const struct kept *k)
 
 static void compare_kept(struct tt_coll *c)
 {
-	tt_list_each(node, &c->job->stash) {
+	tt_list_each(node, &tt_collectives(c->job)->stash) {
 		const struct kept *k = tt_container_of(node, struct kept, link);
 		if (k->uid == c->group->uid && k->seq == c->seq)
 			compare(c, k);
 	}
 }
+
+/* All are told, and nobody is cut off for it. */
+static void give_up(struct tt_request *r, int err)
+{
+	struct tt_coll *c = r->of;
+
+	abandon(c, err, -1);
+	push(c);
+}
+
+/* Failed, it waits only for what others hold of mine: they live, so that comes back soon. */
+static bool needs_others(const struct tt_request *r) { return r->of && !((const struct tt_coll *)r->of)->failed; }
+
+/* Who has not even started it. Else nobody: they wait for each other. */
+static struct tt_member *find_late(const struct tt_request *r, uint64_t since)
+{
+	const struct tt_coll *c = r->of;
+	struct tt_member *late = NULL;
+
+	for (int i = 0; needs_others(r) && i < c->n; i++) {
+		struct tt_member *m = tt_group_member(c->group, i);
+		if (tt_request_concerns(r, m->rank) && m->heard >= since && m->started_in == c->group->uid && !tt_before(c->seq, m->started) &&
+		    (!late || tt_before(m->started, late->started)))
+			late = m;
+	}
+	return late;
+}
+
+static int explain(const struct tt_request *r)
+{
+	if (r->rank >= 0 && r->err == -EBADMSG)
+		return tt_fail(r->err, "%s: rank %d called another collective, or with another count, type or rule", r->what, r->rank);
+	if (r->rank >= 0 && r->err == -ECONNABORTED)
+		return tt_fail(r->err, "%s: rank %d gave it up: it has no memory, or not all ranks called the same", r->what, r->rank);
+	return 0;
+}
+
+static const struct tt_words words = { .needs = needs_others, .blame = find_late, .give_up = give_up, .explain = explain };
 
 static struct tt_request *start(struct tt_coll *c, tutti_op *op, tutti_op *stack)
 {
@@ -297,9 +334,11 @@ static struct tt_request *start(struct tt_coll *c, tutti_op *op, tutti_op *stack
 	struct tt_request *r = tt_request_begin(job, op, stack, tt_stats_name(c->kind), -1);
 
 	c->request = r;
-	r->coll = c;
+	r->words = &words;
+	r->of = c;
+	r->group = c->group;
 	c->seq = c->group->started++;
-	tt_list_append(&job->collectives, &c->link);
+	tt_list_append(&tt_collectives(job)->running, &c->link);
 	check_members(c);
 	compare_kept(c);
 	push(c);
@@ -329,17 +368,11 @@ int tt_coll_run(struct tt_coll *c, tutti_op *op)
 	return err;
 }
 
-void tt_coll_give_up(struct tt_coll *c, int err)
-{
-	abandon(c, err, -1);
-	push(c);
-}
-
-void tt_coll_member_down(struct tt_member *m)
+static void end_for(struct tt_member *m)
 {
 	struct tt_job *job = m->job;
 
-	tt_list_each(node, &job->collectives) {
+	tt_list_each(node, &tt_collectives(job)->running) {
 		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
 		const struct tt_seat *s = tt_group_find(c->group, m);
 		if (!s || !s->out || (tt_before(c->seq, s->finished) && !c->undecided))
@@ -348,7 +381,7 @@ void tt_coll_member_down(struct tt_member *m)
 			fail(c, s->err, m->rank);
 		push(c); /* undecided, it may have waited for what will not come */
 	}
-	tt_list_each(node, &job->stash) {
+	tt_list_each(node, &tt_collectives(job)->stash) {
 		struct kept *k = tt_container_of(node, struct kept, link);
 		if (k->member != m || m->state == TT_LEFT || k->bytes != k + 1)
 			continue;
@@ -359,7 +392,7 @@ void tt_coll_member_down(struct tt_member *m)
 
 void tt_coll_end_group(struct tutti *group)
 {
-	tt_list_each(node, &group->job->collectives) {
+	tt_list_each(node, &tt_collectives(group->job)->running) {
 		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
 		if (c->group != group)
 			continue;
@@ -401,7 +434,7 @@ static void posted(struct tt_post *p, int err)
 	struct tt_coll *c = cp->coll;
 	int to = p->member->rank; /* in the job */
 
-	tt_stats_post(p, err);
+	tt_post_count(p, err);
 	tt_scratch_give(&c->job->scratch, cp, cp->size);
 	c->pending--;
 	if (err == -ESTALE) {
@@ -475,7 +508,7 @@ void tt_coll_answer(struct tutti *g, int to, uint32_t seq, uint32_t print, uint3
 
 static struct kept *find_kept(const struct tt_coll *c, int from, uint32_t tag)
 {
-	tt_list_each(node, &c->job->stash) {
+	tt_list_each(node, &tt_collectives(c->job)->stash) {
 		struct kept *k = tt_container_of(node, struct kept, link);
 		bool fits = from < 0 ? k->from >= 0 : k->from == from;
 		if (fits && k->uid == c->group->uid && k->seq == c->seq && k->tag == tag)
@@ -518,7 +551,7 @@ const void *tt_coll_take_any(struct tt_coll *c, int *from, uint32_t tag, size_t 
  * takes in all: its first messages may come before this rank knows that it stands. */
 static struct tutti *group_meant(const struct tt_member *from, unsigned slot, struct kept *k)
 {
-	struct tutti *g = slot < TT_GROUPS ? from->job->group_at[slot] : NULL;
+	struct tutti *g = slot < TT_GROUPS ? tt_members(from->job)->group_at[slot] : NULL;
 	const struct tt_seat *s;
 
 	if (!g || !g->uid || (g->uid != k->uid && g->agreement))
@@ -529,9 +562,9 @@ static struct tutti *group_meant(const struct tt_member *from, unsigned slot, st
 }
 
 /* Its early messages become its members' own; strays of an older group in that slot go. */
-void tt_coll_begin_group(struct tutti *g)
+static void begin_group(struct tutti *g)
 {
-	tt_list_each(node, &g->job->stash) {
+	tt_list_each(node, &tt_collectives(g->job)->stash) {
 		struct kept *k = tt_container_of(node, struct kept, link);
 		const struct tt_seat *s = k->from < 0 && k->uid == g->uid ? tt_group_find(g, k->member) : NULL;
 		if (s)
@@ -544,7 +577,7 @@ void tt_coll_begin_group(struct tutti *g)
 }
 
 /* Offered first as it lies in the wire's memory; what is not taken at once is kept as a copy. */
-void tt_coll_message(struct tt_member *from, struct tt_pack *p)
+static void take_message(struct tt_member *from, struct tt_pack *p)
 {
 	struct tt_job *job = from->job;
 	struct kept k = { .member = from, .from = -1, .slot = tt_get16(p), .uid = tt_get32(p), .seq = tt_get32(p), .print = tt_get32(p), .tag = tt_get32(p) }, *copy;
@@ -561,7 +594,7 @@ void tt_coll_message(struct tt_member *from, struct tt_pack *p)
 		tt_board_answer(g, k.from, k.seq, k.print);
 	if (p->bad || (!c && ahead < 0))
 		return; /* of one that is over here */
-	tt_list_append(&job->stash, &k.link);
+	tt_list_append(&tt_collectives(job)->stash, &k.link);
 	if (c) {
 		compare(c, &k);
 		push(c); /* it may be gone now, and what was kept for it too */
@@ -581,7 +614,7 @@ void tt_coll_message(struct tt_member *from, struct tt_pack *p)
 	*copy = k;
 	copy->bytes = copy + 1;
 	memcpy(copy + 1, k.bytes, k.len);
-	tt_list_append(&job->stash, &copy->link);
+	tt_list_append(&tt_collectives(job)->stash, &copy->link);
 }
 
 /* ---- puts ---- */
@@ -625,9 +658,10 @@ int tt_coll_put(struct tt_coll *c, int to, const struct tt_key *key, uint64_t of
 }
 
 /* One for none under way, or from somebody else than the call expects, means nothing. */
-void tt_coll_notify(struct tt_member *from, uint32_t value)
+static void take_notify(struct tt_member *from, uint32_t value)
 {
-	tt_list_each(node, &from->job->collectives) {
+	tt_stats_count(&from->stats, TUTTI_STAT_CHUNK_IN, 0);
+	tt_list_each(node, &tt_collectives(from->job)->running) {
 		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
 		if (notify_value(c->group->slot, c->seq, value & 1) != value)
 			continue;
@@ -642,3 +676,75 @@ void tt_coll_notify(struct tt_member *from, uint32_t value)
 		return;
 	}
 }
+
+bool tt_coll_is_idle(void *arg)
+{
+	const struct tutti *g = arg;
+
+	tt_list_each(node, &tt_collectives(g->job)->running)
+		if (tt_container_of(node, struct tt_coll, link)->group == g)
+			return false;
+	return true;
+}
+
+/* ---- the module ---- */
+
+static void make(struct tt_job *job)
+{
+	struct tt_collectives *all = tt_collectives(job);
+
+	all->job = job;
+	tt_list_init(&all->running);
+	tt_list_init(&all->stash);
+	tt_list_init(&all->boards);
+}
+
+static void close_collectives(struct tt_job *job)
+{
+	struct tt_list *node;
+
+	tt_board_sweep(job, true);
+	while ((node = tt_list_pop(&tt_collectives(job)->stash)))
+		free(tt_container_of(node, struct kept, link));
+}
+
+static void free_group(struct tutti *g)
+{
+	tt_board_close(g);
+	tt_layout_free(g);
+}
+
+static void look_again(struct tt_member *from, struct tt_pack *p) /* the turn that took a WAKE looks at what it is about */
+{
+	(void)from;
+	(void)p;
+}
+
+static const struct tt_message messages[] = {
+	{ TT_DATA, "data", take_message },
+	{ TT_WAKE, "wake", look_again },
+};
+
+const struct tt_module tt_collective_module = {
+	.name = "collective",
+	.slot = TT_COLLECTIVE_SLOT,
+	.job_size = sizeof(struct tt_collectives),
+	.group_size = sizeof(struct tt_coll_group),
+	.make = make,
+	.close = close_collectives,
+	.poll = poll,
+	.arm = doze,
+	.messages = messages,
+	.message_count = TT_COUNT(messages),
+	.notify_first = TT_NOTIFY_COLLECTIVE,
+	.notify_last = 2 * TT_NOTIFY_COLLECTIVE - 1,
+	.notify = take_notify,
+	.hangup = tt_board_lost,
+	.up = wake_for,
+	.ended = end_for,
+	.unseated = end_for,
+	.group_begun = begin_group,
+	.group_over = tt_coll_end_group,
+	.group_freed = free_group,
+	.group_finished = count_finished,
+};

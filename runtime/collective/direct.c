@@ -15,7 +15,8 @@
  *
  * Order of additions: ((0 + 1) + 2) + ..., each element once; f16 and bf16 in f32, rounded once at the end.
  */
-#include "runtime.h"
+#include "collective/collective_private.h"
+#include "kernel/kernel.h"
 #include <string.h>
 
 enum {

@@ -5,7 +5,8 @@
  * Order of additions: with p the largest power of two <= n, ranks 2i and 2i+1 make one for i < n - p, the others stand alone:
  * p values. Round k adds those whose numbers differ in bit k: (0+1)+(2+3), then halves of halves, the nearest first.
  */
-#include "runtime.h"
+#include "collective/collective_private.h"
+#include "kernel/kernel.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,7 +2,8 @@
  *
  * After round k I hold the values of 2^(k+1) ranks from me on. Where a few share a host's memory it is an all-gather there.
  */
-#include "runtime.h"
+#include "collective/collective_private.h"
+#include "member/member.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -13,7 +13,8 @@
  * Order of additions: on each host by rank, as blocks.c says; then the hosts' sums, in the order of their first ranks, as the
  * algorithm between them says.
  */
-#include "runtime.h"
+#include "collective/collective_private.h"
+#include "member/member.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,11 +24,11 @@ enum phase { COMBINE, EXCHANGE, GATHER, LEAVE, DONE };
 
 static struct tt_allreduce *call_of(const struct tt_exchange *x) { return tt_container_of(x, struct tt_allreduce, all); }
 
-static bool is_alone(const struct tt_allreduce *a) { return !a->coll.group->board; }
+static bool is_alone(const struct tt_allreduce *a) { return !tt_coll_group(a->coll.group)->board; }
 
 static int place_of(const struct tutti *g) /* among the ranks of this host */
 {
-	return g->board ? g->board->me : 0;
+	return tt_coll_group(g)->board ? tt_coll_group(g)->board->me : 0;
 }
 
 /* ---- between hosts ---- */
@@ -47,16 +48,16 @@ static int begin_between(struct tt_allreduce *a, struct tt_span mine)
 	const struct tutti *g = a->coll.group;
 	struct tt_model model = tt_model_of(g);
 
-	h->seats = same_places(&g->layout, place_of(g));
+	h->seats = same_places(&tt_coll_group(g)->layout, place_of(g));
 	if (!h->seats)
-		return tt_fail(-ENOMEM, "no memory for an all-reduce over %d hosts", g->layout.hosts);
+		return tt_fail(-ENOMEM, "no memory for an all-reduce over %d hosts", tt_coll_group(g)->layout.hosts);
 	h->between = a->all;
-	h->between.n = g->layout.hosts;
-	h->between.me = g->layout.here;
+	h->between.n = tt_coll_group(g)->layout.hosts;
+	h->between.me = tt_coll_group(g)->layout.here;
 	h->between.seats = h->seats;
 	h->between.buf += mine.at;
 	h->between.count = mine.len / a->all.width;
-	h->between.is = tt_model_choose(&model, g->layout.hosts, a->all.count * a->all.width, tt_coll_piece(a->coll.job));
+	h->between.is = tt_model_choose(&model, tt_coll_group(g)->layout.hosts, a->all.count * a->all.width, tt_coll_piece(a->coll.job));
 	return 0;
 }
 
@@ -112,7 +113,7 @@ static int begin(struct tt_exchange *x)
 	struct tt_allreduce *a = call_of(x);
 	struct tt_hierarchy *h = &a->hierarchy;
 	size_t bytes = x->count * x->width;
-	int n = tt_hierarchical_leaders(&x->coll->group->layout, bytes), me = place_of(x->coll->group);
+	int n = tt_hierarchical_leaders(&tt_coll_group(x->coll->group)->layout, bytes), me = place_of(x->coll->group);
 	struct tt_span mine = me < n ? tt_span_of(bytes, n, me) : (struct tt_span){ 0 };
 
 	h->blocks = (struct tt_blocks){ .vector = x->buf, .bytes = bytes, .owners = n, .to = x->buf + mine.at, .width = x->width, .type = x->type,

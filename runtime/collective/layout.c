@@ -8,7 +8,8 @@
  * there the same namespaces and user, as shm's addresses say. In a node list nobody knows those of other hosts: there the host
  * alone counts, and the board's vote (board.c) tells the rest.
  */
-#include "runtime.h"
+#include "collective/collective_private.h"
+#include "member/member.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,7 +26,7 @@ static bool reach_each_other(const char *a, const char *b)
 
 static bool share_memory(const struct tt_member *a, const struct tt_member *b)
 {
-	return a->host && a->host == b->host && (a->job->node_list || reach_each_other(a->addr, b->addr));
+	return a->host && a->host == b->host && (tt_members(a->job)->node_list || reach_each_other(a->addr, b->addr));
 }
 
 /* The first seat of each host stands for it. */
@@ -69,7 +70,7 @@ static void fill_in(struct tt_layout *l, const int *of, int n)
 
 int tt_layout_find(struct tutti *g)
 {
-	struct tt_layout *l = &g->layout;
+	struct tt_layout *l = &tt_coll_group(g)->layout;
 	int n = g->n, *of;
 
 	if (l->hosts)
@@ -87,6 +88,6 @@ int tt_layout_find(struct tutti *g)
 
 void tt_layout_free(struct tutti *g)
 {
-	free(g->layout.seats);
-	g->layout = (struct tt_layout){ 0 };
+	free(tt_coll_group(g)->layout.seats);
+	tt_coll_group(g)->layout = (struct tt_layout){ 0 };
 }

@@ -11,7 +11,10 @@
  *
  * What is sent before READY has come goes as messages, so that no leg waits for a trip back and forth.
  */
-#include "runtime.h"
+#include "collective/collective_private.h"
+#include "engine/engine.h"
+#include "kernel/kernel.h"
+#include "member/member.h"
 #include <stdlib.h>
 #include <string.h>
 

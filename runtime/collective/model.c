@@ -14,7 +14,10 @@
  *                         <--    ASK               ASK
  *      MODEL {3 numbers, by host?}  -->        -->
  */
-#include "runtime.h"
+#include "collective/collective_private.h"
+#include "engine/engine.h"
+#include "kernel/kernel.h"
+#include "member/member.h"
 #include <string.h>
 
 enum {
@@ -29,7 +32,7 @@ enum {
 /* Where nothing is measured, and where a clock shows nothing: a plain network of today. */
 static const struct tt_model assumed = { .latency_ns = 10000, .wire_ps = 400, .add_ps = 100 };
 
-struct tt_model tt_model_of(const struct tutti *group) { return group->model.known ? group->model : assumed; }
+struct tt_model tt_model_of(const struct tutti *group) { return tt_coll_group(group)->model.known ? tt_coll_group(group)->model : assumed; }
 
 bool tt_model_measures(const struct tt_settings *s) { return *tt_setting(s, TT_MEASURE) == 'y'; }
 
@@ -38,7 +41,7 @@ static bool may_span(const struct tt_layout *l) { return l->hosts > 1 && l->most
 
 bool tt_model_needed(const struct tutti *group, size_t bytes)
 {
-	return may_span(&group->layout) || (group->n > 1 && bytes > tt_min(DOUBLED, tt_coll_piece(group->job)) && tt_model_measures(&group->job->settings));
+	return may_span(&tt_coll_group(group)->layout) || (group->n > 1 && bytes > tt_min(DOUBLED, tt_coll_piece(group->job)) && tt_model_measures(&group->job->settings));
 }
 
 /* ---- choosing. In whole numbers, so that no two processors round differently ---- */
@@ -97,7 +100,7 @@ static uint64_t measure_adding(struct tt_job *job)
 static void know(struct tutti *group, struct tt_model m)
 {
 	m.known = true;
-	group->model = m;
+	tt_coll_group(group)->model = m;
 	tt_coll_wake_soon(group->job);
 }
 
@@ -114,12 +117,12 @@ static struct tt_model found(const struct tt_allreduce *a)
 static void conclude(struct tt_allreduce *a)
 {
 	struct tutti *group = a->coll.group;
-	struct tt_model *m = &group->model, is = tt_model_measures(&group->job->settings) ? found(a) : assumed;
+	struct tt_model *m = &tt_coll_group(group)->model, is = tt_model_measures(&group->job->settings) ? found(a) : assumed;
 
-	is.by_host = may_span(&group->layout) && !a->tune.some_cannot;
+	is.by_host = may_span(&tt_coll_group(group)->layout) && !a->tune.some_cannot;
 	know(group, is);
-	if (may_span(&group->layout))
-		tt_log(TT_INFO, "all-reduce: over %d hosts, %s", group->layout.hosts, m->by_host ? "within each through its memory" : "as if each rank had its own: not all can share memory");
+	if (may_span(&tt_coll_group(group)->layout))
+		tt_log(TT_INFO, "all-reduce: over %d hosts, %s", tt_coll_group(group)->layout.hosts, m->by_host ? "within each through its memory" : "as if each rank had its own: not all can share memory");
 	tt_log(TT_INFO, "all-reduce: a message takes %llu ns, the wire %llu ps and adding %llu ps a byte", (unsigned long long)m->latency_ns,
 	       (unsigned long long)m->wire_ps, (unsigned long long)m->add_ps);
 }
@@ -156,11 +159,11 @@ static int ask_round(struct tt_allreduce *a)
 /* ---- hosts ---- */
 
 static bool is_first_of_some(const struct tt_layout *l, int host, int seat) { return l->seats[l->start[host]] == seat && tt_layout_ranks(l, host) > 1; }
-static bool shares(const struct tutti *group) { return group->board && group->board->open; }
+static bool shares(const struct tutti *group) { return tt_coll_group(group)->board && tt_coll_group(group)->board->open; }
 
 static int compare_layout(struct tt_allreduce *a, int seat, uint32_t print)
 {
-	if (print == a->coll.group->layout.print)
+	if (print == tt_coll_group(a->coll.group)->layout.print)
 		return 0;
 	a->coll.culprit = a->coll.group->seats[seat].rank;
 	return tt_fail(-EPROTO, "all-reduce: rank %d and this one do not agree on which ranks share a host", a->coll.culprit);
@@ -169,7 +172,7 @@ static int compare_layout(struct tt_allreduce *a, int seat, uint32_t print)
 static void tell_host(struct tt_allreduce *a)
 {
 	const struct tutti *group = a->coll.group;
-	const struct tt_layout *l = &group->layout;
+	const struct tt_layout *l = &tt_coll_group(group)->layout;
 	uint8_t bytes[HOST_SIZE];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 
@@ -194,7 +197,7 @@ static int take_host(struct tt_allreduce *a, int seat)
 /* 1: all have come. */
 static int take_hosts(struct tt_allreduce *a)
 {
-	const struct tt_layout *l = &a->coll.group->layout;
+	const struct tt_layout *l = &tt_coll_group(a->coll.group)->layout;
 	struct tt_tune *t = &a->tune;
 	int k = 1;
 
@@ -275,7 +278,7 @@ static int hear(struct tt_allreduce *a)
 /* Several all-reduces may be at it at once. When one of them has brought the numbers, the others leave it at that. */
 int tt_model_learn(struct tt_allreduce *a)
 {
-	if (a->coll.group->model.known)
+	if (tt_coll_group(a->coll.group)->model.known)
 		return 1;
 	a->coll.untidy = true;
 	return a->coll.me == 0 ? measure(a) : hear(a);
@@ -283,17 +286,17 @@ int tt_model_learn(struct tt_allreduce *a)
 
 void tt_model_tell(struct tt_allreduce *a)
 {
-	const struct tt_model *m = &a->coll.group->model;
+	const struct tt_model *m = &tt_coll_group(a->coll.group)->model;
 	uint8_t bytes[MODEL_SIZE];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 	int from = -1;
 	size_t len;
 
-	a->coll.untidy |= may_span(&a->coll.group->layout); /* a HOST may come from who did not know the model either */
+	a->coll.untidy |= may_span(&tt_coll_group(a->coll.group)->layout); /* a HOST may come from who did not know the model either */
 	tt_put64(&p, m->latency_ns);
 	tt_put64(&p, m->wire_ps);
 	tt_put64(&p, m->add_ps);
-	tt_put32(&p, m->by_host ? a->coll.group->layout.print : 0);
+	tt_put32(&p, m->by_host ? tt_coll_group(a->coll.group)->layout.print : 0);
 	for (; m->known && tt_coll_take_any(&a->coll, &from, TAG_ASK, &len); from = -1)
 		tt_coll_send(&a->coll, from, TAG_MODEL, bytes, sizeof bytes);
 }

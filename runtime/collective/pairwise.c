@@ -8,7 +8,8 @@
  * Order of additions of reduce-scatter: in steps, to rank r's own block those of ranks r-1, r-2, ..., r-n+1 (mod n), one after another;
  * through memory ((0 + 1) + 2) + ...
  */
-#include "runtime.h"
+#include "collective/collective_private.h"
+#include "member/member.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -12,7 +12,7 @@
  * Order of additions: with p the largest power of two <= n, ranks 2i and 2i+1 make one for i < n - p, the others stand alone:
  * p values. They are added across the highest bit of their numbers first, ((0+2)+(1+3)), the same for each element.
  */
-#include "runtime.h"
+#include "collective/collective_private.h"
 #include <stdlib.h>
 
 enum {

@@ -9,7 +9,10 @@
  *
  * Order of additions: block b is collected by rank b+1, which adds its own to rank b's, then by b+2, ..., b+n-1.
  */
-#include "runtime.h"
+#include "collective/collective_private.h"
+#include "engine/engine.h"
+#include "kernel/kernel.h"
+#include "member/member.h"
 #include <stdlib.h>
 
 enum {

@@ -8,7 +8,9 @@
  * A rank that gives up marks its note QUIT, and takes the key of its vector back. The wire lets nobody store there from then on, and
  * returns when nobody does (transport.h, Mapping): it is the caller's again. Others learn it from the note, and why from messages.
  */
-#include "runtime.h"
+#include "collective/collective_private.h"
+#include "engine/engine.h"
+#include "member/member.h"
 
 enum {
 	STEP_HERE = 1,
@@ -244,7 +246,7 @@ bool tt_visit_poll(struct tt_visit *v, bool dozing)
 
 void tt_visit_begin(struct tt_visit *v, struct tt_coll *c, size_t bytes, int offers)
 {
-	struct tt_board *b = c->group->board;
+	struct tt_board *b = tt_coll_group(c->group)->board;
 
 	v->coll = c;
 	v->board = b;

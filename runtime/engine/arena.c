@@ -8,7 +8,7 @@
  * Memory outlives the job that it was allocated with, so the arenas are the process's. Where there is no memfd to be had, or
  * files become scarce, memory is private: it works everywhere, and others reach it with a copy.
  */
-#include "runtime.h"
+#include "engine/engine.h"
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -257,7 +257,7 @@ struct tt_mem tt_mem_of(void *base, size_t len)
 	return mem;
 }
 
-int tutti_alloc(tutti *at, size_t bytes, int gpu, void **memory)
+int tt_memory_alloc(const struct tt_job *job, size_t bytes, int gpu, void **memory)
 {
 	void *p;
 
@@ -271,15 +271,14 @@ int tutti_alloc(tutti *at, size_t bytes, int gpu, void **memory)
 		p = aligned_alloc(PAGE, bytes);
 	if (!p)
 		return tt_fail(-ENOMEM, "no memory for %zu bytes", bytes);
-	tt_place_memory(at->job, p, bytes);
+	tt_place_memory(job, p, bytes);
 	memset(p, 0, bytes);
 	*memory = p;
 	return 0;
 }
 
-void tutti_free(tutti *at, void *memory)
+void tt_memory_free(void *memory)
 {
-	(void)at;
 	if (!give(memory))
 		free(memory);
 }

@@ -1,6 +1,6 @@
 /* engine.c - the progress loop. Whoever waits, drives: a thread inside a blocking call polls the nets itself, so no
  * thread hop stands in the way of a message. One background thread serves the peers while the application computes. */
-#include "runtime.h"
+#include "engine/engine.h"
 
 enum {
 	SPIN_NS = 1000000,       /* how long a driver polls after the last event before it sleeps */
@@ -28,8 +28,11 @@ static void wake_the_ready(struct tt_engine *e)
 
 static int arm_all(struct tt_engine *e)
 {
-	int busy = tt_coll_doze(tt_container_of(e, struct tt_job, engine));
+	struct tt_job *job = tt_container_of(e, struct tt_job, engine);
+	int busy = 0;
 
+	for (int i = 0; i < e->arms; i++)
+		busy |= e->arm[i](job);
 	for (int i = 0; i < e->count; i++)
 		busy |= e->nets[i]->transport->arm(e->nets[i]);
 	return busy;
@@ -42,7 +45,7 @@ static void alert_sleepers(struct tt_job *job)
 
 	if (!e->driver_asleep && !e->backstage_asleep)
 		return;
-	if (!job->ended.head && tt_list_empty(&job->doomed) && !arm_all(e))
+	if (!job->ended.head && !arm_all(e))
 		return;
 	tt_kick(e->driver_asleep ? &e->sleeper : &e->backstage);
 }
@@ -97,9 +100,8 @@ static int end_unsent(struct tt_job *job)
 
 static void lose_net(struct tt_job *job, struct tt_net *net)
 {
-	for (int i = 0; i < job->size; i++)
-		if (job->members[i].link && job->members[i].link->peer->net == net)
-			tt_member_gone(&job->members[i], -ECONNRESET, "rank %d cannot be reached any more: %s", i, tt_why());
+	tt_each_module(m, job, net_lost)
+		m->net_lost(job, net);
 }
 
 static int poll_net(struct tt_job *job, struct tt_net *net)
@@ -122,10 +124,9 @@ static int turn(struct tt_job *job, uint64_t now, bool near)
 
 	for (int i = 0; i < e->count; i++)
 		n += near ? poll_near(job, e->nets[i]) : poll_net(job, e->nets[i]);
-	n += tt_coll_poll(job);
 	n += run_timers(e, now);
-	n += !tt_list_empty(&job->doomed); /* what settling ends may be what the driver waits for */
-	tt_peer_settle(job);
+	for (int i = 0; i < e->polls; i++)
+		n += e->poll[i](job);
 	if (e->news)
 		wake_the_ready(e);
 	return n;
@@ -191,7 +192,7 @@ static bool drive(struct tt_job *job, uint64_t now, uint64_t deadline)
 	} else if (now < e->spin_until) {
 		let_others_in(e);
 		return true;
-	} else if ((job->visits || e->neighbours) && !elsewhere && !e->spin && e->yields < YIELDS && tt_yield()) {
+	} else if ((e->in_memory || e->neighbours) && !elsewhere && !e->spin && e->yields < YIELDS && tt_yield()) {
 		e->yields++;
 		e->yielded = now;
 		let_others_in(e);
@@ -286,6 +287,14 @@ static void doze(struct tt_engine *e, uint64_t tick, bool may_stay)
 
 static bool is_visited(struct tt_engine *e) { return atomic_load(&e->visits) % 2 || tt_gate_held(&e->gate); }
 
+static bool is_wanted(const struct tt_job *job)
+{
+	tt_each_module(m, job, wanted)
+		if (m->wanted(job))
+			return true;
+	return false;
+}
+
 /* While threads of the application come and go, only a tick: no thread is woken for traffic that somebody already polls
  * for, and the gate is left to those who do. Returns when nobody has been inside for a short tick. */
 static void watch_visitors(struct tt_job *job)
@@ -294,7 +303,7 @@ static void watch_visitors(struct tt_job *job)
 	uint32_t now = atomic_load(&e->visits), before = now - 1;
 	uint64_t tick = TICK_MIN_NS;
 
-	while (!e->stopping && !e->errand && !tt_stats_asked(job) && (now != before || is_visited(e))) {
+	while (!e->stopping && !e->errand && !is_wanted(job) && (now != before || is_visited(e))) {
 		bool may_stay = now == before;
 		before = now;
 		doze(e, tick, may_stay);
@@ -311,8 +320,8 @@ static void run_background(void *arg)
 	tt_gate_enter(&e->gate);
 	while (!e->stopping) {
 		e->errand = false;
-		tt_stats_look(job);
-		tt_watch_call(job);
+		tt_each_module(m, job, errand)
+			m->errand(job);
 		if (!e->driver && (tt_turn(job) || arm_all(e))) {
 			let_others_in(e);
 			continue;
@@ -380,4 +389,21 @@ void tt_timer_stop(struct tt_timer *t)
 {
 	if (t->link.next)
 		tt_list_remove(&t->link);
+}
+
+void tt_errand(struct tt_job *job)
+{
+	atomic_store(&job->engine.errand, true);
+	tt_kick(&job->engine.backstage);
+}
+
+enum { MESSAGE_MAX = 65536 + 128 }; /* longer ones would wait too long for their last byte */
+
+size_t tt_message_max(const struct tt_job *job)
+{
+	size_t least = MESSAGE_MAX;
+
+	for (int i = 0; i < job->engine.count; i++)
+		least = tt_min(least, job->engine.nets[i]->send_max);
+	return least;
 }

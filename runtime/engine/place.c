@@ -5,7 +5,8 @@
  * pinned caller (OpenMP's, a data loader's) inherit its one core. Only the background thread is kept on the NUMA node on
  * which the rank joined, since it moves bytes of memory that is there; any core of that will do. Where there is one node,
  * or a launcher has given the rank less than one, nothing is done at all: one small file is read to know that. */
-#include "runtime.h"
+#include "engine/engine.h"
+#include "topology/topology.h"
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
@@ -195,19 +196,6 @@ int tt_place_thread(struct tt_job *job, enum tt_pin if_auto, int i)
 	if (err || i < 0)
 		return err ? err : bind_task(NULL, &p->share.cpus, "this thread");
 	return tt_share_core(p->pus, p->n, &p->share, i, &core) ? bind_task(NULL, &core, "this thread") : 0;
-}
-
-int tutti_pin(tutti *group, int i)
-{
-	struct tt_job *job = group->job;
-	int err = tt_is_mine(job);
-
-	if (err)
-		return err;
-	tt_enter(job);
-	err = tt_place_thread(job, TT_PIN_AUTO, i);
-	tt_exit(job);
-	return err;
 }
 
 /* For the pages that nobody has touched yet. It is a wish: where it is not granted (some containers forbid it) they come

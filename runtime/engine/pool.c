@@ -6,7 +6,8 @@
  *
  *   ticket:  generation, 32 bits | shares, 16 | taken, 16     who raises `taken` has that share, and none is done until all are
  */
-#include "runtime.h"
+#include "engine/engine.h"
+#include "topology/topology.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* scratch.c - buffers for a moment, of collectives and messages, kept for the next one
  *
  * Fresh memory costs a page fault every 4 KiB, more than the wire takes for as many bytes. */
-#include "runtime.h"
+#include "engine/engine.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -5,7 +5,7 @@
  *
  * The disk begins while more is written, and is waited for when it is some windows behind: so at the end there is little to sync, and no
  * more than these of a file waits in memory to be written. */
-#include "runtime.h"
+#include "file/file.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
  */
 #ifndef TT_TENSORS_H
 #define TT_TENSORS_H
-#include "runtime.h"
+#include "file/file.h"
 
 enum {
 	TT_HEADER_MAX = 100000000,    /* the reference library's, too */

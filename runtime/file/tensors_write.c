@@ -2,6 +2,7 @@
  *
  *      begin: lay out the data, make the header, all of its sums zeros --> put ...: data, piece by piece, summed up --> end: the sums
  *      into the header, its seal, the header into the file, and the file into its place */
+#include "base/pack.h"
 #include "file/tensors.h"
 #include <stdio.h>
 #include <stdlib.h>

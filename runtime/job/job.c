@@ -1,5 +1,11 @@
 /* job.c - joining and leaving a job */
-#include "runtime.h"
+#include "collective/collective.h"
+#include "engine/engine.h"
+#include "job/job.h"
+#include "launch/launch.h"
+#include "member/member.h"
+#include "operation/operation.h"
+#include "topology/topology.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +14,6 @@
 
 enum {
 	SECRET_MIN = 16, MEMBERS_MAX = 65536,
-	ALL = 1, /* the uid of the group of all ranks */
 };
 
 static void leave_job(struct tt_job *);
@@ -21,35 +26,6 @@ int tutti_local_rank(const tutti *group) { return group->job->local_rank; }
 int tutti_local_size(const tutti *group) { return group->job->local_size; }
 
 /* ---- joining ---- */
-
-/* A fork's child shares our sockets: a word from it would garble them. The kernel zeroes this page for it. */
-static int mark_parent(struct tt_job *job)
-{
-	void *page = mmap(NULL, 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	if (page == MAP_FAILED)
-		return tt_fail(-ENOMEM, "no memory for a job");
-	job->here = page;
-	madvise(page, (size_t)sysconf(_SC_PAGESIZE), MADV_WIPEONFORK);
-	*job->here = 1;
-	return 0;
-}
-
-int tt_is_mine(const struct tt_job *job)
-{
-	if (*job->here)
-		return 0;
-	return tt_fail(-ECHILD, "this process is a fork's child: only its parent is a rank of the job; the child may leave or exec");
-}
-
-int tt_usable(struct tt_job *job)
-{
-	int number = atomic_load(&job->quitting);
-
-	if (number)
-		return tt_fail(-ESHUTDOWN, "this process leaves the job: signal %d asked it to", number);
-	return tt_is_mine(job);
-}
 
 /* Programs of an earlier header have a shorter one, of a later header a longer one: what we do not know must be unset. */
 static int read_config(const tutti_config *from, tutti_config *to)
@@ -88,14 +64,6 @@ static int apply_config(struct tt_settings *s, const tutti_config *c)
 	return err;
 }
 
-/* By the clock, so that a later life has a later one, on whichever host: in 64ths of a second, never 0. */
-uint32_t tt_epoch_now(void)
-{
-	uint32_t epoch = (uint32_t)(tt_calendar() / (1000000000u / 64));
-
-	return epoch ? epoch : 1;
-}
-
 static int resolve_settings(struct tt_job *job, const tutti_config *given, struct tt_boot *boot)
 {
 	long deadline = 30000;
@@ -116,48 +84,13 @@ static int resolve_settings(struct tt_job *job, const tutti_config *given, struc
 	job->deadline = (uint64_t)deadline * TT_MS;
 	job->rank = boot->rank;
 	job->size = boot->size;
-	job->launched = job->size;
-	job->capacity = job->size + (job->size > 1 && !boot->nodes ? (int)tt_max(16, (size_t)job->size / 2) : 0);
-	job->unnumbered = boot->unnumbered;
-	if (job->unnumbered)
-		job->rank = job->capacity - 1; /* until it has a number */
+	tt_members(job)->launched = job->size;
+	tt_members(job)->capacity = job->size + (job->size > 1 && !boot->nodes ? (int)tt_max(16, (size_t)job->size / 2) : 0);
+	tt_members(job)->unnumbered = boot->unnumbered;
+	if (tt_members(job)->unnumbered)
+		job->rank = tt_members(job)->capacity - 1; /* until it has a number */
 	job->epoch = tt_epoch_now();
-	return tt_setting_switch(&job->settings, TT_MINORITY, &job->minority);
-}
-
-static int make_members(struct tt_job *job, const struct tt_boot *boot)
-{
-	char addr[96];
-	int size = job->size;
-
-	job->members = calloc((size_t)job->capacity, sizeof *job->members);
-	if (!job->members)
-		return tt_fail(-ENOMEM, "no memory for %d ranks", job->capacity);
-	job->size = 0;
-	tt_late_grow(job, size);
-	job->members[job->rank].job = job;
-	job->members[job->rank].addr = job->members[job->rank].why = ""; /* it may be beyond those that are known */
-	job->members[job->rank].rank = job->rank;
-	job->members[job->rank].epoch = job->epoch;
-	for (int i = 0; boot->nodes && i < job->size; i++) {
-		snprintf(addr, sizeof addr, "tcp:%s", boot->nodes[i].address);
-		job->members[i].addr = tt_text_keep(job, addr);
-	}
-	return 0;
-}
-
-/* All ranks, under the same slot everywhere: it is each one's first. */
-static int make_group(struct tt_job *job)
-{
-	int err = tt_group_new(job, job->size, &job->all);
-
-	if (err)
-		return err;
-	job->all->uid = ALL;
-	job->all->lineage = true;
-	for (int i = 0; i < job->size; i++)
-		tt_group_seat(job->all, i, i, job->members[i].epoch, job->all->slot);
-	return 0;
+	return tt_setting_switch(&job->settings, TT_MINORITY, &tt_members(job)->minority);
 }
 
 static int read_ports(const struct tt_settings *s, int ports[2])
@@ -291,16 +224,16 @@ static int take_local(const struct tt_job *job, enum tt_setting own, enum tt_set
  * given each rank processors of its own, a rank shares its processors only with those that were given the same. */
 static int count_local(struct tt_job *job)
 {
-	const struct tt_member *me = &job->members[job->rank];
+	const struct tt_member *me = tt_member(job, job->rank);
 	struct tt_place *p = &job->place;
 	int err;
 
 	for (int i = 0; i < job->size; i++)
-		if (job->members[i].host == me->host) {
+		if (tt_member(job, i)->host == me->host) {
 			job->local_rank += i < job->rank;
 			job->local_size++;
-			p->rank += i < job->rank && job->members[i].cpus == me->cpus;
-			p->ranks += job->members[i].cpus == me->cpus;
+			p->rank += i < job->rank && tt_member(job, i)->cpus == me->cpus;
+			p->ranks += tt_member(job, i)->cpus == me->cpus;
 		}
 	bool alike = p->ranks == job->local_size;
 	err = take_local(job, TT_LOCAL_SIZE, TT_TORCH_LOCAL_SIZE, 1, job->size, &job->local_size);
@@ -318,9 +251,9 @@ static int set_up(struct tt_job *job, const struct tt_boot *boot)
 	int err;
 
 	job->id = tt_boot_job_id(boot);
-	if ((err = tt_place_begin(job)) || (err = tt_pool_read(&job->settings)) || (err = mark_parent(job)) || (err = make_members(job, boot)) ||
-	    (err = make_group(job)) || (err = open_nets(job, boot)) || (err = tt_engine_open(job)) ||
-	    (err = tt_stats_open(job)) || (err = tt_boot_meet(job, boot)))
+	if ((err = tt_place_begin(job)) || (err = tt_pool_read(&job->settings)) || (err = tt_mark_owner(job)) || (err = tt_members_open(job, boot)) ||
+	     (err = open_nets(job, boot)) || (err = tt_engine_open(job)) || (err = tt_modules_open(job)) ||
+	    (err = tt_boot_meet(job, boot)))
 		return err;
 	tt_enter(job);
 	if (!(err = count_local(job)))
@@ -328,52 +261,37 @@ static int set_up(struct tt_job *job, const struct tt_boot *boot)
 	if (!err)
 		err = tt_place_open(job);
 	if (!err)
-		err = tt_late_settle(job);
-	job->joined = !err;
-	if (!err)
-		tt_beat_start(job);
-	for (int i = 0; !err && !job->late && i < job->size; i++) /* who was lost while joining is told of now */
-		if (job->members[i].state == TT_GONE)
-			tt_group_tell(&job->members[i]);
+		err = tt_members_settle(job);
 	tt_exit(job);
 	return err;
 }
 
-static struct tt_job *new_job(void)
+static int new_job(struct tt_job **out)
 {
 	struct tt_job *job = calloc(1, sizeof *job);
+	int err;
 
 	if (!job)
-		return NULL;
-	job->event_fd = -1;
-	job->next_window = 1;
-	tt_list_init(&job->requests);
-	tt_list_init(&job->links);
-	tt_list_init(&job->doomed);
-	tt_list_init(&job->asks);
-	tt_list_init(&job->windows);
-	tt_list_init(&job->collectives);
-	tt_list_init(&job->stash);
-	tt_list_init(&job->groups);
-	tt_list_init(&job->boards);
-	tt_list_init(&job->tables);
-	tt_list_init(&job->calls);
-	tt_list_init(&job->held);
-	tt_list_init(&job->enquiries);
+		return tt_fail(-ENOMEM, "no memory for a job");
 	tt_list_init(&job->engine.waiters);
 	tt_list_init(&job->engine.timers);
 	job->engine.sleeper.fd = job->engine.backstage.fd = -1;
-	return job;
+	if ((err = tt_modules_make(job, tt_module_list()))) {
+		free(job);
+		return err;
+	}
+	*out = job;
+	return 0;
 }
 
 int tutti_join(const tutti_config *config, tutti **out)
 {
 	struct tt_boot boot = { .size = 0, .listen_fd = -1 };
-	struct tt_job *job = new_job();
+	struct tt_job *job = NULL;
 	int err;
 
-	if (!job)
-		return tt_fail(-ENOMEM, "no memory for a job");
+	if ((err = new_job(&job)))
+		return err;
 	err = resolve_settings(job, config, &boot);
 	if (!err)
 		err = set_up(job, &boot);
@@ -382,89 +300,13 @@ int tutti_join(const tutti_config *config, tutti **out)
 		leave_job(job);
 		return err;
 	}
-	*out = job->all;
+	*out = tt_members(job)->all;
 	return 0;
 }
 
 /* ---- leaving ---- */
 
-static bool is_idle(void *arg)
-{
-	struct tt_job *job = arg;
-
-	return tt_list_empty(&job->requests) && tt_list_empty(&job->collectives);
-}
-
-/* Strangers do not count. */
-static bool is_alone(void *arg)
-{
-	struct tt_job *job = arg;
-
-	tt_list_each(node, &job->links) {
-		const struct tt_link *l = tt_container_of(node, struct tt_link, all);
-		if (l->parted || (l->member && l->member->link == l))
-			return false;
-	}
-	return true;
-}
-
-static uint16_t put_group(struct tt_pack *p, uint32_t uid, uint32_t finished, bool voted)
-{
-	tt_put32(p, uid);
-	tt_put32(p, finished);
-	tt_put8(p, voted);
-	return 1;
-}
-
-/* Of what a group came of: it may be closed here already. */
-static uint32_t finished_before(const struct tutti *g)
-{
-	tt_list_each(node, &g->job->groups) {
-		const struct tutti *old = tt_container_of(node, struct tutti, link);
-		if (old->retired && old->uid == g->origin.uid)
-			return tt_coll_finished(old);
-	}
-	return 0;
-}
-
-/* Of those in use, or of those that have been shrunk or grown; how many had no room. */
-static int put_groups(struct tt_pack *p, const struct tt_job *job, bool retired, uint16_t *n)
-{
-	int left = 0;
-
-	tt_list_each(node, &job->groups) {
-		const struct tutti *g = tt_container_of(node, struct tutti, link);
-		if (!g->uid || g->retired != retired)
-			continue;
-		if (tt_pack_left(p) < 18) {
-			left++;
-			continue;
-		}
-		*n += put_group(p, g->uid, tt_coll_finished(g), tt_agree_voted(g));
-		if (g->origin.roll)
-			*n += put_group(p, g->origin.uid, finished_before(g), true);
-	}
-	return left;
-}
-
-/* A FAREWELL with all of it must fit into a message, too. */
-void tt_say_bye(struct tt_member *m)
-{
-	uint8_t bye[3 + 9 * TT_BYE_GROUPS];
-	struct tt_pack p = tt_pack(bye, tt_min(sizeof bye, tt_member_net(m)->send_max - 8));
-	uint16_t n = 0;
-	int left;
-
-	tt_put8(&p, TT_BYE);
-	tt_put16(&p, 0);
-	left = put_groups(&p, m->job, false, &n);
-	left += put_groups(&p, m->job, true, &n);
-	if (left)
-		tt_log(TT_WARN, "rank %d hears nothing of %d groups that this rank has not left: operations there may meet their deadline", m->rank, left);
-	struct tt_pack count = tt_pack(bye + 1, 2);
-	tt_put16(&count, n);
-	tt_send(m, bye, (size_t)(p.at - bye), NULL, 0);
-}
+static bool is_idle(void *job) { return tt_list_empty(&tt_requests(job)->running); }
 
 /* What I started is finished, then everyone I talked to hears a goodbye and hangs up: what I sent before has arrived. */
 void tt_job_goodbye(struct tt_job *job)
@@ -475,55 +317,9 @@ void tt_job_goodbye(struct tt_job *job)
 	until = tt_now() + job->deadline;
 	tt_wait_until(job, is_idle, job, until - job->deadline / 4); /* the goodbyes want their share */
 	tt_wait_until(job, tt_group_all_told, job, until - job->deadline / 8);
-	tt_boot_leave(job);
-	for (int i = 0; i < job->size && !job->leaving; i++)
-		if (job->members[i].state == TT_UP)
-			tt_say_bye(&job->members[i]);
-	job->leaving = true;
-	tt_wait_until(job, is_alone, job, until);
+	tt_members_say_bye(job);
+	tt_wait_until(job, tt_members_are_alone, job, until);
 	tt_exit(job);
-}
-
-static void free_lists(struct tt_job *job)
-{
-	struct tt_list *node;
-
-	tt_table_free_all(job);
-	while ((node = tt_list_pop(&job->windows)))
-		tutti_window_close((tutti_window *)node);
-	while (!tt_list_empty(&job->groups))
-		tt_group_free(tt_container_of(job->groups.next, struct tutti, link));
-	tt_board_sweep(job, true);
-	while ((node = tt_list_pop(&job->asks)))
-		free(node);
-	while ((node = tt_list_pop(&job->stash)))
-		free(node);
-}
-
-static void drop_links(struct tt_job *job)
-{
-	tt_list_each(node, &job->links)
-		tt_link_doom(tt_container_of(node, struct tt_link, all));
-	tt_peer_settle(job);
-}
-
-/* Nothing lands any more once every link is gone; then windows and nets can follow. */
-static void tear_down(struct tt_job *job)
-{
-	bool idle = is_idle(job);
-
-	job->leaving = true;
-	for (int i = 0; job->members && i < job->size; i++) {
-		struct tt_member *m = &job->members[i];
-		tt_timer_stop(&m->retry);
-		if (i != job->rank && !(idle && m->state == TT_AWAY && !m->waiting.head)) /* most are no part of anything */
-			tt_member_gone(m, -ENOTCONN, "this rank has left the job");
-	}
-	drop_links(job);
-	while (job->ended.head)
-		tt_turn(job);
-	drop_links(job); /* somebody may have come in at that last moment */
-	free_lists(job);
 }
 
 static bool is_leaving(struct tt_job *job) /* a signal's thread says its goodbyes, or has */
@@ -538,37 +334,18 @@ static void leave_job(struct tt_job *job)
 {
 	if (job->joined && !is_leaving(job))
 		tt_job_goodbye(job);
-	tt_signal_forget(job);
-	tt_table_stop_all(job);
+	tt_modules_stop(job);
 	tt_engine_stop(job);
 	tt_pool_close(job);
-	tear_down(job);
-	tt_stats_close(job);
+	tt_members_end(job, is_idle(job));
+	tt_modules_close(job);
 	tt_engine_close(job);
-	if (job->event_fd >= 0)
-		close(job->event_fd);
-	tt_watch_free(job);
 	tt_settings_free(&job->settings);
-	for (int i = 0; job->members && i < job->size; i++)
-		tt_member_free(&job->members[i]);
 	tt_scratch_free(&job->scratch);
 	tt_place_close(job);
-	free(job->members);
-	free(job->newcomer);
-	tt_text_free(job);
 	if (job->here)
 		munmap(job->here, 1);
 	free(job);
-}
-
-static bool is_group_idle(void *arg)
-{
-	const struct tutti *g = arg;
-
-	tt_list_each(node, &g->job->collectives)
-		if (tt_container_of(node, struct tt_coll, link)->group == g)
-			return false;
-	return true;
 }
 
 static void leave_part(struct tutti *g)
@@ -576,9 +353,9 @@ static void leave_part(struct tutti *g)
 	struct tt_job *job = g->job;
 
 	tt_enter(job);
-	tt_wait_until(job, is_group_idle, g, tt_now() + job->deadline);
+	tt_wait_until(job, tt_coll_is_idle, g, tt_now() + job->deadline);
 	tt_coll_end_group(g); /* what is late is given up: its memory is the caller's */
-	if (!tt_wait_until(job, is_group_idle, g, tt_now() + job->deadline))
+	if (!tt_wait_until(job, tt_coll_is_idle, g, tt_now() + job->deadline))
 		tt_group_free(g); /* else it ends with the job */
 	tt_exit(job);
 }
@@ -587,8 +364,31 @@ void tutti_leave(tutti *group)
 {
 	if (!group || !*group->job->here)
 		return; /* a fork's child owns nothing of it */
-	if (group == group->job->all)
+	if (group == tt_members(group->job)->all)
 		leave_job(group->job);
 	else
 		leave_part(group);
+}
+
+/* ---- memory and threads ---- */
+
+int tutti_alloc(tutti *at, size_t bytes, int gpu, void **memory) { return tt_memory_alloc(at->job, bytes, gpu, memory); }
+
+void tutti_free(tutti *at, void *memory)
+{
+	(void)at;
+	tt_memory_free(memory);
+}
+
+int tutti_pin(tutti *group, int i)
+{
+	struct tt_job *job = group->job;
+	int err = tt_is_mine(job);
+
+	if (err)
+		return err;
+	tt_enter(job);
+	err = tt_place_thread(job, TT_PIN_AUTO, i);
+	tt_exit(job);
+	return err;
 }

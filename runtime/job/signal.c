@@ -1,6 +1,8 @@
 /* signal.c - leaving in order when a signal asks this process to end. The handler only notes the signal; a thread, which
  * lives while a job asks for this, says the goodbyes, and then the signal takes the effect that it had before. */
-#include "runtime.h"
+#include "engine/engine.h"
+#include "job/job.h"
+#include "member/member.h"
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
@@ -64,11 +66,11 @@ static void take_effect(int number)
 	pthread_sigmask(SIG_BLOCK, &only, NULL);
 }
 
-static bool quits_on(const struct tt_job *job, int number) { return job->quit_on >> (number - 1) & 1; }
+static bool quits_on(const struct tt_job *job, int number) { return tt_jobs_own(job)->quit_on >> (number - 1) & 1; }
 
 static struct tt_job *job_at(struct tt_list *node, int number)
 {
-	struct tt_job *job = tt_container_of(node, struct tt_job, quits);
+	struct tt_job *job = tt_container_of(node, struct tt_jobs_own, quits)->job;
 
 	return quits_on(job, number) ? job : NULL;
 }
@@ -165,21 +167,21 @@ static int install(int number)
 static void add_job(struct tt_job *job, int number)
 {
 	tt_gate_enter(&quit.lock);
-	if (!job->quits.next)
-		tt_list_append(&quit.jobs, &job->quits);
+	if (!tt_jobs_own(job)->quits.next)
+		tt_list_append(&quit.jobs, &tt_jobs_own(job)->quits);
 	quit.users[number] += !quits_on(job, number);
-	job->quit_on |= (uint64_t)1 << (number - 1);
+	tt_jobs_own(job)->quit_on |= (uint64_t)1 << (number - 1);
 	tt_gate_leave(&quit.lock);
 }
 
 /* Waits for goodbyes under way. */
 void tt_signal_forget(struct tt_job *job)
 {
-	if (!job->quits.next)
+	if (!tt_jobs_own(job)->quits.next)
 		return;
 	tt_gate_enter(&quit.door);
 	tt_gate_enter(&quit.lock);
-	tt_list_remove(&job->quits);
+	tt_list_remove(&tt_jobs_own(job)->quits);
 	for (int i = 1; i < SIGNALS; i++)
 		if (quits_on(job, i) && !--quit.users[i])
 			restore(i);

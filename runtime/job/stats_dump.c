@@ -4,7 +4,9 @@
  *
  *      SIGUSR1 --> note_signal --> asked + 1, 8 bytes to each job's eventfd --> background thread: seen != asked --> stderr
  */
-#include "runtime.h"
+#include "engine/engine.h"
+#include "job/job.h"
+#include "member/member.h"
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -28,6 +30,48 @@ static struct {
 	_Atomic int ear[EARS];   /* a job's eventfd + 1; 0: none */
 } ears;
 
+/* ---- reading ---- */
+
+static void read_stats(struct tt_job *job, int rank, tutti_stat_kind kind, double tick_ns, tutti_stat *out) /* rank -1: of all */
+{
+	struct tt_tally sum = { 0 };
+
+	if (tt_stats_is_own(kind) && rank < 0)
+		tt_stats_sum(&sum, job->stats.own, kind);
+	for (int i = rank < 0 ? 0 : rank; i < (rank < 0 ? job->size : rank + 1); i++)
+		tt_stats_sum(&sum, tt_member(job, i)->stats, kind);
+	*out = (tutti_stat){ .size = sizeof *out, .ops = sum.ops, .bytes = sum.bytes, .errors = sum.errors,
+		.p50_us = tt_hist_quantile(&sum.times, 0.5) * tick_ns / 1000, .p99_us = tt_hist_quantile(&sum.times, 0.99) * tick_ns / 1000,
+		.max_us = (double)sum.times.max * tick_ns / 1000, .mean_us = tt_hist_mean(&sum.times) * tick_ns / 1000 };
+}
+
+int tutti_stats(tutti *at, int rank, tutti_stat_kind kind, tutti_stat *out)
+{
+	struct tt_job *job = at->job;
+	size_t room = out->size;
+	tutti_stat all;
+	int err = tt_usable(job);
+
+	if (err)
+		return err;
+	if ((unsigned)kind >= TT_STAT_KINDS)
+		return tt_fail(-EINVAL, "stats: kind %d is unknown", (int)kind);
+	if (rank < -1 || rank >= job->size)
+		return tt_fail(-EINVAL, "stats: rank %d must be from -1 to %d", rank, job->size - 1);
+	if (rank >= 0 && tt_stats_is_own(kind))
+		return tt_fail(-EINVAL, "stats: %s is counted for the whole job: use rank -1", tt_stats_name(kind));
+	if (room < sizeof all)
+		return tt_fail(-EINVAL, "tutti_stat.size is %zu: set it to sizeof(tutti_stat)", room);
+	double tick_ns = tt_ticker_ns(&job->stats.ticker);
+	tt_enter(job);
+	read_stats(job, rank, kind, tick_ns, &all);
+	tt_exit(job);
+	memset(out, 0, room); /* of a later header's members nothing is known */
+	*out = all;
+	out->size = room;
+	return 0;
+}
+
 /* ---- the table ---- */
 
 static void print_line(FILE *f, const char *peer, const char *name, const tutti_stat *s)
@@ -48,10 +92,10 @@ static void print_rank(FILE *f, struct tt_job *job, int rank, double tick_ns) /*
 	if (rank >= 0)
 		snprintf(peer, sizeof peer, "%d", rank);
 	for (int k = 0; k < TT_STAT_KINDS; k++) {
-		const struct tt_stats *at = rank < 0 ? job->stats.own : job->members[rank].stats;
+		const struct tt_stats *at = rank < 0 ? job->stats.own : tt_member(job, rank)->stats;
 		if (!at || !at->of[k])
 			continue;
-		tt_stats_read(job, rank, (tutti_stat_kind)k, tick_ns, &s);
+		read_stats(job, rank, (tutti_stat_kind)k, tick_ns, &s);
 		print_line(f, peer, tt_stats_name((tutti_stat_kind)k), &s);
 	}
 }
@@ -160,10 +204,10 @@ static bool take_signal(void)
 
 static void lend_ear(struct tt_job *job)
 {
-	for (int i = 0; i < EARS && !job->stats.ear; i++)
+	for (int i = 0; i < EARS && !tt_jobs_own(job)->ear; i++)
 		if (!atomic_load(&ears.ear[i])) {
 			atomic_store(&ears.ear[i], job->engine.backstage.fd + 1);
-			job->stats.ear = i + 1;
+			tt_jobs_own(job)->ear = i + 1;
 		}
 }
 
@@ -183,8 +227,8 @@ int tt_stats_listen(struct tt_job *job)
 	}
 	tt_gate_leave(&ears.gate);
 	tt_enter(job);
-	job->stats.listening = taken;
-	job->stats.seen = atomic_load(&ears.asked);
+	tt_jobs_own(job)->listening = taken;
+	tt_jobs_own(job)->seen = atomic_load(&ears.asked);
 	tt_exit(job);
 	return 0;
 }
@@ -194,11 +238,11 @@ void tt_stats_deafen(struct tt_job *job)
 {
 	uint64_t patience = tt_now() + 100 * TT_MS;
 
-	if (!job->stats.listening)
+	if (!tt_jobs_own(job)->listening)
 		return;
 	tt_gate_enter(&ears.gate);
-	if (job->stats.ear)
-		atomic_store(&ears.ear[job->stats.ear - 1], 0);
+	if (tt_jobs_own(job)->ear)
+		atomic_store(&ears.ear[tt_jobs_own(job)->ear - 1], 0);
 	if (--ears.jobs == 0 && is_ours())
 		signal(SIGUSR1, ears.former);
 	tt_gate_leave(&ears.gate);
@@ -206,7 +250,7 @@ void tt_stats_deafen(struct tt_job *job)
 		sched_yield();
 }
 
-bool tt_stats_asked(const struct tt_job *job) { return job->stats.listening && atomic_load(&ears.asked) != job->stats.seen; }
+bool tt_stats_asked(const struct tt_job *job) { return tt_jobs_own(job)->listening && atomic_load(&ears.asked) != tt_jobs_own(job)->seen; }
 
 /* One table after the other, also of several jobs. */
 void tt_stats_look(struct tt_job *job)
@@ -217,7 +261,7 @@ void tt_stats_look(struct tt_job *job)
 
 	if (!tt_stats_asked(job))
 		return;
-	job->stats.seen = atomic_load(&ears.asked);
+	tt_jobs_own(job)->seen = atomic_load(&ears.asked);
 	text = make_table(job, &len);
 	tt_exit(job);
 	tt_gate_enter(&writing);

@@ -97,8 +97,6 @@ static void end_stream(bool stream) /* such stores pass later ones: a notify, a 
 #endif
 }
 
-size_t tt_type_size(tutti_type type) { return (size_t)type < TT_COUNT(tt_kernels_plain.of) ? tt_kernels_plain.of[type].size : 0; }
-
 void tt_reduce(void *acc, const void *in, size_t count, tutti_type type, tutti_rule rule)
 {
 	unsigned modes = set_modes(MODES);

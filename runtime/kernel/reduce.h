@@ -8,7 +8,8 @@
  */
 #ifndef TT_REDUCE_H
 #define TT_REDUCE_H
-#include "runtime.h"
+#include "kernel/kernel.h"
+#include <string.h>
 
 struct tt_update_run { /* all at the first element */
 	char *to, *out;             /* out: NULL where nobody wants it */

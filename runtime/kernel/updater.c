@@ -483,30 +483,3 @@ void tt_updater_apply(const struct tt_push *p, size_t first, size_t count, const
 	default: run_rule(p, count, at, state);
 	}
 }
-
-struct spread { /* what several threads do at once */
-	const struct tt_push *push;
-	const struct tt_piece *piece; /* at element `first` of the shard */
-	size_t first, width;
-};
-
-static void apply_some(void *arg, size_t at, size_t count)
-{
-	const struct spread *s = arg;
-	struct tt_piece p = *s->piece;
-	size_t skip = at * s->width;
-
-	p.to = (char *)p.to + skip;
-	p.w = (const char *)p.w + skip;
-	p.d = (const char *)p.d + skip;
-	p.out = p.out ? (char *)p.out + skip : NULL;
-	tt_updater_apply(s->push, s->first + at, count, &p);
-}
-
-/* Grains are whole cache lines of all that changes. */
-void tt_updater_spread(struct tt_pool *pool, const struct tt_push *push, size_t first, size_t count, const struct tt_piece *piece)
-{
-	enum { GRAIN = 8192 };
-
-	tt_pool_run(pool, apply_some, &(struct spread){ push, piece, first, tt_type_size(push->updater->type) }, count, GRAIN);
-}

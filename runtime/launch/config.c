@@ -5,7 +5,8 @@
  *     nodes = ( { name = "left";  address = "10.0.0.1:4000"; },
  *               { name = "right"; address = "10.0.0.2:4000"; } );
  */
-#include "runtime.h"
+#include "launch/launch.h"
+#include "transport/transport.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,8 @@
  *
  * Whoever connects goes by the order of its own nets; the order in the text means nothing.
  */
-#include "runtime.h"
+#include "engine/engine.h"
+#include "member/member_private.h"
 #include <stdio.h>
 #include <string.h>
 

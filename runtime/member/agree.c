@@ -15,7 +15,8 @@
  * from half of it, its first rank included; whoever has left in order does not count), so that two halves of a cut network cannot both go on; TUTTI_MINORITY=yes
  * gives that up. If somebody of a decided roll has died meanwhile, the next collective says so, on all of them.
  */
-#include "runtime.h"
+#include "engine/engine.h"
+#include "member/member_private.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -111,7 +112,7 @@ static struct tt_roll *get_roll(struct tt_pack *p, const struct tutti *g)
 		c->rank = tt_get32(p);
 		c->epoch = tt_get32(p);
 		c->slot = tt_get16(p);
-		p->bad |= c->rank >= (uint32_t)g->job->capacity || c->slot >= TT_GROUPS || has_place(r, g, c->rank);
+		p->bad |= c->rank >= (uint32_t)tt_members(g->job)->capacity || c->slot >= TT_GROUPS || has_place(r, g, c->rank);
 	}
 	if (!p->bad)
 		return r;
@@ -273,7 +274,7 @@ static uint32_t name_heir(const struct tutti *old, const struct tt_roll *r)
 /* The news of it may be on their way still. */
 static void know_newcomer(struct tt_job *job, uint32_t rank, uint32_t epoch)
 {
-	struct tt_member *m = &job->members[rank];
+	struct tt_member *m = tt_member(job, rank);
 
 	tt_late_grow(job, (int)rank + 1);
 	if (rank == (uint32_t)job->rank)
@@ -298,7 +299,7 @@ static void seat_all(struct tutti *heir, const struct tutti *old, const struct t
 	for (int i = 0; i < r->count; i++) {
 		know_newcomer(heir->job, r->of[i].rank, r->of[i].epoch);
 		tt_group_seat(heir, n++, (int)r->of[i].rank, r->of[i].epoch, r->of[i].slot);
-		heir->job->members[r->of[i].rank].outside = false;
+		tt_member(heir->job, r->of[i].rank)->outside = false;
 	}
 }
 
@@ -330,9 +331,9 @@ static void found_heir(struct tt_agreement *a, struct tt_roll *r)
 	heir->origin.roll = r;
 	seat_all(heir, old, r);
 	heir->uid = name_heir(old, r);
-	tt_coll_begin_group(heir);
+	tt_group_begun(heir);
 	for (int i = 0; heir->me == 0 && i < r->count; i++) /* the others do when asked */
-		welcome(heir, &heir->job->members[r->of[i].rank]);
+		welcome(heir, tt_member(heir->job, r->of[i].rank));
 	a->heir = heir;
 }
 
@@ -382,7 +383,7 @@ static bool is_enough(const struct tutti *g, const uint8_t *heard) /* NULL: all 
 		here += is_here;
 		all++;
 	}
-	return g->job->minority || 2 * here > all || (2 * here == all && first > 0);
+	return tt_members(g->job)->minority || 2 * here > all || (2 * here == all && first > 0);
 }
 
 static bool all_heard(const struct tt_agreement *a)
@@ -395,15 +396,15 @@ static bool all_heard(const struct tt_agreement *a)
 
 static bool is_noted(const struct tt_job *job, const struct tt_member *m)
 {
-	for (int i = 0; i < job->newcomers; i++)
-		if (job->newcomer[i].rank == (uint32_t)m->rank && job->newcomer[i].epoch == m->epoch)
+	for (int i = 0; i < tt_members(job)->newcomers; i++)
+		if (tt_members(job)->newcomer[i].rank == (uint32_t)m->rank && tt_members(job)->newcomer[i].epoch == m->epoch)
 			return true;
 	return false;
 }
 
 static bool is_waiting(const struct tutti *g, const struct tt_newcomer *c)
 {
-	const struct tt_member *m = &g->job->members[c->rank];
+	const struct tt_member *m = tt_member(g->job, c->rank);
 
 	return m->state < TT_LEFT && m->epoch == c->epoch && !tt_group_find(g, m);
 }
@@ -416,8 +417,8 @@ static bool somebody_is_due(const struct tt_agreement *a)
 	if (!a->any_grow || !a->group->lineage || a->impatient)
 		return false;
 	for (int i = 0; i < job->size; i++)
-		if (job->members[i].outside && job->members[i].state < TT_LEFT && !tt_group_find(a->group, &job->members[i]) &&
-		    !is_noted(job, &job->members[i]))
+		if (tt_member(job, i)->outside && tt_member(job, i)->state < TT_LEFT && !tt_group_find(a->group, tt_member(job, i)) &&
+		    !is_noted(job, tt_member(job, i)))
 			return true;
 	return false;
 }
@@ -426,15 +427,15 @@ static bool somebody_is_due(const struct tt_agreement *a)
 static struct tt_roll *call_the_roll(const struct tt_agreement *a)
 {
 	const struct tutti *g = a->group;
-	int all = a->any_grow && g->lineage ? g->job->newcomers : 0, most = (int)tt_min(all, NEWCOMERS_MAX);
+	int all = a->any_grow && g->lineage ? tt_members(g->job)->newcomers : 0, most = (int)tt_min(all, NEWCOMERS_MAX);
 	struct tt_roll *r = new_roll(g->n, most);
 
 	for (int i = 0; r && i < g->n; i++)
 		if (has(a->heard, i) && !is_out(a, i))
 			set(r->stays, i);
 	for (int i = 0; r && i < all && r->count < most; i++)
-		if (is_waiting(g, &g->job->newcomer[i]))
-			r->of[r->count++] = g->job->newcomer[i];
+		if (is_waiting(g, &tt_members(g->job)->newcomer[i]))
+			r->of[r->count++] = tt_members(g->job)->newcomer[i];
 	return r;
 }
 
@@ -568,22 +569,22 @@ static int note_newcomer(struct tt_job *job, const struct tt_newcomer *c)
 {
 	struct tt_newcomer *more;
 
-	for (int i = 0; i < job->newcomers; i++)
-		if (job->newcomer[i].rank == c->rank) { /* an earlier life of it, or the same again */
-			job->newcomer[i] = *c;
+	for (int i = 0; i < tt_members(job)->newcomers; i++)
+		if (tt_members(job)->newcomer[i].rank == c->rank) { /* an earlier life of it, or the same again */
+			tt_members(job)->newcomer[i] = *c;
 			return 0;
 		}
-	more = realloc(job->newcomer, (size_t)(job->newcomers + 1) * sizeof *more);
+	more = realloc(tt_members(job)->newcomer, (size_t)(tt_members(job)->newcomers + 1) * sizeof *more);
 	if (!more)
 		return -ENOMEM;
-	more[job->newcomers++] = *c;
-	job->newcomer = more;
+	more[tt_members(job)->newcomers++] = *c;
+	tt_members(job)->newcomer = more;
 	return 0;
 }
 
 static void steer_all(struct tt_job *job)
 {
-	tt_list_each(node, &job->groups) {
+	tt_list_each(node, &tt_members(job)->groups) {
 		struct tutti *g = tt_container_of(node, struct tutti, link);
 		if (g->agreement)
 			steer(g->agreement);
@@ -603,7 +604,7 @@ static void say_arrival(struct tt_member *to, const struct tt_newcomer *c)
 /* To whom it matters: who coordinates now. If that one dies, the newcomer will have told somebody anew. */
 static void pass_arrival(struct tt_job *job, const struct tt_newcomer *c)
 {
-	tt_list_each(node, &job->groups) {
+	tt_list_each(node, &tt_members(job)->groups) {
 		struct tutti *g = tt_container_of(node, struct tutti, link);
 		if (g->lineage && !g->retired && first_left(g) != g->me)
 			say_arrival(tt_group_member(g, first_left(g)), c);
@@ -618,15 +619,15 @@ static void take_arrival(struct tt_member *from, uint32_t epoch, struct tt_pack 
 
 	c.slot = tt_get16(p);
 	c.rank = tt_get32(p);
-	p->bad |= c.slot >= TT_GROUPS || c.rank >= (uint32_t)job->capacity || !epoch;
+	p->bad |= c.slot >= TT_GROUPS || c.rank >= (uint32_t)tt_members(job)->capacity || !epoch;
 	if (p->bad || c.rank == (uint32_t)job->rank)
 		return;
-	struct tt_member *m = &job->members[c.rank];
+	struct tt_member *m = tt_member(job, c.rank);
 	if (m != from)
 		know_newcomer(job, c.rank, epoch);
 	if (m->state >= TT_LEFT || m->epoch != epoch)
 		return;
-	tt_list_each(node, &job->groups) {
+	tt_list_each(node, &tt_members(job)->groups) {
 		const struct tutti *g = tt_container_of(node, struct tutti, link);
 		if (g->lineage && g->origin.roll && tt_group_find(g, m) && !tt_group_find(g, m)->out) {
 			welcome(g, m);
@@ -651,39 +652,39 @@ static bool may_sit(const struct tutti *g, int i, uint32_t rank, uint32_t epoch)
 /* Pieces of the group that I am in from now on. They may come twice, from different ranks. */
 static void take_welcome(struct tt_job *job, uint32_t uid, uint32_t n, struct tt_pack *p)
 {
-	struct tutti *g = job->arriving;
+	struct tutti *g = tt_members(job)->arriving;
 	uint32_t first = tt_get32(p), count = tt_get32(p);
 
-	p->bad |= n < 1 || n > (uint32_t)job->capacity || !uid || first > n || count > n - first || tt_pack_left(p) < (size_t)count * SEAT;
-	if (p->bad || !g || job->arrived)
+	p->bad |= n < 1 || n > (uint32_t)tt_members(job)->capacity || !uid || first > n || count > n - first || tt_pack_left(p) < (size_t)count * SEAT;
+	if (p->bad || !g || tt_members(job)->arrived)
 		return;
-	if (g->seats && job->welcome_uid != uid) { /* that one fell apart before I was in it: begin again */
+	if (g->seats && tt_members(job)->welcome_uid != uid) { /* that one fell apart before I was in it: begin again */
 		tt_group_clear_seats(g);
-		job->welcomed = 0;
+		tt_members(job)->welcomed = 0;
 	}
-	job->welcome_uid = uid;
+	tt_members(job)->welcome_uid = uid;
 	if (!g->seats && tt_group_make_seats(g, (int)n))
 		return;
 	if (g->n != (int)n)
 		return;
 	for (uint32_t i = first; i < first + count; i++) {
 		uint32_t rank = tt_get32(p), epoch = tt_get32(p), slot = tt_get16(p);
-		p->bad |= rank >= (uint32_t)job->capacity || slot >= TT_GROUPS || !may_sit(g, (int)i, rank, epoch);
+		p->bad |= rank >= (uint32_t)tt_members(job)->capacity || slot >= TT_GROUPS || !may_sit(g, (int)i, rank, epoch);
 		if (p->bad)
 			return;
 		if (g->seat_of[rank] >= 0)
 			continue;
 		know_newcomer(job, rank, epoch);
-		job->welcomed++;
-		job->members[rank].outside = false;
+		tt_members(job)->welcomed++;
+		tt_member(job, rank)->outside = false;
 		tt_group_seat(g, (int)i, (int)rank, epoch, (uint16_t)slot);
 	}
-	if (job->welcomed < (int)n || g->seat_of[job->rank] < 0)
+	if (tt_members(job)->welcomed < (int)n || g->seat_of[job->rank] < 0)
 		return;
 	g->uid = uid;
 	g->lineage = true;
-	tt_coll_begin_group(g);
-	job->arrived = true;
+	tt_group_begun(g);
+	tt_members(job)->arrived = true;
 	job->engine.news = true;
 }
 
@@ -725,7 +726,7 @@ void tt_agree_message(struct tt_member *from, struct tt_pack *p)
 	enum kind kind = tt_get8(p);
 	unsigned slot = tt_get16(p);
 	uint32_t uid = tt_get32(p), ballot = tt_get32(p);
-	struct tutti *g = slot < TT_GROUPS ? job->group_at[slot] : NULL;
+	struct tutti *g = slot < TT_GROUPS ? tt_members(job)->group_at[slot] : NULL;
 
 	if (p->bad)
 		return;
@@ -843,15 +844,15 @@ static int take_part(struct tutti *g, bool grow, tutti **out)
 	return 0;
 }
 
-static bool has_arrived(void *arg) { return ((struct tt_job *)arg)->arrived; }
+static bool has_arrived(void *arg) { return tt_members(arg)->arrived; }
 
 /* Some shall know that I wait, the lowest ranks first: whoever coordinates is one of them, or hears it from them. */
 static void tell_some(struct tt_job *job)
 {
-	struct tt_newcomer me = { .rank = (uint32_t)job->rank, .epoch = job->epoch, .slot = job->arriving->slot };
+	struct tt_newcomer me = { .rank = (uint32_t)job->rank, .epoch = job->epoch, .slot = tt_members(job)->arriving->slot };
 
 	for (int i = 0, told = 0; i < job->size && told < TOLD; i++) {
-		struct tt_member *m = &job->members[job->call_from++ % (unsigned)job->size];
+		struct tt_member *m = tt_member(job, tt_members(job)->call_from++ % (unsigned)job->size);
 		if (m->rank == job->rank || !*m->addr || m->state >= TT_LEFT)
 			continue;
 		say_arrival(m, &me);
@@ -864,21 +865,21 @@ static int arrive(struct tt_job *job, tutti **out)
 	uint64_t end = tt_now() + job->deadline;
 	int err;
 
-	if (job->arrived && !job->arriving)
+	if (tt_members(job)->arrived && !tt_members(job)->arriving)
 		return tt_fail(-ESTALE, "this rank has been taken into a group: go on with that one");
-	err = job->arriving ? 0 : tt_group_new(job, 0, &job->arriving);
+	err = tt_members(job)->arriving ? 0 : tt_group_new(job, 0, &tt_members(job)->arriving);
 
-	while (!err && !job->arrived && tt_now() < end) { /* again, in case that who knew it has died */
+	while (!err && !tt_members(job)->arrived && tt_now() < end) { /* again, in case that who knew it has died */
 		tell_some(job);
 		tt_wait_until(job, has_arrived, job, tt_now() + job->deadline / 10);
 	}
 	if (err)
 		return err;
-	if (!job->arrived)
+	if (!tt_members(job)->arrived)
 		return tt_fail(-ETIMEDOUT, "the job's ranks did not call tutti_group_grow within %llu ms: this rank stays outside, and may call again",
 		               (unsigned long long)(job->deadline / TT_MS));
-	*out = job->arriving;
-	job->arriving = NULL;
+	*out = tt_members(job)->arriving;
+	tt_members(job)->arriving = NULL;
 	return 0;
 }
 
@@ -890,7 +891,7 @@ static int agree(struct tutti *g, bool grow, tutti **out)
 	if (err)
 		return err;
 	tt_enter(job);
-	err = grow && job->late && g == job->all ? arrive(job, out) : take_part(g, grow, out);
+	err = grow && tt_members(job)->late && g == tt_members(job)->all ? arrive(job, out) : take_part(g, grow, out);
 	tt_exit(job);
 	return err;
 }

@@ -13,7 +13,8 @@
  * Who usually takes long to answer is waited for as long: the median of its last answer times, and 8 times their median
  * deviation from it (MAD), if that is more than two heartbeats, and as long as all of it stays within the deadline.
  */
-#include "runtime.h"
+#include "engine/engine.h"
+#include "member/member_private.h"
 #include <string.h>
 
 enum { DEVIATIONS = 8 };
@@ -109,7 +110,7 @@ static void look_at(struct tt_link *l, uint64_t now)
 /* This process was stopped, or got no core: that says nothing about the others. */
 static void begin_anew(struct tt_job *job)
 {
-	tt_list_each(node, &job->links) {
+	tt_list_each(node, &tt_members(job)->links) {
 		struct tt_link *l = tt_container_of(node, struct tt_link, all);
 		l->beat.received = l->peer->received - 1;
 		l->beat.asked = 0;
@@ -119,7 +120,7 @@ static void begin_anew(struct tt_job *job)
 
 static struct tt_link *find_silent(struct tt_job *job, uint64_t now)
 {
-	tt_list_each(node, &job->links) {
+	tt_list_each(node, &tt_members(job)->links) {
 		struct tt_link *l = tt_container_of(node, struct tt_link, all);
 		if (counts(l) && l->beat.silent && now - l->beat.silent >= tt_beat_patience(l))
 			return l;
@@ -129,7 +130,7 @@ static struct tt_link *find_silent(struct tt_job *job, uint64_t now)
 
 static void look(struct tt_timer *t)
 {
-	struct tt_job *job = tt_container_of(t, struct tt_job, beat);
+	struct tt_job *job = tt_container_of(t, struct tt_members, beat)->job;
 	uint64_t now = tt_now(), beat = tt_time(job, TT_TIME_HEARTBEAT);
 	struct tt_link *l;
 
@@ -137,7 +138,7 @@ static void look(struct tt_timer *t)
 		return;
 	if (now > t->at + beat)
 		begin_anew(job);
-	tt_list_each(node, &job->links)
+	tt_list_each(node, &tt_members(job)->links)
 		if (counts(tt_container_of(node, struct tt_link, all)))
 			look_at(tt_container_of(node, struct tt_link, all), now);
 	while ((l = find_silent(job, now)))
@@ -146,4 +147,4 @@ static void look(struct tt_timer *t)
 	tt_timer_start(job, t, now + beat / 2, look);
 }
 
-void tt_beat_start(struct tt_job *job) { tt_timer_start(job, &job->beat, tt_now() + tt_time(job, TT_TIME_HEARTBEAT) / 2, look); }
+void tt_beat_start(struct tt_job *job) { tt_timer_start(job, &tt_members(job)->beat, tt_now() + tt_time(job, TT_TIME_HEARTBEAT) / 2, look); }

@@ -6,7 +6,9 @@
  *
  *      rank r -- CARD {host, addresses} -> rank 0          rank 0 -- TABLE {first, n, cards} --> its children   (in pieces)
  */
-#include "runtime.h"
+#include "engine/engine.h"
+#include "launch/launch.h"
+#include "member/member_private.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,162 +17,6 @@
 #include <unistd.h>
 
 enum { ASKS = 4, SPARE_FILES = 32 };
-
-/* ---- who am I ---- */
-
-static int pick_node(const struct tt_settings *s, struct tt_boot *b)
-{
-	const char *me = tt_setting(s, TT_NODE), *meant;
-
-	if (!me)
-		return tt_fail(-EINVAL, "the config file lists %d nodes: say which one this process is (TUTTI_NODE, or tutti_config.node)", b->size);
-	for (b->rank = 0; b->rank < b->size; b->rank++)
-		if (!strcmp(b->nodes[b->rank].name, me))
-			return 0;
-	const char **names = calloc((unsigned)b->size, sizeof *names);
-	for (int i = 0; names && i < b->size; i++)
-		names[i] = b->nodes[i].name;
-	meant = names ? tt_nearest(me, names, b->size) : NULL;
-	free(names);
-	return tt_fail(-EINVAL, "no node is named \"%s\" in the config file%s%s", me, meant ? "; did you mean " : "", meant ? meant : "");
-}
-
-static int check_place(const struct tt_boot *b, const char *rank_name, const char *size_name)
-{
-	if (b->size < 1)
-		return tt_fail(-EINVAL, "%s is %d: a job has at least one rank", size_name, b->size);
-	if (b->rank < 0 || b->rank >= b->size)
-		return tt_fail(-EINVAL, "%s is %d: with %s %d it must be from 0 to %d", rank_name, b->rank, size_name, b->size, b->size - 1);
-	return 0;
-}
-
-static int copy_address(struct tt_boot *b, const char *address)
-{
-	if (strlen(address) >= sizeof b->address)
-		return tt_fail(-ENAMETOOLONG, "the rendezvous address \"%s\" is longer than %zu bytes", address, sizeof b->address - 1);
-	strcpy(b->address, address);
-	return 0;
-}
-
-static int place_from(const struct tt_settings *s, enum tt_setting rank, enum tt_setting size, struct tt_boot *b)
-{
-	long r = -1, n = 0;
-	int err;
-
-	if ((err = tt_setting_int(s, rank, 0, INT32_MAX, &r)) || (err = tt_setting_int(s, size, 1, INT32_MAX, &n)))
-		return err;
-	b->rank = (int)r;
-	b->size = (int)n;
-	if (r < 0 || !n)
-		return tt_fail(-EINVAL, "%s is set and %s is not: a launcher sets both", tt_setting_info[r < 0 ? size : rank].variable,
-		               tt_setting_info[r < 0 ? rank : size].variable);
-	return check_place(b, tt_setting_info[rank].variable, tt_setting_info[size].variable);
-}
-
-/* A new rank says how many the job was started with. */
-static int from_newcomer(const struct tt_settings *s, struct tt_boot *b)
-{
-	long n = 0;
-	int err = tt_setting_int(s, TT_SIZE, 2, INT32_MAX, &n);
-
-	b->unnumbered = true;
-	b->size = (int)n;
-	return err || n ? err : tt_fail(-EINVAL, "TUTTI_RANK is new and TUTTI_SIZE is not set: say how many ranks the job was started with");
-}
-
-static int from_tutti(const struct tt_settings *s, struct tt_boot *b)
-{
-	const char *boot = tt_setting(s, TT_BOOT), *rank = tt_setting(s, TT_RANK);
-	long fd = -1;
-	int err = rank && !strcmp(rank, "new") ? from_newcomer(s, b) : place_from(s, TT_RANK, TT_SIZE, b);
-
-	if (err || b->size == 1)
-		return err;
-	if (!boot)
-		return tt_fail(-EINVAL, "TUTTI_RANK and TUTTI_SIZE are set and TUTTI_BOOT is not: say where rank 0 listens, TUTTI_BOOT=HOST:PORT");
-	if (b->rank == 0 && !b->unnumbered && (err = tt_setting_int(s, TT_BOOT_FD, 0, 1 << 20, &fd)))
-		return err;
-	if (fd >= 0 && fcntl((int)fd, F_GETFD) < 0)
-		return tt_fail(-EBADF, "TUTTI_BOOT_FD=%ld is not an open file: only `tutti run` sets it", fd);
-	b->listen_fd = (int)fd;
-	return copy_address(b, boot);
-}
-
-/* torchrun's own store listens on MASTER_PORT where its agent keeps it: we take the port behind. */
-static int from_torch(const struct tt_settings *s, struct tt_boot *b)
-{
-	const char *addr = tt_setting(s, TT_TORCH_ADDR), *store = tt_setting(s, TT_TORCH_STORE);
-	char text[96];
-	long port = 0;
-	int err = place_from(s, TT_TORCH_RANK, TT_TORCH_SIZE, b);
-
-	if (err || b->size == 1)
-		return err;
-	if ((err = tt_setting_int(s, TT_TORCH_PORT, 1, 65534, &port)))
-		return err;
-	if (!addr || !port)
-		return tt_fail(-EINVAL, "RANK and WORLD_SIZE are set and MASTER_%s is not: torchrun sets all four", addr ? "PORT" : "ADDR");
-	if (store && !strcmp(store, "True"))
-		port++;
-	snprintf(text, sizeof text, strchr(addr, ':') ? "[%s]:%ld" : "%s:%ld", addr, port);
-	return copy_address(b, text);
-}
-
-static int from_program(const tutti_config *c, struct tt_boot *b)
-{
-	int err;
-
-	b->unnumbered = c->rank == TUTTI_NEW_RANK;
-	b->rank = b->unnumbered ? 0 : c->rank;
-	b->size = c->ranks;
-	if ((err = check_place(b, "tutti_config.rank", "tutti_config.ranks")))
-		return err;
-	return copy_address(b, c->boot);
-}
-
-/* What was said of this process alone comes before what a file says of all. */
-int tt_boot_read(struct tt_settings *s, const tutti_config *c, struct tt_boot *b)
-{
-	bool launched = tt_setting(s, TT_RANK) || tt_setting(s, TT_SIZE);
-
-	b->listen_fd = -1;
-	if (b->nodes && !c->boot && !launched)
-		return pick_node(s, b);
-	tt_boot_free(b);
-	if (c->boot)
-		return from_program(c, b);
-	if (launched)
-		return from_tutti(s, b);
-	if (tt_setting(s, TT_TORCH_RANK) && tt_setting(s, TT_TORCH_SIZE))
-		return from_torch(s, b);
-	b->size = 1;
-	return 0;
-}
-
-void tt_boot_free(struct tt_boot *b)
-{
-	free(b->nodes);
-	b->nodes = NULL;
-}
-
-static uint64_t hash(uint64_t h, const char *text)
-{
-	return tt_hash64(tt_hash64(h, text, strlen(text)), "\xff", 1); /* no text goes on in the next one */
-}
-
-/* Equal on all ranks of a job however each spells rank 0's host, hence the port alone. No secret goes into it, nor the size
- * of the job: rank 0 says more clearly that it counts otherwise. */
-uint64_t tt_boot_job_id(const struct tt_boot *b)
-{
-	const char *port = strrchr(b->address, ':');
-	uint64_t h = hash(TT_HASH64, port ? port : b->address);
-
-	for (int i = 0; b->nodes && i < b->size; i++)
-		h = hash(hash(h, b->nodes[i].name), b->nodes[i].address);
-	return h;
-}
-
-/* ---- the rendezvous ---- */
 
 static uint64_t host_bits(uint64_t h) { return h >> (64 - TT_HOST_BITS) ? h >> (64 - TT_HOST_BITS) : 1; }
 
@@ -184,7 +30,7 @@ static uint64_t host_id(const struct tt_job *job)
 	ssize_t n = read(fd, text, sizeof text - 1);
 	close(fd);
 	text[n > 0 ? n : 0] = 0;
-	return host_bits(hash(TT_HASH64, text));
+	return host_bits(tt_hash_text(TT_HASH64, text));
 }
 
 static uint64_t host_of_address(const char *addr)
@@ -196,13 +42,13 @@ static uint64_t host_of_address(const char *addr)
 	colon = strrchr(host, ':');
 	if (colon)
 		*colon = 0;
-	return host_bits(hash(TT_HASH64, host));
+	return host_bits(tt_hash_text(TT_HASH64, host));
 }
 
 /* The background thread may have all the others' cards before this rank's own is in. */
 static void deal_if_complete(struct tt_job *job)
 {
-	if (job->carded == job->size && !job->dealt)
+	if (tt_members(job)->carded == job->size && !tt_members(job)->dealt)
 		tt_tree_deal(job);
 }
 
@@ -216,7 +62,7 @@ void tt_boot_card(struct tt_member *m, struct tt_pack *p)
 	tt_get64(&again);
 	tt_get32(&again);
 	tt_get_text(&again, addr, sizeof addr);
-	p->bad |= m->job->rank != 0 || m->job->node_list || again.bad;
+	p->bad |= m->job->rank != 0 || tt_members(m->job)->node_list || again.bad;
 	if (p->bad)
 		return;
 	if (!m->host) {
@@ -228,7 +74,7 @@ void tt_boot_card(struct tt_member *m, struct tt_pack *p)
 	} else if (strcmp(addr, known)) {
 		snprintf(text, sizeof text, "rank %d is already taken", m->rank);
 		tt_member_refuse(m, text);
-	} else if (m->job->dealt) {
+	} else if (tt_members(m->job)->dealt) {
 		tt_tree_deal_to(m);
 	}
 }
@@ -236,9 +82,9 @@ void tt_boot_card(struct tt_member *m, struct tt_pack *p)
 /* Of those that have joined since rank 0 dealt first, news come. */
 static void take_cards(struct tt_job *job, struct tt_pack *p, uint32_t first, uint32_t n)
 {
-	p->bad |= first > (uint32_t)job->capacity || n > (uint32_t)job->capacity - first;
+	p->bad |= first > (uint32_t)tt_members(job)->capacity || n > (uint32_t)tt_members(job)->capacity - first;
 	for (uint32_t i = first; !p->bad && i < first + n && i < (uint32_t)job->size; i++)
-		tt_card_take(p, &job->members[i]);
+		tt_card_take(p, tt_member(job, i));
 }
 
 void tt_boot_table(struct tt_member *m, struct tt_pack *p)
@@ -246,14 +92,14 @@ void tt_boot_table(struct tt_member *m, struct tt_pack *p)
 	struct tt_job *job = m->job;
 	uint32_t first = tt_get32(p), n = tt_get32(p);
 
-	p->bad |= job->rank == 0 || job->node_list || (m->rank != 0 && m->rank != tt_tree_parent(job->rank));
+	p->bad |= job->rank == 0 || tt_members(job)->node_list || (m->rank != 0 && m->rank != tt_tree_parent(job->rank));
 	if (p->bad || !tt_is_joining(job))
 		return;
 	take_cards(job, p, first, n);
-	if (p->bad || job->carded < job->size)
+	if (p->bad || tt_members(job)->carded < job->size)
 		return;
-	if (job->late)
-		job->dealt = tt_now(); /* nobody waits below me */
+	if (tt_members(job)->late)
+		tt_members(job)->dealt = tt_now(); /* nobody waits below me */
 	else
 		tt_tree_deal(job);
 }
@@ -273,7 +119,7 @@ bool tt_boot_retry(struct tt_member *m, uint64_t patience)
 	uint64_t now = tt_now(), wait;
 	uint8_t chance;
 
-	if (!m->job->node_list && (m->job->joined || m->rank != 0))
+	if (!tt_members(m->job)->node_list && (m->job->joined || m->rank != 0))
 		return false;
 	if (!m->tries++)
 		m->patience = now + patience;
@@ -289,16 +135,16 @@ static bool is_met(void *arg)
 {
 	struct tt_job *job = arg;
 
-	return job->carded >= job->size || job->join_err || job->members[0].state == TT_GONE;
+	return tt_members(job)->carded >= job->size || tt_members(job)->join_err || tt_member(job, 0)->state == TT_GONE;
 }
 
 static void name_missing(const struct tt_job *job, char *text, size_t room)
 {
 	int named = 0, more = 0;
 
-	snprintf(text, room, "%s ", job->size - job->carded > 1 ? "s" : "");
+	snprintf(text, room, "%s ", job->size - tt_members(job)->carded > 1 ? "s" : "");
 	for (int i = 0; i < job->size; i++) {
-		if (job->members[i].host)
+		if (tt_member(job, i)->host)
 			continue;
 		if (named < 8)
 			snprintf(text + strlen(text), room - strlen(text), "%s%d", named ? ", " : "", i);
@@ -314,16 +160,16 @@ static int meeting_failed(struct tt_job *job, const struct tt_boot *b)
 	char missing[80] = "";
 	unsigned long long ms = job->deadline / TT_MS;
 
-	if (job->join_err)
-		return tt_fail(job->join_err, "%s", job->join_why);
-	if (job->members[0].state == TT_GONE)
-		return tt_fail(job->members[0].err, "cannot join: %s", job->members[0].why);
-	if (job->members[0].state == TT_LEFT)
+	if (tt_members(job)->join_err)
+		return tt_fail(tt_members(job)->join_err, "%s", tt_members(job)->join_why);
+	if (tt_member(job, 0)->state == TT_GONE)
+		return tt_fail(tt_member(job, 0)->err, "cannot join: %s", tt_member(job, 0)->why);
+	if (tt_member(job, 0)->state == TT_LEFT)
 		return tt_fail(-ETIMEDOUT, "cannot join: rank 0 left the job before this rank had heard where the others are");
-	if (job->rank != 0 && job->members[0].state == TT_UP)
+	if (job->rank != 0 && tt_member(job, 0)->state == TT_UP)
 		return tt_fail(-ETIMEDOUT, "not all of the %d ranks had joined after %llu ms: rank 0 knows who is missing", job->size, ms);
-	if (*job->join_why) /* told to come again, and then it was gone */
-		return tt_fail(-EPERM, "%s", job->join_why);
+	if (*tt_members(job)->join_why) /* told to come again, and then it was gone */
+		return tt_fail(-EPERM, "%s", tt_members(job)->join_why);
 	if (job->rank != 0)
 		return tt_fail(-ETIMEDOUT, "rank 0 was not found at %s within %llu ms: does it run, and is the address right?", b->address, ms);
 	name_missing(job, missing, sizeof missing);
@@ -337,7 +183,7 @@ static int address_rank_0(struct tt_job *job, const struct tt_boot *b)
 
 	if (snprintf(addr, sizeof addr, "%s%s", scheme ? "" : "tcp:", b->address) >= (int)sizeof addr)
 		return tt_fail(-ENAMETOOLONG, "the rendezvous address \"%s\" is too long", b->address);
-	job->members[0].addr = tt_text_keep(job, addr);
+	tt_member(job, 0)->addr = tt_text_keep(job, addr);
 	return 0;
 }
 
@@ -347,8 +193,8 @@ static void send_card(struct tt_job *job)
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 
 	tt_put8(&p, TT_CARD);
-	tt_card_put(&p, &job->members[job->rank]);
-	tt_send(&job->members[0], bytes, (size_t)(p.at - bytes), NULL, 0);
+	tt_card_put(&p, tt_member(job, job->rank));
+	tt_send(tt_member(job, 0), bytes, (size_t)(p.at - bytes), NULL, 0);
 }
 
 /* Until all have come, everybody is connected to rank 0. */
@@ -374,12 +220,12 @@ static int meet_at_rank_0(struct tt_job *job, const struct tt_boot *b)
 	if (job->rank == 0)
 		deal_if_complete(job);
 	do {
-		if (job->rank && job->members[0].state < TT_LEFT)
+		if (job->rank && tt_member(job, 0)->state < TT_LEFT)
 			send_card(job);
 		ask = tt_min(end, tt_now() + job->deadline / ASKS + 1);
 		err = tt_wait_until(job, is_met, job, ask);
 	} while (err && ask < end);
-	return err || job->carded < job->size ? meeting_failed(job, b) : 0;
+	return err || tt_members(job)->carded < job->size ? meeting_failed(job, b) : 0;
 }
 
 /* A node list says where each listens. What those on my host are called in its memory follows from that. */
@@ -389,7 +235,7 @@ static void find_neighbours(struct tt_job *job, const struct tt_boot *b)
 	char addr[96];
 
 	for (int i = 0; i < job->size; i++) {
-		struct tt_member *m = &job->members[i];
+		struct tt_member *m = tt_member(job, i);
 		m->host = host_of_address(b->nodes[i].address);
 		tt_shm_address(job->id, b->nodes[i].address, addr);
 		if (m->host == here)
@@ -399,7 +245,7 @@ static void find_neighbours(struct tt_job *job, const struct tt_boot *b)
 
 int tt_boot_meet(struct tt_job *job, const struct tt_boot *b)
 {
-	struct tt_member *me = &job->members[job->rank];
+	struct tt_member *me = tt_member(job, job->rank);
 	int err = 0;
 
 	tt_enter(job);
@@ -407,8 +253,8 @@ int tt_boot_meet(struct tt_job *job, const struct tt_boot *b)
 		me->addr = tt_address_add(job, me->addr, job->engine.nets[i]->addr);
 	me->host = host_id(job);
 	me->cpus = b->nodes ? 0 : tt_place_print(job);
-	job->carded++;
-	job->node_list = b->nodes != NULL;
+	tt_members(job)->carded++;
+	tt_members(job)->node_list = b->nodes != NULL;
 	if (b->nodes)
 		find_neighbours(job, b);
 	if (!b->nodes && job->size > 1)

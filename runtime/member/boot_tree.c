@@ -6,7 +6,8 @@
  * waited for long and asks. Who has the table and has passed it on lets go of its connection to rank 0, unless it is one of
  * those that rank 0 deals to.
  */
-#include "runtime.h"
+#include "engine/engine.h"
+#include "member/member_private.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,15 +26,15 @@ struct tt_text { /* a block of them */
 const char *tt_text_keep(struct tt_job *job, const char *text)
 {
 	size_t len = strlen(text) + 1;
-	struct tt_text *t = job->texts;
+	struct tt_text *t = tt_members(job)->texts;
 
 	if (!t || len > sizeof t->bytes - t->used) {
 		t = len > sizeof t->bytes ? NULL : malloc(sizeof *t);
 		if (!t)
 			return "";
 		t->used = 0;
-		t->older = job->texts;
-		job->texts = t;
+		t->older = tt_members(job)->texts;
+		tt_members(job)->texts = t;
 	}
 	t->used += len;
 	return memcpy(t->bytes + t->used - len, text, len);
@@ -41,7 +42,7 @@ const char *tt_text_keep(struct tt_job *job, const char *text)
 
 void tt_text_free(struct tt_job *job)
 {
-	for (struct tt_text *t = job->texts, *older; t; t = older) {
+	for (struct tt_text *t = tt_members(job)->texts, *older; t; t = older) {
 		older = t->older;
 		free(t);
 	}
@@ -79,7 +80,7 @@ void tt_card_take(struct tt_pack *p, struct tt_member *m)
 		tt_member_epoch(m, epoch);
 	else
 		card_of_the_gone(m);
-	job->carded += !m->host;
+	tt_members(job)->carded += !m->host;
 	m->host = host;
 	m->cpus = (uint32_t)(word >> TT_HOST_BITS);
 	m->addr = tt_address_add(job, m->addr, addr); /* rank 0 was reached where it was said to be: that address stays */
@@ -111,7 +112,7 @@ static int write_piece(const struct tt_job *job, int first, struct piece *to, si
 
 	tt_pack_take(&p, 9);
 	for (; first + n < job->size && tt_pack_left(&p) >= TT_CARD_MAX; n++)
-		tt_card_put(&p, &job->members[first + n]);
+		tt_card_put(&p, tt_member(job, first + n));
 	tt_put8(&head, TT_TABLE);
 	tt_put32(&head, (uint32_t)first);
 	tt_put32(&head, (uint32_t)n);
@@ -126,7 +127,7 @@ static struct deal *new_deal(struct tt_job *job)
 	for (int i = 0; i < job->engine.count; i++)
 		room = tt_min(room, job->engine.nets[i]->send_max);
 	for (int i = 0; i < job->size; i++)
-		size += TT_CARD_HEAD + strlen(job->members[i].addr);
+		size += TT_CARD_HEAD + strlen(tt_member(job, i)->addr);
 	struct deal *d = malloc(sizeof *d + (1 + size / (room - 9 - TT_CARD_MAX)) * sizeof d->piece[0]);
 	if (!d)
 		return NULL;
@@ -147,7 +148,7 @@ static void let_go(struct deal *d)
 		return;
 	free(d);
 	if (job->rank > FAN)
-		tt_member_part(&job->members[0]);
+		tt_member_part(tt_member(job, 0));
 }
 
 static void end_copy(struct tt_post *p, int err)
@@ -184,20 +185,20 @@ static void send_to_children(struct deal *d, int of)
 	struct tt_job *job = d->job;
 
 	for (int i = of * FAN + 1; i <= of * FAN + FAN && i < job->size; i++)
-		if (may_be_sent_to(&job->members[i]))
-			send_copies(d, &job->members[i]);
+		if (may_be_sent_to(tt_member(job, i)))
+			send_copies(d, tt_member(job, i));
 }
 
 void tt_tree_deal(struct tt_job *job)
 {
 	struct deal *d = new_deal(job);
 
-	job->dealt = tt_now();
+	tt_members(job)->dealt = tt_now();
 	if (!d)
 		return;
 	send_to_children(d, job->rank);
 	for (int i = 1; job->rank == 0 && i < job->size; i++)
-		if (job->members[i].state == TT_GONE)
+		if (tt_member(job, i)->state == TT_GONE)
 			send_to_children(d, i);
 	let_go(d);
 }
@@ -213,7 +214,7 @@ void tt_tree_deal_to(struct tt_member *m)
 }
 
 /* Joining is over everywhere when a deadline has passed. */
-static bool may_lack_table(const struct tt_job *job) { return job->rank == 0 && job->dealt && tt_now() - job->dealt <= job->deadline; }
+static bool may_lack_table(const struct tt_job *job) { return job->rank == 0 && tt_members(job)->dealt && tt_now() - tt_members(job)->dealt <= job->deadline; }
 
 /* It may have owed the table to those below it. */
 void tt_boot_gone(struct tt_member *m)
@@ -235,8 +236,8 @@ void tt_boot_leave(struct tt_job *job)
 	if (!may_lack_table(job) || !(d = new_deal(job)))
 		return;
 	for (int i = FAN + 1; i < job->size; i++)
-		if (job->members[i].state == TT_UP && !job->members[i].settled)
-			send_copies(d, &job->members[i]);
+		if (tt_member(job, i)->state == TT_UP && !tt_member(job, i)->settled)
+			send_copies(d, tt_member(job, i));
 	let_go(d);
 }
 

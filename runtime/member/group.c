@@ -1,11 +1,12 @@
 /* group.c - who is alive. Whoever sees a rank go down tells all; a late waiter pings, so that it names the silent one. */
-#include "runtime.h"
+#include "engine/engine.h"
+#include "member/member_private.h"
 #include <stdio.h>
 #include <string.h>
 
-static bool is_there(const struct tt_job *job, int rank)
+bool tt_group_is_there(const struct tt_job *job, int rank)
 {
-	return rank != job->rank && job->members[rank].state < TT_LEFT;
+	return rank != job->rank && tt_member(job, rank)->state < TT_LEFT;
 }
 
 /* Connections are made for it where there are none: a call on a collective must end everywhere. */
@@ -22,7 +23,7 @@ static void say_down(struct tt_member *to, const struct tt_member *gone, int err
 	tt_send(to, bytes, (size_t)(p.at - bytes), NULL, 0);
 }
 
-static void say_of(struct tt_member *to, enum tt_message_type type, const struct tt_member *of, const void *more, size_t len)
+static void say_of(struct tt_member *to, uint8_t type, const struct tt_member *of, const void *more, size_t len)
 {
 	uint8_t bytes[9];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
@@ -37,9 +38,9 @@ static void say_left(struct tt_member *to, const struct tt_member *left) { say_o
 
 static void tell(struct tt_member *to, const struct tt_member *gone)
 {
-	if (to->telling == to->job->tellings)
+	if (to->telling == tt_members(to->job)->tellings)
 		return;
-	to->telling = to->job->tellings;
+	to->telling = tt_members(to->job)->tellings;
 	if (gone->state == TT_LEFT)
 		say_left(to, gone);
 	else
@@ -52,8 +53,8 @@ struct tt_member *tt_group_finger(struct tt_job *job, int i)
 {
 	for (int d = 1 << i / 2; d < job->size; d++) {
 		int rank = (job->rank + (i % 2 ? d : job->size - d)) % job->size;
-		if (is_there(job, rank) && (job->members[rank].link || *job->members[rank].addr)) /* and not a number that nobody came for */
-			return &job->members[rank];
+		if (tt_group_is_there(job, rank) && (tt_member(job, rank)->link || *tt_member(job, rank)->addr)) /* and not a number that nobody came for */
+			return tt_member(job, rank);
 	}
 	return NULL;
 }
@@ -64,9 +65,9 @@ static void feed(struct tt_member *to)
 	struct tt_job *job = to->job;
 
 	for (int i = 0; i < job->size; i++)
-		if (job->members[i].state == TT_GONE && !job->members[i].untold) {
-			job->tellings++;
-			tell(to, &job->members[i]);
+		if (tt_member(job, i)->state == TT_GONE && !tt_member(job, i)->untold) {
+			tt_members(job)->tellings++;
+			tell(to, tt_member(job, i));
 		}
 	to->fed = true;
 }
@@ -87,7 +88,7 @@ static void tell_fingers(struct tt_job *job, const struct tt_member *gone)
 
 void tt_group_mend(struct tt_job *job)
 {
-	if (job->tellings)
+	if (tt_members(job)->tellings)
 		tell_fingers(job, NULL);
 }
 
@@ -96,9 +97,9 @@ static void tell_all(struct tt_member *gone)
 {
 	struct tt_job *job = gone->job;
 
-	job->tellings++;
+	tt_members(job)->tellings++;
 	gone->untold = false;
-	tt_list_each(node, &job->links) {
+	tt_list_each(node, &tt_members(job)->links) {
 		struct tt_link *l = tt_container_of(node, struct tt_link, all);
 		if (l->member && l->member->link == l && tt_member_linked(l->member))
 			tell(l->member, gone);
@@ -151,10 +152,10 @@ void tt_group_left(struct tt_member *from, struct tt_pack *p)
 	uint32_t rank = tt_get32(p), epoch = tt_get32(p);
 	struct tt_pack list;
 
-	p->bad |= rank >= (uint32_t)job->capacity || !epoch;
+	p->bad |= rank >= (uint32_t)tt_members(job)->capacity || !epoch;
 	if (!tt_member_take_bye(p, &list) || rank >= (uint32_t)job->size || rank == (uint32_t)job->rank)
 		return;
-	struct tt_member *m = &job->members[rank];
+	struct tt_member *m = tt_member(job, rank);
 	if (!tt_member_epoch(m, epoch) || m->state == TT_UP || m->state == TT_PARTING || (rank == 0 && tt_is_joining(job)))
 		return;
 	tt_member_left(m, &list);
@@ -170,8 +171,8 @@ bool tt_group_miss(struct tt_member *m)
 	if (!job->joined || job->leaving || !m->epoch)
 		return false;
 	for (int i = 0; i < job->size; i++)
-		if (job->members[i].state == TT_UP) {
-			say_of(&job->members[i], TT_MISSED, m, NULL, 0);
+		if (tt_member(job, i)->state == TT_UP) {
+			say_of(tt_member(job, i), TT_MISSED, m, NULL, 0);
 			asked++;
 		}
 	return asked > 0;
@@ -180,7 +181,7 @@ bool tt_group_miss(struct tt_member *m)
 void tt_group_missed(struct tt_member *from, struct tt_pack *p)
 {
 	uint32_t rank = tt_get32(p), epoch = tt_get32(p);
-	const struct tt_member *m = rank < (uint32_t)from->job->size ? &from->job->members[rank] : NULL;
+	const struct tt_member *m = rank < (uint32_t)from->job->size ? tt_member(from->job, rank) : NULL;
 
 	if (!p->bad && m && m->state == TT_LEFT && m->epoch == epoch && m->bye)
 		say_left(from, m);
@@ -191,7 +192,7 @@ bool tt_group_all_told(void *arg)
 	struct tt_job *job = arg;
 
 	for (int i = 0; i < job->size; i++)
-		if (job->members[i].untold)
+		if (tt_member(job, i)->untold)
 			return false;
 	return true;
 }
@@ -203,25 +204,25 @@ void tt_group_down(struct tt_member *from, struct tt_pack *p)
 	char why[200];
 
 	tt_get_text(p, why, sizeof why);
-	p->bad |= rank >= (uint32_t)job->capacity || err == 0 || err > 4095;
+	p->bad |= rank >= (uint32_t)tt_members(job)->capacity || err == 0 || err > 4095;
 	if (p->bad || rank >= (uint32_t)job->size)
 		return;
-	if (job->members[rank].epoch && epoch && epoch != job->members[rank].epoch)
+	if (tt_member(job, rank)->epoch && epoch && epoch != tt_member(job, rank)->epoch)
 		return; /* of another life of it */
 	if (rank == (uint32_t)job->rank) { /* the others go on without me: nobody needs to hear it from here */
 		from->untold = from->accuser = true;
 		tt_member_gone(from, -ECONNRESET, "rank %d has cut off this process: %s", from->rank, why);
-	} else if (job->members[rank].state != TT_LEFT) {
-		tt_member_gone(&job->members[rank], -(int)err, "%s", why);
+	} else if (tt_member(job, rank)->state != TT_LEFT) {
+		tt_member_gone(tt_member(job, rank), -(int)err, "%s", why);
 	} else { /* whoever lost it as it left may lack its part, and I theirs; operations of mine it may still finish */
-		tt_group_seats_out(&job->members[rank], NULL);
-		tt_coll_member_down(&job->members[rank]);
+		tt_group_seats_out(tt_member(job, rank), NULL);
+		tt_tell_unseated(tt_member(job, rank));
 	}
 }
 
 static struct tutti *group_of(struct tt_job *job, uint32_t uid)
 {
-	tt_list_each(node, &job->groups)
+	tt_list_each(node, &tt_members(job)->groups)
 		if (((struct tutti *)node)->uid == uid)
 			return (struct tutti *)node;
 	return NULL;
@@ -229,7 +230,7 @@ static struct tutti *group_of(struct tt_job *job, uint32_t uid)
 
 /* Both carry how far the sender has come in a group, so that who is late can be told from who waits for him. Group 0 is
  * none: a heartbeat must not stand in for what a waiter has asked about. */
-static void say_alive(struct tt_member *to, enum tt_message_type type, uint32_t uid)
+static void say_alive(struct tt_member *to, uint8_t type, uint32_t uid)
 {
 	const struct tutti *g = uid ? group_of(to->job, uid) : NULL;
 	uint8_t bytes[9];
@@ -241,7 +242,7 @@ static void say_alive(struct tt_member *to, enum tt_message_type type, uint32_t 
 	tt_send(to, bytes, sizeof bytes, NULL, 0);
 }
 
-void tt_group_life(struct tt_member *from, struct tt_pack *p, bool answer)
+static void take_life(struct tt_member *from, struct tt_pack *p, bool answer)
 {
 	uint32_t uid = tt_get32(p), started = tt_get32(p);
 
@@ -258,85 +259,23 @@ void tt_group_life(struct tt_member *from, struct tt_pack *p, bool answer)
 		tt_beat_answered(from->link);
 }
 
+void tt_group_pinged(struct tt_member *from, struct tt_pack *p) { take_life(from, p, true); }
+void tt_group_ponged(struct tt_member *from, struct tt_pack *p) { take_life(from, p, false); }
 void tt_group_ask(struct tt_member *m) { say_alive(m, TT_PING, 0); }
 
-/* Is that rank one of those that the request may wait for? */
-static bool concerns(const struct tt_request *r, int rank)
+void tt_group_ping(struct tt_member *m, uint32_t uid)
 {
-	struct tt_job *job = r->job;
-
-	if (!is_there(job, rank))
-		return false;
-	if (r->call)
-		return tt_call_waits_for(r->call, rank);
-	return r->rank >= 0 ? r->rank == rank : !r->coll || tt_group_find(r->coll->group, &job->members[rank]);
-}
-
-void tt_group_ping(struct tt_job *job, const struct tt_request *r)
-{
-	for (int i = 0; i < job->size; i++)
-		if (concerns(r, i)) {
-			struct tt_member *m = &job->members[i];
-			m->received = m->link ? m->link->peer->received : 0;
-			tt_stats_count(&m->stats, TUTTI_STAT_PING, 0);
-			say_alive(m, TT_PING, r->coll ? r->coll->group->uid : job->all->uid);
-		}
+	m->received = m->link ? m->link->peer->received : 0;
+	tt_stats_count(&m->stats, TUTTI_STAT_PING, 0);
+	say_alive(m, TT_PING, uid);
 }
 
 /* A pong may queue behind gigabytes: whatever else came from there counts as well. */
-static bool sends_bytes(const struct tt_member *m) { return m->link && m->link->peer->received != m->received; }
+bool tt_group_sends_bytes(const struct tt_member *m) { return m->link && m->link->peer->received != m->received; }
 
 bool tt_group_is_alive(const struct tt_member *m, uint64_t since)
 {
-	return m->heard >= since || m->unreached >= since || sends_bytes(m);
-}
-
-bool tt_group_unreached(struct tt_job *job, const struct tt_request *r, uint64_t since)
-{
-	for (int i = 0; i < job->size; i++)
-		if (concerns(r, i) && job->members[i].unreached >= since)
-			return true;
-	return false;
-}
-
-bool tt_group_is_busy(struct tt_job *job, const struct tt_request *r, uint64_t since)
-{
-	for (int i = 0; i < job->size; i++)
-		if (concerns(r, i) && job->members[i].heard < since && sends_bytes(&job->members[i]))
-			return true;
-	return false;
-}
-
-/* It said goodbye, and then fell silent with something of mine in its hands. */
-static bool has_left_late(const struct tt_job *job, int rank)
-{
-	const struct tt_member *m = &job->members[rank];
-
-	return m->state == TT_LEFT && m->link && m->outstanding;
-}
-
-/* Of a collective: first who said nothing at all, then who has not even started it. Else nobody: they wait for each other. */
-struct tt_member *tt_group_silent(struct tt_job *job, const struct tt_request *r, uint64_t since)
-{
-	struct tt_member *late = NULL, *m;
-
-	if (r->rank >= 0)
-		return is_there(job, r->rank) || has_left_late(job, r->rank) ? &job->members[r->rank] : NULL;
-	for (int i = 0; i < job->size; i++)
-		if ((concerns(r, i) && !tt_group_is_alive(&job->members[i], since)) || has_left_late(job, i))
-			return &job->members[i];
-	for (int i = 0; r->call && tt_call_is_overdue(r->call) && i < job->size; i++)
-		if (concerns(r, i))
-			return &job->members[i];
-	if (!r->coll || r->coll->failed)
-		return NULL; /* the others are alive: what they hold of mine comes back soon */
-	for (int i = 0; i < r->coll->n; i++) {
-		m = tt_group_member(r->coll->group, i);
-		if (concerns(r, m->rank) && m->heard >= since && m->started_in == r->coll->group->uid && !tt_before(r->coll->seq, m->started) &&
-		    (!late || tt_before(m->started, late->started)))
-			late = m;
-	}
-	return late;
+	return m->heard >= since || m->unreached >= since || tt_group_sends_bytes(m);
 }
 
 void tt_group_cut(struct tt_member *m, int err, const char *fmt, ...)

@@ -8,14 +8,15 @@
  *
  * From then on it can use everyone's windows. It is in no group until those in one let it in: agree.c.
  */
-#include "runtime.h"
+#include "engine/engine.h"
+#include "member/member_private.h"
 #include <string.h>
 
 /* Ranks up to there are known from now on; nobody is more than the room that was made when the job began. */
 void tt_late_grow(struct tt_job *job, int size)
 {
 	for (; job->size < size; job->size++) {
-		struct tt_member *m = &job->members[job->size];
+		struct tt_member *m = tt_member(job, job->size);
 		m->job = job;
 		m->rank = job->size;
 		m->addr = m->why = "";
@@ -24,25 +25,25 @@ void tt_late_grow(struct tt_job *job, int size)
 
 struct tt_member *tt_late_number(struct tt_job *job)
 {
-	if (job->rank != 0 || !job->joined || job->size == job->capacity)
+	if (job->rank != 0 || !job->joined || job->size == tt_members(job)->capacity)
 		return NULL;
 	tt_late_grow(job, job->size + 1);
-	return &job->members[job->size - 1];
+	return tt_member(job, job->size - 1);
 }
 
 /* Mine: until now I stood at the end of the room, which may be my place. */
 void tt_late_take_number(struct tt_job *job, int rank)
 {
-	struct tt_member *to = &job->members[rank], me = job->members[job->rank];
+	struct tt_member *to = tt_member(job, rank), me = *tt_member(job, job->rank);
 
-	memset(&job->members[job->rank], 0, sizeof me);
+	memset(tt_member(job, job->rank), 0, sizeof me);
 	tt_late_grow(job, rank + 1);
 	to->host = me.host;
 	to->cpus = me.cpus;
 	to->addr = me.addr;
 	to->epoch = me.epoch;
 	job->rank = rank;
-	job->unnumbered = false;
+	tt_members(job)->unnumbered = false;
 }
 
 static void say_news(struct tt_member *to, const struct tt_member *of)
@@ -80,8 +81,8 @@ void tt_late_admit(struct tt_member *m)
 	tt_tree_deal_to(m);
 	spread_news(m);
 	for (int i = 1; i < job->size; i++) /* of these not all others may have heard */
-		if (i != m->rank && job->members[i].outside && job->members[i].state < TT_LEFT)
-			say_news(&job->members[i], m);
+		if (i != m->rank && tt_member(job, i)->outside && tt_member(job, i)->state < TT_LEFT)
+			say_news(tt_member(job, i), m);
 	m->outside = true;
 	tt_watch_tell(job, m, TUTTI_JOINED);
 }
@@ -91,17 +92,17 @@ void tt_late_told(struct tt_member *from, struct tt_pack *p)
 	struct tt_job *job = from->job;
 	uint32_t size = tt_get32(p);
 
-	p->bad |= from->rank != 0 || job->joined || size < (uint32_t)job->size || size > (uint32_t)job->capacity;
+	p->bad |= from->rank != 0 || job->joined || size < (uint32_t)job->size || size > (uint32_t)tt_members(job)->capacity;
 	if (p->bad)
 		return;
-	job->late = true;
+	tt_members(job)->late = true;
 	tt_late_grow(job, (int)size);
 }
 
 /* Whoever let it in may have been faster than the news. */
 static bool is_seated(const struct tt_member *m)
 {
-	tt_list_each(node, &m->job->groups) {
+	tt_list_each(node, &tt_members(m->job)->groups) {
 		const struct tutti *g = tt_container_of(node, struct tutti, link);
 		if (g->lineage && tt_group_find(g, m))
 			return true;
@@ -118,11 +119,11 @@ void tt_late_news(struct tt_member *from, struct tt_pack *p)
 
 	tt_get64(&card);
 	epoch = tt_get32(&card);
-	p->bad |= card.bad || rank >= (uint32_t)job->capacity || !epoch;
+	p->bad |= card.bad || rank >= (uint32_t)tt_members(job)->capacity || !epoch;
 	if (p->bad || rank == (uint32_t)job->rank)
 		return;
 	tt_late_grow(job, (int)rank + 1);
-	m = &job->members[rank];
+	m = tt_member(job, rank);
 	if (tt_is_new_life(m, epoch))
 		tt_member_reborn(m, epoch);
 	if (m->state >= TT_LEFT || (m->epoch && (m->epoch != epoch || *m->addr)))
@@ -133,7 +134,7 @@ void tt_late_news(struct tt_member *from, struct tt_pack *p)
 	m->outside = !is_seated(m);
 	if (m->waiting.head)
 		tt_member_connect(m);
-	tt_coll_wake(job);
+	tt_tell_up(m);
 	spread_news(m);
 	if (job->joined)
 		tt_watch_tell(job, m, TUTTI_JOINED);
@@ -144,14 +145,14 @@ int tt_late_settle(struct tt_job *job)
 {
 	int err;
 
-	if (!job->late)
+	if (!tt_members(job)->late)
 		return 0;
-	tt_group_free(job->all);
-	if ((err = tt_group_new(job, 1, &job->all)))
+	tt_group_free(tt_members(job)->all);
+	if ((err = tt_group_new(job, 1, &tt_members(job)->all)))
 		return err;
-	job->all->uid = job->epoch;
-	tt_group_seat(job->all, 0, job->rank, job->epoch, job->all->slot);
+	tt_members(job)->all->uid = job->epoch;
+	tt_group_seat(tt_members(job)->all, 0, job->rank, job->epoch, tt_members(job)->all->slot);
 	return 0;
 }
 
-int tutti_late(const tutti *group) { return group->job->late; }
+int tutti_late(const tutti *group) { return tt_members(group->job)->late; }

@@ -17,7 +17,8 @@
  *
  *      rank 70 -- PART ask --> rank 0          rank 70 <-- PART yes, or no -- rank 0
  */
-#include "runtime.h"
+#include "engine/engine.h"
+#include "member/member_private.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +40,7 @@ static struct tt_link *new_link(struct tt_job *job, struct tt_peer *peer, struct
 	l->member = m;
 	l->mine = m != NULL;
 	peer->user = l;
-	tt_list_append(&job->links, &l->all);
+	tt_list_append(&tt_members(job)->links, &l->all);
 	job->engine.neighbours += is_near(peer);
 	job->engine.afar += !is_near(peer);
 	tt_list_init(&l->doom);
@@ -49,22 +50,23 @@ static struct tt_link *new_link(struct tt_job *job, struct tt_peer *peer, struct
 void tt_link_doom(struct tt_link *l)
 {
 	if (tt_list_empty(&l->doom))
-		tt_list_append(&l->job->doomed, &l->doom);
+		tt_list_append(&tt_members(l->job)->doomed, &l->doom);
 }
 
 void tt_peer_settle(struct tt_job *job)
 {
 	struct tt_list *node;
 
-	while ((node = tt_list_pop(&job->doomed))) {
+	while ((node = tt_list_pop(&tt_members(job)->doomed))) {
 		struct tt_link *l = tt_container_of(node, struct tt_link, doom);
 		if (l->member && l->member->link == l)
 			l->member->link = NULL;
 		l->member = NULL;
 		job->engine.neighbours -= is_near(l->peer);
 		job->engine.afar -= !is_near(l->peer);
-		tt_board_lost(job, l->peer);
-		job->hangups++;
+		tt_each_module(m, job, hangup)
+			m->hangup(job, l->peer);
+		tt_members(job)->hangups++;
 		l->peer->net->transport->disconnect(l->peer);
 		tt_timer_stop(&l->patience);
 		tt_list_remove(&l->all);
@@ -74,6 +76,11 @@ void tt_peer_settle(struct tt_job *job)
 }
 
 /* ---- posting ---- */
+
+void tt_post_count(struct tt_post *p, int err)
+{
+	tt_stats_ended(&p->member->stats, p->op.kind == TT_SEND ? TUTTI_STAT_MESSAGE : TUTTI_STAT_CHUNK, p->since, p->op.len, err);
+}
 
 void tt_member_hold(struct tt_member *m) { m->outstanding++; }
 
@@ -152,7 +159,7 @@ static bool has_better_wire(const struct tt_member *m)
 
 	for (int i = 0; job->engine.nets[i] != m->link->peer->net; i++) {
 		const struct tt_transport *t = job->engine.nets[i]->transport;
-		if (tt_address_find(m->addr, t->name, addr) && (t != &tt_shm || m->host == job->members[job->rank].host))
+		if (tt_address_find(m->addr, t->name, addr) && (t != &tt_shm || m->host == tt_member(job, job->rank)->host))
 			return true;
 	}
 	return false;
@@ -258,7 +265,7 @@ struct message {
 
 static void free_message(struct tt_post *p, int err)
 {
-	tt_stats_post(p, err);
+	tt_post_count(p, err);
 	tt_scratch_give(&p->member->job->scratch, tt_container_of(p, struct message, post), sizeof(struct message) + p->op.len);
 }
 
@@ -363,8 +370,8 @@ static void lack_files(struct tt_timer *t)
 	struct tt_member *m = tt_container_of(t, struct tt_member, retry);
 
 	fail_waiting(m, -EMFILE);
-	tt_window_unreached(m, -EMFILE);
-	tt_table_member_down(m, -EMFILE);
+	tt_each_module(module, m->job, unreached)
+		module->unreached(m, -EMFILE);
 }
 
 static int ask_wires(struct tt_member *m)
@@ -434,7 +441,7 @@ static void member_up(struct tt_member *m, struct tt_link *l)
 		tt_boot_leave_late(m);
 		tt_say_bye(m);
 	}
-	tt_coll_wake(m->job);
+	tt_tell_up(m);
 }
 
 /* ---- letting go of a connection ---- */
@@ -467,7 +474,7 @@ static void stand_apart(struct tt_member *m)
 	m->state = TT_AWAY;
 	if (m->waiting.head || is_beside_in_tree(m))
 		tt_member_connect(m);
-	tt_coll_wake(m->job); /* who waited for the connection makes a new one */
+	tt_tell_up(m); /* who waited for the connection makes a new one */
 }
 
 static void answer_part(struct tt_member *m)
@@ -484,7 +491,7 @@ static void answer_part(struct tt_member *m)
 	stand_apart(m);
 }
 
-static void take_part(struct tt_member *m, struct tt_pack *p)
+void tt_take_part(struct tt_member *m, struct tt_pack *p)
 {
 	uint8_t what = tt_get8(p);
 
@@ -510,8 +517,8 @@ static void say_hello(struct tt_link *l)
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 
 	tt_put8(&p, TT_HELLO);
-	tt_put32(&p, l->job->unnumbered ? TT_NEW_RANK : (uint32_t)l->job->rank);
-	tt_put32(&p, (uint32_t)l->job->launched);
+	tt_put32(&p, tt_members(l->job)->unnumbered ? TT_NEW_RANK : (uint32_t)l->job->rank);
+	tt_put32(&p, (uint32_t)tt_members(l->job)->launched);
 	tt_put32(&p, l->job->epoch);
 	tt_put8(&p, tt_is_joining(l->job));
 	l->used = !tt_is_joining(l->job);
@@ -551,14 +558,15 @@ void tt_member_reborn(struct tt_member *m, uint32_t epoch)
 	tt_member_free(m);
 	m->heard = m->patience = 0;
 	m->tries = 0;
-	if (!m->job->node_list) { /* where it is now comes with its card */
+	if (!tt_members(m->job)->node_list) { /* where it is now comes with its card */
 		m->addr = "";
-		m->job->carded -= m->host != 0;
+		tt_members(m->job)->carded -= m->host != 0;
 		m->host = 0;
 	}
 	m->fed = false;
 	m->telling = 0;
-	tt_window_reborn(m);
+	tt_each_module(module, m->job, reborn)
+		module->reborn(m);
 }
 
 /* It knows the secret and says nothing more, or was refused and does not go. */
@@ -621,10 +629,10 @@ static bool may_come_again(const struct tt_job *job, const struct tt_member *m, 
 /* Short sentences: they travel. */
 static const char *fault_of_hello(const struct tt_job *job, const struct hello *h, char *text, size_t room)
 {
-	const struct tt_member *m = h->rank < (uint32_t)job->size ? &job->members[h->rank] : NULL;
+	const struct tt_member *m = h->rank < (uint32_t)job->size ? tt_member(job, h->rank) : NULL;
 
-	if (h->launched != (uint32_t)job->launched)
-		snprintf(text, room, "it counts %u ranks, rank %d counts %d", h->launched, job->rank, job->launched);
+	if (h->launched != (uint32_t)tt_members(job)->launched)
+		snprintf(text, room, "it counts %u ranks, rank %d counts %d", h->launched, job->rank, tt_members(job)->launched);
 	else if (h->rank == TT_NEW_RANK)
 		snprintf(text, room, job->rank ? "new ranks come in at rank 0" : job->joined ? "there is no room for more ranks" : "not all ranks have joined");
 	else if (!m)
@@ -644,19 +652,19 @@ static const char *fault_of_hello(const struct tt_job *job, const struct hello *
 /* A later life of it ends the earlier one, unless that may be alive and this one is about to join: then it is looked after. */
 static struct tt_member *who_comes(struct tt_job *job, struct hello *h)
 {
-	struct tt_member *m = h->rank == TT_NEW_RANK && h->launched == (uint32_t)job->launched ? tt_late_number(job) : NULL;
+	struct tt_member *m = h->rank == TT_NEW_RANK && h->launched == (uint32_t)tt_members(job)->launched ? tt_late_number(job) : NULL;
 
 	if (h->rank == TT_NEW_RANK && !m)
 		return NULL;
 	if (m)
 		h->rank = (uint32_t)m->rank;
-	if (h->launched != (uint32_t)job->launched || h->rank >= (uint32_t)job->capacity)
-		return h->rank < (uint32_t)job->size ? &job->members[h->rank] : NULL;
+	if (h->launched != (uint32_t)tt_members(job)->launched || h->rank >= (uint32_t)tt_members(job)->capacity)
+		return h->rank < (uint32_t)job->size ? tt_member(job, h->rank) : NULL;
 	if (job->joined && !h->joining)
 		tt_late_grow(job, (int)h->rank + 1); /* news of it are on their way */
 	if (h->rank >= (uint32_t)job->size)
 		return NULL;
-	m = &job->members[h->rank];
+	m = tt_member(job, h->rank);
 	if (!job->joined || m->rank == job->rank || !is_another_life(m, h))
 		return m;
 	if (h->joining && m->state == TT_UP)
@@ -673,9 +681,9 @@ static void take_welcome(struct tt_link *l, struct tt_pack *p)
 	struct tt_member *m = l->member;
 	uint32_t epoch = tt_get32(p), rank = tt_get32(p);
 
-	if (!p->bad && l->job->unnumbered && rank >= (uint32_t)l->job->launched && rank < (uint32_t)l->job->capacity)
+	if (!p->bad && tt_members(l->job)->unnumbered && rank >= (uint32_t)tt_members(l->job)->launched && rank < (uint32_t)tt_members(l->job)->capacity)
 		tt_late_take_number(l->job, (int)rank);
-	p->bad |= l->job->unnumbered || rank != (uint32_t)l->job->rank;
+	p->bad |= tt_members(l->job)->unnumbered || rank != (uint32_t)l->job->rank;
 	if (p->bad || !epoch)
 		tt_member_gone(m, -EPROTO, "rank %d answered a greeting with nonsense", m->rank);
 	else if (!tt_member_epoch(m, epoch) && !tt_before(m->epoch, epoch))
@@ -737,16 +745,16 @@ static void take_refusal(struct tt_link *l, struct tt_pack *p)
 	char text[64];
 
 	tt_get_text(p, text, sizeof text);
-	if (!l->job->joined && !l->job->join_err)
-		snprintf(l->job->join_why, sizeof l->job->join_why, "%s refused this process as rank %d: %s", l->peer->addr, l->job->rank, text);
+	if (!l->job->joined && !tt_members(l->job)->join_err)
+		snprintf(tt_members(l->job)->join_why, sizeof tt_members(l->job)->join_why, "%s refused this process as rank %d: %s", l->peer->addr, l->job->rank, text);
 	if (again && !l->job->joined && l->member && l->member->link == l && tt_boot_retry(l->member, l->job->deadline / 2)) {
-		l->job->epoch = l->job->members[l->job->rank].epoch = tt_epoch_now();
+		l->job->epoch = tt_member(l->job, l->job->rank)->epoch = tt_epoch_now();
 		l->member->link = NULL;
 		tt_link_doom(l);
 		return;
 	}
-	if (!l->job->joined && !l->job->join_err)
-		l->job->join_err = -EPERM;
+	if (!l->job->joined && !tt_members(l->job)->join_err)
+		tt_members(l->job)->join_err = -EPERM;
 	if (l->member && l->member->link == l) { /* and not one that lost a crossing long ago */
 		l->member->untold = true; /* if I was cut off, that is no news to be spread by me */
 		tt_member_gone(l->member, -EPERM, "rank %d refused this process: %s", l->member->rank, text);
@@ -761,7 +769,7 @@ static bool ask_better_wires(struct tt_link *l)
 {
 	struct tt_member *m = l->member;
 
-	if (!l->job->node_list || !m || m->link != l || m->wires_again || !has_better_wire(m))
+	if (!tt_members(l->job)->node_list || !m || m->link != l || m->wires_again || !has_better_wire(m))
 		return false;
 	m->wires_again = true;
 	forget_link(m);
@@ -797,7 +805,7 @@ bool tt_member_take_bye(struct tt_pack *p, struct tt_pack *list)
 	return !p->bad;
 }
 
-static void take_bye(struct tt_member *m, struct tt_pack *p)
+void tt_take_bye(struct tt_member *m, struct tt_pack *p)
 {
 	struct tt_pack list;
 
@@ -805,49 +813,18 @@ static void take_bye(struct tt_member *m, struct tt_pack *p)
 		tt_member_left(m, &list);
 }
 
-static void member_message(struct tt_member *m, enum tt_message_type type, struct tt_pack *p)
+void tt_take_refused(struct tt_member *m, struct tt_pack *p) { take_refusal(m->link, p); }
+
+static void member_message(struct tt_member *m, uint8_t type, struct tt_pack *p)
 {
+	const struct tt_message *message = tt_members(m->job)->message[type];
+
 	tt_stats_count(&m->stats, TUTTI_STAT_MESSAGE_IN, tt_pack_left(p) + 1);
-	m->link->used |= !may_pass((uint8_t)type);
-	m->settled |= !may_pass((uint8_t)type);
-	switch (type) {
-	case TT_CARD: tt_boot_card(m, p); break;
-	case TT_LATE: tt_late_told(m, p); break;
-	case TT_NEWS: tt_late_news(m, p); break;
-	case TT_TABLE: tt_boot_table(m, p); break;
-	case TT_BYE: take_bye(m, p); break;
-	case TT_PING:
-	case TT_PONG: tt_group_life(m, p, type == TT_PING); break;
-	case TT_DOWN: tt_group_down(m, p); break;
-	case TT_FAREWELL: tt_group_left(m, p); break;
-	case TT_MISSED: tt_group_missed(m, p); break;
-	case TT_ASK: tt_window_ask(m, p); break;
-	case TT_ANSWER: tt_window_answer(m, p); break;
-	case TT_CLOSED: tt_window_closed(m, p); break;
-	case TT_DATA: tt_coll_message(m, p); break;
-	case TT_REVOKE: tt_group_revoked(m, p); break;
-	case TT_AGREE: tt_agree_message(m, p); break;
-	case TT_PART: take_part(m, p); break;
-	case TT_REFUSED: take_refusal(m->link, p); break;
-	case TT_JOIN: tt_table_take_join(m, p); break;
-	case TT_JOINED: tt_table_take_joined(m, p); break;
-	case TT_CLOCK: tt_table_take_clock(m, p); break;
-	case TT_FINISH: tt_table_take_finish(m, p); break;
-	case TT_CHANGE: tt_table_take_switch(m, p); break;
-	case TT_CHANGED: tt_table_take_switched(m, p); break;
-	case TT_PUSH: tt_table_push(m, p); break;
-	case TT_PUSHED: tt_table_pushed(m, p); break;
-	case TT_PUSH_ROWS: tt_table_push_rows(m, p); break;
-	case TT_PULL_ROWS: tt_table_pull_rows(m, p); break;
-	case TT_PULL_FRESH: tt_table_pull_fresh(m, p); break;
-	case TT_PULL_VERSION: tt_table_pull_version(m, p); break;
-	case TT_PULLED: tt_table_pulled(m, p); break;
-	case TT_FILE: tt_table_file(m, p); break;
-	case TT_FILED: tt_table_filed(m, p); break;
-	case TT_HELD: tt_table_held(m); break;
-	case TT_WAKE: break; /* the turn that took it looks at what it is about */
-	default: p->bad = true;
-	}
+	m->link->used |= !may_pass(type);
+	m->settled |= !may_pass(type);
+	if (message)
+		message->take(m, p);
+	p->bad |= !message;
 	if (p->bad)
 		tt_member_gone(m, -EPROTO, "rank %d sent a message that makes no sense (type %d)", m->rank, type);
 }
@@ -865,7 +842,7 @@ static void take_busy(struct tt_link *l)
 }
 
 /* Before a member is known, only greetings are listened to. */
-static void greeting(struct tt_link *l, enum tt_message_type type, struct tt_pack *p)
+static void greeting(struct tt_link *l, uint8_t type, struct tt_pack *p)
 {
 	struct tt_member *m = l->member;
 
@@ -887,7 +864,7 @@ static void on_message(struct tt_peer *peer, const void *bytes, size_t len)
 {
 	struct tt_link *l = peer->user;
 	struct tt_pack p = tt_unpack(bytes, len);
-	enum tt_message_type type = tt_get8(&p);
+	uint8_t type = tt_get8(&p);
 
 	if (!l || !tt_list_empty(&l->doom))
 		return;
@@ -903,12 +880,9 @@ static void on_notify(struct tt_peer *peer, uint32_t value)
 
 	if (!l || !l->member || !tt_list_empty(&l->doom))
 		return;
-	if (!(value & TT_NOTIFY_COLLECTIVE)) {
-		tt_window_notify(l->member, value);
-		return;
-	}
-	tt_stats_count(&l->member->stats, TUTTI_STAT_CHUNK_IN, 0);
-	tt_coll_notify(l->member, value);
+	tt_each_module(m, l->job, notify)
+		if (value >= m->notify_first && value <= m->notify_last)
+			m->notify(l->member, value);
 }
 
 /* The wire's own sentence; but tt_why() may still be about something else. */
@@ -963,13 +937,23 @@ const struct tt_events tt_peer_events = { .up = on_up, .message = on_message, .n
 
 /* ---- ends ---- */
 
+void tt_tell_up(struct tt_member *m)
+{
+	tt_each_module(module, m->job, up)
+		module->up(m);
+}
+
+void tt_tell_unseated(struct tt_member *m)
+{
+	tt_each_module(module, m->job, unseated)
+		module->unseated(m);
+}
+
 static void member_ended(struct tt_member *m)
 {
 	fail_waiting(m, m->err);
-	tt_window_gone(m);
-	tt_table_member_down(m, m->err);
-	tt_table_member_gone(m);
-	tt_coll_member_down(m);
+	tt_each_module(module, m->job, ended)
+		module->ended(m);
 	tt_agree_member_down(m);
 	m->job->engine.news = true; /* who waits for its notifies looks again */
 }

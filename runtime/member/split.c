@@ -1,16 +1,12 @@
-/* split.c - groups of ranks: the job's own, and the parts into which users split it
+/* split.c - groups of ranks: the job's own, and what came of it
  *
  * A group has a uid, the same on all its ranks, and on each of them a slot of that rank's own choice, by which the others
- * name it. Splitting is one gather of {color, key, slot}: from it every rank works out the same parts.
+ * name it. collective/split.c makes parts of one, agree.c what shrinking and growing make of one.
  */
-#include "runtime.h"
+#include "engine/engine.h"
+#include "member/member_private.h"
 #include <stdlib.h>
 #include <string.h>
-
-enum {
-	VALUE = 10,           /* bytes that each rank gives to a split */
-	NO_SLOT = UINT16_MAX, /* it has none left */
-};
 
 /* ---- what a group is ---- */
 
@@ -20,11 +16,11 @@ static int take_slot(struct tutti *g)
 	struct tt_job *job = g->job;
 
 	for (int i = 0; i < TT_GROUPS; i++) {
-		unsigned slot = job->next_group++ % TT_GROUPS;
-		if (job->group_at[slot])
+		unsigned slot = tt_members(job)->next_group++ % TT_GROUPS;
+		if (tt_members(job)->group_at[slot])
 			continue;
 		g->slot = (uint16_t)slot;
-		job->group_at[slot] = g;
+		tt_members(job)->group_at[slot] = g;
 		return 0;
 	}
 	return tt_fail(-EMFILE, "%d groups are open: leave some", TT_GROUPS);
@@ -33,14 +29,21 @@ static int take_slot(struct tutti *g)
 int tt_group_make_seats(struct tutti *g, int n)
 {
 	g->seats = calloc((size_t)n, sizeof *g->seats);
-	g->seat_of = malloc((size_t)g->job->capacity * sizeof *g->seat_of);
+	g->seat_of = malloc((size_t)tt_members(g->job)->capacity * sizeof *g->seat_of);
 	if (!g->seats || !g->seat_of) {
 		tt_group_clear_seats(g);
 		return tt_fail(-ENOMEM, "no memory for a group of %d ranks", n);
 	}
-	memset(g->seat_of, -1, (size_t)g->job->capacity * sizeof *g->seat_of);
+	memset(g->seat_of, -1, (size_t)tt_members(g->job)->capacity * sizeof *g->seat_of);
 	g->n = n;
 	return 0;
+}
+
+static void free_group(struct tutti *g)
+{
+	for (int i = 0; i < TT_MODULES; i++)
+		free(g->own[i]);
+	free(g);
 }
 
 static struct tutti *make_group(struct tt_job *job)
@@ -49,8 +52,13 @@ static struct tutti *make_group(struct tt_job *job)
 
 	if (!g)
 		return NULL;
+	tt_each_module(m, job, group_size)
+		if (!(g->own[m->slot] = calloc(1, m->group_size))) {
+			free_group(g);
+			return NULL;
+		}
 	g->job = job;
-	tt_list_append(&job->groups, &g->link);
+	tt_list_append(&tt_members(job)->groups, &g->link);
 	return g;
 }
 
@@ -78,6 +86,18 @@ int tt_group_new(struct tt_job *job, int n, struct tutti **out)
 	return 0;
 }
 
+static void tell_over(struct tutti *g)
+{
+	tt_each_module(m, g->job, group_over)
+		m->group_over(g);
+}
+
+void tt_group_begun(struct tutti *g)
+{
+	tt_each_module(m, g->job, group_begun)
+		m->group_begun(g);
+}
+
 int tt_group_heir(struct tutti *old, int n, struct tutti **out)
 {
 	struct tutti *g = make_group(old->job);
@@ -89,9 +109,9 @@ int tt_group_heir(struct tutti *old, int n, struct tutti **out)
 		return err;
 	}
 	old->retired = true;
-	tt_coll_end_group(old);
+	tell_over(old);
 	g->slot = old->slot;
-	g->job->group_at[g->slot] = g;
+	tt_members(g->job)->group_at[g->slot] = g;
 	*out = g;
 	return 0;
 }
@@ -107,7 +127,7 @@ static void take_out(struct tutti *g, struct tt_seat *s, int err)
 
 void tt_group_seat(struct tutti *g, int i, int rank, uint32_t epoch, uint16_t slot)
 {
-	const struct tt_member *m = &g->job->members[rank];
+	const struct tt_member *m = tt_member(g->job, rank);
 
 	g->seats[i] = (struct tt_seat){ .rank = rank, .epoch = epoch, .slot = slot };
 	g->seat_of[rank] = i;
@@ -123,20 +143,20 @@ void tt_group_resign(struct tutti *g, int i) { take_out(g, &g->seats[i], -ECONNA
 void tt_group_free(struct tutti *g)
 {
 	if (g->uid)
-		tt_coll_end_group(g);
-	tt_board_close(g);
-	tt_layout_free(g);
+		tell_over(g);
+	tt_each_module(m, g->job, group_freed)
+		m->group_freed(g);
 	tt_agree_free(g);
 	free(g->origin.roll);
 	tt_list_remove(&g->link);
-	if (g->job->group_at[g->slot] == g)
-		g->job->group_at[g->slot] = NULL;
+	if (tt_members(g->job)->group_at[g->slot] == g)
+		tt_members(g->job)->group_at[g->slot] = NULL;
 	free(g->seats);
 	free(g->seat_of);
-	free(g);
+	free_group(g);
 }
 
-struct tt_member *tt_group_member(const struct tutti *g, int i) { return &g->job->members[g->seats[i].rank]; }
+struct tt_member *tt_group_member(const struct tutti *g, int i) { return tt_member(g->job, g->seats[i].rank); }
 
 struct tt_seat *tt_group_find(const struct tutti *g, const struct tt_member *m)
 {
@@ -147,7 +167,7 @@ struct tt_seat *tt_group_find(const struct tutti *g, const struct tt_member *m)
 
 void tt_group_epoch(struct tt_member *m, uint32_t epoch)
 {
-	tt_list_each(node, &m->job->groups) {
+	tt_list_each(node, &tt_members(m->job)->groups) {
 		struct tt_seat *s = tt_group_find(tt_container_of(node, struct tutti, link), m);
 		if (s)
 			s->epoch = epoch;
@@ -175,7 +195,7 @@ static void read_bye(const struct tutti *g, const struct tt_pack *bye, struct tt
 
 void tt_group_seats_out(struct tt_member *m, const struct tt_pack *bye)
 {
-	tt_list_each(node, &m->job->groups) {
+	tt_list_each(node, &tt_members(m->job)->groups) {
 		struct tutti *g = tt_container_of(node, struct tutti, link);
 		struct tt_seat *s = tt_group_find(g, m);
 		if (!s)
@@ -186,79 +206,7 @@ void tt_group_seats_out(struct tt_member *m, const struct tt_pack *bye)
 	}
 }
 
-/* ---- splitting ---- */
-
-struct wish { /* what one rank of the parent gave */
-	int32_t color, key;
-	uint16_t slot;
-	int at;                     /* its seat in the parent */
-};
-
-static struct wish read_wish(const uint8_t *value, int at)
-{
-	struct tt_pack p = tt_unpack(value, VALUE);
-	struct wish w = { .color = (int32_t)tt_get32(&p), .key = (int32_t)tt_get32(&p), .slot = tt_get16(&p), .at = at };
-
-	return w;
-}
-
-static int compare_wishes(const void *a, const void *b)
-{
-	const struct wish *x = a, *y = b;
-
-	return x->key != y->key ? (x->key < y->key ? -1 : 1) : x->at - y->at;
-}
-
-static int pick_wishes(const struct tutti *parent, const uint8_t *values, int color, struct wish *picked)
-{
-	int n = 0;
-
-	for (int i = 0; i < parent->n; i++) {
-		struct wish w = read_wish(values + (size_t)i * VALUE, i);
-		if (w.color == color)
-			picked[n++] = w;
-	}
-	qsort(picked, (size_t)n, sizeof *picked, compare_wishes);
-	return n;
-}
-
-static uint32_t name_part(const struct tutti *parent, uint32_t birth, int color)
-{
-	uint8_t bytes[12];
-	struct tt_pack p = tt_pack(bytes, sizeof bytes);
-	uint32_t uid;
-
-	tt_put32(&p, parent->uid);
-	tt_put32(&p, birth);
-	tt_put32(&p, (uint32_t)color);
-	uid = tt_hash(TT_HASH, bytes, sizeof bytes);
-	return uid ? uid : 1;
-}
-
-static int fill_part(struct tutti *part, struct tutti *parent, const uint8_t *values, int color)
-{
-	struct wish *picked = calloc((size_t)parent->n, sizeof *picked);
-	int n, err;
-
-	if (!picked)
-		return tt_fail(-ENOMEM, "no memory for a group of %d ranks", parent->n);
-	n = pick_wishes(parent, values, color, picked);
-	err = tt_group_make_seats(part, n);
-	for (int i = 0; !err && i < n; i++) {
-		const struct tt_seat *s = &parent->seats[picked[i].at];
-		if (picked[i].slot >= TT_GROUPS)
-			err = tt_fail(-ECONNABORTED, "split: rank %d gave it up: it has too many groups open", s->rank);
-		tt_group_seat(part, i, s->rank, s->epoch, picked[i].slot);
-	}
-	free(picked);
-	if (err)
-		return err;
-	if (part->revoked)
-		return tt_fail(-ECONNABORTED, "split: another rank gave it up");
-	part->uid = name_part(parent, part->birth, color);
-	tt_coll_begin_group(part);
-	return 0;
-}
+/* ---- taking a part back ---- */
 
 void tt_group_revoke(const struct tutti *parent, uint32_t birth)
 {
@@ -277,7 +225,7 @@ void tt_group_revoked(struct tt_member *from, struct tt_pack *p)
 {
 	uint32_t parent = tt_get32(p), birth = tt_get32(p);
 
-	tt_list_each(node, &from->job->groups) {
+	tt_list_each(node, &tt_members(from->job)->groups) {
 		struct tutti *g = tt_container_of(node, struct tutti, link);
 		struct tt_seat *s = tt_group_find(g, from);
 		if (s && g->uid == parent && !birth)
@@ -288,61 +236,8 @@ void tt_group_revoked(struct tt_member *from, struct tt_pack *p)
 		if (!s || s->out)
 			continue;
 		take_out(g, s, -ECONNABORTED);
-		tt_coll_member_down(from);
+		tt_tell_unseated(from);
 	}
-}
-
-static int split(struct tutti *parent, struct tutti *part, uint32_t birth, int color, int key)
-{
-	uint8_t mine[VALUE], *values = malloc((size_t)parent->n * VALUE);
-	struct tt_pack p = tt_pack(mine, sizeof mine);
-	int err;
-
-	if (!values)
-		return tt_fail(-ENOMEM, "no memory to split a group of %d ranks", parent->n);
-	tt_put32(&p, (uint32_t)color);
-	tt_put32(&p, (uint32_t)key);
-	tt_put16(&p, part ? part->slot : NO_SLOT);
-	err = tutti_gather(parent, mine, sizeof mine, values, -1, NULL);
-	tt_enter(parent->job);
-	if (!err && part && color >= 0)
-		err = fill_part(part, parent, values, color);
-	if (err || !part)
-		tt_group_revoke(parent, birth);
-	tt_exit(parent->job);
-	free(values);
-	return err;
-}
-
-int tutti_group_split(tutti *parent, int color, int key, tutti **out)
-{
-	struct tt_job *job = parent->job;
-	struct tutti *part = NULL;
-	uint32_t birth;
-	int full, err = tt_usable(job);
-
-	if (err)
-		return err;
-	tt_enter(job);
-	full = tt_group_new(job, 0, &part);
-	birth = ++parent->splits;
-	if (part) {
-		part->birth = birth;
-		part->parent = parent->uid;
-	}
-	tt_exit(job);
-	err = split(parent, part, birth, color, key); /* without a slot too: the others shall not wait */
-	if (!err && !full && color >= 0) {
-		*out = part;
-		return 0;
-	}
-	tt_enter(job);
-	if (part)
-		tt_group_free(part);
-	tt_exit(job);
-	if (!err && !full)
-		*out = NULL;
-	return full ? full : err;
 }
 
 int tutti_group_member(const tutti *g, int i)

@@ -1,6 +1,7 @@
 /* watch.c - who came and who went, as programs are told: a queue of changes, a descriptor that is readable while it holds
  * any, and a callback, which the background thread makes, outside of the gate. */
-#include "runtime.h"
+#include "engine/engine.h"
+#include "member/member_private.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,7 @@ static void drop_oldest(struct tt_watch *w)
 
 void tt_watch_tell(struct tt_job *job, const struct tt_member *m, tutti_what what)
 {
-	struct tt_watch *w = job->watch;
+	struct tt_watch *w = tt_members(job)->watch;
 	uint64_t one = 1;
 	tutti_change *c;
 
@@ -66,7 +67,7 @@ static bool take(struct tt_watch *w, tutti_change *to)
 
 void tt_watch_call(struct tt_job *job)
 {
-	struct tt_watch *w = job->watch;
+	struct tt_watch *w = tt_members(job)->watch;
 	tutti_change c;
 
 	while (w && w->changed && !job->engine.stopping && take(w, &c)) {
@@ -80,11 +81,11 @@ void tt_watch_call(struct tt_job *job)
 
 void tt_watch_free(struct tt_job *job)
 {
-	if (!job->watch)
+	if (!tt_members(job)->watch)
 		return;
-	close(job->watch->fd);
-	free(job->watch);
-	job->watch = NULL;
+	close(tt_members(job)->watch->fd);
+	free(tt_members(job)->watch);
+	tt_members(job)->watch = NULL;
 }
 
 /* Who went before is a change, too: so nobody is missed between joining and this. */
@@ -99,10 +100,10 @@ static int open_watch(struct tt_job *job)
 		free(w);
 		return tt_fail(-errno, "cannot make an eventfd: is the limit on open files (ulimit -n) reached?");
 	}
-	job->watch = w;
+	tt_members(job)->watch = w;
 	for (int i = 0; i < job->size; i++)
-		if (job->members[i].state >= TT_LEFT)
-			tt_watch_tell(job, &job->members[i], job->members[i].state == TT_LEFT ? TUTTI_LEFT : TUTTI_GONE);
+		if (tt_member(job, i)->state >= TT_LEFT)
+			tt_watch_tell(job, tt_member(job, i), tt_member(job, i)->state == TT_LEFT ? TUTTI_LEFT : TUTTI_GONE);
 	return 0;
 }
 
@@ -114,14 +115,14 @@ int tutti_group_watch(tutti *at, void (*changed)(const tutti_change *, void *), 
 	if ((err = tt_usable(job)))
 		return err;
 	tt_enter(job);
-	if (!job->watch)
+	if (!tt_members(job)->watch)
 		err = open_watch(job);
 	if (!err) {
-		job->watch->changed = changed;
-		job->watch->arg = arg;
+		tt_members(job)->watch->changed = changed;
+		tt_members(job)->watch->arg = arg;
 		atomic_store(&job->engine.errand, true); /* what went before is told, too */
 		tt_kick(&job->engine.backstage);
-		err = job->watch->fd;
+		err = tt_members(job)->watch->fd;
 	}
 	tt_exit(job);
 	return err;
@@ -138,9 +139,9 @@ int tutti_group_next(tutti *at, tutti_change *change)
 	if (change->size < sizeof c)
 		return tt_fail(-EINVAL, "tutti_change.size is %zu: set it to sizeof(tutti_change)", change->size);
 	tt_enter(job);
-	if (!job->watch)
+	if (!tt_members(job)->watch)
 		n = tt_fail(-EINVAL, "nobody watches this job: call tutti_group_watch first");
-	else if (take(job->watch, &c))
+	else if (take(tt_members(job)->watch, &c))
 		n = 1;
 	tt_exit(job);
 	if (n == 1) {

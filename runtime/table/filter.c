@@ -3,8 +3,8 @@
  * What is zero, or small enough to be left out, shows in the bits: the magnitude of a real number is its bits without the sign, and grows
  * with them. So all types are compared as unsigned integers, by loops that compilers make vectors of, and NaN is larger than any limit. */
 #include "table/parts.h"
-#include "runtime.h"
 #include <math.h>
+#include <string.h>
 
 static size_t pair_size(tutti_type type) { return sizeof(uint32_t) + tt_type_size(type); }
 

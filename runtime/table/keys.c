@@ -6,8 +6,8 @@
  * The keys themselves stand in the order of their numbers. So a place is 8 bytes, and who writes all keys down reads them in a row. When
  * three quarters of the places are taken there are twice as many from then on, and each new key takes four old places along: nobody has
  * to wait until millions have moved. */
+#include "file/file.h"
 #include "table/parts.h"
-#include "runtime.h"
 #include <stdlib.h>
 
 enum { LEAST = 16, MOVES = 4, NUMBER_BITS = 40 }; /* two moves were enough: the next three quarters are that far away */

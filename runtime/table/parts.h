@@ -4,7 +4,6 @@
 #ifndef TT_PARTS_H
 #define TT_PARTS_H
 #include "base/base.h"
-#include "tutti.h"
 
 /* ---- shards.c: elements or rows, cut over servers in contiguous ranges; keys, dealt out to them ---- */
 

@@ -32,7 +32,6 @@
 #ifndef TT_ROUNDS_H
 #define TT_ROUNDS_H
 #include "base/base.h"
-#include "tutti.h"
 
 struct tt_rounds;
 struct tt_rounds_counts {

@@ -2,7 +2,12 @@
  *
  * Opening is like a window's: each server makes its shard, then everybody asks the others for theirs, and compares what the table
  * is said to be. So no rank has to be the first, and one that comes later opens the table under its name. */
+#include "engine/engine.h"
+#include "kernel/kernel.h"
+#include "member/member.h"
+#include "table/table_private.h"
 #include "table/table_save.h"
+#include "window/window.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +22,7 @@ static int check_ranks(const struct tt_job *job, const char *name, const char *r
 {
 	for (int i = 0; i < n; i++)
 		for (int j = 0; j <= i; j++)
-			if (rank[i] < 0 || rank[i] >= job->capacity || (j < i && rank[j] == rank[i]))
+			if (rank[i] < 0 || rank[i] >= tt_members(job)->capacity || (j < i && rank[j] == rank[i]))
 				return tt_fail(-EINVAL, "table \"%s\": %s %d is rank %d, which is no rank or is named twice", name, role, i, rank[i]);
 	return 0;
 }
@@ -52,10 +57,10 @@ static int check_config(const struct tt_job *job, const char *name, const tutti_
 	if ((!c->count && !(c->flags & TUTTI_TABLE_KEYS)) || c->count > most_bytes / tt_type_size(c->type) / tt_max(c->row, 1))
 		return tt_fail(-EINVAL, "table \"%s\": %llu rows of %llu elements, and it must be from 1 up to what memory can be", name,
 		               (unsigned long long)c->count, (unsigned long long)tt_max(c->row, 1));
-	if (c->servers < 0 || c->servers > job->capacity || (!c->servers != !c->server))
+	if (c->servers < 0 || c->servers > tt_members(job)->capacity || (!c->servers != !c->server))
 		return tt_fail(-EINVAL, "table \"%s\": %d servers, and a list of them that is %s: name all of them, or none for all ranks", name, c->servers,
 		               c->server ? "there" : "NULL");
-	if (c->workers < 0 || c->workers > job->capacity || (!c->workers != !c->worker))
+	if (c->workers < 0 || c->workers > tt_members(job)->capacity || (!c->workers != !c->worker))
 		return tt_fail(-EINVAL, "table \"%s\": %d workers, and a list of them that is %s: name all of them, or none for all ranks", name, c->workers,
 		               c->worker ? "there" : "NULL");
 	if (c->publish_ms < 0 || (!(c->flags & TUTTI_TABLE_SNAPSHOTS) && (c->publish_ms || c->publish_pushes)))
@@ -117,7 +122,7 @@ static struct tutti_table *new_table(struct tt_job *job, const char *name, const
 	t->row = tt_max(c->row, 1);
 	t->limit = tt_filter_limit(c->type, c->clip);
 	t->updater = c->updater;
-	t->servers = c->servers ? c->servers : job->launched;
+	t->servers = c->servers ? c->servers : tt_members(job)->launched;
 	t->server = calloc((size_t)t->servers, sizeof *t->server);
 	t->source = calloc((size_t)t->servers, sizeof *t->source);
 	t->workers = c->workers;
@@ -182,20 +187,20 @@ static int open_windows(struct tutti_table *t)
 
 	name_window(name, sizeof name, t);
 	tt_enter(job);
-	tt_list_each(node, &job->tables)
+	tt_list_each(node, &tt_tables(job)->tables)
 		if (!strcmp(tt_container_of(node, struct tutti_table, link)->name, t->name))
 			err = tt_fail(-EEXIST, "a table named \"%s\" is open already", t->name);
 	if (!err && t->shard.memory)
-		((struct tt_shard_head *)t->shard.memory)->uid = t->source[t->mine].uid = (uint64_t)job->epoch << 32 | ++job->generation;
+		((struct tt_shard_head *)t->shard.memory)->uid = t->source[t->mine].uid = (uint64_t)job->epoch << 32 | ++tt_tables(job)->generation;
 	if (!err && t->shard.memory)
 		err = tt_table_expect(t);
 	if (!err)
 		err = tt_window_open(job, name, t->shard.memory, tt_version_bytes(t), &t->window);
 	tt_table_inbox_name(name, sizeof name, job->rank);
-	if (!err && !job->outbox)
-		err = tt_window_open(job, name, NULL, 0, &job->outbox);
+	if (!err && !tt_tables(job)->outbox)
+		err = tt_window_open(job, name, NULL, 0, &tt_tables(job)->outbox);
 	if (!err)
-		tt_list_append(&job->tables, &t->link);
+		tt_list_append(&tt_tables(job)->tables, &t->link);
 	tt_exit(job);
 	return err;
 }
@@ -232,7 +237,7 @@ static int find_slots(struct tutti_table *t)
 
 	for (int i = 0; !err && i < t->servers; i++)
 		if (i != t->mine && tt_table_is_large(t, i))
-			err = tt_window_get(t->job->outbox, opening, t->server[i], 0, &word, sizeof word, NULL);
+			err = tt_window_get(tt_tables(t->job)->outbox, opening, t->server[i], 0, &word, sizeof word, NULL);
 	return err;
 }
 
@@ -392,9 +397,9 @@ void tutti_table_close(tutti_table *t)
 	free_table(t);
 }
 
-void tt_table_stop_all(struct tt_job *job)
+static void stop_tables(struct tt_job *job)
 {
-	tt_list_each(node, &job->tables) {
+	tt_list_each(node, &tt_tables(job)->tables) {
 		struct tutti_table *t = tt_container_of(node, struct tutti_table, link);
 		tt_enter(job);
 		tt_clerk_stop(t);
@@ -403,17 +408,71 @@ void tt_table_stop_all(struct tt_job *job)
 	}
 }
 
-void tt_table_free_all(struct tt_job *job)
+static void close_tables(struct tt_job *job)
 {
-	while (!tt_list_empty(&job->tables)) {
-		struct tutti_table *t = tt_container_of(job->tables.next, struct tutti_table, link);
+	while (!tt_list_empty(&tt_tables(job)->tables)) {
+		struct tutti_table *t = tt_container_of(tt_tables(job)->tables.next, struct tutti_table, link);
 		stop_turns(t);
 		free_table(t);
 	}
 	tt_call_free_all(job);
-	for (int i = 0; job->members && i < job->size; i++) {
-		tutti_window_close(job->members[i].inbox_window);
-		tutti_free(job->all, job->members[i].inbox);
-		free(job->members[i].feed);
+	for (int i = 0; tt_members(job)->of && i < job->size; i++) {
+		struct tt_table_peer *peer = tt_member(job, i)->own[TT_TABLE_SLOT];
+		if (!peer)
+			continue;
+		tutti_window_close(peer->inbox_window);
+		tt_memory_free(peer->inbox);
+		free(peer->feed);
+		free(peer);
 	}
 }
+
+/* ---- the module ---- */
+
+static void make(struct tt_job *job)
+{
+	struct tt_tables *all = tt_tables(job);
+
+	tt_list_init(&all->tables);
+	tt_list_init(&all->calls);
+	tt_list_init(&all->held);
+	tt_list_init(&all->enquiries);
+}
+
+static void lose_member(struct tt_member *m)
+{
+	tt_table_member_down(m, m->err);
+	tt_table_member_gone(m);
+}
+
+static const struct tt_message messages[] = {
+	{ TT_JOIN, "join", tt_table_take_join },
+	{ TT_JOINED, "joined", tt_table_take_joined },
+	{ TT_CLOCK, "clock", tt_table_take_clock },
+	{ TT_FINISH, "finish", tt_table_take_finish },
+	{ TT_CHANGE, "change", tt_table_take_switch },
+	{ TT_CHANGED, "changed", tt_table_take_switched },
+	{ TT_PUSH, "push", tt_table_push },
+	{ TT_PUSHED, "pushed", tt_table_pushed },
+	{ TT_PUSH_ROWS, "push rows", tt_table_push_rows },
+	{ TT_PULL_ROWS, "pull rows", tt_table_pull_rows },
+	{ TT_PULL_FRESH, "pull fresh", tt_table_pull_fresh },
+	{ TT_PULL_VERSION, "pull version", tt_table_pull_version },
+	{ TT_PULLED, "pulled", tt_table_pulled },
+	{ TT_FILE, "file", tt_table_file },
+	{ TT_FILED, "filed", tt_table_filed },
+	{ TT_HELD, "held", tt_table_held },
+};
+
+const struct tt_module tt_table_module = {
+	.name = "table",
+	.slot = TT_TABLE_SLOT,
+	.job_size = sizeof(struct tt_tables),
+	.make = make,
+	.stop = stop_tables,
+	.close = close_tables,
+	.messages = messages,
+	.message_count = TT_COUNT(messages),
+	.unreached = tt_table_member_down,
+	.ended = lose_member,
+};

@@ -4,7 +4,11 @@
  * table (table_whole.c), of rows (table_rows.c), of the fresh ones (table_fresh.c), of a version (table_snapshot.c). Parts for
  * this rank's own shard go in the order of the calls, a piece in each turn. A part ends when nothing holds its memory any more; the
  * call ends with its last part. */
-#include "table/table.h"
+#include "engine/engine.h"
+#include "member/member.h"
+#include "operation/operation.h"
+#include "table/table_private.h"
+#include "window/window.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +29,7 @@ static void uncount(struct tt_call_part *p)
 	if (!t->source[p->server].pushed)
 		return;
 	t->source[p->server].pushed--;
-	tt_list_each(node, &t->job->calls) {
+	tt_list_each(node, &tt_tables(t->job)->calls) {
 		struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
 		struct tt_call_part *q = &c->part[p->server];
 		if (c->table != t || !tt_before(p->call->number, c->number))
@@ -101,8 +105,8 @@ static void free_call(struct tt_table_call *c)
 
 void tt_call_free_all(struct tt_job *job)
 {
-	while (!tt_list_empty(&job->calls))
-		free_call(tt_container_of(job->calls.next, struct tt_table_call, link));
+	while (!tt_list_empty(&tt_tables(job)->calls))
+		free_call(tt_container_of(tt_tables(job)->calls.next, struct tt_table_call, link));
 }
 
 /* Its memory is the program's again. */
@@ -110,8 +114,8 @@ static void end_request(struct tt_table_call *c, int err)
 {
 	struct tt_request *r = c->request;
 
-	tt_stats_call(r, stat_of(c), bytes_of(c), err);
-	r->call = NULL;
+	tt_stats_ended(&r->job->stats.own, stat_of(c), r->post.since, bytes_of(c), err);
+	r->of = NULL;
 	c->request = NULL;
 	c->values = NULL;
 	tt_request_end(r, err);
@@ -194,8 +198,8 @@ static void push_by_slots(struct tt_call_part *p)
 	p->err = 0;
 	p->sent = 0;
 	p->said = false;
-	p->member->feed->unmapped = true;
-	tt_list_prepend(&p->member->feed->pushes.parts, &p->link);
+	tt_feed_of(p->member)->unmapped = true;
+	tt_list_prepend(&tt_feed_of(p->member)->pushes.parts, &p->link);
 }
 
 /* A round may wait for it. */
@@ -213,7 +217,7 @@ void tt_call_look_at(struct tt_call_part *p)
 	tt_list_remove(&p->link);
 	if (tt_call_is_cut_short(p)) {
 		p->closing = true;
-		tt_list_prepend(&p->member->feed->pushes.parts, &p->link);
+		tt_list_prepend(&tt_feed_of(p->member)->pushes.parts, &p->link);
 		return;
 	}
 	if (p->region)
@@ -297,7 +301,7 @@ static bool is_read(const struct tt_call_part *push)
 {
 	const struct tutti_table *t = push->call->table;
 
-	tt_list_each(node, &t->job->calls) {
+	tt_list_each(node, &tt_tables(t->job)->calls) {
 		const struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
 		const struct tt_call_part *p = &c->part[push->server];
 		if (c == push->call)
@@ -406,7 +410,8 @@ static uint64_t steps_of(const struct tt_call_part *p)
 	return p->ended ? 1 : p->get.done && p->member->link ? p->member->link->peer->received / TT_PUSH_INLINE : 0;
 }
 
-uint64_t tt_call_progress(const struct tt_table_call *c)
+/* Another number whenever its servers have done something. */
+static uint64_t progress(const struct tt_table_call *c)
 {
 	uint64_t n = c->answers;
 
@@ -415,8 +420,10 @@ uint64_t tt_call_progress(const struct tt_table_call *c)
 	return n;
 }
 
-bool tt_call_waits_for(const struct tt_table_call *c, int rank)
+static bool waits_for(const struct tt_request *r, int rank)
 {
+	const struct tt_table_call *c = r->of;
+
 	for (int i = 0; i < c->table->servers; i++)
 		if (!c->part[i].ended && !c->part[i].gated && c->part[i].member->rank == rank && i != c->table->mine)
 			return true;
@@ -429,7 +436,7 @@ static bool is_push(const struct tt_table_call *c) { return c->delta; }
 
 static struct tt_table_call *find_call(const struct tutti_table *t, bool (*is)(const struct tt_table_call *)) /* the first such; NULL: there is none */
 {
-	tt_list_each(node, &t->job->calls) {
+	tt_list_each(node, &tt_tables(t->job)->calls) {
 		struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
 		if (c->table == t && is(c))
 			return c;
@@ -442,7 +449,7 @@ bool tt_table_is_pushed(const struct tutti_table *t) { return find_call(t, is_pu
 
 static void give_up_part(struct tt_call_part *p, int err)
 {
-	struct tt_feed *f = p->member->feed;
+	struct tt_feed *f = tt_feed_of(p->member);
 	struct tutti_table *t = p->call->table;
 
 	if (p->gated) {
@@ -459,14 +466,16 @@ static void give_up_part(struct tt_call_part *p, int err)
 		tt_feed_go_on(f);
 }
 
-void tt_call_give_up(struct tt_table_call *c, int err)
+/* What has not been sent stays here; what is on its way comes back from servers that live. */
+static void give_up(struct tt_request *r, int err)
 {
+	struct tt_table_call *c = r->of;
 	int n = c->table->servers;
 
 	if (c->given_up)
 		return;
 	c->given_up = tt_now();
-	c->done_then = tt_call_progress(c);
+	c->done_then = progress(c);
 	c->gave_up = err;
 	c->left++; /* or the last part would take the call along */
 	for (int i = 0; i < n; i++) {
@@ -481,9 +490,10 @@ void tt_call_give_up(struct tt_table_call *c, int err)
 		end_call(c);
 }
 
-bool tt_call_is_overdue(struct tt_table_call *c)
+/* It was given up, and nothing of it came back for a whole deadline. */
+static bool is_overdue(struct tt_table_call *c)
 {
-	uint64_t done = tt_call_progress(c);
+	uint64_t done = progress(c);
 
 	if (!c->given_up)
 		return false;
@@ -496,38 +506,47 @@ bool tt_call_is_overdue(struct tt_table_call *c)
 
 void tt_call_held(struct tt_job *job, int rank)
 {
-	tt_list_each(node, &job->calls) {
+	tt_list_each(node, &tt_tables(job)->calls) {
 		struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
 		for (int i = 0; i < c->table->servers; i++)
 			c->answers += c->part[i].member->rank == rank && !c->part[i].ended && !c->part[i].gated;
 	}
 }
 
-static uint64_t held_for(const struct tt_member *m) { return m->feed && m->feed->held_since ? tt_now() - m->feed->held_since : 0; }
-
-bool tt_table_holds_too_long(const struct tt_member *m, uint64_t *how_long)
+static uint64_t held_for(const struct tt_member *m)
 {
-	*how_long = held_for(m);
-	return *how_long > HOLD_DEADLINES * m->job->deadline;
+	const struct tt_feed *f = tt_feed_of(m);
+
+	return f && f->held_since ? tt_now() - f->held_since : 0;
+}
+
+
+static bool holds_too_long(const struct tt_member *m) { return held_for(m) > HOLD_DEADLINES * m->job->deadline; }
+
+static void reproach(const struct tt_member *m, char *why, size_t size)
+{
+	if (holds_too_long(m))
+		snprintf(why, size, "it has let no push begin for %llu ms, as a save or a load does, of a deadline of %llu ms",
+		         (unsigned long long)(held_for(m) / TT_MS), (unsigned long long)(m->job->deadline / TT_MS));
 }
 
 /* What is heard of a hold that does not end is no progress. */
-void tt_table_held(struct tt_member *from)
+void tt_table_held(struct tt_member *from, struct tt_pack *p)
 {
-	struct tt_feed *f = from->feed;
-	uint64_t how_long;
+	struct tt_feed *f = tt_feed_of(from);
 
+	(void)p;
 	if (!f || f->pushes.posted == f->pushes.answered)
 		return;
 	f->held_since = f->held_since ? f->held_since : tt_now();
-	if (!tt_table_holds_too_long(from, &how_long))
+	if (!holds_too_long(from))
 		tt_call_held(from->job, from->rank);
 }
 
 /* Pushes that are under way were counted by its last life. */
 void tt_call_uncount_all(struct tutti_table *t, int server)
 {
-	tt_list_each(node, &t->job->calls) {
+	tt_list_each(node, &tt_tables(t->job)->calls) {
 		struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
 		if (c->table == t)
 			c->part[server].counted = false;
@@ -596,7 +615,7 @@ struct tt_table_call *tt_call_new(struct tutti_table *t, const struct tt_call_ki
 	for (int i = 0; i < t->servers; i++) {
 		c->part[i].call = c;
 		c->part[i].server = i;
-		c->part[i].member = &t->job->members[t->server[i]];
+		c->part[i].member = tt_member(t->job, t->server[i]);
 		c->part[i].range = tt_table_range(t, i);
 		tt_list_init(&c->part[i].link);
 	}
@@ -676,6 +695,49 @@ static void begin_parts(struct tt_table_call *c)
 		end_call(c);
 }
 
+/* What it has sent comes back by itself. */
+static bool needs_others(const struct tt_request *r)
+{
+	(void)r;
+	return false;
+}
+
+static uint64_t count_progress(const struct tt_request *r) { return r->of ? progress(r->of) : 0; }
+
+static struct tt_member *find_overdue(const struct tt_request *r, uint64_t since)
+{
+	(void)since;
+	for (int i = 0; is_overdue(r->of) && i < r->job->size; i++)
+		if (tt_request_concerns(r, i))
+			return tt_member(r->job, i);
+	return NULL;
+}
+
+static int explain(const struct tt_request *r)
+{
+	if (r->rank < 0)
+		return 0;
+	if (r->err == -EINVAL)
+		return tt_fail(r->err, "%s: rank %d refuses these options: there is no such worker, or not with this type", r->what, r->rank);
+	if (r->err == -EAGAIN)
+		return tt_fail(r->err, "%s: the versions of rank %d come faster than they can be read: make fewer (tutti_table_config.publish_ms), or try again", r->what, r->rank);
+	if (r->err == -EPERM)
+		return tt_fail(r->err, "%s: rank %d takes no push of this rank: it has finished, or is no worker of the table", r->what, r->rank);
+	if (r->err == -ESTALE)
+		return tt_fail(r->err, "%s: rank %d has closed the table, or was started anew: tutti_table_reopen goes on when it has opened it again", r->what, r->rank);
+	return 0;
+}
+
+static const struct tt_words words = {
+	.waits_for = waits_for,
+	.needs = needs_others,
+	.progress = count_progress,
+	.blame = find_overdue,
+	.reproach = reproach,
+	.give_up = give_up,
+	.explain = explain,
+};
+
 int tt_call_start(struct tt_table_call *c, const char *what, tutti_op *op)
 {
 	struct tutti_table *t = c->table;
@@ -686,8 +748,9 @@ int tt_call_start(struct tt_table_call *c, const char *what, tutti_op *op)
 	struct tt_request *r = tt_request_begin(job, op, &stack, what, -1);
 	c->number = ++t->calls;
 	c->request = r;
-	r->call = c;
-	tt_list_append(&job->calls, &c->link);
+	r->words = &words;
+	r->of = c;
+	tt_list_append(&tt_tables(job)->calls, &c->link);
 	begin_parts(c);
 	return tt_request_return(r, !op);
 }

@@ -6,8 +6,12 @@
  *
  * Disks are slow, and nobody waits for them with the gate held. How long one takes nobody knows beforehand: who asks waits as long as each
  * server says that it gets on. One that lives and says nothing, as its disk hangs, is given up after some deadlines. */
-#include "table/table_save.h"
+#include "engine/engine.h"
 #include "file/tensors.h"
+#include "kernel/kernel.h"
+#include "member/member.h"
+#include "table/table_private.h"
+#include "table/table_save.h"
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +20,7 @@
 enum { WHY = 400, SILENCE = 4 /* deadlines: long enough for what a disk does at once */ };
 
 struct enquiry { /* of one call, on its thread's stack */
-	struct tt_list link;         /* in job->enquiries */
+	struct tt_list link;         /* in tt_tables(job)->enquiries */
 	struct tutti_table *table;
 	uint32_t number;
 	bool called_off;             /* one has failed, and all were told that it is not worth its end; or it would be too late for that */
@@ -59,7 +63,7 @@ static int server_of(const struct tutti_table *t, int rank)
 
 static struct enquiry *find(const struct tt_member *from, uint32_t number)
 {
-	tt_list_each(node, &from->job->enquiries) {
+	tt_list_each(node, &tt_tables(from->job)->enquiries) {
 		struct enquiry *q = tt_container_of(node, struct enquiry, link);
 		if (q->number == number && server_of(q->table, from->rank) < q->table->servers)
 			return q;
@@ -100,7 +104,7 @@ void tt_table_filed(struct tt_member *from, struct tt_pack *p)
 
 void tt_table_filer_down(struct tt_member *m, int err)
 {
-	tt_list_each(node, &m->job->enquiries) {
+	tt_list_each(node, &tt_tables(m->job)->enquiries) {
 		struct enquiry *q = tt_container_of(node, struct enquiry, link);
 		int i = server_of(q->table, m->rank);
 		if (i < q->table->servers)
@@ -112,7 +116,7 @@ static void take_order(struct tutti_table *, struct tt_member *from, uint32_t nu
 
 static void tell_order(struct tutti_table *t, int i, uint32_t number, const struct tt_order *o)
 {
-	struct tt_member *m = &t->job->members[t->server[i]];
+	struct tt_member *m = tt_member(t->job, t->server[i]);
 	uint8_t head[32];
 	struct tt_pack p = tt_pack(head, sizeof head);
 
@@ -135,7 +139,7 @@ static void ask_all(struct enquiry *q, const struct tt_order *o)
 	struct tutti_table *t = q->table;
 
 	for (int i = 0; i < t->servers; i++) {
-		const struct tt_member *m = &t->job->members[t->server[i]];
+		const struct tt_member *m = tt_member(t->job, t->server[i]);
 		if (q->server[i].due && m->state >= TT_LEFT)
 			answered(q, i, m->err, m->why);
 		else if (q->server[i].due && i != t->mine)
@@ -150,11 +154,11 @@ static void call_off(struct enquiry *q)
 {
 	struct tutti_table *t = q->table;
 	const struct tt_order drop = { .what = TT_FILE_DROP, .generation = q->number, .folder = "" };
-	uint32_t number = ++t->job->generation;
+	uint32_t number = ++tt_tables(t->job)->generation;
 
 	q->called_off = true;
 	for (int i = 0; i < t->servers; i++)
-		if (tt_table_has_any(t, i) && t->job->members[t->server[i]].state < TT_LEFT)
+		if (tt_table_has_any(t, i) && tt_member(t->job, t->server[i])->state < TT_LEFT)
 			tell_order(t, i, number, &drop);
 }
 
@@ -214,8 +218,8 @@ int tt_clerk_order(struct tutti_table *t, const char *what, struct tt_order *o, 
 	if (!q.server)
 		return tt_fail(-ENOMEM, "%s: no memory to ask %d servers", what, t->servers);
 	tt_enter(job);
-	q.number = ++job->generation;
-	tt_list_append(&job->enquiries, &q.link);
+	q.number = ++tt_tables(job)->generation;
+	tt_list_append(&tt_tables(job)->enquiries, &q.link);
 	for (int i = 0; i < t->servers; i++) {
 		q.left += q.server[i].due = tt_table_has_any(t, i);
 		q.server[i].heard = tt_now();
@@ -304,7 +308,7 @@ void tt_clerk_done(struct tt_clerk *c, int err)
 	c->busy = false;
 	tt_timer_stop(&c->turn);
 	if (tt_asker_lives(t, &c->asker)) /* a later life of his may ask under the same number */
-		answer(&t->job->members[c->asker.rank], c->asker.number, err, err ? tt_why() : "", which(c, err));
+		answer(tt_member(t->job, c->asker.rank), c->asker.number, err, err ? tt_why() : "", which(c, err));
 }
 
 /* While it waits for its moment that is the pushes' affair: table_hold.c does not wait for one that does not go on. */
@@ -324,12 +328,12 @@ static void tell(struct tt_timer *turn)
 
 	tt_timer_start(job, turn, tt_now() + job->deadline / 4, tell);
 	if (gets_on(c) && tt_asker_lives(c->table, &c->asker))
-		answer(&job->members[c->asker.rank], c->asker.number, -EINPROGRESS, "", 0);
+		answer(tt_member(job, c->asker.rank), c->asker.number, -EINPROGRESS, "", 0);
 }
 
 bool tt_asker_lives(const struct tutti_table *t, const struct tt_asker *a)
 {
-	const struct tt_member *m = &t->job->members[a->rank];
+	const struct tt_member *m = tt_member(t->job, a->rank);
 
 	return m->state < TT_LEFT && m->epoch == a->epoch;
 }

@@ -6,7 +6,10 @@
  *
  * Whether a server can map a delta shows in its answer to the first piece: until then nothing follows, so that a push which then
  * goes by slots is still in its place. */
-#include "table/table.h"
+#include "kernel/kernel.h"
+#include "member/member.h"
+#include "table/table_private.h"
+#include "window/window.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,7 +51,7 @@ int tt_feed_put(struct tt_feed *f, struct tt_slot *s, struct tt_call_part *p, co
 	op->local = (char *)(uintptr_t)from;
 	op->len = len;
 	op->offset = (uint64_t)(s - f->slots) * TT_PUSH_PIECE;
-	err = tt_window_post(p->call->table->job->outbox, f->member->rank, &s->put);
+	err = tt_window_post(tt_tables(p->call->table->job)->outbox, f->member->rank, &s->put);
 	if (err)
 		return err;
 	s->part = p;
@@ -141,7 +144,7 @@ static bool find_sent(struct tt_lane *l, uint32_t number, struct tt_sent *sent)
 bool tt_feed_answered(struct tt_member *from, bool pull, struct tt_pack *pack, int *err, struct tt_sent *sent)
 {
 	uint32_t number = tt_get32(pack);
-	struct tt_feed *f = from->feed;
+	struct tt_feed *f = tt_feed_of(from);
 
 	*err = (int)tt_get32(pack);
 	if (from->state >= TT_LEFT)
@@ -175,7 +178,7 @@ static void unsay(struct tt_call_part *p)
 
 void tt_table_pushed(struct tt_member *from, struct tt_pack *pack)
 {
-	struct tt_feed *f = from->feed;
+	struct tt_feed *f = tt_feed_of(from);
 	struct tt_sent s;
 	int err;
 
@@ -194,14 +197,23 @@ void tt_table_pushed(struct tt_member *from, struct tt_pack *pack)
 
 /* ---- from its first use to its end ---- */
 
+struct tt_table_peer *tt_table_peer(struct tt_member *m)
+{
+	if (!m->own[TT_TABLE_SLOT])
+		m->own[TT_TABLE_SLOT] = calloc(1, sizeof(struct tt_table_peer));
+	return m->own[TT_TABLE_SLOT];
+}
+
 static struct tt_feed *feed_of(struct tt_member *m)
 {
-	if (m->feed || !(m->feed = calloc(1, sizeof *m->feed)))
-		return m->feed;
-	m->feed->member = m;
-	tt_list_init(&m->feed->pushes.parts);
-	tt_list_init(&m->feed->pulls.parts);
-	return m->feed;
+	struct tt_table_peer *peer = tt_table_peer(m);
+
+	if (!peer || peer->feed || !(peer->feed = calloc(1, sizeof *peer->feed)))
+		return peer ? peer->feed : NULL;
+	peer->feed->member = m;
+	tt_list_init(&peer->feed->pushes.parts);
+	tt_list_init(&peer->feed->pulls.parts);
+	return peer->feed;
 }
 
 struct tt_feed *tt_feed_to(struct tt_call_part *p)
@@ -236,7 +248,7 @@ static void close_lane(struct tt_feed *f, struct tt_lane *l, int err)
 /* Its answers do not come any more. PUTs end by themselves. */
 void tt_table_member_down(struct tt_member *m, int err)
 {
-	struct tt_feed *f = m->feed;
+	struct tt_feed *f = tt_feed_of(m);
 
 	tt_table_filer_down(m, err);
 	if (!f)

@@ -7,7 +7,8 @@
  *      worker -- PULL_FRESH { from row 0, at most 4096 } --> server: 17 fresh ones, up to row 900    (room for 4079 is given back)
  *             <-- PULLED { 900, 3 8 ... } -- their values: PULL_ROWS, or a mapped shard
  *             -- PULL_FRESH { from row 900 ... */
-#include "table/table.h"
+#include "member/member.h"
+#include "table/table_private.h"
 
 enum { FOUND = 1 << 20 }; /* bytes of the rows that a server names at once, about */
 
@@ -134,7 +135,7 @@ void tt_rows_take_found(struct tt_call_part *p, struct tt_pack *pack)
 		return;
 	note_found(p, n);
 	if (!tt_rows_copy(p))
-		tt_list_append(&p->member->feed->pulls.parts, &p->link);
+		tt_list_append(&tt_feed_of(p->member)->pulls.parts, &p->link);
 }
 
 void tt_rows_tell(struct tt_call_part *p)

@@ -9,21 +9,23 @@
  *      push A  ======|--- hold ---|======>          push B  ...=======| (its end)
  *                    waits           begins                            at_rest() ... release
  */
-#include "table/table.h"
+#include "engine/engine.h"
+#include "member/member.h"
+#include "table/table_private.h"
 #include <stdlib.h>
 #include <string.h>
 
 struct held { /* a message */
-	struct tt_list link;         /* in job->held, in the order they came */
+	struct tt_list link;         /* in tt_tables(job)->held, in the order they came */
 	struct tt_member *from;
-	enum tt_message_type type;   /* PUSH, PUSH_ROWS or FINISH */
+	uint8_t type;   /* PUSH, PUSH_ROWS or FINISH */
 	size_t len;
 	uint8_t bytes[];
 };
 
 static bool has_to_wait(const struct tt_member *from)
 {
-	tt_list_each(node, &from->job->held)
+	tt_list_each(node, &tt_tables(from->job)->held)
 		if (tt_container_of(node, struct held, link)->from == from)
 			return true;
 	return false;
@@ -37,8 +39,8 @@ static void tell_waiting(struct tt_job *job)
 	const uint8_t held = TT_HELD;
 
 	for (int i = 0; i < job->size; i++)
-		if (job->members[i].state < TT_LEFT && has_to_wait(&job->members[i]))
-			tt_send(&job->members[i], &held, sizeof held, NULL, 0);
+		if (tt_member(job, i)->state < TT_LEFT && has_to_wait(tt_member(job, i)))
+			tt_send(tt_member(job, i), &held, sizeof held, NULL, 0);
 	tt_call_held(job, job->rank);
 }
 
@@ -46,7 +48,7 @@ static int who_is_half(const struct tt_shard *s)
 {
 	int rank = 0;
 
-	while (rank + 1 < s->table->job->capacity && !(s->pushers[rank] && s->pushers[rank]->half))
+	while (rank + 1 < tt_members(s->table->job)->capacity && !(s->pushers[rank] && s->pushers[rank]->half))
 		rank++;
 	return rank;
 }
@@ -104,7 +106,7 @@ void tt_shard_hold(struct tutti_table *t, uint64_t patience, void (*at_rest)(str
 
 /* ---- what waits ---- */
 
-bool tt_shard_wait(struct tt_member *from, struct tutti_table *t, enum tt_message_type type, bool begins, const struct tt_pack *message)
+bool tt_shard_wait(struct tt_member *from, struct tutti_table *t, uint8_t type, bool begins, const struct tt_pack *message)
 {
 	size_t len = tt_pack_left(message);
 	struct held *h;
@@ -121,7 +123,7 @@ bool tt_shard_wait(struct tt_member *from, struct tutti_table *t, enum tt_messag
 	h->type = type;
 	h->len = len;
 	memcpy(h->bytes, message->at, len);
-	tt_list_append(&from->job->held, &h->link);
+	tt_list_append(&tt_tables(from->job)->held, &h->link);
 	return true;
 }
 
@@ -150,7 +152,7 @@ void tt_shard_release(struct tutti_table *t)
 	t->shard.at_rest = NULL;
 	tt_timer_stop(&t->shard.hold_turn);
 	tt_list_init(&again);
-	while ((node = tt_list_pop(&t->job->held)))
+	while ((node = tt_list_pop(&tt_tables(t->job)->held)))
 		tt_list_append(&again, node);
 	while ((node = tt_list_pop(&again))) {
 		struct held *h = tt_container_of(node, struct held, link);
@@ -164,7 +166,7 @@ void tt_shard_release(struct tutti_table *t)
 
 void tt_shard_forget(struct tt_member *from)
 {
-	tt_list_each(node, &from->job->held) {
+	tt_list_each(node, &tt_tables(from->job)->held) {
 		struct held *h = tt_container_of(node, struct held, link);
 		if (h->from != from)
 			continue;

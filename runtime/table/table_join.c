@@ -7,7 +7,11 @@
  *
  * Servers do not know of each other's clocks: one may have closed a round that is still open at another, or come again out of a save. So who has
  * joined all of them tells those where its pushes count from less than elsewhere, by a second JOIN. */
+#include "engine/engine.h"
+#include "member/member.h"
+#include "table/table_private.h"
 #include "table/table_save.h"
+#include "window/window.h"
 #include <string.h>
 
 bool tt_table_is_other(const struct tutti_table *t, int i) { return i != t->mine && tt_table_has_any(t, i); }
@@ -30,8 +34,8 @@ static void tell(struct tutti_table *t, uint64_t clock)
 	struct tt_job *job = t->job;
 
 	for (int i = 0; i < job->size; i++)
-		if (t->shard.pushers[i] && t->shard.pushers[i]->met && i != job->rank && job->members[i].state < TT_LEFT)
-			send_clock(&job->members[i], t->source[t->mine].uid, clock);
+		if (t->shard.pushers[i] && t->shard.pushers[i]->met && i != job->rank && tt_member(job, i)->state < TT_LEFT)
+			send_clock(tt_member(job, i), t->source[t->mine].uid, clock);
 	tt_table_clock(t, t->mine, clock);
 }
 
@@ -46,20 +50,23 @@ void tt_table_tell_closed(struct tutti_table *t)
 /* It pushes by slots: they are its own, for all tables. */
 static int give_slots(struct tt_member *to)
 {
+	struct tt_table_peer *peer = tt_table_peer(to);
 	struct tt_job *job = to->job;
 	char name[32];
 	void *memory;
 	int err;
 
-	if (to->inbox)
+	if (!peer)
+		return tt_fail(-ENOMEM, "no memory for pushes of rank %d", to->rank);
+	if (peer->inbox)
 		return 0;
 	tt_table_inbox_name(name, sizeof name, to->rank);
-	if ((err = tutti_alloc(job->all, TT_FEED_SLOTS * TT_PUSH_PIECE, -1, &memory)))
+	if ((err = tt_memory_alloc(job, TT_FEED_SLOTS * TT_PUSH_PIECE, -1, &memory)))
 		return err;
-	if ((err = tt_window_open(job, name, memory, TT_FEED_SLOTS * TT_PUSH_PIECE, &to->inbox_window)))
-		tutti_free(job->all, memory);
+	if ((err = tt_window_open(job, name, memory, TT_FEED_SLOTS * TT_PUSH_PIECE, &peer->inbox_window)))
+		tt_memory_free(memory);
 	else
-		to->inbox = memory;
+		peer->inbox = memory;
 	return err;
 }
 
@@ -121,7 +128,7 @@ static void lose_server(struct tutti_table *t, int rank)
 void tt_table_member_gone(struct tt_member *m)
 {
 	tt_shard_forget(m);
-	tt_list_each(node, &m->job->tables) {
+	tt_list_each(node, &tt_tables(m->job)->tables) {
 		struct tutti_table *t = tt_container_of(node, struct tutti_table, link);
 		lose_worker(t, m->rank);
 		lose_server(t, m->rank);
@@ -133,7 +140,7 @@ void tt_table_member_gone(struct tt_member *m)
 
 struct tutti_table *tt_table_find_served(struct tt_member *from, uint64_t uid, int *server)
 {
-	tt_list_each(node, &from->job->tables) {
+	tt_list_each(node, &tt_tables(from->job)->tables) {
 		struct tutti_table *t = tt_container_of(node, struct tutti_table, link);
 		for (int i = 0; i < t->servers; i++)
 			if (t->server[i] == from->rank && t->source[i].uid == uid) {
@@ -179,7 +186,7 @@ void tt_table_take_clock(struct tt_member *from, struct tt_pack *p)
 	tt_table_catch_up(t);
 }
 
-static void say(struct tutti_table *t, int i, enum tt_message_type type)
+static void say(struct tutti_table *t, int i, uint8_t type)
 {
 	uint8_t bytes[18];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
@@ -190,7 +197,7 @@ static void say(struct tutti_table *t, int i, enum tt_message_type type)
 		tt_put8(&p, tt_table_is_large(t, i));
 		tt_put64(&p, t->source[i].joined ? t->source[i].pushed : 0);
 	}
-	tt_send(&t->job->members[t->server[i]], bytes, (size_t)(p.at - bytes), NULL, 0);
+	tt_send(tt_member(t->job, t->server[i]), bytes, (size_t)(p.at - bytes), NULL, 0);
 }
 
 bool tt_table_have_answered(void *arg)
@@ -198,7 +205,7 @@ bool tt_table_have_answered(void *arg)
 	const struct tutti_table *t = arg;
 
 	for (int i = 0; i < t->servers; i++)
-		if (tt_table_is_other(t, i) && !t->source[i].joined && t->job->members[t->server[i]].state < TT_LEFT)
+		if (tt_table_is_other(t, i) && !t->source[i].joined && tt_member(t->job, t->server[i])->state < TT_LEFT)
 			return false;
 	return true;
 }
@@ -206,7 +213,7 @@ bool tt_table_have_answered(void *arg)
 static int judge(const struct tutti_table *t, int i)
 {
 	const struct tt_served *s = &t->source[i];
-	const struct tt_member *m = &t->job->members[t->server[i]];
+	const struct tt_member *m = tt_member(t->job, t->server[i]);
 
 	if (!s->joined && m->state >= TT_LEFT)
 		return tt_fail(m->err, "table \"%s\": %s", t->name, m->why);
@@ -222,7 +229,7 @@ static int judge(const struct tutti_table *t, int i)
 
 static bool counts(const struct tutti_table *t, int i)
 {
-	return tt_table_has_any(t, i) && t->source[i].joined && t->source[i].as.mode != TUTTI_ASYNC && t->job->members[t->server[i]].state < TT_LEFT;
+	return tt_table_has_any(t, i) && t->source[i].joined && t->source[i].as.mode != TUTTI_ASYNC && tt_member(t->job, t->server[i])->state < TT_LEFT;
 }
 
 static void count_alike(struct tutti_table *t)
@@ -271,7 +278,7 @@ void tt_table_finish(struct tutti_table *t)
 	t->finished = true;
 	t->works = false;
 	for (int i = 0; i < t->servers; i++)
-		if (tt_table_is_other(t, i) && t->source[i].joined && t->job->members[t->server[i]].state < TT_LEFT)
+		if (tt_table_is_other(t, i) && t->source[i].joined && tt_member(t->job, t->server[i])->state < TT_LEFT)
 			say(t, i, TT_FINISH);
 	if (t->shard.memory)
 		tt_table_dismiss(t, t->job->rank);

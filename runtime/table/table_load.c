@@ -5,8 +5,12 @@
  *
  * Values and state are set together and go past the rule. After a file without state that is as at the start. Of keys each server takes what
  * is its own out of whatever files have it, and puts it in place of all that it had. */
-#include "table/table_save.h"
+#include "engine/engine.h"
 #include "file/tensors.h"
+#include "kernel/kernel.h"
+#include "member/member.h"
+#include "table/table_private.h"
+#include "table/table_save.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -397,7 +401,7 @@ static void use(struct tutti_table *t, struct tt_staged *staged)
 	s->updater = staged->updater;
 	staged->updater = NULL;
 	s->workers = staged->workers; /* who has come since then joins with its next push */
-	for (int i = 0; i < t->job->capacity; i++)
+	for (int i = 0; i < tt_members(t->job)->capacity; i++)
 		if (s->pushers[i])
 			s->pushers[i]->push = (struct tt_push){ 0 }; /* of the rule that is gone */
 }
@@ -496,7 +500,7 @@ static void finish(struct tt_clerk *c, int err)
 static void end_pushes(struct tutti_table *t)
 {
 	tt_log(TT_WARN, "table load: table \"%s\": %s: it ends here", t->name, tt_why());
-	for (int i = 0; i < t->job->capacity; i++)
+	for (int i = 0; i < tt_members(t->job)->capacity; i++)
 		tt_table_end_given_up(t, i);
 	tt_version_settle(t);
 }

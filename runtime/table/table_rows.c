@@ -6,7 +6,11 @@
  *                            server 1 has 5 .. 9           0 2   PUSH_ROWS { 7 9 | ... }
  *
  * What is pulled from a server whose shard is mapped here is copied straight from there; this rank's own share never becomes a message. */
-#include "table/table.h"
+#include "engine/engine.h"
+#include "kernel/kernel.h"
+#include "member/member.h"
+#include "table/table_private.h"
+#include "window/window.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,7 +93,7 @@ static void put_names(struct tt_pack *to, const struct tt_call_part *p, const st
 		tt_put64(to, row_of(p, s->first + i));
 }
 
-void tt_rows_put_head(struct tt_pack *h, enum tt_message_type type, const struct tt_call_part *p, unsigned flags)
+void tt_rows_put_head(struct tt_pack *h, uint8_t type, const struct tt_call_part *p, unsigned flags)
 {
 	tt_put8(h, (uint8_t)type);
 	tt_put64(h, p->call->table->source[p->server].uid);
@@ -366,7 +370,7 @@ void tt_table_pulled(struct tt_member *from, struct tt_pack *pack)
 	else if (!err)
 		tt_rows_take_found(s.part, pack);
 	tt_call_let_go(s.part, pack->bad ? -EPROTO : err);
-	tt_feed_go_on(from->feed);
+	tt_feed_go_on(tt_feed_of(from));
 }
 
 /* ---- calls ---- */

@@ -3,6 +3,10 @@
  * A piece names its rows, and has one stretch of elements of each: all of a row, or a part of one that is too long for a message. What a
  * row is to the table, a place is here: which row of the shard it is; of a key the number that it got when it was first pushed to. The
  * values of keys and their state grow by doubling: their pages may move then, but nothing is copied. */
+#include "engine/engine.h"
+#include "kernel/kernel.h"
+#include "member/member.h"
+#include "table/table_private.h"
 #include "table/table_save.h"
 #include <string.h>
 
@@ -24,7 +28,7 @@ static int grow(struct tutti_table *t, uint64_t room)
 		s->values = tt_zeros_resize(values, now, before); /* less of what is there: that does not fail */
 	else
 		s->room = room;
-	for (int i = 0; i < t->job->capacity; i++)
+	for (int i = 0; i < tt_members(t->job)->capacity; i++)
 		if (s->pushers[i] && s->pushers[i]->push.updater)
 			tt_updater_follow(&s->pushers[i]->push);
 	if (s->image)

@@ -6,8 +6,11 @@
  * Between the two it asks all of them whether a load came in between: two moments then, of which no file may be one save.
  *
  * Each server's file is its shard between two pushes: values, and the rule's state. Two servers' moments are not the same one. */
-#include "table/table_save.h"
 #include "file/tensors.h"
+#include "kernel/kernel.h"
+#include "member/member.h"
+#include "table/table_private.h"
+#include "table/table_save.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -226,8 +229,8 @@ void tt_save_begin(struct tt_clerk *c)
 	struct tutti_table *t = c->table;
 	int states = tt_updater_states(t->shard.updater), last = states ? tt_updater_state(t->shard.updater, states - 1).worker : -1, err = 0;
 
-	if (c->order.workers > (uint32_t)t->job->capacity)
-		err = tt_fail(-EINVAL, "state of %u workers is asked for, and there is room for %d ranks", c->order.workers, t->job->capacity);
+	if (c->order.workers > (uint32_t)tt_members(t->job)->capacity)
+		err = tt_fail(-EINVAL, "state of %u workers is asked for, and there is room for %d ranks", c->order.workers, tt_members(t->job)->capacity);
 	else if (last >= 0 && (uint32_t)last >= c->order.workers)
 		err = tt_fail(-EAGAIN, "it has state of %d workers", last + 1);
 	else if (last >= 0 && c->order.workers)
@@ -254,7 +257,7 @@ static int check(struct tutti_table *t, const char *what, uint64_t loads)
 
 static int save(struct tutti_table *t, const char *what, const char *folder)
 {
-	struct tt_order o = { .what = TT_FILE_SAVE, .folder = folder, .workers = (uint32_t)t->job->launched };
+	struct tt_order o = { .what = TT_FILE_SAVE, .folder = folder, .workers = (uint32_t)tt_members(t->job)->launched };
 	uint32_t workers;
 	int err;
 
@@ -263,7 +266,7 @@ static int save(struct tutti_table *t, const char *what, const char *folder)
 		if ((err = tt_save_next(folder, t->name, &o.generation)))
 			return err;
 		err = tt_clerk_order(t, what, &o, NULL);
-	} while (err == -EAGAIN && o.workers > workers && o.workers <= (uint32_t)t->job->capacity); /* some have come since */
+	} while (err == -EAGAIN && o.workers > workers && o.workers <= (uint32_t)tt_members(t->job)->capacity); /* some have come since */
 	if (err || (err = check(t, what, o.loads)))
 		return err;
 	return tt_save_commit(folder, t->name, o.generation, tt_table_files(t));

@@ -7,7 +7,8 @@
  */
 #ifndef TT_TABLE_SAVE_H
 #define TT_TABLE_SAVE_H
-#include "table/table.h"
+#include "file/file.h"
+#include "table/table_private.h"
 
 /* ---- table_image.c ---- */
 

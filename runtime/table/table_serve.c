@@ -1,4 +1,8 @@
 /* table_serve.c - a server's shard, and the pushes that come in for it */
+#include "engine/engine.h"
+#include "kernel/kernel.h"
+#include "member/member.h"
+#include "table/table_private.h"
 #include "table/table_save.h"
 #include <stdlib.h>
 #include <string.h>
@@ -34,8 +38,8 @@ int tt_table_expect(struct tutti_table *t)
 	uint64_t pushed;
 	int err = 0;
 
-	for (int i = 0; !err && i < t->job->launched; i++)
-		if (t->job->members[i].state < TT_LEFT)
+	for (int i = 0; !err && i < tt_members(t->job)->launched; i++)
+		if (tt_member(t->job, i)->state < TT_LEFT)
 			err = count_in(t, i, &pushed);
 	return err;
 }
@@ -72,11 +76,11 @@ int tt_table_serve(struct tutti_table *t)
 		return err;
 	s->table = t;
 	s->as = t->as;
-	s->workers = t->job->launched;
-	s->pushers = calloc((size_t)t->job->capacity, sizeof *s->pushers);
+	s->workers = tt_members(t->job)->launched;
+	s->pushers = calloc((size_t)tt_members(t->job)->capacity, sizeof *s->pushers);
 	if (!s->pushers)
-		return tt_fail(-ENOMEM, "no memory for the pushers of %d ranks", t->job->capacity);
-	err = tutti_alloc(t->job->all, tt_version_bytes(t), -1, (void **)&s->memory);
+		return tt_fail(-ENOMEM, "no memory for the pushers of %d ranks", tt_members(t->job)->capacity);
+	err = tt_memory_alloc(t->job, tt_version_bytes(t), -1, (void **)&s->memory);
 	if (!err && t->flags & TUTTI_TABLE_KEYS)
 		err = open_keys(t);
 	else if (!err)
@@ -86,7 +90,7 @@ int tt_table_serve(struct tutti_table *t)
 	if (!err)
 		err = open_fresh(t);
 	if (!err)
-		err = tt_rounds_open(&t->as, t->job->launched, &s->rounds);
+		err = tt_rounds_open(&t->as, tt_members(t->job)->launched, &s->rounds);
 	if (!err)
 		err = tt_version_open(t);
 	if (!err)
@@ -99,7 +103,7 @@ void tt_table_unserve(struct tutti_table *t)
 	struct tt_shard *s = &t->shard;
 
 	tt_clerk_free(t);
-	for (int i = 0; s->pushers && i < t->job->capacity; i++) /* what they had mapped is the wire's */
+	for (int i = 0; s->pushers && i < tt_members(t->job)->capacity; i++) /* what they had mapped is the wire's */
 		free(s->pushers[i]);
 	free(s->pushers);
 	tt_version_close(s);
@@ -109,7 +113,7 @@ void tt_table_unserve(struct tutti_table *t)
 	if (s->keys)
 		tt_zeros_unmap(s->values, (size_t)s->room * tt_table_row_bytes(t));
 	tt_keys_close(s->keys);
-	tutti_free(t->job->all, s->memory);
+	tt_memory_free(s->memory);
 	*s = (struct tt_shard){ 0 };
 }
 
@@ -126,7 +130,7 @@ int tt_table_know(struct tutti_table *t, int worker)
 
 	if (worker < s->workers)
 		return 0;
-	if (worker >= t->job->capacity)
+	if (worker >= tt_members(t->job)->capacity)
 		return -EINVAL;
 	if ((err = tt_updater_join(s->updater, worker + 1)))
 		return err;
@@ -301,9 +305,36 @@ int tt_table_refuse(struct tutti_table *t, int worker, unsigned flags, const tut
 	return tt_table_take(t, worker, flags, options, fail, &err);
 }
 
+struct spread { /* what several threads do at once */
+	const struct tt_push *push;
+	const struct tt_piece *piece; /* at element `first` of the shard */
+	size_t first, width;
+};
+
+static void apply_some(void *arg, size_t at, size_t count)
+{
+	const struct spread *s = arg;
+	struct tt_piece p = *s->piece;
+	size_t skip = at * s->width;
+
+	p.to = (char *)p.to + skip;
+	p.w = (const char *)p.w + skip;
+	p.d = (const char *)p.d + skip;
+	p.out = p.out ? (char *)p.out + skip : NULL;
+	tt_updater_apply(s->push, s->first + at, count, &p);
+}
+
+/* Grains are whole cache lines of all that changes. */
+void tt_table_spread(struct tt_pool *pool, const struct tt_push *push, size_t width, size_t first, size_t count, const struct tt_piece *piece)
+{
+	enum { GRAIN = 8192 };
+
+	tt_pool_run(pool, apply_some, &(struct spread){ push, piece, first, width }, count, GRAIN);
+}
+
 void tt_table_update(struct tutti_table *t, const struct tt_push *push, size_t first, size_t count, const struct tt_piece *piece)
 {
-	tt_updater_spread(t->job->pool, push, first, count, piece);
+	tt_table_spread(t->job->pool, push, t->width, first, count, piece);
 }
 
 void tt_table_change(struct tutti_table *t, const struct tt_pusher *p, size_t at, size_t count, const void *delta, void *back)
@@ -387,7 +418,7 @@ void tt_table_put_options(struct tt_pack *p, const tutti_update *u)
 
 struct tutti_table *tt_table_find(struct tt_job *job, uint64_t uid)
 {
-	tt_list_each(node, &job->tables) {
+	tt_list_each(node, &tt_tables(job)->tables) {
 		struct tutti_table *t = tt_container_of(node, struct tutti_table, link);
 		if (t->shard.memory && ((const struct tt_shard_head *)t->shard.memory)->uid == uid)
 			return t;
@@ -452,7 +483,8 @@ static const char *bytes_of(const struct tutti_table *t, const struct tt_member 
 
 	if (slot == TT_IN_PLACE)
 		return pusher && pusher->mapped ? pusher->mapped + (size_t)(range.first - tt_table_range(t, t->mine).first) * t->width : NULL;
-	return slot < TT_FEED_SLOTS && from->inbox && len <= TT_PUSH_PIECE ? from->inbox + (size_t)slot * TT_PUSH_PIECE : NULL;
+	const struct tt_table_peer *peer = from->own[TT_TABLE_SLOT];
+	return slot < TT_FEED_SLOTS && peer && peer->inbox && len <= TT_PUSH_PIECE ? peer->inbox + (size_t)slot * TT_PUSH_PIECE : NULL;
 }
 
 static bool is_within(const struct tutti_table *t, struct tt_range range)

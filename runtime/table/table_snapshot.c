@@ -7,7 +7,10 @@
  *      else                PULL_VERSION --> PULLED { version, values }
  *
  * In rounds the parts have to be of the same version. */
-#include "table/table.h"
+#include "engine/engine.h"
+#include "member/member.h"
+#include "table/table_private.h"
+#include "window/window.h"
 #include <string.h>
 
 static void read_head(struct tt_post *, int err);

@@ -6,7 +6,9 @@
  *   CHANGE {uid, number, clock, consistency} --> (when all have asked) CHANGED {uid, number, errno, clock, consistency}
  *
  * Each says to all servers how far it has come, so that their clocks are the same from there on, even if they were not. */
-#include "table/table.h"
+#include "engine/engine.h"
+#include "member/member.h"
+#include "table/table_private.h"
 #include <string.h>
 
 void tt_table_put_consistency(struct tt_pack *p, const tutti_consistency *c)
@@ -61,7 +63,7 @@ static void send_change(struct tutti_table *t, int rank, uint32_t number, int er
 	tt_put32(&p, (uint32_t)err);
 	tt_put64(&p, tt_version_clock(t));
 	tt_table_put_consistency(&p, &t->shard.as);
-	tt_send(&t->job->members[rank], bytes, (size_t)(p.at - bytes), NULL, 0);
+	tt_send(tt_member(t->job, rank), bytes, (size_t)(p.at - bytes), NULL, 0);
 }
 
 /* ---- a server's side ---- */
@@ -174,7 +176,7 @@ void tt_table_take_switched(struct tt_member *from, struct tt_pack *p)
 
 static bool is_gone(const struct tutti_table *t, int i)
 {
-	return t->source[i].clock == UINT64_MAX || t->job->members[t->server[i]].state >= TT_LEFT;
+	return t->source[i].clock == UINT64_MAX || tt_member(t->job, t->server[i])->state >= TT_LEFT;
 }
 
 /* This rank at any server, or a server's clock: pushes of others who have gone may have moved it. */
@@ -198,7 +200,7 @@ static void ask(struct tutti_table *t, int i, const tutti_consistency *to)
 	tt_put32(&p, t->changes);
 	tt_put64(&p, farthest(t));
 	tt_table_put_consistency(&p, to);
-	tt_send(&t->job->members[t->server[i]], bytes, (size_t)(p.at - bytes), NULL, 0);
+	tt_send(tt_member(t->job, t->server[i]), bytes, (size_t)(p.at - bytes), NULL, 0);
 }
 
 static bool have_changed(void *arg)
@@ -225,7 +227,7 @@ static int explain(const struct tutti_table *t, int err)
 
 static int answer_of(const struct tutti_table *t, int i)
 {
-	const struct tt_member *m = &t->job->members[t->server[i]];
+	const struct tt_member *m = tt_member(t->job, t->server[i]);
 
 	if (m->state >= TT_LEFT)
 		return tt_fail(m->err, "table \"%s\": its consistency cannot be changed: %s", t->name, m->why);

@@ -14,6 +14,9 @@
  * Without rounds pushes change the values in place. Where snapshots are wanted, a version is copied from them now and then, from a moment
  * at which no push is half applied on. It is copied a piece in each turn; who is about to change a piece that is not there yet copies it
  * before. Where several workers push all the time there may be no such moment: then the shard is held for one. */
+#include "engine/engine.h"
+#include "kernel/kernel.h"
+#include "table/table_private.h"
 #include "table/table_save.h"
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,11 @@
  *
  * A pull's part is one GET. A push's part goes to the feed of its server piece by piece: within its message, through a slot, or where it
  * lies, if the server can map it. */
-#include "table/table.h"
+#include "engine/engine.h"
+#include "kernel/kernel.h"
+#include "member/member.h"
+#include "table/table_private.h"
+#include "window/window.h"
 #include <string.h>
 
 /* ---- pulls ---- */
@@ -251,11 +255,11 @@ static bool pull_at_once(struct tutti_table *t, char *values)
 		return false;
 	tt_gate_enter(gate);
 	since = tt_stats_start(t->job);
-	done = tt_list_empty(&t->job->calls);
+	done = tt_list_empty(&tt_tables(t->job)->calls);
 	for (int i = 0; i < t->servers && done; i++)
 		done = !tt_table_range(t, i).count || copy_shard(t, i, values);
 	if (done)
-		tt_stats_timed(&t->job->stats.own, TUTTI_STAT_PULL, since, (size_t)(last.first + last.count) * t->width);
+		tt_stats_ended(&t->job->stats.own, TUTTI_STAT_PULL, since, (size_t)(last.first + last.count) * t->width, 0);
 	tt_gate_leave(gate);
 	return done;
 }

@@ -1,6 +1,5 @@
 /* touched.c - which rows come into the open round, and by whom: a list in the order they came, and a number for each row */
 #include "table/parts.h"
-#include "runtime.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* cpus.c - sets of processors: read, written, counted. Whoever wants to know how many cores a process may use asks here */
-#include "runtime.h"
+#include "topology/topology.h"
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@
  * spread divides from above: packages among the ranks, then their nodes, then the cores of each, so that a share has more than
  * one node only where a rank has more than one for itself. compact packs: a core or two for each, from the first one on; what
  * is left stays free. These are OpenMP's `spread` and `close`. A core is never shared: its hardware threads go together. */
-#include "runtime.h"
+#include "topology/topology.h"
 #include <stdlib.h>
 #include <string.h>
 

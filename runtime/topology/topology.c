@@ -1,7 +1,7 @@
 /* topology.c - a machine as a tree: what is in what, which device is near which core. hwloc knows it best (caches, devices,
  * and machines that are elsewhere); which processors make a core, a package or a node the kernel's files tell as well, and in
  * a fraction of the time, so that is what ranks read. Without hwloc the tree is made of that alone. */
-#include "runtime.h"
+#include "topology/topology.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* topology_hwloc.c - asks hwloc 2. It is loaded when it is first needed: linked, it would cost every rank 0.4 ms at its start,
  * needed or not. What would start a GPU's driver or reach for an X server is left out: GPUs show on the PCI bus as well. */
-#include "runtime.h"
+#include "topology/topology.h"
 #ifdef HAVE_HWLOC
 #include <dlfcn.h>
 #include <hwloc.h>

@@ -7,7 +7,10 @@
  *
  * A notify value is the receiver's: 0, 11 bits of window index, 12 bits of slot.
  */
-#include "runtime.h"
+#include "engine/engine.h"
+#include "member/member.h"
+#include "operation/operation.h"
+#include "window/window.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +20,13 @@ enum {
 	AT_ONCE = 2048,   /* bytes that are copied under the gate where a window is mapped */
 	LAZY_MAX = 16384, /* a started put up to this size is acknowledged with what goes back anyway */
 };
+
+struct windows { /* this room's own of a job */
+	struct tt_list open, asks;
+	struct tutti_window *at[TT_WINDOWS]; /* by the index that peers use */
+	unsigned next, generation;
+};
+static struct windows *windows_of(const struct tt_job *job) { return job->own[TT_WINDOW_SLOT]; }
 
 enum remote_state { UNKNOWN, ASKED, KNOWN, CLOSED };
 
@@ -40,7 +50,7 @@ struct slot { /* how many notifies have come */
 };
 
 struct tutti_window {
-	struct tt_list link;        /* in job->windows; first, see tutti_leave */
+	struct tt_list link;        /* in windows.open */
 	struct tt_job *job;
 	char *name;
 	char *base;
@@ -52,15 +62,15 @@ struct tutti_window {
 };
 
 struct ask { /* of a rank, for a window that is not open here yet */
-	struct tt_list link;        /* in job->asks */
+	struct tt_list link;        /* in windows.asks */
 	struct tt_member *from;
 	uint32_t index, generation;
 	char name[NAME_MAX_LEN + 1];
 };
 
-const char *tt_window_name(struct tt_job *job, const struct tutti_window *w)
+static const char *name_of(struct tt_job *job, const struct tutti_window *w) /* also of one that was closed meanwhile */
 {
-	tt_list_each(node, &job->windows)
+	tt_list_each(node, &windows_of(job)->open)
 		if (tt_container_of(node, struct tutti_window, link) == w)
 			return w->name;
 	return "(closed since)";
@@ -91,7 +101,7 @@ static void answer(struct tutti_window *w, struct tt_member *to, uint32_t index,
 
 static void forget_asks(const struct tt_member *from, const char *name) /* NULL: all of them */
 {
-	tt_list_each(node, &from->job->asks) {
+	tt_list_each(node, &windows_of(from->job)->asks) {
 		struct ask *a = tt_container_of(node, struct ask, link);
 		if (a->from != from || (name && strcmp(a->name, name)))
 			continue;
@@ -106,7 +116,7 @@ static void forget_oldest_ask(const struct tt_member *from)
 	struct ask *oldest = NULL;
 	int n = 0;
 
-	tt_list_each(node, &from->job->asks) {
+	tt_list_each(node, &windows_of(from->job)->asks) {
 		struct ask *a = tt_container_of(node, struct ask, link);
 		if (a->from == from && !n++)
 			oldest = a;
@@ -117,7 +127,7 @@ static void forget_oldest_ask(const struct tt_member *from)
 	free(oldest);
 }
 
-void tt_window_ask(struct tt_member *from, struct tt_pack *p)
+static void take_ask(struct tt_member *from, struct tt_pack *p)
 {
 	struct tt_job *job = from->job;
 	struct ask a = { .from = from, .index = tt_get32(p), .generation = tt_get32(p) }, *kept;
@@ -125,7 +135,7 @@ void tt_window_ask(struct tt_member *from, struct tt_pack *p)
 	tt_get_text(p, a.name, sizeof a.name);
 	if (p->bad)
 		return;
-	tt_list_each(node, &job->windows) {
+	tt_list_each(node, &windows_of(job)->open) {
 		struct tutti_window *w = tt_container_of(node, struct tutti_window, link);
 		if (!strcmp(w->name, a.name)) {
 			answer(w, from, a.index, a.generation);
@@ -140,12 +150,12 @@ void tt_window_ask(struct tt_member *from, struct tt_pack *p)
 		return;
 	}
 	*kept = a;
-	tt_list_append(&job->asks, &kept->link);
+	tt_list_append(&windows_of(job)->asks, &kept->link);
 }
 
 static void answer_kept(struct tutti_window *w)
 {
-	tt_list_each(node, &w->job->asks) {
+	tt_list_each(node, &windows_of(w->job)->asks) {
 		struct ask *a = tt_container_of(node, struct ask, link);
 		if (strcmp(a->name, w->name))
 			continue;
@@ -158,7 +168,7 @@ static void answer_kept(struct tutti_window *w)
 /* The handle that a peer's message means; NULL if it was closed meanwhile. */
 static struct tutti_window *handle(struct tt_job *job, uint32_t index, uint32_t generation)
 {
-	struct tutti_window *w = index < TT_WINDOWS ? job->window_at[index] : NULL;
+	struct tutti_window *w = index < TT_WINDOWS ? windows_of(job)->at[index] : NULL;
 
 	return w && w->generation == generation ? w : NULL;
 }
@@ -187,10 +197,10 @@ static void post_request(struct tt_request *q, struct remote *r)
 		tt_request_end(q, -ERANGE);
 		return;
 	}
-	tt_post(&q->job->members[q->rank], &q->post);
+	tt_post(tt_member(q->job, q->rank), &q->post);
 }
 
-void tt_window_answer(struct tt_member *from, struct tt_pack *p)
+static void take_answer(struct tt_member *from, struct tt_pack *p)
 {
 	uint32_t index = tt_get32(p), generation = tt_get32(p), theirs = tt_get32(p);
 	struct tutti_window *w;
@@ -217,7 +227,7 @@ void tt_window_answer(struct tt_member *from, struct tt_pack *p)
 		post_request(q, r);
 }
 
-void tt_window_closed(struct tt_member *from, struct tt_pack *p)
+static void take_closed(struct tt_member *from, struct tt_pack *p)
 {
 	uint32_t index = tt_get32(p), generation = tt_get32(p);
 	struct tutti_window *w = p->bad ? NULL : handle(from->job, index, generation);
@@ -247,21 +257,22 @@ static void ask_for(struct remote *r)
 	tt_put_text(&p, w->name);
 	r->state = ASKED;
 	tt_timer_start(w->job, &r->patience, tt_now() + w->job->deadline + w->job->deadline / 8, lose_patience);
-	tt_send(&w->job->members[r->rank], bytes, (size_t)(p.at - bytes), NULL, 0);
+	tt_send(tt_member(w->job, r->rank), bytes, (size_t)(p.at - bytes), NULL, 0);
 }
 
-bool tt_window_unanswered(struct tt_request *q)
+/* Its owner has not answered: no wire has it. */
+static bool is_unanswered(struct tt_request *q)
 {
-	struct remote *r = q->window ? &q->window->remotes[q->rank] : NULL;
+	const struct tutti_window *w = q->of;
 
-	return r && r->state == ASKED && !q->ended && !q->post.member;
+	return w->remotes[q->rank].state == ASKED && !q->ended && !q->post.member;
 }
 
-void tt_window_gone(struct tt_member *m)
+static void end_asked(struct tt_member *m)
 {
 	struct tt_job *job = m->job;
 
-	tt_list_each(node, &job->windows) {
+	tt_list_each(node, &windows_of(job)->open) {
 		struct remote *r = &tt_container_of(node, struct tutti_window, link)->remotes[m->rank];
 		tt_timer_stop(&r->patience);
 		r->told = false;
@@ -270,9 +281,9 @@ void tt_window_gone(struct tt_member *m)
 	forget_asks(m, NULL);
 }
 
-void tt_window_unreached(struct tt_member *m, int err)
+static void end_unreached(struct tt_member *m, int err)
 {
-	tt_list_each(node, &m->job->windows) {
+	tt_list_each(node, &windows_of(m->job)->open) {
 		struct remote *r = &tt_container_of(node, struct tutti_window, link)->remotes[m->rank];
 		if (r->state != ASKED)
 			continue;
@@ -288,9 +299,9 @@ void tt_window_again(struct tutti_window *w, int rank)
 		w->remotes[rank].state = UNKNOWN;
 }
 
-void tt_window_reborn(struct tt_member *m)
+static void forget_life(struct tt_member *m)
 {
-	tt_list_each(node, &m->job->windows) {
+	tt_list_each(node, &windows_of(m->job)->open) {
 		struct tutti_window *w = tt_container_of(node, struct tutti_window, link);
 		w->remotes[m->rank].state = UNKNOWN;
 		for (int i = 0; i < TT_SLOTS; i++)
@@ -305,9 +316,9 @@ void tt_window_reborn(struct tt_member *m)
 static int choose_index(struct tt_job *job, uint32_t *index)
 {
 	for (unsigned i = 1; i < TT_WINDOWS; i++) {
-		uint32_t at = job->next_window;
-		job->next_window = at % (TT_WINDOWS - 1) + 1;
-		if (!job->window_at[at]) {
+		uint32_t at = windows_of(job)->next;
+		windows_of(job)->next = at % (TT_WINDOWS - 1) + 1;
+		if (!windows_of(job)->at[at]) {
 			*index = at;
 			return 0;
 		}
@@ -330,7 +341,7 @@ static int check_name(struct tt_job *job, const char *name)
 {
 	if (!name || !*name || strlen(name) > NAME_MAX_LEN)
 		return tt_fail(-EINVAL, "a window's name has 1 to %d bytes", NAME_MAX_LEN);
-	tt_list_each(node, &job->windows)
+	tt_list_each(node, &windows_of(job)->open)
 		if (!strcmp(tt_container_of(node, struct tutti_window, link)->name, name))
 			return tt_fail(-EEXIST, "a window named \"%s\" is open already", name);
 	return 0;
@@ -345,8 +356,8 @@ static struct tutti_window *new_window(struct tt_job *job, const char *name)
 	tt_list_init(&w->link);
 	w->job = job;
 	w->name = strdup(name);
-	w->remotes = calloc((size_t)job->capacity, sizeof *w->remotes);
-	for (int i = 0; w->remotes && i < job->capacity; i++) {
+	w->remotes = calloc((size_t)tt_members(job)->capacity, sizeof *w->remotes);
+	for (int i = 0; w->remotes && i < tt_members(job)->capacity; i++) {
 		tt_list_init(&w->remotes[i].unanswered);
 		w->remotes[i].window = w;
 		w->remotes[i].rank = i;
@@ -366,7 +377,7 @@ static void tell_askers(struct tutti_window *w)
 		tt_put8(&p, TT_CLOSED);
 		tt_put32(&p, r->asker_index);
 		tt_put32(&p, r->asker_generation);
-		tt_send(&w->job->members[i], bytes, sizeof bytes, NULL, 0);
+		tt_send(tt_member(w->job, i), bytes, sizeof bytes, NULL, 0);
 	}
 }
 
@@ -381,7 +392,7 @@ static void free_window(struct tutti_window *w)
 		tt_timer_stop(&w->remotes[i].patience);
 	tt_list_remove(&w->link);
 	if (w->index)
-		w->job->window_at[w->index] = NULL;
+		windows_of(w->job)->at[w->index] = NULL;
 	free(w->remotes);
 	free(w->name);
 	free(w);
@@ -405,9 +416,9 @@ int tt_window_open(struct tt_job *job, const char *name, void *base, size_t byte
 		free_window(w);
 		return err;
 	}
-	w->generation = ++job->generation;
-	job->window_at[w->index] = w;
-	tt_list_append(&job->windows, &w->link);
+	w->generation = ++windows_of(job)->generation;
+	windows_of(job)->at[w->index] = w;
+	tt_list_append(&windows_of(job)->open, &w->link);
 	answer_kept(w);
 	*out = w;
 	return 0;
@@ -434,17 +445,17 @@ static bool is_drained(void *arg)
 {
 	struct tutti_window *w = arg;
 
-	tt_list_each(node, &w->job->requests)
-		if (tt_container_of(node, struct tt_request, link)->window == w)
+	tt_list_each(node, &tt_requests(w->job)->running)
+		if (tt_container_of(node, struct tt_request, link)->of == w)
 			return false;
 	return true;
 }
 
 static struct tt_request *first_of(struct tutti_window *w)
 {
-	tt_list_each(node, &w->job->requests) {
+	tt_list_each(node, &tt_requests(w->job)->running) {
 		struct tt_request *q = tt_container_of(node, struct tt_request, link);
-		if (q->window == w)
+		if (q->of == w)
 			return q;
 	}
 	return NULL;
@@ -459,11 +470,11 @@ static void drain(struct tutti_window *w)
 	if (!tt_wait_until(job, is_drained, w, tt_now() + job->deadline))
 		return;
 	while ((q = first_of(w))) {
-		if (tt_window_unanswered(q)) {
+		if (is_unanswered(q)) {
 			tt_request_end(q, -ECANCELED);
 			continue;
 		}
-		tt_group_cut(&job->members[q->rank], -ETIMEDOUT, "rank %d was cut off: it did not answer within %llu ms what was started in the window \"%s\"",
+		tt_group_cut(tt_member(job, q->rank), -ETIMEDOUT, "rank %d was cut off: it did not answer within %llu ms what was started in the window \"%s\"",
 		             q->rank, (unsigned long long)(job->deadline / TT_MS), w->name);
 		tt_turn(job); /* those that no wire held end here */
 	}
@@ -488,7 +499,7 @@ void tutti_window_close(tutti_window *w)
 static struct slot *slot_of(struct tutti_window *w, uint32_t slot)
 {
 	if (!w->slots[slot])
-		w->slots[slot] = calloc(1, sizeof **w->slots + (size_t)w->job->capacity * sizeof(uint64_t));
+		w->slots[slot] = calloc(1, sizeof **w->slots + (size_t)tt_members(w->job)->capacity * sizeof(uint64_t));
 	return w->slots[slot];
 }
 
@@ -502,13 +513,13 @@ static void count_notify(struct tutti_window *w, int from, uint32_t slot)
 	}
 	s->total++;
 	s->from[from]++;
-	tt_stats_count(&w->job->members[from].stats, TUTTI_STAT_NOTIFY_IN, 0);
+	tt_stats_count(&tt_member(w->job, from)->stats, TUTTI_STAT_NOTIFY_IN, 0);
 	w->job->engine.news = true;
 }
 
-void tt_window_notify(struct tt_member *from, uint32_t value)
+static void take_notify(struct tt_member *from, uint32_t value)
 {
-	struct tutti_window *w = from->job->window_at[value >> 12];
+	struct tutti_window *w = windows_of(from->job)->at[value >> 12];
 
 	if (w)
 		count_notify(w, from->rank, value & (TT_SLOTS - 1));
@@ -531,7 +542,7 @@ static bool is_notified(void *arg)
 {
 	const struct notify_wait *n = arg;
 
-	return notified(n) >= n->count || (n->rank >= 0 && n->window->job->members[n->rank].state >= TT_LEFT);
+	return notified(n) >= n->count || (n->rank >= 0 && tt_member(n->window->job, n->rank)->state >= TT_LEFT);
 }
 
 static int wait_notify(struct tt_job *job, struct notify_wait *n, uint64_t patience)
@@ -548,7 +559,7 @@ static int wait_notify(struct tt_job *job, struct notify_wait *n, uint64_t patie
 	if (err)
 		return tt_fail(err, "wait for notify: %llu of %llu came in slot %d of window \"%s\" within %llu ms", (unsigned long long)notified(n),
 		               (unsigned long long)n->count, n->slot, n->window->name, (unsigned long long)(patience / TT_MS));
-	return tt_fail(job->members[n->rank].err == -ENOTCONN ? -ENOTCONN : -ECONNRESET, "wait for notify: %s", job->members[n->rank].why);
+	return tt_fail(tt_member(job, n->rank)->err == -ENOTCONN ? -ENOTCONN : -ECONNRESET, "wait for notify: %s", tt_member(job, n->rank)->why);
 }
 
 int tutti_wait_notify(tutti_window *w, int rank, int slot, uint64_t count, int timeout_ms)
@@ -636,7 +647,7 @@ static int act_here(struct tutti_window *w, const struct call *c)
 /* Of another rank's window, if it is mapped. */
 static char *mapped_at(struct remote *r, struct tt_peer *peer)
 {
-	uint32_t now = r->window->job->hangups + 1;
+	uint32_t now = tt_members(r->window->job)->hangups + 1;
 
 	if (r->hangups != now)
 		r->at = peer->net->transport->map(peer, &r->key, 0);
@@ -646,7 +657,7 @@ static char *mapped_at(struct remote *r, struct tt_peer *peer)
 
 bool tt_window_is_mapped(struct tutti_window *w, int rank)
 {
-	const struct tt_member *m = &w->job->members[rank];
+	const struct tt_member *m = tt_member(w->job, rank);
 
 	return w->remotes[rank].state == KNOWN && m->state == TT_UP && mapped_at(&w->remotes[rank], m->link->peer);
 }
@@ -658,13 +669,13 @@ char *tt_window_hold(struct tutti_window *w, int rank)
 
 	if (!tt_window_is_mapped(w, rank))
 		return NULL;
-	peer = w->job->members[rank].link->peer;
+	peer = tt_member(w->job, rank)->link->peer;
 	return peer->net->transport->store_begin(peer, &r->key) ? r->at : NULL;
 }
 
 void tt_window_let_go(struct tutti_window *w, int rank)
 {
-	struct tt_peer *peer = w->job->members[rank].link->peer;
+	struct tt_peer *peer = tt_member(w->job, rank)->link->peer;
 
 	peer->net->transport->store_end(peer);
 }
@@ -674,7 +685,7 @@ void tt_window_let_go(struct tutti_window *w, int rank)
 static bool act_there(struct remote *r, const struct call *c)
 {
 	struct tt_job *job = r->window->job;
-	struct tt_member *m = &job->members[c->rank];
+	struct tt_member *m = tt_member(job, c->rank);
 	bool get = c->kind == TT_GET, done = true;
 	uint64_t since;
 	char *at;
@@ -691,7 +702,7 @@ static bool act_there(struct remote *r, const struct call *c)
 	if (c->slot >= 0)
 		done = peer->net->transport->notify(peer, r->index << 12 | (uint32_t)c->slot);
 	if (done)
-		tt_stats_timed(&m->stats, get ? TUTTI_STAT_GET : c->slot >= 0 ? TUTTI_STAT_NOTIFY : TUTTI_STAT_PUT, since, c->bytes);
+		tt_stats_ended(&m->stats, get ? TUTTI_STAT_GET : c->slot >= 0 ? TUTTI_STAT_NOTIFY : TUTTI_STAT_PUT, since, c->bytes, 0);
 	return done;
 }
 
@@ -704,11 +715,39 @@ static void finish(struct tt_post *p, int err)
 	tt_request_end(q, err);
 }
 
+static void count(struct tt_request *q, int err)
+{
+	const struct tt_op *op = &q->post.op;
+	tutti_stat_kind kind = op->kind == TT_GET ? TUTTI_STAT_GET : op->kind == TT_ADD ? TUTTI_STAT_ADD :
+	                       op->flags & TT_NOTIFY ? TUTTI_STAT_NOTIFY : TUTTI_STAT_PUT;
+
+	tt_stats_ended(&tt_member(q->job, q->rank)->stats, kind, q->post.since, op->len, err);
+}
+
+static int explain(const struct tt_request *r)
+{
+	if (r->err == -ENOENT)
+		return tt_fail(r->err, "%s: rank %d did not open a window named \"%s\" within %llu ms", r->what, r->rank, name_of(r->job, r->of),
+		               (unsigned long long)(r->job->deadline / TT_MS));
+	if (r->err == -ESTALE)
+		return tt_fail(r->err, "%s: rank %d has closed its window \"%s\": close yours and open it again", r->what, r->rank,
+		               name_of(r->job, r->of));
+	if (r->err == -ECANCELED)
+		return tt_fail(r->err, "%s: given up before rank %d had opened a window of that name", r->what, r->rank);
+	if (r->err == -ERANGE)
+		return tt_fail(r->err, "%s: %zu bytes at offset %llu are outside the window \"%s\" of rank %d", r->what, r->post.op.len,
+		               (unsigned long long)r->post.op.offset, name_of(r->job, r->of), r->rank);
+	return 0;
+}
+
+static const struct tt_words words = { .withdraw = is_unanswered, .ended = count, .explain = explain };
+
 static void fill(struct tt_request *q, struct tutti_window *w, const struct call *c)
 {
 	struct tt_op *op = &q->post.op;
 
-	q->window = w;
+	q->words = &words;
+	q->of = w;
 	q->old = c->old;
 	q->post.done = finish;
 	op->kind = c->kind;
@@ -723,7 +762,7 @@ static void fill(struct tt_request *q, struct tutti_window *w, const struct call
 /* The answer names the window, so ranges can be checked before anything travels. */
 static int go(struct tutti_window *w, struct remote *r, const struct call *c, struct tt_request *q)
 {
-	const struct tt_member *m = &w->job->members[c->rank];
+	const struct tt_member *m = tt_member(w->job, c->rank);
 	int err = 0;
 
 	if (m->state >= TT_LEFT)
@@ -748,7 +787,7 @@ static int go(struct tutti_window *w, struct remote *r, const struct call *c, st
 
 int tt_window_post(struct tutti_window *w, int rank, struct tt_post *p)
 {
-	struct tt_member *m = &w->job->members[rank];
+	struct tt_member *m = tt_member(w->job, rank);
 	struct remote *r = &w->remotes[rank];
 
 	if (m->state >= TT_LEFT)
@@ -850,10 +889,54 @@ void *tutti_window_map(tutti_window *w, int rank)
 	if (rank == job->rank)
 		return w->base;
 	tt_enter(job);
-	struct tt_member *m = &job->members[rank];
+	struct tt_member *m = tt_member(job, rank);
 	struct remote *r = &w->remotes[rank];
 	if (m->state == TT_UP && r->state == KNOWN && tt_member_net(m)->transport->map)
 		p = tt_member_net(m)->transport->map(m->link->peer, &r->key, 1);
 	tt_exit(job);
 	return p;
 }
+
+/* ---- the module ---- */
+
+static void make(struct tt_job *job)
+{
+	struct windows *all = windows_of(job);
+
+	all->next = 1;
+	tt_list_init(&all->open);
+	tt_list_init(&all->asks);
+}
+
+static void close_windows(struct tt_job *job)
+{
+	struct windows *all = windows_of(job);
+	struct tt_list *node;
+
+	while ((node = tt_list_pop(&all->open)))
+		tutti_window_close(tt_container_of(node, struct tutti_window, link));
+	while ((node = tt_list_pop(&all->asks)))
+		free(tt_container_of(node, struct ask, link));
+}
+
+static const struct tt_message messages[] = {
+	{ TT_ASK, "ask", take_ask },
+	{ TT_ANSWER, "answer", take_answer },
+	{ TT_CLOSED, "closed", take_closed },
+};
+
+const struct tt_module tt_window_module = {
+	.name = "window",
+	.slot = TT_WINDOW_SLOT,
+	.job_size = sizeof(struct windows),
+	.make = make,
+	.close = close_windows,
+	.messages = messages,
+	.message_count = TT_COUNT(messages),
+	.notify_first = 0,
+	.notify_last = TT_WINDOWS * TT_SLOTS - 1,
+	.notify = take_notify,
+	.unreached = end_unreached,
+	.reborn = forget_life,
+	.ended = end_asked,
+};

@@ -1,8 +1,8 @@
 /* unit_base.c - floor 0: the cursor, the list, the log, the settings, time, waiting, chance and histograms */
 #include "base/base.h"
-#include "tests/harness/cunit_main.h"
 #include "base/list.h"
 #include "base/pack.h"
+#include "tests/harness/cunit_main.h"
 #include <stdlib.h>
 
 /* pack.h */

@@ -1,7 +1,12 @@
 /* unit_collectives.c - every algorithm of all-reduce against its documented order of additions, bit for bit; reduce-scatter,
  * all-gather and all-to-all; the model; all of them in groups. Each on sim (over seeds) and over TCP. */
+#include "collective/collective_private.h"
+#include "engine/engine.h"
+#include "kernel/kernel.h"
+#include "member/member.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/ranks.h"
+#include "transport/sim/sim.h"
 
 #if TT_TSAN
 enum { SEEDS = 0, SKIPPED = 3, LARGEST = 4 }; /* fibers share one thread: there is nothing for this sanitizer to see on sim. It is
@@ -118,7 +123,7 @@ static void combine_as(struct vectors *v, const char *name)
 /* On each host by rank; then one slice for each leader, by whatever the model chooses. */
 static void combine_hosts(tutti *job, struct vectors *v)
 {
-	const struct tt_layout *l = &job->layout;
+	const struct tt_layout *l = &tt_coll_group(job)->layout;
 	struct tt_model model = tt_model_of(job);
 	size_t bytes = v->count * v->width;
 	int leaders = tt_hierarchical_leaders(l, bytes);
@@ -175,7 +180,7 @@ static void check_allreduce(tutti *job, size_t count, tutti_type type, tutti_rul
 		combine_ranks(&v);
 		if (rule == TUTTI_AVERAGE)
 			rule = TUTTI_SUM; /* done */
-	} else if (job->model.by_host) {
+	} else if (tt_coll_group(job)->model.by_host) {
 		combine_hosts(job, &v);
 	} else {
 		combine_as(&v, *algorithm_of(job) == 'd' ? "doubling" : algorithm_of(job)); /* direct, too, does so for what is short */
@@ -254,8 +259,8 @@ static void program_hierarchical(tutti *job)
 	check_allreduce(job, 300007, TUTTI_F32, TUTTI_AVERAGE); /* several leaders, where there are several ranks */
 	check_allreduce(job, 2000003, TUTTI_BF16, TUTTI_SUM);
 	CHECK(tt_allreduce_explain(job, 1 << 20, TUTTI_F32, TUTTI_SUM, text, sizeof text) == 0);
-	CHECK((strstr(text, "hierarchical") != NULL) == job->model.by_host);
-	CHECK(job->model.by_host || tt_world); /* in every fourth of its worlds not all can map */
+	CHECK((strstr(text, "hierarchical") != NULL) == tt_coll_group(job)->model.by_host);
+	CHECK(tt_coll_group(job)->model.by_host || tt_world); /* in every fourth of its worlds not all can map */
 }
 
 /* With as many ranks on each, or not; one host may have a single one. */
@@ -351,15 +356,15 @@ static void program_model(tutti *job)
 	for (int i = 0; i < K * COUNT; i++)
 		right = right && v[i] == (float)(i % 7 * tutti_size(job));
 	CHECK(right);
-	give_model(tutti_rank(job), &job->model);
+	give_model(tutti_rank(job), &tt_coll_group(job)->model);
 	CHECK(tutti_barrier(job, NULL) == 0);
 	struct tt_model m = model_of(0);
-	const struct tt_model *mine = &job->model;
+	const struct tt_model *mine = &tt_coll_group(job)->model;
 	CHECK(mine->known == needs_model(job));
 	CHECK(mine->latency_ns == m.latency_ns && mine->wire_ps == m.wire_ps && mine->add_ps == m.add_ps);
 	CHECK(tutti_barrier(job, NULL) == 0);
 	check_explained(job);
-	CHECK(tt_list_empty(&job->job->stash)); /* nothing was left over */
+	CHECK(tt_list_empty(&tt_collectives(job->job)->stash)); /* nothing was left over */
 	free(v);
 }
 
@@ -601,7 +606,7 @@ static void program_one_host(tutti *job)
 			check_alltoall(job, 8 * counts[i] + i % 3, turn);
 			check_broadcast(job, n * 8 * counts[i] + i % 3, (int)((i + (size_t)turn) % n), turn);
 		}
-	CHECK(n == 1 || job->layout.hosts == 1);
+	CHECK(n == 1 || tt_coll_group(job)->layout.hosts == 1);
 }
 
 /* More than is read before the engine is left to others, and than a panel holds; the last piece is shorter. */
@@ -648,7 +653,7 @@ static void program_several(tutti *job)
 		tutti_free(job, (char *)v[k] - ODDLY);
 	}
 	CHECK(right);
-	CHECK(tt_list_empty(&job->job->stash));
+	CHECK(tt_list_empty(&tt_collectives(job->job)->stash));
 }
 
 /* Two under way; ranks disagree about the first, which the second waits for. */
@@ -673,9 +678,9 @@ static void program_board_unknown(tutti *job)
 
 	CHECK(tutti_allreduce(job, v, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 	CHECK(tutti_barrier(job, NULL) == 0);
-	if (tutti_rank(job) == 1 && job->board) {
+	if (tutti_rank(job) == 1 && tt_coll_group(job)->board) {
 		tt_enter(job->job);
-		job->board->known = job->board->open = job->board->meeting = false;
+		tt_coll_group(job)->board->known = tt_coll_group(job)->board->open = tt_coll_group(job)->board->meeting = false;
 		tt_exit(job->job);
 		if (tt_world)
 			tt_sim_sleep(20 * TT_MS);
@@ -700,9 +705,9 @@ static void without_board(tutti *job, bool stay)
 	if (!makes_board(job))
 		return; /* some worlds have none */
 	tt_enter(job->job);
-	job->board->open = job->board->able = false; /* as if not all could map */
+	tt_coll_group(job)->board->open = tt_coll_group(job)->board->able = false; /* as if not all could map */
 	if (tutti_rank(job) == 1)
-		job->board->known = job->board->meeting = false; /* its first call failed before the last vote */
+		tt_coll_group(job)->board->known = tt_coll_group(job)->board->meeting = false; /* its first call failed before the last vote */
 	tt_exit(job->job);
 	pass_time((tutti_rank(job) == 1 ? 25 : 5) * TT_MS);
 	v[sizeof v - 1] = tutti_rank(job) == 0 ? 7 : 0;
@@ -937,8 +942,10 @@ static void program_some_given_up(tutti *job)
 		CHECK(begin_some(job, k, in, out, 1 + (size_t)k * 7919 % (MOST - 4097), &op) == 0);
 		if (k % 5 == 4 && k / 5 % n == me) {
 			tt_enter(job->job);
-			tt_list_each(node, &job->job->collectives)
-				tt_coll_give_up(tt_container_of(node, struct tt_coll, link), -EIO);
+			tt_list_each(node, &tt_collectives(job->job)->running) {
+				struct tt_request *r = tt_container_of(node, struct tt_coll, link)->request;
+				r->words->give_up(r, -EIO);
+			}
 			tt_exit(job->job);
 		}
 		int err = tutti_wait(&op, -1);
@@ -1031,7 +1038,7 @@ static void program_alltoallv(tutti *job)
 {
 	for (size_t round = 0; round < 8; round++)
 		check_alltoallv(job, round);
-	CHECK(tt_list_empty(&job->job->stash));
+	CHECK(tt_list_empty(&tt_collectives(job->job)->stash));
 }
 
 static void test_alltoallv(void) { on_wires(program_alltoallv, NULL); }
@@ -1218,16 +1225,16 @@ static void program_group_models(tutti *job)
 	float *v = must(calloc(COUNT, sizeof *v));
 
 	CHECK(tutti_allreduce(part, v, COUNT, TUTTI_F32, TUTTI_SUM, NULL) == 0);
-	CHECK(part->model.known == needs_model(part) && !job->model.known);
-	mine.latency_ns = part->model.latency_ns;
-	mine.wire_ps = part->model.wire_ps;
-	mine.add_ps = part->model.add_ps;
+	CHECK(tt_coll_group(part)->model.known == needs_model(part) && !tt_coll_group(job)->model.known);
+	mine.latency_ns = tt_coll_group(part)->model.latency_ns;
+	mine.wire_ps = tt_coll_group(part)->model.wire_ps;
+	mine.add_ps = tt_coll_group(part)->model.add_ps;
 	CHECK(tutti_gather(part, &mine, sizeof mine, all, -1, NULL) == 0);
 	for (int r = 0; r < tutti_size(part); r++)
 		CHECK(memcmp(&all[r], &mine, sizeof mine) == 0);
 	tutti_leave(part); /* perhaps before those who waited for the model were woken */
 	CHECK(tutti_allreduce(job, v, COUNT, TUTTI_F32, TUTTI_SUM, NULL) == 0);
-	CHECK(job->model.known == needs_model(job));
+	CHECK(tt_coll_group(job)->model.known == needs_model(job));
 	free(v);
 }
 
@@ -1276,7 +1283,7 @@ static void program_wrap(tutti *job)
 		CHECK(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 		CHECK(x == (float)tutti_size(job));
 		CHECK(tutti_broadcast(job, &x, 4, i % tutti_size(job), NULL) == 0);
-		CHECK(tt_coll_finished(job) == (uint32_t)(UINT32_MAX - 4 + 2 * i));
+		CHECK(tt_collective_module.group_finished(job) == (uint32_t)(UINT32_MAX - 4 + 2 * i));
 	}
 	CHECK(job->started == 33);
 }

@@ -1,7 +1,8 @@
 /* cases.h - the recorded cases (conformance.json) as a tree, and what Multiverso's update rules are called here */
 #ifndef TT_TEST_CASES_H
 #define TT_TEST_CASES_H
-#include "runtime.h"
+#include "base/base.h"
+#include "kernel/kernel.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

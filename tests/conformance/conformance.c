@@ -9,8 +9,9 @@
  *   binding  it is about a language binding or a wire of the old system's own
  *
  * A case that is not listed fails, and so does a listed one that is not in the file, or was promised and not run. */
-#include "table/rounds.h"
+#include "kernel/kernel.h"
 #include "table/parts.h"
+#include "table/rounds.h"
 #include "tests/conformance/cases.h"
 #include "tests/harness/cunit_main.h"
 #include <math.h>

@@ -1,9 +1,10 @@
 /* conformance_tables.c - Multiverso's recorded cases once more, through tables as programs use them: five ranks, all of them servers, on sim,
  * and as processes over TCP and shared memory. The events of a case come in their order, one rank after the other. */
+#include "member/member.h"
+#include "table/table_private.h"
 #include "tests/conformance/cases.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/ranks.h"
-#include "table/table.h"
 #include <math.h>
 #include <signal.h>
 #include <sys/wait.h>

@@ -1,6 +1,9 @@
 /* unit_pool.c - the pool: each element once, whoever comes late; and tables whose servers have one */
+#include "engine/engine.h"
+#include "member/member.h"
+#include "table/table_private.h"
 #include "tests/harness/cunit_main.h"
-#include "table/table.h"
+#include "topology/topology.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,10 @@
 /* unit_stats.c - the counters: exact after a known program, on sim, TCP and shared memory; what they say of lost ranks; the table,
  * and the signal that asks for it */
+#include "engine/engine.h"
+#include "member/member.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/ranks.h"
+#include "transport/sim/sim.h"
 #include <fcntl.h>
 #include <math.h>
 #include <poll.h>
@@ -214,7 +217,7 @@ static void program_sampled(tutti *job)
 	CHECK(counts(job, -1, TUTTI_STAT_PUT, 1000, 8000, 0) && counts(job, -1, TUTTI_STAT_GET, 1000, 8000, 0));
 	tt_enter(job->job);
 	for (int k = TUTTI_STAT_PUT; k <= TUTTI_STAT_GET; k++) {
-		uint64_t timed = job->job->members[tutti_rank(job)].stats->of[k]->times.count;
+		uint64_t timed = tt_member(job->job, tutti_rank(job))->stats->of[k]->times.count;
 		CHECK(timed > 500 && timed < 600);
 	}
 	tt_exit(job->job);
@@ -222,7 +225,7 @@ static void program_sampled(tutti *job)
 		CHECK(tutti_add(w, tutti_rank(job), 0, 1, NULL, NULL) == 0);
 	CHECK(counts(job, -1, TUTTI_STAT_ADD, 1600, 12800, 0));
 	tt_enter(job->job);
-	uint64_t timed = job->job->members[tutti_rank(job)].stats->of[TUTTI_STAT_ADD]->times.count;
+	uint64_t timed = tt_member(job->job, tutti_rank(job))->stats->of[TUTTI_STAT_ADD]->times.count;
 	CHECK(timed > 80 && timed < 120);
 	tt_exit(job->job);
 	tutti_window_close(w);
@@ -531,18 +534,18 @@ static void test_cost(void)
 
 	tt_enter(job->job);
 	for (int round = 0; round < 7; round++) {
-		struct tt_post p = { .member = &job->job->members[0], .op = { .kind = TT_SEND, .len = 8 } };
+		struct tt_post p = { .member = tt_member(job->job, 0), .op = { .kind = TT_SEND, .len = 8 } };
 		uint64_t start = tt_now();
 		for (int i = 0; i < N; i++) {
 			p.since = tt_stats_start(job->job);
-			tt_stats_post(&p, 0);
+			tt_post_count(&p, 0);
 		}
 		best = tt_min(best, tt_now() - start);
 	}
 	tt_exit(job->job);
 	if (name_each_test)
 		printf("  %.1f ns an operation, its start and its end\n", (double)best / N);
-	CU_ASSERT_EQUAL(job->job->members[0].stats->of[TUTTI_STAT_MESSAGE]->ops, 7 * N);
+	CU_ASSERT_EQUAL(tt_member(job->job, 0)->stats->of[TUTTI_STAT_MESSAGE]->ops, 7 * N);
 	CU_ASSERT_TRUE(best / N < 5000); /* no system call, no allocation */
 	tutti_leave(job);
 }

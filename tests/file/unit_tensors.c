@@ -1,7 +1,8 @@
 /* unit_tensors.c - what is saved: JSON, safetensors files, and saves of several of them with their index */
+#include "base/pack.h"
+#include "file/file.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/folders.h"
-#include "runtime.h"
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/file.h>

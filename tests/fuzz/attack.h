@@ -6,8 +6,8 @@
  * into them. */
 #ifndef TT_FUZZ_ATTACK_H
 #define TT_FUZZ_ATTACK_H
+#include "member/member.h"
 #include "tests/fuzz/fuzz.h"
-#include "runtime.h"
 #include "transport/sim/sim.h"
 
 enum { RANKS = 3, MOUTHS = 12, EVENTS_MAX = 96 };

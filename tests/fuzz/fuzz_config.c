@@ -1,8 +1,9 @@
 /* fuzz_config.c - a config file and an environment, read as tutti_join does. Input: the file's bytes up to the first zero
  * byte; then NAME=VALUE entries that end with a zero each, of the environment, or of tutti_config by the name of a member.
  * A job of one rank is joined and left as well; larger ones would go and look for the others. */
+#include "launch/launch.h"
+#include "member/member.h"
 #include "tests/fuzz/fuzz.h"
-#include "runtime.h"
 #include <sys/mman.h>
 #include <unistd.h>
 

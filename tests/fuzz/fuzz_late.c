@@ -1,7 +1,9 @@
 /* fuzz_late.c - two ranks make a job, a third joins it under way, and they take it into their group. One of the three is an
  * attacker. Input: its place, and whether its library has the first of its addresses, which is rank 0's known one;
  * the world's seed; with it, whether to spoil a message first, and which; then events (attack.h). */
+#include "member/member.h"
 #include "tests/fuzz/attack.h"
+#include "transport/sim/sim.h"
 
 enum { DEADLINE_MS = 300, LAUNCHED = 2, NEWCOMER = 2, LATE_MS = 5 };
 

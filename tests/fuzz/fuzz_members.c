@@ -1,7 +1,9 @@
 /* fuzz_members.c - a job of three in which rank 2 goes bad: it has joined honestly, takes part in windows and collectives
  * or not, and sends what the input says. Nothing of that may end rank 0 or 1, hang them, or write where it has no key.
  * Input: which collectives are called, which change of the group, the world's seed, then events (attack.h). */
+#include "member/member.h"
 #include "tests/fuzz/attack.h"
+#include "transport/sim/sim.h"
 
 enum { BAD = 2, COLLECTIVES = 8, WINDOW = 256, LONG = 20000, ATTACK_MS = 300, REST_MS = 20, DEADLINE_MS = 1200 };
 

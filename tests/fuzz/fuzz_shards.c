@@ -1,8 +1,11 @@
 /* fuzz_shards.c - a job of three with tables over all of them, in which rank 2 goes bad, as in fuzz_members.c: it pushes to the others and
  * answers their pushes as the input says. Or, if the first byte is odd, a sparse block.
  * Input: what is pushed, from where; the world's seed; events (attack.h). Of a block: its type, how many elements it stands for, its bytes. */
-#include "tests/fuzz/attack.h"
+#include "member/member.h"
 #include "table/parts.h"
+#include "table/table_private.h"
+#include "tests/fuzz/attack.h"
+#include "transport/sim/sim.h"
 
 enum { BAD = 2, TABLES = 4, OPS = 12, LARGE = 60000, ATTACK_MS = 300, REST_MS = 20, DEADLINE_MS = 1200 };
 

@@ -3,9 +3,12 @@
  * and makes up messages about tables, as a worker and as a server. Nothing of that may end rank 0 or 1, hang them, or write where nothing
  * was asked for.
  * Input: what the honest ones call, the world's seed, then events (attack.h). */
+#include "member/member.h"
+#include "table/table_private.h"
+#include "table/table_save.h"
 #include "tests/fuzz/attack.h"
 #include "tests/harness/folders.h"
-#include "table/table_save.h"
+#include "transport/sim/sim.h"
 #include <unistd.h>
 
 enum { BAD = 2, ROWS = 40, ROW = 3, N = 60, BYTES = N * ROW * 8, ROUNDS = 4, ROUND_MS = 60, DEADLINE_MS = 1200 };

@@ -1,7 +1,8 @@
 /* fuzz_tensors.c - a file that is said to be a safetensors file, or an index of some. Input: a byte, then the file's bytes if that is even,
  * else the index's, of which three files are there: "a" with all of x and a half of w, "b" with the other half of w, and "c", of ours. */
+#include "base/pack.h"
+#include "file/file.h"
 #include "tests/fuzz/fuzz.h"
-#include "runtime.h"
 #include <sys/mman.h>
 #include <unistd.h>
 

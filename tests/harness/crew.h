@@ -101,7 +101,7 @@ static inline void set_environment(int rank, const char *the_secret)
 static inline bool has_gone(tutti *job, int rank)
 {
 	tt_enter(job->job);
-	bool gone = job->job->members[rank].state == TT_GONE;
+	bool gone = tt_member(job->job, rank)->state == TT_GONE;
 	tt_exit(job->job);
 	return gone;
 }
@@ -127,8 +127,8 @@ static inline void run_child(int rank)
 	int err = tutti_join(NULL, &job);
 	EXPECT(err == 0);
 	if (!err) {
-		tt_address_find(job->job->members[rank].addr, "tcp", mine->addr);
-		tt_address_find(job->job->members[rank].addr, "shm", mine->name);
+		tt_address_find(tt_member(job->job, rank)->addr, "tcp", mine->addr);
+		tt_address_find(tt_member(job->job, rank)->addr, "shm", mine->name);
 		mine->job = job->job->id;
 		crew.program(job);
 		tutti_leave(job);

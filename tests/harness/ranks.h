@@ -2,7 +2,7 @@
  * meet over loopback TCP, and stay there or go on in shared memory. So every test of the runtime is written once and runs on all. */
 #ifndef TT_TEST_RANKS_H
 #define TT_TEST_RANKS_H
-#include "runtime.h"
+#include "member/member.h"
 #include "transport/sim/sim.h"
 #include <arpa/inet.h>
 #include <netinet/in.h>

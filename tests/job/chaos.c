@@ -10,8 +10,10 @@
  * of them computes again within two seconds of its first error; and where one rank was stopped, or one group cut off, the
  * majority gets to the end.
  */
-#include "tests/job/chaos.h"
+#include "engine/engine.h"
+#include "member/member.h"
 #include "tests/harness/ranks.h"
+#include "tests/job/chaos.h"
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -321,7 +323,7 @@ static void look_at_wires(tutti *at)
 
 	tt_enter(job);
 	for (int i = 0; i < job->size; i++) {
-		const struct tt_link *l = job->members[i].state == TT_UP ? job->members[i].link : NULL;
+		const struct tt_link *l = tt_member(job, i)->state == TT_UP ? tt_member(job, i)->link : NULL;
 		if (l && l->used && (l->peer->net->transport == &tt_shm) == is_apart())
 			complain("it uses %s to reach rank %d", l->peer->net->transport->name, i);
 	}

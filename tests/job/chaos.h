@@ -2,7 +2,6 @@
  * slow. Nothing of it outlives the processes that hold it. */
 #ifndef TT_TEST_CHAOS_H
 #define TT_TEST_CHAOS_H
-#include "base/base.h"
 
 enum { NET_MAX = 8 };
 

@@ -6,6 +6,7 @@
  *
  * The namespaces have no names: a descriptor holds each of them, and the kernel ends what nobody holds.
  */
+#include "base/base.h"
 #include "tests/job/chaos.h"
 #include <fcntl.h>
 #include <sched.h>

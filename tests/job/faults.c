@@ -1,4 +1,5 @@
 /* faults.c - what happens when processes are killed, stopped, shut out or gone: real processes, real signals, real wires: TCP, and shared memory. */
+#include "member/member.h"
 #include "tests/harness/crew.h"
 #include "transport/frame.h"
 #include <fcntl.h>

@@ -7,8 +7,8 @@
  * part of the other, so that no two halves ever go on side by side; and where only a minority was killed, all the rest get
  * to the end.
  */
+#include "member/member.h"
 #include "transport/sim/sim.h"
-#include "runtime.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  *
  *      storm [--seed S] [--seeds N] [--ranks N] [--verbose]        --seed alone: that one; with --seeds: N from S on
  */
-#include "runtime.h"
+#include "member/member.h"
 #include "transport/sim/sim.h"
 #include <stdio.h>
 #include <stdlib.h>

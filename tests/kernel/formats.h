@@ -1,7 +1,7 @@
 /* formats.h - what the bits of each type mean, and the nearest bits to a value: for tests of kernels. Slow and plain on purpose. */
 #ifndef TT_FORMATS_H
 #define TT_FORMATS_H
-#include "runtime.h"
+#include "kernel/kernel.h"
 #include <math.h>
 #include <string.h>
 

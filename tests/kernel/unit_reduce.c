@@ -1,5 +1,5 @@
 /* unit_reduce.c - the element-wise kernels of each set of instructions, against a plain reading of what types and rules mean */
-#include "runtime.h"
+#include "kernel/kernel.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/kernel/formats.h"
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* unit_updater.c - a table's update rules, with each set of instructions, against the equations of tutti.h in double */
-#include "runtime.h"
+#include "kernel/kernel.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/kernel/formats.h"
 #include <stdlib.h>

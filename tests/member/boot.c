@@ -1,5 +1,8 @@
 /* boot.c - joining: every way of finding the others, and every kind of wrong input. Each rank is a process of its own with
  * the environment that its test gives it and nothing of ours; what it met it writes into memory shared with its parent. */
+#include "engine/engine.h"
+#include "launch/launch.h"
+#include "member/member.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/procs.h"
 #include "tests/harness/ranks.h"
@@ -78,7 +81,7 @@ static void note_wires(struct tt_job *job, struct outcome *o)
 {
 	tt_enter(job);
 	for (int i = 0; i < job->size; i++) {
-		const struct tt_link *l = job->members[i].link;
+		const struct tt_link *l = tt_member(job, i)->link;
 		if (l && l->used)
 			snprintf(o->wires[i], sizeof o->wires[i], "%s", l->peer->net->transport->name);
 	}
@@ -91,7 +94,7 @@ static void use_job(tutti *job, struct outcome *o)
 	o->size = tutti_size(job);
 	o->local_rank = tutti_local_rank(job);
 	o->local_size = tutti_local_size(job);
-	tt_address_find(job->job->members[o->rank].addr, "tcp", o->addr);
+	tt_address_find(tt_member(job->job, o->rank)->addr, "tcp", o->addr);
 	board->joined++;
 	o->summed = sums_up(job) && !tutti_barrier(job, NULL); /* of up to three each to each */
 	note_wires(job->job, o);

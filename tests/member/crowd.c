@@ -1,9 +1,12 @@
 /* crowd.c - many ranks: how they find each other down the tree, what becomes of those whose parent dies, and a real job of
  * some hundred processes.
  *   tests/member/crowd --ranks N: one simulated job of N ranks alone, with how long it took and how much memory */
+#include "engine/engine.h"
+#include "member/member_private.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/procs.h"
 #include "tests/harness/ranks.h"
+#include "transport/sim/sim.h"
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -49,7 +52,8 @@ static void test_tables(void)
 {
 	enum { MOST = 3000 };
 	static struct tt_member members[MOST];
-	struct tt_job job = { .members = members };
+	struct tt_members all = { .of = members };
+	struct tt_job job = { .own[TT_MEMBER_SLOT] = &all };
 	char addr[96];
 
 	for (size_t len = 0; len < sizeof addr; len += 19) {
@@ -60,7 +64,7 @@ static void test_tables(void)
 		for (job.size = 1; job.size < MOST; job.size += 7)
 			tt_tree_deal(&job);
 	}
-	CU_ASSERT(job.dealt > 0);
+	CU_ASSERT(all.dealt > 0);
 }
 
 static int connections(tutti *job)
@@ -68,7 +72,7 @@ static int connections(tutti *job)
 	int n = 0;
 
 	for (int i = 0; i < tutti_size(job); i++)
-		n += job->job->members[i].state == TT_UP;
+		n += tt_member(job->job, i)->state == TT_UP;
 	return n;
 }
 

@@ -3,9 +3,11 @@
 #undef malloc
 #undef calloc
 #undef realloc
+#include "member/member.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/procs.h"
 #include "tests/harness/ranks.h"
+#include "transport/sim/sim.h"
 
 enum { SEEDS = 8, DEADLINE = 1000, RANKS = 5, REQUESTS_MAX = 2000 };
 

@@ -1,8 +1,13 @@
 /* unit_group.c - who is alive, and who is told: heartbeats, slow ranks, many that go at once, and watching. On sim, where
  * ranks can be stopped and slowed at will; and over loopback TCP. */
+#include "collective/collective_private.h"
+#include "engine/engine.h"
+#include "job/job.h"
+#include "member/member_private.h"
 #include "tests/harness/cunit_main.h"
-#include "transport/frame.h"
 #include "tests/harness/ranks.h"
+#include "transport/frame.h"
+#include "transport/sim/sim.h"
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdatomic.h>
@@ -107,7 +112,7 @@ static void program_slow(tutti *job)
 	if (tutti_rank(job) == 0)
 		tt_sim_slow(1, 700); /* up to 2 heartbeats, since a trip takes up to 22 times 20 us */
 	pass_time(40 * BEAT * TT_MS);
-	CHECK(job->job->members[!tutti_rank(job)].link && job->job->members[!tutti_rank(job)].link->beat.answers > 4);
+	CHECK(tt_member(job->job, !tutti_rank(job))->link && tt_member(job->job, !tutti_rank(job))->link->beat.answers > 4);
 	expect_only_leavers(job);
 	CHECK(tutti_barrier(job, NULL) == 0);
 }
@@ -129,7 +134,7 @@ static void program_patience(tutti *job)
 	if (tutti_rank(job) == 1)
 		return;
 	tt_enter(job->job);
-	struct tt_link *l = job->job->members[1].link, copy = *l;
+	struct tt_link *l = tt_member(job->job, 1)->link, copy = *l;
 	check_patience(l, 9999, 0, 0, 2 * BEAT);
 	check_patience(l, 1, 0, 16, 2 * BEAT);
 	check_patience(l, 30, 2, 16, 2 * BEAT);
@@ -239,7 +244,7 @@ static void program_left_unseen(tutti *job)
 	CHECK(tutti_allreduce(job, v, 64, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 	if (rank == 4)
 		return;
-	CHECK((rank != 1 && rank != 6) || !job->job->members[4].link);
+	CHECK((rank != 1 && rank != 6) || !tt_member(job->job, 4)->link);
 	pass_time(50 * TT_MS);
 	uint64_t then = tt_now();
 	CHECK(tutti_allreduce(job, v, 64, TUTTI_F32, TUTTI_SUM, NULL) == -ENOTCONN);
@@ -261,7 +266,7 @@ static void test_left_unseen(void)
 static bool is_linked(tutti *job, int rank)
 {
 	tt_enter(job->job);
-	bool linked = job->job->members[rank].link;
+	bool linked = tt_member(job->job, rank)->link;
 	tt_exit(job->job);
 	return linked;
 }
@@ -269,7 +274,7 @@ static bool is_linked(tutti *job, int rank)
 static bool has_gone(tutti *job, int rank)
 {
 	tt_enter(job->job);
-	bool gone = job->job->members[rank].state >= TT_LEFT;
+	bool gone = tt_member(job->job, rank)->state >= TT_LEFT;
 	tt_exit(job->job);
 	return gone;
 }
@@ -323,7 +328,7 @@ static void program_missed(tutti *job)
 static int listen_as(tutti *job, int rank)
 {
 	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	const char *port = strrchr(job->job->members[rank].addr, ':');
+	const char *port = strrchr(tt_member(job->job, rank)->addr, ':');
 	int fd = socket(AF_INET, SOCK_STREAM, 0), err = -1;
 
 	at.sin_port = htons((uint16_t)atoi(port ? port + 1 : "0"));
@@ -402,7 +407,7 @@ static void program_late(tutti *job)
 	CHECK(tutti_group_next(job, &c) == 1 && c.rank == 1 && c.what == TUTTI_LEFT);
 	tt_enter(job->job);
 	for (int i = 0; i < 300; i++)
-		tt_watch_tell(job->job, &job->job->members[i % 2], TUTTI_JOINED);
+		tt_watch_tell(job->job, tt_member(job->job, i % 2), TUTTI_JOINED);
 	tt_exit(job->job);
 	for (int i = 300 - 256; i < 300; i++)
 		CHECK(tutti_group_next(job, &c) == 1 && c.rank == i % 2 && c.what == TUTTI_JOINED && c.err == 0);
@@ -434,7 +439,7 @@ static void test_leave_stuck(void) { on_sim(program_leave_stuck, 2, DEADLINE); }
 static void send_raw(tutti *job, int to, const void *bytes, size_t len)
 {
 	tt_enter(job->job);
-	tt_send(&job->job->members[to], bytes, len, NULL, 0);
+	tt_send(tt_member(job->job, to), bytes, len, NULL, 0);
 	tt_exit(job->job);
 }
 
@@ -445,7 +450,7 @@ static size_t wrong;
 
 static bool is_nonsense(const tutti *job, int rank)
 {
-	const struct tt_member *m = &job->job->members[rank];
+	const struct tt_member *m = tt_member(job->job, rank);
 
 	return m->state == TT_GONE && strstr(m->why, "makes no sense");
 }
@@ -504,7 +509,7 @@ static void program_wrong_bye(tutti *job)
 	for (int ms = 0; ms < DEADLINE && !has_gone(job, 1); ms++)
 		pass_time(TT_MS);
 	tt_enter(job->job);
-	CHECK(wrong ? is_nonsense(job, 1) : job->job->members[1].state == TT_LEFT);
+	CHECK(wrong ? is_nonsense(job, 1) : tt_member(job->job, 1)->state == TT_LEFT);
 	tt_exit(job->job);
 }
 
@@ -522,7 +527,7 @@ static bool has_link(tutti *job, const struct tt_link *l)
 	bool found = false;
 
 	tt_enter(job->job);
-	tt_list_each(node, &job->job->links)
+	tt_list_each(node, &tt_members(job->job)->links)
 		found |= tt_container_of(node, struct tt_link, all) == l;
 	tt_exit(job->job);
 	return found;
@@ -544,9 +549,9 @@ static void program_refused(tutti *job)
 		pass_time(DEADLINE * TT_MS);
 		return;
 	}
-	const struct tt_link *l = job->job->members[1].link;
+	const struct tt_link *l = tt_member(job->job, 1)->link;
 	pass_time(DEADLINE / 2 * TT_MS);
-	CHECK(job->job->members[1].link != l && has_link(job, l));
+	CHECK(tt_member(job->job, 1)->link != l && has_link(job, l));
 	pass_time(DEADLINE * TT_MS);
 	CHECK(!has_link(job, l));
 }

@@ -1,7 +1,9 @@
 /* faults_table.c - parameter tables when processes are killed or stopped: workers in the middle of a push, and servers */
+#include "member/member.h"
+#include "table/parts.h"
+#include "table/table_private.h"
 #include "tests/harness/crew.h"
 #include "tests/harness/folders.h"
-#include "table/parts.h"
 
 enum { LARGE = (8 << 20) / SLOW, SMALL = 100000, PIECE = (256 << 10) / sizeof(float), DEADLINE = 4000 * SLOW };
 

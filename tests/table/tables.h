@@ -1,8 +1,9 @@
 /* tables.h - what the tests of tables share: a program on every wire, opening and closing, vectors of one value */
 #ifndef TT_TEST_TABLES_H
 #define TT_TEST_TABLES_H
-#include "tests/harness/ranks.h"
+#include "member/member.h"
 #include "table/table.h"
+#include "tests/harness/ranks.h"
 
 /* On sim once for each seed, then over TCP and shared memory, with so many ranks as `sizes` says in turn, up to a 0. */
 static inline void run_on_wires(void (*program)(tutti *), const int *sizes, uint64_t seeds)

@@ -1,7 +1,11 @@
 /* unit_clocks.c - tables in rounds and under bounded staleness: what workers see, who waits for whom, and that no push is lost or doubled */
+#include "engine/engine.h"
+#include "member/member.h"
+#include "table/table_private.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/folders.h"
 #include "tests/table/tables.h"
+#include "transport/sim/sim.h"
 
 #if TT_TSAN
 enum { SEEDS = 2, STORMS = 20 };

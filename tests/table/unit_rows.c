@@ -1,7 +1,12 @@
 /* unit_rows.c - rows and keys of parameter tables: each test on sim (over seeds) and over TCP and shared memory */
+#include "engine/engine.h"
+#include "kernel/kernel.h"
+#include "member/member.h"
+#include "table/table_private.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/folders.h"
 #include "tests/table/tables.h"
+#include "transport/sim/sim.h"
 
 #if TT_TSAN
 enum { SEEDS = 2 };
@@ -863,7 +868,7 @@ static void pull_all_fresh(tutti_table *t, size_t row, size_t room, uint64_t row
 	uint64_t *list = calloc(room, sizeof *list);
 	float *values = calloc(room * row, sizeof *values);
 	bool *came = calloc(rows, sizeof *came), good = true;
-	uint64_t before = bytes_of(t->job->all, TUTTI_STAT_PULL), all = 0;
+	uint64_t before = bytes_of(tt_members(t->job)->all, TUTTI_STAT_PULL), all = 0;
 	size_t n = room;
 
 	for (; n == room; all += n) {
@@ -875,7 +880,7 @@ static void pull_all_fresh(tutti_table *t, size_t row, size_t room, uint64_t row
 		}
 	}
 	CHECK(good && !memcmp(came, expected, rows * sizeof *came));
-	CHECK(bytes_of(t->job->all, TUTTI_STAT_PULL) - before == all * row * sizeof *values);
+	CHECK(bytes_of(tt_members(t->job)->all, TUTTI_STAT_PULL) - before == all * row * sizeof *values);
 	free(list);
 	free(values);
 	free(came);

@@ -1,7 +1,12 @@
 /* unit_save_faults.c - what goes wrong while parameter tables are saved and loaded: disks, pushes that do not go on, two at once, servers that
  * close, die and come again: each test on sim (over seeds) and, where that can be, over TCP and shared memory */
+#include "engine/engine.h"
+#include "file/file.h"
+#include "member/member.h"
+#include "table/table_private.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/table/saves.h"
+#include "transport/sim/sim.h"
 
 /* ---- a disk that gets full, or is slow (the linker's --wrap) ---- */
 
@@ -275,7 +280,7 @@ static void program_more_workers(tutti *job)
 		more_than = lies[i].more;
 		heard = 0;
 		CHECK(tutti_table_save(t, folder) == -EAGAIN && strstr(tutti_why(), "rank 1"));
-		CHECK(heard == (lies[i].grows ? 1 + job->job->capacity - job->job->launched : 1));
+		CHECK(heard == (lies[i].grows ? 1 + tt_members(job->job)->capacity - tt_members(job->job)->launched : 1));
 		hear_file = NULL;
 		CHECK(tutti_table_save(t, folder) == 0);
 	}
@@ -292,7 +297,7 @@ static int save_as(tutti *job, tutti_table *t, uint32_t number)
 
 	CHECK(tt_save_next(folder, "w", &o.generation) == 0);
 	tt_enter(job->job);
-	job->job->generation = number;
+	tt_tables(job->job)->generation = number;
 	tt_exit(job->job);
 	return tt_clerk_order(t, "asked", &o, NULL);
 }

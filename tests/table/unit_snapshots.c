@@ -1,4 +1,6 @@
 /* unit_snapshots.c - published versions of tables: none is torn, while others push as fast as they can */
+#include "member/member.h"
+#include "table/table_private.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/table/tables.h"
 

@@ -1,6 +1,9 @@
 /* unit_table.c - parameter tables: each test on sim (over seeds) and over TCP and shared memory */
+#include "member/member.h"
+#include "table/table_private.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/table/tables.h"
+#include "transport/sim/sim.h"
 
 #if TT_TSAN
 enum { SEEDS = 2 };

@@ -1,8 +1,12 @@
 /* unit_table_faults.c - parameter tables when something is cancelled, slow, refused, late or damaged: on sim over seeds, and over TCP and
  * shared memory. */
-#include "tests/harness/cunit_main.h"
+#include "engine/engine.h"
+#include "member/member.h"
 #include "table/parts.h"
+#include "table/table_private.h"
+#include "tests/harness/cunit_main.h"
 #include "tests/table/tables.h"
+#include "transport/sim/sim.h"
 
 #if TT_TSAN
 enum { SEEDS = 2, ORDER_SEEDS = 8 };
@@ -409,7 +413,7 @@ static void test_switch_unmapped(void) { on_wires(program_switch_unmapped, 2); }
 
 enum { SLOW_COUNT = 4000000, SHORT = 100 /* ms: three heartbeats are longer, so that calls see for themselves who is silent */ };
 
-static bool is_up(tutti *job, int rank) { return job->job->members[rank].state == TT_UP; }
+static bool is_up(tutti *job, int rank) { return tt_member(job->job, rank)->state == TT_UP; }
 
 static int longer; /* in how many worlds a push and a pull took longer than a deadline */
 
@@ -604,7 +608,7 @@ static int connect_none(struct tt_net *net, const char *addr, struct tt_peer **p
 /* So that it has to be made anew. */
 static void part_from(tutti *job, int rank, bool asks)
 {
-	struct tt_member *m = &job->job->members[rank];
+	struct tt_member *m = tt_member(job->job, rank);
 
 	tt_enter(job->job);
 	m->link->used = false;
@@ -623,7 +627,7 @@ static void push_out_of_reach(tutti *job, tutti_table *t, float *v)
 	pass_time(2 * TT_MS);
 	part_from(job, 2, true);
 	pass_time(2 * TT_MS);
-	CHECK(job->job->members[2].state == TT_AWAY);
+	CHECK(tt_member(job->job, 2)->state == TT_AWAY);
 	net->transport = &full;
 	CHECK(tutti_table_push(t, v, NULL, NULL) == -EMFILE && strstr(tutti_why(), "no file left"));
 	pass_time(2 * TT_MS);
@@ -866,7 +870,7 @@ enum { SAFE = 40000, WORDS = 200 };
 
 static uint64_t uid_of(tutti *job, const char *name)
 {
-	tt_list_each(node, &job->job->tables) {
+	tt_list_each(node, &tt_tables(job->job)->tables) {
 		const struct tutti_table *t = tt_container_of(node, struct tutti_table, link);
 		if (!strcmp(t->name, name))
 			return t->source[0].uid;
@@ -915,7 +919,7 @@ static void program_damage(tutti *job)
 		pass_time(10 * TT_MS); /* the others may be in the barrier yet */
 		for (int i = 0; i < WORDS && is_up(job, 0); i++) {
 			tt_enter(job->job);
-			say_nonsense(&job->job->members[0], uid_of(job, "hit"), v);
+			say_nonsense(tt_member(job->job, 0), uid_of(job, "hit"), v);
 			tt_exit(job->job);
 			pass_time(tt_sim_chance(100000));
 		}
@@ -992,13 +996,13 @@ static void program_mix(tutti *job)
 		for (int i = 0; i < 300; i++) {
 			unsigned flags = (unsigned)tt_sim_chance(8);
 			tt_enter(job->job);
-			send_piece(&job->job->members[0], t->source[0].uid, flags, (int)tt_sim_chance(PIECES), (float)(1 + tt_sim_chance(9)));
+			send_piece(tt_member(job->job, 0), t->source[0].uid, flags, (int)tt_sim_chance(PIECES), (float)(1 + tt_sim_chance(9)));
 			tt_exit(job->job);
 			pass_time(tt_sim_chance(100000));
 		}
 		tt_enter(job->job);
 		for (int i = 0; i < PIECES; i++)
-			send_piece(&job->job->members[0], t->source[0].uid, (i ? 0 : TT_PUSH_FIRST) | (i + 1 < PIECES ? 0 : TT_PUSH_LAST), i, 1);
+			send_piece(tt_member(job->job, 0), t->source[0].uid, (i ? 0 : TT_PUSH_FIRST) | (i + 1 < PIECES ? 0 : TT_PUSH_LAST), i, 1);
 		tt_exit(job->job);
 	}
 	meet(job);

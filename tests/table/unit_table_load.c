@@ -1,7 +1,12 @@
 /* unit_table_load.c - parameter tables out of files: while others push, at once with other loads, out of damaged files and those of others: each
  * test on sim (over seeds) and over TCP and shared memory */
+#include "engine/engine.h"
+#include "file/file.h"
+#include "member/member.h"
+#include "table/table_private.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/table/saves.h"
+#include "transport/sim/sim.h"
 
 /* ---- what tables map (the linker's --wrap) ---- */
 

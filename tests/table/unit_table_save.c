@@ -1,4 +1,8 @@
 /* unit_table_save.c - parameter tables saved and loaded again: each test on sim (over seeds) and over TCP and shared memory */
+#include "engine/engine.h"
+#include "file/file.h"
+#include "member/member.h"
+#include "table/table_private.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/table/saves.h"
 

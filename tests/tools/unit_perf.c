@@ -1,7 +1,6 @@
 /* unit_perf.c - the limits of `tutti perf` in bare memory do what they are the limit of, each rank a process */
-#include "tools/perf/perf.h"
-#include "runtime.h"
 #include "tests/harness/cunit_main.h"
+#include "tools/perf/perf.h"
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>

@@ -1,7 +1,9 @@
 /* unit_place.c - who runs where: sets of CPUs, TUTTI_PIN, how ranks share cores out, machines and what is near on them, and
  * that threads and memory of a job really are where they should be. Machines are made up, described, or read from tests/topology. */
+#include "engine/engine.h"
+#include "member/member.h"
 #include "tests/harness/cunit_main.h"
-#include "runtime.h"
+#include "topology/topology.h"
 #include <dirent.h>
 #include <sched.h>
 #include <stdlib.h>

@@ -7,13 +7,11 @@
  * a second thread does those. On sim it runs inside a world of one rank, once a seed; on tcp over
  * 127.0.0.1 a few times and over ::1 once. With no arguments: all transports, then the breaks, after a run through the
  * same path with none of them, which must succeed. */
-#include "base/base.h"
 #include "transport/breaks.h"
 #include "transport/frame.h"
 #include "transport/shm/shm.h"
 #include "transport/sim/sim.h"
 #include "transport/tcp/tcp.h"
-#include "transport/transport.h"
 #include <CUnit/CUnit.h>
 #include <CUnit/TestDB.h>
 #include <CUnit/TestRun.h>

@@ -1,6 +1,6 @@
 /* unit_copy.c - each way of copying copies what it should and nothing beside it; the choice follows what is measured */
-#include "transport/copy.h"
 #include "tests/harness/cunit_main.h"
+#include "transport/copy.h"
 #include <pthread.h>
 #include <stdlib.h>
 

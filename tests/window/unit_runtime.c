@@ -1,6 +1,10 @@
 /* unit_runtime.c - engine, windows and collectives, each test on sim (over seeds) and over TCP */
+#include "engine/engine.h"
+#include "member/member.h"
+#include "window/window.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/ranks.h"
+#include "transport/sim/sim.h"
 #include <math.h>
 #include <poll.h>
 #include <sys/resource.h>
@@ -1099,7 +1103,7 @@ static void test_two_leave_shrunk(void) { on_wires(program_two_leave_shrunk, fiv
 /* Rank 1 has no memory for the new group: the others are told, and go on without it. */
 static void program_no_memory(tutti *job)
 {
-	int me = tutti_rank(job), ranks[] = { 0, 2, 3 }, capacity = job->job->capacity;
+	int me = tutti_rank(job), ranks[] = { 0, 2, 3 }, capacity = tt_members(job->job)->capacity;
 	tutti *left = NULL, *last = NULL;
 
 	CHECK(tutti_barrier(job, NULL) == 0);
@@ -1107,9 +1111,9 @@ static void program_no_memory(tutti *job)
 		return;
 	CHECK(tutti_barrier(job, NULL) == -ENOTCONN);
 	if (me == 1) {
-		job->job->capacity = -1; /* more than there is */
+		tt_members(job->job)->capacity = -1; /* more than there is */
 		CHECK(tutti_group_shrink(job, &left) == -ENOMEM);
-		job->job->capacity = capacity;
+		tt_members(job->job)->capacity = capacity;
 		pass_time(500 * TT_MS);
 		return;
 	}
@@ -1516,7 +1520,7 @@ static void program_mute(tutti *job)
 		return;
 	}
 	CHECK(tt_tcp.open(&c, &net) == 0);
-	CHECK(tt_address_find(job->job->members[0].addr, "tcp", addr) && tt_tcp.connect(net, addr, &peer) == 0);
+	CHECK(tt_address_find(tt_member(job->job, 0)->addr, "tcp", addr) && tt_tcp.connect(net, addr, &peer) == 0);
 	for (ups = downs = 0; !downs && tt_now() < until; pass_time(TT_MS))
 		CHECK(tt_tcp.progress(net) >= 0);
 	CHECK(ups == 1 && downs == 1);

@@ -3,8 +3,10 @@
  * Rank 0 gives orders with a broadcast, and every rank carries them out: check once, try how long an iteration takes, then
  * batch after batch, ours and the limit in turn, so that both see the same machine. Rank 0's clock counts.
  */
+#include "engine/engine.h"
+#include "member/member.h"
 #include "tools/perf/perf.h"
-#include "runtime.h"
+#include "topology/topology.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -495,8 +497,8 @@ static void read_wire(struct tt_perf *p)
 	struct tt_job *job = p->job->job;
 
 	tt_enter(job);
-	if (job->members[1].state == TT_UP)
-		snprintf(p->transport, sizeof p->transport, "%s", tt_member_net(&job->members[1])->transport->name);
+	if (tt_member(job, 1)->state == TT_UP)
+		snprintf(p->transport, sizeof p->transport, "%s", tt_member_net(tt_member(job, 1))->transport->name);
 	tt_exit(job);
 }
 

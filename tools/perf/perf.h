@@ -13,9 +13,9 @@
  */
 #ifndef TT_PERF_H
 #define TT_PERF_H
-#include "transport/copy.h"
+#include "engine/engine.h"
 #include "tools/tools.h"
-#include "tutti.h"
+#include "transport/copy.h"
 #include <sys/types.h>
 
 enum {

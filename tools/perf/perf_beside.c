@@ -5,8 +5,8 @@
  *                 it has seen. Those of one server's range must agree in each snapshot. Pulls are looked at in the same way: that many of
  *                 them are torn shows that the look sees it
  */
+#include "table/table_private.h"
 #include "tools/perf/perf.h"
-#include "table/table.h"
 #include <errno.h>
 
 enum {

@@ -1,6 +1,7 @@
 /* perf_explain.c - what --explain says: which wire, which settings */
+#include "collective/collective.h"
+#include "kernel/kernel.h"
 #include "tools/perf/perf.h"
-#include "runtime.h"
 #include <stdio.h>
 
 double tt_perf_deadline(const struct tt_perf *p) { return (double)p->job->job->deadline * 1e-9; }

@@ -6,8 +6,8 @@
  *
  * Of two ranks that is an exchange of halves, and an exchange of sums, both ways over one connection.
  */
+#include "kernel/kernel.h"
 #include "tools/perf/perf.h"
-#include "runtime.h"
 #include <poll.h>
 #include <sys/socket.h>
 

@@ -9,8 +9,9 @@
  *
  * A part is a rank's memory that all have mapped: where it is told something, two slots for pieces, and the vectors.
  */
+#include "kernel/kernel.h"
+#include "member/member.h"
 #include "tools/perf/perf.h"
-#include "runtime.h"
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>

@@ -3,8 +3,8 @@
  * Each kernel has a shape: how many vectors it reads, how many it writes, and how many of these are not among the first of those.
  * Bytes are counted as STREAM does: each vector that is read or written once, and nothing for what a cache does beyond that.
  */
+#include "kernel/kernel.h"
 #include "tools/perf/perf.h"
-#include "runtime.h"
 #include <stdio.h>
 #include <string.h>
 

@@ -1,6 +1,5 @@
 /* perf_options.c - the command line of `tutti perf` */
 #include "tools/perf/perf.h"
-#include "transport/transport.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,8 +4,9 @@
  * added with a factor (triad, where a kernel has factors). 32 bytes a load where the processor has AVX; stored as usual and past
  * the caches, and the better one is the limit.
  */
+#include "engine/engine.h"
+#include "member/member.h"
 #include "tools/perf/perf.h"
-#include "runtime.h"
 #include <stdio.h>
 #include <string.h>
 #ifdef __x86_64__

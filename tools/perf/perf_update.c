@@ -3,8 +3,11 @@
  * The limit works on the same vectors: the values, their state, what is pushed. State of 16-bit values is in f32 and twice as long as
  * these: there each half of it counts as a vector.
  */
+#include "engine/engine.h"
+#include "kernel/kernel.h"
+#include "table/table.h"
+#include "member/member.h"
 #include "tools/perf/perf.h"
-#include "runtime.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -80,7 +83,7 @@ static void push(const struct tt_perf *p, struct tt_updater *u, size_t count, vo
 	struct tt_push one;
 
 	if (!tt_updater_begin(u, 0, NULL, &one)) /* with no options there are no bad ones */
-		tt_updater_spread(p->job->job->pool, &one, 0, count, &(struct tt_piece){ w, w, d, out });
+		tt_table_spread(p->job->job->pool, &one, tt_perf_type_size(p->options.type), 0, count, &(struct tt_piece){ w, w, d, out });
 }
 
 void tt_perf_run_update(struct tt_perf *p)

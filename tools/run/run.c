@@ -7,7 +7,7 @@
  * left to write, text for it from the ranks. So a reader that stalls stalls the ranks, and never the signals.
  */
 #include "tools/run/run.h"
-#include "runtime.h"
+#include "topology/topology.h"
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>

@@ -1,5 +1,6 @@
 /* tutti info --topology - seats the ranks of a job on this machine, or on one that hwloc has described, as a job would */
 #include "tools/topology/topology.h"
+#include "topology/topology.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* topology.h - floor 4: `tutti info --topology`, a machine and who sits where on it */
 #ifndef TT_TOOLS_TOPOLOGY_H
 #define TT_TOOLS_TOPOLOGY_H
-#include "runtime.h"
 #include "tools/tools.h"
+#include "topology/topology.h"
 
 enum { TT_RANKS_MAX = TT_CPUS, TT_DEVICES_MAX = 256 };
 

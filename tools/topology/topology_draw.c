@@ -1,6 +1,7 @@
 /* tutti info --topology on a terminal of 80 columns. A line is a run of cores; neighbours that differ in nothing but their
  * numbers become one line, so that a node of 128 cores takes a screen and not ten. */
 #include "tools/topology/topology.h"
+#include "topology/topology.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

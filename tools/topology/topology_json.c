@@ -1,5 +1,6 @@
 /* tutti info --topology --json - the same for programs: the tree as a list, parents first, then the ranks */
 #include "tools/topology/topology.h"
+#include "topology/topology.h"
 #include <stdio.h>
 
 static void print_cpus(const char *name, const struct tt_cpus *s)

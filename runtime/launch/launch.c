@@ -1,0 +1,153 @@
+/* launch.c - which rank of which job this process is, and where the others are: from the program, `tutti run` or torchrun, or a node list */
+#include "launch/launch.h"
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int pick_node(const struct tt_settings *s, struct tt_boot *b)
+{
+	const char *me = tt_setting(s, TT_NODE), *meant;
+
+	if (!me)
+		return tt_fail(-EINVAL, "the config file lists %d nodes: say which one this process is (TUTTI_NODE, or tutti_config.node)", b->size);
+	for (b->rank = 0; b->rank < b->size; b->rank++)
+		if (!strcmp(b->nodes[b->rank].name, me))
+			return 0;
+	const char **names = calloc((unsigned)b->size, sizeof *names);
+	for (int i = 0; names && i < b->size; i++)
+		names[i] = b->nodes[i].name;
+	meant = names ? tt_nearest(me, names, b->size) : NULL;
+	free(names);
+	return tt_fail(-EINVAL, "no node is named \"%s\" in the config file%s%s", me, meant ? "; did you mean " : "", meant ? meant : "");
+}
+
+static int check_place(const struct tt_boot *b, const char *rank_name, const char *size_name)
+{
+	if (b->size < 1)
+		return tt_fail(-EINVAL, "%s is %d: a job has at least one rank", size_name, b->size);
+	if (b->rank < 0 || b->rank >= b->size)
+		return tt_fail(-EINVAL, "%s is %d: with %s %d it must be from 0 to %d", rank_name, b->rank, size_name, b->size, b->size - 1);
+	return 0;
+}
+
+static int copy_address(struct tt_boot *b, const char *address)
+{
+	if (strlen(address) >= sizeof b->address)
+		return tt_fail(-ENAMETOOLONG, "the rendezvous address \"%s\" is longer than %zu bytes", address, sizeof b->address - 1);
+	strcpy(b->address, address);
+	return 0;
+}
+
+static int place_from(const struct tt_settings *s, enum tt_setting rank, enum tt_setting size, struct tt_boot *b)
+{
+	long r = -1, n = 0;
+	int err;
+
+	if ((err = tt_setting_int(s, rank, 0, INT32_MAX, &r)) || (err = tt_setting_int(s, size, 1, INT32_MAX, &n)))
+		return err;
+	b->rank = (int)r;
+	b->size = (int)n;
+	if (r < 0 || !n)
+		return tt_fail(-EINVAL, "%s is set and %s is not: a launcher sets both", tt_setting_info[r < 0 ? size : rank].variable,
+		               tt_setting_info[r < 0 ? rank : size].variable);
+	return check_place(b, tt_setting_info[rank].variable, tt_setting_info[size].variable);
+}
+
+/* A new rank says how many the job was started with. */
+static int from_newcomer(const struct tt_settings *s, struct tt_boot *b)
+{
+	long n = 0;
+	int err = tt_setting_int(s, TT_SIZE, 2, INT32_MAX, &n);
+
+	b->unnumbered = true;
+	b->size = (int)n;
+	return err || n ? err : tt_fail(-EINVAL, "TUTTI_RANK is new and TUTTI_SIZE is not set: say how many ranks the job was started with");
+}
+
+static int from_tutti(const struct tt_settings *s, struct tt_boot *b)
+{
+	const char *boot = tt_setting(s, TT_BOOT), *rank = tt_setting(s, TT_RANK);
+	long fd = -1;
+	int err = rank && !strcmp(rank, "new") ? from_newcomer(s, b) : place_from(s, TT_RANK, TT_SIZE, b);
+
+	if (err || b->size == 1)
+		return err;
+	if (!boot)
+		return tt_fail(-EINVAL, "TUTTI_RANK and TUTTI_SIZE are set and TUTTI_BOOT is not: say where rank 0 listens, TUTTI_BOOT=HOST:PORT");
+	if (b->rank == 0 && !b->unnumbered && (err = tt_setting_int(s, TT_BOOT_FD, 0, 1 << 20, &fd)))
+		return err;
+	if (fd >= 0 && fcntl((int)fd, F_GETFD) < 0)
+		return tt_fail(-EBADF, "TUTTI_BOOT_FD=%ld is not an open file: only `tutti run` sets it", fd);
+	b->listen_fd = (int)fd;
+	return copy_address(b, boot);
+}
+
+/* torchrun's own store listens on MASTER_PORT where its agent keeps it: we take the port behind. */
+static int from_torch(const struct tt_settings *s, struct tt_boot *b)
+{
+	const char *addr = tt_setting(s, TT_TORCH_ADDR), *store = tt_setting(s, TT_TORCH_STORE);
+	char text[96];
+	long port = 0;
+	int err = place_from(s, TT_TORCH_RANK, TT_TORCH_SIZE, b);
+
+	if (err || b->size == 1)
+		return err;
+	if ((err = tt_setting_int(s, TT_TORCH_PORT, 1, 65534, &port)))
+		return err;
+	if (!addr || !port)
+		return tt_fail(-EINVAL, "RANK and WORLD_SIZE are set and MASTER_%s is not: torchrun sets all four", addr ? "PORT" : "ADDR");
+	if (store && !strcmp(store, "True"))
+		port++;
+	snprintf(text, sizeof text, strchr(addr, ':') ? "[%s]:%ld" : "%s:%ld", addr, port);
+	return copy_address(b, text);
+}
+
+static int from_program(const tutti_config *c, struct tt_boot *b)
+{
+	int err;
+
+	b->unnumbered = c->rank == TUTTI_NEW_RANK;
+	b->rank = b->unnumbered ? 0 : c->rank;
+	b->size = c->ranks;
+	if ((err = check_place(b, "tutti_config.rank", "tutti_config.ranks")))
+		return err;
+	return copy_address(b, c->boot);
+}
+
+/* What was said of this process alone comes before what a file says of all. */
+int tt_boot_read(struct tt_settings *s, const tutti_config *c, struct tt_boot *b)
+{
+	bool launched = tt_setting(s, TT_RANK) || tt_setting(s, TT_SIZE);
+
+	b->listen_fd = -1;
+	if (b->nodes && !c->boot && !launched)
+		return pick_node(s, b);
+	tt_boot_free(b);
+	if (c->boot)
+		return from_program(c, b);
+	if (launched)
+		return from_tutti(s, b);
+	if (tt_setting(s, TT_TORCH_RANK) && tt_setting(s, TT_TORCH_SIZE))
+		return from_torch(s, b);
+	b->size = 1;
+	return 0;
+}
+
+void tt_boot_free(struct tt_boot *b)
+{
+	free(b->nodes);
+	b->nodes = NULL;
+}
+
+/* Equal on all ranks of a job however each spells rank 0's host, hence the port alone. No secret goes into it, nor the size
+ * of the job: rank 0 says more clearly that it counts otherwise. */
+uint64_t tt_boot_job_id(const struct tt_boot *b)
+{
+	const char *port = strrchr(b->address, ':');
+	uint64_t h = tt_hash_text(TT_HASH64, port ? port : b->address);
+
+	for (int i = 0; b->nodes && i < b->size; i++)
+		h = tt_hash_text(tt_hash_text(h, b->nodes[i].name), b->nodes[i].address);
+	return h;
+}

@@ -1,0 +1,273 @@
+/* member.c - this room as a module: its struct, its messages, its life
+ *
+ * The higher rooms have registered, too: their messages are found here by their type, and they hear from here who came, left and went. */
+#include "engine/engine.h"
+#include "launch/launch.h"
+#include "member/member_private.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALL = 1 /* the uid of the group of all ranks */ };
+
+/* ---- joining ---- */
+
+/* By the clock, so that a later life has a later one, on whichever host: in 64ths of a second, never 0. */
+uint32_t tt_epoch_now(void)
+{
+	uint32_t epoch = (uint32_t)(tt_calendar() / (1000000000u / 64));
+
+	return epoch ? epoch : 1;
+}
+
+static int make_members(struct tt_job *job, const struct tt_boot *boot)
+{
+	char addr[96];
+	int size = job->size;
+
+	tt_members(job)->of = calloc((size_t)tt_members(job)->capacity, sizeof *tt_members(job)->of);
+	if (!tt_members(job)->of)
+		return tt_fail(-ENOMEM, "no memory for %d ranks", tt_members(job)->capacity);
+	job->size = 0;
+	tt_late_grow(job, size);
+	tt_member(job, job->rank)->job = job;
+	tt_member(job, job->rank)->addr = tt_member(job, job->rank)->why = ""; /* it may be beyond those that are known */
+	tt_member(job, job->rank)->rank = job->rank;
+	tt_member(job, job->rank)->epoch = job->epoch;
+	for (int i = 0; boot->nodes && i < job->size; i++) {
+		snprintf(addr, sizeof addr, "tcp:%s", boot->nodes[i].address);
+		tt_member(job, i)->addr = tt_text_keep(job, addr);
+	}
+	return 0;
+}
+
+/* All ranks, under the same slot everywhere: it is each one's first. */
+static int make_group(struct tt_job *job)
+{
+	int err = tt_group_new(job, job->size, &tt_members(job)->all);
+
+	if (err)
+		return err;
+	tt_members(job)->all->uid = ALL;
+	tt_members(job)->all->lineage = true;
+	for (int i = 0; i < job->size; i++)
+		tt_group_seat(tt_members(job)->all, i, i, tt_member(job, i)->epoch, tt_members(job)->all->slot);
+	return 0;
+}
+
+int tt_members_open(struct tt_job *job, const struct tt_boot *boot)
+{
+	int err = make_members(job, boot);
+
+	return err ? err : make_group(job);
+}
+
+int tt_members_settle(struct tt_job *job)
+{
+	int err = tt_late_settle(job);
+
+	job->joined = !err;
+	if (err)
+		return err;
+	tt_beat_start(job);
+	for (int i = 0; !tt_members(job)->late && i < job->size; i++) /* who was lost while joining is told of now */
+		if (tt_member(job, i)->state == TT_GONE)
+			tt_group_tell(tt_member(job, i));
+	return 0;
+}
+
+/* ---- leaving ---- */
+
+/* Strangers do not count. */
+bool tt_members_are_alone(void *arg)
+{
+	struct tt_job *job = arg;
+
+	tt_list_each(node, &tt_members(job)->links) {
+		const struct tt_link *l = tt_container_of(node, struct tt_link, all);
+		if (l->parted || (l->member && l->member->link == l))
+			return false;
+	}
+	return true;
+}
+
+static uint32_t finished(const struct tutti *g)
+{
+	tt_each_module(m, g->job, group_finished)
+		return m->group_finished(g);
+	return g->started;
+}
+
+static uint16_t put_group(struct tt_pack *p, uint32_t uid, uint32_t finished, bool voted)
+{
+	tt_put32(p, uid);
+	tt_put32(p, finished);
+	tt_put8(p, voted);
+	return 1;
+}
+
+/* Of what a group came of: it may be closed here already. */
+static uint32_t finished_before(const struct tutti *g)
+{
+	tt_list_each(node, &tt_members(g->job)->groups) {
+		const struct tutti *old = tt_container_of(node, struct tutti, link);
+		if (old->retired && old->uid == g->origin.uid)
+			return finished(old);
+	}
+	return 0;
+}
+
+/* Of those in use, or of those that have been shrunk or grown; how many had no room. */
+static int put_groups(struct tt_pack *p, const struct tt_job *job, bool retired, uint16_t *n)
+{
+	int left = 0;
+
+	tt_list_each(node, &tt_members(job)->groups) {
+		const struct tutti *g = tt_container_of(node, struct tutti, link);
+		if (!g->uid || g->retired != retired)
+			continue;
+		if (tt_pack_left(p) < 18) {
+			left++;
+			continue;
+		}
+		*n += put_group(p, g->uid, finished(g), tt_agree_voted(g));
+		if (g->origin.roll)
+			*n += put_group(p, g->origin.uid, finished_before(g), true);
+	}
+	return left;
+}
+
+/* A FAREWELL with all of it must fit into a message, too. */
+void tt_say_bye(struct tt_member *m)
+{
+	uint8_t bye[3 + 9 * TT_BYE_GROUPS];
+	struct tt_pack p = tt_pack(bye, tt_min(sizeof bye, tt_member_net(m)->send_max - 8));
+	uint16_t n = 0;
+	int left;
+
+	tt_put8(&p, TT_BYE);
+	tt_put16(&p, 0);
+	left = put_groups(&p, m->job, false, &n);
+	left += put_groups(&p, m->job, true, &n);
+	if (left)
+		tt_log(TT_WARN, "rank %d hears nothing of %d groups that this rank has not left: operations there may meet their deadline", m->rank, left);
+	struct tt_pack count = tt_pack(bye + 1, 2);
+	tt_put16(&count, n);
+	tt_send(m, bye, (size_t)(p.at - bye), NULL, 0);
+}
+
+void tt_members_say_bye(struct tt_job *job)
+{
+	tt_boot_leave(job);
+	for (int i = 0; i < job->size && !job->leaving; i++)
+		if (tt_member(job, i)->state == TT_UP)
+			tt_say_bye(tt_member(job, i));
+	job->leaving = true;
+}
+
+static void drop_links(struct tt_job *job)
+{
+	tt_list_each(node, &tt_members(job)->links)
+		tt_link_doom(tt_container_of(node, struct tt_link, all));
+	tt_peer_settle(job);
+}
+
+/* Nothing lands any more once every link is gone. */
+void tt_members_end(struct tt_job *job, bool idle)
+{
+	struct tt_members *all = tt_members(job);
+
+	job->leaving = true;
+	for (int i = 0; all->of && i < job->size; i++) {
+		struct tt_member *m = &all->of[i];
+		tt_timer_stop(&m->retry);
+		if (i != job->rank && !(idle && m->state == TT_AWAY && !m->waiting.head)) /* most are no part of anything */
+			tt_member_gone(m, -ENOTCONN, "this rank has left the job");
+	}
+	drop_links(job);
+	while (job->ended.head)
+		tt_turn(job);
+	drop_links(job); /* somebody may have come in at that last moment */
+	while (!tt_list_empty(&all->groups))
+		tt_group_free(tt_container_of(all->groups.next, struct tutti, link));
+}
+
+/* ---- the module ---- */
+
+static void make(struct tt_job *job)
+{
+	struct tt_members *all = tt_members(job);
+
+	all->job = job;
+	tt_list_init(&all->links);
+	tt_list_init(&all->doomed);
+	tt_list_init(&all->groups);
+	tt_each_module(m, job, messages)
+		for (int i = 0; i < m->message_count; i++)
+			all->message[m->messages[i].type] = &m->messages[i];
+}
+
+static void close_members(struct tt_job *job)
+{
+	struct tt_members *all = tt_members(job);
+
+	tt_watch_free(job);
+	for (int i = 0; all->of && i < job->size; i++) {
+		tt_member_free(&all->of[i]);
+		tt_stats_free(all->of[i].stats);
+	}
+	free(all->of);
+	free(all->newcomer);
+	tt_text_free(job);
+}
+
+/* What settling ends may be what the driver waits for. */
+static int settle(struct tt_job *job)
+{
+	int n = !tt_list_empty(&tt_members(job)->doomed);
+
+	tt_peer_settle(job);
+	return n;
+}
+
+static int has_doomed(struct tt_job *job) { return !tt_list_empty(&tt_members(job)->doomed); }
+
+static void lose_net(struct tt_job *job, struct tt_net *net)
+{
+	for (int i = 0; i < job->size; i++) {
+		struct tt_member *m = tt_member(job, i);
+		if (m->link && m->link->peer->net == net)
+			tt_member_gone(m, -ECONNRESET, "rank %d cannot be reached any more: %s", i, tt_why());
+	}
+}
+
+static const struct tt_message messages[] = {
+	{ TT_REFUSED, "refused", tt_take_refused },
+	{ TT_CARD, "card", tt_boot_card },
+	{ TT_TABLE, "table", tt_boot_table },
+	{ TT_BYE, "bye", tt_take_bye },
+	{ TT_PING, "ping", tt_group_pinged },
+	{ TT_PONG, "pong", tt_group_ponged },
+	{ TT_DOWN, "down", tt_group_down },
+	{ TT_REVOKE, "revoke", tt_group_revoked },
+	{ TT_AGREE, "agree", tt_agree_message },
+	{ TT_PART, "part", tt_take_part },
+	{ TT_LATE, "late", tt_late_told },
+	{ TT_NEWS, "news", tt_late_news },
+	{ TT_FAREWELL, "farewell", tt_group_left },
+	{ TT_MISSED, "missed", tt_group_missed },
+};
+
+const struct tt_module tt_member_module = {
+	.name = "member",
+	.slot = TT_MEMBER_SLOT,
+	.job_size = sizeof(struct tt_members),
+	.make = make,
+	.close = close_members,
+	.poll = settle,
+	.arm = has_doomed,
+	.errand = tt_watch_call,
+	.messages = messages,
+	.message_count = TT_COUNT(messages),
+	.net_lost = lose_net,
+};
