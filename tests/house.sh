@@ -9,32 +9,57 @@ build_tree=${2:-${top_builddir:-.}}
 scratch=$(mktemp -d) || exit 99
 trap 'rm -rf "$scratch"' EXIT
 
-# The floors: a file includes only its own room, or a lower floor. Two rooms of one floor do not know each other.
-floor_and_room() {
+# Rooms and their floors. A room is a folder; what lies in no folder of this list stands nowhere.
+floors='
+0 runtime/base
+1 runtime/kernel
+1 runtime/topology
+1 runtime/file
+1 transport
+1 gpu
+2 transport/tcp
+2 transport/shm
+2 transport/sim
+2 transport/verbs
+2 runtime/engine
+2 runtime/launch
+3 runtime/member
+4 runtime/operation
+5 runtime/window
+6 runtime/collective
+6 runtime/table
+6 runtime/average
+7 runtime/job
+8 tools
+8 examples
+8 bindings
+9 tests'
+
+floor_and_room() { # of a file; its room is the folder of the list that it lies in, or the nearest one above
+	room=$(dirname "$1")
+	while [ "$room" != . ]; do
+		floor=$(echo "$floors" | awk -v room="$room" '$2 == room { print $1 }')
+		[ -z "$floor" ] || { echo "$floor $room"; return; }
+		room=$(dirname "$room")
+	done
 	case $1 in
-	runtime/base/*)				echo 0 base ;;
-	gpu/*)					echo 1 gpu ;;
-	transport/*)				echo 1 transport ;;
-	runtime/tutti.h | runtime/runtime.h | runtime/engine/* | runtime/job/* | runtime/launch/* | runtime/member/* | \
-	runtime/operation/* | runtime/topology/* | runtime/window/*)
-						echo 2 engine ;;
-	runtime/kernel/* | runtime/file/* | runtime/collective/* | runtime/table/*)
-						echo 3 patterns ;;
-	tools/*)				echo 4 tools ;;
-	examples/*)				echo 4 examples ;;
-	bindings/*)				echo 4 bindings ;;
-	tests/*)				echo 5 tests ;;
-	*)					echo none ;;
+	runtime/tutti.h) echo 0 public ;;
+	*) echo none ;;
 	esac
 }
 
-# Above the library only the public header is known; the tools are our own and may look further down.
-may_reach_down() { # room header
-	case $1:$2 in
-	*:runtime/tutti.h | tools:* | tests:*) return 0 ;;
-	examples:* | bindings:*) return 1 ;;
+# May a file of room $1, on floor $2, include the header $5 of room $3, on floor $4?
+may_include() {
+	[ "$3" != public ] || return 0
+	[ "$4" -lt "$2" ] || return 1
+	case $1 in
+	examples | bindings) return 1 ;; # above the library only the public header is known;
+	tests | tools) return 0 ;;       # tools and tests are our own and may look further down
 	esac
-	return 0
+	case $3 in
+	runtime/base | transport) return 0 ;; # these have several headers for others
+	esac
+	[ "$(basename "$5")" = "$(basename "$3").h" ] # one header a room: the others are its own
 }
 
 files() { # of the source tree, by name patterns of find; never what was built
@@ -74,7 +99,7 @@ check_includes() {
 		set -- $(floor_and_room "$file")
 		floor=$1 room=${2:-}
 		if [ "$floor" = none ]; then
-			complain "$file" "stands on no floor: give it one in tests/house.sh"
+			complain "$file" "stands in no room: the list of floors in tests/house.sh has none of its folder"
 			continue
 		fi
 		sed -n 's/^[ 	]*#[ 	]*include[ 	]*\([<"]\)\([^>"]*\)[>"].*/\1 \2/p' "$file" | while read -r kind name; do
@@ -84,13 +109,57 @@ check_includes() {
 				continue
 			fi
 			set -- $(floor_and_room "$header")
-			if [ "$room" = "${2:-}" ]; then
-				continue
-			fi
-			if [ "$1" = none ] || [ "$1" -ge "$floor" ] || ! may_reach_down "$room" "$header"; then
+			if [ "$room" != "${2:-}" ] && ! may_include "$room" "$floor" "${2:-nowhere}" "$1" "$header"; then
 				complain "$file" "($room, floor $floor) includes $header (${2:-nowhere}, floor $1)"
 			fi
 		done
+	done
+}
+
+# What an object needs is defined in its own room or on a lower floor. This sees calls, and data; the includes see structs.
+check_objects() { # build tree
+	(cd "$1" && find runtime transport gpu tools examples bindings -name '*.o' 2> /dev/null | sed 's|/\.libs/|/|' | sort -u) |
+		while read -r object; do
+			[ -f "$1/$object" ] || object=$(dirname "$object")/.libs/$(basename "$object")
+			echo "$object"
+		done | (cd "$1" && xargs -r nm -A -g 2> /dev/null) | awk -v floors="$floors" '
+		BEGIN {
+			n = split(floors, line, "\n")
+			for (i = 1; i <= n; i++)
+				if (split(line[i], word, " ") == 2)
+					floor[word[2]] = word[1]
+		}
+		function room_of(object) {
+			while (sub(/\/[^\/]*$/, "", object))
+				if (object in floor)
+					return object
+			return ""
+		}
+		{
+			object = $1; sub(/:.*/, "", object)
+			room = room_of(object); name = $NF; kind = $(NF - 1)
+			sub(/\/(\.libs\/)?[a-z_]*_la-/, "/", object); sub(/\.o$/, ".c", object)
+		}
+		kind == "U" { needs[name " " room] = object; next }
+		# more than one program may define main, and tools each their own
+		!((name) in home) || floor[room] < floor[home[name]] { home[name] = room }
+		END {
+			for (pair in needs) {
+				split(pair, word, " "); name = word[1]; room = word[2]
+				if (!(name in home) || home[name] == room)
+					continue
+				if (floor[home[name]] >= floor[room])
+					print needs[pair] ": (" room ", floor " floor[room] ") needs " name " of " home[name] ", floor " floor[home[name]]
+				else if ((room == "examples" || room == "bindings") && name !~ /^tutti_/)
+					print needs[pair] ": (" room ") needs " name ", which is not public"
+			}
+		}' | sort
+}
+
+# The longest line of code is one of 120 columns.
+check_width() {
+	for file in $(files -path './runtime/*.[ch]' -o -path './transport/*.[ch]' -o -path './tools/*.[ch]'); do
+		expand -t 8 "$file" | awk -v file="$file" 'length($0) > 120 { print file ":" FNR ": a line of " length($0) " columns: 120 at most" }'
 	done
 }
 
@@ -102,7 +171,7 @@ check_calls() {
 				complain "$file:$line" "getenv is runtime/base/env.c's alone"
 			done ;;
 		esac
-		case $1 in [0-3])
+		case $1 in [0-7])
 			code_of "$file" | grep -E '(^|[^A-Za-z0-9_])(abort|exit|_exit|_Exit|quick_exit) *\(' | while read -r line; do
 				complain "$file:$line" "the library never ends the process"
 			done
@@ -149,14 +218,14 @@ check_symbols() { # build tree
 
 check_house() { # source tree, build tree: prints the complaints
 	build=$(cd "$2" && pwd) || return
-	(cd "$1" && check_includes && check_calls && check_paths && check_quotes && check_symbols "$build")
+	(cd "$1" && check_includes && check_calls && check_paths && check_quotes && check_symbols "$build" && check_objects "$build")
 }
 
 # The self-test.
 
-put() { # file, text: into the made-up tree
+put() { # file, text with a format's letters, what they stand for: into the made-up tree
 	mkdir -p "$scratch/bad/$(dirname "$1")"
-	printf "$2" > "$scratch/bad/$1"
+	printf "$2" "${3:-}" > "$scratch/bad/$1"
 }
 
 make_bad_tree() {
@@ -164,21 +233,30 @@ make_bad_tree() {
 	put runtime/base/env.c 'getenv("OK");\n'
 	put runtime/base/up.c '#include "transport/transport.h"\n'
 	put runtime/tutti.h '#include <stddef.h>\n'
-	put runtime/runtime.h '#include "tutti.h"\n#include "transport/transport.h"\n#include "base/base.h"\n'
-	put runtime/engine/engine.c '#include "runtime.h"\n/* exit(1) in a comment, */ char *s = "and abort() in a text";\n'
-	put runtime/job/job.c '#include "kernel/rules.h"\n'
-	put runtime/kernel/rules.h 'int tt_x;\n'
-	put runtime/lodger.c 'int tt_y;\n'
-	put runtime/window/window.c 'void f(void) { exit(1); }\n'
-	put runtime/member/group.c 'void f(void) { printf("x"); }\n'
+	put runtime/engine/engine.h '#include "tutti.h"\n#include "transport/transport.h"\n#include "base/base.h"\n'
+	put runtime/engine/engine.c '#include "engine/engine.h"\n/* exit(1) in a comment, */ char *s = "and abort() in a text";\n'
+	put runtime/engine/struct.c '#include "member/member.h"\n'
+	put runtime/member/member.h 'int tt_x;\n'
+	put runtime/member/member_private.h 'int tt_z;\n'
 	put runtime/member/peer.c 'char *f(void) { return getenv("HOME"); }\n'
+	put runtime/member/group.c 'void f(void) { printf("x"); }\n'
+	put runtime/window/window.c '#include "member/member.h"\nvoid f(void) { exit(1); }\n'
+	put runtime/window/nosy.c '#include "member/member_private.h"\n'
+	put runtime/table/table.h 'int tt_y;\n'
+	put runtime/collective/beside.c '#include "table/table.h"\n'
+	put runtime/lodger.c 'int tt_y;\n'
+	put runtime/cellar/deep.c 'int tt_y;\n'
 	put runtime/launch/config.c 'char *f(void) { return "/ho''me/somebody/tutti.conf"; }\n'
+	put runtime/launch/wide.c '/* %121s */\n' x
 	put transport/transport.h '#include <stdint.h>\n'
-	put transport/tcp.c '#include "gpu/gpu.h"\n'
-	put transport/sim.c '#include "lost.h"\n'
+	put transport/tcp/tcp.c '#include "gpu/gpu.h"\n'
+	put transport/sim/sim.c '#include "lost.h"\n'
+	put transport/shm/shm.c '#include "transport/sim/sim.h"\n'
+	put transport/sim/sim.h 'int tt_s;\n'
 	put gpu/gpu.h '#include "base/base.h"\n'
+	put gpu/gpu.c '#include "transport/transport.h"\n'
 	put tools/tutti.c '#include <tutti.h>\n#include "base/base.h"\n'
-	put tools/info.c '#include "runtime.h"\n'
+	put tools/info.c '#include "member/member_private.h"\n'
 	put examples/ring.c '#include <tutti.h>\n'
 	put examples/hello.c '#include "base/base.h"\n'
 	put examples/table.c '#include <tutti.h>\n\nint fine;\n'
@@ -187,22 +265,46 @@ make_bad_tree() {
 	mkdir -p "$scratch/bad/.libs"
 	(cd "$scratch/bad" && ${CC:-cc} -fPIC -c bad_symbols.c && ${CC:-cc} -shared -o .libs/libtutti.so bad_symbols.o &&
 		ar rc .libs/libtutti.a bad_symbols.o && rm bad_symbols.[co]) || return
+	object runtime/engine/calls_up 'void tt_member_f(void); void tt_e(void) { tt_member_f(); }'
+	object runtime/member/called 'void tt_member_f(void) {} extern int tt_e_data; int *tt_m(void) { return &tt_e_data; }'
+	object runtime/engine/data 'int tt_e_data;'
+	object runtime/base/looks_up 'extern int tt_e_data; int *tt_b(void) { return &tt_e_data; }'
+	object runtime/table/calls_beside 'void tt_coll_f(void); void tt_t(void) { tt_coll_f(); }'
+	object runtime/collective/called 'void tt_coll_f(void) {}'
+	object transport/shm/calls_tcp 'void tt_tcp_f(void); void tt_s(void) { tt_tcp_f(); }'
+	object transport/tcp/called 'void tt_tcp_f(void) {}'
+	object examples/private 'void tt_tcp_f(void); void tutti_e(void) { tt_tcp_f(); }'
+}
+
+object() { # path without .o, text
+	mkdir -p "$scratch/bad/$(dirname "$1")"
+	echo "$2" > "$scratch/object.c"
+	${CC:-cc} -c -o "$scratch/bad/$1.o" "$scratch/object.c"
 }
 
 expected='
-runtime/base/up.c: (base, floor 0) includes transport/transport.h
-runtime/job/job.c: (engine, floor 2) includes runtime/kernel/rules.h
-runtime/lodger.c: stands on no floor
-transport/tcp.c: (transport, floor 1) includes gpu/gpu.h
-transport/sim.c: includes "lost.h", which is nowhere
-examples/hello.c: (examples, floor 4) includes runtime/base/base.h
-runtime/window/window.c:1: .* never ends the process
+runtime/base/up.c: (runtime/base, floor 0) includes transport/transport.h
+runtime/engine/struct.c: (runtime/engine, floor 2) includes runtime/member/member.h
+runtime/window/nosy.c: (runtime/window, floor 5) includes runtime/member/member_private.h
+runtime/collective/beside.c: (runtime/collective, floor 6) includes runtime/table/table.h
+runtime/lodger.c: stands in no room
+runtime/cellar/deep.c: stands in no room
+transport/shm/shm.c: (transport/shm, floor 2) includes transport/sim/sim.h
+transport/sim/sim.c: includes "lost.h", which is nowhere
+gpu/gpu.c: (gpu, floor 1) includes transport/transport.h
+examples/hello.c: (examples, floor 8) includes runtime/base/base.h
+runtime/window/window.c:2: .* never ends the process
 runtime/member/group.c:1: .* does not write on stdout
 runtime/member/peer.c:1: .* getenv is
 runtime/launch/config.c:1:.* a path of one machine
 docs/tables.md: shows "int stale;", which is not in examples/table.c
 libtutti.so: shows (T stray_name)
-libtutti.a: has a global (T stray_name)'
+libtutti.a: has a global (T stray_name)
+runtime/engine/calls_up.c: (runtime/engine, floor 2) needs tt_member_f of runtime/member
+runtime/base/looks_up.c: (runtime/base, floor 0) needs tt_e_data of runtime/engine
+runtime/table/calls_beside.c: (runtime/table, floor 6) needs tt_coll_f of runtime/collective
+transport/shm/calls_tcp.c: (transport/shm, floor 2) needs tt_tcp_f of transport/tcp
+examples/private.c: (examples) needs tt_tcp_f, which is not public'
 
 self_test() {
 	make_bad_tree || { echo "house.sh: cannot make the bad tree"; return 1; }

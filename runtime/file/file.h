@@ -31,6 +31,7 @@ struct tt_tensor { /* an array in a file. Who writes gives name, type and shape 
 	uint64_t at;                /* its first byte in the file */
 	uint64_t block;             /* the number of its first checksum */
 };
+extern const char *const tt_tensor_type_names[TUTTI_I64 + 1]; /* as files write them: "F32" */
 struct tt_metadata { const char *key, *value; }; /* a text about the file; keys that begin with tutti_ are Tutti's own */
 struct tt_tensors { /* an open file */
 	char *path, *text;          /* text: the header, which all names point into */
@@ -94,6 +95,7 @@ struct tt_save { /* an open save: stays readable when another one takes its plac
 	struct tt_saved *of;        /* by name */
 	size_t count;
 };
+int tt_save_check_name(const char *name); /* may a save have it? -EINVAL */
 int tt_save_next(const char *folder, const char *name, uint64_t *generation); /* one that no file there has */
 int tt_save_shard(const char *folder, const char *name, uint64_t generation, int i, int shards, char **path); /* of the i-th of so many; malloc'd */
 void tt_slice_name(char *room, size_t size, const char *name, uint64_t from, uint64_t to, uint64_t rows); /* under which a part is written */

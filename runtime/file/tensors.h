@@ -20,14 +20,12 @@ enum {
 #define TT_INDEX_SUFFIX TT_SHARD_SUFFIX ".index.json"
 
 /* tensors.c */
-extern const char *const tt_tensor_type_names[TUTTI_I64 + 1];
 bool tt_tensor_measure(struct tt_tensor *); /* its count, of its shape. false: more bytes than a file can have */
 int tt_tensors_no_memory(const char *path);
 static inline uint64_t tt_tensor_bytes(const struct tt_tensor *t) { return t->count * tt_type_size(t->type); }
 static inline uint64_t tt_tensor_blocks(const struct tt_tensor *t) { return (tt_tensor_bytes(t) + TT_TENSOR_BLOCK - 1) / TT_TENSOR_BLOCK; }
 
 /* save.c: each 0 or -errno; the paths are malloc'd, NULL: no memory */
-int tt_save_check_name(const char *name);
 char *tt_save_file_path(const char *folder, const char *file);
 char *tt_save_index_path(const char *folder, const char *name);
 int tt_save_add_file(struct tt_save *, const char *folder, const char *file); /* opens it */

@@ -7,7 +7,7 @@
  * Disks are slow, and nobody waits for them with the gate held. How long one takes nobody knows beforehand: who asks waits as long as each
  * server says that it gets on. One that lives and says nothing, as its disk hangs, is given up after some deadlines. */
 #include "engine/engine.h"
-#include "file/tensors.h"
+#include "file/file.h"
 #include "kernel/kernel.h"
 #include "member/member.h"
 #include "table/table_private.h"

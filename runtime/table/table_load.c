@@ -6,7 +6,7 @@
  * Values and state are set together and go past the rule. After a file without state that is as at the start. Of keys each server takes what
  * is its own out of whatever files have it, and puts it in place of all that it had. */
 #include "engine/engine.h"
-#include "file/tensors.h"
+#include "file/file.h"
 #include "kernel/kernel.h"
 #include "member/member.h"
 #include "table/table_private.h"

@@ -6,7 +6,7 @@
  * Between the two it asks all of them whether a load came in between: two moments then, of which no file may be one save.
  *
  * Each server's file is its shard between two pushes: values, and the rule's state. Two servers' moments are not the same one. */
-#include "file/tensors.h"
+#include "file/file.h"
 #include "kernel/kernel.h"
 #include "member/member.h"
 #include "table/table_private.h"
