@@ -1,4 +1,4 @@
-/* breaks.h - ten ways of breaking the contract. The test build of a transport (-DTT_BREAKS) switches one on at a time
+/* breaks.h - nine ways of breaking the contract. The test build of a transport (-DTT_BREAKS) switches one on at a time
  * and contract.c must catch it; in the library they are constant 0 and vanish. */
 #ifndef TT_BREAKS_H
 #define TT_BREAKS_H
@@ -10,7 +10,6 @@
 	X(KEY_PAST_END, "a range past the end of its key is accepted") \
 	X(STALE_KEY, "a deregistered key still works") \
 	X(MESSAGES_SWAPPED, "two messages arrive in the wrong order") \
-	X(FENCE_IGNORED, "a fenced op starts before earlier gets are done") \
 	X(FAIL_OUT_OF_ORDER, "a failed peer's ops are finished in another order than posted") \
 	X(DOWN_TWICE, "down is called twice for one peer")
 enum tt_break {

@@ -80,7 +80,7 @@ static int check_local(const struct tt_net *net, const struct tt_op *op)
 
 int tt_op_check(const struct tt_net *net, const struct tt_op *op)
 {
-	if (op->flags & ~(uint32_t)(TT_NOTIFY | TT_LAZY | TT_FENCE))
+	if (op->flags & ~(uint32_t)(TT_NOTIFY | TT_LAZY))
 		return tt_fail(-EINVAL, "an op with unknown flags 0x%x", op->flags);
 	if (op->flags & TT_NOTIFY && (op->kind != TT_PUT || op->notify >= 1u << 24))
 		return tt_fail(-EINVAL, "a notify of %u: only a PUT has one, and it is below 2^24", op->notify);

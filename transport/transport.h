@@ -7,8 +7,7 @@
  *   afterwards, and every GET or ADD that I start afterwards, sees the bytes; the target's own loads see them after
  *   such a notify or message. A bad argument takes the same path: post() never fails, done() says why.
  * Ordering. A SEND or a NOTIFY arrives after all PUTs posted earlier to that peer have landed, and SENDs and NOTIFYs
- *   arrive in the order posted. Nothing else is ordered; TT_FENCE holds an op back (and what is posted behind it) until
- *   my earlier GETs and ADDs to that peer are done.
+ *   arrive in the order posted. Nothing else is ordered.
  * Tearing. A PUT or GET of exactly 8 bytes, aligned at both ends, is one load and one store. Longer ones land in any
  *   pieces, byte by byte. But a GET takes each aligned word of 8 bytes as it is at one moment, if its owner changes it whole, between
  *   two calls of progress().
@@ -57,7 +56,6 @@ enum {
 	TT_NOTIFY = 1, /* PUT (of any length, 0 too): once the bytes have landed, tell the target */
 	TT_LAZY = 2,   /* done() may wait for traffic back, for a batch, or until the target goes to sleep or has polled
 	                * in vain for some microseconds; without it the acknowledgement goes at once */
-	TT_FENCE = 4,  /* start only after all my earlier GETs and ADDs to this peer are done */
 };
 
 struct tt_op {
@@ -73,8 +71,8 @@ struct tt_op {
 	uint64_t offset;          /* where in it, in bytes. ADD: a multiple of 8 */
 	uint64_t operand;         /* ADD: in, the addend; out, the old value */
 	void (*done)(struct tt_op *);
-	struct tt_op *next;       /* post() takes a chain; then the transport's own queue */
 	/* The transport fills these. */
+	struct tt_op *next;       /* in its queues */
 	int err;                  /* 0 or -errno; valid from done() on */
 	uint64_t priv[3];
 };
@@ -146,7 +144,7 @@ struct tt_transport {
 	int (*connect)(struct tt_net *, const char *addr, struct tt_peer **);
 	void (*disconnect)(struct tt_peer *);     /* finishes what is outstanding with -ECONNRESET, frees the peer;
 	                                           * no down() */
-	void (*post)(struct tt_peer *, struct tt_op *chain);
+	void (*post)(struct tt_peer *, struct tt_op *);
 	/* the peer's region in my address space, or NULL; after down() it stays valid, frozen, until disconnect(), and
 	 * until close() it is memory, but nobody's. anytime: it may be stored through at any time, else only between
 	 * store_begin() and store_end() */

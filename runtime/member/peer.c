@@ -145,7 +145,6 @@ static void hand_to_wire(struct tt_member *m, struct tt_post *p)
 		return;
 	}
 	p->op.done = finish_post;
-	p->op.next = NULL;
 	tt_member_hold(m);
 	m->link->used |= !is_passing(&p->op);
 	peer->net->transport->post(peer, &p->op);

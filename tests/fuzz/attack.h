@@ -138,11 +138,11 @@ static inline void twist(struct tt_op *op)
 	}
 }
 
-static void wrap_post(struct tt_peer *p, struct tt_op *chain)
+static void wrap_post(struct tt_peer *p, struct tt_op *op)
 {
-	for (struct tt_op *op = chain; op && is_attacker(); op = op->next)
+	if (is_attacker())
 		twist(op);
-	__real_tt_sim.post(p, chain);
+	__real_tt_sim.post(p, op);
 }
 
 static int wrap_list(struct tt_device *d, int max) { return __real_tt_sim.list(d, max); }

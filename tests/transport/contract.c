@@ -1,5 +1,5 @@
 /* contract.c - every sentence of transport.h as a test, on the simulated wire over many seeds, on tcp and on shm; then each of
- * the ten ways of breaking the contract (breaks.h) must be caught by one of them.
+ * the nine ways of breaking the contract (breaks.h) must be caught by one of them.
  *
  * contract [--transport sim|tcp|shm|all] [--seeds N] [--seed S] [--breaks] [--no-breaks] [-v] [TEST ...]
  *
@@ -478,36 +478,21 @@ static struct call *make_call(struct side *side, enum tt_kind kind, uint32_t fla
 	return c;
 }
 
-static void post_op(struct call *c, struct tt_op *chain)
+static struct call *post(struct call *c)
 {
 	struct bench *s = c->side->bench;
 
-	s->posting++;
-	s->t->post(c->side->peer, chain);
-	s->posting--;
-}
-
-static struct call *post(struct call *c)
-{
 	c->posted = true;
-	post_op(c, &c->op);
+	s->posting++;
+	s->t->post(c->side->peer, &c->op);
+	s->posting--;
 	return c;
 }
 
-/* In one chain, or one by one. */
-static void post_all(struct bench *s, struct call **calls, int n)
+static void post_all(struct call **calls, int n)
 {
-	bool chain = chance(s, 2);
-
 	for (int i = 0; i < n; i++)
-		if (!chain)
-			post(calls[i]);
-		else {
-			calls[i]->posted = true;
-			calls[i]->op.next = i + 1 < n ? &calls[i + 1]->op : NULL;
-		}
-	if (chain)
-		post_op(calls[0], &calls[0]->op);
+		post(calls[i]);
 }
 
 static struct call *put(struct side *side, uint32_t flags, size_t at, char *local, size_t len)
@@ -570,13 +555,13 @@ static void test_one_done(struct bench *s)
 		struct side *from = &s->side[who];
 		switch (chance(s, 4)) {
 		case 0:
-			c = make_call(from, TT_PUT, (uint32_t)chance(s, 8), chance(s, 1000), from->local, len);
+			c = make_call(from, TT_PUT, (uint32_t)chance(s, 4), chance(s, 1000), from->local, len);
 			break;
 		case 1:
-			c = make_call(from, TT_GET, (uint32_t)(chance(s, 4) * 2), chance(s, 1000), from->local + 2048, len);
+			c = make_call(from, TT_GET, (uint32_t)chance(s, 2) * TT_LAZY, chance(s, 1000), from->local + 2048, len);
 			break;
 		case 2:
-			c = make_call(from, TT_SEND, (uint32_t)(chance(s, 4) * 2), 0, from->local, len);
+			c = make_call(from, TT_SEND, (uint32_t)chance(s, 2) * TT_LAZY, 0, from->local, len);
 			break;
 		default:
 			c = make_add(from, 8 * chance(s, 100), 1);
@@ -585,7 +570,7 @@ static void test_one_done(struct bench *s)
 	}
 	for (int k = 0; k < 2; k++)
 		if (n[k])
-			post_all(s, calls[k], n[k]);
+			post_all(calls[k], n[k]);
 	UNTIL(ended(s));
 	settle(s);
 	for (c = s->calls; c; c = c->older)
@@ -828,7 +813,7 @@ static void announce_puts(struct bench *s, bool by_message)
 		calls[2 * i + 1] = by_message ? make_call(a, TT_SEND, 0, 0, name, 1) :
 		                   make_notify(a, 0, local, 0, (uint32_t)i + 1);
 	}
-	post_all(s, calls, 16);
+	post_all(calls, 16);
 	UNTIL(count(s, by_message ? MESSAGE : NOTIFY, b) == 8 && ended(s));
 }
 
@@ -887,7 +872,7 @@ static void test_posted_order(struct bench *s)
 			calls[i]->op.region = NULL;
 	}
 	for (int i = 0; i < 100; i += 20) {
-		post_all(s, calls + i, 20);
+		post_all(calls + i, 20);
 		some_turns(s, 2);
 	}
 	UNTIL(b->left == 100 && ended(s));
@@ -908,75 +893,6 @@ static void test_both_ways(struct bench *s)
 		}
 	UNTIL(count(s, NOTIFY, a) == 8 && count(s, NOTIFY, b) == 8 && ended(s));
 	CHECK(holds(a->window, 60000, 1) && holds(b->window, 60000, 0));
-}
-
-static void test_fence_after_get(struct bench *s)
-{
-	const size_t lens[] = { 8, 4096, 65537, s->t == &tt_sim ? 10000 : 4 * BIG };
-
-	if (!begin(s, 2 * lens[3] + 200000))
-		return;
-	struct side *a = &s->side[0], *b = &s->side[1];
-	for (size_t i = 0; i < TT_COUNT(lens); i++) {
-		size_t len = lens[i], half = len + 100, tail = (len + 63) / 64;
-		fill(b->window, len, 1);
-		memset(a->local, 0, len);
-		fill(a->local + half, len, 2);
-		struct call *calls[] = {
-			make_call(a, TT_GET, 0, 0, a->local, len),
-			/* what the GET reads last */
-			make_call(a, TT_PUT, TT_FENCE, len - tail, a->local + half + len - tail, tail),
-			/* behind it: held too */
-			make_call(a, TT_PUT, 0, 0, a->local + half, len - tail),
-		};
-		post_all(s, calls, 3);
-		UNTIL(ended(s));
-		CHECK(holds(a->local, len, 1));
-		post(make_notify(a, 0, a->local, 0, 1));
-		UNTIL(count(s, NOTIFY, b) == (int)i + 1);
-		CHECK(holds(b->window, len, 2));
-	}
-}
-
-/* A short GET and a long PUT may take different ways. */
-static void test_fence_of_other_size(struct bench *s)
-{
-	const size_t lens[] = { 16, 500, 2000 };
-
-	if (!begin(s, 65536))
-		return;
-	struct side *a = &s->side[0], *b = &s->side[1];
-	for (size_t i = 0; i < TT_COUNT(lens); i++) {
-		fill(b->window, lens[i], 1);
-		fill(a->local + 4096, 40000, 2);
-		struct call *calls[] = { make_call(a, TT_GET, 0, 0, a->local, lens[i]),
-		                         make_call(a, TT_PUT, TT_FENCE, 0, a->local + 4096, 40000) };
-		post_all(s, calls, 2);
-		UNTIL(ended(s));
-		CHECK(holds(a->local, lens[i], 1));
-		post(make_notify(a, 0, a->local, 0, 1));
-		UNTIL(count(s, NOTIFY, b) == (int)i + 1);
-	}
-}
-
-static void test_fence_after_add(struct bench *s)
-{
-	if (!begin(s, 4096))
-		return;
-	struct side *a = &s->side[0];
-	for (uint64_t i = 1; i < 6; i++) {
-		uint64_t stamp = i << 32;
-		struct call *add = make_add(a, 64, 1);
-		memcpy(a->local, &stamp, 8);
-		struct call *calls[] = { add, make_call(a, TT_PUT, TT_FENCE, 64, a->local, 8),
-		                         make_call(a, TT_GET, TT_FENCE, 64, a->local + 64, 8) };
-		post_all(s, calls, 3);
-		UNTIL(ended(s));
-		CHECK(add->result == (i - 1) << 32);
-		calls[0] = get(a, 0, 64, a->local + 64, 8);
-		UNTIL(ended(s));
-		CHECK(word_is(a->local + 64, stamp));
-	}
 }
 
 /* ---- the owner's other thread: real ones, so on tcp alone ---- */
@@ -1051,7 +967,7 @@ static void post_beside(struct bench *s, struct owner *o, void *(*body)(void *),
 	while (started && !__atomic_load_n(&o->runs, __ATOMIC_ACQUIRE))
 		;
 	s->never_arm = true;
-	post_all(s, calls, n);
+	post_all(calls, n);
 	UNTIL(ended(s));
 	s->never_arm = never_arm;
 	__atomic_store_n(&o->stop, true, __ATOMIC_RELEASE);
@@ -1198,8 +1114,8 @@ static void test_add_is_atomic(struct bench *s)
 	for (int k = 0; k < 2; k++)
 		for (int i = 0; i < MANY; i++)
 			calls[k][i] = make_add(&s->side[2 * k], 256, 1);
-	post_all(s, calls[0], MANY);
-	post_all(s, calls[1], MANY);
+	post_all(calls[0], MANY);
+	post_all(calls[1], MANY);
 	s->never_arm = true; /* the owner computes */
 	for (int mine = 0; (!ended(s) || mine < MANY) && turn(s, &p);)
 		for (uint64_t n = mine < MANY ? 1 + chance(s, (uint64_t)(MANY - mine)) : 0; n; n--, mine++)
@@ -1353,6 +1269,7 @@ static void test_malformed(struct bench *s)
 	struct call *c = make_call(a, TT_PUT, 0, 0, a->local, 8);
 	c->op.kind = (enum tt_kind)17;
 	fails_with(s, c, -EINVAL);
+	fails_with(s, make_call(a, TT_PUT, 4, 0, a->local, 8), -EINVAL);
 	for (int kind = TT_PUT; kind <= TT_GET; kind++)
 		if (a->net->copy_max < 65536) {
 			c = make_call(a, (enum tt_kind)kind, 0, 0, a->local, a->net->copy_max + 1);
@@ -1445,10 +1362,10 @@ static void load_with_ops(struct bench *s, struct side *a)
 		case 1: calls[i] = make_add(a, 64, 1); break;
 		case 2: calls[i] = make_call(a, TT_SEND, 0, 0, a->local, len % 1000); break;
 		case 3: calls[i] = make_notify(a, 0, a->local, len, 3); break;
-		default: calls[i] = make_call(a, TT_PUT, chance(s, 4) ? TT_LAZY : TT_FENCE, 0, a->local, len);
+		default: calls[i] = make_call(a, TT_PUT, chance(s, 4) ? TT_LAZY : 0, 0, a->local, len);
 		}
 	}
-	post_all(s, calls, 24);
+	post_all(calls, 24);
 }
 
 /* Of ops posted in the order of s->calls (newest first), those that failed were finished in that order. */
@@ -1483,9 +1400,9 @@ static void test_peer_fails(struct bench *s)
 	check_fail_order(s, a);
 	for (struct call *c = s->calls; c; c = c->older)
 		CHECK(c->err == 0 || c->err == -ECONNRESET);
-	struct call *late[] = { make_add(a, 0, 1), make_call(a, TT_PUT, TT_FENCE, 0, a->local, 8),
+	struct call *late[] = { make_add(a, 0, 1), make_call(a, TT_PUT, 0, 0, a->local, 8),
 	                        make_call(a, TT_SEND, 0, 0, a->local, 8) };
-	post_all(s, late, 3);
+	post_all(late, 3);
 	UNTIL(ended(s));
 	CHECK(late[0]->err == -ENOTCONN && late[1]->err == -ENOTCONN && late[2]->err == -ENOTCONN);
 	CHECK(a->peer->net == a->net && a->peer->addr[0]); /* valid until disconnect */
@@ -2171,8 +2088,8 @@ static void test_mixture(struct bench *s)
 		struct side *from = &s->side[chance(s, 3)];
 		size_t len = 1 + chance(s, chance(s, 8) ? 300 : 60000), k = (size_t)(from - s->side);
 		switch (chance(s, 4)) {
-		case 0: put(from, (uint32_t)chance(s, 4) * 2, 1024, from->local, len); break;
-		case 1: get(from, (uint32_t)chance(s, 4) * 2, 0, from->local + 65536, len); break;
+		case 0: put(from, (uint32_t)chance(s, 2) * TT_LAZY, 1024, from->local, len); break;
+		case 1: get(from, (uint32_t)chance(s, 2) * TT_LAZY, 0, from->local + 65536, len); break;
 		case 2: send_bytes(from, from->local, len % 1024); break;
 		default: post(make_add(from, 8 * k, (uint64_t)i)); sum[k] += (uint64_t)i;
 		}
@@ -2199,7 +2116,7 @@ static void test_no_copies(struct bench *s)
 			continue;
 		struct call *calls[] = { make_call(a, TT_PUT, 0, 0, a->local, sizes[i]),
 		                         make_notify(a, 0, a->local, sizes[i], 3) };
-		post_all(s, calls, 2);
+		post_all(calls, 2);
 		UNTIL(ended(s));
 		get(a, 0, 0, a->local, sizes[i]);
 		UNTIL(ended(s));
@@ -2657,7 +2574,7 @@ static void write_until_down(struct town *t, struct bench *s)
 		struct call *calls[] = { make_call(a, TT_PUT, 0, i * 4096, a->local + i * 4096, 4000),
 		                         make_notify(a, 0, a->local, 0, i) };
 		calls[0]->op.key = calls[1]->op.key = &t->keys[1];
-		post_all(s, calls, 2);
+		post_all(calls, 2);
 		some_turns(s, 3);
 	}
 	UNTIL(ended(s));
@@ -2838,9 +2755,6 @@ static const struct test tests[] = {
 	T(notify_after_own_data, "once the bytes have landed, tell the target"),
 	T(posted_order, "SENDs and NOTIFYs arrive in the order posted"),
 	T(both_ways, "each direction of a peer stands for itself"),
-	T(fence_after_get, "TT_FENCE holds an op back (and what is posted behind it) until my earlier GETs are done"),
-	T(fence_of_other_size, "TT_FENCE holds an op back until my earlier GETs are done, whichever way either goes"),
-	T(fence_after_add, "TT_FENCE holds an op back until my earlier ADDs are done"),
 	T(word_is_whole, "A PUT or GET of exactly 8 bytes, aligned at both ends, is one load and one store"),
 	T(get_of_words, "A GET takes each aligned word of 8 bytes as it is at one moment"),
 	T(sizes, "any size; the transport splits"),
@@ -3010,7 +2924,7 @@ static void add_suites(void)
 	}
 }
 
-/* ---- the ten ways of breaking it ---- */
+/* ---- the nine ways of breaking it ---- */
 
 static const struct { const char *name, *sentence; } breaks[] = {
 	{ "none", "" },

@@ -169,11 +169,11 @@ struct tt_shm_peer {
 	struct tt_op *first, *last;    /* asked of the owner, in post order; priv[0], priv[1]: back and forth; priv[2] the slot */
 	struct tt_op *slots[256];
 	uint8_t free_slots[256];
-	unsigned free_count, reads;    /* reads: GETs and ADDs asked for */
+	unsigned free_count;
 	size_t copied;                 /* in this turn */
 	size_t at;                     /* how much of the first pending op is done ... */
 	int current;                   /* ... and its slot, if it goes by the lane in pieces; else -1 */
-	bool stuck;                    /* what is pending waits for room, for a slot or for a fence */
+	bool stuck;                    /* what is pending waits for room or for a slot */
 	struct tt_shm_answer answers[256];
 	unsigned answer_at, answer_count;
 	uint8_t put_err[256];          /* by their slot: why a PUT in pieces is refused */

@@ -310,7 +310,6 @@ static enum step ask_read(struct tt_shm_peer *p, struct tt_op *op, uint64_t id)
 	line->offset = op->offset;
 	line->word = op->operand;
 	tt_shm_publish(p, line);
-	p->reads++;
 	fly(p, op);
 	return ENDED;
 }
@@ -351,8 +350,6 @@ static enum step reach(struct tt_shm_peer *p, struct tt_op *op)
 
 static enum step advance(struct tt_shm_peer *p, struct tt_op *op)
 {
-	if (op->flags & TT_FENCE && p->reads && !tt_broken(FENCE_IGNORED))
-		return STUCK;
 	if (tt_broken(NOTIFY_FIRST) && op->flags & TT_NOTIFY && op->len && !p->at) {
 		if (!say_notify(p, op->notify))
 			return STUCK;
@@ -441,22 +438,19 @@ void tt_shm_push(struct tt_shm_peer *p)
 	}
 }
 
-void tt_shm_post(struct tt_peer *base, struct tt_op *chain)
+void tt_shm_post(struct tt_peer *base, struct tt_op *op)
 {
 	struct tt_shm_peer *p = peer_of(base);
+	int err = p->state == TT_SHM_UP ? tt_op_check(base->net, op) : -ENOTCONN;
 
-	for (struct tt_op *op; (op = chain);) {
-		chain = op->next;
-		op->err = 0;
-		int err = p->state == TT_SHM_UP ? tt_op_check(base->net, op) : -ENOTCONN;
-		if (err) {
-			finish_later(p, op, err);
-		} else if (tt_broken(MESSAGES_SWAPPED) && op->kind == TT_SEND && p->pending.head) {
-			op->next = p->pending.head;
-			p->pending.head = op;
-		} else {
-			tt_queue_push(&p->pending, op);
-		}
+	op->err = 0;
+	if (err) {
+		finish_later(p, op, err);
+	} else if (tt_broken(MESSAGES_SWAPPED) && op->kind == TT_SEND && p->pending.head) {
+		op->next = p->pending.head;
+		p->pending.head = op;
+	} else {
+		tt_queue_push(&p->pending, op);
 	}
 	if (!tt_broken(MESSAGES_SWAPPED))
 		tt_shm_push(p);
@@ -520,7 +514,6 @@ static void end_request(struct tt_shm_peer *p, unsigned slot, int err)
 {
 	struct tt_op *op = give_slot(p, slot);
 
-	p->reads -= op->kind != TT_PUT;
 	end_flight(p, op);
 	finish_later(p, op, err);
 }

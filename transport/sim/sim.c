@@ -2,9 +2,9 @@
  *
  * From the world's seed come the latency and bandwidth of each link, and every freedom that transport.h grants.
  *
- *   post -> held -> under way: pieces land, the word is added, the message leaves -> acknowledged -> done, by progress
- *           (FENCE)            |                                    (LAZY: when the target sleeps)
- *                              +-> parcels (SEND, NOTIFY) wait in `ordered` for earlier PUTs -> `incoming` of the peer
+ *   post -> under way: pieces land, the word is added, the message leaves -> acknowledged -> done, by progress
+ *                    |                                    (LAZY: when the target sleeps)
+ *                    +-> parcels (SEND, NOTIFY) wait in `ordered` for earlier PUTs -> `incoming` of the peer
  */
 #include "transport/sim/sim.h"
 #include "transport/breaks.h"
@@ -70,9 +70,8 @@ struct peer {
 	struct tt_sim_work hello, work;
 	struct tt_list incoming; /* parcels that have arrived */
 	struct tt_list ordered;  /* parcels on their way, in post order */
-	struct tt_list outstanding, held, puts; /* flights in post order: not done; not started; not landed */
+	struct tt_list outstanding, puts; /* flights in post order: not done; not landed */
 	uint64_t posted, latency, gap, free_at; /* gap: nanoseconds to 1 KiB */
-	unsigned asking;         /* GETs and ADDs under way */
 };
 
 struct view { /* what map() has given */
@@ -84,7 +83,7 @@ struct view { /* what map() has given */
 
 struct flight { /* one op */
 	struct tt_list node;  /* in outstanding */
-	struct tt_list queue; /* in held, puts or lazy */
+	struct tt_list queue; /* in puts or lazy */
 	struct peer *from;
 	struct tt_op *op;
 	struct tt_sim_event event;
@@ -156,7 +155,6 @@ static struct peer *new_peer(struct tt_sim_world *w, struct net *net)
 	tt_list_init(&p->incoming);
 	tt_list_init(&p->ordered);
 	tt_list_init(&p->outstanding);
-	tt_list_init(&p->held);
 	tt_list_init(&p->puts);
 	tt_list_append(&net->peers, &p->node);
 	return p;
@@ -271,8 +269,6 @@ static void run_done(struct tt_sim_world *w, struct tt_sim_work *work)
 		tt_op_finish(op, err);
 }
 
-static void start_held(struct tt_sim_world *, struct peer *);
-
 static bool asks(const struct flight *f) { return f->op->kind == TT_GET || f->op->kind == TT_ADD; }
 
 /* The answer or acknowledgement has come back. */
@@ -281,13 +277,8 @@ static void ack_fired(struct tt_sim_world *w, struct tt_sim_event *e)
 	struct flight *f = tt_container_of(e, struct flight, event);
 	struct peer *p = f->from;
 
-	if (!p->other)
-		return; /* it was lost: the failure will finish the op */
-	queue_work(w, net_of(p), &f->work, run_done);
-	if (asks(f)) {
-		p->asking--;
-		start_held(w, p);
-	}
+	if (p->other) /* else it was lost: the failure will finish the op */
+		queue_work(w, net_of(p), &f->work, run_done);
 }
 
 static void acknowledge(struct tt_sim_world *w, struct flight *f)
@@ -534,24 +525,11 @@ static void start_flight(struct tt_sim_world *w, struct flight *f)
 	}
 	if (op->kind == TT_PUT)
 		tt_list_append(&p->puts, &f->queue);
-	else
-		p->asking++;
 	cut_pieces(w, f);
 	p->free_at = tt_max(p->free_at, w->now) + op->len * p->gap / 1024;
 	tt_sim_schedule(w, &f->event, p->free_at - op->len * p->gap / 1024 + travel(w, p), piece_fired);
 	if (tt_broken(DONE_EARLY) && op->kind == TT_PUT)
 		finish_early(w, f);
-}
-
-static void start_held(struct tt_sim_world *w, struct peer *p)
-{
-	while (!tt_list_empty(&p->held) && p->other && !p->broken) {
-		struct flight *f = tt_container_of(p->held.next, struct flight, queue);
-		if (f->op->flags & TT_FENCE && p->asking && !tt_broken(FENCE_IGNORED))
-			return;
-		tt_list_remove(&f->queue);
-		start_flight(w, f);
-	}
 }
 
 static bool holds_local(const struct peer *p, const struct tt_op *op)
@@ -571,7 +549,7 @@ static int check_op(const struct peer *p, const struct tt_op *op)
 {
 	bool keyed = op->kind != TT_SEND && !(op->kind == TT_PUT && !op->len);
 
-	if ((unsigned)op->kind > TT_SEND || op->flags & ~(uint32_t)(TT_NOTIFY | TT_LAZY | TT_FENCE))
+	if ((unsigned)op->kind > TT_SEND || op->flags & ~(uint32_t)(TT_NOTIFY | TT_LAZY))
 		return -EINVAL;
 	if (op->flags & TT_NOTIFY && (op->kind != TT_PUT || op->notify >> 24))
 		return -EINVAL;
@@ -584,23 +562,19 @@ static int check_op(const struct peer *p, const struct tt_op *op)
 	return 0;
 }
 
-static void post(struct tt_peer *base, struct tt_op *chain)
+static void post(struct tt_peer *base, struct tt_op *op)
 {
 	struct peer *p = (struct peer *)base;
 	struct tt_sim_world *w = tt_sim_here();
+	struct flight *f = new_flight(w, p, op);
 
-	for (struct tt_op *next; chain; chain = next) {
-		next = chain->next;
-		struct flight *f = new_flight(w, p, chain);
-		f->err = p->state == UP ? check_op(p, chain) : -ENOTCONN;
-		if (f->err)
-			queue_work(w, net_of(p), &f->work, run_done);
-		else
-			tt_list_append(&p->held, &f->queue);
-	}
+	f->err = p->state == UP ? check_op(p, op) : -ENOTCONN;
+	if (f->err)
+		queue_work(w, net_of(p), &f->work, run_done);
 	if (p->other)
 		flush_lazy(w, net_of(p), p->other); /* traffic back carries acknowledgements */
-	start_held(w, p);
+	if (!f->err && p->other && !p->broken) /* else the failure will finish it */
+		start_flight(w, f);
 }
 
 /* ---- how a peer fails ---- */

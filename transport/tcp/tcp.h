@@ -102,7 +102,7 @@ struct tt_tcp_peer {
 	struct tt_op *current;      /* a PUT that is being cut; priv[2] bytes of it are on their way */
 	struct tt_op *slots[TT_FRAME_SLOTS]; /* unanswered requests; priv[1] is the slot */
 	uint8_t free_slots[TT_FRAME_SLOTS], put_slots[TT_FRAME_SLOTS];
-	unsigned free_count, reads; /* reads: GETs and ADDs in flight */
+	unsigned free_count;
 	uint32_t puts_begun, puts_sent, puts_acked; /* put_slots is a ring over these */
 
 	/* what I owe */
@@ -159,7 +159,7 @@ void tt_tcp_peer_free(struct tt_tcp_peer *);      /* also closes its socket */
 uint64_t tt_tcp_copied(const struct tt_net *);    /* payload bytes copied in user space, in frames of 4 KiB and more */
 
 /* tcp_send.c */
-void tt_tcp_post(struct tt_peer *, struct tt_op *chain);
+void tt_tcp_post(struct tt_peer *, struct tt_op *);
 void tt_tcp_owe_ack(struct tt_tcp_peer *, bool lazy);
 void tt_tcp_count_lazy(struct tt_tcp_peer *); /* the frame that is open */
 void tt_tcp_pay_ack(struct tt_tcp_peer *);

@@ -36,7 +36,6 @@ static void begin_flight(struct tt_tcp_peer *p, struct tt_op *op)
 		before->next = op;
 	else
 		p->first = op;
-	p->reads += op->kind == TT_GET || op->kind == TT_ADD;
 }
 
 static void end_flight(struct tt_tcp_peer *p, struct tt_op *op)
@@ -52,7 +51,6 @@ static void end_flight(struct tt_tcp_peer *p, struct tt_op *op)
 	else
 		p->last = before;
 	op->next = NULL;
-	p->reads -= op->kind == TT_GET || op->kind == TT_ADD;
 }
 
 static void finish(struct tt_tcp *net, struct tt_op *op, int err)
@@ -307,18 +305,11 @@ static void begin_send(struct tt_tcp_peer *p, struct tt_op *op)
 	p->last_send = op;
 }
 
-static bool may_begin(const struct tt_tcp_peer *p, const struct tt_op *op)
-{
-	if (op->flags & TT_FENCE && p->reads && !tt_broken(FENCE_IGNORED))
-		return false;
-	return op->kind == TT_SEND || p->free_count;
-}
-
 static bool stage_op(struct tt_tcp_peer *p)
 {
 	struct tt_op *op = p->current ? p->current : p->pending.head;
 
-	if (!op || (!p->current && !may_begin(p, op)))
+	if (!op || (!p->current && op->kind != TT_SEND && !p->free_count))
 		return false;
 	p->answer_turn = true;
 	if (p->current) {
@@ -601,19 +592,16 @@ static void queue_op(struct tt_tcp_peer *p, struct tt_op *op)
 	tt_queue_push(&p->pending, op);
 }
 
-void tt_tcp_post(struct tt_peer *base, struct tt_op *chain)
+void tt_tcp_post(struct tt_peer *base, struct tt_op *op)
 {
 	struct tt_tcp_peer *p = tt_container_of(base, struct tt_tcp_peer, base);
+	int err = p->state == TT_TCP_UP ? tt_op_check(&p->net->base, op) : -ENOTCONN;
 
-	for (struct tt_op *op; (op = chain);) {
-		chain = op->next;
-		op->err = 0;
-		int err = p->state == TT_TCP_UP ? tt_op_check(&p->net->base, op) : -ENOTCONN;
-		if (err)
-			finish_later(p, op, err);
-		else
-			queue_op(p, op);
-	}
+	op->err = 0;
+	if (err)
+		finish_later(p, op, err);
+	else
+		queue_op(p, op);
 	if (!tt_tcp_alive(p))
 		return;
 	tt_tcp_activate(p);
