@@ -1,6 +1,9 @@
 /* tutti info - what was built in, which transports work here, and every setting with its value and where it came from */
+#include "job/transports.h"
 #include "launch/launch.h"
 #include "tools/topology/topology.h"
+#include "transport/shm/shm.h"
+#include "transport/sim/sim.h"
 #include "transport/transport.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,26 +1,7 @@
-/* transport.c - the list of transports; what is wrong with an op, and how it ends */
+/* transport.c - what is wrong with an op, and how it ends */
 #include "transport/transport.h"
 #include "base/base.h"
 #include "transport/breaks.h"
-#include <string.h>
-
-static const struct tt_transport *const transports[] = { &tt_shm, &tt_tcp, &tt_sim };
-
-const struct tt_transport *tt_transport_at(int i)
-{
-	return i >= 0 && (size_t)i < sizeof transports / sizeof *transports ? transports[i] : NULL;
-}
-
-const struct tt_transport *tt_transport_find(const char *name)
-{
-	size_t len = strcspn(name, ":");
-	const struct tt_transport *t;
-
-	for (int i = 0; (t = tt_transport_at(i)); i++)
-		if (strlen(t->name) == len && !strncmp(t->name, name, len))
-			return t;
-	return NULL;
-}
 
 void tt_queue_push(struct tt_op_queue *q, struct tt_op *op)
 {

@@ -113,7 +113,8 @@ struct tt_net { /* each transport embeds this first in its own struct */
 	int fd;          /* readable when arm() said 0 and something came; -1: only in a simulated world */
 	size_t copy_max; /* largest PUT, GET or SEND with unregistered memory; at least 64 */
 	size_t send_max; /* largest TT_SEND; at least 1024 */
-	int gpu;         /* 1: reg() takes device memory */
+	int cheap_poll;  /* 1: progress() makes no system call as long as nothing has come */
+	int host_only;   /* 1: it leads to processes of this host alone */
 };
 
 struct tt_peer { /* likewise embedded first; lives until disconnect() */
@@ -158,13 +159,6 @@ struct tt_transport {
 	int (*progress)(struct tt_net *);         /* events handled, or -errno: the net is lost */
 	int (*arm)(struct tt_net *);              /* 0: sleep on fd. 1: call progress again */
 };
-
-extern const struct tt_transport tt_shm, tt_tcp, tt_sim;
-
-const struct tt_transport *tt_transport_find(const char *name); /* by name or by the scheme of an address; NULL: none */
-const struct tt_transport *tt_transport_at(int i);              /* the i-th, NULL past the last */
-void tt_shm_address(uint64_t job, const char *listen, char addr[96]); /* of a net of this host that was opened with that `listen` */
-int tt_tcp_check(const char *address); /* 0, or -EINVAL: not HOST:PORT. No name is looked up */
 
 /* transport.c, for the transports: a queue of ops and the two ways of ending them */
 struct tt_op_queue {

@@ -187,6 +187,10 @@ void tt_kick(struct tt_sleeper *);
 int tt_memory_file(const char *name, size_t len); /* a memfd whose length is sealed; -1: errno says why */
 bool tt_files_scarce(int fd);        /* one that was just opened: is its number beyond that half? */
 
+/* address.c: addresses as text. No name is looked up */
+int tt_address_split(const char *text, char *host, size_t size, char port[6]); /* HOST:PORT: 0, or -EINVAL with a sentence */
+int tt_address_check(const char *text);                                        /* likewise; and others could connect there */
+
 /* hist.c: how long things took */
 enum { TT_HIST_BUCKETS = 368 };      /* up to 2^48, three days in nanoseconds; above it all count as the longest */
 struct tt_hist { /* zeroed is empty; the unit is the caller's */

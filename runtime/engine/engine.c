@@ -114,7 +114,7 @@ static int poll_net(struct tt_job *job, struct tt_net *net)
 	return 0;
 }
 
-static int poll_near(struct tt_job *job, struct tt_net *net) { return net->transport == &tt_shm ? poll_net(job, net) : 0; }
+static int poll_near(struct tt_job *job, struct tt_net *net) { return net->cheap_poll ? poll_net(job, net) : 0; }
 
 /* near: only what a look costs no system call. */
 static int turn(struct tt_job *job, uint64_t now, bool near)
@@ -137,9 +137,9 @@ int tt_turn(struct tt_job *job) { return turn(job, tt_now(), false); }
 /* Calls that never have to wait must not keep timers and other nets waiting for good. */
 void tt_look(struct tt_job *job, struct tt_net *net)
 {
-	if (net->transport == &tt_shm && ++job->engine.turns % TURN_EVERY)
+	if (net->cheap_poll && ++job->engine.turns % TURN_EVERY)
 		poll_net(job, net);
-	else if (net->transport == &tt_shm)
+	else if (net->cheap_poll)
 		tt_turn(job);
 }
 

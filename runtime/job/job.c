@@ -2,10 +2,12 @@
 #include "collective/collective.h"
 #include "engine/engine.h"
 #include "job/job.h"
+#include "job/transports.h"
 #include "launch/launch.h"
 #include "member/member.h"
 #include "operation/operation.h"
 #include "topology/topology.h"
+#include "transport/shm/shm.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -62,7 +62,7 @@ static int take_node(const char *file, const config_setting_t *at, struct tt_nod
 	}
 	if (!name || !address || !*name || strlen(name) >= sizeof node->name || strlen(address) >= sizeof node->address)
 		return tt_fail(-EINVAL, "%s:%u: a node is { name = \"...\"; address = \"HOST:PORT\"; }", file, config_setting_source_line(at));
-	int err = tt_tcp_check(address);
+	int err = tt_address_check(address);
 	if (err) {
 		snprintf(why, sizeof why, "%s", tt_why()); /* tt_fail writes where that stands */
 		return tt_fail(err, "%s:%u: %s", file, config_setting_source_line(at), why);

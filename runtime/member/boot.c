@@ -9,6 +9,7 @@
 #include "engine/engine.h"
 #include "launch/launch.h"
 #include "member/member_private.h"
+#include "transport/shm/shm.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -27,7 +27,7 @@ enum { PART_ASK, PART_YES, PART_NO };
 
 /* ---- links ---- */
 
-static bool is_near(const struct tt_peer *p) { return p->net->transport == &tt_shm; }
+static bool is_near(const struct tt_peer *p) { return p->net->host_only; }
 
 static struct tt_link *new_link(struct tt_job *job, struct tt_peer *peer, struct tt_member *m)
 {
@@ -157,8 +157,9 @@ static bool has_better_wire(const struct tt_member *m)
 	char addr[96];
 
 	for (int i = 0; job->engine.nets[i] != m->link->peer->net; i++) {
-		const struct tt_transport *t = job->engine.nets[i]->transport;
-		if (tt_address_find(m->addr, t->name, addr) && (t != &tt_shm || m->host == tt_member(job, job->rank)->host))
+		const struct tt_net *n = job->engine.nets[i];
+		bool leads_there = !n->host_only || m->host == tt_member(job, job->rank)->host;
+		if (leads_there && tt_address_find(m->addr, n->transport->name, addr))
 			return true;
 	}
 	return false;

@@ -3,7 +3,7 @@
  * Input: flags (enum below); without GREET the bytes of a handshake; then events until it ends, see take_event(). */
 #include "tests/fuzz/fuzz.h"
 #include "transport/frame.h"
-#include "transport/transport.h"
+#include "transport/tcp/tcp.h"
 #include <arpa/inet.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>

@@ -14,6 +14,7 @@
 #include "member/member.h"
 #include "tests/harness/ranks.h"
 #include "tests/job/chaos.h"
+#include "transport/shm/shm.h"
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>

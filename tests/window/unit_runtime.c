@@ -5,6 +5,7 @@
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/ranks.h"
 #include "transport/sim/sim.h"
+#include "transport/tcp/tcp.h"
 #include <math.h>
 #include <poll.h>
 #include <sys/resource.h>

@@ -7,6 +7,8 @@
 #include "member/member.h"
 #include "tools/perf/perf.h"
 #include "topology/topology.h"
+#include "transport/shm/shm.h"
+#include "transport/tcp/tcp.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

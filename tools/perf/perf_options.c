@@ -1,5 +1,7 @@
 /* perf_options.c - the command line of `tutti perf` */
 #include "tools/perf/perf.h"
+#include "job/transports.h"
+#include "transport/sim/sim.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -6,7 +6,7 @@
  * A turn looks at the next line of each lane and costs no system call; epoll, which tells of strangers and of ends, is asked now and
  * then, or after a sleep. Whoever writes to a net that sleeps kicks its eventfd.
  */
-#include "transport/shm/shm.h"
+#include "transport/shm/shm_private.h"
 #include "transport/breaks.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -313,8 +313,9 @@ static void set_up(struct tt_shm *net, const struct tt_net_config *c)
 
 	for (size_t i = 0; i < TT_COUNT(heads); i++)
 		tt_list_init(heads[i]);
-	net->base = (struct tt_net){ .transport = &tt_shm, .events = c->events, .user = c->user, .fd = -1, .copy_max = SIZE_MAX,
-	                             .send_max = TT_FRAME_MESSAGE_MAX };
+	net->base = (struct tt_net){ .transport = &tt_shm, .events = c->events, .user = c->user, .fd = -1,
+	                             .copy_max = SIZE_MAX, .send_max = TT_FRAME_MESSAGE_MAX, .cheap_poll = 1,
+	                             .host_only = 1 };
 	tt_entropy(&generation, sizeof generation); /* a key of an earlier life fits nowhere */
 	net->generation = generation;
 	net->job = c->job;

@@ -10,7 +10,7 @@
  * HELLO and PROOF are those of frame.h. The socket stays open: its end is the end of the connection. Its name is in the abstract
  * namespace, so nothing is left of a process that is killed.
  */
-#include "transport/shm/shm.h"
+#include "transport/shm/shm_private.h"
 #include <fcntl.h>
 #include <stddef.h>
 #include <stdio.h>

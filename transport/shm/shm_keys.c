@@ -11,7 +11,7 @@
  *
  * Stores are cut into pieces of TT_SHM_BUDGET bytes, so the wait is short, unless the writer is frozen in the middle of one.
  */
-#include "transport/shm/shm.h"
+#include "transport/shm/shm_private.h"
 #include "transport/breaks.h"
 #include <fcntl.h>
 #include <poll.h>

@@ -9,7 +9,7 @@
  * Ops begin in post order, each only when all before it have stored what they store directly or are in the lane. So a line
  * comes after the bytes of all earlier puts, and that is all the ordering there is to keep.
  */
-#include "transport/shm/shm.h"
+#include "transport/shm/shm_private.h"
 #include "transport/breaks.h"
 #include <string.h>
 #include <sys/uio.h>

@@ -6,7 +6,7 @@
  * A reader waits on the very line that will be written, so a record of 40 bytes costs one cache line's way. It says how far it is
  * every quarter of a lap; a writer without room has always heard of at least half a lane.
  */
-#include "transport/shm/shm.h"
+#include "transport/shm/shm_private.h"
 #include <unistd.h>
 
 enum { LAP = TT_SHM_PAYLOAD, ROUND = 64 };

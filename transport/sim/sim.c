@@ -807,7 +807,8 @@ static int open_net(const struct tt_net_config *config, struct tt_net **out)
 	net = tt_sim_make(sizeof *net);
 	net->rank = &w->ranks[tt_sim_rank()];
 	net->number = net->rank->nets_made++;
-	net->base = (struct tt_net){ &tt_sim, config->events, config->user, "", -1, COPY_MAX, SEND_MAX, 0 };
+	net->base = (struct tt_net){ .transport = &tt_sim, .events = config->events, .user = config->user, .fd = -1,
+	                             .copy_max = COPY_MAX, .send_max = SEND_MAX };
 	if (net->number)
 		snprintf(net->base.addr, sizeof net->base.addr, "sim:%d:%d", net->rank->number, net->number);
 	else

@@ -2,8 +2,11 @@
  * fiber; time is virtual; the network uses every freedom that transport.h grants, as the seed decides */
 #ifndef TT_SIM_H
 #define TT_SIM_H
+#include "transport/transport.h"
 #include <stdbool.h>
 #include <stdint.h>
+
+extern const struct tt_transport tt_sim;
 
 struct tt_sim_config {
 	uint64_t seed;

@@ -9,7 +9,7 @@
  * batches through two buffers. All ordering is the stream's. Ops begin in post order; a peer has at most
  * TT_FRAME_SLOTS unanswered requests, so what one side owes the other fits into arrays.
  */
-#include "transport/tcp/tcp.h"
+#include "transport/tcp/tcp_private.h"
 #include "transport/breaks.h"
 #include <stdlib.h>
 #include <string.h>

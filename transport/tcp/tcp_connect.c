@@ -1,5 +1,5 @@
 /* tcp_connect.c - addresses, listening, and the handshake before anything is believed */
-#include "transport/tcp/tcp.h"
+#include "transport/tcp/tcp_private.h"
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
@@ -85,43 +85,12 @@ static void name_address(const union address *from, char *text, size_t size)
 
 static const char *after_scheme(const char *text) { return strncmp(text, "tcp:", 4) ? text : text + 4; }
 
-/* "HOST:PORT", "[::1]:PORT", either behind "tcp:" */
-static int split_address(const char *text, char *host, size_t size, char port[6])
-{
-	const char *start = after_scheme(text), *colon = strrchr(start, ':'), *end = colon;
-	bool bracket = *start == '[';
-
-	if (colon && bracket) {
-		start++;
-		end--;
-	}
-	bool good = colon && end >= start && (size_t)(end - start) < size;
-	good = good && (bracket ? *end == ']' : !memchr(start, ':', (size_t)(end - start)));
-	good = good && colon[1] && strlen(colon + 1) <= 5 && colon[1 + strspn(colon + 1, "0123456789")] == 0;
-	if (!good || atoi(colon + 1) > 65535)
-		return tt_fail(-EINVAL, "'%s' is no address: write HOST:PORT, or [::1]:PORT for IPv6", start - bracket);
-	memcpy(host, start, (size_t)(end - start));
-	host[end - start] = 0;
-	snprintf(port, 6, "%s", colon + 1);
-	return 0;
-}
-
-int tt_tcp_check(const char *text)
-{
-	char host[256], port[6];
-	int err = split_address(text, host, sizeof host, port);
-
-	if (err)
-		return err;
-	return *host && strcmp(host, "*") && atoi(port) ? 0 : tt_fail(-EINVAL, "'%s' is no address that others could connect to: write HOST:PORT", text);
-}
-
 /* Numeric addresses never wait for a name server. */
 static int resolve(const char *text, int flags, struct addrinfo **out)
 {
 	struct addrinfo hints = { .ai_flags = flags | AI_NUMERICHOST | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM };
 	char host[256], port[6];
-	int err = split_address(text, host, sizeof host, port);
+	int err = tt_address_split(after_scheme(text), host, sizeof host, port);
 
 	if (err)
 		return err;

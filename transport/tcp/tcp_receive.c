@@ -1,5 +1,5 @@
 /* tcp_receive.c - what comes in: each frame is checked, each payload lands in its place, each request is served */
-#include "transport/tcp/tcp.h"
+#include "transport/tcp/tcp_private.h"
 #include "transport/breaks.h"
 #include <endian.h>
 #include <string.h>

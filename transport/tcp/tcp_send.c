@@ -1,5 +1,5 @@
 /* tcp_send.c - what goes out: ops in flight, what is owed to the peer, and the one stream that both are cut into */
-#include "transport/tcp/tcp.h"
+#include "transport/tcp/tcp_private.h"
 #include "transport/breaks.h"
 #include <endian.h>
 #include <stdlib.h>

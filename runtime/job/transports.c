@@ -1,0 +1,24 @@
+/* transports.c - the list of transports */
+#include "job/transports.h"
+#include "base/base.h"
+#include "transport/shm/shm.h"
+#include "transport/sim/sim.h"
+#include "transport/tcp/tcp.h"
+#include <string.h>
+
+static const struct tt_transport *const transports[] = { &tt_shm, &tt_tcp, &tt_sim };
+
+const struct tt_transport *tt_transport_at(int i)
+{
+	return i >= 0 && (size_t)i < TT_COUNT(transports) ? transports[i] : NULL;
+}
+
+const struct tt_transport *tt_transport_find(const char *name)
+{
+	size_t len = strcspn(name, ":");
+
+	for (size_t i = 0; i < TT_COUNT(transports); i++)
+		if (strlen(transports[i]->name) == len && !strncmp(transports[i]->name, name, len))
+			return transports[i];
+	return NULL;
+}

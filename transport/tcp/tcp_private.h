@@ -1,0 +1,188 @@
+/* tcp_private.h - what tcp.c (nets, keys, peers, progress), tcp_send.c (ops, answers, the way out), tcp_receive.c (the way in)
+ * and tcp_connect.c (addresses, listening, handshake) share */
+#ifndef TT_TCP_PRIVATE_H
+#define TT_TCP_PRIVATE_H
+#include "base/base.h"
+#include "transport/frame.h"
+#include "transport/handshake.h"
+#include "base/list.h"
+#include "transport/tcp/tcp.h"
+#include <sys/socket.h>
+
+struct addrinfo;
+
+enum {
+	TT_TCP_STAGE = 32 << 10,  /* small frames wait here for their neighbours */
+	TT_TCP_WASTE = 16 << 10,
+	TT_TCP_NO_BATCH = TT_TCP_STAGE,
+	TT_TCP_SYSCALLS = 16, TT_TCP_BUDGET = 1 << 20, /* one turn's work on one peer, each way ... */
+	TT_TCP_SHARE = 256 << 10, /* ... but reads, where others may have something to say, too */
+	TT_TCP_UNPROVEN = 64,     /* strangers that may be in the handshake at once */
+};
+
+enum tt_tcp_state { TT_TCP_CONNECTING, TT_TCP_HELLO, TT_TCP_PROOF, TT_TCP_UP, TT_TCP_DOWN };
+
+struct tt_tcp_key { /* one slot of the table that keys point into */
+	uint64_t id;    /* generation << 24 | slot; 0: free. A generation is never used twice in one net */
+	uint8_t *base;
+	size_t len;
+};
+
+struct tt_tcp_region {
+	struct tt_region base;
+	struct tt_list node;
+	uint64_t id; /* 0: local use only */
+};
+
+struct tt_tcp_answer { /* what we owe for one request of the peer's */
+	uint8_t kind;      /* TT_FRAME_REPLY or TT_FRAME_SUM */
+	uint16_t slot;
+	uint64_t key, offset, len;
+	uint64_t at;       /* REPLY: bytes already sent */
+	uint64_t word;     /* SUM: the old value */
+};
+
+struct tt_tcp_nak {
+	uint16_t slot;
+	uint8_t why;
+	uint32_t ack; /* see frame.h */
+};
+
+struct tt_tcp {
+	struct tt_net base;
+	uint64_t job, timeout, generation;
+	uint32_t epoch;
+	unsigned timeout_ms;
+	struct tt_secret secret;
+
+	int listen_fd;
+	uint64_t listen_again;      /* not 0: accepting is paused until then */
+	unsigned unproven, refused; /* accepted peers in the handshake; how many were turned away */
+
+	struct tt_list peers, regions;
+	struct tt_list handshakes;  /* not up yet; in order of their deadlines */
+	struct tt_list active;      /* sockets read directly */
+	struct tt_list dirty;       /* peers with something to send and a socket that may take it */
+	struct tt_list ready;       /* peers with finished ops, or broken ones */
+	struct tt_list owing;       /* peers that wait for an acknowledgement without urgency */
+	unsigned blocked;           /* peers whose socket is full */
+
+	struct tt_tcp_key *keys;
+	size_t key_count;
+
+	bool inside;                /* progress or disconnect is on the stack: post only queues */
+	unsigned turns;             /* calls of progress */
+	int events;
+	uint64_t copied;
+	uint8_t waste[TT_TCP_WASTE]; /* where bytes for deregistered memory end */
+};
+
+struct tt_tcp_peer {
+	struct tt_peer base;
+	struct tt_tcp *net;
+	enum tt_tcp_state state;
+	bool accepted;
+	bool blocked, mute;         /* its socket is full; nothing can be sent any more */
+	int fd, broken;             /* broken: what the next progress reports */
+	uint32_t watched;           /* events asked of epoll */
+	unsigned idle;              /* fruitless reads in a row */
+	struct tt_list all, handshake, active, dirty, ready, owing;
+
+	/* the handshake */
+	struct addrinfo *addresses, *next_address;
+	uint64_t deadline;
+	uint8_t mine[TT_HELLO_SIZE], theirs[TT_HELLO_SIZE], proof[TT_PROOF_SIZE];
+	size_t got;                 /* bytes of their HELLO or PROOF */
+	uint32_t epoch;             /* theirs */
+
+	/* my ops: pending -> in flight -> done; finished ones wait for progress */
+	struct tt_op_queue pending, finished;
+	struct tt_op *first, *last; /* in flight, in post order; priv[0] is the way back */
+	struct tt_op *first_send, *last_send; /* SENDs in flight; priv[1]: the byte it ends at, priv[2]: the next */
+	struct tt_op *current;      /* a PUT that is being cut; priv[2] bytes of it are on their way */
+	struct tt_op *slots[TT_FRAME_SLOTS]; /* unanswered requests; priv[1] is the slot */
+	uint8_t free_slots[TT_FRAME_SLOTS], put_slots[TT_FRAME_SLOTS];
+	unsigned free_count;
+	uint32_t puts_begun, puts_sent, puts_acked; /* put_slots is a ring over these */
+
+	/* what I owe */
+	struct tt_tcp_answer answers[TT_FRAME_SLOTS], sending;
+	struct tt_tcp_nak naks[TT_FRAME_SLOTS];
+	unsigned answer_at, answer_count, nak_at, nak_count;
+	bool answer_turn;           /* after a long op an answer, and the other way round */
+	bool ack_due;
+	uint32_t landed, lazy_frames; /* their PUTs; their frames since I last acknowledged */
+	size_t lazy_bytes;
+
+	/* out: stage[out_at..out_end), then the payload */
+	size_t out_at, out_end;
+	size_t batch, batch_body;      /* where its first frame stands in stage, or TT_TCP_NO_BATCH, and where
+	                                * that one ends */
+	uint64_t queued, sent;         /* bytes, ever */
+	const uint8_t *payload;
+	size_t payload_left;
+	bool payload_is_answer, payload_ends_put;
+	void *payload_copy;            /* the region went away below a reply */
+
+	/* in: the frame that is open, and bytes read beyond it */
+	struct tt_frame frame;
+	bool open;
+	uint8_t *place;             /* where its payload goes; NULL: nowhere */
+	size_t left;
+	int put_err;                /* of the PUT that is landing, piece by piece */
+	size_t in_at, in_end;
+	uint64_t in_pos, batch_end; /* bytes received ever; up to where they are small frames */
+
+	uint8_t in[TT_TCP_STAGE + TT_FRAME_SIZE] __attribute__((aligned(16)));
+	uint8_t stage[TT_TCP_STAGE] __attribute__((aligned(16)));
+	uint8_t *message;           /* TT_FRAME_MESSAGE_MAX bytes */
+};
+
+/* tcp_connect.c */
+int tt_tcp_devices(struct tt_device *, int max);
+int tt_tcp_listen(struct tt_tcp *, const struct tt_net_config *);
+void tt_tcp_accept(struct tt_tcp *);
+int tt_tcp_connect(struct tt_tcp *, const char *addr, struct tt_tcp_peer **);
+bool tt_tcp_handshake(struct tt_tcp_peer *); /* goes on with it; true: the peer is proven now */
+void tt_tcp_expire(struct tt_tcp *);         /* ends handshakes that take too long */
+void tt_tcp_refuse(struct tt_tcp_peer *, const char *why); /* ends an accepted peer that is not up, and frees it */
+void tt_tcp_free_addresses(struct tt_tcp_peer *);
+
+/* tcp.c */
+void tt_tcp_watch(struct tt_tcp_peer *, uint32_t events);
+void tt_tcp_close_socket(struct tt_tcp_peer *);
+void tt_tcp_break(struct tt_tcp_peer *, int err); /* the next progress lets go of it */
+void tt_tcp_lose(struct tt_tcp_peer *, const char *why); /* likewise, with -ECONNRESET and a sentence */
+int tt_tcp_find_place(struct tt_tcp *, uint64_t key, uint64_t offset, uint64_t len, uint8_t **out); /* 0 or TT_NAK_ */
+struct tt_tcp_peer *tt_tcp_peer_new(struct tt_tcp *);
+void tt_tcp_peer_free(struct tt_tcp_peer *);      /* also closes its socket */
+
+/* tcp_send.c */
+void tt_tcp_post(struct tt_peer *, struct tt_op *);
+void tt_tcp_owe_ack(struct tt_tcp_peer *, bool lazy);
+void tt_tcp_count_lazy(struct tt_tcp_peer *); /* the frame that is open */
+void tt_tcp_pay_ack(struct tt_tcp_peer *);
+void tt_tcp_owe_nak(struct tt_tcp_peer *, unsigned slot, int why);
+void tt_tcp_owe_answer(struct tt_tcp_peer *, const struct tt_tcp_answer *);
+void tt_tcp_take_ack(struct tt_tcp_peer *);       /* the one in the frame that is open: it ends PUTs */
+void tt_tcp_answer_op(struct tt_tcp_peer *, struct tt_op *, int err); /* the answer to a request is here */
+void tt_tcp_want_to_send(struct tt_tcp_peer *);
+void tt_tcp_unblock(struct tt_tcp_peer *);
+void tt_tcp_push_out(struct tt_tcp_peer *);       /* what its socket takes, within one turn's budget */
+void tt_tcp_push_all(struct tt_tcp *);            /* likewise, every dirty peer's */
+void tt_tcp_drain_finished(struct tt_tcp_peer *); /* calls done() of ops that ended outside progress */
+void tt_tcp_fail_ops(struct tt_tcp_peer *);
+
+/* tcp_receive.c */
+void tt_tcp_activate(struct tt_tcp_peer *);       /* from now on its socket is read directly */
+void tt_tcp_read_peer(struct tt_tcp_peer *);
+
+static inline bool tt_tcp_alive(const struct tt_tcp_peer *p) { return p->state == TT_TCP_UP && !p->broken; }
+static inline bool tt_tcp_aligned(const void *at) { return (uintptr_t)at % 8 == 0; }
+
+static inline void tt_tcp_add_once(struct tt_list *head, struct tt_list *node)
+{
+	if (tt_list_empty(node))
+		tt_list_append(head, node);
+}
+#endif
