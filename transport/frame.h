@@ -41,6 +41,7 @@
 #ifndef TT_FRAME_H
 #define TT_FRAME_H
 #include "base/pack.h"
+#include <errno.h>
 
 #define TT_FRAME_MAGIC 0x49545554u /* "TUTI" */
 enum {
@@ -61,6 +62,11 @@ enum tt_frame_kind { TT_FRAME_PUT = 1, TT_FRAME_GET, TT_FRAME_ADD, TT_FRAME_SEND
 	             TT_FRAME_NAK, TT_FRAME_ACK };
 enum { TT_FRAME_NOTIFY = 1, TT_FRAME_LAZY = 2, TT_FRAME_LAST = 4, TT_FRAME_INLINE = 8 };
 enum tt_frame_nak { TT_NAK_STALE = 1, TT_NAK_RANGE, TT_NAK_INVALID };
+
+static inline int tt_frame_error(uint32_t nak)
+{
+	return nak == TT_NAK_STALE ? -ESTALE : nak == TT_NAK_RANGE ? -ERANGE : -EINVAL;
+}
 
 struct tt_hello {
 	uint16_t version, flags;

@@ -160,12 +160,34 @@ struct tt_transport {
 	int (*arm)(struct tt_net *);              /* 0: sleep on fd. 1: call progress again */
 };
 
-/* transport.c, for the transports: a queue of ops and the two ways of ending them */
-struct tt_op_queue {
-	struct tt_op *head, **tail; /* zeroed is empty */
+struct tt_op_queue { /* linked by `next`; zeroed is empty */
+	struct tt_op *head, **tail;
 };
-void tt_queue_push(struct tt_op_queue *, struct tt_op *);
-struct tt_op *tt_queue_pop(struct tt_op_queue *);
-int tt_op_check(const struct tt_net *, const struct tt_op *); /* what any wire can see: 0, or -EINVAL or -ERANGE with a sentence */
-void tt_op_finish(struct tt_op *, int err); /* sets err and calls done(), once; the op is the caller's again */
+
+static inline void tt_queue_push(struct tt_op_queue *q, struct tt_op *op)
+{
+	if (!q->head)
+		q->tail = &q->head;
+	op->next = NULL;
+	*q->tail = op;
+	q->tail = &op->next;
+}
+
+static inline struct tt_op *tt_queue_pop(struct tt_op_queue *q)
+{
+	struct tt_op *op = q->head;
+
+	if (op) {
+		q->head = op->next;
+		op->next = NULL;
+	}
+	return op;
+}
+
+/* Calls done(), which may free the op or post it again: the op is no longer the transport's. */
+static inline void tt_op_finish(struct tt_op *op, int err)
+{
+	op->err = err;
+	op->done(op);
+}
 #endif

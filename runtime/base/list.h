@@ -19,6 +19,13 @@ static inline void tt_list_append(struct tt_list *head, struct tt_list *node)
 	head->prev = node;
 }
 
+/* Appends a node that is in no list. */
+static inline void tt_list_append_once(struct tt_list *head, struct tt_list *node)
+{
+	if (tt_list_empty(node))
+		tt_list_append(head, node);
+}
+
 static inline void tt_list_prepend(struct tt_list *head, struct tt_list *node) { tt_list_append(head->next, node); }
 
 /* A removed node points to itself, so removing it again is harmless. */

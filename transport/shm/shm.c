@@ -24,19 +24,6 @@ enum {
 
 static struct tt_shm *net_of(struct tt_net *n) { return tt_container_of(n, struct tt_shm, base); }
 
-void tt_shm_break(struct tt_shm_peer *p, int err)
-{
-	if (!p->broken)
-		p->broken = err;
-	tt_shm_add_once(&p->net->ready, &p->ready);
-}
-
-void tt_shm_lose(struct tt_shm_peer *p, const char *why)
-{
-	if (!p->broken)
-		tt_shm_break(p, tt_fail(-ECONNRESET, "lost the connection to %s: %s", p->base.addr, why));
-}
-
 /* ---- peers ---- */
 
 struct tt_shm_peer *tt_shm_peer_new(struct tt_shm *net)
@@ -50,11 +37,9 @@ struct tt_shm_peer *tt_shm_peer_new(struct tt_shm *net)
 	p->base.net = &net->base;
 	p->net = net;
 	p->fd = p->pid_fd = p->kick_fd = p->strip_fd = p->sheet_fd = p->current = -1;
-	for (unsigned i = 0; i < TT_COUNT(p->free_slots); i++)
-		p->free_slots[p->free_count++] = (uint8_t)(TT_COUNT(p->free_slots) - 1 - i);
+	tt_flight_init(&p->ops, &net->ops, &p->base);
 	tt_list_init(&p->handshake);
 	tt_list_init(&p->up);
-	tt_list_init(&p->ready);
 	tt_list_append(&net->peers, &p->all);
 	return p;
 }
@@ -69,7 +54,7 @@ static void cut_off(struct tt_shm_peer *p)
 	tt_shm_fence_off(p);
 	tt_list_remove(&p->handshake);
 	tt_list_remove(&p->up);
-	tt_list_remove(&p->ready);
+	tt_list_remove(&p->ops.ready);
 	p->state = TT_SHM_DOWN;
 	if (p->fd >= 0)
 		shutdown(p->fd, SHUT_RDWR); /* a forked child may hold it open */
@@ -96,13 +81,13 @@ void tt_shm_peer_free(struct tt_shm_peer *p)
 	unmap(p->strip, sizeof *p->strip);
 	unmap(p->sheet, sizeof *p->sheet);
 	tt_list_remove(&p->all);
-	tt_list_remove(&p->ready); /* something was posted since it went down */
+	tt_list_remove(&p->ops.ready); /* something was posted since it went down */
 	free(p);
 }
 
 static void tell_down(struct tt_shm_peer *p, int err)
 {
-	p->net->events++;
+	p->net->ops.events++;
 	if (p->base.net->events->down)
 		p->base.net->events->down(&p->base, err);
 }
@@ -110,24 +95,24 @@ static void tell_down(struct tt_shm_peer *p, int err)
 static void fail_peer(struct tt_shm_peer *p)
 {
 	cut_off(p);
-	tt_shm_fail_ops(p);
-	tell_down(p, p->broken);
+	tt_flight_fail(&p->ops);
+	tell_down(p, p->ops.broken);
 	if (tt_broken(DOWN_TWICE))
-		tell_down(p, p->broken);
+		tell_down(p, p->ops.broken);
 }
 
 static void drain_ready(struct tt_shm *net)
 {
-	struct tt_list *last = net->ready.prev, *node = NULL;
+	struct tt_list *last = net->ops.ready.prev, *node = NULL;
 
-	while (node != last && (node = tt_list_pop(&net->ready))) {
-		struct tt_shm_peer *p = tt_container_of(node, struct tt_shm_peer, ready);
+	while (node != last && (node = tt_list_pop(&net->ops.ready))) {
+		struct tt_shm_peer *p = tt_container_of(node, struct tt_shm_peer, ops.ready);
 		if (p->accepted && p->state < TT_SHM_UP)
 			tt_shm_refuse(p, tt_why());
-		else if (p->broken && p->state != TT_SHM_DOWN)
+		else if (p->ops.broken && p->state != TT_SHM_DOWN)
 			fail_peer(p);
 		else
-			tt_shm_drain(p);
+			tt_flight_drain(&p->ops);
 	}
 }
 
@@ -136,7 +121,7 @@ static void disconnect(struct tt_peer *base)
 	struct tt_shm_peer *p = tt_container_of(base, struct tt_shm_peer, base);
 
 	cut_off(p);
-	tt_shm_fail_ops(p);
+	tt_flight_fail(&p->ops);
 	tt_shm_peer_free(p);
 }
 
@@ -156,7 +141,7 @@ static void go_on_with_handshake(struct tt_shm_peer *p)
 {
 	if (!tt_shm_handshake(p))
 		return; /* it may be gone */
-	p->net->events++;
+	p->net->ops.events++;
 	if (p->base.net->events->up)
 		p->base.net->events->up(&p->base);
 }
@@ -166,7 +151,7 @@ static void hang_up(struct tt_shm_peer *p)
 {
 	for (int i = 0; i < TT_SHM_LINES && tt_shm_alive(p) && tt_shm_next(p); i++) /* it may go on writing */
 		tt_shm_read(p);
-	tt_shm_lose(p, "it has ended, or closed the connection");
+	tt_flight_lose(&p->ops, "it has ended, or closed the connection");
 }
 
 static void handle_event(struct tt_shm *net, uint64_t tag)
@@ -176,7 +161,7 @@ static void handle_event(struct tt_shm *net, uint64_t tag)
 
 	if (!p)
 		(void)!read(net->event_fd, &kicks, sizeof kicks);
-	else if (p->broken || p->state == TT_SHM_DOWN)
+	else if (p->ops.broken || p->state == TT_SHM_DOWN)
 		return;
 	else if (p->state == TT_SHM_UP)
 		hang_up(p);
@@ -221,7 +206,7 @@ static void review(struct tt_shm *net)
 static void serve(struct tt_shm_peer *p)
 {
 	tt_shm_read(p);
-	if (p->pending.head || p->answer_count)
+	if (p->ops.pending.head || p->answer_count)
 		tt_shm_push(p);
 }
 
@@ -238,8 +223,8 @@ static int progress(struct tt_net *base)
 {
 	struct tt_shm *net = net_of(base);
 
-	net->events = 0;
-	if (!tt_list_empty(&net->ready))
+	net->ops.events = 0;
+	if (!tt_list_empty(&net->ops.ready))
 		drain_ready(net);
 	if (net->armed || net->listen_again || ++net->turns % POLL_EVERY == 0 || tt_list_empty(&net->up) || !tt_list_empty(&net->handshakes)) {
 		net->armed = false;
@@ -249,9 +234,9 @@ static int progress(struct tt_net *base)
 	}
 	tt_list_each(node, &net->up)
 		serve(tt_container_of(node, struct tt_shm_peer, up));
-	if (!tt_list_empty(&net->ready))
+	if (!tt_list_empty(&net->ops.ready))
 		drain_ready(net);
-	return net->events;
+	return net->ops.events;
 }
 
 /* First the word that it sleeps, then a last look: whoever writes looks at the word last. */
@@ -262,16 +247,16 @@ static int arm(struct tt_net *base)
 	net->armed = true;
 	set_nap(net, true);
 	atomic_thread_fence(memory_order_seq_cst);
-	if (!tt_list_empty(&net->ready))
+	if (!tt_list_empty(&net->ops.ready))
 		return 1;
 	tt_list_each(node, &net->handshakes)
 		if (tt_container_of(node, struct tt_shm_peer, handshake)->state == TT_SHM_CONNECTING)
 			return 1; /* nothing tells when its queue has room */
 	tt_list_each(node, &net->up) {
 		struct tt_shm_peer *p = tt_container_of(node, struct tt_shm_peer, up);
-		if (p->pending.head || p->answer_count)
+		if (p->ops.pending.head || p->answer_count)
 			tt_shm_push(p); /* there may be room by now */
-		if (tt_shm_next(p) || !tt_list_empty(&p->ready) || ((p->pending.head || p->answer_count) && !p->stuck))
+		if (tt_shm_next(p) || !tt_list_empty(&p->ops.ready) || ((p->ops.pending.head || p->answer_count) && !p->stuck))
 			return 1;
 	}
 	return 0;
@@ -294,7 +279,7 @@ static void close_net(struct tt_net *base)
 	while (!tt_list_empty(&net->peers))
 		disconnect(&tt_container_of(net->peers.next, struct tt_shm_peer, all)->base);
 	while (!tt_list_empty(&net->regions))
-		tt_shm_dereg(&tt_container_of(net->regions.next, struct tt_shm_region, node)->base);
+		tt_shm_dereg(&tt_container_of(net->regions.next, struct tt_grant, node)->base);
 	for (size_t i = 0; i < TT_COUNT(fds); i++)
 		if (fds[i] >= 0)
 			close(fds[i]);
@@ -308,7 +293,7 @@ static void close_net(struct tt_net *base)
 
 static void set_up(struct tt_shm *net, const struct tt_net_config *c)
 {
-	struct tt_list *heads[] = { &net->peers, &net->regions, &net->handshakes, &net->up, &net->ready };
+	struct tt_list *heads[] = { &net->peers, &net->regions, &net->handshakes, &net->up, &net->ops.ready };
 	uint32_t generation;
 
 	for (size_t i = 0; i < TT_COUNT(heads); i++)

@@ -235,7 +235,7 @@ static bool give_up(struct tt_shm_peer *p, int err, const char *why)
 	if (p->accepted)
 		tt_shm_refuse(p, why);
 	else
-		tt_shm_break(p, tt_fail(err, "cannot connect to %s: %s", p->base.addr, why));
+		tt_flight_break(&p->ops, tt_fail(err, "cannot connect to %s: %s", p->base.addr, why));
 	return false;
 }
 
@@ -522,7 +522,7 @@ void tt_shm_expire(struct tt_shm *net)
 	snprintf(why, sizeof why, "it did not finish the handshake within %u ms", net->timeout_ms);
 	tt_list_each(node, &net->handshakes) {
 		struct tt_shm_peer *p = tt_container_of(node, struct tt_shm_peer, handshake);
-		if (p->broken)
+		if (p->ops.broken)
 			continue;
 		if (p->state == TT_SHM_CONNECTING && now >= p->deadline - net->timeout + GRACE)
 			give_up(p, -EHOSTUNREACH, "too many others wait for it");

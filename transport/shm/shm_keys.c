@@ -52,7 +52,7 @@ static int take_slot(struct tt_shm *net, size_t *slot)
 	return 0;
 }
 
-static int grant_key(struct tt_shm *net, struct tt_shm_region *r)
+static int grant_key(struct tt_shm *net, struct tt_grant *r)
 {
 	const struct tt_mem *mem = &r->base.mem;
 	struct stat file = { 0 };
@@ -77,21 +77,14 @@ static int grant_key(struct tt_shm *net, struct tt_shm_region *r)
 
 int tt_shm_reg(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_region **out)
 {
-	if (mem->gpu >= 0)
-		return tt_fail(-ENOTSUP, "shm cannot register memory of GPU %d: stage it through host memory", mem->gpu);
-	if (!mem->base && mem->len)
-		return tt_fail(-EINVAL, "cannot register %zu bytes at address 0", mem->len);
-	struct tt_shm_region *r = calloc(1, sizeof *r);
-	if (!r)
-		return tt_fail(-ENOMEM, "no memory for a region on %s", base->addr);
-	r->base.net = base;
-	r->base.mem = *mem;
-	int err = remote ? grant_key(net_of(base), r) : 0;
-	if (err) {
-		free(r);
+	struct tt_shm *net = net_of(base);
+	struct tt_grant *r;
+	int err = tt_grant_new(base, mem, &net->regions, &r);
+
+	if (!err && remote && (err = grant_key(net, r)))
+		tt_grant_free(r);
+	if (err)
 		return err;
-	}
-	tt_list_append(&net_of(base)->regions, &r->node);
 	*out = &r->base;
 	return 0;
 }
@@ -193,10 +186,9 @@ void tt_shm_fence_off(struct tt_shm_peer *p)
 
 void tt_shm_dereg(struct tt_region *base)
 {
-	struct tt_shm_region *r = tt_container_of(base, struct tt_shm_region, base);
+	struct tt_grant *r = tt_container_of(base, struct tt_grant, base);
 	struct tt_shm *net = net_of(base->net);
 
-	tt_list_remove(&r->node);
 	if (r->id) {
 		size_t slot = slot_of(r->id);
 		net->mine[slot].id = 0;
@@ -207,11 +199,11 @@ void tt_shm_dereg(struct tt_region *base)
 			if (p->state < TT_SHM_READY || p->state == TT_SHM_DOWN || p->evicted || wait_for_writer(p, r->id))
 				continue;
 			evict(p);
-			tt_shm_lose(p, "it is frozen in the middle of writing memory that is taken back");
+			tt_flight_lose(&p->ops, "it is frozen in the middle of writing memory that is taken back");
 		}
 		net->free_slots[net->free_count++] = (uint32_t)slot;
 	}
-	free(r);
+	tt_grant_free(r);
 }
 
 int tt_shm_place(struct tt_shm *net, uint64_t id, uint64_t offset, uint64_t len, uint8_t **out)

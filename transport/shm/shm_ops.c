@@ -19,110 +19,13 @@ enum { BURST = 64 };
 
 static struct tt_shm_peer *peer_of(struct tt_peer *p) { return tt_container_of(p, struct tt_shm_peer, base); }
 
-/* ---- how ops end ---- */
-
-static void finish_later(struct tt_shm_peer *p, struct tt_op *op, int err)
-{
-	op->err = err;
-	tt_queue_push(&p->finished, op);
-	tt_shm_add_once(&p->net->ready, &p->ready);
-	if (tt_broken(DONE_IN_POST))
-		tt_shm_drain(p);
-}
-
-static void finish(struct tt_op *op, int err)
-{
-	void (*done)(struct tt_op *) = op->done;
-
-	tt_op_finish(op, err);
-	if (tt_broken(DONE_TWICE)) {
-		op->done = done;
-		tt_op_finish(op, err);
-	}
-}
-
-void tt_shm_drain(struct tt_shm_peer *p)
-{
-	struct tt_op_queue q = p->finished;
-	struct tt_op *op;
-
-	p->finished = (struct tt_op_queue){ 0 };
-	while ((op = tt_queue_pop(&q))) {
-		p->net->events++;
-		finish(op, op->err);
-	}
-}
-
-static void begin_flight(struct tt_shm_peer *p, struct tt_op *op)
-{
-	op->priv[0] = (uintptr_t)p->last;
-	op->priv[1] = 0;
-	if (p->last)
-		p->last->priv[1] = (uintptr_t)op;
-	else
-		p->first = op;
-	p->last = op;
-}
-
-static void end_flight(struct tt_shm_peer *p, struct tt_op *op)
-{
-	struct tt_op *before = (struct tt_op *)(uintptr_t)op->priv[0], *behind = (struct tt_op *)(uintptr_t)op->priv[1];
-
-	if (before)
-		before->priv[1] = (uintptr_t)behind;
-	else
-		p->first = behind;
-	if (behind)
-		behind->priv[0] = (uintptr_t)before;
-	else
-		p->last = before;
-}
-
-void tt_shm_fail_ops(struct tt_shm_peer *p)
-{
-	struct tt_op *op;
-
-	while (p->finished.head)
-		tt_shm_drain(p);
-	while ((op = tt_broken(FAIL_OUT_OF_ORDER) ? p->last : p->first)) {
-		end_flight(p, op);
-		finish(op, -ECONNRESET);
-	}
-	while ((op = tt_queue_pop(&p->pending)))
-		finish(op, -ECONNRESET);
-	while (p->finished.head) /* what those posted */
-		tt_shm_drain(p);
-}
-
-/* ---- slots: requests that the owner has not answered ---- */
-
-static int take_slot(struct tt_shm_peer *p, struct tt_op *op)
-{
-	if (!p->free_count)
-		return -1;
-	int slot = p->free_slots[--p->free_count];
-	p->slots[slot] = op;
-	op->priv[2] = (unsigned)slot;
-	return slot;
-}
-
-static struct tt_op *give_slot(struct tt_shm_peer *p, unsigned slot)
-{
-	struct tt_op *op = p->slots[slot];
-
-	p->slots[slot] = NULL;
-	p->free_slots[p->free_count++] = (uint8_t)slot;
-	return op;
-}
-
 /* ---- copying ---- */
 
-/* Eight bytes that are aligned at both ends are one load and one store. */
 static void copy(struct tt_copier *learnt, void *to, const void *from, size_t n)
 {
-	if (n == 8 && tt_shm_aligned((uintptr_t)to | (uintptr_t)from))
-		__atomic_store_n((uint64_t *)to, __atomic_load_n((const uint64_t *)from, __ATOMIC_ACQUIRE), __ATOMIC_RELEASE);
-	else if (n)
+	if (n <= 8)
+		tt_copy_word(to, from, n);
+	else
 		tt_copy(learnt, to, from, n);
 }
 
@@ -158,9 +61,9 @@ static bool may_vm(struct tt_shm_peer *p)
 
 static enum step end(struct tt_shm_peer *p, struct tt_op *op, int err)
 {
-	tt_queue_pop(&p->pending);
+	tt_queue_pop(&p->ops.pending);
 	p->at = 0;
-	finish_later(p, op, err);
+	tt_flight_finish_later(&p->ops, op, err);
 	return ENDED;
 }
 
@@ -247,7 +150,7 @@ static enum step get_directly(struct tt_shm_peer *p, struct tt_op *op, const str
 
 static enum step add_directly(struct tt_shm_peer *p, struct tt_op *op, const struct tt_shm_found *f)
 {
-	if (!tt_shm_aligned((uintptr_t)f->at))
+	if (!tt_aligned((uintptr_t)f->at))
 		return end(p, op, -EINVAL);
 	if (!tt_shm_begin_write(p, f->id))
 		return refused(p, op, -ESTALE);
@@ -260,10 +163,10 @@ static enum step add_directly(struct tt_shm_peer *p, struct tt_op *op, const str
 
 static void fly(struct tt_shm_peer *p, struct tt_op *op)
 {
-	tt_queue_pop(&p->pending);
+	tt_queue_pop(&p->ops.pending);
 	p->at = 0;
 	p->current = -1;
-	begin_flight(p, op);
+	tt_flight_begin(&p->ops, op);
 }
 
 static enum step ask_put(struct tt_shm_peer *p, struct tt_op *op, uint64_t id)
@@ -273,8 +176,10 @@ static enum step ask_put(struct tt_shm_peer *p, struct tt_op *op, uint64_t id)
 	struct tt_shm_line *line;
 	uint8_t *payload = NULL;
 
-	if (p->current < 0 && (p->current = take_slot(p, op)) < 0)
+	if (p->current < 0 && !p->ops.free_count)
 		return STUCK;
+	if (p->current < 0)
+		p->current = (int)tt_flight_take_slot(&p->ops, op);
 	if (!(line = tt_shm_line(p, word ? 0 : n, &payload)))
 		return STUCK;
 	line->kind = TT_FRAME_PUT;
@@ -300,11 +205,11 @@ static enum step ask_read(struct tt_shm_peer *p, struct tt_op *op, uint64_t id)
 {
 	struct tt_shm_line *line;
 
-	if (!p->free_count || !(line = tt_shm_line(p, 0, NULL)))
+	if (!p->ops.free_count || !(line = tt_shm_line(p, 0, NULL)))
 		return STUCK;
 	line->kind = op->kind == TT_GET ? TT_FRAME_GET : TT_FRAME_ADD;
 	line->flags = 0;
-	line->slot = (uint16_t)take_slot(p, op);
+	line->slot = (uint16_t)tt_flight_take_slot(&p->ops, op);
 	line->len = op->len;
 	line->key = id;
 	line->offset = op->offset;
@@ -398,7 +303,7 @@ static bool answer_piece(struct tt_shm_peer *p, struct tt_shm_answer *a)
 static bool owe(struct tt_shm_peer *p, struct tt_shm_answer a)
 {
 	if (p->answer_count == TT_COUNT(p->answers)) {
-		tt_shm_lose(p, "it asked for more than it has slots for");
+		tt_flight_lose(&p->ops, "it asked for more than it has slots for");
 		return false;
 	}
 	if (!p->answer_count) { /* often there is room at once, and nothing to keep */
@@ -430,8 +335,8 @@ static bool pay(struct tt_shm_peer *p)
 void tt_shm_push(struct tt_shm_peer *p)
 {
 	p->copied = 0;
-	while (tt_shm_alive(p) && (p->pending.head || p->answer_count)) {
-		enum step s = p->pending.head ? advance(p, p->pending.head) : STUCK;
+	while (tt_shm_alive(p) && (p->ops.pending.head || p->answer_count)) {
+		enum step s = p->ops.pending.head ? advance(p, p->ops.pending.head) : STUCK;
 		p->stuck = !pay(p) && s == STUCK;
 		if (p->stuck || p->copied >= TT_SHM_BUDGET)
 			return;
@@ -441,17 +346,8 @@ void tt_shm_push(struct tt_shm_peer *p)
 void tt_shm_post(struct tt_peer *base, struct tt_op *op)
 {
 	struct tt_shm_peer *p = peer_of(base);
-	int err = p->state == TT_SHM_UP ? tt_op_check(base->net, op) : -ENOTCONN;
 
-	op->err = 0;
-	if (err) {
-		finish_later(p, op, err);
-	} else if (tt_broken(MESSAGES_SWAPPED) && op->kind == TT_SEND && p->pending.head) {
-		op->next = p->pending.head;
-		p->pending.head = op;
-	} else {
-		tt_queue_push(&p->pending, op);
-	}
+	tt_flight_post(&p->ops, p->state == TT_SHM_UP, op);
 	if (!tt_broken(MESSAGES_SWAPPED))
 		tt_shm_push(p);
 }
@@ -460,12 +356,10 @@ int tt_shm_notify(struct tt_peer *base, uint32_t value)
 {
 	struct tt_shm_peer *p = peer_of(base);
 
-	return tt_shm_alive(p) && !p->pending.head && say_notify(p, value);
+	return tt_shm_alive(p) && !p->ops.pending.head && say_notify(p, value);
 }
 
 /* ---- what has come ---- */
-
-static int error_of(uint32_t nak) { return nak == TT_NAK_STALE ? -ESTALE : nak == TT_NAK_RANGE ? -ERANGE : -EINVAL; }
 
 static void take_put(struct tt_shm_peer *p, const struct tt_shm_line *line, const uint8_t *payload)
 {
@@ -492,7 +386,7 @@ static void take_add(struct tt_shm_peer *p, const struct tt_shm_line *line)
 	uint8_t *at;
 	int why = tt_shm_place(p->net, line->key, line->offset, 8, &at);
 
-	if (!why && !tt_shm_aligned((uintptr_t)at))
+	if (!why && !tt_aligned((uintptr_t)at))
 		why = TT_NAK_INVALID;
 	if (why)
 		a = (struct tt_shm_answer){ .kind = TT_FRAME_NAK, .why = (uint8_t)why, .slot = line->slot };
@@ -512,10 +406,10 @@ static void take_get(struct tt_shm_peer *p, const struct tt_shm_line *line)
 
 static void end_request(struct tt_shm_peer *p, unsigned slot, int err)
 {
-	struct tt_op *op = give_slot(p, slot);
+	struct tt_op *op = tt_flight_give_slot(&p->ops, slot);
 
-	end_flight(p, op);
-	finish_later(p, op, err);
+	tt_flight_end(&p->ops, op);
+	tt_flight_finish_later(&p->ops, op, err);
 }
 
 static bool land(struct tt_shm_peer *p, struct tt_op *op, const struct tt_shm_line *line, const uint8_t *payload)
@@ -523,7 +417,7 @@ static bool land(struct tt_shm_peer *p, struct tt_op *op, const struct tt_shm_li
 	size_t n = payload ? line->extra : tt_min(line->len, 8);
 
 	if (op->kind != TT_GET || line->offset > op->len || n > op->len - line->offset) {
-		tt_shm_lose(p, "it answered with what was not asked for");
+		tt_flight_lose(&p->ops, "it answered with what was not asked for");
 		return false;
 	}
 	copy(&p->net->lanes, (char *)op->local + line->offset, payload ? payload : (const uint8_t *)&line->word, n);
@@ -533,12 +427,12 @@ static bool land(struct tt_shm_peer *p, struct tt_op *op, const struct tt_shm_li
 static void take_answer(struct tt_shm_peer *p, const struct tt_shm_line *line, const uint8_t *payload)
 {
 	unsigned slot = line->slot % 256;
-	struct tt_op *op = p->slots[slot];
+	struct tt_op *op = p->ops.slots[slot];
 
 	if (!op || (int)slot == p->current) {
-		tt_shm_lose(p, "it answered what was not asked");
+		tt_flight_lose(&p->ops, "it answered what was not asked");
 	} else if (line->kind == TT_FRAME_NAK) {
-		end_request(p, slot, error_of(line->notify));
+		end_request(p, slot, tt_frame_error(line->notify));
 	} else if (line->kind == TT_FRAME_REPLY) {
 		if (land(p, op, line, payload))
 			end_request(p, slot, 0);
@@ -546,7 +440,7 @@ static void take_answer(struct tt_shm_peer *p, const struct tt_shm_line *line, c
 		op->operand = op->kind == TT_ADD ? line->word : op->operand;
 		end_request(p, slot, 0);
 	} else {
-		tt_shm_lose(p, "it answered with what was not asked for");
+		tt_flight_lose(&p->ops, "it answered with what was not asked for");
 	}
 }
 
@@ -573,7 +467,7 @@ static void take(struct tt_shm_peer *p, const struct tt_shm_line *line, const ui
 		take_answer(p, line, payload);
 		break;
 	default:
-		tt_shm_lose(p, "it wrote a line that is none");
+		tt_flight_lose(&p->ops, "it wrote a line that is none");
 	}
 }
 
@@ -596,10 +490,10 @@ void tt_shm_read(struct tt_shm_peer *p)
 		memcpy(&mine, line, sizeof mine); /* what is judged is what is used: the writer could still change its own */
 		const uint8_t *payload = mine.extra ? tt_shm_payload(p, &mine) : NULL;
 		if (mine.extra && !payload) {
-			tt_shm_lose(p, "it wrote a line whose payload cannot be");
+			tt_flight_lose(&p->ops, "it wrote a line whose payload cannot be");
 			return;
 		}
-		p->net->events++;
+		p->net->ops.events++;
 		p->base.received += sizeof mine + mine.extra;
 		take(p, &mine, payload);
 		tt_shm_taken(p, &mine);

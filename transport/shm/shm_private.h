@@ -10,9 +10,9 @@
 #define TT_SHM_PRIVATE_H
 #include "base/base.h"
 #include "transport/copy.h"
+#include "transport/flight.h"
 #include "transport/frame.h"
 #include "transport/handshake.h"
-#include "base/list.h"
 #include "transport/shm/shm.h"
 #include <sys/types.h>
 
@@ -124,20 +124,13 @@ struct tt_shm {
 	struct tt_list peers, regions;
 	struct tt_list handshakes;     /* not up yet; in order of their deadlines */
 	struct tt_list up;             /* lanes that are read */
-	struct tt_list ready;          /* peers with finished ops, or broken ones */
+	struct tt_flights ops;
 	unsigned unproven, turns;
 	bool armed;                    /* since the last progress */
-	int events;
 	uint64_t reviewed;             /* when views were last compared with the owners' files */
 	struct tt_copier puts, gets, lanes; /* what was learnt of copying */
 	struct tt_shm_view *left;      /* of peers that are gone: there may be pointers into them until close() */
 	size_t left_count;
-};
-
-struct tt_shm_region {
-	struct tt_region base;
-	struct tt_list node;
-	uint64_t id;                   /* 0: local use only */
 };
 
 struct tt_shm_peer {
@@ -146,11 +139,10 @@ struct tt_shm_peer {
 	enum tt_shm_state state;
 	bool accepted, mine;           /* mine: the other end is in this very process */
 	int fd, pid_fd, kick_fd;       /* socket; the process; its net's eventfd */
-	int broken;                    /* what the next progress reports */
 	pid_t pid;
 	uint32_t epoch;
 	uint64_t deadline;             /* of the handshake */
-	struct tt_list all, handshake, up, ready;
+	struct tt_list all, handshake, up;
 	uint8_t hello[TT_HELLO_SIZE], theirs[TT_HELLO_SIZE];
 
 	struct tt_shm_strip *strip;
@@ -165,11 +157,7 @@ struct tt_shm_peer {
 	uint32_t told_lines;           /* what I have told them to be taken */
 	uint64_t told_bytes;
 
-	struct tt_op_queue pending, finished;
-	struct tt_op *first, *last;    /* asked of the owner, in post order; priv[0], priv[1]: back and forth; priv[2] the slot */
-	struct tt_op *slots[256];
-	uint8_t free_slots[256];
-	unsigned free_count;
+	struct tt_flight ops;          /* in flight: what is asked of the owner */
 	size_t copied;                 /* in this turn */
 	size_t at;                     /* how much of the first pending op is done ... */
 	int current;                   /* ... and its slot, if it goes by the lane in pieces; else -1 */
@@ -188,8 +176,6 @@ struct tt_shm_peer {
 };
 
 /* shm.c */
-void tt_shm_break(struct tt_shm_peer *, int err);             /* the next progress reports it */
-void tt_shm_lose(struct tt_shm_peer *, const char *why);
 struct tt_shm_peer *tt_shm_peer_new(struct tt_shm *);
 void tt_shm_peer_free(struct tt_shm_peer *);
 
@@ -232,14 +218,6 @@ void tt_shm_post(struct tt_peer *, struct tt_op *);
 int tt_shm_notify(struct tt_peer *, uint32_t value);
 void tt_shm_push(struct tt_shm_peer *);                       /* what it has to say, as far as there is room */
 void tt_shm_read(struct tt_shm_peer *);                       /* what has come */
-void tt_shm_drain(struct tt_shm_peer *);                      /* done() for what has finished */
-void tt_shm_fail_ops(struct tt_shm_peer *);
 
-static inline void tt_shm_add_once(struct tt_list *head, struct tt_list *node)
-{
-	if (tt_list_empty(node))
-		tt_list_append(head, node);
-}
-static inline bool tt_shm_alive(const struct tt_shm_peer *p) { return p->state == TT_SHM_UP && !p->broken; }
-static inline bool tt_shm_aligned(uint64_t at) { return at % 8 == 0; }
+static inline bool tt_shm_alive(const struct tt_shm_peer *p) { return p->state == TT_SHM_UP && !p->ops.broken; }
 #endif

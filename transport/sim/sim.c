@@ -8,6 +8,7 @@
  */
 #include "transport/sim/sim.h"
 #include "transport/breaks.h"
+#include "transport/flight.h"
 #include "transport/sim/sim_private.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,12 +45,6 @@ struct net {
 	uint32_t slot_count;
 	bool armed;
 	unsigned idle; /* progress calls in a row that found nothing */
-};
-
-struct region {
-	struct tt_region base;
-	struct tt_list node;
-	uint32_t slot; /* of the net's table; UINT32_MAX: local only */
 };
 
 struct key { /* in tt_key.raw */
@@ -396,15 +391,6 @@ static int find_memory(struct net *net, const struct tt_op *op, char **out)
 	return 0;
 }
 
-static void copy_piece(char *to, const char *from, size_t len)
-{
-	if (len == 8 && !(((uintptr_t)to | (uintptr_t)from) % 8))
-		__atomic_store_n((uint64_t *)to, __atomic_load_n((const uint64_t *)from, __ATOMIC_RELAXED),
-		                 __ATOMIC_RELAXED);
-	else if (len)
-		memcpy(to, from, len);
-}
-
 static void piece_fired(struct tt_sim_world *, struct tt_sim_event *);
 
 static void schedule_piece(struct tt_sim_world *w, struct flight *f)
@@ -433,10 +419,10 @@ static void land_piece(struct tt_sim_world *w, struct flight *f)
 	unsigned i = f->order[f->landed++];
 	size_t from = f->cut[i], len = f->cut[i + 1] - from;
 	if (op->kind == TT_PUT) {
-		copy_piece(remote + from, local + from, len);
+		tt_copy_word(remote + from, local + from, len);
 		f->from->other->base.received += len;
 	} else {
-		copy_piece(local + from, remote + from, len);
+		tt_copy_word(local + from, remote + from, len);
 		f->from->base.received += len;
 		f->from->other->base.received++; /* it was asked */
 	}
@@ -532,43 +518,13 @@ static void start_flight(struct tt_sim_world *w, struct flight *f)
 		finish_early(w, f);
 }
 
-static bool holds_local(const struct peer *p, const struct tt_op *op)
-{
-	const struct tt_region *r = op->region;
-	size_t from;
-
-	if (!op->len)
-		return true;
-	if (!r)
-		return op->len <= COPY_MAX && op->local;
-	from = (size_t)((const char *)op->local - (const char *)r->mem.base);
-	return r->net == p->base.net && from <= r->mem.len && op->len <= r->mem.len - from;
-}
-
-static int check_op(const struct peer *p, const struct tt_op *op)
-{
-	bool keyed = op->kind != TT_SEND && !(op->kind == TT_PUT && !op->len);
-
-	if ((unsigned)op->kind > TT_SEND || op->flags & ~(uint32_t)(TT_NOTIFY | TT_LAZY))
-		return -EINVAL;
-	if (op->flags & TT_NOTIFY && (op->kind != TT_PUT || op->notify >> 24))
-		return -EINVAL;
-	if (op->kind == TT_ADD ? op->len != 8 || op->offset % 8 : !holds_local(p, op))
-		return -EINVAL;
-	if ((op->kind == TT_SEND && op->len > SEND_MAX) || (keyed && !op->key))
-		return -EINVAL;
-	if (keyed && (op->offset > op->key->len || op->len > op->key->len - op->offset) && !tt_broken(KEY_PAST_END))
-		return -ERANGE;
-	return 0;
-}
-
 static void post(struct tt_peer *base, struct tt_op *op)
 {
 	struct peer *p = (struct peer *)base;
 	struct tt_sim_world *w = tt_sim_here();
 	struct flight *f = new_flight(w, p, op);
 
-	f->err = p->state == UP ? check_op(p, op) : -ENOTCONN;
+	f->err = p->state == UP ? tt_op_check(base->net, op) : -ENOTCONN;
 	if (f->err)
 		queue_work(w, net_of(p), &f->work, run_done);
 	if (p->other)
@@ -844,35 +800,29 @@ static uint32_t take_slot(struct net *net)
 static int reg(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_region **out)
 {
 	struct net *net = (struct net *)base;
-	struct region *r;
+	struct tt_grant *r;
+	int err = tt_grant_new(base, mem, &net->regions, &r);
 
-	if (mem->gpu >= 0)
-		return tt_fail(-EINVAL, "the simulated wire reaches no memory of GPU %d: stage it in host memory",
-		               mem->gpu);
-	r = tt_sim_make(sizeof *r);
-	r->base.net = base;
-	r->base.mem = *mem;
-	r->slot = UINT32_MAX;
+	if (err)
+		return err;
 	if (remote) {
-		struct key k = { tt_random_next(&tt_sim_here()->random) | 1, r->slot = take_slot(net) };
+		struct key k = { tt_random_next(&tt_sim_here()->random) | 1, take_slot(net) };
 		net->slots[k.slot] = (struct slot){ mem->base, mem->len, mem->fd, mem->fd_offset, k.tag, true };
+		r->id = k.slot + 1u;
 		r->base.key.len = mem->len;
 		memcpy(r->base.key.raw, &k, sizeof k);
 	}
-	tt_list_append(&net->regions, &r->node);
 	*out = &r->base;
 	return 0;
 }
 
 static void dereg(struct tt_region *base)
 {
-	struct region *r = (struct region *)base;
-	struct net *net = (struct net *)base->net;
+	struct tt_grant *r = tt_container_of(base, struct tt_grant, base);
 
-	if (r->slot != UINT32_MAX)
-		net->slots[r->slot].taken = false;
-	tt_list_remove(&r->node);
-	free(r);
+	if (r->id)
+		((struct net *)base->net)->slots[r->id - 1].taken = false;
+	tt_grant_free(r);
 }
 
 /* Those that were about to be let in are refused. */
@@ -897,7 +847,7 @@ static void close_net(struct tt_net *base)
 	while (!tt_list_empty(&net->peers))
 		free_peer(w, tt_container_of(net->peers.next, struct peer, node));
 	while (!tt_list_empty(&net->regions))
-		dereg(&tt_container_of(net->regions.next, struct region, node)->base);
+		dereg(&tt_container_of(net->regions.next, struct tt_grant, node)->base);
 	while ((view = tt_list_pop(&net->views))) {
 		struct view *v = tt_container_of(view, struct view, node);
 		munmap(v->at, v->len);

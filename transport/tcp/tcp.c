@@ -28,7 +28,7 @@ void tt_tcp_watch(struct tt_tcp_peer *p, uint32_t events)
 	struct epoll_event event = { .events = events, .data.ptr = p };
 
 	if (epoll_ctl(p->net->base.fd, p->watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, p->fd, &event))
-		tt_tcp_break(p, tt_fail(-errno, "cannot wait for %s: %s", p->base.addr, strerror(errno)));
+		tt_flight_break(&p->ops, tt_fail(-errno, "cannot wait for %s: %s", p->base.addr, strerror(errno)));
 	p->watched = events;
 }
 
@@ -43,19 +43,6 @@ void tt_tcp_close_socket(struct tt_tcp_peer *p)
 	close(p->fd);
 	p->fd = -1;
 	p->watched = 0;
-}
-
-void tt_tcp_break(struct tt_tcp_peer *p, int err)
-{
-	if (!p->broken)
-		p->broken = err;
-	tt_tcp_add_once(&p->net->ready, &p->ready);
-}
-
-void tt_tcp_lose(struct tt_tcp_peer *p, const char *why)
-{
-	if (!p->broken)
-		tt_tcp_break(p, tt_fail(-ECONNRESET, "lost the connection to %s: %s", p->base.addr, why));
 }
 
 /* Keys */
@@ -101,7 +88,7 @@ static long free_slot(struct tt_tcp *net)
 	return (long)slot;
 }
 
-static int grant_key(struct tt_tcp *net, struct tt_tcp_region *r)
+static int grant_key(struct tt_tcp *net, struct tt_grant *r)
 {
 	long slot = free_slot(net);
 
@@ -120,22 +107,14 @@ static int grant_key(struct tt_tcp *net, struct tt_tcp_region *r)
 
 static int reg(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_region **out)
 {
-	if (mem->gpu >= 0)
-		return tt_fail(-ENOTSUP, "tcp cannot register memory of GPU %d: stage it through host memory",
-		               mem->gpu);
-	if (!mem->base && mem->len)
-		return tt_fail(-EINVAL, "cannot register %zu bytes at address 0", mem->len);
-	struct tt_tcp_region *r = calloc(1, sizeof *r);
-	if (!r)
-		return tt_fail(-ENOMEM, "no memory for a region on %s", base->addr);
-	r->base.net = base;
-	r->base.mem = *mem;
-	int err = remote ? grant_key(net_of(base), r) : 0;
-	if (err) {
-		free(r);
+	struct tt_tcp *net = net_of(base);
+	struct tt_grant *r;
+	int err = tt_grant_new(base, mem, &net->regions, &r);
+
+	if (!err && remote && (err = grant_key(net, r)))
+		tt_grant_free(r);
+	if (err)
 		return err;
-	}
-	tt_list_append(&net_of(base)->regions, &r->node);
 	*out = &r->base;
 	return 0;
 }
@@ -145,7 +124,7 @@ static void save_reply(struct tt_tcp_peer *p)
 {
 	p->payload_copy = malloc(p->payload_left);
 	if (!p->payload_copy) {
-		tt_tcp_lose(p, "no memory to finish a reply from a deregistered region");
+		tt_flight_lose(&p->ops, "no memory to finish a reply from a deregistered region");
 		p->payload_left = 0;
 		return;
 	}
@@ -166,7 +145,7 @@ static void forget_key(struct tt_tcp_peer *p, uint64_t id)
 
 static void dereg(struct tt_region *base)
 {
-	struct tt_tcp_region *r = tt_container_of(base, struct tt_tcp_region, base);
+	struct tt_grant *r = tt_container_of(base, struct tt_grant, base);
 	struct tt_tcp *net = net_of(base->net);
 
 	if (r->id) {
@@ -174,8 +153,7 @@ static void dereg(struct tt_region *base)
 		tt_list_each(node, &net->peers)
 			forget_key(tt_container_of(node, struct tt_tcp_peer, all), r->id);
 	}
-	tt_list_remove(&r->node);
-	free(r);
+	tt_grant_free(r);
 }
 
 /* Peers */
@@ -197,9 +175,8 @@ struct tt_tcp_peer *tt_tcp_peer_new(struct tt_tcp *net)
 	p->fd = -1;
 	p->batch = TT_TCP_NO_BATCH;
 	p->answer_turn = true;
-	for (unsigned i = 0; i < TT_FRAME_SLOTS; i++)
-		p->free_slots[p->free_count++] = (uint8_t)(TT_FRAME_SLOTS - 1 - i);
-	struct tt_list *nodes[] = { &p->handshake, &p->active, &p->dirty, &p->ready, &p->owing };
+	tt_flight_init(&p->ops, &net->ops, &p->base);
+	struct tt_list *nodes[] = { &p->handshake, &p->active, &p->dirty, &p->owing };
 	for (size_t i = 0; i < TT_COUNT(nodes); i++)
 		tt_list_init(nodes[i]);
 	tt_list_append(&net->peers, &p->all);
@@ -209,7 +186,7 @@ struct tt_tcp_peer *tt_tcp_peer_new(struct tt_tcp *net)
 /* From here on nothing of this peer moves: its socket is closed and it is in no list of things to do. */
 static void cut_off(struct tt_tcp_peer *p)
 {
-	struct tt_list *nodes[] = { &p->handshake, &p->active, &p->dirty, &p->ready, &p->owing };
+	struct tt_list *nodes[] = { &p->handshake, &p->active, &p->dirty, &p->ops.ready, &p->owing };
 
 	for (size_t i = 0; i < TT_COUNT(nodes); i++)
 		tt_list_remove(nodes[i]);
@@ -233,7 +210,7 @@ void tt_tcp_peer_free(struct tt_tcp_peer *p)
 
 static void tell_down(struct tt_tcp_peer *p, int err)
 {
-	p->net->events++;
+	p->net->ops.events++;
 	if (p->net->base.events->down)
 		p->net->base.events->down(&p->base, err);
 }
@@ -242,23 +219,23 @@ static void fail_peer(struct tt_tcp_peer *p)
 {
 	cut_off(p);
 	tt_tcp_fail_ops(p);
-	tell_down(p, p->broken);
+	tell_down(p, p->ops.broken);
 	if (tt_broken(DOWN_TWICE))
-		tell_down(p, p->broken);
+		tell_down(p, p->ops.broken);
 }
 
 static void drain_ready(struct tt_tcp *net)
 {
-	struct tt_list *last = net->ready.prev, *node = NULL;
+	struct tt_list *last = net->ops.ready.prev, *node = NULL;
 
-	while (node != last && (node = tt_list_pop(&net->ready))) {
-		struct tt_tcp_peer *p = tt_container_of(node, struct tt_tcp_peer, ready);
+	while (node != last && (node = tt_list_pop(&net->ops.ready))) {
+		struct tt_tcp_peer *p = tt_container_of(node, struct tt_tcp_peer, ops.ready);
 		if (p->accepted && p->state < TT_TCP_UP)
 			tt_tcp_refuse(p, tt_why());
-		else if (p->broken && p->state != TT_TCP_DOWN)
+		else if (p->ops.broken && p->state != TT_TCP_DOWN)
 			fail_peer(p);
 		else
-			tt_tcp_drain_finished(p);
+			tt_flight_drain(&p->ops);
 	}
 }
 
@@ -271,8 +248,6 @@ static void disconnect(struct tt_peer *base)
 	net->inside = true;
 	cut_off(p);
 	tt_tcp_fail_ops(p);
-	while (p->finished.head)
-		tt_tcp_drain_finished(p);
 	net->inside = was_inside;
 	tt_tcp_peer_free(p);
 }
@@ -300,14 +275,14 @@ static void go_on_with_handshake(struct tt_tcp_peer *p)
 		return; /* p may be gone */
 	p->state = TT_TCP_UP;
 	tt_tcp_activate(p);
-	p->net->events++;
+	p->net->ops.events++;
 	if (p->net->base.events->up)
 		p->net->base.events->up(&p->base);
 }
 
 static void handle_event(struct tt_tcp_peer *p, uint32_t events)
 {
-	if (p->broken || p->state == TT_TCP_DOWN)
+	if (p->ops.broken || p->state == TT_TCP_DOWN)
 		return;
 	if (p->state != TT_TCP_UP) {
 		go_on_with_handshake(p);
@@ -351,7 +326,7 @@ static int progress(struct tt_net *base)
 	int err = 0;
 
 	net->inside = true;
-	net->events = 0;
+	net->ops.events = 0;
 	drain_ready(net);
 	if (++net->turns % POLL_EVERY == 0 || net->blocked || tt_list_empty(&net->active))
 		err = poll_events(net);
@@ -362,7 +337,7 @@ static int progress(struct tt_net *base)
 	drain_ready(net);
 	tt_tcp_push_all(net);
 	net->inside = false;
-	return err ? err : net->events;
+	return err ? err : net->ops.events;
 }
 
 /* Pays the lazy debts before the sleep; level-triggered epoll tells of all else. */
@@ -376,7 +351,7 @@ static int arm(struct tt_net *base)
 		tt_tcp_push_out(p);
 	}
 	net->turns = POLL_EVERY - 1; /* after a sleep epoll is asked first: it knows what has come, and time has passed */
-	return !tt_list_empty(&net->ready) || !tt_list_empty(&net->dirty);
+	return !tt_list_empty(&net->ops.ready) || !tt_list_empty(&net->dirty);
 }
 
 static void close_net(struct tt_net *base)
@@ -386,7 +361,7 @@ static void close_net(struct tt_net *base)
 	while (!tt_list_empty(&net->peers))
 		disconnect(&tt_container_of(net->peers.next, struct tt_tcp_peer, all)->base);
 	while (!tt_list_empty(&net->regions))
-		dereg(&tt_container_of(net->regions.next, struct tt_tcp_region, node)->base);
+		dereg(&tt_container_of(net->regions.next, struct tt_grant, node)->base);
 	if (net->listen_fd >= 0)
 		close(net->listen_fd);
 	if (net->base.fd >= 0)
@@ -399,7 +374,7 @@ static void close_net(struct tt_net *base)
 static void set_up(struct tt_tcp *net, const struct tt_net_config *c)
 {
 	struct tt_list *heads[] = { &net->peers, &net->regions, &net->handshakes, &net->active,
-	                            &net->dirty, &net->ready, &net->owing };
+	                            &net->dirty, &net->ops.ready, &net->owing };
 	uint32_t generation;
 
 	for (size_t i = 0; i < TT_COUNT(heads); i++)

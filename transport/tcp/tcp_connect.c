@@ -588,7 +588,7 @@ static bool give_up(struct tt_tcp_peer *p, int err, const char *why)
 	if (p->accepted)
 		tt_tcp_refuse(p, why);
 	else
-		tt_tcp_break(p, tt_fail(err, "cannot connect to %s: %s", p->base.addr, why));
+		tt_flight_break(&p->ops, tt_fail(err, "cannot connect to %s: %s", p->base.addr, why));
 	return false;
 }
 
@@ -759,7 +759,7 @@ void tt_tcp_expire(struct tt_tcp *net)
 		struct tt_tcp_peer *p = tt_container_of(node, struct tt_tcp_peer, handshake);
 		if (p->deadline > now)
 			break;
-		if (!p->broken)
+		if (!p->ops.broken)
 			give_up(p, -ETIMEDOUT, why);
 	}
 }

@@ -3,9 +3,9 @@
 #ifndef TT_TCP_PRIVATE_H
 #define TT_TCP_PRIVATE_H
 #include "base/base.h"
+#include "transport/flight.h"
 #include "transport/frame.h"
 #include "transport/handshake.h"
-#include "base/list.h"
 #include "transport/tcp/tcp.h"
 #include <sys/socket.h>
 
@@ -26,12 +26,6 @@ struct tt_tcp_key { /* one slot of the table that keys point into */
 	uint64_t id;    /* generation << 24 | slot; 0: free. A generation is never used twice in one net */
 	uint8_t *base;
 	size_t len;
-};
-
-struct tt_tcp_region {
-	struct tt_region base;
-	struct tt_list node;
-	uint64_t id; /* 0: local use only */
 };
 
 struct tt_tcp_answer { /* what we owe for one request of the peer's */
@@ -63,7 +57,7 @@ struct tt_tcp {
 	struct tt_list handshakes;  /* not up yet; in order of their deadlines */
 	struct tt_list active;      /* sockets read directly */
 	struct tt_list dirty;       /* peers with something to send and a socket that may take it */
-	struct tt_list ready;       /* peers with finished ops, or broken ones */
+	struct tt_flights ops;
 	struct tt_list owing;       /* peers that wait for an acknowledgement without urgency */
 	unsigned blocked;           /* peers whose socket is full */
 
@@ -72,7 +66,6 @@ struct tt_tcp {
 
 	bool inside;                /* progress or disconnect is on the stack: post only queues */
 	unsigned turns;             /* calls of progress */
-	int events;
 	uint64_t copied;
 	uint8_t waste[TT_TCP_WASTE]; /* where bytes for deregistered memory end */
 };
@@ -83,10 +76,10 @@ struct tt_tcp_peer {
 	enum tt_tcp_state state;
 	bool accepted;
 	bool blocked, mute;         /* its socket is full; nothing can be sent any more */
-	int fd, broken;             /* broken: what the next progress reports */
+	int fd;
 	uint32_t watched;           /* events asked of epoll */
 	unsigned idle;              /* fruitless reads in a row */
-	struct tt_list all, handshake, active, dirty, ready, owing;
+	struct tt_list all, handshake, active, dirty, owing;
 
 	/* the handshake */
 	struct addrinfo *addresses, *next_address;
@@ -95,14 +88,11 @@ struct tt_tcp_peer {
 	size_t got;                 /* bytes of their HELLO or PROOF */
 	uint32_t epoch;             /* theirs */
 
-	/* my ops: pending -> in flight -> done; finished ones wait for progress */
-	struct tt_op_queue pending, finished;
-	struct tt_op *first, *last; /* in flight, in post order; priv[0] is the way back */
+	/* my ops */
+	struct tt_flight ops;
 	struct tt_op *first_send, *last_send; /* SENDs in flight; priv[1]: the byte it ends at, priv[2]: the next */
 	struct tt_op *current;      /* a PUT that is being cut; priv[2] bytes of it are on their way */
-	struct tt_op *slots[TT_FRAME_SLOTS]; /* unanswered requests; priv[1] is the slot */
-	uint8_t free_slots[TT_FRAME_SLOTS], put_slots[TT_FRAME_SLOTS];
-	unsigned free_count;
+	uint8_t put_slots[TT_FRAME_SLOTS];
 	uint32_t puts_begun, puts_sent, puts_acked; /* put_slots is a ring over these */
 
 	/* what I owe */
@@ -151,8 +141,6 @@ void tt_tcp_free_addresses(struct tt_tcp_peer *);
 /* tcp.c */
 void tt_tcp_watch(struct tt_tcp_peer *, uint32_t events);
 void tt_tcp_close_socket(struct tt_tcp_peer *);
-void tt_tcp_break(struct tt_tcp_peer *, int err); /* the next progress lets go of it */
-void tt_tcp_lose(struct tt_tcp_peer *, const char *why); /* likewise, with -ECONNRESET and a sentence */
 int tt_tcp_find_place(struct tt_tcp *, uint64_t key, uint64_t offset, uint64_t len, uint8_t **out); /* 0 or TT_NAK_ */
 struct tt_tcp_peer *tt_tcp_peer_new(struct tt_tcp *);
 void tt_tcp_peer_free(struct tt_tcp_peer *);      /* also closes its socket */
@@ -170,19 +158,11 @@ void tt_tcp_want_to_send(struct tt_tcp_peer *);
 void tt_tcp_unblock(struct tt_tcp_peer *);
 void tt_tcp_push_out(struct tt_tcp_peer *);       /* what its socket takes, within one turn's budget */
 void tt_tcp_push_all(struct tt_tcp *);            /* likewise, every dirty peer's */
-void tt_tcp_drain_finished(struct tt_tcp_peer *); /* calls done() of ops that ended outside progress */
 void tt_tcp_fail_ops(struct tt_tcp_peer *);
 
 /* tcp_receive.c */
 void tt_tcp_activate(struct tt_tcp_peer *);       /* from now on its socket is read directly */
 void tt_tcp_read_peer(struct tt_tcp_peer *);
 
-static inline bool tt_tcp_alive(const struct tt_tcp_peer *p) { return p->state == TT_TCP_UP && !p->broken; }
-static inline bool tt_tcp_aligned(const void *at) { return (uintptr_t)at % 8 == 0; }
-
-static inline void tt_tcp_add_once(struct tt_list *head, struct tt_list *node)
-{
-	if (tt_list_empty(node))
-		tt_list_append(head, node);
-}
+static inline bool tt_tcp_alive(const struct tt_tcp_peer *p) { return p->state == TT_TCP_UP && !p->ops.broken; }
 #endif

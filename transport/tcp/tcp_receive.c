@@ -16,15 +16,12 @@ static void store_word(void *to, uint64_t word, size_t n)
 {
 	uint64_t bytes = htole64(word);
 
-	if (n == 8 && tt_tcp_aligned(to))
-		__atomic_store_n((uint64_t *)to, bytes, __ATOMIC_RELEASE);
-	else if (n)
-		memcpy(to, &bytes, n);
+	tt_copy_word(to, &bytes, n);
 }
 
 static void notify(struct tt_tcp_peer *p)
 {
-	p->net->events++;
+	p->net->ops.events++;
 	if (p->net->base.events->notify)
 		p->net->base.events->notify(&p->base, p->frame.notify);
 }
@@ -86,7 +83,7 @@ static void serve_add(struct tt_tcp_peer *p)
 	uint8_t *at;
 	int why = tt_tcp_find_place(p->net, f->key, f->offset, 8, &at);
 
-	if (!why && !tt_tcp_aligned(at))
+	if (!why && !tt_aligned((uintptr_t)at))
 		why = TT_NAK_INVALID;
 	if (why) {
 		tt_tcp_owe_nak(p, f->slot, why);
@@ -101,11 +98,11 @@ static void serve_add(struct tt_tcp_peer *p)
 /* My request that this frame answers; NULL: there is none such, and the peer is lost. */
 static struct tt_op *asked(struct tt_tcp_peer *p, enum tt_kind kind)
 {
-	struct tt_op *op = p->slots[p->frame.slot];
+	struct tt_op *op = p->ops.slots[p->frame.slot];
 
 	if (op && op->kind == kind)
 		return op;
-	tt_tcp_lose(p, "it answered what was not asked");
+	tt_flight_lose(&p->ops, "it answered what was not asked");
 	return NULL;
 }
 
@@ -118,7 +115,7 @@ static void open_reply(struct tt_tcp_peer *p)
 		return;
 	bool last = f->flags & TT_FRAME_LAST;
 	if (f->offset != op->priv[2] || f->len > op->len - f->offset || last != (f->offset + f->len == op->len)) {
-		tt_tcp_lose(p, "it sent a piece of a reply that does not fit");
+		tt_flight_lose(&p->ops, "it sent a piece of a reply that does not fit");
 		return;
 	}
 	p->place = op->len ? (uint8_t *)op->local + f->offset : NULL;
@@ -128,7 +125,7 @@ static void open_reply(struct tt_tcp_peer *p)
 
 static void close_reply(struct tt_tcp_peer *p)
 {
-	struct tt_op *op = p->slots[p->frame.slot];
+	struct tt_op *op = p->ops.slots[p->frame.slot];
 
 	op->priv[2] += p->frame.len;
 	if (p->frame.flags & TT_FRAME_LAST)
@@ -145,20 +142,18 @@ static void take_sum(struct tt_tcp_peer *p)
 	tt_tcp_answer_op(p, op, 0);
 }
 
-static int errno_of(uint32_t nak) { return nak == TT_NAK_STALE ? -ESTALE : nak == TT_NAK_RANGE ? -ERANGE : -EINVAL; }
-
 /* A refused PUT is only marked: the ack that this frame carries ends it. */
 static void take_nak(struct tt_tcp_peer *p)
 {
-	struct tt_op *op = p->slots[p->frame.slot];
-	int err = errno_of(p->frame.notify);
+	struct tt_op *op = p->ops.slots[p->frame.slot];
+	int err = tt_frame_error(p->frame.notify);
 
 	if (op && op->kind == TT_PUT)
 		op->err = err;
 	else if (op)
 		tt_tcp_answer_op(p, op, err);
 	else if (!tt_broken(DONE_EARLY))
-		tt_tcp_lose(p, "it refused what was not asked");
+		tt_flight_lose(&p->ops, "it refused what was not asked");
 }
 
 /* Frames */
@@ -168,11 +163,11 @@ static bool read_header(struct tt_tcp_peer *p)
 	struct tt_frame *f = &p->frame;
 
 	if (!tt_frame_unpack(p->in + p->in_at, TT_FRAME_SIZE, f)) {
-		tt_tcp_lose(p, "it sent a frame that is none");
+		tt_flight_lose(&p->ops, "it sent a frame that is none");
 		return false;
 	}
 	if (f->job != tt_frame_fold(p->net->job) || f->epoch != p->epoch) {
-		tt_tcp_lose(p, "it sent a frame of another job or of another life");
+		tt_flight_lose(&p->ops, "it sent a frame of another job or of another life");
 		return false;
 	}
 	p->in_at += TT_FRAME_SIZE;
@@ -191,7 +186,7 @@ static void open_frame(struct tt_tcp_peer *p)
 	if (p->frame.kind == TT_FRAME_NAK)
 		take_nak(p);
 	tt_tcp_take_ack(p);
-	if (p->broken)
+	if (p->ops.broken)
 		return;
 	switch (p->frame.kind) {
 	case TT_FRAME_PUT:
@@ -225,7 +220,7 @@ static void close_frame(struct tt_tcp_peer *p)
 	if (p->frame.kind == TT_FRAME_SEND) {
 		if (!tt_list_empty(&p->owing))
 			tt_tcp_count_lazy(p);
-		p->net->events++;
+		p->net->ops.events++;
 		if (p->net->base.events->message)
 			p->net->base.events->message(&p->base, p->message, p->frame.len);
 	}
@@ -253,7 +248,7 @@ static void copy_payload(struct tt_tcp_peer *p)
 
 static void digest(struct tt_tcp_peer *p)
 {
-	while (!p->broken) {
+	while (!p->ops.broken) {
 		if (p->left)
 			copy_payload(p);
 		if (p->left)
@@ -275,7 +270,7 @@ static void digest(struct tt_tcp_peer *p)
 void tt_tcp_activate(struct tt_tcp_peer *p)
 {
 	p->idle = 0;
-	tt_tcp_add_once(&p->net->active, &p->active);
+	tt_list_append_once(&p->net->active, &p->active);
 }
 
 /* One read: the rest of the payload into its place, then the next header, and the batch it is in, into `in`. */
@@ -305,7 +300,7 @@ static void read_failed(struct tt_tcp_peer *p, ssize_t n)
 	if (n < 0 && errno == EINTR)
 		return;
 	if (n == 0 || errno != EAGAIN || p->mute)
-		tt_tcp_lose(p, n && errno != EAGAIN ? strerror(errno) : "it closed it");
+		tt_flight_lose(&p->ops, n && errno != EAGAIN ? strerror(errno) : "it closed it");
 	else if (++p->idle >= IDLE_READS)
 		tt_list_remove(&p->active);
 	else if (p->idle == LAZY_READS && !tt_list_empty(&p->owing))
@@ -326,7 +321,7 @@ void tt_tcp_read_peer(struct tt_tcp_peer *p)
 			read_failed(p, n);
 			return;
 		}
-		p->net->events++;
+		p->net->ops.events++;
 		p->idle = 0;
 		got += (size_t)n;
 		digest(p);

@@ -16,128 +16,53 @@ static bool can_send(const struct tt_tcp_peer *p) { return tt_tcp_alive(p) && !p
 void tt_tcp_want_to_send(struct tt_tcp_peer *p)
 {
 	if (can_send(p))
-		tt_tcp_add_once(&p->net->dirty, &p->dirty);
+		tt_list_append_once(&p->net->dirty, &p->dirty);
 }
 
-/* Ops in flight: a list in post order, linked by next and priv[0] */
+/* Ops that end */
 
-static struct tt_op *op_at(uint64_t word) { return (struct tt_op *)(uintptr_t)word; }
-static uint64_t word_of(struct tt_op *op) { return (uint64_t)(uintptr_t)op; }
-
-static void begin_flight(struct tt_tcp_peer *p, struct tt_op *op)
+static struct tt_op *give_slot(struct tt_tcp_peer *p, unsigned slot)
 {
-	struct tt_op *before = p->last;
-
-	op->priv[0] = word_of(before);
-	op->priv[2] = 0;
-	op->next = NULL;
-	p->last = op;
-	if (before)
-		before->next = op;
-	else
-		p->first = op;
-}
-
-static void end_flight(struct tt_tcp_peer *p, struct tt_op *op)
-{
-	struct tt_op *before = op_at(op->priv[0]), *behind = op->next;
-
-	if (before)
-		before->next = behind;
-	else
-		p->first = behind;
-	if (behind)
-		behind->priv[0] = op->priv[0];
-	else
-		p->last = before;
-	op->next = NULL;
-}
-
-static void finish(struct tt_tcp *net, struct tt_op *op, int err)
-{
-	net->events++;
-	if (tt_broken(DONE_TWICE)) {
-		op->err = err;
-		op->done(op);
-	}
-	tt_op_finish(op, err);
-}
-
-static void finish_later(struct tt_tcp_peer *p, struct tt_op *op, int err)
-{
-	if (tt_broken(DONE_IN_POST)) {
-		finish(p->net, op, err);
-		return;
-	}
-	op->err = err;
-	tt_queue_push(&p->finished, op);
-	tt_tcp_add_once(&p->net->ready, &p->ready);
-}
-
-static unsigned take_slot(struct tt_tcp_peer *p, struct tt_op *op)
-{
-	unsigned slot = p->free_slots[--p->free_count];
-
-	p->slots[slot] = op;
-	op->priv[1] = slot;
-	return slot;
-}
-
-static struct tt_op *leave_slot(struct tt_tcp_peer *p, unsigned slot)
-{
-	struct tt_op *op = p->slots[slot];
-
-	p->slots[slot] = NULL;
-	p->free_slots[p->free_count++] = (uint8_t)slot;
-	if (p->pending.head)
+	if (p->ops.pending.head)
 		tt_tcp_want_to_send(p);
-	return op;
+	return tt_flight_give_slot(&p->ops, slot);
+}
+
+static void finish(struct tt_tcp_peer *p, struct tt_op *op, int err)
+{
+	tt_flight_end(&p->ops, op);
+	tt_flight_finish(&p->ops, op, err);
+}
+
+static void finish_later(struct tt_tcp_peer *p, struct tt_op *op)
+{
+	tt_flight_end(&p->ops, op);
+	tt_flight_finish_later(&p->ops, op, 0);
 }
 
 void tt_tcp_answer_op(struct tt_tcp_peer *p, struct tt_op *op, int err)
 {
-	leave_slot(p, (unsigned)op->priv[1]);
-	end_flight(p, op);
-	finish(p->net, op, err);
+	give_slot(p, (unsigned)op->priv[1]);
+	finish(p, op, err);
 }
 
 void tt_tcp_take_ack(struct tt_tcp_peer *p)
 {
 	if (p->frame.ack - p->puts_acked > p->puts_sent - p->puts_acked) {
-		tt_tcp_lose(p, "it acknowledged what was not sent");
+		tt_flight_lose(&p->ops, "it acknowledged what was not sent");
 		return;
 	}
 	while (p->puts_acked != p->frame.ack) {
-		struct tt_op *op = leave_slot(p, p->put_slots[p->puts_acked++ % TT_FRAME_SLOTS]);
-		if (op) { /* there always is one, but for DONE_EARLY */
-			end_flight(p, op);
-			finish(p->net, op, op->err);
-		}
+		struct tt_op *op = give_slot(p, p->put_slots[p->puts_acked++ % TT_FRAME_SLOTS]);
+		if (op) /* there always is one, but for DONE_EARLY */
+			finish(p, op, op->err);
 	}
-}
-
-void tt_tcp_drain_finished(struct tt_tcp_peer *p)
-{
-	struct tt_op_queue q = p->finished; /* what done() posts in vain comes behind */
-	struct tt_op *op;
-
-	p->finished = (struct tt_op_queue){ 0 };
-	while ((op = tt_queue_pop(&q)))
-		finish(p->net, op, op->err);
 }
 
 void tt_tcp_fail_ops(struct tt_tcp_peer *p)
 {
-	struct tt_op *op;
-
-	tt_tcp_drain_finished(p);
 	p->current = p->first_send = p->last_send = NULL;
-	while ((op = tt_broken(FAIL_OUT_OF_ORDER) ? p->last : p->first)) {
-		end_flight(p, op);
-		finish(p->net, op, -ECONNRESET);
-	}
-	while ((op = tt_queue_pop(&p->pending)))
-		finish(p->net, op, -ECONNRESET);
+	tt_flight_fail(&p->ops);
 }
 
 /* The stage */
@@ -209,10 +134,7 @@ static uint64_t load_word(const void *from, size_t n)
 {
 	uint64_t bytes = 0;
 
-	if (n == 8 && tt_tcp_aligned(from))
-		bytes = __atomic_load_n((const uint64_t *)from, __ATOMIC_ACQUIRE);
-	else if (n)
-		memcpy(&bytes, from, n);
+	tt_copy_word(&bytes, from, n);
 	return le64toh(bytes);
 }
 
@@ -230,9 +152,8 @@ static void put_is_sent(struct tt_tcp_peer *p)
 	unsigned slot = p->put_slots[p->puts_sent++ % TT_FRAME_SLOTS];
 
 	if (tt_broken(DONE_EARLY)) {
-		end_flight(p, p->slots[slot]);
-		finish_later(p, p->slots[slot], 0);
-		p->slots[slot] = NULL;
+		finish_later(p, p->ops.slots[slot]);
+		p->ops.slots[slot] = NULL;
 	}
 }
 
@@ -272,13 +193,13 @@ static void stage_put(struct tt_tcp_peer *p, struct tt_op *op)
 
 static void begin_put(struct tt_tcp_peer *p, struct tt_op *op)
 {
-	p->put_slots[p->puts_begun++ % TT_FRAME_SLOTS] = (uint8_t)take_slot(p, op);
+	p->put_slots[p->puts_begun++ % TT_FRAME_SLOTS] = (uint8_t)tt_flight_take_slot(&p->ops, op);
 	stage_put(p, op);
 }
 
 static void begin_read(struct tt_tcp_peer *p, struct tt_op *op)
 {
-	struct tt_frame f = { .kind = TT_FRAME_GET, .slot = (uint16_t)take_slot(p, op), .key = key_id(op->key),
+	struct tt_frame f = { .kind = TT_FRAME_GET, .slot = (uint16_t)tt_flight_take_slot(&p->ops, op), .key = key_id(op->key),
 	                      .offset = op->offset, .len = op->len };
 
 	if (op->kind == TT_ADD) {
@@ -299,7 +220,7 @@ static void begin_send(struct tt_tcp_peer *p, struct tt_op *op)
 		stage_large(p, &f, op->local, op->len);
 	op->priv[1] = p->queued;
 	if (p->first_send)
-		p->last_send->priv[2] = word_of(op);
+		p->last_send->priv[2] = (uintptr_t)op;
 	else
 		p->first_send = op;
 	p->last_send = op;
@@ -307,17 +228,18 @@ static void begin_send(struct tt_tcp_peer *p, struct tt_op *op)
 
 static bool stage_op(struct tt_tcp_peer *p)
 {
-	struct tt_op *op = p->current ? p->current : p->pending.head;
+	struct tt_op *op = p->current ? p->current : p->ops.pending.head;
 
-	if (!op || (!p->current && op->kind != TT_SEND && !p->free_count))
+	if (!op || (!p->current && op->kind != TT_SEND && !p->ops.free_count))
 		return false;
 	p->answer_turn = true;
 	if (p->current) {
 		stage_put(p, op);
 		return true;
 	}
-	tt_queue_pop(&p->pending);
-	begin_flight(p, op);
+	tt_queue_pop(&p->ops.pending);
+	tt_flight_begin(&p->ops, op);
+	op->priv[2] = 0;
 	if (op->kind == TT_PUT)
 		begin_put(p, op);
 	else if (op->kind == TT_SEND)
@@ -338,7 +260,7 @@ void tt_tcp_pay_ack(struct tt_tcp_peer *p)
 /* Acknowledges now, or when enough has come together, or when nothing more comes, or when we go to sleep. */
 void tt_tcp_owe_ack(struct tt_tcp_peer *p, bool lazy)
 {
-	tt_tcp_add_once(&p->net->owing, &p->owing);
+	tt_list_append_once(&p->net->owing, &p->owing);
 	if (!lazy)
 		tt_tcp_pay_ack(p);
 }
@@ -355,7 +277,7 @@ void tt_tcp_count_lazy(struct tt_tcp_peer *p)
 void tt_tcp_owe_nak(struct tt_tcp_peer *p, unsigned slot, int why)
 {
 	if (p->nak_count == TT_FRAME_SLOTS) {
-		tt_tcp_lose(p, "it asks for more than it may");
+		tt_flight_lose(&p->ops, "it asks for more than it may");
 		return;
 	}
 	struct tt_tcp_nak *n = &p->naks[(p->nak_at + p->nak_count++) % TT_FRAME_SLOTS];
@@ -366,7 +288,7 @@ void tt_tcp_owe_nak(struct tt_tcp_peer *p, unsigned slot, int why)
 void tt_tcp_owe_answer(struct tt_tcp_peer *p, const struct tt_tcp_answer *a)
 {
 	if (p->answer_count == TT_FRAME_SLOTS) {
-		tt_tcp_lose(p, "it asks for more than it may");
+		tt_flight_lose(&p->ops, "it asks for more than it may");
 		return;
 	}
 	p->answers[(p->answer_at + p->answer_count++) % TT_FRAME_SLOTS] = *a;
@@ -467,9 +389,8 @@ static void finish_sends(struct tt_tcp_peer *p)
 	struct tt_op *op;
 
 	while ((op = p->first_send) && op->priv[1] <= p->sent) {
-		p->first_send = op_at(op->priv[2]);
-		end_flight(p, op);
-		finish_later(p, op, 0);
+		p->first_send = (struct tt_op *)(uintptr_t)op->priv[2];
+		finish_later(p, op);
 	}
 }
 
@@ -494,7 +415,7 @@ static void bytes_are_sent(struct tt_tcp_peer *p, size_t n)
 	size_t staged = tt_min(n, p->out_end - p->out_at);
 
 	p->sent += n;
-	p->net->events++;
+	p->net->ops.events++;
 	p->out_at += staged;
 	if (p->out_at > p->batch)
 		p->batch = TT_TCP_NO_BATCH;
@@ -582,26 +503,11 @@ void tt_tcp_push_all(struct tt_tcp *net)
 
 /* Posting */
 
-static void queue_op(struct tt_tcp_peer *p, struct tt_op *op)
-{
-	if (tt_broken(MESSAGES_SWAPPED) && op->kind == TT_SEND && p->pending.head) {
-		op->next = p->pending.head;
-		p->pending.head = op;
-		return;
-	}
-	tt_queue_push(&p->pending, op);
-}
-
 void tt_tcp_post(struct tt_peer *base, struct tt_op *op)
 {
 	struct tt_tcp_peer *p = tt_container_of(base, struct tt_tcp_peer, base);
-	int err = p->state == TT_TCP_UP ? tt_op_check(&p->net->base, op) : -ENOTCONN;
 
-	op->err = 0;
-	if (err)
-		finish_later(p, op, err);
-	else
-		queue_op(p, op);
+	tt_flight_post(&p->ops, p->state == TT_TCP_UP, op);
 	if (!tt_tcp_alive(p))
 		return;
 	tt_tcp_activate(p);

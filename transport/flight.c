@@ -1,0 +1,150 @@
+/* flight.c - how the ops of a peer are checked and ended, and what all regions have in common */
+#include "transport/flight.h"
+#include <stdlib.h>
+
+void tt_flight_init(struct tt_flight *f, struct tt_flights *net, struct tt_peer *peer)
+{
+	f->net = net;
+	f->peer = peer;
+	tt_list_init(&f->ready);
+	for (unsigned i = 0; i < TT_COUNT(f->free_slots); i++)
+		f->free_slots[f->free_count++] = (uint8_t)(TT_COUNT(f->free_slots) - 1 - i);
+}
+
+void tt_flight_break(struct tt_flight *f, int err)
+{
+	if (!f->broken)
+		f->broken = err;
+	tt_list_append_once(&f->net->ready, &f->ready);
+}
+
+void tt_flight_lose(struct tt_flight *f, const char *why)
+{
+	if (!f->broken)
+		tt_flight_break(f, tt_fail(-ECONNRESET, "lost the connection to %s: %s", f->peer->addr, why));
+}
+
+void tt_flight_post(struct tt_flight *f, bool up, struct tt_op *op)
+{
+	int err = up ? tt_op_check(f->peer->net, op) : -ENOTCONN;
+
+	op->err = 0;
+	if (err) {
+		tt_flight_finish_later(f, op, err);
+	} else if (tt_broken(MESSAGES_SWAPPED) && op->kind == TT_SEND && f->pending.head) {
+		op->next = f->pending.head;
+		f->pending.head = op;
+	} else {
+		tt_queue_push(&f->pending, op);
+	}
+}
+
+void tt_flight_drain(struct tt_flight *f)
+{
+	struct tt_op_queue q = f->finished; /* what done() posts in vain comes behind */
+	struct tt_op *op;
+
+	f->finished = (struct tt_op_queue){ 0 };
+	while ((op = tt_queue_pop(&q)))
+		tt_flight_finish(f, op, op->err);
+}
+
+void tt_flight_fail(struct tt_flight *f)
+{
+	struct tt_op *op;
+
+	while (f->finished.head)
+		tt_flight_drain(f);
+	while ((op = tt_broken(FAIL_OUT_OF_ORDER) ? f->last : f->first)) {
+		tt_flight_end(f, op);
+		tt_flight_finish(f, op, -ECONNRESET);
+	}
+	while ((op = tt_queue_pop(&f->pending)))
+		tt_flight_finish(f, op, -ECONNRESET);
+	while (f->finished.head) /* what those posted */
+		tt_flight_drain(f);
+}
+
+static bool inside(const struct tt_region *r, const void *local, size_t len)
+{
+	uintptr_t start = (uintptr_t)r->mem.base, at = (uintptr_t)local;
+
+	return at >= start && at - start <= r->mem.len && len <= r->mem.len - (at - start);
+}
+
+static int check_remote(const struct tt_op *op)
+{
+	if (!op->key)
+		return tt_fail(-EINVAL, "an op without a key: PUT, GET and ADD name a region of the peer's");
+	if ((op->offset > op->key->len || op->len > op->key->len - op->offset) && !tt_broken(KEY_PAST_END))
+		return tt_fail(-ERANGE, "%zu bytes at offset %llu reach past the end of a region of %llu bytes",
+		               op->len, (unsigned long long)op->offset, (unsigned long long)op->key->len);
+	return 0;
+}
+
+static int check_local(const struct tt_net *net, const struct tt_op *op)
+{
+	if (op->region && op->region->net != net)
+		return tt_fail(-EINVAL, "the region of an op belongs to another net than %s", net->addr);
+	if (op->kind == TT_ADD)
+		return 0;
+	if (!op->region && op->len > net->copy_max)
+		return tt_fail(-EINVAL, "%zu bytes of memory that is not registered: at most %zu", op->len,
+		               net->copy_max);
+	if (op->len && !op->local)
+		return tt_fail(-EINVAL, "an op over %zu bytes at address 0", op->len);
+	if (op->region && op->len && !inside(op->region, op->local, op->len))
+		return tt_fail(-EINVAL, "the %zu bytes of an op are not in the region it names", op->len);
+	return 0;
+}
+
+int tt_op_check(const struct tt_net *net, const struct tt_op *op)
+{
+	if (op->flags & ~(uint32_t)(TT_NOTIFY | TT_LAZY))
+		return tt_fail(-EINVAL, "an op with unknown flags 0x%x", op->flags);
+	if (op->flags & TT_NOTIFY && (op->kind != TT_PUT || op->notify >= 1u << 24))
+		return tt_fail(-EINVAL, "a notify of %u: only a PUT has one, and it is below 2^24", op->notify);
+	int err = check_local(net, op);
+	if (err)
+		return err;
+	switch (op->kind) {
+	case TT_PUT:
+		return op->len ? check_remote(op) : 0;
+	case TT_GET:
+		return check_remote(op);
+	case TT_ADD:
+		if (op->len != 8 || op->offset % 8)
+			return tt_fail(-EINVAL, "an ADD to %zu bytes at offset %llu: it takes 8, at a multiple of 8",
+			               op->len, (unsigned long long)op->offset);
+		return check_remote(op);
+	case TT_SEND:
+		if (op->len <= net->send_max)
+			return 0;
+		return tt_fail(-EINVAL, "a message of %zu bytes: at most %zu, PUT longer ones", op->len,
+		               net->send_max);
+	}
+	return tt_fail(-EINVAL, "an op of unknown kind %d", (int)op->kind);
+}
+
+int tt_grant_new(struct tt_net *net, const struct tt_mem *mem, struct tt_list *all, struct tt_grant **out)
+{
+	if (mem->gpu >= 0)
+		return tt_fail(-ENOTSUP, "%s cannot register memory of GPU %d: stage it through host memory",
+		               net->transport->name, mem->gpu);
+	if (!mem->base && mem->len)
+		return tt_fail(-EINVAL, "cannot register %zu bytes at address 0", mem->len);
+	struct tt_grant *g = calloc(1, sizeof *g);
+	if (!g)
+		return tt_fail(-ENOMEM, "no memory for a region on %s", net->addr);
+	g->base.net = net;
+	g->base.mem = *mem;
+	tt_list_append(all, &g->node);
+	*out = g;
+	return 0;
+}
+
+void tt_grant_free(struct tt_grant *g)
+{
+	tt_list_remove(&g->node);
+	free(g);
+}

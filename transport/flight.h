@@ -1,0 +1,114 @@
+/* flight.h - what transports share: the ops of one peer, from post() to done(), and the regions of one net
+ *
+ *   tt_flight_post -> pending -> tt_flight_begin -> in flight -> tt_flight_end -> finished -> done()
+ *
+ * An op that waits for an answer has a slot: a number below 256, which the request and its answer carry.
+ */
+#ifndef TT_FLIGHT_H
+#define TT_FLIGHT_H
+#include "base/base.h"
+#include "base/list.h"
+#include "transport/breaks.h"
+#include "transport/frame.h"
+#include "transport/transport.h"
+
+struct tt_flights { /* of one net */
+	struct tt_list ready;       /* peers that have finished ops or have failed; progress() looks at them */
+	int events;                 /* what this progress() has handled */
+};
+
+struct tt_flight { /* of one peer */
+	struct tt_peer *peer;
+	struct tt_flights *net;
+	struct tt_list ready;       /* in net->ready */
+	int broken;                 /* -errno: the peer has failed, and the next progress() reports it */
+	struct tt_op_queue pending, finished;
+	struct tt_op *first, *last; /* in flight, in post order; `next` leads forward and priv[0] back */
+	struct tt_op *slots[TT_FRAME_SLOTS]; /* the ops that wait for an answer; priv[1] is the slot */
+	uint8_t free_slots[TT_FRAME_SLOTS];
+	unsigned free_count;
+};
+
+void tt_flight_init(struct tt_flight *, struct tt_flights *, struct tt_peer *);
+void tt_flight_break(struct tt_flight *, int err);         /* the next progress() reports that the peer has failed */
+void tt_flight_lose(struct tt_flight *, const char *why);  /* likewise, with -ECONNRESET and a sentence */
+void tt_flight_post(struct tt_flight *, bool up, struct tt_op *); /* checks the op and appends it to `pending` */
+void tt_flight_drain(struct tt_flight *);                  /* calls done() of the finished ops */
+void tt_flight_fail(struct tt_flight *);                   /* ends all ops with -ECONNRESET, in post order */
+int tt_op_check(const struct tt_net *, const struct tt_op *); /* 0, or -EINVAL or -ERANGE with a sentence */
+
+static inline struct tt_op *tt_flight_before(const struct tt_op *op) { return (struct tt_op *)(uintptr_t)op->priv[0]; }
+
+/* The op has left `pending`. */
+static inline void tt_flight_begin(struct tt_flight *f, struct tt_op *op)
+{
+	op->priv[0] = (uintptr_t)f->last;
+	op->next = NULL;
+	if (f->last)
+		f->last->next = op;
+	else
+		f->first = op;
+	f->last = op;
+}
+
+static inline void tt_flight_end(struct tt_flight *f, struct tt_op *op)
+{
+	struct tt_op *before = tt_flight_before(op), *behind = op->next;
+
+	if (before)
+		before->next = behind;
+	else
+		f->first = behind;
+	if (behind)
+		behind->priv[0] = op->priv[0];
+	else
+		f->last = before;
+	op->next = NULL;
+}
+
+/* Calls done() now. Only progress() and disconnect() may. */
+static inline void tt_flight_finish(struct tt_flight *f, struct tt_op *op, int err)
+{
+	f->net->events++;
+	if (tt_broken(DONE_TWICE))
+		tt_op_finish(op, err);
+	tt_op_finish(op, err);
+}
+
+/* The next progress() calls done(). */
+static inline void tt_flight_finish_later(struct tt_flight *f, struct tt_op *op, int err)
+{
+	op->err = err;
+	tt_queue_push(&f->finished, op);
+	tt_list_append_once(&f->net->ready, &f->ready);
+	if (tt_broken(DONE_IN_POST))
+		tt_flight_drain(f);
+}
+
+/* The caller has looked at free_count. */
+static inline unsigned tt_flight_take_slot(struct tt_flight *f, struct tt_op *op)
+{
+	unsigned slot = f->free_slots[--f->free_count];
+
+	f->slots[slot] = op;
+	op->priv[1] = slot;
+	return slot;
+}
+
+static inline struct tt_op *tt_flight_give_slot(struct tt_flight *f, unsigned slot)
+{
+	struct tt_op *op = f->slots[slot];
+
+	f->slots[slot] = NULL;
+	f->free_slots[f->free_count++] = (uint8_t)slot;
+	return op;
+}
+
+struct tt_grant { /* a registered region, in the net's list */
+	struct tt_region base;
+	struct tt_list node;
+	uint64_t id;                /* what the key names; 0: the region is for local use only */
+};
+int tt_grant_new(struct tt_net *, const struct tt_mem *, struct tt_list *all, struct tt_grant **out);
+void tt_grant_free(struct tt_grant *);
+#endif
