@@ -12,7 +12,7 @@ parsers='
 transport/frame.h
 runtime/base/pack.h
 transport/tcp/tcp_receive.c
-transport/tcp/tcp_connect.c proof_holds hear_hello hear_proof hear_nothing judge_hello tt_tcp_handshake tt_tcp_expire
+transport/door.c is_same end_closed judge_hello hear_hello hear_proof hear_message tt_shake_step tt_door_expire
 runtime/launch/config.c
 runtime/base/json.c
 runtime/file/tensors.c tt_tensor_measure tt_seal_holds take_type take_shape take_offsets take_member check_length take_tensor take_notes parse_header place_data refuse_doubles find_sums read_header check_block read_block tt_tensors_read

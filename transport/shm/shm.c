@@ -38,7 +38,7 @@ struct tt_shm_peer *tt_shm_peer_new(struct tt_shm *net)
 	p->net = net;
 	p->fd = p->pid_fd = p->kick_fd = p->strip_fd = p->sheet_fd = p->current = -1;
 	tt_flight_init(&p->ops, &net->ops, &p->base);
-	tt_list_init(&p->handshake);
+	tt_list_init(&p->shake.node);
 	tt_list_init(&p->up);
 	tt_list_append(&net->peers, &p->all);
 	return p;
@@ -49,13 +49,13 @@ static void cut_off(struct tt_shm_peer *p)
 {
 	int *fds[] = { &p->fd, &p->pid_fd, &p->kick_fd, &p->strip_fd, &p->sheet_fd };
 
-	if (p->state == TT_SHM_DOWN)
+	if (p->shake.stage == TT_STAGE_DOWN)
 		return;
 	tt_shm_fence_off(p);
-	tt_list_remove(&p->handshake);
+	tt_list_remove(&p->shake.node);
 	tt_list_remove(&p->up);
 	tt_list_remove(&p->ops.ready);
-	p->state = TT_SHM_DOWN;
+	p->shake.stage = TT_STAGE_DOWN;
 	if (p->fd >= 0)
 		shutdown(p->fd, SHUT_RDWR); /* a forked child may hold it open */
 	for (size_t i = 0; i < TT_COUNT(fds); i++) {
@@ -107,9 +107,9 @@ static void drain_ready(struct tt_shm *net)
 
 	while (node != last && (node = tt_list_pop(&net->ops.ready))) {
 		struct tt_shm_peer *p = tt_container_of(node, struct tt_shm_peer, ops.ready);
-		if (p->accepted && p->state < TT_SHM_UP)
-			tt_shm_refuse(p, tt_why());
-		else if (p->ops.broken && p->state != TT_SHM_DOWN)
+		if (p->shake.accepted && p->shake.stage < TT_STAGE_UP)
+			tt_shake_refuse(&p->shake, tt_why());
+		else if (p->ops.broken && p->shake.stage != TT_STAGE_DOWN)
 			fail_peer(p);
 		else
 			tt_flight_drain(&p->ops);
@@ -141,6 +141,7 @@ static void go_on_with_handshake(struct tt_shm_peer *p)
 {
 	if (!tt_shm_handshake(p))
 		return; /* it may be gone */
+	tt_list_append(&p->net->up, &p->up);
 	p->net->ops.events++;
 	if (p->base.net->events->up)
 		p->base.net->events->up(&p->base);
@@ -161,12 +162,12 @@ static void handle_event(struct tt_shm *net, uint64_t tag)
 
 	if (!p)
 		(void)!read(net->event_fd, &kicks, sizeof kicks);
-	else if (p->ops.broken || p->state == TT_SHM_DOWN)
+	else if (p->ops.broken || p->shake.stage == TT_STAGE_DOWN)
 		return;
-	else if (p->state == TT_SHM_UP)
+	else if (p->shake.stage == TT_STAGE_UP)
 		hang_up(p);
 	else if (tag & 1)
-		tt_shm_vanished(p);
+		tt_shake_closed(&p->shake);
 	else
 		go_on_with_handshake(p);
 }
@@ -179,16 +180,17 @@ static int poll_events(struct tt_shm *net)
 	int n;
 
 	for (int i = 0; i < 64 && (n = epoll_wait(net->base.fd, &event, 1, 0)) > 0; i++) {
-		if (event.data.ptr != net)
+		if (event.data.ptr != &net->door)
 			handle_event(net, event.data.u64);
 		else if (strangers)
 			break;
 		else
-			tt_shm_accept(net);
-		strangers |= event.data.ptr == net;
+			tt_door_accept(&net->door);
+		strangers |= event.data.ptr == &net->door;
 	}
-	if (net->listen_again || !tt_list_empty(&net->handshakes))
-		tt_shm_expire(net);
+	tt_shm_retry(net);
+	if (tt_door_waits(&net->door))
+		tt_door_expire(&net->door);
 	return 0;
 }
 
@@ -226,7 +228,7 @@ static int progress(struct tt_net *base)
 	net->ops.events = 0;
 	if (!tt_list_empty(&net->ops.ready))
 		drain_ready(net);
-	if (net->armed || net->listen_again || ++net->turns % POLL_EVERY == 0 || tt_list_empty(&net->up) || !tt_list_empty(&net->handshakes)) {
+	if (net->armed || ++net->turns % POLL_EVERY == 0 || tt_list_empty(&net->up) || tt_door_waits(&net->door)) {
 		net->armed = false;
 		set_nap(net, false);
 		poll_events(net);
@@ -249,8 +251,8 @@ static int arm(struct tt_net *base)
 	atomic_thread_fence(memory_order_seq_cst);
 	if (!tt_list_empty(&net->ops.ready))
 		return 1;
-	tt_list_each(node, &net->handshakes)
-		if (tt_container_of(node, struct tt_shm_peer, handshake)->state == TT_SHM_CONNECTING)
+	tt_list_each(node, &net->door.shakes)
+		if (tt_container_of(node, struct tt_shake, node)->stage == TT_STAGE_CONNECTING)
 			return 1; /* nothing tells when its queue has room */
 	tt_list_each(node, &net->up) {
 		struct tt_shm_peer *p = tt_container_of(node, struct tt_shm_peer, up);
@@ -274,7 +276,7 @@ static int list_devices(struct tt_device *list, int max)
 static void close_net(struct tt_net *base)
 {
 	struct tt_shm *net = net_of(base);
-	int fds[] = { net->listen_fd, net->event_fd, net->sheet_fd, net->base.fd };
+	int fds[] = { net->event_fd, net->sheet_fd, net->base.fd };
 
 	while (!tt_list_empty(&net->peers))
 		disconnect(&tt_container_of(net->peers.next, struct tt_shm_peer, all)->base);
@@ -285,7 +287,7 @@ static void close_net(struct tt_net *base)
 			close(fds[i]);
 	unmap(net->sheet, sizeof *net->sheet);
 	tt_shm_drop_left(net);
-	tt_secret_forget(&net->secret);
+	tt_door_close(&net->door);
 	free(net->free_slots);
 	free(net->mine);
 	free(net);
@@ -293,7 +295,7 @@ static void close_net(struct tt_net *base)
 
 static void set_up(struct tt_shm *net, const struct tt_net_config *c)
 {
-	struct tt_list *heads[] = { &net->peers, &net->regions, &net->handshakes, &net->up, &net->ops.ready };
+	struct tt_list *heads[] = { &net->peers, &net->regions, &net->up, &net->ops.ready };
 	uint32_t generation;
 
 	for (size_t i = 0; i < TT_COUNT(heads); i++)
@@ -303,12 +305,8 @@ static void set_up(struct tt_shm *net, const struct tt_net_config *c)
 	                             .host_only = 1 };
 	tt_entropy(&generation, sizeof generation); /* a key of an earlier life fits nowhere */
 	net->generation = generation;
-	net->job = c->job;
-	net->epoch = c->epoch;
 	net->keep = c->keep;
-	net->timeout_ms = c->timeout_ms ? c->timeout_ms : 30000;
-	net->timeout = net->timeout_ms * TT_MS;
-	net->listen_fd = net->event_fd = net->sheet_fd = -1;
+	net->event_fd = net->sheet_fd = -1;
 }
 
 static int make_files(struct tt_shm *net)
@@ -336,7 +334,8 @@ static int open_net(const struct tt_net_config *c, struct tt_net **out)
 	if (!net)
 		return tt_fail(-ENOMEM, "no memory for a net");
 	set_up(net, c);
-	if ((err = tt_secret_take(&net->secret, c)) || (err = make_files(net)) || (err = tt_shm_take_name(net, c))) {
+	err = tt_door_open(&net->door, &net->base, c, &tt_shm_door);
+	if (err || (err = make_files(net)) || (err = tt_shm_take_name(net, c))) {
 		close_net(&net->base);
 		return err;
 	}

@@ -123,7 +123,7 @@ static bool is_stopped(const struct tt_shm_peer *p)
  * is not stopped waits for a processor, and gets one. */
 static bool is_late(const struct tt_shm_peer *p, uint64_t waited)
 {
-	uint64_t timeout = p->net->timeout;
+	uint64_t timeout = p->net->door.timeout;
 
 	return waited >= tt_min(timeout / 8, MOMENT_MS * TT_MS) && (is_stopped(p) || waited >= tt_min(timeout / 4, PATIENCE_MS * TT_MS));
 }
@@ -170,7 +170,7 @@ void tt_shm_fence_off(struct tt_shm_peer *p)
 {
 	bool stores_on;
 
-	if (!p->in || p->state < TT_SHM_READY) /* unproven: it has no keys */
+	if (!p->in || p->shake.stage < TT_STAGE_READY) /* unproven: it has no keys */
 		return;
 	atomic_store(&p->in->shut, 1);
 	atomic_thread_fence(memory_order_seq_cst);
@@ -196,7 +196,7 @@ void tt_shm_dereg(struct tt_region *base)
 		atomic_thread_fence(memory_order_seq_cst);
 		tt_list_each(node, &net->peers) {
 			struct tt_shm_peer *p = tt_container_of(node, struct tt_shm_peer, all);
-			if (p->state < TT_SHM_READY || p->state == TT_SHM_DOWN || p->evicted || wait_for_writer(p, r->id))
+			if (p->shake.stage < TT_STAGE_READY || p->shake.stage == TT_STAGE_DOWN || p->evicted || wait_for_writer(p, r->id))
 				continue;
 			evict(p);
 			tt_flight_lose(&p->ops, "it is frozen in the middle of writing memory that is taken back");
@@ -349,7 +349,7 @@ void *tt_shm_map(struct tt_peer *base, const struct tt_key *key, int anytime)
 	struct tt_shm_peer *p = tt_container_of(base, struct tt_shm_peer, base);
 	struct tt_shm_found f;
 
-	if (p->state != TT_SHM_UP)
+	if (p->shake.stage != TT_STAGE_UP)
 		return NULL;
 	if (anytime)
 		atomic_store_explicit(&p->out->mapped, 1, memory_order_relaxed);

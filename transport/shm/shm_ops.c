@@ -347,7 +347,7 @@ void tt_shm_post(struct tt_peer *base, struct tt_op *op)
 {
 	struct tt_shm_peer *p = peer_of(base);
 
-	tt_flight_post(&p->ops, p->state == TT_SHM_UP, op);
+	tt_flight_post(&p->ops, p->shake.stage == TT_STAGE_UP, op);
 	if (!tt_broken(MESSAGES_SWAPPED))
 		tt_shm_push(p);
 }

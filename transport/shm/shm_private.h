@@ -10,9 +10,9 @@
 #define TT_SHM_PRIVATE_H
 #include "base/base.h"
 #include "transport/copy.h"
+#include "transport/door.h"
 #include "transport/flight.h"
 #include "transport/frame.h"
-#include "transport/handshake.h"
 #include "transport/shm/shm.h"
 #include <sys/types.h>
 
@@ -24,7 +24,6 @@ enum {
 	TT_SHM_BUDGET = 256 << 10,     /* one turn's copying for one peer; also how often a writer looks whether it still may */
 	TT_SHM_KEYS = 1 << 16,         /* regions of one net that others may reach */
 	TT_SHM_BY_LANE = 1024,         /* up to so many bytes asking the owner is cheaper than process_vm_* */
-	TT_SHM_UNPROVEN = 64,          /* strangers that may be in the handshake at once */
 };
 
 /* ---- what lies in shared memory ---- */
@@ -76,8 +75,6 @@ struct tt_shm_sheet {
 
 /* ---- a process's own ---- */
 
-enum tt_shm_state { TT_SHM_CONNECTING, TT_SHM_HELLO, TT_SHM_PROOF, TT_SHM_READY, TT_SHM_UP, TT_SHM_DOWN };
-
 struct tt_shm_view { /* a peer's file, mapped */
 	uint64_t inode;                /* 0: its owner has freed it or is gone, and a pointer may be in use: empty pages lie there */
 	int fd;                        /* the owner's number */
@@ -107,25 +104,21 @@ struct tt_shm_answer { /* what I owe for a request that is answered piece by pie
 
 struct tt_shm {
 	struct tt_net base;
-	struct tt_secret secret;
-	uint64_t job, timeout, generation;
-	uint32_t epoch;
-	unsigned timeout_ms;
+	struct tt_door door;
+	uint64_t generation;
 	bool keep;
 
 	uint64_t reach;                /* equal where each other's memory can be reached */
-	int listen_fd, event_fd, sheet_fd;
-	uint64_t listen_again;         /* not 0: accepting is paused until then */
+	int event_fd, sheet_fd;
 	struct tt_shm_sheet *sheet;
 	struct tt_shm_mine *mine;      /* by slot: what is believed of my own keys */
 	uint32_t *free_slots;          /* a stack of those below `high` */
 	size_t free_count, high;
 
 	struct tt_list peers, regions;
-	struct tt_list handshakes;     /* not up yet; in order of their deadlines */
 	struct tt_list up;             /* lanes that are read */
 	struct tt_flights ops;
-	unsigned unproven, turns;
+	unsigned turns;
 	bool armed;                    /* since the last progress */
 	uint64_t reviewed;             /* when views were last compared with the owners' files */
 	struct tt_copier puts, gets, lanes; /* what was learnt of copying */
@@ -136,14 +129,11 @@ struct tt_shm {
 struct tt_shm_peer {
 	struct tt_peer base;
 	struct tt_shm *net;
-	enum tt_shm_state state;
-	bool accepted, mine;           /* mine: the other end is in this very process */
+	struct tt_shake shake;
+	bool mine;                     /* the other end is in this very process */
 	int fd, pid_fd, kick_fd;       /* socket; the process; its net's eventfd */
 	pid_t pid;
-	uint32_t epoch;
-	uint64_t deadline;             /* of the handshake */
-	struct tt_list all, handshake, up;
-	uint8_t hello[TT_HELLO_SIZE], theirs[TT_HELLO_SIZE];
+	struct tt_list all, up;
 
 	struct tt_shm_strip *strip;
 	struct tt_shm_lane *out, *in;
@@ -180,13 +170,11 @@ struct tt_shm_peer *tt_shm_peer_new(struct tt_shm *);
 void tt_shm_peer_free(struct tt_shm_peer *);
 
 /* shm_connect.c */
+extern const struct tt_door_calls tt_shm_door;
 int tt_shm_take_name(struct tt_shm *, const struct tt_net_config *); /* listens */
 int tt_shm_connect(struct tt_shm *, const char *addr, struct tt_shm_peer **);
-void tt_shm_accept(struct tt_shm *);
 bool tt_shm_handshake(struct tt_shm_peer *);                  /* true: it is up now. False: not yet, or the peer may be gone */
-void tt_shm_expire(struct tt_shm *);
-void tt_shm_refuse(struct tt_shm_peer *, const char *why);
-void tt_shm_vanished(struct tt_shm_peer *);                   /* its process has ended in the handshake */
+void tt_shm_retry(struct tt_shm *);                           /* connects again where the other's queue was full */
 
 /* shm_keys.c */
 void *tt_shm_make_file(const char *name, size_t len, int *fd);  /* a memfd that keeps its length, mapped; NULL: errno says why */
@@ -219,5 +207,5 @@ int tt_shm_notify(struct tt_peer *, uint32_t value);
 void tt_shm_push(struct tt_shm_peer *);                       /* what it has to say, as far as there is room */
 void tt_shm_read(struct tt_shm_peer *);                       /* what has come */
 
-static inline bool tt_shm_alive(const struct tt_shm_peer *p) { return p->state == TT_SHM_UP && !p->ops.broken; }
+static inline bool tt_shm_alive(const struct tt_shm_peer *p) { return p->shake.stage == TT_STAGE_UP && !p->ops.broken; }
 #endif

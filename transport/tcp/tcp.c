@@ -176,7 +176,7 @@ struct tt_tcp_peer *tt_tcp_peer_new(struct tt_tcp *net)
 	p->batch = TT_TCP_NO_BATCH;
 	p->answer_turn = true;
 	tt_flight_init(&p->ops, &net->ops, &p->base);
-	struct tt_list *nodes[] = { &p->handshake, &p->active, &p->dirty, &p->owing };
+	struct tt_list *nodes[] = { &p->shake.node, &p->active, &p->dirty, &p->owing };
 	for (size_t i = 0; i < TT_COUNT(nodes); i++)
 		tt_list_init(nodes[i]);
 	tt_list_append(&net->peers, &p->all);
@@ -186,11 +186,11 @@ struct tt_tcp_peer *tt_tcp_peer_new(struct tt_tcp *net)
 /* From here on nothing of this peer moves: its socket is closed and it is in no list of things to do. */
 static void cut_off(struct tt_tcp_peer *p)
 {
-	struct tt_list *nodes[] = { &p->handshake, &p->active, &p->dirty, &p->ops.ready, &p->owing };
+	struct tt_list *nodes[] = { &p->shake.node, &p->active, &p->dirty, &p->ops.ready, &p->owing };
 
 	for (size_t i = 0; i < TT_COUNT(nodes); i++)
 		tt_list_remove(nodes[i]);
-	p->state = TT_TCP_DOWN;
+	p->shake.stage = TT_STAGE_DOWN;
 	tt_tcp_unblock(p);
 	tt_tcp_close_socket(p);
 	tt_tcp_free_addresses(p);
@@ -230,9 +230,9 @@ static void drain_ready(struct tt_tcp *net)
 
 	while (node != last && (node = tt_list_pop(&net->ops.ready))) {
 		struct tt_tcp_peer *p = tt_container_of(node, struct tt_tcp_peer, ops.ready);
-		if (p->accepted && p->state < TT_TCP_UP)
-			tt_tcp_refuse(p, tt_why());
-		else if (p->ops.broken && p->state != TT_TCP_DOWN)
+		if (p->shake.accepted && p->shake.stage < TT_STAGE_UP)
+			tt_shake_refuse(&p->shake, tt_why());
+		else if (p->ops.broken && p->shake.stage != TT_STAGE_DOWN)
 			fail_peer(p);
 		else
 			tt_flight_drain(&p->ops);
@@ -273,7 +273,7 @@ static void go_on_with_handshake(struct tt_tcp_peer *p)
 {
 	if (!tt_tcp_handshake(p))
 		return; /* p may be gone */
-	p->state = TT_TCP_UP;
+	tt_tcp_free_addresses(p);
 	tt_tcp_activate(p);
 	p->net->ops.events++;
 	if (p->net->base.events->up)
@@ -282,9 +282,9 @@ static void go_on_with_handshake(struct tt_tcp_peer *p)
 
 static void handle_event(struct tt_tcp_peer *p, uint32_t events)
 {
-	if (p->ops.broken || p->state == TT_TCP_DOWN)
+	if (p->ops.broken || p->shake.stage == TT_STAGE_DOWN)
 		return;
-	if (p->state != TT_TCP_UP) {
+	if (p->shake.stage != TT_STAGE_UP) {
 		go_on_with_handshake(p);
 		return;
 	}
@@ -308,15 +308,15 @@ static int poll_events(struct tt_tcp *net)
 	if (n < 0)
 		return errno == EINTR ? 0 : tt_fail(-errno, "cannot poll %s: %s", net->base.addr, strerror(errno));
 	for (int i = 0; i < n; i++) {
-		if (events[i].data.ptr == net)
+		if (events[i].data.ptr == &net->door)
 			strangers = true;
 		else
 			handle_event(events[i].data.ptr, events[i].events);
 	}
 	if (strangers)
-		tt_tcp_accept(net);
-	if (net->listen_again || !tt_list_empty(&net->handshakes))
-		tt_tcp_expire(net);
+		tt_door_accept(&net->door);
+	if (tt_door_waits(&net->door))
+		tt_door_expire(&net->door);
 	return 0;
 }
 
@@ -362,18 +362,16 @@ static void close_net(struct tt_net *base)
 		disconnect(&tt_container_of(net->peers.next, struct tt_tcp_peer, all)->base);
 	while (!tt_list_empty(&net->regions))
 		dereg(&tt_container_of(net->regions.next, struct tt_grant, node)->base);
-	if (net->listen_fd >= 0)
-		close(net->listen_fd);
+	tt_door_close(&net->door);
 	if (net->base.fd >= 0)
 		close(net->base.fd);
-	tt_secret_forget(&net->secret);
 	free(net->keys);
 	free(net);
 }
 
 static void set_up(struct tt_tcp *net, const struct tt_net_config *c)
 {
-	struct tt_list *heads[] = { &net->peers, &net->regions, &net->handshakes, &net->active,
+	struct tt_list *heads[] = { &net->peers, &net->regions, &net->active,
 	                            &net->dirty, &net->ops.ready, &net->owing };
 	uint32_t generation;
 
@@ -383,11 +381,6 @@ static void set_up(struct tt_tcp *net, const struct tt_net_config *c)
 	                             .copy_max = SIZE_MAX, .send_max = TT_FRAME_MESSAGE_MAX };
 	tt_entropy(&generation, sizeof generation); /* a key of an earlier life of this address fits nowhere */
 	net->generation = generation;
-	net->job = c->job;
-	net->epoch = c->epoch;
-	net->timeout_ms = c->timeout_ms ? c->timeout_ms : 30000;
-	net->timeout = net->timeout_ms * TT_MS;
-	net->listen_fd = -1;
 }
 
 static int open_net(const struct tt_net_config *c, struct tt_net **out)
@@ -398,7 +391,7 @@ static int open_net(const struct tt_net_config *c, struct tt_net **out)
 		return tt_fail(-ENOMEM, "no memory for a net");
 	set_up(net, c);
 	net->base.fd = epoll_create1(EPOLL_CLOEXEC);
-	int err = tt_secret_take(&net->secret, c);
+	int err = tt_door_open(&net->door, &net->base, c, &tt_tcp_door);
 	if (net->base.fd < 0)
 		err = tt_fail(-EMFILE, "cannot make an epoll descriptor: is the limit on open files (ulimit -n) "
 		              "reached?");

@@ -1,4 +1,4 @@
-/* tcp_connect.c - addresses, listening, and the handshake before anything is believed */
+/* tcp_connect.c - addresses, listening and connecting */
 #include "transport/tcp/tcp_private.h"
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -12,8 +12,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
-
-#define GRACE (250 * TT_MS) /* a stranger's share of a full house; also how long accepting pauses */
 
 union address {
 	struct sockaddr any;
@@ -382,41 +380,31 @@ static int advertise(struct tt_tcp *net, const struct tt_net_config *c, union ad
 	return 0;
 }
 
+/* Takes a descriptor that was handed in only when all is well: else it stays the caller's. */
 int tt_tcp_listen(struct tt_tcp *net, const struct tt_net_config *c)
 {
-	struct epoll_event event = { .events = EPOLLIN, .data.ptr = net };
 	union address a;
 	socklen_t size = sizeof a;
-	int fd = c->listen_fd >= 0 ? take_listener(c, &a) : listen_somewhere(c, &a);
+	int fd = c->listen_fd >= 0 ? take_listener(c, &a) : listen_somewhere(c, &a), err;
 
 	if (fd < 0)
 		return fd;
-	if (fd != c->listen_fd)
-		net->listen_fd = fd; /* a descriptor that was handed in stays the caller's until all is well */
-	if (getsockname(fd, &a.any, &size) || epoll_ctl(net->base.fd, EPOLL_CTL_ADD, fd, &event))
-		return tt_fail(-errno, "cannot wait on a listening socket: %s", strerror(errno));
-	int err = advertise(net, c, &a);
-	if (err)
-		return err;
-	net->listen_fd = fd;
-	return 0;
+	if (getsockname(fd, &a.any, &size))
+		err = tt_fail(-errno, "cannot read the address of a listening socket: %s", strerror(errno));
+	else
+		err = advertise(net, c, &a);
+	if (!err)
+		err = tt_door_listen(&net->door, fd);
+	if (err && fd != c->listen_fd)
+		close(fd);
+	return err;
 }
 
-static void pause_accepting(struct tt_tcp *net, uint64_t until)
-{
-	struct epoll_event event = { .events = until ? 0 : EPOLLIN, .data.ptr = net };
-
-	if (!until == !net->listen_again)
-		return;
-	net->listen_again = until;
-	epoll_ctl(net->base.fd, EPOLL_CTL_MOD, net->listen_fd, &event);
-}
-
-/* The handshake */
+/* Connecting */
 
 static void prepare_socket(const struct tt_tcp *net, int fd)
 {
-	int on = 1, ms = (int)net->timeout_ms;
+	int on = 1, ms = (int)net->door.timeout_ms;
 
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
@@ -446,150 +434,55 @@ static void choose_control(int fd)
 		tt_log(TT_DEBUG, "cannot choose the congestion control of a local connection: %s", strerror(errno));
 }
 
-static struct tt_tcp_peer *begin_peer(struct tt_tcp *net)
+static struct tt_tcp_peer *peer_of(struct tt_shake *h) { return tt_container_of(h, struct tt_tcp_peer, shake); }
+
+static struct tt_tcp_peer *begin_peer(struct tt_tcp *net, bool accepted)
 {
 	struct tt_tcp_peer *p = tt_tcp_peer_new(net);
 
-	if (p) {
-		p->deadline = tt_now() + net->timeout;
-		tt_list_append(&net->handshakes, &p->handshake);
-	}
+	if (p)
+		tt_shake_begin(&p->shake, &net->door, &p->base, accepted);
 	return p;
 }
 
-/* A fresh socket takes the few bytes of a handshake at once; one that does not is broken. */
-static bool say(struct tt_tcp_peer *p, const uint8_t *bytes, size_t n)
+static ssize_t say(struct tt_shake *h, const void *bytes, size_t n) { return send(peer_of(h)->fd, bytes, n, MSG_NOSIGNAL); }
+static ssize_t hear(struct tt_shake *h, void *bytes, size_t n) { return recv(peer_of(h)->fd, bytes, n, 0); }
+static void proven(struct tt_shake *h) { choose_control(peer_of(h)->fd); }
+
+static void over(struct tt_shake *h, int err)
 {
-	return send(p->fd, bytes, n, MSG_NOSIGNAL) == (ssize_t)n;
+	struct tt_tcp_peer *p = peer_of(h);
+
+	if (err)
+		tt_flight_break(&p->ops, err);
+	else
+		tt_tcp_peer_free(p);
 }
 
-static bool say_hello(struct tt_tcp_peer *p)
+static void greet(struct tt_door *door, int fd, const struct sockaddr *from)
 {
-	struct tt_hello h = { .version = TT_FRAME_VERSION, .flags = p->net->secret.set ? TT_HELLO_SECRET : 0,
-	                      .epoch = p->net->epoch, .job = p->net->job };
-
-	tt_entropy(h.nonce, sizeof h.nonce);
-	tt_hello_pack(&h, p->mine);
-	return say(p, p->mine, sizeof p->mine);
-}
-
-static void make_proof(const struct tt_tcp_peer *p, bool acceptor, uint8_t out[TT_PROOF_SIZE])
-{
-	tt_proof_make(&p->net->secret, acceptor, p->accepted ? p->theirs : p->mine, p->accepted ? p->mine : p->theirs, out);
-}
-
-static bool say_proof(struct tt_tcp_peer *p)
-{
-	uint8_t proof[TT_PROOF_SIZE];
-
-	make_proof(p, p->accepted, proof);
-	return say(p, proof, sizeof proof);
-}
-
-static void greet_stranger(struct tt_tcp *net, int fd, union address *from)
-{
-	struct tt_tcp_peer *p = begin_peer(net);
+	struct tt_tcp *net = tt_container_of(door, struct tt_tcp, door);
+	struct tt_tcp_peer *p = begin_peer(net, true);
+	union address a;
 
 	if (!p) {
 		close(fd);
 		return;
 	}
-	name_address(from, p->base.addr, sizeof p->base.addr);
-	p->accepted = true;
+	copy_address(&a, from);
+	name_address(&a, p->base.addr, sizeof p->base.addr);
 	p->fd = fd;
-	p->state = TT_TCP_HELLO;
-	net->unproven++;
 	prepare_socket(net, fd);
 	tt_tcp_watch(p, EPOLLIN);
 }
 
-static void let_go(struct tt_tcp_peer *p)
-{
-	p->net->unproven--;
-	pause_accepting(p->net, 0);
-	tt_tcp_peer_free(p);
-}
-
-void tt_tcp_refuse(struct tt_tcp_peer *p, const char *why)
-{
-	bool first = !p->net->refused;
-
-	p->net->refused++;
-	tt_log(first ? TT_WARN : TT_DEBUG, "refused the connection from %s: %s%s", p->base.addr, why,
-	       first ? " (further refusals are logged at TUTTI_LOG=debug)" : "");
-	let_go(p);
-}
-
-/* It has said nothing wrong, so it is not refused: something looked whether the port is open, or a process ended. */
-static bool went_away(struct tt_tcp_peer *p)
-{
-	tt_log(TT_DEBUG, "the connection from %s went away in the handshake", p->base.addr);
-	let_go(p);
-	return false;
-}
-
-static struct tt_tcp_peer *oldest_stranger(struct tt_tcp *net)
-{
-	tt_list_each(node, &net->handshakes) {
-		struct tt_tcp_peer *p = tt_container_of(node, struct tt_tcp_peer, handshake);
-		if (p->accepted)
-			return p;
-	}
-	return NULL;
-}
-
-/* In a full house the oldest stranger gives way once it had its time; until then the others wait in the backlog, for
- * they may be a whole honest job that starts at once. */
-static bool make_room(struct tt_tcp *net)
-{
-	struct tt_tcp_peer *oldest = oldest_stranger(net);
-	uint64_t now = tt_now();
-
-	if (net->unproven < TT_TCP_UNPROVEN || !oldest)
-		return true;
-	uint64_t leaves = oldest->deadline - net->timeout + GRACE;
-	if (now < leaves) {
-		pause_accepting(net, leaves);
-		return false;
-	}
-	tt_tcp_refuse(oldest, "too many others wait in the handshake");
-	return true;
-}
-
-void tt_tcp_accept(struct tt_tcp *net)
-{
-	for (int i = 0; i < 16 && make_room(net); i++) {
-		union address from = { 0 };
-		socklen_t size = sizeof from;
-		int fd = accept4(net->listen_fd, &from.any, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
-		if (fd >= 0) {
-			greet_stranger(net, fd, &from);
-			continue;
-		}
-		if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-			tt_log(TT_WARN, "cannot accept a connection on %s: %s%s", net->base.addr, strerror(errno), errno == EMFILE ? " (ulimit -n)" : "");
-			pause_accepting(net, tt_now() + GRACE);
-		}
-		if (errno != EINTR && errno != ECONNABORTED)
-			return;
-	}
-}
+const struct tt_door_calls tt_tcp_door = { .greet = greet, .say = say, .hear = hear, .proven = proven, .over = over };
 
 void tt_tcp_free_addresses(struct tt_tcp_peer *p)
 {
 	if (p->addresses)
 		freeaddrinfo(p->addresses);
 	p->addresses = p->next_address = NULL;
-}
-
-/* The initiator's way out: it is told why. */
-static bool give_up(struct tt_tcp_peer *p, int err, const char *why)
-{
-	if (p->accepted)
-		tt_tcp_refuse(p, why);
-	else
-		tt_flight_break(&p->ops, tt_fail(err, "cannot connect to %s: %s", p->base.addr, why));
-	return false;
 }
 
 static int map_error(int err) { return err == ETIMEDOUT ? -ETIMEDOUT : -EHOSTUNREACH; }
@@ -632,12 +525,12 @@ int tt_tcp_connect(struct tt_tcp *net, const char *addr, struct tt_tcp_peer **ou
 
 	if (err)
 		return err;
-	if (!net->secret.set && !allowed_without_secret(found)) {
+	if (!net->door.has_secret && !allowed_without_secret(found)) {
 		freeaddrinfo(found);
 		return tt_fail(-EACCES, "will not connect to %s without a secret: set TUTTI_SECRET on both sides",
 		               addr);
 	}
-	struct tt_tcp_peer *p = begin_peer(net);
+	struct tt_tcp_peer *p = begin_peer(net, false);
 	if (!p) {
 		freeaddrinfo(found);
 		return -ENOMEM;
@@ -650,7 +543,7 @@ int tt_tcp_connect(struct tt_tcp *net, const char *addr, struct tt_tcp_peer **ou
 		return tt_fail(-EMFILE, "no file is left for a connection to %s: raise the limit with ulimit -n", addr);
 	}
 	if (err)
-		give_up(p, map_error(-err), strerror(-err));
+		tt_shake_give_up(&p->shake, map_error(-err), strerror(-err));
 	*out = p;
 	return 0;
 }
@@ -663,103 +556,14 @@ static bool finish_connect(struct tt_tcp_peer *p)
 	getsockopt(p->fd, SOL_SOCKET, SO_ERROR, &err, &size);
 	if (err) {
 		int last = try_next(p, err);
-		return last ? give_up(p, map_error(-last), strerror(-last)) : false;
+		return last ? tt_shake_give_up(&p->shake, map_error(-last), strerror(-last)) : false;
 	}
-	if (!say_hello(p))
-		return give_up(p, -EHOSTUNREACH, "it closed the connection at once");
-	p->state = TT_TCP_HELLO;
-	tt_tcp_watch(p, EPOLLIN);
+	if (tt_shake_connected(&p->shake))
+		tt_tcp_watch(p, EPOLLIN);
 	return false;
 }
 
-static bool hear_hello(struct tt_tcp_peer *p)
-{
-	struct tt_hello h;
-	char why[160];
-
-	if (!tt_hello_unpack(p->theirs, sizeof p->theirs, &h))
-		return give_up(p, -EPROTO, "it does not speak Tutti");
-	if (!p->accepted && !memcmp(p->theirs, p->mine, sizeof p->mine))
-		return give_up(p, -EHOSTUNREACH, "the kernel connected the socket to itself, so nobody listens there");
-	if (p->accepted && !say_hello(p)) /* also to those who do not suit: they shall know why */
-		return went_away(p);
-	int err = tt_hello_judge(&h, p->net->job, &p->net->secret, why, sizeof why);
-	if (err)
-		return give_up(p, err, why);
-	p->epoch = h.epoch;
-	p->got = 0;
-	p->state = TT_TCP_PROOF;
-	return p->accepted || say_proof(p) || give_up(p, -EACCES, "it closed the connection during the handshake");
-}
-
-static bool hear_proof(struct tt_tcp_peer *p)
-{
-	uint8_t right[TT_PROOF_SIZE];
-
-	make_proof(p, !p->accepted, right);
-	if (!tt_proof_same(right, p->proof))
-		return give_up(p, -EACCES, "its proof is wrong: do both sides have the same TUTTI_SECRET?");
-	if (p->accepted && !say_proof(p))
-		return went_away(p);
-	choose_control(p->fd);
-	p->net->unproven -= p->accepted;
-	tt_list_remove(&p->handshake);
-	pause_accepting(p->net, 0);
-	tt_tcp_free_addresses(p);
-	return true;
-}
-
-static bool hear_nothing(struct tt_tcp_peer *p, ssize_t n)
-{
-	if (n < 0 && (errno == EAGAIN || errno == EINTR))
-		return false;
-	if (p->accepted)
-		return went_away(p);
-	if (p->state == TT_TCP_PROOF)
-		return give_up(p, -EACCES, "it closed the connection during the handshake: do both sides have the same "
-		               "TUTTI_SECRET?");
-	return give_up(p, -EHOSTUNREACH, "it closed the connection before it said hello: is it a Tutti process, and "
-	               "alive?");
-}
-
-/* Reads exactly the bytes of the handshake, and not one beyond. */
 bool tt_tcp_handshake(struct tt_tcp_peer *p)
 {
-	if (p->state == TT_TCP_CONNECTING)
-		return finish_connect(p);
-	for (;;) {
-		bool hello = p->state == TT_TCP_HELLO;
-		uint8_t *to = hello ? p->theirs : p->proof;
-		size_t want = hello ? sizeof p->theirs : sizeof p->proof;
-		ssize_t n = recv(p->fd, to + p->got, want - p->got, 0);
-
-		if (n <= 0)
-			return hear_nothing(p, n);
-		p->got += (size_t)n;
-		if (hello && !tt_hello_begins(to, p->got))
-			return give_up(p, -EPROTO, "it does not speak Tutti");
-		if (p->got < want)
-			continue;
-		if (!hello)
-			return hear_proof(p);
-		if (!hear_hello(p))
-			return false;
-	}
-}
-
-void tt_tcp_expire(struct tt_tcp *net)
-{
-	uint64_t now = tt_now();
-	char why[80];
-
-	if (net->listen_again && now >= net->listen_again)
-		pause_accepting(net, 0);
-	snprintf(why, sizeof why, "it did not finish the handshake within %u ms", net->timeout_ms);
-	tt_list_each(node, &net->handshakes) {
-		struct tt_tcp_peer *p = tt_container_of(node, struct tt_tcp_peer, handshake);
-		if (p->deadline > now)
-			break;
-		if (!p->ops.broken)
-			give_up(p, -ETIMEDOUT, why);
-	}
+	return p->shake.stage == TT_STAGE_CONNECTING ? finish_connect(p) : tt_shake_step(&p->shake);
 }

@@ -3,9 +3,9 @@
 #ifndef TT_TCP_PRIVATE_H
 #define TT_TCP_PRIVATE_H
 #include "base/base.h"
+#include "transport/door.h"
 #include "transport/flight.h"
 #include "transport/frame.h"
-#include "transport/handshake.h"
 #include "transport/tcp/tcp.h"
 #include <sys/socket.h>
 
@@ -17,10 +17,7 @@ enum {
 	TT_TCP_NO_BATCH = TT_TCP_STAGE,
 	TT_TCP_SYSCALLS = 16, TT_TCP_BUDGET = 1 << 20, /* one turn's work on one peer, each way ... */
 	TT_TCP_SHARE = 256 << 10, /* ... but reads, where others may have something to say, too */
-	TT_TCP_UNPROVEN = 64,     /* strangers that may be in the handshake at once */
 };
-
-enum tt_tcp_state { TT_TCP_CONNECTING, TT_TCP_HELLO, TT_TCP_PROOF, TT_TCP_UP, TT_TCP_DOWN };
 
 struct tt_tcp_key { /* one slot of the table that keys point into */
 	uint64_t id;    /* generation << 24 | slot; 0: free. A generation is never used twice in one net */
@@ -44,17 +41,9 @@ struct tt_tcp_nak {
 
 struct tt_tcp {
 	struct tt_net base;
-	uint64_t job, timeout, generation;
-	uint32_t epoch;
-	unsigned timeout_ms;
-	struct tt_secret secret;
-
-	int listen_fd;
-	uint64_t listen_again;      /* not 0: accepting is paused until then */
-	unsigned unproven, refused; /* accepted peers in the handshake; how many were turned away */
-
+	struct tt_door door;
+	uint64_t generation;
 	struct tt_list peers, regions;
-	struct tt_list handshakes;  /* not up yet; in order of their deadlines */
 	struct tt_list active;      /* sockets read directly */
 	struct tt_list dirty;       /* peers with something to send and a socket that may take it */
 	struct tt_flights ops;
@@ -73,20 +62,15 @@ struct tt_tcp {
 struct tt_tcp_peer {
 	struct tt_peer base;
 	struct tt_tcp *net;
-	enum tt_tcp_state state;
-	bool accepted;
 	bool blocked, mute;         /* its socket is full; nothing can be sent any more */
 	int fd;
 	uint32_t watched;           /* events asked of epoll */
 	unsigned idle;              /* fruitless reads in a row */
-	struct tt_list all, handshake, active, dirty, owing;
+	struct tt_list all, active, dirty, owing;
 
 	/* the handshake */
+	struct tt_shake shake;
 	struct addrinfo *addresses, *next_address;
-	uint64_t deadline;
-	uint8_t mine[TT_HELLO_SIZE], theirs[TT_HELLO_SIZE], proof[TT_PROOF_SIZE];
-	size_t got;                 /* bytes of their HELLO or PROOF */
-	uint32_t epoch;             /* theirs */
 
 	/* my ops */
 	struct tt_flight ops;
@@ -130,12 +114,10 @@ struct tt_tcp_peer {
 
 /* tcp_connect.c */
 int tt_tcp_devices(struct tt_device *, int max);
+extern const struct tt_door_calls tt_tcp_door;
 int tt_tcp_listen(struct tt_tcp *, const struct tt_net_config *);
-void tt_tcp_accept(struct tt_tcp *);
 int tt_tcp_connect(struct tt_tcp *, const char *addr, struct tt_tcp_peer **);
 bool tt_tcp_handshake(struct tt_tcp_peer *); /* goes on with it; true: the peer is proven now */
-void tt_tcp_expire(struct tt_tcp *);         /* ends handshakes that take too long */
-void tt_tcp_refuse(struct tt_tcp_peer *, const char *why); /* ends an accepted peer that is not up, and frees it */
 void tt_tcp_free_addresses(struct tt_tcp_peer *);
 
 /* tcp.c */
@@ -164,5 +146,5 @@ void tt_tcp_fail_ops(struct tt_tcp_peer *);
 void tt_tcp_activate(struct tt_tcp_peer *);       /* from now on its socket is read directly */
 void tt_tcp_read_peer(struct tt_tcp_peer *);
 
-static inline bool tt_tcp_alive(const struct tt_tcp_peer *p) { return p->state == TT_TCP_UP && !p->ops.broken; }
+static inline bool tt_tcp_alive(const struct tt_tcp_peer *p) { return p->shake.stage == TT_STAGE_UP && !p->ops.broken; }
 #endif

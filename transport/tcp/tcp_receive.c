@@ -166,7 +166,7 @@ static bool read_header(struct tt_tcp_peer *p)
 		tt_flight_lose(&p->ops, "it sent a frame that is none");
 		return false;
 	}
-	if (f->job != tt_frame_fold(p->net->job) || f->epoch != p->epoch) {
+	if (f->job != tt_frame_fold(p->net->door.job) || f->epoch != p->shake.epoch) {
 		tt_flight_lose(&p->ops, "it sent a frame of another job or of another life");
 		return false;
 	}

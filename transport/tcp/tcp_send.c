@@ -84,8 +84,8 @@ static uint32_t settle(struct tt_tcp_peer *p)
 
 static void stage_header(struct tt_tcp_peer *p, struct tt_frame *f)
 {
-	f->job = tt_frame_fold(p->net->job);
-	f->epoch = p->net->epoch;
+	f->job = tt_frame_fold(p->net->door.job);
+	f->epoch = p->net->door.epoch;
 	if (f->kind != TT_FRAME_NAK)
 		f->ack = settle(p);
 	tt_frame_pack(f, p->stage + p->out_end);
@@ -507,7 +507,7 @@ void tt_tcp_post(struct tt_peer *base, struct tt_op *op)
 {
 	struct tt_tcp_peer *p = tt_container_of(base, struct tt_tcp_peer, base);
 
-	tt_flight_post(&p->ops, p->state == TT_TCP_UP, op);
+	tt_flight_post(&p->ops, p->shake.stage == TT_STAGE_UP, op);
 	if (!tt_tcp_alive(p))
 		return;
 	tt_tcp_activate(p);
