@@ -29,61 +29,106 @@ static bool share_memory(const struct tt_member *a, const struct tt_member *b)
 	return a->host && a->host == b->host && (tt_members(a->job)->node_list || reach_each_other(a->addr, b->addr));
 }
 
-/* The first seat of each host stands for it. */
-static int host_of(const struct tutti *g, const int *firsts, int hosts, int seat)
+/* Equal for two that share memory. */
+static uint32_t hash_of(const struct tt_member *m)
 {
-	int h = 0;
+	uint32_t h = tt_hash(TT_HASH, &m->host, sizeof m->host);
+	char addr[96];
 
-	while (h < hosts && !share_memory(tt_group_member(g, firsts[h]), tt_group_member(g, seat)))
-		h++;
-	return h;
+	if (tt_members(m->job)->node_list || tt_address_find(m->addr, "sim", addr) || !tt_address_find(m->addr, "shm", addr))
+		return h;
+	return tt_hash(h, addr, reach_len(addr));
 }
 
-static int find_hosts(const struct tutti *g, int *of, int *firsts) /* how many */
-{
-	int hosts = 0;
+/* The first seat of each host stands for it. A hash table finds it: in a group of thousands of hosts nobody can
+ * compare each seat with each of them. */
+struct search {
+	int *of, *firsts; /* by seat, its host; by host, its first seat */
+	int *table;       /* 1 + the host; 0: free */
+	uint32_t mask;
+	int hosts;
+};
 
-	for (int i = 0; i < g->n; i++) {
-		of[i] = host_of(g, firsts, hosts, i);
-		if (of[i] == hosts)
-			firsts[hosts++] = i;
+static int *find_place(const struct tutti *g, const struct search *s, const struct tt_member *m)
+{
+	uint32_t at = hash_of(m) & s->mask;
+
+	while (s->table[at] && !share_memory(tt_group_member(g, s->firsts[s->table[at] - 1]), m))
+		at = (at + 1) & s->mask;
+	return &s->table[at];
+}
+
+/* A seat that shares memory with nobody, not even with itself, stays out of the table: many may have one hash. */
+static void find_host(const struct tutti *g, struct search *s, int seat)
+{
+	const struct tt_member *m = tt_group_member(g, seat);
+	int none = 0, *place = share_memory(m, m) ? find_place(g, s, m) : &none;
+
+	if (!*place) {
+		s->firsts[s->hosts++] = seat;
+		*place = s->hosts;
 	}
-	return hosts;
+	s->of[seat] = *place - 1;
 }
 
-static void fill_in(struct tt_layout *l, const int *of, int n)
+static int begin_search(struct search *s, int n)
 {
-	int at = 0;
+	size_t size = 4 * (size_t)tt_power_below(n); /* more than 2 * n */
 
+	*s = (struct search){ .mask = (uint32_t)size - 1 };
+	s->of = calloc(2 * (size_t)n + size, sizeof *s->of);
+	if (!s->of)
+		return -ENOMEM;
+	s->firsts = s->of + n;
+	s->table = s->firsts + n;
+	return 0;
+}
+
+/* How many each host has, and so where it begins. */
+static void count_seats(struct tt_layout *l, const int *of, int n)
+{
+	for (int i = 0; i < n; i++)
+		l->start[of[i] + 1]++;
 	l->fewest = n;
 	for (int h = 0; h < l->hosts; h++) {
-		l->start[h] = at;
-		for (int i = 0; i < n; i++)
-			if (of[i] == h)
-				l->seats[at++] = i;
-		l->fewest = tt_min(l->fewest, at - l->start[h]);
-		l->most = tt_max(l->most, at - l->start[h]);
+		l->fewest = tt_min(l->fewest, l->start[h + 1]);
+		l->most = tt_max(l->most, l->start[h + 1]);
+		l->start[h + 1] += l->start[h];
 	}
-	l->start[l->hosts] = n;
-	l->print = tt_hash(TT_HASH, of, (size_t)n * sizeof *of) | 1; /* never 0 */
+}
+
+static int fill_in(struct tt_layout *l, const struct search *s, int n)
+{
+	int *next = s->firsts; /* by host, where its next seat belongs */
+
+	l->seats = calloc((size_t)n + (size_t)s->hosts + 1, sizeof *l->seats);
+	if (!l->seats)
+		return -ENOMEM;
+	l->start = l->seats + n;
+	l->hosts = s->hosts;
+	count_seats(l, s->of, n);
+	memcpy(next, l->start, (size_t)l->hosts * sizeof *next);
+	for (int i = 0; i < n; i++)
+		l->seats[next[s->of[i]]++] = i;
+	l->print = tt_hash(TT_HASH, s->of, (size_t)n * sizeof *s->of) | 1; /* never 0 */
+	return 0;
 }
 
 int tt_layout_find(struct tutti *g)
 {
 	struct tt_layout *l = &tt_coll_group(g)->layout;
-	int n = g->n, *of;
+	struct search s;
+	int err;
 
 	if (l->hosts)
 		return 0;
-	l->seats = calloc((size_t)(4 * n + 1), sizeof *l->seats);
-	if (!l->seats)
-		return tt_fail(-ENOMEM, "no memory for which of %d ranks share a host", n);
-	l->start = l->seats + n;
-	of = l->start + n + 1;
-	l->hosts = find_hosts(g, of, of + n);
-	l->here = of[g->me];
-	fill_in(l, of, n);
-	return 0;
+	err = begin_search(&s, g->n);
+	for (int i = 0; !err && i < g->n; i++)
+		find_host(g, &s, i);
+	if (!err && !(err = fill_in(l, &s, g->n)))
+		l->here = s.of[g->me];
+	free(s.of);
+	return err ? tt_fail(err, "no memory for which of %d ranks share a host", g->n) : 0;
 }
 
 void tt_layout_free(struct tutti *g)

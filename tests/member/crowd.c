@@ -76,6 +76,90 @@ static int connections(tutti *job)
 	return n;
 }
 
+/* ---- who shares a host's memory, against a plain loop ---- */
+
+enum { SEATS_MOST = 300 };
+
+struct place { /* of a seat */
+	int host, reach; /* 0: not known, and none */
+};
+
+static bool share_memory(const struct place *a, const struct place *b, bool node_list)
+{
+	return a->host && a->host == b->host && (node_list || (a->reach && a->reach == b->reach));
+}
+
+/* By seat its host, in the order of their first seats; how many hosts. */
+static int find_hosts(const struct place *places, int n, bool node_list, int *of)
+{
+	int hosts = 0;
+
+	for (int i = 0; i < n; i++) {
+		of[i] = hosts;
+		for (int k = 0; k < i && of[i] == hosts; k++)
+			of[i] = share_memory(&places[k], &places[i], node_list) ? of[k] : hosts;
+		hosts += of[i] == hosts;
+	}
+	return hosts;
+}
+
+static bool is_as_found(const struct tt_layout *l, const int *of, int n, int hosts)
+{
+	int at = 0, fewest = n, most = 0;
+	uint32_t print = tt_hash(TT_HASH, of, (size_t)n * sizeof *of) | 1;
+	bool good = l->hosts == hosts && l->start[0] == 0 && l->print == print;
+
+	for (int h = 0; h < hosts && good; h++) {
+		for (int i = 0; i < n; i++)
+			if (of[i] == h)
+				good &= l->seats[at++] == i;
+		good &= l->start[h + 1] == at;
+		fewest = tt_min(fewest, tt_layout_ranks(l, h));
+		most = tt_max(most, tt_layout_ranks(l, h));
+	}
+	return good && l->fewest == fewest && l->most == most;
+}
+
+/* Seats are not in the order of the ranks. */
+static void try_layout(const struct place *places, int n, bool node_list, bool sim)
+{
+	static const char *const addrs[] = { /* by reach */
+		"tcp:10.0.0.7:4000", "shm:1c2e:84-0 tcp:10.0.0.7:4001", "tcp:10.0.0.7:4002 shm:1c2f:84-0",
+	};
+	static struct tt_member members[SEATS_MOST];
+	static struct tt_seat seats[SEATS_MOST];
+	struct tt_job job = { .members = members, .size = n, .node_list = node_list };
+	struct tutti g = { .job = &job, .seats = seats, .n = n, .me = n / 3 };
+	int of[SEATS_MOST], hosts = find_hosts(places, n, node_list, of);
+
+	for (int i = 0; i < n; i++) {
+		int rank = seats[i].rank = n - 1 - i;
+		members[rank] = (struct tt_member){ .job = &job, .rank = rank, .host = (uint64_t)places[i].host << 32 };
+		members[rank].addr = sim ? "sim:1" : addrs[places[i].reach];
+	}
+	WANT(tt_layout_find(&g) == 0 && g.layout.here == of[g.me], "%d seats", n);
+	WANT(is_as_found(&g.layout, of, n, hosts), "%d seats on %d hosts", n, hosts);
+	tt_layout_free(&g);
+}
+
+static void test_layouts(void)
+{
+	struct place places[SEATS_MOST];
+	struct tt_random random;
+
+	tt_random_seed(&random, 1);
+	for (int k = 0; k < 200; k++) {
+		int n = 1 + (int)tt_random_below(&random, SEATS_MOST);
+		uint64_t hosts = 1 + tt_random_below(&random, SEATS_MOST);
+		bool sim = k % 4 == 0;
+		for (int i = 0; i < n; i++) {
+			places[i].host = (int)tt_random_below(&random, hosts);
+			places[i].reach = sim ? 1 : (int)tt_random_below(&random, 3);
+		}
+		try_layout(places, n, k % 4 == 1, sim);
+	}
+}
+
 /* With nothing to do, rank 0 keeps the connections of the tree alone. */
 static void program_idle(tutti *job)
 {
@@ -290,6 +374,7 @@ static void test_impostor(void)
 
 static CU_TestInfo sim_tests[] = {
 	{ "many", test_many },
+	{ "layouts", test_layouts },
 	{ "tables", test_tables },
 	{ "the tree", test_tree },
 	{ "a parent dies", test_parent },
