@@ -76,6 +76,15 @@ int tt_members_settle(struct tt_job *job)
 	return 0;
 }
 
+void *tt_member_make_own(struct tt_member *m, int slot, size_t size)
+{
+	if (!m->own)
+		m->own = calloc(TT_MODULES, sizeof *m->own);
+	if (m->own && !m->own[slot])
+		m->own[slot] = calloc(1, size);
+	return tt_member_own(m, slot);
+}
+
 /* ---- leaving ---- */
 
 /* Strangers do not count. */
@@ -215,6 +224,9 @@ static void close_members(struct tt_job *job)
 	for (int i = 0; all->of && i < job->size; i++) {
 		tt_member_free(&all->of[i]);
 		tt_stats_free(all->of[i].stats);
+		for (int k = 0; all->of[i].own && k < TT_MODULES; k++)
+			free(all->of[i].own[k]);
+		free(all->of[i].own);
 	}
 	free(all->of);
 	free(all->newcomer);

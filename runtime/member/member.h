@@ -70,39 +70,39 @@ struct tt_link { /* one connection; usually the only one to its member */
 	struct tt_beat beat;
 };
 
-struct tt_member {
+struct tt_member { /* n ranks together have n * n of it, hence few holes */
 	struct tt_job *job;
 	int rank;
 	enum tt_member_state state;
 	const char *addr;           /* one for each of its nets, see address.c; "" until known */
 	int wire;                   /* which of my nets it is asked through, or was last */
-	bool settled;               /* it has the table: it has used a connection for more than to get it */
-	bool wires_again;           /* a node list's: the better ones were asked a second time */
+	unsigned outstanding;       /* ops that the wire holds, and calls that use its memory */
 	uint64_t host;              /* equal on one host, 40 bits; 0: not known */
 	uint32_t cpus;              /* equal if they may run on the same processors, 24 bits; 0: not known */
 	uint32_t epoch;             /* which life of it; 0: not known */
 	struct tt_link *link;       /* the one I post on, or am connecting on */
 	struct tt_op_queue waiting; /* posted before it is up */
-	unsigned outstanding;       /* ops that the wire holds, and calls that use its memory */
 	uint64_t heard;             /* when it last said how far it is: a ping or a pong */
 	uint64_t unreached;         /* when no file was left to connect to it: that says nothing about it */
 	uint64_t received;          /* tt_peer.received when it was last pinged: more is a sign of life, too */
 	uint32_t started, started_in; /* how many collectives it has started, as last heard, and in which group (its uid) */
 	int err;                    /* LEFT, GONE: what later uses return ... */
 	const char *why;            /* ... and why: "" until then */
-	bool outside;               /* it has joined a job under way, and no group has let it in */
-	bool silent;                /* GONE, because it met a deadline */
-	bool untold;                /* the others are to hear soon that it is gone, or has left */
 	uint8_t *bye;               /* LEFT: what it said of its groups, from `n` on, ... */
 	size_t bye_len;
 	bool passed_on;             /* ... and the others have been told */
+	bool settled;               /* it has the table: it has used a connection for more than to get it */
+	bool wires_again;           /* a node list's: the better ones were asked a second time */
+	bool outside;               /* it has joined a job under way, and no group has let it in */
+	bool silent;                /* GONE, because it met a deadline */
+	bool untold;                /* the others are to hear soon that it is gone, or has left */
 	bool accuser;               /* it has told me that it cut me off */
 	bool fed;                   /* has heard from here of everyone who is gone */
 	unsigned telling;           /* the last of tt_members.tellings in which it was told something */
-	struct tt_timer retry;      /* of connecting while joining; of telling */
 	unsigned tries;             /* of connecting for the first time, to one that may not listen yet ... */
 	uint64_t patience;          /* ... until then */
-	void *own[TT_MODULES];      /* of higher rooms, made when one needs it; freed by that room */
+	struct tt_timer retry;      /* of connecting while joining; of telling */
+	void **own;                 /* of higher rooms, by their slots; NULL: none has needed one */
 	struct tt_stats *stats;     /* NULL: nothing was counted yet */
 };
 
@@ -139,6 +139,9 @@ struct tt_members { /* this room's own of a job */
 };
 static inline struct tt_members *tt_members(const struct tt_job *job) { return job->own[TT_MEMBER_SLOT]; }
 static inline struct tt_member *tt_member(const struct tt_job *job, int rank) { return &tt_members(job)->of[rank]; }
+
+void *tt_member_make_own(struct tt_member *, int slot, size_t size); /* a higher room's own struct, zeroed, unless it is there; NULL: no memory */
+static inline void *tt_member_own(const struct tt_member *m, int slot) { return m->own ? m->own[slot] : NULL; }
 
 static inline bool tt_member_linked(const struct tt_member *m) { return m->state > TT_AWAY && m->state < TT_LEFT; } /* or about to be */
 

@@ -417,13 +417,12 @@ static void close_tables(struct tt_job *job)
 	}
 	tt_call_free_all(job);
 	for (int i = 0; tt_members(job)->of && i < job->size; i++) {
-		struct tt_table_peer *peer = tt_member(job, i)->own[TT_TABLE_SLOT];
+		struct tt_table_peer *peer = tt_member_own(tt_member(job, i), TT_TABLE_SLOT);
 		if (!peer)
 			continue;
 		tutti_window_close(peer->inbox_window);
 		tt_memory_free(peer->inbox);
 		free(peer->feed);
-		free(peer);
 	}
 }
 

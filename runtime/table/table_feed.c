@@ -197,16 +197,9 @@ void tt_table_pushed(struct tt_member *from, struct tt_pack *pack)
 
 /* ---- from its first use to its end ---- */
 
-struct tt_table_peer *tt_table_peer(struct tt_member *m)
-{
-	if (!m->own[TT_TABLE_SLOT])
-		m->own[TT_TABLE_SLOT] = calloc(1, sizeof(struct tt_table_peer));
-	return m->own[TT_TABLE_SLOT];
-}
-
 static struct tt_feed *feed_of(struct tt_member *m)
 {
-	struct tt_table_peer *peer = tt_table_peer(m);
+	struct tt_table_peer *peer = tt_member_make_own(m, TT_TABLE_SLOT, sizeof *peer);
 
 	if (!peer || peer->feed || !(peer->feed = calloc(1, sizeof *peer->feed)))
 		return peer ? peer->feed : NULL;

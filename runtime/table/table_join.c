@@ -50,7 +50,7 @@ void tt_table_tell_closed(struct tutti_table *t)
 /* It pushes by slots: they are its own, for all tables. */
 static int give_slots(struct tt_member *to)
 {
-	struct tt_table_peer *peer = tt_table_peer(to);
+	struct tt_table_peer *peer = tt_member_make_own(to, TT_TABLE_SLOT, sizeof *peer);
 	struct tt_job *job = to->job;
 	char name[32];
 	void *memory;

@@ -62,10 +62,9 @@ struct tt_table_peer { /* ... and of a member, made when it is needed */
 	struct tutti_window *inbox_window; /* slots for what it pushes, ... */
 	char *inbox;                 /* ... their memory; NULL: it has not asked for any */
 };
-struct tt_table_peer *tt_table_peer(struct tt_member *); /* NULL: no memory */
 static inline struct tt_feed *tt_feed_of(const struct tt_member *m)
 {
-	const struct tt_table_peer *p = m->own[TT_TABLE_SLOT];
+	const struct tt_table_peer *p = tt_member_own(m, TT_TABLE_SLOT);
 
 	return p ? p->feed : NULL;
 }

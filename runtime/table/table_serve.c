@@ -483,7 +483,7 @@ static const char *bytes_of(const struct tutti_table *t, const struct tt_member 
 
 	if (slot == TT_IN_PLACE)
 		return pusher && pusher->mapped ? pusher->mapped + (size_t)(range.first - tt_table_range(t, t->mine).first) * t->width : NULL;
-	const struct tt_table_peer *peer = from->own[TT_TABLE_SLOT];
+	const struct tt_table_peer *peer = tt_member_own(from, TT_TABLE_SLOT);
 	return slot < TT_FEED_SLOTS && peer && peer->inbox && len <= TT_PUSH_PIECE ? peer->inbox + (size_t)slot * TT_PUSH_PIECE : NULL;
 }
 
