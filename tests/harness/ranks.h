@@ -19,6 +19,7 @@ struct ranks { /* one run */
 	const char *wire;            /* "sim", "tcp" or "shm" */
 	int hosts;                   /* its ranks are on so many, in turn; 0: sim: each on its own, else all on one. Over shm that needs libconfig */
 	uint64_t seed;               /* sim's */
+	struct tt_sim_counts *counts; /* what sim says it took; may be NULL */
 	int deadline_ms;             /* 0: the default */
 	const char *allreduce;       /* the algorithm; NULL: auto */
 	void (*program)(tutti *job); /* every rank runs it between joining and leaving */
@@ -178,7 +179,8 @@ static inline int run_ranks(struct ranks run)
 	if (strcmp(run.wire, "sim")) {
 		run_threads(&run);
 	} else {
-		struct tt_sim_config c = { .seed = run.seed, .ranks = run.size, .program = sim_rank, .arg = &run, .deadline_ms = run.deadline_ms, .hosts = run.hosts };
+		struct tt_sim_config c = { .seed = run.seed, .ranks = run.size, .program = sim_rank, .arg = &run,
+			                   .deadline_ms = run.deadline_ms, .hosts = run.hosts, .counts = run.counts };
 		int err = tt_sim_run(&c);
 		if (err)
 			printf("sim: %d ranks, seed %llu: %d: %s\n", run.size, (unsigned long long)run.seed, err, tt_why());

@@ -1,6 +1,7 @@
-/* crowd.c - many ranks: how they find each other down the tree, what becomes of those whose parent dies, and a real job of
- * some hundred processes.
+/* crowd.c - many ranks: how they find each other down the tree, what becomes of those whose parent dies, how the work
+ * grows with their number, and a real job of some hundred processes.
  *   tests/member/crowd --ranks N: one simulated job of N ranks alone, with how long it took and how much memory */
+#include "collective/collective_private.h"
 #include "engine/engine.h"
 #include "member/member_private.h"
 #include "tests/harness/cunit_main.h"
@@ -76,6 +77,68 @@ static int connections(tutti *job)
 	return n;
 }
 
+/* ---- growth: twice the ranks take at most two and a half times the work. n log n does, and n * n does not. ---- */
+
+enum { TURNS, EVENTS, OPS, LOOKS, COUNTS };
+static const char *const count_names[COUNTS] = {
+	"turns of fibers", "events", "ops posted", "looks of one rank at others",
+};
+static uint64_t looks; /* of all ranks: they tell of a loop in a loop over the group, which no message does */
+
+struct tt_member *__real_tt_group_member(const struct tutti *, int i);
+struct tt_member *__wrap_tt_group_member(const struct tutti *, int i);
+
+struct tt_member *__wrap_tt_group_member(const struct tutti *g, int i) /* the linker's --wrap */
+{
+	looks++;
+	return __real_tt_group_member(g, i);
+}
+
+static void count_work(int ranks, void (*program)(tutti *), uint64_t count[COUNTS])
+{
+	struct tt_sim_counts c = { 0 };
+
+	looks = 0;
+	struct ranks run = { .size = ranks, .wire = "sim", .seed = 1, .counts = &c, .program = program };
+	WANT(run_ranks(run) == 0, "%d ranks", ranks);
+	count[TURNS] = c.turns;
+	count[EVENTS] = c.events;
+	count[OPS] = c.ops;
+	count[LOOKS] = looks / (uint64_t)ranks; /* each has to learn of all others */
+}
+
+static void compare_work(int ranks, void (*program)(tutti *), bool fast)
+{
+	uint64_t once[COUNTS], twice[COUNTS];
+
+	count_work(ranks, program, once);
+	count_work(2 * ranks, program, twice);
+	for (int k = 0; k < COUNTS; k++)
+		WANT((2 * twice[k] > 5 * once[k]) == fast, "%s: %llu of %d ranks, %llu of %d", count_names[k],
+		     (unsigned long long)once[k], ranks, (unsigned long long)twice[k], 2 * ranks);
+}
+
+static void test_growth(void) { compare_work(SIM_RANKS / 2, program_sum, false); }
+
+/* What the counts must notice: every rank asks each other one for something, and compares each with each. */
+static void program_wasteful(tutti *job)
+{
+	uint64_t memory = (uint64_t)tutti_rank(job), v;
+	int n = tutti_size(job), unlike = 0;
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "wasteful", &memory, 8, &w) == 0);
+	for (int i = 0; i < n; i++)
+		CHECK(tutti_get(w, i, 0, &v, 8, NULL) == 0 && v == (uint64_t)i);
+	for (int i = 0; i < n * n; i++)
+		unlike += tt_group_member(job, i / n) != tt_group_member(job, i % n);
+	CHECK(unlike == n * (n - 1));
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+}
+
+static void test_waste(void) { compare_work(50, program_wasteful, true); }
+
 /* ---- who shares a host's memory, against a plain loop ---- */
 
 enum { SEATS_MOST = 300 };
@@ -128,8 +191,10 @@ static void try_layout(const struct place *places, int n, bool node_list, bool s
 	};
 	static struct tt_member members[SEATS_MOST];
 	static struct tt_seat seats[SEATS_MOST];
-	struct tt_job job = { .members = members, .size = n, .node_list = node_list };
-	struct tutti g = { .job = &job, .seats = seats, .n = n, .me = n / 3 };
+	struct tt_members all = { .of = members, .node_list = node_list };
+	struct tt_job job = { .size = n, .own[TT_MEMBER_SLOT] = &all };
+	struct tt_coll_group own = { 0 };
+	struct tutti g = { .job = &job, .seats = seats, .n = n, .me = n / 3, .own[TT_COLLECTIVE_SLOT] = &own };
 	int of[SEATS_MOST], hosts = find_hosts(places, n, node_list, of);
 
 	for (int i = 0; i < n; i++) {
@@ -137,8 +202,8 @@ static void try_layout(const struct place *places, int n, bool node_list, bool s
 		members[rank] = (struct tt_member){ .job = &job, .rank = rank, .host = (uint64_t)places[i].host << 32 };
 		members[rank].addr = sim ? "sim:1" : addrs[places[i].reach];
 	}
-	WANT(tt_layout_find(&g) == 0 && g.layout.here == of[g.me], "%d seats", n);
-	WANT(is_as_found(&g.layout, of, n, hosts), "%d seats on %d hosts", n, hosts);
+	WANT(tt_layout_find(&g) == 0 && own.layout.here == of[g.me], "%d seats", n);
+	WANT(is_as_found(&own.layout, of, n, hosts), "%d seats on %d hosts", n, hosts);
 	tt_layout_free(&g);
 }
 
@@ -374,6 +439,8 @@ static void test_impostor(void)
 
 static CU_TestInfo sim_tests[] = {
 	{ "many", test_many },
+	{ "growth", test_growth },
+	{ "growth that is noticed", test_waste },
 	{ "layouts", test_layouts },
 	{ "tables", test_tables },
 	{ "the tree", test_tree },

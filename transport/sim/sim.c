@@ -229,6 +229,7 @@ static struct flight *new_flight(struct tt_sim_world *w, struct peer *p, struct 
 	f->from = p;
 	f->op = op;
 	f->number = ++p->posted;
+	w->counts.ops++;
 	tt_list_init(&f->queue);
 	tt_list_init(&f->work.node);
 	tt_list_append(&p->outstanding, &f->node);

@@ -8,6 +8,12 @@
 
 extern const struct tt_transport tt_sim;
 
+struct tt_sim_counts { /* what a run took: the same on any machine */
+	uint64_t turns;  /* that fibers had */
+	uint64_t events; /* that have happened */
+	uint64_t ops;    /* that were posted: messages, puts, ... */
+};
+
 struct tt_sim_config {
 	uint64_t seed;
 	int ranks;
@@ -16,6 +22,7 @@ struct tt_sim_config {
 	int deadline_ms;                      /* TUTTI_DEADLINE of the ranks; 0: the default */
 	int hosts;                            /* ranks are dealt out to so many, one by one; 0: each is on one of its own */
 	uint64_t limit_ns;                    /* virtual time after which the run is given up; 0: an hour */
+	struct tt_sim_counts *counts;         /* filled in when the run ends; NULL: nobody asks */
 };
 /* Until every program has returned. -EDEADLK: nothing can ever happen again; -ETIMEDOUT: limit_ns passed; tt_why()
  * names the ranks that hang. */

@@ -37,6 +37,7 @@ struct tt_sim_world {
 	const struct tt_sim_config *config;
 	struct tt_random random;
 	uint64_t now, sequence, limit;
+	struct tt_sim_counts counts;
 	struct tt_sim_rank *ranks;
 	struct tt_sim_fiber *origin, *current, *all, *spare;
 	struct tt_sim_fiber **runnable;

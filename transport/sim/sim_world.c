@@ -267,6 +267,7 @@ static struct tt_sim_fiber *pick_runnable(struct tt_sim_world *w)
 		w->runnable[i] = w->runnable[--w->running];
 		if (r->stopped_until <= w->now && (!r->spinner || r->spinner == f)) {
 			f->runnable = f->late = false;
+			w->counts.turns++;
 			return f;
 		}
 		hold(r, f);
@@ -307,6 +308,7 @@ static struct tt_sim_fiber *choose_next(struct tt_sim_world *w)
 		if (w->events && w->heap[0].time <= w->limit) {
 			struct tt_sim_event *e = w->heap[0].event;
 			w->now = w->heap[0].time;
+			w->counts.events++;
 			tt_sim_cancel(w, e);
 			e->fire(w, e);
 		} else if (w->err) {
@@ -748,6 +750,8 @@ int tt_sim_run(const struct tt_sim_config *config)
 	jump(w, choose_next(w));
 	tt_world = outside;
 	err = w->err;
+	if (config->counts)
+		*config->counts = w->counts;
 	memcpy(why, w->why, sizeof why);
 	if (!w->living) /* else fibers still stand on their stacks: give their memory up */
 		free_world(w);
