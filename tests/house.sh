@@ -166,9 +166,9 @@ check_width() {
 check_calls() {
 	for file in $(files -name '*.[ch]'); do
 		set -- $(floor_and_room "$file")
-		case $file in runtime/base/env.c | examples/* | tests/* | bindings/*) ;; *)
+		case $file in runtime/base/settings.c | examples/* | tests/* | bindings/*) ;; *)
 			code_of "$file" | grep -E '(^|[^A-Za-z0-9_])(secure_)?getenv *\(' | while read -r line; do
-				complain "$file:$line" "getenv is runtime/base/env.c's alone"
+				complain "$file:$line" "getenv is runtime/base/settings.c's alone"
 			done ;;
 		esac
 		case $1 in [0-7])
@@ -230,7 +230,7 @@ put() { # file, text with a format's letters, what they stand for: into the made
 
 make_bad_tree() {
 	put runtime/base/base.h '#include <stdio.h>\n'
-	put runtime/base/env.c 'getenv("OK");\n'
+	put runtime/base/settings.c 'getenv("OK");\n'
 	put runtime/base/up.c '#include "transport/transport.h"\n'
 	put runtime/tutti.h '#include <stddef.h>\n'
 	put runtime/engine/engine.h '#include "tutti.h"\n#include "transport/transport.h"\n#include "base/base.h"\n'
@@ -238,8 +238,8 @@ make_bad_tree() {
 	put runtime/engine/struct.c '#include "member/member.h"\n'
 	put runtime/member/member.h 'int tt_x;\n'
 	put runtime/member/member_private.h 'int tt_z;\n'
-	put runtime/member/peer.c 'char *f(void) { return getenv("HOME"); }\n'
-	put runtime/member/group.c 'void f(void) { printf("x"); }\n'
+	put runtime/member/connection.c 'char *f(void) { return getenv("HOME"); }\n'
+	put runtime/member/news.c 'void f(void) { printf("x"); }\n'
 	put runtime/window/window.c '#include "member/member.h"\nvoid f(void) { exit(1); }\n'
 	put runtime/window/nosy.c '#include "member/member_private.h"\n'
 	put runtime/table/table.h 'int tt_y;\n'
@@ -294,8 +294,8 @@ transport/sim/sim.c: includes "lost.h", which is nowhere
 gpu/gpu.c: (gpu, floor 1) includes transport/transport.h
 examples/hello.c: (examples, floor 8) includes runtime/base/base.h
 runtime/window/window.c:2: .* never ends the process
-runtime/member/group.c:1: .* does not write on stdout
-runtime/member/peer.c:1: .* getenv is
+runtime/member/news.c:1: .* does not write on stdout
+runtime/member/connection.c:1: .* getenv is
 runtime/launch/config.c:1:.* a path of one machine
 docs/tables.md: shows "int stale;", which is not in examples/table.c
 libtutti.so: shows (T stray_name)

@@ -83,7 +83,7 @@ static inline uint64_t tt_hash_text(uint64_t h, const char *text) /* with its en
 	return (h ^ 0xff) * TT_PRIME64;
 }
 
-/* sum.c: a checksum of long data, XXH64; in pieces of any length, or at once */
+/* checksum.c: a checksum of long data, XXH64; in pieces of any length, or at once */
 struct tt_sum {
 	uint64_t lane[4], len;
 	uint8_t rest[32];
@@ -101,10 +101,10 @@ void tt_remember(const char *sentence); /* an error met elsewhere (another threa
 const char *tt_why(void);               /* the sentence behind this thread's last error, "" if none */
 const char *tt_nearest(const char *word, const char *const *known, int n); /* the known word closest in spelling, or NULL */
 
-/* env.c: every setting that Tutti knows. env.def is the list, env.c has the only getenv in the tree */
+/* settings.c: every setting that Tutti knows. settings.def is the list, settings.c has the only getenv in the tree */
 enum tt_setting {
 #define TT_SETTING(id, variable, key, fallback, sentence) TT_##id,
-#include "base/env.def"
+#include "base/settings.def"
 #undef TT_SETTING
 	TT_SETTINGS
 };
@@ -141,7 +141,7 @@ struct tt_world {
 	void (*join)(struct tt_world *, struct tt_task *);
 	void (*park)(struct tt_world *, struct tt_parking *, uint64_t deadline, bool nets); /* nets: an event on any net of this rank wakes too */
 	void (*wake)(struct tt_world *, struct tt_parking *);
-	int hosts;          /* ranks are dealt out to so many, one by one; 0: each is on one of its own */
+	int hosts;          /* ranks are endpoints_sent out to so many, one by one; 0: each is on one of its own */
 };
 extern _Thread_local struct tt_world *tt_world __attribute__((tls_model("initial-exec"))); /* NULL: the real one. Looked at by every call, so
                                                       * found without one: the few bytes are there for a library that is loaded later, too */
@@ -171,17 +171,17 @@ static inline void tt_pause(void)    /* between two looks at memory that another
 }
 bool tt_yield(void);                 /* lets others of this core run first; false: in a simulated world nobody waits for a core */
 
-struct tt_gate { /* a fair lock: whoever asks while a spinning holder is inside gets in at its next turn; zeroed is open */
+struct tt_ticket_lock { /* a fair lock: whoever asks while a spinning holder is inside gets in at its next turn; zeroed is open */
 	_Atomic uint32_t next, serving;
 };
-void tt_gate_enter(struct tt_gate *);
-void tt_gate_leave(struct tt_gate *);
-static inline bool tt_gate_wanted(struct tt_gate *g) /* by the holder: does somebody wait outside? */
+void tt_ticket_lock_take(struct tt_ticket_lock *);
+void tt_ticket_lock_release(struct tt_ticket_lock *);
+static inline bool tt_ticket_lock_is_wanted(struct tt_ticket_lock *g) /* by the holder: does somebody wait outside? */
 {
 	return atomic_load(&g->next) != atomic_load(&g->serving) + 1;
 }
 
-static inline bool tt_gate_held(const struct tt_gate *g) /* by anyone: is somebody inside? */
+static inline bool tt_ticket_lock_is_held(const struct tt_ticket_lock *g) /* by anyone: is somebody inside? */
 {
 	return atomic_load(&g->next) != atomic_load(&g->serving);
 }
@@ -203,7 +203,7 @@ bool tt_files_scarce(int fd);        /* one that was just opened: is its number 
 int tt_address_split(const char *text, char *host, size_t size, char port[6]); /* HOST:PORT: 0, or -EINVAL with a sentence */
 int tt_address_check(const char *text);                                        /* likewise; and others could connect there */
 
-/* hist.c: how long things took */
+/* histogram.c: how long things took */
 enum { TT_HIST_BUCKETS = 368 };      /* up to 2^48, three days in nanoseconds; above it all count as the longest */
 struct tt_hist { /* zeroed is empty; the unit is the caller's */
 	uint64_t count, sum, max;
@@ -219,11 +219,11 @@ void tt_random_seed(struct tt_random *, uint64_t seed);
 uint64_t tt_random_next(struct tt_random *);
 uint64_t tt_random_below(struct tt_random *, uint64_t n); /* 0 .. n-1; n > 0 */
 
-/* zeros.c: memory that begins with zeros and costs nothing until it is written to. No gate needed */
+/* growable_pages.c: memory that begins with zeros and costs nothing until it is written to. No gate needed */
 
-char *tt_zeros_map(size_t bytes);                    /* page-aligned; NULL: no memory */
-char *tt_zeros_resize(char *, size_t bytes, size_t now); /* to `now`, elsewhere perhaps: pages move, nothing is copied. NULL: no memory, and all is as it was */
-void tt_zeros_unmap(char *, size_t bytes);           /* NULL is allowed */
+char *tt_pages_map(size_t bytes);                    /* page-aligned; NULL: no memory */
+char *tt_pages_resize(char *, size_t bytes, size_t now); /* to `now`, elsewhere perhaps: pages move, nothing is copied. NULL: no memory, and all is as it was */
+void tt_pages_unmap(char *, size_t bytes);           /* NULL is allowed */
 
 /* json.c: a cursor over a text, which it changes. After the first fault all is empty, so nobody has to check each step */
 

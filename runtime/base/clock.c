@@ -176,7 +176,7 @@ static void futex_wait(_Atomic uint32_t *word, uint32_t value, const struct time
 
 static void futex_wake(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0); }
 
-void tt_gate_enter(struct tt_gate *g)
+void tt_ticket_lock_take(struct tt_ticket_lock *g)
 {
 	uint32_t mine = atomic_fetch_add(&g->next, 1), now;
 
@@ -184,7 +184,7 @@ void tt_gate_enter(struct tt_gate *g)
 		syscall(SYS_futex, &g->serving, FUTEX_WAIT_BITSET_PRIVATE, now, NULL, NULL, bit_of(mine)); /* in a simulated world nobody parks inside, so nobody comes here */
 }
 
-void tt_gate_leave(struct tt_gate *g)
+void tt_ticket_lock_release(struct tt_ticket_lock *g)
 {
 	uint32_t now = atomic_load(&g->serving) + 1;
 

@@ -58,7 +58,7 @@ static const struct tt_algorithm *choose_for(const struct tutti *group, const st
 		return f;
 	if (model.by_host)
 		return &tt_hierarchical;
-	return tt_board_open(group) ? &tt_direct : tt_model_choose(&model, group->n, bytes, tt_coll_piece(group->job));
+	return tt_segment_open(group) ? &tt_direct : tt_model_choose(&model, group->n, bytes, tt_coll_piece(group->job));
 }
 
 static size_t bytes_of(const struct tt_allreduce *a) { return a->all.count * a->all.width; }
@@ -81,8 +81,8 @@ static int learn(struct tt_allreduce *a)
 		return 0;
 	if ((a->forced && a->forced != &tt_direct) || !bytes)
 		return 1;
-	known = tt_board_meet(&a->coll);
-	return known > 0 && !tt_board_open(group) && tt_model_needed(group, bytes) ? tt_model_learn(a) : known;
+	known = tt_segment_meet(&a->coll);
+	return known > 0 && !tt_segment_open(group) && tt_model_needed(group, bytes) ? tt_model_learn(a) : known;
 }
 
 static int advance(struct tt_coll *c)
@@ -90,7 +90,7 @@ static int advance(struct tt_coll *c)
 	struct tt_allreduce *a = (struct tt_allreduce *)c;
 	int known, err = 0;
 
-	tt_board_tell(c);
+	tt_segment_tell(c);
 	if (!a->all.is) {
 		if ((known = learn(a)) <= 0)
 			return known;
@@ -152,10 +152,10 @@ int tt_allreduce_explain(struct tutti *group, size_t bytes, tutti_type type, tut
 
 	if (err)
 		return err;
-	tt_enter(group->job);
+	tt_lock(group->job);
 	model = tt_model_of(group);
 	is = choose_for(group, forced(group->job), bytes);
-	tt_exit(group->job);
+	tt_unlock(group->job);
 	if (is == &tt_direct) {
 		snprintf(text, room, "direct%s, through memory that the %d ranks of this host share", is == forced(group->job) ? " (as set)" : "", n);
 		return 0;
@@ -170,6 +170,6 @@ int tt_allreduce_explain(struct tutti *group, size_t bytes, tutti_type type, tut
 	snprintf(text + used, room - (size_t)used, "%s%s, in chunks of %zu bytes, %.1f us expected: a message takes %.1f us%s, the wire %.3f ns and adding %.3f ns a byte",
 	         is->name, is == forced(group->job) ? " (as set)" : "", tt_max(width, is->chunk(bytes, width, n, piece) / width * width),
 	         (double)tt_model_predict(&model, is, n, bytes, piece) / 1e3, (double)model.latency_ns / 1e3,
-	         model.known && tt_model_measures(&group->job->settings) ? "" : " (assumed, not measured)", (double)model.wire_ps / 1e3, (double)model.add_ps / 1e3);
+	         model.known && tt_model_measures(&group->job->settings) ? "" : " (assumed, not measured)", (double)model.net_ps / 1e3, (double)model.add_ps / 1e3);
 	return 0;
 }

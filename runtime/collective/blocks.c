@@ -22,7 +22,7 @@ enum { SHORT = 32 * 1024 }; /* bytes to read from others: for no more than that 
 
 enum phase { TURN, MEET, READ, FILL, TAKE, READY, LEAVE, DONE }; /* the first of a stage is TURN, or READY where the visit has begun */
 
-static const struct tt_board *board_of(const struct tt_blocks *b) { return b->visit.board; }
+static const struct tt_segment *board_of(const struct tt_blocks *b) { return b->visit.board; }
 static bool is_owner(const struct tt_blocks *b, int i) { return i >= b->first && i < b->first + b->owners; }
 static bool gathers(const struct tt_blocks *b) { return b->stage == TT_BLOCKS_GATHER; }
 
@@ -57,7 +57,7 @@ static size_t piece_len(const struct tt_blocks *b)
 {
 	size_t rooms = gathers(b) ? 1 : (size_t)b->owners;
 
-	return TT_BOARD_CHUNK / rooms / TT_CACHE_LINE * TT_CACHE_LINE;
+	return TT_SEGMENT_CHUNK / rooms / TT_CACHE_LINE * TT_CACHE_LINE;
 }
 
 static struct tt_span piece_of(const struct tt_blocks *b, int owner)
@@ -71,7 +71,7 @@ static struct tt_span piece_of(const struct tt_blocks *b, int owner)
 /* Where rank i's panel has the piece of that owner's block. */
 static char *slot_of(const struct tt_blocks *b, int i, int owner)
 {
-	return tt_visit_room(&b->visit, i) + (gathers(b) ? 0 : (size_t)(owner - b->first) * piece_len(b));
+	return tt_segment_call_room(&b->visit, i) + (gathers(b) ? 0 : (size_t)(owner - b->first) * piece_len(b));
 }
 
 /* What others take: of my block, or for theirs. */
@@ -99,15 +99,15 @@ static bool is_far(const struct tt_blocks *b)
 /* Rank i's run of that owner's block, at s in the vector. */
 static const char *run_of(const struct tt_blocks *b, int i, int owner, struct tt_span s)
 {
-	const struct tt_board *board = board_of(b);
+	const struct tt_segment *board = board_of(b);
 
 	return i == board->me ? b->vector + s.at : b->visit.mapped ? board->fellows[i].vector + s.at : slot_of(b, i, owner);
 }
 
 static void combine(const struct tt_blocks *b, struct tt_span s)
 {
-	const struct tt_board *board = board_of(b);
-	const void *from[TT_BOARD_RANKS];
+	const struct tt_segment *board = board_of(b);
+	const void *from[TT_SEGMENT_RANKS];
 	void *to = b->to + (s.at - block_of(b, board->me).at);
 	struct tt_many many = { .from = from, .to = &to, .inputs = board->n, .outputs = 1, .stream = is_far(b) };
 
@@ -118,7 +118,7 @@ static void combine(const struct tt_blocks *b, struct tt_span s)
 
 static void collect(const struct tt_blocks *b, struct tt_span s)
 {
-	const struct tt_board *board = board_of(b);
+	const struct tt_segment *board = board_of(b);
 	size_t at = s.at - block_of(b, board->me).at;
 
 	for (int i = 0; i < board->n; i++)
@@ -141,23 +141,23 @@ static void take_run(const struct tt_blocks *b, int owner, struct tt_span s)
 
 static int take_turn(struct tt_blocks *b)
 {
-	struct tt_visit *v = &b->visit;
+	struct tt_segment_call *v = &b->visit;
 
-	if (!tt_visit_turn(v))
+	if (!tt_segment_call_turn(v))
 		return 0;
 	if (offers(b))
-		tt_visit_offer(v, b->vector);
+		tt_segment_call_offer(v, b->vector);
 	if (!v->region)
 		fill_room(b);
-	tt_visit_step(v);
+	tt_segment_call_step(v);
 	b->phase = MEET;
 	return 1;
 }
 
 static int meet(struct tt_blocks *b)
 {
-	struct tt_visit *v = &b->visit;
-	int k = tt_visit_meet(v);
+	struct tt_segment_call *v = &b->visit;
+	int k = tt_segment_call_meet(v);
 
 	if (k > 0)
 		b->phase = v->mapped ? READ : v->some_offer ? FILL : TAKE;
@@ -186,8 +186,8 @@ static int read_mapped(struct tt_blocks *b)
 {
 	struct tt_span s = { 0 };
 
-	for (size_t left = TT_VISIT_PIECES * TT_VISIT_PIECE; left; left -= s.len) {
-		if (!next_run(b, gathers(b) ? left : tt_min(left, TT_VISIT_PIECE), &s)) {
+	for (size_t left = TT_SEGMENT_CALL_PIECES * TT_SEGMENT_CALL_PIECE; left; left -= s.len) {
+		if (!next_run(b, gathers(b) ? left : tt_min(left, TT_SEGMENT_CALL_PIECE), &s)) {
 			b->visit.busy = false;
 			b->phase = DONE;
 			return 1;
@@ -200,7 +200,7 @@ static int read_mapped(struct tt_blocks *b)
 static int fill(struct tt_blocks *b)
 {
 	fill_room(b);
-	tt_visit_step(&b->visit);
+	tt_segment_call_step(&b->visit);
 	b->phase = TAKE;
 	return 1;
 }
@@ -216,14 +216,14 @@ static void take_piece(struct tt_blocks *b)
 
 static int take(struct tt_blocks *b)
 {
-	int k = tt_visit_all(&b->visit);
+	int k = tt_segment_call_all(&b->visit);
 
 	if (k <= 0)
 		return k;
 	take_piece(b);
 	b->at += piece_len(b);
-	tt_visit_next_room(&b->visit);
-	if ((k = tt_visit_still(&b->visit)) > 0)
+	tt_segment_call_next_room(&b->visit);
+	if ((k = tt_segment_call_still(&b->visit)) > 0)
 		b->phase = b->at < longest(b) ? FILL : DONE;
 	return k;
 }
@@ -231,7 +231,7 @@ static int take(struct tt_blocks *b)
 /* All have read what they combine, and owners have their blocks. */
 static int ready(struct tt_blocks *b)
 {
-	int k = tt_visit_all(&b->visit);
+	int k = tt_segment_call_all(&b->visit);
 
 	if (k > 0)
 		b->phase = READ;
@@ -241,7 +241,7 @@ static int ready(struct tt_blocks *b)
 
 static int leave(struct tt_blocks *b)
 {
-	int k = tt_visit_all(&b->visit);
+	int k = tt_segment_call_all(&b->visit);
 
 	if (k > 0)
 		b->phase = DONE;
@@ -254,7 +254,7 @@ static int (*const steps[])(struct tt_blocks *) = {
 
 static int advance(struct tt_blocks *b)
 {
-	int k = tt_visit_check(&b->visit);
+	int k = tt_segment_call_check(&b->visit);
 
 	while (k > 0 && b->phase != DONE)
 		k = steps[b->phase](b);
@@ -275,7 +275,7 @@ static void begin_stage(struct tt_blocks *b, enum tt_blocks_stage stage)
 	b->at = 0;
 	b->owner = b->first;
 	if (b->phase == READY || b->phase == LEAVE)
-		tt_visit_step(&b->visit);
+		tt_segment_call_step(&b->visit);
 }
 
 int tt_blocks_run(struct tt_blocks *b, enum tt_blocks_stage stage)
@@ -287,7 +287,7 @@ int tt_blocks_run(struct tt_blocks *b, enum tt_blocks_stage stage)
 
 void tt_blocks_begin(struct tt_blocks *b, struct tt_coll *c, enum tt_blocks_stage first)
 {
-	tt_visit_begin(&b->visit, c, b->bytes, first == TT_BLOCKS_GATHER ? b->owners : tt_coll_group(c->group)->board->n);
+	tt_segment_call_begin(&b->visit, c, b->bytes, first == TT_BLOCKS_GATHER ? b->owners : tt_coll_group(c->group)->board->n);
 }
 
-void tt_blocks_end(struct tt_blocks *b) { tt_visit_end(&b->visit, b->stage == TT_BLOCKS_LEAVE && b->phase == DONE); }
+void tt_blocks_end(struct tt_blocks *b) { tt_segment_call_end(&b->visit, b->stage == TT_BLOCKS_LEAVE && b->phase == DONE); }

@@ -8,7 +8,7 @@
 
 static int choose(struct tt_blockwise *w)
 {
-	int k = tt_board_decide(&w->coll, &w->visits);
+	int k = tt_segment_decide(&w->coll, &w->visits);
 
 	if (k <= 0)
 		return k;
@@ -25,7 +25,7 @@ static int advance(struct tt_coll *c)
 	struct tt_blockwise *w = (struct tt_blockwise *)c;
 	int k;
 
-	tt_board_tell(c);
+	tt_segment_tell(c);
 	if (!w->chosen && (k = choose(w)) <= 0)
 		return k;
 	if (!w->visits)

@@ -88,7 +88,7 @@ static void forget_kept(struct tt_job *job, uint32_t uid, const uint32_t *seq) /
 
 static void end(struct tt_coll *c)
 {
-	struct tt_request *r = c->request;
+	struct tt_operation *r = c->request;
 
 	release(c);
 	tt_timer_stop(&c->stale);
@@ -98,7 +98,7 @@ static void end(struct tt_coll *c)
 	tt_stats_ended(&c->job->stats.own, c->kind, c->request->post.since, c->bytes, c->err);
 	r->of = NULL;
 	r->rank = c->culprit;
-	tt_request_end(r, c->err);
+	tt_operation_end(r, c->err);
 	free(c->heard);
 	free(c);
 }
@@ -121,7 +121,7 @@ static void fail(struct tt_coll *c, int err, int culprit)
 	if (c->undecided)
 		tt_coll_wake_soon(c->job); /* others waited for its choice */
 	if (err == -ENOTCONN && culprit >= 0)
-		tt_group_farewell(tt_member(c->job, culprit));
+		tt_news_farewell(tt_member(c->job, culprit));
 	if (err == -ECONNRESET || err == -ENOTCONN) /* others may wait for my part of it; of what was abandoned all are told */
 		remember_failed(c->group, c->seq);
 	c->err = err;
@@ -162,7 +162,7 @@ static void push(struct tt_coll *c)
 		end(c);
 }
 
-void tt_coll_visit(struct tt_coll *c, struct tt_visit *v)
+void tt_coll_use_segment(struct tt_coll *c, struct tt_segment_call *v)
 {
 	c->job->engine.in_memory += (v != NULL) - (c->visit != NULL);
 	c->visit = v;
@@ -176,7 +176,7 @@ static int poll(struct tt_job *job)
 		return 0;
 	tt_list_each(node, &tt_collectives(job)->running) {
 		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
-		if (!c->visit || !tt_visit_poll(c->visit, false))
+		if (!c->visit || !tt_segment_call_poll(c->visit, false))
 			continue;
 		push(c);
 		n++;
@@ -190,7 +190,7 @@ static int doze(struct tt_job *job)
 		return 0;
 	tt_list_each(node, &tt_collectives(job)->running) {
 		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
-		if (c->visit && tt_visit_poll(c->visit, true))
+		if (c->visit && tt_segment_call_poll(c->visit, true))
 			return 1;
 	}
 	return 0;
@@ -291,7 +291,7 @@ static void compare_kept(struct tt_coll *c)
 }
 
 /* All are told, and nobody is cut off for it. */
-static void give_up(struct tt_request *r, int err)
+static void give_up(struct tt_operation *r, int err)
 {
 	struct tt_coll *c = r->of;
 
@@ -300,24 +300,24 @@ static void give_up(struct tt_request *r, int err)
 }
 
 /* Failed, it waits only for what others hold of mine: they live, so that comes back soon. */
-static bool needs_others(const struct tt_request *r) { return r->of && !((const struct tt_coll *)r->of)->failed; }
+static bool needs_others(const struct tt_operation *r) { return r->of && !((const struct tt_coll *)r->of)->failed; }
 
 /* Who has not even started it. Else nobody: they wait for each other. */
-static struct tt_member *find_late(const struct tt_request *r, uint64_t since)
+static struct tt_member *find_late(const struct tt_operation *r, uint64_t since)
 {
 	const struct tt_coll *c = r->of;
 	struct tt_member *late = NULL;
 
 	for (int i = 0; needs_others(r) && i < c->n; i++) {
 		struct tt_member *m = tt_group_member(c->group, i);
-		if (tt_request_concerns(r, m->rank) && m->heard >= since && m->started_in == c->group->uid && !tt_before(c->seq, m->started) &&
+		if (tt_operation_concerns(r, m->rank) && m->heard >= since && m->started_in == c->group->uid && !tt_before(c->seq, m->started) &&
 		    (!late || tt_before(m->started, late->started)))
 			late = m;
 	}
 	return late;
 }
 
-static int explain(const struct tt_request *r)
+static int explain(const struct tt_operation *r)
 {
 	if (r->rank >= 0 && r->err == -EBADMSG)
 		return tt_fail(r->err, "%s: rank %d called another collective, or with another count, type or rule", r->what, r->rank);
@@ -326,12 +326,12 @@ static int explain(const struct tt_request *r)
 	return 0;
 }
 
-static const struct tt_words words = { .needs = needs_others, .blame = find_late, .give_up = give_up, .explain = explain };
+static const struct tt_operation_kind words = { .needs = needs_others, .blame = find_late, .give_up = give_up, .explain = explain };
 
-static struct tt_request *start(struct tt_coll *c, tutti_op *op, tutti_op *stack)
+static struct tt_operation *start(struct tt_coll *c, tutti_op *op, tutti_op *stack)
 {
 	struct tt_job *job = c->job;
-	struct tt_request *r = tt_request_begin(job, op, stack, tt_stats_name(c->kind), -1);
+	struct tt_operation *r = tt_operation_begin(job, op, stack, tt_stats_name(c->kind), -1);
 
 	c->request = r;
 	r->words = &words;
@@ -359,10 +359,10 @@ int tt_coll_run(struct tt_coll *c, tutti_op *op)
 	int err = tt_usable(job);
 
 	if (!err) {
-		tt_enter(job);
+		tt_lock(job);
 		if (!(err = check_start(c->group)))
-			return tt_request_return(start(c, op, &stack), !op);
-		tt_exit(job);
+			return tt_operation_return(start(c, op, &stack), !op);
+		tt_unlock(job);
 	}
 	tt_coll_free(c);
 	return err;
@@ -591,7 +591,7 @@ static void take_message(struct tt_member *from, struct tt_pack *p)
 	k.bytes = p->at;
 	p->bad |= ahead > AHEAD_MAX;
 	if (!p->bad && !c && ahead < 0 && k.tag == TT_TAG_OFFER)
-		tt_board_answer(g, k.from, k.seq, k.print);
+		tt_segment_answer(g, k.from, k.seq, k.print);
 	if (p->bad || (!c && ahead < 0))
 		return; /* of one that is over here */
 	tt_list_append(&tt_collectives(job)->stash, &k.link);
@@ -703,14 +703,14 @@ static void close_collectives(struct tt_job *job)
 {
 	struct tt_list *node;
 
-	tt_board_sweep(job, true);
+	tt_segment_sweep(job, true);
 	while ((node = tt_list_pop(&tt_collectives(job)->stash)))
 		free(tt_container_of(node, struct kept, link));
 }
 
 static void free_group(struct tutti *g)
 {
-	tt_board_close(g);
+	tt_segment_close(g);
 	tt_layout_free(g);
 }
 
@@ -739,7 +739,7 @@ const struct tt_module tt_collective_module = {
 	.notify_first = TT_NOTIFY_COLLECTIVE,
 	.notify_last = 2 * TT_NOTIFY_COLLECTIVE - 1,
 	.notify = take_notify,
-	.hangup = tt_board_lost,
+	.hangup = tt_segment_lost,
 	.up = wake_for,
 	.ended = end_for,
 	.unseated = end_for,

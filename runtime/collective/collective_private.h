@@ -4,15 +4,15 @@
 #include "collective/collective.h"
 #include "kernel/kernel.h"
 
-struct tt_board;
-struct tt_visit;
+struct tt_segment;
+struct tt_segment_call;
 
 /* ---- model.c: what the choice of an all-reduce's algorithm rests on; the same on all ranks of a group ---- */
 
 struct tt_model {
 	bool known;
 	uint64_t latency_ns;        /* of a small message, one way */
-	uint64_t wire_ps, add_ps;   /* picoseconds a byte, on the wire and for adding */
+	uint64_t net_ps, add_ps;   /* picoseconds a byte, on the wire and for adding */
 	bool by_host;               /* the group is on several hosts, and the ranks of each share its memory */
 };
 struct tt_tune { /* of one all-reduce: how far this rank is with getting to know it */
@@ -45,7 +45,7 @@ struct tt_collectives {
 struct tt_coll_group {
 	struct tt_model model;
 	struct tt_layout layout;
-	struct tt_board *board;     /* NULL: none, or nobody has asked yet */
+	struct tt_segment *board;     /* NULL: none, or nobody has asked yet */
 	bool any_failed;
 	uint32_t failed;            /* ... the first of them */
 };
@@ -63,9 +63,9 @@ struct tt_coll { /* one collective on its way: a state machine that messages and
 	tutti_stat_kind kind;
 	size_t bytes;               /* of this rank, to be counted */
 	uint32_t print;             /* a hash of what was called with which arguments; the same on every rank */
-	struct tt_request *request;
+	struct tt_operation *request;
 	int (*advance)(struct tt_coll *);  /* as far as it can go: 0 there is more to come, 1 ended, -errno */
-	struct tt_visit *visit;     /* its stay on the board: what others write there pushes it on, too. NULL: only messages do */
+	struct tt_segment_call *visit;     /* its stay on the board: what others write there pushes it on, too. NULL: only messages do */
 	void (*release)(struct tt_coll *); /* deregisters and frees what is its own, once it is over: nothing lands afterwards */
 	unsigned pending;           /* my ops that the wire still holds */
 	bool over, failed, busy, released; /* over: advance has said so */
@@ -101,12 +101,12 @@ const void *tt_coll_take_any(struct tt_coll *, int *from, uint32_t tag, size_t *
 int tt_coll_put(struct tt_coll *, int to, const struct tt_key *, uint64_t offset, const void *, size_t, unsigned lane, bool last);
 int tt_coll_open(struct tt_coll *, int rank, void *base, size_t len, struct tt_region **); /* memory that this rank may put into. 1: not connected
                                                       * yet, ask again when pushed on; 0; -errno */
-void tt_coll_visit(struct tt_coll *, struct tt_visit *); /* NULL: no more */
+void tt_coll_use_segment(struct tt_coll *, struct tt_segment_call *); /* NULL: no more */
 void tt_coll_wake_soon(struct tt_job *);        /* from a later turn */
 
-/* ---- legs.c: runs of bytes between ranks, of which the larger collectives consist ---- */
+/* ---- transfer.c: runs of bytes between ranks, of which the larger collectives consist ---- */
 
-struct tt_leg { /* its first four members are the collective's, and for the length of combined ones: whole elements */
+struct tt_transfer { /* its first four members are the collective's, and for the length of combined ones: whole elements */
 	int other;                  /* the rank at the other end */
 	uint32_t id;                /* the same at both ends; different from those of other legs between the two */
 	char *at;                   /* what is sent; where it goes, or what it is combined with */
@@ -122,58 +122,58 @@ struct tt_leg { /* its first four members are the collective's, and for the leng
 	struct tt_region *region;
 	char *slots;
 };
-struct tt_legs {
+struct tt_transfers {
 	struct tt_coll *coll;
 	size_t width;               /* of an element of legs that combine */
 	tutti_type type;
 	tutti_rule rule;
-	struct tt_leg *in, *out;    /* taken in strictly in this order; sent in this order, as far as they may */
+	struct tt_transfer *in, *out;    /* taken in strictly in this order; sent in this order, as far as they may */
 	int ins, outs, ins_done, outs_done;
 	int ahead;                  /* how many legs may be under way, and how far sending may be ahead of what has come in */
 	bool always;                /* empty legs travel too: only one end may think that it is empty */
 };
-int tt_legs_new(struct tt_legs *, struct tt_coll *, int max, int ahead); /* room for `max` in and out */
-int tt_legs_advance(struct tt_legs *); /* like a collective's advance */
-void tt_legs_free(struct tt_legs *);   /* on release */
-size_t tt_legs_chunk(size_t len);      /* how a leg of that length is cut */
+int tt_transfers_new(struct tt_transfers *, struct tt_coll *, int max, int ahead); /* room for `max` in and out */
+int tt_transfers_advance(struct tt_transfers *); /* like a collective's advance */
+void tt_transfers_free(struct tt_transfers *);   /* on release */
+size_t tt_transfers_chunk(size_t len);      /* how a leg of that length is cut */
 
-/* ---- board.c: what the ranks of a group on one host share; each host has one ---- */
+/* ---- segment.c: what the ranks of a group on one host share; each host has one ---- */
 
 enum {
-	TT_BOARD_RANKS = 128,         /* at most: each maps each */
-	TT_BOARD_FEW = 16,            /* for calls that do with rounds of messages: of more ranks, rounds are fewer than flags, and a job that needs no
+	TT_SEGMENT_RANKS = 128,         /* at most: each maps each */
+	TT_SEGMENT_FEW = 16,            /* for calls that do with rounds of messages: of more ranks, rounds are fewer than flags, and a job that needs no
 	                               * more does not connect all to all */
-	TT_BOARD_CHUNK = 256 * 1024,  /* bytes that are passed over it at once: they stay in the caches */
+	TT_SEGMENT_CHUNK = 256 * 1024,  /* bytes that are passed over it at once: they stay in the caches */
 };
 #define TT_STEP_QUIT UINT32_MAX
 
-struct tt_note { /* of one call of one rank */
+struct tt_call_header { /* of one call of one rank */
 	_Atomic uint64_t flag;      /* the call, and how far this rank is in it */
 	uint32_t print;
 	uint8_t half;               /* where on its panel it begins */
 	bool mapped, can;           /* others may map its vector; it has mapped theirs */
 	struct tt_key key;          /* mapped: of the vector */
 } __attribute__((aligned(2 * TT_CACHE_LINE)));
-struct tt_panel { /* of one rank, in memory that the others map; it alone writes it */
-	struct tt_note note[2];
+struct tt_rank_slot { /* of one rank, in memory that the others map; it alone writes it */
+	struct tt_call_header note[2];
 	_Atomic uint32_t asleep __attribute__((aligned(2 * TT_CACHE_LINE))); /* a WAKE, please, with each step */
 	_Atomic uint32_t done __attribute__((aligned(2 * TT_CACHE_LINE))); /* with all calls before this one */
-	char half[2][2 * TT_BOARD_CHUNK] __attribute__((aligned(4096))); /* each: what others combine; what they take */
+	char half[2][2 * TT_SEGMENT_CHUNK] __attribute__((aligned(4096))); /* each: what others combine; what they take */
 };
-struct tt_fellow { /* of another rank */
-	struct tt_panel *panel;     /* NULL: not mapped, or no more */
+struct tt_segment_peer { /* of another rank */
+	struct tt_rank_slot *panel;     /* NULL: not mapped, or no more */
 	struct tt_peer *peer;       /* through which it was mapped */
-	const struct tt_note *note; /* of this call; NULL: not seen yet */
+	const struct tt_call_header *note; /* of this call; NULL: not seen yet */
 	struct tt_key key;          /* of its vector in this call ... */
 	char *vector;               /* ... and where that is here */
 	bool offered, voted;        /* while the board is made */
 };
-struct tt_board {
+struct tt_segment {
 	struct tt_list link;        /* in tt_collectives.boards */
 	struct tutti *group;        /* NULL: closed */
 	int n, me;
 	const int *seats;               /* n of them, in the group */
-	struct tt_fellow *fellows;      /* n of them; mine has the panel alone */
+	struct tt_segment_peer *fellows;      /* n of them; mine has the panel alone */
 	void *memory;               /* my panel ... */
 	struct tt_region *region;   /* ... registered with the net that leads to all others */
 	uint32_t met_in;            /* in which call it is being made */
@@ -185,33 +185,33 @@ struct tt_board {
 	int lost;                   /* 1 + a rank (of the job) whose panel is not there any more; 0: none */
 	struct tt_list queue;       /* calls, in their order: the first has the board */
 };
-int tt_board_meet(struct tt_coll *);       /* like advance: 1 once it is known whether there is one */
-struct tt_member *tt_board_member(const struct tt_board *, int i);
-int tt_board_decide(struct tt_coll *, bool *visits); /* likewise: 1 once a call that uses boards of one host alone knows whether it visits one */
-void tt_board_answer(struct tutti *, int seat, uint32_t call, uint32_t print); /* to an OFFER in a call that is over here */
-void tt_board_tell(struct tt_coll *);      /* whoever asks how the making of it ended */
-bool tt_board_open(const struct tutti *);  /* it is known, there is, and all ranks of the group are on it */
-void tt_board_close(struct tutti *);
-void tt_board_sweep(struct tt_job *, bool all); /* frees what was closed and nobody reads; all: once no link is left */
-void tt_board_lost(struct tt_job *, const struct tt_peer *); /* it is about to be disconnected */
+int tt_segment_meet(struct tt_coll *);       /* like advance: 1 once it is known whether there is one */
+struct tt_member *tt_segment_member(const struct tt_segment *, int i);
+int tt_segment_decide(struct tt_coll *, bool *visits); /* likewise: 1 once a call that uses boards of one host alone knows whether it visits one */
+void tt_segment_answer(struct tutti *, int seat, uint32_t call, uint32_t print); /* to an OFFER in a call that is over here */
+void tt_segment_tell(struct tt_coll *);      /* whoever asks how the making of it ended */
+bool tt_segment_open(const struct tutti *);  /* it is known, there is, and all ranks of the group are on it */
+void tt_segment_close(struct tutti *);
+void tt_segment_sweep(struct tt_job *, bool all); /* frees what was closed and nobody reads; all: once no link is left */
+void tt_segment_lost(struct tt_job *, const struct tt_peer *); /* it is about to be disconnected */
 
-struct tt_note *tt_board_begin(struct tt_board *); /* my note for the next call: to be filled in before its first step */
-void tt_board_step(struct tt_board *, struct tt_note *, uint32_t call, uint32_t step); /* I am so far; wakes who sleeps */
-int tt_board_reached(struct tt_board *, int i, uint32_t call, uint32_t step); /* is that rank? 1, 0; -ECONNABORTED: it has given up */
-void tt_board_done(struct tt_board *, uint32_t call); /* I read nothing of it any more */
-void tt_board_doze(struct tt_board *, bool dozing);
+struct tt_call_header *tt_segment_begin(struct tt_segment *); /* my note for the next call: to be filled in before its first step */
+void tt_segment_step(struct tt_segment *, struct tt_call_header *, uint32_t call, uint32_t step); /* I am so far; wakes who sleeps */
+int tt_segment_reached(struct tt_segment *, int i, uint32_t call, uint32_t step); /* is that rank? 1, 0; -ECONNABORTED: it has given up */
+void tt_segment_done(struct tt_segment *, uint32_t call); /* I read nothing of it any more */
+void tt_segment_doze(struct tt_segment *, bool dozing);
 
-/* ---- visit.c: a call on its host's board ---- */
+/* ---- segment_call.c: a call on its host's board ---- */
 
 enum {
-	TT_VISIT_PIECE = 256 * 1024,  /* bytes that are read or stored at once: between two of them a rank looks whether it still may ... */
-	TT_VISIT_PIECES = 4,          /* ... and after so many it leaves the engine to others */
+	TT_SEGMENT_CALL_PIECE = 256 * 1024,  /* bytes that are read or stored at once: between two of them a rank looks whether it still may ... */
+	TT_SEGMENT_CALL_PIECES = 4,          /* ... and after so many it leaves the engine to others */
 };
-struct tt_visit {
+struct tt_segment_call {
 	struct tt_coll *coll;
-	struct tt_board *board;
+	struct tt_segment *board;
 	struct tt_list turn;        /* in board->queue */
-	struct tt_note *note;       /* NULL: its turn has not come */
+	struct tt_call_header *note;       /* NULL: its turn has not come */
 	uint32_t step;
 	int seen;                   /* ranks that have come to it */
 	size_t bytes;               /* of a vector */
@@ -224,23 +224,23 @@ struct tt_visit {
 	struct tt_region *region;   /* my vector, for others to map; NULL: they cannot */
 	struct tt_timer hail;
 };
-void tt_visit_begin(struct tt_visit *, struct tt_coll *, size_t bytes, int offers);
-void tt_visit_end(struct tt_visit *, bool done); /* on release. done: else the others learn that I have given up */
-bool tt_visit_poll(struct tt_visit *, bool dozing); /* may it go on, by what others have written? On every turn; dozing: and before a sleep, which
+void tt_segment_call_begin(struct tt_segment_call *, struct tt_coll *, size_t bytes, int offers);
+void tt_segment_call_end(struct tt_segment_call *, bool done); /* on release. done: else the others learn that I have given up */
+bool tt_segment_call_poll(struct tt_segment_call *, bool dozing); /* may it go on, by what others have written? On every turn; dozing: and before a sleep, which
                                         * it has to tell them of first */
-int tt_visit_check(struct tt_visit *); /* first, whenever pushed on: 1: go on; 0: some rank has given up; -ECONNRESET */
+int tt_segment_call_check(struct tt_segment_call *); /* first, whenever pushed on: 1: go on; 0: some rank has given up; -ECONNRESET */
 /* 1: yes, 0: wait; -errno */
-int tt_visit_turn(struct tt_visit *);  /* is it my turn? Then offer, or fill my room, and go to the first step */
-int tt_visit_meet(struct tt_visit *);  /* are all here, and is it known whether vectors are mapped? */
-int tt_visit_all(struct tt_visit *);   /* have all come to my step? What they wrote before that can be read */
-int tt_visit_still(struct tt_visit *); /* ... and nobody has given up since: what was read was meant for this call */
+int tt_segment_call_turn(struct tt_segment_call *);  /* is it my turn? Then offer, or fill my room, and go to the first step */
+int tt_segment_call_meet(struct tt_segment_call *);  /* are all here, and is it known whether vectors are mapped? */
+int tt_segment_call_all(struct tt_segment_call *);   /* have all come to my step? What they wrote before that can be read */
+int tt_segment_call_still(struct tt_segment_call *); /* ... and nobody has given up since: what was read was meant for this call */
 
-void tt_visit_offer(struct tt_visit *, void *vector); /* may others map it? By those whose vectors they are to reach */
-void tt_visit_step(struct tt_visit *); /* I am one step further */
-char *tt_visit_room(const struct tt_visit *, int i); /* the half of that rank's panel that it uses now */
-void tt_visit_next_room(struct tt_visit *);          /* the other one from now on; all do so at the same step */
-int tt_visit_store_begin(struct tt_visit *); /* may I store into all mapped vectors? 0: into none */
-void tt_visit_store_end(struct tt_visit *);
+void tt_segment_call_offer(struct tt_segment_call *, void *vector); /* may others map it? By those whose vectors they are to reach */
+void tt_segment_call_step(struct tt_segment_call *); /* I am one step further */
+char *tt_segment_call_room(const struct tt_segment_call *, int i); /* the half of that rank's panel that it uses now */
+void tt_segment_call_next_room(struct tt_segment_call *);          /* the other one from now on; all do so at the same step */
+int tt_segment_call_store_begin(struct tt_segment_call *); /* may I store into all mapped vectors? 0: into none */
+void tt_segment_call_store_end(struct tt_segment_call *);
 
 struct tt_span { size_t at, len; }; /* bytes */
 static inline struct tt_span tt_span_of(size_t bytes, int n, int i) /* the i-th of n, in whole lines: no two ranks write into one */
@@ -269,7 +269,7 @@ struct tt_blocks { /* zeroed, then the first part is the caller's: the same on a
 	tutti_type type;
 	tutti_rule rule;            /* ... and how they are combined. AVERAGE: of the ranks of this host */
 
-	struct tt_visit visit;
+	struct tt_segment_call visit;
 	enum tt_blocks_stage stage;
 	int phase, owner;
 	size_t at;                  /* bytes of each block, or of the owner's, that are done */
@@ -308,7 +308,7 @@ struct tt_exchange { /* what an algorithm does: all-reduce among some ranks of a
 static inline int tt_exchange_seat(const struct tt_exchange *x, int i) { return x->seats ? x->seats[i] : i; }
 
 struct tt_direct { /* direct.c's own */
-	struct tt_visit visit;
+	struct tt_segment_call visit;
 	int phase;
 	size_t at;                  /* bytes of the vector, or of my slice, that are done */
 };

@@ -1,5 +1,5 @@
 /* direct.c - all-reduce on one host, straight through memory: each rank combines its slice of all vectors, in the order of
- * ranks, and all get the result. Who is how far stands on the group's board (visit.c).
+ * ranks, and all get the result. Who is how far stands on the group's board (segment_call.c).
  *
  *      short     each puts its vector on its panel, and combines all of them itself: one flag
  *
@@ -33,8 +33,8 @@ static struct tt_allreduce *call_of(const struct tt_exchange *x) { return tt_con
 static struct tt_span mine(const struct tt_allreduce *a, size_t bytes) { return tt_span_of(bytes, a->coll.n, a->coll.me); }
 static size_t bytes_of(const struct tt_allreduce *a) { return a->all.count * a->all.width; }
 static bool is_up_to(const struct tt_allreduce *a, size_t read) { return bytes_of(a) <= read / (size_t)(a->coll.n - 1); }
-static size_t chunk_len(const struct tt_allreduce *a) { return tt_min(TT_BOARD_CHUNK, bytes_of(a) - a->direct.at); }
-static char *room_of(const struct tt_allreduce *a, int i) { return tt_visit_room(&a->direct.visit, i); }
+static size_t chunk_len(const struct tt_allreduce *a) { return tt_min(TT_SEGMENT_CHUNK, bytes_of(a) - a->direct.at); }
+static char *room_of(const struct tt_allreduce *a, int i) { return tt_segment_call_room(&a->direct.visit, i); }
 
 static void combine(const struct tt_allreduce *a, const void *const *from, void *const *to, int outputs, size_t bytes)
 {
@@ -65,35 +65,35 @@ static int go_on_if(struct tt_allreduce *a, int k, enum phase then)
 
 static int take_turn(struct tt_allreduce *a)
 {
-	struct tt_visit *v = &a->direct.visit;
+	struct tt_segment_call *v = &a->direct.visit;
 
-	if (!tt_visit_turn(v))
+	if (!tt_segment_call_turn(v))
 		return 0;
 	if (!is_up_to(a, SMALL))
-		tt_visit_offer(v, a->all.buf);
+		tt_segment_call_offer(v, a->all.buf);
 	if (!v->region)
 		copy_in(a);
-	tt_visit_step(v);
+	tt_segment_call_step(v);
 	a->direct.phase = MEET;
 	return 1;
 }
 
 static int combine_all(struct tt_allreduce *a)
 {
-	const void *from[TT_BOARD_RANKS];
+	const void *from[TT_SEGMENT_RANKS];
 	void *to = a->all.buf;
 
 	for (int i = 0; i < a->coll.n; i++)
 		from[i] = i == a->coll.me ? to : room_of(a, i);
 	combine(a, from, &to, 1, bytes_of(a));
-	tt_visit_next_room(&a->direct.visit);
-	return go_on_if(a, tt_visit_still(&a->direct.visit), DONE);
+	tt_segment_call_next_room(&a->direct.visit);
+	return go_on_if(a, tt_segment_call_still(&a->direct.visit), DONE);
 }
 
 static int meet(struct tt_allreduce *a)
 {
-	struct tt_visit *v = &a->direct.visit;
-	int k = tt_visit_meet(v);
+	struct tt_segment_call *v = &a->direct.visit;
+	int k = tt_segment_call_meet(v);
 
 	if (k <= 0)
 		return k;
@@ -106,9 +106,9 @@ static int meet(struct tt_allreduce *a)
 
 static void store_piece(struct tt_allreduce *a, size_t at, size_t len)
 {
-	const struct tt_board *b = a->direct.visit.board;
-	const void *from[TT_BOARD_RANKS];
-	void *to[TT_BOARD_RANKS];
+	const struct tt_segment *b = a->direct.visit.board;
+	const void *from[TT_SEGMENT_RANKS];
+	void *to[TT_SEGMENT_RANKS];
 
 	for (int i = 0; i < b->n; i++)
 		from[i] = to[i] = (i == b->me ? a->all.buf : b->fellows[i].vector) + at;
@@ -120,31 +120,31 @@ static int store(struct tt_allreduce *a)
 	struct tt_direct *d = &a->direct;
 	struct tt_span s = mine(a, bytes_of(a));
 
-	for (int i = 0; i < TT_VISIT_PIECES && d->at < s.len; i++) {
-		size_t len = tt_min(TT_VISIT_PIECE, s.len - d->at);
-		if (!tt_visit_store_begin(&d->visit))
+	for (int i = 0; i < TT_SEGMENT_CALL_PIECES && d->at < s.len; i++) {
+		size_t len = tt_min(TT_SEGMENT_CALL_PIECE, s.len - d->at);
+		if (!tt_segment_call_store_begin(&d->visit))
 			return 0;
 		store_piece(a, s.at + d->at, len);
-		tt_visit_store_end(&d->visit);
+		tt_segment_call_store_end(&d->visit);
 		d->at += len;
 	}
 	if (d->at < s.len)
 		return 0;
 	d->visit.busy = false;
-	tt_visit_step(&d->visit);
+	tt_segment_call_step(&d->visit);
 	d->phase = STORED;
 	return 1;
 }
 
 static int end_stored(struct tt_allreduce *a)
 {
-	return go_on_if(a, tt_visit_all(&a->direct.visit), DONE);
+	return go_on_if(a, tt_segment_call_all(&a->direct.visit), DONE);
 }
 
 static int pass_in(struct tt_allreduce *a)
 {
 	copy_in(a);
-	tt_visit_step(&a->direct.visit);
+	tt_segment_call_step(&a->direct.visit);
 	a->direct.phase = COMBINE;
 	return 1;
 }
@@ -153,16 +153,16 @@ static int combine_chunk(struct tt_allreduce *a)
 {
 	struct tt_direct *d = &a->direct;
 	struct tt_span s = mine(a, chunk_len(a));
-	const void *from[TT_BOARD_RANKS];
-	void *to[2] = { a->all.buf + d->at + s.at, room_of(a, a->coll.me) + TT_BOARD_CHUNK + s.at };
-	int k = tt_visit_all(&d->visit);
+	const void *from[TT_SEGMENT_RANKS];
+	void *to[2] = { a->all.buf + d->at + s.at, room_of(a, a->coll.me) + TT_SEGMENT_CHUNK + s.at };
+	int k = tt_segment_call_all(&d->visit);
 
 	if (k <= 0)
 		return k;
 	for (int i = 0; i < a->coll.n; i++)
 		from[i] = i == a->coll.me ? to[0] : room_of(a, i) + s.at;
 	combine(a, from, to, 2, s.len);
-	tt_visit_step(&d->visit);
+	tt_segment_call_step(&d->visit);
 	d->phase = OUT;
 	return 1;
 }
@@ -171,18 +171,18 @@ static int take_out(struct tt_allreduce *a)
 {
 	struct tt_direct *d = &a->direct;
 	size_t len = chunk_len(a);
-	int k = tt_visit_all(&d->visit);
+	int k = tt_segment_call_all(&d->visit);
 
 	if (k <= 0)
 		return k;
 	for (int i = 0; i < a->coll.n; i++) {
 		struct tt_span s = tt_span_of(len, a->coll.n, i);
 		if (i != a->coll.me)
-			memcpy(a->all.buf + d->at + s.at, room_of(a, i) + TT_BOARD_CHUNK + s.at, s.len);
+			memcpy(a->all.buf + d->at + s.at, room_of(a, i) + TT_SEGMENT_CHUNK + s.at, s.len);
 	}
 	d->at += len;
-	tt_visit_next_room(&d->visit);
-	return go_on_if(a, tt_visit_still(&d->visit), d->at < bytes_of(a) ? IN : DONE);
+	tt_segment_call_next_room(&d->visit);
+	return go_on_if(a, tt_segment_call_still(&d->visit), d->at < bytes_of(a) ? IN : DONE);
 }
 
 static int (*const steps[])(struct tt_allreduce *) = {
@@ -193,7 +193,7 @@ static int advance(struct tt_exchange *x)
 {
 	struct tt_allreduce *a = call_of(x);
 	struct tt_direct *d = &a->direct;
-	int k = tt_visit_check(&d->visit);
+	int k = tt_segment_call_check(&d->visit);
 
 	while (k > 0 && d->phase != DONE)
 		k = steps[d->phase](a);
@@ -206,7 +206,7 @@ static int begin(struct tt_exchange *x)
 {
 	struct tt_allreduce *a = call_of(x);
 
-	tt_visit_begin(&a->direct.visit, x->coll, bytes_of(a), a->coll.n);
+	tt_segment_call_begin(&a->direct.visit, x->coll, bytes_of(a), a->coll.n);
 	return 0;
 }
 
@@ -214,7 +214,7 @@ static void release(struct tt_exchange *x)
 {
 	struct tt_direct *d = &call_of(x)->direct;
 
-	tt_visit_end(&d->visit, d->phase == DONE);
+	tt_segment_call_end(&d->visit, d->phase == DONE);
 }
 
 const struct tt_algorithm tt_direct = { "direct", begin, advance, release, NULL };

@@ -56,7 +56,7 @@ int tutti_gather(tutti *group, const void *value, size_t bytes, void *all, int r
 	if (!held)
 		return tt_fail(-ENOMEM, "gather: no memory for %d values of %zu bytes", group->n, bytes);
 	struct tt_blocks blocks = { .vector = mine ? all : held, .bytes = (size_t)group->n * bytes, .owners = group->n, .each = bytes };
-	struct gather *g = (struct gather *)tt_blockwise_new(group, sizeof *g, TUTTI_STAT_GATHER, bytes, (uint64_t)root, &blocks, group->n <= TT_BOARD_FEW);
+	struct gather *g = (struct gather *)tt_blockwise_new(group, sizeof *g, TUTTI_STAT_GATHER, bytes, (uint64_t)root, &blocks, group->n <= TT_SEGMENT_FEW);
 	if (!g) {
 		free(held);
 		return -ENOMEM;

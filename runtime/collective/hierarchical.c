@@ -73,7 +73,7 @@ static int exchange(struct tt_allreduce *a)
 
 	if (!x->is)
 		return 1;
-	if (!is_alone(a) && (k = tt_visit_check(&h->blocks.visit)) <= 0)
+	if (!is_alone(a) && (k = tt_segment_call_check(&h->blocks.visit)) <= 0)
 		return k;
 	if (!h->begun) {
 		h->begun = h->blocks.visit.away = true;

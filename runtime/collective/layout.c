@@ -6,7 +6,7 @@
  *
  * All ranks of a group have the same cards, and come to the same answer. A host here is what shared memory can span: the same host, and
  * there the same namespaces and user, as shm's addresses say. In a node list nobody knows those of other hosts: there the host
- * alone counts, and the board's vote (board.c) tells the rest.
+ * alone counts, and the board's vote (segment.c) tells the rest.
  */
 #include "collective/collective_private.h"
 #include "member/member.h"

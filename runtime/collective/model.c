@@ -1,5 +1,5 @@
 /* model.c - which all-reduce: latency, bandwidth and the cost of adding, measured once and the same on all ranks; and over several hosts,
- * whether the ranks of each share its memory, each host having decided for itself (board.c)
+ * whether the ranks of each share its memory, each host having decided for itself (segment.c)
  *
  * A group's first all-reduce that needs them measures, before it begins: rank 0 pings the last rank, which is on another
  * host if any is (where hosts are not mixed), and sends it bursts. What it finds is the truth from then on, so ranks cannot choose differently. A rank that does
@@ -30,14 +30,14 @@ enum {
 };
 
 /* Where nothing is measured, and where a clock shows nothing: a plain network of today. */
-static const struct tt_model assumed = { .latency_ns = 10000, .wire_ps = 400, .add_ps = 100 };
+static const struct tt_model assumed = { .latency_ns = 10000, .net_ps = 400, .add_ps = 100 };
 
 struct tt_model tt_model_of(const struct tutti *group) { return tt_coll_group(group)->model.known ? tt_coll_group(group)->model : assumed; }
 
 bool tt_model_measures(const struct tt_settings *s) { return *tt_setting(s, TT_MEASURE) == 'y'; }
 
 /* May it go by hosts? Then it has to be known before the first byte. */
-static bool may_span(const struct tt_layout *l) { return l->hosts > 1 && l->most > 1 && l->most <= TT_BOARD_RANKS; }
+static bool may_span(const struct tt_layout *l) { return l->hosts > 1 && l->most > 1 && l->most <= TT_SEGMENT_RANKS; }
 
 bool tt_model_needed(const struct tutti *group, size_t bytes)
 {
@@ -51,7 +51,7 @@ static uint64_t of_bytes(size_t bytes, uint64_t ps) { return (uint64_t)((unsigne
 uint64_t tt_model_predict(const struct tt_model *m, const struct tt_algorithm *is, int n, size_t bytes, size_t piece)
 {
 	uint64_t latency = m->latency_ns, segments = bytes / piece + 1;
-	uint64_t wire = of_bytes(bytes, m->wire_ps), add = of_bytes(bytes, m->add_ps);
+	uint64_t wire = of_bytes(bytes, m->net_ps), add = of_bytes(bytes, m->add_ps);
 	unsigned p = (unsigned)tt_power_below(n), ranks = (unsigned)n;
 	uint64_t rounds = (uint64_t)__builtin_ctz(p);
 	bool folded = p < ranks;
@@ -110,7 +110,7 @@ static struct tt_model found(const struct tt_allreduce *a)
 	size_t bytes = BURST_PIECES * tt_coll_piece(a->coll.job);
 	uint64_t burst = t->burst > t->trip ? t->burst - t->trip : 0, add = measure_adding(a->coll.job);
 
-	return (struct tt_model){ .latency_ns = tt_max(1, t->trip / 2), .wire_ps = tt_max(1, burst * 1000 / bytes),
+	return (struct tt_model){ .latency_ns = tt_max(1, t->trip / 2), .net_ps = tt_max(1, burst * 1000 / bytes),
 	                          .add_ps = add ? add : assumed.add_ps }; /* a virtual clock stands still */
 }
 
@@ -124,7 +124,7 @@ static void conclude(struct tt_allreduce *a)
 	if (may_span(&tt_coll_group(group)->layout))
 		tt_log(TT_INFO, "all-reduce: over %d hosts, %s", tt_coll_group(group)->layout.hosts, m->by_host ? "within each through its memory" : "as if each rank had its own: not all can share memory");
 	tt_log(TT_INFO, "all-reduce: a message takes %llu ns, the wire %llu ps and adding %llu ps a byte", (unsigned long long)m->latency_ns,
-	       (unsigned long long)m->wire_ps, (unsigned long long)m->add_ps);
+	       (unsigned long long)m->net_ps, (unsigned long long)m->add_ps);
 }
 
 static int send_burst(struct tt_allreduce *a)
@@ -264,7 +264,7 @@ static int hear(struct tt_allreduce *a)
 		return 0;
 	struct tt_pack p = tt_unpack(bytes, MODEL_SIZE);
 	struct tt_model m = { .latency_ns = tt_get64(&p) };
-	m.wire_ps = tt_get64(&p);
+	m.net_ps = tt_get64(&p);
 	m.add_ps = tt_get64(&p);
 	uint32_t layout = tt_get32(&p);
 	int err = layout ? compare_layout(a, 0, layout) : 0;
@@ -294,7 +294,7 @@ void tt_model_tell(struct tt_allreduce *a)
 
 	a->coll.untidy |= may_span(&tt_coll_group(a->coll.group)->layout); /* a HOST may come from who did not know the model either */
 	tt_put64(&p, m->latency_ns);
-	tt_put64(&p, m->wire_ps);
+	tt_put64(&p, m->net_ps);
 	tt_put64(&p, m->add_ps);
 	tt_put32(&p, m->by_host ? tt_coll_group(a->coll.group)->layout.print : 0);
 	for (; m->known && tt_coll_take_any(&a->coll, &from, TAG_ASK, &len); from = -1)

@@ -21,20 +21,20 @@ enum {
 
 struct pairwise {
 	struct tt_blockwise either; /* its blocks say what to do, in steps, too */
-	struct tt_legs legs;
+	struct tt_transfers legs;
 };
 
-static int advance(struct tt_coll *c) { return tt_legs_advance(&((struct pairwise *)c)->legs); }
-static void release(struct tt_coll *c) { tt_legs_free(&((struct pairwise *)c)->legs); }
+static int advance(struct tt_coll *c) { return tt_transfers_advance(&((struct pairwise *)c)->legs); }
+static void release(struct tt_coll *c) { tt_transfers_free(&((struct pairwise *)c)->legs); }
 
 /* Step k's two legs; from and to: what goes out, and where the other's comes. */
 static void add_step(struct pairwise *p, int k, const void *from, size_t out, void *to, size_t in)
 {
-	struct tt_legs *l = &p->legs;
+	struct tt_transfers *l = &p->legs;
 	int n = p->either.coll.n, me = p->either.coll.me;
 
-	l->out[l->outs++] = (struct tt_leg){ .other = (me + k) % n, .id = (uint32_t)k, .at = (char *)(uintptr_t)from, .len = out };
-	l->in[l->ins++] = (struct tt_leg){ .other = (me - k + n) % n, .id = (uint32_t)k, .at = to, .len = in };
+	l->out[l->outs++] = (struct tt_transfer){ .other = (me + k) % n, .id = (uint32_t)k, .at = (char *)(uintptr_t)from, .len = out };
+	l->in[l->ins++] = (struct tt_transfer){ .other = (me - k + n) % n, .id = (uint32_t)k, .at = to, .len = in };
 }
 
 static char *at(const void *base, size_t offset) { return base ? (char *)(uintptr_t)base + offset : NULL; }
@@ -46,8 +46,8 @@ static int begin_reducing(struct tt_coll *c)
 	struct pairwise *p = (struct pairwise *)c;
 	const struct tt_blocks *b = &p->either.blocks;
 	const char *mine = at(b->vector, (size_t)c->me * b->each);
-	struct tt_legs *l = &p->legs;
-	int err = tt_legs_new(l, c, c->n - 1, AHEAD_ADDING);
+	struct tt_transfers *l = &p->legs;
+	int err = tt_transfers_new(l, c, c->n - 1, AHEAD_ADDING);
 
 	if (err)
 		return err;
@@ -68,7 +68,7 @@ static int begin_gathering(struct tt_coll *c)
 {
 	struct pairwise *p = (struct pairwise *)c;
 	const struct tt_blocks *b = &p->either.blocks;
-	int err = tt_legs_new(&p->legs, c, c->n - 1, AHEAD);
+	int err = tt_transfers_new(&p->legs, c, c->n - 1, AHEAD);
 
 	for (int k = 1; !err && k < c->n; k++)
 		add_step(p, k, at(b->vector, (size_t)c->me * b->each), b->each, at(b->vector, (size_t)((c->me - k + c->n) % c->n) * b->each), b->each);
@@ -79,7 +79,7 @@ static int begin_exchanging(struct tt_coll *c)
 {
 	struct pairwise *p = (struct pairwise *)c;
 	const struct tt_blocks *b = &p->either.blocks;
-	int err = tt_legs_new(&p->legs, c, c->n - 1, AHEAD);
+	int err = tt_transfers_new(&p->legs, c, c->n - 1, AHEAD);
 
 	for (int k = 0; !err && k < c->n; k++) {
 		const char *out = at(b->vector, (size_t)((c->me + k) % c->n) * b->each);
@@ -199,7 +199,7 @@ static struct pairwise *new_any_sizes(struct tutti *group)
 	p->either.coll.advance = advance;
 	p->either.coll.release = release;
 	p->legs.always = true;
-	if (!tt_legs_new(&p->legs, &p->either.coll, group->n - 1, AHEAD))
+	if (!tt_transfers_new(&p->legs, &p->either.coll, group->n - 1, AHEAD))
 		return p;
 	tt_coll_free(&p->either.coll);
 	return NULL;

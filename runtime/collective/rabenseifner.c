@@ -22,7 +22,7 @@ enum {
 };
 
 struct halving {
-	struct tt_legs legs;
+	struct tt_transfers legs;
 	int power, extra;           /* power: of two, <= n; extra: ranks beyond it */
 	int low, high;              /* blocks that are mine to complete, or complete */
 };
@@ -34,16 +34,16 @@ static char *block_at(const struct tt_exchange *x, int block)
 	return x->buf + (size_t)((unsigned __int128)x->count * (unsigned)block / (unsigned)h->power) * x->width;
 }
 
-static struct tt_leg leg_of(const struct tt_exchange *x, int other, uint32_t id, int low, int high)
+static struct tt_transfer leg_of(const struct tt_exchange *x, int other, uint32_t id, int low, int high)
 {
 	char *from = block_at(x, low);
 
-	return (struct tt_leg){ .other = tt_exchange_seat(x, other), .id = id, .at = from, .len = (size_t)(block_at(x, high) - from) };
+	return (struct tt_transfer){ .other = tt_exchange_seat(x, other), .id = id, .at = from, .len = (size_t)(block_at(x, high) - from) };
 }
 
-static void add_in(struct halving *h, struct tt_leg leg) { h->legs.in[h->legs.ins++] = leg; }
+static void add_in(struct halving *h, struct tt_transfer leg) { h->legs.in[h->legs.ins++] = leg; }
 
-static void add_out(struct halving *h, struct tt_leg leg)
+static void add_out(struct halving *h, struct tt_transfer leg)
 {
 	leg.after = h->legs.ins;
 	h->legs.out[h->legs.outs++] = leg;
@@ -56,8 +56,8 @@ static void halve(const struct tt_exchange *x, int id, uint32_t round, int mask)
 	struct halving *h = x->state;
 	int other = rank_of(h, id ^ mask), middle = (h->low + h->high) / 2;
 	bool upper = id & mask;
-	struct tt_leg in = leg_of(x, other, HALVING + round, upper ? middle : h->low, upper ? h->high : middle);
-	struct tt_leg out = leg_of(x, other, HALVING + round, upper ? h->low : middle, upper ? middle : h->high);
+	struct tt_transfer in = leg_of(x, other, HALVING + round, upper ? middle : h->low, upper ? h->high : middle);
+	struct tt_transfer out = leg_of(x, other, HALVING + round, upper ? h->low : middle, upper ? middle : h->high);
 
 	in.combine = out.combine = true;
 	in.scale = mask == 1 && x->rule == TUTTI_AVERAGE;
@@ -84,7 +84,7 @@ static void plan(struct tt_exchange *x)
 	struct halving *h = x->state;
 	int me = x->me, id = me < 2 * h->extra ? me / 2 : me - h->extra, mask;
 	bool folded = me < 2 * h->extra;
-	struct tt_leg all = leg_of(x, folded ? me ^ 1 : me, FOLD, 0, h->power), result = all;
+	struct tt_transfer all = leg_of(x, folded ? me ^ 1 : me, FOLD, 0, h->power), result = all;
 	uint32_t round = 0;
 
 	all.combine = true;
@@ -117,20 +117,20 @@ static int begin(struct tt_exchange *x)
 	h->legs.width = x->width;
 	h->legs.type = x->type;
 	h->legs.rule = x->rule;
-	int err = tt_legs_new(&h->legs, x->coll, 2 * ROUNDS_MAX + 1, AHEAD);
+	int err = tt_transfers_new(&h->legs, x->coll, 2 * ROUNDS_MAX + 1, AHEAD);
 	if (!err)
 		plan(x);
 	return err;
 }
 
-static int advance(struct tt_exchange *x) { return tt_legs_advance(&((struct halving *)x->state)->legs); }
+static int advance(struct tt_exchange *x) { return tt_transfers_advance(&((struct halving *)x->state)->legs); }
 
 static void release(struct tt_exchange *x)
 {
 	struct halving *h = x->state;
 
 	if (h)
-		tt_legs_free(&h->legs);
+		tt_transfers_free(&h->legs);
 	free(h);
 }
 
@@ -139,7 +139,7 @@ static size_t chunk_of(size_t bytes, size_t width, int n, size_t piece)
 	(void)width;
 	(void)n;
 	(void)piece;
-	return tt_min(bytes, tt_legs_chunk(bytes / 2));
+	return tt_min(bytes, tt_transfers_chunk(bytes / 2));
 }
 
 const struct tt_algorithm tt_rabenseifner = { "rabenseifner", begin, advance, release, chunk_of };

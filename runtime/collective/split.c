@@ -93,12 +93,12 @@ static int split(struct tutti *parent, struct tutti *part, uint32_t birth, int c
 	tt_put32(&p, (uint32_t)key);
 	tt_put16(&p, part ? part->slot : NO_SLOT);
 	err = tutti_gather(parent, mine, sizeof mine, values, -1, NULL);
-	tt_enter(parent->job);
+	tt_lock(parent->job);
 	if (!err && part && color >= 0)
 		err = fill_part(part, parent, values, color);
 	if (err || !part)
 		tt_group_revoke(parent, birth);
-	tt_exit(parent->job);
+	tt_unlock(parent->job);
 	free(values);
 	return err;
 }
@@ -112,23 +112,23 @@ int tutti_group_split(tutti *parent, int color, int key, tutti **out)
 
 	if (err)
 		return err;
-	tt_enter(job);
+	tt_lock(job);
 	full = tt_group_new(job, 0, &part);
 	birth = ++parent->splits;
 	if (part) {
 		part->birth = birth;
 		part->parent = parent->uid;
 	}
-	tt_exit(job);
+	tt_unlock(job);
 	err = split(parent, part, birth, color, key); /* without a slot too: the others shall not wait */
 	if (!err && !full && color >= 0) {
 		*out = part;
 		return 0;
 	}
-	tt_enter(job);
+	tt_lock(job);
 	if (part)
 		tt_group_free(part);
-	tt_exit(job);
+	tt_unlock(job);
 	if (!err && !full)
 		*out = NULL;
 	return full ? full : err;

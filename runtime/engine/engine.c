@@ -56,18 +56,18 @@ static void count_visit(struct tt_engine *e, uint32_t n)
 	atomic_store_explicit(&e->visits, atomic_load_explicit(&e->visits, memory_order_relaxed) + n, memory_order_relaxed);
 }
 
-void tt_enter(struct tt_job *job)
+void tt_lock(struct tt_job *job)
 {
-	tt_gate_enter(&job->engine.gate);
+	tt_ticket_lock_take(&job->engine.lock);
 	count_visit(&job->engine, 2);
 }
 
-void tt_exit(struct tt_job *job)
+void tt_unlock(struct tt_job *job)
 {
 	if (job->engine.news)
 		wake_the_ready(&job->engine);
 	alert_sleepers(job);
-	tt_gate_leave(&job->engine.gate);
+	tt_ticket_lock_release(&job->engine.lock);
 }
 
 static int run_timers(struct tt_engine *e, uint64_t now)
@@ -132,7 +132,7 @@ static int turn(struct tt_job *job, uint64_t now, bool near)
 	return n;
 }
 
-int tt_turn(struct tt_job *job) { return turn(job, tt_now(), false); }
+int tt_progress(struct tt_job *job) { return turn(job, tt_now(), false); }
 
 /* Calls that never have to wait must not keep timers and other nets waiting for good. */
 void tt_look(struct tt_job *job, struct tt_net *net)
@@ -140,7 +140,7 @@ void tt_look(struct tt_job *job, struct tt_net *net)
 	if (net->cheap_poll && ++job->engine.turns % TURN_EVERY)
 		poll_net(job, net);
 	else if (net->cheap_poll)
-		tt_turn(job);
+		tt_progress(job);
 }
 
 static uint64_t next_wake(struct tt_engine *e, uint64_t deadline)
@@ -164,17 +164,17 @@ static void sleep_on_nets(struct tt_engine *e, struct tt_sleeper *s, _Atomic boo
 		fds[i] = e->nets[i]->fd;
 	deadline = next_wake(e, deadline);
 	*asleep = true;
-	tt_gate_leave(&e->gate);
+	tt_ticket_lock_release(&e->lock);
 	tt_sleep(s, fds, e->count, deadline);
 	*asleep = false;
 }
 
 static void let_others_in(struct tt_engine *e)
 {
-	if (!tt_gate_wanted(&e->gate))
+	if (!tt_ticket_lock_is_wanted(&e->lock))
 		return;
-	tt_gate_leave(&e->gate);
-	tt_gate_enter(&e->gate);
+	tt_ticket_lock_release(&e->lock);
+	tt_ticket_lock_take(&e->lock);
 }
 
 /* True: in vain, and no time worth speaking of has passed. */
@@ -198,7 +198,7 @@ static bool drive(struct tt_job *job, uint64_t now, uint64_t deadline)
 		let_others_in(e);
 	} else if (!arm_all(e)) {
 		sleep_on_nets(e, &e->sleeper, &e->driver_asleep, deadline);
-		tt_gate_enter(&e->gate);
+		tt_ticket_lock_take(&e->lock);
 	}
 	return false;
 }
@@ -206,9 +206,9 @@ static bool drive(struct tt_job *job, uint64_t now, uint64_t deadline)
 static void park(struct tt_engine *e, struct tt_waiter *me, uint64_t deadline)
 {
 	tt_list_append(&e->waiters, &me->link);
-	tt_gate_leave(&e->gate);
+	tt_ticket_lock_release(&e->lock);
 	tt_park(&me->parking, deadline);
-	tt_gate_enter(&e->gate);
+	tt_ticket_lock_take(&e->lock);
 	tt_list_remove(&me->link);
 }
 
@@ -285,7 +285,7 @@ static void doze(struct tt_engine *e, uint64_t tick, bool may_stay)
 	atomic_store(&e->backstage_off, false);
 }
 
-static bool is_visited(struct tt_engine *e) { return atomic_load(&e->visits) % 2 || tt_gate_held(&e->gate); }
+static bool is_visited(struct tt_engine *e) { return atomic_load(&e->visits) % 2 || tt_ticket_lock_is_held(&e->lock); }
 
 static bool is_wanted(const struct tt_job *job)
 {
@@ -317,24 +317,24 @@ static void run_background(void *arg)
 	struct tt_job *job = arg;
 	struct tt_engine *e = &job->engine;
 
-	tt_gate_enter(&e->gate);
+	tt_ticket_lock_take(&e->lock);
 	while (!e->stopping) {
 		e->errand = false;
 		tt_each_module(m, job, errand)
 			m->errand(job);
-		if (!e->driver && (tt_turn(job) || arm_all(e))) {
+		if (!e->driver && (tt_progress(job) || arm_all(e))) {
 			let_others_in(e);
 			continue;
 		}
 		if (e->driver)
-			tt_gate_leave(&e->gate);
+			tt_ticket_lock_release(&e->lock);
 		else
 			sleep_on_nets(e, &e->backstage, &e->backstage_asleep, TT_NEVER);
 		if (is_visited(e))
 			watch_visitors(job);
-		tt_gate_enter(&e->gate);
+		tt_ticket_lock_take(&e->lock);
 	}
-	tt_gate_leave(&e->gate);
+	tt_ticket_lock_release(&e->lock);
 }
 
 int tt_engine_open(struct tt_job *job)
@@ -353,10 +353,10 @@ void tt_engine_stop(struct tt_job *job)
 
 	if (!e->background)
 		return;
-	tt_gate_enter(&e->gate);
+	tt_ticket_lock_take(&e->lock);
 	e->stopping = true;
 	tt_kick(&e->backstage);
-	tt_gate_leave(&e->gate);
+	tt_ticket_lock_release(&e->lock);
 	tt_join(e->background);
 	e->background = NULL;
 }

@@ -13,7 +13,7 @@ enum { TT_NETS = 4, TT_CACHE_LINE = 64, TT_MODULES = 8 };
 struct tt_job;
 struct tt_member;
 
-/* ---- modules.c: how a lower room reaches a higher one: the higher one has registered ---- */
+/* ---- module.c: how a lower room reaches a higher one: the higher one has registered ---- */
 
 struct tt_message { /* one type of message between members: docs/wire.md has all of them */
 	uint8_t type;               /* the first byte of the message; no two modules have the same */
@@ -113,7 +113,7 @@ struct tt_waiter {
 };
 
 struct tt_engine {
-	struct tt_gate gate;        /* the holder may touch everything of the job, the nets too */
+	struct tt_ticket_lock lock;        /* the holder may touch everything of the job, the nets too */
 	struct tt_net *nets[TT_NETS];
 	int count;
 	int (*poll[TT_MODULES])(struct tt_job *); /* those of the modules that have any */
@@ -143,9 +143,9 @@ struct tt_engine {
 int tt_engine_open(struct tt_job *);   /* starts the background thread; without the gate, like the next two */
 void tt_engine_stop(struct tt_job *);  /* ends it: the caller is alone from then on */
 void tt_engine_close(struct tt_job *); /* closes the nets */
-void tt_enter(struct tt_job *);       /* takes the gate */
-void tt_exit(struct tt_job *);
-int tt_turn(struct tt_job *);         /* polls every net once, runs what is due; how much happened */
+void tt_lock(struct tt_job *);       /* takes the gate */
+void tt_unlock(struct tt_job *);
+int tt_progress(struct tt_job *);         /* polls every net once, runs what is due; how much happened */
 void tt_look(struct tt_job *, struct tt_net *); /* at this one, if it costs no system call: what was posted may have ended already */
 int tt_wait_until(struct tt_job *, bool (*ready)(void *), void *arg, uint64_t deadline); /* 0 or -ETIMEDOUT; lets go of the gate meanwhile */
 void tt_errand(struct tt_job *);      /* a module has one: wakes the background thread for it */
@@ -156,12 +156,12 @@ size_t tt_message_max(const struct tt_job *); /* bytes of a message that every n
 /* ---- place.c: which threads run where. No gate needed ---- */
 
 struct tt_place { /* of a job's threads */
-	struct tt_rule rule;
+	struct tt_pin_rule rule;
 	struct tt_cpus allowed;     /* when it joined */
 	int rank, ranks;            /* among those of this host that may run on the same processors */
 	struct tt_pu *pus;          /* NULL: nobody has asked yet */
 	int n;
-	struct tt_share share;
+	struct tt_partition share;
 	int memory_node;            /* where the job's memory is to be; -1: where it is first touched. Fixed once joined */
 };
 int tt_place_begin(struct tt_job *);                  /* reads the settings and looks where this thread may run */

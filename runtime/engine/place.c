@@ -64,7 +64,7 @@ static bool knows_allowed(const struct tt_place *p)
 	return tt_cpus_within(&p->allowed, &there);
 }
 
-static int share_out(struct tt_place *p, const struct tt_rule *rule)
+static int share_out(struct tt_place *p, const struct tt_pin_rule *rule)
 {
 	int err = 0;
 
@@ -73,7 +73,7 @@ static int share_out(struct tt_place *p, const struct tt_rule *rule)
 	if (!knows_allowed(p))
 		err = assume_plain(p);
 	if (!err)
-		tt_share_out(p->pus, p->n, rule, &p->allowed, p->rank, p->ranks, &p->share);
+		tt_partition_cores(p->pus, p->n, rule, &p->allowed, p->rank, p->ranks, &p->share);
 	return err;
 }
 
@@ -171,7 +171,7 @@ int tt_place_helper(struct tt_job *job, struct tt_task *task, int i)
 
 	if (tt_world || p->rule.pin == TT_PIN_NONE || !tt_cpus_count(&p->allowed))
 		return 0;
-	if (p->rule.pin != TT_PIN_AUTO && tt_share_core(p->pus, p->n, &p->share, i, &core))
+	if (p->rule.pin != TT_PIN_AUTO && tt_partition_core(p->pus, p->n, &p->share, i, &core))
 		return bind_task(task, &core, "a helper");
 	tt_place_widen(job, task);
 	return p->rule.pin == TT_PIN_AUTO ? keep_on_node(job, task, "a helper") : 0;
@@ -181,7 +181,7 @@ int tt_place_helper(struct tt_job *job, struct tt_task *task, int i)
 int tt_place_thread(struct tt_job *job, enum tt_pin if_auto, int i)
 {
 	struct tt_place *p = &job->place;
-	struct tt_rule rule = p->rule;
+	struct tt_pin_rule rule = p->rule;
 	struct tt_cpus core;
 	int err;
 
@@ -195,7 +195,7 @@ int tt_place_thread(struct tt_job *job, enum tt_pin if_auto, int i)
 		err = bind_task(job->engine.background, &p->share.background, "the background thread");
 	if (err || i < 0)
 		return err ? err : bind_task(NULL, &p->share.cpus, "this thread");
-	return tt_share_core(p->pus, p->n, &p->share, i, &core) ? bind_task(NULL, &core, "this thread") : 0;
+	return tt_partition_core(p->pus, p->n, &p->share, i, &core) ? bind_task(NULL, &core, "this thread") : 0;
 }
 
 /* For the pages that nobody has touched yet. It is a wish: where it is not granted (some containers forbid it) they come

@@ -5,18 +5,18 @@
 #include "tutti.h"
 #include <stdio.h>
 
-/* ---- draft.c: a file that others see whole or not at all ---- */
+/* ---- atomic_file.c: a file that others see whole or not at all ---- */
 
-#define TT_DRAFT_MARK ".part-"         /* and 16 letters by chance, behind the name while it is being written */
-struct tt_draft { /* fd -1, else zeroed: none */
+#define TT_ATOMIC_FILE_MARK ".part-"         /* and 16 letters by chance, behind the name while it is being written */
+struct tt_atomic_file { /* fd -1, else zeroed: none */
 	char *path, *part;
 	int fd;
 	uint64_t front, given, end; /* what was written last from front to back, without a gap: the disk has begun with it as far as `given` */
 };
-int tt_draft_begin(struct tt_draft *, const char *path, uint64_t size); /* size: bytes that it will have, for which room is made */
-int tt_draft_write(struct tt_draft *, const void *bytes, size_t len, uint64_t at);
-int tt_draft_publish(struct tt_draft *); /* synced, under its name, and the folder synced; it ends the draft, also when it fails */
-void tt_draft_drop(struct tt_draft *);   /* without a trace; after the end it does nothing */
+int tt_atomic_file_begin(struct tt_atomic_file *, const char *path, uint64_t size); /* size: bytes that it will have, for which room is made */
+int tt_atomic_file_write(struct tt_atomic_file *, const void *bytes, size_t len, uint64_t at);
+int tt_atomic_file_publish(struct tt_atomic_file *); /* synced, under its name, and the folder synced; it ends the draft, also when it fails */
+void tt_atomic_file_drop(struct tt_atomic_file *);   /* without a trace; after the end it does nothing */
 
 /* ---- tensors.c, tensors_write.c: safetensors files. No gate needed; several threads may read an open one ---- */
 
@@ -52,7 +52,7 @@ const char *tt_tensors_note(const struct tt_tensors *, const char *key);
 int tt_tensors_read(const struct tt_tensors *, const struct tt_tensor *, uint64_t first, uint64_t count, void *to); /* elements */
 
 struct tt_tensors_writer {
-	struct tt_draft draft;
+	struct tt_atomic_file draft;
 	char *text;                 /* the header, to be written when all sums are known */
 	size_t len;
 	struct tt_tensor *of;

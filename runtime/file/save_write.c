@@ -2,7 +2,7 @@
  *
  *      next: a generation that no file has --> each writer its shard --> commit: open all, do they make whole arrays? --> the index, by which
  *      they are the save --> the files of those before it go */
-#include "file/tensors.h"
+#include "file/file_private.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -48,7 +48,7 @@ static bool is_shard(const char *file, const char *name, uint64_t *generation)
 	print_shard(room, name, g, i - 1, shards);
 	len = strlen(room);
 	*generation = g;
-	return !strncmp(file, room, len) && (!file[len] || !strncmp(file + len, TT_DRAFT_MARK, strlen(TT_DRAFT_MARK)));
+	return !strncmp(file, room, len) && (!file[len] || !strncmp(file + len, TT_ATOMIC_FILE_MARK, strlen(TT_ATOMIC_FILE_MARK)));
 }
 
 int tt_save_next(const char *folder, const char *name, uint64_t *generation)
@@ -78,7 +78,7 @@ static void sweep(const char *folder, const char *name, uint64_t generation)
 	char draft[NAME_MAX + 1];
 	uint64_t g;
 
-	snprintf(draft, sizeof draft, "%s" TT_INDEX_SUFFIX TT_DRAFT_MARK, name);
+	snprintf(draft, sizeof draft, "%s" TT_INDEX_SUFFIX TT_ATOMIC_FILE_MARK, name);
 	for (struct dirent *e; dir && (e = readdir(dir));)
 		if (!strncmp(e->d_name, draft, strlen(draft)) || (is_shard(e->d_name, name, &g) && g < generation))
 			if (unlinkat(dirfd(dir), e->d_name, 0))
@@ -114,7 +114,7 @@ static void print_index(FILE *f, const struct tt_save *s)
 
 static int write_index(const struct tt_save *s)
 {
-	struct tt_draft d = { .fd = -1 };
+	struct tt_atomic_file d = { .fd = -1 };
 	char *text = NULL;
 	size_t len = 0;
 	FILE *f = open_memstream(&text, &len);
@@ -126,13 +126,13 @@ static int write_index(const struct tt_save *s)
 		err = tt_fail(-ENOMEM, "no memory for the index %s", s->path);
 	if (!err) {
 		tt_seal_put(text, len, TT_INDEX_SEALED);
-		err = tt_draft_begin(&d, s->path, len);
+		err = tt_atomic_file_begin(&d, s->path, len);
 	}
 	if (!err)
-		err = tt_draft_write(&d, text, len, 0);
+		err = tt_atomic_file_write(&d, text, len, 0);
 	if (!err)
-		err = tt_draft_publish(&d);
-	tt_draft_drop(&d);
+		err = tt_atomic_file_publish(&d);
+	tt_atomic_file_drop(&d);
 	free(text);
 	return err;
 }

@@ -8,7 +8,7 @@
  * zeros in its own place. "tutti_sums": one of each 4 MiB of each array, in the order of the data: a part of an array can be
  * checked without the rest, and what is damaged is named to within 4 MiB. All are XXH64, 16 digits each. Files without them are read unchecked. */
 #include "base/pack.h"
-#include "file/tensors.h"
+#include "file/file_private.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

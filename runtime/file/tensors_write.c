@@ -3,7 +3,7 @@
  *      begin: lay out the data, make the header, all of its sums zeros --> put ...: data, piece by piece, summed up --> end: the sums
  *      into the header, its seal, the header into the file, and the file into its place */
 #include "base/pack.h"
-#include "file/tensors.h"
+#include "file/file_private.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -140,7 +140,7 @@ static int begin(struct tt_tensors_writer *w, const char *path, const struct tt_
 		return err;
 	for (size_t i = 0; i < w->count; i++)
 		w->of[i].at += TT_HEADER_AT + w->len;
-	return tt_draft_begin(&w->draft, path, TT_HEADER_AT + w->len + size);
+	return tt_atomic_file_begin(&w->draft, path, TT_HEADER_AT + w->len + size);
 }
 
 int tt_tensors_begin(struct tt_tensors_writer *w, const char *path, const struct tt_tensor *of, size_t n, const struct tt_metadata *notes, size_t note_count)
@@ -185,7 +185,7 @@ int tt_tensors_put(struct tt_tensors_writer *w, const void *bytes, size_t len)
 		if (!t)
 			return tt_fail(-EINVAL, "%s was given %zu bytes more than its arrays have", w->draft.path, len);
 		size_t n = tt_min(tt_min(len, PIECE), tt_min(TT_TENSOR_BLOCK - w->done % TT_TENSOR_BLOCK, tt_tensor_bytes(t) - w->done));
-		int err = tt_draft_write(&w->draft, p, n, t->at + w->done);
+		int err = tt_atomic_file_write(&w->draft, p, n, t->at + w->done);
 		if (err)
 			return err;
 		tt_sum_add(&w->sum, p, n);
@@ -204,8 +204,8 @@ static int write_header(struct tt_tensors_writer *w)
 
 	tt_put64(&p, w->len);
 	tt_seal_put(w->text, w->len, TT_TENSORS_SEALED);
-	err = tt_draft_write(&w->draft, bytes, TT_HEADER_AT, 0);
-	return err ? err : tt_draft_write(&w->draft, w->text, w->len, TT_HEADER_AT);
+	err = tt_atomic_file_write(&w->draft, bytes, TT_HEADER_AT, 0);
+	return err ? err : tt_atomic_file_write(&w->draft, w->text, w->len, TT_HEADER_AT);
 }
 
 int tt_tensors_end(struct tt_tensors_writer *w)
@@ -215,14 +215,14 @@ int tt_tensors_end(struct tt_tensors_writer *w)
 	                      (unsigned long long)tt_tensor_bytes(t)) : write_header(w);
 
 	if (!err)
-		err = tt_draft_publish(&w->draft);
+		err = tt_atomic_file_publish(&w->draft);
 	tt_tensors_drop(w);
 	return err;
 }
 
 void tt_tensors_drop(struct tt_tensors_writer *w)
 {
-	tt_draft_drop(&w->draft);
+	tt_atomic_file_drop(&w->draft);
 	free(w->of);
 	free(w->text);
 	w->of = NULL;

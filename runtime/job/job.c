@@ -66,7 +66,7 @@ static int apply_config(struct tt_settings *s, const tutti_config *c)
 	return err;
 }
 
-static int resolve_settings(struct tt_job *job, const tutti_config *given, struct tt_boot *boot)
+static int resolve_settings(struct tt_job *job, const tutti_config *given, struct tt_launch *boot)
 {
 	long deadline = 30000;
 	tutti_config config;
@@ -79,7 +79,7 @@ static int resolve_settings(struct tt_job *job, const tutti_config *given, struc
 	    (err = tt_config_load(&job->settings, file, &boot->nodes, &boot->size)))
 		return err;
 	if ((err = tt_setting_int(&job->settings, TT_DEADLINE, 10, 86400000, &deadline)) ||
-	    (err = tt_allreduce_check(&job->settings)) || (err = tt_boot_read(&job->settings, &config, boot)))
+	    (err = tt_allreduce_check(&job->settings)) || (err = tt_launch_read(&job->settings, &config, boot)))
 		return err;
 	if (boot->size > MEMBERS_MAX)
 		return tt_fail(-EINVAL, "%d ranks are more than the %d that a job may have", boot->size, MEMBERS_MAX);
@@ -114,7 +114,7 @@ static int read_ports(const struct tt_settings *s, int ports[2])
 	return 0;
 }
 
-static int check_secret(const struct tt_job *job, const struct tt_boot *boot, const char *secret)
+static int check_secret(const struct tt_job *job, const struct tt_launch *boot, const char *secret)
 {
 	if (secret && strlen(secret) < SECRET_MIN)
 		return tt_fail(-EINVAL, "%s has %zu bytes: at least %d are needed", tt_setting_name(&job->settings, TT_SECRET), strlen(secret), SECRET_MIN);
@@ -124,7 +124,7 @@ static int check_secret(const struct tt_job *job, const struct tt_boot *boot, co
 }
 
 /* A job that meets on loopback needs no other address, unless somebody asks for one. */
-static const char *choose_device(const struct tt_job *job, const struct tt_boot *boot)
+static const char *choose_device(const struct tt_job *job, const struct tt_launch *boot)
 {
 	const char *device = tt_setting(&job->settings, TT_IFACE), *at = boot->address;
 
@@ -134,7 +134,7 @@ static const char *choose_device(const struct tt_job *job, const struct tt_boot 
 }
 
 /* Where ranks meet is for the wires that lead to other hosts; that of this one has names of its own. */
-static int place_net(struct tt_job *job, const struct tt_boot *boot, const struct tt_transport *t, struct tt_net_config *c)
+static int place_net(struct tt_job *job, const struct tt_launch *boot, const struct tt_transport *t, struct tt_net_config *c)
 {
 	if (boot->nodes)
 		c->listen = boot->nodes[job->rank].address;
@@ -148,7 +148,7 @@ static int place_net(struct tt_job *job, const struct tt_boot *boot, const struc
 	return read_ports(&job->settings, c->ports);
 }
 
-static int open_net(struct tt_job *job, const struct tt_boot *boot, const char *name)
+static int open_net(struct tt_job *job, const struct tt_launch *boot, const char *name)
 {
 	const struct tt_transport *t = tt_transport_find(name);
 	struct tt_net_config c = { .events = &tt_peer_events, .listen_fd = -1, .job = job->id, .epoch = job->epoch, .user = job };
@@ -177,7 +177,7 @@ static bool can_do_without(const struct tt_job *job, const char *name)
 	return !strcmp(name, tt_shm.name) && !strcmp(job->settings.of[TT_TRANSPORTS].origin, "default");
 }
 
-static int open_nets(struct tt_job *job, const struct tt_boot *boot)
+static int open_nets(struct tt_job *job, const struct tt_launch *boot)
 {
 	char names[128], *at = names, *name;
 	int err;
@@ -248,23 +248,23 @@ static int count_local(struct tt_job *job)
 	return err;
 }
 
-static int set_up(struct tt_job *job, const struct tt_boot *boot)
+static int set_up(struct tt_job *job, const struct tt_launch *boot)
 {
 	int err;
 
-	job->id = tt_boot_job_id(boot);
+	job->id = tt_launch_job_id(boot);
 	if ((err = tt_place_begin(job)) || (err = tt_pool_read(&job->settings)) || (err = tt_mark_owner(job)) || (err = tt_members_open(job, boot)) ||
 	     (err = open_nets(job, boot)) || (err = tt_engine_open(job)) || (err = tt_modules_open(job)) ||
-	    (err = tt_boot_meet(job, boot)))
+	    (err = tt_rendezvous_meet(job, boot)))
 		return err;
-	tt_enter(job);
+	tt_lock(job);
 	if (!(err = count_local(job)))
 		err = choose_spinning(job);
 	if (!err)
 		err = tt_place_open(job);
 	if (!err)
 		err = tt_members_settle(job);
-	tt_exit(job);
+	tt_unlock(job);
 	return err;
 }
 
@@ -288,7 +288,7 @@ static int new_job(struct tt_job **out)
 
 int tutti_join(const tutti_config *config, tutti **out)
 {
-	struct tt_boot boot = { .size = 0, .listen_fd = -1 };
+	struct tt_launch boot = { .size = 0, .listen_fd = -1 };
 	struct tt_job *job = NULL;
 	int err;
 
@@ -297,7 +297,7 @@ int tutti_join(const tutti_config *config, tutti **out)
 	err = resolve_settings(job, config, &boot);
 	if (!err)
 		err = set_up(job, &boot);
-	tt_boot_free(&boot);
+	tt_launch_free(&boot);
 	if (err) {
 		leave_job(job);
 		return err;
@@ -308,27 +308,27 @@ int tutti_join(const tutti_config *config, tutti **out)
 
 /* ---- leaving ---- */
 
-static bool is_idle(void *job) { return tt_list_empty(&tt_requests(job)->running); }
+static bool is_idle(void *job) { return tt_list_empty(&tt_operations(job)->running); }
 
 /* What I started is finished, then everyone I talked to hears a goodbye and hangs up: what I sent before has arrived. */
 void tt_job_goodbye(struct tt_job *job)
 {
 	uint64_t until;
 
-	tt_enter(job);
+	tt_lock(job);
 	until = tt_now() + job->deadline;
 	tt_wait_until(job, is_idle, job, until - job->deadline / 4); /* the goodbyes want their share */
-	tt_wait_until(job, tt_group_all_told, job, until - job->deadline / 8);
+	tt_wait_until(job, tt_news_all_told, job, until - job->deadline / 8);
 	tt_members_say_bye(job);
 	tt_wait_until(job, tt_members_are_alone, job, until);
-	tt_exit(job);
+	tt_unlock(job);
 }
 
 static bool is_leaving(struct tt_job *job) /* a signal's thread says its goodbyes, or has */
 {
-	tt_enter(job);
+	tt_lock(job);
 	bool leaving = job->leaving;
-	tt_exit(job);
+	tt_unlock(job);
 	return leaving;
 }
 
@@ -354,12 +354,12 @@ static void leave_part(struct tutti *g)
 {
 	struct tt_job *job = g->job;
 
-	tt_enter(job);
+	tt_lock(job);
 	tt_wait_until(job, tt_coll_is_idle, g, tt_now() + job->deadline);
 	tt_coll_end_group(g); /* what is late is given up: its memory is the caller's */
 	if (!tt_wait_until(job, tt_coll_is_idle, g, tt_now() + job->deadline))
 		tt_group_free(g); /* else it ends with the job */
-	tt_exit(job);
+	tt_unlock(job);
 }
 
 void tutti_leave(tutti *group)
@@ -389,8 +389,8 @@ int tutti_pin(tutti *group, int i)
 
 	if (err)
 		return err;
-	tt_enter(job);
+	tt_lock(job);
 	err = tt_place_thread(job, TT_PIN_AUTO, i);
-	tt_exit(job);
+	tt_unlock(job);
 	return err;
 }

@@ -24,7 +24,7 @@ void tt_job_goodbye(struct tt_job *);   /* finishes what was started, and tells 
 /* signal.c */
 void tt_signal_forget(struct tt_job *); /* it leaves by itself; without the lock */
 
-/* stats_dump.c */
+/* stats.c */
 int tt_stats_listen(struct tt_job *);   /* to the signal; without the lock, like deafen */
 void tt_stats_deafen(struct tt_job *);  /* before the background thread's eventfd is closed */
 bool tt_stats_asked(const struct tt_job *); /* has a signal come that is not answered? No lock */

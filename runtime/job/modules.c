@@ -11,9 +11,9 @@ static void make(struct tt_job *job) { tt_jobs_own(job)->job = job; }
 
 static int open_stats(struct tt_job *job)
 {
-	tt_enter(job);
+	tt_lock(job);
 	tt_stats_open(job);
-	tt_exit(job);
+	tt_unlock(job);
 	return tt_stats_listen(job);
 }
 

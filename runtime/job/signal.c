@@ -12,8 +12,8 @@
 enum { SIGNALS = 65 };
 
 static struct { /* of this process */
-	struct tt_gate door;      /* held by who begins or ends the thread */
-	struct tt_gate lock;      /* of the list; held while goodbyes are said, so that no job is freed under them */
+	struct tt_ticket_lock door;      /* held by who begins or ends the thread */
+	struct tt_ticket_lock lock;      /* of the list; held while goodbyes are said, so that no job is freed under them */
 	struct tt_list jobs;      /* that leave on a signal */
 	_Atomic pid_t pid;        /* whose all this is: a fork's child inherits only the handlers */
 	_Atomic int fd;           /* an eventfd, never closed, since a handler may be about to write to it */
@@ -97,12 +97,12 @@ static void await_signal(void *arg)
 	(void)arg;
 	while (!done) {
 		(void)!read(atomic_load(&quit.fd), &drain, sizeof drain);
-		tt_gate_enter(&quit.lock);
+		tt_ticket_lock_take(&quit.lock);
 		int number = atomic_load(&quit.caught);
 		done = quit.stopping || number;
 		if (number)
 			quit_all(number); /* also where nobody leaves on it any more: it came before that, and is not to get lost */
-		tt_gate_leave(&quit.lock);
+		tt_ticket_lock_release(&quit.lock);
 	}
 }
 
@@ -124,9 +124,9 @@ static void begin_process(void)
 
 static void end_task(void)
 {
-	tt_gate_enter(&quit.lock);
+	tt_ticket_lock_take(&quit.lock);
 	quit.stopping = true;
-	tt_gate_leave(&quit.lock);
+	tt_ticket_lock_release(&quit.lock);
 	wake_task();
 	tt_join(quit.task);
 	quit.task = NULL;
@@ -166,12 +166,12 @@ static int install(int number)
 
 static void add_job(struct tt_job *job, int number)
 {
-	tt_gate_enter(&quit.lock);
+	tt_ticket_lock_take(&quit.lock);
 	if (!tt_jobs_own(job)->quits.next)
 		tt_list_append(&quit.jobs, &tt_jobs_own(job)->quits);
 	quit.users[number] += !quits_on(job, number);
 	tt_jobs_own(job)->quit_on |= (uint64_t)1 << (number - 1);
-	tt_gate_leave(&quit.lock);
+	tt_ticket_lock_release(&quit.lock);
 }
 
 /* Waits for goodbyes under way. */
@@ -179,17 +179,17 @@ void tt_signal_forget(struct tt_job *job)
 {
 	if (!tt_jobs_own(job)->quits.next)
 		return;
-	tt_gate_enter(&quit.door);
-	tt_gate_enter(&quit.lock);
+	tt_ticket_lock_take(&quit.door);
+	tt_ticket_lock_take(&quit.lock);
 	tt_list_remove(&tt_jobs_own(job)->quits);
 	for (int i = 1; i < SIGNALS; i++)
 		if (quits_on(job, i) && !--quit.users[i])
 			restore(i);
 	bool last = tt_list_empty(&quit.jobs);
-	tt_gate_leave(&quit.lock);
+	tt_ticket_lock_release(&quit.lock);
 	if (last && quit.task)
 		end_task();
-	tt_gate_leave(&quit.door);
+	tt_ticket_lock_release(&quit.door);
 }
 
 int tutti_leave_on(tutti *at, int number)
@@ -203,11 +203,11 @@ int tutti_leave_on(tutti *at, int number)
 		err = tt_fail(-EINVAL, "%d is not the number of a signal", number);
 	if (err)
 		return err;
-	tt_gate_enter(&quit.door);
+	tt_ticket_lock_take(&quit.door);
 	if (!(err = begin_task()) && !(err = install(number)))
 		add_job(job, number);
 	else if (quit.task && tt_list_empty(&quit.jobs))
 		end_task();
-	tt_gate_leave(&quit.door);
+	tt_ticket_lock_release(&quit.door);
 	return err;
 }

@@ -2,7 +2,7 @@
  *
  * Whatever the processor, the bits are the same. The caller's rounding and flush-to-zero modes do not count.
  */
-#include "kernel/reduce.h"
+#include "kernel/kernel_private.h"
 #ifdef __x86_64__
 #include <cpuid.h>
 #include <immintrin.h>

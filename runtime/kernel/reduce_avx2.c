@@ -1,5 +1,5 @@
 /* reduce_avx2.c - the kernels for x86-64 with AVX2 and F16C. No FMA: products must round everywhere alike. */
-#include "kernel/reduce.h"
+#include "kernel/kernel_private.h"
 #ifdef __x86_64__
 #include <immintrin.h>
 

@@ -1,5 +1,5 @@
 /* reduce_plain.c - the kernels for any processor: 16 bytes at a time, which is SSE2 on x86-64 and NEON on arm64 */
-#include "kernel/reduce.h"
+#include "kernel/kernel_private.h"
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif

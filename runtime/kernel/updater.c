@@ -4,7 +4,7 @@
  * computes it. State is planar: each array holds one number for each element of the shard, so that any range of elements can be
  * updated alone. Arrays are memory of their own, from the kernel: zeros that cost nothing until somebody pushes.
  */
-#include "kernel/reduce.h"
+#include "kernel/kernel_private.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -280,7 +280,7 @@ static void unmap_all(const struct tt_updater *u, char **state, int workers, siz
 	int n = count_states(&u->as);
 
 	for (int i = 0; state && i < workers * n; i++)
-		tt_zeros_unmap(state[i], count * state_size(u));
+		tt_pages_unmap(state[i], count * state_size(u));
 }
 
 /* New arrays for workers from `from` on: all or none. */
@@ -289,9 +289,9 @@ static int map_all(const struct tt_updater *u, char **state, int from, int worke
 	int n = count_states(&u->as);
 
 	for (int i = from * n; i < workers * n; i++)
-		if (!(state[i] = tt_zeros_map(count * state_size(u)))) {
+		if (!(state[i] = tt_pages_map(count * state_size(u)))) {
 			while (i-- > from * n)
-				tt_zeros_unmap(state[i], count * state_size(u));
+				tt_pages_unmap(state[i], count * state_size(u));
 			return tt_fail(-ENOMEM, "no memory for the state of %s: %d arrays of %zu numbers", rules[u->as.rule].name, workers * n, count);
 		}
 	return 0;
@@ -323,10 +323,10 @@ int tt_updater_resize(struct tt_updater *u, size_t count)
 	size_t bytes = u->count * state_size(u), now = count * state_size(u);
 
 	for (int i = 0; i < n; i++) {
-		char *at = tt_zeros_resize(u->state[i], bytes, now);
+		char *at = tt_pages_resize(u->state[i], bytes, now);
 		if (!at) {
 			while (i-- > 0)
-				u->state[i] = tt_zeros_resize(u->state[i], now, bytes); /* less of what is there: that does not fail */
+				u->state[i] = tt_pages_resize(u->state[i], now, bytes); /* less of what is there: that does not fail */
 			return tt_fail(-ENOMEM, "no memory for the state of %s: %d arrays of %zu numbers", rules[u->as.rule].name, n, count);
 		}
 		u->state[i] = at;

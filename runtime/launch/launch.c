@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int pick_node(const struct tt_settings *s, struct tt_boot *b)
+static int pick_node(const struct tt_settings *s, struct tt_launch *b)
 {
 	const char *me = tt_setting(s, TT_NODE), *meant;
 
@@ -22,7 +22,7 @@ static int pick_node(const struct tt_settings *s, struct tt_boot *b)
 	return tt_fail(-EINVAL, "no node is named \"%s\" in the config file%s%s", me, meant ? "; did you mean " : "", meant ? meant : "");
 }
 
-static int check_place(const struct tt_boot *b, const char *rank_name, const char *size_name)
+static int check_place(const struct tt_launch *b, const char *rank_name, const char *size_name)
 {
 	if (b->size < 1)
 		return tt_fail(-EINVAL, "%s is %d: a job has at least one rank", size_name, b->size);
@@ -31,7 +31,7 @@ static int check_place(const struct tt_boot *b, const char *rank_name, const cha
 	return 0;
 }
 
-static int copy_address(struct tt_boot *b, const char *address)
+static int copy_address(struct tt_launch *b, const char *address)
 {
 	if (strlen(address) >= sizeof b->address)
 		return tt_fail(-ENAMETOOLONG, "the rendezvous address \"%s\" is longer than %zu bytes", address, sizeof b->address - 1);
@@ -39,7 +39,7 @@ static int copy_address(struct tt_boot *b, const char *address)
 	return 0;
 }
 
-static int place_from(const struct tt_settings *s, enum tt_setting rank, enum tt_setting size, struct tt_boot *b)
+static int place_from(const struct tt_settings *s, enum tt_setting rank, enum tt_setting size, struct tt_launch *b)
 {
 	long r = -1, n = 0;
 	int err;
@@ -55,7 +55,7 @@ static int place_from(const struct tt_settings *s, enum tt_setting rank, enum tt
 }
 
 /* A new rank says how many the job was started with. */
-static int from_newcomer(const struct tt_settings *s, struct tt_boot *b)
+static int from_newcomer(const struct tt_settings *s, struct tt_launch *b)
 {
 	long n = 0;
 	int err = tt_setting_int(s, TT_SIZE, 2, INT32_MAX, &n);
@@ -65,7 +65,7 @@ static int from_newcomer(const struct tt_settings *s, struct tt_boot *b)
 	return err || n ? err : tt_fail(-EINVAL, "TUTTI_RANK is new and TUTTI_SIZE is not set: say how many ranks the job was started with");
 }
 
-static int from_tutti(const struct tt_settings *s, struct tt_boot *b)
+static int from_tutti(const struct tt_settings *s, struct tt_launch *b)
 {
 	const char *boot = tt_setting(s, TT_BOOT), *rank = tt_setting(s, TT_RANK);
 	long fd = -1;
@@ -84,7 +84,7 @@ static int from_tutti(const struct tt_settings *s, struct tt_boot *b)
 }
 
 /* torchrun's own store listens on MASTER_PORT where its agent keeps it: we take the port behind. */
-static int from_torch(const struct tt_settings *s, struct tt_boot *b)
+static int from_torch(const struct tt_settings *s, struct tt_launch *b)
 {
 	const char *addr = tt_setting(s, TT_TORCH_ADDR), *store = tt_setting(s, TT_TORCH_STORE);
 	char text[96];
@@ -103,7 +103,7 @@ static int from_torch(const struct tt_settings *s, struct tt_boot *b)
 	return copy_address(b, text);
 }
 
-static int from_program(const tutti_config *c, struct tt_boot *b)
+static int from_program(const tutti_config *c, struct tt_launch *b)
 {
 	int err;
 
@@ -116,14 +116,14 @@ static int from_program(const tutti_config *c, struct tt_boot *b)
 }
 
 /* What was said of this process alone comes before what a file says of all. */
-int tt_boot_read(struct tt_settings *s, const tutti_config *c, struct tt_boot *b)
+int tt_launch_read(struct tt_settings *s, const tutti_config *c, struct tt_launch *b)
 {
 	bool launched = tt_setting(s, TT_RANK) || tt_setting(s, TT_SIZE);
 
 	b->listen_fd = -1;
 	if (b->nodes && !c->boot && !launched)
 		return pick_node(s, b);
-	tt_boot_free(b);
+	tt_launch_free(b);
 	if (c->boot)
 		return from_program(c, b);
 	if (launched)
@@ -134,7 +134,7 @@ int tt_boot_read(struct tt_settings *s, const tutti_config *c, struct tt_boot *b
 	return 0;
 }
 
-void tt_boot_free(struct tt_boot *b)
+void tt_launch_free(struct tt_launch *b)
 {
 	free(b->nodes);
 	b->nodes = NULL;
@@ -142,7 +142,7 @@ void tt_boot_free(struct tt_boot *b)
 
 /* Equal on all ranks of a job however each spells rank 0's host, hence the port alone. No secret goes into it, nor the size
  * of the job: rank 0 says more clearly that it counts otherwise. */
-uint64_t tt_boot_job_id(const struct tt_boot *b)
+uint64_t tt_launch_job_id(const struct tt_launch *b)
 {
 	const char *port = strrchr(b->address, ':');
 	uint64_t h = tt_hash_text(TT_HASH64, port ? port : b->address);

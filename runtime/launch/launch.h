@@ -9,7 +9,7 @@
 struct tt_node {
 	char name[64], address[80];
 };
-struct tt_boot { /* how this process finds its job */
+struct tt_launch { /* how this process finds its job */
 	int rank, size;
 	bool unnumbered;            /* a new rank of a job under way: `rank` is not known yet */
 	char address[96];           /* where rank 0 listens; "" with a node list or alone */
@@ -18,7 +18,7 @@ struct tt_boot { /* how this process finds its job */
 };
 
 int tt_config_load(struct tt_settings *, const char *file, struct tt_node **nodes, int *count); /* settings that are not set yet; no gate */
-int tt_boot_read(struct tt_settings *, const tutti_config *, struct tt_boot *);   /* no gate */
-void tt_boot_free(struct tt_boot *);
-uint64_t tt_boot_job_id(const struct tt_boot *);
+int tt_launch_read(struct tt_settings *, const tutti_config *, struct tt_launch *);   /* no gate */
+void tt_launch_free(struct tt_launch *);
+uint64_t tt_launch_job_id(const struct tt_launch *);
 #endif

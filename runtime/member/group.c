@@ -1,295 +1,248 @@
-/* group.c - who is alive. Whoever sees a rank go down tells all; a late waiter pings, so that it names the silent one. */
+/* group.c - groups of ranks: the job's own, and what came of it
+ *
+ * A group has a uid, the same on all its ranks, and on each of them a slot of that rank's own choice, by which the others
+ * name it. collective/split.c makes parts of one, agreement.c what shrinking and growing make of one.
+ */
 #include "engine/engine.h"
 #include "member/member_private.h"
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-bool tt_group_is_there(const struct tt_job *job, int rank)
+/* ---- what a group is ---- */
+
+/* Round and round, so that a slot comes back as late as can be. */
+static int take_slot(struct tutti *g)
 {
-	return rank != job->rank && tt_member(job, rank)->state < TT_LEFT;
+	struct tt_job *job = g->job;
+
+	for (int i = 0; i < TT_GROUPS; i++) {
+		unsigned slot = tt_members(job)->next_group++ % TT_GROUPS;
+		if (tt_members(job)->group_at[slot])
+			continue;
+		g->slot = (uint16_t)slot;
+		tt_members(job)->group_at[slot] = g;
+		return 0;
+	}
+	return tt_fail(-EMFILE, "%d groups are open: leave some", TT_GROUPS);
 }
 
-/* Connections are made for it where there are none: a call on a collective must end everywhere. */
-static void say_down(struct tt_member *to, const struct tt_member *gone, int err, const char *why)
+int tt_group_make_seats(struct tutti *g, int n)
 {
-	uint8_t bytes[256];
-	struct tt_pack p = tt_pack(bytes, sizeof bytes);
-
-	tt_put8(&p, TT_DOWN);
-	tt_put32(&p, (uint32_t)gone->rank);
-	tt_put32(&p, gone->epoch);
-	tt_put32(&p, (uint32_t)-err);
-	tt_put_text(&p, why);
-	tt_send(to, bytes, (size_t)(p.at - bytes), NULL, 0);
+	g->seats = calloc((size_t)n, sizeof *g->seats);
+	g->seat_of = malloc((size_t)tt_members(g->job)->capacity * sizeof *g->seat_of);
+	if (!g->seats || !g->seat_of) {
+		tt_group_clear_seats(g);
+		return tt_fail(-ENOMEM, "no memory for a group of %d ranks", n);
+	}
+	memset(g->seat_of, -1, (size_t)tt_members(g->job)->capacity * sizeof *g->seat_of);
+	g->n = n;
+	return 0;
 }
 
-static void say_of(struct tt_member *to, uint8_t type, const struct tt_member *of, const void *more, size_t len)
+static void free_group(struct tutti *g)
+{
+	for (int i = 0; i < TT_MODULES; i++)
+		free(g->own[i]);
+	free(g);
+}
+
+static struct tutti *make_group(struct tt_job *job)
+{
+	struct tutti *g = calloc(1, sizeof *g);
+
+	if (!g)
+		return NULL;
+	tt_each_module(m, job, group_size)
+		if (!(g->own[m->slot] = calloc(1, m->group_size))) {
+			free_group(g);
+			return NULL;
+		}
+	g->job = job;
+	tt_list_append(&tt_members(job)->groups, &g->link);
+	return g;
+}
+
+void tt_group_clear_seats(struct tutti *g)
+{
+	free(g->seats);
+	free(g->seat_of);
+	g->seats = NULL;
+	g->seat_of = NULL;
+	g->n = g->outs = 0;
+}
+
+int tt_group_new(struct tt_job *job, int n, struct tutti **out)
+{
+	struct tutti *g = make_group(job);
+	int err = 0;
+
+	if (!g)
+		return tt_fail(-ENOMEM, "no memory for a group");
+	if ((n && (err = tt_group_make_seats(g, n))) || (err = take_slot(g))) {
+		tt_group_free(g);
+		return err;
+	}
+	*out = g;
+	return 0;
+}
+
+static void tell_over(struct tutti *g)
+{
+	tt_each_module(m, g->job, group_over)
+		m->group_over(g);
+}
+
+void tt_group_begun(struct tutti *g)
+{
+	tt_each_module(m, g->job, group_begun)
+		m->group_begun(g);
+}
+
+int tt_group_heir(struct tutti *old, int n, struct tutti **out)
+{
+	struct tutti *g = make_group(old->job);
+	int err = g ? tt_group_make_seats(g, n) : tt_fail(-ENOMEM, "no memory for a group");
+
+	if (err) {
+		if (g)
+			tt_group_free(g);
+		return err;
+	}
+	old->retired = true;
+	tell_over(old);
+	g->slot = old->slot;
+	tt_members(g->job)->group_at[g->slot] = g;
+	*out = g;
+	return 0;
+}
+
+/* Before all that may be under way: it has done its part in none of these. */
+static void take_out(struct tutti *g, struct tt_seat *s, int err)
+{
+	if (!s->out)
+		s->out = ++g->outs;
+	s->err = err;
+	s->finished = g->started - (1u << 30);
+}
+
+void tt_group_seat(struct tutti *g, int i, int rank, uint32_t epoch, uint16_t slot)
+{
+	const struct tt_member *m = tt_member(g->job, rank);
+
+	g->seats[i] = (struct tt_seat){ .rank = rank, .epoch = epoch, .slot = slot };
+	g->seat_of[rank] = i;
+	if (rank == g->job->rank)
+		g->me = i;
+	if (m->state < TT_LEFT && m->epoch == epoch)
+		return;
+	take_out(g, &g->seats[i], m->state == TT_LEFT ? -ENOTCONN : -ECONNRESET); /* between the agreement and now */
+}
+
+void tt_group_resign(struct tutti *g, int i) { take_out(g, &g->seats[i], -ECONNABORTED); }
+
+void tt_group_free(struct tutti *g)
+{
+	if (g->uid)
+		tell_over(g);
+	tt_each_module(m, g->job, group_freed)
+		m->group_freed(g);
+	tt_agree_free(g);
+	free(g->origin.roll);
+	tt_list_remove(&g->link);
+	if (tt_members(g->job)->group_at[g->slot] == g)
+		tt_members(g->job)->group_at[g->slot] = NULL;
+	free(g->seats);
+	free(g->seat_of);
+	free_group(g);
+}
+
+struct tt_member *tt_group_member(const struct tutti *g, int i) { return tt_member(g->job, g->seats[i].rank); }
+
+struct tt_seat *tt_group_find(const struct tutti *g, const struct tt_member *m)
+{
+	int i = g->seats ? g->seat_of[m->rank] : -1;
+
+	return i >= 0 && g->seats[i].epoch == m->epoch ? &g->seats[i] : NULL;
+}
+
+void tt_group_epoch(struct tt_member *m, uint32_t epoch)
+{
+	tt_list_each(node, &tt_members(m->job)->groups) {
+		struct tt_seat *s = tt_group_find(tt_container_of(node, struct tutti, link), m);
+		if (s)
+			s->epoch = epoch;
+	}
+}
+
+/* How far one that leaves has come in a group. One that it has left before is not in its list: what I have started there
+ * has all its parts, what I will start has none, and it may have voted. */
+static void read_bye(const struct tutti *g, const struct tt_pack *bye, struct tt_seat *s)
+{
+	struct tt_pack p = *bye;
+	unsigned n = tt_get16(&p);
+
+	s->finished = g->started;
+	s->voted = true;
+	while (n-- && !p.bad) {
+		uint32_t uid = tt_get32(&p), finished = tt_get32(&p), voted = tt_get8(&p);
+		if (uid != g->uid)
+			continue;
+		s->finished = finished;
+		s->voted = voted;
+		return;
+	}
+}
+
+void tt_group_seats_out(struct tt_member *m, const struct tt_pack *bye)
+{
+	tt_list_each(node, &tt_members(m->job)->groups) {
+		struct tutti *g = tt_container_of(node, struct tutti, link);
+		struct tt_seat *s = tt_group_find(g, m);
+		if (!s)
+			continue;
+		take_out(g, s, m->err);
+		if (bye)
+			read_bye(g, bye, s);
+	}
+}
+
+/* ---- taking a part back ---- */
+
+void tt_group_revoke(const struct tutti *parent, uint32_t birth)
 {
 	uint8_t bytes[9];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 
-	tt_put8(&p, type);
-	tt_put32(&p, (uint32_t)of->rank);
-	tt_put32(&p, of->epoch);
-	tt_send(to, bytes, sizeof bytes, more, len);
+	tt_put8(&p, TT_REVOKE);
+	tt_put32(&p, parent->uid);
+	tt_put32(&p, birth);
+	for (int i = 0; i < parent->n; i++)
+		if (i != parent->me && tt_group_member(parent, i)->state < TT_LEFT)
+			tt_send(tt_group_member(parent, i), bytes, sizeof bytes, NULL, 0);
 }
 
-static void say_left(struct tt_member *to, const struct tt_member *left) { say_of(to, TT_FAREWELL, left, left->bye, left->bye_len); }
-
-static void tell(struct tt_member *to, const struct tt_member *gone)
+void tt_group_revoked(struct tt_member *from, struct tt_pack *p)
 {
-	if (to->telling == tt_members(to->job)->tellings)
-		return;
-	to->telling = tt_members(to->job)->tellings;
-	if (gone->state == TT_LEFT)
-		say_left(to, gone);
-	else
-		say_down(to, gone, gone->silent ? -ETIMEDOUT : gone->err, gone->why);
-}
+	uint32_t parent = tt_get32(p), birth = tt_get32(p);
 
-/* The first of those who are there at a distance of at least 2^k, up or down: a power of two makes the way to everybody
- * short, and the nearest on either side make a ring of all who are left, whoever else has gone. */
-struct tt_member *tt_group_finger(struct tt_job *job, int i)
-{
-	for (int d = 1 << i / 2; d < job->size; d++) {
-		int rank = (job->rank + (i % 2 ? d : job->size - d)) % job->size;
-		if (tt_group_is_there(job, rank) && (tt_member(job, rank)->link || *tt_member(job, rank)->addr)) /* and not a number that nobody came for */
-			return tt_member(job, rank);
-	}
-	return NULL;
-}
-
-/* It takes the place of one who went, and may have taken with him what he should have passed on. */
-static void feed(struct tt_member *to)
-{
-	struct tt_job *job = to->job;
-
-	for (int i = 0; i < job->size; i++)
-		if (tt_member(job, i)->state == TT_GONE && !tt_member(job, i)->untold) {
-			tt_members(job)->tellings++;
-			tell(to, tt_member(job, i));
-		}
-	to->fed = true;
-}
-
-static void tell_fingers(struct tt_job *job, const struct tt_member *gone)
-{
-	for (int i = 0; 1 << i / 2 < job->size; i++) {
-		struct tt_member *m = tt_group_finger(job, i);
-		if (m && gone && (m->fed || gone->state == TT_LEFT))
-			tell(m, gone);
-	}
-	for (int i = 0; 1 << i / 2 < job->size; i++) {
-		struct tt_member *m = tt_group_finger(job, i);
-		if (m && !m->fed)
-			feed(m);
+	tt_list_each(node, &tt_members(from->job)->groups) {
+		struct tutti *g = tt_container_of(node, struct tutti, link);
+		struct tt_seat *s = tt_group_find(g, from);
+		if (s && g->uid == parent && !birth)
+			s->resigned = true; /* that group may not be there yet */
+		if (p->bad || !parent || g->parent != parent || g->birth != birth)
+			continue;
+		g->revoked |= !g->uid;
+		if (!s || s->out)
+			continue;
+		take_out(g, s, -ECONNABORTED);
+		tt_tell_unseated(from);
 	}
 }
 
-void tt_group_mend(struct tt_job *job)
+int tutti_group_member(const tutti *g, int i)
 {
-	if (tt_members(job)->tellings)
-		tell_fingers(job, NULL);
-}
-
-/* Those to whom there is a connection hear it at once, the others from those to whom I make one. */
-static void tell_all(struct tt_member *gone)
-{
-	struct tt_job *job = gone->job;
-
-	tt_members(job)->tellings++;
-	gone->untold = false;
-	tt_list_each(node, &tt_members(job)->links) {
-		struct tt_link *l = tt_container_of(node, struct tt_link, all);
-		if (l->member && l->member->link == l && tt_member_linked(l->member))
-			tell(l->member, gone);
-	}
-	tell_fingers(job, gone);
-	job->engine.news = true;
-}
-
-static void tell_now(struct tt_timer *t) { tell_all(tt_container_of(t, struct tt_member, retry)); }
-
-/* A broken connection may mean that it is me who was cut off. Then the others hear of that first, and will not listen
- * when I accuse the one who did it: hence a moment's grace. Where the way between two breaks, both accuse each other, of
- * a broken connection at once, of silence up to half a heartbeat apart: the higher rank waits for so much longer, and who
- * was told that it is cut off waits for longest. Else some would believe the one and some the other, and both would be
- * lost, or the whole job. */
-static uint64_t grace(const struct tt_member *gone)
-{
-	uint64_t moment = tt_time(gone->job, TT_TIME_GRACE), apart = tt_time(gone->job, TT_TIME_HEARTBEAT) / 2;
-
-	if (gone->accuser)
-		return apart + 2 * moment;
-	if (gone->silent)
-		return apart + moment;
-	return gone->rank < gone->job->rank ? 2 * moment : moment;
-}
-
-void tt_group_tell(struct tt_member *gone)
-{
-	struct tt_job *job = gone->job;
-
-	if (gone->untold)
-		tt_timer_start(job, &gone->retry, tt_now() + grace(gone), tell_now);
-	else
-		tell_all(gone);
-}
-
-/* Not before: at the end of a job all leave, and nobody has to hear of it. */
-void tt_group_farewell(struct tt_member *left)
-{
-	if (left->state != TT_LEFT || left->passed_on || !left->bye || left->job->leaving)
-		return;
-	left->passed_on = left->untold = true;
-	tt_timer_start(left->job, &left->retry, tt_now(), tell_now); /* whoever needs it is in the middle of something */
-}
-
-/* To whom there is a connection its own word comes, behind all else that it has sent; so does rank 0's to who waits for its table. */
-void tt_group_left(struct tt_member *from, struct tt_pack *p)
-{
-	struct tt_job *job = from->job;
-	uint32_t rank = tt_get32(p), epoch = tt_get32(p);
-	struct tt_pack list;
-
-	p->bad |= rank >= (uint32_t)tt_members(job)->capacity || !epoch;
-	if (!tt_member_take_bye(p, &list) || rank >= (uint32_t)job->size || rank == (uint32_t)job->rank)
-		return;
-	struct tt_member *m = tt_member(job, rank);
-	if (!tt_member_epoch(m, epoch) || m->state == TT_UP || m->state == TT_PARTING || (rank == 0 && tt_is_joining(job)))
-		return;
-	tt_member_left(m, &list);
-	tt_group_farewell(m);
-}
-
-/* Those who have heard its goodbye have done so before it stopped listening. */
-bool tt_group_miss(struct tt_member *m)
-{
-	struct tt_job *job = m->job;
-	int asked = 0;
-
-	if (!job->joined || job->leaving || !m->epoch)
-		return false;
-	for (int i = 0; i < job->size; i++)
-		if (tt_member(job, i)->state == TT_UP) {
-			say_of(tt_member(job, i), TT_MISSED, m, NULL, 0);
-			asked++;
-		}
-	return asked > 0;
-}
-
-void tt_group_missed(struct tt_member *from, struct tt_pack *p)
-{
-	uint32_t rank = tt_get32(p), epoch = tt_get32(p);
-	const struct tt_member *m = rank < (uint32_t)from->job->size ? tt_member(from->job, rank) : NULL;
-
-	if (!p->bad && m && m->state == TT_LEFT && m->epoch == epoch && m->bye)
-		say_left(from, m);
-}
-
-bool tt_group_all_told(void *arg)
-{
-	struct tt_job *job = arg;
-
-	for (int i = 0; i < job->size; i++)
-		if (tt_member(job, i)->untold)
-			return false;
-	return true;
-}
-
-void tt_group_down(struct tt_member *from, struct tt_pack *p)
-{
-	struct tt_job *job = from->job;
-	uint32_t rank = tt_get32(p), epoch = tt_get32(p), err = tt_get32(p);
-	char why[200];
-
-	tt_get_text(p, why, sizeof why);
-	p->bad |= rank >= (uint32_t)tt_members(job)->capacity || err == 0 || err > 4095;
-	if (p->bad || rank >= (uint32_t)job->size)
-		return;
-	if (tt_member(job, rank)->epoch && epoch && epoch != tt_member(job, rank)->epoch)
-		return; /* of another life of it */
-	if (rank == (uint32_t)job->rank) { /* the others go on without me: nobody needs to hear it from here */
-		from->untold = from->accuser = true;
-		tt_member_gone(from, -ECONNRESET, "rank %d has cut off this process: %s", from->rank, why);
-	} else if (tt_member(job, rank)->state != TT_LEFT) {
-		tt_member_gone(tt_member(job, rank), -(int)err, "%s", why);
-	} else { /* whoever lost it as it left may lack its part, and I theirs; operations of mine it may still finish */
-		tt_group_seats_out(tt_member(job, rank), NULL);
-		tt_tell_unseated(tt_member(job, rank));
-	}
-}
-
-static struct tutti *group_of(struct tt_job *job, uint32_t uid)
-{
-	tt_list_each(node, &tt_members(job)->groups)
-		if (((struct tutti *)node)->uid == uid)
-			return (struct tutti *)node;
-	return NULL;
-}
-
-/* Both carry how far the sender has come in a group, so that who is late can be told from who waits for him. Group 0 is
- * none: a heartbeat must not stand in for what a waiter has asked about. */
-static void say_alive(struct tt_member *to, uint8_t type, uint32_t uid)
-{
-	const struct tutti *g = uid ? group_of(to->job, uid) : NULL;
-	uint8_t bytes[9];
-	struct tt_pack p = tt_pack(bytes, sizeof bytes);
-
-	tt_put8(&p, type);
-	tt_put32(&p, uid);
-	tt_put32(&p, g ? g->started : 0);
-	tt_send(to, bytes, sizeof bytes, NULL, 0);
-}
-
-static void take_life(struct tt_member *from, struct tt_pack *p, bool answer)
-{
-	uint32_t uid = tt_get32(p), started = tt_get32(p);
-
-	if (p->bad)
-		return;
-	if (uid) {
-		from->started_in = uid;
-		from->started = started;
-		from->heard = tt_now();
-	}
-	if (answer)
-		say_alive(from, TT_PONG, uid);
-	else if (!uid)
-		tt_beat_answered(from->link);
-}
-
-void tt_group_pinged(struct tt_member *from, struct tt_pack *p) { take_life(from, p, true); }
-void tt_group_ponged(struct tt_member *from, struct tt_pack *p) { take_life(from, p, false); }
-void tt_group_ask(struct tt_member *m) { say_alive(m, TT_PING, 0); }
-
-void tt_group_ping(struct tt_member *m, uint32_t uid)
-{
-	m->received = m->link ? m->link->peer->received : 0;
-	tt_stats_count(&m->stats, TUTTI_STAT_PING, 0);
-	say_alive(m, TT_PING, uid);
-}
-
-/* A pong may queue behind gigabytes: whatever else came from there counts as well. */
-bool tt_group_sends_bytes(const struct tt_member *m) { return m->link && m->link->peer->received != m->received; }
-
-bool tt_group_is_alive(const struct tt_member *m, uint64_t since)
-{
-	return m->heard >= since || m->unreached >= since || tt_group_sends_bytes(m);
-}
-
-void tt_group_cut(struct tt_member *m, int err, const char *fmt, ...)
-{
-	char why[200];
-	va_list args;
-
-	va_start(args, fmt);
-	vsnprintf(why, sizeof why, fmt, args);
-	va_end(args);
-	tt_stats_count(&m->stats, TUTTI_STAT_CUT, 0);
-	if (m->state == TT_UP)
-		say_down(m, m, err, why); /* the last thing it hears of me, if it still listens */
-	m->untold |= err == -ETIMEDOUT && m->rank < m->job->rank;
-	tt_member_gone(m, err, "%s", why);
-	tt_peer_settle(m->job);
+	if (i < 0 || i >= g->n)
+		return tt_fail(-EINVAL, "group member %d must be from 0 to %d", i, g->n - 1);
+	return g->seats[i].rank;
 }

@@ -20,7 +20,7 @@ uint32_t tt_epoch_now(void)
 	return epoch ? epoch : 1;
 }
 
-static int make_members(struct tt_job *job, const struct tt_boot *boot)
+static int make_members(struct tt_job *job, const struct tt_launch *boot)
 {
 	char addr[96];
 	int size = job->size;
@@ -29,7 +29,7 @@ static int make_members(struct tt_job *job, const struct tt_boot *boot)
 	if (!tt_members(job)->of)
 		return tt_fail(-ENOMEM, "no memory for %d ranks", tt_members(job)->capacity);
 	job->size = 0;
-	tt_late_grow(job, size);
+	tt_late_join_grow(job, size);
 	tt_member(job, job->rank)->job = job;
 	tt_member(job, job->rank)->addr = tt_member(job, job->rank)->why = ""; /* it may be beyond those that are known */
 	tt_member(job, job->rank)->rank = job->rank;
@@ -55,7 +55,7 @@ static int make_group(struct tt_job *job)
 	return 0;
 }
 
-int tt_members_open(struct tt_job *job, const struct tt_boot *boot)
+int tt_members_open(struct tt_job *job, const struct tt_launch *boot)
 {
 	int err = make_members(job, boot);
 
@@ -64,15 +64,15 @@ int tt_members_open(struct tt_job *job, const struct tt_boot *boot)
 
 int tt_members_settle(struct tt_job *job)
 {
-	int err = tt_late_settle(job);
+	int err = tt_late_join_settle(job);
 
 	job->joined = !err;
 	if (err)
 		return err;
-	tt_beat_start(job);
+	tt_heartbeat_start(job);
 	for (int i = 0; !tt_members(job)->late && i < job->size; i++) /* who was lost while joining is told of now */
 		if (tt_member(job, i)->state == TT_GONE)
-			tt_group_tell(tt_member(job, i));
+			tt_news_tell(tt_member(job, i));
 	return 0;
 }
 
@@ -167,7 +167,7 @@ void tt_say_bye(struct tt_member *m)
 
 void tt_members_say_bye(struct tt_job *job)
 {
-	tt_boot_leave(job);
+	tt_rendezvous_leave(job);
 	for (int i = 0; i < job->size && !job->leaving; i++)
 		if (tt_member(job, i)->state == TT_UP)
 			tt_say_bye(tt_member(job, i));
@@ -195,7 +195,7 @@ void tt_members_end(struct tt_job *job, bool idle)
 	}
 	drop_links(job);
 	while (job->ended.head)
-		tt_turn(job);
+		tt_progress(job);
 	drop_links(job); /* somebody may have come in at that last moment */
 	while (!tt_list_empty(&all->groups))
 		tt_group_free(tt_container_of(all->groups.next, struct tutti, link));
@@ -255,19 +255,19 @@ static void lose_net(struct tt_job *job, struct tt_net *net)
 
 static const struct tt_message messages[] = {
 	{ TT_REFUSED, "refused", tt_take_refused },
-	{ TT_CARD, "card", tt_boot_card },
-	{ TT_TABLE, "table", tt_boot_table },
+	{ TT_ENDPOINT, "card", tt_rendezvous_endpoint },
+	{ TT_ENDPOINTS, "table", tt_rendezvous_endpoints },
 	{ TT_BYE, "bye", tt_take_bye },
-	{ TT_PING, "ping", tt_group_pinged },
-	{ TT_PONG, "pong", tt_group_ponged },
-	{ TT_DOWN, "down", tt_group_down },
+	{ TT_PING, "ping", tt_member_take_ping },
+	{ TT_PONG, "pong", tt_member_take_pong },
+	{ TT_DOWN, "down", tt_news_take_down },
 	{ TT_REVOKE, "revoke", tt_group_revoked },
 	{ TT_AGREE, "agree", tt_agree_message },
 	{ TT_PART, "part", tt_take_part },
-	{ TT_LATE, "late", tt_late_told },
-	{ TT_NEWS, "news", tt_late_news },
-	{ TT_FAREWELL, "farewell", tt_group_left },
-	{ TT_MISSED, "missed", tt_group_missed },
+	{ TT_LATE, "late", tt_late_join_told },
+	{ TT_NEWS, "news", tt_late_join_news },
+	{ TT_FAREWELL, "farewell", tt_news_take_farewell },
+	{ TT_MISSED, "missed", tt_news_take_missed },
 };
 
 const struct tt_module tt_member_module = {

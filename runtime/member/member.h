@@ -31,10 +31,10 @@ bool tt_address_find(const char *list, const char *transport, char addr[96]); /*
 const char *tt_address_add(struct tt_job *, const char *known, const char *more); /* those of other transports than are known, as far as there
                                                       * is room; kept like any text */
 
-/* ---- peer.c: which wire to which rank, connected on first use ---- */
+/* ---- connection.c: which wire to which rank, connected on first use ---- */
 
 enum { /* the first byte of every message between members; docs/wire.md has them all, those of higher rooms too */
-	TT_HELLO = 1, TT_WELCOME, TT_BUSY, TT_REFUSED, TT_CARD, TT_TABLE, TT_BYE, TT_PING, TT_PONG, TT_DOWN,
+	TT_HELLO = 1, TT_WELCOME, TT_BUSY, TT_REFUSED, TT_ENDPOINT, TT_ENDPOINTS, TT_BYE, TT_PING, TT_PONG, TT_DOWN,
 	TT_REVOKE = 15, TT_AGREE, TT_PART, TT_LATE, TT_NEWS, TT_FAREWELL, TT_MISSED,
 };
 
@@ -48,7 +48,7 @@ enum tt_member_state {
 };
 
 enum { TT_ANSWERS = 16 };
-struct tt_beat { /* what is known of the life at the other end of a connection */
+struct tt_heartbeat { /* what is known of the life at the other end of a connection */
 	uint64_t received;          /* tt_peer.received at the last look */
 	uint64_t silent;            /* the look at which it was pinged since nothing had come; 0: something has */
 	uint64_t asked;             /* when a ping went out that has no pong yet; 0: none */
@@ -67,7 +67,7 @@ struct tt_link { /* one connection; usually the only one to its member */
 	bool used;                  /* for more than the rendezvous, or made when that was over */
 	bool parted;                /* it stands for nobody any more: the other side hangs up */
 	bool doubted;               /* a later life of its member has come: this one was asked whether it lives */
-	struct tt_beat beat;
+	struct tt_heartbeat heartbeat;
 };
 
 struct tt_member { /* n ranks together have n * n of it, hence few holes */
@@ -75,7 +75,7 @@ struct tt_member { /* n ranks together have n * n of it, hence few holes */
 	int rank;
 	enum tt_member_state state;
 	const char *addr;           /* one for each of its nets, see address.c; "" until known */
-	int wire;                   /* which of my nets it is asked through, or was last */
+	int net_index;                   /* which of my nets it is asked through, or was last */
 	unsigned outstanding;       /* ops that the wire holds, and calls that use its memory */
 	uint64_t host;              /* equal on one host, 40 bits; 0: not known */
 	uint32_t cpus;              /* equal if they may run on the same processors, 24 bits; 0: not known */
@@ -92,7 +92,7 @@ struct tt_member { /* n ranks together have n * n of it, hence few holes */
 	size_t bye_len;
 	bool passed_on;             /* ... and the others have been told */
 	bool settled;               /* it has the table: it has used a connection for more than to get it */
-	bool wires_again;           /* a node list's: the better ones were asked a second time */
+	bool nets_again;           /* a node list's: the better ones were asked a second time */
 	bool outside;               /* it has joined a job under way, and no group has let it in */
 	bool silent;                /* GONE, because it met a deadline */
 	bool untold;                /* the others are to hear soon that it is gone, or has left */
@@ -115,10 +115,10 @@ struct tt_members { /* this room's own of a job */
 	unsigned next_group;
 	uint32_t hangups;           /* how many connections have gone, and with each what was mapped there */
 	unsigned tellings;          /* how often this rank has told others that somebody is gone */
-	int carded;                 /* how many ranks' addresses are known */
-	uint64_t dealt;             /* when this rank began to pass the table on; 0: not yet */
+	int endpoints_known;                 /* how many ranks' addresses are known */
+	uint64_t endpoints_sent;             /* when this rank began to pass the table on; 0: not yet */
 	struct tt_text *texts;      /* kept ones */
-	struct tt_timer beat;       /* looks whether the others live */
+	struct tt_timer heartbeat;       /* looks whether the others live */
 	bool node_list;
 	bool minority;              /* a minority of a group may go on */
 	int launched;               /* how many ranks the job was started with: all must agree */
@@ -178,7 +178,7 @@ static inline void tt_get_key(struct tt_pack *p, struct tt_key *key)
 	tt_get_bytes(p, key->raw, sizeof key->raw);
 }
 
-/* ---- beat.c: heartbeats, and every time that derives from the deadline ---- */
+/* ---- heartbeat.c: heartbeats, and every time that derives from the deadline ---- */
 
 enum tt_time {
 	TT_TIME_HEARTBEAT, /* silence is known within three of them */
@@ -188,17 +188,17 @@ enum tt_time {
 	TT_TIME_RETRY_MIN, TT_TIME_RETRY_MAX, /* between two tries to connect to one that may not listen yet */
 };
 uint64_t tt_time(const struct tt_job *, enum tt_time); /* nanoseconds */
-/* ---- group.c: who is alive ---- */
+/* ---- news.c: who is alive ---- */
 
-void tt_group_farewell(struct tt_member *left);      /* somebody needs one who may have left: those hear of it, too, who were not connected to it */
-bool tt_group_all_told(void *job);
-bool tt_group_is_there(const struct tt_job *, int rank); /* another rank, neither gone nor left */
-void tt_group_ping(struct tt_member *, uint32_t uid); /* asks for a sign of life, and how far it is in the group of that uid */
-bool tt_group_is_alive(const struct tt_member *, uint64_t since); /* since: of the last ping */
-bool tt_group_sends_bytes(const struct tt_member *); /* something has come from it since then */
-void tt_group_cut(struct tt_member *, int err, const char *fmt, ...) TT_FORMAT(3, 4); /* not from a callback: nothing of it lands afterwards */
+void tt_news_farewell(struct tt_member *left);      /* somebody needs one who may have left: those hear of it, too, who were not connected to it */
+bool tt_news_all_told(void *job);
+bool tt_member_is_there(const struct tt_job *, int rank); /* another rank, neither gone nor left */
+void tt_member_ping_for(struct tt_member *, uint32_t uid); /* asks for a sign of life, and how far it is in the group of that uid */
+bool tt_member_is_alive(const struct tt_member *, uint64_t since); /* since: of the last ping */
+bool tt_member_sends_bytes(const struct tt_member *); /* something has come from it since then */
+void tt_member_evict(struct tt_member *, int err, const char *fmt, ...) TT_FORMAT(3, 4); /* not from a callback: nothing of it lands afterwards */
 
-/* ---- split.c: groups of ranks ---- */
+/* ---- group.c: groups of ranks ---- */
 
 struct tt_seat { /* a rank's place in a group */
 	int rank;                   /* in the job */
@@ -231,7 +231,7 @@ struct tutti { /* what users hold: this process's place in a group of ranks, all
 	struct { /* what this one came of, for those who have not heard yet */
 		uint32_t uid;
 		int n;
-		struct tt_roll *roll;
+		struct tt_membership *roll;
 	} origin;
 };
 
@@ -251,8 +251,8 @@ void tt_group_revoke(const struct tutti *parent, uint32_t birth); /* my part in 
 /* ---- member.c: joining and leaving ---- */
 
 uint32_t tt_epoch_now(void); /* what a life that begins now is called: tt_before() orders them */
-int tt_members_open(struct tt_job *, const struct tt_boot *); /* the members and the group of all, before anybody is met */
-int tt_boot_meet(struct tt_job *, const struct tt_boot *);  /* exchanges addresses; takes and leaves the gate itself */
+int tt_members_open(struct tt_job *, const struct tt_launch *); /* the members and the group of all, before anybody is met */
+int tt_rendezvous_meet(struct tt_job *, const struct tt_launch *);  /* exchanges addresses; takes and leaves the gate itself */
 int tt_members_settle(struct tt_job *);        /* all addresses are known: from now on this rank has joined */
 void tt_members_say_bye(struct tt_job *);      /* to all to whom there is a connection */
 bool tt_members_are_alone(void *job);          /* all connections have gone */

@@ -73,9 +73,9 @@ void tt_watch_call(struct tt_job *job)
 	while (w && w->changed && !job->engine.stopping && take(w, &c)) {
 		void (*changed)(const tutti_change *, void *) = w->changed;
 		void *arg = w->arg;
-		tt_exit(job);
+		tt_unlock(job);
 		changed(&c, arg);
-		tt_enter(job);
+		tt_lock(job);
 	}
 }
 
@@ -114,7 +114,7 @@ int tutti_group_watch(tutti *at, void (*changed)(const tutti_change *, void *), 
 
 	if ((err = tt_usable(job)))
 		return err;
-	tt_enter(job);
+	tt_lock(job);
 	if (!tt_members(job)->watch)
 		err = open_watch(job);
 	if (!err) {
@@ -124,7 +124,7 @@ int tutti_group_watch(tutti *at, void (*changed)(const tutti_change *, void *), 
 		tt_kick(&job->engine.backstage);
 		err = tt_members(job)->watch->fd;
 	}
-	tt_exit(job);
+	tt_unlock(job);
 	return err;
 }
 
@@ -138,12 +138,12 @@ int tutti_group_next(tutti *at, tutti_change *change)
 		return n;
 	if (change->size < sizeof c)
 		return tt_fail(-EINVAL, "tutti_change.size is %zu: set it to sizeof(tutti_change)", change->size);
-	tt_enter(job);
+	tt_lock(job);
 	if (!tt_members(job)->watch)
 		n = tt_fail(-EINVAL, "nobody watches this job: call tutti_group_watch first");
 	else if (take(tt_members(job)->watch, &c))
 		n = 1;
-	tt_exit(job);
+	tt_unlock(job);
 	if (n == 1) {
 		c.size = change->size;
 		memcpy(change, &c, sizeof c);

@@ -5,7 +5,7 @@
 #define TT_PARTS_H
 #include "base/base.h"
 
-/* ---- shards.c: elements or rows, cut over servers in contiguous ranges; keys, dealt out to them ---- */
+/* ---- shards.c: elements or rows, cut over servers in contiguous ranges; keys, endpoints_sent out to them ---- */
 
 enum tt_cut {
 	TT_CUT_EVEN,                /* whole units of `align`, if there is one for each server, else single ones; sizes differ by one unit */
@@ -21,45 +21,45 @@ uint64_t tt_shards_first(const struct tt_shards *, int server); /* where it begi
 int tt_shards_find(const struct tt_shards *, uint64_t i, uint64_t *offset); /* who has it, and at which place */
 static inline int tt_shards_of_key(uint64_t key, int servers) { return (int)(key % (uint64_t)servers); }
 
-/* ---- fresh.c: which rows a worker has not seen since they were last pushed to ----
+/* ---- changed_rows.c: which rows a worker has not seen since they were last pushed to ----
  *
  * A bit for each worker and row; a push to all rows is one flag for each worker, whatever their number. For one thread at a time. */
 
 enum {
 	TT_FRESH_OWN = 1,           /* a push makes the rows stale for its own worker, too, as Multiverso's newer matrix does */
-	TT_FRESH_DUMMY = 2,         /* a pull that finds no row stale gets row 0, as Multiverso's do */
+	TT_CHANGED_DUMMY = 2,         /* a pull that finds no row stale gets row 0, as Multiverso's do */
 };
-struct tt_fresh;
-int tt_fresh_open(uint64_t rows, unsigned flags, struct tt_fresh **);
-void tt_fresh_close(struct tt_fresh *);              /* NULL is allowed */
-int tt_fresh_join(struct tt_fresh *, int worker);    /* it has seen nothing, even if it was there before. -ENOMEM */
-void tt_fresh_leave(struct tt_fresh *, int worker);  /* gives its bits back */
+struct tt_changed_rows;
+int tt_changed_rows_open(uint64_t rows, unsigned flags, struct tt_changed_rows **);
+void tt_changed_rows_close(struct tt_changed_rows *);              /* NULL is allowed */
+int tt_changed_rows_join(struct tt_changed_rows *, int worker);    /* it has seen nothing, even if it was there before. -ENOMEM */
+void tt_changed_rows_leave(struct tt_changed_rows *, int worker);  /* gives its bits back */
 /* Rows are below `rows`. rows NULL: all. */
-void tt_fresh_pushed(struct tt_fresh *, int worker, const uint64_t *rows, size_t n); /* worker -1: nobody's, stale for all */
-void tt_fresh_unseen(struct tt_fresh *, int worker, const uint64_t *rows, size_t n); /* they were taken, but did not reach the worker */
-void tt_fresh_see_all(struct tt_fresh *, int worker); /* it takes all rows */
+void tt_changed_rows_pushed(struct tt_changed_rows *, int worker, const uint64_t *rows, size_t n); /* worker -1: nobody's, stale for all */
+void tt_changed_rows_unseen(struct tt_changed_rows *, int worker, const uint64_t *rows, size_t n); /* they were taken, but did not reach the worker */
+void tt_changed_rows_see_all(struct tt_changed_rows *, int worker); /* it takes all rows */
 /* The next stale rows from *at on, at most `room`, in their order; they count as seen. *at moves behind them. How many; 0: there are no
  * more. Worker -1 gets all rows, and nothing counts as seen. */
-size_t tt_fresh_take(struct tt_fresh *, int worker, uint64_t *at, uint64_t *rows, size_t room);
-size_t tt_fresh_take_of(struct tt_fresh *, int worker, const uint64_t *asked, size_t n, uint64_t *rows); /* those of the asked ones; `rows` has
+size_t tt_changed_rows_take(struct tt_changed_rows *, int worker, uint64_t *at, uint64_t *rows, size_t room);
+size_t tt_changed_rows_take_of(struct tt_changed_rows *, int worker, const uint64_t *asked, size_t n, uint64_t *rows); /* those of the asked ones; `rows` has
                                                       * room for n, or is `asked` itself */
 
-/* ---- touched.c: which rows come into the open round, and by whom. A call costs as much as the rows that it is about ---- */
+/* ---- dirty_rows.c: which rows come into the open round, and by whom. A call costs as much as the rows that it is about ---- */
 
 enum { TT_BY_MANY = -1 };
-struct tt_touched;
-int tt_touched_open(uint64_t rows, struct tt_touched **);
-void tt_touched_close(struct tt_touched *);          /* NULL is allowed */
-int tt_touched_resize(struct tt_touched *, uint64_t rows); /* -ENOMEM, and all is as it was */
-int tt_touched_add(struct tt_touched *, int worker, const uint64_t *rows, size_t n); /* NULL: all of them. -ENOMEM, and nothing has been */
-size_t tt_touched_list(const struct tt_touched *, const uint64_t **rows); /* each once; not those that were touched with all others alone */
-int tt_touched_by(const struct tt_touched *, uint64_t row); /* 0: nobody; worker + 1; TT_BY_MANY */
-int tt_touched_all(const struct tt_touched *);       /* likewise: who has touched all at once */
+struct tt_dirty_rows;
+int tt_dirty_rows_open(uint64_t rows, struct tt_dirty_rows **);
+void tt_dirty_rows_close(struct tt_dirty_rows *);          /* NULL is allowed */
+int tt_dirty_rows_resize(struct tt_dirty_rows *, uint64_t rows); /* -ENOMEM, and all is as it was */
+int tt_dirty_rows_add(struct tt_dirty_rows *, int worker, const uint64_t *rows, size_t n); /* NULL: all of them. -ENOMEM, and nothing has been */
+size_t tt_dirty_rows_list(const struct tt_dirty_rows *, const uint64_t **rows); /* each once; not those that were touched with all others alone */
+int tt_dirty_rows_by(const struct tt_dirty_rows *, uint64_t row); /* 0: nobody; worker + 1; TT_BY_MANY */
+int tt_dirty_rows_all(const struct tt_dirty_rows *);       /* likewise: who has touched all at once */
 /* The rows to go through, in the order they came, or all in theirs if all were touched at once. */
-uint64_t tt_touched_count(const struct tt_touched *); /* how many */
-uint64_t tt_touched_row(const struct tt_touched *, uint64_t i); /* the i-th */
-uint64_t tt_touched_run(const struct tt_touched *, uint64_t i, uint64_t most); /* how many follow each other from the i-th on; most: not 0 */
-void tt_touched_clear(struct tt_touched *);
+uint64_t tt_dirty_rows_count(const struct tt_dirty_rows *); /* how many */
+uint64_t tt_dirty_rows_row(const struct tt_dirty_rows *, uint64_t i); /* the i-th */
+uint64_t tt_dirty_rows_run(const struct tt_dirty_rows *, uint64_t i, uint64_t most); /* how many follow each other from the i-th on; most: not 0 */
+void tt_dirty_rows_clear(struct tt_dirty_rows *);
 
 /* ---- keys.c: 64-bit keys, numbered from 0 up as they come; none goes ----
  *

@@ -6,7 +6,7 @@
 #include "kernel/kernel.h"
 #include "member/member.h"
 #include "table/table_private.h"
-#include "table/table_save.h"
+#include "table/saving.h"
 #include "window/window.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -186,7 +186,7 @@ static int open_windows(struct tutti_table *t)
 	int err = 0;
 
 	name_window(name, sizeof name, t);
-	tt_enter(job);
+	tt_lock(job);
 	tt_list_each(node, &tt_tables(job)->tables)
 		if (!strcmp(tt_container_of(node, struct tutti_table, link)->name, t->name))
 			err = tt_fail(-EEXIST, "a table named \"%s\" is open already", t->name);
@@ -201,7 +201,7 @@ static int open_windows(struct tutti_table *t)
 		err = tt_window_open(job, name, NULL, 0, &tt_tables(job)->outbox);
 	if (!err)
 		tt_list_append(&tt_tables(job)->tables, &t->link);
-	tt_exit(job);
+	tt_unlock(job);
 	return err;
 }
 
@@ -220,12 +220,12 @@ static int meet(struct tutti_table *t, int i)
 	if (head.print != t->print)
 		return tt_fail(-EINVAL, "table \"%s\": rank %d opened it with another type, count, row, rule, flags or list of servers than rank %d", t->name, t->server[i],
 		               t->job->rank);
-	tt_enter(t->job);
+	tt_lock(t->job);
 	if (t->source[i].uid != head.uid) {
 		t->source[i] = (struct tt_served){ .uid = head.uid, .blank = true };
 		tt_call_uncount_all(t, i);
 	}
-	tt_exit(t->job);
+	tt_unlock(t->job);
 	return 0;
 }
 
@@ -287,10 +287,10 @@ int tutti_table_open(tutti *at, const char *name, const tutti_table_config *conf
 
 static void expect_again(struct tutti_table *t)
 {
-	tt_enter(t->job);
+	tt_lock(t->job);
 	for (int i = 0; i < t->servers; i++)
 		tt_window_again(t->window, t->server[i]);
-	tt_exit(t->job);
+	tt_unlock(t->job);
 }
 
 int tutti_table_reopen(tutti_table *t)
@@ -327,7 +327,7 @@ int tutti_table_look(tutti_table *t, tutti_table_info *info)
 		return err;
 	if (!info || info->size != sizeof *info)
 		return tt_fail(-EINVAL, "tutti_table_info.size is %zu, and must be sizeof(tutti_table_info), %zu", info ? info->size : 0, sizeof *info);
-	tt_enter(job);
+	tt_lock(job);
 	*info = (tutti_table_info){ .size = sizeof *info, .servers = t->servers, .workers = t->workers ? t->workers : job->size, .server = t->mine,
 		                    .worker = t->workers ? index_of(t->worker, t->workers, job->rank) : job->rank, .clock = lowest_clock(t) };
 	if (t->shard.rounds) {
@@ -335,7 +335,7 @@ int tutti_table_look(tutti_table *t, tutti_table_info *info)
 		info->dropped = counts.dropped;
 		info->broken = counts.broken;
 	}
-	tt_exit(job);
+	tt_unlock(job);
 	return 0;
 }
 
@@ -347,12 +347,12 @@ int tutti_table_finish(tutti_table *t)
 
 	if (err)
 		return err;
-	tt_enter(t->job);
+	tt_lock(t->job);
 	if (tt_wait_until(t->job, has_pushed, t, tt_now() + t->job->deadline))
 		err = tt_fail(-EBUSY, "table \"%s\": pushes of this rank are still under way after %llu ms", t->name, (unsigned long long)(t->job->deadline / TT_MS));
 	else
 		tt_table_finish(t);
-	tt_exit(t->job);
+	tt_unlock(t->job);
 	return err;
 }
 
@@ -381,7 +381,7 @@ void tutti_table_close(tutti_table *t)
 	if (!t || !*t->job->here)
 		return;
 	job = t->job;
-	tt_enter(job);
+	tt_lock(job);
 	tt_wait_until(job, files_nothing, t, TT_NEVER); /* they end when the servers have, are gone or get on no more */
 	if (tt_wait_until(job, is_idle, t, tt_now() + job->deadline))
 		tt_table_give_up(t);
@@ -389,11 +389,11 @@ void tutti_table_close(tutti_table *t)
 	close_head(&t->shard);
 	tt_table_tell_closed(t);
 	tt_list_remove(&t->link);
-	tt_clerk_stop(t);
+	tt_table_io_stop(t);
 	if (t->shard.held)
-		tt_shard_release(t); /* who waits is told that it is gone */
+		tt_shard_resume(t); /* who waits is told that it is gone */
 	stop_turns(t);
-	tt_exit(job);
+	tt_unlock(job);
 	free_table(t);
 }
 
@@ -401,10 +401,10 @@ static void stop_tables(struct tt_job *job)
 {
 	tt_list_each(node, &tt_tables(job)->tables) {
 		struct tutti_table *t = tt_container_of(node, struct tutti_table, link);
-		tt_enter(job);
-		tt_clerk_stop(t);
-		tt_exit(job);
-		tt_clerk_free(t);
+		tt_lock(job);
+		tt_table_io_stop(t);
+		tt_unlock(job);
+		tt_table_io_free(t);
 	}
 }
 

@@ -1,18 +1,18 @@
 /* table_private.h - what the files of the tables share. All is called with the job's gate held, where nothing else is said.
  *
  *   table.c          opening and closing; how elements are cut into shards
- *   table_join.c     who takes part, and what is known of the shards' clocks
- *   table_switch.c   another consistency
- *   table_call.c     the worker's side: what all calls have in common, the gates where they wait, and this rank's own shard
- *   table_whole.c    ... pushes and pulls of all
- *   table_rows.c     ... of rows and keys
- *   table_fresh.c    ... of rows that it has not seen
- *   table_snapshot.c ... pulls of a version
- *   table_feed.c     what a server is sent, in which order, and its answers
- *   table_serve.c    the server's side: pushes that come in
- *   table_rows_serve.c ... and pulls, of rows and keys
- *   table_hold.c     a shard between two pushes: those that come meanwhile wait
- *   table_version.c  a shard's rounds: what is pushed in one is summed up apart, and makes the next version
+ *   join.c     who takes part, and what is known of the shards' clocks
+ *   switch.c   another consistency
+ *   call.c     the worker's side: what all calls have in common, the gates where they wait, and this rank's own shard
+ *   dense.c    ... pushes and pulls of all
+ *   rows.c     ... of rows and keys
+ *   pull_changed.c    ... of rows that it has not seen
+ *   snapshot.c ... pulls of a version
+ *   send_queue.c     what a server is sent, in which order, and its answers
+ *   serve.c    the server's side: pushes that come in
+ *   rows_serve.c ... and pulls, of rows and keys
+ *   quiesce.c     a shard between two pushes: those that come meanwhile wait
+ *   version.c  a shard's rounds: what is pushed in one is summed up apart, and makes the next version
  *
  * Each server of a table holds a shard: a page that says what it is, then its values, in a window that the others read one-sided.
  * Deltas go the other way in pieces. A small one is within its message; a larger one is put into a slot of the worker's inbox at
@@ -33,8 +33,8 @@
 
 enum {
 	TT_PUSH_HEAD = 256,          /* what stands before a message's delta has no more bytes */
-	TT_FEED_SLOTS = 4,           /* pieces on their way by slots: while one is applied, others travel */
-	TT_FEED_DEPTH = 32,          /* messages on their way without an answer */
+	TT_SEND_QUEUE_SLOTS = 4,           /* pieces on their way by slots: while one is applied, others travel */
+	TT_SEND_QUEUE_DEPTH = 32,          /* messages on their way without an answer */
 	TT_PUSH_PIECE = 256 << 10,   /* bytes of a slot: in the cache when the rule runs over it */
 	TT_PUSH_INLINE = 32 << 10,   /* deltas for a shard of more bytes do not go within messages, as where memory is mapped that is slower; */
 	TT_PUSH_MESSAGE = 60 << 10,  /* ... and no more of rows, and of what has no other way, within one */
@@ -58,11 +58,11 @@ struct tt_tables { /* this room's own of a job */
 static inline struct tt_tables *tt_tables(const struct tt_job *job) { return job->own[TT_TABLE_SLOT]; }
 
 struct tt_table_peer { /* ... and of a member, made when it is needed */
-	struct tt_feed *feed;        /* pushes on their way to it; NULL: none yet */
+	struct tt_send_queue *feed;        /* pushes on their way to it; NULL: none yet */
 	struct tutti_window *inbox_window; /* slots for what it pushes, ... */
 	char *inbox;                 /* ... their memory; NULL: it has not asked for any */
 };
-static inline struct tt_feed *tt_feed_of(const struct tt_member *m)
+static inline struct tt_send_queue *tt_send_queue_of(const struct tt_member *m)
 {
 	const struct tt_table_peer *p = tt_member_own(m, TT_TABLE_SLOT);
 
@@ -106,7 +106,7 @@ struct tt_next { /* a version on its way: made piece by piece, from as many turn
 };
 
 struct tt_image;
-struct tt_clerk;
+struct tt_table_io;
 struct tt_shard { /* this rank's */
 	struct tutti_table *table;
 	tutti_consistency as;
@@ -117,9 +117,9 @@ struct tt_shard { /* this rank's */
 	struct tt_updater *updater, *adder; /* adder: of the round */
 	struct tt_keys *keys;        /* NULL: rows. Else memory is the head's page alone */
 	uint64_t room;               /* values and updater are for so many keys */
-	struct tt_fresh *fresh;      /* NULL: nobody keeps track of what workers have seen */
-	struct tt_touched *touched;  /* by the open round; NULL: all rows come into each, or there are no rounds */
-	struct tt_touched *differ;   /* rows in which the other copy may differ from the values; NULL likewise, or of keys: there is no other copy */
+	struct tt_changed_rows *fresh;      /* NULL: nobody keeps track of what workers have seen */
+	struct tt_dirty_rows *touched;  /* by the open round; NULL: all rows come into each, or there are no rounds */
+	struct tt_dirty_rows *differ;   /* rows in which the other copy may differ from the values; NULL likewise, or of keys: there is no other copy */
 	int workers;                 /* that the updater knows */
 	int half;                    /* how many pushes are half here */
 	struct tt_pusher **pushers;  /* by rank; NULL: it has not joined yet */
@@ -131,7 +131,7 @@ struct tt_shard { /* this rank's */
 	uint64_t patience;           /* with these */
 	uint64_t pieces, seen, since; /* of pushes: that have come; that had at `since` */
 	struct tt_image *image;      /* is being written to a file: what changes is kept first. NULL: none */
-	struct tt_clerk *clerk;      /* who writes and reads files of it; NULL: nobody has asked yet */
+	struct tt_table_io *clerk;      /* who writes and reads files of it; NULL: nobody has asked yet */
 };
 
 struct tt_range { /* elements of the table */
@@ -220,7 +220,7 @@ struct tt_call_part { /* what a call has to do with one server */
 
 struct tt_call_kind {
 	void (*push)(struct tt_call_part *);   /* to another rank's shard; it is let in there now */
-	bool (*send)(struct tt_feed *, struct tt_call_part *); /* the next piece of that; false: not now */
+	bool (*send)(struct tt_send_queue *, struct tt_call_part *); /* the next piece of that; false: not now */
 	void (*pull)(struct tt_call_part *);   /* from another rank's shard */
 	void (*pulled)(struct tt_call_part *); /* ... which has answered all that it was asked: ends it, or goes on */
 	void (*serve)(struct tt_call_part *);  /* a piece of what this rank does itself */
@@ -241,7 +241,7 @@ struct tt_table_call {
 	struct tt_list link;         /* in tt_tables.calls */
 	struct tutti_table *table;
 	const struct tt_call_kind *kind;
-	struct tt_request *request;  /* NULL: it has ended for the program; what is left counts as a push where that has not heard of it */
+	struct tt_operation *request;  /* NULL: it has ended for the program; what is left counts as a push where that has not heard of it */
 	const char *delta;           /* NULL: a pull */
 	char *values;                /* NULL: a push */
 	struct tt_row_list *list;    /* NULL: of all */
@@ -261,7 +261,7 @@ struct tt_table_call {
 struct tt_slot {
 	struct tt_post put;
 	struct tt_call_part *part;   /* NULL: free */
-	struct tt_feed *feed;
+	struct tt_send_queue *feed;
 	bool putting, unanswered;
 };
 
@@ -273,14 +273,14 @@ struct tt_sent { /* a message that is not answered */
 
 struct tt_lane { /* messages that are answered in their order */
 	struct tt_list parts;        /* that have more to send */
-	struct tt_sent sent[TT_FEED_DEPTH]; /* a ring: */
+	struct tt_sent sent[TT_SEND_QUEUE_DEPTH]; /* a ring: */
 	unsigned posted, answered;   /* how many in all */
 };
 
-struct tt_feed { /* to one server, for all tables */
+struct tt_send_queue { /* to one server, for all tables */
 	struct tt_member *member;
 	struct tt_lane pushes, pulls; /* pulls of rows do not wait behind pushes */
-	struct tt_slot slots[TT_FEED_SLOTS];
+	struct tt_slot slots[TT_SEND_QUEUE_SLOTS];
 	struct tt_call_part *trial;  /* its first piece is to show whether the server can map its delta; NULL: none is */
 	bool unmapped;               /* the server could not map one */
 	uint64_t held_since;         /* it lets no push begin, and has answered none since then; 0: it has */
@@ -349,7 +349,7 @@ int tt_table_can_be(tutti_update_rule, unsigned flags, const tutti_consistency *
 bool tt_table_has_worker(const struct tutti_table *, int rank);
 void tt_table_inbox_name(char *room, size_t size, int worker); /* of the window with its slots, at each server */
 
-/* table_join.c */
+/* join.c */
 int tt_table_join(struct tutti_table *);       /* at all servers; without the gate, waits */
 bool tt_table_is_other(const struct tutti_table *, int server); /* is it another rank's, and has it anything? */
 bool tt_table_have_answered(void *table);      /* all other servers what they were asked, or gone */
@@ -358,12 +358,12 @@ void tt_table_finish(struct tutti_table *);    /* nobody waits for this rank */
 void tt_table_tell(struct tutti_table *);      /* how far the clock of this rank's shard is */
 void tt_table_tell_closed(struct tutti_table *);
 
-/* table_switch.c */
+/* switch.c */
 void tt_table_put_consistency(struct tt_pack *, const tutti_consistency *);
 tutti_consistency tt_table_get_consistency(struct tt_pack *);
 void tt_table_look_at_switch(struct tutti_table *); /* fewer workers may have to ask for it */
 
-/* table_serve.c */
+/* serve.c */
 int tt_table_serve(struct tutti_table *);      /* makes this rank's shard; without the gate */
 void tt_table_unserve(struct tutti_table *);
 int tt_table_expect(struct tutti_table *);     /* its workers, before anybody pushes */
@@ -392,24 +392,24 @@ void tt_table_get_options(struct tt_pack *, tutti_update *);
 void tt_table_put_options(struct tt_pack *, const tutti_update *);
 struct tutti_table *tt_table_find(struct tt_job *, uint64_t uid); /* whose shard here has it */
 
-/* table_rows_serve.c: rows and keys of it */
+/* rows_serve.c: rows and keys of it */
 int tt_table_apply_rows(struct tutti_table *, int worker, unsigned flags, const tutti_update *, const struct tt_rows *, const void *deltas);
 int tt_table_read_rows(struct tutti_table *, int worker, unsigned flags, uint64_t version, const struct tt_rows *, char *values, struct tt_unseen *);
                                                 /* -EAGAIN: it has that version no more. unseen: of those alone, NULL: of all */
 int tt_table_find_fresh(struct tutti_table *, int worker, unsigned flags, uint64_t *at, uint64_t *rows, size_t most, size_t *n); /* rows of the table;
                                                 * *at moves on, and at its end there are no more */
 
-/* table_hold.c */
-void tt_shard_hold(struct tutti_table *, uint64_t patience, void (*at_rest)(struct tutti_table *, int err)); /* calls it when no push is half here and
+/* quiesce.c */
+void tt_shard_quiesce(struct tutti_table *, uint64_t patience, void (*at_rest)(struct tutti_table *, int err)); /* calls it when no push is half here and
                                                       * no version half made: at once, or from a later turn; or with -ETIMEDOUT and a sentence, as one
                                                       * that is half here has not gone on for so long. Pushes that would begin wait, until ... */
-void tt_shard_release(struct tutti_table *);
+void tt_shard_resume(struct tutti_table *);
 void tt_shard_look(struct tutti_table *);      /* something has ended */
 bool tt_shard_wait(struct tt_member *from, struct tutti_table *, uint8_t, bool begins, const struct tt_pack *); /* must this
                                                       * message wait, as it begins a push or comes behind one that waits? Then it comes again */
 void tt_shard_forget(struct tt_member *from);  /* what waits */
 
-/* table_version.c */
+/* version.c */
 int tt_version_open(struct tutti_table *);
 void tt_version_close(struct tt_shard *);
 size_t tt_version_bytes(const struct tutti_table *); /* of the window */
@@ -429,27 +429,27 @@ void tt_version_pushed(struct tutti_table *);  /* no more of a push comes */
 void tt_version_look(struct tutti_table *);    /* one may be due */
 void tt_version_touch(struct tutti_table *, size_t at, size_t count); /* these elements, or their state, are about to change outside of a round */
 
-/* table_feed.c */
-struct tt_feed *tt_feed_to(struct tt_call_part *); /* to its server. NULL: none, and the part has ended */
+/* send_queue.c */
+struct tt_send_queue *tt_send_queue_to(struct tt_call_part *); /* to its server. NULL: none, and the part has ended */
 void tt_lane_post(struct tt_lane *, struct tt_sent); /* before its message is sent */
-bool tt_feed_answered(struct tt_member *from, bool pull, struct tt_pack *, int *err, struct tt_sent *); /* the head of an answer, and to which message
+bool tt_send_queue_answered(struct tt_member *from, bool pull, struct tt_pack *, int *err, struct tt_sent *); /* the head of an answer, and to which message
                                                 * it is. False: it is gone, or nothing was to be answered, or something else */
-struct tt_slot *tt_feed_slot(struct tt_feed *); /* a free one; NULL: none is */
-int tt_feed_put(struct tt_feed *, struct tt_slot *, struct tt_call_part *, const char *from, size_t len);
-void tt_feed_go_on(struct tt_feed *);          /* there may be room for more pieces */
+struct tt_slot *tt_send_queue_slot(struct tt_send_queue *); /* a free one; NULL: none is */
+int tt_send_queue_put(struct tt_send_queue *, struct tt_slot *, struct tt_call_part *, const char *from, size_t len);
+void tt_send_queue_go_on(struct tt_send_queue *);          /* there may be room for more pieces */
 
-/* table_whole.c, table_snapshot.c */
+/* dense.c, snapshot.c */
 enum { TT_SNAPSHOT_TRIES = 16 };
-void tt_whole_serve(struct tt_call_part *);
-int tt_whole_check(const struct tutti_table *, const char *what, const void *memory); /* may all of it be pushed and pulled? */
+void tt_dense_serve(struct tt_call_part *);
+int tt_dense_check(const struct tutti_table *, const char *what, const void *memory); /* may all of it be pushed and pulled? */
 void tt_snapshot_pull(struct tt_call_part *);  /* the newest version of another rank's shard */
-void tt_snapshot_ask(struct tt_feed *, struct tt_call_part *); /* for it, by message, and ... */
+void tt_snapshot_ask(struct tt_send_queue *, struct tt_call_part *); /* for it, by message, and ... */
 int tt_snapshot_take(struct tt_call_part *, struct tt_pack *, bool sparse); /* ... what comes back */
 bool tt_table_in_rounds(const struct tutti_table *); /* at all servers */
 bool tt_snapshot_may_retry(struct tt_call_part *); /* it was written over; false: once too often */
 void tt_snapshot_retry(struct tt_call_part *, void (*pull)(struct tt_call_part *)); /* likewise; else it ends. So it does if the call was given up */
 
-/* table_call.c */
+/* call.c */
 void tt_table_clock(struct tutti_table *, int server, uint64_t clock); /* it is so far now, or farther */
 void tt_table_give_up(struct tutti_table *);   /* its calls: then none is under way */
 void tt_call_free_all(struct tt_job *);        /* no wire knows them any more */
@@ -477,8 +477,8 @@ bool tt_table_is_called(const struct tutti_table *); /* does the program have pu
 void tt_table_forgive(struct tutti_table *, int server);
 void tt_call_uncount_all(struct tutti_table *, int server); /* another life of it is known now */
 
-/* table_rows.c */
-void tt_rows_ask(struct tt_feed *, struct tt_call_part *); /* the next piece of a pull */
+/* rows.c */
+void tt_rows_ask(struct tt_send_queue *, struct tt_call_part *); /* the next piece of a pull */
 bool tt_rows_copy(struct tt_call_part *);      /* from memory, if that is mine or mapped. False: the rest takes messages */
 unsigned tt_rows_pull_flags(struct tt_call_part *); /* of the next message to its server */
 void tt_rows_put_head(struct tt_pack *, uint8_t, const struct tt_call_part *, unsigned flags);
@@ -486,11 +486,11 @@ int tt_rows_check(const struct tutti_table *, const char *what, const uint64_t *
 int tt_rows_call(struct tutti_table *, const char *what, const struct tt_call_kind *, const void *delta, void *values, const tutti_update *, size_t n,
                  struct tt_table_call **);     /* with a list that has room for n */
 
-/* table_fresh.c */
+/* pull_changed.c */
 void tt_rows_tell(struct tt_call_part *);      /* its server, that this worker is about to see all rows; then `pulled` */
-bool tt_fresh_ended(struct tt_table_call *, int err); /* a call has */
-int tt_fresh_check(const struct tutti_table *, const char *what); /* may this rank ask which rows are fresh? */
-void tt_rows_ask_for_fresh(struct tt_feed *, struct tt_call_part *);
+bool tt_changed_rows_ended(struct tt_table_call *, int err); /* a call has */
+int tt_changed_rows_check(const struct tutti_table *, const char *what); /* may this rank ask which rows are fresh? */
+void tt_rows_ask_for_fresh(struct tt_send_queue *, struct tt_call_part *);
 void tt_rows_take_found(struct tt_call_part *, struct tt_pack *); /* the answer */
 
 /* handlers of messages: table.c has their table */

@@ -3,7 +3,7 @@
 #define TT_TOPOLOGY_H
 #include "base/base.h"
 
-/* ---- cpus.c, share.c: sets of processors, and how ranks share them out. No gate needed ---- */
+/* ---- cpus.c, partition.c: sets of processors, and how ranks share them out. No gate needed ---- */
 
 enum { TT_CPUS = 4096 };
 struct tt_cpus { uint64_t word[TT_CPUS / 64]; }; /* a set of processors, by the kernel's numbers; zeroed is empty */
@@ -25,22 +25,22 @@ const char *tt_cpus_text(const struct tt_cpus *, char *room, size_t size); /* th
 int tt_cpus_allowed(struct tt_cpus *);                      /* those that the calling thread may run on. How many; 0: not known */
 
 enum tt_pin { TT_PIN_AUTO, TT_PIN_COMPACT, TT_PIN_SPREAD, TT_PIN_NONE, TT_PIN_LIST };
-struct tt_rule { /* TUTTI_PIN, understood */
+struct tt_pin_rule { /* TUTTI_PIN, understood */
 	enum tt_pin pin;
 	struct tt_cpus list;
 };
-struct tt_share { /* what one rank of a host gets */
+struct tt_partition { /* what one rank of a host gets */
 	struct tt_cpus cpus;        /* for its threads; in the order of the machine, core by core */
 	struct tt_cpus background;  /* for the background thread */
 	int cores;                  /* in cpus; 0: more ranks than cores, nobody gets one of its own */
 	int node;                   /* where all of cpus are; -1: on several nodes, or not known */
 };
 
-int tt_pin_read(const struct tt_settings *, struct tt_rule *);
-int tt_pin_check(const struct tt_settings *, const struct tt_rule *, const struct tt_cpus *allowed, const struct tt_cpus *there); /* does the
+int tt_pin_read(const struct tt_settings *, struct tt_pin_rule *);
+int tt_pin_check(const struct tt_settings *, const struct tt_pin_rule *, const struct tt_cpus *allowed, const struct tt_cpus *there); /* does the
                                                       * list keep to what is allowed? there: all that the machine has */
-void tt_share_out(const struct tt_pu *, int n, const struct tt_rule *, const struct tt_cpus *allowed, int rank, int ranks, struct tt_share *);
-bool tt_share_core(const struct tt_pu *, int n, const struct tt_share *, int i, struct tt_cpus *core); /* its i-th core, round and round */
+void tt_partition_cores(const struct tt_pu *, int n, const struct tt_pin_rule *, const struct tt_cpus *allowed, int rank, int ranks, struct tt_partition *);
+bool tt_partition_core(const struct tt_pu *, int n, const struct tt_partition *, int i, struct tt_cpus *core); /* its i-th core, round and round */
 
 /* ---- topology.c, topology_hwloc.c: on what machine ---- */
 

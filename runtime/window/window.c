@@ -173,28 +173,28 @@ static struct tutti_window *handle(struct tt_job *job, uint32_t index, uint32_t 
 	return w && w->generation == generation ? w : NULL;
 }
 
-static struct tt_request *pop_unanswered(struct remote *r)
+static struct tt_operation *pop_unanswered(struct remote *r)
 {
 	struct tt_list *node = tt_list_pop(&r->unanswered);
 
-	return node ? tt_container_of(node, struct tt_request, unanswered) : NULL;
+	return node ? tt_container_of(node, struct tt_operation, unanswered) : NULL;
 }
 
 static void end_unanswered(struct remote *r, int err)
 {
-	struct tt_request *q;
+	struct tt_operation *q;
 
 	while ((q = pop_unanswered(r)))
-		tt_request_end(q, err);
+		tt_operation_end(q, err);
 }
 
-static void post_request(struct tt_request *q, struct remote *r)
+static void post_request(struct tt_operation *q, struct remote *r)
 {
 	q->post.op.key = &r->key;
 	if (q->post.op.flags & TT_NOTIFY)
 		q->post.op.notify |= r->index << 12;
 	if (q->post.op.offset > r->key.len || q->post.op.len > r->key.len - q->post.op.offset) {
-		tt_request_end(q, -ERANGE);
+		tt_operation_end(q, -ERANGE);
 		return;
 	}
 	tt_post(tt_member(q->job, q->rank), &q->post);
@@ -204,7 +204,7 @@ static void take_answer(struct tt_member *from, struct tt_pack *p)
 {
 	uint32_t index = tt_get32(p), generation = tt_get32(p), theirs = tt_get32(p);
 	struct tutti_window *w;
-	struct tt_request *q;
+	struct tt_operation *q;
 	struct tt_key key;
 
 	tt_get_key(p, &key);
@@ -261,7 +261,7 @@ static void ask_for(struct remote *r)
 }
 
 /* Its owner has not answered: no wire has it. */
-static bool is_unanswered(struct tt_request *q)
+static bool is_unanswered(struct tt_operation *q)
 {
 	const struct tutti_window *w = q->of;
 
@@ -435,9 +435,9 @@ int tutti_window_open(tutti *at, const char *name, void *base, size_t bytes, tut
 		return tt_fail(-EINVAL, "a window of %zu bytes needs memory, and base is NULL", bytes);
 	if (name && !strncmp(name, "tutti:", 6))
 		return tt_fail(-EINVAL, "a window cannot be named \"%s\": such names are the library's", name);
-	tt_enter(job);
+	tt_lock(job);
 	err = tt_window_open(job, name, base, bytes, out);
-	tt_exit(job);
+	tt_unlock(job);
 	return err;
 }
 
@@ -445,16 +445,16 @@ static bool is_drained(void *arg)
 {
 	struct tutti_window *w = arg;
 
-	tt_list_each(node, &tt_requests(w->job)->running)
-		if (tt_container_of(node, struct tt_request, link)->of == w)
+	tt_list_each(node, &tt_operations(w->job)->running)
+		if (tt_container_of(node, struct tt_operation, link)->of == w)
 			return false;
 	return true;
 }
 
-static struct tt_request *first_of(struct tutti_window *w)
+static struct tt_operation *first_of(struct tutti_window *w)
 {
-	tt_list_each(node, &tt_requests(w->job)->running) {
-		struct tt_request *q = tt_container_of(node, struct tt_request, link);
+	tt_list_each(node, &tt_operations(w->job)->running) {
+		struct tt_operation *q = tt_container_of(node, struct tt_operation, link);
 		if (q->of == w)
 			return q;
 	}
@@ -465,18 +465,18 @@ static struct tt_request *first_of(struct tutti_window *w)
 static void drain(struct tutti_window *w)
 {
 	struct tt_job *job = w->job;
-	struct tt_request *q;
+	struct tt_operation *q;
 
 	if (!tt_wait_until(job, is_drained, w, tt_now() + job->deadline))
 		return;
 	while ((q = first_of(w))) {
 		if (is_unanswered(q)) {
-			tt_request_end(q, -ECANCELED);
+			tt_operation_end(q, -ECANCELED);
 			continue;
 		}
-		tt_group_cut(tt_member(job, q->rank), -ETIMEDOUT, "rank %d was cut off: it did not answer within %llu ms what was started in the window \"%s\"",
+		tt_member_evict(tt_member(job, q->rank), -ETIMEDOUT, "rank %d was cut off: it did not answer within %llu ms what was started in the window \"%s\"",
 		             q->rank, (unsigned long long)(job->deadline / TT_MS), w->name);
-		tt_turn(job); /* those that no wire held end here */
+		tt_progress(job); /* those that no wire held end here */
 	}
 }
 
@@ -487,11 +487,11 @@ void tutti_window_close(tutti_window *w)
 	if (!w || !*w->job->here)
 		return;
 	job = w->job;
-	tt_enter(job);
+	tt_lock(job);
 	drain(w);
 	tell_askers(w);
 	free_window(w);
-	tt_exit(job);
+	tt_unlock(job);
 }
 
 /* ---- notifies ---- */
@@ -552,7 +552,7 @@ static int wait_notify(struct tt_job *job, struct notify_wait *n, uint64_t patie
 	if (notified(n) >= n->count)
 		return 0;
 	if (!patience)
-		tt_turn(job);
+		tt_progress(job);
 	err = tt_wait_until(job, is_notified, n, tt_now() + patience);
 	if (notified(n) >= n->count)
 		return 0;
@@ -572,9 +572,9 @@ int tutti_wait_notify(tutti_window *w, int rank, int slot, uint64_t count, int t
 		return err;
 	if (rank < -1 || rank >= job->size || slot < 0 || slot >= TT_SLOTS)
 		return tt_fail(-EINVAL, "wait for notify: rank %d must be from -1 to %d, slot %d from 0 to %d", rank, job->size - 1, slot, TT_SLOTS - 1);
-	tt_enter(job);
+	tt_lock(job);
 	err = wait_notify(job, &n, timeout_ms < 0 ? job->deadline : (uint64_t)timeout_ms * TT_MS);
-	tt_exit(job);
+	tt_unlock(job);
 	return err;
 }
 
@@ -708,14 +708,14 @@ static bool act_there(struct remote *r, const struct call *c)
 
 static void finish(struct tt_post *p, int err)
 {
-	struct tt_request *q = tt_container_of(p, struct tt_request, post);
+	struct tt_operation *q = tt_container_of(p, struct tt_operation, post);
 
 	if (!err && q->old)
 		*q->old = p->op.operand;
-	tt_request_end(q, err);
+	tt_operation_end(q, err);
 }
 
-static void count(struct tt_request *q, int err)
+static void count(struct tt_operation *q, int err)
 {
 	const struct tt_op *op = &q->post.op;
 	tutti_stat_kind kind = op->kind == TT_GET ? TUTTI_STAT_GET : op->kind == TT_ADD ? TUTTI_STAT_ADD :
@@ -724,7 +724,7 @@ static void count(struct tt_request *q, int err)
 	tt_stats_ended(&tt_member(q->job, q->rank)->stats, kind, q->post.since, op->len, err);
 }
 
-static int explain(const struct tt_request *r)
+static int explain(const struct tt_operation *r)
 {
 	if (r->err == -ENOENT)
 		return tt_fail(r->err, "%s: rank %d did not open a window named \"%s\" within %llu ms", r->what, r->rank, name_of(r->job, r->of),
@@ -740,9 +740,9 @@ static int explain(const struct tt_request *r)
 	return 0;
 }
 
-static const struct tt_words words = { .withdraw = is_unanswered, .ended = count, .explain = explain };
+static const struct tt_operation_kind words = { .withdraw = is_unanswered, .ended = count, .explain = explain };
 
-static void fill(struct tt_request *q, struct tutti_window *w, const struct call *c)
+static void fill(struct tt_operation *q, struct tutti_window *w, const struct call *c)
 {
 	struct tt_op *op = &q->post.op;
 
@@ -760,7 +760,7 @@ static void fill(struct tt_request *q, struct tutti_window *w, const struct call
 }
 
 /* The answer names the window, so ranges can be checked before anything travels. */
-static int go(struct tutti_window *w, struct remote *r, const struct call *c, struct tt_request *q)
+static int go(struct tutti_window *w, struct remote *r, const struct call *c, struct tt_operation *q)
 {
 	const struct tt_member *m = tt_member(w->job, c->rank);
 	int err = 0;
@@ -772,7 +772,7 @@ static int go(struct tutti_window *w, struct remote *r, const struct call *c, st
 	else if (r->state == KNOWN)
 		err = out_of_range(w, c, r->key.len);
 	if (err) {
-		tt_request_end(q, err);
+		tt_operation_end(q, err);
 		return err;
 	}
 	if (r->state == KNOWN) {
@@ -801,14 +801,14 @@ int tt_window_post(struct tutti_window *w, int rank, struct tt_post *p)
 	return 0;
 }
 
-/* Not tt_enter(): that would keep the background thread away from the nets, and nobody looks at them here. */
+/* Not tt_lock(): that would keep the background thread away from the nets, and nobody looks at them here. */
 static bool act_at_once(struct tt_job *job, struct remote *r, const struct call *c)
 {
 	bool done;
 
-	tt_gate_enter(&job->engine.gate);
+	tt_ticket_lock_take(&job->engine.lock);
 	done = act_there(r, c);
-	tt_gate_leave(&job->engine.gate);
+	tt_ticket_lock_release(&job->engine.lock);
 	return done;
 }
 
@@ -822,22 +822,22 @@ static int start(struct tutti_window *w, const struct call *c, tutti_op *op)
 		return err;
 	if (!op && c->rank != job->rank && act_at_once(job, &w->remotes[c->rank], c))
 		return 0;
-	tt_enter(job);
-	struct tt_request *q = tt_request_begin(job, op, &stack, c->what, c->rank);
+	tt_lock(job);
+	struct tt_operation *q = tt_operation_begin(job, op, &stack, c->what, c->rank);
 	fill(q, w, c);
 	if (c->rank == job->rank) {
 		err = act_here(w, c);
-		tt_request_end(q, err);
+		tt_operation_end(q, err);
 	} else {
 		if (op && c->kind == TT_PUT && c->bytes <= LAZY_MAX)
 			q->post.op.flags |= TT_LAZY;
 		err = go(w, &w->remotes[c->rank], c, q);
 	}
 	if (err) {
-		tt_exit(job);
+		tt_unlock(job);
 		return err;
 	}
-	return tt_request_return(q, !op);
+	return tt_operation_return(q, !op);
 }
 
 int tutti_put(tutti_window *w, int rank, size_t offset, const void *src, size_t bytes, tutti_op *op)
@@ -888,12 +888,12 @@ void *tutti_window_map(tutti_window *w, int rank)
 	}
 	if (rank == job->rank)
 		return w->base;
-	tt_enter(job);
+	tt_lock(job);
 	struct tt_member *m = tt_member(job, rank);
 	struct remote *r = &w->remotes[rank];
 	if (m->state == TT_UP && r->state == KNOWN && tt_member_net(m)->transport->map)
 		p = tt_member_net(m)->transport->map(m->link->peer, &r->key, 1);
-	tt_exit(job);
+	tt_unlock(job);
 	return p;
 }
 

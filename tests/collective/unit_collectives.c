@@ -176,7 +176,7 @@ static void check_allreduce(tutti *job, size_t count, tutti_type type, tutti_rul
 	memcpy(mine, v.of[tutti_rank(job)], bytes);
 	memset(mine + bytes, 42, 8);
 	CHECK(tutti_allreduce(job, mine, count, type, rule, NULL) == 0);
-	if (tt_board_open(job)) {
+	if (tt_segment_open(job)) {
 		combine_ranks(&v);
 		if (rule == TUTTI_AVERAGE)
 			rule = TUTTI_SUM; /* done */
@@ -239,7 +239,7 @@ static void test_late(void)
 static void program_direct(tutti *job)
 {
 	program_all(job);
-	CHECK(tt_board_open(job));
+	CHECK(tt_segment_open(job));
 }
 
 static void test_direct(void)
@@ -306,7 +306,7 @@ static void test_large(void)
 
 static struct tt_model models[RANKS_MAX];
 
-static bool needs_model(const tutti *group) { return group->n > 1 && !tt_board_open(group); }
+static bool needs_model(const tutti *group) { return group->n > 1 && !tt_segment_open(group); }
 
 static void check_explained(tutti *job)
 {
@@ -314,7 +314,7 @@ static void check_explained(tutti *job)
 	float *v = must(calloc(50000, sizeof *v));
 
 	CHECK(tt_allreduce_explain(job, 1 << 20, TUTTI_F32, TUTTI_SUM, before, sizeof before) == 0);
-	CHECK(tt_board_open(job) ? strstr(before, "direct") != NULL : strstr(before, "expected") && strstr(before, "chunks"));
+	CHECK(tt_segment_open(job) ? strstr(before, "direct") != NULL : strstr(before, "expected") && strstr(before, "chunks"));
 	CHECK(tutti_allreduce(job, v, 50000, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 	CHECK(tt_allreduce_explain(job, 1 << 20, TUTTI_F32, TUTTI_SUM, after, sizeof after) == 0);
 	CHECK(strcmp(before, after) == 0);
@@ -361,7 +361,7 @@ static void program_model(tutti *job)
 	struct tt_model m = model_of(0);
 	const struct tt_model *mine = &tt_coll_group(job)->model;
 	CHECK(mine->known == needs_model(job));
-	CHECK(mine->latency_ns == m.latency_ns && mine->wire_ps == m.wire_ps && mine->add_ps == m.add_ps);
+	CHECK(mine->latency_ns == m.latency_ns && mine->net_ps == m.net_ps && mine->add_ps == m.add_ps);
 	CHECK(tutti_barrier(job, NULL) == 0);
 	check_explained(job);
 	CHECK(tt_list_empty(&tt_collectives(job->job)->stash)); /* nothing was left over */
@@ -377,7 +377,7 @@ static void test_not_direct(void)
 
 static void test_model(void) { on_wires(program_model, "auto"); }
 
-static const struct tt_model slow_wire = { .latency_ns = 5000, .wire_ps = 1000, .add_ps = 50 }, slow_start = { .latency_ns = 1000000, .wire_ps = 10, .add_ps = 1 };
+static const struct tt_model slow_wire = { .latency_ns = 5000, .net_ps = 1000, .add_ps = 50 }, slow_start = { .latency_ns = 1000000, .net_ps = 10, .add_ps = 1 };
 
 static void test_choice(void)
 {
@@ -420,7 +420,7 @@ static void combine_for(tutti *job, const struct vectors *v, char *to)
 	void *out = to;
 	struct tt_many many = { .from = (const void *const *)v->of, .to = &out, .inputs = v->n, .outputs = 1 };
 
-	if (tt_board_open(job)) {
+	if (tt_segment_open(job)) {
 		tt_reduce_many(&many, v->count, v->type, v->rule);
 		return;
 	}
@@ -494,7 +494,7 @@ static void program_reduce_scatter(tutti *job)
 
 static void test_reduce_scatter(void) { on_wires(program_reduce_scatter, NULL); }
 
-enum { BLOCKS = 9, LONGEST = 600001, APART = 1009, HUGE = TT_VISIT_PIECES * TT_VISIT_PIECE + TT_BOARD_CHUNK / 2 + 20 };
+enum { BLOCKS = 9, LONGEST = 600001, APART = 1009, HUGE = TT_SEGMENT_CALL_PIECES * TT_SEGMENT_CALL_PIECE + TT_SEGMENT_CHUNK / 2 + 20 };
 
 /* The last ones that go as one message and as two, and the first ones that do not, whatever the wire; and others. */
 static size_t block_bytes(const tutti *job, size_t k)
@@ -595,7 +595,7 @@ static void check_broadcast(tutti *job, size_t bytes, int root, int turn)
 /* Around what needs no mapping, what goes over a panel at once, and what a rank reads before it leaves the engine to others. */
 static void program_one_host(tutti *job)
 {
-	size_t n = (size_t)tutti_size(job), piece = TT_BOARD_CHUNK / n / TT_CACHE_LINE * TT_CACHE_LINE / 8, is_short = 32 * 1024 / 8 / tt_max(n - 1, 1);
+	size_t n = (size_t)tutti_size(job), piece = TT_SEGMENT_CHUNK / n / TT_CACHE_LINE * TT_CACHE_LINE / 8, is_short = 32 * 1024 / 8 / tt_max(n - 1, 1);
 	const size_t counts[] = { 1, 9, is_short, is_short + 1, piece - 1, piece, piece + 1, 3 * piece + 5 };
 
 	for (int turn = 0; turn < 3; turn++)
@@ -679,9 +679,9 @@ static void program_board_unknown(tutti *job)
 	CHECK(tutti_allreduce(job, v, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 	CHECK(tutti_barrier(job, NULL) == 0);
 	if (tutti_rank(job) == 1 && tt_coll_group(job)->board) {
-		tt_enter(job->job);
+		tt_lock(job->job);
 		tt_coll_group(job)->board->known = tt_coll_group(job)->board->open = tt_coll_group(job)->board->meeting = false;
-		tt_exit(job->job);
+		tt_unlock(job->job);
 		if (tt_world)
 			tt_sim_sleep(20 * TT_MS);
 	}
@@ -693,7 +693,7 @@ static bool makes_board(tutti *job)
 	int x = 1;
 
 	CHECK(tutti_allreduce(job, &x, 1, TUTTI_I32, TUTTI_SUM, NULL) == 0);
-	return tt_board_open(job);
+	return tt_segment_open(job);
 }
 
 /* Likewise where there is none: in a call that those who know it finish without waiting, and then they may leave the job. */
@@ -704,11 +704,11 @@ static void without_board(tutti *job, bool stay)
 
 	if (!makes_board(job))
 		return; /* some worlds have none */
-	tt_enter(job->job);
+	tt_lock(job->job);
 	tt_coll_group(job)->board->open = tt_coll_group(job)->board->able = false; /* as if not all could map */
 	if (tutti_rank(job) == 1)
 		tt_coll_group(job)->board->known = tt_coll_group(job)->board->meeting = false; /* its first call failed before the last vote */
-	tt_exit(job->job);
+	tt_unlock(job->job);
 	pass_time((tutti_rank(job) == 1 ? 25 : 5) * TT_MS);
 	v[sizeof v - 1] = tutti_rank(job) == 0 ? 7 : 0;
 	start = tt_now();
@@ -861,7 +861,7 @@ enum { GIVEN_UP = 128, SHOWN = 128 * 1024 };
 
 struct quitter {
 	struct tt_coll coll;
-	struct tt_visit visit;
+	struct tt_segment_call visit;
 	int delay_us;
 	bool shown;
 };
@@ -872,15 +872,15 @@ static int show_and_quit(struct tt_coll *c)
 	uint64_t since;
 
 	if (!c->visit)
-		tt_visit_begin(&q->visit, c, SHOWN, c->n);
-	if (!q->shown && !tt_visit_turn(&q->visit))
+		tt_segment_call_begin(&q->visit, c, SHOWN, c->n);
+	if (!q->shown && !tt_segment_call_turn(&q->visit))
 		return 0;
 	if (!q->shown) {
-		memset(tt_visit_room(&q->visit, 1), 1, SHOWN);
-		tt_visit_step(&q->visit);
+		memset(tt_segment_call_room(&q->visit, 1), 1, SHOWN);
+		tt_segment_call_step(&q->visit);
 	}
 	q->shown = true;
-	if (!tt_visit_all(&q->visit))
+	if (!tt_segment_call_all(&q->visit))
 		return 0;
 	for (since = tt_now(); tt_now() - since < (uint64_t)q->delay_us * 1000;)
 		;
@@ -890,9 +890,9 @@ static int show_and_quit(struct tt_coll *c)
 static void quit_and_spoil(struct tt_coll *c)
 {
 	struct quitter *q = (struct quitter *)c;
-	char *room = tt_visit_room(&q->visit, 1);
+	char *room = tt_segment_call_room(&q->visit, 1);
 
-	tt_visit_end(&q->visit, false);
+	tt_segment_call_end(&q->visit, false);
 	memset(room, 77, SHOWN);
 }
 
@@ -941,12 +941,12 @@ static void program_some_given_up(tutti *job)
 		memset(in, k, (size_t)n * MOST);
 		CHECK(begin_some(job, k, in, out, 1 + (size_t)k * 7919 % (MOST - 4097), &op) == 0);
 		if (k % 5 == 4 && k / 5 % n == me) {
-			tt_enter(job->job);
+			tt_lock(job->job);
 			tt_list_each(node, &tt_collectives(job->job)->running) {
-				struct tt_request *r = tt_container_of(node, struct tt_coll, link)->request;
+				struct tt_operation *r = tt_container_of(node, struct tt_coll, link)->request;
 				r->words->give_up(r, -EIO);
 			}
-			tt_exit(job->job);
+			tt_unlock(job->job);
 		}
 		int err = tutti_wait(&op, -1);
 		CHECK(err == 0 || err == -EIO || err == -ECONNABORTED);
@@ -1221,13 +1221,13 @@ static void program_group_models(tutti *job)
 {
 	enum { COUNT = 20000 };
 	tutti *part = split_in_reverse(job);
-	struct { uint64_t latency_ns, wire_ps, add_ps; } all[RANKS_MAX], mine;
+	struct { uint64_t latency_ns, net_ps, add_ps; } all[RANKS_MAX], mine;
 	float *v = must(calloc(COUNT, sizeof *v));
 
 	CHECK(tutti_allreduce(part, v, COUNT, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 	CHECK(tt_coll_group(part)->model.known == needs_model(part) && !tt_coll_group(job)->model.known);
 	mine.latency_ns = tt_coll_group(part)->model.latency_ns;
-	mine.wire_ps = tt_coll_group(part)->model.wire_ps;
+	mine.net_ps = tt_coll_group(part)->model.net_ps;
 	mine.add_ps = tt_coll_group(part)->model.add_ps;
 	CHECK(tutti_gather(part, &mine, sizeof mine, all, -1, NULL) == 0);
 	for (int r = 0; r < tutti_size(part); r++)
@@ -1271,9 +1271,9 @@ static void program_wrap(tutti *job)
 {
 	float x;
 
-	tt_enter(job->job);
+	tt_lock(job->job);
 	job->started = UINT32_MAX - 6; /* as if so many had been started */
-	tt_exit(job->job);
+	tt_unlock(job->job);
 	if (tt_world)
 		tt_sim_sleep(100 * TT_MS); /* until all have come so far */
 	else

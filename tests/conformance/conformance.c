@@ -133,11 +133,11 @@ static size_t rows_of(const struct node *list, uint64_t *rows) /* -1: all, which
 	return list->first && list->first->number < 0 ? 0 : n;
 }
 
-static bool pull_fresh(const struct a_case *c, struct tt_fresh *f, int worker, const struct node *list, const struct node *expected)
+static bool pull_fresh(const struct a_case *c, struct tt_changed_rows *f, int worker, const struct node *list, const struct node *expected)
 {
 	uint64_t asked[LENGTH], rows[LENGTH], from = 0;
 	double got[LENGTH];
-	size_t n = rows_of(list, asked), m = n ? tt_fresh_take_of(f, worker, asked, n, rows) : tt_fresh_take(f, worker, &from, rows, LENGTH);
+	size_t n = rows_of(list, asked), m = n ? tt_changed_rows_take_of(f, worker, asked, n, rows) : tt_changed_rows_take(f, worker, &from, rows, LENGTH);
 
 	for (size_t i = 0; i < m; i++)
 		got[i] = (double)rows[i];
@@ -146,25 +146,25 @@ static bool pull_fresh(const struct a_case *c, struct tt_fresh *f, int worker, c
 
 static bool run_sparse_pulls(const struct a_case *c)
 {
-	unsigned flags = TT_FRESH_DUMMY | (is_true(get(c->in, "own_add_marks_self_stale")) ? TT_FRESH_OWN : 0);
-	struct tt_fresh *f;
+	unsigned flags = TT_CHANGED_DUMMY | (is_true(get(c->in, "own_add_marks_self_stale")) ? TT_FRESH_OWN : 0);
+	struct tt_changed_rows *f;
 	uint64_t rows[LENGTH];
 	bool good = true;
 	int pulls = 0;
 
-	if (tt_fresh_open((uint64_t)number(c->in, "rows"), flags, &f))
+	if (tt_changed_rows_open((uint64_t)number(c->in, "rows"), flags, &f))
 		return false;
 	for (int w = 0; w < whole(get(c->in, "workers")); w++)
-		good = !tt_fresh_join(f, w) && good;
+		good = !tt_changed_rows_join(f, w) && good;
 	EACH(op, get(c->in, "ops")) {
 		int worker = whole(at(op, 1));
 		size_t n = rows_of(at(op, 2), rows);
 		if (is_text(at(op, 0), "add"))
-			tt_fresh_pushed(f, worker, n ? rows : NULL, n);
+			tt_changed_rows_pushed(f, worker, n ? rows : NULL, n);
 		else
 			good = pull_fresh(c, f, worker, at(op, 2), at(get(c->out, "rows_returned_per_get"), pulls++)) && good;
 	}
-	tt_fresh_close(f);
+	tt_changed_rows_close(f);
 	return good && pulls == length(get(c->out, "rows_returned_per_get"));
 }
 

@@ -215,19 +215,19 @@ static void program_sampled(tutti *job)
 	for (int i = 0; i < 2000; i++)
 		CHECK((i % 2 ? tutti_get(w, tutti_rank(job), 0, &v, 8, NULL) : tutti_put(w, tutti_rank(job), 0, &v, 8, NULL)) == 0);
 	CHECK(counts(job, -1, TUTTI_STAT_PUT, 1000, 8000, 0) && counts(job, -1, TUTTI_STAT_GET, 1000, 8000, 0));
-	tt_enter(job->job);
+	tt_lock(job->job);
 	for (int k = TUTTI_STAT_PUT; k <= TUTTI_STAT_GET; k++) {
 		uint64_t timed = tt_member(job->job, tutti_rank(job))->stats->of[k]->times.count;
 		CHECK(timed > 500 && timed < 600);
 	}
-	tt_exit(job->job);
+	tt_unlock(job->job);
 	for (int i = 0; i < 1600; i++)
 		CHECK(tutti_add(w, tutti_rank(job), 0, 1, NULL, NULL) == 0);
 	CHECK(counts(job, -1, TUTTI_STAT_ADD, 1600, 12800, 0));
-	tt_enter(job->job);
+	tt_lock(job->job);
 	uint64_t timed = tt_member(job->job, tutti_rank(job))->stats->of[TUTTI_STAT_ADD]->times.count;
 	CHECK(timed > 80 && timed < 120);
-	tt_exit(job->job);
+	tt_unlock(job->job);
 	tutti_window_close(w);
 }
 
@@ -532,7 +532,7 @@ static void test_cost(void)
 	uint64_t best = UINT64_MAX;
 	tutti *job = join_alone();
 
-	tt_enter(job->job);
+	tt_lock(job->job);
 	for (int round = 0; round < 7; round++) {
 		struct tt_post p = { .member = tt_member(job->job, 0), .op = { .kind = TT_SEND, .len = 8 } };
 		uint64_t start = tt_now();
@@ -542,7 +542,7 @@ static void test_cost(void)
 		}
 		best = tt_min(best, tt_now() - start);
 	}
-	tt_exit(job->job);
+	tt_unlock(job->job);
 	if (name_each_test)
 		printf("  %.1f ns an operation, its start and its end\n", (double)best / N);
 	CU_ASSERT_EQUAL(tt_member(job->job, 0)->stats->of[TUTTI_STAT_MESSAGE]->ops, 7 * N);

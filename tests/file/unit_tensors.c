@@ -703,14 +703,14 @@ static void test_begun_early(void)
 {
 	enum { MIB = 1 << 20, SIZE = 96 * MIB };
 	char *piece = calloc(1, MIB);
-	struct tt_draft d;
+	struct tt_atomic_file d;
 
-	CU_ASSERT_EQUAL_FATAL(tt_draft_begin(&d, in_folder("f"), SIZE), 0);
+	CU_ASSERT_EQUAL_FATAL(tt_atomic_file_begin(&d, in_folder("f"), SIZE), 0);
 	for (uint64_t at = 0; at < SIZE; at += MIB)
-		CU_ASSERT_EQUAL(tt_draft_write(&d, piece, MIB, (at + SIZE / 2) % SIZE), 0);
+		CU_ASSERT_EQUAL(tt_atomic_file_write(&d, piece, MIB, (at + SIZE / 2) % SIZE), 0);
 	CU_ASSERT_EQUAL(disk.begun, SIZE);
 	CU_ASSERT_EQUAL(disk.awaited, SIZE - 2 * 32 * MIB);
-	tt_draft_drop(&d);
+	tt_atomic_file_drop(&d);
 	free(piece);
 	empty_folder();
 }

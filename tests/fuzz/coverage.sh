@@ -17,29 +17,29 @@ runtime/launch/config.c
 runtime/base/json.c
 runtime/file/tensors.c tt_tensor_measure tt_seal_holds take_type take_shape take_offsets take_member check_length take_tensor take_notes parse_header place_data refuse_doubles find_sums read_header check_block read_block tt_tensors_read
 runtime/file/save.c is_plain read_slice tt_save_add_part fits check_part join_parts tt_save_join tt_save_add_file take_entry take_file take_metadata take_map parse_index check_seal open_parts
-runtime/member/boot.c
-runtime/member/boot_tree.c tt_card_take card_of_the_gone
-runtime/member/late.c tt_late_number tt_late_take_number tt_late_admit tt_late_told tt_late_news
-runtime/member/peer.c take_part answer_part who_comes fault_of_hello may_come_again take_welcome take_hello take_refusal tt_member_take_bye take_bye member_message take_busy greeting on_message on_notify
-runtime/member/group.c tt_group_down tt_group_life tt_group_left tt_group_missed
-runtime/member/beat.c tt_beat_answered
-runtime/member/agree.c has_place get_roll take_collect take_propose know_newcomer seat_all decide give_up_ballot take_refusal take_report take_accept note_newcomer take_arrival may_sit take_welcome is_ballot_of dispatch tt_agree_message
-runtime/member/split.c read_bye read_wish pick_wishes fill_part tt_group_revoked
-runtime/table/table_feed.c tt_lane_answered take_values tt_table_pushed
-runtime/table/table_serve.c map_delta tt_table_unpack bytes_of is_within take tt_table_get_options tt_table_push
-runtime/table/table_rows_serve.c find_keys find_rows get_request get_shape get_rows tt_table_push_rows tt_table_pull_rows tt_table_pull_fresh
-runtime/table/table_rows.c take_values tt_table_pulled
-runtime/table/table_snapshot.c tt_table_pull_version tt_snapshot_take
-runtime/table/table_fresh.c is_of_server tt_rows_take_found
+runtime/member/rendezvous.c
+runtime/member/endpoint_tree.c tt_endpoint_take card_of_the_gone
+runtime/member/late_join.c tt_late_join_number tt_late_join_take_number tt_late_join_admit tt_late_join_told tt_late_join_news
+runtime/member/connection.c take_part answer_part who_comes fault_of_hello may_come_again take_welcome take_hello take_refusal tt_member_take_bye take_bye member_message take_busy greeting on_message on_notify
+runtime/member/news.c tt_news_take_down tt_group_life tt_news_take_farewell tt_news_take_missed
+runtime/member/heartbeat.c tt_heartbeat_answered
+runtime/member/agreement.c has_place get_roll take_collect take_propose know_newcomer seat_all decide give_up_ballot take_refusal take_report take_accept note_newcomer take_arrival may_sit take_welcome is_ballot_of dispatch tt_agree_message
+runtime/member/group.c read_bye read_wish pick_wishes fill_part tt_group_revoked
+runtime/table/send_queue.c tt_lane_answered take_values tt_table_pushed
+runtime/table/serve.c map_delta tt_table_unpack bytes_of is_within take tt_table_get_options tt_table_push
+runtime/table/rows_serve.c find_keys find_rows get_request get_shape get_rows tt_table_push_rows tt_table_pull_rows tt_table_pull_fresh
+runtime/table/rows.c take_values tt_table_pulled
+runtime/table/snapshot.c tt_table_pull_version tt_snapshot_take
+runtime/table/pull_changed.c is_of_server tt_rows_take_found
 runtime/table/filter.c grow_to_below tt_filter_unpack
 runtime/window/window.c handle tt_window_ask tt_window_answer tt_window_closed tt_window_notify
 runtime/collective/collective.c compare compare_kept tt_coll_take tt_coll_take_any tt_coll_message tt_coll_notify feed exchange_start advance_large
-runtime/table/table_join.c tt_table_take_join tt_table_take_finish tt_table_take_joined tt_table_take_clock
-runtime/table/table_switch.c tt_table_take_switch tt_table_take_switched
-runtime/table/table_clerk.c server_of find answered tt_table_filed check_free check_folder begin take_order tt_table_file
-runtime/table/table_load.c are_same tt_load_forget tt_load_read tt_load_take
-runtime/table/table_hold.c tt_shard_wait take_again
-runtime/collective/legs.c may_be_said take_start take_piece take_chunk pull_leg take_key push_leg
+runtime/table/join.c tt_table_take_join tt_table_take_finish tt_table_take_joined tt_table_take_clock
+runtime/table/switch.c tt_table_take_switch tt_table_take_switched
+runtime/table/io_thread.c server_of find answered tt_table_filed check_free check_folder begin take_order tt_table_file
+runtime/table/load.c are_same tt_load_forget tt_load_read tt_load_take
+runtime/table/quiesce.c tt_shard_wait take_again
+runtime/collective/transfer.c may_be_said take_start take_piece take_chunk pull_leg take_key push_leg
 runtime/collective/model.c measure answer hear
 runtime/collective/ring.c find_right collect take_chunks advance'
 

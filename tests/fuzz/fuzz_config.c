@@ -28,16 +28,16 @@ static void split(char *text, size_t len)
 		entries[entry_count++] = at;
 }
 
-static int read_all(struct tt_settings *s, const char *file, const tutti_config *c, struct tt_boot *b)
+static int read_all(struct tt_settings *s, const char *file, const tutti_config *c, struct tt_launch *b)
 {
 	int err = tt_settings_load(s);
 
 	if (!err)
 		err = tt_config_load(s, file, &b->nodes, &b->size);
-	return err ? err : tt_boot_read(s, c, b);
+	return err ? err : tt_launch_read(s, c, b);
 }
 
-static void check_place(const struct tt_boot *b, const struct tt_settings *s)
+static void check_place(const struct tt_launch *b, const struct tt_settings *s)
 {
 	long ms = 0;
 
@@ -45,7 +45,7 @@ static void check_place(const struct tt_boot *b, const struct tt_settings *s)
 	FUZZ_CHECK(strlen(b->address) < sizeof b->address, "an address without an end");
 	for (int i = 0; b->nodes && i < b->size; i++)
 		FUZZ_CHECK(*b->nodes[i].name && strlen(b->nodes[i].address) < sizeof b->nodes[i].address, "a node without a name");
-	(void)tt_boot_job_id(b);
+	(void)tt_launch_job_id(b);
 	if (!tt_setting_int(s, TT_DEADLINE, 10, 86400000, &ms))
 		FUZZ_CHECK(ms >= 10 && ms <= 86400000, "a deadline out of its range");
 }
@@ -66,7 +66,7 @@ static void read_file(const char *file)
 	tutti_config c = { .size = sizeof c, .file = file, .boot = look_up("boot"),
 	                   .rank = rank ? atoi(rank) : 0, .ranks = ranks ? atoi(ranks) : 0 };
 	struct tt_settings s;
-	struct tt_boot b = { .size = 0, .listen_fd = -1 };
+	struct tt_launch b = { .size = 0, .listen_fd = -1 };
 	int err = read_all(&s, file, &c, &b);
 	bool alone = !err && b.size == 1 && !b.nodes;
 
@@ -74,7 +74,7 @@ static void read_file(const char *file)
 		check_place(&b, &s);
 	else
 		FUZZ_CHECK(err < 0 && *tt_why(), "an error without a sentence");
-	tt_boot_free(&b);
+	tt_launch_free(&b);
 	tt_settings_free(&s);
 	if (alone)
 		join_alone(&c);

@@ -5,7 +5,7 @@
  * Input: what the honest ones call, the world's seed, then events (attack.h). */
 #include "member/member.h"
 #include "table/table_private.h"
-#include "table/table_save.h"
+#include "table/saving.h"
 #include "tests/fuzz/attack.h"
 #include "tests/harness/folders.h"
 #include "transport/sim/sim.h"

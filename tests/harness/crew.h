@@ -100,9 +100,9 @@ static inline void set_environment(int rank, const char *the_secret)
 
 static inline bool has_gone(tutti *job, int rank)
 {
-	tt_enter(job->job);
+	tt_lock(job->job);
 	bool gone = tt_member(job->job, rank)->state == TT_GONE;
-	tt_exit(job->job);
+	tt_unlock(job->job);
 	return gone;
 }
 

@@ -322,13 +322,13 @@ static void look_at_wires(tutti *at)
 {
 	struct tt_job *job = at->job;
 
-	tt_enter(job);
+	tt_lock(job);
 	for (int i = 0; i < job->size; i++) {
 		const struct tt_link *l = tt_member(job, i)->state == TT_UP ? tt_member(job, i)->link : NULL;
 		if (l && l->used && (l->peer->net->transport == &tt_shm) == is_apart())
 			complain("it uses %s to reach rank %d", l->peer->net->transport->name, i);
 	}
-	tt_exit(job);
+	tt_unlock(job);
 }
 
 static void run_rank(int rank)
@@ -704,7 +704,7 @@ static void try_seed(uint64_t seed)
 	fflush(stdout);
 }
 
-/* ---- jobs: the seeds are dealt out ---- */
+/* ---- jobs: the seeds are endpoints_sent out ---- */
 
 static void *share(size_t bytes)
 {

@@ -59,12 +59,12 @@ static const char *text(const char *fmt, ...)
 /* ---- a child ---- */
 
 static int linger_ms;
-int __real_tt_boot_meet(struct tt_job *, const struct tt_boot *);
-int __wrap_tt_boot_meet(struct tt_job *, const struct tt_boot *);
+int __real_tt_rendezvous_meet(struct tt_job *, const struct tt_launch *);
+int __wrap_tt_rendezvous_meet(struct tt_job *, const struct tt_launch *);
 
-int __wrap_tt_boot_meet(struct tt_job *job, const struct tt_boot *b)
+int __wrap_tt_rendezvous_meet(struct tt_job *job, const struct tt_launch *b)
 {
-	int err = __real_tt_boot_meet(job, b);
+	int err = __real_tt_rendezvous_meet(job, b);
 
 	sleep_ms(linger_ms);
 	return err;
@@ -79,13 +79,13 @@ static bool sums_up(tutti *job)
 
 static void note_wires(struct tt_job *job, struct outcome *o)
 {
-	tt_enter(job);
+	tt_lock(job);
 	for (int i = 0; i < job->size; i++) {
 		const struct tt_link *l = tt_member(job, i)->link;
 		if (l && l->used)
 			snprintf(o->wires[i], sizeof o->wires[i], "%s", l->peer->net->transport->name);
 	}
-	tt_exit(job);
+	tt_unlock(job);
 }
 
 static void use_job(tutti *job, struct outcome *o)
@@ -875,15 +875,15 @@ static void test_who_places(void)
 static void test_job_id(void)
 {
 	struct tt_node nodes[2] = { { "left", "10.0.0.1:4000" }, { "right", "10.0.0.2:4000" } };
-	struct tt_boot b = { .size = 2, .address = "10.0.0.1:4000" };
+	struct tt_launch b = { .size = 2, .address = "10.0.0.1:4000" };
 
-	CU_ASSERT_EQUAL(tt_boot_job_id(&b), 0x0f4abfe5b5a14c12u);
-	b = (struct tt_boot){ .rank = 1, .size = 7, .address = "[::1]:4000" };
-	CU_ASSERT_EQUAL(tt_boot_job_id(&b), 0x0f4abfe5b5a14c12u); /* neither the host nor the size count */
-	b = (struct tt_boot){ .size = 1, .address = "here" };
-	CU_ASSERT_EQUAL(tt_boot_job_id(&b), 0xe4e5e246141cf03cu);
-	b = (struct tt_boot){ .size = 2, .nodes = nodes };
-	CU_ASSERT_EQUAL(tt_boot_job_id(&b), 0x5893941beb0b1036u);
+	CU_ASSERT_EQUAL(tt_launch_job_id(&b), 0x0f4abfe5b5a14c12u);
+	b = (struct tt_launch){ .rank = 1, .size = 7, .address = "[::1]:4000" };
+	CU_ASSERT_EQUAL(tt_launch_job_id(&b), 0x0f4abfe5b5a14c12u); /* neither the host nor the size count */
+	b = (struct tt_launch){ .size = 1, .address = "here" };
+	CU_ASSERT_EQUAL(tt_launch_job_id(&b), 0xe4e5e246141cf03cu);
+	b = (struct tt_launch){ .size = 2, .nodes = nodes };
+	CU_ASSERT_EQUAL(tt_launch_job_id(&b), 0x5893941beb0b1036u);
 }
 
 /* ---- */

@@ -112,7 +112,7 @@ static void program_slow(tutti *job)
 	if (tutti_rank(job) == 0)
 		tt_sim_slow(1, 700); /* up to 2 heartbeats, since a trip takes up to 22 times 20 us */
 	pass_time(40 * BEAT * TT_MS);
-	CHECK(tt_member(job->job, !tutti_rank(job))->link && tt_member(job->job, !tutti_rank(job))->link->beat.answers > 4);
+	CHECK(tt_member(job->job, !tutti_rank(job))->link && tt_member(job->job, !tutti_rank(job))->link->heartbeat.answers > 4);
 	expect_only_leavers(job);
 	CHECK(tutti_barrier(job, NULL) == 0);
 }
@@ -122,10 +122,10 @@ static void test_slow(void) { on_sim(program_slow, 2, DEADLINE); }
 /* How long it is waited for is the median and 8 times the MAD, from two heartbeats up to what the deadline leaves. */
 static void check_patience(struct tt_link *l, uint32_t first_ms, uint32_t step_ms, unsigned answers, uint64_t expected_ms)
 {
-	l->beat.answers = answers;
+	l->heartbeat.answers = answers;
 	for (unsigned i = 0; i < TT_ANSWERS; i++)
-		l->beat.took[i] = (first_ms + (i * 7 % TT_ANSWERS) * step_ms) * 1000;
-	CHECK(tt_beat_patience(l) == expected_ms * TT_MS);
+		l->heartbeat.took[i] = (first_ms + (i * 7 % TT_ANSWERS) * step_ms) * 1000;
+	CHECK(tt_heartbeat_patience(l) == expected_ms * TT_MS);
 }
 
 static void program_patience(tutti *job)
@@ -133,7 +133,7 @@ static void program_patience(tutti *job)
 	CHECK(tutti_barrier(job, NULL) == 0);
 	if (tutti_rank(job) == 1)
 		return;
-	tt_enter(job->job);
+	tt_lock(job->job);
 	struct tt_link *l = tt_member(job->job, 1)->link, copy = *l;
 	check_patience(l, 9999, 0, 0, 2 * BEAT);
 	check_patience(l, 1, 0, 16, 2 * BEAT);
@@ -143,8 +143,8 @@ static void program_patience(tutti *job)
 	check_patience(l, 500, 10, 1000, 580 + 8 * 40);
 	check_patience(l, 500, 0, 1, 500);
 	check_patience(l, 1700, 50, 16, DEADLINE - BEAT);
-	l->beat = copy.beat;
-	tt_exit(job->job);
+	l->heartbeat = copy.heartbeat;
+	tt_unlock(job->job);
 }
 
 static void test_patience(void) { on_sim(program_patience, 2, DEADLINE); }
@@ -265,17 +265,17 @@ static void test_left_unseen(void)
 
 static bool is_linked(tutti *job, int rank)
 {
-	tt_enter(job->job);
+	tt_lock(job->job);
 	bool linked = tt_member(job->job, rank)->link;
-	tt_exit(job->job);
+	tt_unlock(job->job);
 	return linked;
 }
 
 static bool has_gone(tutti *job, int rank)
 {
-	tt_enter(job->job);
+	tt_lock(job->job);
 	bool gone = tt_member(job->job, rank)->state >= TT_LEFT;
-	tt_exit(job->job);
+	tt_unlock(job->job);
 	return gone;
 }
 
@@ -378,7 +378,7 @@ static void program_cut(tutti *job)
 
 static void test_missed(void)
 {
-	struct ranks run = { .size = TT_BOARD_FEW + 4, .deadline_ms = DEADLINE, .program = program_missed };
+	struct ranks run = { .size = TT_SEGMENT_FEW + 4, .deadline_ms = DEADLINE, .program = program_missed };
 
 	for (run.wire = "sim"; run.seed < SEEDS; run.seed++) {
 		missed = answered = false;
@@ -405,10 +405,10 @@ static void program_late(tutti *job)
 		pass_time(TT_MS);
 	CHECK(is_readable(tutti_group_watch(job, NULL, NULL)));
 	CHECK(tutti_group_next(job, &c) == 1 && c.rank == 1 && c.what == TUTTI_LEFT);
-	tt_enter(job->job);
+	tt_lock(job->job);
 	for (int i = 0; i < 300; i++)
 		tt_watch_tell(job->job, tt_member(job->job, i % 2), TUTTI_JOINED);
-	tt_exit(job->job);
+	tt_unlock(job->job);
 	for (int i = 300 - 256; i < 300; i++)
 		CHECK(tutti_group_next(job, &c) == 1 && c.rank == i % 2 && c.what == TUTTI_JOINED && c.err == 0);
 	CHECK(tutti_group_next(job, &c) == 0);
@@ -438,9 +438,9 @@ static void test_leave_stuck(void) { on_sim(program_leave_stuck, 2, DEADLINE); }
 
 static void send_raw(tutti *job, int to, const void *bytes, size_t len)
 {
-	tt_enter(job->job);
+	tt_lock(job->job);
 	tt_send(tt_member(job->job, to), bytes, len, NULL, 0);
-	tt_exit(job->job);
+	tt_unlock(job->job);
 }
 
 static const struct { uint8_t kind; uint32_t ballot; } wrong_ballots[] = { /* of rank 2 of 3 */
@@ -508,9 +508,9 @@ static void program_wrong_bye(tutti *job)
 	}
 	for (int ms = 0; ms < DEADLINE && !has_gone(job, 1); ms++)
 		pass_time(TT_MS);
-	tt_enter(job->job);
+	tt_lock(job->job);
 	CHECK(wrong ? is_nonsense(job, 1) : tt_member(job->job, 1)->state == TT_LEFT);
-	tt_exit(job->job);
+	tt_unlock(job->job);
 }
 
 static void test_wrong_bye(void)
@@ -526,21 +526,21 @@ static bool has_link(tutti *job, const struct tt_link *l)
 {
 	bool found = false;
 
-	tt_enter(job->job);
+	tt_lock(job->job);
 	tt_list_each(node, &tt_members(job->job)->links)
 		found |= tt_container_of(node, struct tt_link, all) == l;
-	tt_exit(job->job);
+	tt_unlock(job->job);
 	return found;
 }
 
 static void program_refused(tutti *job)
 {
-	uint8_t card[1 + TT_CARD_MAX];
+	uint8_t card[1 + TT_ENDPOINT_MAX];
 	struct tt_pack p = tt_pack(card, sizeof card);
 
 	CHECK(tutti_barrier(job, NULL) == 0);
 	if (tutti_rank(job) == 1) {
-		tt_put8(&p, TT_CARD);
+		tt_put8(&p, TT_ENDPOINT);
 		tt_put64(&p, 1);
 		tt_put32(&p, job->job->epoch);
 		tt_put_text(&p, "elsewhere");

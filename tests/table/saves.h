@@ -3,7 +3,7 @@
 #ifndef TT_TEST_SAVES_H
 #define TT_TEST_SAVES_H
 #include "tests/harness/folders.h"
-#include "table/table_save.h"
+#include "table/saving.h"
 #include "tests/table/tables.h"
 #include <sys/stat.h>
 

@@ -241,10 +241,10 @@ static void program_apart(tutti *job)
 	CHECK(tutti_table_push_pull(t, d, NULL, v, NULL) == 0);
 	CHECK(tutti_barrier(job, NULL) == 0);
 	if (tutti_rank(job) == 0) {
-		tt_enter(t->job);
+		tt_lock(t->job);
 		tt_rounds_start(t->shard.rounds, 4);
 		tt_version_skip(t);
-		tt_exit(t->job);
+		tt_unlock(t->job);
 	}
 	CHECK(tutti_barrier(job, NULL) == 0);
 	CHECK(tutti_table_switch(t, &rounds) == 0);
@@ -388,11 +388,11 @@ static void program_backup(tutti *job)
 		CHECK(v[0] >= (float)(k * (n - 1)) && v[COUNT - 1] >= (float)(k * (n - 1)) && v[0] <= (float)(ROUNDS * n));
 	}
 	CHECK(tutti_barrier(job, NULL) == 0);
-	tt_enter(job->job);
+	tt_lock(job->job);
 	struct tt_rounds_counts counts = tt_rounds_counts(t->shard.rounds);
 	uint64_t clock = tt_rounds_clock(t->shard.rounds);
 	float here = *(float *)(void *)t->shard.values;
-	tt_exit(job->job);
+	tt_unlock(job->job);
 	CHECK(tutti_stats(job, -1, TUTTI_STAT_DROPPED, &dropped) == 0 && dropped.ops == counts.dropped);
 	CHECK(tutti_stats(job, -1, TUTTI_STAT_PUSH, &pushed) == 0 && pushed.ops == ROUNDS && pushed.bytes == ROUNDS * COUNT * sizeof *d);
 	CHECK(clock == ROUNDS && here + (float)counts.dropped == (float)(n * ROUNDS));
@@ -481,9 +481,9 @@ static void sweep(void)
 /* Or it would have no part in the next round. */
 static bool is_counted_again(const tutti_table *t, int rank)
 {
-	tt_enter(t->job);
+	tt_lock(t->job);
 	bool counted = t->shard.pushers[rank]->met && t->shard.pushers[rank]->counted;
-	tt_exit(t->job);
+	tt_unlock(t->job);
 	return counted;
 }
 
@@ -531,10 +531,10 @@ static void program_clock(tutti *job, tutti_consistency as)
 		CHECK(tutti_table_snapshot(t, v, &versions, NULL) == 0 && versions.oldest == ROUNDS && versions.newest == ROUNDS);
 	for (int k = 0; k < 1000 && (tutti_table_look(t, &info) || info.clock < ROUNDS); k++)
 		pass_time(TT_MS); /* under bounded staleness others may be behind */
-	tt_enter(t->job);
+	tt_lock(t->job);
 	for (int i = 0; i < t->servers; i++)
 		CHECK(t->source[i].pushed == ROUNDS && t->source[i].clock == ROUNDS);
-	tt_exit(t->job);
+	tt_unlock(t->job);
 	free(v);
 	free(ones);
 	pass_time(100 * TT_MS); /* the others look, too */
@@ -710,9 +710,9 @@ static void work(tutti_table *t, int me, int pushes)
 
 static bool is_over(const tutti_table *t)
 {
-	tt_enter(t->job);
+	tt_lock(t->job);
 	bool over = !tt_rounds_counts(t->shard.rounds).live && !t->shard.next.busy;
-	tt_exit(t->job);
+	tt_unlock(t->job);
 	return over;
 }
 

@@ -159,12 +159,12 @@ static void model_push(struct model *m, int worker, const uint64_t *rows, size_t
 }
 
 /* A pull in pieces, while others push behind its back: rows it has passed are for the next one. */
-static bool pull_all(struct tt_fresh *f, struct model *m, int worker)
+static bool pull_all(struct tt_changed_rows *f, struct model *m, int worker)
 {
 	uint64_t at = 0, rows[7], expected = 0;
 	size_t n;
 
-	while ((n = tt_fresh_take(f, worker, &at, rows, 1 + draw(7)))) {
+	while ((n = tt_changed_rows_take(f, worker, &at, rows, 1 + draw(7)))) {
 		for (size_t i = 0; i < n; i++) {
 			for (; expected < rows[i]; expected++)
 				if (m->stale[worker][expected])
@@ -174,7 +174,7 @@ static bool pull_all(struct tt_fresh *f, struct model *m, int worker)
 			m->stale[worker][expected++] = false;
 		}
 		uint64_t row = draw(expected);
-		tt_fresh_pushed(f, -1, &row, 1);
+		tt_changed_rows_pushed(f, -1, &row, 1);
 		model_push(m, -1, &row, 1);
 	}
 	for (; expected < ROWS; expected++)
@@ -183,10 +183,10 @@ static bool pull_all(struct tt_fresh *f, struct model *m, int worker)
 	return at == ROWS || !ROWS;
 }
 
-static bool pull_some(struct tt_fresh *f, struct model *m, int worker, const uint64_t *asked, size_t n)
+static bool pull_some(struct tt_changed_rows *f, struct model *m, int worker, const uint64_t *asked, size_t n)
 {
 	uint64_t rows[ROWS];
-	size_t got = tt_fresh_take_of(f, worker, asked, n, rows), k = 0;
+	size_t got = tt_changed_rows_take_of(f, worker, asked, n, rows), k = 0;
 
 	for (size_t i = 0; i < n; i++)
 		if (m->stale[worker][asked[i]]) {
@@ -197,7 +197,7 @@ static bool pull_some(struct tt_fresh *f, struct model *m, int worker, const uin
 	return k == got;
 }
 
-static bool step(struct tt_fresh *f, struct model *m)
+static bool step(struct tt_changed_rows *f, struct model *m)
 {
 	uint64_t rows[ROWS];
 	int worker = (int)draw(WORKERS);
@@ -206,21 +206,21 @@ static bool step(struct tt_fresh *f, struct model *m)
 	for (size_t i = 0; i < n; i++)
 		rows[i] = draw(ROWS);
 	if (what == 0) {
-		tt_fresh_leave(f, worker);
+		tt_changed_rows_leave(f, worker);
 		m->here[worker] = false;
 	} else if (what == 1 || !m->here[worker]) {
-		if (tt_fresh_join(f, worker))
+		if (tt_changed_rows_join(f, worker))
 			return false;
 		m->here[worker] = true;
 		set_stale(m, worker, NULL, ROWS);
 	} else if (what == 2) {
-		tt_fresh_pushed(f, worker, NULL, 0);
+		tt_changed_rows_pushed(f, worker, NULL, 0);
 		model_push(m, worker, NULL, ROWS);
 	} else if (what == 3) {
-		tt_fresh_unseen(f, worker, rows, n);
+		tt_changed_rows_unseen(f, worker, rows, n);
 		set_stale(m, worker, rows, n);
 	} else if (what < 9) {
-		tt_fresh_pushed(f, worker, rows, n);
+		tt_changed_rows_pushed(f, worker, rows, n);
 		model_push(m, worker, rows, n);
 	} else if (what < 15)
 		return pull_some(f, m, worker, rows, n);
@@ -232,103 +232,103 @@ static bool step(struct tt_fresh *f, struct model *m)
 static void test_fresh_against_model(void)
 {
 	static struct model m;
-	struct tt_fresh *f;
+	struct tt_changed_rows *f;
 
 	for (unsigned flags = 0; flags <= TT_FRESH_OWN; flags++) {
 		m = (struct model){ .flags = flags };
-		CU_ASSERT_EQUAL_FATAL(tt_fresh_open(ROWS, flags, &f), 0);
+		CU_ASSERT_EQUAL_FATAL(tt_changed_rows_open(ROWS, flags, &f), 0);
 		for (int i = 0; i < 20000; i++)
 			CU_ASSERT_TRUE(step(f, &m));
-		tt_fresh_close(f);
+		tt_changed_rows_close(f);
 	}
-	tt_fresh_close(NULL);
+	tt_changed_rows_close(NULL);
 }
 
 static void test_everybodys_pull(void)
 {
 	uint64_t at = 0, rows[70];
-	struct tt_fresh *f;
+	struct tt_changed_rows *f;
 
-	CU_ASSERT_EQUAL_FATAL(tt_fresh_open(65, 0, &f), 0);
-	CU_ASSERT_EQUAL(tt_fresh_join(f, 0), 0);
+	CU_ASSERT_EQUAL_FATAL(tt_changed_rows_open(65, 0, &f), 0);
+	CU_ASSERT_EQUAL(tt_changed_rows_join(f, 0), 0);
 	for (int again = 0; again < 2; again++, at = 0) {
-		CU_ASSERT_EQUAL(tt_fresh_take(f, -1, &at, rows, 60), 60);
-		CU_ASSERT_EQUAL(tt_fresh_take(f, -1, &at, rows, 60), 5);
+		CU_ASSERT_EQUAL(tt_changed_rows_take(f, -1, &at, rows, 60), 60);
+		CU_ASSERT_EQUAL(tt_changed_rows_take(f, -1, &at, rows, 60), 5);
 		CU_ASSERT_EQUAL(rows[4], 64);
-		CU_ASSERT_EQUAL(tt_fresh_take(f, -1, &at, rows, 60), 0);
-		CU_ASSERT_EQUAL(tt_fresh_take_of(f, -1, (uint64_t[]){ 64, 3 }, 2, rows), 2);
+		CU_ASSERT_EQUAL(tt_changed_rows_take(f, -1, &at, rows, 60), 0);
+		CU_ASSERT_EQUAL(tt_changed_rows_take_of(f, -1, (uint64_t[]){ 64, 3 }, 2, rows), 2);
 	}
-	CU_ASSERT_EQUAL(tt_fresh_take(f, 0, &at, rows, 70), 65);
-	tt_fresh_close(f);
+	CU_ASSERT_EQUAL(tt_changed_rows_take(f, 0, &at, rows, 70), 65);
+	tt_changed_rows_close(f);
 }
 
 static void test_dummy_row(void)
 {
 	uint64_t at = 0, rows[70];
-	struct tt_fresh *f;
+	struct tt_changed_rows *f;
 
-	CU_ASSERT_EQUAL_FATAL(tt_fresh_open(70, TT_FRESH_DUMMY, &f), 0);
-	CU_ASSERT_EQUAL(tt_fresh_join(f, 0), 0);
-	CU_ASSERT_EQUAL(tt_fresh_take(f, 0, &at, rows, 70), 70);
-	CU_ASSERT_EQUAL(tt_fresh_take(f, 0, &at, rows, 70), 0); /* the pull was not empty */
+	CU_ASSERT_EQUAL_FATAL(tt_changed_rows_open(70, TT_CHANGED_DUMMY, &f), 0);
+	CU_ASSERT_EQUAL(tt_changed_rows_join(f, 0), 0);
+	CU_ASSERT_EQUAL(tt_changed_rows_take(f, 0, &at, rows, 70), 70);
+	CU_ASSERT_EQUAL(tt_changed_rows_take(f, 0, &at, rows, 70), 0); /* the pull was not empty */
 	at = 0;
-	CU_ASSERT_EQUAL(tt_fresh_take(f, 0, &at, rows, 70), 1);
+	CU_ASSERT_EQUAL(tt_changed_rows_take(f, 0, &at, rows, 70), 1);
 	CU_ASSERT_EQUAL(rows[0], 0);
-	CU_ASSERT_EQUAL(tt_fresh_take(f, 0, &at, rows, 70), 0);
+	CU_ASSERT_EQUAL(tt_changed_rows_take(f, 0, &at, rows, 70), 0);
 	rows[0] = 5;
-	CU_ASSERT_EQUAL(tt_fresh_take_of(f, 0, rows, 1, rows), 1);
+	CU_ASSERT_EQUAL(tt_changed_rows_take_of(f, 0, rows, 1, rows), 1);
 	CU_ASSERT_EQUAL(rows[0], 0);
-	CU_ASSERT_EQUAL(tt_fresh_take_of(f, 0, rows, 0, rows), 0);
+	CU_ASSERT_EQUAL(tt_changed_rows_take_of(f, 0, rows, 0, rows), 0);
 	rows[0] = 5;
-	tt_fresh_pushed(f, -1, rows, 1);
+	tt_changed_rows_pushed(f, -1, rows, 1);
 	at = 0;
-	CU_ASSERT_EQUAL(tt_fresh_take(f, 0, &at, rows, 1), 1);
+	CU_ASSERT_EQUAL(tt_changed_rows_take(f, 0, &at, rows, 1), 1);
 	CU_ASSERT_EQUAL(rows[0], 5);
-	CU_ASSERT_EQUAL(tt_fresh_take(f, 0, &at, rows, 1), 0); /* nor was this one */
-	tt_fresh_close(f);
+	CU_ASSERT_EQUAL(tt_changed_rows_take(f, 0, &at, rows, 1), 0); /* nor was this one */
+	tt_changed_rows_close(f);
 }
 
 /* Ten million rows, of which a few are stale. */
 static void test_all_seen(void)
 {
 	uint64_t rows[100], at = 0, two[] = { 2, 99 };
-	struct tt_fresh *f;
+	struct tt_changed_rows *f;
 
-	CU_ASSERT_EQUAL(tt_fresh_open(100, 0, &f), 0);
-	tt_fresh_see_all(f, 1); /* who is not here sees nothing */
-	CU_ASSERT_EQUAL(tt_fresh_join(f, 1), 0);
-	tt_fresh_see_all(f, 1);
-	CU_ASSERT_EQUAL(tt_fresh_take(f, 1, &at, rows, 100), 0);
-	tt_fresh_pushed(f, 0, two, 2);
+	CU_ASSERT_EQUAL(tt_changed_rows_open(100, 0, &f), 0);
+	tt_changed_rows_see_all(f, 1); /* who is not here sees nothing */
+	CU_ASSERT_EQUAL(tt_changed_rows_join(f, 1), 0);
+	tt_changed_rows_see_all(f, 1);
+	CU_ASSERT_EQUAL(tt_changed_rows_take(f, 1, &at, rows, 100), 0);
+	tt_changed_rows_pushed(f, 0, two, 2);
 	at = 0;
-	CU_ASSERT(tt_fresh_take(f, 1, &at, rows, 100) == 2 && rows[0] == 2 && rows[1] == 99);
-	tt_fresh_pushed(f, 0, two, 2);
-	tt_fresh_see_all(f, 1);
+	CU_ASSERT(tt_changed_rows_take(f, 1, &at, rows, 100) == 2 && rows[0] == 2 && rows[1] == 99);
+	tt_changed_rows_pushed(f, 0, two, 2);
+	tt_changed_rows_see_all(f, 1);
 	at = 0;
-	CU_ASSERT_EQUAL(tt_fresh_take(f, 1, &at, rows, 100), 0);
-	tt_fresh_close(f);
+	CU_ASSERT_EQUAL(tt_changed_rows_take(f, 1, &at, rows, 100), 0);
+	tt_changed_rows_close(f);
 }
 
 static void test_many_rows(void)
 {
 	enum { MANY = 10000000 };
 	uint64_t at = 0, stale[] = { 0, 63, 64, 4999999, MANY - 1 }, rows[TT_COUNT(stale) + 1];
-	struct tt_fresh *f;
+	struct tt_changed_rows *f;
 
-	CU_ASSERT_EQUAL_FATAL(tt_fresh_open(MANY, 0, &f), 0);
-	CU_ASSERT_EQUAL(tt_fresh_join(f, 3), 0);
-	while (tt_fresh_take(f, 3, &at, rows, 1) && at < 1000)
+	CU_ASSERT_EQUAL_FATAL(tt_changed_rows_open(MANY, 0, &f), 0);
+	CU_ASSERT_EQUAL(tt_changed_rows_join(f, 3), 0);
+	while (tt_changed_rows_take(f, 3, &at, rows, 1) && at < 1000)
 		CU_ASSERT_EQUAL(rows[0] + 1, at);
 	uint64_t *rest = malloc(MANY * sizeof *rest);
 	CU_ASSERT_PTR_NOT_NULL_FATAL(rest);
-	CU_ASSERT_EQUAL(tt_fresh_take(f, 3, &at, rest, MANY), MANY - 1000);
+	CU_ASSERT_EQUAL(tt_changed_rows_take(f, 3, &at, rest, MANY), MANY - 1000);
 	free(rest);
-	tt_fresh_pushed(f, 0, stale, TT_COUNT(stale));
+	tt_changed_rows_pushed(f, 0, stale, TT_COUNT(stale));
 	at = 0;
-	CU_ASSERT_EQUAL(tt_fresh_take(f, 3, &at, rows, TT_COUNT(rows)), TT_COUNT(stale));
+	CU_ASSERT_EQUAL(tt_changed_rows_take(f, 3, &at, rows, TT_COUNT(rows)), TT_COUNT(stale));
 	CU_ASSERT(!memcmp(rows, stale, sizeof stale));
 	CU_ASSERT_EQUAL(at, MANY);
-	tt_fresh_close(f);
+	tt_changed_rows_close(f);
 }
 
 /* Sparse blocks. */
@@ -488,24 +488,24 @@ static void test_touched(void)
 {
 	const uint64_t some[] = { 7, 2, 7 }, more[] = { 2, 90 }, side[] = { 91, 92 };
 	const uint64_t *rows;
-	struct tt_touched *s;
+	struct tt_dirty_rows *s;
 
-	CU_ASSERT_EQUAL_FATAL(tt_touched_open(8, &s), 0);
+	CU_ASSERT_EQUAL_FATAL(tt_dirty_rows_open(8, &s), 0);
 	for (int round = 0; round < 3; round++) {
-		CU_ASSERT(tt_touched_list(s, &rows) == 0 && tt_touched_by(s, 7) == 0 && tt_touched_all(s) == 0);
-		CU_ASSERT(tt_touched_add(s, 0, some, 3) == 0 && tt_touched_resize(s, 100) == 0 && tt_touched_add(s, 4, more, 2) == 0);
-		CU_ASSERT(tt_touched_list(s, &rows) == 3 && rows[0] == 7 && rows[1] == 2 && rows[2] == 90);
-		CU_ASSERT(tt_touched_by(s, 7) == 1 && tt_touched_by(s, 2) == TT_BY_MANY && tt_touched_by(s, 90) == 5 && tt_touched_by(s, 99) == 0);
-		CU_ASSERT(tt_touched_count(s) == 3 && tt_touched_row(s, 1) == 2 && tt_touched_run(s, 0, 9) == 1);
-		CU_ASSERT(tt_touched_add(s, 0, side, 2) == 0 && tt_touched_run(s, 2, 9) == 3 && tt_touched_run(s, 2, 2) == 2 && tt_touched_run(s, 4, 9) == 1);
-		CU_ASSERT(tt_touched_add(s, 4, NULL, 0) == 0 && tt_touched_list(s, &rows) == 5 && tt_touched_all(s) == 5);
-		CU_ASSERT(tt_touched_count(s) == 100 && tt_touched_row(s, 98) == 98 && tt_touched_run(s, 2, 200) == 98 && tt_touched_run(s, 2, 9) == 9);
-		CU_ASSERT(tt_touched_by(s, 7) == TT_BY_MANY && tt_touched_by(s, 90) == 5 && tt_touched_by(s, 99) == 5);
-		CU_ASSERT(tt_touched_add(s, 1, NULL, 0) == 0 && tt_touched_by(s, 99) == TT_BY_MANY && tt_touched_by(s, 90) == TT_BY_MANY);
-		tt_touched_clear(s);
+		CU_ASSERT(tt_dirty_rows_list(s, &rows) == 0 && tt_dirty_rows_by(s, 7) == 0 && tt_dirty_rows_all(s) == 0);
+		CU_ASSERT(tt_dirty_rows_add(s, 0, some, 3) == 0 && tt_dirty_rows_resize(s, 100) == 0 && tt_dirty_rows_add(s, 4, more, 2) == 0);
+		CU_ASSERT(tt_dirty_rows_list(s, &rows) == 3 && rows[0] == 7 && rows[1] == 2 && rows[2] == 90);
+		CU_ASSERT(tt_dirty_rows_by(s, 7) == 1 && tt_dirty_rows_by(s, 2) == TT_BY_MANY && tt_dirty_rows_by(s, 90) == 5 && tt_dirty_rows_by(s, 99) == 0);
+		CU_ASSERT(tt_dirty_rows_count(s) == 3 && tt_dirty_rows_row(s, 1) == 2 && tt_dirty_rows_run(s, 0, 9) == 1);
+		CU_ASSERT(tt_dirty_rows_add(s, 0, side, 2) == 0 && tt_dirty_rows_run(s, 2, 9) == 3 && tt_dirty_rows_run(s, 2, 2) == 2 && tt_dirty_rows_run(s, 4, 9) == 1);
+		CU_ASSERT(tt_dirty_rows_add(s, 4, NULL, 0) == 0 && tt_dirty_rows_list(s, &rows) == 5 && tt_dirty_rows_all(s) == 5);
+		CU_ASSERT(tt_dirty_rows_count(s) == 100 && tt_dirty_rows_row(s, 98) == 98 && tt_dirty_rows_run(s, 2, 200) == 98 && tt_dirty_rows_run(s, 2, 9) == 9);
+		CU_ASSERT(tt_dirty_rows_by(s, 7) == TT_BY_MANY && tt_dirty_rows_by(s, 90) == 5 && tt_dirty_rows_by(s, 99) == 5);
+		CU_ASSERT(tt_dirty_rows_add(s, 1, NULL, 0) == 0 && tt_dirty_rows_by(s, 99) == TT_BY_MANY && tt_dirty_rows_by(s, 90) == TT_BY_MANY);
+		tt_dirty_rows_clear(s);
 	}
-	tt_touched_close(s);
-	tt_touched_close(NULL);
+	tt_dirty_rows_close(s);
+	tt_dirty_rows_close(NULL);
 }
 
 static CU_TestInfo cut_tests[] = {

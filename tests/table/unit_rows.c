@@ -492,9 +492,9 @@ static void program_untouched(tutti *job)
 	CHECK(tutti_table_push_pull(t, v, NULL, v, NULL) == 0);
 	for (uint64_t row = 0; row < 4; row++) {
 		if (row == 3) {
-			tt_enter(job->job);
+			tt_lock(job->job);
 			fill((float *)(void *)(t->shard.memory + tt_table_at(t, 0, tt_version_clock(t) + 1)) + ALONE * COPY_ROW, COPY_ROW, 77);
-			tt_exit(job->job);
+			tt_unlock(job->job);
 		}
 		CHECK(tutti_table_push_rows(t, &row, 1, v, NULL, NULL) == 0 && tutti_table_pull(t, v, NULL) == 0);
 		CHECK(all_are(v + row * COPY_ROW, COPY_ROW, 2) && all_are(v + (row + 1) * COPY_ROW, (size_t)(ALONE - row - 1) * COPY_ROW, 1));

@@ -166,7 +166,7 @@ static void use_called_off(tutti_table *t)
 	path_of(path, "w-00000007-00001-of-00002.safetensors"); /* rank 0 cannot write its own */
 	close(open(path, O_WRONLY | O_CREAT, 0666));
 	set_pace(1000, 3 * DEADLINE);
-	CHECK(tt_clerk_order(t, "save", &o, NULL) == -EEXIST && tt_now() - began < 4 * DEADLINE * TT_MS);
+	CHECK(tt_table_io_order(t, "save", &o, NULL) == -EEXIST && tt_now() - began < 4 * DEADLINE * TT_MS);
 	CHECK(!unlink(path) && slow.pieces >= 999);
 	set_pace(0, 0);
 	CHECK(tutti_table_save(t, folder) == 0);
@@ -296,10 +296,10 @@ static int save_as(tutti *job, tutti_table *t, uint32_t number)
 	struct tt_order o = { .what = TT_FILE_SAVE, .folder = folder, .workers = 2 };
 
 	CHECK(tt_save_next(folder, "w", &o.generation) == 0);
-	tt_enter(job->job);
+	tt_lock(job->job);
 	tt_tables(job->job)->generation = number;
-	tt_exit(job->job);
-	return tt_clerk_order(t, "asked", &o, NULL);
+	tt_unlock(job->job);
+	return tt_table_io_order(t, "asked", &o, NULL);
 }
 
 static bool is_there(const char *file)
@@ -390,9 +390,9 @@ static int change_nothing(struct tutti_table *t, int worker, const struct tt_pus
 /* Its server has the first piece of a push of that rank, and gets no other. */
 static void begin_push(tutti_table *t, int rank)
 {
-	tt_enter(t->job);
+	tt_lock(t->job);
 	CHECK(tt_table_take(t, rank, TT_PUSH_FIRST, NULL, change_nothing, NULL) == 0);
-	tt_exit(t->job);
+	tt_unlock(t->job);
 }
 
 /* A push that does not go on: a save fails with its name, a load ends it; what others push meanwhile waits, and nobody is cut off. */
@@ -450,16 +450,16 @@ static void program_held(tutti *job)
 	t = open_table(job, "w", &c);
 	fill(v, c.count, 1);
 	if (tutti_rank(job) == 0) {
-		tt_enter(job->job);
-		tt_shard_hold(t, job->job->deadline, stay_held);
-		tt_exit(job->job);
+		tt_lock(job->job);
+		tt_shard_quiesce(t, job->job->deadline, stay_held);
+		tt_unlock(job->job);
 	}
 	meet(job);
 	if (tutti_rank(job) == 0) {
 		pass_time(1200 * TT_MS);
-		tt_enter(job->job);
-		tt_shard_release(t);
-		tt_exit(job->job);
+		tt_lock(job->job);
+		tt_shard_resume(t);
+		tt_unlock(job->job);
 	} else if (tutti_rank(job) == 1) {
 		CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
 	} else {
@@ -488,9 +488,9 @@ static void program_held_for_ever(tutti *job)
 	t = open_table(job, "w", &c);
 	meet(job);
 	if (tutti_rank(job) == 0) {
-		tt_enter(job->job);
-		tt_shard_hold(t, job->job->deadline, stay_held);
-		tt_exit(job->job);
+		tt_lock(job->job);
+		tt_shard_quiesce(t, job->job->deadline, stay_held);
+		tt_unlock(job->job);
 		pass_time(15 * DEADLINE * TT_MS);
 	} else {
 		uint64_t then = tt_now();
@@ -538,9 +538,9 @@ static void program_closed_here(tutti *job)
 	if (tutti_rank(job) == 1) {
 		CHECK(tt_spawn(save_aside, &s, &thread) == 0);
 		while (!begun) {
-			tt_enter(job->job);
+			tt_lock(job->job);
 			begun = s.table->filing || s.err != 1;
-			tt_exit(job->job);
+			tt_unlock(job->job);
 			pass_time(TT_MS / 16);
 		}
 		tutti_table_close(s.table);
@@ -629,7 +629,7 @@ static void program_asker_killed(tutti *job)
 		CHECK(tutti_table_save(t, folder) == 0);
 	meet(job);
 	if (tutti_rank(job) == 2) {
-		CHECK(tt_clerk_order(t, "read", &o, NULL) == 0);
+		CHECK(tt_table_io_order(t, "read", &o, NULL) == 0);
 		fill(v, c.count, 1);
 		CHECK(tutti_table_assign(t, v, NULL) == 0);
 		CHECK(tutti_table_load(t, folder) == -EBUSY && strstr(tutti_why(), "for rank 2"));

@@ -147,9 +147,9 @@ static void program_overtaken(tutti *job)
 	CHECK(tutti_cancel(&op[0]) == 0);
 	CHECK(tutti_wait(&op[1], -1) == 0);
 	CHECK(tutti_barrier(job, NULL) == 0);
-	tt_enter(job->job);
+	tt_lock(job->job);
 	CHECK(t->shard.half == 0);
-	tt_exit(job->job);
+	tt_unlock(job->job);
 	CHECK(tutti_table_pull(t, v, NULL) == 0);
 	for (int i = 0; i < CANCELLED; i++)
 		good &= v[i] >= n && v[i] <= 2 * n;
@@ -255,9 +255,9 @@ static void program_cancel_held(tutti *job)
 
 	meet(job);
 	if (tutti_rank(job) == 1) {
-		tt_enter(t->job);
-		tt_shard_hold(t, HOLD * TT_MS, be_held);
-		tt_exit(t->job);
+		tt_lock(t->job);
+		tt_shard_quiesce(t, HOLD * TT_MS, be_held);
+		tt_unlock(t->job);
 	}
 	meet(job);
 	if (tutti_rank(job) == 2)
@@ -272,9 +272,9 @@ static void program_cancel_held(tutti *job)
 	}
 	meet(job);
 	if (tutti_rank(job) == 1) {
-		tt_enter(t->job);
-		tt_shard_release(t);
-		tt_exit(t->job);
+		tt_lock(t->job);
+		tt_shard_resume(t);
+		tt_unlock(t->job);
 	}
 	if (tutti_rank(job) == 2)
 		CHECK(tutti_wait(&op, -1) == 0);
@@ -305,9 +305,9 @@ static int change_nothing(struct tutti_table *t, int worker, const struct tt_pus
 
 static bool is_held(tutti_table *t)
 {
-	tt_enter(t->job);
+	tt_lock(t->job);
 	bool held = t->shard.held;
-	tt_exit(t->job);
+	tt_unlock(t->job);
 	return held;
 }
 
@@ -320,9 +320,9 @@ static void program_close_held(tutti *job)
 
 	meet(job);
 	if (tutti_rank(job) == 0) {
-		tt_enter(t->job);
+		tt_lock(t->job);
 		CHECK(tt_table_take(t, 1, TT_PUSH_FIRST, NULL, change_nothing, NULL) == 0);
-		tt_exit(t->job);
+		tt_unlock(t->job);
 		for (int i = 0; i < 100 && !is_held(t); i++)
 			CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
 		CHECK(is_held(t));
@@ -359,9 +359,9 @@ static void test_left_open(void) { on_sim(program_left_open, 2, 100, SEEDS); } /
 
 static atomic_int none_in; /* so many mappings, and the last of these fails; 0: none does */
 
-char *__real_tt_zeros_map(size_t);
-char *__wrap_tt_zeros_map(size_t);
-char *__wrap_tt_zeros_map(size_t bytes) { return none_in && !--none_in ? NULL : __real_tt_zeros_map(bytes); }
+char *__real_tt_pages_map(size_t);
+char *__wrap_tt_pages_map(size_t);
+char *__wrap_tt_pages_map(size_t bytes) { return none_in && !--none_in ? NULL : __real_tt_pages_map(bytes); }
 
 enum { MANY_KEYS = 100000 };
 
@@ -610,11 +610,11 @@ static void part_from(tutti *job, int rank, bool asks)
 {
 	struct tt_member *m = tt_member(job->job, rank);
 
-	tt_enter(job->job);
+	tt_lock(job->job);
 	m->link->used = false;
 	if (asks)
 		tt_member_part(m);
-	tt_exit(job->job);
+	tt_unlock(job->job);
 }
 
 /* A push does not come to one of its servers, which has not counted it then, and neither has its worker. */
@@ -918,9 +918,9 @@ static void program_damage(tutti *job)
 		lose(job, TT_PUSHED); /* its library has pushed nothing, and would call the answers nonsense */
 		pass_time(10 * TT_MS); /* the others may be in the barrier yet */
 		for (int i = 0; i < WORDS && is_up(job, 0); i++) {
-			tt_enter(job->job);
+			tt_lock(job->job);
 			say_nonsense(tt_member(job->job, 0), uid_of(job, "hit"), v);
-			tt_exit(job->job);
+			tt_unlock(job->job);
 			pass_time(tt_sim_chance(100000));
 		}
 	} else {
@@ -995,15 +995,15 @@ static void program_mix(tutti *job)
 		lose(job, TT_PUSHED); /* its library has pushed nothing, and would call the answers nonsense */
 		for (int i = 0; i < 300; i++) {
 			unsigned flags = (unsigned)tt_sim_chance(8);
-			tt_enter(job->job);
+			tt_lock(job->job);
 			send_piece(tt_member(job->job, 0), t->source[0].uid, flags, (int)tt_sim_chance(PIECES), (float)(1 + tt_sim_chance(9)));
-			tt_exit(job->job);
+			tt_unlock(job->job);
 			pass_time(tt_sim_chance(100000));
 		}
-		tt_enter(job->job);
+		tt_lock(job->job);
 		for (int i = 0; i < PIECES; i++)
 			send_piece(tt_member(job->job, 0), t->source[0].uid, (i ? 0 : TT_PUSH_FIRST) | (i + 1 < PIECES ? 0 : TT_PUSH_LAST), i, 1);
-		tt_exit(job->job);
+		tt_unlock(job->job);
 	}
 	meet(job);
 	if (tutti_rank(job) == 0)
@@ -1102,12 +1102,12 @@ static void check_storm(tutti *job, tutti_table *t)
 	struct tt_range mine = tt_table_range(t, t->mine);
 	bool good = true;
 
-	tt_enter(job->job);
+	tt_lock(job->job);
 	for (uint64_t i = 0; i < mine.count; i++) {
 		int from = (int)((mine.first + i) % STORM_RANKS), n = (int)((const float *)(const void *)t->shard.values)[i];
 		good &= n >= storm.answered[from] && n <= storm.begun[from];
 	}
-	tt_exit(job->job);
+	tt_unlock(job->job);
 	CHECK(good);
 }
 

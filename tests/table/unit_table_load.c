@@ -12,33 +12,33 @@
 
 static atomic_long mapped; /* bytes */
 
-char *__real_tt_zeros_map(size_t);
-char *__real_tt_zeros_resize(char *, size_t, size_t);
-void __real_tt_zeros_unmap(char *, size_t);
-char *__wrap_tt_zeros_map(size_t);
-char *__wrap_tt_zeros_resize(char *, size_t, size_t);
-void __wrap_tt_zeros_unmap(char *, size_t);
+char *__real_tt_pages_map(size_t);
+char *__real_tt_pages_resize(char *, size_t, size_t);
+void __real_tt_pages_unmap(char *, size_t);
+char *__wrap_tt_pages_map(size_t);
+char *__wrap_tt_pages_resize(char *, size_t, size_t);
+void __wrap_tt_pages_unmap(char *, size_t);
 
-char *__wrap_tt_zeros_map(size_t bytes)
+char *__wrap_tt_pages_map(size_t bytes)
 {
-	char *at = __real_tt_zeros_map(bytes);
+	char *at = __real_tt_pages_map(bytes);
 
 	mapped += at ? (long)bytes : 0;
 	return at;
 }
 
-char *__wrap_tt_zeros_resize(char *was, size_t bytes, size_t now)
+char *__wrap_tt_pages_resize(char *was, size_t bytes, size_t now)
 {
-	char *at = __real_tt_zeros_resize(was, bytes, now);
+	char *at = __real_tt_pages_resize(was, bytes, now);
 
 	mapped += at ? (long)now - (long)bytes : 0;
 	return at;
 }
 
-void __wrap_tt_zeros_unmap(char *at, size_t bytes)
+void __wrap_tt_pages_unmap(char *at, size_t bytes)
 {
 	mapped -= at ? (long)bytes : 0;
-	__real_tt_zeros_unmap(at, bytes);
+	__real_tt_pages_unmap(at, bytes);
 }
 
 static void all_is_given_back(void) { CU_ASSERT_EQUAL(mapped, 0); }
@@ -129,13 +129,13 @@ static void program_saved_across(tutti *job)
 
 	if (tutti_rank(job) == 0) {
 		CHECK(tutti_table_save(t, second) == 0);
-		CHECK(tt_clerk_order(t, "save", &o, NULL) == 0);
-		CHECK(tt_clerk_order(t, "save", &count, NULL) == 0 && count.loads == o.loads);
-		CHECK(tt_clerk_order(t, "load", &read, &number) == 0 && tt_clerk_order(t, "save", &count, NULL) == 0 && count.loads == o.loads + 3);
+		CHECK(tt_table_io_order(t, "save", &o, NULL) == 0);
+		CHECK(tt_table_io_order(t, "save", &count, NULL) == 0 && count.loads == o.loads);
+		CHECK(tt_table_io_order(t, "load", &read, &number) == 0 && tt_table_io_order(t, "save", &count, NULL) == 0 && count.loads == o.loads + 3);
 		drop.generation = number;
-		CHECK(tt_clerk_order(t, "load", &drop, NULL) == 0 && tt_clerk_order(t, "save", &count, NULL) == 0 && count.loads == o.loads);
+		CHECK(tt_table_io_order(t, "load", &drop, NULL) == 0 && tt_table_io_order(t, "save", &count, NULL) == 0 && count.loads == o.loads);
 		CHECK(tutti_table_load(t, second) == 0);
-		CHECK(tt_clerk_order(t, "save", &count, NULL) == 0 && count.loads == o.loads + 3);
+		CHECK(tt_table_io_order(t, "save", &count, NULL) == 0 && count.loads == o.loads + 3);
 		CHECK(tutti_table_save(t, second) == 0);
 	}
 	close_table(job, t);
@@ -179,31 +179,31 @@ static void test_loads(void)
 /* ---- rounds that close meanwhile (the linker's --wrap) ---- */
 
 static int closes; /* so many, when a load has copied its values to where the version was that it found: workers have died, or come again */
-static int (*copy)(struct tt_clerk *);
+static int (*copy)(struct tt_table_io *);
 
-void __real_tt_clerk_work(struct tt_clerk *, int (*)(struct tt_clerk *), void (*)(struct tt_clerk *, int));
-void __wrap_tt_clerk_work(struct tt_clerk *, int (*)(struct tt_clerk *), void (*)(struct tt_clerk *, int));
+void __real_tt_table_io_work(struct tt_table_io *, int (*)(struct tt_table_io *), void (*)(struct tt_table_io *, int));
+void __wrap_tt_table_io_work(struct tt_table_io *, int (*)(struct tt_table_io *), void (*)(struct tt_table_io *, int));
 
-static int copy_and_close(struct tt_clerk *c)
+static int copy_and_close(struct tt_table_io *c)
 {
 	int err = copy(c);
 
-	tt_enter(c->table->job);
+	tt_lock(c->table->job);
 	for (int i = 0; i < closes; i++) {
 		tt_version_round(c->table);
 		tt_version_settle(c->table);
 	}
-	tt_exit(c->table->job);
+	tt_unlock(c->table->job);
 	return err;
 }
 
-void __wrap_tt_clerk_work(struct tt_clerk *c, int (*work)(struct tt_clerk *), void (*after)(struct tt_clerk *, int))
+void __wrap_tt_table_io_work(struct tt_table_io *c, int (*work)(struct tt_table_io *), void (*after)(struct tt_table_io *, int))
 {
 	if (closes && c->order.what == TT_FILE_TAKE) {
 		copy = work;
 		work = copy_and_close;
 	}
-	__real_tt_clerk_work(c, work, after);
+	__real_tt_table_io_work(c, work, after);
 }
 
 /* Rank 1 has pushed, and rank 2 has not; rank 0 is no worker, and reads the newest. */
@@ -313,10 +313,10 @@ static void program_replaced_between(tutti *job)
 		if ((replaces = k % 2 == 0))
 			tt_sim_stop(2, 0, 20 * TT_MS); /* it reads when the others have */
 		if (k == 2) {
-			CHECK(tt_clerk_order(t, "load", &o, &number) == 0);
+			CHECK(tt_table_io_order(t, "load", &o, &number) == 0);
 			mixed += o.differ;
 			drop.generation = number;
-			CHECK(tt_clerk_order(t, "load", &drop, NULL) == 0);
+			CHECK(tt_table_io_order(t, "load", &drop, NULL) == 0);
 		} else if (k == 4) {
 			CHECK(tutti_table_load(t, folder) == 0 && tutti_table_pull(t, v, NULL) == 0);
 			CHECK(all_are(v, COUNT, 3) || all_are(v, COUNT, 4));
@@ -580,7 +580,7 @@ static void program_folders(tutti *job)
 			struct tt_order o = { .what = (enum tt_file_what)what, .folder = folders[i], .generation = 1, .workers = 2 };
 			char why[64];
 			snprintf(why, sizeof why, "\"%s\" is no absolute path", folders[i]);
-			CHECK(tt_clerk_order(t, "asked", &o, NULL) == -EINVAL && strstr(tutti_why(), why));
+			CHECK(tt_table_io_order(t, "asked", &o, NULL) == -EINVAL && strstr(tutti_why(), why));
 		}
 	meet(job);
 	tutti_table_close(t);

@@ -174,9 +174,9 @@ static void program_workers(tutti *job)
 	CHECK(tutti_table_open(job, "w", &c, &t) == 0);
 	push_around(job, t, TUTTI_F32, COUNT, 1);
 	if (tutti_rank(job) == 1) {
-		tt_enter(job->job);
+		tt_lock(job->job);
 		CHECK(tt_table_know(t, 6) == 0);
-		tt_exit(job->job);
+		tt_unlock(job->job);
 		CHECK(tutti_table_save(t, folder) == 0);
 	}
 	meet(job);

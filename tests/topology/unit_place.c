@@ -87,7 +87,7 @@ static void test_sets_in_sets(void)
 
 /* ---- TUTTI_PIN ---- */
 
-static int read_pin(const char *value, struct tt_rule *rule)
+static int read_pin(const char *value, struct tt_pin_rule *rule)
 {
 	struct tt_settings settings;
 
@@ -115,7 +115,7 @@ static void test_policies(void)
 {
 	static const char *const names[] = { "auto", "compact", "spread", "none", "0-3,8" };
 	static const enum tt_pin pins[] = { TT_PIN_AUTO, TT_PIN_COMPACT, TT_PIN_SPREAD, TT_PIN_NONE, TT_PIN_LIST };
-	struct tt_rule rule;
+	struct tt_pin_rule rule;
 
 	for (size_t i = 0; i < TT_COUNT(names); i++) {
 		CU_ASSERT_EQUAL(read_pin(names[i], &rule), 0);
@@ -132,7 +132,7 @@ static int check(const char *value, const char *allowed, const char *there)
 {
 	struct tt_cpus a = cpus(allowed), t = cpus(there);
 	struct tt_settings settings;
-	struct tt_rule rule;
+	struct tt_pin_rule rule;
 
 	CU_ASSERT_EQUAL(tt_settings_load(&settings), 0);
 	CU_ASSERT_EQUAL(tt_settings_set(&settings, TT_PIN, value, "file"), 0);
@@ -177,19 +177,19 @@ static void make_machine(struct machine *m, int packages, int nodes, int cores, 
 		}
 }
 
-static struct tt_share share(const struct machine *m, enum tt_pin pin, const struct tt_cpus *allowed, int rank, int ranks)
+static struct tt_partition share(const struct machine *m, enum tt_pin pin, const struct tt_cpus *allowed, int rank, int ranks)
 {
-	struct tt_rule rule = { .pin = pin };
-	struct tt_share s;
+	struct tt_pin_rule rule = { .pin = pin };
+	struct tt_partition s;
 
-	tt_share_out(m->pus, m->n, &rule, allowed ? allowed : &m->all, rank, ranks, &s);
+	tt_partition_cores(m->pus, m->n, &rule, allowed ? allowed : &m->all, rank, ranks, &s);
 	return s;
 }
 
 static void test_spread_by_hand(void)
 {
 	struct machine m;
-	struct tt_share s;
+	struct tt_partition s;
 
 	make_machine(&m, 2, 1, 8, 2);
 	s = share(&m, TT_PIN_SPREAD, NULL, 0, 2);
@@ -208,7 +208,7 @@ static void test_spread_by_hand(void)
 static void test_compact_by_hand(void)
 {
 	struct machine m;
-	struct tt_share s;
+	struct tt_partition s;
 
 	make_machine(&m, 2, 1, 8, 2);
 	s = share(&m, TT_PIN_COMPACT, NULL, 1, 2);
@@ -226,27 +226,27 @@ static void test_crowded(void)
 
 	make_machine(&m, 1, 1, 4, 2); /* 8 CPUs, but 4 cores */
 	for (size_t i = 0; i < TT_COUNT(pins); i++) {
-		struct tt_share s = share(&m, pins[i], NULL, 3, 5);
+		struct tt_partition s = share(&m, pins[i], NULL, 3, 5);
 		CU_ASSERT_EQUAL(s.cores, 0);
 		CU_ASSERT_TRUE(are(&s.cpus, "0-7") && are(&s.background, "0-7"));
 		CU_ASSERT_EQUAL(s.node, 0);
-		CU_ASSERT_FALSE(tt_share_core(m.pus, m.n, &s, 0, &core));
+		CU_ASSERT_FALSE(tt_partition_core(m.pus, m.n, &s, 0, &core));
 	}
 }
 
 static void test_list_is_what_is_shared(void)
 {
 	struct machine m;
-	struct tt_rule rule = { .pin = TT_PIN_LIST, .list = cpus("3-6,9,22") };
+	struct tt_pin_rule rule = { .pin = TT_PIN_LIST, .list = cpus("3-6,9,22") };
 	struct tt_cpus allowed = cpus("0-15,22");
-	struct tt_share s;
+	struct tt_partition s;
 
 	make_machine(&m, 2, 1, 8, 2);
-	tt_share_out(m.pus, m.n, &rule, &allowed, 0, 3, &s);
+	tt_partition_cores(m.pus, m.n, &rule, &allowed, 0, 3, &s);
 	CU_ASSERT_TRUE(are(&s.cpus, "3-4"));
-	tt_share_out(m.pus, m.n, &rule, &allowed, 1, 3, &s);
+	tt_partition_cores(m.pus, m.n, &rule, &allowed, 1, 3, &s);
 	CU_ASSERT_TRUE(are(&s.cpus, "5-6,22") && s.cores == 2); /* 22 is core 6's other thread */
-	tt_share_out(m.pus, m.n, &rule, &allowed, 2, 3, &s);
+	tt_partition_cores(m.pus, m.n, &rule, &allowed, 2, 3, &s);
 	CU_ASSERT_TRUE(are(&s.cpus, "9") && s.node == 1);
 }
 
@@ -256,10 +256,10 @@ static void test_cores_of_a_share(void)
 	struct tt_cpus core;
 
 	make_machine(&m, 2, 1, 8, 2);
-	struct tt_share s = share(&m, TT_PIN_SPREAD, NULL, 1, 4);
-	CU_ASSERT_TRUE(tt_share_core(m.pus, m.n, &s, 0, &core) && are(&core, "4,20"));
-	CU_ASSERT_TRUE(tt_share_core(m.pus, m.n, &s, 3, &core) && are(&core, "7,23"));
-	CU_ASSERT_TRUE(tt_share_core(m.pus, m.n, &s, 4, &core) && are(&core, "4,20"));
+	struct tt_partition s = share(&m, TT_PIN_SPREAD, NULL, 1, 4);
+	CU_ASSERT_TRUE(tt_partition_core(m.pus, m.n, &s, 0, &core) && are(&core, "4,20"));
+	CU_ASSERT_TRUE(tt_partition_core(m.pus, m.n, &s, 3, &core) && are(&core, "7,23"));
+	CU_ASSERT_TRUE(tt_partition_core(m.pus, m.n, &s, 4, &core) && are(&core, "4,20"));
 }
 
 static int cores_of(const struct machine *m, const struct tt_cpus *s, struct tt_cpus *cores)
@@ -271,7 +271,7 @@ static int cores_of(const struct machine *m, const struct tt_cpus *s, struct tt_
 	return tt_cpus_count(cores);
 }
 
-static bool node_is_right(const struct machine *m, const struct tt_share *s)
+static bool node_is_right(const struct machine *m, const struct tt_partition *s)
 {
 	int node = -2;
 
@@ -288,7 +288,7 @@ static int try_all_ranks(const struct machine *m, enum tt_pin pin, const struct 
 	int all = cores_of(m, allowed, &cores), least = all, most = 0;
 
 	for (int r = 0; r < ranks; r++) {
-		struct tt_share s = share(m, pin, allowed, r, ranks);
+		struct tt_partition s = share(m, pin, allowed, r, ranks);
 		int n = cores_of(m, &s.cpus, &mine);
 		struct tt_cpus both = mine;
 		tt_cpus_keep(&both, &taken);
@@ -531,13 +531,13 @@ static void test_four_nodes(void)
 static void test_two_kinds_of_cores(void)
 {
 	struct tt_topology t;
-	struct tt_rule rule = { .pin = TT_PIN_SPREAD };
-	struct tt_share s;
+	struct tt_pin_rule rule = { .pin = TT_PIN_SPREAD };
+	struct tt_partition s;
 
 	CU_ASSERT_EQUAL_FATAL(tt_topology_load(&t, TT_XML, file("laptop.xml")), 0);
-	tt_share_out(t.pus, t.n, &rule, &t.there, 0, 6, &s);
+	tt_partition_cores(t.pus, t.n, &rule, &t.there, 0, 6, &s);
 	CU_ASSERT_TRUE(are(&s.cpus, "0-1"));
-	tt_share_out(t.pus, t.n, &rule, &t.there, 2, 6, &s);
+	tt_partition_cores(t.pus, t.n, &rule, &t.there, 2, 6, &s);
 	CU_ASSERT_TRUE(are(&s.cpus, "4"));
 	tt_topology_free(&t);
 }
@@ -723,9 +723,9 @@ static void test_helpers(void)
 	CU_ASSERT_EQUAL(tutti_pin(job, 0), 0);
 	old.n = 0;
 	each_thread(note_thread, NULL);
-	tt_enter(job->job);
+	tt_lock(job->job);
 	CU_ASSERT_EQUAL(tt_pool_open(job->job), 0);
-	tt_exit(job->job);
+	tt_unlock(job->job);
 	struct tt_cpus theirs = new_cpus();
 	CU_ASSERT_TRUE(same(&theirs, &before));
 	leave(job);

@@ -444,9 +444,9 @@ static int pin(struct tt_perf *p)
 	int err;
 
 	p->crowded = tt_cpus_count(&job->place.allowed) < job->place.ranks;
-	tt_enter(job);
+	tt_lock(job);
 	err = tt_place_thread(job, TT_PIN_COMPACT, 0);
-	tt_exit(job);
+	tt_unlock(job);
 	return err;
 }
 
@@ -498,10 +498,10 @@ static void read_wire(struct tt_perf *p)
 {
 	struct tt_job *job = p->job->job;
 
-	tt_enter(job);
+	tt_lock(job);
 	if (tt_member(job, 1)->state == TT_UP)
 		snprintf(p->transport, sizeof p->transport, "%s", tt_member_net(tt_member(job, 1))->transport->name);
-	tt_exit(job);
+	tt_unlock(job);
 }
 
 /* Which wire leads from rank 0 to rank 1? The first use of it decides. All learn it. */

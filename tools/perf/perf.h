@@ -1,15 +1,15 @@
 /* perf.h - what the files of `tutti perf` share
  *
  *   perf.c          the ranks: rank 0 gives orders, all carry them out; one row a size
- *   perf_options.c  the command line
- *   perf_tests.c    the tests, through the public API alone
- *   perf_check.c    whether the bytes and the sums are right
- *   perf_limit*.c   the same shapes over bare sockets, between the same ranks and in the same buffers; perf_limit_shared.c: in bare
+ *   options.c  the command line
+ *   tests.c    the tests, through the public API alone
+ *   check.c    whether the bytes and the sums are right
+ *   perf_limit*.c   the same shapes over bare sockets, between the same ranks and in the same buffers; limit_shared.c: in bare
  *                   memory, where the wire is that
- *   perf_table.c    a table's pushes and pulls; perf_rows.c: of rows; perf_beside.c: what is called while another worker pushes
- *   perf_memory.c   the kernels that need no wire; perf_update.c: those that are update rules; perf_stream.c: their limit
- *   perf_explain.c  what --explain says
- *   perf_output.c   the table, the JSON lines, the progress bar; perf_plot.c: the picture
+ *   table.c    a table's pushes and pulls; rows.c: of rows; beside.c: what is called while another worker pushes
+ *   memory.c   the kernels that need no wire; update.c: those that are update rules; stream.c: their limit
+ *   explain.c  what --explain says
+ *   output.c   the table, the JSON lines, the progress bar; plot.c: the picture
  */
 #ifndef TT_PERF_H
 #define TT_PERF_H
@@ -188,14 +188,14 @@ static inline void tt_perf_mark(struct tt_perf_samples *s) /* an iteration has e
 	s->done = 0;
 }
 
-/* perf_options.c */
+/* options.c */
 extern const struct tt_perf_test tt_perf_tests[];
 const char *tt_perf_type_name(tutti_type);
 int tt_perf_read_options(int argc, char **argv, struct tt_perf_options *); /* < 0: go on; else the exit status */
 size_t tt_perf_type_size(tutti_type);
 void tt_perf_write_size(char *text, size_t room, size_t bytes); /* "64 MiB" */
 
-/* perf_tests.c: one iteration of each test; the target of one-sided tests; what a batch leaves behind */
+/* tests.c: one iteration of each test; the target of one-sided tests; what a batch leaves behind */
 int tt_perf_pingpong(struct tt_perf *);
 int tt_perf_put(struct tt_perf *);
 int tt_perf_get(struct tt_perf *);
@@ -206,7 +206,7 @@ int tt_perf_be_target(struct tt_perf *);
 int tt_perf_end_target(struct tt_perf *);
 int tt_perf_finish(struct tt_perf *);
 
-/* perf_table.c */
+/* table.c */
 bool tt_perf_is_server(const struct tt_perf *); /* this rank */
 int tt_perf_servers(const struct tt_perf *);    /* how many there are */
 int tt_perf_workers(const struct tt_perf *);
@@ -216,7 +216,7 @@ int tt_perf_table(struct tt_perf *);
 int tt_perf_fill_table(struct tt_perf *);
 int tt_perf_pull_all(struct tt_perf *);         /* what all pushes have come to, where the call itself may not have brought it */
 
-/* perf_rows.c. What is pushed and pulled is a vector of the listed rows, one after the other */
+/* rows.c. What is pushed and pulled is a vector of the listed rows, one after the other */
 static inline bool tt_perf_is_of_rows(const struct tt_perf *p) { return p->kernel && p->kernel->calls & TT_PERF_ROWS; }
 size_t tt_perf_row_bytes(const struct tt_perf *);
 size_t tt_perf_moved(const struct tt_perf *);   /* bytes of a call in one direction, of whatever kind */
@@ -226,7 +226,7 @@ int tt_perf_call_rows(struct tt_perf *);
 void tt_perf_add_rows(const struct tt_perf *, size_t at, const uint8_t *from, size_t len); /* `at`: in the vector; into a table in tt_perf_open() */
 void tt_perf_copy_rows(const struct tt_perf *, uint8_t *to, const uint8_t *table, size_t at, size_t len);
 
-/* perf_beside.c */
+/* beside.c */
 bool tt_perf_is_beside(const struct tt_perf *); /* is it a call beside another worker's? The limit is then a call, too */
 bool tt_perf_is_snapshot(const struct tt_perf *);
 bool tt_perf_has_tail(const struct tt_perf *);  /* its slowest count */
@@ -237,7 +237,7 @@ void tt_perf_close_writer(struct tt_perf *);
 int tt_perf_beside(struct tt_perf *);
 int tt_perf_end_writer(struct tt_perf *);       /* rank 0: it need not push any more */
 
-/* perf_memory.c */
+/* memory.c */
 const struct tt_perf_kernel *tt_perf_kernel_of(const char *test, int i); /* NULL: there are fewer */
 int tt_perf_reads(const struct tt_perf *); /* vectors of its kernel */
 int tt_perf_writes(const struct tt_perf *);
@@ -247,23 +247,23 @@ int tt_perf_open_memory(struct tt_perf *);
 void tt_perf_close_memory(struct tt_perf *);
 int tt_perf_take_kernel(struct tt_perf *); /* that of the order, which begins a row */
 int tt_perf_run_kernel(struct tt_perf *);
-int tt_perf_open_update(struct tt_perf *); /* from here on perf_update.c */
+int tt_perf_open_update(struct tt_perf *); /* from here on update.c */
 int tt_perf_states(const struct tt_perf *); /* vectors of state: two for an array that is twice as long as the values */
 void tt_perf_run_update(struct tt_perf *);
 int tt_perf_check_update(const struct tt_perf *);
 void tt_perf_explain_update(const struct tt_perf *, char *text, size_t room);
-int tt_perf_raw_stream(struct tt_perf *); /* from here on perf_stream.c */
+int tt_perf_raw_stream(struct tt_perf *); /* from here on stream.c */
 int tt_perf_stream_ways(const struct tt_perf *, struct tt_perf_way *);
 void tt_perf_word_stream(const struct tt_perf *, const struct tt_perf_way *, char *text, size_t room);
 
-/* perf_check.c: 0, or 1 and a sentence in tutti_why: something is wrong */
+/* check.c: 0, or 1 and a sentence in tutti_why: something is wrong */
 int tt_perf_fill(struct tt_perf *); /* 0 or -errno */
 void tt_perf_fill_numbers(const struct tt_perf *, tutti_type, void *at, size_t bytes, int rank); /* what that rank's vector holds: 1s and 2s, again from the 4th on */
 void tt_perf_fill_ones(tutti_type, void *at, size_t bytes);
 void tt_perf_clear(struct tt_perf *); /* the vectors of numbers: zeros */
 int tt_perf_check(struct tt_perf *);
 
-/* perf_limit.c, perf_limit_reduce.c, perf_limit_table.c */
+/* limit.c, limit_reduce.c, limit_table.c */
 int tt_perf_open_wires(struct tt_perf *);
 void tt_perf_close_wires(struct tt_perf *);
 int tt_perf_ways(const struct tt_perf *, struct tt_perf_way *, int room); /* those worth trying for this size */
@@ -282,7 +282,7 @@ void tt_perf_word_table(const struct tt_perf *, const struct tt_perf_way *, char
 const struct tt_perf_wire *tt_perf_wire(const struct tt_perf *);
 int tt_perf_lost(int rank, ssize_t result); /* the sentence for a socket to it that failed or ended, and -errno */
 
-/* perf_limit_shared.c */
+/* limit_shared.c */
 size_t tt_perf_part_size(size_t most);
 int tt_perf_open_shared(struct tt_perf *);
 void tt_perf_close_shared(struct tt_perf *);
@@ -302,11 +302,11 @@ int tt_perf_shared_stream_puts(struct tt_perf *);
 int tt_perf_shared_stream_gets(struct tt_perf *);
 int tt_perf_shared_allreduce(struct tt_perf *);
 
-/* perf_explain.c */
+/* explain.c */
 double tt_perf_deadline(const struct tt_perf *); /* the job's, in seconds */
 void tt_perf_explain(const struct tt_perf *, const struct tt_perf_row *);
 
-/* perf_output.c, perf_plot.c */
+/* output.c, plot.c */
 void tt_perf_print_head(const struct tt_perf *);
 void tt_perf_print_row(const struct tt_perf *, const struct tt_perf_row *);
 void tt_perf_show_progress(const struct tt_perf *, double done); /* 0 to 1; on a terminal only */

@@ -1,4 +1,4 @@
-/* run.h - what the two halves of `tutti run` share: run.c, the processes, and run_output.c, what they write */
+/* run.h - what the two halves of `tutti run` share: run.c, the processes, and output.c, what they write */
 #ifndef TT_RUN_H
 #define TT_RUN_H
 #include "tools/tools.h"
@@ -67,7 +67,7 @@ struct run {
 	struct rlimit files; /* ... and with this */
 };
 
-/* run_output.c */
+/* output.c */
 int tt_run_open_sinks(struct run *);                       /* where our own output goes; -errno */
 int tt_run_open_stream(struct run *, int rank, int i, int *theirs); /* a pipe from its stdout (0) or stderr (1), and the end for it: -1, if it may
                                                       * write there itself; -errno */

@@ -97,7 +97,7 @@ static void seat(struct tt_view *v, int rank)
 	struct tt_spot *s = &v->seats[rank];
 	int from;
 
-	tt_share_out(t->pus, t->n, &v->rule, &v->allowed, rank, v->ranks, &s->share);
+	tt_partition_cores(t->pus, t->n, &v->rule, &v->allowed, rank, v->ranks, &s->share);
 	from = tt_topology_cover(t, &s->share.cpus);
 	s->gpu_count = tt_topology_near(t, from, TT_GPU, rank, s->gpus, TT_DEVICES_MAX);
 	s->gpu = s->gpu_count ? s->gpus[0] : -1;

@@ -7,7 +7,7 @@
 enum { TT_RANKS_MAX = TT_CPUS, TT_DEVICES_MAX = 256 };
 
 struct tt_spot { /* of a rank */
-	struct tt_share share;
+	struct tt_partition share;
 	int nic, gpu;                        /* objects that it would take; -1: there are none */
 	int nics[TT_DEVICES_MAX], nic_count; /* all of them, the nearest first */
 	int gpus[TT_DEVICES_MAX], gpu_count;
@@ -18,7 +18,7 @@ struct tt_remark {
 };
 struct tt_view {
 	struct tt_topology machine;
-	struct tt_rule rule;
+	struct tt_pin_rule rule;
 	const char *pin, *source; /* TUTTI_PIN; the file, NULL: this host */
 	struct tt_cpus allowed;
 	int ranks;

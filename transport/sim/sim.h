@@ -20,7 +20,7 @@ struct tt_sim_config {
 	void (*program)(int rank, void *arg); /* every rank runs it, on a fiber of its own */
 	void *arg;
 	int deadline_ms;                      /* TUTTI_DEADLINE of the ranks; 0: the default */
-	int hosts;                            /* ranks are dealt out to so many, one by one; 0: each is on one of its own */
+	int hosts;                            /* ranks are endpoints_sent out to so many, one by one; 0: each is on one of its own */
 	uint64_t limit_ns;                    /* virtual time after which the run is given up; 0: an hour */
 	struct tt_sim_counts *counts;         /* filled in when the run ends; NULL: nobody asks */
 };

@@ -1,0 +1,441 @@
+/* segment.c - what the ranks of a group that share a host share there: a panel of each, which the others map and read
+ *
+ * A rank writes only its own panel. For each call it takes one of two notes there, by turns; the note's flag, which is set
+ * last, says which call and how far the rank has come in it. Two are enough: who writes the note of call k + 2 has seen all
+ * notes of k + 1, and who wrote that was done with k. The same holds for the two halves of room. Where somebody gave up k + 1, another may be
+ * told by k + 2 that k has failed, too: it had not looked yet.
+ *
+ *      panel     [note: flag, print, where its vector is | note] [asleep] [done] [half of room | half]
+ *      flag      call << 32 | step: 0 nothing yet, 1 it is there, 2 and up as the algorithm counts, QUIT: it has given up
+ *
+ * Flags wake nobody. So who is about to sleep says so in its panel and looks once more; who sets a flag looks who sleeps, and sends
+ * a WAKE. Between writing one's own word and reading the other's each has a full fence, so one of the two sees the other.
+ *
+ * A group's first call that may use its boards, one on each host, makes them:
+ *
+ *      each to all   OFFER {able, key of its panel}        each maps all panels
+ *      each to all   VOTE {could it?}                      the board is open, if all could
+ *
+ * A rank that knows how that ended answers whoever asks in a later call, because an earlier one had failed there; also when that call is
+ * over here: where the board is closed it may be one that needs not all to take part at once.
+ */
+#include "collective/collective_private.h"
+#include "engine/engine.h"
+#include "member/member.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- panels ---- */
+
+/* As docs/wire.md has it: two builds may meet on one board. */
+_Static_assert(offsetof(struct tt_rank_slot, asleep) == 256 && offsetof(struct tt_rank_slot, done) == 384 && offsetof(struct tt_rank_slot, half) == 4096, "docs/wire.md");
+_Static_assert(offsetof(struct tt_call_header, print) == 8 && offsetof(struct tt_call_header, half) == 12 && offsetof(struct tt_call_header, key) == 16, "docs/wire.md");
+
+static uint64_t flag_of(uint32_t call, uint32_t step) { return (uint64_t)call << 32 | step; }
+
+static const struct tt_call_header *find_note(const struct tt_segment *b, int i, uint32_t call)
+{
+	const struct tt_rank_slot *p = b->fellows[i].panel;
+
+	for (int k = 0; k < 2; k++) {
+		uint64_t flag = atomic_load_explicit(&p->note[k].flag, memory_order_acquire);
+		if (flag >> 32 == call && (uint32_t)flag)
+			return &p->note[k];
+	}
+	return NULL;
+}
+
+/* Has it begun a later call, and not this one? Then it has failed there before it came to the board. */
+static bool has_skipped(const struct tt_segment *b, int i, uint32_t call)
+{
+	const struct tt_rank_slot *p = b->fellows[i].panel;
+
+	for (int k = 0; k < 2; k++) {
+		uint64_t flag = atomic_load_explicit(&p->note[k].flag, memory_order_acquire);
+		if ((uint32_t)flag && tt_before(call, (uint32_t)(flag >> 32)))
+			return !find_note(b, i, call); /* its note may have come before the later one */
+	}
+	return false;
+}
+
+int tt_segment_reached(struct tt_segment *b, int i, uint32_t call, uint32_t step)
+{
+	struct tt_segment_peer *f = &b->fellows[i];
+	uint64_t flag;
+
+	if (!f->note)
+		f->note = find_note(b, i, call);
+	if (!f->note)
+		return has_skipped(b, i, call) ? -ECONNABORTED : 0;
+	flag = atomic_load_explicit(&f->note->flag, memory_order_acquire);
+	return flag >> 32 != call || (uint32_t)flag == TT_STEP_QUIT ? -ECONNABORTED : (uint32_t)flag >= step;
+}
+
+struct tt_call_header *tt_segment_begin(struct tt_segment *b)
+{
+	struct tt_call_header *note = &b->fellows[b->me].panel->note[b->turn++ % 2];
+
+	atomic_store_explicit(&note->flag, 0, memory_order_relaxed); /* whoever still looks for the call before last has given it up */
+	atomic_thread_fence(memory_order_release);
+	for (int i = 0; i < b->n; i++)
+		b->fellows[i].note = NULL;
+	b->fellows[b->me].note = note;
+	return note;
+}
+
+static void wake(struct tt_member *m)
+{
+	const uint8_t message = TT_WAKE;
+
+	tt_send(m, &message, 1, NULL, 0);
+}
+
+void tt_segment_step(struct tt_segment *b, struct tt_call_header *note, uint32_t call, uint32_t step)
+{
+	atomic_store(&note->flag, flag_of(call, step)); /* a full fence */
+	for (int i = 0; i < b->n; i++)
+		if (i != b->me && b->fellows[i].panel && atomic_load(&b->fellows[i].panel->asleep)) /* not before the store */
+			wake(tt_segment_member(b, i));
+}
+
+void tt_segment_doze(struct tt_segment *b, bool dozing)
+{
+	if (b->dozing == dozing)
+		return;
+	b->dozing = dozing;
+	atomic_store(&b->fellows[b->me].panel->asleep, dozing); /* a full fence: now the flags are looked at once more */
+}
+
+void tt_segment_done(struct tt_segment *b, uint32_t call)
+{
+	atomic_store_explicit(&b->fellows[b->me].panel->done, call + 1, memory_order_release);
+	b->last = call + 1;
+}
+
+/* ---- memory ---- */
+
+static void free_memory(struct tt_segment *b)
+{
+	if (b->region)
+		b->region->net->transport->dereg(b->region);
+	if (b->memory)
+		tt_memory_free(b->memory);
+}
+
+/* With the net that leads to that rank: there is one that leads to all, or no board. */
+static int open_panel(struct tt_segment *b, int i)
+{
+	struct tt_net *net = tt_member_net(tt_segment_member(b, i));
+	int err = 0;
+
+	if (b->region)
+		return b->region->net == net ? 0 : -EXDEV;
+	if (!b->memory)
+		err = tt_memory_alloc(b->group->job, sizeof(struct tt_rank_slot), -1, &b->memory);
+	struct tt_mem mem = tt_mem_of(b->memory, sizeof(struct tt_rank_slot));
+	return err ? err : net->transport->reg(net, &mem, 1, &b->region);
+}
+
+/* ---- making a board ---- */
+
+struct tt_member *tt_segment_member(const struct tt_segment *b, int i) { return tt_group_member(b->group, b->seats[i]); }
+
+static struct tt_segment *new_board(struct tutti *group)
+{
+	const struct tt_layout *l = &tt_coll_group(group)->layout;
+	struct tt_segment *b = calloc(1, sizeof *b);
+
+	if (!b)
+		return NULL;
+	b->n = tt_layout_ranks(l, l->here);
+	b->fellows = calloc((size_t)b->n, sizeof *b->fellows);
+	if (!b->fellows) {
+		free(b);
+		return NULL;
+	}
+	b->group = group;
+	b->seats = l->seats + l->start[l->here];
+	while (b->seats[b->me] != group->me)
+		b->me++;
+	tt_list_init(&b->queue);
+	tt_list_append(&tt_collectives(group->job)->boards, &b->link);
+	return b;
+}
+
+/* Everybody may need everybody's panel. */
+static int connect_all(const struct tt_segment *b)
+{
+	int up = 1;
+
+	for (int i = 0; i < b->n; i++) {
+		int err = i == b->me ? 0 : tt_member_reach(tt_segment_member(b, i));
+		if (err < 0)
+			return err;
+		up &= !err;
+	}
+	return up;
+}
+
+enum { OFFER_LEN = 1 + TT_KEY_SIZE };
+
+static void write_offer(const struct tt_segment *b, uint8_t bytes[OFFER_LEN])
+{
+	struct tt_pack p = tt_pack(bytes, OFFER_LEN);
+
+	tt_put8(&p, b->able);
+	tt_put_key(&p, b->able ? &b->region->key : &(struct tt_key){ 0 });
+}
+
+static void offer(struct tt_coll *c, int to)
+{
+	struct tt_segment *b = tt_coll_group(c->group)->board;
+	uint8_t bytes[OFFER_LEN];
+
+	b->able &= !open_panel(b, to);
+	write_offer(b, bytes);
+	tt_coll_send(c, b->seats[to], TT_TAG_OFFER, bytes, sizeof bytes);
+}
+
+static void vote(struct tt_coll *c, int to)
+{
+	struct tt_segment *b = tt_coll_group(c->group)->board;
+	uint8_t yes = b->able;
+
+	tt_coll_send(c, b->seats[to], TT_TAG_VOTE, &yes, 1);
+}
+
+static void to_others(struct tt_coll *c, void (*send)(struct tt_coll *, int to))
+{
+	const struct tt_segment *b = tt_coll_group(c->group)->board;
+
+	for (int i = 0; i < b->n; i++)
+		if (i != b->me)
+			send(c, i);
+}
+
+static void take_offer(struct tt_segment *b, int i, const void *bytes)
+{
+	struct tt_pack p = tt_unpack(bytes, OFFER_LEN);
+	struct tt_segment_peer *v = &b->fellows[i];
+	struct tt_peer *peer = tt_segment_member(b, i)->link->peer;
+	bool able = tt_get8(&p);
+	struct tt_key key;
+
+	tt_get_key(&p, &key);
+	v->offered = true;
+	v->panel = able && key.len == sizeof *v->panel ? peer->net->transport->map(peer, &key, 0) : NULL;
+	v->peer = peer;
+	b->able &= v->panel != NULL;
+}
+
+/* 1: all have come. */
+static int take_offers(struct tt_coll *c)
+{
+	struct tt_segment *b = tt_coll_group(c->group)->board;
+	const void *bytes;
+	int all = 1;
+
+	for (int i = 0; i < b->n; i++) {
+		if (i == b->me || b->fellows[i].offered)
+			continue;
+		if ((bytes = tt_coll_take(c, b->seats[i], TT_TAG_OFFER, OFFER_LEN)))
+			take_offer(b, i, bytes);
+		all &= b->fellows[i].offered;
+	}
+	return all;
+}
+
+static int take_votes(struct tt_coll *c)
+{
+	struct tt_segment *b = tt_coll_group(c->group)->board;
+	const uint8_t *yes;
+	int all = 1;
+
+	for (int i = 0; i < b->n; i++) {
+		if (i == b->me || b->fellows[i].voted)
+			continue;
+		if ((yes = tt_coll_take(c, b->seats[i], TT_TAG_VOTE, 1))) {
+			b->fellows[i].voted = true;
+			b->able &= *yes;
+		}
+		all &= b->fellows[i].voted;
+	}
+	return all;
+}
+
+/* In this call: what an earlier one got, which failed, is forgotten. */
+static void begin_meeting(struct tt_segment *b, uint32_t call)
+{
+	b->met_in = call;
+	b->meeting = true;
+	b->offered = b->voted = false;
+	b->able = true;
+	for (int i = 0; i < b->n; i++)
+		b->fellows[i] = (struct tt_segment_peer){ 0 };
+}
+
+static void conclude(struct tt_segment *b)
+{
+	tt_coll_wake_soon(b->group->job);
+	b->open = b->able;
+	b->known = true;
+	b->fellows[b->me].panel = b->memory;
+	tt_log(TT_INFO, "collectives: %d ranks on one host %s", b->n, b->open ? "share memory" : "cannot share memory: not all could map what the others offered");
+}
+
+static int meet(struct tt_coll *c)
+{
+	struct tt_segment *b = tt_coll_group(c->group)->board;
+	int k = connect_all(b);
+
+	if (k <= 0)
+		return k;
+	if (!b->offered)
+		to_others(c, offer);
+	b->offered = true;
+	if (!take_offers(c))
+		return 0;
+	if (!b->voted)
+		to_others(c, vote);
+	b->voted = true;
+	if (!take_votes(c))
+		return 0;
+	conclude(b);
+	return 1;
+}
+
+void tt_segment_tell(struct tt_coll *c)
+{
+	const struct tt_segment *b = tt_coll_group(c->group)->board;
+
+	if (!b || !b->known || tt_list_empty(&tt_collectives(c->job)->stash))
+		return;
+	for (int i = 0; i < b->n; i++) {
+		if (!tt_coll_take(c, b->seats[i], TT_TAG_OFFER, OFFER_LEN) || tt_segment_member(b, i)->state != TT_UP)
+			continue;
+		offer(c, i);
+		vote(c, i);
+	}
+}
+
+void tt_segment_answer(struct tutti *group, int seat, uint32_t call, uint32_t print)
+{
+	const struct tt_segment *b = tt_coll_group(group)->board;
+	uint8_t bytes[OFFER_LEN], yes;
+
+	if (!b || !b->known)
+		return;
+	yes = b->able;
+	write_offer(b, bytes);
+	tt_coll_answer(group, seat, call, print, TT_TAG_OFFER, bytes, sizeof bytes);
+	tt_coll_answer(group, seat, call, print, TT_TAG_VOTE, &yes, 1);
+}
+
+static int needs_board(struct tutti *group) /* -ENOMEM */
+{
+	const struct tt_layout *l = &tt_coll_group(group)->layout;
+	int err = tt_layout_find(group);
+
+	return err ? err : l->most <= TT_SEGMENT_RANKS && tt_layout_ranks(l, l->here) > 1;
+}
+
+/* Who has left without failing this call has finished it, and that without me: there is no board. */
+static bool has_lost_fellow(const struct tt_segment *b)
+{
+	for (int i = 0; b->group->outs && i < b->n; i++)
+		if (b->group->seats[b->seats[i]].out)
+			return true;
+	return false;
+}
+
+int tt_segment_meet(struct tt_coll *c)
+{
+	struct tt_segment *b = tt_coll_group(c->group)->board;
+	int k = b ? 1 : needs_board(c->group);
+
+	if (k <= 0)
+		return k < 0 ? k : 1;
+	if (!b && !(b = tt_coll_group(c->group)->board = new_board(c->group)))
+		return tt_fail(-ENOMEM, "no memory for what %d ranks share", c->n);
+	c->untidy = true;
+	if (b->known)
+		return 1;
+	if (!b->meeting || b->met_in != c->seq)
+		begin_meeting(b, c->seq);
+	if (!has_lost_fellow(b))
+		return meet(c);
+	b->able = false;
+	conclude(b);
+	return 1;
+}
+
+int tt_segment_decide(struct tt_coll *c, bool *visits)
+{
+	struct tutti *g = c->group;
+	int k;
+
+	*visits = false;
+	if (c->undecided) {
+		if ((k = tt_layout_find(g)) || !tt_coll_is_next(c))
+			return k;
+		if (tt_coll_group(g)->layout.hosts == 1 && (k = tt_segment_meet(c)) <= 0)
+			return k;
+		*visits = tt_segment_open(g);
+	}
+	c->undecided = false;
+	return 1;
+}
+
+bool tt_segment_open(const struct tutti *group) { return tt_coll_group(group)->layout.hosts == 1 && tt_coll_group(group)->board && tt_coll_group(group)->board->open; }
+
+/* ---- ends ---- */
+
+/* What was mapped is no more in a moment. */
+void tt_segment_lost(struct tt_job *job, const struct tt_peer *peer)
+{
+	tt_list_each(node, &tt_collectives(job)->boards) {
+		struct tt_segment *b = tt_container_of(node, struct tt_segment, link);
+		for (int i = 0; i < b->n; i++) {
+			if (b->fellows[i].peer != peer)
+				continue;
+			b->fellows[i] = (struct tt_segment_peer){ 0 };
+			b->lost = b->group && b->open ? b->group->seats[b->seats[i]].rank + 1 : b->lost;
+			b->meeting = false;
+		}
+	}
+}
+
+static void free_board(struct tt_segment *b)
+{
+	tt_list_remove(&b->link);
+	free_memory(b);
+	free(b->fellows);
+	free(b);
+}
+
+/* Others may still read what this rank has put there in its last call. */
+static bool is_read(const struct tt_segment *b)
+{
+	for (int i = 0; b->known && b->open && i < b->n; i++)
+		if (i != b->me && (!b->fellows[i].panel || tt_before(atomic_load_explicit(&b->fellows[i].panel->done, memory_order_acquire), b->last)))
+			return true;
+	return false;
+}
+
+void tt_segment_close(struct tutti *group)
+{
+	if (!tt_coll_group(group)->board)
+		return;
+	tt_coll_group(group)->board->group = NULL;
+	tt_coll_group(group)->board = NULL;
+	tt_segment_sweep(group->job, false);
+}
+
+void tt_segment_sweep(struct tt_job *job, bool all)
+{
+	tt_list_each(node, &tt_collectives(job)->boards) {
+		struct tt_segment *b = tt_container_of(node, struct tt_segment, link);
+		if (!b->group && (all || !is_read(b)))
+			free_board(b);
+	}
+}

@@ -1,0 +1,280 @@
+/* segment_call.c - a call on its host's board: in its turn, and step by step with the same call of the other ranks there
+ *
+ *      turn        calls have the board one after another, in the order in which they have chosen it
+ *      meet        my note is there: what I call, my vector's key, bytes on my panel; all of them are here
+ *      judged      where all have given keys whose vectors others are to reach: could I map these? If all could, they are mapped
+ *      step ...    as the algorithm counts
+ *
+ * A rank that gives up marks its note QUIT, and takes the key of its vector back. The wire lets nobody store there from then on, and
+ * returns when nobody does (transport.h, Mapping): it is the caller's again. Others learn it from the note, and why from messages.
+ */
+#include "collective/collective_private.h"
+#include "engine/engine.h"
+#include "member/member.h"
+
+enum {
+	STEP_HERE = 1,
+	LOOKS = 400,              /* at flags, before the engine is left to others: a turn of it takes longer than most ranks are late */
+};
+
+static void gave_up(struct tt_segment_call *v, int i) { tt_coll_gave_up(v->coll, v->coll->group->seats[v->board->seats[i]].rank); }
+
+/* By another rank: nothing more can come of it, but why is not known yet. */
+static bool is_given_up(const struct tt_segment_call *v) { return v->coll->culprit >= 0; }
+
+int tt_segment_call_check(struct tt_segment_call *v)
+{
+	if (is_given_up(v))
+		return 0;
+	if (!v->board->lost)
+		return 1;
+	v->coll->culprit = v->board->lost - 1;
+	return -ECONNRESET;
+}
+
+/* ---- steps ---- */
+
+void tt_segment_call_step(struct tt_segment_call *v)
+{
+	v->seen = 0;
+	tt_segment_step(v->board, v->note, v->coll->seq, ++v->step);
+}
+
+static int look(struct tt_segment_call *v)
+{
+	int k = 1;
+
+	for (; k > 0 && v->seen < v->board->n; v->seen += k > 0)
+		k = v->seen == v->board->me ? 1 : tt_segment_reached(v->board, v->seen, v->coll->seq, v->step);
+	return k;
+}
+
+/* What somebody has given up, waits to hear why. */
+static int answer(struct tt_segment_call *v, int k)
+{
+	if (k >= 0)
+		return k;
+	gave_up(v, v->seen);
+	return 0;
+}
+
+int tt_segment_call_all(struct tt_segment_call *v)
+{
+	int k = look(v);
+
+	for (int i = 0; !k && v->coll->job->engine.spin && !tt_world && i < LOOKS; i++)
+		k = look(v);
+	return answer(v, k);
+}
+
+int tt_segment_call_still(struct tt_segment_call *v)
+{
+	atomic_thread_fence(memory_order_acquire);
+	v->seen = 0;
+	return answer(v, look(v));
+}
+
+/* ---- the beginning ---- */
+
+int tt_segment_call_turn(struct tt_segment_call *v)
+{
+	struct tt_segment *b = v->board;
+
+	if (b->queue.next != &v->turn)
+		return 0;
+	v->note = tt_segment_begin(b);
+	v->note->print = v->coll->print;
+	v->note->half = b->half;
+	v->note->mapped = false;
+	return 1;
+}
+
+/* For this call alone: what the caller does with its memory afterwards is no business of others. */
+void tt_segment_call_offer(struct tt_segment_call *v, void *vector)
+{
+	struct tt_net *net = v->board->region->net;
+	struct tt_mem mem = tt_mem_of(vector, v->bytes);
+
+	if (mem.fd < 0 || net->transport->reg(net, &mem, 1, &v->region))
+		return;
+	v->note->key = v->region->key;
+	v->note->mapped = true;
+}
+
+/* Another print may be that of a later call: who gave up the next one has the note again for the one behind it. */
+static int compare(struct tt_segment_call *v)
+{
+	const struct tt_segment *b = v->board;
+
+	for (int i = 0; i < b->n; i++) {
+		if (b->fellows[i].note->print == v->coll->print)
+			continue;
+		if (tt_segment_call_still(v) <= 0)
+			return 0;
+		v->coll->culprit = v->coll->group->seats[b->seats[i]].rank;
+		return -EBADMSG;
+	}
+	return 1;
+}
+
+static bool map_vectors(struct tt_segment_call *v)
+{
+	struct tt_segment *b = v->board;
+
+	for (int i = 0; i < b->n; i++) {
+		struct tt_segment_peer *f = &b->fellows[i];
+		if (i == b->me || !f->note->mapped)
+			continue;
+		f->key = f->note->key;
+		f->vector = f->key.len == v->bytes ? f->peer->net->transport->map(f->peer, &f->key, 0) : NULL;
+		if (!f->vector)
+			return false;
+	}
+	return true;
+}
+
+static int meet(struct tt_segment_call *v)
+{
+	const struct tt_segment *b = v->board;
+	int k = tt_segment_call_all(v), mapped = 0;
+
+	if (k <= 0 || (k = compare(v)) <= 0)
+		return k;
+	for (int i = 0; i < b->n; i++)
+		mapped += b->fellows[i].note->mapped;
+	v->all_offer = mapped == v->offers;
+	v->some_offer = mapped > 0;
+	v->met = true;
+	if (v->all_offer) {
+		v->note->can = map_vectors(v);
+		tt_segment_call_step(v);
+	}
+	return 1;
+}
+
+int tt_segment_call_meet(struct tt_segment_call *v)
+{
+	const struct tt_segment *b = v->board;
+	int k = v->met ? 1 : meet(v), can = 1;
+
+	if (k <= 0 || !v->all_offer)
+		return k;
+	if ((k = tt_segment_call_all(v)) <= 0)
+		return k;
+	for (int i = 0; i < b->n; i++)
+		can &= b->fellows[i].note->can;
+	v->mapped = can;
+	return 1;
+}
+
+/* ---- room on the panels ---- */
+
+char *tt_segment_call_room(const struct tt_segment_call *v, int i)
+{
+	const struct tt_segment_peer *f = &v->board->fellows[i];
+
+	return f->panel->half[(f->note->half + v->chunk) % 2];
+}
+
+void tt_segment_call_next_room(struct tt_segment_call *v)
+{
+	v->chunk++;
+	v->board->half ^= 1;
+}
+
+/* ---- mapped vectors ---- */
+
+static void end_stores(const struct tt_segment *b, int upto)
+{
+	for (int i = 0; i < upto; i++)
+		if (i != b->me)
+			b->fellows[i].peer->net->transport->store_end(b->fellows[i].peer);
+}
+
+int tt_segment_call_store_begin(struct tt_segment_call *v)
+{
+	const struct tt_segment *b = v->board;
+
+	for (int i = 0; i < b->n; i++) {
+		const struct tt_segment_peer *f = &b->fellows[i];
+		if (i == b->me || f->peer->net->transport->store_begin(f->peer, &f->key))
+			continue;
+		end_stores(b, i);
+		gave_up(v, i);
+		return 0;
+	}
+	return 1;
+}
+
+void tt_segment_call_store_end(struct tt_segment_call *v) { end_stores(v->board, v->board->n); }
+
+/* ---- what no message tells ---- */
+
+static void hail(struct tt_timer *t)
+{
+	struct tt_segment_call *v = tt_container_of(t, struct tt_segment_call, hail);
+
+	for (int i = 0; i < v->board->n; i++)
+		if (i != v->board->me && !v->board->fellows[i].note)
+			tt_coll_send(v->coll, v->board->seats[i], TT_TAG_HERE, NULL, 0);
+}
+
+/* Who waits for others that call something else, and not on the board, would not learn of it: they are told what is called. */
+static void doze(struct tt_segment_call *v)
+{
+	tt_segment_doze(v->board, true);
+	if (v->note && !v->met && !v->hail.expire)
+		tt_timer_start(v->coll->job, &v->hail, tt_now() + tt_time(v->coll->job, TT_TIME_HEARTBEAT), hail);
+}
+
+bool tt_segment_call_poll(struct tt_segment_call *v, bool dozing)
+{
+	if (dozing)
+		doze(v);
+	else
+		tt_segment_doze(v->board, false);
+	if (is_given_up(v))
+		return false;
+	if (v->board->lost || v->busy)
+		return true;
+	if (v->away)
+		return false;
+	return v->note ? look(v) != 0 : v->board->queue.next == &v->turn;
+}
+
+/* ---- life ---- */
+
+void tt_segment_call_begin(struct tt_segment_call *v, struct tt_coll *c, size_t bytes, int offers)
+{
+	struct tt_segment *b = tt_coll_group(c->group)->board;
+
+	v->coll = c;
+	v->board = b;
+	v->bytes = bytes;
+	v->offers = offers;
+	tt_list_append(&b->queue, &v->turn);
+	for (int i = 0; i < b->n; i++)
+		if (i != b->me)
+			tt_member_hold(tt_segment_member(b, i));
+	tt_coll_use_segment(c, v);
+	c->untidy = true;
+}
+
+void tt_segment_call_end(struct tt_segment_call *v, bool done)
+{
+	struct tt_segment *b = v->board;
+
+	tt_timer_stop(&v->hail);
+	tt_segment_doze(b, false);
+	tt_list_remove(&v->turn);
+	if (v->note && !done)
+		tt_segment_step(b, v->note, v->coll->seq, TT_STEP_QUIT);
+	if (v->region)
+		v->region->net->transport->dereg(v->region);
+	if (v->note)
+		tt_segment_done(b, v->coll->seq);
+	tt_coll_use_segment(v->coll, NULL);
+	for (int i = 0; i < b->n; i++)
+		if (i != b->me)
+			tt_member_let_go(tt_segment_member(b, i));
+}

@@ -1,0 +1,329 @@
+/* transfer.c - the exchanges that larger collectives are made of
+ *
+ * A leg is a run of bytes from one rank to another: the same length at both ends, in order. A collective says which legs
+ * come in and which go out, in which order, and what an outgoing one has to wait for; this file moves them.
+ *
+ *      sender                                             receiver
+ *      START {length, how much follows as messages}, bytes   -->   compares the length; adds or copies
+ *                                <--   READY {key}                 longer legs: it has opened memory, its own place for them,
+ *      PUT, with a notify for each chunk                     -->   or, if they are to be added, a few slots
+ *                                <--   credit                      a slot is free again
+ *
+ * What is sent before READY has come goes as messages, so that no leg waits for a trip back and forth.
+ */
+#include "collective/collective_private.h"
+#include "engine/engine.h"
+#include "kernel/kernel.h"
+#include "member/member.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	CHUNK = 256 * 1024,       /* bytes a put, at most: stays in the cache while it is added ... */
+	CHUNK_LEAST = 128 * 1024,  /* ... and at least; half of the leg in between, so that wire and adding overlap */
+	SLOTS = 4,                /* chunks that may have landed and are not yet added */
+	PIECES = 2,               /* legs of up to so many messages need no READY */
+	FIRST = 16 * 1024,        /* what of a longer one does not wait for it: as much as goes while it comes */
+	TAGS = 64,                /* for each leg: its messages, and ... */
+	TAG_READY = 63,
+	START = 16,               /* bytes of the head of its first message */
+};
+
+static size_t piece_of(const struct tt_transfers *l) { return (tt_coll_piece(l->coll->job) - START) & ~(size_t)63; }
+static size_t short_leg(const struct tt_transfers *l) { return PIECES * piece_of(l); }
+static bool is_void(const struct tt_transfers *l, const struct tt_transfer *leg) { return !leg->len && !l->always; }
+
+size_t tt_transfers_chunk(size_t len)
+{
+	return tt_max(CHUNK_LEAST, tt_min(CHUNK, (len / 2 + 63) & ~(size_t)63));
+}
+
+static size_t chunk_of(const struct tt_transfer *leg) { return tt_transfers_chunk(leg->len); }
+static size_t slots_size(const struct tt_transfer *leg) { return SLOTS * chunk_of(leg); }
+static size_t chunks_between(const struct tt_transfer *leg, size_t from) { return (leg->len - from + chunk_of(leg) - 1) / chunk_of(leg); }
+
+/* ---- in ---- */
+
+static int open_leg(struct tt_transfers *l, struct tt_transfer *in)
+{
+	struct tt_coll *c = l->coll;
+	uint8_t key[TT_KEY_SIZE];
+	int err;
+
+	if (in->open || in->len <= short_leg(l))
+		return 0;
+	if (in->combine && !in->slots && !(in->slots = tt_scratch_take(&c->job->scratch, slots_size(in))))
+		return -ENOMEM;
+	err = tt_coll_open(c, in->other, in->combine ? in->slots : in->at, in->combine ? slots_size(in) : in->len, &in->region);
+	if (err)
+		return err < 0 ? err : 0;
+	struct tt_pack p = tt_pack(key, sizeof key);
+	tt_put_key(&p, &in->region->key);
+	tt_coll_send(c, in->other, in->id * TAGS + TAG_READY, key, sizeof key);
+	in->open = true;
+	return 0;
+}
+
+static void close_leg(struct tt_transfers *l, struct tt_transfer *in)
+{
+	if (in->region)
+		in->region->net->transport->dereg(in->region);
+	in->region = NULL;
+	tt_scratch_give(&l->coll->job->scratch, in->slots, slots_size(in));
+	in->slots = NULL;
+}
+
+static void take_bytes(struct tt_transfers *l, struct tt_transfer *in, const void *bytes, size_t n)
+{
+	char *at;
+
+	if (!n)
+		return;
+	at = in->at + in->done;
+	in->done += n;
+	if (in->combine)
+		tt_reduce(at, bytes, n / l->width, l->type, l->rule);
+	else if (at != bytes)
+		memcpy(at, bytes, n);
+	if (in->scale)
+		tt_scale(at, n / l->width, l->type, (unsigned)l->coll->n);
+}
+
+static int disagree(struct tt_transfers *l, const struct tt_transfer *leg)
+{
+	l->coll->culprit = l->coll->group->seats[leg->other].rank;
+	return -EBADMSG;
+}
+
+/* All of a short one; of a long one no more than that, since its messages have but so many tags. */
+static bool may_be_said(const struct tt_transfers *l, uint64_t len, uint64_t said)
+{
+	return len <= short_leg(l) ? said == len : said <= short_leg(l) && said % 64 == 0;
+}
+
+/* 1: it is here, 0: not yet */
+static int take_start(struct tt_transfers *l, struct tt_transfer *in)
+{
+	size_t n, first;
+	int from = in->other;
+	const uint8_t *bytes = tt_coll_take_any(l->coll, &from, in->id * TAGS, &n);
+
+	if (!bytes)
+		return 0;
+	struct tt_pack p = tt_unpack(bytes, n);
+	uint64_t len = tt_get64(&p), said = tt_get64(&p);
+	first = tt_min(said, piece_of(l));
+	if (p.bad || len != in->len || !may_be_said(l, len, said) || tt_pack_left(&p) != first)
+		return disagree(l, in);
+	in->started = true;
+	in->said = said;
+	in->pieces = 1;
+	take_bytes(l, in, p.at, first);
+	return 1;
+}
+
+static bool take_piece(struct tt_transfers *l, struct tt_transfer *in)
+{
+	size_t n = tt_min(piece_of(l), in->said - in->done);
+	const void *bytes = tt_coll_take(l->coll, in->other, in->id * TAGS + in->pieces, n);
+
+	if (!bytes)
+		return false;
+	in->pieces++;
+	take_bytes(l, in, bytes, n);
+	return true;
+}
+
+/* A chunk has been put. The last SLOTS credits would find nobody who needs them. */
+static int take_chunk(struct tt_transfers *l, struct tt_transfer *in)
+{
+	size_t chunk = chunk_of(in), n = tt_min(chunk, in->len - in->done);
+
+	take_bytes(l, in, in->combine ? in->slots + in->chunks % SLOTS * chunk : in->at + in->done, n);
+	in->chunks++;
+	if (!in->combine || in->chunks + SLOTS > chunks_between(in, in->said))
+		return 0;
+	return tt_coll_put(l->coll, in->other, NULL, 0, NULL, 0, TT_LANE_CREDIT, false);
+}
+
+/* What has come of it; 1: anything, 0: nothing */
+static int pull_leg(struct tt_transfers *l, struct tt_transfer *in)
+{
+	uint32_t *heard = &l->coll->heard[2 * in->other + TT_LANE_DATA];
+	int err;
+
+	if (!in->started)
+		return take_start(l, in);
+	if (in->done < in->said)
+		return take_piece(l, in);
+	if (in->done == in->len || !in->open || !*heard) /* where nothing is open, nothing can have been put */
+		return 0;
+	--*heard;
+	err = take_chunk(l, in);
+	return err ? err : 1;
+}
+
+static bool has_come(const struct tt_transfers *l, const struct tt_transfer *in) { return is_void(l, in) || (in->started && in->done == in->len); }
+
+/* ---- out ---- */
+
+/* How much of it may go, from its start on: what the legs in before it bring must be there. */
+static size_t ready_bytes(const struct tt_transfers *l, const struct tt_transfer *out)
+{
+	const char *from = out->at, *to = out->at + out->len;
+
+	for (int k = l->ins_done; k < out->after; k++) {
+		const struct tt_transfer *in = &l->in[k];
+		const char *missing = in->at + in->done, *end = in->at + in->len;
+		if (missing < to && end > from)
+			to = missing > from ? missing : from;
+	}
+	return (size_t)(to - from);
+}
+
+static void take_key(struct tt_transfers *l, struct tt_transfer *out)
+{
+	const void *key;
+
+	if (out->open || out->len <= short_leg(l) || !(key = tt_coll_take(l->coll, out->other, out->id * TAGS + TAG_READY, TT_KEY_SIZE)))
+		return;
+	struct tt_pack p = tt_unpack(key, TT_KEY_SIZE);
+	tt_get_key(&p, &out->key);
+	out->open = true;
+}
+
+static void send_pieces(struct tt_transfers *l, struct tt_transfer *out)
+{
+	uint8_t head[START];
+	size_t n = tt_min(piece_of(l), out->said);
+	struct tt_pack p = tt_pack(head, sizeof head);
+
+	tt_put64(&p, out->len);
+	tt_put64(&p, out->said);
+	tt_coll_send_parts(l->coll, out->other, out->id * TAGS, head, sizeof head, out->at, n);
+	for (out->pieces = 1; (out->done += n) < out->said; out->pieces++) {
+		n = tt_min(piece_of(l), out->said - out->done);
+		tt_coll_send(l->coll, out->other, out->id * TAGS + out->pieces, out->at + out->done, n);
+	}
+}
+
+/* All of a short one, or what is there of a long one while the key is not. */
+static int begin_leg(struct tt_transfers *l, struct tt_transfer *out)
+{
+	size_t ready = ready_bytes(l, out);
+
+	if (ready < out->len && (out->len <= short_leg(l) || ready < CHUNK_LEAST))
+		return 0;
+	out->said = out->len <= short_leg(l) ? out->len : out->open ? 0 : tt_min(ready, tt_min(FIRST, piece_of(l))) & ~(size_t)63;
+	out->started = true;
+	send_pieces(l, out);
+	return 1;
+}
+
+static int put_chunk(struct tt_transfers *l, struct tt_transfer *out, size_t n)
+{
+	size_t at = out->combine ? out->chunks % SLOTS * chunk_of(out) : out->done;
+	bool last = out->done + n == out->len;
+	int err = tt_coll_put(l->coll, out->other, &out->key, at, out->at + out->done, n, TT_LANE_DATA, last);
+
+	out->chunks++;
+	out->done += n;
+	return err ? err : 1;
+}
+
+static int push_leg(struct tt_transfers *l, struct tt_transfer *out)
+{
+	uint32_t *credits = &l->coll->heard[2 * out->other + TT_LANE_CREDIT];
+	size_t n;
+
+	take_key(l, out);
+	if (!out->started)
+		return begin_leg(l, out);
+	n = tt_min(chunk_of(out), out->len - out->done);
+	if (!n || !out->open || ready_bytes(l, out) < out->done + n)
+		return 0;
+	if (out->combine && out->chunks >= SLOTS + out->credits) {
+		out->credits += *credits;
+		*credits = 0;
+		if (out->chunks >= SLOTS + out->credits)
+			return 0;
+	}
+	return put_chunk(l, out, n);
+}
+
+static bool has_gone(const struct tt_transfers *l, const struct tt_transfer *out) { return is_void(l, out) || (out->started && out->done == out->len); }
+
+/* Chunks of two legs to one rank must not be mixed: it counts notifies. */
+static bool is_behind(const struct tt_transfers *l, int k)
+{
+	for (int i = l->outs_done; i < k; i++)
+		if (l->out[i].other == l->out[k].other && !has_gone(l, &l->out[i]))
+			return true;
+	return false;
+}
+
+/* ---- all of them ---- */
+
+static int push_legs(struct tt_transfers *l)
+{
+	int k, moved = 0;
+
+	/* A rank that is late is not flooded: nobody gets further ahead of what has come in. */
+	for (k = l->outs_done; k < l->outs && k < l->outs_done + l->ahead && k < l->ins_done + l->ahead; k++)
+		while (!has_gone(l, &l->out[k]) && !is_behind(l, k) && (moved = push_leg(l, &l->out[k])))
+			if (moved < 0)
+				return moved;
+	for (k = l->outs_done; l->outs_done < l->outs && has_gone(l, &l->out[l->outs_done]);)
+		l->outs_done++;
+	return l->outs_done > k;
+}
+
+static int pull_legs(struct tt_transfers *l)
+{
+	int moved, err = 0;
+
+	for (int k = l->ins_done; !err && k < l->ins && k < l->ins_done + l->ahead; k++)
+		err = open_leg(l, &l->in[k]);
+	if (err || l->ins_done == l->ins)
+		return err;
+	struct tt_transfer *in = &l->in[l->ins_done];
+	moved = has_come(l, in) ? 0 : pull_leg(l, in);
+	if (moved < 0 || !has_come(l, in))
+		return moved;
+	close_leg(l, in);
+	l->ins_done++;
+	return 1;
+}
+
+int tt_transfers_advance(struct tt_transfers *l)
+{
+	int in, out;
+
+	do {
+		if ((in = pull_legs(l)) < 0)
+			return in;
+		if ((out = push_legs(l)) < 0)
+			return out;
+	} while (in || out);
+	return l->ins_done == l->ins && l->outs_done == l->outs;
+}
+
+int tt_transfers_new(struct tt_transfers *l, struct tt_coll *c, int max, int ahead)
+{
+	l->coll = c;
+	l->ahead = ahead;
+	l->in = calloc(2 * (size_t)tt_max(max, 1), sizeof *l->in);
+	l->out = l->in + tt_max(max, 1);
+	c->heard = calloc(2 * (size_t)c->n, sizeof *c->heard);
+	if (l->in && c->heard)
+		return 0;
+	return tt_fail(-ENOMEM, "no memory for a collective of %d ranks", c->n);
+}
+
+void tt_transfers_free(struct tt_transfers *l)
+{
+	for (int k = l->ins_done; l->in && k < l->ins; k++)
+		close_leg(l, &l->in[k]);
+	free(l->in);
+	l->in = NULL;
+}

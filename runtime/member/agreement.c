@@ -1,0 +1,900 @@
+/* agreement.c - tutti_group_shrink and tutti_group_grow: who is in the group from now on
+ *
+ * All that are left must come to the same answer although some die on the way, and nobody else may come to another one.
+ * This is one instance of Paxos (Lamport 1998) for each group. The lowest rank that is left coordinates; a ballot is higher
+ * than all before and names its maker. The value is a roll: which of the old members stay, and who is new.
+ *
+ *      member -- CALL --> coordinator                 I am in the call; if you know the answer, tell me
+ *      coordinator -- COLLECT b --> all that are left
+ *      member -- REPORT b {accepted at, roll} --> coordinator       once it is in the call; it takes part in no ballot below b
+ *      coordinator -- PROPOSE b roll --> the roll     the highest one accepted that it was told of, else all who reported
+ *      member -- ACCEPT b --> coordinator
+ *      coordinator -- DECIDE roll --> the roll        when all of it that are left have accepted
+ *
+ * Whoever has promised a higher ballot says REFUSE. Reports and acceptances must come from more than half of the group (or
+ * from half of it, its first rank included; whoever has left in order does not count), so that two halves of a cut network cannot both go on; TUTTI_MINORITY=yes
+ * gives that up. If somebody of a decided roll has died meanwhile, the next collective says so, on all of them.
+ */
+#include "engine/engine.h"
+#include "member/member_private.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum kind { CALL = 1, COLLECT, REPORT, REFUSE, PROPOSE, ACCEPT, DECIDE, ARRIVE, WELCOME };
+
+enum {
+	HEAD = 12,             /* type, kind, slot, uid, ballot */
+	NEWCOMERS_MAX = 256,   /* in one roll */
+	SEAT = 10,             /* bytes of one on the wire: rank 4, epoch 4, slot 2 */
+	PIECE = 1024,          /* of a welcome: what every wire takes as one message */
+	RETRY_MS = 20,
+	TOLD = 8,              /* ranks that a newcomer tells at a time */
+	BALLOT_MAX = INT32_MAX, /* nobody gets so far in good faith: each takes RETRY_MS at least */
+};
+
+struct tt_membership {
+	uint8_t *stays;             /* a bit for each old seat */
+	int count;                  /* newcomers */
+	struct tt_newcomer of[];
+};
+
+struct tt_agreement {
+	struct tutti *group;
+	bool calling, grow;         /* this rank is in the call, and wants newcomers */
+	uint32_t promised, accepted; /* ballots */
+	struct tt_membership *roll;          /* accepted */
+	bool decided;
+	struct tutti *heir;         /* what came of it, if this rank is in it; */
+	int err;                    /* else why not */
+	int asker;                  /* the seat whose COLLECT waits until this rank is in the call, or -1 */
+	uint64_t asked;             /* when it came */
+	int told;                   /* the coordinator that has my CALL, or -1 */
+
+	uint32_t ballot;            /* mine, as coordinator; 0: none */
+	bool proposing;
+	uint8_t *heard;             /* a bit for each seat: has reported, or accepted */
+	bool any_grow, impatient;   /* impatient: newcomers that do not call are waited for no more */
+	uint32_t best;              /* the highest ballot at which some reporter has accepted ... */
+	struct tt_membership *best_roll;     /* ... this; NULL: what this rank has */
+	struct tt_timer retry;      /* after a refusal */
+};
+
+static bool has(const uint8_t *bits, int i) { return bits[i / 8] >> i % 8 & 1; }
+static void set(uint8_t *bits, int i) { bits[i / 8] |= (uint8_t)(1 << i % 8); }
+static size_t bytes_for(int n) { return ((size_t)n + 7) / 8; }
+
+/* ---- rolls ---- */
+
+static struct tt_membership *new_roll(int seats, int newcomers)
+{
+	struct tt_membership *r = calloc(1, sizeof *r + (size_t)newcomers * sizeof *r->of + bytes_for(seats));
+
+	if (r)
+		r->stays = (uint8_t *)(r->of + newcomers);
+	return r;
+}
+
+static void put_roll(struct tt_pack *p, const struct tt_membership *r, int seats)
+{
+	tt_put_bytes(p, r->stays, bytes_for(seats));
+	tt_put16(p, (uint16_t)r->count);
+	for (int i = 0; i < r->count; i++) {
+		tt_put32(p, r->of[i].rank);
+		tt_put32(p, r->of[i].epoch);
+		tt_put16(p, r->of[i].slot);
+	}
+}
+
+/* A rank has one place in a group. */
+static bool has_place(const struct tt_membership *r, const struct tutti *g, uint32_t rank)
+{
+	int seat = g->seat_of[rank];
+
+	for (int i = 0; i < r->count; i++)
+		if (r->of[i].rank == rank)
+			return true;
+	return seat >= 0 && has(r->stays, seat);
+}
+
+static struct tt_membership *get_roll(struct tt_pack *p, const struct tutti *g)
+{
+	const uint8_t *stays = tt_pack_take(p, bytes_for(g->n));
+	int count = tt_get16(p);
+	struct tt_membership *r;
+
+	p->bad |= count > NEWCOMERS_MAX || tt_pack_left(p) < (size_t)count * SEAT;
+	r = p->bad ? NULL : new_roll(g->n, count);
+	if (!r)
+		return NULL;
+	memcpy(r->stays, stays, bytes_for(g->n));
+	for (r->count = 0; r->count < count; r->count++) {
+		struct tt_newcomer *c = &r->of[r->count];
+		c->rank = tt_get32(p);
+		c->epoch = tt_get32(p);
+		c->slot = tt_get16(p);
+		p->bad |= c->rank >= (uint32_t)tt_members(g->job)->capacity || c->slot >= TT_GROUPS || has_place(r, g, c->rank);
+	}
+	if (!p->bad)
+		return r;
+	free(r);
+	return NULL;
+}
+
+/* ---- messages ---- */
+
+static struct tt_agreement *agreement_of(struct tutti *g)
+{
+	struct tt_agreement *a = g->agreement;
+
+	if (a)
+		return a;
+	a = calloc(1, sizeof *a + bytes_for(g->n));
+	if (!a)
+		return NULL;
+	a->group = g;
+	a->asker = a->told = -1;
+	a->heard = (uint8_t *)(a + 1);
+	return g->agreement = a;
+}
+
+void tt_agree_free(struct tutti *g)
+{
+	struct tt_agreement *a = g->agreement;
+
+	if (!a)
+		return;
+	tt_timer_stop(&a->retry);
+	free(a->roll);
+	free(a->best_roll);
+	free(a);
+	g->agreement = NULL;
+}
+
+static struct tt_pack begin(uint8_t *bytes, size_t room, enum kind kind, unsigned slot, uint32_t uid, uint32_t ballot)
+{
+	struct tt_pack p = tt_pack(bytes, room);
+
+	tt_put8(&p, TT_AGREE);
+	tt_put8(&p, (uint8_t)kind);
+	tt_put16(&p, (uint16_t)slot);
+	tt_put32(&p, uid);
+	tt_put32(&p, ballot);
+	return p;
+}
+
+static void say(struct tt_agreement *a, int to, enum kind kind, uint32_t ballot, const struct tt_membership *r)
+{
+	const struct tutti *g = a->group;
+	size_t room = HEAD + 5 + (r ? bytes_for(g->n) + 2 + (size_t)r->count * SEAT : 0);
+	uint8_t *bytes = malloc(room);
+
+	if (!bytes)
+		return; /* as if it had been lost: the deadline finds out */
+	struct tt_pack p = begin(bytes, room, kind, g->seats[to].slot, g->uid, ballot);
+	if (kind == REPORT) {
+		tt_put8(&p, a->grow);
+		tt_put32(&p, a->accepted);
+	}
+	if (r)
+		put_roll(&p, r, g->n);
+	tt_send(tt_group_member(g, to), bytes, (size_t)(p.at - bytes), NULL, 0);
+	free(bytes);
+}
+
+/* Whoever is in the call and does not know yet that it is over. */
+static void say_decided(const struct tutti *heir, struct tt_member *to)
+{
+	const struct tt_seat *s = tt_group_find(heir, to);
+	size_t room = HEAD + bytes_for(heir->origin.n) + 2 + (size_t)heir->origin.roll->count * SEAT;
+	uint8_t *bytes = s ? malloc(room) : NULL;
+
+	if (!bytes)
+		return;
+	struct tt_pack p = begin(bytes, room, DECIDE, s->slot, heir->origin.uid, 0);
+	put_roll(&p, heir->origin.roll, heir->origin.n);
+	tt_send(to, bytes, (size_t)(p.at - bytes), NULL, 0);
+	free(bytes);
+}
+
+/* A newcomer knows nothing of the old group: it gets the new one whole, in as many pieces as it takes. */
+static void welcome(const struct tutti *heir, struct tt_member *to)
+{
+	const struct tt_seat *seat = tt_group_find(heir, to);
+	uint8_t bytes[PIECE];
+
+	for (int first = 0, n; seat && first < heir->n; first += n) {
+		struct tt_pack p = begin(bytes, sizeof bytes, WELCOME, seat->slot, heir->uid, (uint32_t)heir->n);
+		n = (int)tt_min((size_t)(heir->n - first), (PIECE - HEAD - 8) / SEAT);
+		tt_put32(&p, (uint32_t)first);
+		tt_put32(&p, (uint32_t)n);
+		for (int i = first; i < first + n; i++) {
+			tt_put32(&p, (uint32_t)heir->seats[i].rank);
+			tt_put32(&p, heir->seats[i].epoch);
+			tt_put16(&p, heir->seats[i].slot);
+		}
+		tt_send(to, bytes, (size_t)(p.at - bytes), NULL, 0);
+	}
+}
+
+/* ---- the members' side ---- */
+
+static void report(struct tt_agreement *a, int to) { say(a, to, REPORT, a->promised, a->accepted ? a->roll : NULL); }
+
+static void keep_roll(struct tt_membership **at, struct tt_membership *r)
+{
+	if (*at != r)
+		free(*at);
+	*at = r;
+}
+
+static void take_collect(struct tt_agreement *a, int from, uint32_t ballot)
+{
+	if (ballot < a->promised) {
+		say(a, from, REFUSE, a->promised, NULL);
+		return;
+	}
+	a->promised = ballot;
+	a->ballot = 0; /* if I had one, it is beaten */
+	a->asker = from;
+	a->asked = tt_now();
+	if (a->calling)
+		report(a, from);
+}
+
+static void take_propose(struct tt_agreement *a, int from, uint32_t ballot, struct tt_membership *r)
+{
+	if (ballot < a->promised) {
+		say(a, from, REFUSE, a->promised, NULL);
+		free(r);
+		return;
+	}
+	a->promised = a->accepted = ballot;
+	a->ballot = 0;
+	keep_roll(&a->roll, r);
+	say(a, from, ACCEPT, ballot, NULL);
+}
+
+static uint32_t name_heir(const struct tutti *old, const struct tt_membership *r)
+{
+	uint8_t bytes[HEAD];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+	uint32_t h;
+
+	tt_put32(&p, old->uid);
+	h = tt_hash(tt_hash(TT_HASH, bytes, 4), r->stays, bytes_for(old->n));
+	for (int i = 0; i < r->count; i++) {
+		p = tt_pack(bytes, sizeof bytes);
+		tt_put32(&p, r->of[i].rank);
+		tt_put32(&p, r->of[i].epoch);
+		h = tt_hash(h, bytes, 8);
+	}
+	return h ? h : 1;
+}
+
+/* The news of it may be on their way still. */
+static void know_newcomer(struct tt_job *job, uint32_t rank, uint32_t epoch)
+{
+	struct tt_member *m = tt_member(job, rank);
+
+	tt_late_join_grow(job, (int)rank + 1);
+	if (rank == (uint32_t)job->rank)
+		return;
+	if (tt_is_new_life(m, epoch))
+		tt_member_reborn(m, epoch);
+	else
+		tt_member_epoch(m, epoch);
+}
+
+static void seat_all(struct tutti *heir, const struct tutti *old, const struct tt_membership *r)
+{
+	int n = 0;
+
+	for (int i = 0; i < old->n; i++)
+		if (has(r->stays, i)) {
+			tt_group_seat(heir, n, old->seats[i].rank, old->seats[i].epoch, old->seats[i].slot);
+			if (old->seats[i].resigned && !heir->seats[n].out)
+				tt_group_resign(heir, n);
+			n++;
+		}
+	for (int i = 0; i < r->count; i++) {
+		know_newcomer(heir->job, r->of[i].rank, r->of[i].epoch);
+		tt_group_seat(heir, n++, (int)r->of[i].rank, r->of[i].epoch, r->of[i].slot);
+		tt_member(heir->job, r->of[i].rank)->outside = false;
+	}
+}
+
+static int count_roll(const struct tt_membership *r, int seats)
+{
+	int n = r->count;
+
+	for (int i = 0; i < seats; i++)
+		n += has(r->stays, i);
+	return n;
+}
+
+/* The new group takes the old one's slots over, so nobody has to tell them anew. At once: others may be in it already, and
+ * send. What was agreed goes with it, for those who have not heard. */
+static void found_heir(struct tt_agreement *a, struct tt_membership *r)
+{
+	struct tutti *old = a->group, *heir;
+
+	a->err = tt_group_heir(old, count_roll(r, old->n), &heir);
+	if (a->err) {
+		tt_group_revoke(old, 0);
+		free(r);
+		return;
+	}
+	heir->lineage = old->lineage;
+	heir->parent = old->uid;
+	heir->origin.uid = old->uid;
+	heir->origin.n = old->n;
+	heir->origin.roll = r;
+	seat_all(heir, old, r);
+	heir->uid = name_heir(old, r);
+	tt_group_begun(heir);
+	for (int i = 0; heir->me == 0 && i < r->count; i++) /* the others do when asked */
+		welcome(heir, tt_member(heir->job, r->of[i].rank));
+	a->heir = heir;
+}
+
+static void decide(struct tt_agreement *a, struct tt_membership *r)
+{
+	if (a->roll != r)
+		free(a->roll);
+	a->roll = NULL;
+	a->decided = true;
+	a->ballot = 0;
+	tt_timer_stop(&a->retry);
+	a->group->job->engine.news = true;
+	if (has(r->stays, a->group->me)) {
+		found_heir(a, r);
+		return;
+	}
+	a->err = tt_fail(-ECONNRESET, "the other ranks have gone on without this one");
+	free(r);
+}
+
+/* ---- the coordinator's side ---- */
+
+static bool is_out(const struct tt_agreement *a, int i) { return a->group->seats[i].out; }
+
+static int first_left(const struct tutti *g)
+{
+	int i = 0;
+
+	while (g->seats[i].out) /* never my own */
+		i++;
+	return i;
+}
+
+/* Who has left in order goes on nowhere, and does not count, unless others may count on its vote. */
+static bool has_left(const struct tt_seat *s) { return s->out && s->err == -ENOTCONN && !s->voted; }
+
+/* More than half of the group, or half of it with its first rank. */
+static bool is_enough(const struct tutti *g, const uint8_t *heard) /* NULL: all that are not out */
+{
+	int all = 0, here = 0, first = -1;
+
+	for (int i = 0; i < g->n; i++) {
+		if (has_left(&g->seats[i]))
+			continue;
+		bool is_here = heard ? has(heard, i) : !g->seats[i].out;
+		first = first < 0 ? is_here : first;
+		here += is_here;
+		all++;
+	}
+	return tt_members(g->job)->minority || 2 * here > all || (2 * here == all && first > 0);
+}
+
+static bool all_heard(const struct tt_agreement *a)
+{
+	for (int i = 0; i < a->group->n; i++)
+		if (!is_out(a, i) && !has(a->heard, i) && (!a->proposing || has(a->roll->stays, i)))
+			return false;
+	return is_enough(a->group, a->heard);
+}
+
+static bool is_noted(const struct tt_job *job, const struct tt_member *m)
+{
+	for (int i = 0; i < tt_members(job)->newcomers; i++)
+		if (tt_members(job)->newcomer[i].rank == (uint32_t)m->rank && tt_members(job)->newcomer[i].epoch == m->epoch)
+			return true;
+	return false;
+}
+
+static bool is_waiting(const struct tutti *g, const struct tt_newcomer *c)
+{
+	const struct tt_member *m = tt_member(g->job, c->rank);
+
+	return m->state < TT_LEFT && m->epoch == c->epoch && !tt_group_find(g, m);
+}
+
+/* Has somebody joined who has not called yet? */
+static bool somebody_is_due(const struct tt_agreement *a)
+{
+	const struct tt_job *job = a->group->job;
+
+	if (!a->any_grow || !a->group->lineage || a->impatient)
+		return false;
+	for (int i = 0; i < job->size; i++)
+		if (tt_member(job, i)->outside && tt_member(job, i)->state < TT_LEFT && !tt_group_find(a->group, tt_member(job, i)) &&
+		    !is_noted(job, tt_member(job, i)))
+			return true;
+	return false;
+}
+
+/* Those who have reported, and if somebody wants them those who wait outside. */
+static struct tt_membership *call_the_roll(const struct tt_agreement *a)
+{
+	const struct tutti *g = a->group;
+	int all = a->any_grow && g->lineage ? tt_members(g->job)->newcomers : 0, most = (int)tt_min(all, NEWCOMERS_MAX);
+	struct tt_membership *r = new_roll(g->n, most);
+
+	for (int i = 0; r && i < g->n; i++)
+		if (has(a->heard, i) && !is_out(a, i))
+			set(r->stays, i);
+	for (int i = 0; r && i < all && r->count < most; i++)
+		if (is_waiting(g, &tt_members(g->job)->newcomer[i]))
+			r->of[r->count++] = tt_members(g->job)->newcomer[i];
+	return r;
+}
+
+static void tell(struct tt_agreement *a, enum kind kind, const uint8_t *whom, const struct tt_membership *r) /* NULL: all that are left */
+{
+	for (int i = 0; i < a->group->n; i++)
+		if (i != a->group->me && !is_out(a, i) && (!whom || has(whom, i)))
+			say(a, i, kind, a->ballot, r);
+}
+
+static void hear_only_me(struct tt_agreement *a)
+{
+	memset(a->heard, 0, bytes_for(a->group->n));
+	set(a->heard, a->group->me);
+}
+
+static void advance(struct tt_agreement *a)
+{
+	struct tt_membership *r;
+
+	if (!a->ballot || !all_heard(a) || (!a->proposing && somebody_is_due(a)))
+		return;
+	if (a->proposing) {
+		tell(a, DECIDE, a->roll->stays, a->roll);
+		decide(a, a->roll);
+		return;
+	}
+	r = a->best_roll ? a->best_roll : a->best ? a->roll : call_the_roll(a);
+	a->best_roll = NULL;
+	if (!r)
+		return; /* no memory: the deadline finds out */
+	keep_roll(&a->roll, r);
+	a->accepted = a->ballot;
+	a->proposing = true;
+	hear_only_me(a);
+	tell(a, PROPOSE, r->stays, r);
+	advance(a);
+}
+
+static void begin_ballot(struct tt_agreement *a)
+{
+	uint32_t n = (uint32_t)a->group->n;
+
+	if (a->promised > BALLOT_MAX - 2 * n)
+		return; /* the deadline says so */
+	a->ballot = a->promised = (a->promised / n + 1) * n + (uint32_t)a->group->me;
+	a->proposing = false;
+	a->any_grow = a->grow;
+	a->best = a->accepted;
+	keep_roll(&a->best_roll, NULL);
+	hear_only_me(a);
+	tell(a, COLLECT, NULL, NULL);
+	advance(a);
+}
+
+/* Who coordinates, as far as I know? If it is me, on with it; else it shall hear that I am here. */
+static void steer(struct tt_agreement *a)
+{
+	int first = first_left(a->group);
+
+	if (!a->calling || a->decided)
+		return;
+	if (first == a->group->me && !a->ballot)
+		begin_ballot(a);
+	else if (first == a->group->me)
+		advance(a);
+	else if (a->told != first)
+		say(a, a->told = first, CALL, 0, NULL);
+}
+
+static void try_again(struct tt_timer *t) { steer(tt_container_of(t, struct tt_agreement, retry)); }
+
+static void give_up_ballot(struct tt_agreement *a)
+{
+	a->ballot = 0;
+	tt_timer_start(a->group->job, &a->retry, tt_now() + RETRY_MS * TT_MS, try_again);
+}
+
+static void take_refusal(struct tt_agreement *a, uint32_t promised)
+{
+	if (promised <= a->promised)
+		return;
+	a->promised = promised;
+	give_up_ballot(a);
+}
+
+/* It may have come when my COLLECT meant nothing to it yet. */
+static void take_call(struct tt_agreement *a, int from)
+{
+	if (a->ballot && !a->proposing && !has(a->heard, from))
+		say(a, from, COLLECT, a->ballot, NULL);
+}
+
+static void take_report(struct tt_agreement *a, int from, uint32_t ballot, struct tt_pack *p)
+{
+	bool grow = tt_get8(p);
+	uint32_t accepted = tt_get32(p);
+	struct tt_membership *r = accepted ? get_roll(p, a->group) : NULL;
+
+	p->bad |= accepted > ballot;
+	if (p->bad || !a->ballot || ballot != a->ballot || a->proposing) {
+		free(r);
+		return;
+	}
+	if (accepted > a->best && !r) { /* no memory for what may be decided: nothing else may be proposed */
+		give_up_ballot(a);
+		return;
+	}
+	set(a->heard, from);
+	a->any_grow |= grow;
+	if (accepted > a->best) {
+		a->best = accepted;
+		keep_roll(&a->best_roll, r);
+	} else {
+		free(r);
+	}
+	advance(a);
+}
+
+static void take_accept(struct tt_agreement *a, int from, uint32_t ballot)
+{
+	if (!a->ballot || ballot != a->ballot || !a->proposing)
+		return;
+	set(a->heard, from);
+	advance(a);
+}
+
+/* ---- newcomers ---- */
+
+static int note_newcomer(struct tt_job *job, const struct tt_newcomer *c)
+{
+	struct tt_newcomer *more;
+
+	for (int i = 0; i < tt_members(job)->newcomers; i++)
+		if (tt_members(job)->newcomer[i].rank == c->rank) { /* an earlier life of it, or the same again */
+			tt_members(job)->newcomer[i] = *c;
+			return 0;
+		}
+	more = realloc(tt_members(job)->newcomer, (size_t)(tt_members(job)->newcomers + 1) * sizeof *more);
+	if (!more)
+		return -ENOMEM;
+	more[tt_members(job)->newcomers++] = *c;
+	tt_members(job)->newcomer = more;
+	return 0;
+}
+
+static void steer_all(struct tt_job *job)
+{
+	tt_list_each(node, &tt_members(job)->groups) {
+		struct tutti *g = tt_container_of(node, struct tutti, link);
+		if (g->agreement)
+			steer(g->agreement);
+	}
+}
+
+static void say_arrival(struct tt_member *to, const struct tt_newcomer *c)
+{
+	uint8_t bytes[HEAD + 6];
+	struct tt_pack p = begin(bytes, sizeof bytes, ARRIVE, 0, 0, c->epoch);
+
+	tt_put16(&p, c->slot);
+	tt_put32(&p, c->rank);
+	tt_send(to, bytes, sizeof bytes, NULL, 0);
+}
+
+/* To whom it matters: who coordinates now. If that one dies, the newcomer will have told somebody anew. */
+static void pass_arrival(struct tt_job *job, const struct tt_newcomer *c)
+{
+	tt_list_each(node, &tt_members(job)->groups) {
+		struct tutti *g = tt_container_of(node, struct tutti, link);
+		if (g->lineage && !g->retired && first_left(g) != g->me)
+			say_arrival(tt_group_member(g, first_left(g)), c);
+	}
+}
+
+/* It wants in. Perhaps it is in already, and has not heard of it. */
+static void take_arrival(struct tt_member *from, uint32_t epoch, struct tt_pack *p)
+{
+	struct tt_job *job = from->job;
+	struct tt_newcomer c = { .epoch = epoch };
+
+	c.slot = tt_get16(p);
+	c.rank = tt_get32(p);
+	p->bad |= c.slot >= TT_GROUPS || c.rank >= (uint32_t)tt_members(job)->capacity || !epoch;
+	if (p->bad || c.rank == (uint32_t)job->rank)
+		return;
+	struct tt_member *m = tt_member(job, c.rank);
+	if (m != from)
+		know_newcomer(job, c.rank, epoch);
+	if (m->state >= TT_LEFT || m->epoch != epoch)
+		return;
+	tt_list_each(node, &tt_members(job)->groups) {
+		const struct tutti *g = tt_container_of(node, struct tutti, link);
+		if (g->lineage && g->origin.roll && tt_group_find(g, m) && !tt_group_find(g, m)->out) {
+			welcome(g, m);
+			return;
+		}
+	}
+	note_newcomer(job, &c); /* without memory it asks again */
+	m->outside = true;
+	if (m == from)
+		pass_arrival(job, &c);
+	steer_all(job);
+}
+
+/* Nobody else has it, nor does that rank sit elsewhere, and if it is mine I am meant and not an earlier life. */
+static bool may_sit(const struct tutti *g, int i, uint32_t rank, uint32_t epoch)
+{
+	bool taken = g->seat_of[g->seats[i].rank] == i && g->seats[i].rank != (int)rank;
+
+	return !taken && (g->seat_of[rank] < 0 || g->seat_of[rank] == i) && (rank != (uint32_t)g->job->rank || epoch == g->job->epoch);
+}
+
+/* Pieces of the group that I am in from now on. They may come twice, from different ranks. */
+static void take_welcome(struct tt_job *job, uint32_t uid, uint32_t n, struct tt_pack *p)
+{
+	struct tutti *g = tt_members(job)->arriving;
+	uint32_t first = tt_get32(p), count = tt_get32(p);
+
+	p->bad |= n < 1 || n > (uint32_t)tt_members(job)->capacity || !uid || first > n || count > n - first || tt_pack_left(p) < (size_t)count * SEAT;
+	if (p->bad || !g || tt_members(job)->arrived)
+		return;
+	if (g->seats && tt_members(job)->welcome_uid != uid) { /* that one fell apart before I was in it: begin again */
+		tt_group_clear_seats(g);
+		tt_members(job)->welcomed = 0;
+	}
+	tt_members(job)->welcome_uid = uid;
+	if (!g->seats && tt_group_make_seats(g, (int)n))
+		return;
+	if (g->n != (int)n)
+		return;
+	for (uint32_t i = first; i < first + count; i++) {
+		uint32_t rank = tt_get32(p), epoch = tt_get32(p), slot = tt_get16(p);
+		p->bad |= rank >= (uint32_t)tt_members(job)->capacity || slot >= TT_GROUPS || !may_sit(g, (int)i, rank, epoch);
+		if (p->bad)
+			return;
+		if (g->seat_of[rank] >= 0)
+			continue;
+		know_newcomer(job, rank, epoch);
+		tt_members(job)->welcomed++;
+		tt_member(job, rank)->outside = false;
+		tt_group_seat(g, (int)i, (int)rank, epoch, (uint16_t)slot);
+	}
+	if (tt_members(job)->welcomed < (int)n || g->seat_of[job->rank] < 0)
+		return;
+	g->uid = uid;
+	g->lineage = true;
+	tt_group_begun(g);
+	tt_members(job)->arrived = true;
+	job->engine.news = true;
+}
+
+/* ---- messages ---- */
+
+static bool is_ballot_of(const struct tt_agreement *a, uint32_t ballot, int maker)
+{
+	uint32_t n = (uint32_t)a->group->n;
+
+	return ballot >= n && ballot <= BALLOT_MAX && ballot % n == (uint32_t)maker;
+}
+
+static void dispatch(struct tt_agreement *a, enum kind kind, int from, uint32_t ballot, struct tt_pack *p)
+{
+	struct tt_membership *r;
+
+	p->bad |= (kind == COLLECT || kind == PROPOSE) && !is_ballot_of(a, ballot, from);
+	p->bad |= kind == REFUSE && ballot > BALLOT_MAX;
+	if (p->bad)
+		return;
+	r = kind == PROPOSE || kind == DECIDE ? get_roll(p, a->group) : NULL;
+	if ((kind == PROPOSE || kind == DECIDE) && !r)
+		return;
+	switch (kind) {
+	case CALL: take_call(a, from); break;
+	case COLLECT: take_collect(a, from, ballot); break;
+	case REPORT: take_report(a, from, ballot, p); break;
+	case REFUSE: take_refusal(a, ballot); break;
+	case PROPOSE: take_propose(a, from, ballot, r); break;
+	case ACCEPT: take_accept(a, from, ballot); break;
+	case DECIDE: decide(a, r); break;
+	default: p->bad = true;
+	}
+}
+
+void tt_agree_message(struct tt_member *from, struct tt_pack *p)
+{
+	struct tt_job *job = from->job;
+	enum kind kind = tt_get8(p);
+	unsigned slot = tt_get16(p);
+	uint32_t uid = tt_get32(p), ballot = tt_get32(p);
+	struct tutti *g = slot < TT_GROUPS ? tt_members(job)->group_at[slot] : NULL;
+
+	if (p->bad)
+		return;
+	if (kind == ARRIVE) {
+		take_arrival(from, ballot, p);
+	} else if (kind == WELCOME) {
+		take_welcome(job, uid, ballot, p);
+	} else if (g && g->origin.roll && g->origin.uid == uid) {
+		if (kind != DECIDE) /* it knows */
+			say_decided(g, from);
+	} else if (g && g->uid && g->uid == uid) {
+		const struct tt_seat *s = tt_group_find(g, from);
+		struct tt_agreement *a = s && !s->out ? agreement_of(g) : NULL;
+		if (a && !a->decided)
+			dispatch(a, kind, (int)(s - g->seats), ballot, p);
+	}
+}
+
+bool tt_agree_voted(const struct tutti *g) { return g->retired || (g->agreement && g->agreement->accepted); }
+
+void tt_agree_member_down(struct tt_member *m)
+{
+	steer_all(m->job);
+	m->job->engine.news = true;
+}
+
+/* ---- the call ---- */
+
+static int count_left(const struct tutti *g) { return g->n - g->outs; }
+
+static bool is_hopeless(const struct tt_agreement *a)
+{
+	return !is_enough(a->group, NULL);
+}
+
+static bool is_settled(void *arg)
+{
+	const struct tt_agreement *a = arg;
+
+	return a->decided || is_hopeless(a);
+}
+
+/* Whoever has not come, or does not go on, is given up. */
+static void give_up_some(struct tt_agreement *a)
+{
+	struct tutti *g = a->group;
+	int first = first_left(g);
+	bool proposing = a->proposing;
+
+	a->impatient = true;
+	for (int i = 0; i < g->n && a->proposing == proposing && !a->decided; i++) { /* with the last of them it goes on */
+		bool late = first == g->me ? !has(a->heard, i) && (!a->proposing || has(a->roll->stays, i)) : i == first;
+		if (late && i != g->me && !is_out(a, i))
+			tt_member_evict(tt_group_member(g, i), -ETIMEDOUT, "rank %d was cut off: it did not take part in shrinking the group within %llu ms",
+			             g->seats[i].rank, (unsigned long long)(g->job->deadline / TT_MS));
+	}
+	steer(a);
+}
+
+static bool lacks_files(const struct tt_agreement *a, uint64_t since)
+{
+	for (int i = 0; i < a->group->n; i++)
+		if (!is_out(a, i) && tt_group_member(a->group, i)->unreached >= since)
+			return true;
+	return false;
+}
+
+static int wait_for_answer(struct tt_agreement *a)
+{
+	struct tt_job *job = a->group->job;
+	uint64_t begun = tt_now(), patience = first_left(a->group) == a->group->me ? job->deadline : job->deadline + job->deadline / 2;
+
+	for (int round = 0; tt_wait_until(job, is_settled, a, tt_now() + patience); round++) {
+		uint64_t due = a->asked + job->deadline + job->deadline / 2, now = tt_now();
+		if (first_left(a->group) != a->group->me && now < due) { /* it called later than I did, and has a deadline too */
+			patience = due - now;
+			round--;
+			continue;
+		}
+		if (round == 4)
+			return tt_fail(-ETIMEDOUT, "the ranks that are left have not agreed on a group in time: call again");
+		if (lacks_files(a, begun))
+			return tt_fail(-EMFILE, "this process has no file left for a connection to the others: raise its limit with ulimit -n");
+		give_up_some(a);
+		patience = job->deadline / 4;
+	}
+	if (a->decided && a->err == -ECONNRESET)
+		return tt_fail(a->err, "the other ranks have gone on without this one");
+	if (a->decided)
+		return a->err ? tt_fail(a->err, "no memory for the group that is left") : 0;
+	return tt_fail(-EHOSTDOWN, "%d of the group's %d ranks can be reached, which is no majority: the others may go on without them. "
+	               "TUTTI_MINORITY=yes lets these go on", count_left(a->group), a->group->n);
+}
+
+static int take_part(struct tutti *g, bool grow, tutti **out)
+{
+	struct tt_agreement *a;
+	int err;
+
+	if (g->retired && !(g->agreement && g->agreement->heir))
+		return tt_fail(-ESTALE, "this group has been shrunk or grown already: go on with the group that came of it");
+	if (!(a = agreement_of(g)))
+		return tt_fail(-ENOMEM, "no memory to agree on a group of %d ranks", g->n);
+	a->calling = true;
+	a->grow = grow;
+	if (a->asker >= 0 && !a->ballot)
+		report(a, a->asker);
+	steer(a);
+	err = wait_for_answer(a);
+	a->calling = false;
+	if (err)
+		return err;
+	*out = a->heir;
+	a->heir = NULL;
+	return 0;
+}
+
+static bool has_arrived(void *arg) { return tt_members(arg)->arrived; }
+
+/* Some shall know that I wait, the lowest ranks first: whoever coordinates is one of them, or hears it from them. */
+static void tell_some(struct tt_job *job)
+{
+	struct tt_newcomer me = { .rank = (uint32_t)job->rank, .epoch = job->epoch, .slot = tt_members(job)->arriving->slot };
+
+	for (int i = 0, told = 0; i < job->size && told < TOLD; i++) {
+		struct tt_member *m = tt_member(job, tt_members(job)->call_from++ % (unsigned)job->size);
+		if (m->rank == job->rank || !*m->addr || m->state >= TT_LEFT)
+			continue;
+		say_arrival(m, &me);
+		told++;
+	}
+}
+
+static int arrive(struct tt_job *job, tutti **out)
+{
+	uint64_t end = tt_now() + job->deadline;
+	int err;
+
+	if (tt_members(job)->arrived && !tt_members(job)->arriving)
+		return tt_fail(-ESTALE, "this rank has been taken into a group: go on with that one");
+	err = tt_members(job)->arriving ? 0 : tt_group_new(job, 0, &tt_members(job)->arriving);
+
+	while (!err && !tt_members(job)->arrived && tt_now() < end) { /* again, in case that who knew it has died */
+		tell_some(job);
+		tt_wait_until(job, has_arrived, job, tt_now() + job->deadline / 10);
+	}
+	if (err)
+		return err;
+	if (!tt_members(job)->arrived)
+		return tt_fail(-ETIMEDOUT, "the job's ranks did not call tutti_group_grow within %llu ms: this rank stays outside, and may call again",
+		               (unsigned long long)(job->deadline / TT_MS));
+	*out = tt_members(job)->arriving;
+	tt_members(job)->arriving = NULL;
+	return 0;
+}
+
+static int agree(struct tutti *g, bool grow, tutti **out)
+{
+	struct tt_job *job = g->job;
+	int err = tt_usable(job);
+
+	if (err)
+		return err;
+	tt_lock(job);
+	err = grow && tt_members(job)->late && g == tt_members(job)->all ? arrive(job, out) : take_part(g, grow, out);
+	tt_unlock(job);
+	return err;
+}
+
+int tutti_group_shrink(tutti *g, tutti **left) { return agree(g, false, left); }
+int tutti_group_grow(tutti *g, tutti **grown) { return agree(g, true, grown); }

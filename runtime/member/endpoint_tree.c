@@ -1,0 +1,249 @@
+/* endpoint_tree.c - how the table of all addresses goes out: down a tree of ranks, so that nobody sends more than a few copies.
+ *
+ *      rank 0 --> ranks 1 .. 8          rank 1 --> ranks 9 .. 16          rank 2 --> ranks 17 .. 24     ...
+ *
+ * Rank 0 alone is connected to everybody while they join. So it serves the children of one that dies, and any rank that has
+ * waited for long and asks. Who has the table and has passed it on lets go of its connection to rank 0, unless it is one of
+ * those that rank 0 deals to.
+ */
+#include "engine/engine.h"
+#include "member/member_private.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { FAN = 8, PIECE = 16384 };
+
+int tt_tree_parent(int rank) { return (rank - 1) / FAN; }
+
+/* ---- texts that stay ---- */
+
+struct tt_text { /* a block of them */
+	struct tt_text *older;
+	size_t used;
+	char bytes[1000];
+};
+
+const char *tt_text_keep(struct tt_job *job, const char *text)
+{
+	size_t len = strlen(text) + 1;
+	struct tt_text *t = tt_members(job)->texts;
+
+	if (!t || len > sizeof t->bytes - t->used) {
+		t = len > sizeof t->bytes ? NULL : malloc(sizeof *t);
+		if (!t)
+			return "";
+		t->used = 0;
+		t->older = tt_members(job)->texts;
+		tt_members(job)->texts = t;
+	}
+	t->used += len;
+	return memcpy(t->bytes + t->used - len, text, len);
+}
+
+void tt_text_free(struct tt_job *job)
+{
+	for (struct tt_text *t = tt_members(job)->texts, *older; t; t = older) {
+		older = t->older;
+		free(t);
+	}
+}
+
+/* ---- cards ---- */
+
+void tt_endpoint_put(struct tt_pack *p, const struct tt_member *m)
+{
+	bool out = m->job->joined && m->state >= TT_LEFT; /* for those who come late */
+
+	tt_put64(p, (m->host ? m->host : 1) | (uint64_t)m->cpus << TT_HOST_BITS);
+	tt_put32(p, out ? 0 : m->epoch);
+	tt_put_text(p, out ? "" : m->addr);
+}
+
+static void card_of_the_gone(struct tt_member *m)
+{
+	if (m->state == TT_AWAY)
+		tt_member_gone(m, -ENOTCONN, "rank %d had gone before this rank joined", m->rank);
+}
+
+void tt_endpoint_take(struct tt_pack *p, struct tt_member *m)
+{
+	struct tt_job *job = m->job;
+	uint64_t word = tt_get64(p), host = word & ((1ull << TT_HOST_BITS) - 1);
+	uint32_t epoch = tt_get32(p);
+	char addr[TT_ADDRESSES];
+
+	tt_get_text(p, addr, sizeof addr);
+	p->bad |= !host;
+	if (p->bad || (m->host && *m->addr))
+		return;
+	if (epoch)
+		tt_member_epoch(m, epoch);
+	else
+		card_of_the_gone(m);
+	tt_members(job)->endpoints_known += !m->host;
+	m->host = host;
+	m->cpus = (uint32_t)(word >> TT_HOST_BITS);
+	m->addr = tt_address_add(job, m->addr, addr); /* rank 0 was reached where it was said to be: that address stays */
+	job->engine.news = true;
+}
+
+/* ---- the table on its way to some ranks ---- */
+
+struct deal {
+	struct tt_job *job;
+	unsigned copies; /* of pieces, under way */
+	int pieces;
+	struct piece { /* one TABLE message */
+		size_t len;
+		uint8_t bytes[PIECE];
+	} piece[];
+};
+
+struct copy { /* of one piece, to one rank */
+	struct tt_post post;
+	struct deal *deal;
+};
+
+/* As many cards as surely fit; how many that were. */
+static int write_piece(const struct tt_job *job, int first, struct piece *to, size_t room)
+{
+	struct tt_pack p = tt_pack(to->bytes, room), head = p;
+	int n = 0;
+
+	tt_pack_take(&p, 9);
+	for (; first + n < job->size && tt_pack_left(&p) >= TT_ENDPOINT_MAX; n++)
+		tt_endpoint_put(&p, tt_member(job, first + n));
+	tt_put8(&head, TT_ENDPOINTS);
+	tt_put32(&head, (uint32_t)first);
+	tt_put32(&head, (uint32_t)n);
+	to->len = (size_t)(p.at - to->bytes);
+	return n;
+}
+
+static struct deal *new_deal(struct tt_job *job)
+{
+	size_t room = PIECE, size = 0;
+
+	for (int i = 0; i < job->engine.count; i++)
+		room = tt_min(room, job->engine.nets[i]->send_max);
+	for (int i = 0; i < job->size; i++)
+		size += TT_ENDPOINT_HEAD + strlen(tt_member(job, i)->addr);
+	struct deal *d = malloc(sizeof *d + (1 + size / (room - 9 - TT_ENDPOINT_MAX)) * sizeof d->piece[0]);
+	if (!d)
+		return NULL;
+	d->job = job;
+	d->copies = 1; /* the one that deals holds it */
+	d->pieces = 0;
+	for (int first = 0; first < job->size; d->pieces++)
+		first += write_piece(job, first, &d->piece[d->pieces], room);
+	return d;
+}
+
+/* Rank 0 has my card, and those below me have the table: I need rank 0 no more than others. */
+static void let_go(struct deal *d)
+{
+	struct tt_job *job = d->job;
+
+	if (--d->copies)
+		return;
+	free(d);
+	if (job->rank > FAN)
+		tt_member_part(tt_member(job, 0));
+}
+
+static void end_copy(struct tt_post *p, int err)
+{
+	struct copy *c = tt_container_of(p, struct copy, post);
+	struct deal *d = c->deal;
+
+	(void)err; /* whoever does not get it asks rank 0 */
+	free(c);
+	let_go(d);
+}
+
+static void send_copies(struct deal *d, struct tt_member *to)
+{
+	for (int i = 0; i < d->pieces; i++) {
+		struct copy *c = calloc(1, sizeof *c);
+		if (!c)
+			return;
+		c->deal = d;
+		c->post.done = end_copy;
+		c->post.op.kind = TT_SEND;
+		c->post.op.local = d->piece[i].bytes;
+		c->post.op.len = d->piece[i].len;
+		d->copies++;
+		tt_post(to, &c->post);
+	}
+}
+
+/* Others than rank 0 make these connections; to rank 0 whoever lacks the table is connected, or about to be over a better wire. */
+static bool may_be_sent_to(const struct tt_member *m) { return m->state < TT_LEFT && !m->settled && (m->job->rank || m->state != TT_AWAY); }
+
+static void send_to_children(struct deal *d, int of)
+{
+	struct tt_job *job = d->job;
+
+	for (int i = of * FAN + 1; i <= of * FAN + FAN && i < job->size; i++)
+		if (may_be_sent_to(tt_member(job, i)))
+			send_copies(d, tt_member(job, i));
+}
+
+void tt_tree_send(struct tt_job *job)
+{
+	struct deal *d = new_deal(job);
+
+	tt_members(job)->endpoints_sent = tt_now();
+	if (!d)
+		return;
+	send_to_children(d, job->rank);
+	for (int i = 1; job->rank == 0 && i < job->size; i++)
+		if (tt_member(job, i)->state == TT_GONE)
+			send_to_children(d, i);
+	let_go(d);
+}
+
+void tt_tree_send_to(struct tt_member *m)
+{
+	struct deal *d = new_deal(m->job);
+
+	if (!d)
+		return;
+	send_copies(d, m);
+	let_go(d);
+}
+
+/* Joining is over everywhere when a deadline has passed. */
+static bool may_lack_table(const struct tt_job *job) { return job->rank == 0 && tt_members(job)->endpoints_sent && tt_now() - tt_members(job)->endpoints_sent <= job->deadline; }
+
+/* It may have owed the table to those below it. */
+void tt_rendezvous_gone(struct tt_member *m)
+{
+	struct tt_job *job = m->job;
+	struct deal *d;
+
+	if (!may_lack_table(job) || job->leaving || m->rank > (job->size - 2) / FAN || !(d = new_deal(job)))
+		return;
+	send_to_children(d, m->rank);
+	let_go(d);
+}
+
+/* When I leave, nobody can ask me any more; and somebody who owes others the table may have died unknown to me. */
+void tt_rendezvous_leave(struct tt_job *job)
+{
+	struct deal *d;
+
+	if (!may_lack_table(job) || !(d = new_deal(job)))
+		return;
+	for (int i = FAN + 1; i < job->size; i++)
+		if (tt_member(job, i)->state == TT_UP && !tt_member(job, i)->settled)
+			send_copies(d, tt_member(job, i));
+	let_go(d);
+}
+
+/* Before it hears my goodbye. */
+void tt_rendezvous_leave_late(struct tt_member *m)
+{
+	if (m->rank > FAN && !m->settled && may_lack_table(m->job))
+		tt_tree_send_to(m);
+}

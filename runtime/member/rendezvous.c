@@ -1,0 +1,265 @@
+/* rendezvous.c - how the ranks find each other.
+ *
+ * With a node list everyone knows every address from the file. Else rank 0 listens at TUTTI_BOOT and its own net is the
+ * rendezvous: each rank connects to it as to any member and sends its card; when all cards are in, rank 0 deals the table
+ * to a few, who pass it on (endpoint_tree.c).
+ *
+ *      rank r -- CARD {host, addresses} -> rank 0          rank 0 -- TABLE {first, n, cards} --> its children   (in pieces)
+ */
+#include "engine/engine.h"
+#include "launch/launch.h"
+#include "member/member_private.h"
+#include "transport/shm/shm.h"
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+enum { ASKS = 4, SPARE_FILES = 32 };
+
+static uint64_t host_bits(uint64_t h) { return h >> (64 - TT_HOST_BITS) ? h >> (64 - TT_HOST_BITS) : 1; }
+
+static uint64_t host_id(const struct tt_job *job)
+{
+	char text[64] = "";
+	int fd = tt_world ? -1 : open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return 1 + (uint64_t)(tt_world && tt_world->hosts ? job->rank % tt_world->hosts : job->rank);
+	ssize_t n = read(fd, text, sizeof text - 1);
+	close(fd);
+	text[n > 0 ? n : 0] = 0;
+	return host_bits(tt_hash_text(TT_HASH64, text));
+}
+
+static uint64_t host_of_address(const char *addr)
+{
+	char host[96];
+	char *colon;
+
+	snprintf(host, sizeof host, "%s", addr);
+	colon = strrchr(host, ':');
+	if (colon)
+		*colon = 0;
+	return host_bits(tt_hash_text(TT_HASH64, host));
+}
+
+/* The background thread may have all the others' cards before this rank's own is in. */
+static void deal_if_complete(struct tt_job *job)
+{
+	if (tt_members(job)->endpoints_known == job->size && !tt_members(job)->endpoints_sent)
+		tt_tree_send(job);
+}
+
+/* A second card asks for the table: its sender has waited for long. From another address it is another process. */
+void tt_rendezvous_endpoint(struct tt_member *m, struct tt_pack *p)
+{
+	const char *known = m->addr;
+	struct tt_pack again = *p;
+	char addr[TT_ADDRESSES], text[40];
+
+	tt_get64(&again);
+	tt_get32(&again);
+	tt_get_text(&again, addr, sizeof addr);
+	p->bad |= m->job->rank != 0 || tt_members(m->job)->node_list || again.bad;
+	if (p->bad)
+		return;
+	if (!m->host) {
+		tt_endpoint_take(p, m);
+		if (!p->bad && m->job->joined)
+			tt_late_join_admit(m);
+		else if (!p->bad)
+			deal_if_complete(m->job);
+	} else if (strcmp(addr, known)) {
+		snprintf(text, sizeof text, "rank %d is already taken", m->rank);
+		tt_member_refuse(m, text);
+	} else if (tt_members(m->job)->endpoints_sent) {
+		tt_tree_send_to(m);
+	}
+}
+
+/* Of those that have joined since rank 0 endpoints_sent first, news come. */
+static void take_cards(struct tt_job *job, struct tt_pack *p, uint32_t first, uint32_t n)
+{
+	p->bad |= first > (uint32_t)tt_members(job)->capacity || n > (uint32_t)tt_members(job)->capacity - first;
+	for (uint32_t i = first; !p->bad && i < first + n && i < (uint32_t)job->size; i++)
+		tt_endpoint_take(p, tt_member(job, i));
+}
+
+void tt_rendezvous_endpoints(struct tt_member *m, struct tt_pack *p)
+{
+	struct tt_job *job = m->job;
+	uint32_t first = tt_get32(p), n = tt_get32(p);
+
+	p->bad |= job->rank == 0 || tt_members(job)->node_list || (m->rank != 0 && m->rank != tt_tree_parent(job->rank));
+	if (p->bad || !tt_is_joining(job))
+		return;
+	take_cards(job, p, first, n);
+	if (p->bad || tt_members(job)->endpoints_known < job->size)
+		return;
+	if (tt_members(job)->late)
+		tt_members(job)->endpoints_sent = tt_now(); /* nobody waits below me */
+	else
+		tt_tree_send(job);
+}
+
+static void try_again(struct tt_timer *t)
+{
+	struct tt_member *m = tt_container_of(t, struct tt_member, retry);
+
+	m->state = TT_AWAY;
+	tt_member_connect(m);
+}
+
+/* Where nobody says when a rank begins to listen (rank 0 at its rendezvous, all in a node list), the first connection is
+ * tried for a whole deadline. Everybody asks again at times of its own. */
+bool tt_rendezvous_retry(struct tt_member *m, uint64_t patience)
+{
+	uint64_t now = tt_now(), wait;
+	uint8_t chance;
+
+	if (!tt_members(m->job)->node_list && (m->job->joined || m->rank != 0))
+		return false;
+	if (!m->tries++)
+		m->patience = now + patience;
+	if (now >= m->patience)
+		return false;
+	tt_entropy(&chance, 1);
+	wait = tt_min(tt_time(m->job, TT_TIME_RETRY_MIN) << tt_min(m->tries, 6), tt_time(m->job, TT_TIME_RETRY_MAX));
+	tt_timer_start(m->job, &m->retry, now + wait / 2 + wait * chance / 512, try_again);
+	return true;
+}
+
+static bool is_met(void *arg)
+{
+	struct tt_job *job = arg;
+
+	return tt_members(job)->endpoints_known >= job->size || tt_members(job)->join_err || tt_member(job, 0)->state == TT_GONE;
+}
+
+static void name_missing(const struct tt_job *job, char *text, size_t room)
+{
+	int named = 0, more = 0;
+
+	snprintf(text, room, "%s ", job->size - tt_members(job)->endpoints_known > 1 ? "s" : "");
+	for (int i = 0; i < job->size; i++) {
+		if (tt_member(job, i)->host)
+			continue;
+		if (named < 8)
+			snprintf(text + strlen(text), room - strlen(text), "%s%d", named ? ", " : "", i);
+		more += named >= 8;
+		named++;
+	}
+	if (more)
+		snprintf(text + strlen(text), room - strlen(text), " and %d more", more);
+}
+
+static int meeting_failed(struct tt_job *job, const struct tt_launch *b)
+{
+	char missing[80] = "";
+	unsigned long long ms = job->deadline / TT_MS;
+
+	if (tt_members(job)->join_err)
+		return tt_fail(tt_members(job)->join_err, "%s", tt_members(job)->join_why);
+	if (tt_member(job, 0)->state == TT_GONE)
+		return tt_fail(tt_member(job, 0)->err, "cannot join: %s", tt_member(job, 0)->why);
+	if (tt_member(job, 0)->state == TT_LEFT)
+		return tt_fail(-ETIMEDOUT, "cannot join: rank 0 left the job before this rank had heard where the others are");
+	if (job->rank != 0 && tt_member(job, 0)->state == TT_UP)
+		return tt_fail(-ETIMEDOUT, "not all of the %d ranks had joined after %llu ms: rank 0 knows who is missing", job->size, ms);
+	if (*tt_members(job)->join_why) /* told to come again, and then it was gone */
+		return tt_fail(-EPERM, "%s", tt_members(job)->join_why);
+	if (job->rank != 0)
+		return tt_fail(-ETIMEDOUT, "rank 0 was not found at %s within %llu ms: does it run, and is the address right?", b->address, ms);
+	name_missing(job, missing, sizeof missing);
+	return tt_fail(-ETIMEDOUT, "rank%s of %d did not join at %s within %llu ms", missing, job->size, b->address, ms);
+}
+
+static int address_rank_0(struct tt_job *job, const struct tt_launch *b)
+{
+	bool scheme = !strncmp(b->address, "sim:", 4) || !strncmp(b->address, "tcp:", 4);
+	char addr[96];
+
+	if (snprintf(addr, sizeof addr, "%s%s", scheme ? "" : "tcp:", b->address) >= (int)sizeof addr)
+		return tt_fail(-ENAMETOOLONG, "the rendezvous address \"%s\" is too long", b->address);
+	tt_member(job, 0)->addr = tt_text_keep(job, addr);
+	return 0;
+}
+
+static void send_card(struct tt_job *job)
+{
+	uint8_t bytes[1 + TT_ENDPOINT_MAX];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	tt_put8(&p, TT_ENDPOINT);
+	tt_endpoint_put(&p, tt_member(job, job->rank));
+	tt_send(tt_member(job, 0), bytes, (size_t)(p.at - bytes), NULL, 0);
+}
+
+/* Until all have come, everybody is connected to rank 0. */
+static int check_files(const struct tt_job *job)
+{
+	rlim_t need = (rlim_t)job->size + SPARE_FILES;
+	struct rlimit files;
+
+	if (tt_world || getrlimit(RLIMIT_NOFILE, &files) || need <= files.rlim_cur)
+		return 0;
+	return tt_fail(-EMFILE, "rank 0 of %d needs %ld open files while all join, and the limit is %ld: raise it with ulimit -n", job->size,
+	               (long)need, (long)files.rlim_cur);
+}
+
+/* Who hands the table on to me may hang: from time to time rank 0 is asked. */
+static int meet_at_rank_0(struct tt_job *job, const struct tt_launch *b)
+{
+	uint64_t end = tt_now() + job->deadline, ask;
+	int err = job->rank ? address_rank_0(job, b) : check_files(job);
+
+	if (err)
+		return err;
+	if (job->rank == 0)
+		deal_if_complete(job);
+	do {
+		if (job->rank && tt_member(job, 0)->state < TT_LEFT)
+			send_card(job);
+		ask = tt_min(end, tt_now() + job->deadline / ASKS + 1);
+		err = tt_wait_until(job, is_met, job, ask);
+	} while (err && ask < end);
+	return err || tt_members(job)->endpoints_known < job->size ? meeting_failed(job, b) : 0;
+}
+
+/* A node list says where each listens. What those on my host are called in its memory follows from that. */
+static void find_neighbours(struct tt_job *job, const struct tt_launch *b)
+{
+	uint64_t here = host_of_address(b->nodes[job->rank].address);
+	char addr[96];
+
+	for (int i = 0; i < job->size; i++) {
+		struct tt_member *m = tt_member(job, i);
+		m->host = host_of_address(b->nodes[i].address);
+		tt_shm_address(job->id, b->nodes[i].address, addr);
+		if (m->host == here)
+			m->addr = tt_address_add(job, m->addr, addr);
+	}
+}
+
+int tt_rendezvous_meet(struct tt_job *job, const struct tt_launch *b)
+{
+	struct tt_member *me = tt_member(job, job->rank);
+	int err = 0;
+
+	tt_lock(job);
+	for (int i = 0; i < job->engine.count; i++)
+		me->addr = tt_address_add(job, me->addr, job->engine.nets[i]->addr);
+	me->host = host_id(job);
+	me->cpus = b->nodes ? 0 : tt_place_print(job);
+	tt_members(job)->endpoints_known++;
+	tt_members(job)->node_list = b->nodes != NULL;
+	if (b->nodes)
+		find_neighbours(job, b);
+	if (!b->nodes && job->size > 1)
+		err = meet_at_rank_0(job, b);
+	tt_unlock(job);
+	return err;
+}

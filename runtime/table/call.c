@@ -1,0 +1,765 @@
+/* call.c - a worker's calls on a table, of whatever kind
+ *
+ * A call has a part for each server, which is gated until the server's clock has come far enough. What it does then is its kind's: of a whole
+ * table (dense.c), of rows (rows.c), of the fresh ones (pull_changed.c), of a version (snapshot.c). Parts for
+ * this rank's own shard go in the order of the calls, a piece in each turn. A part ends when nothing holds its memory any more; the
+ * call ends with its last part. */
+#include "engine/engine.h"
+#include "member/member.h"
+#include "operation/operation.h"
+#include "table/table_private.h"
+#include "window/window.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HOLD_DEADLINES = 8 }; /* in which a server must let pushes begin again */
+
+static void come_to_gate(struct tt_call_part *);
+static void look_at_gates_soon(struct tutti_table *);
+
+/* ---- pushes that were given up ---- */
+
+/* Those behind it are one fewer. */
+static void uncount(struct tt_call_part *p)
+{
+	struct tutti_table *t = p->call->table;
+
+	p->counted = false;
+	if (!t->source[p->server].pushed)
+		return;
+	t->source[p->server].pushed--;
+	tt_list_each(node, &tt_tables(t->job)->calls) {
+		struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
+		struct tt_call_part *q = &c->part[p->server];
+		if (c->table != t || !tt_before(p->call->number, c->number))
+			continue;
+		q->push_gate -= q->push_gate > 0;
+		q->pull_gate -= q->pull_gate > 0;
+	}
+	look_at_gates_soon(t);
+}
+
+static bool is_there(const struct tt_call_part *p) { return p->call->table->source[p->server].clock != UINT64_MAX && p->member->state < TT_LEFT; }
+
+/* Without any elements, when its round is open there. */
+static void owe(struct tt_call_part *p)
+{
+	struct tt_table_call *c = p->call;
+
+	c->left++;
+	p->range.count = 0;
+	p->err = 0;
+	p->sent = 0;
+	p->ended = false;
+	p->closing = true;
+	come_to_gate(p);
+}
+
+/* A push that one server has heard of counts at all of them, or their clocks would be apart from then on; one that none has heard of
+ * counts nowhere. */
+static void settle_count(struct tt_table_call *c)
+{
+	bool said = false;
+
+	c->given_up = 0;
+	for (int i = 0; i < c->table->servers; i++)
+		said |= c->part[i].counted && c->part[i].said && is_there(&c->part[i]);
+	for (int i = 0; i < c->table->servers; i++) {
+		struct tt_call_part *p = &c->part[i];
+		if (!p->counted || p->said || !is_there(p))
+			continue;
+		if (said && c->table->source[i].as.mode != TUTTI_ASYNC && c->request)
+			owe(p);
+		else
+			uncount(p);
+	}
+}
+
+/* ---- ends ---- */
+
+static tutti_stat_kind stat_of(const struct tt_table_call *c)
+{
+	if (c->versions)
+		return TUTTI_STAT_SNAPSHOT;
+	return !c->delta ? TUTTI_STAT_PULL : c->values ? TUTTI_STAT_PUSH_PULL : TUTTI_STAT_PUSH;
+}
+
+static size_t bytes_of(const struct tt_table_call *c)
+{
+	size_t bytes = 0;
+
+	if (c->list && (c->list->fresh || c->list->unseen)) /* its parts know only where they look */
+		return c->list->found * tt_table_row_bytes(c->table);
+	for (int i = 0; i < c->table->servers; i++)
+		bytes += tt_call_bytes(&c->part[i]);
+	return bytes;
+}
+
+static void free_call(struct tt_table_call *c)
+{
+	tt_list_remove(&c->link);
+	free(c->list);
+	free(c);
+}
+
+void tt_call_free_all(struct tt_job *job)
+{
+	while (!tt_list_empty(&tt_tables(job)->calls))
+		free_call(tt_container_of(tt_tables(job)->calls.next, struct tt_table_call, link));
+}
+
+/* Its memory is the program's again. */
+static void end_request(struct tt_table_call *c, int err)
+{
+	struct tt_operation *r = c->request;
+
+	tt_stats_ended(&r->job->stats.own, stat_of(c), r->post.since, bytes_of(c), err);
+	r->of = NULL;
+	c->request = NULL;
+	c->values = NULL;
+	tt_operation_end(r, err);
+}
+
+static void end_call(struct tt_table_call *c)
+{
+	int err = 0;
+
+	c->left++;
+	for (int i = 0; c->request && i < c->table->servers && !err; i++)
+		if ((err = c->part[i].err) && !c->starved)
+			c->request->rank = c->part[i].member->rank; /* whom the sentence is about */
+	if (!c->request || !c->kind->ended || c->kind->ended(c, err)) {
+		settle_count(c);
+		if (c->request)
+			end_request(c, err);
+	}
+	if (!--c->left && c->request)
+		end_call(c);
+	else if (!c->left) {
+		c->table->job->engine.news = true; /* the program may have let go of it, and wait until it is over */
+		free_call(c);
+	}
+}
+
+static void look_at_gates(struct tt_timer *turn)
+{
+	struct tutti_table *t = tt_container_of(turn, struct tutti_table, gate_turn);
+
+	for (int i = 0; i < t->servers; i++)
+		tt_table_clock(t, i, t->source[i].clock);
+}
+
+/* Not from here: they may be looked at right now. */
+static void look_at_gates_soon(struct tutti_table *t)
+{
+	if (!tt_list_empty(&t->gated))
+		tt_timer_start(t->job, &t->gate_turn, tt_now(), look_at_gates);
+}
+
+void tt_call_end_part(struct tt_call_part *p)
+{
+	p->ended = true;
+	if (p->pulls)
+		look_at_gates_soon(p->call->table); /* a push may have waited for it */
+	if (!--p->call->left)
+		end_call(p->call);
+}
+
+void tt_call_end_with(struct tt_call_part *p, int err)
+{
+	p->err = err;
+	tt_call_end_part(p);
+}
+
+void tt_call_get(struct tt_call_part *p, void *to, size_t len, size_t offset, void (*done)(struct tt_post *, int err))
+{
+	struct tt_op *op = &p->get.op;
+
+	p->get = (struct tt_post){ .done = done };
+	op->kind = TT_GET;
+	op->local = to;
+	op->len = len;
+	op->offset = offset;
+	p->err = tt_window_post(p->call->table->window, p->member->rank, &p->get);
+	if (p->err)
+		tt_call_end_part(p);
+}
+
+bool tt_call_has_sent_all(const struct tt_call_part *p)
+{
+	return p->closing ? p->held > 0 : p->err || (!p->asks && p->sent == p->range.count);
+}
+
+/* After all. Nothing of the feed was sent since. */
+static void push_by_slots(struct tt_call_part *p)
+{
+	p->region = NULL;
+	p->err = 0;
+	p->sent = 0;
+	p->said = false;
+	tt_send_queue_of(p->member)->unmapped = true;
+	tt_list_prepend(&tt_send_queue_of(p->member)->pushes.parts, &p->link);
+}
+
+/* A round may wait for it. */
+bool tt_call_is_cut_short(const struct tt_call_part *p)
+{
+	return p->err && p->err != -EOPNOTSUPP && !p->pulls && !p->closing && p->sent && p->sent < p->range.count && p->server != p->call->table->mine &&
+	       p->member->state < TT_LEFT;
+}
+
+/* All pieces are out and nothing holds its memory, or it has failed. */
+void tt_call_look_at(struct tt_call_part *p)
+{
+	if (p->held || p->ended || (!p->err && (p->asks || p->sent < p->range.count)))
+		return;
+	tt_list_remove(&p->link);
+	if (tt_call_is_cut_short(p)) {
+		p->closing = true;
+		tt_list_prepend(&tt_send_queue_of(p->member)->pushes.parts, &p->link);
+		return;
+	}
+	if (p->region)
+		p->region->net->transport->dereg(p->region);
+	if (p->region && p->err == -EOPNOTSUPP && p->member->state < TT_LEFT) {
+		push_by_slots(p);
+		return;
+	}
+	p->region = NULL;
+	if (!p->err && p->call->values && !p->pulled)
+		p->err = p->call->gave_up;
+	if (p->err && !p->pulls && p->said && p->server == p->call->table->mine)
+		tt_table_end_given_up(p->call->table, p->member->rank);
+	if (p->err || !p->call->values || p->pulled)
+		tt_call_end_part(p);
+	else if (p->pulls)
+		p->call->kind->pulled(p);
+	else
+		tt_call_pull(p);
+}
+
+void tt_call_let_go(struct tt_call_part *p, int err)
+{
+	p->held--;
+	p->err = p->err ? p->err : err;
+	tt_call_look_at(p);
+}
+
+/* ---- this rank's own shard ---- */
+
+static void serve_own(struct tutti_table *t);
+
+static void take_turn(struct tt_timer *turn) { serve_own(tt_container_of(turn, struct tutti_table, own_turn)); }
+
+/* The others' pieces go on between its own, and their pings are answered. */
+static void serve_own(struct tutti_table *t)
+{
+	struct tt_call_part *p = tt_container_of(t->own.next, struct tt_call_part, link);
+
+	if (tt_list_empty(&t->own) || (!p->pulls && !p->sent && t->shard.held))
+		return;
+	p->said |= !p->pulls;
+	p->call->kind->serve(p);
+	if (tt_list_empty(&t->own))
+		tt_timer_stop(&t->own_turn);
+	else
+		tt_timer_start(t->job, &t->own_turn, tt_now(), take_turn);
+}
+
+void tt_table_own_go_on(struct tutti_table *t)
+{
+	if (!tt_list_empty(&t->own))
+		tt_timer_start(t->job, &t->own_turn, tt_now(), take_turn);
+}
+
+/* From a turn of its own: what is done here may move the clock for which the next part waits. */
+void tt_call_queue_own(struct tt_call_part *p)
+{
+	struct tutti_table *t = p->call->table;
+
+	p->sent = 0;
+	p->version = p->call->versions ? ((const struct tt_shard_head *)(const void *)t->shard.memory)->version : p->version;
+	if (tt_list_empty(&t->own))
+		tt_timer_start(t->job, &t->own_turn, tt_now(), take_turn);
+	tt_list_append(&t->own, &p->link);
+}
+
+/* ---- gates ---- */
+
+static uint64_t gate_of(const struct tt_call_part *p) { return p->pulls ? p->pull_gate : p->push_gate; }
+
+bool tt_call_is_kept(const struct tt_call_part *p)
+{
+	const struct tutti_table *t = p->call->table;
+
+	return tt_served_in_rounds(t, p->server) && t->works && !t->source[p->server].as.backup && !p->call->versions;
+}
+
+/* The push with which a round may close that makes its version in the place of one that this rank has yet to read. */
+static bool is_read(const struct tt_call_part *push)
+{
+	const struct tutti_table *t = push->call->table;
+
+	tt_list_each(node, &tt_tables(t->job)->calls) {
+		const struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
+		const struct tt_call_part *p = &c->part[push->server];
+		if (c == push->call)
+			break; /* those behind it are later ones */
+		if (c->table == t && c->values && (!p->ended || p->idle) && tt_call_is_kept(p) && p->pull_gate < push->push_gate + tt_table_is_touched(t))
+			return true;
+	}
+	return false;
+}
+
+static bool has_to_wait(const struct tt_call_part *p)
+{
+	uint64_t clock = p->call->table->source[p->server].clock;
+
+	return clock < gate_of(p) || (clock != UINT64_MAX && !p->pulls && is_read(p));
+}
+
+static uint64_t version_to_pull(const struct tt_call_part *p)
+{
+	return p->call->list || tt_call_is_kept(p) ? p->pull_gate : p->call->table->source[p->server].clock;
+}
+
+static void let_in(struct tt_call_part *p)
+{
+	const struct tutti_table *t = p->call->table;
+
+	p->version = version_to_pull(p);
+	if (t->source[p->server].clock == UINT64_MAX) {
+		p->err = p->member->state >= TT_LEFT ? p->member->err : -ESTALE;
+		tt_call_end_part(p);
+	} else if (p->server == t->mine)
+		tt_call_queue_own(p);
+	else if (p->pulls)
+		p->call->kind->pull(p);
+	else
+		p->call->kind->push(p);
+}
+
+static void come_to_gate(struct tt_call_part *p)
+{
+	struct tutti_table *t = p->call->table;
+
+	p->gated = has_to_wait(p);
+	if (p->gated)
+		tt_list_append(&t->gated, &p->link);
+	else
+		let_in(p);
+}
+
+void tt_call_pull(struct tt_call_part *p)
+{
+	p->pulls = true;
+	p->sent = 0;
+	come_to_gate(p);
+}
+
+static void leave_gate(struct tt_call_part *p)
+{
+	p->gated = false;
+	tt_list_remove(&p->link);
+}
+
+void tt_table_clock(struct tutti_table *t, int server, uint64_t clock)
+{
+	struct tt_served *s = &t->source[server];
+
+	s->clock = clock > s->clock ? clock : s->clock;
+	t->job->engine.news |= clock == UINT64_MAX; /* nothing more comes from there */
+	tt_list_each(node, &t->gated) {
+		struct tt_call_part *p = tt_container_of(node, struct tt_call_part, link);
+		if (p->server != server || has_to_wait(p))
+			continue;
+		leave_gate(p);
+		let_in(p);
+	}
+}
+
+static void turn_back(struct tt_call_part *p, int err)
+{
+	leave_gate(p);
+	p->err = err;
+	tt_call_end_part(p);
+}
+
+/* The sentence for who waits in vain. */
+static void explain_gate(const struct tt_call_part *p)
+{
+	const struct tt_table_call *c = p->call;
+	struct tutti_table *t = c->table;
+	int n = snprintf(t->stuck, sizeof t->stuck, "%s: given up after %llu ms: ", c->request->what, (unsigned long long)(t->job->deadline / TT_MS));
+
+	if (t->source[p->server].clock >= gate_of(p))
+		snprintf(t->stuck + n, sizeof t->stuck - (size_t)n, "this rank still pulls the version of the table \"%.60s\" that its push would have rank %d write over",
+		         t->name, p->member->rank);
+	else
+		snprintf(t->stuck + n, sizeof t->stuck - (size_t)n,
+		         "the clock of the table \"%.60s\" at rank %d is at %llu, and must come to %llu: a worker does not push", t->name, p->member->rank,
+		         (unsigned long long)t->source[p->server].clock, (unsigned long long)gate_of(p));
+}
+
+/* ---- calls ---- */
+
+/* Of a pull in steps that heartbeats alone do not make. */
+static uint64_t steps_of(const struct tt_call_part *p)
+{
+	return p->ended ? 1 : p->get.done && p->member->link ? p->member->link->peer->received / TT_PUSH_INLINE : 0;
+}
+
+/* Another number whenever its servers have done something. */
+static uint64_t progress(const struct tt_table_call *c)
+{
+	uint64_t n = c->answers;
+
+	for (int i = 0; i < c->table->servers; i++)
+		n += steps_of(&c->part[i]);
+	return n;
+}
+
+static bool waits_for(const struct tt_operation *r, int rank)
+{
+	const struct tt_table_call *c = r->of;
+
+	for (int i = 0; i < c->table->servers; i++)
+		if (!c->part[i].ended && !c->part[i].gated && c->part[i].member->rank == rank && i != c->table->mine)
+			return true;
+	return false;
+}
+
+static bool is_any(const struct tt_table_call *c) { return c; }
+static bool is_awaited(const struct tt_table_call *c) { return c->request; }
+static bool is_push(const struct tt_table_call *c) { return c->delta; }
+
+static struct tt_table_call *find_call(const struct tutti_table *t, bool (*is)(const struct tt_table_call *)) /* the first such; NULL: there is none */
+{
+	tt_list_each(node, &tt_tables(t->job)->calls) {
+		struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
+		if (c->table == t && is(c))
+			return c;
+	}
+	return NULL;
+}
+
+bool tt_table_is_called(const struct tutti_table *t) { return find_call(t, is_awaited); }
+bool tt_table_is_pushed(const struct tutti_table *t) { return find_call(t, is_push); }
+
+static void give_up_part(struct tt_call_part *p, int err)
+{
+	struct tt_send_queue *f = tt_send_queue_of(p->member);
+	struct tutti_table *t = p->call->table;
+
+	if (p->gated) {
+		if (err == -ETIMEDOUT)
+			explain_gate(p);
+		turn_back(p, err);
+		return;
+	}
+	if (p->ended || (p->pulls && !p->call->list) || p->server == t->mine || tt_call_has_sent_all(p))
+		return; /* all of it is on its way */
+	p->err = p->err ? p->err : err;
+	tt_call_look_at(p);
+	if (f) /* rows that are mapped need none */
+		tt_send_queue_go_on(f);
+}
+
+/* What has not been sent stays here; what is on its way comes back from servers that live. */
+static void give_up(struct tt_operation *r, int err)
+{
+	struct tt_table_call *c = r->of;
+	int n = c->table->servers;
+
+	if (c->given_up)
+		return;
+	c->given_up = tt_now();
+	c->done_then = progress(c);
+	c->gave_up = err;
+	c->left++; /* or the last part would take the call along */
+	for (int i = 0; i < n; i++) {
+		c->starved |= c->part[i].gated && err == -ETIMEDOUT;
+		give_up_part(&c->part[i], err);
+	}
+	if (c->starved) {
+		c->request->what = c->table->stuck;
+		c->request->told = true;
+	}
+	if (!--c->left)
+		end_call(c);
+}
+
+/* It was given up, and nothing of it came back for a whole deadline. */
+static bool is_overdue(struct tt_table_call *c)
+{
+	uint64_t done = progress(c);
+
+	if (!c->given_up)
+		return false;
+	if (done != c->done_then) {
+		c->done_then = done;
+		c->given_up = tt_now();
+	}
+	return tt_now() - c->given_up > c->table->job->deadline;
+}
+
+void tt_call_held(struct tt_job *job, int rank)
+{
+	tt_list_each(node, &tt_tables(job)->calls) {
+		struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
+		for (int i = 0; i < c->table->servers; i++)
+			c->answers += c->part[i].member->rank == rank && !c->part[i].ended && !c->part[i].gated;
+	}
+}
+
+static uint64_t held_for(const struct tt_member *m)
+{
+	const struct tt_send_queue *f = tt_send_queue_of(m);
+
+	return f && f->held_since ? tt_now() - f->held_since : 0;
+}
+
+
+static bool holds_too_long(const struct tt_member *m) { return held_for(m) > HOLD_DEADLINES * m->job->deadline; }
+
+static void reproach(const struct tt_member *m, char *why, size_t size)
+{
+	if (holds_too_long(m))
+		snprintf(why, size, "it has let no push begin for %llu ms, as a save or a load does, of a deadline of %llu ms",
+		         (unsigned long long)(held_for(m) / TT_MS), (unsigned long long)(m->job->deadline / TT_MS));
+}
+
+/* What is heard of a hold that does not end is no progress. */
+void tt_table_held(struct tt_member *from, struct tt_pack *p)
+{
+	struct tt_send_queue *f = tt_send_queue_of(from);
+
+	(void)p;
+	if (!f || f->pushes.posted == f->pushes.answered)
+		return;
+	f->held_since = f->held_since ? f->held_since : tt_now();
+	if (!holds_too_long(from))
+		tt_call_held(from->job, from->rank);
+}
+
+/* Pushes that are under way were counted by its last life. */
+void tt_call_uncount_all(struct tutti_table *t, int server)
+{
+	tt_list_each(node, &tt_tables(t->job)->calls) {
+		struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
+		if (c->table == t)
+			c->part[server].counted = false;
+	}
+}
+
+/* What this rank owes a server, which counts its pushes anew. */
+void tt_table_forgive(struct tutti_table *t, int server)
+{
+	tt_list_each(node, &t->gated) {
+		struct tt_call_part *p = tt_container_of(node, struct tt_call_part, link);
+		if (p->server == server && !p->call->request)
+			turn_back(p, -ECANCELED);
+	}
+}
+
+static void drop_owed(struct tt_call_part *p)
+{
+	if (p->gated)
+		turn_back(p, -ECANCELED);
+	else if (p->server == p->call->table->mine) {
+		tt_list_remove(&p->link);
+		tt_call_end_with(p, -ECANCELED);
+	} else
+		tt_member_evict(p->member, -ETIMEDOUT, "rank %d was cut off: it has not answered within %llu ms", p->member->rank,
+		             (unsigned long long)(p->call->table->job->deadline / TT_MS));
+}
+
+static void drop_all_owed(struct tt_table_call *c)
+{
+	int i = -1;
+
+	for (int left = c->left; left; left--) { /* with the last of them it is gone */
+		while (c->part[++i].ended)
+			continue;
+		drop_owed(&c->part[i]);
+	}
+}
+
+/* They have had a whole deadline. */
+void tt_table_give_up(struct tutti_table *t)
+{
+	struct tt_table_call *c;
+
+	while ((c = find_call(t, is_any)))
+		if (c->request)
+			tt_operation_give_up(c->request);
+		else
+			drop_all_owed(c);
+}
+
+struct tt_table_call *tt_call_new(struct tutti_table *t, const struct tt_call_kind *kind, const void *delta, void *values, const tutti_update *options)
+{
+	struct tt_table_call *c = calloc(1, sizeof *c + (size_t)t->servers * sizeof *c->part);
+
+	if (!c)
+		return NULL;
+	c->table = t;
+	c->kind = kind;
+	c->delta = delta;
+	c->values = values;
+	c->flags = options ? TT_PUSH_OPTIONS : 0;
+	if (options)
+		c->options = *options;
+	c->left = t->servers;
+	for (int i = 0; i < t->servers; i++) {
+		c->part[i].call = c;
+		c->part[i].server = i;
+		c->part[i].member = tt_member(t->job, t->server[i]);
+		c->part[i].range = tt_table_range(t, i);
+		tt_list_init(&c->part[i].link);
+	}
+	return c;
+}
+
+static void count_push(struct tt_call_part *p)
+{
+	struct tutti_table *t = p->call->table;
+	struct tt_served *s = &t->source[p->server];
+
+	if (p->call->delta && !(p->call->flags & TT_PUSH_ASSIGN)) {
+		p->push_gate = tt_served_in_rounds(t, p->server) ? s->pushed : 0;
+		s->pushed++;
+		p->counted = true;
+	}
+	if (t->works && !p->call->versions)
+		p->pull_gate = tt_clock_to_pull(&s->as, s->pushed);
+}
+
+/* A push of rows, none of which is there: to a clock it is one. */
+static bool counts_anyway(const struct tt_call_part *p)
+{
+	const struct tutti_table *t = p->call->table;
+
+	return p->call->delta && p->call->list && t->source[p->server].as.mode != TUTTI_ASYNC && tt_table_has_any(t, p->server);
+}
+
+static void count_pushes(struct tt_table_call *c)
+{
+	for (int i = 0; i < c->table->servers; i++) {
+		struct tt_call_part *p = &c->part[i];
+		p->pulls = !c->delta;
+		p->closing = !p->range.count && counts_anyway(p);
+		if (p->range.count || p->closing)
+			count_push(p);
+	}
+}
+
+static bool is_to_agree(const struct tt_call_part *p)
+{
+	return p->range.count && tt_served_in_rounds(p->call->table, p->server) && !tt_call_is_kept(p) && p->call->table->source[p->server].clock != UINT64_MAX;
+}
+
+/* Rows are of one version. Who is not waited for takes the newest that he has heard of. */
+void tt_call_agree(struct tt_table_call *c)
+{
+	uint64_t newest = 0;
+
+	for (int i = 0; i < c->table->servers; i++)
+		if (is_to_agree(&c->part[i]))
+			newest = tt_max(newest, tt_max(c->part[i].pull_gate, c->table->source[i].clock));
+	for (int i = 0; i < c->table->servers; i++)
+		if (is_to_agree(&c->part[i]))
+			c->part[i].pull_gate = newest;
+}
+
+/* The others' shares first: they travel while this rank's own is looked after. */
+static void begin_parts(struct tt_table_call *c)
+{
+	struct tutti_table *t = c->table;
+	int n = t->servers, from = t->mine < 0 ? 0 : t->mine + 1;
+
+	c->left++; /* or the last part would take the call along */
+	count_pushes(c);
+	if (c->list && !c->delta)
+		tt_call_agree(c);
+	for (int i = 0; i < n; i++) {
+		struct tt_call_part *p = &c->part[(from + i) % n];
+		if (p->range.count || p->closing)
+			come_to_gate(p);
+		else
+			tt_call_end_part(p);
+	}
+	serve_own(t);
+	if (!--c->left)
+		end_call(c);
+}
+
+/* What it has sent comes back by itself. */
+static bool needs_others(const struct tt_operation *r)
+{
+	(void)r;
+	return false;
+}
+
+static uint64_t count_progress(const struct tt_operation *r) { return r->of ? progress(r->of) : 0; }
+
+static struct tt_member *find_overdue(const struct tt_operation *r, uint64_t since)
+{
+	(void)since;
+	for (int i = 0; is_overdue(r->of) && i < r->job->size; i++)
+		if (tt_operation_concerns(r, i))
+			return tt_member(r->job, i);
+	return NULL;
+}
+
+static int explain(const struct tt_operation *r)
+{
+	if (r->rank < 0)
+		return 0;
+	if (r->err == -EINVAL)
+		return tt_fail(r->err, "%s: rank %d refuses these options: there is no such worker, or not with this type", r->what, r->rank);
+	if (r->err == -EAGAIN)
+		return tt_fail(r->err, "%s: the versions of rank %d come faster than they can be read: make fewer (tutti_table_config.publish_ms), or try again", r->what, r->rank);
+	if (r->err == -EPERM)
+		return tt_fail(r->err, "%s: rank %d takes no push of this rank: it has finished, or is no worker of the table", r->what, r->rank);
+	if (r->err == -ESTALE)
+		return tt_fail(r->err, "%s: rank %d has closed the table, or was started anew: tutti_table_reopen goes on when it has opened it again", r->what, r->rank);
+	return 0;
+}
+
+static const struct tt_operation_kind words = {
+	.waits_for = waits_for,
+	.needs = needs_others,
+	.progress = count_progress,
+	.blame = find_overdue,
+	.reproach = reproach,
+	.give_up = give_up,
+	.explain = explain,
+};
+
+int tt_call_start(struct tt_table_call *c, const char *what, tutti_op *op)
+{
+	struct tutti_table *t = c->table;
+	struct tt_job *job = t->job;
+	tutti_op stack;
+
+	tt_lock(job);
+	struct tt_operation *r = tt_operation_begin(job, op, &stack, what, -1);
+	c->number = ++t->calls;
+	c->request = r;
+	r->words = &words;
+	r->of = c;
+	tt_list_append(&tt_tables(job)->calls, &c->link);
+	begin_parts(c);
+	return tt_operation_return(r, !op);
+}
+
+int tt_call_may_push(const struct tutti_table *t, const char *what)
+{
+	if (t->finished)
+		return tt_fail(-EPERM, "%s: this rank has finished with the table \"%s\"", what, t->name);
+	if (!t->works)
+		return tt_fail(-EPERM, "%s: rank %d is no worker of the table \"%s\": see tutti_table_config.worker", what, t->job->rank, t->name);
+	return 0;
+}

@@ -1,0 +1,285 @@
+/* join.c - who takes part in a table, and how far its shards' clocks are
+ *
+ * Who has opened a table says so to each of its servers, and is told of its clock from then on. Which of its pushes count, and from where
+ * on, is in the answer.
+ *
+ *   JOIN {uid, slots, 0} --> JOINED {uid, errno, clock, pushed}    CLOCK {uid, clock} <-- whenever it has moved    FINISH {uid} -->
+ *
+ * Servers do not know of each other's clocks: one may have closed a round that is still open at another, or come again out of a save. So who has
+ * joined all of them tells those where its pushes count from less than elsewhere, by a second JOIN. */
+#include "engine/engine.h"
+#include "member/member.h"
+#include "table/table_private.h"
+#include "table/saving.h"
+#include "window/window.h"
+#include <string.h>
+
+bool tt_table_is_other(const struct tutti_table *t, int i) { return i != t->mine && tt_table_has_any(t, i); }
+
+/* ---- a server's side ---- */
+
+static void send_clock(struct tt_member *to, uint64_t uid, uint64_t clock)
+{
+	uint8_t bytes[17];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	tt_put8(&p, TT_CLOCK);
+	tt_put64(&p, uid);
+	tt_put64(&p, clock);
+	tt_send(to, bytes, sizeof bytes, NULL, 0);
+}
+
+static void tell(struct tutti_table *t, uint64_t clock)
+{
+	struct tt_job *job = t->job;
+
+	for (int i = 0; i < job->size; i++)
+		if (t->shard.pushers[i] && t->shard.pushers[i]->met && i != job->rank && tt_member(job, i)->state < TT_LEFT)
+			send_clock(tt_member(job, i), t->source[t->mine].uid, clock);
+	tt_table_clock(t, t->mine, clock);
+}
+
+void tt_table_tell(struct tutti_table *t) { tell(t, tt_version_clock(t)); }
+
+void tt_table_tell_closed(struct tutti_table *t)
+{
+	if (t->shard.rounds)
+		tell(t, UINT64_MAX);
+}
+
+/* It pushes by slots: they are its own, for all tables. */
+static int give_slots(struct tt_member *to)
+{
+	struct tt_table_peer *peer = tt_member_make_own(to, TT_TABLE_SLOT, sizeof *peer);
+	struct tt_job *job = to->job;
+	char name[32];
+	void *memory;
+	int err;
+
+	if (!peer)
+		return tt_fail(-ENOMEM, "no memory for pushes of rank %d", to->rank);
+	if (peer->inbox)
+		return 0;
+	tt_table_inbox_name(name, sizeof name, to->rank);
+	if ((err = tt_memory_alloc(job, TT_SEND_QUEUE_SLOTS * TT_PUSH_PIECE, -1, &memory)))
+		return err;
+	if ((err = tt_window_open(job, name, memory, TT_SEND_QUEUE_SLOTS * TT_PUSH_PIECE, &peer->inbox_window)))
+		tt_memory_free(memory);
+	else
+		peer->inbox = memory;
+	return err;
+}
+
+void tt_table_take_join(struct tt_member *from, struct tt_pack *p)
+{
+	uint64_t uid = tt_get64(p), pushed = 0;
+	bool slots = tt_get8(p);
+	uint64_t elsewhere = tt_get64(p);
+	struct tutti_table *t = tt_table_find(from->job, uid);
+	uint8_t answer[38];
+	struct tt_pack a = tt_pack(answer, sizeof answer);
+	int err = t ? 0 : -ESTALE;
+
+	p->bad |= elsewhere > INT64_MAX;
+	if (p->bad)
+		return;
+	if (!err && slots)
+		err = give_slots(from);
+	if (!err)
+		err = tt_table_admit(t, from->rank, &pushed);
+	if (!err)
+		tt_table_resume(t, from->rank, elsewhere);
+	tt_put8(&a, TT_JOINED);
+	tt_put64(&a, uid);
+	tt_put32(&a, (uint32_t)err);
+	tt_put64(&a, err ? 0 : tt_version_clock(t));
+	tt_put64(&a, pushed);
+	tt_table_put_consistency(&a, t ? &t->shard.as : &(tutti_consistency){ 0 });
+	tt_send(from, answer, sizeof answer, NULL, 0);
+}
+
+void tt_table_take_finish(struct tt_member *from, struct tt_pack *p)
+{
+	const struct tt_pack message = *p;
+	struct tutti_table *t = tt_table_find(from->job, tt_get64(p));
+
+	if (t && !p->bad && !tt_shard_wait(from, t, TT_FINISH, false, &message)) /* its pushes first */
+		tt_table_dismiss(t, from->rank);
+}
+
+static void lose_worker(struct tutti_table *t, int rank)
+{
+	if (!t->shard.memory || !t->shard.pushers[rank])
+		return;
+	if (t->shard.fresh)
+		tt_changed_rows_leave(t->shard.fresh, rank);
+	t->shard.pushers[rank]->met = false;
+	tt_table_dismiss(t, rank);
+}
+
+/* What waits for its clock hears at once that it is gone. */
+static void lose_server(struct tutti_table *t, int rank)
+{
+	for (int i = 0; i < t->servers; i++)
+		if (t->server[i] == rank)
+			tt_table_clock(t, i, UINT64_MAX);
+}
+
+void tt_table_member_gone(struct tt_member *m)
+{
+	tt_shard_forget(m);
+	tt_list_each(node, &tt_tables(m->job)->tables) {
+		struct tutti_table *t = tt_container_of(node, struct tutti_table, link);
+		lose_worker(t, m->rank);
+		lose_server(t, m->rank);
+		tt_table_io_forget_dead(t);
+	}
+}
+
+/* ---- everybody's side ---- */
+
+struct tutti_table *tt_table_find_served(struct tt_member *from, uint64_t uid, int *server)
+{
+	tt_list_each(node, &tt_tables(from->job)->tables) {
+		struct tutti_table *t = tt_container_of(node, struct tutti_table, link);
+		for (int i = 0; i < t->servers; i++)
+			if (t->server[i] == from->rank && t->source[i].uid == uid) {
+				*server = i;
+				return t;
+			}
+	}
+	return NULL; /* it is closed here */
+}
+
+void tt_table_take_joined(struct tt_member *from, struct tt_pack *p)
+{
+	int i, err;
+	struct tutti_table *t = tt_table_find_served(from, tt_get64(p), &i);
+	uint64_t clock, pushed;
+	tutti_consistency as;
+
+	err = (int)tt_get32(p);
+	clock = tt_get64(p);
+	pushed = tt_get64(p);
+	as = tt_table_get_consistency(p);
+	p->bad |= err > 0 || err < -4095 || pushed > INT64_MAX || (clock > INT64_MAX && clock != UINT64_MAX);
+	if (p->bad || !t || t->source[i].joined)
+		return;
+	t->source[i].joined = t->job->engine.news = true;
+	t->source[i].err = err;
+	t->source[i].clock = clock > t->source[i].clock ? clock : t->source[i].clock;
+	t->source[i].pushed = pushed;
+	if (!err)
+		t->source[i].as = as; /* it may have been changed since it was opened */
+}
+
+void tt_table_take_clock(struct tt_member *from, struct tt_pack *p)
+{
+	int i;
+	struct tutti_table *t = tt_table_find_served(from, tt_get64(p), &i);
+	uint64_t clock = tt_get64(p);
+
+	p->bad |= clock > INT64_MAX && clock != UINT64_MAX;
+	if (!t || p->bad)
+		return;
+	tt_table_clock(t, i, clock);
+	tt_table_catch_up(t);
+}
+
+static void say(struct tutti_table *t, int i, uint8_t type)
+{
+	uint8_t bytes[18];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	tt_put8(&p, (uint8_t)type);
+	tt_put64(&p, t->source[i].uid);
+	if (type == TT_JOIN) {
+		tt_put8(&p, tt_table_is_large(t, i));
+		tt_put64(&p, t->source[i].joined ? t->source[i].pushed : 0);
+	}
+	tt_send(tt_member(t->job, t->server[i]), bytes, (size_t)(p.at - bytes), NULL, 0);
+}
+
+bool tt_table_have_answered(void *arg)
+{
+	const struct tutti_table *t = arg;
+
+	for (int i = 0; i < t->servers; i++)
+		if (tt_table_is_other(t, i) && !t->source[i].joined && tt_member(t->job, t->server[i])->state < TT_LEFT)
+			return false;
+	return true;
+}
+
+static int judge(const struct tutti_table *t, int i)
+{
+	const struct tt_served *s = &t->source[i];
+	const struct tt_member *m = tt_member(t->job, t->server[i]);
+
+	if (!s->joined && m->state >= TT_LEFT)
+		return tt_fail(m->err, "table \"%s\": %s", t->name, m->why);
+	if (!s->joined)
+		return tt_fail(-ETIMEDOUT, "table \"%s\": rank %d, a server of it, did not answer within %llu ms", t->name, m->rank,
+		               (unsigned long long)(t->job->deadline / TT_MS));
+	if (s->err == -ESTALE)
+		return tt_fail(s->err, "table \"%s\": rank %d has closed it again", t->name, m->rank);
+	if (s->err)
+		return tt_fail(s->err, "table \"%s\": rank %d cannot take this rank in: %s", t->name, m->rank, strerror(-s->err));
+	return 0;
+}
+
+static bool counts(const struct tutti_table *t, int i)
+{
+	return tt_table_has_any(t, i) && t->source[i].joined && t->source[i].as.mode != TUTTI_ASYNC && tt_member(t->job, t->server[i])->state < TT_LEFT;
+}
+
+static void count_alike(struct tutti_table *t)
+{
+	uint64_t pushed = 0;
+
+	for (int i = 0; i < t->servers; i++)
+		if (counts(t, i))
+			pushed = tt_max(pushed, t->source[i].pushed);
+	for (int i = 0; i < t->servers; i++) {
+		if (!counts(t, i) || t->source[i].pushed == pushed)
+			continue;
+		t->source[i].pushed = pushed;
+		if (i == t->mine)
+			tt_table_resume(t, t->job->rank, pushed);
+		else
+			say(t, i, TT_JOIN);
+	}
+}
+
+int tt_table_join(struct tutti_table *t)
+{
+	struct tt_job *job = t->job;
+	int err = 0;
+
+	tt_lock(job);
+	for (int i = 0; i < t->servers; i++)
+		if (tt_table_is_other(t, i) && !t->source[i].joined)
+			say(t, i, TT_JOIN);
+	if (t->shard.memory && !t->source[t->mine].joined)
+		err = tt_table_admit(t, job->rank, &t->source[t->mine].pushed);
+	if (t->shard.memory)
+		t->source[t->mine].joined = !err;
+	tt_wait_until(job, tt_table_have_answered, t, tt_now() + job->deadline);
+	for (int i = 0; !err && i < t->servers; i++)
+		if (tt_table_is_other(t, i))
+			err = judge(t, i);
+	if (!err && t->works)
+		count_alike(t);
+	tt_unlock(job);
+	return err;
+}
+
+void tt_table_finish(struct tutti_table *t)
+{
+	t->finished = true;
+	t->works = false;
+	for (int i = 0; i < t->servers; i++)
+		if (tt_table_is_other(t, i) && t->source[i].joined && tt_member(t->job, t->server[i])->state < TT_LEFT)
+			say(t, i, TT_FINISH);
+	if (t->shard.memory)
+		tt_table_dismiss(t, t->job->rank);
+}

@@ -1,0 +1,566 @@
+/* load.c - a table out of the files of a save: on as many servers as it has, whoever wrote them
+ *
+ *      who calls    FILE read --> each server reads its range, aside     all have: FILE take --> each puts it in place of what it had
+ *                                                                        else:     FILE drop --> and nothing has changed
+ *
+ * Values and state are set together and go past the rule. After a file without state that is as at the start. Of keys each server takes what
+ * is its own out of whatever files have it, and puts it in place of all that it had. */
+#include "engine/engine.h"
+#include "file/file.h"
+#include "kernel/kernel.h"
+#include "member/member.h"
+#include "table/table_private.h"
+#include "table/saving.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	PIECE = 256 << 10,            /* bytes that are copied in one turn, */
+	READ = 4 * TT_TENSOR_BLOCK,   /* that are looked through for keys at once, */
+	TRIES = 16,                   /* of a load, beside saves */
+};
+
+struct tt_staged { /* a shard that was read, and is not in use yet */
+	struct tt_asker asker;       /* for whom; with the number of his READ */
+	char *values;
+	size_t bytes;                /* of which */
+	struct tt_keys *keys;        /* NULL: rows */
+	uint64_t room;               /* for so many keys */
+	struct tt_updater *updater;
+	int workers;                 /* that it knows */
+	uint32_t print;              /* of the save that it was read from */
+	uint64_t clock;              /* the farthest of the servers that wrote it: their files are of moments of their own */
+	char *into;                  /* rows: where the values go, */
+	uint64_t moves;              /* unless the shard's have gone elsewhere since, and perhaps come back */
+};
+
+struct reading { /* of this rank's part of a save */
+	const struct tutti_table *table;
+	const struct tt_save *save;
+	const struct tt_saved *values;
+	uint64_t total;              /* elements of each array of it */
+	uint64_t *row, rows;         /* of keys: which rows of it are mine, in their order */
+	struct tt_table_io *clerk;      /* for whom somebody waits; NULL: nobody does but who reads */
+};
+
+/* ---- reading ---- */
+
+static bool has_keys(const struct tutti_table *t) { return t->flags & TUTTI_TABLE_KEYS; }
+static const struct tt_tensors *file_of(const struct reading *r, const struct tt_saved *a) { return r->save->parts[a->first].file; }
+static size_t elements_of(const struct reading *r)
+{
+	return (size_t)(has_keys(r->table) ? r->rows * r->table->row : tt_table_range(r->table, r->table->mine).count);
+}
+
+/* Block by block, as a file has checksums of these; who waits is told of each. */
+static int read_some(const struct reading *r, const struct tt_saved *a, uint64_t first, uint64_t count, void *to)
+{
+	size_t width = tt_type_size(a->is.type);
+	uint64_t end = first + count;
+	int err = 0;
+
+	for (uint64_t at = first, upto; !err && at < end; at = upto) {
+		upto = tt_min(end, tt_save_block_end(r->save, a, at));
+		if (!(err = r->clerk ? tt_table_io_step(r->clerk) : 0))
+			err = tt_save_read(r->save, a, at, upto - at, (char *)to + (at - first) * width);
+	}
+	return err;
+}
+
+/* Those between two of mine are read along with them, if they are near. */
+static int read_my_rows(const struct reading *r, const struct tt_saved *a, char *to)
+{
+	uint64_t row = r->table->row, most = tt_max(READ / (row * tt_type_size(a->is.type)), 1), i = 0, end = 0;
+	size_t bytes = (size_t)row * tt_type_size(a->is.type);
+	char *room = malloc((size_t)tt_min(most, r->total / row + 1) * bytes);
+	int err = room ? 0 : tt_fail(-ENOMEM, "no memory to read %s", r->save->path);
+
+	while (!err && i < r->rows) {
+		uint64_t first = r->row[i];
+		while (end < r->rows && r->row[end] - first < most)
+			end++;
+		err = read_some(r, a, first * row, (r->row[end - 1] - first + 1) * row, room);
+		for (; !err && i < end; i++)
+			memcpy(to + (size_t)i * bytes, room + (size_t)(r->row[i] - first) * bytes, bytes);
+	}
+	free(room);
+	return err;
+}
+
+static int read_array(const struct reading *r, const struct tt_saved *a, void *to)
+{
+	struct tt_range mine = tt_table_range(r->table, r->table->mine);
+
+	return has_keys(r->table) ? read_my_rows(r, a, to) : read_some(r, a, mine.first, mine.count, to);
+}
+
+/* ---- keys ---- */
+
+static int take_key(struct reading *r, struct tt_keys *keys, uint64_t row, uint64_t key)
+{
+	uint64_t *grown, number;
+	int err;
+
+	if (tt_shards_of_key(key, r->table->servers) != r->table->mine)
+		return 0;
+	if (!(grown = tt_grown(r->row, (size_t)r->rows, sizeof *grown)))
+		return tt_fail(-ENOMEM, "no memory for the keys of %s", r->save->path);
+	r->row = grown;
+	if ((err = tt_keys_add(keys, key, &number)))
+		return err;
+	if (number != r->rows)
+		return tt_fail(-EBADMSG, "%s: the key %llu of \"%s\" is there twice, in row %llu and in row %llu", r->save->path, (unsigned long long)key, r->table->name,
+		               (unsigned long long)r->row[number], (unsigned long long)row);
+	grown[r->rows++] = row;
+	return 0;
+}
+
+static int take_keys(struct reading *r, const struct tt_saved *a, struct tt_keys *keys)
+{
+	enum { MANY = READ / sizeof(uint64_t) };
+	uint64_t *key = malloc((size_t)tt_min(a->is.count + 1, MANY) * sizeof *key);
+	int err = key ? 0 : tt_fail(-ENOMEM, "no memory for the keys of %s", r->save->path);
+
+	for (uint64_t at = 0, n; !err && at < a->is.count; at += n) {
+		n = tt_min(a->is.count - at, MANY);
+		err = read_some(r, a, at, n, key);
+		for (uint64_t i = 0; !err && i < n; i++)
+			err = take_key(r, keys, at + i, key[i]);
+	}
+	free(key);
+	return err;
+}
+
+static int read_keys(struct reading *r, struct tt_staged *staged)
+{
+	const struct tutti_table *t = r->table;
+	char name[TT_STATE_NAME];
+	const struct tt_saved *a;
+	int err;
+
+	snprintf(name, sizeof name, TT_KEYS_OF, t->name);
+	if (!(a = tt_save_find(r->save, name)))
+		return tt_fail(-EINVAL, "%s has no \"%s\", and the table has keys: is it of a table of rows?", r->save->path, name);
+	if (a->is.type != TUTTI_I64)
+		return tt_fail(-EBADMSG, "%s: \"%s\" are of %s, and keys are of I64", r->save->path, name, tt_tensor_type_names[a->is.type]);
+	if (a->is.count > PTRDIFF_MAX / tt_table_row_bytes(t))
+		return tt_fail(-EBADMSG, "%s: \"%s\" are %llu, for which no values can be there", r->save->path, name, (unsigned long long)a->is.count);
+	if ((err = tt_keys_open(staged->room, &staged->keys)) || (err = take_keys(r, a, staged->keys)))
+		return err;
+	r->total = a->is.count * t->row;
+	staged->room = tt_max(staged->room, r->rows);
+	staged->bytes = (size_t)staged->room * tt_table_row_bytes(t);
+	staged->values = tt_pages_map(staged->bytes);
+	return staged->values ? 0 : tt_fail(-ENOMEM, "no memory for %llu keys", (unsigned long long)staged->room);
+}
+
+/* ---- values and state ---- */
+
+static int find_values(struct reading *r)
+{
+	const struct tutti_table *t = r->table;
+	const struct tt_saved *a = tt_save_find(r->save, t->name);
+	const char *rule;
+
+	if (!a)
+		return tt_fail(-EINVAL, "%s has no array \"%s\": is it of another table?", r->save->path, t->name);
+	if (!has_keys(t) && r->save->parts[a->first].share)
+		return tt_fail(-EINVAL, "%s: \"%s\" is of a table with keys, and this one has rows", r->save->path, t->name);
+	rule = tt_tensors_note(file_of(r, a), TT_NOTE_RULE);
+	if (rule && strcmp(rule, tt_update_name(t->updater.rule)))
+		return tt_fail(-EINVAL, "%s: \"%s\" was updated by the rule %.40s, and the table has %s", r->save->path, t->name, rule,
+		               tt_update_name(t->updater.rule));
+	r->values = a;
+	r->total = t->count * t->row;
+	return 0;
+}
+
+static int check_values(const struct reading *r)
+{
+	const struct tutti_table *t = r->table;
+	const struct tt_saved *a = r->values;
+
+	if (a->is.type == t->type && a->is.count == r->total)
+		return 0;
+	return tt_fail(-EINVAL, "%s: \"%s\" has %llu elements of %s, and the table %llu of %s", r->save->path, t->name, (unsigned long long)a->is.count,
+	               tt_tensor_type_names[a->is.type], (unsigned long long)r->total, tt_tensor_type_names[t->type]);
+}
+
+static const struct tt_saved *find_state(const struct reading *r, const struct tt_state *state)
+{
+	char name[TT_STATE_NAME];
+
+	tt_state_name(name, sizeof name, r->table, state);
+	return tt_save_find(r->save, name);
+}
+
+/* Of how many there is state of their own. */
+static int count_workers(const struct reading *r, const struct tt_updater *u)
+{
+	struct tt_state state = tt_updater_states(u) ? tt_updater_state(u, 0) : (struct tt_state){ .worker = -1 };
+
+	if (state.worker < 0)
+		return 0;
+	while (find_state(r, &state))
+		state.worker++;
+	return state.worker;
+}
+
+static int read_state(const struct reading *r, const struct tt_state *state)
+{
+	const struct tutti_table *t = r->table;
+	const struct tt_saved *a = find_state(r, state);
+	char name[TT_STATE_NAME];
+
+	tt_state_name(name, sizeof name, t, state);
+	if (!a)
+		return tt_fail(-EINVAL, "%s has no \"%s\", which the rule %s needs: was it saved with other flags?", r->save->path, name,
+		               tt_update_name(t->updater.rule));
+	if (a->is.count != r->total || a->is.type != (t->type == TUTTI_F64 ? TUTTI_F64 : TUTTI_F32))
+		return tt_fail(-EBADMSG, "%s: \"%s\" has %llu elements of %s, which does not go with \"%s\"", r->save->path, name, (unsigned long long)a->is.count,
+		               tt_tensor_type_names[a->is.type], t->name);
+	return read_array(r, a, state->at);
+}
+
+static bool has_mine(const struct reading *r, uint64_t first, uint64_t end) /* is any of these elements mine? */
+{
+	struct tt_range mine = tt_table_range(r->table, r->table->mine);
+	uint64_t i = 0;
+
+	if (!has_keys(r->table))
+		return first < mine.first + mine.count && mine.first < end;
+	while (i < r->rows && r->row[i] * r->table->row < first)
+		i++;
+	return i < r->rows && r->row[i] * r->table->row < end;
+}
+
+/* From which one that opens the table goes on. */
+static uint64_t clock_of(const struct reading *r)
+{
+	uint64_t most = 0;
+
+	for (const struct tt_part *p = &r->save->parts[r->values->first]; p < &r->save->parts[r->values->first + r->values->parts]; p++) {
+		const char *clock = tt_tensors_note(p->file, TT_NOTE_CLOCK);
+		most = tt_max(most, clock ? strtoull(clock, NULL, 10) : 0);
+	}
+	return tt_min(most, INT64_MAX);
+}
+
+/* Where what is mine was on several servers, one of them may have counted more than another. */
+static uint64_t count_pushes(const struct reading *r)
+{
+	uint64_t most = 0, at = 0;
+
+	for (const struct tt_part *p = &r->save->parts[r->values->first]; p < &r->save->parts[r->values->first + r->values->parts]; at += p++->tensor->count) {
+		const char *pushes = tt_tensors_note(p->file, TT_NOTE_PUSHES);
+		if (pushes && has_mine(r, at, at + p->tensor->count))
+			most = tt_max(most, strtoull(pushes, NULL, 10));
+	}
+	return most;
+}
+
+/* State of workers that the save does not know is as if they came now. */
+static int read_states(const struct reading *r, const void *values, struct tt_updater *u, int known)
+{
+	int err = 0;
+
+	for (int i = 0; !err && i < tt_updater_states(u); i++) {
+		struct tt_state state = tt_updater_state(u, i);
+		if (state.worker < known)
+			err = read_state(r, &state);
+		else if (!i || tt_updater_state(u, i - 1).worker != state.worker)
+			tt_updater_assigned(u, state.worker, values, 0, elements_of(r));
+	}
+	tt_updater_set_pushes(u, count_pushes(r));
+	return err;
+}
+
+static int read_updater(const struct reading *r, struct tt_staged *staged)
+{
+	const struct tutti_table *t = r->table;
+	int err = tt_updater_open(&t->updater, t->type, staged->bytes / t->width, staged->workers, &staged->updater), known;
+
+	if (err)
+		return err;
+	if (!tt_tensors_note(file_of(r, r->values), TT_NOTE_RULE)) {
+		tt_updater_assigned(staged->updater, -1, staged->values, 0, elements_of(r));
+		return 0;
+	}
+	known = count_workers(r, staged->updater);
+	staged->workers = known > staged->workers ? known : staged->workers;
+	err = tt_updater_join(staged->updater, staged->workers);
+	return err ? err : read_states(r, staged->values, staged->updater, known);
+}
+
+static int read_shard(struct reading *r, struct tt_staged *staged)
+{
+	int err = find_values(r);
+
+	if (!err && has_keys(r->table))
+		err = read_keys(r, staged);
+	if (err || (err = check_values(r)) || (err = read_array(r, r->values, staged->values)))
+		return err;
+	staged->clock = clock_of(r);
+	return read_updater(r, staged);
+}
+
+/* Another save in the same folder has another one. */
+static uint32_t print_of(const struct tt_save *s)
+{
+	struct tt_sum sum;
+
+	tt_sum_begin(&sum);
+	for (size_t i = 0; i < s->file_count; i++) {
+		const struct tt_tensors *f = s->files[i];
+		tt_sum_add(&sum, f->path, strlen(f->path));
+		if (f->seal)
+			tt_sum_add(&sum, f->seal, strlen(f->seal));
+	}
+	return (uint32_t)tt_sum_end(&sum);
+}
+
+static int read_from(const struct tutti_table *t, const char *folder, struct tt_staged *staged, struct tt_table_io *clerk)
+{
+	struct reading r = { .table = t, .clerk = clerk };
+	struct tt_save *save;
+	int err = tt_save_open(folder, t->name, &save);
+
+	if (err)
+		return err;
+	r.save = save;
+	staged->print = print_of(save);
+	err = read_shard(&r, staged);
+	free(r.row);
+	tt_save_close(save);
+	return err;
+}
+
+/* ---- staged ---- */
+
+static int new_staged(const struct tutti_table *t, struct tt_staged **out)
+{
+	struct tt_staged *s = calloc(1, sizeof *s);
+	size_t bytes = (size_t)tt_table_range(t, t->mine).count * t->width;
+
+	if (!s || (!has_keys(t) && !(s->values = tt_pages_map(bytes)))) {
+		free(s);
+		return tt_fail(-ENOMEM, "no memory to read %zu bytes of the table \"%s\"", bytes, t->name);
+	}
+	s->bytes = bytes;
+	s->workers = t->shard.workers;
+	s->room = t->shard.room; /* it may grow while this is read */
+	*out = s;
+	return 0;
+}
+
+static void empty(struct tt_staged *s)
+{
+	tt_updater_close(s->updater);
+	tt_keys_close(s->keys);
+	if (s->values != s->into) /* else they are the shard's */
+		tt_pages_unmap(s->values, s->bytes);
+}
+
+void tt_staged_free(struct tt_staged *s)
+{
+	if (s)
+		empty(s);
+	free(s);
+}
+
+static void place(const struct tutti_table *t, struct tt_staged *staged)
+{
+	staged->into = has_keys(t) ? NULL : t->shard.values;
+	staged->moves = t->shard.moves;
+}
+
+/* What the shard had is the staged one's then. */
+static void swap_keys(struct tutti_table *t, struct tt_staged *staged)
+{
+	struct tt_shard *s = &t->shard, was = *s;
+
+	s->keys = staged->keys;
+	s->room = staged->room;
+	s->values = staged->values;
+	staged->keys = was.keys;
+	staged->values = was.values;
+	staged->bytes = (size_t)was.room * tt_table_row_bytes(t);
+}
+
+static void use(struct tutti_table *t, struct tt_staged *staged)
+{
+	struct tt_shard *s = &t->shard;
+
+	tt_version_replace(t);
+	if (has_keys(t))
+		swap_keys(t, staged);
+	else if (s->moves != staged->moves)
+		memcpy(s->values, staged->values, staged->bytes);
+	tt_updater_close(s->updater);
+	s->updater = staged->updater;
+	staged->updater = NULL;
+	s->workers = staged->workers; /* who has come since then joins with its next push */
+	for (int i = 0; i < tt_members(t->job)->capacity; i++)
+		if (s->pushers[i])
+			s->pushers[i]->push = (struct tt_push){ 0 }; /* of the rule that is gone */
+}
+
+int tt_load_open(struct tutti_table *t, const char *folder)
+{
+	struct tt_staged staged = { .workers = t->shard.workers };
+	int err = tt_save_check_name(t->name);
+
+	if (err || !tt_table_has_any(t, t->mine))
+		return err;
+	place(t, &staged);
+	if (!has_keys(t)) {
+		staged.values = staged.into;
+		staged.bytes = (size_t)tt_table_range(t, t->mine).count * t->width;
+	}
+	if (!(err = read_from(t, folder, &staged, NULL)))
+		use(t, &staged);
+	empty(&staged);
+	if (err)
+		return err;
+	tt_lock(t->job);
+	tt_version_pushed(t); /* snapshots shall have it */
+	tt_rounds_start(t->shard.rounds, staged.clock);
+	tt_version_skip(t);
+	tt_unlock(t->job);
+	return 0;
+}
+
+/* ---- the server's part ---- */
+
+void tt_load_forget(struct tt_table_io *c)
+{
+	tt_staged_free(c->staged);
+	c->staged = NULL;
+}
+
+uint32_t tt_staged_print(const struct tt_staged *s) { return s->print; }
+const struct tt_asker *tt_staged_asker(const struct tt_staged *s) { return &s->asker; }
+
+static int read_aside(struct tt_table_io *c)
+{
+	return read_from(c->table, c->order.folder, c->staged, c);
+}
+
+static void keep_or_forget(struct tt_table_io *c, int err)
+{
+	if (err || c->unwanted)
+		tt_load_forget(c);
+}
+
+void tt_load_read(struct tt_table_io *c)
+{
+	int err = new_staged(c->table, &c->staged);
+
+	if (err) {
+		tt_table_io_done(c, err);
+		return;
+	}
+	c->staged->asker = c->asker;
+	tt_table_io_work(c, read_aside, keep_or_forget);
+}
+
+/* Pushes wait meanwhile; pulls, pings and other tables do not. */
+static int copy_values(struct tt_table_io *c)
+{
+	const struct tutti_table *t = c->table;
+	struct tt_ticket_lock *gate = &t->job->engine.lock;
+	size_t bytes = has_keys(t) ? 0 : c->staged->bytes;
+
+	for (size_t at = 0; at < bytes; at += PIECE) {
+		tt_ticket_lock_take(gate);
+		memcpy(c->staged->into + at, c->staged->values + at, tt_min(PIECE, bytes - at));
+		tt_ticket_lock_release(gate);
+		c->steps++;
+	}
+	return 0;
+}
+
+static void finish(struct tt_table_io *c, int err)
+{
+	if (!err && !c->stop) {
+		tt_version_settle(c->table); /* a worker that goes may close a round: the version that this makes is of no use any more */
+		use(c->table, c->staged);
+	}
+	tt_load_forget(c);
+	if (c->stop)
+		return;
+	tt_shard_resume(c->table);
+	tt_version_pushed(c->table); /* a new one is due */
+	if (c->table->shard.fresh)
+		tt_changed_rows_pushed(c->table->shard.fresh, -1, NULL, 0);
+}
+
+/* Of values that are about to be replaced it does not matter. */
+static void end_pushes(struct tutti_table *t)
+{
+	tt_log(TT_WARN, "table load: table \"%s\": %s: it ends here", t->name, tt_why());
+	for (int i = 0; i < tt_members(t->job)->capacity; i++)
+		tt_table_end_given_up(t, i);
+	tt_version_settle(t);
+}
+
+static void take_now(struct tutti_table *t, int err) /* no push is half done, no version half made; or one does not go on */
+{
+	if (err)
+		end_pushes(t);
+	place(t, t->shard.clerk->staged);
+	tt_table_io_work(t->shard.clerk, copy_values, finish);
+}
+
+void tt_load_take(struct tt_table_io *c)
+{
+	struct tt_asker reader = c->asker;
+
+	reader.number = (uint32_t)c->order.generation;
+	if (c->staged && tt_asker_is(&c->staged->asker, &reader)) {
+		c->loads++;
+		tt_shard_quiesce(c->table, c->table->job->deadline, take_now);
+	} else {
+		tt_table_io_done(c, tt_fail(-EINVAL, "it has read nothing that could be taken"));
+	}
+}
+
+/* ---- the call ---- */
+
+/* Whoever has not taken it forgets it, before anybody is told that this one has failed. */
+static int drop(struct tutti_table *t, const char *what, uint32_t number, int err)
+{
+	char why[512];
+
+	snprintf(why, sizeof why, "%s", tt_why());
+	tt_table_io_order(t, what, &(struct tt_order){ .what = TT_FILE_DROP, .generation = number, .folder = "" }, NULL);
+	tt_remember(why);
+	return err;
+}
+
+/* -EAGAIN: another save has come meanwhile, and servers have read parts of both. */
+static int load_once(struct tutti_table *t, const char *what, const char *folder)
+{
+	struct tt_order o = { .what = TT_FILE_READ, .folder = folder }, then = { .what = TT_FILE_TAKE, .folder = "" };
+	uint32_t number;
+	int err = tt_table_io_order(t, what, &o, &number);
+
+	then.generation = number;
+	if (!err && o.differ)
+		err = tt_fail(-EAGAIN, "%s: table \"%s\": its saves in %s take each other's places faster than they can be read", what, t->name, folder);
+	else if (!err)
+		err = tt_table_io_order(t, what, &then, NULL);
+	return err ? drop(t, what, number, err) : 0;
+}
+
+static int load(struct tutti_table *t, const char *what, const char *folder)
+{
+	int err = -EAGAIN;
+
+	for (int i = 0; err == -EAGAIN && i < TRIES; i++)
+		err = load_once(t, what, folder);
+	return err;
+}
+
+int tutti_table_load(tutti_table *t, const char *folder) { return tt_table_io_call(t, "table load", folder, load); }

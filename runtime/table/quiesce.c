@@ -1,0 +1,176 @@
+/* quiesce.c - a shard between two pushes
+ *
+ * Several workers push to a shard at once, piece by piece, so there may never be a moment at which no push is half done. Who needs one
+ * holds the shard: pushes that are under way go on to their end, others wait before their first piece, and their workers do not notice
+ * but for the time: they are told now and then that it waits. One that is under way and does not go on for a deadline is not waited for.
+ * Answers to a worker's PUSH messages come in the order of these, so whatever it pushes after one that waits, to other tables too, waits
+ * behind it. That cannot close a ring: the pieces of one push come one after another, before those of the next.
+ *
+ *      push A  ======|--- hold ---|======>          push B  ...=======| (its end)
+ *                    waits           begins                            at_rest() ... release
+ */
+#include "engine/engine.h"
+#include "member/member.h"
+#include "table/table_private.h"
+#include <stdlib.h>
+#include <string.h>
+
+struct held { /* a message */
+	struct tt_list link;         /* in tt_tables(job)->held, in the order they came */
+	struct tt_member *from;
+	uint8_t type;   /* PUSH, PUSH_ROWS or FINISH */
+	size_t len;
+	uint8_t bytes[];
+};
+
+static bool has_to_wait(const struct tt_member *from)
+{
+	tt_list_each(node, &tt_tables(from->job)->held)
+		if (tt_container_of(node, struct held, link)->from == from)
+			return true;
+	return false;
+}
+
+/* ---- while it is held ---- */
+
+/* They wait for an answer, and are not to take this rank for one that is stuck. */
+static void tell_waiting(struct tt_job *job)
+{
+	const uint8_t held = TT_HELD;
+
+	for (int i = 0; i < job->size; i++)
+		if (tt_member(job, i)->state < TT_LEFT && has_to_wait(tt_member(job, i)))
+			tt_send(tt_member(job, i), &held, sizeof held, NULL, 0);
+	tt_call_held(job, job->rank);
+}
+
+static int who_is_half(const struct tt_shard *s)
+{
+	int rank = 0;
+
+	while (rank + 1 < tt_members(s->table->job)->capacity && !(s->pushers[rank] && s->pushers[rank]->half))
+		rank++;
+	return rank;
+}
+
+static bool go_on(struct tt_shard *s) /* those that are half here, or half made? */
+{
+	uint64_t now = tt_now();
+
+	if (s->pieces != s->seen || s->next.busy) {
+		s->seen = s->pieces;
+		s->since = now;
+	}
+	return now - s->since < s->patience;
+}
+
+static void look_around(struct tt_timer *turn)
+{
+	struct tt_shard *s = tt_container_of(turn, struct tt_shard, hold_turn);
+	void (*at_rest)(struct tutti_table *, int err);
+	struct tt_job *job = s->table->job;
+
+	tell_waiting(job);
+	if (!s->held)
+		return; /* one of them is gone, and with it what was waited for */
+	tt_timer_start(job, &s->hold_turn, tt_now() + s->patience / 4, look_around);
+	if (!(at_rest = s->at_rest) || go_on(s))
+		return;
+	s->at_rest = NULL;
+	at_rest(s->table, tt_fail(-ETIMEDOUT, "rank %d is in the middle of a push, and has sent no more of it for %llu ms", who_is_half(s),
+	                          (unsigned long long)(s->patience / TT_MS)));
+}
+
+void tt_shard_look(struct tutti_table *t)
+{
+	void (*at_rest)(struct tutti_table *, int err) = t->shard.at_rest;
+
+	if (!at_rest || t->shard.half || t->shard.next.busy)
+		return;
+	t->shard.at_rest = NULL;
+	at_rest(t, 0);
+}
+
+void tt_shard_quiesce(struct tutti_table *t, uint64_t patience, void (*at_rest)(struct tutti_table *, int err))
+{
+	struct tt_shard *s = &t->shard;
+
+	s->held = true;
+	s->at_rest = at_rest;
+	s->patience = patience;
+	s->seen = s->pieces;
+	s->since = tt_now();
+	tt_timer_start(t->job, &s->hold_turn, s->since + patience / 4, look_around);
+	tt_shard_look(t);
+}
+
+/* ---- what waits ---- */
+
+bool tt_shard_wait(struct tt_member *from, struct tutti_table *t, uint8_t type, bool begins, const struct tt_pack *message)
+{
+	size_t len = tt_pack_left(message);
+	struct held *h;
+
+	if (begins && t && t->shard.held)
+		tt_table_end_given_up(t, from->rank); /* or nothing would ever be at rest */
+	if (!(begins && t && t->shard.held) && !has_to_wait(from))
+		return false;
+	if (!(h = malloc(sizeof *h + len))) {
+		tt_member_gone(from, -ENOMEM, "no memory for a push of rank %d that has to wait", from->rank);
+		return true;
+	}
+	h->from = from;
+	h->type = type;
+	h->len = len;
+	memcpy(h->bytes, message->at, len);
+	tt_list_append(&tt_tables(from->job)->held, &h->link);
+	return true;
+}
+
+/* As if it came now: it may have to wait again. */
+static void take_again(struct held *h)
+{
+	struct tt_pack p = tt_unpack(h->bytes, h->len);
+
+	if (h->from->state >= TT_LEFT)
+		return;
+	if (h->type == TT_PUSH)
+		tt_table_push(h->from, &p);
+	else if (h->type == TT_PUSH_ROWS)
+		tt_table_push_rows(h->from, &p);
+	else
+		tt_table_take_finish(h->from, &p);
+	if (p.bad)
+		tt_member_gone(h->from, -EPROTO, "rank %d sent a push that makes no sense", h->from->rank);
+}
+
+void tt_shard_resume(struct tutti_table *t)
+{
+	struct tt_list *node, again;
+
+	t->shard.held = false;
+	t->shard.at_rest = NULL;
+	tt_timer_stop(&t->shard.hold_turn);
+	tt_list_init(&again);
+	while ((node = tt_list_pop(&tt_tables(t->job)->held)))
+		tt_list_append(&again, node);
+	while ((node = tt_list_pop(&again))) {
+		struct held *h = tt_container_of(node, struct held, link);
+		take_again(h);
+		free(h);
+	}
+	tt_table_own_go_on(t);
+	tt_version_look(t);
+	tt_table_catch_up(t);
+}
+
+void tt_shard_forget(struct tt_member *from)
+{
+	tt_list_each(node, &tt_tables(from->job)->held) {
+		struct held *h = tt_container_of(node, struct held, link);
+		if (h->from != from)
+			continue;
+		tt_list_remove(node);
+		free(h);
+	}
+}

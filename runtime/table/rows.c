@@ -1,0 +1,522 @@
+/* rows.c - a worker's pushes and pulls of rows and keys
+ *
+ * The list is endpoints_sent out to the servers, and each gets its part of it in pieces, as much as a message holds, in the order of the list:
+ *
+ *      rows   7 2 9 2        server 0 has 0 .. 4     order 1 3   PUSH_ROWS { 2 2 | their deltas }    PULL_ROWS { 2 2 } -> PULLED { values }
+ *                            server 1 has 5 .. 9           0 2   PUSH_ROWS { 7 9 | ... }
+ *
+ * What is pulled from a server whose shard is mapped here is copied straight from there; this rank's own share never becomes a message. */
+#include "engine/engine.h"
+#include "kernel/kernel.h"
+#include "member/member.h"
+#include "table/table_private.h"
+#include "window/window.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { HELD = 256 << 10 }; /* so many bytes are copied from a mapped shard at once */
+
+/* ---- pieces ---- */
+
+static size_t entry(const struct tt_call_part *p, uint64_t i) { return p->order ? p->order[i] : p->base + (size_t)i; }
+
+static uint64_t row_of(const struct tt_call_part *p, uint64_t i)
+{
+	const struct tt_row_list *l = p->call->list;
+
+	return (l->fresh ? l->fresh : l->rows)[entry(p, i)];
+}
+
+/* What comes next, and fits into a message. */
+static struct tt_stretch next_stretch(const struct tt_call_part *p)
+{
+	const struct tutti_table *t = p->call->table;
+	size_t most = tt_table_piece(t->job), row = tt_table_row_bytes(t);
+	uint64_t first = p->sent / t->row, left = (p->range.count - p->sent) / t->row, at = p->sent % t->row;
+
+	if (row + TT_ROW_NAME <= most)
+		return (struct tt_stretch){ first, (uint32_t)tt_min(left, most / (row + TT_ROW_NAME)), 0, (uint32_t)t->row };
+	return (struct tt_stretch){ first, p->sent < p->range.count, (uint32_t)at, (uint32_t)tt_min(t->row - at, (most - TT_ROW_NAME) / t->width) };
+}
+
+static size_t elements_in(const struct tt_stretch *s) { return (size_t)s->n * s->count; }
+
+/* Do they stand side by side in the program's memory? A part's entries grow. */
+static bool is_straight(const struct tt_call_part *p, const struct tt_stretch *s)
+{
+	return s->n == 1 || (s->n && s->count == p->call->table->row && entry(p, s->first + s->n - 1) - entry(p, s->first) == s->n - 1);
+}
+
+static size_t offset_of(const struct tt_call_part *p, const struct tt_stretch *s, uint32_t i) /* of its i-th row's elements, in the program's memory */
+{
+	return entry(p, s->first + i) * tt_table_row_bytes(p->call->table) + s->at * p->call->table->width;
+}
+
+static const char *gather(const struct tt_call_part *p, const struct tt_stretch *s, char *room)
+{
+	size_t len = s->count * p->call->table->width;
+
+	if (is_straight(p, s))
+		return p->call->delta + offset_of(p, s, 0);
+	for (uint32_t i = 0; i < s->n; i++)
+		memcpy(room + i * len, p->call->delta + offset_of(p, s, i), len);
+	return room;
+}
+
+static void scatter(const struct tt_call_part *p, const struct tt_stretch *s, const char *values)
+{
+	size_t len = s->count * p->call->table->width;
+	bool straight = is_straight(p, s);
+
+	if (straight)
+		memcpy(p->call->values + offset_of(p, s, 0), values, s->n * len);
+	for (uint32_t i = 0; !straight && i < s->n; i++)
+		memcpy(p->call->values + offset_of(p, s, i), values + i * len, len);
+}
+
+/* Those that came, of a call for rows that this worker has not seen: the others stay as they are. */
+static void scatter_some(const struct tt_call_part *p, const struct tt_stretch *s, const struct tt_unseen *u, const char *values)
+{
+	size_t len = s->count * p->call->table->width;
+
+	for (uint32_t i = 0; i < s->n; i++)
+		if (u->which[i / 8] >> i % 8 & 1) {
+			memcpy(p->call->values + offset_of(p, s, i), values, len);
+			values += len;
+		}
+	p->call->list->found += u->n;
+}
+
+static void put_names(struct tt_pack *to, const struct tt_call_part *p, const struct tt_stretch *s)
+{
+	for (uint32_t i = 0; i < s->n; i++)
+		tt_put64(to, row_of(p, s->first + i));
+}
+
+void tt_rows_put_head(struct tt_pack *h, uint8_t type, const struct tt_call_part *p, unsigned flags)
+{
+	tt_put8(h, (uint8_t)type);
+	tt_put64(h, p->call->table->source[p->server].uid);
+	tt_put32(h, p->call->number);
+	tt_put8(h, (uint8_t)flags);
+}
+
+static void put_shape(struct tt_pack *h, const struct tt_stretch *s)
+{
+	tt_put32(h, s->n);
+	tt_put32(h, s->at);
+	tt_put32(h, s->count);
+}
+
+/* ---- pushes ---- */
+
+static unsigned flags_of_push(const struct tt_call_part *p, const struct tt_stretch *s)
+{
+	return (p->sent ? 0 : TT_PUSH_FIRST | p->call->flags) | (p->sent + elements_in(s) == p->range.count ? TT_PUSH_LAST : 0);
+}
+
+unsigned tt_rows_pull_flags(struct tt_call_part *p)
+{
+	struct tutti_table *t = p->call->table;
+	unsigned flags = t->flags & TUTTI_TABLE_FRESH && t->source[p->server].blank ? TT_PULL_NEW : 0;
+
+	t->source[p->server].blank = false;
+	return flags;
+}
+
+static bool send_piece(struct tt_send_queue *f, struct tt_call_part *p)
+{
+	struct tutti_table *t = p->call->table;
+	struct tt_stretch s = next_stretch(p);
+	size_t count = elements_in(&s), names = TT_PUSH_HEAD + s.n * TT_ROW_NAME, room = names + count * t->width;
+	unsigned flags = flags_of_push(p, &s);
+	struct tt_elements e;
+	char *bytes;
+
+	if (!(bytes = tt_scratch_take(&t->job->scratch, room))) {
+		p->err = -ENOMEM;
+		tt_call_look_at(p);
+		return true;
+	}
+	tt_table_pack(t, gather(p, &s, bytes + names), count, t->limit, &e);
+	struct tt_pack h = tt_pack(bytes, names);
+	tt_rows_put_head(&h, TT_PUSH_ROWS, p, flags | (e.copy ? TT_SPARSE : 0));
+	put_shape(&h, &s);
+	if (flags & TT_PUSH_OPTIONS)
+		tt_table_put_options(&h, &p->call->options);
+	put_names(&h, p, &s);
+	tt_lane_post(&f->pushes, (struct tt_sent){ .part = p, .slot = -1 });
+	p->sent += count;
+	tt_send(f->member, bytes, (size_t)((char *)h.at - bytes), e.at, e.bytes);
+	tt_elements_free(t, &e);
+	tt_scratch_give(&t->job->scratch, bytes, room);
+	return true;
+}
+
+static void push(struct tt_call_part *p)
+{
+	struct tt_send_queue *f = tt_send_queue_to(p);
+
+	if (!f)
+		return;
+	tt_list_append(&f->pushes.parts, &p->link);
+	tt_send_queue_go_on(f);
+}
+
+/* ---- pulls ---- */
+
+/* Whole rows of a shard whose values begin there. How many bytes. */
+static size_t copy_rows(struct tt_call_part *p, const char *values, size_t most)
+{
+	const struct tutti_table *t = p->call->table;
+	uint64_t first = tt_table_range(t, p->server).first / t->row;
+	size_t row = tt_table_row_bytes(t), done = 0;
+
+	for (; done < most && p->sent < p->range.count; done += row, p->sent += t->row) {
+		uint64_t i = p->sent / t->row;
+		memcpy(p->call->values + entry(p, i) * row, values + (size_t)(row_of(p, i) - first) * row, row);
+	}
+	return done;
+}
+
+static bool copy_some(struct tt_call_part *p)
+{
+	struct tutti_table *t = p->call->table;
+	const char *memory;
+
+	if (p->server == t->mine) {
+		copy_rows(p, t->shard.values, HELD);
+		return true;
+	}
+	if (!(memory = tt_window_hold(t->window, p->member->rank)))
+		return false;
+	copy_rows(p, memory + tt_table_at(t, p->server, p->version), HELD);
+	tt_window_let_go(t->window, p->member->rank);
+	return true;
+}
+
+bool tt_rows_copy(struct tt_call_part *p)
+{
+	while (p->sent < p->range.count)
+		if (!copy_some(p))
+			return false;
+	return true;
+}
+
+static void pull_by_messages(struct tt_call_part *p)
+{
+	struct tt_send_queue *f = tt_send_queue_to(p);
+
+	if (!f)
+		return;
+	tt_list_append(&f->pulls.parts, &p->link);
+	tt_send_queue_go_on(f);
+}
+
+/* The values alone are mapped. A version of a round may be written over while it is read, unless its owner does that. */
+static bool may_copy(const struct tutti_table *t, int server)
+{
+	return !(t->flags & (TUTTI_TABLE_KEYS | TUTTI_TABLE_FRESH)) && !tt_served_in_rounds(t, server);
+}
+
+static void pull(struct tt_call_part *p)
+{
+	struct tutti_table *t = p->call->table;
+
+	p->sent = 0;
+	if (!may_copy(t, p->server) || !tt_window_is_mapped(t->window, p->member->rank))
+		pull_by_messages(p);
+	else if (p->range.count * t->width > HELD)
+		tt_call_queue_own(p);
+	else if (copy_some(p))
+		tt_call_look_at(p);
+	else
+		pull_by_messages(p);
+}
+
+/* ---- what this rank does itself ---- */
+
+/* Of its own shard, as if it had come in a message. */
+static int serve_own(struct tt_call_part *p, const struct tt_stretch *s)
+{
+	struct tt_table_call *c = p->call;
+	struct tutti_table *t = c->table;
+	size_t names = s->n * TT_ROW_NAME, room = names + elements_in(s) * t->width;
+	unsigned flags = flags_of_push(p, s);
+	char *bytes = tt_scratch_take(&t->job->scratch, room);
+	struct tt_pack h = tt_pack(bytes, bytes ? names : 0);
+	struct tt_rows r = { h.at, s->n, s->at, s->count };
+	struct tt_unseen unseen, *some = c->list->unseen ? &unseen : NULL;
+	int err;
+
+	if (!bytes)
+		return c->delta ? tt_table_refuse(t, t->job->rank, flags, flags & TT_PUSH_OPTIONS ? &c->options : NULL, -ENOMEM) : -ENOMEM;
+	put_names(&h, p, s);
+	if (c->delta)
+		err = tt_table_apply_rows(t, t->job->rank, flags, flags & TT_PUSH_OPTIONS ? &c->options : NULL, &r, gather(p, s, bytes + names));
+	else if (!(err = tt_table_read_rows(t, t->job->rank, tt_rows_pull_flags(p), p->version, &r, bytes + names, some)) && some)
+		scatter_some(p, s, some, bytes + names);
+	else if (!err)
+		scatter(p, s, bytes + names);
+	tt_scratch_give(&t->job->scratch, bytes, room);
+	return err;
+}
+
+static void serve(struct tt_call_part *p)
+{
+	struct tutti_table *t = p->call->table;
+	struct tt_stretch s = next_stretch(p);
+
+	if (p->pulls && may_copy(t, p->server) && !copy_some(p)) { /* it is mapped no more */
+		tt_list_remove(&p->link);
+		pull_by_messages(p);
+		return;
+	}
+	if (!p->pulls || !may_copy(t, p->server)) {
+		p->err = serve_own(p, &s);
+		p->sent += elements_in(&s);
+	}
+	p->call->answers++;
+	tt_call_look_at(p);
+}
+
+/* ---- messages ---- */
+
+static void ask_for_values(struct tt_send_queue *f, struct tt_call_part *p)
+{
+	struct tt_job *job = p->call->table->job;
+	struct tt_stretch s = next_stretch(p);
+	size_t room = TT_PUSH_HEAD + s.n * TT_ROW_NAME;
+	char *bytes = tt_scratch_take(&job->scratch, room);
+	struct tt_pack h = tt_pack(bytes, bytes ? room : 0);
+
+	if (!bytes) {
+		p->err = -ENOMEM;
+		tt_call_look_at(p);
+		return;
+	}
+	tt_rows_put_head(&h, TT_PULL_ROWS, p, tt_rows_pull_flags(p) | (p->call->list->unseen ? TT_PULL_UNSEEN : 0));
+	tt_put64(&h, p->version);
+	put_shape(&h, &s);
+	put_names(&h, p, &s);
+	tt_lane_post(&f->pulls, (struct tt_sent){ .part = p, .slot = -1, .asked = s });
+	p->sent += elements_in(&s);
+	tt_send(f->member, bytes, (size_t)((char *)h.at - bytes), NULL, 0);
+	tt_scratch_give(&job->scratch, bytes, room);
+}
+
+void tt_rows_ask(struct tt_send_queue *f, struct tt_call_part *p)
+{
+	if (p->call->versions)
+		tt_snapshot_ask(f, p);
+	else if (p->asks)
+		tt_rows_ask_for_fresh(f, p);
+	else
+		ask_for_values(f, p);
+}
+
+static void get_unseen(struct tt_pack *pack, uint32_t rows, struct tt_unseen *u)
+{
+	*u = (struct tt_unseen){ 0 };
+	tt_get_bytes(pack, u->which, (rows + 7) / 8);
+	for (size_t i = 0; i < sizeof u->which; i++)
+		u->n += (uint32_t)__builtin_popcount(u->which[i]);
+	pack->bad |= rows % 8 && u->which[rows / 8] >> rows % 8; /* of which row? */
+}
+
+static int take_unseen(struct tt_call_part *p, const struct tt_stretch *s, struct tt_pack *pack, bool sparse)
+{
+	struct tutti_table *t = p->call->table;
+	struct tt_elements e = { 0 };
+	struct tt_unseen u;
+	int err = 0;
+
+	get_unseen(pack, s->n, &u);
+	if (!pack->bad && u.n)
+		err = tt_table_unpack(t, pack, (size_t)u.n * s->count, sparse, &e);
+	if (!err && !pack->bad)
+		scatter_some(p, s, &u, e.at);
+	tt_elements_free(t, &e);
+	return err;
+}
+
+static int take_values(struct tt_call_part *p, const struct tt_stretch *s, struct tt_pack *pack, bool sparse)
+{
+	struct tutti_table *t = p->call->table;
+	struct tt_elements e;
+	int err = tt_table_unpack(t, pack, elements_in(s), sparse, &e);
+
+	if (!err && !pack->bad)
+		scatter(p, s, e.at);
+	tt_elements_free(t, &e);
+	return err;
+}
+
+void tt_table_pulled(struct tt_member *from, struct tt_pack *pack)
+{
+	struct tt_sent s;
+	bool sparse;
+	int err;
+
+	if (!tt_send_queue_answered(from, true, pack, &err, &s))
+		return;
+	sparse = tt_get8(pack) & TT_SPARSE;
+	if (!err && s.part->call->versions)
+		err = tt_snapshot_take(s.part, pack, sparse);
+	else if (!err && s.asked.n && s.part->call->list->unseen)
+		err = take_unseen(s.part, &s.asked, pack, sparse);
+	else if (!err && s.asked.n)
+		err = take_values(s.part, &s.asked, pack, sparse);
+	else if (!err)
+		tt_rows_take_found(s.part, pack);
+	tt_call_let_go(s.part, pack->bad ? -EPROTO : err);
+	tt_send_queue_go_on(tt_send_queue_of(from));
+}
+
+/* ---- calls ---- */
+
+/* In rounds: what some servers have answered is of no use without the rest of that version. False: it has been written over too often. */
+static bool read_anew(struct tt_table_call *c)
+{
+	if (c->given_up)
+		return false;
+	for (int i = 0; i < c->table->servers; i++)
+		if (c->part[i].err == -EAGAIN && !tt_snapshot_may_retry(&c->part[i]))
+			return false;
+	tt_call_agree(c);
+	for (int i = 0; i < c->table->servers; i++) {
+		struct tt_call_part *p = &c->part[i];
+		if (!p->range.count)
+			continue;
+		c->left++;
+		p->err = 0;
+		p->ended = false;
+		tt_call_pull(p);
+	}
+	return true;
+}
+
+static bool has_ended(struct tt_table_call *c, int err) { return err == -EAGAIN && !c->delta && read_anew(c) ? false : tt_changed_rows_ended(c, err); }
+
+static const struct tt_call_kind of_rows = { push, send_piece, pull, tt_call_end_part, serve, has_ended };
+
+int tt_rows_check(const struct tutti_table *t, const char *what, const uint64_t *rows, size_t n, const void *memory)
+{
+	if (n && (!rows || !memory))
+		return tt_fail(-EINVAL, "%s: table \"%s\": %zu rows, and %s given for them is NULL", what, t->name, n, rows ? "the memory" : "the list");
+	if (n > PTRDIFF_MAX / tt_max(tt_table_row_bytes(t), TT_ROW_NAME))
+		return tt_fail(-EINVAL, "%s: table \"%s\": %zu rows of %llu elements are more than memory can be", what, t->name, n,
+		               (unsigned long long)t->row);
+	return 0;
+}
+
+static int check_list(const struct tutti_table *t, const char *what, const uint64_t *rows, size_t n, const void *memory)
+{
+	int err = tt_rows_check(t, what, rows, n, memory);
+
+	for (size_t i = 0; !err && !(t->flags & TUTTI_TABLE_KEYS) && i < n; i++)
+		if (rows[i] >= t->count)
+			return tt_fail(-EINVAL, "%s: row %llu, number %zu of the list, is none: table \"%s\" has %llu rows, from 0 up", what,
+			               (unsigned long long)rows[i], i, t->name, (unsigned long long)t->count);
+	return err;
+}
+
+static int server_of(const struct tutti_table *t, uint64_t row)
+{
+	uint64_t offset;
+
+	return t->flags & TUTTI_TABLE_KEYS ? tt_shards_of_key(row, t->servers) : tt_shards_find(&t->shards, row, &offset);
+}
+
+/* To each part its entries of the list, in their order. */
+static void deal_out(struct tt_table_call *c, size_t n)
+{
+	const struct tutti_table *t = c->table;
+	size_t *at = c->list->order;
+
+	for (int i = 0; i < t->servers; i++)
+		c->part[i].range = (struct tt_range){ 0 };
+	for (size_t i = 0; i < n; i++)
+		c->part[server_of(t, c->list->rows[i])].range.count++;
+	for (int i = 0; i < t->servers; i++) {
+		c->part[i].order = at;
+		at += c->part[i].range.count;
+		c->part[i].range.count = 0;
+	}
+	for (size_t i = 0; i < n; i++) {
+		struct tt_call_part *p = &c->part[server_of(t, c->list->rows[i])];
+		c->list->order[(size_t)(p->order - c->list->order) + p->range.count++] = i;
+	}
+	for (int i = 0; i < t->servers; i++)
+		c->part[i].range.count *= t->row;
+}
+
+/* With a list that has room for so many. */
+int tt_rows_call(struct tutti_table *t, const char *what, const struct tt_call_kind *kind, const void *delta, void *values,
+                    const tutti_update *options, size_t n, struct tt_table_call **call)
+{
+	struct tt_table_call *c;
+	int err = tt_usable(t->job);
+
+	if (err)
+		return err;
+	c = tt_call_new(t, kind, delta, values, options);
+	if (c && (c->list = calloc(1, sizeof *c->list + n * sizeof *c->list->order))) {
+		*call = c;
+		return 0;
+	}
+	free(c);
+	return tt_fail(-ENOMEM, "%s: no memory for a call about %zu rows on %d servers", what, n, t->servers);
+}
+
+int tutti_table_push_rows(tutti_table *t, const uint64_t *rows, size_t n, const void *deltas, const tutti_update *options, tutti_op *op)
+{
+	static const char what[] = "table push of rows";
+	int err = tt_call_may_push(t, what);
+	struct tt_table_call *c;
+
+	if (err || (err = check_list(t, what, rows, n, deltas)) || (err = tt_update_check(&t->updater, options)) || (err = tt_rows_call(t, what, &of_rows, deltas ? deltas : "", NULL, options, n, &c)))
+		return err;
+	c->list->rows = rows;
+	deal_out(c, n);
+	return tt_call_start(c, what, op);
+}
+
+/* Which of their rows are fresh, servers say of whole rows only. */
+static int check_refresh(const struct tutti_table *t, const char *what)
+{
+	int err = tt_changed_rows_check(t, what);
+
+	if (err || tt_table_row_bytes(t) + TT_ROW_NAME <= tt_table_piece(t->job))
+		return err;
+	return tt_fail(-ENOTSUP, "%s: a row of the table \"%s\" has %zu bytes, and at most %zu go into a message here: pull rows, or the fresh ones of all", what, t->name,
+	               tt_table_row_bytes(t), tt_table_piece(t->job) - TT_ROW_NAME);
+}
+
+int tutti_table_refresh_rows(tutti_table *t, const uint64_t *rows, size_t n, void *values, size_t *fresh, tutti_op *op)
+{
+	static const char what[] = "table refresh of rows";
+	int err = check_list(t, what, rows, n, values);
+	struct tt_table_call *c;
+
+	if (err || (err = check_refresh(t, what)) || (err = tt_rows_call(t, what, &of_rows, NULL, values, NULL, n, &c)))
+		return err;
+	c->list->rows = rows;
+	c->list->unseen = true;
+	c->list->how_many = fresh;
+	deal_out(c, n);
+	return tt_call_start(c, what, op);
+}
+
+int tutti_table_pull_rows(tutti_table *t, const uint64_t *rows, size_t n, void *values, tutti_op *op)
+{
+	static const char what[] = "table pull of rows";
+	int err = check_list(t, what, rows, n, values);
+	struct tt_table_call *c;
+
+	if (err || (err = tt_rows_call(t, what, &of_rows, NULL, values, NULL, n, &c)))
+		return err;
+	c->list->rows = rows;
+	deal_out(c, n);
+	return tt_call_start(c, what, op);
+}

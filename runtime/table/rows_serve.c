@@ -1,0 +1,343 @@
+/* rows_serve.c - rows and keys of a server's shard: what is pushed to them, what is pulled
+ *
+ * A piece names its rows, and has one stretch of elements of each: all of a row, or a part of one that is too long for a message. What a
+ * row is to the table, a place is here: which row of the shard it is; of a key the number that it got when it was first pushed to. The
+ * values of keys and their state grow by doubling: their pages may move then, but nothing is copied. */
+#include "engine/engine.h"
+#include "kernel/kernel.h"
+#include "member/member.h"
+#include "table/table_private.h"
+#include "table/saving.h"
+#include <string.h>
+
+enum { AHEAD = 8, LOOK_BYTES = 1024 }; /* rows, and bytes of each */
+
+/* ---- places ---- */
+
+static int grow(struct tutti_table *t, uint64_t room)
+{
+	struct tt_shard *s = &t->shard;
+	size_t row = (size_t)t->row * t->width, before = (size_t)s->room * row, now = (size_t)room * row;
+	char *values = room <= PTRDIFF_MAX / row ? tt_pages_resize(s->values, before, now) : NULL;
+	int err;
+
+	if (!values)
+		return -ENOMEM;
+	s->values = values;
+	if ((err = tt_updater_resize(s->updater, (size_t)(room * t->row))))
+		s->values = tt_pages_resize(values, now, before); /* less of what is there: that does not fail */
+	else
+		s->room = room;
+	for (int i = 0; i < tt_members(t->job)->capacity; i++)
+		if (s->pushers[i] && s->pushers[i]->push.updater)
+			tt_updater_follow(&s->pushers[i]->push);
+	if (s->image)
+		tt_saving_moved(t);
+	return err;
+}
+
+static uint64_t row_in(const struct tt_rows *r, uint32_t i)
+{
+	struct tt_pack p = tt_unpack(r->row + 8 * (size_t)i, 8);
+
+	return tt_get64(&p);
+}
+
+/* To be pushed to: keys that nobody has pushed to get a place. Else they have none, TT_NO_KEY. */
+static int find_keys(struct tutti_table *t, const struct tt_rows *r, bool to_push, uint64_t *places)
+{
+	struct tt_shard *s = &t->shard;
+	uint64_t most = tt_keys_count(s->keys) + r->n;
+	int err = to_push && most > s->room ? grow(t, tt_max(most, 2 * s->room)) : 0;
+
+	if (to_push && !err)
+		err = tt_version_grow(t, s->room);
+	for (uint32_t i = 0; !err && i < r->n; i++) {
+		uint64_t key = row_in(r, i);
+		if (tt_shards_of_key(key, t->servers) != t->mine)
+			err = -ERANGE;
+		else if (to_push)
+			err = tt_keys_add(s->keys, key, &places[i]);
+		else
+			places[i] = tt_keys_find(s->keys, key);
+	}
+	return err;
+}
+
+static int find_rows(const struct tutti_table *t, const struct tt_rows *r, uint64_t *places)
+{
+	struct tt_range mine = tt_table_range(t, t->mine);
+
+	for (uint32_t i = 0; i < r->n; i++) {
+		places[i] = row_in(r, i) - mine.first / t->row;
+		if (places[i] >= mine.count / t->row)
+			return -ERANGE;
+	}
+	return 0;
+}
+
+static int find_places(struct tutti_table *t, const struct tt_rows *r, bool to_push, uint64_t *places)
+{
+	return t->shard.keys ? find_keys(t, r, to_push, places) : find_rows(t, r, places);
+}
+
+/* ---- pushes ---- */
+
+struct sparse { /* a piece */
+	const struct tt_rows *rows;
+	const char *deltas;
+	uint64_t *places;
+};
+
+/* How many that follow each other are updated in one go. */
+static uint32_t count_run(const struct tutti_table *t, const struct sparse *s, uint32_t from)
+{
+	uint32_t n = 1;
+
+	if (s->rows->count != t->row)
+		return 1;
+	while (from + n < s->rows->n && s->places[from + n] == s->places[from] + n)
+		n++;
+	return n;
+}
+
+/* Rows lie anywhere, and no processor guesses where. */
+static void look_ahead(const struct tutti_table *t, const struct sparse *s, uint32_t from, uint32_t n)
+{
+	const char *memory = tt_shard_in_rounds(t) ? t->shard.sum : t->shard.values;
+	size_t row = tt_table_row_bytes(t);
+
+	for (uint32_t i = from; i < from + n && i < s->rows->n; i++)
+		for (size_t at = 0; at < row && at < LOOK_BYTES; at += TT_CACHE_LINE)
+			__builtin_prefetch(memory + (size_t)s->places[i] * row + s->rows->at * t->width + at, 1);
+}
+
+static int apply(struct tutti_table *t, int worker, const struct tt_pusher *p, void *arg)
+{
+	const struct sparse *s = arg;
+	const struct tt_rows *r = s->rows;
+	int err = find_places(t, r, true, s->places);
+
+	if (!err)
+		err = tt_version_touch_rows(t, worker, s->places, r->n);
+	if (!err)
+		look_ahead(t, s, 0, AHEAD);
+	for (uint32_t i = 0, n; !err && i < r->n; i += n) {
+		size_t at = (size_t)(s->places[i] * t->row + r->at);
+		n = count_run(t, s, i);
+		look_ahead(t, s, i + AHEAD, n);
+		tt_table_change(t, p, at, (size_t)n * r->count, s->deltas + (size_t)i * r->count * t->width, NULL);
+	}
+	return err;
+}
+
+int tt_table_apply_rows(struct tutti_table *t, int worker, unsigned flags, const tutti_update *options, const struct tt_rows *r, const void *deltas)
+{
+	size_t bytes = r->n * sizeof(uint64_t);
+	struct sparse s = { r, deltas, tt_scratch_take(&t->job->scratch, bytes) };
+	int err = s.places ? tt_table_take(t, worker, flags, options, apply, &s) : tt_table_refuse(t, worker, flags, options, -ENOMEM);
+
+	tt_scratch_give(&t->job->scratch, s.places, bytes);
+	return err;
+}
+
+/* ---- pulls ---- */
+
+/* A worker that is new here has seen nothing. */
+static int meet(struct tutti_table *t, int worker, unsigned flags)
+{
+	return t->shard.fresh && flags & TT_PULL_NEW ? tt_changed_rows_join(t->shard.fresh, worker) : 0;
+}
+
+static void read_places(const struct tutti_table *t, const char *from, const struct tt_rows *r, const uint64_t *places, uint32_t n, char *values)
+{
+	size_t len = r->count * t->width;
+
+	for (uint32_t i = 0; i < n; i++, values += len)
+		if (places[i] == TT_NO_KEY)
+			memset(values, 0, len);
+		else
+			memcpy(values, from + (size_t)(places[i] * t->row + r->at) * t->width, len);
+}
+
+/* Of n rows those that it has not seen, to the front; from now on it has. */
+static void take_unseen(struct tutti_table *t, int worker, uint64_t *places, uint32_t n, uint64_t *room, struct tt_unseen *u)
+{
+	u->n = (uint32_t)tt_changed_rows_take_of(t->shard.fresh, worker, places, n, room);
+	memset(u->which, 0, sizeof u->which);
+	for (uint32_t i = 0, k = 0; k < u->n; i++)
+		if (places[i] == room[k]) {
+			u->which[i / 8] |= (uint8_t)(1u << i % 8);
+			places[k++] = places[i];
+		}
+}
+
+int tt_table_read_rows(struct tutti_table *t, int worker, unsigned flags, uint64_t version, const struct tt_rows *r, char *values,
+                       struct tt_unseen *unseen)
+{
+	size_t bytes = 2 * r->n * sizeof(uint64_t);
+	uint64_t *places = tt_scratch_take(&t->job->scratch, bytes);
+	const char *from;
+	bool newest;
+	int err;
+
+	if (t->shard.keys && tt_shard_in_rounds(t))
+		tt_version_settle(t); /* in one place with the one before */
+	from = tt_version_find(t, version);
+	newest = !tt_shard_in_rounds(t) || version == tt_version_clock(t);
+	err = !places ? -ENOMEM : from && (newest || !unseen) ? meet(t, worker, flags) : -EAGAIN;
+
+	if (!err && !(err = find_places(t, r, false, places))) {
+		if (unseen)
+			take_unseen(t, worker, places, r->n, places + r->n, unseen);
+		read_places(t, from, r, places, unseen ? unseen->n : r->n, values);
+	}
+	if (!err && !unseen && t->shard.fresh && !r->at && newest) /* of a row in parts: with the first, since what is pushed between two is not seen whole */
+		tt_changed_rows_take_of(t->shard.fresh, worker, places, r->n, places);
+	tt_scratch_give(&t->job->scratch, places, bytes);
+	return err;
+}
+
+int tt_table_find_fresh(struct tutti_table *t, int worker, unsigned flags, uint64_t *at, uint64_t *rows, size_t most, size_t *n)
+{
+	uint64_t first = tt_table_range(t, t->mine).first / t->row;
+	int err = meet(t, worker, flags);
+
+	if (err)
+		return err;
+	*n = 0;
+	if (flags & TT_PULL_ALL)
+		tt_changed_rows_see_all(t->shard.fresh, worker);
+	else
+		*n = tt_changed_rows_take(t->shard.fresh, worker, at, rows, most);
+	for (size_t i = 0; i < *n; i++)
+		rows[i] += first;
+	return 0;
+}
+
+/* ---- messages ---- */
+
+struct request { /* what all of them begin with */
+	struct tutti_table *table;   /* NULL: it is closed */
+	uint32_t number;
+	unsigned flags;
+};
+
+static struct request get_request(struct tt_member *from, struct tt_pack *p)
+{
+	uint64_t uid = tt_get64(p);
+
+	return (struct request){ tt_table_find(from->job, uid), tt_get32(p), tt_get8(p) };
+}
+
+static void get_shape(struct tt_pack *p, struct tt_rows *r)
+{
+	r->n = tt_get32(p);
+	r->at = tt_get32(p);
+	r->count = tt_get32(p);
+}
+
+static void get_rows(const struct tutti_table *t, struct tt_pack *p, struct tt_rows *r)
+{
+	size_t most = tt_table_piece(t->job);
+
+	p->bad |= r->n > most / 8 || r->count > t->row || r->at > t->row - r->count || (uint64_t)r->n * r->count * t->width > most;
+	r->row = tt_pack_take(p, p->bad ? 0 : 8 * (size_t)r->n);
+}
+
+void tt_table_push_rows(struct tt_member *from, struct tt_pack *p)
+{
+	const struct tt_pack message = *p;
+	struct request q = get_request(from, p);
+	struct tutti_table *t = q.table;
+	struct tt_elements e = { 0 };
+	tutti_update options;
+	struct tt_rows r;
+	int err = t ? 0 : -ESTALE;
+
+	if (!p->bad && tt_shard_wait(from, t, TT_PUSH_ROWS, q.flags & TT_PUSH_FIRST, &message))
+		return;
+	get_shape(p, &r);
+	p->bad |= (q.flags & TT_PUSH_ASSIGN) != 0;
+	if (q.flags & TT_PUSH_OPTIONS)
+		tt_table_get_options(p, &options);
+	if (t)
+		get_rows(t, p, &r);
+	if (t && !p->bad)
+		err = tt_table_unpack(t, p, (size_t)r.n * r.count, q.flags & TT_SPARSE, &e);
+	const tutti_update *o = q.flags & TT_PUSH_OPTIONS ? &options : NULL;
+	if (t && !p->bad)
+		err = err ? tt_table_refuse(t, from->rank, q.flags, o, err) : tt_table_apply_rows(t, from->rank, q.flags, o, &r, e.at);
+	if (t)
+		tt_elements_free(t, &e);
+	if (!p->bad)
+		tt_table_answer(from, q.number, err);
+}
+
+static void answer(struct tt_member *to, uint32_t number, int err, const uint8_t *which, uint32_t rows, const struct tt_elements *e)
+{
+	uint8_t head[10 + sizeof((struct tt_unseen *)0)->which];
+	struct tt_pack h = tt_pack(head, sizeof head);
+
+	tt_put8(&h, TT_PULLED);
+	tt_put32(&h, number);
+	tt_put32(&h, (uint32_t)err);
+	tt_put8(&h, e->copy ? TT_SPARSE : 0);
+	tt_put_bytes(&h, which, (rows + 7) / 8);
+	tt_send(to, head, (size_t)(h.at - head), e->at, e->bytes);
+}
+
+void tt_table_pull_rows(struct tt_member *from, struct tt_pack *p)
+{
+	struct request q = get_request(from, p);
+	struct tutti_table *t = q.table;
+	struct tt_elements e = { 0 };
+	struct tt_unseen unseen = { 0 };
+	bool some = q.flags & TT_PULL_UNSEEN;
+	char *values = NULL;
+	struct tt_rows r;
+	uint64_t version = tt_get64(p);
+	int err = t ? 0 : -ESTALE;
+
+	get_shape(p, &r);
+	if (t)
+		get_rows(t, p, &r);
+	p->bad |= t && some && (!t->shard.fresh || r.count != t->row);
+	if (p->bad)
+		return;
+	size_t count = t ? (size_t)r.n * r.count : 0, bytes = t ? count * t->width : 0;
+	if (!err && !(values = tt_scratch_take(&t->job->scratch, bytes)))
+		err = -ENOMEM;
+	if (!err && !(err = tt_table_read_rows(t, from->rank, q.flags, version, &r, values, some ? &unseen : NULL)))
+		tt_table_pack(t, values, some ? (size_t)unseen.n * r.count : count, 0, &e);
+	answer(from, q.number, err, unseen.which, some && !err ? r.n : 0, &e);
+	if (t)
+		tt_elements_free(t, &e);
+	tt_scratch_give(&from->job->scratch, values, bytes);
+}
+
+/* { where it goes on, rows } */
+void tt_table_pull_fresh(struct tt_member *from, struct tt_pack *p)
+{
+	struct request q = get_request(from, p);
+	struct tutti_table *t = q.table;
+	uint64_t at = tt_get64(p), *rows;
+	uint32_t most = tt_get32(p);
+	size_t bytes = 8 + 8 * (size_t)most, n = 0;
+	int err = t ? 0 : -ESTALE;
+
+	p->bad |= bytes > TT_PUSH_MESSAGE + 8 || (t && !t->shard.fresh);
+	if (p->bad)
+		return;
+	if (!(rows = tt_scratch_take(&from->job->scratch, bytes)))
+		err = -ENOMEM;
+	if (!err)
+		err = tt_table_find_fresh(t, from->rank, q.flags, &at, rows + 1, most, &n);
+	struct tt_pack a = tt_pack(rows, err ? 0 : 8 + 8 * n);
+	if (!err)
+		tt_put64(&a, at);
+	for (size_t i = 1; !err && i <= n; i++)
+		tt_put64(&a, rows[i]); /* into its own place */
+	answer(from, q.number, err, NULL, 0, &(struct tt_elements){ .at = (const char *)rows, .bytes = err ? 0 : 8 + 8 * n });
+	tt_scratch_give(&from->job->scratch, rows, bytes);
+}

@@ -1,0 +1,581 @@
+/* serve.c - a server's shard, and the pushes that come in for it */
+#include "engine/engine.h"
+#include "kernel/kernel.h"
+#include "member/member.h"
+#include "table/table_private.h"
+#include "table/saving.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the shard ---- */
+
+static struct tt_pusher *pusher_of(struct tt_shard *s, int rank)
+{
+	if (!s->pushers[rank] && (s->pushers[rank] = calloc(1, sizeof *s->pushers[rank])))
+		s->pushers[rank]->err = -EINVAL; /* until its first piece comes */
+	return s->pushers[rank];
+}
+
+/* All ranks that the job was started with are waited for, also while they have not opened the table yet. */
+static int count_in(struct tutti_table *t, int rank, uint64_t *pushed)
+{
+	struct tt_pusher *p = pusher_of(&t->shard, rank);
+	int err;
+
+	if (!p)
+		return tt_fail(-ENOMEM, "no memory for the pushers of the table \"%s\"", t->name);
+	*pushed = tt_rounds_pushed(t->shard.rounds, rank); /* 0, mostly: it has been expected, and comes only now */
+	if (p->counted || !tt_table_has_worker(t, rank))
+		return 0;
+	if ((err = tt_rounds_join(t->shard.rounds, rank, pushed)))
+		return err;
+	p->counted = true;
+	return 0;
+}
+
+int tt_table_expect(struct tutti_table *t)
+{
+	uint64_t pushed;
+	int err = 0;
+
+	for (int i = 0; !err && i < tt_members(t->job)->launched; i++)
+		if (tt_member(t->job, i)->state < TT_LEFT)
+			err = count_in(t, i, &pushed);
+	return err;
+}
+
+static int open_keys(struct tutti_table *t)
+{
+	struct tt_shard *s = &t->shard;
+	int err;
+
+	s->room = t->count / (uint64_t)t->servers + (t->count % (uint64_t)t->servers != 0);
+	if ((err = tt_keys_open(s->room, &s->keys)))
+		return err;
+	s->values = tt_pages_map((size_t)s->room * tt_table_row_bytes(t));
+	return s->values ? 0 : tt_fail(-ENOMEM, "no memory for %llu keys", (unsigned long long)s->room);
+}
+
+static int open_fresh(struct tutti_table *t)
+{
+	unsigned flags = t->flags & TUTTI_TABLE_FRESH_OWN ? TT_FRESH_OWN : 0;
+
+	return t->flags & TUTTI_TABLE_FRESH ? tt_changed_rows_open(tt_table_range(t, t->mine).count / t->row, flags, &t->shard.fresh) : 0;
+}
+
+int tt_table_serve(struct tutti_table *t)
+{
+	struct tt_range mine = tt_table_range(t, t->mine);
+	struct tt_shard *s = &t->shard;
+	int err;
+
+	tt_lock(t->job);
+	err = tt_pool_open(t->job);
+	tt_unlock(t->job);
+	if (err)
+		return err;
+	s->table = t;
+	s->as = t->as;
+	s->workers = tt_members(t->job)->launched;
+	s->pushers = calloc((size_t)tt_members(t->job)->capacity, sizeof *s->pushers);
+	if (!s->pushers)
+		return tt_fail(-ENOMEM, "no memory for the pushers of %d ranks", tt_members(t->job)->capacity);
+	err = tt_memory_alloc(t->job, tt_version_bytes(t), -1, (void **)&s->memory);
+	if (!err && t->flags & TUTTI_TABLE_KEYS)
+		err = open_keys(t);
+	else if (!err)
+		s->values = s->memory + TT_SHARD_HEAD;
+	if (!err)
+		err = tt_updater_open(&t->updater, t->type, (size_t)(mine.count + s->room * t->row), s->workers, &s->updater);
+	if (!err)
+		err = open_fresh(t);
+	if (!err)
+		err = tt_rounds_open(&t->as, tt_members(t->job)->launched, &s->rounds);
+	if (!err)
+		err = tt_version_open(t);
+	if (!err)
+		((struct tt_shard_head *)s->memory)->print = t->print;
+	return err;
+}
+
+void tt_table_unserve(struct tutti_table *t)
+{
+	struct tt_shard *s = &t->shard;
+
+	tt_table_io_free(t);
+	for (int i = 0; s->pushers && i < tt_members(t->job)->capacity; i++) /* what they had mapped is the wire's */
+		free(s->pushers[i]);
+	free(s->pushers);
+	tt_version_close(s);
+	tt_rounds_close(s->rounds);
+	tt_updater_close(s->updater);
+	tt_changed_rows_close(s->fresh);
+	if (s->keys)
+		tt_pages_unmap(s->values, (size_t)s->room * tt_table_row_bytes(t));
+	tt_keys_close(s->keys);
+	tt_memory_free(s->memory);
+	*s = (struct tt_shard){ 0 };
+}
+
+static size_t elements_of(const struct tutti_table *t)
+{
+	return (size_t)(t->shard.keys ? tt_keys_count(t->shard.keys) * t->row : tt_table_range(t, t->mine).count);
+}
+
+/* Workers that come later find the values as they are. */
+int tt_table_know(struct tutti_table *t, int worker)
+{
+	struct tt_shard *s = &t->shard;
+	int err = 0;
+
+	if (worker < s->workers)
+		return 0;
+	if (worker >= tt_members(t->job)->capacity)
+		return -EINVAL;
+	if ((err = tt_updater_join(s->updater, worker + 1)))
+		return err;
+	for (; s->workers <= worker; s->workers++)
+		tt_updater_assigned(s->updater, s->workers, s->values, 0, elements_of(t));
+	return 0;
+}
+
+int tt_table_admit(struct tutti_table *t, int rank, uint64_t *pushed)
+{
+	int err = tt_table_has_worker(t, rank) ? tt_table_know(t, rank) : 0;
+
+	*pushed = 0;
+	if (!err && !(err = count_in(t, rank, pushed)))
+		t->shard.pushers[rank]->met = true;
+	return err;
+}
+
+/* ---- pushes ---- */
+
+static void move_clock(struct tutti_table *t)
+{
+	if (tt_shard_in_rounds(t))
+		tt_version_round(t);
+	else
+		tt_table_tell(t);
+}
+
+void tt_table_resume(struct tutti_table *t, int rank, uint64_t pushed)
+{
+	bool skipped;
+
+	if (!tt_rounds_resume(t->shard.rounds, rank, pushed, &skipped))
+		return;
+	if (skipped)
+		tt_version_skip(t);
+	else
+		move_clock(t);
+}
+
+/* Among servers whose last worker has died in the middle of a push: how far is the first of them? */
+static uint64_t farthest(const struct tutti_table *t)
+{
+	uint64_t clock = 0;
+
+	for (int i = 0; i < t->servers; i++)
+		if (i != t->mine && tt_served_in_rounds(t, i) && t->source[i].clock != UINT64_MAX)
+			clock = tt_max(clock, t->source[i].clock);
+	return clock;
+}
+
+void tt_table_catch_up(struct tutti_table *t)
+{
+	const struct tt_rounds *r = t->shard.rounds;
+
+	if (!r || t->shard.held || !tt_rounds_is_left(r) || !tt_rounds_catch_up(t->shard.rounds, farthest(t)))
+		return;
+	tt_version_settle(t);
+	if (t->shard.next.opened)
+		tt_version_round(t); /* of what has come */
+	tt_version_skip(t);
+}
+
+/* What it had begun ends here: each piece that has come is in. */
+void tt_table_dismiss(struct tutti_table *t, int rank)
+{
+	struct tt_pusher *p = t->shard.pushers[rank];
+
+	if (!p)
+		return;
+	p->err = -EINVAL;
+	p->mapped = NULL;
+	if (p->half) {
+		tt_stats_count(&t->job->stats.own, TUTTI_STAT_BROKEN, 0);
+		t->shard.half--;
+		p->half = p->dropped = false;
+		tt_version_pushed(t);
+	}
+	if (p->counted) {
+		p->counted = false;
+		p->asked = false;
+		if (tt_rounds_leave(t->shard.rounds, rank))
+			move_clock(t);
+		tt_table_catch_up(t);
+		tt_table_look_at_switch(t);
+	}
+	tt_shard_look(t);
+}
+
+static void end(struct tutti_table *t, struct tt_pusher *p, int worker)
+{
+	bool counts = p->half && !p->dropped && !p->assigns;
+
+	if (p->half && !p->dropped)
+		tt_stats_count(&t->job->stats.own, TUTTI_STAT_PUSH_IN, 0);
+	t->shard.half -= p->half;
+	p->half = false;
+	tt_version_pushed(t);
+	if (counts && tt_rounds_complete(t->shard.rounds, worker))
+		move_clock(t);
+	tt_shard_look(t);
+}
+
+void tt_table_end_given_up(struct tutti_table *t, int worker)
+{
+	struct tt_pusher *p = t->shard.pushers ? t->shard.pushers[worker] : NULL;
+
+	if (p && p->half)
+		end(t, p, worker);
+}
+
+static int begin(struct tutti_table *t, struct tt_pusher *p, int worker, unsigned flags, const tutti_update *options)
+{
+	int err;
+
+	if (p->half)
+		end(t, p, worker); /* it was given up */
+	t->shard.half++;
+	p->half = true;
+	p->dropped = p->asked = false;
+	p->assigns = flags & TT_PUSH_ASSIGN;
+	if (p->assigns)
+		return 0;
+	if (!p->counted)
+		return -EPERM;
+	switch (tt_rounds_begin(t->shard.rounds, worker)) {
+	case TT_DROP:
+		tt_stats_count(&t->job->stats.own, TUTTI_STAT_DROPPED, 0);
+		p->dropped = true;
+		return 0;
+	case TT_WAIT: return -EPROTO; /* it would have, until it was told */
+	case TT_ADMIT: break;
+	}
+	tt_version_settle(t); /* the last round's: who is told of it before he pushes finds it made */
+	if (tt_shard_in_rounds(t))
+		return tt_version_begin(t, options, &p->push);
+	err = tt_table_know(t, options && options->set & TUTTI_SET_WORKER ? options->worker : worker);
+	return err ? err : tt_updater_begin(t->shard.updater, worker, options, &p->push);
+}
+
+int tt_table_take(struct tutti_table *t, int worker, unsigned flags, const tutti_update *options,
+                  int (*change)(struct tutti_table *, int worker, const struct tt_pusher *, void *), void *arg)
+{
+	struct tt_pusher *p = t->shard.pushers[worker];
+	int err;
+
+	if (!p)
+		return -EINVAL; /* it has not joined */
+	t->shard.pieces++;
+	if (!(flags & TT_PUSH_FIRST) && !p->half && !p->err)
+		p->err = -EPROTO; /* of which push? */
+	if (!(flags & TT_PUSH_FIRST) && p->half && p->assigns != !!(flags & TT_PUSH_ASSIGN))
+		p->err = -EPROTO; /* it began as something else */
+	if (flags & TT_PUSH_FIRST && (p->err = begin(t, p, worker, flags, options)))
+		end(t, p, worker); /* no more of it comes, and nobody is to wait for it */
+	if (!p->err && !p->dropped)
+		p->err = change(t, worker, p, arg);
+	err = p->err;
+	if (flags & TT_PUSH_LAST)
+		end(t, p, worker);
+	return err;
+}
+
+static int fail(struct tutti_table *t, int worker, const struct tt_pusher *p, void *arg)
+{
+	(void)t, (void)worker, (void)p;
+	return *(int *)arg;
+}
+
+int tt_table_refuse(struct tutti_table *t, int worker, unsigned flags, const tutti_update *options, int err)
+{
+	return tt_table_take(t, worker, flags, options, fail, &err);
+}
+
+struct spread { /* what several threads do at once */
+	const struct tt_push *push;
+	const struct tt_piece *piece; /* at element `first` of the shard */
+	size_t first, width;
+};
+
+static void apply_some(void *arg, size_t at, size_t count)
+{
+	const struct spread *s = arg;
+	struct tt_piece p = *s->piece;
+	size_t skip = at * s->width;
+
+	p.to = (char *)p.to + skip;
+	p.w = (const char *)p.w + skip;
+	p.d = (const char *)p.d + skip;
+	p.out = p.out ? (char *)p.out + skip : NULL;
+	tt_updater_apply(s->push, s->first + at, count, &p);
+}
+
+/* Grains are whole cache lines of all that changes. */
+void tt_table_spread(struct tt_pool *pool, const struct tt_push *push, size_t width, size_t first, size_t count, const struct tt_piece *piece)
+{
+	enum { GRAIN = 8192 };
+
+	tt_pool_run(pool, apply_some, &(struct spread){ push, piece, first, width }, count, GRAIN);
+}
+
+void tt_table_update(struct tutti_table *t, const struct tt_push *push, size_t first, size_t count, const struct tt_piece *piece)
+{
+	tt_table_spread(t->job->pool, push, t->width, first, count, piece);
+}
+
+void tt_table_change(struct tutti_table *t, const struct tt_pusher *p, size_t at, size_t count, const void *delta, void *back)
+{
+	char *w = t->shard.values + at * t->width;
+
+	if (tt_shard_in_rounds(t)) {
+		tt_version_sum(t, &p->push, at, count, delta);
+		return;
+	}
+	tt_version_touch(t, at, count);
+	tt_table_update(t, &p->push, at, count, &(struct tt_piece){ .to = w, .w = w, .d = delta, .out = back });
+}
+
+struct dense { /* a piece of all elements */
+	size_t at, count;
+	const void *delta;
+	void *back;
+};
+
+static int assign(struct tutti_table *t, int worker, const struct tt_pusher *p, void *arg)
+{
+	const struct dense *d = arg;
+	char *w;
+
+	(void)p;
+	if (tt_shard_in_rounds(t))
+		tt_version_settle(t);
+	tt_version_touch(t, d->at, d->count);
+	w = t->shard.values + d->at * t->width;
+	memcpy(w, d->delta, d->count * t->width);
+	tt_updater_assigned(t->shard.updater, -1, w, d->at, d->count);
+	if (t->shard.fresh)
+		tt_changed_rows_pushed(t->shard.fresh, worker, NULL, 0);
+	return 0;
+}
+
+static int apply(struct tutti_table *t, int worker, const struct tt_pusher *p, void *arg)
+{
+	const struct dense *d = arg;
+
+	tt_table_change(t, p, d->at, d->count, d->delta, d->back);
+	return d->count ? tt_version_touch_rows(t, worker, NULL, 0) : 0;
+}
+
+int tt_table_apply(struct tutti_table *t, int worker, unsigned flags, const tutti_update *options, struct tt_range range, const void *delta,
+                   void *back)
+{
+	struct dense d = { (size_t)(range.first - tt_table_range(t, t->mine).first), (size_t)range.count, delta, back };
+
+	return tt_table_take(t, worker, flags, options, flags & TT_PUSH_ASSIGN ? assign : apply, &d);
+}
+
+/* ---- messages ---- */
+
+void tt_table_get_options(struct tt_pack *p, tutti_update *u)
+{
+	double *numbers[] = { &u->scale, &u->learning_rate, &u->weight_decay, &u->momentum, &u->rho, &u->lambda, &u->beta1, &u->beta2, &u->epsilon,
+		              &u->alpha, &u->beta, &u->l1, &u->l2 };
+
+	*u = (tutti_update){ .size = sizeof *u, .set = tt_get32(p), .worker = (int)tt_get32(p) };
+	for (size_t i = 0; i < TT_COUNT(numbers); i++) {
+		uint64_t bits = tt_get64(p);
+		memcpy(numbers[i], &bits, sizeof bits);
+	}
+}
+
+void tt_table_put_options(struct tt_pack *p, const tutti_update *u)
+{
+	const double numbers[] = { u->scale, u->learning_rate, u->weight_decay, u->momentum, u->rho, u->lambda, u->beta1, u->beta2, u->epsilon,
+		                   u->alpha, u->beta, u->l1, u->l2 };
+
+	tt_put32(p, u->set);
+	tt_put32(p, (uint32_t)u->worker);
+	for (size_t i = 0; i < TT_COUNT(numbers); i++) {
+		uint64_t bits;
+		memcpy(&bits, &numbers[i], sizeof bits);
+		tt_put64(p, bits);
+	}
+}
+
+struct tutti_table *tt_table_find(struct tt_job *job, uint64_t uid)
+{
+	tt_list_each(node, &tt_tables(job)->tables) {
+		struct tutti_table *t = tt_container_of(node, struct tutti_table, link);
+		if (t->shard.memory && ((const struct tt_shard_head *)t->shard.memory)->uid == uid)
+			return t;
+	}
+	return NULL;
+}
+
+/* The delta of this whole shard, in the worker's memory. */
+static int map_delta(struct tutti_table *t, struct tt_member *from, struct tt_pack *p)
+{
+	struct tt_pusher *pusher = t->shard.pushers[from->rank];
+	struct tt_key key;
+
+	tt_get_key(p, &key);
+	if (!pusher)
+		return -EINVAL; /* it has not joined */
+	p->bad |= key.len != tt_table_range(t, t->mine).count * t->width;
+	pusher->mapped = p->bad ? NULL : tt_member_net(from)->transport->map(from->link->peer, &key, 0);
+	return pusher->mapped || p->bad ? 0 : -EOPNOTSUPP;
+}
+
+void tt_table_pack(struct tutti_table *t, const char *elements, size_t count, uint64_t limit, struct tt_elements *e)
+{
+	size_t len = count * t->width;
+	void *packed = t->flags & TUTTI_TABLE_FILTER ? tt_scratch_take(&t->job->scratch, len) : NULL;
+	size_t bytes = packed ? tt_filter_pack(packed, elements, count, t->type, limit) : 0;
+
+	*e = (struct tt_elements){ elements, len, NULL, 0 };
+	if (bytes)
+		*e = (struct tt_elements){ packed, bytes, packed, len };
+	else
+		tt_scratch_give(&t->job->scratch, packed, len);
+}
+
+int tt_table_unpack(struct tutti_table *t, struct tt_pack *p, size_t count, bool sparse, struct tt_elements *e)
+{
+	size_t len = count * t->width, left = tt_pack_left(p);
+	const uint8_t *from = tt_pack_take(p, left);
+
+	*e = (struct tt_elements){ .at = (const char *)from };
+	p->bad |= sparse ? len > tt_table_piece(t->job) : left != len;
+	if (p->bad || (!sparse && t->updater.rule != TUTTI_UPDATE_OWN))
+		return 0;
+	if (!(e->copy = tt_scratch_take(&t->job->scratch, len)))
+		return -ENOMEM;
+	e->room = len;
+	e->at = e->copy;
+	if (!sparse)
+		memcpy(e->copy, from, len); /* behind a message's head it is not aligned */
+	else
+		p->bad |= tt_filter_unpack(e->copy, count, t->type, from, left) != 0;
+	return 0;
+}
+
+void tt_elements_free(struct tutti_table *t, struct tt_elements *e) { tt_scratch_give(&t->job->scratch, e->copy, e->room); }
+
+/* Where a piece lies that is not within its message. NULL: nowhere. */
+static const char *bytes_of(const struct tutti_table *t, const struct tt_member *from, unsigned slot, struct tt_range range)
+{
+	const struct tt_pusher *pusher = t->shard.pushers[from->rank];
+	size_t len = (size_t)range.count * t->width;
+
+	if (slot == TT_IN_PLACE)
+		return pusher && pusher->mapped ? pusher->mapped + (size_t)(range.first - tt_table_range(t, t->mine).first) * t->width : NULL;
+	const struct tt_table_peer *peer = tt_member_own(from, TT_TABLE_SLOT);
+	return slot < TT_SEND_QUEUE_SLOTS && peer && peer->inbox && len <= TT_PUSH_PIECE ? peer->inbox + (size_t)slot * TT_PUSH_PIECE : NULL;
+}
+
+static bool is_within(const struct tutti_table *t, struct tt_range range)
+{
+	struct tt_range mine = tt_table_range(t, t->mine);
+
+	return range.first >= mine.first && range.count <= mine.count && range.first - mine.first <= mine.count - range.count;
+}
+
+static int take(struct tutti_table *t, struct tt_member *from, struct tt_pack *p, unsigned flags, unsigned slot, const tutti_update *options,
+                struct tt_range range, void *back)
+{
+	struct tt_pusher *pusher = t->shard.pushers[from->rank];
+	struct tt_elements e = { 0 };
+	int err = 0;
+
+	if (slot == TT_IN_PLACE && pusher && !pusher->mapped)
+		return -EOPNOTSUPP; /* as its first piece */
+	if (slot == TT_NO_SLOT)
+		err = tt_table_unpack(t, p, (size_t)range.count, flags & TT_SPARSE, &e);
+	else
+		e.at = bytes_of(t, from, slot, range);
+	p->bad |= !err && !e.at;
+	if (slot == TT_IN_PLACE && pusher && flags & TT_PUSH_LAST)
+		pusher->mapped = NULL; /* its worker may take the memory back */
+	if (!p->bad)
+		err = err ? tt_table_refuse(t, from->rank, flags, options, err) : tt_table_apply(t, from->rank, flags, options, range, e.at, back);
+	tt_elements_free(t, &e);
+	return err;
+}
+
+static void answer_with(struct tt_member *to, uint32_t number, int err, const void *values, size_t bytes)
+{
+	uint8_t answer[9];
+	struct tt_pack a = tt_pack(answer, sizeof answer);
+
+	tt_put8(&a, TT_PUSHED);
+	tt_put32(&a, number);
+	tt_put32(&a, (uint32_t)err);
+	tt_send(to, answer, sizeof answer, values, bytes);
+}
+
+void tt_table_answer(struct tt_member *to, uint32_t number, int err) { answer_with(to, number, err, NULL, 0); }
+
+/* What the rule gives back of a piece goes with the answer to it. */
+static bool gives_back(const struct tutti_table *t, unsigned flags, struct tt_range range)
+{
+	return flags & TT_PUSH_PULL && !(flags & TT_PUSH_ASSIGN) && tt_updater_gives_back(&t->updater) &&
+	       (size_t)range.count * t->width <= tt_table_piece(t->job);
+}
+
+static void answer_push(struct tutti_table *t, struct tt_member *to, uint32_t number, int err, unsigned flags, const void *back, size_t bytes)
+{
+	if (err || !(flags & TT_PUSH_PULL))
+		tt_table_answer(to, number, err);
+	else if (back)
+		answer_with(to, number, 0, back, bytes);
+	else if (t->shard.as.mode == TUTTI_ASYNC && !tt_table_is_large(t, t->mine))
+		answer_with(to, number, 0, t->shard.values, (size_t)tt_table_range(t, t->mine).count * t->width);
+	else
+		tt_table_answer(to, number, 0);
+}
+
+void tt_table_push(struct tt_member *from, struct tt_pack *p)
+{
+	const struct tt_pack message = *p;
+	uint64_t uid = tt_get64(p);
+	uint32_t number = tt_get32(p);
+	unsigned flags = tt_get8(p), slot = tt_get8(p);
+	struct tt_range range = { .first = tt_get64(p), .count = tt_get32(p) };
+	struct tutti_table *t = tt_table_find(from->job, uid);
+	tutti_update options;
+	void *back = NULL;
+	size_t bytes = t && gives_back(t, flags, range) ? (size_t)range.count * t->width : 0;
+	int err = t ? 0 : -ESTALE;
+
+	if (!p->bad && tt_shard_wait(from, t, TT_PUSH, flags & TT_PUSH_FIRST, &message))
+		return;
+	if (flags & TT_PUSH_OPTIONS)
+		tt_table_get_options(p, &options);
+	if (t && !p->bad && slot == TT_IN_PLACE && flags & TT_PUSH_FIRST)
+		err = map_delta(t, from, p);
+	if (t && !err && !is_within(t, range))
+		err = -ERANGE;
+	const tutti_update *o = flags & TT_PUSH_OPTIONS ? &options : NULL;
+	if (t && !err && !p->bad && bytes && !(back = tt_scratch_take(&t->job->scratch, bytes)))
+		err = tt_table_refuse(t, from->rank, flags, o, -ENOMEM);
+	else if (t && !err && !p->bad)
+		err = take(t, from, p, flags, slot, o, range, back);
+	if (!p->bad)
+		answer_push(t, from, number, err, flags, back, bytes);
+	if (back)
+		tt_scratch_give(&t->job->scratch, back, bytes);
+}

@@ -1,0 +1,272 @@
+/* switch.c - a table's consistency, changed between two steps
+ *
+ * Each worker asks each server, and waits. A server changes when all workers that it counts have asked, and none of them has gone on
+ * pushing: then no push is under way. All start level from there. Everybody who has joined is told.
+ *
+ *   CHANGE {uid, number, clock, consistency} --> (when all have asked) CHANGED {uid, number, errno, clock, consistency}
+ *
+ * Each says to all servers how far it has come, so that their clocks are the same from there on, even if they were not. */
+#include "engine/engine.h"
+#include "member/member.h"
+#include "table/table_private.h"
+#include <string.h>
+
+void tt_table_put_consistency(struct tt_pack *p, const tutti_consistency *c)
+{
+	tt_put8(p, (uint8_t)c->mode);
+	tt_put32(p, (uint32_t)c->staleness);
+	tt_put32(p, (uint32_t)c->backup);
+}
+
+tutti_consistency tt_table_get_consistency(struct tt_pack *p)
+{
+	tutti_consistency c = { .mode = (tutti_mode)tt_get8(p) };
+
+	c.staleness = (int)tt_get32(p);
+	c.backup = (int)tt_get32(p);
+	p->bad |= (c.mode != TUTTI_ASYNC && c.mode != TUTTI_SSP && c.mode != TUTTI_BSP) || c.staleness < 0 || c.backup < 0;
+	return c;
+}
+
+static bool are_same(const tutti_consistency *a, const tutti_consistency *b)
+{
+	return a->mode == b->mode && a->staleness == b->staleness && a->backup == b->backup;
+}
+
+/* ---- what a shard has become, at whoever uses it ---- */
+
+static void take_change(struct tutti_table *t, int server, uint32_t number, int err, uint64_t clock, const tutti_consistency *as)
+{
+	struct tt_served *s = &t->source[server];
+
+	if (number == t->changes) {
+		s->changed = number;
+		s->change_err = err;
+		t->job->engine.news = true;
+	}
+	if (err)
+		return;
+	s->as = *as;
+	tt_table_forgive(t, server);
+	s->pushed = clock;
+	tt_table_clock(t, server, clock);
+}
+
+static void send_change(struct tutti_table *t, int rank, uint32_t number, int err)
+{
+	uint8_t bytes[40];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	tt_put8(&p, TT_CHANGED);
+	tt_put64(&p, t->source[t->mine].uid);
+	tt_put32(&p, number);
+	tt_put32(&p, (uint32_t)err);
+	tt_put64(&p, tt_version_clock(t));
+	tt_table_put_consistency(&p, &t->shard.as);
+	tt_send(tt_member(t->job, rank), bytes, (size_t)(p.at - bytes), NULL, 0);
+}
+
+/* ---- a server's side ---- */
+
+static void answer(struct tutti_table *t, int rank, uint32_t number, int err)
+{
+	if (rank == t->job->rank)
+		take_change(t, t->mine, number, err, tt_version_clock(t), &t->shard.as);
+	else
+		send_change(t, rank, number, err);
+}
+
+static bool all_have_asked(const struct tutti_table *t)
+{
+	bool any = false;
+
+	for (int i = 0; i < t->job->size; i++) {
+		const struct tt_pusher *p = t->shard.pushers[i];
+		if (p && p->counted && !p->asked)
+			return false;
+		any |= p && p->asked;
+	}
+	return any;
+}
+
+/* Do they ask for the same, and can it be? clock: the farthest that one of them has come. */
+static int judge(const struct tutti_table *t, tutti_consistency *to, uint64_t *clock)
+{
+	bool first = true;
+
+	*clock = 0;
+
+	for (int i = 0; i < t->job->size; i++) {
+		const struct tt_pusher *p = t->shard.pushers[i];
+		if (!p || !p->asked)
+			continue;
+		if (!first && !are_same(to, &p->wants))
+			return -EINVAL;
+		*clock = tt_max(*clock, p->elsewhere);
+		*to = p->wants;
+		first = false;
+	}
+	return tt_table_can_be(t->updater.rule, t->flags, to);
+}
+
+void tt_table_look_at_switch(struct tutti_table *t)
+{
+	tutti_consistency to = { 0 };
+	uint64_t clock;
+	int err;
+
+	if (!all_have_asked(t))
+		return;
+	if (!(err = judge(t, &to, &clock)))
+		err = tt_version_switch(t, &to, clock);
+	for (int i = 0; i < t->job->size; i++) {
+		struct tt_pusher *p = t->shard.pushers[i];
+		if (p && p->met && (p->asked || !err))
+			answer(t, i, p->asked ? p->number : 0, err);
+		if (p)
+			p->asked = false;
+	}
+}
+
+static int ask_here(struct tutti_table *t, int rank, uint32_t number, uint64_t clock, const tutti_consistency *to)
+{
+	struct tt_pusher *p = t->shard.pushers[rank];
+
+	if (!p || !p->counted)
+		return -EPERM;
+	p->asked = true;
+	p->number = number;
+	p->elsewhere = clock;
+	p->wants = *to;
+	tt_table_look_at_switch(t);
+	return 0;
+}
+
+void tt_table_take_switch(struct tt_member *from, struct tt_pack *p)
+{
+	uint64_t uid = tt_get64(p);
+	uint32_t number = tt_get32(p);
+	uint64_t clock = tt_get64(p);
+	struct tutti_table *t = tt_table_find(from->job, uid);
+	tutti_consistency to = tt_table_get_consistency(p);
+	int err;
+
+	p->bad |= clock > INT64_MAX;
+	if (t && !p->bad && (err = ask_here(t, from->rank, number, clock, &to)))
+		answer(t, from->rank, number, err);
+}
+
+/* ---- a worker's side ---- */
+
+void tt_table_take_switched(struct tt_member *from, struct tt_pack *p)
+{
+	int i, err;
+	struct tutti_table *t = tt_table_find_served(from, tt_get64(p), &i);
+	uint32_t number = tt_get32(p);
+	uint64_t clock;
+	tutti_consistency as;
+
+	err = (int)tt_get32(p);
+	clock = tt_get64(p);
+	as = tt_table_get_consistency(p);
+	p->bad |= err > 0 || err < -4095 || clock > INT64_MAX;
+	if (t && !p->bad)
+		take_change(t, i, number, err, clock, &as);
+}
+
+static bool is_gone(const struct tutti_table *t, int i)
+{
+	return t->source[i].clock == UINT64_MAX || tt_member(t->job, t->server[i])->state >= TT_LEFT;
+}
+
+/* This rank at any server, or a server's clock: pushes of others who have gone may have moved it. */
+static uint64_t farthest(const struct tutti_table *t)
+{
+	uint64_t most = 0;
+
+	for (int i = 0; i < t->servers; i++)
+		if (tt_table_has_any(t, i) && t->source[i].as.mode != TUTTI_ASYNC && !is_gone(t, i))
+			most = tt_max(most, tt_max(t->source[i].pushed, t->source[i].clock));
+	return most;
+}
+
+static void ask(struct tutti_table *t, int i, const tutti_consistency *to)
+{
+	uint8_t bytes[32];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	tt_put8(&p, TT_CHANGE);
+	tt_put64(&p, t->source[i].uid);
+	tt_put32(&p, t->changes);
+	tt_put64(&p, farthest(t));
+	tt_table_put_consistency(&p, to);
+	tt_send(tt_member(t->job, t->server[i]), bytes, (size_t)(p.at - bytes), NULL, 0);
+}
+
+static bool have_changed(void *arg)
+{
+	const struct tutti_table *t = arg;
+
+	for (int i = 0; i < t->servers; i++)
+		if (tt_table_has_any(t, i) && t->source[i].changed != t->changes && !is_gone(t, i))
+			return false;
+	return true;
+}
+
+static int explain(const struct tutti_table *t, int err)
+{
+	switch (err) {
+	case -ETIMEDOUT:
+		return tt_fail(err, "table \"%s\": given up after %llu ms: not all of its workers asked for another consistency", t->name,
+		               (unsigned long long)(t->job->deadline / TT_MS));
+	case -EBUSY: return tt_fail(err, "table \"%s\": calls of this rank are under way: its consistency changes between steps", t->name);
+	case -EINVAL: return tt_fail(err, "table \"%s\": its workers asked for different consistencies", t->name);
+	default: return tt_fail(err, "table \"%s\": its consistency cannot be changed: %s", t->name, strerror(-err));
+	}
+}
+
+static int answer_of(const struct tutti_table *t, int i)
+{
+	const struct tt_member *m = tt_member(t->job, t->server[i]);
+
+	if (m->state >= TT_LEFT)
+		return tt_fail(m->err, "table \"%s\": its consistency cannot be changed: %s", t->name, m->why);
+	if (is_gone(t, i))
+		return tt_fail(-ESTALE, "table \"%s\": rank %d has closed it: close yours and open it again", t->name, m->rank);
+	return t->source[i].change_err ? explain(t, t->source[i].change_err) : 0;
+}
+
+static int ask_all(struct tutti_table *t, const tutti_consistency *to)
+{
+	int err = 0;
+
+	t->changes++;
+	for (int i = 0; i < t->servers; i++)
+		if (tt_table_is_other(t, i) && !is_gone(t, i))
+			ask(t, i, to);
+	if (t->shard.memory && tt_table_has_any(t, t->mine) && (err = ask_here(t, t->job->rank, t->changes, farthest(t), to)))
+		return explain(t, err);
+	if (tt_wait_until(t->job, have_changed, t, tt_now() + t->job->deadline))
+		return explain(t, -ETIMEDOUT);
+	for (int i = 0; !err && i < t->servers; i++)
+		if (tt_table_has_any(t, i))
+			err = answer_of(t, i);
+	return err;
+}
+
+/* Those too that the program has given up, and servers are still to hear of: behind its CHANGE they would take that back. */
+static bool pushes_nothing(void *arg) { return !tt_table_is_pushed(arg); }
+
+int tutti_table_switch(tutti_table *t, const tutti_consistency *to)
+{
+	int err = tt_usable(t->job);
+
+	if (err || (err = tt_consistency_check(to)) || (err = tt_table_can_be(t->updater.rule, t->flags, to)))
+		return err;
+	if (!t->works)
+		return tt_fail(-EPERM, "table \"%s\": its workers choose its consistency, and rank %d is none or has finished", t->name, t->job->rank);
+	tt_lock(t->job);
+	err = tt_table_is_called(t) || tt_wait_until(t->job, pushes_nothing, t, tt_now() + t->job->deadline) ? explain(t, -EBUSY) : ask_all(t, to);
+	tt_unlock(t->job);
+	return err;
+}

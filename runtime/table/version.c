@@ -1,0 +1,519 @@
+/* version.c - versions of a shard, which stay as they are while they are read
+ *
+ * What is pushed in a round is summed up apart. When the round has closed, the rule takes the newest version and the sum, and writes the
+ * next version over the one before, piece by piece, so that nothing else has to stand still while it does: whoever has pushed k times reads
+ * version k, and version k + 2 needs two more pushes of his.
+ *
+ *   pushes --> sum --.
+ *   version k --------+--> version k + 1 (where k - 1 was); the sum is 0 again
+ *
+ * Of keys, and of tables that keep track of fresh rows, only those rows come into a round that were pushed to. A round costs as much as these, and those
+ * of the round before, which are copied: in all others the two versions are the same. Keys have one place, since there may be many more of them than
+ * any round touches: nobody who is waited for reads it meanwhile.
+ *
+ * Without rounds pushes change the values in place. Where snapshots are wanted, a version is copied from them now and then, from a moment
+ * at which no push is half applied on. It is copied a piece in each turn; who is about to change a piece that is not there yet copies it
+ * before. Where several workers push all the time there may be no such moment: then the shard is held for one. */
+#include "engine/engine.h"
+#include "kernel/kernel.h"
+#include "table/table_private.h"
+#include "table/saving.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { PATIENCE_MS = 100 }; /* of the pushes that wait for a version, with one that has begun and does not go on */
+
+static struct tt_shard_head *head_of(const struct tt_shard *s) { return (struct tt_shard_head *)s->memory; }
+static uint64_t count_of(const struct tutti_table *t) { return tt_table_range(t, t->mine).count; }
+
+bool tt_version_is_kept(const struct tutti_table *t) { return t->flags & TUTTI_TABLE_SNAPSHOTS || tt_shard_in_rounds(t); }
+static bool copies(const struct tutti_table *t) { return t->flags & TUTTI_TABLE_SNAPSHOTS && !tt_shard_in_rounds(t); }
+
+size_t tt_version_bytes(const struct tutti_table *t)
+{
+	return t->mine < 0 ? 0 : TT_SHARD_HEAD + 3 * tt_table_copy(t, t->mine); /* what is not used stays untouched, and costs nothing */
+}
+
+static size_t piece_of(const struct tutti_table *t) { return TT_PUSH_PIECE / t->width; }
+
+/* What is there is of a switch that failed; keys may have come since. */
+static int open_touched(struct tutti_table *t)
+{
+	struct tt_shard *s = &t->shard;
+	uint64_t rows = s->keys ? s->room : count_of(t) / t->row;
+	int err = s->touched ? tt_dirty_rows_resize(s->touched, rows) : tt_dirty_rows_open(rows, &s->touched);
+
+	return err || s->keys || s->differ ? err : tt_dirty_rows_open(rows, &s->differ);
+}
+
+static size_t sum_bytes(const struct tutti_table *t, uint64_t room)
+{
+	return t->shard.keys ? (size_t)room * tt_table_row_bytes(t) : tt_table_copy(t, t->mine);
+}
+
+int tt_version_open(struct tutti_table *t)
+{
+	const tutti_updater add = { .size = sizeof add };
+	struct tt_shard *s = &t->shard;
+	int err;
+
+	if (copies(t) && !s->next.made && !(s->next.made = calloc((size_t)(count_of(t) / piece_of(t)) + 1, 1)))
+		return tt_fail(-ENOMEM, "no memory for the versions of the table \"%s\"", t->name);
+	if (!tt_shard_in_rounds(t) || s->sum)
+		return 0;
+	if ((tt_table_is_touched(t) && (err = open_touched(t))) || (!s->adder && (err = tt_updater_open(&add, t->type, (size_t)count_of(t), 1, &s->adder))))
+		return err;
+	s->sum = tt_pages_map(sum_bytes(t, s->room));
+	s->sum_room = s->room;
+	return s->sum ? 0 : tt_fail(-ENOMEM, "no memory for the rounds of the table \"%s\"", t->name);
+}
+
+void tt_version_close(struct tt_shard *s)
+{
+	tt_updater_close(s->adder);
+	tt_dirty_rows_close(s->touched);
+	tt_dirty_rows_close(s->differ);
+	free(s->next.made);
+	tt_pages_unmap(s->sum, s->table ? sum_bytes(s->table, s->sum_room) : 0);
+}
+
+int tt_version_grow(struct tutti_table *t, uint64_t room)
+{
+	struct tt_shard *s = &t->shard;
+	char *sum;
+
+	if (!s->sum || room <= s->sum_room)
+		return 0;
+	if (tt_dirty_rows_resize(s->touched, room) || !(sum = tt_pages_resize(s->sum, sum_bytes(t, s->sum_room), sum_bytes(t, room))))
+		return -ENOMEM;
+	s->sum = sum;
+	s->sum_room = room;
+	return 0;
+}
+
+/* The values are about to change outside of a round, or have. */
+static void expect_all_to_differ(struct tt_shard *s)
+{
+	if (s->differ)
+		tt_dirty_rows_add(s->differ, 0, NULL, 0);
+}
+
+static void forget_keys(struct tutti_table *t)
+{
+	struct tt_shard *s = &t->shard;
+	const uint64_t *rows;
+	size_t n = tt_dirty_rows_list(s->touched, &rows), row = tt_table_row_bytes(t);
+
+	for (size_t i = 0; i < n; i++)
+		memset(s->sum + (size_t)rows[i] * row, 0, row);
+	tt_dirty_rows_clear(s->touched);
+}
+
+void tt_version_replace(struct tutti_table *t)
+{
+	expect_all_to_differ(&t->shard);
+	if (t->shard.keys && t->shard.sum)
+		forget_keys(t);
+}
+
+uint64_t tt_version_clock(const struct tutti_table *t)
+{
+	return tt_shard_in_rounds(t) ? head_of(&t->shard)->version : tt_rounds_clock(t->shard.rounds);
+}
+
+const char *tt_version_find(const struct tutti_table *t, uint64_t version)
+{
+	const struct tt_shard_head *h = head_of(&t->shard);
+
+	if (!tt_shard_in_rounds(t))
+		return t->shard.values;
+	if (t->shard.keys)
+		return version == h->version && version == h->writing ? t->shard.values : NULL;
+	return version <= h->version && h->writing < version + 2 ? t->shard.memory + tt_table_at(t, t->mine, version) : NULL;
+}
+
+/* ---- the open round ---- */
+
+static double scale_of(const struct tutti_table *t, const tutti_update *o)
+{
+	o = o && o->set & TUTTI_SET_SCALE ? o : &t->updater.defaults;
+	return o->set & TUTTI_SET_SCALE && t->updater.rule != TUTTI_UPDATE_OWN ? o->scale : 1;
+}
+
+int tt_version_begin(struct tutti_table *t, const tutti_update *options, struct tt_push *push)
+{
+	struct tt_next *n = &t->shard.next;
+	tutti_update scale = { .size = sizeof scale, .set = TUTTI_SET_SCALE, .scale = scale_of(t, options) };
+	int err = tt_update_check(&t->updater, options);
+
+	if (!err)
+		err = tt_updater_begin(t->shard.adder, 0, scale.scale == 1 ? NULL : &scale, push);
+	if (err || n->opened)
+		return err;
+	n->opened = true;
+	n->options = options ? *options : (tutti_update){ .size = sizeof n->options };
+	n->options.set &= ~(unsigned)TUTTI_SET_WORKER;
+	n->options.worker = 0;
+	if (t->updater.rule != TUTTI_UPDATE_OWN) { /* it is in the sum */
+		n->options.set &= ~(unsigned)TUTTI_SET_SCALE;
+		n->options.scale = 0;
+	}
+	return 0;
+}
+
+void tt_version_sum(struct tutti_table *t, const struct tt_push *push, size_t at, size_t count, const void *delta)
+{
+	char *sum = t->shard.sum + at * t->width;
+
+	tt_table_update(t, push, at, count, &(struct tt_piece){ .to = sum, .w = sum, .d = delta });
+}
+
+int tt_version_touch_rows(struct tutti_table *t, int worker, const uint64_t *rows, size_t n)
+{
+	if (tt_shard_in_rounds(t))
+		return t->shard.touched ? tt_dirty_rows_add(t->shard.touched, worker, rows, n) : 0;
+	if (t->shard.fresh)
+		tt_changed_rows_pushed(t->shard.fresh, worker, rows, n);
+	return 0;
+}
+
+/* ---- the next version ---- */
+
+static char *place_of_next(const struct tutti_table *t) { return t->shard.memory + tt_table_version_at(t, t->mine, head_of(&t->shard)->writing); }
+
+static void copy_piece(struct tutti_table *t, size_t i)
+{
+	struct tt_shard *s = &t->shard;
+	size_t first = i * piece_of(t), count = tt_min((size_t)count_of(t) - first, piece_of(t));
+
+	if (!s->next.made[i])
+		memcpy(place_of_next(t) + first * t->width, s->values + first * t->width, count * t->width);
+	s->next.made[i] = true;
+}
+
+/* By the rule, out of the version before and the sum. */
+static void make(struct tutti_table *t, char *next, size_t first, size_t count)
+{
+	struct tt_shard *s = &t->shard;
+	size_t at = first * t->width;
+
+	if (s->image)
+		tt_image_keep(s->image, first, count);
+	tt_table_update(t, &s->next.push, first, count, &(struct tt_piece){ .to = next + at, .w = s->values + at, .d = s->sum + at });
+	memset(s->sum + at, 0, count * t->width);
+}
+
+/* As many of the next `most` elements of those rows as lie side by side. */
+static size_t make_run(struct tutti_table *t, uint64_t at, size_t most)
+{
+	const struct tt_dirty_rows *rows = t->shard.touched;
+	uint64_t i = at / t->row, skip = at % t->row, run = tt_dirty_rows_run(rows, i, (skip + most - 1) / t->row + 1);
+	size_t n = (size_t)tt_min(run * t->row - skip, most);
+
+	make(t, t->shard.keys ? t->shard.values : place_of_next(t), (size_t)(tt_dirty_rows_row(rows, i) * t->row + skip), n);
+	return n;
+}
+
+/* What is touched is made, and not copied. */
+static size_t copy_run(struct tutti_table *t, uint64_t at, size_t most)
+{
+	const struct tt_dirty_rows *differ = t->shard.differ, *touched = t->shard.touched;
+	uint64_t i = at / t->row, skip = at % t->row, rows = (skip + most - 1) / t->row + 1, first = tt_dirty_rows_row(differ, i), n = 1;
+	bool made = tt_dirty_rows_by(touched, first);
+	size_t from = (size_t)(first * t->row + skip) * t->width, count;
+
+	while (n < rows && tt_dirty_rows_row(differ, i + n) == first + n && !!tt_dirty_rows_by(touched, first + n) == made)
+		n++;
+	count = (size_t)tt_min(n * t->row - skip, most);
+	if (!made)
+		memcpy(place_of_next(t) + from, t->shard.values + from, count * t->width);
+	return count;
+}
+
+static uint64_t count_touched(const struct tutti_table *t) { return tt_dirty_rows_count(t->shard.touched) * t->row; }
+
+static uint64_t count_to_copy(const struct tutti_table *t)
+{
+	const struct tt_shard *s = &t->shard;
+
+	return s->differ && !tt_dirty_rows_all(s->touched) ? tt_dirty_rows_count(s->differ) * t->row : 0;
+}
+
+/* Rows that the round has touched, and behind them those in which the copy that is written over differs otherwise. */
+static void make_rows(struct tutti_table *t, uint64_t at, uint64_t end)
+{
+	uint64_t made = count_touched(t);
+
+	while (at < end)
+		at += at < made ? make_run(t, at, (size_t)(tt_min(end, made) - at)) : copy_run(t, at - made, (size_t)(end - at));
+}
+
+static bool is_made_by_rows(const struct tutti_table *t) { return tt_shard_in_rounds(t) && t->shard.touched; }
+static uint64_t count_to_make(const struct tutti_table *t) { return is_made_by_rows(t) ? count_touched(t) + count_to_copy(t) : count_of(t); }
+
+static void make_piece(struct tutti_table *t)
+{
+	struct tt_next *n = &t->shard.next;
+	size_t count = (size_t)tt_min(count_to_make(t) - n->at, piece_of(t));
+
+	if (copies(t))
+		copy_piece(t, (size_t)n->at / piece_of(t));
+	else if (is_made_by_rows(t))
+		make_rows(t, n->at, n->at + count);
+	else
+		make(t, place_of_next(t), (size_t)n->at, count);
+	n->at += count;
+}
+
+static void tell_fresh(struct tt_changed_rows *f, int by, const uint64_t *rows, size_t n) { tt_changed_rows_pushed(f, by == TT_BY_MANY ? -1 : by - 1, rows, n); }
+
+/* The version before has all but what was touched. */
+static void swap_copies(struct tt_shard *s)
+{
+	struct tt_dirty_rows *before = s->differ;
+
+	s->differ = s->touched;
+	s->touched = before;
+}
+
+/* What one worker alone has pushed to is fresh for the others. */
+static void close_touched(struct tt_shard *s)
+{
+	const uint64_t *rows;
+	size_t n = tt_dirty_rows_list(s->touched, &rows);
+
+	if (s->fresh && tt_dirty_rows_all(s->touched))
+		tell_fresh(s->fresh, tt_dirty_rows_all(s->touched), NULL, 0);
+	for (size_t i = 0; s->fresh && i < n; i++)
+		tell_fresh(s->fresh, tt_dirty_rows_by(s->touched, rows[i]), &rows[i], 1);
+	if (s->differ)
+		swap_copies(s);
+	tt_dirty_rows_clear(s->touched);
+}
+
+static void now_at(struct tt_shard *s, char *place)
+{
+	s->values = place;
+	s->moves++;
+}
+
+static void publish(struct tutti_table *t)
+{
+	struct tt_shard *s = &t->shard;
+
+	s->next.busy = s->next.opened = false;
+	if (tt_shard_in_rounds(t) && !s->keys)
+		now_at(s, place_of_next(t));
+	if (tt_shard_in_rounds(t) && s->touched)
+		close_touched(s);
+	head_of(s)->born[head_of(s)->writing & 1] = tt_calendar();
+	__atomic_store_n(&head_of(s)->version, head_of(s)->writing, __ATOMIC_RELEASE);
+	if (tt_shard_in_rounds(t))
+		tt_table_tell(t);
+	tt_shard_look(t);
+	if (!tt_shard_in_rounds(t))
+		tt_version_look(t);
+}
+
+static void go_on(struct tutti_table *t);
+
+static void take_turn(struct tt_timer *turn)
+{
+	struct tt_next *n = tt_container_of(turn, struct tt_next, turn);
+
+	go_on(tt_container_of(n, struct tt_shard, next)->table);
+}
+
+static void go_on(struct tutti_table *t)
+{
+	make_piece(t);
+	if (t->shard.next.at < count_to_make(t))
+		tt_timer_start(t->job, &t->shard.next.turn, tt_now(), take_turn);
+	else
+		publish(t);
+}
+
+static void start(struct tutti_table *t)
+{
+	struct tt_shard *s = &t->shard;
+
+	s->next.at = 0;
+	s->next.busy = true;
+	__atomic_store_n(&head_of(s)->writing, head_of(s)->version + 1, __ATOMIC_RELEASE);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST); /* before any of it */
+	go_on(t);
+}
+
+void tt_version_round(struct tutti_table *t)
+{
+	struct tt_shard *s = &t->shard;
+	struct tt_next *n = &s->next;
+
+	tt_updater_begin(s->updater, 0, n->opened ? &n->options : NULL, &n->push); /* these were looked at before */
+	if (t->updater.rule != TUTTI_UPDATE_OWN)
+		n->push.factors.scale = 1; /* it is in the sum */
+	start(t);
+}
+
+void tt_version_settle(struct tutti_table *t)
+{
+	struct tt_next *n = &t->shard.next;
+
+	if (!n->busy)
+		return;
+	tt_timer_stop(&n->turn);
+	while (n->at < count_to_make(t))
+		make_piece(t);
+	publish(t);
+}
+
+/* ---- without rounds ---- */
+
+static uint64_t due_at(const struct tutti_table *t)
+{
+	const struct tt_next *n = &t->shard.next;
+
+	return t->publish_pushes && n->since >= t->publish_pushes ? 0 : t->publish_ms ? n->begun + (uint64_t)t->publish_ms * TT_MS : UINT64_MAX;
+}
+
+static void take_due_turn(struct tt_timer *turn)
+{
+	struct tt_next *n = tt_container_of(turn, struct tt_next, turn);
+
+	tt_version_look(tt_container_of(n, struct tt_shard, next)->table);
+}
+
+static void begin_copy(struct tutti_table *t)
+{
+	struct tt_next *n = &t->shard.next;
+
+	n->since = 0;
+	n->missed = 0;
+	n->begun = tt_now();
+	memset(n->made, 0, (size_t)(count_of(t) / piece_of(t)) + 1);
+	start(t);
+}
+
+static void copy_now(struct tutti_table *t, int err)
+{
+	t->shard.next.missed = 0;
+	if (!err && copies(t) && t->shard.next.since)
+		begin_copy(t);
+	tt_shard_resume(t);
+}
+
+/* Where pushes overlap all the time, no moment comes by itself at which none is half done. */
+static void await_moment(struct tutti_table *t)
+{
+	if (++t->shard.next.missed > 2 * (unsigned)t->shard.workers)
+		tt_shard_quiesce(t, tt_min(PATIENCE_MS * TT_MS, t->job->deadline), copy_now);
+}
+
+/* The end of the last push that is half applied comes by here, too. */
+void tt_version_look(struct tutti_table *t)
+{
+	struct tt_next *n = &t->shard.next;
+	uint64_t due = due_at(t);
+
+	if (!copies(t) || n->busy || !n->since || t->shard.held)
+		return;
+	if (due > tt_now()) {
+		if (due != UINT64_MAX)
+			tt_timer_start(t->job, &n->turn, due, take_due_turn);
+	} else if (t->shard.half) {
+		await_moment(t);
+	} else {
+		begin_copy(t);
+	}
+}
+
+void tt_version_pushed(struct tutti_table *t)
+{
+	if (!copies(t))
+		return;
+	t->shard.next.since++;
+	tt_version_look(t);
+}
+
+void tt_version_touch(struct tutti_table *t, size_t at, size_t count)
+{
+	if (t->shard.image)
+		tt_image_keep(t->shard.image, at, count);
+	expect_all_to_differ(&t->shard);
+	if (!copies(t) || !t->shard.next.busy)
+		return;
+	for (size_t i = at / piece_of(t); i * piece_of(t) < at + count; i++)
+		copy_piece(t, i);
+}
+
+/* ---- from one to the other ---- */
+
+static void move_values(struct tutti_table *t, char *to)
+{
+	struct tt_shard *s = &t->shard;
+
+	if (s->keys)
+		return; /* their values are elsewhere */
+	if (s->values == to)
+		return;
+	memcpy(to, s->values, (size_t)count_of(t) * t->width);
+	now_at(s, to);
+}
+
+/* Where the new consistency expects them, under the version or clock that all start from. */
+static void place_values(struct tutti_table *t, uint64_t clock)
+{
+	struct tt_shard *s = &t->shard;
+
+	if (tt_shard_in_rounds(t)) {
+		__atomic_store_n(&head_of(s)->writing, clock, __ATOMIC_RELEASE);
+		__atomic_thread_fence(__ATOMIC_SEQ_CST); /* before any of it */
+		move_values(t, s->memory + tt_table_at(t, t->mine, clock));
+		expect_all_to_differ(s);
+		__atomic_store_n(&head_of(s)->version, clock, __ATOMIC_RELEASE);
+		return;
+	}
+	move_values(t, s->memory + tt_table_at(t, t->mine, 0));
+	if (copies(t)) {
+		memset(s->next.made, 0, (size_t)(count_of(t) / piece_of(t)) + 1);
+		start(t);
+		tt_version_settle(t);
+	}
+}
+
+void tt_version_skip(struct tutti_table *t)
+{
+	struct tt_shard *s = &t->shard;
+
+	tt_version_settle(t);
+	if (s->image) /* the copies of the values change places */
+		tt_image_keep(s->image, 0, (size_t)count_of(t));
+	if (tt_shard_in_rounds(t)) {
+		place_values(t, tt_rounds_clock(s->rounds));
+		head_of(s)->born[head_of(s)->version & 1] = tt_calendar();
+	}
+	tt_table_tell(t);
+}
+
+int tt_version_switch(struct tutti_table *t, const tutti_consistency *to, uint64_t clock)
+{
+	const tutti_consistency from = t->shard.as;
+	int err;
+
+	tt_version_settle(t);
+	t->shard.as = *to;
+	err = tt_version_open(t);
+	t->shard.as = from;
+	if (err || (err = tt_rounds_switch(t->shard.rounds, to, &clock)))
+		return err;
+	if (t->shard.next.opened) /* a round that was not closed */
+		tt_version_round(t);
+	tt_version_settle(t);
+	if (t->shard.image) /* the copies of the values change places */
+		tt_image_keep(t->shard.image, 0, (size_t)count_of(t));
+	tt_timer_stop(&t->shard.next.turn);
+	t->shard.next.since = 0;
+	t->shard.as = t->source[t->mine].as = *to;
+	place_values(t, clock);
+	return 0;
+}

@@ -1,0 +1,148 @@
+/* plot.c - size against time as a picture, by gnuplot: ours, the limit, and another program's figures */
+#include "tools/perf/perf.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { POINTS_MAX = 1000 };
+
+struct point {
+	double bytes, us;
+};
+
+/* The number after "key": in a line of JSON; false: there is none. */
+static bool find_number(const char *line, const char *key, double *out)
+{
+	char quoted[64], *end;
+	const char *at;
+
+	snprintf(quoted, sizeof quoted, "\"%s\"", key);
+	if (!(at = strstr(line, quoted)))
+		return false;
+	at += strlen(quoted);
+	at += strspn(at, " \t");
+	if (*at++ != ':')
+		return false;
+	*out = strtod(at, &end);
+	return end != at;
+}
+
+/* Points of the peer's file; -1: it cannot be read. A row of another test is left out. */
+static int read_peer(const struct tt_perf_options *o, struct point *points)
+{
+	FILE *f = fopen(o->peer, "r");
+	char line[4096], test[64];
+	int n = 0;
+
+	if (!f)
+		return -1;
+	snprintf(test, sizeof test, "\"%s\"", o->name);
+	while (n < POINTS_MAX && fgets(line, sizeof line, f)) {
+		bool other = strstr(line, "\"test\"") && !strstr(line, test);
+		struct point at;
+		if (!other && find_number(line, "bytes", &at.bytes) && find_number(line, "p50_us", &at.us))
+			points[n++] = at;
+	}
+	fclose(f);
+	return n;
+}
+
+/* It is opened as it will be, and left as it is. */
+static int can_write(const char *path)
+{
+	bool there = !access(path, F_OK);
+	int fd = open(path, O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
+
+	if (fd < 0)
+		return tt_tool_refuse("perf", "--plot %s: %s", path, strerror(errno));
+	close(fd);
+	if (!there)
+		unlink(path);
+	return 0;
+}
+
+int tt_perf_can_plot(const struct tt_perf_options *o)
+{
+	struct point points[POINTS_MAX];
+	int n;
+
+	if (!o->plot)
+		return 0;
+	if (system("command -v gnuplot > /dev/null 2>&1"))
+		return tt_tool_refuse("perf", "--plot needs gnuplot, which is missing (apt install gnuplot-nox)");
+	if (!o->peer)
+		return can_write(o->plot);
+	n = read_peer(o, points);
+	if (n < 0)
+		return tt_tool_refuse("perf", "--peer %s: %s", o->peer, strerror(errno));
+	if (!n)
+		return tt_tool_refuse("perf", "--peer %s: no line of it has \"bytes\" and \"p50_us\" for %s", o->peer, o->name);
+	return can_write(o->plot);
+}
+
+/* In gnuplot's single quotes, where '' is a quote. */
+static void put_quoted(FILE *to, const char *text)
+{
+	fputc('\'', to);
+	for (; *text; text++)
+		fprintf(to, "%s%c", *text == '\'' ? "'" : "", *text);
+	fputc('\'', to);
+}
+
+static void put_points(FILE *to, const struct point *points, int n)
+{
+	for (int i = 0; i < n; i++)
+		fprintf(to, "%.0f %.4f\n", points[i].bytes, points[i].us);
+	fprintf(to, "e\n");
+}
+
+static void put_plot(FILE *to, const struct tt_perf *p, const struct point *ours, const struct point *limit, int count)
+{
+	const struct tt_perf_options *o = &p->options;
+	struct point peer[POINTS_MAX];
+	int peers = o->peer ? read_peer(o, peer) : 0;
+
+	fprintf(to, "set terminal pngcairo size 900,600\nset output ");
+	put_quoted(to, o->plot);
+	fprintf(to,
+	        "\nset logscale x 2\nset logscale y\nset format x '%%.0b %%BB'\nset grid\nset key top left noenhanced\nset xlabel 'size'\n"
+	        "set ylabel 'median time, microseconds'\nset title 'tutti perf %s, %s, %d ranks' noenhanced\n",
+	        o->name, p->transport, p->size);
+	fprintf(to, "plot '-' with linespoints title 'Tutti'");
+	if (p->has_limit)
+		fprintf(to, ", '-' with linespoints title 'limit'");
+	if (peers > 0) {
+		fprintf(to, ", '-' with linespoints title ");
+		put_quoted(to, o->peer);
+	}
+	fprintf(to, "\n");
+	put_points(to, ours, count);
+	if (p->has_limit)
+		put_points(to, limit, count);
+	if (peers > 0)
+		put_points(to, peer, peers);
+}
+
+int tt_perf_plot(const struct tt_perf *p, const struct tt_perf_row *rows, int count)
+{
+	struct point ours[POINTS_MAX], limit[POINTS_MAX];
+	FILE *to;
+
+	for (int i = 0; i < count; i++) {
+		ours[i] = (struct point){ (double)rows[i].bytes, rows[i].p50 };
+		limit[i] = (struct point){ (double)rows[i].bytes, rows[i].limit };
+	}
+	signal(SIGPIPE, SIG_IGN); /* a gnuplot that ends early tells by its status */
+	to = popen("gnuplot", "w");
+	if (to)
+		put_plot(to, p, ours, limit, count);
+	if (!to || pclose(to) || access(p->options.plot, R_OK)) {
+		tt_tool_refuse("perf", "gnuplot could not draw %s", p->options.plot);
+		return 1;
+	}
+	return 0;
+}

@@ -1,0 +1,75 @@
+/* table.c - `tutti perf table`: pushes and pulls of a table of the row's size
+ *
+ * Even ranks are workers, odd ones are servers: in a ring of two to four ranks each worker stands beside each server, and the bare
+ * sockets of the other limits lead from each to each. With several workers all ranks meet before each call.
+ */
+#include "tools/perf/perf.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+bool tt_perf_is_server(const struct tt_perf *p) { return p->rank % 2; }
+int tt_perf_servers(const struct tt_perf *p) { return p->size / 2; }
+int tt_perf_workers(const struct tt_perf *p) { return p->size - p->size / 2; }
+
+/* ---- opening, for a row ---- */
+
+int tt_perf_open_table(struct tt_perf *p)
+{
+	static const int servers[] = { 1, 3 };
+	tutti_table_config c = { .size = sizeof c, .type = p->options.type, .count = p->bytes / tt_perf_type_size(p->options.type),
+		                 .servers = tt_perf_servers(p), .server = servers };
+	char name[64];
+	int err;
+
+	tt_perf_close_table(p);
+	tt_perf_publish(p, &c);
+	if ((err = tt_perf_list_rows(p, &c)))
+		return err;
+	snprintf(name, sizeof name, "perf table %llu", (unsigned long long)p->order.serial);
+	if ((err = tutti_barrier(p->job, NULL)) || (err = tutti_table_open(p->job, name, &c, &p->table)))
+		return err;
+	return tt_perf_open_writer(p, &c);
+}
+
+void tt_perf_close_table(struct tt_perf *p)
+{
+	tutti_table_close(p->table);
+	free(p->rows);
+	p->rows = NULL;
+	p->table = NULL;
+	tt_perf_close_writer(p);
+}
+
+/* What a call that pushes nothing pulls. */
+int tt_perf_fill_table(struct tt_perf *p) { return p->rank || p->kernel->calls & TT_PERF_PUSH ? 0 : tutti_table_assign(p->table, p->local, NULL); }
+
+int tt_perf_pull_all(struct tt_perf *p)
+{
+	unsigned calls = p->kernel->calls;
+	bool knows = calls & TT_PERF_PULL && (!(calls & TT_PERF_PUSH) || tt_perf_workers(p) == 1);
+
+	if (knows || tt_perf_is_server(p))
+		return 0;
+	return tt_perf_is_of_rows(p) ? tutti_table_pull_rows(p->table, p->rows, p->listed, p->open, NULL) : tutti_table_pull(p->table, p->open, NULL);
+}
+
+/* ---- one iteration ---- */
+
+int tt_perf_table(struct tt_perf *p)
+{
+	unsigned calls = p->kernel->calls;
+	int err = 0;
+
+	if (tt_perf_is_beside(p))
+		return tt_perf_beside(p);
+	if (tt_perf_is_server(p))
+		return 0; /* it serves in the call in which it waits for the others */
+	if (calls & TT_PERF_ROWS)
+		return tt_perf_call_rows(p);
+	if (calls & TT_PERF_AT_ONCE)
+		return tutti_table_push_pull(p->table, p->local, NULL, p->open, NULL);
+	if (calls & TT_PERF_PUSH)
+		err = tutti_table_push(p->table, p->local, NULL, NULL);
+	return !err && calls & TT_PERF_PULL ? tutti_table_pull(p->table, p->open, NULL) : err;
+}
