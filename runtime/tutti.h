@@ -383,7 +383,8 @@ int tutti_table_assign(tutti_table *, const void *values, tutti_op *);
 /* A snapshot is of one version of each server's range: all pushes that a server had when it was made, each whole. In rounds it is the
  * same version of all ranges. Who pushes never waits for it, but where several push without a pause: for those then that have begun.
  * A pull is faster, but sees the values as they change. values: count x row elements; they and *versions, which may be NULL, are set
- * at the end. -EAGAIN: versions came faster than they could be read, in 16 tries; -EINVAL: the table keeps no versions. */
+ * at the end. Versions may come faster than they can be read: after three tries servers keep one for this rank, a quarter of a deadline
+ * at most; rounds wait meanwhile. -EAGAIN: 16 tries were too slow all the same; -EINVAL: the table keeps no versions. */
 typedef struct tutti_versions {
 	size_t size;             /* sizeof(tutti_versions), set by the caller */
 	uint64_t oldest, newest; /* of the servers' ranges: how many were made before; 0: the table as it was opened (in rounds: as it

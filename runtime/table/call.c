@@ -121,6 +121,12 @@ static void end_request(struct tt_table_call *c, int err)
 	tt_operation_end(r, err);
 }
 
+/* Or do some of its parts go on? */
+static bool is_over(struct tt_table_call *c, int *err)
+{
+	return !c->request || (!tt_call_again(c, err) && (!c->kind->ended || c->kind->ended(c, *err)));
+}
+
 static void end_call(struct tt_table_call *c)
 {
 	int err = 0;
@@ -129,7 +135,10 @@ static void end_call(struct tt_table_call *c)
 	for (int i = 0; c->request && i < c->table->servers && !err; i++)
 		if ((err = c->part[i].err) && !c->starved)
 			c->request->rank = c->part[i].member->rank; /* whom the sentence is about */
-	if (!c->request || !c->kind->ended || c->kind->ended(c, err)) {
+	if (c->given_up && (c->keeping || err == -EAGAIN))
+		err = c->gave_up;
+	if (is_over(c, &err)) {
+		tt_keep_end(c);
 		settle_count(c);
 		if (c->request)
 			end_request(c, err);
@@ -231,7 +240,7 @@ void tt_call_look_at(struct tt_call_part *p)
 		p->err = p->call->gave_up;
 	if (p->err && !p->pulls && p->said && p->server == p->call->table->mine)
 		tt_table_end_given_up(p->call->table, p->member->rank);
-	if (p->err || !p->call->values || p->pulled)
+	if (p->err || !p->call->values || p->pulled || p->call->keeping)
 		tt_call_end_part(p);
 	else if (p->pulls)
 		p->call->kind->pulled(p);
@@ -279,7 +288,8 @@ void tt_call_queue_own(struct tt_call_part *p)
 	struct tutti_table *t = p->call->table;
 
 	p->sent = 0;
-	p->version = p->call->versions ? ((const struct tt_shard_head *)(const void *)t->shard.memory)->version : p->version;
+	if (p->call->versions && !p->keeps)
+		p->version = ((const struct tt_shard_head *)(const void *)t->shard.memory)->version;
 	if (tt_list_empty(&t->own))
 		tt_timer_start(t->job, &t->own_turn, tt_now(), take_turn);
 	tt_list_append(&t->own, &p->link);
@@ -321,6 +331,8 @@ static bool has_to_wait(const struct tt_call_part *p)
 
 static uint64_t version_to_pull(const struct tt_call_part *p)
 {
+	if (p->keeps)
+		return p->kept;
 	return p->call->list || tt_call_is_kept(p) ? p->pull_gate : p->call->table->source[p->server].clock;
 }
 

@@ -17,13 +17,9 @@ static void checked(struct tt_post *post, int err)
 {
 	struct tt_call_part *p = tt_container_of(post, struct tt_call_part, get);
 
-	p->err = err;
-	if (err || tt_call_is_whole(p)) {
-		tt_call_end_part(p);
-		return;
-	}
-	p->pull_gate = p->version + 1;
-	tt_snapshot_retry(p, tt_call_pull);
+	if (!err && !tt_call_is_whole(p))
+		p->pull_gate = p->version + 1;
+	tt_call_end_with(p, err ? err : tt_call_is_whole(p) ? 0 : -EAGAIN);
 }
 
 static void got(struct tt_post *post, int err)
@@ -184,10 +180,7 @@ static void look_at_own_pull(struct tt_call_part *p)
 		return;
 	tt_list_remove(&p->link);
 	p->head = *(const struct tt_shard_head *)(const void *)t->shard.memory;
-	if ((!tt_shard_in_rounds(t) && !p->call->versions) || tt_call_is_whole(p))
-		tt_call_end_part(p);
-	else
-		tt_snapshot_retry(p, tt_call_pull);
+	tt_call_end_with(p, (!tt_shard_in_rounds(t) && !p->call->versions) || tt_call_is_whole(p) ? 0 : -EAGAIN);
 }
 
 /* Before it reads any, like pull_there(). */

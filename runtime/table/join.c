@@ -114,6 +114,7 @@ static void lose_worker(struct tutti_table *t, int rank)
 	if (t->shard.fresh)
 		tt_changed_rows_leave(t->shard.fresh, rank);
 	t->shard.pushers[rank]->met = false;
+	tt_version_let_go(t, rank, t->shard.pushers[rank]->keep.call);
 	tt_table_dismiss(t, rank);
 }
 

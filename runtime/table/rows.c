@@ -307,7 +307,9 @@ static void ask_for_values(struct tt_send_queue *f, struct tt_call_part *p)
 
 void tt_rows_ask(struct tt_send_queue *f, struct tt_call_part *p)
 {
-	if (p->call->versions)
+	if (p->call->keeping)
+		tt_keep_ask(f, p);
+	else if (p->call->versions)
 		tt_snapshot_ask(f, p);
 	else if (p->asks)
 		tt_rows_ask_for_fresh(f, p);
@@ -361,7 +363,9 @@ void tt_table_pulled(struct tt_member *from, struct tt_pack *pack)
 	if (!tt_send_queue_answered(from, true, pack, &err, &s))
 		return;
 	sparse = tt_get8(pack) & TT_SPARSE;
-	if (!err && s.part->call->versions)
+	if (!err && s.part->call->keeping)
+		tt_keep_take(s.part, pack);
+	else if (!err && s.part->call->versions)
 		err = tt_snapshot_take(s.part, pack, sparse);
 	else if (!err && s.asked.n && s.part->call->list->unseen)
 		err = take_unseen(s.part, &s.asked, pack, sparse);
@@ -375,30 +379,7 @@ void tt_table_pulled(struct tt_member *from, struct tt_pack *pack)
 
 /* ---- calls ---- */
 
-/* In rounds: what some servers have answered is of no use without the rest of that version. False: it has been written over too often. */
-static bool read_anew(struct tt_table_call *c)
-{
-	if (c->given_up)
-		return false;
-	for (int i = 0; i < c->table->servers; i++)
-		if (c->part[i].err == -EAGAIN && !tt_snapshot_may_retry(&c->part[i]))
-			return false;
-	tt_call_agree(c);
-	for (int i = 0; i < c->table->servers; i++) {
-		struct tt_call_part *p = &c->part[i];
-		if (!p->range.count)
-			continue;
-		c->left++;
-		p->err = 0;
-		p->ended = false;
-		tt_call_pull(p);
-	}
-	return true;
-}
-
-static bool has_ended(struct tt_table_call *c, int err) { return err == -EAGAIN && !c->delta && read_anew(c) ? false : tt_changed_rows_ended(c, err); }
-
-static const struct tt_call_kind of_rows = { push, send_piece, pull, tt_call_end_part, serve, has_ended };
+static const struct tt_call_kind of_rows = { push, send_piece, pull, tt_call_end_part, serve, tt_changed_rows_ended };
 
 int tt_rows_check(const struct tutti_table *t, const char *what, const uint64_t *rows, size_t n, const void *memory)
 {

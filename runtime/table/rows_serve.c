@@ -181,7 +181,7 @@ int tt_table_read_rows(struct tutti_table *t, int worker, unsigned flags, uint64
 	bool newest;
 	int err;
 
-	if (t->shard.keys && tt_shard_in_rounds(t))
+	if (t->shard.keys && tt_shard_in_rounds(t) && tt_version_is_begun(t))
 		tt_version_settle(t); /* in one place with the one before */
 	from = tt_version_find(t, version);
 	newest = !tt_shard_in_rounds(t) || version == tt_version_clock(t);

@@ -13,33 +13,11 @@
 #include "window/window.h"
 #include <string.h>
 
-static void read_head(struct tt_post *, int err);
-
-bool tt_snapshot_may_retry(struct tt_call_part *p)
-{
-	tt_stats_count(&p->call->table->job->stats.own, TUTTI_STAT_RETRY, 0);
-	return ++p->retries < TT_SNAPSHOT_TRIES;
-}
-
-void tt_snapshot_retry(struct tt_call_part *p, void (*pull)(struct tt_call_part *))
-{
-	if (p->call->given_up)
-		tt_call_end_with(p, p->call->gave_up);
-	else if (tt_snapshot_may_retry(p))
-		pull(p);
-	else
-		tt_call_end_with(p, -EAGAIN);
-}
-
 static void read_again(struct tt_post *post, int err)
 {
 	struct tt_call_part *p = tt_container_of(post, struct tt_call_part, get);
 
-	p->err = err;
-	if (err || tt_call_is_whole(p))
-		tt_call_end_part(p);
-	else
-		tt_snapshot_retry(p, tt_snapshot_pull);
+	tt_call_end_with(p, err ? err : tt_call_is_whole(p) ? 0 : -EAGAIN);
 }
 
 static void read_values(struct tt_post *post, int err)
@@ -53,6 +31,13 @@ static void read_values(struct tt_post *post, int err)
 		tt_call_get(p, &p->head, sizeof p->head, 0, read_again);
 }
 
+static void read_version(struct tt_call_part *p)
+{
+	size_t offset = tt_table_version_at(p->call->table, p->server, p->version);
+
+	tt_call_get(p, tt_call_values(p), tt_call_bytes(p), offset, read_values);
+}
+
 static void read_head(struct tt_post *post, int err)
 {
 	struct tt_call_part *p = tt_container_of(post, struct tt_call_part, get);
@@ -62,7 +47,7 @@ static void read_head(struct tt_post *post, int err)
 	if (err)
 		tt_call_end_part(p);
 	else
-		tt_call_get(p, tt_call_values(p), tt_call_bytes(p), tt_table_version_at(p->call->table, p->server, p->version), read_values);
+		read_version(p);
 }
 
 /* ---- by message ---- */
@@ -132,6 +117,10 @@ void tt_snapshot_pull(struct tt_call_part *p)
 {
 	struct tt_send_queue *f;
 
+	if (p->keeps) {
+		read_version(p);
+		return;
+	}
 	if (!goes_by_message(p)) {
 		tt_call_get(p, &p->head, sizeof p->head, 0, read_head);
 		return;
@@ -154,16 +143,14 @@ static bool read_older(struct tt_table_call *c)
 	bool again = false;
 
 	for (int i = 0; i < n; i++)
-		newest = c->part[i].version > newest ? c->part[i].version : newest;
+		newest = tt_max(newest, c->part[i].version);
 	for (int i = 0; i < n; i++) {
 		struct tt_call_part *p = &c->part[i];
 		if (!p->range.count || p->version == newest)
 			continue;
 		again = true;
-		c->left++;
-		p->ended = false;
 		p->pull_gate = newest; /* it is told when it has come so far */
-		tt_snapshot_retry(p, tt_call_pull);
+		p->err = -EAGAIN;
 	}
 	return again;
 }

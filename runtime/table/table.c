@@ -457,6 +457,7 @@ static const struct tt_message messages[] = {
 	{ TT_PULL_ROWS, "pull rows", tt_table_pull_rows },
 	{ TT_PULL_FRESH, "pull fresh", tt_table_pull_fresh },
 	{ TT_PULL_VERSION, "pull version", tt_table_pull_version },
+	{ TT_KEEP, "keep", tt_table_keep },
 	{ TT_PULLED, "pulled", tt_table_pulled },
 	{ TT_FILE, "file", tt_table_file },
 	{ TT_FILED, "filed", tt_table_filed },

@@ -8,6 +8,7 @@
  *   rows.c     ... of rows and keys
  *   pull_changed.c    ... of rows that it has not seen
  *   snapshot.c ... pulls of a version
+ *   keep.c     ... pulls that begin anew, as what they read was written over
  *   send_queue.c     what a server is sent, in which order, and its answers
  *   serve.c    the server's side: pushes that come in
  *   rows_serve.c ... and pulls, of rows and keys
@@ -45,6 +46,7 @@ enum {
 enum { TT_PUSH_FIRST = 1, TT_PUSH_LAST = 2, TT_PUSH_ASSIGN = 4, TT_PUSH_OPTIONS = 8, TT_PUSH_PULL = 32 }; /* flags of a PUSH and a PUSH_ROWS, */
 enum { TT_PULL_NEW = 1, TT_PULL_ALL = 2, TT_PULL_UNSEEN = 4 }; /* of a PULL_ROWS and a PULL_FRESH: the sender has seen nothing; from now on it has
                                   * seen all; it wants those alone that it has not seen, */
+enum { TT_KEEP_NO_MORE = 1 };   /* of a KEEP */
 enum { TT_SPARSE = 16 };         /* of those that bring elements: a block of filter.c's */
 
 struct tt_tables { /* this room's own of a job */
@@ -78,6 +80,12 @@ struct tt_shard_head { /* in the first page of a shard's window */
 };
 enum { TT_SHARD_HEAD = 4096 };
 
+struct tt_keep { /* of a version, for a rank that reads it */
+	uint32_t call;               /* of that rank */
+	uint64_t version;
+	uint64_t until;              /* then it may be written over; 0: at once */
+};
+
 struct tt_pusher { /* what a server knows of one rank */
 	bool met;                    /* it has joined, and is told of the clock */
 	bool counted;                /* as a worker, in the rounds */
@@ -89,6 +97,7 @@ struct tt_pusher { /* what a server knows of one rank */
 	bool assigns;                /* that one sets values, and counts for no clock */
 	bool dropped;                /* that one came too late */
 	int err;                     /* it was refused, and so is the rest of it */
+	struct tt_keep keep;
 	const char *mapped;          /* its delta of this shard; NULL: it is not in place */
 	struct tt_push push;
 };
@@ -125,6 +134,7 @@ struct tt_shard { /* this rank's */
 	struct tt_pusher **pushers;  /* by rank; NULL: it has not joined yet */
 	struct tt_rounds *rounds;
 	struct tt_next next;
+	uint64_t kept_until;         /* the last of the pushers' keeps has ended then */
 	bool held;                   /* no push begins, and no version is begun ... */
 	void (*at_rest)(struct tutti_table *, int err); /* ... and this is called when none is under way. NULL: it was */
 	struct tt_timer hold_turn;   /* looks whether those that are still go on */
@@ -198,8 +208,10 @@ struct tt_call_part { /* what a call has to do with one server */
 	bool pulls;                  /* its push, if it had any, is over */
 	uint64_t push_gate, pull_gate; /* where the clock has to be */
 	uint64_t version;            /* that it pulls, in rounds or for a snapshot */
+	bool keeps;                  /* the server was asked to keep that, ... */
+	uint64_t kept;               /* ... and this is the one that it keeps */
 	struct tt_shard_head head;   /* of that shard, before and after */
-	unsigned retries;            /* of a snapshot, and of rows in rounds */
+	unsigned retries;            /* what it had read was written over */
 	uint64_t sent;               /* elements that are on their way or done: of a push, or asked for */
 	bool closing;                /* the server is told that no more of them come */
 	bool counted;                /* among this rank's pushes to it, */
@@ -249,6 +261,7 @@ struct tt_table_call {
 	unsigned flags;
 	tutti_update options;
 	uint32_t number;
+	bool keeping;                /* servers are asked to keep a version, and nothing is pulled */
 	int left;                    /* parts that have not ended */
 	uint64_t answers;            /* that came */
 	uint64_t given_up;           /* when, or when something of it came back since; 0: it is not */
@@ -422,8 +435,12 @@ void tt_version_replace(struct tutti_table *); /* all values are others from now
 void tt_version_sum(struct tutti_table *, const struct tt_push *, size_t at, size_t count, const void *delta);
 const char *tt_version_find(const struct tutti_table *, uint64_t version); /* the values, in rounds of that version; NULL: it is not there any more */
 void tt_version_round(struct tutti_table *);   /* it has closed */
+uint64_t tt_version_keep(struct tutti_table *, int rank, uint32_t call, uint64_t version); /* that one, or a newer
+                                                * one: which. For a quarter of a deadline at most, or until ... */
+void tt_version_let_go(struct tutti_table *, int rank, uint32_t call);
 int tt_version_switch(struct tutti_table *, const tutti_consistency *, uint64_t clock); /* no push is under way; the clock goes on from there at the least */
 void tt_version_skip(struct tutti_table *);    /* the clock is farther, and nothing has been pushed: in rounds the values are that version */
+bool tt_version_is_begun(const struct tutti_table *); /* the next one, over what was there? */
 void tt_version_settle(struct tutti_table *);  /* what is on its way is made at once */
 void tt_version_pushed(struct tutti_table *);  /* no more of a push comes */
 void tt_version_look(struct tutti_table *);    /* one may be due */
@@ -439,15 +456,18 @@ int tt_send_queue_put(struct tt_send_queue *, struct tt_slot *, struct tt_call_p
 void tt_send_queue_go_on(struct tt_send_queue *);          /* there may be room for more pieces */
 
 /* dense.c, snapshot.c */
-enum { TT_SNAPSHOT_TRIES = 16 };
 void tt_dense_serve(struct tt_call_part *);
 int tt_dense_check(const struct tutti_table *, const char *what, const void *memory); /* may all of it be pushed and pulled? */
 void tt_snapshot_pull(struct tt_call_part *);  /* the newest version of another rank's shard */
 void tt_snapshot_ask(struct tt_send_queue *, struct tt_call_part *); /* for it, by message, and ... */
 int tt_snapshot_take(struct tt_call_part *, struct tt_pack *, bool sparse); /* ... what comes back */
 bool tt_table_in_rounds(const struct tutti_table *); /* at all servers */
-bool tt_snapshot_may_retry(struct tt_call_part *); /* it was written over; false: once too often */
-void tt_snapshot_retry(struct tt_call_part *, void (*pull)(struct tt_call_part *)); /* likewise; else it ends. So it does if the call was given up */
+
+/* keep.c */
+bool tt_call_again(struct tt_table_call *, int *err); /* its parts have ended: do some begin anew? Else *err is its */
+void tt_keep_ask(struct tt_send_queue *, struct tt_call_part *);
+void tt_keep_take(struct tt_call_part *, struct tt_pack *); /* the answer */
+void tt_keep_end(struct tt_table_call *);      /* nothing more is read */
 
 /* call.c */
 void tt_table_clock(struct tutti_table *, int server, uint64_t clock); /* it is so far now, or farther */
@@ -506,6 +526,7 @@ void tt_table_push_rows(struct tt_member *, struct tt_pack *);
 void tt_table_pull_rows(struct tt_member *, struct tt_pack *);
 void tt_table_pull_fresh(struct tt_member *, struct tt_pack *);
 void tt_table_pull_version(struct tt_member *, struct tt_pack *);
+void tt_table_keep(struct tt_member *, struct tt_pack *);
 void tt_table_pulled(struct tt_member *, struct tt_pack *);
 void tt_table_file(struct tt_member *, struct tt_pack *);  /* of saving and loading */
 void tt_table_filed(struct tt_member *, struct tt_pack *);

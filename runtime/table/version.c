@@ -11,6 +11,8 @@
  * of the round before, which are copied: in all others the two versions are the same. Keys have one place, since there may be many more of them than
  * any round touches: nobody who is waited for reads it meanwhile.
  *
+ * Who is not waited for may ask for a version to be kept (keep.c): the one that would be written over it is begun later.
+ *
  * Without rounds pushes change the values in place. Where snapshots are wanted, a version is copied from them now and then, from a moment
  * at which no push is half applied on. It is copied a piece in each turn; who is about to change a piece that is not there yet copies it
  * before. Where several workers push all the time there may be no such moment: then the shard is held for one. */
@@ -21,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { KEEP_SHARE = 4 };    /* a version is kept for so much of a deadline: who waits for another waits for all of it */
 enum { PATIENCE_MS = 100 }; /* of the pushes that wait for a version, with one that has begun and does not go on */
 
 static struct tt_shard_head *head_of(const struct tt_shard *s) { return (struct tt_shard_head *)s->memory; }
@@ -177,6 +180,31 @@ int tt_version_touch_rows(struct tutti_table *t, int worker, const uint64_t *row
 	return 0;
 }
 
+/* ---- versions that are kept for who reads them ---- */
+
+bool tt_version_is_begun(const struct tutti_table *t)
+{
+	return head_of(&t->shard)->writing != head_of(&t->shard)->version;
+}
+
+/* Would the next version, which is not begun, be written over this one? Keys have one place. */
+static bool is_in_the_way(const struct tutti_table *t, const struct tt_keep *k)
+{
+	return k->version + !t->shard.keys == head_of(&t->shard)->version;
+}
+
+/* When may the next version be begun? 0: now. */
+static uint64_t kept_until(const struct tutti_table *t)
+{
+	const struct tt_shard *s = &t->shard;
+	uint64_t now = tt_now(), until = now;
+
+	for (int i = 0; s->kept_until > now && i < tt_members(t->job)->capacity; i++)
+		if (s->pushers[i] && s->pushers[i]->keep.until > until && is_in_the_way(t, &s->pushers[i]->keep))
+			until = s->pushers[i]->keep.until;
+	return until > now ? until : 0;
+}
+
 /* ---- the next version ---- */
 
 static char *place_of_next(const struct tutti_table *t) { return t->shard.memory + tt_table_version_at(t, t->mine, head_of(&t->shard)->writing); }
@@ -324,8 +352,23 @@ static void take_turn(struct tt_timer *turn)
 	go_on(tt_container_of(n, struct tt_shard, next)->table);
 }
 
+static void write_over(struct tutti_table *t) /* the version before the newest, from now on */
+{
+	struct tt_shard_head *h = head_of(&t->shard);
+
+	__atomic_store_n(&h->writing, h->version + 1, __ATOMIC_RELEASE);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST); /* before any of it */
+}
+
 static void go_on(struct tutti_table *t)
 {
+	uint64_t until = tt_version_is_begun(t) ? 0 : kept_until(t);
+
+	if (until) {
+		tt_timer_start(t->job, &t->shard.next.turn, until, take_turn);
+		return;
+	}
+	write_over(t);
 	make_piece(t);
 	if (t->shard.next.at < count_to_make(t))
 		tt_timer_start(t->job, &t->shard.next.turn, tt_now(), take_turn);
@@ -339,8 +382,6 @@ static void start(struct tutti_table *t)
 
 	s->next.at = 0;
 	s->next.busy = true;
-	__atomic_store_n(&head_of(s)->writing, head_of(s)->version + 1, __ATOMIC_RELEASE);
-	__atomic_thread_fence(__ATOMIC_SEQ_CST); /* before any of it */
 	go_on(t);
 }
 
@@ -362,6 +403,7 @@ void tt_version_settle(struct tutti_table *t)
 	if (!n->busy)
 		return;
 	tt_timer_stop(&n->turn);
+	write_over(t);
 	while (n->at < count_to_make(t))
 		make_piece(t);
 	publish(t);
@@ -397,7 +439,7 @@ static void begin_copy(struct tutti_table *t)
 static void copy_now(struct tutti_table *t, int err)
 {
 	t->shard.next.missed = 0;
-	if (!err && copies(t) && t->shard.next.since)
+	if (!err && copies(t) && t->shard.next.since && !kept_until(t))
 		begin_copy(t);
 	tt_shard_resume(t);
 }
@@ -413,7 +455,7 @@ static void await_moment(struct tutti_table *t)
 void tt_version_look(struct tutti_table *t)
 {
 	struct tt_next *n = &t->shard.next;
-	uint64_t due = due_at(t);
+	uint64_t due = tt_max(due_at(t), kept_until(t));
 
 	if (!copies(t) || n->busy || !n->since || t->shard.held)
 		return;
@@ -444,6 +486,43 @@ void tt_version_touch(struct tutti_table *t, size_t at, size_t count)
 		return;
 	for (size_t i = at / piece_of(t); i * piece_of(t) < at + count; i++)
 		copy_piece(t, i);
+}
+
+/* The next version may not have to wait any more. Not from here: it moves the clock, while gates may be looked at. */
+static void look_at_kept(struct tutti_table *t)
+{
+	struct tt_next *n = &t->shard.next;
+
+	if (!tt_version_is_begun(t) && (n->busy || copies(t)))
+		tt_timer_start(t->job, &n->turn, tt_now(), n->busy ? take_turn : take_due_turn);
+}
+
+/* A version of keys that is on its way takes the newest one's place, and waits for those alone who asked before. */
+static uint64_t newest_to_keep(struct tt_shard *s) { return head_of(s)->version + (s->keys && s->next.busy); }
+
+uint64_t tt_version_keep(struct tutti_table *t, int rank, uint32_t call, uint64_t version)
+{
+	struct tt_shard *s = &t->shard;
+	struct tt_pusher *p = s->pushers[rank];
+
+	if (!p || !tt_version_is_kept(t))
+		return version;
+	if (p->keep.call != call || p->keep.until <= tt_now())
+		p->keep = (struct tt_keep){ call, newest_to_keep(s), tt_now() + t->job->deadline / KEEP_SHARE };
+	version = p->keep.version = tt_max(p->keep.version, version);
+	s->kept_until = tt_max(s->kept_until, p->keep.until);
+	look_at_kept(t); /* the call may have kept an older one */
+	return version;
+}
+
+void tt_version_let_go(struct tutti_table *t, int rank, uint32_t call)
+{
+	struct tt_pusher *p = t->shard.pushers[rank];
+
+	if (!p || p->keep.call != call)
+		return;
+	p->keep.until = 0;
+	look_at_kept(t);
 }
 
 /* ---- from one to the other ---- */
