@@ -30,6 +30,7 @@ runtime/table/serve.c map_delta tt_table_unpack bytes_of is_within take tt_table
 runtime/table/rows_serve.c find_keys find_rows get_request get_shape get_rows tt_table_push_rows tt_table_pull_rows tt_table_pull_fresh
 runtime/table/rows.c take_values tt_table_pulled
 runtime/table/snapshot.c tt_table_pull_version tt_snapshot_take
+runtime/table/keep.c tt_table_keep tt_keep_take
 runtime/table/pull_changed.c is_of_server tt_rows_take_found
 runtime/table/filter.c grow_to_below tt_filter_unpack
 runtime/window/window.c handle tt_window_ask tt_window_answer tt_window_closed tt_window_notify

@@ -135,7 +135,8 @@ static void put_order(struct fuzz_input *in, struct tt_pack *p)
 static void make_up(struct attack *a, unsigned what)
 {
 	static const uint8_t types[] = { TT_PUSH, TT_PUSHED, TT_PUSH_ROWS, TT_PULL_ROWS, TT_PULL_FRESH, TT_PULLED, TT_JOIN,
-		                         TT_FILE, TT_FILED, TT_JOINED, TT_CLOCK, TT_CHANGE, TT_CHANGED, TT_FINISH, TT_HELD, TT_PULL_VERSION };
+		                         TT_FILE, TT_FILED, TT_JOINED, TT_CLOCK, TT_CHANGE, TT_CHANGED, TT_FINISH, TT_HELD, TT_PULL_VERSION,
+		                         TT_KEEP };
 	const struct mouth *m = choose_mouth();
 	uint8_t bytes[9 + 255], type = types[what / 4 % TT_COUNT(types)];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);

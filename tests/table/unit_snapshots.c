@@ -42,10 +42,7 @@ static void look_on(tutti *job, tutti_table *t, size_t count, int pushes)
 			CHECK(tutti_table_push(t, d, NULL, NULL) == 0);
 		if (writes && tutti_size(job) > 1)
 			continue;
-		int err = tutti_table_snapshot(t, v, &versions, NULL);
-		CHECK(err == 0 || err == -EAGAIN);
-		if (err)
-			continue;
+		CHECK(tutti_table_snapshot(t, v, &versions, NULL) == 0);
 		check_whole(t, v, (float)pushes);
 		CHECK(v[0] >= last && versions.oldest <= versions.newest && versions.age_ms >= 0);
 		last = v[0];
@@ -89,7 +86,6 @@ static void look_at_rounds(tutti *job, size_t count)
 	tutti_versions versions = { .size = sizeof versions };
 	tutti_stat stat = { .size = sizeof stat }, before = stat;
 	int workers[16], n = tutti_size(job) - (tutti_size(job) > 1);
-	uint64_t refused = 0;
 
 	for (int i = 0; i < n; i++)
 		workers[i] = i;
@@ -103,16 +99,12 @@ static void look_at_rounds(tutti *job, size_t count)
 	for (int k = 0; k < ROUNDS; k++) {
 		if (tutti_rank(job) < n)
 			CHECK(tutti_table_push(t, d, NULL, NULL) == 0);
-		int err = tutti_table_snapshot(t, v, &versions, NULL);
-		CHECK(err == 0 || err == -EAGAIN);
-		refused += err != 0;
-		if (!err)
-			CHECK(versions.oldest == versions.newest && all_are(v, count, (float)versions.newest * (float)n));
+		CHECK(tutti_table_snapshot(t, v, &versions, NULL) == 0);
+		CHECK(versions.oldest == versions.newest && all_are(v, count, (float)versions.newest * (float)n));
 	}
-	CHECK(refused < ROUNDS || tutti_rank(job) >= n); /* a worker is one version behind at most, and has all the time until its next push */
 	CHECK(tutti_barrier(job, NULL) == 0);
 	CHECK(tutti_table_snapshot(t, v, &versions, NULL) == 0 && versions.newest == ROUNDS && all_are(v, count, (float)(ROUNDS * n)));
-	CHECK(tutti_stats(job, -1, TUTTI_STAT_SNAPSHOT, &stat) == 0 && stat.ops - before.ops == ROUNDS + 1 && stat.errors - before.errors == refused);
+	CHECK(tutti_stats(job, -1, TUTTI_STAT_SNAPSHOT, &stat) == 0 && stat.ops - before.ops == ROUNDS + 1 && stat.errors == before.errors);
 	close_table(job, t);
 	free(d);
 	free(v);
@@ -147,8 +139,7 @@ static void program_overlap(tutti *job)
 		CHECK(tutti_table_push(t, d, NULL, &ops[k % DEPTH]) == 0);
 		if (k != PUSHES - 1 || tutti_rank(job) != 1)
 			continue;
-		int err = tutti_table_snapshot(t, v, &versions, NULL);
-		CHECK(err == -EAGAIN || (err == 0 && versions.newest >= 2 && all_are(v, COUNT, v[0])));
+		CHECK(tutti_table_snapshot(t, v, &versions, NULL) == 0 && versions.newest >= 2 && all_are(v, COUNT, v[0]));
 	}
 	for (int k = 0; k < DEPTH && tutti_rank(job); k++)
 		CHECK(tutti_wait(&ops[k], -1) == 0);
@@ -158,6 +149,172 @@ static void program_overlap(tutti *job)
 }
 
 static void test_overlap(void) { on_wires(program_overlap, (const int[]){ 9, 0 }); }
+
+/* ---- a reader whose wire is slower than the rounds ---- */
+
+enum { SLOW = 40, READS = 4, TRIES = 5, ROW = 4 };
+
+static atomic_bool read_enough;
+
+static void push_on(tutti_table *t, const uint64_t *rows, size_t n, const float *d)
+{
+	for (int k = 0; !read_enough && k < 1000000; k++) {
+		pass_time(10000);
+		int err = rows ? tutti_table_push_rows(t, rows, n, d, NULL, NULL) : tutti_table_push(t, d, NULL, NULL);
+		CHECK(err == 0);
+	}
+	CHECK(read_enough && tutti_table_finish(t) == 0);
+}
+
+/* Its part for each server began anew a few times at most. */
+static void check_read(tutti *job, const tutti_table *t, int err, uint64_t *tries)
+{
+	tutti_stat s = { .size = sizeof s };
+
+	CHECK(err == 0);
+	CHECK(tutti_stats(job, -1, TUTTI_STAT_RETRY, &s) == 0 && s.ops - *tries <= TRIES * (uint64_t)t->servers);
+	*tries = s.ops;
+}
+
+static void read_all(tutti *job, tutti_table *t, size_t n, float *v, bool one, uint64_t *tries)
+{
+	tutti_versions versions = { .size = sizeof versions };
+
+	if (t->as.mode == TUTTI_BSP) {
+		check_read(job, t, tutti_table_pull(t, v, NULL), tries);
+		check_whole(t, v, 1e9f);
+	}
+	check_read(job, t, tutti_table_snapshot(t, v, &versions, NULL), tries);
+	check_whole(t, v, 1e9f);
+	CHECK(!one || (versions.oldest == versions.newest && all_are(v, n * ROW, *v)));
+}
+
+static void read_on(tutti *job, tutti_table *t, const uint64_t *rows, size_t n, float *v)
+{
+	bool one = t->as.mode == TUTTI_BSP && !t->as.backup; /* else servers may have left out different pushes */
+	tutti_stat s = { .size = sizeof s };
+	uint64_t tries = tutti_stats(job, -1, TUTTI_STAT_RETRY, &s) ? 0 : s.ops;
+
+	tt_sim_slow(tutti_rank(job), SLOW);
+	for (int k = 0; k < READS; k++) {
+		check_read(job, t, tutti_table_pull_rows(t, rows, n, v, NULL), &tries);
+		CHECK(!one || all_are(v, n * ROW, *v));
+		if (!(t->flags & TUTTI_TABLE_KEYS))
+			read_all(job, t, n, v, one, &tries);
+	}
+	tt_sim_slow(tutti_rank(job), 1);
+	read_enough = true;
+}
+
+static void read_slowly(tutti *job, size_t n, int servers, unsigned flags, tutti_consistency as)
+{
+	static const int server[] = { 0, 1, 2 }, worker[] = { 0, 1 };
+	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .row = ROW, .flags = flags };
+	float *d = calloc(n, ROW * sizeof *d), *v = calloc(n, ROW * sizeof *v);
+	uint64_t *rows = calloc(n, sizeof *rows);
+
+	for (size_t i = 0; i < n; i++)
+		rows[i] = i;
+	c.count = flags & TUTTI_TABLE_KEYS ? 0 : n;
+	c.servers = servers;
+	c.server = server;
+	c.consistency = as;
+	c.publish_pushes = flags & TUTTI_TABLE_SNAPSHOTS ? 1 : 0;
+	c.workers = as.backup ? 0 : 2;
+	c.worker = as.backup ? NULL : worker;
+	read_enough = false;
+	tutti_table *t = open_table(job, "slow", &c);
+	fill(d, n * ROW, 1);
+	if (tutti_rank(job) < 2)
+		push_on(t, flags & TUTTI_TABLE_KEYS ? rows : NULL, n, d);
+	else
+		read_on(job, t, rows, n, v);
+	close_table(job, t);
+	free(d);
+	free(v);
+	free(rows);
+}
+
+static void program_slow(tutti *job)
+{
+	const tutti_consistency rounds = { .mode = TUTTI_BSP }, backup = { .mode = TUTTI_BSP, .backup = 1 };
+	const tutti_consistency none = { .mode = TUTTI_ASYNC };
+
+	for (int servers = 1; servers <= 3; servers++) {
+		read_slowly(job, 25, servers, 0, rounds);
+		read_slowly(job, 15000, servers, 0, rounds);
+		read_slowly(job, 15000, servers, 0, backup);
+		read_slowly(job, 3000, servers, TUTTI_TABLE_KEYS, rounds);
+		read_slowly(job, 3000, servers, TUTTI_TABLE_KEYS, backup);
+		read_slowly(job, 15000, servers, TUTTI_TABLE_SNAPSHOTS, none);
+	}
+}
+
+static void test_slow(void)
+{
+	for (struct ranks run = { .size = 3, .wire = "sim", .program = program_slow }; run.seed < SEEDS / 2; run.seed++)
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
+
+/* ---- one that keeps a version, and is heard of no more ---- */
+
+enum { STAY = 6 }; /* rounds */
+
+static uint64_t keep_and_push(tutti *job, tutti_table *t, uint32_t call)
+{
+	float d[ROW] = { 1, 1, 1, 1 };
+	uint64_t since = tt_now();
+
+	if (tutti_rank(job) == 0) {
+		tt_lock(job->job);
+		CHECK(tt_version_keep(t, 2, call, 0) == t->source[0].clock);
+		tt_unlock(job->job);
+	}
+	for (int k = 0; k < STAY; k++) {
+		CHECK(tutti_table_push(t, d, NULL, NULL) == 0 && tutti_table_pull(t, d, NULL) == 0);
+		fill(d, ROW, 1);
+	}
+	return tt_now() - since;
+}
+
+/* Rounds wait for it once, for a quarter of a deadline; and not for one that is gone. */
+static void program_silent(tutti *job)
+{
+	static const int server[] = { 0 }, worker[] = { 0, 1 };
+	static atomic_int done;
+	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = 1, .row = ROW };
+	uint64_t deadline = job->job->deadline, took;
+
+	c.servers = 1;
+	c.server = server;
+	c.workers = 2;
+	c.worker = worker;
+	c.consistency.mode = TUTTI_BSP;
+	done = 0;
+	tutti_table *t = open_table(job, "silent", &c);
+	meet(job);
+	if (tutti_rank(job) < 2) {
+		took = keep_and_push(job, t, 1);
+		CHECK(took > deadline / 5 && took < deadline / 3);
+	}
+	meet(job);
+	if (tutti_rank(job) == 2)
+		tt_sim_kill(2, 10 * TT_MS);
+	if (tutti_rank(job) < 2) {
+		took = keep_and_push(job, t, 2);
+		CHECK(took < deadline / 5);
+		done++;
+	}
+	while (done < 2)
+		pass_time(TT_MS);
+	tutti_table_close(t);
+}
+
+static void test_silent(void)
+{
+	for (struct ranks run = { .size = 3, .wire = "sim", .program = program_silent }; run.seed < SEEDS; run.seed++)
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
 
 static void program_wrong(tutti *job)
 {
@@ -187,6 +344,8 @@ static CU_TestInfo snapshot_tests[] = {
 	{ "one writes", test_writer },
 	{ "several write", test_overlap },
 	{ "rounds", test_rounds },
+	{ "a slow reader", test_slow },
+	{ "a silent reader", test_silent },
 	{ "wrong", test_wrong },
 	CU_TEST_INFO_NULL,
 };
