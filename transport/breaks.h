@@ -1,5 +1,5 @@
-/* breaks.h - nine ways of breaking the contract. The test build of a transport (-DTT_BREAKS) switches one on at a time
- * and contract.c must catch it; in the library they are constant 0 and vanish. */
+/* breaks.h - nine ways of breaking the contract. The test build of the transports (-DTT_BREAKS) switches one on at
+ * a time, and contract.c must catch it. In the library they are constant 0 and vanish. */
 #ifndef TT_BREAKS_H
 #define TT_BREAKS_H
 #define TT_BREAK_LIST(X) \

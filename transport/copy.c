@@ -1,31 +1,37 @@
-/* copy.c - the ways of copying, and which of them is the best at the moment */
+/* copy.c - the ways of copying, and the choice among them */
 #include "transport/copy.h"
 #include <string.h>
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
 
-/* The ways. */
+/* The ways */
 
 enum {
 	LINE = 64,
 	PAGE = 4096,
-	SHORT = 2048, /* bytes: up to here the C library's copy is the fastest; from there on it may turn to rep movsb by itself */
-	AHEAD = 1024, /* bytes: beyond the caches the processor alone does not look far enough */
+	SHORT = 2048, /* bytes up to which the C library's copy is the fastest; beyond, it may use rep movsb */
+	AHEAD = 1024, /* bytes to prefetch: beyond the caches the processor alone prefetches too little */
 };
 
-const char *const tt_copy_name[] = { [TT_COPY_PLAIN] = "plain", [TT_COPY_STRING] = "rep movsb", [TT_COPY_STREAM] = "stream" };
+const char *const tt_copy_name[] = {
+	[TT_COPY_PLAIN] = "plain", [TT_COPY_STRING] = "rep movsb", [TT_COPY_STREAM] = "stream"
+};
 
 #ifdef __x86_64__
 #define AVX __attribute__((target("avx")))
-typedef int64_t vec __attribute__((vector_size(LINE / 2), may_alias)), loose __attribute__((vector_size(LINE / 2), may_alias, aligned(1)));
+typedef int64_t vec __attribute__((vector_size(LINE / 2), may_alias)),
+	loose __attribute__((vector_size(LINE / 2), may_alias, aligned(1)));
 
 static bool has_avx(void) { return __builtin_cpu_supports("avx"); }
 
-/* Not past the end: there may be what the other process is writing. */
-static inline void look_ahead(const char *at, size_t i, size_t n) { __builtin_prefetch(at + tt_min(i + AHEAD, n - LINE)); }
+/* Not past the end, where the other process may be writing. */
+static inline void look_ahead(const char *at, size_t i, size_t n)
+{
+	__builtin_prefetch(at + tt_min(i + AHEAD, n - LINE));
+}
 
-/* Whole lines, from the destination's byte i on, where one begins; up to the byte that it returns. */
+/* Copies whole lines, from byte i of the destination on, where a line begins. Returns the byte where it stopped. */
 AVX static size_t plain_lines(char *to, const char *from, size_t i, size_t n)
 {
 	for (; i + LINE <= n; i += LINE) {
@@ -48,7 +54,7 @@ AVX static size_t stream_lines(char *to, const char *from, size_t i, size_t n)
 		_mm256_stream_si256(out, a);
 		_mm256_stream_si256(out + 1, b);
 	}
-	_mm_sfence(); /* such stores pass later ones: a notify, a flag */
+	_mm_sfence(); /* streaming stores pass later stores, such as a notify or a flag */
 	return i;
 }
 
@@ -69,7 +75,7 @@ static void copy_plain(char *to, const char *from, size_t n)
 		copy_vectors(to, from, n, plain_lines);
 }
 
-/* Some processors fall to a tenth of their rate where the destination is a few bytes past the source in its page. */
+/* Some processors fall to a tenth of their rate if the destination lies a few bytes past the source within a page. */
 static void copy_string(char *to, const char *from, size_t n)
 {
 	size_t past = ((uintptr_t)to - (uintptr_t)from) % PAGE;
@@ -95,16 +101,18 @@ void tt_copy_by(enum tt_copy_way way, void *to, const void *from, size_t n) { (v
 int tt_copy_ways(void) { return 1; }
 #endif
 
-/* The choice.
+/* The choice
  *
- * A trial is a run of copies in one way. Its first copy does not count: a way that stores past the caches leaves them empty for the
- * way after it, and the other way round. Nor is one short copy a trial: what it leaves to be stored later costs the next one. */
+ * A trial is a series of copies in one way. Its first copy does not count: a way that stores past the caches leaves
+ * them empty for the way after it, and the other way round. One short copy is no trial: what it leaves to be stored
+ * later costs the next one. */
 
 enum {
 	TRIALS = TT_COPY_ROUNDS * TT_COPY_WAYS,
 	RUN = 256 << 10, /* bytes of a trial, at least */
-	PIECE = 4 << 20, /* bytes: the longest copies are tried in pieces, so that the slow ways take a small part of one */
-	WATCH = 1 << 20, /* bytes from one look at the clock to the next, which takes as long as a page */
+	/* bytes: the longest copies are tried in pieces, so that slow ways take a small part of a copy */
+	PIECE = 4 << 20,
+	WATCH = 1 << 20, /* bytes between two looks at the clock, which take as long as copying a page */
 };
 #define AGAIN (1000 * TT_MS)
 
@@ -121,7 +129,8 @@ static size_t class_of(size_t n)
 	return i;
 }
 
-/* Of a way's trials the second best: not the one that was lucky, nor those that were put aside or touched fresh pages. */
+/* Of a way's trials the second best counts: not the one that was lucky, nor those that were preempted or touched fresh
+ * pages. */
 static uint64_t cost_of(const struct tt_copy_class *c, int way)
 {
 	uint64_t best = UINT64_MAX, second = UINT64_MAX;
@@ -214,4 +223,7 @@ void tt_copy(struct tt_copier *c, void *to, const void *from, size_t n)
 		copy_watched(&c->of[class], class == TT_COPY_CLASSES - 1, to, from, n);
 }
 
-enum tt_copy_way tt_copy_way(const struct tt_copier *c, size_t n) { return (enum tt_copy_way)GET(c->of[class_of(n)].way); }
+enum tt_copy_way tt_copy_way(const struct tt_copier *c, size_t n)
+{
+	return (enum tt_copy_way)GET(c->of[class_of(n)].way);
+}

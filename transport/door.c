@@ -1,4 +1,4 @@
-/* door.c - accepting strangers, and judging who they are: version, job, and a proof of the secret */
+/* door.c - accepting strangers, and judging them: version, job, and a proof of the secret */
 #include "transport/door.h"
 #include <string.h>
 #include <sys/epoll.h>
@@ -29,7 +29,7 @@ static int take_secret(struct tt_door *d, const struct tt_net_config *c)
 #endif
 }
 
-/* Zeros without a secret: there is nothing to prove. */
+/* Without a secret the proof is zeros: there is nothing to prove. */
 static void make_proof(const struct tt_shake *h, bool of_acceptor, uint8_t out[TT_PROOF_SIZE])
 {
 	memset(out, 0, TT_PROOF_SIZE);
@@ -49,7 +49,7 @@ static void make_proof(const struct tt_shake *h, bool of_acceptor, uint8_t out[T
 #endif
 }
 
-/* In a time that does not depend on where the two differ. */
+/* Takes a time that does not depend on where the two differ. */
 static bool is_same(const uint8_t *a, const uint8_t *b)
 {
 #ifdef HAVE_LIBSODIUM
@@ -61,7 +61,8 @@ static bool is_same(const uint8_t *a, const uint8_t *b)
 
 /* Listening */
 
-int tt_door_open(struct tt_door *d, struct tt_net *net, const struct tt_net_config *c, const struct tt_door_calls *calls)
+int tt_door_open(struct tt_door *d, struct tt_net *net, const struct tt_net_config *c,
+                 const struct tt_door_calls *calls)
 {
 	d->net = net;
 	d->calls = calls;
@@ -101,7 +102,7 @@ static void pause_accepting(struct tt_door *d, uint64_t until)
 	epoll_ctl(d->net->fd, EPOLL_CTL_MOD, d->listen_fd, &event);
 }
 
-/* In TT_STAGE_READY the other end is up already. */
+/* A stranger in TT_STAGE_READY does not count: its other end is up already. */
 static struct tt_shake *oldest_stranger(struct tt_door *d)
 {
 	tt_list_each(node, &d->shakes) {
@@ -112,7 +113,7 @@ static struct tt_shake *oldest_stranger(struct tt_door *d)
 	return NULL;
 }
 
-/* In a full house the oldest stranger loses its place when it has had it for TT_DOOR_GRACE. Until then the others wait in
+/* At the limit the oldest stranger loses its place when it has had it for TT_DOOR_GRACE. Until then the others wait in
  * the socket's queue: they may be a whole honest job that starts at once. */
 static bool make_room(struct tt_door *d)
 {
@@ -167,7 +168,7 @@ void tt_door_expire(struct tt_door *d)
 	}
 }
 
-/* The ways out */
+/* How a handshake fails */
 
 static void let_go(struct tt_shake *h)
 {
@@ -191,7 +192,7 @@ static void fail(struct tt_shake *h, int err)
 	h->door->calls->over(h, err);
 }
 
-/* The initiator learns why. */
+/* An initiator learns why. */
 bool tt_shake_give_up(struct tt_shake *h, int err, const char *why)
 {
 	if (h->accepted)
@@ -201,7 +202,7 @@ bool tt_shake_give_up(struct tt_shake *h, int err, const char *why)
 	return false;
 }
 
-/* A stranger that closes has said nothing wrong, so it is not refused: it may have looked whether the port is open. */
+/* A stranger that closes has said nothing wrong, so it is not refused: it may have checked that the port is open. */
 static bool end_closed(struct tt_shake *h)
 {
 	if (h->accepted) {
@@ -210,12 +211,15 @@ static bool end_closed(struct tt_shake *h)
 		return false;
 	}
 	if (h->door->calls->last_word)
-		return tt_shake_give_up(h, -EHOSTUNREACH, "it closed the connection in the handshake: is it alive, and has "
+		return tt_shake_give_up(h, -EHOSTUNREACH,
+		                        "it closed the connection in the handshake: is it alive, and has "
 		                        "it room for more?");
 	if (h->stage == TT_STAGE_PROOF)
-		return tt_shake_give_up(h, -EACCES, "it closed the connection during the handshake: do both sides have the "
+		return tt_shake_give_up(h, -EACCES,
+		                        "it closed the connection during the handshake: do both sides have the "
 		                        "same TUTTI_SECRET?");
-	return tt_shake_give_up(h, -EHOSTUNREACH, "it closed the connection before it said hello: is it a Tutti process, "
+	return tt_shake_give_up(h, -EHOSTUNREACH,
+	                        "it closed the connection before it said hello: is it a Tutti process, "
 	                        "and alive?");
 }
 
@@ -234,8 +238,11 @@ void tt_shake_begin(struct tt_shake *h, struct tt_door *d, struct tt_peer *peer,
 	tt_list_append(&d->shakes, &h->node);
 }
 
-/* A fresh socket takes the few bytes of a handshake at once; one that does not is broken. */
-static bool say(struct tt_shake *h, const void *bytes, size_t n) { return h->door->calls->say(h, bytes, n) == (ssize_t)n; }
+/* A new socket takes the few bytes of a handshake at once; a socket that does not is broken. */
+static bool say(struct tt_shake *h, const void *bytes, size_t n)
+{
+	return h->door->calls->say(h, bytes, n) == (ssize_t)n;
+}
 
 static bool say_hello(struct tt_shake *h)
 {
@@ -262,7 +269,7 @@ bool tt_shake_connected(struct tt_shake *h)
 	return say_hello(h) || tt_shake_give_up(h, -EHOSTUNREACH, "it closed the connection at once");
 }
 
-/* Does it suit this side? 0, or -EPROTO or -EACCES and why. */
+/* Does the HELLO suit this side? 0, or -EPROTO or -EACCES and why not. */
 static int judge_hello(const struct tt_hello *h, const struct tt_door *d, char *why, size_t size)
 {
 	bool secret = h->flags & TT_HELLO_SECRET;
@@ -273,8 +280,8 @@ static int judge_hello(const struct tt_hello *h, const struct tt_door *d, char *
 		return -EPROTO;
 	}
 	if (h->job != d->job) {
-		snprintf(why, size, "it belongs to job %016llx and this side to job %016llx", (unsigned long long)h->job,
-		         (unsigned long long)d->job);
+		snprintf(why, size, "it belongs to job %016llx and this side to job %016llx",
+		         (unsigned long long)h->job, (unsigned long long)d->job);
 		return -EPROTO;
 	}
 	if (secret == d->has_secret)
@@ -293,11 +300,12 @@ static bool hear_hello(struct tt_shake *h)
 	if (h->got < sizeof h->theirs || !tt_hello_unpack(h->theirs, sizeof h->theirs, &hello))
 		return tt_shake_give_up(h, -EPROTO, "it does not speak Tutti");
 	if (!h->accepted && !memcmp(h->theirs, h->mine, sizeof h->mine))
-		return tt_shake_give_up(h, -EHOSTUNREACH, "the kernel connected the socket to itself, so nobody listens there");
+		return tt_shake_give_up(h, -EHOSTUNREACH,
+		                        "the kernel connected the socket to itself, so nobody listens there");
 	const char *problem = calls->agree ? calls->agree(h) : NULL;
 	if (problem)
 		return tt_shake_give_up(h, -EHOSTUNREACH, problem);
-	if (h->accepted && !say_hello(h)) /* also to those who do not suit: they shall know why */
+	if (h->accepted && !say_hello(h)) /* an initiator that does not suit learns why, too */
 		return end_closed(h);
 	int err = judge_hello(&hello, h->door, why, sizeof why);
 	if (err)
@@ -351,7 +359,7 @@ static bool hear_message(struct tt_shake *h)
 	return good;
 }
 
-/* Receives exactly the bytes of the handshake, and not one beyond. */
+/* Receives exactly the bytes of the handshake, and not one byte beyond. */
 bool tt_shake_step(struct tt_shake *h)
 {
 	while (h->stage != TT_STAGE_UP) {

@@ -42,7 +42,8 @@ struct tt_shake { /* the handshake of one connection; part of the transport's pe
 
 struct tt_door_calls {
 	bool packets;               /* the sockets keep messages apart: a short one is wrong */
-	bool last_word;             /* READY is said; so is a wrong proof, in one byte in place of the acceptor's proof */
+	/* READY is said; so is a wrong proof, in one byte in place of the acceptor's proof */
+	bool last_word;
 	bool quiet;                 /* refusals are logged for debugging only */
 	/* Makes a peer for an accepted socket and begins its handshake, or closes the socket. */
 	void (*greet)(struct tt_door *, int fd, const struct sockaddr *from);
@@ -80,7 +81,8 @@ void tt_door_close(struct tt_door *);
 
 void tt_shake_begin(struct tt_shake *, struct tt_door *, struct tt_peer *, bool accepted);
 bool tt_shake_connected(struct tt_shake *);   /* the initiator's socket is connected: says HELLO */
-bool tt_shake_step(struct tt_shake *);        /* a message has come. true: the connection is up. false: the peer may be gone */
+/* a message has come. true: the connection is up. false: the peer may be gone */
+bool tt_shake_step(struct tt_shake *);
 void tt_shake_closed(struct tt_shake *);      /* the other end has closed the connection, or its process has ended */
 void tt_shake_refuse(struct tt_shake *, const char *why);            /* ends an accepted connection that is not up */
 bool tt_shake_give_up(struct tt_shake *, int err, const char *why);  /* ends either; false */

@@ -1,4 +1,4 @@
-/* flight.c - how the ops of a peer are checked and ended, and what all regions have in common */
+/* flight.c - how ops are checked and ended, and what all registered regions have in common */
 #include "transport/flight.h"
 #include <stdlib.h>
 
@@ -41,7 +41,7 @@ void tt_flight_post(struct tt_flight *f, bool up, struct tt_op *op)
 
 void tt_flight_drain(struct tt_flight *f)
 {
-	struct tt_op_queue q = f->finished; /* what done() posts in vain comes behind */
+	struct tt_op_queue q = f->finished; /* ops that done() posts in vain go into the new queue */
 	struct tt_op *op;
 
 	f->finished = (struct tt_op_queue){ 0 };
@@ -61,7 +61,7 @@ void tt_flight_fail(struct tt_flight *f)
 	}
 	while ((op = tt_queue_pop(&f->pending)))
 		tt_flight_finish(f, op, -ECONNRESET);
-	while (f->finished.head) /* what those posted */
+	while (f->finished.head) /* ops that done() has posted */
 		tt_flight_drain(f);
 }
 

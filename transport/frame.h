@@ -1,6 +1,6 @@
-/* frame.h - what tcp sends, byte for byte. Pure: no I/O and no state, so that it can be fuzzed. All little endian.
+/* frame.h - what tcp sends, byte for byte, little endian. Pure: no I/O and no state, so that it can be fuzzed.
  *
- * A connection begins with the handshake. The initiator speaks first; who is not understood is closed on.
+ * A connection begins with the handshake. The initiator speaks first. Each side closes on what it does not understand.
  *
  *     initiator                      acceptor
  *        HELLO  -------------------->          closes unless the magic is right
@@ -31,12 +31,12 @@
  *   NAK    of the op  enum nak  -                 -               -                -
  *   ACK    -          -         -                 -               -                -          (* flag INLINE)
  *
- * slot: the asker's number for a request that is not answered yet; comes back in its answer. job: the two halves of the
- * job's id, xored. epoch: the sender's life, as in its HELLO. ack: how many of your PUTs have landed here or were
- * refused, mod 2^32; a NAK of a PUT carries the count up to and with that PUT, so that it never comes after its ack.
- * more: a hint: so many bytes of small frames follow this one at once, read them together.
- * PUTs and REPLYs longer than a piece are cut, so that other frames get between; the last piece has the flag LAST, and
- * it alone may have NOTIFY.
+ * slot: the asker's number for a request that is not answered yet; the answer has the same slot. job: the two halves of
+ * the job's id, xored. epoch: which life of the sender it is, as in its HELLO. ack: how many of the receiver's PUTs
+ * have landed at the sender or were refused, mod 2^32; a NAK of a PUT carries the count up to and with that PUT, so a
+ * NAK never comes after its ack. more: a hint that so many bytes of small frames follow this frame at once: read them
+ * together. PUTs and REPLYs longer than a piece are cut, so that other frames get between. The last piece has the flag
+ * LAST, and it alone may have NOTIFY.
  */
 #ifndef TT_FRAME_H
 #define TT_FRAME_H
@@ -49,12 +49,14 @@ enum {
 	TT_HELLO_SIZE = 56,
 	TT_PROOF_SIZE = 32,
 	TT_FRAME_SIZE = 56,
-	TT_FRAME_MORE_AT = 52,       /* where `more` stands: it is mended when another frame joins the batch */
+	/* where `more` stands in a header: it changes when another frame joins the batch */
+	TT_FRAME_MORE_AT = 52,
 	TT_FRAME_SLOTS = 256,        /* requests of one side that may be unanswered */
 	TT_FRAME_SMALL = 4096,       /* shorter payloads travel in batches, longer ones without a copy */
-	TT_FRAME_PIECE = 1 << 20,    /* longer ones are cut; the last piece may be longer by less than a small one */
+	/* longer payloads are cut; the last piece may be longer by less than a small payload */
+	TT_FRAME_PIECE = 1 << 20,
 	TT_FRAME_PIECE_MAX = TT_FRAME_PIECE + TT_FRAME_SMALL - 1,
-	TT_FRAME_MESSAGE_MAX = 65536 + 128, /* a round piece, and its sender's heads in front of it */
+	TT_FRAME_MESSAGE_MAX = 65536 + 128, /* a piece of a collective's round, and the heads of its sender */
 };
 enum { TT_HELLO_SECRET = 1 };
 
@@ -98,7 +100,7 @@ static inline void tt_hello_pack(const struct tt_hello *h, uint8_t to[TT_HELLO_S
 	tt_put_bytes(&p, h->nonce, sizeof h->nonce);
 }
 
-/* Are these first n bytes of a HELLO possible? Strangers are told apart by the first byte they send. */
+/* Can these n bytes begin a HELLO? The first byte tells a stranger that does not speak Tutti. */
 static inline bool tt_hello_begins(const uint8_t *from, size_t n)
 {
 	for (size_t i = 0; i < n && i < 4; i++)
@@ -107,7 +109,7 @@ static inline bool tt_hello_begins(const uint8_t *from, size_t n)
 	return true;
 }
 
-/* Only the magic is judged here: another version's HELLO must be readable enough to say which it is. */
+/* Judges the magic only: the HELLO of another version must be readable enough to say which version it is. */
 static inline bool tt_hello_unpack(const uint8_t *from, size_t n, struct tt_hello *h)
 {
 	struct tt_pack p = tt_unpack(from, n);
@@ -157,7 +159,7 @@ static inline bool tt_frame_len_ok(const struct tt_frame *f)
 	case TT_FRAME_SEND:
 		return f->len <= TT_FRAME_MESSAGE_MAX;
 	case TT_FRAME_GET:
-		return true; /* judged against the region */
+		return true; /* the owner judges it against the region */
 	default:
 		return f->len == 0;
 	}
@@ -166,7 +168,7 @@ static inline bool tt_frame_len_ok(const struct tt_frame *f)
 static inline bool tt_frame_flags_ok(const struct tt_frame *f)
 {
 	switch (f->kind) {
-	case TT_FRAME_PUT: /* only the last piece speaks for the whole, and a PUT in the header is a whole one */
+	case TT_FRAME_PUT: /* only the last piece has the flags of the whole PUT; a PUT in a header is whole */
 		return !(f->flags & ~(TT_FRAME_NOTIFY | TT_FRAME_LAZY | TT_FRAME_LAST | TT_FRAME_INLINE)) &&
 		       (f->flags & TT_FRAME_LAST || f->flags == 0) && f->notify < 1u << 24;
 	case TT_FRAME_REPLY:
@@ -178,7 +180,7 @@ static inline bool tt_frame_flags_ok(const struct tt_frame *f)
 	}
 }
 
-/* False: not a frame of ours, and *f is not to be used. */
+/* False: it is no frame of this protocol, and *f is not to be used. */
 static inline bool tt_frame_unpack(const uint8_t *from, size_t n, struct tt_frame *f)
 {
 	struct tt_pack p = tt_unpack(from, n);

@@ -1,5 +1,5 @@
-/* contract.c - every sentence of transport.h as a test, on the simulated wire over many seeds, on tcp and on shm; then each of
- * the nine ways of breaking the contract (breaks.h) must be caught by one of them.
+/* contract.c - every sentence of transport.h as a test, on the simulated wire over many seeds, on tcp and on shm; then
+ * each of the nine ways of breaking the contract (breaks.h) must be caught by one of them.
  *
  * contract [--transport sim|tcp|shm|all] [--seeds N] [--seed S] [--breaks] [--no-breaks] [-v] [TEST ...]
  *
@@ -558,7 +558,8 @@ static void test_one_done(struct bench *s)
 			c = make_call(from, TT_PUT, (uint32_t)chance(s, 4), chance(s, 1000), from->local, len);
 			break;
 		case 1:
-			c = make_call(from, TT_GET, (uint32_t)chance(s, 2) * TT_LAZY, chance(s, 1000), from->local + 2048, len);
+			c = make_call(from, TT_GET, (uint32_t)chance(s, 2) * TT_LAZY, chance(s, 1000),
+			              from->local + 2048, len);
 			break;
 		case 2:
 			c = make_call(from, TT_SEND, (uint32_t)chance(s, 2) * TT_LAZY, 0, from->local, len);
@@ -1550,7 +1551,8 @@ static void refused_with(struct bench *s, int err)
 	CHECK(count(s, UP, a) == 0 && count(s, UP, b) == 0 && count(s, DOWN, b) == 0);
 }
 
-/* Two nets with a secret each; false: they cannot be had. Only real wires built without libsodium may refuse to keep one. */
+/* Two nets with a secret each; false: they cannot be had. Only real wires built without libsodium may refuse to keep
+ * one. */
 static bool prepare_secrets(struct bench *s, const char *first, const char *second)
 {
 	bool keeps = true;
@@ -1826,7 +1828,8 @@ static void test_map(struct bench *s)
 		fill(at, 65536, 7); /* harms nobody */
 }
 
-/* The owner has taken the key back, or is gone: what is stored would land in memory that it has given to somebody else. */
+/* The owner has taken the key back, or is gone: what is stored would land in memory that it has given to somebody
+ * else. */
 static void test_store(struct bench *s)
 {
 	if (!begin(s, 8192))
@@ -2306,18 +2309,20 @@ static void test_nonsense(struct bench *s)
 {
 	static const struct wrong wrongs[] = {
 		WRONG("another job", .kind = TT_FRAME_ACK, .job = 1),
-		WRONG("a PUT of another job", .kind = TT_FRAME_PUT, .flags = WHOLE, .len = 8, .word = 1, .job = 1u << 31),
+		WRONG("a PUT of another job", .kind = TT_FRAME_PUT, .flags = WHOLE, .len = 8, .word = 1,
+		      .job = 1u << 31),
 		WRONG("another life", .kind = TT_FRAME_ACK, .epoch = 1),
 		WRONG("a PUT of another life", .kind = TT_FRAME_PUT, .flags = WHOLE, .len = 8, .word = 1, .epoch = 8),
 		WRONG("kind 0", .kind = 0),
 		WRONG("kind 9", .kind = TT_FRAME_ACK + 1),
 		WRONG("kind 255", .kind = 255),
-		WRONG("a PUT with NOTIFY that is not the last", .kind = TT_FRAME_PUT, .flags = TT_FRAME_NOTIFY, .len = 8),
+		WRONG("a PUT with NOTIFY that is not the last", .kind = TT_FRAME_PUT, .flags = TT_FRAME_NOTIFY,
+		      .len = 8),
 		WRONG("a PUT inline that is not the last", .kind = TT_FRAME_PUT, .flags = TT_FRAME_INLINE, .len = 8,
 		      .word = 1),
 		WRONG("a PUT with flag 16", .kind = TT_FRAME_PUT, .flags = TT_FRAME_LAST | 16, .len = TAIL),
-		WRONG("a PUT with a notify of 25 bits", .kind = TT_FRAME_PUT, .flags = WHOLE | TT_FRAME_NOTIFY, .len = 8,
-		      .notify = 1 << 24, .word = 1),
+		WRONG("a PUT with a notify of 25 bits", .kind = TT_FRAME_PUT, .flags = WHOLE | TT_FRAME_NOTIFY,
+		      .len = 8, .notify = 1 << 24, .word = 1),
 		WRONG("a GET with NOTIFY", .kind = TT_FRAME_GET, .flags = TT_FRAME_NOTIFY, .len = 8),
 		WRONG("an ADD with LAST", .kind = TT_FRAME_ADD, .flags = TT_FRAME_LAST, .word = 1),
 		WRONG("a SEND with LAST", .kind = TT_FRAME_SEND, .flags = TT_FRAME_LAST, .len = 8),
@@ -2341,7 +2346,8 @@ static void test_nonsense(struct bench *s)
 		WRONG("a PUT with such an ack", .kind = TT_FRAME_PUT, .flags = WHOLE, .len = 8, .word = 1, .ack = 1),
 		WRONG("a NAK of nothing", .kind = TT_FRAME_NAK, .notify = TT_NAK_STALE, .slot = 3),
 		WRONG("a REPLY to nothing", .kind = TT_FRAME_REPLY, .flags = TT_FRAME_LAST, .len = TAIL, .slot = 3),
-		WRONG("a REPLY inline to nothing", .kind = TT_FRAME_REPLY, .flags = WHOLE, .len = 8, .word = 1, .slot = 3),
+		WRONG("a REPLY inline to nothing", .kind = TT_FRAME_REPLY, .flags = WHOLE, .len = 8, .word = 1,
+		      .slot = 3),
 		WRONG("a SUM for nothing", .kind = TT_FRAME_SUM, .word = 1, .slot = 3),
 	};
 	uint8_t bytes[TT_FRAME_SIZE + TAIL];
@@ -2438,8 +2444,8 @@ static void test_refused_frames(struct bench *s)
 		      .key = UINT64_MAX),
 		NAKED(TT_NAK_STALE, "a notify with a bad key", .kind = TT_FRAME_PUT, .flags = WHOLE | TT_FRAME_NOTIFY,
 		      .len = 8, .key = 1),
-		NAKED(TT_NAK_STALE, "a PUT with a place beyond the table", .kind = TT_FRAME_PUT, .flags = WHOLE, .len = 8,
-		      .key = 0xffff00),
+		NAKED(TT_NAK_STALE, "a PUT with a place beyond the table", .kind = TT_FRAME_PUT, .flags = WHOLE,
+		      .len = 8, .key = 0xffff00),
 		NAKED(TT_NAK_RANGE, "a PUT across the end", .kind = TT_FRAME_PUT, .flags = WHOLE, .len = 8,
 		      .offset = ROGUE_SIZE - 7, .word = UINT64_MAX),
 		NAKED(TT_NAK_RANGE, "a PUT behind the end", .kind = TT_FRAME_PUT, .flags = TT_FRAME_LAST, .len = TAIL,
@@ -2459,7 +2465,11 @@ static void test_refused_frames(struct bench *s)
 	};
 	const struct tt_frame pieces[] = {
 		{ .kind = TT_FRAME_PUT, .len = TAIL, .word = ROGUE_SIZE, .slot = 77 }, /* the whole does not fit */
-		{ .kind = TT_FRAME_PUT, .flags = TT_FRAME_LAST | TT_FRAME_NOTIFY, .offset = TAIL, .len = TAIL, .slot = 77 },
+		{ .kind = TT_FRAME_PUT,
+		  .flags = TT_FRAME_LAST | TT_FRAME_NOTIFY,
+		  .offset = TAIL,
+		  .len = TAIL,
+		  .slot = 77 },
 	};
 	uint8_t bytes[TT_FRAME_SIZE + TAIL];
 	struct tt_frame f = { 0 };
@@ -2742,14 +2752,14 @@ static void test_no_world(struct bench *s)
 static const struct test tests[] = {
 	T(one_done, "Each posted op gets exactly one done()"),
 	T(done_outside_post,
-	  "from progress() or disconnect(), never from inside post(); a bad argument takes the same path"),
+	  "progress() or disconnect() calls it, post() never does; a bad argument takes the same path"),
 	T(source_untouched, "After it the net touches `local` no more: a PUT's source"),
 	T(message_source_untouched, "After it the net touches `local` no more: a SEND's source"),
 	T(message_bytes, "SEND: any length up to send_max arrives whole; the bytes live until message() returns"),
 	T(destination_untouched, "After it the net touches `local` no more: a GET's destination"),
 	T(untouched_after_error, "whether err is 0 or not"),
 	T(done_then_notify, "With err 0, every NOTIFY or SEND that I post afterwards sees the bytes"),
-	T(done_then_notify_at_once, "the target's own loads see them after such a notify"),
+	T(done_then_notify_at_once, "The target's own loads see the bytes after such a notify"),
 	T(done_then_get, "every GET that I start afterwards sees the bytes"),
 	T(done_then_add, "every ADD that I start afterwards sees the bytes"),
 	T(message_after_puts, "A SEND arrives after all PUTs posted earlier to that peer have landed"),
@@ -2758,35 +2768,35 @@ static const struct test tests[] = {
 	T(posted_order, "SENDs and NOTIFYs arrive in the order posted"),
 	T(both_ways, "each direction of a peer stands for itself"),
 	T(word_is_whole, "A PUT or GET of exactly 8 bytes, aligned at both ends, is one load and one store"),
-	T(get_of_words, "A GET takes each aligned word of 8 bytes as it is at one moment"),
+	T(get_of_words, "a GET takes each aligned word of 8 bytes as it is at one moment"),
 	T(sizes, "any size; the transport splits"),
 	T(add, "ADD: in, the addend; out, the old value; it wraps"),
 	T(add_is_atomic, "it is atomic with the owner's own such atomics"),
 	T(misaligned_add, "ADD: a multiple of 8, of 8 bytes; else -EINVAL"),
-	T(range, "a range outside the key's -ERANGE: such an op touches no memory and hurts no other"),
+	T(range, "a range outside the key's -ERANGE: such an op touches no memory and hurts no other op"),
 	T(forged_length, "a range outside the key's -ERANGE, whatever the asker believes"),
 	T(garbage_key, "a key that is none touches no memory"),
 	T(stale_key, "A key that was deregistered gives -ESTALE"),
 	T(failed_put_is_silent, "such an op touches no memory, and notifies nobody"),
 	T(malformed, "a malformed argument -EINVAL"),
 	T(notify_values, "the value the target sees, < 2^24; PUT of any length, 0 too, and then without a key"),
-	T(unregistered, "NULL: unregistered host memory, len <= net->copy_max, at least 64"),
-	T(dereg_in_put, "a landing in progress is cut off, its op gets -ESTALE: PUT"),
-	T(dereg_in_get, "a landing in progress is cut off, its op gets -ESTALE: GET"),
+	T(unregistered, "NULL: host memory that is not registered, len <= net->copy_max, at least 64"),
+	T(dereg_in_put, "A landing in progress is cut off, and its op gets -ESTALE: PUT"),
+	T(dereg_in_get, "A landing in progress is cut off, and its op gets -ESTALE: GET"),
 	T(peer_fails, "every outstanding op gets done(-ECONNRESET) in post order, then down() comes once; later posts "
-	  "get done(-ENOTCONN)"),
+	              "get done(-ENOTCONN)"),
 	T(post_while_failing, "what done() posts on a failing peer gets its done() too"),
 	T(nothing_lands_after_down, "After down() that peer reaches none of my memory"),
-	T(disconnect, "finishes what is outstanding with -ECONNRESET, frees the peer; no down()"),
+	T(disconnect, "Finishes what is outstanding with -ECONNRESET and frees the peer. No down() follows"),
 	T(close, "disconnects every peer, deregisters every region"),
 	T(others_unharmed, "When a peer fails, others do not"),
-	T(unreachable, "down(-EHOSTUNREACH) after a connect() means that this wire does not lead there"),
-	T(wrong_secret, "-EACCES (secret); accepted peers that never came up are not reported"),
-	T(right_secret, "connected or accepted, and proven to know the secret"),
+	T(unreachable, "down(-EHOSTUNREACH) after a connect() means that this transport does not lead to the peer"),
+	T(wrong_secret, "-EACCES (secret); an accepted peer that never came up is not reported"),
+	T(right_secret, "the peer is connected or accepted, and has proven that it knows the secret"),
 	T(other_job, "-EPROTO (version or job)"),
 	T(connect_times_out, "-ETIMEDOUT before up"),
-	T(never_up_is_not_reported, "Accepted peers that never came up are not reported"),
-	T(up_comes_first, "No post before up(); and from then on"),
+	T(never_up_is_not_reported, "An accepted peer that never came up is not reported"),
+	T(up_comes_first, "Nothing is posted before up(), and anything is from then on"),
 	T(many_connections, "a reliable channel to one remote net: each its own"),
 	T(ping_pong, "The events may call post"),
 	T(done_may_post, "done() may call post, reg and dereg"),
@@ -2795,16 +2805,20 @@ static const struct test tests[] = {
 	T(lazy_done_comes, "TT_LAZY: done() may wait until the target goes to sleep, and no longer"),
 	T(lazy_done_while_polling, "TT_LAZY: ... or has polled in vain for some microseconds"),
 	T(done_without_sleep, "without it the acknowledgement goes at once"),
-	T(map, "the peer's region in my address space, or NULL; after down() it stays valid, frozen, until disconnect(), and "
-	  "until close() it is memory, but nobody's"),
-	T(store, "around each piece that is stored ... 0: the key has been taken back, store nothing and leave store_end() out"),
-	T(received, "received: grows with whatever comes from it, also in pieces: a sign of life"),
-	T(names, "give this text to whoever should connect"),
+	T(map, "the peer's region in my address space, or NULL. After down() the memory stays valid, frozen, until "
+	       "disconnect(); until close() it is still memory, but nobody's"),
+	T(store,
+	  "Called around each piece that is stored ... 0: the key has been taken back, so store nothing and do not "
+	  "call store_end()"),
+	T(received, "received: grows with whatever comes from the peer, also in pieces: a sign of life"),
+	T(names, "the text that connect() of another net takes"),
 	T(mixture, "all of it at once"),
 	ONLY(ONLY_SHM, nonsense_lines, "a line that is none breaks that connection at most"),
-	ONLY(ONLY_SHM, killed_while_writing, "When a peer fails ... down() comes; after it that peer reaches none of my memory"),
-	ONLY(ONLY_SHM, stopped_while_writing, "dereg: its key stops working; a landing in progress is cut off"),
-	ONLY(ONLY_SHM, evicted, "frozen: where it could still write my memory when it thaws, its process is ended first"),
+	ONLY(ONLY_SHM, killed_while_writing,
+	     "When a peer fails ... down() comes; after it that peer reaches none of my memory"),
+	ONLY(ONLY_SHM, stopped_while_writing, "dereg: The key stops working. A landing in progress is cut off"),
+	ONLY(ONLY_SHM, evicted,
+	     "frozen: if it could still write my memory when it goes on, disconnect() ends its process first"),
 	ONLY(ONLY_TCP, no_copies, "payload of 4 KiB and more is not copied in user space"),
 	ONLY(ONLY_TCP, garbage_on_the_port, "strangers on the port disturb nobody"),
 	ONLY(ONLY_TCP, nonsense, "a frame that is none, from a proven peer, breaks that connection and nothing else"),
@@ -3040,7 +3054,7 @@ static int count_uncaught(void)
 			continue;
 		struct trial clean = try_break(wires[k], TT_BREAK_NONE);
 		if (clean.status) {
-			printf("FAILED %s: without any break %s fails too (wait status %#x), so the breaks are not tried\n",
+			printf("FAILED %s: without any break %s fails too (wait status %#x): no break is tried\n",
 			       wires[k]->name, tests[clean.last].name, (unsigned)clean.status);
 			uncaught += TT_BREAKS_END - 1;
 			continue;
@@ -3056,7 +3070,8 @@ static int count_uncaught(void)
 
 static int usage(void)
 {
-	printf("contract [--transport sim|tcp|shm|all] [--seeds N] [--seed S] [--breaks | --no-breaks] [-v] [TEST ...]\n");
+	printf("contract [--transport sim|tcp|shm|all] [--seeds N] [--seed S] [--breaks | --no-breaks] [-v] "
+	       "[TEST ...]\n");
 	return 2;
 }
 

@@ -38,7 +38,8 @@ static bool copies(enum tt_copy_way way, size_t to, size_t from, size_t n)
 
 	memset(target, 0, GUARD + to + n + GUARD);
 	tt_copy_by(way, at, source + GUARD + from, n);
-	return !memcmp(at, source + GUARD + from, n) && is_zero(target, (size_t)(at - target)) && is_zero(at + n, GUARD);
+	return !memcmp(at, source + GUARD + from, n) && is_zero(target, (size_t)(at - target)) &&
+	       is_zero(at + n, GUARD);
 }
 
 static void check(size_t to, size_t from, size_t n)
@@ -196,7 +197,8 @@ static void test_pieces(void)
 	for (int i = 0; i < 3; i++) {
 		memset(target, 0, LONG + PAGE);
 		tt_copy(&c, target + 13, source + 1, LONG);
-		CU_ASSERT(!memcmp(target + 13, source + 1, LONG) && is_zero(target, 13) && is_zero(target + 13 + LONG, GUARD));
+		CU_ASSERT(!memcmp(target + 13, source + 1, LONG) && is_zero(target, 13) &&
+		          is_zero(target + 13 + LONG, GUARD));
 	}
 	CU_ASSERT(is_settled(f.class));
 	tt_world = NULL;

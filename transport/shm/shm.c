@@ -1,10 +1,11 @@
-/* shm.c - the wire between processes of one host: nets, peers, and whose turn it is
+/* shm.c - the transport between processes of one host: nets, peers, and the order of the work in one progress()
  *
  *   post -> pending -> stored and loaded in the other's memory, or asked of it -> finished -> done()
  *                                          lines in the lanes, both ways -> message(), notify(), answers
  *
- * A turn looks at the next line of each lane and costs no system call; epoll, which tells of strangers and of ends, is asked now and
- * then, or after a sleep. Whoever writes to a net that sleeps kicks its eventfd.
+ * A turn looks at the next line of each lane and makes no system call. epoll reports strangers and the ends of
+ * connections: it is asked now and then, and after a sleep. A process that writes to a net that sleeps kicks the net's
+ * eventfd.
  */
 #include "transport/shm/shm_private.h"
 #include "transport/breaks.h"
@@ -18,8 +19,8 @@
 #include <unistd.h>
 
 enum {
-	POLL_EVERY = 1024,       /* turns between looks at epoll */
-	REVIEW_NS = 1000000000,  /* between looks for memory that its owner has freed */
+	POLL_EVERY = 1024,       /* turns between two calls of epoll_wait */
+	REVIEW_NS = 1000000000,  /* between two searches for mapped memory that its owner has freed */
 };
 
 static struct tt_shm *net_of(struct tt_net *n) { return tt_container_of(n, struct tt_shm, base); }
@@ -44,7 +45,7 @@ struct tt_shm_peer *tt_shm_peer_new(struct tt_shm *net)
 	return p;
 }
 
-/* From here on nothing moves between the two. What map() gave stays. */
+/* Nothing moves between the two any more. What map() gave stays valid. */
 static void cut_off(struct tt_shm_peer *p)
 {
 	int *fds[] = { &p->fd, &p->pid_fd, &p->kick_fd, &p->strip_fd, &p->sheet_fd };
@@ -57,7 +58,7 @@ static void cut_off(struct tt_shm_peer *p)
 	tt_list_remove(&p->ops.ready);
 	p->shake.stage = TT_STAGE_DOWN;
 	if (p->fd >= 0)
-		shutdown(p->fd, SHUT_RDWR); /* a forked child may hold it open */
+		shutdown(p->fd, SHUT_RDWR); /* a forked child may hold the socket open */
 	for (size_t i = 0; i < TT_COUNT(fds); i++) {
 		if (*fds[i] < 0)
 			continue;
@@ -81,7 +82,7 @@ void tt_shm_peer_free(struct tt_shm_peer *p)
 	unmap(p->strip, sizeof *p->strip);
 	unmap(p->sheet, sizeof *p->sheet);
 	tt_list_remove(&p->all);
-	tt_list_remove(&p->ops.ready); /* something was posted since it went down */
+	tt_list_remove(&p->ops.ready); /* an op may have been posted after the peer went down */
 	free(p);
 }
 
@@ -125,32 +126,22 @@ static void disconnect(struct tt_peer *base)
 	tt_shm_peer_free(p);
 }
 
-static int connect_to(struct tt_net *base, const char *addr, struct tt_peer **out)
-{
-	struct tt_shm_peer *p;
-	int err = tt_shm_connect(net_of(base), addr, &p);
-
-	if (!err)
-		*out = &p->base;
-	return err;
-}
-
 /* ---- progress ---- */
 
 static void go_on_with_handshake(struct tt_shm_peer *p)
 {
 	if (!tt_shm_handshake(p))
-		return; /* it may be gone */
+		return; /* the peer may be gone */
 	tt_list_append(&p->net->up, &p->up);
 	p->net->ops.events++;
 	if (p->base.net->events->up)
 		p->base.net->events->up(&p->base);
 }
 
-/* What it wrote before it ended counts. */
+/* What the peer wrote before it ended counts. */
 static void hang_up(struct tt_shm_peer *p)
 {
-	for (int i = 0; i < TT_SHM_LINES && tt_shm_alive(p) && tt_shm_next(p); i++) /* it may go on writing */
+	for (int i = 0; i < TT_SHM_LINES && tt_shm_alive(p) && tt_shm_next(p); i++) /* the peer may go on writing */
 		tt_shm_read(p);
 	tt_flight_lose(&p->ops, "it has ended, or closed the connection");
 }
@@ -172,7 +163,7 @@ static void handle_event(struct tt_shm *net, uint64_t tag)
 		go_on_with_handshake(p);
 }
 
-/* Of a batch, an event may free the peer of another: one at a time, then. */
+/* An event may free the peer of another event: they are taken one at a time. */
 static int poll_events(struct tt_shm *net)
 {
 	struct epoll_event event;
@@ -212,7 +203,7 @@ static void serve(struct tt_shm_peer *p)
 		tt_shm_push(p);
 }
 
-/* A new number for each sleep. */
+/* Each sleep has a new number. */
 static void set_nap(struct tt_shm *net, bool asleep)
 {
 	uint32_t naps = atomic_load_explicit(&net->sheet->naps, memory_order_relaxed);
@@ -241,7 +232,8 @@ static int progress(struct tt_net *base)
 	return net->ops.events;
 }
 
-/* First the word that it sleeps, then a last look: whoever writes looks at the word last. */
+/* The net first says that it sleeps, then looks a last time. A writer first writes, then looks whether the net
+ * sleeps. */
 static int arm(struct tt_net *base)
 {
 	struct tt_shm *net = net_of(base);
@@ -253,12 +245,13 @@ static int arm(struct tt_net *base)
 		return 1;
 	tt_list_each(node, &net->door.shakes)
 		if (tt_container_of(node, struct tt_shake, node)->stage == TT_STAGE_CONNECTING)
-			return 1; /* nothing tells when its queue has room */
+			return 1; /* no event tells when the other's queue has room */
 	tt_list_each(node, &net->up) {
 		struct tt_shm_peer *p = tt_container_of(node, struct tt_shm_peer, up);
 		if (p->ops.pending.head || p->answer_count)
 			tt_shm_push(p); /* there may be room by now */
-		if (tt_shm_next(p) || !tt_list_empty(&p->ops.ready) || ((p->ops.pending.head || p->answer_count) && !p->stuck))
+		if (tt_shm_next(p) || !tt_list_empty(&p->ops.ready) ||
+		    ((p->ops.pending.head || p->answer_count) && !p->stuck))
 			return 1;
 	}
 	return 0;
@@ -303,7 +296,7 @@ static void set_up(struct tt_shm *net, const struct tt_net_config *c)
 	net->base = (struct tt_net){ .transport = &tt_shm, .events = c->events, .user = c->user, .fd = -1,
 	                             .copy_max = SIZE_MAX, .send_max = TT_FRAME_MESSAGE_MAX, .cheap_poll = 1,
 	                             .host_only = 1 };
-	tt_entropy(&generation, sizeof generation); /* a key of an earlier life fits nowhere */
+	tt_entropy(&generation, sizeof generation); /* a key of an earlier process fits nowhere */
 	net->generation = generation;
 	net->keep = c->keep;
 	net->event_fd = net->sheet_fd = -1;
@@ -316,7 +309,8 @@ static int make_files(struct tt_shm *net)
 	net->base.fd = epoll_create1(EPOLL_CLOEXEC);
 	net->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (net->base.fd < 0 || net->event_fd < 0 || epoll_ctl(net->base.fd, EPOLL_CTL_ADD, net->event_fd, &event))
-		return tt_fail(-EMFILE, "cannot make an epoll descriptor: is the limit on open files (ulimit -n) reached?");
+		return tt_fail(-EMFILE,
+		               "cannot make an epoll descriptor: is the limit on open files (ulimit -n) reached?");
 	net->sheet = tt_shm_make_file("tutti-sheet", sizeof *net->sheet, &net->sheet_fd);
 	net->free_slots = calloc(TT_SHM_KEYS, sizeof *net->free_slots);
 	net->mine = calloc(TT_SHM_KEYS, sizeof *net->mine);
@@ -350,7 +344,7 @@ const struct tt_transport tt_shm = {
 	.close = close_net,
 	.reg = tt_shm_reg,
 	.dereg = tt_shm_dereg,
-	.connect = connect_to,
+	.connect = tt_shm_connect,
 	.disconnect = disconnect,
 	.post = tt_shm_post,
 	.map = tt_shm_map,

@@ -1,14 +1,14 @@
-/* shm_connect.c - names, listening, and what the handshake of door.h has besides, over a socket that the file system does not see
+/* shm_connect.c - names, listening, and the files that go with the handshake of door.h
  *
  *     initiator                                   acceptor
  *        HELLO + strip, sheet, eventfd  ------->
  *                        <-------  HELLO + sheet, eventfd
  *        PROOF  ------------------------------->
- *                        <-------  PROOF                  the kernel has been told that the initiator may read my memory
- *        READY  ------------------------------->          ... and the acceptor. Both are up
+ *                        <-------  PROOF                  the kernel knows that the initiator may read my memory
+ *        READY  ------------------------------->          ... and that the acceptor may. Both are up
  *
- * The socket stays open: its end is the end of the connection. Its name is in the abstract namespace, so nothing is left of a
- * process that is killed.
+ * The socket stays open: its end is the end of the connection. Its name is in the abstract namespace, so a process that
+ * is killed leaves nothing in the file system.
  */
 #include "transport/shm/shm_private.h"
 #include <fcntl.h>
@@ -40,7 +40,8 @@ static uint64_t hash_file(uint64_t h, const char *path)
 	return tt_hash64(h, text, n > 0 ? (size_t)n : 0);
 }
 
-/* Equal for processes that can reach each other's memory: one boot of one kernel, the same namespaces, one user. */
+/* Equal for processes that can reach each other's memory: the same boot of the same kernel, the same namespaces, the
+ * same user. */
 static uint64_t reach(void)
 {
 	static const char *const spaces[] = { "/proc/self/ns/net", "/proc/self/ns/pid", "/proc/self/ns/user" };
@@ -63,7 +64,7 @@ void tt_shm_address(uint64_t job, const char *listen, char addr[96])
 	snprintf(addr, 96, "shm:%016llx:%016llx", (unsigned long long)reach(), (unsigned long long)name);
 }
 
-/* "shm:REACH:NAME": the socket's name, or -errno. */
+/* Parses "shm:REACH:NAME" into the socket's address. */
 static int read_address(const struct tt_shm *net, const char *text, struct sockaddr_un *a, socklen_t *len)
 {
 	unsigned long long where, name;
@@ -73,8 +74,11 @@ static int read_address(const struct tt_shm *net, const char *text, struct socka
 		return tt_fail(-EINVAL, "'%s' is no address of shared memory: those are given out by a net", text);
 	memset(a, 0, sizeof *a);
 	a->sun_family = AF_UNIX;
-	*len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)snprintf(a->sun_path + 1, sizeof a->sun_path - 1, "tutti-%016llx", name));
-	return where == net->reach ? 0 : tt_fail(-EHOSTUNREACH, "it is on another host, or in another container, or another user's");
+	*len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
+	                   (size_t)snprintf(a->sun_path + 1, sizeof a->sun_path - 1, "tutti-%016llx", name));
+	return where == net->reach
+	               ? 0
+	               : tt_fail(-EHOSTUNREACH, "it is on another host, or in another container, or another user's");
 }
 
 int tt_shm_take_name(struct tt_shm *net, const struct tt_net_config *c)
@@ -95,7 +99,8 @@ int tt_shm_take_name(struct tt_shm *net, const struct tt_net_config *c)
 	if (fd < 0)
 		return tt_fail(-errno, "cannot make a local socket: %s", strerror(errno));
 	if (bind(fd, (const struct sockaddr *)&a, len) || listen(fd, SOMAXCONN))
-		err = tt_fail(-errno, "cannot listen for processes of this host as %s: %s", a.sun_path + 1, strerror(errno));
+		err = tt_fail(-errno, "cannot listen for processes of this host as %s: %s", a.sun_path + 1,
+		              strerror(errno));
 	else
 		err = tt_door_listen(&net->door, fd);
 	if (err)
@@ -107,7 +112,7 @@ int tt_shm_take_name(struct tt_shm *net, const struct tt_net_config *c)
 
 static struct tt_shm_peer *peer_of(struct tt_shake *h) { return tt_container_of(h, struct tt_shm_peer, shake); }
 
-/* With a HELLO go the files. */
+/* A HELLO carries files. */
 static ssize_t say(struct tt_shake *h, const void *bytes, size_t n)
 {
 	struct tt_shm_peer *p = peer_of(h);
@@ -130,7 +135,7 @@ static ssize_t say(struct tt_shake *h, const void *bytes, size_t n)
 	return sendmsg(p->fd, &m, MSG_NOSIGNAL);
 }
 
-/* Files that are not expected are closed. */
+/* Closes the files that nobody expects. */
 static void keep_files(struct msghdr *m, int *const *want, size_t count)
 {
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
@@ -147,7 +152,7 @@ static void keep_files(struct msghdr *m, int *const *want, size_t count)
 	}
 }
 
-/* An empty packet may bring files, too. */
+/* An empty packet may carry files, too. */
 static ssize_t hear(struct tt_shake *h, void *bytes, size_t n)
 {
 	struct tt_shm_peer *p = peer_of(h);
@@ -157,7 +162,9 @@ static ssize_t hear(struct tt_shake *h, void *bytes, size_t n)
 		struct cmsghdr align;
 	} control;
 	struct iovec part = { bytes, n };
-	struct msghdr m = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room };
+	struct msghdr m = {
+		.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room
+	};
 	ssize_t k = recvmsg(p->fd, &m, MSG_CMSG_CLOEXEC);
 
 	if (k >= 0)
@@ -177,7 +184,7 @@ static int make_strip(struct tt_shm_peer *p)
 	return 0;
 }
 
-/* What another process gave: only if it can't shrink under us. */
+/* Maps what another process gave, only if that process cannot shrink the file while it is mapped. */
 static void *map_file(int fd, size_t len, int rights)
 {
 	struct stat s;
@@ -232,7 +239,7 @@ static void over(struct tt_shake *h, int err)
 		tt_shm_peer_free(p);
 }
 
-/* Where yama restricts who may read whose memory, a process names one other, or any of its user's. */
+/* Where yama restricts who may read a process's memory, a process can name one other process, or any. */
 static void let_read(struct tt_shake *h)
 {
 	const struct tt_shm_peer *p = peer_of(h);
@@ -242,12 +249,14 @@ static void let_read(struct tt_shake *h)
 
 	if (fd < 0)
 		return;
-	if (read(fd, &scope, 1) == 1 && scope == '1' && !p->mine)
-		prctl(PR_SET_PTRACER, atomic_fetch_add(&named, 1) ? PR_SET_PTRACER_ANY : (unsigned long)p->pid, 0, 0, 0);
+	if (read(fd, &scope, 1) == 1 && scope == '1' && !p->mine) {
+		unsigned long who = atomic_fetch_add(&named, 1) ? PR_SET_PTRACER_ANY : (unsigned long)p->pid;
+		prctl(PR_SET_PTRACER, who, 0, 0, 0);
+	}
 	close(fd);
 }
 
-/* Who is there, by the kernel's word. */
+/* Asks the kernel which process is at the other end. */
 static bool know_process(struct tt_shm_peer *p)
 {
 	struct ucred who = { 0 };
@@ -261,7 +270,7 @@ static bool know_process(struct tt_shm_peer *p)
 	p->pid_fd = p->mine ? -1 : (int)syscall(SYS_pidfd_open, p->pid, 0);
 	if (!p->mine && p->pid_fd < 0 && errno == ESRCH)
 		return false;
-	if (p->pid_fd >= 0) /* a child of it may hold the socket open when it has died */
+	if (p->pid_fd >= 0) /* a child of the process may hold the socket open when the process has died */
 		epoll_ctl(p->net->base.fd, EPOLL_CTL_ADD, p->pid_fd, &event);
 	return true;
 }
@@ -278,8 +287,10 @@ static bool reach_out(struct tt_shm_peer *p)
 		snprintf(why, sizeof why, "%s", tt_why());
 		return tt_shake_give_up(&p->shake, -EHOSTUNREACH, why);
 	}
-	if (connect(p->fd, (const struct sockaddr *)&a, len))
-		return errno == EAGAIN ? false : tt_shake_give_up(&p->shake, -EHOSTUNREACH, errno == ECONNREFUSED ? "nobody listens there: has it ended?" : strerror(errno));
+	if (connect(p->fd, (const struct sockaddr *)&a, len)) {
+		const char *what = errno == ECONNREFUSED ? "nobody listens there: has it ended?" : strerror(errno);
+		return errno == EAGAIN ? false : tt_shake_give_up(&p->shake, -EHOSTUNREACH, what);
+	}
 	if (!know_process(p))
 		return tt_shake_give_up(&p->shake, -EHOSTUNREACH, "it is another user's process, or has ended");
 	if (epoll_ctl(p->net->base.fd, EPOLL_CTL_ADD, p->fd, &event))
@@ -302,8 +313,9 @@ static struct tt_shm_peer *begin_peer(struct tt_shm *net, bool accepted)
 	return p;
 }
 
-int tt_shm_connect(struct tt_shm *net, const char *addr, struct tt_shm_peer **out)
+int tt_shm_connect(struct tt_net *base, const char *addr, struct tt_peer **out)
 {
+	struct tt_shm *net = tt_container_of(base, struct tt_shm, base);
 	struct sockaddr_un a;
 	socklen_t len;
 	int err = read_address(net, addr, &a, &len);
@@ -319,21 +331,22 @@ int tt_shm_connect(struct tt_shm *net, const char *addr, struct tt_shm_peer **ou
 	if (scarce || p->fd < 0 || make_strip(p)) {
 		err = scarce || errno == EMFILE || errno == ENFILE ? -EMFILE : -ENOMEM;
 		tt_shm_peer_free(p);
-		return tt_fail(err, "cannot make a connection to %s: no %s is left", addr, err == -EMFILE ? "file (ulimit -n)" : "memory");
+		return tt_fail(err, "cannot make a connection to %s: no %s is left", addr,
+		               err == -EMFILE ? "file (ulimit -n)" : "memory");
 	}
 	reach_out(p);
-	*out = p;
+	*out = &p->base;
 	return 0;
 }
 
-/* A process that has no file left turns to a wire that takes fewer files than the three of this one. */
+/* A process that has few files left closes: the other end then takes a transport that needs fewer than three. */
 static void greet(struct tt_door *door, int fd, const struct sockaddr *from)
 {
 	struct tt_shm *net = tt_container_of(door, struct tt_shm, door);
 	struct tt_shm_peer *p = tt_files_scarce(fd) ? NULL : begin_peer(net, true);
 	struct epoll_event event = { .events = EPOLLIN, .data.ptr = p };
 
-	(void)from; /* it has no name */
+	(void)from; /* an initiator's socket has no name */
 	if (!p) {
 		close(fd);
 		return;

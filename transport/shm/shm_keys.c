@@ -1,7 +1,8 @@
-/* shm_keys.c - memory: keys and what they mean, other processes' files mapped, and who may store where
+/* shm_keys.c - memory: keys and what they mean, mapped files of other processes, and who may store where
  *
- * A writer of mapped memory needs nobody's help, so taking a key back needs a rule. The writer says which region it is storing into,
- * then looks whether it still may; the owner takes the key off its sheet, then looks whether anybody is storing there:
+ * A writer of mapped memory needs no help of the owner, so taking back a key needs a protocol. The writer announces the
+ * region that it stores into, then checks whether it still may. The owner takes the key off its sheet, then checks
+ * whether a writer stores there:
  *
  *      writer                                    owner
  *        writing = id                              entry.id = 0            (or lane.shut = 1, for all regions)
@@ -9,7 +10,8 @@
  *        entry.id == id and not shut? store        until writing != id: wait
  *        writing = 0
  *
- * Stores are cut into pieces of TT_SHM_BUDGET bytes, so the wait is short, unless the writer is frozen in the middle of one.
+ * A store is cut into pieces of TT_SHM_BUDGET bytes, so the wait is short, unless the writer is frozen in the middle of
+ * one.
  */
 #include "transport/shm/shm_private.h"
 #include "transport/breaks.h"
@@ -57,9 +59,11 @@ static int grant_key(struct tt_shm *net, struct tt_grant *r)
 	const struct tt_mem *mem = &r->base.mem;
 	struct stat file = { 0 };
 	size_t slot = 0;
-	int err = mem->fd >= 0 && fstat(mem->fd, &file) ? tt_fail(-errno, "cannot look at the file of a region: %s", strerror(errno)) : take_slot(net, &slot);
+	int err;
 
-	if (err)
+	if (mem->fd >= 0 && fstat(mem->fd, &file))
+		return tt_fail(-errno, "cannot look at the file of a region: %s", strerror(errno));
+	if ((err = take_slot(net, &slot)))
 		return err;
 	struct tt_shm_entry *e = &net->sheet->entry[slot];
 	r->id = ++net->generation << 16 | slot;
@@ -98,14 +102,14 @@ static bool is_dead(const struct tt_shm_peer *p)
 	return p->pid_fd >= 0 && poll(&f, 1, 0) > 0;
 }
 
-static bool stores(const struct tt_shm_peer *p, uint64_t id) /* id 0: anywhere */
+static bool stores(const struct tt_shm_peer *p, uint64_t id) /* id 0: into any region */
 {
 	uint64_t now = atomic_load(&p->in->writing);
 
 	return id ? now == id : now != 0;
 }
 
-/* By a signal or a debugger: what it is in the middle of may take for ever. */
+/* Stopped by a signal or a debugger, the peer may take for ever to finish its store. */
 static bool is_stopped(const struct tt_shm_peer *p)
 {
 	char path[32], text[128] = "", *end;
@@ -115,30 +119,33 @@ static bool is_stopped(const struct tt_shm_peer *p)
 	ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
 	if (fd >= 0)
 		close(fd);
-	end = n > 0 ? strrchr(text, ')') : NULL; /* behind its name */
+	end = n > 0 ? strrchr(text, ')') : NULL; /* behind the process's name */
 	return end && end[1] && (end[2] == 'T' || end[2] == 't');
 }
 
-/* Meanwhile this rank serves nobody, and must not seem silent itself. A whole job that was stopped goes on within a moment; who
- * is not stopped waits for a processor, and gets one. */
+/* While this rank waits it serves nobody, and it must not seem silent itself. A whole job that was stopped goes on
+ * within a moment. A peer that is not stopped waits for a processor, and gets one. */
 static bool is_late(const struct tt_shm_peer *p, uint64_t waited)
 {
 	uint64_t timeout = p->net->door.timeout;
 
-	return waited >= tt_min(timeout / 8, MOMENT_MS * TT_MS) && (is_stopped(p) || waited >= tt_min(timeout / 4, PATIENCE_MS * TT_MS));
+	return waited >= tt_min(timeout / 8, MOMENT_MS * TT_MS) &&
+	       (is_stopped(p) || waited >= tt_min(timeout / 4, PATIENCE_MS * TT_MS));
 }
 
-/* True: no more. False: it still does after so long, and is alive. */
+/* True: the writer has ended its store. False: it has not after so long, and is alive. */
 static bool wait_for_writer(const struct tt_shm_peer *p, uint64_t id)
 {
-	uint64_t start = tt_now(), last = start, waited = 0; /* as far as this process ran: if it was frozen too, that says nothing about the other */
+	/* the time that this process ran: a time in which it was frozen too says nothing about the peer */
+	uint64_t start = tt_now(), last = start, waited = 0;
 
 	while (stores(p, id)) {
 		uint64_t now = tt_now();
 		waited += tt_min(now - last, STEP_MS * TT_MS);
 		last = now;
 		if (now - start < YIELD_NS) {
-			sched_yield(); /* it may wait for this very processor; others' work may then have that for long */
+			/* the writer may wait for this very processor, which then may run others for long */
+			sched_yield();
 			continue;
 		}
 		if (is_dead(p))
@@ -150,18 +157,20 @@ static bool wait_for_writer(const struct tt_shm_peer *p, uint64_t id)
 	return true;
 }
 
-/* It is frozen, and what it does when it thaws would land in memory that its owner has back. */
+/* The peer is frozen. What it stores when it goes on would land in memory that its owner has taken back. */
 static void evict(struct tt_shm_peer *p)
 {
 	struct pollfd f = { .fd = p->pid_fd, .events = POLLIN };
 
 	p->evicted = true;
 	if (p->net->keep || p->pid_fd < 0) {
-		tt_log(TT_WARN, "process %d is frozen and can still write this rank's memory when it goes on%s", (int)p->pid,
-		       p->net->keep ? " (it is not killed since TUTTI_EVICT says so)" : "");
+		tt_log(TT_WARN, "process %d is frozen and can still write this rank's memory when it goes on%s",
+		       (int)p->pid, p->net->keep ? " (it is not killed since TUTTI_EVICT says so)" : "");
 		return;
 	}
-	tt_log(TT_WARN, "killed process %d: it is frozen, and would write this rank's memory when it goes on (TUTTI_EVICT=no lets it be)", (int)p->pid);
+	tt_log(TT_WARN,
+	       "killed process %d: it is frozen, and would write this rank's memory when it goes on "
+	       "(TUTTI_EVICT=no lets it be)", (int)p->pid);
 	if (!syscall(SYS_pidfd_send_signal, p->pid_fd, SIGKILL, NULL, 0))
 		poll(&f, 1, DYING_MS);
 }
@@ -170,7 +179,7 @@ void tt_shm_fence_off(struct tt_shm_peer *p)
 {
 	bool stores_on;
 
-	if (!p->in || p->shake.stage < TT_STAGE_READY) /* unproven: it has no keys */
+	if (!p->in || p->shake.stage < TT_STAGE_READY) /* an unproven peer has no keys */
 		return;
 	atomic_store(&p->in->shut, 1);
 	atomic_thread_fence(memory_order_seq_cst);
@@ -196,7 +205,8 @@ void tt_shm_dereg(struct tt_region *base)
 		atomic_thread_fence(memory_order_seq_cst);
 		tt_list_each(node, &net->peers) {
 			struct tt_shm_peer *p = tt_container_of(node, struct tt_shm_peer, all);
-			if (p->shake.stage < TT_STAGE_READY || p->shake.stage == TT_STAGE_DOWN || p->evicted || wait_for_writer(p, r->id))
+			if (p->shake.stage < TT_STAGE_READY || p->shake.stage == TT_STAGE_DOWN || p->evicted ||
+			    wait_for_writer(p, r->id))
 				continue;
 			evict(p);
 			tt_flight_lose(&p->ops, "it is frozen in the middle of writing memory that is taken back");
@@ -230,7 +240,7 @@ static struct tt_shm_view *add_view(struct tt_shm_peer *p)
 	return &views[p->view_count++];
 }
 
-/* A file that could shrink would end us with SIGBUS. */
+/* A file that could shrink would end this process with SIGBUS. */
 static bool is_sound(int fd, uint64_t inode, uint64_t *len)
 {
 	struct stat file;
@@ -255,7 +265,8 @@ static struct tt_shm_view *open_view(struct tt_shm_peer *p, int number, uint64_t
 		at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (at == MAP_FAILED && !p->unmappable) {
 		p->unmappable = true;
-		tt_log(TT_DEBUG, "cannot map memory of process %d (%s): it is asked instead", (int)p->pid, strerror(errno));
+		tt_log(TT_DEBUG, "cannot map memory of process %d (%s): it is asked instead", (int)p->pid,
+		       strerror(errno));
 	}
 	if (fd >= 0)
 		close(fd);
@@ -279,10 +290,11 @@ static struct tt_shm_view *view_of(struct tt_shm_peer *p, int fd, uint64_t inode
 
 bool tt_shm_valid(const struct tt_shm_peer *p, uint64_t id)
 {
-	return atomic_load_explicit(&p->sheet->entry[slot_of(id)].id, memory_order_acquire) == id || tt_broken(STALE_KEY);
+	return atomic_load_explicit(&p->sheet->entry[slot_of(id)].id, memory_order_acquire) == id ||
+	       tt_broken(STALE_KEY);
 }
 
-/* Its fields are only believed if the key has not changed meanwhile. */
+/* The fields of an entry are valid only if the key has not changed meanwhile. */
 static int look_up(struct tt_shm_peer *p, uint64_t id, struct tt_shm_found *f, bool give)
 {
 	const struct tt_shm_entry *e = &p->sheet->entry[slot_of(id)];
@@ -353,8 +365,10 @@ void *tt_shm_map(struct tt_peer *base, const struct tt_key *key, int anytime)
 		return NULL;
 	if (anytime)
 		atomic_store_explicit(&p->out->mapped, 1, memory_order_relaxed);
-	atomic_thread_fence(memory_order_seq_cst); /* the other side: shuts, then looks who has pointers */
-	if (atomic_load_explicit(&p->out->shut, memory_order_relaxed) || look_up(p, tt_shm_id(key), &f, true) || !f.at || key->len > f.len)
+	/* the other side first shuts, then looks whether this side has pointers */
+	atomic_thread_fence(memory_order_seq_cst);
+	if (atomic_load_explicit(&p->out->shut, memory_order_relaxed) || look_up(p, tt_shm_id(key), &f, true) ||
+	    !f.at || key->len > f.len)
 		return NULL;
 	return f.at;
 }
@@ -368,7 +382,7 @@ int tt_shm_store_begin(struct tt_peer *base, const struct tt_key *key)
 
 void tt_shm_store_end(struct tt_peer *base) { tt_shm_end_write(tt_container_of(base, struct tt_shm_peer, base)); }
 
-/* Only if it is certain: a process may also forbid others to look. */
+/* True only if it is certain: a process may also forbid others to look at its files. */
 static bool is_freed(const struct tt_shm_peer *p, const struct tt_shm_view *v)
 {
 	struct stat file;
@@ -384,15 +398,17 @@ static void drop(struct tt_shm_peer *p, size_t i)
 	p->views[i] = p->views[--p->view_count];
 }
 
-/* A pointer into it may be in use: from here on it leads to memory that is nobody's. */
+/* A pointer into the view may be in use: from here on it leads to memory that is nobody's. */
 static void empty(struct tt_shm_peer *p, struct tt_shm_view *v)
 {
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+
 	v->inode = 0;
-	if (mmap(v->at, v->len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+	if (mmap(v->at, v->len, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED)
 		tt_log(TT_DEBUG, "cannot let go of %zu bytes of process %d: %s", v->len, (int)p->pid, strerror(errno));
 }
 
-/* What its owner has freed costs memory for as long as it is mapped here. */
+/* Memory that its owner has freed still costs memory as long as it is mapped here. */
 void tt_shm_review_views(struct tt_shm_peer *p)
 {
 	for (size_t i = tt_shm_alive(p) && !is_dead(p) ? p->view_count : 0; i-- > 0;) {

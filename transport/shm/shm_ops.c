@@ -1,4 +1,4 @@
-/* shm_ops.c - operations: stored and loaded directly where the memory is reached, asked of the owner where it is not
+/* shm_ops.c - operations: direct stores and loads where the memory can be reached, else requests to its owner
  *
  *                     mapped            process_vm_*           through the lane: the owner's processor moves the bytes
  *   PUT               copy, now         over 1 KiB             PUT pieces ----->   <----- ACK or NAK
@@ -6,15 +6,15 @@
  *   ADD               atomic, now       -                      ADD ------------>   <----- SUM or NAK
  *   notify, SEND                                               always: one line, behind all that was posted earlier
  *
- * Ops begin in post order, each only when all before it have stored what they store directly or are in the lane. So a line
- * comes after the bytes of all earlier puts, and that is all the ordering there is to keep.
+ * Ops begin in post order. An op begins when all earlier ops have done their direct stores or are in the lane. So a
+ * line comes after the bytes of all earlier PUTs, which is all the ordering that the contract asks for.
  */
 #include "transport/shm/shm_private.h"
 #include "transport/breaks.h"
 #include <string.h>
 #include <sys/uio.h>
 
-enum step { MORE, ENDED, STUCK }; /* of an op: call again; it is out of the queue; not now */
+enum step { MORE, ENDED, STUCK }; /* of an op: call again; it has left the queue; it cannot go on now */
 enum { BURST = 64 };
 
 static struct tt_shm_peer *peer_of(struct tt_peer *p) { return tt_container_of(p, struct tt_shm_peer, base); }
@@ -29,12 +29,14 @@ static void copy(struct tt_copier *learnt, void *to, const void *from, size_t n)
 		tt_copy(learnt, to, from, n);
 }
 
-/* 0 or -errno: all n bytes, or none that count. -ESRCH: it is about to be gone, and what it has said before is not yet heard. */
+/* Copies all n bytes and returns 0, or fails, and then none of the bytes count. -ESRCH: the process is ending, and what
+ * it said before has not been read. */
 static int copy_vm(struct tt_shm_peer *p, bool put, void *local, uint64_t remote, size_t n)
 {
 	while (n) {
 		struct iovec here = { local, n }, there = { (void *)(uintptr_t)remote, n };
-		ssize_t k = put ? process_vm_writev(p->pid, &here, 1, &there, 1, 0) : process_vm_readv(p->pid, &here, 1, &there, 1, 0);
+		ssize_t k = put ? process_vm_writev(p->pid, &here, 1, &there, 1, 0)
+		                : process_vm_readv(p->pid, &here, 1, &there, 1, 0);
 		if (k <= 0)
 			return k < 0 && (errno == ESRCH || errno == EPERM) ? -ESRCH : -EINVAL;
 		local = (char *)local + k;
@@ -44,7 +46,7 @@ static int copy_vm(struct tt_shm_peer *p, bool put, void *local, uint64_t remote
 	return 0;
 }
 
-/* Does the kernel permit it? Containers, yama and ptrace rules may not; only trying tells. */
+/* Does the kernel permit it? Containers, yama and ptrace rules may forbid it; only a try tells. */
 static bool may_vm(struct tt_shm_peer *p)
 {
 	struct tt_shm_sheet *self = p->sheet->self, *seen = NULL;
@@ -54,7 +56,9 @@ static bool may_vm(struct tt_shm_peer *p)
 		p->vm_tried = true;
 		p->vm = process_vm_readv(p->pid, &here, 1, &there, 1, 0) == sizeof seen && seen == self;
 		if (!p->vm)
-			tt_log(TT_DEBUG, "process_vm_readv on process %d: %s; memory that is in no file goes through the lane", (int)p->pid, strerror(errno));
+			tt_log(TT_DEBUG,
+			       "process_vm_readv on process %d: %s; memory that is in no file goes through the lane",
+			       (int)p->pid, strerror(errno));
 	}
 	return p->vm;
 }
@@ -74,7 +78,7 @@ static bool say_notify(struct tt_shm_peer *p, uint32_t value)
 	if (!line)
 		return false;
 	line->kind = TT_FRAME_PUT;
-	line->flags = TT_FRAME_NOTIFY | TT_FRAME_LAST | TT_FRAME_INLINE; /* nothing to land, nothing to answer */
+	line->flags = TT_FRAME_NOTIFY | TT_FRAME_LAST | TT_FRAME_INLINE; /* nothing lands, so nothing is answered */
 	line->notify = value;
 	line->len = 0;
 	tt_shm_publish(p, line);
@@ -88,8 +92,12 @@ static enum step end_put(struct tt_shm_peer *p, struct tt_op *op)
 	return end(p, op, 0);
 }
 
-/* Unless it has shut me out: then its last words come first, and the end of the connection is the end of all that is pending. */
-static enum step refused(struct tt_shm_peer *p, struct tt_op *op, int err) { return atomic_load(&p->out->shut) ? STUCK : end(p, op, err); }
+/* If the owner has shut this side out, the op waits: the owner's last messages come first, and the end of the
+ * connection then ends all pending ops. */
+static enum step refused(struct tt_shm_peer *p, struct tt_op *op, int err)
+{
+	return atomic_load(&p->out->shut) ? STUCK : end(p, op, err);
+}
 
 static enum step fail_directly(struct tt_shm_peer *p, struct tt_op *op, int err)
 {
@@ -97,7 +105,8 @@ static enum step fail_directly(struct tt_shm_peer *p, struct tt_op *op, int err)
 		return refused(p, op, err);
 	p->vm = false;
 	p->at = 0;
-	return MORE; /* by the lane: it has died, which ends that too, or has forbidden this */
+	/* the op goes through the lane: the process has died, which ends the connection, too, or forbids this way */
+	return MORE;
 }
 
 /* Ops move on behind many others, and so do signs of life. */
@@ -106,7 +115,8 @@ static void stir(struct tt_shm_peer *p, size_t n)
 	_Atomic uint32_t *stirs = &p->out->stirs;
 
 	if (n >= TT_SHM_PIECE)
-		atomic_store_explicit(stirs, atomic_load_explicit(stirs, memory_order_relaxed) + 1, memory_order_relaxed);
+		atomic_store_explicit(stirs, atomic_load_explicit(stirs, memory_order_relaxed) + 1,
+		                      memory_order_relaxed);
 	p->copied += n;
 }
 
@@ -244,13 +254,16 @@ static bool goes_by_lane(struct tt_shm_peer *p, const struct tt_op *op, const st
 static enum step reach(struct tt_shm_peer *p, struct tt_op *op)
 {
 	struct tt_shm_found f = { .id = tt_shm_id(op->key) };
-	int err = p->current < 0 ? tt_shm_find(p, op, &f) : 0; /* of one that is half in the lane the owner finds out */
+	/* when a part is in the lane, the owner finds the key and judges it */
+	int err = p->current < 0 ? tt_shm_find(p, op, &f) : 0;
 
 	if (err)
 		return refused(p, op, err);
 	if (goes_by_lane(p, op, &f))
 		return op->kind == TT_PUT ? ask_put(p, op, f.id) : ask_read(p, op, f.id);
-	return op->kind == TT_PUT ? put_directly(p, op, &f) : op->kind == TT_GET ? get_directly(p, op, &f) : add_directly(p, op, &f);
+	return op->kind == TT_PUT   ? put_directly(p, op, &f)
+	       : op->kind == TT_GET ? get_directly(p, op, &f)
+	                            : add_directly(p, op, &f);
 }
 
 static enum step advance(struct tt_shm_peer *p, struct tt_op *op)
@@ -299,14 +312,14 @@ static bool answer_piece(struct tt_shm_peer *p, struct tt_shm_answer *a)
 	return true;
 }
 
-/* One side owes at most as many answers as the other has slots. */
+/* One side owes at most as many answers as the other side has slots. */
 static bool owe(struct tt_shm_peer *p, struct tt_shm_answer a)
 {
 	if (p->answer_count == TT_COUNT(p->answers)) {
 		tt_flight_lose(&p->ops, "it asked for more than it has slots for");
 		return false;
 	}
-	if (!p->answer_count) { /* often there is room at once, and nothing to keep */
+	if (!p->answer_count) { /* often there is room at once, and the answer need not be kept */
 		while (a.kind && a.len <= TT_SHM_PIECE)
 			if (!answer_piece(p, &a))
 				break;
@@ -374,7 +387,8 @@ static void take_put(struct tt_shm_peer *p, const struct tt_shm_line *line, cons
 	uint8_t refused = bare ? 0 : *why;
 	if (!bare) {
 		*why = 0;
-		owe(p, (struct tt_shm_answer){ .kind = refused ? TT_FRAME_NAK : TT_FRAME_ACK, .why = refused, .slot = line->slot });
+		owe(p, (struct tt_shm_answer){
+			       .kind = refused ? TT_FRAME_NAK : TT_FRAME_ACK, .why = refused, .slot = line->slot });
 	}
 	if (!refused && line->flags & TT_FRAME_NOTIFY && p->base.net->events->notify)
 		p->base.net->events->notify(&p->base, line->notify);
@@ -400,8 +414,12 @@ static void take_get(struct tt_shm_peer *p, const struct tt_shm_line *line)
 	uint8_t *at;
 	int why = tt_shm_place(p->net, line->key, line->offset, line->len, &at);
 
-	owe(p, (struct tt_shm_answer){ .kind = why ? TT_FRAME_NAK : TT_FRAME_REPLY, .why = (uint8_t)why, .slot = line->slot,
-	                               .key = line->key, .offset = line->offset, .len = line->len });
+	owe(p, (struct tt_shm_answer){ .kind = why ? TT_FRAME_NAK : TT_FRAME_REPLY,
+	                               .why = (uint8_t)why,
+	                               .slot = line->slot,
+	                               .key = line->key,
+	                               .offset = line->offset,
+	                               .len = line->len });
 }
 
 static void end_request(struct tt_shm_peer *p, unsigned slot, int err)
@@ -458,7 +476,8 @@ static void take(struct tt_shm_peer *p, const struct tt_shm_line *line, const ui
 		break;
 	case TT_FRAME_SEND:
 		if (p->base.net->events->message)
-			p->base.net->events->message(&p->base, payload ? payload : line->body, payload ? line->extra : tt_min(line->len, TT_SHM_BODY));
+			p->base.net->events->message(&p->base, payload ? payload : line->body,
+			                             payload ? line->extra : tt_min(line->len, TT_SHM_BODY));
 		break;
 	case TT_FRAME_REPLY:
 	case TT_FRAME_SUM:
@@ -487,7 +506,7 @@ void tt_shm_read(struct tt_shm_peer *p)
 
 	see_stirs(p);
 	for (int i = 0; i < BURST && tt_shm_alive(p) && (line = tt_shm_next(p)); i++) {
-		memcpy(&mine, line, sizeof mine); /* what is judged is what is used: the writer could still change its own */
+		memcpy(&mine, line, sizeof mine); /* the writer could change its line after this side has judged it */
 		const uint8_t *payload = mine.extra ? tt_shm_payload(p, &mine) : NULL;
 		if (mine.extra && !payload) {
 			tt_flight_lose(&p->ops, "it wrote a line whose payload cannot be");

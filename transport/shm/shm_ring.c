@@ -1,10 +1,12 @@
-/* shm_ring.c - a lane: lines that one process writes and the other reads, and payload for what does not fit into them
+/* shm_ring.c - a lane: lines that one process writes and the other reads, and a ring of payload for what does not fit
+ * in them
  *
- *      line     | 5 | 6 | 7 | . | . | . | 0'|  reader at 5, writer at 8: a line is new when its `turn` is one more than its number
+ *      line     | 5 | 6 | 7 | . | . | . | 0'|  reader at 5, writer at 8
  *      payload  | ....... 6 6 6 6 6 7 7 ... |  in one piece each; freed with the line
  *
- * A reader waits on the very line that will be written, so a record of 40 bytes costs one cache line's way. It says how far it is
- * every quarter of a lap; a writer without room has always heard of at least half a lane.
+ * A line is new when its `turn` is one more than its number. The reader waits on the very line that the writer will
+ * write, so a record of 40 bytes costs the transfer of one cache line. The reader publishes its position every quarter
+ * of a lap: a writer without room knows of at least half a lane.
  */
 #include "transport/shm/shm_private.h"
 #include <unistd.h>
@@ -15,7 +17,8 @@ static void kick(struct tt_shm_peer *p)
 {
 	uint64_t one = 1;
 
-	atomic_thread_fence(memory_order_seq_cst); /* the other side: says that it sleeps, then takes a last look */
+	/* the other side first says that it sleeps, then looks a last time */
+	atomic_thread_fence(memory_order_seq_cst);
 	uint32_t nap = atomic_load_explicit(&p->sheet->naps, memory_order_relaxed);
 	if (nap % 2 == 0 || nap == p->kicked)
 		return;
@@ -24,7 +27,7 @@ static void kick(struct tt_shm_peer *p)
 	p->kicked = nap;
 }
 
-/* Where `extra` bytes may go in one piece, counted from the beginning of all times. */
+/* Returns where `extra` bytes fit in one piece, counted from the beginning of the connection. */
 static uint64_t payload_start(const struct tt_shm_peer *p, size_t extra)
 {
 	uint64_t left = LAP - p->out_bytes % LAP;
@@ -70,7 +73,7 @@ const struct tt_shm_line *tt_shm_next(struct tt_shm_peer *p)
 	return atomic_load_explicit(&line->turn, memory_order_acquire) == p->next_in + 1 ? line : NULL;
 }
 
-/* Where its payload lies; NULL: it says what cannot be. */
+/* Returns where the payload of the line lies. NULL: the line claims what cannot be. */
 const uint8_t *tt_shm_payload(const struct tt_shm_peer *p, const struct tt_shm_line *line)
 {
 	uint64_t size = ((uint64_t)line->extra + ROUND - 1) / ROUND * ROUND, start = line->extra_end - size;
@@ -89,5 +92,5 @@ void tt_shm_taken(struct tt_shm_peer *p, const struct tt_shm_line *line)
 	p->told_bytes = p->in_bytes;
 	atomic_store_explicit(&p->in->lines, p->next_in, memory_order_release);
 	atomic_store_explicit(&p->in->bytes, p->in_bytes, memory_order_release);
-	kick(p); /* it may wait for room */
+	kick(p); /* the writer may wait for room */
 }

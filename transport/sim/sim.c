@@ -1,4 +1,4 @@
-/* sim.c - the wire of a simulated world: the contract's strictest reader.
+/* sim.c - the transport of a simulated world: the contract's strictest reader
  *
  * From the world's seed come the latency and bandwidth of each link, and every freedom that transport.h grants.
  *
@@ -16,16 +16,16 @@
 #include <sys/mman.h>
 
 enum {
-	PIECES = 8, /* at most so many to an op, so that large ones are cheap */
+	PIECES = 8, /* of an op, at most, so that large ops cost little */
 	COPY_MAX = 64,
 	SEND_MAX = 16384,
 };
 
-struct slot { /* of a net's table of regions: what a key names */
+struct slot { /* a net's table of regions: what a key names */
 	char *base;
 	size_t len;
-	int fd;       /* of a file with the same bytes, which may be mapped; or -1 */
-	uint64_t at;  /* where in it */
+	int fd;       /* of a file with the same bytes, for map(); or -1 */
+	uint64_t at;  /* the place in the file */
 	uint64_t tag;
 	bool taken;
 };
@@ -36,15 +36,15 @@ struct net {
 	struct tt_net base;
 	struct tt_net_config config;
 	void *secret;
-	struct tt_list node; /* among the rank's */
+	struct tt_list node; /* in the rank's list */
 	struct tt_sim_rank *rank;
-	int number;          /* among the rank's, never used twice */
-	struct tt_list peers, inbox, lazy; /* lazy: flights of others that we have not acknowledged */
+	int number;          /* among the rank's nets, never used twice */
+	struct tt_list peers, inbox, lazy; /* lazy: flights of others that this net has not acknowledged */
 	struct tt_list regions, views;
 	struct slot *slots;
 	uint32_t slot_count;
 	bool armed;
-	unsigned idle; /* progress calls in a row that found nothing */
+	unsigned idle; /* calls of progress() in a row that found nothing */
 };
 
 struct key { /* in tt_key.raw */
@@ -56,21 +56,21 @@ enum state { CONNECTING, PROVEN, UP, DOWN };
 
 struct peer {
 	struct tt_peer base;
-	struct tt_list node;     /* among the net's */
+	struct tt_list node;     /* in the net's list */
 	struct peer *other;      /* the other end; NULL: not there yet, or gone */
 	enum state state;
 	int err;                 /* for down() */
 	bool accepted, broken, failing, one_sided;
-	struct tt_sim_event trip, fail; /* the handshake under way; how it breaks */
+	struct tt_sim_event trip, fail; /* the handshake that is under way; how it fails */
 	struct tt_sim_work hello, work;
 	struct tt_list incoming; /* parcels that have arrived */
 	struct tt_list ordered;  /* parcels on their way, in post order */
 	struct tt_list outstanding, puts; /* flights in post order: not done; not landed */
-	uint64_t posted, latency, gap, free_at; /* gap: nanoseconds to 1 KiB */
+	uint64_t posted, latency, gap, free_at; /* gap: nanoseconds for 1 KiB */
 };
 
-struct view { /* what map() has given */
-	struct tt_list node;  /* in its net's */
+struct view { /* memory that map() has given out */
+	struct tt_list node;  /* in its net's list */
 	struct peer *of;      /* NULL: disconnected */
 	char *at;
 	size_t len;
@@ -95,7 +95,7 @@ struct flight { /* one op */
 struct parcel { /* a message or a notify */
 	struct tt_list node;
 	struct peer *from;
-	struct flight *flight; /* the PUT that it announces, until that has landed */
+	struct flight *flight; /* the PUT that it announces, until the PUT has landed */
 	struct tt_sim_event event;
 	uint64_t number;
 	bool arrived, message;
@@ -124,7 +124,7 @@ static void queue_work(struct tt_sim_world *w, struct net *net, struct tt_sim_wo
 	tt_sim_rouse_watchers(w, net->rank);
 }
 
-/* One way, once. */
+/* The time of one transfer in one direction. */
 static uint64_t travel(struct tt_sim_world *w, struct peer *p)
 {
 	uint64_t ns = p->latency + tt_sim_below(w, p->latency);
@@ -180,12 +180,12 @@ static void fail_fired(struct tt_sim_world *w, struct tt_sim_event *e)
 	p->failing = true;
 	tt_sim_cancel(w, &p->trip);
 	tt_list_remove(&p->hello.node);
-	if (tt_sim_one_in(w, 2)) /* what has arrived but was not read: a reset drops it, an end of file does not */
+	if (tt_sim_one_in(w, 2)) /* what has arrived and was not read: a reset drops it, an end of file does not */
 		free_parcels(w, &p->incoming);
 	queue_work(w, net_of(p), &p->work, run_peer);
 }
 
-/* This end learns of it after a while; until then what is under way may still arrive. */
+/* This end learns of the failure after a while. Until then what is under way may still arrive. */
 static void break_end(struct tt_sim_world *w, struct peer *p, int err, uint64_t delay)
 {
 	if (p->failing || p->state == DOWN || p->broken)
@@ -204,7 +204,7 @@ static void break_link(struct tt_sim_world *w, struct peer *p)
 	break_end(w, p, -ECONNRESET, fail_delay(w));
 }
 
-/* From here on neither end reaches the other's memory. */
+/* Neither end reaches the other's memory any more. */
 static void unlink_peer(struct tt_sim_world *w, struct peer *p)
 {
 	struct peer *other = p->other;
@@ -236,7 +236,7 @@ static struct flight *new_flight(struct tt_sim_world *w, struct peer *p, struct 
 	return f;
 }
 
-/* Takes it out of wherever it is; the op is the caller's again, with f->err. */
+/* Takes the flight out of all lists. The op is the caller's again, with f->err. */
 static struct tt_op *end_flight(struct tt_sim_world *w, struct flight *f)
 {
 	struct tt_op *op = f->op;
@@ -273,7 +273,7 @@ static void ack_fired(struct tt_sim_world *w, struct tt_sim_event *e)
 	struct flight *f = tt_container_of(e, struct flight, event);
 	struct peer *p = f->from;
 
-	if (p->other) /* else it was lost: the failure will finish the op */
+	if (p->other) /* else the answer is lost, and the failure finishes the op */
 		queue_work(w, net_of(p), &f->work, run_done);
 }
 
@@ -294,10 +294,11 @@ static void flush_lazy(struct tt_sim_world *w, struct net *net, const struct pee
 	}
 }
 
-/* What has arrived in its turn: after the PUTs posted before it. */
+/* Delivers parcels that have arrived, each behind the PUTs that were posted before it. */
 static void deliver_ready(struct tt_sim_world *w, struct peer *p)
 {
-	while (p->other && !p->other->failing && !tt_list_empty(&p->ordered)) { /* nothing comes behind what a reset has dropped */
+	/* Nothing comes behind what a reset has dropped. */
+	while (p->other && !p->other->failing && !tt_list_empty(&p->ordered)) {
 		struct parcel *c = tt_container_of(p->ordered.next, struct parcel, node);
 		if (!c->arrived)
 			return;
@@ -310,7 +311,7 @@ static void deliver_ready(struct tt_sim_world *w, struct peer *p)
 		c->flight = NULL;
 		struct tt_list *end = &p->other->incoming;
 		if (tt_broken(MESSAGES_SWAPPED) && c->message)
-			end = end->prev; /* the previous one is still there: put this before it */
+			end = end->prev; /* the previous parcel is still there: this one goes before it */
 		tt_list_append(end, &c->node);
 		queue_work(w, net_of(p->other), &p->other->work, run_peer);
 	}
@@ -324,7 +325,7 @@ static void parcel_fired(struct tt_sim_world *w, struct tt_sim_event *e)
 	deliver_ready(w, c->from);
 }
 
-/* The message leaves with a copy of its bytes; a notify rides behind its data. */
+/* A message leaves with a copy of its bytes. A notify travels behind its data. */
 static void send_parcel(struct tt_sim_world *w, struct flight *f, bool message)
 {
 	struct parcel *c = tt_sim_make(sizeof *c);
@@ -347,7 +348,7 @@ static void send_parcel(struct tt_sim_world *w, struct flight *f, bool message)
 	tt_sim_schedule(w, &c->event, w->now + travel(w, f->from) + op->len * f->from->gap / 1024, parcel_fired);
 }
 
-/* All there is to do at the target is done, or went wrong there. */
+/* All work at the target is done, or has failed there. */
 static void complete(struct tt_sim_world *w, struct flight *f, int err)
 {
 	struct peer *p = f->from;
@@ -367,7 +368,8 @@ static void complete(struct tt_sim_world *w, struct flight *f, int err)
 		acknowledge(w, f);
 }
 
-static const struct slot *find_slot(const struct net *net, const struct tt_key *key) /* NULL: no region, or no more */
+/* NULL: there is no such region, or not any more */
+static const struct slot *find_slot(const struct net *net, const struct tt_key *key)
 {
 	struct key k;
 
@@ -425,7 +427,7 @@ static void land_piece(struct tt_sim_world *w, struct flight *f)
 	} else {
 		tt_copy_word(local + from, remote + from, len);
 		f->from->base.received += len;
-		f->from->other->base.received++; /* it was asked */
+		f->from->other->base.received++; /* it was asked for the bytes */
 	}
 	if (f->landed == f->pieces)
 		complete(w, f, 0);
@@ -454,7 +456,7 @@ static void piece_fired(struct tt_sim_world *w, struct tt_sim_event *e)
 		queue_work(w, net_of(p->other), &f->work, run_piece);
 }
 
-/* Where it will be cut, and which piece lands when. */
+/* Chooses where the op is cut, and in which order the pieces land. */
 static void cut_pieces(struct tt_sim_world *w, struct flight *f)
 {
 	const struct tt_op *op = f->op;
@@ -464,10 +466,10 @@ static void cut_pieces(struct tt_sim_world *w, struct flight *f)
 	if (!word && op->len >= 2 && op->kind != TT_ADD)
 		f->pieces += (uint8_t)tt_sim_below(w, tt_min(PIECES, op->len));
 	f->cut[f->pieces] = op->len;
-	for (unsigned i = 1; i < f->pieces; i++) { /* one cut in each equal part of it, so that they come sorted */
+	for (unsigned i = 1; i < f->pieces; i++) { /* one cut in each equal part, so that the cuts are sorted */
 		size_t part = op->len / f->pieces;
 		f->cut[i] = (i - 1) * part + 1 + tt_sim_below(w, part);
-		if (op->kind == TT_GET) /* words are whole */
+		if (op->kind == TT_GET) /* a GET takes whole words */
 			f->cut[i] = tt_max(f->cut[i - 1], tt_min(op->len, f->cut[i] + (-(op->offset + f->cut[i]) & 7)));
 	}
 	for (unsigned i = 0; i < f->pieces; i++) { /* an inside-out shuffle (Fisher, Yates) */
@@ -479,7 +481,7 @@ static void cut_pieces(struct tt_sim_world *w, struct flight *f)
 
 static void free_copy(struct tt_op *op) { free(op); }
 
-/* The break DONE_EARLY: the caller's op ends now with success, a copy of it goes on. */
+/* The break DONE_EARLY: the caller's op ends now with success, and a copy of the op goes on. */
 static void finish_early(struct tt_sim_world *w, struct flight *f)
 {
 	struct tt_op *copy = tt_sim_need(malloc(sizeof *copy));
@@ -530,7 +532,7 @@ static void post(struct tt_peer *base, struct tt_op *op)
 		queue_work(w, net_of(p), &f->work, run_done);
 	if (p->other)
 		flush_lazy(w, net_of(p), p->other); /* traffic back carries acknowledgements */
-	if (!f->err && p->other && !p->broken) /* else the failure will finish it */
+	if (!f->err && p->other && !p->broken) /* else the failure finishes the op */
 		start_flight(w, f);
 }
 
@@ -538,7 +540,7 @@ static void post(struct tt_peer *base, struct tt_op *op)
 
 static void finish_outstanding(struct tt_sim_world *w, struct peer *p)
 {
-	struct tt_list mine; /* what callbacks post meanwhile is for later */
+	struct tt_list mine; /* ops that callbacks post meanwhile are not among these */
 
 	tt_list_init(&mine);
 	while (!tt_list_empty(&p->outstanding)) {
@@ -553,8 +555,7 @@ static void finish_outstanding(struct tt_sim_world *w, struct peer *p)
 	}
 }
 
-/* Leaves nothing of it in the world; its ops are finished first. */
-/* Whoever still has a pointer into them finds memory there, but nobody's. */
+/* A pointer into a view may be in use: from here on it leads to memory that is nobody's. */
 static void empty_views(struct peer *p)
 {
 	tt_list_each(node, &net_of(p)->views) {
@@ -588,7 +589,7 @@ static void fail_peer(struct tt_sim_world *w, struct peer *p)
 	const struct tt_events *events = p->base.net->events;
 
 	if (p->accepted && p->state != UP) {
-		free_peer(w, p); /* nobody has heard of it */
+		free_peer(w, p); /* no event has reported it */
 		return;
 	}
 	if (p->state == UP)
@@ -632,7 +633,7 @@ static void run_peer(struct tt_sim_world *w, struct tt_sim_work *work)
 		fail_peer(w, p);
 }
 
-/* ---- connecting: hello at the target's progress(), then up at both ends ---- */
+/* ---- connecting: the target's progress() handles the hello, then both ends come up ---- */
 
 static bool is_cut(struct tt_sim_world *w, int a, int b)
 {
@@ -687,7 +688,7 @@ static void proven_fired(struct tt_sim_world *w, struct tt_sim_event *e)
 static void run_hello(struct tt_sim_world *w, struct tt_sim_work *work)
 {
 	struct peer *a = tt_container_of(work, struct peer, hello), *b;
-	struct net *net = find_net(w, a->base.addr); /* ourselves */
+	struct net *net = find_net(w, a->base.addr); /* this net itself */
 	int err = refusal(w, net_of(a), net);
 
 	if (err) {
@@ -826,7 +827,7 @@ static void dereg(struct tt_region *base)
 	tt_grant_free(r);
 }
 
-/* Those that were about to be let in are refused. */
+/* Refuses the peers whose hello waits. */
 static void empty_inbox(struct tt_sim_world *w, struct net *net)
 {
 	struct tt_list *node;
@@ -862,7 +863,8 @@ static void close_net(struct tt_net *base)
 	free(net);
 }
 
-/* Another mapping of the same file, that outlives its owner's. In every fourth world now and then there is none. */
+/* Another mapping of the same file, which outlives its owner's mapping. In every fourth world there is now and then
+ * none. */
 static void *map_region(struct tt_peer *base, const struct tt_key *key, int anytime)
 {
 	struct tt_sim_world *w = tt_sim_here();
@@ -872,7 +874,7 @@ static void *map_region(struct tt_peer *base, const struct tt_key *key, int anyt
 	struct view *v;
 	void *at;
 
-	(void)anytime; /* nobody is frozen in the middle of a store: that happens between two turns alone */
+	(void)anytime; /* no rank freezes in the middle of a store: that happens between two turns only */
 	if (!s || s->fd < 0 || key->len > s->len || (w->config->seed % 4 == 3 && tt_sim_one_in(w, 8)))
 		return NULL;
 	at = mmap(NULL, before + s->len, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, (off_t)(s->at - before));
@@ -920,14 +922,14 @@ static int arm(struct tt_net *base)
 
 	if (!tt_list_empty(&net->inbox))
 		return 1;
-	net->armed = true; /* going to sleep: nobody waits for our acknowledgements */
+	net->armed = true; /* the net goes to sleep: no peer waits for its acknowledgements */
 	flush_lazy(tt_sim_here(), net, NULL);
 	return 0;
 }
 
 const struct tt_transport tt_sim = {
-	"sim", list_devices, open_net, close_net, reg, dereg, connect_net, disconnect, post, map_region, store_begin, store_end, notify,
-	progress, arm,
+	"sim", list_devices, open_net, close_net, reg, dereg, connect_net, disconnect, post, map_region, store_begin,
+	store_end, notify, progress, arm,
 };
 
 /* ---- what the world does to the wire ---- */
@@ -945,7 +947,7 @@ void tt_sim_break_links(struct tt_sim_world *w, struct tt_sim_rank *r, int only)
 	}
 }
 
-/* All its fibers have ended: as if the process had exited. What its nets still hold may be gone. */
+/* All fibers of the rank have ended, as if its process had exited. The memory of its nets may be gone. */
 void tt_sim_leave_world(struct tt_sim_world *w, struct tt_sim_rank *r)
 {
 	r->gone = true;

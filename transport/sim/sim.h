@@ -1,5 +1,5 @@
-/* sim.h - a seeded world of many ranks in one thread: each rank's program, and each of its background tasks, is a
- * fiber; time is virtual; the network uses every freedom that transport.h grants, as the seed decides */
+/* sim.h - a simulated world of many ranks in one thread. Each rank's program, and each of its background tasks, is a
+ * fiber; time is virtual; the network uses every freedom that transport.h grants, as the world's seed decides. */
 #ifndef TT_SIM_H
 #define TT_SIM_H
 #include "transport/transport.h"
@@ -17,27 +17,28 @@ struct tt_sim_counts { /* what a run took: the same on any machine */
 struct tt_sim_config {
 	uint64_t seed;
 	int ranks;
-	void (*program)(int rank, void *arg); /* every rank runs it, on a fiber of its own */
+	void (*program)(int rank, void *arg); /* each rank runs it, on a fiber of its own */
 	void *arg;
 	int deadline_ms;                      /* TUTTI_DEADLINE of the ranks; 0: the default */
-	int hosts;                            /* ranks are endpoints_sent out to so many, one by one; 0: each is on one of its own */
+	/* ranks are dealt out to so many hosts, one by one; 0: each has its own */
+	int hosts;
 	uint64_t limit_ns;                    /* virtual time after which the run is given up; 0: an hour */
 	struct tt_sim_counts *counts;         /* filled in when the run ends; NULL: nobody asks */
 };
-/* Until every program has returned. -EDEADLK: nothing can ever happen again; -ETIMEDOUT: limit_ns passed; tt_why()
- * names the ranks that hang. */
+/* Runs until every program has returned. -EDEADLK: nothing can ever happen again. -ETIMEDOUT: limit_ns have passed.
+ * tt_why() names the ranks that hang. */
 int tt_sim_run(const struct tt_sim_config *);
 
-/* For programs and tests, from inside a run. `at`: virtual nanoseconds from now. */
-int tt_sim_rank(void);                /* whose fiber this is */
-void tt_sim_sleep(uint64_t ns);       /* compute for that long: nothing of this fiber runs meanwhile */
+/* For programs and tests, inside a run. `at`: virtual nanoseconds from now. */
+int tt_sim_rank(void);                /* the rank of this fiber */
+void tt_sim_sleep(uint64_t ns);       /* computes for so long: this fiber does nothing else meanwhile */
 uint64_t tt_sim_chance(uint64_t n);   /* 0 .. n-1, from the world's seed */
 bool tt_sim_killed(int rank);
-void tt_sim_kill(int rank, uint64_t at); /* its links break; every wait of its own fibers returns at once, so that its
-                                          * program ends */
-void tt_sim_stop(int rank, uint64_t at, uint64_t ns); /* SIGSTOP: none of its fibers runs for ns; what others put still
-                                                       * lands as the wire likes */
-void tt_sim_cut(int a, int b, uint64_t at);  /* the link between the two breaks for good: both see down; connecting
-                                              * gives -EHOSTUNREACH */
+/* Breaks the rank's links. Every wait of the rank's own fibers returns at once, so that its program ends. */
+void tt_sim_kill(int rank, uint64_t at);
+/* SIGSTOP: none of the rank's fibers runs for ns. What others put still lands. */
+void tt_sim_stop(int rank, uint64_t at, uint64_t ns);
+/* Breaks the link between the two for good. Both see down; connecting gives -EHOSTUNREACH. */
+void tt_sim_cut(int a, int b, uint64_t at);
 void tt_sim_slow(int rank, unsigned factor); /* everything from and to this rank takes `factor` times as long */
 #endif

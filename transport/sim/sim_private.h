@@ -1,4 +1,4 @@
-/* sim_private.h - what the two halves of a simulated world share: sim.c, the wire, and sim_world.c, all the rest */
+/* sim_private.h - what the two halves of a simulated world share: the transport sim.c, and sim_world.c */
 #ifndef TT_SIM_PRIVATE_H
 #define TT_SIM_PRIVATE_H
 #include "base/base.h"
@@ -9,21 +9,22 @@
 struct tt_sim_fiber;
 struct tt_sim_world;
 
-struct tt_sim_event { /* something that happens at a time; embedded in what it happens to */
+struct tt_sim_event { /* happens at a time; embedded in what it happens to */
 	void (*fire)(struct tt_sim_world *, struct tt_sim_event *);
 	size_t at;  /* 1 + its place in the heap; 0: not scheduled */
-	bool owned; /* allocated for its own sake: freed with the world */
+	bool owned; /* allocated by itself: freed with the world */
 };
 
-struct tt_sim_work { /* something that waits for a net's progress() */
+struct tt_sim_work { /* waits for the progress() of a net */
 	struct tt_list node;
 	void (*run)(struct tt_sim_world *, struct tt_sim_work *);
 };
 
 struct tt_sim_rank {
 	int number, living;            /* fibers */
-	struct tt_list nets, watchers; /* fibers that any net's work wakes */
-	struct tt_sim_fiber **held;    /* may not run now: stopped, or another spins inside the engine's gate */
+	struct tt_list nets, watchers; /* watchers: fibers that any net's work wakes */
+	/* may not run now: the rank is stopped, or another fiber spins in the engine's lock */
+	struct tt_sim_fiber **held;
 	struct tt_sim_fiber *spinner;
 	int holding, held_max, nets_made;
 	uint64_t stopped_until, step;
@@ -46,7 +47,7 @@ struct tt_sim_world {
 	size_t events, events_max;
 	int (*cuts)[2];
 	int cut;
-	void *flights; /* sim.c's free ones */
+	void *flights; /* free ones of sim.c */
 	int err;       /* why the run was given up */
 	char why[256], size_text[12], deadline_text[16];
 };
@@ -61,16 +62,17 @@ static inline uint64_t tt_sim_below(struct tt_sim_world *w, uint64_t n)
 static inline bool tt_sim_one_in(struct tt_sim_world *w, unsigned n) { return !tt_sim_below(w, n); }
 
 /* sim_world.c */
-void *tt_sim_need(void *p); /* p, or if it is NULL the end of the run: there is no memory */
+void *tt_sim_need(void *p); /* returns p; NULL ends the run: there is no memory */
 void *tt_sim_make(size_t size);
 void tt_sim_schedule(struct tt_sim_world *, struct tt_sim_event *, uint64_t time,
                      void (*fire)(struct tt_sim_world *, struct tt_sim_event *));
 void tt_sim_cancel(struct tt_sim_world *, struct tt_sim_event *);
-void tt_sim_rouse_watchers(struct tt_sim_world *, struct tt_sim_rank *); /* something has come for one of its nets */
-void tt_sim_polled(struct tt_sim_world *, int events); /* progress() has handled so many; a spinner yields here */
+void tt_sim_rouse_watchers(struct tt_sim_world *, struct tt_sim_rank *); /* one of its nets has work */
+/* progress() has handled so many; a spinning fiber yields here */
+void tt_sim_polled(struct tt_sim_world *, int events);
 
 /* sim.c */
-bool tt_sim_has_work(struct tt_sim_rank *); /* does something wait for a progress() of its nets? */
+bool tt_sim_has_work(struct tt_sim_rank *); /* does work wait for a progress() of its nets? */
 void tt_sim_break_links(struct tt_sim_world *, struct tt_sim_rank *, int other); /* those to one rank; -1: all */
 void tt_sim_leave_world(struct tt_sim_world *, struct tt_sim_rank *);
 void tt_sim_free_flights(struct tt_sim_world *);

@@ -1,7 +1,7 @@
-/* sim_world.c - the simulated world itself: fibers, the clock, what stands behind tt_world, and planned faults.
+/* sim_world.c - the simulated world itself: fibers, the clock, the functions of tt_world, and planned faults
  *
- * Fibers run until they wait; whoever waits picks the next one itself, on its own stack. While a fiber can run, time
- * stands still; when none can, the clock jumps to the next event. The order of fibers comes from the seed.
+ * A fiber runs until it waits. A fiber that waits chooses the next one itself, on its own stack. While a fiber can run,
+ * time stands still. When none can, the clock jumps to the next event. The order of fibers comes from the seed.
  */
 #include "transport/sim/sim.h"
 #include "transport/sim/sim_private.h"
@@ -31,24 +31,25 @@
 
 enum {
 	STACK_BYTES = 256 << 10,
-	GUARD_BYTES = 64 << 10, /* a multiple of any page size in use */
-	IDLE_CALLS = 100,       /* of progress() by a spinning fiber, before others have their turn */
-	NUDGE_NS = 100,         /* the least that a wait takes, so that loops around it come to an end */
+	GUARD_BYTES = 64 << 10, /* a multiple of all page sizes in use */
+	IDLE_CALLS = 100,       /* calls of progress() by a spinning fiber before other fibers run */
+	NUDGE_NS = 100,         /* the shortest wait, so that loops around waits end */
 };
-#define STEP_MAX_NS (1000 * TT_MS) /* a killed rank's waits grow up to this, a spinning one's up to a hundredth of it */
+/* the waits of a killed rank grow up to this, those of a spinning one up to a hundredth of it */
+#define STEP_MAX_NS (1000 * TT_MS)
 #define HOUR_NS (3600 * 1000 * TT_MS)
 
 struct tt_sim_fiber {
 	ucontext_t context;
-	struct tt_list node;   /* among those waiting for events on the rank's nets */
+	struct tt_list node;   /* among the fibers that wait for events on the rank's nets */
 	struct tt_sim_rank *rank;
 	void (*fn)(void *);
 	void *arg;
-	char *stack;           /* guard and all; NULL: the runner's own */
+	char *stack;           /* with its guard; NULL: the stack of the runner */
 	struct tt_sim_event timer;
 	struct tt_sim_fiber *joiner, *older, *spare;
-	char *why;             /* tt_why() while it does not run */
-	unsigned idle, naps;   /* calls of progress() with nothing to do; naps of a program that gets nowhere */
+	char *why;             /* tt_why() while the fiber does not run */
+	unsigned idle, naps;   /* calls of progress() in vain; sleeps of a program that gets nowhere */
 	bool runnable, ended, joined, late;
 	int valgrind_id;
 	void *fake_stack, *tsan;
@@ -61,15 +62,14 @@ struct tt_sim_heap_slot {
 	struct tt_sim_event *event;
 };
 
-struct whole { /* the world, and the runner of it all */
+struct whole { /* the world, and the runner's context */
 	struct tt_sim_world world;
 	struct tt_sim_fiber origin;
 };
 
 static void jump(struct tt_sim_world *, struct tt_sim_fiber *);
 
-/* A simulation that has run out of memory has nothing true left to say: it stops where it stands. Only fibers call
- * this. */
+/* Without memory the simulation has no true result: it stops where it stands. Only fibers call this. */
 void *tt_sim_need(void *p)
 {
 	struct tt_sim_world *w = tt_sim_here();
@@ -79,7 +79,7 @@ void *tt_sim_need(void *p)
 	w->err = -ENOMEM;
 	snprintf(w->why, sizeof w->why, "no memory for the simulated world: simulate fewer ranks");
 	jump(w, w->origin);
-	__builtin_unreachable(); /* nobody runs us again */
+	__builtin_unreachable(); /* nothing runs this fiber again */
 }
 
 void *tt_sim_make(size_t size) { return tt_sim_need(calloc(1, size)); }
@@ -161,7 +161,7 @@ static void announce_start(struct tt_sim_fiber *from, struct tt_sim_fiber *to, b
 	(void)from, (void)to, (void)last;
 }
 
-/* On the new stack. The first to arrive learns where the runner's own stack is. */
+/* On the new stack. The first fiber that arrives learns where the runner's stack is. */
 static void announce_finish(struct tt_sim_world *w, struct tt_sim_fiber *me)
 {
 #if TT_ASAN
@@ -176,7 +176,7 @@ static void announce_finish(struct tt_sim_world *w, struct tt_sim_fiber *me)
 	(void)w, (void)me;
 }
 
-/* tt_why() belongs to a thread: each fiber keeps its own. Without memory it loses the sentence, no more. */
+/* tt_why() belongs to a thread, and each fiber keeps its own. Without memory a fiber loses its sentence, no more. */
 static void keep_why(struct tt_sim_fiber *f)
 {
 	const char *why = tt_why();
@@ -224,7 +224,7 @@ static void timer_fired(struct tt_sim_world *w, struct tt_sim_event *e)
 	make_runnable(w, tt_container_of(e, struct tt_sim_fiber, timer));
 }
 
-/* An operating system does not always run at once what it could. */
+/* An operating system does not always run at once what could run. */
 static void rouse(struct tt_sim_world *w, struct tt_sim_fiber *f)
 {
 	if (f->runnable || f->ended || f->late)
@@ -277,8 +277,8 @@ static struct tt_sim_fiber *pick_runnable(struct tt_sim_world *w)
 
 static void kill_rank(struct tt_sim_world *, struct tt_sim_rank *);
 
-/* Nothing can end this run well: name who hangs, and kill everybody, so that programs return and free what they
- * have. */
+/* The run cannot end well any more. Names the ranks that hang and kills all, so that their programs return and free
+ * their memory. */
 static void give_up(struct tt_sim_world *w, int err)
 {
 	char *at = w->why, *end = w->why + sizeof w->why;
@@ -297,7 +297,7 @@ static void give_up(struct tt_sim_world *w, int err)
 		kill_rank(w, &w->ranks[r]);
 }
 
-/* The scheduler: whoever stops running calls it and jumps to what it returns; the origin when all is over. */
+/* The scheduler. A fiber that stops running calls it and jumps to what it returns: the origin when all has ended. */
 static struct tt_sim_fiber *choose_next(struct tt_sim_world *w)
 {
 	struct tt_sim_fiber *f;
@@ -343,7 +343,7 @@ static void run_fiber(void)
 		make_runnable(w, me->joiner);
 	tt_remember("");
 	jump(w, choose_next(w));
-	__builtin_unreachable(); /* nobody runs the dead */
+	__builtin_unreachable(); /* a dead fiber does not run */
 }
 
 static bool map_stack(struct tt_sim_fiber *f)
@@ -364,7 +364,7 @@ static bool make_room_to_run(struct tt_sim_world *w)
 {
 	struct tt_sim_fiber **more;
 
-	if (w->running_max % 64) /* grown by 64 at a time, to hold every fiber there is */
+	if (w->running_max % 64) /* room for every fiber there is; it grows by 64 */
 		return true;
 	more = realloc(w->runnable, (size_t)(w->running_max + 64) * sizeof *more);
 	if (more)
@@ -392,7 +392,7 @@ static struct tt_sim_fiber *new_fiber(struct tt_sim_world *w)
 	return f;
 }
 
-/* Not inlined: getcontext() returns twice in the compiler's eyes. */
+/* Not inlined: to the compiler getcontext() returns twice. */
 static __attribute__((noinline)) void prepare_context(ucontext_t *context, char *stack)
 {
 	getcontext(context);
@@ -418,7 +418,8 @@ static struct tt_sim_fiber *start_fiber(struct tt_sim_world *w, struct tt_sim_ra
 	tt_list_init(&f->node);
 	free(f->why);
 	f->why = NULL;
-	ASAN_UNPOISON_MEMORY_REGION(f->stack + GUARD_BYTES, STACK_BYTES); /* who stood there before never returned */
+	/* the last fiber on this stack never returned */
+	ASAN_UNPOISON_MEMORY_REGION(f->stack + GUARD_BYTES, STACK_BYTES);
 	prepare_context(&f->context, f->stack + GUARD_BYTES);
 #if TT_TSAN
 	f->tsan = f->tsan ? f->tsan : __tsan_create_fiber(0);
@@ -441,8 +442,8 @@ static void free_fiber(struct tt_sim_fiber *f)
 	free(f);
 }
 
-/* A program that polls without ever sleeping must not stop the world. Others of its rank stay out: it may be inside the
- * engine's gate. */
+/* A program that polls and never sleeps must not stop the world. Other fibers of its rank stay out: it may hold the
+ * engine's lock. */
 static void yield_spinner(struct tt_sim_world *w)
 {
 	struct tt_sim_fiber *me = w->current;
@@ -520,7 +521,7 @@ static void world_join(struct tt_world *base, struct tt_task *task)
 	w->spare = f;
 }
 
-/* Every wait of a killed rank ends at once; each takes longer than the one before, so that no loop goes on for ever. */
+/* Every wait of a killed rank ends at once. Each takes longer than the one before, so that no loop goes on for ever. */
 static uint64_t wait_end(struct tt_sim_world *w, uint64_t deadline)
 {
 	struct tt_sim_rank *r = w->current->rank;
@@ -531,7 +532,7 @@ static uint64_t wait_end(struct tt_sim_world *w, uint64_t deadline)
 		least = w->now + r->step;
 		return deadline < least ? tt_max(deadline, w->now + NUDGE_NS) : least;
 	}
-	if (tt_sim_one_in(w, 32) && deadline > w->now + 20000) /* "or for no reason" */
+	if (tt_sim_one_in(w, 32) && deadline > w->now + 20000) /* the contract of tt_park: "or for no reason" */
 		deadline = w->now + tt_sim_below(w, 20000);
 	return tt_max(deadline, least);
 }
@@ -544,7 +545,7 @@ static void world_park(struct tt_world *base, struct tt_parking *p, uint64_t dea
 	me->idle = 0;
 	if (atomic_exchange(&p->token, 0))
 		return;
-	/* a file descriptor would be readable: but for how long will it be ignored? */
+	/* a file descriptor would be readable, but the program may ignore it for long */
 	if (nets && tt_sim_has_work(me->rank))
 		deadline = tt_min(deadline, w->now + (NUDGE_NS << tt_min(me->naps++, 16)));
 	else if (nets)
@@ -572,12 +573,12 @@ static void kill_rank(struct tt_sim_world *w, struct tt_sim_rank *r)
 	r->stopped_until = 0;
 	release_held(w, r);
 	tt_sim_break_links(w, r, -1);
-	for (struct tt_sim_fiber *f = w->all; f; f = f->older) /* as rare as kills are */
+	for (struct tt_sim_fiber *f = w->all; f; f = f->older) /* kills are rare */
 		if (f->rank == r)
 			make_runnable(w, f);
 }
 
-struct order { /* something that the program has planned */
+struct order { /* a fault that the program has planned */
 	struct tt_sim_event event;
 	int a, b;
 	uint64_t ns;
@@ -661,7 +662,7 @@ static void run_program(void *arg)
 	config->program(((struct tt_sim_rank *)arg)->number, config->arg);
 }
 
-/* Rank 0's fiber: it starts the others, and then all have the same chance to be first. */
+/* Rank 0's fiber: it starts the others; then each has the same chance to run first. */
 static void run_founder(void *arg)
 {
 	struct tt_sim_world *w = tt_sim_here();
@@ -696,7 +697,7 @@ static struct tt_sim_world *make_world(const struct tt_sim_config *config)
 	w->base = (struct tt_world){ world_now, world_entropy, world_env, world_spawn,
 	                             world_join, world_park, world_wake, config->hosts };
 	w->config = config;
-	w->now = 1000 * TT_MS; /* not 0: programs like to use that for "never yet" */
+	w->now = 1000 * TT_MS; /* not 0: programs use that for "never yet" */
 	w->limit = w->now + (config->limit_ns ? config->limit_ns : HOUR_NS);
 	w->current = w->origin = &whole->origin;
 	tt_random_seed(&w->random, config->seed);
@@ -725,7 +726,7 @@ static void free_world(struct tt_sim_world *w)
 	free(w->runnable);
 	free(w->heap);
 	free(w->cuts);
-	free(w); /* it begins the whole */
+	free(w); /* the world is the first member of struct whole */
 }
 
 int tt_sim_run(const struct tt_sim_config *config)
@@ -753,7 +754,7 @@ int tt_sim_run(const struct tt_sim_config *config)
 	if (config->counts)
 		*config->counts = w->counts;
 	memcpy(why, w->why, sizeof why);
-	if (!w->living) /* else fibers still stand on their stacks: give their memory up */
+	if (!w->living) /* else fibers still stand on their stacks, and their memory is lost */
 		free_world(w);
 	return err ? tt_fail(err, "%s", why) : 0;
 }

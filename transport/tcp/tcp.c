@@ -1,12 +1,12 @@
-/* tcp.c - the wire over sockets: nets, memory and its keys, peers, and whose turn it is
+/* tcp.c - the transport over sockets: nets, memory and its keys, peers, and the order of the work in one progress()
  *
  *   post -> pending -> in flight -> stage + payload -> socket          socket -> place (or `in`) -> landed, answered
  *                         ^                                                          |
  *                         +------------------ acks, answers, naks ------------------+
  *   (tcp_send.c)                                                       (tcp_receive.c)
  *
- * Long payloads go from the caller's memory into the kernel and from the kernel into their place; short ones travel in
- * batches through two buffers. All ordering is the stream's. Ops begin in post order; a peer has at most
+ * Long payloads go from the caller's memory into the kernel, and from the kernel into their place. Short payloads
+ * travel in batches through two buffers. The stream keeps all ordering. Ops begin in post order. A peer has at most
  * TT_FRAME_SLOTS unanswered requests, so what one side owes the other fits into arrays.
  */
 #include "transport/tcp/tcp_private.h"
@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 enum {
-	POLL_EVERY = 32, /* turns between looks at epoll while sockets are read directly */
+	POLL_EVERY = 32, /* turns between two calls of epoll_wait while sockets are read directly */
 };
 
 static struct tt_tcp *net_of(struct tt_net *n) { return tt_container_of(n, struct tt_tcp, base); }
@@ -32,14 +32,15 @@ void tt_tcp_watch(struct tt_tcp_peer *p, uint32_t events)
 	p->watched = events;
 }
 
-/* Out of epoll by hand: a forked child may hold the socket open, and epoll would go on telling of a freed peer. */
+/* Removes the socket from epoll by hand: a forked child may hold it open, and epoll would go on reporting a freed
+ * peer. */
 void tt_tcp_close_socket(struct tt_tcp_peer *p)
 {
 	if (p->fd < 0)
 		return;
 	if (p->watched)
 		epoll_ctl(p->net->base.fd, EPOLL_CTL_DEL, p->fd, NULL);
-	shutdown(p->fd, SHUT_RDWR); /* for the same reason: the other end shall know now */
+	shutdown(p->fd, SHUT_RDWR); /* for the same reason: the other end learns of it now */
 	close(p->fd);
 	p->fd = -1;
 	p->watched = 0;
@@ -56,7 +57,7 @@ static struct tt_tcp_key *find_key(struct tt_tcp *net, uint64_t id)
 	return net->keys[slot].id == id || tt_broken(STALE_KEY) ? &net->keys[slot] : NULL;
 }
 
-/* Where len bytes at offset lie, or why not. */
+/* Where len bytes at offset lie: 0; or the reason why not, enum tt_frame_nak. */
 int tt_tcp_find_place(struct tt_tcp *net, uint64_t id, uint64_t offset, uint64_t len, uint8_t **out)
 {
 	struct tt_tcp_key *key = find_key(net, id);
@@ -69,7 +70,7 @@ int tt_tcp_find_place(struct tt_tcp *net, uint64_t id, uint64_t offset, uint64_t
 	return 0;
 }
 
-/* The first free slot of the table, or -1. */
+/* Returns the first free slot of the table, or -1. */
 static long free_slot(struct tt_tcp *net)
 {
 	size_t slot = 0;
@@ -119,7 +120,7 @@ static int reg(struct tt_net *base, const struct tt_mem *mem, int remote, struct
 	return 0;
 }
 
-/* A reply that is on its way out of memory that goes away now is finished from a copy: it began before. */
+/* A reply that is being sent from memory which is deregistered now began earlier: it is finished from a copy. */
 static void save_reply(struct tt_tcp_peer *p)
 {
 	p->payload_copy = malloc(p->payload_left);
@@ -183,7 +184,7 @@ struct tt_tcp_peer *tt_tcp_peer_new(struct tt_tcp *net)
 	return p;
 }
 
-/* From here on nothing of this peer moves: its socket is closed and it is in no list of things to do. */
+/* Nothing of this peer moves any more: its socket is closed, and it is in no list of things to do. */
 static void cut_off(struct tt_tcp_peer *p)
 {
 	struct tt_list *nodes[] = { &p->shake.node, &p->active, &p->dirty, &p->ops.ready, &p->owing };
@@ -252,17 +253,12 @@ static void disconnect(struct tt_peer *base)
 	tt_tcp_peer_free(p);
 }
 
-static int connect_to(struct tt_net *base, const char *addr, struct tt_peer **out)
+/* The other end may be anywhere. */
+static void *map(struct tt_peer *p, const struct tt_key *key, int anytime)
 {
-	struct tt_tcp_peer *p;
-	int err = tt_tcp_connect(net_of(base), addr, &p);
-
-	if (!err)
-		*out = &p->base;
-	return err;
+	return (void)p, (void)key, (void)anytime, NULL;
 }
 
-static void *map(struct tt_peer *p, const struct tt_key *key, int anytime) { return (void)p, (void)key, (void)anytime, NULL; } /* the other end may be anywhere */
 static int store_begin(struct tt_peer *p, const struct tt_key *key) { return (void)p, (void)key, 0; }
 static void store_end(struct tt_peer *p) { (void)p; }
 static int notify(struct tt_peer *p, uint32_t value) { return (void)p, (void)value, 0; }
@@ -297,8 +293,8 @@ static void handle_event(struct tt_tcp_peer *p, uint32_t events)
 		tt_tcp_activate(p);
 }
 
-/* A stranger's refusal frees only that stranger, so the other events stay good; accepting may push others out, so it
- * comes last. */
+/* Refusing a stranger frees that stranger only, so the other events stay valid. Accepting may refuse other strangers,
+ * so it comes last. */
 static int poll_events(struct tt_tcp *net)
 {
 	struct epoll_event events[64];
@@ -340,7 +336,7 @@ static int progress(struct tt_net *base)
 	return err ? err : net->ops.events;
 }
 
-/* Pays the lazy debts before the sleep; level-triggered epoll tells of all else. */
+/* Sends the acknowledgements that could wait. Level-triggered epoll reports everything else. */
 static int arm(struct tt_net *base)
 {
 	struct tt_tcp *net = net_of(base);
@@ -350,7 +346,8 @@ static int arm(struct tt_net *base)
 		p->ack_due = true;
 		tt_tcp_push_out(p);
 	}
-	net->turns = POLL_EVERY - 1; /* after a sleep epoll is asked first: it knows what has come, and time has passed */
+	/* after a sleep epoll is asked first: it knows what has come, and time has passed */
+	net->turns = POLL_EVERY - 1;
 	return !tt_list_empty(&net->ops.ready) || !tt_list_empty(&net->dirty);
 }
 
@@ -379,7 +376,7 @@ static void set_up(struct tt_tcp *net, const struct tt_net_config *c)
 		tt_list_init(heads[i]);
 	net->base = (struct tt_net){ .transport = &tt_tcp, .events = c->events, .user = c->user, .fd = -1,
 	                             .copy_max = SIZE_MAX, .send_max = TT_FRAME_MESSAGE_MAX };
-	tt_entropy(&generation, sizeof generation); /* a key of an earlier life of this address fits nowhere */
+	tt_entropy(&generation, sizeof generation); /* a key of an earlier process at this address fits nowhere */
 	net->generation = generation;
 }
 
@@ -414,7 +411,7 @@ const struct tt_transport tt_tcp = {
 	.close = close_net,
 	.reg = reg,
 	.dereg = dereg,
-	.connect = connect_to,
+	.connect = tt_tcp_connect,
 	.disconnect = disconnect,
 	.post = tt_tcp_post,
 	.map = map,

@@ -28,7 +28,7 @@ static unsigned port_of(const union address *a)
 	return ntohs(a->any.sa_family == AF_INET6 ? a->v6.sin6_port : a->v4.sin_port);
 }
 
-/* From the resolver or an interface: no longer than its family needs. */
+/* The source is the resolver or an interface: it is no longer than its family needs. */
 static void copy_address(union address *to, const struct sockaddr *from)
 {
 	memset(to, 0, sizeof *to);
@@ -44,7 +44,8 @@ static void set_port(union address *a, unsigned port)
 		a->v4.sin_port = htons((uint16_t)port);
 }
 
-static void unmap(union address *a) /* an IPv4 address in IPv6 clothes, from a dual-stack socket */
+/* turns an IPv4-mapped IPv6 address, from a dual-stack socket, into an IPv4 address */
+static void unmap(union address *a)
 {
 	struct sockaddr_in v4 = { .sin_family = AF_INET };
 
@@ -83,7 +84,7 @@ static void name_address(const union address *from, char *text, size_t size)
 
 static const char *after_scheme(const char *text) { return strncmp(text, "tcp:", 4) ? text : text + 4; }
 
-/* Numeric addresses never wait for a name server. */
+/* A numeric address never waits for a name server. */
 static int resolve(const char *text, int flags, struct addrinfo **out)
 {
 	struct addrinfo hints = { .ai_flags = flags | AI_NUMERICHOST | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM };
@@ -98,7 +99,9 @@ static int resolve(const char *text, int flags, struct addrinfo **out)
 	hints.ai_flags &= ~AI_NUMERICHOST;
 	if (err)
 		err = getaddrinfo(host, port, &hints, out);
-	return err ? tt_fail(-EHOSTUNREACH, "cannot resolve the host of '%s': %s", after_scheme(text), gai_strerror(err)) : 0;
+	if (!err)
+		return 0;
+	return tt_fail(-EHOSTUNREACH, "cannot resolve the host of '%s': %s", after_scheme(text), gai_strerror(err));
 }
 
 /* Interfaces */
@@ -116,7 +119,7 @@ static bool link_local(const struct ifaddrs *i)
 	return v6->sin6_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr);
 }
 
-/* The best address of the interface `name`, or of any but loopback: IPv4, then IPv6, then IPv6 of the link alone. */
+/* The best address of the interface `name`, or of any but loopback: IPv4, then IPv6, then link-local IPv6. */
 static bool find_interface(const struct ifaddrs *all, const char *name, union address *out)
 {
 	int best = 0;
@@ -194,7 +197,7 @@ int tt_tcp_devices(struct tt_device *list, int max)
 
 /* Listening */
 
-/* An address of this host by number, or the name of an interface. */
+/* `device` is an address of this host, or the name of an interface. */
 static int find_device(const char *device, union address *out)
 {
 	struct addrinfo hints = { .ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM }, *found;
@@ -230,7 +233,7 @@ static void set_wildcard(union address *a)
 		close(fd);
 }
 
-/* Binds and listens; -errno without a sentence, as a busy port may be no error. */
+/* Binds and listens. On error it returns -errno without a sentence: a busy port may be no error. */
 static int listen_at(const union address *a)
 {
 	int fd = socket(a->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), on = 1, off = 0;
@@ -293,7 +296,7 @@ static int parse_listen(const struct tt_net_config *c, union address *a)
 	bool any = (*text == ':' && !strchr(text + 1, ':')) || *text == '*';
 	char local[16];
 
-	if (any) { /* no host: everywhere, or with no secret just here */
+	if (any) { /* no host: all interfaces, or loopback if there is no secret */
 		snprintf(local, sizeof local, "127.0.0.1%.6s", text + (*text == '*'));
 		text = local;
 	}
@@ -325,7 +328,8 @@ static int choose_address(const struct tt_net_config *c, union address *a)
 
 static int listen_somewhere(const struct tt_net_config *c, union address *a)
 {
-	int err = c->listen && c->device ? find_device(c->device, a) : 0; /* a wrong name is told, used or not */
+	/* a wrong name is an error, even if it is not used */
+	int err = c->listen && c->device ? find_device(c->device, a) : 0;
 
 	if (!err)
 		err = choose_address(c, a);
@@ -355,7 +359,7 @@ static int take_listener(const struct tt_net_config *c, union address *a)
 	return c->listen_fd;
 }
 
-/* Who listens everywhere is reached at the named device, else at the first interface that leads somewhere. */
+/* A net that listens everywhere is reached at the named device, else at the first interface that leads somewhere. */
 static int advertise(struct tt_tcp *net, const struct tt_net_config *c, union address *a)
 {
 	unsigned port = port_of(a);
@@ -380,7 +384,7 @@ static int advertise(struct tt_tcp *net, const struct tt_net_config *c, union ad
 	return 0;
 }
 
-/* Takes a descriptor that was handed in only when all is well: else it stays the caller's. */
+/* A descriptor that was handed in stays the caller's until all else has succeeded. */
 int tt_tcp_listen(struct tt_tcp *net, const struct tt_net_config *c)
 {
 	union address a;
@@ -421,8 +425,8 @@ static bool same_host(const union address *from, const union address *to)
 		memcmp(&a.v4.sin_addr, &b.v4.sin_addr, sizeof a.v4.sin_addr));
 }
 
-/* Within one host there is no queue to be kept short: the control that every kernel has, which does not pace, is as
- * good as any there, and a paced one (BBR, as a host's default) costs up to a third of the rate. */
+/* Within one host no queue has to be kept short. Reno, which every kernel has and which does not pace, is as good as
+ * any there. A control that paces (BBR, if the host has it as default) costs up to a third of the rate. */
 static void choose_control(int fd)
 {
 	union address here = { 0 }, there = { 0 };
@@ -445,7 +449,10 @@ static struct tt_tcp_peer *begin_peer(struct tt_tcp *net, bool accepted)
 	return p;
 }
 
-static ssize_t say(struct tt_shake *h, const void *bytes, size_t n) { return send(peer_of(h)->fd, bytes, n, MSG_NOSIGNAL); }
+static ssize_t say(struct tt_shake *h, const void *bytes, size_t n)
+{
+	return send(peer_of(h)->fd, bytes, n, MSG_NOSIGNAL);
+}
 static ssize_t hear(struct tt_shake *h, void *bytes, size_t n) { return recv(peer_of(h)->fd, bytes, n, 0); }
 static void proven(struct tt_shake *h) { choose_control(peer_of(h)->fd); }
 
@@ -487,7 +494,7 @@ void tt_tcp_free_addresses(struct tt_tcp_peer *p)
 
 static int map_error(int err) { return err == ETIMEDOUT ? -ETIMEDOUT : -EHOSTUNREACH; }
 
-/* Starts connecting to the next of the host's addresses; -errno when none is left. */
+/* Starts connecting to the next address of the host. Returns -errno if none is left. */
 static int try_next(struct tt_tcp_peer *p, int err)
 {
 	for (struct addrinfo *a; (a = p->next_address);) {
@@ -518,8 +525,9 @@ static bool allowed_without_secret(const struct addrinfo *list)
 	return true;
 }
 
-int tt_tcp_connect(struct tt_tcp *net, const char *addr, struct tt_tcp_peer **out)
+int tt_tcp_connect(struct tt_net *base, const char *addr, struct tt_peer **out)
 {
+	struct tt_tcp *net = tt_container_of(base, struct tt_tcp, base);
 	struct addrinfo *found;
 	int err = resolve(addr, 0, &found);
 
@@ -544,7 +552,7 @@ int tt_tcp_connect(struct tt_tcp *net, const char *addr, struct tt_tcp_peer **ou
 	}
 	if (err)
 		tt_shake_give_up(&p->shake, map_error(-err), strerror(-err));
-	*out = p;
+	*out = &p->base;
 	return 0;
 }
 

@@ -1,5 +1,5 @@
-/* tcp_private.h - what tcp.c (nets, keys, peers, progress), tcp_send.c (ops, answers, the way out), tcp_receive.c (the way in)
- * and tcp_connect.c (addresses, listening, handshake) share */
+/* tcp_private.h - what the files of tcp share: tcp.c (nets, keys, peers, progress), tcp_send.c (requests, answers, the
+ * way out), tcp_receive.c (the way in), tcp_connect.c (addresses, listening, connecting) */
 #ifndef TT_TCP_PRIVATE_H
 #define TT_TCP_PRIVATE_H
 #include "base/base.h"
@@ -12,20 +12,20 @@
 struct addrinfo;
 
 enum {
-	TT_TCP_STAGE = 32 << 10,  /* small frames wait here for their neighbours */
+	TT_TCP_STAGE = 32 << 10,  /* bytes of small frames that leave together */
 	TT_TCP_WASTE = 16 << 10,
 	TT_TCP_NO_BATCH = TT_TCP_STAGE,
 	TT_TCP_SYSCALLS = 16, TT_TCP_BUDGET = 1 << 20, /* one turn's work on one peer, each way ... */
-	TT_TCP_SHARE = 256 << 10, /* ... but reads, where others may have something to say, too */
+	TT_TCP_SHARE = 256 << 10, /* ... but of reads, if other peers may have sent something */
 };
 
-struct tt_tcp_key { /* one slot of the table that keys point into */
-	uint64_t id;    /* generation << 24 | slot; 0: free. A generation is never used twice in one net */
+struct tt_tcp_key { /* a slot of the table that keys name */
+	uint64_t id;    /* generation << 24 | slot; 0: free. A net never uses a generation twice */
 	uint8_t *base;
 	size_t len;
 };
 
-struct tt_tcp_answer { /* what we owe for one request of the peer's */
+struct tt_tcp_answer { /* what I owe for one request of the peer's */
 	uint8_t kind;      /* TT_FRAME_REPLY or TT_FRAME_SUM */
 	uint16_t slot;
 	uint64_t key, offset, len;
@@ -44,68 +44,68 @@ struct tt_tcp {
 	struct tt_door door;
 	uint64_t generation;
 	struct tt_list peers, regions;
-	struct tt_list active;      /* sockets read directly */
+	struct tt_list active;      /* peers whose sockets are read directly */
 	struct tt_list dirty;       /* peers with something to send and a socket that may take it */
 	struct tt_flights ops;
-	struct tt_list owing;       /* peers that wait for an acknowledgement without urgency */
+	struct tt_list owing;       /* peers that I owe a lazy acknowledgement */
 	unsigned blocked;           /* peers whose socket is full */
 
 	struct tt_tcp_key *keys;
 	size_t key_count;
 
-	bool inside;                /* progress or disconnect is on the stack: post only queues */
-	unsigned turns;             /* calls of progress */
+	bool inside;                /* progress() or disconnect() is on the stack: post() only queues */
+	unsigned turns;             /* calls of progress() */
 	uint64_t copied;
-	uint8_t waste[TT_TCP_WASTE]; /* where bytes for deregistered memory end */
+	uint8_t waste[TT_TCP_WASTE]; /* takes the bytes for deregistered memory */
 };
 
 struct tt_tcp_peer {
 	struct tt_peer base;
 	struct tt_tcp *net;
-	bool blocked, mute;         /* its socket is full; nothing can be sent any more */
+	bool blocked, mute;         /* the socket is full; nothing can be sent any more */
 	int fd;
-	uint32_t watched;           /* events asked of epoll */
-	unsigned idle;              /* fruitless reads in a row */
+	uint32_t watched;           /* the events that epoll reports */
+	unsigned idle;              /* reads in a row without a result */
 	struct tt_list all, active, dirty, owing;
 
 	/* the handshake */
 	struct tt_shake shake;
 	struct addrinfo *addresses, *next_address;
 
-	/* my ops */
+	/* my requests */
 	struct tt_flight ops;
-	struct tt_op *first_send, *last_send; /* SENDs in flight; priv[1]: the byte it ends at, priv[2]: the next */
-	struct tt_op *current;      /* a PUT that is being cut; priv[2] bytes of it are on their way */
+	struct tt_op *first_send, *last_send; /* SENDs in flight; priv[1]: where it ends, priv[2]: the next */
+	struct tt_op *current;      /* a PUT that is sent in pieces; priv[2] bytes of it are staged */
 	uint8_t put_slots[TT_FRAME_SLOTS];
-	uint32_t puts_begun, puts_sent, puts_acked; /* put_slots is a ring over these */
+	uint32_t puts_begun, puts_sent, puts_acked; /* positions in the ring put_slots */
 
 	/* what I owe */
 	struct tt_tcp_answer answers[TT_FRAME_SLOTS], sending;
 	struct tt_tcp_nak naks[TT_FRAME_SLOTS];
 	unsigned answer_at, answer_count, nak_at, nak_count;
-	bool answer_turn;           /* after a long op an answer, and the other way round */
+	bool answer_turn;           /* an answer comes next: a long op and an answer take turns */
 	bool ack_due;
-	uint32_t landed, lazy_frames; /* their PUTs; their frames since I last acknowledged */
+	uint32_t landed, lazy_frames; /* the peer's PUTs; its frames since I last acknowledged */
 	size_t lazy_bytes;
 
 	/* out: stage[out_at..out_end), then the payload */
 	size_t out_at, out_end;
-	size_t batch, batch_body;      /* where its first frame stands in stage, or TT_TCP_NO_BATCH, and where
-	                                * that one ends */
+	/* where the batch's first frame begins in stage, or TT_TCP_NO_BATCH; where it ends */
+	size_t batch, batch_body;
 	uint64_t queued, sent;         /* bytes, ever */
 	const uint8_t *payload;
 	size_t payload_left;
 	bool payload_is_answer, payload_ends_put;
-	void *payload_copy;            /* the region went away below a reply */
+	void *payload_copy;            /* of a reply whose region was deregistered */
 
-	/* in: the frame that is open, and bytes read beyond it */
+	/* in: the frame that is being received, and bytes read beyond it */
 	struct tt_frame frame;
 	bool open;
-	uint8_t *place;             /* where its payload goes; NULL: nowhere */
+	uint8_t *place;             /* where the payload goes; NULL: nowhere */
 	size_t left;
-	int put_err;                /* of the PUT that is landing, piece by piece */
+	int put_err;                /* why the PUT that comes in pieces is refused */
 	size_t in_at, in_end;
-	uint64_t in_pos, batch_end; /* bytes received ever; up to where they are small frames */
+	uint64_t in_pos, batch_end; /* bytes received ever; where the batch of small frames ends */
 
 	uint8_t in[TT_TCP_STAGE + TT_FRAME_SIZE] __attribute__((aligned(16)));
 	uint8_t stage[TT_TCP_STAGE] __attribute__((aligned(16)));
@@ -116,8 +116,9 @@ struct tt_tcp_peer {
 int tt_tcp_devices(struct tt_device *, int max);
 extern const struct tt_door_calls tt_tcp_door;
 int tt_tcp_listen(struct tt_tcp *, const struct tt_net_config *);
-int tt_tcp_connect(struct tt_tcp *, const char *addr, struct tt_tcp_peer **);
-bool tt_tcp_handshake(struct tt_tcp_peer *); /* goes on with it; true: the peer is proven now */
+int tt_tcp_connect(struct tt_net *, const char *addr, struct tt_peer **);
+/* true: the connection is up now. False: not yet, or the peer may be gone */
+bool tt_tcp_handshake(struct tt_tcp_peer *);
 void tt_tcp_free_addresses(struct tt_tcp_peer *);
 
 /* tcp.c */
@@ -130,20 +131,20 @@ void tt_tcp_peer_free(struct tt_tcp_peer *);      /* also closes its socket */
 /* tcp_send.c */
 void tt_tcp_post(struct tt_peer *, struct tt_op *);
 void tt_tcp_owe_ack(struct tt_tcp_peer *, bool lazy);
-void tt_tcp_count_lazy(struct tt_tcp_peer *); /* the frame that is open */
+void tt_tcp_count_lazy(struct tt_tcp_peer *); /* counts the frame that is being received */
 void tt_tcp_pay_ack(struct tt_tcp_peer *);
 void tt_tcp_owe_nak(struct tt_tcp_peer *, unsigned slot, int why);
 void tt_tcp_owe_answer(struct tt_tcp_peer *, const struct tt_tcp_answer *);
-void tt_tcp_take_ack(struct tt_tcp_peer *);       /* the one in the frame that is open: it ends PUTs */
-void tt_tcp_answer_op(struct tt_tcp_peer *, struct tt_op *, int err); /* the answer to a request is here */
+void tt_tcp_take_ack(struct tt_tcp_peer *);       /* of the frame that is being received: it ends PUTs */
+void tt_tcp_answer_op(struct tt_tcp_peer *, struct tt_op *, int err); /* the answer has come */
 void tt_tcp_want_to_send(struct tt_tcp_peer *);
 void tt_tcp_unblock(struct tt_tcp_peer *);
-void tt_tcp_push_out(struct tt_tcp_peer *);       /* what its socket takes, within one turn's budget */
+void tt_tcp_push_out(struct tt_tcp_peer *);       /* sends what the socket takes, within one turn's budget */
 void tt_tcp_push_all(struct tt_tcp *);            /* likewise, every dirty peer's */
 void tt_tcp_fail_ops(struct tt_tcp_peer *);
 
 /* tcp_receive.c */
-void tt_tcp_activate(struct tt_tcp_peer *);       /* from now on its socket is read directly */
+void tt_tcp_activate(struct tt_tcp_peer *);       /* the socket is read directly from now on */
 void tt_tcp_read_peer(struct tt_tcp_peer *);
 
 static inline bool tt_tcp_alive(const struct tt_tcp_peer *p) { return p->shake.stage == TT_STAGE_UP && !p->ops.broken; }

@@ -1,4 +1,4 @@
-/* tcp_receive.c - what comes in: each frame is checked, each payload lands in its place, each request is served */
+/* tcp_receive.c - incoming frames: each is checked, each payload is put into its place, each request is served */
 #include "transport/tcp/tcp_private.h"
 #include "transport/breaks.h"
 #include <endian.h>
@@ -6,11 +6,11 @@
 #include <sys/uio.h>
 
 enum {
-	IDLE_READS = 256, /* fruitless reads until a socket is left to epoll ... */
-	LAZY_READS = 64,  /* ... and until what was not urgent is acknowledged: some 20 us */
+	IDLE_READS = 256, /* reads without a result before a socket is left to epoll ... */
+	LAZY_READS = 64,  /* ... and before a lazy acknowledgement is sent: some 20 us */
 };
 
-/* What they ask */
+/* Requests of the peer */
 
 static void store_word(void *to, uint64_t word, size_t n)
 {
@@ -34,7 +34,7 @@ static void open_put(struct tt_tcp_peer *p)
 
 	if (!p->put_err && rest > UINT64_MAX - f->len)
 		p->put_err = TT_NAK_RANGE;
-	else if (!p->put_err && f->len) /* with what follows: a PUT that does not fit touches no memory at all */
+	else if (!p->put_err && f->len) /* f->len + rest: a PUT that does not fit touches no memory at all */
 		p->put_err = tt_tcp_find_place(p->net, f->key, f->offset, f->len + rest, &to);
 	p->place = p->put_err ? NULL : to;
 	if (tt_broken(NOTIFY_FIRST) && !p->put_err && f->flags & TT_FRAME_NOTIFY)
@@ -93,9 +93,9 @@ static void serve_add(struct tt_tcp_peer *p)
 	tt_tcp_owe_answer(p, &a);
 }
 
-/* What they answer */
+/* Answers of the peer */
 
-/* My request that this frame answers; NULL: there is none such, and the peer is lost. */
+/* My request that this frame answers. NULL: there is no such request, and the connection is lost. */
 static struct tt_op *asked(struct tt_tcp_peer *p, enum tt_kind kind)
 {
 	struct tt_op *op = p->ops.slots[p->frame.slot];
@@ -142,7 +142,7 @@ static void take_sum(struct tt_tcp_peer *p)
 	tt_tcp_answer_op(p, op, 0);
 }
 
-/* A refused PUT is only marked: the ack that this frame carries ends it. */
+/* A NAK only marks the PUT: the ack that this frame carries ends it. */
 static void take_nak(struct tt_tcp_peer *p)
 {
 	struct tt_op *op = p->ops.slots[p->frame.slot];
@@ -172,7 +172,7 @@ static bool read_header(struct tt_tcp_peer *p)
 	}
 	p->in_at += TT_FRAME_SIZE;
 	p->left = tt_frame_payload(f);
-	if (f->more) /* a hint: what is not true of it costs a copy */
+	if (f->more) /* a hint: a wrong one costs a copy */
 		p->batch_end = p->in_pos - (p->in_end - p->in_at) + p->left + tt_min(f->more, sizeof p->stage);
 	return true;
 }
@@ -233,7 +233,7 @@ static void advance(struct tt_tcp_peer *p, size_t n)
 	p->left -= n;
 }
 
-/* Part of a payload that came with the batch. */
+/* The part of a payload that came with the batch. */
 static void copy_payload(struct tt_tcp_peer *p)
 {
 	size_t n = tt_min(p->left, p->in_end - p->in_at);
@@ -273,7 +273,8 @@ void tt_tcp_activate(struct tt_tcp_peer *p)
 	tt_list_append_once(&p->net->active, &p->active);
 }
 
-/* One read: the rest of the payload into its place, then the next header, and the batch it is in, into `in`. */
+/* One system call reads the rest of the payload into its place, then the next header, and the batch that it begins,
+ * into `in`. */
 static ssize_t receive(struct tt_tcp_peer *p, size_t budget, bool *all)
 {
 	size_t first = tt_min(p->left, p->place ? budget : TT_TCP_WASTE);
@@ -307,8 +308,12 @@ static void read_failed(struct tt_tcp_peer *p, ssize_t n)
 		tt_tcp_pay_ack(p);
 }
 
-/* Who sends without end keeps others waiting no longer than it takes to read this; alone, it is read in as few turns as may be. */
-static size_t budget_of(const struct tt_tcp *net) { return net->active.next == net->active.prev ? TT_TCP_BUDGET : TT_TCP_SHARE; }
+/* A peer that sends without end delays the others by the time of one such read at most. A peer that is alone is read in
+ * as few turns as possible. */
+static size_t budget_of(const struct tt_tcp *net)
+{
+	return net->active.next == net->active.prev ? TT_TCP_BUDGET : TT_TCP_SHARE;
+}
 
 void tt_tcp_read_peer(struct tt_tcp_peer *p)
 {
@@ -326,6 +331,7 @@ void tt_tcp_read_peer(struct tt_tcp_peer *p)
 		got += (size_t)n;
 		digest(p);
 		tt_tcp_push_all(p->net); /* answers do not wait for the next read */
-		all = all && (p->left || p->in_pos < p->batch_end); /* no read that is likely to be in vain before the caller learns */
+		/* no read that is probably fruitless before the caller learns of this one */
+		all = all && (p->left || p->in_pos < p->batch_end);
 	}
 }

@@ -1,4 +1,4 @@
-/* tcp_send.c - what goes out: ops in flight, what is owed to the peer, and the one stream that both are cut into */
+/* tcp_send.c - outgoing frames: my requests, what I owe the peer, and the one stream that carries both */
 #include "transport/tcp/tcp_private.h"
 #include "transport/breaks.h"
 #include <endian.h>
@@ -8,7 +8,7 @@
 #include <sys/uio.h>
 
 enum {
-	LAZY_FRAMES = 64, LAZY_BYTES = 1 << 20, /* after so much an acknowledgement goes even if nobody is in a hurry */
+	LAZY_FRAMES = 64, LAZY_BYTES = 1 << 20, /* after so many an acknowledgement goes even if all were lazy */
 };
 
 static bool can_send(const struct tt_tcp_peer *p) { return tt_tcp_alive(p) && !p->blocked && !p->mute; }
@@ -54,7 +54,7 @@ void tt_tcp_take_ack(struct tt_tcp_peer *p)
 	}
 	while (p->puts_acked != p->frame.ack) {
 		struct tt_op *op = give_slot(p, p->put_slots[p->puts_acked++ % TT_FRAME_SLOTS]);
-		if (op) /* there always is one, but for DONE_EARLY */
+		if (op) /* there is always an op, except with the break DONE_EARLY */
 			finish(p, op, op->err);
 	}
 }
@@ -72,7 +72,7 @@ static bool has_room(const struct tt_tcp_peer *p)
 	return sizeof p->stage - p->out_end >= TT_FRAME_SIZE + TT_FRAME_SMALL;
 }
 
-/* The acknowledgement that this frame takes along pays all debts. */
+/* This frame's ack acknowledges all that has landed. */
 static uint32_t settle(struct tt_tcp_peer *p)
 {
 	p->ack_due = false;
@@ -93,7 +93,7 @@ static void stage_header(struct tt_tcp_peer *p, struct tt_frame *f)
 	p->queued += TT_FRAME_SIZE;
 }
 
-/* The first frame of a batch tells how many bytes follow it, if its header has not left yet. */
+/* The first frame of a batch says how many bytes follow it, as long as its header has not left. */
 static void join_batch(struct tt_tcp_peer *p, size_t frame)
 {
 	if (p->batch == TT_TCP_NO_BATCH) {
@@ -117,7 +117,7 @@ static void stage_small(struct tt_tcp_peer *p, struct tt_frame *f, const void *p
 	join_batch(p, frame);
 }
 
-/* Nothing is staged behind a long payload before it is sent. */
+/* Nothing is staged behind a long payload before that is sent. */
 static void stage_large(struct tt_tcp_peer *p, struct tt_frame *f, const void *payload, size_t n)
 {
 	stage_header(p, f);
@@ -138,7 +138,7 @@ static uint64_t load_word(const void *from, size_t n)
 	return le64toh(bytes);
 }
 
-/* What I ask */
+/* My requests */
 
 static uint64_t key_id(const struct tt_key *key)
 {
@@ -199,9 +199,9 @@ static void begin_put(struct tt_tcp_peer *p, struct tt_op *op)
 
 static void begin_read(struct tt_tcp_peer *p, struct tt_op *op)
 {
-	struct tt_frame f = { .kind = TT_FRAME_GET, .slot = (uint16_t)tt_flight_take_slot(&p->ops, op), .key = key_id(op->key),
-	                      .offset = op->offset, .len = op->len };
+	struct tt_frame f = { .kind = TT_FRAME_GET, .key = key_id(op->key), .offset = op->offset, .len = op->len };
 
+	f.slot = (uint16_t)tt_flight_take_slot(&p->ops, op);
 	if (op->kind == TT_ADD) {
 		f.kind = TT_FRAME_ADD;
 		f.len = 0;
@@ -257,7 +257,8 @@ void tt_tcp_pay_ack(struct tt_tcp_peer *p)
 	tt_tcp_want_to_send(p);
 }
 
-/* Acknowledges now, or when enough has come together, or when nothing more comes, or when we go to sleep. */
+/* Acknowledges now; or, if lazy, when enough has come, when nothing more comes, or before this process goes to
+ * sleep. */
 void tt_tcp_owe_ack(struct tt_tcp_peer *p, bool lazy)
 {
 	tt_list_append_once(&p->net->owing, &p->owing);
@@ -265,7 +266,7 @@ void tt_tcp_owe_ack(struct tt_tcp_peer *p, bool lazy)
 		tt_tcp_pay_ack(p);
 }
 
-/* One more frame has come, and perhaps it is enough now. */
+/* One more frame has come: now there may be enough to acknowledge. */
 void tt_tcp_count_lazy(struct tt_tcp_peer *p)
 {
 	p->lazy_frames++;
@@ -361,7 +362,7 @@ static bool stage_ack(struct tt_tcp_peer *p)
 	return true;
 }
 
-/* NAKs first: no frame may acknowledge a PUT whose NAK is not out yet. */
+/* NAKs go first: no frame may acknowledge a PUT whose NAK has not been sent. */
 static bool stage_next(struct tt_tcp_peer *p)
 {
 	if (stage_nak(p))
@@ -380,7 +381,8 @@ static void payload_is_sent(struct tt_tcp_peer *p)
 	if (p->payload_ends_put)
 		put_is_sent(p);
 	if (p->payload_is_answer && p->sending.at < p->sending.len)
-		tt_tcp_owe_answer(p, &p->sending); /* behind the others: a short answer does not wait for a long one */
+		/* behind the others, so that a short answer does not wait for a long one */
+		tt_tcp_owe_answer(p, &p->sending);
 	p->payload_ends_put = p->payload_is_answer = false;
 }
 
@@ -400,12 +402,13 @@ static void payload_goes_on(struct tt_tcp_peer *p, size_t n)
 	p->payload_left -= n;
 }
 
-/* What a GET reads goes on to change. The socket took a part of this word: the rest of it is of the same moment. */
+/* The memory that a GET reads may change meanwhile. The socket took a part of this word; the rest, which is of the same
+ * moment, is kept. */
 static void keep_word(struct tt_tcp_peer *p)
 {
 	size_t n = tt_min(-(uintptr_t)p->payload % 8, p->payload_left);
 
-	memcpy(p->stage + p->out_end, p->payload, n); /* all that was staged has left */
+	memcpy(p->stage + p->out_end, p->payload, n); /* everything that was staged has left */
 	p->out_end += n;
 	payload_goes_on(p, n);
 }
@@ -463,14 +466,15 @@ static ssize_t send_once(struct tt_tcp_peer *p)
 	return sendmsg(p->fd, &m, MSG_NOSIGNAL);
 }
 
-/* Nothing can be sent any more, but what the peer said before it went may lie unread: the reads find the end. */
+/* Nothing can be sent any more. What the peer said before it closed may be unread: the reads will find the end. */
 static void fall_mute(struct tt_tcp_peer *p)
 {
 	p->mute = true;
 	tt_tcp_activate(p);
 }
 
-/* Sends what the socket takes, up to one turn's share; what is left keeps the peer dirty or waits for EPOLLOUT. */
+/* Sends what the socket takes, up to the budget of one turn. If more is left, the peer stays dirty or waits for
+ * EPOLLOUT. */
 void tt_tcp_push_out(struct tt_tcp_peer *p)
 {
 	size_t budget = TT_TCP_BUDGET;
@@ -495,7 +499,8 @@ void tt_tcp_push_out(struct tt_tcp_peer *p)
 
 void tt_tcp_push_all(struct tt_tcp *net)
 {
-	struct tt_list *last = net->dirty.prev, *node = NULL; /* who becomes dirty again waits for the next turn */
+	/* a peer that becomes dirty again waits for the next turn */
+	struct tt_list *last = net->dirty.prev, *node = NULL;
 
 	while (node != last && (node = tt_list_pop(&net->dirty)))
 		tt_tcp_push_out(tt_container_of(node, struct tt_tcp_peer, dirty));
