@@ -65,6 +65,30 @@ void tt_flight_fail(struct tt_flight *f)
 		tt_flight_drain(f);
 }
 
+static void tell_down(struct tt_flight *f)
+{
+	f->net->events++;
+	if (f->peer->net->events->down)
+		f->peer->net->events->down(f->peer, f->broken);
+}
+
+void tt_flight_down(struct tt_flight *f)
+{
+	tt_flight_fail(f);
+	tell_down(f);
+	if (tt_broken(DOWN_TWICE))
+		tell_down(f);
+}
+
+/* A peer that becomes ready again meanwhile waits for the next time. */
+void tt_flights_drain(struct tt_flights *n, void (*look)(struct tt_flight *))
+{
+	struct tt_list *last = n->ready.prev, *node = NULL;
+
+	while (node != last && (node = tt_list_pop(&n->ready)))
+		look(tt_container_of(node, struct tt_flight, ready));
+}
+
 static bool inside(const struct tt_region *r, const void *local, size_t len)
 {
 	uintptr_t start = (uintptr_t)r->mem.base, at = (uintptr_t)local;
@@ -126,7 +150,8 @@ int tt_op_check(const struct tt_net *net, const struct tt_op *op)
 	return tt_fail(-EINVAL, "an op of unknown kind %d", (int)op->kind);
 }
 
-int tt_grant_new(struct tt_net *net, const struct tt_mem *mem, struct tt_list *all, struct tt_grant **out)
+int tt_grant_new(struct tt_net *net, const struct tt_mem *mem, struct tt_list *all, int (*grant)(struct tt_grant *),
+                 struct tt_region **out)
 {
 	if (mem->gpu >= 0)
 		return tt_fail(-ENOTSUP, "%s cannot register memory of GPU %d: stage it through host memory",
@@ -138,8 +163,13 @@ int tt_grant_new(struct tt_net *net, const struct tt_mem *mem, struct tt_list *a
 		return tt_fail(-ENOMEM, "no memory for a region on %s", net->addr);
 	g->base.net = net;
 	g->base.mem = *mem;
+	int err = grant ? grant(g) : 0;
+	if (err) {
+		free(g);
+		return err;
+	}
 	tt_list_append(all, &g->node);
-	*out = g;
+	*out = &g->base;
 	return 0;
 }
 

@@ -35,6 +35,8 @@ void tt_flight_lose(struct tt_flight *, const char *why);  /* likewise, with -EC
 void tt_flight_post(struct tt_flight *, bool up, struct tt_op *); /* checks the op and appends it to `pending` */
 void tt_flight_drain(struct tt_flight *);                  /* calls done() of the finished ops */
 void tt_flight_fail(struct tt_flight *);                   /* ends all ops with -ECONNRESET, in post order */
+void tt_flight_down(struct tt_flight *);                   /* likewise, then calls down() */
+void tt_flights_drain(struct tt_flights *, void (*look)(struct tt_flight *)); /* looks at each ready peer */
 int tt_op_check(const struct tt_net *, const struct tt_op *); /* 0, or -EINVAL or -ERANGE with a sentence */
 
 static inline struct tt_op *tt_flight_before(const struct tt_op *op) { return (struct tt_op *)(uintptr_t)op->priv[0]; }
@@ -109,6 +111,8 @@ struct tt_grant { /* a registered region, in the net's list */
 	struct tt_list node;
 	uint64_t id;                /* what the key names; 0: the region is for local use only */
 };
-int tt_grant_new(struct tt_net *, const struct tt_mem *, struct tt_list *all, struct tt_grant **out);
+/* Makes a region and appends it to `all`. grant: fills in id and key; NULL: the region is for local use only. */
+int tt_grant_new(struct tt_net *, const struct tt_mem *, struct tt_list *all, int (*grant)(struct tt_grant *),
+                 struct tt_region **out);
 void tt_grant_free(struct tt_grant *);
 #endif

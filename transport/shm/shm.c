@@ -86,34 +86,17 @@ void tt_shm_peer_free(struct tt_shm_peer *p)
 	free(p);
 }
 
-static void tell_down(struct tt_shm_peer *p, int err)
+static void look(struct tt_flight *ops)
 {
-	p->net->ops.events++;
-	if (p->base.net->events->down)
-		p->base.net->events->down(&p->base, err);
-}
+	struct tt_shm_peer *p = tt_container_of(ops, struct tt_shm_peer, ops);
 
-static void fail_peer(struct tt_shm_peer *p)
-{
-	cut_off(p);
-	tt_flight_fail(&p->ops);
-	tell_down(p, p->ops.broken);
-	if (tt_broken(DOWN_TWICE))
-		tell_down(p, p->ops.broken);
-}
-
-static void drain_ready(struct tt_shm *net)
-{
-	struct tt_list *last = net->ops.ready.prev, *node = NULL;
-
-	while (node != last && (node = tt_list_pop(&net->ops.ready))) {
-		struct tt_shm_peer *p = tt_container_of(node, struct tt_shm_peer, ops.ready);
-		if (p->shake.accepted && p->shake.stage < TT_STAGE_UP)
-			tt_shake_refuse(&p->shake, tt_why());
-		else if (p->ops.broken && p->shake.stage != TT_STAGE_DOWN)
-			fail_peer(p);
-		else
-			tt_flight_drain(&p->ops);
+	if (p->shake.accepted && p->shake.stage < TT_STAGE_UP) {
+		tt_shake_refuse(&p->shake, tt_why());
+	} else if (ops->broken && p->shake.stage != TT_STAGE_DOWN) {
+		cut_off(p);
+		tt_flight_down(ops);
+	} else {
+		tt_flight_drain(ops);
 	}
 }
 
@@ -218,7 +201,7 @@ static int progress(struct tt_net *base)
 
 	net->ops.events = 0;
 	if (!tt_list_empty(&net->ops.ready))
-		drain_ready(net);
+		tt_flights_drain(&net->ops, look);
 	if (net->armed || ++net->turns % POLL_EVERY == 0 || tt_list_empty(&net->up) || tt_door_waits(&net->door)) {
 		net->armed = false;
 		set_nap(net, false);
@@ -228,7 +211,7 @@ static int progress(struct tt_net *base)
 	tt_list_each(node, &net->up)
 		serve(tt_container_of(node, struct tt_shm_peer, up));
 	if (!tt_list_empty(&net->ops.ready))
-		drain_ready(net);
+		tt_flights_drain(&net->ops, look);
 	return net->ops.events;
 }
 

@@ -54,8 +54,9 @@ static int take_slot(struct tt_shm *net, size_t *slot)
 	return 0;
 }
 
-static int grant_key(struct tt_shm *net, struct tt_grant *r)
+static int grant_key(struct tt_grant *r)
 {
+	struct tt_shm *net = net_of(r->base.net);
 	const struct tt_mem *mem = &r->base.mem;
 	struct stat file = { 0 };
 	size_t slot = 0;
@@ -81,16 +82,7 @@ static int grant_key(struct tt_shm *net, struct tt_grant *r)
 
 int tt_shm_reg(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_region **out)
 {
-	struct tt_shm *net = net_of(base);
-	struct tt_grant *r;
-	int err = tt_grant_new(base, mem, &net->regions, &r);
-
-	if (!err && remote && (err = grant_key(net, r)))
-		tt_grant_free(r);
-	if (err)
-		return err;
-	*out = &r->base;
-	return 0;
+	return tt_grant_new(base, mem, &net_of(base)->regions, remote ? grant_key : NULL, out);
 }
 
 /* ---- who stores into my memory ---- */

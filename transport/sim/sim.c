@@ -799,23 +799,22 @@ static uint32_t take_slot(struct net *net)
 	return i;
 }
 
+static int grant_key(struct tt_grant *r)
+{
+	struct net *net = (struct net *)r->base.net;
+	const struct tt_mem *mem = &r->base.mem;
+	struct key k = { tt_random_next(&tt_sim_here()->random) | 1, take_slot(net) };
+
+	net->slots[k.slot] = (struct slot){ mem->base, mem->len, mem->fd, mem->fd_offset, k.tag, true };
+	r->id = k.slot + 1u;
+	r->base.key.len = mem->len;
+	memcpy(r->base.key.raw, &k, sizeof k);
+	return 0;
+}
+
 static int reg(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_region **out)
 {
-	struct net *net = (struct net *)base;
-	struct tt_grant *r;
-	int err = tt_grant_new(base, mem, &net->regions, &r);
-
-	if (err)
-		return err;
-	if (remote) {
-		struct key k = { tt_random_next(&tt_sim_here()->random) | 1, take_slot(net) };
-		net->slots[k.slot] = (struct slot){ mem->base, mem->len, mem->fd, mem->fd_offset, k.tag, true };
-		r->id = k.slot + 1u;
-		r->base.key.len = mem->len;
-		memcpy(r->base.key.raw, &k, sizeof k);
-	}
-	*out = &r->base;
-	return 0;
+	return tt_grant_new(base, mem, &((struct net *)base)->regions, remote ? grant_key : NULL, out);
 }
 
 static void dereg(struct tt_region *base)

@@ -89,8 +89,9 @@ static long free_slot(struct tt_tcp *net)
 	return (long)slot;
 }
 
-static int grant_key(struct tt_tcp *net, struct tt_grant *r)
+static int grant_key(struct tt_grant *r)
 {
+	struct tt_tcp *net = net_of(r->base.net);
 	long slot = free_slot(net);
 
 	if (slot < 0)
@@ -108,16 +109,7 @@ static int grant_key(struct tt_tcp *net, struct tt_grant *r)
 
 static int reg(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_region **out)
 {
-	struct tt_tcp *net = net_of(base);
-	struct tt_grant *r;
-	int err = tt_grant_new(base, mem, &net->regions, &r);
-
-	if (!err && remote && (err = grant_key(net, r)))
-		tt_grant_free(r);
-	if (err)
-		return err;
-	*out = &r->base;
-	return 0;
+	return tt_grant_new(base, mem, &net_of(base)->regions, remote ? grant_key : NULL, out);
 }
 
 /* A reply that is being sent from memory which is deregistered now began earlier: it is finished from a copy. */
@@ -199,6 +191,7 @@ static void cut_off(struct tt_tcp_peer *p)
 	p->payload_copy = NULL;
 	p->payload_left = 0;
 	p->open = false;
+	p->current = p->first_send = p->last_send = NULL;
 }
 
 void tt_tcp_peer_free(struct tt_tcp_peer *p)
@@ -209,34 +202,17 @@ void tt_tcp_peer_free(struct tt_tcp_peer *p)
 	free(p);
 }
 
-static void tell_down(struct tt_tcp_peer *p, int err)
+static void look(struct tt_flight *ops)
 {
-	p->net->ops.events++;
-	if (p->net->base.events->down)
-		p->net->base.events->down(&p->base, err);
-}
+	struct tt_tcp_peer *p = tt_container_of(ops, struct tt_tcp_peer, ops);
 
-static void fail_peer(struct tt_tcp_peer *p)
-{
-	cut_off(p);
-	tt_tcp_fail_ops(p);
-	tell_down(p, p->ops.broken);
-	if (tt_broken(DOWN_TWICE))
-		tell_down(p, p->ops.broken);
-}
-
-static void drain_ready(struct tt_tcp *net)
-{
-	struct tt_list *last = net->ops.ready.prev, *node = NULL;
-
-	while (node != last && (node = tt_list_pop(&net->ops.ready))) {
-		struct tt_tcp_peer *p = tt_container_of(node, struct tt_tcp_peer, ops.ready);
-		if (p->shake.accepted && p->shake.stage < TT_STAGE_UP)
-			tt_shake_refuse(&p->shake, tt_why());
-		else if (p->ops.broken && p->shake.stage != TT_STAGE_DOWN)
-			fail_peer(p);
-		else
-			tt_flight_drain(&p->ops);
+	if (p->shake.accepted && p->shake.stage < TT_STAGE_UP) {
+		tt_shake_refuse(&p->shake, tt_why());
+	} else if (ops->broken && p->shake.stage != TT_STAGE_DOWN) {
+		cut_off(p);
+		tt_flight_down(ops);
+	} else {
+		tt_flight_drain(ops);
 	}
 }
 
@@ -248,7 +224,7 @@ static void disconnect(struct tt_peer *base)
 
 	net->inside = true;
 	cut_off(p);
-	tt_tcp_fail_ops(p);
+	tt_flight_fail(&p->ops);
 	net->inside = was_inside;
 	tt_tcp_peer_free(p);
 }
@@ -323,14 +299,14 @@ static int progress(struct tt_net *base)
 
 	net->inside = true;
 	net->ops.events = 0;
-	drain_ready(net);
+	tt_flights_drain(&net->ops, look);
 	if (++net->turns % POLL_EVERY == 0 || net->blocked || tt_list_empty(&net->active))
 		err = poll_events(net);
 	tt_tcp_push_all(net);
 	tt_list_each(node, &net->active)
 		tt_tcp_read_peer(tt_container_of(node, struct tt_tcp_peer, active));
 	tt_tcp_push_all(net);
-	drain_ready(net);
+	tt_flights_drain(&net->ops, look);
 	tt_tcp_push_all(net);
 	net->inside = false;
 	return err ? err : net->ops.events;

@@ -141,7 +141,6 @@ void tt_tcp_want_to_send(struct tt_tcp_peer *);
 void tt_tcp_unblock(struct tt_tcp_peer *);
 void tt_tcp_push_out(struct tt_tcp_peer *);       /* sends what the socket takes, within one turn's budget */
 void tt_tcp_push_all(struct tt_tcp *);            /* likewise, every dirty peer's */
-void tt_tcp_fail_ops(struct tt_tcp_peer *);
 
 /* tcp_receive.c */
 void tt_tcp_activate(struct tt_tcp_peer *);       /* the socket is read directly from now on */

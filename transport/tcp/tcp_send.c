@@ -59,12 +59,6 @@ void tt_tcp_take_ack(struct tt_tcp_peer *p)
 	}
 }
 
-void tt_tcp_fail_ops(struct tt_tcp_peer *p)
-{
-	p->current = p->first_send = p->last_send = NULL;
-	tt_flight_fail(&p->ops);
-}
-
 /* The stage */
 
 static bool has_room(const struct tt_tcp_peer *p)
