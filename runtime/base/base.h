@@ -141,7 +141,7 @@ struct tt_world {
 	void (*join)(struct tt_world *, struct tt_task *);
 	void (*park)(struct tt_world *, struct tt_parking *, uint64_t deadline, bool nets); /* nets: an event on any net of this rank wakes too */
 	void (*wake)(struct tt_world *, struct tt_parking *);
-	int hosts;          /* ranks are endpoints_sent out to so many, one by one; 0: each is on one of its own */
+	int hosts;          /* ranks are dealt out to so many, one by one; 0: each is on one of its own */
 };
 extern _Thread_local struct tt_world *tt_world __attribute__((tls_model("initial-exec"))); /* NULL: the real one. Looked at by every call, so
                                                       * found without one: the few bytes are there for a library that is loaded later, too */

@@ -6,7 +6,7 @@
  *
  * A new save has a new generation, so it overwrites nothing that the index of the save before it names; until the new index is in
  * place, that one can be loaded. Then its files go. An array that is shared out is cut along its first dimension, and
- * each part is an array of its own to other readers: NAME[FROM:TO/ROWS]. What belongs to keys is endpoints_sent out: NAME[I%SHARES]. The index is as Hugging Face's: "metadata" with "total_size",
+ * each part is an array of its own to other readers: NAME[FROM:TO/ROWS]. What belongs to keys is dealt out: NAME[I%SHARES]. The index is as Hugging Face's: "metadata" with "total_size",
  * and "weight_map" from arrays to files. In "metadata" are besides "tutti_seal", as in the files, and "tutti_files" with each file's seal. */
 #include "file/file_private.h"
 #include <fcntl.h>

@@ -80,7 +80,7 @@ void tt_rendezvous_endpoint(struct tt_member *m, struct tt_pack *p)
 	}
 }
 
-/* Of those that have joined since rank 0 endpoints_sent first, news come. */
+/* Of those that have joined since rank 0 dealt first, news come. */
 static void take_cards(struct tt_job *job, struct tt_pack *p, uint32_t first, uint32_t n)
 {
 	p->bad |= first > (uint32_t)tt_members(job)->capacity || n > (uint32_t)tt_members(job)->capacity - first;

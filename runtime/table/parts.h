@@ -5,7 +5,7 @@
 #define TT_PARTS_H
 #include "base/base.h"
 
-/* ---- shards.c: elements or rows, cut over servers in contiguous ranges; keys, endpoints_sent out to them ---- */
+/* ---- shards.c: elements or rows, cut over servers in contiguous ranges; keys, dealt out to them ---- */
 
 enum tt_cut {
 	TT_CUT_EVEN,                /* whole units of `align`, if there is one for each server, else single ones; sizes differ by one unit */

@@ -1,6 +1,6 @@
 /* rows.c - a worker's pushes and pulls of rows and keys
  *
- * The list is endpoints_sent out to the servers, and each gets its part of it in pieces, as much as a message holds, in the order of the list:
+ * The list is dealt out to the servers, and each gets its part of it in pieces, as much as a message holds, in the order of the list:
  *
  *      rows   7 2 9 2        server 0 has 0 .. 4     order 1 3   PUSH_ROWS { 2 2 | their deltas }    PULL_ROWS { 2 2 } -> PULLED { values }
  *                            server 1 has 5 .. 9           0 2   PUSH_ROWS { 7 9 | ... }

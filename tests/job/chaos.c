@@ -704,7 +704,7 @@ static void try_seed(uint64_t seed)
 	fflush(stdout);
 }
 
-/* ---- jobs: the seeds are endpoints_sent out ---- */
+/* ---- jobs: the seeds are dealt out ---- */
 
 static void *share(size_t bytes)
 {
