@@ -1,7 +1,6 @@
 /* address.c - the text of an address: "HOST:PORT", or "[HOST]:PORT" for IPv6 */
 #include "base/base.h"
 #include <stdlib.h>
-#include <string.h>
 
 int tt_address_split(const char *text, char *host, size_t size, char port[6])
 {

@@ -1,4 +1,4 @@
-/* clock.c - the only sources of time, chance, threads and waiting; a simulated world replaces them all at once */
+/* clock.c - the only sources of time, entropy, threads and waiting; a simulated world replaces all of them */
 #include "base/base.h"
 #include <limits.h>
 #include <linux/futex.h>
@@ -19,22 +19,23 @@
 
 _Thread_local struct tt_world *tt_world;
 
-uint64_t tt_now(void)
+static uint64_t read_clock(clockid_t clock)
 {
 	struct timespec t;
 
-	if (tt_world)
-		return tt_world->now(tt_world);
-	clock_gettime(CLOCK_MONOTONIC, &t);
+	clock_gettime(clock, &t);
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* ---- ticks: clock_gettime costs as much as all else that counting an event does ---- */
+uint64_t tt_now(void) { return tt_world ? tt_world->now(tt_world) : read_clock(CLOCK_MONOTONIC); }
+uint64_t tt_calendar(void) { return tt_world ? tt_now() : read_clock(CLOCK_REALTIME); }
+
+/* ---- ticks: clock_gettime would double the cost of counting an event ---- */
 
 #if defined(__x86_64__)
 static uint64_t read_counter(void) { return __rdtsc(); }
 
-static bool counter_is_even(void) /* whatever the core's speed and sleep: "invariant TSC" */
+static bool counter_is_even(void) /* "invariant TSC": at all clock speeds and in all sleep states */
 {
 	unsigned a, b, c, d;
 
@@ -47,7 +48,7 @@ static bool counter_is_even(void) { return false; }
 
 bool tt_ticks_are_cheap(void)
 {
-	static _Atomic int known; /* asking may leave a virtual machine: once. 1: no, 2: yes */
+	static _Atomic int known; /* 1: no, 2: yes. CPUID may trap in a virtual machine, so it runs once */
 
 	if (!atomic_load_explicit(&known, memory_order_relaxed))
 		atomic_store_explicit(&known, 1 + counter_is_even(), memory_order_relaxed);
@@ -56,7 +57,7 @@ bool tt_ticks_are_cheap(void)
 
 uint64_t tt_ticks(void) { return tt_ticks_are_cheap() ? read_counter() : tt_now(); }
 
-/* A thread may be put aside between the two reads: the closest of a few pairs counts. */
+/* The scheduler may preempt the thread between the two reads, so this takes the closest of a few pairs. */
 void tt_ticker_start(struct tt_ticker *t)
 {
 	uint64_t least = UINT64_MAX;
@@ -75,20 +76,10 @@ double tt_ticker_ns(const struct tt_ticker *t)
 
 	if (!tt_ticks_are_cheap())
 		return 1;
-	do /* a pair is good to some 50 ns: after a millisecond that is nothing */
+	do /* a pair is exact to about 50 ns, which does not matter after a millisecond */
 		tt_ticker_start(&end);
 	while (end.now - t->now < TT_MS);
 	return (double)(end.now - t->now) / (double)(end.ticks - t->ticks);
-}
-
-uint64_t tt_calendar(void)
-{
-	struct timespec t;
-
-	if (tt_world)
-		return tt_now();
-	clock_gettime(CLOCK_REALTIME, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 void tt_entropy(void *to, size_t len)
@@ -99,7 +90,7 @@ void tt_entropy(void *to, size_t len)
 		tt_world->entropy(tt_world, to, len);
 		return;
 	}
-	while (len) { /* cannot fail once the kernel's pool is ready, but for signals */
+	while (len) { /* once the kernel's pool is ready only a signal interrupts this */
 		ssize_t n = getrandom(at, len, 0);
 		if (n > 0) {
 			at += n;
@@ -108,7 +99,7 @@ void tt_entropy(void *to, size_t len)
 	}
 }
 
-struct tt_task { /* the real world's: a thread */
+struct tt_task { /* of the real world */
 	pthread_t thread;
 	void (*fn)(void *);
 	void *arg;
@@ -131,7 +122,7 @@ int tt_spawn(void (*fn)(void *), void *arg, struct tt_task **out)
 		return tt_fail(-ENOMEM, "no memory for a thread");
 	t->fn = fn;
 	t->arg = arg;
-	sigset_t all, old; /* signals are the application's: its own threads take them */
+	sigset_t all, old; /* only the application's own threads take signals */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	int err = pthread_create(&t->thread, NULL, run_task, t);
@@ -166,31 +157,30 @@ static struct timespec time_until(uint64_t deadline)
 	return (struct timespec){ (time_t)(left / 1000000000u), (long)(left % 1000000000u) };
 }
 
-/* Of the threads before a gate only the next is woken, told by its ticket; 32 apart they share a bit, which is harmless. */
+static void futex(_Atomic uint32_t *word, int what, uint32_t value, const struct timespec *timeout, uint32_t bits)
+{
+	syscall(SYS_futex, word, what, value, timeout, NULL, bits);
+}
+
+/* A release wakes only the thread with the next ticket. Tickets 32 apart share a bit, which is harmless. */
 static uint32_t bit_of(uint32_t ticket) { return 1u << ticket % 32; }
 
-static void futex_wait(_Atomic uint32_t *word, uint32_t value, const struct timespec *timeout)
+/* In a simulated world no fiber parks with a lock held, so none waits here. */
+void tt_ticket_lock_take(struct tt_ticket_lock *l)
 {
-	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, timeout, NULL, 0);
+	uint32_t mine = atomic_fetch_add(&l->next, 1), now;
+
+	while ((now = atomic_load(&l->serving)) != mine)
+		futex(&l->serving, FUTEX_WAIT_BITSET_PRIVATE, now, NULL, bit_of(mine));
 }
 
-static void futex_wake(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0); }
-
-void tt_ticket_lock_take(struct tt_ticket_lock *g)
+void tt_ticket_lock_release(struct tt_ticket_lock *l)
 {
-	uint32_t mine = atomic_fetch_add(&g->next, 1), now;
+	uint32_t now = atomic_load(&l->serving) + 1;
 
-	while ((now = atomic_load(&g->serving)) != mine)
-		syscall(SYS_futex, &g->serving, FUTEX_WAIT_BITSET_PRIVATE, now, NULL, NULL, bit_of(mine)); /* in a simulated world nobody parks inside, so nobody comes here */
-}
-
-void tt_ticket_lock_release(struct tt_ticket_lock *g)
-{
-	uint32_t now = atomic_load(&g->serving) + 1;
-
-	atomic_store(&g->serving, now);
-	if (atomic_load(&g->next) != now)
-		syscall(SYS_futex, &g->serving, FUTEX_WAKE_BITSET_PRIVATE, INT_MAX, NULL, NULL, bit_of(now));
+	atomic_store(&l->serving, now);
+	if (atomic_load(&l->next) != now)
+		futex(&l->serving, FUTEX_WAKE_BITSET_PRIVATE, INT_MAX, NULL, bit_of(now));
 }
 
 void tt_park(struct tt_parking *p, uint64_t deadline)
@@ -201,7 +191,7 @@ void tt_park(struct tt_parking *p, uint64_t deadline)
 	}
 	struct timespec left = time_until(deadline);
 	if (!atomic_exchange(&p->token, 0))
-		futex_wait(&p->token, 0, deadline == TT_NEVER ? NULL : &left);
+		futex(&p->token, FUTEX_WAIT_PRIVATE, 0, deadline == TT_NEVER ? NULL : &left, 0);
 	atomic_store(&p->token, 0);
 }
 
@@ -212,7 +202,7 @@ void tt_wake(struct tt_parking *p)
 		return;
 	}
 	atomic_store(&p->token, 1);
-	futex_wake(&p->token);
+	futex(&p->token, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, 0);
 }
 
 bool tt_yield(void)
@@ -225,11 +215,10 @@ bool tt_yield(void)
 
 int tt_sleeper_open(struct tt_sleeper *s)
 {
-	*s = (struct tt_sleeper){ .fd = -1 };
-	if (tt_world)
+	*s = (struct tt_sleeper){ .fd = tt_world ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
+	if (tt_world || s->fd >= 0)
 		return 0;
-	s->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	return s->fd < 0 ? tt_fail(-errno, "cannot make an eventfd: is the limit on open files (ulimit -n) reached?") : 0;
+	return tt_fail(-errno, "cannot make an eventfd: is the limit on open files (ulimit -n) reached?");
 }
 
 void tt_sleeper_close(struct tt_sleeper *s)
@@ -267,7 +256,7 @@ void tt_kick(struct tt_sleeper *s)
 
 void tt_random_seed(struct tt_random *r, uint64_t seed)
 {
-	for (int i = 0; i < 4; i++) { /* splitmix64 (Steele, Lea, Flood 2014), as xoshiro's authors advise */
+	for (int i = 0; i < 4; i++) { /* splitmix64 (Steele, Lea, Flood 2014), which xoshiro's authors recommend */
 		uint64_t z = seed += 0x9e3779b97f4a7c15u;
 		z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
 		z = (z ^ z >> 27) * 0x94d049bb133111ebu;
@@ -275,19 +264,20 @@ void tt_random_seed(struct tt_random *r, uint64_t seed)
 	}
 }
 
-static uint64_t rotate(uint64_t x, int k) { return x << k | x >> (64 - k); }
-
 uint64_t tt_random_next(struct tt_random *r) /* xoshiro256** (Blackman, Vigna 2018) */
 {
-	uint64_t *s = r->s, result = rotate(s[1] * 5, 7) * 9, t = s[1] << 17;
+	uint64_t *s = r->s, result = tt_rotate(s[1] * 5, 7) * 9, t = s[1] << 17;
 
 	s[2] ^= s[0];
 	s[3] ^= s[1];
 	s[1] ^= s[2];
 	s[0] ^= s[3];
 	s[2] ^= t;
-	s[3] = rotate(s[3], 45);
+	s[3] = tt_rotate(s[3], 45);
 	return result;
 }
 
-uint64_t tt_random_below(struct tt_random *r, uint64_t n) { return (uint64_t)((unsigned __int128)tt_random_next(r) * n >> 64); }
+uint64_t tt_random_below(struct tt_random *r, uint64_t n)
+{
+	return (uint64_t)((unsigned __int128)tt_random_next(r) * n >> 64);
+}

@@ -1,4 +1,4 @@
-/* files.c - open files are few, and the program's before they are the library's; memory that is one, for others to map */
+/* files.c - memory files, which other processes can map; the limit on open files, of which half stays the program's */
 #include "base/base.h"
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -10,9 +10,10 @@ int tt_memory_file(const char *name, size_t len)
 	struct rlimit most;
 	int fd, err = EFBIG;
 
-	if (!getrlimit(RLIMIT_FSIZE, &most) && most.rlim_cur >= len) { /* else a signal would end the program */
+	if (!getrlimit(RLIMIT_FSIZE, &most) && most.rlim_cur >= len) { /* beyond the limit SIGXFSZ ends the program */
 		fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-		if (fd >= 0 && !ftruncate(fd, (off_t)len) && !fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL))
+		if (fd >= 0 && !ftruncate(fd, (off_t)len) &&
+		    !fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL))
 			return fd;
 		err = errno;
 		if (fd >= 0)

@@ -1,8 +1,7 @@
-/* growable_pages.c - memory that begins with zeros, costs nothing until it is written to, and grows without being copied
+/* growable_pages.c - zeroed memory that costs nothing until it is written, and grows without a copy
  *
- * The kernel moves its pages to where there is room for more: of a gigabyte that is some milliseconds. */
+ * The kernel moves the pages to a larger free range, which takes a few milliseconds for a gigabyte. */
 #include "base/base.h"
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -19,22 +18,21 @@ static char *want_huge(char *at, size_t bytes)
 
 char *tt_pages_map(size_t bytes)
 {
-	return want_huge(mmap(NULL, tt_max(bytes, 1), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0), bytes);
+	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+
+	return want_huge(mmap(NULL, tt_max(bytes, 1), PROT_READ | PROT_WRITE, flags, -1, 0), bytes);
 }
 
-#if !TT_TSAN
-/* What was cut off shall be zeros when it grows again: whole pages are, as new ones. */
+/* A later growth must show zeros here; whole pages are new and zero anyway. */
 static void clear_rest_of_page(char *at, size_t bytes)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE), end = (tt_max(bytes, 1) + page - 1) / page * page;
 
 	memset(at + bytes, 0, end - bytes);
 }
-#endif
 
-#if TT_TSAN
-/* The sanitizer does not see mremap(), and takes what lay there before for what lies there now. */
-char *tt_pages_resize(char *at, size_t bytes, size_t now)
+/* The thread sanitizer does not see mremap(), and confuses old accesses with new ones. */
+static char *resize_by_copy(char *at, size_t bytes, size_t now)
 {
 	char *grown = tt_pages_map(now);
 
@@ -44,14 +42,15 @@ char *tt_pages_resize(char *at, size_t bytes, size_t now)
 	}
 	return grown;
 }
-#else
+
 char *tt_pages_resize(char *at, size_t bytes, size_t now)
 {
+	if (TT_TSAN)
+		return resize_by_copy(at, bytes, now);
 	if (now < bytes)
 		clear_rest_of_page(at, now);
 	return want_huge(mremap(at, tt_max(bytes, 1), tt_max(now, 1), MREMAP_MAYMOVE), now);
 }
-#endif
 
 void tt_pages_unmap(char *at, size_t bytes)
 {

@@ -1,17 +1,16 @@
-/* histogram.c - a histogram of times in fixed memory: eight buckets for each power of two, so that a value and its bucket's
- * middle differ by at most a sixteenth, whatever its size. The first eight values have a bucket each.
+/* histogram.c - a histogram of times in fixed memory: eight buckets for each power of two, so a value and the middle
+ * of its bucket differ by at most 1/16. The first eight values have a bucket each.
  *
  *      value    0 1 .. 7 | 8 9 .. 15 | 16-17 18-19 .. 30-31 | 32-35 .. 60-63 | ...
  *      bucket   0 1 .. 7 | 8 9 .. 15 |    16    17 ..    23 |    24 ..    31 | ...
  */
 #include "base/base.h"
-#include <string.h>
 
 static unsigned bucket_of(uint64_t v)
 {
 	if (v < 8)
 		return (unsigned)v;
-	unsigned e = 63 - (unsigned)__builtin_clzll(v); /* v has its highest bit there, and the next three choose among eight */
+	unsigned e = 63 - (unsigned)__builtin_clzll(v); /* the highest bit; the next three choose the bucket */
 	return (unsigned)tt_min((e - 2) * 8 + (v >> (e - 3) & 7), TT_HIST_BUCKETS - 1);
 }
 
@@ -22,7 +21,7 @@ static double middle_of(unsigned bucket)
 	return bucket < 8 ? bucket : (double)((uint64_t)(8 + bucket % 8) << shift) + (double)((1ull << shift) - 1) / 2;
 }
 
-/* Counts are of 32 bits, to be small. Before one overflows, all are halved: the quantiles stay what they are. */
+/* Counts have 32 bits to save memory. Before one overflows all are halved, which keeps the quantiles. */
 static void halve(struct tt_hist *h)
 {
 	for (unsigned i = 0; i < TT_HIST_BUCKETS; i++)
@@ -42,18 +41,12 @@ void tt_hist_add(struct tt_hist *h, uint64_t v)
 		h->max = v;
 }
 
-static bool overflows(const struct tt_hist *a, const struct tt_hist *b)
-{
-	for (unsigned i = 0; i < TT_HIST_BUCKETS; i++)
-		if (a->bucket[i] > UINT32_MAX - b->bucket[i])
-			return true;
-	return false;
-}
-
 void tt_hist_merge(struct tt_hist *to, const struct tt_hist *from)
 {
-	bool half = overflows(to, from);
+	bool half = false;
 
+	for (unsigned i = 0; i < TT_HIST_BUCKETS; i++)
+		half = half || to->bucket[i] > UINT32_MAX - from->bucket[i];
 	if (half)
 		halve(to);
 	for (unsigned i = 0; i < TT_HIST_BUCKETS; i++)

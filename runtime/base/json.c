@@ -1,14 +1,12 @@
-/* json.c - what the headers and the index of safetensors files are written in: RFC 8259, read by a cursor, from one value to the next.
+/* json.c - a cursor over JSON (RFC 8259), for the headers and the index of safetensors files
  *
- * Texts are unescaped where they lie, which never makes them longer: nothing is allocated. Of numbers only whole ones are of use,
- * 0 to 2^63 - 1. What comes from elsewhere may hold more, and tt_json_skip passes over that. */
+ * Texts are unescaped in place, which never makes them longer, so nothing is allocated. Numbers are integers from 0 to
+ * 2^63 - 1. Files of other programs may hold more; tt_json_skip accepts all of JSON. */
 #include "base/base.h"
-#include <stdio.h>
-#include <string.h>
 
-enum { DEPTH = 16 }; /* of what is passed over; its reader calls itself */
+enum { DEPTH = 16 }; /* of brackets that tt_json_skip accepts: it recurses */
 
-struct tt_json tt_json(char *text, size_t len) { return (struct tt_json){ .text = text, .at = text, .end = text + len }; }
+struct tt_json tt_json(char *s, size_t len) { return (struct tt_json){ .text = s, .at = s, .end = s + len }; }
 
 static void fail(struct tt_json *j, const char *fault)
 {
@@ -22,7 +20,7 @@ static void fail(struct tt_json *j, const char *fault)
 static int peek(const struct tt_json *j) { return j->at < j->end ? (unsigned char)*j->at : -1; }
 static bool is_digit(int c) { return c >= '0' && c <= '9'; }
 
-static int next_token(struct tt_json *j) /* its first character; -1: none */
+static int next_token(struct tt_json *j) /* the first character of it; -1: the end */
 {
 	while (peek(j) == ' ' || peek(j) == '\t' || peek(j) == '\n' || peek(j) == '\r')
 		j->at++;
@@ -52,14 +50,15 @@ bool tt_json_more(struct tt_json *j, char bracket)
 
 	j->fresh = false;
 	if (next_token(j) != bracket)
-		return fresh ? peek(j) >= 0 || expect(j, bracket, "") : expect(j, ',', bracket == '}' ? "here should be , or }" : "here should be , or ]");
+		return fresh ? peek(j) >= 0 || expect(j, bracket, "")
+		             : expect(j, ',', bracket == '}' ? "here should be , or }" : "here should be , or ]");
 	j->at++;
 	return false;
 }
 
 /* ---- texts ---- */
 
-/* How many bytes the first character has; 0: it is not UTF-8, which has no overlong forms, no surrogates, and ends at U+10FFFF. */
+/* The bytes of the first character; 0: not UTF-8 (an overlong form, a surrogate, beyond U+10FFFF). */
 static size_t utf8_len(const char *text, size_t left)
 {
 	const uint8_t *p = (const uint8_t *)text;
@@ -70,7 +69,8 @@ static size_t utf8_len(const char *text, size_t left)
 	for (size_t i = 1; i < n; i++)
 		if (p[i] >> 6 != 2)
 			return 0;
-	if ((*p == 0xe0 && p[1] < 0xa0) || (*p == 0xed && p[1] > 0x9f) || (*p == 0xf0 && p[1] < 0x90) || (*p == 0xf4 && p[1] > 0x8f))
+	if ((*p == 0xe0 && p[1] < 0xa0) || (*p == 0xed && p[1] > 0x9f) || (*p == 0xf0 && p[1] < 0x90) ||
+	    (*p == 0xf4 && p[1] > 0x8f))
 		return 0;
 	return n;
 }
@@ -95,7 +95,7 @@ static size_t put_utf8(char *to, uint32_t c)
 	return n;
 }
 
-static uint32_t take_hex4(struct tt_json *j) /* 0 if it is none: no text may hold that anyway */
+static uint32_t take_hex4(struct tt_json *j) /* 0: not four digits; no text may hold 0 anyway */
 {
 	uint32_t v = 0;
 
@@ -194,7 +194,8 @@ uint64_t tt_json_number(struct tt_json *j)
 
 	for (; is_digit(peek(j)) && v <= INT64_MAX / 10; j->at++)
 		v = v * 10 + (uint64_t)(*j->at - '0');
-	bool whole = j->at > begin && !(j->at - begin > 1 && *begin == '0') && peek(j) != '.' && (peek(j) | 0x20) != 'e';
+	bool whole = j->at > begin && !(j->at - begin > 1 && *begin == '0');
+	whole = whole && peek(j) != '.' && (peek(j) | 0x20) != 'e';
 	if (j->fault || (whole && v <= INT64_MAX && !is_digit(peek(j))))
 		return v;
 	j->at = begin;

@@ -46,7 +46,8 @@ static inline struct tt_list *tt_list_pop(struct tt_list *head)
 	return node;
 }
 
-/* The body may remove the node it stands on, no other. */
+/* The body may remove the current node, and no other. */
 #define tt_list_each(node, head) \
-	for (struct tt_list *node = (head)->next, *node##_next = node->next; node != (head); node = node##_next, node##_next = node->next)
+	for (struct tt_list *node = (head)->next, *node##_next = node->next; node != (head); \
+	     node = node##_next, node##_next = node->next)
 #endif

@@ -1,8 +1,5 @@
 /* log.c - one line per event, and the sentence behind the last error of each thread */
 #include "base/base.h"
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static _Thread_local char last_error[512];
 
@@ -20,14 +17,10 @@ static enum tt_level level_wanted(void)
 
 static void print_line(enum tt_level level, const char *text)
 {
-	char line[600];
+	char line[600]; /* longer than any text */
 	int n = snprintf(line, sizeof line, "tutti: %s: %s\n", level_names[level], text);
 
-	if (n >= (int)sizeof line) {
-		n = sizeof line - 1;
-		line[n - 1] = '\n';
-	}
-	fwrite(line, 1, (size_t)n, stderr); /* one write: lines of several processes do not mix */
+	fwrite(line, 1, (size_t)n, stderr); /* one write, so lines of several processes do not mix */
 }
 
 void tt_log(enum tt_level level, const char *fmt, ...)
@@ -50,7 +43,7 @@ int tt_fail(int err, const char *fmt, ...)
 	va_start(args, fmt);
 	vsnprintf(last_error, sizeof last_error, fmt, args);
 	va_end(args);
-	/* The caller will show tutti_why() if it cares: at the default level the sentence is not said twice. */
+	/* Programs print tutti_why() themselves: at the default level the sentence must not appear twice. */
 	if (level_wanted() >= TT_INFO)
 		print_line(TT_INFO, last_error);
 	return err;
@@ -73,7 +66,7 @@ static unsigned distance(const char *a, const char *b)
 		unsigned diagonal = row[0];
 		row[0] = i + 1;
 		for (unsigned j = 0; j < n; j++) {
-			unsigned change = diagonal + (a[i] != b[j]), gap = 1 + (row[j] < row[j + 1] ? row[j] : row[j + 1]);
+			unsigned change = diagonal + (a[i] != b[j]), gap = 1 + (unsigned)tt_min(row[j], row[j + 1]);
 			diagonal = row[j + 1];
 			row[j + 1] = change < gap ? change : gap;
 		}
@@ -84,7 +77,7 @@ static unsigned distance(const char *a, const char *b)
 const char *tt_nearest(const char *word, const char *const *known, int n)
 {
 	const char *best = NULL;
-	unsigned least = (unsigned)strlen(word) / 2 + 1; /* more than half the letters wrong: not that word */
+	unsigned least = (unsigned)strlen(word) / 2 + 1; /* more than half the letters differ: another word */
 
 	for (int i = 0; i < n; i++) {
 		unsigned d = known[i] ? distance(word, known[i]) : least;

@@ -1,5 +1,5 @@
-/* pack.h - a bounds-checked little-endian cursor for wire formats.
- * Past the end, puts write nothing and gets return zeros; `bad` tells in the end, so nobody checks each step. */
+/* pack.h - a bounds-checked little-endian cursor for wire formats
+ * Past the end, puts write nothing and gets return zeros. Both set `bad`, so callers check once, at the end. */
 #ifndef TT_PACK_H
 #define TT_PACK_H
 #include <stdbool.h>
@@ -24,7 +24,7 @@ static inline struct tt_pack tt_unpack(const void *base, size_t len)
 
 static inline size_t tt_pack_left(const struct tt_pack *p) { return (size_t)(p->end - p->at); }
 
-static inline uint8_t *tt_pack_take(struct tt_pack *p, size_t n) /* the next n bytes, or NULL and bad */
+static inline uint8_t *tt_pack_take(struct tt_pack *p, size_t n) /* the next n bytes; NULL: too few, and bad */
 {
 	uint8_t *at = p->at;
 
@@ -75,15 +75,13 @@ static inline void tt_get_bytes(struct tt_pack *p, void *to, size_t n)
 {
 	const uint8_t *at = tt_pack_take(p, n);
 
-	if (!n)
-		return;
-	if (at)
+	if (at && n)
 		memcpy(to, at, n);
-	else
+	else if (n)
 		memset(to, 0, n);
 }
 
-/* A text: one byte of length, then its bytes without the zero. */
+/* A text: one byte of length, then the bytes without the zero. Longer than 255 is bad. */
 static inline void tt_put_text(struct tt_pack *p, const char *s)
 {
 	size_t n = strlen(s);
@@ -94,7 +92,7 @@ static inline void tt_put_text(struct tt_pack *p, const char *s)
 	tt_put_bytes(p, s, n);
 }
 
-static inline void tt_get_text(struct tt_pack *p, char *s, size_t size) /* size: room, with the zero; bad if it does not fit */
+static inline void tt_get_text(struct tt_pack *p, char *s, size_t size) /* size: of s; too small is bad */
 {
 	size_t n = tt_get8(p);
 

@@ -1,7 +1,6 @@
-/* settings.c - the settings: where each value comes from, and the only getenv in the tree */
+/* settings.c - the settings and where each value comes from; the only getenv in the tree */
 #include "base/base.h"
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 const struct tt_setting_info tt_setting_info[TT_SETTINGS] = {
@@ -30,15 +29,7 @@ int tt_settings_set(struct tt_settings *all, enum tt_setting s, const char *valu
 	return 0;
 }
 
-static bool is_known(const char *entry, size_t len)
-{
-	for (int i = 0; i < TT_SETTINGS; i++)
-		if (strlen(tt_setting_info[i].variable) == len && !strncmp(tt_setting_info[i].variable, entry, len))
-			return true;
-	return false;
-}
-
-/* A misspelt variable would silently be ignored: say so. */
+/* A misspelt variable would have no effect, silently. */
 static void warn_of_unknown(void)
 {
 	const char *known[TT_SETTINGS];
@@ -46,13 +37,15 @@ static void warn_of_unknown(void)
 	for (int i = 0; i < TT_SETTINGS; i++)
 		known[i] = tt_setting_info[i].variable;
 	for (char **e = environ; e && *e && !tt_world; e++) {
-		size_t len = strcspn(*e, "=");
 		char name[64] = "";
-		if (strncmp(*e, "TUTTI_", 6) || is_known(*e, len))
+		if (strncmp(*e, "TUTTI_", 6))
 			continue;
-		strncpy(name, *e, tt_min(len, sizeof name - 1));
+		strncpy(name, *e, tt_min(strcspn(*e, "="), sizeof name - 1));
 		const char *meant = tt_nearest(name, known, TT_SETTINGS);
-		tt_log(TT_WARN, "%s is not a variable of Tutti%s%s%s `tutti info` lists them", name, meant ? "; did you mean " : ":", meant ? meant : "", meant ? "?" : "");
+		if (meant && !strcmp(meant, name))
+			continue;
+		tt_log(TT_WARN, "%s is not a variable of Tutti%s%s%s `tutti info` lists them", name,
+		       meant ? "; did you mean " : ":", meant ? meant : "", meant ? "?" : "");
 	}
 }
 
@@ -62,7 +55,8 @@ int tt_settings_load(struct tt_settings *all)
 	warn_of_unknown();
 	for (int i = 0; i < TT_SETTINGS; i++) {
 		const char *value = tt_env((enum tt_setting)i);
-		int err = tt_settings_set(all, (enum tt_setting)i, value ? value : tt_setting_info[i].fallback, value ? "environment" : "default");
+		int err = tt_settings_set(all, (enum tt_setting)i, value ? value : tt_setting_info[i].fallback,
+		                          value ? "environment" : "default");
 		if (err)
 			return err;
 	}
@@ -82,14 +76,14 @@ const char *tt_setting(const struct tt_settings *all, enum tt_setting s) { retur
 
 const char *tt_setting_name(const struct tt_settings *all, enum tt_setting s)
 {
-	bool filed = all->of[s].origin && !strcmp(all->of[s].origin, "file");
+	bool from_file = all->of[s].origin && !strcmp(all->of[s].origin, "file");
 
-	return filed ? tt_setting_info[s].key : tt_setting_info[s].variable;
+	return from_file ? tt_setting_info[s].key : tt_setting_info[s].variable;
 }
 
 int tt_setting_int(const struct tt_settings *all, enum tt_setting s, long min, long max, long *out)
 {
-	const char *text = all->of[s].value;
+	const char *text = all->of[s].value, *name = tt_setting_name(all, s);
 	char *end;
 
 	if (!text)
@@ -97,7 +91,7 @@ int tt_setting_int(const struct tt_settings *all, enum tt_setting s, long min, l
 	errno = 0;
 	long v = strtol(text, &end, 10);
 	if (errno || end == text || *end || v < min || v > max)
-		return tt_fail(-EINVAL, "%s=%s is not a whole number from %ld to %ld", tt_setting_name(all, s), text, min, max);
+		return tt_fail(-EINVAL, "%s=%s is not a whole number from %ld to %ld", name, text, min, max);
 	*out = v;
 	return 0;
 }
