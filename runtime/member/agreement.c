@@ -185,13 +185,13 @@ static void say(struct tt_agreement *a, int to, enum kind kind, uint32_t ballot,
 static void say_decided(const struct tutti *heir, struct tt_member *to)
 {
 	const struct tt_seat *s = tt_group_find(heir, to);
-	size_t room = HEAD + bytes_for(heir->origin.n) + 2 + (size_t)heir->origin.roll->count * SEAT;
+	size_t room = HEAD + bytes_for(heir->origin.n) + 2 + (size_t)heir->origin.view->count * SEAT;
 	uint8_t *bytes = s ? malloc(room) : NULL;
 
 	if (!bytes)
 		return;
 	struct tt_pack p = begin(bytes, room, DECIDE, s->slot, heir->origin.uid, 0);
-	put_roll(&p, heir->origin.roll, heir->origin.n);
+	put_roll(&p, heir->origin.view, heir->origin.n);
 	tt_send(to, bytes, (size_t)(p.at - bytes), NULL, 0);
 	free(bytes);
 }
@@ -328,7 +328,7 @@ static void found_heir(struct tt_agreement *a, struct tt_membership *r)
 	heir->parent = old->uid;
 	heir->origin.uid = old->uid;
 	heir->origin.n = old->n;
-	heir->origin.roll = r;
+	heir->origin.view = r;
 	seat_all(heir, old, r);
 	heir->uid = name_heir(old, r);
 	tt_group_begun(heir);
@@ -629,7 +629,7 @@ static void take_arrival(struct tt_member *from, uint32_t epoch, struct tt_pack 
 		return;
 	tt_list_each(node, &tt_members(job)->groups) {
 		const struct tutti *g = tt_container_of(node, struct tutti, link);
-		if (g->lineage && g->origin.roll && tt_group_find(g, m) && !tt_group_find(g, m)->out) {
+		if (g->lineage && g->origin.view && tt_group_find(g, m) && !tt_group_find(g, m)->out) {
 			welcome(g, m);
 			return;
 		}
@@ -734,7 +734,7 @@ void tt_agree_message(struct tt_member *from, struct tt_pack *p)
 		take_arrival(from, ballot, p);
 	} else if (kind == WELCOME) {
 		take_welcome(job, uid, ballot, p);
-	} else if (g && g->origin.roll && g->origin.uid == uid) {
+	} else if (g && g->origin.view && g->origin.uid == uid) {
 		if (kind != DECIDE) /* it knows */
 			say_decided(g, from);
 	} else if (g && g->uid && g->uid == uid) {

@@ -147,7 +147,7 @@ void tt_group_free(struct tutti *g)
 	tt_each_module(m, g->job, group_freed)
 		m->group_freed(g);
 	tt_agree_free(g);
-	free(g->origin.roll);
+	free(g->origin.view);
 	tt_list_remove(&g->link);
 	if (tt_members(g->job)->group_at[g->slot] == g)
 		tt_members(g->job)->group_at[g->slot] = NULL;

@@ -140,7 +140,7 @@ static int put_groups(struct tt_pack *p, const struct tt_job *job, bool retired,
 			continue;
 		}
 		*n += put_group(p, g->uid, finished(g), tt_agree_voted(g));
-		if (g->origin.roll)
+		if (g->origin.view)
 			*n += put_group(p, g->origin.uid, finished_before(g), true);
 	}
 	return left;

@@ -3,39 +3,106 @@
 #define TT_MEMBER_PRIVATE_H
 #include "member/member.h"
 
+enum { /* the first byte of a message of this room; docs/wire.md has those of all rooms */
+	TT_HELLO = 1, TT_WELCOME, TT_BUSY, TT_REFUSED, TT_ENDPOINT, TT_ENDPOINTS, TT_BYE, TT_PING, TT_PONG, TT_DOWN,
+	TT_REVOKE = 15, TT_AGREE, TT_PART, TT_LATE, TT_NEWS, TT_FAREWELL, TT_MISSED,
+};
+
+enum { TT_BYE_GROUPS = 2 * TT_GROUPS, TT_HOST_BITS = 40 };
+
+struct tt_newcomer { /* a rank that has joined a job under way */
+	uint32_t rank, epoch;
+	uint16_t slot;              /* how it will call its group */
+};
+
+/* ---- address.c: a list of addresses is a text with a space between two ---- */
+
+enum { TT_ADDRESSES = 256 }; /* bytes of the longest list, with the zero */
+/* The list `known` and those of `more` whose transports it lacks, as far as there is room. Kept as tt_text_keep does. */
+const char *tt_address_add(struct tt_job *, const char *known, const char *more);
+
+/* ---- connection.c ---- */
+
+int tt_member_connect(struct tt_member *);           /* no effect unless it is AWAY. 0, or -EMFILE: no file is left */
+void tt_member_up(struct tt_member *, struct tt_link *); /* the connection is the member's: posts what has waited */
+void tt_member_part(struct tt_member *);             /* asks to close a connection that served the rendezvous alone */
+void tt_member_leave_rendezvous(struct tt_member *); /* the same, if there is a better net */
+void tt_take_part(struct tt_member *, struct tt_pack *); /* a message */
+void tt_link_forget(struct tt_member *);             /* closes its connection; the member stays */
+void tt_link_doom(struct tt_link *);                 /* tt_peer_settle will disconnect it */
+void tt_peer_settle(struct tt_job *);                /* not from a callback of a net */
+
+/* ---- greeting.c ---- */
+
+void tt_greeting_start(struct tt_link *); /* sends HELLO */
+void tt_greeting_await(struct tt_link *); /* closes the connection unless a HELLO comes within a deadline */
+void tt_greeting_take(struct tt_link *, uint8_t type, struct tt_pack *); /* a message before the member is up */
+void tt_member_refuse(struct tt_member *, const char *why); /* another process has come as this rank */
+void tt_take_refused(struct tt_member *, struct tt_pack *); /* a message */
+
+/* ---- post.c ---- */
+
+/* Any connection will do for the messages of the rendezvous and a goodbye. */
+static inline bool tt_may_pass(uint8_t type)
+{
+	return type == TT_ENDPOINT || type == TT_ENDPOINTS || type == TT_LATE || type == TT_BYE || type == TT_PART;
+}
+
+bool tt_send_raw(struct tt_link *, const void *bytes, size_t len); /* at most 64 bytes. False: no memory, link doomed */
+void tt_post_waiting(struct tt_member *);          /* posts what has waited for the connection ... */
+void tt_fail_waiting(struct tt_member *, int err); /* ... or ends it */
+
+/* ---- life.c ---- */
+
+/* Everyone who hears of a member's epoch says so here. False: the member known has another epoch. */
+bool tt_member_epoch(struct tt_member *, uint32_t epoch);
+void tt_member_reborn(struct tt_member *, uint32_t epoch); /* a later life: ends the one known first, if it is not over */
+void tt_member_left(struct tt_member *, const struct tt_pack *bye); /* NULL: it disconnected because this rank leaves */
+/* As tt_member_gone, after `wait` nanoseconds: the caller may be in the middle of a post to it. */
+void tt_member_fail_soon(struct tt_member *, uint64_t wait, int err, const char *fmt, ...) TT_FORMAT(4, 5);
+bool tt_member_take_bye(struct tt_pack *, struct tt_pack *list); /* false: the bytes make no sense */
+void tt_take_bye(struct tt_member *, struct tt_pack *); /* a message */
+void tt_member_free(struct tt_member *);
+void tt_tell_up(struct tt_member *); /* the modules, like the next */
+void tt_tell_unseated(struct tt_member *);
+void tt_say_bye(struct tt_member *); /* to one that is up, while this rank leaves */
+
 /* ---- rendezvous.c ---- */
 
-void tt_rendezvous_endpoint(struct tt_member *, struct tt_pack *);   /* messages of the rendezvous */
+void tt_rendezvous_endpoint(struct tt_member *, struct tt_pack *);   /* messages */
 void tt_rendezvous_endpoints(struct tt_member *, struct tt_pack *);
-void tt_rendezvous_gone(struct tt_member *);                     /* it may have owed others the table */
-void tt_rendezvous_leave(struct tt_job *);                       /* I go: those connected hear my goodbye next */
-void tt_rendezvous_leave_late(struct tt_member *);               /* it came when I was about to go */
-bool tt_rendezvous_retry(struct tt_member *, uint64_t patience);  /* it was not reached: will it be tried again in a moment? patience: for how long in all */
+/* A member was not reached: connects again in a moment, for up to `patience` in all. False: it does not. */
+bool tt_rendezvous_retry(struct tt_member *, uint64_t patience);
 
-/* ---- endpoint_tree.c: how the table of addresses goes out ---- */
+/* ---- endpoint_tree.c: how the table of endpoint records goes out ---- */
 
-enum { TT_ENDPOINT_HEAD = 8 + 4 + 1, TT_ENDPOINT_MAX = TT_ENDPOINT_HEAD + TT_ADDRESSES - 1 }; /* bytes of one: without its addresses, and at most */
+/* Bytes of an endpoint record without its addresses, and at most. */
+enum { TT_ENDPOINT_HEAD = 8 + 4 + 1, TT_ENDPOINT_MAX = TT_ENDPOINT_HEAD + TT_ADDRESSES - 1 };
 void tt_endpoint_put(struct tt_pack *, const struct tt_member *);
-void tt_endpoint_take(struct tt_pack *, struct tt_member *);   /* a known one stays as it is */
-void tt_tree_send(struct tt_job *);                        /* all cards are here: to those below me */
-void tt_tree_send_to(struct tt_member *);                  /* to one that asks for itself */
+void tt_endpoint_take(struct tt_pack *, struct tt_member *); /* a record that is known stays as it is */
+void tt_tree_send(struct tt_job *);                 /* the table is complete: sends it to the children */
+void tt_tree_send_to(struct tt_member *);           /* to one that has asked */
 int tt_tree_parent(int rank);
-const char *tt_text_keep(struct tt_job *, const char *);   /* a copy that lives as long as the job; "": no memory */
+void tt_rendezvous_gone(struct tt_member *);        /* sends the table to its children */
+void tt_rendezvous_leave(struct tt_job *);          /* to whom this rank may owe the table, before its goodbye */
+void tt_rendezvous_leave_late(struct tt_member *);  /* the same for one that came up while this rank leaves */
+const char *tt_text_keep(struct tt_job *, const char *); /* a copy that lives as long as the job; "": no memory */
 void tt_text_free(struct tt_job *);
 
-/* ---- agreement.c: who is in the group from now on ---- */
+/* ---- agreement.c: shrinking and growing a group ---- */
 
 void tt_agree_message(struct tt_member *from, struct tt_pack *);
 void tt_agree_member_down(struct tt_member *);
 void tt_agree_free(struct tutti *);
-bool tt_agree_voted(const struct tutti *); /* has this rank accepted what shall come of it? */
+bool tt_agree_voted(const struct tutti *); /* this rank has accepted the next membership view */
+
 /* ---- news.c ---- */
 
-void tt_news_tell(struct tt_member *gone);          /* to everybody who is left */
-struct tt_member *tt_news_finger(struct tt_job *, int i); /* through whom news reach everybody, while 1 << i / 2 < job->size; or NULL */
-bool tt_news_ask_missed(struct tt_member *);              /* nobody listens there: asks who knows whether it has left; false: there is nobody to ask */
-void tt_news_mend(struct tt_job *);                 /* somebody has left through whom others would have heard who is gone */
-void tt_member_ping(struct tt_member *);               /* for a sign of life */
+void tt_news_tell(struct tt_member *gone); /* to everybody who is left */
+struct tt_member *tt_news_finger(struct tt_job *, int i); /* i-th of those that spread news, while 1 << i / 2 < job->size */
+bool tt_news_ask_missed(struct tt_member *); /* asks the others whether it has left. False: there is nobody to ask */
+void tt_news_mend(struct tt_job *);          /* a member that would have passed news on has left */
+void tt_member_ping(struct tt_member *);
 void tt_news_take_farewell(struct tt_member *from, struct tt_pack *); /* messages */
 void tt_news_take_missed(struct tt_member *from, struct tt_pack *);
 void tt_news_take_down(struct tt_member *from, struct tt_pack *);
@@ -44,49 +111,44 @@ void tt_member_take_pong(struct tt_member *from, struct tt_pack *);
 
 /* ---- group.c ---- */
 
-void tt_group_seats_out(struct tt_member *, const struct tt_pack *bye); /* of one that is gone (NULL) or leaves: who counts on it ... */
+int tt_group_heir(struct tutti *, int n, struct tutti **); /* a group that takes the old one's slot over, and retires it */
+void tt_group_clear_seats(struct tutti *);
+void tt_group_resign(struct tutti *, int i);
+void tt_group_epoch(struct tt_member *, uint32_t epoch); /* seats whose epoch was not known get this one */
+void tt_group_seats_out(struct tt_member *, const struct tt_pack *bye); /* bye: as in its goodbye; NULL: it is gone */
 void tt_group_revoked(struct tt_member *from, struct tt_pack *); /* a message */
-
-/* ---- connection.c ---- */
-
-void tt_take_refused(struct tt_member *, struct tt_pack *); /* messages */
-void tt_take_part(struct tt_member *, struct tt_pack *);
-void tt_take_bye(struct tt_member *, struct tt_pack *);
-void tt_tell_up(struct tt_member *);                 /* the modules */
-void tt_tell_unseated(struct tt_member *);
-void tt_say_bye(struct tt_member *);                 /* to one that is up, while leaving */
-void tt_member_reborn(struct tt_member *, uint32_t epoch); /* a later life of it: ends the one known, if that has not ended yet */
 
 /* ---- heartbeat.c ---- */
 
-void tt_heartbeat_start(struct tt_job *);                   /* once it is joined; they end when it leaves */
-void tt_heartbeat_answered(struct tt_link *);               /* a pong */
-void tt_heartbeat_ask(struct tt_link *);                    /* whether it lives, unless it owes an answer */
-uint64_t tt_heartbeat_patience(const struct tt_link *);     /* how long it may leave a ping unanswered */
+void tt_heartbeat_start(struct tt_job *);               /* until this rank leaves */
+void tt_heartbeat_ask(struct tt_link *);                /* sends a PING, unless one has no answer yet */
+void tt_heartbeat_answered(struct tt_link *);           /* a PONG has come */
+uint64_t tt_heartbeat_patience(const struct tt_link *); /* nanoseconds that a PING may have no answer */
 
 /* ---- late_join.c: ranks that join a job under way ---- */
 
-#define TT_NEW_RANK UINT32_MAX /* in a HELLO: give me a number */
+#define TT_NEW_RANK UINT32_MAX /* in a HELLO: the sender asks for a number */
 
-static inline bool tt_is_new_life(const struct tt_member *m, uint32_t epoch) /* of one that is known, or was gone when I came */
+/* The epoch is of a later life than the one known, or than the one that was gone when this rank came. */
+static inline bool tt_is_new_life(const struct tt_member *m, uint32_t epoch)
 {
 	return m->epoch ? tt_before(m->epoch, epoch) : m->state >= TT_LEFT && !tt_members(m->job)->node_list;
 }
 
-/* Until the table is here. Then others may have it, too, and use me, however far my joining thread has got. */
+/* Until the table is here. Then others may have it, too, and use this rank before its joining thread goes on. */
 static inline bool tt_is_joining(const struct tt_job *job) { return !job->joined && !tt_members(job)->endpoints_sent; }
 
 void tt_late_join_grow(struct tt_job *, int size);        /* so many ranks are known, at most tt_members.capacity */
-struct tt_member *tt_late_join_number(struct tt_job *);   /* the next rank, for a new one; NULL: not here, not yet, or no room */
-void tt_late_join_take_number(struct tt_job *, int rank); /* mine */
-void tt_late_join_admit(struct tt_member *);
-void tt_late_join_told(struct tt_member *from, struct tt_pack *);
+struct tt_member *tt_late_join_number(struct tt_job *);   /* a member for a new rank; NULL: not here, not yet, or no room */
+void tt_late_join_take_number(struct tt_job *, int rank); /* this rank's own */
+void tt_late_join_admit(struct tt_member *);              /* its endpoint record is in: sends it the table, others the news */
+void tt_late_join_told(struct tt_member *from, struct tt_pack *); /* messages */
 void tt_late_join_news(struct tt_member *from, struct tt_pack *);
 int tt_late_join_settle(struct tt_job *);                 /* once all addresses are known */
 
 /* ---- watch.c ---- */
 
-void tt_watch_tell(struct tt_job *, const struct tt_member *, tutti_what); /* the one place for it */
-void tt_watch_call(struct tt_job *);  /* on the background thread: makes the callbacks that are due, lets go of the gate for them */
+void tt_watch_tell(struct tt_job *, const struct tt_member *, tutti_what); /* queues a change for the program */
+void tt_watch_call(struct tt_job *); /* on the background thread: makes the callbacks that are due, without the lock */
 void tt_watch_free(struct tt_job *);
 #endif

@@ -6,7 +6,7 @@
  * into them. */
 #ifndef TT_FUZZ_ATTACK_H
 #define TT_FUZZ_ATTACK_H
-#include "member/member.h"
+#include "member/member_private.h"
 #include "tests/fuzz/fuzz.h"
 #include "transport/sim/sim.h"
 

@@ -20,11 +20,13 @@ runtime/file/save.c is_plain read_slice tt_save_add_part fits check_part join_pa
 runtime/member/rendezvous.c
 runtime/member/endpoint_tree.c tt_endpoint_take card_of_the_gone
 runtime/member/late_join.c tt_late_join_number tt_late_join_take_number tt_late_join_admit tt_late_join_told tt_late_join_news
-runtime/member/connection.c take_part answer_part who_comes fault_of_hello may_come_again take_welcome take_hello take_refusal tt_member_take_bye take_bye member_message take_busy greeting on_message on_notify
-runtime/member/news.c tt_news_take_down tt_group_life tt_news_take_farewell tt_news_take_missed
+runtime/member/connection.c tt_take_part answer_part member_message on_message on_notify
+runtime/member/greeting.c who_comes fault_of_hello may_come_again take_welcome take_hello take_refusal take_busy tt_greeting_take
+runtime/member/life.c tt_member_take_bye tt_take_bye
+runtime/member/news.c tt_news_take_down take_life tt_news_take_farewell tt_news_take_missed
 runtime/member/heartbeat.c tt_heartbeat_answered
 runtime/member/agreement.c has_place get_roll take_collect take_propose know_newcomer seat_all decide give_up_ballot take_refusal take_report take_accept note_newcomer take_arrival may_sit take_welcome is_ballot_of dispatch tt_agree_message
-runtime/member/group.c read_bye read_wish pick_wishes fill_part tt_group_revoked
+runtime/member/group.c read_bye tt_group_revoked
 runtime/table/send_queue.c tt_lane_answered take_values tt_table_pushed
 runtime/table/serve.c map_delta tt_table_unpack bytes_of is_within take tt_table_get_options tt_table_push
 runtime/table/rows_serve.c find_keys find_rows get_request get_shape get_rows tt_table_push_rows tt_table_pull_rows tt_table_pull_fresh
@@ -33,7 +35,7 @@ runtime/table/snapshot.c tt_table_pull_version tt_snapshot_take
 runtime/table/keep.c tt_table_keep tt_keep_take
 runtime/table/pull_changed.c is_of_server tt_rows_take_found
 runtime/table/filter.c grow_to_below tt_filter_unpack
-runtime/window/window.c handle tt_window_ask tt_window_answer tt_window_closed tt_window_notify
+runtime/window/window.c handle take_ask take_answer take_closed take_notify
 runtime/collective/collective.c compare compare_kept tt_coll_take tt_coll_take_any tt_coll_message tt_coll_notify feed exchange_start advance_large
 runtime/table/join.c tt_table_take_join tt_table_take_finish tt_table_take_joined tt_table_take_clock
 runtime/table/switch.c tt_table_take_switch tt_table_take_switched

@@ -1,7 +1,7 @@
 /* unit_table_faults.c - parameter tables when something is cancelled, slow, refused, late or damaged: on sim over seeds, and over TCP and
  * shared memory. */
 #include "engine/engine.h"
-#include "member/member.h"
+#include "member/member_private.h"
 #include "table/parts.h"
 #include "table/table_private.h"
 #include "tests/harness/cunit_main.h"

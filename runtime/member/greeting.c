@@ -1,0 +1,269 @@
+/* greeting.c - what two ranks say first on a connection, so that each knows which rank, and which life of it, the other is
+ *
+ * The rank that connects sends HELLO; the other answers WELCOME, and both post on that connection. If both connect at once,
+ * the lower rank's connection wins: that rank answers BUSY on the other one, which its maker then drops.
+ *
+ *      rank 1 -- HELLO 1 --> rank 4          rank 4 -- HELLO 4 --> rank 1     (at the same time)
+ *      rank 1 <-- WELCOME -- rank 4          rank 4 <---- BUSY --- rank 1
+ *
+ * An epoch tells a rank's lives apart. It is in the greetings and in every frame; a later life ends the earlier one.
+ */
+#include "engine/engine.h"
+#include "member/member_private.h"
+#include <stdio.h>
+
+void tt_greeting_start(struct tt_link *l)
+{
+	uint8_t bytes[32];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	tt_put8(&p, TT_HELLO);
+	tt_put32(&p, tt_members(l->job)->unnumbered ? TT_NEW_RANK : (uint32_t)l->job->rank);
+	tt_put32(&p, (uint32_t)tt_members(l->job)->launched);
+	tt_put32(&p, l->job->epoch);
+	tt_put8(&p, tt_is_joining(l->job));
+	l->used = !tt_is_joining(l->job);
+	tt_send_raw(l, bytes, (size_t)(p.at - bytes));
+}
+
+static bool say_welcome(struct tt_link *l, const struct tt_member *to)
+{
+	uint8_t bytes[9];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	tt_put8(&p, TT_WELCOME);
+	tt_put32(&p, l->job->epoch);
+	tt_put32(&p, (uint32_t)to->rank);
+	return tt_send_raw(l, bytes, sizeof bytes);
+}
+
+/* The other side knows the secret but sends no HELLO, or was refused and does not disconnect. */
+static void end_stranger(struct tt_timer *t)
+{
+	struct tt_link *l = tt_container_of(t, struct tt_link, patience);
+
+	tt_log(TT_INFO, "closed the connection from %s: it has not become a rank's within a deadline", l->peer->addr);
+	tt_link_doom(l);
+}
+
+void tt_greeting_await(struct tt_link *l) { tt_timer_start(l->job, &l->patience, tt_now() + l->job->deadline, end_stranger); }
+
+/* ---- refusing ---- */
+
+/* again: the process may be accepted in a moment. */
+static void refuse(struct tt_link *l, enum tt_level level, bool again, const char *why)
+{
+	uint8_t bytes[64];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	tt_log(again ? TT_DEBUG : level, "refused a process at %s: %s", l->peer->addr, why);
+	if (!again)
+		tt_stats_count(&l->job->stats.own, TUTTI_STAT_REFUSED, 0);
+	tt_put8(&p, TT_REFUSED);
+	tt_put8(&p, again);
+	tt_put_text(&p, why);
+	tt_send_raw(l, bytes, (size_t)(p.at - bytes));
+}
+
+void tt_member_refuse(struct tt_member *m, const char *why)
+{
+	refuse(m->link, TT_WARN, false, why);
+	m->link->member = NULL;
+	tt_greeting_await(m->link);
+	m->link = NULL;
+	m->state = TT_AWAY;
+}
+
+struct hello {
+	uint32_t rank, launched, epoch;
+	bool joining; /* the sender connects for the table of endpoints */
+};
+
+static bool is_another_life(const struct tt_member *m, const struct hello *h) { return tt_is_new_life(m, h->epoch); }
+
+/* A connection may outlive its process for a while: asks whether the process lives. */
+static void doubt(struct tt_member *m)
+{
+	if (!m->link->doubted)
+		tt_heartbeat_ask(m->link);
+	m->link->doubted = true;
+}
+
+static bool surely_lives(const struct tt_member *m) { return m->state == TT_UP && m->link->doubted && !m->link->heartbeat.asked; }
+
+/* It may be accepted once the earlier life has not answered a PING; or under another epoch than that life had. */
+static bool may_come_again(const struct tt_job *job, const struct tt_member *m, const struct hello *h)
+{
+	return m && job->joined && h->joining && ((is_another_life(m, h) && !surely_lives(m)) || (m->state >= TT_LEFT && m->epoch == h->epoch));
+}
+
+/* NULL: none. Sentences are short, since they travel. */
+static const char *fault_of_hello(const struct tt_job *job, const struct hello *h, char *text, size_t room)
+{
+	const struct tt_member *m = h->rank < (uint32_t)job->size ? tt_member(job, h->rank) : NULL;
+
+	if (h->launched != (uint32_t)tt_members(job)->launched)
+		snprintf(text, room, "it counts %u ranks, rank %d counts %d", h->launched, job->rank, tt_members(job)->launched);
+	else if (h->rank == TT_NEW_RANK)
+		snprintf(text, room, job->rank ? "new ranks come in at rank 0" : job->joined ? "there is no room for more ranks" : "not all ranks have joined");
+	else if (!m)
+		snprintf(text, room, "its rank %u is not below %d", h->rank, job->size);
+	else if (m->rank == job->rank || (m->state == TT_UP && (m->epoch == h->epoch || !job->joined)) ||
+	         (job->joined && h->joining && m->epoch != h->epoch && (m->host || is_another_life(m, h))))
+		snprintf(text, room, "rank %u is already taken", h->rank);
+	else if (m->epoch && tt_before(h->epoch, m->epoch))
+		snprintf(text, room, "rank %u has a later life", h->rank);
+	else if (m->state >= TT_LEFT)
+		snprintf(text, room, "rank %u is gone for good", h->rank);
+	else
+		return NULL;
+	return text;
+}
+
+/* The member that a HELLO is about. A later life ends the earlier one; but where that may be alive and the later one is
+ * only joining, the earlier one is asked first. NULL: no such rank. */
+static struct tt_member *who_comes(struct tt_job *job, struct hello *h)
+{
+	struct tt_member *m = h->rank == TT_NEW_RANK && h->launched == (uint32_t)tt_members(job)->launched ? tt_late_join_number(job) : NULL;
+
+	if (h->rank == TT_NEW_RANK && !m)
+		return NULL;
+	if (m)
+		h->rank = (uint32_t)m->rank;
+	if (h->launched != (uint32_t)tt_members(job)->launched || h->rank >= (uint32_t)tt_members(job)->capacity)
+		return h->rank < (uint32_t)job->size ? tt_member(job, h->rank) : NULL;
+	if (job->joined && !h->joining)
+		tt_late_join_grow(job, (int)h->rank + 1); /* its news has not come yet */
+	if (h->rank >= (uint32_t)job->size)
+		return NULL;
+	m = tt_member(job, h->rank);
+	if (!job->joined || m->rank == job->rank || !is_another_life(m, h))
+		return m;
+	if (h->joining && m->state == TT_UP)
+		doubt(m);
+	else if (h->joining && m->state < TT_LEFT)
+		tt_member_connect(m);
+	else
+		tt_member_reborn(m, h->epoch);
+	return m;
+}
+
+/* ---- taking greetings ---- */
+
+static void take_welcome(struct tt_link *l, struct tt_pack *p)
+{
+	struct tt_member *m = l->member;
+	uint32_t epoch = tt_get32(p), rank = tt_get32(p);
+
+	if (!p->bad && tt_members(l->job)->unnumbered && rank >= (uint32_t)tt_members(l->job)->launched && rank < (uint32_t)tt_members(l->job)->capacity)
+		tt_late_join_take_number(l->job, (int)rank);
+	p->bad |= tt_members(l->job)->unnumbered || rank != (uint32_t)l->job->rank;
+	if (p->bad || !epoch)
+		tt_member_gone(m, -EPROTO, "rank %d answered a greeting with nonsense", m->rank);
+	else if (!tt_member_epoch(m, epoch) && !tt_before(m->epoch, epoch))
+		tt_member_gone(m, -ECONNRESET, "rank %d answered as an earlier life of itself", m->rank);
+	else if (m->epoch != epoch) {
+		tt_member_gone(m, -ECONNRESET, "rank %d has started anew", m->rank); /* its HELLO comes, or news of it */
+	} else {
+		tt_member_up(m, l);
+	}
+}
+
+static void take_hello(struct tt_link *l, struct tt_pack *p)
+{
+	struct tt_job *job = l->job;
+	struct hello h = { .rank = tt_get32(p), .launched = tt_get32(p), .epoch = tt_get32(p), .joining = tt_get8(p) };
+	const uint8_t busy = TT_BUSY;
+	char text[56];
+
+	if (p->bad || l->mine || l->member || !h.epoch) {
+		refuse(l, TT_WARN, false, "its greeting makes no sense");
+		return;
+	}
+	struct tt_member *m = who_comes(job, &h);
+	bool late = job->joined && h.joining; /* no connection of this rank can have crossed it */
+	if (m && m->state == TT_UP && m->link->mine && job->rank < m->rank && !late && !is_another_life(m, &h)) {
+		tt_send_raw(l, &busy, 1); /* both connected at once, and this rank is the lower one */
+		return;
+	}
+	if (fault_of_hello(job, &h, text, sizeof text)) {
+		bool again = may_come_again(job, m, &h);
+		refuse(l, m && m->state >= TT_LEFT ? TT_INFO : TT_WARN, again, text); /* a HELLO may come later than the goodbye */
+		if (m && m->link && !again)
+			m->link->doubted = false; /* the next HELLO asks again */
+		return;
+	}
+	if (m->state == TT_CONNECTING && m->link && job->rank < m->rank) {
+		if (late) { /* it has just started: the connection under way leads to its earlier life */
+			snprintf(text, sizeof text, "rank %u is already taken", h.rank);
+			refuse(l, TT_INFO, true, text);
+		} else {
+			tt_send_raw(l, &busy, 1);
+		}
+		return;
+	}
+	if (!say_welcome(l, m))
+		return;
+	tt_member_epoch(m, h.epoch);
+	tt_timer_stop(&m->retry);
+	if (m->state == TT_PARTING)
+		tt_link_forget(m);
+	l->used = !h.joining;
+	m->settled |= !h.joining;
+	tt_member_up(m, l);
+}
+
+static void take_refusal(struct tt_link *l, struct tt_pack *p)
+{
+	bool again = tt_get8(p);
+	char text[64];
+
+	tt_get_text(p, text, sizeof text);
+	if (!l->job->joined && !tt_members(l->job)->join_err)
+		snprintf(tt_members(l->job)->join_why, sizeof tt_members(l->job)->join_why, "%s refused this process as rank %d: %s", l->peer->addr, l->job->rank, text);
+	if (again && !l->job->joined && l->member && l->member->link == l && tt_rendezvous_retry(l->member, l->job->deadline / 2)) {
+		l->job->epoch = tt_member(l->job, l->job->rank)->epoch = tt_epoch_now();
+		l->member->link = NULL;
+		tt_link_doom(l);
+		return;
+	}
+	if (!l->job->joined && !tt_members(l->job)->join_err)
+		tt_members(l->job)->join_err = -EPERM;
+	if (l->member && l->member->link == l) { /* and not one that was BUSY long ago */
+		l->member->untold = true; /* this rank may be the one that was evicted */
+		tt_member_gone(l->member, -EPERM, "rank %d refused this process: %s", l->member->rank, text);
+	}
+	tt_link_doom(l);
+}
+
+void tt_take_refused(struct tt_member *m, struct tt_pack *p) { take_refusal(m->link, p); }
+
+/* The other side's own connection is up, or comes up soon. */
+static void take_busy(struct tt_link *l)
+{
+	struct tt_member *m = l->member;
+
+	if (m && m->link == l && m->state == TT_CONNECTING) {
+		m->link = NULL;
+		tt_member_fail_soon(m, m->job->deadline, -ETIMEDOUT, "rank %d wanted to connect itself, and did not within a deadline", m->rank);
+	}
+	tt_link_doom(l);
+}
+
+void tt_greeting_take(struct tt_link *l, uint8_t type, struct tt_pack *p)
+{
+	struct tt_member *m = l->member;
+
+	if (type == TT_HELLO)
+		take_hello(l, p);
+	else if (type == TT_WELCOME && m && m->link == l && m->state == TT_CONNECTING)
+		take_welcome(l, p);
+	else if (type == TT_REFUSED)
+		take_refusal(l, p);
+	else if (type == TT_BUSY)
+		take_busy(l);
+	else if (m && m->link == l)
+		tt_member_gone(m, -EPROTO, "rank %d answered a greeting with something else (type %d)", m->rank, type);
+	else
+		tt_link_doom(l);
+}

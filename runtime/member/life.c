@@ -1,0 +1,213 @@
+/* life.c - the lives of a member: epochs tell them apart; a life ends with a goodbye (left) or without one (gone) */
+#include "engine/engine.h"
+#include "member/member_private.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- why it ended ---- */
+
+static const char no_memory[] = "there was no memory to say why";
+
+static void forget_why(struct tt_member *m)
+{
+	if (m->why != no_memory && *m->why)
+		free((char *)(uintptr_t)m->why);
+	m->why = "";
+}
+
+void tt_member_free(struct tt_member *m)
+{
+	forget_why(m);
+	free(m->bye);
+	m->bye = NULL;
+}
+
+static void set_why(struct tt_member *m, const char *fmt, va_list args)
+{
+	char text[200], *copy;
+
+	vsnprintf(text, sizeof text, fmt, args); /* the arguments may contain the old one */
+	copy = *text ? strdup(text) : NULL;
+	forget_why(m);
+	m->why = copy ? copy : no_memory;
+}
+
+static void say_why(struct tt_member *m, const char *fmt, ...) TT_FORMAT(2, 3);
+static void say_why(struct tt_member *m, const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	set_why(m, fmt, args);
+	va_end(args);
+}
+
+static void give_up(struct tt_timer *t)
+{
+	struct tt_member *m = tt_container_of(t, struct tt_member, retry);
+
+	m->untold = m->err == -ECONNRESET; /* it was there, and disconnected */
+	tt_member_gone(m, m->err, "%s", m->why);
+}
+
+void tt_member_fail_soon(struct tt_member *m, uint64_t wait, int err, const char *fmt, ...)
+{
+	va_list args;
+
+	if (m->state >= TT_LEFT)
+		return;
+	va_start(args, fmt);
+	set_why(m, fmt, args);
+	va_end(args);
+	m->err = err;
+	tt_timer_start(m->job, &m->retry, tt_now() + wait, give_up);
+}
+
+/* ---- epochs ---- */
+
+bool tt_member_epoch(struct tt_member *m, uint32_t epoch)
+{
+	if (!m->epoch) {
+		tt_group_epoch(m, epoch);
+		m->epoch = epoch;
+	}
+	return m->epoch == epoch;
+}
+
+void tt_member_reborn(struct tt_member *m, uint32_t epoch)
+{
+	tt_member_gone(m, -ECONNRESET, "rank %d has started anew", m->rank);
+	tt_timer_stop(&m->retry);
+	m->untold = m->silent = m->accuser = m->passed_on = m->nets_again = m->settled = false;
+	m->link = NULL; /* doomed already */
+	m->state = TT_AWAY;
+	m->epoch = epoch;
+	m->err = 0;
+	tt_member_free(m);
+	m->heard = m->patience = 0;
+	m->tries = 0;
+	if (!tt_members(m->job)->node_list) { /* the new address comes with its endpoint record */
+		m->addr = "";
+		tt_members(m->job)->endpoints_known -= m->host != 0;
+		m->host = 0;
+	}
+	m->fed = false;
+	m->telling = 0;
+	tt_each_module(module, m->job, reborn)
+		module->reborn(m);
+}
+
+/* ---- what the modules are told ---- */
+
+void tt_tell_up(struct tt_member *m)
+{
+	tt_each_module(module, m->job, up)
+		module->up(m);
+}
+
+void tt_tell_unseated(struct tt_member *m)
+{
+	tt_each_module(module, m->job, unseated)
+		module->unseated(m);
+}
+
+static void member_ended(struct tt_member *m)
+{
+	tt_fail_waiting(m, m->err);
+	tt_each_module(module, m->job, ended)
+		module->ended(m);
+	tt_agree_member_down(m);
+	m->job->engine.news = true; /* threads that wait for its notifies look again */
+}
+
+/* ---- ends ---- */
+
+void tt_member_gone(struct tt_member *m, int err, const char *fmt, ...)
+{
+	va_list args;
+
+	if (m->state == TT_GONE)
+		return;
+	if (m->link) /* not if it answers, but was evicted for something else */
+		m->link->peer->frozen = err == -ETIMEDOUT && m->link->heartbeat.asked;
+	m->untold &= m->state < TT_LEFT && m->job->joined && !m->job->leaving; /* else nobody is told */
+	if (m->state == TT_LEFT && !m->job->leaving) { /* ends the ops that it still holds */
+		if (m->link)
+			tt_link_doom(m->link);
+		return;
+	}
+	tt_timer_stop(&m->retry);
+	if (m->state != TT_LEFT) {
+		va_start(args, fmt);
+		set_why(m, fmt, args);
+		va_end(args);
+		tt_log(TT_INFO, "%s", m->why);
+		if (!m->job->leaving) /* then all ranks go */
+			tt_stats_count(&m->stats, TUTTI_STAT_GONE, 0);
+		m->silent = err == -ETIMEDOUT;
+		m->err = err == -ENOTCONN || (!m->job->joined && m->rank == 0) ? err : -ECONNRESET; /* the caller of tutti_join gets the cause */
+	}
+	if (m->state != TT_LEFT)
+		tt_group_seats_out(m, NULL);
+	m->state = TT_GONE;
+	if (m->link)
+		tt_link_doom(m->link);
+	member_ended(m);
+	tt_rendezvous_gone(m);
+	if (m->job->joined && !m->job->leaving) {
+		tt_watch_tell(m->job, m, TUTTI_GONE);
+		tt_news_tell(m);
+	}
+}
+
+/* For ranks that are not connected to it. Without memory they learn at half their deadline, when they ask. */
+static void keep_bye(struct tt_member *m, const struct tt_pack *bye)
+{
+	size_t len = tt_pack_left(bye);
+
+	m->bye = malloc(len);
+	if (m->bye)
+		memcpy(m->bye, bye->at, m->bye_len = len);
+}
+
+void tt_member_left(struct tt_member *m, const struct tt_pack *bye)
+{
+	if (m->state >= TT_LEFT)
+		return;
+	tt_timer_stop(&m->retry);
+	m->state = TT_LEFT;
+	m->err = -ENOTCONN;
+	say_why(m, "rank %d has left the job", m->rank);
+	if (m->link && !m->outstanding)
+		tt_link_doom(m->link);
+	if (bye) {
+		keep_bye(m, bye);
+		tt_group_seats_out(m, bye);
+	}
+	member_ended(m);
+	if (m->job->joined && !m->job->leaving) {
+		tt_watch_tell(m->job, m, TUTTI_LEFT);
+		tt_news_mend(m->job);
+	}
+}
+
+bool tt_member_take_bye(struct tt_pack *p, struct tt_pack *list)
+{
+	unsigned n;
+
+	*list = *p;
+	n = tt_get16(p);
+	p->bad |= n > TT_BYE_GROUPS;
+	tt_pack_take(p, 9 * (size_t)n);
+	list->end = p->at;
+	return !p->bad;
+}
+
+void tt_take_bye(struct tt_member *m, struct tt_pack *p)
+{
+	struct tt_pack list;
+
+	if (tt_member_take_bye(p, &list))
+		tt_member_left(m, &list);
+}

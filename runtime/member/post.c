@@ -1,0 +1,184 @@
+/* post.c - ops and messages on their way to a member, which may wait here until there is a connection */
+#include "engine/engine.h"
+#include "member/member_private.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- ops ---- */
+
+void tt_post_count(struct tt_post *p, int err)
+{
+	tt_stats_ended(&p->member->stats, p->op.kind == TT_SEND ? TUTTI_STAT_MESSAGE : TUTTI_STAT_CHUNK, p->since, p->op.len, err);
+}
+
+void tt_member_hold(struct tt_member *m) { m->outstanding++; }
+
+void tt_member_let_go(struct tt_member *m)
+{
+	if (m->outstanding && !--m->outstanding && m->state == TT_LEFT && m->link)
+		tt_link_doom(m->link);
+}
+
+static void finish_post(struct tt_op *op)
+{
+	struct tt_post *p = tt_container_of(op, struct tt_post, op);
+	struct tt_member *m = p->member;
+	int err = op->err == -ECONNRESET && m->state == TT_GONE ? m->err : op->err; /* evicted, say */
+
+	if (p->local)
+		p->local->net->transport->dereg(p->local);
+	p->local = NULL;
+	tt_member_let_go(m);
+	p->done(p, err);
+}
+
+static void finish_unposted(struct tt_op *op)
+{
+	struct tt_post *p = tt_container_of(op, struct tt_post, op);
+
+	p->done(p, op->err);
+}
+
+static void end_later(struct tt_job *job, struct tt_post *p, int err)
+{
+	p->op.err = err;
+	p->op.done = finish_unposted;
+	tt_queue_push(&job->ended, &p->op);
+}
+
+/* Some transports use only registered memory: a long op whose memory is not registered gets a region of its own. */
+static int make_reachable(struct tt_net *net, struct tt_post *p)
+{
+	struct tt_mem mem;
+
+	if (p->op.region || p->op.len <= net->copy_max)
+		return 0;
+	mem = tt_mem_of(p->op.local, p->op.len);
+	int err = net->transport->reg(net, &mem, 0, &p->local);
+	p->op.region = p->local;
+	return err;
+}
+
+static bool is_passing(const struct tt_op *op) { return op->kind == TT_SEND && op->len && tt_may_pass(*(const uint8_t *)op->local); }
+
+static void hand_to_net(struct tt_member *m, struct tt_post *p)
+{
+	struct tt_peer *peer = m->link->peer;
+	int err = make_reachable(peer->net, p);
+
+	if (err) {
+		end_later(m->job, p, err);
+		return;
+	}
+	p->op.done = finish_post;
+	tt_member_hold(m);
+	m->link->used |= !is_passing(&p->op);
+	peer->net->transport->post(peer, &p->op);
+}
+
+void tt_post(struct tt_member *m, struct tt_post *p)
+{
+	p->member = m;
+	p->local = NULL;
+	if (m->state == TT_UP && !m->link->used && !is_passing(&p->op))
+		tt_member_leave_rendezvous(m);
+	if (m->state == TT_UP) {
+		hand_to_net(m, p);
+	} else if (m->state == TT_LEFT || m->state == TT_GONE) {
+		end_later(m->job, p, m->err);
+	} else {
+		tt_queue_push(&m->waiting, &p->op);
+		tt_member_connect(m);
+	}
+}
+
+void tt_post_waiting(struct tt_member *m)
+{
+	struct tt_op_queue q = m->waiting;
+	struct tt_op *op;
+
+	m->waiting = (struct tt_op_queue){ 0 };
+	while ((op = tt_queue_pop(&q)))
+		tt_post(m, tt_container_of(op, struct tt_post, op));
+}
+
+void tt_fail_waiting(struct tt_member *m, int err)
+{
+	struct tt_op *op;
+
+	while ((op = tt_queue_pop(&m->waiting)))
+		end_later(m->job, tt_container_of(op, struct tt_post, op), err);
+}
+
+struct tt_net *tt_member_net(struct tt_member *m) { return m->link->peer->net; }
+
+/* ---- messages ---- */
+
+struct message {
+	struct tt_post post;
+	uint8_t bytes[];
+};
+
+static void free_message(struct tt_post *p, int err)
+{
+	tt_post_count(p, err);
+	tt_scratch_give(&p->member->job->scratch, tt_container_of(p, struct message, post), sizeof(struct message) + p->op.len);
+}
+
+/* scratch: NULL for a message that finish_raw frees. */
+static struct message *make_message(struct tt_scratch *scratch, const void *head, size_t len, const void *body, size_t body_len)
+{
+	size_t room = sizeof(struct message) + len + body_len;
+	struct message *msg = scratch ? tt_scratch_take(scratch, room) : malloc(room);
+
+	if (!msg)
+		return NULL;
+	*msg = (struct message){ .post.done = free_message };
+	memcpy(msg->bytes, head, len);
+	if (body_len)
+		memcpy(msg->bytes + len, body, body_len);
+	msg->post.op.kind = TT_SEND;
+	msg->post.op.local = msg->bytes;
+	msg->post.op.len = len + body_len;
+	return msg;
+}
+
+void tt_send(struct tt_member *m, const void *head, size_t len, const void *body, size_t body_len)
+{
+	struct message *msg = make_message(&m->job->scratch, head, len, body, body_len);
+
+	if (!msg) {
+		tt_member_fail_soon(m, 0, -ENOMEM, "no memory for a message to rank %d", m->rank);
+		return;
+	}
+	msg->post.since = tt_stats_start(m->job);
+	tt_post(m, &msg->post);
+}
+
+/* An empty PUT that is not lazy. Without memory for it, later traffic brings the acknowledgement. */
+void tt_member_nudge(struct tt_member *m)
+{
+	struct message *msg = make_message(&m->job->scratch, "", 0, NULL, 0);
+
+	if (!msg)
+		return;
+	msg->post.op.kind = TT_PUT;
+	tt_post(m, &msg->post);
+}
+
+static void finish_raw(struct tt_op *op) { free(tt_container_of(op, struct message, post.op)); }
+
+bool tt_send_raw(struct tt_link *l, const void *bytes, size_t len)
+{
+	struct message *msg = make_message(NULL, bytes, len, NULL, 0);
+
+	if (!msg && l->member && l->member->link == l)
+		tt_member_gone(l->member, -ENOMEM, "no memory for a message to rank %d", l->member->rank);
+	if (!msg) {
+		tt_link_doom(l);
+		return false;
+	}
+	msg->post.op.done = finish_raw;
+	l->peer->net->transport->post(l->peer, &msg->post.op);
+	return true;
+}
