@@ -339,6 +339,15 @@ struct tt_algorithm {
 };
 extern const struct tt_algorithm tt_direct, tt_hierarchical, tt_doubling, tt_rabenseifner, tt_ring;
 int tt_hierarchical_leaders(const struct tt_layout *, size_t bytes); /* of each host: so many slices are exchanged between hosts */
+
+/* transfer.c, for an algorithm that consists of transfers: its state is a struct tt_transfers. */
+int tt_exchange_begin(struct tt_exchange *, int max, int ahead); /* like tt_transfers_new() */
+int tt_exchange_advance(struct tt_exchange *);
+void tt_exchange_release(struct tt_exchange *);
+struct tt_transfer tt_exchange_blocks(const struct tt_exchange *, int other, uint32_t id, int blocks, int first, int n);
+void tt_exchange_send(struct tt_exchange *, struct tt_transfer);
+void tt_exchange_receive(struct tt_exchange *, struct tt_transfer);
+
 int tt_power_below(int n); /* the largest power of two that is not above n, which is 1 or more */
 
 bool tt_model_measures(const struct tt_settings *);

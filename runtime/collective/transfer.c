@@ -327,3 +327,55 @@ void tt_transfers_free(struct tt_transfers *l)
 	free(l->in);
 	l->in = NULL;
 }
+
+/* ---- an all-reduce that consists of transfers ---- */
+
+int tt_exchange_begin(struct tt_exchange *x, int max, int ahead)
+{
+	struct tt_transfers *l = x->state = calloc(1, sizeof *l);
+
+	if (!l)
+		return tt_fail(-ENOMEM, "no memory for an all-reduce");
+	l->width = x->width;
+	l->type = x->type;
+	l->rule = x->rule;
+	return tt_transfers_new(l, x->coll, max, ahead);
+}
+
+int tt_exchange_advance(struct tt_exchange *x) { return tt_transfers_advance(x->state); }
+
+void tt_exchange_release(struct tt_exchange *x)
+{
+	if (x->state)
+		tt_transfers_free(x->state);
+	free(x->state);
+}
+
+/* Block b of n begins at element count * b / n. */
+static char *block_at(const struct tt_exchange *x, int blocks, int block)
+{
+	return x->buf + (size_t)((unsigned __int128)x->count * (unsigned)block / (unsigned)blocks) * x->width;
+}
+
+struct tt_transfer tt_exchange_blocks(const struct tt_exchange *x, int other, uint32_t id, int blocks, int first, int n)
+{
+	char *at = block_at(x, blocks, first);
+	size_t len = (size_t)(block_at(x, blocks, first + n) - at);
+
+	return (struct tt_transfer){ .other = tt_exchange_seat(x, other), .id = id, .at = at, .len = len };
+}
+
+void tt_exchange_send(struct tt_exchange *x, struct tt_transfer out)
+{
+	struct tt_transfers *l = x->state;
+
+	out.after = l->ins;
+	l->out[l->outs++] = out;
+}
+
+void tt_exchange_receive(struct tt_exchange *x, struct tt_transfer in)
+{
+	struct tt_transfers *l = x->state;
+
+	l->in[l->ins++] = in;
+}
