@@ -81,7 +81,7 @@ static int learn(struct tt_allreduce *a)
 		return 0;
 	if ((a->forced && a->forced != &tt_direct) || !bytes)
 		return 1;
-	known = tt_segment_meet(&a->coll);
+	known = tt_segment_make(&a->coll);
 	return known > 0 && !tt_segment_open(group) && tt_model_needed(group, bytes) ? tt_model_learn(a) : known;
 }
 

@@ -22,7 +22,7 @@ enum { SHORT = 32 * 1024 }; /* bytes to read from others: for no more than that 
 
 enum phase { TURN, MEET, READ, FILL, TAKE, READY, LEAVE, DONE }; /* the first of a stage is TURN, or READY where the visit has begun */
 
-static const struct tt_segment *board_of(const struct tt_blocks *b) { return b->visit.board; }
+static const struct tt_segment *segment_of(const struct tt_blocks *b) { return b->call.segment; }
 static bool is_owner(const struct tt_blocks *b, int i) { return i >= b->first && i < b->first + b->owners; }
 static bool gathers(const struct tt_blocks *b) { return b->stage == TT_BLOCKS_GATHER; }
 
@@ -31,10 +31,10 @@ static size_t reads(const struct tt_blocks *b)
 {
 	size_t block = b->bytes / (size_t)b->owners;
 
-	return gathers(b) ? b->bytes - (b->owners > 1 ? block : 0) : block * (size_t)(board_of(b)->n - 1);
+	return gathers(b) ? b->bytes - (b->owners > 1 ? block : 0) : block * (size_t)(segment_of(b)->n - 1);
 }
 
-static bool offers(const struct tt_blocks *b) { return reads(b) > SHORT && (!gathers(b) || is_owner(b, board_of(b)->me)); }
+static bool offers(const struct tt_blocks *b) { return reads(b) > SHORT && (!gathers(b) || is_owner(b, segment_of(b)->me)); }
 
 static struct tt_span block_of(const struct tt_blocks *b, int i)
 {
@@ -69,20 +69,20 @@ static struct tt_span piece_of(const struct tt_blocks *b, int owner)
 }
 
 /* Where rank i's panel has the piece of that owner's block. */
-static char *slot_of(const struct tt_blocks *b, int i, int owner)
+static char *piece_at(const struct tt_blocks *b, int i, int owner)
 {
-	return tt_segment_call_room(&b->visit, i) + (gathers(b) ? 0 : (size_t)(owner - b->first) * piece_len(b));
+	return tt_segment_call_buffer(&b->call, i) + (gathers(b) ? 0 : (size_t)(owner - b->first) * piece_len(b));
 }
 
 /* What others take: of my block, or for theirs. */
-static void fill_room(const struct tt_blocks *b)
+static void fill_buffer(const struct tt_blocks *b)
 {
-	int me = board_of(b)->me;
+	int me = segment_of(b)->me;
 
 	for (int i = b->first; i < b->first + b->owners; i++) {
 		struct tt_span s = piece_of(b, i);
 		if ((i == me) == gathers(b))
-			memcpy(slot_of(b, me, i), b->vector + s.at, s.len);
+			memcpy(piece_at(b, me, i), b->vector + s.at, s.len);
 	}
 }
 
@@ -91,7 +91,7 @@ static void fill_room(const struct tt_blocks *b)
 /* A result so long leaves the caches before it is read; apart from what was read, it need not come there at all. */
 static bool is_far(const struct tt_blocks *b)
 {
-	struct tt_span mine = block_of(b, board_of(b)->me);
+	struct tt_span mine = block_of(b, segment_of(b)->me);
 
 	return mine.len >= TT_STREAM_FROM && b->to != b->vector + mine.at;
 }
@@ -99,30 +99,30 @@ static bool is_far(const struct tt_blocks *b)
 /* Rank i's run of that owner's block, at s in the vector. */
 static const char *run_of(const struct tt_blocks *b, int i, int owner, struct tt_span s)
 {
-	const struct tt_segment *board = board_of(b);
+	const struct tt_segment *segment = segment_of(b);
 
-	return i == board->me ? b->vector + s.at : b->visit.mapped ? board->fellows[i].vector + s.at : slot_of(b, i, owner);
+	return i == segment->me ? b->vector + s.at : b->call.mapped ? segment->peers[i].vector + s.at : piece_at(b, i, owner);
 }
 
 static void combine(const struct tt_blocks *b, struct tt_span s)
 {
-	const struct tt_segment *board = board_of(b);
+	const struct tt_segment *segment = segment_of(b);
 	const void *from[TT_SEGMENT_RANKS];
-	void *to = b->to + (s.at - block_of(b, board->me).at);
-	struct tt_many many = { .from = from, .to = &to, .inputs = board->n, .outputs = 1, .stream = is_far(b) };
+	void *to = b->to + (s.at - block_of(b, segment->me).at);
+	struct tt_many many = { .from = from, .to = &to, .inputs = segment->n, .outputs = 1, .stream = is_far(b) };
 
-	for (int i = 0; i < board->n; i++)
-		from[i] = run_of(b, i, board->me, s);
+	for (int i = 0; i < segment->n; i++)
+		from[i] = run_of(b, i, segment->me, s);
 	tt_reduce_many(&many, s.len / b->width, b->type, b->rule);
 }
 
 static void collect(const struct tt_blocks *b, struct tt_span s)
 {
-	const struct tt_segment *board = board_of(b);
-	size_t at = s.at - block_of(b, board->me).at;
+	const struct tt_segment *segment = segment_of(b);
+	size_t at = s.at - block_of(b, segment->me).at;
 
-	for (int i = 0; i < board->n; i++)
-		memcpy(b->to + (size_t)i * b->each + at, run_of(b, i, board->me, s), s.len);
+	for (int i = 0; i < segment->n; i++)
+		memcpy(b->to + (size_t)i * b->each + at, run_of(b, i, segment->me, s), s.len);
 }
 
 static void fetch(const struct tt_blocks *b, int owner, struct tt_span s) { memcpy(b->vector + s.at, run_of(b, owner, owner, s), s.len); }
@@ -141,14 +141,14 @@ static void take_run(const struct tt_blocks *b, int owner, struct tt_span s)
 
 static int take_turn(struct tt_blocks *b)
 {
-	struct tt_segment_call *v = &b->visit;
+	struct tt_segment_call *v = &b->call;
 
 	if (!tt_segment_call_turn(v))
 		return 0;
 	if (offers(b))
 		tt_segment_call_offer(v, b->vector);
 	if (!v->region)
-		fill_room(b);
+		fill_buffer(b);
 	tt_segment_call_step(v);
 	b->phase = MEET;
 	return 1;
@@ -156,7 +156,7 @@ static int take_turn(struct tt_blocks *b)
 
 static int meet(struct tt_blocks *b)
 {
-	struct tt_segment_call *v = &b->visit;
+	struct tt_segment_call *v = &b->call;
 	int k = tt_segment_call_meet(v);
 
 	if (k > 0)
@@ -168,7 +168,7 @@ static int meet(struct tt_blocks *b)
 /* The next run, of my block or of those of others. */
 static bool next_run(struct tt_blocks *b, size_t most, struct tt_span *s)
 {
-	int me = board_of(b)->me;
+	int me = segment_of(b)->me;
 
 	for (; b->owner < b->first + b->owners; b->owner++, b->at = 0) {
 		*s = block_of(b, b->owner);
@@ -188,7 +188,7 @@ static int read_mapped(struct tt_blocks *b)
 
 	for (size_t left = TT_SEGMENT_CALL_PIECES * TT_SEGMENT_CALL_PIECE; left; left -= s.len) {
 		if (!next_run(b, gathers(b) ? left : tt_min(left, TT_SEGMENT_CALL_PIECE), &s)) {
-			b->visit.busy = false;
+			b->call.busy = false;
 			b->phase = DONE;
 			return 1;
 		}
@@ -199,15 +199,15 @@ static int read_mapped(struct tt_blocks *b)
 
 static int fill(struct tt_blocks *b)
 {
-	fill_room(b);
-	tt_segment_call_step(&b->visit);
+	fill_buffer(b);
+	tt_segment_call_step(&b->call);
 	b->phase = TAKE;
 	return 1;
 }
 
 static void take_piece(struct tt_blocks *b)
 {
-	int me = board_of(b)->me;
+	int me = segment_of(b)->me;
 
 	for (int i = b->first; i < b->first + b->owners; i++)
 		if ((i == me) != gathers(b))
@@ -216,14 +216,14 @@ static void take_piece(struct tt_blocks *b)
 
 static int take(struct tt_blocks *b)
 {
-	int k = tt_segment_call_all(&b->visit);
+	int k = tt_segment_call_all(&b->call);
 
 	if (k <= 0)
 		return k;
 	take_piece(b);
 	b->at += piece_len(b);
-	tt_segment_call_next_room(&b->visit);
-	if ((k = tt_segment_call_still(&b->visit)) > 0)
+	tt_segment_call_next_buffer(&b->call);
+	if ((k = tt_segment_call_still(&b->call)) > 0)
 		b->phase = b->at < longest(b) ? FILL : DONE;
 	return k;
 }
@@ -231,17 +231,17 @@ static int take(struct tt_blocks *b)
 /* All have read what they combine, and owners have their blocks. */
 static int ready(struct tt_blocks *b)
 {
-	int k = tt_segment_call_all(&b->visit);
+	int k = tt_segment_call_all(&b->call);
 
 	if (k > 0)
 		b->phase = READ;
-	b->visit.busy = k > 0;
+	b->call.busy = k > 0;
 	return k;
 }
 
 static int leave(struct tt_blocks *b)
 {
-	int k = tt_segment_call_all(&b->visit);
+	int k = tt_segment_call_all(&b->call);
 
 	if (k > 0)
 		b->phase = DONE;
@@ -254,7 +254,7 @@ static int (*const steps[])(struct tt_blocks *) = {
 
 static int advance(struct tt_blocks *b)
 {
-	int k = tt_segment_call_check(&b->visit);
+	int k = tt_segment_call_check(&b->call);
 
 	while (k > 0 && b->phase != DONE)
 		k = steps[b->phase](b);
@@ -264,8 +264,8 @@ static int advance(struct tt_blocks *b)
 static enum phase first_phase(const struct tt_blocks *b, enum tt_blocks_stage stage)
 {
 	if (stage == TT_BLOCKS_LEAVE)
-		return b->visit.mapped ? LEAVE : DONE;
-	return !b->stage ? TURN : b->visit.mapped ? READY : FILL;
+		return b->call.mapped ? LEAVE : DONE;
+	return !b->stage ? TURN : b->call.mapped ? READY : FILL;
 }
 
 static void begin_stage(struct tt_blocks *b, enum tt_blocks_stage stage)
@@ -275,7 +275,7 @@ static void begin_stage(struct tt_blocks *b, enum tt_blocks_stage stage)
 	b->at = 0;
 	b->owner = b->first;
 	if (b->phase == READY || b->phase == LEAVE)
-		tt_segment_call_step(&b->visit);
+		tt_segment_call_step(&b->call);
 }
 
 int tt_blocks_run(struct tt_blocks *b, enum tt_blocks_stage stage)
@@ -287,7 +287,7 @@ int tt_blocks_run(struct tt_blocks *b, enum tt_blocks_stage stage)
 
 void tt_blocks_begin(struct tt_blocks *b, struct tt_coll *c, enum tt_blocks_stage first)
 {
-	tt_segment_call_begin(&b->visit, c, b->bytes, first == TT_BLOCKS_GATHER ? b->owners : tt_coll_group(c->group)->board->n);
+	tt_segment_call_begin(&b->call, c, b->bytes, first == TT_BLOCKS_GATHER ? b->owners : tt_coll_group(c->group)->segment->n);
 }
 
-void tt_blocks_end(struct tt_blocks *b) { tt_segment_call_end(&b->visit, b->stage == TT_BLOCKS_LEAVE && b->phase == DONE); }
+void tt_blocks_end(struct tt_blocks *b) { tt_segment_call_end(&b->call, b->stage == TT_BLOCKS_LEAVE && b->phase == DONE); }

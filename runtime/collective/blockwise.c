@@ -8,12 +8,12 @@
 
 static int choose(struct tt_blockwise *w)
 {
-	int k = tt_segment_decide(&w->coll, &w->visits);
+	int k = tt_segment_decide(&w->coll, &w->uses_segment);
 
 	if (k <= 0)
 		return k;
 	w->chosen = true;
-	if (w->visits)
+	if (w->uses_segment)
 		tt_blocks_begin(&w->blocks, &w->coll, w->stage);
 	else if (w->begin && (k = w->begin(&w->coll)))
 		return k;
@@ -28,7 +28,7 @@ static int advance(struct tt_coll *c)
 	tt_segment_tell(c);
 	if (!w->chosen && (k = choose(w)) <= 0)
 		return k;
-	if (!w->visits)
+	if (!w->uses_segment)
 		return w->advance(c);
 	k = tt_blocks_run(&w->blocks, w->stage);
 	return k > 0 ? tt_blocks_run(&w->blocks, TT_BLOCKS_LEAVE) : k;
@@ -38,14 +38,14 @@ static void release(struct tt_coll *c)
 {
 	struct tt_blockwise *w = (struct tt_blockwise *)c;
 
-	if (w->visits)
+	if (w->uses_segment)
 		tt_blocks_end(&w->blocks);
 	if (w->release)
 		w->release(c);
 }
 
 struct tt_blockwise *tt_blockwise_new(struct tutti *group, size_t size, tutti_stat_kind kind, uint64_t x, uint64_t y, const struct tt_blocks *blocks,
-                                     bool may_visit)
+                                     bool may_use_segment)
 {
 	struct tt_blockwise *w = (struct tt_blockwise *)tt_coll_new(group, size, kind, x, y);
 
@@ -53,7 +53,7 @@ struct tt_blockwise *tt_blockwise_new(struct tutti *group, size_t size, tutti_st
 		return NULL;
 	w->coll.advance = advance;
 	w->coll.release = release;
-	w->coll.undecided = may_visit;
+	w->coll.undecided = may_use_segment;
 	w->blocks = *blocks;
 	return w;
 }

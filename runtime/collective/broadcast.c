@@ -1,50 +1,40 @@
-/* broadcast.c - broadcast: a binomial tree
+/* broadcast.c - broadcast along a binomial tree
  *
- * Small ones go by message, large ones in chunks, put straight into the children's buffers as they arrive. A child says READY
- * with the key of its buffer when it has come so far; START comes the other way, and brings nothing but the print: else ranks
- * that disagree about the size or the root would wait for each other. A root need not wait for small ones to arrive; now and
- * then it does, so that it gets only so far ahead.
+ * A short vector travels as one message. A longer one consists of transfers, one along each edge of the tree, which forward
+ * chunks as they arrive. A root does not wait until short ones have arrived, except now and then, which bounds how far the
+ * root gets ahead. Where all ranks share a host, long vectors are read from the root's memory.
  */
 #include "collective/collective_private.h"
 #include "member/member.h"
 #include <string.h>
 
 enum {
-	EAGER = 4096,                  /* bytes: so many go on their way at once also where the ranks share a host; of more all read the root's */
-	CHUNK = 256 * 1024,
-	ACK_EVERY = 64,                /* small broadcasts after which the root waits for the others */
-	TAG_ACK = 1, TAG_START = 2,
+	EAGER = 4096,               /* bytes: vectors up to this length travel as messages also where all ranks share a host */
+	ACK_EVERY = 64,             /* short broadcasts after which the root waits for the others */
+	TAG_ACK = 1,
 };
 
 struct broadcast {
 	struct tt_blockwise either;
+	struct tt_transfers transfers; /* of a long vector */
 	char *buf;
 	size_t bytes;
-	int me, parent, children;   /* counted from the root */
-	struct tt_region *region;   /* my buffer, open to my parent */
-	bool ready_sent;            /* large, and these two */
-	bool start_sent, start_seen;
-	bool passed_on;             /* small */
-	int acked;                  /* small: children that have it, one after another */
-	struct child {
-		int rank;
-		bool ready;
-		struct tt_key key;
-		size_t chunks;          /* put so far */
-	} child[];
+	bool passed_on;             /* short: my children have been sent theirs */
+	int acked;                  /* short: how many children have it */
+	int parent, children;
+	int child[];
 };
 
 static void find_family(struct broadcast *b, int root)
 {
-	int n = b->either.coll.n, low;
+	int n = b->either.coll.n, me = (b->either.coll.me - root + n) % n, low; /* counted from the root */
 
-	b->me = (b->either.coll.me - root + n) % n;
-	for (low = 1; low < n && !(b->me & low); low <<= 1)
+	for (low = 1; low < n && !(me & low); low <<= 1)
 		;
-	b->parent = b->me ? (b->me - low + root) % n : -1;
+	b->parent = me ? (me - low + root) % n : -1;
 	for (low >>= 1; low; low >>= 1) /* the largest subtree first */
-		if (b->me + low < n)
-			b->child[b->children++].rank = (b->me + low + root) % n;
+		if (me + low < n)
+			b->child[b->children++] = (me + low + root) % n;
 }
 
 static size_t most_children(int n)
@@ -55,6 +45,8 @@ static size_t most_children(int n)
 		most++;
 	return most;
 }
+
+static bool is_long(const struct broadcast *b) { return b->bytes > tt_coll_piece(b->either.coll.job); }
 
 static bool pass_on(struct broadcast *b)
 {
@@ -67,11 +59,11 @@ static bool pass_on(struct broadcast *b)
 			memcpy(b->buf, bytes, b->bytes);
 	}
 	for (int i = 0; i < b->children; i++)
-		tt_coll_send(&b->either.coll, b->child[i].rank, 0, b->buf, b->bytes);
+		tt_coll_send(&b->either.coll, b->child[i], 0, b->buf, b->bytes);
 	return true;
 }
 
-static int advance_small(struct broadcast *b)
+static int advance_short(struct broadcast *b)
 {
 	bool acks = b->either.coll.seq % ACK_EVERY == 0;
 
@@ -81,83 +73,38 @@ static int advance_small(struct broadcast *b)
 		tt_coll_send(&b->either.coll, b->parent, TAG_ACK, NULL, 0);
 	b->passed_on = true;
 	for (; acks && b->acked < b->children; b->acked++)
-		if (!tt_coll_take(&b->either.coll, b->child[b->acked].rank, TAG_ACK, 0))
+		if (!tt_coll_take(&b->either.coll, b->child[b->acked], TAG_ACK, 0))
 			return 0;
 	return 1;
 }
 
-static int open_to_parent(struct broadcast *b)
+static int begin(struct tt_coll *c)
 {
-	uint8_t key[TT_KEY_SIZE];
-	int err;
+	struct broadcast *b = (struct broadcast *)c;
+	struct tt_transfers *l = &b->transfers;
+	struct tt_transfer edge = { .other = b->parent, .at = b->buf, .len = b->bytes };
+	int err = is_long(b) ? tt_transfers_new(l, c, b->children, b->children + 1) : 0;
 
-	if (b->parent < 0 || b->ready_sent)
-		return 0;
-	if ((err = tt_coll_open(&b->either.coll, b->parent, b->buf, b->bytes, &b->region)))
-		return err < 0 ? err : 0;
-	struct tt_pack p = tt_pack(key, sizeof key);
-	tt_put_key(&p, &b->region->key);
-	tt_coll_send(&b->either.coll, b->parent, TT_TAG_READY, key, sizeof key);
-	b->ready_sent = true;
+	if (err || !is_long(b))
+		return err;
+	if (b->parent >= 0)
+		l->in[l->ins++] = edge;
+	edge.after = l->ins;
+	for (; l->outs < b->children; l->outs++) {
+		edge.other = b->child[l->outs];
+		l->out[l->outs] = edge;
+	}
 	return 0;
 }
 
-static int feed(struct broadcast *b, struct child *child, size_t have)
-{
-	const void *key;
-	int err = 0;
-
-	if (!child->ready && (key = tt_coll_take(&b->either.coll, child->rank, TT_TAG_READY, TT_KEY_SIZE))) {
-		struct tt_pack p = tt_unpack(key, TT_KEY_SIZE);
-		tt_get_key(&p, &child->key);
-		child->ready = true;
-	}
-	for (; !err && child->ready && child->chunks < have; child->chunks++) {
-		size_t at = child->chunks * CHUNK;
-		size_t len = tt_min(CHUNK, b->bytes - at);
-		err = tt_coll_put(&b->either.coll, child->rank, &child->key, at, b->buf + at, len, TT_LANE_DATA, at + len == b->bytes);
-	}
-	return err;
-}
-
-static void exchange_start(struct broadcast *b)
-{
-	for (int i = 0; !b->start_sent && i < b->children; i++)
-		tt_coll_send(&b->either.coll, b->child[i].rank, TAG_START, NULL, 0);
-	b->start_sent = true;
-	if (!b->start_seen)
-		b->start_seen = b->parent < 0 || tt_coll_take(&b->either.coll, b->parent, TAG_START, 0);
-}
-
-static int advance_large(struct broadcast *b)
-{
-	size_t all = (b->bytes + CHUNK - 1) / CHUNK, have = b->parent < 0 ? all : tt_min(all, b->either.coll.notified[TT_LANE_DATA]);
-	int err = open_to_parent(b);
-
-	exchange_start(b);
-	bool done = have == all && b->start_seen;
-
-	for (int i = 0; !err && i < b->children; i++) {
-		err = feed(b, &b->child[i], have);
-		done = done && b->child[i].chunks == all;
-	}
-	return err ? err : done;
-}
-
-static int advance_broadcast(struct tt_coll *c)
+static int advance(struct tt_coll *c)
 {
 	struct broadcast *b = (struct broadcast *)c;
 
-	return b->bytes <= tt_coll_piece(c->job) ? advance_small(b) : advance_large(b);
+	return is_long(b) ? tt_transfers_advance(&b->transfers) : advance_short(b);
 }
 
-static void release_broadcast(struct tt_coll *c)
-{
-	struct broadcast *b = (struct broadcast *)c;
-
-	if (b->region)
-		b->region->net->transport->dereg(b->region);
-}
+static void release(struct tt_coll *c) { tt_transfers_free(&((struct broadcast *)c)->transfers); }
 
 int tutti_broadcast(tutti *group, void *buf, size_t bytes, int root, tutti_op *op)
 {
@@ -166,17 +113,19 @@ int tutti_broadcast(tutti *group, void *buf, size_t bytes, int root, tutti_op *o
 	if (!buf && bytes)
 		return tt_fail(-EINVAL, "broadcast: %zu bytes at NULL", bytes);
 	struct tt_blocks blocks = { .vector = buf, .bytes = bytes, .first = root, .owners = 1 };
-	struct broadcast *b = (struct broadcast *)tt_blockwise_new(group, sizeof *b + most_children(group->n) * sizeof b->child[0], TUTTI_STAT_BROADCAST,
-	                                                           bytes, (uint64_t)root, &blocks, bytes > EAGER);
+	size_t size = sizeof(struct broadcast) + most_children(group->n) * sizeof(int);
+	struct tt_blockwise *w = tt_blockwise_new(group, size, TUTTI_STAT_BROADCAST, bytes, (uint64_t)root, &blocks, bytes > EAGER);
+	struct broadcast *b = (struct broadcast *)w;
+
 	if (!b)
 		return -ENOMEM;
 	b->buf = buf;
 	b->bytes = bytes;
-	b->either.coll.bytes = bytes;
-	b->either.stage = TT_BLOCKS_GATHER;
-	b->either.advance = advance_broadcast;
-	b->either.release = release_broadcast;
+	w->coll.bytes = bytes;
+	w->stage = TT_BLOCKS_GATHER;
+	w->begin = begin;
+	w->advance = advance;
+	w->release = release;
 	find_family(b, root);
-	b->either.coll.notifier[TT_LANE_DATA] = b->parent;
-	return tt_coll_run(&b->either.coll, op);
+	return tt_coll_run(&w->coll, op);
 }

@@ -76,7 +76,7 @@ static void release(struct tt_coll *c)
 
 static void forget_kept(struct tt_job *job, uint32_t uid, const uint32_t *seq) /* NULL: all of the group */
 {
-	tt_list_each(node, &tt_collectives(job)->stash) {
+	tt_list_each(node, &tt_collectives(job)->unexpected) {
 		struct kept *k = tt_container_of(node, struct kept, link);
 		if (k->uid != uid || (seq && k->seq != *seq))
 			continue;
@@ -93,13 +93,13 @@ static void end(struct tt_coll *c)
 	release(c);
 	tt_timer_stop(&c->stale);
 	tt_list_remove(&c->link);
-	if (c->failed || c->untidy)
+	if (c->failed || c->may_leave_messages)
 		forget_kept(c->job, c->group->uid, &c->seq); /* else all of it was taken */
 	tt_stats_ended(&c->job->stats.own, c->kind, c->request->post.since, c->bytes, c->err);
 	r->of = NULL;
 	r->rank = c->culprit;
 	tt_operation_end(r, c->err);
-	free(c->heard);
+	free(c->notified_by);
 	free(c);
 }
 
@@ -164,8 +164,8 @@ static void push(struct tt_coll *c)
 
 void tt_coll_use_segment(struct tt_coll *c, struct tt_segment_call *v)
 {
-	c->job->engine.in_memory += (v != NULL) - (c->visit != NULL);
-	c->visit = v;
+	c->job->engine.in_memory += (v != NULL) - (c->segment_call != NULL);
+	c->segment_call = v;
 }
 
 static int poll(struct tt_job *job)
@@ -176,7 +176,7 @@ static int poll(struct tt_job *job)
 		return 0;
 	tt_list_each(node, &tt_collectives(job)->running) {
 		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
-		if (!c->visit || !tt_segment_call_poll(c->visit, false))
+		if (!c->segment_call || !tt_segment_call_poll(c->segment_call, false))
 			continue;
 		push(c);
 		n++;
@@ -184,13 +184,13 @@ static int poll(struct tt_job *job)
 	return n;
 }
 
-static int doze(struct tt_job *job)
+static int arm(struct tt_job *job)
 {
 	if (!job->engine.in_memory)
 		return 0;
 	tt_list_each(node, &tt_collectives(job)->running) {
 		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
-		if (c->visit && tt_segment_call_poll(c->visit, true))
+		if (c->segment_call && tt_segment_call_poll(c->segment_call, true))
 			return 1;
 	}
 	return 0;
@@ -283,7 +283,7 @@ static void compare(struct tt_coll *c, const struct kept *k)
 
 static void compare_kept(struct tt_coll *c)
 {
-	tt_list_each(node, &tt_collectives(c->job)->stash) {
+	tt_list_each(node, &tt_collectives(c->job)->unexpected) {
 		const struct kept *k = tt_container_of(node, struct kept, link);
 		if (k->uid == c->group->uid && k->seq == c->seq)
 			compare(c, k);
@@ -348,7 +348,7 @@ static struct tt_operation *start(struct tt_coll *c, tutti_op *op, tutti_op *sta
 void tt_coll_free(struct tt_coll *c)
 {
 	release(c);
-	free(c->heard);
+	free(c->notified_by);
 	free(c);
 }
 
@@ -381,7 +381,7 @@ static void end_for(struct tt_member *m)
 			fail(c, s->err, m->rank);
 		push(c); /* undecided, it may have waited for what will not come */
 	}
-	tt_list_each(node, &tt_collectives(job)->stash) {
+	tt_list_each(node, &tt_collectives(job)->unexpected) {
 		struct kept *k = tt_container_of(node, struct kept, link);
 		if (k->member != m || m->state == TT_LEFT || k->bytes != k + 1)
 			continue;
@@ -508,7 +508,7 @@ void tt_coll_answer(struct tutti *g, int to, uint32_t seq, uint32_t print, uint3
 
 static struct kept *find_kept(const struct tt_coll *c, int from, uint32_t tag)
 {
-	tt_list_each(node, &tt_collectives(c->job)->stash) {
+	tt_list_each(node, &tt_collectives(c->job)->unexpected) {
 		struct kept *k = tt_container_of(node, struct kept, link);
 		bool fits = from < 0 ? k->from >= 0 : k->from == from;
 		if (fits && k->uid == c->group->uid && k->seq == c->seq && k->tag == tag)
@@ -564,7 +564,7 @@ static struct tutti *group_meant(const struct tt_member *from, unsigned slot, st
 /* Its early messages become its members' own; strays of an older group in that slot go. */
 static void begin_group(struct tutti *g)
 {
-	tt_list_each(node, &tt_collectives(g->job)->stash) {
+	tt_list_each(node, &tt_collectives(g->job)->unexpected) {
 		struct kept *k = tt_container_of(node, struct kept, link);
 		const struct tt_seat *s = k->from < 0 && k->uid == g->uid ? tt_group_find(g, k->member) : NULL;
 		if (s)
@@ -594,7 +594,7 @@ static void take_message(struct tt_member *from, struct tt_pack *p)
 		tt_segment_answer(g, k.from, k.seq, k.print);
 	if (p->bad || (!c && ahead < 0))
 		return; /* of one that is over here */
-	tt_list_append(&tt_collectives(job)->stash, &k.link);
+	tt_list_append(&tt_collectives(job)->unexpected, &k.link);
 	if (c) {
 		compare(c, &k);
 		push(c); /* it may be gone now, and what was kept for it too */
@@ -614,7 +614,7 @@ static void take_message(struct tt_member *from, struct tt_pack *p)
 	*copy = k;
 	copy->bytes = copy + 1;
 	memcpy(copy + 1, k.bytes, k.len);
-	tt_list_append(&tt_collectives(job)->stash, &copy->link);
+	tt_list_append(&tt_collectives(job)->unexpected, &copy->link);
 }
 
 /* ---- puts ---- */
@@ -666,12 +666,9 @@ static void take_notify(struct tt_member *from, uint32_t value)
 		if (notify_value(c->group->slot, c->seq, value & 1) != value)
 			continue;
 		const struct tt_seat *s = tt_group_find(c->group, from);
-		if (!s || (!c->heard && c->notifier[value & 1] != s - c->group->seats))
+		if (!s || !c->notified_by)
 			continue;
-		if (c->heard)
-			c->heard[2 * (s - c->group->seats) + (value & 1)]++;
-		else
-			c->notified[value & 1]++;
+		c->notified_by[2 * (s - c->group->seats) + (value & 1)]++;
 		push(c);
 		return;
 	}
@@ -695,8 +692,8 @@ static void make(struct tt_job *job)
 
 	all->job = job;
 	tt_list_init(&all->running);
-	tt_list_init(&all->stash);
-	tt_list_init(&all->boards);
+	tt_list_init(&all->unexpected);
+	tt_list_init(&all->segments);
 }
 
 static void close_collectives(struct tt_job *job)
@@ -704,7 +701,7 @@ static void close_collectives(struct tt_job *job)
 	struct tt_list *node;
 
 	tt_segment_sweep(job, true);
-	while ((node = tt_list_pop(&tt_collectives(job)->stash)))
+	while ((node = tt_list_pop(&tt_collectives(job)->unexpected)))
 		free(tt_container_of(node, struct kept, link));
 }
 
@@ -733,7 +730,7 @@ const struct tt_module tt_collective_module = {
 	.make = make,
 	.close = close_collectives,
 	.poll = poll,
-	.arm = doze,
+	.arm = arm,
 	.messages = messages,
 	.message_count = TT_COUNT(messages),
 	.notify_first = TT_NOTIFY_COLLECTIVE,

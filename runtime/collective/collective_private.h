@@ -39,13 +39,13 @@ static inline int tt_layout_ranks(const struct tt_layout *l, int host) { return 
 
 struct tt_collectives {
 	struct tt_job *job;
-	struct tt_list running, stash, boards; /* stash: messages that no collective has taken yet */
+	struct tt_list running, unexpected, segments; /* stash: messages that no collective has taken yet */
 	struct tt_timer wake;       /* those that wait for another one of this rank are to go on */
 };
 struct tt_coll_group {
 	struct tt_model model;
 	struct tt_layout layout;
-	struct tt_segment *board;     /* NULL: none, or nobody has asked yet */
+	struct tt_segment *segment;     /* NULL: none, or nobody has asked yet */
 	bool any_failed;
 	uint32_t failed;            /* ... the first of them */
 };
@@ -65,16 +65,14 @@ struct tt_coll { /* one collective on its way: a state machine that messages and
 	uint32_t print;             /* a hash of what was called with which arguments; the same on every rank */
 	struct tt_operation *request;
 	int (*advance)(struct tt_coll *);  /* as far as it can go: 0 there is more to come, 1 ended, -errno */
-	struct tt_segment_call *visit;     /* its stay on the board: what others write there pushes it on, too. NULL: only messages do */
+	struct tt_segment_call *segment_call;     /* its stay on the board: what others write there pushes it on, too. NULL: only messages do */
 	void (*release)(struct tt_coll *); /* deregisters and frees what is its own, once it is over: nothing lands afterwards */
 	unsigned pending;           /* my ops that the wire still holds */
 	bool over, failed, busy, released; /* over: advance has said so */
 	bool undecided;             /* it has not chosen yet whether it visits a board, and may make one */
-	bool untidy;                /* it may end while messages for it have not been taken */
+	bool may_leave_messages;                /* it may end while messages for it have not been taken */
 	int err, culprit;           /* culprit: the member to name, or -1 */
-	int notifier[2];            /* by lane: whose notifies count; 0 where none are expected */
-	uint32_t notified[2];       /* how many came */
-	uint32_t *heard;            /* instead of these two, where notifies may come from any rank: [2 * seat + lane] */
+	uint32_t *notified_by;      /* how many notifies have come: [2 * seat + lane]; NULL: none are expected */
 	void *taken;                /* what the last take gave, if it is to be freed */
 	struct tt_timer stale;      /* a rank has given up and has not said yet because of whom */
 };
@@ -116,7 +114,7 @@ struct tt_transfer { /* its first four members are the collective's, and for the
 	int after;                  /* out: so many legs in may bring what it sends */
 
 	bool started, open;         /* START sent or taken; READY sent or taken */
-	size_t done, said;          /* bytes sent or taken in; of these by message */
+	size_t done, by_message;          /* bytes sent or taken in; of these by message */
 	uint32_t pieces, chunks, credits;
 	struct tt_key key;
 	struct tt_region *region;
@@ -155,15 +153,15 @@ struct tt_call_header { /* of one call of one rank */
 	struct tt_key key;          /* mapped: of the vector */
 } __attribute__((aligned(2 * TT_CACHE_LINE)));
 struct tt_rank_slot { /* of one rank, in memory that the others map; it alone writes it */
-	struct tt_call_header note[2];
+	struct tt_call_header header[2];
 	_Atomic uint32_t asleep __attribute__((aligned(2 * TT_CACHE_LINE))); /* a WAKE, please, with each step */
 	_Atomic uint32_t done __attribute__((aligned(2 * TT_CACHE_LINE))); /* with all calls before this one */
 	char half[2][2 * TT_SEGMENT_CHUNK] __attribute__((aligned(4096))); /* each: what others combine; what they take */
 };
 struct tt_segment_peer { /* of another rank */
-	struct tt_rank_slot *panel;     /* NULL: not mapped, or no more */
+	struct tt_rank_slot *slot;     /* NULL: not mapped, or no more */
 	struct tt_peer *peer;       /* through which it was mapped */
-	const struct tt_call_header *note; /* of this call; NULL: not seen yet */
+	const struct tt_call_header *header; /* of this call; NULL: not seen yet */
 	struct tt_key key;          /* of its vector in this call ... */
 	char *vector;               /* ... and where that is here */
 	bool offered, voted;        /* while the board is made */
@@ -173,21 +171,21 @@ struct tt_segment {
 	struct tutti *group;        /* NULL: closed */
 	int n, me;
 	const int *seats;               /* n of them, in the group */
-	struct tt_segment_peer *fellows;      /* n of them; mine has the panel alone */
+	struct tt_segment_peer *peers;      /* n of them; mine has the panel alone */
 	void *memory;               /* my panel ... */
 	struct tt_region *region;   /* ... registered with the net that leads to all others */
-	uint32_t met_in;            /* in which call it is being made */
-	bool meeting, offered, voted, able;
+	uint32_t made_in;            /* in which call it is being made */
+	bool making, offered, voted, able;
 	bool known, open;           /* how that ended */
-	bool dozing;                /* my panel says that I am asleep */
+	bool asleep;                /* my panel says that I am asleep */
 	unsigned turn, half;        /* which note is next, and which half */
 	uint32_t last;              /* what `done` is to be once all others have seen my last call */
 	int lost;                   /* 1 + a rank (of the job) whose panel is not there any more; 0: none */
 	struct tt_list queue;       /* calls, in their order: the first has the board */
 };
-int tt_segment_meet(struct tt_coll *);       /* like advance: 1 once it is known whether there is one */
+int tt_segment_make(struct tt_coll *);       /* like advance: 1 once it is known whether there is one */
 struct tt_member *tt_segment_member(const struct tt_segment *, int i);
-int tt_segment_decide(struct tt_coll *, bool *visits); /* likewise: 1 once a call that uses boards of one host alone knows whether it visits one */
+int tt_segment_decide(struct tt_coll *, bool *uses_segment); /* likewise: 1 once a call that uses boards of one host alone knows whether it visits one */
 void tt_segment_answer(struct tutti *, int seat, uint32_t call, uint32_t print); /* to an OFFER in a call that is over here */
 void tt_segment_tell(struct tt_coll *);      /* whoever asks how the making of it ended */
 bool tt_segment_open(const struct tutti *);  /* it is known, there is, and all ranks of the group are on it */
@@ -199,7 +197,7 @@ struct tt_call_header *tt_segment_begin(struct tt_segment *); /* my note for the
 void tt_segment_step(struct tt_segment *, struct tt_call_header *, uint32_t call, uint32_t step); /* I am so far; wakes who sleeps */
 int tt_segment_reached(struct tt_segment *, int i, uint32_t call, uint32_t step); /* is that rank? 1, 0; -ECONNABORTED: it has given up */
 void tt_segment_done(struct tt_segment *, uint32_t call); /* I read nothing of it any more */
-void tt_segment_doze(struct tt_segment *, bool dozing);
+void tt_segment_set_asleep(struct tt_segment *, bool asleep);
 
 /* ---- segment_call.c: a call on its host's board ---- */
 
@@ -209,9 +207,9 @@ enum {
 };
 struct tt_segment_call {
 	struct tt_coll *coll;
-	struct tt_segment *board;
+	struct tt_segment *segment;
 	struct tt_list turn;        /* in board->queue */
-	struct tt_call_header *note;       /* NULL: its turn has not come */
+	struct tt_call_header *header;       /* NULL: its turn has not come */
 	uint32_t step;
 	int seen;                   /* ranks that have come to it */
 	size_t bytes;               /* of a vector */
@@ -219,14 +217,14 @@ struct tt_segment_call {
 	bool met, some_offer, all_offer; /* all are here; some of these, all of these have given keys of their vectors */
 	bool mapped;                /* all have mapped them all: fellows[].vector */
 	bool busy;                  /* the call has more to do, and waits for nobody ... */
-	bool away;                  /* ... or for others than the ranks here */
+	bool paused;                  /* ... or for others than the ranks here */
 	unsigned chunk;             /* how often the halves of the panels were changed */
 	struct tt_region *region;   /* my vector, for others to map; NULL: they cannot */
-	struct tt_timer hail;
+	struct tt_timer announce;
 };
 void tt_segment_call_begin(struct tt_segment_call *, struct tt_coll *, size_t bytes, int offers);
 void tt_segment_call_end(struct tt_segment_call *, bool done); /* on release. done: else the others learn that I have given up */
-bool tt_segment_call_poll(struct tt_segment_call *, bool dozing); /* may it go on, by what others have written? On every turn; dozing: and before a sleep, which
+bool tt_segment_call_poll(struct tt_segment_call *, bool asleep); /* may it go on, by what others have written? On every turn; dozing: and before a sleep, which
                                         * it has to tell them of first */
 int tt_segment_call_check(struct tt_segment_call *); /* first, whenever pushed on: 1: go on; 0: some rank has given up; -ECONNRESET */
 /* 1: yes, 0: wait; -errno */
@@ -237,8 +235,8 @@ int tt_segment_call_still(struct tt_segment_call *); /* ... and nobody has given
 
 void tt_segment_call_offer(struct tt_segment_call *, void *vector); /* may others map it? By those whose vectors they are to reach */
 void tt_segment_call_step(struct tt_segment_call *); /* I am one step further */
-char *tt_segment_call_room(const struct tt_segment_call *, int i); /* the half of that rank's panel that it uses now */
-void tt_segment_call_next_room(struct tt_segment_call *);          /* the other one from now on; all do so at the same step */
+char *tt_segment_call_buffer(const struct tt_segment_call *, int i); /* the half of that rank's panel that it uses now */
+void tt_segment_call_next_buffer(struct tt_segment_call *);          /* the other one from now on; all do so at the same step */
 int tt_segment_call_store_begin(struct tt_segment_call *); /* may I store into all mapped vectors? 0: into none */
 void tt_segment_call_store_end(struct tt_segment_call *);
 
@@ -269,7 +267,7 @@ struct tt_blocks { /* zeroed, then the first part is the caller's: the same on a
 	tutti_type type;
 	tutti_rule rule;            /* ... and how they are combined. AVERAGE: of the ranks of this host */
 
-	struct tt_segment_call visit;
+	struct tt_segment_call call;
 	enum tt_blocks_stage stage;
 	int phase, owner;
 	size_t at;                  /* bytes of each block, or of the owner's, that are done */
@@ -287,10 +285,10 @@ struct tt_blockwise {
 	int (*begin)(struct tt_coll *);    /* the other way, when that is chosen; NULL: nothing is to be done */
 	int (*advance)(struct tt_coll *);  /* ... like the collective's own */
 	void (*release)(struct tt_coll *); /* ... also where it was never begun; NULL */
-	bool chosen, visits;
+	bool chosen, uses_segment;
 };
 struct tt_blockwise *tt_blockwise_new(struct tutti *, size_t size, tutti_stat_kind, uint64_t x, uint64_t y, const struct tt_blocks *,
-                                      bool may_visit); /* like tt_coll_new; the rest is the caller's */
+                                      bool may_use_segment); /* like tt_coll_new; the rest is the caller's */
 
 /* ---- allreduce.c; direct.c, hierarchical.c, doubling.c, rabenseifner.c and ring.c: the algorithms; model.c: which of them ---- */
 
@@ -308,7 +306,7 @@ struct tt_exchange { /* what an algorithm does: all-reduce among some ranks of a
 static inline int tt_exchange_seat(const struct tt_exchange *x, int i) { return x->seats ? x->seats[i] : i; }
 
 struct tt_direct { /* direct.c's own */
-	struct tt_segment_call visit;
+	struct tt_segment_call call;
 	int phase;
 	size_t at;                  /* bytes of the vector, or of my slice, that are done */
 };

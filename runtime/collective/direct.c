@@ -34,7 +34,7 @@ static struct tt_span mine(const struct tt_allreduce *a, size_t bytes) { return 
 static size_t bytes_of(const struct tt_allreduce *a) { return a->all.count * a->all.width; }
 static bool is_up_to(const struct tt_allreduce *a, size_t read) { return bytes_of(a) <= read / (size_t)(a->coll.n - 1); }
 static size_t chunk_len(const struct tt_allreduce *a) { return tt_min(TT_SEGMENT_CHUNK, bytes_of(a) - a->direct.at); }
-static char *room_of(const struct tt_allreduce *a, int i) { return tt_segment_call_room(&a->direct.visit, i); }
+static char *buffer_of(const struct tt_allreduce *a, int i) { return tt_segment_call_buffer(&a->direct.call, i); }
 
 static void combine(const struct tt_allreduce *a, const void *const *from, void *const *to, int outputs, size_t bytes)
 {
@@ -50,7 +50,7 @@ static void copy_in(struct tt_allreduce *a)
 {
 	size_t at = a->direct.at, len = chunk_len(a);
 	struct tt_span s = is_up_to(a, SHORT) ? (struct tt_span){ len, 0 } : mine(a, len);
-	char *room = room_of(a, a->coll.me), *from = a->all.buf + at;
+	char *room = buffer_of(a, a->coll.me), *from = a->all.buf + at;
 
 	memcpy(room, from, s.at);
 	memcpy(room + s.at + s.len, from + s.at + s.len, len - s.at - s.len);
@@ -65,7 +65,7 @@ static int go_on_if(struct tt_allreduce *a, int k, enum phase then)
 
 static int take_turn(struct tt_allreduce *a)
 {
-	struct tt_segment_call *v = &a->direct.visit;
+	struct tt_segment_call *v = &a->direct.call;
 
 	if (!tt_segment_call_turn(v))
 		return 0;
@@ -84,15 +84,15 @@ static int combine_all(struct tt_allreduce *a)
 	void *to = a->all.buf;
 
 	for (int i = 0; i < a->coll.n; i++)
-		from[i] = i == a->coll.me ? to : room_of(a, i);
+		from[i] = i == a->coll.me ? to : buffer_of(a, i);
 	combine(a, from, &to, 1, bytes_of(a));
-	tt_segment_call_next_room(&a->direct.visit);
-	return go_on_if(a, tt_segment_call_still(&a->direct.visit), DONE);
+	tt_segment_call_next_buffer(&a->direct.call);
+	return go_on_if(a, tt_segment_call_still(&a->direct.call), DONE);
 }
 
 static int meet(struct tt_allreduce *a)
 {
-	struct tt_segment_call *v = &a->direct.visit;
+	struct tt_segment_call *v = &a->direct.call;
 	int k = tt_segment_call_meet(v);
 
 	if (k <= 0)
@@ -106,12 +106,12 @@ static int meet(struct tt_allreduce *a)
 
 static void store_piece(struct tt_allreduce *a, size_t at, size_t len)
 {
-	const struct tt_segment *b = a->direct.visit.board;
+	const struct tt_segment *b = a->direct.call.segment;
 	const void *from[TT_SEGMENT_RANKS];
 	void *to[TT_SEGMENT_RANKS];
 
 	for (int i = 0; i < b->n; i++)
-		from[i] = to[i] = (i == b->me ? a->all.buf : b->fellows[i].vector) + at;
+		from[i] = to[i] = (i == b->me ? a->all.buf : b->peers[i].vector) + at;
 	combine(a, from, to, b->n, len);
 }
 
@@ -122,29 +122,29 @@ static int store(struct tt_allreduce *a)
 
 	for (int i = 0; i < TT_SEGMENT_CALL_PIECES && d->at < s.len; i++) {
 		size_t len = tt_min(TT_SEGMENT_CALL_PIECE, s.len - d->at);
-		if (!tt_segment_call_store_begin(&d->visit))
+		if (!tt_segment_call_store_begin(&d->call))
 			return 0;
 		store_piece(a, s.at + d->at, len);
-		tt_segment_call_store_end(&d->visit);
+		tt_segment_call_store_end(&d->call);
 		d->at += len;
 	}
 	if (d->at < s.len)
 		return 0;
-	d->visit.busy = false;
-	tt_segment_call_step(&d->visit);
+	d->call.busy = false;
+	tt_segment_call_step(&d->call);
 	d->phase = STORED;
 	return 1;
 }
 
 static int end_stored(struct tt_allreduce *a)
 {
-	return go_on_if(a, tt_segment_call_all(&a->direct.visit), DONE);
+	return go_on_if(a, tt_segment_call_all(&a->direct.call), DONE);
 }
 
 static int pass_in(struct tt_allreduce *a)
 {
 	copy_in(a);
-	tt_segment_call_step(&a->direct.visit);
+	tt_segment_call_step(&a->direct.call);
 	a->direct.phase = COMBINE;
 	return 1;
 }
@@ -154,15 +154,15 @@ static int combine_chunk(struct tt_allreduce *a)
 	struct tt_direct *d = &a->direct;
 	struct tt_span s = mine(a, chunk_len(a));
 	const void *from[TT_SEGMENT_RANKS];
-	void *to[2] = { a->all.buf + d->at + s.at, room_of(a, a->coll.me) + TT_SEGMENT_CHUNK + s.at };
-	int k = tt_segment_call_all(&d->visit);
+	void *to[2] = { a->all.buf + d->at + s.at, buffer_of(a, a->coll.me) + TT_SEGMENT_CHUNK + s.at };
+	int k = tt_segment_call_all(&d->call);
 
 	if (k <= 0)
 		return k;
 	for (int i = 0; i < a->coll.n; i++)
-		from[i] = i == a->coll.me ? to[0] : room_of(a, i) + s.at;
+		from[i] = i == a->coll.me ? to[0] : buffer_of(a, i) + s.at;
 	combine(a, from, to, 2, s.len);
-	tt_segment_call_step(&d->visit);
+	tt_segment_call_step(&d->call);
 	d->phase = OUT;
 	return 1;
 }
@@ -171,18 +171,18 @@ static int take_out(struct tt_allreduce *a)
 {
 	struct tt_direct *d = &a->direct;
 	size_t len = chunk_len(a);
-	int k = tt_segment_call_all(&d->visit);
+	int k = tt_segment_call_all(&d->call);
 
 	if (k <= 0)
 		return k;
 	for (int i = 0; i < a->coll.n; i++) {
 		struct tt_span s = tt_span_of(len, a->coll.n, i);
 		if (i != a->coll.me)
-			memcpy(a->all.buf + d->at + s.at, room_of(a, i) + TT_SEGMENT_CHUNK + s.at, s.len);
+			memcpy(a->all.buf + d->at + s.at, buffer_of(a, i) + TT_SEGMENT_CHUNK + s.at, s.len);
 	}
 	d->at += len;
-	tt_segment_call_next_room(&d->visit);
-	return go_on_if(a, tt_segment_call_still(&d->visit), d->at < bytes_of(a) ? IN : DONE);
+	tt_segment_call_next_buffer(&d->call);
+	return go_on_if(a, tt_segment_call_still(&d->call), d->at < bytes_of(a) ? IN : DONE);
 }
 
 static int (*const steps[])(struct tt_allreduce *) = {
@@ -193,7 +193,7 @@ static int advance(struct tt_exchange *x)
 {
 	struct tt_allreduce *a = call_of(x);
 	struct tt_direct *d = &a->direct;
-	int k = tt_segment_call_check(&d->visit);
+	int k = tt_segment_call_check(&d->call);
 
 	while (k > 0 && d->phase != DONE)
 		k = steps[d->phase](a);
@@ -206,7 +206,7 @@ static int begin(struct tt_exchange *x)
 {
 	struct tt_allreduce *a = call_of(x);
 
-	tt_segment_call_begin(&a->direct.visit, x->coll, bytes_of(a), a->coll.n);
+	tt_segment_call_begin(&a->direct.call, x->coll, bytes_of(a), a->coll.n);
 	return 0;
 }
 
@@ -214,7 +214,7 @@ static void release(struct tt_exchange *x)
 {
 	struct tt_direct *d = &call_of(x)->direct;
 
-	tt_segment_call_end(&d->visit, d->phase == DONE);
+	tt_segment_call_end(&d->call, d->phase == DONE);
 }
 
 const struct tt_algorithm tt_direct = { "direct", begin, advance, release, NULL };

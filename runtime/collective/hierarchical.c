@@ -24,11 +24,11 @@ enum phase { COMBINE, EXCHANGE, GATHER, LEAVE, DONE };
 
 static struct tt_allreduce *call_of(const struct tt_exchange *x) { return tt_container_of(x, struct tt_allreduce, all); }
 
-static bool is_alone(const struct tt_allreduce *a) { return !tt_coll_group(a->coll.group)->board; }
+static bool is_alone(const struct tt_allreduce *a) { return !tt_coll_group(a->coll.group)->segment; }
 
 static int place_of(const struct tutti *g) /* among the ranks of this host */
 {
-	return tt_coll_group(g)->board ? tt_coll_group(g)->board->me : 0;
+	return tt_coll_group(g)->segment ? tt_coll_group(g)->segment->me : 0;
 }
 
 /* ---- between hosts ---- */
@@ -73,15 +73,15 @@ static int exchange(struct tt_allreduce *a)
 
 	if (!x->is)
 		return 1;
-	if (!is_alone(a) && (k = tt_segment_call_check(&h->blocks.visit)) <= 0)
+	if (!is_alone(a) && (k = tt_segment_call_check(&h->blocks.call)) <= 0)
 		return k;
 	if (!h->begun) {
-		h->begun = h->blocks.visit.away = true;
+		h->begun = h->blocks.call.paused = true;
 		k = x->is->begin(x);
 	}
 	if (k >= 0)
 		k = x->is->advance(x);
-	h->blocks.visit.away = k <= 0;
+	h->blocks.call.paused = k <= 0;
 	return k;
 }
 
@@ -130,7 +130,7 @@ static void release(struct tt_exchange *x)
 
 	if (h->begun)
 		h->between.is->release(&h->between);
-	if (h->blocks.visit.coll)
+	if (h->blocks.call.coll)
 		tt_blocks_end(&h->blocks);
 	free(h->seats);
 }

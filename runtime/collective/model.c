@@ -159,7 +159,7 @@ static int ask_round(struct tt_allreduce *a)
 /* ---- hosts ---- */
 
 static bool is_first_of_some(const struct tt_layout *l, int host, int seat) { return l->seats[l->start[host]] == seat && tt_layout_ranks(l, host) > 1; }
-static bool shares(const struct tutti *group) { return tt_coll_group(group)->board && tt_coll_group(group)->board->open; }
+static bool shares(const struct tutti *group) { return tt_coll_group(group)->segment && tt_coll_group(group)->segment->open; }
 
 static int compare_layout(struct tt_allreduce *a, int seat, uint32_t print)
 {
@@ -280,7 +280,7 @@ int tt_model_learn(struct tt_allreduce *a)
 {
 	if (tt_coll_group(a->coll.group)->model.known)
 		return 1;
-	a->coll.untidy = true;
+	a->coll.may_leave_messages = true;
 	return a->coll.me == 0 ? measure(a) : hear(a);
 }
 
@@ -292,7 +292,7 @@ void tt_model_tell(struct tt_allreduce *a)
 	int from = -1;
 	size_t len;
 
-	a->coll.untidy |= may_span(&tt_coll_group(a->coll.group)->layout); /* a HOST may come from who did not know the model either */
+	a->coll.may_leave_messages |= may_span(&tt_coll_group(a->coll.group)->layout); /* a HOST may come from who did not know the model either */
 	tt_put64(&p, m->latency_ns);
 	tt_put64(&p, m->net_ps);
 	tt_put64(&p, m->add_ps);

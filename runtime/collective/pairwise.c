@@ -21,16 +21,16 @@ enum {
 
 struct pairwise {
 	struct tt_blockwise either; /* its blocks say what to do, in steps, too */
-	struct tt_transfers legs;
+	struct tt_transfers transfers;
 };
 
-static int advance(struct tt_coll *c) { return tt_transfers_advance(&((struct pairwise *)c)->legs); }
-static void release(struct tt_coll *c) { tt_transfers_free(&((struct pairwise *)c)->legs); }
+static int advance(struct tt_coll *c) { return tt_transfers_advance(&((struct pairwise *)c)->transfers); }
+static void release(struct tt_coll *c) { tt_transfers_free(&((struct pairwise *)c)->transfers); }
 
 /* Step k's two legs; from and to: what goes out, and where the other's comes. */
 static void add_step(struct pairwise *p, int k, const void *from, size_t out, void *to, size_t in)
 {
-	struct tt_transfers *l = &p->legs;
+	struct tt_transfers *l = &p->transfers;
 	int n = p->either.coll.n, me = p->either.coll.me;
 
 	l->out[l->outs++] = (struct tt_transfer){ .other = (me + k) % n, .id = (uint32_t)k, .at = (char *)(uintptr_t)from, .len = out };
@@ -41,13 +41,14 @@ static char *at(const void *base, size_t offset) { return base ? (char *)(uintpt
 
 /* ---- blocks of one size ---- */
 
-static int begin_reducing(struct tt_coll *c)
+static int begin(struct tt_coll *c)
 {
 	struct pairwise *p = (struct pairwise *)c;
 	const struct tt_blocks *b = &p->either.blocks;
-	const char *mine = at(b->vector, (size_t)c->me * b->each);
-	struct tt_transfers *l = &p->legs;
-	int err = tt_transfers_new(l, c, c->n - 1, AHEAD_ADDING);
+	bool reduces = p->either.stage == TT_BLOCKS_REDUCE, gathers = p->either.stage == TT_BLOCKS_GATHER;
+	char *mine = at(b->vector, (size_t)c->me * b->each), *to = reduces ? b->to : at(b->to, (size_t)c->me * b->each);
+	struct tt_transfers *l = &p->transfers;
+	int err = tt_transfers_new(l, c, c->n - 1, reduces ? AHEAD_ADDING : AHEAD);
 
 	if (err)
 		return err;
@@ -55,51 +56,23 @@ static int begin_reducing(struct tt_coll *c)
 	l->type = b->type;
 	l->rule = b->rule;
 	for (int k = 1; k < c->n; k++) {
-		add_step(p, k, at(b->vector, (size_t)((c->me + k) % c->n) * b->each), b->each, b->to, b->each);
-		l->in[k - 1].combine = l->out[k - 1].combine = true;
-		l->in[k - 1].scale = k == c->n - 1 && b->rule == TUTTI_AVERAGE;
+		size_t next = (size_t)((c->me + k) % c->n) * b->each, last = (size_t)((c->me - k + c->n) % c->n) * b->each;
+		add_step(p, k, gathers ? mine : at(b->vector, next), b->each, reduces ? to : at(gathers ? b->vector : b->to, last), b->each);
+		l->in[k - 1].combine = l->out[k - 1].combine = reduces;
+		l->in[k - 1].scale = reduces && k == c->n - 1 && b->rule == TUTTI_AVERAGE;
 	}
-	if (b->to != mine && b->each)
-		memcpy(b->to, mine, b->each); /* for the steps to add to */
+	if (!gathers && to != mine && b->each)
+		memcpy(to, mine, b->each); /* when reducing, the steps add to it */
 	return 0;
-}
-
-static int begin_gathering(struct tt_coll *c)
-{
-	struct pairwise *p = (struct pairwise *)c;
-	const struct tt_blocks *b = &p->either.blocks;
-	int err = tt_transfers_new(&p->legs, c, c->n - 1, AHEAD);
-
-	for (int k = 1; !err && k < c->n; k++)
-		add_step(p, k, at(b->vector, (size_t)c->me * b->each), b->each, at(b->vector, (size_t)((c->me - k + c->n) % c->n) * b->each), b->each);
-	return err;
-}
-
-static int begin_exchanging(struct tt_coll *c)
-{
-	struct pairwise *p = (struct pairwise *)c;
-	const struct tt_blocks *b = &p->either.blocks;
-	int err = tt_transfers_new(&p->legs, c, c->n - 1, AHEAD);
-
-	for (int k = 0; !err && k < c->n; k++) {
-		const char *out = at(b->vector, (size_t)((c->me + k) % c->n) * b->each);
-		char *in = at(b->to, (size_t)((c->me - k + c->n) % c->n) * b->each);
-		if (k)
-			add_step(p, k, out, b->each, in, b->each);
-		else if (b->each)
-			memcpy(in, out, b->each);
-	}
-	return err;
 }
 
 static const struct {
 	enum tt_blocks_stage stage;
-	size_t most;              /* bytes of a block: longer ones are moved in steps on one host, too, which is no slower */
-	int (*begin)(struct tt_coll *);
+	size_t most;                /* bytes of a block: on one host, too, longer ones travel in steps, which is no slower */
 } ways[] = {
-	[TUTTI_STAT_REDUCE_SCATTER] = { TT_BLOCKS_REDUCE, SIZE_MAX, begin_reducing },
-	[TUTTI_STAT_ALLGATHER] = { TT_BLOCKS_GATHER, 1024 * 1024, begin_gathering },
-	[TUTTI_STAT_ALLTOALL] = { TT_BLOCKS_EXCHANGE, 256 * 1024, begin_exchanging },
+	[TUTTI_STAT_REDUCE_SCATTER] = { TT_BLOCKS_REDUCE, SIZE_MAX },
+	[TUTTI_STAT_ALLGATHER] = { TT_BLOCKS_GATHER, 1024 * 1024 },
+	[TUTTI_STAT_ALLTOALL] = { TT_BLOCKS_EXCHANGE, 256 * 1024 },
 };
 
 /* x, y: what ranks must agree on. */
@@ -110,7 +83,7 @@ static int run(struct tutti *group, tutti_stat_kind kind, uint64_t x, uint64_t y
 	if (!p)
 		return -ENOMEM;
 	p->either.stage = ways[kind].stage;
-	p->either.begin = ways[kind].begin;
+	p->either.begin = begin;
 	p->either.advance = advance;
 	p->either.release = release;
 	p->either.coll.bytes = counted;
@@ -198,8 +171,8 @@ static struct pairwise *new_any_sizes(struct tutti *group)
 		return NULL;
 	p->either.coll.advance = advance;
 	p->either.coll.release = release;
-	p->legs.always = true;
-	if (!tt_transfers_new(&p->legs, &p->either.coll, group->n - 1, AHEAD))
+	p->transfers.always = true;
+	if (!tt_transfers_new(&p->transfers, &p->either.coll, group->n - 1, AHEAD))
 		return p;
 	tt_coll_free(&p->either.coll);
 	return NULL;

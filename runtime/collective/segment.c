@@ -33,14 +33,14 @@ _Static_assert(offsetof(struct tt_call_header, print) == 8 && offsetof(struct tt
 
 static uint64_t flag_of(uint32_t call, uint32_t step) { return (uint64_t)call << 32 | step; }
 
-static const struct tt_call_header *find_note(const struct tt_segment *b, int i, uint32_t call)
+static const struct tt_call_header *find_header(const struct tt_segment *b, int i, uint32_t call)
 {
-	const struct tt_rank_slot *p = b->fellows[i].panel;
+	const struct tt_rank_slot *p = b->peers[i].slot;
 
 	for (int k = 0; k < 2; k++) {
-		uint64_t flag = atomic_load_explicit(&p->note[k].flag, memory_order_acquire);
+		uint64_t flag = atomic_load_explicit(&p->header[k].flag, memory_order_acquire);
 		if (flag >> 32 == call && (uint32_t)flag)
-			return &p->note[k];
+			return &p->header[k];
 	}
 	return NULL;
 }
@@ -48,39 +48,39 @@ static const struct tt_call_header *find_note(const struct tt_segment *b, int i,
 /* Has it begun a later call, and not this one? Then it has failed there before it came to the board. */
 static bool has_skipped(const struct tt_segment *b, int i, uint32_t call)
 {
-	const struct tt_rank_slot *p = b->fellows[i].panel;
+	const struct tt_rank_slot *p = b->peers[i].slot;
 
 	for (int k = 0; k < 2; k++) {
-		uint64_t flag = atomic_load_explicit(&p->note[k].flag, memory_order_acquire);
+		uint64_t flag = atomic_load_explicit(&p->header[k].flag, memory_order_acquire);
 		if ((uint32_t)flag && tt_before(call, (uint32_t)(flag >> 32)))
-			return !find_note(b, i, call); /* its note may have come before the later one */
+			return !find_header(b, i, call); /* its note may have come before the later one */
 	}
 	return false;
 }
 
 int tt_segment_reached(struct tt_segment *b, int i, uint32_t call, uint32_t step)
 {
-	struct tt_segment_peer *f = &b->fellows[i];
+	struct tt_segment_peer *f = &b->peers[i];
 	uint64_t flag;
 
-	if (!f->note)
-		f->note = find_note(b, i, call);
-	if (!f->note)
+	if (!f->header)
+		f->header = find_header(b, i, call);
+	if (!f->header)
 		return has_skipped(b, i, call) ? -ECONNABORTED : 0;
-	flag = atomic_load_explicit(&f->note->flag, memory_order_acquire);
+	flag = atomic_load_explicit(&f->header->flag, memory_order_acquire);
 	return flag >> 32 != call || (uint32_t)flag == TT_STEP_QUIT ? -ECONNABORTED : (uint32_t)flag >= step;
 }
 
 struct tt_call_header *tt_segment_begin(struct tt_segment *b)
 {
-	struct tt_call_header *note = &b->fellows[b->me].panel->note[b->turn++ % 2];
+	struct tt_call_header *header = &b->peers[b->me].slot->header[b->turn++ % 2];
 
-	atomic_store_explicit(&note->flag, 0, memory_order_relaxed); /* whoever still looks for the call before last has given it up */
+	atomic_store_explicit(&header->flag, 0, memory_order_relaxed); /* whoever still looks for the call before last has given it up */
 	atomic_thread_fence(memory_order_release);
 	for (int i = 0; i < b->n; i++)
-		b->fellows[i].note = NULL;
-	b->fellows[b->me].note = note;
-	return note;
+		b->peers[i].header = NULL;
+	b->peers[b->me].header = header;
+	return header;
 }
 
 static void wake(struct tt_member *m)
@@ -90,25 +90,25 @@ static void wake(struct tt_member *m)
 	tt_send(m, &message, 1, NULL, 0);
 }
 
-void tt_segment_step(struct tt_segment *b, struct tt_call_header *note, uint32_t call, uint32_t step)
+void tt_segment_step(struct tt_segment *b, struct tt_call_header *header, uint32_t call, uint32_t step)
 {
-	atomic_store(&note->flag, flag_of(call, step)); /* a full fence */
+	atomic_store(&header->flag, flag_of(call, step)); /* a full fence */
 	for (int i = 0; i < b->n; i++)
-		if (i != b->me && b->fellows[i].panel && atomic_load(&b->fellows[i].panel->asleep)) /* not before the store */
+		if (i != b->me && b->peers[i].slot && atomic_load(&b->peers[i].slot->asleep)) /* not before the store */
 			wake(tt_segment_member(b, i));
 }
 
-void tt_segment_doze(struct tt_segment *b, bool dozing)
+void tt_segment_set_asleep(struct tt_segment *b, bool asleep)
 {
-	if (b->dozing == dozing)
+	if (b->asleep == asleep)
 		return;
-	b->dozing = dozing;
-	atomic_store(&b->fellows[b->me].panel->asleep, dozing); /* a full fence: now the flags are looked at once more */
+	b->asleep = asleep;
+	atomic_store(&b->peers[b->me].slot->asleep, asleep); /* a full fence: now the flags are looked at once more */
 }
 
 void tt_segment_done(struct tt_segment *b, uint32_t call)
 {
-	atomic_store_explicit(&b->fellows[b->me].panel->done, call + 1, memory_order_release);
+	atomic_store_explicit(&b->peers[b->me].slot->done, call + 1, memory_order_release);
 	b->last = call + 1;
 }
 
@@ -123,7 +123,7 @@ static void free_memory(struct tt_segment *b)
 }
 
 /* With the net that leads to that rank: there is one that leads to all, or no board. */
-static int open_panel(struct tt_segment *b, int i)
+static int open_slot(struct tt_segment *b, int i)
 {
 	struct tt_net *net = tt_member_net(tt_segment_member(b, i));
 	int err = 0;
@@ -140,7 +140,7 @@ static int open_panel(struct tt_segment *b, int i)
 
 struct tt_member *tt_segment_member(const struct tt_segment *b, int i) { return tt_group_member(b->group, b->seats[i]); }
 
-static struct tt_segment *new_board(struct tutti *group)
+static struct tt_segment *new_segment(struct tutti *group)
 {
 	const struct tt_layout *l = &tt_coll_group(group)->layout;
 	struct tt_segment *b = calloc(1, sizeof *b);
@@ -148,8 +148,8 @@ static struct tt_segment *new_board(struct tutti *group)
 	if (!b)
 		return NULL;
 	b->n = tt_layout_ranks(l, l->here);
-	b->fellows = calloc((size_t)b->n, sizeof *b->fellows);
-	if (!b->fellows) {
+	b->peers = calloc((size_t)b->n, sizeof *b->peers);
+	if (!b->peers) {
 		free(b);
 		return NULL;
 	}
@@ -158,7 +158,7 @@ static struct tt_segment *new_board(struct tutti *group)
 	while (b->seats[b->me] != group->me)
 		b->me++;
 	tt_list_init(&b->queue);
-	tt_list_append(&tt_collectives(group->job)->boards, &b->link);
+	tt_list_append(&tt_collectives(group->job)->segments, &b->link);
 	return b;
 }
 
@@ -188,17 +188,17 @@ static void write_offer(const struct tt_segment *b, uint8_t bytes[OFFER_LEN])
 
 static void offer(struct tt_coll *c, int to)
 {
-	struct tt_segment *b = tt_coll_group(c->group)->board;
+	struct tt_segment *b = tt_coll_group(c->group)->segment;
 	uint8_t bytes[OFFER_LEN];
 
-	b->able &= !open_panel(b, to);
+	b->able &= !open_slot(b, to);
 	write_offer(b, bytes);
 	tt_coll_send(c, b->seats[to], TT_TAG_OFFER, bytes, sizeof bytes);
 }
 
 static void vote(struct tt_coll *c, int to)
 {
-	struct tt_segment *b = tt_coll_group(c->group)->board;
+	struct tt_segment *b = tt_coll_group(c->group)->segment;
 	uint8_t yes = b->able;
 
 	tt_coll_send(c, b->seats[to], TT_TAG_VOTE, &yes, 1);
@@ -206,7 +206,7 @@ static void vote(struct tt_coll *c, int to)
 
 static void to_others(struct tt_coll *c, void (*send)(struct tt_coll *, int to))
 {
-	const struct tt_segment *b = tt_coll_group(c->group)->board;
+	const struct tt_segment *b = tt_coll_group(c->group)->segment;
 
 	for (int i = 0; i < b->n; i++)
 		if (i != b->me)
@@ -216,62 +216,62 @@ static void to_others(struct tt_coll *c, void (*send)(struct tt_coll *, int to))
 static void take_offer(struct tt_segment *b, int i, const void *bytes)
 {
 	struct tt_pack p = tt_unpack(bytes, OFFER_LEN);
-	struct tt_segment_peer *v = &b->fellows[i];
+	struct tt_segment_peer *v = &b->peers[i];
 	struct tt_peer *peer = tt_segment_member(b, i)->link->peer;
 	bool able = tt_get8(&p);
 	struct tt_key key;
 
 	tt_get_key(&p, &key);
 	v->offered = true;
-	v->panel = able && key.len == sizeof *v->panel ? peer->net->transport->map(peer, &key, 0) : NULL;
+	v->slot = able && key.len == sizeof *v->slot ? peer->net->transport->map(peer, &key, 0) : NULL;
 	v->peer = peer;
-	b->able &= v->panel != NULL;
+	b->able &= v->slot != NULL;
 }
 
 /* 1: all have come. */
 static int take_offers(struct tt_coll *c)
 {
-	struct tt_segment *b = tt_coll_group(c->group)->board;
+	struct tt_segment *b = tt_coll_group(c->group)->segment;
 	const void *bytes;
 	int all = 1;
 
 	for (int i = 0; i < b->n; i++) {
-		if (i == b->me || b->fellows[i].offered)
+		if (i == b->me || b->peers[i].offered)
 			continue;
 		if ((bytes = tt_coll_take(c, b->seats[i], TT_TAG_OFFER, OFFER_LEN)))
 			take_offer(b, i, bytes);
-		all &= b->fellows[i].offered;
+		all &= b->peers[i].offered;
 	}
 	return all;
 }
 
 static int take_votes(struct tt_coll *c)
 {
-	struct tt_segment *b = tt_coll_group(c->group)->board;
+	struct tt_segment *b = tt_coll_group(c->group)->segment;
 	const uint8_t *yes;
 	int all = 1;
 
 	for (int i = 0; i < b->n; i++) {
-		if (i == b->me || b->fellows[i].voted)
+		if (i == b->me || b->peers[i].voted)
 			continue;
 		if ((yes = tt_coll_take(c, b->seats[i], TT_TAG_VOTE, 1))) {
-			b->fellows[i].voted = true;
+			b->peers[i].voted = true;
 			b->able &= *yes;
 		}
-		all &= b->fellows[i].voted;
+		all &= b->peers[i].voted;
 	}
 	return all;
 }
 
 /* In this call: what an earlier one got, which failed, is forgotten. */
-static void begin_meeting(struct tt_segment *b, uint32_t call)
+static void begin_making(struct tt_segment *b, uint32_t call)
 {
-	b->met_in = call;
-	b->meeting = true;
+	b->made_in = call;
+	b->making = true;
 	b->offered = b->voted = false;
 	b->able = true;
 	for (int i = 0; i < b->n; i++)
-		b->fellows[i] = (struct tt_segment_peer){ 0 };
+		b->peers[i] = (struct tt_segment_peer){ 0 };
 }
 
 static void conclude(struct tt_segment *b)
@@ -279,13 +279,13 @@ static void conclude(struct tt_segment *b)
 	tt_coll_wake_soon(b->group->job);
 	b->open = b->able;
 	b->known = true;
-	b->fellows[b->me].panel = b->memory;
+	b->peers[b->me].slot = b->memory;
 	tt_log(TT_INFO, "collectives: %d ranks on one host %s", b->n, b->open ? "share memory" : "cannot share memory: not all could map what the others offered");
 }
 
 static int meet(struct tt_coll *c)
 {
-	struct tt_segment *b = tt_coll_group(c->group)->board;
+	struct tt_segment *b = tt_coll_group(c->group)->segment;
 	int k = connect_all(b);
 
 	if (k <= 0)
@@ -306,9 +306,9 @@ static int meet(struct tt_coll *c)
 
 void tt_segment_tell(struct tt_coll *c)
 {
-	const struct tt_segment *b = tt_coll_group(c->group)->board;
+	const struct tt_segment *b = tt_coll_group(c->group)->segment;
 
-	if (!b || !b->known || tt_list_empty(&tt_collectives(c->job)->stash))
+	if (!b || !b->known || tt_list_empty(&tt_collectives(c->job)->unexpected))
 		return;
 	for (int i = 0; i < b->n; i++) {
 		if (!tt_coll_take(c, b->seats[i], TT_TAG_OFFER, OFFER_LEN) || tt_segment_member(b, i)->state != TT_UP)
@@ -320,7 +320,7 @@ void tt_segment_tell(struct tt_coll *c)
 
 void tt_segment_answer(struct tutti *group, int seat, uint32_t call, uint32_t print)
 {
-	const struct tt_segment *b = tt_coll_group(group)->board;
+	const struct tt_segment *b = tt_coll_group(group)->segment;
 	uint8_t bytes[OFFER_LEN], yes;
 
 	if (!b || !b->known)
@@ -331,7 +331,7 @@ void tt_segment_answer(struct tutti *group, int seat, uint32_t call, uint32_t pr
 	tt_coll_answer(group, seat, call, print, TT_TAG_VOTE, &yes, 1);
 }
 
-static int needs_board(struct tutti *group) /* -ENOMEM */
+static int needs_segment(struct tutti *group) /* -ENOMEM */
 {
 	const struct tt_layout *l = &tt_coll_group(group)->layout;
 	int err = tt_layout_find(group);
@@ -340,7 +340,7 @@ static int needs_board(struct tutti *group) /* -ENOMEM */
 }
 
 /* Who has left without failing this call has finished it, and that without me: there is no board. */
-static bool has_lost_fellow(const struct tt_segment *b)
+static bool has_lost_peer(const struct tt_segment *b)
 {
 	for (int i = 0; b->group->outs && i < b->n; i++)
 		if (b->group->seats[b->seats[i]].out)
@@ -348,68 +348,68 @@ static bool has_lost_fellow(const struct tt_segment *b)
 	return false;
 }
 
-int tt_segment_meet(struct tt_coll *c)
+int tt_segment_make(struct tt_coll *c)
 {
-	struct tt_segment *b = tt_coll_group(c->group)->board;
-	int k = b ? 1 : needs_board(c->group);
+	struct tt_segment *b = tt_coll_group(c->group)->segment;
+	int k = b ? 1 : needs_segment(c->group);
 
 	if (k <= 0)
 		return k < 0 ? k : 1;
-	if (!b && !(b = tt_coll_group(c->group)->board = new_board(c->group)))
+	if (!b && !(b = tt_coll_group(c->group)->segment = new_segment(c->group)))
 		return tt_fail(-ENOMEM, "no memory for what %d ranks share", c->n);
-	c->untidy = true;
+	c->may_leave_messages = true;
 	if (b->known)
 		return 1;
-	if (!b->meeting || b->met_in != c->seq)
-		begin_meeting(b, c->seq);
-	if (!has_lost_fellow(b))
+	if (!b->making || b->made_in != c->seq)
+		begin_making(b, c->seq);
+	if (!has_lost_peer(b))
 		return meet(c);
 	b->able = false;
 	conclude(b);
 	return 1;
 }
 
-int tt_segment_decide(struct tt_coll *c, bool *visits)
+int tt_segment_decide(struct tt_coll *c, bool *uses_segment)
 {
 	struct tutti *g = c->group;
 	int k;
 
-	*visits = false;
+	*uses_segment = false;
 	if (c->undecided) {
 		if ((k = tt_layout_find(g)) || !tt_coll_is_next(c))
 			return k;
-		if (tt_coll_group(g)->layout.hosts == 1 && (k = tt_segment_meet(c)) <= 0)
+		if (tt_coll_group(g)->layout.hosts == 1 && (k = tt_segment_make(c)) <= 0)
 			return k;
-		*visits = tt_segment_open(g);
+		*uses_segment = tt_segment_open(g);
 	}
 	c->undecided = false;
 	return 1;
 }
 
-bool tt_segment_open(const struct tutti *group) { return tt_coll_group(group)->layout.hosts == 1 && tt_coll_group(group)->board && tt_coll_group(group)->board->open; }
+bool tt_segment_open(const struct tutti *group) { return tt_coll_group(group)->layout.hosts == 1 && tt_coll_group(group)->segment && tt_coll_group(group)->segment->open; }
 
 /* ---- ends ---- */
 
 /* What was mapped is no more in a moment. */
 void tt_segment_lost(struct tt_job *job, const struct tt_peer *peer)
 {
-	tt_list_each(node, &tt_collectives(job)->boards) {
+	tt_list_each(node, &tt_collectives(job)->segments) {
 		struct tt_segment *b = tt_container_of(node, struct tt_segment, link);
 		for (int i = 0; i < b->n; i++) {
-			if (b->fellows[i].peer != peer)
+			if (b->peers[i].peer != peer)
 				continue;
-			b->fellows[i] = (struct tt_segment_peer){ 0 };
+			b->peers[i] = (struct tt_segment_peer){ 0 };
 			b->lost = b->group && b->open ? b->group->seats[b->seats[i]].rank + 1 : b->lost;
-			b->meeting = false;
+			b->making = false;
 		}
 	}
 }
 
-static void free_board(struct tt_segment *b)
+static void free_segment(struct tt_segment *b)
 {
 	tt_list_remove(&b->link);
 	free_memory(b);
-	free(b->fellows);
+	free(b->peers);
 	free(b);
 }
 
@@ -417,25 +417,25 @@ static void free_board(struct tt_segment *b)
 static bool is_read(const struct tt_segment *b)
 {
 	for (int i = 0; b->known && b->open && i < b->n; i++)
-		if (i != b->me && (!b->fellows[i].panel || tt_before(atomic_load_explicit(&b->fellows[i].panel->done, memory_order_acquire), b->last)))
+		if (i != b->me && (!b->peers[i].slot || tt_before(atomic_load_explicit(&b->peers[i].slot->done, memory_order_acquire), b->last)))
 			return true;
 	return false;
 }
 
 void tt_segment_close(struct tutti *group)
 {
-	if (!tt_coll_group(group)->board)
+	if (!tt_coll_group(group)->segment)
 		return;
-	tt_coll_group(group)->board->group = NULL;
-	tt_coll_group(group)->board = NULL;
+	tt_coll_group(group)->segment->group = NULL;
+	tt_coll_group(group)->segment = NULL;
 	tt_segment_sweep(group->job, false);
 }
 
 void tt_segment_sweep(struct tt_job *job, bool all)
 {
-	tt_list_each(node, &tt_collectives(job)->boards) {
+	tt_list_each(node, &tt_collectives(job)->segments) {
 		struct tt_segment *b = tt_container_of(node, struct tt_segment, link);
 		if (!b->group && (all || !is_read(b)))
-			free_board(b);
+			free_segment(b);
 	}
 }

@@ -17,7 +17,7 @@ enum {
 	LOOKS = 400,              /* at flags, before the engine is left to others: a turn of it takes longer than most ranks are late */
 };
 
-static void gave_up(struct tt_segment_call *v, int i) { tt_coll_gave_up(v->coll, v->coll->group->seats[v->board->seats[i]].rank); }
+static void gave_up(struct tt_segment_call *v, int i) { tt_coll_gave_up(v->coll, v->coll->group->seats[v->segment->seats[i]].rank); }
 
 /* By another rank: nothing more can come of it, but why is not known yet. */
 static bool is_given_up(const struct tt_segment_call *v) { return v->coll->culprit >= 0; }
@@ -26,9 +26,9 @@ int tt_segment_call_check(struct tt_segment_call *v)
 {
 	if (is_given_up(v))
 		return 0;
-	if (!v->board->lost)
+	if (!v->segment->lost)
 		return 1;
-	v->coll->culprit = v->board->lost - 1;
+	v->coll->culprit = v->segment->lost - 1;
 	return -ECONNRESET;
 }
 
@@ -37,15 +37,15 @@ int tt_segment_call_check(struct tt_segment_call *v)
 void tt_segment_call_step(struct tt_segment_call *v)
 {
 	v->seen = 0;
-	tt_segment_step(v->board, v->note, v->coll->seq, ++v->step);
+	tt_segment_step(v->segment, v->header, v->coll->seq, ++v->step);
 }
 
 static int look(struct tt_segment_call *v)
 {
 	int k = 1;
 
-	for (; k > 0 && v->seen < v->board->n; v->seen += k > 0)
-		k = v->seen == v->board->me ? 1 : tt_segment_reached(v->board, v->seen, v->coll->seq, v->step);
+	for (; k > 0 && v->seen < v->segment->n; v->seen += k > 0)
+		k = v->seen == v->segment->me ? 1 : tt_segment_reached(v->segment, v->seen, v->coll->seq, v->step);
 	return k;
 }
 
@@ -78,36 +78,36 @@ int tt_segment_call_still(struct tt_segment_call *v)
 
 int tt_segment_call_turn(struct tt_segment_call *v)
 {
-	struct tt_segment *b = v->board;
+	struct tt_segment *b = v->segment;
 
 	if (b->queue.next != &v->turn)
 		return 0;
-	v->note = tt_segment_begin(b);
-	v->note->print = v->coll->print;
-	v->note->half = b->half;
-	v->note->mapped = false;
+	v->header = tt_segment_begin(b);
+	v->header->print = v->coll->print;
+	v->header->half = b->half;
+	v->header->mapped = false;
 	return 1;
 }
 
 /* For this call alone: what the caller does with its memory afterwards is no business of others. */
 void tt_segment_call_offer(struct tt_segment_call *v, void *vector)
 {
-	struct tt_net *net = v->board->region->net;
+	struct tt_net *net = v->segment->region->net;
 	struct tt_mem mem = tt_mem_of(vector, v->bytes);
 
 	if (mem.fd < 0 || net->transport->reg(net, &mem, 1, &v->region))
 		return;
-	v->note->key = v->region->key;
-	v->note->mapped = true;
+	v->header->key = v->region->key;
+	v->header->mapped = true;
 }
 
 /* Another print may be that of a later call: who gave up the next one has the note again for the one behind it. */
 static int compare(struct tt_segment_call *v)
 {
-	const struct tt_segment *b = v->board;
+	const struct tt_segment *b = v->segment;
 
 	for (int i = 0; i < b->n; i++) {
-		if (b->fellows[i].note->print == v->coll->print)
+		if (b->peers[i].header->print == v->coll->print)
 			continue;
 		if (tt_segment_call_still(v) <= 0)
 			return 0;
@@ -119,13 +119,13 @@ static int compare(struct tt_segment_call *v)
 
 static bool map_vectors(struct tt_segment_call *v)
 {
-	struct tt_segment *b = v->board;
+	struct tt_segment *b = v->segment;
 
 	for (int i = 0; i < b->n; i++) {
-		struct tt_segment_peer *f = &b->fellows[i];
-		if (i == b->me || !f->note->mapped)
+		struct tt_segment_peer *f = &b->peers[i];
+		if (i == b->me || !f->header->mapped)
 			continue;
-		f->key = f->note->key;
+		f->key = f->header->key;
 		f->vector = f->key.len == v->bytes ? f->peer->net->transport->map(f->peer, &f->key, 0) : NULL;
 		if (!f->vector)
 			return false;
@@ -135,18 +135,18 @@ static bool map_vectors(struct tt_segment_call *v)
 
 static int meet(struct tt_segment_call *v)
 {
-	const struct tt_segment *b = v->board;
+	const struct tt_segment *b = v->segment;
 	int k = tt_segment_call_all(v), mapped = 0;
 
 	if (k <= 0 || (k = compare(v)) <= 0)
 		return k;
 	for (int i = 0; i < b->n; i++)
-		mapped += b->fellows[i].note->mapped;
+		mapped += b->peers[i].header->mapped;
 	v->all_offer = mapped == v->offers;
 	v->some_offer = mapped > 0;
 	v->met = true;
 	if (v->all_offer) {
-		v->note->can = map_vectors(v);
+		v->header->can = map_vectors(v);
 		tt_segment_call_step(v);
 	}
 	return 1;
@@ -154,7 +154,7 @@ static int meet(struct tt_segment_call *v)
 
 int tt_segment_call_meet(struct tt_segment_call *v)
 {
-	const struct tt_segment *b = v->board;
+	const struct tt_segment *b = v->segment;
 	int k = v->met ? 1 : meet(v), can = 1;
 
 	if (k <= 0 || !v->all_offer)
@@ -162,24 +162,24 @@ int tt_segment_call_meet(struct tt_segment_call *v)
 	if ((k = tt_segment_call_all(v)) <= 0)
 		return k;
 	for (int i = 0; i < b->n; i++)
-		can &= b->fellows[i].note->can;
+		can &= b->peers[i].header->can;
 	v->mapped = can;
 	return 1;
 }
 
 /* ---- room on the panels ---- */
 
-char *tt_segment_call_room(const struct tt_segment_call *v, int i)
+char *tt_segment_call_buffer(const struct tt_segment_call *v, int i)
 {
-	const struct tt_segment_peer *f = &v->board->fellows[i];
+	const struct tt_segment_peer *f = &v->segment->peers[i];
 
-	return f->panel->half[(f->note->half + v->chunk) % 2];
+	return f->slot->half[(f->header->half + v->chunk) % 2];
 }
 
-void tt_segment_call_next_room(struct tt_segment_call *v)
+void tt_segment_call_next_buffer(struct tt_segment_call *v)
 {
 	v->chunk++;
-	v->board->half ^= 1;
+	v->segment->half ^= 1;
 }
 
 /* ---- mapped vectors ---- */
@@ -188,15 +188,15 @@ static void end_stores(const struct tt_segment *b, int upto)
 {
 	for (int i = 0; i < upto; i++)
 		if (i != b->me)
-			b->fellows[i].peer->net->transport->store_end(b->fellows[i].peer);
+			b->peers[i].peer->net->transport->store_end(b->peers[i].peer);
 }
 
 int tt_segment_call_store_begin(struct tt_segment_call *v)
 {
-	const struct tt_segment *b = v->board;
+	const struct tt_segment *b = v->segment;
 
 	for (int i = 0; i < b->n; i++) {
-		const struct tt_segment_peer *f = &b->fellows[i];
+		const struct tt_segment_peer *f = &b->peers[i];
 		if (i == b->me || f->peer->net->transport->store_begin(f->peer, &f->key))
 			continue;
 		end_stores(b, i);
@@ -206,50 +206,50 @@ int tt_segment_call_store_begin(struct tt_segment_call *v)
 	return 1;
 }
 
-void tt_segment_call_store_end(struct tt_segment_call *v) { end_stores(v->board, v->board->n); }
+void tt_segment_call_store_end(struct tt_segment_call *v) { end_stores(v->segment, v->segment->n); }
 
 /* ---- what no message tells ---- */
 
-static void hail(struct tt_timer *t)
+static void announce(struct tt_timer *t)
 {
-	struct tt_segment_call *v = tt_container_of(t, struct tt_segment_call, hail);
+	struct tt_segment_call *v = tt_container_of(t, struct tt_segment_call, announce);
 
-	for (int i = 0; i < v->board->n; i++)
-		if (i != v->board->me && !v->board->fellows[i].note)
-			tt_coll_send(v->coll, v->board->seats[i], TT_TAG_HERE, NULL, 0);
+	for (int i = 0; i < v->segment->n; i++)
+		if (i != v->segment->me && !v->segment->peers[i].header)
+			tt_coll_send(v->coll, v->segment->seats[i], TT_TAG_HERE, NULL, 0);
 }
 
 /* Who waits for others that call something else, and not on the board, would not learn of it: they are told what is called. */
-static void doze(struct tt_segment_call *v)
+static void arm(struct tt_segment_call *v)
 {
-	tt_segment_doze(v->board, true);
-	if (v->note && !v->met && !v->hail.expire)
-		tt_timer_start(v->coll->job, &v->hail, tt_now() + tt_time(v->coll->job, TT_TIME_HEARTBEAT), hail);
+	tt_segment_set_asleep(v->segment, true);
+	if (v->header && !v->met && !v->announce.expire)
+		tt_timer_start(v->coll->job, &v->announce, tt_now() + tt_time(v->coll->job, TT_TIME_HEARTBEAT), announce);
 }
 
-bool tt_segment_call_poll(struct tt_segment_call *v, bool dozing)
+bool tt_segment_call_poll(struct tt_segment_call *v, bool asleep)
 {
-	if (dozing)
-		doze(v);
+	if (asleep)
+		arm(v);
 	else
-		tt_segment_doze(v->board, false);
+		tt_segment_set_asleep(v->segment, false);
 	if (is_given_up(v))
 		return false;
-	if (v->board->lost || v->busy)
+	if (v->segment->lost || v->busy)
 		return true;
-	if (v->away)
+	if (v->paused)
 		return false;
-	return v->note ? look(v) != 0 : v->board->queue.next == &v->turn;
+	return v->header ? look(v) != 0 : v->segment->queue.next == &v->turn;
 }
 
 /* ---- life ---- */
 
 void tt_segment_call_begin(struct tt_segment_call *v, struct tt_coll *c, size_t bytes, int offers)
 {
-	struct tt_segment *b = tt_coll_group(c->group)->board;
+	struct tt_segment *b = tt_coll_group(c->group)->segment;
 
 	v->coll = c;
-	v->board = b;
+	v->segment = b;
 	v->bytes = bytes;
 	v->offers = offers;
 	tt_list_append(&b->queue, &v->turn);
@@ -257,21 +257,21 @@ void tt_segment_call_begin(struct tt_segment_call *v, struct tt_coll *c, size_t 
 		if (i != b->me)
 			tt_member_hold(tt_segment_member(b, i));
 	tt_coll_use_segment(c, v);
-	c->untidy = true;
+	c->may_leave_messages = true;
 }
 
 void tt_segment_call_end(struct tt_segment_call *v, bool done)
 {
-	struct tt_segment *b = v->board;
+	struct tt_segment *b = v->segment;
 
-	tt_timer_stop(&v->hail);
-	tt_segment_doze(b, false);
+	tt_timer_stop(&v->announce);
+	tt_segment_set_asleep(b, false);
 	tt_list_remove(&v->turn);
-	if (v->note && !done)
-		tt_segment_step(b, v->note, v->coll->seq, TT_STEP_QUIT);
+	if (v->header && !done)
+		tt_segment_step(b, v->header, v->coll->seq, TT_STEP_QUIT);
 	if (v->region)
 		v->region->net->transport->dereg(v->region);
-	if (v->note)
+	if (v->header)
 		tt_segment_done(b, v->coll->seq);
 	tt_coll_use_segment(v->coll, NULL);
 	for (int i = 0; i < b->n; i++)

@@ -30,27 +30,27 @@ enum {
 };
 
 static size_t piece_of(const struct tt_transfers *l) { return (tt_coll_piece(l->coll->job) - START) & ~(size_t)63; }
-static size_t short_leg(const struct tt_transfers *l) { return PIECES * piece_of(l); }
-static bool is_void(const struct tt_transfers *l, const struct tt_transfer *leg) { return !leg->len && !l->always; }
+static size_t short_len(const struct tt_transfers *l) { return PIECES * piece_of(l); }
+static bool is_void(const struct tt_transfers *l, const struct tt_transfer *transfer) { return !transfer->len && !l->always; }
 
 size_t tt_transfers_chunk(size_t len)
 {
 	return tt_max(CHUNK_LEAST, tt_min(CHUNK, (len / 2 + 63) & ~(size_t)63));
 }
 
-static size_t chunk_of(const struct tt_transfer *leg) { return tt_transfers_chunk(leg->len); }
-static size_t slots_size(const struct tt_transfer *leg) { return SLOTS * chunk_of(leg); }
-static size_t chunks_between(const struct tt_transfer *leg, size_t from) { return (leg->len - from + chunk_of(leg) - 1) / chunk_of(leg); }
+static size_t chunk_of(const struct tt_transfer *transfer) { return tt_transfers_chunk(transfer->len); }
+static size_t slots_size(const struct tt_transfer *transfer) { return SLOTS * chunk_of(transfer); }
+static size_t chunks_between(const struct tt_transfer *transfer, size_t from) { return (transfer->len - from + chunk_of(transfer) - 1) / chunk_of(transfer); }
 
 /* ---- in ---- */
 
-static int open_leg(struct tt_transfers *l, struct tt_transfer *in)
+static int open_transfer(struct tt_transfers *l, struct tt_transfer *in)
 {
 	struct tt_coll *c = l->coll;
 	uint8_t key[TT_KEY_SIZE];
 	int err;
 
-	if (in->open || in->len <= short_leg(l))
+	if (in->open || in->len <= short_len(l))
 		return 0;
 	if (in->combine && !in->slots && !(in->slots = tt_scratch_take(&c->job->scratch, slots_size(in))))
 		return -ENOMEM;
@@ -64,7 +64,7 @@ static int open_leg(struct tt_transfers *l, struct tt_transfer *in)
 	return 0;
 }
 
-static void close_leg(struct tt_transfers *l, struct tt_transfer *in)
+static void close_transfer(struct tt_transfers *l, struct tt_transfer *in)
 {
 	if (in->region)
 		in->region->net->transport->dereg(in->region);
@@ -89,16 +89,16 @@ static void take_bytes(struct tt_transfers *l, struct tt_transfer *in, const voi
 		tt_scale(at, n / l->width, l->type, (unsigned)l->coll->n);
 }
 
-static int disagree(struct tt_transfers *l, const struct tt_transfer *leg)
+static int disagree(struct tt_transfers *l, const struct tt_transfer *transfer)
 {
-	l->coll->culprit = l->coll->group->seats[leg->other].rank;
+	l->coll->culprit = l->coll->group->seats[transfer->other].rank;
 	return -EBADMSG;
 }
 
 /* All of a short one; of a long one no more than that, since its messages have but so many tags. */
-static bool may_be_said(const struct tt_transfers *l, uint64_t len, uint64_t said)
+static bool may_go_by_message(const struct tt_transfers *l, uint64_t len, uint64_t by_message)
 {
-	return len <= short_leg(l) ? said == len : said <= short_leg(l) && said % 64 == 0;
+	return len <= short_len(l) ? by_message == len : by_message <= short_len(l) && by_message % 64 == 0;
 }
 
 /* 1: it is here, 0: not yet */
@@ -111,12 +111,12 @@ static int take_start(struct tt_transfers *l, struct tt_transfer *in)
 	if (!bytes)
 		return 0;
 	struct tt_pack p = tt_unpack(bytes, n);
-	uint64_t len = tt_get64(&p), said = tt_get64(&p);
-	first = tt_min(said, piece_of(l));
-	if (p.bad || len != in->len || !may_be_said(l, len, said) || tt_pack_left(&p) != first)
+	uint64_t len = tt_get64(&p), by_message = tt_get64(&p);
+	first = tt_min(by_message, piece_of(l));
+	if (p.bad || len != in->len || !may_go_by_message(l, len, by_message) || tt_pack_left(&p) != first)
 		return disagree(l, in);
 	in->started = true;
-	in->said = said;
+	in->by_message = by_message;
 	in->pieces = 1;
 	take_bytes(l, in, p.at, first);
 	return 1;
@@ -124,7 +124,7 @@ static int take_start(struct tt_transfers *l, struct tt_transfer *in)
 
 static bool take_piece(struct tt_transfers *l, struct tt_transfer *in)
 {
-	size_t n = tt_min(piece_of(l), in->said - in->done);
+	size_t n = tt_min(piece_of(l), in->by_message - in->done);
 	const void *bytes = tt_coll_take(l->coll, in->other, in->id * TAGS + in->pieces, n);
 
 	if (!bytes)
@@ -141,20 +141,20 @@ static int take_chunk(struct tt_transfers *l, struct tt_transfer *in)
 
 	take_bytes(l, in, in->combine ? in->slots + in->chunks % SLOTS * chunk : in->at + in->done, n);
 	in->chunks++;
-	if (!in->combine || in->chunks + SLOTS > chunks_between(in, in->said))
+	if (!in->combine || in->chunks + SLOTS > chunks_between(in, in->by_message))
 		return 0;
 	return tt_coll_put(l->coll, in->other, NULL, 0, NULL, 0, TT_LANE_CREDIT, false);
 }
 
 /* What has come of it; 1: anything, 0: nothing */
-static int pull_leg(struct tt_transfers *l, struct tt_transfer *in)
+static int pull_transfer(struct tt_transfers *l, struct tt_transfer *in)
 {
-	uint32_t *heard = &l->coll->heard[2 * in->other + TT_LANE_DATA];
+	uint32_t *heard = &l->coll->notified_by[2 * in->other + TT_LANE_DATA];
 	int err;
 
 	if (!in->started)
 		return take_start(l, in);
-	if (in->done < in->said)
+	if (in->done < in->by_message)
 		return take_piece(l, in);
 	if (in->done == in->len || !in->open || !*heard) /* where nothing is open, nothing can have been put */
 		return 0;
@@ -185,7 +185,7 @@ static void take_key(struct tt_transfers *l, struct tt_transfer *out)
 {
 	const void *key;
 
-	if (out->open || out->len <= short_leg(l) || !(key = tt_coll_take(l->coll, out->other, out->id * TAGS + TAG_READY, TT_KEY_SIZE)))
+	if (out->open || out->len <= short_len(l) || !(key = tt_coll_take(l->coll, out->other, out->id * TAGS + TAG_READY, TT_KEY_SIZE)))
 		return;
 	struct tt_pack p = tt_unpack(key, TT_KEY_SIZE);
 	tt_get_key(&p, &out->key);
@@ -195,26 +195,26 @@ static void take_key(struct tt_transfers *l, struct tt_transfer *out)
 static void send_pieces(struct tt_transfers *l, struct tt_transfer *out)
 {
 	uint8_t head[START];
-	size_t n = tt_min(piece_of(l), out->said);
+	size_t n = tt_min(piece_of(l), out->by_message);
 	struct tt_pack p = tt_pack(head, sizeof head);
 
 	tt_put64(&p, out->len);
-	tt_put64(&p, out->said);
+	tt_put64(&p, out->by_message);
 	tt_coll_send_parts(l->coll, out->other, out->id * TAGS, head, sizeof head, out->at, n);
-	for (out->pieces = 1; (out->done += n) < out->said; out->pieces++) {
-		n = tt_min(piece_of(l), out->said - out->done);
+	for (out->pieces = 1; (out->done += n) < out->by_message; out->pieces++) {
+		n = tt_min(piece_of(l), out->by_message - out->done);
 		tt_coll_send(l->coll, out->other, out->id * TAGS + out->pieces, out->at + out->done, n);
 	}
 }
 
 /* All of a short one, or what is there of a long one while the key is not. */
-static int begin_leg(struct tt_transfers *l, struct tt_transfer *out)
+static int begin_transfer(struct tt_transfers *l, struct tt_transfer *out)
 {
 	size_t ready = ready_bytes(l, out);
 
-	if (ready < out->len && (out->len <= short_leg(l) || ready < CHUNK_LEAST))
+	if (ready < out->len && (out->len <= short_len(l) || ready < CHUNK_LEAST))
 		return 0;
-	out->said = out->len <= short_leg(l) ? out->len : out->open ? 0 : tt_min(ready, tt_min(FIRST, piece_of(l))) & ~(size_t)63;
+	out->by_message = out->len <= short_len(l) ? out->len : out->open ? 0 : tt_min(ready, tt_min(FIRST, piece_of(l))) & ~(size_t)63;
 	out->started = true;
 	send_pieces(l, out);
 	return 1;
@@ -231,14 +231,14 @@ static int put_chunk(struct tt_transfers *l, struct tt_transfer *out, size_t n)
 	return err ? err : 1;
 }
 
-static int push_leg(struct tt_transfers *l, struct tt_transfer *out)
+static int push_transfer(struct tt_transfers *l, struct tt_transfer *out)
 {
-	uint32_t *credits = &l->coll->heard[2 * out->other + TT_LANE_CREDIT];
+	uint32_t *credits = &l->coll->notified_by[2 * out->other + TT_LANE_CREDIT];
 	size_t n;
 
 	take_key(l, out);
 	if (!out->started)
-		return begin_leg(l, out);
+		return begin_transfer(l, out);
 	n = tt_min(chunk_of(out), out->len - out->done);
 	if (!n || !out->open || ready_bytes(l, out) < out->done + n)
 		return 0;
@@ -264,13 +264,13 @@ static bool is_behind(const struct tt_transfers *l, int k)
 
 /* ---- all of them ---- */
 
-static int push_legs(struct tt_transfers *l)
+static int push_transfers(struct tt_transfers *l)
 {
 	int k, moved = 0;
 
 	/* A rank that is late is not flooded: nobody gets further ahead of what has come in. */
 	for (k = l->outs_done; k < l->outs && k < l->outs_done + l->ahead && k < l->ins_done + l->ahead; k++)
-		while (!has_gone(l, &l->out[k]) && !is_behind(l, k) && (moved = push_leg(l, &l->out[k])))
+		while (!has_gone(l, &l->out[k]) && !is_behind(l, k) && (moved = push_transfer(l, &l->out[k])))
 			if (moved < 0)
 				return moved;
 	for (k = l->outs_done; l->outs_done < l->outs && has_gone(l, &l->out[l->outs_done]);)
@@ -278,19 +278,19 @@ static int push_legs(struct tt_transfers *l)
 	return l->outs_done > k;
 }
 
-static int pull_legs(struct tt_transfers *l)
+static int pull_transfers(struct tt_transfers *l)
 {
 	int moved, err = 0;
 
 	for (int k = l->ins_done; !err && k < l->ins && k < l->ins_done + l->ahead; k++)
-		err = open_leg(l, &l->in[k]);
+		err = open_transfer(l, &l->in[k]);
 	if (err || l->ins_done == l->ins)
 		return err;
 	struct tt_transfer *in = &l->in[l->ins_done];
-	moved = has_come(l, in) ? 0 : pull_leg(l, in);
+	moved = has_come(l, in) ? 0 : pull_transfer(l, in);
 	if (moved < 0 || !has_come(l, in))
 		return moved;
-	close_leg(l, in);
+	close_transfer(l, in);
 	l->ins_done++;
 	return 1;
 }
@@ -300,9 +300,9 @@ int tt_transfers_advance(struct tt_transfers *l)
 	int in, out;
 
 	do {
-		if ((in = pull_legs(l)) < 0)
+		if ((in = pull_transfers(l)) < 0)
 			return in;
-		if ((out = push_legs(l)) < 0)
+		if ((out = push_transfers(l)) < 0)
 			return out;
 	} while (in || out);
 	return l->ins_done == l->ins && l->outs_done == l->outs;
@@ -314,8 +314,8 @@ int tt_transfers_new(struct tt_transfers *l, struct tt_coll *c, int max, int ahe
 	l->ahead = ahead;
 	l->in = calloc(2 * (size_t)tt_max(max, 1), sizeof *l->in);
 	l->out = l->in + tt_max(max, 1);
-	c->heard = calloc(2 * (size_t)c->n, sizeof *c->heard);
-	if (l->in && c->heard)
+	c->notified_by = calloc(2 * (size_t)c->n, sizeof *c->notified_by);
+	if (l->in && c->notified_by)
 		return 0;
 	return tt_fail(-ENOMEM, "no memory for a collective of %d ranks", c->n);
 }
@@ -323,7 +323,7 @@ int tt_transfers_new(struct tt_transfers *l, struct tt_coll *c, int max, int ahe
 void tt_transfers_free(struct tt_transfers *l)
 {
 	for (int k = l->ins_done; l->in && k < l->ins; k++)
-		close_leg(l, &l->in[k]);
+		close_transfer(l, &l->in[k]);
 	free(l->in);
 	l->in = NULL;
 }

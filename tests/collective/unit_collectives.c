@@ -364,7 +364,7 @@ static void program_model(tutti *job)
 	CHECK(mine->latency_ns == m.latency_ns && mine->net_ps == m.net_ps && mine->add_ps == m.add_ps);
 	CHECK(tutti_barrier(job, NULL) == 0);
 	check_explained(job);
-	CHECK(tt_list_empty(&tt_collectives(job->job)->stash)); /* nothing was left over */
+	CHECK(tt_list_empty(&tt_collectives(job->job)->unexpected)); /* nothing was left over */
 	free(v);
 }
 
@@ -653,7 +653,7 @@ static void program_several(tutti *job)
 		tutti_free(job, (char *)v[k] - ODDLY);
 	}
 	CHECK(right);
-	CHECK(tt_list_empty(&tt_collectives(job->job)->stash));
+	CHECK(tt_list_empty(&tt_collectives(job->job)->unexpected));
 }
 
 /* Two under way; ranks disagree about the first, which the second waits for. */
@@ -678,9 +678,9 @@ static void program_board_unknown(tutti *job)
 
 	CHECK(tutti_allreduce(job, v, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 	CHECK(tutti_barrier(job, NULL) == 0);
-	if (tutti_rank(job) == 1 && tt_coll_group(job)->board) {
+	if (tutti_rank(job) == 1 && tt_coll_group(job)->segment) {
 		tt_lock(job->job);
-		tt_coll_group(job)->board->known = tt_coll_group(job)->board->open = tt_coll_group(job)->board->meeting = false;
+		tt_coll_group(job)->segment->known = tt_coll_group(job)->segment->open = tt_coll_group(job)->segment->making = false;
 		tt_unlock(job->job);
 		if (tt_world)
 			tt_sim_sleep(20 * TT_MS);
@@ -705,9 +705,9 @@ static void without_board(tutti *job, bool stay)
 	if (!makes_board(job))
 		return; /* some worlds have none */
 	tt_lock(job->job);
-	tt_coll_group(job)->board->open = tt_coll_group(job)->board->able = false; /* as if not all could map */
+	tt_coll_group(job)->segment->open = tt_coll_group(job)->segment->able = false; /* as if not all could map */
 	if (tutti_rank(job) == 1)
-		tt_coll_group(job)->board->known = tt_coll_group(job)->board->meeting = false; /* its first call failed before the last vote */
+		tt_coll_group(job)->segment->known = tt_coll_group(job)->segment->making = false; /* its first call failed before the last vote */
 	tt_unlock(job->job);
 	pass_time((tutti_rank(job) == 1 ? 25 : 5) * TT_MS);
 	v[sizeof v - 1] = tutti_rank(job) == 0 ? 7 : 0;
@@ -770,12 +770,12 @@ static int pass_token(struct staged *s)
 	struct tt_coll *c = &s->coll;
 	int owners = s->blocks.owners, owns = c->me < owners;
 
-	if (!s->blocks.visit.away && owns)
+	if (!s->blocks.call.paused && owns)
 		tt_coll_send(c, (c->me + 1) % owners, 5, NULL, 0);
-	s->blocks.visit.away = owns;
+	s->blocks.call.paused = owns;
 	if (owns && !tt_coll_take(c, (c->me + owners - 1) % owners, 5, 0))
 		return 0;
-	s->blocks.visit.away = false;
+	s->blocks.call.paused = false;
 	return 1;
 }
 
@@ -784,7 +784,7 @@ static int advance_staged(struct tt_coll *c)
 	struct staged *s = (struct staged *)c;
 	int k = 1;
 
-	if (!c->visit)
+	if (!c->segment_call)
 		tt_blocks_begin(&s->blocks, c, TT_BLOCKS_REDUCE);
 	for (; k > 0 && s->stage < 4; s->stage += k > 0)
 		switch (s->stage) {
@@ -861,7 +861,7 @@ enum { GIVEN_UP = 128, SHOWN = 128 * 1024 };
 
 struct quitter {
 	struct tt_coll coll;
-	struct tt_segment_call visit;
+	struct tt_segment_call call;
 	int delay_us;
 	bool shown;
 };
@@ -871,16 +871,16 @@ static int show_and_quit(struct tt_coll *c)
 	struct quitter *q = (struct quitter *)c;
 	uint64_t since;
 
-	if (!c->visit)
-		tt_segment_call_begin(&q->visit, c, SHOWN, c->n);
-	if (!q->shown && !tt_segment_call_turn(&q->visit))
+	if (!c->segment_call)
+		tt_segment_call_begin(&q->call, c, SHOWN, c->n);
+	if (!q->shown && !tt_segment_call_turn(&q->call))
 		return 0;
 	if (!q->shown) {
-		memset(tt_segment_call_room(&q->visit, 1), 1, SHOWN);
-		tt_segment_call_step(&q->visit);
+		memset(tt_segment_call_buffer(&q->call, 1), 1, SHOWN);
+		tt_segment_call_step(&q->call);
 	}
 	q->shown = true;
-	if (!tt_segment_call_all(&q->visit))
+	if (!tt_segment_call_all(&q->call))
 		return 0;
 	for (since = tt_now(); tt_now() - since < (uint64_t)q->delay_us * 1000;)
 		;
@@ -890,9 +890,9 @@ static int show_and_quit(struct tt_coll *c)
 static void quit_and_spoil(struct tt_coll *c)
 {
 	struct quitter *q = (struct quitter *)c;
-	char *room = tt_segment_call_room(&q->visit, 1);
+	char *room = tt_segment_call_buffer(&q->call, 1);
 
-	tt_segment_call_end(&q->visit, false);
+	tt_segment_call_end(&q->call, false);
 	memset(room, 77, SHOWN);
 }
 
@@ -1038,7 +1038,7 @@ static void program_alltoallv(tutti *job)
 {
 	for (size_t round = 0; round < 8; round++)
 		check_alltoallv(job, round);
-	CHECK(tt_list_empty(&tt_collectives(job->job)->stash));
+	CHECK(tt_list_empty(&tt_collectives(job->job)->unexpected));
 }
 
 static void test_alltoallv(void) { on_wires(program_alltoallv, NULL); }

@@ -36,13 +36,13 @@ runtime/table/keep.c tt_table_keep tt_keep_take
 runtime/table/pull_changed.c is_of_server tt_rows_take_found
 runtime/table/filter.c grow_to_below tt_filter_unpack
 runtime/window/window.c handle take_ask take_answer take_closed take_notify
-runtime/collective/collective.c compare compare_kept tt_coll_take tt_coll_take_any tt_coll_message tt_coll_notify feed exchange_start advance_large
+runtime/collective/collective.c compare compare_kept tt_coll_take tt_coll_take_any take_message take_notify
 runtime/table/join.c tt_table_take_join tt_table_take_finish tt_table_take_joined tt_table_take_clock
 runtime/table/switch.c tt_table_take_switch tt_table_take_switched
 runtime/table/io_thread.c server_of find answered tt_table_filed check_free check_folder begin take_order tt_table_file
 runtime/table/load.c are_same tt_load_forget tt_load_read tt_load_take
 runtime/table/quiesce.c tt_shard_wait take_again
-runtime/collective/transfer.c may_be_said take_start take_piece take_chunk pull_leg take_key push_leg
+runtime/collective/transfer.c may_go_by_message take_start take_piece take_chunk pull_transfer take_key push_transfer
 runtime/collective/model.c measure answer hear'
 
 stop() { echo "coverage.sh: $*" >&2; exit 1; }
