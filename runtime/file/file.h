@@ -105,7 +105,6 @@ int tt_save_commit(const char *folder, const char *name, uint64_t generation, in
 int tt_save_open(const char *folder, const char *name, struct tt_save **); /* by its index; or NAME.safetensors alone, by others */
 void tt_save_close(struct tt_save *);               /* NULL is allowed */
 const struct tt_saved *tt_save_find(const struct tt_save *, const char *name);
-const char *tt_save_note(const struct tt_save *, const char *key); /* of the first file that has it */
 int tt_save_read(const struct tt_save *, const struct tt_saved *, uint64_t first, uint64_t count, void *to); /* elements of the whole */
 uint64_t tt_save_block_end(const struct tt_save *, const struct tt_saved *, uint64_t at); /* of the block with that element, which is read as a whole */
 #endif

@@ -471,15 +471,6 @@ const struct tt_saved *tt_save_find(const struct tt_save *s, const char *name)
 	return s->count ? bsearch(&wanted, s->of, s->count, sizeof wanted, compare_saved) : NULL;
 }
 
-const char *tt_save_note(const struct tt_save *s, const char *key)
-{
-	const char *value = NULL;
-
-	for (size_t i = 0; !value && i < s->file_count; i++)
-		value = tt_tensors_note(s->files[i], key);
-	return value;
-}
-
 uint64_t tt_save_block_end(const struct tt_save *s, const struct tt_saved *a, uint64_t at)
 {
 	const struct tt_part *p = &s->parts[a->first];

@@ -25,10 +25,7 @@ static inline int tt_shards_of_key(uint64_t key, int servers) { return (int)(key
  *
  * A bit for each worker and row; a push to all rows is one flag for each worker, whatever their number. For one thread at a time. */
 
-enum {
-	TT_FRESH_OWN = 1,           /* a push makes the rows stale for its own worker, too, as Multiverso's newer matrix does */
-	TT_CHANGED_DUMMY = 2,         /* a pull that finds no row stale gets row 0, as Multiverso's do */
-};
+enum { TT_FRESH_OWN = 1 }; /* a push makes the rows stale for its own worker, too, as Multiverso's newer matrix does */
 struct tt_changed_rows;
 int tt_changed_rows_open(uint64_t rows, unsigned flags, struct tt_changed_rows **);
 void tt_changed_rows_close(struct tt_changed_rows *);              /* NULL is allowed */
@@ -36,7 +33,6 @@ int tt_changed_rows_join(struct tt_changed_rows *, int worker);    /* it has see
 void tt_changed_rows_leave(struct tt_changed_rows *, int worker);  /* gives its bits back */
 /* Rows are below `rows`. rows NULL: all. */
 void tt_changed_rows_pushed(struct tt_changed_rows *, int worker, const uint64_t *rows, size_t n); /* worker -1: nobody's, stale for all */
-void tt_changed_rows_unseen(struct tt_changed_rows *, int worker, const uint64_t *rows, size_t n); /* they were taken, but did not reach the worker */
 void tt_changed_rows_see_all(struct tt_changed_rows *, int worker); /* it takes all rows */
 /* The next stale rows from *at on, at most `room`, in their order; they count as seen. *at moves behind them. How many; 0: there are no
  * more. Worker -1 gets all rows, and nothing counts as seen. */

@@ -1,19 +1,19 @@
-/* rounds.c - the clock of one shard, and which round a push belongs to; the rule in words is in rounds.h */
+/* rounds.c - the clock of one shard, and the round that a push belongs to; rounds.h states the rule */
 #include "table/rounds.h"
 #include <limits.h>
 #include <stdlib.h>
 
 struct worker {
-	uint64_t pushed;            /* completed or dropped; the next push is of the round behind */
-	int pushing;                /* admitted and not complete; in BSP one at most */
+	uint64_t pushed;            /* pushes completed or dropped: the next push belongs to round pushed + 1 */
+	int pushing;                /* pushes admitted and not complete; in BSP one at most */
 	bool live;
 };
 
 struct tt_rounds {
 	tutti_consistency as;
 	uint64_t clock;
-	int behind;                 /* live workers that hold the clock: they have pushed no further */
-	int summed;                 /* BSP: pushes of the open round that are complete, of workers that have left, too */
+	int behind;                 /* live workers that hold the clock back: pushed <= clock */
+	int summed;                 /* BSP: complete pushes of the open round, also of workers that have left */
 	struct tt_rounds_counts counts;
 	int room;
 	struct worker *of;
@@ -24,7 +24,8 @@ int tt_consistency_check(const tutti_consistency *c)
 	if (c->mode != TUTTI_ASYNC && c->mode != TUTTI_SSP && c->mode != TUTTI_BSP)
 		return tt_fail(-EINVAL, "there is no consistency %d", (int)c->mode);
 	if (c->staleness < 0 || (c->staleness && c->mode != TUTTI_SSP))
-		return tt_fail(-EINVAL, "a staleness of %d: it is 0 or more, and only bounded staleness has it", c->staleness);
+		return tt_fail(-EINVAL, "a staleness of %d: it is 0 or more, and only bounded staleness has it",
+		               c->staleness);
 	if (c->backup < 0 || (c->backup && c->mode != TUTTI_BSP))
 		return tt_fail(-EINVAL, "%d backup workers: that is 0 or more, and only rounds have them", c->backup);
 	return 0;
@@ -41,24 +42,36 @@ uint64_t tt_clock_to_pull(const tutti_consistency *c, uint64_t pushed)
 
 static bool is_behind(const struct tt_rounds *r, const struct worker *w) { return w->pushed <= r->clock; }
 
-static void count_behind(struct tt_rounds *r)
+static int count_up_to(const struct tt_rounds *r, uint64_t pushed)
 {
-	r->behind = 0;
-	for (int i = 0; i < r->room; i++)
-		r->behind += r->of[i].live && is_behind(r, &r->of[i]);
-}
-
-static uint64_t slowest(const struct tt_rounds *r)
-{
-	uint64_t least = UINT64_MAX;
+	int n = 0;
 
 	for (int i = 0; i < r->room; i++)
-		if (r->of[i].live && r->of[i].pushed < least)
-			least = r->of[i].pushed;
-	return least;
+		n += r->of[i].live && r->of[i].pushed <= pushed;
+	return n;
 }
 
-static bool is_full(const struct tt_rounds *r) { return r->as.mode == TUTTI_BSP && r->summed && r->behind <= r->as.backup; }
+static void set_clock(struct tt_rounds *r, uint64_t clock)
+{
+	r->clock = clock;
+	r->behind = count_up_to(r, clock);
+}
+
+/* The least number of pushes of a live worker, from `least` up. UINT64_MAX: there is none. */
+static uint64_t slowest(const struct tt_rounds *r, uint64_t least)
+{
+	uint64_t pushed = UINT64_MAX;
+
+	for (int i = 0; i < r->room; i++)
+		if (r->of[i].live && r->of[i].pushed >= least && r->of[i].pushed < pushed)
+			pushed = r->of[i].pushed;
+	return pushed;
+}
+
+static bool is_full(const struct tt_rounds *r)
+{
+	return r->as.mode == TUTTI_BSP && r->summed && r->behind <= r->as.backup;
+}
 
 static bool may_move(const struct tt_rounds *r)
 {
@@ -69,9 +82,8 @@ static bool move_clock(struct tt_rounds *r)
 {
 	if (!may_move(r))
 		return false;
-	r->clock = r->as.mode == TUTTI_SSP ? slowest(r) : r->clock + 1;
 	r->summed = 0;
-	count_behind(r);
+	set_clock(r, r->as.mode == TUTTI_SSP ? slowest(r, 0) : r->clock + 1);
 	return true;
 }
 
@@ -84,7 +96,10 @@ static void count_push(struct tt_rounds *r, struct worker *w)
 
 /* Workers come and go. */
 
-static struct worker *find(struct tt_rounds *r, int worker) { return worker >= 0 && worker < r->room && r->of[worker].live ? &r->of[worker] : NULL; }
+static struct worker *find(struct tt_rounds *r, int worker)
+{
+	return worker >= 0 && worker < r->room && r->of[worker].live ? &r->of[worker] : NULL;
+}
 
 static int make_room(struct tt_rounds *r, int workers)
 {
@@ -201,23 +216,13 @@ bool tt_rounds_complete(struct tt_rounds *r, int worker)
 	return move_clock(r);
 }
 
-/* How far all have come but so many. */
+/* How far all live workers but `few` have come. */
 static uint64_t all_but(const struct tt_rounds *r, int few)
 {
-	uint64_t level = slowest(r), next = level;
+	uint64_t level = slowest(r, 0), next;
 
-	do {
-		int behind = 0;
+	while (count_up_to(r, level) <= few && (next = slowest(r, level + 1)) > level && next != UINT64_MAX)
 		level = next;
-		next = UINT64_MAX;
-		for (int i = 0; i < r->room; i++) {
-			behind += r->of[i].live && r->of[i].pushed <= level;
-			if (r->of[i].live && r->of[i].pushed > level && r->of[i].pushed < next)
-				next = r->of[i].pushed;
-		}
-		if (behind > few)
-			break;
-	} while (next != UINT64_MAX);
 	return level;
 }
 
@@ -231,14 +236,13 @@ bool tt_rounds_resume(struct tt_rounds *r, int worker, uint64_t pushed, bool *sk
 	if (!w || w->pushing || pushed <= w->pushed || r->as.mode == TUTTI_ASYNC)
 		return false;
 	w->pushed = pushed;
-	count_behind(r);
+	r->behind = count_up_to(r, r->clock);
 	if (r->as.mode == TUTTI_SSP || r->summed || r->counts.pushing)
 		return move_clock(r);
 	pushed = all_but(r, r->as.backup);
 	if (pushed <= r->clock)
 		return false;
-	r->clock = pushed;
-	count_behind(r);
+	set_clock(r, pushed);
 	return *skipped = true;
 }
 
@@ -259,22 +263,25 @@ int tt_rounds_switch(struct tt_rounds *r, const tutti_consistency *to, uint64_t 
 	if (err)
 		return err;
 	if (r->counts.pushing)
-		return tt_fail(-EBUSY, "%d pushes are under way: consistency can be switched between steps only", r->counts.pushing);
-	r->clock += r->as.mode == TUTTI_BSP && r->summed; /* who summed up may have left */
-	r->clock = tt_max(r->clock, *clock);
+		return tt_fail(-EBUSY, "%d pushes are under way: consistency can be switched between steps only",
+		               r->counts.pushing);
+	/* The sum of the open round counts as a round, also if all workers that pushed to it have left. */
+	*clock = tt_max(*clock, r->clock + (r->as.mode == TUTTI_BSP && r->summed));
 	for (int i = 0; i < r->room; i++)
-		if (r->of[i].live && r->of[i].pushed > r->clock)
-			r->clock = r->of[i].pushed;
+		if (r->of[i].live)
+			*clock = tt_max(*clock, r->of[i].pushed);
 	for (int i = 0; i < r->room; i++)
-		r->of[i].pushed = r->clock;
+		r->of[i].pushed = *clock;
 	r->as = *to;
 	r->summed = 0;
-	count_behind(r);
-	*clock = r->clock;
+	set_clock(r, *clock);
 	return 0;
 }
 
 uint64_t tt_rounds_clock(const struct tt_rounds *r) { return r->clock; }
-uint64_t tt_rounds_pushed(const struct tt_rounds *r, int worker) { return worker >= 0 && worker < r->room ? r->of[worker].pushed : 0; }
-bool tt_rounds_may_pull(const struct tt_rounds *r, uint64_t pushed) { return r->clock >= tt_clock_to_pull(&r->as, pushed); }
 struct tt_rounds_counts tt_rounds_counts(const struct tt_rounds *r) { return r->counts; }
+
+uint64_t tt_rounds_pushed(const struct tt_rounds *r, int worker)
+{
+	return worker >= 0 && worker < r->room ? r->of[worker].pushed : 0;
+}

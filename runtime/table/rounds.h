@@ -64,6 +64,5 @@ int tt_rounds_switch(struct tt_rounds *, const tutti_consistency *, uint64_t *cl
 
 uint64_t tt_rounds_clock(const struct tt_rounds *);
 uint64_t tt_rounds_pushed(const struct tt_rounds *, int worker); /* how far it has come; 0: it is not there */
-bool tt_rounds_may_pull(const struct tt_rounds *, uint64_t pushed);
 struct tt_rounds_counts tt_rounds_counts(const struct tt_rounds *);
 #endif

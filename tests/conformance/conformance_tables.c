@@ -203,7 +203,7 @@ static void run_cut(const struct node *c, tutti *job)
 
 /* ---- sparse matrices, the filter ---- */
 
-/* The recorded reply where no row is stale is row 0 (TT_CHANGED_DUMMY in `conformance`); a table's is no row. */
+/* The recorded reply where no row is stale is row 0 (`conformance` adds it); a table's is no row. */
 static bool are_fresh(const struct node *expected, const uint64_t *rows, size_t n)
 {
 	size_t i = 0;

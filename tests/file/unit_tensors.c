@@ -799,9 +799,9 @@ static bool loads(const char *name, int servers, uint64_t generation)
 	}
 	if (right) {
 		const struct tt_saved *c = tt_save_find(s, "clock.0");
-		const char *rule = tt_save_note(s, "rule");
+		const char *rule = tt_tensors_note(s->files[0], "rule");
 		right = c && !tt_save_read(s, c, 0, 1, &clock) && clock == (int64_t)generation && rule && !strcmp(rule, "adam") && !tt_save_find(s, "other");
-		right = right && tt_save_read(s, c, 0, 2, &clock) == -ERANGE && !tt_save_note(s, "no such");
+		right = right && tt_save_read(s, c, 0, 2, &clock) == -ERANGE && !tt_tensors_note(s->files[0], "no such");
 		tt_save_close(s);
 	}
 	if (!right)

@@ -216,9 +216,6 @@ static bool step(struct tt_changed_rows *f, struct model *m)
 	} else if (what == 2) {
 		tt_changed_rows_pushed(f, worker, NULL, 0);
 		model_push(m, worker, NULL, ROWS);
-	} else if (what == 3) {
-		tt_changed_rows_unseen(f, worker, rows, n);
-		set_stale(m, worker, rows, n);
 	} else if (what < 9) {
 		tt_changed_rows_pushed(f, worker, rows, n);
 		model_push(m, worker, rows, n);
@@ -259,32 +256,6 @@ static void test_everybodys_pull(void)
 		CU_ASSERT_EQUAL(tt_changed_rows_take_of(f, -1, (uint64_t[]){ 64, 3 }, 2, rows), 2);
 	}
 	CU_ASSERT_EQUAL(tt_changed_rows_take(f, 0, &at, rows, 70), 65);
-	tt_changed_rows_close(f);
-}
-
-static void test_dummy_row(void)
-{
-	uint64_t at = 0, rows[70];
-	struct tt_changed_rows *f;
-
-	CU_ASSERT_EQUAL_FATAL(tt_changed_rows_open(70, TT_CHANGED_DUMMY, &f), 0);
-	CU_ASSERT_EQUAL(tt_changed_rows_join(f, 0), 0);
-	CU_ASSERT_EQUAL(tt_changed_rows_take(f, 0, &at, rows, 70), 70);
-	CU_ASSERT_EQUAL(tt_changed_rows_take(f, 0, &at, rows, 70), 0); /* the pull was not empty */
-	at = 0;
-	CU_ASSERT_EQUAL(tt_changed_rows_take(f, 0, &at, rows, 70), 1);
-	CU_ASSERT_EQUAL(rows[0], 0);
-	CU_ASSERT_EQUAL(tt_changed_rows_take(f, 0, &at, rows, 70), 0);
-	rows[0] = 5;
-	CU_ASSERT_EQUAL(tt_changed_rows_take_of(f, 0, rows, 1, rows), 1);
-	CU_ASSERT_EQUAL(rows[0], 0);
-	CU_ASSERT_EQUAL(tt_changed_rows_take_of(f, 0, rows, 0, rows), 0);
-	rows[0] = 5;
-	tt_changed_rows_pushed(f, -1, rows, 1);
-	at = 0;
-	CU_ASSERT_EQUAL(tt_changed_rows_take(f, 0, &at, rows, 1), 1);
-	CU_ASSERT_EQUAL(rows[0], 5);
-	CU_ASSERT_EQUAL(tt_changed_rows_take(f, 0, &at, rows, 1), 0); /* nor was this one */
 	tt_changed_rows_close(f);
 }
 
@@ -512,7 +483,7 @@ static CU_TestInfo cut_tests[] = {
 	{ "cuts", test_cuts }, { "largest cuts", test_largest_cuts }, { "bad cuts", test_bad_cuts }, { "keys", test_keys }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo fresh_tests[] = {
-	{ "against a model", test_fresh_against_model }, { "everybody's pull", test_everybodys_pull }, { "dummy row", test_dummy_row },
+	{ "against a model", test_fresh_against_model }, { "everybody's pull", test_everybodys_pull },
 	{ "many rows", test_many_rows }, { "all seen", test_all_seen }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo touched_tests[] = { { "rounds", test_touched }, CU_TEST_INFO_NULL };

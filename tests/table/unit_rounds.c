@@ -9,11 +9,16 @@ static struct tt_random dice;
 
 static int draw(int n) { return (int)tt_random_below(&dice, (uint64_t)n); }
 
+static tutti_consistency agreed; /* of the shard that was opened last, unless a test says otherwise */
+
+static bool may_pull(const struct tt_rounds *r, uint64_t pushed) { return tt_rounds_clock(r) >= tt_clock_to_pull(&agreed, pushed); }
+
 static struct tt_rounds *open_for(tutti_consistency as, int workers)
 {
 	struct tt_rounds *r = NULL;
 	uint64_t clock = 1;
 
+	agreed = as;
 	CU_ASSERT_EQUAL_FATAL(tt_rounds_open(&as, workers, &r), 0);
 	for (int w = 0; w < workers; w++) {
 		CU_ASSERT_EQUAL(tt_rounds_join(r, w, &clock), 0);
@@ -36,7 +41,7 @@ static void test_asynchronous(void)
 
 	for (int i = 0; i < 5; i++)
 		CU_ASSERT_FALSE(push(r, 0));
-	CU_ASSERT_TRUE(tt_rounds_may_pull(r, 5));
+	CU_ASSERT_TRUE(may_pull(r, 5));
 	CU_ASSERT_EQUAL(tt_rounds_clock(r), 0);
 	CU_ASSERT_FALSE(tt_rounds_leave(r, 1));
 	tt_rounds_close(r);
@@ -49,11 +54,11 @@ static void test_staleness(void)
 
 	for (int i = 0; i < 4; i++)
 		CU_ASSERT_FALSE(push(r, 0));
-	CU_ASSERT_TRUE(tt_rounds_may_pull(r, 2));
-	CU_ASSERT_FALSE(tt_rounds_may_pull(r, 3));
+	CU_ASSERT_TRUE(may_pull(r, 2));
+	CU_ASSERT_FALSE(may_pull(r, 3));
 	CU_ASSERT_FALSE(push(r, 1));
 	CU_ASSERT_TRUE(push(r, 2));
-	CU_ASSERT_TRUE(tt_rounds_may_pull(r, 3));
+	CU_ASSERT_TRUE(may_pull(r, 3));
 	CU_ASSERT_EQUAL(tt_rounds_join(r, 3, &clock), 0);
 	CU_ASSERT_EQUAL(clock, 1);
 	CU_ASSERT_FALSE(tt_rounds_leave(r, 1));
@@ -70,14 +75,14 @@ static void test_rounds(void)
 {
 	struct tt_rounds *r = open_for((tutti_consistency){ .mode = TUTTI_BSP }, 2);
 
-	CU_ASSERT_TRUE(tt_rounds_may_pull(r, 0));
+	CU_ASSERT_TRUE(may_pull(r, 0));
 	CU_ASSERT_FALSE(push(r, 0));
-	CU_ASSERT_FALSE(tt_rounds_may_pull(r, 1));
+	CU_ASSERT_FALSE(may_pull(r, 1));
 	CU_ASSERT_EQUAL(tt_rounds_begin(r, 0), TT_WAIT); /* the next round is not open yet */
 	CU_ASSERT_EQUAL(tt_rounds_begin(r, 1), TT_ADMIT);
 	CU_ASSERT_EQUAL(tt_rounds_begin(r, 1), TT_WAIT);
 	CU_ASSERT_TRUE(tt_rounds_complete(r, 1));
-	CU_ASSERT_TRUE(tt_rounds_may_pull(r, 1));
+	CU_ASSERT_TRUE(may_pull(r, 1));
 	CU_ASSERT_EQUAL(tt_rounds_clock(r), 1);
 	CU_ASSERT_EQUAL(tt_rounds_begin(r, 0), TT_ADMIT);
 	tt_rounds_close(r);
@@ -129,7 +134,7 @@ static void test_joining(void)
 	CU_ASSERT_TRUE(push(r, 0));
 	CU_ASSERT_EQUAL(tt_rounds_join(r, 40, &clock), 0);
 	CU_ASSERT_EQUAL(clock, 2);
-	CU_ASSERT_TRUE(tt_rounds_may_pull(r, clock));
+	CU_ASSERT_TRUE(may_pull(r, clock));
 	CU_ASSERT_FALSE(push(r, 0)); /* is waited for */
 	CU_ASSERT_TRUE(push(r, 40));
 	CU_ASSERT_EQUAL(tt_rounds_join(r, 40, &clock), -EEXIST);
@@ -157,7 +162,7 @@ static void test_backup_workers(void)
 	CU_ASSERT_TRUE(push(r, 4));
 	CU_ASSERT_EQUAL(tt_rounds_begin(r, 3), TT_DROP);
 	CU_ASSERT_EQUAL(tt_rounds_counts(r).dropped, 1);
-	CU_ASSERT_TRUE(tt_rounds_may_pull(r, 2));
+	CU_ASSERT_TRUE(may_pull(r, 2));
 	CU_ASSERT_EQUAL(tt_rounds_begin(r, 3), TT_ADMIT); /* of the third round */
 	tt_rounds_close(r);
 }
@@ -204,7 +209,8 @@ static void test_switching(void)
 	CU_ASSERT_TRUE(tt_rounds_complete(r, 1));
 	CU_ASSERT_EQUAL(tt_rounds_switch(r, &bsp, &clock), 0);
 	CU_ASSERT_EQUAL(clock, 3);
-	CU_ASSERT_TRUE(tt_rounds_may_pull(r, 3));
+	agreed = bsp;
+	CU_ASSERT_TRUE(may_pull(r, 3));
 	CU_ASSERT_FALSE(push(r, 1));
 	CU_ASSERT_EQUAL(tt_rounds_switch(r, &async, &clock), 0); /* in the middle of a round */
 	CU_ASSERT_EQUAL(clock, 4);
@@ -496,7 +502,7 @@ static void switch_mode(struct run *run)
 
 static bool can_go_on(const struct run *run, const struct worker *w)
 {
-	return w->doing == COMPUTES || w->doing == PUSHES || (w->doing == PULLS && tt_rounds_may_pull(run->rounds, w->pushed));
+	return w->doing == COMPUTES || w->doing == PUSHES || (w->doing == PULLS && tt_rounds_clock(run->rounds) >= tt_clock_to_pull(&run->as, w->pushed));
 }
 
 static void step(struct run *run, int i)
