@@ -1,16 +1,16 @@
 /* filter.c - a block of elements without its zeros
  *
- * What is zero, or small enough to be left out, shows in the bits: the magnitude of a real number is its bits without the sign, and grows
- * with them. So all types are compared as unsigned integers, by loops that compilers make vectors of, and NaN is larger than any limit. */
+ * The magnitude of a floating-point number grows with its bits without the sign. So elements of all types are compared
+ * with the limit as unsigned integers, by loops that compilers vectorize. NaN is larger than any limit. */
 #include "table/parts.h"
 #include <math.h>
 #include <string.h>
 
 static size_t pair_size(tutti_type type) { return sizeof(uint32_t) + tt_type_size(type); }
 
-/* The limit: the bits of the largest number of the type that is no larger than clip. */
+/* The limit: the bits of the largest number of the type that is not above clip. */
 
-static double small_float(uint64_t bits, int fraction) /* 16 of them, without a sign */
+static double small_float(uint64_t bits, int fraction) /* of a 16-bit type, without its sign */
 {
 	int shift = fraction == 10 ? 15 : 127, exponent = (int)(bits >> fraction), more = 1 << fraction;
 	int part = (int)bits & (more - 1);
@@ -66,12 +66,12 @@ uint64_t tt_filter_limit(tutti_type type, double clip)
 	return clip < 0x1p63 ? (uint64_t)clip : 1ull << 63;
 }
 
-/* How many stay, and which: for words of one width, and how large one is. */
+/* For words of one width and one kind of magnitude: how many elements stay, and which. */
 
 #define MAGNITUDE(bits) ((bits) & (WORD)((WORD)-1 >> 1))
 #define ABSOLUTE(bits) ((bits) >> (8 * sizeof(WORD) - 1) ? (WORD)(0 - (bits)) : (bits))
 
-enum { BLOCK = 16 }; /* elements that are counted at once, in words of their own width; 32 and 64 were slower */
+enum { BLOCK = 16 }; /* elements counted at once, in words of their own width; 32 and 64 were slower */
 
 #define FILTER(name, word, size) \
 	static inline bool stays_##name(const char *at, uint64_t limit) \
@@ -97,7 +97,7 @@ enum { BLOCK = 16 }; /* elements that are counted at once, in words of their own
 			kept += stays_##name(from + i * sizeof(word), limit); \
 		return kept; \
 	} \
-	/* Each one is written, and the next one over it if it does not stay: no branch to guess. */ \
+	/* Writes each element; the next one overwrites it if it does not stay. So there is no branch to predict. */ \
 	static void keep_##name(char *indices, char *values, const char *from, size_t n, size_t kept, uint64_t limit) \
 	{ \
 		size_t m = 0; \
@@ -139,7 +139,10 @@ static const struct {
 	[TUTTI_I32] = { count_i32, keep_i32, put_i32 }, [TUTTI_I64] = { count_i64, keep_i64, put_i64 },
 };
 
-static bool is_shorter(size_t m, size_t n, tutti_type type) { return n <= UINT32_MAX && m * pair_size(type) < n * tt_type_size(type); }
+static bool is_shorter(size_t pairs, size_t n, tutti_type type)
+{
+	return n <= UINT32_MAX && pairs * pair_size(type) < n * tt_type_size(type);
+}
 
 size_t tt_filter_pack(void *to, const void *from, size_t n, tutti_type type, uint64_t limit)
 {
@@ -157,16 +160,15 @@ size_t tt_filter_pack(void *to, const void *from, size_t n, tutti_type type, uin
 
 static bool grow_to_below(const char *indices, size_t m, size_t n)
 {
-	uint32_t last = 0;
+	int64_t last = -1;
 	bool good = true;
+	uint32_t i;
 
-	for (size_t k = 0; k < m; k++) {
-		uint32_t i;
+	for (size_t k = 0; k < m; k++, last = i) {
 		memcpy(&i, indices + k * sizeof i, sizeof i);
-		good &= !k || i > last;
-		last = i;
+		good &= i > last;
 	}
-	return good && last < n;
+	return good && (uint64_t)last < n;
 }
 
 int tt_filter_unpack(void *to, size_t n, tutti_type type, const void *from, size_t bytes)
@@ -175,10 +177,11 @@ int tt_filter_unpack(void *to, size_t n, tutti_type type, const void *from, size
 	const char *indices = from;
 
 	if (!m || bytes % pair_size(type) || !is_shorter(m, n, type))
-		return tt_fail(-EBADMSG, "a sparse block of %zu bytes for %zu elements: pairs of %zu bytes, and fewer than the elements take, are expected",
-		               bytes, n, pair_size(type));
+		return tt_fail(-EBADMSG, "a sparse block of %zu bytes for %zu elements: pairs of %zu bytes, and fewer "
+		               "than the elements take, are expected", bytes, n, pair_size(type));
 	if (!grow_to_below(indices, m, n))
-		return tt_fail(-EBADMSG, "a sparse block whose %zu indices do not grow, or go beyond its %zu elements", m, n);
+		return tt_fail(-EBADMSG, "a sparse block whose %zu indices do not grow, or go beyond its %zu elements",
+		               m, n);
 	memset(to, 0, n * tt_type_size(type));
 	loops[type].put(to, indices, indices + m * sizeof(uint32_t), m);
 	return 0;

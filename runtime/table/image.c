@@ -1,25 +1,25 @@
-/* image.c - the arrays of a shard as they were at one moment, read from front to back while they are changed
+/* image.c - a copy-on-write image: the arrays of a shard as they were at one moment, read while pushes change them
  *
- *      arrays, as they are now      ====|====|====|====|====      a push is about to change these: what was in them, and has not
- *                                             ^^^^                 been read yet, is kept first
- *      kept                         ....|....|=old|....|....
+ *      arrays, as they are now      ====|====|====|====|====      a push is about to change this block:
+ *                                            ^^^^                 what has not been read of it is copied first
+ *      old                          ....|....|=old|....|....
  *
- * So nothing is copied that is read before it changes, and a push is delayed by the blocks that it touches for the first time. What is kept
- * takes at most as much memory as the arrays have; pages that are never written take none. */
+ * A block that is read before it changes is not copied. Only the first push that changes a block pays for its copy.
+ * `old` takes at most as much memory as the arrays; pages that are never written take none. */
 #include "table/saving.h"
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-enum { BLOCK = 1024 };                /* elements that are kept at once: little more than the row that a push may touch */
+enum { BLOCK = 1024 };                /* elements copied at once: little more than the row that a push changes */
 
 struct tt_image {
 	size_t count;                 /* elements of each array */
 	int arrays;
-	uint64_t *kept;               /* a bit for each block: what has not been read of it is in `old` */
-	char *old;                    /* room for all of them, array after array */
-	size_t bytes;
-	int array;                    /* how far it is read: all of those before, ... */
+	uint64_t *kept;               /* a bit for each block: its unread elements are in `old` */
+	char *old;                    /* room for all arrays, one after the other */
+	size_t bytes;                 /* of `old` */
+	int array;                    /* the reader has read all arrays before this one ... */
 	size_t next;                  /* ... and so many elements of this one */
 	struct {
 		const char *now;
@@ -80,7 +80,7 @@ static void keep_block(struct tt_image *m, size_t block)
 	m->kept[block / 64] |= 1ull << block % 64;
 }
 
-/* What has come since the image was made is not in it. */
+/* Elements from m->count on have come since the image was made. */
 void tt_image_keep(struct tt_image *m, size_t first, size_t count)
 {
 	count = first < m->count ? tt_min(count, m->count - first) : 0;
@@ -95,9 +95,12 @@ size_t tt_image_read(struct tt_image *m, void *to, size_t room)
 
 	if (m->array == m->arrays)
 		return 0;
-	for (size_t width = m->of[m->array].width, n; m->next < m->count && room >= width; room -= n * width, at += n * width, m->next += n) {
+	for (size_t width = m->of[m->array].width, n; m->next < m->count && room >= width; room -= n * width) {
+		const char *from = is_kept(m, m->next / BLOCK) ? m->of[m->array].old : m->of[m->array].now;
 		n = tt_min(tt_min(BLOCK - m->next % BLOCK, m->count - m->next), room / width);
-		memcpy(at, (is_kept(m, m->next / BLOCK) ? m->of[m->array].old : m->of[m->array].now) + m->next * width, n * width);
+		memcpy(at, from + m->next * width, n * width);
+		at += n * width;
+		m->next += n;
 	}
 	if (m->next == m->count) {
 		m->array++;

@@ -1,30 +1,31 @@
-/* keys.c - 64-bit keys and their numbers: 0 for the first that was added, then 1, ...
+/* keys.c - a hash table with open addressing: 64-bit keys and their numbers, 0 for the first key added, then 1, ...
  *
  *   a key's hash       | 24 tag         ...     where its search begins |
- *   a place            | 24 tag | 40 number + 1 |        0: free; then all after it up to the next free one are looked at
+ *   a place            | 24 tag | 40 number + 1 |        0: free. A search goes on to the next free place
  *
- * The keys themselves stand in the order of their numbers. So a place is 8 bytes, and who writes all keys down reads them in a row. When
- * three quarters of the places are taken there are twice as many from then on, and each new key takes four old places along: nobody has
- * to wait until millions have moved. */
+ * The keys themselves stand in the order of their numbers, so a save reads them in order, and a place takes 8 bytes.
+ * When three quarters of the places are taken, an index of twice the size takes over. Each new key then moves four old
+ * places to the new index, so no call has to move millions of them. */
 #include "file/file.h"
 #include "table/parts.h"
 #include <stdlib.h>
 
-enum { LEAST = 16, MOVES = 4, NUMBER_BITS = 40 }; /* two moves were enough: the next three quarters are that far away */
+enum { LEAST = 16, MOVES = 4, NUMBER_BITS = 40 }; /* two moves would be in time */
 
 struct index {
-	uint64_t *places;           /* NULL: none */
-	uint64_t mask;              /* how many, less one */
+	uint64_t *places;           /* NULL: no index */
+	uint64_t mask;              /* the number of places, less one */
 };
 
 struct tt_keys {
-	struct index now, old;      /* old: what has not moved yet, and what has */
-	uint64_t moved;             /* of its places */
+	struct index now, old;
+	uint64_t moved;             /* so many of the old places have moved; they also stay */
 	uint64_t *keys;
 	uint64_t count;
 };
 
-static uint64_t hash_of(uint64_t key) /* the end of splitmix64 (Steele et al., OOPSLA 2014): keys of one server are alike in their remainder */
+/* The finalizer of splitmix64 (Steele et al., OOPSLA 2014): the keys of one server have the same remainder. */
+static uint64_t hash_of(uint64_t key)
 {
 	key = (key ^ key >> 30) * 0xbf58476d1ce4e5b9;
 	key = (key ^ key >> 27) * 0x94d049bb133111eb;
@@ -61,7 +62,7 @@ static void enter(struct index *x, uint64_t hash, uint64_t number)
 	x->places[i] = hash >> NUMBER_BITS << NUMBER_BITS | (number + 1);
 }
 
-/* It also stays in its old place: a search there goes on behind it. */
+/* The moved keys stay in their old places, so that searches go on behind them. */
 static void move_some(struct tt_keys *k)
 {
 	for (int n = 0; k->old.places && n < MOVES; n++) {
@@ -98,7 +99,7 @@ static int make_room(struct tt_keys *k)
 		return 0;
 	if ((err = make_index(&larger, 2 * places)))
 		return err;
-	k->old = k->now; /* all of an older one has moved by now */
+	k->old = k->now; /* the one before has moved completely */
 	k->now = larger;
 	k->moved = 0;
 	return 0;

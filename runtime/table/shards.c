@@ -1,8 +1,8 @@
-/* shards.c - which server has which elements
+/* shards.c - how elements are divided among servers
  *
  *   count 10, unit 1, 4 servers      even  |0 1 2|3 4 5|6 7|8 9|      Multiverso  |0 1|2 3|4 5|6 7 8 9|
  *
- * Both are the same formula: shard s begins at unit s each + min(s, more), and the last one ends where all do. */
+ * Both follow one formula: shard s begins at unit s * each + min(s, more). The last shard ends at `count`. */
 #include "table/parts.h"
 
 static uint64_t units_of(uint64_t count, uint64_t unit) { return count / unit + (count % unit != 0); }
@@ -13,21 +13,21 @@ static void cut_even(struct tt_shards *s, uint64_t servers, uint64_t align)
 	uint64_t units = units_of(s->count, s->unit);
 	s->each = units / servers;
 	s->more = units % servers;
-	s->used = (int)(units < servers ? units : servers);
+	s->used = (int)tt_min(units, servers);
 }
 
 static void cut_like_multiverso(struct tt_shards *s, uint64_t servers)
 {
 	s->unit = 1;
-	s->used = (int)(s->count < servers ? s->count : servers);
+	s->used = (int)tt_min(s->count, servers);
 	s->each = s->count / (uint64_t)s->used;
 }
 
 int tt_shards_cut(struct tt_shards *s, uint64_t count, int servers, uint64_t align, enum tt_cut cut)
 {
 	if (!count || !align || servers < 1)
-		return tt_fail(-EINVAL, "%llu elements, aligned to %llu, on %d servers: none of them may be less than 1", (unsigned long long)count,
-		               (unsigned long long)align, servers);
+		return tt_fail(-EINVAL, "%llu elements, aligned to %llu, on %d servers: none of them may be less than "
+		               "1", (unsigned long long)count, (unsigned long long)align, servers);
 	*s = (struct tt_shards){ .count = count };
 	if (cut == TT_CUT_MULTIVERSO)
 		cut_like_multiverso(s, (uint64_t)servers);
@@ -40,12 +40,13 @@ uint64_t tt_shards_first(const struct tt_shards *s, int server)
 {
 	uint64_t k = (uint64_t)server;
 
-	return server >= s->used ? s->count : s->unit * (k * s->each + (k < s->more ? k : s->more));
+	return server >= s->used ? s->count : s->unit * (k * s->each + tt_min(k, s->more));
 }
 
 int tt_shards_find(const struct tt_shards *s, uint64_t i, uint64_t *offset)
 {
-	uint64_t u = i / s->unit, larger = s->more * (s->each + 1), k = u < larger ? u / (s->each + 1) : s->more + (u - larger) / s->each;
+	uint64_t u = i / s->unit, larger = s->more * (s->each + 1);
+	uint64_t k = u < larger ? u / (s->each + 1) : s->more + (u - larger) / s->each;
 	int server = k < (uint64_t)s->used ? (int)k : s->used - 1;
 
 	*offset = i - tt_shards_first(s, server);
