@@ -58,7 +58,7 @@ part_chaos() {
 }
 
 part_fuzz() {
-	for target in frames boot members late config tensors; do
+	for target in frames boot members late shards tables config tensors; do
 		needs "tests/fuzz/fuzz_$target" || return 1
 	done
 	sh "$source_tree/tests/fuzz/look.sh" "$source_tree" .

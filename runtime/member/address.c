@@ -1,8 +1,8 @@
-/* address.c - where a rank can be reached: the addresses of all its nets, in one text with a space between two
+/* address.c - the addresses of all nets of a rank, in one text with a space between two
  *
  *      shm:1c2e...:84-0 tcp:10.0.0.7:4000
  *
- * Whoever connects goes by the order of its own nets; the order in the text means nothing.
+ * The rank that connects tries them in the order of its own nets; the order in the text means nothing.
  */
 #include "engine/engine.h"
 #include "member/member_private.h"
@@ -31,7 +31,7 @@ const char *tt_address_add(struct tt_job *job, const char *known, const char *mo
 	char text[TT_ADDRESSES], scheme[16], addr[96];
 	size_t used = strlen(known);
 
-	memcpy(text, known, used + 1); /* it was made here, or came in a card */
+	memcpy(text, known, used + 1); /* made here, or from an endpoint record: it fits */
 	for (const char *at = more, *end; *at; at = end + (*end == ' ')) {
 		size_t space = used > 0, len;
 		end = end_of(at);

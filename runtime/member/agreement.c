@@ -1,19 +1,21 @@
-/* agreement.c - tutti_group_shrink and tutti_group_grow: who is in the group from now on
+/* agreement.c - tutti_group_shrink and tutti_group_grow: the next membership view of a group
  *
- * All that are left must come to the same answer although some die on the way, and nobody else may come to another one.
- * This is one instance of Paxos (Lamport 1998) for each group. The lowest rank that is left coordinates; a ballot is higher
- * than all before and names its maker. The value is a roll: which of the old members stay, and who is new.
+ * All ranks that are left must agree on one view although some die on the way, and no other ranks may agree on
+ * another. This is one instance of Paxos (Lamport 1998) for each group. The lowest rank that is left coordinates; a
+ * ballot is higher than all before and names its maker. The value is a view: which of the old seats stay, and which
+ * ranks are new.
  *
  *      member -- CALL --> coordinator                 I am in the call; if you know the answer, tell me
  *      coordinator -- COLLECT b --> all that are left
- *      member -- REPORT b {accepted at, roll} --> coordinator       once it is in the call; it takes part in no ballot below b
- *      coordinator -- PROPOSE b roll --> the roll     the highest one accepted that it was told of, else all who reported
+ *      member -- REPORT b {accepted at, view} --> coordinator       once it is in the call; it joins no ballot below b
+ *      coordinator -- PROPOSE b view --> the view     the highest accepted one reported, else all that reported
  *      member -- ACCEPT b --> coordinator
- *      coordinator -- DECIDE roll --> the roll        when all of it that are left have accepted
+ *      coordinator -- DECIDE view --> the view        when all ranks of the view that are left have accepted
  *
- * Whoever has promised a higher ballot says REFUSE. Reports and acceptances must come from more than half of the group (or
- * from half of it, its first rank included; whoever has left in order does not count), so that two halves of a cut network cannot both go on; TUTTI_MINORITY=yes
- * gives that up. If somebody of a decided roll has died meanwhile, the next collective says so, on all of them.
+ * A member that has promised a higher ballot answers REFUSE. Reports and acceptances must come from more than half of
+ * the group, or from half of it with its first rank; ranks that have left in order do not count. So two halves of a
+ * cut network cannot both go on; TUTTI_MINORITY=yes gives that up. If a rank of a decided view has died meanwhile, the
+ * next collective fails on all its ranks.
  */
 #include "engine/engine.h"
 #include "member/member_private.h"
@@ -24,12 +26,12 @@ enum kind { CALL = 1, COLLECT, REPORT, REFUSE, PROPOSE, ACCEPT, DECIDE, ARRIVE, 
 
 enum {
 	HEAD = 12,             /* type, kind, slot, uid, ballot */
-	NEWCOMERS_MAX = 256,   /* in one roll */
+	NEWCOMERS_MAX = 256,   /* in one view */
 	SEAT = 10,             /* bytes of one on the wire: rank 4, epoch 4, slot 2 */
-	PIECE = 1024,          /* of a welcome: what every wire takes as one message */
+	PIECE = 1024,          /* bytes of a WELCOME: every transport takes so many as one message */
 	RETRY_MS = 20,
-	TOLD = 8,              /* ranks that a newcomer tells at a time */
-	BALLOT_MAX = INT32_MAX, /* nobody gets so far in good faith: each takes RETRY_MS at least */
+	TOLD = 8,              /* ranks that a newcomer tells at a time that it waits */
+	BALLOT_MAX = INT32_MAX, /* no honest rank gets so far: each ballot takes RETRY_MS at least */
 };
 
 struct tt_membership {
@@ -40,12 +42,12 @@ struct tt_membership {
 
 struct tt_agreement {
 	struct tutti *group;
-	bool calling, grow;         /* this rank is in the call, and wants newcomers */
+	bool calling, grow;         /* this rank is in the call; and wants newcomers */
 	uint32_t promised, accepted; /* ballots */
-	struct tt_membership *roll;          /* accepted */
+	struct tt_membership *view; /* accepted */
 	bool decided;
-	struct tutti *heir;         /* what came of it, if this rank is in it; */
-	int err;                    /* else why not */
+	struct tutti *heir;         /* the group that came of it, if this rank is in it; */
+	int err;                    /* else the error */
 	int asker;                  /* the seat whose COLLECT waits until this rank is in the call, or -1 */
 	uint64_t asked;             /* when it came */
 	int told;                   /* the coordinator that has my CALL, or -1 */
@@ -53,9 +55,9 @@ struct tt_agreement {
 	uint32_t ballot;            /* mine, as coordinator; 0: none */
 	bool proposing;
 	uint8_t *heard;             /* a bit for each seat: has reported, or accepted */
-	bool any_grow, impatient;   /* impatient: newcomers that do not call are waited for no more */
+	bool any_grow, impatient;   /* impatient: newcomers that do not call no longer block the ballot */
 	uint32_t best;              /* the highest ballot at which some reporter has accepted ... */
-	struct tt_membership *best_roll;     /* ... this; NULL: what this rank has */
+	struct tt_membership *best_view; /* ... this; NULL: what this rank has */
 	struct tt_timer retry;      /* after a refusal */
 };
 
@@ -63,9 +65,9 @@ static bool has(const uint8_t *bits, int i) { return bits[i / 8] >> i % 8 & 1; }
 static void set(uint8_t *bits, int i) { bits[i / 8] |= (uint8_t)(1 << i % 8); }
 static size_t bytes_for(int n) { return ((size_t)n + 7) / 8; }
 
-/* ---- rolls ---- */
+/* ---- membership views ---- */
 
-static struct tt_membership *new_roll(int seats, int newcomers)
+static struct tt_membership *new_view(int seats, int newcomers)
 {
 	struct tt_membership *r = calloc(1, sizeof *r + (size_t)newcomers * sizeof *r->of + bytes_for(seats));
 
@@ -74,7 +76,7 @@ static struct tt_membership *new_roll(int seats, int newcomers)
 	return r;
 }
 
-static void put_roll(struct tt_pack *p, const struct tt_membership *r, int seats)
+static void put_view(struct tt_pack *p, const struct tt_membership *r, int seats)
 {
 	tt_put_bytes(p, r->stays, bytes_for(seats));
 	tt_put16(p, (uint16_t)r->count);
@@ -85,7 +87,6 @@ static void put_roll(struct tt_pack *p, const struct tt_membership *r, int seats
 	}
 }
 
-/* A rank has one place in a group. */
 static bool has_place(const struct tt_membership *r, const struct tutti *g, uint32_t rank)
 {
 	int seat = g->seat_of[rank];
@@ -96,14 +97,14 @@ static bool has_place(const struct tt_membership *r, const struct tutti *g, uint
 	return seat >= 0 && has(r->stays, seat);
 }
 
-static struct tt_membership *get_roll(struct tt_pack *p, const struct tutti *g)
+static struct tt_membership *get_view(struct tt_pack *p, const struct tutti *g)
 {
 	const uint8_t *stays = tt_pack_take(p, bytes_for(g->n));
 	int count = tt_get16(p);
 	struct tt_membership *r;
 
 	p->bad |= count > NEWCOMERS_MAX || tt_pack_left(p) < (size_t)count * SEAT;
-	r = p->bad ? NULL : new_roll(g->n, count);
+	r = p->bad ? NULL : new_view(g->n, count);
 	if (!r)
 		return NULL;
 	memcpy(r->stays, stays, bytes_for(g->n));
@@ -112,7 +113,8 @@ static struct tt_membership *get_roll(struct tt_pack *p, const struct tutti *g)
 		c->rank = tt_get32(p);
 		c->epoch = tt_get32(p);
 		c->slot = tt_get16(p);
-		p->bad |= c->rank >= (uint32_t)tt_members(g->job)->capacity || c->slot >= TT_GROUPS || has_place(r, g, c->rank);
+		p->bad |= c->rank >= (uint32_t)tt_members(g->job)->capacity || c->slot >= TT_GROUPS ||
+		          has_place(r, g, c->rank);
 	}
 	if (!p->bad)
 		return r;
@@ -144,8 +146,8 @@ void tt_agree_free(struct tutti *g)
 	if (!a)
 		return;
 	tt_timer_stop(&a->retry);
-	free(a->roll);
-	free(a->best_roll);
+	free(a->view);
+	free(a->best_view);
 	free(a);
 	g->agreement = NULL;
 }
@@ -169,19 +171,19 @@ static void say(struct tt_agreement *a, int to, enum kind kind, uint32_t ballot,
 	uint8_t *bytes = malloc(room);
 
 	if (!bytes)
-		return; /* as if it had been lost: the deadline finds out */
+		return; /* as if the message were lost: the deadline applies */
 	struct tt_pack p = begin(bytes, room, kind, g->seats[to].slot, g->uid, ballot);
 	if (kind == REPORT) {
 		tt_put8(&p, a->grow);
 		tt_put32(&p, a->accepted);
 	}
 	if (r)
-		put_roll(&p, r, g->n);
+		put_view(&p, r, g->n);
 	tt_send(tt_group_member(g, to), bytes, (size_t)(p.at - bytes), NULL, 0);
 	free(bytes);
 }
 
-/* Whoever is in the call and does not know yet that it is over. */
+/* To one that is in the call and does not know that it is over. */
 static void say_decided(const struct tutti *heir, struct tt_member *to)
 {
 	const struct tt_seat *s = tt_group_find(heir, to);
@@ -191,12 +193,12 @@ static void say_decided(const struct tutti *heir, struct tt_member *to)
 	if (!bytes)
 		return;
 	struct tt_pack p = begin(bytes, room, DECIDE, s->slot, heir->origin.uid, 0);
-	put_roll(&p, heir->origin.view, heir->origin.n);
+	put_view(&p, heir->origin.view, heir->origin.n);
 	tt_send(to, bytes, (size_t)(p.at - bytes), NULL, 0);
 	free(bytes);
 }
 
-/* A newcomer knows nothing of the old group: it gets the new one whole, in as many pieces as it takes. */
+/* Sends a newcomer the new group, in pieces: it does not know the old one. */
 static void welcome(const struct tutti *heir, struct tt_member *to)
 {
 	const struct tt_seat *seat = tt_group_find(heir, to);
@@ -218,9 +220,12 @@ static void welcome(const struct tutti *heir, struct tt_member *to)
 
 /* ---- the members' side ---- */
 
-static void report(struct tt_agreement *a, int to) { say(a, to, REPORT, a->promised, a->accepted ? a->roll : NULL); }
+static void report(struct tt_agreement *a, int to)
+{
+	say(a, to, REPORT, a->promised, a->accepted ? a->view : NULL);
+}
 
-static void keep_roll(struct tt_membership **at, struct tt_membership *r)
+static void keep_view(struct tt_membership **at, struct tt_membership *r)
 {
 	if (*at != r)
 		free(*at);
@@ -234,7 +239,7 @@ static void take_collect(struct tt_agreement *a, int from, uint32_t ballot)
 		return;
 	}
 	a->promised = ballot;
-	a->ballot = 0; /* if I had one, it is beaten */
+	a->ballot = 0; /* any ballot of this rank is beaten */
 	a->asker = from;
 	a->asked = tt_now();
 	if (a->calling)
@@ -250,7 +255,7 @@ static void take_propose(struct tt_agreement *a, int from, uint32_t ballot, stru
 	}
 	a->promised = a->accepted = ballot;
 	a->ballot = 0;
-	keep_roll(&a->roll, r);
+	keep_view(&a->view, r);
 	say(a, from, ACCEPT, ballot, NULL);
 }
 
@@ -271,7 +276,7 @@ static uint32_t name_heir(const struct tutti *old, const struct tt_membership *r
 	return h ? h : 1;
 }
 
-/* The news of it may be on their way still. */
+/* The news of it may not have come yet. */
 static void know_newcomer(struct tt_job *job, uint32_t rank, uint32_t epoch)
 {
 	struct tt_member *m = tt_member(job, rank);
@@ -303,7 +308,7 @@ static void seat_all(struct tutti *heir, const struct tutti *old, const struct t
 	}
 }
 
-static int count_roll(const struct tt_membership *r, int seats)
+static int count_view(const struct tt_membership *r, int seats)
 {
 	int n = r->count;
 
@@ -312,13 +317,13 @@ static int count_roll(const struct tt_membership *r, int seats)
 	return n;
 }
 
-/* The new group takes the old one's slots over, so nobody has to tell them anew. At once: others may be in it already, and
- * send. What was agreed goes with it, for those who have not heard. */
+/* The new group takes the old one's slots over, so that no rank has to tell its own again. It exists at once, since
+ * others may already send in it; it carries the view for members that have not heard of it. */
 static void found_heir(struct tt_agreement *a, struct tt_membership *r)
 {
 	struct tutti *old = a->group, *heir;
 
-	a->err = tt_group_heir(old, count_roll(r, old->n), &heir);
+	a->err = tt_group_heir(old, count_view(r, old->n), &heir);
 	if (a->err) {
 		tt_group_revoke(old, 0);
 		free(r);
@@ -332,16 +337,16 @@ static void found_heir(struct tt_agreement *a, struct tt_membership *r)
 	seat_all(heir, old, r);
 	heir->uid = name_heir(old, r);
 	tt_group_begun(heir);
-	for (int i = 0; heir->me == 0 && i < r->count; i++) /* the others do when asked */
+	for (int i = 0; heir->me == 0 && i < r->count; i++) /* the other ranks do so when a newcomer asks */
 		welcome(heir, tt_member(heir->job, r->of[i].rank));
 	a->heir = heir;
 }
 
 static void decide(struct tt_agreement *a, struct tt_membership *r)
 {
-	if (a->roll != r)
-		free(a->roll);
-	a->roll = NULL;
+	if (a->view != r)
+		free(a->view);
+	a->view = NULL;
 	a->decided = true;
 	a->ballot = 0;
 	tt_timer_stop(&a->retry);
@@ -350,7 +355,7 @@ static void decide(struct tt_agreement *a, struct tt_membership *r)
 		found_heir(a, r);
 		return;
 	}
-	a->err = tt_fail(-ECONNRESET, "the other ranks have gone on without this one");
+	a->err = -ECONNRESET;
 	free(r);
 }
 
@@ -362,12 +367,12 @@ static int first_left(const struct tutti *g)
 {
 	int i = 0;
 
-	while (g->seats[i].out) /* never my own */
+	while (g->seats[i].out) /* this rank's own seat never is */
 		i++;
 	return i;
 }
 
-/* Who has left in order goes on nowhere, and does not count, unless others may count on its vote. */
+/* A rank that has left in order does not count, unless others may count on its vote. */
 static bool has_left(const struct tt_seat *s) { return s->out && s->err == -ENOTCONN && !s->voted; }
 
 /* More than half of the group, or half of it with its first rank. */
@@ -389,15 +394,17 @@ static bool is_enough(const struct tutti *g, const uint8_t *heard) /* NULL: all 
 static bool all_heard(const struct tt_agreement *a)
 {
 	for (int i = 0; i < a->group->n; i++)
-		if (!is_out(a, i) && !has(a->heard, i) && (!a->proposing || has(a->roll->stays, i)))
+		if (!is_out(a, i) && !has(a->heard, i) && (!a->proposing || has(a->view->stays, i)))
 			return false;
 	return is_enough(a->group, a->heard);
 }
 
 static bool is_noted(const struct tt_job *job, const struct tt_member *m)
 {
-	for (int i = 0; i < tt_members(job)->newcomers; i++)
-		if (tt_members(job)->newcomer[i].rank == (uint32_t)m->rank && tt_members(job)->newcomer[i].epoch == m->epoch)
+	const struct tt_members *all = tt_members(job);
+
+	for (int i = 0; i < all->newcomers; i++)
+		if (all->newcomer[i].rank == (uint32_t)m->rank && all->newcomer[i].epoch == m->epoch)
 			return true;
 	return false;
 }
@@ -409,37 +416,40 @@ static bool is_waiting(const struct tutti *g, const struct tt_newcomer *c)
 	return m->state < TT_LEFT && m->epoch == c->epoch && !tt_group_find(g, m);
 }
 
-/* Has somebody joined who has not called yet? */
+/* Some rank has joined the job and has not called yet. */
 static bool somebody_is_due(const struct tt_agreement *a)
 {
 	const struct tt_job *job = a->group->job;
 
 	if (!a->any_grow || !a->group->lineage || a->impatient)
 		return false;
-	for (int i = 0; i < job->size; i++)
-		if (tt_member(job, i)->outside && tt_member(job, i)->state < TT_LEFT && !tt_group_find(a->group, tt_member(job, i)) &&
-		    !is_noted(job, tt_member(job, i)))
+	for (int i = 0; i < job->size; i++) {
+		const struct tt_member *m = tt_member(job, i);
+		if (m->outside && m->state < TT_LEFT && !tt_group_find(a->group, m) && !is_noted(job, m))
 			return true;
+	}
 	return false;
 }
 
-/* Those who have reported, and if somebody wants them those who wait outside. */
-static struct tt_membership *call_the_roll(const struct tt_agreement *a)
+/* The ranks that have reported, and the newcomers that wait if some rank wants them. */
+static struct tt_membership *make_view(const struct tt_agreement *a)
 {
 	const struct tutti *g = a->group;
+	const struct tt_newcomer *waiting = tt_members(g->job)->newcomer;
 	int all = a->any_grow && g->lineage ? tt_members(g->job)->newcomers : 0, most = (int)tt_min(all, NEWCOMERS_MAX);
-	struct tt_membership *r = new_roll(g->n, most);
+	struct tt_membership *r = new_view(g->n, most);
 
 	for (int i = 0; r && i < g->n; i++)
 		if (has(a->heard, i) && !is_out(a, i))
 			set(r->stays, i);
 	for (int i = 0; r && i < all && r->count < most; i++)
-		if (is_waiting(g, &tt_members(g->job)->newcomer[i]))
-			r->of[r->count++] = tt_members(g->job)->newcomer[i];
+		if (is_waiting(g, &waiting[i]))
+			r->of[r->count++] = waiting[i];
 	return r;
 }
 
-static void tell(struct tt_agreement *a, enum kind kind, const uint8_t *whom, const struct tt_membership *r) /* NULL: all that are left */
+/* whom: a bit for each seat; NULL: all that are left. */
+static void tell(struct tt_agreement *a, enum kind kind, const uint8_t *whom, const struct tt_membership *r)
 {
 	for (int i = 0; i < a->group->n; i++)
 		if (i != a->group->me && !is_out(a, i) && (!whom || has(whom, i)))
@@ -459,15 +469,15 @@ static void advance(struct tt_agreement *a)
 	if (!a->ballot || !all_heard(a) || (!a->proposing && somebody_is_due(a)))
 		return;
 	if (a->proposing) {
-		tell(a, DECIDE, a->roll->stays, a->roll);
-		decide(a, a->roll);
+		tell(a, DECIDE, a->view->stays, a->view);
+		decide(a, a->view);
 		return;
 	}
-	r = a->best_roll ? a->best_roll : a->best ? a->roll : call_the_roll(a);
-	a->best_roll = NULL;
+	r = a->best_view ? a->best_view : a->best ? a->view : make_view(a);
+	a->best_view = NULL;
 	if (!r)
-		return; /* no memory: the deadline finds out */
-	keep_roll(&a->roll, r);
+		return; /* no memory: the deadline applies */
+	keep_view(&a->view, r);
 	a->accepted = a->ballot;
 	a->proposing = true;
 	hear_only_me(a);
@@ -480,18 +490,18 @@ static void begin_ballot(struct tt_agreement *a)
 	uint32_t n = (uint32_t)a->group->n;
 
 	if (a->promised > BALLOT_MAX - 2 * n)
-		return; /* the deadline says so */
+		return; /* the deadline applies */
 	a->ballot = a->promised = (a->promised / n + 1) * n + (uint32_t)a->group->me;
 	a->proposing = false;
 	a->any_grow = a->grow;
 	a->best = a->accepted;
-	keep_roll(&a->best_roll, NULL);
+	keep_view(&a->best_view, NULL);
 	hear_only_me(a);
 	tell(a, COLLECT, NULL, NULL);
 	advance(a);
 }
 
-/* Who coordinates, as far as I know? If it is me, on with it; else it shall hear that I am here. */
+/* Goes on as coordinator if this rank is the first that is left; else tells that rank that this one is in the call. */
 static void steer(struct tt_agreement *a)
 {
 	int first = first_left(a->group);
@@ -522,7 +532,7 @@ static void take_refusal(struct tt_agreement *a, uint32_t promised)
 	give_up_ballot(a);
 }
 
-/* It may have come when my COLLECT meant nothing to it yet. */
+/* A COLLECT may have reached it before it was in the call. */
 static void take_call(struct tt_agreement *a, int from)
 {
 	if (a->ballot && !a->proposing && !has(a->heard, from))
@@ -533,14 +543,14 @@ static void take_report(struct tt_agreement *a, int from, uint32_t ballot, struc
 {
 	bool grow = tt_get8(p);
 	uint32_t accepted = tt_get32(p);
-	struct tt_membership *r = accepted ? get_roll(p, a->group) : NULL;
+	struct tt_membership *r = accepted ? get_view(p, a->group) : NULL;
 
 	p->bad |= accepted > ballot;
 	if (p->bad || !a->ballot || ballot != a->ballot || a->proposing) {
 		free(r);
 		return;
 	}
-	if (accepted > a->best && !r) { /* no memory for what may be decided: nothing else may be proposed */
+	if (accepted > a->best && !r) { /* no memory for a view that may be decided: no other may be proposed */
 		give_up_ballot(a);
 		return;
 	}
@@ -548,7 +558,7 @@ static void take_report(struct tt_agreement *a, int from, uint32_t ballot, struc
 	a->any_grow |= grow;
 	if (accepted > a->best) {
 		a->best = accepted;
-		keep_roll(&a->best_roll, r);
+		keep_view(&a->best_view, r);
 	} else {
 		free(r);
 	}
@@ -565,30 +575,28 @@ static void take_accept(struct tt_agreement *a, int from, uint32_t ballot)
 
 /* ---- newcomers ---- */
 
-static int note_newcomer(struct tt_job *job, const struct tt_newcomer *c)
+static void note_newcomer(struct tt_job *job, const struct tt_newcomer *c)
 {
+	struct tt_members *all = tt_members(job);
 	struct tt_newcomer *more;
 
-	for (int i = 0; i < tt_members(job)->newcomers; i++)
-		if (tt_members(job)->newcomer[i].rank == c->rank) { /* an earlier life of it, or the same again */
-			tt_members(job)->newcomer[i] = *c;
-			return 0;
+	for (int i = 0; i < all->newcomers; i++)
+		if (all->newcomer[i].rank == c->rank) { /* an earlier life of it, or the same again */
+			all->newcomer[i] = *c;
+			return;
 		}
-	more = realloc(tt_members(job)->newcomer, (size_t)(tt_members(job)->newcomers + 1) * sizeof *more);
+	more = realloc(all->newcomer, (size_t)(all->newcomers + 1) * sizeof *more);
 	if (!more)
-		return -ENOMEM;
-	more[tt_members(job)->newcomers++] = *c;
-	tt_members(job)->newcomer = more;
-	return 0;
+		return; /* it asks again */
+	more[all->newcomers++] = *c;
+	all->newcomer = more;
 }
 
 static void steer_all(struct tt_job *job)
 {
-	tt_list_each(node, &tt_members(job)->groups) {
-		struct tutti *g = tt_container_of(node, struct tutti, link);
+	tt_each_group(g, job)
 		if (g->agreement)
 			steer(g->agreement);
-	}
 }
 
 static void say_arrival(struct tt_member *to, const struct tt_newcomer *c)
@@ -601,17 +609,15 @@ static void say_arrival(struct tt_member *to, const struct tt_newcomer *c)
 	tt_send(to, bytes, sizeof bytes, NULL, 0);
 }
 
-/* To whom it matters: who coordinates now. If that one dies, the newcomer will have told somebody anew. */
+/* To the coordinators. If one dies, the newcomer itself tells another rank. */
 static void pass_arrival(struct tt_job *job, const struct tt_newcomer *c)
 {
-	tt_list_each(node, &tt_members(job)->groups) {
-		struct tutti *g = tt_container_of(node, struct tutti, link);
+	tt_each_group(g, job)
 		if (g->lineage && !g->retired && first_left(g) != g->me)
 			say_arrival(tt_group_member(g, first_left(g)), c);
-	}
 }
 
-/* It wants in. Perhaps it is in already, and has not heard of it. */
+/* A newcomer wants to be taken in. It may be in a group already, and not have heard of it. */
 static void take_arrival(struct tt_member *from, uint32_t epoch, struct tt_pack *p)
 {
 	struct tt_job *job = from->job;
@@ -627,64 +633,66 @@ static void take_arrival(struct tt_member *from, uint32_t epoch, struct tt_pack 
 		know_newcomer(job, c.rank, epoch);
 	if (m->state >= TT_LEFT || m->epoch != epoch)
 		return;
-	tt_list_each(node, &tt_members(job)->groups) {
-		const struct tutti *g = tt_container_of(node, struct tutti, link);
+	tt_each_group(g, job) {
 		if (g->lineage && g->origin.view && tt_group_find(g, m) && !tt_group_find(g, m)->out) {
 			welcome(g, m);
 			return;
 		}
 	}
-	note_newcomer(job, &c); /* without memory it asks again */
+	note_newcomer(job, &c);
 	m->outside = true;
 	if (m == from)
 		pass_arrival(job, &c);
 	steer_all(job);
 }
 
-/* Nobody else has it, nor does that rank sit elsewhere, and if it is mine I am meant and not an earlier life. */
+/* The seat is free, the rank has no other, and if it is this rank the epoch is that of this life. */
 static bool may_sit(const struct tutti *g, int i, uint32_t rank, uint32_t epoch)
 {
 	bool taken = g->seat_of[g->seats[i].rank] == i && g->seats[i].rank != (int)rank;
 
-	return !taken && (g->seat_of[rank] < 0 || g->seat_of[rank] == i) && (rank != (uint32_t)g->job->rank || epoch == g->job->epoch);
+	return !taken && (g->seat_of[rank] < 0 || g->seat_of[rank] == i) &&
+	       (rank != (uint32_t)g->job->rank || epoch == g->job->epoch);
 }
 
-/* Pieces of the group that I am in from now on. They may come twice, from different ranks. */
+/* A piece of the group that this rank is in from now on. It may come twice, from different ranks. */
 static void take_welcome(struct tt_job *job, uint32_t uid, uint32_t n, struct tt_pack *p)
 {
-	struct tutti *g = tt_members(job)->arriving;
+	struct tt_members *all = tt_members(job);
+	struct tutti *g = all->arriving;
 	uint32_t first = tt_get32(p), count = tt_get32(p);
 
-	p->bad |= n < 1 || n > (uint32_t)tt_members(job)->capacity || !uid || first > n || count > n - first || tt_pack_left(p) < (size_t)count * SEAT;
-	if (p->bad || !g || tt_members(job)->arrived)
+	p->bad |= n < 1 || n > (uint32_t)all->capacity || !uid || first > n || count > n - first;
+	p->bad |= tt_pack_left(p) < (size_t)count * SEAT;
+	if (p->bad || !g || all->arrived)
 		return;
-	if (g->seats && tt_members(job)->welcome_uid != uid) { /* that one fell apart before I was in it: begin again */
+	if (g->seats && all->welcome_uid != uid) { /* the earlier group ended before this rank was in it */
 		tt_group_clear_seats(g);
-		tt_members(job)->welcomed = 0;
+		all->welcomed = 0;
 	}
-	tt_members(job)->welcome_uid = uid;
+	all->welcome_uid = uid;
 	if (!g->seats && tt_group_make_seats(g, (int)n))
 		return;
 	if (g->n != (int)n)
 		return;
 	for (uint32_t i = first; i < first + count; i++) {
 		uint32_t rank = tt_get32(p), epoch = tt_get32(p), slot = tt_get16(p);
-		p->bad |= rank >= (uint32_t)tt_members(job)->capacity || slot >= TT_GROUPS || !may_sit(g, (int)i, rank, epoch);
+		p->bad |= rank >= (uint32_t)all->capacity || slot >= TT_GROUPS || !may_sit(g, (int)i, rank, epoch);
 		if (p->bad)
 			return;
 		if (g->seat_of[rank] >= 0)
 			continue;
 		know_newcomer(job, rank, epoch);
-		tt_members(job)->welcomed++;
+		all->welcomed++;
 		tt_member(job, rank)->outside = false;
 		tt_group_seat(g, (int)i, (int)rank, epoch, (uint16_t)slot);
 	}
-	if (tt_members(job)->welcomed < (int)n || g->seat_of[job->rank] < 0)
+	if (all->welcomed < (int)n || g->seat_of[job->rank] < 0)
 		return;
 	g->uid = uid;
 	g->lineage = true;
 	tt_group_begun(g);
-	tt_members(job)->arrived = true;
+	all->arrived = true;
 	job->engine.news = true;
 }
 
@@ -705,7 +713,7 @@ static void dispatch(struct tt_agreement *a, enum kind kind, int from, uint32_t 
 	p->bad |= kind == REFUSE && ballot > BALLOT_MAX;
 	if (p->bad)
 		return;
-	r = kind == PROPOSE || kind == DECIDE ? get_roll(p, a->group) : NULL;
+	r = kind == PROPOSE || kind == DECIDE ? get_view(p, a->group) : NULL;
 	if ((kind == PROPOSE || kind == DECIDE) && !r)
 		return;
 	switch (kind) {
@@ -735,7 +743,7 @@ void tt_agree_message(struct tt_member *from, struct tt_pack *p)
 	} else if (kind == WELCOME) {
 		take_welcome(job, uid, ballot, p);
 	} else if (g && g->origin.view && g->origin.uid == uid) {
-		if (kind != DECIDE) /* it knows */
+		if (kind != DECIDE) /* the sender does not know */
 			say_decided(g, from);
 	} else if (g && g->uid && g->uid == uid) {
 		const struct tt_seat *s = tt_group_find(g, from);
@@ -755,21 +763,14 @@ void tt_agree_member_down(struct tt_member *m)
 
 /* ---- the call ---- */
 
-static int count_left(const struct tutti *g) { return g->n - g->outs; }
-
-static bool is_hopeless(const struct tt_agreement *a)
-{
-	return !is_enough(a->group, NULL);
-}
-
 static bool is_settled(void *arg)
 {
 	const struct tt_agreement *a = arg;
 
-	return a->decided || is_hopeless(a);
+	return a->decided || !is_enough(a->group, NULL);
 }
 
-/* Whoever has not come, or does not go on, is given up. */
+/* Evicts the ranks that the call waits for. */
 static void give_up_some(struct tt_agreement *a)
 {
 	struct tutti *g = a->group;
@@ -777,11 +778,13 @@ static void give_up_some(struct tt_agreement *a)
 	bool proposing = a->proposing;
 
 	a->impatient = true;
-	for (int i = 0; i < g->n && a->proposing == proposing && !a->decided; i++) { /* with the last of them it goes on */
-		bool late = first == g->me ? !has(a->heard, i) && (!a->proposing || has(a->roll->stays, i)) : i == first;
+	for (int i = 0; i < g->n && a->proposing == proposing && !a->decided; i++) { /* an eviction may end the phase */
+		bool asked = !a->proposing || has(a->view->stays, i);
+		bool late = first == g->me ? asked && !has(a->heard, i) : i == first;
 		if (late && i != g->me && !is_out(a, i))
-			tt_member_evict(tt_group_member(g, i), -ETIMEDOUT, "rank %d was cut off: it did not take part in shrinking the group within %llu ms",
-			             g->seats[i].rank, (unsigned long long)(g->job->deadline / TT_MS));
+			tt_member_evict(tt_group_member(g, i), -ETIMEDOUT, "rank %d was cut off: it did not take part "
+			                "in shrinking the group within %llu ms", g->seats[i].rank,
+			                (unsigned long long)(g->job->deadline / TT_MS));
 	}
 	steer(a);
 }
@@ -797,19 +800,22 @@ static bool lacks_files(const struct tt_agreement *a, uint64_t since)
 static int wait_for_answer(struct tt_agreement *a)
 {
 	struct tt_job *job = a->group->job;
-	uint64_t begun = tt_now(), patience = first_left(a->group) == a->group->me ? job->deadline : job->deadline + job->deadline / 2;
+	uint64_t begun = tt_now(), longer = job->deadline + job->deadline / 2;
+	uint64_t patience = first_left(a->group) == a->group->me ? job->deadline : longer;
 
 	for (int round = 0; tt_wait_until(job, is_settled, a, tt_now() + patience); round++) {
-		uint64_t due = a->asked + job->deadline + job->deadline / 2, now = tt_now();
-		if (first_left(a->group) != a->group->me && now < due) { /* it called later than I did, and has a deadline too */
+		uint64_t due = a->asked + longer, now = tt_now();
+		if (first_left(a->group) != a->group->me && now < due) { /* the coordinator called later */
 			patience = due - now;
 			round--;
 			continue;
 		}
 		if (round == 4)
-			return tt_fail(-ETIMEDOUT, "the ranks that are left have not agreed on a group in time: call again");
+			return tt_fail(-ETIMEDOUT,
+			               "the ranks that are left have not agreed on a group in time: call again");
 		if (lacks_files(a, begun))
-			return tt_fail(-EMFILE, "this process has no file left for a connection to the others: raise its limit with ulimit -n");
+			return tt_fail(-EMFILE, "this process has no file left for a connection to the others: "
+			               "raise its limit with ulimit -n");
 		give_up_some(a);
 		patience = job->deadline / 4;
 	}
@@ -817,8 +823,9 @@ static int wait_for_answer(struct tt_agreement *a)
 		return tt_fail(a->err, "the other ranks have gone on without this one");
 	if (a->decided)
 		return a->err ? tt_fail(a->err, "no memory for the group that is left") : 0;
-	return tt_fail(-EHOSTDOWN, "%d of the group's %d ranks can be reached, which is no majority: the others may go on without them. "
-	               "TUTTI_MINORITY=yes lets these go on", count_left(a->group), a->group->n);
+	return tt_fail(-EHOSTDOWN, "%d of the group's %d ranks can be reached, which is no majority: the others may go "
+	               "on without them. TUTTI_MINORITY=yes lets these go on",
+	               a->group->n - a->group->outs, a->group->n);
 }
 
 static int take_part(struct tutti *g, bool grow, tutti **out)
@@ -827,7 +834,8 @@ static int take_part(struct tutti *g, bool grow, tutti **out)
 	int err;
 
 	if (g->retired && !(g->agreement && g->agreement->heir))
-		return tt_fail(-ESTALE, "this group has been shrunk or grown already: go on with the group that came of it");
+		return tt_fail(-ESTALE, "this group has been shrunk or grown already: "
+		               "go on with the group that came of it");
 	if (!(a = agreement_of(g)))
 		return tt_fail(-ENOMEM, "no memory to agree on a group of %d ranks", g->n);
 	a->calling = true;
@@ -846,13 +854,14 @@ static int take_part(struct tutti *g, bool grow, tutti **out)
 
 static bool has_arrived(void *arg) { return tt_members(arg)->arrived; }
 
-/* Some shall know that I wait, the lowest ranks first: whoever coordinates is one of them, or hears it from them. */
+/* Tells some ranks that this one waits, the lowest first: the coordinator is one of them, or hears it from them. */
 static void tell_some(struct tt_job *job)
 {
-	struct tt_newcomer me = { .rank = (uint32_t)job->rank, .epoch = job->epoch, .slot = tt_members(job)->arriving->slot };
+	struct tt_members *all = tt_members(job);
+	struct tt_newcomer me = { .rank = (uint32_t)job->rank, .epoch = job->epoch, .slot = all->arriving->slot };
 
 	for (int i = 0, told = 0; i < job->size && told < TOLD; i++) {
-		struct tt_member *m = tt_member(job, tt_members(job)->call_from++ % (unsigned)job->size);
+		struct tt_member *m = tt_member(job, all->call_from++ % (unsigned)job->size);
 		if (m->rank == job->rank || !*m->addr || m->state >= TT_LEFT)
 			continue;
 		say_arrival(m, &me);
@@ -862,36 +871,38 @@ static void tell_some(struct tt_job *job)
 
 static int arrive(struct tt_job *job, tutti **out)
 {
+	struct tt_members *all = tt_members(job);
 	uint64_t end = tt_now() + job->deadline;
 	int err;
 
-	if (tt_members(job)->arrived && !tt_members(job)->arriving)
+	if (all->arrived && !all->arriving)
 		return tt_fail(-ESTALE, "this rank has been taken into a group: go on with that one");
-	err = tt_members(job)->arriving ? 0 : tt_group_new(job, 0, &tt_members(job)->arriving);
-
-	while (!err && !tt_members(job)->arrived && tt_now() < end) { /* again, in case that who knew it has died */
+	err = all->arriving ? 0 : tt_group_new(job, 0, &all->arriving);
+	while (!err && !all->arrived && tt_now() < end) { /* again, since the ranks that knew it may have died */
 		tell_some(job);
 		tt_wait_until(job, has_arrived, job, tt_now() + job->deadline / 10);
 	}
 	if (err)
 		return err;
-	if (!tt_members(job)->arrived)
-		return tt_fail(-ETIMEDOUT, "the job's ranks did not call tutti_group_grow within %llu ms: this rank stays outside, and may call again",
+	if (!all->arrived)
+		return tt_fail(-ETIMEDOUT, "the job's ranks did not call tutti_group_grow within %llu ms: "
+		               "this rank stays outside, and may call again",
 		               (unsigned long long)(job->deadline / TT_MS));
-	*out = tt_members(job)->arriving;
-	tt_members(job)->arriving = NULL;
+	*out = all->arriving;
+	all->arriving = NULL;
 	return 0;
 }
 
 static int agree(struct tutti *g, bool grow, tutti **out)
 {
 	struct tt_job *job = g->job;
+	struct tt_members *all = tt_members(job);
 	int err = tt_usable(job);
 
 	if (err)
 		return err;
 	tt_lock(job);
-	err = grow && tt_members(job)->late && g == tt_members(job)->all ? arrive(job, out) : take_part(g, grow, out);
+	err = grow && all->late && g == all->all ? arrive(job, out) : take_part(g, grow, out);
 	tt_unlock(job);
 	return err;
 }

@@ -2,10 +2,11 @@
  *
  * Each of this rank's nets, the best first, is tried in turn at the address that the other rank has there.
  *
- * A connection of the rendezvous is closed again (PART): when it is not part of the tree (endpoint_tree.c), or on first use if
- * the table of endpoints names a better net. One side asks. The other says yes if it has put nothing else on the connection,
- * and waits until the asker disconnects. So nothing is lost, and a first use may come at any time: the asker lets posts wait
- * for the answer; the side that said yes makes a new connection. If both ask at once, both say yes.
+ * A connection of the rendezvous is closed again (PART): when it is not part of the tree (endpoint_tree.c), or on
+ * first use if the table of endpoints names a better net. One side asks. The other says yes if it has put nothing else
+ * on the connection, and waits until the asker disconnects. So nothing is lost, and a first use may come at any time:
+ * the asker lets posts wait for the answer; the side that said yes makes a new connection. If both ask at once, both
+ * say yes.
  *
  *      rank 70 -- PART ask --> rank 0          rank 70 <-- PART yes, or no -- rank 0
  */
@@ -39,11 +40,7 @@ static struct tt_link *new_link(struct tt_job *job, struct tt_peer *peer, struct
 	return l;
 }
 
-void tt_link_doom(struct tt_link *l)
-{
-	if (tt_list_empty(&l->doom))
-		tt_list_append(&tt_members(l->job)->doomed, &l->doom);
-}
+void tt_link_doom(struct tt_link *l) { tt_list_append_once(&tt_members(l->job)->doomed, &l->doom); }
 
 void tt_peer_settle(struct tt_job *job)
 {
@@ -90,7 +87,8 @@ static bool turn_to_next_net(struct tt_member *m, const char *why)
 		m->net_index = failed;
 		return false;
 	}
-	tt_log(TT_DEBUG, "rank %d is not reached over %s: %s", m->rank, m->job->engine.nets[failed]->transport->name, why);
+	const struct tt_net *net = m->job->engine.nets[failed];
+	tt_log(TT_DEBUG, "rank %d is not reached over %s: %s", m->rank, net->transport->name, why);
 	return true;
 }
 
@@ -113,7 +111,8 @@ static int ask_nets(struct tt_member *m)
 
 	do {
 		if (!(net = next_net(m, addr))) {
-			tt_member_fail_soon(m, 0, -EHOSTUNREACH, "no transport of mine leads to rank %d at \"%s\"", m->rank, m->addr);
+			tt_member_fail_soon(m, 0, -EHOSTUNREACH, "no transport of mine leads to rank %d at \"%s\"",
+			                    m->rank, m->addr);
 			return 0;
 		}
 		err = net->transport->connect(net, addr, &peer);
@@ -121,7 +120,7 @@ static int ask_nets(struct tt_member *m)
 	if (err == -EMFILE && job->joined) { /* the member may be reached later */
 		m->state = TT_AWAY;
 		m->unreached = tt_now();
-		tt_timer_start(job, &m->retry, m->unreached, lack_files); /* the caller may be in the middle of a post */
+		tt_timer_start(job, &m->retry, m->unreached, lack_files); /* not now: the caller may be posting */
 		return err;
 	}
 	if (err) {
@@ -260,7 +259,7 @@ void tt_take_part(struct tt_member *m, struct tt_pack *p)
 
 /* ---- events ---- */
 
-/* In a node list a rank may have started after a better net was tried. A rank that answers has opened all of its nets, so
+/* In a node list a rank may have started after a better net was tried. When it answers, all of its nets are open, so
  * they are tried once more. */
 static bool ask_better_nets(struct tt_link *l)
 {
@@ -351,15 +350,18 @@ static void lost(struct tt_member *m, struct tt_link *l, int err)
 		tt_member_left(m, NULL);
 	else if (connected) {
 		m->untold = true;
-		tt_member_gone(m, -ECONNRESET, "rank %d (%s) went down: %s", m->rank, l->peer->addr, reason(l, "its connection broke"));
-	} else if (m->state == TT_CONNECTING && err == -EHOSTUNREACH && turn_to_next_net(m, reason(l, strerror(-err)))) {
+		tt_member_gone(m, -ECONNRESET, "rank %d (%s) went down: %s", m->rank, l->peer->addr,
+		               reason(l, "its connection broke"));
+	} else if (m->state == TT_CONNECTING && err == -EHOSTUNREACH &&
+	           turn_to_next_net(m, reason(l, strerror(-err)))) {
 		m->link = NULL;
 		ask_nets(m);
 	} else if (m->state == TT_CONNECTING && err == -EHOSTUNREACH && tt_rendezvous_retry(m, m->job->deadline))
 		m->link = NULL;
 	else if (m->state == TT_CONNECTING && may_have_left(err) && tt_news_ask_missed(m)) {
 		m->link = NULL;
-		tt_member_fail_soon(m, tt_time(m->job, TT_TIME_GRACE), err, "rank %d cannot be reached at %s: %s", m->rank, at, reason(l, strerror(-err)));
+		tt_member_fail_soon(m, tt_time(m->job, TT_TIME_GRACE), err, "rank %d cannot be reached at %s: %s",
+		                    m->rank, at, reason(l, strerror(-err)));
 	} else if (m->state == TT_CONNECTING) {
 		m->untold = err == -ECONNRESET; /* it was there, and disconnected */
 		tt_member_gone(m, err, "rank %d cannot be reached at %s: %s", m->rank, at, reason(l, strerror(-err)));

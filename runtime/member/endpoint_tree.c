@@ -1,10 +1,11 @@
-/* endpoint_tree.c - how the table of all addresses goes out: down a tree of ranks, so that nobody sends more than a few copies.
+/* endpoint_tree.c - the table of endpoint records goes out down a tree of ranks, so that no rank sends more than a few
+ * copies
  *
  *      rank 0 --> ranks 1 .. 8          rank 1 --> ranks 9 .. 16          rank 2 --> ranks 17 .. 24     ...
  *
- * Rank 0 alone is connected to everybody while they join. So it serves the children of one that dies, and any rank that has
- * waited for long and asks. Who has the table and has passed it on lets go of its connection to rank 0, unless it is one of
- * those that rank 0 deals to.
+ * Rank 0 alone is connected to all ranks while they join. So it also sends the table to the children of a rank that
+ * dies, and to a rank that has waited for long and asks. A rank that has passed the table on closes its connection to
+ * rank 0, unless it is a child of rank 0.
  */
 #include "engine/engine.h"
 #include "member/member_private.h"
@@ -15,9 +16,9 @@ enum { FAN = 8, PIECE = 16384 };
 
 int tt_tree_parent(int rank) { return (rank - 1) / FAN; }
 
-/* ---- texts that stay ---- */
+/* ---- texts that live as long as the job ---- */
 
-struct tt_text { /* a block of them */
+struct tt_text { /* a block of texts */
 	struct tt_text *older;
 	size_t used;
 	char bytes[1000];
@@ -48,18 +49,18 @@ void tt_text_free(struct tt_job *job)
 	}
 }
 
-/* ---- cards ---- */
+/* ---- endpoint records ---- */
 
 void tt_endpoint_put(struct tt_pack *p, const struct tt_member *m)
 {
-	bool out = m->job->joined && m->state >= TT_LEFT; /* for those who come late */
+	bool out = m->job->joined && m->state >= TT_LEFT; /* for late joiners: a record without an address */
 
 	tt_put64(p, (m->host ? m->host : 1) | (uint64_t)m->cpus << TT_HOST_BITS);
 	tt_put32(p, out ? 0 : m->epoch);
 	tt_put_text(p, out ? "" : m->addr);
 }
 
-static void card_of_the_gone(struct tt_member *m)
+static void take_empty_record(struct tt_member *m)
 {
 	if (m->state == TT_AWAY)
 		tt_member_gone(m, -ENOTCONN, "rank %d had gone before this rank joined", m->rank);
@@ -79,19 +80,19 @@ void tt_endpoint_take(struct tt_pack *p, struct tt_member *m)
 	if (epoch)
 		tt_member_epoch(m, epoch);
 	else
-		card_of_the_gone(m);
+		take_empty_record(m);
 	tt_members(job)->endpoints_known += !m->host;
 	m->host = host;
 	m->cpus = (uint32_t)(word >> TT_HOST_BITS);
-	m->addr = tt_address_add(job, m->addr, addr); /* rank 0 was reached where it was said to be: that address stays */
+	m->addr = tt_address_add(job, m->addr, addr); /* rank 0's rendezvous address stays */
 	job->engine.news = true;
 }
 
-/* ---- the table on its way to some ranks ---- */
+/* ---- sending the table ---- */
 
 struct deal {
 	struct tt_job *job;
-	unsigned copies; /* of pieces, under way */
+	unsigned copies; /* of pieces, under way; and one while copies are made */
 	int pieces;
 	struct piece { /* one TABLE message */
 		size_t len;
@@ -104,7 +105,7 @@ struct copy { /* of one piece, to one rank */
 	struct deal *deal;
 };
 
-/* As many cards as surely fit; how many that were. */
+/* Writes as many records as surely fit; returns their number. */
 static int write_piece(const struct tt_job *job, int first, struct piece *to, size_t room)
 {
 	struct tt_pack p = tt_pack(to->bytes, room), head = p;
@@ -132,14 +133,14 @@ static struct deal *new_deal(struct tt_job *job)
 	if (!d)
 		return NULL;
 	d->job = job;
-	d->copies = 1; /* the one that deals holds it */
+	d->copies = 1;
 	d->pieces = 0;
 	for (int first = 0; first < job->size; d->pieces++)
 		first += write_piece(job, first, &d->piece[d->pieces], room);
 	return d;
 }
 
-/* Rank 0 has my card, and those below me have the table: I need rank 0 no more than others. */
+/* At the last copy rank 0 has this rank's record and the children have the table: the connection to rank 0 may go. */
 static void let_go(struct deal *d)
 {
 	struct tt_job *job = d->job;
@@ -156,7 +157,7 @@ static void end_copy(struct tt_post *p, int err)
 	struct copy *c = tt_container_of(p, struct copy, post);
 	struct deal *d = c->deal;
 
-	(void)err; /* whoever does not get it asks rank 0 */
+	(void)err; /* a rank that does not get it asks rank 0 */
 	free(c);
 	let_go(d);
 }
@@ -177,8 +178,11 @@ static void send_copies(struct deal *d, struct tt_member *to)
 	}
 }
 
-/* Others than rank 0 make these connections; to rank 0 whoever lacks the table is connected, or about to be over a better wire. */
-static bool may_be_sent_to(const struct tt_member *m) { return m->state < TT_LEFT && !m->settled && (m->job->rank || m->state != TT_AWAY); }
+/* Rank 0 makes no connection for it: each rank that lacks the table is connected to rank 0, or about to be. */
+static bool may_be_sent_to(const struct tt_member *m)
+{
+	return m->state < TT_LEFT && !m->settled && (m->job->rank || m->state != TT_AWAY);
+}
 
 static void send_to_children(struct deal *d, int of)
 {
@@ -213,10 +217,14 @@ void tt_tree_send_to(struct tt_member *m)
 	let_go(d);
 }
 
-/* Joining is over everywhere when a deadline has passed. */
-static bool may_lack_table(const struct tt_job *job) { return job->rank == 0 && tt_members(job)->endpoints_sent && tt_now() - tt_members(job)->endpoints_sent <= job->deadline; }
+/* Some rank may lack the table: joining is over everywhere when a deadline has passed. */
+static bool may_lack_table(const struct tt_job *job)
+{
+	uint64_t sent = tt_members(job)->endpoints_sent;
 
-/* It may have owed the table to those below it. */
+	return job->rank == 0 && sent && tt_now() - sent <= job->deadline;
+}
+
 void tt_rendezvous_gone(struct tt_member *m)
 {
 	struct tt_job *job = m->job;
@@ -228,7 +236,7 @@ void tt_rendezvous_gone(struct tt_member *m)
 	let_go(d);
 }
 
-/* When I leave, nobody can ask me any more; and somebody who owes others the table may have died unknown to me. */
+/* Afterwards no rank can ask for the table, and one that owes it to others may have died unknown to this rank. */
 void tt_rendezvous_leave(struct tt_job *job)
 {
 	struct deal *d;
@@ -241,7 +249,6 @@ void tt_rendezvous_leave(struct tt_job *job)
 	let_go(d);
 }
 
-/* Before it hears my goodbye. */
 void tt_rendezvous_leave_late(struct tt_member *m)
 {
 	if (m->rank > FAN && !m->settled && may_lack_table(m->job))

@@ -1,7 +1,7 @@
-/* greeting.c - what two ranks say first on a connection, so that each knows which rank, and which life of it, the other is
+/* greeting.c - the first messages on a connection: each side learns which rank, and which life of it, the other one is
  *
- * The rank that connects sends HELLO; the other answers WELCOME, and both post on that connection. If both connect at once,
- * the lower rank's connection wins: that rank answers BUSY on the other one, which its maker then drops.
+ * The rank that connects sends HELLO; the other answers WELCOME, and both post on that connection. If both connect at
+ * once, the lower rank's connection wins: that rank answers BUSY on the other one, which its maker then drops.
  *
  *      rank 1 -- HELLO 1 --> rank 4          rank 4 -- HELLO 4 --> rank 1     (at the same time)
  *      rank 1 <-- WELCOME -- rank 4          rank 4 <---- BUSY --- rank 1
@@ -46,7 +46,10 @@ static void end_stranger(struct tt_timer *t)
 	tt_link_doom(l);
 }
 
-void tt_greeting_await(struct tt_link *l) { tt_timer_start(l->job, &l->patience, tt_now() + l->job->deadline, end_stranger); }
+void tt_greeting_await(struct tt_link *l)
+{
+	tt_timer_start(l->job, &l->patience, tt_now() + l->job->deadline, end_stranger);
+}
 
 /* ---- refusing ---- */
 
@@ -89,23 +92,29 @@ static void doubt(struct tt_member *m)
 	m->link->doubted = true;
 }
 
-static bool surely_lives(const struct tt_member *m) { return m->state == TT_UP && m->link->doubted && !m->link->heartbeat.asked; }
+static bool surely_lives(const struct tt_member *m)
+{
+	return m->state == TT_UP && m->link->doubted && !m->link->heartbeat.asked;
+}
 
 /* It may be accepted once the earlier life has not answered a PING; or under another epoch than that life had. */
 static bool may_come_again(const struct tt_job *job, const struct tt_member *m, const struct hello *h)
 {
-	return m && job->joined && h->joining && ((is_another_life(m, h) && !surely_lives(m)) || (m->state >= TT_LEFT && m->epoch == h->epoch));
+	return m && job->joined && h->joining &&
+	       ((is_another_life(m, h) && !surely_lives(m)) || (m->state >= TT_LEFT && m->epoch == h->epoch));
 }
 
 /* NULL: none. Sentences are short, since they travel. */
 static const char *fault_of_hello(const struct tt_job *job, const struct hello *h, char *text, size_t room)
 {
 	const struct tt_member *m = h->rank < (uint32_t)job->size ? tt_member(job, h->rank) : NULL;
+	int launched = tt_members(job)->launched;
 
-	if (h->launched != (uint32_t)tt_members(job)->launched)
-		snprintf(text, room, "it counts %u ranks, rank %d counts %d", h->launched, job->rank, tt_members(job)->launched);
+	if (h->launched != (uint32_t)launched)
+		snprintf(text, room, "it counts %u ranks, rank %d counts %d", h->launched, job->rank, launched);
 	else if (h->rank == TT_NEW_RANK)
-		snprintf(text, room, job->rank ? "new ranks come in at rank 0" : job->joined ? "there is no room for more ranks" : "not all ranks have joined");
+		snprintf(text, room, job->rank   ? "new ranks come in at rank 0"
+		                     : job->joined ? "there is no room for more ranks" : "not all ranks have joined");
 	else if (!m)
 		snprintf(text, room, "its rank %u is not below %d", h->rank, job->size);
 	else if (m->rank == job->rank || (m->state == TT_UP && (m->epoch == h->epoch || !job->joined)) ||
@@ -120,17 +129,18 @@ static const char *fault_of_hello(const struct tt_job *job, const struct hello *
 	return text;
 }
 
-/* The member that a HELLO is about. A later life ends the earlier one; but where that may be alive and the later one is
- * only joining, the earlier one is asked first. NULL: no such rank. */
+/* The member that a HELLO is about; NULL: no such rank. A later life ends the earlier one. But where the earlier one
+ * may be alive and the later one is joining, the earlier one gets a PING first. */
 static struct tt_member *who_comes(struct tt_job *job, struct hello *h)
 {
-	struct tt_member *m = h->rank == TT_NEW_RANK && h->launched == (uint32_t)tt_members(job)->launched ? tt_late_join_number(job) : NULL;
+	bool alike = h->launched == (uint32_t)tt_members(job)->launched;
+	struct tt_member *m = alike && h->rank == TT_NEW_RANK ? tt_late_join_number(job) : NULL;
 
 	if (h->rank == TT_NEW_RANK && !m)
 		return NULL;
 	if (m)
 		h->rank = (uint32_t)m->rank;
-	if (h->launched != (uint32_t)tt_members(job)->launched || h->rank >= (uint32_t)tt_members(job)->capacity)
+	if (!alike || h->rank >= (uint32_t)tt_members(job)->capacity)
 		return h->rank < (uint32_t)job->size ? tt_member(job, h->rank) : NULL;
 	if (job->joined && !h->joining)
 		tt_late_join_grow(job, (int)h->rank + 1); /* its news has not come yet */
@@ -152,21 +162,21 @@ static struct tt_member *who_comes(struct tt_job *job, struct hello *h)
 
 static void take_welcome(struct tt_link *l, struct tt_pack *p)
 {
+	const struct tt_members *all = tt_members(l->job);
 	struct tt_member *m = l->member;
 	uint32_t epoch = tt_get32(p), rank = tt_get32(p);
 
-	if (!p->bad && tt_members(l->job)->unnumbered && rank >= (uint32_t)tt_members(l->job)->launched && rank < (uint32_t)tt_members(l->job)->capacity)
+	if (!p->bad && all->unnumbered && rank >= (uint32_t)all->launched && rank < (uint32_t)all->capacity)
 		tt_late_join_take_number(l->job, (int)rank);
-	p->bad |= tt_members(l->job)->unnumbered || rank != (uint32_t)l->job->rank;
+	p->bad |= all->unnumbered || rank != (uint32_t)l->job->rank;
 	if (p->bad || !epoch)
 		tt_member_gone(m, -EPROTO, "rank %d answered a greeting with nonsense", m->rank);
 	else if (!tt_member_epoch(m, epoch) && !tt_before(m->epoch, epoch))
 		tt_member_gone(m, -ECONNRESET, "rank %d answered as an earlier life of itself", m->rank);
-	else if (m->epoch != epoch) {
-		tt_member_gone(m, -ECONNRESET, "rank %d has started anew", m->rank); /* its HELLO comes, or news of it */
-	} else {
+	else if (m->epoch != epoch) /* the later life's HELLO comes, or news of it */
+		tt_member_gone(m, -ECONNRESET, "rank %d has started anew", m->rank);
+	else
 		tt_member_up(m, l);
-	}
 }
 
 static void take_hello(struct tt_link *l, struct tt_pack *p)
@@ -188,7 +198,8 @@ static void take_hello(struct tt_link *l, struct tt_pack *p)
 	}
 	if (fault_of_hello(job, &h, text, sizeof text)) {
 		bool again = may_come_again(job, m, &h);
-		refuse(l, m && m->state >= TT_LEFT ? TT_INFO : TT_WARN, again, text); /* a HELLO may come later than the goodbye */
+		bool expected = m && m->state >= TT_LEFT; /* a HELLO may come later than the goodbye */
+		refuse(l, expected ? TT_INFO : TT_WARN, again, text);
 		if (m && m->link && !again)
 			m->link->doubted = false; /* the next HELLO asks again */
 		return;
@@ -215,23 +226,27 @@ static void take_hello(struct tt_link *l, struct tt_pack *p)
 
 static void take_refusal(struct tt_link *l, struct tt_pack *p)
 {
-	bool again = tt_get8(p);
+	struct tt_job *job = l->job;
+	struct tt_members *all = tt_members(job);
+	struct tt_member *m = l->member && l->member->link == l ? l->member : NULL; /* not after a BUSY */
+	bool again = tt_get8(p), first = !job->joined && !all->join_err;
 	char text[64];
 
 	tt_get_text(p, text, sizeof text);
-	if (!l->job->joined && !tt_members(l->job)->join_err)
-		snprintf(tt_members(l->job)->join_why, sizeof tt_members(l->job)->join_why, "%s refused this process as rank %d: %s", l->peer->addr, l->job->rank, text);
-	if (again && !l->job->joined && l->member && l->member->link == l && tt_rendezvous_retry(l->member, l->job->deadline / 2)) {
-		l->job->epoch = tt_member(l->job, l->job->rank)->epoch = tt_epoch_now();
-		l->member->link = NULL;
+	if (first)
+		snprintf(all->join_why, sizeof all->join_why, "%s refused this process as rank %d: %s", l->peer->addr,
+		         job->rank, text);
+	if (again && !job->joined && m && tt_rendezvous_retry(m, job->deadline / 2)) {
+		job->epoch = tt_member(job, job->rank)->epoch = tt_epoch_now();
+		m->link = NULL;
 		tt_link_doom(l);
 		return;
 	}
-	if (!l->job->joined && !tt_members(l->job)->join_err)
-		tt_members(l->job)->join_err = -EPERM;
-	if (l->member && l->member->link == l) { /* and not one that was BUSY long ago */
-		l->member->untold = true; /* this rank may be the one that was evicted */
-		tt_member_gone(l->member, -EPERM, "rank %d refused this process: %s", l->member->rank, text);
+	if (first)
+		all->join_err = -EPERM;
+	if (m) {
+		m->untold = true; /* this rank may be the one that was evicted */
+		tt_member_gone(m, -EPERM, "rank %d refused this process: %s", m->rank, text);
 	}
 	tt_link_doom(l);
 }
@@ -245,7 +260,8 @@ static void take_busy(struct tt_link *l)
 
 	if (m && m->link == l && m->state == TT_CONNECTING) {
 		m->link = NULL;
-		tt_member_fail_soon(m, m->job->deadline, -ETIMEDOUT, "rank %d wanted to connect itself, and did not within a deadline", m->rank);
+		tt_member_fail_soon(m, m->job->deadline, -ETIMEDOUT,
+		                    "rank %d wanted to connect itself, and did not within a deadline", m->rank);
 	}
 	tt_link_doom(l);
 }

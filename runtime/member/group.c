@@ -1,16 +1,14 @@
-/* group.c - groups of ranks: the job's own, and what came of it
+/* group.c - groups of ranks: the group of all, and the groups that come of it
  *
- * A group has a uid, the same on all its ranks, and on each of them a slot of that rank's own choice, by which the others
- * name it. collective/split.c makes parts of one, agreement.c what shrinking and growing make of one.
+ * A group has a uid, the same on all its ranks, and on each rank a slot of that rank's own choice, by which the others
+ * name it. collective/split.c makes parts of a group; agreement.c shrinks and grows it.
  */
 #include "engine/engine.h"
 #include "member/member_private.h"
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what a group is ---- */
-
-/* Round and round, so that a slot comes back as late as can be. */
+/* Round-robin, so that a slot is used again as late as possible. */
 static int take_slot(struct tutti *g)
 {
 	struct tt_job *job = g->job;
@@ -116,7 +114,7 @@ int tt_group_heir(struct tutti *old, int n, struct tutti **out)
 	return 0;
 }
 
-/* Before all that may be under way: it has done its part in none of these. */
+/* `finished` lies before all collectives that may be under way: the rank has done its part in none of them. */
 static void take_out(struct tutti *g, struct tt_seat *s, int err)
 {
 	if (!s->out)
@@ -135,7 +133,7 @@ void tt_group_seat(struct tutti *g, int i, int rank, uint32_t epoch, uint16_t sl
 		g->me = i;
 	if (m->state < TT_LEFT && m->epoch == epoch)
 		return;
-	take_out(g, &g->seats[i], m->state == TT_LEFT ? -ENOTCONN : -ECONNRESET); /* between the agreement and now */
+	take_out(g, &g->seats[i], m->state == TT_LEFT ? -ENOTCONN : -ECONNRESET); /* since the agreement */
 }
 
 void tt_group_resign(struct tutti *g, int i) { take_out(g, &g->seats[i], -ECONNABORTED); }
@@ -167,15 +165,15 @@ struct tt_seat *tt_group_find(const struct tutti *g, const struct tt_member *m)
 
 void tt_group_epoch(struct tt_member *m, uint32_t epoch)
 {
-	tt_list_each(node, &tt_members(m->job)->groups) {
-		struct tt_seat *s = tt_group_find(tt_container_of(node, struct tutti, link), m);
+	tt_each_group(g, m->job) {
+		struct tt_seat *s = tt_group_find(g, m);
 		if (s)
 			s->epoch = epoch;
 	}
 }
 
-/* How far one that leaves has come in a group. One that it has left before is not in its list: what I have started there
- * has all its parts, what I will start has none, and it may have voted. */
+/* Reads how far a rank that leaves has come in a group. A group that it has left before is not in the list: there it
+ * has done its part in what this rank has started and in nothing else, and it may have voted. */
 static void read_bye(const struct tutti *g, const struct tt_pack *bye, struct tt_seat *s)
 {
 	struct tt_pack p = *bye;
@@ -195,8 +193,7 @@ static void read_bye(const struct tutti *g, const struct tt_pack *bye, struct tt
 
 void tt_group_seats_out(struct tt_member *m, const struct tt_pack *bye)
 {
-	tt_list_each(node, &tt_members(m->job)->groups) {
-		struct tutti *g = tt_container_of(node, struct tutti, link);
+	tt_each_group(g, m->job) {
 		struct tt_seat *s = tt_group_find(g, m);
 		if (!s)
 			continue;
@@ -206,30 +203,23 @@ void tt_group_seats_out(struct tt_member *m, const struct tt_pack *bye)
 	}
 }
 
-/* ---- taking a part back ---- */
-
 void tt_group_revoke(const struct tutti *parent, uint32_t birth)
 {
-	uint8_t bytes[9];
-	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+	const uint32_t words[] = { parent->uid, birth };
 
-	tt_put8(&p, TT_REVOKE);
-	tt_put32(&p, parent->uid);
-	tt_put32(&p, birth);
 	for (int i = 0; i < parent->n; i++)
 		if (i != parent->me && tt_group_member(parent, i)->state < TT_LEFT)
-			tt_send(tt_group_member(parent, i), bytes, sizeof bytes, NULL, 0);
+			tt_send_words(tt_group_member(parent, i), TT_REVOKE, words, 2, NULL, 0);
 }
 
 void tt_group_revoked(struct tt_member *from, struct tt_pack *p)
 {
 	uint32_t parent = tt_get32(p), birth = tt_get32(p);
 
-	tt_list_each(node, &tt_members(from->job)->groups) {
-		struct tutti *g = tt_container_of(node, struct tutti, link);
+	tt_each_group(g, from->job) {
 		struct tt_seat *s = tt_group_find(g, from);
 		if (s && g->uid == parent && !birth)
-			s->resigned = true; /* that group may not be there yet */
+			s->resigned = true; /* the next group may not exist yet */
 		if (p->bad || !parent || g->parent != parent || g->birth != birth)
 			continue;
 		g->revoked |= !g->uid;

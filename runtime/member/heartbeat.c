@@ -1,17 +1,18 @@
-/* heartbeat.c - heartbeats: who lives, although nobody waits for it; and every time that derives from the deadline
+/* heartbeat.c - finds silent ranks that no operation waits for; and every time that derives from the deadline
  *
- * Each rank looks at its connections twice a heartbeat (h). Where nothing has come since the last look it asks; who has not
- * answered two heartbeats later is cut off. So silence is known within three, and nobody is cut off for less than two.
+ * Each rank looks at its connections twice a heartbeat (h). It sends a PING where nothing has come since the last
+ * look. A rank that has not answered two heartbeats later is evicted: silence is detected within 3 h, and takes at
+ * least 2 h.
  *
  *      look    look    look    look    look    look    look
  *       |   the | last  |       |       |       |       |
  *       |    byte       |       |       |       |       |
  *       |------x|-------|-------|-------|-------|-------|
- *               some-   nothing                         nothing: cut off, 2.5 h to 3 h after the last byte
+ *               some-   nothing                         nothing: evicted, 2.5 h to 3 h after the last byte
  *               thing   since: PING
  *
- * Who usually takes long to answer is waited for as long: the median of its last answer times, and 8 times their median
- * deviation from it (MAD), if that is more than two heartbeats, and as long as all of it stays within the deadline.
+ * A rank that usually answers late gets longer: the median of its last answer times plus 8 times their median absolute
+ * deviation (MAD), if that is more than two heartbeats, and as long as all of it stays within the deadline.
  */
 #include "engine/engine.h"
 #include "member/member_private.h"
@@ -19,11 +20,11 @@
 
 enum { DEVIATIONS = 8 };
 
-/* A share of the deadline, and its bounds in milliseconds; 0: none. */
+/* A fraction of the deadline, and its bounds in milliseconds; 0: none. */
 static const struct {
 	uint16_t share, least, most;
 } times[] = {
-	[TT_TIME_HEARTBEAT] = { 10, 100, 0 }, /* on a full machine a process may wait that long for a core */
+	[TT_TIME_HEARTBEAT] = { 10, 100, 0 }, /* a process may wait 100 ms for a core */
 	[TT_TIME_GRACE] = { 8, 0, 30 },
 	[TT_TIME_STALE] = { 4, 0, 500 },
 	[TT_TIME_REAP] = { 20, 0, 50 },
@@ -40,7 +41,7 @@ uint64_t tt_time(const struct tt_job *job, enum tt_time t)
 	return ns < times[t].least * TT_MS ? times[t].least * TT_MS : ns;
 }
 
-/* Sorts them. */
+/* Sorts v. */
 static uint32_t median(uint32_t *v, unsigned n)
 {
 	for (unsigned i = 1; i < n; i++)
@@ -52,7 +53,6 @@ static uint32_t median(uint32_t *v, unsigned n)
 	return v[n / 2];
 }
 
-/* How long it may leave a ping unanswered. */
 uint64_t tt_heartbeat_patience(const struct tt_link *l)
 {
 	uint64_t beat = tt_time(l->job, TT_TIME_HEARTBEAT), least = 2 * beat, most = l->job->deadline, usual;
@@ -84,13 +84,18 @@ void tt_heartbeat_answered(struct tt_link *l)
 void tt_heartbeat_ask(struct tt_link *l)
 {
 	if (l->heartbeat.asked)
-		return; /* the pong stands behind much else */
+		return; /* the PONG may queue behind other bytes */
 	l->heartbeat.asked = tt_now();
 	tt_member_ping(l->member);
 }
 
-/* Is it the connection by which a member lives? */
-static bool counts(const struct tt_link *l) { return l->member && l->member->link == l && (l->member->state == TT_UP || l->member->state == TT_PARTING); }
+/* The connection carries the signs of life of its member. */
+static bool counts(const struct tt_link *l)
+{
+	const struct tt_member *m = l->member;
+
+	return m && m->link == l && (m->state == TT_UP || m->state == TT_PARTING);
+}
 
 static void look_at(struct tt_link *l, uint64_t now)
 {
@@ -107,11 +112,10 @@ static void look_at(struct tt_link *l, uint64_t now)
 	tt_heartbeat_ask(l);
 }
 
-/* This process was stopped, or got no core: that says nothing about the others. */
+/* This process was stopped, or got no core: the silence says nothing about the other ranks. */
 static void begin_anew(struct tt_job *job)
 {
-	tt_list_each(node, &tt_members(job)->links) {
-		struct tt_link *l = tt_container_of(node, struct tt_link, all);
+	tt_each_link(l, job) {
 		l->heartbeat.received = l->peer->received - 1;
 		l->heartbeat.asked = 0;
 		l->doubted = false;
@@ -120,11 +124,9 @@ static void begin_anew(struct tt_job *job)
 
 static struct tt_link *find_silent(struct tt_job *job, uint64_t now)
 {
-	tt_list_each(node, &tt_members(job)->links) {
-		struct tt_link *l = tt_container_of(node, struct tt_link, all);
+	tt_each_link(l, job)
 		if (counts(l) && l->heartbeat.silent && now - l->heartbeat.silent >= tt_heartbeat_patience(l))
 			return l;
-	}
 	return NULL;
 }
 
@@ -132,19 +134,23 @@ static void look(struct tt_timer *t)
 {
 	struct tt_job *job = tt_container_of(t, struct tt_members, heartbeat)->job;
 	uint64_t now = tt_now(), beat = tt_time(job, TT_TIME_HEARTBEAT);
-	struct tt_link *l;
+	struct tt_link *silent;
 
 	if (job->leaving)
 		return;
 	if (now > t->at + beat)
 		begin_anew(job);
-	tt_list_each(node, &tt_members(job)->links)
-		if (counts(tt_container_of(node, struct tt_link, all)))
-			look_at(tt_container_of(node, struct tt_link, all), now);
-	while ((l = find_silent(job, now)))
-		tt_member_evict(l->member, -ETIMEDOUT, "rank %d was cut off: it gave no sign of life within %llu ms", l->member->rank,
-		             (unsigned long long)((now - l->heartbeat.silent + beat / 2) / TT_MS));
+	tt_each_link(l, job)
+		if (counts(l))
+			look_at(l, now);
+	while ((silent = find_silent(job, now)))
+		tt_member_evict(silent->member, -ETIMEDOUT,
+		                "rank %d was cut off: it gave no sign of life within %llu ms", silent->member->rank,
+		                (unsigned long long)((now - silent->heartbeat.silent + beat / 2) / TT_MS));
 	tt_timer_start(job, t, now + beat / 2, look);
 }
 
-void tt_heartbeat_start(struct tt_job *job) { tt_timer_start(job, &tt_members(job)->heartbeat, tt_now() + tt_time(job, TT_TIME_HEARTBEAT) / 2, look); }
+void tt_heartbeat_start(struct tt_job *job)
+{
+	tt_timer_start(job, &tt_members(job)->heartbeat, tt_now() + tt_time(job, TT_TIME_HEARTBEAT) / 2, look);
+}

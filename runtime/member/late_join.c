@@ -1,18 +1,17 @@
 /* late_join.c - ranks that join a job under way: one that was started again under its old rank, or a new one
  *
- * They come in at rank 0, which gives new ones the next number. It sends them the table of all, and the news the way that
- * news of a death go (news.c): who hears it first passes it on.
+ * They come in at rank 0, which gives a new rank the next number. Rank 0 sends the newcomer the table of endpoint
+ * records. News of the newcomer spread as news of a death do (news.c): a rank that hears them first passes them on.
  *
- *      newcomer -- HELLO, joining --> rank 0          newcomer <-- WELCOME, LATE, TABLE -- rank 0
- *      newcomer -- CARD ------------> rank 0          some others <-- NEWS {rank, card} -- rank 0
+ *      newcomer -- HELLO, joining --> rank 0          newcomer <-- WELCOME, LATE, ENDPOINTS -- rank 0
+ *      newcomer -- ENDPOINT --------> rank 0          some others <-- NEWS {rank, record} ---- rank 0
  *
- * From then on it can use everyone's windows. It is in no group until those in one let it in: agreement.c.
+ * From then on the newcomer can use all windows. It is in no group until one lets it in: agreement.c.
  */
 #include "engine/engine.h"
 #include "member/member_private.h"
 #include <string.h>
 
-/* Ranks up to there are known from now on; nobody is more than the room that was made when the job began. */
 void tt_late_join_grow(struct tt_job *job, int size)
 {
 	for (; job->size < size; job->size++) {
@@ -31,7 +30,7 @@ struct tt_member *tt_late_join_number(struct tt_job *job)
 	return tt_member(job, job->size - 1);
 }
 
-/* Mine: until now I stood at the end of the room, which may be my place. */
+/* Until now this rank used the last of `capacity` places, which may be its own. */
 void tt_late_join_take_number(struct tt_job *job, int rank)
 {
 	struct tt_member *to = tt_member(job, rank), me = *tt_member(job, job->rank);
@@ -68,21 +67,19 @@ static void spread_news(const struct tt_member *of)
 	}
 }
 
-/* It has been welcomed, and its card is in. */
 void tt_late_join_admit(struct tt_member *m)
 {
 	struct tt_job *job = m->job;
-	uint8_t bytes[5];
-	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+	const uint32_t size = (uint32_t)job->size;
 
-	tt_put8(&p, TT_LATE);
-	tt_put32(&p, (uint32_t)job->size);
-	tt_send(m, bytes, sizeof bytes, NULL, 0);
+	tt_send_words(m, TT_LATE, &size, 1, NULL, 0);
 	tt_tree_send_to(m);
 	spread_news(m);
-	for (int i = 1; i < job->size; i++) /* of these not all others may have heard */
-		if (i != m->rank && tt_member(job, i)->outside && tt_member(job, i)->state < TT_LEFT)
-			say_news(tt_member(job, i), m);
+	for (int i = 1; i < job->size; i++) { /* earlier newcomers may not be known to all that spread the news */
+		struct tt_member *to = tt_member(job, i);
+		if (to != m && to->outside && to->state < TT_LEFT)
+			say_news(to, m);
+	}
 	m->outside = true;
 	tt_watch_tell(job, m, TUTTI_JOINED);
 }
@@ -90,23 +87,21 @@ void tt_late_join_admit(struct tt_member *m)
 void tt_late_join_told(struct tt_member *from, struct tt_pack *p)
 {
 	struct tt_job *job = from->job;
+	struct tt_members *all = tt_members(job);
 	uint32_t size = tt_get32(p);
 
-	p->bad |= from->rank != 0 || job->joined || size < (uint32_t)job->size || size > (uint32_t)tt_members(job)->capacity;
+	p->bad |= from->rank != 0 || job->joined || size < (uint32_t)job->size || size > (uint32_t)all->capacity;
 	if (p->bad)
 		return;
-	tt_members(job)->late = true;
+	all->late = true;
 	tt_late_join_grow(job, (int)size);
 }
 
-/* Whoever let it in may have been faster than the news. */
 static bool is_seated(const struct tt_member *m)
 {
-	tt_list_each(node, &tt_members(m->job)->groups) {
-		const struct tutti *g = tt_container_of(node, struct tutti, link);
+	tt_each_group(g, m->job)
 		if (g->lineage && tt_group_find(g, m))
-			return true;
-	}
+			return true; /* the group grew before the news came */
 	return false;
 }
 
@@ -114,12 +109,12 @@ void tt_late_join_news(struct tt_member *from, struct tt_pack *p)
 {
 	struct tt_job *job = from->job;
 	uint32_t rank = tt_get32(p), epoch;
-	struct tt_pack card = *p;
+	struct tt_pack record = *p;
 	struct tt_member *m;
 
-	tt_get64(&card);
-	epoch = tt_get32(&card);
-	p->bad |= card.bad || rank >= (uint32_t)tt_members(job)->capacity || !epoch;
+	tt_get64(&record);
+	epoch = tt_get32(&record);
+	p->bad |= record.bad || rank >= (uint32_t)tt_members(job)->capacity || !epoch;
 	if (p->bad || rank == (uint32_t)job->rank)
 		return;
 	tt_late_join_grow(job, (int)rank + 1);
@@ -127,7 +122,7 @@ void tt_late_join_news(struct tt_member *from, struct tt_pack *p)
 	if (tt_is_new_life(m, epoch))
 		tt_member_reborn(m, epoch);
 	if (m->state >= TT_LEFT || (m->epoch && (m->epoch != epoch || *m->addr)))
-		return; /* no news, or of an earlier life */
+		return; /* known already, or of an earlier life */
 	tt_endpoint_take(p, m);
 	if (p->bad || !*m->addr)
 		return;
@@ -140,18 +135,19 @@ void tt_late_join_news(struct tt_member *from, struct tt_pack *p)
 		tt_watch_tell(job, m, TUTTI_JOINED);
 }
 
-/* The group of all is not mine: alone, until I am let into one. */
+/* A late joiner is not in the group of all: its own group is itself alone, until one grows. */
 int tt_late_join_settle(struct tt_job *job)
 {
+	struct tt_members *all = tt_members(job);
 	int err;
 
-	if (!tt_members(job)->late)
+	if (!all->late)
 		return 0;
-	tt_group_free(tt_members(job)->all);
-	if ((err = tt_group_new(job, 1, &tt_members(job)->all)))
+	tt_group_free(all->all);
+	if ((err = tt_group_new(job, 1, &all->all)))
 		return err;
-	tt_members(job)->all->uid = job->epoch;
-	tt_group_seat(tt_members(job)->all, 0, job->rank, job->epoch, tt_members(job)->all->slot);
+	all->all->uid = job->epoch;
+	tt_group_seat(all->all, 0, job->rank, job->epoch, all->all->slot);
 	return 0;
 }
 

@@ -146,7 +146,8 @@ void tt_member_gone(struct tt_member *m, int err, const char *fmt, ...)
 		if (!m->job->leaving) /* then all ranks go */
 			tt_stats_count(&m->stats, TUTTI_STAT_GONE, 0);
 		m->silent = err == -ETIMEDOUT;
-		m->err = err == -ENOTCONN || (!m->job->joined && m->rank == 0) ? err : -ECONNRESET; /* the caller of tutti_join gets the cause */
+		bool as_is = err == -ENOTCONN || (!m->job->joined && m->rank == 0); /* tutti_join returns the cause */
+		m->err = as_is ? err : -ECONNRESET;
 	}
 	if (m->state != TT_LEFT)
 		tt_group_seats_out(m, NULL);

@@ -1,6 +1,4 @@
-/* member.c - this room as a module: its struct, its messages, its life
- *
- * The higher rooms have registered, too: their messages are found here by their type, and they hear from here who came, left and went. */
+/* member.c - joining and leaving, and this room as a module */
 #include "engine/engine.h"
 #include "launch/launch.h"
 #include "member/member_private.h"
@@ -12,7 +10,7 @@ enum { ALL = 1 /* the uid of the group of all ranks */ };
 
 /* ---- joining ---- */
 
-/* By the clock, so that a later life has a later one, on whichever host: in 64ths of a second, never 0. */
+/* The time of day in 64ths of a second, so that a later life has a later epoch, on any host. Never 0. */
 uint32_t tt_epoch_now(void)
 {
 	uint32_t epoch = (uint32_t)(tt_calendar() / (1000000000u / 64));
@@ -20,44 +18,48 @@ uint32_t tt_epoch_now(void)
 	return epoch ? epoch : 1;
 }
 
-static int make_members(struct tt_job *job, const struct tt_launch *boot)
+static int make_members(struct tt_job *job, const struct tt_launch *launch)
 {
+	struct tt_members *all = tt_members(job);
 	char addr[96];
 	int size = job->size;
 
-	tt_members(job)->of = calloc((size_t)tt_members(job)->capacity, sizeof *tt_members(job)->of);
-	if (!tt_members(job)->of)
-		return tt_fail(-ENOMEM, "no memory for %d ranks", tt_members(job)->capacity);
+	all->of = calloc((size_t)all->capacity, sizeof *all->of);
+	if (!all->of)
+		return tt_fail(-ENOMEM, "no memory for %d ranks", all->capacity);
 	job->size = 0;
 	tt_late_join_grow(job, size);
-	tt_member(job, job->rank)->job = job;
-	tt_member(job, job->rank)->addr = tt_member(job, job->rank)->why = ""; /* it may be beyond those that are known */
-	tt_member(job, job->rank)->rank = job->rank;
-	tt_member(job, job->rank)->epoch = job->epoch;
-	for (int i = 0; boot->nodes && i < job->size; i++) {
-		snprintf(addr, sizeof addr, "tcp:%s", boot->nodes[i].address);
+	struct tt_member *me = tt_member(job, job->rank); /* may lie beyond those that are known */
+	me->job = job;
+	me->addr = me->why = "";
+	me->rank = job->rank;
+	me->epoch = job->epoch;
+	for (int i = 0; launch->nodes && i < job->size; i++) {
+		snprintf(addr, sizeof addr, "tcp:%s", launch->nodes[i].address);
 		tt_member(job, i)->addr = tt_text_keep(job, addr);
 	}
 	return 0;
 }
 
-/* All ranks, under the same slot everywhere: it is each one's first. */
+/* The group of all ranks has the same slot everywhere: it is the first one of each. */
 static int make_group(struct tt_job *job)
 {
-	int err = tt_group_new(job, job->size, &tt_members(job)->all);
+	struct tutti *g;
+	int err = tt_group_new(job, job->size, &g);
 
 	if (err)
 		return err;
-	tt_members(job)->all->uid = ALL;
-	tt_members(job)->all->lineage = true;
+	tt_members(job)->all = g;
+	g->uid = ALL;
+	g->lineage = true;
 	for (int i = 0; i < job->size; i++)
-		tt_group_seat(tt_members(job)->all, i, i, tt_member(job, i)->epoch, tt_members(job)->all->slot);
+		tt_group_seat(g, i, i, tt_member(job, i)->epoch, g->slot);
 	return 0;
 }
 
-int tt_members_open(struct tt_job *job, const struct tt_launch *boot)
+int tt_members_open(struct tt_job *job, const struct tt_launch *launch)
 {
-	int err = make_members(job, boot);
+	int err = make_members(job, launch);
 
 	return err ? err : make_group(job);
 }
@@ -70,7 +72,7 @@ int tt_members_settle(struct tt_job *job)
 	if (err)
 		return err;
 	tt_heartbeat_start(job);
-	for (int i = 0; !tt_members(job)->late && i < job->size; i++) /* who was lost while joining is told of now */
+	for (int i = 0; !tt_members(job)->late && i < job->size; i++) /* ranks that were lost while joining */
 		if (tt_member(job, i)->state == TT_GONE)
 			tt_news_tell(tt_member(job, i));
 	return 0;
@@ -87,16 +89,14 @@ void *tt_member_make_own(struct tt_member *m, int slot, size_t size)
 
 /* ---- leaving ---- */
 
-/* Strangers do not count. */
+/* Connections of strangers do not count. */
 bool tt_members_are_alone(void *arg)
 {
 	struct tt_job *job = arg;
 
-	tt_list_each(node, &tt_members(job)->links) {
-		const struct tt_link *l = tt_container_of(node, struct tt_link, all);
+	tt_each_link(l, job)
 		if (l->parted || (l->member && l->member->link == l))
 			return false;
-	}
 	return true;
 }
 
@@ -115,24 +115,21 @@ static uint16_t put_group(struct tt_pack *p, uint32_t uid, uint32_t finished, bo
 	return 1;
 }
 
-/* Of what a group came of: it may be closed here already. */
+/* The same for the group that g came of, which may be closed here already. */
 static uint32_t finished_before(const struct tutti *g)
 {
-	tt_list_each(node, &tt_members(g->job)->groups) {
-		const struct tutti *old = tt_container_of(node, struct tutti, link);
+	tt_each_group(old, g->job)
 		if (old->retired && old->uid == g->origin.uid)
 			return finished(old);
-	}
 	return 0;
 }
 
-/* Of those in use, or of those that have been shrunk or grown; how many had no room. */
+/* Packs the groups in use, or those that have been shrunk or grown. Returns how many had no room. */
 static int put_groups(struct tt_pack *p, const struct tt_job *job, bool retired, uint16_t *n)
 {
 	int left = 0;
 
-	tt_list_each(node, &tt_members(job)->groups) {
-		const struct tutti *g = tt_container_of(node, struct tutti, link);
+	tt_each_group(g, job) {
 		if (!g->uid || g->retired != retired)
 			continue;
 		if (tt_pack_left(p) < 18) {
@@ -146,7 +143,7 @@ static int put_groups(struct tt_pack *p, const struct tt_job *job, bool retired,
 	return left;
 }
 
-/* A FAREWELL with all of it must fit into a message, too. */
+/* Leaves 8 bytes: a FAREWELL with all of it must fit into a message, too. */
 void tt_say_bye(struct tt_member *m)
 {
 	uint8_t bye[3 + 9 * TT_BYE_GROUPS];
@@ -159,7 +156,8 @@ void tt_say_bye(struct tt_member *m)
 	left = put_groups(&p, m->job, false, &n);
 	left += put_groups(&p, m->job, true, &n);
 	if (left)
-		tt_log(TT_WARN, "rank %d hears nothing of %d groups that this rank has not left: operations there may meet their deadline", m->rank, left);
+		tt_log(TT_WARN, "rank %d hears nothing of %d groups that this rank has not left: "
+		       "operations there may meet their deadline", m->rank, left);
 	struct tt_pack count = tt_pack(bye + 1, 2);
 	tt_put16(&count, n);
 	tt_send(m, bye, (size_t)(p.at - bye), NULL, 0);
@@ -176,12 +174,11 @@ void tt_members_say_bye(struct tt_job *job)
 
 static void drop_links(struct tt_job *job)
 {
-	tt_list_each(node, &tt_members(job)->links)
-		tt_link_doom(tt_container_of(node, struct tt_link, all));
+	tt_each_link(l, job)
+		tt_link_doom(l);
 	tt_peer_settle(job);
 }
 
-/* Nothing lands any more once every link is gone. */
 void tt_members_end(struct tt_job *job, bool idle)
 {
 	struct tt_members *all = tt_members(job);
@@ -190,13 +187,13 @@ void tt_members_end(struct tt_job *job, bool idle)
 	for (int i = 0; all->of && i < job->size; i++) {
 		struct tt_member *m = &all->of[i];
 		tt_timer_stop(&m->retry);
-		if (i != job->rank && !(idle && m->state == TT_AWAY && !m->waiting.head)) /* most are no part of anything */
+		if (i != job->rank && !(idle && m->state == TT_AWAY && !m->waiting.head)) /* most have nothing to end */
 			tt_member_gone(m, -ENOTCONN, "this rank has left the job");
 	}
 	drop_links(job);
 	while (job->ended.head)
 		tt_progress(job);
-	drop_links(job); /* somebody may have come in at that last moment */
+	drop_links(job); /* another process may have connected meanwhile */
 	while (!tt_list_empty(&all->groups))
 		tt_group_free(tt_container_of(all->groups.next, struct tutti, link));
 }
@@ -233,16 +230,16 @@ static void close_members(struct tt_job *job)
 	tt_text_free(job);
 }
 
-/* What settling ends may be what the driver waits for. */
+static int has_doomed(struct tt_job *job) { return !tt_list_empty(&tt_members(job)->doomed); }
+
+/* Settling counts as progress: it may end what the driver waits for. */
 static int settle(struct tt_job *job)
 {
-	int n = !tt_list_empty(&tt_members(job)->doomed);
+	int n = has_doomed(job);
 
 	tt_peer_settle(job);
 	return n;
 }
-
-static int has_doomed(struct tt_job *job) { return !tt_list_empty(&tt_members(job)->doomed); }
 
 static void lose_net(struct tt_job *job, struct tt_net *net)
 {
@@ -255,8 +252,8 @@ static void lose_net(struct tt_job *job, struct tt_net *net)
 
 static const struct tt_message messages[] = {
 	{ TT_REFUSED, "refused", tt_take_refused },
-	{ TT_ENDPOINT, "card", tt_rendezvous_endpoint },
-	{ TT_ENDPOINTS, "table", tt_rendezvous_endpoints },
+	{ TT_ENDPOINT, "endpoint", tt_rendezvous_endpoint },
+	{ TT_ENDPOINTS, "endpoints", tt_rendezvous_endpoints },
 	{ TT_BYE, "bye", tt_take_bye },
 	{ TT_PING, "ping", tt_member_take_ping },
 	{ TT_PONG, "pong", tt_member_take_pong },

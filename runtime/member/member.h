@@ -75,7 +75,7 @@ struct tt_member { /* n ranks together have n * n of it, hence few holes */
 	uint64_t heard;             /* when its last PING or PONG about a group came */
 	uint64_t unreached;         /* when connecting failed for lack of files, which says nothing about it */
 	uint64_t received;          /* tt_peer.received when it was last pinged: a larger one is a sign of life */
-	uint32_t started, started_in; /* collectives that it has started, as last heard, and in the group of which uid */
+	uint32_t started, started_in; /* collectives that it has started, as last heard, and in which group (uid) */
 	int err;                    /* LEFT, GONE: what later uses return ... */
 	const char *why;            /* ... and why, "" until then */
 	uint8_t *bye;               /* LEFT: the groups in its goodbye, from their number on ... */
@@ -156,6 +156,8 @@ struct tt_net *tt_member_net(struct tt_member *); /* the net of its connection; 
 void tt_post(struct tt_member *, struct tt_post *);
 /* Sends a message, whose bytes are copied. It returns no error: where a message is lost, its member is gone. */
 void tt_send(struct tt_member *, const void *head, size_t len, const void *body, size_t body_len);
+/* The same of a type, n words (8 at most) and `more` bytes. */
+void tt_send_words(struct tt_member *, uint8_t type, const uint32_t *words, int n, const void *more, size_t len);
 void tt_post_count(struct tt_post *, int err); /* counts an op of the library's own that has ended */
 void tt_member_hold(struct tt_member *);       /* its memory is in use: if it leaves, the connection stays until ... */
 void tt_member_let_go(struct tt_member *);     /* ... this was called as often */
@@ -207,7 +209,7 @@ struct tt_seat { /* a rank's place in a group's membership view */
 	uint16_t slot;              /* how the rank calls this group in notify values */
 	bool resigned;              /* the rank will not be in the group that comes of this one */
 	bool voted;                 /* the rank had accepted the next membership view before it left */
-	int out;                    /* the rank has left or is gone for good: 1 is the first such seat, 2 the next. 0: it is in */
+	int out;                    /* left or gone for good: 1 is the first such seat, 2 the next. 0: it is in */
 	int err;                    /* ... -ENOTCONN or what calls return ... */
 	uint32_t finished;          /* ... and in all collectives before this one it has done its part */
 };
@@ -224,7 +226,7 @@ struct tutti { /* this process's place in a group of ranks: what users hold */
 	uint32_t started;           /* collectives that this rank has started here */
 	void *own[TT_MODULES];      /* structs of higher rooms, by slot */
 	uint32_t splits;            /* how often this group was split: the same on every rank */
-	uint32_t parent, birth;     /* uid of the group before this one, and at which of its splits; 0: shrunk or grown */
+	uint32_t parent, birth;     /* the group before (uid), and at which of its splits; 0: shrunk or grown */
 	bool lineage;               /* all ranks of the job, or shrunk or grown from that group: takes newcomers in */
 	bool revoked;               /* not agreed on yet, and some rank has failed to make it */
 	bool retired;               /* another group has come of it */

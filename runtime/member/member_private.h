@@ -18,7 +18,8 @@ struct tt_newcomer { /* a rank that has joined a job under way */
 /* ---- address.c: a list of addresses is a text with a space between two ---- */
 
 enum { TT_ADDRESSES = 256 }; /* bytes of the longest list, with the zero */
-/* The list `known` and those of `more` whose transports it lacks, as far as there is room. Kept as tt_text_keep does. */
+/* The list `known` and those of `more` whose transports it lacks, as far as there is room. Kept as tt_text_keep
+ * does. */
 const char *tt_address_add(struct tt_job *, const char *known, const char *more);
 
 /* ---- connection.c ---- */
@@ -56,7 +57,7 @@ void tt_fail_waiting(struct tt_member *, int err); /* ... or ends it */
 
 /* Everyone who hears of a member's epoch says so here. False: the member known has another epoch. */
 bool tt_member_epoch(struct tt_member *, uint32_t epoch);
-void tt_member_reborn(struct tt_member *, uint32_t epoch); /* a later life: ends the one known first, if it is not over */
+void tt_member_reborn(struct tt_member *, uint32_t epoch); /* a later life: ends the one known first */
 void tt_member_left(struct tt_member *, const struct tt_pack *bye); /* NULL: it disconnected because this rank leaves */
 /* As tt_member_gone, after `wait` nanoseconds: the caller may be in the middle of a post to it. */
 void tt_member_fail_soon(struct tt_member *, uint64_t wait, int err, const char *fmt, ...) TT_FORMAT(4, 5);
@@ -99,7 +100,7 @@ bool tt_agree_voted(const struct tutti *); /* this rank has accepted the next me
 /* ---- news.c ---- */
 
 void tt_news_tell(struct tt_member *gone); /* to everybody who is left */
-struct tt_member *tt_news_finger(struct tt_job *, int i); /* i-th of those that spread news, while 1 << i / 2 < job->size */
+struct tt_member *tt_news_finger(struct tt_job *, int i); /* i-th that spreads news; 1 << i / 2 < job->size */
 bool tt_news_ask_missed(struct tt_member *); /* asks the others whether it has left. False: there is nobody to ask */
 void tt_news_mend(struct tt_job *);          /* a member that would have passed news on has left */
 void tt_member_ping(struct tt_member *);
@@ -111,7 +112,7 @@ void tt_member_take_pong(struct tt_member *from, struct tt_pack *);
 
 /* ---- group.c ---- */
 
-int tt_group_heir(struct tutti *, int n, struct tutti **); /* a group that takes the old one's slot over, and retires it */
+int tt_group_heir(struct tutti *, int n, struct tutti **); /* takes the old one's slot over, and retires it */
 void tt_group_clear_seats(struct tutti *);
 void tt_group_resign(struct tutti *, int i);
 void tt_group_epoch(struct tt_member *, uint32_t epoch); /* seats whose epoch was not known get this one */
@@ -139,9 +140,9 @@ static inline bool tt_is_new_life(const struct tt_member *m, uint32_t epoch)
 static inline bool tt_is_joining(const struct tt_job *job) { return !job->joined && !tt_members(job)->endpoints_sent; }
 
 void tt_late_join_grow(struct tt_job *, int size);        /* so many ranks are known, at most tt_members.capacity */
-struct tt_member *tt_late_join_number(struct tt_job *);   /* a member for a new rank; NULL: not here, not yet, or no room */
+struct tt_member *tt_late_join_number(struct tt_job *);   /* of a new rank; NULL: not here, not yet, or no room */
 void tt_late_join_take_number(struct tt_job *, int rank); /* this rank's own */
-void tt_late_join_admit(struct tt_member *);              /* its endpoint record is in: sends it the table, others the news */
+void tt_late_join_admit(struct tt_member *);              /* sends it the table, and others the news */
 void tt_late_join_told(struct tt_member *from, struct tt_pack *); /* messages */
 void tt_late_join_news(struct tt_member *from, struct tt_pack *);
 int tt_late_join_settle(struct tt_job *);                 /* once all addresses are known */

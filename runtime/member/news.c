@@ -1,4 +1,5 @@
-/* news.c - who is alive. Whoever sees a rank go down tells all; a late waiter pings, so that it names the silent one. */
+/* news.c - who is alive. A rank that sees another go down tells all; a rank that waits for long sends a PING, so that
+ * it can name the silent rank. */
 #include "engine/engine.h"
 #include "member/member_private.h"
 #include <stdio.h>
@@ -9,7 +10,7 @@ bool tt_member_is_there(const struct tt_job *job, int rank)
 	return rank != job->rank && tt_member(job, rank)->state < TT_LEFT;
 }
 
-/* Connections are made for it where there are none: a call on a collective must end everywhere. */
+/* Connects where there is no connection: a call on a collective must end everywhere. */
 static void say_down(struct tt_member *to, const struct tt_member *gone, int err, const char *why)
 {
 	uint8_t bytes[256];
@@ -25,50 +26,54 @@ static void say_down(struct tt_member *to, const struct tt_member *gone, int err
 
 static void say_of(struct tt_member *to, uint8_t type, const struct tt_member *of, const void *more, size_t len)
 {
-	uint8_t bytes[9];
-	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+	const uint32_t words[] = { (uint32_t)of->rank, of->epoch };
 
-	tt_put8(&p, type);
-	tt_put32(&p, (uint32_t)of->rank);
-	tt_put32(&p, of->epoch);
-	tt_send(to, bytes, sizeof bytes, more, len);
+	tt_send_words(to, type, words, 2, more, len);
 }
 
-static void say_left(struct tt_member *to, const struct tt_member *left) { say_of(to, TT_FAREWELL, left, left->bye, left->bye_len); }
+static void say_left(struct tt_member *to, const struct tt_member *left)
+{
+	say_of(to, TT_FAREWELL, left, left->bye, left->bye_len);
+}
 
 static void tell(struct tt_member *to, const struct tt_member *gone)
 {
-	if (to->telling == tt_members(to->job)->tellings)
+	unsigned telling = tt_members(to->job)->tellings;
+
+	if (to->telling == telling)
 		return;
-	to->telling = tt_members(to->job)->tellings;
+	to->telling = telling;
 	if (gone->state == TT_LEFT)
 		say_left(to, gone);
 	else
 		say_down(to, gone, gone->silent ? -ETIMEDOUT : gone->err, gone->why);
 }
 
-/* The first of those who are there at a distance of at least 2^k, up or down: a power of two makes the way to everybody
- * short, and the nearest on either side make a ring of all who are left, whoever else has gone. */
+/* The nearest rank that is there at a distance of at least 2^k, up or down. Powers of two make all paths short; the
+ * nearest rank on either side makes a ring of all that are left. */
 struct tt_member *tt_news_finger(struct tt_job *job, int i)
 {
 	for (int d = 1 << i / 2; d < job->size; d++) {
 		int rank = (job->rank + (i % 2 ? d : job->size - d)) % job->size;
-		if (tt_member_is_there(job, rank) && (tt_member(job, rank)->link || *tt_member(job, rank)->addr)) /* and not a number that nobody came for */
-			return tt_member(job, rank);
+		struct tt_member *m = tt_member(job, rank);
+		if (tt_member_is_there(job, rank) && (m->link || *m->addr)) /* a new number may have no process yet */
+			return m;
 	}
 	return NULL;
 }
 
-/* It takes the place of one who went, and may have taken with him what he should have passed on. */
+/* A finger replaces one that has gone, which may not have passed on all that it had heard. */
 static void feed(struct tt_member *to)
 {
 	struct tt_job *job = to->job;
 
-	for (int i = 0; i < job->size; i++)
-		if (tt_member(job, i)->state == TT_GONE && !tt_member(job, i)->untold) {
-			tt_members(job)->tellings++;
-			tell(to, tt_member(job, i));
-		}
+	for (int i = 0; i < job->size; i++) {
+		const struct tt_member *gone = tt_member(job, i);
+		if (gone->state != TT_GONE || gone->untold)
+			continue;
+		tt_members(job)->tellings++;
+		tell(to, gone);
+	}
 	to->fed = true;
 }
 
@@ -92,29 +97,27 @@ void tt_news_mend(struct tt_job *job)
 		tell_fingers(job, NULL);
 }
 
-/* Those to whom there is a connection hear it at once, the others from those to whom I make one. */
+/* Connected ranks hear it from here, the others through the fingers. */
 static void tell_all(struct tt_member *gone)
 {
 	struct tt_job *job = gone->job;
 
 	tt_members(job)->tellings++;
 	gone->untold = false;
-	tt_list_each(node, &tt_members(job)->links) {
-		struct tt_link *l = tt_container_of(node, struct tt_link, all);
+	tt_each_link(l, job)
 		if (l->member && l->member->link == l && tt_member_linked(l->member))
 			tell(l->member, gone);
-	}
 	tell_fingers(job, gone);
 	job->engine.news = true;
 }
 
 static void tell_now(struct tt_timer *t) { tell_all(tt_container_of(t, struct tt_member, retry)); }
 
-/* A broken connection may mean that it is me who was cut off. Then the others hear of that first, and will not listen
- * when I accuse the one who did it: hence a moment's grace. Where the way between two breaks, both accuse each other, of
- * a broken connection at once, of silence up to half a heartbeat apart: the higher rank waits for so much longer, and who
- * was told that it is cut off waits for longest. Else some would believe the one and some the other, and both would be
- * lost, or the whole job. */
+/* A broken connection may mean that this rank was evicted: with a moment's grace the others hear of that first, and no
+ * longer listen to this rank. Where the path between two ranks breaks, both accuse each other: of a broken connection
+ * at once, of silence up to half a heartbeat apart. So the higher rank waits for so much longer, and a rank that was
+ * told of its eviction waits longest. Otherwise some ranks would believe the one and some the other, and both would be
+ * lost. */
 static uint64_t grace(const struct tt_member *gone)
 {
 	uint64_t moment = tt_time(gone->job, TT_TIME_GRACE), apart = tt_time(gone->job, TT_TIME_HEARTBEAT) / 2;
@@ -136,16 +139,17 @@ void tt_news_tell(struct tt_member *gone)
 		tell_all(gone);
 }
 
-/* Not before: at the end of a job all leave, and nobody has to hear of it. */
+/* Not at each goodbye: at the end of a job all ranks leave. */
 void tt_news_farewell(struct tt_member *left)
 {
 	if (left->state != TT_LEFT || left->passed_on || !left->bye || left->job->leaving)
 		return;
 	left->passed_on = left->untold = true;
-	tt_timer_start(left->job, &left->retry, tt_now(), tell_now); /* whoever needs it is in the middle of something */
+	tt_timer_start(left->job, &left->retry, tt_now(), tell_now); /* not now: the caller may be posting */
 }
 
-/* To whom there is a connection its own word comes, behind all else that it has sent; so does rank 0's to who waits for its table. */
+/* A connected rank hears the goodbye itself, behind all else that was sent; so does one that waits for rank 0's
+ * table. */
 void tt_news_take_farewell(struct tt_member *from, struct tt_pack *p)
 {
 	struct tt_job *job = from->job;
@@ -156,13 +160,14 @@ void tt_news_take_farewell(struct tt_member *from, struct tt_pack *p)
 	if (!tt_member_take_bye(p, &list) || rank >= (uint32_t)job->size || rank == (uint32_t)job->rank)
 		return;
 	struct tt_member *m = tt_member(job, rank);
-	if (!tt_member_epoch(m, epoch) || m->state == TT_UP || m->state == TT_PARTING || (rank == 0 && tt_is_joining(job)))
+	if (!tt_member_epoch(m, epoch) || m->state == TT_UP || m->state == TT_PARTING ||
+	    (rank == 0 && tt_is_joining(job)))
 		return;
 	tt_member_left(m, &list);
 	tt_news_farewell(m);
 }
 
-/* Those who have heard its goodbye have done so before it stopped listening. */
+/* A rank that has heard its goodbye has done so before it stopped listening. */
 bool tt_news_ask_missed(struct tt_member *m)
 {
 	struct tt_job *job = m->job;
@@ -207,39 +212,36 @@ void tt_news_take_down(struct tt_member *from, struct tt_pack *p)
 	p->bad |= rank >= (uint32_t)tt_members(job)->capacity || err == 0 || err > 4095;
 	if (p->bad || rank >= (uint32_t)job->size)
 		return;
-	if (tt_member(job, rank)->epoch && epoch && epoch != tt_member(job, rank)->epoch)
+	struct tt_member *m = tt_member(job, rank);
+	if (m->epoch && epoch && epoch != m->epoch)
 		return; /* of another life of it */
-	if (rank == (uint32_t)job->rank) { /* the others go on without me: nobody needs to hear it from here */
+	if (rank == (uint32_t)job->rank) { /* the others go on without this rank */
 		from->untold = from->accuser = true;
 		tt_member_gone(from, -ECONNRESET, "rank %d has cut off this process: %s", from->rank, why);
-	} else if (tt_member(job, rank)->state != TT_LEFT) {
-		tt_member_gone(tt_member(job, rank), -(int)err, "%s", why);
-	} else { /* whoever lost it as it left may lack its part, and I theirs; operations of mine it may still finish */
-		tt_group_seats_out(tt_member(job, rank), NULL);
-		tt_tell_unseated(tt_member(job, rank));
+	} else if (m->state != TT_LEFT) {
+		tt_member_gone(m, -(int)err, "%s", why);
+	} else { /* others may lack its part; it may still finish operations of this rank */
+		tt_group_seats_out(m, NULL);
+		tt_tell_unseated(m);
 	}
 }
 
 static struct tutti *group_of(struct tt_job *job, uint32_t uid)
 {
-	tt_list_each(node, &tt_members(job)->groups)
-		if (((struct tutti *)node)->uid == uid)
-			return (struct tutti *)node;
+	tt_each_group(g, job)
+		if (g->uid == uid)
+			return g;
 	return NULL;
 }
 
-/* Both carry how far the sender has come in a group, so that who is late can be told from who waits for him. Group 0 is
- * none: a heartbeat must not stand in for what a waiter has asked about. */
+/* PING and PONG carry how far the sender has come in a group, which tells a late rank from those that wait for it. A
+ * heartbeat has group 0, which is none: it is no answer to a waiter's PING. */
 static void say_alive(struct tt_member *to, uint8_t type, uint32_t uid)
 {
 	const struct tutti *g = uid ? group_of(to->job, uid) : NULL;
-	uint8_t bytes[9];
-	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+	const uint32_t words[] = { uid, g ? g->started : 0 };
 
-	tt_put8(&p, type);
-	tt_put32(&p, uid);
-	tt_put32(&p, g ? g->started : 0);
-	tt_send(to, bytes, sizeof bytes, NULL, 0);
+	tt_send_words(to, type, words, 2, NULL, 0);
 }
 
 static void take_life(struct tt_member *from, struct tt_pack *p, bool answer)
@@ -270,7 +272,7 @@ void tt_member_ping_for(struct tt_member *m, uint32_t uid)
 	say_alive(m, TT_PING, uid);
 }
 
-/* A pong may queue behind gigabytes: whatever else came from there counts as well. */
+/* A PONG may queue behind gigabytes: other bytes are a sign of life, too. */
 bool tt_member_sends_bytes(const struct tt_member *m) { return m->link && m->link->peer->received != m->received; }
 
 bool tt_member_is_alive(const struct tt_member *m, uint64_t since)
@@ -288,7 +290,7 @@ void tt_member_evict(struct tt_member *m, int err, const char *fmt, ...)
 	va_end(args);
 	tt_stats_count(&m->stats, TUTTI_STAT_CUT, 0);
 	if (m->state == TT_UP)
-		say_down(m, m, err, why); /* the last thing it hears of me, if it still listens */
+		say_down(m, m, err, why); /* the last message on the connection */
 	m->untold |= err == -ETIMEDOUT && m->rank < m->job->rank;
 	tt_member_gone(m, err, "%s", why);
 	tt_peer_settle(m->job);

@@ -8,7 +8,9 @@
 
 void tt_post_count(struct tt_post *p, int err)
 {
-	tt_stats_ended(&p->member->stats, p->op.kind == TT_SEND ? TUTTI_STAT_MESSAGE : TUTTI_STAT_CHUNK, p->since, p->op.len, err);
+	tutti_stat_kind kind = p->op.kind == TT_SEND ? TUTTI_STAT_MESSAGE : TUTTI_STAT_CHUNK;
+
+	tt_stats_ended(&p->member->stats, kind, p->since, p->op.len, err);
 }
 
 void tt_member_hold(struct tt_member *m) { m->outstanding++; }
@@ -59,7 +61,10 @@ static int make_reachable(struct tt_net *net, struct tt_post *p)
 	return err;
 }
 
-static bool is_passing(const struct tt_op *op) { return op->kind == TT_SEND && op->len && tt_may_pass(*(const uint8_t *)op->local); }
+static bool is_passing(const struct tt_op *op)
+{
+	return op->kind == TT_SEND && op->len && tt_may_pass(*(const uint8_t *)op->local);
+}
 
 static void hand_to_net(struct tt_member *m, struct tt_post *p)
 {
@@ -122,11 +127,13 @@ struct message {
 static void free_message(struct tt_post *p, int err)
 {
 	tt_post_count(p, err);
-	tt_scratch_give(&p->member->job->scratch, tt_container_of(p, struct message, post), sizeof(struct message) + p->op.len);
+	struct message *msg = tt_container_of(p, struct message, post);
+	tt_scratch_give(&p->member->job->scratch, msg, sizeof *msg + p->op.len);
 }
 
 /* scratch: NULL for a message that finish_raw frees. */
-static struct message *make_message(struct tt_scratch *scratch, const void *head, size_t len, const void *body, size_t body_len)
+static struct message *make_message(struct tt_scratch *scratch, const void *head, size_t len, const void *body,
+                                    size_t body_len)
 {
 	size_t room = sizeof(struct message) + len + body_len;
 	struct message *msg = scratch ? tt_scratch_take(scratch, room) : malloc(room);
@@ -153,6 +160,17 @@ void tt_send(struct tt_member *m, const void *head, size_t len, const void *body
 	}
 	msg->post.since = tt_stats_start(m->job);
 	tt_post(m, &msg->post);
+}
+
+void tt_send_words(struct tt_member *m, uint8_t type, const uint32_t *words, int n, const void *more, size_t len)
+{
+	uint8_t bytes[1 + 4 * 8];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	tt_put8(&p, type);
+	for (int i = 0; i < n; i++)
+		tt_put32(&p, words[i]);
+	tt_send(m, bytes, (size_t)(p.at - bytes), more, len);
 }
 
 /* An empty PUT that is not lazy. Without memory for it, later traffic brings the acknowledgement. */

@@ -1,10 +1,10 @@
-/* rendezvous.c - how the ranks find each other.
+/* rendezvous.c - how the ranks find each other
  *
- * With a node list everyone knows every address from the file. Else rank 0 listens at TUTTI_BOOT and its own net is the
- * rendezvous: each rank connects to it as to any member and sends its card; when all cards are in, rank 0 deals the table
- * to a few, who pass it on (endpoint_tree.c).
+ * With a node list each rank has all addresses from the file. Else rank 0 listens at TUTTI_BOOT. Each rank connects to
+ * it as to any member and sends its endpoint record; when all records are in, rank 0 sends the table of them to its
+ * children in a tree, who pass it on (endpoint_tree.c).
  *
- *      rank r -- CARD {host, addresses} -> rank 0          rank 0 -- TABLE {first, n, cards} --> its children   (in pieces)
+ *      rank r -- ENDPOINT {host, addresses} -> rank 0      rank 0 -- ENDPOINTS {first, n, records} --> its children
  */
 #include "engine/engine.h"
 #include "launch/launch.h"
@@ -46,14 +46,14 @@ static uint64_t host_of_address(const char *addr)
 	return host_bits(tt_hash_text(TT_HASH64, host));
 }
 
-/* The background thread may have all the others' cards before this rank's own is in. */
-static void deal_if_complete(struct tt_job *job)
+/* The background thread may have all other records before this rank's own is in. */
+static void send_if_complete(struct tt_job *job)
 {
 	if (tt_members(job)->endpoints_known == job->size && !tt_members(job)->endpoints_sent)
 		tt_tree_send(job);
 }
 
-/* A second card asks for the table: its sender has waited for long. From another address it is another process. */
+/* A second record asks for the table: its sender has waited for long. From another address it is another process. */
 void tt_rendezvous_endpoint(struct tt_member *m, struct tt_pack *p)
 {
 	const char *known = m->addr;
@@ -71,7 +71,7 @@ void tt_rendezvous_endpoint(struct tt_member *m, struct tt_pack *p)
 		if (!p->bad && m->job->joined)
 			tt_late_join_admit(m);
 		else if (!p->bad)
-			deal_if_complete(m->job);
+			send_if_complete(m->job);
 	} else if (strcmp(addr, known)) {
 		snprintf(text, sizeof text, "rank %d is already taken", m->rank);
 		tt_member_refuse(m, text);
@@ -80,10 +80,12 @@ void tt_rendezvous_endpoint(struct tt_member *m, struct tt_pack *p)
 	}
 }
 
-/* Of those that have joined since rank 0 dealt first, news come. */
-static void take_cards(struct tt_job *job, struct tt_pack *p, uint32_t first, uint32_t n)
+/* For ranks that have joined since rank 0 made the table, news come. */
+static void take_records(struct tt_job *job, struct tt_pack *p, uint32_t first, uint32_t n)
 {
-	p->bad |= first > (uint32_t)tt_members(job)->capacity || n > (uint32_t)tt_members(job)->capacity - first;
+	uint32_t capacity = (uint32_t)tt_members(job)->capacity;
+
+	p->bad |= first > capacity || n > capacity - first;
 	for (uint32_t i = first; !p->bad && i < first + n && i < (uint32_t)job->size; i++)
 		tt_endpoint_take(p, tt_member(job, i));
 }
@@ -93,14 +95,15 @@ void tt_rendezvous_endpoints(struct tt_member *m, struct tt_pack *p)
 	struct tt_job *job = m->job;
 	uint32_t first = tt_get32(p), n = tt_get32(p);
 
-	p->bad |= job->rank == 0 || tt_members(job)->node_list || (m->rank != 0 && m->rank != tt_tree_parent(job->rank));
+	p->bad |= job->rank == 0 || tt_members(job)->node_list;
+	p->bad |= m->rank != 0 && m->rank != tt_tree_parent(job->rank);
 	if (p->bad || !tt_is_joining(job))
 		return;
-	take_cards(job, p, first, n);
+	take_records(job, p, first, n);
 	if (p->bad || tt_members(job)->endpoints_known < job->size)
 		return;
 	if (tt_members(job)->late)
-		tt_members(job)->endpoints_sent = tt_now(); /* nobody waits below me */
+		tt_members(job)->endpoints_sent = tt_now(); /* a late joiner has no children */
 	else
 		tt_tree_send(job);
 }
@@ -113,8 +116,8 @@ static void try_again(struct tt_timer *t)
 	tt_member_connect(m);
 }
 
-/* Where nobody says when a rank begins to listen (rank 0 at its rendezvous, all in a node list), the first connection is
- * tried for a whole deadline. Everybody asks again at times of its own. */
+/* Rank 0 at its rendezvous, and all ranks of a node list, may begin to listen late: the first connection is tried for
+ * a whole deadline, at random intervals. */
 bool tt_rendezvous_retry(struct tt_member *m, uint64_t patience)
 {
 	uint64_t now = tt_now(), wait;
@@ -127,7 +130,8 @@ bool tt_rendezvous_retry(struct tt_member *m, uint64_t patience)
 	if (now >= m->patience)
 		return false;
 	tt_entropy(&chance, 1);
-	wait = tt_min(tt_time(m->job, TT_TIME_RETRY_MIN) << tt_min(m->tries, 6), tt_time(m->job, TT_TIME_RETRY_MAX));
+	wait = tt_time(m->job, TT_TIME_RETRY_MIN) << tt_min(m->tries, 6);
+	wait = tt_min(wait, tt_time(m->job, TT_TIME_RETRY_MAX));
 	tt_timer_start(m->job, &m->retry, now + wait / 2 + wait * chance / 512, try_again);
 	return true;
 }
@@ -135,8 +139,9 @@ bool tt_rendezvous_retry(struct tt_member *m, uint64_t patience)
 static bool is_met(void *arg)
 {
 	struct tt_job *job = arg;
+	const struct tt_members *all = tt_members(job);
 
-	return tt_members(job)->endpoints_known >= job->size || tt_members(job)->join_err || tt_member(job, 0)->state == TT_GONE;
+	return all->endpoints_known >= job->size || all->join_err || all->of[0].state == TT_GONE;
 }
 
 static void name_missing(const struct tt_job *job, char *text, size_t room)
@@ -158,23 +163,29 @@ static void name_missing(const struct tt_job *job, char *text, size_t room)
 
 static int meeting_failed(struct tt_job *job, const struct tt_launch *b)
 {
+	const struct tt_members *all = tt_members(job);
+	const struct tt_member *root = tt_member(job, 0);
 	char missing[80] = "";
 	unsigned long long ms = job->deadline / TT_MS;
 
-	if (tt_members(job)->join_err)
-		return tt_fail(tt_members(job)->join_err, "%s", tt_members(job)->join_why);
-	if (tt_member(job, 0)->state == TT_GONE)
-		return tt_fail(tt_member(job, 0)->err, "cannot join: %s", tt_member(job, 0)->why);
-	if (tt_member(job, 0)->state == TT_LEFT)
-		return tt_fail(-ETIMEDOUT, "cannot join: rank 0 left the job before this rank had heard where the others are");
-	if (job->rank != 0 && tt_member(job, 0)->state == TT_UP)
-		return tt_fail(-ETIMEDOUT, "not all of the %d ranks had joined after %llu ms: rank 0 knows who is missing", job->size, ms);
-	if (*tt_members(job)->join_why) /* told to come again, and then it was gone */
-		return tt_fail(-EPERM, "%s", tt_members(job)->join_why);
+	if (all->join_err)
+		return tt_fail(all->join_err, "%s", all->join_why);
+	if (root->state == TT_GONE)
+		return tt_fail(root->err, "cannot join: %s", root->why);
+	if (root->state == TT_LEFT)
+		return tt_fail(-ETIMEDOUT,
+		               "cannot join: rank 0 left the job before this rank had heard where the others are");
+	if (job->rank != 0 && root->state == TT_UP)
+		return tt_fail(-ETIMEDOUT, "not all of the %d ranks had joined after %llu ms: "
+		               "rank 0 knows who is missing", job->size, ms);
+	if (*all->join_why) /* rank 0 said to try again, and is gone */
+		return tt_fail(-EPERM, "%s", all->join_why);
 	if (job->rank != 0)
-		return tt_fail(-ETIMEDOUT, "rank 0 was not found at %s within %llu ms: does it run, and is the address right?", b->address, ms);
+		return tt_fail(-ETIMEDOUT, "rank 0 was not found at %s within %llu ms: "
+		               "does it run, and is the address right?", b->address, ms);
 	name_missing(job, missing, sizeof missing);
-	return tt_fail(-ETIMEDOUT, "rank%s of %d did not join at %s within %llu ms", missing, job->size, b->address, ms);
+	return tt_fail(-ETIMEDOUT, "rank%s of %d did not join at %s within %llu ms", missing, job->size, b->address,
+	               ms);
 }
 
 static int address_rank_0(struct tt_job *job, const struct tt_launch *b)
@@ -188,7 +199,7 @@ static int address_rank_0(struct tt_job *job, const struct tt_launch *b)
 	return 0;
 }
 
-static void send_card(struct tt_job *job)
+static void send_endpoint(struct tt_job *job)
 {
 	uint8_t bytes[1 + TT_ENDPOINT_MAX];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
@@ -198,7 +209,7 @@ static void send_card(struct tt_job *job)
 	tt_send(tt_member(job, 0), bytes, (size_t)(p.at - bytes), NULL, 0);
 }
 
-/* Until all have come, everybody is connected to rank 0. */
+/* Until all have joined, all ranks are connected to rank 0. */
 static int check_files(const struct tt_job *job)
 {
 	rlim_t need = (rlim_t)job->size + SPARE_FILES;
@@ -206,11 +217,11 @@ static int check_files(const struct tt_job *job)
 
 	if (tt_world || getrlimit(RLIMIT_NOFILE, &files) || need <= files.rlim_cur)
 		return 0;
-	return tt_fail(-EMFILE, "rank 0 of %d needs %ld open files while all join, and the limit is %ld: raise it with ulimit -n", job->size,
-	               (long)need, (long)files.rlim_cur);
+	return tt_fail(-EMFILE, "rank 0 of %d needs %ld open files while all join, and the limit is %ld: "
+	               "raise it with ulimit -n", job->size, (long)need, (long)files.rlim_cur);
 }
 
-/* Who hands the table on to me may hang: from time to time rank 0 is asked. */
+/* The parent in the tree may hang: rank 0 is asked from time to time. */
 static int meet_at_rank_0(struct tt_job *job, const struct tt_launch *b)
 {
 	uint64_t end = tt_now() + job->deadline, ask;
@@ -219,17 +230,17 @@ static int meet_at_rank_0(struct tt_job *job, const struct tt_launch *b)
 	if (err)
 		return err;
 	if (job->rank == 0)
-		deal_if_complete(job);
+		send_if_complete(job);
 	do {
 		if (job->rank && tt_member(job, 0)->state < TT_LEFT)
-			send_card(job);
+			send_endpoint(job);
 		ask = tt_min(end, tt_now() + job->deadline / ASKS + 1);
 		err = tt_wait_until(job, is_met, job, ask);
 	} while (err && ask < end);
 	return err || tt_members(job)->endpoints_known < job->size ? meeting_failed(job, b) : 0;
 }
 
-/* A node list says where each listens. What those on my host are called in its memory follows from that. */
+/* A node list says where each rank listens; the shared-memory addresses of the ranks on this host derive from that. */
 static void find_neighbours(struct tt_job *job, const struct tt_launch *b)
 {
 	uint64_t here = host_of_address(b->nodes[job->rank].address);

@@ -1,5 +1,5 @@
-/* watch.c - who came and who went, as programs are told: a queue of changes, a descriptor that is readable while it holds
- * any, and a callback, which the background thread makes, outside of the gate. */
+/* watch.c - tells programs which ranks have joined, left and gone: a queue of changes, a descriptor that is readable
+ * while the queue holds any, and a callback, which the background thread makes without the lock. */
 #include "engine/engine.h"
 #include "member/member_private.h"
 #include <stdio.h>
@@ -39,9 +39,11 @@ void tt_watch_tell(struct tt_job *job, const struct tt_member *m, tutti_what wha
 	if (w->count == CHANGES_MAX)
 		drop_oldest(w);
 	c = &w->changes[(w->first + w->count) % CHANGES_MAX];
-	*c = (tutti_change){ .size = sizeof *c, .rank = m->rank, .what = what, .err = what == TUTTI_JOINED ? 0 : m->err };
-	if (what != TUTTI_JOINED)
+	*c = (tutti_change){ .size = sizeof *c, .rank = m->rank, .what = what };
+	if (what != TUTTI_JOINED) {
+		c->err = m->err;
 		snprintf(c->why, sizeof c->why, "%s", m->why);
+	}
 	if (!w->count++)
 		(void)!write(w->fd, &one, sizeof one);
 	if (w->changed) {
@@ -81,14 +83,16 @@ void tt_watch_call(struct tt_job *job)
 
 void tt_watch_free(struct tt_job *job)
 {
-	if (!tt_members(job)->watch)
+	struct tt_watch *w = tt_members(job)->watch;
+
+	if (!w)
 		return;
-	close(tt_members(job)->watch->fd);
-	free(tt_members(job)->watch);
+	close(w->fd);
+	free(w);
 	tt_members(job)->watch = NULL;
 }
 
-/* Who went before is a change, too: so nobody is missed between joining and this. */
+/* Ranks that ended earlier are changes, too: none is missed between joining and watching. */
 static int open_watch(struct tt_job *job)
 {
 	struct tt_watch *w = calloc(1, sizeof *w);
@@ -103,7 +107,8 @@ static int open_watch(struct tt_job *job)
 	tt_members(job)->watch = w;
 	for (int i = 0; i < job->size; i++)
 		if (tt_member(job, i)->state >= TT_LEFT)
-			tt_watch_tell(job, tt_member(job, i), tt_member(job, i)->state == TT_LEFT ? TUTTI_LEFT : TUTTI_GONE);
+			tt_watch_tell(job, tt_member(job, i),
+			              tt_member(job, i)->state == TT_LEFT ? TUTTI_LEFT : TUTTI_GONE);
 	return 0;
 }
 
@@ -120,7 +125,7 @@ int tutti_group_watch(tutti *at, void (*changed)(const tutti_change *, void *), 
 	if (!err) {
 		tt_members(job)->watch->changed = changed;
 		tt_members(job)->watch->arg = arg;
-		atomic_store(&job->engine.errand, true); /* what went before is told, too */
+		atomic_store(&job->engine.errand, true); /* for changes that were there before */
 		tt_kick(&job->engine.backstage);
 		err = tt_members(job)->watch->fd;
 	}

@@ -18,14 +18,14 @@ runtime/base/json.c
 runtime/file/tensors.c tt_tensor_measure tt_seal_holds take_type take_shape take_offsets take_member check_length take_tensor take_notes parse_header place_data refuse_doubles find_sums read_header check_block read_block tt_tensors_read
 runtime/file/save.c is_plain read_slice tt_save_add_part fits check_part join_parts tt_save_join tt_save_add_file take_entry take_file take_metadata take_map parse_index check_seal open_parts
 runtime/member/rendezvous.c
-runtime/member/endpoint_tree.c tt_endpoint_take card_of_the_gone
+runtime/member/endpoint_tree.c tt_endpoint_take take_empty_record
 runtime/member/late_join.c tt_late_join_number tt_late_join_take_number tt_late_join_admit tt_late_join_told tt_late_join_news
 runtime/member/connection.c tt_take_part answer_part member_message on_message on_notify
 runtime/member/greeting.c who_comes fault_of_hello may_come_again take_welcome take_hello take_refusal take_busy tt_greeting_take
 runtime/member/life.c tt_member_take_bye tt_take_bye
 runtime/member/news.c tt_news_take_down take_life tt_news_take_farewell tt_news_take_missed
 runtime/member/heartbeat.c tt_heartbeat_answered
-runtime/member/agreement.c has_place get_roll take_collect take_propose know_newcomer seat_all decide give_up_ballot take_refusal take_report take_accept note_newcomer take_arrival may_sit take_welcome is_ballot_of dispatch tt_agree_message
+runtime/member/agreement.c has_place get_view take_collect take_propose know_newcomer seat_all decide give_up_ballot take_refusal take_report take_accept note_newcomer take_arrival may_sit take_welcome is_ballot_of dispatch tt_agree_message
 runtime/member/group.c read_bye tt_group_revoked
 runtime/table/send_queue.c tt_lane_answered take_values tt_table_pushed
 runtime/table/serve.c map_delta tt_table_unpack bytes_of is_within take tt_table_get_options tt_table_push

@@ -1,4 +1,4 @@
-/* scarce.c - the n-th request for memory of agree.c, split.c, legs.c or scratch.c fails, for every n that a program comes to.
+/* scarce.c - the n-th request for memory of agreement.c, group.c, transfer.c or scratch.c fails, for every n that a program comes to.
  * On sim, over seeds: calls may fail, but nobody dies of it, nobody hangs, and there are no two answers to who goes on. */
 #undef malloc
 #undef calloc
