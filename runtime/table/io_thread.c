@@ -1,11 +1,13 @@
-/* io_thread.c - who asks a table's servers to write or read their shards, and how they do so
+/* io_thread.c - orders to a table's servers to write or read their shards, and the thread of a server that does so
  *
- *      me -- FILE {table, number, what, folder} --> each server: a thread reads or writes --> FILED {number, errno, sentence} -- me
- *                                                                                        --> FILED {number, -EINPROGRESS} now and then
- *      one has failed: I want it no more ---> FILE ---> the others: their threads leave off
+ *      caller -- FILE {table, number, what, folder} --> each server: its I/O thread reads or writes
+ *             <-- FILED {number, -EINPROGRESS} --       ... now and then
+ *             <-- FILED {number, errno, sentence} --    ... when it is done
+ *             -- FILE {drop} --> all servers, if one has failed: their I/O threads stop
  *
- * Disks are slow, and nobody waits for them with the gate held. How long one takes nobody knows beforehand: who asks waits as long as each
- * server says that it gets on. One that lives and says nothing, as its disk hangs, is given up after some deadlines. */
+ * Disks are slow, so no I/O happens with the lock held. Nobody knows beforehand how long a disk takes, so the caller
+ * waits as long as each server reports progress. It gives up a server that lives but reports none for some deadlines.
+ * */
 #include "engine/engine.h"
 #include "file/file.h"
 #include "kernel/kernel.h"
@@ -17,26 +19,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WHY = 400, SILENCE = 4 /* deadlines: long enough for what a disk does at once */ };
+enum { WHY = 400, SILENCE = 4 /* deadlines: longer than any single step of a disk takes */ };
 
-struct enquiry { /* of one call, on its thread's stack */
+struct enquiry { /* one order of a caller to all servers; on the caller's stack */
 	struct tt_list link;         /* in tt_tables(job)->enquiries */
 	struct tutti_table *table;
 	uint32_t number;
-	bool called_off;             /* one has failed, and all were told that it is not worth its end; or it would be too late for that */
+	bool called_off;             /* the servers know that it has failed, or it cannot be called off */
 	struct {
-		bool due;            /* it has not answered, ... */
-		uint64_t heard;      /* ... and said last that it gets on */
+		bool due;            /* the server has not answered, ... */
+		uint64_t heard;      /* ... and last reported progress then */
 	} *server;
-	int left;                    /* so many have not answered */
-	int rank, err;               /* the first who refused */
+	int left;                    /* servers that have not answered */
+	int rank, err;               /* the first server that failed */
 	char why[WHY];
-	uint32_t workers;            /* most of those that some server has state of, and has refused therefore */
-	uint32_t least, most;        /* of what the others say: which save they have read, or ... */
-	uint64_t sum;                /* ... how often they were loaded, with their numbers: one that was started anew has another */
+	uint32_t workers;            /* the most workers that a server has state of, if it has refused for that */
+	uint32_t least, most;        /* over the other answers: which save a server has read, or its loads */
+	uint64_t sum;                /* of all loads and uids: a server that was restarted has another uid */
 };
 
-/* ---- who asks ---- */
+/* ---- the caller ---- */
 
 static void answered(struct enquiry *q, int server, int err, const char *why)
 {
@@ -133,7 +135,7 @@ static void tell_order(struct tutti_table *t, int i, uint32_t number, const stru
 	tt_send(m, head, (size_t)(p.at - head), o->folder, strlen(o->folder));
 }
 
-/* This rank's own server comes last: it may begin at once. */
+/* This rank's own server comes last, since its answer may come at once. */
 static void ask_all(struct enquiry *q, const struct tt_order *o)
 {
 	struct tutti_table *t = q->table;
@@ -149,7 +151,7 @@ static void ask_all(struct enquiry *q, const struct tt_order *o)
 		tell_order(t, t->mine, q->number, o);
 }
 
-/* Under a number for which nobody waits. */
+/* The drop has a number of its own: nobody waits for the answers to it. */
 static void call_off(struct enquiry *q)
 {
 	struct tutti_table *t = q->table;
@@ -165,7 +167,7 @@ static void call_off(struct enquiry *q)
 static bool is_failed(const struct enquiry *q) { return q->err && !q->called_off; }
 static bool has_news(void *arg) { return !((const struct enquiry *)arg)->left || is_failed(arg); }
 
-static uint64_t longest_ago(const struct enquiry *q) /* that one who is due was heard of */
+static uint64_t oldest_progress(const struct enquiry *q)
 {
 	uint64_t when = TT_NEVER;
 
@@ -180,31 +182,32 @@ static void give_up(struct enquiry *q, uint64_t patience)
 	uint64_t now = tt_now();
 	char why[WHY];
 
-	snprintf(why, sizeof why, "it lives, and has got no further with this for %llu ms%s", (unsigned long long)(patience / TT_MS),
+	snprintf(why, sizeof why, "it lives, and has got no further with this for %llu ms%s",
+	         (unsigned long long)(patience / TT_MS),
 	         patience > q->table->job->deadline ? ": does its disk hang?" : "");
 	for (int i = 0; i < q->table->servers; i++)
 		if (q->server[i].due && now - q->server[i].heard >= patience)
 			answered(q, i, -ETIMEDOUT, why);
 }
 
-/* Who was stopped himself finds now what has come meanwhile. */
+/* The second wait is for a process that was stopped itself: it finds the answers that have come meanwhile. */
 static void await(struct enquiry *q, uint64_t patience)
 {
 	struct tt_job *job = q->table->job;
 
 	while (q->left || is_failed(q))
-		if (is_failed(q)) {
+		if (is_failed(q))
 			call_off(q);
-		} else if (tt_wait_until(job, has_news, q, longest_ago(q) + patience) && tt_wait_until(job, has_news, q, tt_now() + job->deadline / 8)) {
+		else if (tt_wait_until(job, has_news, q, oldest_progress(q) + patience) &&
+		         tt_wait_until(job, has_news, q, tt_now() + job->deadline / 8))
 			give_up(q, patience);
-		}
 }
 
 static int fail(const struct enquiry *q, const char *what)
 {
-	if (!q->err)
-		return 0;
-	return tt_fail(q->err, "%s: table \"%s\", rank %d: %s", what, q->table->name, q->rank, *q->why ? q->why : strerror(-q->err));
+	const char *why = *q->why ? q->why : strerror(-q->err);
+
+	return q->err ? tt_fail(q->err, "%s: table \"%s\", rank %d: %s", what, q->table->name, q->rank, why) : 0;
 }
 
 static bool may_end_early(enum tt_file_what what) { return what == TT_FILE_SAVE || what == TT_FILE_READ; }
@@ -213,9 +216,9 @@ static bool takes_no_disk(enum tt_file_what what) { return what == TT_FILE_DROP 
 int tt_table_io_order(struct tutti_table *t, const char *what, struct tt_order *o, uint32_t *number)
 {
 	struct tt_job *job = t->job;
-	struct enquiry q = { .table = t, .least = UINT32_MAX, .called_off = !may_end_early(o->what), .server = calloc((size_t)t->servers, sizeof *q.server) };
+	struct enquiry q = { .table = t, .least = UINT32_MAX, .called_off = !may_end_early(o->what) };
 
-	if (!q.server)
+	if (!(q.server = calloc((size_t)t->servers, sizeof *q.server)))
 		return tt_fail(-ENOMEM, "%s: no memory to ask %d servers", what, t->servers);
 	tt_lock(job);
 	q.number = ++tt_tables(job)->generation;
@@ -237,27 +240,29 @@ int tt_table_io_order(struct tutti_table *t, const char *what, struct tt_order *
 	return fail(&q, what);
 }
 
-int tt_table_io_call(struct tutti_table *t, const char *what, const char *folder, int (*act)(struct tutti_table *, const char *what, const char *folder))
+int tt_table_io_call(struct tutti_table *t, const char *what, const char *folder,
+                     int (*act)(struct tutti_table *, const char *what, const char *folder))
 {
 	char path[PATH_MAX];
 	int err = tt_usable(t->job);
 
 	if (err || (err = tt_save_check_name(t->name)))
 		return err;
-	if (!folder || !realpath(folder, path)) /* the servers' own working directories may be others */
-		return tt_fail(folder ? -errno : -EINVAL, "%s: no folder %s: %s", what, folder ? folder : "was given", strerror(folder ? errno : EINVAL));
+	err = !folder ? EINVAL : realpath(folder, path) ? 0 : errno; /* servers may have other working directories */
+	if (err)
+		return tt_fail(-err, "%s: no folder %s: %s", what, folder ? folder : "was given", strerror(err));
 	tt_lock(t->job);
 	t->filing++;
 	tt_unlock(t->job);
 	err = act(t, what, path);
 	tt_lock(t->job);
 	t->filing--;
-	t->job->engine.news = true; /* one who closes it may wait for this */
+	t->job->engine.news = true; /* a thread that closes the table may wait for this */
 	tt_unlock(t->job);
 	return err;
 }
 
-/* ---- who is asked ---- */
+/* ---- the server ---- */
 
 static void answer(struct tt_member *to, uint32_t number, int err, const char *why, uint32_t which)
 {
@@ -277,7 +282,7 @@ static void answer(struct tt_member *to, uint32_t number, int err, const char *w
 	tt_table_filed(to, &own);
 }
 
-/* Whose state there is, where each worker has its own. */
+/* The number of workers that the rule has state of, where each worker has its own. */
 static uint32_t workers_of(const struct tutti_table *t)
 {
 	int n = tt_updater_states(t->shard.updater);
@@ -285,7 +290,7 @@ static uint32_t workers_of(const struct tutti_table *t)
 	return n ? (uint32_t)(tt_updater_state(t->shard.updater, n - 1).worker + 1) : 0;
 }
 
-/* With the one that was read, and is to be taken. */
+/* The loads that were taken, and the one that was read and may be taken. */
 static uint32_t loads_of(const struct tutti_table *t)
 {
 	const struct tt_table_io *c = t->shard.clerk;
@@ -293,7 +298,7 @@ static uint32_t loads_of(const struct tutti_table *t)
 	return c ? c->loads + (c->staged && !c->busy) : 0;
 }
 
-/* What an answer says beside that. */
+/* The number in the answer: `hear` and tt_table_filed() know what it means. */
 static uint32_t which(const struct tt_table_io *c, int err)
 {
 	if (err == -EAGAIN)
@@ -307,18 +312,17 @@ void tt_table_io_done(struct tt_table_io *c, int err)
 
 	c->busy = false;
 	tt_timer_stop(&c->turn);
-	if (tt_asker_lives(t, &c->asker)) /* a later life of his may ask under the same number */
+	if (tt_asker_lives(t, &c->asker)) /* a later process of that rank may use the same number */
 		answer(tt_member(t->job, c->asker.rank), c->asker.number, err, err ? tt_why() : "", which(c, err));
 }
 
-/* While it waits for its moment that is the pushes' affair: quiesce.c does not wait for one that does not go on. */
-static bool gets_on(struct tt_table_io *c)
+/* While the shard is being quiesced, quiesce.c looks after progress. */
+static bool makes_progress(struct tt_table_io *c)
 {
-	uint64_t steps = c->steps;
-	bool more = steps != c->told || c->table->shard.at_rest;
+	uint64_t before = c->told;
 
-	c->told = steps;
-	return more;
+	c->told = c->steps;
+	return c->told != before || c->table->shard.at_rest;
 }
 
 static void tell(struct tt_timer *turn)
@@ -327,7 +331,7 @@ static void tell(struct tt_timer *turn)
 	struct tt_job *job = c->table->job;
 
 	tt_timer_start(job, turn, tt_now() + job->deadline / 4, tell);
-	if (gets_on(c) && tt_asker_lives(c->table, &c->asker))
+	if (makes_progress(c) && tt_asker_lives(c->table, &c->asker))
 		answer(tt_member(job, c->asker.rank), c->asker.number, -EINPROGRESS, "", 0);
 }
 
@@ -338,7 +342,10 @@ bool tt_asker_lives(const struct tutti_table *t, const struct tt_asker *a)
 	return m->state < TT_LEFT && m->epoch == a->epoch;
 }
 
-bool tt_asker_is(const struct tt_asker *a, const struct tt_asker *b) { return a->rank == b->rank && a->epoch == b->epoch && a->number == b->number; }
+bool tt_asker_is(const struct tt_asker *a, const struct tt_asker *b)
+{
+	return a->rank == b->rank && a->epoch == b->epoch && a->number == b->number;
+}
 
 int tt_table_io_step(struct tt_table_io *c)
 {
@@ -348,68 +355,56 @@ int tt_table_io_step(struct tt_table_io *c)
 	return c->unwanted ? tt_fail(-ECANCELED, "it was called off, for another server's sake") : 0;
 }
 
-/* What he waits for, or what was read for him and is to be taken; one that is being taken goes on to its end. */
+/* For whom a file is being written or read, or a shard was read and not taken yet. NULL: nobody; a TAKE always ends. */
 static const struct tt_asker *whose(const struct tt_table_io *c)
 {
-	if (c->busy)
+	if (c && c->busy)
 		return may_end_early(c->order.what) ? &c->asker : NULL;
-	return c->staged ? tt_staged_asker(c->staged) : NULL;
+	return c && c->staged ? tt_staged_asker(c->staged) : NULL;
 }
 
-static void forget_it(struct tt_table_io *c)
+static void forget(struct tt_table_io *c)
 {
-	if (c->busy) {
+	if (c->busy)
 		c->unwanted = true;
-		return;
-	}
-	tt_load_forget(c);
-}
-
-static void forget(struct tutti_table *t, const struct tt_asker *asker)
-{
-	struct tt_table_io *c = t->shard.clerk;
-
-	if (c && whose(c) && tt_asker_is(whose(c), asker))
-		forget_it(c);
+	else
+		tt_load_forget(c);
 }
 
 void tt_table_io_forget_dead(struct tutti_table *t)
 {
-	struct tt_table_io *c = t->shard.clerk;
+	const struct tt_asker *asker = whose(t->shard.clerk);
 
-	if (c && whose(c) && !tt_asker_lives(t, whose(c)))
-		forget_it(c);
+	if (asker && !tt_asker_lives(t, asker))
+		forget(t->shard.clerk);
 }
 
-static struct tt_table_io *clerk_of(struct tutti_table *t)
+static struct tt_table_io *thread_of(struct tutti_table *t)
 {
 	if (!t->shard.clerk && (t->shard.clerk = calloc(1, sizeof *t->shard.clerk)))
 		t->shard.clerk->table = t;
 	return t->shard.clerk;
 }
 
-/* Between a READ and its TAKE there is nothing that could make the TAKE fail: else other servers would have taken theirs. */
-static int check_free(const struct tt_table_io *c, const struct tt_order *o)
+/* Nothing may come between a READ and its TAKE, or the TAKE could fail while other servers take theirs. */
+static int check(const struct tt_table_io *c, const struct tt_order *o)
 {
 	if (c->busy)
 		return tt_fail(-EBUSY, "it is being saved or loaded already, for rank %d", c->asker.rank);
 	if (c->staged && o->what != TT_FILE_TAKE)
 		return tt_fail(-EBUSY, "it is being loaded already, for rank %d", c->asker.rank);
+	if (o->what != TT_FILE_TAKE && *o->folder != '/')
+		return tt_fail(-EINVAL, "\"%s\" is no absolute path of a folder", o->folder);
 	return 0;
-}
-
-static int check_folder(const struct tt_order *o)
-{
-	return o->what == TT_FILE_TAKE || *o->folder == '/' ? 0 : tt_fail(-EINVAL, "\"%s\" is no absolute path of a folder", o->folder);
 }
 
 static int begin(struct tutti_table *t, const struct tt_member *from, uint32_t number, const struct tt_order *o)
 {
-	struct tt_table_io *c = clerk_of(t);
+	struct tt_table_io *c = thread_of(t);
 	char *folder = strdup(o->folder);
-	int err = c && folder ? check_free(c, o) : tt_fail(-ENOMEM, "no memory to save or load it");
+	int err = c && folder ? check(c, o) : tt_fail(-ENOMEM, "no memory to save or load it");
 
-	if (err || (err = check_folder(o))) {
+	if (err) {
 		free(folder);
 		return err;
 	}
@@ -426,12 +421,14 @@ static int begin(struct tutti_table *t, const struct tt_member *from, uint32_t n
 static void take_order(struct tutti_table *t, struct tt_member *from, uint32_t number, const struct tt_order *o)
 {
 	static void (*const acts[])(struct tt_table_io *) = { tt_save_begin, tt_load_read, tt_load_take };
+	const struct tt_asker dropped = { from->rank, from->epoch, (uint32_t)o->generation };
+	const struct tt_asker *asker = t ? whose(t->shard.clerk) : NULL;
 	int err = t && !t->job->leaving ? 0 : tt_fail(-ESTALE, "it has closed the table, or was started anew");
 
-	if (!err && o->what == TT_FILE_DROP)
-		forget(t, &(struct tt_asker){ from->rank, from->epoch, (uint32_t)o->generation });
-	else if (!err && o->what != TT_FILE_COUNT)
+	if (!err && !takes_no_disk(o->what))
 		err = begin(t, from, number, o);
+	else if (!err && o->what == TT_FILE_DROP && asker && tt_asker_is(asker, &dropped))
+		forget(t->shard.clerk);
 	if (err || takes_no_disk(o->what))
 		answer(from, number, err, err ? tt_why() : "", err ? 0 : loads_of(t));
 	else
@@ -464,13 +461,12 @@ static void run(void *arg)
 	int err = c->work(c);
 
 	tt_lock(job);
-	if (c->after)
-		c->after(c, err);
+	c->after(c, err);
 	tt_table_io_done(c, err);
 	tt_unlock(job);
 }
 
-/* The one before has said that it is done, and ends by itself. */
+/* The thread before has called tt_table_io_done(), and is about to end. */
 static void join(struct tt_table_io *c)
 {
 	if (c->thread)
@@ -478,24 +474,23 @@ static void join(struct tt_table_io *c)
 	c->thread = NULL;
 }
 
-void tt_table_io_work(struct tt_table_io *c, int (*work)(struct tt_table_io *), void (*after)(struct tt_table_io *, int err))
+void tt_table_io_work(struct tt_table_io *c, int (*work)(struct tt_table_io *),
+                      void (*after)(struct tt_table_io *, int err))
 {
 	int err;
 
 	join(c);
 	c->work = work;
 	c->after = after;
-	err = tt_spawn(run, c, &c->thread);
-	if (!err) {
+	if (!(err = tt_spawn(run, c, &c->thread))) {
 		tt_place_widen(c->table->job, c->thread);
 		return;
 	}
-	if (after)
-		after(c, err);
+	after(c, err);
 	tt_table_io_done(c, err);
 }
 
-/* One that waits for its moment has no thread yet. */
+/* An order that waits for the shard to be quiesced has no thread yet. */
 void tt_table_io_stop(struct tutti_table *t)
 {
 	struct tt_table_io *c = t->shard.clerk;
@@ -516,7 +511,7 @@ void tt_table_io_free(struct tutti_table *t)
 		return;
 	join(c);
 	tt_lock(t->job);
-	t->shard.clerk = NULL; /* who goes now does not find it */
+	t->shard.clerk = NULL; /* tt_table_io_forget_dead() must not find it any more */
 	tt_unlock(t->job);
 	tt_saving_free(c->saving);
 	tt_staged_free(c->staged);

@@ -1,10 +1,10 @@
-/* load.c - a table out of the files of a save: on as many servers as it has, whoever wrote them
+/* load.c - loads a table from a save that any number of servers has written
  *
- *      who calls    FILE read --> each server reads its range, aside     all have: FILE take --> each puts it in place of what it had
- *                                                                        else:     FILE drop --> and nothing has changed
+ *      caller         FILE read --> all have: FILE take -->             else: FILE drop -->
+ *      each server    reads its rows aside    puts them in place        forgets them: nothing has changed
  *
- * Values and state are set together and go past the rule. After a file without state that is as at the start. Of keys each server takes what
- * is its own out of whatever files have it, and puts it in place of all that it had. */
+ * A load sets values and state together; no rule is applied. After a load from files without state, the state is the
+ * initial one. Of keys each server takes its own out of all files, and they replace all that it had. */
 #include "engine/engine.h"
 #include "file/file.h"
 #include "kernel/kernel.h"
@@ -16,44 +16,43 @@
 #include <string.h>
 
 enum {
-	PIECE = 256 << 10,            /* bytes that are copied in one turn, */
-	READ = 4 * TT_TENSOR_BLOCK,   /* that are looked through for keys at once, */
-	TRIES = 16,                   /* of a load, beside saves */
+	PIECE = 256 << 10,            /* bytes copied at once, with the lock held */
+	READ = 4 * TT_TENSOR_BLOCK,   /* bytes searched for keys at once */
+	TRIES = 16,                   /* of a load while others save */
 };
 
 struct tt_staged { /* a shard that was read, and is not in use yet */
-	struct tt_asker asker;       /* for whom; with the number of his READ */
+	struct tt_asker asker;       /* with the number of its READ */
 	char *values;
-	size_t bytes;                /* of which */
+	size_t bytes;                /* of the values */
 	struct tt_keys *keys;        /* NULL: rows */
-	uint64_t room;               /* for so many keys */
+	uint64_t room;               /* values and updater have room for so many keys */
 	struct tt_updater *updater;
-	int workers;                 /* that it knows */
+	int workers;                 /* that the updater knows */
 	uint32_t print;              /* of the save that it was read from */
-	uint64_t clock;              /* the farthest of the servers that wrote it: their files are of moments of their own */
-	char *into;                  /* rows: where the values go, */
-	uint64_t moves;              /* unless the shard's have gone elsewhere since, and perhaps come back */
+	uint64_t clock;              /* the largest of the files: servers save at moments of their own */
+	char *into;                  /* rows: the shard's values, which these replace, ... */
+	uint64_t moves;              /* ... and shard.moves at that time: the shard's values may move, and move back */
 };
 
 struct reading { /* of this rank's part of a save */
 	const struct tutti_table *table;
 	const struct tt_save *save;
 	const struct tt_saved *values;
-	uint64_t total;              /* elements of each array of it */
-	uint64_t *row, rows;         /* of keys: which rows of it are mine, in their order */
-	struct tt_table_io *clerk;      /* for whom somebody waits; NULL: nobody does but who reads */
+	uint64_t total;              /* elements of each array in the save */
+	uint64_t *row, rows;         /* of keys: the rows of the save that are mine, ascending */
+	struct tt_table_io *io;      /* its asker is told of progress. NULL: the reader is the caller */
 };
 
 /* ---- reading ---- */
 
 static bool has_keys(const struct tutti_table *t) { return t->flags & TUTTI_TABLE_KEYS; }
-static const struct tt_tensors *file_of(const struct reading *r, const struct tt_saved *a) { return r->save->parts[a->first].file; }
 static size_t elements_of(const struct reading *r)
 {
 	return (size_t)(has_keys(r->table) ? r->rows * r->table->row : tt_table_range(r->table, r->table->mine).count);
 }
 
-/* Block by block, as a file has checksums of these; who waits is told of each. */
+/* Reads block by block, since files have a checksum for each block; each is a step that tells of progress. */
 static int read_some(const struct reading *r, const struct tt_saved *a, uint64_t first, uint64_t count, void *to)
 {
 	size_t width = tt_type_size(a->is.type);
@@ -62,17 +61,17 @@ static int read_some(const struct reading *r, const struct tt_saved *a, uint64_t
 
 	for (uint64_t at = first, upto; !err && at < end; at = upto) {
 		upto = tt_min(end, tt_save_block_end(r->save, a, at));
-		if (!(err = r->clerk ? tt_table_io_step(r->clerk) : 0))
+		if (!(err = r->io ? tt_table_io_step(r->io) : 0))
 			err = tt_save_read(r->save, a, at, upto - at, (char *)to + (at - first) * width);
 	}
 	return err;
 }
 
-/* Those between two of mine are read along with them, if they are near. */
+/* Rows of other servers between two of mine are read, too, if the two are near. */
 static int read_my_rows(const struct reading *r, const struct tt_saved *a, char *to)
 {
-	uint64_t row = r->table->row, most = tt_max(READ / (row * tt_type_size(a->is.type)), 1), i = 0, end = 0;
-	size_t bytes = (size_t)row * tt_type_size(a->is.type);
+	size_t bytes = (size_t)r->table->row * tt_type_size(a->is.type);
+	uint64_t row = r->table->row, most = tt_max(READ / bytes, 1), i = 0, end = 0;
 	char *room = malloc((size_t)tt_min(most, r->total / row + 1) * bytes);
 	int err = room ? 0 : tt_fail(-ENOMEM, "no memory to read %s", r->save->path);
 
@@ -110,7 +109,8 @@ static int take_key(struct reading *r, struct tt_keys *keys, uint64_t row, uint6
 	if ((err = tt_keys_add(keys, key, &number)))
 		return err;
 	if (number != r->rows)
-		return tt_fail(-EBADMSG, "%s: the key %llu of \"%s\" is there twice, in row %llu and in row %llu", r->save->path, (unsigned long long)key, r->table->name,
+		return tt_fail(-EBADMSG, "%s: the key %llu of \"%s\" is there twice, in row %llu and in row %llu",
+		               r->save->path, (unsigned long long)key, r->table->name,
 		               (unsigned long long)r->row[number], (unsigned long long)row);
 	grown[r->rows++] = row;
 	return 0;
@@ -135,17 +135,21 @@ static int take_keys(struct reading *r, const struct tt_saved *a, struct tt_keys
 static int read_keys(struct reading *r, struct tt_staged *staged)
 {
 	const struct tutti_table *t = r->table;
+	const char *path = r->save->path;
 	char name[TT_STATE_NAME];
 	const struct tt_saved *a;
 	int err;
 
 	snprintf(name, sizeof name, TT_KEYS_OF, t->name);
 	if (!(a = tt_save_find(r->save, name)))
-		return tt_fail(-EINVAL, "%s has no \"%s\", and the table has keys: is it of a table of rows?", r->save->path, name);
+		return tt_fail(-EINVAL, "%s has no \"%s\", and the table has keys: is it of a table of rows?", path,
+		               name);
 	if (a->is.type != TUTTI_I64)
-		return tt_fail(-EBADMSG, "%s: \"%s\" are of %s, and keys are of I64", r->save->path, name, tt_tensor_type_names[a->is.type]);
+		return tt_fail(-EBADMSG, "%s: \"%s\" are of %s, and keys are of I64", path, name,
+		               tt_tensor_type_names[a->is.type]);
 	if (a->is.count > PTRDIFF_MAX / tt_table_row_bytes(t))
-		return tt_fail(-EBADMSG, "%s: \"%s\" are %llu, for which no values can be there", r->save->path, name, (unsigned long long)a->is.count);
+		return tt_fail(-EBADMSG, "%s: \"%s\" are %llu, for which no values can be there", path, name,
+		               (unsigned long long)a->is.count);
 	if ((err = tt_keys_open(staged->room, &staged->keys)) || (err = take_keys(r, a, staged->keys)))
 		return err;
 	r->total = a->is.count * t->row;
@@ -161,16 +165,16 @@ static int find_values(struct reading *r)
 {
 	const struct tutti_table *t = r->table;
 	const struct tt_saved *a = tt_save_find(r->save, t->name);
-	const char *rule;
+	const char *rule, *path = r->save->path, *own = tt_update_name(t->updater.rule);
 
 	if (!a)
-		return tt_fail(-EINVAL, "%s has no array \"%s\": is it of another table?", r->save->path, t->name);
+		return tt_fail(-EINVAL, "%s has no array \"%s\": is it of another table?", path, t->name);
 	if (!has_keys(t) && r->save->parts[a->first].share)
-		return tt_fail(-EINVAL, "%s: \"%s\" is of a table with keys, and this one has rows", r->save->path, t->name);
-	rule = tt_tensors_note(file_of(r, a), TT_NOTE_RULE);
-	if (rule && strcmp(rule, tt_update_name(t->updater.rule)))
-		return tt_fail(-EINVAL, "%s: \"%s\" was updated by the rule %.40s, and the table has %s", r->save->path, t->name, rule,
-		               tt_update_name(t->updater.rule));
+		return tt_fail(-EINVAL, "%s: \"%s\" is of a table with keys, and this one has rows", path, t->name);
+	rule = tt_tensors_note(r->save->parts[a->first].file, TT_NOTE_RULE);
+	if (rule && strcmp(rule, own))
+		return tt_fail(-EINVAL, "%s: \"%s\" was updated by the rule %.40s, and the table has %s", path, t->name,
+		               rule, own);
 	r->values = a;
 	r->total = t->count * t->row;
 	return 0;
@@ -183,8 +187,9 @@ static int check_values(const struct reading *r)
 
 	if (a->is.type == t->type && a->is.count == r->total)
 		return 0;
-	return tt_fail(-EINVAL, "%s: \"%s\" has %llu elements of %s, and the table %llu of %s", r->save->path, t->name, (unsigned long long)a->is.count,
-	               tt_tensor_type_names[a->is.type], (unsigned long long)r->total, tt_tensor_type_names[t->type]);
+	return tt_fail(-EINVAL, "%s: \"%s\" has %llu elements of %s, and the table %llu of %s", r->save->path, t->name,
+	               (unsigned long long)a->is.count, tt_tensor_type_names[a->is.type], (unsigned long long)r->total,
+	               tt_tensor_type_names[t->type]);
 }
 
 static const struct tt_saved *find_state(const struct reading *r, const struct tt_state *state)
@@ -195,7 +200,7 @@ static const struct tt_saved *find_state(const struct reading *r, const struct t
 	return tt_save_find(r->save, name);
 }
 
-/* Of how many there is state of their own. */
+/* The workers of which the save has state, where each worker has its own. */
 static int count_workers(const struct reading *r, const struct tt_updater *u)
 {
 	struct tt_state state = tt_updater_states(u) ? tt_updater_state(u, 0) : (struct tt_state){ .worker = -1 };
@@ -215,15 +220,17 @@ static int read_state(const struct reading *r, const struct tt_state *state)
 
 	tt_state_name(name, sizeof name, t, state);
 	if (!a)
-		return tt_fail(-EINVAL, "%s has no \"%s\", which the rule %s needs: was it saved with other flags?", r->save->path, name,
-		               tt_update_name(t->updater.rule));
+		return tt_fail(-EINVAL, "%s has no \"%s\", which the rule %s needs: was it saved with other flags?",
+		               r->save->path, name, tt_update_name(t->updater.rule));
 	if (a->is.count != r->total || a->is.type != (t->type == TUTTI_F64 ? TUTTI_F64 : TUTTI_F32))
-		return tt_fail(-EBADMSG, "%s: \"%s\" has %llu elements of %s, which does not go with \"%s\"", r->save->path, name, (unsigned long long)a->is.count,
+		return tt_fail(-EBADMSG, "%s: \"%s\" has %llu elements of %s, which does not go with \"%s\"",
+		               r->save->path, name, (unsigned long long)a->is.count,
 		               tt_tensor_type_names[a->is.type], t->name);
 	return read_array(r, a, state->at);
 }
 
-static bool has_mine(const struct reading *r, uint64_t first, uint64_t end) /* is any of these elements mine? */
+/* Is any of these elements mine? */
+static bool has_mine(const struct reading *r, uint64_t first, uint64_t end)
 {
 	struct tt_range mine = tt_table_range(r->table, r->table->mine);
 	uint64_t i = 0;
@@ -235,32 +242,21 @@ static bool has_mine(const struct reading *r, uint64_t first, uint64_t end) /* i
 	return i < r->rows && r->row[i] * r->table->row < end;
 }
 
-/* From which one that opens the table goes on. */
-static uint64_t clock_of(const struct reading *r)
+/* The largest number under `note`: of all files, or of those that have some of my elements. */
+static uint64_t largest_note(const struct reading *r, const char *note, bool of_mine)
 {
+	const struct tt_part *p = &r->save->parts[r->values->first], *end = p + r->values->parts;
 	uint64_t most = 0;
 
-	for (const struct tt_part *p = &r->save->parts[r->values->first]; p < &r->save->parts[r->values->first + r->values->parts]; p++) {
-		const char *clock = tt_tensors_note(p->file, TT_NOTE_CLOCK);
-		most = tt_max(most, clock ? strtoull(clock, NULL, 10) : 0);
-	}
-	return tt_min(most, INT64_MAX);
-}
-
-/* Where what is mine was on several servers, one of them may have counted more than another. */
-static uint64_t count_pushes(const struct reading *r)
-{
-	uint64_t most = 0, at = 0;
-
-	for (const struct tt_part *p = &r->save->parts[r->values->first]; p < &r->save->parts[r->values->first + r->values->parts]; at += p++->tensor->count) {
-		const char *pushes = tt_tensors_note(p->file, TT_NOTE_PUSHES);
-		if (pushes && has_mine(r, at, at + p->tensor->count))
-			most = tt_max(most, strtoull(pushes, NULL, 10));
+	for (uint64_t at = 0; p < end; at += p++->tensor->count) {
+		const char *number = tt_tensors_note(p->file, note);
+		if (number && (!of_mine || has_mine(r, at, at + p->tensor->count)))
+			most = tt_max(most, strtoull(number, NULL, 10));
 	}
 	return most;
 }
 
-/* State of workers that the save does not know is as if they came now. */
+/* Workers that the save does not know get the initial state. */
 static int read_states(const struct reading *r, const void *values, struct tt_updater *u, int known)
 {
 	int err = 0;
@@ -272,18 +268,19 @@ static int read_states(const struct reading *r, const void *values, struct tt_up
 		else if (!i || tt_updater_state(u, i - 1).worker != state.worker)
 			tt_updater_assigned(u, state.worker, values, 0, elements_of(r));
 	}
-	tt_updater_set_pushes(u, count_pushes(r));
+	tt_updater_set_pushes(u, largest_note(r, TT_NOTE_PUSHES, true));
 	return err;
 }
 
 static int read_updater(const struct reading *r, struct tt_staged *staged)
 {
 	const struct tutti_table *t = r->table;
-	int err = tt_updater_open(&t->updater, t->type, staged->bytes / t->width, staged->workers, &staged->updater), known;
+	size_t count = staged->bytes / t->width;
+	int err = tt_updater_open(&t->updater, t->type, count, staged->workers, &staged->updater), known;
 
 	if (err)
 		return err;
-	if (!tt_tensors_note(file_of(r, r->values), TT_NOTE_RULE)) {
+	if (!tt_tensors_note(r->save->parts[r->values->first].file, TT_NOTE_RULE)) {
 		tt_updater_assigned(staged->updater, -1, staged->values, 0, elements_of(r));
 		return 0;
 	}
@@ -301,11 +298,11 @@ static int read_shard(struct reading *r, struct tt_staged *staged)
 		err = read_keys(r, staged);
 	if (err || (err = check_values(r)) || (err = read_array(r, r->values, staged->values)))
 		return err;
-	staged->clock = clock_of(r);
+	staged->clock = tt_min(largest_note(r, TT_NOTE_CLOCK, false), INT64_MAX);
 	return read_updater(r, staged);
 }
 
-/* Another save in the same folder has another one. */
+/* Tells this save from others in the same folder. */
 static uint32_t print_of(const struct tt_save *s)
 {
 	struct tt_sum sum;
@@ -320,9 +317,9 @@ static uint32_t print_of(const struct tt_save *s)
 	return (uint32_t)tt_sum_end(&sum);
 }
 
-static int read_from(const struct tutti_table *t, const char *folder, struct tt_staged *staged, struct tt_table_io *clerk)
+static int read_from(const struct tutti_table *t, const char *folder, struct tt_staged *staged, struct tt_table_io *io)
 {
-	struct reading r = { .table = t, .clerk = clerk };
+	struct reading r = { .table = t, .io = io };
 	struct tt_save *save;
 	int err = tt_save_open(folder, t->name, &save);
 
@@ -349,7 +346,7 @@ static int new_staged(const struct tutti_table *t, struct tt_staged **out)
 	}
 	s->bytes = bytes;
 	s->workers = t->shard.workers;
-	s->room = t->shard.room; /* it may grow while this is read */
+	s->room = t->shard.room; /* the shard may grow meanwhile */
 	*out = s;
 	return 0;
 }
@@ -358,7 +355,7 @@ static void empty(struct tt_staged *s)
 {
 	tt_updater_close(s->updater);
 	tt_keys_close(s->keys);
-	if (s->values != s->into) /* else they are the shard's */
+	if (s->values != s->into) /* else the shard owns them */
 		tt_pages_unmap(s->values, s->bytes);
 }
 
@@ -375,7 +372,7 @@ static void place(const struct tutti_table *t, struct tt_staged *staged)
 	staged->moves = t->shard.moves;
 }
 
-/* What the shard had is the staged one's then. */
+/* The staged shard gets what the shard had. */
 static void swap_keys(struct tutti_table *t, struct tt_staged *staged)
 {
 	struct tt_shard *s = &t->shard, was = *s;
@@ -400,10 +397,10 @@ static void use(struct tutti_table *t, struct tt_staged *staged)
 	tt_updater_close(s->updater);
 	s->updater = staged->updater;
 	staged->updater = NULL;
-	s->workers = staged->workers; /* who has come since then joins with its next push */
+	s->workers = staged->workers; /* workers that have come since join with their next push */
 	for (int i = 0; i < tt_members(t->job)->capacity; i++)
 		if (s->pushers[i])
-			s->pushers[i]->push = (struct tt_push){ 0 }; /* of the rule that is gone */
+			s->pushers[i]->push = (struct tt_push){ 0 }; /* it refers to the old updater */
 }
 
 int tt_load_open(struct tutti_table *t, const char *folder)
@@ -424,14 +421,14 @@ int tt_load_open(struct tutti_table *t, const char *folder)
 	if (err)
 		return err;
 	tt_lock(t->job);
-	tt_version_pushed(t); /* snapshots shall have it */
+	tt_version_pushed(t); /* makes a version of it for snapshots */
 	tt_rounds_start(t->shard.rounds, staged.clock);
 	tt_version_skip(t);
 	tt_unlock(t->job);
 	return 0;
 }
 
-/* ---- the server's part ---- */
+/* ---- the server ---- */
 
 void tt_load_forget(struct tt_table_io *c)
 {
@@ -465,17 +462,17 @@ void tt_load_read(struct tt_table_io *c)
 	tt_table_io_work(c, read_aside, keep_or_forget);
 }
 
-/* Pushes wait meanwhile; pulls, pings and other tables do not. */
+/* Pushes to this table wait meanwhile; pulls, heartbeats and other tables do not. */
 static int copy_values(struct tt_table_io *c)
 {
 	const struct tutti_table *t = c->table;
-	struct tt_ticket_lock *gate = &t->job->engine.lock;
+	struct tt_ticket_lock *lock = &t->job->engine.lock;
 	size_t bytes = has_keys(t) ? 0 : c->staged->bytes;
 
 	for (size_t at = 0; at < bytes; at += PIECE) {
-		tt_ticket_lock_take(gate);
+		tt_ticket_lock_take(lock);
 		memcpy(c->staged->into + at, c->staged->values + at, tt_min(PIECE, bytes - at));
-		tt_ticket_lock_release(gate);
+		tt_ticket_lock_release(lock);
 		c->steps++;
 	}
 	return 0;
@@ -484,19 +481,19 @@ static int copy_values(struct tt_table_io *c)
 static void finish(struct tt_table_io *c, int err)
 {
 	if (!err && !c->stop) {
-		tt_version_settle(c->table); /* a worker that goes may close a round: the version that this makes is of no use any more */
+		tt_version_settle(c->table); /* a worker that left may have closed a round: before the load */
 		use(c->table, c->staged);
 	}
 	tt_load_forget(c);
 	if (c->stop)
 		return;
 	tt_shard_resume(c->table);
-	tt_version_pushed(c->table); /* a new one is due */
+	tt_version_pushed(c->table); /* as in tt_load_open() */
 	if (c->table->shard.fresh)
 		tt_changed_rows_pushed(c->table->shard.fresh, -1, NULL, 0);
 }
 
-/* Of values that are about to be replaced it does not matter. */
+/* Ends pushes that are half done: the load replaces what they have changed. */
 static void end_pushes(struct tutti_table *t)
 {
 	tt_log(TT_WARN, "table load: table \"%s\": %s: it ends here", t->name, tt_why());
@@ -505,7 +502,7 @@ static void end_pushes(struct tutti_table *t)
 	tt_version_settle(t);
 }
 
-static void take_now(struct tutti_table *t, int err) /* no push is half done, no version half made; or one does not go on */
+static void take_now(struct tutti_table *t, int err) /* err: a push that is half done makes no progress */
 {
 	if (err)
 		end_pushes(t);
@@ -528,18 +525,19 @@ void tt_load_take(struct tt_table_io *c)
 
 /* ---- the call ---- */
 
-/* Whoever has not taken it forgets it, before anybody is told that this one has failed. */
+/* All servers that have not taken what they have read forget it, before the call returns its error. */
 static int drop(struct tutti_table *t, const char *what, uint32_t number, int err)
 {
+	struct tt_order o = { .what = TT_FILE_DROP, .generation = number, .folder = "" };
 	char why[512];
 
 	snprintf(why, sizeof why, "%s", tt_why());
-	tt_table_io_order(t, what, &(struct tt_order){ .what = TT_FILE_DROP, .generation = number, .folder = "" }, NULL);
+	tt_table_io_order(t, what, &o, NULL);
 	tt_remember(why);
 	return err;
 }
 
-/* -EAGAIN: another save has come meanwhile, and servers have read parts of both. */
+/* -EAGAIN: another save has replaced this one meanwhile, and servers have read parts of both. */
 static int load_once(struct tutti_table *t, const char *what, const char *folder)
 {
 	struct tt_order o = { .what = TT_FILE_READ, .folder = folder }, then = { .what = TT_FILE_TAKE, .folder = "" };
@@ -548,7 +546,8 @@ static int load_once(struct tutti_table *t, const char *what, const char *folder
 
 	then.generation = number;
 	if (!err && o.differ)
-		err = tt_fail(-EAGAIN, "%s: table \"%s\": its saves in %s take each other's places faster than they can be read", what, t->name, folder);
+		err = tt_fail(-EAGAIN, "%s: table \"%s\": its saves in %s take each other's places faster than they "
+		              "can be read", what, t->name, folder);
 	else if (!err)
 		err = tt_table_io_order(t, what, &then, NULL);
 	return err ? drop(t, what, number, err) : 0;

@@ -1,13 +1,14 @@
-/* quiesce.c - a shard between two pushes
+/* quiesce.c - brings a shard to a moment between two pushes
  *
- * Several workers push to a shard at once, piece by piece, so there may never be a moment at which no push is half done. Who needs one
- * holds the shard: pushes that are under way go on to their end, others wait before their first piece, and their workers do not notice
- * but for the time: they are told now and then that it waits. One that is under way and does not go on for a deadline is not waited for.
- * Answers to a worker's PUSH messages come in the order of these, so whatever it pushes after one that waits, to other tables too, waits
- * behind it. That cannot close a ring: the pieces of one push come one after another, before those of the next.
+ * Several workers push to a shard at once, piece by piece, so there may never be a moment at which no push is half
+ * done. Quiescing makes one. Pushes under way go on to their end; other pushes wait before their first piece. Their
+ * workers are told now and then that they wait. A push without progress for a deadline no longer blocks the others.
  *
- *      push A  ======|--- hold ---|======>          push B  ...=======| (its end)
- *                    waits           begins                            at_rest() ... release
+ * A worker's PUSH messages are answered in their order, so all that it pushes after one that waits, to other tables
+ * too, waits behind that one. This cannot deadlock: all pieces of one push come before those of the next.
+ *
+ *      push A  ======|-- quiesced --|======>        push B  ...=======| (its end)
+ *                    waits          begins                            at_rest() ... tt_shard_resume()
  */
 #include "engine/engine.h"
 #include "member/member.h"
@@ -15,8 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct held { /* a message */
-	struct tt_list link;         /* in tt_tables(job)->held, in the order they came */
+struct held { /* a message that waits */
+	struct tt_list link;         /* in tt_tables(job)->held, in the order of arrival */
 	struct tt_member *from;
 	uint8_t type;   /* PUSH, PUSH_ROWS or FINISH */
 	size_t len;
@@ -31,9 +32,7 @@ static bool has_to_wait(const struct tt_member *from)
 	return false;
 }
 
-/* ---- while it is held ---- */
-
-/* They wait for an answer, and are not to take this rank for one that is stuck. */
+/* Workers that wait for an answer must not take this rank for one that is stuck. */
 static void tell_waiting(struct tt_job *job)
 {
 	const uint8_t held = TT_HELD;
@@ -44,7 +43,7 @@ static void tell_waiting(struct tt_job *job)
 	tt_call_held(job, job->rank);
 }
 
-static int who_is_half(const struct tt_shard *s)
+static int find_half_done(const struct tt_shard *s)
 {
 	int rank = 0;
 
@@ -53,7 +52,8 @@ static int who_is_half(const struct tt_shard *s)
 	return rank;
 }
 
-static bool go_on(struct tt_shard *s) /* those that are half here, or half made? */
+/* Has some push or version that is half done made progress? */
+static bool makes_progress(struct tt_shard *s)
 {
 	uint64_t now = tt_now();
 
@@ -72,13 +72,13 @@ static void look_around(struct tt_timer *turn)
 
 	tell_waiting(job);
 	if (!s->held)
-		return; /* one of them is gone, and with it what was waited for */
+		return; /* telling a worker has shown that it is gone, and ended its push */
 	tt_timer_start(job, &s->hold_turn, tt_now() + s->patience / 4, look_around);
-	if (!(at_rest = s->at_rest) || go_on(s))
+	if (!(at_rest = s->at_rest) || makes_progress(s))
 		return;
 	s->at_rest = NULL;
-	at_rest(s->table, tt_fail(-ETIMEDOUT, "rank %d is in the middle of a push, and has sent no more of it for %llu ms", who_is_half(s),
-	                          (unsigned long long)(s->patience / TT_MS)));
+	at_rest(s->table, tt_fail(-ETIMEDOUT, "rank %d is in the middle of a push, and has sent no more of it for %llu "
+	                          "ms", find_half_done(s), (unsigned long long)(s->patience / TT_MS)));
 }
 
 void tt_shard_look(struct tutti_table *t)
@@ -104,15 +104,13 @@ void tt_shard_quiesce(struct tutti_table *t, uint64_t patience, void (*at_rest)(
 	tt_shard_look(t);
 }
 
-/* ---- what waits ---- */
-
-bool tt_shard_wait(struct tt_member *from, struct tutti_table *t, uint8_t type, bool begins, const struct tt_pack *message)
+bool tt_shard_wait(struct tt_member *from, struct tutti_table *t, uint8_t type, bool begins, const struct tt_pack *m)
 {
-	size_t len = tt_pack_left(message);
+	size_t len = tt_pack_left(m);
 	struct held *h;
 
 	if (begins && t && t->shard.held)
-		tt_table_end_given_up(t, from->rank); /* or nothing would ever be at rest */
+		tt_table_end_given_up(t, from->rank); /* its last push was half done, and no more of that comes */
 	if (!(begins && t && t->shard.held) && !has_to_wait(from))
 		return false;
 	if (!(h = malloc(sizeof *h + len))) {
@@ -122,12 +120,12 @@ bool tt_shard_wait(struct tt_member *from, struct tutti_table *t, uint8_t type, 
 	h->from = from;
 	h->type = type;
 	h->len = len;
-	memcpy(h->bytes, message->at, len);
+	memcpy(h->bytes, m->at, len);
 	tt_list_append(&tt_tables(from->job)->held, &h->link);
 	return true;
 }
 
-/* As if it came now: it may have to wait again. */
+/* Handles the message as if it came now: it may have to wait again. */
 static void take_again(struct held *h)
 {
 	struct tt_pack p = tt_unpack(h->bytes, h->len);

@@ -1,8 +1,8 @@
-/* rows_serve.c - rows and keys of a server's shard: what is pushed to them, what is pulled
+/* rows_serve.c - pushes and pulls of rows and keys of a server's shard
  *
- * A piece names its rows, and has one stretch of elements of each: all of a row, or a part of one that is too long for a message. What a
- * row is to the table, a place is here: which row of the shard it is; of a key the number that it got when it was first pushed to. The
- * values of keys and their state grow by doubling: their pages may move then, but nothing is copied. */
+ * A piece names its rows and has one stretch of elements of each: all of a row, or a part if a row does not fit into a
+ * message. A place is the number of a row within the shard, or the number that a key got with the first push to it. The
+ * values and the state of keys grow by doubling; their pages may move, but are not copied. */
 #include "engine/engine.h"
 #include "kernel/kernel.h"
 #include "member/member.h"
@@ -10,7 +10,7 @@
 #include "table/saving.h"
 #include <string.h>
 
-enum { AHEAD = 8, LOOK_BYTES = 1024 }; /* rows, and bytes of each */
+enum { AHEAD = 8, LOOK_BYTES = 1024 }; /* to prefetch: rows, and bytes of each */
 
 /* ---- places ---- */
 
@@ -25,7 +25,7 @@ static int grow(struct tutti_table *t, uint64_t room)
 		return -ENOMEM;
 	s->values = values;
 	if ((err = tt_updater_resize(s->updater, (size_t)(room * t->row))))
-		s->values = tt_pages_resize(values, now, before); /* less of what is there: that does not fail */
+		s->values = tt_pages_resize(values, now, before); /* shrinking does not fail */
 	else
 		s->room = room;
 	for (int i = 0; i < tt_members(t->job)->capacity; i++)
@@ -43,7 +43,7 @@ static uint64_t row_in(const struct tt_rows *r, uint32_t i)
 	return tt_get64(&p);
 }
 
-/* To be pushed to: keys that nobody has pushed to get a place. Else they have none, TT_NO_KEY. */
+/* A push gives new keys a place; for a pull they have none, TT_NO_KEY. */
 static int find_keys(struct tutti_table *t, const struct tt_rows *r, bool to_push, uint64_t *places)
 {
 	struct tt_shard *s = &t->shard;
@@ -89,7 +89,7 @@ struct sparse { /* a piece */
 	uint64_t *places;
 };
 
-/* How many that follow each other are updated in one go. */
+/* The number of adjacent rows that one call of the rule updates. */
 static uint32_t count_run(const struct tutti_table *t, const struct sparse *s, uint32_t from)
 {
 	uint32_t n = 1;
@@ -101,7 +101,7 @@ static uint32_t count_run(const struct tutti_table *t, const struct sparse *s, u
 	return n;
 }
 
-/* Rows lie anywhere, and no processor guesses where. */
+/* No processor predicts which rows come next. */
 static void look_ahead(const struct tutti_table *t, const struct sparse *s, uint32_t from, uint32_t n)
 {
 	const char *memory = tt_shard_in_rounds(t) ? t->shard.sum : t->shard.values;
@@ -131,11 +131,13 @@ static int apply(struct tutti_table *t, int worker, const struct tt_pusher *p, v
 	return err;
 }
 
-int tt_table_apply_rows(struct tutti_table *t, int worker, unsigned flags, const tutti_update *options, const struct tt_rows *r, const void *deltas)
+int tt_table_apply_rows(struct tutti_table *t, int worker, unsigned flags, const tutti_update *o,
+                        const struct tt_rows *r, const void *deltas)
 {
 	size_t bytes = r->n * sizeof(uint64_t);
 	struct sparse s = { r, deltas, tt_scratch_take(&t->job->scratch, bytes) };
-	int err = s.places ? tt_table_take(t, worker, flags, options, apply, &s) : tt_table_refuse(t, worker, flags, options, -ENOMEM);
+	int err = s.places ? tt_table_take(t, worker, flags, o, apply, &s) :
+	                     tt_table_refuse(t, worker, flags, o, -ENOMEM);
 
 	tt_scratch_give(&t->job->scratch, s.places, bytes);
 	return err;
@@ -143,13 +145,14 @@ int tt_table_apply_rows(struct tutti_table *t, int worker, unsigned flags, const
 
 /* ---- pulls ---- */
 
-/* A worker that is new here has seen nothing. */
+/* With TT_PULL_NEW all rows are stale to the worker. */
 static int meet(struct tutti_table *t, int worker, unsigned flags)
 {
 	return t->shard.fresh && flags & TT_PULL_NEW ? tt_changed_rows_join(t->shard.fresh, worker) : 0;
 }
 
-static void read_places(const struct tutti_table *t, const char *from, const struct tt_rows *r, const uint64_t *places, uint32_t n, char *values)
+static void read_places(const struct tutti_table *t, const char *from, const struct tt_rows *r, const uint64_t *places,
+                        uint32_t n, char *values)
 {
 	size_t len = r->count * t->width;
 
@@ -160,8 +163,9 @@ static void read_places(const struct tutti_table *t, const char *from, const str
 			memcpy(values, from + (size_t)(places[i] * t->row + r->at) * t->width, len);
 }
 
-/* Of n rows those that it has not seen, to the front; from now on it has. */
-static void take_unseen(struct tutti_table *t, int worker, uint64_t *places, uint32_t n, uint64_t *room, struct tt_unseen *u)
+/* Moves the rows of n that the worker has not seen to the front, and marks them as seen. */
+static void take_unseen(struct tutti_table *t, int worker, uint64_t *places, uint32_t n, uint64_t *room,
+                        struct tt_unseen *u)
 {
 	u->n = (uint32_t)tt_changed_rows_take_of(t->shard.fresh, worker, places, n, room);
 	memset(u->which, 0, sizeof u->which);
@@ -172,8 +176,8 @@ static void take_unseen(struct tutti_table *t, int worker, uint64_t *places, uin
 		}
 }
 
-int tt_table_read_rows(struct tutti_table *t, int worker, unsigned flags, uint64_t version, const struct tt_rows *r, char *values,
-                       struct tt_unseen *unseen)
+int tt_table_read_rows(struct tutti_table *t, int worker, unsigned flags, uint64_t version, const struct tt_rows *r,
+                       char *values, struct tt_unseen *unseen)
 {
 	size_t bytes = 2 * r->n * sizeof(uint64_t);
 	uint64_t *places = tt_scratch_take(&t->job->scratch, bytes);
@@ -192,13 +196,15 @@ int tt_table_read_rows(struct tutti_table *t, int worker, unsigned flags, uint64
 			take_unseen(t, worker, places, r->n, places + r->n, unseen);
 		read_places(t, from, r, places, unseen ? unseen->n : r->n, values);
 	}
-	if (!err && !unseen && t->shard.fresh && !r->at && newest) /* of a row in parts: with the first, since what is pushed between two is not seen whole */
+	/* A row in parts counts as seen with its first: a push between two of them makes it stale again. */
+	if (!err && !unseen && t->shard.fresh && !r->at && newest)
 		tt_changed_rows_take_of(t->shard.fresh, worker, places, r->n, places);
 	tt_scratch_give(&t->job->scratch, places, bytes);
 	return err;
 }
 
-int tt_table_find_fresh(struct tutti_table *t, int worker, unsigned flags, uint64_t *at, uint64_t *rows, size_t most, size_t *n)
+int tt_table_find_fresh(struct tutti_table *t, int worker, unsigned flags, uint64_t *at, uint64_t *rows, size_t most,
+                        size_t *n)
 {
 	uint64_t first = tt_table_range(t, t->mine).first / t->row;
 	int err = meet(t, worker, flags);
@@ -217,8 +223,8 @@ int tt_table_find_fresh(struct tutti_table *t, int worker, unsigned flags, uint6
 
 /* ---- messages ---- */
 
-struct request { /* what all of them begin with */
-	struct tutti_table *table;   /* NULL: it is closed */
+struct request { /* the head of all of them */
+	struct tutti_table *table;   /* NULL: this rank has closed it */
 	uint32_t number;
 	unsigned flags;
 };
@@ -241,7 +247,8 @@ static void get_rows(const struct tutti_table *t, struct tt_pack *p, struct tt_r
 {
 	size_t most = tt_table_piece(t->job);
 
-	p->bad |= r->n > most / 8 || r->count > t->row || r->at > t->row - r->count || (uint64_t)r->n * r->count * t->width > most;
+	p->bad |= r->n > most / 8 || r->count > t->row || r->at > t->row - r->count;
+	p->bad |= (uint64_t)r->n * r->count * t->width > most;
 	r->row = tt_pack_take(p, p->bad ? 0 : 8 * (size_t)r->n);
 }
 
@@ -266,15 +273,18 @@ void tt_table_push_rows(struct tt_member *from, struct tt_pack *p)
 	if (t && !p->bad)
 		err = tt_table_unpack(t, p, (size_t)r.n * r.count, q.flags & TT_SPARSE, &e);
 	const tutti_update *o = q.flags & TT_PUSH_OPTIONS ? &options : NULL;
-	if (t && !p->bad)
-		err = err ? tt_table_refuse(t, from->rank, q.flags, o, err) : tt_table_apply_rows(t, from->rank, q.flags, o, &r, e.at);
+	if (t && !p->bad && err)
+		err = tt_table_refuse(t, from->rank, q.flags, o, err);
+	else if (t && !p->bad)
+		err = tt_table_apply_rows(t, from->rank, q.flags, o, &r, e.at);
 	if (t)
 		tt_elements_free(t, &e);
 	if (!p->bad)
 		tt_table_answer(from, q.number, err);
 }
 
-static void answer(struct tt_member *to, uint32_t number, int err, const uint8_t *which, uint32_t rows, const struct tt_elements *e)
+static void answer(struct tt_member *to, uint32_t number, int err, const uint8_t *which, uint32_t rows,
+                   const struct tt_elements *e)
 {
 	uint8_t head[10 + sizeof((struct tt_unseen *)0)->which];
 	struct tt_pack h = tt_pack(head, sizeof head);
@@ -316,7 +326,7 @@ void tt_table_pull_rows(struct tt_member *from, struct tt_pack *p)
 	tt_scratch_give(&from->job->scratch, values, bytes);
 }
 
-/* { where it goes on, rows } */
+/* Answers with { the place to go on from, rows }. */
 void tt_table_pull_fresh(struct tt_member *from, struct tt_pack *p)
 {
 	struct request q = get_request(from, p);
@@ -337,7 +347,7 @@ void tt_table_pull_fresh(struct tt_member *from, struct tt_pack *p)
 	if (!err)
 		tt_put64(&a, at);
 	for (size_t i = 1; !err && i <= n; i++)
-		tt_put64(&a, rows[i]); /* into its own place */
-	answer(from, q.number, err, NULL, 0, &(struct tt_elements){ .at = (const char *)rows, .bytes = err ? 0 : 8 + 8 * n });
+		tt_put64(&a, rows[i]); /* each in place */
+	answer(from, q.number, err, NULL, 0, &(struct tt_elements){ (const char *)rows, err ? 0 : 8 + 8 * n, NULL, 0 });
 	tt_scratch_give(&from->job->scratch, rows, bytes);
 }

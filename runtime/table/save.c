@@ -1,11 +1,11 @@
-/* save.c - a table into files, while it is used. docs/saves.md has these; tensors.c and save.c write and read them.
+/* save.c - saves a table to files while workers use it; docs/saves.md describes the files, runtime/file/ writes them
  *
- *      who calls      a generation that no file has ---> FILE ---> ... FILED --> the index, which makes the save
- *      each server                                   hold its shard: image of the moment: release; a thread writes the image
+ *      caller         a free generation --> FILE --> ... FILED --> COUNT --> ... FILED --> the index: it is a save
+ *      each server                          quiesce, take an image, resume; the I/O thread writes the image
  *
- * Between the two it asks all of them whether a load came in between: two moments then, of which no file may be one save.
- *
- * Each server's file is its shard between two pushes: values, and the rule's state. Two servers' moments are not the same one. */
+ * A server's file holds its shard between two pushes: the values and the rule's state. The servers' moments differ.
+ * COUNT asks all servers whether a load came in between: files from before and after a load must not become one save.
+ * */
 #include "file/file.h"
 #include "kernel/kernel.h"
 #include "member/member.h"
@@ -16,12 +16,12 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PIECE = 256 << 10 };          /* bytes that are taken out of an image at once, with the gate held */
+enum { PIECE = 256 << 10 };          /* bytes read from an image at once, with the lock held */
 
 struct tt_saving { /* a shard that is being written */
 	struct tt_image *image;      /* NULL: there are no elements */
 	char pushes[24], clock[24];
-	uint64_t keys, keys_done;    /* these do not change; written before the image */
+	uint64_t keys, keys_done;    /* written before the image; keys never change */
 	int arrays;
 	struct tt_tensor of[];       /* keys, if it has them; values; state */
 };
@@ -37,7 +37,11 @@ void tt_state_name(char *room, size_t size, const struct tutti_table *t, const s
 }
 
 static bool has_keys(const struct tutti_table *t) { return t->flags & TUTTI_TABLE_KEYS; }
-static uint64_t rows_of(const struct tutti_table *t) { return has_keys(t) ? tt_keys_count(t->shard.keys) : tt_table_range(t, t->mine).count / t->row; }
+
+static uint64_t rows_of(const struct tutti_table *t)
+{
+	return has_keys(t) ? tt_keys_count(t->shard.keys) : tt_table_range(t, t->mine).count / t->row;
+}
 
 static char *slice_name(const struct tutti_table *t, const char *array)
 {
@@ -55,7 +59,8 @@ static char *slice_name(const struct tutti_table *t, const char *array)
 
 static void add_array(struct tt_saving *s, const struct tutti_table *t, const char *name, tutti_type type, uint64_t row)
 {
-	s->of[s->arrays++] = (struct tt_tensor){ .name = slice_name(t, name), .type = type, .dims = row > 1 ? 2 : 1, .shape = { rows_of(t), row } };
+	s->of[s->arrays++] = (struct tt_tensor){ .name = slice_name(t, name), .type = type, .dims = 1 + (row > 1),
+	                                         .shape = { rows_of(t), row } };
 }
 
 static void describe(struct tt_saving *s, const struct tutti_table *t, struct tt_array *of)
@@ -78,13 +83,13 @@ static void describe(struct tt_saving *s, const struct tutti_table *t, struct tt
 	}
 }
 
-/* No array of the image is at its old place any more. State of workers that came since is not in it. */
+/* All arrays of the image have moved. The image has no state of workers that came since it was made. */
 void tt_saving_moved(struct tutti_table *t)
 {
 	const struct tt_saving *s = t->shard.clerk->saving;
 
 	tt_image_moved(s->image, 0, t->shard.values);
-	for (int i = 1; i < s->arrays - 1; i++) /* the keys are not in it */
+	for (int i = 1; i < s->arrays - 1; i++) /* the keys are not in the image */
 		tt_image_moved(s->image, i, tt_updater_state(t->shard.updater, i - 1).at);
 }
 
@@ -146,14 +151,14 @@ static size_t read_some(struct tt_table_io *c, void *room)
 
 static int next_piece(struct tt_table_io *c, char *room, size_t *n)
 {
-	struct tt_ticket_lock *gate = &c->table->job->engine.lock; /* not tt_lock(): that would keep the background thread away from the nets */
+	struct tt_ticket_lock *lock = &c->table->job->engine.lock; /* tt_lock() would hold up the background thread */
 	int err = tt_table_io_step(c);
 
 	if (err)
 		return err;
-	tt_ticket_lock_take(gate);
+	tt_ticket_lock_take(lock);
 	*n = read_some(c, room);
-	tt_ticket_lock_release(gate);
+	tt_ticket_lock_release(lock);
 	return 0;
 }
 
@@ -169,11 +174,11 @@ static int write_arrays(struct tt_table_io *c, struct tt_tensors_writer *w)
 	return err;
 }
 
-/* Two savers may have found the same generation free: neither overwrites what the other one may be about to commit. */
+/* Two savers may have found the same generation free. Neither overwrites a file that the other may commit. */
 static int write_to(struct tt_table_io *c, const char *path)
 {
-	const struct tt_metadata notes[] = { { TT_NOTE_RULE, tt_update_name(c->table->updater.rule) }, { TT_NOTE_PUSHES, c->saving->pushes },
-		                             { TT_NOTE_CLOCK, c->saving->clock } };
+	const struct tt_metadata notes[] = { { TT_NOTE_RULE, tt_update_name(c->table->updater.rule) },
+		{ TT_NOTE_PUSHES, c->saving->pushes }, { TT_NOTE_CLOCK, c->saving->clock } };
 	struct tt_tensors_writer w;
 	int err;
 
@@ -190,12 +195,10 @@ static int write_to(struct tt_table_io *c, const char *path)
 static int write_shard(struct tt_table_io *c)
 {
 	const struct tutti_table *t = c->table;
-	char *path;
+	char *path = NULL;
 	int err = tt_save_shard(c->order.folder, t->name, c->order.generation, t->mine, tt_table_files(t), &path);
 
-	if (err)
-		return err;
-	err = write_to(c, path);
+	err = err ? err : write_to(c, path);
 	free(path);
 	return err;
 }
@@ -208,11 +211,11 @@ static void forget_image(struct tt_table_io *c, int err)
 	c->saving = NULL;
 }
 
-static void save_now(struct tutti_table *t, int err) /* no push is half done, or one does not go on */
+static void save_now(struct tutti_table *t, int err) /* err: a push that is half done makes no progress */
 {
 	struct tt_table_io *c = t->shard.clerk;
 
-	err = err ? err : tt_table_io_step(c); /* it may have waited for long */
+	err = err ? err : tt_table_io_step(c); /* the order may have been called off meanwhile */
 	err = err ? err : new_saving(t, &c->saving);
 	t->shard.image = err ? NULL : c->saving->image;
 	if (err)
@@ -222,19 +225,22 @@ static void save_now(struct tutti_table *t, int err) /* no push is half done, or
 		tt_table_io_work(c, write_shard, forget_image);
 }
 
-/* All servers write the state of the same workers, or it would make no whole arrays: where one of them has pushed to some servers only, the
- * others have for it what it would find there. */
+/* All servers write the state of the same workers, since the slices of all servers make one array. A server to which a
+ * worker has not pushed writes that worker's initial state. */
 void tt_save_begin(struct tt_table_io *c)
 {
 	struct tutti_table *t = c->table;
-	int states = tt_updater_states(t->shard.updater), last = states ? tt_updater_state(t->shard.updater, states - 1).worker : -1, err = 0;
+	int states = tt_updater_states(t->shard.updater), capacity = tt_members(t->job)->capacity, err = 0;
+	int last = states ? tt_updater_state(t->shard.updater, states - 1).worker : -1;
+	uint32_t workers = c->order.workers;
 
-	if (c->order.workers > (uint32_t)tt_members(t->job)->capacity)
-		err = tt_fail(-EINVAL, "state of %u workers is asked for, and there is room for %d ranks", c->order.workers, tt_members(t->job)->capacity);
-	else if (last >= 0 && (uint32_t)last >= c->order.workers)
+	if (workers > (uint32_t)capacity)
+		err = tt_fail(-EINVAL, "state of %u workers is asked for, and there is room for %d ranks", workers,
+		              capacity);
+	else if (last >= 0 && (uint32_t)last >= workers)
 		err = tt_fail(-EAGAIN, "it has state of %d workers", last + 1);
-	else if (last >= 0 && c->order.workers)
-		err = tt_table_know(t, (int)c->order.workers - 1) ? tt_fail(-ENOMEM, "no state for %u workers", c->order.workers) : 0;
+	else if (last >= 0 && tt_table_know(t, (int)workers - 1))
+		err = tt_fail(-ENOMEM, "no state for %u workers", workers);
 	if (err)
 		tt_table_io_done(c, err);
 	else
@@ -243,8 +249,8 @@ void tt_save_begin(struct tt_table_io *c)
 
 /* ---- the call ---- */
 
-/* A load is of all servers, and none takes it before all have read it. If some wrote their files before it and some behind it, the first ones
- * have it to take now, or have taken it since. */
+/* Has no server been loaded since `loads` was counted? A load that falls between the files of two servers also changes
+ * the count of the first of them: no server takes a load before all servers have read it, and what was read counts. */
 static int check(struct tutti_table *t, const char *what, uint64_t loads)
 {
 	struct tt_order o = { .what = TT_FILE_COUNT, .folder = "" };
@@ -257,16 +263,17 @@ static int check(struct tutti_table *t, const char *what, uint64_t loads)
 
 static int save(struct tutti_table *t, const char *what, const char *folder)
 {
-	struct tt_order o = { .what = TT_FILE_SAVE, .folder = folder, .workers = (uint32_t)tt_members(t->job)->launched };
+	const struct tt_members *m = tt_members(t->job);
+	struct tt_order o = { .what = TT_FILE_SAVE, .folder = folder, .workers = (uint32_t)m->launched };
 	uint32_t workers;
 	int err;
 
-	do {
+	do { /* again with the state of more workers, if some have joined */
 		workers = o.workers;
 		if ((err = tt_save_next(folder, t->name, &o.generation)))
 			return err;
 		err = tt_table_io_order(t, what, &o, NULL);
-	} while (err == -EAGAIN && o.workers > workers && o.workers <= (uint32_t)tt_members(t->job)->capacity); /* some have come since */
+	} while (err == -EAGAIN && o.workers > workers && o.workers <= (uint32_t)m->capacity);
 	if (err || (err = check(t, what, o.loads)))
 		return err;
 	return tt_save_commit(folder, t->name, o.generation, tt_table_files(t));

@@ -1,4 +1,4 @@
-/* serve.c - a server's shard, and the pushes that come in for it */
+/* serve.c - a server's shard, and the pushes to it */
 #include "engine/engine.h"
 #include "kernel/kernel.h"
 #include "member/member.h"
@@ -16,7 +16,7 @@ static struct tt_pusher *pusher_of(struct tt_shard *s, int rank)
 	return s->pushers[rank];
 }
 
-/* All ranks that the job was started with are waited for, also while they have not opened the table yet. */
+/* Rounds wait for all ranks that the job was started with, also before these have opened the table. */
 static int count_in(struct tutti_table *t, int rank, uint64_t *pushed)
 {
 	struct tt_pusher *p = pusher_of(&t->shard, rank);
@@ -24,7 +24,7 @@ static int count_in(struct tutti_table *t, int rank, uint64_t *pushed)
 
 	if (!p)
 		return tt_fail(-ENOMEM, "no memory for the pushers of the table \"%s\"", t->name);
-	*pushed = tt_rounds_pushed(t->shard.rounds, rank); /* 0, mostly: it has been expected, and comes only now */
+	*pushed = tt_rounds_pushed(t->shard.rounds, rank); /* tt_table_expect() may have counted it */
 	if (p->counted || !tt_table_has_worker(t, rank))
 		return 0;
 	if ((err = tt_rounds_join(t->shard.rounds, rank, pushed)))
@@ -59,14 +59,16 @@ static int open_keys(struct tutti_table *t)
 static int open_fresh(struct tutti_table *t)
 {
 	unsigned flags = t->flags & TUTTI_TABLE_FRESH_OWN ? TT_FRESH_OWN : 0;
+	uint64_t rows = tt_table_range(t, t->mine).count / t->row;
 
-	return t->flags & TUTTI_TABLE_FRESH ? tt_changed_rows_open(tt_table_range(t, t->mine).count / t->row, flags, &t->shard.fresh) : 0;
+	return t->flags & TUTTI_TABLE_FRESH ? tt_changed_rows_open(rows, flags, &t->shard.fresh) : 0;
 }
 
 int tt_table_serve(struct tutti_table *t)
 {
-	struct tt_range mine = tt_table_range(t, t->mine);
+	const struct tt_members *m = tt_members(t->job);
 	struct tt_shard *s = &t->shard;
+	size_t count;
 	int err;
 
 	tt_lock(t->job);
@@ -76,26 +78,20 @@ int tt_table_serve(struct tutti_table *t)
 		return err;
 	s->table = t;
 	s->as = t->as;
-	s->workers = tt_members(t->job)->launched;
-	s->pushers = calloc((size_t)tt_members(t->job)->capacity, sizeof *s->pushers);
-	if (!s->pushers)
-		return tt_fail(-ENOMEM, "no memory for the pushers of %d ranks", tt_members(t->job)->capacity);
-	err = tt_memory_alloc(t->job, tt_version_bytes(t), -1, (void **)&s->memory);
-	if (!err && t->flags & TUTTI_TABLE_KEYS)
-		err = open_keys(t);
-	else if (!err)
-		s->values = s->memory + TT_SHARD_HEAD;
-	if (!err)
-		err = tt_updater_open(&t->updater, t->type, (size_t)(mine.count + s->room * t->row), s->workers, &s->updater);
-	if (!err)
-		err = open_fresh(t);
-	if (!err)
-		err = tt_rounds_open(&t->as, tt_members(t->job)->launched, &s->rounds);
-	if (!err)
-		err = tt_version_open(t);
-	if (!err)
-		((struct tt_shard_head *)s->memory)->print = t->print;
-	return err;
+	s->workers = m->launched;
+	if (!(s->pushers = calloc((size_t)m->capacity, sizeof *s->pushers)))
+		return tt_fail(-ENOMEM, "no memory for the pushers of %d ranks", m->capacity);
+	if ((err = tt_memory_alloc(t->job, tt_version_bytes(t), -1, (void **)&s->memory)))
+		return err;
+	s->values = s->memory + TT_SHARD_HEAD;
+	if (t->flags & TUTTI_TABLE_KEYS && (err = open_keys(t)))
+		return err;
+	count = (size_t)(tt_table_range(t, t->mine).count + s->room * t->row);
+	if ((err = tt_updater_open(&t->updater, t->type, count, s->workers, &s->updater)) || (err = open_fresh(t)) ||
+	    (err = tt_rounds_open(&t->as, m->launched, &s->rounds)) || (err = tt_version_open(t)))
+		return err;
+	((struct tt_shard_head *)s->memory)->print = t->print;
+	return 0;
 }
 
 void tt_table_unserve(struct tutti_table *t)
@@ -103,7 +99,7 @@ void tt_table_unserve(struct tutti_table *t)
 	struct tt_shard *s = &t->shard;
 
 	tt_table_io_free(t);
-	for (int i = 0; s->pushers && i < tt_members(t->job)->capacity; i++) /* what they had mapped is the wire's */
+	for (int i = 0; s->pushers && i < tt_members(t->job)->capacity; i++)
 		free(s->pushers[i]);
 	free(s->pushers);
 	tt_version_close(s);
@@ -122,7 +118,7 @@ static size_t elements_of(const struct tutti_table *t)
 	return (size_t)(t->shard.keys ? tt_keys_count(t->shard.keys) * t->row : tt_table_range(t, t->mine).count);
 }
 
-/* Workers that come later find the values as they are. */
+/* The state of workers that come later begins with the values as they are now. */
 int tt_table_know(struct tutti_table *t, int worker)
 {
 	struct tt_shard *s = &t->shard;
@@ -171,7 +167,7 @@ void tt_table_resume(struct tutti_table *t, int rank, uint64_t pushed)
 		move_clock(t);
 }
 
-/* Among servers whose last worker has died in the middle of a push: how far is the first of them? */
+/* The largest clock of the other servers. */
 static uint64_t farthest(const struct tutti_table *t)
 {
 	uint64_t clock = 0;
@@ -190,11 +186,11 @@ void tt_table_catch_up(struct tutti_table *t)
 		return;
 	tt_version_settle(t);
 	if (t->shard.next.opened)
-		tt_version_round(t); /* of what has come */
+		tt_version_round(t); /* of the pieces that have come */
 	tt_version_skip(t);
 }
 
-/* What it had begun ends here: each piece that has come is in. */
+/* A push that is half done ends here; its pieces that have come are in. */
 void tt_table_dismiss(struct tutti_table *t, int rank)
 {
 	struct tt_pusher *p = t->shard.pushers[rank];
@@ -247,7 +243,7 @@ static int begin(struct tutti_table *t, struct tt_pusher *p, int worker, unsigne
 	int err;
 
 	if (p->half)
-		end(t, p, worker); /* it was given up */
+		end(t, p, worker); /* the worker has given up the push before */
 	t->shard.half++;
 	p->half = true;
 	p->dropped = p->asked = false;
@@ -261,10 +257,10 @@ static int begin(struct tutti_table *t, struct tt_pusher *p, int worker, unsigne
 		tt_stats_count(&t->job->stats.own, TUTTI_STAT_DROPPED, 0);
 		p->dropped = true;
 		return 0;
-	case TT_WAIT: return -EPROTO; /* it would have, until it was told */
+	case TT_WAIT: return -EPROTO; /* the worker waits until the clock that it is told admits the push */
 	case TT_ADMIT: break;
 	}
-	tt_version_settle(t); /* the last round's: who is told of it before he pushes finds it made */
+	tt_version_settle(t); /* of the last round */
 	if (tt_shard_in_rounds(t))
 		return tt_version_begin(t, options, &p->push);
 	err = tt_table_know(t, options && options->set & TUTTI_SET_WORKER ? options->worker : worker);
@@ -278,14 +274,14 @@ int tt_table_take(struct tutti_table *t, int worker, unsigned flags, const tutti
 	int err;
 
 	if (!p)
-		return -EINVAL; /* it has not joined */
+		return -EINVAL; /* the worker has not joined */
 	t->shard.pieces++;
 	if (!(flags & TT_PUSH_FIRST) && !p->half && !p->err)
-		p->err = -EPROTO; /* of which push? */
+		p->err = -EPROTO; /* no push has begun */
 	if (!(flags & TT_PUSH_FIRST) && p->half && p->assigns != !!(flags & TT_PUSH_ASSIGN))
-		p->err = -EPROTO; /* it began as something else */
+		p->err = -EPROTO; /* the push began as the other kind */
 	if (flags & TT_PUSH_FIRST && (p->err = begin(t, p, worker, flags, options)))
-		end(t, p, worker); /* no more of it comes, and nobody is to wait for it */
+		end(t, p, worker); /* nobody waits for the rest of a refused push */
 	if (!p->err && !p->dropped)
 		p->err = change(t, worker, p, arg);
 	err = p->err;
@@ -305,7 +301,7 @@ int tt_table_refuse(struct tutti_table *t, int worker, unsigned flags, const tut
 	return tt_table_take(t, worker, flags, options, fail, &err);
 }
 
-struct spread { /* what several threads do at once */
+struct spread { /* a rule over a range, by several threads */
 	const struct tt_push *push;
 	const struct tt_piece *piece; /* at element `first` of the shard */
 	size_t first, width;
@@ -324,20 +320,22 @@ static void apply_some(void *arg, size_t at, size_t count)
 	tt_updater_apply(s->push, s->first + at, count, &p);
 }
 
-/* Grains are whole cache lines of all that changes. */
-void tt_table_spread(struct tt_pool *pool, const struct tt_push *push, size_t width, size_t first, size_t count, const struct tt_piece *piece)
+void tt_table_spread(struct tt_pool *pool, const struct tt_push *push, size_t width, size_t first, size_t count,
+                     const struct tt_piece *piece)
 {
-	enum { GRAIN = 8192 };
+	enum { GRAIN = 8192 }; /* whole cache lines of all arrays that change */
 
 	tt_pool_run(pool, apply_some, &(struct spread){ push, piece, first, width }, count, GRAIN);
 }
 
-void tt_table_update(struct tutti_table *t, const struct tt_push *push, size_t first, size_t count, const struct tt_piece *piece)
+void tt_table_update(struct tutti_table *t, const struct tt_push *push, size_t first, size_t count,
+                     const struct tt_piece *piece)
 {
 	tt_table_spread(t->job->pool, push, t->width, first, count, piece);
 }
 
-void tt_table_change(struct tutti_table *t, const struct tt_pusher *p, size_t at, size_t count, const void *delta, void *back)
+void tt_table_change(struct tutti_table *t, const struct tt_pusher *p, size_t at, size_t count, const void *delta,
+                     void *back)
 {
 	char *w = t->shard.values + at * t->width;
 
@@ -380,38 +378,36 @@ static int apply(struct tutti_table *t, int worker, const struct tt_pusher *p, v
 	return d->count ? tt_version_touch_rows(t, worker, NULL, 0) : 0;
 }
 
-int tt_table_apply(struct tutti_table *t, int worker, unsigned flags, const tutti_update *options, struct tt_range range, const void *delta,
-                   void *back)
+int tt_table_apply(struct tutti_table *t, int worker, unsigned flags, const tutti_update *o, struct tt_range range,
+                   const void *delta, void *back)
 {
 	struct dense d = { (size_t)(range.first - tt_table_range(t, t->mine).first), (size_t)range.count, delta, back };
 
-	return tt_table_take(t, worker, flags, options, flags & TT_PUSH_ASSIGN ? assign : apply, &d);
+	return tt_table_take(t, worker, flags, o, flags & TT_PUSH_ASSIGN ? assign : apply, &d);
 }
 
 /* ---- messages ---- */
 
+#define AT(option) offsetof(tutti_update, option)
+static const size_t numbers[] = { AT(scale), AT(learning_rate), AT(weight_decay), AT(momentum), AT(rho), AT(lambda),
+	AT(beta1), AT(beta2), AT(epsilon), AT(alpha), AT(beta), AT(l1), AT(l2) }; /* in the order of a message */
+
 void tt_table_get_options(struct tt_pack *p, tutti_update *u)
 {
-	double *numbers[] = { &u->scale, &u->learning_rate, &u->weight_decay, &u->momentum, &u->rho, &u->lambda, &u->beta1, &u->beta2, &u->epsilon,
-		              &u->alpha, &u->beta, &u->l1, &u->l2 };
-
 	*u = (tutti_update){ .size = sizeof *u, .set = tt_get32(p), .worker = (int)tt_get32(p) };
 	for (size_t i = 0; i < TT_COUNT(numbers); i++) {
 		uint64_t bits = tt_get64(p);
-		memcpy(numbers[i], &bits, sizeof bits);
+		memcpy((char *)u + numbers[i], &bits, sizeof bits);
 	}
 }
 
 void tt_table_put_options(struct tt_pack *p, const tutti_update *u)
 {
-	const double numbers[] = { u->scale, u->learning_rate, u->weight_decay, u->momentum, u->rho, u->lambda, u->beta1, u->beta2, u->epsilon,
-		                   u->alpha, u->beta, u->l1, u->l2 };
-
 	tt_put32(p, u->set);
 	tt_put32(p, (uint32_t)u->worker);
 	for (size_t i = 0; i < TT_COUNT(numbers); i++) {
 		uint64_t bits;
-		memcpy(&bits, &numbers[i], sizeof bits);
+		memcpy(&bits, (const char *)u + numbers[i], sizeof bits);
 		tt_put64(p, bits);
 	}
 }
@@ -426,7 +422,7 @@ struct tutti_table *tt_table_find(struct tt_job *job, uint64_t uid)
 	return NULL;
 }
 
-/* The delta of this whole shard, in the worker's memory. */
+/* Maps the delta of the whole shard in the worker's memory. */
 static int map_delta(struct tutti_table *t, struct tt_member *from, struct tt_pack *p)
 {
 	struct tt_pusher *pusher = t->shard.pushers[from->rank];
@@ -434,7 +430,7 @@ static int map_delta(struct tutti_table *t, struct tt_member *from, struct tt_pa
 
 	tt_get_key(p, &key);
 	if (!pusher)
-		return -EINVAL; /* it has not joined */
+		return -EINVAL; /* the worker has not joined */
 	p->bad |= key.len != tt_table_range(t, t->mine).count * t->width;
 	pusher->mapped = p->bad ? NULL : tt_member_net(from)->transport->map(from->link->peer, &key, 0);
 	return pusher->mapped || p->bad ? 0 : -EOPNOTSUPP;
@@ -467,51 +463,58 @@ int tt_table_unpack(struct tutti_table *t, struct tt_pack *p, size_t count, bool
 	e->room = len;
 	e->at = e->copy;
 	if (!sparse)
-		memcpy(e->copy, from, len); /* behind a message's head it is not aligned */
+		memcpy(e->copy, from, len); /* within a message elements are not aligned */
 	else
 		p->bad |= tt_filter_unpack(e->copy, count, t->type, from, left) != 0;
 	return 0;
 }
 
-void tt_elements_free(struct tutti_table *t, struct tt_elements *e) { tt_scratch_give(&t->job->scratch, e->copy, e->room); }
-
-/* Where a piece lies that is not within its message. NULL: nowhere. */
-static const char *bytes_of(const struct tutti_table *t, const struct tt_member *from, unsigned slot, struct tt_range range)
+void tt_elements_free(struct tutti_table *t, struct tt_elements *e)
 {
-	const struct tt_pusher *pusher = t->shard.pushers[from->rank];
-	size_t len = (size_t)range.count * t->width;
-
-	if (slot == TT_IN_PLACE)
-		return pusher && pusher->mapped ? pusher->mapped + (size_t)(range.first - tt_table_range(t, t->mine).first) * t->width : NULL;
-	const struct tt_table_peer *peer = tt_member_own(from, TT_TABLE_SLOT);
-	return slot < TT_SEND_QUEUE_SLOTS && peer && peer->inbox && len <= TT_PUSH_PIECE ? peer->inbox + (size_t)slot * TT_PUSH_PIECE : NULL;
+	tt_scratch_give(&t->job->scratch, e->copy, e->room);
 }
 
-static bool is_within(const struct tutti_table *t, struct tt_range range)
+/* Where a piece lies that is not within its message. NULL: nowhere. */
+static const char *find_piece(const struct tutti_table *t, struct tt_member *from, unsigned slot, struct tt_range range)
+{
+	const struct tt_pusher *pusher = t->shard.pushers[from->rank];
+	const struct tt_table_peer *peer = tt_member_own(from, TT_TABLE_SLOT);
+	size_t first = (size_t)(range.first - tt_table_range(t, t->mine).first), len = (size_t)range.count * t->width;
+
+	if (slot == TT_IN_PLACE)
+		return pusher && pusher->mapped ? pusher->mapped + first * t->width : NULL;
+	if (slot >= TT_SEND_QUEUE_SLOTS || !peer || !peer->inbox || len > TT_PUSH_PIECE)
+		return NULL;
+	return peer->inbox + (size_t)slot * TT_PUSH_PIECE;
+}
+
+static bool is_within(const struct tutti_table *t, struct tt_range r)
 {
 	struct tt_range mine = tt_table_range(t, t->mine);
 
-	return range.first >= mine.first && range.count <= mine.count && range.first - mine.first <= mine.count - range.count;
+	return r.first >= mine.first && r.count <= mine.count && r.first - mine.first <= mine.count - r.count;
 }
 
-static int take(struct tutti_table *t, struct tt_member *from, struct tt_pack *p, unsigned flags, unsigned slot, const tutti_update *options,
-                struct tt_range range, void *back)
+static int take(struct tutti_table *t, struct tt_member *from, struct tt_pack *p, unsigned flags, unsigned slot,
+                const tutti_update *o, struct tt_range range, void *back)
 {
 	struct tt_pusher *pusher = t->shard.pushers[from->rank];
 	struct tt_elements e = { 0 };
 	int err = 0;
 
 	if (slot == TT_IN_PLACE && pusher && !pusher->mapped)
-		return -EOPNOTSUPP; /* as its first piece */
+		return -EOPNOTSUPP; /* the answer to the first piece of that push */
 	if (slot == TT_NO_SLOT)
 		err = tt_table_unpack(t, p, (size_t)range.count, flags & TT_SPARSE, &e);
 	else
-		e.at = bytes_of(t, from, slot, range);
+		e.at = find_piece(t, from, slot, range);
 	p->bad |= !err && !e.at;
 	if (slot == TT_IN_PLACE && pusher && flags & TT_PUSH_LAST)
 		pusher->mapped = NULL; /* its worker may take the memory back */
-	if (!p->bad)
-		err = err ? tt_table_refuse(t, from->rank, flags, options, err) : tt_table_apply(t, from->rank, flags, options, range, e.at, back);
+	if (!p->bad && err)
+		err = tt_table_refuse(t, from->rank, flags, o, err);
+	else if (!p->bad)
+		err = tt_table_apply(t, from->rank, flags, o, range, e.at, back);
 	tt_elements_free(t, &e);
 	return err;
 }
@@ -529,23 +532,22 @@ static void answer_with(struct tt_member *to, uint32_t number, int err, const vo
 
 void tt_table_answer(struct tt_member *to, uint32_t number, int err) { answer_with(to, number, err, NULL, 0); }
 
-/* What the rule gives back of a piece goes with the answer to it. */
+/* Does the answer to this piece bring what the rule gives back? */
 static bool gives_back(const struct tutti_table *t, unsigned flags, struct tt_range range)
 {
 	return flags & TT_PUSH_PULL && !(flags & TT_PUSH_ASSIGN) && tt_updater_gives_back(&t->updater) &&
 	       (size_t)range.count * t->width <= tt_table_piece(t->job);
 }
 
-static void answer_push(struct tutti_table *t, struct tt_member *to, uint32_t number, int err, unsigned flags, const void *back, size_t bytes)
+static void answer_push(struct tutti_table *t, struct tt_member *to, uint32_t number, int err, unsigned flags,
+                        const void *back, size_t bytes)
 {
-	if (err || !(flags & TT_PUSH_PULL))
-		tt_table_answer(to, number, err);
-	else if (back)
+	if (!err && flags & TT_PUSH_PULL && back)
 		answer_with(to, number, 0, back, bytes);
-	else if (t->shard.as.mode == TUTTI_ASYNC && !tt_table_is_large(t, t->mine))
+	else if (!err && flags & TT_PUSH_PULL && t->shard.as.mode == TUTTI_ASYNC && !tt_table_is_large(t, t->mine))
 		answer_with(to, number, 0, t->shard.values, (size_t)tt_table_range(t, t->mine).count * t->width);
 	else
-		tt_table_answer(to, number, 0);
+		tt_table_answer(to, number, err);
 }
 
 void tt_table_push(struct tt_member *from, struct tt_pack *p)

@@ -1,21 +1,22 @@
-/* version.c - versions of a shard, which stay as they are while they are read
+/* version.c - versions of a shard, which do not change while workers read them
  *
- * What is pushed in a round is summed up apart. When the round has closed, the rule takes the newest version and the sum, and writes the
- * next version over the one before, piece by piece, so that nothing else has to stand still while it does: whoever has pushed k times reads
- * version k, and version k + 2 needs two more pushes of his.
+ * In rounds, pushes are summed apart from the values. When the round has closed, the rule combines the newest version
+ * and the sum, and writes the result over the version before, in pieces, one in each turn of the progress loop. A
+ * worker that has pushed k times reads version k; it is safe, since version k + 2 needs two more pushes of that worker.
  *
  *   pushes --> sum --.
  *   version k --------+--> version k + 1 (where k - 1 was); the sum is 0 again
  *
- * Of keys, and of tables that keep track of fresh rows, only those rows come into a round that were pushed to. A round costs as much as these, and those
- * of the round before, which are copied: in all others the two versions are the same. Keys have one place, since there may be many more of them than
- * any round touches: nobody who is waited for reads it meanwhile.
+ * Of keys, and of tables that track changed rows, a round works on its dirty rows alone. It also copies the rows that
+ * were dirty in the round before; in all others the two versions are the same. The values of keys have one copy, since
+ * there may be many more keys than a round changes: the workers that rounds wait for do not read them meanwhile.
  *
- * Who is not waited for may ask for a version to be kept (keep.c): the one that would be written over it is begun later.
+ * A rank that rounds do not wait for may ask its servers to keep a version (keep.c): they begin the version that would be
+ * written over that one later.
  *
- * Without rounds pushes change the values in place. Where snapshots are wanted, a version is copied from them now and then, from a moment
- * at which no push is half applied on. It is copied a piece in each turn; who is about to change a piece that is not there yet copies it
- * before. Where several workers push all the time there may be no such moment: then the shard is held for one. */
+ * Without rounds, pushes change the values in place. For snapshots a version is copied from them now and then,
+ * beginning at a moment when no push is half done, a piece in each turn; a push first copies the pieces that it is
+ * about to change. Where pushes overlap all the time there is no such moment, and the shard is quiesced for one. */
 #include "engine/engine.h"
 #include "kernel/kernel.h"
 #include "table/table_private.h"
@@ -23,24 +24,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEEP_SHARE = 4 };    /* a version is kept for so much of a deadline: who waits for another waits for all of it */
-enum { PATIENCE_MS = 100 }; /* of the pushes that wait for a version, with one that has begun and does not go on */
+enum { KEEP_SHARE = 4 };    /* a version is kept for a deadline divided by this: a rank that waits for others waits longer */
+enum { PATIENCE_MS = 100 }; /* a quiesced shard waits so long for a push that is half done and makes no progress */
 
 static struct tt_shard_head *head_of(const struct tt_shard *s) { return (struct tt_shard_head *)s->memory; }
 static uint64_t count_of(const struct tutti_table *t) { return tt_table_range(t, t->mine).count; }
 
-bool tt_version_is_kept(const struct tutti_table *t) { return t->flags & TUTTI_TABLE_SNAPSHOTS || tt_shard_in_rounds(t); }
+bool tt_version_is_kept(const struct tutti_table *t)
+{
+	return t->flags & TUTTI_TABLE_SNAPSHOTS || tt_shard_in_rounds(t);
+}
+
 static bool copies(const struct tutti_table *t) { return t->flags & TUTTI_TABLE_SNAPSHOTS && !tt_shard_in_rounds(t); }
 
 size_t tt_version_bytes(const struct tutti_table *t)
 {
-	return t->mine < 0 ? 0 : TT_SHARD_HEAD + 3 * tt_table_copy(t, t->mine); /* what is not used stays untouched, and costs nothing */
+	return t->mine < 0 ? 0 : TT_SHARD_HEAD + 3 * tt_table_copy(t, t->mine); /* unused pages cost nothing */
 }
 
 static size_t piece_of(const struct tutti_table *t) { return TT_PUSH_PIECE / t->width; }
 
-/* What is there is of a switch that failed; keys may have come since. */
-static int open_touched(struct tutti_table *t)
+/* A switch that failed may have left them; keys may have come since. */
+static int open_dirty_rows(struct tutti_table *t)
 {
 	struct tt_shard *s = &t->shard;
 	uint64_t rows = s->keys ? s->room : count_of(t) / t->row;
@@ -64,7 +69,9 @@ int tt_version_open(struct tutti_table *t)
 		return tt_fail(-ENOMEM, "no memory for the versions of the table \"%s\"", t->name);
 	if (!tt_shard_in_rounds(t) || s->sum)
 		return 0;
-	if ((tt_table_is_touched(t) && (err = open_touched(t))) || (!s->adder && (err = tt_updater_open(&add, t->type, (size_t)count_of(t), 1, &s->adder))))
+	if (tt_table_is_touched(t) && (err = open_dirty_rows(t)))
+		return err;
+	if (!s->adder && (err = tt_updater_open(&add, t->type, (size_t)count_of(t), 1, &s->adder)))
 		return err;
 	s->sum = tt_pages_map(sum_bytes(t, s->room));
 	s->sum_room = s->room;
@@ -87,14 +94,16 @@ int tt_version_grow(struct tutti_table *t, uint64_t room)
 
 	if (!s->sum || room <= s->sum_room)
 		return 0;
-	if (tt_dirty_rows_resize(s->touched, room) || !(sum = tt_pages_resize(s->sum, sum_bytes(t, s->sum_room), sum_bytes(t, room))))
+	if (tt_dirty_rows_resize(s->touched, room))
+		return -ENOMEM;
+	if (!(sum = tt_pages_resize(s->sum, sum_bytes(t, s->sum_room), sum_bytes(t, room))))
 		return -ENOMEM;
 	s->sum = sum;
 	s->sum_room = room;
 	return 0;
 }
 
-/* The values are about to change outside of a round, or have. */
+/* A change of the values outside of a round is about to come, or has come. */
 static void expect_all_to_differ(struct tt_shard *s)
 {
 	if (s->differ)
@@ -132,7 +141,9 @@ const char *tt_version_find(const struct tutti_table *t, uint64_t version)
 		return t->shard.values;
 	if (t->shard.keys)
 		return version == h->version && version == h->writing ? t->shard.values : NULL;
-	return version <= h->version && h->writing < version + 2 ? t->shard.memory + tt_table_at(t, t->mine, version) : NULL;
+	if (version > h->version || h->writing >= version + 2)
+		return NULL;
+	return t->shard.memory + tt_table_at(t, t->mine, version);
 }
 
 /* ---- the open round ---- */
@@ -157,7 +168,7 @@ int tt_version_begin(struct tutti_table *t, const tutti_update *options, struct 
 	n->options = options ? *options : (tutti_update){ .size = sizeof n->options };
 	n->options.set &= ~(unsigned)TUTTI_SET_WORKER;
 	n->options.worker = 0;
-	if (t->updater.rule != TUTTI_UPDATE_OWN) { /* it is in the sum */
+	if (t->updater.rule != TUTTI_UPDATE_OWN) { /* the sum has the scale already */
 		n->options.set &= ~(unsigned)TUTTI_SET_SCALE;
 		n->options.scale = 0;
 	}
@@ -207,7 +218,10 @@ static uint64_t kept_until(const struct tutti_table *t)
 
 /* ---- the next version ---- */
 
-static char *place_of_next(const struct tutti_table *t) { return t->shard.memory + tt_table_version_at(t, t->mine, head_of(&t->shard)->writing); }
+static char *place_of_next(const struct tutti_table *t)
+{
+	return t->shard.memory + tt_table_version_at(t, t->mine, head_of(&t->shard)->writing);
+}
 
 static void copy_piece(struct tutti_table *t, size_t i)
 {
@@ -219,38 +233,42 @@ static void copy_piece(struct tutti_table *t, size_t i)
 	s->next.made[i] = true;
 }
 
-/* By the rule, out of the version before and the sum. */
+/* Applies the rule to the version before and the sum. */
 static void make(struct tutti_table *t, char *next, size_t first, size_t count)
 {
 	struct tt_shard *s = &t->shard;
 	size_t at = first * t->width;
+	struct tt_piece piece = { .to = next + at, .w = s->values + at, .d = s->sum + at };
 
 	if (s->image)
 		tt_image_keep(s->image, first, count);
-	tt_table_update(t, &s->next.push, first, count, &(struct tt_piece){ .to = next + at, .w = s->values + at, .d = s->sum + at });
+	tt_table_update(t, &s->next.push, first, count, &piece);
 	memset(s->sum + at, 0, count * t->width);
 }
 
-/* As many of the next `most` elements of those rows as lie side by side. */
+/* Makes as many of the next `most` elements of dirty rows as are adjacent. */
 static size_t make_run(struct tutti_table *t, uint64_t at, size_t most)
 {
 	const struct tt_dirty_rows *rows = t->shard.touched;
 	uint64_t i = at / t->row, skip = at % t->row, run = tt_dirty_rows_run(rows, i, (skip + most - 1) / t->row + 1);
+	size_t first = (size_t)(tt_dirty_rows_row(rows, i) * t->row + skip);
 	size_t n = (size_t)tt_min(run * t->row - skip, most);
 
-	make(t, t->shard.keys ? t->shard.values : place_of_next(t), (size_t)(tt_dirty_rows_row(rows, i) * t->row + skip), n);
+	make(t, t->shard.keys ? t->shard.values : place_of_next(t), first, n);
 	return n;
 }
 
-/* What is touched is made, and not copied. */
+/* Likewise, but skips dirty rows: they are made, not copied. */
 static size_t copy_run(struct tutti_table *t, uint64_t at, size_t most)
 {
-	const struct tt_dirty_rows *differ = t->shard.differ, *touched = t->shard.touched;
-	uint64_t i = at / t->row, skip = at % t->row, rows = (skip + most - 1) / t->row + 1, first = tt_dirty_rows_row(differ, i), n = 1;
-	bool made = tt_dirty_rows_by(touched, first);
+	const struct tt_dirty_rows *differ = t->shard.differ, *dirty = t->shard.touched;
+	uint64_t i = at / t->row, skip = at % t->row, rows = (skip + most - 1) / t->row + 1, n = 1;
+	uint64_t first = tt_dirty_rows_row(differ, i);
+	bool made = tt_dirty_rows_by(dirty, first);
 	size_t from = (size_t)(first * t->row + skip) * t->width, count;
 
-	while (n < rows && tt_dirty_rows_row(differ, i + n) == first + n && !!tt_dirty_rows_by(touched, first + n) == made)
+	while (n < rows && tt_dirty_rows_row(differ, i + n) == first + n &&
+	       !!tt_dirty_rows_by(dirty, first + n) == made)
 		n++;
 	count = (size_t)tt_min(n * t->row - skip, most);
 	if (!made)
@@ -258,7 +276,7 @@ static size_t copy_run(struct tutti_table *t, uint64_t at, size_t most)
 	return count;
 }
 
-static uint64_t count_touched(const struct tutti_table *t) { return tt_dirty_rows_count(t->shard.touched) * t->row; }
+static uint64_t count_dirty(const struct tutti_table *t) { return tt_dirty_rows_count(t->shard.touched) * t->row; }
 
 static uint64_t count_to_copy(const struct tutti_table *t)
 {
@@ -267,17 +285,23 @@ static uint64_t count_to_copy(const struct tutti_table *t)
 	return s->differ && !tt_dirty_rows_all(s->touched) ? tt_dirty_rows_count(s->differ) * t->row : 0;
 }
 
-/* Rows that the round has touched, and behind them those in which the copy that is written over differs otherwise. */
+/* Makes the dirty rows, then copies the others in which the copy that is written over differs. */
 static void make_rows(struct tutti_table *t, uint64_t at, uint64_t end)
 {
-	uint64_t made = count_touched(t);
+	uint64_t made = count_dirty(t);
 
+	while (at < end && at < made)
+		at += make_run(t, at, (size_t)(tt_min(end, made) - at));
 	while (at < end)
-		at += at < made ? make_run(t, at, (size_t)(tt_min(end, made) - at)) : copy_run(t, at - made, (size_t)(end - at));
+		at += copy_run(t, at - made, (size_t)(end - at));
 }
 
 static bool is_made_by_rows(const struct tutti_table *t) { return tt_shard_in_rounds(t) && t->shard.touched; }
-static uint64_t count_to_make(const struct tutti_table *t) { return is_made_by_rows(t) ? count_touched(t) + count_to_copy(t) : count_of(t); }
+
+static uint64_t count_to_make(const struct tutti_table *t)
+{
+	return is_made_by_rows(t) ? count_dirty(t) + count_to_copy(t) : count_of(t);
+}
 
 static void make_piece(struct tutti_table *t)
 {
@@ -293,29 +317,27 @@ static void make_piece(struct tutti_table *t)
 	n->at += count;
 }
 
-static void tell_fresh(struct tt_changed_rows *f, int by, const uint64_t *rows, size_t n) { tt_changed_rows_pushed(f, by == TT_BY_MANY ? -1 : by - 1, rows, n); }
-
-/* The version before has all but what was touched. */
-static void swap_copies(struct tt_shard *s)
+/* A row that one worker alone has pushed to is stale for the others. */
+static void mark_changed(struct tt_changed_rows *c, int by, const uint64_t *rows, size_t n)
 {
-	struct tt_dirty_rows *before = s->differ;
-
-	s->differ = s->touched;
-	s->touched = before;
+	tt_changed_rows_pushed(c, by == TT_BY_MANY ? -1 : by - 1, rows, n);
 }
 
-/* What one worker alone has pushed to is fresh for the others. */
-static void close_touched(struct tt_shard *s)
+/* From now on the version before differs from the newest in this round's dirty rows. */
+static void close_dirty_rows(struct tt_shard *s)
 {
+	struct tt_dirty_rows *dirty = s->touched;
 	const uint64_t *rows;
-	size_t n = tt_dirty_rows_list(s->touched, &rows);
+	size_t n = tt_dirty_rows_list(dirty, &rows);
 
-	if (s->fresh && tt_dirty_rows_all(s->touched))
-		tell_fresh(s->fresh, tt_dirty_rows_all(s->touched), NULL, 0);
+	if (s->fresh && tt_dirty_rows_all(dirty))
+		mark_changed(s->fresh, tt_dirty_rows_all(dirty), NULL, 0);
 	for (size_t i = 0; s->fresh && i < n; i++)
-		tell_fresh(s->fresh, tt_dirty_rows_by(s->touched, rows[i]), &rows[i], 1);
-	if (s->differ)
-		swap_copies(s);
+		mark_changed(s->fresh, tt_dirty_rows_by(dirty, rows[i]), &rows[i], 1);
+	if (s->differ) {
+		s->touched = s->differ;
+		s->differ = dirty;
+	}
 	tt_dirty_rows_clear(s->touched);
 }
 
@@ -333,7 +355,7 @@ static void publish(struct tutti_table *t)
 	if (tt_shard_in_rounds(t) && !s->keys)
 		now_at(s, place_of_next(t));
 	if (tt_shard_in_rounds(t) && s->touched)
-		close_touched(s);
+		close_dirty_rows(s);
 	head_of(s)->born[head_of(s)->writing & 1] = tt_calendar();
 	__atomic_store_n(&head_of(s)->version, head_of(s)->writing, __ATOMIC_RELEASE);
 	if (tt_shard_in_rounds(t))
@@ -390,9 +412,9 @@ void tt_version_round(struct tutti_table *t)
 	struct tt_shard *s = &t->shard;
 	struct tt_next *n = &s->next;
 
-	tt_updater_begin(s->updater, 0, n->opened ? &n->options : NULL, &n->push); /* these were looked at before */
+	tt_updater_begin(s->updater, 0, n->opened ? &n->options : NULL, &n->push); /* tt_version_begin() checked these */
 	if (t->updater.rule != TUTTI_UPDATE_OWN)
-		n->push.factors.scale = 1; /* it is in the sum */
+		n->push.factors.scale = 1; /* the sum has it already */
 	start(t);
 }
 
@@ -415,7 +437,9 @@ static uint64_t due_at(const struct tutti_table *t)
 {
 	const struct tt_next *n = &t->shard.next;
 
-	return t->publish_pushes && n->since >= t->publish_pushes ? 0 : t->publish_ms ? n->begun + (uint64_t)t->publish_ms * TT_MS : UINT64_MAX;
+	if (t->publish_pushes && n->since >= t->publish_pushes)
+		return 0;
+	return t->publish_ms ? n->begun + (uint64_t)t->publish_ms * TT_MS : UINT64_MAX;
 }
 
 static void take_due_turn(struct tt_timer *turn)
@@ -444,14 +468,14 @@ static void copy_now(struct tutti_table *t, int err)
 	tt_shard_resume(t);
 }
 
-/* Where pushes overlap all the time, no moment comes by itself at which none is half done. */
+/* Where pushes overlap all the time, there is always one that is half done. */
 static void await_moment(struct tutti_table *t)
 {
 	if (++t->shard.next.missed > 2 * (unsigned)t->shard.workers)
 		tt_shard_quiesce(t, tt_min(PATIENCE_MS * TT_MS, t->job->deadline), copy_now);
 }
 
-/* The end of the last push that is half applied comes by here, too. */
+/* Is also called when the last push that is half done ends. */
 void tt_version_look(struct tutti_table *t)
 {
 	struct tt_next *n = &t->shard.next;
@@ -525,21 +549,19 @@ void tt_version_let_go(struct tutti_table *t, int rank, uint32_t call)
 	look_at_kept(t);
 }
 
-/* ---- from one to the other ---- */
+/* ---- switching to or from rounds ---- */
 
 static void move_values(struct tutti_table *t, char *to)
 {
 	struct tt_shard *s = &t->shard;
 
-	if (s->keys)
-		return; /* their values are elsewhere */
-	if (s->values == to)
+	if (s->keys || s->values == to)
 		return;
 	memcpy(to, s->values, (size_t)count_of(t) * t->width);
 	now_at(s, to);
 }
 
-/* Where the new consistency expects them, under the version or clock that all start from. */
+/* Moves the values to where the new consistency expects them, as the version or clock that all start from. */
 static void place_values(struct tutti_table *t, uint64_t clock)
 {
 	struct tt_shard *s = &t->shard;
@@ -585,7 +607,7 @@ int tt_version_switch(struct tutti_table *t, const tutti_consistency *to, uint64
 	t->shard.as = from;
 	if (err || (err = tt_rounds_switch(t->shard.rounds, to, &clock)))
 		return err;
-	if (t->shard.next.opened) /* a round that was not closed */
+	if (t->shard.next.opened) /* the open round */
 		tt_version_round(t);
 	tt_version_settle(t);
 	if (t->shard.image) /* the copies of the values change places */
