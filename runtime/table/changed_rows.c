@@ -81,18 +81,16 @@ void tt_changed_rows_leave(struct tt_changed_rows *c, int worker)
 	*v = (struct view){ 0 };
 }
 
-static void mark(struct view *v, const uint64_t *rows, size_t n)
-{
-	v->all |= !rows;
-	for (size_t i = 0; !v->all && i < n; i++)
-		v->stale[rows[i] / 64] |= 1ull << rows[i] % 64;
-}
-
 void tt_changed_rows_pushed(struct tt_changed_rows *c, int worker, const uint64_t *rows, size_t n)
 {
-	for (int i = 0; i < c->room; i++)
-		if (c->of[i].stale && (i != worker || c->flags & TT_FRESH_OWN))
-			mark(&c->of[i], rows, n);
+	for (int w = 0; w < c->room; w++) {
+		struct view *v = &c->of[w];
+		if (!v->stale || (w == worker && !(c->flags & TT_FRESH_OWN)))
+			continue;
+		v->all |= !rows;
+		for (size_t i = 0; !v->all && i < n; i++)
+			v->stale[rows[i] / 64] |= 1ull << rows[i] % 64;
+	}
 }
 
 /* Makes the bits current. */

@@ -1,4 +1,4 @@
-/* dirty_rows.c - rows pushed to in the open round, and by whom: a list in order of arrival, and a number for each row */
+/* dirty_rows.c - the rows pushed to in the open round, and by whom: a list in order of arrival, and a number a row */
 #include "table/parts.h"
 #include <stdlib.h>
 #include <string.h>

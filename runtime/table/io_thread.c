@@ -73,13 +73,6 @@ static struct enquiry *find(const struct tt_member *from, uint32_t number)
 	return NULL;
 }
 
-static void hear(struct enquiry *q, int server, uint32_t which)
-{
-	q->least = tt_min(q->least, which);
-	q->most = tt_max(q->most, which);
-	q->sum += q->table->source[server].uid + which;
-}
-
 void tt_table_filed(struct tt_member *from, struct tt_pack *p)
 {
 	struct enquiry *q = find(from, tt_get32(p));
@@ -99,8 +92,11 @@ void tt_table_filed(struct tt_member *from, struct tt_pack *p)
 	}
 	if (err == -EAGAIN)
 		q->workers = tt_max(q->workers, which);
-	else if (!err)
-		hear(q, server, which);
+	if (!err) {
+		q->least = tt_min(q->least, which);
+		q->most = tt_max(q->most, which);
+		q->sum += q->table->source[server].uid + which;
+	}
 	answered(q, server, err, why);
 }
 
@@ -298,12 +294,19 @@ static uint32_t loads_of(const struct tutti_table *t)
 	return c ? c->loads + (c->staged && !c->busy) : 0;
 }
 
-/* The number in the answer: `hear` and tt_table_filed() know what it means. */
+/* The number in the answer: struct enquiry says what it means. */
 static uint32_t which(const struct tt_table_io *c, int err)
 {
 	if (err == -EAGAIN)
 		return workers_of(c->table);
 	return c->order.what == TT_FILE_READ && c->staged ? tt_staged_print(c->staged) : loads_of(c->table);
+}
+
+static bool asker_lives(const struct tutti_table *t, const struct tt_asker *a)
+{
+	const struct tt_member *m = tt_member(t->job, a->rank);
+
+	return m->state < TT_LEFT && m->epoch == a->epoch;
 }
 
 void tt_table_io_done(struct tt_table_io *c, int err)
@@ -312,7 +315,7 @@ void tt_table_io_done(struct tt_table_io *c, int err)
 
 	c->busy = false;
 	tt_timer_stop(&c->turn);
-	if (tt_asker_lives(t, &c->asker)) /* a later process of that rank may use the same number */
+	if (asker_lives(t, &c->asker)) /* a later process of that rank may use the same number */
 		answer(tt_member(t->job, c->asker.rank), c->asker.number, err, err ? tt_why() : "", which(c, err));
 }
 
@@ -331,15 +334,8 @@ static void tell(struct tt_timer *turn)
 	struct tt_job *job = c->table->job;
 
 	tt_timer_start(job, turn, tt_now() + job->deadline / 4, tell);
-	if (makes_progress(c) && tt_asker_lives(c->table, &c->asker))
+	if (makes_progress(c) && asker_lives(c->table, &c->asker))
 		answer(tt_member(job, c->asker.rank), c->asker.number, -EINPROGRESS, "", 0);
-}
-
-bool tt_asker_lives(const struct tutti_table *t, const struct tt_asker *a)
-{
-	const struct tt_member *m = tt_member(t->job, a->rank);
-
-	return m->state < TT_LEFT && m->epoch == a->epoch;
 }
 
 bool tt_asker_is(const struct tt_asker *a, const struct tt_asker *b)
@@ -375,7 +371,7 @@ void tt_table_io_forget_dead(struct tutti_table *t)
 {
 	const struct tt_asker *asker = whose(t->shard.clerk);
 
-	if (asker && !tt_asker_lives(t, asker))
+	if (asker && !asker_lives(t, asker))
 		forget(t->shard.clerk);
 }
 

@@ -44,8 +44,6 @@ struct reading { /* of this rank's part of a save */
 	struct tt_table_io *io;      /* its asker is told of progress. NULL: the reader is the caller */
 };
 
-/* ---- reading ---- */
-
 static bool has_keys(const struct tutti_table *t) { return t->flags & TUTTI_TABLE_KEYS; }
 static size_t elements_of(const struct reading *r)
 {
@@ -415,17 +413,16 @@ int tt_load_open(struct tutti_table *t, const char *folder)
 		staged.values = staged.into;
 		staged.bytes = (size_t)tt_table_range(t, t->mine).count * t->width;
 	}
-	if (!(err = read_from(t, folder, &staged, NULL)))
+	if (!(err = read_from(t, folder, &staged, NULL))) {
 		use(t, &staged);
+		tt_lock(t->job);
+		tt_version_pushed(t); /* makes a version of it for snapshots */
+		tt_rounds_start(t->shard.rounds, staged.clock);
+		tt_version_skip(t);
+		tt_unlock(t->job);
+	}
 	empty(&staged);
-	if (err)
-		return err;
-	tt_lock(t->job);
-	tt_version_pushed(t); /* makes a version of it for snapshots */
-	tt_rounds_start(t->shard.rounds, staged.clock);
-	tt_version_skip(t);
-	tt_unlock(t->job);
-	return 0;
+	return err;
 }
 
 /* ---- the server ---- */
@@ -439,10 +436,7 @@ void tt_load_forget(struct tt_table_io *c)
 uint32_t tt_staged_print(const struct tt_staged *s) { return s->print; }
 const struct tt_asker *tt_staged_asker(const struct tt_staged *s) { return &s->asker; }
 
-static int read_aside(struct tt_table_io *c)
-{
-	return read_from(c->table, c->order.folder, c->staged, c);
-}
+static int read_aside(struct tt_table_io *c) { return read_from(c->table, c->order.folder, c->staged, c); }
 
 static void keep_or_forget(struct tt_table_io *c, int err)
 {
@@ -456,10 +450,10 @@ void tt_load_read(struct tt_table_io *c)
 
 	if (err) {
 		tt_table_io_done(c, err);
-		return;
+	} else {
+		c->staged->asker = c->asker;
+		tt_table_io_work(c, read_aside, keep_or_forget);
 	}
-	c->staged->asker = c->asker;
-	tt_table_io_work(c, read_aside, keep_or_forget);
 }
 
 /* Pushes to this table wait meanwhile; pulls, heartbeats and other tables do not. */

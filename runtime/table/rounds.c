@@ -38,8 +38,6 @@ uint64_t tt_clock_to_pull(const tutti_consistency *c, uint64_t pushed)
 	return c->mode == TUTTI_ASYNC || pushed < staleness ? 0 : pushed - staleness;
 }
 
-/* The clock. */
-
 static bool is_behind(const struct tt_rounds *r, const struct worker *w) { return w->pushed <= r->clock; }
 
 static int count_up_to(const struct tt_rounds *r, uint64_t pushed)
@@ -73,18 +71,15 @@ static bool is_full(const struct tt_rounds *r)
 	return r->as.mode == TUTTI_BSP && r->summed && r->behind <= r->as.backup;
 }
 
-static bool may_move(const struct tt_rounds *r)
-{
-	return r->as.mode == TUTTI_SSP ? r->counts.live && !r->behind : is_full(r) && !r->counts.pushing;
-}
-
 static bool move_clock(struct tt_rounds *r)
 {
-	if (!may_move(r))
-		return false;
-	r->summed = 0;
-	set_clock(r, r->as.mode == TUTTI_SSP ? slowest(r, 0) : r->clock + 1);
-	return true;
+	bool ssp = r->as.mode == TUTTI_SSP, may = ssp ? r->counts.live && !r->behind : is_full(r) && !r->counts.pushing;
+
+	if (may) {
+		r->summed = 0;
+		set_clock(r, ssp ? slowest(r, 0) : r->clock + 1);
+	}
+	return may;
 }
 
 static void count_push(struct tt_rounds *r, struct worker *w)
@@ -93,8 +88,6 @@ static void count_push(struct tt_rounds *r, struct worker *w)
 	w->pushed++;
 	r->behind += is_behind(r, w);
 }
-
-/* Workers come and go. */
 
 static struct worker *find(struct tt_rounds *r, int worker)
 {
@@ -126,12 +119,11 @@ int tt_rounds_open(const tutti_consistency *as, int workers, struct tt_rounds **
 	if (!(r = calloc(1, sizeof *r)))
 		return tt_fail(-ENOMEM, "no memory for the clock of a shard");
 	r->as = *as;
-	if ((err = make_room(r, workers))) {
+	if ((err = make_room(r, workers)))
 		tt_rounds_close(r);
-		return err;
-	}
-	*rounds = r;
-	return 0;
+	else
+		*rounds = r;
+	return err;
 }
 
 void tt_rounds_close(struct tt_rounds *r)
@@ -171,8 +163,6 @@ bool tt_rounds_leave(struct tt_rounds *r, int worker)
 	*w = (struct worker){ 0 };
 	return move_clock(r);
 }
-
-/* Pushes. */
 
 static enum tt_admission look_at(const struct tt_rounds *r, const struct worker *w)
 {

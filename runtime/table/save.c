@@ -26,8 +26,6 @@ struct tt_saving { /* a shard that is being written */
 	struct tt_tensor of[];       /* keys, if it has them; values; state */
 };
 
-/* ---- what is written ---- */
-
 void tt_state_name(char *room, size_t size, const struct tutti_table *t, const struct tt_state *s)
 {
 	if (s->worker < 0)
@@ -129,24 +127,17 @@ static int new_saving(const struct tutti_table *t, struct tt_saving **out)
 	return err;
 }
 
-/* ---- the server's part ---- */
-
-static size_t read_keys(struct tt_saving *s, const struct tt_keys *keys, uint64_t *room)
-{
-	size_t n = (size_t)tt_min(s->keys - s->keys_done, PIECE / sizeof *room);
-
-	for (size_t i = 0; i < n; i++)
-		room[i] = tt_keys_key(keys, s->keys_done++);
-	return n * sizeof *room;
-}
+/* ---- the server ---- */
 
 static size_t read_some(struct tt_table_io *c, void *room)
 {
 	struct tt_saving *s = c->saving;
+	uint64_t *key = room;
+	size_t n = (size_t)tt_min(s->keys - s->keys_done, PIECE / sizeof *key);
 
-	if (s->keys_done < s->keys)
-		return read_keys(s, c->table->shard.keys, room);
-	return s->image ? tt_image_read(s->image, room, PIECE) : 0;
+	for (size_t i = 0; i < n; i++)
+		key[i] = tt_keys_key(c->table->shard.keys, s->keys_done++);
+	return n ? n * sizeof *key : s->image ? tt_image_read(s->image, room, PIECE) : 0;
 }
 
 static int next_piece(struct tt_table_io *c, char *room, size_t *n)
@@ -187,9 +178,10 @@ static int write_to(struct tt_table_io *c, const char *path)
 	err = tt_tensors_begin(&w, path, c->saving->of, (size_t)c->saving->arrays, notes, TT_COUNT(notes));
 	if (err)
 		return err;
-	if ((err = write_arrays(c, &w)))
-		tt_tensors_drop(&w);
-	return err ? err : tt_tensors_end(&w);
+	if (!(err = write_arrays(c, &w)))
+		return tt_tensors_end(&w);
+	tt_tensors_drop(&w);
+	return err;
 }
 
 static int write_shard(struct tt_table_io *c)

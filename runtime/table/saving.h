@@ -67,7 +67,6 @@ int tt_table_io_order(struct tutti_table *, const char *what, struct tt_order *,
 void tt_table_io_work(struct tt_table_io *, int (*work)(struct tt_table_io *), void (*after)(struct tt_table_io *, int err)); /* goes on, on the thread */
 void tt_table_io_done(struct tt_table_io *, int err); /* an error with its sentence as this thread's last */
 bool tt_asker_is(const struct tt_asker *, const struct tt_asker *);
-bool tt_asker_lives(const struct tutti_table *, const struct tt_asker *);
 int tt_table_io_step(struct tt_table_io *);           /* one more of what is done for him: is it wanted still? -ECANCELED, -ESTALE, with a sentence */
 void tt_table_io_forget_dead(struct tutti_table *); /* what is written or was read for one who is gone, and is not being taken */
 void tt_table_io_stop(struct tutti_table *);       /* nothing is written or read from now on, but for what the thread is in the middle of */

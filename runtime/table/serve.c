@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the shard ---- */
-
 static struct tt_pusher *pusher_of(struct tt_shard *s, int rank)
 {
 	if (!s->pushers[rank] && (s->pushers[rank] = calloc(1, sizeof *s->pushers[rank])))
@@ -27,10 +25,9 @@ static int count_in(struct tutti_table *t, int rank, uint64_t *pushed)
 	*pushed = tt_rounds_pushed(t->shard.rounds, rank); /* tt_table_expect() may have counted it */
 	if (p->counted || !tt_table_has_worker(t, rank))
 		return 0;
-	if ((err = tt_rounds_join(t->shard.rounds, rank, pushed)))
-		return err;
-	p->counted = true;
-	return 0;
+	err = tt_rounds_join(t->shard.rounds, rank, pushed);
+	p->counted = !err;
+	return err;
 }
 
 int tt_table_expect(struct tutti_table *t)
@@ -167,7 +164,7 @@ void tt_table_resume(struct tutti_table *t, int rank, uint64_t pushed)
 		move_clock(t);
 }
 
-/* The largest clock of the other servers. */
+/* The largest clock of the other servers: the last worker may have died in a push that only they have complete. */
 static uint64_t farthest(const struct tutti_table *t)
 {
 	uint64_t clock = 0;

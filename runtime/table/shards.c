@@ -7,32 +7,19 @@
 
 static uint64_t units_of(uint64_t count, uint64_t unit) { return count / unit + (count % unit != 0); }
 
-static void cut_even(struct tt_shards *s, uint64_t servers, uint64_t align)
-{
-	s->unit = units_of(s->count, align) >= servers ? align : 1;
-	uint64_t units = units_of(s->count, s->unit);
-	s->each = units / servers;
-	s->more = units % servers;
-	s->used = (int)tt_min(units, servers);
-}
-
-static void cut_like_multiverso(struct tt_shards *s, uint64_t servers)
-{
-	s->unit = 1;
-	s->used = (int)tt_min(s->count, servers);
-	s->each = s->count / (uint64_t)s->used;
-}
-
 int tt_shards_cut(struct tt_shards *s, uint64_t count, int servers, uint64_t align, enum tt_cut cut)
 {
+	uint64_t units, used;
+
 	if (!count || !align || servers < 1)
 		return tt_fail(-EINVAL, "%llu elements, aligned to %llu, on %d servers: none of them may be less than "
 		               "1", (unsigned long long)count, (unsigned long long)align, servers);
-	*s = (struct tt_shards){ .count = count };
-	if (cut == TT_CUT_MULTIVERSO)
-		cut_like_multiverso(s, (uint64_t)servers);
-	else
-		cut_even(s, (uint64_t)servers, align);
+	if (cut == TT_CUT_MULTIVERSO || units_of(count, align) < (uint64_t)servers)
+		align = 1;
+	units = units_of(count, align);
+	used = tt_min(units, (uint64_t)servers);
+	*s = (struct tt_shards){ .count = count, .unit = align, .each = units / used, .used = (int)used };
+	s->more = cut == TT_CUT_MULTIVERSO ? 0 : units % used;
 	return 0;
 }
 

@@ -412,7 +412,7 @@ void tt_version_round(struct tutti_table *t)
 	struct tt_shard *s = &t->shard;
 	struct tt_next *n = &s->next;
 
-	tt_updater_begin(s->updater, 0, n->opened ? &n->options : NULL, &n->push); /* tt_version_begin() checked these */
+	tt_updater_begin(s->updater, 0, n->opened ? &n->options : NULL, &n->push);
 	if (t->updater.rule != TUTTI_UPDATE_OWN)
 		n->push.factors.scale = 1; /* the sum has it already */
 	start(t);
