@@ -16,6 +16,7 @@
 #define TT_FORMAT(fmt, args) __attribute__((format(printf, fmt, args)))
 #define TT_NEVER UINT64_MAX /* a deadline that never expires */
 #define TT_MS 1000000ull    /* nanoseconds in a millisecond */
+enum { TT_CACHE_LINE = 64 };
 
 /* The sanitizer of this build: gcc defines macros, clang has features. */
 #ifdef __has_feature

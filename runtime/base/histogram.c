@@ -1,9 +1,8 @@
-/* histogram.c - a histogram of times in fixed memory: eight buckets for each power of two, so a value and the middle
- * of its bucket differ by at most 1/16. The first eight values have a bucket each.
+/* histogram.c - a histogram of times in fixed memory: eight buckets for each power of two, so a value and the middle of
+ * its bucket differ by at most 1/16. The first eight values have a bucket each.
  *
  *      value    0 1 .. 7 | 8 9 .. 15 | 16-17 18-19 .. 30-31 | 32-35 .. 60-63 | ...
- *      bucket   0 1 .. 7 | 8 9 .. 15 |    16    17 ..    23 |    24 ..    31 | ...
- */
+ *      bucket   0 1 .. 7 | 8 9 .. 15 |    16    17 ..    23 |    24 ..    31 | ... */
 #include "base/base.h"
 
 static unsigned bucket_of(uint64_t v)

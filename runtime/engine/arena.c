@@ -1,18 +1,15 @@
 /* arena.c - memory that the other processes of this host can map: tutti_alloc
  *
- * An arena is a memfd, sealed so that nobody can cut pages off that another process has mapped. What is small shares a slab of
- * 2 MiB, in whole pages, since each arena costs an open file; what is larger has one of its own.
+ * An arena is a memfd, sealed so that no process can remove pages that another one has mapped. Each arena costs an open
+ * file, so small allocations share slabs of 2 MiB, in whole pages.
  *
- *      slab    | run of 3 pages | free | run of 1 | free ...             run[] holds the length at the first page of each run
+ *      slab    | run of 3 pages | free | run of 1 | free ...     run[] holds the length at the first page of each run
  *
- * Memory outlives the job that it was allocated with, so the arenas are the process's. Where there is no memfd to be had, or
- * files become scarce, memory is private: it works everywhere, and others reach it with a copy.
- */
+ * Memory may outlive the job that allocated it, so arenas belong to the process. Without a memfd, or when open files
+ * become scarce, memory is private: other ranks then reach it by a copy. */
 #include "engine/engine.h"
 #include <pthread.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -30,14 +27,14 @@ static struct { /* by address */
 	pthread_mutex_t lock;
 	struct arena **at;
 	int count, room;
-	struct arena *empty;        /* the slab that stays with nothing in it, for who allocates and frees by turns; NULL: none */
-	bool forks;                 /* the handlers are in place */
+	struct arena *empty; /* one empty slab is kept, for programs that allocate and free in turns; NULL: none */
+	bool forks;          /* the fork handlers are installed */
 } arenas = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /* ---- the list ---- */
 
-/* The first one that ends behind it. */
-static int place_of(const char *p)
+/* The index of the first arena that ends behind p. */
+static int index_of(const char *p)
 {
 	int low = 0, high = arenas.count;
 
@@ -53,14 +50,14 @@ static int place_of(const char *p)
 
 static struct arena *find(const char *p)
 {
-	int i = place_of(p);
+	int i = index_of(p);
 
 	return i < arenas.count && arenas.at[i]->base <= p ? arenas.at[i] : NULL;
 }
 
-static bool list(struct arena *a)
+static bool insert(struct arena *a)
 {
-	int i = place_of(a->base);
+	int i = index_of(a->base);
 
 	if (arenas.count == arenas.room) {
 		struct arena **more = realloc(arenas.at, (size_t)(2 * arenas.room + 16) * sizeof *more);
@@ -75,24 +72,20 @@ static bool list(struct arena *a)
 	return true;
 }
 
-static void unlist(const struct arena *a)
+static void take_out(const struct arena *a)
 {
-	int i = place_of(a->base);
+	int i = index_of(a->base);
 
 	memmove(arenas.at + i, arenas.at + i + 1, (size_t)(arenas.count - i - 1) * sizeof *arenas.at);
-	if (--arenas.count)
-		return;
-	free(arenas.at);
-	arenas.at = NULL;
-	arenas.room = 0;
+	arenas.count--;
 }
 
-/* ---- a fork's child: it sees the memory, and what it writes is its own ---- */
+/* ---- a child of fork() gets a private copy ---- */
 
 static void lock(void) { pthread_mutex_lock(&arenas.lock); }
 static void unlock(void) { pthread_mutex_unlock(&arenas.lock); }
 
-static void keep_to_oneself(void)
+static void make_private(void)
 {
 	for (int i = 0; i < arenas.count; i++) {
 		const struct arena *a = arenas.at[i];
@@ -114,7 +107,7 @@ static int make_file(size_t len)
 	return -1;
 }
 
-/* Reserved as private memory is, so that the kernel says at once what there can never be; then the file is put there. */
+/* Maps private memory first, so that the kernel refuses at once what it can never provide; then the file over it. */
 static char *map_file(int fd, size_t len)
 {
 	size_t unit = len < HUGE_PAGE ? PAGE : HUGE_PAGE, all = len + unit - PAGE;
@@ -154,8 +147,8 @@ static struct arena *make(size_t len, bool slab)
 	a->fd = make_file(len);
 	a->base = a->fd >= 0 ? map_file(a->fd, len) : NULL;
 	if (!arenas.forks)
-		arenas.forks = !pthread_atfork(lock, unlock, keep_to_oneself);
-	if (!a->base || !arenas.forks || !list(a)) {
+		arenas.forks = !pthread_atfork(lock, unlock, make_private);
+	if (!a->base || !arenas.forks || !insert(a)) {
 		drop(a);
 		return NULL;
 	}
@@ -202,7 +195,7 @@ static char *take_run(size_t bytes)
 	return a ? cut(a, (int)(bytes / PAGE)) : NULL;
 }
 
-/* ---- all of it ---- */
+/* ---- allocations ---- */
 
 static char *take(size_t bytes)
 {
@@ -224,7 +217,7 @@ static void give_arena(struct arena *a)
 		arenas.empty = a;
 	if (a == arenas.empty)
 		return;
-	unlist(a);
+	take_out(a);
 	drop(a);
 }
 
@@ -262,7 +255,8 @@ int tt_memory_alloc(const struct tt_job *job, size_t bytes, int gpu, void **memo
 	void *p;
 
 	if (gpu != -1)
-		return tt_fail(-ENODEV, "memory on GPU %d was asked for, and this build has no GPU support: use -1 for host memory", gpu);
+		return tt_fail(-ENODEV, "memory on GPU %d was asked for, and this build has no GPU support: "
+		                        "use -1 for host memory", gpu);
 	if (bytes > PTRDIFF_MAX - HUGE_PAGE)
 		return tt_fail(-ENOMEM, "%zu bytes are more than there can be", bytes);
 	bytes = (tt_max(bytes, 1) + PAGE - 1) & ~(size_t)(PAGE - 1);

@@ -1,17 +1,17 @@
-/* engine.c - the progress loop. Whoever waits, drives: a thread inside a blocking call polls the nets itself, so no
- * thread hop stands in the way of a message. One background thread serves the peers while the application computes. */
+/* engine.c - the progress loop. A thread in a blocking call drives it: the thread polls the nets itself, so no message
+ * waits for a thread switch. The background thread runs the loop while the application computes. */
 #include "engine/engine.h"
 
 enum {
-	SPIN_NS = 1000000,       /* how long a driver polls after the last event before it sleeps */
-	TICK_MIN_NS = 100000,    /* how often the background thread looks whether somebody drives */
+	SPIN_NS = 1000000,      /* how long a driver polls after the last event before it sleeps */
+	TICK_MIN_NS = 100000,   /* how often the background thread checks whether there is a driver */
 	TICK_MAX_NS = 1000000,
-	YIELDS = 8,               /* how often a rank without a core of its own lets others run before it sleeps, where it has neighbours in shared memory */
-	HOUSEKEEPING_MS = 1000,  /* nets want a progress call now and then for their timeouts */
-	YIELD_MAX_NS = 500000,   /* a core that was given up for longer is taken by others' work: who sleeps gets it back sooner */
-	FAR_EVERY = 16,          /* turns of a spinning driver that has neighbours in shared memory, between looks at the other nets */
-	TURN_EVERY = 64,         /* looks at shared memory alone by blocking calls, between turns */
-	CLOCK_EVERY = 8,         /* fruitless turns of a spinning driver between looks at the clock */
+	YIELDS = 8,             /* of a driver without its own core but with shared-memory peers, before it sleeps */
+	HOUSEKEEPING_MS = 1000, /* the longest sleep: nets check their timeouts in progress() */
+	YIELD_MAX_NS = 500000,  /* after a longer yield the core is busy: a sleeper gets it back sooner */
+	FAR_EVERY = 16,         /* turns of a spinning driver with shared-memory peers between polls of other nets */
+	TURN_EVERY = 64,        /* calls of tt_look between full turns */
+	CLOCK_EVERY = 8,        /* turns without an event between reads of the clock */
 };
 
 static void wake_the_ready(struct tt_engine *e)
@@ -38,7 +38,8 @@ static int arm_all(struct tt_engine *e)
 	return busy;
 }
 
-/* Somebody has posted while others sleep on the nets: what no file descriptor will tell them, a kick must. */
+/* The caller may have posted something while another thread sleeps on the nets. If no file descriptor tells the
+ * sleeper, a kick must. */
 static void alert_sleepers(struct tt_job *job)
 {
 	struct tt_engine *e = &job->engine;
@@ -50,10 +51,11 @@ static void alert_sleepers(struct tt_job *job)
 	tt_kick(e->driver_asleep ? &e->sleeper : &e->backstage);
 }
 
-/* Only who holds the gate does, so it need not be one step. */
+/* The lock's holder is the only writer, so this needs no atomic addition. */
 static void count_visit(struct tt_engine *e, uint32_t n)
 {
-	atomic_store_explicit(&e->visits, atomic_load_explicit(&e->visits, memory_order_relaxed) + n, memory_order_relaxed);
+	n += atomic_load_explicit(&e->visits, memory_order_relaxed);
+	atomic_store_explicit(&e->visits, n, memory_order_relaxed);
 }
 
 void tt_lock(struct tt_job *job)
@@ -81,7 +83,7 @@ static int run_timers(struct tt_engine *e, uint64_t now)
 		tt_list_remove(node);
 		t->expire(t);
 		n++;
-		break; /* it may have stopped others: the rest has its turn next time */
+		break; /* expire may have removed other timers from the list; those due run in the next turn */
 	}
 	return n;
 }
@@ -98,32 +100,26 @@ static int end_unsent(struct tt_job *job)
 	return n;
 }
 
-static void lose_net(struct tt_job *job, struct tt_net *net)
-{
-	tt_each_module(m, job, net_lost)
-		m->net_lost(job, net);
-}
-
 static int poll_net(struct tt_job *job, struct tt_net *net)
 {
 	int n = net->transport->progress(net);
 
 	if (n >= 0)
 		return n;
-	lose_net(job, net);
+	tt_each_module(m, job, net_lost)
+		m->net_lost(job, net);
 	return 0;
 }
 
-static int poll_near(struct tt_job *job, struct tt_net *net) { return net->cheap_poll ? poll_net(job, net) : 0; }
-
-/* near: only what a look costs no system call. */
+/* near: polls only the nets that need no system call. */
 static int turn(struct tt_job *job, uint64_t now, bool near)
 {
 	struct tt_engine *e = &job->engine;
 	int n = end_unsent(job);
 
 	for (int i = 0; i < e->count; i++)
-		n += near ? poll_near(job, e->nets[i]) : poll_net(job, e->nets[i]);
+		if (!near || e->nets[i]->cheap_poll)
+			n += poll_net(job, e->nets[i]);
 	n += run_timers(e, now);
 	for (int i = 0; i < e->polls; i++)
 		n += e->poll[i](job);
@@ -134,7 +130,7 @@ static int turn(struct tt_job *job, uint64_t now, bool near)
 
 int tt_progress(struct tt_job *job) { return turn(job, tt_now(), false); }
 
-/* Calls that never have to wait must not keep timers and other nets waiting for good. */
+/* A program of calls that never wait must not starve timers and the other nets. */
 void tt_look(struct tt_job *job, struct tt_net *net)
 {
 	if (net->cheap_poll && ++job->engine.turns % TURN_EVERY)
@@ -155,7 +151,7 @@ static uint64_t next_wake(struct tt_engine *e, uint64_t deadline)
 	return at < deadline ? at : deadline;
 }
 
-/* Lets go of the gate and sleeps until a net has something; the caller takes it again. */
+/* Releases the lock and sleeps until a net has an event; the caller takes the lock again. */
 static void sleep_on_nets(struct tt_engine *e, struct tt_sleeper *s, _Atomic bool *asleep, uint64_t deadline)
 {
 	int fds[TT_NETS];
@@ -177,12 +173,13 @@ static void let_others_in(struct tt_engine *e)
 	tt_ticket_lock_take(&e->lock);
 }
 
-/* True: in vain, and no time worth speaking of has passed. */
+/* True: nothing happened, and next to no time has passed. */
 static bool drive(struct tt_job *job, uint64_t now, uint64_t deadline)
 {
 	struct tt_engine *e = &job->engine;
-	bool elsewhere = e->yields && now - e->yielded > YIELD_MAX_NS; /* where the core has been */
-	bool yields = !elsewhere && !e->spin && e->yields < YIELDS && (e->yields || !e->afar); /* the last turn before a sleep looks everywhere */
+	bool elsewhere = e->yields && now - e->yielded > YIELD_MAX_NS; /* the core was, during the last yield */
+	bool may_yield = !elsewhere && !e->spin && e->yields < YIELDS;
+	bool yields = may_yield && (e->yields || !e->afar); /* the last turn before a sleep must poll all nets */
 	bool near = e->neighbours && (now < e->spin_until || yields) && ++e->turns % FAR_EVERY;
 
 	if (turn(job, now, near)) {
@@ -192,7 +189,7 @@ static bool drive(struct tt_job *job, uint64_t now, uint64_t deadline)
 	} else if (now < e->spin_until) {
 		let_others_in(e);
 		return true;
-	} else if ((e->in_memory || e->neighbours) && !elsewhere && !e->spin && e->yields < YIELDS && tt_yield()) {
+	} else if ((e->in_memory || e->neighbours) && may_yield && tt_yield()) {
 		e->yields++;
 		e->yielded = now;
 		let_others_in(e);
@@ -221,7 +218,7 @@ static void take_over(struct tt_engine *e, struct tt_waiter *me, uint64_t now)
 	e->spin_until = e->spin ? now + SPIN_NS : 0;
 }
 
-/* A leaving driver hands over to the next waiter, and wakes the background thread only if that has no tick. */
+/* A leaving driver makes the next waiter the driver. It wakes the background thread only if that has no tick. */
 static void hand_over(struct tt_engine *e, struct tt_waiter *me)
 {
 	struct tt_list *next;
@@ -243,7 +240,7 @@ int tt_wait_until(struct tt_job *job, bool (*ready)(void *), void *arg, uint64_t
 {
 	struct tt_engine *e = &job->engine;
 	struct tt_waiter me = { .ready = ready, .arg = arg };
-	unsigned vain = 0; /* turns in a row */
+	unsigned vain = 0; /* turns without an event, in a row */
 	uint64_t now = 0;
 	int err = 0;
 
@@ -270,8 +267,8 @@ int tt_wait_until(struct tt_job *job, bool (*ready)(void *), void *arg, uint64_t
 	return err;
 }
 
-/* For a tick; or, where the driver sleeps on the nets himself, until he leaves. First the flag, then a second look: either
- * this sees that he is up again, or he, leaving, sees the flag. */
+/* Sleeps for a tick, or until the driver leaves if the driver sleeps on the nets. The flag is set before the second
+ * check: either this thread sees that the driver is awake, or the leaving driver sees the flag. */
 static void doze(struct tt_engine *e, uint64_t tick, bool may_stay)
 {
 	uint64_t until = tt_now() + tick;
@@ -295,8 +292,8 @@ static bool is_wanted(const struct tt_job *job)
 	return false;
 }
 
-/* While threads of the application come and go, only a tick: no thread is woken for traffic that somebody already polls
- * for, and the gate is left to those who do. Returns when nobody has been inside for a short tick. */
+/* While application threads take the lock, the background thread only ticks: no event wakes it that another thread
+ * polls for, and it leaves the lock to them. Returns when no thread has held the lock for a short tick. */
 static void watch_visitors(struct tt_job *job)
 {
 	struct tt_engine *e = &job->engine;
@@ -380,7 +377,7 @@ void tt_timer_start(struct tt_job *job, struct tt_timer *t, uint64_t at, void (*
 	t->expire = expire;
 	tt_list_append(&e->timers, &t->link);
 	if (e->driver_asleep)
-		tt_kick(&e->sleeper); /* it may have to get up earlier now */
+		tt_kick(&e->sleeper); /* this timer may be the first to expire */
 	if (e->backstage_asleep)
 		tt_kick(&e->backstage);
 }
@@ -397,7 +394,7 @@ void tt_errand(struct tt_job *job)
 	tt_kick(&job->engine.backstage);
 }
 
-enum { MESSAGE_MAX = 65536 + 128 }; /* longer ones would wait too long for their last byte */
+enum { MESSAGE_MAX = 65536 + 128 }; /* a receiver handles a message after its last byte: pieces must stay short */
 
 size_t tt_message_max(const struct tt_job *job)
 {

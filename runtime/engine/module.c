@@ -1,9 +1,9 @@
-/* module.c - the rooms that have registered with a job: their structs, and their life */
+/* module.c - the modules of a job: their structs and their life */
 #include "engine/engine.h"
 #include <stdlib.h>
 
-/* What is asked on each turn is found once. */
-static void note_sources(struct tt_engine *e, const struct tt_module *m)
+/* The progress loop calls these in each turn, so it must not search for them. */
+static void add_sources(struct tt_engine *e, const struct tt_module *m)
 {
 	if (m->poll)
 		e->poll[e->polls++] = m->poll;
@@ -16,11 +16,13 @@ static int compare(const struct tt_module *a, const struct tt_module *b)
 	if (a->slot == b->slot)
 		return tt_fail(-EEXIST, "modules %s and %s both have slot %d", a->name, b->name, a->slot);
 	if (a->notify && b->notify && a->notify_first <= b->notify_last && b->notify_first <= a->notify_last)
-		return tt_fail(-EEXIST, "modules %s and %s both take notifies from %u to %u", a->name, b->name, b->notify_first, b->notify_last);
+		return tt_fail(-EEXIST, "modules %s and %s both take notifies from %u to %u", a->name, b->name,
+		               b->notify_first, b->notify_last);
 	for (int i = 0; i < a->message_count; i++)
 		for (int k = 0; k < b->message_count; k++)
 			if (a->messages[i].type == b->messages[k].type)
-				return tt_fail(-EEXIST, "modules %s and %s both have messages of type %d", a->name, b->name, a->messages[i].type);
+				return tt_fail(-EEXIST, "modules %s and %s both have messages of type %d", a->name,
+				               b->name, a->messages[i].type);
 	return 0;
 }
 
@@ -29,14 +31,15 @@ static int make_struct(struct tt_job *job, const struct tt_module *m)
 	int err = 0;
 
 	if (m->slot < 0 || m->slot >= TT_MODULES)
-		return tt_fail(-EINVAL, "module %s has slot %d: it must be from 0 to %d", m->name, m->slot, TT_MODULES - 1);
+		return tt_fail(-EINVAL, "module %s has slot %d: it must be from 0 to %d", m->name, m->slot,
+		               TT_MODULES - 1);
 	for (const struct tt_module *const *other = job->modules; !err && *other != m; other++)
 		err = compare(*other, m);
 	if (err)
 		return err;
 	if (m->job_size && !(job->own[m->slot] = calloc(1, m->job_size)))
 		return tt_fail(-ENOMEM, "no memory for module %s of a job", m->name);
-	note_sources(&job->engine, m);
+	add_sources(&job->engine, m);
 	return 0;
 }
 

@@ -1,9 +1,9 @@
-/* owner.c - is this job usable: by this process, and now */
+/* owner.c - may this process use the job now? */
 #include "engine/engine.h"
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* A fork's child shares our sockets: a word from it would garble them. The kernel zeroes this page for it. */
+/* A child of fork() shares the sockets, and its bytes would garble the streams. The kernel zeroes the child's page. */
 int tt_mark_owner(struct tt_job *job)
 {
 	void *page = mmap(NULL, 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -20,7 +20,8 @@ int tt_is_mine(const struct tt_job *job)
 {
 	if (*job->here)
 		return 0;
-	return tt_fail(-ECHILD, "this process is a fork's child: only its parent is a rank of the job; the child may leave or exec");
+	return tt_fail(-ECHILD, "this process is a fork's child: only its parent is a rank of the job; "
+	                        "the child may leave or exec");
 }
 
 int tt_usable(struct tt_job *job)

@@ -1,20 +1,16 @@
-/* place.c - pins the job's threads, and keeps its memory near them.
+/* place.c - pins the job's threads and keeps its memory near them
  *
- * `auto`, the default, must do no harm to programs of which nothing is known. So nothing is pinned to a core, and the
- * caller's threads are left alone: another job on this host would count from the same first core on, and the threads of a
- * pinned caller (OpenMP's, a data loader's) inherit its one core. Only the background thread is kept on the NUMA node on
- * which the rank joined, since it moves bytes of memory that is there; any core of that will do. Where there is one node,
- * or a launcher has given the rank less than one, nothing is done at all: one small file is read to know that. */
+ * `auto`, the default, must not slow down an unknown program. So it pins no thread to a core and leaves the caller's
+ * threads alone: other jobs on this host would start at the same first core, and the threads of a pinned caller
+ * (OpenMP's, a data loader's) inherit its one core. It only keeps the background thread on the NUMA node where the rank
+ * joined, whose memory that thread copies. With a single node, or less than one for this rank, it does nothing. */
 #include "engine/engine.h"
-#include "topology/topology.h"
-#include <fcntl.h>
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { NODES = 1024, PREFERRED = 1 /* MPOL_PREFERRED: elsewhere rather than not at all */, BIND_FROM = 65536 };
+enum { NODES = 1024, PREFERRED = 1 /* MPOL_PREFERRED: falls back to other nodes */, BIND_FROM = 65536 };
 
 int tt_place_begin(struct tt_job *job)
 {
@@ -41,7 +37,7 @@ uint32_t tt_place_print(const struct tt_job *job)
 	return tt_cpus_count(c) ? tt_hash(TT_HASH, c->word, sizeof c->word) >> 8 | 1 : 0;
 }
 
-/* Where the kernel tells nothing (or of another machine, as some containers do), each processor is a core. */
+/* Some containers hide the kernel's files or show those of another machine: then each processor counts as a core. */
 static int assume_plain(struct tt_place *p)
 {
 	free(p->pus);
@@ -92,24 +88,10 @@ static int bind_task(struct tt_task *task, const struct tt_cpus *cpus, const cha
 
 	tt_cpus_text(cpus, room, sizeof room);
 	if (err)
-		return tt_fail(err, "cannot pin %s to CPU %s: %s; TUTTI_PIN=none does without", whose, room, strerror(-err));
+		return tt_fail(err, "cannot pin %s to CPU %s: %s; TUTTI_PIN=none does without", whose, room,
+		               strerror(-err));
 	tt_log(TT_DEBUG, "pinned %s to CPU %s", whose, room);
 	return 0;
-}
-
-static int read_node(int node, struct tt_cpus *out)
-{
-	char path[64], text[4096];
-	ssize_t n;
-	int fd;
-
-	snprintf(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", node);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-	if (fd >= 0)
-		close(fd);
-	text[n > 0 ? n : 0] = 0;
-	return tt_cpus_parse(out, text) ? 0 : -ENOENT;
 }
 
 static int keep_on_node(struct tt_job *job, struct tt_task *task, const char *whose)
@@ -117,7 +99,8 @@ static int keep_on_node(struct tt_job *job, struct tt_task *task, const char *wh
 	struct tt_cpus node;
 	unsigned cpu, number;
 
-	if (job->size == 1 || getcpu(&cpu, &number) || read_node((int)number, &node) || tt_cpus_within(&job->place.allowed, &node))
+	if (job->size == 1 || getcpu(&cpu, &number) || !tt_topology_node("/sys", (int)number, &node) ||
+	    tt_cpus_within(&job->place.allowed, &node))
 		return 0;
 	tt_cpus_keep(&node, &job->place.allowed);
 	return tt_cpus_count(&node) ? bind_task(task, &node, whose) : 0;
@@ -132,8 +115,8 @@ static int pin_by_rule(struct tt_job *job)
 		return err;
 	if (!p->share.cores && p->rule.pin != TT_PIN_LIST) {
 		if (p->rank == 0)
-			tt_log(TT_WARN, "%s=%s pins nothing: %d ranks share fewer cores", tt_setting_name(&job->settings, TT_PIN),
-			       tt_setting(&job->settings, TT_PIN), p->ranks);
+			tt_log(TT_WARN, "%s=%s pins nothing: %d ranks share fewer cores",
+			       tt_setting_name(&job->settings, TT_PIN), tt_setting(&job->settings, TT_PIN), p->ranks);
 		return 0;
 	}
 	if (has_nodes(p))
@@ -149,11 +132,12 @@ int tt_place_open(struct tt_job *job)
 
 	if (err || tt_world || p->rule.pin == TT_PIN_NONE || !tt_cpus_count(&p->allowed))
 		return err;
-	err = p->rule.pin == TT_PIN_AUTO ? keep_on_node(job, job->engine.background, "the background thread") : pin_by_rule(job);
+	err = p->rule.pin != TT_PIN_AUTO ? pin_by_rule(job)
+	                                 : keep_on_node(job, job->engine.background, "the background thread");
 	return !err && caller ? tt_place_thread(job, TT_PIN_AUTO, -1) : err;
 }
 
-/* A thread comes into being where its maker may run, which may be one core. Where that cannot be changed it stays there. */
+/* A new thread inherits its creator's processors, perhaps a single core. A failure leaves it there. */
 void tt_place_widen(struct tt_job *job, struct tt_task *task)
 {
 	const struct tt_place *p = &job->place;
@@ -177,7 +161,7 @@ int tt_place_helper(struct tt_job *job, struct tt_task *task, int i)
 	return p->rule.pin == TT_PIN_AUTO ? keep_on_node(job, task, "a helper") : 0;
 }
 
-/* Under auto only who asks is pinned: to its part of all cores, and then the background thread comes to the same node. */
+/* Under auto this pins the calling thread to its partition of all cores, and the background thread to the same node. */
 int tt_place_thread(struct tt_job *job, enum tt_pin if_auto, int i)
 {
 	struct tt_place *p = &job->place;
@@ -198,8 +182,7 @@ int tt_place_thread(struct tt_job *job, enum tt_pin if_auto, int i)
 	return tt_partition_core(p->pus, p->n, &p->share, i, &core) ? bind_task(NULL, &core, "this thread") : 0;
 }
 
-/* For the pages that nobody has touched yet. It is a wish: where it is not granted (some containers forbid it) they come
- * from where they are first touched, as ever. */
+/* Some containers forbid mbind(); then pages come from the node that first touches them, as usual. */
 void tt_place_memory(const struct tt_job *job, void *at, size_t bytes)
 {
 	const struct tt_place *p = &job->place;

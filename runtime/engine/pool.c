@@ -1,24 +1,20 @@
-/* pool.c - threads that work something off together with whoever has it
+/* pool.c - threads that share one computation with the caller
  *
- * A rule over 256 KiB takes as long as many messages. Where a rank has more cores than the thread that polls needs, others take a part:
- * the caller cuts the work into shares, takes some himself until none is left, and waits for those that others have begun. So nobody
- * waits for a thread that does not run, and without threads all of it is one call.
+ * An update rule over 256 KiB takes as long as many messages. On a rank with spare cores the caller cuts the work into
+ * shares. The caller and the pool's threads take shares until none is left; then the caller waits for those that
+ * threads have begun. So the caller never waits for a thread that does not run.
  *
- *   ticket:  generation, 32 bits | shares, 16 | taken, 16     who raises `taken` has that share, and none is done until all are
- */
+ *   ticket:  generation, 32 bits | shares, 16 | taken, 16     whoever raises `taken` owns that share */
 #include "engine/engine.h"
-#include "topology/topology.h"
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum {
 	MOST = 64,         /* threads */
-	MOST_AUTO = 7,     /* memory gives no more than eight cores can take */
-	SHARES = 4,        /* for each thread: who comes late finds some left */
-	SPIN_NS = 50000,   /* how long a thread looks for more before it sleeps: as long as the next piece takes to come */
-	LOOKS = 64,        /* between looks at the clock */
-	PATIENCE = 4096,   /* looks for the last share's end, before its thread may need this core */
+	MOST_AUTO = 7,     /* eight cores use all of the memory bandwidth */
+	SHARES = 4,        /* for each thread, so that a late thread still finds one */
+	SPIN_NS = 50000,   /* how long a thread polls before it sleeps: about until the next piece comes */
+	LOOKS = 64,        /* polls between reads of the clock */
+	PATIENCE = 4096,   /* polls for the last share's end between yields: its thread may need this core */
 };
 
 struct helper {
@@ -49,7 +45,7 @@ static bool has_shares(struct tt_pool *p)
 	return taken_of(ticket) < shares_of(ticket);
 }
 
-/* Takes one and does it. What the work is may be read once a share of it is had: it stays until that is done. */
+/* Takes one share and runs it. run, arg and count may be read once a share is taken: they stay until it is done. */
 static bool do_share(struct tt_pool *p)
 {
 	uint64_t ticket = atomic_load(&p->ticket);
@@ -65,7 +61,7 @@ static bool do_share(struct tt_pool *p)
 	return true;
 }
 
-/* True: there is some, or the end. */
+/* True: there is work, or the pool stops. */
 static bool await_work(struct tt_pool *p)
 {
 	uint64_t until = tt_now() + SPIN_NS;
@@ -101,9 +97,11 @@ static void wake(struct tt_pool *p, int most)
 			tt_wake(&p->helper[i].parking);
 }
 
-void tt_pool_run(struct tt_pool *p, void (*run)(void *arg, size_t first, size_t count), void *arg, size_t count, size_t grain)
+void tt_pool_run(struct tt_pool *p, void (*run)(void *arg, size_t first, size_t count), void *arg, size_t count,
+                 size_t grain)
 {
-	size_t grains = (count + grain - 1) / grain, shares = p ? tt_min(grains, (size_t)(SHARES * (p->threads + 1))) : 1;
+	size_t grains = (count + grain - 1) / grain;
+	size_t shares = p ? tt_min(grains, (size_t)(SHARES * (p->threads + 1))) : 1;
 
 	if (shares < 2) {
 		run(arg, 0, count);
@@ -142,7 +140,8 @@ int tt_pool_read(const struct tt_settings *settings)
 
 	if (!strcmp(text, "auto") || !tt_setting_int(settings, TT_POOL, 0, MOST, &n))
 		return 0;
-	return tt_fail(-EINVAL, "%s=%s is neither auto nor a number of threads from 0 to %d", tt_setting_name(settings, TT_POOL), text, MOST);
+	return tt_fail(-EINVAL, "%s=%s is neither auto nor a number of threads from 0 to %d",
+	               tt_setting_name(settings, TT_POOL), text, MOST);
 }
 
 static int choose_threads(const struct tt_job *job)
@@ -150,7 +149,7 @@ static int choose_threads(const struct tt_job *job)
 	long spare = cores_to_spare(&job->place), n = spare < MOST_AUTO ? spare : MOST_AUTO;
 
 	if (strcmp(tt_setting(&job->settings, TT_POOL), "auto"))
-		tt_setting_int(&job->settings, TT_POOL, 0, MOST, &n); /* it was read before */
+		tt_setting_int(&job->settings, TT_POOL, 0, MOST, &n); /* tt_pool_read has checked it */
 	return tt_world ? 0 : (int)n;
 }
 
@@ -170,7 +169,7 @@ int tt_pool_open(struct tt_job *job)
 		h->pool = p;
 		if ((err = tt_spawn(help, h, &h->task)))
 			break;
-		p->threads++; /* it is to be joined, whatever comes */
+		p->threads++; /* from here on it must be joined */
 		err = tt_place_helper(job, h->task, p->threads);
 	}
 	if (err)

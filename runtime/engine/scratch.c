@@ -1,20 +1,19 @@
-/* scratch.c - buffers for a moment, of collectives and messages, kept for the next one
+/* scratch.c - a cache of temporary buffers for collectives and messages
  *
- * Fresh memory costs a page fault every 4 KiB, more than the wire takes for as many bytes. */
+ * Fresh memory costs a page fault every 4 KiB, which takes longer than to transport 4 KiB. */
 #include "engine/engine.h"
 #include <stdlib.h>
-#include <string.h>
 
 enum {
 	LEAST = 256,        /* bytes; each class is twice the one before */
-	LINE = 64, PAGE = 4096,
-	HELD_MAX = TT_ASAN ? 0 : 8 << 20, /* that one is to see who writes to what has been given back */
-	CLASS_MAX = HELD_MAX / 2,         /* so that messages leave room to collectives */
+	PAGE = 4096,
+	HELD_MAX = TT_ASAN ? 0 : 8 << 20, /* the sanitizer finds uses after the free only if nothing is kept */
+	CLASS_MAX = HELD_MAX / 2,         /* so that messages leave room for collectives */
 };
 
 static void *new_bytes(size_t bytes)
 {
-	size_t unit = bytes < PAGE ? LINE : PAGE;
+	size_t unit = bytes < PAGE ? TT_CACHE_LINE : PAGE;
 
 	return aligned_alloc(unit, (bytes + unit - 1) & ~(unit - 1));
 }

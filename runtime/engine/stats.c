@@ -1,24 +1,21 @@
-/* stats.c - what this rank did with each peer, how often, how long it took, and what became of the peers.
+/* stats.c - counters and times of this rank's operations, by peer or for the job
  *
  *      tt_member -> tt_stats -> tally of puts      job -> tt_stats -> tally of barriers
  *                            -> tally of gets                      -> tally of all-reduces
  *                            -> ...                                -> ...
  *
- * Everything is made on first use, so a peer that is not used costs a pointer. Times are kept in ticks and become
- * microseconds when somebody asks. Every operation is counted, but reading even the processor's counter twice costs more
- * than all the rest: after a job's first thousand only every 16th is timed.
- */
+ * All are allocated on first use, so an unused peer costs a pointer. Times are in ticks, which a reader converts. Every
+ * operation is counted; but two reads of the processor's counter cost more than all the rest, so after the first
+ * thousand of a job only every 16th operation is timed. */
 #include "engine/engine.h"
 #include <stdlib.h>
 
 enum { FIRST = 1000, EVERY_16TH = 28, EVERY_ONE = 32 };
 
-enum what { TIMED, COUNTED };
-
 static const struct kind {
 	const char *name;
-	enum what what;
-	bool ours; /* the job's and not a peer's */
+	enum { TIMED, COUNTED } what;
+	bool own; /* of the job, not of a peer */
 } kinds[TT_STAT_KINDS] = {
 	[TUTTI_STAT_PUT] = { "put", TIMED, false },
 	[TUTTI_STAT_GET] = { "get", TIMED, false },
@@ -52,7 +49,7 @@ static const struct kind {
 };
 
 const char *tt_stats_name(tutti_stat_kind kind) { return kinds[kind].name; }
-bool tt_stats_is_own(tutti_stat_kind kind) { return kinds[kind].ours; }
+bool tt_stats_is_own(tutti_stat_kind kind) { return kinds[kind].own; }
 
 /* ---- counting ---- */
 
@@ -64,7 +61,7 @@ static struct tt_tally *make_tally(struct tt_stats **at, tutti_stat_kind kind)
 		*at = calloc(1, sizeof **at);
 	if (*at)
 		(*at)->of[kind] = calloc(1, size);
-	return *at ? (*at)->of[kind] : NULL; /* NULL: no memory, and this one goes uncounted */
+	return *at ? (*at)->of[kind] : NULL; /* NULL: no memory, so the event is not counted */
 }
 
 static struct tt_tally *tally(struct tt_stats **at, tutti_stat_kind kind)
@@ -72,7 +69,7 @@ static struct tt_tally *tally(struct tt_stats **at, tutti_stat_kind kind)
 	return *at && (*at)->of[kind] ? (*at)->of[kind] : make_tally(at, kind);
 }
 
-/* Which of them, a multiple of the golden ratio says: evenly, and not in step with a program that does things in turn. */
+/* Multiples of the golden ratio choose evenly, and out of step with a program that repeats a cycle. */
 uint64_t tt_stats_start(struct tt_job *job)
 {
 	struct tt_book *b = &job->stats;
@@ -97,17 +94,12 @@ void tt_stats_ended(struct tt_stats **at, tutti_stat_kind kind, uint64_t since, 
 	if (!since)
 		return;
 	now = tt_ticks();
-	tt_hist_add(&t->times, now > since ? now - since : 0); /* another core's counter may be a few ticks behind */
+	tt_hist_add(&t->times, now > since ? now - since : 0); /* this core's counter may be a few ticks behind */
 }
 
 void tt_stats_count(struct tt_stats **at, tutti_stat_kind kind, size_t bytes)
 {
-	struct tt_tally *t = tally(at, kind);
-
-	if (!t)
-		return;
-	t->ops++;
-	t->bytes += bytes;
+	tt_stats_ended(at, kind, 0, bytes, 0);
 }
 
 void tt_stats_open(struct tt_job *job)

@@ -18,8 +18,6 @@ struct tt_update_run { /* all at the first element */
 	const struct tt_factors *factors;
 };
 
-enum { TT_LINE = 64 }; /* bytes that a store past the caches should fill */
-
 /* Those with `first` go from that element on, for `count`. They may be asked to stream if there all outputs begin a line. */
 struct tt_kernels {
 	const char *name;           /* of the instructions */

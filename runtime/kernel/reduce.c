@@ -79,7 +79,7 @@ static bool is_worth(const void *to, const void *a, const void *b, size_t bytes)
 /* Streamed tiles begin at a line: how many elements come before? false: none begins there. */
 static bool find_line(const void *to, size_t count, size_t size, size_t *lead)
 {
-	size_t bytes = -(uintptr_t)to % TT_LINE;
+	size_t bytes = -(uintptr_t)to % TT_CACHE_LINE;
 
 	if (bytes % size || bytes / size >= count)
 		return false;
@@ -126,7 +126,7 @@ void tt_reduce_many(const struct tt_many *m, size_t count, tutti_type type, tutt
 	unsigned modes = set_modes(MODES);
 
 	for (int i = 1; i < m->outputs; i++)
-		if (((uintptr_t)m->to[i] ^ (uintptr_t)m->to[0]) % TT_LINE)
+		if (((uintptr_t)m->to[i] ^ (uintptr_t)m->to[0]) % TT_CACHE_LINE)
 			stream = false; /* what begins at a line of one does not in another */
 	stream = stream && find_line(m->to[0], count, k->size, &lead);
 	k->many[rule](m, 0, lead, false);

@@ -105,7 +105,7 @@ struct ON(work) {
  * help and lose by it. */
 INLINE void ON(look_ahead)(const char *at, int vectors)
 {
-	for (int i = 0; PARTS > 1 && vectors == TILE && i < TILE * WIDTH; i += TT_LINE)
+	for (int i = 0; PARTS > 1 && vectors == TILE && i < TILE * WIDTH; i += TT_CACHE_LINE)
 		__builtin_prefetch(at + AHEAD + i);
 }
 

@@ -1,9 +1,7 @@
-/* cpus.c - sets of processors: read, written, counted. Whoever wants to know how many cores a process may use asks here */
+/* cpus.c - sets of processors */
 #include "topology/topology.h"
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { WORDS = TT_CPUS / 64 };
 
@@ -72,13 +70,13 @@ bool tt_cpus_parse(struct tt_cpus *out, const char *list)
 		if (!take_range(&list, &s))
 			return false;
 	} while (*list++ == ',');
-	if (list[-1] && strcmp(list - 1, "\n")) /* the kernel ends its lists with one */
+	if (list[-1] && strcmp(list - 1, "\n")) /* which ends the kernel's lists */
 		return false;
 	*out = s;
 	return true;
 }
 
-/* Stops after the last range that fits with "..." behind it. */
+/* Stops at the last range that leaves room for "...". */
 const char *tt_cpus_text(const struct tt_cpus *s, char *room, size_t size)
 {
 	char range[24];
@@ -91,7 +89,8 @@ const char *tt_cpus_text(const struct tt_cpus *s, char *room, size_t size)
 			continue;
 		while (tt_cpus_has(s, i + 1))
 			i++;
-		size_t n = (size_t)snprintf(range, sizeof range, i > first ? "%s%d-%d" : "%s%d", len ? "," : "", first, i);
+		const char *fmt = i > first ? "%s%d-%d" : "%s%d";
+		size_t n = (size_t)snprintf(range, sizeof range, fmt, len ? "," : "", first, i);
 		if (len + n + 4 >= size) {
 			snprintf(room + len, size - len, "...");
 			break;

@@ -1,18 +1,16 @@
-/* partition.c - how the ranks of one host share its cores out. Nothing here looks at the machine: it is told.
+/* partition.c - the partition of a host's cores among its ranks; a pure function of its arguments
  *
  *      package 0                package 1                 8 cores, 4 ranks
  *      +-----+-----+-----+----+ +----+-----+-----+----+
- *      |  0  |  0  |  1  | 1  | | 2  |  2  |  3  | 3  |   spread: all cores, ranks with consecutive numbers side by side
+ *      |  0  |  0  |  1  | 1  | | 2  |  2  |  3  | 3  |   spread: all cores, consecutive ranks side by side
  *      +-----+-----+-----+----+ +----+-----+-----+----+
  *
- * spread divides from above: packages among the ranks, then their nodes, then the cores of each, so that a share has more than
- * one node only where a rank has more than one for itself. compact packs: a core or two for each, from the first one on; what
- * is left stays free. These are OpenMP's `spread` and `close`. A core is never shared: its hardware threads go together. */
+ * spread divides from the top: packages among the ranks, then nodes, then cores. So a partition has several nodes only
+ * if the rank has each of them for itself. compact gives each rank a core or two, from the first core on, and leaves
+ * the rest free. These are OpenMP's `spread` and `close`. The hardware threads of a core stay together. */
 #include "topology/topology.h"
-#include <stdlib.h>
-#include <string.h>
 
-enum { THREADS = 2 }; /* of a rank that want a core: the caller and the background thread */
+enum { THREADS = 2 }; /* of a rank that need a core: the caller and the background thread */
 
 /* ---- TUTTI_PIN ---- */
 
@@ -37,7 +35,8 @@ int tt_pin_read(const struct tt_settings *settings, struct tt_pin_rule *out)
 	               tt_setting_name(settings, TT_PIN), text);
 }
 
-int tt_pin_check(const struct tt_settings *settings, const struct tt_pin_rule *rule, const struct tt_cpus *allowed, const struct tt_cpus *there)
+int tt_pin_check(const struct tt_settings *settings, const struct tt_pin_rule *rule, const struct tt_cpus *allowed,
+                 const struct tt_cpus *there)
 {
 	const char *name = tt_setting_name(settings, TT_PIN), *text = tt_setting(settings, TT_PIN);
 	char room[80];
@@ -48,20 +47,20 @@ int tt_pin_check(const struct tt_settings *settings, const struct tt_pin_rule *r
 	while (!tt_cpus_has(&rule->list, cpu) || tt_cpus_has(allowed, cpu))
 		cpu++;
 	if (!tt_cpus_has(there, cpu))
-		return tt_fail(-EINVAL, "%s=%s: there is no CPU %d, this machine has %s; `tutti info --topology` draws them", name, text,
-		               cpu, tt_cpus_text(there, room, sizeof room));
-	return tt_fail(-EINVAL, "%s=%s: CPU %d is outside of what a launcher, taskset or a cgroup lets this process use: name some of %s",
-	               name, text, cpu, tt_cpus_text(allowed, room, sizeof room));
+		return tt_fail(-EINVAL, "%s=%s: there is no CPU %d, this machine has %s; `tutti info --topology` draws "
+		               "them", name, text, cpu, tt_cpus_text(there, room, sizeof room));
+	return tt_fail(-EINVAL, "%s=%s: CPU %d is outside of what a launcher, taskset or a cgroup lets this process "
+	               "use: name some of %s", name, text, cpu, tt_cpus_text(allowed, room, sizeof room));
 }
 
 /* ---- cores ---- */
 
-enum level { PACKAGE, NODE, CORE };
+static int label(const struct tt_pu *p, enum tt_thing level)
+{
+	return level == TT_PACKAGE ? p->package : level == TT_NUMA ? p->node : level == TT_CORE ? p->core : p->cpu;
+}
 
-static int label(const struct tt_pu *p, enum level level) { return level == PACKAGE ? p->package : level == NODE ? p->node : p->core; }
-
-/* How many processors at the beginning are in one package, node or core. */
-static int run_length(const struct tt_pu *p, int n, enum level level)
+int tt_pu_run(const struct tt_pu *p, int n, enum tt_thing level)
 {
 	int i = 1;
 
@@ -70,11 +69,11 @@ static int run_length(const struct tt_pu *p, int n, enum level level)
 	return i;
 }
 
-static int count_runs(const struct tt_pu *p, int n, enum level level)
+static int count_runs(const struct tt_pu *p, int n, enum tt_thing level)
 {
 	int runs = 0;
 
-	for (int i = 0; i < n; i += run_length(p + i, n - i, level))
+	for (int i = 0; i < n; i += tt_pu_run(p + i, n - i, level))
 		runs++;
 	return runs;
 }
@@ -84,13 +83,13 @@ struct slice {
 	int n;
 };
 
-/* Runs `first` to `last` - 1 of it. */
-static struct slice take_runs(struct slice of, enum level level, int first, int last)
+/* Runs `first` to `last` - 1 of a slice. */
+static struct slice take_runs(struct slice of, enum tt_thing level, int first, int last)
 {
 	struct slice out = { of.p, 0 };
 
 	for (int i = 0; i < last; i++) {
-		int len = run_length(out.p + out.n, of.n - (int)(out.p + out.n - of.p), level);
+		int len = tt_pu_run(out.p + out.n, of.n - (int)(out.p + out.n - of.p), level);
 		if (i < first)
 			out.p += len;
 		else
@@ -99,33 +98,33 @@ static struct slice take_runs(struct slice of, enum level level, int first, int 
 	return out;
 }
 
-/* `ranks` are at most as many as cores. */
-static struct slice divide(struct slice s, enum level level, int rank, int ranks)
+/* Needs at least a core for each rank. */
+static struct slice divide(struct slice s, enum tt_thing level, int rank, int ranks)
 {
-	int runs = count_runs(s.p, s.n, level), cores = count_runs(s.p, s.n, CORE), before = 0;
+	int runs = count_runs(s.p, s.n, level), cores = count_runs(s.p, s.n, TT_CORE), before = 0;
 
 	if (ranks == 1)
 		return s;
-	if (ranks < runs || level == CORE)
+	if (ranks < runs || level == TT_CORE)
 		return take_runs(s, level, rank * runs / ranks, (rank + 1) * runs / ranks);
-	for (int i = 0; i < runs; i++) { /* as many ranks to each as it has of the cores; the running sum leaves none out */
+	for (int i = 0, from = 0, to; i < runs; i++, from = to) { /* ranks in proportion to cores; none is left out */
 		struct slice part = take_runs(s, level, i, i + 1);
-		int mine = count_runs(part.p, part.n, CORE), from = ranks * before / cores, to = ranks * (before + mine) / cores;
+		before += count_runs(part.p, part.n, TT_CORE);
+		to = ranks * before / cores;
 		if (rank < to)
-			return divide(part, level + 1, rank - from, to - from);
-		before += mine;
+			return divide(part, level == TT_PACKAGE ? TT_NUMA : TT_CORE, rank - from, to - from);
 	}
 	return s;
 }
 
 static struct slice pack(struct slice s, int rank, int ranks)
 {
-	int width = (int)tt_min(THREADS, (size_t)(count_runs(s.p, s.n, CORE) / ranks));
+	int width = (int)tt_min(THREADS, (size_t)(count_runs(s.p, s.n, TT_CORE) / ranks));
 
-	return take_runs(s, CORE, rank * width, (rank + 1) * width);
+	return take_runs(s, TT_CORE, rank * width, (rank + 1) * width);
 }
 
-/* ---- a share ---- */
+/* ---- a partition ---- */
 
 static void add_all(struct tt_cpus *to, struct slice s)
 {
@@ -133,28 +132,28 @@ static void add_all(struct tt_cpus *to, struct slice s)
 		tt_cpus_add(to, s.p[i].cpu);
 }
 
-/* The last core of its first node; of a single core the last hardware thread. */
-static void seat_background(struct slice s, struct tt_cpus *out)
+/* The last core of the first node; of a single core, the last hardware thread. */
+static void choose_background(struct slice s, struct tt_cpus *out)
 {
-	struct slice node = take_runs(s, NODE, 0, 1);
-	int cores = count_runs(node.p, node.n, CORE);
+	struct slice node = take_runs(s, TT_NUMA, 0, 1);
+	int cores = count_runs(node.p, node.n, TT_CORE);
 
 	if (cores > 1)
-		add_all(out, take_runs(node, CORE, cores - 1, cores));
+		add_all(out, take_runs(node, TT_CORE, cores - 1, cores));
 	else
 		tt_cpus_add(out, node.p[node.n - 1].cpu);
 }
 
-static void add_whole_nodes(struct tt_cpus *out, struct slice all, struct slice share)
+static void add_whole_nodes(struct tt_cpus *out, struct slice all, struct slice mine)
 {
-	for (int i = 0; i < all.n; i++)
-		for (int k = 0; k < share.n && !tt_cpus_has(out, all.p[i].cpu); k += run_length(share.p + k, share.n - k, NODE))
-			if (all.p[i].node == share.p[k].node)
+	for (int k = 0; k < mine.n; k += tt_pu_run(mine.p + k, mine.n - k, TT_NUMA))
+		for (int i = 0; i < all.n; i++)
+			if (all.p[i].node == mine.p[k].node)
 				tt_cpus_add(out, all.p[i].cpu);
 }
 
-void tt_partition_cores(const struct tt_pu *pus, int n, const struct tt_pin_rule *rule, const struct tt_cpus *allowed, int rank, int ranks,
-                  struct tt_partition *out)
+void tt_partition_cores(const struct tt_pu *pus, int n, const struct tt_pin_rule *rule, const struct tt_cpus *allowed,
+                        int rank, int ranks, struct tt_partition *out)
 {
 	struct tt_pu usable[n + 1];
 	struct slice all = { usable, 0 }, mine;
@@ -162,24 +161,25 @@ void tt_partition_cores(const struct tt_pu *pus, int n, const struct tt_pin_rule
 	memset(out, 0, sizeof *out);
 	out->node = -1;
 	for (int i = 0; i < n; i++)
-		if (tt_cpus_has(allowed, pus[i].cpu) && (rule->pin != TT_PIN_LIST || tt_cpus_has(&rule->list, pus[i].cpu)))
+		if (tt_cpus_has(allowed, pus[i].cpu) &&
+		    (rule->pin != TT_PIN_LIST || tt_cpus_has(&rule->list, pus[i].cpu)))
 			usable[all.n++] = pus[i];
 	if (!all.n)
 		return;
-	if (rule->pin == TT_PIN_NONE || count_runs(all.p, all.n, CORE) < ranks) {
+	if (rule->pin == TT_PIN_NONE || count_runs(all.p, all.n, TT_CORE) < ranks) {
 		add_all(&out->cpus, all);
 		out->background = out->cpus;
 		mine = all;
 	} else {
-		mine = rule->pin == TT_PIN_COMPACT ? pack(all, rank, ranks) : divide(all, PACKAGE, rank, ranks);
+		mine = rule->pin == TT_PIN_COMPACT ? pack(all, rank, ranks) : divide(all, TT_PACKAGE, rank, ranks);
 		add_all(&out->cpus, mine);
-		out->cores = count_runs(mine.p, mine.n, CORE);
+		out->cores = count_runs(mine.p, mine.n, TT_CORE);
 		if (rule->pin == TT_PIN_AUTO)
 			add_whole_nodes(&out->background, all, mine);
 		else
-			seat_background(mine, &out->background);
+			choose_background(mine, &out->background);
 	}
-	if (count_runs(mine.p, mine.n, NODE) == 1)
+	if (count_runs(mine.p, mine.n, TT_NUMA) == 1)
 		out->node = mine.p->node;
 }
 

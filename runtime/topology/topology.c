@@ -1,12 +1,10 @@
-/* topology.c - a machine as a tree: what is in what, which device is near which core. hwloc knows it best (caches, devices,
- * and machines that are elsewhere); which processors make a core, a package or a node the kernel's files tell as well, and in
- * a fraction of the time, so that is what ranks read. Without hwloc the tree is made of that alone. */
+/* topology.c - a machine as a tree, and which devices are near which cores
+ *
+ * hwloc knows caches, devices and other machines. Ranks only need cores, packages and nodes, which the kernel's files
+ * show in a fraction of the time. Without hwloc the tree is made of these files alone. */
 #include "topology/topology.h"
-#include <dirent.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* ---- the kernel's files ---- */
@@ -34,6 +32,11 @@ static bool read_list(struct tt_cpus *out, const char *sys, const char *fmt, ...
 	return tt_cpus_parse(out, text);
 }
 
+bool tt_topology_node(const char *sys, int node, struct tt_cpus *out)
+{
+	return read_list(out, sys, "node/node%d/cpulist", node);
+}
+
 static int lowest(const struct tt_cpus *s)
 {
 	int cpu = 0;
@@ -43,7 +46,7 @@ static int lowest(const struct tt_cpus *s)
 	return cpu;
 }
 
-/* Reads one file for each core, package and node: what it says of one of them holds for all that it names. */
+/* Reads one file for each core, package and node, which lists all of its processors. */
 static void label_processors(const char *sys, const struct tt_cpus *online, struct tt_pu of[TT_CPUS])
 {
 	struct tt_cpus nodes, s;
@@ -56,7 +59,7 @@ static void label_processors(const char *sys, const struct tt_cpus *online, stru
 	if (!read_list(&nodes, sys, "node/online"))
 		memset(&nodes, 0, sizeof nodes);
 	for (int node = 0; node < TT_CPUS; node++)
-		if (tt_cpus_has(&nodes, node) && read_list(&s, sys, "node/node%d/cpulist", node))
+		if (tt_cpus_has(&nodes, node) && tt_topology_node(sys, node, &s))
 			for (int cpu = 0; cpu < end; cpu++)
 				of[cpu].node = tt_cpus_has(&s, cpu) ? node : of[cpu].node;
 	for (int cpu = 0; cpu < end; cpu++) {
@@ -132,15 +135,11 @@ void tt_topology_free(struct tt_topology *t)
 	memset(t, 0, sizeof *t);
 }
 
-static bool is_within_parent(const struct tt_pu *a, const struct tt_pu *b, enum tt_thing kind)
-{
-	return kind == TT_PACKAGE ? a->package == b->package : kind == TT_NUMA ? a->node == b->node : kind == TT_CORE && a->core == b->core;
-}
-
-/* Each level of it holds the run of processors with one label. */
+/* Adds an object for a run of processors with one label, and the levels below. */
 static int grow(struct tt_topology *t, enum tt_thing kind, int parent, int first, int n)
 {
-	static const enum tt_thing below[] = { [TT_MACHINE] = TT_PACKAGE, [TT_PACKAGE] = TT_NUMA, [TT_NUMA] = TT_CORE, [TT_CORE] = TT_PU };
+	static const enum tt_thing below[] = { [TT_MACHINE] = TT_PACKAGE, [TT_PACKAGE] = TT_NUMA, [TT_NUMA] = TT_CORE,
+		                               [TT_CORE] = TT_PU };
 	struct tt_object *o = tt_topology_add(t, kind, parent);
 	const struct tt_pu *p = &t->pus[first];
 	int me = t->count - 1, err = 0;
@@ -150,11 +149,10 @@ static int grow(struct tt_topology *t, enum tt_thing kind, int parent, int first
 	o->first = first;
 	o->pus = n;
 	o->number = kind == TT_PU ? p->cpu : kind == TT_NUMA ? p->node : kind == TT_MACHINE ? -1 : 0;
-	for (int i = parent < 0 ? 0 : parent, last = t->count - 1; (kind == TT_PACKAGE || kind == TT_CORE) && i < last; i++)
+	for (int i = parent < 0 ? 0 : parent; (kind == TT_PACKAGE || kind == TT_CORE) && i < me; i++)
 		o->number += t->objects[i].kind == kind && t->objects[i].parent == parent;
 	for (int i = 0, len; kind != TT_PU && i < n && !err; i += len) {
-		for (len = 1; i + len < n && is_within_parent(&p[i], &p[i + len], below[kind]);)
-			len++;
+		len = tt_pu_run(&p[i], n - i, below[kind]);
 		err = grow(t, below[kind], me, first + i, len);
 	}
 	return err;
@@ -180,10 +178,12 @@ int tt_topology_load(struct tt_topology *t, enum tt_source source, const char *w
 	err = tt_topology_hwloc(t, source, what);
 #endif
 	if (err == -ENOSYS && source != TT_THIS_HOST)
-		return tt_fail(err, "%s cannot be read without hwloc: install libhwloc-dev, then configure and build Tutti again", what);
+		return tt_fail(err, "%s cannot be read without hwloc: install libhwloc-dev, "
+		                    "then configure and build Tutti again", what);
 	if (err == -ENOSYS) {
 		if ((err = tt_topology_kernel("/sys", &pus, &n)))
-			return tt_fail(err, "neither hwloc nor /sys/devices/system/cpu tells what this machine is made of");
+			return tt_fail(err, "neither hwloc nor /sys/devices/system/cpu tells "
+			                    "what this machine is made of");
 		err = tt_topology_from(t, pus, n);
 	}
 	if (err)
@@ -207,7 +207,7 @@ int tt_topology_cover(const struct tt_topology *t, const struct tt_cpus *cpus)
 	int at = 0;
 
 	tt_cpus_keep(&here, &t->there);
-	for (int i = 1; i < t->count && tt_cpus_count(&here); i++) /* parents come first: one pass goes down */
+	for (int i = 1; i < t->count && tt_cpus_count(&here); i++) /* parents come first, so one pass suffices */
 		if (t->objects[i].parent == at && holds(t, &t->objects[i], &here))
 			at = i;
 	return at;
@@ -222,25 +222,9 @@ int tt_topology_meet(const struct tt_topology *t, int a, int b)
 	return a;
 }
 
-static void reverse(int *a, int n)
-{
-	for (int i = 0; i < n / 2; i++) {
-		int swap = a[i];
-		a[i] = a[n - 1 - i];
-		a[n - 1 - i] = swap;
-	}
-}
-
-static void rotate(int *a, int n, int by)
-{
-	reverse(a, by);
-	reverse(a + by, n - by);
-	reverse(a, n);
-}
-
 int tt_topology_near(const struct tt_topology *t, int from, enum tt_thing kind, int turn, int *order, int max)
 {
-	int depths[max > 0 ? max : 1], n = 0;
+	int depths[max > 0 ? max : 1], sorted[max > 0 ? max : 1], n = 0;
 
 	for (int i = 0; i < t->count && n < max; i++) {
 		if (t->objects[i].kind != kind)
@@ -248,15 +232,16 @@ int tt_topology_near(const struct tt_topology *t, int from, enum tt_thing kind, 
 		int depth = t->objects[tt_topology_meet(t, from, i)].depth, k = n++;
 		for (; k > 0 && depths[k - 1] < depth; k--) {
 			depths[k] = depths[k - 1];
-			order[k] = order[k - 1];
+			sorted[k] = sorted[k - 1];
 		}
 		depths[k] = depth;
-		order[k] = i;
+		sorted[k] = i;
 	}
 	for (int i = 0, k; i < n; i = k) {
 		for (k = i + 1; k < n && depths[k] == depths[i];)
 			k++;
-		rotate(order + i, k - i, turn % (k - i));
+		for (int j = i; j < k; j++)
+			order[j] = sorted[i + (j - i + turn) % (k - i)];
 	}
 	return n;
 }

@@ -1,19 +1,20 @@
-/* topology_hwloc.c - asks hwloc 2. It is loaded when it is first needed: linked, it would cost every rank 0.4 ms at its start,
- * needed or not. What would start a GPU's driver or reach for an X server is left out: GPUs show on the PCI bus as well. */
+/* topology_hwloc.c - reads a machine with hwloc 2
+ *
+ * hwloc is loaded on first use: linked, it would add 0.4 ms to the start of every rank. Components that start a GPU's
+ * driver or contact an X server are disabled: GPUs show on the PCI bus as well. */
 #include "topology/topology.h"
 #ifdef HAVE_HWLOC
 #include <dlfcn.h>
 #include <hwloc.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #define FUNCTIONS(F) \
-	F(topology_init) F(topology_destroy) F(topology_load) F(topology_set_xml) F(topology_set_synthetic) F(topology_set_flags) \
-	F(topology_set_components) F(topology_set_io_types_filter) F(get_obj_by_depth) F(bitmap_first)
+	F(topology_init) F(topology_destroy) F(topology_load) F(topology_set_xml) F(topology_set_synthetic) \
+	F(topology_set_flags) F(topology_set_components) F(topology_set_io_types_filter) \
+	F(get_obj_by_depth) F(bitmap_first)
 
-struct hwloc { /* the library */
+struct hwloc { /* the loaded library */
 	void *handle;
 #define MEMBER(name) __typeof__(hwloc_##name) *name;
 	FUNCTIONS(MEMBER)
@@ -23,7 +24,7 @@ struct hwloc { /* the library */
 struct reader {
 	const struct hwloc *hw;
 	struct tt_topology *t;
-	struct tt_pu labels; /* of what is being read */
+	struct tt_pu labels; /* of the object being read */
 	bool failed;
 };
 
@@ -31,7 +32,7 @@ static bool open_library(struct hwloc *hw)
 {
 	bool all = true;
 
-	hw->handle = dlopen("libhwloc.so.15", RTLD_NOW | RTLD_LOCAL); /* this number is hwloc 2 */
+	hw->handle = dlopen("libhwloc.so.15", RTLD_NOW | RTLD_LOCAL); /* of hwloc 2 */
 	if (!hw->handle)
 		return false;
 #define FIND(name) all = all && (*(void **)&hw->name = dlsym(hw->handle, "hwloc_" #name));
@@ -72,7 +73,7 @@ static bool is_nic(const struct hwloc_obj *o)
 	       (o->attr->osdev.type == HWLOC_OBJ_OSDEV_NETWORK || o->attr->osdev.type == HWLOC_OBJ_OSDEV_OPENFABRICS);
 }
 
-/* A display adapter of a server's remote console is none. */
+/* The display adapter of a server's remote console does not count. */
 static bool is_gpu(const struct hwloc_obj *o)
 {
 	const struct hwloc_pcidev_attr_s *pci = &o->attr->pcidev;
@@ -89,7 +90,7 @@ static void append_name(char *to, size_t size, const char *name)
 		snprintf(to + len, size - len, "%s%s", len ? " " : "", name);
 }
 
-/* A device is named as the system calls it; one without a driver as its maker does. */
+/* A device has the system's name; without a driver, the vendor's. */
 static void read_pci(struct reader *r, hwloc_obj_t o, int parent)
 {
 	enum tt_thing kind = is_gpu(o) ? TT_GPU : o->attr->pcidev.class_id >> 8 == 2 ? TT_NIC : TT_MACHINE;
@@ -101,7 +102,7 @@ static void read_pci(struct reader *r, hwloc_obj_t o, int parent)
 			kind = is_nic(c) ? TT_NIC : kind;
 			append_name(name, sizeof name, c->name);
 		}
-	if (kind == TT_MACHINE) /* a disk, say */
+	if (kind == TT_MACHINE) /* neither GPU nor NIC */
 		return;
 	int me = add(r, kind, parent, -1, 0);
 	if (r->failed)
@@ -155,24 +156,20 @@ static int read_kind(struct reader *r, hwloc_obj_t o, int parent)
 		me = add(r, TT_PACKAGE, parent, (int)o->os_index, 0);
 		snprintf(r->t->objects[me].name, sizeof r->t->objects[me].name, "%s", info_of(o, "CPUModel"));
 		return me;
-	case HWLOC_OBJ_L1CACHE:
-	case HWLOC_OBJ_L2CACHE:
-	case HWLOC_OBJ_L3CACHE:
-	case HWLOC_OBJ_L4CACHE:
-	case HWLOC_OBJ_L5CACHE:
+	case HWLOC_OBJ_L1CACHE ... HWLOC_OBJ_L5CACHE:
 		return add(r, TT_CACHE, parent, (int)o->attr->cache.depth, o->attr->cache.size);
 	case HWLOC_OBJ_CORE:
 		r->labels.core = lowest;
 		return add(r, TT_CORE, parent, (int)o->logical_index, 0);
 	case HWLOC_OBJ_PU:
 		return add(r, TT_PU, parent, (int)o->os_index, 0);
-	default: /* groups and dies are drawn by what is in them */
+	default: /* groups and dies are not shown, only what is in them */
 		return me;
 	}
 }
 
-/* hwloc hangs memory on the side of what it is near. Here the first node there becomes a level of its own, any other (memory
- * of another kind) a leaf. */
+/* hwloc attaches memory beside the tree. Here the first node of an object becomes a level of the tree, and any other
+ * (memory of another kind) a leaf. */
 static int read_memory(struct reader *r, hwloc_obj_t o, int parent, bool is_first)
 {
 	int me = parent;
@@ -181,7 +178,8 @@ static int read_memory(struct reader *r, hwloc_obj_t o, int parent, bool is_firs
 		if (m->type != HWLOC_OBJ_NUMANODE) {
 			me = read_memory(r, m, me, is_first);
 		} else {
-			int node = add(r, TT_NUMA, is_first ? parent : me, (int)m->os_index, m->attr->numanode.local_memory);
+			uint64_t bytes = m->attr->numanode.local_memory;
+			int node = add(r, TT_NUMA, is_first ? parent : me, (int)m->os_index, bytes);
 			if (is_first) {
 				me = node;
 				r->labels.node = (int)m->os_index;
@@ -217,8 +215,10 @@ static void read_object(struct reader *r, hwloc_obj_t o, int parent)
 
 	if (r->failed)
 		return;
-	bool holds_nodes = o->type == HWLOC_OBJ_MACHINE || o->type == HWLOC_OBJ_PACKAGE; /* a cache or a group of its size is in its node */
-	me = holds_nodes ? read_memory(r, o, read_kind(r, o, parent), true) : read_kind(r, o, read_memory(r, o, parent, true));
+	if (o->type == HWLOC_OBJ_MACHINE || o->type == HWLOC_OBJ_PACKAGE)
+		me = read_memory(r, o, read_kind(r, o, parent), true);
+	else /* caches and groups are in nodes */
+		me = read_kind(r, o, read_memory(r, o, parent, true));
 	if (o->type == HWLOC_OBJ_PU) {
 		r->labels.cpu = (int)o->os_index;
 		if (r->labels.core < 0)
@@ -245,7 +245,8 @@ static void read_object(struct reader *r, hwloc_obj_t o, int parent)
 
 static int refuse_file(const char *what)
 {
-	return tt_fail(-EINVAL, "%s is no machine that hwloc can read: on that machine, make one with `lstopo FILE.xml`", what);
+	return tt_fail(-EINVAL, "%s is no machine that hwloc can read: "
+	                        "on that machine, make one with `lstopo FILE.xml`", what);
 }
 
 static int choose_source(const struct hwloc *hw, hwloc_topology_t topology, enum tt_source source, const char *what)
@@ -257,13 +258,14 @@ static int choose_source(const struct hwloc *hw, hwloc_topology_t topology, enum
 	if (source == TT_XML && hw->topology_set_xml(topology, what))
 		return refuse_file(what);
 	if (source == TT_SYNTHETIC && hw->topology_set_synthetic(topology, what))
-		return tt_fail(-EINVAL, "\"%s\" is no machine as lstopo describes them: write it like \"package:2 core:4 pu:2\"", what);
+		return tt_fail(-EINVAL, "\"%s\" is no machine as lstopo describes them: "
+		                        "write it like \"package:2 core:4 pu:2\"", what);
 	for (size_t i = 0; source == TT_THIS_HOST && i < TT_COUNT(unwanted); i++)
 		hw->topology_set_components(topology, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, unwanted[i]);
 	return 0;
 }
 
-/* A file may hold anything, and a name of it is shown on terminals. */
+/* Names from a file are printed on terminals. */
 static void clean_names(struct tt_topology *t)
 {
 	for (int i = 0; i < t->count; i++)
@@ -271,7 +273,8 @@ static void clean_names(struct tt_topology *t)
 			*c = (unsigned char)*c < ' ' || *c == 0x7f ? '?' : *c;
 }
 
-static int read_topology(const struct hwloc *hw, hwloc_topology_t topology, struct tt_topology *t, enum tt_source source, const char *what)
+static int read_topology(const struct hwloc *hw, hwloc_topology_t topology, struct tt_topology *t,
+                         enum tt_source source, const char *what)
 {
 	struct reader r = { .hw = hw, .t = t, .labels = { .core = -1, .node = -1 } };
 	int err = choose_source(hw, topology, source, what);
@@ -281,7 +284,8 @@ static int read_topology(const struct hwloc *hw, hwloc_topology_t topology, stru
 	hw->topology_set_flags(topology, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
 	hw->topology_set_io_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
 	if (hw->topology_load(topology))
-		return source == TT_XML ? refuse_file(what) : tt_fail(-EINVAL, "hwloc cannot load a machine: %s", strerror(errno));
+		return source == TT_XML ? refuse_file(what)
+		                        : tt_fail(-EINVAL, "hwloc cannot load a machine: %s", strerror(errno));
 	read_object(&r, hw->get_obj_by_depth(topology, 0, 0), -1);
 	t->devices = true;
 	clean_names(t);
