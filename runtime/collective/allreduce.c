@@ -1,10 +1,10 @@
 /* allreduce.c - the call; direct.c, hierarchical.c, doubling.c, rabenseifner.c and ring.c do the work
  *
- * All of them combine in an order that depends on the position in the vector and on the number of ranks alone, never on
- * timing, and each sum is made once and copied, or made from the same two operands: all ranks get the same bits. So all must
- * choose the same algorithm, too: by setting; direct where all share memory, which they have told each other; hierarchical where the
- * ranks of each of several hosts do, which rank 0 has heard from these; or by the model, whose
- * numbers all have from rank 0.
+ * All ranks get the same bits. Each algorithm combines in an order that depends only on the position in the vector
+ * and on the number of ranks, never on timing; a sum is made once and copied, or made twice from the same two
+ * operands. So all ranks must choose the same algorithm. TUTTI_ALLREDUCE sets one; else an all-reduce is direct if
+ * all ranks share a segment, hierarchical if the ranks of each of several hosts do, and otherwise follows the model,
+ * which rank 0 gives to all.
  */
 #include "collective/collective_private.h"
 #include "engine/engine.h"
@@ -14,7 +14,7 @@
 
 static const struct tt_algorithm *const algorithms[] = { &tt_direct, &tt_doubling, &tt_rabenseifner, &tt_ring };
 
-static const struct tt_algorithm *find(const char *name) /* NULL: none of that name, or "auto" */
+static const struct tt_algorithm *find(const char *name) /* NULL: unknown, or "auto" */
 {
 	for (size_t i = 0; i < TT_COUNT(algorithms); i++)
 		if (!strcmp(algorithms[i]->name, name))
@@ -37,7 +37,8 @@ int tt_allreduce_check(const struct tt_settings *s)
 	bool measure;
 
 	if (strcmp(name, "auto") && !find(name))
-		return tt_fail(-EINVAL, "%s=%s is none of auto, direct, doubling, rabenseifner and ring", tt_setting_name(s, TT_ALLREDUCE), name);
+		return tt_fail(-EINVAL, "%s=%s is none of auto, direct, doubling, rabenseifner and ring",
+		               tt_setting_name(s, TT_ALLREDUCE), name);
 	return tt_setting_switch(s, TT_MEASURE, &measure);
 }
 
@@ -45,7 +46,7 @@ static const struct tt_algorithm *forced(const struct tt_job *job)
 {
 	const char *name = tt_setting(&job->settings, TT_ALLREDUCE);
 
-	return *name == 'a' ? NULL : find(name); /* auto: nearly always, and short calls are to be short */
+	return *name == 'a' ? NULL : find(name); /* auto is the common case, on the path of short calls */
 }
 
 static const struct tt_algorithm *choose_for(const struct tutti *group, const struct tt_algorithm *f, size_t bytes)
@@ -58,7 +59,9 @@ static const struct tt_algorithm *choose_for(const struct tutti *group, const st
 		return f;
 	if (model.by_host)
 		return &tt_hierarchical;
-	return tt_segment_open(group) ? &tt_direct : tt_model_choose(&model, group->n, bytes, tt_coll_piece(group->job));
+	if (tt_segment_open(group))
+		return &tt_direct;
+	return tt_model_choose(&model, group->n, bytes, tt_coll_piece(group->job));
 }
 
 static size_t bytes_of(const struct tt_allreduce *a) { return a->all.count * a->all.width; }
@@ -70,7 +73,7 @@ static int choose(struct tt_allreduce *a)
 	return a->all.is->begin(&a->all);
 }
 
-/* What the choice rests on. Like advance: 1 once it is known. */
+/* Finds out what the choice depends on. Like advance: 1 once it is known. */
 static int learn(struct tt_allreduce *a)
 {
 	struct tutti *group = a->coll.group;
@@ -116,7 +119,8 @@ static int check_arguments(const void *buf, size_t count, size_t width, tutti_ty
 	if (!buf && count)
 		return tt_fail(-EINVAL, "all-reduce: %zu elements at NULL", count);
 	if (count > PTRDIFF_MAX / width)
-		return tt_fail(-EINVAL, "all-reduce: %zu elements of %zu bytes are more than memory can hold", count, width);
+		return tt_fail(-EINVAL, "all-reduce: %zu elements of %zu bytes are more than memory can hold", count,
+		               width);
 	return 0;
 }
 
@@ -127,14 +131,14 @@ int tutti_allreduce(tutti *group, void *buf, size_t count, tutti_type type, tutt
 
 	if (err)
 		return err;
-	/* The third letters tell the algorithms apart. */
-	uint64_t kind = (uint64_t)type << 24 | (uint64_t)rule << 16 | (uint64_t)tt_model_measures(&group->job->settings) << 8 |
-	                (uint8_t)tt_setting(&group->job->settings, TT_ALLREDUCE)[2];
-	struct tt_allreduce *a = (struct tt_allreduce *)tt_coll_new(group, sizeof *a, TUTTI_STAT_ALLREDUCE, count, kind);
+	const struct tt_settings *s = &group->job->settings;
+	uint64_t kind = (uint64_t)type << 24 | (uint64_t)rule << 16 | (uint64_t)tt_model_measures(s) << 8 |
+	                (uint8_t)tt_setting(s, TT_ALLREDUCE)[2]; /* the third letter tells the algorithms apart */
+	struct tt_allreduce *a = (void *)tt_coll_new(group, sizeof *a, TUTTI_STAT_ALLREDUCE, count, kind);
 	if (!a)
 		return -ENOMEM;
-	a->all = (struct tt_exchange){ .coll = &a->coll, .n = a->coll.n, .me = a->coll.me, .buf = buf, .count = count, .width = width, .type = type,
-	                               .rule = rule };
+	a->all = (struct tt_exchange){ .coll = &a->coll, .n = a->coll.n, .me = a->coll.me, .buf = buf, .count = count,
+	                               .width = width, .type = type, .rule = rule };
 	a->forced = forced(group->job);
 	a->coll.undecided = true;
 	a->coll.bytes = count * width;
@@ -146,7 +150,8 @@ int tutti_allreduce(tutti *group, void *buf, size_t count, tutti_type type, tutt
 int tt_allreduce_explain(struct tutti *group, size_t bytes, tutti_type type, tutti_rule rule, char *text, size_t room)
 {
 	const struct tt_algorithm *is;
-	size_t width = tt_type_size(type), piece = tt_coll_piece(group->job);
+	const struct tt_layout *layout = &tt_coll_group(group)->layout;
+	size_t width = tt_type_size(type), piece = tt_coll_piece(group->job), chunk;
 	int n = group->n, err = check_arguments("", bytes, width, type, rule), used = 0;
 	struct tt_model model;
 
@@ -156,20 +161,26 @@ int tt_allreduce_explain(struct tutti *group, size_t bytes, tutti_type type, tut
 	model = tt_model_of(group);
 	is = choose_for(group, forced(group->job), bytes);
 	tt_unlock(group->job);
+	const char *set = is == forced(group->job) ? " (as set)" : "";
 	if (is == &tt_direct) {
-		snprintf(text, room, "direct%s, through memory that the %d ranks of this host share", is == forced(group->job) ? " (as set)" : "", n);
+		snprintf(text, room, "direct%s, through memory that the %d ranks of this host share", set, n);
 		return 0;
 	}
 	if (is == &tt_hierarchical) {
-		int leaders = tt_hierarchical_leaders(&tt_coll_group(group)->layout, bytes);
-		n = tt_coll_group(group)->layout.hosts;
-		used = snprintf(text, room, "hierarchical, through memory on each of the %d hosts, and between them %d times ", n, leaders);
+		int leaders = tt_hierarchical_leaders(layout, bytes);
+		n = layout->hosts;
+		used = snprintf(text, room, "hierarchical, through memory on each of the %d hosts, "
+		                "and between them %d times ", n, leaders);
 		is = tt_model_choose(&model, n, bytes, piece);
 		bytes /= (size_t)leaders;
+		set = is == forced(group->job) ? set : "";
 	}
-	snprintf(text + used, room - (size_t)used, "%s%s, in chunks of %zu bytes, %.1f us expected: a message takes %.1f us%s, the wire %.3f ns and adding %.3f ns a byte",
-	         is->name, is == forced(group->job) ? " (as set)" : "", tt_max(width, is->chunk(bytes, width, n, piece) / width * width),
+	chunk = is->chunk(bytes, width, n, piece) / width * width;
+	snprintf(text + used, room - (size_t)used, "%s%s, in chunks of %zu bytes, %.1f us expected: "
+	         "a message takes %.1f us%s, the wire %.3f ns and adding %.3f ns a byte",
+	         is->name, set, tt_max(width, chunk),
 	         (double)tt_model_predict(&model, is, n, bytes, piece) / 1e3, (double)model.latency_ns / 1e3,
-	         model.known && tt_model_measures(&group->job->settings) ? "" : " (assumed, not measured)", (double)model.net_ps / 1e3, (double)model.add_ps / 1e3);
+	         model.known && tt_model_measures(&group->job->settings) ? "" : " (assumed, not measured)",
+	         (double)model.net_ps / 1e3, (double)model.add_ps / 1e3);
 	return 0;
 }

@@ -1,6 +1,6 @@
-/* barrier.c - barrier: dissemination (Hensgen, Finkel, Manber 1988)
+/* barrier.c - barrier by dissemination (Hensgen, Finkel, Manber 1988)
  *
- * In round k I tell the rank 2^k behind me. Where a few share a host's memory they meet on their board, and that is it.
+ * In round k rank r sends to rank r + 2^k. A few ranks that share a host meet in the shared segment instead.
  */
 #include "collective/collective_private.h"
 #include "member/member.h"
@@ -31,7 +31,8 @@ int tutti_barrier(tutti *group, tutti_op *op)
 {
 	static char nothing;
 	const struct tt_blocks blocks = { .vector = &nothing, .owners = 1 };
-	struct tt_blockwise *w = tt_blockwise_new(group, sizeof(struct barrier), TUTTI_STAT_BARRIER, 0, 0, &blocks, group->n <= TT_SEGMENT_FEW);
+	struct tt_blockwise *w = tt_blockwise_new(group, sizeof(struct barrier), TUTTI_STAT_BARRIER, 0, 0, &blocks,
+	                                          group->n <= TT_SEGMENT_FEW);
 
 	if (!w)
 		return -ENOMEM;

@@ -1,32 +1,32 @@
-/* blocks.c - blocks of a vector, on one host, straight through memory: combined each by its owner, exchanged, and brought from the
- * owners to all
+/* blocks.c - blocks of a vector in the shared segment of one host: each owner combines its block, and all ranks fetch
+ * it
  *
  *                  vectors            combined          exchanged                      vectors            gathered
  *      rank 0      a0 | b0 | c0       a0 + a1 + a2      a0 | a1 | a2                   a  |    |          a | b | c
  *      rank 1      a1 | b1 | c1       b0 + b1 + b2      b0 | b1 | b2                      | b  |          a | b | c
  *      rank 2      a2 | b2 | c2       c0 + c1 + c2      c0 | c1 | c2                      |    | c        a | b | c
  *
- *      mapped    everybody reads what it needs from the others' vectors; nobody writes there
- *      passed    other vectors piece by piece, over panels that stay in the caches. One flag a piece: who says that piece k is on its
- *                panel has taken all of piece k - 1, and the one before that lay where k lies
+ *      mapped    every rank reads what it needs from the others' vectors; no rank writes to them
+ *      passed    other vectors go piece by piece through rank slots, which stay in the caches, with one flag for each
+ *                piece: a rank that has published piece k has taken all of piece k - 1. Piece k overwrites piece k - 2
  *
- * Some ranks of the host, or all, are the owners. Order of additions: ((0 + 1) + 2) + ..., each element once; f16 and bf16 in f32,
- * rounded once at the end.
+ * The owners are all ranks of the host, or some. Order of additions: ((0 + 1) + 2) + ..., each element once; f16 and
+ * bf16 are added in f32 and rounded once at the end.
  */
 #include "collective/collective_private.h"
 #include "engine/engine.h"
 #include "kernel/kernel.h"
 #include <string.h>
 
-enum { SHORT = 32 * 1024 }; /* bytes to read from others: for no more than that no vector is mapped */
+enum { SHORT = 32 * 1024 }; /* bytes to read from others: up to this many, vectors are not mapped */
 
-enum phase { TURN, MEET, READ, FILL, TAKE, READY, LEAVE, DONE }; /* the first of a stage is TURN, or READY where the visit has begun */
+enum phase { TURN, MEET, READ, FILL, TAKE, READY, LEAVE, DONE }; /* a first stage begins with TURN, others READY */
 
 static const struct tt_segment *segment_of(const struct tt_blocks *b) { return b->call.segment; }
 static bool is_owner(const struct tt_blocks *b, int i) { return i >= b->first && i < b->first + b->owners; }
 static bool gathers(const struct tt_blocks *b) { return b->stage == TT_BLOCKS_GATHER; }
 
-/* What a rank that needs most has to read from others. */
+/* The most that any rank reads from others. */
 static size_t reads(const struct tt_blocks *b)
 {
 	size_t block = b->bytes / (size_t)b->owners;
@@ -34,7 +34,10 @@ static size_t reads(const struct tt_blocks *b)
 	return gathers(b) ? b->bytes - (b->owners > 1 ? block : 0) : block * (size_t)(segment_of(b)->n - 1);
 }
 
-static bool offers(const struct tt_blocks *b) { return reads(b) > SHORT && (!gathers(b) || is_owner(b, segment_of(b)->me)); }
+static bool offers(const struct tt_blocks *b)
+{
+	return reads(b) > SHORT && (!gathers(b) || is_owner(b, segment_of(b)->me));
+}
 
 static struct tt_span block_of(const struct tt_blocks *b, int i)
 {
@@ -68,13 +71,13 @@ static struct tt_span piece_of(const struct tt_blocks *b, int owner)
 	return (struct tt_span){ s.at + at, tt_min(piece_len(b), s.len - at) };
 }
 
-/* Where rank i's panel has the piece of that owner's block. */
+/* Where rank i's slot has the piece of that owner's block. */
 static char *piece_at(const struct tt_blocks *b, int i, int owner)
 {
 	return tt_segment_call_buffer(&b->call, i) + (gathers(b) ? 0 : (size_t)(owner - b->first) * piece_len(b));
 }
 
-/* What others take: of my block, or for theirs. */
+/* With what others take: a piece of my block to gather, else pieces for their blocks. */
 static void fill_buffer(const struct tt_blocks *b)
 {
 	int me = segment_of(b)->me;
@@ -88,7 +91,8 @@ static void fill_buffer(const struct tt_blocks *b)
 
 /* ---- a run of bytes ---- */
 
-/* A result so long leaves the caches before it is read; apart from what was read, it need not come there at all. */
+/* A result of this length leaves the caches before it is read. If it is not written in place, it need not enter
+ * them. */
 static bool is_far(const struct tt_blocks *b)
 {
 	struct tt_span mine = block_of(b, segment_of(b)->me);
@@ -96,12 +100,14 @@ static bool is_far(const struct tt_blocks *b)
 	return mine.len >= TT_STREAM_FROM && b->to != b->vector + mine.at;
 }
 
-/* Rank i's run of that owner's block, at s in the vector. */
+/* Rank i's run of that owner's block. */
 static const char *run_of(const struct tt_blocks *b, int i, int owner, struct tt_span s)
 {
 	const struct tt_segment *segment = segment_of(b);
 
-	return i == segment->me ? b->vector + s.at : b->call.mapped ? segment->peers[i].vector + s.at : piece_at(b, i, owner);
+	if (i == segment->me)
+		return b->vector + s.at;
+	return b->call.mapped ? segment->peers[i].vector + s.at : piece_at(b, i, owner);
 }
 
 static void combine(const struct tt_blocks *b, struct tt_span s)
@@ -125,12 +131,10 @@ static void collect(const struct tt_blocks *b, struct tt_span s)
 		memcpy(b->to + (size_t)i * b->each + at, run_of(b, i, segment->me, s), s.len);
 }
 
-static void fetch(const struct tt_blocks *b, int owner, struct tt_span s) { memcpy(b->vector + s.at, run_of(b, owner, owner, s), s.len); }
-
 static void take_run(const struct tt_blocks *b, int owner, struct tt_span s)
 {
 	if (gathers(b))
-		fetch(b, owner, s);
+		memcpy(b->vector + s.at, run_of(b, owner, owner, s), s.len);
 	else if (b->stage == TT_BLOCKS_EXCHANGE)
 		collect(b, s);
 	else
@@ -165,7 +169,7 @@ static int meet(struct tt_blocks *b)
 	return k;
 }
 
-/* The next run, of my block or of those of others. */
+/* The next run to take: of my block, or to gather of the others'. */
 static bool next_run(struct tt_blocks *b, size_t most, struct tt_span *s)
 {
 	int me = segment_of(b)->me;
@@ -228,7 +232,7 @@ static int take(struct tt_blocks *b)
 	return k;
 }
 
-/* All have read what they combine, and owners have their blocks. */
+/* All ranks have read what they combine, so owners' blocks are complete. */
 static int ready(struct tt_blocks *b)
 {
 	int k = tt_segment_call_all(&b->call);
@@ -249,7 +253,8 @@ static int leave(struct tt_blocks *b)
 }
 
 static int (*const steps[])(struct tt_blocks *) = {
-	[TURN] = take_turn, [MEET] = meet, [READ] = read_mapped, [FILL] = fill, [TAKE] = take, [READY] = ready, [LEAVE] = leave,
+	[TURN] = take_turn, [MEET] = meet, [READ] = read_mapped, [FILL] = fill,
+	[TAKE] = take, [READY] = ready, [LEAVE] = leave,
 };
 
 static int advance(struct tt_blocks *b)
@@ -287,7 +292,12 @@ int tt_blocks_run(struct tt_blocks *b, enum tt_blocks_stage stage)
 
 void tt_blocks_begin(struct tt_blocks *b, struct tt_coll *c, enum tt_blocks_stage first)
 {
-	tt_segment_call_begin(&b->call, c, b->bytes, first == TT_BLOCKS_GATHER ? b->owners : tt_coll_group(c->group)->segment->n);
+	int all = tt_coll_group(c->group)->segment->n;
+
+	tt_segment_call_begin(&b->call, c, b->bytes, first == TT_BLOCKS_GATHER ? b->owners : all);
 }
 
-void tt_blocks_end(struct tt_blocks *b) { tt_segment_call_end(&b->call, b->stage == TT_BLOCKS_LEAVE && b->phase == DONE); }
+void tt_blocks_end(struct tt_blocks *b)
+{
+	tt_segment_call_end(&b->call, b->stage == TT_BLOCKS_LEAVE && b->phase == DONE);
+}

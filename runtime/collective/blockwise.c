@@ -1,7 +1,7 @@
-/* blockwise.c - a collective that goes straight through memory where all its ranks share a host, and another way elsewhere
+/* blockwise.c - a collective that uses the shared segment if all its ranks are on one host, and messages otherwise
  *
- * Which of the two is chosen in the order of the calls, and the first one that may use memory makes the group's board. Whether there is
- * one already would be no good reason: where an earlier call has failed, ranks may see that differently.
+ * Calls choose in their order. The first call that may use the segment makes it. Whether a segment exists already
+ * would be no basis for the choice: after an earlier call has failed, ranks may disagree about that.
  */
 #include "collective/collective_private.h"
 #include "member/member.h"
@@ -44,8 +44,8 @@ static void release(struct tt_coll *c)
 		w->release(c);
 }
 
-struct tt_blockwise *tt_blockwise_new(struct tutti *group, size_t size, tutti_stat_kind kind, uint64_t x, uint64_t y, const struct tt_blocks *blocks,
-                                     bool may_use_segment)
+struct tt_blockwise *tt_blockwise_new(struct tutti *group, size_t size, tutti_stat_kind kind, uint64_t x, uint64_t y,
+                                      const struct tt_blocks *blocks, bool may_use_segment)
 {
 	struct tt_blockwise *w = (struct tt_blockwise *)tt_coll_new(group, size, kind, x, y);
 

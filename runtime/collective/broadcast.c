@@ -1,15 +1,15 @@
 /* broadcast.c - broadcast along a binomial tree
  *
- * A short vector travels as one message. A longer one consists of transfers, one along each edge of the tree, which forward
- * chunks as they arrive. A root does not wait until short ones have arrived, except now and then, which bounds how far the
- * root gets ahead. Where all ranks share a host, long vectors are read from the root's memory.
+ * A short vector travels as one message. A longer one consists of transfers, one along each edge of the tree, which
+ * forward chunks as they arrive. A root does not wait until short ones have arrived, except now and then, which
+ * bounds how far the root gets ahead. Where all ranks share a host, long vectors are read from the root's memory.
  */
 #include "collective/collective_private.h"
 #include "member/member.h"
 #include <string.h>
 
 enum {
-	EAGER = 4096,               /* bytes: vectors up to this length travel as messages also where all ranks share a host */
+	EAGER = 4096,               /* bytes: vectors up to this length travel as messages on one host, too */
 	ACK_EVERY = 64,             /* short broadcasts after which the root waits for the others */
 	TAG_ACK = 1,
 };
@@ -114,7 +114,8 @@ int tutti_broadcast(tutti *group, void *buf, size_t bytes, int root, tutti_op *o
 		return tt_fail(-EINVAL, "broadcast: %zu bytes at NULL", bytes);
 	struct tt_blocks blocks = { .vector = buf, .bytes = bytes, .first = root, .owners = 1 };
 	size_t size = sizeof(struct broadcast) + most_children(group->n) * sizeof(int);
-	struct tt_blockwise *w = tt_blockwise_new(group, size, TUTTI_STAT_BROADCAST, bytes, (uint64_t)root, &blocks, bytes > EAGER);
+	struct tt_blockwise *w = tt_blockwise_new(group, size, TUTTI_STAT_BROADCAST, bytes, (uint64_t)root, &blocks,
+	                                          bytes > EAGER);
 	struct broadcast *b = (struct broadcast *)w;
 
 	if (!b)

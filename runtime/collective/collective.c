@@ -1,12 +1,13 @@
-/* collective.c - what all collectives share.
+/* collective.c - what all collectives share
  *
- * A collective is a state machine, the same on every rank of its group, numbered in the order of the calls there. Small
- * pieces travel as messages {DATA, group, number, print, tag, bytes}, kept here if they come before this rank has got so far. Large ones are put
- * straight into memory that the receiver has opened for this one call, each with a notify; notifies of one sender come
- * in the order of its puts, so counting them is enough.
+ * A collective is a state machine, the same on every rank of its group. The group numbers its collectives in the
+ * order of the calls. Small pieces travel as messages {DATA, group, number, print, tag, bytes}, which are kept here
+ * if they come before this rank takes them. Large pieces are put straight into memory that the receiver has opened
+ * for this call, each with a notify. Notifies of one sender come in the order of its puts, so counting them is
+ * enough.
  *
- * The print is a hash of what was called and with which arguments: ranks that disagree notice at the first message, and
- * whoever notices tells all with the tag ABORT.
+ * The print is a fingerprint of the call and its arguments. Ranks that disagree notice at the first message, and
+ * whichever notices sends ABORT to all.
  */
 #include "collective/collective_private.h"
 #include "engine/engine.h"
@@ -22,22 +23,22 @@ enum {
 	TAG_ABORT = 0x7fff0001,
 };
 
-struct kept { /* bytes of a member that no collective has taken yet */
-	struct tt_list link; /* in tt_collectives(job)->stash; first, see tutti_leave */
+struct kept { /* a message that no collective has taken yet */
+	struct tt_list link; /* in tt_collectives.unexpected */
 	struct tt_member *member;
-	int from;            /* it, counted in the group */
-	unsigned slot;       /* the group's here, ... */
-	uint32_t uid;        /* ... and everywhere */
+	int from;            /* the member's seat; -1: the group is not agreed on yet */
+	unsigned slot;       /* the group's slot here, ... */
+	uint32_t uid;        /* ... and its id on all ranks */
 	uint32_t seq, print, tag;
 	size_t len;
-	const void *bytes;   /* behind this struct, or inside a message that is being delivered */
+	const void *bytes;   /* behind this struct, or inside the message that is being delivered */
 };
 
 size_t tt_coll_piece(const struct tt_job *job) { return (tt_message_max(job) - HEAD) & ~(size_t)63; }
 
 /* ---- life ---- */
 
-/* Every call pays for it: words, and not bytes, are hashed. */
+/* Hashes words rather than bytes, because every call does it. */
 static uint32_t print_of(tutti_stat_kind kind, uint64_t x, uint64_t y)
 {
 	uint64_t words[] = { (uint64_t)(kind - TUTTI_STAT_BARRIER), x, y }, h = TT_HASH64;
@@ -94,7 +95,7 @@ static void end(struct tt_coll *c)
 	tt_timer_stop(&c->stale);
 	tt_list_remove(&c->link);
 	if (c->failed || c->may_leave_messages)
-		forget_kept(c->job, c->group->uid, &c->seq); /* else all of it was taken */
+		forget_kept(c->job, c->group->uid, &c->seq); /* else all messages were taken */
 	tt_stats_ended(&c->job->stats.own, c->kind, c->request->post.since, c->bytes, c->err);
 	r->of = NULL;
 	r->rank = c->culprit;
@@ -112,25 +113,25 @@ static void remember_failed(struct tutti *group, uint32_t seq)
 	own->any_failed = true;
 }
 
-/* Its memory is given up at once; the ops that wires hold come back by themselves, or with their peer's end. */
+/* Gives up the collective's memory at once. Operations under way end by themselves, or with their peer. */
 static void fail(struct tt_coll *c, int err, int culprit)
 {
 	if (c->failed)
 		return;
 	c->failed = true;
 	if (c->undecided)
-		tt_coll_wake_soon(c->job); /* others waited for its choice */
+		tt_coll_wake_soon(c->job); /* later calls wait for its choice */
 	if (err == -ENOTCONN && culprit >= 0)
 		tt_news_farewell(tt_member(c->job, culprit));
-	if (err == -ECONNRESET || err == -ENOTCONN) /* others may wait for my part of it; of what was abandoned all are told */
+	if (err == -ECONNRESET || err == -ENOTCONN) /* others may still wait for this rank; abandon() tells them */
 		remember_failed(c->group, c->seq);
 	c->err = err;
 	c->culprit = culprit;
 	if (!c->busy)
-		release(c); /* else push does, when advance has come back */
+		release(c); /* else push() does, after advance has returned */
 }
 
-/* For a reason that the others cannot see: nobody shall wait for a rank that has given up. */
+/* Fails for a reason that others cannot see, and tells them, so that none waits for this rank. */
 static void abandon(struct tt_coll *c, int err, int culprit)
 {
 	if (c->failed)
@@ -196,7 +197,7 @@ static int arm(struct tt_job *job)
 	return 0;
 }
 
-/* In the order of the calls, so that older ones are not starved. */
+/* Continues all in the order of the calls, so that older ones are not starved. */
 static void wake(struct tt_job *job)
 {
 	tt_list_each(node, &tt_collectives(job)->running)
@@ -255,8 +256,8 @@ static int check_start(const struct tutti *group)
 	return running < IN_FLIGHT_MAX ? 0 : tt_fail(-EAGAIN, "%d collectives are under way: wait for some before starting more", running);
 }
 
-/* One that has left can take part in nothing newer than what it had finished. Who went down first is named before those who
- * have left because of it, or could not be reached any more. */
+/* A rank that is gone takes no part in calls that it had not finished. The rank that failed first is named, rather than
+ * those that left because of it or became unreachable. */
 static void check_members(struct tt_coll *c)
 {
 	const struct tt_seat *seats = c->group->seats, *first = NULL;
@@ -276,7 +277,7 @@ static void check_members(struct tt_coll *c)
 static void compare(struct tt_coll *c, const struct kept *k)
 {
 	if (k->tag == TAG_ABORT)
-		abandon(c, -ECONNABORTED, c->group->seats[k->from].rank); /* on to those whom the first one has no connection to */
+		abandon(c, -ECONNABORTED, c->group->seats[k->from].rank); /* tells ranks that the sender is not connected to */
 	else if (k->print != c->print)
 		abandon(c, -EBADMSG, c->group->seats[k->from].rank);
 }
@@ -290,7 +291,7 @@ static void compare_kept(struct tt_coll *c)
 	}
 }
 
-/* All are told, and nobody is cut off for it. */
+/* Tells all ranks, and evicts none. */
 static void give_up(struct tt_operation *r, int err)
 {
 	struct tt_coll *c = r->of;
@@ -299,10 +300,10 @@ static void give_up(struct tt_operation *r, int err)
 	push(c);
 }
 
-/* Failed, it waits only for what others hold of mine: they live, so that comes back soon. */
+/* A failed collective waits only until live ranks have finished its operations, which is soon. */
 static bool needs_others(const struct tt_operation *r) { return r->of && !((const struct tt_coll *)r->of)->failed; }
 
-/* Who has not even started it. Else nobody: they wait for each other. */
+/* The rank that is furthest from starting this collective; NULL if all have started it and wait for each other. */
 static struct tt_member *find_late(const struct tt_operation *r, uint64_t since)
 {
 	const struct tt_coll *c = r->of;
@@ -310,8 +311,8 @@ static struct tt_member *find_late(const struct tt_operation *r, uint64_t since)
 
 	for (int i = 0; needs_others(r) && i < c->n; i++) {
 		struct tt_member *m = tt_group_member(c->group, i);
-		if (tt_operation_concerns(r, m->rank) && m->heard >= since && m->started_in == c->group->uid && !tt_before(c->seq, m->started) &&
-		    (!late || tt_before(m->started, late->started)))
+		bool waiting = tt_operation_concerns(r, m->rank) && m->heard >= since && m->started_in == c->group->uid;
+		if (waiting && !tt_before(c->seq, m->started) && (!late || tt_before(m->started, late->started)))
 			late = m;
 	}
 	return late;
@@ -379,7 +380,7 @@ static void end_for(struct tt_member *m)
 			continue;
 		if (!tt_before(c->seq, s->finished))
 			fail(c, s->err, m->rank);
-		push(c); /* undecided, it may have waited for what will not come */
+		push(c); /* an undecided one may have waited for that member */
 	}
 	tt_list_each(node, &tt_collectives(job)->unexpected) {
 		struct kept *k = tt_container_of(node, struct kept, link);
@@ -407,8 +408,8 @@ void tt_coll_end_group(struct tutti *group)
 struct coll_post {
 	struct tt_post post;
 	struct tt_coll *coll;
-	size_t size;                /* of all of it */
-	struct tt_key key;          /* of a put: the algorithm's own may be freed before the wire is done with it */
+	size_t size;                /* of this struct with its bytes */
+	struct tt_key key;          /* of a put: the algorithm's copy may be freed before the transport is done */
 	uint8_t bytes[];
 };
 
@@ -432,7 +433,7 @@ static void posted(struct tt_post *p, int err)
 {
 	struct coll_post *cp = tt_container_of(p, struct coll_post, post);
 	struct tt_coll *c = cp->coll;
-	int to = p->member->rank; /* in the job */
+	int to = p->member->rank;
 
 	tt_post_count(p, err);
 	tt_scratch_give(&c->job->scratch, cp, cp->size);
@@ -475,7 +476,8 @@ static void put_head(struct tt_pack *p, const struct tutti *g, int to, uint32_t 
 	tt_put32(p, tag);
 }
 
-void tt_coll_send_parts(struct tt_coll *c, int to, uint32_t tag, const void *head, size_t head_len, const void *bytes, size_t bytes_len)
+void tt_coll_send_parts(struct tt_coll *c, int to, uint32_t tag, const void *head, size_t head_len, const void *bytes,
+                        size_t bytes_len)
 {
 	size_t len = head_len + bytes_len;
 	struct coll_post *cp = new_post(c, HEAD + len);
@@ -547,8 +549,8 @@ const void *tt_coll_take_any(struct tt_coll *c, int *from, uint32_t tag, size_t 
 	return take(c, k);
 }
 
-/* The group that a message means; NULL: closed here since, or the sender has no seat in it. One that is not agreed on yet
- * takes in all: its first messages may come before this rank knows that it stands. */
+/* The group of a message; NULL: closed here, or the sender has no seat in it. A group that is not agreed on yet
+ * accepts all messages, because its first ones may come before this rank knows the agreement. */
 static struct tutti *group_meant(const struct tt_member *from, unsigned slot, struct kept *k)
 {
 	struct tutti *g = slot < TT_GROUPS ? tt_members(from->job)->group_at[slot] : NULL;
@@ -561,7 +563,7 @@ static struct tutti *group_meant(const struct tt_member *from, unsigned slot, st
 	return s ? g : NULL;
 }
 
-/* Its early messages become its members' own; strays of an older group in that slot go. */
+/* Gives the group's early messages their seats, and frees messages of an older group in the same slot. */
 static void begin_group(struct tutti *g)
 {
 	tt_list_each(node, &tt_collectives(g->job)->unexpected) {
@@ -576,11 +578,12 @@ static void begin_group(struct tutti *g)
 	}
 }
 
-/* Offered first as it lies in the wire's memory; what is not taken at once is kept as a copy. */
+/* Offers the message where it lies in the transport's memory. A message that is not taken at once is kept as a copy. */
 static void take_message(struct tt_member *from, struct tt_pack *p)
 {
 	struct tt_job *job = from->job;
-	struct kept k = { .member = from, .from = -1, .slot = tt_get16(p), .uid = tt_get32(p), .seq = tt_get32(p), .print = tt_get32(p), .tag = tt_get32(p) }, *copy;
+	struct kept *copy, k = { .member = from, .from = -1, .slot = tt_get16(p), .uid = tt_get32(p),
+	                         .seq = tt_get32(p), .print = tt_get32(p), .tag = tt_get32(p) };
 	struct tutti *g = p->bad ? NULL : group_meant(from, k.slot, &k);
 
 	if (!g)
@@ -593,11 +596,11 @@ static void take_message(struct tt_member *from, struct tt_pack *p)
 	if (!p->bad && !c && ahead < 0 && k.tag == TT_TAG_OFFER)
 		tt_segment_answer(g, k.from, k.seq, k.print);
 	if (p->bad || (!c && ahead < 0))
-		return; /* of one that is over here */
+		return; /* the collective is over here */
 	tt_list_append(&tt_collectives(job)->unexpected, &k.link);
 	if (c) {
 		compare(c, &k);
-		push(c); /* it may be gone now, and what was kept for it too */
+		push(c); /* may end the collective and free its messages */
 	}
 	if (tt_list_empty(&k.link))
 		return;
@@ -630,14 +633,15 @@ int tt_coll_open(struct tt_coll *c, int rank, void *base, size_t len, struct tt_
 	return tt_member_net(m)->transport->reg(tt_member_net(m), &mem, 1, out);
 }
 
-/* A bit that says so, 10 bits of the receiver's slot for the group, 12 of the collective's number, as far as it tells apart
- * what can be under way at once, and the lane. */
+/* The range's bit, 10 bits of the receiver's slot for the group, 12 bits of the collective's number, which
+ * distinguish all that can be under way at once, and the lane. */
 static uint32_t notify_value(unsigned slot, uint32_t seq, unsigned lane)
 {
 	return TT_NOTIFY_COLLECTIVE | slot << 13 | (seq % (4 * IN_FLIGHT_MAX)) << 1 | lane;
 }
 
-int tt_coll_put(struct tt_coll *c, int to, const struct tt_key *key, uint64_t offset, const void *from, size_t len, unsigned lane, bool last)
+int tt_coll_put(struct tt_coll *c, int to, const struct tt_key *key, uint64_t offset, const void *from, size_t len,
+                unsigned lane, bool last)
 {
 	struct coll_post *cp = new_post(c, 0);
 
@@ -645,7 +649,7 @@ int tt_coll_put(struct tt_coll *c, int to, const struct tt_key *key, uint64_t of
 		return -ENOMEM;
 	struct tt_op *op = &cp->post.op;
 	op->kind = TT_PUT;
-	op->flags = TT_NOTIFY | (last ? 0 : TT_LAZY); /* acknowledgements count up: the last one's stands for all */
+	op->flags = TT_NOTIFY | (last ? 0 : TT_LAZY); /* the acknowledgement of the last put stands for all */
 	op->notify = notify_value(c->group->seats[to].slot, c->seq, lane);
 	op->local = (void *)(uintptr_t)from;
 	op->len = len;
@@ -657,7 +661,7 @@ int tt_coll_put(struct tt_coll *c, int to, const struct tt_key *key, uint64_t of
 	return 0;
 }
 
-/* One for none under way, or from somebody else than the call expects, means nothing. */
+/* Ignores a notify of a collective that is not under way or expects none, or from a rank outside its group. */
 static void take_notify(struct tt_member *from, uint32_t value)
 {
 	tt_stats_count(&from->stats, TUTTI_STAT_CHUNK_IN, 0);
@@ -711,7 +715,7 @@ static void free_group(struct tutti *g)
 	tt_layout_free(g);
 }
 
-static void look_again(struct tt_member *from, struct tt_pack *p) /* the turn that took a WAKE looks at what it is about */
+static void take_wake(struct tt_member *from, struct tt_pack *p) /* this turn of the progress loop polls the segments */
 {
 	(void)from;
 	(void)p;
@@ -719,7 +723,7 @@ static void look_again(struct tt_member *from, struct tt_pack *p) /* the turn th
 
 static const struct tt_message messages[] = {
 	{ TT_DATA, "data", take_message },
-	{ TT_WAKE, "wake", look_again },
+	{ TT_WAKE, "wake", take_wake },
 };
 
 const struct tt_module tt_collective_module = {

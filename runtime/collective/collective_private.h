@@ -7,18 +7,20 @@
 struct tt_segment;
 struct tt_segment_call;
 
-/* ---- model.c: what the choice of an all-reduce's algorithm rests on; the same on all ranks of a group ---- */
+/* An `advance` function does what is possible now and never blocks. It returns 1: done, 0: call again, or -errno. */
+
+/* ---- model.c: the costs from which an all-reduce's algorithm is chosen; the same on all ranks of a group ---- */
 
 struct tt_model {
 	bool known;
 	uint64_t latency_ns;        /* of a small message, one way */
-	uint64_t net_ps, add_ps;   /* picoseconds a byte, on the wire and for adding */
-	bool by_host;               /* the group is on several hosts, and the ranks of each share its memory */
+	uint64_t net_ps, add_ps;    /* picoseconds a byte, for sending and for adding */
+	bool by_host;               /* the group spans several hosts, and the ranks of each host share its memory */
 };
-struct tt_tune { /* of one all-reduce: how far this rank is with getting to know it */
-	bool asked;                 /* rank 0: the last ping or burst is out */
-	int host;                   /* rank 0: of those before this one it knows whether their ranks share memory ... */
-	bool some_cannot;           /* ... and that some do not */
+struct tt_tune { /* how far this rank has got with measuring, within one all-reduce */
+	bool asked;                 /* rank 0: the last ping or burst is sent; others: ASK is sent */
+	int host;                   /* rank 0: the hosts before this one have said whether their ranks share memory, */
+	bool some_cannot;           /* and some do not */
 	uint32_t round;
 	uint64_t since, trip, burst;
 };
@@ -26,95 +28,105 @@ struct tt_tune { /* of one all-reduce: how far this rank is with getting to know
 /* ---- layout.c: which ranks of a group share a host's memory ---- */
 
 struct tt_layout {
-	int hosts, here;            /* how many, and on which of them I am. 0: not known yet */
-	int *seats, *start;         /* seats of the group, host by host, each in their order: those of host h from start[h] to start[h + 1] */
+	int hosts, here;            /* number of hosts, and the index of mine; hosts is 0 until tt_layout_find() */
+	int *seats, *start;         /* seats by host; those of host h are at start[h] to start[h + 1] - 1 */
 	int fewest, most;           /* ranks on a host */
-	uint32_t print;             /* differs where this does; not 0 */
+	uint32_t print;             /* a fingerprint of the layout; not 0 */
 };
-int tt_layout_find(struct tutti *);            /* once. -ENOMEM */
+int tt_layout_find(struct tutti *); /* once for each group; -ENOMEM */
 void tt_layout_free(struct tutti *);
 static inline int tt_layout_ranks(const struct tt_layout *l, int host) { return l->start[host + 1] - l->start[host]; }
 
-/* ---- this room's own of a job, and of a group ---- */
+/* ---- this room's state of a job, and of a group ---- */
 
 struct tt_collectives {
 	struct tt_job *job;
-	struct tt_list running, unexpected, segments; /* stash: messages that no collective has taken yet */
-	struct tt_timer wake;       /* those that wait for another one of this rank are to go on */
+	struct tt_list running, unexpected, segments; /* unexpected: messages that no collective has taken yet */
+	struct tt_timer wake;       /* continues the collectives that wait for another one of this rank */
 };
 struct tt_coll_group {
 	struct tt_model model;
 	struct tt_layout layout;
-	struct tt_segment *segment;     /* NULL: none, or nobody has asked yet */
+	struct tt_segment *segment; /* NULL: none, or no call has needed one yet */
 	bool any_failed;
-	uint32_t failed;            /* ... the first of them */
+	uint32_t failed;            /* the number of the first collective that failed */
 };
 static inline struct tt_collectives *tt_collectives(const struct tt_job *job) { return job->own[TT_COLLECTIVE_SLOT]; }
 static inline struct tt_coll_group *tt_coll_group(const struct tutti *g) { return g->own[TT_COLLECTIVE_SLOT]; }
 
-/* ---- collective.c: what all collectives share; barrier, broadcast, gather. allreduce.c is written in the same terms ---- */
+/* ---- collective.c: what all collectives share ---- */
 
-struct tt_coll { /* one collective on its way: a state machine that messages and notifies push on */
-	struct tt_list link;        /* in tt_collectives.running, in the order started */
+struct tt_coll { /* one collective under way: a state machine that messages and notifies drive */
+	struct tt_list link;        /* in tt_collectives.running, in the order of their starts */
 	struct tt_job *job;
 	struct tutti *group;
-	int n, me;                  /* how many take part, and which of them I am: all ranks in here count so */
-	uint32_t seq;               /* the same on every rank */
+	int n, me;                  /* ranks, and which of them I am. In this room a rank is a seat of the group */
+	uint32_t seq;               /* number of the call; the same on every rank */
 	tutti_stat_kind kind;
-	size_t bytes;               /* of this rank, to be counted */
-	uint32_t print;             /* a hash of what was called with which arguments; the same on every rank */
+	size_t bytes;               /* of this rank, for the stats */
+	uint32_t print;             /* a fingerprint of the call and its arguments; the same on every rank */
 	struct tt_operation *request;
-	int (*advance)(struct tt_coll *);  /* as far as it can go: 0 there is more to come, 1 ended, -errno */
-	struct tt_segment_call *segment_call;     /* its stay on the board: what others write there pushes it on, too. NULL: only messages do */
-	void (*release)(struct tt_coll *); /* deregisters and frees what is its own, once it is over: nothing lands afterwards */
-	unsigned pending;           /* my ops that the wire still holds */
-	bool over, failed, busy, released; /* over: advance has said so */
-	bool undecided;             /* it has not chosen yet whether it visits a board, and may make one */
-	bool may_leave_messages;                /* it may end while messages for it have not been taken */
-	int err, culprit;           /* culprit: the member to name, or -1 */
-	uint32_t *notified_by;      /* how many notifies have come: [2 * seat + lane]; NULL: none are expected */
-	void *taken;                /* what the last take gave, if it is to be freed */
-	struct tt_timer stale;      /* a rank has given up and has not said yet because of whom */
+	int (*advance)(struct tt_coll *);
+	struct tt_segment_call *segment_call; /* the segment drives this collective, too; NULL: only messages do */
+	void (*release)(struct tt_coll *); /* at the end: deregisters and frees what the collective owns */
+	unsigned pending;           /* operations that the transport has not finished */
+	bool over, failed, busy, released; /* over: advance has returned 1 */
+	bool undecided;             /* it may still choose to use a shared segment, or make one */
+	bool may_leave_messages;    /* it may end before all messages for it have been taken */
+	int err, culprit;           /* culprit: the job's rank to name, or -1 */
+	uint32_t *notified_by;      /* notifies that have come, at [2 * seat + lane]; NULL: none are expected */
+	void *taken;                /* the message that the last take returned, if it is to be freed */
+	struct tt_timer stale;      /* runs while a rank has given up and the reason is not known yet */
 };
 
-size_t tt_coll_piece(const struct tt_job *);   /* bytes that a message of a collective takes: whole elements of any type */
+size_t tt_coll_piece(const struct tt_job *); /* bytes that one message holds: whole elements of any type */
 
 enum { TT_LANE_DATA, TT_LANE_CREDIT };
 
-enum { TT_TAG_OFFER = 0x7ffd0000, TT_TAG_VOTE, TT_TAG_READY = 0x7fff0000, TT_TAG_HERE = 0x7fff0002 }; /* tags below are the collective's own. HERE: all that it says is its print */
+/* Tags below these are the collective's own. HERE carries nothing but the fingerprint in its header. */
+enum { TT_TAG_OFFER = 0x7ffd0000, TT_TAG_VOTE, TT_TAG_HERE = 0x7fff0002 };
 
-struct tt_coll *tt_coll_new(struct tutti *, size_t size, tutti_stat_kind, uint64_t x, uint64_t y); /* zeroed, struct tt_coll first; x, y:
-                                                      * what all ranks must agree on. NULL: no memory */
-bool tt_coll_is_next(const struct tt_coll *);  /* to decide: all before it have. So calls have their turns on a board in the order of their calls */
-void tt_coll_gave_up(struct tt_coll *, int rank); /* that rank of the job has: because of whom is about to be told */
-void tt_coll_free(struct tt_coll *);           /* one that was never run */
-int tt_coll_run(struct tt_coll *, tutti_op *); /* takes the gate, starts it, and waits if there is no op; frees it in the end */
-void tt_coll_send(struct tt_coll *, int to, uint32_t tag, const void *, size_t); /* bytes are copied; at most tt_coll_piece() of them */
-void tt_coll_send_parts(struct tt_coll *, int to, uint32_t tag, const void *, size_t, const void *, size_t); /* one message of two parts */
-void tt_coll_answer(struct tutti *, int to, uint32_t seq, uint32_t print, uint32_t tag, const void *, size_t); /* for a call that is over here, to one
-                                                      * that still waits in it; at most 128 bytes */
-const void *tt_coll_take(struct tt_coll *, int from, uint32_t tag, size_t len); /* the bytes, until the next take or return from advance; NULL: not
-                                                      * here yet. Another length than `len` fails the collective */
-const void *tt_coll_take_any(struct tt_coll *, int *from, uint32_t tag, size_t *len); /* likewise, of any length; *from -1: of any rank */
-int tt_coll_put(struct tt_coll *, int to, const struct tt_key *, uint64_t offset, const void *, size_t, unsigned lane, bool last);
-int tt_coll_open(struct tt_coll *, int rank, void *base, size_t len, struct tt_region **); /* memory that this rank may put into. 1: not connected
-                                                      * yet, ask again when pushed on; 0; -errno */
-void tt_coll_use_segment(struct tt_coll *, struct tt_segment_call *); /* NULL: no more */
-void tt_coll_wake_soon(struct tt_job *);        /* from a later turn */
+/* Allocates a zeroed struct of `size` bytes that begins with struct tt_coll. All ranks agree on x and y. NULL: no
+ * memory. */
+struct tt_coll *tt_coll_new(struct tutti *, size_t size, tutti_stat_kind, uint64_t x, uint64_t y);
+void tt_coll_free(struct tt_coll *);            /* frees a collective that was never run */
+/* Takes the lock and starts the collective. Waits if there is no op. The collective is freed at its end. */
+int tt_coll_run(struct tt_coll *, tutti_op *);
+/* May this call decide now? Earlier calls of the group come first: all ranks use the segment in the same order. */
+bool tt_coll_is_next(const struct tt_coll *);
+void tt_coll_gave_up(struct tt_coll *, int rank); /* that rank of the job has given up; the reason follows */
+void tt_coll_use_segment(struct tt_coll *, struct tt_segment_call *); /* NULL: no longer */
+void tt_coll_wake_soon(struct tt_job *);        /* continues all collectives from a later turn of the progress loop */
+
+/* Sends at most tt_coll_piece() bytes, which are copied. send_parts sends two parts as one message. */
+void tt_coll_send(struct tt_coll *, int to, uint32_t tag, const void *, size_t);
+void tt_coll_send_parts(struct tt_coll *, int to, uint32_t tag, const void *, size_t, const void *, size_t);
+/* Answers a rank that still waits in a call that is over here: at most 128 bytes. */
+void tt_coll_answer(struct tutti *, int to, uint32_t seq, uint32_t print, uint32_t tag, const void *, size_t);
+/* Returns the bytes of a message, valid until the next take or the return from advance; NULL if it has not come
+ * yet. A message of another length than `len` fails the collective. take_any takes any length, from any rank if
+ * *from is -1. */
+const void *tt_coll_take(struct tt_coll *, int from, uint32_t tag, size_t len);
+const void *tt_coll_take_any(struct tt_coll *, int *from, uint32_t tag, size_t *len);
+/* Puts bytes that stay valid until the end, with a notify. last: acknowledged at once, and with it all puts before. */
+int tt_coll_put(struct tt_coll *, int to, const struct tt_key *, uint64_t offset, const void *, size_t, unsigned lane,
+                bool last);
+/* Registers memory into which that rank may put. 1: not connected yet, ask again on the next advance; 0; -errno. */
+int tt_coll_open(struct tt_coll *, int rank, void *base, size_t len, struct tt_region **);
 
 /* ---- transfer.c: runs of bytes between ranks, of which the larger collectives consist ---- */
 
-struct tt_transfer { /* its first four members are the collective's, and for the length of combined ones: whole elements */
+struct tt_transfer { /* the collective fills in the first part; a transfer that combines has whole elements */
 	int other;                  /* the rank at the other end */
-	uint32_t id;                /* the same at both ends; different from those of other legs between the two */
-	char *at;                   /* what is sent; where it goes, or what it is combined with */
+	uint32_t id;                /* the same at both ends; unique among the transfers between the two */
+	char *at;                   /* what is sent; or where it goes, or what it is combined with */
 	size_t len;
-	bool combine;               /* at both ends */
-	bool scale;                 /* in: the end of an average */
-	int after;                  /* out: so many legs in may bring what it sends */
+	bool combine;               /* the same at both ends */
+	bool scale;                 /* in: divides the sum, at the end of an average */
+	int after;                  /* out: the first `after` transfers in may bring bytes that this one sends */
 
-	bool started, open;         /* START sent or taken; READY sent or taken */
-	size_t done, by_message;          /* bytes sent or taken in; of these by message */
+	bool started, open;         /* START, and READY, was sent or taken */
+	size_t done, by_message;    /* bytes sent or taken in; how many of them travel by message */
 	uint32_t pieces, chunks, credits;
 	struct tt_key key;
 	struct tt_region *region;
@@ -122,206 +134,214 @@ struct tt_transfer { /* its first four members are the collective's, and for the
 };
 struct tt_transfers {
 	struct tt_coll *coll;
-	size_t width;               /* of an element of legs that combine */
+	size_t width;               /* of an element, where transfers combine */
 	tutti_type type;
 	tutti_rule rule;
-	struct tt_transfer *in, *out;    /* taken in strictly in this order; sent in this order, as far as they may */
+	struct tt_transfer *in, *out; /* `in` are taken strictly in order; `out` are sent in order as far as they may */
 	int ins, outs, ins_done, outs_done;
-	int ahead;                  /* how many legs may be under way, and how far sending may be ahead of what has come in */
-	bool always;                /* empty legs travel too: only one end may think that it is empty */
+	int ahead;                  /* how many may be under way, and how far sending may be ahead of receiving */
+	bool always;                /* empty transfers travel, too: only one end may know that it is empty */
 };
-int tt_transfers_new(struct tt_transfers *, struct tt_coll *, int max, int ahead); /* room for `max` in and out */
-int tt_transfers_advance(struct tt_transfers *); /* like a collective's advance */
-void tt_transfers_free(struct tt_transfers *);   /* on release */
-size_t tt_transfers_chunk(size_t len);      /* how a leg of that length is cut */
+int tt_transfers_new(struct tt_transfers *, struct tt_coll *, int max, int ahead); /* at most `max` in, and `max` out */
+int tt_transfers_advance(struct tt_transfers *);
+void tt_transfers_free(struct tt_transfers *); /* on release */
+size_t tt_transfers_chunk(size_t len);         /* bytes of a chunk of a transfer of `len` bytes */
 
-/* ---- segment.c: what the ranks of a group on one host share; each host has one ---- */
+/* ---- segment.c: memory that the ranks of a group on one host share; one segment for each host ---- */
 
 enum {
-	TT_SEGMENT_RANKS = 128,         /* at most: each maps each */
-	TT_SEGMENT_FEW = 16,            /* for calls that do with rounds of messages: of more ranks, rounds are fewer than flags, and a job that needs no
-	                               * more does not connect all to all */
-	TT_SEGMENT_CHUNK = 256 * 1024,  /* bytes that are passed over it at once: they stay in the caches */
+	TT_SEGMENT_RANKS = 128,     /* at most: each rank maps every other's slot */
+	TT_SEGMENT_FEW = 16,        /* at most, for calls of few messages, which do not connect all to all */
+	TT_SEGMENT_CHUNK = 256 * 1024, /* bytes that are passed through the segment at once: they stay in the caches */
 };
 #define TT_STEP_QUIT UINT32_MAX
 
 struct tt_call_header { /* of one call of one rank */
-	_Atomic uint64_t flag;      /* the call, and how far this rank is in it */
+	_Atomic uint64_t flag;      /* the call's number, and this rank's step in it */
 	uint32_t print;
-	uint8_t half;               /* where on its panel it begins */
-	bool mapped, can;           /* others may map its vector; it has mapped theirs */
-	struct tt_key key;          /* mapped: of the vector */
+	uint8_t half;               /* the half of the rank slot that the call begins with */
+	bool mapped, can;           /* others may map this rank's vector; this rank has mapped theirs */
+	struct tt_key key;          /* of the vector, if mapped */
 } __attribute__((aligned(2 * TT_CACHE_LINE)));
-struct tt_rank_slot { /* of one rank, in memory that the others map; it alone writes it */
+struct tt_rank_slot { /* one rank's memory, which the others map. The rank alone writes it */
 	struct tt_call_header header[2];
-	_Atomic uint32_t asleep __attribute__((aligned(2 * TT_CACHE_LINE))); /* a WAKE, please, with each step */
-	_Atomic uint32_t done __attribute__((aligned(2 * TT_CACHE_LINE))); /* with all calls before this one */
-	char half[2][2 * TT_SEGMENT_CHUNK] __attribute__((aligned(4096))); /* each: what others combine; what they take */
+	_Atomic uint32_t asleep __attribute__((aligned(2 * TT_CACHE_LINE))); /* this rank wants a WAKE with each step */
+	_Atomic uint32_t done __attribute__((aligned(2 * TT_CACHE_LINE))); /* with all earlier calls */
+	char half[2][2 * TT_SEGMENT_CHUNK] __attribute__((aligned(4096))); /* what others combine; what they copy */
 };
 struct tt_segment_peer { /* of another rank */
-	struct tt_rank_slot *slot;     /* NULL: not mapped, or no more */
+	struct tt_rank_slot *slot;  /* NULL: not mapped, or no longer */
 	struct tt_peer *peer;       /* through which it was mapped */
-	const struct tt_call_header *header; /* of this call; NULL: not seen yet */
-	struct tt_key key;          /* of its vector in this call ... */
-	char *vector;               /* ... and where that is here */
-	bool offered, voted;        /* while the board is made */
+	const struct tt_call_header *header; /* of this call; NULL: not found yet */
+	struct tt_key key;          /* of the rank's vector in this call ... */
+	char *vector;               /* ... and its address here */
+	bool offered, voted;        /* while the segment is made */
 };
 struct tt_segment {
-	struct tt_list link;        /* in tt_collectives.boards */
+	struct tt_list link;        /* in tt_collectives.segments */
 	struct tutti *group;        /* NULL: closed */
 	int n, me;
-	const int *seats;               /* n of them, in the group */
-	struct tt_segment_peer *peers;      /* n of them; mine has the panel alone */
-	void *memory;               /* my panel ... */
+	const int *seats;           /* n of them, in the group */
+	struct tt_segment_peer *peers; /* n of them; mine has only the slot */
+	void *memory;               /* my slot ... */
 	struct tt_region *region;   /* ... registered with the net that leads to all others */
-	uint32_t made_in;            /* in which call it is being made */
+	uint32_t made_in;           /* number of the call that makes the segment */
 	bool making, offered, voted, able;
-	bool known, open;           /* how that ended */
-	bool asleep;                /* my panel says that I am asleep */
-	unsigned turn, half;        /* which note is next, and which half */
-	uint32_t last;              /* what `done` is to be once all others have seen my last call */
-	int lost;                   /* 1 + a rank (of the job) whose panel is not there any more; 0: none */
-	struct tt_list queue;       /* calls, in their order: the first has the board */
+	bool known, open;           /* the result is known; all ranks can use the segment */
+	bool asleep;                /* what my slot says */
+	unsigned turn, half;        /* which header is next, and which half */
+	uint32_t last;              /* the value of `done` with which all others have finished my last call */
+	int lost;                   /* 1 + a rank of the job whose slot is no longer there; 0: none */
+	struct tt_list queue;       /* calls in their order: the first one uses the segment */
 };
-int tt_segment_make(struct tt_coll *);       /* like advance: 1 once it is known whether there is one */
+int tt_segment_make(struct tt_coll *); /* like advance: 1 once the result is known */
+/* Like advance, for a call that uses the segment if all ranks share one: 1 once it is known whether it does. */
+int tt_segment_decide(struct tt_coll *, bool *uses_segment);
 struct tt_member *tt_segment_member(const struct tt_segment *, int i);
-int tt_segment_decide(struct tt_coll *, bool *uses_segment); /* likewise: 1 once a call that uses boards of one host alone knows whether it visits one */
-void tt_segment_answer(struct tutti *, int seat, uint32_t call, uint32_t print); /* to an OFFER in a call that is over here */
-void tt_segment_tell(struct tt_coll *);      /* whoever asks how the making of it ended */
-bool tt_segment_open(const struct tutti *);  /* it is known, there is, and all ranks of the group are on it */
+void tt_segment_answer(struct tutti *, int seat, uint32_t call, uint32_t print); /* an OFFER after the call */
+void tt_segment_tell(struct tt_coll *);      /* answers the OFFERs in this call, once the result is known */
+bool tt_segment_open(const struct tutti *);  /* all ranks of the group share one segment */
 void tt_segment_close(struct tutti *);
-void tt_segment_sweep(struct tt_job *, bool all); /* frees what was closed and nobody reads; all: once no link is left */
-void tt_segment_lost(struct tt_job *, const struct tt_peer *); /* it is about to be disconnected */
+void tt_segment_sweep(struct tt_job *, bool all); /* frees closed segments that no rank reads; all: also those in use */
+void tt_segment_lost(struct tt_job *, const struct tt_peer *); /* the peer is about to be disconnected */
 
-struct tt_call_header *tt_segment_begin(struct tt_segment *); /* my note for the next call: to be filled in before its first step */
-void tt_segment_step(struct tt_segment *, struct tt_call_header *, uint32_t call, uint32_t step); /* I am so far; wakes who sleeps */
-int tt_segment_reached(struct tt_segment *, int i, uint32_t call, uint32_t step); /* is that rank? 1, 0; -ECONNABORTED: it has given up */
-void tt_segment_done(struct tt_segment *, uint32_t call); /* I read nothing of it any more */
+struct tt_call_header *tt_segment_begin(struct tt_segment *); /* my next header, to be filled in before step 1 */
+void tt_segment_step(struct tt_segment *, struct tt_call_header *, uint32_t call, uint32_t step); /* wakes sleepers */
+/* Has rank i reached that step? 1: yes, 0: no, -ECONNABORTED: that rank has given up. */
+int tt_segment_reached(struct tt_segment *, int i, uint32_t call, uint32_t step);
+void tt_segment_done(struct tt_segment *, uint32_t call); /* I read nothing of that call any more */
 void tt_segment_set_asleep(struct tt_segment *, bool asleep);
 
-/* ---- segment_call.c: a call on its host's board ---- */
+/* ---- segment_call.c: one call that uses its host's segment ---- */
 
 enum {
-	TT_SEGMENT_CALL_PIECE = 256 * 1024,  /* bytes that are read or stored at once: between two of them a rank looks whether it still may ... */
-	TT_SEGMENT_CALL_PIECES = 4,          /* ... and after so many it leaves the engine to others */
+	TT_SEGMENT_CALL_PIECE = 256 * 1024, /* bytes read or stored at once: a rank checks for failures after each */
+	TT_SEGMENT_CALL_PIECES = 4,         /* pieces after which it returns to the progress loop */
 };
 struct tt_segment_call {
 	struct tt_coll *coll;
 	struct tt_segment *segment;
-	struct tt_list turn;        /* in board->queue */
-	struct tt_call_header *header;       /* NULL: its turn has not come */
+	struct tt_list turn;        /* in segment->queue */
+	struct tt_call_header *header; /* mine; NULL: this call's turn has not come */
 	uint32_t step;
-	int seen;                   /* ranks that have come to it */
+	int seen;                   /* ranks that have reached the step */
 	size_t bytes;               /* of a vector */
-	int offers;                 /* so many ranks' vectors are to be mapped */
-	bool met, some_offer, all_offer; /* all are here; some of these, all of these have given keys of their vectors */
-	bool mapped;                /* all have mapped them all: fellows[].vector */
-	bool busy;                  /* the call has more to do, and waits for nobody ... */
-	bool paused;                  /* ... or for others than the ranks here */
-	unsigned chunk;             /* how often the halves of the panels were changed */
+	int offers;                 /* number of ranks whose vectors are to be mapped */
+	bool met, some_offer, all_offer; /* all ranks are here; some, or all, of these vectors can be mapped */
+	bool mapped;                /* all ranks have mapped all of them, as peers[].vector */
+	bool busy;                  /* the call has more to do and waits for no rank */
+	bool paused;                /* the call waits for others than the ranks here */
+	unsigned chunk;             /* how often the halves were switched */
 	struct tt_region *region;   /* my vector, for others to map; NULL: they cannot */
 	struct tt_timer announce;
 };
 void tt_segment_call_begin(struct tt_segment_call *, struct tt_coll *, size_t bytes, int offers);
-void tt_segment_call_end(struct tt_segment_call *, bool done); /* on release. done: else the others learn that I have given up */
-bool tt_segment_call_poll(struct tt_segment_call *, bool asleep); /* may it go on, by what others have written? On every turn; dozing: and before a sleep, which
-                                        * it has to tell them of first */
-int tt_segment_call_check(struct tt_segment_call *); /* first, whenever pushed on: 1: go on; 0: some rank has given up; -ECONNRESET */
-/* 1: yes, 0: wait; -errno */
-int tt_segment_call_turn(struct tt_segment_call *);  /* is it my turn? Then offer, or fill my room, and go to the first step */
-int tt_segment_call_meet(struct tt_segment_call *);  /* are all here, and is it known whether vectors are mapped? */
-int tt_segment_call_all(struct tt_segment_call *);   /* have all come to my step? What they wrote before that can be read */
-int tt_segment_call_still(struct tt_segment_call *); /* ... and nobody has given up since: what was read was meant for this call */
+void tt_segment_call_end(struct tt_segment_call *, bool done); /* on release; not done: tells others that I gave up */
+/* Can the call go on? Asked on each turn of the progress loop; with `asleep` before a sleep, which it announces. */
+bool tt_segment_call_poll(struct tt_segment_call *, bool asleep);
+int tt_segment_call_check(struct tt_segment_call *); /* 1: go on, 0: a rank has given up, -ECONNRESET */
 
-void tt_segment_call_offer(struct tt_segment_call *, void *vector); /* may others map it? By those whose vectors they are to reach */
+/* Each of these returns 1: yes, 0: not yet, or -errno. */
+int tt_segment_call_turn(struct tt_segment_call *); /* is it my turn? Then offer or fill a buffer, and step */
+int tt_segment_call_meet(struct tt_segment_call *); /* are all here, and is it known what is mapped? */
+int tt_segment_call_all(struct tt_segment_call *);  /* have all reached my step? Then read what they wrote */
+int tt_segment_call_still(struct tt_segment_call *); /* has none given up? Then what was read was valid */
+
+void tt_segment_call_offer(struct tt_segment_call *, void *vector); /* lets others map it, if it can be mapped */
 void tt_segment_call_step(struct tt_segment_call *); /* I am one step further */
-char *tt_segment_call_buffer(const struct tt_segment_call *, int i); /* the half of that rank's panel that it uses now */
-void tt_segment_call_next_buffer(struct tt_segment_call *);          /* the other one from now on; all do so at the same step */
-int tt_segment_call_store_begin(struct tt_segment_call *); /* may I store into all mapped vectors? 0: into none */
+char *tt_segment_call_buffer(const struct tt_segment_call *, int i); /* the half of rank i's slot that is in use */
+void tt_segment_call_next_buffer(struct tt_segment_call *); /* switches halves; all ranks do so at the same step */
+int tt_segment_call_store_begin(struct tt_segment_call *); /* may I store into the mapped vectors? 0: into none */
 void tt_segment_call_store_end(struct tt_segment_call *);
 
 struct tt_span { size_t at, len; }; /* bytes */
-static inline struct tt_span tt_span_of(size_t bytes, int n, int i) /* the i-th of n, in whole lines: no two ranks write into one */
+
+/* The i-th of n parts of `bytes`, in whole cache lines: no two ranks write to the same line. */
+static inline struct tt_span tt_span_of(size_t bytes, int n, int i)
 {
-	size_t lines = (bytes + TT_CACHE_LINE - 1) / TT_CACHE_LINE, from = lines * (size_t)i / (size_t)n, to = lines * ((size_t)i + 1) / (size_t)n;
+	size_t lines = (bytes + TT_CACHE_LINE - 1) / TT_CACHE_LINE;
+	size_t from = lines * (size_t)i / (size_t)n, to = lines * ((size_t)i + 1) / (size_t)n;
 	size_t at = tt_min(from * TT_CACHE_LINE, bytes);
 
 	return (struct tt_span){ at, tt_min(to * TT_CACHE_LINE, bytes) - at };
 }
 
-/* ---- blocks.c: blocks of a vector, combined each by its owner, brought from the owners to all; on one host ---- */
+/* ---- blocks.c: on one host, each owner combines its block of all vectors, and brings it to all ranks ---- */
 
-enum tt_blocks_stage { TT_BLOCKS_NONE,
+enum tt_blocks_stage {
+	TT_BLOCKS_NONE,
 	TT_BLOCKS_REDUCE,           /* my block is combined */
-	TT_BLOCKS_EXCHANGE,         /* my block of each rank's vector is here; instead of the one before */
+	TT_BLOCKS_EXCHANGE,         /* instead of REDUCE: my block of each rank's vector is here */
 	TT_BLOCKS_GATHER,           /* all owners' blocks are here */
-	TT_BLOCKS_LEAVE,            /* nobody reads my vector any more */
+	TT_BLOCKS_LEAVE,            /* no rank reads my vector any more */
 };
-struct tt_blocks { /* zeroed, then the first part is the caller's: the same on all ranks of the host but for the places */
-	char *vector;               /* all blocks, of `bytes` together: my share in each; or where each comes, mine is there */
-	size_t bytes;
-	int first, owners;          /* so many ranks of the host, from that one on, have a block each */
-	size_t each;                /* bytes of a block; 0: shared out in whole lines (tt_span_of) */
-	char *to;                   /* an owner: where its combined block goes, in place or apart from the vector; or the blocks of all ranks, in their order */
-	size_t width;               /* of an element, ... */
+struct tt_blocks { /* zeroed; the caller fills in the first part: the same on all ranks, but for the addresses */
+	char *vector;               /* all blocks: my part of each; to gather, where each comes, and mine is there */
+	size_t bytes;               /* of all blocks */
+	int first, owners;          /* the owners: so many ranks of the host, from the first on */
+	size_t each;                /* bytes of a block; 0: as tt_span_of() cuts the vector */
+	char *to;                   /* where my combined block goes, or the blocks of all ranks */
+	size_t width;               /* of an element */
 	tutti_type type;
-	tutti_rule rule;            /* ... and how they are combined. AVERAGE: of the ranks of this host */
+	tutti_rule rule;            /* AVERAGE: of the ranks of this host */
 
 	struct tt_segment_call call;
 	enum tt_blocks_stage stage;
 	int phase, owner;
-	size_t at;                  /* bytes of each block, or of the owner's, that are done */
+	size_t at;                  /* bytes done of each block, or of the owner's */
 };
-void tt_blocks_begin(struct tt_blocks *, struct tt_coll *, enum tt_blocks_stage first); /* to gather alone, only the owners' vectors need be mapped */
+void tt_blocks_begin(struct tt_blocks *, struct tt_coll *, enum tt_blocks_stage first);
 void tt_blocks_end(struct tt_blocks *);   /* on release */
-int tt_blocks_run(struct tt_blocks *, enum tt_blocks_stage); /* some of them, in their order, the last one always. Like advance: 1 once it is done */
+/* Like advance. The stages come in their order; some may be left out, but never the last one. */
+int tt_blocks_run(struct tt_blocks *, enum tt_blocks_stage);
 
-/* ---- blockwise.c: a collective that goes through memory where its ranks share a host, and there is another way ---- */
+/* ---- blockwise.c: a collective that uses the segment where all ranks share a host, and messages elsewhere ---- */
 
 struct tt_blockwise {
 	struct tt_coll coll;
 	struct tt_blocks blocks;
-	enum tt_blocks_stage stage; /* what it does with them before it leaves */
-	int (*begin)(struct tt_coll *);    /* the other way, when that is chosen; NULL: nothing is to be done */
-	int (*advance)(struct tt_coll *);  /* ... like the collective's own */
-	void (*release)(struct tt_coll *); /* ... also where it was never begun; NULL */
+	enum tt_blocks_stage stage; /* in the segment: runs this stage, then LEAVE */
+	int (*begin)(struct tt_coll *);    /* without it: begins; may be NULL ... */
+	int (*advance)(struct tt_coll *);  /* ... and advances */
+	void (*release)(struct tt_coll *); /* always, even if not begun; may be NULL */
 	bool chosen, uses_segment;
 };
-struct tt_blockwise *tt_blockwise_new(struct tutti *, size_t size, tutti_stat_kind, uint64_t x, uint64_t y, const struct tt_blocks *,
-                                      bool may_use_segment); /* like tt_coll_new; the rest is the caller's */
+/* Like tt_coll_new(). The caller fills in the rest. */
+struct tt_blockwise *tt_blockwise_new(struct tutti *, size_t size, tutti_stat_kind, uint64_t x, uint64_t y,
+                                      const struct tt_blocks *, bool may_use_segment);
 
-/* ---- allreduce.c; direct.c, hierarchical.c, doubling.c, rabenseifner.c and ring.c: the algorithms; model.c: which of them ---- */
+/* ---- allreduce.c, and the algorithms: direct.c, hierarchical.c, doubling.c, rabenseifner.c, ring.c ---- */
 
-struct tt_exchange { /* what an algorithm does: all-reduce among some ranks of a group */
+struct tt_exchange { /* an all-reduce among some ranks of a group */
 	struct tt_coll *coll;
 	const struct tt_algorithm *is;
 	int n, me;
 	const int *seats;           /* n of them, in the group; NULL: all ranks */
 	char *buf;
-	size_t count, width;        /* elements, bytes each */
+	size_t count, width;        /* elements, and bytes of one */
 	tutti_type type;
-	tutti_rule rule;            /* AVERAGE: of all ranks in the group */
+	tutti_rule rule;            /* AVERAGE: of all ranks of the group */
 	void *state;                /* the algorithm's own, from begin() to release() */
 };
 static inline int tt_exchange_seat(const struct tt_exchange *x, int i) { return x->seats ? x->seats[i] : i; }
 
-struct tt_direct { /* direct.c's own */
+struct tt_direct { /* the state of direct.c */
 	struct tt_segment_call call;
 	int phase;
-	size_t at;                  /* bytes of the vector, or of my slice, that are done */
+	size_t at;                  /* bytes done of the vector, or of my slice */
 };
 
-struct tt_hierarchy { /* hierarchical.c's own */
+struct tt_hierarchy { /* the state of hierarchical.c */
 	struct tt_blocks blocks;
-	struct tt_exchange between; /* hosts; is NULL: others do that */
+	struct tt_exchange between; /* hosts; `is` is NULL on ranks that take no part in it */
 	int *seats, phase;
 	bool begun;
 };
 
 struct tt_allreduce {
 	struct tt_coll coll;
-	struct tt_exchange all;     /* all.is NULL: not chosen yet */
-	const struct tt_algorithm *forced; /* as set; NULL: auto */
+	struct tt_exchange all;     /* all.is is NULL until the algorithm is chosen */
+	const struct tt_algorithm *forced; /* by TUTTI_ALLREDUCE; NULL: auto */
 	union {
 		struct tt_direct direct;
 		struct tt_hierarchy hierarchy;
@@ -330,29 +350,31 @@ struct tt_allreduce {
 };
 struct tt_algorithm {
 	const char *name;
-	int (*begin)(struct tt_exchange *);   /* 0 or -errno */
-	int (*advance)(struct tt_exchange *); /* like a collective's */
-	void (*release)(struct tt_exchange *); /* also after a begin that failed */
-	size_t (*chunk)(size_t bytes, size_t width, int n, size_t piece); /* bytes that travel at once. NULL: in memory nothing does */
+	int (*begin)(struct tt_exchange *);
+	int (*advance)(struct tt_exchange *);
+	void (*release)(struct tt_exchange *); /* also after a begin() that failed */
+	size_t (*chunk)(size_t bytes, size_t width, int n, size_t piece); /* bytes sent at once; NULL: none are sent */
 };
 extern const struct tt_algorithm tt_direct, tt_hierarchical, tt_doubling, tt_rabenseifner, tt_ring;
-int tt_hierarchical_leaders(const struct tt_layout *, size_t bytes); /* of each host: so many slices are exchanged between hosts */
+int tt_hierarchical_leaders(const struct tt_layout *, size_t bytes); /* ranks of each host that exchange slices */
+int tt_power_below(int n); /* the largest power of two that is at most n; n >= 1 */
 
-/* transfer.c, for an algorithm that consists of transfers: its state is a struct tt_transfers. */
+/* transfer.c, for an algorithm that consists of transfers; its state is a struct tt_transfers. */
 int tt_exchange_begin(struct tt_exchange *, int max, int ahead); /* like tt_transfers_new() */
 int tt_exchange_advance(struct tt_exchange *);
 void tt_exchange_release(struct tt_exchange *);
+/* A transfer with rank `other` of n blocks from `first` on, of a vector that is cut into `blocks`. */
 struct tt_transfer tt_exchange_blocks(const struct tt_exchange *, int other, uint32_t id, int blocks, int first, int n);
-void tt_exchange_send(struct tt_exchange *, struct tt_transfer);
+void tt_exchange_send(struct tt_exchange *, struct tt_transfer); /* after all those received so far */
 void tt_exchange_receive(struct tt_exchange *, struct tt_transfer);
 
-int tt_power_below(int n); /* the largest power of two that is not above n, which is 1 or more */
-
+/* model.c */
 bool tt_model_measures(const struct tt_settings *);
 struct tt_model tt_model_of(const struct tutti *); /* as measured, or as assumed */
 bool tt_model_needed(const struct tutti *, size_t bytes); /* once the layout is known */
 int tt_model_learn(struct tt_allreduce *);  /* like advance: 1 once this rank knows the model */
-void tt_model_tell(struct tt_allreduce *);  /* on each advance: rank 0 answers those who do not know it yet */
+void tt_model_tell(struct tt_allreduce *);  /* on each advance of rank 0: answers ranks that do not know the model */
 const struct tt_algorithm *tt_model_choose(const struct tt_model *, int n, size_t bytes, size_t piece);
-uint64_t tt_model_predict(const struct tt_model *, const struct tt_algorithm *, int n, size_t bytes, size_t piece); /* nanoseconds */
+/* The time expected, in nanoseconds. */
+uint64_t tt_model_predict(const struct tt_model *, const struct tt_algorithm *, int n, size_t bytes, size_t piece);
 #endif

@@ -1,38 +1,42 @@
-/* direct.c - all-reduce on one host, straight through memory: each rank combines its slice of all vectors, in the order of
- * ranks, and all get the result. Who is how far stands on the group's board (segment_call.c).
+/* direct.c - all-reduce on one host, through memory: each rank combines its slice of all vectors, and all ranks get
+ * the result. The group's shared segment says how far each rank has got (segment_call.c).
  *
- *      short     each puts its vector on its panel, and combines all of them itself: one flag
+ *      short     each rank puts its vector into its slot and combines all of them itself: one flag
  *
- *      mapped    vectors that all can map: each combines its slice of them into all of them
+ *      mapped    all ranks can map all vectors: each combines its slice of them and stores the result into all of them
  *
  *                rank 0's   | a0 | b0 |        rank 0: a0 + a1 -> both a       no byte is copied
  *                rank 1's   | a1 | b1 |        rank 1: b0 + b1 -> both b
  *
- *      passed    other vectors, chunk by chunk, over panels that stay in the caches:
+ *      passed    other vectors go chunk by chunk through the slots, which stay in the caches:
  *
- *                rank 0     b0 -> panel         a0 + a1 -> a0, panel            b <- panel of 1
- *                rank 1     a1 -> panel         b0 + b1 -> b1, panel            a <- panel of 0
+ *                rank 0     b0 -> slot          a0 + a1 -> a0, slot             b <- slot of 1
+ *                rank 1     a1 -> slot          b0 + b1 -> b1, slot             a <- slot of 0
  *
- * Order of additions: ((0 + 1) + 2) + ..., each element once; f16 and bf16 in f32, rounded once at the end.
+ * Order of additions: ((0 + 1) + 2) + ..., each element once; f16 and bf16 are added in f32 and rounded once at the
+ * end.
  */
 #include "collective/collective_private.h"
 #include "kernel/kernel.h"
 #include <string.h>
 
 enum {
-	SMALL = 12 * 1024,        /* bytes to read from others: with more of them mapped vectors are better shared out, ... */
-	SHORT = 32 * 1024,        /* ... and with more than this others */
+	SMALL = 12 * 1024,        /* bytes to read from others, up to which vectors that can be mapped count as short */
+	SHORT = 32 * 1024,        /* likewise, for other vectors */
 };
 
 enum phase { TURN, MEET, STORE, STORED, IN, COMBINE, OUT, DONE };
 
-static struct tt_allreduce *call_of(const struct tt_exchange *x) { return tt_container_of(x, struct tt_allreduce, all); }
+static struct tt_allreduce *call_of(const struct tt_exchange *x)
+{
+	return tt_container_of(x, struct tt_allreduce, all);
+}
 
-/* ---- who has what ---- */
+/* ---- sizes ---- */
 
-static struct tt_span mine(const struct tt_allreduce *a, size_t bytes) { return tt_span_of(bytes, a->coll.n, a->coll.me); }
+static struct tt_span mine(const struct tt_allreduce *a, size_t len) { return tt_span_of(len, a->coll.n, a->coll.me); }
 static size_t bytes_of(const struct tt_allreduce *a) { return a->all.count * a->all.width; }
-static bool is_up_to(const struct tt_allreduce *a, size_t read) { return bytes_of(a) <= read / (size_t)(a->coll.n - 1); }
+static bool is_up_to(const struct tt_allreduce *a, size_t len) { return bytes_of(a) <= len / (size_t)(a->coll.n - 1); }
 static size_t chunk_len(const struct tt_allreduce *a) { return tt_min(TT_SEGMENT_CHUNK, bytes_of(a) - a->direct.at); }
 static char *buffer_of(const struct tt_allreduce *a, int i) { return tt_segment_call_buffer(&a->direct.call, i); }
 
@@ -45,7 +49,7 @@ static void combine(const struct tt_allreduce *a, const void *const *from, void 
 
 /* ---- the steps: 1: go on; 0: wait; -errno ---- */
 
-/* Each gets from me what it will combine: of a short vector all of it, of a chunk its slice. */
+/* What others combine: all of a short vector, else their slices of the chunk. */
 static void copy_in(struct tt_allreduce *a)
 {
 	size_t at = a->direct.at, len = chunk_len(a);
@@ -186,7 +190,8 @@ static int take_out(struct tt_allreduce *a)
 }
 
 static int (*const steps[])(struct tt_allreduce *) = {
-	[TURN] = take_turn, [MEET] = meet, [STORE] = store, [STORED] = end_stored, [IN] = pass_in, [COMBINE] = combine_chunk, [OUT] = take_out,
+	[TURN] = take_turn, [MEET] = meet, [STORE] = store, [STORED] = end_stored,
+	[IN] = pass_in, [COMBINE] = combine_chunk, [OUT] = take_out,
 };
 
 static int advance(struct tt_exchange *x)

@@ -1,9 +1,12 @@
-/* doubling.c - all-reduce by recursive doubling, for small vectors: in round k I swap with the rank that differs from me
- * in bit k (Thakur, Rabenseifner, Gropp 2005). Where the number of ranks is no power of two, odd ones of the first few hand
- * theirs to their left neighbour and get the result back. A vector longer than a message goes segment by segment.
+/* doubling.c - all-reduce by recursive doubling, for small vectors (Thakur, Rabenseifner, Gropp 2005)
  *
- * Order of additions: with p the largest power of two <= n, ranks 2i and 2i+1 make one for i < n - p, the others stand alone:
- * p values. Round k adds those whose numbers differ in bit k: (0+1)+(2+3), then halves of halves, the nearest first.
+ * In round k I swap vectors with the rank whose number differs from mine in bit k. If the number of ranks n is not a
+ * power of two, the odd ones among the first few give theirs to their left neighbour and get the result back. A
+ * vector longer than a message travels in segments, one after another.
+ *
+ * Order of additions: with p the largest power of two <= n, ranks 2i and 2i+1 make one value for i < n - p, and the
+ * others one each: p values. Round k adds those whose numbers differ in bit k, the nearest first: (0+1)+(2+3), and so
+ * on.
  */
 #include "collective/collective_private.h"
 #include "kernel/kernel.h"
@@ -15,18 +18,22 @@ enum stage { FOLD, SWAP, UNFOLD };
 struct doubling {
 	struct tt_exchange *x;
 	enum stage stage;
-	int round, extra, power;    /* power: of two, <= size; extra: ranks beyond it */
+	int round, extra, power;    /* power: of two, <= n; extra: ranks beyond it */
 	bool sent;
 	uint32_t segment;
 };
 
-static uint32_t tag_of(const struct doubling *d) { return d->segment * 64 + (uint32_t)(d->stage == SWAP ? 2 + d->round : d->stage == FOLD ? 0 : 1); }
+static uint32_t tag_of(const struct doubling *d)
+{
+	return d->segment * 64 + (uint32_t)(d->stage == SWAP ? 2 + d->round : d->stage == UNFOLD);
+}
 
-/* Sends (once) and takes the same segment; 1: both happened. from or to -1: only the other. */
+/* Sends the segment to rank `to`, once, and takes it from rank `from`; -1: none. 1: both are done. */
 static int exchange(struct doubling *d, int to, int from, bool combine)
 {
 	struct tt_exchange *x = d->x;
-	size_t piece = tt_coll_piece(x->coll->job), at = d->segment * piece, len = tt_min(piece, x->count * x->width - at);
+	size_t piece = tt_coll_piece(x->coll->job), at = d->segment * piece;
+	size_t len = tt_min(piece, x->count * x->width - at);
 	const void *in;
 
 	if (to >= 0 && !d->sent)

@@ -1,6 +1,7 @@
-/* gather.c - gather of small values: Bruck's all-gather (Bruck et al. 1997)
+/* gather.c - gather of small values by Bruck's all-gather (Bruck et al. 1997)
  *
- * After round k I hold the values of 2^(k+1) ranks from me on. Where a few share a host's memory it is an all-gather there.
+ * After round k a rank holds the values of 2^(k+1) ranks, from its own on. A few ranks that share a host use the
+ * segment.
  */
 #include "collective/collective_private.h"
 #include "member/member.h"
@@ -13,7 +14,7 @@ struct gather {
 	char *all;
 	size_t bytes;
 	int have, round;
-	uint32_t sent, got;         /* pieces of this round */
+	uint32_t sent, got;         /* pieces in this round */
 };
 
 static uint32_t gather_tag(const struct gather *g, uint32_t piece) { return (uint32_t)g->round << 24 | piece; }
@@ -25,15 +26,16 @@ static int advance_gather(struct tt_coll *c)
 	size_t piece = tt_coll_piece(c->job);
 
 	for (; g->have < n; g->round++, g->sent = g->got = 0) {
-		int more = g->have < n - g->have ? g->have : n - g->have;
+		int more = g->have < n - g->have ? g->have : n - g->have, to = (me - g->have + n) % n;
 		size_t total = (size_t)more * g->bytes, at;
-		const void *bytes;
 		for (; (at = g->sent * piece) < total; g->sent++)
-			tt_coll_send(c, (me - g->have + n) % n, gather_tag(g, g->sent), g->held + at, tt_min(piece, total - at));
+			tt_coll_send(c, to, gather_tag(g, g->sent), g->held + at, tt_min(piece, total - at));
 		for (; (at = g->got * piece) < total; g->got++) {
-			if (!(bytes = tt_coll_take(c, (me + g->have) % n, gather_tag(g, g->got), tt_min(piece, total - at))))
+			size_t len = tt_min(piece, total - at);
+			const void *bytes = tt_coll_take(c, (me + g->have) % n, gather_tag(g, g->got), len);
+			if (!bytes)
 				return 0;
-			memcpy(g->held + (size_t)g->have * g->bytes + at, bytes, tt_min(piece, total - at));
+			memcpy(g->held + (size_t)g->have * g->bytes + at, bytes, len);
 		}
 		g->have += more;
 	}
@@ -51,18 +53,21 @@ int tutti_gather(tutti *group, const void *value, size_t bytes, void *all, int r
 	if (root < -1 || root >= group->n)
 		return tt_fail(-EINVAL, "gather: root %d must be from -1 to %d", root, group->n - 1);
 	if (bytes < 1 || bytes > TUTTI_GATHER_MAX || !value || (mine && !all))
-		return tt_fail(-EINVAL, "gather: 1 to %d bytes a rank are gathered, and neither value nor all (on the root) may be NULL", TUTTI_GATHER_MAX);
-	char *held = malloc((size_t)group->n * bytes);
+		return tt_fail(-EINVAL, "gather: 1 to %d bytes a rank are gathered, and neither value nor all (on the "
+		               "root) may be NULL", TUTTI_GATHER_MAX);
+	size_t total = (size_t)group->n * bytes;
+	char *held = malloc(total);
 	if (!held)
 		return tt_fail(-ENOMEM, "gather: no memory for %d values of %zu bytes", group->n, bytes);
-	struct tt_blocks blocks = { .vector = mine ? all : held, .bytes = (size_t)group->n * bytes, .owners = group->n, .each = bytes };
-	struct gather *g = (struct gather *)tt_blockwise_new(group, sizeof *g, TUTTI_STAT_GATHER, bytes, (uint64_t)root, &blocks, group->n <= TT_SEGMENT_FEW);
+	struct tt_blocks blocks = { .vector = mine ? all : held, .bytes = total, .owners = group->n, .each = bytes };
+	struct gather *g = (void *)tt_blockwise_new(group, sizeof *g, TUTTI_STAT_GATHER, bytes, (uint64_t)root, &blocks,
+	                                            group->n <= TT_SEGMENT_FEW);
 	if (!g) {
 		free(held);
 		return -ENOMEM;
 	}
 	memcpy(held, value, bytes);
-	memmove(blocks.vector + (size_t)group->me * bytes, value, bytes); /* it may be there, or lie in what was held */
+	memmove(blocks.vector + (size_t)group->me * bytes, value, bytes); /* the value may be there already */
 	g->held = held;
 	g->have = 1;
 	g->bytes = bytes;

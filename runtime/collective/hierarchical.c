@@ -1,4 +1,4 @@
-/* hierarchical.c - all-reduce over several hosts: within each through memory, and between them one rank of each for every slice
+/* hierarchical.c - all-reduce over several hosts: within each through memory, and between hosts slice by slice
  *
  *                          combined           exchanged          gathered
  *      host A   rank 0     a0+a1  |           a0+..+a4  |        a0+..+a4 | b0+..+b4
@@ -7,11 +7,12 @@
  *               rank 3            | b2+..+b4           | b...
  *               rank 4
  *
- * The first few ranks of each host lead: each exchanges its slice with the one of the same place on every other host, by the algorithm
- * that the model chooses. There are as many as the smallest host has, but none for less than LEAD bytes: a short vector has one.
+ * The first few ranks of each host are its leaders. A leader exchanges its slice with the leaders of the same place
+ * on all other hosts, by the algorithm that the model chooses. Each host has as many leaders as the smallest host has
+ * ranks, but only one for each LEAD bytes, and at least one.
  *
- * Order of additions: on each host by rank, as blocks.c says; then the hosts' sums, in the order of their first ranks, as the
- * algorithm between them says.
+ * Order of additions: on each host by rank, as in blocks.c; then the hosts' sums, in the order of the hosts' first
+ * ranks, as the algorithm between them adds.
  */
 #include "collective/collective_private.h"
 #include "member/member.h"
@@ -22,7 +23,10 @@ enum { LEAD = 64 * 1024 };
 
 enum phase { COMBINE, EXCHANGE, GATHER, LEAVE, DONE };
 
-static struct tt_allreduce *call_of(const struct tt_exchange *x) { return tt_container_of(x, struct tt_allreduce, all); }
+static struct tt_allreduce *call_of(const struct tt_exchange *x)
+{
+	return tt_container_of(x, struct tt_allreduce, all);
+}
 
 static bool is_alone(const struct tt_allreduce *a) { return !tt_coll_group(a->coll.group)->segment; }
 
@@ -46,24 +50,30 @@ static int begin_between(struct tt_allreduce *a, struct tt_span mine)
 {
 	struct tt_hierarchy *h = &a->hierarchy;
 	const struct tutti *g = a->coll.group;
+	const struct tt_layout *l = &tt_coll_group(g)->layout;
 	struct tt_model model = tt_model_of(g);
 
-	h->seats = same_places(&tt_coll_group(g)->layout, place_of(g));
+	h->seats = same_places(l, place_of(g));
 	if (!h->seats)
-		return tt_fail(-ENOMEM, "no memory for an all-reduce over %d hosts", tt_coll_group(g)->layout.hosts);
+		return tt_fail(-ENOMEM, "no memory for an all-reduce over %d hosts", l->hosts);
 	h->between = a->all;
-	h->between.n = tt_coll_group(g)->layout.hosts;
-	h->between.me = tt_coll_group(g)->layout.here;
+	h->between.n = l->hosts;
+	h->between.me = l->here;
 	h->between.seats = h->seats;
 	h->between.buf += mine.at;
 	h->between.count = mine.len / a->all.width;
-	h->between.is = tt_model_choose(&model, tt_coll_group(g)->layout.hosts, a->all.count * a->all.width, tt_coll_piece(a->coll.job));
+	h->between.is = tt_model_choose(&model, l->hosts, a->all.count * a->all.width, tt_coll_piece(a->coll.job));
 	return 0;
 }
 
 /* ---- the steps: like advance ---- */
 
-static int combine(struct tt_allreduce *a) { return is_alone(a) ? 1 : tt_blocks_run(&a->hierarchy.blocks, TT_BLOCKS_REDUCE); }
+static int run_blocks(struct tt_allreduce *a, enum tt_blocks_stage stage)
+{
+	return is_alone(a) ? 1 : tt_blocks_run(&a->hierarchy.blocks, stage);
+}
+
+static int combine(struct tt_allreduce *a) { return run_blocks(a, TT_BLOCKS_REDUCE); }
 
 static int exchange(struct tt_allreduce *a)
 {
@@ -85,10 +95,12 @@ static int exchange(struct tt_allreduce *a)
 	return k;
 }
 
-static int gather(struct tt_allreduce *a) { return is_alone(a) ? 1 : tt_blocks_run(&a->hierarchy.blocks, TT_BLOCKS_GATHER); }
-static int leave(struct tt_allreduce *a) { return is_alone(a) ? 1 : tt_blocks_run(&a->hierarchy.blocks, TT_BLOCKS_LEAVE); }
+static int gather(struct tt_allreduce *a) { return run_blocks(a, TT_BLOCKS_GATHER); }
+static int leave(struct tt_allreduce *a) { return run_blocks(a, TT_BLOCKS_LEAVE); }
 
-static int (*const steps[])(struct tt_allreduce *) = { [COMBINE] = combine, [EXCHANGE] = exchange, [GATHER] = gather, [LEAVE] = leave };
+static int (*const steps[])(struct tt_allreduce *) = {
+	[COMBINE] = combine, [EXCHANGE] = exchange, [GATHER] = gather, [LEAVE] = leave,
+};
 
 static int advance(struct tt_exchange *x)
 {
@@ -113,10 +125,12 @@ static int begin(struct tt_exchange *x)
 	struct tt_allreduce *a = call_of(x);
 	struct tt_hierarchy *h = &a->hierarchy;
 	size_t bytes = x->count * x->width;
-	int n = tt_hierarchical_leaders(&tt_coll_group(x->coll->group)->layout, bytes), me = place_of(x->coll->group);
+	int n = tt_hierarchical_leaders(&tt_coll_group(x->coll->group)->layout, bytes);
+	int me = place_of(x->coll->group);
 	struct tt_span mine = me < n ? tt_span_of(bytes, n, me) : (struct tt_span){ 0 };
 
-	h->blocks = (struct tt_blocks){ .vector = x->buf, .bytes = bytes, .owners = n, .to = x->buf + mine.at, .width = x->width, .type = x->type,
+	h->blocks = (struct tt_blocks){ .vector = x->buf, .bytes = bytes, .owners = n, .to = x->buf + mine.at,
+	                                .width = x->width, .type = x->type,
 	                                .rule = x->rule == TUTTI_AVERAGE ? TUTTI_SUM : x->rule };
 	if (!is_alone(a))
 		tt_blocks_begin(&h->blocks, x->coll, TT_BLOCKS_REDUCE);

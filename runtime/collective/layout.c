@@ -4,16 +4,18 @@
  *      on host       A B A C B A        seats  0 2 5 | 1 4 | 3
  *                                       start  0       3     5   6
  *
- * All ranks of a group have the same cards, and come to the same answer. A host here is what shared memory can span: the same host, and
- * there the same namespaces and user, as shm's addresses say. In a node list nobody knows those of other hosts: there the host
- * alone counts, and the board's vote (segment.c) tells the rest.
+ * All ranks of a group have the same endpoint records, so they come to the same layout. A host is what shared memory
+ * can span: one machine, and on it the same namespaces and user, which shm addresses show. With a node list no rank
+ * knows the shm addresses of other hosts. Then only the machine counts, and the vote on the segment (segment.c)
+ * settles the rest.
  */
 #include "collective/collective_private.h"
 #include "member/member.h"
 #include <stdlib.h>
 #include <string.h>
 
-static size_t reach_len(const char *addr) { return 4 + strcspn(addr + 4, ":"); } /* of shm:REACH, without the name */
+/* Length of shm:REACH, without the name behind it. */
+static size_t reach_len(const char *addr) { return 4 + strcspn(addr + 4, ":"); }
 
 static bool reach_each_other(const char *a, const char *b)
 {
@@ -21,29 +23,32 @@ static bool reach_each_other(const char *a, const char *b)
 
 	if (tt_address_find(a, "sim", one))
 		return true;
-	return tt_address_find(a, "shm", one) && tt_address_find(b, "shm", other) && reach_len(one) == reach_len(other) && !memcmp(one, other, reach_len(one));
+	if (!tt_address_find(a, "shm", one) || !tt_address_find(b, "shm", other))
+		return false;
+	return reach_len(one) == reach_len(other) && !memcmp(one, other, reach_len(one));
 }
 
 static bool share_memory(const struct tt_member *a, const struct tt_member *b)
 {
-	return a->host && a->host == b->host && (tt_members(a->job)->node_list || reach_each_other(a->addr, b->addr));
+	if (!a->host || a->host != b->host)
+		return false;
+	return tt_members(a->job)->node_list || reach_each_other(a->addr, b->addr);
 }
 
-/* Equal for two that share memory. */
+/* Equal for two members that share memory. */
 static uint32_t hash_of(const struct tt_member *m)
 {
 	uint32_t h = tt_hash(TT_HASH, &m->host, sizeof m->host);
 	char addr[96];
 
-	if (tt_members(m->job)->node_list || tt_address_find(m->addr, "sim", addr) || !tt_address_find(m->addr, "shm", addr))
+	if (tt_members(m->job)->node_list || tt_address_find(m->addr, "sim", addr))
 		return h;
-	return tt_hash(h, addr, reach_len(addr));
+	return tt_address_find(m->addr, "shm", addr) ? tt_hash(h, addr, reach_len(addr)) : h;
 }
 
-/* The first seat of each host stands for it. A hash table finds it: in a group of thousands of hosts nobody can
- * compare each seat with each of them. */
+/* The first seat of each host stands for the host. A hash table finds it, since a group may have thousands of hosts. */
 struct search {
-	int *of, *firsts; /* by seat, its host; by host, its first seat */
+	int *of, *firsts; /* the host of each seat; the first seat of each host */
 	int *table;       /* 1 + the host; 0: free */
 	uint32_t mask;
 	int hosts;
@@ -58,7 +63,7 @@ static int *find_place(const struct tutti *g, const struct search *s, const stru
 	return &s->table[at];
 }
 
-/* A seat that shares memory with nobody, not even with itself, stays out of the table: many may have one hash. */
+/* A seat that shares memory with no seat, not even with itself, stays out of the table: many may have the same hash. */
 static void find_host(const struct tutti *g, struct search *s, int seat)
 {
 	const struct tt_member *m = tt_group_member(g, seat);
@@ -84,7 +89,7 @@ static int begin_search(struct search *s, int n)
 	return 0;
 }
 
-/* How many each host has, and so where it begins. */
+/* Counts the seats of each host, which gives where each begins. */
 static void count_seats(struct tt_layout *l, const int *of, int n)
 {
 	for (int i = 0; i < n; i++)
@@ -99,7 +104,7 @@ static void count_seats(struct tt_layout *l, const int *of, int n)
 
 static int fill_in(struct tt_layout *l, const struct search *s, int n)
 {
-	int *next = s->firsts; /* by host, where its next seat belongs */
+	int *next = s->firsts; /* where the next seat of each host goes */
 
 	l->seats = calloc((size_t)n + (size_t)s->hosts + 1, sizeof *l->seats);
 	if (!l->seats)

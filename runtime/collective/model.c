@@ -1,9 +1,10 @@
-/* model.c - which all-reduce: latency, bandwidth and the cost of adding, measured once and the same on all ranks; and over several hosts,
- * whether the ranks of each share its memory, each host having decided for itself (segment.c)
+/* model.c - chooses an all-reduce's algorithm from latency, bandwidth and the cost of adding, which are measured once
  *
- * A group's first all-reduce that needs them measures, before it begins: rank 0 pings the last rank, which is on another
- * host if any is (where hosts are not mixed), and sends it bursts. What it finds is the truth from then on, so ranks cannot choose differently. A rank that does
- * not know it asks rank 0 for it; that may happen in a later call as well, where an earlier one had failed.
+ * The first all-reduce of a group that needs the model measures before it begins: rank 0 pings the last rank, which
+ * is on another host if there are several, and sends it bursts. All ranks use what rank 0 found, so they choose
+ * alike. Rank 0 also hears whether the ranks of each host share its memory, which each host decides for itself
+ * (segment.c). A rank that does not know the model asks rank 0 for it, also in a later call if an earlier one has
+ * failed.
  *
  *      rank 0                    rank n-1          others
  *      PING, round        -->
@@ -23,28 +24,36 @@
 enum {
 	TAG_PING = 0x7ffe0000, TAG_PONG = 0x7ffe1000, TAG_BURST = 0x7ffe2000, TAG_ASK = 0x7ffe3000, TAG_MODEL, TAG_HOST,
 	PINGS = 8, BURSTS = 2, BURST_PIECES = 4, ROUNDS = PINGS + BURSTS,
-	ADDED = 64 * 1024,        /* bytes of the vector that is added to see how long it takes ... */
-	ADD_TRIES = 4,
+	ADDED = 64 * 1024, ADD_TRIES = 4, /* bytes added to measure the cost, and how often */
 	MODEL_SIZE = 28, HOST_SIZE = 5,
-	DOUBLED = 16320,          /* bytes: so many are doubled in any case. Who sums little on one host is not made to measure */
+	DOUBLED = 16320,          /* bytes: vectors of up to this length are doubled, without a model */
 };
 
-/* Where nothing is measured, and where a clock shows nothing: a plain network of today. */
+/* Used if nothing is measured, or if a clock shows nothing: a common network. */
 static const struct tt_model assumed = { .latency_ns = 10000, .net_ps = 400, .add_ps = 100 };
 
-struct tt_model tt_model_of(const struct tutti *group) { return tt_coll_group(group)->model.known ? tt_coll_group(group)->model : assumed; }
+struct tt_model tt_model_of(const struct tutti *group)
+{
+	const struct tt_model *m = &tt_coll_group(group)->model;
+
+	return m->known ? *m : assumed;
+}
 
 bool tt_model_measures(const struct tt_settings *s) { return *tt_setting(s, TT_MEASURE) == 'y'; }
 
-/* May it go by hosts? Then it has to be known before the first byte. */
+/* May it be hierarchical? Then the model must be known before the first byte. */
 static bool may_span(const struct tt_layout *l) { return l->hosts > 1 && l->most > 1 && l->most <= TT_SEGMENT_RANKS; }
 
 bool tt_model_needed(const struct tutti *group, size_t bytes)
 {
-	return may_span(&tt_coll_group(group)->layout) || (group->n > 1 && bytes > tt_min(DOUBLED, tt_coll_piece(group->job)) && tt_model_measures(&group->job->settings));
+	if (may_span(&tt_coll_group(group)->layout))
+		return true;
+	if (group->n == 1 || bytes <= tt_min(DOUBLED, tt_coll_piece(group->job)))
+		return false;
+	return tt_model_measures(&group->job->settings);
 }
 
-/* ---- choosing. In whole numbers, so that no two processors round differently ---- */
+/* ---- choosing: in integers, so that no two processors round differently ---- */
 
 static uint64_t of_bytes(size_t bytes, uint64_t ps) { return (uint64_t)((unsigned __int128)bytes * ps / 1000); }
 
@@ -59,7 +68,7 @@ uint64_t tt_model_predict(const struct tt_model *m, const struct tt_algorithm *i
 		return (rounds + 2 * folded) * (segments * latency + wire) + (rounds + folded) * add;
 	if (is == &tt_rabenseifner)
 		return (2 * rounds + 2 * folded) * latency + (2 * wire + add) / p * (p - 1) + folded * (2 * wire + add);
-	return (2 * ranks - 1) * latency + (2 * wire + add) / ranks * (ranks - 1); /* one for READY */
+	return (2 * ranks - 1) * latency + (2 * wire + add) / ranks * (ranks - 1); /* with one latency for READY */
 }
 
 const struct tt_algorithm *tt_model_choose(const struct tt_model *m, int n, size_t bytes, size_t piece)
@@ -108,23 +117,27 @@ static struct tt_model found(const struct tt_allreduce *a)
 {
 	const struct tt_tune *t = &a->tune;
 	size_t bytes = BURST_PIECES * tt_coll_piece(a->coll.job);
-	uint64_t burst = t->burst > t->trip ? t->burst - t->trip : 0, add = measure_adding(a->coll.job);
+	uint64_t burst = t->burst > t->trip ? t->burst - t->trip : 0;
+	uint64_t add = measure_adding(a->coll.job); /* 0: a virtual clock stands still */
 
 	return (struct tt_model){ .latency_ns = tt_max(1, t->trip / 2), .net_ps = tt_max(1, burst * 1000 / bytes),
-	                          .add_ps = add ? add : assumed.add_ps }; /* a virtual clock stands still */
+	                          .add_ps = add ? add : assumed.add_ps };
 }
 
 static void conclude(struct tt_allreduce *a)
 {
 	struct tutti *group = a->coll.group;
-	struct tt_model *m = &tt_coll_group(group)->model, is = tt_model_measures(&group->job->settings) ? found(a) : assumed;
+	const struct tt_layout *l = &tt_coll_group(group)->layout;
+	struct tt_model m = tt_model_measures(&group->job->settings) ? found(a) : assumed;
 
-	is.by_host = may_span(&tt_coll_group(group)->layout) && !a->tune.some_cannot;
-	know(group, is);
-	if (may_span(&tt_coll_group(group)->layout))
-		tt_log(TT_INFO, "all-reduce: over %d hosts, %s", tt_coll_group(group)->layout.hosts, m->by_host ? "within each through its memory" : "as if each rank had its own: not all can share memory");
-	tt_log(TT_INFO, "all-reduce: a message takes %llu ns, the wire %llu ps and adding %llu ps a byte", (unsigned long long)m->latency_ns,
-	       (unsigned long long)m->net_ps, (unsigned long long)m->add_ps);
+	m.by_host = may_span(l) && !a->tune.some_cannot;
+	know(group, m);
+	if (may_span(l))
+		tt_log(TT_INFO, "all-reduce: over %d hosts, %s", l->hosts,
+		       m.by_host ? "within each through its memory"
+		                 : "as if each rank had its own: not all can share memory");
+	tt_log(TT_INFO, "all-reduce: a message takes %llu ns, the wire %llu ps and adding %llu ps a byte",
+	       (unsigned long long)m.latency_ns, (unsigned long long)m.net_ps, (unsigned long long)m.add_ps);
 }
 
 static int send_burst(struct tt_allreduce *a)
@@ -158,15 +171,25 @@ static int ask_round(struct tt_allreduce *a)
 
 /* ---- hosts ---- */
 
-static bool is_first_of_some(const struct tt_layout *l, int host, int seat) { return l->seats[l->start[host]] == seat && tt_layout_ranks(l, host) > 1; }
-static bool shares(const struct tutti *group) { return tt_coll_group(group)->segment && tt_coll_group(group)->segment->open; }
+static bool is_first_of_some(const struct tt_layout *l, int host, int seat)
+{
+	return l->seats[l->start[host]] == seat && tt_layout_ranks(l, host) > 1;
+}
+
+static bool shares(const struct tutti *group)
+{
+	const struct tt_segment *s = tt_coll_group(group)->segment;
+
+	return s && s->open;
+}
 
 static int compare_layout(struct tt_allreduce *a, int seat, uint32_t print)
 {
 	if (print == tt_coll_group(a->coll.group)->layout.print)
 		return 0;
 	a->coll.culprit = a->coll.group->seats[seat].rank;
-	return tt_fail(-EPROTO, "all-reduce: rank %d and this one do not agree on which ranks share a host", a->coll.culprit);
+	return tt_fail(-EPROTO, "all-reduce: rank %d and this one do not agree on which ranks share a host",
+	               a->coll.culprit);
 }
 
 static void tell_host(struct tt_allreduce *a)
@@ -194,7 +217,7 @@ static int take_host(struct tt_allreduce *a, int seat)
 	return err ? err : 1;
 }
 
-/* 1: all have come. */
+/* 1: all hosts have answered. */
 static int take_hosts(struct tt_allreduce *a)
 {
 	const struct tt_layout *l = &tt_coll_group(a->coll.group)->layout;
@@ -210,7 +233,7 @@ static int take_hosts(struct tt_allreduce *a)
 	return k;
 }
 
-/* ---- rank 0, and the others ---- */
+/* ---- rank 0 measures, the others answer and ask ---- */
 
 static int measure(struct tt_allreduce *a)
 {
@@ -231,7 +254,7 @@ static int measure(struct tt_allreduce *a)
 	return 1;
 }
 
-/* The last rank answers all rounds, in their order. */
+/* The last rank answers all rounds in order. */
 static void answer(struct tt_allreduce *a)
 {
 	struct tt_tune *t = &a->tune;
@@ -275,7 +298,7 @@ static int hear(struct tt_allreduce *a)
 	return 1;
 }
 
-/* Several all-reduces may be at it at once. When one of them has brought the numbers, the others leave it at that. */
+/* Several all-reduces may measure at once. As soon as one of them has the model, the others stop. */
 int tt_model_learn(struct tt_allreduce *a)
 {
 	if (tt_coll_group(a->coll.group)->model.known)
@@ -287,16 +310,17 @@ int tt_model_learn(struct tt_allreduce *a)
 void tt_model_tell(struct tt_allreduce *a)
 {
 	const struct tt_model *m = &tt_coll_group(a->coll.group)->model;
+	const struct tt_layout *l = &tt_coll_group(a->coll.group)->layout;
 	uint8_t bytes[MODEL_SIZE];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 	int from = -1;
 	size_t len;
 
-	a->coll.may_leave_messages |= may_span(&tt_coll_group(a->coll.group)->layout); /* a HOST may come from who did not know the model either */
+	a->coll.may_leave_messages |= may_span(l); /* a rank that does not know the model sends a HOST first */
 	tt_put64(&p, m->latency_ns);
 	tt_put64(&p, m->net_ps);
 	tt_put64(&p, m->add_ps);
-	tt_put32(&p, m->by_host ? tt_coll_group(a->coll.group)->layout.print : 0);
+	tt_put32(&p, m->by_host ? l->print : 0);
 	for (; m->known && tt_coll_take_any(&a->coll, &from, TAG_ASK, &len); from = -1)
 		tt_coll_send(&a->coll, from, TAG_MODEL, bytes, sizeof bytes);
 }

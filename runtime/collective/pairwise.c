@@ -1,12 +1,12 @@
 /* pairwise.c - reduce-scatter, all-gather and all-to-all
  *
- * In step k I send to the rank k after me, and the one k before me sends to me (Thakur, Rabenseifner, Gropp 2005). Nothing is passed
- * on for others, so each byte travels once. How far a rank may be ahead of what has come in is limited: a late one is not flooded.
- * Where all ranks share a host's memory, no steps are needed but for long blocks that need no arithmetic: each rank reads there what it
- * is to get (blocks.c).
+ * In step k I send to rank me + k, and rank me - k sends to me (Thakur, Rabenseifner, Gropp 2005). No rank forwards
+ * data, so each byte travels once. A rank gets only a few steps ahead of what has come in, so that a late rank is not
+ * flooded. Where all ranks share a host, each reads what it needs from memory (blocks.c), except for long blocks that
+ * are not added.
  *
- * Order of additions of reduce-scatter: in steps, to rank r's own block those of ranks r-1, r-2, ..., r-n+1 (mod n), one after another;
- * through memory ((0 + 1) + 2) + ...
+ * Order of additions of reduce-scatter: in steps, rank r adds the blocks of ranks r-1, r-2, ..., r-n+1 (mod n) to its
+ * own one after another; in memory ((0 + 1) + 2) + ...
  */
 #include "collective/collective_private.h"
 #include "member/member.h"
@@ -15,29 +15,29 @@
 
 enum {
 	AHEAD = 8,
-	AHEAD_ADDING = 2,         /* each has slots of its own */
+	AHEAD_ADDING = 2,         /* fewer, because each step has slots of its own */
 	OF_ONE_SIZE = 0, OF_ANY_SIZES, /* all-to-all: ranks must agree on which */
 };
 
 struct pairwise {
-	struct tt_blockwise either; /* its blocks say what to do, in steps, too */
+	struct tt_blockwise either; /* its blocks describe the data for the steps, too */
 	struct tt_transfers transfers;
 };
 
 static int advance(struct tt_coll *c) { return tt_transfers_advance(&((struct pairwise *)c)->transfers); }
 static void release(struct tt_coll *c) { tt_transfers_free(&((struct pairwise *)c)->transfers); }
 
-/* Step k's two legs; from and to: what goes out, and where the other's comes. */
+static char *at(const void *base, size_t offset) { return base ? (char *)(uintptr_t)base + offset : NULL; }
+
+/* Adds step k: `out` bytes go out from `from`, and `in` bytes come to `to`. */
 static void add_step(struct pairwise *p, int k, const void *from, size_t out, void *to, size_t in)
 {
 	struct tt_transfers *l = &p->transfers;
-	int n = p->either.coll.n, me = p->either.coll.me;
+	int n = p->either.coll.n, next = (p->either.coll.me + k) % n, last = (p->either.coll.me - k + n) % n;
 
-	l->out[l->outs++] = (struct tt_transfer){ .other = (me + k) % n, .id = (uint32_t)k, .at = (char *)(uintptr_t)from, .len = out };
-	l->in[l->ins++] = (struct tt_transfer){ .other = (me - k + n) % n, .id = (uint32_t)k, .at = to, .len = in };
+	l->out[l->outs++] = (struct tt_transfer){ .other = next, .id = (uint32_t)k, .at = at(from, 0), .len = out };
+	l->in[l->ins++] = (struct tt_transfer){ .other = last, .id = (uint32_t)k, .at = to, .len = in };
 }
-
-static char *at(const void *base, size_t offset) { return base ? (char *)(uintptr_t)base + offset : NULL; }
 
 /* ---- blocks of one size ---- */
 
@@ -56,8 +56,10 @@ static int begin(struct tt_coll *c)
 	l->type = b->type;
 	l->rule = b->rule;
 	for (int k = 1; k < c->n; k++) {
-		size_t next = (size_t)((c->me + k) % c->n) * b->each, last = (size_t)((c->me - k + c->n) % c->n) * b->each;
-		add_step(p, k, gathers ? mine : at(b->vector, next), b->each, reduces ? to : at(gathers ? b->vector : b->to, last), b->each);
+		size_t next = (size_t)((c->me + k) % c->n) * b->each;
+		size_t last = (size_t)((c->me - k + c->n) % c->n) * b->each;
+		char *in = reduces ? to : at(gathers ? b->vector : b->to, last);
+		add_step(p, k, gathers ? mine : at(b->vector, next), b->each, in, b->each);
 		l->in[k - 1].combine = l->out[k - 1].combine = reduces;
 		l->in[k - 1].scale = reduces && k == c->n - 1 && b->rule == TUTTI_AVERAGE;
 	}
@@ -68,17 +70,19 @@ static int begin(struct tt_coll *c)
 
 static const struct {
 	enum tt_blocks_stage stage;
-	size_t most;                /* bytes of a block: on one host, too, longer ones travel in steps, which is no slower */
+	size_t most;                /* bytes of a block: longer ones travel in steps on one host, too: no slower */
 } ways[] = {
 	[TUTTI_STAT_REDUCE_SCATTER] = { TT_BLOCKS_REDUCE, SIZE_MAX },
 	[TUTTI_STAT_ALLGATHER] = { TT_BLOCKS_GATHER, 1024 * 1024 },
 	[TUTTI_STAT_ALLTOALL] = { TT_BLOCKS_EXCHANGE, 256 * 1024 },
 };
 
-/* x, y: what ranks must agree on. */
-static int run(struct tutti *group, tutti_stat_kind kind, uint64_t x, uint64_t y, const struct tt_blocks *b, size_t counted, tutti_op *op)
+/* All ranks must agree on x and y. */
+static int run(struct tutti *group, tutti_stat_kind kind, uint64_t x, uint64_t y, const struct tt_blocks *b,
+               size_t counted, tutti_op *op)
 {
-	struct pairwise *p = (struct pairwise *)tt_blockwise_new(group, sizeof *p, kind, x, y, b, b->bytes && b->each <= ways[kind].most);
+	bool may_use_segment = b->bytes && b->each <= ways[kind].most;
+	struct pairwise *p = (void *)tt_blockwise_new(group, sizeof *p, kind, x, y, b, may_use_segment);
 
 	if (!p)
 		return -ENOMEM;
@@ -100,13 +104,15 @@ static bool overlap(const void *a, size_t a_len, const void *b, size_t b_len)
 static int check_size(const char *what, int n, size_t bytes, const void *in, const void *out)
 {
 	if (bytes > PTRDIFF_MAX / (size_t)n)
-		return tt_fail(-EINVAL, "%s: %zu bytes for each of %d ranks are more than memory can hold", what, bytes, n);
+		return tt_fail(-EINVAL, "%s: %zu bytes for each of %d ranks are more than memory can hold", what, bytes,
+		               n);
 	if (bytes && (!in || !out))
 		return tt_fail(-EINVAL, "%s: %zu bytes a rank, and in or out is NULL", what, bytes);
 	return 0;
 }
 
-int tutti_reduce_scatter(tutti *group, const void *in, void *out, size_t count, tutti_type type, tutti_rule rule, tutti_op *op)
+int tutti_reduce_scatter(tutti *group, const void *in, void *out, size_t count, tutti_type type, tutti_rule rule,
+                         tutti_op *op)
 {
 	size_t width = tt_type_size(type), bytes;
 	int n = group->n, me = group->me, err;
@@ -119,9 +125,10 @@ int tutti_reduce_scatter(tutti *group, const void *in, void *out, size_t count, 
 	const char *mine = at(in, (size_t)me * bytes);
 	if (out != mine && overlap(in, (size_t)n * bytes, out, bytes))
 		return tt_fail(-EINVAL, "reduce-scatter: out overlaps in; it may only be this rank's own block of it");
-	struct tt_blocks blocks = { .vector = at(in, 0), .bytes = (size_t)n * bytes, .owners = n, .each = bytes, .to = out, .width = width, .type = type,
-		                    .rule = rule };
-	return run(group, TUTTI_STAT_REDUCE_SCATTER, count, (uint64_t)type << 8 | (uint64_t)rule, &blocks, blocks.bytes, op);
+	struct tt_blocks blocks = { .vector = at(in, 0), .bytes = (size_t)n * bytes, .owners = n, .each = bytes,
+		                    .to = out, .width = width, .type = type, .rule = rule };
+	uint64_t how = (uint64_t)type << 8 | (uint64_t)rule;
+	return run(group, TUTTI_STAT_REDUCE_SCATTER, count, how, &blocks, blocks.bytes, op);
 }
 
 int tutti_allgather(tutti *group, const void *in, size_t bytes, void *out, tutti_op *op)
@@ -147,7 +154,8 @@ int tutti_alltoall(tutti *group, const void *in, size_t bytes, void *out, tutti_
 		return err;
 	if (overlap(in, (size_t)n * bytes, out, (size_t)n * bytes))
 		return tt_fail(-EINVAL, "all-to-all: in and out overlap");
-	struct tt_blocks blocks = { .vector = at(in, 0), .bytes = (size_t)n * bytes, .owners = n, .each = bytes, .to = out };
+	struct tt_blocks blocks = { .vector = at(in, 0), .bytes = (size_t)n * bytes, .owners = n, .each = bytes,
+		                    .to = out };
 	return run(group, TUTTI_STAT_ALLTOALL, bytes, OF_ONE_SIZE, &blocks, blocks.bytes, op);
 }
 
@@ -159,7 +167,8 @@ static int check_blocks(int n, const char *side, const void *base, const size_t 
 		return tt_fail(-EINVAL, "all-to-all: the sizes or places of %s are NULL", side);
 	for (int r = 0; r < n; r++)
 		if (bytes[r] && (!base || bytes[r] > PTRDIFF_MAX || from[r] > PTRDIFF_MAX - bytes[r]))
-			return tt_fail(-EINVAL, "all-to-all: %zu bytes at %zu of %s, for rank %d, are in no memory", bytes[r], from[r], side, r);
+			return tt_fail(-EINVAL, "all-to-all: %zu bytes at %zu of %s, for rank %d, are in no memory",
+			               bytes[r], from[r], side, r);
 	return 0;
 }
 
@@ -178,15 +187,17 @@ static struct pairwise *new_any_sizes(struct tutti *group)
 	return NULL;
 }
 
-int tutti_alltoallv(tutti *group, const void *in, const size_t in_bytes[], const size_t in_at[], void *out, const size_t out_bytes[],
-                    const size_t out_at[], tutti_op *op)
+int tutti_alltoallv(tutti *group, const void *in, const size_t in_bytes[], const size_t in_at[], void *out,
+                    const size_t out_bytes[], const size_t out_at[], tutti_op *op)
 {
 	int n = group->n, me = group->me, err;
 
-	if ((err = check_blocks(n, "in", in, in_bytes, in_at)) || (err = check_blocks(n, "out", out, out_bytes, out_at)))
+	if ((err = check_blocks(n, "in", in, in_bytes, in_at)) ||
+	    (err = check_blocks(n, "out", out, out_bytes, out_at)))
 		return err;
 	if (in_bytes[me] != out_bytes[me])
-		return tt_fail(-EINVAL, "all-to-all: this rank %d has %zu bytes for itself and expects %zu", me, in_bytes[me], out_bytes[me]);
+		return tt_fail(-EINVAL, "all-to-all: this rank %d has %zu bytes for itself and expects %zu", me,
+		               in_bytes[me], out_bytes[me]);
 	struct pairwise *p = new_any_sizes(group);
 	if (!p)
 		return -ENOMEM;

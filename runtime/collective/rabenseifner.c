@@ -1,4 +1,5 @@
-/* rabenseifner.c - all-reduce by recursive halving, then doubling (Rabenseifner 2004; Thakur, Rabenseifner, Gropp 2005)
+/* rabenseifner.c - all-reduce by recursive halving, then doubling (Rabenseifner 2004; Thakur, Rabenseifner, Gropp
+ * 2005)
  *
  *      4 ranks, a vector of 4 blocks      0: a b c d     1: a b c d     2: a b c d     3: a b c d
  *      I swap halves with me ^ 2             a b            a b                c d            c d    of 2 ranks
@@ -6,17 +7,18 @@
  *      and the way back, copying             a b            a b                c d            c d
  *                                            a b c d        a b c d        a b c d        a b c d
  *
- * Where the number of ranks is no power of two, odd ones of the first few hand theirs to their left neighbour and get the
- * result back.
+ * If the number of ranks n is not a power of two, the odd ones among the first few give their vectors to their left
+ * neighbour and get the result back.
  *
- * Order of additions: with p the largest power of two <= n, ranks 2i and 2i+1 make one for i < n - p, the others stand alone:
- * p values. They are added across the highest bit of their numbers first, ((0+2)+(1+3)), the same for each element.
+ * Order of additions: with p the largest power of two <= n, ranks 2i and 2i+1 make one value for i < n - p, and the
+ * others one each: p values. They are added across the highest bit of their numbers first, ((0+2)+(1+3)), the same
+ * for each element.
  */
 #include "collective/collective_private.h"
 
 enum {
 	ROUNDS_MAX = 32,
-	HALVING = 0, DOUBLING = ROUNDS_MAX, FOLD = 2 * ROUNDS_MAX, UNFOLD, /* ids of transfers; the round is added to the first two */
+	HALVING = 0, DOUBLING = ROUNDS_MAX, FOLD = 2 * ROUNDS_MAX, UNFOLD, /* ids; the first two add the round */
 	AHEAD = 3,
 };
 
@@ -36,10 +38,11 @@ static int rank_of(const struct halving *h, int id) { return id < h->extra ? 2 *
 
 static void halve(struct halving *h, uint32_t round, int mask)
 {
-	int other = rank_of(h, h->id ^ mask), middle = (h->low + h->high) / 2;
+	int other = rank_of(h, h->id ^ mask), low = h->low, high = h->high, middle = (low + high) / 2;
 	bool upper = h->id & mask;
-	struct tt_transfer in = transfer_of(h, other, HALVING + round, upper ? middle : h->low, upper ? h->high : middle);
-	struct tt_transfer out = transfer_of(h, other, HALVING + round, upper ? h->low : middle, upper ? middle : h->high);
+	uint32_t id = HALVING + round;
+	struct tt_transfer in = transfer_of(h, other, id, upper ? middle : low, upper ? high : middle);
+	struct tt_transfer out = transfer_of(h, other, id, upper ? low : middle, upper ? middle : high);
 
 	in.combine = out.combine = true;
 	in.scale = mask == 1 && h->x->rule == TUTTI_AVERAGE;
@@ -103,4 +106,6 @@ static size_t chunk_of(size_t bytes, size_t width, int n, size_t piece)
 	return tt_min(bytes, tt_transfers_chunk(bytes / 2));
 }
 
-const struct tt_algorithm tt_rabenseifner = { "rabenseifner", begin, tt_exchange_advance, tt_exchange_release, chunk_of };
+const struct tt_algorithm tt_rabenseifner = {
+	"rabenseifner", begin, tt_exchange_advance, tt_exchange_release, chunk_of,
+};

@@ -1,7 +1,7 @@
 /* ring.c - all-reduce in a ring (Patarasuk and Yuan 2009): reduce-scatter, then all-gather
  *
- * The vector is cut into as many blocks as there are ranks. Each block travels once around the ring and collects every rank's
- * part, then once more to bring the result. Blocks travel in chunks, so that sending and adding overlap.
+ * The vector is cut into as many blocks as there are ranks. Each block travels once around the ring and collects
+ * every rank's part, then once more to bring the result. Blocks travel in chunks, so that sending and adding overlap.
  *
  *      step t of 2(n-1):   I send block (me - t) to the right, and block (me - t - 1) comes from the left
  *      t <  n-1  reduce:   I add what comes to my own
@@ -9,7 +9,8 @@
  *
  * A chunk of step t+1 goes out as soon as the same chunk of step t has come in.
  *
- * Order of additions: rank b+1 adds its own block b to rank b's, then rank b+2 adds its own, and so on up to rank b+n-1.
+ * Order of additions: rank b+1 adds its own block b to rank b's, then rank b+2 adds its own, and so on up to rank
+ * b+n-1.
  */
 #include "collective/collective_private.h"
 
@@ -18,10 +19,11 @@ enum { AHEAD = 2 };
 static int begin(struct tt_exchange *x)
 {
 	int n = x->n, me = x->me, steps = 2 * (n - 1), err = tt_exchange_begin(x, steps, AHEAD);
+	int right = (me + 1) % n, left = (me - 1 + n) % n;
 
 	for (int t = 0; !err && t < steps; t++) {
-		struct tt_transfer out = tt_exchange_blocks(x, (me + 1) % n, (uint32_t)t, n, (me - t + 2 * n) % n, 1);
-		struct tt_transfer in = tt_exchange_blocks(x, (me - 1 + n) % n, (uint32_t)t, n, (me - t - 1 + 2 * n) % n, 1);
+		struct tt_transfer out = tt_exchange_blocks(x, right, (uint32_t)t, n, (me - t + 2 * n) % n, 1);
+		struct tt_transfer in = tt_exchange_blocks(x, left, (uint32_t)t, n, (left - t + 2 * n) % n, 1);
 		out.combine = in.combine = t < n - 1;
 		in.scale = t == n - 2 && x->rule == TUTTI_AVERAGE;
 		tt_exchange_send(x, out);

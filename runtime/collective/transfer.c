@@ -1,15 +1,16 @@
-/* transfer.c - the exchanges that larger collectives are made of
+/* transfer.c - runs of bytes between ranks, of which the larger collectives consist
  *
- * A leg is a run of bytes from one rank to another: the same length at both ends, in order. A collective says which legs
- * come in and which go out, in which order, and what an outgoing one has to wait for; this file moves them.
+ * A transfer moves a run of bytes from one rank to another, in order. A collective says which transfers come in and
+ * which go out, in which order, and for what an outgoing one waits. This file moves them.
  *
  *      sender                                             receiver
  *      START {length, how much follows as messages}, bytes   -->   compares the length; adds or copies
- *                                <--   READY {key}                 longer legs: it has opened memory, its own place for them,
+ *                                <--   READY {key}                 if long: memory is open, the bytes' own place,
  *      PUT, with a notify for each chunk                     -->   or, if they are to be added, a few slots
  *                                <--   credit                      a slot is free again
  *
- * What is sent before READY has come goes as messages, so that no leg waits for a trip back and forth.
+ * What is sent before READY has come goes as messages, so that no transfer waits for a round trip. If READY is there
+ * first, no START is needed, unless the ends might not agree on the length (`always`).
  */
 #include "collective/collective_private.h"
 #include "engine/engine.h"
@@ -19,28 +20,37 @@
 #include <string.h>
 
 enum {
-	CHUNK = 256 * 1024,       /* bytes a put, at most: stays in the cache while it is added ... */
-	CHUNK_LEAST = 128 * 1024,  /* ... and at least; half of the leg in between, so that wire and adding overlap */
-	SLOTS = 4,                /* chunks that may have landed and are not yet added */
-	PIECES = 2,               /* legs of up to so many messages need no READY */
-	FIRST = 16 * 1024,        /* what of a longer one does not wait for it: as much as goes while it comes */
-	TAGS = 64,                /* for each leg: its messages, and ... */
-	TAG_READY = 63,
-	START = 16,               /* bytes of the head of its first message */
+	CHUNK = 256 * 1024,       /* bytes of a put, at most: a chunk stays in the cache while it is added */
+	CHUNK_LEAST = 128 * 1024, /* ... and at least; in between half a transfer, so that sending and adding overlap */
+	SLOTS = 4,                /* chunks that may have landed and are not added yet */
+	PIECES = 2,               /* a transfer of up to so many messages is short, and needs no READY */
+	FIRST = 16 * 1024,        /* bytes of a long one that do not wait for READY: what can be sent meanwhile */
+	TAGS = 64,                /* for each transfer: its messages, ... */
+	TAG_READY = 63,           /* ... and this */
+	START = 16,               /* bytes of the header of its first message */
 };
 
 static size_t piece_of(const struct tt_transfers *l) { return (tt_coll_piece(l->coll->job) - START) & ~(size_t)63; }
 static size_t short_len(const struct tt_transfers *l) { return PIECES * piece_of(l); }
-static bool is_void(const struct tt_transfers *l, const struct tt_transfer *transfer) { return !transfer->len && !l->always; }
+static bool is_void(const struct tt_transfers *l, const struct tt_transfer *t) { return !t->len && !l->always; }
+
+static bool is_over(const struct tt_transfers *l, const struct tt_transfer *t)
+{
+	return is_void(l, t) || (t->started && t->done == t->len);
+}
 
 size_t tt_transfers_chunk(size_t len)
 {
 	return tt_max(CHUNK_LEAST, tt_min(CHUNK, (len / 2 + 63) & ~(size_t)63));
 }
 
-static size_t chunk_of(const struct tt_transfer *transfer) { return tt_transfers_chunk(transfer->len); }
-static size_t slots_size(const struct tt_transfer *transfer) { return SLOTS * chunk_of(transfer); }
-static size_t chunks_between(const struct tt_transfer *transfer, size_t from) { return (transfer->len - from + chunk_of(transfer) - 1) / chunk_of(transfer); }
+static size_t chunk_of(const struct tt_transfer *t) { return tt_transfers_chunk(t->len); }
+static size_t slots_size(const struct tt_transfer *t) { return SLOTS * chunk_of(t); }
+
+static size_t chunks_after(const struct tt_transfer *t, size_t from)
+{
+	return (t->len - from + chunk_of(t) - 1) / chunk_of(t);
+}
 
 /* ---- in ---- */
 
@@ -54,7 +64,10 @@ static int open_transfer(struct tt_transfers *l, struct tt_transfer *in)
 		return 0;
 	if (in->combine && !in->slots && !(in->slots = tt_scratch_take(&c->job->scratch, slots_size(in))))
 		return -ENOMEM;
-	err = tt_coll_open(c, in->other, in->combine ? in->slots : in->at, in->combine ? slots_size(in) : in->len, &in->region);
+	if (in->combine)
+		err = tt_coll_open(c, in->other, in->slots, slots_size(in), &in->region);
+	else
+		err = tt_coll_open(c, in->other, in->at, in->len, &in->region);
 	if (err)
 		return err < 0 ? err : 0;
 	struct tt_pack p = tt_pack(key, sizeof key);
@@ -95,13 +108,13 @@ static int disagree(struct tt_transfers *l, const struct tt_transfer *transfer)
 	return -EBADMSG;
 }
 
-/* All of a short one; of a long one no more than that, since its messages have but so many tags. */
+/* A short transfer is sent all by message. Of a long one no more may be: its messages have only so many tags. */
 static bool may_go_by_message(const struct tt_transfers *l, uint64_t len, uint64_t by_message)
 {
 	return len <= short_len(l) ? by_message == len : by_message <= short_len(l) && by_message % 64 == 0;
 }
 
-/* 1: it is here, 0: not yet */
+/* 1: START is here, 0: not yet */
 static int take_start(struct tt_transfers *l, struct tt_transfer *in)
 {
 	size_t n, first;
@@ -134,40 +147,42 @@ static bool take_piece(struct tt_transfers *l, struct tt_transfer *in)
 	return true;
 }
 
-/* A chunk has been put. The last SLOTS credits would find nobody who needs them. */
+/* Takes a chunk that was put. The sender has no use for the last SLOTS credits. */
 static int take_chunk(struct tt_transfers *l, struct tt_transfer *in)
 {
 	size_t chunk = chunk_of(in), n = tt_min(chunk, in->len - in->done);
 
 	take_bytes(l, in, in->combine ? in->slots + in->chunks % SLOTS * chunk : in->at + in->done, n);
 	in->chunks++;
-	if (!in->combine || in->chunks + SLOTS > chunks_between(in, in->by_message))
+	if (!in->combine || in->chunks + SLOTS > chunks_after(in, in->by_message))
 		return 0;
 	return tt_coll_put(l->coll, in->other, NULL, 0, NULL, 0, TT_LANE_CREDIT, false);
 }
 
-/* What has come of it; 1: anything, 0: nothing */
+/* Takes what has come. 1: something, 0: nothing */
 static int pull_transfer(struct tt_transfers *l, struct tt_transfer *in)
 {
-	uint32_t *heard = &l->coll->notified_by[2 * in->other + TT_LANE_DATA];
+	uint32_t *notified = &l->coll->notified_by[2 * in->other + TT_LANE_DATA];
 	int err;
 
-	if (!in->started)
-		return take_start(l, in);
+	if (!in->started) {
+		int k = take_start(l, in);
+		if (k || l->always || !in->open || !*notified)
+			return k;
+		in->started = true; /* a chunk without START before it */
+	}
 	if (in->done < in->by_message)
 		return take_piece(l, in);
-	if (in->done == in->len || !in->open || !*heard) /* where nothing is open, nothing can have been put */
+	if (in->done == in->len || !in->open || !*notified) /* nothing can have been put before it was open */
 		return 0;
-	--*heard;
+	--*notified;
 	err = take_chunk(l, in);
 	return err ? err : 1;
 }
 
-static bool has_come(const struct tt_transfers *l, const struct tt_transfer *in) { return is_void(l, in) || (in->started && in->done == in->len); }
-
 /* ---- out ---- */
 
-/* How much of it may go, from its start on: what the legs in before it bring must be there. */
+/* How many of its bytes may be sent: those that no earlier transfer in has still to bring. */
 static size_t ready_bytes(const struct tt_transfers *l, const struct tt_transfer *out)
 {
 	const char *from = out->at, *to = out->at + out->len;
@@ -185,7 +200,9 @@ static void take_key(struct tt_transfers *l, struct tt_transfer *out)
 {
 	const void *key;
 
-	if (out->open || out->len <= short_len(l) || !(key = tt_coll_take(l->coll, out->other, out->id * TAGS + TAG_READY, TT_KEY_SIZE)))
+	if (out->open || out->len <= short_len(l))
+		return;
+	if (!(key = tt_coll_take(l->coll, out->other, out->id * TAGS + TAG_READY, TT_KEY_SIZE)))
 		return;
 	struct tt_pack p = tt_unpack(key, TT_KEY_SIZE);
 	tt_get_key(&p, &out->key);
@@ -207,23 +224,40 @@ static void send_pieces(struct tt_transfers *l, struct tt_transfer *out)
 	}
 }
 
-/* All of a short one, or what is there of a long one while the key is not. */
+/* Sends all of a short transfer, or the first bytes of a long one that is not open yet. */
 static int begin_transfer(struct tt_transfers *l, struct tt_transfer *out)
 {
 	size_t ready = ready_bytes(l, out);
 
-	if (ready < out->len && (out->len <= short_len(l) || ready < CHUNK_LEAST))
+	bool is_short = out->len <= short_len(l);
+
+	if (ready < out->len && (is_short || ready < CHUNK_LEAST))
 		return 0;
-	out->by_message = out->len <= short_len(l) ? out->len : out->open ? 0 : tt_min(ready, tt_min(FIRST, piece_of(l))) & ~(size_t)63;
 	out->started = true;
+	if (out->open && !l->always)
+		return 1;
+	if (is_short)
+		out->by_message = out->len;
+	else if (!out->open)
+		out->by_message = tt_min(ready, tt_min(FIRST, piece_of(l))) & ~(size_t)63;
 	send_pieces(l, out);
 	return 1;
+}
+
+/* Does a later transfer put chunks to the same rank? They are acknowledged in order, so its last chunk stands for
+ * this one's. */
+static bool puts_more(const struct tt_transfers *l, const struct tt_transfer *out)
+{
+	for (const struct tt_transfer *later = out + 1; later < l->out + l->outs; later++)
+		if (later->other == out->other && later->len > short_len(l))
+			return true;
+	return false;
 }
 
 static int put_chunk(struct tt_transfers *l, struct tt_transfer *out, size_t n)
 {
 	size_t at = out->combine ? out->chunks % SLOTS * chunk_of(out) : out->done;
-	bool last = out->done + n == out->len;
+	bool last = out->done + n == out->len && !puts_more(l, out);
 	int err = tt_coll_put(l->coll, out->other, &out->key, at, out->at + out->done, n, TT_LANE_DATA, last);
 
 	out->chunks++;
@@ -251,13 +285,11 @@ static int push_transfer(struct tt_transfers *l, struct tt_transfer *out)
 	return put_chunk(l, out, n);
 }
 
-static bool has_gone(const struct tt_transfers *l, const struct tt_transfer *out) { return is_void(l, out) || (out->started && out->done == out->len); }
-
-/* Chunks of two legs to one rank must not be mixed: it counts notifies. */
+/* Chunks of two transfers to one rank must not be mixed, because the receiver counts notifies. */
 static bool is_behind(const struct tt_transfers *l, int k)
 {
 	for (int i = l->outs_done; i < k; i++)
-		if (l->out[i].other == l->out[k].other && !has_gone(l, &l->out[i]))
+		if (l->out[i].other == l->out[k].other && !is_over(l, &l->out[i]))
 			return true;
 	return false;
 }
@@ -267,13 +299,12 @@ static bool is_behind(const struct tt_transfers *l, int k)
 static int push_transfers(struct tt_transfers *l)
 {
 	int k, moved = 0;
-
-	/* A rank that is late is not flooded: nobody gets further ahead of what has come in. */
+	/* Sending stays near receiving, so that a late rank is not flooded. */
 	for (k = l->outs_done; k < l->outs && k < l->outs_done + l->ahead && k < l->ins_done + l->ahead; k++)
-		while (!has_gone(l, &l->out[k]) && !is_behind(l, k) && (moved = push_transfer(l, &l->out[k])))
+		while (!is_over(l, &l->out[k]) && !is_behind(l, k) && (moved = push_transfer(l, &l->out[k])))
 			if (moved < 0)
 				return moved;
-	for (k = l->outs_done; l->outs_done < l->outs && has_gone(l, &l->out[l->outs_done]);)
+	for (k = l->outs_done; l->outs_done < l->outs && is_over(l, &l->out[l->outs_done]);)
 		l->outs_done++;
 	return l->outs_done > k;
 }
@@ -287,8 +318,8 @@ static int pull_transfers(struct tt_transfers *l)
 	if (err || l->ins_done == l->ins)
 		return err;
 	struct tt_transfer *in = &l->in[l->ins_done];
-	moved = has_come(l, in) ? 0 : pull_transfer(l, in);
-	if (moved < 0 || !has_come(l, in))
+	moved = is_over(l, in) ? 0 : pull_transfer(l, in);
+	if (moved < 0 || !is_over(l, in))
 		return moved;
 	close_transfer(l, in);
 	l->ins_done++;
