@@ -1,26 +1,22 @@
-/* call.c - a worker's calls on a table, of whatever kind
+/* call.c - what all of a worker's calls on a table have in common
  *
- * A call has a part for each server, which is gated until the server's clock has come far enough. What it does then is its kind's: of a whole
- * table (dense.c), of rows (rows.c), of the fresh ones (pull_changed.c), of a version (snapshot.c). Parts for
- * this rank's own shard go in the order of the calls, a piece in each turn. A part ends when nothing holds its memory any more; the
- * call ends with its last part. */
-#include "engine/engine.h"
-#include "member/member.h"
-#include "operation/operation.h"
+ * A call has one part for each server. A part waits at a gate until the server's clock is high enough. Then the
+ * call's kind moves the data: dense.c, rows.c, pull_changed.c and snapshot.c each implement one. Parts for this
+ * rank's own shard are processed in the order of the calls, one piece in each pass of the progress loop. A part ends
+ * when no transport and no server uses its memory any more. A call ends with its last part. */
 #include "table/table_private.h"
-#include "window/window.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { HOLD_DEADLINES = 8 }; /* in which a server must let pushes begin again */
+enum { QUIESCE_DEADLINES = 8 }; /* A server must let pushes begin again within so many deadlines. */
 
 static void come_to_gate(struct tt_call_part *);
 static void look_at_gates_soon(struct tutti_table *);
 
-/* ---- pushes that were given up ---- */
+/* ---- pushes that were abandoned ---- */
 
-/* Those behind it are one fewer. */
+/* Takes a push back from this rank's count at one server: later calls wait for a clock that is one lower. */
 static void uncount(struct tt_call_part *p)
 {
 	struct tutti_table *t = p->call->table;
@@ -40,9 +36,12 @@ static void uncount(struct tt_call_part *p)
 	look_at_gates_soon(t);
 }
 
-static bool is_there(const struct tt_call_part *p) { return p->call->table->source[p->server].clock != UINT64_MAX && p->member->state < TT_LEFT; }
+static bool is_there(const struct tt_call_part *p)
+{
+	return p->call->table->source[p->server].clock != UINT64_MAX && p->member->state < TT_LEFT;
+}
 
-/* Without any elements, when its round is open there. */
+/* Sends the push without elements as soon as its round is open at that server. */
 static void owe(struct tt_call_part *p)
 {
 	struct tt_table_call *c = p->call;
@@ -56,8 +55,8 @@ static void owe(struct tt_call_part *p)
 	come_to_gate(p);
 }
 
-/* A push that one server has heard of counts at all of them, or their clocks would be apart from then on; one that none has heard of
- * counts nowhere. */
+/* An abandoned push that one server knows counts at all servers, or their clocks would differ from then on. A push that
+ * no server knows counts nowhere. */
 static void settle_count(struct tt_table_call *c)
 {
 	bool said = false;
@@ -89,7 +88,7 @@ static size_t bytes_of(const struct tt_table_call *c)
 {
 	size_t bytes = 0;
 
-	if (c->list && (c->list->fresh || c->list->unseen)) /* its parts know only where they look */
+	if (c->list && (c->list->fresh || c->list->unseen)) /* the parts' ranges do not say how many rows came */
 		return c->list->found * tt_table_row_bytes(c->table);
 	for (int i = 0; i < c->table->servers; i++)
 		bytes += tt_call_bytes(&c->part[i]);
@@ -109,7 +108,7 @@ void tt_call_free_all(struct tt_job *job)
 		free_call(tt_container_of(tt_tables(job)->calls.next, struct tt_table_call, link));
 }
 
-/* Its memory is the program's again. */
+/* Ends the call for the program, which owns its memory again. */
 static void end_request(struct tt_table_call *c, int err)
 {
 	struct tt_operation *r = c->request;
@@ -121,7 +120,7 @@ static void end_request(struct tt_table_call *c, int err)
 	tt_operation_end(r, err);
 }
 
-/* Or do some of its parts go on? */
+/* Have all parts ended for good? False: some pull again. */
 static bool is_over(struct tt_table_call *c, int *err)
 {
 	return !c->request || (!tt_call_again(c, err) && (!c->kind->ended || c->kind->ended(c, *err)));
@@ -134,7 +133,7 @@ static void end_call(struct tt_table_call *c)
 	c->left++;
 	for (int i = 0; c->request && i < c->table->servers && !err; i++)
 		if ((err = c->part[i].err) && !c->starved)
-			c->request->rank = c->part[i].member->rank; /* whom the sentence is about */
+			c->request->rank = c->part[i].member->rank; /* the error's sentence names this rank */
 	if (c->given_up && (c->keeping || err == -EAGAIN))
 		err = c->gave_up;
 	if (is_over(c, &err)) {
@@ -146,20 +145,20 @@ static void end_call(struct tt_table_call *c)
 	if (!--c->left && c->request)
 		end_call(c);
 	else if (!c->left) {
-		c->table->job->engine.news = true; /* the program may have let go of it, and wait until it is over */
+		c->table->job->engine.news = true; /* tutti_table_finish() and others wait for abandoned calls, too */
 		free_call(c);
 	}
 }
 
-static void look_at_gates(struct tt_timer *turn)
+static void look_at_gates(struct tt_timer *timer)
 {
-	struct tutti_table *t = tt_container_of(turn, struct tutti_table, gate_turn);
+	struct tutti_table *t = tt_container_of(timer, struct tutti_table, gate_turn);
 
 	for (int i = 0; i < t->servers; i++)
 		tt_table_clock(t, i, t->source[i].clock);
 }
 
-/* Not from here: they may be looked at right now. */
+/* By a timer, since the caller may be called from a walk over t->gated. */
 static void look_at_gates_soon(struct tutti_table *t)
 {
 	if (!tt_list_empty(&t->gated))
@@ -170,7 +169,7 @@ void tt_call_end_part(struct tt_call_part *p)
 {
 	p->ended = true;
 	if (p->pulls)
-		look_at_gates_soon(p->call->table); /* a push may have waited for it */
+		look_at_gates_soon(p->call->table); /* a push may wait for this pull: see is_read() */
 	if (!--p->call->left)
 		end_call(p->call);
 }
@@ -200,7 +199,8 @@ bool tt_call_has_sent_all(const struct tt_call_part *p)
 	return p->closing ? p->held > 0 : p->err || (!p->asks && p->sent == p->range.count);
 }
 
-/* After all. Nothing of the feed was sent since. */
+/* The server could not map the delta: sends it again from its start. While the answer was outstanding nothing else was
+ * sent (tt_send_queue.trial), so the order of pushes is kept. */
 static void push_by_slots(struct tt_call_part *p)
 {
 	p->region = NULL;
@@ -211,14 +211,11 @@ static void push_by_slots(struct tt_call_part *p)
 	tt_list_prepend(&tt_send_queue_of(p->member)->pushes.parts, &p->link);
 }
 
-/* A round may wait for it. */
 bool tt_call_is_cut_short(const struct tt_call_part *p)
 {
-	return p->err && p->err != -EOPNOTSUPP && !p->pulls && !p->closing && p->sent && p->sent < p->range.count && p->server != p->call->table->mine &&
-	       p->member->state < TT_LEFT;
+	return p->err && p->err != -EOPNOTSUPP && !p->pulls && !p->closing && p->sent && p->sent < p->range.count &&
+	       p->server != p->call->table->mine && p->member->state < TT_LEFT;
 }
-
-/* All pieces are out and nothing holds its memory, or it has failed. */
 void tt_call_look_at(struct tt_call_part *p)
 {
 	if (p->held || p->ended || (!p->err && (p->asks || p->sent < p->range.count)))
@@ -259,9 +256,9 @@ void tt_call_let_go(struct tt_call_part *p, int err)
 
 static void serve_own(struct tutti_table *t);
 
-static void take_turn(struct tt_timer *turn) { serve_own(tt_container_of(turn, struct tutti_table, own_turn)); }
+static void take_turn(struct tt_timer *timer) { serve_own(tt_container_of(timer, struct tutti_table, own_turn)); }
 
-/* The others' pieces go on between its own, and their pings are answered. */
+/* One piece in each pass of the progress loop: in between, other ranks' pieces are served and their pings answered. */
 static void serve_own(struct tutti_table *t)
 {
 	struct tt_call_part *p = tt_container_of(t->own.next, struct tt_call_part, link);
@@ -282,7 +279,7 @@ void tt_table_own_go_on(struct tutti_table *t)
 		tt_timer_start(t->job, &t->own_turn, tt_now(), take_turn);
 }
 
-/* From a turn of its own: what is done here may move the clock for which the next part waits. */
+/* By a timer, since serving the part may move the clock, and the caller may be called from a walk over t->gated. */
 void tt_call_queue_own(struct tt_call_part *p)
 {
 	struct tutti_table *t = p->call->table;
@@ -306,7 +303,7 @@ bool tt_call_is_kept(const struct tt_call_part *p)
 	return tt_served_in_rounds(t, p->server) && t->works && !t->source[p->server].as.backup && !p->call->versions;
 }
 
-/* The push with which a round may close that makes its version in the place of one that this rank has yet to read. */
+/* Could this push close its round, and the new version overwrite one that an earlier call of this rank still reads? */
 static bool is_read(const struct tt_call_part *push)
 {
 	const struct tutti_table *t = push->call->table;
@@ -315,8 +312,9 @@ static bool is_read(const struct tt_call_part *push)
 		const struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
 		const struct tt_call_part *p = &c->part[push->server];
 		if (c == push->call)
-			break; /* those behind it are later ones */
-		if (c->table == t && c->values && (!p->ended || p->idle) && tt_call_is_kept(p) && p->pull_gate < push->push_gate + tt_table_is_touched(t))
+			break; /* the rest of the list are later calls */
+		if (c->table == t && c->values && (!p->ended || p->idle) && tt_call_is_kept(p) &&
+		    p->pull_gate < push->push_gate + tt_table_is_touched(t))
 			return true;
 	}
 	return false;
@@ -381,7 +379,7 @@ void tt_table_clock(struct tutti_table *t, int server, uint64_t clock)
 	struct tt_served *s = &t->source[server];
 
 	s->clock = clock > s->clock ? clock : s->clock;
-	t->job->engine.news |= clock == UINT64_MAX; /* nothing more comes from there */
+	t->job->engine.news |= clock == UINT64_MAX; /* who waits for this server stops waiting */
 	tt_list_each(node, &t->gated) {
 		struct tt_call_part *p = tt_container_of(node, struct tt_call_part, link);
 		if (p->server != server || has_to_wait(p))
@@ -398,31 +396,32 @@ static void turn_back(struct tt_call_part *p, int err)
 	tt_call_end_part(p);
 }
 
-/* The sentence for who waits in vain. */
+/* Words the error of a call that timed out at its gate. */
 static void explain_gate(const struct tt_call_part *p)
 {
 	const struct tt_table_call *c = p->call;
 	struct tutti_table *t = c->table;
-	int n = snprintf(t->stuck, sizeof t->stuck, "%s: given up after %llu ms: ", c->request->what, (unsigned long long)(t->job->deadline / TT_MS));
+	unsigned long long clock = t->source[p->server].clock, gate = gate_of(p);
+	const char *what = c->request->what;
+	int n = snprintf(t->stuck, sizeof t->stuck, "%s: given up after %llu ms: ", what, tt_deadline_ms(t->job));
 
-	if (t->source[p->server].clock >= gate_of(p))
-		snprintf(t->stuck + n, sizeof t->stuck - (size_t)n, "this rank still pulls the version of the table \"%.60s\" that its push would have rank %d write over",
-		         t->name, p->member->rank);
+	if (clock >= gate)
+		snprintf(t->stuck + n, sizeof t->stuck - (size_t)n, "this rank still pulls the version of the table "
+		         "\"%.60s\" that its push would have rank %d write over", t->name, p->member->rank);
 	else
-		snprintf(t->stuck + n, sizeof t->stuck - (size_t)n,
-		         "the clock of the table \"%.60s\" at rank %d is at %llu, and must come to %llu: a worker does not push", t->name, p->member->rank,
-		         (unsigned long long)t->source[p->server].clock, (unsigned long long)gate_of(p));
+		snprintf(t->stuck + n, sizeof t->stuck - (size_t)n, "the clock of the table \"%.60s\" at rank %d is at "
+		         "%llu, and must come to %llu: a worker does not push", t->name, p->member->rank, clock, gate);
 }
 
 /* ---- calls ---- */
 
-/* Of a pull in steps that heartbeats alone do not make. */
+/* Of a GET under way: what its server has sent, in steps so large that heartbeats alone do not look like progress. */
 static uint64_t steps_of(const struct tt_call_part *p)
 {
 	return p->ended ? 1 : p->get.done && p->member->link ? p->member->link->peer->received / TT_PUSH_INLINE : 0;
 }
 
-/* Another number whenever its servers have done something. */
+/* A number that changes whenever one of the call's servers has done something for it. */
 static uint64_t progress(const struct tt_table_call *c)
 {
 	uint64_t n = c->answers;
@@ -446,7 +445,7 @@ static bool is_any(const struct tt_table_call *c) { return c; }
 static bool is_awaited(const struct tt_table_call *c) { return c->request; }
 static bool is_push(const struct tt_table_call *c) { return c->delta; }
 
-static struct tt_table_call *find_call(const struct tutti_table *t, bool (*is)(const struct tt_table_call *)) /* the first such; NULL: there is none */
+static struct tt_table_call *find_call(const struct tutti_table *t, bool (*is)(const struct tt_table_call *))
 {
 	tt_list_each(node, &tt_tables(t->job)->calls) {
 		struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
@@ -471,14 +470,14 @@ static void give_up_part(struct tt_call_part *p, int err)
 		return;
 	}
 	if (p->ended || (p->pulls && !p->call->list) || p->server == t->mine || tt_call_has_sent_all(p))
-		return; /* all of it is on its way */
+		return; /* all is sent */
 	p->err = p->err ? p->err : err;
 	tt_call_look_at(p);
-	if (f) /* rows that are mapped need none */
+	if (f) /* NULL: the rows are copied from mapped memory */
 		tt_send_queue_go_on(f);
 }
 
-/* What has not been sent stays here; what is on its way comes back from servers that live. */
+/* What has not been sent is not sent any more. What is on its way is answered by servers that live. */
 static void give_up(struct tt_operation *r, int err)
 {
 	struct tt_table_call *c = r->of;
@@ -489,7 +488,7 @@ static void give_up(struct tt_operation *r, int err)
 	c->given_up = tt_now();
 	c->done_then = progress(c);
 	c->gave_up = err;
-	c->left++; /* or the last part would take the call along */
+	c->left++; /* the call outlives its last part */
 	for (int i = 0; i < n; i++) {
 		c->starved |= c->part[i].gated && err == -ETIMEDOUT;
 		give_up_part(&c->part[i], err);
@@ -502,7 +501,7 @@ static void give_up(struct tt_operation *r, int err)
 		end_call(c);
 }
 
-/* It was given up, and nothing of it came back for a whole deadline. */
+/* Was the call abandoned, and has no server done anything for it for a whole deadline? */
 static bool is_overdue(struct tt_table_call *c)
 {
 	uint64_t done = progress(c);
@@ -525,24 +524,23 @@ void tt_call_held(struct tt_job *job, int rank)
 	}
 }
 
-static uint64_t held_for(const struct tt_member *m)
+static uint64_t quiet_for(const struct tt_member *m)
 {
 	const struct tt_send_queue *f = tt_send_queue_of(m);
 
 	return f && f->held_since ? tt_now() - f->held_since : 0;
 }
 
-
-static bool holds_too_long(const struct tt_member *m) { return held_for(m) > HOLD_DEADLINES * m->job->deadline; }
+static bool is_quiet_too_long(const struct tt_member *m) { return quiet_for(m) > QUIESCE_DEADLINES * m->job->deadline; }
 
 static void reproach(const struct tt_member *m, char *why, size_t size)
 {
-	if (holds_too_long(m))
-		snprintf(why, size, "it has let no push begin for %llu ms, as a save or a load does, of a deadline of %llu ms",
-		         (unsigned long long)(held_for(m) / TT_MS), (unsigned long long)(m->job->deadline / TT_MS));
+	if (is_quiet_too_long(m))
+		snprintf(why, size, "it has let no push begin for %llu ms, as a save or a load does, of a deadline of "
+		         "%llu ms", (unsigned long long)(quiet_for(m) / TT_MS), tt_deadline_ms(m->job));
 }
 
-/* What is heard of a hold that does not end is no progress. */
+/* HELD counts as progress of the calls that wait, but not for ever. */
 void tt_table_held(struct tt_member *from, struct tt_pack *p)
 {
 	struct tt_send_queue *f = tt_send_queue_of(from);
@@ -551,11 +549,10 @@ void tt_table_held(struct tt_member *from, struct tt_pack *p)
 	if (!f || f->pushes.posted == f->pushes.answered)
 		return;
 	f->held_since = f->held_since ? f->held_since : tt_now();
-	if (!holds_too_long(from))
+	if (!is_quiet_too_long(from))
 		tt_call_held(from->job, from->rank);
 }
 
-/* Pushes that are under way were counted by its last life. */
 void tt_call_uncount_all(struct tutti_table *t, int server)
 {
 	tt_list_each(node, &tt_tables(t->job)->calls) {
@@ -565,7 +562,6 @@ void tt_call_uncount_all(struct tutti_table *t, int server)
 	}
 }
 
-/* What this rank owes a server, which counts its pushes anew. */
 void tt_table_forgive(struct tutti_table *t, int server)
 {
 	tt_list_each(node, &t->gated) {
@@ -583,22 +579,21 @@ static void drop_owed(struct tt_call_part *p)
 		tt_list_remove(&p->link);
 		tt_call_end_with(p, -ECANCELED);
 	} else
-		tt_member_evict(p->member, -ETIMEDOUT, "rank %d was cut off: it has not answered within %llu ms", p->member->rank,
-		             (unsigned long long)(p->call->table->job->deadline / TT_MS));
+		tt_member_evict(p->member, -ETIMEDOUT, "rank %d was cut off: it has not answered within %llu ms",
+		                p->member->rank, tt_deadline_ms(p->call->table->job));
 }
 
 static void drop_all_owed(struct tt_table_call *c)
 {
 	int i = -1;
 
-	for (int left = c->left; left; left--) { /* with the last of them it is gone */
+	for (int left = c->left; left; left--) { /* the last part frees the call */
 		while (c->part[++i].ended)
 			continue;
 		drop_owed(&c->part[i]);
 	}
 }
 
-/* They have had a whole deadline. */
 void tt_table_give_up(struct tutti_table *t)
 {
 	struct tt_table_call *c;
@@ -610,7 +605,8 @@ void tt_table_give_up(struct tutti_table *t)
 			drop_all_owed(c);
 }
 
-struct tt_table_call *tt_call_new(struct tutti_table *t, const struct tt_call_kind *kind, const void *delta, void *values, const tutti_update *options)
+struct tt_table_call *tt_call_new(struct tutti_table *t, const struct tt_call_kind *kind, const void *delta,
+                                  void *values, const tutti_update *options)
 {
 	struct tt_table_call *c = calloc(1, sizeof *c + (size_t)t->servers * sizeof *c->part);
 
@@ -648,12 +644,13 @@ static void count_push(struct tt_call_part *p)
 		p->pull_gate = tt_clock_to_pull(&s->as, s->pushed);
 }
 
-/* A push of rows, none of which is there: to a clock it is one. */
+/* A push of rows none of which this server has still counts for its clock. */
 static bool counts_anyway(const struct tt_call_part *p)
 {
 	const struct tutti_table *t = p->call->table;
 
-	return p->call->delta && p->call->list && t->source[p->server].as.mode != TUTTI_ASYNC && tt_table_has_any(t, p->server);
+	return p->call->delta && p->call->list && t->source[p->server].as.mode != TUTTI_ASYNC &&
+	       tt_table_has_any(t, p->server);
 }
 
 static void count_pushes(struct tt_table_call *c)
@@ -669,10 +666,10 @@ static void count_pushes(struct tt_table_call *c)
 
 static bool is_to_agree(const struct tt_call_part *p)
 {
-	return p->range.count && tt_served_in_rounds(p->call->table, p->server) && !tt_call_is_kept(p) && p->call->table->source[p->server].clock != UINT64_MAX;
+	return p->range.count && tt_served_in_rounds(p->call->table, p->server) && !tt_call_is_kept(p) &&
+	       p->call->table->source[p->server].clock != UINT64_MAX;
 }
 
-/* Rows are of one version. Who is not waited for takes the newest that he has heard of. */
 void tt_call_agree(struct tt_table_call *c)
 {
 	uint64_t newest = 0;
@@ -685,13 +682,13 @@ void tt_call_agree(struct tt_table_call *c)
 			c->part[i].pull_gate = newest;
 }
 
-/* The others' shares first: they travel while this rank's own is looked after. */
+/* Parts for other ranks begin first: they travel while this rank serves its own. */
 static void begin_parts(struct tt_table_call *c)
 {
 	struct tutti_table *t = c->table;
 	int n = t->servers, from = t->mine < 0 ? 0 : t->mine + 1;
 
-	c->left++; /* or the last part would take the call along */
+	c->left++; /* the call outlives its last part */
 	count_pushes(c);
 	if (c->list && !c->delta)
 		tt_call_agree(c);
@@ -707,7 +704,7 @@ static void begin_parts(struct tt_table_call *c)
 		end_call(c);
 }
 
-/* What it has sent comes back by itself. */
+/* A server answers what it was sent even if this rank waits for nothing else. */
 static bool needs_others(const struct tt_operation *r)
 {
 	(void)r;
@@ -727,17 +724,16 @@ static struct tt_member *find_overdue(const struct tt_operation *r, uint64_t sin
 
 static int explain(const struct tt_operation *r)
 {
-	if (r->rank < 0)
-		return 0;
-	if (r->err == -EINVAL)
-		return tt_fail(r->err, "%s: rank %d refuses these options: there is no such worker, or not with this type", r->what, r->rank);
-	if (r->err == -EAGAIN)
-		return tt_fail(r->err, "%s: the versions of rank %d come faster than they can be read: make fewer (tutti_table_config.publish_ms), or try again", r->what, r->rank);
-	if (r->err == -EPERM)
-		return tt_fail(r->err, "%s: rank %d takes no push of this rank: it has finished, or is no worker of the table", r->what, r->rank);
-	if (r->err == -ESTALE)
-		return tt_fail(r->err, "%s: rank %d has closed the table, or was started anew: tutti_table_reopen goes on when it has opened it again", r->what, r->rank);
-	return 0;
+	const char *why =
+		r->err == -EINVAL ? "refuses these options: there is no such worker, or not with this type" :
+		r->err == -EPERM ? "takes no push of this rank: it has finished, or is no worker of the table" :
+		r->err == -ESTALE ? "has closed the table, or was started anew: tutti_table_reopen goes on when it has "
+		                    "opened it again" : NULL;
+
+	if (r->rank >= 0 && r->err == -EAGAIN)
+		return tt_fail(r->err, "%s: the versions of rank %d come faster than they can be read: make fewer "
+		               "(tutti_table_config.publish_ms), or try again", r->what, r->rank);
+	return r->rank >= 0 && why ? tt_fail(r->err, "%s: rank %d %s", r->what, r->rank, why) : 0;
 }
 
 static const struct tt_operation_kind words = {
@@ -772,6 +768,7 @@ int tt_call_may_push(const struct tutti_table *t, const char *what)
 	if (t->finished)
 		return tt_fail(-EPERM, "%s: this rank has finished with the table \"%s\"", what, t->name);
 	if (!t->works)
-		return tt_fail(-EPERM, "%s: rank %d is no worker of the table \"%s\": see tutti_table_config.worker", what, t->job->rank, t->name);
+		return tt_fail(-EPERM, "%s: rank %d is no worker of the table \"%s\": see tutti_table_config.worker",
+		               what, t->job->rank, t->name);
 	return 0;
 }

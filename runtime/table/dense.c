@@ -1,17 +1,16 @@
 /* dense.c - pushes and pulls of a whole table
  *
- * A pull's part is one GET. A push's part goes to the feed of its server piece by piece: within its message, through a slot, or where it
- * lies, if the server can map it. */
-#include "engine/engine.h"
-#include "kernel/kernel.h"
-#include "member/member.h"
+ * A part of a pull is one GET. A part of a push is sent piece by piece: each within a message, or through a slot. A
+ * server that can map the delta reads the pieces in place. */
 #include "table/table_private.h"
-#include "window/window.h"
 #include <string.h>
 
 /* ---- pulls ---- */
 
-static bool may_be_torn(const struct tt_call_part *p) { return tt_served_in_rounds(p->call->table, p->server) && !tt_call_is_kept(p); }
+static bool may_be_torn(const struct tt_call_part *p)
+{
+	return tt_served_in_rounds(p->call->table, p->server) && !tt_call_is_kept(p);
+}
 
 static void checked(struct tt_post *post, int err)
 {
@@ -33,7 +32,7 @@ static void got(struct tt_post *post, int err)
 		tt_call_end_part(p);
 }
 
-/* It waits for no clock, so it asks which version is the newest. */
+/* Rounds do not wait for a rank that is no worker, so it asks the server which version is the newest. */
 static bool reads_alone(const struct tutti_table *t, int server) { return tt_served_in_rounds(t, server) && !t->works; }
 
 static void pull_there(struct tt_call_part *p)
@@ -41,7 +40,7 @@ static void pull_there(struct tt_call_part *p)
 	const struct tutti_table *t = p->call->table;
 
 	if (t->flags & TUTTI_TABLE_FRESH && !p->told) {
-		tt_rows_tell(p); /* first: who reads now and says so later has not seen what came in between */
+		tt_rows_tell(p); /* before the GET: rows that change between the two stay unseen */
 		return;
 	}
 	if (reads_alone(t, p->server)) {
@@ -53,10 +52,27 @@ static void pull_there(struct tt_call_part *p)
 
 /* ---- pushes ---- */
 
-/* Of each piece, with the answer to it; so all pieces go within messages. */
-static bool gives_back(const struct tt_call_part *p) { return p->call->values && tt_updater_gives_back(&p->call->table->updater); }
+/* Does each answer bring what the rule returns for its piece? Then all pieces go within messages. */
+static bool gives_back(const struct tt_call_part *p)
+{
+	return p->call->values && tt_updater_gives_back(&p->call->table->updater);
+}
 
-static bool is_large(const struct tt_call_part *p) { return !gives_back(p) && tt_table_is_large(p->call->table, p->server); }
+static bool is_large(const struct tt_call_part *p)
+{
+	return !gives_back(p) && tt_table_is_large(p->call->table, p->server);
+}
+
+/* Should the answer bring the values? That is one trip instead of two. Where memory is mapped, the GET is no trip. */
+static bool wants_values(const struct tt_call_part *p)
+{
+	const struct tutti_table *t = p->call->table;
+
+	if (gives_back(p))
+		return true;
+	return p->call->values && t->source[p->server].as.mode == TUTTI_ASYNC && !(t->flags & TUTTI_TABLE_FRESH) &&
+	       !is_large(p) && !tt_window_is_mapped(t->window, p->member->rank);
+}
 
 static void say(struct tt_send_queue *f, struct tt_call_part *p, uint64_t count, struct tt_slot *s, const char *from)
 {
@@ -65,29 +81,24 @@ static void say(struct tt_send_queue *f, struct tt_call_part *p, uint64_t count,
 	struct tt_elements e = { 0 };
 	uint8_t head[TT_PUSH_HEAD];
 	struct tt_pack h = tt_pack(head, sizeof head);
-	unsigned flags = c->flags | (p->sent ? 0 : TT_PUSH_FIRST) | (p->sent + count == p->range.count ? TT_PUSH_LAST : 0);
+	unsigned flags = tt_call_push_flags(p, p->sent + count == p->range.count);
+	int slot = s ? (int)(s - f->slots) : -1;
 
-	if (!(flags & TT_PUSH_FIRST))
-		flags &= ~(unsigned)TT_PUSH_OPTIONS;
-	if (gives_back(p))
-		flags |= TT_PUSH_PULL;
-	else if (c->values && t->source[p->server].as.mode == TUTTI_ASYNC && !(t->flags & TUTTI_TABLE_FRESH) && !is_large(p) && !tt_window_is_mapped(t->window, f->member->rank))
-		flags |= TT_PUSH_PULL; /* one trip instead of two; where memory is mapped, the GET is none */
 	if (from)
 		tt_table_pack(t, from, (size_t)count, c->flags & TT_PUSH_ASSIGN ? 0 : t->limit, &e);
-	flags |= e.copy ? TT_SPARSE : 0;
+	flags |= (wants_values(p) ? TT_PUSH_PULL : 0) | (e.copy ? TT_SPARSE : 0);
 	tt_put8(&h, TT_PUSH);
 	tt_put64(&h, t->source[p->server].uid);
 	tt_put32(&h, c->number);
 	tt_put8(&h, (uint8_t)flags);
-	tt_put8(&h, p->region ? TT_IN_PLACE : s ? (uint8_t)(s - f->slots) : TT_NO_SLOT);
+	tt_put8(&h, p->region ? TT_IN_PLACE : s ? (uint8_t)slot : TT_NO_SLOT);
 	tt_put64(&h, p->range.first + p->sent);
 	tt_put32(&h, (uint32_t)count);
 	if (flags & TT_PUSH_OPTIONS)
 		tt_table_put_options(&h, &c->options);
 	if (p->region && flags & TT_PUSH_FIRST)
 		tt_put_key(&h, &p->region->key);
-	tt_lane_post(&f->pushes, (struct tt_sent){ p, s ? (int)(s - f->slots) : -1, { p->sent, 1, 0, (uint32_t)count } });
+	tt_lane_post(&f->pushes, (struct tt_sent){ p, slot, { p->sent, 1, 0, (uint32_t)count } });
 	f->trial = p->region && flags & TT_PUSH_FIRST ? p : f->trial;
 	if (s)
 		s->unanswered = true;
@@ -96,13 +107,13 @@ static void say(struct tt_send_queue *f, struct tt_call_part *p, uint64_t count,
 	tt_elements_free(t, &e);
 }
 
-/* False: not now. */
 static bool send_piece(struct tt_send_queue *f, struct tt_call_part *p)
 {
 	const struct tutti_table *t = p->call->table;
 	bool by_slots = is_large(p) && !p->region;
 	struct tt_slot *s = by_slots ? tt_send_queue_slot(f) : NULL;
-	uint64_t n = tt_min(p->range.count - p->sent, (gives_back(p) ? tt_table_piece(t->job) : TT_PUSH_PIECE) / t->width);
+	size_t most = gives_back(p) ? tt_table_piece(t->job) : TT_PUSH_PIECE;
+	uint64_t n = tt_min(p->range.count - p->sent, most / t->width);
 	const char *from = p->call->delta + (size_t)(p->range.first + p->sent) * t->width;
 
 	if (by_slots && !s)
@@ -116,7 +127,7 @@ static bool send_piece(struct tt_send_queue *f, struct tt_call_part *p)
 	return true;
 }
 
-/* On one host, if the delta lies in memory that others can map. */
+/* Registers the delta, if it lies in memory that a server on this host can map. */
 static void offer_in_place(struct tt_send_queue *f, struct tt_call_part *p)
 {
 	const struct tutti_table *t = p->call->table;
@@ -124,12 +135,12 @@ static void offer_in_place(struct tt_send_queue *f, struct tt_call_part *p)
 	struct tt_mem mem;
 
 	if (!is_large(p) || f->unmapped || !tt_window_is_mapped(t->window, m->rank))
-		return; /* where I can map its memory, it can map mine */
-	mem = tt_mem_of((char *)(uintptr_t)p->call->delta + (size_t)p->range.first * t->width, (size_t)p->range.count * t->width);
+		return; /* where this rank can map the server's memory, the server can map this rank's */
+	mem = tt_mem_of((char *)(uintptr_t)p->call->delta + (size_t)p->range.first * t->width, tt_call_bytes(p));
 	if (mem.fd < 0)
 		return;
 	if (tt_member_net(m)->transport->reg(tt_member_net(m), &mem, 1, &p->region))
-		p->region = NULL; /* by slots, then */
+		p->region = NULL; /* the push goes through slots */
 }
 
 static void push_there(struct tt_call_part *p)
@@ -151,12 +162,13 @@ static uint64_t push_piece_here(struct tt_call_part *p)
 	const struct tt_table_call *c = p->call;
 	struct tutti_table *t = c->table;
 	uint64_t n = tt_min(p->range.count - p->sent, TT_PUSH_PIECE / t->width);
-	unsigned flags = c->flags | (p->sent ? 0 : TT_PUSH_FIRST) | (p->sent + n == p->range.count ? TT_PUSH_LAST : 0);
+	unsigned flags = tt_call_push_flags(p, p->sent + n == p->range.count);
 	size_t at = (size_t)(p->range.first + p->sent) * t->width;
 
 	p->pulled = gives_back(p);
-	p->err = tt_table_apply(t, t->job->rank, flags, c->flags & TT_PUSH_OPTIONS ? &c->options : NULL, (struct tt_range){ p->range.first + p->sent, n },
-	                        c->delta + at, p->pulled ? c->values + at : NULL);
+	p->err = tt_table_apply(t, t->job->rank, flags, c->flags & TT_PUSH_OPTIONS ? &c->options : NULL,
+	                        (struct tt_range){ p->range.first + p->sent, n }, c->delta + at,
+	                        p->pulled ? c->values + at : NULL);
 	return n;
 }
 
@@ -164,14 +176,14 @@ static uint64_t pull_piece_here(struct tt_call_part *p)
 {
 	const struct tutti_table *t = p->call->table;
 	uint64_t n = tt_min(p->range.count - p->sent, TT_PUSH_PIECE / t->width);
+	size_t at = (size_t)p->sent * t->width, version = p->version;
 
-	size_t at = p->call->versions ? tt_table_version_at(t, t->mine, p->version) : tt_table_at(t, t->mine, p->version);
-
-	memcpy(tt_call_values(p) + (size_t)p->sent * t->width, t->shard.memory + at + (size_t)p->sent * t->width, (size_t)n * t->width);
+	version = p->call->versions ? tt_table_version_at(t, t->mine, version) : tt_table_at(t, t->mine, version);
+	memcpy(tt_call_values(p) + at, t->shard.memory + version + at, (size_t)n * t->width);
 	return n;
 }
 
-/* What it has read may have been written over between two turns, as in any other server's shard. */
+/* Like another server's, this rank's own version may have been overwritten between two pieces. */
 static void look_at_own_pull(struct tt_call_part *p)
 {
 	const struct tutti_table *t = p->call->table;
@@ -183,20 +195,21 @@ static void look_at_own_pull(struct tt_call_part *p)
 	tt_call_end_with(p, (!tt_shard_in_rounds(t) && !p->call->versions) || tt_call_is_whole(p) ? 0 : -EAGAIN);
 }
 
-/* Before it reads any, like pull_there(). */
+/* Marks all rows as seen before the first is read, as pull_there() does. */
 static void tell_own(struct tt_call_part *p)
 {
 	struct tutti_table *t = p->call->table;
 
 	if (p->pulls && !p->sent && t->shard.fresh && !p->call->versions)
-		p->err = tt_table_find_fresh(t, t->job->rank, tt_rows_pull_flags(p) | TT_PULL_ALL, &p->cursor, NULL, 0, &(size_t){ 0 });
+		p->err = tt_table_find_fresh(t, t->job->rank, tt_rows_pull_flags(p) | TT_PULL_ALL, &p->cursor, NULL, 0,
+		                             &(size_t){ 0 });
 }
 
 void tt_dense_serve(struct tt_call_part *p)
 {
 	tell_own(p);
 	p->sent += p->pulls ? pull_piece_here(p) : push_piece_here(p);
-	p->call->answers++; /* it goes on */
+	p->call->answers++; /* progress */
 	if (p->pulls)
 		look_at_own_pull(p);
 	else
@@ -205,9 +218,12 @@ void tt_dense_serve(struct tt_call_part *p)
 
 /* ---- calls ---- */
 
-static const struct tt_call_kind of_all = { push_there, send_piece, pull_there, pull_there, tt_dense_serve, tt_changed_rows_ended };
+static const struct tt_call_kind of_all = {
+	push_there, send_piece, pull_there, pull_there, tt_dense_serve, tt_changed_rows_ended,
+};
 
-static int call(struct tutti_table *t, const char *what, const void *delta, void *values, unsigned flags, const tutti_update *options, tutti_op *op)
+static int call(struct tutti_table *t, const char *what, const void *delta, void *values, unsigned flags,
+                const tutti_update *options, tutti_op *op)
 {
 	struct tt_table_call *c;
 	int err = tt_usable(t->job);
@@ -223,48 +239,51 @@ static int call(struct tutti_table *t, const char *what, const void *delta, void
 static bool copy_shard(struct tutti_table *t, int i, char *values)
 {
 	struct tt_range r = tt_table_range(t, i);
-	size_t len = (size_t)r.count * t->width;
-	bool alone = t->source[i].as.mode != TUTTI_ASYNC; /* it may have to wait */
-	const char *memory = alone ? NULL : i == t->mine ? t->shard.values : tt_window_hold(t->window, t->server[i]);
+	const char *memory;
 
-	if (!memory)
+	if (t->source[i].as.mode != TUTTI_ASYNC) /* the pull may have to wait */
 		return false;
-	memcpy(values + (size_t)r.first * t->width, i == t->mine ? memory : memory + tt_table_at(t, i, t->source[i].clock), len);
+	if (!(memory = i == t->mine ? t->shard.values : tt_window_hold(t->window, t->server[i])))
+		return false;
+	memory += i == t->mine ? 0 : tt_table_at(t, i, t->source[i].clock);
+	memcpy(values + (size_t)r.first * t->width, memory, (size_t)r.count * t->width);
 	if (i != t->mine)
 		tt_window_let_go(t->window, t->server[i]);
 	return true;
 }
 
-/* Of a small table, if all of it is mapped and no server has to hear of it: a call costs several times as much. False: it takes one. Not
- * tt_lock(): nobody looks at the nets here, and the background thread is to. */
+/* Copies a small table whose shards are all mapped, if no server has to be told: a call costs several times as much.
+ * False: it takes a call. Takes the ticket lock, not tt_lock(): nobody polls here, so the background thread should. */
 static bool pull_at_once(struct tutti_table *t, char *values)
 {
 	struct tt_range last = tt_table_range(t, t->servers - 1);
-	struct tt_ticket_lock *gate = &t->job->engine.lock;
+	struct tt_ticket_lock *lock = &t->job->engine.lock;
+	size_t bytes = (size_t)(last.first + last.count) * t->width;
 	uint64_t since;
 	bool done;
 
-	if ((last.first + last.count) * t->width > TT_PUSH_INLINE || t->flags & TUTTI_TABLE_FRESH)
+	if (bytes > TT_PUSH_INLINE || t->flags & TUTTI_TABLE_FRESH)
 		return false;
-	tt_ticket_lock_take(gate);
+	tt_ticket_lock_take(lock);
 	since = tt_stats_start(t->job);
 	done = tt_list_empty(&tt_tables(t->job)->calls);
 	for (int i = 0; i < t->servers && done; i++)
 		done = !tt_table_range(t, i).count || copy_shard(t, i, values);
 	if (done)
-		tt_stats_ended(&t->job->stats.own, TUTTI_STAT_PULL, since, (size_t)(last.first + last.count) * t->width, 0);
-	tt_ticket_lock_release(gate);
+		tt_stats_ended(&t->job->stats.own, TUTTI_STAT_PULL, since, bytes, 0);
+	tt_ticket_lock_release(lock);
 	return done;
 }
 
 int tt_dense_check(const struct tutti_table *t, const char *what, const void *memory)
 {
 	if (t->flags & TUTTI_TABLE_KEYS)
-		return tt_fail(-ENOTSUP, "%s: table \"%s\" has keys, not a fixed number of elements: push and pull those that you mean", what, t->name);
+		return tt_fail(-ENOTSUP, "%s: table \"%s\" has keys, not a fixed number of elements: push and pull "
+		               "those that you mean", what, t->name);
 	if (memory)
 		return 0;
-	return tt_fail(-EINVAL, "%s: table \"%s\" has %llu elements, and the memory given for them is NULL", what, t->name,
-	               (unsigned long long)(t->count * t->row));
+	return tt_fail(-EINVAL, "%s: table \"%s\" has %llu elements, and the memory given for them is NULL", what,
+	               t->name, (unsigned long long)(t->count * t->row));
 }
 
 static int check_push(const struct tutti_table *t, const char *what, const void *delta)

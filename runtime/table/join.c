@@ -1,17 +1,17 @@
-/* join.c - who takes part in a table, and how far its shards' clocks are
+/* join.c - which ranks take part in a table, and the clocks of its shards
  *
- * Who has opened a table says so to each of its servers, and is told of its clock from then on. Which of its pushes count, and from where
- * on, is in the answer.
+ * A rank that opens a table joins each of its servers. The answer says from which number on the rank's pushes count.
+ * From then on the server tells the rank about its clock.
  *
- *   JOIN {uid, slots, 0} --> JOINED {uid, errno, clock, pushed}    CLOCK {uid, clock} <-- whenever it has moved    FINISH {uid} -->
+ *      JOIN {uid, slots, 0}       -->
+ *                                 <--  JOINED {uid, errno, clock, pushed}
+ *                                 <--  CLOCK {uid, clock}, whenever the clock moves
+ *      JOIN {uid, slots, pushed}  -->  if pushes count from a higher number at another server
+ *      FINISH {uid}               -->
  *
- * Servers do not know of each other's clocks: one may have closed a round that is still open at another, or come again out of a save. So who has
- * joined all of them tells those where its pushes count from less than elsewhere, by a second JOIN. */
-#include "engine/engine.h"
-#include "member/member.h"
-#include "table/table_private.h"
+ * Servers do not know each other's clocks: one may have closed a round that is still open at another, or may have been
+ * loaded from a save. So a rank that has joined all servers sends a second JOIN to those whose number is too low. */
 #include "table/saving.h"
-#include "window/window.h"
 #include <string.h>
 
 bool tt_table_is_other(const struct tutti_table *t, int i) { return i != t->mine && tt_table_has_any(t, i); }
@@ -34,7 +34,8 @@ static void tell(struct tutti_table *t, uint64_t clock)
 	struct tt_job *job = t->job;
 
 	for (int i = 0; i < job->size; i++)
-		if (t->shard.pushers[i] && t->shard.pushers[i]->met && i != job->rank && tt_member(job, i)->state < TT_LEFT)
+		if (t->shard.pushers[i] && t->shard.pushers[i]->met && i != job->rank &&
+		    tt_member(job, i)->state < TT_LEFT)
 			send_clock(tt_member(job, i), t->source[t->mine].uid, clock);
 	tt_table_clock(t, t->mine, clock);
 }
@@ -47,7 +48,7 @@ void tt_table_tell_closed(struct tutti_table *t)
 		tell(t, UINT64_MAX);
 }
 
-/* It pushes by slots: they are its own, for all tables. */
+/* Makes the slots for large pushes of a rank. They serve all tables. */
 static int give_slots(struct tt_member *to)
 {
 	struct tt_table_peer *peer = tt_member_make_own(to, TT_TABLE_SLOT, sizeof *peer);
@@ -103,7 +104,7 @@ void tt_table_take_finish(struct tt_member *from, struct tt_pack *p)
 	const struct tt_pack message = *p;
 	struct tutti_table *t = tt_table_find(from->job, tt_get64(p));
 
-	if (t && !p->bad && !tt_shard_wait(from, t, TT_FINISH, false, &message)) /* its pushes first */
+	if (t && !p->bad && !tt_shard_wait(from, t, TT_FINISH, false, &message)) /* after the pushes that wait */
 		tt_table_dismiss(t, from->rank);
 }
 
@@ -118,7 +119,7 @@ static void lose_worker(struct tutti_table *t, int rank)
 	tt_table_dismiss(t, rank);
 }
 
-/* What waits for its clock hears at once that it is gone. */
+/* Ends what waits for the clock of a server that is gone. */
 static void lose_server(struct tutti_table *t, int rank)
 {
 	for (int i = 0; i < t->servers; i++)
@@ -149,7 +150,7 @@ struct tutti_table *tt_table_find_served(struct tt_member *from, uint64_t uid, i
 				return t;
 			}
 	}
-	return NULL; /* it is closed here */
+	return NULL;
 }
 
 void tt_table_take_joined(struct tt_member *from, struct tt_pack *p)
@@ -171,7 +172,7 @@ void tt_table_take_joined(struct tt_member *from, struct tt_pack *p)
 	t->source[i].clock = clock > t->source[i].clock ? clock : t->source[i].clock;
 	t->source[i].pushed = pushed;
 	if (!err)
-		t->source[i].as = as; /* it may have been changed since it was opened */
+		t->source[i].as = as; /* workers may have switched it since */
 }
 
 void tt_table_take_clock(struct tt_member *from, struct tt_pack *p)
@@ -201,7 +202,7 @@ static void say(struct tutti_table *t, int i, uint8_t type)
 	tt_send(tt_member(t->job, t->server[i]), bytes, (size_t)(p.at - bytes), NULL, 0);
 }
 
-bool tt_table_have_answered(void *arg)
+static bool have_answered(void *arg)
 {
 	const struct tutti_table *t = arg;
 
@@ -219,20 +220,23 @@ static int judge(const struct tutti_table *t, int i)
 	if (!s->joined && m->state >= TT_LEFT)
 		return tt_fail(m->err, "table \"%s\": %s", t->name, m->why);
 	if (!s->joined)
-		return tt_fail(-ETIMEDOUT, "table \"%s\": rank %d, a server of it, did not answer within %llu ms", t->name, m->rank,
-		               (unsigned long long)(t->job->deadline / TT_MS));
+		return tt_fail(-ETIMEDOUT, "table \"%s\": rank %d, a server of it, did not answer within %llu ms",
+		               t->name, m->rank, tt_deadline_ms(t->job));
 	if (s->err == -ESTALE)
 		return tt_fail(s->err, "table \"%s\": rank %d has closed it again", t->name, m->rank);
 	if (s->err)
-		return tt_fail(s->err, "table \"%s\": rank %d cannot take this rank in: %s", t->name, m->rank, strerror(-s->err));
+		return tt_fail(s->err, "table \"%s\": rank %d cannot take this rank in: %s", t->name, m->rank,
+		               strerror(-s->err));
 	return 0;
 }
 
 static bool counts(const struct tutti_table *t, int i)
 {
-	return tt_table_has_any(t, i) && t->source[i].joined && t->source[i].as.mode != TUTTI_ASYNC && tt_member(t->job, t->server[i])->state < TT_LEFT;
+	return tt_table_has_any(t, i) && t->source[i].joined && t->source[i].as.mode != TUTTI_ASYNC &&
+	       tt_member(t->job, t->server[i])->state < TT_LEFT;
 }
 
+/* Makes this rank's pushes count from the same number, the highest, at all servers. */
 static void count_alike(struct tutti_table *t)
 {
 	uint64_t pushed = 0;
@@ -264,7 +268,7 @@ int tt_table_join(struct tutti_table *t)
 		err = tt_table_admit(t, job->rank, &t->source[t->mine].pushed);
 	if (t->shard.memory)
 		t->source[t->mine].joined = !err;
-	tt_wait_until(job, tt_table_have_answered, t, tt_now() + job->deadline);
+	tt_wait_until(job, have_answered, t, tt_now() + job->deadline);
 	for (int i = 0; !err && i < t->servers; i++)
 		if (tt_table_is_other(t, i))
 			err = judge(t, i);

@@ -1,20 +1,20 @@
-/* pull_changed.c - a worker's pulls of rows that it has not seen
+/* pull_changed.c - a worker's pulls of the rows that changed since its last pull
  *
- * All servers are asked at once which rows are fresh, a stretch of their shards at a time, and what they name is pulled then as any other
- * rows are. It may be a push newer than when it was named, and then it is named once more. What is asked for at once has its room set
- * aside:
+ * The worker asks all servers at once which rows have changed, a range of their shards at a time. Then it pulls the
+ * named rows like any others. A row that is pushed to between the two is named again by the next call. The worker
+ * reserves room for what it asks for, and gives back what the server does not use:
  *
- *      worker -- PULL_FRESH { from row 0, at most 4096 } --> server: 17 fresh ones, up to row 900    (room for 4079 is given back)
- *             <-- PULLED { 900, 3 8 ... } -- their values: PULL_ROWS, or a mapped shard
+ *      worker -- PULL_FRESH { from row 0, at most 4096 } --> server       4096 reserved
+ *             <-- PULLED { 900, 3 8 ... (17 rows) } --                   4079 given back
+ *             -- PULL_ROWS { 3 8 ... }, or a copy from a mapped shard
  *             -- PULL_FRESH { from row 900 ... */
-#include "member/member.h"
 #include "table/table_private.h"
 
-enum { FOUND = 1 << 20 }; /* bytes of the rows that a server names at once, about */
+enum { FOUND = 1 << 20 }; /* A server names rows of about so many bytes at once. */
 
 static void look(struct tt_call_part *p);
 
-/* There is room again: who had none goes on. */
+/* There is room again: parts that had none go on. */
 static void wake_idle(struct tt_table_call *c)
 {
 	if (c->given_up)
@@ -29,7 +29,7 @@ static void wake_idle(struct tt_table_call *c)
 	}
 }
 
-/* Room for what the server finds next. Without any a part has ended, unless another one has less to tell than it might have had. */
+/* Reserves room for the rows that the server names next. Without room the part ends until another gives some back. */
 static bool reserve(struct tt_call_part *p)
 {
 	const struct tutti_table *t = p->call->table;
@@ -41,7 +41,7 @@ static bool reserve(struct tt_call_part *p)
 	return p->most;
 }
 
-/* n rows are fresh, of as many as there was room for: they stand behind those that were found before. */
+/* The server has named n rows, which follow those that were found before. Gives the rest of the room back. */
 static void note_found(struct tt_call_part *p, size_t n)
 {
 	struct tt_row_list *l = p->call->list;
@@ -56,14 +56,16 @@ static void note_found(struct tt_call_part *p, size_t n)
 		wake_idle(p->call);
 }
 
-/* In this rank's own shard, as many as there is room for in one go. */
 static void look_here(struct tt_call_part *p)
 {
 	struct tt_row_list *l = p->call->list;
 	struct tutti_table *t = p->call->table;
 	size_t n;
 
-	if (reserve(p) && !(p->err = tt_table_find_fresh(t, t->job->rank, tt_rows_pull_flags(p), &p->cursor, l->fresh + l->found, p->most, &n))) {
+	if (reserve(p))
+		p->err = tt_table_find_fresh(t, t->job->rank, tt_rows_pull_flags(p), &p->cursor, l->fresh + l->found,
+		                             p->most, &n);
+	if (!p->idle && !p->err) {
 		note_found(p, n);
 		tt_rows_copy(p);
 	}
@@ -118,7 +120,7 @@ static bool is_of_server(const struct tt_call_part *p, uint64_t row)
 	return row >= r.first / each && row - r.first / each < r.count / each;
 }
 
-/* Of a whole table only that the server knows. */
+/* The answer to a pull of a whole table (tt_rows_tell) names no rows: that part has no list. */
 void tt_rows_take_found(struct tt_call_part *p, struct tt_pack *pack)
 {
 	struct tt_row_list *l = p->call->list;
@@ -143,7 +145,7 @@ void tt_rows_tell(struct tt_call_part *p)
 	struct tt_send_queue *f;
 
 	p->told = true;
-	p->sent = p->range.count; /* nothing of it goes this way */
+	p->sent = p->range.count; /* the lane sends the question alone: the values come by GET */
 	if (!(f = tt_send_queue_to(p)))
 		return;
 	p->asks = true;
@@ -169,20 +171,22 @@ bool tt_changed_rows_ended(struct tt_table_call *c, int err)
 	if (!err && c->list && c->list->how_many)
 		*c->list->how_many = c->list->found;
 	for (int i = 0; err && c->values && i < c->table->servers; i++)
-		c->table->source[i].blank = true; /* it may believe that this rank has seen what did not come */
+		c->table->source[i].blank = true; /* the server may count rows as seen that did not arrive */
 	return true;
 }
 
 int tt_changed_rows_check(const struct tutti_table *t, const char *what)
 {
 	if (!(t->flags & TUTTI_TABLE_FRESH))
-		return tt_fail(-EINVAL, "%s: table \"%s\" does not keep track of them: open it with TUTTI_TABLE_FRESH", what, t->name);
+		return tt_fail(-EINVAL, "%s: table \"%s\" does not keep track of them: open it with TUTTI_TABLE_FRESH",
+		               what, t->name);
 	if (!t->works && tt_table_in_rounds(t))
-		return tt_fail(-EPERM, "%s: rounds of the table \"%s\" do not wait for this rank, which is no worker or has finished: pull rows, or all", what, t->name);
+		return tt_fail(-EPERM, "%s: rounds of the table \"%s\" do not wait for this rank, which is no worker "
+		               "or has finished: pull rows, or all", what, t->name);
 	return 0;
 }
 
-static const struct tt_call_kind of_fresh = { NULL, NULL, begin_to_look, look_on, look_here, tt_changed_rows_ended };
+static const struct tt_call_kind of_changed = { NULL, NULL, begin_to_look, look_on, look_here, tt_changed_rows_ended };
 
 int tutti_table_pull_fresh(tutti_table *t, uint64_t *rows, void *values, size_t room, size_t *n, tutti_op *op)
 {
@@ -190,7 +194,8 @@ int tutti_table_pull_fresh(tutti_table *t, uint64_t *rows, void *values, size_t 
 	int err = tt_rows_check(t, what, rows, room, values);
 	struct tt_table_call *c;
 
-	if (err || (err = tt_changed_rows_check(t, what)) || (err = tt_rows_call(t, what, &of_fresh, NULL, values, NULL, 0, &c)))
+	if (err || (err = tt_changed_rows_check(t, what)) ||
+	    (err = tt_rows_call(t, what, &of_changed, NULL, values, NULL, 0, &c)))
 		return err;
 	c->list->fresh = rows;
 	c->list->room = room;

@@ -1,20 +1,17 @@
 /* rows.c - a worker's pushes and pulls of rows and keys
  *
- * The list is dealt out to the servers, and each gets its part of it in pieces, as much as a message holds, in the order of the list:
+ * The call deals the list out to the servers. Each server gets its entries in the order of the list, in pieces that fit
+ * into a message:
  *
- *      rows   7 2 9 2        server 0 has 0 .. 4     order 1 3   PUSH_ROWS { 2 2 | their deltas }    PULL_ROWS { 2 2 } -> PULLED { values }
- *                            server 1 has 5 .. 9           0 2   PUSH_ROWS { 7 9 | ... }
+ *      rows 7 2 9 2   server 0 has 0 .. 4   order 1 3   PUSH_ROWS { 2 2 | deltas }   PULL_ROWS { 2 2 } --> values
+ *                     server 1 has 5 .. 9         0 2   PUSH_ROWS { 7 9 | deltas }   PULL_ROWS { 7 9 } --> values
  *
- * What is pulled from a server whose shard is mapped here is copied straight from there; this rank's own share never becomes a message. */
-#include "engine/engine.h"
-#include "kernel/kernel.h"
-#include "member/member.h"
+ * A pull copies rows straight from a shard that is mapped here. Nothing of this rank's own shard becomes a message. */
 #include "table/table_private.h"
-#include "window/window.h"
 #include <stdlib.h>
 #include <string.h>
 
-enum { HELD = 256 << 10 }; /* so many bytes are copied from a mapped shard at once */
+enum { COPY_AT_ONCE = 256 << 10 }; /* bytes that are copied from a mapped shard while the program waits for the lock */
 
 /* ---- pieces ---- */
 
@@ -27,7 +24,7 @@ static uint64_t row_of(const struct tt_call_part *p, uint64_t i)
 	return (l->fresh ? l->fresh : l->rows)[entry(p, i)];
 }
 
-/* What comes next, and fits into a message. */
+/* The next rows, as many as fit into a message; of a row that does not fit, the next elements. */
 static struct tt_stretch next_stretch(const struct tt_call_part *p)
 {
 	const struct tutti_table *t = p->call->table;
@@ -35,19 +32,23 @@ static struct tt_stretch next_stretch(const struct tt_call_part *p)
 	uint64_t first = p->sent / t->row, left = (p->range.count - p->sent) / t->row, at = p->sent % t->row;
 
 	if (row + TT_ROW_NAME <= most)
-		return (struct tt_stretch){ first, (uint32_t)tt_min(left, most / (row + TT_ROW_NAME)), 0, (uint32_t)t->row };
-	return (struct tt_stretch){ first, p->sent < p->range.count, (uint32_t)at, (uint32_t)tt_min(t->row - at, (most - TT_ROW_NAME) / t->width) };
+		return (struct tt_stretch){ first, (uint32_t)tt_min(left, most / (row + TT_ROW_NAME)), 0,
+		                            (uint32_t)t->row };
+	return (struct tt_stretch){ first, p->sent < p->range.count, (uint32_t)at,
+	                            (uint32_t)tt_min(t->row - at, (most - TT_ROW_NAME) / t->width) };
 }
 
 static size_t elements_in(const struct tt_stretch *s) { return (size_t)s->n * s->count; }
 
-/* Do they stand side by side in the program's memory? A part's entries grow. */
+/* Are the elements contiguous in the program's memory? A part's entries increase. */
 static bool is_straight(const struct tt_call_part *p, const struct tt_stretch *s)
 {
-	return s->n == 1 || (s->n && s->count == p->call->table->row && entry(p, s->first + s->n - 1) - entry(p, s->first) == s->n - 1);
+	return s->n == 1 || (s->n && s->count == p->call->table->row &&
+	                     entry(p, s->first + s->n - 1) - entry(p, s->first) == s->n - 1);
 }
 
-static size_t offset_of(const struct tt_call_part *p, const struct tt_stretch *s, uint32_t i) /* of its i-th row's elements, in the program's memory */
+/* Of the elements of the stretch's i-th row, in the program's memory. */
+static size_t offset_of(const struct tt_call_part *p, const struct tt_stretch *s, uint32_t i)
 {
 	return entry(p, s->first + i) * tt_table_row_bytes(p->call->table) + s->at * p->call->table->width;
 }
@@ -74,8 +75,9 @@ static void scatter(const struct tt_call_part *p, const struct tt_stretch *s, co
 		memcpy(p->call->values + offset_of(p, s, i), values + i * len, len);
 }
 
-/* Those that came, of a call for rows that this worker has not seen: the others stay as they are. */
-static void scatter_some(const struct tt_call_part *p, const struct tt_stretch *s, const struct tt_unseen *u, const char *values)
+/* Of a refresh: only the rows that came. The program's memory of the others stays as it is. */
+static void scatter_some(const struct tt_call_part *p, const struct tt_stretch *s, const struct tt_unseen *u,
+                         const char *values)
 {
 	size_t len = s->count * p->call->table->width;
 
@@ -112,7 +114,7 @@ static void put_shape(struct tt_pack *h, const struct tt_stretch *s)
 
 static unsigned flags_of_push(const struct tt_call_part *p, const struct tt_stretch *s)
 {
-	return (p->sent ? 0 : TT_PUSH_FIRST | p->call->flags) | (p->sent + elements_in(s) == p->range.count ? TT_PUSH_LAST : 0);
+	return tt_call_push_flags(p, p->sent + elements_in(s) == p->range.count);
 }
 
 unsigned tt_rows_pull_flags(struct tt_call_part *p)
@@ -165,18 +167,17 @@ static void push(struct tt_call_part *p)
 
 /* ---- pulls ---- */
 
-/* Whole rows of a shard whose values begin there. How many bytes. */
-static size_t copy_rows(struct tt_call_part *p, const char *values, size_t most)
+/* Copies the next whole rows; values: the shard's first. */
+static void copy_rows(struct tt_call_part *p, const char *values)
 {
 	const struct tutti_table *t = p->call->table;
 	uint64_t first = tt_table_range(t, p->server).first / t->row;
-	size_t row = tt_table_row_bytes(t), done = 0;
+	size_t row = tt_table_row_bytes(t);
 
-	for (; done < most && p->sent < p->range.count; done += row, p->sent += t->row) {
+	for (size_t done = 0; done < COPY_AT_ONCE && p->sent < p->range.count; done += row, p->sent += t->row) {
 		uint64_t i = p->sent / t->row;
 		memcpy(p->call->values + entry(p, i) * row, values + (size_t)(row_of(p, i) - first) * row, row);
 	}
-	return done;
 }
 
 static bool copy_some(struct tt_call_part *p)
@@ -185,12 +186,12 @@ static bool copy_some(struct tt_call_part *p)
 	const char *memory;
 
 	if (p->server == t->mine) {
-		copy_rows(p, t->shard.values, HELD);
+		copy_rows(p, t->shard.values);
 		return true;
 	}
 	if (!(memory = tt_window_hold(t->window, p->member->rank)))
 		return false;
-	copy_rows(p, memory + tt_table_at(t, p->server, p->version), HELD);
+	copy_rows(p, memory + tt_table_at(t, p->server, p->version));
 	tt_window_let_go(t->window, p->member->rank);
 	return true;
 }
@@ -213,7 +214,8 @@ static void pull_by_messages(struct tt_call_part *p)
 	tt_send_queue_go_on(f);
 }
 
-/* The values alone are mapped. A version of a round may be written over while it is read, unless its owner does that. */
+/* Only the values are mapped, not the keys or the changed rows. In rounds the server may overwrite the version that
+ * another rank reads. */
 static bool may_copy(const struct tutti_table *t, int server)
 {
 	return !(t->flags & (TUTTI_TABLE_KEYS | TUTTI_TABLE_FRESH)) && !tt_served_in_rounds(t, server);
@@ -226,7 +228,7 @@ static void pull(struct tt_call_part *p)
 	p->sent = 0;
 	if (!may_copy(t, p->server) || !tt_window_is_mapped(t->window, p->member->rank))
 		pull_by_messages(p);
-	else if (p->range.count * t->width > HELD)
+	else if (p->range.count * t->width > COPY_AT_ONCE)
 		tt_call_queue_own(p);
 	else if (copy_some(p))
 		tt_call_look_at(p);
@@ -236,13 +238,14 @@ static void pull(struct tt_call_part *p)
 
 /* ---- what this rank does itself ---- */
 
-/* Of its own shard, as if it had come in a message. */
+/* Serves a piece of this rank's own shard as if it had come in a message. */
 static int serve_own(struct tt_call_part *p, const struct tt_stretch *s)
 {
 	struct tt_table_call *c = p->call;
 	struct tutti_table *t = c->table;
 	size_t names = s->n * TT_ROW_NAME, room = names + elements_in(s) * t->width;
 	unsigned flags = flags_of_push(p, s);
+	const tutti_update *options = flags & TT_PUSH_OPTIONS ? &c->options : NULL;
 	char *bytes = tt_scratch_take(&t->job->scratch, room);
 	struct tt_pack h = tt_pack(bytes, bytes ? names : 0);
 	struct tt_rows r = { h.at, s->n, s->at, s->count };
@@ -250,13 +253,15 @@ static int serve_own(struct tt_call_part *p, const struct tt_stretch *s)
 	int err;
 
 	if (!bytes)
-		return c->delta ? tt_table_refuse(t, t->job->rank, flags, flags & TT_PUSH_OPTIONS ? &c->options : NULL, -ENOMEM) : -ENOMEM;
+		return c->delta ? tt_table_refuse(t, t->job->rank, flags, options, -ENOMEM) : -ENOMEM;
 	put_names(&h, p, s);
 	if (c->delta)
-		err = tt_table_apply_rows(t, t->job->rank, flags, flags & TT_PUSH_OPTIONS ? &c->options : NULL, &r, gather(p, s, bytes + names));
-	else if (!(err = tt_table_read_rows(t, t->job->rank, tt_rows_pull_flags(p), p->version, &r, bytes + names, some)) && some)
+		err = tt_table_apply_rows(t, t->job->rank, flags, options, &r, gather(p, s, bytes + names));
+	else
+		err = tt_table_read_rows(t, t->job->rank, tt_rows_pull_flags(p), p->version, &r, bytes + names, some);
+	if (!err && some)
 		scatter_some(p, s, some, bytes + names);
-	else if (!err)
+	else if (!err && !c->delta)
 		scatter(p, s, bytes + names);
 	tt_scratch_give(&t->job->scratch, bytes, room);
 	return err;
@@ -267,7 +272,7 @@ static void serve(struct tt_call_part *p)
 	struct tutti_table *t = p->call->table;
 	struct tt_stretch s = next_stretch(p);
 
-	if (p->pulls && may_copy(t, p->server) && !copy_some(p)) { /* it is mapped no more */
+	if (p->pulls && may_copy(t, p->server) && !copy_some(p)) { /* the shard is not mapped any more */
 		tt_list_remove(&p->link);
 		pull_by_messages(p);
 		return;
@@ -323,7 +328,7 @@ static void get_unseen(struct tt_pack *pack, uint32_t rows, struct tt_unseen *u)
 	tt_get_bytes(pack, u->which, (rows + 7) / 8);
 	for (size_t i = 0; i < sizeof u->which; i++)
 		u->n += (uint32_t)__builtin_popcount(u->which[i]);
-	pack->bad |= rows % 8 && u->which[rows / 8] >> rows % 8; /* of which row? */
+	pack->bad |= rows % 8 && u->which[rows / 8] >> rows % 8; /* a bit beyond the last row */
 }
 
 static int take_unseen(struct tt_call_part *p, const struct tt_stretch *s, struct tt_pack *pack, bool sparse)
@@ -384,10 +389,11 @@ static const struct tt_call_kind of_rows = { push, send_piece, pull, tt_call_end
 int tt_rows_check(const struct tutti_table *t, const char *what, const uint64_t *rows, size_t n, const void *memory)
 {
 	if (n && (!rows || !memory))
-		return tt_fail(-EINVAL, "%s: table \"%s\": %zu rows, and %s given for them is NULL", what, t->name, n, rows ? "the memory" : "the list");
+		return tt_fail(-EINVAL, "%s: table \"%s\": %zu rows, and %s given for them is NULL", what, t->name, n,
+		               rows ? "the memory" : "the list");
 	if (n > PTRDIFF_MAX / tt_max(tt_table_row_bytes(t), TT_ROW_NAME))
-		return tt_fail(-EINVAL, "%s: table \"%s\": %zu rows of %llu elements are more than memory can be", what, t->name, n,
-		               (unsigned long long)t->row);
+		return tt_fail(-EINVAL, "%s: table \"%s\": %zu rows of %llu elements are more than memory can be", what,
+		               t->name, n, (unsigned long long)t->row);
 	return 0;
 }
 
@@ -397,8 +403,9 @@ static int check_list(const struct tutti_table *t, const char *what, const uint6
 
 	for (size_t i = 0; !err && !(t->flags & TUTTI_TABLE_KEYS) && i < n; i++)
 		if (rows[i] >= t->count)
-			return tt_fail(-EINVAL, "%s: row %llu, number %zu of the list, is none: table \"%s\" has %llu rows, from 0 up", what,
-			               (unsigned long long)rows[i], i, t->name, (unsigned long long)t->count);
+			return tt_fail(-EINVAL, "%s: row %llu, number %zu of the list, is none: table \"%s\" has %llu "
+			               "rows, from 0 up", what, (unsigned long long)rows[i], i, t->name,
+			               (unsigned long long)t->count);
 	return err;
 }
 
@@ -406,10 +413,12 @@ static int server_of(const struct tutti_table *t, uint64_t row)
 {
 	uint64_t offset;
 
-	return t->flags & TUTTI_TABLE_KEYS ? tt_shards_of_key(row, t->servers) : tt_shards_find(&t->shards, row, &offset);
+	if (t->flags & TUTTI_TABLE_KEYS)
+		return tt_shards_of_key(row, t->servers);
+	return tt_shards_find(&t->shards, row, &offset);
 }
 
-/* To each part its entries of the list, in their order. */
+/* Gives each part its entries of the list, in their order. */
 static void deal_out(struct tt_table_call *c, size_t n)
 {
 	const struct tutti_table *t = c->table;
@@ -432,9 +441,8 @@ static void deal_out(struct tt_table_call *c, size_t n)
 		c->part[i].range.count *= t->row;
 }
 
-/* With a list that has room for so many. */
-int tt_rows_call(struct tutti_table *t, const char *what, const struct tt_call_kind *kind, const void *delta, void *values,
-                    const tutti_update *options, size_t n, struct tt_table_call **call)
+int tt_rows_call(struct tutti_table *t, const char *what, const struct tt_call_kind *kind, const void *delta,
+                 void *values, const tutti_update *options, size_t n, struct tt_table_call **call)
 {
 	struct tt_table_call *c;
 	int err = tt_usable(t->job);
@@ -450,28 +458,31 @@ int tt_rows_call(struct tutti_table *t, const char *what, const struct tt_call_k
 	return tt_fail(-ENOMEM, "%s: no memory for a call about %zu rows on %d servers", what, n, t->servers);
 }
 
-int tutti_table_push_rows(tutti_table *t, const uint64_t *rows, size_t n, const void *deltas, const tutti_update *options, tutti_op *op)
+int tutti_table_push_rows(tutti_table *t, const uint64_t *rows, size_t n, const void *deltas,
+                          const tutti_update *options, tutti_op *op)
 {
 	static const char what[] = "table push of rows";
 	int err = tt_call_may_push(t, what);
 	struct tt_table_call *c;
 
-	if (err || (err = check_list(t, what, rows, n, deltas)) || (err = tt_update_check(&t->updater, options)) || (err = tt_rows_call(t, what, &of_rows, deltas ? deltas : "", NULL, options, n, &c)))
+	if (err || (err = check_list(t, what, rows, n, deltas)) || (err = tt_update_check(&t->updater, options)) ||
+	    (err = tt_rows_call(t, what, &of_rows, deltas ? deltas : "", NULL, options, n, &c)))
 		return err;
 	c->list->rows = rows;
 	deal_out(c, n);
 	return tt_call_start(c, what, op);
 }
 
-/* Which of their rows are fresh, servers say of whole rows only. */
+/* A refresh asks for whole rows, each within one message. */
 static int check_refresh(const struct tutti_table *t, const char *what)
 {
 	int err = tt_changed_rows_check(t, what);
 
 	if (err || tt_table_row_bytes(t) + TT_ROW_NAME <= tt_table_piece(t->job))
 		return err;
-	return tt_fail(-ENOTSUP, "%s: a row of the table \"%s\" has %zu bytes, and at most %zu go into a message here: pull rows, or the fresh ones of all", what, t->name,
-	               tt_table_row_bytes(t), tt_table_piece(t->job) - TT_ROW_NAME);
+	return tt_fail(-ENOTSUP, "%s: a row of the table \"%s\" has %zu bytes, and at most %zu go into a message here: "
+	               "pull rows, or the fresh ones of all", what, t->name, tt_table_row_bytes(t),
+	               tt_table_piece(t->job) - TT_ROW_NAME);
 }
 
 int tutti_table_refresh_rows(tutti_table *t, const uint64_t *rows, size_t n, void *values, size_t *fresh, tutti_op *op)
@@ -480,7 +491,8 @@ int tutti_table_refresh_rows(tutti_table *t, const uint64_t *rows, size_t n, voi
 	int err = check_list(t, what, rows, n, values);
 	struct tt_table_call *c;
 
-	if (err || (err = check_refresh(t, what)) || (err = tt_rows_call(t, what, &of_rows, NULL, values, NULL, n, &c)))
+	if (err || (err = check_refresh(t, what)) ||
+	    (err = tt_rows_call(t, what, &of_rows, NULL, values, NULL, n, &c)))
 		return err;
 	c->list->rows = rows;
 	c->list->unseen = true;

@@ -1,21 +1,18 @@
-/* send_queue.c - what this rank sends to a server of tables, and its answers
+/* send_queue.c - what this rank sends to a server of tables, and the server's answers
  *
- * A feed serves all tables. It has a lane for pushes and one for pulls of rows, in each of which messages are answered in their order, and the slots
- * that pieces of pushes are put into. Parts go in the order of their calls; so many pieces are on their way as there are slots and
- * answers outstanding.
+ * One send queue for each server serves all tables. It has a lane for pushes and a lane for pulls of rows: the server
+ * answers the messages of a lane in their order. Pieces of large pushes are put into slots in the server's memory.
+ * Parts are sent in the order of their calls. A piece waits while no slot is free, or too many answers are outstanding.
  *
- * Whether a server can map a delta shows in its answer to the first piece: until then nothing follows, so that a push which then
- * goes by slots is still in its place. */
-#include "kernel/kernel.h"
-#include "member/member.h"
+ * The answer to the first piece says whether the server could map the delta. Nothing else is sent before that answer,
+ * so a push that then goes through slots keeps its place. */
 #include "table/table_private.h"
-#include "window/window.h"
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- slots ---- */
 
-static void settle(struct tt_slot *s)
+static void free_if_done(struct tt_slot *s)
 {
 	if (!s->putting && !s->unanswered)
 		s->part = NULL;
@@ -35,9 +32,9 @@ static void put_done(struct tt_post *post, int err)
 	struct tt_call_part *p = s->part;
 
 	s->putting = false;
-	settle(s);
+	free_if_done(s);
 	tt_call_let_go(p, err);
-	tt_send_queue_go_on(s->feed);
+	tt_send_queue_go_on(s->queue);
 }
 
 int tt_send_queue_put(struct tt_send_queue *f, struct tt_slot *s, struct tt_call_part *p, const char *from, size_t len)
@@ -47,7 +44,7 @@ int tt_send_queue_put(struct tt_send_queue *f, struct tt_slot *s, struct tt_call
 
 	s->put = (struct tt_post){ .done = put_done };
 	op->kind = TT_PUT;
-	op->flags = TT_LAZY; /* the answer says more */
+	op->flags = TT_LAZY; /* the server's answer comes later and says more */
 	op->local = (char *)(uintptr_t)from;
 	op->len = len;
 	op->offset = (uint64_t)(s - f->slots) * TT_PUSH_PIECE;
@@ -55,10 +52,10 @@ int tt_send_queue_put(struct tt_send_queue *f, struct tt_slot *s, struct tt_call
 	if (err)
 		return err;
 	s->part = p;
-	s->feed = f;
+	s->queue = f;
 	s->putting = true;
 	p->held++;
-	return s->put.op.err; /* it failed before any wire saw it: put_done() comes all the same */
+	return s->put.op.err; /* an error found before a transport saw the PUT: put_done() is called all the same */
 }
 
 static void free_slot_of(struct tt_send_queue *f, const struct tt_sent *s)
@@ -66,7 +63,7 @@ static void free_slot_of(struct tt_send_queue *f, const struct tt_sent *s)
 	if (s->slot < 0)
 		return;
 	f->slots[s->slot].unanswered = false;
-	settle(&f->slots[s->slot]);
+	free_if_done(&f->slots[s->slot]);
 }
 
 /* ---- lanes ---- */
@@ -78,25 +75,25 @@ void tt_lane_post(struct tt_lane *l, struct tt_sent sent)
 	sent.part->said |= !sent.part->pulls;
 }
 
-/* The next one that has something to send, if that may go. */
+/* The first part that has something to send; NULL: none, or the server owes too many answers. */
 static struct tt_call_part *next_part(struct tt_lane *l)
 {
 	while (!tt_list_empty(&l->parts)) {
 		struct tt_call_part *p = tt_container_of(l->parts.next, struct tt_call_part, link);
 		if (tt_call_is_cut_short(p))
-			return NULL; /* it is closed first, when its answers are here */
+			return NULL; /* later parts wait until the server has been told that this push ends */
 		if (!tt_call_has_sent_all(p))
 			return l->posted - l->answered < TT_SEND_QUEUE_DEPTH ? p : NULL;
-		tt_list_remove(&p->link); /* it ends when it is answered */
+		tt_list_remove(&p->link); /* the answers end it */
 	}
 	return NULL;
 }
 
-/* Or there is nothing of it here, but it counts. */
+/* Ends a push that was cut short, or sends one without elements, which counts for the server's clock. */
 static void say_no_more(struct tt_send_queue *f, struct tt_call_part *p)
 {
 	const struct tt_table_call *c = p->call;
-	unsigned flags = (p->sent ? c->flags & TT_PUSH_ASSIGN : c->flags | TT_PUSH_FIRST) | TT_PUSH_LAST;
+	unsigned flags = tt_call_push_flags(p, true);
 	uint8_t head[TT_PUSH_HEAD];
 	struct tt_pack h = tt_pack(head, sizeof head);
 
@@ -131,7 +128,7 @@ void tt_send_queue_go_on(struct tt_send_queue *f)
 		tt_rows_ask(f, p);
 }
 
-/* To which message it is the answer needs no saying: they come in the order of the messages. */
+/* An answer belongs to the oldest unanswered message of its lane. */
 static bool find_sent(struct tt_lane *l, uint32_t number, struct tt_sent *sent)
 {
 	if (l->posted == l->answered || l->sent[l->answered % TT_SEND_QUEUE_DEPTH].part->call->number != number)
@@ -148,28 +145,30 @@ bool tt_send_queue_answered(struct tt_member *from, bool pull, struct tt_pack *p
 
 	*err = (int)tt_get32(pack);
 	if (from->state >= TT_LEFT)
-		return false; /* it was told so already */
-	pack->bad |= !f || *err > 0 || *err < -4095 || (!pack->bad && !find_sent(pull ? &f->pulls : &f->pushes, number, sent));
+		return false; /* the messages have ended already: close_lane() */
+	pack->bad |= !f || *err > 0 || *err < -4095;
+	pack->bad = pack->bad || !find_sent(pull ? &f->pulls : &f->pushes, number, sent);
 	return !pack->bad;
 }
 
-/* Those of a whole shard, or what the rule gives back of the piece, behind the answer. False: nobody asked for so many. */
+/* An answer's values: the whole shard, or what the rule returns for the piece. False: not as many as were asked for. */
 static bool take_values(const struct tt_sent *s, struct tt_pack *pack)
 {
 	struct tt_call_part *p = s->part;
 	const struct tutti_table *t = p->call->table;
 	bool piece = tt_updater_gives_back(&t->updater);
 	size_t len = (size_t)(piece ? s->asked.count : p->range.count) * t->width;
+	size_t at = (size_t)(p->range.first + (piece ? s->asked.first : 0)) * t->width;
 
 	pack->bad |= !p->call->values || tt_pack_left(pack) != len;
 	if (pack->bad)
 		return false;
-	memcpy(p->call->values + (size_t)(p->range.first + (piece ? s->asked.first : 0)) * t->width, tt_pack_take(pack, len), len);
+	memcpy(p->call->values + at, tt_pack_take(pack, len), len);
 	p->pulled = true;
 	return true;
 }
 
-/* Its server has begun nothing of it. */
+/* The server has applied nothing of this push: it does not count yet. */
 static void unsay(struct tt_call_part *p)
 {
 	p->said = false;
@@ -197,21 +196,21 @@ void tt_table_pushed(struct tt_member *from, struct tt_pack *pack)
 
 /* ---- from its first use to its end ---- */
 
-static struct tt_send_queue *feed_of(struct tt_member *m)
+static struct tt_send_queue *queue_of(struct tt_member *m)
 {
 	struct tt_table_peer *peer = tt_member_make_own(m, TT_TABLE_SLOT, sizeof *peer);
 
-	if (!peer || peer->feed || !(peer->feed = calloc(1, sizeof *peer->feed)))
-		return peer ? peer->feed : NULL;
-	peer->feed->member = m;
-	tt_list_init(&peer->feed->pushes.parts);
-	tt_list_init(&peer->feed->pulls.parts);
-	return peer->feed;
+	if (!peer || peer->queue || !(peer->queue = calloc(1, sizeof *peer->queue)))
+		return peer ? peer->queue : NULL;
+	peer->queue->member = m;
+	tt_list_init(&peer->queue->pushes.parts);
+	tt_list_init(&peer->queue->pulls.parts);
+	return peer->queue;
 }
 
 struct tt_send_queue *tt_send_queue_to(struct tt_call_part *p)
 {
-	struct tt_send_queue *f = feed_of(p->member);
+	struct tt_send_queue *f = queue_of(p->member);
 
 	p->err = !f ? -ENOMEM : p->member->state >= TT_LEFT ? p->member->err : 0;
 	if (!p->err)
@@ -229,16 +228,16 @@ static void close_lane(struct tt_send_queue *f, struct tt_lane *l, int err)
 		p->err = p->err ? p->err : err;
 		tt_call_look_at(p);
 	}
-	for (unsigned end = l->posted; l->answered != end;) { /* what ends here may post more: that waits for another connection */
+	for (unsigned end = l->posted; l->answered != end;) { /* a part that ends may post more, which stays */
 		struct tt_sent s = l->sent[l->answered++ % TT_SEND_QUEUE_DEPTH];
 		free_slot_of(f, &s);
 		if (f->member->state < TT_LEFT && !s.part->pulls)
-			unsay(s.part); /* it lives, and there was no file for a connection to it */
+			unsay(s.part); /* the server lives: no file was left for a connection to it */
 		tt_call_let_go(s.part, err);
 	}
 }
 
-/* Its answers do not come any more. PUTs end by themselves. */
+/* Ends what waits for this member's answers. The transport ends the PUTs. */
 void tt_table_member_down(struct tt_member *m, int err)
 {
 	struct tt_send_queue *f = tt_send_queue_of(m);

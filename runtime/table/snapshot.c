@@ -1,16 +1,14 @@
-/* snapshot.c - pulls of a version that stays as it is
+/* snapshot.c - pulls of a version that does not change
  *
- * A part reads its shard's head, the version that it names, and the head again: by then another may have been written over it, and all
- * begins anew. A small shard that is not mapped takes one message and its answer instead of three trips: its server tears nothing.
+ * A part reads its shard's head, the version that the head names, and the head again. If the server has begun to
+ * overwrite that version meanwhile, the part reads again. A small shard that is not mapped takes one message and its
+ * answer instead of three GETs: the server itself reads a whole version.
  *
- *      mapped, or large    GET head   GET version   GET head    was it written over?
+ *      mapped, or large    GET head   GET version   GET head: overwritten?
  *      else                PULL_VERSION --> PULLED { version, values }
  *
- * In rounds the parts have to be of the same version. */
-#include "engine/engine.h"
-#include "member/member.h"
+ * In rounds all parts must be of the same version. */
 #include "table/table_private.h"
-#include "window/window.h"
 #include <string.h>
 
 static void read_again(struct tt_post *post, int err)
@@ -56,7 +54,8 @@ static bool goes_by_message(const struct tt_call_part *p)
 {
 	const struct tutti_table *t = p->call->table;
 
-	return p->call->versions && !tt_table_is_large(t, p->server) && !tt_window_is_mapped(t->window, p->member->rank);
+	return p->call->versions && !tt_table_is_large(t, p->server) &&
+	       !tt_window_is_mapped(t->window, p->member->rank);
 }
 
 void tt_snapshot_ask(struct tt_send_queue *f, struct tt_call_part *p)
@@ -85,7 +84,8 @@ void tt_table_pull_version(struct tt_member *from, struct tt_pack *p)
 	if (p->bad)
 		return;
 	if (!err)
-		tt_table_pack(t, t->shard.memory + tt_table_version_at(t, t->mine, head->version), (size_t)tt_table_range(t, t->mine).count, 0, &e);
+		tt_table_pack(t, t->shard.memory + tt_table_version_at(t, t->mine, head->version),
+		              (size_t)tt_table_range(t, t->mine).count, 0, &e);
 	tt_put8(&h, TT_PULLED);
 	tt_put32(&h, number);
 	tt_put32(&h, (uint32_t)err);
@@ -135,7 +135,7 @@ void tt_snapshot_pull(struct tt_call_part *p)
 
 /* ---- all parts ---- */
 
-/* In rounds: of which version are all? Servers that are behind are asked again. False: all agree. */
+/* Has a server an older version than another? Then its part pulls again. */
 static bool read_older(struct tt_table_call *c)
 {
 	int n = c->table->servers;
@@ -149,7 +149,7 @@ static bool read_older(struct tt_table_call *c)
 		if (!p->range.count || p->version == newest)
 			continue;
 		again = true;
-		p->pull_gate = newest; /* it is told when it has come so far */
+		p->pull_gate = newest;
 		p->err = -EAGAIN;
 	}
 	return again;
@@ -192,7 +192,9 @@ static bool has_ended(struct tt_table_call *c, int err)
 	return true;
 }
 
-static const struct tt_call_kind of_version = { NULL, NULL, tt_snapshot_pull, tt_call_end_part, tt_dense_serve, has_ended };
+static const struct tt_call_kind of_version = {
+	NULL, NULL, tt_snapshot_pull, tt_call_end_part, tt_dense_serve, has_ended,
+};
 
 int tutti_table_snapshot(tutti_table *t, void *values, tutti_versions *versions, tutti_op *op)
 {
@@ -201,9 +203,11 @@ int tutti_table_snapshot(tutti_table *t, void *values, tutti_versions *versions,
 	if (err || (err = tt_usable(t->job)))
 		return err;
 	if (!(t->flags & TUTTI_TABLE_SNAPSHOTS) && !tt_table_in_rounds(t))
-		return tt_fail(-EINVAL, "table snapshot: the table \"%s\" keeps no versions: open it with TUTTI_TABLE_SNAPSHOTS, or in rounds", t->name);
+		return tt_fail(-EINVAL, "table snapshot: the table \"%s\" keeps no versions: open it with "
+		               "TUTTI_TABLE_SNAPSHOTS, or in rounds", t->name);
 	if (versions && versions->size != sizeof *versions)
-		return tt_fail(-EINVAL, "tutti_versions.size is %zu, and must be sizeof(tutti_versions), %zu", versions->size, sizeof *versions);
+		return tt_fail(-EINVAL, "tutti_versions.size is %zu, and must be sizeof(tutti_versions), %zu",
+		               versions->size, sizeof *versions);
 	struct tt_table_call *c = tt_call_new(t, &of_version, NULL, values, NULL);
 	if (!c)
 		return tt_fail(-ENOMEM, "table snapshot: no memory for a call to %d servers", t->servers);

@@ -1,13 +1,11 @@
-/* switch.c - a table's consistency, changed between two steps
+/* switch.c - changes a table's consistency between two steps
  *
- * Each worker asks each server, and waits. A server changes when all workers that it counts have asked, and none of them has gone on
- * pushing: then no push is under way. All start level from there. Everybody who has joined is told.
+ * Each worker asks each server, and waits. A server switches when all workers that it counts have asked: then no push
+ * is under way. A push withdraws its worker's request. All workers go on from one clock, the highest that a worker
+ * knows, so the clocks of all servers are equal from then on. The server tells every rank that has joined.
  *
- *   CHANGE {uid, number, clock, consistency} --> (when all have asked) CHANGED {uid, number, errno, clock, consistency}
- *
- * Each says to all servers how far it has come, so that their clocks are the same from there on, even if they were not. */
-#include "engine/engine.h"
-#include "member/member.h"
+ *      CHANGE {uid, number, clock, consistency} --> server
+ *      when all have asked                      <-- CHANGED {uid, number, errno, clock, consistency} */
 #include "table/table_private.h"
 #include <string.h>
 
@@ -24,7 +22,8 @@ tutti_consistency tt_table_get_consistency(struct tt_pack *p)
 
 	c.staleness = (int)tt_get32(p);
 	c.backup = (int)tt_get32(p);
-	p->bad |= (c.mode != TUTTI_ASYNC && c.mode != TUTTI_SSP && c.mode != TUTTI_BSP) || c.staleness < 0 || c.backup < 0;
+	p->bad |= c.mode != TUTTI_ASYNC && c.mode != TUTTI_SSP && c.mode != TUTTI_BSP;
+	p->bad |= c.staleness < 0 || c.backup < 0;
 	return c;
 }
 
@@ -33,9 +32,9 @@ static bool are_same(const tutti_consistency *a, const tutti_consistency *b)
 	return a->mode == b->mode && a->staleness == b->staleness && a->backup == b->backup;
 }
 
-/* ---- what a shard has become, at whoever uses it ---- */
-
-static void take_change(struct tutti_table *t, int server, uint32_t number, int err, uint64_t clock, const tutti_consistency *as)
+/* ---- the answer, at each rank that has joined ---- */
+static void take_change(struct tutti_table *t, int server, uint32_t number, int err, uint64_t clock,
+                        const tutti_consistency *as)
 {
 	struct tt_served *s = &t->source[server];
 
@@ -89,13 +88,12 @@ static bool all_have_asked(const struct tutti_table *t)
 	return any;
 }
 
-/* Do they ask for the same, and can it be? clock: the farthest that one of them has come. */
+/* Do all workers ask for the same, and is it possible? clock: the highest that one of them knows. */
 static int judge(const struct tutti_table *t, tutti_consistency *to, uint64_t *clock)
 {
 	bool first = true;
 
 	*clock = 0;
-
 	for (int i = 0; i < t->job->size; i++) {
 		const struct tt_pusher *p = t->shard.pushers[i];
 		if (!p || !p->asked)
@@ -179,7 +177,7 @@ static bool is_gone(const struct tutti_table *t, int i)
 	return t->source[i].clock == UINT64_MAX || tt_member(t->job, t->server[i])->state >= TT_LEFT;
 }
 
-/* This rank at any server, or a server's clock: pushes of others who have gone may have moved it. */
+/* The highest of this rank's pushes and the servers' clocks: pushes of ranks that are gone may have moved a clock. */
 static uint64_t farthest(const struct tutti_table *t)
 {
 	uint64_t most = 0;
@@ -217,9 +215,11 @@ static int explain(const struct tutti_table *t, int err)
 {
 	switch (err) {
 	case -ETIMEDOUT:
-		return tt_fail(err, "table \"%s\": given up after %llu ms: not all of its workers asked for another consistency", t->name,
-		               (unsigned long long)(t->job->deadline / TT_MS));
-	case -EBUSY: return tt_fail(err, "table \"%s\": calls of this rank are under way: its consistency changes between steps", t->name);
+		return tt_fail(err, "table \"%s\": given up after %llu ms: not all of its workers asked for another "
+		               "consistency", t->name, tt_deadline_ms(t->job));
+	case -EBUSY:
+		return tt_fail(err, "table \"%s\": calls of this rank are under way: its consistency changes between "
+		               "steps", t->name);
 	case -EINVAL: return tt_fail(err, "table \"%s\": its workers asked for different consistencies", t->name);
 	default: return tt_fail(err, "table \"%s\": its consistency cannot be changed: %s", t->name, strerror(-err));
 	}
@@ -232,7 +232,8 @@ static int answer_of(const struct tutti_table *t, int i)
 	if (m->state >= TT_LEFT)
 		return tt_fail(m->err, "table \"%s\": its consistency cannot be changed: %s", t->name, m->why);
 	if (is_gone(t, i))
-		return tt_fail(-ESTALE, "table \"%s\": rank %d has closed it: close yours and open it again", t->name, m->rank);
+		return tt_fail(-ESTALE, "table \"%s\": rank %d has closed it: close yours and open it again", t->name,
+		               m->rank);
 	return t->source[i].change_err ? explain(t, t->source[i].change_err) : 0;
 }
 
@@ -244,7 +245,8 @@ static int ask_all(struct tutti_table *t, const tutti_consistency *to)
 	for (int i = 0; i < t->servers; i++)
 		if (tt_table_is_other(t, i) && !is_gone(t, i))
 			ask(t, i, to);
-	if (t->shard.memory && tt_table_has_any(t, t->mine) && (err = ask_here(t, t->job->rank, t->changes, farthest(t), to)))
+	if (t->shard.memory && tt_table_has_any(t, t->mine) &&
+	    (err = ask_here(t, t->job->rank, t->changes, farthest(t), to)))
 		return explain(t, err);
 	if (tt_wait_until(t->job, have_changed, t, tt_now() + t->job->deadline))
 		return explain(t, -ETIMEDOUT);
@@ -254,7 +256,7 @@ static int ask_all(struct tutti_table *t, const tutti_consistency *to)
 	return err;
 }
 
-/* Those too that the program has given up, and servers are still to hear of: behind its CHANGE they would take that back. */
+/* Abandoned pushes count, too: a push that a server hears of after CHANGE would withdraw the request. */
 static bool pushes_nothing(void *arg) { return !tt_table_is_pushed(arg); }
 
 int tutti_table_switch(tutti_table *t, const tutti_consistency *to)
@@ -264,9 +266,13 @@ int tutti_table_switch(tutti_table *t, const tutti_consistency *to)
 	if (err || (err = tt_consistency_check(to)) || (err = tt_table_can_be(t->updater.rule, t->flags, to)))
 		return err;
 	if (!t->works)
-		return tt_fail(-EPERM, "table \"%s\": its workers choose its consistency, and rank %d is none or has finished", t->name, t->job->rank);
+		return tt_fail(-EPERM, "table \"%s\": its workers choose its consistency, and rank %d is none or has "
+		               "finished", t->name, t->job->rank);
 	tt_lock(t->job);
-	err = tt_table_is_called(t) || tt_wait_until(t->job, pushes_nothing, t, tt_now() + t->job->deadline) ? explain(t, -EBUSY) : ask_all(t, to);
+	if (tt_table_is_called(t) || tt_wait_until(t->job, pushes_nothing, t, tt_now() + t->job->deadline))
+		err = explain(t, -EBUSY);
+	else
+		err = ask_all(t, to);
 	tt_unlock(t->job);
 	return err;
 }

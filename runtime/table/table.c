@@ -1,13 +1,9 @@
 /* table.c - parameter tables: opening and closing them
  *
- * Opening is like a window's: each server makes its shard, then everybody asks the others for theirs, and compares what the table
- * is said to be. So no rank has to be the first, and one that comes later opens the table under its name. */
-#include "engine/engine.h"
-#include "kernel/kernel.h"
-#include "member/member.h"
-#include "table/table_private.h"
+ * Tables open like windows: each server makes its shard, then each rank reads the heads of the other servers' shards
+ * and compares the configuration. So no rank must be the first, and a rank that joins the job later opens the table by
+ * its name. */
 #include "table/saving.h"
-#include "window/window.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,65 +12,75 @@ enum { NAME_MAX_LEN = 160, PUBLISH_MS = 100 };
 static const uint64_t most_bytes = PTRDIFF_MAX / 4; /* of the values: a server may have three copies of them */
 static const char opening[] = "table open";
 
-/* ---- what it is ---- */
+/* ---- the configuration ---- */
 
 static int check_ranks(const struct tt_job *job, const char *name, const char *role, const int *rank, int n)
 {
+	if (n < 0 || n > tt_members(job)->capacity || (!n != !rank))
+		return tt_fail(-EINVAL, "table \"%s\": %d %ss, and a list of them that is %s: name all of them, or "
+		               "none for all ranks", name, n, role, rank ? "there" : "NULL");
 	for (int i = 0; i < n; i++)
 		for (int j = 0; j <= i; j++)
 			if (rank[i] < 0 || rank[i] >= tt_members(job)->capacity || (j < i && rank[j] == rank[i]))
-				return tt_fail(-EINVAL, "table \"%s\": %s %d is rank %d, which is no rank or is named twice", name, role, i, rank[i]);
+				return tt_fail(-EINVAL, "table \"%s\": %s %d is rank %d, which is no rank or is named "
+				               "twice", name, role, i, rank[i]);
 	return 0;
 }
 
 static int check_flags(const char *name, const tutti_table_config *c)
 {
-	const unsigned all = TUTTI_TABLE_KEYS | TUTTI_TABLE_SNAPSHOTS | TUTTI_TABLE_FRESH | TUTTI_TABLE_FRESH_OWN | TUTTI_TABLE_FILTER |
-	                     TUTTI_TABLE_CUT_MULTIVERSO, of_rows = TUTTI_TABLE_SNAPSHOTS | TUTTI_TABLE_FRESH | TUTTI_TABLE_CUT_MULTIVERSO;
+	const unsigned of_rows = TUTTI_TABLE_SNAPSHOTS | TUTTI_TABLE_FRESH | TUTTI_TABLE_CUT_MULTIVERSO;
+	const unsigned all = of_rows | TUTTI_TABLE_KEYS | TUTTI_TABLE_FRESH_OWN | TUTTI_TABLE_FILTER;
 
 	if (c->flags & ~all)
 		return tt_fail(-EINVAL, "table \"%s\": there are no flags %#x", name, c->flags & ~all);
 	if (c->flags & TUTTI_TABLE_KEYS && c->flags & of_rows)
-		return tt_fail(-EINVAL, "table \"%s\": flags %#x are for rows, and this one has keys: leave them out", name, c->flags & of_rows);
+		return tt_fail(-EINVAL, "table \"%s\": flags %#x are for rows, and this one has keys: leave them out",
+		               name, c->flags & of_rows);
 	if (c->flags & TUTTI_TABLE_FRESH_OWN && !(c->flags & TUTTI_TABLE_FRESH))
-		return tt_fail(-EINVAL, "table \"%s\": TUTTI_TABLE_FRESH_OWN is nothing without TUTTI_TABLE_FRESH", name);
+		return tt_fail(-EINVAL, "table \"%s\": TUTTI_TABLE_FRESH_OWN is nothing without TUTTI_TABLE_FRESH",
+		               name);
 	if (!(c->clip >= 0) || (c->clip > 0 && !(c->flags & TUTTI_TABLE_FILTER)))
-		return tt_fail(-EINVAL, "table \"%s\": clip is %g: it must be 0 or more, and 0 without TUTTI_TABLE_FILTER", name, c->clip);
+		return tt_fail(-EINVAL, "table \"%s\": clip is %g: it must be 0 or more, and 0 without "
+		               "TUTTI_TABLE_FILTER", name, c->clip);
 	return 0;
 }
 
 static int check_config(const struct tt_job *job, const char *name, const tutti_table_config *c)
 {
+	int err;
 	if (!name || !*name || strlen(name) > NAME_MAX_LEN)
 		return tt_fail(-EINVAL, "a table's name has 1 to %d bytes", NAME_MAX_LEN);
 	if (!c || c->size != sizeof *c)
-		return tt_fail(-EINVAL, "table \"%s\": tutti_table_config.size is %zu, and must be sizeof(tutti_table_config), %zu", name,
-		               c ? c->size : 0, sizeof *c);
+		return tt_fail(-EINVAL, "table \"%s\": tutti_table_config.size is %zu, and must be "
+		               "sizeof(tutti_table_config), %zu", name, c ? c->size : 0, sizeof *c);
 	if (!tt_type_size(c->type))
 		return tt_fail(-EINVAL, "table \"%s\": there is no type %d", name, (int)c->type);
 	if (c->row > UINT32_MAX)
-		return tt_fail(-EINVAL, "table \"%s\": rows of %llu elements, and they may have up to 2^32 - 1", name, (unsigned long long)c->row);
-	if ((!c->count && !(c->flags & TUTTI_TABLE_KEYS)) || c->count > most_bytes / tt_type_size(c->type) / tt_max(c->row, 1))
-		return tt_fail(-EINVAL, "table \"%s\": %llu rows of %llu elements, and it must be from 1 up to what memory can be", name,
-		               (unsigned long long)c->count, (unsigned long long)tt_max(c->row, 1));
-	if (c->servers < 0 || c->servers > tt_members(job)->capacity || (!c->servers != !c->server))
-		return tt_fail(-EINVAL, "table \"%s\": %d servers, and a list of them that is %s: name all of them, or none for all ranks", name, c->servers,
-		               c->server ? "there" : "NULL");
-	if (c->workers < 0 || c->workers > tt_members(job)->capacity || (!c->workers != !c->worker))
-		return tt_fail(-EINVAL, "table \"%s\": %d workers, and a list of them that is %s: name all of them, or none for all ranks", name, c->workers,
-		               c->worker ? "there" : "NULL");
+		return tt_fail(-EINVAL, "table \"%s\": rows of %llu elements, and they may have up to 2^32 - 1", name,
+		               (unsigned long long)c->row);
+	if ((!c->count && !(c->flags & TUTTI_TABLE_KEYS)) ||
+	    c->count > most_bytes / tt_type_size(c->type) / tt_max(c->row, 1))
+		return tt_fail(-EINVAL, "table \"%s\": %llu rows of %llu elements, and it must be from 1 up to what "
+		               "memory can be", name, (unsigned long long)c->count,
+		               (unsigned long long)tt_max(c->row, 1));
 	if (c->publish_ms < 0 || (!(c->flags & TUTTI_TABLE_SNAPSHOTS) && (c->publish_ms || c->publish_pushes)))
-		return tt_fail(-EINVAL, "table \"%s\": versions every %d ms or %llu pushes: 0 or more, and with TUTTI_TABLE_SNAPSHOTS only", name, c->publish_ms,
+		return tt_fail(-EINVAL, "table \"%s\": versions every %d ms or %llu pushes: 0 or more, and with "
+		               "TUTTI_TABLE_SNAPSHOTS only", name, c->publish_ms,
 		               (unsigned long long)c->publish_pushes);
-	return check_ranks(job, name, "server", c->server, c->servers);
+	if ((err = check_ranks(job, name, "server", c->server, c->servers)) || (err = check_flags(name, c)))
+		return err;
+	return check_ranks(job, name, "worker", c->worker, c->workers);
 }
 
 int tt_table_can_be(tutti_update_rule rule, unsigned flags, const tutti_consistency *c)
 {
 	if (c->mode == TUTTI_BSP && c->backup > 0 && flags & TUTTI_TABLE_FRESH)
-		return tt_fail(-EINVAL, "rounds with backup workers do not wait for who pulls fresh rows: leave out TUTTI_TABLE_FRESH, or the backup workers");
+		return tt_fail(-EINVAL, "rounds with backup workers do not wait for who pulls fresh rows: leave out "
+		               "TUTTI_TABLE_FRESH, or the backup workers");
 	if (c->mode == TUTTI_BSP && (rule == TUTTI_UPDATE_ASSIGN || rule == TUTTI_UPDATE_ELASTIC))
-		return tt_fail(-EINVAL, "the rule %s takes values, of which a round can make no sum", tt_update_name(rule));
+		return tt_fail(-EINVAL, "the rule %s takes values, of which a round can make no sum",
+		               tt_update_name(rule));
 	return tt_consistency_check(c);
 }
 
@@ -86,13 +92,15 @@ static int index_of(const int *ranks, int n, int rank)
 	return -1;
 }
 
-/* What all ranks must agree on; a function of the program's cannot be compared. */
+/* A checksum of what must be equal on all ranks. An update function of the program's own cannot be compared. */
 static uint64_t print_of(const struct tutti_table *t)
 {
 	struct tt_sum sum;
-	uint64_t numbers[] = { 1, (uint64_t)t->type, t->count, (uint64_t)t->updater.rule, t->updater.flags, (uint64_t)t->updater.own_states,
-		               (uint64_t)t->as.mode, (uint64_t)t->as.staleness, (uint64_t)t->as.backup, (uint64_t)t->workers, (uint64_t)t->servers, t->flags,
-		               t->row, t->limit };
+	uint64_t numbers[] = {
+		1, (uint64_t)t->type, t->count, (uint64_t)t->updater.rule, t->updater.flags,
+		(uint64_t)t->updater.own_states, (uint64_t)t->as.mode, (uint64_t)t->as.staleness,
+		(uint64_t)t->as.backup, (uint64_t)t->workers, (uint64_t)t->servers, t->flags, t->row, t->limit,
+	};
 	uint8_t defaults[128];
 	struct tt_pack p = tt_pack(defaults, sizeof defaults);
 
@@ -154,7 +162,7 @@ bool tt_table_has_worker(const struct tutti_table *t, int rank)
 	return !t->workers || index_of(t->worker, t->workers, rank) >= 0;
 }
 
-static void free_table(struct tutti_table *t) /* whose turns have stopped */
+static void free_table(struct tutti_table *t)
 {
 	tt_list_remove(&t->link);
 	tutti_window_close(t->window);
@@ -166,7 +174,7 @@ static void free_table(struct tutti_table *t) /* whose turns have stopped */
 	free(t);
 }
 
-/* As few rows as fill whole lines: those of one line go to one server. */
+/* The fewest rows that fill whole cache lines: no two servers share a line. */
 static uint64_t rows_in_lines(const struct tutti_table *t)
 {
 	uint64_t bytes = t->row * t->width, power = bytes & -bytes;
@@ -174,9 +182,8 @@ static uint64_t rows_in_lines(const struct tutti_table *t)
 	return TT_CACHE_LINE / tt_min(power, TT_CACHE_LINE);
 }
 
-/* ---- meeting the others ---- */
+/* ---- meeting the other ranks ---- */
 
-static void name_window(char *room, size_t size, const struct tutti_table *t) { snprintf(room, size, "tutti:table:%s", t->name); }
 void tt_table_inbox_name(char *room, size_t size, int worker) { snprintf(room, size, "tutti:inbox:%d", worker); }
 
 static int open_windows(struct tutti_table *t)
@@ -185,15 +192,16 @@ static int open_windows(struct tutti_table *t)
 	char name[NAME_MAX_LEN + 16];
 	int err = 0;
 
-	name_window(name, sizeof name, t);
+	snprintf(name, sizeof name, "tutti:table:%s", t->name);
 	tt_lock(job);
 	tt_list_each(node, &tt_tables(job)->tables)
 		if (!strcmp(tt_container_of(node, struct tutti_table, link)->name, t->name))
 			err = tt_fail(-EEXIST, "a table named \"%s\" is open already", t->name);
-	if (!err && t->shard.memory)
-		((struct tt_shard_head *)t->shard.memory)->uid = t->source[t->mine].uid = (uint64_t)job->epoch << 32 | ++tt_tables(job)->generation;
-	if (!err && t->shard.memory)
+	if (!err && t->shard.memory) {
+		t->source[t->mine].uid = (uint64_t)job->epoch << 32 | ++tt_tables(job)->generation;
+		((struct tt_shard_head *)t->shard.memory)->uid = t->source[t->mine].uid;
 		err = tt_table_expect(t);
+	}
 	if (!err)
 		err = tt_window_open(job, name, t->shard.memory, tt_version_bytes(t), &t->window);
 	tt_table_inbox_name(name, sizeof name, job->rank);
@@ -211,15 +219,15 @@ static int meet(struct tutti_table *t, int i)
 	int err = tt_window_get(t->window, opening, t->server[i], 0, &head, sizeof head, NULL);
 
 	if (err == -ENOENT)
-		return tt_fail(err, "table \"%s\": rank %d, a server of it, did not open it within %llu ms", t->name, t->server[i],
-		               (unsigned long long)(t->job->deadline / TT_MS));
+		return tt_fail(err, "table \"%s\": rank %d, a server of it, did not open it within %llu ms", t->name,
+		               t->server[i], tt_deadline_ms(t->job));
 	if (err)
 		return err;
 	if (!head.uid)
 		return tt_fail(-ESTALE, "table \"%s\": rank %d has just closed it", t->name, t->server[i]);
 	if (head.print != t->print)
-		return tt_fail(-EINVAL, "table \"%s\": rank %d opened it with another type, count, row, rule, flags or list of servers than rank %d", t->name, t->server[i],
-		               t->job->rank);
+		return tt_fail(-EINVAL, "table \"%s\": rank %d opened it with another type, count, row, rule, flags or "
+		               "list of servers than rank %d", t->name, t->server[i], t->job->rank);
 	tt_lock(t->job);
 	if (t->source[i].uid != head.uid) {
 		t->source[i] = (struct tt_served){ .uid = head.uid, .blank = true };
@@ -229,15 +237,16 @@ static int meet(struct tutti_table *t, int i)
 	return 0;
 }
 
-/* Pieces can be put into a server's slots once its window with them is known here. */
+/* Makes the windows with the servers' slots known here: afterwards pieces can be put into them. */
 static int find_slots(struct tutti_table *t)
 {
+	struct tutti_window *outbox = tt_tables(t->job)->outbox;
 	uint64_t word;
 	int err = 0;
 
 	for (int i = 0; !err && i < t->servers; i++)
 		if (i != t->mine && tt_table_is_large(t, i))
-			err = tt_window_get(tt_tables(t->job)->outbox, opening, t->server[i], 0, &word, sizeof word, NULL);
+			err = tt_window_get(outbox, opening, t->server[i], 0, &word, sizeof word, NULL);
 	return err;
 }
 
@@ -259,7 +268,7 @@ int tutti_table_open(tutti *at, const char *name, const tutti_table_config *conf
 	struct tutti_table *t;
 	int err = tt_usable(job);
 
-	if (err || (err = check_config(job, name, config)) || (err = check_flags(name, config)) || (err = check_ranks(job, name, "worker", config->worker, config->workers)) ||
+	if (err || (err = check_config(job, name, config)) ||
 	    (err = tt_table_can_be(config->updater.rule, config->flags, &config->consistency)))
 		return err;
 	tutti_table_config c = *config;
@@ -271,7 +280,8 @@ int tutti_table_open(tutti *at, const char *name, const tutti_table_config *conf
 	if (!t || !t->name || !t->server || !t->source || !t->worker)
 		err = tt_fail(-ENOMEM, "no memory for the table \"%s\"", name);
 	if (!err && !(t->flags & TUTTI_TABLE_KEYS))
-		err = tt_shards_cut(&t->shards, t->count, t->servers, rows_in_lines(t), t->flags & TUTTI_TABLE_CUT_MULTIVERSO ? TT_CUT_MULTIVERSO : TT_CUT_EVEN);
+		err = tt_shards_cut(&t->shards, t->count, t->servers, rows_in_lines(t),
+		                    t->flags & TUTTI_TABLE_CUT_MULTIVERSO ? TT_CUT_MULTIVERSO : TT_CUT_EVEN);
 	if (!err && t->mine >= 0)
 		err = tt_table_serve(t);
 	if (!err && t->mine >= 0 && c.load)
@@ -315,7 +325,7 @@ static uint64_t lowest_clock(const struct tutti_table *t)
 	for (int i = 0; i < t->servers; i++)
 		if (tt_table_has_any(t, i) && t->source[i].as.mode != TUTTI_ASYNC && t->source[i].clock < lowest)
 			lowest = t->source[i].clock;
-	return lowest == UINT64_MAX ? 0 : lowest; /* nobody counts, or all have closed it */
+	return lowest == UINT64_MAX ? 0 : lowest; /* no shard has a clock, or all are closed */
 }
 
 int tutti_table_look(tutti_table *t, tutti_table_info *info)
@@ -326,10 +336,14 @@ int tutti_table_look(tutti_table *t, tutti_table_info *info)
 	if (err)
 		return err;
 	if (!info || info->size != sizeof *info)
-		return tt_fail(-EINVAL, "tutti_table_info.size is %zu, and must be sizeof(tutti_table_info), %zu", info ? info->size : 0, sizeof *info);
+		return tt_fail(-EINVAL, "tutti_table_info.size is %zu, and must be sizeof(tutti_table_info), %zu",
+		               info ? info->size : 0, sizeof *info);
 	tt_lock(job);
-	*info = (tutti_table_info){ .size = sizeof *info, .servers = t->servers, .workers = t->workers ? t->workers : job->size, .server = t->mine,
-		                    .worker = t->workers ? index_of(t->worker, t->workers, job->rank) : job->rank, .clock = lowest_clock(t) };
+	*info = (tutti_table_info){
+		.size = sizeof *info, .servers = t->servers, .workers = t->workers ? t->workers : job->size,
+		.server = t->mine, .worker = t->workers ? index_of(t->worker, t->workers, job->rank) : job->rank,
+		.clock = lowest_clock(t),
+	};
 	if (t->shard.rounds) {
 		struct tt_rounds_counts counts = tt_rounds_counts(t->shard.rounds);
 		info->dropped = counts.dropped;
@@ -349,14 +363,15 @@ int tutti_table_finish(tutti_table *t)
 		return err;
 	tt_lock(t->job);
 	if (tt_wait_until(t->job, has_pushed, t, tt_now() + t->job->deadline))
-		err = tt_fail(-EBUSY, "table \"%s\": pushes of this rank are still under way after %llu ms", t->name, (unsigned long long)(t->job->deadline / TT_MS));
+		err = tt_fail(-EBUSY, "table \"%s\": pushes of this rank are still under way after %llu ms", t->name,
+		              tt_deadline_ms(t->job));
 	else
 		tt_table_finish(t);
 	tt_unlock(t->job);
 	return err;
 }
 
-static void stop_turns(struct tutti_table *t)
+static void stop_timers(struct tutti_table *t)
 {
 	tt_timer_stop(&t->own_turn);
 	tt_timer_stop(&t->gate_turn);
@@ -367,7 +382,7 @@ static void stop_turns(struct tutti_table *t)
 static bool is_idle(void *arg) { return !tt_table_is_called(arg) && !tt_table_is_pushed(arg); }
 static bool files_nothing(void *arg) { return !((const struct tutti_table *)arg)->filing; }
 
-/* Who reads the head from now on does not take it for an open one: its memory is there a moment longer. */
+/* The window outlives the table for a moment: a rank that reads the head then finds the table closed. */
 static void close_head(struct tt_shard *s)
 {
 	if (s->memory)
@@ -382,7 +397,7 @@ void tutti_table_close(tutti_table *t)
 		return;
 	job = t->job;
 	tt_lock(job);
-	tt_wait_until(job, files_nothing, t, TT_NEVER); /* they end when the servers have, are gone or get on no more */
+	tt_wait_until(job, files_nothing, t, TT_NEVER); /* ends once its servers are done, gone or without progress */
 	if (tt_wait_until(job, is_idle, t, tt_now() + job->deadline))
 		tt_table_give_up(t);
 	tt_table_finish(t);
@@ -391,8 +406,8 @@ void tutti_table_close(tutti_table *t)
 	tt_list_remove(&t->link);
 	tt_table_io_stop(t);
 	if (t->shard.held)
-		tt_shard_resume(t); /* who waits is told that it is gone */
-	stop_turns(t);
+		tt_shard_resume(t); /* tells workers whose pushes wait that the table is closed */
+	stop_timers(t);
 	tt_unlock(job);
 	free_table(t);
 }
@@ -412,7 +427,7 @@ static void close_tables(struct tt_job *job)
 {
 	while (!tt_list_empty(&tt_tables(job)->tables)) {
 		struct tutti_table *t = tt_container_of(tt_tables(job)->tables.next, struct tutti_table, link);
-		stop_turns(t);
+		stop_timers(t);
 		free_table(t);
 	}
 	tt_call_free_all(job);
@@ -422,7 +437,7 @@ static void close_tables(struct tt_job *job)
 			continue;
 		tutti_window_close(peer->inbox_window);
 		tt_memory_free(peer->inbox);
-		free(peer->feed);
+		free(peer->queue);
 	}
 }
 

@@ -6,11 +6,12 @@
 
 enum { TT_TABLE_SLOT = 4 };
 enum { /* types of messages */
-	TT_JOIN = 23, TT_PUSH, TT_PUSHED, TT_JOINED, TT_CLOCK, TT_FINISH, TT_CHANGE, TT_CHANGED, TT_PUSH_ROWS, TT_PULL_ROWS, TT_PULL_FRESH, TT_PULLED,
-	TT_FILE, TT_FILED, TT_HELD, TT_PULL_VERSION, TT_KEEP,
+	TT_JOIN = 23, TT_PUSH, TT_PUSHED, TT_JOINED, TT_CLOCK, TT_FINISH, TT_CHANGE, TT_CHANGED, TT_PUSH_ROWS,
+	TT_PULL_ROWS, TT_PULL_FRESH, TT_PULLED, TT_FILE, TT_FILED, TT_HELD, TT_PULL_VERSION, TT_KEEP,
 };
 extern const struct tt_module tt_table_module;
 
-/* A push's rule over `count` elements of `width` bytes, from `first` on, by the pool's threads, too. */
-void tt_table_spread(struct tt_pool *, const struct tt_push *, size_t width, size_t first, size_t count, const struct tt_piece *);
+/* Applies a push's rule to elements first .. first + count, of `width` bytes each. The pool's threads help. */
+void tt_table_spread(struct tt_pool *, const struct tt_push *, size_t width, size_t first, size_t count,
+                     const struct tt_piece *);
 #endif
