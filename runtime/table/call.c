@@ -194,6 +194,14 @@ void tt_call_get(struct tt_call_part *p, void *to, size_t len, size_t offset, vo
 		tt_call_end_part(p);
 }
 
+void tt_call_put_head(struct tt_pack *h, uint8_t type, const struct tt_call_part *p, unsigned flags)
+{
+	tt_put8(h, (uint8_t)type);
+	tt_put64(h, p->call->table->source[p->server].uid);
+	tt_put32(h, p->call->number);
+	tt_put8(h, (uint8_t)flags);
+}
+
 bool tt_call_has_sent_all(const struct tt_call_part *p)
 {
 	return p->closing ? p->held > 0 : p->err || (!p->asks && p->sent == p->range.count);
@@ -339,10 +347,9 @@ static void let_in(struct tt_call_part *p)
 	const struct tutti_table *t = p->call->table;
 
 	p->version = version_to_pull(p);
-	if (t->source[p->server].clock == UINT64_MAX) {
-		p->err = p->member->state >= TT_LEFT ? p->member->err : -ESTALE;
-		tt_call_end_part(p);
-	} else if (p->server == t->mine)
+	if (t->source[p->server].clock == UINT64_MAX)
+		tt_call_end_with(p, p->member->state >= TT_LEFT ? p->member->err : -ESTALE);
+	else if (p->server == t->mine)
 		tt_call_queue_own(p);
 	else if (p->pulls)
 		p->call->kind->pull(p);
@@ -392,8 +399,7 @@ void tt_table_clock(struct tutti_table *t, int server, uint64_t clock)
 static void turn_back(struct tt_call_part *p, int err)
 {
 	leave_gate(p);
-	p->err = err;
-	tt_call_end_part(p);
+	tt_call_end_with(p, err);
 }
 
 /* Words the error of a call that timed out at its gate. */

@@ -87,10 +87,7 @@ static void say(struct tt_send_queue *f, struct tt_call_part *p, uint64_t count,
 	if (from)
 		tt_table_pack(t, from, (size_t)count, c->flags & TT_PUSH_ASSIGN ? 0 : t->limit, &e);
 	flags |= (wants_values(p) ? TT_PUSH_PULL : 0) | (e.copy ? TT_SPARSE : 0);
-	tt_put8(&h, TT_PUSH);
-	tt_put64(&h, t->source[p->server].uid);
-	tt_put32(&h, c->number);
-	tt_put8(&h, (uint8_t)flags);
+	tt_call_put_head(&h, TT_PUSH, p, flags);
 	tt_put8(&h, p->region ? TT_IN_PLACE : s ? (uint8_t)slot : TT_NO_SLOT);
 	tt_put64(&h, p->range.first + p->sent);
 	tt_put32(&h, (uint32_t)count);

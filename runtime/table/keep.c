@@ -71,7 +71,7 @@ static void put_keep(struct tt_call_part *p, unsigned flags)
 	uint8_t bytes[24];
 	struct tt_pack h = tt_pack(bytes, sizeof bytes);
 
-	tt_rows_put_head(&h, TT_KEEP, p, flags);
+	tt_call_put_head(&h, TT_KEEP, p, flags);
 	tt_put64(&h, p->pull_gate);
 	tt_send(p->member, bytes, (size_t)(h.at - bytes), NULL, 0);
 }

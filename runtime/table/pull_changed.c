@@ -77,17 +77,10 @@ static void look_here(struct tt_call_part *p)
 
 static void look_there(struct tt_call_part *p)
 {
-	struct tt_send_queue *f;
-
-	if (!reserve(p)) {
+	if (reserve(p))
+		tt_send_queue_add(p, true);
+	else
 		tt_call_end_part(p);
-		return;
-	}
-	if (!(f = tt_send_queue_to(p)))
-		return;
-	p->asks = true;
-	tt_list_append(&f->pulls.parts, &p->link);
-	tt_send_queue_go_on(f);
 }
 
 static void look(struct tt_call_part *p)
@@ -142,15 +135,9 @@ void tt_rows_take_found(struct tt_call_part *p, struct tt_pack *pack)
 
 void tt_rows_tell(struct tt_call_part *p)
 {
-	struct tt_send_queue *f;
-
 	p->told = true;
 	p->sent = p->range.count; /* the lane sends the question alone: the values come by GET */
-	if (!(f = tt_send_queue_to(p)))
-		return;
-	p->asks = true;
-	tt_list_append(&f->pulls.parts, &p->link);
-	tt_send_queue_go_on(f);
+	tt_send_queue_add(p, true);
 }
 
 void tt_rows_ask_for_fresh(struct tt_send_queue *f, struct tt_call_part *p)
@@ -159,7 +146,7 @@ void tt_rows_ask_for_fresh(struct tt_send_queue *f, struct tt_call_part *p)
 	struct tt_pack h = tt_pack(bytes, sizeof bytes);
 
 	p->asks = false;
-	tt_rows_put_head(&h, TT_PULL_FRESH, p, tt_rows_pull_flags(p) | (p->call->list ? 0 : TT_PULL_ALL));
+	tt_call_put_head(&h, TT_PULL_FRESH, p, tt_rows_pull_flags(p) | (p->call->list ? 0 : TT_PULL_ALL));
 	tt_put64(&h, p->cursor);
 	tt_put32(&h, p->most);
 	tt_lane_post(&f->pulls, (struct tt_sent){ .part = p, .slot = -1 });

@@ -95,14 +95,6 @@ static void put_names(struct tt_pack *to, const struct tt_call_part *p, const st
 		tt_put64(to, row_of(p, s->first + i));
 }
 
-void tt_rows_put_head(struct tt_pack *h, uint8_t type, const struct tt_call_part *p, unsigned flags)
-{
-	tt_put8(h, (uint8_t)type);
-	tt_put64(h, p->call->table->source[p->server].uid);
-	tt_put32(h, p->call->number);
-	tt_put8(h, (uint8_t)flags);
-}
-
 static void put_shape(struct tt_pack *h, const struct tt_stretch *s)
 {
 	tt_put32(h, s->n);
@@ -142,7 +134,7 @@ static bool send_piece(struct tt_send_queue *f, struct tt_call_part *p)
 	}
 	tt_table_pack(t, gather(p, &s, bytes + names), count, t->limit, &e);
 	struct tt_pack h = tt_pack(bytes, names);
-	tt_rows_put_head(&h, TT_PUSH_ROWS, p, flags | (e.copy ? TT_SPARSE : 0));
+	tt_call_put_head(&h, TT_PUSH_ROWS, p, flags | (e.copy ? TT_SPARSE : 0));
 	put_shape(&h, &s);
 	if (flags & TT_PUSH_OPTIONS)
 		tt_table_put_options(&h, &p->call->options);
@@ -155,15 +147,7 @@ static bool send_piece(struct tt_send_queue *f, struct tt_call_part *p)
 	return true;
 }
 
-static void push(struct tt_call_part *p)
-{
-	struct tt_send_queue *f = tt_send_queue_to(p);
-
-	if (!f)
-		return;
-	tt_list_append(&f->pushes.parts, &p->link);
-	tt_send_queue_go_on(f);
-}
+static void go_by_messages(struct tt_call_part *p) { tt_send_queue_add(p, false); }
 
 /* ---- pulls ---- */
 
@@ -204,16 +188,6 @@ bool tt_rows_copy(struct tt_call_part *p)
 	return true;
 }
 
-static void pull_by_messages(struct tt_call_part *p)
-{
-	struct tt_send_queue *f = tt_send_queue_to(p);
-
-	if (!f)
-		return;
-	tt_list_append(&f->pulls.parts, &p->link);
-	tt_send_queue_go_on(f);
-}
-
 /* Only the values are mapped, not the keys or the changed rows. In rounds the server may overwrite the version that
  * another rank reads. */
 static bool may_copy(const struct tutti_table *t, int server)
@@ -227,13 +201,13 @@ static void pull(struct tt_call_part *p)
 
 	p->sent = 0;
 	if (!may_copy(t, p->server) || !tt_window_is_mapped(t->window, p->member->rank))
-		pull_by_messages(p);
+		go_by_messages(p);
 	else if (p->range.count * t->width > COPY_AT_ONCE)
 		tt_call_queue_own(p);
 	else if (copy_some(p))
 		tt_call_look_at(p);
 	else
-		pull_by_messages(p);
+		go_by_messages(p);
 }
 
 /* ---- what this rank does itself ---- */
@@ -274,7 +248,7 @@ static void serve(struct tt_call_part *p)
 
 	if (p->pulls && may_copy(t, p->server) && !copy_some(p)) { /* the shard is not mapped any more */
 		tt_list_remove(&p->link);
-		pull_by_messages(p);
+		go_by_messages(p);
 		return;
 	}
 	if (!p->pulls || !may_copy(t, p->server)) {
@@ -300,7 +274,7 @@ static void ask_for_values(struct tt_send_queue *f, struct tt_call_part *p)
 		tt_call_look_at(p);
 		return;
 	}
-	tt_rows_put_head(&h, TT_PULL_ROWS, p, tt_rows_pull_flags(p) | (p->call->list->unseen ? TT_PULL_UNSEEN : 0));
+	tt_call_put_head(&h, TT_PULL_ROWS, p, tt_rows_pull_flags(p) | (p->call->list->unseen ? TT_PULL_UNSEEN : 0));
 	tt_put64(&h, p->version);
 	put_shape(&h, &s);
 	put_names(&h, p, &s);
@@ -384,7 +358,9 @@ void tt_table_pulled(struct tt_member *from, struct tt_pack *pack)
 
 /* ---- calls ---- */
 
-static const struct tt_call_kind of_rows = { push, send_piece, pull, tt_call_end_part, serve, tt_changed_rows_ended };
+static const struct tt_call_kind of_rows = {
+	go_by_messages, send_piece, pull, tt_call_end_part, serve, tt_changed_rows_ended,
+};
 
 int tt_rows_check(const struct tutti_table *t, const char *what, const uint64_t *rows, size_t n, const void *memory)
 {

@@ -97,10 +97,7 @@ static void say_no_more(struct tt_send_queue *f, struct tt_call_part *p)
 	uint8_t head[TT_PUSH_HEAD];
 	struct tt_pack h = tt_pack(head, sizeof head);
 
-	tt_put8(&h, TT_PUSH);
-	tt_put64(&h, c->table->source[p->server].uid);
-	tt_put32(&h, c->number);
-	tt_put8(&h, (uint8_t)flags);
+	tt_call_put_head(&h, TT_PUSH, p, flags);
 	tt_put8(&h, TT_NO_SLOT);
 	tt_put64(&h, tt_table_range(c->table, p->server).first);
 	tt_put32(&h, 0);
@@ -217,6 +214,17 @@ struct tt_send_queue *tt_send_queue_to(struct tt_call_part *p)
 		return f;
 	tt_call_end_part(p);
 	return NULL;
+}
+
+void tt_send_queue_add(struct tt_call_part *p, bool asks)
+{
+	struct tt_send_queue *f = tt_send_queue_to(p);
+
+	if (!f)
+		return;
+	p->asks = asks;
+	tt_list_append(p->pulls ? &f->pulls.parts : &f->pushes.parts, &p->link);
+	tt_send_queue_go_on(f);
 }
 
 static void close_lane(struct tt_send_queue *f, struct tt_lane *l, int err)

@@ -64,7 +64,7 @@ void tt_snapshot_ask(struct tt_send_queue *f, struct tt_call_part *p)
 	struct tt_pack h = tt_pack(bytes, sizeof bytes);
 
 	p->asks = false;
-	tt_rows_put_head(&h, TT_PULL_VERSION, p, 0);
+	tt_call_put_head(&h, TT_PULL_VERSION, p, 0);
 	tt_lane_post(&f->pulls, (struct tt_sent){ .part = p, .slot = -1 });
 	tt_send(f->member, bytes, (size_t)(h.at - bytes), NULL, 0);
 }
@@ -115,22 +115,14 @@ int tt_snapshot_take(struct tt_call_part *p, struct tt_pack *pack, bool sparse)
 
 void tt_snapshot_pull(struct tt_call_part *p)
 {
-	struct tt_send_queue *f;
-
-	if (p->keeps) {
+	if (p->keeps)
 		read_version(p);
-		return;
-	}
-	if (!goes_by_message(p)) {
+	else if (!goes_by_message(p))
 		tt_call_get(p, &p->head, sizeof p->head, 0, read_head);
-		return;
+	else {
+		p->sent = p->range.count;
+		tt_send_queue_add(p, true);
 	}
-	p->sent = p->range.count;
-	if (!(f = tt_send_queue_to(p)))
-		return;
-	p->asks = true;
-	tt_list_append(&f->pulls.parts, &p->link);
-	tt_send_queue_go_on(f);
 }
 
 /* ---- all parts ---- */

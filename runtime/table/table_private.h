@@ -475,6 +475,7 @@ void tt_version_touch(struct tutti_table *, size_t at, size_t count); /* they ar
 
 /* send_queue.c */
 struct tt_send_queue *tt_send_queue_to(struct tt_call_part *); /* to the part's server. NULL: the part has ended */
+void tt_send_queue_add(struct tt_call_part *, bool asks); /* queues the part. asks: its first message is a question */
 void tt_lane_post(struct tt_lane *, struct tt_sent); /* notes a message that is about to be sent */
 /* Reads the head of an answer, and finds its message. False: the message is bad, or its sender has left. */
 bool tt_send_queue_answered(struct tt_member *from, bool pull, struct tt_pack *, int *err, struct tt_sent *);
@@ -508,6 +509,7 @@ void tt_call_get(struct tt_call_part *, void *to, size_t len, size_t offset, voi
 bool tt_call_is_kept(const struct tt_call_part *); /* do rounds wait until this rank has read its version? */
 void tt_call_agree(struct tt_table_call *);    /* if rounds do not wait for this rank: pull the newest known version */
 void tt_call_pull(struct tt_call_part *);      /* begins the pull, now or when its gate opens */
+void tt_call_put_head(struct tt_pack *, uint8_t type, const struct tt_call_part *, unsigned flags); /* of a message */
 bool tt_call_has_sent_all(const struct tt_call_part *);
 bool tt_call_is_cut_short(const struct tt_call_part *); /* must a live server hear that no more of the push comes? */
 void tt_call_held(struct tt_job *, int rank);  /* that server is quiesced: the calls that wait for it make progress */
@@ -545,7 +547,6 @@ static inline unsigned tt_call_push_flags(const struct tt_call_part *p, bool las
 void tt_rows_ask(struct tt_send_queue *, struct tt_call_part *); /* sends the next question of a part that pulls */
 bool tt_rows_copy(struct tt_call_part *);      /* from this rank's or mapped memory. False: the rest takes messages */
 unsigned tt_rows_pull_flags(struct tt_call_part *); /* of the next message to the server */
-void tt_rows_put_head(struct tt_pack *, uint8_t type, const struct tt_call_part *, unsigned flags);
 int tt_rows_check(const struct tutti_table *, const char *what, const uint64_t *rows, size_t n, const void *memory);
 /* Makes a call with room for a list of n rows. */
 int tt_rows_call(struct tutti_table *, const char *what, const struct tt_call_kind *, const void *delta, void *values,
