@@ -1,4 +1,4 @@
-/* operation.c - what a started operation is: tested, waited for, cancelled; and the end of every blocking call */
+/* operation.c - started operations: waited for, tested, cancelled; and the end of every blocking call */
 #include "engine/engine.h"
 #include "member/member.h"
 #include "operation/operation.h"
@@ -9,9 +9,11 @@
 #include <unistd.h>
 
 enum {
-	REAP_ROUNDS = 10, /* after so many looks for another silent rank, a call that is being given up asks all again */
+	REAP_ROUNDS = 10, /* looks for a silent rank, while a call is given up, between two PINGs to all */
 	SLICES = 8,       /* of half a deadline */
 };
+
+static const struct tt_operation_kind plain;
 
 struct tt_operation *tt_operation_begin(struct tt_job *job, tutti_op *op, tutti_op *stack, const char *what, int rank)
 {
@@ -20,8 +22,9 @@ struct tt_operation *tt_operation_begin(struct tt_job *job, tutti_op *op, tutti_
 	memset(r, 0, sizeof *r);
 	r->job = job;
 	r->what = what;
+	r->words = &plain;
 	r->rank = rank;
-	r->post.since = rank < 0 ? tt_ticks() : tt_stats_start(job); /* collectives take so long that all can be timed */
+	r->post.since = rank < 0 ? tt_ticks() : tt_stats_start(job); /* each collective is timed */
 	tt_list_append(&tt_operations(job)->running, &r->link);
 	tt_list_init(&r->unanswered);
 	return r;
@@ -34,7 +37,7 @@ void tt_operation_end(struct tt_operation *r, int err)
 
 	tt_list_remove(&r->link);
 	tt_list_remove(&r->unanswered);
-	if (r->words && r->words->ended)
+	if (r->words->ended)
 		r->words->ended(r, err);
 	r->err = err;
 	r->ended = true;
@@ -45,26 +48,90 @@ void tt_operation_end(struct tt_operation *r, int err)
 
 static bool has_ended(void *arg) { return ((struct tt_operation *)arg)->ended; }
 
-/* The sentence for this thread, made where the error is returned and not where some other thread met it. */
+/* ---- for whom an operation waits ---- */
+
+bool tt_operation_concerns(const struct tt_operation *r, int rank)
+{
+	if (!tt_member_is_there(r->job, rank))
+		return false;
+	if (r->words->waits_for)
+		return r->words->waits_for(r, rank);
+	return r->rank >= 0 ? r->rank == rank : !r->group || tt_group_find(r->group, tt_member(r->job, rank));
+}
+
+static void ping_all(const struct tt_operation *r)
+{
+	const struct tutti *group = r->group ? r->group : tt_members(r->job)->all;
+
+	for (int i = 0; i < r->job->size; i++)
+		if (tt_operation_concerns(r, i))
+			tt_member_ping_for(tt_member(r->job, i), group->uid);
+}
+
+/* There was no file to ask a rank that it waits for. */
+static bool is_unreached(const struct tt_operation *r, uint64_t since)
+{
+	for (int i = 0; i < r->job->size; i++)
+		if (tt_operation_concerns(r, i) && tt_member(r->job, i)->unreached >= since)
+			return true;
+	return false;
+}
+
+/* Bytes come from a rank that it waits for, but no PONG yet. */
+static bool is_busy(const struct tt_operation *r, uint64_t since)
+{
+	for (int i = 0; i < r->job->size; i++) {
+		const struct tt_member *m = tt_member(r->job, i);
+		if (tt_operation_concerns(r, i) && m->heard < since && tt_member_sends_bytes(m))
+			return true;
+	}
+	return false;
+}
+
+/* It said goodbye, and then fell silent while it held memory of this rank. */
+static bool has_left_late(const struct tt_member *m) { return m->state == TT_LEFT && m->link && m->outstanding; }
+
+/* The rank to evict: a silent one, else the one that the kind blames. NULL: the ranks wait for each other. */
+static struct tt_member *find_silent(const struct tt_operation *r, uint64_t since)
+{
+	struct tt_job *job = r->job;
+
+	if (r->rank >= 0) {
+		struct tt_member *m = tt_member(job, r->rank);
+		return tt_member_is_there(job, r->rank) || has_left_late(m) ? m : NULL;
+	}
+	for (int i = 0; i < job->size; i++) {
+		struct tt_member *m = tt_member(job, i);
+		if ((tt_operation_concerns(r, i) && !tt_member_is_alive(m, since)) || has_left_late(m))
+			return m;
+	}
+	return r->words->blame ? r->words->blame(r, since) : NULL;
+}
+
+/* ---- the end of a wait ---- */
+
+/* The sentence for this thread: another thread may have met the error. */
 static int explain(const struct tt_operation *r)
 {
 	const struct tt_member *m = r->rank >= 0 ? tt_member(r->job, r->rank) : NULL;
+	unsigned long long ms = r->job->deadline / TT_MS;
 	int err;
 
 	if (r->told && r->err == -ETIMEDOUT)
 		return tt_fail(r->err, "%s", r->what);
-	if (m && m->why[0] && (r->err == m->err || r->err == -ECONNRESET || r->err == -ENOTCONN || r->err == -ETIMEDOUT))
+	if (m && *m->why && (r->err == m->err || r->err == -ECONNRESET || r->err == -ENOTCONN || r->err == -ETIMEDOUT))
 		return tt_fail(r->err, "%s: %s", r->what, m->why);
-	if (r->words && r->words->explain && (err = r->words->explain(r)))
+	if (r->words->explain && (err = r->words->explain(r)))
 		return err;
 	if (r->err == -EMFILE)
-		return tt_fail(r->err, "%s: this process has no file left for a connection that it needs: raise its limit with ulimit -n", r->what);
+		return tt_fail(r->err, "%s: this process has no file left for a connection that it needs: "
+		               "raise its limit with ulimit -n", r->what);
 	if (m && r->err == -ETIMEDOUT)
 		return tt_fail(r->err, "%s: given up after %llu ms: rank %d lives, but has not done its part", r->what,
-		               (unsigned long long)(r->job->deadline / TT_MS), r->rank);
+		               ms, r->rank);
 	if (!m && r->err == -ETIMEDOUT)
-		return tt_fail(r->err, "%s: given up after %llu ms, and all ranks live: they wait for each other, since not all called the same", r->what,
-		               (unsigned long long)(r->job->deadline / TT_MS));
+		return tt_fail(r->err, "%s: given up after %llu ms, and all ranks live: they wait for each other, "
+		               "since not all called the same", r->what, ms);
 	if (m)
 		return tt_fail(r->err, "%s: rank %d: %s", r->what, r->rank, strerror(-r->err));
 	return tt_fail(r->err, "%s: %s", r->what, strerror(-r->err));
@@ -72,67 +139,65 @@ static int explain(const struct tt_operation *r)
 
 static int result(const struct tt_operation *r) { return r->err ? explain(r) : 0; }
 
-static void give_up_on(const struct tt_operation *r, struct tt_member *m, uint64_t since, int err)
+static void evict(const struct tt_operation *r, struct tt_member *m, uint64_t since, int err)
 {
+	bool alive = tt_member_is_alive(m, since);
 	unsigned long long ms = m->job->deadline / TT_MS;
 	char why[200] = "";
 
-	if (r->words && r->words->reproach)
+	if (r->words->reproach)
 		r->words->reproach(m, why, sizeof why);
-
 	if (err == -ETIMEDOUT && m->state == TT_CONNECTING)
 		tt_member_evict(m, err, "rank %d could not be reached within %llu ms: does it run?", m->rank, ms);
 	else if (err == -ETIMEDOUT && *why)
 		tt_member_evict(m, err, "rank %d was cut off: %s", m->rank, why);
 	else if (err == -ETIMEDOUT)
 		tt_member_evict(m, err, "rank %d was cut off: %s within %llu ms", m->rank,
-		             tt_member_is_alive(m, since) ? "it is alive but did not take part" : "it gave no sign of life", ms);
+		                alive ? "it is alive but did not take part" : "it gave no sign of life", ms);
 	else
 		tt_member_evict(m, err, "rank %d was cut off: a call that waited for it was cancelled", m->rank);
 }
 
-/* Of an operation whose parts go on by themselves: those that live are not to blame for one that does not. */
-static bool cut_silent(struct tt_operation *r, uint64_t since)
+/* Where each part goes on by itself, silent ranks do not end the parts of the others. */
+static bool evict_silent(struct tt_operation *r, uint64_t since)
 {
 	struct tt_member *m;
 	bool some = false;
 
-	for (; !r->ended && (m = tt_operation_silent(r, since)); some = true)
-		give_up_on(r, m, since, -ETIMEDOUT);
+	for (; !r->ended && (m = find_silent(r, since)); some = true)
+		evict(r, m, since, -ETIMEDOUT);
 	return some;
 }
 
-static bool gives_up(const struct tt_operation *r) { return r->words && r->words->give_up; }
-static bool needs_others(const struct tt_operation *r) { return r->words && r->words->needs ? r->words->needs(r) : r->rank >= 0; }
-static uint64_t progress(const struct tt_operation *r) { return r->words && r->words->progress ? r->words->progress(r) : 0; }
-static bool has_parts(const struct tt_operation *r) { return r->words && r->words->progress; }
+static bool needs_others(const struct tt_operation *r) { return r->words->needs ? r->words->needs(r) : r->rank >= 0; }
+static uint64_t progress(const struct tt_operation *r) { return r->words->progress ? r->words->progress(r) : 0; }
 
-/* After this the request has ended: nobody holds its memory, however many ranks that costs. since: of the last ping. */
+/* Ends it: no rank holds its memory afterwards, however many are evicted for that. since: of the last PING. */
 static void reap(struct tt_operation *r, uint64_t since, int err)
 {
 	struct tt_job *job = r->job;
 
 	for (int round = 1; !r->ended; round++) {
-		bool unreached = needs_others(r) && err == -ETIMEDOUT && tt_operation_unreached(r, since);
-		struct tt_member *m = tt_operation_silent(r, since);
-		if (unreached && !gives_up(r))
-			tt_operation_end(r, -EMFILE); /* no wire holds it */
+		bool unreached = needs_others(r) && err == -ETIMEDOUT && is_unreached(r, since);
+		struct tt_member *m = find_silent(r, since);
+		if (unreached && !r->words->give_up)
+			tt_operation_end(r, -EMFILE); /* no transport holds it */
 		else if (unreached)
 			r->words->give_up(r, -EMFILE);
 		else if (m)
-			give_up_on(r, m, since, err);
-		else if (gives_up(r))
+			evict(r, m, since, err);
+		else if (r->words->give_up)
 			r->words->give_up(r, err);
 		tt_wait_until(job, has_ended, r, tt_now() + tt_time(job, TT_TIME_REAP));
-		if (round % REAP_ROUNDS == 0) { /* one more may have fallen silent meanwhile */
+		if (round % REAP_ROUNDS == 0) { /* another rank may have fallen silent */
 			since = tt_now();
-			tt_operation_ping(r);
+			ping_all(r);
 			tt_wait_until(job, has_ended, r, since + job->deadline / 4);
 		}
 	}
 }
 
-/* For half the deadline, as far as this process ran: if it was stopped, that says nothing about the others. */
+/* Waits for half the deadline, in slices: a time in which this process was stopped counts as one slice. */
 static int wait_half(struct tt_operation *r)
 {
 	struct tt_job *job = r->job;
@@ -142,13 +207,13 @@ static int wait_half(struct tt_operation *r)
 	for (int i = 0; err && i < SLICES; i++) {
 		err = tt_wait_until(job, has_ended, r, tt_now() + job->deadline / (2 * SLICES));
 		done = err ? progress(r) : 0;
-		i = done == before ? i : 0; /* servers that go on with a large push are no silent ones */
+		i = done == before ? i : 0; /* servers that go on with a large push are not silent */
 		before = done;
 	}
 	return err;
 }
 
-/* The whole deadline; *asked: when they were pinged last. 0, or -ETIMEDOUT. */
+/* Waits for the whole deadline; *asked: the time of the last PING. 0, or -ETIMEDOUT. */
 static int wait_and_ask(struct tt_operation *r, uint64_t *asked)
 {
 	int err = wait_half(r);
@@ -157,13 +222,13 @@ static int wait_and_ask(struct tt_operation *r, uint64_t *asked)
 		return 0;
 	do {
 		*asked = tt_now();
-		tt_operation_ping(r); /* so that the one named is the silent one and not a neighbour */
+		ping_all(r); /* tells the silent rank from those that wait for it */
 		err = wait_half(r);
-	} while (err && tt_operation_is_busy(r, *asked)); /* the wire has not come to the ping yet */
+	} while (err && is_busy(r, *asked)); /* the PING may still queue behind other bytes */
 	return err;
 }
 
-static bool withdraw(struct tt_operation *r) { return r->words && r->words->withdraw && r->words->withdraw(r); }
+static bool withdraw(struct tt_operation *r) { return r->words->withdraw && r->words->withdraw(r); }
 
 static void wait_or_give_up(struct tt_operation *r)
 {
@@ -173,25 +238,18 @@ static void wait_or_give_up(struct tt_operation *r)
 	do
 		if (!wait_and_ask(r, &half))
 			return;
-	while (has_parts(r) && cut_silent(r, half));
+	while (r->words->progress && evict_silent(r, half));
 	if (r->rank >= 0 && tt_member_is_alive(tt_member(job, r->rank), half)) {
 		if (withdraw(r))
 			tt_operation_end(r, -ENOENT);
-		else if (!wait_half(r)) /* it lives, and may have opened its window only now */
+		else if (!wait_half(r)) /* it may have opened its window only now */
 			return;
 	}
 	reap(r, half, -ETIMEDOUT);
 }
 
-/* A call that was waiting when a rank was cut off for its silence, here or elsewhere, met its deadline. Only blocking
- * calls say so: of a started operation -ETIMEDOUT means that it has not ended. */
-static void wait_blocking(struct tt_operation *r)
-{
-	wait_or_give_up(r);
-	if (r->err == -ECONNRESET && r->rank >= 0 && tt_member(r->job, r->rank)->silent)
-		r->err = -ETIMEDOUT;
-}
-
+/* A blocking call that waits for a rank that is evicted for its silence has met its deadline. For a started operation
+ * -ETIMEDOUT means that it has not ended, so the error stays. */
 int tt_operation_return(struct tt_operation *r, bool blocking)
 {
 	struct tt_job *job = r->job;
@@ -199,15 +257,18 @@ int tt_operation_return(struct tt_operation *r, bool blocking)
 
 	if (blocking && !r->ended && r->rank >= 0 && tt_member(job, r->rank)->state == TT_UP)
 		tt_look(job, tt_member_net(tt_member(job, r->rank)));
-	if (blocking && !r->ended)
-		wait_blocking(r);
+	if (blocking && !r->ended) {
+		wait_or_give_up(r);
+		if (r->err == -ECONNRESET && r->rank >= 0 && tt_member(job, r->rank)->silent)
+			r->err = -ETIMEDOUT;
+	}
 	if (blocking)
 		err = result(r);
 	tt_unlock(job);
 	return err;
 }
 
-/* Somebody waits now for a put that was posted without urgency: an urgent one behind it brings the acknowledgement. */
+/* A thread waits for a put that was posted as lazy: a put that is not lazy, behind it, brings the acknowledgement. */
 static void hurry(struct tt_operation *r)
 {
 	struct tt_member *m = r->post.member;
@@ -218,7 +279,7 @@ static void hurry(struct tt_operation *r)
 	if (m && m->state == TT_UP)
 		tt_member_nudge(m);
 	else if (!m || m->state < TT_UP)
-		r->post.op.flags &= ~(uint32_t)TT_LAZY; /* no wire has it yet */
+		r->post.op.flags &= ~(uint32_t)TT_LAZY; /* no transport has it yet */
 }
 
 int tutti_wait(tutti_op *op, int timeout_ms)
@@ -235,7 +296,8 @@ int tutti_wait(tutti_op *op, int timeout_ms)
 	if (!patience && !r->ended)
 		tt_progress(job);
 	if (tt_wait_until(job, has_ended, r, tt_now() + patience))
-		err = tt_fail(-ETIMEDOUT, "%s has not ended after %llu ms: wait again, or cancel it", r->what, (unsigned long long)(patience / TT_MS));
+		err = tt_fail(-ETIMEDOUT, "%s has not ended after %llu ms: wait again, or cancel it", r->what,
+		              (unsigned long long)(patience / TT_MS));
 	else
 		err = result(r);
 	tt_unlock(job);
@@ -258,17 +320,16 @@ int tutti_test(tutti_op *op)
 	return err;
 }
 
-/* 0, or its own result if it ends by itself. */
 int tt_operation_give_up(struct tt_operation *r)
 {
 	struct tt_job *job = r->job;
 	uint64_t asked = tt_now();
 	int err;
 
-	tt_operation_ping(r);
-	if (has_parts(r))
+	ping_all(r);
+	if (r->words->progress)
 		r->words->give_up(r, -ECANCELED);
-	tt_wait_until(job, has_ended, r, asked + (has_parts(r) ? job->deadline / 4 : tt_time(job, TT_TIME_REAP)));
+	tt_wait_until(job, has_ended, r, asked + (r->words->progress ? job->deadline / 4 : tt_time(job, TT_TIME_REAP)));
 	err = r->ended && r->err != -ECANCELED ? result(r) : 0;
 	reap(r, asked, -ECANCELED);
 	return err;
@@ -303,11 +364,11 @@ int tutti_event_fd(tutti *at)
 	tt_lock(job);
 	if (tt_operations(job)->event_fd < 0)
 		tt_operations(job)->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	fd = tt_operations(job)->event_fd >= 0 ? tt_operations(job)->event_fd : tt_fail(-errno, "cannot make an eventfd: is the limit on open files (ulimit -n) reached?");
+	if ((fd = tt_operations(job)->event_fd) < 0)
+		fd = tt_fail(-errno, "cannot make an eventfd: is the limit on open files (ulimit -n) reached?");
 	tt_unlock(job);
 	return fd;
 }
-
 
 /* ---- the module ---- */
 
@@ -317,7 +378,7 @@ static void make(struct tt_job *job)
 	tt_operations(job)->event_fd = -1;
 }
 
-static void close_requests(struct tt_job *job)
+static void close_operations(struct tt_job *job)
 {
 	if (tt_operations(job)->event_fd >= 0)
 		close(tt_operations(job)->event_fd);
@@ -328,5 +389,5 @@ const struct tt_module tt_operation_module = {
 	.slot = TT_OPERATION_SLOT,
 	.job_size = sizeof(struct tt_operations),
 	.make = make,
-	.close = close_requests,
+	.close = close_operations,
 };
