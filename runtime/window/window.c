@@ -1,9 +1,9 @@
-/* window.c - named memory that the other ranks reach one-sided.
+/* window.c - named memory that the other ranks reach one-sided
  *
- * Opening is local. The first use of a rank's window asks that rank for the key; it answers when it has opened that name,
- * so no put, and no notify, can come before the window is there. What is used meanwhile waits here.
+ * Opening is local. The first use of a rank's window asks that rank for the key. The rank answers when it has opened
+ * that name, so no put or notify can come before the window is there. Operations wait here for the answer.
  *
- *      me -- ASK {my index, generation, name} --> owner        owner -- ANSWER {the same, its index, key} --> me
+ *      user -- ASK {its index, generation, name} --> owner     owner -- ANSWER {the same, own index, key} --> user
  *
  * A notify value is the receiver's: 0, 11 bits of window index, 12 bits of slot.
  */
@@ -17,34 +17,36 @@
 
 enum {
 	NAME_MAX_LEN = 200,
-	AT_ONCE = 2048,   /* bytes that are copied under the gate where a window is mapped */
-	LAZY_MAX = 16384, /* a started put up to this size is acknowledged with what goes back anyway */
+	AT_ONCE = 2048,   /* bytes that are copied under the lock where a window is mapped */
+	LAZY_MAX = 16384, /* a started put up to this size waits for its acknowledgement to go back with other bytes */
 };
 
-struct windows { /* this room's own of a job */
+struct windows { /* the room's own struct in a job */
 	struct tt_list open, asks;
 	struct tutti_window *at[TT_WINDOWS]; /* by the index that peers use */
 	unsigned next, generation;
 };
 static struct windows *windows_of(const struct tt_job *job) { return job->own[TT_WINDOW_SLOT]; }
+#define each_window(w, job) tt_each_of(struct tutti_window, link, w, &windows_of(job)->open)
+#define each_ask(a, job) tt_each_of(struct ask, link, a, &windows_of(job)->asks)
 
 enum remote_state { UNKNOWN, ASKED, KNOWN, CLOSED };
 
 struct remote { /* another rank's window of this name */
-	struct tt_list unanswered;  /* requests that wait for the answer */
+	struct tt_list unanswered;  /* operations that wait for the answer */
 	enum remote_state state;
 	uint32_t index;
 	struct tt_key key;
-	char *at;                   /* where it is mapped here; NULL: it is not. As found out ... */
-	uint32_t hangups;           /* ... when there had been so many; 0: never */
+	char *at;                   /* where it is mapped here, or NULL, as found out ... */
+	uint32_t hangups;           /* ... after so many disconnects and one; 0: never */
 	struct tt_timer patience;
 	struct tutti_window *window;
 	int rank;
-	bool told;                  /* it has asked for mine, and wants to hear when I close */
+	bool told;                  /* the rank has asked for this window, and hears when it closes */
 	uint32_t asker_index, asker_generation;
 };
 
-struct slot { /* how many notifies have come */
+struct slot { /* number of notifies so far */
 	uint64_t total;
 	uint64_t from[];
 };
@@ -61,17 +63,17 @@ struct tutti_window {
 	struct slot *slots[TT_SLOTS];
 };
 
-struct ask { /* of a rank, for a window that is not open here yet */
+struct ask { /* a rank has asked for a window that is not open here yet */
 	struct tt_list link;        /* in windows.asks */
 	struct tt_member *from;
 	uint32_t index, generation;
 	char name[NAME_MAX_LEN + 1];
 };
 
-static const char *name_of(struct tt_job *job, const struct tutti_window *w) /* also of one that was closed meanwhile */
+static const char *name_of(struct tt_job *job, const struct tutti_window *w) /* w may have been closed meanwhile */
 {
-	tt_list_each(node, &windows_of(job)->open)
-		if (tt_container_of(node, struct tutti_window, link) == w)
+	each_window(open, job)
+		if (open == w)
 			return w->name;
 	return "(closed since)";
 }
@@ -99,28 +101,25 @@ static void answer(struct tutti_window *w, struct tt_member *to, uint32_t index,
 	tt_send(to, bytes, (size_t)(p.at - bytes), NULL, 0);
 }
 
-static void forget_asks(const struct tt_member *from, const char *name) /* NULL: all of them */
+static void forget_asks(const struct tt_member *from, const char *name) /* NULL: all names */
 {
-	tt_list_each(node, &windows_of(from->job)->asks) {
-		struct ask *a = tt_container_of(node, struct ask, link);
+	each_ask(a, from->job) {
 		if (a->from != from || (name && strcmp(a->name, name)))
 			continue;
-		tt_list_remove(node);
+		tt_list_remove(&a->link);
 		free(a);
 	}
 }
 
-/* More than it can have open: it has closed some of them since, and those it does not ask for again. */
+/* The rank has asked for more windows than it can have open: it has closed some of them since. */
 static void forget_oldest_ask(const struct tt_member *from)
 {
 	struct ask *oldest = NULL;
 	int n = 0;
 
-	tt_list_each(node, &windows_of(from->job)->asks) {
-		struct ask *a = tt_container_of(node, struct ask, link);
+	each_ask(a, from->job)
 		if (a->from == from && !n++)
 			oldest = a;
-	}
 	if (n < TT_WINDOWS)
 		return;
 	tt_list_remove(&oldest->link);
@@ -135,14 +134,12 @@ static void take_ask(struct tt_member *from, struct tt_pack *p)
 	tt_get_text(p, a.name, sizeof a.name);
 	if (p->bad)
 		return;
-	tt_list_each(node, &windows_of(job)->open) {
-		struct tutti_window *w = tt_container_of(node, struct tutti_window, link);
+	each_window(w, job)
 		if (!strcmp(w->name, a.name)) {
 			answer(w, from, a.index, a.generation);
 			return;
 		}
-	}
-	forget_asks(from, a.name); /* it lost patience once, and asks again */
+	forget_asks(from, a.name); /* the rank had given up, and asks again */
 	forget_oldest_ask(from);
 	kept = malloc(sizeof *kept);
 	if (!kept) {
@@ -155,17 +152,16 @@ static void take_ask(struct tt_member *from, struct tt_pack *p)
 
 static void answer_kept(struct tutti_window *w)
 {
-	tt_list_each(node, &windows_of(w->job)->asks) {
-		struct ask *a = tt_container_of(node, struct ask, link);
+	each_ask(a, w->job) {
 		if (strcmp(a->name, w->name))
 			continue;
 		answer(w, a->from, a->index, a->generation);
-		tt_list_remove(node);
+		tt_list_remove(&a->link);
 		free(a);
 	}
 }
 
-/* The handle that a peer's message means; NULL if it was closed meanwhile. */
+/* The window that a message is about; NULL: closed meanwhile. */
 static struct tutti_window *handle(struct tt_job *job, uint32_t index, uint32_t generation)
 {
 	struct tutti_window *w = index < TT_WINDOWS ? windows_of(job)->at[index] : NULL;
@@ -188,7 +184,7 @@ static void end_unanswered(struct remote *r, int err)
 		tt_operation_end(q, err);
 }
 
-static void post_request(struct tt_operation *q, struct remote *r)
+static void post_operation(struct tt_operation *q, struct remote *r)
 {
 	q->post.op.key = &r->key;
 	if (q->post.op.flags & TT_NOTIFY)
@@ -217,14 +213,14 @@ static void take_answer(struct tt_member *from, struct tt_pack *p)
 		return;
 	struct remote *r = &w->remotes[from->rank];
 	if (r->state != ASKED && r->state != UNKNOWN)
-		return; /* to a question asked twice: operations under way hold the first answer's key */
+		return; /* a second answer: operations under way use the key of the first */
 	tt_timer_stop(&r->patience);
 	r->state = KNOWN;
 	r->index = theirs;
 	r->key = key;
 	r->hangups = 0;
 	while ((q = pop_unanswered(r)))
-		post_request(q, r);
+		post_operation(q, r);
 }
 
 static void take_closed(struct tt_member *from, struct tt_pack *p)
@@ -244,7 +240,7 @@ static void lose_patience(struct tt_timer *t)
 	end_unanswered(r, -ENOENT);
 }
 
-/* A blocking call looks after its own deadline, a little before this timer. */
+/* A blocking call meets its own deadline a little before this timer. */
 static void ask_for(struct remote *r)
 {
 	struct tutti_window *w = r->window;
@@ -260,7 +256,7 @@ static void ask_for(struct remote *r)
 	tt_send(tt_member(w->job, r->rank), bytes, (size_t)(p.at - bytes), NULL, 0);
 }
 
-/* Its owner has not answered: no wire has it. */
+/* The owner has not answered: no transport has the operation. */
 static bool is_unanswered(struct tt_operation *q)
 {
 	const struct tutti_window *w = q->of;
@@ -270,10 +266,8 @@ static bool is_unanswered(struct tt_operation *q)
 
 static void end_asked(struct tt_member *m)
 {
-	struct tt_job *job = m->job;
-
-	tt_list_each(node, &windows_of(job)->open) {
-		struct remote *r = &tt_container_of(node, struct tutti_window, link)->remotes[m->rank];
+	each_window(w, m->job) {
+		struct remote *r = &w->remotes[m->rank];
 		tt_timer_stop(&r->patience);
 		r->told = false;
 		end_unanswered(r, m->err);
@@ -283,8 +277,8 @@ static void end_asked(struct tt_member *m)
 
 static void end_unreached(struct tt_member *m, int err)
 {
-	tt_list_each(node, &windows_of(m->job)->open) {
-		struct remote *r = &tt_container_of(node, struct tutti_window, link)->remotes[m->rank];
+	each_window(w, m->job) {
+		struct remote *r = &w->remotes[m->rank];
 		if (r->state != ASKED)
 			continue;
 		tt_timer_stop(&r->patience);
@@ -301,8 +295,7 @@ void tt_window_again(struct tutti_window *w, int rank)
 
 static void forget_life(struct tt_member *m)
 {
-	tt_list_each(node, &windows_of(m->job)->open) {
-		struct tutti_window *w = tt_container_of(node, struct tutti_window, link);
+	each_window(w, m->job) {
 		w->remotes[m->rank].state = UNKNOWN;
 		for (int i = 0; i < TT_SLOTS; i++)
 			if (w->slots[i])
@@ -312,7 +305,7 @@ static void forget_life(struct tt_member *m)
 
 /* ---- opening and closing ---- */
 
-/* Round and round, so that an index comes back as late as can be: a notify on its way to a closed window finds none. */
+/* Round-robin, so that an index is used again as late as possible: a notify for a closed window finds none. */
 static int choose_index(struct tt_job *job, uint32_t *index)
 {
 	for (unsigned i = 1; i < TT_WINDOWS; i++) {
@@ -341,8 +334,8 @@ static int check_name(struct tt_job *job, const char *name)
 {
 	if (!name || !*name || strlen(name) > NAME_MAX_LEN)
 		return tt_fail(-EINVAL, "a window's name has 1 to %d bytes", NAME_MAX_LEN);
-	tt_list_each(node, &windows_of(job)->open)
-		if (!strcmp(tt_container_of(node, struct tutti_window, link)->name, name))
+	each_window(w, job)
+		if (!strcmp(w->name, name))
 			return tt_fail(-EEXIST, "a window named \"%s\" is open already", name);
 	return 0;
 }
@@ -367,17 +360,11 @@ static struct tutti_window *new_window(struct tt_job *job, const char *name)
 
 static void tell_askers(struct tutti_window *w)
 {
-	uint8_t bytes[9];
-
-	for (int i = 0; i < w->job->size; i++) {
-		struct remote *r = &w->remotes[i];
-		struct tt_pack p = tt_pack(bytes, sizeof bytes);
-		if (!r->told || w->job->leaving)
-			continue;
-		tt_put8(&p, TT_CLOSED);
-		tt_put32(&p, r->asker_index);
-		tt_put32(&p, r->asker_generation);
-		tt_send(tt_member(w->job, i), bytes, sizeof bytes, NULL, 0);
+	for (int i = 0; i < w->job->size && !w->job->leaving; i++) {
+		const struct remote *r = &w->remotes[i];
+		const uint32_t words[] = { r->asker_index, r->asker_generation };
+		if (r->told)
+			tt_send_words(tt_member(w->job, i), TT_CLOSED, words, 2, NULL, 0);
 	}
 }
 
@@ -409,7 +396,10 @@ int tt_window_open(struct tt_job *job, const char *name, void *base, size_t byte
 		return tt_fail(-ENOMEM, "no memory for a window");
 	w->base = base;
 	w->bytes = bytes;
-	err = w->name && w->remotes ? choose_index(job, &w->index) : tt_fail(-ENOMEM, "no memory for a window of %d ranks", job->size);
+	if (w->name && w->remotes)
+		err = choose_index(job, &w->index);
+	else
+		err = tt_fail(-ENOMEM, "no memory for a window of %d ranks", job->size);
 	if (!err)
 		err = register_everywhere(w);
 	if (err) {
@@ -441,27 +431,17 @@ int tutti_window_open(tutti *at, const char *name, void *base, size_t bytes, tut
 	return err;
 }
 
-static bool is_drained(void *arg)
-{
-	struct tutti_window *w = arg;
-
-	tt_list_each(node, &tt_operations(w->job)->running)
-		if (tt_container_of(node, struct tt_operation, link)->of == w)
-			return false;
-	return true;
-}
-
 static struct tt_operation *first_of(struct tutti_window *w)
 {
-	tt_list_each(node, &tt_operations(w->job)->running) {
-		struct tt_operation *q = tt_container_of(node, struct tt_operation, link);
+	tt_each_of(struct tt_operation, link, q, &tt_operations(w->job)->running)
 		if (q->of == w)
 			return q;
-	}
 	return NULL;
 }
 
-/* What I started through it is finished first: those ops look into it. Who is silent is cut off. */
+static bool is_drained(void *arg) { return !first_of(arg); }
+
+/* Finishes the operations that this rank has started in the window. Evicts silent ranks. */
 static void drain(struct tutti_window *w)
 {
 	struct tt_job *job = w->job;
@@ -474,19 +454,18 @@ static void drain(struct tutti_window *w)
 			tt_operation_end(q, -ECANCELED);
 			continue;
 		}
-		tt_member_evict(tt_member(job, q->rank), -ETIMEDOUT, "rank %d was cut off: it did not answer within %llu ms what was started in the window \"%s\"",
-		             q->rank, (unsigned long long)(job->deadline / TT_MS), w->name);
-		tt_progress(job); /* those that no wire held end here */
+		tt_member_evict(tt_member(job, q->rank), -ETIMEDOUT, "rank %d was cut off: it did not answer "
+		                "within %llu ms what was started in the window \"%s\"", q->rank,
+		                (unsigned long long)(job->deadline / TT_MS), w->name);
+		tt_progress(job); /* ends those that no transport has */
 	}
 }
 
 void tutti_window_close(tutti_window *w)
 {
-	struct tt_job *job;
-
 	if (!w || !*w->job->here)
 		return;
-	job = w->job;
+	struct tt_job *job = w->job;
 	tt_lock(job);
 	drain(w);
 	tell_askers(w);
@@ -499,7 +478,8 @@ void tutti_window_close(tutti_window *w)
 static struct slot *slot_of(struct tutti_window *w, uint32_t slot)
 {
 	if (!w->slots[slot])
-		w->slots[slot] = calloc(1, sizeof **w->slots + (size_t)tt_members(w->job)->capacity * sizeof(uint64_t));
+		w->slots[slot] = calloc(1, sizeof **w->slots +
+		                           (size_t)tt_members(w->job)->capacity * sizeof(uint64_t));
 	return w->slots[slot];
 }
 
@@ -545,6 +525,9 @@ static bool is_notified(void *arg)
 	return notified(n) >= n->count || (n->rank >= 0 && tt_member(n->window->job, n->rank)->state >= TT_LEFT);
 }
 
+/* A member that has ended: what calls return. */
+static int how_ended(const struct tt_member *m) { return m->err == -ENOTCONN ? -ENOTCONN : -ECONNRESET; }
+
 static int wait_notify(struct tt_job *job, struct notify_wait *n, uint64_t patience)
 {
 	int err;
@@ -557,9 +540,11 @@ static int wait_notify(struct tt_job *job, struct notify_wait *n, uint64_t patie
 	if (notified(n) >= n->count)
 		return 0;
 	if (err)
-		return tt_fail(err, "wait for notify: %llu of %llu came in slot %d of window \"%s\" within %llu ms", (unsigned long long)notified(n),
-		               (unsigned long long)n->count, n->slot, n->window->name, (unsigned long long)(patience / TT_MS));
-	return tt_fail(tt_member(job, n->rank)->err == -ENOTCONN ? -ENOTCONN : -ECONNRESET, "wait for notify: %s", tt_member(job, n->rank)->why);
+		return tt_fail(err, "wait for notify: %llu of %llu came in slot %d of window \"%s\" within %llu ms",
+		               (unsigned long long)notified(n), (unsigned long long)n->count, n->slot, n->window->name,
+		               (unsigned long long)(patience / TT_MS));
+	const struct tt_member *m = tt_member(job, n->rank);
+	return tt_fail(how_ended(m), "wait for notify: %s", m->why);
 }
 
 int tutti_wait_notify(tutti_window *w, int rank, int slot, uint64_t count, int timeout_ms)
@@ -571,7 +556,8 @@ int tutti_wait_notify(tutti_window *w, int rank, int slot, uint64_t count, int t
 	if (err)
 		return err;
 	if (rank < -1 || rank >= job->size || slot < 0 || slot >= TT_SLOTS)
-		return tt_fail(-EINVAL, "wait for notify: rank %d must be from -1 to %d, slot %d from 0 to %d", rank, job->size - 1, slot, TT_SLOTS - 1);
+		return tt_fail(-EINVAL, "wait for notify: rank %d must be from -1 to %d, slot %d from 0 to %d", rank,
+		               job->size - 1, slot, TT_SLOTS - 1);
 	tt_lock(job);
 	err = wait_notify(job, &n, timeout_ms < 0 ? job->deadline : (uint64_t)timeout_ms * TT_MS);
 	tt_unlock(job);
@@ -580,7 +566,7 @@ int tutti_wait_notify(tutti_window *w, int rank, int slot, uint64_t count, int t
 
 /* ---- the operations ---- */
 
-struct call { /* the arguments of the four, in one shape */
+struct call { /* the arguments of put, get, add and put with notify */
 	const char *what;
 	enum tt_kind kind;
 	int rank;
@@ -608,19 +594,20 @@ static int out_of_range(const struct tutti_window *w, const struct call *c, uint
 {
 	if (c->offset <= len && c->bytes <= len - c->offset)
 		return 0;
-	return tt_fail(-ERANGE, "%s: %zu bytes at offset %zu are outside the window \"%s\" of rank %d, which has %llu", c->what, c->bytes, c->offset,
-	               w->name, c->rank, (unsigned long long)len);
+	return tt_fail(-ERANGE, "%s: %zu bytes at offset %zu are outside the window \"%s\" of rank %d, which has %llu",
+	               c->what, c->bytes, c->offset, w->name, c->rank, (unsigned long long)len);
 }
 
 static void copy_here(void *to, const void *from, size_t n)
 {
 	if (n == 8 && !((uintptr_t)to % 8) && !((uintptr_t)from % 8))
-		__atomic_store_n((uint64_t *)to, __atomic_load_n((const uint64_t *)from, __ATOMIC_ACQUIRE), __ATOMIC_RELEASE);
+		__atomic_store_n((uint64_t *)to, __atomic_load_n((const uint64_t *)from, __ATOMIC_ACQUIRE),
+		                 __ATOMIC_RELEASE);
 	else if (n)
 		memmove(to, from, n);
 }
 
-/* My own window: no wire leads there. */
+/* In this rank's own window. */
 static int act_here(struct tutti_window *w, const struct call *c)
 {
 	char *at = w->base + c->offset;
@@ -644,7 +631,7 @@ static int act_here(struct tutti_window *w, const struct call *c)
 	return 0;
 }
 
-/* Of another rank's window, if it is mapped. */
+/* Where another rank's window is mapped here; NULL: it is not. */
 static char *mapped_at(struct remote *r, struct tt_peer *peer)
 {
 	uint32_t now = tt_members(r->window->job)->hangups + 1;
@@ -680,13 +667,14 @@ void tt_window_let_go(struct tutti_window *w, int rank)
 	peer->net->transport->store_end(peer);
 }
 
-/* A few bytes of a window that is mapped here are copied there and then. False: it takes a request, or something is wrong; the
- * request says what, and stores the same bytes once more. */
+/* Copies a few bytes of a window that is mapped here at once. False: an operation is needed, which stores the same
+ * bytes once more, or returns an error. */
 static bool act_there(struct remote *r, const struct call *c)
 {
 	struct tt_job *job = r->window->job;
 	struct tt_member *m = tt_member(job, c->rank);
 	bool get = c->kind == TT_GET, done = true;
+	tutti_stat_kind kind = get ? TUTTI_STAT_GET : c->slot >= 0 ? TUTTI_STAT_NOTIFY : TUTTI_STAT_PUT;
 	uint64_t since;
 	char *at;
 
@@ -702,7 +690,7 @@ static bool act_there(struct remote *r, const struct call *c)
 	if (c->slot >= 0)
 		done = peer->net->transport->notify(peer, r->index << 12 | (uint32_t)c->slot);
 	if (done)
-		tt_stats_ended(&m->stats, get ? TUTTI_STAT_GET : c->slot >= 0 ? TUTTI_STAT_NOTIFY : TUTTI_STAT_PUT, since, c->bytes, 0);
+		tt_stats_ended(&m->stats, kind, since, c->bytes, 0);
 	return done;
 }
 
@@ -724,19 +712,27 @@ static void count(struct tt_operation *q, int err)
 	tt_stats_ended(&tt_member(q->job, q->rank)->stats, kind, q->post.since, op->len, err);
 }
 
+static int say_closed(const char *what, int rank, const char *name)
+{
+	return tt_fail(-ESTALE, "%s: rank %d has closed its window \"%s\": close yours and open it again", what, rank,
+	               name);
+}
+
 static int explain(const struct tt_operation *r)
 {
+	const char *name = name_of(r->job, r->of);
+
 	if (r->err == -ENOENT)
-		return tt_fail(r->err, "%s: rank %d did not open a window named \"%s\" within %llu ms", r->what, r->rank, name_of(r->job, r->of),
-		               (unsigned long long)(r->job->deadline / TT_MS));
+		return tt_fail(r->err, "%s: rank %d did not open a window named \"%s\" within %llu ms", r->what,
+		               r->rank, name, (unsigned long long)(r->job->deadline / TT_MS));
 	if (r->err == -ESTALE)
-		return tt_fail(r->err, "%s: rank %d has closed its window \"%s\": close yours and open it again", r->what, r->rank,
-		               name_of(r->job, r->of));
+		return say_closed(r->what, r->rank, name);
 	if (r->err == -ECANCELED)
-		return tt_fail(r->err, "%s: given up before rank %d had opened a window of that name", r->what, r->rank);
+		return tt_fail(r->err, "%s: given up before rank %d had opened a window of that name", r->what,
+		               r->rank);
 	if (r->err == -ERANGE)
-		return tt_fail(r->err, "%s: %zu bytes at offset %llu are outside the window \"%s\" of rank %d", r->what, r->post.op.len,
-		               (unsigned long long)r->post.op.offset, name_of(r->job, r->of), r->rank);
+		return tt_fail(r->err, "%s: %zu bytes at offset %llu are outside the window \"%s\" of rank %d", r->what,
+		               r->post.op.len, (unsigned long long)r->post.op.offset, name, r->rank);
 	return 0;
 }
 
@@ -759,16 +755,16 @@ static void fill(struct tt_operation *q, struct tutti_window *w, const struct ca
 	op->operand = c->value;
 }
 
-/* The answer names the window, so ranges can be checked before anything travels. */
+/* Once the owner has answered, the range is checked before anything is sent. */
 static int go(struct tutti_window *w, struct remote *r, const struct call *c, struct tt_operation *q)
 {
 	const struct tt_member *m = tt_member(w->job, c->rank);
 	int err = 0;
 
 	if (m->state >= TT_LEFT)
-		err = tt_fail(m->err == -ENOTCONN ? -ENOTCONN : -ECONNRESET, "%s: %s", c->what, m->why);
+		err = tt_fail(how_ended(m), "%s: %s", c->what, m->why);
 	else if (r->state == CLOSED)
-		err = tt_fail(-ESTALE, "%s: rank %d has closed its window \"%s\": close yours and open it again", c->what, c->rank, w->name);
+		err = say_closed(c->what, c->rank, w->name);
 	else if (r->state == KNOWN)
 		err = out_of_range(w, c, r->key.len);
 	if (err) {
@@ -776,7 +772,7 @@ static int go(struct tutti_window *w, struct remote *r, const struct call *c, st
 		return err;
 	}
 	if (r->state == KNOWN) {
-		post_request(q, r);
+		post_operation(q, r);
 		return 0;
 	}
 	tt_list_append(&r->unanswered, &q->unanswered);
@@ -791,7 +787,7 @@ int tt_window_post(struct tutti_window *w, int rank, struct tt_post *p)
 	struct remote *r = &w->remotes[rank];
 
 	if (m->state >= TT_LEFT)
-		return m->err == -ENOTCONN ? -ENOTCONN : -ECONNRESET;
+		return how_ended(m);
 	if (r->state != KNOWN)
 		return -ESTALE;
 	if (p->op.offset > r->key.len || p->op.len > r->key.len - p->op.offset)
@@ -801,7 +797,7 @@ int tt_window_post(struct tutti_window *w, int rank, struct tt_post *p)
 	return 0;
 }
 
-/* Not tt_lock(): that would keep the background thread away from the nets, and nobody looks at them here. */
+/* Not tt_lock(): that keeps the background thread off the nets, which this thread does not poll. */
 static bool act_at_once(struct tt_job *job, struct remote *r, const struct call *c)
 {
 	bool done;
@@ -842,14 +838,16 @@ static int start(struct tutti_window *w, const struct call *c, tutti_op *op)
 
 int tutti_put(tutti_window *w, int rank, size_t offset, const void *src, size_t bytes, tutti_op *op)
 {
-	struct call c = { .what = "put", .kind = TT_PUT, .rank = rank, .offset = offset, .local = (void *)(uintptr_t)src, .bytes = bytes, .slot = -1 };
+	struct call c = { .what = "put", .kind = TT_PUT, .rank = rank, .offset = offset,
+		.local = (void *)(uintptr_t)src, .bytes = bytes, .slot = -1 };
 
 	return start(w, &c, op);
 }
 
 int tt_window_get(tutti_window *w, const char *what, int rank, size_t offset, void *dst, size_t bytes, tutti_op *op)
 {
-	struct call c = { .what = what, .kind = TT_GET, .rank = rank, .offset = offset, .local = dst, .bytes = bytes, .slot = -1 };
+	struct call c = { .what = what, .kind = TT_GET, .rank = rank, .offset = offset, .local = dst, .bytes = bytes,
+		.slot = -1 };
 
 	return start(w, &c, op);
 }
@@ -861,14 +859,16 @@ int tutti_get(tutti_window *w, int rank, size_t offset, void *dst, size_t bytes,
 
 int tutti_add(tutti_window *w, int rank, size_t offset, uint64_t value, uint64_t *old, tutti_op *op)
 {
-	struct call c = { .what = "add", .kind = TT_ADD, .rank = rank, .offset = offset, .bytes = 8, .slot = -1, .value = value, .old = old };
+	struct call c = { .what = "add", .kind = TT_ADD, .rank = rank, .offset = offset, .bytes = 8, .slot = -1,
+		.value = value, .old = old };
 
 	return start(w, &c, op);
 }
 
 int tutti_put_notify(tutti_window *w, int rank, size_t offset, const void *src, size_t bytes, int slot, tutti_op *op)
 {
-	struct call c = { .what = "put with notify", .kind = TT_PUT, .rank = rank, .offset = offset, .local = (void *)(uintptr_t)src, .bytes = bytes, .slot = slot };
+	struct call c = { .what = "put with notify", .kind = TT_PUT, .rank = rank, .offset = offset,
+		.local = (void *)(uintptr_t)src, .bytes = bytes, .slot = slot };
 
 	if (slot < 0)
 		return tt_fail(-EINVAL, "put with notify: slot %d must be from 0 to %d", slot, TT_SLOTS - 1);
