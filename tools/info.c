@@ -1,5 +1,5 @@
 /* tutti info - what was built in, which transports work here, and every setting with its value and where it came from */
-#include "job/transports.h"
+#include "job/job.h"
 #include "launch/launch.h"
 #include "tools/topology/topology.h"
 #include "transport/shm/shm.h"

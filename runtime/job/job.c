@@ -1,8 +1,7 @@
 /* job.c - joining and leaving a job */
 #include "collective/collective.h"
 #include "engine/engine.h"
-#include "job/job.h"
-#include "job/transports.h"
+#include "job/job_private.h"
 #include "launch/launch.h"
 #include "member/member.h"
 #include "operation/operation.h"
@@ -14,9 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum {
-	SECRET_MIN = 16, MEMBERS_MAX = 65536,
-};
+enum { SECRET_MIN = 16, MEMBERS_MAX = 65536 };
 
 static void leave_job(struct tt_job *);
 
@@ -29,7 +26,8 @@ int tutti_local_size(const tutti *group) { return group->job->local_size; }
 
 /* ---- joining ---- */
 
-/* Programs of an earlier header have a shorter one, of a later header a longer one: what we do not know must be unset. */
+/* A program with an earlier header has a shorter struct, one with a later header a longer one: its unknown members
+ * must be 0. */
 static int read_config(const tutti_config *from, tutti_config *to)
 {
 	memset(to, 0, sizeof *to);
@@ -39,60 +37,60 @@ static int read_config(const tutti_config *from, tutti_config *to)
 		return tt_fail(-EINVAL, "tutti_config.size is %zu: set it to sizeof(tutti_config)", from->size);
 	for (size_t i = sizeof *to; i < from->size; i++)
 		if (((const char *)from)[i])
-			return tt_fail(-EINVAL, "tutti_config has a member set that Tutti %s does not know: was it built with a newer tutti.h?", TT_VERSION);
+			return tt_fail(-EINVAL, "tutti_config has a member set that Tutti %s does not know: "
+			               "was it built with a newer tutti.h?", TT_VERSION);
 	memcpy(to, from, tt_min(from->size, sizeof *to));
 	return 0;
 }
 
 static int apply_config(struct tt_settings *s, const tutti_config *c)
 {
-	char number[16];
+	char deadline[16];
+	const struct {
+		enum tt_setting id;
+		const char *value;
+	} given[] = {
+		{ TT_CONFIG, c->file }, { TT_NODE, c->node }, { TT_TRANSPORTS, c->transports },
+		{ TT_SECRET, c->secret }, { TT_BOOT, c->boot }, { TT_DEADLINE, c->deadline_ms ? deadline : NULL },
+	};
 	int err = 0;
 
-	if (c->file)
-		err = tt_settings_set(s, TT_CONFIG, c->file, "program");
-	if (!err && c->node)
-		err = tt_settings_set(s, TT_NODE, c->node, "program");
-	if (!err && c->transports)
-		err = tt_settings_set(s, TT_TRANSPORTS, c->transports, "program");
-	if (!err && c->secret)
-		err = tt_settings_set(s, TT_SECRET, c->secret, "program");
-	if (!err && c->boot)
-		err = tt_settings_set(s, TT_BOOT, c->boot, "program");
-	if (!err && c->deadline_ms) {
-		snprintf(number, sizeof number, "%d", c->deadline_ms);
-		err = tt_settings_set(s, TT_DEADLINE, number, "program");
-	}
+	snprintf(deadline, sizeof deadline, "%d", c->deadline_ms);
+	for (size_t i = 0; !err && i < TT_COUNT(given); i++)
+		if (given[i].value)
+			err = tt_settings_set(s, given[i].id, given[i].value, "program");
 	return err;
 }
 
-static int resolve_settings(struct tt_job *job, const tutti_config *given, struct tt_launch *boot)
+static int resolve_settings(struct tt_job *job, const tutti_config *given, struct tt_launch *launch)
 {
+	struct tt_members *all = tt_members(job);
 	long deadline = 30000;
 	tutti_config config;
 	const char *file;
 	int err;
 
-	if ((err = read_config(given, &config)) || (err = tt_settings_load(&job->settings)) || (err = apply_config(&job->settings, &config)))
+	if ((err = read_config(given, &config)) || (err = tt_settings_load(&job->settings)) ||
+	    (err = apply_config(&job->settings, &config)))
 		return err;
 	if ((file = tt_setting(&job->settings, TT_CONFIG)) &&
-	    (err = tt_config_load(&job->settings, file, &boot->nodes, &boot->size)))
+	    (err = tt_config_load(&job->settings, file, &launch->nodes, &launch->size)))
 		return err;
 	if ((err = tt_setting_int(&job->settings, TT_DEADLINE, 10, 86400000, &deadline)) ||
-	    (err = tt_allreduce_check(&job->settings)) || (err = tt_launch_read(&job->settings, &config, boot)))
+	    (err = tt_allreduce_check(&job->settings)) || (err = tt_launch_read(&job->settings, &config, launch)))
 		return err;
-	if (boot->size > MEMBERS_MAX)
-		return tt_fail(-EINVAL, "%d ranks are more than the %d that a job may have", boot->size, MEMBERS_MAX);
+	if (launch->size > MEMBERS_MAX)
+		return tt_fail(-EINVAL, "%d ranks are more than the %d that a job may have", launch->size, MEMBERS_MAX);
 	job->deadline = (uint64_t)deadline * TT_MS;
-	job->rank = boot->rank;
-	job->size = boot->size;
-	tt_members(job)->launched = job->size;
-	tt_members(job)->capacity = job->size + (job->size > 1 && !boot->nodes ? (int)tt_max(16, (size_t)job->size / 2) : 0);
-	tt_members(job)->unnumbered = boot->unnumbered;
-	if (tt_members(job)->unnumbered)
-		job->rank = tt_members(job)->capacity - 1; /* until it has a number */
+	job->rank = launch->rank;
+	job->size = launch->size;
+	all->launched = job->size;
+	all->capacity = job->size + (job->size > 1 && !launch->nodes ? (int)tt_max(16, (size_t)job->size / 2) : 0);
+	all->unnumbered = launch->unnumbered;
+	if (all->unnumbered)
+		job->rank = all->capacity - 1; /* until it has a number */
 	job->epoch = tt_epoch_now();
-	return tt_setting_switch(&job->settings, TT_MINORITY, &tt_members(job)->minority);
+	return tt_setting_switch(&job->settings, TT_MINORITY, &all->minority);
 }
 
 static int read_ports(const struct tt_settings *s, int ports[2])
@@ -110,59 +108,66 @@ static int read_ports(const struct tt_settings *s, int ports[2])
 	else if (n != 2)
 		ports[0] = -1;
 	if (ports[0] < 1 || ports[1] < ports[0] || ports[1] > 65535)
-		return tt_fail(-EINVAL, "%s=%s is not a range of ports: write FIRST-LAST, from 1 to 65535", tt_setting_name(s, TT_PORTS), text);
+		return tt_fail(-EINVAL, "%s=%s is not a range of ports: write FIRST-LAST, from 1 to 65535",
+		               tt_setting_name(s, TT_PORTS), text);
 	return 0;
 }
 
-static int check_secret(const struct tt_job *job, const struct tt_launch *boot, const char *secret)
+static int check_secret(const struct tt_job *job, const struct tt_launch *launch, const char *secret)
 {
 	if (secret && strlen(secret) < SECRET_MIN)
-		return tt_fail(-EINVAL, "%s has %zu bytes: at least %d are needed", tt_setting_name(&job->settings, TT_SECRET), strlen(secret), SECRET_MIN);
-	if (!secret && job->rank == 0 && job->size > 1 && !tt_world && boot->listen_fd < 0)
+		return tt_fail(-EINVAL, "%s has %zu bytes: at least %d are needed",
+		               tt_setting_name(&job->settings, TT_SECRET), strlen(secret), SECRET_MIN);
+	if (!secret && job->rank == 0 && job->size > 1 && !tt_world && launch->listen_fd < 0)
 		tt_log(TT_WARN, "no TUTTI_SECRET is set: only this host's loopback is listened on");
 	return 0;
 }
 
-/* A job that meets on loopback needs no other address, unless somebody asks for one. */
-static const char *choose_device(const struct tt_job *job, const struct tt_launch *boot)
+/* A job whose rendezvous is on loopback listens there alone, unless TUTTI_IFACE says otherwise. */
+static const char *choose_device(const struct tt_job *job, const struct tt_launch *launch)
 {
-	const char *device = tt_setting(&job->settings, TT_IFACE), *at = boot->address;
+	const char *device = tt_setting(&job->settings, TT_IFACE), *at = launch->address;
 
 	if (device || !*at)
 		return device;
-	return !strncmp(at, "127.", 4) || !strncmp(at, "localhost:", 10) ? "127.0.0.1" : !strncmp(at, "[::1]", 5) ? "::1" : NULL;
+	if (!strncmp(at, "127.", 4) || !strncmp(at, "localhost:", 10))
+		return "127.0.0.1";
+	return !strncmp(at, "[::1]", 5) ? "::1" : NULL;
 }
 
-/* Where ranks meet is for the wires that lead to other hosts; that of this one has names of its own. */
-static int place_net(struct tt_job *job, const struct tt_launch *boot, const struct tt_transport *t, struct tt_net_config *c)
+/* Where to listen concerns transports that reach other hosts; shared memory has addresses of its own. */
+static int place_net(struct tt_job *job, const struct tt_launch *launch, const struct tt_transport *t,
+                     struct tt_net_config *c)
 {
-	if (boot->nodes)
-		c->listen = boot->nodes[job->rank].address;
+	if (launch->nodes)
+		c->listen = launch->nodes[job->rank].address;
 	if (t == &tt_shm)
 		return 0;
-	c->device = choose_device(job, boot);
-	if (job->rank == 0 && !boot->unnumbered && boot->listen_fd >= 0)
-		c->listen_fd = boot->listen_fd;
-	else if (job->rank == 0 && !boot->unnumbered && !boot->nodes && boot->address[0])
-		c->listen = boot->address;
+	c->device = choose_device(job, launch);
+	if (job->rank == 0 && !launch->unnumbered && launch->listen_fd >= 0)
+		c->listen_fd = launch->listen_fd;
+	else if (job->rank == 0 && !launch->unnumbered && !launch->nodes && launch->address[0])
+		c->listen = launch->address;
 	return read_ports(&job->settings, c->ports);
 }
 
-static int open_net(struct tt_job *job, const struct tt_launch *boot, const char *name)
+static int open_net(struct tt_job *job, const struct tt_launch *launch, const char *name)
 {
 	const struct tt_transport *t = tt_transport_find(name);
-	struct tt_net_config c = { .events = &tt_peer_events, .listen_fd = -1, .job = job->id, .epoch = job->epoch, .user = job };
+	struct tt_net_config c = { .events = &tt_peer_events, .listen_fd = -1, .job = job->id, .epoch = job->epoch,
+		.user = job };
 	bool evict;
 	int err;
 
 	if (!t)
-		return tt_fail(-EINVAL, "%s names \"%s\", which is no transport: `tutti info` lists them", tt_setting_name(&job->settings, TT_TRANSPORTS), name);
+		return tt_fail(-EINVAL, "%s names \"%s\", which is no transport: `tutti info` lists them",
+		               tt_setting_name(&job->settings, TT_TRANSPORTS), name);
 	if (job->engine.count == TT_NETS)
 		return tt_fail(-EINVAL, "TUTTI_TRANSPORTS names more than %d transports", TT_NETS);
 	c.secret = tt_setting(&job->settings, TT_SECRET);
 	c.secret_len = c.secret ? strlen(c.secret) : 0;
 	c.timeout_ms = (unsigned)(job->deadline / TT_MS);
-	if ((err = place_net(job, boot, t, &c)) || (err = tt_setting_switch(&job->settings, TT_EVICT, &evict)))
+	if ((err = place_net(job, launch, t, &c)) || (err = tt_setting_switch(&job->settings, TT_EVICT, &evict)))
 		return err;
 	c.keep = !evict;
 	if ((err = t->open(&c, &job->engine.nets[job->engine.count])))
@@ -171,31 +176,32 @@ static int open_net(struct tt_job *job, const struct tt_launch *boot, const char
 	return 0;
 }
 
-/* Nobody has asked for shared memory: where there is none, ranks of this host meet as those of others do. */
+/* Shared memory by default may fail: ranks of this host then connect as those of other hosts do. */
 static bool can_do_without(const struct tt_job *job, const char *name)
 {
 	return !strcmp(name, tt_shm.name) && !strcmp(job->settings.of[TT_TRANSPORTS].origin, "default");
 }
 
-static int open_nets(struct tt_job *job, const struct tt_launch *boot)
+static int open_nets(struct tt_job *job, const struct tt_launch *launch)
 {
 	char names[128], *at = names, *name;
 	int err;
 
 	if (job->size == 1)
 		return 0;
-	err = check_secret(job, boot, tt_setting(&job->settings, TT_SECRET));
+	err = check_secret(job, launch, tt_setting(&job->settings, TT_SECRET));
 	snprintf(names, sizeof names, "%s", tt_setting(&job->settings, TT_TRANSPORTS));
 	while (!err && (name = strsep(&at, ","))) {
-		if (*name && (err = open_net(job, boot, name)) && can_do_without(job, name)) {
+		if (*name && (err = open_net(job, launch, name)) && can_do_without(job, name)) {
 			tt_log(TT_INFO, "no shared memory between the ranks of this host: %s", tt_why());
 			err = 0;
 		}
 	}
 	if (!err && !job->engine.count)
 		err = tt_fail(-EINVAL, "TUTTI_TRANSPORTS names no transport");
-	if (!err && !boot->nodes && job->engine.count == 1 && job->engine.nets[0]->transport == &tt_shm)
-		err = tt_fail(-EINVAL, "%s names shm alone, and ranks find each other over TCP: write shm,tcp", tt_setting_name(&job->settings, TT_TRANSPORTS));
+	if (!err && !launch->nodes && job->engine.count == 1 && job->engine.nets[0]->transport == &tt_shm)
+		err = tt_fail(-EINVAL, "%s names shm alone, and ranks find each other over TCP: write shm,tcp",
+		              tt_setting_name(&job->settings, TT_TRANSPORTS));
 	return err;
 }
 
@@ -205,7 +211,8 @@ static int choose_spinning(struct tt_job *job)
 	const char *s = tt_setting(&job->settings, TT_SPIN);
 
 	if (strcmp(s, "auto") && tt_setting_switch(&job->settings, TT_SPIN, &job->engine.spin))
-		return tt_fail(-EINVAL, "%s=%s is none of auto, yes and no", tt_setting_name(&job->settings, TT_SPIN), s);
+		return tt_fail(-EINVAL, "%s=%s is none of auto, yes and no", tt_setting_name(&job->settings, TT_SPIN),
+		               s);
 	if (strcmp(s, "auto"))
 		return 0;
 	if (job->size > 1)
@@ -222,8 +229,8 @@ static int take_local(const struct tt_job *job, enum tt_setting own, enum tt_set
 	return err;
 }
 
-/* A launcher knows best; else those of the same boot id, or of the same host in a node list, are on one host. Where it has
- * given each rank processors of its own, a rank shares its processors only with those that were given the same. */
+/* The launcher's numbers come first. Else ranks with the same boot id, or with the same host in a node list, are on one
+ * host. A rank shares processors only with ranks that may run on the same ones. */
 static int count_local(struct tt_job *job)
 {
 	const struct tt_member *me = tt_member(job, job->rank);
@@ -248,14 +255,14 @@ static int count_local(struct tt_job *job)
 	return err;
 }
 
-static int set_up(struct tt_job *job, const struct tt_launch *boot)
+static int set_up(struct tt_job *job, const struct tt_launch *launch)
 {
 	int err;
 
-	job->id = tt_launch_job_id(boot);
-	if ((err = tt_place_begin(job)) || (err = tt_pool_read(&job->settings)) || (err = tt_mark_owner(job)) || (err = tt_members_open(job, boot)) ||
-	     (err = open_nets(job, boot)) || (err = tt_engine_open(job)) || (err = tt_modules_open(job)) ||
-	    (err = tt_rendezvous_meet(job, boot)))
+	job->id = tt_launch_job_id(launch);
+	if ((err = tt_place_begin(job)) || (err = tt_pool_read(&job->settings)) || (err = tt_mark_owner(job)) ||
+	    (err = tt_members_open(job, launch)) || (err = open_nets(job, launch)) || (err = tt_engine_open(job)) ||
+	    (err = tt_modules_open(job)) || (err = tt_rendezvous_meet(job, launch)))
 		return err;
 	tt_lock(job);
 	if (!(err = count_local(job)))
@@ -288,16 +295,16 @@ static int new_job(struct tt_job **out)
 
 int tutti_join(const tutti_config *config, tutti **out)
 {
-	struct tt_launch boot = { .size = 0, .listen_fd = -1 };
+	struct tt_launch launch = { .size = 0, .listen_fd = -1 };
 	struct tt_job *job = NULL;
 	int err;
 
 	if ((err = new_job(&job)))
 		return err;
-	err = resolve_settings(job, config, &boot);
+	err = resolve_settings(job, config, &launch);
 	if (!err)
-		err = set_up(job, &boot);
-	tt_launch_free(&boot);
+		err = set_up(job, &launch);
+	tt_launch_free(&launch);
 	if (err) {
 		leave_job(job);
 		return err;
@@ -310,21 +317,21 @@ int tutti_join(const tutti_config *config, tutti **out)
 
 static bool is_idle(void *job) { return tt_list_empty(&tt_operations(job)->running); }
 
-/* What I started is finished, then everyone I talked to hears a goodbye and hangs up: what I sent before has arrived. */
+/* A rank that hears the goodbye disconnects: then all that was sent before has arrived. */
 void tt_job_goodbye(struct tt_job *job)
 {
 	uint64_t until;
 
 	tt_lock(job);
 	until = tt_now() + job->deadline;
-	tt_wait_until(job, is_idle, job, until - job->deadline / 4); /* the goodbyes want their share */
+	tt_wait_until(job, is_idle, job, until - job->deadline / 4); /* leaves time for the goodbyes */
 	tt_wait_until(job, tt_news_all_told, job, until - job->deadline / 8);
 	tt_members_say_bye(job);
 	tt_wait_until(job, tt_members_are_alone, job, until);
 	tt_unlock(job);
 }
 
-static bool is_leaving(struct tt_job *job) /* a signal's thread says its goodbyes, or has */
+static bool is_leaving(struct tt_job *job) /* the thread of signal.c has said goodbye, or is about to */
 {
 	tt_lock(job);
 	bool leaving = job->leaving;
@@ -356,7 +363,7 @@ static void leave_part(struct tutti *g)
 
 	tt_lock(job);
 	tt_wait_until(job, tt_coll_is_idle, g, tt_now() + job->deadline);
-	tt_coll_end_group(g); /* what is late is given up: its memory is the caller's */
+	tt_coll_end_group(g); /* gives up late calls: their memory is the caller's */
 	if (!tt_wait_until(job, tt_coll_is_idle, g, tt_now() + job->deadline))
 		tt_group_free(g); /* else it ends with the job */
 	tt_unlock(job);
@@ -365,7 +372,7 @@ static void leave_part(struct tutti *g)
 void tutti_leave(tutti *group)
 {
 	if (!group || !*group->job->here)
-		return; /* a fork's child owns nothing of it */
+		return; /* a fork's child owns nothing of the job */
 	if (group == tt_members(group->job)->all)
 		leave_job(group->job);
 	else
@@ -374,7 +381,10 @@ void tutti_leave(tutti *group)
 
 /* ---- memory and threads ---- */
 
-int tutti_alloc(tutti *at, size_t bytes, int gpu, void **memory) { return tt_memory_alloc(at->job, bytes, gpu, memory); }
+int tutti_alloc(tutti *at, size_t bytes, int gpu, void **memory)
+{
+	return tt_memory_alloc(at->job, bytes, gpu, memory);
+}
 
 void tutti_free(tutti *at, void *memory)
 {

@@ -1,8 +1,7 @@
-/* transports.h - the transports that this library has */
-#ifndef TT_TRANSPORTS_H
-#define TT_TRANSPORTS_H
+/* job.h - the transports that this library has. Joining and leaving are in tutti.h */
+#ifndef TT_JOB_H
+#define TT_JOB_H
 #include "transport/transport.h"
 
-const struct tt_transport *tt_transport_find(const char *name); /* by name or by the scheme of an address, or NULL */
-const struct tt_transport *tt_transport_at(int i);              /* the i-th, or NULL past the last */
+const struct tt_transport *tt_transport_at(int i); /* the i-th, or NULL past the last */
 #endif

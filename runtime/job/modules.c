@@ -1,7 +1,7 @@
-/* modules.c - the one list of the rooms that register, in the order of their floors. A new pattern is one line more. */
+/* modules.c - the list of modules in the order of their floors. A new pattern is one more line. */
 #include "collective/collective.h"
 #include "engine/engine.h"
-#include "job/job.h"
+#include "job/job_private.h"
 #include "member/member.h"
 #include "operation/operation.h"
 #include "table/table.h"

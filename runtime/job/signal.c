@@ -1,7 +1,7 @@
-/* signal.c - leaving in order when a signal asks this process to end. The handler only notes the signal; a thread, which
- * lives while a job asks for this, says the goodbyes, and then the signal takes the effect that it had before. */
+/* signal.c - leaving in order when a signal asks this process to end. The handler only notes the signal; a thread,
+ * which runs while a job asks for this, says the goodbyes; then the signal takes the effect that it had before. */
 #include "engine/engine.h"
-#include "job/job.h"
+#include "job/job_private.h"
 #include "member/member.h"
 #include <pthread.h>
 #include <signal.h>
@@ -12,10 +12,10 @@
 enum { SIGNALS = 65 };
 
 static struct { /* of this process */
-	struct tt_ticket_lock door;      /* held by who begins or ends the thread */
-	struct tt_ticket_lock lock;      /* of the list; held while goodbyes are said, so that no job is freed under them */
+	struct tt_ticket_lock door; /* held while the thread is begun or ended */
+	struct tt_ticket_lock lock; /* of the list; held during goodbyes, so that no job is freed meanwhile */
 	struct tt_list jobs;      /* that leave on a signal */
-	_Atomic pid_t pid;        /* whose all this is: a fork's child inherits only the handlers */
+	_Atomic pid_t pid;        /* the process that all this belongs to: a fork's child inherits only the handlers */
 	_Atomic int fd;           /* an eventfd, never closed, since a handler may be about to write to it */
 	struct tt_task *task;
 	_Atomic int caught;       /* the signal that came; 0: none yet */
@@ -75,7 +75,7 @@ static struct tt_job *job_at(struct tt_list *node, int number)
 	return quits_on(job, number) ? job : NULL;
 }
 
-/* All are refused new calls first: the goodbyes of the one may take a while. */
+/* All jobs refuse new calls first, since the goodbyes of one may take a while. */
 static void quit_all(int number)
 {
 	struct tt_job *job;
@@ -101,7 +101,7 @@ static void await_signal(void *arg)
 		int number = atomic_load(&quit.caught);
 		done = quit.stopping || number;
 		if (number)
-			quit_all(number); /* also where nobody leaves on it any more: it came before that, and is not to get lost */
+			quit_all(number); /* also if no job leaves on it any more: it came before that */
 		tt_ticket_lock_release(&quit.lock);
 	}
 }
@@ -132,7 +132,7 @@ static void end_task(void)
 	quit.task = NULL;
 }
 
-/* The thread that lived through a signal, since the program has a handler of its own, has ended: another one follows. */
+/* If the program has its own handler, the process outlives a signal but the thread does not: begins another one. */
 static int begin_task(void)
 {
 	begin_process();
@@ -147,7 +147,7 @@ static int begin_task(void)
 		return 0;
 	int caught = atomic_exchange(&quit.caught, 0), err = tt_spawn(await_signal, NULL, &quit.task);
 	if (err)
-		atomic_store(&quit.caught, caught); /* signals of earlier jobs take their effect at once: nobody would hear of them */
+		atomic_store(&quit.caught, caught); /* no thread: a signal takes its effect at once */
 	return err;
 }
 

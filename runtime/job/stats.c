@@ -1,11 +1,11 @@
-/* stats.c - the stats as a table: when the program asks, and on SIGUSR1.
+/* stats.c - the stats as a table: when the program asks, and on SIGUSR1
  *
- * The signal's handler does only what a handler may: it counts, and kicks the background threads awake, which write.
+ * The signal's handler only counts and wakes the background threads, which write.
  *
- *      SIGUSR1 --> note_signal --> asked + 1, 8 bytes to each job's eventfd --> background thread: seen != asked --> stderr
+ *      SIGUSR1 --> note_signal: asked + 1, 8 bytes to each job's eventfd --> background thread: seen != asked: stderr
  */
 #include "engine/engine.h"
-#include "job/job.h"
+#include "job/job_private.h"
 #include "member/member.h"
 #include <poll.h>
 #include <sched.h>
@@ -16,15 +16,15 @@
 #include <unistd.h>
 
 enum {
-	EARS = 16,            /* jobs that are kicked; any more see it within a second, at their housekeeping */
-	PIECE = 4096,         /* PIPE_BUF: what a pipe that is writable takes without blocking */
-	PATIENCE_MS = 1000,   /* for a stderr that nobody reads: meanwhile nobody serves the peers */
+	EARS = 16,            /* jobs that the handler wakes; others notice within a second */
+	PIECE = 4096,         /* PIPE_BUF: a writable pipe takes so many bytes without blocking */
+	PATIENCE_MS = 1000,   /* for a stderr that is not read: meanwhile the nets are not polled */
 };
 
 static struct {
-	struct tt_ticket_lock gate;     /* around jobs that join and leave */
-	int jobs;                /* that want it */
-	void (*former)(int);     /* what was there: SIG_DFL, or SIG_IGN from tutti run */
+	struct tt_ticket_lock lock; /* held while a job joins or leaves */
+	int jobs;                /* that listen */
+	void (*former)(int);     /* the handler before: SIG_DFL, or SIG_IGN from tutti run */
 	_Atomic unsigned asked;  /* how many signals came */
 	_Atomic int inside;      /* handlers that are running */
 	_Atomic int ear[EARS];   /* a job's eventfd + 1; 0: none */
@@ -32,7 +32,8 @@ static struct {
 
 /* ---- reading ---- */
 
-static void read_stats(struct tt_job *job, int rank, tutti_stat_kind kind, double tick_ns, tutti_stat *out) /* rank -1: of all */
+/* rank -1: of all. */
+static void read_stats(struct tt_job *job, int rank, tutti_stat_kind kind, double tick_ns, tutti_stat *out)
 {
 	struct tt_tally sum = { 0 };
 
@@ -41,8 +42,10 @@ static void read_stats(struct tt_job *job, int rank, tutti_stat_kind kind, doubl
 	for (int i = rank < 0 ? 0 : rank; i < (rank < 0 ? job->size : rank + 1); i++)
 		tt_stats_sum(&sum, tt_member(job, i)->stats, kind);
 	*out = (tutti_stat){ .size = sizeof *out, .ops = sum.ops, .bytes = sum.bytes, .errors = sum.errors,
-		.p50_us = tt_hist_quantile(&sum.times, 0.5) * tick_ns / 1000, .p99_us = tt_hist_quantile(&sum.times, 0.99) * tick_ns / 1000,
-		.max_us = (double)sum.times.max * tick_ns / 1000, .mean_us = tt_hist_mean(&sum.times) * tick_ns / 1000 };
+		.p50_us = tt_hist_quantile(&sum.times, 0.5) * tick_ns / 1000,
+		.p99_us = tt_hist_quantile(&sum.times, 0.99) * tick_ns / 1000,
+		.max_us = (double)sum.times.max * tick_ns / 1000,
+		.mean_us = tt_hist_mean(&sum.times) * tick_ns / 1000 };
 }
 
 int tutti_stats(tutti *at, int rank, tutti_stat_kind kind, tutti_stat *out)
@@ -66,7 +69,7 @@ int tutti_stats(tutti *at, int rank, tutti_stat_kind kind, tutti_stat *out)
 	tt_lock(job);
 	read_stats(job, rank, kind, tick_ns, &all);
 	tt_unlock(job);
-	memset(out, 0, room); /* of a later header's members nothing is known */
+	memset(out, 0, room); /* members of a later header are 0 */
 	*out = all;
 	out->size = room;
 	return 0;
@@ -76,15 +79,15 @@ int tutti_stats(tutti *at, int rank, tutti_stat_kind kind, tutti_stat *out)
 
 static void print_line(FILE *f, const char *peer, const char *name, const tutti_stat *s)
 {
-	fprintf(f, "%6s  %-10s %12llu %16llu %8llu", peer, name, (unsigned long long)s->ops, (unsigned long long)s->bytes,
-	        (unsigned long long)s->errors);
+	fprintf(f, "%6s  %-10s %12llu %16llu %8llu", peer, name, (unsigned long long)s->ops,
+	        (unsigned long long)s->bytes, (unsigned long long)s->errors);
 	if (s->max_us > 0)
 		fprintf(f, " %10.1f %10.1f %10.1f %10.1f\n", s->p50_us, s->p99_us, s->max_us, s->mean_us);
 	else
 		fprintf(f, " %10s %10s %10s %10s\n", "-", "-", "-", "-");
 }
 
-static void print_rank(FILE *f, struct tt_job *job, int rank, double tick_ns) /* -1: what is the job's */
+static void print_rank(FILE *f, struct tt_job *job, int rank, double tick_ns) /* -1: the job's own */
 {
 	char peer[16] = "job";
 	tutti_stat s;
@@ -100,7 +103,7 @@ static void print_rank(FILE *f, struct tt_job *job, int rank, double tick_ns) /*
 	}
 }
 
-/* malloc'd; NULL: no memory. With the gate. */
+/* malloc'd; NULL: no memory. With the lock. */
 static char *make_table(struct tt_job *job, size_t *len)
 {
 	double tick_ns = tt_ticker_ns(&job->stats.ticker);
@@ -111,8 +114,8 @@ static char *make_table(struct tt_job *job, size_t *len)
 		return NULL;
 	fprintf(f, "tutti: stats of rank %d of %d after %.3f s; times in microseconds\n", job->rank, job->size,
 	        (double)(tt_now() - job->stats.joined) / 1e9);
-	fprintf(f, "%6s  %-10s %12s %16s %8s %10s %10s %10s %10s\n", "peer", "operation", "count", "bytes", "errors", "p50", "p99",
-	        "max", "mean");
+	fprintf(f, "%6s  %-10s %12s %16s %8s %10s %10s %10s %10s\n", "peer", "operation", "count", "bytes", "errors",
+	        "p50", "p99", "max", "mean");
 	for (int i = -1; i < job->size; i++)
 		print_rank(f, job, i, tick_ns);
 	if (!fclose(f))
@@ -184,10 +187,10 @@ static bool is_ours(void)
 	return !sigaction(SIGUSR1, NULL, &now) && !(now.sa_flags & SA_SIGINFO) && now.sa_handler == note_signal;
 }
 
-/* Under tutti run, which ignores it for those that have not joined. */
+/* tutti run makes processes ignore the signal until they join. */
 static bool is_launched(void) { return tt_env(TT_BOOT) && tt_env(TT_LOCAL_SIZE); }
 
-/* A handler of the program's stays, and so does its own wish to ignore the signal. */
+/* Where the program has a handler, or ignores the signal, that stays. */
 static bool take_signal(void)
 {
 	struct sigaction now, ours = { .sa_handler = note_signal, .sa_flags = SA_RESTART };
@@ -217,15 +220,16 @@ int tt_stats_listen(struct tt_job *job)
 	bool taken;
 
 	if (strcmp(s, "USR1") && strcmp(s, "none"))
-		return tt_fail(-EINVAL, "%s=%s is none of USR1 and none", tt_setting_name(&job->settings, TT_STATS_SIGNAL), s);
+		return tt_fail(-EINVAL, "%s=%s is none of USR1 and none",
+		               tt_setting_name(&job->settings, TT_STATS_SIGNAL), s);
 	if (*s == 'n' || tt_world)
 		return 0;
-	tt_ticket_lock_take(&ears.gate);
+	tt_ticket_lock_take(&ears.lock);
 	if ((taken = take_signal())) {
 		ears.jobs++;
 		lend_ear(job);
 	}
-	tt_ticket_lock_release(&ears.gate);
+	tt_ticket_lock_release(&ears.lock);
 	tt_lock(job);
 	tt_jobs_own(job)->listening = taken;
 	tt_jobs_own(job)->seen = atomic_load(&ears.asked);
@@ -233,26 +237,31 @@ int tt_stats_listen(struct tt_job *job)
 	return 0;
 }
 
-/* The eventfd is closed next, and its number may be another file's soon: no handler may still hold it. */
+/* The eventfd is closed next, and its number may be used again: waits until no handler can write to it. */
 void tt_stats_deafen(struct tt_job *job)
 {
 	uint64_t patience = tt_now() + 100 * TT_MS;
 
 	if (!tt_jobs_own(job)->listening)
 		return;
-	tt_ticket_lock_take(&ears.gate);
+	tt_ticket_lock_take(&ears.lock);
 	if (tt_jobs_own(job)->ear)
 		atomic_store(&ears.ear[tt_jobs_own(job)->ear - 1], 0);
 	if (--ears.jobs == 0 && is_ours())
 		signal(SIGUSR1, ears.former);
-	tt_ticket_lock_release(&ears.gate);
+	tt_ticket_lock_release(&ears.lock);
 	while (atomic_load(&ears.inside) && tt_now() < patience)
 		sched_yield();
 }
 
-bool tt_stats_asked(const struct tt_job *job) { return tt_jobs_own(job)->listening && atomic_load(&ears.asked) != tt_jobs_own(job)->seen; }
+bool tt_stats_asked(const struct tt_job *job)
+{
+	const struct tt_jobs_own *own = tt_jobs_own(job);
 
-/* One table after the other, also of several jobs. */
+	return own->listening && atomic_load(&ears.asked) != own->seen;
+}
+
+/* Tables of several jobs are written one after the other. */
 void tt_stats_look(struct tt_job *job)
 {
 	static struct tt_ticket_lock writing;

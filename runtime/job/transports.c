@@ -1,6 +1,6 @@
 /* transports.c - the list of transports */
-#include "job/transports.h"
 #include "base/base.h"
+#include "job/job_private.h"
 #include "transport/shm/shm.h"
 #include "transport/sim/sim.h"
 #include "transport/tcp/tcp.h"

@@ -15,17 +15,22 @@
 int tt_config_load(struct tt_settings *s, const char *file, struct tt_node **nodes, int *count)
 {
 	(void)s, (void)nodes, (void)count;
-	return tt_fail(-ENOTSUP, "%s cannot be read: this build has no libconfig (install libconfig-dev and build again)", file);
+	return tt_fail(-ENOTSUP, "%s cannot be read: "
+	               "this build has no libconfig (install libconfig-dev and build again)", file);
 }
 #else
 #include <libconfig.h>
+
+#define FAIL_AT(file, at, fmt, ...) \
+	tt_fail(-EINVAL, "%s:%u: " fmt, file, config_setting_source_line(at), ##__VA_ARGS__)
 
 static int unknown_key(const char *file, const config_setting_t *at, const char *const *known, int n)
 {
 	const char *name = config_setting_name(at), *meant = tt_nearest(name, known, n);
 
-	return tt_fail(-EINVAL, "%s:%u: unknown key \"%s\"%s%s%s", file, config_setting_source_line(at), name, meant ? "; did you mean \"" : "",
-	               meant ? meant : "", meant ? "\"?" : "");
+	if (meant)
+		return FAIL_AT(file, at, "unknown key \"%s\"; did you mean \"%s\"?", name, meant);
+	return FAIL_AT(file, at, "unknown key \"%s\"", name);
 }
 
 static int take_setting(struct tt_settings *all, const char *file, const config_setting_t *at, enum tt_setting s)
@@ -38,7 +43,7 @@ static int take_setting(struct tt_settings *all, const char *file, const config_
 		value = number;
 	}
 	if (!value)
-		return tt_fail(-EINVAL, "%s:%u: \"%s\" must be a string or a whole number", file, config_setting_source_line(at), config_setting_name(at));
+		return FAIL_AT(file, at, "\"%s\" must be a string or a whole number", config_setting_name(at));
 	if (all->of[s].origin && strcmp(all->of[s].origin, "default") && all->of[s].value)
 		return 0; /* the environment and the program come first */
 	return tt_settings_set(all, s, value, "file");
@@ -61,10 +66,10 @@ static int take_node(const char *file, const config_setting_t *at, struct tt_nod
 			return unknown_key(file, member, known, TT_COUNT(known));
 	}
 	if (!name || !address || !*name || strlen(name) >= sizeof node->name || strlen(address) >= sizeof node->address)
-		return tt_fail(-EINVAL, "%s:%u: a node is { name = \"...\"; address = \"HOST:PORT\"; }", file, config_setting_source_line(at));
+		return FAIL_AT(file, at, "a node is { name = \"...\"; address = \"HOST:PORT\"; }");
 	int err = tt_address_check(address);
 	if (err) {
-		snprintf(why, sizeof why, "%s", tt_why()); /* tt_fail writes where that stands */
+		snprintf(why, sizeof why, "%s", tt_why()); /* tt_fail writes into it */
 		return tt_fail(err, "%s:%u: %s", file, config_setting_source_line(at), why);
 	}
 	strcpy(node->name, name);
@@ -76,7 +81,7 @@ static int check_name(const char *file, const config_setting_t *at, const struct
 {
 	for (int i = 0; i < n; i++)
 		if (!strcmp(nodes[i].name, nodes[n].name))
-			return tt_fail(-EINVAL, "%s:%u: two nodes are named \"%s\"", file, config_setting_source_line(at), nodes[n].name);
+			return FAIL_AT(file, at, "two nodes are named \"%s\"", nodes[n].name);
 	return 0;
 }
 
@@ -85,8 +90,8 @@ static int take_nodes(const char *file, const config_setting_t *at, struct tt_no
 	int n = config_setting_length(at), err = 0;
 
 	if (config_setting_type(at) != CONFIG_TYPE_LIST || n < 1)
-		return tt_fail(-EINVAL, "%s:%u: nodes must be a list: nodes = ( { name = \"a\"; address = \"10.0.0.1:4000\"; }, ... );", file,
-		               config_setting_source_line(at));
+		return FAIL_AT(file, at, "nodes must be a list: "
+		               "nodes = ( { name = \"a\"; address = \"10.0.0.1:4000\"; }, ... );");
 	*nodes = calloc((size_t)n, sizeof **nodes);
 	if (!*nodes)
 		return tt_fail(-ENOMEM, "no memory for %d nodes", n);
@@ -100,7 +105,8 @@ static int take_nodes(const char *file, const config_setting_t *at, struct tt_no
 	return err;
 }
 
-static int take_key(struct tt_settings *s, const char *file, const config_setting_t *at, struct tt_node **nodes, int *count)
+static int take_key(struct tt_settings *s, const char *file, const config_setting_t *at, struct tt_node **nodes,
+                    int *count)
 {
 	const char *known[TT_SETTINGS + 1] = { [TT_SETTINGS] = "nodes" };
 
@@ -114,7 +120,7 @@ static int take_key(struct tt_settings *s, const char *file, const config_settin
 	return unknown_key(file, at, known, TT_COUNT(known));
 }
 
-/* All of it, with a zero at its end; NULL and *err if that cannot be. */
+/* The whole file with a zero at its end, malloc'd; NULL and *err: it cannot be read. */
 static char *read_file(const char *file, int *err)
 {
 	FILE *f = fopen(file, "re");
@@ -129,7 +135,7 @@ static char *read_file(const char *file, int *err)
 	else if (n < 0 && !(text = text ? text : malloc(1)))
 		*err = tt_fail(-ENOMEM, "no memory to read the config file %s", file);
 	else if (n < 0)
-		*text = 0; /* it is empty */
+		*text = 0; /* an empty file */
 	if (f)
 		fclose(f);
 	if (!*err)
@@ -138,7 +144,7 @@ static char *read_file(const char *file, int *err)
 	return NULL;
 }
 
-/* libconfig's scanner ends the process if it cannot read what it is told to include, a directory, say. */
+/* libconfig's scanner ends the process if it cannot read what it is to include, a directory, say. */
 static int refuse_includes(const char *file, const char *text)
 {
 	int line = 1;
@@ -146,7 +152,8 @@ static int refuse_includes(const char *file, const char *text)
 	for (const char *at = text; at; line++) {
 		at += strspn(at, " \t\r\f\v");
 		if (!strncmp(at, "@include", 8))
-			return tt_fail(-EINVAL, "%s:%d: a config file cannot include others: write all of it into one", file, line);
+			return tt_fail(-EINVAL, "%s:%d: a config file cannot include others: write all of it into one",
+			               file, line);
 		at = strchr(at, '\n');
 		at = at ? at + 1 : NULL;
 	}

@@ -1,4 +1,4 @@
-/* launch.c - which rank of which job this process is, and where the others are: from the program, `tutti run` or torchrun, or a node list */
+/* launch.c - what the program, `tutti run`, torchrun or a node list says of this process */
 #include "launch/launch.h"
 #include <fcntl.h>
 #include <stdio.h>
@@ -10,7 +10,8 @@ static int pick_node(const struct tt_settings *s, struct tt_launch *b)
 	const char *me = tt_setting(s, TT_NODE), *meant;
 
 	if (!me)
-		return tt_fail(-EINVAL, "the config file lists %d nodes: say which one this process is (TUTTI_NODE, or tutti_config.node)", b->size);
+		return tt_fail(-EINVAL, "the config file lists %d nodes: say which one this process is "
+		               "(TUTTI_NODE, or tutti_config.node)", b->size);
 	for (b->rank = 0; b->rank < b->size; b->rank++)
 		if (!strcmp(b->nodes[b->rank].name, me))
 			return 0;
@@ -19,7 +20,8 @@ static int pick_node(const struct tt_settings *s, struct tt_launch *b)
 		names[i] = b->nodes[i].name;
 	meant = names ? tt_nearest(me, names, b->size) : NULL;
 	free(names);
-	return tt_fail(-EINVAL, "no node is named \"%s\" in the config file%s%s", me, meant ? "; did you mean " : "", meant ? meant : "");
+	return tt_fail(-EINVAL, "no node is named \"%s\" in the config file%s%s", me, meant ? "; did you mean " : "",
+	               meant ? meant : "");
 }
 
 static int check_place(const struct tt_launch *b, const char *rank_name, const char *size_name)
@@ -27,14 +29,16 @@ static int check_place(const struct tt_launch *b, const char *rank_name, const c
 	if (b->size < 1)
 		return tt_fail(-EINVAL, "%s is %d: a job has at least one rank", size_name, b->size);
 	if (b->rank < 0 || b->rank >= b->size)
-		return tt_fail(-EINVAL, "%s is %d: with %s %d it must be from 0 to %d", rank_name, b->rank, size_name, b->size, b->size - 1);
+		return tt_fail(-EINVAL, "%s is %d: with %s %d it must be from 0 to %d", rank_name, b->rank, size_name,
+		               b->size, b->size - 1);
 	return 0;
 }
 
 static int copy_address(struct tt_launch *b, const char *address)
 {
 	if (strlen(address) >= sizeof b->address)
-		return tt_fail(-ENAMETOOLONG, "the rendezvous address \"%s\" is longer than %zu bytes", address, sizeof b->address - 1);
+		return tt_fail(-ENAMETOOLONG, "the rendezvous address \"%s\" is longer than %zu bytes", address,
+		               sizeof b->address - 1);
 	strcpy(b->address, address);
 	return 0;
 }
@@ -48,13 +52,13 @@ static int place_from(const struct tt_settings *s, enum tt_setting rank, enum tt
 		return err;
 	b->rank = (int)r;
 	b->size = (int)n;
+	const char *rank_name = tt_setting_info[rank].variable, *size_name = tt_setting_info[size].variable;
 	if (r < 0 || !n)
-		return tt_fail(-EINVAL, "%s is set and %s is not: a launcher sets both", tt_setting_info[r < 0 ? size : rank].variable,
-		               tt_setting_info[r < 0 ? rank : size].variable);
-	return check_place(b, tt_setting_info[rank].variable, tt_setting_info[size].variable);
+		return tt_fail(-EINVAL, "%s is set and %s is not: a launcher sets both", r < 0 ? size_name : rank_name,
+		               r < 0 ? rank_name : size_name);
+	return check_place(b, rank_name, size_name);
 }
 
-/* A new rank says how many the job was started with. */
 static int from_newcomer(const struct tt_settings *s, struct tt_launch *b)
 {
 	long n = 0;
@@ -62,7 +66,10 @@ static int from_newcomer(const struct tt_settings *s, struct tt_launch *b)
 
 	b->unnumbered = true;
 	b->size = (int)n;
-	return err || n ? err : tt_fail(-EINVAL, "TUTTI_RANK is new and TUTTI_SIZE is not set: say how many ranks the job was started with");
+	if (err || n)
+		return err;
+	return tt_fail(-EINVAL,
+	               "TUTTI_RANK is new and TUTTI_SIZE is not set: say how many ranks the job was started with");
 }
 
 static int from_tutti(const struct tt_settings *s, struct tt_launch *b)
@@ -74,7 +81,8 @@ static int from_tutti(const struct tt_settings *s, struct tt_launch *b)
 	if (err || b->size == 1)
 		return err;
 	if (!boot)
-		return tt_fail(-EINVAL, "TUTTI_RANK and TUTTI_SIZE are set and TUTTI_BOOT is not: say where rank 0 listens, TUTTI_BOOT=HOST:PORT");
+		return tt_fail(-EINVAL, "TUTTI_RANK and TUTTI_SIZE are set and TUTTI_BOOT is not: "
+		               "say where rank 0 listens, TUTTI_BOOT=HOST:PORT");
 	if (b->rank == 0 && !b->unnumbered && (err = tt_setting_int(s, TT_BOOT_FD, 0, 1 << 20, &fd)))
 		return err;
 	if (fd >= 0 && fcntl((int)fd, F_GETFD) < 0)
@@ -83,7 +91,7 @@ static int from_tutti(const struct tt_settings *s, struct tt_launch *b)
 	return copy_address(b, boot);
 }
 
-/* torchrun's own store listens on MASTER_PORT where its agent keeps it: we take the port behind. */
+/* torchrun's own store may listen on MASTER_PORT: then rank 0 takes the next port. */
 static int from_torch(const struct tt_settings *s, struct tt_launch *b)
 {
 	const char *addr = tt_setting(s, TT_TORCH_ADDR), *store = tt_setting(s, TT_TORCH_STORE);
@@ -96,7 +104,8 @@ static int from_torch(const struct tt_settings *s, struct tt_launch *b)
 	if ((err = tt_setting_int(s, TT_TORCH_PORT, 1, 65534, &port)))
 		return err;
 	if (!addr || !port)
-		return tt_fail(-EINVAL, "RANK and WORLD_SIZE are set and MASTER_%s is not: torchrun sets all four", addr ? "PORT" : "ADDR");
+		return tt_fail(-EINVAL, "RANK and WORLD_SIZE are set and MASTER_%s is not: torchrun sets all four",
+		               addr ? "PORT" : "ADDR");
 	if (store && !strcmp(store, "True"))
 		port++;
 	snprintf(text, sizeof text, strchr(addr, ':') ? "[%s]:%ld" : "%s:%ld", addr, port);
@@ -115,7 +124,7 @@ static int from_program(const tutti_config *c, struct tt_launch *b)
 	return copy_address(b, c->boot);
 }
 
-/* What was said of this process alone comes before what a file says of all. */
+/* Settings of this process alone come before what a file says of all. */
 int tt_launch_read(struct tt_settings *s, const tutti_config *c, struct tt_launch *b)
 {
 	bool launched = tt_setting(s, TT_RANK) || tt_setting(s, TT_SIZE);
@@ -140,8 +149,8 @@ void tt_launch_free(struct tt_launch *b)
 	b->nodes = NULL;
 }
 
-/* Equal on all ranks of a job however each spells rank 0's host, hence the port alone. No secret goes into it, nor the size
- * of the job: rank 0 says more clearly that it counts otherwise. */
+/* From the port alone, since ranks may spell rank 0's host differently. The size of the job is not in it: rank 0
+ * refuses a wrong size with a clearer sentence. */
 uint64_t tt_launch_job_id(const struct tt_launch *b)
 {
 	const char *port = strrchr(b->address, ':');

@@ -2,7 +2,7 @@
  * ranks can be stopped and slowed at will; and over loopback TCP. */
 #include "collective/collective_private.h"
 #include "engine/engine.h"
-#include "job/job.h"
+#include "job/job_private.h"
 #include "member/member_private.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/ranks.h"

@@ -1,6 +1,6 @@
 /* options.c - the command line of `tutti perf` */
 #include "tools/perf/perf.h"
-#include "job/transports.h"
+#include "job/job.h"
 #include "transport/sim/sim.h"
 #include <stdio.h>
 #include <stdlib.h>
