@@ -1,14 +1,11 @@
-/* reduce.c - combine vectors element by element: one table, indexed by type and rule, for each set of instructions
+/* reduce.c - combines vectors element by element: one table, indexed by type and rule, for each instruction set
  *
- * Whatever the processor, the bits are the same. The caller's rounding and flush-to-zero modes do not count.
- */
+ * All processors compute the same bits, whatever the caller's rounding and flush-to-zero modes. */
 #include "kernel/kernel_private.h"
 #ifdef __x86_64__
 #include <cpuid.h>
 #include <immintrin.h>
 #endif
-
-/* Which kernels. */
 
 static const struct tt_kernels *const levels[] = {
 	&tt_kernels_plain,
@@ -16,7 +13,7 @@ static const struct tt_kernels *const levels[] = {
 	&tt_kernels_avx2, &tt_kernels_avx512,
 #endif
 };
-static _Atomic int chosen = -1; /* of levels; asking costs a trap in a virtual machine, so it is done once */
+static _Atomic int chosen = -1; /* index of levels. CPUID traps in a virtual machine, so it runs once */
 
 #ifdef __x86_64__
 static bool has_f16c(void)
@@ -30,8 +27,8 @@ static int best_level(void)
 {
 	if (!__builtin_cpu_supports("avx2") || !has_f16c())
 		return 0;
-	return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-	       __builtin_cpu_supports("avx512vl") ? 2 : 1;
+	return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+	       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") ? 2 : 1;
 }
 #else
 static int best_level(void) { return 0; }
@@ -56,14 +53,14 @@ const char *tt_reduce_use(int level)
 	return kernels()->name;
 }
 
-/* The application may have set this thread to flush subnormals or to round otherwise; the next rank's thread has not. */
-enum { MODES = 0x1f80 }; /* to nearest, nothing flushed, no traps */
+/* The application may have changed this thread's modes, on this rank alone. */
+enum { MODES = 0x1f80 }; /* round to nearest, keep subnormals, no traps */
 
 static unsigned set_modes(unsigned wanted)
 {
 #ifdef __x86_64__
 	unsigned had = _mm_getcsr();
-	if ((had ^ wanted) & ~0x3fu) /* the low bits only tell what happened */
+	if ((had ^ wanted) & ~0x3fu) /* the low bits are status */
 		_mm_setcsr(wanted);
 	return had;
 #else
@@ -71,12 +68,22 @@ static unsigned set_modes(unsigned wanted)
 #endif
 }
 
-/* Past the caches? A store that the caches take reads its line first, and one past them does not: a fourth less to move. Short
- * vectors gain little, and who needs the result soon would find it in the cache. A vector that is read as well is in the cache
- * anyway, and loses. */
-static bool is_worth(const void *to, const void *a, const void *b, size_t bytes) { return to != a && to != b && bytes >= TT_STREAM_FROM; }
+#define IN_MODES(call) \
+	do { \
+		unsigned modes = set_modes(MODES); \
+		kernels()->of[type].call; \
+		set_modes(modes); \
+	} while (0)
 
-/* Streamed tiles begin at a line: how many elements come before? false: none begins there. */
+/* A cached store reads its line first; a streaming store does not, which saves a fourth of the traffic. Short vectors
+ * gain little, and later reads find a cached result. An output that is also an input is in the cache anyway, and
+ * loses. */
+static bool is_worth(const void *to, const void *a, const void *b, size_t bytes)
+{
+	return to != a && to != b && bytes >= TT_STREAM_FROM;
+}
+
+/* Streamed tiles begin at a line. lead: the elements before the first line; false: no element begins at a line. */
 static bool find_line(const void *to, size_t count, size_t size, size_t *lead)
 {
 	size_t bytes = -(uintptr_t)to % TT_CACHE_LINE;
@@ -87,7 +94,7 @@ static bool find_line(const void *to, size_t count, size_t size, size_t *lead)
 	return true;
 }
 
-static void end_stream(bool stream) /* such stores pass later ones: a notify, a flag */
+static void end_stream(bool stream) /* later stores (a notify, a flag) must not overtake streaming ones */
 {
 #ifdef __x86_64__
 	if (stream)
@@ -99,10 +106,7 @@ static void end_stream(bool stream) /* such stores pass later ones: a notify, a 
 
 void tt_reduce(void *acc, const void *in, size_t count, tutti_type type, tutti_rule rule)
 {
-	unsigned modes = set_modes(MODES);
-
-	kernels()->of[type].pair[rule](acc, acc, in, 0, count, false);
-	set_modes(modes);
+	IN_MODES(pair[rule](acc, acc, in, 0, count, false));
 }
 
 void tt_reduce_to(void *to, const void *a, const void *b, size_t count, tutti_type type, tutti_rule rule)
@@ -127,7 +131,7 @@ void tt_reduce_many(const struct tt_many *m, size_t count, tutti_type type, tutt
 
 	for (int i = 1; i < m->outputs; i++)
 		if (((uintptr_t)m->to[i] ^ (uintptr_t)m->to[0]) % TT_CACHE_LINE)
-			stream = false; /* what begins at a line of one does not in another */
+			stream = false; /* no element begins a line in both */
 	stream = stream && find_line(m->to[0], count, k->size, &lead);
 	k->many[rule](m, 0, lead, false);
 	k->many[rule](m, lead, count - lead, stream);
@@ -150,32 +154,20 @@ void tt_blend(void *to, double by_a, const void *a, double by_b, const void *b, 
 
 void tt_elastic(void *x, void *center, double alpha, size_t count, tutti_type type)
 {
-	unsigned modes = set_modes(MODES);
-
-	kernels()->of[type].elastic(x, center, alpha, count);
-	set_modes(modes);
+	IN_MODES(elastic(x, center, alpha, count));
 }
 
 void tt_scale(void *acc, size_t count, tutti_type type, unsigned n)
 {
-	unsigned modes = set_modes(MODES);
-
-	kernels()->of[type].scale(acc, count, n);
-	set_modes(modes);
+	IN_MODES(scale(acc, count, n));
 }
 
 void tt_reduce_update(const struct tt_update_run *run, size_t count, tutti_type type, tutti_update_rule rule)
 {
-	unsigned modes = set_modes(MODES);
-
-	kernels()->of[type].update[rule](run, count);
-	set_modes(modes);
+	IN_MODES(update[rule](run, count));
 }
 
 void tt_reduce_back_up(void *state, const void *w, size_t count, tutti_type type)
 {
-	unsigned modes = set_modes(MODES);
-
-	kernels()->of[type].back_up(state, w, count);
-	set_modes(modes);
+	IN_MODES(back_up(state, w, count));
 }

@@ -1,4 +1,4 @@
-/* reduce_avx2.c - the kernels for x86-64 with AVX2 and F16C. No FMA: products must round everywhere alike. */
+/* reduce_avx2.c - the kernels for x86-64 with AVX2 and F16C. No FMA: all processors must round products alike. */
 #include "kernel/kernel_private.h"
 #ifdef __x86_64__
 #include <immintrin.h>

@@ -1,5 +1,5 @@
-/* reduce_avx512.c - the kernels for x86-64 with AVX-512. Not its bf16 instructions: they take subnormals for zeros, and the
- * ranks of a job, whose processors may differ, must come to the same bits. Nor its FMA. */
+/* reduce_avx512.c - the kernels for x86-64 with AVX-512. No FMA, and not its bf16 instructions, which flush subnormals:
+ * ranks with different processors must compute the same bits. */
 #include "kernel/kernel_private.h"
 #ifdef __x86_64__
 #include <immintrin.h>

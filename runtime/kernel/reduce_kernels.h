@@ -1,14 +1,13 @@
 /* reduce_kernels.h - vectors of WIDTH bytes, and the table of kernels made of them
  *
- * Vectors are the compilers' own (GCC's and clang's vector_size), so that one text serves all instructions. Theirs are called
- * by name in three places only: the conversion of f16 and the square root, which compilers do not find, and stores past the caches.
+ * Vectors are GCC's and clang's vector_size, so one text serves all instruction sets. Intrinsics appear in three places
+ * only: for f16 conversions and square roots, which the compilers do not find, and for streaming stores.
  *
- * Two ranks may combine the same numbers in either order (doubling) and must get the same bits. So every rule here is
+ * Two ranks may combine the same numbers in either order (doubling) and must get the same bits. So every rule is
  * commutative bit for bit: a NaN result is always the one positive quiet NaN without payload, the larger of -0 and +0
- * is +0, the smaller -0. Nothing is contracted to a fused multiply-add (-ffp-contract=off).
- */
+ * is +0, the smaller -0. Nothing is contracted to a fused multiply-add (-ffp-contract=off). */
 #if defined __OPTIMIZE__ && !defined __clang__
-#pragma GCC optimize("O3", "no-trapping-math") /* its -O2 does not unroll; and reduce.c masks the traps */
+#pragma GCC optimize("O3", "no-trapping-math") /* -O2 does not unroll; reduce.c masks traps */
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
@@ -19,18 +18,18 @@ typedef int32_t vi32 VECTOR;
 typedef int64_t vi64 VECTOR;
 typedef uint32_t vu32 VECTOR; /* unsigned: integers wrap */
 typedef uint64_t vu64 VECTOR;
-typedef uint32_t loose VECTOR __attribute__((aligned(1), may_alias)); /* as it lies in memory: anywhere, under any name */
+typedef uint32_t loose VECTOR __attribute__((aligned(1), may_alias)); /* in memory: any address and type */
 
 enum {
-	TILE = 4,      /* vectors of a stream that are worked on at once: a line or more, and still in registers */
-	AHEAD = 1024,  /* bytes; 256 to 512 and 2048 were slower */
+	TILE = 4,      /* vectors of each stream in one step: a cache line or more, and still in registers */
+	AHEAD = 1024,  /* bytes to prefetch; 256 to 512 and 2048 were slower */
 };
 
-/* Lanes of a where the mask is all ones, else of b. */
+/* Lanes of a where the mask is ones, else of b. */
 #define PICK(mask, a, b) ((__typeof__(a))(((mask) & (__typeof__(mask))(a)) | (~(mask) & (__typeof__(mask))(b))))
 #define ALL(vector, x) ((vector){ 0 } + (x))
 
-/* Past the caches, at an address that the vector's size divides. */
+/* Bypasses the caches; `to` is aligned to the vector. */
 #ifdef __x86_64__
 INLINE void stream_vector(void *to, vi32 v)
 {
@@ -46,8 +45,8 @@ INLINE void stream_vector(void *to, vi32 v)
 INLINE void stream_vector(void *to, vi32 v) { memcpy(to, &v, sizeof v); }
 #endif
 
-/* The 16-bit formats are computed in f32: a vector of them makes two. Where it can be the even ones and the odd ones, no lane
- * has to move. Narrowing takes no NaN but the clean one. */
+/* The 16-bit formats are computed in f32: one vector makes two. If these are the even and the odd elements, no lane
+ * moves. Narrowing accepts no NaN but the clean one. */
 
 INLINE void widen_bf16(vf32 *v, const void *at)
 {
@@ -94,12 +93,12 @@ INLINE vu32 narrow_f16(const vf32 *v)
 	return (vu32)_mm256_inserti128_si256(low, _mm256_cvtps_ph((__m256)v[1], _MM_FROUND_TO_NEAREST_INT), 1);
 }
 #else
-/* All cases are worked out and one is picked. */
+/* Computes all cases and picks one. */
 INLINE vf32 from_f16(vu32 h)
 {
 	vu32 sign = (h & 0x8000) << 16, size = (h & 0x7fff) << 13;
 	vu32 normal = size + (112u << 23), special = size + (224u << 23);
-	/* A subnormal is its fraction times 2^-24: put it behind a leading one, and take that one off again. */
+	/* A subnormal is its fraction times 2^-24: put it behind a leading one, then subtract the one. */
 	vu32 small = (vu32)((vf32)(size + (113u << 23)) - 0x1p-14f);
 
 	h = PICK((vi32)size >= 31 << 23, special, normal);
@@ -110,7 +109,7 @@ INLINE vu32 to_f16(vf32 v)
 {
 	vu32 u = (vu32)v, sign = u >> 16 & 0x8000, size = u & 0x7fffffff;
 	vu32 normal = (size - (112u << 23) + 0xfff + (size >> 13 & 1)) >> 13;
-	/* Added to 1/2, the last bit that stays is worth 2^-24: the addition itself rounds to a subnormal. */
+	/* In the sum with 1/2 the last bit is worth 2^-24, so the addition rounds to a subnormal. */
 	vu32 small = (vu32)((vf32)size + 0.5f) - (126u << 23);
 	vu32 h = PICK((vi32)size < 113 << 23, small, normal);
 
@@ -132,7 +131,7 @@ INLINE vu32 narrow_f16(const vf32 *v) { return to_f16(v[0]) | to_f16(v[1]) << 16
 #define F16_ALTERNATES
 #endif
 
-/* Beside vectors of f32 the elements must be in their order: the even ones and the odd ones, and back. */
+/* State is in f32, in order: weave turns even and odd elements into that order, unweave back. */
 #ifdef __clang__
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
@@ -259,14 +258,16 @@ INLINE vf64 root_f64(vf64 v)
 
 #define ROW(type, real) \
 	{ .size = sizeof(element_##type), \
-	  .pair = { [TUTTI_SUM] = sum_##type, [TUTTI_AVERAGE] = sum_##type, [TUTTI_PRODUCT] = product_##type, [TUTTI_MAX] = max_##type, \
-		    [TUTTI_MIN] = min_##type }, \
-	  .many = { [TUTTI_SUM] = sum_many_##type, [TUTTI_AVERAGE] = average_many_##type, [TUTTI_PRODUCT] = product_many_##type, \
-		    [TUTTI_MAX] = max_many_##type, [TUTTI_MIN] = min_many_##type }, \
+	  .pair = { [TUTTI_SUM] = sum_##type, [TUTTI_AVERAGE] = sum_##type, [TUTTI_PRODUCT] = product_##type, \
+		    [TUTTI_MAX] = max_##type, [TUTTI_MIN] = min_##type }, \
+	  .many = { [TUTTI_SUM] = sum_many_##type, [TUTTI_AVERAGE] = average_many_##type, \
+		    [TUTTI_PRODUCT] = product_many_##type, [TUTTI_MAX] = max_many_##type, \
+		    [TUTTI_MIN] = min_many_##type }, \
 	  .scale = scale_##type, real }
 #define REAL(type) \
 	.blend = blend_##type, .elastic = elastic_##type, .back_up = back_up_##type, \
-	.update = { [TUTTI_UPDATE_MOMENTUM] = update_momentum_##type, [TUTTI_UPDATE_SMOOTHED] = update_momentum_##type, \
+	.update = { [TUTTI_UPDATE_MOMENTUM] = update_momentum_##type, \
+		    [TUTTI_UPDATE_SMOOTHED] = update_momentum_##type, \
 		    [TUTTI_UPDATE_NESTEROV] = update_nesterov_##type, [TUTTI_UPDATE_ADAGRAD] = update_adagrad_##type, \
 		    [TUTTI_UPDATE_RMSPROP] = update_rmsprop_##type, [TUTTI_UPDATE_ADAM] = update_adam_##type, \
 		    [TUTTI_UPDATE_ADAMW] = update_adam_##type, [TUTTI_UPDATE_DCASGD] = update_dcasgd_##type, \

@@ -1,14 +1,13 @@
-/* reduce_loops.h - the loops over elements of one TYPE
+/* reduce_loops.h - the loops over elements of one TYPE, at any address
  *
- * Elements lie in memory as ELEMENT, and are computed as NUMBER in vectors VEC; comparing those gives MASK. CLEAN_NAN is
- * defined for floating point: the bits of the one NaN, and ROOT: the square roots of a VEC. WIDEN, WIDEN_ONE and NARROW are
- * defined where an ELEMENT has half the size of a NUMBER: a vector from memory makes two; and ALTERNATES, where these are the
- * even elements and the odd ones. All are undefined again at the end.
+ *   ELEMENT NUMBER VEC MASK    the type in memory, in computations, a vector of it, the result of a comparison
+ *   CLEAN_NAN ROOT             floating point: the bits of the one NaN; the square roots of a VEC
+ *   WIDEN WIDEN_ONE NARROW     if an ELEMENT has half the size of a NUMBER: one vector of memory makes two
+ *   ALTERNATES                 these two are the even and the odd elements
  *
- * Elements lie at any address.
- */
+ * The end of this file undefines all of them. */
 typedef ELEMENT ON(element);
-typedef ELEMENT ON(cell) __attribute__((vector_size(WIDTH), aligned(1), may_alias)); /* as many as make a vector in memory */
+typedef ELEMENT ON(cell) __attribute__((vector_size(WIDTH), aligned(1), may_alias)); /* a vector in memory */
 #ifdef NARROW
 #define NARROWED(v) ((ON(cell))NARROW(v))
 #else
@@ -17,10 +16,10 @@ typedef ELEMENT ON(cell) __attribute__((vector_size(WIDTH), aligned(1), may_alia
 #define NARROWED(v) ((ON(cell))*(v))
 #endif
 #define SIZE sizeof(ELEMENT)
-#define PARTS (sizeof(NUMBER) / SIZE) /* vectors that one makes */
+#define PARTS (sizeof(NUMBER) / SIZE) /* vectors of NUMBERs for one in memory */
 #define LANES (WIDTH / sizeof(NUMBER))
 
-/* A vector, or, if `len` is less than its size, a single element. */
+/* get and put move a vector, or a single element if `len` is less than WIDTH. */
 
 INLINE void ON(get)(VEC *v, const char *at, size_t len)
 {
@@ -33,7 +32,7 @@ INLINE void ON(get)(VEC *v, const char *at, size_t len)
 	memcpy(&one, at, SIZE);
 	*v = WIDEN_ONE(one);
 	for (size_t u = 1; u < PARTS; u++)
-		v[u] = *v; /* nobody looks at it */
+		v[u] = *v; /* not used, but must be initialized */
 }
 
 INLINE void ON(put)(char *to, const VEC *v, size_t len, bool stream)
@@ -54,7 +53,7 @@ INLINE void ON(put)(char *to, const VEC *v, size_t len, bool stream)
 #ifdef CLEAN_NAN
 INLINE VEC ON(clean)(VEC v) { return PICK(v == v, v, ALL(MASK, CLEAN_NAN)); }
 
-/* Where a == b the bits differ only for -0 and +0: a sign of both for max, of either for min. */
+/* If a == b, only -0 and +0 differ in their bits: max needs the signs of both, min of either. */
 INLINE VEC ON(extreme)(VEC a, VEC b, bool least)
 {
 	MASK first = least ? a < b : a > b, second = least ? a > b : a < b;
@@ -92,8 +91,8 @@ INLINE VEC ON(combine)(VEC a, VEC b, tutti_rule rule)
 	}
 }
 
-/* One step of each loop, from byte i on: `vectors` of them, or one element if `len` is less than a vector's. All that is read is
- * read before anything is written: an output may be an input. */
+/* One step of each loop, from byte i on: so many vectors, or one element if `len` is less than WIDTH. A step reads
+ * everything before it writes, since an output may be an input. */
 
 struct ON(work) {
 	char *to;
@@ -101,8 +100,7 @@ struct ON(work) {
 	const struct tt_many *many;
 };
 
-/* Two vectors made of one take so long that beyond the caches the processor does not see far enough ahead. The other types need no
- * help and lose by it. */
+/* Widening takes so long that the processor does not look far enough ahead by itself. Other types lose by this. */
 INLINE void ON(look_ahead)(const char *at, int vectors)
 {
 	for (int i = 0; PARTS > 1 && vectors == TILE && i < TILE * WIDTH; i += TT_CACHE_LINE)
@@ -161,7 +159,8 @@ INLINE void ON(step_scale)(const struct ON(work) *w, size_t i, int vectors, size
 }
 
 #ifdef CLEAN_NAN
-INLINE void ON(step_blend)(const struct ON(work) *w, size_t i, int vectors, size_t len, bool stream, NUMBER by_a, NUMBER by_b)
+INLINE void ON(step_blend)(const struct ON(work) *w, size_t i, int vectors, size_t len, bool stream, NUMBER by_a,
+                           NUMBER by_b)
 {
 	VEC a[TILE * PARTS], b[TILE * PARTS];
 
@@ -172,14 +171,14 @@ INLINE void ON(step_blend)(const struct ON(work) *w, size_t i, int vectors, size
 	ON(put_all)(w->to + i, a, vectors, len, stream);
 }
 
-/* Both sides move towards each other. */
-INLINE void ON(step_elastic)(const struct ON(work) *w, size_t i, int vectors, size_t len, bool stream, char *center, NUMBER alpha)
+INLINE void ON(step_elastic)(const struct ON(work) *w, size_t i, int vectors, size_t len, bool stream, char *center,
+                             NUMBER alpha)
 {
 	VEC x[PARTS], c[PARTS];
 
 	ON(look_ahead)(w->to + i, vectors);
 	ON(look_ahead)(center + i, vectors);
-	for (int v = 0; v < vectors; v++, i += WIDTH) { /* a tile of both does not fit into the registers */
+	for (int v = 0; v < vectors; v++, i += WIDTH) { /* two tiles do not fit into registers */
 		ON(get)(x, w->to + i, len);
 		ON(get)(c, center + i, len);
 		for (size_t u = 0; u < PARTS; u++) {
@@ -193,7 +192,7 @@ INLINE void ON(step_elastic)(const struct ON(work) *w, size_t i, int vectors, si
 }
 #endif
 
-/* The loops: tiles, then vectors, then elements. Only tiles are streamed. */
+/* Tiles, then vectors, then elements. Only tiles bypass the caches. */
 
 #define LOOP(first, count, step, ...) \
 	do { \
@@ -239,7 +238,8 @@ static void ON(scale)(char *acc, size_t count, unsigned n)
 }
 
 #ifdef CLEAN_NAN
-static void ON(blend)(char *to, double by_a, const char *a, double by_b, const char *b, size_t first, size_t count, bool stream)
+static void ON(blend)(char *to, double by_a, const char *a, double by_b, const char *b, size_t first, size_t count,
+                      bool stream)
 {
 	const struct ON(work) w = { .to = to, .a = a, .b = b };
 

@@ -1,4 +1,4 @@
-/* reduce_plain.c - the kernels for any processor: 16 bytes at a time, which is SSE2 on x86-64 and NEON on arm64 */
+/* reduce_plain.c - the kernels for any processor: vectors of 16 bytes, which are SSE2 on x86-64 and NEON on arm64 */
 #include "kernel/kernel_private.h"
 #ifdef __x86_64__
 #include <immintrin.h>

@@ -1,22 +1,19 @@
 /* updater.c - a table's update rule: its options, and its state for one shard
  *
- * tutti.h has the equations, the table of rules below says what each takes and how its factors come of that, and updater_loops.h
- * computes it. State is planar: each array holds one number for each element of the shard, so that any range of elements can be
- * updated alone. Arrays are memory of their own, from the kernel: zeros that cost nothing until somebody pushes.
- */
+ * tutti.h has the equations. The table of rules says which options each rule takes; weigh() turns them into the factors
+ * with which updater_loops.h computes. State arrays are growable pages: zeros that cost nothing until the first
+ * push. */
 #include "kernel/kernel_private.h"
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct tt_updater {
-	tutti_updater as;        /* with all defaults filled in */
+	tutti_updater as;        /* with all defaults */
 	tutti_type type;
 	size_t count;
-	int workers;             /* for as many there is state: 1 where it is all workers' */
-	int members;             /* who may push: worker 0 to this */
-	char **state;            /* [worker][array], each with `count` numbers */
+	int workers;             /* that have state of their own; 1: they share it */
+	int members;             /* workers that may push */
+	char **state;            /* [worker][array], each of `count` numbers */
 	uint64_t pushes;
 };
 
@@ -32,15 +29,16 @@ static const char *const range_names[] = { "a number", "0 or more", "from 0 to b
 
 #define OPTION(member, bit, range) { #member, TUTTI_SET_##bit, offsetof(tutti_update, member), range }
 static const struct option options[] = {
-	OPTION(scale, SCALE, ANY), OPTION(learning_rate, LEARNING_RATE, FROM_ZERO), OPTION(weight_decay, WEIGHT_DECAY, FROM_ZERO),
+	OPTION(scale, SCALE, ANY), OPTION(learning_rate, LEARNING_RATE, FROM_ZERO),
+	OPTION(weight_decay, WEIGHT_DECAY, FROM_ZERO),
 	OPTION(momentum, MOMENTUM, BELOW_ONE), OPTION(rho, RHO, BELOW_ONE), OPTION(lambda, LAMBDA, FROM_ZERO),
-	OPTION(beta1, BETA1, BELOW_ONE), OPTION(beta2, BETA2, BELOW_ONE), OPTION(epsilon, EPSILON, FROM_ZERO), OPTION(alpha, ALPHA, POSITIVE),
-	OPTION(beta, BETA, FROM_ZERO), OPTION(l1, L1, FROM_ZERO), OPTION(l2, L2, FROM_ZERO),
+	OPTION(beta1, BETA1, BELOW_ONE), OPTION(beta2, BETA2, BELOW_ONE), OPTION(epsilon, EPSILON, FROM_ZERO),
+	OPTION(alpha, ALPHA, POSITIVE), OPTION(beta, BETA, FROM_ZERO), OPTION(l1, L1, FROM_ZERO),
+	OPTION(l2, L2, FROM_ZERO),
 };
 static const unsigned every_option = (TUTTI_SET_L2 << 1) - 1;
 
-static double *number(tutti_update *o, const struct option *of) { return (double *)(void *)((char *)o + of->at); }
-static double value(const tutti_update *o, const struct option *of) { return *(const double *)(const void *)((const char *)o + of->at); }
+static double *number(const tutti_update *o, const struct option *of) { return (double *)((uintptr_t)o + of->at); }
 
 static bool is_within(double x, int range)
 {
@@ -113,14 +111,18 @@ static void weigh(struct tt_factors *f, tutti_update_rule rule, const tutti_upda
 	}
 }
 
-enum { STEP = TUTTI_SET_SCALE | TUTTI_SET_LEARNING_RATE, GRADIENT = STEP | TUTTI_SET_WEIGHT_DECAY };
+enum {
+	STEP = TUTTI_SET_SCALE | TUTTI_SET_LEARNING_RATE,
+	GRADIENT = STEP | TUTTI_SET_WEIGHT_DECAY,
+	ADAM = GRADIENT | TUTTI_SET_BETA1 | TUTTI_SET_BETA2 | TUTTI_SET_EPSILON,
+};
 
 static const struct rule {
 	const char *name;
-	unsigned takes;             /* TUTTI_SET_...; the worker always */
-	unsigned flags;             /* that it may have */
-	bool each;                  /* state of each worker's own */
-	const char *states[2];      /* names, for files */
+	unsigned takes;        /* options, TUTTI_SET_...; all take the worker */
+	unsigned flags;        /* allowed */
+	bool each;             /* each worker has its own state */
+	const char *states[2]; /* names, part of the file format */
 	tutti_update defaults;
 } rules[] = {
 	[TUTTI_UPDATE_ADD] = { "add", .takes = TUTTI_SET_SCALE, .defaults = { .scale = 1 } },
@@ -132,20 +134,21 @@ static const struct rule {
 		.defaults = { .scale = 1, .learning_rate = 1 } },
 	[TUTTI_UPDATE_NESTEROV] = { "nesterov", .takes = GRADIENT | TUTTI_SET_MOMENTUM, .states = { "m" },
 		.defaults = { .scale = 1, .learning_rate = 1, .momentum = 0.9 } },
-	[TUTTI_UPDATE_ADAGRAD] = { "adagrad", .takes = GRADIENT | TUTTI_SET_EPSILON, .flags = TUTTI_SHARED_STATE, .each = true, .states = { "G" },
-		.defaults = { .scale = 1, .learning_rate = 0.01, .epsilon = 1e-6 } },
+	[TUTTI_UPDATE_ADAGRAD] = { "adagrad", .takes = GRADIENT | TUTTI_SET_EPSILON, .flags = TUTTI_SHARED_STATE,
+		.each = true, .states = { "G" }, .defaults = { .scale = 1, .learning_rate = 0.01, .epsilon = 1e-6 } },
 	[TUTTI_UPDATE_RMSPROP] = { "rmsprop", .takes = GRADIENT | TUTTI_SET_RHO | TUTTI_SET_EPSILON, .states = { "v" },
 		.defaults = { .scale = 1, .learning_rate = 0.01, .rho = 0.99, .epsilon = 1e-8 } },
-	[TUTTI_UPDATE_ADAM] = { "adam", .takes = GRADIENT | TUTTI_SET_BETA1 | TUTTI_SET_BETA2 | TUTTI_SET_EPSILON, .states = { "m", "v" },
+	[TUTTI_UPDATE_ADAM] = { "adam", .takes = ADAM, .states = { "m", "v" },
 		.defaults = { .scale = 1, .learning_rate = 0.001, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8 } },
-	[TUTTI_UPDATE_ADAMW] = { "adamw", .takes = GRADIENT | TUTTI_SET_BETA1 | TUTTI_SET_BETA2 | TUTTI_SET_EPSILON, .states = { "m", "v" },
-		.defaults = { .scale = 1, .learning_rate = 0.001, .weight_decay = 0.01, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8 } },
-	[TUTTI_UPDATE_DCASGD] = { "dcasgd", .takes = STEP | TUTTI_SET_LAMBDA, .flags = TUTTI_BACKUP_FROM_ZERO, .each = true, .states = { "b" },
-		.defaults = { .scale = 1, .learning_rate = 0.01, .lambda = 0.1 } },
+	[TUTTI_UPDATE_ADAMW] = { "adamw", .takes = ADAM, .states = { "m", "v" }, .defaults = { .scale = 1,
+		.learning_rate = 0.001, .weight_decay = 0.01, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8 } },
+	[TUTTI_UPDATE_DCASGD] = { "dcasgd", .takes = STEP | TUTTI_SET_LAMBDA, .flags = TUTTI_BACKUP_FROM_ZERO,
+		.each = true, .states = { "b" }, .defaults = { .scale = 1, .learning_rate = 0.01, .lambda = 0.1 } },
 	[TUTTI_UPDATE_DCASGDA] = { "dcasgda", .takes = STEP | TUTTI_SET_LAMBDA | TUTTI_SET_MOMENTUM | TUTTI_SET_EPSILON,
 		.flags = TUTTI_BACKUP_FROM_ZERO, .each = true, .states = { "b", "s" },
 		.defaults = { .scale = 1, .learning_rate = 0.01, .lambda = 0.1, .momentum = 0.95, .epsilon = 1e-7 } },
-	[TUTTI_UPDATE_FTRL] = { "ftrl", .takes = TUTTI_SET_SCALE | TUTTI_SET_ALPHA | TUTTI_SET_BETA | TUTTI_SET_L1 | TUTTI_SET_L2, .states = { "z", "n" },
+	[TUTTI_UPDATE_FTRL] = { "ftrl", .states = { "z", "n" },
+		.takes = TUTTI_SET_SCALE | TUTTI_SET_ALPHA | TUTTI_SET_BETA | TUTTI_SET_L1 | TUTTI_SET_L2,
 		.defaults = { .scale = 1, .alpha = 0.005, .beta = 1 } },
 	[TUTTI_UPDATE_ELASTIC] = { "elastic", .takes = TUTTI_SET_ALPHA, .defaults = { .alpha = 0.5 } },
 	[TUTTI_UPDATE_OWN] = { "own", .takes = ~0u, .flags = TUTTI_SHARED_STATE, .each = true },
@@ -167,7 +170,12 @@ static int count_states(const tutti_updater *a)
 
 static bool has_state_each(const tutti_updater *a) { return rules[a->rule].each && !(a->flags & TUTTI_SHARED_STATE); }
 
-/* Checks: what a program gives, and what comes over a wire. */
+/* Checks of what a program passes and of what other ranks send. */
+
+static int refuse_size(const char *what, size_t is, size_t wanted)
+{
+	return tt_fail(-EINVAL, "%s.size is %zu: set it to sizeof(%s), %zu in this version", what, is, what, wanted);
+}
 
 static int copy_options(const tutti_update *from, tutti_update *to)
 {
@@ -179,14 +187,14 @@ static int copy_options(const tutti_update *from, tutti_update *to)
 		return 0;
 	}
 	if (from->size != sizeof *to)
-		return tt_fail(-EINVAL, "tutti_update.size is %zu: set it to sizeof(tutti_update), %zu in this version", from->size, sizeof *to);
+		return refuse_size("tutti_update", from->size, sizeof *to);
 	*to = *from;
 	return 0;
 }
 
 static int check_option(const struct rule *r, const tutti_update *o, const struct option *of)
 {
-	double x = value(o, of);
+	double x = *number(o, of);
 
 	if (!(o->set & of->bit))
 		return x == 0 ? 0 : tt_fail(-EINVAL, "%s is %g, but tutti_update.set does not name it", of->name, x);
@@ -213,8 +221,9 @@ static int check_options(tutti_update_rule rule, const tutti_update *o)
 static int check_own(const tutti_updater *a)
 {
 	if (a->rule != TUTTI_UPDATE_OWN)
-		return a->own || a->own_states ? tt_fail(-EINVAL, "the rule %s comes with a function of its own: that is for TUTTI_UPDATE_OWN",
-		                                         rules[a->rule].name) : 0;
+		return !a->own && !a->own_states ? 0 :
+		       tt_fail(-EINVAL, "the rule %s comes with a function of its own: that is for TUTTI_UPDATE_OWN",
+		               rules[a->rule].name);
 	if (!a->own)
 		return tt_fail(-EINVAL, "TUTTI_UPDATE_OWN without a function: set tutti_updater.own");
 	if (a->own_states < 0 || a->own_states > TT_UPDATE_STATES)
@@ -222,7 +231,7 @@ static int check_own(const tutti_updater *a)
 	return 0;
 }
 
-/* Integers are added and assigned, by the same kernels as ever: no factor goes with that. */
+/* The integer kernels add and assign, without factors. */
 static int check_type(const tutti_updater *a, tutti_type type)
 {
 	if (!tt_type_size(type))
@@ -230,7 +239,8 @@ static int check_type(const tutti_updater *a, tutti_type type)
 	if (type != TUTTI_I32 && type != TUTTI_I64)
 		return 0;
 	if (a->rule != TUTTI_UPDATE_ADD && a->rule != TUTTI_UPDATE_ASSIGN && a->rule != TUTTI_UPDATE_OWN)
-		return tt_fail(-EINVAL, "the rule %s is not for integers: they can be added or assigned", rules[a->rule].name);
+		return tt_fail(-EINVAL, "the rule %s is not for integers: they can be added or assigned",
+		               rules[a->rule].name);
 	if (a->rule == TUTTI_UPDATE_ADD && a->defaults.set & TUTTI_SET_SCALE)
 		return tt_fail(-EINVAL, "a table of integers adds them as they are: it has no scale");
 	return 0;
@@ -242,11 +252,12 @@ int tt_updater_check(const tutti_updater *a, tutti_type type)
 	int err;
 
 	if (a->size != sizeof *a)
-		return tt_fail(-EINVAL, "tutti_updater.size is %zu: set it to sizeof(tutti_updater), %zu in this version", a->size, sizeof *a);
+		return refuse_size("tutti_updater", a->size, sizeof *a);
 	if (!tt_update_name(a->rule))
 		return tt_fail(-EINVAL, "there is no update rule %d", (int)a->rule);
 	if (a->flags & ~rules[a->rule].flags)
-		return tt_fail(-EINVAL, "the rule %s takes no flags %#x", rules[a->rule].name, a->flags & ~rules[a->rule].flags);
+		return tt_fail(-EINVAL, "the rule %s takes no flags %#x", rules[a->rule].name,
+		               a->flags & ~rules[a->rule].flags);
 	if ((err = copy_options(&a->defaults, &defaults)) || (err = check_options(a->rule, &defaults)))
 		return err;
 	if (defaults.set & TUTTI_SET_WORKER)
@@ -262,12 +273,12 @@ int tt_update_check(const tutti_updater *a, const tutti_update *o)
 	return err ? err : check_options(a->rule, &copy);
 }
 
-/* What `over` sets, else what was there. */
+/* Replaces the options that `over` sets. */
 static void overlay(tutti_update *to, const tutti_update *over)
 {
 	for (size_t k = 0; k < TT_COUNT(options); k++)
 		if (over->set & options[k].bit)
-			*number(to, &options[k]) = value(over, &options[k]);
+			*number(to, &options[k]) = *number(over, &options[k]);
 	to->set |= over->set;
 }
 
@@ -283,7 +294,13 @@ static void unmap_all(const struct tt_updater *u, char **state, int workers, siz
 		tt_pages_unmap(state[i], count * state_size(u));
 }
 
-/* New arrays for workers from `from` on: all or none. */
+static int no_memory(const struct tt_updater *u, int arrays, size_t count)
+{
+	return tt_fail(-ENOMEM, "no memory for the state of %s: %d arrays of %zu numbers", rules[u->as.rule].name,
+	               arrays, count);
+}
+
+/* Maps the arrays of workers from `from` on, all or none. */
 static int map_all(const struct tt_updater *u, char **state, int from, int workers, size_t count)
 {
 	int n = count_states(&u->as);
@@ -292,7 +309,7 @@ static int map_all(const struct tt_updater *u, char **state, int from, int worke
 		if (!(state[i] = tt_pages_map(count * state_size(u)))) {
 			while (i-- > from * n)
 				tt_pages_unmap(state[i], count * state_size(u));
-			return tt_fail(-ENOMEM, "no memory for the state of %s: %d arrays of %zu numbers", rules[u->as.rule].name, workers * n, count);
+			return no_memory(u, workers * n, count);
 		}
 	return 0;
 }
@@ -326,8 +343,8 @@ int tt_updater_resize(struct tt_updater *u, size_t count)
 		char *at = tt_pages_resize(u->state[i], bytes, now);
 		if (!at) {
 			while (i-- > 0)
-				u->state[i] = tt_pages_resize(u->state[i], now, bytes); /* less of what is there: that does not fail */
-			return tt_fail(-ENOMEM, "no memory for the state of %s: %d arrays of %zu numbers", rules[u->as.rule].name, n, count);
+				u->state[i] = tt_pages_resize(u->state[i], now, bytes); /* shrinking does not fail */
+			return no_memory(u, n, count);
 		}
 		u->state[i] = at;
 	}
@@ -375,7 +392,7 @@ static void back_up(struct tt_updater *u, int worker, const void *w, size_t firs
 		tt_reduce_back_up(element(u, u->state[k * count_states(&u->as)], first), w, count, u->type);
 }
 
-/* FTRL's values follow from its state: the z from which w follows. Beyond l1 on the other side of 0, so each w has one. */
+/* The z of which FTRL computes this w. |z| is more than l1 if w is not 0, so there is exactly one. */
 static double solve_ftrl(double w, double n, const tutti_update *o)
 {
 	return w == 0 ? 0 : -(w * ((o->beta + sqrt(n)) / o->alpha + o->l2) + copysign(o->l1, w));
@@ -385,19 +402,19 @@ static void solve_all(struct tt_updater *u, const void *w, size_t first, size_t 
 {
 	void *z = element(u, u->state[0], first), *n = element(u, u->state[1], first);
 
-	tt_reduce_back_up(z, w, count, u->type); /* the values as numbers */
+	tt_reduce_back_up(z, w, count, u->type); /* converts w to numbers */
 	for (size_t i = 0; i < count; i++)
 		if (u->type == TUTTI_F64)
 			((double *)z)[i] = solve_ftrl(((double *)z)[i], ((double *)n)[i], &u->as.defaults);
 		else
-			((float *)z)[i] = (float)solve_ftrl((double)((float *)z)[i], (double)((float *)n)[i], &u->as.defaults);
+			((float *)z)[i] = (float)solve_ftrl(((float *)z)[i], ((float *)n)[i], &u->as.defaults);
 }
 
 void tt_updater_assigned(struct tt_updater *u, int worker, const void *w, size_t first, size_t count)
 {
 	if (keeps_backup(u->as.rule) && !(u->as.flags & TUTTI_BACKUP_FROM_ZERO))
 		back_up(u, worker, w, first, count);
-	if (u->as.rule == TUTTI_UPDATE_FTRL && worker < 0) /* its state is all workers' */
+	if (u->as.rule == TUTTI_UPDATE_FTRL && worker < 0) /* all workers share its state */
 		solve_all(u, w, first, count);
 }
 
@@ -405,10 +422,10 @@ int tt_updater_states(const struct tt_updater *u) { return u->workers * count_st
 
 struct tt_state tt_updater_state(const struct tt_updater *u, int i)
 {
-	int n = count_states(&u->as);
+	int n = count_states(&u->as), worker = has_state_each(&u->as) ? i / n : -1;
 	const char *const *names = u->as.rule == TUTTI_UPDATE_OWN ? own_states : rules[u->as.rule].states;
 
-	return (struct tt_state){ names[i % n], has_state_each(&u->as) ? i / n : -1, u->state[i], u->count * state_size(u) };
+	return (struct tt_state){ names[i % n], worker, u->state[i], u->count * state_size(u) };
 }
 
 uint64_t tt_updater_pushes(const struct tt_updater *u) { return u->pushes; }
@@ -448,7 +465,8 @@ int tt_updater_begin(struct tt_updater *u, int worker, const tutti_update *over,
 static void call_own(const struct tt_push *p, size_t first, size_t count, const struct tt_piece *at, void *const *state)
 {
 	const struct tt_updater *u = p->updater;
-	const tutti_update_piece piece = { sizeof piece, u->type, first, count, at->to, at->w, at->d, state, p->t, &p->options, u->as.own_arg };
+	const tutti_update_piece piece = { sizeof piece, u->type, first, count, at->to, at->w, at->d, state, p->t,
+		                           &p->options, u->as.own_arg };
 
 	u->as.own(&piece);
 }
@@ -478,7 +496,9 @@ void tt_updater_apply(const struct tt_push *p, size_t first, size_t count, const
 			tt_blend(at->to, 1, at->w, f->scale, at->d, count, u->type);
 		break;
 	case TUTTI_UPDATE_ASSIGN: memcpy(at->to, at->d, count * tt_type_size(u->type)); break;
-	case TUTTI_UPDATE_SGD: tt_blend(at->to, 1 - f->rate * f->decay, at->w, -f->rate * f->scale, at->d, count, u->type); break;
+	case TUTTI_UPDATE_SGD:
+		tt_blend(at->to, 1 - f->rate * f->decay, at->w, -f->rate * f->scale, at->d, count, u->type);
+		break;
 	case TUTTI_UPDATE_OWN: call_own(p, first, count, at, state); break;
 	default: run_rule(p, count, at, state);
 	}

@@ -1,8 +1,7 @@
 /* updater_loops.h - the update rules' loops over elements of one floating-point TYPE; a part of reduce_loops.h
  *
- * One pass over values, deltas and state. tutti.h has the equations, updater.c the factors in them: a new rule is a function here,
- * a case in `next`, and its UPDATE below.
- */
+ * One pass over values, deltas and state. tutti.h has the equations, updater.c computes their factors. A new rule is a
+ * function here, a case in `next`, and an UPDATE below. */
 struct ON(factors) {
 #define FACTOR(name) NUMBER name;
 	TT_FACTORS(FACTOR)
@@ -16,7 +15,7 @@ INLINE void ON(take_factors)(struct ON(factors) *to, const struct tt_factors *fr
 #undef FACTOR
 }
 
-/* Rules: the new value, of one vector. s is its state. */
+/* Each rule returns the new value of one vector w. g is the gradient, s the state. */
 
 typedef const struct ON(factors) ON(given);
 
@@ -78,7 +77,7 @@ INLINE VEC ON(next)(VEC w, VEC d, VEC **s, ON(given) *f, tutti_update_rule rule)
 {
 	VEC g = f->scale * d;
 
-	if (f->decay != 0) /* what is infinite, and not to decay, stays so */
+	if (f->decay != 0) /* 0 times infinity would be NaN */
 		g += f->decay * w;
 	switch (rule) {
 	case TUTTI_UPDATE_MOMENTUM: return ON(momentum)(w, g, s, f);
@@ -92,7 +91,7 @@ INLINE VEC ON(next)(VEC w, VEC d, VEC **s, ON(given) *f, tutti_update_rule rule)
 	}
 }
 
-/* Elements in their order, as state has them. `len` as for get and put. */
+/* As get and put, with elements in order. */
 
 INLINE void ON(get_ordered)(VEC *v, const char *at, size_t len)
 {
@@ -139,9 +138,10 @@ INLINE void ON(put_state)(char *to, const VEC *v, size_t len)
 		memcpy(to, &one, sizeof one);
 }
 
-/* One step, from element i on: a vector, or one element if `len` is less than a vector's. */
+/* One step, from element i on: a vector, or one element if `len` is less than WIDTH. */
 
-INLINE void ON(step_update)(const struct tt_update_run *r, ON(given) *f, size_t i, size_t len, int states, tutti_update_rule rule)
+INLINE void ON(step_update)(const struct tt_update_run *r, ON(given) *f, size_t i, size_t len, int states,
+                            tutti_update_rule rule)
 {
 	VEC w[PARTS], d[PARTS], s[2][PARTS];
 
@@ -154,7 +154,7 @@ INLINE void ON(step_update)(const struct tt_update_run *r, ON(given) *f, size_t 
 	ON(put_ordered)(r->to + i * SIZE, w, len);
 	for (int k = 0; k < states; k++)
 		ON(put_state)(r->state[k] + i * sizeof(NUMBER), s[k], len);
-	/* A backup is of what is kept, rounded. */
+	/* The backup is of the rounded value. */
 	if (PARTS > 1 && (rule == TUTTI_UPDATE_DCASGD || rule == TUTTI_UPDATE_DCASGDA)) {
 		ON(get_ordered)(w, r->to + i * SIZE, len);
 		ON(put_state)(r->state[0] + i * sizeof(NUMBER), w, len);
