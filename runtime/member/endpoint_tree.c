@@ -186,7 +186,7 @@ static bool may_be_sent_to(const struct tt_member *m)
 
 static void send_to_children(struct deal *d, int of)
 {
-	struct tt_job *job = d->job;
+	const struct tt_job *job = d->job;
 
 	for (int i = of * FAN + 1; i <= of * FAN + FAN && i < job->size; i++)
 		if (may_be_sent_to(tt_member(job, i)))

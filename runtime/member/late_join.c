@@ -59,12 +59,11 @@ static void say_news(struct tt_member *to, const struct tt_member *of)
 static void spread_news(const struct tt_member *of)
 {
 	struct tt_job *job = of->job;
+	struct tt_member *to;
 
-	for (int i = 0; 1 << i / 2 < job->size; i++) {
-		struct tt_member *to = tt_news_finger(job, i);
-		if (to && to != of)
+	for (int i = 0; 1 << i / 2 < job->size; i++)
+		if ((to = tt_news_finger(job, i)) && to != of)
 			say_news(to, of);
-	}
 }
 
 void tt_late_join_admit(struct tt_member *m)

@@ -79,21 +79,19 @@ void tt_member_reborn(struct tt_member *m, uint32_t epoch)
 {
 	tt_member_gone(m, -ECONNRESET, "rank %d has started anew", m->rank);
 	tt_timer_stop(&m->retry);
-	m->untold = m->silent = m->accuser = m->passed_on = m->nets_again = m->settled = false;
+	m->untold = m->silent = m->accuser = m->passed_on = m->nets_again = m->settled = m->fed = false;
 	m->link = NULL; /* doomed already */
 	m->state = TT_AWAY;
 	m->epoch = epoch;
 	m->err = 0;
 	tt_member_free(m);
 	m->heard = m->patience = 0;
-	m->tries = 0;
+	m->tries = m->telling = 0;
 	if (!tt_members(m->job)->node_list) { /* the new address comes with its endpoint record */
 		m->addr = "";
 		tt_members(m->job)->endpoints_known -= m->host != 0;
 		m->host = 0;
 	}
-	m->fed = false;
-	m->telling = 0;
 	tt_each_module(module, m->job, reborn)
 		module->reborn(m);
 }

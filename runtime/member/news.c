@@ -79,16 +79,14 @@ static void feed(struct tt_member *to)
 
 static void tell_fingers(struct tt_job *job, const struct tt_member *gone)
 {
-	for (int i = 0; 1 << i / 2 < job->size; i++) {
-		struct tt_member *m = tt_news_finger(job, i);
-		if (m && gone && (m->fed || gone->state == TT_LEFT))
+	struct tt_member *m;
+
+	for (int i = 0; gone && 1 << i / 2 < job->size; i++)
+		if ((m = tt_news_finger(job, i)) && (m->fed || gone->state == TT_LEFT))
 			tell(m, gone);
-	}
-	for (int i = 0; 1 << i / 2 < job->size; i++) {
-		struct tt_member *m = tt_news_finger(job, i);
-		if (m && !m->fed)
+	for (int i = 0; 1 << i / 2 < job->size; i++)
+		if ((m = tt_news_finger(job, i)) && !m->fed)
 			feed(m);
-	}
 }
 
 void tt_news_mend(struct tt_job *job)
