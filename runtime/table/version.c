@@ -11,8 +11,8 @@
  * were dirty in the round before; in all others the two versions are the same. The values of keys have one copy, since
  * there may be many more keys than a round changes: the workers that rounds wait for do not read them meanwhile.
  *
- * A rank that rounds do not wait for may ask its servers to keep a version (keep.c): they begin the version that would be
- * written over that one later.
+ * A rank that rounds do not wait for may ask its servers to keep a version (keep.c): they begin the version that would
+ * be written over that one later.
  *
  * Without rounds, pushes change the values in place. For snapshots a version is copied from them now and then,
  * beginning at a moment when no push is half done, a piece in each turn; a push first copies the pieces that it is
@@ -24,7 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEEP_SHARE = 4 };    /* a version is kept for a deadline divided by this: a rank that waits for others waits longer */
+enum { KEEP_SHARE = 4 };    /* a version is kept for this fraction of a deadline: waiting ranks wait longer */
 enum { PATIENCE_MS = 100 }; /* a quiesced shard waits so long for a push that is half done and makes no progress */
 
 static struct tt_shard_head *head_of(const struct tt_shard *s) { return (struct tt_shard_head *)s->memory; }
