@@ -1,35 +1,44 @@
-/* atomic_file.c - a file that others see whole or not at all.
+/* atomic_file.c - a file that others see whole or not at all
  *
  *      FILE.part-RANDOM: reserve, write ... --> sync --> rename to FILE --> sync the folder
  *                        any failure, a crash: FILE is as it was
  *
- * The disk begins while more is written, and is waited for when it is some windows behind: so at the end there is little to sync, and no
- * more than these of a file waits in memory to be written. */
-#include "file/file.h"
+ * Writeback runs while more is written, and the writer waits for it when it is AHEAD windows behind. So the sync at the
+ * end is short, and no more dirty pages than these stay in memory. */
+#include "file/file_private.h"
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 enum {
-	PIECE = 1 << 30,             /* a single write takes at most 2 GiB - 4096 */
+	PIECE = 1 << 30,  /* a single write takes at most 2 GiB - 4096 */
 	PAGE = 4096,
-	WINDOW = 8 << 20, AHEAD = 4, /* bytes that the disk is given at once; so many such that it may have before it is waited for */
+	WINDOW = 8 << 20, /* bytes of which writeback starts at once ... */
+	AHEAD = 4,        /* ... and how many windows may be under way */
 };
 
-static int blame(const struct tt_atomic_file *d, const char *what) { return tt_fail(-errno, "cannot %s %s: %s", what, d->path, strerror(errno)); }
+static int explain(const struct tt_atomic_file *d, const char *what)
+{
+	return tt_fail(-errno, "cannot %s %s: %s", what, d->path, strerror(errno));
+}
 
-/* So that a full disk is noticed before anything was written, where the file system can tell. */
+static int explain_write(const struct tt_atomic_file *d, uint64_t at)
+{
+	return tt_fail(-errno, "cannot write %s at byte %llu: %s", d->path, (ull)at, strerror(errno));
+}
+
+/* Finds a full disk before the first write, if the file system can tell. */
 static int reserve(struct tt_atomic_file *d, uint64_t size)
 {
 	struct rlimit most;
 
-	if (size > INT64_MAX || (!getrlimit(RLIMIT_FSIZE, &most) && most.rlim_cur < size)) /* else a signal would end the program */
-		return tt_fail(-EFBIG, "%s would have %llu bytes, more than this process may write into one file (ulimit -f)", d->path, (unsigned long long)size);
+	/* Beyond the limit SIGXFSZ ends the program. */
+	if (size > INT64_MAX || (!getrlimit(RLIMIT_FSIZE, &most) && most.rlim_cur < size))
+		return tt_fail(-EFBIG, "%s would have %llu bytes, more than this process may write into one file "
+		                       "(ulimit -f)", d->path, (ull)size);
 	if (size && fallocate(d->fd, 0, 0, (off_t)size) && errno != EOPNOTSUPP && errno != ENOSYS && errno != EINTR)
-		return tt_fail(-errno, "no room for the %llu bytes of %s: %s", (unsigned long long)size, d->path, strerror(errno));
+		return tt_fail(-errno, "no room for the %llu bytes of %s: %s", (ull)size, d->path, strerror(errno));
 	return 0;
 }
 
@@ -40,11 +49,11 @@ int tt_atomic_file_begin(struct tt_atomic_file *d, const char *path, uint64_t si
 
 	tt_entropy(&random, sizeof random);
 	*d = (struct tt_atomic_file){ .fd = -1, .path = strdup(path) };
-	if (!d->path || asprintf(&d->part, "%s" TT_ATOMIC_FILE_MARK "%016llx", path, (unsigned long long)random) < 0) {
+	if (!d->path || asprintf(&d->part, "%s" TT_ATOMIC_FILE_MARK "%016llx", path, (ull)random) < 0) {
 		d->part = NULL;
 		err = tt_fail(-ENOMEM, "no memory to write %s", path);
 	} else if ((d->fd = open(d->part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) < 0)
-		err = blame(d, "write");
+		err = explain(d, "write");
 	else
 		err = reserve(d, size);
 	if (err)
@@ -55,11 +64,11 @@ int tt_atomic_file_begin(struct tt_atomic_file *d, const char *path, uint64_t si
 static int start(struct tt_atomic_file *d, uint64_t at, unsigned how)
 {
 	if (!sync_file_range(d->fd, (off_t)at, WINDOW, how) || errno == ENOSYS || errno == EINVAL || errno == ESPIPE)
-		return 0; /* a file system that cannot has its sync at the end */
-	return tt_fail(-errno, "cannot write %s at byte %llu: %s", d->path, (unsigned long long)at, strerror(errno)); /* a sync would not say it again */
+		return 0; /* this file system cannot: the sync at the end does all */
+	return explain_write(d, at); /* a later sync would not report this error again */
 }
 
-/* Of what was written from front to back. */
+/* Starts writeback of the sequential run. */
 static int give_to_disk(struct tt_atomic_file *d)
 {
 	const unsigned wait = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
@@ -76,7 +85,7 @@ static int give_to_disk(struct tt_atomic_file *d)
 int tt_atomic_file_write(struct tt_atomic_file *d, const void *bytes, size_t len, uint64_t at)
 {
 	if (at != d->end)
-		d->front = d->given = (at + PAGE - 1) & ~(uint64_t)(PAGE - 1); /* a page is given once: the first one with the end */
+		d->front = d->given = (at + PAGE - 1) & ~(uint64_t)(PAGE - 1); /* publish syncs the rest */
 	for (const char *p = bytes; len;) {
 		ssize_t n = pwrite(d->fd, p, tt_min(len, PIECE), (off_t)at);
 		if (n < 0 && errno == EINTR)
@@ -84,7 +93,7 @@ int tt_atomic_file_write(struct tt_atomic_file *d, const void *bytes, size_t len
 		if (!n)
 			errno = ENOSPC;
 		if (n <= 0)
-			return tt_fail(-errno, "cannot write %s at byte %llu: %s", d->path, (unsigned long long)at, strerror(errno));
+			return explain_write(d, at);
 		p += n, at += (uint64_t)n, len -= (size_t)n;
 	}
 	d->end = at;
@@ -97,9 +106,9 @@ static int sync_folder(struct tt_atomic_file *d)
 	int fd, err = 0;
 
 	if (slash)
-		slash[slash == d->part] = 0; /* the part has been renamed: its name is free to become the folder's */
+		slash[slash == d->part] = 0; /* the file is renamed, so `part` may become the folder's name */
 	fd = open(slash ? d->part : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (fd < 0 || (fsync(fd) && errno != EINVAL)) /* some file systems have no such thing */
+	if (fd < 0 || (fsync(fd) && errno != EINVAL)) /* some file systems cannot */
 		err = tt_fail(-errno, "cannot sync the folder of %s: %s", d->path, strerror(errno));
 	if (fd >= 0)
 		close(fd);
@@ -108,13 +117,13 @@ static int sync_folder(struct tt_atomic_file *d)
 
 int tt_atomic_file_publish(struct tt_atomic_file *d)
 {
-	int err = fsync(d->fd) ? blame(d, "sync") : 0;
+	int err = fsync(d->fd) ? explain(d, "sync") : 0;
 
 	if (close(d->fd) && !err)
-		err = blame(d, "close");
+		err = explain(d, "close");
 	d->fd = -1;
 	if (!err && rename(d->part, d->path))
-		err = blame(d, "put in place");
+		err = explain(d, "put in place");
 	if (!err) {
 		err = sync_folder(d);
 		free(d->part);

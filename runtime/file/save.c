@@ -1,18 +1,17 @@
-/* save.c - several safetensors files that are one save, and the index that names them: opened and read. save_write.c writes them.
+/* save.c - opens and reads a save: several safetensors files, and the index that names them. save_write.c writes them
  *
- *      NAME-GENERATION-00001-of-00002.safetensors      weight[0:512/1024]  step            each server writes one, all of one generation
- *      NAME-GENERATION-00002-of-00002.safetensors      weight[512:1024/1024]
- *      NAME.safetensors.index.json                     which array is in which file; written last: it makes the save
+ *      NAME-GENERATION-00001-of-00002.safetensors      weight[0:512/1024]  step      one file for each server,
+ *      NAME-GENERATION-00002-of-00002.safetensors      weight[512:1024/1024]         all of one generation
+ *      NAME.safetensors.index.json                     array -> file; written last: it makes the save
  *
- * A new save has a new generation, so it overwrites nothing that the index of the save before it names; until the new index is in
- * place, that one can be loaded. Then its files go. An array that is shared out is cut along its first dimension, and
- * each part is an array of its own to other readers: NAME[FROM:TO/ROWS]. What belongs to keys is dealt out: NAME[I%SHARES]. The index is as Hugging Face's: "metadata" with "total_size",
- * and "weight_map" from arrays to files. In "metadata" are besides "tutti_seal", as in the files, and "tutti_files" with each file's seal. */
+ * Each save has a new generation, so it overwrites no file of the save before, which stays loadable until the new index
+ * is in place. An array of several servers is cut along its first dimension, and other programs read each part as an
+ * array: NAME[FROM:TO/ROWS]. State by keys is cut by remainders: NAME[I%SHARES]. The index is as Hugging Face's:
+ * "metadata" with "total_size", and "weight_map" from arrays to files. Tutti adds "tutti_seal" to "metadata", as in the
+ * files, and "tutti_files" with each file's seal. */
 #include "file/file_private.h"
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -36,7 +35,7 @@ struct index {
 
 /* ---- names ---- */
 
-static bool is_plain(const char *name) /* of a file in this folder */
+static bool is_plain(const char *name) /* a file name without a folder */
 {
 	return *name && !strchr(name, '/') && strcmp(name, ".") && strcmp(name, "..");
 }
@@ -45,7 +44,8 @@ int tt_save_check_name(const char *name)
 {
 	if (is_plain(name) && *name != '.' && strlen(name) <= NAME_MOST && tt_json_is_text(name))
 		return 0;
-	return tt_fail(-EINVAL, "\"%s\" cannot name a save: 1 to %d letters, no /, and no dot in front", name, NAME_MOST);
+	return tt_fail(-EINVAL, "\"%s\" cannot name a save: 1 to %d letters, no /, and no dot in front", name,
+	               NAME_MOST);
 }
 
 char *tt_save_file_path(const char *folder, const char *name)
@@ -70,15 +70,15 @@ char *tt_save_index_path(const char *folder, const char *name)
 
 void tt_slice_name(char *room, size_t size, const char *name, uint64_t from, uint64_t to, uint64_t rows)
 {
-	snprintf(room, size, "%s[%llu:%llu/%llu]", name, (unsigned long long)from, (unsigned long long)to, (unsigned long long)rows);
+	snprintf(room, size, "%s[%llu:%llu/%llu]", name, (ull)from, (ull)to, (ull)rows);
 }
 
 void tt_share_name(char *room, size_t size, const char *name, uint64_t i, uint64_t shares)
 {
-	snprintf(room, size, "%s[%llu%%%llu]", name, (unsigned long long)i, (unsigned long long)shares);
+	snprintf(room, size, "%s[%llu%%%llu]", name, (ull)i, (ull)shares);
 }
 
-/* Where in the name the part begins to be named; its length: it is no part, but whole. */
+/* Returns the length of the array's name, without a part's suffix. */
 static size_t read_slice(const char *name, struct tt_part *p)
 {
 	const char *bracket = strrchr(name, '[');
@@ -93,7 +93,7 @@ static size_t read_slice(const char *name, struct tt_part *p)
 		share = true;
 		to = from + 1;
 	}
-	if (!bracket || strcmp(again, bracket)) /* leading zeros, or something behind it */
+	if (!bracket || strcmp(again, bracket)) /* leading zeros, or more text */
 		return strlen(name);
 	p->from = from, p->to = to, p->rows = rows;
 	p->share = share;
@@ -113,15 +113,16 @@ static int by_place(const void *a, const void *b)
 	return x->from != y->from ? (x->from > y->from) - (x->from < y->from) : (x->to > y->to) - (x->to < y->to);
 }
 
-int tt_save_add_part(struct tt_save *s, const struct tt_tensors *file, const struct tt_tensor *t)
+static int add_part(struct tt_save *s, const struct tt_tensors *file, const struct tt_tensor *t)
 {
 	struct tt_part part = { .file = file, .tensor = t, .rows = t->dims ? t->shape[0] : 1 }, *grown;
 	size_t len = read_slice(t->name, &part);
 
 	if (!part.slice)
 		part.to = part.rows;
-	else if (part.from > part.to || part.to > part.rows || !t->dims || (!part.share && t->shape[0] != part.to - part.from))
-		return tt_fail(-EBADMSG, "%s: \"%s\" does not have the rows that its name says", file->path, t->name);
+	else if (part.from > part.to || part.to > part.rows || !t->dims ||
+	         (!part.share && t->shape[0] != part.to - part.from))
+		return tt_damaged(file, "\"%s\" does not have the rows that its name says", t->name);
 	if (!(grown = tt_grown(s->parts, s->part_count, sizeof part)))
 		return tt_fail(-ENOMEM, "no memory for the parts of %s", s->path);
 	s->parts = grown;
@@ -131,9 +132,10 @@ int tt_save_add_part(struct tt_save *s, const struct tt_tensors *file, const str
 	return 0;
 }
 
-static bool fits(const struct tt_part *a, const struct tt_part *b) /* two of one array: alike but for the rows */
+static bool fits(const struct tt_part *a, const struct tt_part *b) /* may they be parts of one array? */
 {
-	if (!a->slice || !b->slice || a->share != b->share || a->rows != b->rows || a->tensor->type != b->tensor->type || a->tensor->dims != b->tensor->dims)
+	if (!a->slice || !b->slice || a->share != b->share || a->rows != b->rows ||
+	    a->tensor->type != b->tensor->type || a->tensor->dims != b->tensor->dims)
 		return false;
 	for (int i = 1; i < a->tensor->dims; i++)
 		if (a->tensor->shape[i] != b->tensor->shape[i])
@@ -149,12 +151,14 @@ static int check_part(const struct tt_save *s, const struct tt_saved *a, const s
 	const char *unit = unit_of(p);
 
 	if (p != first && !fits(first, p))
-		return tt_fail(-EBADMSG, "%s: \"%s\" in %s and in %s are no parts of one array", s->path, a->is.name, first->file->path, p->file->path);
+		return tt_damaged(s, "\"%s\" in %s and in %s are no parts of one array", a->is.name, first->file->path,
+		                  p->file->path);
 	if (p->from < rows)
-		return tt_fail(-EBADMSG, "%s: %s %llu to %llu of \"%s\" are there twice", s->path, unit, (unsigned long long)p->from,
-		               (unsigned long long)tt_min(rows, p->to), a->is.name);
+		return tt_damaged(s, "%s %llu to %llu of \"%s\" are there twice", unit, (ull)p->from,
+		                  (ull)tt_min(rows, p->to), a->is.name);
 	if (p->from > rows)
-		return tt_fail(-EBADMSG, "%s: %s %llu to %llu of \"%s\" are missing", s->path, unit, (unsigned long long)rows, (unsigned long long)p->from, a->is.name);
+		return tt_damaged(s, "%s %llu to %llu of \"%s\" are missing", unit, (ull)rows, (ull)p->from,
+		                  a->is.name);
 	return 0;
 }
 
@@ -162,7 +166,7 @@ static int check_part(const struct tt_save *s, const struct tt_saved *a, const s
 static int join_parts(struct tt_save *s, size_t first, struct tt_saved *out)
 {
 	const struct tt_part *p = &s->parts[first], *end = s->parts + s->part_count;
-	uint64_t rows = 0, count = 0; /* rows: or shares */
+	uint64_t rows = 0, count = 0; /* rows or shares */
 	struct tt_saved a = { .is = *p->tensor, .first = first };
 
 	a.is.name = p->name;
@@ -173,12 +177,12 @@ static int join_parts(struct tt_save *s, size_t first, struct tt_saved *out)
 			return err;
 		rows = p->to;
 		if (__builtin_add_overflow(count, p->tensor->count, &count) || count > INT64_MAX / 8)
-			return tt_fail(-EBADMSG, "%s: \"%s\" has more bytes than can be", s->path, a.is.name);
+			return tt_damaged(s, "\"%s\" has more bytes than can be", a.is.name);
 		a.is.shape[0] += p->tensor->shape[0];
 	}
 	if (rows != s->parts[first].rows)
-		return tt_fail(-EBADMSG, "%s: %s %llu to %llu of \"%s\" are missing", s->path, unit_of(&s->parts[first]), (unsigned long long)rows,
-		               (unsigned long long)s->parts[first].rows, a.is.name);
+		return tt_damaged(s, "%s %llu to %llu of \"%s\" are missing", unit_of(&s->parts[first]), (ull)rows,
+		                  (ull)s->parts[first].rows, a.is.name);
 	a.is.count = count;
 	*out = a;
 	return 0;
@@ -217,7 +221,11 @@ int tt_save_add_file(struct tt_save *s, const char *folder, const char *name)
 
 /* ---- reading an index ---- */
 
-static int by_tensor(const void *a, const void *b) { return strcmp(((const struct entry *)a)->tensor, ((const struct entry *)b)->tensor); }
+static int by_tensor(const void *a, const void *b)
+{
+	return strcmp(((const struct entry *)a)->tensor, ((const struct entry *)b)->tensor);
+}
+
 static int by_file(const void *a, const void *b)
 {
 	const struct entry *x = a, *y = b;
@@ -257,7 +265,8 @@ static int take_entry(struct index *x, struct tt_json *j)
 	grown[x->count].tensor = tt_json_key(j);
 	grown[x->count].file = tt_json_text(j);
 	if (!j->fault && !is_plain(grown[x->count].file))
-		return tt_fail(-EBADMSG, "%s: \"%s\" is said to be in \"%.100s\", which is not in its own folder", x->path, grown[x->count].tensor, grown[x->count].file);
+		return tt_damaged(x, "\"%s\" is said to be in \"%.100s\", which is not in its own folder",
+		                  grown[x->count].tensor, grown[x->count].file);
 	x->count++;
 	return 0;
 }
@@ -316,7 +325,7 @@ static int parse_index(struct index *x)
 	if (!err)
 		tt_json_end(&j);
 	if (j.fault)
-		return tt_fail(-EBADMSG, "%s: bad JSON at byte %zu: %s", x->path, j.fault_at, j.fault);
+		return tt_damaged(x, "bad JSON at byte %zu: %s", j.fault_at, j.fault);
 	if (err)
 		return err;
 	if (!x->count)
@@ -332,7 +341,8 @@ static int check_seal(const struct index *x, const char *name, const struct tt_t
 {
 	for (size_t i = 0; i < x->file_count; i++)
 		if (!strcmp(x->files[i].file, name) && (!f->seal || strcmp(f->seal, x->files[i].seal)))
-			return tt_fail(-EBADMSG, "%s: %s is not the file that was there when this was written: its tutti_seal is another", x->path, f->path);
+			return tt_damaged(x, "%s is not the file that was there when this was written: "
+			                     "its tutti_seal is another", f->path);
 	return 0;
 }
 
@@ -344,12 +354,14 @@ static int open_parts(struct tt_save *s, const char *folder, struct index *x)
 	for (size_t i = 0; !err && i < x->count; i++) {
 		const struct entry *e = &x->of[i];
 		if (!i || strcmp(e->file, x->of[i - 1].file)) {
-			if ((err = tt_save_add_file(s, folder, e->file)) || (err = check_seal(x, e->file, s->files[s->file_count - 1])))
+			if ((err = tt_save_add_file(s, folder, e->file)) ||
+			    (err = check_seal(x, e->file, s->files[s->file_count - 1])))
 				return err;
 		}
 		const struct tt_tensors *f = s->files[s->file_count - 1];
 		const struct tt_tensor *t = tt_tensors_find(f, e->tensor);
-		err = t ? tt_save_add_part(s, f, t) : tt_fail(-EBADMSG, "%s: \"%s\" is not in %s, where it should be", s->path, e->tensor, f->path);
+		err = t ? add_part(s, f, t) : tt_damaged(s, "\"%s\" is not in %s, where it should be", e->tensor,
+		                                         f->path);
 	}
 	return err;
 }
@@ -374,12 +386,13 @@ static int try_open(const char *folder, const char *path, struct tt_save **out)
 	return err;
 }
 
-/* When a file was gone: is that because another save took its place? Then the index is another file by now. */
+/* If a newer save has removed a file, the index is another file by now. */
 static bool is_another(const char *path, const struct stat *before)
 {
 	struct stat now;
 
-	return !stat(path, &now) && (now.st_ino != before->st_ino || now.st_mtim.tv_sec != before->st_mtim.tv_sec || now.st_mtim.tv_nsec != before->st_mtim.tv_nsec);
+	return !stat(path, &now) && (now.st_ino != before->st_ino || now.st_mtim.tv_sec != before->st_mtim.tv_sec ||
+	                             now.st_mtim.tv_nsec != before->st_mtim.tv_nsec);
 }
 
 int tt_save_add_parts(struct tt_save *s, const struct tt_tensors *f)
@@ -387,11 +400,11 @@ int tt_save_add_parts(struct tt_save *s, const struct tt_tensors *f)
 	int err = 0;
 
 	for (size_t k = 0; !err && k < f->count; k++)
-		err = tt_save_add_part(s, f, &f->of[k]);
+		err = add_part(s, f, &f->of[k]);
 	return err;
 }
 
-/* A file without an index, by others. -ENOENT: there is none. */
+/* Another program's file, without an index. -ENOENT: there is none. */
 static int open_single(const char *folder, const char *name, struct tt_save **out)
 {
 	struct tt_save *s = calloc(1, sizeof *s);
@@ -403,7 +416,8 @@ static int open_single(const char *folder, const char *name, struct tt_save **ou
 	}
 	if (access(s->path, F_OK))
 		err = -ENOENT;
-	if (!err && !(err = tt_save_add_file(s, folder, strrchr(s->path, '/') + 1)) && !(err = tt_save_add_parts(s, s->files[0])))
+	if (!err && !(err = tt_save_add_file(s, folder, strrchr(s->path, '/') + 1)) &&
+	    !(err = tt_save_add_parts(s, s->files[0])))
 		err = tt_save_join(s);
 	if (err)
 		tt_save_close(s);
@@ -412,7 +426,7 @@ static int open_single(const char *folder, const char *name, struct tt_save **ou
 	return err;
 }
 
-/* An index without one of its files is no folder without a save: who begins anew where there is none shall not do so here. */
+/* Not -ENOENT: a program that starts anew without a save must not do so if a save is damaged. */
 static int say_not_whole(void)
 {
 	char why[480];
@@ -433,7 +447,9 @@ int tt_save_open(const char *folder, const char *name, struct tt_save **out)
 		return -ENOMEM;
 	for (int i = 0; i < PATIENCE; i++) {
 		int missing = stat(path, &before) ? errno : 0;
-		err = !missing ? try_open(folder, path, out) : missing == ENOENT ? open_single(folder, name, out) : -missing;
+		err = !missing            ? try_open(folder, path, out)
+		      : missing == ENOENT ? open_single(folder, name, out)
+		                          : -missing;
 		if (missing && err == -missing)
 			tt_fail(err, "cannot read %s: %s", path, strerror(missing));
 		if (err != -ENOENT)
@@ -462,7 +478,10 @@ void tt_save_close(struct tt_save *s)
 	free(s);
 }
 
-static int compare_saved(const void *a, const void *b) { return strcmp(((const struct tt_saved *)a)->is.name, ((const struct tt_saved *)b)->is.name); }
+static int compare_saved(const void *a, const void *b)
+{
+	return strcmp(((const struct tt_saved *)a)->is.name, ((const struct tt_saved *)b)->is.name);
+}
 
 const struct tt_saved *tt_save_find(const struct tt_save *s, const char *name)
 {
@@ -488,12 +507,14 @@ int tt_save_read(const struct tt_save *s, const struct tt_saved *a, uint64_t fir
 	int err = 0;
 
 	if (first > a->is.count || count > a->is.count - first)
-		return tt_fail(-ERANGE, "%s: \"%s\" has %llu elements, none from %llu to %llu", s->path, a->is.name, (unsigned long long)a->is.count,
-		               (unsigned long long)first, (unsigned long long)(first + count));
-	for (const struct tt_part *p = &s->parts[a->first]; !err && p < &s->parts[a->first + a->parts]; at += p++->tensor->count) {
+		return tt_fail(-ERANGE, "%s: \"%s\" has %llu elements, none from %llu to %llu", s->path, a->is.name,
+		               (ull)a->is.count, (ull)first, (ull)(first + count));
+	for (const struct tt_part *p = &s->parts[a->first]; !err && p < &s->parts[a->first + a->parts]; p++) {
 		uint64_t from = tt_max(first, at), upto = tt_min(end, at + p->tensor->count);
 		if (from < upto)
-			err = tt_tensors_read(p->file, p->tensor, from - at, upto - from, (char *)to + (from - first) * width);
+			err = tt_tensors_read(p->file, p->tensor, from - at, upto - from,
+			                      (char *)to + (from - first) * width);
+		at += p->tensor->count;
 	}
 	return err;
 }

@@ -1,24 +1,22 @@
-/* save_write.c - the files of a save: their names, and the index that makes them one. save.c has a picture of them.
+/* save_write.c - names the files of a save, and writes the index. save.c has a picture of them
  *
- *      next: a generation that no file has --> each writer its shard --> commit: open all, do they make whole arrays? --> the index, by which
- *      they are the save --> the files of those before it go */
+ *      next: a new generation --> each writer: a shard --> commit: do all shards make whole arrays?
+ *      --> publish the index --> remove older saves */
 #include "file/file_private.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
 #include <unistd.h>
 
-enum { LOCK_MS = 30000 };            /* that another one may take for its commit */
+enum { LOCK_MS = 30000 }; /* how long another process may take for its commit */
 
 /* ---- shards ---- */
 
 static void print_shard(char room[NAME_MAX + 1], const char *name, uint64_t generation, int i, int shards)
 {
-	snprintf(room, NAME_MAX + 1, "%s-%08llu-%05d-of-%05d" TT_SHARD_SUFFIX, name, (unsigned long long)generation, i + 1, shards);
+	snprintf(room, NAME_MAX + 1, "%s-%08llu-%05d-of-%05d" TT_SHARD_SUFFIX, name, (ull)generation, i + 1, shards);
 }
 
 int tt_save_shard(const char *folder, const char *name, uint64_t generation, int i, int shards, char **path)
@@ -35,7 +33,7 @@ int tt_save_shard(const char *folder, const char *name, uint64_t generation, int
 	return 0;
 }
 
-/* Is that a file of such a save, or of one that was being written? Of which generation? */
+/* Is this a file of such a save, whole or partly written? */
 static bool is_shard(const char *file, const char *name, uint64_t *generation)
 {
 	char room[NAME_MAX + 1];
@@ -48,7 +46,8 @@ static bool is_shard(const char *file, const char *name, uint64_t *generation)
 	print_shard(room, name, g, i - 1, shards);
 	len = strlen(room);
 	*generation = g;
-	return !strncmp(file, room, len) && (!file[len] || !strncmp(file + len, TT_ATOMIC_FILE_MARK, strlen(TT_ATOMIC_FILE_MARK)));
+	return !strncmp(file, room, len) && (!file[len] || !strncmp(file + len, TT_ATOMIC_FILE_MARK,
+	                                                            strlen(TT_ATOMIC_FILE_MARK)));
 }
 
 int tt_save_next(const char *folder, const char *name, uint64_t *generation)
@@ -71,7 +70,7 @@ int tt_save_next(const char *folder, const char *name, uint64_t *generation)
 
 /* ---- the index ---- */
 
-/* What no index names any more: the saves before this one, and what was begun and never ended. */
+/* Removes what no index names: older saves, and partly written files. */
 static void sweep(const char *folder, const char *name, uint64_t generation)
 {
 	DIR *dir = opendir(folder);
@@ -82,7 +81,8 @@ static void sweep(const char *folder, const char *name, uint64_t generation)
 	for (struct dirent *e; dir && (e = readdir(dir));)
 		if (!strncmp(e->d_name, draft, strlen(draft)) || (is_shard(e->d_name, name, &g) && g < generation))
 			if (unlinkat(dirfd(dir), e->d_name, 0))
-				tt_log(TT_WARN, "cannot remove %s/%s, of a save that was replaced: %s", folder, e->d_name, strerror(errno));
+				tt_log(TT_WARN, "cannot remove %s/%s, of a save that was replaced: %s", folder,
+				       e->d_name, strerror(errno));
 	if (dir)
 		closedir(dir);
 }
@@ -154,8 +154,8 @@ static int gather_shards(struct tt_save *s, const char *folder, const char *name
 	return err ? err : tt_save_join(s);
 }
 
-/* One commits at a time: an index that was made before another's sweep must not be put in place after it. Where there are no locks, who
- * commits side by side must not be many. */
+/* One commit at a time: an index made before another commit's sweep must not be published after it. Some file systems
+ * have no locks; there the caller must not commit concurrently. */
 static int lock_folder(const char *folder, int *out)
 {
 	int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -163,7 +163,8 @@ static int lock_folder(const char *folder, int *out)
 	for (int ms = 0; fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK; ms++) {
 		if (ms == LOCK_MS) {
 			close(fd);
-			return tt_fail(-EBUSY, "%s: another process has been putting a save in place for %d s: was it stopped?", folder, LOCK_MS / 1000);
+			return tt_fail(-EBUSY, "%s: another process has been putting a save in place for %d s: "
+			                       "was it stopped?", folder, LOCK_MS / 1000);
 		}
 		usleep(1000);
 	}

@@ -1,23 +1,23 @@
-/* tensors.c - safetensors files, read: arrays by name, Tutti's and those of other programs. tensors_write.c writes them.
+/* tensors.c - reads safetensors files, Tutti's and those of other programs. tensors_write.c writes them
  *
  *      8 bytes     N, the length of the header, at most 100,000,000
- *      N bytes     JSON, filled up with spaces: "__metadata__", then by name the type, the shape and from where to where in the data
- *      the rest    data: little endian, row by row; no byte that belongs to no array or to two
+ *      N bytes     JSON, padded with spaces: "__metadata__", then by name the type, the shape and the range of the data
+ *      the rest    data: little endian, row by row; each byte belongs to exactly one array
  *
- * Besides the notes of the caller __metadata__ holds two of Tutti's own, first and in this order. "tutti_seal": a checksum of the header, with
- * zeros in its own place. "tutti_sums": one of each 4 MiB of each array, in the order of the data: a part of an array can be
- * checked without the rest, and what is damaged is named to within 4 MiB. All are XXH64, 16 digits each. Files without them are read unchecked. */
+ * __metadata__ begins with two notes of Tutti's own, in this order. "tutti_seal" is a checksum of the header, computed
+ * with zeros in its place. "tutti_sums" has one checksum for each 4 MiB of each array, in the order of the data, so a
+ * part of an array can be checked alone. All are XXH64 in 16 digits. Files without them are read unchecked. */
 #include "base/pack.h"
 #include "file/file_private.h"
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-const char *const tt_tensor_type_names[TUTTI_I64 + 1] = { [TUTTI_F32] = "F32", [TUTTI_F64] = "F64", [TUTTI_F16] = "F16",
-	                                                  [TUTTI_BF16] = "BF16", [TUTTI_I32] = "I32", [TUTTI_I64] = "I64" };
+const char *const tt_tensor_type_names[TUTTI_I64 + 1] = {
+	[TUTTI_F32] = "F32", [TUTTI_F64] = "F64", [TUTTI_F16] = "F16",
+	[TUTTI_BF16] = "BF16", [TUTTI_I32] = "I32", [TUTTI_I64] = "I64",
+};
 
 bool tt_tensor_measure(struct tt_tensor *t)
 {
@@ -43,7 +43,7 @@ bool tt_seal_put(char *text, size_t len, const char *opening)
 	if (len < at + TT_SUM_DIGITS || memcmp(text, opening, at))
 		return false;
 	memset(text + at, '0', TT_SUM_DIGITS);
-	snprintf(digits, sizeof digits, "%016llx", (unsigned long long)tt_sum64(text, len));
+	snprintf(digits, sizeof digits, "%016llx", (ull)tt_sum64(text, len));
 	memcpy(text + at, digits, TT_SUM_DIGITS);
 	return true;
 }
@@ -71,14 +71,16 @@ static int take_type(const struct tt_tensors *f, struct tt_tensor *t, const char
 			t->type = (tutti_type)i;
 			return 0;
 		}
-	return tt_fail(-ENOTSUP, "%s: \"%s\" is of type \"%.20s\": of F32, F64, F16, BF16, I32 and I64 it is none", f->path, t->name, name);
+	return tt_fail(-ENOTSUP, "%s: \"%s\" is of type \"%.20s\": of F32, F64, F16, BF16, I32 and I64 it is none",
+	               f->path, t->name, name);
 }
 
 static int take_shape(const struct tt_tensors *f, struct tt_tensor *t, struct tt_json *j)
 {
 	for (tt_json_enter(j, '['); tt_json_more(j, ']'); t->dims++) {
 		if (t->dims == TT_TENSOR_DIMS)
-			return tt_fail(-ENOTSUP, "%s: \"%s\" has more than %d dimensions", f->path, t->name, TT_TENSOR_DIMS);
+			return tt_fail(-ENOTSUP, "%s: \"%s\" has more than %d dimensions", f->path, t->name,
+			               TT_TENSOR_DIMS);
 		t->shape[t->dims] = tt_json_number(j);
 	}
 	return 0;
@@ -91,10 +93,11 @@ static void take_offsets(struct tt_json *j, uint64_t offsets[2])
 	for (tt_json_enter(j, '['); tt_json_more(j, ']') && n < 3; n++)
 		offsets[n < 2 ? n : 1] = tt_json_number(j);
 	if (n != 2)
-		offsets[1] = 0, offsets[0] = 1; /* as wrong as the wrong way round */
+		offsets[1] = 0, offsets[0] = 1; /* refused as reversed */
 }
 
-static int take_member(const struct tt_tensors *f, struct tt_tensor *t, struct tt_json *j, uint64_t offsets[2], unsigned *seen)
+static int take_member(const struct tt_tensors *f, struct tt_tensor *t, struct tt_json *j, uint64_t offsets[2],
+                       unsigned *seen)
 {
 	static const char *const members[] = { "dtype", "shape", "data_offsets" };
 	const char *key = tt_json_key(j);
@@ -107,7 +110,7 @@ static int take_member(const struct tt_tensors *f, struct tt_tensor *t, struct t
 		return 0;
 	}
 	if (*seen & 1u << i)
-		return tt_fail(-EBADMSG, "%s: \"%s\" has two of %s", f->path, t->name, members[i]);
+		return tt_damaged(f, "\"%s\" has two of %s", t->name, members[i]);
 	*seen |= 1u << i;
 	if (i == 0) {
 		const char *type = tt_json_text(j);
@@ -122,12 +125,12 @@ static int take_member(const struct tt_tensors *f, struct tt_tensor *t, struct t
 static int check_length(const struct tt_tensors *f, struct tt_tensor *t, const uint64_t offsets[2], unsigned seen)
 {
 	if (seen != 7)
-		return tt_fail(-EBADMSG, "%s: \"%s\" lacks one of dtype, shape and data_offsets", f->path, t->name);
+		return tt_damaged(f, "\"%s\" lacks one of dtype, shape and data_offsets", t->name);
 	if (offsets[0] > offsets[1])
-		return tt_fail(-EBADMSG, "%s: the data_offsets of \"%s\" are not two, the end behind the beginning", f->path, t->name);
+		return tt_damaged(f, "the data_offsets of \"%s\" are not two, the end behind the beginning", t->name);
 	if (!tt_tensor_measure(t) || tt_tensor_bytes(t) != offsets[1] - offsets[0])
-		return tt_fail(-EBADMSG, "%s: the shape of \"%s\", of %s, does not make the %llu bytes of its data_offsets", f->path, t->name,
-		               tt_tensor_type_names[t->type], (unsigned long long)(offsets[1] - offsets[0]));
+		return tt_damaged(f, "the shape of \"%s\", of %s, does not make the %llu bytes of its data_offsets",
+		                  t->name, tt_tensor_type_names[t->type], (ull)(offsets[1] - offsets[0]));
 	t->at = offsets[0];
 	return 0;
 }
@@ -153,7 +156,7 @@ static int take_tensor(struct tt_tensors *f, const char *name, struct tt_json *j
 static int take_notes(struct tt_tensors *f, struct tt_json *j)
 {
 	if (f->notes)
-		return tt_fail(-EBADMSG, "%s: two of __metadata__", f->path);
+		return tt_damaged(f, "two of __metadata__");
 	for (tt_json_enter(j, '{'); tt_json_more(j, '}'); f->note_count++) {
 		struct tt_metadata *grown = tt_grown(f->notes, f->note_count, sizeof *grown);
 		if (!grown)
@@ -178,7 +181,7 @@ static int parse_header(struct tt_tensors *f, size_t len)
 	}
 	if (!err)
 		tt_json_end(&j);
-	return j.fault ? tt_fail(-EBADMSG, "%s: bad JSON at byte %zu: %s", f->path, TT_HEADER_AT + j.fault_at, j.fault) : err;
+	return j.fault ? tt_damaged(f, "bad JSON at byte %zu: %s", TT_HEADER_AT + j.fault_at, j.fault) : err;
 }
 
 /* ---- reading: does it fit together? ---- */
@@ -187,18 +190,27 @@ static int by_place(const void *a, const void *b)
 {
 	const struct tt_tensor *x = a, *y = b;
 
-	return x->at != y->at ? (x->at > y->at) - (x->at < y->at) : (x->count > y->count) - (x->count < y->count); /* the empty first */
+	if (x->at != y->at)
+		return (x->at > y->at) - (x->at < y->at);
+	return (x->count > y->count) - (x->count < y->count); /* empty arrays first */
 }
-static int by_name(const void *a, const void *b) { return strcmp(((const struct tt_tensor *)a)->name, ((const struct tt_tensor *)b)->name); }
-static int by_key(const void *a, const void *b) { return strcmp(((const struct tt_metadata *)a)->key, ((const struct tt_metadata *)b)->key); }
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(((const struct tt_tensor *)a)->name, ((const struct tt_tensor *)b)->name);
+}
+
+static int by_key(const void *a, const void *b)
+{
+	return strcmp(((const struct tt_metadata *)a)->key, ((const struct tt_metadata *)b)->key);
+}
 
 static void sort(void *array, size_t n, size_t width, int (*compare)(const void *, const void *))
 {
-	if (n) /* else there may be no array */
+	if (n) /* else array may be NULL */
 		qsort(array, n, width, compare);
 }
 
-/* From offsets in the data to places in the file, from the first array to the last. */
+/* Turns offsets in the data into offsets in the file. */
 static int place_data(struct tt_tensors *f, uint64_t size, uint64_t *blocks)
 {
 	uint64_t end = 0;
@@ -207,21 +219,22 @@ static int place_data(struct tt_tensors *f, uint64_t size, uint64_t *blocks)
 	for (size_t i = 0; i < f->count; i++) {
 		struct tt_tensor *t = &f->of[i];
 		if (t->at < end)
-			return tt_fail(-EBADMSG, "%s: \"%s\" overlaps another array at byte %llu", f->path, t->name, (unsigned long long)(f->data + t->at));
+			return tt_damaged(f, "\"%s\" overlaps another array at byte %llu", t->name,
+			                  (ull)(f->data + t->at));
 		if (t->at > end)
-			return tt_fail(-EBADMSG, "%s: a hole of %llu bytes before \"%s\", at byte %llu", f->path, (unsigned long long)(t->at - end),
-			               t->name, (unsigned long long)(f->data + end));
+			return tt_damaged(f, "a hole of %llu bytes before \"%s\", at byte %llu", (ull)(t->at - end),
+			                  t->name, (ull)(f->data + end));
 		end += tt_tensor_bytes(t); /* at most 2^63 - 1, like the sum before it */
 		if (end > size - f->data)
-			return tt_fail(-EBADMSG, "%s: \"%s\" ends beyond the end of the file at byte %llu: was it cut off?", f->path, t->name,
-			               (unsigned long long)size);
+			return tt_damaged(f, "\"%s\" ends beyond the end of the file at byte %llu: was it cut off?",
+			                  t->name, (ull)size);
 		t->at += f->data;
 		t->block = *blocks;
 		*blocks += tt_tensor_blocks(t);
 	}
 	if (end < size - f->data)
-		return tt_fail(-EBADMSG, "%s: %llu bytes from byte %llu on belong to no array", f->path, (unsigned long long)(size - f->data - end),
-		               (unsigned long long)(f->data + end));
+		return tt_damaged(f, "%llu bytes from byte %llu on belong to no array", (ull)(size - f->data - end),
+		                  (ull)(f->data + end));
 	return 0;
 }
 
@@ -231,10 +244,10 @@ static int refuse_doubles(struct tt_tensors *f)
 	sort(f->notes, f->note_count, sizeof *f->notes, by_key);
 	for (size_t i = 1; i < f->count; i++)
 		if (!by_name(&f->of[i - 1], &f->of[i]))
-			return tt_fail(-EBADMSG, "%s: two arrays are named \"%s\"", f->path, f->of[i].name);
+			return tt_damaged(f, "two arrays are named \"%s\"", f->of[i].name);
 	for (size_t i = 1; i < f->note_count; i++)
 		if (!by_key(&f->notes[i - 1], &f->notes[i]))
-			return tt_fail(-EBADMSG, "%s: __metadata__ has two of \"%s\"", f->path, f->notes[i].key);
+			return tt_damaged(f, "__metadata__ has two of \"%s\"", f->notes[i].key);
 	return 0;
 }
 
@@ -242,9 +255,10 @@ static int find_sums(struct tt_tensors *f, uint64_t blocks)
 {
 	f->seal = tt_tensors_note(f, "tutti_seal");
 	f->sums = tt_tensors_note(f, "tutti_sums");
-	if (!f->sums || (strlen(f->sums) == blocks * TT_SUM_DIGITS && strspn(f->sums, "0123456789abcdef") == blocks * TT_SUM_DIGITS))
+	if (!f->sums || (strlen(f->sums) == blocks * TT_SUM_DIGITS &&
+	                 strspn(f->sums, "0123456789abcdef") == blocks * TT_SUM_DIGITS))
 		return 0;
-	return tt_fail(-EBADMSG, "%s: tutti_sums is not %llu checksums of %d digits", f->path, (unsigned long long)blocks, TT_SUM_DIGITS);
+	return tt_damaged(f, "tutti_sums is not %llu checksums of %d digits", (ull)blocks, TT_SUM_DIGITS);
 }
 
 static int read_fully(const struct tt_tensors *f, void *to, size_t len, uint64_t at)
@@ -254,9 +268,10 @@ static int read_fully(const struct tt_tensors *f, void *to, size_t len, uint64_t
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0)
-			return tt_fail(-errno, "cannot read %s at byte %llu: %s", f->path, (unsigned long long)at, strerror(errno));
+			return tt_fail(-errno, "cannot read %s at byte %llu: %s", f->path, (ull)at, strerror(errno));
 		if (!n)
-			return tt_fail(-EBADMSG, "%s ends at byte %llu: it was cut off while it was read", f->path, (unsigned long long)at);
+			return tt_fail(-EBADMSG, "%s ends at byte %llu: it was cut off while it was read", f->path,
+			               (ull)at);
 		p += n, at += (uint64_t)n, len -= (size_t)n;
 	}
 	return 0;
@@ -269,21 +284,23 @@ static int read_header(struct tt_tensors *f, uint64_t size)
 	int err;
 
 	if (size < TT_HEADER_AT)
-		return tt_fail(-EBADMSG, "%s has %llu bytes, fewer than the 8 that a safetensors file begins with", f->path, (unsigned long long)size);
+		return tt_fail(-EBADMSG, "%s has %llu bytes, fewer than the 8 that a safetensors file begins with",
+		               f->path, (ull)size);
 	if ((err = read_fully(f, bytes, TT_HEADER_AT, 0)))
 		return err;
 	struct tt_pack p = tt_unpack(bytes, TT_HEADER_AT);
 	len = tt_get64(&p);
 	if (len > TT_HEADER_MAX || len > size - TT_HEADER_AT)
-		return tt_fail(-EBADMSG, "%s: a header of %llu bytes, where the file has %llu and a header at most %d: no safetensors file, or cut off",
-		               f->path, (unsigned long long)len, (unsigned long long)size, TT_HEADER_MAX);
+		return tt_damaged(f, "a header of %llu bytes, where the file has %llu and a header at most %d: "
+		                     "no safetensors file, or cut off", (ull)len, (ull)size, TT_HEADER_MAX);
 	if (!(f->text = malloc(len + 1)))
 		return tt_tensors_no_memory(f->path);
 	f->data = TT_HEADER_AT + len;
 	if ((err = read_fully(f, f->text, len, TT_HEADER_AT)))
 		return err;
 	if (!tt_seal_holds(f->text, len, TT_TENSORS_SEALED))
-		return tt_fail(-EBADMSG, "%s: the header, bytes 8 to %llu, does not have the checksum that it names", f->path, (unsigned long long)f->data);
+		return tt_damaged(f, "the header, bytes 8 to %llu, does not have the checksum that it names",
+		                  (ull)f->data);
 	if ((err = parse_header(f, len)) || (err = place_data(f, size, &blocks)) || (err = refuse_doubles(f)))
 		return err;
 	return find_sums(f, blocks);
@@ -299,7 +316,7 @@ int tt_tensors_open(const char *path, struct tt_tensors **out)
 		free(f);
 		return tt_tensors_no_memory(path);
 	}
-	f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe of that name keeps nobody waiting */
+	f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: may be a pipe */
 	if (f->fd < 0 || fstat(f->fd, &s))
 		err = tt_fail(-errno, "cannot read %s: %s", path, strerror(errno));
 	else if (!S_ISREG(s.st_mode))
@@ -333,27 +350,30 @@ const struct tt_tensor *tt_tensors_find(const struct tt_tensors *f, const char *
 
 const char *tt_tensors_note(const struct tt_tensors *f, const char *key)
 {
-	struct tt_metadata wanted = { .key = key }, *found = f->note_count ? bsearch(&wanted, f->notes, f->note_count, sizeof wanted, by_key) : NULL;
+	struct tt_metadata wanted = { .key = key }, *found = f->note_count ? bsearch(&wanted, f->notes, f->note_count,
+	        sizeof wanted, by_key) : NULL;
 
 	return found ? found->value : NULL;
 }
 
 /* ---- reading: data ---- */
 
-static int check_block(const struct tt_tensors *f, const struct tt_tensor *t, uint64_t block, const void *bytes, size_t len)
+static int check_block(const struct tt_tensors *f, const struct tt_tensor *t, uint64_t block, const void *bytes,
+                       size_t len)
 {
 	char digits[TT_SUM_DIGITS + 1];
 
-	snprintf(digits, sizeof digits, "%016llx", (unsigned long long)tt_sum64(bytes, len));
+	snprintf(digits, sizeof digits, "%016llx", (ull)tt_sum64(bytes, len));
 	if (!memcmp(digits, f->sums + (t->block + block) * TT_SUM_DIGITS, TT_SUM_DIGITS))
 		return 0;
 	uint64_t at = t->at + block * TT_TENSOR_BLOCK;
-	return tt_fail(-EBADMSG, "%s: \"%s\" is damaged: bytes %llu to %llu do not have their checksum", f->path, t->name,
-	               (unsigned long long)at, (unsigned long long)(at + len));
+	return tt_damaged(f, "\"%s\" is damaged: bytes %llu to %llu do not have their checksum", t->name, (ull)at,
+	                  (ull)(at + len));
 }
 
-/* The bytes from..to of the array, all within this block, which has to be read as a whole: straight to where it belongs if all of it is wanted. */
-static int read_block(const struct tt_tensors *f, const struct tt_tensor *t, uint64_t block, uint64_t from, uint64_t to, char *at, char **room)
+/* Reads the bytes from..to of the array, all in one block. The checksum needs the whole block: a part goes to room. */
+static int read_block(const struct tt_tensors *f, const struct tt_tensor *t, uint64_t block, uint64_t from, uint64_t to,
+                      char *at, char **room)
 {
 	uint64_t begin = block * TT_TENSOR_BLOCK;
 	size_t len = tt_min(TT_TENSOR_BLOCK, tt_tensor_bytes(t) - begin);
@@ -362,7 +382,8 @@ static int read_block(const struct tt_tensors *f, const struct tt_tensor *t, uin
 
 	if (!whole && !*room && !(*room = malloc(TT_TENSOR_BLOCK)))
 		return tt_fail(-ENOMEM, "no memory to check \"%s\" of %s", t->name, f->path);
-	if ((err = read_fully(f, whole ? at : *room, len, t->at + begin)) || (err = check_block(f, t, block, whole ? at : *room, len)) || whole)
+	if ((err = read_fully(f, whole ? at : *room, len, t->at + begin)) ||
+	    (err = check_block(f, t, block, whole ? at : *room, len)) || whole)
 		return err;
 	memcpy(at, *room + (from - begin), to - from);
 	return 0;
@@ -376,8 +397,8 @@ int tt_tensors_read(const struct tt_tensors *f, const struct tt_tensor *t, uint6
 	int err = 0;
 
 	if (first > t->count || count > t->count - first)
-		return tt_fail(-ERANGE, "%s: \"%s\" has %llu elements, none from %llu to %llu", f->path, t->name, (unsigned long long)t->count,
-		               (unsigned long long)first, (unsigned long long)(first + count));
+		return tt_fail(-ERANGE, "%s: \"%s\" has %llu elements, none from %llu to %llu", f->path, t->name,
+		               (ull)t->count, (ull)first, (ull)(first + count));
 	if (!f->sums)
 		return read_fully(f, to, end - from, t->at + from);
 	for (uint64_t upto; !err && from < end; at += upto - from, from = upto) {

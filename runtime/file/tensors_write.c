@@ -1,22 +1,20 @@
-/* tensors_write.c - a safetensors file, written from front to back: tensors.c has a picture of it.
+/* tensors_write.c - writes a safetensors file from front to back; tensors.c has a picture of it
  *
- *      begin: lay out the data, make the header, all of its sums zeros --> put ...: data, piece by piece, summed up --> end: the sums
- *      into the header, its seal, the header into the file, and the file into its place */
+ *      begin: lay out the data, make a header with zeros for the checksums --> put ...: write and sum up data
+ *      --> end: put checksums and seal into the header, write it, publish the file */
 #include "base/pack.h"
 #include "file/file_private.h"
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum {
-	ALIGN = 64,                   /* where the data begins; 8 would do for others */
-	PIECE = 1 << 20,              /* is written, and summed up while it is in the cache */
+	ALIGN = 64,      /* of the data in the file; the format wants 8 */
+	PIECE = 1 << 20, /* written and summed up while it is in the cache */
 };
 
 #define SUMS "\",\"tutti_sums\":\""
 
-/* The wide ones first: whatever their counts, each element lies at a multiple of its size. */
-static uint64_t lay_out(struct tt_tensor *of, size_t n, uint64_t *blocks) /* bytes of data */
+/* Wide types first, so that each element lies at a multiple of its size. Returns the bytes of data. */
+static uint64_t lay_out(struct tt_tensor *of, size_t n, uint64_t *blocks)
 {
 	uint64_t end = 0;
 
@@ -51,8 +49,10 @@ static int check_tensors(const char *path, struct tt_tensor *of, size_t n)
 
 	for (size_t i = 0; !err && i < n; i++) {
 		names[i] = of[i].name;
-		if (!strcmp(of[i].name, "__metadata__") || of[i].dims < 0 || of[i].dims > TT_TENSOR_DIMS || !tt_type_size(of[i].type) || !tt_tensor_measure(&of[i]))
-			err = tt_fail(-EINVAL, "%s: \"%s\" can be no array: its name, its type or its shape is none", path, of[i].name);
+		if (!strcmp(of[i].name, "__metadata__") || of[i].dims < 0 || of[i].dims > TT_TENSOR_DIMS ||
+		    !tt_type_size(of[i].type) || !tt_tensor_measure(&of[i]))
+			err = tt_fail(-EINVAL, "%s: \"%s\" can be no array: its name, its type or its shape is none",
+			              path, of[i].name);
 	}
 	err = err ? err : check_names(path, names, n, "arrays");
 	free(names);
@@ -67,7 +67,8 @@ static int check_notes(const char *path, const struct tt_metadata *notes, size_t
 	for (size_t i = 0; !err && i < n; i++) {
 		keys[i] = notes[i].key;
 		if (!strncmp(keys[i], "tutti_", 6) || !tt_json_is_text(notes[i].value))
-			err = tt_fail(-EINVAL, "%s: the note \"%s\" is not UTF-8, or its key begins with tutti_", path, keys[i]);
+			err = tt_fail(-EINVAL, "%s: the note \"%s\" is not UTF-8, or its key begins with tutti_", path,
+			              keys[i]);
 	}
 	err = err ? err : check_names(path, keys, n, "notes");
 	free(keys);
@@ -80,11 +81,12 @@ static void print_tensor(FILE *f, const struct tt_tensor *t)
 	tt_json_print(f, t->name);
 	fprintf(f, ":{\"dtype\":\"%s\",\"shape\":[", tt_tensor_type_names[t->type]);
 	for (int i = 0; i < t->dims; i++)
-		fprintf(f, i ? ",%llu" : "%llu", (unsigned long long)t->shape[i]);
-	fprintf(f, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)t->at, (unsigned long long)(t->at + tt_tensor_bytes(t)));
+		fprintf(f, i ? ",%llu" : "%llu", (ull)t->shape[i]);
+	fprintf(f, "],\"data_offsets\":[%llu,%llu]}", (ull)t->at, (ull)(t->at + tt_tensor_bytes(t)));
 }
 
-static void print_header(FILE *f, const struct tt_tensors_writer *w, uint64_t blocks, const struct tt_metadata *notes, size_t note_count)
+static void print_header(FILE *f, const struct tt_tensors_writer *w, uint64_t blocks, const struct tt_metadata *notes,
+                         size_t note_count)
 {
 	static const char zeros[] = "0000000000000000";
 
@@ -108,11 +110,12 @@ static void print_header(FILE *f, const struct tt_tensors_writer *w, uint64_t bl
 
 static int too_long(const char *path)
 {
-	return tt_fail(-EFBIG, "%s would have a header of more than %d bytes, which is all that readers take: make more files of it", path, TT_HEADER_MAX);
+	return tt_fail(-EFBIG, "%s would have a header of more than %d bytes, which is all that readers take: "
+	                       "make more files of it", path, TT_HEADER_MAX);
 }
 
-/* With its 8 bytes in front, where the seal's text begins only behind them. */
-static int make_header(struct tt_tensors_writer *w, const char *path, uint64_t blocks, const struct tt_metadata *notes, size_t note_count)
+static int make_header(struct tt_tensors_writer *w, const char *path, uint64_t blocks, const struct tt_metadata *notes,
+                       size_t note_count)
 {
 	FILE *f;
 
@@ -143,7 +146,8 @@ static int begin(struct tt_tensors_writer *w, const char *path, const struct tt_
 	return tt_atomic_file_begin(&w->draft, path, TT_HEADER_AT + w->len + size);
 }
 
-int tt_tensors_begin(struct tt_tensors_writer *w, const char *path, const struct tt_tensor *of, size_t n, const struct tt_metadata *notes, size_t note_count)
+int tt_tensors_begin(struct tt_tensors_writer *w, const char *path, const struct tt_tensor *of, size_t n,
+                     const struct tt_metadata *notes, size_t note_count)
 {
 	int err;
 
@@ -162,12 +166,12 @@ static void end_block(struct tt_tensors_writer *w, const struct tt_tensor *t)
 	char digits[TT_SUM_DIGITS + 1];
 	char *sums = w->text + strlen(TT_TENSORS_SEALED) + TT_SUM_DIGITS + strlen(SUMS);
 
-	snprintf(digits, sizeof digits, "%016llx", (unsigned long long)tt_sum_end(&w->sum));
+	snprintf(digits, sizeof digits, "%016llx", (ull)tt_sum_end(&w->sum));
 	memcpy(sums + (t->block + (w->done - 1) / TT_TENSOR_BLOCK) * TT_SUM_DIGITS, digits, TT_SUM_DIGITS);
 	tt_sum_begin(&w->sum);
 }
 
-static const struct tt_tensor *current(struct tt_tensors_writer *w) /* NULL: all are done */
+static const struct tt_tensor *current(struct tt_tensors_writer *w) /* NULL: all arrays are written */
 {
 	while (w->next < w->count && w->done == tt_tensor_bytes(&w->of[w->next])) {
 		w->next++;
@@ -184,7 +188,8 @@ int tt_tensors_put(struct tt_tensors_writer *w, const void *bytes, size_t len)
 		const struct tt_tensor *t = current(w);
 		if (!t)
 			return tt_fail(-EINVAL, "%s was given %zu bytes more than its arrays have", w->draft.path, len);
-		size_t n = tt_min(tt_min(len, PIECE), tt_min(TT_TENSOR_BLOCK - w->done % TT_TENSOR_BLOCK, tt_tensor_bytes(t) - w->done));
+		size_t n = tt_min(tt_min(len, PIECE), tt_min(TT_TENSOR_BLOCK - w->done % TT_TENSOR_BLOCK,
+		                                             tt_tensor_bytes(t) - w->done));
 		int err = tt_atomic_file_write(&w->draft, p, n, t->at + w->done);
 		if (err)
 			return err;
@@ -211,8 +216,8 @@ static int write_header(struct tt_tensors_writer *w)
 int tt_tensors_end(struct tt_tensors_writer *w)
 {
 	const struct tt_tensor *t = current(w);
-	int err = t ? tt_fail(-EINVAL, "%s lacks bytes: \"%s\" has got %llu of its %llu", w->draft.path, t->name, (unsigned long long)w->done,
-	                      (unsigned long long)tt_tensor_bytes(t)) : write_header(w);
+	int err = t ? tt_fail(-EINVAL, "%s lacks bytes: \"%s\" has got %llu of its %llu", w->draft.path, t->name,
+	                      (ull)w->done, (ull)tt_tensor_bytes(t)) : write_header(w);
 
 	if (!err)
 		err = tt_atomic_file_publish(&w->draft);

@@ -16,7 +16,7 @@ transport/door.c is_same end_closed judge_hello hear_hello hear_proof hear_messa
 runtime/launch/config.c
 runtime/base/json.c
 runtime/file/tensors.c tt_tensor_measure tt_seal_holds take_type take_shape take_offsets take_member check_length take_tensor take_notes parse_header place_data refuse_doubles find_sums read_header check_block read_block tt_tensors_read
-runtime/file/save.c is_plain read_slice tt_save_add_part fits check_part join_parts tt_save_join tt_save_add_file take_entry take_file take_metadata take_map parse_index check_seal open_parts
+runtime/file/save.c is_plain read_slice add_part fits check_part join_parts tt_save_join tt_save_add_file take_entry take_file take_metadata take_map parse_index check_seal open_parts
 runtime/member/rendezvous.c
 runtime/member/endpoint_tree.c tt_endpoint_take take_empty_record
 runtime/member/late_join.c tt_late_join_number tt_late_join_take_number tt_late_join_admit tt_late_join_told tt_late_join_news
