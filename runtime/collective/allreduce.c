@@ -175,7 +175,7 @@ int tt_allreduce_explain(struct tutti *group, size_t bytes, tutti_type type, tut
 		bytes /= (size_t)leaders;
 		set = is == forced(group->job) ? set : "";
 	}
-	chunk = is->chunk(bytes, width, n, piece) / width * width;
+	chunk = is->chunk(bytes, n, piece) / width * width;
 	snprintf(text + used, room - (size_t)used, "%s%s, in chunks of %zu bytes, %.1f us expected: "
 	         "a message takes %.1f us%s, the wire %.3f ns and adding %.3f ns a byte",
 	         is->name, set, tt_max(width, chunk),

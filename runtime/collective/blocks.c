@@ -232,29 +232,20 @@ static int take(struct tt_blocks *b)
 	return k;
 }
 
-/* All ranks have read what they combine, so owners' blocks are complete. */
-static int ready(struct tt_blocks *b)
+/* All ranks have read what they combine, so owners' blocks are complete; or what they gather, so my vector is free. */
+static int pass(struct tt_blocks *b)
 {
 	int k = tt_segment_call_all(&b->call);
 
 	if (k > 0)
-		b->phase = READ;
-	b->call.busy = k > 0;
-	return k;
-}
-
-static int leave(struct tt_blocks *b)
-{
-	int k = tt_segment_call_all(&b->call);
-
-	if (k > 0)
-		b->phase = DONE;
+		b->phase = b->phase == READY ? READ : DONE;
+	b->call.busy = b->phase == READ;
 	return k;
 }
 
 static int (*const steps[])(struct tt_blocks *) = {
 	[TURN] = take_turn, [MEET] = meet, [READ] = read_mapped, [FILL] = fill,
-	[TAKE] = take, [READY] = ready, [LEAVE] = leave,
+	[TAKE] = take, [READY] = pass, [LEAVE] = pass,
 };
 
 static int advance(struct tt_blocks *b)

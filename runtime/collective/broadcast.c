@@ -12,6 +12,7 @@ enum {
 	EAGER = 4096,               /* bytes: vectors up to this length travel as messages on one host, too */
 	ACK_EVERY = 64,             /* short broadcasts after which the root waits for the others */
 	TAG_ACK = 1,
+	CHILDREN_MAX = 31,          /* one for each bit of a rank */
 };
 
 struct broadcast {
@@ -21,8 +22,7 @@ struct broadcast {
 	size_t bytes;
 	bool passed_on;             /* short: my children have been sent theirs */
 	int acked;                  /* short: how many children have it */
-	int parent, children;
-	int child[];
+	int parent, children, child[CHILDREN_MAX];
 };
 
 static void find_family(struct broadcast *b, int root)
@@ -35,15 +35,6 @@ static void find_family(struct broadcast *b, int root)
 	for (low >>= 1; low; low >>= 1) /* the largest subtree first */
 		if (me + low < n)
 			b->child[b->children++] = (me + low + root) % n;
-}
-
-static size_t most_children(int n)
-{
-	size_t most = 0;
-
-	while ((n - 1) >> most)
-		most++;
-	return most;
 }
 
 static bool is_long(const struct broadcast *b) { return b->bytes > tt_coll_piece(b->either.coll.job); }
@@ -113,9 +104,8 @@ int tutti_broadcast(tutti *group, void *buf, size_t bytes, int root, tutti_op *o
 	if (!buf && bytes)
 		return tt_fail(-EINVAL, "broadcast: %zu bytes at NULL", bytes);
 	struct tt_blocks blocks = { .vector = buf, .bytes = bytes, .first = root, .owners = 1 };
-	size_t size = sizeof(struct broadcast) + most_children(group->n) * sizeof(int);
-	struct tt_blockwise *w = tt_blockwise_new(group, size, TUTTI_STAT_BROADCAST, bytes, (uint64_t)root, &blocks,
-	                                          bytes > EAGER);
+	struct tt_blockwise *w = tt_blockwise_new(group, sizeof(struct broadcast), TUTTI_STAT_BROADCAST, bytes,
+	                                          (uint64_t)root, &blocks, bytes > EAGER);
 	struct broadcast *b = (struct broadcast *)w;
 
 	if (!b)

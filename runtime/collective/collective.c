@@ -253,7 +253,9 @@ static int check_start(const struct tutti *group)
 		return tt_fail(-ESTALE, "this group has been shrunk or grown: go on with the group that came of it");
 	tt_list_each(node, &tt_collectives(group->job)->running)
 		running += tt_container_of(node, struct tt_coll, link)->group == group;
-	return running < IN_FLIGHT_MAX ? 0 : tt_fail(-EAGAIN, "%d collectives are under way: wait for some before starting more", running);
+	if (running < IN_FLIGHT_MAX)
+		return 0;
+	return tt_fail(-EAGAIN, "%d collectives are under way: wait for some before starting more", running);
 }
 
 /* A rank that is gone takes no part in calls that it had not finished. The rank that failed first is named, rather than
@@ -274,10 +276,11 @@ static void check_members(struct tt_coll *c)
 			fail(c, -ENOTCONN, seats[i].rank);
 }
 
+/* An ABORT is passed on, because its sender may not be connected to all ranks. */
 static void compare(struct tt_coll *c, const struct kept *k)
 {
 	if (k->tag == TAG_ABORT)
-		abandon(c, -ECONNABORTED, c->group->seats[k->from].rank); /* tells ranks that the sender is not connected to */
+		abandon(c, -ECONNABORTED, c->group->seats[k->from].rank);
 	else if (k->print != c->print)
 		abandon(c, -EBADMSG, c->group->seats[k->from].rank);
 }
@@ -321,13 +324,17 @@ static struct tt_member *find_late(const struct tt_operation *r, uint64_t since)
 static int explain(const struct tt_operation *r)
 {
 	if (r->rank >= 0 && r->err == -EBADMSG)
-		return tt_fail(r->err, "%s: rank %d called another collective, or with another count, type or rule", r->what, r->rank);
+		return tt_fail(r->err, "%s: rank %d called another collective, or with another count, type or rule",
+		               r->what, r->rank);
 	if (r->rank >= 0 && r->err == -ECONNABORTED)
-		return tt_fail(r->err, "%s: rank %d gave it up: it has no memory, or not all ranks called the same", r->what, r->rank);
+		return tt_fail(r->err, "%s: rank %d gave it up: it has no memory, or not all ranks called the same",
+		               r->what, r->rank);
 	return 0;
 }
 
-static const struct tt_operation_kind words = { .needs = needs_others, .blame = find_late, .give_up = give_up, .explain = explain };
+static const struct tt_operation_kind words = {
+	.needs = needs_others, .blame = find_late, .give_up = give_up, .explain = explain,
+};
 
 static struct tt_operation *start(struct tt_coll *c, tutti_op *op, tutti_op *stack)
 {

@@ -348,12 +348,17 @@ struct tt_allreduce {
 	};
 	struct tt_tune tune;
 };
+static inline struct tt_allreduce *tt_allreduce_of(const struct tt_exchange *x)
+{
+	return tt_container_of(x, struct tt_allreduce, all);
+}
+
 struct tt_algorithm {
 	const char *name;
 	int (*begin)(struct tt_exchange *);
 	int (*advance)(struct tt_exchange *);
 	void (*release)(struct tt_exchange *); /* also after a begin() that failed */
-	size_t (*chunk)(size_t bytes, size_t width, int n, size_t piece); /* bytes sent at once; NULL: none are sent */
+	size_t (*chunk)(size_t bytes, int n, size_t piece); /* bytes sent at once; NULL: none are sent */
 };
 extern const struct tt_algorithm tt_direct, tt_hierarchical, tt_doubling, tt_rabenseifner, tt_ring;
 int tt_hierarchical_leaders(const struct tt_layout *, size_t bytes); /* ranks of each host that exchange slices */

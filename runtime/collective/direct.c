@@ -27,11 +27,6 @@ enum {
 
 enum phase { TURN, MEET, STORE, STORED, IN, COMBINE, OUT, DONE };
 
-static struct tt_allreduce *call_of(const struct tt_exchange *x)
-{
-	return tt_container_of(x, struct tt_allreduce, all);
-}
-
 /* ---- sizes ---- */
 
 static struct tt_span mine(const struct tt_allreduce *a, size_t len) { return tt_span_of(len, a->coll.n, a->coll.me); }
@@ -196,7 +191,7 @@ static int (*const steps[])(struct tt_allreduce *) = {
 
 static int advance(struct tt_exchange *x)
 {
-	struct tt_allreduce *a = call_of(x);
+	struct tt_allreduce *a = tt_allreduce_of(x);
 	struct tt_direct *d = &a->direct;
 	int k = tt_segment_call_check(&d->call);
 
@@ -209,7 +204,7 @@ static int advance(struct tt_exchange *x)
 
 static int begin(struct tt_exchange *x)
 {
-	struct tt_allreduce *a = call_of(x);
+	struct tt_allreduce *a = tt_allreduce_of(x);
 
 	tt_segment_call_begin(&a->direct.call, x->coll, bytes_of(a), a->coll.n);
 	return 0;
@@ -217,7 +212,7 @@ static int begin(struct tt_exchange *x)
 
 static void release(struct tt_exchange *x)
 {
-	struct tt_direct *d = &call_of(x)->direct;
+	struct tt_direct *d = &tt_allreduce_of(x)->direct;
 
 	tt_segment_call_end(&d->call, d->phase == DONE);
 }

@@ -110,9 +110,8 @@ static int begin(struct tt_exchange *x)
 	return 0;
 }
 
-static size_t chunk_of(size_t bytes, size_t width, int n, size_t piece)
+static size_t chunk_of(size_t bytes, int n, size_t piece)
 {
-	(void)width;
 	(void)n;
 	return tt_min(bytes, piece);
 }

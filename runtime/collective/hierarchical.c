@@ -23,11 +23,6 @@ enum { LEAD = 64 * 1024 };
 
 enum phase { COMBINE, EXCHANGE, GATHER, LEAVE, DONE };
 
-static struct tt_allreduce *call_of(const struct tt_exchange *x)
-{
-	return tt_container_of(x, struct tt_allreduce, all);
-}
-
 static bool is_alone(const struct tt_allreduce *a) { return !tt_coll_group(a->coll.group)->segment; }
 
 static int place_of(const struct tutti *g) /* among the ranks of this host */
@@ -73,8 +68,6 @@ static int run_blocks(struct tt_allreduce *a, enum tt_blocks_stage stage)
 	return is_alone(a) ? 1 : tt_blocks_run(&a->hierarchy.blocks, stage);
 }
 
-static int combine(struct tt_allreduce *a) { return run_blocks(a, TT_BLOCKS_REDUCE); }
-
 static int exchange(struct tt_allreduce *a)
 {
 	struct tt_hierarchy *h = &a->hierarchy;
@@ -95,21 +88,17 @@ static int exchange(struct tt_allreduce *a)
 	return k;
 }
 
-static int gather(struct tt_allreduce *a) { return run_blocks(a, TT_BLOCKS_GATHER); }
-static int leave(struct tt_allreduce *a) { return run_blocks(a, TT_BLOCKS_LEAVE); }
-
-static int (*const steps[])(struct tt_allreduce *) = {
-	[COMBINE] = combine, [EXCHANGE] = exchange, [GATHER] = gather, [LEAVE] = leave,
-};
-
 static int advance(struct tt_exchange *x)
 {
-	struct tt_allreduce *a = call_of(x);
+	static const enum tt_blocks_stage stage[] = {
+		[COMBINE] = TT_BLOCKS_REDUCE, [GATHER] = TT_BLOCKS_GATHER, [LEAVE] = TT_BLOCKS_LEAVE,
+	};
+	struct tt_allreduce *a = tt_allreduce_of(x);
 	struct tt_hierarchy *h = &a->hierarchy;
 	int k = 1;
 
-	while (h->phase != DONE && (k = steps[h->phase](a)) > 0)
-		h->phase++;
+	for (; h->phase != DONE && k > 0; h->phase += k > 0)
+		k = h->phase == EXCHANGE ? exchange(a) : run_blocks(a, stage[h->phase]);
 	return k;
 }
 
@@ -122,7 +111,7 @@ int tt_hierarchical_leaders(const struct tt_layout *l, size_t bytes)
 
 static int begin(struct tt_exchange *x)
 {
-	struct tt_allreduce *a = call_of(x);
+	struct tt_allreduce *a = tt_allreduce_of(x);
 	struct tt_hierarchy *h = &a->hierarchy;
 	size_t bytes = x->count * x->width;
 	int n = tt_hierarchical_leaders(&tt_coll_group(x->coll->group)->layout, bytes);
@@ -139,7 +128,7 @@ static int begin(struct tt_exchange *x)
 
 static void release(struct tt_exchange *x)
 {
-	struct tt_allreduce *a = call_of(x);
+	struct tt_allreduce *a = tt_allreduce_of(x);
 	struct tt_hierarchy *h = &a->hierarchy;
 
 	if (h->begun)

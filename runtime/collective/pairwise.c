@@ -172,21 +172,6 @@ static int check_blocks(int n, const char *side, const void *base, const size_t 
 	return 0;
 }
 
-static struct pairwise *new_any_sizes(struct tutti *group)
-{
-	struct pairwise *p = (struct pairwise *)tt_coll_new(group, sizeof *p, TUTTI_STAT_ALLTOALL, 0, OF_ANY_SIZES);
-
-	if (!p)
-		return NULL;
-	p->either.coll.advance = advance;
-	p->either.coll.release = release;
-	p->transfers.always = true;
-	if (!tt_transfers_new(&p->transfers, &p->either.coll, group->n - 1, AHEAD))
-		return p;
-	tt_coll_free(&p->either.coll);
-	return NULL;
-}
-
 int tutti_alltoallv(tutti *group, const void *in, const size_t in_bytes[], const size_t in_at[], void *out,
                     const size_t out_bytes[], const size_t out_at[], tutti_op *op)
 {
@@ -198,9 +183,16 @@ int tutti_alltoallv(tutti *group, const void *in, const size_t in_bytes[], const
 	if (in_bytes[me] != out_bytes[me])
 		return tt_fail(-EINVAL, "all-to-all: this rank %d has %zu bytes for itself and expects %zu", me,
 		               in_bytes[me], out_bytes[me]);
-	struct pairwise *p = new_any_sizes(group);
+	struct pairwise *p = (void *)tt_coll_new(group, sizeof *p, TUTTI_STAT_ALLTOALL, 0, OF_ANY_SIZES);
 	if (!p)
 		return -ENOMEM;
+	p->either.coll.advance = advance;
+	p->either.coll.release = release;
+	p->transfers.always = true;
+	if ((err = tt_transfers_new(&p->transfers, &p->either.coll, n - 1, AHEAD))) {
+		tt_coll_free(&p->either.coll);
+		return err;
+	}
 	p->either.coll.bytes = in_bytes[me];
 	for (int k = 1; k < n; k++) {
 		int to = (me + k) % n, from = (me - k + n) % n;

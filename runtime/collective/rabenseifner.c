@@ -98,9 +98,8 @@ static int begin(struct tt_exchange *x)
 	return err;
 }
 
-static size_t chunk_of(size_t bytes, size_t width, int n, size_t piece)
+static size_t chunk_of(size_t bytes, int n, size_t piece)
 {
-	(void)width;
 	(void)n;
 	(void)piece;
 	return tt_min(bytes, tt_transfers_chunk(bytes / 2));

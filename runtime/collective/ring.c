@@ -14,7 +14,7 @@
  */
 #include "collective/collective_private.h"
 
-enum { AHEAD = 2 };
+enum { AHEAD = 8 };
 
 static int begin(struct tt_exchange *x)
 {
@@ -32,9 +32,8 @@ static int begin(struct tt_exchange *x)
 	return err;
 }
 
-static size_t chunk_of(size_t bytes, size_t width, int n, size_t piece)
+static size_t chunk_of(size_t bytes, int n, size_t piece)
 {
-	(void)width;
 	(void)piece;
 	return tt_min(bytes, tt_transfers_chunk(bytes / (size_t)n));
 }

@@ -1,23 +1,25 @@
-/* segment.c - what the ranks of a group that share a host share there: a panel of each, which the others map and read
+/* segment.c - memory that the ranks of a group on one host share: a slot for each rank, which the others map and read
  *
- * A rank writes only its own panel. For each call it takes one of two notes there, by turns; the note's flag, which is set
- * last, says which call and how far the rank has come in it. Two are enough: who writes the note of call k + 2 has seen all
- * notes of k + 1, and who wrote that was done with k. The same holds for the two halves of room. Where somebody gave up k + 1, another may be
- * told by k + 2 that k has failed, too: it had not looked yet.
+ * A rank writes only to its own slot. For each call it takes one of two headers there, in turn. The header's flag,
+ * which is set last, names the call and the rank's step in it. Two headers are enough: a rank that writes the header
+ * of call k + 2 has seen all headers of k + 1, and the ranks that wrote those were done with k. The same holds for
+ * the two halves. If a rank gave up k + 1, another rank may learn only from k + 2 that k has failed, too, because it
+ * had not looked yet.
  *
- *      panel     [note: flag, print, where its vector is | note] [asleep] [done] [half of room | half]
- *      flag      call << 32 | step: 0 nothing yet, 1 it is there, 2 and up as the algorithm counts, QUIT: it has given up
+ *      slot      [header: flag, print, where its vector is | header] [asleep] [done] [half of the buffer | half]
+ *      flag      call << 32 | step: 0 nothing yet, 1 begun, 2 and up: the algorithm's steps, QUIT: given up
  *
- * Flags wake nobody. So who is about to sleep says so in its panel and looks once more; who sets a flag looks who sleeps, and sends
- * a WAKE. Between writing one's own word and reading the other's each has a full fence, so one of the two sees the other.
+ * Flags wake no rank. So a rank that is about to sleep says so in its slot and looks once more, and a rank that sets
+ * its flag checks which others sleep and sends them a WAKE. Each has a full fence between writing its own word and
+ * reading the other's, so at least one of the two sees the other.
  *
- * A group's first call that may use its boards, one on each host, makes them:
+ * A group's first call that may use segments makes them, one on each host:
  *
- *      each to all   OFFER {able, key of its panel}        each maps all panels
- *      each to all   VOTE {could it?}                      the board is open, if all could
+ *      each to all   OFFER {able, key of its slot}         each maps all slots
+ *      each to all   VOTE {could it?}                      the segment is open if all could
  *
- * A rank that knows how that ended answers whoever asks in a later call, because an earlier one had failed there; also when that call is
- * over here: where the board is closed it may be one that needs not all to take part at once.
+ * A rank that knows the result answers OFFERs in later calls, from ranks where an earlier call had failed. It also
+ * does so when that call is over here, since a call without a segment may not need all ranks at once.
  */
 #include "collective/collective_private.h"
 #include "engine/engine.h"
@@ -25,11 +27,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- panels ---- */
+/* ---- rank slots ---- */
 
-/* As docs/wire.md has it: two builds may meet on one board. */
-_Static_assert(offsetof(struct tt_rank_slot, asleep) == 256 && offsetof(struct tt_rank_slot, done) == 384 && offsetof(struct tt_rank_slot, half) == 4096, "docs/wire.md");
-_Static_assert(offsetof(struct tt_call_header, print) == 8 && offsetof(struct tt_call_header, half) == 12 && offsetof(struct tt_call_header, key) == 16, "docs/wire.md");
+/* Two builds may share a segment, so the layout is part of docs/wire.md. */
+_Static_assert(offsetof(struct tt_rank_slot, asleep) == 256 && offsetof(struct tt_rank_slot, done) == 384 &&
+               offsetof(struct tt_rank_slot, half) == 4096, "docs/wire.md");
+_Static_assert(offsetof(struct tt_call_header, print) == 8 && offsetof(struct tt_call_header, half) == 12 &&
+               offsetof(struct tt_call_header, key) == 16, "docs/wire.md");
 
 static uint64_t flag_of(uint32_t call, uint32_t step) { return (uint64_t)call << 32 | step; }
 
@@ -45,7 +49,7 @@ static const struct tt_call_header *find_header(const struct tt_segment *b, int 
 	return NULL;
 }
 
-/* Has it begun a later call, and not this one? Then it has failed there before it came to the board. */
+/* Has rank i begun a later call but not this one? Then this call failed there before it used the segment. */
 static bool has_skipped(const struct tt_segment *b, int i, uint32_t call)
 {
 	const struct tt_rank_slot *p = b->peers[i].slot;
@@ -53,7 +57,7 @@ static bool has_skipped(const struct tt_segment *b, int i, uint32_t call)
 	for (int k = 0; k < 2; k++) {
 		uint64_t flag = atomic_load_explicit(&p->header[k].flag, memory_order_acquire);
 		if ((uint32_t)flag && tt_before(call, (uint32_t)(flag >> 32)))
-			return !find_header(b, i, call); /* its note may have come before the later one */
+			return !find_header(b, i, call); /* it may have appeared since, before the later one */
 	}
 	return false;
 }
@@ -68,14 +72,17 @@ int tt_segment_reached(struct tt_segment *b, int i, uint32_t call, uint32_t step
 	if (!f->header)
 		return has_skipped(b, i, call) ? -ECONNABORTED : 0;
 	flag = atomic_load_explicit(&f->header->flag, memory_order_acquire);
-	return flag >> 32 != call || (uint32_t)flag == TT_STEP_QUIT ? -ECONNABORTED : (uint32_t)flag >= step;
+	if (flag >> 32 != call || (uint32_t)flag == TT_STEP_QUIT)
+		return -ECONNABORTED;
+	return (uint32_t)flag >= step;
 }
 
 struct tt_call_header *tt_segment_begin(struct tt_segment *b)
 {
 	struct tt_call_header *header = &b->peers[b->me].slot->header[b->turn++ % 2];
 
-	atomic_store_explicit(&header->flag, 0, memory_order_relaxed); /* whoever still looks for the call before last has given it up */
+	/* Only ranks that have given up still look for the header's last call. */
+	atomic_store_explicit(&header->flag, 0, memory_order_relaxed);
 	atomic_thread_fence(memory_order_release);
 	for (int i = 0; i < b->n; i++)
 		b->peers[i].header = NULL;
@@ -94,7 +101,7 @@ void tt_segment_step(struct tt_segment *b, struct tt_call_header *header, uint32
 {
 	atomic_store(&header->flag, flag_of(call, step)); /* a full fence */
 	for (int i = 0; i < b->n; i++)
-		if (i != b->me && b->peers[i].slot && atomic_load(&b->peers[i].slot->asleep)) /* not before the store */
+		if (i != b->me && b->peers[i].slot && atomic_load(&b->peers[i].slot->asleep)) /* after the store */
 			wake(tt_segment_member(b, i));
 }
 
@@ -103,7 +110,7 @@ void tt_segment_set_asleep(struct tt_segment *b, bool asleep)
 	if (b->asleep == asleep)
 		return;
 	b->asleep = asleep;
-	atomic_store(&b->peers[b->me].slot->asleep, asleep); /* a full fence: now the flags are looked at once more */
+	atomic_store(&b->peers[b->me].slot->asleep, asleep); /* a full fence: the flags are read after it */
 }
 
 void tt_segment_done(struct tt_segment *b, uint32_t call)
@@ -122,7 +129,7 @@ static void free_memory(struct tt_segment *b)
 		tt_memory_free(b->memory);
 }
 
-/* With the net that leads to that rank: there is one that leads to all, or no board. */
+/* Registers my slot with the net that leads to rank i. Without one net that leads to all ranks there is no segment. */
 static int open_slot(struct tt_segment *b, int i)
 {
 	struct tt_net *net = tt_member_net(tt_segment_member(b, i));
@@ -136,9 +143,12 @@ static int open_slot(struct tt_segment *b, int i)
 	return err ? err : net->transport->reg(net, &mem, 1, &b->region);
 }
 
-/* ---- making a board ---- */
+/* ---- making a segment ---- */
 
-struct tt_member *tt_segment_member(const struct tt_segment *b, int i) { return tt_group_member(b->group, b->seats[i]); }
+struct tt_member *tt_segment_member(const struct tt_segment *b, int i)
+{
+	return tt_group_member(b->group, b->seats[i]);
+}
 
 static struct tt_segment *new_segment(struct tutti *group)
 {
@@ -162,7 +172,7 @@ static struct tt_segment *new_segment(struct tutti *group)
 	return b;
 }
 
-/* Everybody may need everybody's panel. */
+/* Every rank needs every other's slot. */
 static int connect_all(const struct tt_segment *b)
 {
 	int up = 1;
@@ -186,84 +196,64 @@ static void write_offer(const struct tt_segment *b, uint8_t bytes[OFFER_LEN])
 	tt_put_key(&p, b->able ? &b->region->key : &(struct tt_key){ 0 });
 }
 
-static void offer(struct tt_coll *c, int to)
+static bool offer(struct tt_coll *c, struct tt_segment *b, int to)
 {
-	struct tt_segment *b = tt_coll_group(c->group)->segment;
 	uint8_t bytes[OFFER_LEN];
 
 	b->able &= !open_slot(b, to);
 	write_offer(b, bytes);
 	tt_coll_send(c, b->seats[to], TT_TAG_OFFER, bytes, sizeof bytes);
+	return true;
 }
 
-static void vote(struct tt_coll *c, int to)
+static bool vote(struct tt_coll *c, struct tt_segment *b, int to)
 {
-	struct tt_segment *b = tt_coll_group(c->group)->segment;
 	uint8_t yes = b->able;
 
 	tt_coll_send(c, b->seats[to], TT_TAG_VOTE, &yes, 1);
+	return true;
 }
 
-static void to_others(struct tt_coll *c, void (*send)(struct tt_coll *, int to))
+static bool take_offer(struct tt_coll *c, struct tt_segment *b, int i)
 {
-	const struct tt_segment *b = tt_coll_group(c->group)->segment;
-
-	for (int i = 0; i < b->n; i++)
-		if (i != b->me)
-			send(c, i);
-}
-
-static void take_offer(struct tt_segment *b, int i, const void *bytes)
-{
-	struct tt_pack p = tt_unpack(bytes, OFFER_LEN);
 	struct tt_segment_peer *v = &b->peers[i];
+	const void *bytes = v->offered ? NULL : tt_coll_take(c, b->seats[i], TT_TAG_OFFER, OFFER_LEN);
+
+	if (!bytes)
+		return v->offered;
+	struct tt_pack p = tt_unpack(bytes, OFFER_LEN);
 	struct tt_peer *peer = tt_segment_member(b, i)->link->peer;
 	bool able = tt_get8(&p);
 	struct tt_key key;
 
 	tt_get_key(&p, &key);
-	v->offered = true;
 	v->slot = able && key.len == sizeof *v->slot ? peer->net->transport->map(peer, &key, 0) : NULL;
 	v->peer = peer;
 	b->able &= v->slot != NULL;
+	return v->offered = true;
 }
 
-/* 1: all have come. */
-static int take_offers(struct tt_coll *c)
+static bool take_vote(struct tt_coll *c, struct tt_segment *b, int i)
 {
-	struct tt_segment *b = tt_coll_group(c->group)->segment;
-	const void *bytes;
-	int all = 1;
+	struct tt_segment_peer *v = &b->peers[i];
+	const uint8_t *yes = v->voted ? NULL : tt_coll_take(c, b->seats[i], TT_TAG_VOTE, 1);
 
-	for (int i = 0; i < b->n; i++) {
-		if (i == b->me || b->peers[i].offered)
-			continue;
-		if ((bytes = tt_coll_take(c, b->seats[i], TT_TAG_OFFER, OFFER_LEN)))
-			take_offer(b, i, bytes);
-		all &= b->peers[i].offered;
-	}
+	if (!yes)
+		return v->voted;
+	b->able &= *yes;
+	return v->voted = true;
+}
+
+static bool with_all(struct tt_coll *c, struct tt_segment *b, bool (*do_it)(struct tt_coll *, struct tt_segment *, int))
+{
+	bool all = true;
+
+	for (int i = 0; i < b->n; i++)
+		all &= i == b->me || do_it(c, b, i);
 	return all;
 }
 
-static int take_votes(struct tt_coll *c)
-{
-	struct tt_segment *b = tt_coll_group(c->group)->segment;
-	const uint8_t *yes;
-	int all = 1;
-
-	for (int i = 0; i < b->n; i++) {
-		if (i == b->me || b->peers[i].voted)
-			continue;
-		if ((yes = tt_coll_take(c, b->seats[i], TT_TAG_VOTE, 1))) {
-			b->peers[i].voted = true;
-			b->able &= *yes;
-		}
-		all &= b->peers[i].voted;
-	}
-	return all;
-}
-
-/* In this call: what an earlier one got, which failed, is forgotten. */
+/* Forgets what came in an earlier call, which failed. */
 static void begin_making(struct tt_segment *b, uint32_t call)
 {
 	b->made_in = call;
@@ -280,7 +270,8 @@ static void conclude(struct tt_segment *b)
 	b->open = b->able;
 	b->known = true;
 	b->peers[b->me].slot = b->memory;
-	tt_log(TT_INFO, "collectives: %d ranks on one host %s", b->n, b->open ? "share memory" : "cannot share memory: not all could map what the others offered");
+	tt_log(TT_INFO, "collectives: %d ranks on one host %s", b->n,
+	       b->open ? "share memory" : "cannot share memory: not all could map what the others offered");
 }
 
 static int meet(struct tt_coll *c)
@@ -290,15 +281,11 @@ static int meet(struct tt_coll *c)
 
 	if (k <= 0)
 		return k;
-	if (!b->offered)
-		to_others(c, offer);
-	b->offered = true;
-	if (!take_offers(c))
+	b->offered = b->offered || with_all(c, b, offer);
+	if (!with_all(c, b, take_offer))
 		return 0;
-	if (!b->voted)
-		to_others(c, vote);
-	b->voted = true;
-	if (!take_votes(c))
+	b->voted = b->voted || with_all(c, b, vote);
+	if (!with_all(c, b, take_vote))
 		return 0;
 	conclude(b);
 	return 1;
@@ -306,15 +293,15 @@ static int meet(struct tt_coll *c)
 
 void tt_segment_tell(struct tt_coll *c)
 {
-	const struct tt_segment *b = tt_coll_group(c->group)->segment;
+	struct tt_segment *b = tt_coll_group(c->group)->segment;
 
 	if (!b || !b->known || tt_list_empty(&tt_collectives(c->job)->unexpected))
 		return;
 	for (int i = 0; i < b->n; i++) {
 		if (!tt_coll_take(c, b->seats[i], TT_TAG_OFFER, OFFER_LEN) || tt_segment_member(b, i)->state != TT_UP)
 			continue;
-		offer(c, i);
-		vote(c, i);
+		offer(c, b, i);
+		vote(c, b, i);
 	}
 }
 
@@ -339,7 +326,7 @@ static int needs_segment(struct tutti *group) /* -ENOMEM */
 	return err ? err : l->most <= TT_SEGMENT_RANKS && tt_layout_ranks(l, l->here) > 1;
 }
 
-/* Who has left without failing this call has finished it, and that without me: there is no board. */
+/* A rank that left without failing this call has finished it without me, so there is no segment. */
 static bool has_lost_peer(const struct tt_segment *b)
 {
 	for (int i = 0; b->group->outs && i < b->n; i++)
@@ -386,11 +373,16 @@ int tt_segment_decide(struct tt_coll *c, bool *uses_segment)
 	return 1;
 }
 
-bool tt_segment_open(const struct tutti *group) { return tt_coll_group(group)->layout.hosts == 1 && tt_coll_group(group)->segment && tt_coll_group(group)->segment->open; }
+bool tt_segment_open(const struct tutti *group)
+{
+	const struct tt_coll_group *own = tt_coll_group(group);
+
+	return own->layout.hosts == 1 && own->segment && own->segment->open;
+}
 
 /* ---- ends ---- */
 
-/* What was mapped is no more in a moment. */
+/* The peer's slot is about to be unmapped. */
 void tt_segment_lost(struct tt_job *job, const struct tt_peer *peer)
 {
 	tt_list_each(node, &tt_collectives(job)->segments) {
@@ -413,12 +405,14 @@ static void free_segment(struct tt_segment *b)
 	free(b);
 }
 
-/* Others may still read what this rank has put there in its last call. */
+/* May others still read what this rank has put there in its last call? */
 static bool is_read(const struct tt_segment *b)
 {
-	for (int i = 0; b->known && b->open && i < b->n; i++)
-		if (i != b->me && (!b->peers[i].slot || tt_before(atomic_load_explicit(&b->peers[i].slot->done, memory_order_acquire), b->last)))
+	for (int i = 0; b->known && b->open && i < b->n; i++) {
+		const struct tt_rank_slot *s = b->peers[i].slot;
+		if (i != b->me && (!s || tt_before(atomic_load_explicit(&s->done, memory_order_acquire), b->last)))
 			return true;
+	}
 	return false;
 }
 

@@ -1,12 +1,14 @@
-/* segment_call.c - a call on its host's board: in its turn, and step by step with the same call of the other ranks there
+/* segment_call.c - a call that uses its host's segment: in its turn, and step by step with the same call of the other
+ * ranks
  *
- *      turn        calls have the board one after another, in the order in which they have chosen it
- *      meet        my note is there: what I call, my vector's key, bytes on my panel; all of them are here
- *      judged      where all have given keys whose vectors others are to reach: could I map these? If all could, they are mapped
+ *      turn        calls use the segment one after another, in the order in which they have chosen to
+ *      meet        a header says what I call, has my vector's key, or bytes are in my slot; all ranks are here
+ *      judged      if all needed vectors have keys: could I map them? If all ranks could, they are used mapped
  *      step ...    as the algorithm counts
  *
- * A rank that gives up marks its note QUIT, and takes the key of its vector back. The wire lets nobody store there from then on, and
- * returns when nobody does (transport.h, Mapping): it is the caller's again. Others learn it from the note, and why from messages.
+ * A rank that gives up marks its header QUIT, and takes back the key of its vector. From then on the transport lets
+ * no rank store there, and it returns when none does (transport.h, Mapping): the vector is the caller's again. Others
+ * learn from the header that the rank gave up, and from messages why.
  */
 #include "collective/collective_private.h"
 #include "engine/engine.h"
@@ -14,12 +16,13 @@
 
 enum {
 	STEP_HERE = 1,
-	LOOKS = 400,              /* at flags, before the engine is left to others: a turn of it takes longer than most ranks are late */
+	LOOKS = 400,              /* at flags before the call returns to the progress loop: most ranks are not later */
 };
 
-static void gave_up(struct tt_segment_call *v, int i) { tt_coll_gave_up(v->coll, v->coll->group->seats[v->segment->seats[i]].rank); }
+static int rank_of(const struct tt_segment_call *v, int i) { return v->coll->group->seats[v->segment->seats[i]].rank; }
+static void gave_up(struct tt_segment_call *v, int i) { tt_coll_gave_up(v->coll, rank_of(v, i)); }
 
-/* By another rank: nothing more can come of it, but why is not known yet. */
+/* Has another rank given up? Then the call fails, but the reason is not known yet. */
 static bool is_given_up(const struct tt_segment_call *v) { return v->coll->culprit >= 0; }
 
 int tt_segment_call_check(struct tt_segment_call *v)
@@ -49,7 +52,7 @@ static int look(struct tt_segment_call *v)
 	return k;
 }
 
-/* What somebody has given up, waits to hear why. */
+/* After a rank has given up, the call waits for the reason. */
 static int answer(struct tt_segment_call *v, int k)
 {
 	if (k >= 0)
@@ -89,7 +92,7 @@ int tt_segment_call_turn(struct tt_segment_call *v)
 	return 1;
 }
 
-/* For this call alone: what the caller does with its memory afterwards is no business of others. */
+/* Registers the vector for this call alone: afterwards others must not reach the caller's memory. */
 void tt_segment_call_offer(struct tt_segment_call *v, void *vector)
 {
 	struct tt_net *net = v->segment->region->net;
@@ -101,7 +104,8 @@ void tt_segment_call_offer(struct tt_segment_call *v, void *vector)
 	v->header->mapped = true;
 }
 
-/* Another print may be that of a later call: who gave up the next one has the note again for the one behind it. */
+/* A header with another print may be that of a later call: a rank that gave up the next call reuses it for the one
+ * behind. */
 static int compare(struct tt_segment_call *v)
 {
 	const struct tt_segment *b = v->segment;
@@ -111,7 +115,7 @@ static int compare(struct tt_segment_call *v)
 			continue;
 		if (tt_segment_call_still(v) <= 0)
 			return 0;
-		v->coll->culprit = v->coll->group->seats[b->seats[i]].rank;
+		v->coll->culprit = rank_of(v, i);
 		return -EBADMSG;
 	}
 	return 1;
@@ -167,7 +171,7 @@ int tt_segment_call_meet(struct tt_segment_call *v)
 	return 1;
 }
 
-/* ---- room on the panels ---- */
+/* ---- buffers in the slots ---- */
 
 char *tt_segment_call_buffer(const struct tt_segment_call *v, int i)
 {
@@ -208,7 +212,7 @@ int tt_segment_call_store_begin(struct tt_segment_call *v)
 
 void tt_segment_call_store_end(struct tt_segment_call *v) { end_stores(v->segment, v->segment->n); }
 
-/* ---- what no message tells ---- */
+/* ---- polling ---- */
 
 static void announce(struct tt_timer *t)
 {
@@ -219,12 +223,13 @@ static void announce(struct tt_timer *t)
 			tt_coll_send(v->coll, v->segment->seats[i], TT_TAG_HERE, NULL, 0);
 }
 
-/* Who waits for others that call something else, and not on the board, would not learn of it: they are told what is called. */
+/* Ranks that call something else, without the segment, never look here. A message tells them what this rank calls. */
 static void arm(struct tt_segment_call *v)
 {
 	tt_segment_set_asleep(v->segment, true);
 	if (v->header && !v->met && !v->announce.expire)
-		tt_timer_start(v->coll->job, &v->announce, tt_now() + tt_time(v->coll->job, TT_TIME_HEARTBEAT), announce);
+		tt_timer_start(v->coll->job, &v->announce, tt_now() + tt_time(v->coll->job, TT_TIME_HEARTBEAT),
+		               announce);
 }
 
 bool tt_segment_call_poll(struct tt_segment_call *v, bool asleep)

@@ -1,4 +1,4 @@
-/* split.c - tutti_group_split: one gather of {color, key, slot}, from which every rank works out the same parts */
+/* split.c - tutti_group_split: one gather of {color, key, slot}, from which all ranks compute the same parts */
 #include "engine/engine.h"
 #include "member/member.h"
 #include <stdlib.h>
@@ -6,20 +6,21 @@
 
 enum {
 	VALUE = 10,           /* bytes that each rank gives to a split */
-	NO_SLOT = UINT16_MAX, /* it has none left */
+	NO_SLOT = UINT16_MAX, /* the rank has none left */
 };
 
 struct wish { /* what one rank of the parent gave */
 	int32_t color, key;
 	uint16_t slot;
-	int at;                     /* its seat in the parent */
+	int at;                     /* the rank's seat in the parent */
 };
 
 static struct wish read_wish(const uint8_t *value, int at)
 {
 	struct tt_pack p = tt_unpack(value, VALUE);
-	struct wish w = { .color = (int32_t)tt_get32(&p), .key = (int32_t)tt_get32(&p), .slot = tt_get16(&p), .at = at };
+	struct wish w = { .at = at, .color = (int32_t)tt_get32(&p), .key = (int32_t)tt_get32(&p) };
 
+	w.slot = tt_get16(&p);
 	return w;
 }
 
@@ -120,7 +121,7 @@ int tutti_group_split(tutti *parent, int color, int key, tutti **out)
 		part->parent = parent->uid;
 	}
 	tt_unlock(job);
-	err = split(parent, part, birth, color, key); /* without a slot too: the others shall not wait */
+	err = split(parent, part, birth, color, key); /* even without a slot, so that the others do not wait */
 	if (!err && !full && color >= 0) {
 		*out = part;
 		return 0;

@@ -23,6 +23,7 @@ enum {
 	CHUNK = 256 * 1024,       /* bytes of a put, at most: a chunk stays in the cache while it is added */
 	CHUNK_LEAST = 128 * 1024, /* ... and at least; in between half a transfer, so that sending and adding overlap */
 	SLOTS = 4,                /* chunks that may have landed and are not added yet */
+	AHEAD_ADDING = 3,         /* transfers that may have slots at the same time */
 	PIECES = 2,               /* a transfer of up to so many messages is short, and needs no READY */
 	FIRST = 16 * 1024,        /* bytes of a long one that do not wait for READY: what can be sent meanwhile */
 	TAGS = 64,                /* for each transfer: its messages, ... */
@@ -314,7 +315,8 @@ static int pull_transfers(struct tt_transfers *l)
 	int moved, err = 0;
 
 	for (int k = l->ins_done; !err && k < l->ins && k < l->ins_done + l->ahead; k++)
-		err = open_transfer(l, &l->in[k]);
+		if (!l->in[k].combine || k < l->ins_done + AHEAD_ADDING)
+			err = open_transfer(l, &l->in[k]);
 	if (err || l->ins_done == l->ins)
 		return err;
 	struct tt_transfer *in = &l->in[l->ins_done];
