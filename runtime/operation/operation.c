@@ -189,7 +189,7 @@ static void reap(struct tt_operation *r, uint64_t since, int err)
 		else if (r->words->give_up)
 			r->words->give_up(r, err);
 		tt_wait_until(job, has_ended, r, tt_now() + tt_time(job, TT_TIME_REAP));
-		if (round % REAP_ROUNDS == 0) { /* another rank may have fallen silent */
+		if (!r->ended && round % REAP_ROUNDS == 0) { /* another rank may have fallen silent */
 			since = tt_now();
 			ping_all(r);
 			tt_wait_until(job, has_ended, r, since + job->deadline / 4);
