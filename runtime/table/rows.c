@@ -64,29 +64,23 @@ static const char *gather(const struct tt_call_part *p, const struct tt_stretch 
 	return room;
 }
 
-static void scatter(const struct tt_call_part *p, const struct tt_stretch *s, const char *values)
+/* some: of a refresh, the rows that came. The program's memory of the others stays as it is. */
+static void scatter(const struct tt_call_part *p, const struct tt_stretch *s, const struct tt_unseen *some,
+                    const char *values)
 {
 	size_t len = s->count * p->call->table->width;
-	bool straight = is_straight(p, s);
 
-	if (straight)
+	if (some)
+		p->call->list->found += some->n;
+	else if (is_straight(p, s)) {
 		memcpy(p->call->values + offset_of(p, s, 0), values, s->n * len);
-	for (uint32_t i = 0; !straight && i < s->n; i++)
-		memcpy(p->call->values + offset_of(p, s, i), values + i * len, len);
-}
-
-/* Of a refresh: only the rows that came. The program's memory of the others stays as it is. */
-static void scatter_some(const struct tt_call_part *p, const struct tt_stretch *s, const struct tt_unseen *u,
-                         const char *values)
-{
-	size_t len = s->count * p->call->table->width;
-
+		return;
+	}
 	for (uint32_t i = 0; i < s->n; i++)
-		if (u->which[i / 8] >> i % 8 & 1) {
+		if (!some || some->which[i / 8] >> i % 8 & 1) {
 			memcpy(p->call->values + offset_of(p, s, i), values, len);
 			values += len;
 		}
-	p->call->list->found += u->n;
 }
 
 static void put_names(struct tt_pack *to, const struct tt_call_part *p, const struct tt_stretch *s)
@@ -233,10 +227,8 @@ static int serve_own(struct tt_call_part *p, const struct tt_stretch *s)
 		err = tt_table_apply_rows(t, t->job->rank, flags, options, &r, gather(p, s, bytes + names));
 	else
 		err = tt_table_read_rows(t, t->job->rank, tt_rows_pull_flags(p), p->version, &r, bytes + names, some);
-	if (!err && some)
-		scatter_some(p, s, some, bytes + names);
-	else if (!err && !c->delta)
-		scatter(p, s, bytes + names);
+	if (!err && !c->delta)
+		scatter(p, s, some, bytes + names);
 	tt_scratch_give(&t->job->scratch, bytes, room);
 	return err;
 }
@@ -305,30 +297,19 @@ static void get_unseen(struct tt_pack *pack, uint32_t rows, struct tt_unseen *u)
 	pack->bad |= rows % 8 && u->which[rows / 8] >> rows % 8; /* a bit beyond the last row */
 }
 
-static int take_unseen(struct tt_call_part *p, const struct tt_stretch *s, struct tt_pack *pack, bool sparse)
-{
-	struct tutti_table *t = p->call->table;
-	struct tt_elements e = { 0 };
-	struct tt_unseen u;
-	int err = 0;
-
-	get_unseen(pack, s->n, &u);
-	if (!pack->bad && u.n)
-		err = tt_table_unpack(t, pack, (size_t)u.n * s->count, sparse, &e);
-	if (!err && !pack->bad)
-		scatter_some(p, s, &u, e.at);
-	tt_elements_free(t, &e);
-	return err;
-}
-
 static int take_values(struct tt_call_part *p, const struct tt_stretch *s, struct tt_pack *pack, bool sparse)
 {
 	struct tutti_table *t = p->call->table;
-	struct tt_elements e;
-	int err = tt_table_unpack(t, pack, elements_in(s), sparse, &e);
+	struct tt_unseen u, *some = p->call->list->unseen ? &u : NULL;
+	struct tt_elements e = { 0 };
+	int err = 0;
 
+	if (some)
+		get_unseen(pack, s->n, some);
+	if (!pack->bad && (!some || some->n))
+		err = tt_table_unpack(t, pack, (size_t)(some ? some->n : s->n) * s->count, sparse, &e);
 	if (!err && !pack->bad)
-		scatter(p, s, e.at);
+		scatter(p, s, some, e.at);
 	tt_elements_free(t, &e);
 	return err;
 }
@@ -346,8 +327,6 @@ void tt_table_pulled(struct tt_member *from, struct tt_pack *pack)
 		tt_keep_take(s.part, pack);
 	else if (!err && s.part->call->versions)
 		err = tt_snapshot_take(s.part, pack, sparse);
-	else if (!err && s.asked.n && s.part->call->list->unseen)
-		err = take_unseen(s.part, &s.asked, pack, sparse);
 	else if (!err && s.asked.n)
 		err = take_values(s.part, &s.asked, pack, sparse);
 	else if (!err)

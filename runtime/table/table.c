@@ -295,21 +295,16 @@ int tutti_table_open(tutti *at, const char *name, const tutti_table_config *conf
 	return err;
 }
 
-static void expect_again(struct tutti_table *t)
-{
-	tt_lock(t->job);
-	for (int i = 0; i < t->servers; i++)
-		tt_window_again(t->window, t->server[i]);
-	tt_unlock(t->job);
-}
-
 int tutti_table_reopen(tutti_table *t)
 {
 	int err = tt_usable(t->job);
 
 	if (err)
 		return err;
-	expect_again(t);
+	tt_lock(t->job);
+	for (int i = 0; i < t->servers; i++)
+		tt_window_again(t->window, t->server[i]);
+	tt_unlock(t->job);
 	err = meet_all(t);
 	if (!err && t->finished)
 		err = tutti_table_finish(t);
