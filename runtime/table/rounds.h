@@ -25,7 +25,7 @@
  * The server calls tt_rounds_begin at a push's first piece, and does what the answer says:
  *
  *   ADMIT  apply the pieces (in BSP: sum them up), then call tt_rounds_complete
- *   WAIT   keep the push, and begin it again when the clock has moved
+ *   WAIT   the push came too early: a worker waits until the clock has moved
  *   DROP   the push is over: apply none of its pieces
  *
  * A call that returns true has moved the clock. Then the server, in BSP, applies the sum and publishes the version; it
