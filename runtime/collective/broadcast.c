@@ -78,6 +78,7 @@ static int begin(struct tt_coll *c)
 
 	if (err || !is_long(b))
 		return err;
+	l->rendezvous = true;
 	if (b->parent >= 0)
 		l->in[l->ins++] = edge;
 	edge.after = l->ins;

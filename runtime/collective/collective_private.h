@@ -141,6 +141,7 @@ struct tt_transfers {
 	int ins, outs, ins_done, outs_done;
 	int ahead;                  /* how many may be under way, and how far sending may be ahead of receiving */
 	bool always;                /* empty transfers travel, too: only one end may know that it is empty */
+	bool rendezvous;            /* short transfers wait for READY, too: a sender cannot get ahead of the receiver */
 };
 int tt_transfers_new(struct tt_transfers *, struct tt_coll *, int max, int ahead); /* at most `max` in, and `max` out */
 int tt_transfers_advance(struct tt_transfers *);

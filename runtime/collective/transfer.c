@@ -32,7 +32,7 @@ enum {
 };
 
 static size_t piece_of(const struct tt_transfers *l) { return (tt_coll_piece(l->coll->job) - START) & ~(size_t)63; }
-static size_t short_len(const struct tt_transfers *l) { return PIECES * piece_of(l); }
+static size_t short_len(const struct tt_transfers *l) { return l->rendezvous ? 0 : PIECES * piece_of(l); }
 static bool is_void(const struct tt_transfers *l, const struct tt_transfer *t) { return !t->len && !l->always; }
 
 static bool is_over(const struct tt_transfers *l, const struct tt_transfer *t)
@@ -112,7 +112,7 @@ static int disagree(struct tt_transfers *l, const struct tt_transfer *transfer)
 /* A short transfer is sent all by message. Of a long one no more may be: its messages have only so many tags. */
 static bool may_go_by_message(const struct tt_transfers *l, uint64_t len, uint64_t by_message)
 {
-	return len <= short_len(l) ? by_message == len : by_message <= short_len(l) && by_message % 64 == 0;
+	return len <= short_len(l) ? by_message == len : by_message <= PIECES * piece_of(l) && by_message % 64 == 0;
 }
 
 /* 1: START is here, 0: not yet */
