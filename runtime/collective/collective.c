@@ -245,17 +245,26 @@ static uint32_t count_finished(const struct tutti *group)
 	return own->any_failed && tt_before(own->failed, first) ? own->failed : first;
 }
 
+static int count_running(const struct tutti *group)
+{
+	int n = 0;
+
+	tt_list_each(node, &tt_collectives(group->job)->running)
+		n += tt_container_of(node, struct tt_coll, link)->group == group;
+	return n;
+}
+
+bool tt_coll_is_idle(void *group) { return !count_running(group); }
+
 static int check_start(const struct tutti *group)
 {
-	int running = 0;
+	int n = count_running(group);
 
 	if (group->retired)
 		return tt_fail(-ESTALE, "this group has been shrunk or grown: go on with the group that came of it");
-	tt_list_each(node, &tt_collectives(group->job)->running)
-		running += tt_container_of(node, struct tt_coll, link)->group == group;
-	if (running < IN_FLIGHT_MAX)
+	if (n < IN_FLIGHT_MAX)
 		return 0;
-	return tt_fail(-EAGAIN, "%d collectives are under way: wait for some before starting more", running);
+	return tt_fail(-EAGAIN, "%d collectives are under way: wait for some before starting more", n);
 }
 
 /* A rank that is gone takes no part in calls that it had not finished. The rank that failed first is named, rather than
@@ -683,16 +692,6 @@ static void take_notify(struct tt_member *from, uint32_t value)
 		push(c);
 		return;
 	}
-}
-
-bool tt_coll_is_idle(void *arg)
-{
-	const struct tutti *g = arg;
-
-	tt_list_each(node, &tt_collectives(g->job)->running)
-		if (tt_container_of(node, struct tt_coll, link)->group == g)
-			return false;
-	return true;
 }
 
 /* ---- the module ---- */

@@ -4,9 +4,6 @@
 #include "collective/collective.h"
 #include "kernel/kernel.h"
 
-struct tt_segment;
-struct tt_segment_call;
-
 /* An `advance` function does what is possible now and never blocks. It returns 1: done, 0: call again, or -errno. */
 
 /* ---- model.c: the costs from which an all-reduce's algorithm is chosen; the same on all ranks of a group ---- */
@@ -183,7 +180,6 @@ struct tt_segment {
 	struct tutti *group;        /* NULL: closed */
 	int n, me;
 	const int *seats;           /* n of them, in the group */
-	struct tt_segment_peer *peers; /* n of them; mine has only the slot */
 	void *memory;               /* my slot ... */
 	struct tt_region *region;   /* ... registered with the net that leads to all others */
 	uint32_t made_in;           /* number of the call that makes the segment */
@@ -194,6 +190,7 @@ struct tt_segment {
 	uint32_t last;              /* the value of `done` with which all others have finished my last call */
 	int lost;                   /* 1 + a rank of the job whose slot is no longer there; 0: none */
 	struct tt_list queue;       /* calls in their order: the first one uses the segment */
+	struct tt_segment_peer peers[]; /* n of them; mine has only the slot */
 };
 int tt_segment_make(struct tt_coll *); /* like advance: 1 once the result is known */
 /* Like advance, for a call that uses the segment if all ranks share one: 1 once it is known whether it does. */

@@ -135,10 +135,7 @@ static int store(struct tt_allreduce *a)
 	return 1;
 }
 
-static int end_stored(struct tt_allreduce *a)
-{
-	return go_on_if(a, tt_segment_call_all(&a->direct.call), DONE);
-}
+static int end_stored(struct tt_allreduce *a) { return go_on_if(a, tt_segment_call_all(&a->direct.call), DONE); }
 
 static int pass_in(struct tt_allreduce *a)
 {

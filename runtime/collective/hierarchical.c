@@ -32,15 +32,6 @@ static int place_of(const struct tutti *g) /* among the ranks of this host */
 
 /* ---- between hosts ---- */
 
-static int *same_places(const struct tt_layout *l, int place)
-{
-	int *seats = malloc((size_t)l->hosts * sizeof *seats);
-
-	for (int h = 0; seats && h < l->hosts; h++)
-		seats[h] = l->seats[l->start[h] + place];
-	return seats;
-}
-
 static int begin_between(struct tt_allreduce *a, struct tt_span mine)
 {
 	struct tt_hierarchy *h = &a->hierarchy;
@@ -48,9 +39,11 @@ static int begin_between(struct tt_allreduce *a, struct tt_span mine)
 	const struct tt_layout *l = &tt_coll_group(g)->layout;
 	struct tt_model model = tt_model_of(g);
 
-	h->seats = same_places(l, place_of(g));
+	h->seats = malloc((size_t)l->hosts * sizeof *h->seats);
 	if (!h->seats)
 		return tt_fail(-ENOMEM, "no memory for an all-reduce over %d hosts", l->hosts);
+	for (int i = 0; i < l->hosts; i++)
+		h->seats[i] = l->seats[l->start[i] + place_of(g)];
 	h->between = a->all;
 	h->between.n = l->hosts;
 	h->between.me = l->here;

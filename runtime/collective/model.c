@@ -60,15 +60,15 @@ static uint64_t of_bytes(size_t bytes, uint64_t ps) { return (uint64_t)((unsigne
 uint64_t tt_model_predict(const struct tt_model *m, const struct tt_algorithm *is, int n, size_t bytes, size_t piece)
 {
 	uint64_t latency = m->latency_ns, segments = bytes / piece + 1;
-	uint64_t wire = of_bytes(bytes, m->net_ps), add = of_bytes(bytes, m->add_ps);
+	uint64_t net = of_bytes(bytes, m->net_ps), add = of_bytes(bytes, m->add_ps);
 	unsigned p = (unsigned)tt_power_below(n), ranks = (unsigned)n;
 	uint64_t rounds = (uint64_t)__builtin_ctz(p);
 	bool folded = p < ranks;
 	if (is == &tt_doubling) /* segments wait for each other */
-		return (rounds + 2 * folded) * (segments * latency + wire) + (rounds + folded) * add;
+		return (rounds + 2 * folded) * (segments * latency + net) + (rounds + folded) * add;
 	if (is == &tt_rabenseifner)
-		return (2 * rounds + 2 * folded) * latency + (2 * wire + add) / p * (p - 1) + folded * (2 * wire + add);
-	return (2 * ranks - 1) * latency + (2 * wire + add) / ranks * (ranks - 1); /* with one latency for READY */
+		return (2 * rounds + 2 * folded) * latency + (2 * net + add) / p * (p - 1) + folded * (2 * net + add);
+	return (2 * ranks - 1) * latency + (2 * net + add) / ranks * (ranks - 1); /* with one latency for READY */
 }
 
 const struct tt_algorithm *tt_model_choose(const struct tt_model *m, int n, size_t bytes, size_t piece)

@@ -98,13 +98,11 @@ static int begin(struct tt_exchange *x)
 	return err;
 }
 
-static size_t chunk_of(size_t bytes, int n, size_t piece)
+static size_t chunk(size_t bytes, int n, size_t piece)
 {
 	(void)n;
 	(void)piece;
 	return tt_min(bytes, tt_transfers_chunk(bytes / 2));
 }
 
-const struct tt_algorithm tt_rabenseifner = {
-	"rabenseifner", begin, tt_exchange_advance, tt_exchange_release, chunk_of,
-};
+const struct tt_algorithm tt_rabenseifner = { "rabenseifner", begin, tt_exchange_advance, tt_exchange_release, chunk };

@@ -153,16 +153,12 @@ struct tt_member *tt_segment_member(const struct tt_segment *b, int i)
 static struct tt_segment *new_segment(struct tutti *group)
 {
 	const struct tt_layout *l = &tt_coll_group(group)->layout;
-	struct tt_segment *b = calloc(1, sizeof *b);
+	int n = tt_layout_ranks(l, l->here);
+	struct tt_segment *b = calloc(1, sizeof *b + (size_t)n * sizeof b->peers[0]);
 
 	if (!b)
 		return NULL;
-	b->n = tt_layout_ranks(l, l->here);
-	b->peers = calloc((size_t)b->n, sizeof *b->peers);
-	if (!b->peers) {
-		free(b);
-		return NULL;
-	}
+	b->n = n;
 	b->group = group;
 	b->seats = l->seats + l->start[l->here];
 	while (b->seats[b->me] != group->me)
@@ -401,7 +397,6 @@ static void free_segment(struct tt_segment *b)
 {
 	tt_list_remove(&b->link);
 	free_memory(b);
-	free(b->peers);
 	free(b);
 }
 

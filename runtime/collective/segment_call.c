@@ -226,10 +226,11 @@ static void announce(struct tt_timer *t)
 /* Ranks that call something else, without the segment, never look here. A message tells them what this rank calls. */
 static void arm(struct tt_segment_call *v)
 {
+	struct tt_job *job = v->coll->job;
+
 	tt_segment_set_asleep(v->segment, true);
 	if (v->header && !v->met && !v->announce.expire)
-		tt_timer_start(v->coll->job, &v->announce, tt_now() + tt_time(v->coll->job, TT_TIME_HEARTBEAT),
-		               announce);
+		tt_timer_start(job, &v->announce, tt_now() + tt_time(job, TT_TIME_HEARTBEAT), announce);
 }
 
 bool tt_segment_call_poll(struct tt_segment_call *v, bool asleep)
