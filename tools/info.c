@@ -1,4 +1,4 @@
-/* tutti info - what was built in, which transports work here, and every setting with its value and where it came from */
+/* info.c - `tutti info`: the parts of this build, the usable transports, all settings with their values and origins */
 #include "job/job.h"
 #include "launch/launch.h"
 #include "tools/topology/topology.h"
@@ -37,16 +37,16 @@ static const struct part {
 
 enum { DEVICES_MAX = 64 };
 
-struct wire { /* a transport, asked */
+struct wire { /* the state of a transport */
 	const char *name;
 	struct tt_device devices[DEVICES_MAX];
 	int count;        /* of devices, or -errno */
 	bool internal;    /* not for jobs: the simulator */
-	char why[512];    /* it is unusable */
-	char how[200];    /* it moves bytes, if there is more than one way */
+	char why[512];    /* why it is unusable */
+	char how[200];    /* how it moves bytes, if there are several ways */
 };
 
-/* As ranks do to each other: a child reads this process's memory. 0 or an errno. */
+/* A child reads this process's memory, as ranks read each other's. Returns 0 or an errno. */
 static int try_to_read(void)
 {
 	static const long here = 0x7475747469;
@@ -55,11 +55,12 @@ static int try_to_read(void)
 	int status = 0;
 	pid_t pid;
 
-	fflush(stdout); /* a sanitizer's _exit() writes it, too */
+	fflush(stdout); /* a sanitizer's _exit() flushes, too */
 	prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
 	pid = fork();
 	if (pid == 0)
-		_exit(process_vm_readv(getppid(), &to, 1, &from, 1, 0) == sizeof seen && seen == here ? 0 : errno & 0xff);
+		_exit(process_vm_readv(getppid(), &to, 1, &from, 1, 0) != sizeof seen || seen != here ? errno & 0xff
+		                                                                                      : 0);
 	if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status))
 		status = EAGAIN << 8;
 	prctl(PR_SET_PTRACER, 0);
@@ -73,7 +74,8 @@ static void say_how(struct wire *w)
 	snprintf(w->how, sizeof w->how, "between ranks of this host; maps what is of tutti_alloc, and ");
 	size_t used = strlen(w->how);
 	if (err)
-		snprintf(w->how + used, sizeof w->how - used, "asks for the rest (process_vm_readv: %s)", strerror(err));
+		snprintf(w->how + used, sizeof w->how - used, "asks for the rest (process_vm_readv: %s)",
+		         strerror(err));
 	else
 		snprintf(w->how + used, sizeof w->how - used, "copies the rest with process_vm_readv");
 }
@@ -112,7 +114,7 @@ static int load_settings(struct tt_settings *all)
 	return err;
 }
 
-/* Bytes of the UTF-8 character that text begins with; 0: it is none. */
+/* The length of the first UTF-8 character; 0: not UTF-8. */
 static size_t character_length(const char *text)
 {
 	unsigned char c = (unsigned char)*text, next = (unsigned char)text[1];
@@ -121,13 +123,14 @@ static size_t character_length(const char *text)
 	for (size_t i = 1; i < n; i++)
 		if ((text[i] & 0xc0) != 0x80)
 			return 0;
-	/* too long a form, a surrogate, beyond the last plane */
-	if ((c == 0xe0 && next < 0xa0) || (c == 0xed && next > 0x9f) || (c == 0xf0 && next < 0x90) || (c == 0xf4 && next > 0x8f))
+	/* an overlong form, a surrogate, beyond the last plane */
+	if ((c == 0xe0 && next < 0xa0) || (c == 0xed && next > 0x9f) || (c == 0xf0 && next < 0x90) ||
+	    (c == 0xf4 && next > 0x8f))
 		return 0;
 	return n;
 }
 
-/* What a terminal would take for a command, and what is no text, becomes a '?'. */
+/* Replaces control codes, and bytes that are not UTF-8, by '?'. */
 void tt_tool_print_plain(const char *text, int width)
 {
 	for (; *text; width--) {
@@ -154,7 +157,8 @@ static const char *shown_value(const struct tt_settings *all, int s, char *room,
 static void print_wire(const struct wire *w)
 {
 	if (w->count <= 0)
-		printf("  %-10s %s%s\n", w->name, w->internal ? "" : w->count < 0 ? "unusable: " : "no devices", w->why);
+		printf("  %-10s %s%s\n", w->name, w->internal ? "" : w->count < 0 ? "unusable: " : "no devices",
+		       w->why);
 	if (*w->how)
 		printf("  %-10s %s\n", w->name, w->how);
 	for (int i = 0; i < w->count && !*w->how; i++) {
@@ -177,7 +181,8 @@ static void print_settings(const struct tt_settings *all)
 
 	for (int s = 0; s < TT_SETTINGS; s++) {
 		name_width = (int)tt_max((size_t)name_width, strlen(tt_setting_info[s].variable));
-		value_width = (int)tt_max((size_t)value_width, tt_min(24, strlen(shown_value(all, s, room, sizeof room))));
+		value_width = (int)tt_max((size_t)value_width,
+		                          tt_min(24, strlen(shown_value(all, s, room, sizeof room))));
 	}
 	printf("\n%-*s  %-*s  %-11s  %s\n", name_width + 2, "settings", value_width, "value", "from", "meaning");
 	for (int s = 0; s < TT_SETTINGS; s++) {
@@ -193,7 +198,8 @@ static void print_table(const struct tt_settings *all)
 
 	printf("tutti %s\n\nbuilt in\n", tutti_version());
 	for (size_t i = 0; i < TT_COUNT(parts); i++)
-		printf("  %-10s %s%s\n", parts[i].name, parts[i].built_in ? "yes" : "no: ", parts[i].built_in ? "" : parts[i].without);
+		printf("  %-10s %s%s\n", parts[i].name, parts[i].built_in ? "yes" : "no: ",
+		       parts[i].built_in ? "" : parts[i].without);
 	printf("\ntransports\n");
 	for (int i = 0; ask_wire(&w, i); i++)
 		print_wire(&w);
@@ -212,7 +218,7 @@ void tt_tool_json_text(const char *text)
 	while (*text) {
 		size_t n = character_length(text);
 		if (!n)
-			printf("\\ufffd"); /* an environment may hold any bytes, JSON may not */
+			printf("\\ufffd"); /* a variable may hold any bytes, JSON may not */
 		else if ((unsigned char)*text < ' ' || *text == 0x7f)
 			printf("\\u%04x", (unsigned)*text);
 		else
@@ -303,11 +309,16 @@ static int print_help(void)
 {
 	printf("Usage: tutti info [--json]\n"
 	       "       tutti info --topology [FILE.xml] [--ranks N] [--json]\n"
-	       "Prints the version, what was built in, which transports and devices can be used here, and every setting with\n"
-	       "its value and where that came from: the environment, the file that TUTTI_CONFIG names, or a default.\n\n"
-	       "  -t, --topology  instead, draw this machine, and where TUTTI_PIN puts the ranks of a job and their threads on it;\n"
-	       "                  which NIC and GPU is near each, and what sits far from what it needs. With FILE.xml, as made by\n"
-	       "                  `lstopo FILE.xml` there, another machine; a description like \"package:2 core:8 pu:2\" does, too\n"
+	       "Prints the version, what was built in, which transports and devices can be used here, and every "
+	       "setting with\n"
+	       "its value and where that came from: the environment, the file that TUTTI_CONFIG names, or a "
+	       "default.\n\n"
+	       "  -t, --topology  instead, draw this machine, and where TUTTI_PIN puts the ranks of a job and their "
+	       "threads on it;\n"
+	       "                  which NIC and GPU is near each, and what sits far from what it needs. With "
+	       "FILE.xml, as made by\n"
+	       "                  `lstopo FILE.xml` there, another machine; a description like \"package:2 core:8 "
+	       "pu:2\" does, too\n"
 	       "  -n, --ranks N   so many ranks on that machine; by default TUTTI_LOCAL_SIZE, or 1\n"
 	       "  -j, --json      as one JSON object\n"
 	       "  -h, --help      this text\n\n"
@@ -317,7 +328,8 @@ static int print_help(void)
 }
 
 static const struct option known[] = {
-	{ "json", no_argument, NULL, 'j' }, { "topology", no_argument, NULL, 't' }, { "ranks", required_argument, NULL, 'n' },
+	{ "json", no_argument, NULL, 'j' }, { "topology", no_argument, NULL, 't' },
+	{ "ranks", required_argument, NULL, 'n' },
 	{ "help", no_argument, NULL, 'h' }, { 0 },
 };
 
@@ -327,12 +339,13 @@ static int take_ranks(const char *text, int *out)
 	long n = strtol(text, &end, 10);
 
 	if (end == text || *end || n < 1 || n > TT_RANKS_MAX)
-		return tt_tool_refuse("info", "-n %s: the number of ranks is a whole number from 1 to %d", text, TT_RANKS_MAX);
+		return tt_tool_refuse("info", "-n %s: the number of ranks is a whole number from 1 to %d", text,
+		                      TT_RANKS_MAX);
 	*out = (int)n;
 	return 0;
 }
 
-/* The settings that were understood are used, even if a config file is bad. */
+/* Prints the settings that could be read, even if the config file is bad. */
 static int show(bool topology, const char *file, int ranks, bool json)
 {
 	struct tt_settings all;
@@ -365,7 +378,8 @@ int tt_tool_info(int argc, char **argv)
 	if (status)
 		return status;
 	if (optind + topology < argc)
-		return tt_tool_refuse("info", "%s (%s); see `tutti info --help`", topology ? "it takes one file" : "it takes no argument without --topology",
+		return tt_tool_refuse("info", "%s (%s); see `tutti info --help`",
+		                      topology ? "it takes one file" : "it takes no argument without --topology",
 		                      argv[argc - 1]);
 	if (ranks && !topology)
 		return tt_tool_refuse("info", "--ranks goes with --topology; see `tutti info --help`");

@@ -1,4 +1,4 @@
-/* tutti - the command-line program: finds the subcommand */
+/* tutti - the command-line program: runs a subcommand */
 #include "tools/tools.h"
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +10,8 @@ static const struct tool {
 } tools[] = { /* dispatch and --help both come from here */
 	{ "run", tt_tool_run, "start a job's ranks on this host, pass their output on, and leave nothing behind" },
 	{ "perf", tt_tool_perf, "measure the operations, and beside them what bare sockets or bare memory do here" },
-	{ "info", tt_tool_info, "what was built in, which transports work here, every setting; or a picture of this machine" },
+	{ "info", tt_tool_info,
+	  "what was built in, which transports work here, every setting; or a picture of this machine" },
 };
 
 int tt_tool_refuse(const char *tool, const char *fmt, ...)
@@ -43,13 +44,14 @@ int tt_tool_bad_option(const char *tool, char **argv, const struct option *known
 	if (said == ':')
 		return tt_tool_refuse(tool, "%s needs a value; see `tutti %s --help`", word, tool);
 	if (optopt && !strncmp(word, "--", 2))
-		return tt_tool_refuse(tool, "%.*s takes no value; see `tutti %s --help`", (int)strcspn(word, "="), word, tool);
+		return tt_tool_refuse(tool, "%.*s takes no value; see `tutti %s --help`", (int)strcspn(word, "="), word,
+		                      tool);
 	if (optopt)
 		return tt_tool_refuse(tool, "there is no option -%c; see `tutti %s --help`", optopt, tool);
 	strncpy(name, word + 2, tt_min(strcspn(word + 2, "="), sizeof name - 1));
 	const char *meant = nearest_option(name, known);
-	return tt_tool_refuse(tool, "there is no option --%s%s%s%s; see `tutti %s --help`", name, meant ? " (did you mean --" : "",
-	                      meant ? meant : "", meant ? "?)" : "", tool);
+	return tt_tool_refuse(tool, "there is no option --%s%s%s%s; see `tutti %s --help`", name,
+	                      meant ? " (did you mean --" : "", meant ? meant : "", meant ? "?)" : "", tool);
 }
 
 static int print_help(void)
@@ -69,8 +71,8 @@ static int refuse_command(const char *word)
 	for (size_t i = 0; i < TT_COUNT(tools); i++)
 		names[i] = tools[i].name;
 	meant = tt_nearest(word, names, TT_COUNT(tools));
-	fprintf(stderr, "tutti: there is no command %s%s%s%s; see `tutti --help`\n", word, meant ? " (did you mean " : "", meant ? meant : "",
-	        meant ? "?)" : "");
+	fprintf(stderr, "tutti: there is no command %s%s%s%s; see `tutti --help`\n", word,
+	        meant ? " (did you mean " : "", meant ? meant : "", meant ? "?)" : "");
 	return TT_TOOL_REFUSED;
 }
 

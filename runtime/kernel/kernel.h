@@ -26,7 +26,7 @@ void tt_reduce_many(const struct tt_many *, size_t count, tutti_type, tutti_rule
 void tt_blend(void *to, double by_a, const void *a, double by_b, const void *b, size_t count, tutti_type);
 /* Elastic averaging, both sides in one pass: d = alpha (x - center); x = x - d; center = center + d. */
 void tt_elastic(void *x, void *center, double alpha, size_t count, tutti_type);
-const char *tt_reduce_use(int level); /* for tests: an instruction set, 0 is plain. Its name; NULL: none */
+const char *tt_reduce_use(int level); /* 0: plain; -1: the best. Its name; NULL: none */
 
 /* ---- updater.c: a table's rule and its state, for one shard ----
  *

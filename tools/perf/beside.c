@@ -1,24 +1,26 @@
-/* beside.c - `tutti perf table`: what rank 0 calls while rank 2 pushes as fast as it can
+/* beside.c - `tutti perf table`: rank 0's calls while rank 2 pushes as fast as it can
  *
- *   pull-beside   to another table; the limit is the same pull while nobody pushes
- *   snapshot      to the same one; the limit is a pull beside the same pushes. Rank 2 pushes ones, so each element says how many pushes
- *                 it has seen. Those of one server's range must agree in each snapshot. Pulls are looked at in the same way: that many of
- *                 them are torn shows that the look sees it
- */
+ *   pull-beside   rank 2 pushes to another table; the limit is the same pull without pushes
+ *   snapshot      rank 2 pushes to the same table; the limit is a pull beside the same pushes. Rank 2 pushes ones, so
+ *                 element counts the pushes that it has seen. The elements of one server must agree in each snapshot.
+ *                 Pulls are checked in the same way: torn pulls prove that the check works */
 #include "table/table_private.h"
 #include "tools/perf/perf.h"
 #include <errno.h>
 
 enum {
-	OTHERS_BYTES = 256 << 20,    /* of the push beside which rank 0 pulls */
-	PUBLISH_BYTES = 256 << 10,   /* of a version are read within a millisecond, also where ranks share cores */
+	OTHERS_BYTES = 256 << 20,    /* of each push of rank 2 in pull-beside */
+	PUBLISH_BYTES = 256 << 10,   /* of a version: read within a millisecond, even if ranks share cores */
 	REFUSALS_MOST = 1000,        /* in a row: then versions do not live long enough here */
 };
 
 bool tt_perf_is_beside(const struct tt_perf *p) { return p->kernel && p->kernel->calls & TT_PERF_BESIDE; }
 bool tt_perf_is_snapshot(const struct tt_perf *p) { return p->kernel && p->kernel->calls & TT_PERF_SNAPSHOT; }
 bool tt_perf_has_tail(const struct tt_perf *p) { return tt_perf_is_beside(p) && !tt_perf_is_snapshot(p); }
-bool tt_perf_has_writer(const struct tt_perf *p) { return tt_perf_is_beside(p) && (tt_perf_is_snapshot(p) || !p->order.limit); }
+bool tt_perf_has_writer(const struct tt_perf *p)
+{
+	return tt_perf_is_beside(p) && (tt_perf_is_snapshot(p) || !p->order.limit);
+}
 
 void tt_perf_publish(const struct tt_perf *p, tutti_table_config *c)
 {
@@ -59,14 +61,15 @@ void tt_perf_close_writer(struct tt_perf *p)
 
 static size_t place_of(const struct tt_perf *p, const void *word) { return (size_t)((const uint8_t *)word - p->open); }
 
-/* Until rank 0 has called often enough. */
+/* Pushes until rank 0 has made enough calls. */
 static int push_meanwhile(struct tt_perf *p)
 {
 	tutti_table *t = p->others ? p->others : p->table;
 	uint64_t begun = tt_now();
 	int err = 0;
 
-	for (; !err && atomic_load_explicit(p->told, memory_order_acquire) < p->order.serial; p->writer->pushes[p->order.limit]++)
+	for (; !err && atomic_load_explicit(p->told, memory_order_acquire) < p->order.serial;
+	     p->writer->pushes[p->order.limit]++)
 		err = tutti_table_push(t, p->heap, NULL, NULL);
 	p->writer->spent[p->order.limit] += tt_now() - begun;
 	return err ? err : tutti_put(p->window, 0, place_of(p, p->writer), p->writer, sizeof *p->writer, NULL);
@@ -81,7 +84,7 @@ int tt_perf_end_writer(struct tt_perf *p)
 
 /* ---- the reader ---- */
 
-/* One that is refused is asked for again: all that takes belongs to its time. */
+/* A refused snapshot is tried again, and its time includes all tries. */
 static int take_snapshot(struct tt_perf *p)
 {
 	tutti_versions versions = { .size = sizeof versions };
@@ -94,7 +97,7 @@ static int take_snapshot(struct tt_perf *p)
 	return err;
 }
 
-/* Of which server is the range torn? -1: none. */
+/* Returns the server whose range is torn; -1: none. */
 static int find_torn(const struct tt_perf *p)
 {
 	for (int i = 0; i < p->table->servers; i++) {
@@ -106,7 +109,7 @@ static int find_torn(const struct tt_perf *p)
 	return -1;
 }
 
-/* Looking does not count. */
+/* The check is not timed. */
 static int look(struct tt_perf *p)
 {
 	uint64_t begun = tt_now();
@@ -117,7 +120,8 @@ static int look(struct tt_perf *p)
 		p->beside.torn += torn >= 0;
 		return 0;
 	}
-	return tt_fail(-EBADMSG, "a snapshot is torn: not all elements of rank %d's range have seen the same pushes", p->table->server[torn]);
+	return tt_fail(-EBADMSG, "a snapshot is torn: not all elements of rank %d's range have seen the same pushes",
+	               p->table->server[torn]);
 }
 
 int tt_perf_beside(struct tt_perf *p)

@@ -5,7 +5,7 @@
 
 enum { LOCAL, OPEN };
 
-/* Each byte depends on its place, on whose it is and on which buffer. */
+/* Each byte depends on its offset, rank and buffer. */
 static uint8_t byte_at(size_t i, int rank, int which)
 {
 	uint64_t x = (i + 1) * 0x9e3779b97f4a7c15u + (uint64_t)(2 * rank + which + 1) * 0xd1b54a32d192ed03u;
@@ -24,7 +24,8 @@ static int check_bytes(const struct tt_perf *p, const uint8_t *at, int rank, int
 	for (size_t i = 0; i < p->bytes; i++) {
 		uint8_t right = byte_at(i, rank, which);
 		if (at[i] != right)
-			return tt_fail(1, "byte %zu of %zu from rank %d is wrong: %u and not %u", i, p->bytes, rank, at[i], right);
+			return tt_fail(1, "byte %zu of %zu from rank %d is wrong: %u and not %u", i, p->bytes, rank,
+			               at[i], right);
 	}
 	return 0;
 }
@@ -32,7 +33,7 @@ static int check_bytes(const struct tt_perf *p, const uint8_t *at, int rank, int
 /* Numbers of an all-reduce are 1 or 2: exact in every type, as are their sums in f16 and bf16 up to 128 ranks. */
 static int number_at(const struct tt_perf *p, size_t i, int rank)
 {
-	bool often = p->options.rule != TUTTI_PRODUCT || rank < 8; /* or it is more than f16 can hold */
+	bool often = p->options.rule != TUTTI_PRODUCT || rank < 8; /* else f16 overflows */
 
 	return often && (i + (size_t)rank) % 3 == 0 ? 2 : 1;
 }
@@ -45,7 +46,8 @@ static void write_number(tutti_type type, uint8_t *at, int n)
 	int32_t i32 = n;
 	int64_t i64 = n;
 	const void *const from[] = {
-		[TUTTI_F32] = &f32, [TUTTI_F64] = &f64, [TUTTI_F16] = &f16, [TUTTI_BF16] = &bf16, [TUTTI_I32] = &i32, [TUTTI_I64] = &i64,
+		[TUTTI_F32] = &f32, [TUTTI_F64] = &f64, [TUTTI_F16] = &f16, [TUTTI_BF16] = &bf16,
+		[TUTTI_I32] = &i32, [TUTTI_I64] = &i64,
 	};
 
 	memcpy(at, from[type], tt_perf_type_size(type));
@@ -98,7 +100,8 @@ static double expected_at(const struct tt_perf *p, size_t i)
 	return whole ? trunc(x) : x;
 }
 
-static int check_vector(size_t bytes, tutti_type type, const uint8_t *at, const double *expected) /* [3]: the numbers repeat */
+/* expected[3]: the numbers have a period of three. */
+static int check_vector(size_t bytes, tutti_type type, const uint8_t *at, const double *expected)
 {
 	size_t size = tt_perf_type_size(type);
 	double slack = type == TUTTI_F16 || type == TUTTI_BF16 ? 0.02 : 1e-6;
@@ -106,11 +109,12 @@ static int check_vector(size_t bytes, tutti_type type, const uint8_t *at, const 
 	size_t count = bytes / size, period = 3 * size;
 
 	if (bytes > period && !memcmp(at, at + period, bytes - period))
-		count = 3; /* the others are like these */
+		count = 3; /* the rest repeats these */
 	for (size_t i = 0; i < count; i++) {
 		double x = read_number(type, at + i * size);
 		if (!(fabs(x - expected[i % 3]) <= slack * expected[i % 3]))
-			return tt_fail(1, "element %zu of %zu is wrong: %g and not %g", i, bytes / size, x, expected[i % 3]);
+			return tt_fail(1, "element %zu of %zu is wrong: %g and not %g", i, bytes / size, x,
+			               expected[i % 3]);
 	}
 	return 0;
 }
@@ -124,7 +128,7 @@ static int check_numbers(const struct tt_perf *p)
 	return check_vector(p->bytes, p->options.type, tt_perf_local(p), expected);
 }
 
-/* Kernels in memory: the vectors hold what ranks of their numbers would. STREAM has doubles. */
+/* Kernels in memory: vector k holds the numbers of rank k. STREAM has doubles. */
 
 static tutti_type type_in_memory(const struct tt_perf *p) { return p->order.limit ? TUTTI_F64 : p->options.type; }
 
@@ -157,9 +161,9 @@ static int check_memory(const struct tt_perf *p)
 	return err;
 }
 
-/* Tables: the sum of what the workers push, or what is only pulled: rank 0's. Of the limit a server that has been pushed to has its range of it. */
+/* Tables: the sum of the pushes; without pushes rank 0's values. A server of the limit has its range of the sum. */
 
-/* A pull beside others' pushes is its own limit: that works on ours. */
+/* The limit of a call beside pushes is a call on our own buffers. */
 static uint8_t *delta_of(const struct tt_perf *p) { return tt_perf_is_beside(p) ? p->local : tt_perf_local(p); }
 static uint8_t *values_of(const struct tt_perf *p) { return tt_perf_is_beside(p) ? p->open : tt_perf_open(p); }
 
@@ -172,7 +176,7 @@ static double expected_of_table(const struct tt_perf *p, size_t i)
 	return x;
 }
 
-/* Those listed, in bytes first .. end of their vector. At a server of the limit they lie in their places. */
+/* Listed rows, bytes first .. end of their vector. A server of the limit has them at their offsets in the table. */
 static int check_rows(const struct tt_perf *p, size_t first, size_t end, const uint8_t *at, bool placed)
 {
 	size_t row = tt_perf_row_bytes(p), size = tt_perf_type_size(p->options.type);
@@ -190,7 +194,8 @@ static int check_rows(const struct tt_perf *p, size_t first, size_t end, const u
 
 static int check_table(struct tt_perf *p)
 {
-	bool limit = p->order.limit && !tt_perf_is_beside(p), serves = tt_perf_is_server(p), pushes = p->kernel->calls & TT_PERF_PUSH;
+	bool limit = p->order.limit && !tt_perf_is_beside(p), serves = tt_perf_is_server(p);
+	bool pushes = p->kernel->calls & TT_PERF_PUSH;
 	bool here = limit && pushes ? serves || (p->kernel->calls & TT_PERF_PULL && tt_perf_workers(p) == 1) : !serves;
 	size_t size = tt_perf_type_size(p->options.type), first = serves ? tt_perf_range(p, p->rank / 2) : 0;
 	size_t end = serves ? tt_perf_range(p, p->rank / 2 + 1) : tt_perf_moved(p);
@@ -198,7 +203,7 @@ static int check_table(struct tt_perf *p)
 	int err = limit || tt_perf_is_snapshot(p) ? 0 : tt_perf_pull_all(p);
 
 	if (err || !here || (tt_perf_is_beside(p) && p->rank) || tt_perf_is_snapshot(p))
-		return err; /* snapshots are looked at one by one */
+		return err; /* each snapshot is checked by itself */
 	if (tt_perf_is_of_rows(p))
 		return check_rows(p, first, end, values_of(p), serves);
 	for (size_t i = 0; i < 3; i++)
@@ -221,7 +226,7 @@ static int fill_table(struct tt_perf *p)
 	return limit ? 0 : tt_perf_fill_table(p);
 }
 
-/* Again and again what is in the first of them. */
+/* Repeats the first numbers. */
 static void repeat(uint8_t *at, size_t done, size_t bytes)
 {
 	for (; done < bytes; done *= 2)
@@ -244,7 +249,7 @@ void tt_perf_fill_ones(tutti_type type, void *to, size_t bytes)
 	repeat(to, tt_perf_type_size(type), bytes);
 }
 
-/* A rule's own iteration is a table's first push: state is 0 there still. */
+/* The checked iteration of a rule is a first push: state is still 0. */
 static void fill_memory(const struct tt_perf *p)
 {
 	bool push = p->updater && !p->order.limit;

@@ -1,8 +1,7 @@
-/* limit.c - the limit: what bare sockets do, between the same ranks, from and into the same buffers
+/* limit.c - the limit: bare sockets between the same ranks, from and into the same buffers
  *
- * Each rank has one connection to the next one in the ring of ranks, and one of that kind with large socket buffers. Which
- * chunk, which buffers and whether to poll is tried out for each size; the best is what a row is compared with.
- */
+ * Each rank has a connection to the next rank in the ring, and another one with large socket buffers. For each size all
+ * chunk sizes, buffers, and polling or blocking are tried; a row is compared with the best. */
 #include "tools/perf/perf.h"
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -36,14 +35,15 @@ static int open_socket(bool large)
 	if (large)
 		enlarge(fd);
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-	setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4); /* as ours on one host; where it is missing, it is for both */
-	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience); /* accepting takes it for its own */
+	setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4); /* as the tcp transport does on one host */
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience); /* also bounds accept */
 	return fd;
 }
 
 static struct sockaddr_in loopback(uint16_t port)
 {
-	return (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = port, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	return (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = port,
+	                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 }
 
 static int listen_somewhere(int fd, uint16_t *port)
@@ -57,7 +57,7 @@ static int listen_somewhere(int fd, uint16_t *port)
 	return 0;
 }
 
-/* The connection waits in the backlog of the right neighbour, so nobody waits for anybody's accept. */
+/* The connection waits in the right neighbour's backlog, so no rank waits for another's accept. */
 static int connect_neighbours(struct tt_perf_wire *w, int listener, uint16_t port)
 {
 	struct sockaddr_in to = loopback(port);
@@ -169,7 +169,7 @@ int tt_perf_raw_pingpong(struct tt_perf *p)
 	return err ? err : p->rank ? send_all(p, p->local, p->bytes) : receive_all(p, p->open, p->bytes);
 }
 
-/* `count` times the bytes one way, one byte back when all are there. */
+/* `count` times the bytes one way, then one byte back. */
 static int push(struct tt_perf *p, int count)
 {
 	uint8_t there = 0;
@@ -180,7 +180,7 @@ static int push(struct tt_perf *p, int count)
 	return err ? err : p->rank ? send_all(p, &there, 1) : receive_all(p, &there, 1);
 }
 
-/* One byte asks for them. */
+/* One byte asks for the bytes. */
 static int pull(struct tt_perf *p, int count)
 {
 	uint8_t please = 0;
@@ -206,7 +206,7 @@ static int add_ways(struct tt_perf_way *ways, int n, int room, size_t chunk, boo
 	return n;
 }
 
-/* Small ones are one piece in any case. A computing target cannot poll: what it is compared with sleeps in its calls. */
+/* A small size is always one piece. A computing target cannot poll, so its limit blocks in the calls. */
 int tt_perf_ways(const struct tt_perf *p, struct tt_perf_way *ways, int room)
 {
 	bool all = p->test->collective || p->test->table, poll = !p->crowded && !p->options.compute;
@@ -233,17 +233,21 @@ int tt_perf_ways(const struct tt_perf *p, struct tt_perf_way *ways, int room)
 static const char *shape_of(const struct tt_perf *p)
 {
 	if (p->test->collective)
-		return p->size == 2 ? "two-way exchange of halves, reduce, exchange of sums" : "ring: reduce-scatter, all-gather";
+		return p->size == 2 ? "two-way exchange of halves, reduce, exchange of sums"
+		                    : "ring: reduce-scatter, all-gather";
 	if (p->test->streams)
-		return p->test->ours == tt_perf_stream_gets ? "loop: one byte asks, the stream comes" : "loop: the stream, one byte back";
+		return p->test->ours == tt_perf_stream_gets ? "loop: one byte asks, the stream comes"
+		                                            : "loop: the stream, one byte back";
 	if (p->test->one_sided)
-		return p->test->ours == tt_perf_get ? "round trip: one byte asks, the bytes come" : "round trip: the bytes, one byte back";
+		return p->test->ours == tt_perf_get ? "round trip: one byte asks, the bytes come"
+		                                    : "round trip: the bytes, one byte back";
 	return "ping-pong, half a round trip";
 }
 
 void tt_perf_word_limit(const struct tt_perf *p, const struct tt_perf_way *way, char *text, size_t room)
 {
-	const char *patience = p->test->collective ? (p->crowded ? "waiting" : "polling") : way->block ? "blocking" : "polling";
+	bool blocks = !p->test->collective && way->block, waits = p->test->collective && p->crowded;
+	const char *patience = waits ? "waiting" : blocks ? "blocking" : "polling";
 	char chunk[32], detail[96] = "", tick[64] = "";
 
 	if (p->test->local) {
@@ -260,7 +264,8 @@ void tt_perf_word_limit(const struct tt_perf *p, const struct tt_perf_way *way, 
 	}
 	tt_perf_write_size(chunk, sizeof chunk, way->chunk);
 	if (p->bytes > TT_PERF_BY_RATE || p->test->streams)
-		snprintf(detail, sizeof detail, ", chunks of %s, %s socket buffers", chunk, way->large ? "4 MiB" : "default");
+		snprintf(detail, sizeof detail, ", chunks of %s, %s socket buffers", chunk,
+		         way->large ? "4 MiB" : "default");
 	if (p->options.compute)
 		snprintf(tick, sizeof tick, ", plus one background tick of %d us", TT_PERF_TICK_US);
 	snprintf(text, room, "bare TCP %s; %s sockets%s%s", shape_of(p), patience, detail, tick);

@@ -4,8 +4,7 @@
  *   reduce-scatter, n - 1 steps: send block r - s to the right, receive block r - s - 1 from the left and add it
  *   all-gather, n - 1 steps:     send block r + 1 - s (whose sum is complete), receive block r - s into its place
  *
- * Of two ranks that is an exchange of halves, and an exchange of sums, both ways over one connection.
- */
+ * Of two ranks that is an exchange of halves, and an exchange of sums, both ways over one connection. */
 #include "kernel/kernel.h"
 #include "tools/perf/perf.h"
 #include <poll.h>
@@ -30,7 +29,7 @@ static struct block block_of(const struct tt_perf *p, int b)
 	return (struct block){ p->local + from, to - from };
 }
 
-/* What users reduce most needs no more than a plain loop. For the rest there is Tutti's own. */
+/* The usual types and rules need only a plain loop. The rest uses Tutti's kernels. */
 void tt_perf_add(const struct tt_perf *p, uint8_t *sum, const uint8_t *in, size_t len)
 {
 	bool sums = p->options.rule == TUTTI_SUM || p->options.rule == TUTTI_AVERAGE;
@@ -52,7 +51,7 @@ static void sleep_until_ready(const struct tt_perf_wire *w, bool out, bool in)
 	poll(p, 2, 1000);
 }
 
-/* Sends one block and receives another at the same time. With `sum` what has come is added there while it is in the cache. */
+/* Sends one block while it receives another. Adds received bytes to `sum`, if any, while they are in the cache. */
 static int exchange(struct tt_perf *p, const struct tt_perf_wire *w, struct block tx, struct block rx, uint8_t *sum)
 {
 	size_t chunk = p->order.way.chunk, out = 0, in = 0, added = 0, ready;
@@ -60,7 +59,8 @@ static int exchange(struct tt_perf *p, const struct tt_perf_wire *w, struct bloc
 
 	while (out < tx.len || in < rx.len) {
 		n = k = 0;
-		if (out < tx.len && (n = send(w->right, tx.at + out, tt_min(tx.len - out, chunk), MSG_DONTWAIT | MSG_NOSIGNAL)) > 0)
+		if (out < tx.len &&
+		    (n = send(w->right, tx.at + out, tt_min(tx.len - out, chunk), MSG_DONTWAIT | MSG_NOSIGNAL)) > 0)
 			out += (size_t)n;
 		if (n < 0 && errno != EAGAIN)
 			return tt_perf_lost((p->rank + 1) % p->size, n);

@@ -1,14 +1,13 @@
-/* limit_shared.c - the limit where the wire is memory: the same ranks map each other's memory, and do nothing beyond the loop
+/* limit_shared.c - the limit in shared memory: the ranks map each other's memory, and run no more than the loop
  *
- *   pingpong    a line each way: the bytes and a count behind them; more bytes are copied to the other, then the count is told
+ *   pingpong    the bytes and a count behind them, in one cache line; longer ones are copied, then the count is stored
  *   put, get    one copy; the other rank takes no part
  *   stream      as many copies
  *   table       see limit_table.c
  *   allreduce   each rank sums its slice of all vectors and stores it into all of them; then they meet
- *   ... of vectors that are not mapped (--brought): piece by piece, copied into memory that is, summed like that, copied back
+ *   ... of vectors that are not mapped (--brought): piece by piece copied into mapped memory, summed there, copied back
  *
- * A part is a rank's memory that all have mapped: where it is told something, two slots for pieces, and the vectors.
- */
+ * A part is a rank's memory, mapped by all: its counts, two slots for pieces, and the vectors. */
 #include "kernel/kernel.h"
 #include "member/member.h"
 #include "tools/perf/perf.h"
@@ -20,19 +19,23 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { HEAD = 4096, SLOT = 256 << 10, PATIENT = 1 << 14 /* looks; then the clock is read */ };
+enum { HEAD = 4096, SLOT = 256 << 10, PATIENT = 1 << 14 /* polls between reads of the clock */ };
 
 struct tt_perf_part { /* its head */
-	_Alignas(TT_PERF_LINE) _Atomic uint64_t told; /* how many letters have come */
+	_Alignas(TT_PERF_LINE) _Atomic uint64_t told; /* messages received */
 	uint8_t letter[TT_PERF_LINE - sizeof(uint64_t)];
-	_Alignas(TT_PERF_LINE) _Atomic uint64_t met;  /* how often this rank was where all meet */
+	_Alignas(TT_PERF_LINE) _Atomic uint64_t met;  /* arrivals of this rank at the meeting point */
 };
 
 /* The memory. */
 
 size_t tt_perf_part_size(size_t most) { return HEAD + 2 * SLOT + 2 * ((most + HEAD - 1) / HEAD * HEAD); }
 
-static uint8_t *slot(const struct tt_perf *p, int rank, size_t half) { return (uint8_t *)p->shared.part[rank] + HEAD + half * SLOT; }
+static uint8_t *slot(const struct tt_perf *p, int rank, size_t half)
+{
+	return (uint8_t *)p->shared.part[rank] + HEAD + half * SLOT;
+}
+
 uint8_t *tt_perf_local_of(const struct tt_perf *p, int rank) { return slot(p, rank, 2); }
 
 uint8_t *tt_perf_open_of(const struct tt_perf *p, int rank)
@@ -45,7 +48,10 @@ uint8_t *tt_perf_local(const struct tt_perf *p)
 	return p->order.limit && p->shared.part && !p->options.brought ? tt_perf_local_of(p, p->rank) : p->local;
 }
 
-uint8_t *tt_perf_open(const struct tt_perf *p) { return p->order.limit && p->shared.part ? tt_perf_open_of(p, p->rank) : p->open; }
+uint8_t *tt_perf_open(const struct tt_perf *p)
+{
+	return p->order.limit && p->shared.part ? tt_perf_open_of(p, p->rank) : p->open;
+}
 
 static int map_part(struct tt_perf *p, int rank, int fd)
 {
@@ -53,13 +59,14 @@ static int map_part(struct tt_perf *p, int rank, int fd)
 	void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
 	if (at == MAP_FAILED)
-		return tt_fail(-errno, "cannot map the %zu bytes of rank %d for the limit: %s", size, rank, strerror(errno));
+		return tt_fail(-errno, "cannot map the %zu bytes of rank %d for the limit: %s", size, rank,
+		               strerror(errno));
 	madvise(at, size, MADV_HUGEPAGE);
 	p->shared.part[rank] = at;
 	return 0;
 }
 
-struct place { /* where a rank's part is found */
+struct place { /* the file of a rank's part */
 	pid_t pid;
 	int fd;
 };
@@ -74,7 +81,8 @@ static int map_all(struct tt_perf *p, int mine)
 		snprintf(path, sizeof path, "/proc/%d/fd/%d", all[r].pid, all[r].fd);
 		int fd = open(path, O_RDWR | O_CLOEXEC);
 		if (fd < 0)
-			return tt_fail(-errno, "cannot open rank %d's memory for the limit, %s: %s", r, path, strerror(errno));
+			return tt_fail(-errno, "cannot open rank %d's memory for the limit, %s: %s", r, path,
+			               strerror(errno));
 		err = map_part(p, r, fd);
 		close(fd);
 	}
@@ -108,7 +116,7 @@ void tt_perf_close_shared(struct tt_perf *p)
 	p->shared.part = NULL;
 }
 
-/* Waiting: on a count in memory, until it is that much. */
+/* Waits until a count in memory is so much. */
 
 static void pause_briefly(const struct tt_perf *p)
 {
@@ -134,9 +142,15 @@ static int await(const struct tt_perf *p, const _Atomic uint64_t *count, uint64_
 	return 0;
 }
 
-void tt_perf_arrive(struct tt_perf *p) { atomic_store_explicit(&p->shared.part[p->rank]->met, ++p->shared.met, memory_order_release); }
+void tt_perf_arrive(struct tt_perf *p)
+{
+	atomic_store_explicit(&p->shared.part[p->rank]->met, ++p->shared.met, memory_order_release);
+}
 
-int tt_perf_await(const struct tt_perf *p, int rank, uint64_t times) { return await(p, &p->shared.part[rank]->met, times, rank); }
+int tt_perf_await(const struct tt_perf *p, int rank, uint64_t times)
+{
+	return await(p, &p->shared.part[rank]->met, times, rank);
+}
 
 static int meet(struct tt_perf *p)
 {
@@ -217,8 +231,8 @@ static void sum_slice(const struct tt_perf *p, uint8_t *const *from, int outputs
 
 	for (size_t k = 0; k < n; k++)
 		at[k] = from[k] + first * width;
-	tt_reduce_many(&(struct tt_many){ (const void *const *)at, at, (int)n, outputs, p->order.way.past }, last - first, p->options.type,
-	               p->options.rule);
+	tt_reduce_many(&(struct tt_many){ (const void *const *)at, at, (int)n, outputs, p->order.way.past },
+	               last - first, p->options.type, p->options.rule);
 }
 
 static int reduce_mapped(struct tt_perf *p)
@@ -231,7 +245,7 @@ static int reduce_mapped(struct tt_perf *p)
 	return meet(p);
 }
 
-/* The sums of a piece are in rank 0's slot. Whoever fills a slot again has met the others twice since they read it. */
+/* The sums of a piece are in rank 0's slot. A rank fills a slot again only after two meetings since others read it. */
 static int reduce_piece(struct tt_perf *p, size_t at, size_t half, size_t bytes)
 {
 	uint8_t *piece[p->size];
@@ -279,9 +293,11 @@ void tt_perf_word_shared(const struct tt_perf *p, const struct tt_perf_way *way,
 	const char *how = way->copy ? tt_copy_name[way->copy - 1] : "memcpy";
 
 	if (p->test->collective && p->options.brought)
-		snprintf(text, room, "bare memory: pieces of 256 KiB into slots that all map, each rank sums its slice, copied back; %s", how);
+		snprintf(text, room, "bare memory: pieces of 256 KiB into slots that all map, "
+		                     "each rank sums its slice, copied back; %s", how);
 	else if (p->test->collective)
-		snprintf(text, room, "bare memory: each rank sums its slice of all vectors into all, stored %s", way->past ? "past the caches" : "as usual");
+		snprintf(text, room, "bare memory: each rank sums its slice of all vectors into all, stored %s",
+		         way->past ? "past the caches" : "as usual");
 	else if (p->test->one_sided)
 		snprintf(text, room, "bare memory: %s; %s", p->test->streams ? "copies" : "one copy", how);
 	else if (p->bytes <= sizeof((struct tt_perf_part *)0)->letter)

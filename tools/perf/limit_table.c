@@ -1,16 +1,15 @@
-/* limit_table.c - the limit of `tutti perf table`: a bare stream, or a loop in bare memory, between each worker and each server
+/* limit_table.c - the limit of `tutti perf table`: a bare stream or a loop in memory, for each worker and server
  *
  *                    over sockets                                     in memory that all have mapped
- *   push             each server adds what comes while it is in the   each server adds its range of each worker's delta where
- *                    cache, and one byte goes back                    that lies; a count each way
+ *   push             each server adds bytes while they are in the     each server adds its range of each worker's delta
+ *                    cache, and one byte goes back                    in place; a count each way
  *   pull             one byte asks each server, its range comes       each worker copies each server's range
  *   push-then-pull   one after the other                              the same
  *   push-pull        the servers answer a push with their range       the same
  *   push-rows        like a push, and each row is added in its place  like a push, row by row
  *   pull-rows        like a pull, row by row out of its place         the same
  *
- * A range lies at its own place in a vector as long as the table, on each rank; of rows, in the vector of those that are listed.
- */
+ * On each rank a range lies at its own offset in a vector as long as the table, or in the vector of the listed rows. */
 #include "tools/perf/perf.h"
 #include <errno.h>
 #include <poll.h>
@@ -20,7 +19,7 @@
 
 enum { STREAMS = 2, CHUNK_MOST = 1 << 20 };
 
-/* Where a server's range begins, in bytes: whole lines, and all about the same. */
+/* Offset of a server's range, in bytes: whole lines, nearly equal parts. */
 size_t tt_perf_range(const struct tt_perf *p, int server)
 {
 	size_t lines = (p->bytes + TT_PERF_LINE - 1) / TT_PERF_LINE, n = (size_t)tt_perf_servers(p);
@@ -43,32 +42,34 @@ static void add_to_range(const struct tt_perf *p, size_t at, const uint8_t *from
 /* ---- sockets ---- */
 
 struct stream { /* between a worker and a server */
-	int number, fd, rank;         /* rank: at the other end */
+	int number, fd, rank;         /* rank: of the other end */
 	size_t first, range;          /* the server's */
-	size_t len, done;             /* bytes to be moved now */
-	size_t kept;                  /* of those done: the beginning of an element that is not all there yet; of rows: gathered, and not sent yet */
+	size_t len, done;             /* bytes to move now */
+	size_t kept;                  /* of done: an incomplete element; of rows: gathered but not sent yet */
 	const uint8_t *gathered;
 };
 
 static int open_streams(const struct tt_perf *p, struct stream *s)
 {
 	const struct tt_perf_wire *w = tt_perf_wire(p);
-	int fds[] = { w->right, w->left }, ranks[] = { (p->rank + 1) % p->size, (p->rank + p->size - 1) % p->size }, n = 0;
+	int ranks[] = { (p->rank + 1) % p->size, (p->rank + p->size - 1) % p->size };
+	int fds[] = { w->right, w->left }, n = 0;
 
 	if (p->size == 2) /* one connection, both ways */
 		fds[0] = p->rank ? w->left : w->right;
 	for (int i = 0; i < (p->size == 2 ? 1 : 2); i++) {
 		int server = (tt_perf_is_server(p) ? p->rank : ranks[i]) / 2;
 		if (ranks[i] % 2 == p->rank % 2)
-			continue; /* of three ranks two workers are beside each other */
-		s[n] = (struct stream){ .number = n, .fd = fds[i], .rank = ranks[i], .first = tt_perf_range(p, server) };
+			continue; /* of three ranks two neighbours are workers */
+		s[n] = (struct stream){ .number = n, .fd = fds[i], .rank = ranks[i],
+		                        .first = tt_perf_range(p, server) };
 		s[n].range = tt_perf_range(p, server + 1) - s[n].first;
 		n++;
 	}
 	return n;
 }
 
-/* How many bytes have been moved; 0: none now; or -errno. */
+/* Returns the bytes moved; 0: none now; or -errno. */
 static ssize_t attempt(const struct tt_perf *p, const struct stream *s, uint8_t *at, size_t most, bool out, int flags)
 {
 	size_t len = tt_min(tt_min(s->len - s->done, most), p->order.way.chunk);
@@ -79,7 +80,7 @@ static ssize_t attempt(const struct tt_perf *p, const struct stream *s, uint8_t 
 
 static uint8_t landings[STREAMS][CHUNK_MOST + TT_PERF_LINE] __attribute__((aligned(TT_PERF_LINE)));
 
-/* A chunk of rows at a time, while it is in the cache. */
+/* Gathers a chunk of rows at a time, which stays in the cache. */
 static ssize_t gather_and_give(struct tt_perf *p, struct stream *s, int flags)
 {
 	uint8_t *landing = landings[s->number];
@@ -104,10 +105,20 @@ static ssize_t give(struct tt_perf *p, struct stream *s, int flags)
 	return attempt(p, s, (tt_perf_is_server(p) ? p->open : p->local) + s->first + s->done, SIZE_MAX, true, flags);
 }
 
-static ssize_t take(struct tt_perf *p, struct stream *s, int flags) { return attempt(p, s, p->open + s->first + s->done, SIZE_MAX, false, flags); }
+static ssize_t take(struct tt_perf *p, struct stream *s, int flags)
+{
+	return attempt(p, s, p->open + s->first + s->done, SIZE_MAX, false, flags);
+}
 
-static ssize_t give_byte(struct tt_perf *p, struct stream *s, int flags) { return attempt(p, s, (uint8_t[]){ 1 }, 1, true, flags); }
-static ssize_t take_byte(struct tt_perf *p, struct stream *s, int flags) { return attempt(p, s, (uint8_t[]){ 0 }, 1, false, flags); }
+static ssize_t give_byte(struct tt_perf *p, struct stream *s, int flags)
+{
+	return attempt(p, s, (uint8_t[]){ 1 }, 1, true, flags);
+}
+
+static ssize_t take_byte(struct tt_perf *p, struct stream *s, int flags)
+{
+	return attempt(p, s, (uint8_t[]){ 0 }, 1, false, flags);
+}
 
 static ssize_t take_and_add(struct tt_perf *p, struct stream *s, int flags)
 {
@@ -135,8 +146,9 @@ static void sleep_until_ready(const struct stream *s, int n, bool out)
 	poll(fds, waiting, 1000);
 }
 
-/* All of them, in turn. A single one sleeps in its calls, if anybody does. */
-static int move(struct tt_perf *p, struct stream *s, int n, ssize_t (*piece)(struct tt_perf *, struct stream *, int), bool out)
+/* All streams, in turn. A single stream may block in its calls. */
+static int move(struct tt_perf *p, struct stream *s, int n, ssize_t (*piece)(struct tt_perf *, struct stream *, int),
+                bool out)
 {
 	bool byte = piece == give_byte || piece == take_byte, sleeps = p->order.way.block;
 	int left = n;
@@ -261,12 +273,15 @@ static const char *shape_of(const struct tt_perf *p)
 	bool shared = p->shared.part, rows = has(p, TT_PERF_ROWS);
 
 	if (rows && has(p, TT_PERF_PUSH))
-		return shared ? "d += s over the mapped delta, row by row" : "streams of the rows, added in their places, one byte back";
+		return shared ? "d += s over the mapped delta, row by row"
+		              : "streams of the rows, added in their places, one byte back";
 	if (rows)
 		return shared ? "one copy of each row" : "one byte asks, streams of the rows come";
 	if (has(p, TT_PERF_AT_ONCE) || (has(p, TT_PERF_PUSH) && has(p, TT_PERF_PULL)))
-		return shared ? "d += s over the mapped delta, then one copy" : has(p, TT_PERF_AT_ONCE) ? "streams, added on arrival, the sums come back"
-		                                                               : "streams, added on arrival, one byte back; one byte asks, streams come";
+		return shared                    ? "d += s over the mapped delta, then one copy"
+		       : has(p, TT_PERF_AT_ONCE) ? "streams, added on arrival, the sums come back"
+		                                 : "streams, added on arrival, one byte back; "
+		                                   "one byte asks, streams come";
 	if (has(p, TT_PERF_PUSH))
 		return shared ? "d += s over the mapped delta" : "streams, added on arrival, one byte back";
 	return shared ? "one copy" : "one byte asks, streams come";
@@ -285,6 +300,6 @@ void tt_perf_word_table(const struct tt_perf *p, const struct tt_perf_way *way, 
 		snprintf(text, room, "bare memory: %s%s%s", shape_of(p), has(p, TT_PERF_PULL) ? "; " : "",
 		         !has(p, TT_PERF_PULL) ? "" : way->copy ? tt_copy_name[way->copy - 1] : "memcpy");
 	else
-		snprintf(text, room, "bare TCP %s; %s sockets, chunks of %s, %s socket buffers", shape_of(p), way->block ? "blocking" : "polling", chunk,
-		         way->large ? "4 MiB" : "default");
+		snprintf(text, room, "bare TCP %s; %s sockets, chunks of %s, %s socket buffers", shape_of(p),
+		         way->block ? "blocking" : "polling", chunk, way->large ? "4 MiB" : "default");
 }

@@ -1,14 +1,13 @@
-/* memory.c - `tutti perf reduce`, `copy` and `update`: the kernels in memory that nobody else uses; and the list of all kernels
+/* memory.c - `tutti perf reduce`, `copy` and `update`: kernels in private memory; and the list of all kernels
  *
- * Each kernel has a shape: how many vectors it reads, how many it writes, and how many of these are not among the first of those.
- * Bytes are counted as STREAM does: each vector that is read or written once, and nothing for what a cache does beyond that.
- */
+ * A kernel's shape is the number of vectors it reads, of those it writes, and of those of the latter that are not among
+ * the first of the former. Bytes are counted as in STREAM: once for each vector read or written. */
 #include "kernel/kernel.h"
 #include "tools/perf/perf.h"
 #include <stdio.h>
 #include <string.h>
 
-static const double part = 0.5; /* exact for the numbers of the check, in each type */
+static const double part = 0.5; /* exact in each type for the numbers of the check */
 
 static size_t count_of(const struct tt_perf *p) { return p->bytes / tt_perf_type_size(p->options.type); }
 
@@ -28,11 +27,11 @@ static void reduce_many(struct tt_perf *p, int first, int outputs, bool stream)
 
 	for (int k = 0; k < p->options.inputs; k++)
 		from[k] = p->vectors[k];
-	tt_reduce_many(&(struct tt_many){ from, p->vectors + first, p->options.inputs, outputs, stream }, count_of(p), p->options.type,
-	               p->options.rule);
+	tt_reduce_many(&(struct tt_many){ from, p->vectors + first, p->options.inputs, outputs, stream }, count_of(p),
+	               p->options.type, p->options.rule);
 }
 
-/* As tt_reduce_to and tt_blend choose by themselves. */
+/* As tt_reduce_to and tt_blend choose. */
 static void run_many(struct tt_perf *p) { reduce_many(p, p->options.inputs, 1, p->bytes >= TT_STREAM_FROM); }
 static void run_all(struct tt_perf *p) { reduce_many(p, 0, p->options.inputs, false); }
 static void run_all_stream(struct tt_perf *p) { reduce_many(p, 0, p->options.inputs, true); }
@@ -47,7 +46,10 @@ static void run_blend_into(struct tt_perf *p)
 	tt_blend(p->vectors[2], 1 - part, p->vectors[0], part, p->vectors[1], count_of(p), p->options.type);
 }
 
-static void run_elastic(struct tt_perf *p) { tt_elastic(p->vectors[0], p->vectors[1], part, count_of(p), p->options.type); }
+static void run_elastic(struct tt_perf *p)
+{
+	tt_elastic(p->vectors[0], p->vectors[1], part, count_of(p), p->options.type);
+}
 
 static void run_memcpy(struct tt_perf *p) { memcpy(p->vectors[1], p->vectors[0], p->bytes); }
 
@@ -56,16 +58,18 @@ static void run_string(struct tt_perf *p) { tt_copy_by(TT_COPY_STRING, p->vector
 static void run_stream(struct tt_perf *p) { tt_copy_by(TT_COPY_STREAM, p->vectors[1], p->vectors[0], p->bytes); }
 static void run_chosen(struct tt_perf *p) { tt_copy(&p->copier, p->vectors[1], p->vectors[0], p->bytes); }
 
-/* w and d are read and w is written, and with them the rule's state. */
-#define UPDATE(name, sentence, scaled, rule) { "update", name, sentence, 2, 1, 0, scaled, tt_perf_run_update, false, rule, 0 }
+/* Reads w, d and state; writes w and state. */
+#define UPDATE(name, sentence, scaled, rule) \
+	{ "update", name, sentence, 2, 1, 0, scaled, tt_perf_run_update, false, rule, 0 }
 
-/* reads 0: as many as --inputs says; writes 0: into all of these. */
+/* reads 0: --inputs; writes 0: all of these. */
 static const struct tt_perf_kernel kernels[] = {
 	{ "reduce", "pair", "a = a op b", 2, 1, 0, false, run_pair, false, 0, 0 },
 	{ "reduce", "into", "c = a op b", 2, 1, 1, false, run_into, false, 0, 0 },
 	{ "reduce", "many", "one vector = all inputs combined", 0, 1, 1, false, run_many, false, 0, 0 },
 	{ "reduce", "all", "all inputs = all inputs combined", 0, 0, 0, false, run_all, false, 0, 0 },
-	{ "reduce", "all-stream", "the same, stored past the caches, as the limit", 0, 0, 0, false, run_all_stream, true, 0, 0 },
+	{ "reduce", "all-stream", "the same, stored past the caches, as the limit", 0, 0, 0, false, run_all_stream,
+	  true, 0, 0 },
 	{ "reduce", "blend", "a = (1 - w) a + w b", 2, 1, 0, true, run_blend, false, 0, 0 },
 	{ "reduce", "blend-into", "c = (1 - w) a + w b", 2, 1, 1, true, run_blend_into, false, 0, 0 },
 	{ "reduce", "elastic", "d = w (a - b), a = a - d, b = b + d", 2, 2, 0, true, run_elastic, false, 0, 0 },
@@ -73,7 +77,8 @@ static const struct tt_perf_kernel kernels[] = {
 	{ "copy", "plain", "vectors, loaded and stored as usual", 1, 1, 1, false, run_plain, false, 0, 0 },
 	{ "copy", "string", "rep movsb", 1, 1, 1, false, run_string, false, 0, 0 },
 	{ "copy", "stream", "stores past the caches", 1, 1, 1, false, run_stream, false, 0, 0 },
-	{ "copy", "chosen", "as shared memory is copied: whichever of the three is best now", 1, 1, 1, false, run_chosen, false, 0, 0 },
+	{ "copy", "chosen", "as shared memory is copied: whichever of the three is best now", 1, 1, 1, false,
+	  run_chosen, false, 0, 0 },
 	UPDATE("add", "w += d", false, TUTTI_UPDATE_ADD),
 	{ "update", "assign", "w = d", 1, 1, 1, false, tt_perf_run_update, false, TUTTI_UPDATE_ASSIGN, 0 },
 	UPDATE("sgd", "w -= lr d", true, TUTTI_UPDATE_SGD),
@@ -87,15 +92,21 @@ static const struct tt_perf_kernel kernels[] = {
 	UPDATE("dcasgd", "SGD that makes up for the delay", true, TUTTI_UPDATE_DCASGD),
 	UPDATE("dcasgda", "the same, adaptive", true, TUTTI_UPDATE_DCASGDA),
 	UPDATE("ftrl", "FTRL-proximal", true, TUTTI_UPDATE_FTRL),
-	{ "update", "elastic", "e = alpha (d - w), w += e, and e goes back", 2, 2, 1, true, tt_perf_run_update, false, TUTTI_UPDATE_ELASTIC, 0 },
+	{ "update", "elastic", "e = alpha (d - w), w += e, and e goes back", 2, 2, 1, true, tt_perf_run_update, false,
+	  TUTTI_UPDATE_ELASTIC, 0 },
 	{ .test = "table", .name = "push", .sentence = "one push of the whole table", .calls = TT_PERF_PUSH },
 	{ .test = "table", .name = "pull", .sentence = "one pull", .calls = TT_PERF_PULL },
-	{ .test = "table", .name = "push-pull", .sentence = "both in one call", .calls = TT_PERF_PUSH | TT_PERF_PULL | TT_PERF_AT_ONCE },
-	{ .test = "table", .name = "push-then-pull", .sentence = "one call after the other", .calls = TT_PERF_PUSH | TT_PERF_PULL },
-	{ .test = "table", .name = "push-rows", .sentence = "a push of a list of rows", .calls = TT_PERF_PUSH | TT_PERF_ROWS },
+	{ .test = "table", .name = "push-pull", .sentence = "both in one call",
+	  .calls = TT_PERF_PUSH | TT_PERF_PULL | TT_PERF_AT_ONCE },
+	{ .test = "table", .name = "push-then-pull", .sentence = "one call after the other",
+	  .calls = TT_PERF_PUSH | TT_PERF_PULL },
+	{ .test = "table", .name = "push-rows", .sentence = "a push of a list of rows",
+	  .calls = TT_PERF_PUSH | TT_PERF_ROWS },
 	{ .test = "table", .name = "pull-rows", .sentence = "a pull of them", .calls = TT_PERF_PULL | TT_PERF_ROWS },
-	{ .test = "table", .name = "pull-beside", .sentence = "a pull while another worker pushes 256 MiB", .calls = TT_PERF_PULL | TT_PERF_BESIDE },
-	{ .test = "table", .name = "snapshot", .sentence = "a snapshot while another worker pushes", .calls = TT_PERF_PULL | TT_PERF_BESIDE | TT_PERF_SNAPSHOT },
+	{ .test = "table", .name = "pull-beside", .sentence = "a pull while another worker pushes 256 MiB",
+	  .calls = TT_PERF_PULL | TT_PERF_BESIDE },
+	{ .test = "table", .name = "snapshot", .sentence = "a snapshot while another worker pushes",
+	  .calls = TT_PERF_PULL | TT_PERF_BESIDE | TT_PERF_SNAPSHOT },
 	{ .name = NULL },
 };
 
@@ -107,9 +118,15 @@ const struct tt_perf_kernel *tt_perf_kernel_of(const char *test, int i)
 	return NULL;
 }
 
-int tt_perf_reads(const struct tt_perf *p) { return (p->kernel->reads ? p->kernel->reads : p->options.inputs) + tt_perf_states(p); }
+int tt_perf_reads(const struct tt_perf *p)
+{
+	return (p->kernel->reads ? p->kernel->reads : p->options.inputs) + tt_perf_states(p);
+}
 
-int tt_perf_writes(const struct tt_perf *p) { return (p->kernel->writes ? p->kernel->writes : p->options.inputs) + tt_perf_states(p); }
+int tt_perf_writes(const struct tt_perf *p)
+{
+	return (p->kernel->writes ? p->kernel->writes : p->options.inputs) + tt_perf_states(p);
+}
 
 int tt_perf_vectors(const struct tt_perf *p) { return tt_perf_reads(p) + p->kernel->apart; }
 

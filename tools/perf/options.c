@@ -27,8 +27,8 @@ const struct tt_perf_test tt_perf_tests[] = {
 	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true, false },
 	{ "update", "a table's update rules, beside STREAM's loops", 256 * MIB, 256 * MIB, false, true, false,
 	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true, false },
-	{ "table", "pushes to and pulls from a table; even ranks are workers, odd ones servers", 4 * KIB, 64 * MIB, false, false, false,
-	  tt_perf_table, tt_perf_raw_table, tt_perf_shared_table, false, true },
+	{ "table", "pushes to and pulls from a table; even ranks are workers, odd ones servers", 4 * KIB, 64 * MIB,
+	  false, false, false, tt_perf_table, tt_perf_raw_table, tt_perf_shared_table, false, true },
 	{ .name = NULL },
 };
 static const struct tt_perf_test gets = {
@@ -42,7 +42,8 @@ static const struct name {
 	size_t size;
 } types[] = { { "f32", TUTTI_F32, 4 }, { "f64", TUTTI_F64, 8 }, { "f16", TUTTI_F16, 2 }, { "bf16", TUTTI_BF16, 2 },
 	      { "i32", TUTTI_I32, 4 }, { "i64", TUTTI_I64, 8 }, { 0 } },
-  rules[] = { { "sum", TUTTI_SUM, 0 }, { "average", TUTTI_AVERAGE, 0 }, { "product", TUTTI_PRODUCT, 0 }, { "max", TUTTI_MAX, 0 },
+  rules[] = { { "sum", TUTTI_SUM, 0 }, { "average", TUTTI_AVERAGE, 0 }, { "product", TUTTI_PRODUCT, 0 },
+              { "max", TUTTI_MAX, 0 },
 	      { "min", TUTTI_MIN, 0 }, { 0 } },
   targets[] = { { "wait", false, 0 }, { "compute", true, 0 }, { 0 } };
 
@@ -72,7 +73,7 @@ void tt_perf_write_size(char *text, size_t room, size_t bytes)
 	snprintf(text, room, "%zu %s", bytes, units[u]);
 }
 
-/* A word of a list; the refusal names all there are. */
+/* Finds a word in a list; the refusal names all words. */
 static const struct name *take_word(const char *option, const char *word, const struct name *list)
 {
 	char all[200] = "";
@@ -80,13 +81,14 @@ static const struct name *take_word(const char *option, const char *word, const 
 	for (const struct name *n = list; n->name; n++) {
 		if (!strcmp(n->name, word))
 			return n;
-		snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", n == list ? "" : n[1].name ? ", " : " or ", n->name);
+		snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s",
+		         n == list ? "" : n[1].name ? ", " : " or ", n->name);
 	}
 	tt_tool_refuse("perf", "%s %s: it is %s", option, word, all);
 	return NULL;
 }
 
-/* "8", "4K", "64M"; 1.5M is a size, too, and 0x10 and 1e3 are none. The first `len` characters; false: that is none. */
+/* Reads "8", "4K", "64M" or "1.5M", but not 0x10 or 1e3, from `len` characters. False: not a size. */
 static bool read_size(const char *text, size_t len, size_t *bytes)
 {
 	static const char units[] = "KMG";
@@ -113,9 +115,10 @@ static int take_sizes(struct tt_perf_options *o, const char *text)
 {
 	const char *dots = strstr(text, ".."), *last = dots ? dots + 2 : text;
 
-	if (!read_size(text, dots ? (size_t)(dots - text) : strlen(text), &o->first) || !read_size(last, strlen(last), &o->last) ||
-	    o->last < o->first)
-		return tt_tool_refuse("perf", "--size %s: a size is a number of bytes like 8, 4K or 64M, at most 64G, or a range like 8..64M", text);
+	if (!read_size(text, dots ? (size_t)(dots - text) : strlen(text), &o->first) ||
+	    !read_size(last, strlen(last), &o->last) || o->last < o->first)
+		return tt_tool_refuse("perf", "--size %s: a size is a number of bytes like 8, 4K or 64M, at most 64G, "
+		                              "or a range like 8..64M", text);
 	return 0;
 }
 
@@ -154,8 +157,8 @@ static int take_test(struct tt_perf_options *o, const char *word)
 		}
 	}
 	meant = tt_nearest(word, names, n);
-	return tt_tool_refuse("perf", "there is no test %s%s%s%s; see `tutti perf --help`", word, meant ? " (did you mean " : "",
-	                      meant ? meant : "", meant ? "?)" : "");
+	return tt_tool_refuse("perf", "there is no test %s%s%s%s; see `tutti perf --help`", word,
+	                      meant ? " (did you mean " : "", meant ? meant : "", meant ? "?)" : "");
 }
 
 static int take_transport(struct tt_perf_options *o, const char *word)
@@ -165,7 +168,7 @@ static int take_transport(struct tt_perf_options *o, const char *word)
 
 	for (int i = 0; (t = tt_transport_at(i)); i++) {
 		if (t == &tt_sim)
-			continue; /* its time is not real */
+			continue; /* simulated time */
 		if (!strcmp(t->name, word)) {
 			o->transport = word;
 			return 0;
@@ -175,7 +178,7 @@ static int take_transport(struct tt_perf_options *o, const char *word)
 	return tt_tool_refuse("perf", "--transport %s: there is none of that name; there is %s", word, all);
 }
 
-/* "push, pull, ..."; of a test that has none nothing. */
+/* "push, pull, ..."; "" for a test without kernels. */
 static void write_kernels(const char *test, char *text, size_t room)
 {
 	const struct tt_perf_kernel *k;
@@ -198,17 +201,21 @@ static void print_test(const struct tt_perf_test *t)
 static int print_help(void)
 {
 	printf("Usage: tutti perf TEST [OPTION ...]\n"
-	       "Measures what Tutti does here, and beside it, in the same run, what bare sockets, or bare memory, do: the limit.\n\n");
+	       "Measures what Tutti does here, and beside it, in the same run, what bare sockets, or bare memory, do: "
+	       "the limit.\n\n");
 	for (const struct tt_perf_test *t = tt_perf_tests; t->name; t++)
 		print_test(t);
-	printf("\n  -n, --ranks N         start N ranks on this host; 2 by default (reduce, copy, update: 1; pull-beside, snapshot: 3).\n"
+	printf("\n  -n, --ranks N         start N ranks on this host; 2 by default (reduce, copy, update: 1; "
+	       "pull-beside, snapshot: 3).\n"
 	       "                        Under a launcher each process is one rank\n"
 	       "  -s, --size SIZE       bytes: 8, 4K, 64M, or a range 8..64M, doubled from row to row\n"
 	       "  -i, --iters N         how many iterations a row has ...\n"
 	       "  -T, --time SECONDS    ... or how long it takes, the limit included; 1 by default\n"
-	       "      --type TYPE       allreduce, reduce, update, table: f32 (by default; reduce: all), f64, f16, bf16, i32 or i64\n"
+	       "      --type TYPE       allreduce, reduce, update, table: f32 (by default; reduce: all), f64, f16, "
+	       "bf16, i32 or i64\n"
 	       "      --rule RULE       allreduce, reduce: sum (by default), average, product, max or min\n"
-	       "      --target HOW      put, get, stream: rank 1 meanwhile does wait (by default) in a call of Tutti's, or compute\n"
+	       "      --target HOW      put, get, stream: rank 1 meanwhile does wait (by default) in a call of "
+	       "Tutti's, or compute\n"
 	       "      --get             stream: gets\n"
 	       "      --brought         allreduce: of memory that the caller has brought, not of tutti_alloc's\n"
 	       "      --kernel NAME     reduce, copy, update, table: one of theirs; by default all\n"
@@ -218,7 +225,8 @@ static int print_help(void)
 	       "  -e, --explain         say which wire and settings there are, and why\n"
 	       "  -j, --json            one object a line; see tutti-perf(1) for its members\n"
 	       "  -p, --plot FILE.png   draw size against time, with gnuplot\n"
-	       "      --peer FILE.json  draw another program's figures too: lines of JSON with \"bytes\" and \"p50_us\"\n"
+	       "      --peer FILE.json  draw another program's figures too: lines of JSON with \"bytes\" and "
+	       "\"p50_us\"\n"
 	       "  -h, --help            this text\n\n"
 	       "For example:\n"
 	       "  tutti perf pingpong --size 8\n"
@@ -229,19 +237,23 @@ static int print_help(void)
 	return 0;
 }
 
-enum { LONG_TYPE = 256, LONG_RULE, LONG_TARGET, LONG_GET, LONG_PEER, LONG_KERNEL, LONG_INPUTS, LONG_THREADS, LONG_BROUGHT };
+enum { LONG_TYPE = 256, LONG_RULE, LONG_TARGET, LONG_GET, LONG_PEER, LONG_KERNEL, LONG_INPUTS, LONG_THREADS,
+       LONG_BROUGHT };
 static const struct option known[] = {
-	{ "ranks", required_argument, NULL, 'n' }, { "size", required_argument, NULL, 's' }, { "iters", required_argument, NULL, 'i' },
+	{ "ranks", required_argument, NULL, 'n' }, { "size", required_argument, NULL, 's' },
+	{ "iters", required_argument, NULL, 'i' },
 	{ "time", required_argument, NULL, 'T' }, { "type", required_argument, NULL, LONG_TYPE },
 	{ "rule", required_argument, NULL, LONG_RULE }, { "target", required_argument, NULL, LONG_TARGET },
 	{ "get", no_argument, NULL, LONG_GET }, { "brought", no_argument, NULL, LONG_BROUGHT },
 	{ "kernel", required_argument, NULL, LONG_KERNEL }, { "inputs", required_argument, NULL, LONG_INPUTS },
 	{ "threads", required_argument, NULL, LONG_THREADS },
-	{ "transport", required_argument, NULL, 't' }, { "explain", no_argument, NULL, 'e' }, { "json", no_argument, NULL, 'j' },
-	{ "plot", required_argument, NULL, 'p' }, { "peer", required_argument, NULL, LONG_PEER }, { "help", no_argument, NULL, 'h' }, { 0 },
+	{ "transport", required_argument, NULL, 't' }, { "explain", no_argument, NULL, 'e' },
+	{ "json", no_argument, NULL, 'j' },
+	{ "plot", required_argument, NULL, 'p' }, { "peer", required_argument, NULL, LONG_PEER },
+	{ "help", no_argument, NULL, 'h' }, { 0 },
 };
 
-struct seen { /* on the command line: what makes sense only with some tests */
+struct seen { /* options on the command line that only some tests take */
 	bool type, rule, target, get, iters, seconds, inputs, threads;
 	const char *kernel;
 };
@@ -311,10 +323,11 @@ static int take_kernel(struct tt_perf_options *o, const char *word)
 			return 0;
 		}
 	write_kernels(o->test->name, all, sizeof all);
-	return tt_tool_refuse("perf", "--kernel %s: there is none of that name in %s; there is %s", word, o->test->name, all);
+	return tt_tool_refuse("perf", "--kernel %s: there is none of that name in %s; there is %s", word, o->test->name,
+	                      all);
 }
 
-/* Of kernels in memory. STREAM goes by lines of 64 bytes, and so the sizes must. */
+/* Kernels in memory: STREAM works on lines of 64 bytes, so sizes must be whole lines. */
 static int check_local(struct tt_perf_options *o, const struct seen *seen, bool copies)
 {
 	int err = seen->kernel ? take_kernel(o, seen->kernel) : 0;
@@ -322,9 +335,11 @@ static int check_local(struct tt_perf_options *o, const struct seen *seen, bool 
 	if (err)
 		return err;
 	if (o->first % 64 || o->last % 64)
-		return tt_tool_refuse("perf", "--size: %zu bytes are not a whole number of lines of 64", o->first % 64 ? o->first : o->last);
+		return tt_tool_refuse("perf", "--size: %zu bytes are not a whole number of lines of 64",
+		                      o->first % 64 ? o->first : o->last);
 	if (o->kernel && o->kernel->scaled && (o->type == TUTTI_I32 || o->type == TUTTI_I64))
-		return tt_tool_refuse("perf", "--type %s: %s computes with factors, and is for f32, f64, f16 and bf16", o->type_name, o->kernel->name);
+		return tt_tool_refuse("perf", "--type %s: %s computes with factors, and is for f32, f64, f16 and bf16",
+		                      o->type_name, o->kernel->name);
 	if (o->plot || o->transport)
 		return tt_tool_refuse("perf", "%s is not for %s", o->plot ? "--plot" : "--transport", o->test->name);
 	o->any_type = !seen->type && !strcmp(o->test->name, "reduce");
@@ -333,7 +348,7 @@ static int check_local(struct tt_perf_options *o, const struct seen *seen, bool 
 	return 0;
 }
 
-/* Of a table's calls: bare sockets lead from each rank to its neighbours in the ring alone. */
+/* A table's calls: bare sockets connect only neighbours in the ring. */
 static int check_table(struct tt_perf_options *o, const struct seen *seen)
 {
 	int err = seen->kernel ? take_kernel(o, seen->kernel) : 0;
@@ -343,15 +358,17 @@ static int check_table(struct tt_perf_options *o, const struct seen *seen)
 	if (o->ranks == 1 || o->ranks > TT_PERF_TABLE_RANKS)
 		return tt_tool_refuse("perf", "-n %d: for table it is 2, 3 (two workers) or 4 (two of each)", o->ranks);
 	if (o->ranks && o->ranks < 3 && o->kernel && o->kernel->calls & TT_PERF_BESIDE)
-		return tt_tool_refuse("perf", "-n %d: of %s two workers are part: it is 3 or 4", o->ranks, o->kernel->name);
+		return tt_tool_refuse("perf", "-n %d: of %s two workers are part: it is 3 or 4", o->ranks,
+		                      o->kernel->name);
 	if (o->kernel && o->kernel->calls & TT_PERF_SNAPSHOT && tt_perf_type_size(o->type) == 2)
-		return tt_tool_refuse("perf", "--type %s: each element of %s counts all pushes: it is f32, f64, i32 or i64", o->type_name, o->kernel->name);
+		return tt_tool_refuse("perf", "--type %s: each element of %s counts all pushes: "
+		                              "it is f32, f64, i32 or i64", o->type_name, o->kernel->name);
 	if (o->plot)
 		return tt_tool_refuse("perf", "--plot is not for table");
 	return 0;
 }
 
-/* What each option alone cannot know. */
+/* Checks that need several options. */
 static int check_together(struct tt_perf_options *o, const struct seen *seen)
 {
 	const struct tt_perf_test *t = o->test;
@@ -361,9 +378,11 @@ static int check_together(struct tt_perf_options *o, const struct seen *seen)
 	int err;
 
 	if (seen->type && !t->table && (!t->collective || copies))
-		return tt_tool_refuse("perf", "--type is for allreduce, reduce, update and table: %s moves bytes", t->name);
+		return tt_tool_refuse("perf", "--type is for allreduce, reduce, update and table: %s moves bytes",
+		                      t->name);
 	if (seen->rule && !combines)
-		return tt_tool_refuse("perf", "--rule is for allreduce and reduce%s", t->local && !copies ? "; an update rule is a --kernel" : "");
+		return tt_tool_refuse("perf", "--rule is for allreduce and reduce%s",
+		                      t->local && !copies ? "; an update rule is a --kernel" : "");
 	if (seen->kernel && !t->local && !t->table)
 		return tt_tool_refuse("perf", "--kernel is for reduce, copy, update and table, which have kernels");
 	if (seen->inputs && (!t->local || !combines))
@@ -377,7 +396,8 @@ static int check_together(struct tt_perf_options *o, const struct seen *seen)
 	if (t->table && (err = check_table(o, seen)))
 		return err;
 	if (seen->target && !t->one_sided)
-		return tt_tool_refuse("perf", "--target is for put, get and stream: in %s all ranks take part", t->name);
+		return tt_tool_refuse("perf", "--target is for put, get and stream: in %s all ranks take part",
+		                      t->name);
 	if (seen->get && !t->streams)
 		return tt_tool_refuse("perf", "--get is for stream%s", t->one_sided ? "; there is a test `get`" : "");
 	if (o->brought && (!t->collective || t->local))
@@ -406,7 +426,9 @@ int tt_perf_read_options(int argc, char **argv, struct tt_perf_options *o)
 	struct seen seen = { 0 };
 	int c, err;
 
-	*o = (struct tt_perf_options){ .seconds = 1, .type_name = "f32", .rule_name = "sum", .inputs = 4, .threads = 1 };
+	*o = (struct tt_perf_options){
+		.seconds = 1, .type_name = "f32", .rule_name = "sum", .inputs = 4, .threads = 1
+	};
 	while ((c = getopt_long(argc, argv, ":n:s:i:T:t:ejp:h", known, NULL)) != -1) {
 		if (c == 'h')
 			return print_help();
@@ -414,11 +436,13 @@ int tt_perf_read_options(int argc, char **argv, struct tt_perf_options *o)
 			return err;
 	}
 	if (optind >= argc)
-		return tt_tool_refuse("perf", "a test is missing: pingpong, put, get, stream, allreduce, reduce, copy, update or table; see `tutti perf --help`");
+		return tt_tool_refuse("perf", "a test is missing: pingpong, put, get, stream, allreduce, reduce, copy, "
+		                              "update or table; see `tutti perf --help`");
 	if ((err = take_test(o, argv[optind])))
 		return err;
 	if (optind + 1 < argc)
-		return tt_tool_refuse("perf", "it takes one test (%s is one too many); see `tutti perf --help`", argv[optind + 1]);
+		return tt_tool_refuse("perf", "it takes one test (%s is one too many); see `tutti perf --help`",
+		                      argv[optind + 1]);
 	err = check_together(o, &seen);
 	return err ? err : -1;
 }

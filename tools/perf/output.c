@@ -1,4 +1,4 @@
-/* output.c - rows as a table for people, or as JSON, one object a line; and a progress bar */
+/* output.c - rows as a table, or as JSON with one object a line; and a progress bar */
 #include "tools/perf/perf.h"
 #include <stdio.h>
 #include <string.h>
@@ -27,13 +27,15 @@ void tt_perf_print_head(const struct tt_perf *p)
 	if (p->test->local)
 		printf("; GB/s of all that is read and written");
 	else if (p->test->table)
-		printf(", %d worker%s and %d server%s, %s; GB/s of each worker", tt_perf_workers(p), tt_perf_workers(p) == 1 ? "" : "s", tt_perf_servers(p),
+		printf(", %d worker%s and %d server%s, %s; GB/s of each worker", tt_perf_workers(p),
+		       tt_perf_workers(p) == 1 ? "" : "s", tt_perf_servers(p),
 		       tt_perf_servers(p) == 1 ? "" : "s", o->type_name);
 	else if (p->test->collective)
 		printf(", %s of %s", o->rule_name, o->type_name);
 	if (p->test->one_sided)
 		printf(", rank 1 %s", o->compute ? "computes" : "waits in a call");
-	printf("\n\n%10s  %8s  %9s  %9s  %9s  %7s  %10s  %6s\n", "size", "iters", "median", "least", "99 %", "GB/s", "limit", "ratio");
+	printf("\n\n%10s  %8s  %9s  %9s  %9s  %7s  %10s  %6s\n", "size", "iters", "median", "least", "99 %", "GB/s",
+	       "limit", "ratio");
 	fflush(stdout); /* the first row may take long */
 }
 
@@ -46,9 +48,12 @@ static double writer_rate(const struct tt_perf *p, const struct tt_perf_row *row
 
 static void print_snapshots(const struct tt_perf *p, const struct tt_perf_row *row)
 {
-	printf("%10s  %llu retries, %llu refused, none torn; %llu of the limit's pulls torn; the writer: %.2f GB/s, beside pulls %.2f\n", "",
-	       (unsigned long long)p->beside.retries, (unsigned long long)p->beside.refused, (unsigned long long)p->beside.torn, writer_rate(p, row, 0),
-	       writer_rate(p, row, 1));
+	const struct tt_perf_beside *b = &p->beside;
+
+	printf("%10s  %llu retries, %llu refused, none torn; %llu of the limit's pulls torn; "
+	       "the writer: %.2f GB/s, beside pulls %.2f\n", "", (unsigned long long)b->retries,
+	       (unsigned long long)b->refused, (unsigned long long)b->torn, writer_rate(p, row, 0), writer_rate(p, row,
+	        1));
 }
 
 static void print_line(const struct tt_perf *p, const struct tt_perf_row *row)
@@ -66,8 +71,8 @@ static void print_line(const struct tt_perf *p, const struct tt_perf_row *row)
 			write_time(limit, sizeof limit, row->limit);
 		snprintf(shown, sizeof shown, "%.2f", row->ratio);
 	}
-	printf("%10s  %8ld  %9s  %9s  %9s  %7.*f  %10s  %6s\n", size, row->iters, p50, least, p99, rate(row->moved, row->p50) < 0.1 ? 4 : 2,
-	       rate(row->moved, row->p50), limit, shown);
+	printf("%10s  %8ld  %9s  %9s  %9s  %7.*f  %10s  %6s\n", size, row->iters, p50, least, p99,
+	       rate(row->moved, row->p50) < 0.1 ? 4 : 2, rate(row->moved, row->p50), limit, shown);
 	printf("%10s  ", "");
 	if (p->kernel)
 		printf("%s of %s; ", p->options.name, p->options.type_name);
@@ -79,20 +84,24 @@ static void print_line(const struct tt_perf *p, const struct tt_perf_row *row)
 static void print_json(const struct tt_perf *p, const struct tt_perf_row *row)
 {
 	const char *key = row->by_rate ? "limit_gb_per_s" : "limit_us";
+	const char *type = p->test->collective || p->test->table ? p->options.type_name : "byte";
+	const struct tt_perf_beside *b = &p->beside;
 
-	printf("{\"test\": \"%s\", \"transport\": \"%s\", \"ranks\": %d, \"bytes\": %zu, \"type\": \"%s\", \"iters\": %ld, ",
-	       p->options.name, p->transport, p->size, row->bytes, p->test->collective || p->test->table ? p->options.type_name : "byte", row->iters);
-	printf("\"p50_us\": %.3f, \"min_us\": %.3f, \"p99_us\": %.3f, \"gb_per_s\": %.6g, ", row->p50, row->least, row->p99,
-	       rate(row->moved, row->p50));
+	printf("{\"test\": \"%s\", \"transport\": \"%s\", \"ranks\": %d, \"bytes\": %zu, \"type\": \"%s\", ",
+	       p->options.name, p->transport, p->size, row->bytes, type);
+	printf("\"iters\": %ld, ", row->iters);
+	printf("\"p50_us\": %.3f, \"min_us\": %.3f, \"p99_us\": %.3f, \"gb_per_s\": %.6g, ", row->p50, row->least,
+	       row->p99, rate(row->moved, row->p50));
 	if (row->limit > 0)
-		printf("\"%s\": %.6g, \"limit\": \"%s\", \"ratio\": %.4f", key, row->by_rate ? rate(row->moved, row->limit) : row->limit,
-		       row->words, row->ratio);
+		printf("\"%s\": %.6g, \"limit\": \"%s\", \"ratio\": %.4f", key,
+		       row->by_rate ? rate(row->moved, row->limit) : row->limit, row->words, row->ratio);
 	else
 		printf("\"%s\": null, \"limit\": \"%s\", \"ratio\": null", key, row->words);
 	if (tt_perf_is_snapshot(p))
-		printf(", \"retries\": %llu, \"refused\": %llu, \"torn_pulls\": %llu, \"writer_gb_per_s\": %.6g, \"limit_writer_gb_per_s\": %.6g",
-		       (unsigned long long)p->beside.retries, (unsigned long long)p->beside.refused, (unsigned long long)p->beside.torn,
-		       writer_rate(p, row, 0), writer_rate(p, row, 1));
+		printf(", \"retries\": %llu, \"refused\": %llu, \"torn_pulls\": %llu, "
+		       "\"writer_gb_per_s\": %.6g, \"limit_writer_gb_per_s\": %.6g", (unsigned long long)b->retries,
+		       (unsigned long long)b->refused, (unsigned long long)b->torn, writer_rate(p, row, 0),
+		       writer_rate(p, row, 1));
 	printf("}\n");
 }
 
@@ -118,5 +127,6 @@ void tt_perf_show_progress(const struct tt_perf *p, double done)
 	if (done >= 1)
 		fprintf(stderr, "\r\33[K"); /* the row takes its place */
 	else
-		fprintf(stderr, "\r%s %s [%.*s%*s]\33[K", p->options.name, size, full, "##############################", BAR - full, "");
+		fprintf(stderr, "\r%s %s [%.*s%*s]\33[K", p->options.name, size, full, "##############################",
+		        BAR - full, "");
 }

@@ -1,8 +1,8 @@
-/* tutti perf - measures a job's operations, and beside each, in the same run, what bare sockets or bare memory do: the limit
+/* perf.c - `tutti perf` measures a job's operations, and beside each, in the same run, a limit over bare sockets or in
+ * memory
  *
- * Rank 0 gives orders with a broadcast, and every rank carries them out: check once, try how long an iteration takes, then
- * batch after batch, ours and the limit in turn, so that both see the same machine. Rank 0's clock counts.
- */
+ * Rank 0 broadcasts orders, and every rank carries them out: check once, find out how long an iteration takes, then
+ * batch after batch, ours and the limit in turn, so that both see the same machine. Rank 0's clock counts. */
 #include "engine/engine.h"
 #include "member/member.h"
 #include "tools/perf/perf.h"
@@ -20,9 +20,9 @@ enum {
 	WAYS_MAX = 32,
 	FINALISTS = 4,
 	FINAL_ROUNDS = 3,
-	TRIAL_MS = 20,    /* a try that long says how many iterations a batch has, and one that is as long as a batch */
+	TRIAL_MS = 20,    /* the least time of the trial that sets the iterations of a batch */
 	TRIALS_MAX = 1000000,
-	SAMPLE_NS = 5000, /* an iteration that takes less is timed in groups: the clock takes its time, too */
+	SAMPLE_NS = 5000, /* shorter iterations are timed in groups, since the clock takes time, too */
 	WARM_MAX = 100,
 	WARM_BYTES = 16 << 20,
 	PAGE = 4096,
@@ -30,13 +30,13 @@ enum {
 
 /* One order. */
 
-/* One that takes milliseconds gains nothing from another one before it. */
+/* An iteration of milliseconds gains nothing from a warm-up. */
 static long warm_iterations(const struct tt_perf *p)
 {
 	return p->bytes >= WARM_BYTES ? 0 : (long)tt_min(WARM_MAX, p->order.iterations / 20 + 1);
 }
 
-/* Bare sockets let a rank run ahead of the others, and its next iteration finds half of the work done. So all begin together. */
+/* Over bare sockets a rank may run ahead, and then finds half of its next iteration done. So all begin together. */
 static int meet(struct tt_perf *p, struct tt_perf_samples *s)
 {
 	int err = tutti_barrier(p->job, NULL);
@@ -67,7 +67,10 @@ static int repeat(struct tt_perf *p, int (*once)(struct tt_perf *), long warm, l
 	return err;
 }
 
-static int (*limit_of(const struct tt_perf *p))(struct tt_perf *) { return p->shared.part ? p->test->shared : p->test->limit; }
+static int (*limit_of(const struct tt_perf *p))(struct tt_perf *)
+{
+	return p->shared.part ? p->test->shared : p->test->limit;
+}
 
 static int act(struct tt_perf *p, long warm, long iterations)
 {
@@ -89,7 +92,7 @@ static int act(struct tt_perf *p, long warm, long iterations)
 	return err ? err : end;
 }
 
-/* All ranks learn whether one has found something wrong; that one has said what. */
+/* Tells all ranks whether one has found an error; that rank has printed it. */
 static int agree(struct tt_perf *p, int verdict)
 {
 	int8_t mine = verdict > 0, all[TT_PERF_RANKS];
@@ -105,7 +108,8 @@ static int check(struct tt_perf *p)
 	const char *whose = p->order.limit ? " of the limit" : "";
 	int err, verdict;
 
-	if ((err = tt_perf_fill(p)) || (err = tutti_barrier(p->job, NULL)) || (err = act(p, 0, 1)) || (err = tutti_barrier(p->job, NULL)))
+	if ((err = tt_perf_fill(p)) || (err = tutti_barrier(p->job, NULL)) || (err = act(p, 0, 1)) ||
+	    (err = tutti_barrier(p->job, NULL)))
 		return err;
 	if ((verdict = tt_perf_check(p)) < 0)
 		return verdict;
@@ -119,7 +123,7 @@ static int check(struct tt_perf *p)
 
 static bool has_kernels(const struct tt_perf_test *t) { return t->local || t->table; }
 
-/* A broadcast does not wait for those who get it: the barrier lets nobody begin before all have ended the last order. */
+/* A broadcast does not wait for its receivers: the barrier keeps ranks from the next order until all have ended. */
 static int obey(struct tt_perf *p)
 {
 	int err = tutti_barrier(p->job, NULL);
@@ -171,7 +175,10 @@ static int compare(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-static double batch_seconds(const struct tt_perf *p) { return p->options.seconds / (p->has_limit ? 2 : 1) / TT_PERF_BATCHES; }
+static double batch_seconds(const struct tt_perf *p)
+{
+	return p->options.seconds / (p->has_limit ? 2 : 1) / TT_PERF_BATCHES;
+}
 
 /* Seconds an iteration. */
 static int try_out(struct tt_perf *p, bool limit, double *each)
@@ -195,11 +202,15 @@ struct trial {
 	double each[FINAL_ROUNDS]; /* seconds an iteration */
 };
 
-static int by_first(const void *a, const void *b) { return compare(((const struct trial *)a)->each, ((const struct trial *)b)->each); }
+static int by_first(const void *a, const void *b)
+{
+	return compare(((const struct trial *)a)->each, ((const struct trial *)b)->each);
+}
 
 static int by_median(const void *a, const void *b)
 {
-	return compare(&((const struct trial *)a)->each[FINAL_ROUNDS / 2], &((const struct trial *)b)->each[FINAL_ROUNDS / 2]);
+	return compare(&((const struct trial *)a)->each[FINAL_ROUNDS / 2],
+	               &((const struct trial *)b)->each[FINAL_ROUNDS / 2]);
 }
 
 static int try_ways(struct tt_perf *p, struct trial *trials, int n, int round)
@@ -213,7 +224,7 @@ static int try_ways(struct tt_perf *p, struct trial *trials, int n, int round)
 	return err;
 }
 
-/* The way of the limit that is best for this size: all are tried once, and those that were best a few times more, in turn. */
+/* Finds the best way for this size: tries all once, and the best ones some more times, in turn. */
 static int choose_way(struct tt_perf *p)
 {
 	struct tt_perf_way ways[WAYS_MAX];
@@ -236,12 +247,13 @@ static int choose_way(struct tt_perf *p)
 
 static long batch_size(const struct tt_perf *p, double each)
 {
-	double n = p->options.iters ? (double)(p->options.iters + TT_PERF_BATCHES - 1) / TT_PERF_BATCHES : batch_seconds(p) / each;
+	double n = p->options.iters ? (double)(p->options.iters + TT_PERF_BATCHES - 1) / TT_PERF_BATCHES
+		                          : batch_seconds(p) / each;
 
 	return n < 1 ? 1 : n > 1e8 ? (long)1e8 : (long)n;
 }
 
-/* How often a batch is cut: ranks that have no part in it, or end it early, wait for the others in one call. */
+/* Into how many parts a batch is cut: ranks without a part in it, or that end early, wait in a single call. */
 static long count_parts(const struct tt_perf *p, const long batch[2], const double each[2], int sides)
 {
 	double longest = fmin(1, tt_perf_deadline(p) / 8), parts = 1;
@@ -253,7 +265,7 @@ static long count_parts(const struct tt_perf *p, const long batch[2], const doub
 	return (long)parts;
 }
 
-/* There is room for the samples of all batches: none is dropped, so the last ones count as the first ones do. */
+/* There is room for the samples of all batches, so that all count alike. */
 static void prepare_samples(struct tt_perf_samples *s, double each, long batch, long batches, bool singly)
 {
 	double per = singly || s->apart || each * 1e9 >= SAMPLE_NS ? 1 : ceil(2 * SAMPLE_NS / (each * 1e9));
@@ -305,7 +317,7 @@ static double mean(const struct tt_perf_samples *s)
 	return s->count ? sum / (double)s->count : 0;
 }
 
-/* Of all that was delivered: what had to be read again has taken its time. */
+/* The rate of delivered bytes: repeated reads cost time. */
 static void evaluate_goodput(const struct tt_perf *p, struct tt_perf_row *row)
 {
 	row->limit = mean(&p->samples[1]);
@@ -314,10 +326,11 @@ static void evaluate_goodput(const struct tt_perf *p, struct tt_perf_row *row)
 
 static void evaluate(struct tt_perf *p, struct tt_perf_row *row)
 {
-	double half = p->test->one_sided || p->test->collective || p->test->table ? 1 : 0.5; /* a ping-pong goes one way, and back */
+	bool one_way = p->test->one_sided || p->test->collective || p->test->table;
+	double half = one_way ? 1 : 0.5; /* a ping-pong is a round trip */
 	double part = p->test->streams ? 1.0 / p->flight : half;
 	bool tail = tt_perf_has_tail(p);
-	double tick = p->options.compute && !p->shared.part ? TT_PERF_TICK_US : 0; /* memory needs nobody there */
+	double tick = p->options.compute && !p->shared.part ? TT_PERF_TICK_US : 0; /* memory needs no target */
 
 	for (int side = 0; side < 2; side++)
 		qsort(p->samples[side].at, p->samples[side].count, sizeof(double), compare);
@@ -325,7 +338,8 @@ static void evaluate(struct tt_perf *p, struct tt_perf_row *row)
 	row->least = quantile(&p->samples[0], 0) * part;
 	row->p99 = quantile(&p->samples[0], 0.99) * part;
 	row->moved = p->test->local ? row->bytes * (size_t)(tt_perf_reads(p) + tt_perf_writes(p)) : tt_perf_moved(p);
-	row->by_rate = p->test->streams || p->test->local || ((p->test->one_sided || p->test->table) && row->moved > TT_PERF_BY_RATE);
+	row->by_rate = p->test->streams || p->test->local ||
+	               ((p->test->one_sided || p->test->table) && row->moved > TT_PERF_BY_RATE);
 	if (p->has_limit) {
 		row->limit = (quantile(&p->samples[1], tail ? 0.99 : 0.5) + tick) * part;
 		row->ratio = row->limit / (tail ? row->p99 : row->p50);
@@ -356,7 +370,7 @@ static int run_row(struct tt_perf *p, struct tt_perf_row *row, double done, doub
 	return 0;
 }
 
-/* All rows: sizes are doubled; the last one is the one that was asked for. Local tests have them for each kernel and type. */
+/* All rows: sizes are doubled up to the last one. Local tests have rows for each kernel and type. */
 
 static int count_rows(const struct tt_perf_options *o)
 {
@@ -367,12 +381,13 @@ static int count_rows(const struct tt_perf_options *o)
 	return n;
 }
 
-static bool is_wanted(const struct tt_perf *p, const struct tt_perf_options *o, const struct tt_perf_kernel *k, tutti_type type)
+static bool is_wanted(const struct tt_perf *p, const struct tt_perf_options *o, const struct tt_perf_kernel *k,
+                      tutti_type type)
 {
 	bool real = type != TUTTI_I32 && type != TUTTI_I64;
 
 	if (k->calls & TT_PERF_BESIDE && p->size < 3)
-		return false; /* there is no other worker */
+		return false; /* no other worker */
 	if (k->calls & TT_PERF_SNAPSHOT && tt_perf_type_size(type) == 2)
 		return false; /* they cannot count all pushes */
 	return (!o->kernel || o->kernel == k) && (o->any_type || o->type == type) && (real || !k->scaled);
@@ -437,7 +452,7 @@ static int conduct(struct tt_perf *p)
 
 /* The rank. */
 
-/* Each on a core of its own where there are enough, or as TUTTI_PIN says. */
+/* Pins each rank to a core if there are enough, or as TUTTI_PIN says. */
 static int pin(struct tt_perf *p)
 {
 	struct tt_job *job = p->job->job;
@@ -504,7 +519,7 @@ static void read_wire(struct tt_perf *p)
 	tt_unlock(job);
 }
 
-/* Which wire leads from rank 0 to rank 1? The first use of it decides. All learn it. */
+/* Finds the transport between rank 0 and rank 1, which the first use decides, and tells all ranks. */
 static int find_wire(struct tt_perf *p)
 {
 	uint64_t nothing = 0;
@@ -514,12 +529,14 @@ static int find_wire(struct tt_perf *p)
 		snprintf(p->transport, sizeof p->transport, "memory");
 		return 0;
 	}
-	if (!p->rank && !(err = tutti_put(p->window, 1, (size_t)((uint8_t *)p->told - p->open), &nothing, sizeof nothing, NULL)))
+	if (!p->rank && !(err = tutti_put(p->window, 1, (size_t)((uint8_t *)p->told - p->open), &nothing,
+	                                  sizeof nothing, NULL)))
 		read_wire(p);
 	if (err || (err = tutti_broadcast(p->job, p->transport, sizeof p->transport, 0, NULL)))
 		return err;
 	if (p->options.transport && strcmp(p->options.transport, p->transport))
-		return tt_fail(-ENODEV, "--transport %s: it does not lead from rank 0 to rank 1, %s does", p->options.transport, p->transport);
+		return tt_fail(-ENODEV, "--transport %s: it does not lead from rank 0 to rank 1, %s does",
+		               p->options.transport, p->transport);
 	return 0;
 }
 
@@ -531,7 +548,7 @@ static int open_limit(struct tt_perf *p)
 	return strcmp(p->transport, tt_shm.name) ? tt_perf_open_wires(p) : tt_perf_open_shared(p);
 }
 
-/* Rank 0 draws; the others end with it, and need not have that file or gnuplot. */
+/* Only rank 0 draws: the others need neither the file nor gnuplot. */
 static int check_plot(struct tt_perf *p)
 {
 	int8_t verdict = p->rank ? 0 : (int8_t)tt_perf_can_plot(&p->options);
@@ -540,7 +557,7 @@ static int check_plot(struct tt_perf *p)
 	return err ? err : verdict;
 }
 
-/* 0; 1 or 2, the exit status: something was wrong, and that has been said; -errno. */
+/* Returns 0; 1 or 2, the exit status of a reported error; or -errno. */
 static int run_rank(struct tt_perf *p)
 {
 	int err, status;
@@ -554,7 +571,7 @@ static int run_rank(struct tt_perf *p)
 	status = p->rank ? serve(p) : has_kernels(p->test) ? conduct_kernels(p) : conduct(p);
 	if (status < 0)
 		return status;
-	err = tutti_barrier(p->job, NULL); /* nobody closes while another may still look */
+	err = tutti_barrier(p->job, NULL); /* no rank closes while another may still read */
 	return err ? err : status;
 }
 
@@ -562,7 +579,7 @@ static int ranks_max(const struct tt_perf_options *o) { return o->test->table ? 
 
 static int ranks_min(const struct tt_perf_options *o)
 {
-	bool beside = o->kernel && o->kernel->calls & TT_PERF_BESIDE; /* a third one pushes */
+	bool beside = o->kernel && o->kernel->calls & TT_PERF_BESIDE; /* rank 2 pushes */
 
 	return o->test->local ? 1 : beside ? 3 : 2;
 }
@@ -574,8 +591,9 @@ static int be_rank(const struct tt_perf_options *o)
 	tutti_config config = { .size = sizeof config, .transports = o->transport ? wires : NULL };
 	int err;
 
-	/* Ranks find each other over tcp, whatever they use then. */
-	snprintf(wires, sizeof wires, "%s%s", o->transport ? o->transport : "", o->transport && strcmp(o->transport, tt_tcp.name) ? ",tcp" : "");
+	/* Ranks meet over tcp, whatever they use later. */
+	snprintf(wires, sizeof wires, "%s%s", o->transport ? o->transport : "",
+	         o->transport && strcmp(o->transport, tt_tcp.name) ? ",tcp" : "");
 	err = tutti_join(&config, &p.job);
 
 	if (err) {
@@ -586,11 +604,13 @@ static int be_rank(const struct tt_perf_options *o)
 	p.size = tutti_size(p.job);
 	if (p.size < ranks_min(o) || p.size > ranks_max(o)) {
 		tutti_leave(p.job);
-		return tt_tool_refuse("perf", "the job has %d rank%s: %d to %d are needed", p.size, p.size == 1 ? "" : "s", ranks_min(o), ranks_max(o));
+		return tt_tool_refuse("perf", "the job has %d rank%s: %d to %d are needed", p.size,
+		                      p.size == 1 ? "" : "s", ranks_min(o), ranks_max(o));
 	}
 	if (o->ranks && o->ranks != p.size) {
 		tutti_leave(p.job);
-		return tt_tool_refuse("perf", "-n %d: a launcher has started a job of %d ranks already; leave -n out", o->ranks, p.size);
+		return tt_tool_refuse("perf", "-n %d: a launcher has started a job of %d ranks already; leave -n out",
+		                      o->ranks, p.size);
 	}
 	err = run_rank(&p);
 	if (err < 0)
@@ -599,9 +619,12 @@ static int be_rank(const struct tt_perf_options *o)
 	return err < 0 ? 1 : err;
 }
 
-/* Starting ranks: `tutti run` does that. */
+/* `tutti run` starts the ranks. */
 
-static bool has_launcher(void) { return tt_env(TT_RANK) || tt_env(TT_NODE) || (tt_env(TT_TORCH_RANK) && tt_env(TT_TORCH_SIZE)); }
+static bool has_launcher(void)
+{
+	return tt_env(TT_RANK) || tt_env(TT_NODE) || (tt_env(TT_TORCH_RANK) && tt_env(TT_TORCH_SIZE));
+}
 
 static int start_ranks(int argc, char **argv, int ranks)
 {
@@ -620,7 +643,7 @@ static int start_ranks(int argc, char **argv, int ranks)
 	for (int i = 0; i < argc; i++)
 		run[n++] = argv[i];
 	run[n] = NULL;
-	optind = 0; /* getopt begins anew */
+	optind = 0; /* resets getopt */
 	return tt_tool_run(n, run);
 }
 

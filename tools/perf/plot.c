@@ -14,7 +14,7 @@ struct point {
 	double bytes, us;
 };
 
-/* The number after "key": in a line of JSON; false: there is none. */
+/* Reads the number after "key": in a line of JSON; false: none. */
 static bool find_number(const char *line, const char *key, double *out)
 {
 	char quoted[64], *end;
@@ -31,7 +31,7 @@ static bool find_number(const char *line, const char *key, double *out)
 	return end != at;
 }
 
-/* Points of the peer's file; -1: it cannot be read. A row of another test is left out. */
+/* Reads the peer's points; -1: the file cannot be read. Skips rows of other tests. */
 static int read_peer(const struct tt_perf_options *o, struct point *points)
 {
 	FILE *f = fopen(o->peer, "r");
@@ -51,7 +51,7 @@ static int read_peer(const struct tt_perf_options *o, struct point *points)
 	return n;
 }
 
-/* It is opened as it will be, and left as it is. */
+/* Opens the file as for writing, without changing it. */
 static int can_write(const char *path)
 {
 	bool there = !access(path, F_OK);
@@ -80,7 +80,8 @@ int tt_perf_can_plot(const struct tt_perf_options *o)
 	if (n < 0)
 		return tt_tool_refuse("perf", "--peer %s: %s", o->peer, strerror(errno));
 	if (!n)
-		return tt_tool_refuse("perf", "--peer %s: no line of it has \"bytes\" and \"p50_us\" for %s", o->peer, o->name);
+		return tt_tool_refuse("perf", "--peer %s: no line of it has \"bytes\" and \"p50_us\" for %s", o->peer,
+		                      o->name);
 	return can_write(o->plot);
 }
 
@@ -109,7 +110,8 @@ static void put_plot(FILE *to, const struct tt_perf *p, const struct point *ours
 	fprintf(to, "set terminal pngcairo size 900,600\nset output ");
 	put_quoted(to, o->plot);
 	fprintf(to,
-	        "\nset logscale x 2\nset logscale y\nset format x '%%.0b %%BB'\nset grid\nset key top left noenhanced\nset xlabel 'size'\n"
+	        "\nset logscale x 2\nset logscale y\nset format x '%%.0b %%BB'\nset grid\nset key top left "
+	        "noenhanced\nset xlabel 'size'\n"
 	        "set ylabel 'median time, microseconds'\nset title 'tutti perf %s, %s, %d ranks' noenhanced\n",
 	        o->name, p->transport, p->size);
 	fprintf(to, "plot '-' with linespoints title 'Tutti'");
@@ -136,7 +138,7 @@ int tt_perf_plot(const struct tt_perf *p, const struct tt_perf_row *rows, int co
 		ours[i] = (struct point){ (double)rows[i].bytes, rows[i].p50 };
 		limit[i] = (struct point){ (double)rows[i].bytes, rows[i].limit };
 	}
-	signal(SIGPIPE, SIG_IGN); /* a gnuplot that ends early tells by its status */
+	signal(SIGPIPE, SIG_IGN); /* if gnuplot ends early, its status says so */
 	to = popen("gnuplot", "w");
 	if (to)
 		put_plot(to, p, ours, limit, count);

@@ -1,8 +1,7 @@
-/* rows.c - `tutti perf table`: a list of rows to be pushed and pulled, and what their limit does with each
+/* rows.c - `tutti perf table`: a list of rows to push and pull, and the limit's work on each
  *
- * A row has 256 bytes, and one of sixteen is listed: any of them, or all would lie in the same sets of the caches. The list grows, so the rows of
- * one server are a stretch of it.
- */
+ * A row has 256 bytes, and one of sixteen is listed, at random: else all would use the same sets of the caches. The
+ * list is sorted, so the rows of a server are a stretch of it. */
 #include "tools/perf/perf.h"
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +9,11 @@
 enum { ROW_BYTES = 256, EVERY = 16 };
 
 size_t tt_perf_row_bytes(const struct tt_perf *p) { return tt_min(p->bytes, ROW_BYTES); }
-size_t tt_perf_moved(const struct tt_perf *p) { return tt_perf_is_of_rows(p) ? p->listed * tt_perf_row_bytes(p) : p->bytes; }
+size_t tt_perf_moved(const struct tt_perf *p)
+{
+	return tt_perf_is_of_rows(p) ? p->listed * tt_perf_row_bytes(p) : p->bytes;
+}
+
 size_t tt_perf_place_of(const struct tt_perf *p, size_t k) { return (size_t)p->rows[k] * tt_perf_row_bytes(p); }
 
 int tt_perf_list_rows(struct tt_perf *p, tutti_table_config *c)
@@ -39,7 +42,7 @@ int tt_perf_call_rows(struct tt_perf *p)
 	return tutti_table_pull_rows(p->table, p->rows, p->listed, p->open, NULL);
 }
 
-/* Of a stretch of the vector: the next bytes of one row, and where they are in the table. */
+/* In a stretch of the vector: the next bytes of one row, and their offset in the table. */
 static size_t next_piece(const struct tt_perf *p, size_t at, size_t len, size_t *place)
 {
 	size_t row = tt_perf_row_bytes(p);

@@ -1,9 +1,8 @@
-/* stream.c - the limit of `tutti perf reduce`, `copy` and `update`: STREAM's loops, over the same vectors, by as many threads
+/* stream.c - the limit of `tutti perf reduce`, `copy` and `update`: STREAM's loops over the same vectors and threads
  *
- * As many streams are read and written as by the kernel, whatever that computes: doubles are copied (one is read), added (more), or
- * added with a factor (triad, where a kernel has factors). 32 bytes a load where the processor has AVX; stored as usual and past
- * the caches, and the better one is the limit.
- */
+ * A loop reads and writes as many streams as the kernel: it copies doubles (one read), adds them, or adds them with a
+ * factor (triad, if the kernel has factors). Loads have 32 bytes with AVX. Both cached and streaming stores are
+ * tried. */
 #include "engine/engine.h"
 #include "member/member.h"
 #include "tools/perf/perf.h"
@@ -30,7 +29,7 @@ struct sweep {
 
 #ifdef __x86_64__
 #define AVX __attribute__((target("avx")))
-typedef double v4 __attribute__((vector_size(32))); /* no pointer: the compiler may keep ours in registers */
+typedef double v4 __attribute__((vector_size(32))); /* may not alias pointers, so these stay in registers */
 
 static bool has_avx(void) { return __builtin_cpu_supports("avx"); }
 
@@ -40,7 +39,8 @@ AVX static inline __attribute__((always_inline)) void sweep_streams(const struct
 		for (size_t at = i; at < i + LINE; at += sizeof(v4)) {
 			v4 v = *(const v4 *)(const void *)(s->from[0] + at);
 			for (int k = 1; k < reads; k++)
-				v += s->scaled ? factor * *(const v4 *)(const void *)(s->from[k] + at) : *(const v4 *)(const void *)(s->from[k] + at);
+				v += s->scaled ? factor * *(const v4 *)(const void *)(s->from[k] + at)
+				               : *(const v4 *)(const void *)(s->from[k] + at);
 			for (int k = 0; k < writes; k++)
 				if (s->past)
 					_mm256_stream_pd((double *)(void *)(s->to[k] + at), (__m256d)v);
@@ -50,7 +50,7 @@ AVX static inline __attribute__((always_inline)) void sweep_streams(const struct
 	_mm_sfence();
 }
 
-/* The usual numbers of streams are known to the compiler. */
+/* Lets the compiler specialize the usual numbers of streams. */
 AVX static void sweep_avx(const struct sweep *s)
 {
 	switch (s->reads * 16 + s->writes) {
@@ -102,7 +102,8 @@ static void sweep_some(void *arg, size_t first, size_t lines)
 
 int tt_perf_raw_stream(struct tt_perf *p)
 {
-	struct sweep s = { .reads = tt_perf_reads(p), .writes = tt_perf_writes(p), .past = p->order.way.past, .scaled = p->kernel->scaled };
+	struct sweep s = { .reads = tt_perf_reads(p), .writes = tt_perf_writes(p), .past = p->order.way.past,
+	                   .scaled = p->kernel->scaled };
 
 	for (int k = 0; k < s.reads; k++)
 		s.from[k] = p->vectors[k];
@@ -125,8 +126,8 @@ void tt_perf_word_stream(const struct tt_perf *p, const struct tt_perf_way *way,
 	const char *where = !p->kernel->apart ? " in place" : p->kernel->apart < writes ? ", one in place" : "";
 
 	int n = snprintf(text, room, "STREAM %s: %d read, %d written%s; %d-byte loads, stored %s",
-	                 reads == 1 ? "copy" : p->kernel->scaled ? "triad" : "add", reads, writes, where, has_avx() ? 32 : 16,
-	                 way->past ? "past the caches" : "as usual");
+	                 reads == 1 ? "copy" : p->kernel->scaled ? "triad" : "add", reads, writes, where,
+	                 has_avx() ? 32 : 16, way->past ? "past the caches" : "as usual");
 	if (p->options.threads > 1)
 		snprintf(text + n, room - (size_t)n, "; %d threads", p->options.threads);
 }

@@ -1,8 +1,7 @@
 /* table.c - `tutti perf table`: pushes and pulls of a table of the row's size
  *
- * Even ranks are workers, odd ones are servers: in a ring of two to four ranks each worker stands beside each server, and the bare
- * sockets of the other limits lead from each to each. With several workers all ranks meet before each call.
- */
+ * Even ranks are workers, odd ranks are servers. In a ring of two to four ranks each worker is next to each server, so
+ * the bare sockets of the other limits connect them. With several workers all ranks meet before each call. */
 #include "tools/perf/perf.h"
 #include <errno.h>
 #include <stdio.h>
@@ -17,7 +16,8 @@ int tt_perf_workers(const struct tt_perf *p) { return p->size - p->size / 2; }
 int tt_perf_open_table(struct tt_perf *p)
 {
 	static const int servers[] = { 1, 3 };
-	tutti_table_config c = { .size = sizeof c, .type = p->options.type, .count = p->bytes / tt_perf_type_size(p->options.type),
+	tutti_table_config c = { .size = sizeof c, .type = p->options.type,
+	                         .count = p->bytes / tt_perf_type_size(p->options.type),
 		                 .servers = tt_perf_servers(p), .server = servers };
 	char name[64];
 	int err;
@@ -41,8 +41,11 @@ void tt_perf_close_table(struct tt_perf *p)
 	tt_perf_close_writer(p);
 }
 
-/* What a call that pushes nothing pulls. */
-int tt_perf_fill_table(struct tt_perf *p) { return p->rank || p->kernel->calls & TT_PERF_PUSH ? 0 : tutti_table_assign(p->table, p->local, NULL); }
+/* The values that calls without a push pull. */
+int tt_perf_fill_table(struct tt_perf *p)
+{
+	return p->rank || p->kernel->calls & TT_PERF_PUSH ? 0 : tutti_table_assign(p->table, p->local, NULL);
+}
 
 int tt_perf_pull_all(struct tt_perf *p)
 {
@@ -51,7 +54,8 @@ int tt_perf_pull_all(struct tt_perf *p)
 
 	if (knows || tt_perf_is_server(p))
 		return 0;
-	return tt_perf_is_of_rows(p) ? tutti_table_pull_rows(p->table, p->rows, p->listed, p->open, NULL) : tutti_table_pull(p->table, p->open, NULL);
+	return tt_perf_is_of_rows(p) ? tutti_table_pull_rows(p->table, p->rows, p->listed, p->open, NULL)
+	                             : tutti_table_pull(p->table, p->open, NULL);
 }
 
 /* ---- one iteration ---- */
@@ -64,7 +68,7 @@ int tt_perf_table(struct tt_perf *p)
 	if (tt_perf_is_beside(p))
 		return tt_perf_beside(p);
 	if (tt_perf_is_server(p))
-		return 0; /* it serves in the call in which it waits for the others */
+		return 0; /* a server serves while it waits in a call for the others */
 	if (calls & TT_PERF_ROWS)
 		return tt_perf_call_rows(p);
 	if (calls & TT_PERF_AT_ONCE)

@@ -3,9 +3,9 @@
 #include <errno.h>
 
 enum { SLOT_DATA, SLOT_END };
-enum { PATIENCE_S = 100 }; /* a target that is not told by then has lost rank 0 */
+enum { PATIENCE_S = 100 }; /* after this a target has lost rank 0 */
 
-/* Ends what was started, so that its op and its memory may be used anew. */
+/* Ends what was started, so that its op and memory are free. */
 int tt_perf_finish(struct tt_perf *p)
 {
 	int err = 0;
@@ -18,7 +18,7 @@ int tt_perf_finish(struct tt_perf *p)
 	return err;
 }
 
-/* A put that notifies. It is waited for at the next one only: until then the answer has come, and it has ended. */
+/* A put with a notify. Waits for it at the next one only: by then the answer has come, and the put has ended. */
 static int hit(struct tt_perf *p)
 {
 	int err = tt_perf_finish(p);
@@ -29,7 +29,10 @@ static int hit(struct tt_perf *p)
 	return 0;
 }
 
-static int wait_hit(struct tt_perf *p) { return tutti_wait_notify(p->window, 1 - p->rank, SLOT_DATA, ++p->notified[SLOT_DATA], -1); }
+static int wait_hit(struct tt_perf *p)
+{
+	return tutti_wait_notify(p->window, 1 - p->rank, SLOT_DATA, ++p->notified[SLOT_DATA], -1);
+}
 
 int tt_perf_pingpong(struct tt_perf *p)
 {
@@ -42,14 +45,15 @@ int tt_perf_put(struct tt_perf *p) { return tutti_put(p->window, 1, 0, p->local,
 
 int tt_perf_get(struct tt_perf *p) { return tutti_get(p->window, 1, 0, p->local, p->bytes, NULL); }
 
-/* All from the same source to the same place. The first error ends the test; what was started is waited for all the same. */
+/* All have the same source and target. The first error ends the test, after a wait for all that was started. */
 static int stream(struct tt_perf *p, bool get)
 {
 	int err = 0, ended;
 
 	while (!err && p->started < p->flight) {
 		tutti_op *op = &p->ops[p->started];
-		err = get ? tutti_get(p->window, 1, 0, p->local, p->bytes, op) : tutti_put(p->window, 1, 0, p->local, p->bytes, op);
+		err = get ? tutti_get(p->window, 1, 0, p->local, p->bytes, op)
+		          : tutti_put(p->window, 1, 0, p->local, p->bytes, op);
 		p->started += !err;
 	}
 	ended = tt_perf_finish(p);
@@ -61,12 +65,13 @@ int tt_perf_stream_gets(struct tt_perf *p) { return stream(p, true); }
 
 int tt_perf_allreduce(struct tt_perf *p)
 {
-	return tutti_allreduce(p->job, p->local, p->bytes / tt_perf_type_size(p->options.type), p->options.type, p->options.rule, NULL);
+	return tutti_allreduce(p->job, p->local, p->bytes / tt_perf_type_size(p->options.type), p->options.type,
+	                       p->options.rule, NULL);
 }
 
 /* The target of one-sided tests: it takes no part. */
 
-/* Arithmetic, and now and then a look at a plain word of memory and at the clock. No call of Tutti's, no system call. */
+/* Computes, and sometimes reads a word of memory and the clock: no call of Tutti, no system call. */
 static int compute(struct tt_perf *p)
 {
 	uint64_t end = tt_now() + PATIENCE_S * 1000 * TT_MS;
@@ -76,7 +81,8 @@ static int compute(struct tt_perf *p)
 		for (int i = 0; i < 1000; i++)
 			x = x * 0.999999 + 1e-6;
 		if (tt_now() > end)
-			return tt_fail(-ETIMEDOUT, "rank 0 has not written the word that ends rank 1's computing within %d s", PATIENCE_S);
+			return tt_fail(-ETIMEDOUT, "rank 0 has not written the word that ends rank 1's computing "
+			                           "within %d s", PATIENCE_S);
 	}
 	p->sink += x;
 	return 0;

@@ -1,8 +1,6 @@
-/* update.c - `tutti perf update`: a table's update rules, each a push of a whole vector by one thread, or by several of a pool
+/* update.c - `tutti perf update`: update rules, each a push of a whole vector by the threads of a pool
  *
- * The limit works on the same vectors: the values, their state, what is pushed. State of 16-bit values is in f32 and twice as long as
- * these: there each half of it counts as a vector.
- */
+ * The limit works on the same vectors: values, state and delta. f32 state of 16-bit values counts as two vectors. */
 #include "engine/engine.h"
 #include "kernel/kernel.h"
 #include "table/table.h"
@@ -21,7 +19,7 @@ static int open_updater(const struct tt_perf *p, size_t count, struct tt_updater
 	return tt_updater_open(&as, p->options.type, count, 1, u);
 }
 
-/* As kernels have them: w and its state, which are written in place, d, and what is written apart. Who assigns does not read w. */
+/* In the order of kernels: w and state, written in place, d, and the output. `assign` does not read w. */
 static void order_vectors(struct tt_perf *p)
 {
 	bool reads_w = p->kernel->reads > 1;
@@ -38,7 +36,7 @@ static void order_vectors(struct tt_perf *p)
 	p->vectors[n] = p->memory[reads_w ? OUT : W];
 }
 
-/* As servers have one; it ends with the job. */
+/* A pool as servers have; it ends with the job. */
 static int open_pool(struct tt_perf *p)
 {
 	struct tt_job *job = p->job->job;
@@ -82,8 +80,9 @@ static void push(const struct tt_perf *p, struct tt_updater *u, size_t count, vo
 {
 	struct tt_push one;
 
-	if (!tt_updater_begin(u, 0, NULL, &one)) /* with no options there are no bad ones */
-		tt_table_spread(p->job->job->pool, &one, tt_perf_type_size(p->options.type), 0, count, &(struct tt_piece){ w, w, d, out });
+	if (!tt_updater_begin(u, 0, NULL, &one)) /* without options this cannot fail */
+		tt_table_spread(p->job->job->pool, &one, tt_perf_type_size(p->options.type), 0, count,
+		                &(struct tt_piece){ w, w, d, out });
 }
 
 void tt_perf_run_update(struct tt_perf *p)
@@ -91,15 +90,16 @@ void tt_perf_run_update(struct tt_perf *p)
 	push(p, p->updater, p->bytes / tt_perf_type_size(p->options.type), p->memory[W], p->memory[D], p->memory[OUT]);
 }
 
-/* Is all of it as the few are? */
+/* Does everything repeat the first elements? */
 static bool repeats(const void *at, size_t bytes, const void *few, size_t period)
 {
 	const char *all = at;
 
-	return !memcmp(all, few, tt_min(bytes, period)) && (bytes <= period || !memcmp(all, all + period, bytes - period));
+	return !memcmp(all, few, tt_min(bytes, period)) &&
+	       (bytes <= period || !memcmp(all, all + period, bytes - period));
 }
 
-/* The first push of a row: all elements have come to what a few alone come to, bit for bit. The equations have tests of their own. */
+/* A row's first push: all elements must equal those of a push of a few alone. Unit tests check the equations. */
 int tt_perf_check_update(const struct tt_perf *p)
 {
 	size_t few = FEW * tt_perf_type_size(p->options.type);
@@ -130,5 +130,6 @@ void tt_perf_explain_update(const struct tt_perf *p, char *text, size_t room)
 	int n = snprintf(text, room, "%zu bytes an element", moved);
 
 	for (int i = 0; i < tt_updater_states(p->updater); i++)
-		n += snprintf(text + n, room - (size_t)n, "%s %s", i ? " and" : "; state", tt_updater_state(p->updater, i).name);
+		n += snprintf(text + n, room - (size_t)n, "%s %s", i ? " and" : "; state",
+		              tt_updater_state(p->updater, i).name);
 }

@@ -1,4 +1,4 @@
-/* output.c - what the ranks of `tutti run` write: lines of different ranks never mix */
+/* output.c - the output of the ranks of `tutti run`: lines of different ranks never mix */
 #include "tools/run/run.h"
 #include <fcntl.h>
 #include <limits.h>
@@ -20,7 +20,7 @@ static void put(struct sink *k, const char *text, size_t len)
 		size_t room = tt_max(2 * k->room, k->len + len);
 		char *larger = realloc(k->text, room);
 		if (!larger)
-			return; /* better to lose a line than the job */
+			return; /* a lost line is better than a lost job */
 		k->text = larger;
 		k->room = room;
 	}
@@ -49,7 +49,7 @@ void tt_run_say(struct run *run, const char *fmt, ...)
 	put(run->errors, text, strlen(text));
 }
 
-/* A line ends with \n, or with a \r that no \n follows: a progress bar. */
+/* A line ends with \n, or with a \r without a \n (a progress bar). */
 static size_t line_length(const char *text, size_t len)
 {
 	for (size_t i = 0; i < len; i++)
@@ -65,7 +65,7 @@ static void pass_line(struct run *run, struct stream *s, const char *line, size_
 	bool completes = s->returned && len == 1 && *line == '\n'; /* the other half of a \r\n */
 
 	if (completes && k->open != s)
-		return; /* another one's text came between: the line has ended already */
+		return; /* another rank's text came between and has ended the line */
 	if (k->open != s)
 		end_open_line(k);
 	if (run->options.tag && (!k->open || s->returned) && !completes)
@@ -75,7 +75,7 @@ static void pass_line(struct run *run, struct stream *s, const char *line, size_
 	s->returned = line[len - 1] == '\r';
 }
 
-/* Passes on what is complete; all of it if `rest`, or if no more fits. */
+/* Passes on complete lines; everything if `rest`, or if the buffer is full. */
 static void pass_lines(struct run *run, struct stream *s, bool rest)
 {
 	size_t at = 0, len;
@@ -122,7 +122,7 @@ bool tt_run_read_stream(struct run *run, struct stream *s)
 	return n > 0;
 }
 
-/* Its reader has gone. The ranks should notice as if they had written there themselves. */
+/* The reader has gone. The ranks should notice as if they had written directly. */
 static void break_sink(struct run *run, struct sink *k)
 {
 	if (errno != EPIPE && k != run->errors)
@@ -137,7 +137,7 @@ static void break_sink(struct run *run, struct sink *k)
 				tt_run_close_stream(run, &run->ranks[r].out[i]);
 }
 
-/* The descriptor was writable: a pipe then takes PIPE_BUF bytes without blocking, and no more for sure. */
+/* A writable pipe takes PIPE_BUF bytes without blocking, and not necessarily more. */
 void tt_run_write_sink(struct run *run, struct sink *k)
 {
 	ssize_t n = write(k->fd, k->text + k->sent, tt_min(k->len - k->sent, PIPE_BUF));
@@ -180,7 +180,7 @@ int tt_run_open_sinks(struct run *run)
 	return err || one ? err : open_sink(run->errors, 2);
 }
 
-/* May rank 0 write there itself? In its own process group it is in the background, which `stty tostop` forbids to write. */
+/* May rank 0 write directly? Its process group is in the background, which `stty tostop` forbids to write. */
 static bool is_terminal(int fd)
 {
 	struct termios t;
@@ -198,7 +198,7 @@ int tt_run_open_stream(struct run *run, int r, int i, int *theirs)
 	s->to = i ? run->errors : &run->sinks[0];
 	s->rank = r;
 	if (!r && !run->options.tag && is_terminal(1 + i))
-		return 0; /* rank 0 has the terminal itself, and may draw progress bars */
+		return 0; /* rank 0 writes to the terminal, and may draw progress bars */
 	if (pipe2(ends, O_CLOEXEC))
 		return -errno;
 	s->fd = ends[0];

@@ -4,8 +4,7 @@
  *    └────fork── rank 0 .. n-1: each leads its own process group ══ two pipes each ══> run's stdout and stderr
  *
  * One loop waits for three things: signals (a child's end too), room in the outputs, and, while an output has nothing
- * left to write, text for it from the ranks. So a reader that stalls stalls the ranks, and never the signals.
- */
+ * left to write, text for it from the ranks. So a reader that stalls stalls the ranks, and never the signals. */
 #include "tools/run/run.h"
 #include "topology/topology.h"
 #include <arpa/inet.h>
@@ -34,17 +33,17 @@ static const int passed_on[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGU
 
 /* The keeper. */
 
-static void signal_groups(struct roll *roll, int sig)
+static void signal_groups(struct process_groups *all, int sig)
 {
 	for (int r = 0; r < RANKS_MAX; r++)
-		if (roll->group[r])
-			kill(-roll->group[r], sig);
+		if (all->group[r])
+			kill(-all->group[r], sig);
 }
 
-static bool any_group_left(struct roll *roll)
+static bool any_group_left(struct process_groups *all)
 {
 	for (int r = 0; r < RANKS_MAX; r++)
-		if (roll->group[r] && !kill(-roll->group[r], 0))
+		if (all->group[r] && !kill(-all->group[r], 0))
 			return true;
 	return false;
 }
@@ -60,7 +59,7 @@ static void close_from(unsigned first)
 		close((int)fd);
 }
 
-/* Holds nothing of the outer world, so that nobody waits for its end, and heeds nothing but the end of `life`. */
+/* The keeper keeps no file open, so that no reader waits for its end, and reacts to nothing but the end of `life`. */
 static _Noreturn void keep(struct run *run, int life)
 {
 	const struct timespec moment = { 0, 10000000 };
@@ -76,12 +75,12 @@ static _Noreturn void keep(struct run *run, int life)
 	dup2(run->null, 2);
 	dup2(life, 0);
 	close_from(3);
-	while (read(0, &c, 1) < 0 && errno == EINTR) /* nothing is ever written: it returns when run has ended */
+	while (read(0, &c, 1) < 0 && errno == EINTR) /* nothing is ever written: this returns when tutti run ends */
 		;
-	signal_groups(run->roll, SIGTERM);
-	for (uint64_t end = tt_now() + run->roll->grace; any_group_left(run->roll) && tt_now() < end;)
+	signal_groups(run->groups, SIGTERM);
+	for (uint64_t end = tt_now() + run->groups->grace; any_group_left(run->groups) && tt_now() < end;)
 		nanosleep(&moment, NULL);
-	signal_groups(run->roll, SIGKILL);
+	signal_groups(run->groups, SIGKILL);
 	_exit(0);
 }
 
@@ -89,12 +88,12 @@ static int start_keeper(struct run *run)
 {
 	int life[2];
 
-	run->roll = mmap(NULL, sizeof *run->roll, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (run->roll == MAP_FAILED)
-		run->roll = NULL;
-	if (!run->roll || pipe2(life, O_CLOEXEC))
+	run->groups = mmap(NULL, sizeof *run->groups, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (run->groups == MAP_FAILED)
+		run->groups = NULL;
+	if (!run->groups || pipe2(life, O_CLOEXEC))
 		return -errno;
-	run->roll->grace = run->options.grace;
+	run->groups->grace = run->options.grace;
 	run->life = life[1];
 	run->keeper = fork();
 	if (!run->keeper)
@@ -115,7 +114,7 @@ static void set_number(enum tt_setting s, int value)
 	setenv(variable(s), text, 1);
 }
 
-/* Rank 0 gets the socket itself: the port is taken from now on, and the others' connects wait for rank 0 to come. */
+/* Rank 0 inherits the socket: the port is reserved from now on, and other ranks' connects wait for rank 0. */
 static int open_boot(struct run *run)
 {
 	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -133,7 +132,7 @@ static int open_boot(struct run *run)
 
 static void set_secret(void)
 {
-#ifdef HAVE_LIBSODIUM /* without it a job that has a secret refuses to start, and one on loopback needs none */
+#ifdef HAVE_LIBSODIUM /* without it a job with a secret cannot start; loopback needs none */
 	uint8_t bytes[32];
 	char text[2 * sizeof bytes + 1];
 
@@ -148,7 +147,7 @@ static void set_secret(void)
 
 static int set_environment(struct run *run)
 {
-	unsetenv(variable(TT_BOOT_FD)); /* of a job that we may be part of */
+	unsetenv(variable(TT_BOOT_FD)); /* of an outer job */
 	set_number(TT_SIZE, run->options.ranks);
 	set_number(TT_LOCAL_SIZE, run->options.ranks);
 	set_secret();
@@ -163,7 +162,7 @@ static int open_signals(struct run *run)
 	sigaction(SIGHUP, NULL, &hup);
 	run->hup_ignored = hup.sa_handler == SIG_IGN; /* nohup */
 	signal(SIGPIPE, SIG_IGN);
-	signal(SIGCHLD, SIG_DFL); /* ignored, it would take the ranks' statuses away */
+	signal(SIGCHLD, SIG_DFL); /* if ignored, the ranks' statuses would be lost */
 	sigemptyset(&ours);
 	sigaddset(&ours, SIGCHLD);
 	for (size_t i = 0; i < TT_COUNT(passed_on); i++)
@@ -174,8 +173,9 @@ static int open_signals(struct run *run)
 	return run->signals < 0 ? -errno : 0;
 }
 
-/* A shell starts `tutti run &` with SIGINT ignored; the ranks should not inherit that, nor what we changed. Whoever asks
- * all for their stats must not end those that have not joined yet, nor a script around a rank: the library takes it there. */
+/* A shell starts `tutti run &` with SIGINT ignored. The ranks must not inherit that, nor the changes made here. A
+ * request for stats must not end ranks that have not joined yet, nor a script around a rank: the library handles
+ * SIGUSR1 in the rank. */
 static void restore_signals(const struct run *run)
 {
 	const char *stats = tt_env(TT_STATS_SIGNAL);
@@ -185,17 +185,17 @@ static void restore_signals(const struct run *run)
 		if (passed_on[i] != SIGHUP || !run->hup_ignored)
 			signal(passed_on[i], SIG_DFL);
 	if (!stats || strcmp(stats, "none"))
-		signal(SIGUSR1, SIG_IGN); /* still blocked: none has got through */
+		signal(SIGUSR1, SIG_IGN); /* still blocked, so none was delivered */
 	sigprocmask(SIG_SETMASK, &run->mask, NULL);
 }
 
-/* In the child. The order matters: from the moment the keeper knows the group nothing can be left behind. */
+/* In the child. The order matters: once the keeper knows the group, no process can be left behind. */
 static _Noreturn void become_rank(struct run *run, int r, const int out[2], int report)
 {
 	bool reads = !r && !isatty(0);
 
 	setpgid(0, 0);
-	run->roll->group[r] = getpid();
+	run->groups->group[r] = getpid();
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	if (getppid() != run->self)
 		_exit(1);
@@ -232,8 +232,8 @@ static int start_rank(struct run *run, int r, int report)
 			become_rank(run, r, out, report);
 		err = pid < 0 ? -errno : 0;
 		if (!err) {
-			setpgid(pid, pid); /* the child does the same: whoever comes first */
-			run->roll->group[r] = pid;
+			setpgid(pid, pid); /* the child does the same; either may be first */
+			run->groups->group[r] = pid;
 			rank->pid = rank->group = pid;
 			run->alive++;
 		}
@@ -251,7 +251,7 @@ static void pass_on(struct run *run, int sig)
 			kill(-run->ranks[r].pid, sig);
 }
 
-/* All or none. Refusals to execute come through one pipe, which closes by itself where exec succeeds. */
+/* Starts all ranks or none. Failures of exec come through one pipe, which a successful exec closes. */
 static int start_ranks(struct run *run)
 {
 	const char *program = run->options.program[0];
@@ -268,8 +268,8 @@ static int start_ranks(struct run *run)
 		refusal = 0;
 	close(report[0]);
 	if (err)
-		return tt_tool_refuse("run", "cannot start rank %d of %d: %s%s", r - 1, run->options.ranks, strerror(-err),
-		                      err == -EAGAIN ? " (the limit of processes, ulimit -u)" : "");
+		return tt_tool_refuse("run", "cannot start rank %d of %d: %s%s", r - 1, run->options.ranks,
+		                      strerror(-err), err == -EAGAIN ? " (the limit of processes, ulimit -u)" : "");
 	if (refusal) {
 		tt_tool_refuse("run", "cannot execute %s: %s", program, strerror(refusal));
 		return refusal == ENOENT ? 127 : 126;
@@ -291,10 +291,11 @@ static void judge(struct run *run, int r, pid_t pid, int status)
 	if (!run->status)
 		run->status = killed ? 128 + value : value;
 	if (run->stage >= ENDING)
-		return; /* that was our wish */
+		return; /* on purpose */
 	if (++run->failed <= TOLD_MAX) {
 		if (killed)
-			tt_run_say(run, "rank %d (pid %d) was killed by signal %d (%s)", r, (int)pid, value, strsignal(value));
+			tt_run_say(run, "rank %d (pid %d) was killed by signal %d (%s)", r, (int)pid, value,
+			           strsignal(value));
 		else
 			tt_run_say(run, "rank %d (pid %d) exited with status %d", r, (int)pid, value);
 	}
@@ -304,19 +305,19 @@ static void judge(struct run *run, int r, pid_t pid, int status)
 	}
 }
 
-/* The rank is a zombie: its number is still its own, so the group can be ended without fear of hitting another one. */
+/* The rank is a zombie, so its number is not used again yet, and the signal cannot hit another group. */
 static void bury(struct run *run, int r)
 {
 	struct rank *rank = &run->ranks[r];
 	pid_t pid = rank->pid;
 	int status = 0;
 
-	kill(-pid, SIGKILL); /* what it leaves behind in its group */
-	run->roll->group[r] = 0;
+	kill(-pid, SIGKILL); /* the rest of its group */
+	run->groups->group[r] = 0;
 	waitpid(pid, &status, 0);
 	rank->pid = 0;
 	run->alive--;
-	for (int i = 0; i < 2; i++) { /* its last words come before ours; a pipe holds a megabyte at most */
+	for (int i = 0; i < 2; i++) { /* its output comes before our sentence; a pipe holds a megabyte at most */
 		for (size_t n = 0; n < (1 << 20) / 4096 && tt_run_read_stream(run, &rank->out[i]); n++)
 			;
 		tt_run_close_stream(run, &rank->out[i]);
@@ -338,7 +339,7 @@ static void bury_the_dead(struct run *run)
 		if (r < run->options.ranks)
 			bury(run, r);
 		else
-			waitpid(dead.si_pid, NULL, 0); /* a rank's orphan, come to us; or one that exec left us */
+			waitpid(dead.si_pid, NULL, 0); /* an orphan of a rank, or a child from before exec */
 	}
 }
 
@@ -409,7 +410,7 @@ static void escalate(struct run *run)
 
 static void interrupt(struct run *run, int sig)
 {
-	if (!run->alive) /* only the output is waiting for its reader */
+	if (!run->alive) /* only output is left */
 		run->sinks[0].len = run->sinks[0].sent = run->sinks[1].len = run->sinks[1].sent = 0;
 	else if (sig == SIGINT && run->interrupted && run->stage < KILLED)
 		kill_ranks(run);
@@ -430,7 +431,7 @@ static void take_signal(struct run *run, int sig)
 	case SIGTERM:
 		interrupt(run, sig);
 		break;
-	case SIGTSTP: /* ^Z stops the ranks and us; when we go on, so do they */
+	case SIGTSTP: /* ^Z stops the ranks and tutti run; both continue together */
 		pass_on(run, SIGTSTP);
 		raise(SIGSTOP);
 		pass_on(run, SIGCONT);
@@ -471,7 +472,7 @@ static void serve(struct run *run)
 	while (run->alive || has_text(&run->sinks[0]) || has_text(&run->sinks[1])) {
 		struct pollfd p[3] = { wish_of(&run->sinks[0]), wish_of(&run->sinks[1]), { run->signals, POLLIN, 0 } };
 		if (poll(p, TT_COUNT(p), wait_ms(run)) < 0)
-			continue; /* EINTR: we were stopped and go on */
+			continue; /* EINTR after a stop */
 		for (int i = 0; i < 2; i++)
 			if (p[i].revents && p[i].events == POLLOUT)
 				tt_run_write_sink(run, &run->sinks[i]);
@@ -482,21 +483,22 @@ static void serve(struct run *run)
 		if (run->alive && run->stage != RUNNING && tt_now() >= run->deadline)
 			escalate(run);
 		if (!run->alive && run->failed > TOLD_MAX) {
-			tt_run_say(run, "%d more rank%s failed", run->failed - TOLD_MAX, run->failed - TOLD_MAX > 1 ? "s" : "");
+			tt_run_say(run, "%d more rank%s failed", run->failed - TOLD_MAX,
+			           run->failed - TOLD_MAX > 1 ? "s" : "");
 			run->failed = 0;
 		}
 	}
 }
 
-/* What the ranks left behind was killed and is ours, the subreaper's: see it go, so that nothing is left when we end. */
+/* This process is the subreaper of everything that the ranks left: waits until all of that is gone. */
 static void reap_rest(struct run *run)
 {
 	const struct timespec moment = { 0, 1000000 };
 	int r = 0;
 
-	pass_on(run, SIGKILL); /* there are living ones only where not all could be started */
-	for (int i = 0; run->roll && i < RANKS_MAX; i++)
-		run->roll->group[i] = 0;
+	pass_on(run, SIGKILL); /* ranks are alive only if some could not be started */
+	for (int i = 0; run->groups && i < RANKS_MAX; i++)
+		run->groups->group[i] = 0;
 	for (uint64_t end = tt_now() + 500 * TT_MS; r < run->options.ranks && tt_now() < end;) {
 		pid_t pid = run->ranks[r].group ? waitpid(-run->ranks[r].group, NULL, WNOHANG) : -1;
 		if (pid < 0)
@@ -522,8 +524,8 @@ static void close_run(struct run *run)
 			close(run->sinks[i].streams);
 	}
 	free(run->ranks);
-	if (run->roll)
-		munmap(run->roll, sizeof *run->roll);
+	if (run->groups)
+		munmap(run->groups, sizeof *run->groups);
 }
 
 /* 0, or -errno: everything that does not depend on a rank. */
@@ -585,11 +587,13 @@ static int check_limits(const struct options *o, struct rlimit *files)
 	getrlimit(RLIMIT_NOFILE, files);
 	getrlimit(RLIMIT_NPROC, &processes);
 	if (geteuid() && processes.rlim_cur <= (rlim_t)o->ranks)
-		return tt_tool_refuse("run", "%d ranks are too many: the limit is %ld processes (ulimit -u)", o->ranks, (long)processes.rlim_cur);
+		return tt_tool_refuse("run", "%d ranks are too many: the limit is %ld processes (ulimit -u)", o->ranks,
+		                      (long)processes.rlim_cur);
 	raised = *files;
 	raised.rlim_cur = files->rlim_max;
 	if (need > files->rlim_cur && (need > files->rlim_max || setrlimit(RLIMIT_NOFILE, &raised)))
-		return tt_tool_refuse("run", "%d ranks are too many: they need %ld open files here, and the limit is %ld (ulimit -Hn)", o->ranks,
+		return tt_tool_refuse("run", "%d ranks are too many: they need %ld open files here, "
+		                             "and the limit is %ld (ulimit -Hn)", o->ranks,
 		                      (long)need, (long)files->rlim_max);
 	files->rlim_cur = tt_max(files->rlim_cur, tt_min(files->rlim_max, (rlim_t)o->ranks + SPARE_FILES));
 	return 0;
@@ -601,7 +605,8 @@ static int take_ranks(struct options *o, const char *text)
 	long n = strtol(text, &end, 10);
 
 	if (end == text || *end || n < 1 || n > RANKS_MAX)
-		return tt_tool_refuse("run", "-n %s: the number of ranks is a whole number from 1 to %d", text, RANKS_MAX);
+		return tt_tool_refuse("run", "-n %s: the number of ranks is a whole number from 1 to %d", text,
+		                      RANKS_MAX);
 	o->ranks = (int)n;
 	return 0;
 }
@@ -629,21 +634,30 @@ static int print_help(void)
 	       "For example:\n"
 	       "  tutti run -n 4 ./train --epochs 3\n"
 	       "  tutti run -n 2 --tag sh -c 'echo I am $TUTTI_RANK of $TUTTI_SIZE'\n\n"
-	       "Each rank gets TUTTI_RANK, TUTTI_SIZE, TUTTI_LOCAL_RANK, TUTTI_LOCAL_SIZE, TUTTI_BOOT and, where libsodium is\n"
-	       "built in, a TUTTI_SECRET of its own job. Lines of different ranks never mix. Rank 0 has the standard input,\n"
+	       "Each rank gets TUTTI_RANK, TUTTI_SIZE, TUTTI_LOCAL_RANK, TUTTI_LOCAL_SIZE, TUTTI_BOOT and, where "
+	       "libsodium is\n"
+	       "built in, a TUTTI_SECRET of its own job. Lines of different ranks never mix. Rank 0 has the standard "
+	       "input,\n"
 	       "unless that is a terminal, and without --tag writes to a terminal itself.\n\n"
-	       "When a rank fails, the others have the grace to notice, then get SIGTERM, and after at most one second more\n"
-	       "SIGKILL; with --keep-going they are left alone. The signals INT, TERM, HUP, QUIT, USR1, USR2 and TSTP are passed\n"
-	       "on to the ranks; INT and TERM also begin the grace, after which the ranks are killed; a second INT kills at once.\n"
-	       "What is left of a rank's process group ends with the rank, and everything ends with `tutti run`, even if that is\n"
+	       "When a rank fails, the others have the grace to notice, then get SIGTERM, and after at most one "
+	       "second more\n"
+	       "SIGKILL; with --keep-going they are left alone. The signals INT, TERM, HUP, QUIT, USR1, USR2 and TSTP "
+	       "are passed\n"
+	       "on to the ranks; INT and TERM also begin the grace, after which the ranks are killed; a second INT "
+	       "kills at once.\n"
+	       "What is left of a rank's process group ends with the rank, and everything ends with `tutti run`, even "
+	       "if that is\n"
 	       "killed.\n\n"
-	       "The exit status is that of the first rank that failed, 128 + the signal if one killed it; with --keep-going 0 if\n"
-	       "some rank exited with 0; 127 or 126 if PROGRAM cannot be executed; 2 if the command line makes no sense.\n", cores());
+	       "The exit status is that of the first rank that failed, 128 + the signal if one killed it; with "
+	       "--keep-going 0 if\n"
+	       "some rank exited with 0; 127 or 126 if PROGRAM cannot be executed; 2 if the command line makes no "
+	       "sense.\n", cores());
 	return 0;
 }
 
 static const struct option known[] = {
-	{ "ranks", required_argument, NULL, 'n' }, { "tag", no_argument, NULL, 't' }, { "grace", required_argument, NULL, 'g' },
+	{ "ranks", required_argument, NULL, 'n' }, { "tag", no_argument, NULL, 't' },
+	{ "grace", required_argument, NULL, 'g' },
 	{ "keep-going", no_argument, NULL, 'k' }, { "help", no_argument, NULL, 'h' }, { 0 },
 };
 
@@ -669,7 +683,7 @@ static bool parse(int argc, char **argv, struct options *o, int *status)
 	return !*status;
 }
 
-/* With one of 0, 1, 2 closed, a pipe of ours could take its place. */
+/* If one of 0, 1, 2 is closed, a pipe could get its number. */
 static void open_standard_files(void)
 {
 	int fd = open("/dev/null", O_RDWR);
@@ -686,7 +700,7 @@ int tt_tool_run(int argc, char **argv)
 	struct rlimit files;
 	int status;
 
-	signal(SIGUSR1, SIG_IGN); /* until it is blocked, and read: whoever asks for stats may be early */
+	signal(SIGUSR1, SIG_IGN); /* until it is blocked: a request for stats may come early */
 	if (!parse(argc, argv, &options, &status) || (status = check_limits(&options, &files)))
 		return status;
 	open_standard_files();

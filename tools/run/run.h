@@ -1,4 +1,4 @@
-/* run.h - what the two halves of `tutti run` share: run.c, the processes, and output.c, what they write */
+/* run.h - `tutti run`: run.c has the processes, output.c has what they write */
 #ifndef TT_RUN_H
 #define TT_RUN_H
 #include "tools/tools.h"
@@ -14,66 +14,67 @@ struct options {
 	char **program;
 };
 
-struct stream { /* what one rank writes to its stdout or stderr */
-	int fd;             /* our end of the pipe; -1: none, or closed */
+struct stream { /* a rank's stdout or stderr */
+	int fd;        /* the read end of the pipe; -1: none, or closed */
 	int rank;
 	struct sink *to;
-	bool returned;      /* its last byte was a carriage return: it draws over its own line */
-	size_t len;         /* of the line that is not complete yet */
-	char *text;         /* LINE_MAX_BYTES, from the first byte on */
+	bool returned; /* the last byte was a carriage return: the rank redraws its line */
+	size_t len;    /* of the incomplete line */
+	char *text;    /* LINE_MAX_BYTES, allocated with the first byte */
 };
 
-struct sink { /* our stdout or stderr; one sink if they are the same file, or lines would mix */
-	int fd;             /* -1: nobody reads it any more */
-	int streams;        /* the epoll set of those that end here */
+struct sink { /* stdout or stderr of tutti run; a single sink if they are the same file, or lines would mix */
+	int fd;        /* -1: the reader has gone */
+	int streams;   /* the epoll set of the streams that go here */
 	char *text;
 	size_t sent, len, room;
-	struct stream *open; /* whose unfinished line the text ends in */
+	struct stream *open; /* whose incomplete line ends the text */
 };
 
 struct rank {
-	pid_t pid;          /* 0: over */
-	pid_t group;        /* its process group: the same number, for good */
+	pid_t pid;     /* 0: ended */
+	pid_t group;   /* the process group: the same number, even after the end */
 	struct stream out[2];
 };
 
-struct roll { /* shared with the keeper */
+struct process_groups { /* shared with the keeper */
 	uint64_t grace;
-	_Atomic pid_t group[RANKS_MAX]; /* 0: none, or none any more. Before the number can be used anew the entry is 0 */
+	_Atomic pid_t group[RANKS_MAX]; /* 0: none. Becomes 0 before the kernel can use the number again */
 };
 
 enum stage {
 	RUNNING,
-	FAILING, /* a rank has failed: the others may notice and end */
-	ENDING,  /* they were told to */
+	FAILING, /* a rank has failed: the others have time to notice and end */
+	ENDING,  /* they got SIGTERM */
 	KILLED,
 };
 
 struct run {
 	struct options options;
 	struct rank *ranks;
-	struct roll *roll;
+	struct process_groups *groups;
 	struct sink sinks[2], *errors;
 	enum stage stage;
-	uint64_t deadline;  /* of the stage */
-	bool interrupted;   /* by SIGINT */
-	bool finished;      /* some rank exited with 0 */
+	uint64_t deadline; /* of the stage */
+	bool interrupted;  /* by SIGINT */
+	bool finished;     /* some rank exited with 0 */
 	int alive, status, failed;
 	pid_t self, keeper;
-	int life;           /* the keeper sees its other end close when we are gone */
+	int life;          /* a pipe: the keeper sees it close when tutti run ends */
 	int signals, boot, null;
-	sigset_t mask;      /* these two as they were: a rank starts with them ... */
+	/* The original values, which the ranks get: */
+	sigset_t mask;
 	bool hup_ignored;
-	struct rlimit files; /* ... and with this */
+	struct rlimit files;
 };
 
 /* output.c */
-int tt_run_open_sinks(struct run *);                       /* where our own output goes; -errno */
-int tt_run_open_stream(struct run *, int rank, int i, int *theirs); /* a pipe from its stdout (0) or stderr (1), and the end for it: -1, if it may
-                                                      * write there itself; -errno */
-bool tt_run_read_stream(struct run *, struct stream *);    /* one read; false: there is no more at the moment */
+int tt_run_open_sinks(struct run *); /* 0 or -errno */
+/* Opens a pipe from the rank's stdout (i 0) or stderr (1). theirs: the rank's end; -1: the rank may write directly. */
+int tt_run_open_stream(struct run *, int rank, int i, int *theirs); /* 0 or -errno */
+bool tt_run_read_stream(struct run *, struct stream *); /* reads once; false: nothing more at the moment */
 void tt_run_close_stream(struct run *, struct stream *);
-void tt_run_read_streams(struct run *, struct sink *);     /* those that have something */
-void tt_run_write_sink(struct run *, struct sink *);       /* it is writable */
-void tt_run_say(struct run *, const char *fmt, ...) TT_FORMAT(2, 3); /* a line of our own on stderr */
+void tt_run_read_streams(struct run *, struct sink *);  /* reads all streams that are readable */
+void tt_run_write_sink(struct run *, struct sink *);    /* once the sink is writable */
+void tt_run_say(struct run *, const char *fmt, ...) TT_FORMAT(2, 3); /* prints a line of tutti run itself on stderr */
 #endif

@@ -1,5 +1,7 @@
-/* tutti info --topology on a terminal of 80 columns. A line is a run of cores; neighbours that differ in nothing but their
- * numbers become one line, so that a node of 128 cores takes a screen and not ten. */
+/* draw.c - `tutti info --topology` on a terminal of 80 columns
+ *
+ * A line is a run of cores. Neighbours that differ only in their numbers share a line, so that 128 cores fit a
+ * screen. */
 #include "tools/topology/topology.h"
 #include "topology/topology.h"
 #include <stdio.h>
@@ -13,7 +15,7 @@ struct line {
 	int groups, indent;
 	int first, cores; /* cores by their number */
 	struct tt_cpus cpus;
-	int owner, owners, width; /* ranks owner .. owner + owners - 1 with `width` cores each; owners 0: FREE, FORBIDDEN or SHARED */
+	int owner, owners, width; /* ranks from owner on, `width` cores each; owners 0: TT_FREE ... */
 	bool title;               /* only a group, what is in it follows */
 };
 struct lines {
@@ -60,13 +62,14 @@ static void join(struct line *a, const struct line *b)
 		a->cpus.word[i] |= b->cpus.word[i];
 }
 
-/* First what belongs to the same rank, then ranks that follow each other. */
+/* Joins cores of the same rank first, then consecutive ranks. */
 static void fold(struct lines *l, int from)
 {
 	for (int pass = 0; pass < 2; pass++) {
 		int n = from;
 		for (int i = from; i < l->n; i++) {
-			bool same = n > from && continues(&l->of[n - 1], &l->of[i]) && (pass || l->of[n - 1].owner == l->of[i].owner);
+			bool same = n > from && continues(&l->of[n - 1], &l->of[i]);
+			same = same && (pass || l->of[n - 1].owner == l->of[i].owner);
 			if (same)
 				join(&l->of[n - 1], &l->of[i]);
 			else
@@ -122,7 +125,7 @@ static void collect_group(struct lines *l, const struct tt_view *v, int at, cons
 	title->indent = indent;
 	collect_children(l, v, at, "", indent + 2);
 	fold(l, from + 1);
-	title = &l->of[from]; /* one line is enough for one kind of cores */
+	title = &l->of[from]; /* one kind of cores needs one line */
 	if (l->n == from + 2 && !l->of[from + 1].groups) {
 		*title = l->of[from + 1];
 		title->indent = indent;
@@ -156,7 +159,7 @@ static void collect(struct lines *l, const struct tt_view *v, int at, const char
 
 /* ---- printing ---- */
 
-/* As many words to a line as fit, the later lines set in. */
+/* Fills lines with words; later lines are indented. */
 static void print_words(const char *text)
 {
 	for (int column = 0; *text; text += strspn(text, " ")) {
@@ -185,8 +188,9 @@ static const char *name_owner(const struct tt_view *v, const struct line *l, cha
 	if (l->owners == 1)
 		snprintf(room, size, "rank %d", l->owner);
 	else if (l->owners > 1)
-		snprintf(room, size, l->width == v->seats[l->owner].share.cores ? "ranks %d-%d, %d core%s each" : "ranks %d-%d", l->owner,
-		         l->owner + l->owners - 1, l->width, l->width > 1 ? "s" : "");
+		snprintf(room, size, l->width == v->seats[l->owner].share.cores ? "ranks %d-%d, %d core%s each"
+		                                                                : "ranks %d-%d",
+		         l->owner, l->owner + l->owners - 1, l->width, l->width > 1 ? "s" : "");
 	else if (l->owner == TT_FORBIDDEN)
 		snprintf(room, size, "not allowed");
 	else if (l->owner == TT_SHARED)
@@ -209,7 +213,8 @@ static void print_line(const struct tt_view *v, const struct line *l, int indent
 	}
 	column += l->cores > 1 ? printf("cores %d-%d", l->first, l->first + l->cores - 1) : printf("core %d", l->first);
 	if (column < RIGHT - 12)
-		column += printf(", CPU %s", tt_cpus_text(&l->cpus, cpus, tt_min(sizeof cpus, (size_t)(RIGHT - column - 7))));
+		column += printf(", CPU %s",
+		                 tt_cpus_text(&l->cpus, cpus, tt_min(sizeof cpus, (size_t)(RIGHT - column - 7))));
 	print_right(column, name_owner(v, l, owner, sizeof owner));
 }
 
@@ -223,7 +228,8 @@ static void print_device(const struct tt_view *v, int i, int indent)
 		if ((d->kind == TT_NIC ? v->seats[r].nic : v->seats[r].gpu) == i)
 			tt_cpus_add(&near, r);
 	if (tt_cpus_count(&near))
-		snprintf(owner, sizeof owner, "%s %s", tt_cpus_count(&near) > 1 ? "ranks" : "rank", tt_cpus_text(&near, list, sizeof list));
+		snprintf(owner, sizeof owner, "%s %s", tt_cpus_count(&near) > 1 ? "ranks" : "rank",
+		         tt_cpus_text(&near, list, sizeof list));
 	int column = printf("%*s%s ", indent, "", d->kind == TT_NIC ? "NIC" : "GPU");
 	char name[sizeof d->name];
 	snprintf(name, sizeof name, "%.*s", (int)tt_max(8, (size_t)(RIGHT - column - (int)sizeof d->at)), d->name);
@@ -241,7 +247,7 @@ static int count_branches(const struct tt_topology *t, int of)
 	return n;
 }
 
-/* A switch where nothing parts is no news, and that devices meet at the processors goes without saying. */
+/* Leaves out switches with a single branch, and the processors, where all devices meet. */
 static void print_devices(const struct tt_view *v, int at, int indent)
 {
 	const struct tt_topology *t = &v->machine;
@@ -289,7 +295,7 @@ static void print_holder(const struct tt_object *o, int indent)
 	putchar('\n');
 }
 
-/* Packages and nodes, then the cores that are right below, then the devices. */
+/* Packages and nodes, then the cores directly below, then the devices. */
 static void print_tree(const struct tt_view *v, int at, int indent)
 {
 	const struct tt_topology *t = &v->machine;
@@ -350,7 +356,8 @@ static void print_head(const struct tt_view *v)
 	printf("\n");
 	print_kinds(v);
 	if (!tt_cpus_within(&t->there, &v->allowed))
-		printf("allowed: CPU %s, by a launcher, taskset or a cgroup\n", tt_cpus_text(&v->allowed, room, sizeof room));
+		printf("allowed: CPU %s, by a launcher, taskset or a cgroup\n",
+		       tt_cpus_text(&v->allowed, room, sizeof room));
 	if (!t->devices)
 		printf("no hwloc, so no caches and devices: apt install libhwloc-dev, build again\n");
 	putchar('\n');
@@ -361,13 +368,14 @@ static void print_head(const struct tt_view *v)
 static const char *device_name(const struct tt_view *v, int device, char *room, size_t size)
 {
 	const struct tt_object *d = &v->machine.objects[device < 0 ? 0 : device];
+	int skip = device >= 0 && !strncmp(d->at, "0000:", 5) ? 5 : 0; /* the domain that most devices have */
 
-	snprintf(room, size, "%s", device < 0 ? "-" : d->kind == TT_NIC ? d->name : !strncmp(d->at, "0000:", 5) ? d->at + 5 : d->at);
+	snprintf(room, size, "%s", device < 0 ? "-" : d->kind == TT_NIC ? d->name : d->at + skip);
 	room[strcspn(room, " ")] = 0;
 	return room;
 }
 
-/* Few ranks get a line each, many one for each set of them that the same is said of. */
+/* Few ranks get a line each; many get one line for each set of equal ranks. */
 static bool seats_alike(const struct tt_view *v, const struct tt_spot *a, const struct tt_spot *b)
 {
 	bool many = v->ranks > ROWS_MAX || !a->share.cores;
@@ -391,8 +399,10 @@ static void print_seats(const struct tt_view *v, int first, int last)
 	if (s->share.node >= 0)
 		snprintf(node, sizeof node, "%d", s->share.node);
 	bool differ = s->nic != v->seats[last].nic || s->gpu != v->seats[last].gpu;
-	printf("%7s  %5d  %-22s  %-11s  %4s  %-9.9s  %.10s\n", ranks, s->share.cores, tt_cpus_text(&mine, cpus, sizeof cpus),
-	       tt_cpus_text(&theirs, background, sizeof background), node, differ ? "several" : device_name(v, s->nic, nic, sizeof nic),
+	printf("%7s  %5d  %-22s  %-11s  %4s  %-9.9s  %.10s\n", ranks, s->share.cores,
+	       tt_cpus_text(&mine, cpus, sizeof cpus),
+	       tt_cpus_text(&theirs, background, sizeof background), node,
+	       differ ? "several" : device_name(v, s->nic, nic, sizeof nic),
 	       differ ? "several" : device_name(v, s->gpu, gpu, sizeof gpu));
 }
 

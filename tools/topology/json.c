@@ -1,4 +1,4 @@
-/* tutti info --topology --json - the same for programs: the tree as a list, parents first, then the ranks */
+/* json.c - `tutti info --topology --json`: the tree as a list, parents first, then the ranks */
 #include "tools/topology/topology.h"
 #include "topology/topology.h"
 #include <stdio.h>
@@ -12,14 +12,15 @@ static void print_cpus(const char *name, const struct tt_cpus *s)
 
 static void print_object(const struct tt_view *v, int i)
 {
-	static const char *const kinds[] = { "machine", "package", "node", "cache", "core", "processor", "switch", "nic", "gpu" };
+	static const char *const kinds[] = { "machine", "package", "node", "cache", "core", "processor", "switch",
+	                                     "nic", "gpu" };
 	const struct tt_object *o = &v->machine.objects[i];
 	struct tt_cpus s = { { 0 } };
 
 	for (int k = o->first; k < o->first + o->pus; k++)
 		tt_cpus_add(&s, v->machine.pus[k].cpu);
-	printf("%s\n    { \"kind\": \"%s\", \"parent\": %d, \"number\": %d, \"bytes\": %llu, ", i ? "," : "", kinds[o->kind], o->parent,
-	       o->number, (unsigned long long)o->bytes);
+	printf("%s\n    { \"kind\": \"%s\", \"parent\": %d, \"number\": %d, \"bytes\": %llu, ", i ? "," : "",
+	       kinds[o->kind], o->parent, o->number, (unsigned long long)o->bytes);
 	print_cpus("processors", &s);
 	printf(", \"name\": ");
 	tt_tool_json_text(*o->name ? o->name : NULL);
@@ -69,7 +70,8 @@ void tt_topology_json(const struct tt_view *v)
 		print_seat(v, r);
 	printf("\n  ],\n  \"remarks\": [");
 	for (int i = 0; i < v->remark_count; i++) {
-		printf("%s\n    { \"ranks\": \"%s\", \"text\": ", i ? "," : "", tt_cpus_text(&v->remarks[i].ranks, room, sizeof room));
+		printf("%s\n    { \"ranks\": \"%s\", \"text\": ", i ? "," : "",
+		       tt_cpus_text(&v->remarks[i].ranks, room, sizeof room));
 		tt_tool_json_text(v->remarks[i].text);
 		printf(" }");
 	}

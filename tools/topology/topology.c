@@ -1,4 +1,4 @@
-/* tutti info --topology - seats the ranks of a job on this machine, or on one that hwloc has described, as a job would */
+/* topology.c - `tutti info --topology`: places the ranks of a job on this machine or a described one, as a job would */
 #include "tools/topology/topology.h"
 #include "topology/topology.h"
 #include <stdio.h>
@@ -46,7 +46,7 @@ static void remark(struct tt_view *v, int rank, const char *fmt, ...)
 	tt_cpus_add(&v->remarks[i].ranks, rank);
 }
 
-/* Does that device hang where none of the rank's cores are? One that hangs on the whole machine is as near as any. */
+/* Is the device attached away from all of the rank's cores? A device of the whole machine is near. */
 static bool is_far(const struct tt_view *v, const struct tt_spot *s, int device)
 {
 	const struct tt_object *d = &v->machine.objects[device];
@@ -81,16 +81,20 @@ static void judge(struct tt_view *v, int rank)
 	char where[32];
 
 	if (s->share.cores && s->share.node < 0 && tt_topology_count(t, TT_NUMA) > 1)
-		remark(v, rank, "cores on several NUMA nodes: a thread may sit far from memory that another one touched first");
+		remark(v, rank,
+		       "cores on several NUMA nodes: a thread may sit far from memory that another one touched first");
 	if (s->nic >= 0 && is_far(v, s, s->nic))
-		remark(v, rank, "far from the NIC %s, which is at %s", t->objects[s->nic].name, place_of(t, s->nic, where, sizeof where));
+		remark(v, rank, "far from the NIC %s, which is at %s", t->objects[s->nic].name,
+		       place_of(t, s->nic, where, sizeof where));
 	if (s->gpu >= 0 && is_far(v, s, s->gpu))
-		remark(v, rank, "far from the GPU %s, which is at %s", t->objects[s->gpu].name, place_of(t, s->gpu, where, sizeof where));
+		remark(v, rank, "far from the GPU %s, which is at %s", t->objects[s->gpu].name,
+		       place_of(t, s->gpu, where, sizeof where));
 	if (s->gpu >= 0 && s->nic >= 0 && are_apart(&t->objects[s->gpu], &t->objects[s->nic]))
-		remark(v, rank, "the NIC %s and the GPU %s are not at the same cores", t->objects[s->nic].name, t->objects[s->gpu].name);
+		remark(v, rank, "the NIC %s and the GPU %s are not at the same cores", t->objects[s->nic].name,
+		       t->objects[s->gpu].name);
 }
 
-/* The GPU by the cores; then the NIC by the GPU, since that is whose memory it is to reach. */
+/* The GPU nearest to the cores; then the NIC nearest to the GPU, whose memory it accesses. */
 static void seat(struct tt_view *v, int rank)
 {
 	const struct tt_topology *t = &v->machine;
@@ -122,7 +126,7 @@ static int seat_all(struct tt_view *v)
 	return 0;
 }
 
-/* A file that is there, or else what hwloc calls a synthetic description. */
+/* An existing file, or else hwloc's synthetic description. */
 static enum tt_source kind_of_source(const char *what)
 {
 	bool described = what && strchr(what, ':') && !strchr(what, '/') && !strstr(what, ".xml");

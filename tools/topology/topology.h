@@ -1,4 +1,4 @@
-/* topology.h - floor 4: `tutti info --topology`, a machine and who sits where on it */
+/* topology.h - `tutti info --topology`: a machine, and where the ranks of a job run on it */
 #ifndef TT_TOOLS_TOPOLOGY_H
 #define TT_TOOLS_TOPOLOGY_H
 #include "tools/tools.h"
@@ -6,20 +6,20 @@
 
 enum { TT_RANKS_MAX = TT_CPUS, TT_DEVICES_MAX = 256 };
 
-struct tt_spot { /* of a rank */
+struct tt_spot { /* one rank's place */
 	struct tt_partition share;
-	int nic, gpu;                        /* objects that it would take; -1: there are none */
-	int nics[TT_DEVICES_MAX], nic_count; /* all of them, the nearest first */
+	int nic, gpu;                        /* the objects to use; -1: none */
+	int nics[TT_DEVICES_MAX], nic_count; /* all, the nearest first */
 	int gpus[TT_DEVICES_MAX], gpu_count;
 };
 struct tt_remark {
 	char text[160];
-	struct tt_cpus ranks; /* a set of numbers like any other */
+	struct tt_cpus ranks; /* rank numbers instead of CPUs */
 };
 struct tt_view {
 	struct tt_topology machine;
 	struct tt_pin_rule rule;
-	const char *pin, *source; /* TUTTI_PIN; the file, NULL: this host */
+	const char *pin, *source; /* TUTTI_PIN; a file, or NULL: this host */
 	struct tt_cpus allowed;
 	int ranks;
 	struct tt_spot *seats;
@@ -35,5 +35,5 @@ void tt_topology_json(const struct tt_view *);
 int tt_topology_count(const struct tt_topology *, enum tt_thing);
 void tt_topology_size(uint64_t bytes, char *room, size_t size); /* "32 MiB" */
 void tt_tool_json_text(const char *);                           /* quoted; NULL: null */
-void tt_tool_print_plain(const char *, int width);              /* without what a terminal would take for a command; padded to width */
+void tt_tool_print_plain(const char *, int width);              /* without control codes, padded */
 #endif
