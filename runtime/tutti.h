@@ -1,21 +1,24 @@
 /* tutti.h - keep the copies of a model together while many processes train it.
  *
  * Errors. Every int function returns 0 (or what it counts) or a negative errno; tutti_why() has the sentence behind it.
- *   -EINVAL a bad argument or setting; -ENOMEM; -ETIMEDOUT the deadline passed; -ECONNRESET a rank went down; -ENOTCONN it
- *   has left the job; -EHOSTDOWN too few of a group are left; -ENOENT a window that its owner did not open in time; -ESTALE
- *   one that its owner has closed, or a group of which another has come; -EEXIST a window of that name is open; -EMFILE too
- *   many are, or groups, or files; -ERANGE bytes outside a window; -EAGAIN too many collectives are under way; -EBADMSG or
- *   -ECONNABORTED the ranks do not agree on a collective; -ECANCELED; -ECHILD a fork's child, which may only leave or exec;
- *   -ESHUTDOWN a signal makes this rank leave; -ENODEV no such GPU. Joining adds -EADDRINUSE, -EHOSTUNREACH, -EACCES (the
- *   secret), -EPROTO (version or job), -EPERM (refused by rank 0), -ENOTSUP (not in this build) and what sockets and files
- *   may say. Those of groups and of tables stand with them.
- * Waiting. A NULL `tutti_op *` means wait right here, at most the job's deadline (TUTTI_DEADLINE; half as long again for
- *   a window whose owner lives and may just have opened it). When it passes, or earlier after three heartbeats (a tenth of
- *   the deadline each) without a sign of life, the silent rank is cut off and named (or, if all live and take part, a
- *   collective is abandoned on all of them), and the memory is the caller's again. With an op the call only starts: the op
- *   and the memory belong to the library until tutti_test or tutti_wait returns anything but -EINPROGRESS or -ETIMEDOUT.
- * Threads. Any thread may call with any job. Collectives must be started in the same order on every rank.
- */
+ *   -EINVAL a bad argument or setting; -ENOMEM; -ETIMEDOUT the deadline passed; -ECONNRESET a rank went down; -ENOTCONN
+ *   it has left the job; -EHOSTDOWN too few of a group are left; -ENOENT a window that its owner did not open in time;
+ *   -ESTALE one that its owner has closed, or a group of which another has come; -EEXIST a window of that name is open;
+ *   -EMFILE too many are, or groups, or files; -ERANGE bytes outside a window; -EAGAIN too many collectives are under
+ *   way; -EBADMSG or
+ *   -ECONNABORTED the ranks do not agree on a collective; -ECANCELED; -ECHILD a fork's child, which may only leave or
+ *   exec;
+ *   -ESHUTDOWN a signal makes this rank leave; -ENODEV no such GPU. Joining adds -EADDRINUSE, -EHOSTUNREACH, -EACCES
+ *   (the secret), -EPROTO (version or job), -EPERM (refused by rank 0), -ENOTSUP (not in this build) and what sockets
+ *   and files may say. Those of groups and of tables stand with them.
+ * Waiting. A NULL `tutti_op *` means wait right here, at most the job's deadline (TUTTI_DEADLINE; half as long again
+ *   for a window whose owner lives and may just have opened it). When it passes, or earlier after three heartbeats (a
+ *   tenth of the deadline each) without a sign of life, the silent rank is cut off and named (or, if all live and take
+ *   part, a collective is abandoned on all of them), and the memory is the caller's again. With an op the call only
+ *   starts: the op and the memory belong to the library until tutti_test or tutti_wait returns anything but
+ *   -EINPROGRESS or -ETIMEDOUT.
+ * Threads. Any thread may call with any job. Collectives must be started in the same order on every
+ rank. */
 #ifndef TUTTI_H
 #define TUTTI_H
 #include <stddef.h>
@@ -25,8 +28,8 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-typedef struct tutti tutti;               /* this process's place in a group of ranks, all of a job or a part of it; several
-                                           * jobs may live in one process */
+typedef struct tutti tutti;               /* this process's place in a group of ranks, all of a job or a part of it;
+                                           * several jobs may live in one process */
 typedef struct tutti_window tutti_window; /* named memory: mine, and everyone's of that name */
 typedef struct tutti_op {
 	uint64_t opaque[32];
@@ -42,7 +45,8 @@ typedef struct tutti_config { /* zero or NULL: from the environment, else the de
 	const char *transports;   /* "shm,tcp": which may be used, best first, separated by commas */
 	const char *secret;       /* the job's shared secret, at least 16 bytes */
 	int deadline_ms;          /* how long a blocking call waits for a silent rank */
-	int rank, ranks;          /* with `boot`: this process's rank (or TUTTI_NEW_RANK), and with how many the job starts */
+	int rank, ranks;          /* with `boot`: this process's rank (or TUTTI_NEW_RANK), and with how many the job
+	                             starts */
 	const char *boot;         /* "HOST:PORT" where rank 0 listens; NULL: rank and ranks are not looked at */
 } tutti_config;
 
@@ -50,52 +54,55 @@ typedef struct tutti_config { /* zero or NULL: from the environment, else the de
 
 /* The job. tutti_join(NULL, &job) takes everything from the launcher: TUTTI_RANK, TUTTI_SIZE and TUTTI_BOOT (as `tutti
  * run` sets them), torchrun's variables, or TUTTI_CONFIG; with none of them it is a job of one. It returns when every
- * rank has joined (with a node list: at once), or with -ETIMEDOUT at the deadline. While the job runs, a rank that has gone
- * or left may join again, and so may new ones (TUTTI_RANK=new, or TUTTI_NEW_RANK; half as many again as the job was started
- * with, but at least 16, in all; not with a node list), as long as rank 0 lives. They can use all windows at once; they are a
- * group of their own until the others take them in: tutti_group_grow. */
+ * rank has joined (with a node list: at once), or with -ETIMEDOUT at the deadline. While the job runs, a rank that has
+ * gone or left may join again, and so may new ones (TUTTI_RANK=new, or TUTTI_NEW_RANK; half as many again as the job
+ * was started with, but at least 16, in all; not with a node list), as long as rank 0 lives. They can use all windows
+ * at once; they are a group of their own until the others take them in: tutti_group_grow. */
 int tutti_join(const tutti_config *, tutti **job);
-void tutti_leave(tutti *);            /* finishes what was started, tells the others, frees all; NULL is allowed. Of a part of
-                                       * the job: finishes what was started there, and ends that group alone */
-/* From now on that signal (SIGTERM, say) makes this process leave the job in order, by itself: new calls end with -ESHUTDOWN,
- * what was started is finished, within the deadline, and the others are told; then the signal does what it did before (by
- * default it ends the process). A second one does so at once. -EINVAL; -ENOTSUP on sim. */
+void tutti_leave(tutti *);            /* finishes what was started, tells the others, frees all; NULL is allowed. Of a
+                                       * part of the job: finishes what was started there, and ends that group alone */
+/* From now on that signal (SIGTERM, say) makes this process leave the job in order, by itself: new calls end with
+ * -ESHUTDOWN, what was started is finished, within the deadline, and the others are told; then the signal does what it
+ * did before (by default it ends the process). A second one does so at once. -EINVAL; -ENOTSUP on sim. */
 int tutti_leave_on(tutti *, int signal);
 int tutti_rank(const tutti *);        /* 0 .. size - 1, in this group */
 int tutti_size(const tutti *);
 int tutti_local_rank(const tutti *);  /* among the ranks of this host */
 int tutti_local_size(const tutti *);
-/* Pins the calling thread: to the i-th of the cores that are this rank's (again from the first after the last), or with i -1 to
- * all of them. Which these are, TUTTI_PIN says; under none, or where there are more ranks than cores, nothing is pinned.
+/* Pins the calling thread: to the i-th of the cores that are this rank's (again from the first after the last), or with
+ * i -1 to all of them. Which these are, TUTTI_PIN says; under none, or where there are more ranks than cores, nothing
+ * is pinned.
  * -EINVAL and others if the kernel refuses. */
 int tutti_pin(tutti *, int i);
-/* Memory: page-aligned, zeroed, for every wire to use without a copy, other ranks of this host too. gpu -1: host memory. */
+/* Memory: page-aligned, zeroed, for every wire to use without a copy, other ranks of this host too. gpu -1: host
+ * memory. */
 int tutti_alloc(tutti *, size_t bytes, int gpu, void **memory);
 void tutti_free(tutti *, void *memory); /* also after the job was left */
 
-/* Groups. What takes a `tutti *` works in that group: collectives count its ranks only, from 0, and one group's do not wait
- * for another's. Windows, memory and event_fd are the whole job's, whichever of its groups names it, and so are the ranks
- * that window calls take: tutti_group_member tells a group's. */
-/* A collective: ranks that give the same color (from 0 up) are a group, ordered by key, then by rank. A negative color: in none,
- * *part is NULL. End it with tutti_leave; those left over end with the job. */
+/* Groups. What takes a `tutti *` works in that group: collectives count its ranks only, from 0, and one group's do not
+ * wait for another's. Windows, memory and event_fd are the whole job's, whichever of its groups names it, and so are
+ * the ranks that window calls take: tutti_group_member tells a group's. */
+/* A collective: ranks that give the same color (from 0 up) are a group, ordered by key, then by rank. A negative color:
+ * in none, *part is NULL. End it with tutti_leave; those left over end with the job. */
 int tutti_group_split(tutti *, int color, int key, tutti **part);
-/* After -ECONNRESET or -ENOTCONN of a collective: all that are left of the group call this, agree on who they are although
- * some may die meanwhile, and go on in *left, in the old order. The old group is of no more use but to be ended. Who does
- * not call within a deadline is cut off. -EHOSTDOWN: of those who have not left in order fewer than half are here (or half,
- * without the first of them), and the others may go on elsewhere: TUTTI_MINORITY=yes lets them; -ECONNRESET: the others went on
- * without this one; -ESTALE: called before. */
+/* After -ECONNRESET or -ENOTCONN of a collective: all that are left of the group call this, agree on who they are
+ * although some may die meanwhile, and go on in *left, in the old order. The old group is of no more use but to be
+ * ended. Who does not call within a deadline is cut off. -EHOSTDOWN: of those who have not left in order fewer than
+ * half are here (or half, without the first of them), and the others may go on elsewhere: TUTTI_MINORITY=yes lets them;
+ * -ECONNRESET: the others went on without this one; -ESTALE: called before. */
 int tutti_group_shrink(tutti *, tutti **left);
 /* The same, and takes in those who have joined since (behind the others, tutti_late tells them): they call it too, with
- * what tutti_join gave them, and are waited for a deadline. -ETIMEDOUT on such a rank: the others have not called it. */
+ * what tutti_join gave them, and are waited for a deadline. -ETIMEDOUT on such a rank: the others have not called
+ * it. */
 int tutti_group_grow(tutti *, tutti **grown);
 int tutti_late(const tutti *);                        /* 1: this rank has joined a job under way */
 int tutti_group_member(const tutti *, int i);         /* the rank in the job of this group's rank i; -EINVAL */
 
-/* Who comes and goes, in the whole job. watch gives a descriptor that is readable while there are changes that nobody has
- * taken, next takes the oldest one. With `changed` (it may be NULL) a thread of the library's own takes them, soon after:
- * `changed` may make any call but tutti_leave, and should not take long; one that is called right now may go on when another
- * watch has returned: arg stays until the job is left. Who has gone before is the first change. Of more than 256 that nobody
- * takes the oldest are lost. tutti_leave of the job closes the descriptor. */
+/* Who comes and goes, in the whole job. watch gives a descriptor that is readable while there are changes that nobody
+ * has taken, next takes the oldest one. With `changed` (it may be NULL) a thread of the library's own takes them, soon
+ * after: `changed` may make any call but tutti_leave, and should not take long; one that is called right now may go on
+ * when another watch has returned: arg stays until the job is left. Who has gone before is the first change. Of more
+ * than 256 that nobody takes the oldest are lost. tutti_leave of the job closes the descriptor. */
 typedef enum tutti_what { TUTTI_JOINED, TUTTI_LEFT, TUTTI_GONE } tutti_what; /* GONE: went down, or was cut off */
 typedef struct tutti_change {
 	size_t size;                                  /* sizeof(tutti_change): set it before next */
@@ -104,7 +111,8 @@ typedef struct tutti_change {
 	int err;                                      /* what calls that need it return from now on; JOINED: 0 */
 	char why[200];                                /* the sentence */
 } tutti_change;
-int tutti_group_watch(tutti *, void (*changed)(const tutti_change *, void *arg), void *arg); /* the descriptor, or -errno */
+int tutti_group_watch(tutti *, void (*changed)(const tutti_change *, void *arg), void *arg); /* the descriptor, or
+                                                                              -errno */
 int tutti_group_next(tutti *, tutti_change *);        /* 1; 0: there is none; -EINVAL: nobody watches */
 
 /* Windows. Opening is local: each rank names memory of its own, of its own size (0 too), and reaches that of the others
@@ -112,9 +120,10 @@ int tutti_group_next(tutti *, tutti_change *);        /* 1; 0: there is none; -E
  * written with put are visible to the owner after it has seen a notify sent later by the same rank. An aligned 8-byte
  * put or get is one store or load; anything longer may be seen in pieces. */
 int tutti_window_open(tutti *, const char *name, void *base, size_t bytes, tutti_window **window);
-void tutti_window_close(tutti_window *);             /* the others then get -ESTALE; the memory is the caller's; NULL is allowed */
-/* That rank's bytes as a plain pointer, until the window is closed here or there: in shared memory, of memory of tutti_alloc, after a
- * first put or get. Else NULL. */
+void tutti_window_close(tutti_window *);             /* the others then get -ESTALE; the memory is the caller's; NULL is
+                                                        allowed */
+/* That rank's bytes as a plain pointer, until the window is closed here or there: in shared memory, of memory of
+ * tutti_alloc, after a first put or get. Else NULL. */
 void *tutti_window_map(tutti_window *, int rank);
 int tutti_put(tutti_window *, int rank, size_t offset, const void *src, size_t bytes, tutti_op *);
 int tutti_get(tutti_window *, int rank, size_t offset, void *dst, size_t bytes, tutti_op *);
@@ -127,37 +136,40 @@ int tutti_put_notify(tutti_window *, int rank, size_t offset, const void *src, s
 int tutti_wait_notify(tutti_window *, int rank, int slot, uint64_t count, int timeout_ms);
 
 /* Started operations. timeout_ms -1: the job's deadline. */
-int tutti_wait(tutti_op *, int timeout_ms); /* 0, the operation's error, or -ETIMEDOUT: op and memory stay the library's */
+int tutti_wait(tutti_op *, int timeout_ms); /* 0, the operation's error, or -ETIMEDOUT: op and memory stay the
+                                               library's */
 int tutti_test(tutti_op *);                 /* -EINPROGRESS while it runs */
 int tutti_cancel(tutti_op *);               /* cuts off the silent rank that the op waits for, or abandons a
                                              * collective in which all take part, on all ranks; after it the
                                              * memory is the caller's. 0, or the operation's own result if it
                                              * had ended */
-int tutti_event_fd(tutti *);                /* for a foreign event loop: readable when a started operation may have ended;
-                                             * read 8 bytes from it, then test. Closed by tutti_leave. Or -errno */
+int tutti_event_fd(tutti *);                /* for a foreign event loop: readable when a started operation may have
+                                             * ended; read 8 bytes from it, then test. Closed by tutti_leave. Or
+                                             * -errno */
 
 /* Collectives: every rank calls the same ones, in the same order, with the same count, type and rule. All ranks get
  * bit-identical results. When they fail (a rank went down), `buf` holds nothing useful. */
-/* buf: count elements, combined over all ranks in place. Integers wrap around on overflow, their average is rounded towards zero;
- * f16 and bf16 are combined in f32 and rounded to nearest even at each combination. */
+/* buf: count elements, combined over all ranks in place. Integers wrap around on overflow, their average is rounded
+ * towards zero; f16 and bf16 are combined in f32 and rounded to nearest even at each combination. */
 int tutti_allreduce(tutti *, void *buf, size_t count, tutti_type, tutti_rule, tutti_op *);
 /* The root may return before the others have called: of up to 4 KiB it mostly does, of more it may wait for them. */
 int tutti_broadcast(tutti *, void *buf, size_t bytes, int root, tutti_op *);
-/* Small values, the same size (at most TUTTI_GATHER_MAX bytes) on each rank. all: size x bytes in rank order, on the root alone,
- * or on every rank with root -1. */
+/* Small values, the same size (at most TUTTI_GATHER_MAX bytes) on each rank. all: size x bytes in rank order, on the
+ * root alone, or on every rank with root -1. */
 int tutti_gather(tutti *, const void *value, size_t bytes, void *all, int root, tutti_op *);
 int tutti_barrier(tutti *, tutti_op *);
-/* in: size x count elements, block r is for rank r. out: count elements, all ranks' blocks for this one combined. out may be this
- * rank's own block of in, else they do not overlap. */
+/* in: size x count elements, block r is for rank r. out: count elements, all ranks' blocks for this one combined. out
+ * may be this rank's own block of in, else they do not overlap. */
 int tutti_reduce_scatter(tutti *, const void *in, void *out, size_t count, tutti_type, tutti_rule, tutti_op *);
-/* in: the same number of bytes on each rank. out: size x bytes in rank order, on every rank. in may be at its place in out, else
- * they do not overlap. */
+/* in: the same number of bytes on each rank. out: size x bytes in rank order, on every rank. in may be at its place in
+ * out, else they do not overlap. */
 int tutti_allgather(tutti *, const void *in, size_t bytes, void *out, tutti_op *);
 /* Both: size x bytes. Block r of in goes to rank r, where it is block `rank` of out. They do not overlap. */
 int tutti_alltoall(tutti *, const void *in, size_t bytes, void *out, tutti_op *);
-/* The same with sizes and places (in bytes from in and out) for each rank. What rank a has for b, b must expect from a, else
- * all get -EBADMSG or -ECONNABORTED. The four arrays are read before the call returns, also with an op. */
-int tutti_alltoallv(tutti *, const void *in, const size_t in_bytes[], const size_t in_at[], void *out, const size_t out_bytes[],
+/* The same with sizes and places (in bytes from in and out) for each rank. What rank a has for b, b must expect from a,
+ * else all get -EBADMSG or -ECONNABORTED. The four arrays are read before the call returns, also with an op. */
+int tutti_alltoallv(tutti *, const void *in, const size_t in_bytes[], const size_t in_at[], void *out,
+	const size_t out_bytes[],
                     const size_t out_at[], tutti_op *);
 #define TUTTI_GATHER_MAX 4096
 
@@ -166,18 +178,24 @@ int tutti_alltoallv(tutti *, const void *in, const size_t in_bytes[], const size
  * operations and messages only every 16th is timed; all are counted. */
 typedef enum tutti_stat_kind { /* later releases append to it */
 	TUTTI_STAT_PUT, TUTTI_STAT_GET, TUTTI_STAT_ADD, TUTTI_STAT_NOTIFY, /* tutti_put_notify */
-	TUTTI_STAT_MESSAGE, TUTTI_STAT_CHUNK,       /* what the library sends: messages, and the large pieces of collectives */
+	TUTTI_STAT_MESSAGE, TUTTI_STAT_CHUNK,       /* what the library sends: messages, and the large pieces of
+	                                               collectives */
 	TUTTI_STAT_NOTIFY_IN, TUTTI_STAT_MESSAGE_IN, TUTTI_STAT_CHUNK_IN, /* what came; only counted, like these: */
 	TUTTI_STAT_CONNECT, TUTTI_STAT_PING,        /* connections made, pings sent */
 	TUTTI_STAT_GONE, TUTTI_STAT_CUT,            /* ranks that went down; that this one cut off */
-	TUTTI_STAT_REFUSED,                         /* processes that were no rank of the job; from here on with rank -1 only */
+	TUTTI_STAT_REFUSED,                         /* processes that were no rank of the job; from here on with rank -1
+	                                               only */
 	TUTTI_STAT_BARRIER, TUTTI_STAT_BROADCAST, TUTTI_STAT_GATHER, TUTTI_STAT_ALLREDUCE, /* bytes: this rank's own */
-	TUTTI_STAT_REDUCE_SCATTER, TUTTI_STAT_ALLGATHER, TUTTI_STAT_ALLTOALL, /* bytes: what this rank gave; all-to-all of either kind */
-	TUTTI_STAT_PUSH, TUTTI_STAT_PULL, TUTTI_STAT_PUSH_PULL, TUTTI_STAT_SNAPSHOT, /* calls on tables: of all, of rows and keys;
-	                                             * assign is a push, a snapshot that was refused an error */
-	TUTTI_STAT_RETRY,                           /* of a snapshot: a version that had to be read anew; only counted, like these: */
-	TUTTI_STAT_PUSH_IN, TUTTI_STAT_DROPPED, TUTTI_STAT_BROKEN, /* at this rank's ranges: pushes that ended; that came too late
-	                                             * for their round; that ended in the middle, with their worker */
+	TUTTI_STAT_REDUCE_SCATTER, TUTTI_STAT_ALLGATHER, TUTTI_STAT_ALLTOALL, /* bytes: what this rank gave; all-to-all
+	                                                                      of either kind */
+	TUTTI_STAT_PUSH, TUTTI_STAT_PULL, TUTTI_STAT_PUSH_PULL, TUTTI_STAT_SNAPSHOT, /* calls on tables: of all, of rows
+	                                             * and keys; assign is a push, a snapshot that was refused an
+	                                             * error */
+	TUTTI_STAT_RETRY,                           /* of a snapshot: a version that had to be read anew; only counted,
+	                                               like these: */
+	TUTTI_STAT_PUSH_IN, TUTTI_STAT_DROPPED, TUTTI_STAT_BROKEN, /* at this rank's ranges: pushes that ended; that
+	                                             * came too late for their round; that ended in the middle, with
+	                                             * their worker */
 } tutti_stat_kind;
 typedef struct tutti_stat {
 	size_t size;                  /* sizeof(tutti_stat), set by the caller */
@@ -185,19 +203,21 @@ typedef struct tutti_stat {
 	double p50_us, p99_us, max_us, mean_us; /* 0 where nothing was timed */
 } tutti_stat;
 int tutti_stats(tutti *, int rank, tutti_stat_kind, tutti_stat *); /* with that rank; -1: with all of them */
-int tutti_stats_dump(tutti *, int fd); /* all of it as a table; waits for a slow reader, at most the job's deadline. SIGUSR1 does the
-                                * same to stderr, unless the program has its own handler (TUTTI_STATS_SIGNAL) */
+int tutti_stats_dump(tutti *, int fd); /* all of it as a table; waits for a slow reader, at most the job's deadline.
+                                * SIGUSR1 does the same to stderr, unless the program has its own handler
+                                * (TUTTI_STATS_SIGNAL) */
 
-/* Update rules: what the servers of a table do with a delta d that is pushed to the values w. In these equations each line is for every
- * element, g = scale d + weight_decay w is the gradient (without weight_decay where the rule does not take it), lr
- * is learning_rate, and t counts the pushes to this shard, this one too: rows that were not in a push are not moved by it, but
- * their bias correction goes on. d has the table's type, and a number for each element that is pushed. m, G, v, b, s, z and n are
- * state, which the server keeps: one number for each element of the table, of G, b and s for each worker too; f64 in a table of
- * f64, else f32; at first 0, where nothing else is said. f16 and bf16 are computed in f32 and rounded once; i32 and i64 know only
- * ADD, ASSIGN and OWN. Nothing is approximated or contracted: the bits do not depend on the processor. A NaN or an infinity in d
- * gets into w and into the state, as the equations have it.
- *   -EINVAL and a sentence, when a table is opened or a push begins, before anything has changed: no such rule, or none for the
- * table's type; an option that the rule does not have, or a number out of its range; no such worker.
+/* Update rules: what the servers of a table do with a delta d that is pushed to the values w. In these equations each
+ * line is for every element, g = scale d + weight_decay w is the gradient (without weight_decay where the rule does not
+ * take it), lr is learning_rate, and t counts the pushes to this shard, this one too: rows that were not in a push are
+ * not moved by it, but their bias correction goes on. d has the table's type, and a number for each element that is
+ * pushed. m, G, v, b, s, z and n are state, which the server keeps: one number for each element of the table, of G, b
+ * and s for each worker too; f64 in a table of f64, else f32; at first 0, where nothing else is said. f16 and bf16 are
+ * computed in f32 and rounded once; i32 and i64 know only ADD, ASSIGN and OWN. Nothing is approximated or contracted:
+ * the bits do not depend on the processor. A NaN or an infinity in d gets into w and into the state, as the equations
+ * have it.
+ *   -EINVAL and a sentence, when a table is opened or a push begins, before anything has changed: no such rule, or none
+ * for the table's type; an option that the rule does not have, or a number out of its range; no such worker.
  *
  *   rule      equation                                                    options and their defaults
  *   ADD       w += scale d                                                scale 1
@@ -211,9 +231,11 @@ int tutti_stats_dump(tutti *, int fd); /* all of it as a table; waits for a slow
  *             Sutskever et al., ICML 2013, as PyTorch writes it; DiLoCo's outer step (arXiv 2311.08105)
  *   ADAGRAD   G = G + g^2; w -= lr g / sqrt(G + epsilon)                  lr 0.01, epsilon 1e-6, weight_decay 0
  *             Duchi et al., JMLR 2011, epsilon under the root. A G for each worker, unless TUTTI_SHARED_STATE
- *   RMSPROP   v = rho v + (1 - rho) g^2; w -= lr g / (sqrt(v) + epsilon)  lr 0.01, rho 0.99, epsilon 1e-8, weight_decay 0
+ *   RMSPROP   v = rho v + (1 - rho) g^2; w -= lr g / (sqrt(v) + epsilon)  lr 0.01, rho 0.99, epsilon 1e-8, weight_decay
+ *   0
  *             Tieleman and Hinton, Neural Networks for Machine Learning, lecture 6.5, 2012
- *   ADAM      m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; lr 0.001, beta1 0.9, beta2 0.999, epsilon 1e-8,
+ *   ADAM      m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; lr 0.001, beta1 0.9, beta2 0.999, epsilon
+ *   1e-8,
  *             w -= lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)              weight_decay 0
  *             Kingma and Ba, arXiv 1412.6980
  *   ADAMW     the same with g = scale d, after w -= lr weight_decay w     as ADAM, weight_decay 0.01
@@ -222,36 +244,48 @@ int tutti_stats_dump(tutti *, int fd); /* all of it as a table; waits for a slow
  *             Zheng et al., arXiv 1609.08326: b is for each worker the model that it has, which is the one that it
  *             found by its last push, or at first what the table was assigned (0 under TUTTI_BACKUP_FROM_ZERO)
  *   DCASGDA   s = momentum s + (1 - momentum) g^2; lambda / sqrt(s + epsilon) instead of lambda
- *             likewise, s for each worker                                 lr 0.01, lambda 0.1, momentum 0.95, epsilon 1e-7
+ *             likewise, s for each worker                                 lr 0.01, lambda 0.1, momentum 0.95, epsilon
+ *             1e-7
  *   FTRL      z = z + g - w (sqrt(n + g^2) - sqrt(n)) / alpha; n = n + g^2;     alpha 0.005, beta 1, l1 0, l2 0
  *             w = 0 where |z| <= l1, else -(z - sign(z) l1) / ((beta + sqrt(n)) / alpha + l2)
- *             McMahan et al., KDD 2013. To assign w sets z to what gives w under the table's options, with n as it is, for any w
- *             and l1. But z has 24 bits (53 in a table of f64): of l1 + |w| ((beta + sqrt(n)) / alpha + l2) they may keep only
- *             l1, and then the next push finds w = 0. A push with an l1, l2, alpha or beta of its own makes of z what these give
+ *             McMahan et al., KDD 2013. To assign w sets z to what gives w under the table's options, with n as it is,
+ *             for any w
+ *             and l1. But z has 24 bits (53 in a table of f64): of l1 + |w| ((beta + sqrt(n)) / alpha + l2) they may
+ *             keep only
+ *             l1, and then the next push finds w = 0. A push with an l1, l2, alpha or beta of its own makes of z what
+ *             these give
  *   ELASTIC   e = alpha (x - w); w += e, where x is what was pushed; a push_pull gives e back, for x -= e     alpha 0.5
  *             Zhang et al., arXiv 1412.6651
  *   OWN       a function of the program's                                 all of them, any number, by default 0
  *
- * Deltas that hold the learning rate already, as Multiverso's workers push them, need lr 1 (SGD, SMOOTHED) or scale 1 / lr
- * (DCASGD, DCASGDA). Its adagrad is ADAGRAD with scale 1 / its learning_rate, and its rho as lr. */
+ * Deltas that hold the learning rate already, as Multiverso's workers push them, need lr 1 (SGD, SMOOTHED) or scale 1 /
+ * lr (DCASGD, DCASGDA). Its adagrad is ADAGRAD with scale 1 / its learning_rate, and its rho as lr. */
 typedef enum tutti_update_rule { /* later releases append to it */
-	TUTTI_UPDATE_ADD, TUTTI_UPDATE_ASSIGN, TUTTI_UPDATE_SGD, TUTTI_UPDATE_MOMENTUM, TUTTI_UPDATE_SMOOTHED, TUTTI_UPDATE_NESTEROV,
-	TUTTI_UPDATE_ADAGRAD, TUTTI_UPDATE_RMSPROP, TUTTI_UPDATE_ADAM, TUTTI_UPDATE_ADAMW, TUTTI_UPDATE_DCASGD, TUTTI_UPDATE_DCASGDA,
+	TUTTI_UPDATE_ADD, TUTTI_UPDATE_ASSIGN, TUTTI_UPDATE_SGD, TUTTI_UPDATE_MOMENTUM, TUTTI_UPDATE_SMOOTHED,
+	TUTTI_UPDATE_NESTEROV,
+	TUTTI_UPDATE_ADAGRAD, TUTTI_UPDATE_RMSPROP, TUTTI_UPDATE_ADAM, TUTTI_UPDATE_ADAMW, TUTTI_UPDATE_DCASGD,
+	TUTTI_UPDATE_DCASGDA,
 	TUTTI_UPDATE_FTRL, TUTTI_UPDATE_ELASTIC, TUTTI_UPDATE_OWN,
 } tutti_update_rule;
 
-/* Options of a push, or a table's for all pushes. Only what `set` names counts, also if it is 0; the rest is as the table's, then
- * as in the list above. A number that is not 0 and not named is refused, and so is an option that the rule does not have. */
+/* Options of a push, or a table's for all pushes. Only what `set` names counts, also if it is 0; the rest is as the
+ * table's, then as in the list above. A number that is not 0 and not named is refused, and so is an option that the
+ * rule does not have. */
 enum {
-	TUTTI_SET_WORKER = 1 << 0, TUTTI_SET_SCALE = 1 << 1, TUTTI_SET_LEARNING_RATE = 1 << 2, TUTTI_SET_WEIGHT_DECAY = 1 << 3,
-	TUTTI_SET_MOMENTUM = 1 << 4, TUTTI_SET_RHO = 1 << 5, TUTTI_SET_LAMBDA = 1 << 6, TUTTI_SET_BETA1 = 1 << 7, TUTTI_SET_BETA2 = 1 << 8,
-	TUTTI_SET_EPSILON = 1 << 9, TUTTI_SET_ALPHA = 1 << 10, TUTTI_SET_BETA = 1 << 11, TUTTI_SET_L1 = 1 << 12, TUTTI_SET_L2 = 1 << 13,
+	TUTTI_SET_WORKER = 1 << 0, TUTTI_SET_SCALE = 1 << 1, TUTTI_SET_LEARNING_RATE = 1 << 2,
+	TUTTI_SET_WEIGHT_DECAY = 1 << 3,
+	TUTTI_SET_MOMENTUM = 1 << 4, TUTTI_SET_RHO = 1 << 5, TUTTI_SET_LAMBDA = 1 << 6, TUTTI_SET_BETA1 = 1 << 7,
+	TUTTI_SET_BETA2 = 1 << 8,
+	TUTTI_SET_EPSILON = 1 << 9, TUTTI_SET_ALPHA = 1 << 10, TUTTI_SET_BETA = 1 << 11, TUTTI_SET_L1 = 1 << 12,
+	TUTTI_SET_L2 = 1 << 13,
 };
 typedef struct tutti_update {
 	size_t size;             /* sizeof(tutti_update) */
 	unsigned set;            /* TUTTI_SET_..., or-ed */
-	int worker;              /* whose state, where each worker has its own: 0 .. workers - 1; not set: of the worker that pushes */
-	double scale;            /* any number: what each delta is multiplied by, 1 / N where it is a sum of N gradients */
+	int worker;              /* whose state, where each worker has its own: 0 .. workers - 1; not set: of the worker
+	                            that pushes */
+	double scale;            /* any number: what each delta is multiplied by, 1 / N where it is a sum of N
+	                            gradients */
 	double learning_rate, weight_decay; /* from 0 up */
 	double momentum, rho;    /* from 0, below 1 */
 	double lambda;           /* from 0 up */
@@ -261,8 +295,9 @@ typedef struct tutti_update {
 	double beta, l1, l2;     /* from 0 up */
 } tutti_update;
 
-/* A rule of the program's own: to[i] = what it makes of w[i] and d[i], for `count` elements. It is called for ranges that do not
- * overlap by several threads at once, and for a push in as many pieces, in any order; it must not call tutti. */
+/* A rule of the program's own: to[i] = what it makes of w[i] and d[i], for `count` elements. It is called for ranges
+ * that do not overlap by several threads at once, and for a push in as many pieces, in any order; it must not call
+ * tutti. */
 typedef struct tutti_update_piece {
 	size_t size;             /* sizeof(tutti_update_piece), set by the library */
 	tutti_type type;         /* of to, w and d */
@@ -284,46 +319,54 @@ typedef struct tutti_updater { /* a table's rule */
 	tutti_update defaults;   /* for pushes; all zero (its size too): none */
 	void (*own)(const tutti_update_piece *); /* OWN */
 	void *own_arg;
-	int own_states;          /* arrays of state for each worker or, under TUTTI_SHARED_STATE, for all of them; at most 4 */
+	int own_states;          /* arrays of state for each worker or, under TUTTI_SHARED_STATE, for all of them; at
+	                            most 4 */
 } tutti_updater;
 
-/* Tables: values that are spread over servers. Workers push deltas, to which the servers apply the table's rule, and pull values, of
- * all or of some rows. A table is `count` rows of `row` elements of one type, numbered from 0; each server holds a contiguous range
- * of the rows, all of about the same size. All of a table is count x row elements in the order of the rows; n listed rows are n x row
- * elements in the order of the list. Servers and workers are the ranks that the config lists; others may open the table too, pull
- * and assign.
+/* Tables: values that are spread over servers. Workers push deltas, to which the servers apply the table's rule, and
+ * pull values, of all or of some rows. A table is `count` rows of `row` elements of one type, numbered from 0; each
+ * server holds a contiguous range of the rows, all of about the same size. All of a table is count x row elements in
+ * the order of the rows; n listed rows are n x row elements in the order of the list. Servers and workers are the ranks
+ * that the config lists; others may open the table too, pull and assign.
  *
- * What is whole: each element, always. A push is applied in pieces of up to 256 KiB, each of them whole: pushes of one worker to a
- * server in the order of its calls, those of several as they come. A pull sees each server's values as they are at that moment,
- * also while others push: some elements of a push perhaps, and others not.
+ * What is whole: each element, always. A push is applied in pieces of up to 256 KiB, each of them whole: pushes of one
+ * worker to a server in the order of its calls, those of several as they come. A pull sees each server's values as they
+ * are at that moment, also while others push: some elements of a push perhaps, and others not.
  *
  * Consistency says how far workers may be apart. A worker's pushes are counted, at each server:
  *   ASYNC  nobody waits for anybody, as above
- *   SSP    a worker that has pushed k times pulls when all others have pushed k - staleness times or more: it sees all of those
+ *   SSP    a worker that has pushed k times pulls when all others have pushed k - staleness times or more: it sees all
+ *   of those
  *          pushes, and perhaps later ones. Ho et al., NIPS 2013
- *   BSP    rounds: the k-th pushes of all workers are summed up (with their scales), and the rule is applied once to the sum, as a
- *          push of worker 0 with the other options of the push that came first. That makes version k, whole. Who has pushed k times
- *          pulls version k, so that the i-th pull of all is identical, also of a list of rows, and of calls that are started one
+ *   BSP    rounds: the k-th pushes of all workers are summed up (with their scales), and the rule is applied once to
+ *   the sum, as a
+ *          push of worker 0 with the other options of the push that came first. That makes version k, whole. Who has
+ *          pushed k times
+ *          pulls version k, so that the i-th pull of all is identical, also of a list of rows, and of calls that are
+ *          started one
  *          behind the other. A push waits, at its worker, until the round before it has closed.
- *          With backup > 0 a round closes without the last so many workers: their pushes for it are dropped (and counted as
+ *          With backup > 0 a round closes without the last so many workers: their pushes for it are dropped (and
+ *          counted as
  *          theirs), by each server those that are late there. Chen et al., arXiv 1604.00981.
- *          The sum is of the table's type: of f16 and bf16 it is rounded with each push. Not with the rules ASSIGN and ELASTIC, nor
+ *          The sum is of the table's type: of f16 and bf16 it is rounded with each push. Not with the rules ASSIGN and
+ *          ELASTIC, nor
  *          with backup workers if fresh rows are tracked
  * Who has finished, closed the table, left or died is waited for no more.
  *
- * Memory of a server: its range of the values, three times in BSP or with SNAPSHOTS (keys: twice in BSP); the rule's state for it; a
- * bit for each row and worker that pulls with FRESH; in BSP with FRESH 8 bytes a row, with keys 4, and 8 to 16 for each one that is
- * pushed to in a round; 1 MiB for each worker whose ranges are larger than 32 KiB. A save or a load takes up to as much again as range
- * and state have, while it lasts.
+ * Memory of a server: its range of the values, three times in BSP or with SNAPSHOTS (keys: twice in BSP); the rule's
+ * state for it; a bit for each row and worker that pulls with FRESH; in BSP with FRESH 8 bytes a row, with keys 4, and
+ * 8 to 16 for each one that is pushed to in a round; 1 MiB for each worker whose ranges are larger than 32 KiB. A save
+ * or a load takes up to as much again as range and state have, while it lasts.
  *
- * Errors. A call without an op is over when all servers have done their part, however long those take that live and go on with it.
- *   -ECONNRESET a server is gone: the other servers' parts are done; -ETIMEDOUT one is silent, or another worker has not pushed what
- *   this call waits for; -ESTALE a server has closed the table, or was started anew (tutti_table_reopen); -EPERM a push by a rank that
- *   is no worker, or has finished; -ENOMEM. -EINVAL, before anything has changed: NULL memory, no such row, options that the rule does
- *   not have.
- * After it, the memory is the caller's. tutti_cancel ends a push behind the last piece that is on its way, and a push_pull without its
- * pull. A server that lives stays, unless it does nothing for a deadline after that. In SSP and BSP what was given up counts at all
- * servers, as a push of less, or at none. */
+ * Errors. A call without an op is over when all servers have done their part, however long those take that live and go
+ * on with it.
+ *   -ECONNRESET a server is gone: the other servers' parts are done; -ETIMEDOUT one is silent, or another worker has
+ *   not pushed what this call waits for; -ESTALE a server has closed the table, or was started anew
+ *   (tutti_table_reopen); -EPERM a push by a rank that is no worker, or has finished; -ENOMEM. -EINVAL, before anything
+ *   has changed: NULL memory, no such row, options that the rule does not have.
+ * After it, the memory is the caller's. tutti_cancel ends a push behind the last piece that is on its way, and a
+ * push_pull without its pull. A server that lives stays, unless it does nothing for a deadline after that. In SSP and
+ * BSP what was given up counts at all servers, as a push of less, or at none. */
 typedef struct tutti_table tutti_table;
 typedef enum tutti_mode { TUTTI_ASYNC, TUTTI_SSP, TUTTI_BSP } tutti_mode;
 typedef struct tutti_consistency {
@@ -334,8 +377,9 @@ typedef struct tutti_consistency {
 typedef struct tutti_table_config { /* the same on all ranks */
 	size_t size;             /* sizeof(tutti_table_config) */
 	tutti_type type;
-	uint64_t count;          /* rows, from 1 up; some servers have none where there are fewer rows than servers. An array's rows are
-	                          * its elements. With KEYS: for so many keys there is room at once, 0: it grows */
+	uint64_t count;          /* rows, from 1 up; some servers have none where there are fewer rows than servers. An
+	                          * array's rows are its elements. With KEYS: for so many keys there is room at once, 0:
+	                          * it grows */
 	tutti_updater updater;   /* the rule; zeroed: ADD */
 	int servers;             /* how many there are, 0: all ranks that the job was started with */
 	const int *server;       /* their ranks; NULL with 0 */
@@ -343,35 +387,40 @@ typedef struct tutti_table_config { /* the same on all ranks */
 	const int *worker;       /* which; NULL with 0 */
 	tutti_consistency consistency; /* zeroed: ASYNC */
 	unsigned flags;          /* TUTTI_TABLE_..., or-ed */
-	uint64_t publish_pushes; /* SNAPSHOTS, not in BSP: a version is made after so many pushes to a server, 0: of no account; ... */
+	uint64_t publish_pushes; /* SNAPSHOTS, not in BSP: a version is made after so many pushes to a server, 0: of no
+	                            account; ... */
 	int publish_ms;          /* ... at most once in so many milliseconds, 0: of no account. Both 0: 100 ms */
 	uint64_t row;            /* elements of a row, or of the values under a key, up to 2^32 - 1; 0: 1 */
-	double clip;             /* with FILTER: elements of deltas up to this are left out, too, and lost; 0: zeros alone */
-	const char *load;        /* this rank's alone. A folder: as a server it begins with what the last save there has for its range,
-	                          * before anybody can use it: for one that was started again. Where there is no save yet, as at the
-	                          * first start, -ENOENT. NULL: with 0 */
+	double clip;             /* with FILTER: elements of deltas up to this are left out, too, and lost; 0: zeros
+	                            alone */
+	const char *load;        /* this rank's alone. A folder: as a server it begins with what the last save there has
+	                          * for its range, before anybody can use it: for one that was started again. Where
+	                          * there is no save yet, as at the first start, -ENOENT. NULL: with 0 */
 } tutti_table_config;
-#define TUTTI_TABLE_KEYS 1u           /* values under 64-bit keys instead of rows 0 .. count - 1. A key's values are 0 until it is first
-                                      * pushed to; it lives on server (key mod servers) of the list. Not with SNAPSHOTS, FRESH or
-                                      * CUT_MULTIVERSO */
+#define TUTTI_TABLE_KEYS 1u           /* values under 64-bit keys instead of rows 0 .. count - 1. A key's values are 0
+                                      * until it is first pushed to; it lives on server (key mod servers) of the list.
+                                      * Not with SNAPSHOTS, FRESH or CUT_MULTIVERSO */
 #define TUTTI_TABLE_SNAPSHOTS 2u      /* servers keep versions for tutti_table_snapshot. Of rows */
-#define TUTTI_TABLE_FRESH 4u          /* servers keep track of which rows each worker has not seen, for tutti_table_pull_fresh. Of rows; in
-                                      * BSP for workers alone, and not with backup workers */
-#define TUTTI_TABLE_FRESH_OWN 8u      /* ... and a push makes rows stale for its own worker, too, as in Multiverso's newer matrix */
-#define TUTTI_TABLE_FILTER 16u        /* what goes within messages (rows, keys, shards of up to 32 KiB) goes without its zeros, where that
-                                      * is shorter; -0 becomes 0 */
-#define TUTTI_TABLE_CUT_MULTIVERSO 32u /* each server has count / servers rows, rounded down, and the last one the rest as well, as
-                                      * Multiverso has it; with fewer rows than servers the first ones have one each */
-/* Waits until all of its servers have opened it, too; a rank that comes later opens it under its name, of 1 to 160 bytes. Values begin
- * at 0. -EINVAL: also if another rank has opened it with another config; -EEXIST: it is open here; -ENOENT: a server has not opened it
- * within the deadline. */
+#define TUTTI_TABLE_FRESH 4u          /* servers keep track of which rows each worker has not seen, for
+                                      * tutti_table_pull_fresh. Of rows; in BSP for workers alone, and not with backup
+                                      * workers */
+#define TUTTI_TABLE_FRESH_OWN 8u      /* ... and a push makes rows stale for its own worker, too, as in Multiverso's
+                                         newer matrix */
+#define TUTTI_TABLE_FILTER 16u        /* what goes within messages (rows, keys, shards of up to 32 KiB) goes without its
+                                      * zeros, where that is shorter; -0 becomes 0 */
+#define TUTTI_TABLE_CUT_MULTIVERSO 32u /* each server has count / servers rows, rounded down, and the last one the rest
+                                      * as well, as Multiverso has it; with fewer rows than servers the first ones have
+                                      * one each */
+/* Waits until all of its servers have opened it, too; a rank that comes later opens it under its name, of 1 to 160
+ * bytes. Values begin at 0. -EINVAL: also if another rank has opened it with another config; -EEXIST: it is open here;
+ * -ENOENT: a server has not opened it within the deadline. */
 int tutti_table_open(tutti *, const char *name, const tutti_table_config *, tutti_table **);
-/* Waits for this rank's own calls, saves and loads of other threads too. A server's range is gone, and others get -ESTALE: a barrier
- * before it, and one before the name is used again. NULL is allowed. */
+/* Waits for this rank's own calls, saves and loads of other threads too. A server's range is gone, and others get
+ * -ESTALE: a barrier before it, and one before the name is used again. NULL is allowed. */
 void tutti_table_close(tutti_table *);
 
-/* All of a table; of keys it is -ENOTSUP. delta and values: count x row elements. delta is left alone until the end; the options are
- * copied, NULL: as the table has them. */
+/* All of a table; of keys it is -ENOTSUP. delta and values: count x row elements. delta is left alone until the end;
+ * the options are copied, NULL: as the table has them. */
 int tutti_table_push(tutti_table *, const void *delta, const tutti_update *, tutti_op *);
 /* -EAGAIN: as of a snapshot, of a rank that rounds do not wait for. */
 int tutti_table_pull(tutti_table *, void *values, tutti_op *);
@@ -380,33 +429,38 @@ int tutti_table_push_pull(tutti_table *, const void *delta, const tutti_update *
 /* Sets the values, past the rule; its state stays, but for what the list of rules says. */
 int tutti_table_assign(tutti_table *, const void *values, tutti_op *);
 
-/* A snapshot is of one version of each server's range: all pushes that a server had when it was made, each whole. In rounds it is the
- * same version of all ranges. Who pushes never waits for it, but where several push without a pause: for those then that have begun.
- * A pull is faster, but sees the values as they change. values: count x row elements; they and *versions, which may be NULL, are set
- * at the end. Versions may come faster than they can be read: after three tries servers keep one for this rank, a quarter of a deadline
- * at most; rounds wait meanwhile. -EAGAIN: 16 tries were too slow all the same; -EINVAL: the table keeps no versions. */
+/* A snapshot is of one version of each server's range: all pushes that a server had when it was made, each whole. In
+ * rounds it is the same version of all ranges. Who pushes never waits for it, but where several push without a pause:
+ * for those then that have begun. A pull is faster, but sees the values as they change. values: count x row elements;
+ * they and *versions, which may be NULL, are set at the end. Versions may come faster than they can be read: after
+ * three tries servers keep one for this rank, a quarter of a deadline at most; rounds wait meanwhile. -EAGAIN: 16 tries
+ * were too slow all the same; -EINVAL: the table keeps no versions. */
 typedef struct tutti_versions {
 	size_t size;             /* sizeof(tutti_versions), set by the caller */
-	uint64_t oldest, newest; /* of the servers' ranges: how many were made before; 0: the table as it was opened (in rounds: as it
-	                          * was assigned) */
+	uint64_t oldest, newest; /* of the servers' ranges: how many were made before; 0: the table as it was opened (in
+	                          * rounds: as it was assigned) */
 	double age_ms;           /* of the oldest, by the clocks of its server and of this rank; 0 of version 0 */
 	uint64_t retries;        /* versions that had to be read anew */
 } tutti_versions;
 int tutti_table_snapshot(tutti_table *, void *values, tutti_versions *, tutti_op *);
 
-/* Rows, or keys. To a clock a push of rows is a push to all servers. In BSP the rule runs over all rows when a round closes (of keys,
- * and with FRESH, over those that were pushed to in it), and a list is pulled of one version of all servers, by other ranks than
- * workers too. rows: n numbers or keys; deltas and values: n x row elements; all are read until the end. A row that is listed twice is
- * pushed to twice, in the order of the list; a key that nobody has pushed to has zeros. n may be 0.
+/* Rows, or keys. To a clock a push of rows is a push to all servers. In BSP the rule runs over all rows when a round
+ * closes (of keys, and with FRESH, over those that were pushed to in it), and a list is pulled of one version of all
+ * servers, by other ranks than workers too. rows: n numbers or keys; deltas and values: n x row elements; all are read
+ * until the end. A row that is listed twice is pushed to twice, in the order of the list; a key that nobody has pushed
+ * to has zeros. n may be 0.
  * -EINVAL: also a number that is no row; -EAGAIN: as of a snapshot, of a rank that rounds do not wait for. */
-int tutti_table_push_rows(tutti_table *, const uint64_t *rows, size_t n, const void *deltas, const tutti_update *, tutti_op *);
+int tutti_table_push_rows(tutti_table *, const uint64_t *rows, size_t n, const void *deltas, const tutti_update *,
+	tutti_op *);
 int tutti_table_pull_rows(tutti_table *, const uint64_t *rows, size_t n, void *values, tutti_op *);
-/* Rows that were pushed to since this worker last pulled them, by whichever pull; all of them, if it has opened the table since. rows
- * (room numbers) gets which, in growing order for each server, values (room x row elements) theirs, *n how many, at most `room`; the
- * others stay fresh, for the next call. After a pull that has failed all rows are fresh. */
+/* Rows that were pushed to since this worker last pulled them, by whichever pull; all of them, if it has opened the
+ * table since. rows (room numbers) gets which, in growing order for each server, values (room x row elements) theirs,
+ * *n how many, at most `room`; the others stay fresh, for the next call. After a pull that has failed all rows are
+ * fresh. */
 int tutti_table_pull_fresh(tutti_table *, uint64_t *rows, void *values, size_t room, size_t *n, tutti_op *);
-/* Those of a list's rows that are fresh in this sense, to their places in `values`; the others are left as they are there, as this
- * worker has pulled them before. *fresh: how many came; NULL is allowed. Of a row that is listed twice one place may be left, too.
+/* Those of a list's rows that are fresh in this sense, to their places in `values`; the others are left as they are
+ * there, as this worker has pulled them before. *fresh: how many came; NULL is allowed. Of a row that is listed twice
+ * one place may be left, too.
  * -ENOTSUP: of rows of more than 61,432 bytes. */
 int tutti_table_refresh_rows(tutti_table *, const uint64_t *rows, size_t n, void *values, size_t *fresh, tutti_op *);
 
@@ -415,44 +469,48 @@ typedef struct tutti_table_info {
 	int servers, workers;    /* how many */
 	int server, worker;      /* which of them this rank is, from 0 up; -1: none */
 	uint64_t clock;          /* the lowest of its servers', as last heard: of SSP and BSP, else 0 */
-	uint64_t dropped, broken; /* of this rank's shard: pushes that came too late for their round; that ended in the middle, with
-	                          * their worker */
+	uint64_t dropped, broken; /* of this rank's shard: pushes that came too late for their round; that ended in the
+	                          * middle, with their worker */
 } tutti_table_info;
 int tutti_table_look(tutti_table *, tutti_table_info *);
-/* Another consistency, or the same: called by all workers, between their steps. Returns when it holds everywhere, and all workers and
- * servers are at the same clock. Ranks that are no workers, or have finished, should not read meanwhile: values move, and what they
- * get may be of two versions. -EBUSY: calls of this rank are under way; -ETIMEDOUT: some did not call it; -EINVAL: they asked for
- * different ones, or it is none for this table. */
+/* Another consistency, or the same: called by all workers, between their steps. Returns when it holds everywhere, and
+ * all workers and servers are at the same clock. Ranks that are no workers, or have finished, should not read
+ * meanwhile: values move, and what they get may be of two versions. -EBUSY: calls of this rank are under way;
+ * -ETIMEDOUT: some did not call it; -EINVAL: they asked for different ones, or it is none for this table. */
 int tutti_table_switch(tutti_table *, const tutti_consistency *);
-/* This worker pushes no more: nobody waits for it, and its pulls wait for nobody. Waits for this rank's own pushes; -EBUSY: they have
- * not ended within the deadline. */
+/* This worker pushes no more: nobody waits for it, and its pulls wait for nobody. Waits for this rank's own pushes;
+ * -EBUSY: they have not ended within the deadline. */
 int tutti_table_finish(tutti_table *);
 
-/* Saves. Any rank calls for the whole table, and one is enough; the servers write and read, each its own range, in a folder that all
- * of them see. Nobody has to stop for a save: it has each server's values and state (and how often it was pushed to) as they are at
- * one moment between two pushes, and a push waits only until those that have begun before it are done. Two servers' moments are not
- * the same one: for that, a barrier before it. While a server writes, what pushes change before it is written is kept as well.
- * The files are safetensors, NAME-..., and an index, which makes the save and is put in place last: whatever fails before leaves the
- * save before as it was, and after it that one is removed. docs/saves.md has all of it.
- *   -EINVAL: such a name cannot be a file's; no such folder (also -ENOENT, ...); -EBUSY, -EEXIST, -ENOENT: another rank saves or loads
- * it at the same time; -ETIMEDOUT: a worker lives, and has sent no more of a push that it began for a deadline, or a server lives, and
- * has written nothing for four; -ENOSPC and others of files; as above, if a server is gone. The sentence names the server and the
- * file. */
+/* Saves. Any rank calls for the whole table, and one is enough; the servers write and read, each its own range, in a
+ * folder that all of them see. Nobody has to stop for a save: it has each server's values and state (and how often it
+ * was pushed to) as they are at one moment between two pushes, and a push waits only until those that have begun before
+ * it are done. Two servers' moments are not the same one: for that, a barrier before it. While a server writes, what
+ * pushes change before it is written is kept as well. The files are safetensors, NAME-..., and an index, which makes
+ * the save and is put in place last: whatever fails before leaves the save before as it was, and after it that one is
+ * removed. docs/saves.md has all of it.
+ *   -EINVAL: such a name cannot be a file's; no such folder (also -ENOENT, ...); -EBUSY, -EEXIST, -ENOENT: another rank
+ * saves or loads it at the same time; -ETIMEDOUT: a worker lives, and has sent no more of a push that it began for a
+ * deadline, or a server lives, and has written nothing for four; -ENOSPC and others of files; as above, if a server is
+ * gone. The sentence names the server and the file. */
 int tutti_table_save(tutti_table *, const char *folder);
-/* Sets values and state on all servers, be they as many as wrote the save or not. Not between two halves of a training step: a barrier
- * before it and after; a push that has begun, and does not go on for a deadline, ends there. Keys that are not in the save are gone.
- * All servers read and check everything first, into as much memory again; if one of them refuses, the table is as it was. With files
- * without state, by others (NAME.safetensors, or with an index), the state is as at the start, and those values were assigned.
- *   -ENOENT: there is no such save; -EBADMSG: it is damaged, cut off or something else, and the sentence says where; -EINVAL: of
- * another type, count or rule, or of rows and not of keys; -EBUSY: another rank saves or loads it at the same time, try again when it
- * is done; -EAGAIN: saves took each other's places faster than all servers could read one; -ETIMEDOUT: a server lives, and has got
- * no further with it for four deadlines; -ENOMEM. If the caller goes in the middle of it, or a server does, some servers may have
- * loaded. Closing the table, or leaving, waits for the one piece that this rank's disk is in the middle of, even if it hangs. */
+/* Sets values and state on all servers, be they as many as wrote the save or not. Not between two halves of a training
+ * step: a barrier before it and after; a push that has begun, and does not go on for a deadline, ends there. Keys that
+ * are not in the save are gone. All servers read and check everything first, into as much memory again; if one of them
+ * refuses, the table is as it was. With files without state, by others (NAME.safetensors, or with an index), the state
+ * is as at the start, and those values were assigned.
+ *   -ENOENT: there is no such save; -EBADMSG: it is damaged, cut off or something else, and the sentence says where;
+ * -EINVAL: of another type, count or rule, or of rows and not of keys; -EBUSY: another rank saves or loads it at the
+ * same time, try again when it is done; -EAGAIN: saves took each other's places faster than all servers could read one;
+ * -ETIMEDOUT: a server lives, and has got no further with it for four deadlines; -ENOMEM. If the caller goes in the
+ * middle of it, or a server does, some servers may have loaded. Closing the table, or leaving, waits for the one piece
+ * that this rank's disk is in the middle of, even if it hangs. */
 int tutti_table_load(tutti_table *, const char *folder);
-/* After -ECONNRESET, -ETIMEDOUT or -ESTALE: goes on with servers that were started again under their ranks, and have opened the table
- * again (with config.load: they are back at the last save, but not their clock, which is where the workers are). Others are as they
- * were. In SSP and BSP workers may have come back from different steps: tutti_table_switch makes them level. Waits for them, as
- * opening does: -ENOENT; -ECONNRESET, -ETIMEDOUT or -ENOTCONN, at once, while one is gone, -ESTALE while one closes it. */
+/* After -ECONNRESET, -ETIMEDOUT or -ESTALE: goes on with servers that were started again under their ranks, and have
+ * opened the table again (with config.load: they are back at the last save, but not their clock, which is where the
+ * workers are). Others are as they were. In SSP and BSP workers may have come back from different steps:
+ * tutti_table_switch makes them level. Waits for them, as opening does: -ENOENT; -ECONNRESET, -ETIMEDOUT or -ENOTCONN,
+ * at once, while one is gone, -ESTALE while one closes it. */
 int tutti_table_reopen(tutti_table *);
 
 const char *tutti_why(void);     /* the sentence behind this thread's last error; valid until its next one */

@@ -1,18 +1,18 @@
-/* keep.c - pulls that begin anew, as what they read was written over
+/* keep.c - pulls that begin anew, since what they read was written over; servers keep a version for a slow reader
  *
- * Rounds do not wait for a rank that is no worker, with backup workers they wait for none, and nobody waits for a snapshot.
- * So what such a rank reads may be written over meanwhile, and it begins anew. Where versions come faster than it reads one,
- * that could go on for ever: so after a few tries it asks its servers to keep a version until it has read that one.
+ * Rounds do not wait for a rank that is no worker; with backup workers they wait for no reader; nothing waits for a
+ * snapshot. What such a rank reads may be written over while it reads, and it begins anew. Where versions come faster
+ * than the rank reads one, that would never end. So after a few tries the rank asks its servers to keep a version.
  *
- *      KEEP --> PULLED { version }        it reads that        KEEP, no more -->
+ *      KEEP --> PULLED { version }        the rank reads that version        KEEP, no more -->
  *
- * A server keeps its newest version, or a newer one that it is asked for: it begins the version that would be written over
- * that one later (version.c), by a quarter of a deadline at most. In between it makes one more, so a reader that is
- * done within a round delays nobody. Where all parts have to be of one version, the reader asks again, for the newest that
- * a server keeps: the others come to it, since who has pushed to one server pushes to all.
+ * A server keeps its newest version, or the newer one that it is asked for: version.c begins the version that would be
+ * written over the kept one later, by a quarter of a deadline at most. In between the server makes one more version,
+ * so a reader that is done within a round delays nobody. Where all parts have to be of one version, the reader asks
+ * again, for the newest version that any server keeps: the others reach it, since each push goes to all servers.
  *
- * A version waits only for those who asked before the version in front of it was there. So each round waits for the time of
- * one keep at most, however many ranks read. */
+ * A version waits only for readers that asked before the version in front of it was there. So each round waits for the
+ * time of one keep at most, however many ranks read. */
 #include "table/table_private.h"
 
 enum {
