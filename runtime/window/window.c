@@ -54,6 +54,7 @@ struct slot { /* number of notifies so far */
 struct tutti_window {
 	struct tt_list link;        /* in windows.open */
 	struct tt_job *job;
+	struct tt_members *members;  /* of the job: a blocking put or get of a few bytes counts loads */
 	char *name;
 	char *base;
 	size_t bytes;
@@ -348,6 +349,7 @@ static struct tutti_window *new_window(struct tt_job *job, const char *name)
 		return NULL;
 	tt_list_init(&w->link);
 	w->job = job;
+	w->members = tt_members(job);
 	w->name = strdup(name);
 	w->remotes = calloc((size_t)tt_members(job)->capacity, sizeof *w->remotes);
 	for (int i = 0; w->remotes && i < tt_members(job)->capacity; i++) {
@@ -634,7 +636,7 @@ static int act_here(struct tutti_window *w, const struct call *c)
 /* Where another rank's window is mapped here; NULL: it is not. */
 static char *mapped_at(struct remote *r, struct tt_peer *peer)
 {
-	uint32_t now = tt_members(r->window->job)->hangups + 1;
+	uint32_t now = r->window->members->hangups + 1;
 
 	if (r->hangups != now)
 		r->at = peer->net->transport->map(peer, &r->key, 0);
@@ -672,7 +674,7 @@ void tt_window_let_go(struct tutti_window *w, int rank)
 static bool act_there(struct remote *r, const struct call *c)
 {
 	struct tt_job *job = r->window->job;
-	struct tt_member *m = tt_member(job, c->rank);
+	struct tt_member *m = &r->window->members->of[c->rank];
 	bool get = c->kind == TT_GET, done = true;
 	tutti_stat_kind kind = get ? TUTTI_STAT_GET : c->slot >= 0 ? TUTTI_STAT_NOTIFY : TUTTI_STAT_PUT;
 	uint64_t since;
