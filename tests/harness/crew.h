@@ -185,10 +185,25 @@ static inline void strike(int rank, int signal_number)
 		await_stop(rank);
 }
 
+static inline bool has_come(int rank, int rounds, int stage)
+{
+	return board->of[rank].rounds >= rounds && board->of[rank].stage >= stage;
+}
+
 static inline bool have_come(int rounds, int stage, int except)
 {
 	for (int i = 0; i < crew.size; i++)
-		if (i != except && (board->of[i].rounds < rounds || board->of[i].stage < stage))
+		if (i != except && !has_come(i, rounds, stage))
+			return false;
+	return true;
+}
+
+/* One that has ended before will not come. The parent's own victim does not count: the others may need their time. */
+static inline bool will_come(int rounds, int stage, int except)
+{
+	reap_some();
+	for (int i = 0; i < crew.size; i++)
+		if (i != except && !crew.pid[i] && !has_come(i, rounds, stage))
 			return false;
 	return true;
 }
@@ -196,15 +211,10 @@ static inline bool have_come(int rounds, int stage, int except)
 /* Until all but one have come so far. */
 static inline void await(int rounds, int stage, int except)
 {
-	int ms;
-
-	for (ms = 0; ms < HANG_MS && !have_come(rounds, stage, except); ms++) {
-		if (reap_some() < crew.size - (crew.evicted != 0) && ms > 1000)
-			break; /* somebody is gone who should not be: what is missing will not come */
+	for (int ms = 0; ms < HANG_MS && !have_come(rounds, stage, except) && will_come(rounds, stage, except); ms++)
 		sleep_ms(1);
-	}
 	for (int i = 0; i < crew.size && !have_come(rounds, stage, except); i++)
-		WANT(i == except || (board->of[i].rounds >= rounds && board->of[i].stage >= stage),
+		WANT(i == except || has_come(i, rounds, stage),
 		     "rank %d: round %d, stage %d; complaint: %s", i, board->of[i].rounds, board->of[i].stage,
 		     board->of[i].complaint);
 }
