@@ -353,6 +353,8 @@ test_bench() { # not how fast: that it measures and judges
 	check "with its bar" has out '^put-8-wait .* us  limit .* us  ratio .* bar >= 0.87 '
 	bench_check --only '^put-8-wait$' --json
 	check "one object" has out '^{"name": "put-8-wait", "against": "limit", "ours_us": [0-9.]*, "other_us": [0-9.]*, "ratio": '
+	bench_check --only '^put-8-wait$' --before "$build"
+	check "against an earlier build" has out '^put-8-wait .* us  before .* us  ratio .* bar >= 0.97 '
 	path=$PATH
 	PATH=$scratch # where no peer is
 	bench_check --only '^put-1M$'
