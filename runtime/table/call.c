@@ -126,21 +126,37 @@ static bool is_over(struct tt_table_call *c, int *err)
 	return !c->request || (!tt_call_again(c, err) && (!c->kind->ended || c->kind->ended(c, *err)));
 }
 
+static const struct tt_call_part *first_failed(const struct tt_table_call *c) /* NULL: none */
+{
+	for (int i = 0; i < c->table->servers; i++)
+		if (c->part[i].err)
+			return &c->part[i];
+	return NULL;
+}
+
+/* The error's sentence names a rank. Not before the end: a call that goes on waits for several ranks. */
+static void end_as(struct tt_table_call *c, int err)
+{
+	const struct tt_call_part *p = first_failed(c);
+
+	if (p && !c->starved)
+		c->request->rank = p->member->rank;
+	end_request(c, err);
+}
+
 static void end_call(struct tt_table_call *c)
 {
-	int err = 0;
+	const struct tt_call_part *p = c->request ? first_failed(c) : NULL;
+	int err = p ? p->err : 0;
 
 	c->left++;
-	for (int i = 0; c->request && i < c->table->servers && !err; i++)
-		if ((err = c->part[i].err) && !c->starved)
-			c->request->rank = c->part[i].member->rank; /* the error's sentence names this rank */
 	if (c->given_up && (c->keeping || err == -EAGAIN))
 		err = c->gave_up;
 	if (is_over(c, &err)) {
 		tt_keep_end(c);
 		settle_count(c);
 		if (c->request)
-			end_request(c, err);
+			end_as(c, err);
 	}
 	if (!--c->left && c->request)
 		end_call(c);

@@ -479,10 +479,11 @@ static void await_moment(struct tutti_table *t)
 void tt_version_look(struct tutti_table *t)
 {
 	struct tt_next *n = &t->shard.next;
-	uint64_t due = tt_max(due_at(t), kept_until(t));
+	uint64_t due;
 
 	if (!copies(t) || n->busy || !n->since || t->shard.held)
 		return;
+	due = tt_max(due_at(t), kept_until(t));
 	if (due > tt_now()) {
 		if (due != UINT64_MAX)
 			tt_timer_start(t->job, &n->turn, due, take_due_turn);
@@ -531,8 +532,9 @@ uint64_t tt_version_keep(struct tutti_table *t, int rank, uint32_t call, uint64_
 
 	if (!p || !tt_version_is_kept(t))
 		return version;
-	if (p->keep.call != call || p->keep.until <= tt_now())
+	if (p->keep.until <= tt_now())
 		p->keep = (struct tt_keep){ call, newest_to_keep(s), tt_now() + t->job->deadline / KEEP_SHARE };
+	p->keep.call = call; /* calls of a rank that run at once share what is kept, and the last to ask lets go of it */
 	version = p->keep.version = tt_max(p->keep.version, version);
 	s->kept_until = tt_max(s->kept_until, p->keep.until);
 	look_at_kept(t); /* the call may have kept an older one */
