@@ -116,14 +116,21 @@ check_includes() {
 	done
 }
 
+source_of() { sed 's|/\.libs/|/|; s|/[a-z_0-9]*_la-|/|; s|/tutti-|/|; s|\.o$|.c|'; } # of an object
+
+objects() { # build tree. An object whose source is gone is left from an earlier build
+	(cd "$1" && find runtime transport gpu tools examples bindings -name '*.o' 2> /dev/null | sort) | while read -r object; do
+		[ ! -f "$(echo "$object" | source_of)" ] || echo "$object"
+	done
+}
+
 # What an object needs is defined in its own room or on a lower floor. This sees calls, and data; the includes see structs.
-check_objects() { # build tree. An object whose source is gone is left from an earlier build
-	(cd "$1" && find runtime transport gpu tools examples bindings -name '*.o' 2> /dev/null | sed 's|/\.libs/|/|' | sort -u) |
-		while read -r object; do
-			source=$(echo "$object" | sed 's|/[a-z_]*_la-|/|; s|/tutti-|/|; s|\.o$|.c|')
-			[ -f "$1/$object" ] || object=$(dirname "$object")/.libs/$(basename "$object")
-			[ ! -f "$source" ] || echo "$object"
-		done | (cd "$1" && xargs -r nm -A -g 2> /dev/null) | awk -v floors="$floors" '
+check_objects() { # build tree
+	objects "$1" > "$scratch/objects"
+	files -path './runtime/*.c' -o -path './transport/*.c' > "$scratch/sources"
+	unseen=$(source_of < "$scratch/objects" | sort -u | comm -13 - "$scratch/sources" | wc -l)
+	[ ! -f "$1/libtutti.la" ] || [ "$unseen" -eq 0 ] || complain libtutti.la "of $unseen sources no object was looked at"
+	(cd "$1" && xargs -r nm -A -g 2> /dev/null) < "$scratch/objects" | awk -v floors="$floors" '
 		BEGIN {
 			n = split(floors, line, "\n")
 			for (i = 1; i <= n; i++)
@@ -139,7 +146,7 @@ check_objects() { # build tree. An object whose source is gone is left from an e
 		{
 			object = $1; sub(/:.*/, "", object)
 			room = room_of(object); name = $NF; kind = $(NF - 1)
-			sub(/\/(\.libs\/)?[a-z_]*_la-/, "/", object); sub(/\.o$/, ".c", object)
+			sub(/\/\.libs\//, "/", object); sub(/\/[a-z_0-9]*_la-/, "/", object); sub(/\.o$/, ".c", object)
 		}
 		kind == "U" { needs[name " " room] = object; next }
 		# more than one program may define main, and tools each their own
@@ -274,6 +281,10 @@ make_bad_tree() {
 	object runtime/collective/called 'void tt_coll_f(void) {}'
 	object transport/shm/calls_tcp 'void tt_tcp_f(void); void tt_s(void) { tt_tcp_f(); }'
 	object transport/tcp/called 'void tt_tcp_f(void) {}'
+	object transport/sim/.libs/lib2_la-calls_shm 'void tt_shm_f(void); void tt_s2(void) { tt_shm_f(); }'
+	put transport/sim/calls_shm.c 'void tt_shm_f(void);\n'
+	object transport/shm/called 'void tt_shm_f(void) {}'
+	put libtutti.la '# a library is built\n'
 	object examples/private 'void tt_tcp_f(void); void tutti_e(void) { tt_tcp_f(); }'
 }
 
@@ -306,6 +317,8 @@ runtime/engine/calls_up.c: (runtime/engine, floor 2) needs tt_member_f of runtim
 runtime/base/looks_up.c: (runtime/base, floor 0) needs tt_e_data of runtime/engine
 runtime/table/calls_beside.c: (runtime/table, floor 6) needs tt_coll_f of runtime/collective
 transport/shm/calls_tcp.c: (transport/shm, floor 2) needs tt_tcp_f of transport/tcp
+transport/sim/calls_shm.c: (transport/sim, floor 2) needs tt_shm_f of transport/shm
+libtutti.la: of [1-9][0-9]* sources no object was looked at
 examples/private.c: (examples) needs tt_tcp_f, which is not public'
 
 self_test() {

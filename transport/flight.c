@@ -53,8 +53,7 @@ void tt_flight_fail(struct tt_flight *f)
 {
 	struct tt_op *op;
 
-	while (f->finished.head)
-		tt_flight_drain(f);
+	tt_flight_drain(f);
 	while ((op = tt_broken(FAIL_OUT_OF_ORDER) ? f->last : f->first)) {
 		tt_flight_end(f, op);
 		tt_flight_finish(f, op, -ECONNRESET);

@@ -29,13 +29,14 @@ static void wake_the_ready(struct tt_engine *e)
 static int arm_all(struct tt_engine *e)
 {
 	struct tt_job *job = tt_container_of(e, struct tt_job, engine);
-	int busy = 0;
 
 	for (int i = 0; i < e->arms; i++)
-		busy |= e->arm[i](job);
+		if (e->arm[i](job))
+			return 1;
 	for (int i = 0; i < e->count; i++)
-		busy |= e->nets[i]->transport->arm(e->nets[i]);
-	return busy;
+		if (e->nets[i]->transport->arm(e->nets[i]))
+			return 1;
+	return 0;
 }
 
 /* The caller may have posted something while another thread sleeps on the nets. If no file descriptor tells the
@@ -339,7 +340,8 @@ int tt_engine_open(struct tt_job *job)
 	struct tt_engine *e = &job->engine;
 	int err;
 
-	if ((err = tt_sleeper_open(&e->sleeper)) || (err = tt_sleeper_open(&e->backstage)))
+	if ((err = tt_sleeper_open(&e->sleeper)) || (err = tt_sleeper_open(&e->backstage)) ||
+	    (err = tt_modules_open(job)))
 		return err;
 	return tt_spawn(run_background, job, &e->background);
 }

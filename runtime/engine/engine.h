@@ -31,8 +31,8 @@ struct tt_module { /* any function may be NULL; its caller holds the lock unless
 
 	/* Life, in this order; called without the lock. make and open run up the list, stop and close run down it. */
 	void (*make)(struct tt_job *);  /* only the module's struct exists */
-	int (*open)(struct tt_job *);   /* settings are read and threads run; no other rank is known yet. 0 or -errno */
-	void (*stop)(struct tt_job *);  /* this rank leaves: the module ends its threads */
+	int (*open)(struct tt_job *);   /* settings are read, nets listen; nothing is polled yet. 0 or -errno */
+	void (*stop)(struct tt_job *);  /* this rank leaves: the module ends its threads. Also after a failed open */
 	void (*close)(struct tt_job *); /* no connection is left. Also after an open that failed or never ran */
 
 	/* Progress */
@@ -55,6 +55,8 @@ struct tt_module { /* any function may be NULL; its caller holds the lock unless
 	void (*reborn)(struct tt_member *);             /* restarted; the new process has sent nothing yet */
 	void (*ended)(struct tt_member *);              /* left or dead: end what waits for it */
 	void (*unseated)(struct tt_member *);           /* lost its seat in some group */
+	/* About to be evicted although alive: writes what it did instead, if the module knows. */
+	void (*reproach)(const struct tt_member *, char *why, size_t size);
 
 	/* Events of groups */
 	void (*group_begun)(struct tutti *); /* all ranks have agreed on the group */
@@ -144,7 +146,7 @@ struct tt_engine {
 };
 
 /* Without the lock: */
-int tt_engine_open(struct tt_job *);   /* starts the background thread */
+int tt_engine_open(struct tt_job *);   /* opens the modules, then starts the background thread */
 void tt_engine_stop(struct tt_job *);  /* ends it: the caller is alone from then on */
 void tt_engine_close(struct tt_job *); /* closes the nets */
 void tt_lock(struct tt_job *);

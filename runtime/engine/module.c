@@ -11,6 +11,16 @@ static void add_sources(struct tt_engine *e, const struct tt_module *m)
 		e->arm[e->arms++] = m->arm;
 }
 
+static int compare_messages(const struct tt_module *a, const struct tt_module *b)
+{
+	for (int i = 0; i < a->message_count; i++)
+		for (int k = a == b ? i + 1 : 0; k < b->message_count; k++)
+			if (a->messages[i].type == b->messages[k].type)
+				return tt_fail(-EEXIST, "modules %s and %s both have messages of type %d", a->name,
+				               b->name, a->messages[i].type);
+	return 0;
+}
+
 static int compare(const struct tt_module *a, const struct tt_module *b)
 {
 	if (a->slot == b->slot)
@@ -18,12 +28,9 @@ static int compare(const struct tt_module *a, const struct tt_module *b)
 	if (a->notify && b->notify && a->notify_first <= b->notify_last && b->notify_first <= a->notify_last)
 		return tt_fail(-EEXIST, "modules %s and %s both take notifies from %u to %u", a->name, b->name,
 		               b->notify_first, b->notify_last);
-	for (int i = 0; i < a->message_count; i++)
-		for (int k = 0; k < b->message_count; k++)
-			if (a->messages[i].type == b->messages[k].type)
-				return tt_fail(-EEXIST, "modules %s and %s both have messages of type %d", a->name,
-				               b->name, a->messages[i].type);
-	return 0;
+	if (a->group_finished && b->group_finished)
+		return tt_fail(-EEXIST, "modules %s and %s both count what is finished in a group", a->name, b->name);
+	return compare_messages(a, b);
 }
 
 static int make_struct(struct tt_job *job, const struct tt_module *m)
@@ -35,7 +42,7 @@ static int make_struct(struct tt_job *job, const struct tt_module *m)
 		               TT_MODULES - 1);
 	for (const struct tt_module *const *other = job->modules; !err && *other != m; other++)
 		err = compare(*other, m);
-	if (err)
+	if (err || (err = compare_messages(m, m)))
 		return err;
 	if (m->job_size && !(job->own[m->slot] = calloc(1, m->job_size)))
 		return tt_fail(-ENOMEM, "no memory for module %s of a job", m->name);

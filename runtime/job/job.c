@@ -262,7 +262,7 @@ static int set_up(struct tt_job *job, const struct tt_launch *launch)
 	job->id = tt_launch_job_id(launch);
 	if ((err = tt_place_begin(job)) || (err = tt_pool_read(&job->settings)) || (err = tt_mark_owner(job)) ||
 	    (err = tt_members_open(job, launch)) || (err = open_nets(job, launch)) || (err = tt_engine_open(job)) ||
-	    (err = tt_modules_open(job)) || (err = tt_rendezvous_meet(job, launch)))
+	    (err = tt_rendezvous_meet(job, launch)))
 		return err;
 	tt_lock(job);
 	if (!(err = count_local(job)))
@@ -348,6 +348,7 @@ static void leave_job(struct tt_job *job)
 	tt_pool_close(job);
 	tt_members_end(job, is_idle(job));
 	tt_modules_close(job);
+	tt_stats_free(job->stats.own);
 	tt_engine_close(job);
 	tt_settings_free(&job->settings);
 	tt_scratch_free(&job->scratch);

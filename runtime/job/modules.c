@@ -17,12 +17,6 @@ static int open_stats(struct tt_job *job)
 	return tt_stats_listen(job);
 }
 
-static void close_stats(struct tt_job *job)
-{
-	tt_stats_deafen(job);
-	tt_stats_free(job->stats.own);
-}
-
 static const struct tt_module job_module = {
 	.name = "job",
 	.slot = TT_JOB_SLOT,
@@ -30,7 +24,7 @@ static const struct tt_module job_module = {
 	.make = make,
 	.open = open_stats,
 	.stop = tt_signal_forget,
-	.close = close_stats,
+	.close = tt_stats_deafen,
 	.wanted = tt_stats_asked,
 	.errand = tt_stats_look,
 };

@@ -300,7 +300,8 @@ static void member_message(struct tt_member *m, uint8_t type, struct tt_pack *p)
 		message->take(m, p);
 	p->bad |= !message;
 	if (p->bad)
-		tt_member_gone(m, -EPROTO, "rank %d sent a message that makes no sense (type %d)", m->rank, type);
+		tt_member_gone(m, -EPROTO, "rank %d sent a message that makes no sense (type %d, %s)", m->rank, type,
+		               message ? message->name : "unknown");
 }
 
 static void on_message(struct tt_peer *peer, const void *bytes, size_t len)
@@ -323,9 +324,14 @@ static void on_notify(struct tt_peer *peer, uint32_t value)
 
 	if (!l || !l->member || !tt_list_empty(&l->doom))
 		return;
-	tt_each_module(m, l->job, notify)
-		if (value >= m->notify_first && value <= m->notify_last)
-			m->notify(l->member, value);
+	const struct tt_members *all = tt_members(l->job);
+	for (int i = 0; i < all->notified_count; i++) {
+		const struct tt_module *m = all->notified[i];
+		if (value < m->notify_first || value > m->notify_last)
+			continue;
+		m->notify(l->member, value);
+		return;
+	}
 }
 
 /* The transport's own sentence, unless tt_why() is about something else. */

@@ -123,10 +123,8 @@ static int write_piece(const struct tt_job *job, int first, struct piece *to, si
 
 static struct deal *new_deal(struct tt_job *job)
 {
-	size_t room = PIECE, size = 0;
+	size_t room = tt_min(PIECE, tt_message_max(job)), size = 0;
 
-	for (int i = 0; i < job->engine.count; i++)
-		room = tt_min(room, job->engine.nets[i]->send_max);
 	for (int i = 0; i < job->size; i++)
 		size += TT_ENDPOINT_HEAD + strlen(tt_member(job, i)->addr);
 	struct deal *d = malloc(sizeof *d + (1 + size / (room - 9 - TT_ENDPOINT_MAX)) * sizeof d->piece[0]);

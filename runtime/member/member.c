@@ -211,6 +211,8 @@ static void make(struct tt_job *job)
 	tt_each_module(m, job, messages)
 		for (int i = 0; i < m->message_count; i++)
 			all->message[m->messages[i].type] = &m->messages[i];
+	tt_each_module(m, job, notify)
+		all->notified[all->notified_count++] = m;
 }
 
 static void close_members(struct tt_job *job)
@@ -250,7 +252,17 @@ static void lose_net(struct tt_job *job, struct tt_net *net)
 	}
 }
 
+/* It comes before the member is up, or not at all. */
+static void refuse_greeting(struct tt_member *from, struct tt_pack *p)
+{
+	(void)from;
+	p->bad = true;
+}
+
 static const struct tt_message messages[] = {
+	{ TT_HELLO, "hello", refuse_greeting },
+	{ TT_WELCOME, "welcome", refuse_greeting },
+	{ TT_BUSY, "busy", refuse_greeting },
 	{ TT_REFUSED, "refused", tt_take_refused },
 	{ TT_ENDPOINT, "endpoint", tt_rendezvous_endpoint },
 	{ TT_ENDPOINTS, "endpoints", tt_rendezvous_endpoints },

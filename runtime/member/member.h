@@ -126,6 +126,8 @@ struct tt_members { /* the room's own struct in a job */
 	int join_err;
 	char join_why[256];
 	const struct tt_message *message[256]; /* by type: what the modules have registered */
+	const struct tt_module *notified[TT_MODULES]; /* the modules that take notifies */
+	int notified_count;
 };
 static inline struct tt_members *tt_members(const struct tt_job *job) { return job->own[TT_MEMBER_SLOT]; }
 static inline struct tt_member *tt_member(const struct tt_job *job, int rank) { return &tt_members(job)->of[rank]; }

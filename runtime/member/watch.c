@@ -46,10 +46,8 @@ void tt_watch_tell(struct tt_job *job, const struct tt_member *m, tutti_what wha
 	}
 	if (!w->count++)
 		(void)!write(w->fd, &one, sizeof one);
-	if (w->changed) {
-		atomic_store(&job->engine.errand, true);
-		tt_kick(&job->engine.backstage);
-	}
+	if (w->changed)
+		tt_errand(job);
 }
 
 static bool take(struct tt_watch *w, tutti_change *to)
@@ -125,8 +123,7 @@ int tutti_group_watch(tutti *at, void (*changed)(const tutti_change *, void *), 
 	if (!err) {
 		tt_members(job)->watch->changed = changed;
 		tt_members(job)->watch->arg = arg;
-		atomic_store(&job->engine.errand, true); /* for changes that were there before */
-		tt_kick(&job->engine.backstage);
+		tt_errand(job); /* for changes that were there before */
 		err = tt_members(job)->watch->fd;
 	}
 	tt_unlock(job);

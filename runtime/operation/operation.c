@@ -145,8 +145,8 @@ static void evict(const struct tt_operation *r, struct tt_member *m, uint64_t si
 	unsigned long long ms = m->job->deadline / TT_MS;
 	char why[200] = "";
 
-	if (r->words->reproach)
-		r->words->reproach(m, why, sizeof why);
+	tt_each_module(module, r->job, reproach)
+		module->reproach(m, why, sizeof why);
 	if (err == -ETIMEDOUT && m->state == TT_CONNECTING)
 		tt_member_evict(m, err, "rank %d could not be reached within %llu ms: does it run?", m->rank, ms);
 	else if (err == -ETIMEDOUT && *why)

@@ -14,8 +14,6 @@ struct tt_operation_kind { /* each may be NULL */
 	uint64_t (*progress)(const struct tt_operation *); /* another number when ranks have done something for it */
 	/* The rank to blame although all have given a sign of life since then; NULL: none. */
 	struct tt_member *(*blame)(const struct tt_operation *, uint64_t since);
-	/* Writes a reason that is better than that the rank did not take part, if there is one. */
-	void (*reproach)(const struct tt_member *, char *why, size_t size);
 	bool (*withdraw)(struct tt_operation *); /* takes it back, for the caller to end. False: others know of it */
 	/* Ends it with err once the others have returned what they hold of it. NULL: it just ends. */
 	void (*give_up)(struct tt_operation *, int err);

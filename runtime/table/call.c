@@ -555,7 +555,7 @@ static uint64_t quiet_for(const struct tt_member *m)
 
 static bool is_quiet_too_long(const struct tt_member *m) { return quiet_for(m) > QUIESCE_DEADLINES * m->job->deadline; }
 
-static void reproach(const struct tt_member *m, char *why, size_t size)
+void tt_call_reproach(const struct tt_member *m, char *why, size_t size)
 {
 	if (is_quiet_too_long(m))
 		snprintf(why, size, "it has let no push begin for %llu ms, as a save or a load does, of a deadline of "
@@ -763,7 +763,6 @@ static const struct tt_operation_kind words = {
 	.needs = needs_others,
 	.progress = count_progress,
 	.blame = find_overdue,
-	.reproach = reproach,
 	.give_up = give_up,
 	.explain = explain,
 };

@@ -485,4 +485,5 @@ const struct tt_module tt_table_module = {
 	.message_count = TT_COUNT(messages),
 	.unreached = tt_table_member_down,
 	.ended = lose_member,
+	.reproach = tt_call_reproach,
 };

@@ -534,7 +534,7 @@ uint64_t tt_version_keep(struct tutti_table *t, int rank, uint32_t call, uint64_
 		return version;
 	if (p->keep.until <= tt_now())
 		p->keep = (struct tt_keep){ call, newest_to_keep(s), tt_now() + t->job->deadline / KEEP_SHARE };
-	p->keep.call = call; /* calls of a rank that run at once share what is kept, and the last to ask lets go of it */
+	p->keep.call = call; /* calls of one rank share what is kept, and the last to ask lets go of it */
 	version = p->keep.version = tt_max(p->keep.version, version);
 	s->kept_until = tt_max(s->kept_until, p->keep.until);
 	look_at_kept(t); /* the call may have kept an older one */

@@ -600,15 +600,6 @@ static int out_of_range(const struct tutti_window *w, const struct call *c, uint
 	               c->what, c->bytes, c->offset, w->name, c->rank, (unsigned long long)len);
 }
 
-static void copy_here(void *to, const void *from, size_t n)
-{
-	if (n == 8 && !((uintptr_t)to % 8) && !((uintptr_t)from % 8))
-		__atomic_store_n((uint64_t *)to, __atomic_load_n((const uint64_t *)from, __ATOMIC_ACQUIRE),
-		                 __ATOMIC_RELEASE);
-	else if (n)
-		memmove(to, from, n);
-}
-
 /* In this rank's own window. */
 static int act_here(struct tutti_window *w, const struct call *c)
 {
@@ -618,9 +609,9 @@ static int act_here(struct tutti_window *w, const struct call *c)
 	if (err)
 		return err;
 	if (c->kind == TT_PUT)
-		copy_here(at, c->local, c->bytes);
+		tt_copy_word(at, c->local, c->bytes);
 	else if (c->kind == TT_GET)
-		copy_here(c->local, at, c->bytes);
+		tt_copy_word(c->local, at, c->bytes);
 	else if ((uintptr_t)at % 8)
 		return tt_fail(-EINVAL, "%s: the window \"%s\" does not begin at a multiple of 8", c->what, w->name);
 	else {
@@ -687,7 +678,7 @@ static bool act_there(struct remote *r, const struct call *c)
 	    !peer->net->transport->store_begin(peer, &r->key))
 		return false;
 	since = tt_stats_start(job);
-	copy_here(get ? c->local : at + c->offset, get ? at + c->offset : c->local, c->bytes);
+	tt_copy_word(get ? c->local : at + c->offset, get ? at + c->offset : c->local, c->bytes);
 	peer->net->transport->store_end(peer);
 	if (c->slot >= 0)
 		done = peer->net->transport->notify(peer, r->index << 12 | (uint32_t)c->slot);

@@ -111,12 +111,19 @@ static void test_twins(void)
 	const struct tt_module message = { .name = "twin", .slot = ECHO_SLOT - 1, .messages = messages, .message_count = 1 };
 	const struct tt_module notify = { .name = "twin", .slot = ECHO_SLOT - 1, .notify = ignore_notify, .notify_last = 1 };
 	const struct tt_module nowhere = { .name = "twin", .slot = TT_MODULES };
+	const struct tt_message hello = { .type = 1 }, same[] = { { .type = 201 }, { .type = 201 } };
+	const struct tt_module greets = { .name = "twin", .slot = ECHO_SLOT - 1, .messages = &hello, .message_count = 1 };
+	const struct tt_module twice = { .name = "twin", .slot = ECHO_SLOT - 1, .messages = same, .message_count = 2 };
 	tutti *job = NULL;
 
 	refuse(&slot, "slot");
 	refuse(&message, "type 200");
 	register_modules(&notify, NULL);
 	CU_ASSERT(tutti_join(NULL, &job) == -EEXIST && strstr(tutti_why(), "window and twin"));
+	register_modules(&greets, NULL);
+	CU_ASSERT(tutti_join(NULL, &job) == -EEXIST && strstr(tutti_why(), "member and twin"));
+	register_modules(&twice, NULL);
+	CU_ASSERT(tutti_join(NULL, &job) == -EEXIST && strstr(tutti_why(), "twin and twin"));
 	register_modules(&nowhere, NULL);
 	CU_ASSERT(tutti_join(NULL, &job) == -EINVAL && strstr(tutti_why(), "twin"));
 	register_modules(NULL, NULL);
