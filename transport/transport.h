@@ -15,12 +15,18 @@
  *   caller's. ADD is atomic with the owner's own such atomics.
  * Failure. A transport retries what its hardware or kernel retries, and never reconnects. When a peer fails, every
  *   outstanding op on the peer gets done(-ECONNRESET) in post order, then down() comes once; later posts get
- *   done(-ENOTCONN). After down() that peer reaches none of my memory. A failed op may or may not have happened. A key
- *   that was deregistered gives -ESTALE, a range outside the key's -ERANGE, a malformed argument -EINVAL: such an op
- *   touches no memory and hurts no other op. A transport does not notice silence.
- * Threads. One thread at a time enters a net. A transport has no locks and no hidden threads. The net calls the events
- *   and done() on the thread that entered it. They may call post, connect, reg and dereg, but not progress, disconnect
- *   or close.
+ *   done(-ENOTCONN). After down() that peer reaches none of my memory. A failed op may or may not have happened. A range
+ *   outside the key's gives -ERANGE, a malformed argument -EINVAL: such an op touches no memory and hurts no other op. A
+ *   transport does not notice silence.
+ * Taking memory back. The owner deregisters a key when no peer that was given it uses it any more, or when that peer is
+ *   disconnected: the runtime asks first (member/loan.c). A peer that uses a key afterwards touches no memory, and may
+ *   lose its connection for it: a queue pair dies of a bad key. Where a transport can tell, the op gets -ESTALE.
+ * Pinning. Some hardware reaches pinned memory alone, and pinning takes 50 us to 20 s. On a net that has pin(), an op's
+ *   region and a key name only memory that is pinned until they are gone: a region lies inside of a pinned range, a key
+ *   is for exactly one that was pinned with `remote`.
+ * Threads. One thread at a time enters a net, but for pin and unpin. A transport has no other locks and no hidden
+ *   threads. The net calls the events and done() on the thread that entered it. They may call post, connect, reg and
+ *   dereg, but not progress, disconnect or close.
  * Reachability. There are no capability flags: all four kinds are mandatory. Nothing is posted before up().
  *   down(-EHOSTUNREACH) after a connect() means that this transport does not lead to the peer: ask the next one.
  */
@@ -141,9 +147,13 @@ struct tt_transport {
 	int (*list)(struct tt_device *, int max);
 	int (*open)(const struct tt_net_config *, struct tt_net **); /* also listens */
 	void (*close)(struct tt_net *); /* disconnects every peer, deregisters every region */
-	/* remote: fills in the key */
+	/* Slow, and the only functions that may run beside any other one of the net. They nest: a range is pinned until
+	 * it was unpinned as often. NULL, both: the net reaches any memory. pin: -ENOMEM, with a sentence. */
+	int (*pin)(struct tt_net *, const struct tt_mem *, int remote);
+	void (*unpin)(struct tt_net *, const struct tt_mem *, int remote);
+	/* Fast. remote: fills in the key */
 	int (*reg)(struct tt_net *, const struct tt_mem *, int remote, struct tt_region **);
-	/* The key stops working. A landing in progress is cut off, and its op gets -ESTALE. */
+	/* The key stops working: what still uses it touches no memory. A landing in progress is cut off. */
 	void (*dereg)(struct tt_region *);
 	/* up() or down() follows from progress(). -EMFILE: this process has no file left for the connection. */
 	int (*connect)(struct tt_net *, const char *addr, struct tt_peer **);

@@ -927,8 +927,21 @@ static int arm(struct tt_net *base)
 }
 
 const struct tt_transport tt_sim = {
-	"sim", list_devices, open_net, close_net, reg, dereg, connect_net, disconnect, post, map_region, store_begin,
-	store_end, notify, progress, arm,
+	.name = "sim",
+	.list = list_devices,
+	.open = open_net,
+	.close = close_net,
+	.reg = reg,
+	.dereg = dereg,
+	.connect = connect_net,
+	.disconnect = disconnect,
+	.post = post,
+	.map = map_region,
+	.store_begin = store_begin,
+	.store_end = store_end,
+	.notify = notify,
+	.progress = progress,
+	.arm = arm,
 };
 
 /* ---- what the world does to the wire ---- */
