@@ -120,8 +120,9 @@ int tutti_group_next(tutti *, tutti_change *);        /* 1; 0: there is none; -E
  * written with put are visible to the owner after it has seen a notify sent later by the same rank. An aligned 8-byte
  * put or get is one store or load; anything longer may be seen in pieces. */
 int tutti_window_open(tutti *, const char *name, void *base, size_t bytes, tutti_window **window);
-void tutti_window_close(tutti_window *);             /* the others then get -ESTALE; the memory is the caller's; NULL is
-                                                        allowed */
+/* Waits until no other rank puts or gets there any more, and evicts one that does not stop; then the memory is the
+ * caller's, and later uses by others get -ESTALE. NULL is allowed. */
+void tutti_window_close(tutti_window *);
 /* That rank's bytes as a plain pointer, until the window is closed here or there: in shared memory, of memory of
  * tutti_alloc, after a first put or get. Else NULL. */
 void *tutti_window_map(tutti_window *, int rank);

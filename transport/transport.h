@@ -15,9 +15,9 @@
  *   caller's. ADD is atomic with the owner's own such atomics.
  * Failure. A transport retries what its hardware or kernel retries, and never reconnects. When a peer fails, every
  *   outstanding op on the peer gets done(-ECONNRESET) in post order, then down() comes once; later posts get
- *   done(-ENOTCONN). After down() that peer reaches none of my memory. A failed op may or may not have happened. A range
- *   outside the key's gives -ERANGE, a malformed argument -EINVAL: such an op touches no memory and hurts no other op. A
- *   transport does not notice silence.
+ *   done(-ENOTCONN). After down() that peer reaches none of my memory. A failed op may or may not have happened. A
+ *   range outside the key gives -ERANGE, a malformed argument -EINVAL: such an op touches no memory and hurts no other
+ *   op. A transport does not notice silence.
  * Taking memory back. The owner deregisters a key when no peer that was given it uses it any more, or when that peer is
  *   disconnected: the runtime asks first (member/loan.c). A peer that uses a key afterwards touches no memory, and may
  *   lose its connection for it: a queue pair dies of a bad key. Where a transport can tell, the op gets -ESTALE.

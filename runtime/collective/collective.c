@@ -21,6 +21,7 @@ enum {
 	IN_FLIGHT_MAX = 1024,
 	AHEAD_MAX = 4 * IN_FLIGHT_MAX, /* how far another rank may be ahead of this one */
 	TAG_ABORT = 0x7fff0001,
+	TAG_STOP = 0x7fff0003, /* in a recall alone */
 };
 
 struct kept { /* a message that no collective has taken yet */
@@ -149,7 +150,7 @@ static void push(struct tt_coll *c)
 	if (c->busy)
 		return;
 	c->busy = true;
-	if (!c->failed && !c->over)
+	if (!c->failed && !c->over && !c->stopped)
 		k = c->advance(c);
 	free(c->taken);
 	c->taken = NULL;
@@ -159,7 +160,7 @@ static void push(struct tt_coll *c)
 	if (c->failed)
 		release(c);
 	c->over |= k > 0;
-	if ((c->over || c->failed) && !c->pending)
+	if ((c->over || c->failed) && !c->pending && !c->lent)
 		end(c);
 }
 
@@ -285,10 +286,22 @@ static void check_members(struct tt_coll *c)
 			fail(c, -ENOTCONN, seats[i].rank);
 }
 
+/* That rank has given up, and takes its memory back: nothing may be put there any more. Why follows: a rank is gone, or
+ * an ABORT comes. */
+static void stop(struct tt_coll *c, int rank)
+{
+	if (c->over)
+		return;
+	c->stopped = true;
+	tt_coll_gave_up(c, rank);
+}
+
 /* An ABORT is passed on, because its sender may not be connected to all ranks. */
 static void compare(struct tt_coll *c, const struct kept *k)
 {
-	if (k->tag == TAG_ABORT)
+	if (k->tag == TAG_STOP)
+		stop(c, c->group->seats[k->from].rank);
+	else if (k->tag == TAG_ABORT)
 		abandon(c, -ECONNABORTED, c->group->seats[k->from].rank);
 	else if (k->print != c->print)
 		abandon(c, -EBADMSG, c->group->seats[k->from].rank);
@@ -413,7 +426,7 @@ void tt_coll_end_group(struct tutti *group)
 		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
 		if (c->group != group)
 			continue;
-		fail(c, -ECANCELED, -1);
+		abandon(c, -ECANCELED, -1);
 		push(c);
 	}
 	forget_kept(group->job, group->uid, NULL);
@@ -454,13 +467,10 @@ static void posted(struct tt_post *p, int err)
 	tt_post_count(p, err);
 	tt_scratch_give(&c->job->scratch, cp, cp->size);
 	c->pending--;
-	if (err == -ESTALE) {
-		tt_coll_gave_up(c, to);
-	} else if (err == -EMFILE) {
+	if (err == -EMFILE)
 		abandon(c, err, to);
-	} else if (err) {
+	else if (err)
 		fail(c, err, to);
-	}
 	push(c);
 }
 
@@ -638,7 +648,16 @@ static void take_message(struct tt_member *from, struct tt_pack *p)
 
 /* ---- puts ---- */
 
-int tt_coll_open(struct tt_coll *c, int rank, void *base, size_t len, struct tt_region **out)
+struct tt_coll_loan {
+	struct tt_loan loan;
+	struct tt_job *job;
+	struct tt_coll *coll;       /* waits for it; NULL: nobody does */
+	int rank;                   /* the holder */
+	struct tt_region *region;
+	size_t scratch;             /* bytes of scratch memory to give back; 0: none */
+};
+
+int tt_coll_lend(struct tt_coll *c, int rank, void *base, size_t len, struct tt_coll_loan **out)
 {
 	struct tt_member *m = tt_group_member(c->group, rank);
 	struct tt_mem mem = tt_mem_of(base, len);
@@ -646,7 +665,74 @@ int tt_coll_open(struct tt_coll *c, int rank, void *base, size_t len, struct tt_
 
 	if (err)
 		return err;
-	return tt_member_net(m)->transport->reg(tt_member_net(m), &mem, 1, out);
+	struct tt_coll_loan *l = calloc(1, sizeof *l);
+	if (!l)
+		return tt_fail(-ENOMEM, "no memory for a collective");
+	err = tt_member_net(m)->transport->reg(tt_member_net(m), &mem, 1, &l->region);
+	if (err) {
+		free(l);
+		return err;
+	}
+	l->job = c->job;
+	l->rank = rank;
+	tt_loan_begin(&l->loan, m);
+	*out = l;
+	return 0;
+}
+
+const struct tt_key *tt_coll_key(const struct tt_coll_loan *l) { return &l->region->key; }
+
+static void end_loan(struct tt_coll_loan *l)
+{
+	void *base = l->region->mem.base;
+
+	l->region->net->transport->dereg(l->region);
+	if (l->scratch)
+		tt_scratch_give(&l->job->scratch, base, l->scratch);
+	free(l);
+}
+
+static void come_back(struct tt_loan *loan)
+{
+	struct tt_coll_loan *l = tt_container_of(loan, struct tt_coll_loan, loan);
+	struct tt_coll *c = l->coll;
+
+	end_loan(l);
+	if (!c)
+		return;
+	c->lent--;
+	push(c);
+}
+
+/* What a recall says is a message of the collective without bytes, so it reaches the call in any state. */
+static bool recall(struct tt_coll *c, struct tt_coll_loan *l)
+{
+	uint8_t head[HEAD];
+	struct tt_pack p = tt_pack(head, sizeof head);
+
+	put_head(&p, c->group, l->rank, c->seq, c->print, TAG_STOP);
+	l->loan.back = come_back;
+	return tt_loan_recall(&l->loan, TT_COLLECTIVE_SLOT, head + 1, sizeof head - 1);
+}
+
+void tt_coll_take_back(struct tt_coll *c, struct tt_coll_loan *l, bool all, size_t scratch)
+{
+	l->scratch = scratch;
+	if (all)
+		tt_loan_end(&l->loan);
+	if (all || recall(c, l)) {
+		end_loan(l);
+		return;
+	}
+	l->coll = scratch ? NULL : c;
+	c->lent += !scratch;
+}
+
+static bool take_recall(struct tt_member *from, struct tt_pack *p, uint32_t number)
+{
+	(void)number;
+	take_message(from, p);
+	return true; /* a collective only puts */
 }
 
 /* The range's bit, 10 bits of the receiver's slot for the group, 12 bits of the collective's number, which
@@ -746,6 +832,7 @@ const struct tt_module tt_collective_module = {
 	.notify_first = TT_NOTIFY_COLLECTIVE,
 	.notify_last = 2 * TT_NOTIFY_COLLECTIVE - 1,
 	.notify = take_notify,
+	.recalled = take_recall,
 	.hangup = tt_segment_lost,
 	.up = wake_for,
 	.ended = end_for,

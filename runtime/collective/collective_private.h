@@ -53,6 +53,7 @@ static inline struct tt_coll_group *tt_coll_group(const struct tutti *g) { retur
 
 /* ---- collective.c: what all collectives share ---- */
 
+struct tt_coll_loan;
 struct tt_coll { /* one collective under way: a state machine that messages and notifies drive */
 	struct tt_list link;        /* in tt_collectives.running, in the order of their starts */
 	struct tt_job *job;
@@ -67,6 +68,8 @@ struct tt_coll { /* one collective under way: a state machine that messages and 
 	struct tt_segment_call *segment_call; /* the segment drives this collective, too; NULL: only messages do */
 	void (*release)(struct tt_coll *); /* at the end: deregisters and frees what the collective owns */
 	unsigned pending;           /* operations that the transport has not finished */
+	unsigned lent;              /* ranges of the caller's memory that were recalled and are still held */
+	bool stopped;               /* another rank has taken its memory back: nothing is sent any more */
 	bool over, failed, busy, released; /* over: advance has returned 1 */
 	bool undecided;             /* it may still choose to use a shared segment, or make one */
 	bool may_leave_messages;    /* it may end before all messages for it have been taken */
@@ -108,8 +111,12 @@ const void *tt_coll_take_any(struct tt_coll *, int *from, uint32_t tag, size_t *
 /* Puts bytes that stay valid until the end, with a notify. last: acknowledged at once, and with it all puts before. */
 int tt_coll_put(struct tt_coll *, int to, const struct tt_key *, uint64_t offset, const void *, size_t, unsigned lane,
                 bool last);
-/* Registers memory into which that rank may put. 1: not connected yet, ask again on the next advance; 0; -errno. */
-int tt_coll_open(struct tt_coll *, int rank, void *base, size_t len, struct tt_region **);
+/* Lends memory, into which that rank may put. 1: not connected yet, ask again on the next advance; 0; -errno. */
+int tt_coll_lend(struct tt_coll *, int rank, void *base, size_t len, struct tt_coll_loan **);
+const struct tt_key *tt_coll_key(const struct tt_coll_loan *);
+/* all: all that the rank was to put has come. Else it is asked to stop: the collective ends when it has; but memory of
+ * tt_scratch_take of so many bytes is set aside instead, and given back then. 0: it is the caller's memory. */
+void tt_coll_take_back(struct tt_coll *, struct tt_coll_loan *, bool all, size_t scratch);
 
 /* ---- transfer.c: runs of bytes between ranks, of which the larger collectives consist ---- */
 
@@ -125,8 +132,8 @@ struct tt_transfer { /* the collective fills in the first part; a transfer that 
 	bool started, open;         /* START, and READY, was sent or taken */
 	size_t done, by_message;    /* bytes sent or taken in; how many of them travel by message */
 	uint32_t pieces, chunks, credits;
-	struct tt_key key;
-	struct tt_region *region;
+	struct tt_key key;          /* out */
+	struct tt_coll_loan *loan;  /* in */
 	char *slots;
 };
 struct tt_transfers {

@@ -66,13 +66,13 @@ static int open_transfer(struct tt_transfers *l, struct tt_transfer *in)
 	if (in->combine && !in->slots && !(in->slots = tt_scratch_take(&c->job->scratch, slots_size(in))))
 		return -ENOMEM;
 	if (in->combine)
-		err = tt_coll_open(c, in->other, in->slots, slots_size(in), &in->region);
+		err = tt_coll_lend(c, in->other, in->slots, slots_size(in), &in->loan);
 	else
-		err = tt_coll_open(c, in->other, in->at, in->len, &in->region);
+		err = tt_coll_lend(c, in->other, in->at, in->len, &in->loan);
 	if (err)
 		return err < 0 ? err : 0;
 	struct tt_pack p = tt_pack(key, sizeof key);
-	tt_put_key(&p, &in->region->key);
+	tt_put_key(&p, tt_coll_key(in->loan));
 	tt_coll_send(c, in->other, in->id * TAGS + TAG_READY, key, sizeof key);
 	in->open = true;
 	return 0;
@@ -80,10 +80,11 @@ static int open_transfer(struct tt_transfers *l, struct tt_transfer *in)
 
 static void close_transfer(struct tt_transfers *l, struct tt_transfer *in)
 {
-	if (in->region)
-		in->region->net->transport->dereg(in->region);
-	in->region = NULL;
-	tt_scratch_give(&l->coll->job->scratch, in->slots, slots_size(in));
+	if (in->loan)
+		tt_coll_take_back(l->coll, in->loan, is_over(l, in), in->combine ? slots_size(in) : 0);
+	else
+		tt_scratch_give(&l->coll->job->scratch, in->slots, slots_size(in));
+	in->loan = NULL;
 	in->slots = NULL;
 }
 

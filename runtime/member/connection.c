@@ -37,6 +37,7 @@ static struct tt_link *new_link(struct tt_job *job, struct tt_peer *peer, struct
 	job->engine.neighbours += is_near(peer);
 	job->engine.afar += !is_near(peer);
 	tt_list_init(&l->doom);
+	tt_list_init(&l->loans);
 	return l;
 }
 
@@ -57,6 +58,7 @@ void tt_peer_settle(struct tt_job *job)
 			m->hangup(job, l->peer);
 		tt_members(job)->hangups++;
 		l->peer->net->transport->disconnect(l->peer);
+		tt_loans_return(l);
 		tt_timer_stop(&l->patience);
 		tt_list_remove(&l->all);
 		free(l);

@@ -277,6 +277,8 @@ static const struct tt_message messages[] = {
 	{ TT_NEWS, "news", tt_late_join_news },
 	{ TT_FAREWELL, "farewell", tt_news_take_farewell },
 	{ TT_MISSED, "missed", tt_news_take_missed },
+	{ TT_RECALL, "recall", tt_loan_take_recall },
+	{ TT_STOPPED, "stopped", tt_loan_take_stopped },
 };
 
 const struct tt_module tt_member_module = {

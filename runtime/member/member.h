@@ -18,10 +18,16 @@ extern const struct tt_module tt_member_module;
 #define tt_each_group(g, job) tt_each_of(struct tutti, link, g, &tt_members(job)->groups)
 #define tt_each_link(l, job) tt_each_of(struct tt_link, all, l, &tt_members(job)->links)
 
+struct tt_reads { /* GETs and ADDs under way from memory that may be recalled */
+	unsigned under_way;
+	uint32_t recall;            /* the number to be answered when all have ended; 0: none */
+};
+
 struct tt_post { /* an op for a member, which may wait here until there is a connection */
 	struct tt_op op;
 	struct tt_member *member;
 	struct tt_region *local;    /* registered for this op alone */
+	struct tt_reads *reads;     /* where a GET or an ADD is counted; NULL: nowhere */
 	uint64_t since;             /* in ticks; 0: not timed */
 	void (*done)(struct tt_post *, int err);
 };
@@ -56,6 +62,9 @@ struct tt_link { /* one connection; usually the only one to its member */
 	struct tt_timer patience;   /* while the other side has not said its rank */
 	bool used;                  /* for more than the rendezvous, or made after it */
 	bool parted;                /* belongs to no member any more: the other side disconnects */
+	struct tt_list loans;       /* keys that the other side holds */
+	struct tt_timer recall;     /* while some of these loans are recalled ... */
+	uint64_t recall_seen;       /* ... what had been received when it was started */
 	bool doubted;               /* a later life of its member has come: this connection was sent a PING */
 	struct tt_heartbeat heartbeat;
 };
@@ -104,6 +113,7 @@ struct tt_members { /* the room's own struct in a job */
 	struct tutti *all;          /* the group of all ranks: what tutti_join gives */
 	unsigned next_group;
 	uint32_t hangups;           /* connections that have ended so far; what was mapped through them has gone, too */
+	uint32_t loans;             /* the number of the last one */
 	unsigned tellings;          /* how often this rank has told others of a failure */
 	int endpoints_known;        /* how many ranks' addresses are known */
 	uint64_t endpoints_sent;    /* when this rank began to pass the table of endpoints on; 0: not yet */
@@ -176,6 +186,23 @@ static inline void tt_get_key(struct tt_pack *p, struct tt_key *key)
 	key->len = tt_get64(p);
 	tt_get_bytes(p, key->raw, sizeof key->raw);
 }
+
+/* ---- loan.c: memory that other ranks hold a key of ---- */
+
+struct tt_loan { /* a key that one rank holds; part of its owner's struct. Zeroed: ended */
+	struct tt_list link;        /* in of->loans */
+	struct tt_link *of;         /* the holder's connection; NULL: disconnected, or ended */
+	uint32_t number;
+	bool recalled;
+	void (*back)(struct tt_loan *); /* after a recall: nobody uses the key any more. It may free the loan */
+};
+
+void tt_loan_begin(struct tt_loan *, struct tt_member *holder); /* one that is connected and is about to get the key */
+void tt_loan_end(struct tt_loan *);                    /* the holder has done all for which it got the key */
+/* Asks the holder to stop; what: for `recalled` of the module in that slot. True: nobody holds it; back() is not called.
+ * Else back() follows, at the latest when the holder has been evicted. */
+bool tt_loan_recall(struct tt_loan *, int slot, const void *what, size_t len);
+void tt_loan_stopped(struct tt_member *owner, uint32_t number); /* answers a recall */
 
 /* ---- life.c, news.c: who is alive ---- */
 

@@ -5,7 +5,7 @@
 
 enum { /* the first byte of a message of this room; docs/wire.md has those of all rooms */
 	TT_HELLO = 1, TT_WELCOME, TT_BUSY, TT_REFUSED, TT_ENDPOINT, TT_ENDPOINTS, TT_BYE, TT_PING, TT_PONG, TT_DOWN,
-	TT_REVOKE = 15, TT_AGREE, TT_PART, TT_LATE, TT_NEWS, TT_FAREWELL, TT_MISSED,
+	TT_RECALL = 13, TT_REVOKE = 15, TT_AGREE, TT_PART, TT_LATE, TT_NEWS, TT_FAREWELL, TT_MISSED, TT_STOPPED = 40,
 };
 
 enum { TT_BYE_GROUPS = 2 * TT_GROUPS, TT_HOST_BITS = 40 };
@@ -52,6 +52,12 @@ static inline bool tt_may_pass(uint8_t type)
 bool tt_send_raw(struct tt_link *, const void *bytes, size_t len); /* at most 64 bytes. False: no memory, link doomed */
 void tt_post_waiting(struct tt_member *);          /* posts what has waited for the connection ... */
 void tt_fail_waiting(struct tt_member *, int err); /* ... or ends it */
+
+/* ---- loan.c ---- */
+
+void tt_loans_return(struct tt_link *); /* it is disconnected */
+void tt_loan_take_recall(struct tt_member *from, struct tt_pack *); /* messages */
+void tt_loan_take_stopped(struct tt_member *from, struct tt_pack *);
 
 /* ---- life.c ---- */
 

@@ -21,6 +21,15 @@ void tt_member_let_go(struct tt_member *m)
 		tt_link_doom(m->link);
 }
 
+/* A recall waits for the last of them. */
+static void end_read(struct tt_member *owner, struct tt_reads *reads)
+{
+	if (--reads->under_way || !reads->recall)
+		return;
+	tt_loan_stopped(owner, reads->recall);
+	reads->recall = 0;
+}
+
 static void finish_post(struct tt_op *op)
 {
 	struct tt_post *p = tt_container_of(op, struct tt_post, op);
@@ -30,6 +39,8 @@ static void finish_post(struct tt_op *op)
 	if (p->local)
 		p->local->net->transport->dereg(p->local);
 	p->local = NULL;
+	if (p->reads)
+		end_read(m, p->reads);
 	tt_member_let_go(m);
 	p->done(p, err);
 }
@@ -77,6 +88,8 @@ static void hand_to_net(struct tt_member *m, struct tt_post *p)
 	}
 	p->op.done = finish_post;
 	tt_member_hold(m);
+	if (p->reads)
+		p->reads->under_way++;
 	m->link->used |= !is_passing(&p->op);
 	peer->net->transport->post(peer, &p->op);
 }

@@ -5,6 +5,9 @@
  *
  *      user -- ASK {its index, generation, name} --> owner     owner -- ANSWER {the same, own index, key} --> user
  *
+ * The key is on loan (member/loan.c): closing a window takes it back from each rank that was answered, and waits until
+ * none uses it.
+ *
  * A notify value is the receiver's: 0, 11 bits of window index, 12 bits of slot.
  */
 #include "engine/engine.h"
@@ -32,6 +35,12 @@ static struct windows *windows_of(const struct tt_job *job) { return job->own[TT
 
 enum remote_state { UNKNOWN, ASKED, KNOWN, CLOSED };
 
+struct lent { /* this window's key, to a rank that has asked for it */
+	struct tt_loan loan;
+	struct tutti_window *window;
+	uint32_t index, generation; /* of the asker's own window */
+};
+
 struct remote { /* another rank's window of this name */
 	struct tt_list unanswered;  /* operations that wait for the answer */
 	enum remote_state state;
@@ -42,8 +51,8 @@ struct remote { /* another rank's window of this name */
 	struct tt_timer patience;
 	struct tutti_window *window;
 	int rank;
-	bool told;                  /* the rank has asked for this window, and hears when it closes */
-	uint32_t asker_index, asker_generation;
+	struct tt_reads reads;
+	struct lent *lent;          /* what that rank holds of this window; NULL: it has not asked */
 };
 
 struct slot { /* number of notifies so far */
@@ -61,6 +70,7 @@ struct tutti_window {
 	uint32_t index, generation;
 	struct tt_region *regions[TT_NETS];
 	struct remote *remotes;     /* one a rank */
+	int lent;                   /* keys that were recalled and are still held */
 	struct slot *slots[TT_SLOTS];
 };
 
@@ -81,24 +91,42 @@ static const char *name_of(struct tt_job *job, const struct tutti_window *w) /* 
 
 /* ---- asking and answering ---- */
 
-static void answer(struct tutti_window *w, struct tt_member *to, uint32_t index, uint32_t generation)
+static void take_back(struct tt_loan *l) { tt_container_of(l, struct lent, loan)->window->lent--; }
+
+/* False: no memory. */
+static bool lend(struct tutti_window *w, struct tt_member *to, uint32_t index, uint32_t generation)
 {
 	struct remote *r = &w->remotes[to->rank];
+
+	if (!r->lent && !(r->lent = calloc(1, sizeof *r->lent)))
+		return false;
+	r->lent->window = w;
+	r->lent->loan.back = take_back;
+	r->lent->index = index;
+	r->lent->generation = generation;
+	if (!r->lent->loan.of)
+		tt_loan_begin(&r->lent->loan, to);
+	return true;
+}
+
+static void answer(struct tutti_window *w, struct tt_member *to, uint32_t index, uint32_t generation)
+{
 	struct tt_key none = { .len = 0 }, *key = &none;
 	uint8_t bytes[128];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 
+	if (!lend(w, to, index, generation)) {
+		tt_member_gone(to, -ENOMEM, "no memory for an answer to rank %d", to->rank);
+		return;
+	}
 	for (int i = 0; i < w->job->engine.count; i++)
-		if (w->regions[i] && to->link && w->regions[i]->net == tt_member_net(to))
+		if (w->regions[i] && w->regions[i]->net == tt_member_net(to))
 			key = &w->regions[i]->key;
 	tt_put8(&p, TT_ANSWER);
 	tt_put32(&p, index);
 	tt_put32(&p, generation);
 	tt_put32(&p, w->index);
 	tt_put_key(&p, key);
-	r->told = true;
-	r->asker_index = index;
-	r->asker_generation = generation;
 	tt_send(to, bytes, (size_t)(p.at - bytes), NULL, 0);
 }
 
@@ -154,7 +182,7 @@ static void take_ask(struct tt_member *from, struct tt_pack *p)
 static void answer_kept(struct tutti_window *w)
 {
 	each_ask(a, w->job) {
-		if (strcmp(a->name, w->name))
+		if (strcmp(a->name, w->name) || !a->from->link)
 			continue;
 		answer(w, a->from, a->index, a->generation);
 		tt_list_remove(&a->link);
@@ -188,6 +216,7 @@ static void end_unanswered(struct remote *r, int err)
 static void post_operation(struct tt_operation *q, struct remote *r)
 {
 	q->post.op.key = &r->key;
+	q->post.reads = q->post.op.kind == TT_PUT ? NULL : &r->reads;
 	if (q->post.op.flags & TT_NOTIFY)
 		q->post.op.notify |= r->index << 12;
 	if (q->post.op.offset > r->key.len || q->post.op.len > r->key.len - q->post.op.offset) {
@@ -224,13 +253,19 @@ static void take_answer(struct tt_member *from, struct tt_pack *p)
 		post_operation(q, r);
 }
 
-static void take_closed(struct tt_member *from, struct tt_pack *p)
+/* The rank closes its window. */
+static bool take_recall(struct tt_member *from, struct tt_pack *p, uint32_t number)
 {
 	uint32_t index = tt_get32(p), generation = tt_get32(p);
 	struct tutti_window *w = p->bad ? NULL : handle(from->job, index, generation);
 
-	if (w)
-		w->remotes[from->rank].state = CLOSED;
+	if (!w)
+		return true;
+	struct remote *r = &w->remotes[from->rank];
+	r->state = CLOSED;
+	if (r->reads.under_way)
+		r->reads.recall = number;
+	return !r->reads.under_way;
 }
 
 static void lose_patience(struct tt_timer *t)
@@ -270,7 +305,6 @@ static void end_asked(struct tt_member *m)
 	each_window(w, m->job) {
 		struct remote *r = &w->remotes[m->rank];
 		tt_timer_stop(&r->patience);
-		r->told = false;
 		end_unanswered(r, m->err);
 	}
 	forget_asks(m, NULL);
@@ -360,14 +394,23 @@ static struct tutti_window *new_window(struct tt_job *job, const char *name)
 	return w;
 }
 
-static void tell_askers(struct tutti_window *w)
+static bool is_back(void *w) { return !((struct tutti_window *)w)->lent; }
+
+/* Takes the key back from all who hold it: afterwards nobody uses this window's memory. */
+static void recall(struct tutti_window *w)
 {
-	for (int i = 0; i < w->job->size && !w->job->leaving; i++) {
-		const struct remote *r = &w->remotes[i];
-		const uint32_t words[] = { r->asker_index, r->asker_generation };
-		if (r->told)
-			tt_send_words(tt_member(w->job, i), TT_CLOSED, words, 2, NULL, 0);
+	for (int i = 0; i < w->job->size; i++) {
+		struct lent *l = w->remotes[i].lent;
+		uint8_t bytes[8];
+		struct tt_pack p = tt_pack(bytes, sizeof bytes);
+		if (!l)
+			continue;
+		tt_put32(&p, l->index);
+		tt_put32(&p, l->generation);
+		w->lent += !tt_loan_recall(&l->loan, TT_WINDOW_SLOT, bytes, sizeof bytes);
 	}
+	while (tt_wait_until(w->job, is_back, w, tt_now() + w->job->deadline))
+		continue; /* a holder that does not answer is evicted */
 }
 
 static void free_window(struct tutti_window *w)
@@ -377,8 +420,10 @@ static void free_window(struct tutti_window *w)
 			w->regions[i]->net->transport->dereg(w->regions[i]);
 	for (int i = 0; i < TT_SLOTS; i++)
 		free(w->slots[i]);
-	for (int i = 0; w->remotes && i < w->job->size; i++)
+	for (int i = 0; w->remotes && i < w->job->size; i++) {
 		tt_timer_stop(&w->remotes[i].patience);
+		free(w->remotes[i].lent);
+	}
 	tt_list_remove(&w->link);
 	if (w->index)
 		windows_of(w->job)->at[w->index] = NULL;
@@ -470,7 +515,8 @@ void tutti_window_close(tutti_window *w)
 	struct tt_job *job = w->job;
 	tt_lock(job);
 	drain(w);
-	tell_askers(w);
+	tt_list_remove(&w->link); /* who asks from now on waits for the next window of this name */
+	recall(w);
 	free_window(w);
 	tt_unlock(job);
 }
@@ -786,6 +832,7 @@ int tt_window_post(struct tutti_window *w, int rank, struct tt_post *p)
 	if (p->op.offset > r->key.len || p->op.len > r->key.len - p->op.offset)
 		return -ERANGE;
 	p->op.key = &r->key;
+	p->reads = p->op.kind == TT_PUT ? NULL : &r->reads;
 	tt_post(m, p);
 	return 0;
 }
@@ -915,7 +962,6 @@ static void close_windows(struct tt_job *job)
 static const struct tt_message messages[] = {
 	{ TT_ASK, "ask", take_ask },
 	{ TT_ANSWER, "answer", take_answer },
-	{ TT_CLOSED, "closed", take_closed },
 };
 
 const struct tt_module tt_window_module = {
@@ -929,6 +975,7 @@ const struct tt_module tt_window_module = {
 	.notify_first = 0,
 	.notify_last = TT_WINDOWS * TT_SLOTS - 1,
 	.notify = take_notify,
+	.recalled = take_recall,
 	.unreached = end_unreached,
 	.reborn = forget_life,
 	.ended = end_asked,

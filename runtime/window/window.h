@@ -4,7 +4,7 @@
 #include "operation/operation.h"
 
 enum { TT_WINDOW_SLOT = 2, TT_WINDOWS = 2048, TT_SLOTS = 4096 /* of notifies, in each window */ };
-enum { TT_ASK = 11, TT_ANSWER, TT_CLOSED }; /* types of messages */
+enum { TT_ASK = 11, TT_ANSWER }; /* types of messages */
 extern const struct tt_module tt_window_module;
 
 /* As tutti_window_open, also for names that begin with "tutti:". */
