@@ -47,8 +47,8 @@ struct tt_module { /* any function may be NULL; its caller holds the lock unless
 	uint32_t notify_first, notify_last;
 	void (*notify)(struct tt_member *from, uint32_t value);
 
-	/* Another rank takes back memory that this rank has a key of: stops using it. True: nothing here uses it any more.
-	 * False: tt_loan_stopped(from, number) follows. */
+	/* Another rank takes back memory that this rank has a key of: stops using it. True: nothing here uses it any
+	 * more. False: tt_loan_stopped(from, number) follows. */
 	bool (*recalled)(struct tt_member *from, struct tt_pack *what, uint32_t number);
 
 	/* Events of nets and members */

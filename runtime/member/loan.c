@@ -8,11 +8,11 @@
  *                                                     its PUTs are posted; it waits for the end of its GETs
  *               <----------------- STOPPED {number}   behind the last PUT
  *
- * What has come complete needs no question: its holder uses the key no more. Who waits is the owner's affair: for memory
- * of the user the call does, memory of the library is set aside.
+ * What has come complete needs no question: its holder uses the key no more. Who waits is the owner's affair: for
+ * memory of the user the call does, memory of the library is set aside.
  *
- * A holder that falls silent is evicted by its heartbeat. One that lives, but neither answers nor moves bytes, is evicted
- * after a deadline, too: no wait is without a bound. */
+ * A holder that falls silent is evicted by its heartbeat. One that lives, but neither answers nor moves bytes, is
+ * evicted after a deadline, too: no wait is without a bound. */
 #include "engine/engine.h"
 #include "member/member_private.h"
 

@@ -199,8 +199,8 @@ struct tt_loan { /* a key that one rank holds; part of its owner's struct. Zeroe
 
 void tt_loan_begin(struct tt_loan *, struct tt_member *holder); /* one that is connected and is about to get the key */
 void tt_loan_end(struct tt_loan *);                    /* the holder has done all for which it got the key */
-/* Asks the holder to stop; what: for `recalled` of the module in that slot. True: nobody holds it; back() is not called.
- * Else back() follows, at the latest when the holder has been evicted. */
+/* Asks the holder to stop; what: for `recalled` of the module in that slot. True: nobody holds it, and back() is not
+ * called. Else back() follows, at the latest when the holder has been evicted. */
 bool tt_loan_recall(struct tt_loan *, int slot, const void *what, size_t len);
 void tt_loan_stopped(struct tt_member *owner, uint32_t number); /* answers a recall */
 

@@ -633,6 +633,57 @@ static void test_not_evicted(void)
 		stop_writer("no", true, false);
 }
 
+/* ---- a window closes, and a rank that has its key does not answer ---- */
+
+enum { HOLDERS_DEADLINE = 2000 * SLOW };
+
+/* Stage 1: all have the key. The victim is stopped, or computes; go 1: rank 0 closes its window. */
+static void program_holder(tutti *job)
+{
+	uint64_t memory[8] = { 0 }, word, started;
+	tutti_window *w;
+
+	EXPECT(tutti_window_open(job, "held", memory, sizeof memory, &w) == 0);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	EXPECT(my_rank == 0 || tutti_get(w, 0, 0, &word, 8, NULL) == 0);
+	reach(1);
+	if (my_rank == 0) {
+		await_go(1);
+		started = tt_now();
+		tutti_window_close(w);
+		record(0, started);
+		reach(2);
+	}
+	await_go(2); /* without a call: the background thread answers */
+	if (my_rank)
+		tutti_window_close(w);
+}
+
+static uint64_t close_before(bool stopped)
+{
+	victim = 2;
+	start((struct crew){ .size = 3, .deadline_ms = HOLDERS_DEADLINE, .program = program_holder });
+	await(0, 1, NOBODY);
+	if (stopped)
+		strike(victim, SIGSTOP);
+	board->go = 1;
+	await_rank(0, 2);
+	if (stopped)
+		strike(victim, SIGCONT);
+	board->go = 2;
+	finish(NOBODY);
+	return (board->of[0].ended - board->of[0].started) / TT_MS;
+}
+
+static void test_close_held(void)
+{
+	uint64_t took = close_before(false);
+
+	WANT(took < 200 * SLOW, "closing a window took %llu ms, and its holders live", (unsigned long long)took);
+	took = close_before(true);
+	WANT(took < HOLDERS_DEADLINE, "closing a window took %llu ms, and a holder was stopped", (unsigned long long)took);
+}
+
 /* ---- the owner is busy ---- */
 
 static int compare(const void *a, const void *b)
@@ -1428,6 +1479,7 @@ static CU_TestInfo stop_tests[] = {
 	{ "get from it", test_get_stopped },
 	{ "put to it", test_put_stopped },
 	{ "busy, not stopped", test_busy },
+	{ "with the key of a window that closes", test_close_held },
 	{ "holding pointers", test_evicted },
 	{ "holding pointers, let be", test_not_evicted },
 	CU_TEST_INFO_NULL,
