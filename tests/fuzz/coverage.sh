@@ -25,22 +25,23 @@ runtime/member/greeting.c who_comes fault_of_hello may_come_again take_welcome t
 runtime/member/life.c tt_member_take_bye tt_take_bye
 runtime/member/news.c tt_news_take_down take_life tt_news_take_farewell tt_news_take_missed
 runtime/member/heartbeat.c tt_heartbeat_answered
+runtime/member/loan.c tt_loan_take_recall tt_loan_take_stopped
 runtime/member/agreement.c has_place get_view take_collect take_propose know_newcomer seat_all decide give_up_ballot take_refusal take_report take_accept note_newcomer take_arrival may_sit take_welcome is_ballot_of dispatch tt_agree_message
 runtime/member/group.c read_bye tt_group_revoked
-runtime/table/send_queue.c tt_lane_answered take_values tt_table_pushed
-runtime/table/serve.c map_delta tt_table_unpack bytes_of is_within take tt_table_get_options tt_table_push
+runtime/table/send_queue.c take_values tt_table_pushed
+runtime/table/serve.c map_delta tt_table_unpack is_within take tt_table_get_options tt_table_push
 runtime/table/rows_serve.c find_keys find_rows get_request get_shape get_rows tt_table_push_rows tt_table_pull_rows tt_table_pull_fresh
 runtime/table/rows.c take_values tt_table_pulled
 runtime/table/snapshot.c tt_table_pull_version tt_snapshot_take
 runtime/table/keep.c tt_table_keep tt_keep_take
 runtime/table/pull_changed.c is_of_server tt_rows_take_found
 runtime/table/filter.c grow_to_below tt_filter_unpack
-runtime/window/window.c handle take_ask take_answer take_closed take_notify
-runtime/collective/collective.c compare compare_kept tt_coll_take tt_coll_take_any take_message take_notify
+runtime/window/window.c handle take_ask take_answer take_recall take_notify
+runtime/collective/collective.c compare compare_kept tt_coll_take tt_coll_take_any take_message take_recall take_notify
 runtime/table/join.c tt_table_take_join tt_table_take_finish tt_table_take_joined tt_table_take_clock
 runtime/table/switch.c tt_table_take_switch tt_table_take_switched
-runtime/table/io_thread.c server_of find answered tt_table_filed check_free check_folder begin take_order tt_table_file
-runtime/table/load.c are_same tt_load_forget tt_load_read tt_load_take
+runtime/table/io_thread.c server_of find answered tt_table_filed begin take_order tt_table_file
+runtime/table/load.c tt_load_forget tt_load_read tt_load_take
 runtime/table/quiesce.c tt_shard_wait take_again
 runtime/collective/transfer.c may_go_by_message take_start take_piece take_chunk pull_transfer take_key push_transfer
 runtime/collective/model.c measure answer hear'
