@@ -25,10 +25,13 @@
  *   region and a key name only memory that is pinned until they are gone: a region lies inside of a pinned range, a key
  *   is for exactly one that was pinned with `remote`.
  * Threads. One thread at a time enters a net, but for pin and unpin. A transport has no other locks and no hidden
- *   threads. The net calls the events and done() on the thread that entered it. They may call post, connect, reg and
- *   dereg, but not progress, disconnect or close.
+ *   threads but one: what the system may not answer soon, such as the address of a name, is asked on a thread that
+ *   touches nothing of the net, and may outlive it. connect() waits for no such answer. The net calls the events and
+ *   done() on the thread that entered it. They may call post, connect, reg and dereg, but not progress, disconnect or
+ *   close.
  * Reachability. There are no capability flags: all four kinds are mandatory. Nothing is posted before up().
- *   down(-EHOSTUNREACH) after a connect() means that this transport does not lead to the peer: ask the next one.
+ *   down(-EHOSTUNREACH) or down(-ENXIO) after a connect() means that this transport does not lead to the peer: ask the
+ *   next one.
  */
 #ifndef TT_TRANSPORT_H
 #define TT_TRANSPORT_H
@@ -89,8 +92,8 @@ struct tt_events { /* progress() calls them, on its thread */
 	void (*message)(struct tt_peer *, const void *, size_t); /* the bytes live until the function returns */
 	void (*notify)(struct tt_peer *, uint32_t value);
 	/* The last event of this peer, which then waits for disconnect(). After up: -ECONNRESET. Before up:
-	 * -EHOSTUNREACH, -EACCES (secret), -EPROTO (version or job) or -ETIMEDOUT. An accepted peer that never came up
-	 * is not reported. */
+	 * -EHOSTUNREACH, -ENXIO (no such host), -EACCES (secret), -EPROTO (version or job) or -ETIMEDOUT. An accepted
+	 * peer that never came up is not reported. */
 	void (*down)(struct tt_peer *, int err);
 };
 

@@ -160,6 +160,7 @@ double tt_ticker_ns(const struct tt_ticker *); /* nanoseconds in a tick; blocks 
 void tt_entropy(void *, size_t);   /* unpredictable bytes */
 int tt_spawn(void (*fn)(void *), void *arg, struct tt_task **);
 void tt_join(struct tt_task *);
+void tt_detach(struct tt_task *); /* nobody waits for its end; not in a simulated world */
 int tt_task_bind(struct tt_task *, const void *cpus, size_t bytes); /* sched_setaffinity; NULL: the calling thread */
 void tt_park(struct tt_parking *, uint64_t deadline); /* until a wake (consumed), the deadline, or spuriously */
 void tt_wake(struct tt_parking *); /* a wake before the park is not lost */

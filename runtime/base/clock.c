@@ -103,13 +103,21 @@ struct tt_task { /* of the real world */
 	pthread_t thread;
 	void (*fn)(void *);
 	void *arg;
+	_Atomic bool left; /* by the thread, or by whoever detached it: the second one frees it */
 };
+
+static void leave_task(struct tt_task *t)
+{
+	if (atomic_exchange(&t->left, true))
+		free(t);
+}
 
 static void *run_task(void *arg)
 {
 	struct tt_task *t = arg;
 
 	t->fn(t->arg);
+	leave_task(t);
 	return NULL;
 }
 
@@ -143,6 +151,12 @@ void tt_join(struct tt_task *t)
 	}
 	pthread_join(t->thread, NULL);
 	free(t);
+}
+
+void tt_detach(struct tt_task *t)
+{
+	pthread_detach(t->thread);
+	leave_task(t);
 }
 
 int tt_task_bind(struct tt_task *t, const void *cpus, size_t bytes)

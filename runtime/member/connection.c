@@ -360,7 +360,7 @@ static void lost(struct tt_member *m, struct tt_link *l, int err)
 		m->untold = true;
 		tt_member_gone(m, -ECONNRESET, "rank %d (%s) went down: %s", m->rank, l->peer->addr,
 		               reason(l, "its connection broke"));
-	} else if (m->state == TT_CONNECTING && err == -EHOSTUNREACH &&
+	} else if (m->state == TT_CONNECTING && (err == -EHOSTUNREACH || err == -ENXIO) &&
 	           turn_to_next_net(m, reason(l, strerror(-err)))) {
 		m->link = NULL;
 		ask_nets(m);
@@ -372,7 +372,8 @@ static void lost(struct tt_member *m, struct tt_link *l, int err)
 		                    m->rank, at, reason(l, strerror(-err)));
 	} else if (m->state == TT_CONNECTING) {
 		m->untold = err == -ECONNRESET; /* it was there, and disconnected */
-		tt_member_gone(m, err, "rank %d cannot be reached at %s: %s", m->rank, at, reason(l, strerror(-err)));
+		tt_member_gone(m, err == -ENXIO ? -EHOSTUNREACH : err, "rank %d cannot be reached at %s: %s", m->rank,
+		               at, reason(l, strerror(-err)));
 	}
 }
 

@@ -17,6 +17,7 @@
 #include <CUnit/TestRun.h>
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -1588,6 +1589,62 @@ static void test_right_secret(struct bench *s)
 	ENDED_WELL(put(&s->side[0], 0, 0, s->side[0].local, 4096));
 }
 
+/* A name server that does not answer, until `ask` is open again. */
+static pthread_mutex_t ask = PTHREAD_MUTEX_INITIALIZER;
+int __real_getaddrinfo(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+int __wrap_getaddrinfo(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **out)
+{
+	if (!(hints->ai_flags & AI_NUMERICHOST)) {
+		pthread_mutex_lock(&ask);
+		pthread_mutex_unlock(&ask);
+	}
+	return __real_getaddrinfo(host, port, hints, out);
+}
+
+static void test_silent_name_server(struct bench *s)
+{
+	s->timeout_ms = 100;
+	if (!begin(s, 4096))
+		return;
+	struct side *a = &s->side[0];
+	struct tt_peer *b = a->peer, *silent[2];
+	pthread_mutex_lock(&ask);
+	uint64_t start = tt_now();
+	for (int i = 0; i < 2; i++) {
+		connect_side(s, a, "tcp:silent.invalid:4000");
+		silent[i] = a->peer;
+	}
+	CHECK(tt_now() - start < 50 * TT_MS);
+	a->peer = b;
+	ENDED_WELL(get(a, 0, 0, a->local, 4096)); /* others are served meanwhile */
+	CHECK(count(s, DOWN, a) == 0);
+	a->peer = silent[0];
+	disconnect(s, a);
+	UNTIL(count(s, DOWN, a));
+	CHECK(nth(s, DOWN, a, 0)->peer == silent[1] && nth(s, DOWN, a, 0)->value == -ETIMEDOUT);
+	connect_side(s, a, "tcp:silent.invalid:4000");
+	close_side(s, a);
+	CHECK(tt_now() - start < 1000 * TT_MS);
+	pthread_mutex_unlock(&ask);
+}
+
+static void test_names_of_hosts(struct bench *s)
+{
+	char addr[96];
+
+	if (!prepare(s, 4096))
+		return;
+	struct side *a = &s->side[0], *b = &s->side[1];
+	connect_side(s, a, "tcp:no-such-host.invalid:4000");
+	UNTIL(count(s, DOWN, a));
+	CHECK(nth(s, DOWN, a, 0)->value == -ENXIO && strstr(tt_why(), "no-such-host.invalid:4000"));
+	snprintf(addr, sizeof addr, "tcp:localhost%s", strrchr(b->net->addr, ':'));
+	connect_side(s, a, addr);
+	UNTIL(count(s, UP, a) || count(s, DOWN, a) > 1);
+	CHECK(count(s, UP, a) || strstr(b->net->addr, "[::1]")); /* localhost may have no IPv6 */
+}
+
 static void test_other_job(struct bench *s)
 {
 	s->job[0] = 7;
@@ -2819,6 +2876,8 @@ static const struct test tests[] = {
 	ONLY(ONLY_SHM, stopped_while_writing, "dereg: The key stops working. A landing in progress is cut off"),
 	ONLY(ONLY_SHM, evicted,
 	     "frozen: if it could still write my memory when it goes on, disconnect() ends its process first"),
+	ONLY(ONLY_TCP, silent_name_server, "connect() waits for no name server; nor do disconnect() and close()"),
+	ONLY(ONLY_TCP, names_of_hosts, "-ENXIO (no such host)"),
 	ONLY(ONLY_TCP, no_copies, "payload of 4 KiB and more is not copied in user space"),
 	ONLY(ONLY_TCP, garbage_on_the_port, "strangers on the port disturb nobody"),
 	ONLY(ONLY_TCP, nonsense, "a frame that is none, from a proven peer, breaks that connection and nothing else"),

@@ -82,28 +82,6 @@ static void name_address(const union address *from, char *text, size_t size)
 	snprintf(text, size, a.any.sa_family == AF_INET6 ? "[%.70s]:%u" : "%.70s:%u", host, port_of(&a));
 }
 
-static const char *after_scheme(const char *text) { return strncmp(text, "tcp:", 4) ? text : text + 4; }
-
-/* A numeric address never waits for a name server. */
-static int resolve(const char *text, int flags, struct addrinfo **out)
-{
-	struct addrinfo hints = { .ai_flags = flags | AI_NUMERICHOST | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM };
-	char host[256], port[6];
-	int err = tt_address_split(after_scheme(text), host, sizeof host, port);
-
-	if (err)
-		return err;
-	if (!*host && !(flags & AI_PASSIVE))
-		return tt_fail(-EINVAL, "'%s' names no host: write HOST:PORT", after_scheme(text));
-	err = getaddrinfo(*host ? host : NULL, port, &hints, out);
-	hints.ai_flags &= ~AI_NUMERICHOST;
-	if (err)
-		err = getaddrinfo(host, port, &hints, out);
-	if (!err)
-		return 0;
-	return tt_fail(-EHOSTUNREACH, "cannot resolve the host of '%s': %s", after_scheme(text), gai_strerror(err));
-}
-
 /* Interfaces */
 
 static bool usable(const struct ifaddrs *i)
@@ -291,7 +269,7 @@ static int no_secret(const union address *a)
 
 static int parse_listen(const struct tt_net_config *c, union address *a)
 {
-	const char *text = after_scheme(c->listen);
+	const char *text = tt_tcp_after_scheme(c->listen);
 	struct addrinfo *found;
 	bool any = (*text == ':' && !strchr(text + 1, ':')) || *text == '*';
 	char local[16];
@@ -300,7 +278,7 @@ static int parse_listen(const struct tt_net_config *c, union address *a)
 		snprintf(local, sizeof local, "127.0.0.1%.6s", text + (*text == '*'));
 		text = local;
 	}
-	int err = resolve(text, AI_PASSIVE, &found);
+	int err = tt_tcp_resolve(text, AI_PASSIVE, &found);
 	if (err)
 		return err;
 	copy_address(a, found->ai_addr);
@@ -487,8 +465,11 @@ const struct tt_door_calls tt_tcp_door = { .greet = greet, .say = say, .hear = h
 
 void tt_tcp_free_addresses(struct tt_tcp_peer *p)
 {
+	if (p->lookup)
+		tt_tcp_leave_lookup(p->lookup);
 	if (p->addresses)
 		freeaddrinfo(p->addresses);
+	p->lookup = NULL;
 	p->addresses = p->next_address = NULL;
 }
 
@@ -525,35 +506,67 @@ static bool allowed_without_secret(const struct addrinfo *list)
 	return true;
 }
 
+/* Connects to the addresses that were found; without a file left, or an address, returns -errno with a sentence. */
+static int dial(struct tt_tcp_peer *p, struct addrinfo *found)
+{
+	p->addresses = p->next_address = found;
+	if (!p->net->door.has_secret && !allowed_without_secret(found))
+		return tt_fail(-EACCES, "will not connect to %s without a secret: set TUTTI_SECRET on both sides",
+		               p->base.addr);
+	int err = try_next(p, EHOSTUNREACH);
+	if (err == -EMFILE || err == -ENFILE)
+		return tt_fail(-EMFILE, "no file is left for a connection to %s: raise the limit with ulimit -n",
+		               p->base.addr);
+	if (err)
+		tt_shake_give_up(&p->shake, map_error(-err), strerror(-err));
+	return 0;
+}
+
+/* The descriptor of the lookup stands in for the socket: it becomes readable at the end. */
+static int look_up(struct tt_tcp_peer *p, const char *addr)
+{
+	int err = tt_tcp_start_lookup(addr, &p->lookup, &p->fd);
+
+	if (!err)
+		tt_tcp_watch(p, EPOLLIN);
+	return err;
+}
+
 int tt_tcp_connect(struct tt_net *base, const char *addr, struct tt_peer **out)
 {
 	struct tt_tcp *net = tt_container_of(base, struct tt_tcp, base);
 	struct addrinfo *found;
-	int err = resolve(addr, 0, &found);
+	int err = tt_tcp_resolve(addr, AI_NUMERICHOST, &found);
 
-	if (err)
+	if (err && err != -EHOSTUNREACH)
 		return err;
-	if (!net->door.has_secret && !allowed_without_secret(found)) {
-		freeaddrinfo(found);
-		return tt_fail(-EACCES, "will not connect to %s without a secret: set TUTTI_SECRET on both sides",
-		               addr);
-	}
 	struct tt_tcp_peer *p = begin_peer(net, false);
 	if (!p) {
-		freeaddrinfo(found);
+		if (!err)
+			freeaddrinfo(found);
 		return -ENOMEM;
 	}
-	snprintf(p->base.addr, sizeof p->base.addr, "%s", after_scheme(addr));
-	p->addresses = p->next_address = found;
-	err = try_next(p, EHOSTUNREACH);
-	if (err == -EMFILE || err == -ENFILE) {
+	snprintf(p->base.addr, sizeof p->base.addr, "%s", tt_tcp_after_scheme(addr));
+	err = err ? look_up(p, addr) : dial(p, found);
+	if (err) {
 		tt_tcp_peer_free(p);
-		return tt_fail(-EMFILE, "no file is left for a connection to %s: raise the limit with ulimit -n", addr);
+		return err;
 	}
-	if (err)
-		tt_shake_give_up(&p->shake, map_error(-err), strerror(-err));
 	*out = &p->base;
 	return 0;
+}
+
+static bool finish_lookup(struct tt_tcp_peer *p)
+{
+	struct addrinfo *found = NULL;
+	char why[200];
+	int err = tt_tcp_end_lookup(p->lookup, &found, why);
+
+	p->lookup = NULL;
+	if (err)
+		return tt_shake_give_up(&p->shake, -ENXIO, why);
+	err = dial(p, found);
+	return err ? tt_shake_give_up(&p->shake, err == -EACCES ? err : -EHOSTUNREACH, tt_why()) : false;
 }
 
 static bool finish_connect(struct tt_tcp_peer *p)
@@ -573,5 +586,7 @@ static bool finish_connect(struct tt_tcp_peer *p)
 
 bool tt_tcp_handshake(struct tt_tcp_peer *p)
 {
-	return p->shake.stage == TT_STAGE_CONNECTING ? finish_connect(p) : tt_shake_step(&p->shake);
+	if (p->shake.stage != TT_STAGE_CONNECTING)
+		return tt_shake_step(&p->shake);
+	return p->lookup ? finish_lookup(p) : finish_connect(p);
 }

@@ -1,5 +1,5 @@
 /* tcp_private.h - what the files of tcp share: tcp.c (nets, keys, peers, progress), tcp_send.c (requests, answers, the
- * way out), tcp_receive.c (the way in), tcp_connect.c (addresses, listening, connecting) */
+ * way out), tcp_receive.c (the way in), tcp_connect.c (listening, connecting), tcp_resolve.c (names of hosts) */
 #ifndef TT_TCP_PRIVATE_H
 #define TT_TCP_PRIVATE_H
 #include "base/base.h"
@@ -71,6 +71,7 @@ struct tt_tcp_peer {
 	/* the handshake */
 	struct tt_shake shake;
 	struct addrinfo *addresses, *next_address;
+	struct tt_tcp_lookup *lookup; /* while the host's name is looked up; `fd` tells its end */
 
 	/* my requests */
 	struct tt_flight ops;
@@ -120,6 +121,17 @@ int tt_tcp_connect(struct tt_net *, const char *addr, struct tt_peer **);
 /* true: the connection is up now. False: not yet, or the peer may be gone */
 bool tt_tcp_handshake(struct tt_tcp_peer *);
 void tt_tcp_free_addresses(struct tt_tcp_peer *);
+
+/* tcp_resolve.c */
+const char *tt_tcp_after_scheme(const char *text);
+/* flags as for getaddrinfo. A name waits for the name server, unless AI_NUMERICHOST is among them; not with the lock.
+ * -EINVAL: no address. -EHOSTUNREACH: no such host, or a name with AI_NUMERICHOST */
+int tt_tcp_resolve(const char *text, int flags, struct addrinfo **);
+/* Looks a name up on a thread of its own. *fd becomes readable when it is over; the caller closes it. -ENOMEM, -EMFILE,
+ * -EAGAIN */
+int tt_tcp_start_lookup(const char *text, struct tt_tcp_lookup **, int *fd);
+int tt_tcp_end_lookup(struct tt_tcp_lookup *, struct addrinfo **, char why[200]); /* it is over: frees it */
+void tt_tcp_leave_lookup(struct tt_tcp_lookup *); /* it may never be over: its thread frees it, and ends, by itself */
 
 /* tcp.c */
 void tt_tcp_watch(struct tt_tcp_peer *, uint32_t events);
