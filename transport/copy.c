@@ -101,6 +101,20 @@ void tt_copy_by(enum tt_copy_way way, void *to, const void *from, size_t n) { (v
 int tt_copy_ways(void) { return 1; }
 #endif
 
+void tt_copy_words(void *to, const void *from, size_t n)
+{
+	const char *in = from;
+	size_t i = tt_min(-(uintptr_t)in % 8, n);
+	char *out = to;
+
+	memcpy(out, in, i);
+	for (; i + 8 <= n; i += 8) {
+		uint64_t word = *(const volatile uint64_t *)(const void *)(in + i);
+		memcpy(out + i, &word, sizeof word);
+	}
+	memcpy(out + i, in + i, n - i);
+}
+
 /* The choice
  *
  * A trial is a series of copies in one way. Its first copy does not count: a way that stores past the caches leaves

@@ -126,6 +126,7 @@ struct tt_net { /* each transport embeds this first in its own struct */
 	size_t send_max; /* largest TT_SEND; at least 1024 */
 	int cheap_poll;  /* 1: progress() makes no system call as long as nothing has come */
 	int host_only;   /* 1: the net reaches processes of this host only */
+	int lost;        /* set by the caller: progress() has failed. It and arm() are called no more */
 };
 
 struct tt_peer { /* likewise embedded first; lives until disconnect() */

@@ -905,6 +905,8 @@ static const uint64_t halves[] = { 0x1111111111111111, 0xeeeeeeeeeeeeeeee };
 struct owner {
 	pthread_t thread;
 	uint64_t *flips, *watched; /* what it writes, or NULL, and what it reads */
+	uint64_t *flips_all;
+	size_t words;
 	uint64_t adds, torn;       /* what it did and saw: to be looked at when it has ended */
 	bool runs, stop;
 };
@@ -921,6 +923,16 @@ static void *add_and_add(void *arg)
 
 	for (; goes_on(o); o->adds++)
 		__atomic_fetch_add(o->watched, 1, __ATOMIC_RELAXED);
+	return NULL;
+}
+
+static void *flip_all(void *arg)
+{
+	struct owner *o = arg;
+
+	for (unsigned k = 0; goes_on(o); k++)
+		for (size_t i = 0; i < o->words; i++)
+			__atomic_store_n(&o->flips_all[i], halves[k % 2], __ATOMIC_RELAXED);
 	return NULL;
 }
 
@@ -1045,6 +1057,27 @@ static void test_word_is_whole(struct bench *s)
 	words_beside_owner(s, TT_GET, true);
 }
 
+/* To where no word begins, while another thread of the owner changes them. Its other bytes belong to nobody. */
+static void words_to_odd_places(struct bench *s)
+{
+	enum { WORDS = 4096 / 8 + 1, GETS = 300 };
+	struct side *a = &s->side[0], *b = &s->side[1];
+	struct owner o = { .flips_all = (uint64_t *)(void *)b->window, .words = WORDS };
+	struct call *calls[GETS];
+	uint64_t got;
+
+	for (int i = 0; i < WORDS; i++)
+		o.flips_all[i] = halves[0];
+	for (int i = 0; i < GETS; i++)
+		calls[i] = make_call(a, TT_GET, 0, 0, a->local + (size_t)i * 8 * (WORDS + 2) + 3, 8 * WORDS);
+	post_beside(s, &o, flip_all, calls, GETS);
+	for (int i = 0; i < GETS; i++)
+		for (size_t k = 0; k < WORDS; k++) {
+			memcpy(&got, a->local + (size_t)i * 8 * (WORDS + 2) + 3 + 8 * k, 8);
+			CHECK(got == halves[0] || got == halves[1]);
+		}
+}
+
 /* The owner goes on changing all of them. */
 static void test_get_of_words(struct bench *s)
 {
@@ -1064,6 +1097,8 @@ static void test_get_of_words(struct bench *s)
 		for (size_t i = 0; i < words; i++)
 			CHECK(got[i] == halves[0] || got[i] == halves[1] || !got[i]);
 	}
+	if (s->t == &tt_shm)
+		words_to_odd_places(s);
 }
 
 static void test_sizes(struct bench *s)
@@ -1961,8 +1996,21 @@ static void told_key(struct tt_peer *p, const void *bytes, size_t len)
 static void nothing(struct tt_peer *p, int err) { (void)p, (void)err; }
 static void counted(struct tt_op *op) { op->priv[0] = 1; }
 
-/* Stores into the parent's window without end: by PUTs, or by a pointer. */
-static void write_and_write(bool by_pointer, size_t len, int replies)
+enum way { BY_PUTS, BY_POINTER, BY_POINTER_AWAKE, IN_ONE_STORE };
+
+/* One store in which the process has to wait: for memory, or for a processor. */
+static void store_slowly(struct tt_net *net, int replies)
+{
+	if (!tt_shm.store_begin(met, &told) || write(replies, "", 1) != 1)
+		_exit(1);
+	usleep(150000);
+	tt_shm.store_end(met);
+	for (;;)
+		tt_shm.progress(net);
+}
+
+/* Stores into the parent's window without end: by PUTs, or by a pointer; then only AWAKE sees what else happens. */
+static void write_and_write(enum way way, size_t len, int replies)
 {
 	const struct tt_events quiet_events = { met_one, told_key, NULL, nothing };
 	struct tt_net_config c = { .events = &quiet_events, .listen_fd = -1, .job = 1, .epoch = 1, .timeout_ms = 5000 };
@@ -1973,7 +2021,9 @@ static void write_and_write(bool by_pointer, size_t len, int replies)
 		_exit(1);
 	while (!knows)
 		tt_shm.progress(net);
-	char *at = by_pointer ? tt_shm.map(met, &told, 1) : NULL;
+	if (way == IN_ONE_STORE)
+		store_slowly(net, replies);
+	char *at = way != BY_PUTS ? tt_shm.map(met, &told, 1) : NULL;
 	for (unsigned i = 0;; i++) {
 		memset(bytes, (int)i, len);
 		struct tt_op op = { .kind = TT_PUT, .local = bytes, .len = len, .key = &told, .done = counted };
@@ -1983,12 +2033,15 @@ static void write_and_write(bool by_pointer, size_t len, int replies)
 			tt_shm.post(met, &op);
 		while (!at && !op.priv[0])
 			tt_shm.progress(net);
+		if (way == BY_POINTER_AWAKE) /* what is far is looked at in one turn of many */
+			for (int k = 0; k < 1100; k++)
+				tt_shm.progress(net);
 		if (i == 20 && write(replies, "", 1) != 1)
 			_exit(1);
 	}
 }
 
-static bool start_writer(struct bench *s, struct remote *r, bool by_pointer)
+static bool start_writer(struct bench *s, struct remote *r, enum way way)
 {
 	struct side *a = &s->side[0];
 	char addr[96], byte;
@@ -2002,7 +2055,7 @@ static bool start_writer(struct bench *s, struct remote *r, bool by_pointer)
 	if (!r->pid) {
 		close(fds[0]);
 		alarm(30);
-		write_and_write(by_pointer, s->size, fds[1]);
+		write_and_write(way, s->size, fds[1]);
 	}
 	close(fds[1]);
 	r->replies = fds[0];
@@ -2055,7 +2108,7 @@ static void test_killed_while_writing(struct bench *s)
 
 	s->size = BIG;
 	s->timeout_ms = 400;
-	if (!start_writer(s, &r, false))
+	if (!start_writer(s, &r, BY_PUTS))
 		return;
 	kill(r.pid, SIGKILL);
 	await_end(r.pid); /* the kernel takes its memory apart first */
@@ -2075,7 +2128,7 @@ static void test_stopped_while_writing(struct bench *s)
 
 	s->size = BIG;
 	s->timeout_ms = 400;
-	if (!start_writer(s, &r, false))
+	if (!start_writer(s, &r, BY_PUTS))
 		return;
 	uint64_t start = tt_now();
 	kill(r.pid, SIGSTOP);
@@ -2096,7 +2149,7 @@ static void test_evicted(struct bench *s)
 
 	s->size = BIG;
 	s->timeout_ms = 400;
-	if (!s->files || !start_writer(s, &r, true))
+	if (!s->files || !start_writer(s, &r, BY_POINTER))
 		return;
 	kill(r.pid, SIGSTOP);
 	usleep(1000);
@@ -2104,6 +2157,40 @@ static void test_evicted(struct bench *s)
 	disconnect(s, &s->side[0]);
 	CHECK(stays(s, s->side[0].window, BIG));
 	CHECK(!end_writer(&r, true));
+}
+
+/* Who stores by a pointer and lives lets go of it; who does not within the silence that counts as death has to go. */
+static void test_disconnect_mapped(struct bench *s)
+{
+	bool awake = s->seed % 4 == 1; /* files: in odd seeds */
+	struct remote r;
+
+	s->size = BIG;
+	s->timeout_ms = 400;
+	if (!s->files || !start_writer(s, &r, awake ? BY_POINTER_AWAKE : BY_POINTER))
+		return;
+	uint64_t start = tt_now();
+	disconnect(s, &s->side[0]);
+	CHECK(tt_now() - start < s->timeout_ms * TT_MS + (awake ? 0 : 1000 * TT_MS));
+	CHECK(stays(s, s->side[0].window, BIG));
+	if (!awake)
+		await_end(r.pid);
+	CHECK(end_writer(&r, !awake) == awake);
+}
+
+/* A store may take as long as a process may be silent. */
+static void test_slow_store(struct bench *s)
+{
+	struct remote r;
+
+	s->size = 4096;
+	s->timeout_ms = 400;
+	if (!s->files || !start_writer(s, &r, IN_ONE_STORE))
+		return;
+	s->t->dereg(s->side[0].window_region);
+	settle(s);
+	CHECK(count(s, DOWN, &s->side[0]) == 0);
+	CHECK(end_writer(&r, false) == 1);
 }
 
 /* Also by bytes that the other side moves without any help. */
@@ -2874,6 +2961,8 @@ static const struct test tests[] = {
 	ONLY(ONLY_SHM, killed_while_writing,
 	     "When a peer fails ... down() comes; after it that peer reaches none of my memory"),
 	ONLY(ONLY_SHM, stopped_while_writing, "dereg: The key stops working. A landing in progress is cut off"),
+	ONLY(ONLY_SHM, disconnect_mapped, "After down() that peer reaches none of my memory; and a healthy one is not killed"),
+	ONLY(ONLY_SHM, slow_store, "dereg() waits for store_end()"),
 	ONLY(ONLY_SHM, evicted,
 	     "frozen: if it could still write my memory when it goes on, disconnect() ends its process first"),
 	ONLY(ONLY_TCP, silent_name_server, "connect() waits for no name server; nor do disconnect() and close()"),

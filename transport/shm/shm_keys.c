@@ -12,6 +12,11 @@
  *
  * A store is cut into pieces of TT_SHM_BUDGET bytes, so the wait is short, unless the writer is frozen in the middle of
  * one.
+ *
+ * Who stores through a pointer of map() at any time announces nothing. Each side makes its pointers into the other's
+ * memory lead to copies of its own when it disconnects, and when it sees `shut`; then it clears lane.mapped. The owner
+ * waits for that as for a store. Nobody waits before it has let go itself, nor without looking for others that wait for
+ * it, so no circle of owners waits for ever.
  */
 #include "transport/shm/shm_private.h"
 #include "transport/breaks.h"
@@ -23,11 +28,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { YIELD_NS = 200000, NAP_US = 50, STEP_MS = 5, MOMENT_MS = 30, PATIENCE_MS = 1000, DYING_MS = 1000 };
+enum { YIELD_NS = 200000, NAP_US = 50, STEP_MS = 5, MOMENT_MS = 30, SILENCE_MS = 200, DYING_MS = 1000 };
 
 static struct tt_shm *net_of(struct tt_net *n) { return tt_container_of(n, struct tt_shm, base); }
 static size_t slot_of(uint64_t id) { return id % TT_SHM_KEYS; }
@@ -85,6 +91,59 @@ int tt_shm_reg(struct tt_net *base, const struct tt_mem *mem, int remote, struct
 	return tt_grant_new(base, mem, &net_of(base)->regions, remote ? grant_key : NULL, out);
 }
 
+/* ---- the files of others ---- */
+
+/* A file that could shrink would end this process with SIGBUS. */
+static bool is_sound(int fd, uint64_t inode, uint64_t *len)
+{
+	struct stat file;
+	int seals = fcntl(fd, F_GET_SEALS);
+
+	if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &file) || (uint64_t)file.st_ino != inode)
+		return false;
+	*len = (uint64_t)file.st_size;
+	return true;
+}
+
+static int open_file(const struct tt_shm_peer *p, int number)
+{
+	char path[64];
+
+	snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)p->pid, number);
+	return open(path, O_RDWR | O_CLOEXEC);
+}
+
+/* A pointer into the view may be in use: from here on it leads to memory that is nobody's. */
+static bool replace_view(struct tt_shm_peer *p, struct tt_shm_view *v, int fd)
+{
+	int flags = MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED | (fd < 0 ? MAP_ANONYMOUS : 0);
+
+	v->inode = 0;
+	if (mmap(v->at, v->len, PROT_READ | PROT_WRITE, flags, fd, 0) != MAP_FAILED)
+		return true;
+	tt_log(TT_DEBUG, "cannot let go of %zu bytes of process %d: %s", v->len, (int)p->pid, strerror(errno));
+	return false;
+}
+
+static void empty(struct tt_shm_peer *p, struct tt_shm_view *v) { replace_view(p, v, -1); }
+
+/* The same, with the bytes that are there now, if the file can still be had. */
+static bool copy_view(struct tt_shm_peer *p, struct tt_shm_view *v)
+{
+	int fd = open_file(p, v->fd);
+	uint64_t len;
+
+	if (fd >= 0 && !is_sound(fd, v->inode, &len)) {
+		close(fd);
+		fd = -1;
+	}
+	bool done = replace_view(p, v, fd);
+	if (fd >= 0)
+		close(fd);
+	return done;
+}
+
+
 /* ---- who stores into my memory ---- */
 
 static bool is_dead(const struct tt_shm_peer *p)
@@ -94,11 +153,12 @@ static bool is_dead(const struct tt_shm_peer *p)
 	return p->pid_fd >= 0 && poll(&f, 1, 0) > 0;
 }
 
-static bool stores(const struct tt_shm_peer *p, uint64_t id) /* id 0: into any region */
+/* id 0: into any region, now or later. A process does not store behind its own back. */
+static bool stores(const struct tt_shm_peer *p, uint64_t id)
 {
 	uint64_t now = atomic_load(&p->in->writing);
 
-	return id ? now == id : now != 0;
+	return id ? now == id : now != 0 || (!p->mine && atomic_load(&p->in->mapped));
 }
 
 /* Stopped by a signal or a debugger, the peer may take for ever to finish its store. */
@@ -116,16 +176,39 @@ static bool is_stopped(const struct tt_shm_peer *p)
 }
 
 /* While this rank waits it serves nobody, and it must not seem silent itself. A whole job that was stopped goes on
- * within a moment. A peer that is not stopped waits for a processor, and gets one. */
+ * within a moment. A peer that is not stopped waits for a processor or for memory: it gets as long as silence has until
+ * it counts as death, which is two heartbeats (member/heartbeat.c). */
 static bool is_late(const struct tt_shm_peer *p, uint64_t waited)
 {
 	uint64_t timeout = p->net->door.timeout;
 
 	return waited >= tt_min(timeout / 8, MOMENT_MS * TT_MS) &&
-	       (is_stopped(p) || waited >= tt_min(timeout / 4, PATIENCE_MS * TT_MS));
+	       (is_stopped(p) || waited >= tt_max(timeout / 5, SILENCE_MS * TT_MS));
 }
 
-/* True: the writer has ended its store. False: it has not after so long, and is alive. */
+/* The pointers that map() has given into the peer's memory lead to copies from here on. */
+static void let_go(struct tt_shm_peer *p)
+{
+	bool all = true;
+
+	if (!atomic_load_explicit(&p->out->mapped, memory_order_relaxed))
+		return;
+	for (size_t i = 0; i < p->view_count; i++)
+		if (p->views[i].given && p->views[i].inode)
+			all &= copy_view(p, &p->views[i]);
+	atomic_store_explicit(&p->out->mapped, !all, memory_order_release);
+}
+
+static void let_go_of_shut(struct tt_shm *net)
+{
+	tt_list_each(node, &net->peers) {
+		struct tt_shm_peer *p = tt_container_of(node, struct tt_shm_peer, all);
+		if (p->out && p->shake.stage == TT_STAGE_UP && atomic_load(&p->out->shut))
+			let_go(p);
+	}
+}
+
+/* True: the writer has ended its store, and has let go. False: it has not after so long, and is alive. */
 static bool wait_for_writer(const struct tt_shm_peer *p, uint64_t id)
 {
 	/* the time that this process ran: a time in which it was frozen too says nothing about the peer */
@@ -144,6 +227,7 @@ static bool wait_for_writer(const struct tt_shm_peer *p, uint64_t id)
 			break;
 		if (is_late(p, waited))
 			return false;
+		let_go_of_shut(p->net);
 		usleep(NAP_US);
 	}
 	return true;
@@ -169,19 +253,15 @@ static void evict(struct tt_shm_peer *p)
 
 void tt_shm_fence_off(struct tt_shm_peer *p)
 {
-	bool stores_on;
-
 	if (!p->in || p->shake.stage < TT_STAGE_READY) /* an unproven peer has no keys */
 		return;
+	let_go(p);
 	atomic_store(&p->in->shut, 1);
 	atomic_thread_fence(memory_order_seq_cst);
 	if (p->evicted)
 		return;
-	if (p->base.frozen)
-		stores_on = !is_dead(p) && (stores(p, 0) || (!p->mine && atomic_load(&p->in->mapped)));
-	else
-		stores_on = !wait_for_writer(p, 0);
-	if (stores_on)
+	shutdown(p->fd, SHUT_RDWR); /* the peer learns that it is to let go */
+	if (p->base.frozen ? !is_dead(p) && stores(p, 0) : !wait_for_writer(p, 0))
 		evict(p);
 }
 
@@ -232,27 +312,13 @@ static struct tt_shm_view *add_view(struct tt_shm_peer *p)
 	return &views[p->view_count++];
 }
 
-/* A file that could shrink would end this process with SIGBUS. */
-static bool is_sound(int fd, uint64_t inode, uint64_t *len)
-{
-	struct stat file;
-	int seals = fcntl(fd, F_GET_SEALS);
-
-	if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &file) || (uint64_t)file.st_ino != inode)
-		return false;
-	*len = (uint64_t)file.st_size;
-	return true;
-}
-
 static struct tt_shm_view *open_view(struct tt_shm_peer *p, int number, uint64_t inode)
 {
 	struct tt_shm_view *v = NULL;
-	char path[64];
 	uint64_t len;
 	void *at = MAP_FAILED;
+	int fd = open_file(p, number);
 
-	snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)p->pid, number);
-	int fd = open(path, O_RDWR | O_CLOEXEC);
 	if (fd >= 0 && is_sound(fd, inode, &len))
 		at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (at == MAP_FAILED && !p->unmappable) {
@@ -359,10 +425,11 @@ void *tt_shm_map(struct tt_peer *base, const struct tt_key *key, int anytime)
 		atomic_store_explicit(&p->out->mapped, 1, memory_order_relaxed);
 	/* the other side first shuts, then looks whether this side has pointers */
 	atomic_thread_fence(memory_order_seq_cst);
-	if (atomic_load_explicit(&p->out->shut, memory_order_relaxed) || look_up(p, tt_shm_id(key), &f, true) ||
-	    !f.at || key->len > f.len)
+	if (atomic_load_explicit(&p->out->shut, memory_order_relaxed)) {
+		let_go(p);
 		return NULL;
-	return f.at;
+	}
+	return look_up(p, tt_shm_id(key), &f, true) || !f.at || key->len > f.len ? NULL : f.at;
 }
 
 int tt_shm_store_begin(struct tt_peer *base, const struct tt_key *key)
@@ -388,16 +455,6 @@ static void drop(struct tt_shm_peer *p, size_t i)
 {
 	munmap(p->views[i].at, p->views[i].len);
 	p->views[i] = p->views[--p->view_count];
-}
-
-/* A pointer into the view may be in use: from here on it leads to memory that is nobody's. */
-static void empty(struct tt_shm_peer *p, struct tt_shm_view *v)
-{
-	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
-
-	v->inode = 0;
-	if (mmap(v->at, v->len, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED)
-		tt_log(TT_DEBUG, "cannot let go of %zu bytes of process %d: %s", v->len, (int)p->pid, strerror(errno));
 }
 
 /* Memory that its owner has freed still costs memory as long as it is mapped here. */

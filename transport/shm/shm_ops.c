@@ -2,7 +2,7 @@
  *
  *                     mapped            process_vm_*           through the lane: the owner's processor moves the bytes
  *   PUT               copy, now         over 1 KiB             PUT pieces ----->   <----- ACK or NAK
- *   GET               copy, now         over 1 KiB             GET ------------>   <----- REPLY pieces or NAK
+ *   GET               copy, now         over 1 KiB, of words   GET ------------>   <----- REPLY pieces or NAK
  *   ADD               atomic, now       -                      ADD ------------>   <----- SUM or NAK
  *   notify, SEND                                               always: one line, behind all that was posted earlier
  *
@@ -27,6 +27,27 @@ static void copy(struct tt_copier *learnt, void *to, const void *from, size_t n)
 		tt_copy_word(to, from, n);
 	else
 		tt_copy(learnt, to, from, n);
+}
+
+static bool are_words(const struct tt_op *op, uint64_t from)
+{
+	return tt_aligned((uintptr_t)op->local) && tt_aligned((uintptr_t)from);
+}
+
+/* For a GET: each aligned word of the source is read whole. The ways of tt_copy() are for words at both ends, and may
+ * read the last bytes twice. */
+static void load(struct tt_copier *learnt, void *to, const void *from, size_t n)
+{
+	size_t whole = n & ~(size_t)7;
+
+	if (n <= 8)
+		tt_copy_word(to, from, n);
+	else if (!tt_aligned((uintptr_t)to) || !tt_aligned((uintptr_t)from))
+		tt_copy_words(to, from, n);
+	else {
+		tt_copy(learnt, to, from, whole);
+		memcpy((char *)to + whole, (const char *)from + whole, n - whole);
+	}
 }
 
 /* Copies all n bytes and returns 0, or fails, and then none of the bytes count. -ESRCH: the process is ending, and what
@@ -147,7 +168,7 @@ static enum step get_directly(struct tt_shm_peer *p, struct tt_op *op, const str
 	int err = 0;
 
 	if (n && f->at)
-		copy(&p->net->gets, to, f->at + op->offset + p->at, n);
+		load(&p->net->gets, to, f->at + op->offset + p->at, n);
 	else if (n)
 		err = copy_vm(p, false, to, f->base + op->offset + p->at, n);
 	atomic_thread_fence(memory_order_acquire);
@@ -248,7 +269,8 @@ static enum step send(struct tt_shm_peer *p, struct tt_op *op)
 
 static bool goes_by_lane(struct tt_shm_peer *p, const struct tt_op *op, const struct tt_shm_found *f)
 {
-	return !f->at && (p->current >= 0 || op->kind == TT_ADD || op->len <= TT_SHM_BY_LANE || !may_vm(p));
+	return !f->at && (p->current >= 0 || op->kind == TT_ADD || op->len <= TT_SHM_BY_LANE || !may_vm(p) ||
+	                  (op->kind == TT_GET && !are_words(op, f->base + op->offset)));
 }
 
 static enum step reach(struct tt_shm_peer *p, struct tt_op *op)
