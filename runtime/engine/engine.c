@@ -34,7 +34,7 @@ static int arm_all(struct tt_engine *e)
 		if (e->arm[i](job))
 			return 1;
 	for (int i = 0; i < e->count; i++)
-		if (e->nets[i]->transport->arm(e->nets[i]))
+		if (!e->nets[i]->lost && e->nets[i]->transport->arm(e->nets[i]))
 			return 1;
 	return 0;
 }
@@ -103,10 +103,12 @@ static int end_unsent(struct tt_job *job)
 
 static int poll_net(struct tt_job *job, struct tt_net *net)
 {
-	int n = net->transport->progress(net);
+	int n = net->lost ? 0 : net->transport->progress(net);
 
 	if (n >= 0)
 		return n;
+	net->lost = 1;
+	tt_log(TT_ERROR, "%s is lost, and all that was connected over it: %s", net->addr, tt_why());
 	tt_each_module(m, job, net_lost)
 		m->net_lost(job, net);
 	return 0;
@@ -155,14 +157,15 @@ static uint64_t next_wake(struct tt_engine *e, uint64_t deadline)
 /* Releases the lock and sleeps until a net has an event; the caller takes the lock again. */
 static void sleep_on_nets(struct tt_engine *e, struct tt_sleeper *s, _Atomic bool *asleep, uint64_t deadline)
 {
-	int fds[TT_NETS];
+	int fds[TT_NETS], n = 0;
 
 	for (int i = 0; i < e->count; i++)
-		fds[i] = e->nets[i]->fd;
+		if (!e->nets[i]->lost)
+			fds[n++] = e->nets[i]->fd;
 	deadline = next_wake(e, deadline);
 	*asleep = true;
 	tt_ticket_lock_release(&e->lock);
-	tt_sleep(s, fds, e->count, deadline);
+	tt_sleep(s, fds, n, deadline);
 	*asleep = false;
 }
 

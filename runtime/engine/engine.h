@@ -52,7 +52,7 @@ struct tt_module { /* any function may be NULL; its caller holds the lock unless
 	bool (*recalled)(struct tt_member *from, struct tt_pack *what, uint32_t number);
 
 	/* Events of nets and members */
-	void (*net_lost)(struct tt_job *, struct tt_net *);      /* its progress() failed */
+	void (*net_lost)(struct tt_job *, struct tt_net *);      /* its progress() failed: once a net */
 	void (*hangup)(struct tt_job *, const struct tt_peer *); /* this connection is about to close */
 	void (*up)(struct tt_member *);                 /* connected, or may be connected again: resume what waits */
 	void (*unreached)(struct tt_member *, int err); /* out of file descriptors: end with err what waits */

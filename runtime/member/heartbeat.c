@@ -81,12 +81,28 @@ void tt_heartbeat_answered(struct tt_link *l)
 	b->asked = 0;
 }
 
+bool tt_heartbeat_asked(struct tt_link *l)
+{
+	struct tt_heartbeat *b = &l->heartbeat;
+
+	if (b->asked)
+		return false;
+	b->asked = tt_now();
+	b->before = l->peer->received;
+	return true;
+}
+
 void tt_heartbeat_ask(struct tt_link *l)
 {
-	if (l->heartbeat.asked)
-		return; /* the PONG may queue behind other bytes */
-	l->heartbeat.asked = tt_now();
-	tt_member_ping(l->member);
+	if (tt_heartbeat_asked(l)) /* else the PONG may queue behind other bytes */
+		tt_member_ping(l->member);
+}
+
+bool tt_heartbeat_is_frozen(const struct tt_link *l)
+{
+	const struct tt_heartbeat *b = &l->heartbeat;
+
+	return b->asked && l->peer->received == (b->silent ? b->received : b->before);
 }
 
 /* The connection carries the signs of life of its member. */

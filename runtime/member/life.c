@@ -128,7 +128,7 @@ void tt_member_gone(struct tt_member *m, int err, const char *fmt, ...)
 	if (m->state == TT_GONE)
 		return;
 	if (m->link) /* not if it answers, but was evicted for something else */
-		m->link->peer->frozen = err == -ETIMEDOUT && m->link->heartbeat.asked;
+		m->link->peer->frozen = err == -ETIMEDOUT && tt_heartbeat_is_frozen(m->link);
 	m->untold &= m->state < TT_LEFT && m->job->joined && !m->job->leaving; /* else nobody is told */
 	if (m->state == TT_LEFT && !m->job->leaving) { /* ends the ops that it still holds */
 		if (m->link)

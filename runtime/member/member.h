@@ -47,7 +47,8 @@ enum { TT_ANSWERS = 16 };
 struct tt_heartbeat { /* what is known of the process at the other end of a connection */
 	uint64_t received;          /* tt_peer.received at the last look */
 	uint64_t silent;            /* time of the look that sent a PING because nothing had come; 0: something has */
-	uint64_t asked;             /* when the PING went out that has no PONG yet; 0: none */
+	uint64_t asked;             /* when the first PING went out that has no PONG yet; 0: none ... */
+	uint64_t before;            /* ... and tt_peer.received then */
 	unsigned answers;           /* number of PONGs so far */
 	uint32_t took[TT_ANSWERS];  /* microseconds until each of the last PONGs */
 };

@@ -129,7 +129,9 @@ void tt_group_revoked(struct tt_member *from, struct tt_pack *); /* a message */
 
 void tt_heartbeat_start(struct tt_job *);               /* until this rank leaves */
 void tt_heartbeat_ask(struct tt_link *);                /* sends a PING, unless one has no answer yet */
+bool tt_heartbeat_asked(struct tt_link *);              /* a PING goes out; false: one has no answer yet */
 void tt_heartbeat_answered(struct tt_link *);           /* a PONG has come */
+bool tt_heartbeat_is_frozen(const struct tt_link *);    /* a PING has no answer, and nothing else has come since */
 uint64_t tt_heartbeat_patience(const struct tt_link *); /* nanoseconds that a PING may have no answer */
 
 /* ---- late_join.c: ranks that join a job under way ---- */

@@ -255,7 +255,7 @@ static void take_life(struct tt_member *from, struct tt_pack *p, bool answer)
 	}
 	if (answer)
 		say_alive(from, TT_PONG, uid);
-	else if (!uid)
+	else
 		tt_heartbeat_answered(from->link);
 }
 
@@ -266,6 +266,8 @@ void tt_member_ping(struct tt_member *m) { say_alive(m, TT_PING, 0); }
 void tt_member_ping_for(struct tt_member *m, uint32_t uid)
 {
 	m->received = m->link ? m->link->peer->received : 0;
+	if (m->link && m->state == TT_UP)
+		tt_heartbeat_asked(m->link);
 	tt_stats_count(&m->stats, TUTTI_STAT_PING, 0);
 	say_alive(m, TT_PING, uid);
 }

@@ -36,9 +36,10 @@ static void finish_post(struct tt_op *op)
 	struct tt_member *m = p->member;
 	int err = op->err == -ECONNRESET && m->state == TT_GONE ? m->err : op->err; /* evicted, say */
 
-	if (p->local)
+	if (p->local) {
 		p->local->net->transport->dereg(p->local);
-	p->local = NULL;
+		p->local = op->region = NULL;
+	}
 	if (p->reads)
 		end_read(m, p->reads);
 	tt_member_let_go(m);

@@ -27,7 +27,7 @@ static void register_modules(const struct tt_module *one, const struct tt_module
 /* ---- the room ---- */
 
 struct echo { /* its own struct in a job */
-	int heard, from, polls, gone;
+	int heard, from, polls, gone, lost;
 };
 static struct echo *echo_of(const struct tt_job *job) { return job->own[ECHO_SLOT]; }
 
@@ -39,6 +39,8 @@ static void take_echo(struct tt_member *from, struct tt_pack *p)
 }
 
 static void note_ended(struct tt_member *m) { echo_of(m->job)->gone += m->rank == 2; }
+
+static void note_lost(struct tt_job *job, struct tt_net *net) { echo_of(job)->lost += net == job->engine.nets[0]; }
 
 static int count_poll(struct tt_job *job)
 {
@@ -54,6 +56,7 @@ static const struct tt_module echo_module = {
 	.messages = messages,
 	.message_count = TT_COUNT(messages),
 	.poll = count_poll,
+	.net_lost = note_lost,
 	.ended = note_ended,
 };
 
@@ -87,6 +90,38 @@ static void test_heard(void)
 	for (run.seed = 0; run.seed < 4; run.seed++)
 		CU_ASSERT_EQUAL(run_ranks(run), 0);
 	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+}
+
+static int progresses;
+static int fail(struct tt_net *net) { return progresses++, tt_fail(-EIO, "%s is unplugged", net->addr); }
+
+/* Rank 0 loses its net: that is told once, and the net is left alone. */
+static void program_lost(tutti *job)
+{
+	static struct tt_transport unplugged;
+	struct tt_job *j = job->job;
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job))
+		return;
+	tt_lock(j);
+	unplugged = *j->engine.nets[0]->transport;
+	unplugged.progress = unplugged.arm = fail;
+	j->engine.nets[0]->transport = &unplugged;
+	progresses = 0;
+	for (int i = 0; i < 5; i++)
+		tt_progress(j);
+	tt_unlock(j);
+	CHECK(tutti_barrier(job, NULL) == -ECONNRESET && strstr(tutti_why(), "unplugged"));
+	CHECK(progresses == 1 && echo_of(j)->lost == 1);
+}
+
+static void test_lost(void)
+{
+	struct ranks run = { .size = 2, .wire = "sim", .deadline_ms = 1000, .program = program_lost };
+
+	register_modules(&echo_module, NULL);
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
 }
 
 /* A job with both; the sentence names them. */
@@ -133,6 +168,7 @@ static void test_twins(void)
 
 static CU_TestInfo module_tests[] = {
 	{ "a room registers and is heard", test_heard },
+	{ "a net is lost", test_lost },
 	{ "two rooms that want the same are refused", test_twins },
 	CU_TEST_INFO_NULL,
 };
