@@ -141,10 +141,10 @@ int tt_op_check(const struct tt_net *net, const struct tt_op *op)
 			               op->len, (unsigned long long)op->offset);
 		return check_remote(op);
 	case TT_SEND:
-		if (op->len <= net->send_max)
+		if (op->len <= TT_MESSAGE_MAX)
 			return 0;
-		return tt_fail(-EINVAL, "a message of %zu bytes: at most %zu, PUT longer ones", op->len,
-		               net->send_max);
+		return tt_fail(-EINVAL, "a message of %zu bytes: at most %d, PUT longer ones", op->len,
+		               TT_MESSAGE_MAX);
 	}
 	return tt_fail(-EINVAL, "an op of unknown kind %d", (int)op->kind);
 }

@@ -41,6 +41,7 @@
 #ifndef TT_FRAME_H
 #define TT_FRAME_H
 #include "base/pack.h"
+#include "transport/transport.h"
 #include <errno.h>
 
 #define TT_FRAME_MAGIC 0x49545554u /* "TUTI" */
@@ -56,7 +57,6 @@ enum {
 	/* longer payloads are cut; the last piece may be longer by less than a small payload */
 	TT_FRAME_PIECE = 1 << 20,
 	TT_FRAME_PIECE_MAX = TT_FRAME_PIECE + TT_FRAME_SMALL - 1,
-	TT_FRAME_MESSAGE_MAX = 65536 + 128, /* a piece of a collective's round, and the heads of its sender */
 };
 enum { TT_HELLO_SECRET = 1 };
 
@@ -157,7 +157,7 @@ static inline bool tt_frame_len_ok(const struct tt_frame *f)
 	case TT_FRAME_REPLY:
 		return f->len <= (f->flags & TT_FRAME_INLINE ? 8 : TT_FRAME_PIECE_MAX);
 	case TT_FRAME_SEND:
-		return f->len <= TT_FRAME_MESSAGE_MAX;
+		return f->len <= TT_MESSAGE_MAX;
 	case TT_FRAME_GET:
 		return true; /* the owner judges it against the region */
 	default:

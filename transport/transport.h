@@ -38,6 +38,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum {
+	/* the largest SEND, in bytes, on every net: hosts with different nets cut alike. A net whose hardware takes less
+	 * splits. A receiver handles a message after its last byte, so pieces must stay short */
+	TT_MESSAGE_MAX = 65536 + 128,
+};
+
 struct tt_net;  /* one opened transport: a NIC, a set of sockets, a simulated rank */
 struct tt_peer; /* a reliable channel to one remote net */
 
@@ -75,7 +81,7 @@ struct tt_op {
 	uint32_t notify;          /* with TT_NOTIFY: the value for the target, below 2^24; 8 bits are the transport's */
 	struct tt_region *region; /* contains `local`. NULL: host memory that is not registered, len <= net->copy_max */
 	void *local;              /* PUT, SEND: source. GET: destination. ADD: unused */
-	size_t len;               /* any size, the transport splits. SEND: at most net->send_max. ADD: 8 */
+	size_t len;               /* any size, the transport splits. SEND: at most TT_MESSAGE_MAX. ADD: 8 */
 	const struct tt_key *key; /* PUT, GET, ADD: the remote region; must stay until done(). A PUT of 0 bytes does not
 	                           * use it */
 	uint64_t offset;          /* in the remote region, in bytes. ADD: a multiple of 8 */
@@ -123,7 +129,6 @@ struct tt_net { /* each transport embeds this first in its own struct */
 	char addr[96];   /* "tcp:10.0.0.7:4000": the text that connect() of another net takes */
 	int fd;          /* readable when something has come after arm() returned 0; -1: only in a simulated world */
 	size_t copy_max; /* largest PUT, GET or SEND with memory that is not registered; at least 64 */
-	size_t send_max; /* largest TT_SEND; at least 1024 */
 	int cheap_poll;  /* 1: progress() makes no system call as long as nothing has come */
 	int host_only;   /* 1: the net reaches processes of this host only */
 	int lost;        /* set by the caller: progress() has failed. It and arm() are called no more */

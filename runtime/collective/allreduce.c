@@ -61,7 +61,7 @@ static const struct tt_algorithm *choose_for(const struct tutti *group, const st
 		return &tt_hierarchical;
 	if (tt_segment_open(group))
 		return &tt_direct;
-	return tt_model_choose(&model, group->n, bytes, tt_coll_piece(group->job));
+	return tt_model_choose(&model, group->n, bytes, TT_COLL_PIECE);
 }
 
 static size_t bytes_of(const struct tt_allreduce *a) { return a->all.count * a->all.width; }
@@ -151,7 +151,7 @@ int tt_allreduce_explain(struct tutti *group, size_t bytes, tutti_type type, tut
 {
 	const struct tt_algorithm *is;
 	const struct tt_layout *layout = &tt_coll_group(group)->layout;
-	size_t width = tt_type_size(type), piece = tt_coll_piece(group->job), chunk;
+	size_t width = tt_type_size(type), piece = TT_COLL_PIECE, chunk;
 	int n = group->n, err = check_arguments("", bytes, width, type, rule), used = 0;
 	struct tt_model model;
 

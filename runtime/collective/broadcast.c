@@ -37,7 +37,7 @@ static void find_family(struct broadcast *b, int root)
 			b->child[b->children++] = (me + low + root) % n;
 }
 
-static bool is_long(const struct broadcast *b) { return b->bytes > tt_coll_piece(b->either.coll.job); }
+static bool is_long(const struct broadcast *b) { return b->bytes > TT_COLL_PIECE; }
 
 static bool pass_on(struct broadcast *b)
 {

@@ -17,7 +17,6 @@
 #include <string.h>
 
 enum {
-	HEAD = 19,
 	IN_FLIGHT_MAX = 1024,
 	AHEAD_MAX = 4 * IN_FLIGHT_MAX, /* how far another rank may be ahead of this one */
 	TAG_ABORT = 0x7fff0001,
@@ -34,8 +33,6 @@ struct kept { /* a message that no collective has taken yet */
 	size_t len;
 	const void *bytes;   /* behind this struct, or inside the message that is being delivered */
 };
-
-size_t tt_coll_piece(const struct tt_job *job) { return (tt_message_max(job) - HEAD) & ~(size_t)63; }
 
 /* ---- life ---- */
 
@@ -506,17 +503,17 @@ void tt_coll_send_parts(struct tt_coll *c, int to, uint32_t tag, const void *hea
                         size_t bytes_len)
 {
 	size_t len = head_len + bytes_len;
-	struct coll_post *cp = new_post(c, HEAD + len);
+	struct coll_post *cp = new_post(c, TT_COLL_HEAD + len);
 
 	if (!cp)
 		return;
-	struct tt_pack p = tt_pack(cp->bytes, HEAD + len);
+	struct tt_pack p = tt_pack(cp->bytes, TT_COLL_HEAD + len);
 	put_head(&p, c->group, to, c->seq, c->print, tag);
 	tt_put_bytes(&p, head, head_len);
 	tt_put_bytes(&p, bytes, bytes_len);
 	cp->post.op.kind = TT_SEND;
 	cp->post.op.local = cp->bytes;
-	cp->post.op.len = HEAD + len;
+	cp->post.op.len = TT_COLL_HEAD + len;
 	tt_post(tt_group_member(c->group, to), &cp->post);
 }
 
@@ -527,7 +524,7 @@ void tt_coll_send(struct tt_coll *c, int to, uint32_t tag, const void *bytes, si
 
 void tt_coll_answer(struct tutti *g, int to, uint32_t seq, uint32_t print, uint32_t tag, const void *bytes, size_t len)
 {
-	uint8_t head[HEAD];
+	uint8_t head[TT_COLL_HEAD];
 	struct tt_pack p = tt_pack(head, sizeof head);
 
 	put_head(&p, g, to, seq, print, tag);

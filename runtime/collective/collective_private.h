@@ -79,7 +79,11 @@ struct tt_coll { /* one collective under way: a state machine that messages and 
 	struct tt_timer stale;      /* runs while a rank has given up and the reason is not known yet */
 };
 
-size_t tt_coll_piece(const struct tt_job *); /* bytes that one message holds: whole elements of any type */
+enum {
+	TT_COLL_HEAD = 19, /* bytes of a message in front of a piece */
+	/* bytes that one message holds: whole elements of any type */
+	TT_COLL_PIECE = (TT_MESSAGE_MAX - TT_COLL_HEAD) & ~63,
+};
 
 enum { TT_LANE_DATA, TT_LANE_CREDIT };
 
@@ -98,7 +102,7 @@ void tt_coll_gave_up(struct tt_coll *, int rank); /* that rank of the job has gi
 void tt_coll_use_segment(struct tt_coll *, struct tt_segment_call *); /* NULL: no longer */
 void tt_coll_wake_soon(struct tt_job *);        /* continues all collectives from a later turn of the progress loop */
 
-/* Sends at most tt_coll_piece() bytes, which are copied. send_parts sends two parts as one message. */
+/* Sends at most TT_COLL_PIECE bytes, which are copied. send_parts sends two parts as one message. */
 void tt_coll_send(struct tt_coll *, int to, uint32_t tag, const void *, size_t);
 void tt_coll_send_parts(struct tt_coll *, int to, uint32_t tag, const void *, size_t, const void *, size_t);
 /* Answers a rank that still waits in a call that is over here: at most 128 bytes. */

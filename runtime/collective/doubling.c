@@ -32,7 +32,7 @@ static uint32_t tag_of(const struct doubling *d)
 static int exchange(struct doubling *d, int to, int from, bool combine)
 {
 	struct tt_exchange *x = d->x;
-	size_t piece = tt_coll_piece(x->coll->job), at = d->segment * piece;
+	size_t piece = TT_COLL_PIECE, at = d->segment * piece;
 	size_t len = tt_min(piece, x->count * x->width - at);
 	const void *in;
 
@@ -85,7 +85,7 @@ static int unfold(struct doubling *d, int me)
 static int advance(struct tt_exchange *x)
 {
 	struct doubling *d = x->state;
-	size_t piece = tt_coll_piece(x->coll->job), total = x->count * x->width;
+	size_t piece = TT_COLL_PIECE, total = x->count * x->width;
 	int more = 1;
 
 	while (more && d->segment * piece < total)

@@ -23,7 +23,7 @@ static int advance_gather(struct tt_coll *c)
 {
 	struct gather *g = (struct gather *)c;
 	int n = c->n, me = c->me;
-	size_t piece = tt_coll_piece(c->job);
+	size_t piece = TT_COLL_PIECE;
 
 	for (; g->have < n; g->round++, g->sent = g->got = 0) {
 		int more = g->have < n - g->have ? g->have : n - g->have, to = (me - g->have + n) % n;

@@ -50,7 +50,7 @@ static int begin_between(struct tt_allreduce *a, struct tt_span mine)
 	h->between.seats = h->seats;
 	h->between.buf += mine.at;
 	h->between.count = mine.len / a->all.width;
-	h->between.is = tt_model_choose(&model, l->hosts, a->all.count * a->all.width, tt_coll_piece(a->coll.job));
+	h->between.is = tt_model_choose(&model, l->hosts, a->all.count * a->all.width, TT_COLL_PIECE);
 	return 0;
 }
 

@@ -48,7 +48,7 @@ bool tt_model_needed(const struct tutti *group, size_t bytes)
 {
 	if (may_span(&tt_coll_group(group)->layout))
 		return true;
-	if (group->n == 1 || bytes <= tt_min(DOUBLED, tt_coll_piece(group->job)))
+	if (group->n == 1 || bytes <= tt_min(DOUBLED, TT_COLL_PIECE))
 		return false;
 	return tt_model_measures(&group->job->settings);
 }
@@ -116,7 +116,7 @@ static void know(struct tutti *group, struct tt_model m)
 static struct tt_model found(const struct tt_allreduce *a)
 {
 	const struct tt_tune *t = &a->tune;
-	size_t bytes = BURST_PIECES * tt_coll_piece(a->coll.job);
+	size_t bytes = BURST_PIECES * TT_COLL_PIECE;
 	uint64_t burst = t->burst > t->trip ? t->burst - t->trip : 0;
 	uint64_t add = measure_adding(a->coll.job); /* 0: a virtual clock stands still */
 
@@ -143,7 +143,7 @@ static void conclude(struct tt_allreduce *a)
 static int send_burst(struct tt_allreduce *a)
 {
 	struct tt_job *job = a->coll.job;
-	size_t piece = tt_coll_piece(job);
+	size_t piece = TT_COLL_PIECE;
 	void *zeros = tt_scratch_take(&job->scratch, piece);
 
 	if (!zeros)
@@ -258,7 +258,7 @@ static int measure(struct tt_allreduce *a)
 static void answer(struct tt_allreduce *a)
 {
 	struct tt_tune *t = &a->tune;
-	size_t piece = tt_coll_piece(a->coll.job);
+	size_t piece = TT_COLL_PIECE;
 
 	while (t->round < ROUNDS) {
 		bool ping = t->round < PINGS;

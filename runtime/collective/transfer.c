@@ -29,10 +29,10 @@ enum {
 	TAGS = 64,                /* for each transfer: its messages, ... */
 	TAG_READY = 63,           /* ... and this */
 	START = 16,               /* bytes of the header of its first message */
+	MOST = (TT_COLL_PIECE - START) & ~63, /* bytes of the transfer in a message */
 };
 
-static size_t piece_of(const struct tt_transfers *l) { return (tt_coll_piece(l->coll->job) - START) & ~(size_t)63; }
-static size_t short_len(const struct tt_transfers *l) { return l->rendezvous ? 0 : PIECES * piece_of(l); }
+static size_t short_len(const struct tt_transfers *l) { return l->rendezvous ? 0 : PIECES * MOST; }
 static bool is_void(const struct tt_transfers *l, const struct tt_transfer *t) { return !t->len && !l->always; }
 
 static bool is_over(const struct tt_transfers *l, const struct tt_transfer *t)
@@ -113,7 +113,7 @@ static int disagree(struct tt_transfers *l, const struct tt_transfer *transfer)
 /* A short transfer is sent all by message. Of a long one no more may be: its messages have only so many tags. */
 static bool may_go_by_message(const struct tt_transfers *l, uint64_t len, uint64_t by_message)
 {
-	return len <= short_len(l) ? by_message == len : by_message <= PIECES * piece_of(l) && by_message % 64 == 0;
+	return len <= short_len(l) ? by_message == len : by_message <= PIECES * MOST && by_message % 64 == 0;
 }
 
 /* 1: START is here, 0: not yet */
@@ -127,7 +127,7 @@ static int take_start(struct tt_transfers *l, struct tt_transfer *in)
 		return 0;
 	struct tt_pack p = tt_unpack(bytes, n);
 	uint64_t len = tt_get64(&p), by_message = tt_get64(&p);
-	first = tt_min(by_message, piece_of(l));
+	first = tt_min(by_message, MOST);
 	if (p.bad || len != in->len || !may_go_by_message(l, len, by_message) || tt_pack_left(&p) != first)
 		return disagree(l, in);
 	in->started = true;
@@ -139,7 +139,7 @@ static int take_start(struct tt_transfers *l, struct tt_transfer *in)
 
 static bool take_piece(struct tt_transfers *l, struct tt_transfer *in)
 {
-	size_t n = tt_min(piece_of(l), in->by_message - in->done);
+	size_t n = tt_min(MOST, in->by_message - in->done);
 	const void *bytes = tt_coll_take(l->coll, in->other, in->id * TAGS + in->pieces, n);
 
 	if (!bytes)
@@ -214,14 +214,14 @@ static void take_key(struct tt_transfers *l, struct tt_transfer *out)
 static void send_pieces(struct tt_transfers *l, struct tt_transfer *out)
 {
 	uint8_t head[START];
-	size_t n = tt_min(piece_of(l), out->by_message);
+	size_t n = tt_min(MOST, out->by_message);
 	struct tt_pack p = tt_pack(head, sizeof head);
 
 	tt_put64(&p, out->len);
 	tt_put64(&p, out->by_message);
 	tt_coll_send_parts(l->coll, out->other, out->id * TAGS, head, sizeof head, out->at, n);
 	for (out->pieces = 1; (out->done += n) < out->by_message; out->pieces++) {
-		n = tt_min(piece_of(l), out->by_message - out->done);
+		n = tt_min(MOST, out->by_message - out->done);
 		tt_coll_send(l->coll, out->other, out->id * TAGS + out->pieces, out->at + out->done, n);
 	}
 }
@@ -241,7 +241,7 @@ static int begin_transfer(struct tt_transfers *l, struct tt_transfer *out)
 	if (is_short)
 		out->by_message = out->len;
 	else if (!out->open)
-		out->by_message = tt_min(ready, tt_min(FIRST, piece_of(l))) & ~(size_t)63;
+		out->by_message = tt_min(ready, tt_min(FIRST, MOST)) & ~(size_t)63;
 	send_pieces(l, out);
 	return 1;
 }

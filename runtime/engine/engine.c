@@ -398,14 +398,3 @@ void tt_errand(struct tt_job *job)
 	atomic_store(&job->engine.errand, true);
 	tt_kick(&job->engine.backstage);
 }
-
-enum { MESSAGE_MAX = 65536 + 128 }; /* a receiver handles a message after its last byte: pieces must stay short */
-
-size_t tt_message_max(const struct tt_job *job)
-{
-	size_t least = MESSAGE_MAX;
-
-	for (int i = 0; i < job->engine.count; i++)
-		least = tt_min(least, job->engine.nets[i]->send_max);
-	return least;
-}

@@ -163,7 +163,6 @@ int tt_wait_until(struct tt_job *, bool (*ready)(void *), void *arg, uint64_t de
 void tt_errand(struct tt_job *); /* wakes the background thread for a module's errand() */
 void tt_timer_start(struct tt_job *, struct tt_timer *, uint64_t at, void (*expire)(struct tt_timer *));
 void tt_timer_stop(struct tt_timer *);
-size_t tt_message_max(const struct tt_job *); /* the largest message that every net takes, in bytes */
 
 /* ---- place.c: on which cores threads run. No lock needed ---- */
 

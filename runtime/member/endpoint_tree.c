@@ -106,9 +106,9 @@ struct copy { /* of one piece, to one rank */
 };
 
 /* Writes as many records as surely fit; returns their number. */
-static int write_piece(const struct tt_job *job, int first, struct piece *to, size_t room)
+static int write_piece(const struct tt_job *job, int first, struct piece *to)
 {
-	struct tt_pack p = tt_pack(to->bytes, room), head = p;
+	struct tt_pack p = tt_pack(to->bytes, sizeof to->bytes), head = p;
 	int n = 0;
 
 	tt_pack_take(&p, 9);
@@ -123,18 +123,18 @@ static int write_piece(const struct tt_job *job, int first, struct piece *to, si
 
 static struct deal *new_deal(struct tt_job *job)
 {
-	size_t room = tt_min(PIECE, tt_message_max(job)), size = 0;
+	size_t size = 0;
 
 	for (int i = 0; i < job->size; i++)
 		size += TT_ENDPOINT_HEAD + strlen(tt_member(job, i)->addr);
-	struct deal *d = malloc(sizeof *d + (1 + size / (room - 9 - TT_ENDPOINT_MAX)) * sizeof d->piece[0]);
+	struct deal *d = malloc(sizeof *d + (1 + size / (PIECE - 9 - TT_ENDPOINT_MAX)) * sizeof d->piece[0]);
 	if (!d)
 		return NULL;
 	d->job = job;
 	d->copies = 1;
 	d->pieces = 0;
 	for (int first = 0; first < job->size; d->pieces++)
-		first += write_piece(job, first, &d->piece[d->pieces], room);
+		first += write_piece(job, first, &d->piece[d->pieces]);
 	return d;
 }
 

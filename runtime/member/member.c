@@ -147,7 +147,7 @@ static int put_groups(struct tt_pack *p, const struct tt_job *job, bool retired,
 void tt_say_bye(struct tt_member *m)
 {
 	uint8_t bye[3 + 9 * TT_BYE_GROUPS];
-	struct tt_pack p = tt_pack(bye, tt_min(sizeof bye, tt_member_net(m)->send_max - 8));
+	struct tt_pack p = tt_pack(bye, tt_min(sizeof bye, TT_MESSAGE_MAX - 8));
 	uint16_t n = 0;
 	int left;
 

@@ -109,7 +109,7 @@ static bool send_piece(struct tt_send_queue *f, struct tt_call_part *p)
 	const struct tutti_table *t = p->call->table;
 	bool by_slots = is_large(p) && !p->region;
 	struct tt_slot *s = by_slots ? tt_send_queue_slot(f) : NULL;
-	size_t most = gives_back(p) ? tt_table_piece(t->job) : TT_PUSH_PIECE;
+	size_t most = gives_back(p) ? TT_PUSH_MESSAGE : TT_PUSH_PIECE;
 	uint64_t n = tt_min(p->range.count - p->sent, most / t->width);
 	const char *from = p->call->delta + (size_t)(p->range.first + p->sent) * t->width;
 

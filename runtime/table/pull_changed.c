@@ -33,7 +33,7 @@ static void wake_idle(struct tt_table_call *c)
 static bool reserve(struct tt_call_part *p)
 {
 	const struct tutti_table *t = p->call->table;
-	size_t most = tt_min(tt_table_piece(t->job) / TT_ROW_NAME, tt_max(FOUND / tt_table_row_bytes(t), 1));
+	size_t most = tt_min(TT_PUSH_MESSAGE / TT_ROW_NAME, tt_max(FOUND / tt_table_row_bytes(t), 1));
 
 	p->most = (uint32_t)tt_min(most, p->call->list->room);
 	p->idle = !p->most;

@@ -28,7 +28,7 @@ static uint64_t row_of(const struct tt_call_part *p, uint64_t i)
 static struct tt_stretch next_stretch(const struct tt_call_part *p)
 {
 	const struct tutti_table *t = p->call->table;
-	size_t most = tt_table_piece(t->job), row = tt_table_row_bytes(t);
+	size_t most = TT_PUSH_MESSAGE, row = tt_table_row_bytes(t);
 	uint64_t first = p->sent / t->row, left = (p->range.count - p->sent) / t->row, at = p->sent % t->row;
 
 	if (row + TT_ROW_NAME <= most)
@@ -433,11 +433,11 @@ static int check_refresh(const struct tutti_table *t, const char *what)
 {
 	int err = tt_changed_rows_check(t, what);
 
-	if (err || tt_table_row_bytes(t) + TT_ROW_NAME <= tt_table_piece(t->job))
+	if (err || tt_table_row_bytes(t) + TT_ROW_NAME <= TT_PUSH_MESSAGE)
 		return err;
-	return tt_fail(-ENOTSUP, "%s: a row of the table \"%s\" has %zu bytes, and at most %zu go into a message here: "
+	return tt_fail(-ENOTSUP, "%s: a row of the table \"%s\" has %zu bytes, and at most %d go into a message here: "
 	               "pull rows, or the fresh ones of all", what, t->name, tt_table_row_bytes(t),
-	               tt_table_piece(t->job) - TT_ROW_NAME);
+	               TT_PUSH_MESSAGE - TT_ROW_NAME);
 }
 
 int tutti_table_refresh_rows(tutti_table *t, const uint64_t *rows, size_t n, void *values, size_t *fresh, tutti_op *op)

@@ -245,7 +245,7 @@ static void get_shape(struct tt_pack *p, struct tt_rows *r)
 
 static void get_rows(const struct tutti_table *t, struct tt_pack *p, struct tt_rows *r)
 {
-	size_t most = tt_table_piece(t->job);
+	size_t most = TT_PUSH_MESSAGE;
 
 	p->bad |= r->n > most / 8 || r->count > t->row || r->at > t->row - r->count;
 	p->bad |= (uint64_t)r->n * r->count * t->width > most;

@@ -452,7 +452,7 @@ int tt_table_unpack(struct tutti_table *t, struct tt_pack *p, size_t count, bool
 	const uint8_t *from = tt_pack_take(p, left);
 
 	*e = (struct tt_elements){ .at = (const char *)from };
-	p->bad |= sparse ? len > tt_table_piece(t->job) : left != len;
+	p->bad |= sparse ? len > TT_PUSH_MESSAGE : left != len;
 	if (p->bad || (!sparse && t->updater.rule != TUTTI_UPDATE_OWN))
 		return 0;
 	if (!(e->copy = tt_scratch_take(&t->job->scratch, len)))
@@ -533,7 +533,7 @@ void tt_table_answer(struct tt_member *to, uint32_t number, int err) { answer_wi
 static bool gives_back(const struct tutti_table *t, unsigned flags, struct tt_range range)
 {
 	return flags & TT_PUSH_PULL && !(flags & TT_PUSH_ASSIGN) && tt_updater_gives_back(&t->updater) &&
-	       (size_t)range.count * t->width <= tt_table_piece(t->job);
+	       (size_t)range.count * t->width <= TT_PUSH_MESSAGE;
 }
 
 static void answer_push(struct tutti_table *t, struct tt_member *to, uint32_t number, int err, unsigned flags,

@@ -44,6 +44,7 @@ enum {
 	TT_ROW_NAME = 8,             /* bytes of a row's number, or of a key */
 	TT_IN_PLACE = 0xfe, TT_NO_SLOT = 0xff, /* instead of a slot: the delta is mapped; it follows in the message */
 };
+_Static_assert(TT_PUSH_HEAD + TT_PUSH_MESSAGE <= TT_MESSAGE_MAX, "rows that fill a message travel in one");
 
 /* Flags: of PUSH and PUSH_ROWS, */
 enum { TT_PUSH_FIRST = 1, TT_PUSH_LAST = 2, TT_PUSH_ASSIGN = 4, TT_PUSH_OPTIONS = 8, TT_PUSH_PULL = 32 };
@@ -343,14 +344,9 @@ static inline int tt_table_files(const struct tutti_table *t) /* of a save: one 
 
 static inline size_t tt_table_row_bytes(const struct tutti_table *t) { return (size_t)t->row * t->width; }
 
-static inline size_t tt_table_piece(const struct tt_job *job) /* most bytes of a message's rows and elements */
-{
-	return tt_min(TT_PUSH_MESSAGE, tt_message_max(job) - TT_PUSH_HEAD);
-}
-
 static inline bool tt_table_is_large(const struct tutti_table *t, int i) /* does its delta not fit a message? */
 {
-	return tt_table_range(t, i).count * t->width > tt_min(TT_PUSH_INLINE, tt_table_piece(t->job));
+	return tt_table_range(t, i).count * t->width > tt_min(TT_PUSH_INLINE, TT_PUSH_MESSAGE);
 }
 
 /* Does a round consist of the rows that were pushed to alone? Then nobody reads the version before when it closes. */

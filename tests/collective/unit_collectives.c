@@ -127,7 +127,7 @@ static void combine_hosts(tutti *job, struct vectors *v)
 	struct tt_model model = tt_model_of(job);
 	size_t bytes = v->count * v->width;
 	int leaders = tt_hierarchical_leaders(l, bytes);
-	const char *name = tt_model_choose(&model, l->hosts, bytes, tt_coll_piece(job->job))->name;
+	const char *name = tt_model_choose(&model, l->hosts, bytes, TT_COLL_PIECE)->name;
 	char *sums[RANKS_MAX];
 
 	for (int h = 0; h < l->hosts; h++) {
@@ -496,10 +496,10 @@ static void test_reduce_scatter(void) { on_wires(program_reduce_scatter, NULL); 
 
 enum { BLOCKS = 9, LONGEST = 600001, APART = 1009, HUGE = TT_SEGMENT_CALL_PIECES * TT_SEGMENT_CALL_PIECE + TT_SEGMENT_CHUNK / 2 + 20 };
 
-/* The last ones that go as one message and as two, and the first ones that do not, whatever the wire; and others. */
-static size_t block_bytes(const tutti *job, size_t k)
+/* The last ones that go as one message and as two, and the first ones that do not; and others. */
+static size_t block_bytes(size_t k)
 {
-	const size_t q = (tt_coll_piece(job->job) - 16) & ~(size_t)63, of[BLOCKS] = { 0, 1, 13, q, q + 1, 2 * q, 2 * q + 1, 70001, LONGEST };
+	const size_t q = (TT_COLL_PIECE - 16) & ~(size_t)63, of[BLOCKS] = { 0, 1, 13, q, q + 1, 2 * q, 2 * q + 1, 70001, LONGEST };
 
 	return of[k];
 }
@@ -546,7 +546,7 @@ static void program_allgather(tutti *job)
 	int me = tutti_rank(job);
 
 	for (size_t k = 0; k < BLOCKS; k++)
-		check_allgather(job, block_bytes(job, k), k % 2, (int)k);
+		check_allgather(job, block_bytes(k), k % 2, (int)k);
 	char c[2 * RANKS_MAX] = { 0 };
 	CHECK(tutti_allgather(job, c + 1 + 2 * me, 2, c, NULL) == -EINVAL);
 	CHECK(tutti_allgather(job, NULL, 2, c, NULL) == -EINVAL);
@@ -993,7 +993,7 @@ static void program_alltoall(tutti *job)
 	char c[2 * RANKS_MAX] = { 0 };
 
 	for (size_t k = 0; k < BLOCKS; k++)
-		check_alltoall(job, block_bytes(job, k), (int)k);
+		check_alltoall(job, block_bytes(k), (int)k);
 	CHECK(tutti_alltoall(job, c, 1, c, NULL) == -EINVAL);
 }
 
@@ -1001,7 +1001,7 @@ static void test_alltoall(void) { on_wires(program_alltoall, NULL); }
 
 static size_t bytes_between(int from, int to, size_t round)
 {
-	static const size_t sizes[] = { 0, 5, 0, 16306, 300, 140000, 16304, 7 }; /* 140000: more than two messages of any wire */
+	static const size_t sizes[] = { 0, 5, 0, 16306, 300, 140000, 16304, 7 }; /* 140000: more than two messages */
 
 	return sizes[((size_t)(from * 3 + to * 5) + round) % TT_COUNT(sizes)];
 }
@@ -1079,7 +1079,7 @@ static const struct { size_t count; uint64_t said; } wrong_starts[] = { { 100, 0
 static int start_wrong(struct tt_coll *c)
 {
 	uint64_t len = wrong_starts[wrong].count * sizeof(float), said = wrong_starts[wrong].said;
-	size_t first = tt_min(said, (tt_coll_piece(c->job) - 16) & ~(size_t)63);
+	size_t first = tt_min(said, (TT_COLL_PIECE - 16) & ~(size_t)63);
 	char *bytes = must(calloc(1, 16 + first));
 	struct tt_pack p = tt_pack((uint8_t *)bytes, 16);
 

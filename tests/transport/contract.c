@@ -648,14 +648,12 @@ static void test_message_source_untouched(struct bench *s)
 
 static void test_message_bytes(struct bench *s)
 {
-	if (!begin(s, 65536))
+	if (!begin(s, TT_MESSAGE_MAX))
 		return;
 	struct side *a = &s->side[0], *b = &s->side[1];
 	b->hook = check_pattern;
-	const size_t max = a->net->send_max, lens[] = { 0, 1, 7, 8, 63, 64, 65, 1023, 1024, max / 2, max - 1, max };
+	const size_t max = TT_MESSAGE_MAX, lens[] = { 0, 1, 7, 8, 63, 64, 65, 1023, 1024, max / 2, max - 1, max };
 	for (size_t i = 0; i < TT_COUNT(lens); i++) {
-		if (lens[i] > s->size)
-			continue;
 		fill(a->local, lens[i], (unsigned)b->left);
 		struct call *c = make_call(a, TT_SEND, chance(s, 2) ? TT_LAZY : 0, 0, a->local, lens[i]);
 		c->scribble = true;
@@ -709,7 +707,7 @@ static bool word_is(const char *at, uint64_t value) { return !memcmp(at, &value,
 
 static void test_done_then_notify(struct bench *s)
 {
-	if (!begin(s, 65536 + 8))
+	if (!begin(s, TT_MESSAGE_MAX + 8))
 		return;
 	struct side *a = &s->side[0], *b = &s->side[1];
 	for (int i = 0; i < 8; i++) {
@@ -1298,7 +1296,7 @@ static void test_failed_put_is_silent(struct bench *s)
 
 static void test_malformed(struct bench *s)
 {
-	if (!begin(s, 65536 + 8))
+	if (!begin(s, TT_MESSAGE_MAX + 8))
 		return;
 	struct side *a = &s->side[0], *b = &s->side[1];
 	fails_with(s, make_notify(a, 0, a->local, 8, 1 << 24), -EINVAL);
@@ -1313,8 +1311,7 @@ static void test_malformed(struct bench *s)
 			c->op.region = NULL;
 			fails_with(s, c, -EINVAL);
 		}
-	if (a->net->send_max < 65536)
-		fails_with(s, make_call(a, TT_SEND, 0, 0, a->local, a->net->send_max + 1), -EINVAL);
+	fails_with(s, make_call(a, TT_SEND, 0, 0, a->local, TT_MESSAGE_MAX + 1), -EINVAL);
 	CHECK(count(s, NOTIFY, b) == 0 && count(s, MESSAGE, b) == 0 && all(b->window, 2048, 0));
 }
 
@@ -1343,7 +1340,7 @@ static void test_unregistered(struct bench *s)
 	if (!begin(s, 4096))
 		return;
 	struct side *a = &s->side[0], *b = &s->side[1];
-	CHECK(a->net->copy_max >= 64 && a->net->send_max >= 1024);
+	CHECK(a->net->copy_max >= 64);
 	fill(stack, 64, 5);
 	struct call *c = make_call(a, TT_PUT, 0, 64, stack, 64);
 	c->op.region = NULL;
@@ -2478,7 +2475,7 @@ static void test_nonsense(struct bench *s)
 		WRONG("a PUT longer than a piece", .kind = TT_FRAME_PUT, .flags = TT_FRAME_LAST,
 		      .len = TT_FRAME_PIECE_MAX + 1),
 		WRONG("a PUT of 2^64 - 1", .kind = TT_FRAME_PUT, .flags = TT_FRAME_LAST, .len = UINT64_MAX),
-		WRONG("a SEND that is too long", .kind = TT_FRAME_SEND, .len = TT_FRAME_MESSAGE_MAX + 1),
+		WRONG("a SEND that is too long", .kind = TT_FRAME_SEND, .len = TT_MESSAGE_MAX + 1),
 		WRONG("a SEND of 2^64 - 1", .kind = TT_FRAME_SEND, .len = UINT64_MAX),
 		WRONG("an ADD with a length", .kind = TT_FRAME_ADD, .len = 8, .word = 1),
 		WRONG("an ACK with a length", .kind = TT_FRAME_ACK, .len = 1),
@@ -2899,7 +2896,7 @@ static const struct test tests[] = {
 	  "progress() or disconnect() calls it, post() never does; a bad argument takes the same path"),
 	T(source_untouched, "After it the net touches `local` no more: a PUT's source"),
 	T(message_source_untouched, "After it the net touches `local` no more: a SEND's source"),
-	T(message_bytes, "SEND: any length up to send_max arrives whole; the bytes live until message() returns"),
+	T(message_bytes, "SEND: any length up to TT_MESSAGE_MAX arrives whole; the bytes live until message() returns"),
 	T(destination_untouched, "After it the net touches `local` no more: a GET's destination"),
 	T(untouched_after_error, "whether err is 0 or not"),
 	T(done_then_notify, "With err 0, every NOTIFY or SEND that I post afterwards sees the bytes"),

@@ -277,7 +277,7 @@ static void set_up(struct tt_shm *net, const struct tt_net_config *c)
 	for (size_t i = 0; i < TT_COUNT(heads); i++)
 		tt_list_init(heads[i]);
 	net->base = (struct tt_net){ .transport = &tt_shm, .events = c->events, .user = c->user, .fd = -1,
-	                             .copy_max = SIZE_MAX, .send_max = TT_FRAME_MESSAGE_MAX, .cheap_poll = 1,
+	                             .copy_max = SIZE_MAX, .cheap_poll = 1,
 	                             .host_only = 1 };
 	tt_entropy(&generation, sizeof generation); /* a key of an earlier process fits nowhere */
 	net->generation = generation;

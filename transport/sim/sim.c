@@ -18,7 +18,6 @@
 enum {
 	PIECES = 8, /* of an op, at most, so that large ops cost little */
 	COPY_MAX = 64,
-	SEND_MAX = 16384,
 };
 
 struct slot { /* a net's table of regions: what a key names */
@@ -766,7 +765,7 @@ static int open_net(const struct tt_net_config *config, struct tt_net **out)
 	net->rank = &w->ranks[tt_sim_rank()];
 	net->number = net->rank->nets_made++;
 	net->base = (struct tt_net){ .transport = &tt_sim, .events = config->events, .user = config->user, .fd = -1,
-	                             .copy_max = COPY_MAX, .send_max = SEND_MAX };
+	                             .copy_max = COPY_MAX };
 	if (net->number)
 		snprintf(net->base.addr, sizeof net->base.addr, "sim:%d:%d", net->rank->number, net->number);
 	else

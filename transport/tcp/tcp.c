@@ -155,7 +155,7 @@ struct tt_tcp_peer *tt_tcp_peer_new(struct tt_tcp *net)
 {
 	struct tt_tcp_peer *p = calloc(1, sizeof *p);
 
-	if (p && !(p->message = aligned_alloc(64, TT_FRAME_MESSAGE_MAX))) {
+	if (p && !(p->message = aligned_alloc(64, TT_MESSAGE_MAX))) {
 		free(p);
 		p = NULL;
 	}
@@ -351,7 +351,7 @@ static void set_up(struct tt_tcp *net, const struct tt_net_config *c)
 	for (size_t i = 0; i < TT_COUNT(heads); i++)
 		tt_list_init(heads[i]);
 	net->base = (struct tt_net){ .transport = &tt_tcp, .events = c->events, .user = c->user, .fd = -1,
-	                             .copy_max = SIZE_MAX, .send_max = TT_FRAME_MESSAGE_MAX };
+	                             .copy_max = SIZE_MAX };
 	tt_entropy(&generation, sizeof generation); /* a key of an earlier process at this address fits nowhere */
 	net->generation = generation;
 }

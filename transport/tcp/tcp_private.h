@@ -110,7 +110,7 @@ struct tt_tcp_peer {
 
 	uint8_t in[TT_TCP_STAGE + TT_FRAME_SIZE] __attribute__((aligned(16)));
 	uint8_t stage[TT_TCP_STAGE] __attribute__((aligned(16)));
-	uint8_t *message;           /* TT_FRAME_MESSAGE_MAX bytes */
+	uint8_t *message;           /* TT_MESSAGE_MAX bytes */
 };
 
 /* tcp_connect.c */
