@@ -68,6 +68,15 @@ static inline void tt_flight_end(struct tt_flight *f, struct tt_op *op)
 	op->next = NULL;
 }
 
+/* What a peer used is not registered: an answer says so, but to the strict reader it is the peer's end. */
+static inline bool tt_flight_misused(struct tt_flight *f, int err)
+{
+	if (!tt_strict || tt_broken(STALE_SPARED) || (err != -ESTALE && err != -ERANGE))
+		return false;
+	tt_flight_lose(f, "memory was used that is not registered, or not any more");
+	return true;
+}
+
 /* Calls done() now. Only progress() and disconnect() may. */
 static inline void tt_flight_finish(struct tt_flight *f, struct tt_op *op, int err)
 {

@@ -117,7 +117,7 @@ static enum step end_put(struct tt_shm_peer *p, struct tt_op *op)
  * connection then ends all pending ops. */
 static enum step refused(struct tt_shm_peer *p, struct tt_op *op, int err)
 {
-	return atomic_load(&p->out->shut) ? STUCK : end(p, op, err);
+	return atomic_load(&p->out->shut) || tt_flight_misused(&p->ops, err) ? STUCK : end(p, op, err);
 }
 
 static enum step fail_directly(struct tt_shm_peer *p, struct tt_op *op, int err)
@@ -168,9 +168,9 @@ static enum step get_directly(struct tt_shm_peer *p, struct tt_op *op, const str
 	int err = 0;
 
 	if (n && f->at)
-		load(&p->net->gets, to, f->at + op->offset + p->at, n);
+		load(&p->net->gets, to, f->at + op->offset + p->at, n - tt_broken(GET_EARLY));
 	else if (n)
-		err = copy_vm(p, false, to, f->base + op->offset + p->at, n);
+		err = copy_vm(p, false, to, f->base + op->offset + p->at, n - tt_broken(GET_EARLY));
 	atomic_thread_fence(memory_order_acquire);
 	if (err || !tt_shm_valid(p, f->id))
 		return fail_directly(p, op, err ? err : -ESTALE);
@@ -310,8 +310,10 @@ static bool answer_piece(struct tt_shm_peer *p, struct tt_shm_answer *a)
 	uint8_t *from = NULL, *payload = NULL;
 	int why = a->kind == TT_FRAME_REPLY ? tt_shm_place(p->net, a->key, a->offset + a->at, n, &from) : a->why;
 	bool bytes = a->kind == TT_FRAME_REPLY && !why;
-	struct tt_shm_line *line = tt_shm_line(p, bytes && !word ? n : 0, &payload);
 
+	if (why && tt_flight_misused(&p->ops, tt_frame_error((uint32_t)why)))
+		return false;
+	struct tt_shm_line *line = tt_shm_line(p, bytes && !word ? n : 0, &payload);
 	if (!line)
 		return false;
 	line->kind = why ? TT_FRAME_NAK : a->kind;

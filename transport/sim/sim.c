@@ -367,6 +367,16 @@ static void complete(struct tt_sim_world *w, struct flight *f, int err)
 		acknowledge(w, f);
 }
 
+/* The strict reader's answer to a bad key. Nothing comes behind a PUT that has not landed: neither its own notify nor a
+ * message that was posted later. */
+static bool end_misuser(struct tt_sim_world *w, struct flight *f, int err)
+{
+	if (!w->config->strict || tt_broken(STALE_SPARED) || (err != -ESTALE && err != -ERANGE))
+		return false;
+	break_link(w, f->from);
+	return true;
+}
+
 /* NULL: there is no such region, or not any more */
 static const struct slot *find_slot(const struct net *net, const struct tt_key *key)
 {
@@ -410,7 +420,8 @@ static void land_piece(struct tt_sim_world *w, struct flight *f)
 	int err = find_memory(net_of(f->from->other), op, &remote);
 
 	if (err) {
-		complete(w, f, err);
+		if (!end_misuser(w, f, err))
+			complete(w, f, err);
 		return;
 	}
 	if (op->kind == TT_ADD) {
@@ -515,8 +526,10 @@ static void start_flight(struct tt_sim_world *w, struct flight *f)
 		tt_list_append(&p->puts, &f->queue);
 	cut_pieces(w, f);
 	p->free_at = tt_max(p->free_at, w->now) + op->len * p->gap / 1024;
-	tt_sim_schedule(w, &f->event, p->free_at - op->len * p->gap / 1024 + travel(w, p), piece_fired);
-	if (tt_broken(DONE_EARLY) && op->kind == TT_PUT)
+	uint64_t late = w->config->strict && op->kind == TT_GET && tt_sim_one_in(w, 4) ? 40 * p->latency : 0;
+	tt_sim_schedule(w, &f->event, p->free_at - op->len * p->gap / 1024 + travel(w, p) + tt_sim_below(w, late),
+	                piece_fired);
+	if ((tt_broken(DONE_EARLY) && op->kind == TT_PUT) || (tt_broken(GET_EARLY) && op->kind == TT_GET))
 		finish_early(w, f);
 }
 

@@ -118,7 +118,7 @@ static void open_reply(struct tt_tcp_peer *p)
 		tt_flight_lose(&p->ops, "it sent a piece of a reply that does not fit");
 		return;
 	}
-	p->place = op->len ? (uint8_t *)op->local + f->offset : NULL;
+	p->place = op->len && !tt_broken(GET_EARLY) ? (uint8_t *)op->local + f->offset : NULL;
 	if (f->flags & TT_FRAME_INLINE && p->place)
 		store_word(p->place, f->word, f->len);
 }

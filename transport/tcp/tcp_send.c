@@ -271,6 +271,8 @@ void tt_tcp_count_lazy(struct tt_tcp_peer *p)
 
 void tt_tcp_owe_nak(struct tt_tcp_peer *p, unsigned slot, int why)
 {
+	if (tt_flight_misused(&p->ops, tt_frame_error((uint32_t)why)))
+		return;
 	if (p->nak_count == TT_FRAME_SLOTS) {
 		tt_flight_lose(&p->ops, "it asks for more than it may");
 		return;
