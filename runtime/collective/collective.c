@@ -704,7 +704,7 @@ static void come_back(struct tt_loan *loan)
 /* What a recall says is a message of the collective without bytes, so it reaches the call in any state. */
 static bool recall(struct tt_coll *c, struct tt_coll_loan *l)
 {
-	uint8_t head[HEAD];
+	uint8_t head[TT_COLL_HEAD];
 	struct tt_pack p = tt_pack(head, sizeof head);
 
 	put_head(&p, c->group, l->rank, c->seq, c->print, TAG_STOP);

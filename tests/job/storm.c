@@ -1144,7 +1144,7 @@ static void program(int rank, void *arg)
 
 static uint64_t run_plan(const struct plan *p)
 {
-	struct tt_sim_config config = { .seed = p->seed, .ranks = p->ranks, .program = program, .arg = (void *)(uintptr_t)p,
+	struct tt_sim_config config = { .seed = p->seed, .strict = 1, .ranks = p->ranks, .program = program, .arg = (void *)(uintptr_t)p,
 		                        .deadline_ms = DEADLINE_MS, .hosts = (int)(p->seed % 4), .limit_ns = 200 * DEADLINE };
 	int err;
 
