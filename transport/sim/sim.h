@@ -20,8 +20,8 @@ struct tt_sim_config {
 	void (*program)(int rank, void *arg); /* each rank runs it, on a fiber of its own */
 	void *arg;
 	int deadline_ms;                      /* TUTTI_DEADLINE of the ranks; 0: the default */
-	/* a peer that uses a key which is not registered, or not any more, is ended, as a queue pair dies of it; and many
-	 * a GET comes long after the SENDs that were posted behind it. 0: its op gets -ESTALE */
+	/* a peer that uses a key which is not registered, or not any more, is ended, as a queue pair dies of it; and
+	 * many a GET comes long after the SENDs that were posted behind it. 0: its op gets -ESTALE */
 	int strict;
 	/* ranks are dealt out to so many hosts, one by one; 0: each has its own */
 	int hosts;
