@@ -39,8 +39,8 @@
 #include <stdint.h>
 
 enum {
-	/* the largest SEND, in bytes, on every net: hosts with different nets cut alike. A net whose hardware takes less
-	 * splits. A receiver handles a message after its last byte, so pieces must stay short */
+	/* the largest SEND, in bytes, on every net: hosts with different nets cut alike. A net whose hardware takes
+	 * less splits. A receiver handles a message after its last byte, so pieces must stay short */
 	TT_MESSAGE_MAX = 65536 + 128,
 };
 
@@ -155,6 +155,9 @@ struct tt_transport {
 	/* Returns how many devices there are, which may be more than max. -errno: the transport is unusable. */
 	int (*list)(struct tt_device *, int max);
 	int (*open)(const struct tt_net_config *, struct tt_net **); /* also listens */
+	/* Writes the address of the net that a process of this host opens for `job` with this text as `listen`. NULL:
+	 * such a process has to tell its address. */
+	void (*address)(uint64_t job, const char *listen, char addr[96]);
 	void (*close)(struct tt_net *); /* disconnects every peer, deregisters every region */
 	/* Slow, and the only functions that may run beside any other one of the net. They nest: a range is pinned until
 	 * it was unpinned as often. NULL, both: the net reaches any memory. pin: -ENOMEM, with a sentence. */

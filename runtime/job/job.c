@@ -6,7 +6,6 @@
 #include "member/member.h"
 #include "operation/operation.h"
 #include "topology/topology.h"
-#include "transport/shm/shm.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,30 +122,56 @@ static int check_secret(const struct tt_job *job, const struct tt_launch *launch
 	return 0;
 }
 
-/* A job whose rendezvous is on loopback listens there alone, unless TUTTI_IFACE says otherwise. */
-static const char *choose_device(const struct tt_job *job, const struct tt_launch *launch)
+/* Ranks find each other over this one: HOST:PORT means TCP. */
+static bool meets_over(const struct tt_launch *launch, const struct tt_transport *t)
 {
-	const char *device = tt_setting(&job->settings, TT_IFACE), *at = launch->address;
+	size_t len = strlen(t->name);
 
-	if (device || !*at)
-		return device;
+	if (!strncmp(launch->address, t->name, len) && launch->address[len] == ':')
+		return true;
+	return !strcmp(t->name, "tcp") && strncmp(launch->address, "sim:", 4);
+}
+
+/* TUTTI_IFACE is a list of devices. One begins with the name of its transport; one that does not is TCP's. */
+static bool find_device(const struct tt_settings *s, const struct tt_transport *t, char *device, size_t size)
+{
+	const char *at = tt_setting(s, TT_IFACE);
+
+	for (size_t len; at && *at; at += len + (at[len] == ',')) {
+		const struct tt_transport *of = tt_transport_find(at);
+		size_t skip = of && at[strlen(of->name)] == ':' ? strlen(of->name) + 1 : 0;
+		len = strcspn(at, ",");
+		if (skip ? of != t : strcmp(t->name, "tcp") != 0)
+			continue;
+		snprintf(device, size, "%.*s", (int)(len - skip), at + skip);
+		return true;
+	}
+	return false;
+}
+
+/* A job whose rendezvous is on loopback listens there alone, unless TUTTI_IFACE says otherwise. */
+static const char *choose_device(const struct tt_launch *launch)
+{
+	const char *at = launch->address;
+
 	if (!strncmp(at, "127.", 4) || !strncmp(at, "localhost:", 10))
 		return "127.0.0.1";
 	return !strncmp(at, "[::1]", 5) ? "::1" : NULL;
 }
 
-/* Where to listen concerns transports that reach other hosts; shared memory has addresses of its own. */
-static int place_net(struct tt_job *job, const struct tt_launch *launch, const struct tt_transport *t,
-                     struct tt_net_config *c)
+/* Each net listens somewhere else. The one over which ranks meet: at the rendezvous, or at the node's HOST:PORT. One
+ * whose addresses neighbours can tell: at a name that is made of the node's. All others: where they find a place. */
+static int place_net(struct tt_job *job, const struct tt_launch *launch, const struct tt_transport *t, char *device,
+                     size_t size, struct tt_net_config *c)
 {
-	if (launch->nodes)
+	bool meets = meets_over(launch, t), root = job->rank == 0 && !launch->unnumbered;
+
+	if (launch->nodes && (meets || t->address))
 		c->listen = launch->nodes[job->rank].address;
-	if (t == &tt_shm)
-		return 0;
-	c->device = choose_device(job, launch);
-	if (job->rank == 0 && !launch->unnumbered && launch->listen_fd >= 0)
+	c->device = find_device(&job->settings, t, device, size) ? device : meets ? choose_device(launch) : NULL;
+	if (meets && root && launch->listen_fd >= 0)
 		c->listen_fd = launch->listen_fd;
-	else if (job->rank == 0 && !launch->unnumbered && !launch->nodes && launch->address[0])
+	else if (meets && root && !launch->nodes && launch->address[0])
 		c->listen = launch->address;
 	return read_ports(&job->settings, c->ports);
 }
@@ -156,6 +181,7 @@ static int open_net(struct tt_job *job, const struct tt_launch *launch, const ch
 	const struct tt_transport *t = tt_transport_find(name);
 	struct tt_net_config c = { .events = &tt_peer_events, .listen_fd = -1, .job = job->id, .epoch = job->epoch,
 		.user = job };
+	char device[96];
 	bool evict;
 	int err;
 
@@ -167,7 +193,8 @@ static int open_net(struct tt_job *job, const struct tt_launch *launch, const ch
 	c.secret = tt_setting(&job->settings, TT_SECRET);
 	c.secret_len = c.secret ? strlen(c.secret) : 0;
 	c.timeout_ms = (unsigned)(job->deadline / TT_MS);
-	if ((err = place_net(job, launch, t, &c)) || (err = tt_setting_switch(&job->settings, TT_EVICT, &evict)))
+	if ((err = place_net(job, launch, t, device, sizeof device, &c)) ||
+	    (err = tt_setting_switch(&job->settings, TT_EVICT, &evict)))
 		return err;
 	c.keep = !evict;
 	if ((err = t->open(&c, &job->engine.nets[job->engine.count])))
@@ -176,10 +203,12 @@ static int open_net(struct tt_job *job, const struct tt_launch *launch, const ch
 	return 0;
 }
 
-/* Shared memory by default may fail: ranks of this host then connect as those of other hosts do. */
-static bool can_do_without(const struct tt_job *job, const char *name)
+/* A transport by default may fail: ranks then connect over the next one. */
+static bool can_do_without(const struct tt_job *job, const struct tt_launch *launch, const char *name)
 {
-	return !strcmp(name, tt_shm.name) && !strcmp(job->settings.of[TT_TRANSPORTS].origin, "default");
+	const struct tt_transport *t = tt_transport_find(name);
+
+	return t && !meets_over(launch, t) && !strcmp(job->settings.of[TT_TRANSPORTS].origin, "default");
 }
 
 static int open_nets(struct tt_job *job, const struct tt_launch *launch)
@@ -192,16 +221,18 @@ static int open_nets(struct tt_job *job, const struct tt_launch *launch)
 	err = check_secret(job, launch, tt_setting(&job->settings, TT_SECRET));
 	snprintf(names, sizeof names, "%s", tt_setting(&job->settings, TT_TRANSPORTS));
 	while (!err && (name = strsep(&at, ","))) {
-		if (*name && (err = open_net(job, launch, name)) && can_do_without(job, name)) {
-			tt_log(TT_INFO, "no shared memory between the ranks of this host: %s", tt_why());
+		if (*name && (err = open_net(job, launch, name)) && can_do_without(job, launch, name)) {
+			tt_log(TT_INFO, "the ranks of this job do without %s: %s", name, tt_why());
 			err = 0;
 		}
 	}
 	if (!err && !job->engine.count)
 		err = tt_fail(-EINVAL, "TUTTI_TRANSPORTS names no transport");
-	if (!err && !launch->nodes && job->engine.count == 1 && job->engine.nets[0]->transport == &tt_shm)
-		err = tt_fail(-EINVAL, "%s names shm alone, and ranks find each other over TCP: write shm,tcp",
-		              tt_setting_name(&job->settings, TT_TRANSPORTS));
+	if (!err && !launch->nodes && job->engine.count == 1 && job->engine.nets[0]->host_only) {
+		const char *only = job->engine.nets[0]->transport->name;
+		err = tt_fail(-EINVAL, "%s names %s alone, and ranks find each other over TCP: write %s,tcp",
+		              tt_setting_name(&job->settings, TT_TRANSPORTS), only, only);
+	}
 	return err;
 }
 

@@ -9,7 +9,6 @@
 #include "engine/engine.h"
 #include "launch/launch.h"
 #include "member/member_private.h"
-#include "transport/shm/shm.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -240,18 +239,30 @@ static int meet_at_rank_0(struct tt_job *job, const struct tt_launch *b)
 	return err || tt_members(job)->endpoints_known < job->size ? meeting_failed(job, b) : 0;
 }
 
-/* A node list says where each rank listens; the shared-memory addresses of the ranks on this host derive from that. */
+/* On this host some nets have addresses that derive from the HOST:PORT in the list. */
+static void derive_addresses(struct tt_job *job, struct tt_member *m, const char *listen)
+{
+	char addr[96];
+
+	for (int i = 0; i < job->engine.count; i++) {
+		const struct tt_transport *t = job->engine.nets[i]->transport;
+		if (!t->address)
+			continue;
+		t->address(job->id, listen, addr);
+		m->addr = tt_address_add(job, m->addr, addr);
+	}
+}
+
+/* A node list says where each rank listens. */
 static void find_neighbours(struct tt_job *job, const struct tt_launch *b)
 {
 	uint64_t here = host_of_address(b->nodes[job->rank].address);
-	char addr[96];
 
 	for (int i = 0; i < job->size; i++) {
 		struct tt_member *m = tt_member(job, i);
 		m->host = host_of_address(b->nodes[i].address);
-		tt_shm_address(job->id, b->nodes[i].address, addr);
 		if (m->host == here)
-			m->addr = tt_address_add(job, m->addr, addr);
+			derive_addresses(job, m, b->nodes[i].address);
 	}
 }
 

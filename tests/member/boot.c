@@ -508,6 +508,8 @@ static void test_interface(void)
 	JOINED(t);
 	WANT(!strncmp(board->of[1].addr, "tcp:127.0.0.1:", 14), "rank 1 listens at %s", board->of[1].addr);
 	REFUSED(-ENODEV, "'lo77'|TUTTI_IFACE|lo", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, SECRET, "TUTTI_IFACE=lo77");
+	REFUSED(-ENODEV, "'lo77'|TUTTI_IFACE|lo", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, SECRET,
+	        "TUTTI_IFACE=shm:any,lo77"); /* each transport has its own */
 }
 
 /* `tutti run` opens rank 0's socket itself. */

@@ -324,6 +324,7 @@ const struct tt_transport tt_shm = {
 	.name = "shm",
 	.list = list_devices,
 	.open = open_net,
+	.address = tt_shm_address,
 	.close = close_net,
 	.reg = tt_shm_reg,
 	.dereg = tt_shm_dereg,

@@ -180,6 +180,7 @@ void tt_shm_peer_free(struct tt_shm_peer *);
 
 /* shm_connect.c */
 extern const struct tt_door_calls tt_shm_door;
+void tt_shm_address(uint64_t job, const char *listen, char addr[96]);
 int tt_shm_take_name(struct tt_shm *, const struct tt_net_config *); /* listens */
 int tt_shm_connect(struct tt_net *, const char *addr, struct tt_peer **);
 /* true: it is up now. False: not yet, or the peer may be gone */
