@@ -1,6 +1,8 @@
 /* connection.c - the connections of this rank: made on first use, over the first net that leads to the other rank
  *
- * Each of this rank's nets, the best first, is tried in turn at the address that the other rank has there.
+ * Each of this rank's nets, the best first, is tried in turn at the address that the other rank has there. All but the
+ * last have an eighth of the deadline. One that has failed is not tried again for this life of the member, unless no
+ * other leads there; in a node list all are tried once more when the member answers.
  *
  * A connection of the rendezvous is closed again (PART): when it is not part of the tree (endpoint_tree.c), or on
  * first use if the table of endpoints names a better net. One side asks. The other says yes if it has put nothing else
@@ -68,19 +70,26 @@ void tt_peer_settle(struct tt_job *job)
 
 /* ---- connecting ---- */
 
-/* The first net from net_index on where the member has an address; NULL: none is left. */
+static bool may_lead(const struct tt_member *m, int net, char addr[96])
+{
+	const struct tt_net *n = m->job->engine.nets[net];
+
+	return !n->lost && !(m->failed_nets >> net & 1) && tt_address_find(m->addr, n->transport->name, addr);
+}
+
+/* The first net from net_index on that may lead to the member; NULL: none is left. */
 static struct tt_net *next_net(struct tt_member *m, char addr[96])
 {
 	struct tt_engine *e = &m->job->engine;
 
 	for (; m->net_index < e->count; m->net_index++)
-		if (tt_address_find(m->addr, e->nets[m->net_index]->transport->name, addr))
+		if (may_lead(m, m->net_index, addr))
 			return e->nets[m->net_index];
 	return NULL;
 }
 
-/* False: no other net may lead to the member. */
-static bool turn_to_next_net(struct tt_member *m, const char *why)
+/* False: no other net may lead to the member. A lack of files says nothing about this one. */
+static bool turn_to_next_net(struct tt_member *m, int err, const char *why)
 {
 	int failed = m->net_index++;
 	char addr[96];
@@ -89,6 +98,8 @@ static bool turn_to_next_net(struct tt_member *m, const char *why)
 		m->net_index = failed;
 		return false;
 	}
+	if (err != -EMFILE)
+		m->failed_nets |= 1u << failed;
 	const struct tt_net *net = m->job->engine.nets[failed];
 	tt_log(TT_DEBUG, "rank %d is not reached over %s: %s", m->rank, net->transport->name, why);
 	return true;
@@ -101,6 +112,31 @@ static void lack_files(struct tt_timer *t)
 	tt_fail_waiting(m, -EMFILE);
 	tt_each_module(module, m->job, unreached)
 		module->unreached(m, -EMFILE);
+}
+
+static int ask_nets(struct tt_member *);
+
+/* Is there another net after the one that is being connected? */
+static bool has_next_net(const struct tt_member *m)
+{
+	char addr[96];
+
+	for (int i = m->net_index + 1; i < m->job->engine.count; i++)
+		if (may_lead(m, i, addr))
+			return true;
+	return false;
+}
+
+static void pass_over(struct tt_timer *t)
+{
+	struct tt_link *l = tt_container_of(t, struct tt_link, patience);
+	struct tt_member *m = l->member;
+
+	if (!m || m->link != l || m->state != TT_CONNECTING ||
+	    !turn_to_next_net(m, -ETIMEDOUT, "it does not answer within an eighth of the deadline"))
+		return;
+	tt_link_forget(m);
+	ask_nets(m);
 }
 
 static int ask_nets(struct tt_member *m)
@@ -118,7 +154,7 @@ static int ask_nets(struct tt_member *m)
 			return 0;
 		}
 		err = net->transport->connect(net, addr, &peer);
-	} while (err && turn_to_next_net(m, tt_why())); /* also on EMFILE: another net may need fewer files */
+	} while (err && turn_to_next_net(m, err, tt_why())); /* also on EMFILE: another net may need fewer files */
 	if (err == -EMFILE && job->joined) { /* the member may be reached later */
 		m->state = TT_AWAY;
 		m->unreached = tt_now();
@@ -133,6 +169,8 @@ static int ask_nets(struct tt_member *m)
 	if (!m->link) {
 		net->transport->disconnect(peer);
 		tt_member_fail_soon(m, 0, -ENOMEM, "no memory to connect to rank %d", m->rank);
+	} else if (has_next_net(m)) {
+		tt_timer_start(job, &m->link->patience, tt_now() + tt_time(job, TT_TIME_NET), pass_over);
 	}
 	return 0;
 }
@@ -181,12 +219,10 @@ static bool has_better_net(const struct tt_member *m)
 	const struct tt_job *job = m->job;
 	char addr[96];
 
-	for (int i = 0; job->engine.nets[i] != m->link->peer->net; i++) {
-		const struct tt_net *n = job->engine.nets[i];
-		bool leads_there = !n->host_only || m->host == tt_member(job, job->rank)->host;
-		if (leads_there && tt_address_find(m->addr, n->transport->name, addr))
+	for (int i = 0; job->engine.nets[i] != m->link->peer->net; i++)
+		if ((!job->engine.nets[i]->host_only || m->host == tt_member(job, job->rank)->host) &&
+		    may_lead(m, i, addr))
 			return true;
-	}
 	return false;
 }
 
@@ -267,9 +303,12 @@ static bool ask_better_nets(struct tt_link *l)
 {
 	struct tt_member *m = l->member;
 
-	if (!tt_members(l->job)->node_list || !m || m->link != l || m->nets_again || !has_better_net(m))
+	if (!tt_members(l->job)->node_list || !m || m->link != l || m->nets_again)
 		return false;
 	m->nets_again = true;
+	m->failed_nets = 0;
+	if (!has_better_net(m))
+		return false;
 	tt_link_forget(m);
 	m->net_index = 0;
 	ask_nets(m);
@@ -281,6 +320,8 @@ static void on_up(struct tt_peer *peer)
 	struct tt_job *job = peer->net->user;
 	struct tt_link *l = peer->user;
 
+	if (l)
+		tt_timer_stop(&l->patience);
 	if (l && ask_better_nets(l))
 		return;
 	if (l)
@@ -360,8 +401,8 @@ static void lost(struct tt_member *m, struct tt_link *l, int err)
 		m->untold = true;
 		tt_member_gone(m, -ECONNRESET, "rank %d (%s) went down: %s", m->rank, l->peer->addr,
 		               reason(l, "its connection broke"));
-	} else if (m->state == TT_CONNECTING && (err == -EHOSTUNREACH || err == -ENXIO) &&
-	           turn_to_next_net(m, reason(l, strerror(-err)))) {
+	} else if (m->state == TT_CONNECTING && (err == -EHOSTUNREACH || err == -ENXIO || err == -ETIMEDOUT) &&
+	           turn_to_next_net(m, err, reason(l, strerror(-err)))) {
 		m->link = NULL;
 		ask_nets(m);
 	} else if (m->state == TT_CONNECTING && err == -EHOSTUNREACH && tt_rendezvous_retry(m, m->job->deadline))

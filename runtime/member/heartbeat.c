@@ -28,6 +28,7 @@ static const struct {
 	[TT_TIME_GRACE] = { 8, 0, 30 },
 	[TT_TIME_STALE] = { 4, 0, 500 },
 	[TT_TIME_REAP] = { 20, 0, 50 },
+	[TT_TIME_NET] = { 8, 0, 0 },
 	[TT_TIME_RETRY_MIN] = { 100, 0, 10 },
 	[TT_TIME_RETRY_MAX] = { 20, 0, 300 },
 };

@@ -86,6 +86,7 @@ void tt_member_reborn(struct tt_member *m, uint32_t epoch)
 	m->err = 0;
 	tt_member_free(m);
 	m->heard = m->patience = 0;
+	m->failed_nets = 0;
 	m->tries = m->telling = 0;
 	if (!tt_members(m->job)->node_list) { /* the new address comes with its endpoint record */
 		m->addr = "";

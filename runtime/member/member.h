@@ -75,7 +75,8 @@ struct tt_member { /* n ranks together have n * n of it, hence few holes */
 	int rank;
 	enum tt_member_state state;
 	const char *addr;           /* one address for each of its nets, see address.c; "" until known */
-	int net_index;              /* which of this rank's nets is being connected, or was last */
+	uint8_t net_index;          /* which of this rank's nets is being connected, or was last */
+	uint8_t failed_nets;        /* a bit for each that did not lead there, while another did */
 	unsigned outstanding;       /* ops that the transport holds, and calls that use its memory */
 	uint64_t host;              /* equal on one host, 40 bits; 0: not known */
 	uint32_t cpus;              /* equal if they may run on the same processors, 24 bits; 0: not known */
@@ -227,6 +228,7 @@ enum tt_time {
 	TT_TIME_GRACE,     /* from a broken connection to the news of it: this rank may be the one that was evicted */
 	TT_TIME_STALE,     /* how long a rank that gave up a collective may take to name the rank to blame */
 	TT_TIME_REAP,      /* between two looks for another silent rank while a call is given up */
+	TT_TIME_NET,       /* how long a transport may take to connect while there is another one */
 	TT_TIME_RETRY_MIN, TT_TIME_RETRY_MAX, /* between two attempts to connect to a rank that may not listen yet */
 };
 uint64_t tt_time(const struct tt_job *, enum tt_time); /* nanoseconds */

@@ -12,6 +12,7 @@
 #include <poll.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 enum { SEEDS = 8, DEADLINE = 2000, BEAT = DEADLINE / 10 };
@@ -558,6 +559,69 @@ static void program_refused(tutti *job)
 
 static void test_refused(void) { on_sim(program_refused, 2, DEADLINE); }
 
+/* ---- a net that does not answer ---- */
+
+static struct tt_transport mute, spoken; /* shm, without and with connections that come up */
+static _Atomic int mute_tries, muted;
+
+static int connect_in_vain(struct tt_net *net, const char *addr, struct tt_peer **out)
+{
+	(void)addr;
+	mute_tries++;
+	if (!(*out = calloc(1, sizeof **out)))
+		return -ENOMEM;
+	(*out)->net = net;
+	snprintf((*out)->addr, sizeof (*out)->addr, "mute");
+	return 0;
+}
+
+static void disconnect_mute(struct tt_peer *p)
+{
+	if (strcmp(p->addr, "mute"))
+		spoken.disconnect(p);
+	else
+		free(p);
+}
+
+/* Their connection of the rendezvous is given up for shm, which leads nowhere; they come back to TCP, and stay there. */
+static void program_mute_net(tutti *job)
+{
+	struct tt_job *j = job->job;
+	struct tt_member *other = tt_member(j, 1 - tutti_rank(job));
+
+	while (tutti_rank(job) && !muted)
+		usleep(100);
+	tt_lock(j);
+	if (tutti_rank(job) == 0) {
+		mute = spoken = *j->engine.nets[0]->transport;
+		mute.connect = connect_in_vain;
+		mute.disconnect = disconnect_mute;
+	}
+	j->engine.nets[0]->transport = &mute;
+	muted++;
+	tt_unlock(j);
+	while (muted < 2)
+		usleep(100);
+	uint64_t start = tt_now();
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tt_now() - start < DEADLINE / 2 * TT_MS);
+	CHECK(mute_tries >= 1 && mute_tries <= 2);
+	tt_lock(j);
+	CHECK(!strcmp(other->link->peer->net->transport->name, "tcp"));
+	other->link->used = false;
+	tt_member_leave_rendezvous(other); /* not for a net that is known to fail */
+	CHECK(other->state == TT_UP);
+	tt_unlock(j);
+	CHECK(tutti_barrier(job, NULL) == 0 && mute_tries <= 2);
+}
+
+static void test_mute_net(void)
+{
+	struct ranks run = { .size = 2, .wire = "shm", .deadline_ms = DEADLINE, .program = program_mute_net };
+
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
+
 /* More groups than a goodbye can name, none of them left: it names those that are in use. */
 static void program_many_groups(tutti *job)
 {
@@ -588,7 +652,7 @@ static void test_many_groups(void)
 
 static CU_TestInfo sense_tests[] = {
 	{ "wrong ballots", test_wrong_ballot }, { "a wrong goodbye", test_wrong_bye }, { "refused, and stays", test_refused },
-	{ "many groups", test_many_groups }, CU_TEST_INFO_NULL,
+	{ "many groups", test_many_groups }, { "a mute net", test_mute_net }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo beat_tests[] = {
 	{ "a silent rank", test_silent }, { "idle ranks", test_idle }, { "a slow rank", test_slow },
