@@ -158,9 +158,10 @@ struct tt_transport {
 	/* Writes the address of the net that a process of this host opens for `job` with this text as `listen`. NULL:
 	 * such a process has to tell its address. */
 	void (*address)(uint64_t job, const char *listen, char addr[96]);
-	void (*close)(struct tt_net *); /* disconnects every peer, deregisters every region */
+	void (*close)(struct tt_net *); /* disconnects every peer, deregisters every region, unpins every range */
 	/* Slow, and the only functions that may run beside any other one of the net. They nest: a range is pinned until
-	 * it was unpinned as often. NULL, both: the net reaches any memory. pin: -ENOMEM, with a sentence. */
+	 * it was unpinned as often. NULL, both: the net reaches any memory. pin: -ENOMEM, with a sentence that
+	 * names the net. */
 	int (*pin)(struct tt_net *, const struct tt_mem *, int remote);
 	void (*unpin)(struct tt_net *, const struct tt_mem *, int remote);
 	/* Fast. remote: fills in the key */

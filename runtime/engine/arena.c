@@ -19,6 +19,7 @@ struct arena {
 	char *base;
 	size_t len;
 	int fd;
+	uint64_t serial; /* never used twice */
 	bool slab;
 	uint16_t run[SLAB_PAGES];
 };
@@ -28,6 +29,8 @@ static struct { /* by address */
 	struct arena **at;
 	int count, room;
 	struct arena *empty; /* one empty slab is kept, for programs that allocate and free in turns; NULL: none */
+	uint64_t made;
+	_Atomic uint64_t freed;
 	bool forks;          /* the fork handlers are installed */
 } arenas = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -144,6 +147,7 @@ static struct arena *make(size_t len, bool slab)
 		return NULL;
 	a->len = len;
 	a->slab = slab;
+	a->serial = ++arenas.made;
 	a->fd = make_file(len);
 	a->base = a->fd >= 0 ? map_file(a->fd, len) : NULL;
 	if (!arenas.forks)
@@ -219,6 +223,7 @@ static void give_arena(struct arena *a)
 		return;
 	take_out(a);
 	drop(a);
+	arenas.freed++;
 }
 
 static bool give(char *p)
@@ -249,6 +254,34 @@ struct tt_mem tt_mem_of(void *base, size_t len)
 	unlock();
 	return mem;
 }
+
+uint64_t tt_arena_of(const void *base, size_t len, struct tt_mem *arena)
+{
+	const struct arena *a;
+	uint64_t serial = 0;
+
+	lock();
+	a = find(base);
+	if (a && len <= (size_t)(a->base + a->len - (const char *)base)) {
+		serial = a->serial;
+		*arena = (struct tt_mem){ .base = a->base, .len = a->len, .gpu = -1, .fd = a->fd };
+	}
+	unlock();
+	return serial;
+}
+
+bool tt_arena_is_there(uint64_t serial)
+{
+	bool there = false;
+
+	lock();
+	for (int i = 0; i < arenas.count; i++)
+		there |= arenas.at[i]->serial == serial;
+	unlock();
+	return there;
+}
+
+uint64_t tt_arenas_freed(void) { return arenas.freed; }
 
 int tt_memory_alloc(const struct tt_job *job, size_t bytes, int gpu, void **memory)
 {

@@ -313,6 +313,17 @@ static void watch_visitors(struct tt_job *job)
 	}
 }
 
+static void unpin(struct tt_job *job)
+{
+	struct tt_engine *e = &job->engine;
+
+	if (tt_list_empty(&e->unpinned))
+		return;
+	tt_ticket_lock_release(&e->lock);
+	tt_unpin_waiting(job);
+	tt_ticket_lock_take(&e->lock);
+}
+
 static void run_background(void *arg)
 {
 	struct tt_job *job = arg;
@@ -323,6 +334,7 @@ static void run_background(void *arg)
 		e->errand = false;
 		tt_each_module(m, job, errand)
 			m->errand(job);
+		unpin(job);
 		if (!e->driver && (tt_progress(job) || arm_all(e))) {
 			let_others_in(e);
 			continue;
@@ -343,6 +355,7 @@ int tt_engine_open(struct tt_job *job)
 	struct tt_engine *e = &job->engine;
 	int err;
 
+	tt_pins_open(job);
 	if ((err = tt_sleeper_open(&e->sleeper)) || (err = tt_sleeper_open(&e->backstage)) ||
 	    (err = tt_modules_open(job)))
 		return err;
@@ -367,6 +380,7 @@ void tt_engine_close(struct tt_job *job)
 {
 	struct tt_engine *e = &job->engine;
 
+	tt_pins_close(job);
 	for (int i = 0; i < e->count; i++)
 		e->nets[i]->transport->close(e->nets[i]);
 	tt_sleeper_close(&e->sleeper);

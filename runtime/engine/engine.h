@@ -147,6 +147,11 @@ struct tt_engine {
 	unsigned yields;               /* of the core since the last event ... */
 	uint64_t yielded;              /* ... and the time of the last one */
 	struct tt_list timers;
+	size_t pin_above;              /* longer ops need a region; SIZE_MAX: no net asks for one */
+	bool pins;                     /* some net reaches pinned memory alone */
+	struct tt_list arenas;         /* what this job has pinned of tutti_alloc's memory */
+	struct tt_list unpinned;       /* let go under the lock */
+	uint64_t arenas_freed;         /* tt_arenas_freed() when `arenas` was last swept */
 };
 
 /* Without the lock: */
@@ -200,6 +205,42 @@ void tt_pool_run(struct tt_pool *, void (*run)(void *arg, size_t first, size_t c
 int tt_memory_alloc(const struct tt_job *, size_t bytes, int gpu, void **memory); /* tutti_alloc */
 void tt_memory_free(void *);                     /* NULL is allowed */
 struct tt_mem tt_mem_of(void *base, size_t len); /* with the memfd, if one arena holds all of it */
+uint64_t tt_arena_of(const void *base, size_t len, struct tt_mem *arena); /* its serial number; 0: none holds all */
+bool tt_arena_is_there(uint64_t serial);         /* not freed yet */
+uint64_t tt_arenas_freed(void);                  /* how many arenas of this process were freed */
+
+/* ---- pin.c: memory that all nets may reach ---- */
+
+struct tt_pinned {
+	struct tt_list link;        /* in engine.arenas or engine.unpinned */
+	struct tt_mem mem;
+	int remote;
+	int nets;                   /* the first so many of the job's nets have pinned it */
+	unsigned uses;
+	uint64_t arena;             /* serial number; 0: it is no arena */
+	struct tt_region *local[TT_NETS]; /* made at the first use, one a net; NULL: none */
+};
+
+/* Without the lock: */
+void tt_pins_open(struct tt_job *);
+void tt_pins_close(struct tt_job *);
+int tt_pin_user(struct tt_job *, const void *base, size_t len, int remote, struct tt_pinned **);
+/* Pins memory for a call that is about to begin, or, remote, for a window. May take seconds. *out gets NULL if no net
+ * needs it. 0 or -errno: -ENOMEM, with a sentence that names the net. */
+static inline int tt_pin(struct tt_job *, const void *base, size_t len, int remote, struct tt_pinned **out);
+void tt_unpin_waiting(struct tt_job *);
+/* With the lock or without it: pins memory of the library's own. */
+int tt_pin_mem(struct tt_job *, const struct tt_mem *, int remote, struct tt_pinned **);
+/* With the lock: */
+void tt_unpin(struct tt_job *, struct tt_pinned *); /* later, without the lock; NULL is allowed */
+int tt_pinned_region(struct tt_pinned *, struct tt_net *, struct tt_region **); /* all of it, for local use */
+
+static inline bool tt_pinned_holds(const struct tt_pinned *p, const void *at, size_t len)
+{
+	size_t offset = (uintptr_t)at - (uintptr_t)p->mem.base;
+
+	return offset <= p->mem.len && len <= p->mem.len - offset;
+}
 
 /* ---- scratch.c: a cache of temporary buffers ---- */
 
@@ -207,9 +248,11 @@ enum { TT_SCRATCH_CLASSES = 13 };
 struct tt_scratch { /* zeroed is empty */
 	void *free[TT_SCRATCH_CLASSES];
 	size_t held[TT_SCRATCH_CLASSES], all; /* bytes in each class, and in all */
+	struct tt_slab *slabs;      /* where an op's memory must be in a region: what all buffers lie in */
 };
 void *tt_scratch_take(struct tt_scratch *, size_t bytes); /* page- or line-aligned; NULL: no memory */
 void tt_scratch_give(struct tt_scratch *, void *, size_t bytes); /* bytes as for take; NULL is allowed */
+struct tt_pinned *tt_scratch_pinned(const struct tt_scratch *, const void *); /* that holds the byte; NULL */
 void tt_scratch_free(struct tt_scratch *);
 
 /* ---- the job ---- */
@@ -232,6 +275,13 @@ struct tt_job {
 	bool joined, leaving;
 	_Atomic int quitting;  /* the signal that makes this rank leave; 0: none */
 };
+
+static inline int tt_pin(struct tt_job *job, const void *base, size_t len, int remote, struct tt_pinned **out)
+{
+	*out = NULL;
+	return len > job->engine.pin_above || (remote && len && job->engine.pins) ?
+	       tt_pin_user(job, base, len, remote, out) : 0;
+}
 
 /* Without the lock: */
 int tt_mark_owner(struct tt_job *);  /* makes this process the owner. -ENOMEM */

@@ -1,14 +1,27 @@
 /* scratch.c - a cache of temporary buffers for collectives and messages
  *
- * Fresh memory costs a page fault every 4 KiB, which takes longer than to transport 4 KiB. */
+ * Fresh memory costs a page fault every 4 KiB, which takes longer than to transport 4 KiB. Where an op's memory must be
+ * in a region, buffers are cut from slabs that are pinned when they are made, and stay pinned. A buffer that may be a
+ * transfer's slots is a slab by itself: a peer gets a key for it. */
 #include "engine/engine.h"
 #include <stdlib.h>
+#if TT_ASAN
+#include <sanitizer/asan_interface.h>
+#endif
 
 enum {
 	LEAST = 256,        /* bytes; each class is twice the one before */
 	PAGE = 4096,
 	HELD_MAX = TT_ASAN ? 0 : 8 << 20, /* the sanitizer finds uses after the free only if nothing is kept */
 	CLASS_MAX = HELD_MAX / 2,         /* so that messages leave room for collectives */
+	SLAB = 2 << 20,
+	SLOTS = SLAB / 4,                 /* longer buffers are slabs by themselves */
+};
+
+struct tt_slab {
+	struct tt_slab *next;
+	struct tt_pinned *pinned;
+	size_t used;
 };
 
 static void *new_bytes(size_t bytes)
@@ -17,6 +30,73 @@ static void *new_bytes(size_t bytes)
 
 	return aligned_alloc(unit, (bytes + unit - 1) & ~(unit - 1));
 }
+
+/* ---- slabs ---- */
+
+/* Pins under the lock if the caller holds it: some 2 MiB, and never again. */
+static struct tt_slab *add_slab(struct tt_scratch *s, size_t bytes, int remote)
+{
+	struct tt_job *job = tt_container_of(s, struct tt_job, scratch);
+	struct tt_slab *b = calloc(1, sizeof *b);
+	struct tt_mem mem = { .base = b ? new_bytes(bytes) : NULL, .len = bytes, .gpu = -1, .fd = -1 };
+
+	if (!mem.base || tt_pin_mem(job, &mem, remote, &b->pinned)) {
+		free(mem.base);
+		free(b);
+		return NULL;
+	}
+	b->next = s->slabs;
+	return s->slabs = b;
+}
+
+/* Where a buffer begins in the slab, or would. */
+static size_t place_in(const struct tt_slab *b, size_t bytes)
+{
+	size_t unit = tt_min(bytes, PAGE);
+
+	return (b->used + unit - 1) & ~(unit - 1);
+}
+
+static void *cut(struct tt_scratch *s, size_t bytes)
+{
+	struct tt_slab *b = bytes < SLOTS ? s->slabs : NULL;
+
+	while (b && place_in(b, bytes) + bytes > b->pinned->mem.len)
+		b = b->next;
+	if (!b && !(b = bytes < SLOTS ? add_slab(s, SLAB, 0) : add_slab(s, bytes, 1)))
+		return NULL;
+	size_t at = place_in(b, bytes);
+	b->used = at + bytes;
+	return (char *)b->pinned->mem.base + at;
+}
+
+struct tt_pinned *tt_scratch_pinned(const struct tt_scratch *s, const void *at)
+{
+	for (const struct tt_slab *b = s->slabs; b; b = b->next)
+		if (tt_pinned_holds(b->pinned, at, 1))
+			return b->pinned;
+	return NULL;
+}
+
+static bool is_cut(const struct tt_scratch *s)
+{
+	return tt_container_of(s, const struct tt_job, scratch)->engine.pin_above < SIZE_MAX;
+}
+
+/* The sanitizer frees nothing here, and finds uses after the end in this way. */
+static void poison(void *p, size_t bytes, bool on)
+{
+#if TT_ASAN
+	if (on)
+		ASAN_POISON_MEMORY_REGION(p, bytes);
+	else
+		ASAN_UNPOISON_MEMORY_REGION(p, bytes);
+#else
+	(void)p, (void)bytes, (void)on;
+#endif
+}
+
+/* ---- buffers ---- */
 
 static size_t bytes_of(int class) { return (size_t)LEAST << class; }
 
@@ -36,18 +116,26 @@ void *tt_scratch_take(struct tt_scratch *s, size_t bytes)
 	if (i < 0)
 		return new_bytes(bytes);
 	if (!(p = s->free[i]))
-		return new_bytes(bytes_of(i));
+		return is_cut(s) ? cut(s, bytes_of(i)) : new_bytes(bytes_of(i));
+	if (is_cut(s))
+		poison(p, bytes_of(i), false);
 	memcpy(&s->free[i], p, sizeof p);
 	s->held[i] -= bytes_of(i);
 	s->all -= bytes_of(i);
 	return p;
 }
 
+/* Is there room to keep a buffer of this class? */
+static bool may_keep(const struct tt_scratch *s, int i)
+{
+	return s->held[i] + bytes_of(i) <= CLASS_MAX && s->all + bytes_of(i) <= HELD_MAX;
+}
+
 void tt_scratch_give(struct tt_scratch *s, void *p, size_t bytes)
 {
 	int i = class_of(bytes);
 
-	if (!p || i < 0 || s->held[i] + bytes_of(i) > CLASS_MAX || s->all + bytes_of(i) > HELD_MAX) {
+	if (!p || i < 0 || (!is_cut(s) && !may_keep(s, i))) {
 		free(p);
 		return;
 	}
@@ -55,16 +143,30 @@ void tt_scratch_give(struct tt_scratch *s, void *p, size_t bytes)
 	s->free[i] = p;
 	s->held[i] += bytes_of(i);
 	s->all += bytes_of(i);
+	if (is_cut(s))
+		poison(p, bytes_of(i), true);
+}
+
+static void free_slabs(struct tt_scratch *s)
+{
+	for (struct tt_slab *b = s->slabs, *next; b; b = next) {
+		next = b->next;
+		poison(b->pinned->mem.base, b->pinned->mem.len, false);
+		free(b->pinned->mem.base);
+		free(b->pinned);
+		free(b);
+	}
 }
 
 void tt_scratch_free(struct tt_scratch *s)
 {
 	void *p;
 
-	for (int i = 0; i < TT_SCRATCH_CLASSES; i++)
+	for (int i = 0; i < TT_SCRATCH_CLASSES && !s->slabs; i++)
 		while ((p = s->free[i])) {
 			memcpy(&s->free[i], p, sizeof p);
 			free(p);
 		}
+	free_slabs(s);
 	*s = (struct tt_scratch){ 0 };
 }

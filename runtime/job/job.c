@@ -315,6 +315,8 @@ static int new_job(struct tt_job **out)
 		return tt_fail(-ENOMEM, "no memory for a job");
 	tt_list_init(&job->engine.waiters);
 	tt_list_init(&job->engine.timers);
+	tt_list_init(&job->engine.arenas);
+	tt_list_init(&job->engine.unpinned);
 	job->engine.sleeper.fd = job->engine.backstage.fd = -1;
 	if ((err = tt_modules_make(job, tt_module_list()))) {
 		free(job);

@@ -96,7 +96,7 @@ struct deal {
 	int pieces;
 	struct piece { /* one TABLE message */
 		size_t len;
-		uint8_t bytes[PIECE];
+		uint8_t *bytes; /* scratch memory */
 	} piece[];
 };
 
@@ -108,7 +108,7 @@ struct copy { /* of one piece, to one rank */
 /* Writes as many records as surely fit; returns their number. */
 static int write_piece(const struct tt_job *job, int first, struct piece *to)
 {
-	struct tt_pack p = tt_pack(to->bytes, sizeof to->bytes), head = p;
+	struct tt_pack p = tt_pack(to->bytes, PIECE), head = p;
 	int n = 0;
 
 	tt_pack_take(&p, 9);
@@ -119,6 +119,13 @@ static int write_piece(const struct tt_job *job, int first, struct piece *to)
 	tt_put32(&head, (uint32_t)n);
 	to->len = (size_t)(p.at - to->bytes);
 	return n;
+}
+
+static void free_deal(struct deal *d)
+{
+	for (int i = 0; i < d->pieces; i++)
+		tt_scratch_give(&d->job->scratch, d->piece[i].bytes, PIECE);
+	free(d);
 }
 
 static struct deal *new_deal(struct tt_job *job)
@@ -133,8 +140,14 @@ static struct deal *new_deal(struct tt_job *job)
 	d->job = job;
 	d->copies = 1;
 	d->pieces = 0;
-	for (int first = 0; first < job->size; d->pieces++)
-		first += write_piece(job, first, &d->piece[d->pieces]);
+	for (int first = 0; first < job->size; d->pieces++) {
+		struct piece *p = &d->piece[d->pieces];
+		if (!(p->bytes = tt_scratch_take(&job->scratch, PIECE))) {
+			free_deal(d);
+			return NULL;
+		}
+		first += write_piece(job, first, p);
+	}
 	return d;
 }
 
@@ -145,7 +158,7 @@ static void let_go(struct deal *d)
 
 	if (--d->copies)
 		return;
-	free(d);
+	free_deal(d);
 	if (job->rank > FAN)
 		tt_member_part(tt_member(job, 0));
 }

@@ -1,0 +1,179 @@
+/* pin.c - memory that the nets may reach: pinned for a call, for a window, or as long as its arena
+ *
+ * Pinning may take seconds, so a call pins on its caller's thread, before it takes the lock. What is let go under the
+ * lock waits until a thread without the lock unpins it: the background thread, or one that is about to pin.
+ *
+ *      tt_pin -> used by a call or a window -> tt_unpin -> waits in engine.unpinned -> tt_unpin_waiting
+ *
+ * Memory of tutti_alloc is pinned once, with all of its arena, for local use. Arenas have serial numbers: the address of
+ * one that was freed may come again. */
+#include "engine/engine.h"
+#include <stdlib.h>
+
+void tt_pins_open(struct tt_job *job)
+{
+	struct tt_engine *e = &job->engine;
+
+	e->pin_above = SIZE_MAX;
+	for (int i = 0; i < e->count; i++) {
+		e->pin_above = tt_min(e->pin_above, e->nets[i]->copy_max);
+		e->pins |= e->nets[i]->transport->pin != NULL;
+	}
+}
+
+/* ---- without the lock ---- */
+
+static void unpin_everywhere(struct tt_job *job, struct tt_pinned *p)
+{
+	for (int i = 0; i < p->nets; i++) {
+		struct tt_net *net = job->engine.nets[i];
+		if (net->transport->pin)
+			net->transport->unpin(net, &p->mem, p->remote);
+	}
+	free(p);
+}
+
+static int pin_everywhere(struct tt_job *job, struct tt_pinned *p)
+{
+	int err = 0;
+
+	for (; !err && p->nets < job->engine.count; p->nets += !err) {
+		struct tt_net *net = job->engine.nets[p->nets];
+		err = net->transport->pin ? net->transport->pin(net, &p->mem, p->remote) : 0;
+	}
+	return err;
+}
+
+int tt_pin_mem(struct tt_job *job, const struct tt_mem *mem, int remote, struct tt_pinned **out)
+{
+	struct tt_pinned *p = calloc(1, sizeof *p);
+	int err;
+
+	if (!p)
+		return tt_fail(-ENOMEM, "no memory to pin %zu bytes", mem->len);
+	tt_list_init(&p->link);
+	p->mem = *mem;
+	p->remote = remote;
+	p->uses = 1;
+	if ((err = pin_everywhere(job, p))) {
+		unpin_everywhere(job, p);
+		return err;
+	}
+	*out = p;
+	return 0;
+}
+
+static struct tt_pinned *pop_unpinned(struct tt_job *job)
+{
+	struct tt_list *node;
+
+	tt_ticket_lock_take(&job->engine.lock);
+	node = tt_list_pop(&job->engine.unpinned);
+	tt_ticket_lock_release(&job->engine.lock);
+	return node ? tt_container_of(node, struct tt_pinned, link) : NULL;
+}
+
+void tt_unpin_waiting(struct tt_job *job)
+{
+	struct tt_pinned *p;
+
+	while (job->engine.pin_above < SIZE_MAX && (p = pop_unpinned(job)))
+		unpin_everywhere(job, p);
+}
+
+/* ---- with the lock ---- */
+
+void tt_unpin(struct tt_job *job, struct tt_pinned *p)
+{
+	if (!p || --p->uses)
+		return;
+	for (int i = 0; i < TT_NETS && p->local[i]; i++)
+		p->local[i]->net->transport->dereg(p->local[i]);
+	tt_list_append(&job->engine.unpinned, &p->link);
+	tt_errand(job);
+}
+
+int tt_pinned_region(struct tt_pinned *p, struct tt_net *net, struct tt_region **out)
+{
+	int i = 0, err = 0;
+
+	while (p->local[i] && p->local[i]->net != net)
+		i++;
+	if (!p->local[i])
+		err = net->transport->reg(net, &p->mem, 0, &p->local[i]);
+	*out = p->local[i];
+	return err;
+}
+
+/* ---- arenas ---- */
+
+static void forget_freed(struct tt_job *job)
+{
+	struct tt_engine *e = &job->engine;
+	uint64_t freed = tt_arenas_freed();
+
+	if (e->arenas_freed == freed)
+		return;
+	e->arenas_freed = freed;
+	tt_list_each(node, &e->arenas) {
+		struct tt_pinned *p = tt_container_of(node, struct tt_pinned, link);
+		if (tt_arena_is_there(p->arena))
+			continue;
+		tt_list_remove(node);
+		tt_unpin(job, p);
+	}
+}
+
+static struct tt_pinned *use_arena(struct tt_job *job, uint64_t serial) /* NULL: it is not pinned yet */
+{
+	struct tt_pinned *found = NULL;
+
+	tt_ticket_lock_take(&job->engine.lock);
+	forget_freed(job);
+	tt_list_each(node, &job->engine.arenas) {
+		struct tt_pinned *p = tt_container_of(node, struct tt_pinned, link);
+		found = p->arena == serial ? p : found;
+	}
+	if (found)
+		found->uses++;
+	tt_ticket_lock_release(&job->engine.lock);
+	return found;
+}
+
+/* Two threads may pin one arena at the same time: then it is pinned twice, until it is freed. */
+static int pin_arena(struct tt_job *job, const struct tt_mem *arena, uint64_t serial, struct tt_pinned **out)
+{
+	int err;
+
+	if ((*out = use_arena(job, serial)))
+		return 0;
+	if ((err = tt_pin_mem(job, arena, 0, out)))
+		return err;
+	tt_ticket_lock_take(&job->engine.lock);
+	(*out)->arena = serial;
+	(*out)->uses++;
+	tt_list_append(&job->engine.arenas, &(*out)->link);
+	tt_ticket_lock_release(&job->engine.lock);
+	return 0;
+}
+
+int tt_pin_user(struct tt_job *job, const void *base, size_t len, int remote, struct tt_pinned **out)
+{
+	struct tt_mem mem;
+	uint64_t serial = remote ? 0 : tt_arena_of(base, len, &mem);
+
+	tt_unpin_waiting(job);
+	if (serial)
+		return pin_arena(job, &mem, serial, out);
+	mem = tt_mem_of((void *)(uintptr_t)base, len);
+	return tt_pin_mem(job, &mem, remote, out);
+}
+
+void tt_pins_close(struct tt_job *job)
+{
+	struct tt_list *node;
+
+	while ((node = tt_list_pop(&job->engine.arenas)))
+		tt_unpin(job, tt_container_of(node, struct tt_pinned, link));
+	tt_unpin_waiting(job);
+}
