@@ -142,6 +142,8 @@ int tutti_allreduce(tutti *group, void *buf, size_t count, tutti_type type, tutt
 	a->forced = forced(group->job);
 	a->coll.undecided = true;
 	a->coll.bytes = count * width;
+	a->coll.memory[0].base = buf;
+	a->coll.memory[0].len = count * width;
 	a->coll.advance = advance;
 	a->coll.release = release;
 	return tt_coll_run(&a->coll, op);

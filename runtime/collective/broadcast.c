@@ -114,6 +114,8 @@ int tutti_broadcast(tutti *group, void *buf, size_t bytes, int root, tutti_op *o
 	b->buf = buf;
 	b->bytes = bytes;
 	w->coll.bytes = bytes;
+	w->coll.memory[0].base = buf;
+	w->coll.memory[0].len = bytes;
 	w->stage = TT_BLOCKS_GATHER;
 	w->begin = begin;
 	w->advance = advance;

@@ -73,6 +73,31 @@ static void release(struct tt_coll *c)
 	c->released = true;
 }
 
+static void unpin(struct tt_coll *c)
+{
+	for (size_t i = 0; i < TT_COUNT(c->memory); i++)
+		tt_unpin(c->job, c->memory[i].pinned);
+}
+
+/* Bytes that fit a message travel by message. */
+static int pin(struct tt_coll *c)
+{
+	int err = 0;
+
+	for (size_t i = 0; !err && i < TT_COUNT(c->memory); i++)
+		if (c->memory[i].len > TT_COLL_PIECE && c->n > 1)
+			err = tt_pin(c->job, c->memory[i].base, c->memory[i].len, i == 0, &c->memory[i].pinned);
+	return err;
+}
+
+static struct tt_pinned *find_pinned(const struct tt_coll *c, const void *at, size_t len) /* NULL: perhaps scratch */
+{
+	for (size_t i = 0; i < TT_COUNT(c->memory); i++)
+		if (c->memory[i].pinned && tt_pinned_holds(c->memory[i].pinned, at, len))
+			return c->memory[i].pinned;
+	return NULL;
+}
+
 static void forget_kept(struct tt_job *job, uint32_t uid, const uint32_t *seq) /* NULL: all of the group */
 {
 	tt_list_each(node, &tt_collectives(job)->unexpected) {
@@ -97,6 +122,7 @@ static void end(struct tt_coll *c)
 	tt_stats_ended(&c->job->stats.own, c->kind, c->request->post.since, c->bytes, c->err);
 	r->of = NULL;
 	r->rank = c->culprit;
+	unpin(c);
 	tt_operation_end(r, c->err);
 	free(c->notified_by);
 	free(c);
@@ -385,10 +411,13 @@ int tt_coll_run(struct tt_coll *c, tutti_op *op)
 	tutti_op stack;
 	int err = tt_usable(job);
 
+	if (!err)
+		err = pin(c);
 	if (!err) {
 		tt_lock(job);
 		if (!(err = check_start(c->group)))
 			return tt_operation_return(start(c, op, &stack), !op);
+		unpin(c);
 		tt_unlock(job);
 	}
 	tt_coll_free(c);
@@ -657,11 +686,14 @@ struct tt_coll_loan {
 int tt_coll_lend(struct tt_coll *c, int rank, void *base, size_t len, struct tt_coll_loan **out)
 {
 	struct tt_member *m = tt_group_member(c->group, rank);
-	struct tt_mem mem = tt_mem_of(base, len);
+	struct tt_pinned *pinned = NULL;
 	int err = tt_member_reach(m);
 
 	if (err)
 		return err;
+	if (tt_member_net(m)->transport->pin && !(pinned = find_pinned(c, base, len)))
+		pinned = tt_scratch_pinned(&c->job->scratch, base);
+	struct tt_mem mem = pinned ? pinned->mem : tt_mem_of(base, len);
 	struct tt_coll_loan *l = calloc(1, sizeof *l);
 	if (!l)
 		return tt_fail(-ENOMEM, "no memory for a collective");
@@ -677,7 +709,11 @@ int tt_coll_lend(struct tt_coll *c, int rank, void *base, size_t len, struct tt_
 	return 0;
 }
 
-const struct tt_key *tt_coll_key(const struct tt_coll_loan *l) { return &l->region->key; }
+void tt_coll_put_key(struct tt_pack *p, const struct tt_coll_loan *l, const void *at)
+{
+	tt_put_key(p, &l->region->key);
+	tt_put64(p, (uintptr_t)at - (uintptr_t)l->region->mem.base);
+}
 
 static void end_loan(struct tt_coll_loan *l)
 {
@@ -752,6 +788,7 @@ int tt_coll_put(struct tt_coll *c, int to, const struct tt_key *key, uint64_t of
 	op->notify = notify_value(c->group->seats[to].slot, c->seq, lane);
 	op->local = (void *)(uintptr_t)from;
 	op->len = len;
+	cp->post.pinned = find_pinned(c, from, len);
 	if (key)
 		cp->key = *key;
 	op->key = key ? &cp->key : NULL;

@@ -62,6 +62,11 @@ struct tt_coll { /* one collective under way: a state machine that messages and 
 	uint32_t seq;               /* number of the call; the same on every rank */
 	tutti_stat_kind kind;
 	size_t bytes;               /* of this rank, for the stats */
+	struct {
+		const void *base;
+		size_t len;
+		struct tt_pinned *pinned; /* NULL: need not be */
+	} memory[2];                /* the user's: the first is where others may put, the second is only read */
 	uint32_t print;             /* a fingerprint of the call and its arguments; the same on every rank */
 	struct tt_operation *request;
 	int (*advance)(struct tt_coll *);
@@ -117,7 +122,9 @@ int tt_coll_put(struct tt_coll *, int to, const struct tt_key *, uint64_t offset
                 bool last);
 /* Lends memory, into which that rank may put. 1: not connected yet, ask again on the next advance; 0; -errno. */
 int tt_coll_lend(struct tt_coll *, int rank, void *base, size_t len, struct tt_coll_loan **);
-const struct tt_key *tt_coll_key(const struct tt_coll_loan *);
+enum { TT_COLL_KEY = TT_KEY_SIZE + 8 };
+/* Packs its key, and where `at` is in the key's memory, which may hold more than was lent. */
+void tt_coll_put_key(struct tt_pack *, const struct tt_coll_loan *, const void *at);
 /* all: all that the rank was to put has come. Else it is asked to stop: the collective ends when it has; but memory of
  * tt_scratch_take of so many bytes is set aside instead, and given back then. 0: it is the caller's memory. */
 void tt_coll_take_back(struct tt_coll *, struct tt_coll_loan *, bool all, size_t scratch);
@@ -136,7 +143,8 @@ struct tt_transfer { /* the collective fills in the first part; a transfer that 
 	bool started, open;         /* START, and READY, was sent or taken */
 	size_t done, by_message;    /* bytes sent or taken in; how many of them travel by message */
 	uint32_t pieces, chunks, credits;
-	struct tt_key key;          /* out */
+	struct tt_key key;          /* out, ... */
+	uint64_t key_at;            /* ... and where the transfer's memory begins in the key's */
 	struct tt_coll_loan *loan;  /* in */
 	char *slots;
 };

@@ -91,6 +91,13 @@ static int run(struct tutti *group, tutti_stat_kind kind, uint64_t x, uint64_t y
 	p->either.advance = advance;
 	p->either.release = release;
 	p->either.coll.bytes = counted;
+	bool out_of_in = kind != TUTTI_STAT_ALLGATHER; /* else all is in one vector */
+	p->either.coll.memory[out_of_in].base = b->vector;
+	p->either.coll.memory[out_of_in].len = b->bytes;
+	if (kind == TUTTI_STAT_ALLTOALL) {
+		p->either.coll.memory[0].base = b->to;
+		p->either.coll.memory[0].len = b->bytes;
+	}
 	return tt_coll_run(&p->either.coll, op);
 }
 
@@ -172,6 +179,19 @@ static int check_blocks(int n, const char *side, const void *base, const size_t 
 	return 0;
 }
 
+/* From the first block to the end of the last. */
+static void span(struct tt_coll *c, int i, const void *base, const size_t bytes[], const size_t from[])
+{
+	size_t first = SIZE_MAX, end = 0;
+
+	for (int r = 0; r < c->n; r++) {
+		first = bytes[r] ? tt_min(first, from[r]) : first;
+		end = bytes[r] ? tt_max(end, from[r] + bytes[r]) : end;
+	}
+	c->memory[i].base = end ? at(base, first) : NULL;
+	c->memory[i].len = end ? end - first : 0;
+}
+
 int tutti_alltoallv(tutti *group, const void *in, const size_t in_bytes[], const size_t in_at[], void *out,
                     const size_t out_bytes[], const size_t out_at[], tutti_op *op)
 {
@@ -194,6 +214,8 @@ int tutti_alltoallv(tutti *group, const void *in, const size_t in_bytes[], const
 		return err;
 	}
 	p->either.coll.bytes = in_bytes[me];
+	span(&p->either.coll, 0, out, out_bytes, out_at);
+	span(&p->either.coll, 1, in, in_bytes, in_at);
 	for (int k = 1; k < n; k++) {
 		int to = (me + k) % n, from = (me - k + n) % n;
 		p->either.coll.bytes += in_bytes[to];

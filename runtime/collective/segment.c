@@ -137,6 +137,8 @@ static int open_slot(struct tt_segment *b, int i)
 
 	if (b->region)
 		return b->region->net == net ? 0 : -EXDEV;
+	if (net->transport->pin)
+		return -EXDEV;
 	if (!b->memory)
 		err = tt_memory_alloc(b->group->job, sizeof(struct tt_rank_slot), -1, &b->memory);
 	struct tt_mem mem = tt_mem_of(b->memory, sizeof(struct tt_rank_slot));

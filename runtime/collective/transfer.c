@@ -5,7 +5,7 @@
  *
  *      sender                                             receiver
  *      START {length, how much follows as messages}, bytes   -->   compares the length; adds or copies
- *                                <--   READY {key}                 if long: memory is open, the bytes' own place,
+ *                                <--   READY {key, where in it}    if long: memory is open, the bytes' own place,
  *      PUT, with a notify for each chunk                     -->   or, if they are to be added, a few slots
  *                                <--   credit                      a slot is free again
  *
@@ -58,7 +58,7 @@ static size_t chunks_after(const struct tt_transfer *t, size_t from)
 static int open_transfer(struct tt_transfers *l, struct tt_transfer *in)
 {
 	struct tt_coll *c = l->coll;
-	uint8_t key[TT_KEY_SIZE];
+	uint8_t ready[TT_COLL_KEY];
 	int err;
 
 	if (in->open || in->len <= short_len(l))
@@ -71,9 +71,9 @@ static int open_transfer(struct tt_transfers *l, struct tt_transfer *in)
 		err = tt_coll_lend(c, in->other, in->at, in->len, &in->loan);
 	if (err)
 		return err < 0 ? err : 0;
-	struct tt_pack p = tt_pack(key, sizeof key);
-	tt_put_key(&p, tt_coll_key(in->loan));
-	tt_coll_send(c, in->other, in->id * TAGS + TAG_READY, key, sizeof key);
+	struct tt_pack p = tt_pack(ready, sizeof ready);
+	tt_coll_put_key(&p, in->loan, in->combine ? in->slots : in->at);
+	tt_coll_send(c, in->other, in->id * TAGS + TAG_READY, ready, sizeof ready);
 	in->open = true;
 	return 0;
 }
@@ -200,14 +200,15 @@ static size_t ready_bytes(const struct tt_transfers *l, const struct tt_transfer
 
 static void take_key(struct tt_transfers *l, struct tt_transfer *out)
 {
-	const void *key;
+	const void *ready;
 
 	if (out->open || out->len <= short_len(l))
 		return;
-	if (!(key = tt_coll_take(l->coll, out->other, out->id * TAGS + TAG_READY, TT_KEY_SIZE)))
+	if (!(ready = tt_coll_take(l->coll, out->other, out->id * TAGS + TAG_READY, TT_COLL_KEY)))
 		return;
-	struct tt_pack p = tt_unpack(key, TT_KEY_SIZE);
+	struct tt_pack p = tt_unpack(ready, TT_COLL_KEY);
 	tt_get_key(&p, &out->key);
+	out->key_at = tt_get64(&p);
 	out->open = true;
 }
 
@@ -258,7 +259,7 @@ static bool puts_more(const struct tt_transfers *l, const struct tt_transfer *ou
 
 static int put_chunk(struct tt_transfers *l, struct tt_transfer *out, size_t n)
 {
-	size_t at = out->combine ? out->chunks % SLOTS * chunk_of(out) : out->done;
+	uint64_t at = out->key_at + (out->combine ? out->chunks % SLOTS * chunk_of(out) : out->done);
 	bool last = out->done + n == out->len && !puts_more(l, out);
 	int err = tt_coll_put(l->coll, out->other, &out->key, at, out->at + out->done, n, TT_LANE_DATA, last);
 

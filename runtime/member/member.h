@@ -26,7 +26,7 @@ struct tt_reads { /* GETs and ADDs under way from memory that may be recalled */
 struct tt_post { /* an op for a member, which may wait here until there is a connection */
 	struct tt_op op;
 	struct tt_member *member;
-	struct tt_region *local;    /* registered for this op alone */
+	struct tt_pinned *pinned;   /* of the call that it belongs to; NULL: the memory is scratch, or short */
 	struct tt_reads *reads;     /* where a GET or an ADD is counted; NULL: nowhere */
 	uint64_t since;             /* in ticks; 0: not timed */
 	void (*done)(struct tt_post *, int err);

@@ -36,10 +36,6 @@ static void finish_post(struct tt_op *op)
 	struct tt_member *m = p->member;
 	int err = op->err == -ECONNRESET && m->state == TT_GONE ? m->err : op->err; /* evicted, say */
 
-	if (p->local) {
-		p->local->net->transport->dereg(p->local);
-		p->local = op->region = NULL;
-	}
 	if (p->reads)
 		end_read(m, p->reads);
 	tt_member_let_go(m);
@@ -60,17 +56,20 @@ static void end_later(struct tt_job *job, struct tt_post *p, int err)
 	tt_queue_push(&job->ended, &p->op);
 }
 
-/* Some transports use only registered memory: a long op whose memory is not registered gets a region of its own. */
-static int make_reachable(struct tt_net *net, struct tt_post *p)
+/* A long op's memory is the user's, which the call has pinned, or the library's scratch memory. */
+static int find_region(struct tt_net *net, struct tt_post *p)
 {
-	struct tt_mem mem;
+	struct tt_op *op = &p->op;
+	struct tt_pinned *pinned = p->pinned;
 
-	if (p->op.region || p->op.len <= net->copy_max)
+	op->region = NULL;
+	if (op->len <= net->copy_max)
 		return 0;
-	mem = tt_mem_of(p->op.local, p->op.len);
-	int err = net->transport->reg(net, &mem, 0, &p->local);
-	p->op.region = p->local;
-	return err;
+	if (!pinned || !tt_pinned_holds(pinned, op->local, op->len))
+		pinned = tt_scratch_pinned(&p->member->job->scratch, op->local);
+	if (!pinned)
+		return tt_fail(-EFAULT, "%zu bytes for rank %d are not pinned", op->len, p->member->rank);
+	return tt_pinned_region(pinned, net, &op->region);
 }
 
 static bool is_passing(const struct tt_op *op)
@@ -81,7 +80,7 @@ static bool is_passing(const struct tt_op *op)
 static void hand_to_net(struct tt_member *m, struct tt_post *p)
 {
 	struct tt_peer *peer = m->link->peer;
-	int err = make_reachable(peer->net, p);
+	int err = find_region(peer->net, p);
 
 	if (err) {
 		end_later(m->job, p, err);
@@ -98,7 +97,6 @@ static void hand_to_net(struct tt_member *m, struct tt_post *p)
 void tt_post(struct tt_member *m, struct tt_post *p)
 {
 	p->member = m;
-	p->local = NULL;
 	if (m->state == TT_UP && !m->link->used && !is_passing(&p->op))
 		tt_member_leave_rendezvous(m);
 	if (m->state == TT_UP) {

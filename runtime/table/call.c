@@ -95,8 +95,17 @@ static size_t bytes_of(const struct tt_table_call *c)
 	return bytes;
 }
 
+static void unpin(struct tt_table_call *c)
+{
+	for (int i = 0; i < 2; i++) {
+		tt_unpin(c->table->job, c->pinned[i]);
+		c->pinned[i] = NULL;
+	}
+}
+
 static void free_call(struct tt_table_call *c)
 {
+	unpin(c);
 	tt_list_remove(&c->link);
 	free(c->list);
 	free(c);
@@ -114,6 +123,7 @@ static void end_request(struct tt_table_call *c, int err)
 	struct tt_operation *r = c->request;
 
 	tt_stats_ended(&r->job->stats.own, stat_of(c), r->post.since, bytes_of(c), err);
+	unpin(c);
 	r->of = NULL;
 	c->request = NULL;
 	c->values = NULL;
@@ -200,7 +210,7 @@ void tt_call_get(struct tt_call_part *p, void *to, size_t len, size_t offset, vo
 {
 	struct tt_op *op = &p->get.op;
 
-	p->get = (struct tt_post){ .done = done };
+	p->get = (struct tt_post){ .done = done, .pinned = p->call->pinned[1] };
 	op->kind = TT_GET;
 	op->local = to;
 	op->len = len;
@@ -634,6 +644,7 @@ struct tt_table_call *tt_call_new(struct tutti_table *t, const struct tt_call_ki
 
 	if (!c)
 		return NULL;
+	tt_list_init(&c->link);
 	c->table = t;
 	c->kind = kind;
 	c->delta = delta;
@@ -650,6 +661,28 @@ struct tt_table_call *tt_call_new(struct tutti_table *t, const struct tt_call_ki
 		tt_list_init(&c->part[i].link);
 	}
 	return c;
+}
+
+int tt_call_pin(struct tt_table_call *c)
+{
+	struct tutti_table *t = c->table;
+	struct tt_range last = tt_table_range(t, t->servers - 1);
+	size_t bytes = (size_t)(last.first + last.count) * t->width;
+	bool by_slots = false;
+	int err = 0;
+
+	for (int i = 0; i < t->servers; i++)
+		by_slots |= i != t->mine && tt_table_is_large(t, i);
+	if (c->delta && by_slots)
+		err = tt_pin(t->job, c->delta, bytes, 0, &c->pinned[0]);
+	if (!err && c->values && (t->servers > 1 || t->mine < 0))
+		err = tt_pin(t->job, c->values, bytes, 0, &c->pinned[1]);
+	if (err) {
+		tt_lock(t->job);
+		free_call(c);
+		tt_unlock(t->job);
+	}
+	return err;
 }
 
 static void count_push(struct tt_call_part *p)

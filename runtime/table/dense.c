@@ -133,6 +133,8 @@ static void offer_in_place(struct tt_send_queue *f, struct tt_call_part *p)
 
 	if (!is_large(p) || f->unmapped || !tt_window_is_mapped(t->window, m->rank))
 		return; /* where this rank can map the server's memory, the server can map this rank's */
+	if (tt_member_net(m)->transport->pin)
+		return;
 	mem = tt_mem_of((char *)(uintptr_t)p->call->delta + (size_t)p->range.first * t->width, tt_call_bytes(p));
 	if (mem.fd < 0)
 		return;
@@ -230,7 +232,7 @@ static int call(struct tutti_table *t, const char *what, const void *delta, void
 	if (!(c = tt_call_new(t, &of_all, delta, values, options)))
 		return tt_fail(-ENOMEM, "%s: no memory for a call to %d servers", what, t->servers);
 	c->flags |= flags;
-	return tt_call_start(c, what, op);
+	return (err = tt_call_pin(c)) ? err : tt_call_start(c, what, op);
 }
 
 static bool copy_shard(struct tutti_table *t, int i, char *values)

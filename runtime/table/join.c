@@ -54,6 +54,7 @@ static int give_slots(struct tt_member *to)
 	struct tt_table_peer *peer = tt_member_make_own(to, TT_TABLE_SLOT, sizeof *peer);
 	struct tt_job *job = to->job;
 	char name[32];
+	struct tt_pinned *pinned = NULL;
 	void *memory;
 	int err;
 
@@ -64,7 +65,10 @@ static int give_slots(struct tt_member *to)
 	tt_table_inbox_name(name, sizeof name, to->rank);
 	if ((err = tt_memory_alloc(job, TT_SEND_QUEUE_SLOTS * TT_PUSH_PIECE, -1, &memory)))
 		return err;
-	if ((err = tt_window_open(job, name, memory, TT_SEND_QUEUE_SLOTS * TT_PUSH_PIECE, &peer->inbox_window)))
+	struct tt_mem mem = tt_mem_of(memory, TT_SEND_QUEUE_SLOTS * TT_PUSH_PIECE);
+	if (job->engine.pins)
+		err = tt_pin_mem(job, &mem, 1, &pinned);
+	if (err || (err = tt_window_open(job, name, memory, mem.len, pinned, &peer->inbox_window)))
 		tt_memory_free(memory);
 	else
 		peer->inbox = memory;

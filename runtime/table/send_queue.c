@@ -42,7 +42,7 @@ int tt_send_queue_put(struct tt_send_queue *f, struct tt_slot *s, struct tt_call
 	struct tt_op *op = &s->put.op;
 	int err;
 
-	s->put = (struct tt_post){ .done = put_done };
+	s->put = (struct tt_post){ .done = put_done, .pinned = p->call->pinned[0] };
 	op->kind = TT_PUT;
 	op->flags = TT_LAZY; /* the server's answer comes later and says more */
 	op->local = (char *)(uintptr_t)from;

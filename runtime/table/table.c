@@ -189,9 +189,12 @@ void tt_table_inbox_name(char *room, size_t size, int worker) { snprintf(room, s
 static int open_windows(struct tutti_table *t)
 {
 	struct tt_job *job = t->job;
+	struct tt_pinned *pinned;
 	char name[NAME_MAX_LEN + 16];
-	int err = 0;
+	int err = tt_pin(job, t->shard.memory, tt_version_bytes(t), 1, &pinned);
 
+	if (err)
+		return err;
 	snprintf(name, sizeof name, "tutti:table:%s", t->name);
 	tt_lock(job);
 	tt_list_each(node, &tt_tables(job)->tables)
@@ -202,11 +205,13 @@ static int open_windows(struct tutti_table *t)
 		((struct tt_shard_head *)t->shard.memory)->uid = t->source[t->mine].uid;
 		err = tt_table_expect(t);
 	}
-	if (!err)
-		err = tt_window_open(job, name, t->shard.memory, tt_version_bytes(t), &t->window);
+	if (err)
+		tt_unpin(job, pinned);
+	else
+		err = tt_window_open(job, name, t->shard.memory, tt_version_bytes(t), pinned, &t->window);
 	tt_table_inbox_name(name, sizeof name, job->rank);
 	if (!err && !tt_tables(job)->outbox)
-		err = tt_window_open(job, name, NULL, 0, &tt_tables(job)->outbox);
+		err = tt_window_open(job, name, NULL, 0, NULL, &tt_tables(job)->outbox);
 	if (!err)
 		tt_list_append(&tt_tables(job)->tables, &t->link);
 	tt_unlock(job);

@@ -263,6 +263,7 @@ struct tt_table_call {
 	struct tt_operation *request;  /* NULL: ended for the program, but servers must still hear of the push */
 	const char *delta;           /* NULL: a pull */
 	char *values;                /* NULL: a push */
+	struct tt_pinned *pinned[2]; /* delta and values of a dense call; NULL: need not be */
 	struct tt_row_list *list;    /* NULL: a dense call */
 	tutti_versions *versions, unwanted; /* of a snapshot; NULL: it is none */
 	unsigned flags;              /* TT_PUSH_ASSIGN, TT_PUSH_OPTIONS */
@@ -497,6 +498,8 @@ void tt_keep_end(struct tt_table_call *);      /* lets all versions go */
 /* kind: see struct tt_call_kind. delta NULL: a pull; values NULL: a push. NULL: no memory. */
 struct tt_table_call *tt_call_new(struct tutti_table *, const struct tt_call_kind *kind, const void *delta,
                                   void *values, const tutti_update *);
+/* Pins what GETs and slots use, without the lock. On an error it frees the call. */
+int tt_call_pin(struct tt_table_call *);
 int tt_call_start(struct tt_table_call *, const char *what, tutti_op *); /* takes the lock. Blocks if there is no op */
 int tt_call_may_push(const struct tutti_table *, const char *what);
 void tt_call_free_all(struct tt_job *);        /* no transport knows them any more */

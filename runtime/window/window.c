@@ -68,6 +68,7 @@ struct tutti_window {
 	char *base;
 	size_t bytes;
 	uint32_t index, generation;
+	struct tt_pinned *pinned;    /* the memory; NULL: no net pins */
 	struct tt_region *regions[TT_NETS];
 	struct remote *remotes;     /* one a rank */
 	int lent;                   /* keys that were recalled and are still held */
@@ -418,6 +419,7 @@ static void free_window(struct tutti_window *w)
 	for (int i = 0; i < TT_NETS; i++)
 		if (w->regions[i])
 			w->regions[i]->net->transport->dereg(w->regions[i]);
+	tt_unpin(w->job, w->pinned);
 	for (int i = 0; i < TT_SLOTS; i++)
 		free(w->slots[i]);
 	for (int i = 0; w->remotes && i < w->job->size; i++) {
@@ -432,7 +434,7 @@ static void free_window(struct tutti_window *w)
 	free(w);
 }
 
-int tt_window_open(struct tt_job *job, const char *name, void *base, size_t bytes, tutti_window **out)
+static int open_window(struct tt_job *job, const char *name, void *base, size_t bytes, tutti_window **out)
 {
 	int err = check_name(job, name);
 
@@ -461,9 +463,22 @@ int tt_window_open(struct tt_job *job, const char *name, void *base, size_t byte
 	return 0;
 }
 
+int tt_window_open(struct tt_job *job, const char *name, void *base, size_t bytes, struct tt_pinned *pinned,
+                   tutti_window **out)
+{
+	int err = open_window(job, name, base, bytes, out);
+
+	if (err)
+		tt_unpin(job, pinned);
+	else
+		(*out)->pinned = pinned;
+	return err;
+}
+
 int tutti_window_open(tutti *at, const char *name, void *base, size_t bytes, tutti_window **out)
 {
 	struct tt_job *job = at->job;
+	struct tt_pinned *pinned;
 	int err = tt_usable(job);
 
 	if (err)
@@ -472,8 +487,10 @@ int tutti_window_open(tutti *at, const char *name, void *base, size_t bytes, tut
 		return tt_fail(-EINVAL, "a window of %zu bytes needs memory, and base is NULL", bytes);
 	if (name && !strncmp(name, "tutti:", 6))
 		return tt_fail(-EINVAL, "a window cannot be named \"%s\": such names are the library's", name);
+	if ((err = tt_pin(job, base, bytes, 1, &pinned)))
+		return err;
 	tt_lock(job);
-	err = tt_window_open(job, name, base, bytes, out);
+	err = tt_window_open(job, name, base, bytes, pinned, out);
 	tt_unlock(job);
 	return err;
 }
@@ -519,6 +536,7 @@ void tutti_window_close(tutti_window *w)
 	recall(w);
 	free_window(w);
 	tt_unlock(job);
+	tt_unpin_waiting(job);
 }
 
 /* ---- notifies ---- */
@@ -623,6 +641,7 @@ struct call { /* the arguments of put, get, add and put with notify */
 	size_t bytes;
 	int slot;                   /* -1: no notify */
 	uint64_t value, *old;
+	struct tt_pinned *pinned;
 };
 
 static int check_call(const struct tutti_window *w, const struct call *c)
@@ -749,6 +768,7 @@ static void count(struct tt_operation *q, int err)
 	                       op->flags & TT_NOTIFY ? TUTTI_STAT_NOTIFY : TUTTI_STAT_PUT;
 
 	tt_stats_ended(&tt_member(q->job, q->rank)->stats, kind, q->post.since, op->len, err);
+	tt_unpin(q->job, q->post.pinned);
 }
 
 static int say_closed(const char *what, int rank, const char *name)
@@ -785,6 +805,7 @@ static void fill(struct tt_operation *q, struct tutti_window *w, const struct ca
 	q->of = w;
 	q->old = c->old;
 	q->post.done = finish;
+	q->post.pinned = c->pinned;
 	op->kind = c->kind;
 	op->flags = c->slot >= 0 ? TT_NOTIFY : 0;
 	op->notify = c->slot >= 0 ? (uint32_t)c->slot : 0;
@@ -848,7 +869,27 @@ static bool act_at_once(struct tt_job *job, struct remote *r, const struct call 
 	return done;
 }
 
-static int start(struct tutti_window *w, const struct call *c, tutti_op *op)
+/* Is the rank connected over a net that needs no region for these bytes? */
+static bool goes_unpinned(struct tt_job *job, const struct call *c)
+{
+	const struct tt_member *m = tt_member(job, c->rank);
+	bool answer;
+
+	tt_ticket_lock_take(&job->engine.lock);
+	answer = c->rank == job->rank || (m->state == TT_UP && m->link->used &&
+	                                  m->link->peer->net->copy_max >= c->bytes);
+	tt_ticket_lock_release(&job->engine.lock);
+	return answer;
+}
+
+static int pin(struct tt_job *job, struct call *c)
+{
+	if (c->kind == TT_ADD || c->bytes <= job->engine.pin_above || goes_unpinned(job, c))
+		return 0;
+	return tt_pin(job, c->local, c->bytes, 0, &c->pinned);
+}
+
+static int start(struct tutti_window *w, struct call *c, tutti_op *op)
 {
 	struct tt_job *job = w->job;
 	tutti_op stack;
@@ -858,6 +899,8 @@ static int start(struct tutti_window *w, const struct call *c, tutti_op *op)
 		return err;
 	if (!op && c->rank != job->rank && act_at_once(job, &w->remotes[c->rank], c))
 		return 0;
+	if ((err = pin(job, c)))
+		return err;
 	tt_lock(job);
 	struct tt_operation *q = tt_operation_begin(job, op, &stack, c->what, c->rank);
 	fill(q, w, c);
