@@ -5,7 +5,7 @@
  *
  *      tt_pin -> used by a call or a window -> tt_unpin -> waits in engine.unpinned -> tt_unpin_waiting
  *
- * Memory of tutti_alloc is pinned once, with all of its arena, for local use. Arenas have serial numbers: the address of
+ * Memory of tutti_alloc is pinned once, with all of its arena, for local use. Arenas have serial numbers: an address of
  * one that was freed may come again. */
 #include "engine/engine.h"
 #include <stdlib.h>

@@ -1129,7 +1129,7 @@ static void program_filter(tutti *job)
 
 	filter(job, TUTTI_TABLE_FILTER, &sparse);
 	filter(job, 0, &dense);
-	CHECK(tutti_size(job) == 1 || sparse * 3 < dense);
+	CHECK(tutti_size(job) == 1 || sparse * 2 < dense); /* messages count when they are acknowledged */
 }
 
 static void test_filter(void) { on_wires(program_filter, (const int[]){ 1, 2, 3, 0 }); }
@@ -1244,7 +1244,7 @@ static void die(tutti *job, unsigned flags)
 
 	for (size_t i = 0; i < MANY; i++)
 		list[i] = i;
-	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0 || tt_sim_killed(tutti_rank(job)));
 	if (tutti_rank(job) == 0)
 		tt_sim_kill(1, tt_sim_chance(8 * TT_MS));
 	while (!err)

@@ -40,10 +40,17 @@ struct net {
 	int number;          /* among the rank's nets, never used twice */
 	struct tt_list peers, inbox, lazy; /* lazy: flights of others that this net has not acknowledged */
 	struct tt_list regions, views;
+	struct tt_list pinned;
 	struct slot *slots;
 	uint32_t slot_count;
 	bool armed;
 	unsigned idle; /* calls of progress() in a row that found nothing */
+};
+
+struct pinned { /* a range that is pinned; as often in the list as it was pinned */
+	struct tt_list node;
+	struct tt_mem mem;
+	int remote;
 };
 
 struct key { /* in tt_key.raw */
@@ -758,6 +765,8 @@ static void disconnect(struct tt_peer *base) { free_peer(tt_sim_here(), (struct 
 
 /* ---- nets and regions ---- */
 
+static const struct tt_transport pinning;
+
 static int list_devices(struct tt_device *out, int max)
 {
 	if (!tt_world)
@@ -766,6 +775,9 @@ static int list_devices(struct tt_device *out, int max)
 		*out = (struct tt_device){ .name = "sim", .numa = -1 };
 	return 1;
 }
+
+/* Where ranks share hosts, the net stands for shared memory. Else, in half of the worlds, for an adapter. */
+static bool pins(const struct tt_sim_world *w) { return !w->config->hosts && w->config->seed % 4 < 2; }
 
 static int open_net(const struct tt_net_config *config, struct tt_net **out)
 {
@@ -777,8 +789,8 @@ static int open_net(const struct tt_net_config *config, struct tt_net **out)
 	net = tt_sim_make(sizeof *net);
 	net->rank = &w->ranks[tt_sim_rank()];
 	net->number = net->rank->nets_made++;
-	net->base = (struct tt_net){ .transport = &tt_sim, .events = config->events, .user = config->user, .fd = -1,
-	                             .copy_max = COPY_MAX };
+	net->base = (struct tt_net){ .transport = pins(w) ? &pinning : &tt_sim, .events = config->events,
+	                             .user = config->user, .fd = -1, .copy_max = COPY_MAX };
 	if (net->number)
 		snprintf(net->base.addr, sizeof net->base.addr, "sim:%d:%d", net->rank->number, net->number);
 	else
@@ -792,9 +804,63 @@ static int open_net(const struct tt_net_config *config, struct tt_net **out)
 	tt_list_init(&net->lazy);
 	tt_list_init(&net->regions);
 	tt_list_init(&net->views);
+	tt_list_init(&net->pinned);
 	tt_list_append(&net->rank->nets, &net->node);
 	*out = &net->base;
 	return 0;
+}
+
+/* Like an adapter, it reaches pinned memory alone. It does not look whether the memory is there. */
+static int pin(struct tt_net *base, const struct tt_mem *mem, int remote)
+{
+	struct tt_sim_world *w = tt_sim_here();
+	struct pinned *p = tt_sim_make(sizeof *p);
+
+	tt_sim_stall(w, 1000 + tt_sim_below(w, tt_sim_one_in(w, 64) ? 5 * TT_MS : 50000));
+	p->mem = *mem;
+	p->remote = remote;
+	tt_list_append(&((struct net *)base)->pinned, &p->node);
+	return 0;
+}
+
+static bool is_same(const struct pinned *p, const struct tt_mem *mem)
+{
+	return p->mem.base == mem->base && p->mem.len == mem->len;
+}
+
+static bool is_inside(const struct pinned *p, const struct tt_mem *mem)
+{
+	size_t offset = (uintptr_t)mem->base - (uintptr_t)p->mem.base;
+
+	return offset <= p->mem.len && mem->len <= p->mem.len - offset;
+}
+
+static void unpin(struct tt_net *base, const struct tt_mem *mem, int remote)
+{
+	struct tt_sim_world *w = tt_sim_here();
+
+	tt_sim_stall(w, 1000 + tt_sim_below(w, 20000));
+	tt_list_each(node, &((struct net *)base)->pinned) {
+		struct pinned *p = tt_container_of(node, struct pinned, node);
+		if (!is_same(p, mem) || p->remote != remote)
+			continue;
+		tt_list_remove(node);
+		free(p);
+		return;
+	}
+}
+
+static int check_pinned(struct net *net, const struct tt_mem *mem, int remote)
+{
+	if (!net->base.transport->pin)
+		return 0;
+	tt_list_each(node, &net->pinned) {
+		const struct pinned *p = tt_container_of(node, struct pinned, node);
+		if (remote ? p->remote && is_same(p, mem) : is_inside(p, mem))
+			return 0;
+	}
+	return tt_fail(-EINVAL, "cannot register %zu bytes on %s: they are not pinned%s", mem->len, net->base.addr,
+	               remote ? ", all and alone, for use by others" : "");
 }
 
 static uint32_t take_slot(struct net *net)
@@ -826,7 +892,9 @@ static int grant_key(struct tt_grant *r)
 
 static int reg(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_region **out)
 {
-	return tt_grant_new(base, mem, &((struct net *)base)->regions, remote ? grant_key : NULL, out);
+	int err = check_pinned((struct net *)base, mem, remote);
+
+	return err ? err : tt_grant_new(base, mem, &((struct net *)base)->regions, remote ? grant_key : NULL, out);
 }
 
 static void dereg(struct tt_region *base)
@@ -854,18 +922,20 @@ static void close_net(struct tt_net *base)
 {
 	struct net *net = (struct net *)base;
 	struct tt_sim_world *w = tt_sim_here();
-	struct tt_list *view;
+	struct tt_list *node;
 
 	tt_list_remove(&net->node);
 	while (!tt_list_empty(&net->peers))
 		free_peer(w, tt_container_of(net->peers.next, struct peer, node));
 	while (!tt_list_empty(&net->regions))
 		dereg(&tt_container_of(net->regions.next, struct tt_grant, node)->base);
-	while ((view = tt_list_pop(&net->views))) {
-		struct view *v = tt_container_of(view, struct view, node);
+	while ((node = tt_list_pop(&net->views))) {
+		struct view *v = tt_container_of(node, struct view, node);
 		munmap(v->at, v->len);
 		free(v);
 	}
+	while ((node = tt_list_pop(&net->pinned)))
+		free(tt_container_of(node, struct pinned, node));
 	empty_inbox(w, net);
 	while (tt_list_pop(&net->lazy))
 		;
@@ -938,23 +1008,13 @@ static int arm(struct tt_net *base)
 	return 0;
 }
 
-const struct tt_transport tt_sim = {
-	.name = "sim",
-	.list = list_devices,
-	.open = open_net,
-	.close = close_net,
-	.reg = reg,
-	.dereg = dereg,
-	.connect = connect_net,
-	.disconnect = disconnect,
-	.post = post,
-	.map = map_region,
-	.store_begin = store_begin,
-	.store_end = store_end,
-	.notify = notify,
-	.progress = progress,
-	.arm = arm,
-};
+#define FUNCTIONS \
+	.name = "sim", .list = list_devices, .open = open_net, .close = close_net, .reg = reg, .dereg = dereg, \
+	.connect = connect_net, .disconnect = disconnect, .post = post, .map = map_region, .store_begin = store_begin, \
+	.store_end = store_end, .notify = notify, .progress = progress, .arm = arm
+
+const struct tt_transport tt_sim = { FUNCTIONS };
+static const struct tt_transport pinning = { FUNCTIONS, .pin = pin, .unpin = unpin };
 
 /* ---- what the world does to the wire ---- */
 

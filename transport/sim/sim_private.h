@@ -70,6 +70,8 @@ void tt_sim_cancel(struct tt_sim_world *, struct tt_sim_event *);
 void tt_sim_rouse_watchers(struct tt_sim_world *, struct tt_sim_rank *); /* one of its nets has work */
 /* progress() has handled so many; a spinning fiber yields here */
 void tt_sim_polled(struct tt_sim_world *, int events);
+/* This fiber computes for so long, and may hold the engine's lock: the other fibers of its rank stay out. */
+void tt_sim_stall(struct tt_sim_world *, uint64_t ns);
 
 /* sim.c */
 bool tt_sim_has_work(struct tt_sim_rank *); /* does work wait for a progress() of its nets? */

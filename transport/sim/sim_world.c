@@ -638,6 +638,16 @@ void tt_sim_sleep(uint64_t ns)
 	wait_until(w, r->killed ? wait_end(w, w->now + ns) : w->now + ns);
 }
 
+void tt_sim_stall(struct tt_sim_world *w, uint64_t ns)
+{
+	struct tt_sim_rank *r = w->current->rank;
+
+	r->spinner = w->current;
+	tt_sim_sleep(ns);
+	r->spinner = NULL;
+	release_held(w, r);
+}
+
 uint64_t tt_sim_chance(uint64_t n) { return tt_sim_below(tt_sim_here(), n); }
 
 void tt_sim_kill(int rank, uint64_t at) { give_order(at, (struct order){ .a = rank }, kill_fired); }
