@@ -334,6 +334,7 @@ static void run_background(void *arg)
 		e->errand = false;
 		tt_each_module(m, job, errand)
 			m->errand(job);
+		tt_scratch_fill(job);
 		unpin(job);
 		if (!e->driver && (tt_progress(job) || arm_all(e))) {
 			let_others_in(e);
@@ -359,6 +360,8 @@ int tt_engine_open(struct tt_job *job)
 	if ((err = tt_sleeper_open(&e->sleeper)) || (err = tt_sleeper_open(&e->backstage)) ||
 	    (err = tt_modules_open(job)))
 		return err;
+	if (e->pin_above < SIZE_MAX)
+		tt_scratch_give(&job->scratch, tt_scratch_take(&job->scratch, 1), 1); /* the first slab */
 	return tt_spawn(run_background, job, &e->background);
 }
 

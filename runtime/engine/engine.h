@@ -249,10 +249,12 @@ struct tt_scratch { /* zeroed is empty */
 	void *free[TT_SCRATCH_CLASSES];
 	size_t held[TT_SCRATCH_CLASSES], all; /* bytes in each class, and in all */
 	struct tt_slab *slabs;      /* where an op's memory must be in a region: what all buffers lie in */
+	size_t wanted;              /* bytes of the slab to be made next; 0: none */
 };
 void *tt_scratch_take(struct tt_scratch *, size_t bytes); /* page- or line-aligned; NULL: no memory */
 void tt_scratch_give(struct tt_scratch *, void *, size_t bytes); /* bytes as for take; NULL is allowed */
 struct tt_pinned *tt_scratch_pinned(const struct tt_scratch *, const void *); /* that holds the byte; NULL */
+void tt_scratch_fill(struct tt_job *);  /* makes what is wanted. Releases the lock meanwhile */
 void tt_scratch_free(struct tt_scratch *);
 
 /* ---- the job ---- */

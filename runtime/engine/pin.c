@@ -15,6 +15,7 @@ void tt_pins_open(struct tt_job *job)
 	struct tt_engine *e = &job->engine;
 
 	e->pin_above = SIZE_MAX;
+	e->pins = false;
 	for (int i = 0; i < e->count; i++) {
 		e->pin_above = tt_min(e->pin_above, e->nets[i]->copy_max);
 		e->pins |= e->nets[i]->transport->pin != NULL;
@@ -63,24 +64,6 @@ int tt_pin_mem(struct tt_job *job, const struct tt_mem *mem, int remote, struct 
 	return 0;
 }
 
-static struct tt_pinned *pop_unpinned(struct tt_job *job)
-{
-	struct tt_list *node;
-
-	tt_ticket_lock_take(&job->engine.lock);
-	node = tt_list_pop(&job->engine.unpinned);
-	tt_ticket_lock_release(&job->engine.lock);
-	return node ? tt_container_of(node, struct tt_pinned, link) : NULL;
-}
-
-void tt_unpin_waiting(struct tt_job *job)
-{
-	struct tt_pinned *p;
-
-	while (job->engine.pin_above < SIZE_MAX && (p = pop_unpinned(job)))
-		unpin_everywhere(job, p);
-}
-
 /* ---- with the lock ---- */
 
 void tt_unpin(struct tt_job *job, struct tt_pinned *p)
@@ -124,12 +107,30 @@ static void forget_freed(struct tt_job *job)
 	}
 }
 
+static struct tt_pinned *pop_unpinned(struct tt_job *job)
+{
+	struct tt_list *node;
+
+	tt_ticket_lock_take(&job->engine.lock);
+	forget_freed(job);
+	node = tt_list_pop(&job->engine.unpinned);
+	tt_ticket_lock_release(&job->engine.lock);
+	return node ? tt_container_of(node, struct tt_pinned, link) : NULL;
+}
+
+void tt_unpin_waiting(struct tt_job *job)
+{
+	struct tt_pinned *p;
+
+	while ((job->engine.pins || job->engine.pin_above < SIZE_MAX) && (p = pop_unpinned(job)))
+		unpin_everywhere(job, p);
+}
+
 static struct tt_pinned *use_arena(struct tt_job *job, uint64_t serial) /* NULL: it is not pinned yet */
 {
 	struct tt_pinned *found = NULL;
 
 	tt_ticket_lock_take(&job->engine.lock);
-	forget_freed(job);
 	tt_list_each(node, &job->engine.arenas) {
 		struct tt_pinned *p = tt_container_of(node, struct tt_pinned, link);
 		found = p->arena == serial ? p : found;

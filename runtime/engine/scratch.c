@@ -33,20 +33,34 @@ static void *new_bytes(size_t bytes)
 
 /* ---- slabs ---- */
 
-/* Pins under the lock if the caller holds it: some 2 MiB, and never again. */
-static struct tt_slab *add_slab(struct tt_scratch *s, size_t bytes, int remote)
+/* With the lock or without it. */
+static struct tt_slab *make_slab(struct tt_job *job, size_t bytes)
 {
-	struct tt_job *job = tt_container_of(s, struct tt_job, scratch);
 	struct tt_slab *b = calloc(1, sizeof *b);
 	struct tt_mem mem = { .base = b ? new_bytes(bytes) : NULL, .len = bytes, .gpu = -1, .fd = -1 };
 
-	if (!mem.base || tt_pin_mem(job, &mem, remote, &b->pinned)) {
-		free(mem.base);
-		free(b);
-		return NULL;
-	}
+	if (mem.base && !tt_pin_mem(job, &mem, bytes < SLAB, &b->pinned))
+		return b;
+	free(mem.base);
+	free(b);
+	return NULL;
+}
+
+static void add_slab(struct tt_scratch *s, struct tt_slab *b)
+{
+	if (!b)
+		return;
 	b->next = s->slabs;
-	return s->slabs = b;
+	s->slabs = b;
+}
+
+static struct tt_job *job_of(struct tt_scratch *s) { return tt_container_of(s, struct tt_job, scratch); }
+
+/* The background thread makes the next slab, so that none is pinned under the lock, unless that thread is late. */
+static void ask_for_more(struct tt_scratch *s, size_t bytes)
+{
+	s->wanted = bytes;
+	tt_errand(job_of(s));
 }
 
 /* Where a buffer begins in the slab, or would. */
@@ -63,10 +77,14 @@ static void *cut(struct tt_scratch *s, size_t bytes)
 
 	while (b && place_in(b, bytes) + bytes > b->pinned->mem.len)
 		b = b->next;
-	if (!b && !(b = bytes < SLOTS ? add_slab(s, SLAB, 0) : add_slab(s, bytes, 1)))
+	if (!b)
+		add_slab(s, b = make_slab(job_of(s), bytes < SLOTS ? SLAB : bytes));
+	if (!b)
 		return NULL;
 	size_t at = place_in(b, bytes);
 	b->used = at + bytes;
+	if (b == s->slabs && b->used > SLAB / 2)
+		ask_for_more(s, SLAB);
 	return (char *)b->pinned->mem.base + at;
 }
 
@@ -122,6 +140,8 @@ void *tt_scratch_take(struct tt_scratch *s, size_t bytes)
 	memcpy(&s->free[i], p, sizeof p);
 	s->held[i] -= bytes_of(i);
 	s->all -= bytes_of(i);
+	if (!s->free[i] && bytes_of(i) >= SLOTS && is_cut(s))
+		ask_for_more(s, bytes_of(i));
 	return p;
 }
 
@@ -145,6 +165,25 @@ void tt_scratch_give(struct tt_scratch *s, void *p, size_t bytes)
 	s->all += bytes_of(i);
 	if (is_cut(s))
 		poison(p, bytes_of(i), true);
+}
+
+void tt_scratch_fill(struct tt_job *job)
+{
+	struct tt_scratch *s = &job->scratch;
+	size_t bytes = s->wanted;
+	struct tt_slab *b;
+
+	if (!bytes)
+		return;
+	s->wanted = 0;
+	tt_ticket_lock_release(&job->engine.lock);
+	b = make_slab(job, bytes);
+	tt_ticket_lock_take(&job->engine.lock);
+	add_slab(s, b);
+	if (b && bytes < SLAB) {
+		b->used = bytes;
+		tt_scratch_give(s, b->pinned->mem.base, bytes);
+	}
 }
 
 static void free_slabs(struct tt_scratch *s)

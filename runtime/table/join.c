@@ -48,32 +48,78 @@ void tt_table_tell_closed(struct tutti_table *t)
 		tell(t, UINT64_MAX);
 }
 
-/* Makes the slots for large pushes of a rank. They serve all tables. */
+/* ---- slots for large pushes of a rank, which serve all tables ---- */
+
+enum { INBOX = TT_SEND_QUEUE_SLOTS * TT_PUSH_PIECE };
+
+/* With the lock or without it: pinning is slow. */
+static int make_inbox(struct tt_job *job, struct tt_table_peer *inbox)
+{
+	int err = tt_memory_alloc(job, INBOX, -1, (void **)&inbox->inbox);
+
+	if (err || !job->engine.pins)
+		return err;
+	struct tt_mem mem = tt_mem_of(inbox->inbox, INBOX);
+	if ((err = tt_pin_mem(job, &mem, 1, &inbox->pinned))) {
+		tt_memory_free(inbox->inbox);
+		inbox->inbox = NULL;
+	}
+	return err;
+}
+
+static int keep_inbox(struct tt_member *of, struct tt_table_peer made)
+{
+	struct tt_table_peer *peer = tt_member_make_own(of, TT_TABLE_SLOT, sizeof *peer);
+
+	if (peer && !peer->inbox) {
+		peer->inbox = made.inbox;
+		peer->pinned = made.pinned;
+		return 0;
+	}
+	tt_unpin(of->job, made.pinned); /* another thread was faster, or there is no memory */
+	tt_memory_free(made.inbox);
+	return peer ? 0 : tt_fail(-ENOMEM, "no memory for pushes of rank %d", of->rank);
+}
+
+int tt_table_make_inboxes(struct tutti_table *t)
+{
+	struct tt_job *job = t->job;
+	int err = 0;
+
+	for (int rank = 0; !err && job->engine.pins && tt_table_is_large(t, t->mine) && rank < job->size; rank++) {
+		struct tt_table_peer made = { 0 };
+		if (rank == job->rank || !tt_table_has_worker(t, rank) || (err = make_inbox(job, &made)))
+			continue;
+		tt_lock(job);
+		err = keep_inbox(tt_member(job, rank), made);
+		tt_unlock(job);
+	}
+	return err;
+}
+
+/* Pins under the lock for a rank that joined the job since the table was opened. */
 static int give_slots(struct tt_member *to)
 {
 	struct tt_table_peer *peer = tt_member_make_own(to, TT_TABLE_SLOT, sizeof *peer);
 	struct tt_job *job = to->job;
 	char name[32];
-	struct tt_pinned *pinned = NULL;
-	void *memory;
-	int err;
+	int err = 0;
 
 	if (!peer)
 		return tt_fail(-ENOMEM, "no memory for pushes of rank %d", to->rank);
-	if (peer->inbox)
-		return 0;
-	tt_table_inbox_name(name, sizeof name, to->rank);
-	if ((err = tt_memory_alloc(job, TT_SEND_QUEUE_SLOTS * TT_PUSH_PIECE, -1, &memory)))
+	if (peer->inbox_window || (!peer->inbox && (err = make_inbox(job, peer))))
 		return err;
-	struct tt_mem mem = tt_mem_of(memory, TT_SEND_QUEUE_SLOTS * TT_PUSH_PIECE);
-	if (job->engine.pins)
-		err = tt_pin_mem(job, &mem, 1, &pinned);
-	if (err || (err = tt_window_open(job, name, memory, mem.len, pinned, &peer->inbox_window)))
-		tt_memory_free(memory);
-	else
-		peer->inbox = memory;
+	tt_table_inbox_name(name, sizeof name, to->rank);
+	err = tt_window_open(job, name, peer->inbox, INBOX, peer->pinned, &peer->inbox_window);
+	peer->pinned = NULL;
+	if (err) {
+		tt_memory_free(peer->inbox);
+		peer->inbox = NULL;
+	}
 	return err;
 }
+
+/* ---- joining ---- */
 
 void tt_table_take_join(struct tt_member *from, struct tt_pack *p)
 {

@@ -289,6 +289,8 @@ int tutti_table_open(tutti *at, const char *name, const tutti_table_config *conf
 		                    t->flags & TUTTI_TABLE_CUT_MULTIVERSO ? TT_CUT_MULTIVERSO : TT_CUT_EVEN);
 	if (!err && t->mine >= 0)
 		err = tt_table_serve(t);
+	if (!err && t->mine >= 0)
+		err = tt_table_make_inboxes(t);
 	if (!err && t->mine >= 0 && c.load)
 		err = tt_load_open(t, c.load);
 	if (!err && !(err = open_windows(t)))
@@ -436,6 +438,7 @@ static void close_tables(struct tt_job *job)
 		if (!peer)
 			continue;
 		tutti_window_close(peer->inbox_window);
+		tt_unpin(job, peer->pinned);
 		tt_memory_free(peer->inbox);
 		free(peer->queue);
 	}

@@ -67,7 +67,8 @@ static inline unsigned long long tt_deadline_ms(const struct tt_job *job) { retu
 struct tt_table_peer { /* the room's part of a member, made at its first use */
 	struct tt_send_queue *queue; /* what is sent to this member; NULL: nothing yet */
 	struct tutti_window *inbox_window; /* slots for what this member pushes, ... */
-	char *inbox;                 /* ... their memory; NULL: the member has not asked for slots */
+	char *inbox;                 /* ... their memory; NULL: the member may not ask for slots yet ... */
+	struct tt_pinned *pinned;    /* ... until it asks, and the window has it; NULL: no net pins */
 };
 static inline struct tt_send_queue *tt_send_queue_of(const struct tt_member *m)
 {
@@ -381,6 +382,7 @@ bool tt_table_has_worker(const struct tutti_table *, int rank);
 void tt_table_inbox_name(char *room, size_t size, int worker); /* of the window with a worker's slots, at each server */
 
 /* join.c */
+int tt_table_make_inboxes(struct tutti_table *); /* for the slots of its workers. Without the lock */
 int tt_table_join(struct tutti_table *);       /* joins all servers. Takes the lock, and blocks up to the deadline */
 bool tt_table_is_other(const struct tutti_table *, int server); /* is it another rank, with rows or keys? */
 struct tutti_table *tt_table_find_served(struct tt_member *from, uint64_t uid, int *server); /* NULL: closed here */

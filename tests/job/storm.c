@@ -1088,7 +1088,7 @@ static void leave(struct me *me)
 	static const struct collective last = { ALLREDUCE, TUTTI_F64, TUTTI_SUM, 3000, 0 };
 	struct started s = { .c = &last };
 	size_t id = STEPS_MAX * FLIGHT_MAX;
-	bool early = run.plan->leave_early && !me->trouble;
+	bool early = run.plan->leave_early && !me->trouble && !tt_sim_killed(me->rank);
 
 	if (me->rank == run.plan->trigger_rank && run.plan->trigger_step == run.plan->steps)
 		order_fault(run.plan);

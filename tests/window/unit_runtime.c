@@ -8,6 +8,7 @@
 #include "transport/tcp/tcp.h"
 #include <math.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
@@ -1493,9 +1494,221 @@ static void test_files(void)
 	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 1, .wire = "tcp", .program = program_alone }), 0);
 }
 
+/* ---- pinning ---- */
+
+/* The job's first net becomes one that pins. Returns what it was. */
+static const struct tt_transport *pin_with(tutti *job, struct tt_transport *t,
+                                           int (*pin)(struct tt_net *, const struct tt_mem *, int),
+                                           void (*unpin)(struct tt_net *, const struct tt_mem *, int))
+{
+	struct tt_net *net = job->job->engine.nets[0];
+	const struct tt_transport *was = net->transport;
+
+	tt_lock(job->job);
+	*t = *was;
+	t->pin = pin;
+	t->unpin = unpin;
+	net->transport = t;
+	tt_pins_open(job->job);
+	tt_unlock(job->job);
+	return was;
+}
+
+static void pin_no_more(tutti *job, const struct tt_transport *was)
+{
+	tt_lock(job->job);
+	job->job->engine.nets[0]->transport = was;
+	tt_pins_open(job->job);
+	tt_unlock(job->job);
+}
+
+enum { SLOW_PIN_MS = 500, GET_EVERY_NS = 10000000, GETS_MAX = 10000 };
+
+static int pin_slowly(struct tt_net *net, const struct tt_mem *mem, int remote)
+{
+	(void)net, (void)mem, (void)remote;
+	usleep(SLOW_PIN_MS * 1000);
+	return 0;
+}
+
+static void unpin_slowly(struct tt_net *net, const struct tt_mem *mem, int remote) { pin_slowly(net, mem, remote); }
+
+struct getter { /* a thread that gets 8 bytes now and then */
+	struct ranks *run;
+	tutti_window *window;
+	atomic_bool stop;
+	uint64_t took[GETS_MAX]; /* if one is late, those that were due meanwhile are late, too */
+	size_t n;
+};
+
+static void *get_now_and_then(void *arg)
+{
+	struct getter *g = arg;
+	uint64_t due = tt_now(), from, word;
+
+	this_run = g->run;
+	for (; !g->stop && g->n < GETS_MAX; due += GET_EVERY_NS) {
+		if ((from = tt_now()) < due) {
+			usleep((useconds_t)((due - from) / 1000));
+			from = tt_now(); /* that the sleep was long is not the get's fault */
+		} else {
+			from = due;
+		}
+		CHECK(tutti_get(g->window, 1, 0, &word, 8, NULL) == 0);
+		g->took[g->n++] = tt_now() - from;
+	}
+	return NULL;
+}
+
+static int by_value(const void *a, const void *b)
+{
+	const uint64_t *x = a, *y = b;
+
+	return (*x > *y) - (*x < *y);
+}
+
+/* The 99th percentile of gets while this thread does something. */
+static uint64_t p99_during(tutti_window *w, void (*something)(tutti *), tutti *job)
+{
+	struct getter *g = calloc(1, sizeof *g);
+	pthread_t thread;
+
+	g->run = this_run;
+	g->window = w;
+	pthread_create(&thread, NULL, get_now_and_then, g);
+	something(job);
+	g->stop = true;
+	pthread_join(thread, NULL);
+	qsort(g->took, g->n, sizeof *g->took, by_value);
+	uint64_t p99 = g->took[g->n * 99 / 100];
+	free(g);
+	return p99;
+}
+
+static void be_quiet(tutti *job)
+{
+	(void)job;
+	usleep(2 * SLOW_PIN_MS * 1000);
+}
+
+static void open_large(tutti *job)
+{
+	size_t bytes = (size_t)4 << 30;
+	void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	uint64_t before = tt_now();
+	tutti_window *w;
+
+	CHECK(memory != MAP_FAILED && tutti_window_open(job, "large", memory, bytes, &w) == 0);
+	tutti_window_close(w);
+	CHECK(tt_now() - before >= SLOW_PIN_MS * TT_MS); /* it was pinned; perhaps another thread unpins it */
+	munmap(memory, bytes);
+}
+
+/* Nobody else waits while a window is pinned. A busy core may spoil a measurement, but not all of them. */
+static void program_large_window(tutti *job)
+{
+	uint64_t quiet = 1, busy = UINT64_MAX, word;
+	tutti_window *w;
+	void *memory;
+
+	CHECK(tutti_alloc(job, 64, -1, &memory) == 0 && tutti_window_open(job, "small", memory, 64, &w) == 0);
+	CHECK(tutti_get(w, 1 - tutti_rank(job), 0, &word, 8, NULL) == 0 && tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 0) {
+		static struct tt_transport slow; /* the background thread may still unpin */
+		const struct tt_transport *was = pin_with(job, &slow, pin_slowly, unpin_slowly);
+		for (int i = 0; i < 5 && busy > 2 * quiet; i++) {
+			quiet = p99_during(w, be_quiet, job);
+			busy = p99_during(w, open_large, job);
+		}
+		CHECK(busy <= 2 * quiet);
+		pin_no_more(job, was);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+	tutti_free(job, memory);
+}
+
+static void test_large_window(void)
+{
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 2, .program = program_large_window }), 0);
+}
+
+static int pins, unpins;
+static const struct tt_transport *adapter;
+
+static int count_pin(struct tt_net *net, const struct tt_mem *mem, int remote)
+{
+	pins++;
+	return adapter->pin(net, mem, remote);
+}
+
+static void count_unpin(struct tt_net *net, const struct tt_mem *mem, int remote)
+{
+	unpins++;
+	adapter->unpin(net, mem, remote);
+}
+
+static int pin_nothing(struct tt_net *net, const struct tt_mem *mem, int remote)
+{
+	(void)remote;
+	return tt_fail(-ENOMEM, "no more memory can be pinned on %s: %zu bytes", net->addr, mem->len);
+}
+
+/* Allocated memory is pinned once, other memory for each call, and all of it is let go. */
+static void put_and_count(tutti *job, tutti_window *w)
+{
+	enum { PUTS = 10, LEN = 4096 };
+	char *own = calloc(1, LEN);
+	void *memory;
+
+	pins = unpins = 0;
+	CHECK(tutti_alloc(job, 3 << 20, -1, &memory) == 0);
+	for (int i = 0; i < PUTS; i++)
+		CHECK(tutti_put(w, 1, 0, (char *)memory + (size_t)i * LEN, LEN, NULL) == 0);
+	CHECK(pins == 1 && unpins == 0);
+	tutti_free(job, memory);
+	for (int i = 0; i < PUTS; i++)
+		CHECK(tutti_put(w, 1, 0, own, LEN, NULL) == 0);
+	tt_sim_sleep(100 * TT_MS);
+	CHECK(pins == 1 + PUTS && unpins == pins);
+	free(own);
+}
+
+static void program_pinned(tutti *job)
+{
+	static char memory[2][4096];
+	tutti_window *w, *other;
+
+	CHECK(tutti_window_open(job, "pinned", memory[tutti_rank(job)], 4096, &w) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 0) {
+		static struct tt_transport counts;
+		adapter = job->job->engine.nets[0]->transport;
+		pin_with(job, &counts, count_pin, count_unpin);
+		put_and_count(job, w);
+		counts.pin = pin_nothing;
+		char *own = calloc(1, 4096);
+		CHECK(tutti_put(w, 1, 0, own, 4096, NULL) == -ENOMEM && strstr(tutti_why(), "sim:0"));
+		CHECK(tutti_window_open(job, "refused", own, 4096, &other) == -ENOMEM && strstr(tutti_why(), "sim:0"));
+		CHECK(tutti_put(w, 1, 0, own, 64, NULL) == 0);
+		pin_no_more(job, adapter);
+		free(own);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+}
+
+static void test_pinned(void)
+{
+	for (uint64_t seed = 0; seed < SEEDS; seed++)
+		if (seed % 4 < 2) /* sim pins there */
+			CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .seed = seed, .program = program_pinned }), 0);
+}
+
 static CU_TestInfo window_tests[] = {
 	{ "memory", test_memory }, { "memory and files", test_files }, { "short calls on it", test_short_calls },
 	{ "put, get, add", test_put_get }, { "notify", test_notify }, { "ranges", test_ranges }, { "open and close", test_open_close },
+	{ "a large window is pinned", test_large_window }, { "what is pinned", test_pinned },
 	{ "never opened", test_unopened }, { "closed before that", test_closed_unopened }, { "started, then closed", test_started },
 	{ "as many as there can be", test_many_windows }, { "more than are opened", test_many_asks }, CU_TEST_INFO_NULL,
 };
