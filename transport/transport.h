@@ -13,9 +13,10 @@
  *   changes it whole, between two calls of progress().
  * ADD uses the compiler's atomics on a uint64_t. It runs on the owner's CPU or, where memory is shared, on the
  *   caller's. ADD is atomic with the owner's own such atomics.
- * Failure. A transport retries what its hardware or kernel retries, and never reconnects. When a peer fails, every
- *   outstanding op on the peer gets done(-ECONNRESET) in post order, then down() comes once; later posts get
- *   done(-ENOTCONN). After down() that peer reaches none of my memory. A failed op may or may not have happened. A
+ * Failure. A transport retries what its hardware or kernel retries, and never reconnects: what was done twice or not at
+ *   all nobody could tell. So a connection that breaks is the end of its rank, whatever else leads there. When a peer
+ *   fails, every outstanding op on the peer gets done(-ECONNRESET) in post order, then down() comes once; later posts
+ *   get done(-ENOTCONN). After down() that peer reaches none of my memory. A failed op may or may not have happened. A
  *   range outside the key gives -ERANGE, a malformed argument -EINVAL: such an op touches no memory and hurts no other
  *   op. A transport does not notice silence.
  * Taking memory back. The owner deregisters a key when no peer that was given it uses it any more, or when that peer is
@@ -137,7 +138,11 @@ struct tt_net { /* each transport embeds this first in its own struct */
 struct tt_peer { /* likewise embedded first; lives until disconnect() */
 	struct tt_net *net;
 	void *user;
-	uint64_t received; /* grows with whatever comes from the peer, also in pieces: a sign of life */
+	/* Grows with whatever comes from the peer, also in pieces: a sign of life of its process, which an adapter's
+	 * completions are not. A PING or PONG may queue behind gigabytes. So while an op needs the other process, this
+	 * grows at both ends, at least once a megabyte; where one end moves the bytes alone, it grows at the other
+	 * end. */
+	uint64_t received;
 	/* set by the caller before disconnect(): the peer gave no sign of life for too long. If it could still write my
 	 * memory when it goes on, disconnect() ends its process first; see `keep` */
 	int frozen;

@@ -8,6 +8,7 @@
 enum {
 	IDLE_READS = 256, /* reads without a result before a socket is left to epoll ... */
 	LAZY_READS = 64,  /* ... and before a lazy acknowledgement is sent: some 20 us */
+	MEGABYTE = 1 << 20,
 };
 
 /* Requests of the peer */
@@ -273,6 +274,17 @@ void tt_tcp_activate(struct tt_tcp_peer *p)
 	tt_list_append_once(&p->net->active, &p->active);
 }
 
+/* Whoever sends gigabytes, or answers with them, hears nothing else until they have landed: each megabyte is answered
+ * with an acknowledgement, perhaps of nothing new, as a sign of life. */
+static void count_received(struct tt_tcp_peer *p, size_t n)
+{
+	uint64_t before = p->base.received;
+
+	p->base.received += n;
+	if (before / MEGABYTE != p->base.received / MEGABYTE)
+		tt_tcp_pay_ack(p);
+}
+
 /* One system call reads the rest of the payload into its place, then the next header, and the batch that it begins,
  * into `in`. */
 static ssize_t receive(struct tt_tcp_peer *p, size_t budget, bool *all)
@@ -289,8 +301,8 @@ static ssize_t receive(struct tt_tcp_peer *p, size_t budget, bool *all)
 		size_t placed = tt_min((size_t)n, first);
 		advance(p, placed);
 		p->in_pos += (size_t)n;
-		p->base.received += (size_t)n;
 		p->in_end += (size_t)n - placed;
+		count_received(p, (size_t)n);
 	}
 	*all = n == (ssize_t)(first + second);
 	return n;
