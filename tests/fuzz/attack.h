@@ -237,6 +237,8 @@ static inline void say(const struct mouth *m, const void *bytes, size_t len, uin
 	                        .len = len, .done = said };
 	if (len > m->peer->net->copy_max) {
 		struct tt_mem mem = { .base = w->bytes, .len = len, .gpu = -1, .fd = -1 };
+		const struct tt_transport *t = m->peer->net->transport;
+		FUZZ_CHECK(!t->pin || !t->pin(m->peer->net, &mem, 0), "memory is pinned");
 		FUZZ_CHECK(!__real_tt_sim.reg(m->peer->net, &mem, 0, &w->region), "memory is registered");
 		w->op.region = w->region;
 	}
