@@ -86,6 +86,7 @@ struct tt_tcp_peer {
 	unsigned answer_at, answer_count, nak_at, nak_count;
 	bool answer_turn;           /* an answer comes next: a long op and an answer take turns */
 	bool ack_due;
+	uint64_t life_told;         /* when a megabyte was last acknowledged while it came */
 	uint32_t landed, lazy_frames; /* the peer's PUTs; its frames since I last acknowledged */
 	size_t lazy_bytes;
 

@@ -10,6 +10,7 @@ enum {
 	LAZY_READS = 64,  /* ... and before a lazy acknowledgement is sent: some 20 us */
 	MEGABYTE = 1 << 20,
 };
+#define PACE (5 * TT_MS) /* an acknowledgement each megabyte would cost a sixth of a fast GET's speed */
 
 /* Requests of the peer */
 
@@ -274,15 +275,17 @@ void tt_tcp_activate(struct tt_tcp_peer *p)
 	tt_list_append_once(&p->net->active, &p->active);
 }
 
-/* Whoever sends gigabytes, or answers with them, hears nothing else until they have landed: each megabyte is answered
- * with an acknowledgement, perhaps of nothing new, as a sign of life. */
+/* Whoever sends gigabytes, or answers with them, hears nothing else until they have landed. So each megabyte, or what
+ * comes within some milliseconds if that is more, is acknowledged as a sign of life, perhaps with nothing new. */
 static void count_received(struct tt_tcp_peer *p, size_t n)
 {
-	uint64_t before = p->base.received;
+	uint64_t before = p->base.received, now;
 
 	p->base.received += n;
-	if (before / MEGABYTE != p->base.received / MEGABYTE)
-		tt_tcp_pay_ack(p);
+	if (before / MEGABYTE == p->base.received / MEGABYTE || (now = tt_now()) < p->life_told + PACE)
+		return;
+	p->life_told = now;
+	tt_tcp_pay_ack(p);
 }
 
 /* One system call reads the rest of the payload into its place, then the next header, and the batch that it begins,
