@@ -5,7 +5,8 @@
  * Completion. Each posted op gets exactly one done(). progress() or disconnect() calls it, post() never does. After
  *   done(), whether err is 0 or not, the net touches `local` no more. With err 0, every NOTIFY or SEND that I post
  *   afterwards, and every GET or ADD that I start afterwards, sees the bytes. The target's own loads see the bytes
- *   after such a notify or message. A bad argument takes the same path: post() never fails, done() says why.
+ *   after such a notify or message. A bad argument takes the same path: post() never fails, done() says why. Where the
+ *   connection ends afterwards, a PUT that ended with 0 may still not have happened: only an answer proves it.
  * Ordering. A SEND or a NOTIFY arrives after all PUTs that were posted earlier to that peer have landed. SENDs and
  *   NOTIFYs arrive in the order posted. Nothing else is ordered.
  * Tearing. A PUT or GET of exactly 8 bytes, aligned at both ends, is one load and one store. Longer ones land in any
@@ -24,12 +25,12 @@
  *   lose its connection for it: a queue pair dies of a bad key. Where a transport can tell, the op gets -ESTALE.
  * Pinning. Some hardware reaches pinned memory alone, and pinning takes 50 us to 20 s. On a net that has pin(), an op's
  *   region and a key name only memory that is pinned until they are gone: a region lies inside of a pinned range, a key
- *   is for exactly one that was pinned with `remote`.
- * Threads. One thread at a time enters a net, but for pin and unpin. A transport has no other locks and no hidden
- *   threads but one: what the system may not answer soon, such as the address of a name, is asked on a thread that
- *   touches nothing of the net, and may outlive it. connect() waits for no such answer. The net calls the events and
- *   done() on the thread that entered it. They may call post, connect, reg and dereg, but not progress, disconnect or
- *   close.
+ *   is for exactly one that was pinned with `remote`. There the key may work until unpin() returns.
+ * Threads. One thread at a time enters a net, but for pin and unpin. A transport has no locks but one for its pins, and
+ *   no hidden threads but one: what the system may not answer soon, such as the address of a name, is asked on a thread
+ *   that touches nothing of the net, and may outlive it. connect() waits for no such answer. The net calls the events
+ *   and done() on the thread that entered it. They may call post, connect, reg and dereg, but not progress, disconnect
+ *   or close.
  * Reachability. There are no capability flags: all four kinds are mandatory. Nothing is posted before up().
  *   down(-EHOSTUNREACH) or down(-ENXIO) after a connect() means that this transport does not lead to the peer: ask the
  *   next one.
@@ -171,7 +172,8 @@ struct tt_transport {
 	void (*unpin)(struct tt_net *, const struct tt_mem *, int remote);
 	/* Fast. remote: fills in the key */
 	int (*reg)(struct tt_net *, const struct tt_mem *, int remote, struct tt_region **);
-	/* The key stops working: what still uses it touches no memory. A landing in progress is cut off. */
+	/* The key stops working: what still uses it touches no memory (on a net that pins: after unpin()). A landing in
+	 * progress is cut off. */
 	void (*dereg)(struct tt_region *);
 	/* up() or down() follows from progress(). -EMFILE: this process has no file left for the connection. */
 	int (*connect)(struct tt_net *, const char *addr, struct tt_peer **);
