@@ -1,4 +1,4 @@
-/* breaks.h - eleven ways of breaking the contract. The test build of the transports (-DTT_BREAKS) switches one on at
+/* breaks.h - twelve ways of breaking the contract. The test build of the transports (-DTT_BREAKS) switches one on at
  * a time, and contract.c must catch it. In the library they are constant 0 and vanish.
  *
  * So does the strict reader: a net that ends a peer for the use of a bad key, as a queue pair dies of it. sim has its
@@ -15,6 +15,7 @@
 	X(KEY_PAST_END, "a range past the end of its key is accepted") \
 	X(STALE_KEY, "a deregistered key still works") \
 	X(STALE_SPARED, "the strict reader does not end a peer that uses a deregistered key") \
+	X(PIN_SPARED, "memory that is not pinned is registered on a net that pins") \
 	X(MESSAGES_SWAPPED, "two messages arrive in the wrong order") \
 	X(FAIL_OUT_OF_ORDER, "a failed peer's ops are finished in another order than posted") \
 	X(DOWN_TWICE, "down is called twice for one peer")

@@ -411,11 +411,10 @@ int tt_coll_run(struct tt_coll *c, tutti_op *op)
 	tutti_op stack;
 	int err = tt_usable(job);
 
-	if (!err)
-		err = pin(c);
 	if (!err) {
+		err = pin(c);
 		tt_lock(job);
-		if (!(err = check_start(c->group)))
+		if (!err && !(err = check_start(c->group)))
 			return tt_operation_return(start(c, op, &stack), !op);
 		unpin(c);
 		tt_unlock(job);
@@ -659,7 +658,7 @@ static void take_message(struct tt_member *from, struct tt_pack *p)
 	tt_list_remove(&k.link);
 	if (c)
 		c = find(g, k.seq);
-	if (!c && ahead < 0)
+	if ((!c && ahead < 0) || (c && k.tag == TAG_STOP))
 		return;
 	copy = malloc(sizeof *copy + k.len);
 	if (!copy) {

@@ -48,10 +48,13 @@ static struct tt_slab *make_slab(struct tt_job *job, size_t bytes)
 
 static void add_slab(struct tt_scratch *s, struct tt_slab *b)
 {
+	/* the first one is cut: slots, which are a slab by themselves, go behind it */
+	struct tt_slab **at = b && s->slabs && b->pinned->mem.len < SLAB ? &s->slabs->next : &s->slabs;
+
 	if (!b)
 		return;
-	b->next = s->slabs;
-	s->slabs = b;
+	b->next = *at;
+	*at = b;
 }
 
 static struct tt_job *job_of(struct tt_scratch *s) { return tt_container_of(s, struct tt_job, scratch); }
@@ -59,7 +62,7 @@ static struct tt_job *job_of(struct tt_scratch *s) { return tt_container_of(s, s
 /* The background thread makes the next slab, so that none is pinned under the lock, unless that thread is late. */
 static void ask_for_more(struct tt_scratch *s, size_t bytes)
 {
-	s->wanted = bytes;
+	s->wanted = tt_max(s->wanted, bytes); /* of two kinds, the slab that serves all messages goes first */
 	tt_errand(job_of(s));
 }
 

@@ -398,8 +398,9 @@ static void leave_part(struct tutti *g)
 	tt_lock(job);
 	tt_wait_until(job, tt_coll_is_idle, g, tt_now() + job->deadline);
 	tt_coll_end_group(g); /* gives up late calls: their memory is the caller's */
-	if (!tt_wait_until(job, tt_coll_is_idle, g, tt_now() + job->deadline))
-		tt_group_free(g); /* else it ends with the job */
+	while (tt_wait_until(job, tt_coll_is_idle, g, tt_now() + job->deadline))
+		continue; /* who holds memory of theirs and does not answer is evicted */
+	tt_group_free(g);
 	tt_unlock(job);
 }
 

@@ -125,6 +125,8 @@ void tt_loan_take_stopped(struct tt_member *from, struct tt_pack *p)
 		if (l->number != number || !l->recalled)
 			continue;
 		tt_loan_end(l);
+		from->link->recall_seen = from->link->peer->received; /* it answers: patience begins anew */
+		tt_timer_start(from->job, &from->link->recall, tt_now() + from->job->deadline, lose_patience);
 		l->back(l);
 		return;
 	}

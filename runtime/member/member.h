@@ -210,7 +210,9 @@ void tt_loan_stopped(struct tt_member *owner, uint32_t number); /* answers a rec
 
 /* Ends a member and all that waits for it. fmt is the reason that users read. No effect on one that is gone. */
 void tt_member_gone(struct tt_member *, int err, const char *fmt, ...) TT_FORMAT(3, 4);
-/* The same, and tells the member. Nothing from it lands after the return. Not from a callback of a net. */
+/* The same after `wait` nanoseconds: the caller may be in the middle of a post to it, or walk a list of what ends. */
+void tt_member_fail_soon(struct tt_member *, uint64_t wait, int err, const char *fmt, ...) TT_FORMAT(4, 5);
+/* As tt_member_gone, and tells the member. Nothing from it lands after the return. Not from a callback of a net. */
 void tt_member_evict(struct tt_member *, int err, const char *fmt, ...) TT_FORMAT(3, 4);
 bool tt_member_is_there(const struct tt_job *, int rank); /* another rank, neither gone nor left */
 /* Asks for a sign of life, and how far the member has come in the group of that uid. */

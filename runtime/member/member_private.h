@@ -65,8 +65,6 @@ void tt_loan_take_stopped(struct tt_member *from, struct tt_pack *);
 bool tt_member_epoch(struct tt_member *, uint32_t epoch);
 void tt_member_reborn(struct tt_member *, uint32_t epoch); /* a later life: ends the one known first */
 void tt_member_left(struct tt_member *, const struct tt_pack *bye); /* NULL: it disconnected because this rank leaves */
-/* As tt_member_gone, after `wait` nanoseconds: the caller may be in the middle of a post to it. */
-void tt_member_fail_soon(struct tt_member *, uint64_t wait, int err, const char *fmt, ...) TT_FORMAT(4, 5);
 bool tt_member_take_bye(struct tt_pack *, struct tt_pack *list); /* false: the bytes make no sense */
 void tt_take_bye(struct tt_member *, struct tt_pack *); /* a message */
 void tt_member_free(struct tt_member *);

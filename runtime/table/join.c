@@ -81,6 +81,15 @@ static int keep_inbox(struct tt_member *of, struct tt_table_peer made)
 	return peer ? 0 : tt_fail(-ENOMEM, "no memory for pushes of rank %d", of->rank);
 }
 
+static bool has_inbox(const struct tt_member *of)
+{
+	tt_lock(of->job);
+	const struct tt_table_peer *peer = tt_member_own(of, TT_TABLE_SLOT);
+	bool has = peer && peer->inbox;
+	tt_unlock(of->job);
+	return has;
+}
+
 int tt_table_make_inboxes(struct tutti_table *t)
 {
 	struct tt_job *job = t->job;
@@ -88,7 +97,8 @@ int tt_table_make_inboxes(struct tutti_table *t)
 
 	for (int rank = 0; !err && job->engine.pins && tt_table_is_large(t, t->mine) && rank < job->size; rank++) {
 		struct tt_table_peer made = { 0 };
-		if (rank == job->rank || !tt_table_has_worker(t, rank) || (err = make_inbox(job, &made)))
+		if (rank == job->rank || !tt_table_has_worker(t, rank) || has_inbox(tt_member(job, rank)) ||
+		    (err = make_inbox(job, &made)))
 			continue;
 		tt_lock(job);
 		err = keep_inbox(tt_member(job, rank), made);

@@ -117,7 +117,7 @@ static void answer(struct tutti_window *w, struct tt_member *to, uint32_t index,
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 
 	if (!lend(w, to, index, generation)) {
-		tt_member_gone(to, -ENOMEM, "no memory for an answer to rank %d", to->rank);
+		tt_member_fail_soon(to, 0, -ENOMEM, "no memory for an answer to rank %d", to->rank);
 		return;
 	}
 	for (int i = 0; i < w->job->engine.count; i++)
@@ -333,6 +333,7 @@ static void forget_life(struct tt_member *m)
 {
 	each_window(w, m->job) {
 		w->remotes[m->rank].state = UNKNOWN;
+		w->remotes[m->rank].reads.recall = 0; /* the earlier life's question */
 		for (int i = 0; i < TT_SLOTS; i++)
 			if (w->slots[i])
 				w->slots[i]->from[m->rank] = 0;

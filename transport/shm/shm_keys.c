@@ -143,7 +143,6 @@ static bool copy_view(struct tt_shm_peer *p, struct tt_shm_view *v)
 	return done;
 }
 
-
 /* ---- who stores into my memory ---- */
 
 static bool is_dead(const struct tt_shm_peer *p)

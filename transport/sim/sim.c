@@ -852,7 +852,7 @@ static void unpin(struct tt_net *base, const struct tt_mem *mem, int remote)
 
 static int check_pinned(struct net *net, const struct tt_mem *mem, int remote)
 {
-	if (!net->base.transport->pin)
+	if (!net->base.transport->pin || tt_broken(PIN_SPARED))
 		return 0;
 	tt_list_each(node, &net->pinned) {
 		const struct pinned *p = tt_container_of(node, struct pinned, node);

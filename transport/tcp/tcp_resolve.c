@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 struct tt_tcp_lookup {
@@ -59,36 +60,40 @@ static void let_go(struct tt_tcp_lookup *l)
 static void look_up(void *arg)
 {
 	struct tt_tcp_lookup *l = arg;
+	uint64_t one = 1;
 	int end = l->end;
 
 	l->err = tt_tcp_resolve(l->text, 0, &l->found);
 	if (l->err)
 		snprintf(l->why, sizeof l->why, "%s", tt_why());
 	let_go(l);
-	close(end); /* the peer is told */
+	(void)!write(end, &one, sizeof one); /* the peer is told: also if a fork's child has the descriptor, too */
+	close(end);
 }
 
 int tt_tcp_start_lookup(const char *text, struct tt_tcp_lookup **out, int *fd)
 {
 	struct tt_tcp_lookup *l = calloc(1, sizeof *l);
-	int ends[2], err;
+	int event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), err;
 
-	if (!l)
+	if (!l) {
+		close(event);
 		return tt_fail(-ENOMEM, "no memory to look up %s", text);
-	snprintf(l->text, sizeof l->text, "%s", text);
-	if (pipe2(ends, O_CLOEXEC)) {
-		free(l);
-		return tt_fail(-EMFILE, "no file is left to look up %s: raise the limit with ulimit -n", text);
 	}
-	l->end = ends[1];
-	if ((err = tt_spawn(look_up, l, &l->thread))) {
-		close(ends[0]);
-		close(ends[1]);
+	snprintf(l->text, sizeof l->text, "%s", text);
+	l->end = event < 0 ? -1 : fcntl(event, F_DUPFD_CLOEXEC, 0); /* the thread's own: it may outlive the peer */
+	if (l->end < 0)
+		err = tt_fail(-EMFILE, "no file is left to look up %s: raise the limit with ulimit -n", text);
+	else
+		err = tt_spawn(look_up, l, &l->thread);
+	if (err) {
+		close(event);
+		close(l->end);
 		free(l);
 		return err;
 	}
 	*out = l;
-	*fd = ends[0];
+	*fd = event;
 	return 0;
 }
 
