@@ -95,17 +95,17 @@ static size_t bytes_of(const struct tt_table_call *c)
 	return bytes;
 }
 
-static void unpin(struct tt_table_call *c)
+static void unpin(struct tt_job *job, struct tt_table_call *c)
 {
 	for (int i = 0; i < 2; i++) {
-		tt_unpin(c->table->job, c->pinned[i]);
+		tt_unpin(job, c->pinned[i]);
 		c->pinned[i] = NULL;
 	}
 }
 
-static void free_call(struct tt_table_call *c)
+static void free_call(struct tt_job *job, struct tt_table_call *c) /* its table may have gone */
 {
-	unpin(c);
+	unpin(job, c);
 	tt_list_remove(&c->link);
 	free(c->list);
 	free(c);
@@ -114,7 +114,7 @@ static void free_call(struct tt_table_call *c)
 void tt_call_free_all(struct tt_job *job)
 {
 	while (!tt_list_empty(&tt_tables(job)->calls))
-		free_call(tt_container_of(tt_tables(job)->calls.next, struct tt_table_call, link));
+		free_call(job, tt_container_of(tt_tables(job)->calls.next, struct tt_table_call, link));
 }
 
 /* Ends the call for the program, which owns its memory again. */
@@ -123,7 +123,7 @@ static void end_request(struct tt_table_call *c, int err)
 	struct tt_operation *r = c->request;
 
 	tt_stats_ended(&r->job->stats.own, stat_of(c), r->post.since, bytes_of(c), err);
-	unpin(c);
+	unpin(c->table->job, c);
 	r->of = NULL;
 	c->request = NULL;
 	c->values = NULL;
@@ -172,7 +172,7 @@ static void end_call(struct tt_table_call *c)
 		end_call(c);
 	else if (!c->left) {
 		c->table->job->engine.news = true; /* tutti_table_finish() and others wait for abandoned calls, too */
-		free_call(c);
+		free_call(c->table->job, c);
 	}
 }
 
@@ -679,7 +679,7 @@ int tt_call_pin(struct tt_table_call *c)
 		err = tt_pin(t->job, c->values, bytes, 0, &c->pinned[1]);
 	if (err) {
 		tt_lock(t->job);
-		free_call(c);
+		free_call(c->table->job, c);
 		tt_unlock(t->job);
 	}
 	return err;

@@ -54,7 +54,7 @@ static void test_tables(void)
 	enum { MOST = 3000 };
 	static struct tt_member members[MOST];
 	struct tt_members all = { .of = members };
-	struct tt_job job = { .own[TT_MEMBER_SLOT] = &all };
+	struct tt_job job = { .own[TT_MEMBER_SLOT] = &all, .engine.pin_above = SIZE_MAX };
 	char addr[96];
 
 	for (size_t len = 0; len < sizeof addr; len += 19) {
