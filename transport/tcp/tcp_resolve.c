@@ -99,9 +99,10 @@ int tt_tcp_start_lookup(const char *text, struct tt_tcp_lookup **out, int *fd)
 
 int tt_tcp_end_lookup(struct tt_tcp_lookup *l, struct addrinfo **out, char why[200])
 {
-	int err = l->err;
+	int err;
 
-	tt_join(l->thread);
+	tt_join(l->thread); /* what it wrote is seen from here on */
+	err = l->err;
 	*out = l->found;
 	l->found = NULL;
 	memcpy(why, l->why, sizeof l->why);
