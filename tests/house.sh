@@ -119,7 +119,8 @@ check_includes() {
 source_of() { sed 's|/\.libs/|/|; s|/[a-z_0-9]*_la-|/|; s|/tutti-|/|; s|\.o$|.c|'; } # of an object
 
 objects() { # build tree. An object whose source is gone is left from an earlier build
-	(cd "$1" && find runtime transport gpu tools examples bindings -name '*.o' 2> /dev/null | sort) | while read -r object; do
+	(cd "$1" && find runtime transport gpu tools examples bindings -name '*.o' 2> /dev/null | sort) |
+	while read -r object; do
 		[ ! -f "$(echo "$object" | source_of)" ] || echo "$object"
 	done
 }
@@ -129,7 +130,8 @@ check_objects() { # build tree
 	objects "$1" > "$scratch/objects"
 	files -path './runtime/*.c' -o -path './transport/*.c' > "$scratch/sources"
 	unseen=$(source_of < "$scratch/objects" | sort -u | comm -13 - "$scratch/sources" | wc -l)
-	[ ! -f "$1/libtutti.la" ] || [ "$unseen" -eq 0 ] || complain libtutti.la "of $unseen sources no object was looked at"
+	[ ! -f "$1/libtutti.la" ] || [ "$unseen" -eq 0 ] ||
+		complain libtutti.la "of $unseen sources no object was looked at"
 	(cd "$1" && xargs -r nm -A -g 2> /dev/null) < "$scratch/objects" | awk -v floors="$floors" '
 		BEGIN {
 			n = split(floors, line, "\n")

@@ -68,7 +68,7 @@ static inline void tt_flight_end(struct tt_flight *f, struct tt_op *op)
 	op->next = NULL;
 }
 
-/* What a peer used is not registered: an answer says so, but to the strict reader it is the peer's end. */
+/* A peer has used memory that is not registered: an answer says so, but the strict reader ends the peer. */
 static inline bool tt_flight_misused(struct tt_flight *f, int err)
 {
 	if (!tt_strict || tt_broken(STALE_SPARED) || (err != -ESTALE && err != -ERANGE))

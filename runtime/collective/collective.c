@@ -675,7 +675,6 @@ static void take_message(struct tt_member *from, struct tt_pack *p)
 
 struct tt_coll_loan {
 	struct tt_loan loan;
-	struct tt_job *job;
 	struct tt_coll *coll;       /* waits for it; NULL: nobody does */
 	int rank;                   /* the holder */
 	struct tt_region *region;
@@ -701,7 +700,6 @@ int tt_coll_lend(struct tt_coll *c, int rank, void *base, size_t len, struct tt_
 		free(l);
 		return err;
 	}
-	l->job = c->job;
 	l->rank = rank;
 	tt_loan_begin(&l->loan, m);
 	*out = l;
@@ -716,11 +714,12 @@ void tt_coll_put_key(struct tt_pack *p, const struct tt_coll_loan *l, const void
 
 static void end_loan(struct tt_coll_loan *l)
 {
+	struct tt_job *job = l->region->net->user;
 	void *base = l->region->mem.base;
 
 	l->region->net->transport->dereg(l->region);
 	if (l->scratch)
-		tt_scratch_give(&l->job->scratch, base, l->scratch);
+		tt_scratch_give(&job->scratch, base, l->scratch);
 	free(l);
 }
 
@@ -736,7 +735,7 @@ static void come_back(struct tt_loan *loan)
 	push(c);
 }
 
-/* What a recall says is a message of the collective without bytes, so it reaches the call in any state. */
+/* A recall carries a message of the collective without bytes, so the recall reaches the call in any state. */
 static bool recall(struct tt_coll *c, struct tt_coll_loan *l)
 {
 	uint8_t head[TT_COLL_HEAD];

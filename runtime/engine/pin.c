@@ -1,7 +1,7 @@
 /* pin.c - memory that the nets may reach: pinned for a call, for a window, or as long as its arena
  *
- * Pinning may take seconds, so a call pins on its caller's thread, before it takes the lock. What is let go under the
- * lock waits until a thread without the lock unpins it: the background thread, or one that is about to pin.
+ * Pinning may take seconds, so a call pins on its caller's thread, before it takes the lock. A pin that is let go under
+ * the lock waits until a thread without the lock unpins the memory: the background thread, or one that is about to pin.
  *
  *      tt_pin -> used by a call or a window -> tt_unpin -> waits in engine.unpinned -> tt_unpin_waiting
  *

@@ -8,8 +8,8 @@
  *                                                     its PUTs are posted; it waits for the end of its GETs
  *               <----------------- STOPPED {number}   behind the last PUT
  *
- * What has come complete needs no question: its holder uses the key no more. Who waits is the owner's affair: for
- * memory of the user the call does, memory of the library is set aside.
+ * A loan whose bytes have all come needs no question: the holder uses the key no more. The owner decides what waits:
+ * the call waits for memory of the user; memory of the library is set aside, and nobody waits.
  *
  * A holder that falls silent is evicted by its heartbeat. One that lives, but neither answers nor moves bytes, is
  * evicted after a deadline, too: no wait is without a bound. */

@@ -499,7 +499,8 @@ enum { BLOCKS = 9, LONGEST = 600001, APART = 1009, HUGE = TT_SEGMENT_CALL_PIECES
 /* The last ones that go as one message and as two, and the first ones that do not; and others. */
 static size_t block_bytes(size_t k)
 {
-	const size_t q = (TT_COLL_PIECE - 16) & ~(size_t)63, of[BLOCKS] = { 0, 1, 13, q, q + 1, 2 * q, 2 * q + 1, 70001, LONGEST };
+	const size_t q = (TT_COLL_PIECE - 16) & ~(size_t)63;
+	const size_t of[BLOCKS] = { 0, 1, 13, q, q + 1, 2 * q, 2 * q + 1, 70001, LONGEST };
 
 	return of[k];
 }

@@ -47,7 +47,7 @@ static void own_window(tutti *job, uint64_t *memory)
 	CHECK(are_all(memory, SCRIBBLE));
 }
 
-/* What was started before the owner asked is done in full; what comes later is refused. */
+/* An operation that was started before the owner asked is done in full; a later one is refused. */
 static void use_window(tutti *job, uint64_t *memory)
 {
 	bool puts = tutti_rank(job) == 1;

@@ -148,7 +148,8 @@ static void test_twins(void)
 	const struct tt_module notify = { .name = "twin", .slot = ECHO_SLOT - 1, .notify = ignore_notify, .notify_last = 1 };
 	const struct tt_module nowhere = { .name = "twin", .slot = TT_MODULES };
 	const struct tt_message hello = { .type = 1 }, same[] = { { .type = 201 }, { .type = 201 } };
-	const struct tt_module greets = { .name = "twin", .slot = ECHO_SLOT - 1, .messages = &hello, .message_count = 1 };
+	const struct tt_module greets = { .name = "twin", .slot = ECHO_SLOT - 1, .messages = &hello,
+	                                  .message_count = 1 };
 	const struct tt_module twice = { .name = "twin", .slot = ECHO_SLOT - 1, .messages = same, .message_count = 2 };
 	tutti *job = NULL;
 

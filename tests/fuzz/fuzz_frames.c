@@ -68,7 +68,8 @@ static void up(struct tt_peer *p)
 
 static void message(struct tt_peer *p, const void *bytes, size_t len)
 {
-	FUZZ_CHECK(p == now->peer && len <= TT_MESSAGE_MAX, "messages come from a peer that is up, and are not too long");
+	FUZZ_CHECK(p == now->peer && len <= TT_MESSAGE_MAX,
+	           "messages come from a peer that is up, and are not too long");
 	for (size_t i = 0; i < len; i++)
 		now->heard += ((const uint8_t *)bytes)[i];
 }

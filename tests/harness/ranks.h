@@ -179,8 +179,9 @@ static inline int run_ranks(struct ranks run)
 	if (strcmp(run.wire, "sim")) {
 		run_threads(&run);
 	} else {
-		struct tt_sim_config c = { .seed = run.seed, .strict = 1, .ranks = run.size, .program = sim_rank, .arg = &run,
-			                   .deadline_ms = run.deadline_ms, .hosts = run.hosts, .counts = run.counts };
+		struct tt_sim_config c = { .seed = run.seed, .strict = 1, .ranks = run.size, .program = sim_rank,
+			                   .arg = &run, .deadline_ms = run.deadline_ms, .hosts = run.hosts,
+			                   .counts = run.counts };
 		int err = tt_sim_run(&c);
 		if (err)
 			printf("sim: %d ranks, seed %llu: %d: %s\n", run.size, (unsigned long long)run.seed, err, tt_why());

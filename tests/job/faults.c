@@ -681,7 +681,8 @@ static void test_close_held(void)
 
 	WANT(took < 200 * SLOW, "closing a window took %llu ms, and its holders live", (unsigned long long)took);
 	took = close_before(true);
-	WANT(took < HOLDERS_DEADLINE, "closing a window took %llu ms, and a holder was stopped", (unsigned long long)took);
+	WANT(took < HOLDERS_DEADLINE, "closing a window took %llu ms, and a holder was stopped",
+	     (unsigned long long)took);
 }
 
 /* ---- the owner is busy ---- */

@@ -260,7 +260,8 @@ static void check_survivors(const struct plan *p)
 static bool try_seed(uint64_t seed)
 {
 	struct plan p = draw_plan(seed);
-	struct tt_sim_config c = { .seed = seed, .strict = 1, .ranks = p.ranks, .program = program, .deadline_ms = DEADLINE_MS, .hosts = (int)(seed % 3) };
+	struct tt_sim_config c = { .seed = seed, .strict = 1, .ranks = p.ranks, .program = program,
+	                           .deadline_ms = DEADLINE_MS, .hosts = (int)(seed % 3) };
 	int err;
 
 	run = (struct run){ .plan = &p };

@@ -1144,8 +1144,9 @@ static void program(int rank, void *arg)
 
 static uint64_t run_plan(const struct plan *p)
 {
-	struct tt_sim_config config = { .seed = p->seed, .strict = 1, .ranks = p->ranks, .program = program, .arg = (void *)(uintptr_t)p,
-		                        .deadline_ms = DEADLINE_MS, .hosts = (int)(p->seed % 4), .limit_ns = 200 * DEADLINE };
+	struct tt_sim_config config = { .seed = p->seed, .strict = 1, .ranks = p->ranks, .program = program,
+		                        .arg = (void *)(uintptr_t)p, .deadline_ms = DEADLINE_MS,
+		                        .hosts = (int)(p->seed % 4), .limit_ns = 200 * DEADLINE };
 	int err;
 
 	run = (struct run){ .plan = p, .hash = TT_HASH64 };

@@ -586,7 +586,7 @@ static void disconnect_mute(struct tt_peer *p)
 		free(p);
 }
 
-/* Their connection of the rendezvous is given up for shm, which leads nowhere; they come back to TCP, and stay there. */
+/* The ranks give their connection of the rendezvous up for shm, which leads nowhere, go back to TCP, and stay there. */
 static void program_mute_net(tutti *job)
 {
 	struct tt_job *j = job->job;

@@ -140,7 +140,7 @@ static void program_worker(tutti *job)
 	tutti_table_close(other);
 }
 
-/* A kill is known at once. So its survivors get time: those who share two cores with other tests must not seem silent. */
+/* A kill is known at once. So the survivors get time: a rank that shares two cores with other tests is not silent. */
 static int deadline_for(int signal_number) { return signal_number == SIGKILL ? 5 * DEADLINE : DEADLINE; }
 
 static void strike_worker(int signal_number, int delay_ms)
@@ -165,7 +165,8 @@ static void strike_worker(int signal_number, int delay_ms)
 	for (int i = 0; i < crew.size; i++) {
 		const struct report *r = &board->of[i];
 		if (i != victim)
-			WANT(r->ended - r->started < DEADLINE / 6 * TT_MS, /* before the silence of the victim is known */
+			/* before the silence of the victim is known */
+			WANT(r->ended - r->started < DEADLINE / 6 * TT_MS,
 			     "rank %d waited %llu ms for a push and a pull", i,
 			     (unsigned long long)((r->ended - r->started) / TT_MS));
 	}

@@ -172,7 +172,8 @@ static void check_read(tutti *job, const tutti_table *t, int err, unsigned reads
 	tutti_stat s = { .size = sizeof s };
 
 	CHECK(err == 0);
-	CHECK(tutti_stats(job, -1, TUTTI_STAT_RETRY, &s) == 0 && s.ops - *tries <= TRIES * (uint64_t)t->servers * reads);
+	CHECK(tutti_stats(job, -1, TUTTI_STAT_RETRY, &s) == 0);
+	CHECK(s.ops - *tries <= TRIES * (uint64_t)t->servers * reads);
 	*tries = s.ops;
 }
 

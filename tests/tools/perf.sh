@@ -208,7 +208,8 @@ test_snapshots() { # for more of them: tutti perf table -n 4 --kernel snapshot -
 	check "and why" has err '^tutti perf: --type bf16: each element of snapshot counts all pushes: '
 }
 
-test_batches() { # rank 2 waits for the others: a batch of 1 s would be too long for it. Few samples: they wait for the sorting, too
+# Rank 2 waits for the others: a batch of 1 s would be too long for it. Few samples: ranks wait for the sorting, too.
+test_batches() {
 	TUTTI_DEADLINE=900 perf put -n 3 --size 1M --time 20 --json
 	rows limit_gb_per_s 1
 }

@@ -2267,7 +2267,8 @@ static void test_evicted(struct bench *s)
 	CHECK(!end_writer(&r, true));
 }
 
-/* Who stores by a pointer and lives lets go of it; who does not within the silence that counts as death has to go. */
+/* A living process that stores by a pointer lets go of the pointer. A process that has not let go within the silence
+ * that counts as death is killed. */
 static void test_disconnect_mapped(struct bench *s)
 {
 	bool awake = s->seed % 4 == 1; /* files: in odd seeds */
@@ -3270,7 +3271,7 @@ static void run_broken(const struct tt_transport *t, enum tt_break which, int ou
 	_exit(ENDED_CLEAN);
 }
 
-/* What only nets that pin can break. */
+/* Some breaks need a net that pins. */
 static bool can_break(const struct tt_transport *t, enum tt_break which)
 {
 	return which != TT_BREAK_PIN_SPARED || t == &tt_sim;
@@ -3349,7 +3350,8 @@ static int count_uncaught(void)
 		}
 		printf("%s: no break: all well\n", wires[k]->name);
 		for (int b = 1; b < TT_BREAKS_END; b++)
-			uncaught += can_break(wires[k], (enum tt_break)b) && !catch_break(wires[k], (enum tt_break)b, &clean);
+			uncaught += can_break(wires[k], (enum tt_break)b) &&
+			            !catch_break(wires[k], (enum tt_break)b, &clean);
 	}
 	return uncaught;
 }

@@ -1,8 +1,8 @@
 /* verbs.h - a fake of an RDMA library to design transports against: within one process, between queue pairs, by a seed
  *
  * Names, structs and meanings are those of libibverbs and librdmacm, as far as they go. Different: an address is a
- * name, a request has one buffer, and a queue pair is made with its connection. What real adapters leave open the
- * fake decides by its seed; what they forbid it punishes:
+ * name, a request has one buffer, and a queue pair is made with its connection. Where real adapters are free the
+ * fake decides by its seed; what real adapters forbid the fake punishes:
  *
  * - A use of memory that is not registered for it ends the queue pair: REM_ACCESS_ERR at the requester, the rest is
  *   flushed. The target's queue pair is dead too, and the target hears nothing, not even of its receives.

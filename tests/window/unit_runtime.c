@@ -1702,7 +1702,8 @@ static void test_pinned(void)
 {
 	for (uint64_t seed = 0; seed < SEEDS; seed++)
 		if (seed % 4 < 2) /* sim pins there */
-			CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .seed = seed, .program = program_pinned }), 0);
+			CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .seed = seed,
+			                                          .program = program_pinned }), 0);
 }
 
 static CU_TestInfo window_tests[] = {

@@ -13,10 +13,10 @@
  * A store is cut into pieces of TT_SHM_BUDGET bytes, so the wait is short, unless the writer is frozen in the middle of
  * one.
  *
- * Who stores through a pointer of map() at any time announces nothing. Each side makes its pointers into the other's
- * memory lead to copies of its own when it disconnects, and when it sees `shut`; then it clears lane.mapped. The owner
- * waits for that as for a store. Nobody waits before it has let go itself, nor without looking for others that wait for
- * it, so no circle of owners waits for ever.
+ * A store through a pointer of map() is not announced. When a side disconnects, or sees `shut`, the side makes its
+ * pointers into the other's memory lead to copies of its own, then clears lane.mapped; the owner waits for that as for
+ * a store. A side lets go before it waits, and while it waits it lets go of whatever others shut: no circle of owners
+ * waits for ever.
  */
 #include "transport/shm/shm_private.h"
 #include "transport/breaks.h"
