@@ -149,9 +149,30 @@ int tt_op_check(const struct tt_net *net, const struct tt_op *op)
 	return tt_fail(-EINVAL, "an op of unknown kind %d", (int)op->kind);
 }
 
-int tt_grant_new(struct tt_net *net, const struct tt_mem *mem, struct tt_list *all, int (*grant)(struct tt_grant *),
-                 struct tt_region **out)
+static bool holds(const struct tt_pin *pin, const struct tt_mem *mem, bool remote)
 {
+	size_t offset = (uintptr_t)mem->base - (uintptr_t)pin->mem.base;
+
+	if (remote)
+		return pin->remote && !offset && mem->len == pin->mem.len;
+	return offset <= pin->mem.len && mem->len <= pin->mem.len - offset;
+}
+
+static int check_pin(const struct tt_net *net, const struct tt_mem *mem, const struct tt_pin *pin, bool remote)
+{
+	if (!net->transport->pin || tt_broken(PIN_SPARED) || (pin && pin->net == net && holds(pin, mem, remote)))
+		return 0;
+	return tt_fail(-EINVAL, "cannot register %zu bytes on %s: they are not pinned%s", mem->len, net->addr,
+	               remote ? ", all and alone, for use by others" : "");
+}
+
+int tt_grant_new(struct tt_net *net, const struct tt_mem *mem, struct tt_pin *pin, struct tt_list *all,
+                 int (*grant)(struct tt_grant *), struct tt_region **out)
+{
+	int err = check_pin(net, mem, pin, grant);
+
+	if (err)
+		return err;
 	if (mem->gpu >= 0)
 		return tt_fail(-ENOTSUP, "%s cannot register memory of GPU %d: stage it through host memory",
 		               net->transport->name, mem->gpu);
@@ -162,8 +183,8 @@ int tt_grant_new(struct tt_net *net, const struct tt_mem *mem, struct tt_list *a
 		return tt_fail(-ENOMEM, "no memory for a region on %s", net->addr);
 	g->base.net = net;
 	g->base.mem = *mem;
-	int err = grant ? grant(g) : 0;
-	if (err) {
+	g->base.pin = pin;
+	if (grant && (err = grant(g))) {
 		free(g);
 		return err;
 	}

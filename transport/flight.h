@@ -120,8 +120,9 @@ struct tt_grant { /* a registered region, in the net's list */
 	struct tt_list node;
 	uint64_t id;                /* what the key names; 0: the region is for local use only */
 };
-/* Makes a region and appends it to `all`. grant: fills in id and key; NULL: the region is for local use only. */
-int tt_grant_new(struct tt_net *, const struct tt_mem *, struct tt_list *all, int (*grant)(struct tt_grant *),
-                 struct tt_region **out);
+/* Makes a region and appends it to `all`. grant: fills in id and key; NULL: the region is for local use only. -EINVAL:
+ * the net pins, and this pin does not hold the memory. */
+int tt_grant_new(struct tt_net *, const struct tt_mem *, struct tt_pin *, struct tt_list *all,
+                 int (*grant)(struct tt_grant *), struct tt_region **out);
 void tt_grant_free(struct tt_grant *);
 #endif

@@ -23,9 +23,9 @@
  * Taking memory back. The owner deregisters a key when no peer that was given it uses it any more, or when that peer is
  *   disconnected: the runtime asks first (member/loan.c). A peer that uses a key afterwards touches no memory, and may
  *   lose its connection for it: a queue pair dies of a bad key. Where a transport can tell, the op gets -ESTALE.
- * Pinning. Some hardware reaches pinned memory alone, and pinning takes 50 us to 20 s. On a net that has pin(), an op's
- *   region and a key name only memory that is pinned until they are gone: a region lies inside of a pinned range, a key
- *   is for exactly one that was pinned with `remote`. There the key may work until unpin() returns.
+ * Pinning. Some hardware reaches pinned memory alone, and pinning takes 50 us to 20 s. On a net that has pin(), a region
+ *   is registered with the pin that holds it, and is deregistered before the unpin. A region for remote use is all of a
+ *   pin for remote use. There the key may work until unpin() returns.
  * Threads. One thread at a time enters a net, but for pin and unpin. A transport has no locks but one for its pins, and
  *   no hidden threads but one: what the system may not answer soon, such as the address of a name, is asked on a thread
  *   that touches nothing of the net, and may outlive it. connect() waits for no such answer. The net calls the events
@@ -62,10 +62,17 @@ struct tt_key { /* names a remote region; plain bytes, which may travel by any t
 	uint8_t raw[56];
 };
 
+struct tt_pin { /* memory, pinned with one net that needs it; such a transport embeds this first */
+	struct tt_net *net;
+	struct tt_mem mem;
+	int remote;
+};
+
 struct tt_region { /* memory, registered with one net */
 	struct tt_net *net;
 	struct tt_mem mem;
-	struct tt_key key; /* only if the region is registered for remote use */
+	struct tt_pin *pin; /* holds the memory, on a net that has pin(); else NULL */
+	struct tt_key key;  /* only if the region is registered for remote use */
 };
 
 enum tt_kind { TT_PUT, TT_GET, TT_ADD, TT_SEND };
@@ -164,14 +171,14 @@ struct tt_transport {
 	/* Writes the address of the net that a process of this host opens for `job` with this text as `listen`. NULL:
 	 * such a process has to tell its address. */
 	void (*address)(uint64_t job, const char *listen, char addr[96]);
-	void (*close)(struct tt_net *); /* disconnects every peer, deregisters every region, unpins every range */
-	/* Slow, and the only functions that may run beside any other one of the net. They nest: a range is pinned until
-	 * it was unpinned as often. NULL, both: the net reaches any memory. pin: -ENOMEM, with a sentence that
-	 * names the net. */
-	int (*pin)(struct tt_net *, const struct tt_mem *, int remote);
-	void (*unpin)(struct tt_net *, const struct tt_mem *, int remote);
-	/* Fast. remote: fills in the key */
-	int (*reg)(struct tt_net *, const struct tt_mem *, int remote, struct tt_region **);
+	void (*close)(struct tt_net *); /* disconnects every peer, deregisters every region, unpins what is pinned */
+	/* Slow, and the only functions that may run beside any other one of the net. A range may have several pins.
+	 * NULL, both: the net reaches any memory. pin: -ENOMEM, with a sentence that names the net. */
+	int (*pin)(struct tt_net *, const struct tt_mem *, int remote, struct tt_pin **);
+	void (*unpin)(struct tt_pin *);
+	/* Fast. remote: fills in the key. pin: what holds the memory, on a net that has pin(); else NULL. -EINVAL: the
+	 * pin does not hold the memory */
+	int (*reg)(struct tt_net *, const struct tt_mem *, int remote, struct tt_pin *pin, struct tt_region **);
 	/* The key stops working: what still uses it touches no memory (on a net that pins: after unpin()). A landing in
 	 * progress is cut off. */
 	void (*dereg)(struct tt_region *);

@@ -685,17 +685,19 @@ int tt_coll_lend(struct tt_coll *c, int rank, void *base, size_t len, struct tt_
 {
 	struct tt_member *m = tt_group_member(c->group, rank);
 	struct tt_pinned *pinned = NULL;
+	struct tt_net *net;
 	int err = tt_member_reach(m);
 
 	if (err)
 		return err;
-	if (tt_member_net(m)->transport->pin && !(pinned = find_pinned(c, base, len)))
+	net = tt_member_net(m);
+	if (net->transport->pin && !(pinned = find_pinned(c, base, len)))
 		pinned = tt_scratch_pinned(&c->job->scratch, base);
 	struct tt_mem mem = pinned ? pinned->mem : tt_mem_of(base, len);
 	struct tt_coll_loan *l = calloc(1, sizeof *l);
 	if (!l)
 		return tt_fail(-ENOMEM, "no memory for a collective");
-	err = tt_member_net(m)->transport->reg(tt_member_net(m), &mem, 1, &l->region);
+	err = net->transport->reg(net, &mem, 1, tt_pinned_on(pinned, net), &l->region);
 	if (err) {
 		free(l);
 		return err;

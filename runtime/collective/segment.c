@@ -142,7 +142,7 @@ static int open_slot(struct tt_segment *b, int i)
 	if (!b->memory)
 		err = tt_memory_alloc(b->group->job, sizeof(struct tt_rank_slot), -1, &b->memory);
 	struct tt_mem mem = tt_mem_of(b->memory, sizeof(struct tt_rank_slot));
-	return err ? err : net->transport->reg(net, &mem, 1, &b->region);
+	return err ? err : net->transport->reg(net, &mem, 1, NULL, &b->region);
 }
 
 /* ---- making a segment ---- */

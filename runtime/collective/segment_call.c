@@ -98,7 +98,7 @@ void tt_segment_call_offer(struct tt_segment_call *v, void *vector)
 	struct tt_net *net = v->segment->region->net;
 	struct tt_mem mem = tt_mem_of(vector, v->bytes);
 
-	if (mem.fd < 0 || net->transport->reg(net, &mem, 1, &v->region))
+	if (mem.fd < 0 || net->transport->reg(net, &mem, 1, NULL, &v->region))
 		return;
 	v->header->key = v->region->key;
 	v->header->mapped = true;

@@ -186,7 +186,7 @@ int tt_place_open(struct tt_job *);             /* pins, once rank and ranks are
 void tt_place_close(struct tt_job *);
 void tt_place_widen(struct tt_job *, struct tt_task *);        /* lets a new thread run on all allowed processors */
 int tt_place_helper(struct tt_job *, struct tt_task *, int i); /* pins to core i, modulo; under auto to the node */
-int tt_place_thread(struct tt_job *, enum tt_pin if_auto, int i); /* tutti_pin; if_auto replaces auto */
+int tt_place_thread(struct tt_job *, enum tt_pin_kind if_auto, int i); /* tutti_pin; if_auto replaces auto */
 void tt_place_memory(const struct tt_job *, void *, size_t);   /* binds untouched pages to memory_node */
 
 /* ---- pool.c: threads that share large computations. A simulated world has none ---- */
@@ -215,7 +215,7 @@ struct tt_pinned {
 	struct tt_list link;        /* in engine.arenas or engine.unpinned */
 	struct tt_mem mem;
 	int remote;
-	int nets;                   /* the first so many of the job's nets have pinned it */
+	struct tt_pin *pins[TT_NETS]; /* one of each net that pins; NULL: no more */
 	unsigned uses;
 	uint64_t arena;             /* serial number; 0: it is no arena */
 	struct tt_region *local[TT_NETS]; /* made at the first use, one a net; NULL: none */
@@ -229,11 +229,21 @@ int tt_pin_user(struct tt_job *, const void *base, size_t len, int remote, struc
  * needs it. 0 or -errno: -ENOMEM, with a sentence that names the net. */
 static inline int tt_pin(struct tt_job *, const void *base, size_t len, int remote, struct tt_pinned **out);
 void tt_unpin_waiting(struct tt_job *);
+void tt_unpin_now(struct tt_pinned *); /* for memory of one user without local regions; NULL is allowed */
 /* With the lock or without it: pins memory of the library's own. */
 int tt_pin_mem(struct tt_job *, const struct tt_mem *, int remote, struct tt_pinned **);
 /* With the lock: */
 void tt_unpin(struct tt_job *, struct tt_pinned *); /* later, without the lock; NULL is allowed */
 int tt_pinned_region(struct tt_pinned *, struct tt_net *, struct tt_region **); /* all of it, for local use */
+
+/* NULL: the net does not pin, or nothing is pinned. */
+static inline struct tt_pin *tt_pinned_on(const struct tt_pinned *p, const struct tt_net *net)
+{
+	for (int i = 0; p && i < TT_NETS && p->pins[i]; i++)
+		if (p->pins[i]->net == net)
+			return p->pins[i];
+	return NULL;
+}
 
 static inline bool tt_pinned_holds(const struct tt_pinned *p, const void *at, size_t len)
 {

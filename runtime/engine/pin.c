@@ -24,13 +24,10 @@ void tt_pins_open(struct tt_job *job)
 
 /* ---- without the lock ---- */
 
-static void unpin_everywhere(struct tt_job *job, struct tt_pinned *p)
+void tt_unpin_now(struct tt_pinned *p)
 {
-	for (int i = 0; i < p->nets; i++) {
-		struct tt_net *net = job->engine.nets[i];
-		if (net->transport->pin)
-			net->transport->unpin(net, &p->mem, p->remote);
-	}
+	for (int i = 0; p && i < TT_NETS && p->pins[i]; i++)
+		p->pins[i]->net->transport->unpin(p->pins[i]);
 	free(p);
 }
 
@@ -38,9 +35,10 @@ static int pin_everywhere(struct tt_job *job, struct tt_pinned *p)
 {
 	int err = 0;
 
-	for (; !err && p->nets < job->engine.count; p->nets += !err) {
-		struct tt_net *net = job->engine.nets[p->nets];
-		err = net->transport->pin ? net->transport->pin(net, &p->mem, p->remote) : 0;
+	for (int i = 0, n = 0; !err && i < job->engine.count; i++) {
+		struct tt_net *net = job->engine.nets[i];
+		if (net->transport->pin)
+			err = net->transport->pin(net, &p->mem, p->remote, &p->pins[n++]);
 	}
 	return err;
 }
@@ -57,7 +55,7 @@ int tt_pin_mem(struct tt_job *job, const struct tt_mem *mem, int remote, struct 
 	p->remote = remote;
 	p->uses = 1;
 	if ((err = pin_everywhere(job, p))) {
-		unpin_everywhere(job, p);
+		tt_unpin_now(p);
 		return err;
 	}
 	*out = p;
@@ -83,7 +81,7 @@ int tt_pinned_region(struct tt_pinned *p, struct tt_net *net, struct tt_region *
 	while (p->local[i] && p->local[i]->net != net)
 		i++;
 	if (!p->local[i])
-		err = net->transport->reg(net, &p->mem, 0, &p->local[i]);
+		err = net->transport->reg(net, &p->mem, 0, tt_pinned_on(p, net), &p->local[i]);
 	*out = p->local[i];
 	return err;
 }
@@ -123,7 +121,7 @@ void tt_unpin_waiting(struct tt_job *job)
 	struct tt_pinned *p;
 
 	while ((job->engine.pins || job->engine.pin_above < SIZE_MAX) && (p = pop_unpinned(job)))
-		unpin_everywhere(job, p);
+		tt_unpin_now(p);
 }
 
 static struct tt_pinned *use_arena(struct tt_job *job, uint64_t serial) /* NULL: it is not pinned yet */

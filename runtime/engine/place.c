@@ -162,7 +162,7 @@ int tt_place_helper(struct tt_job *job, struct tt_task *task, int i)
 }
 
 /* Under auto this pins the calling thread to its partition of all cores, and the background thread to the same node. */
-int tt_place_thread(struct tt_job *job, enum tt_pin if_auto, int i)
+int tt_place_thread(struct tt_job *job, enum tt_pin_kind if_auto, int i)
 {
 	struct tt_place *p = &job->place;
 	struct tt_pin_rule rule = p->rule;

@@ -138,7 +138,7 @@ static void offer_in_place(struct tt_send_queue *f, struct tt_call_part *p)
 	mem = tt_mem_of((char *)(uintptr_t)p->call->delta + (size_t)p->range.first * t->width, tt_call_bytes(p));
 	if (mem.fd < 0)
 		return;
-	if (tt_member_net(m)->transport->reg(tt_member_net(m), &mem, 1, &p->region))
+	if (tt_member_net(m)->transport->reg(tt_member_net(m), &mem, 1, NULL, &p->region))
 		p->region = NULL; /* the push goes through slots */
 }
 

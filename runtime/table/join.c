@@ -67,17 +67,22 @@ static int make_inbox(struct tt_job *job, struct tt_table_peer *inbox)
 	return err;
 }
 
-static int keep_inbox(struct tt_member *of, struct tt_table_peer made)
+void tt_table_free_inbox(struct tt_table_peer *inbox)
+{
+	tt_unpin_now(inbox->pinned);
+	tt_memory_free(inbox->inbox);
+}
+
+/* Leaves in `made` what it did not keep: another thread was faster, or there is no memory. */
+static int keep_inbox(struct tt_member *of, struct tt_table_peer *made)
 {
 	struct tt_table_peer *peer = tt_member_make_own(of, TT_TABLE_SLOT, sizeof *peer);
 
 	if (peer && !peer->inbox) {
-		peer->inbox = made.inbox;
-		peer->pinned = made.pinned;
-		return 0;
+		peer->inbox = made->inbox;
+		peer->pinned = made->pinned;
+		*made = (struct tt_table_peer){ 0 };
 	}
-	tt_unpin(of->job, made.pinned); /* another thread was faster, or there is no memory */
-	tt_memory_free(made.inbox);
 	return peer ? 0 : tt_fail(-ENOMEM, "no memory for pushes of rank %d", of->rank);
 }
 
@@ -101,8 +106,9 @@ int tt_table_make_inboxes(struct tutti_table *t)
 		    (err = make_inbox(job, &made)))
 			continue;
 		tt_lock(job);
-		err = keep_inbox(tt_member(job, rank), made);
+		err = keep_inbox(tt_member(job, rank), &made);
 		tt_unlock(job);
+		tt_table_free_inbox(&made);
 	}
 	return err;
 }
@@ -121,11 +127,8 @@ static int give_slots(struct tt_member *to)
 		return err;
 	tt_table_inbox_name(name, sizeof name, to->rank);
 	err = tt_window_open(job, name, peer->inbox, INBOX, peer->pinned, &peer->inbox_window);
-	peer->pinned = NULL;
-	if (err) {
-		tt_memory_free(peer->inbox);
-		peer->inbox = NULL;
-	}
+	if (!err)
+		peer->pinned = NULL; /* the window's now */
 	return err;
 }
 

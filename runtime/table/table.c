@@ -205,9 +205,7 @@ static int open_windows(struct tutti_table *t)
 		((struct tt_shard_head *)t->shard.memory)->uid = t->source[t->mine].uid;
 		err = tt_table_expect(t);
 	}
-	if (err)
-		tt_unpin(job, pinned);
-	else
+	if (!err)
 		err = tt_window_open(job, name, t->shard.memory, tt_version_bytes(t), pinned, &t->window);
 	tt_table_inbox_name(name, sizeof name, job->rank);
 	if (!err && !tt_tables(job)->outbox)
@@ -215,6 +213,8 @@ static int open_windows(struct tutti_table *t)
 	if (!err)
 		tt_list_append(&tt_tables(job)->tables, &t->link);
 	tt_unlock(job);
+	if (!t->window)
+		tt_unpin_now(pinned);
 	return err;
 }
 
@@ -438,8 +438,7 @@ static void close_tables(struct tt_job *job)
 		if (!peer)
 			continue;
 		tutti_window_close(peer->inbox_window);
-		tt_unpin(job, peer->pinned);
-		tt_memory_free(peer->inbox);
+		tt_table_free_inbox(peer);
 		free(peer->queue);
 	}
 }

@@ -383,6 +383,7 @@ void tt_table_inbox_name(char *room, size_t size, int worker); /* of the window 
 
 /* join.c */
 int tt_table_make_inboxes(struct tutti_table *); /* for the slots of its workers. Without the lock */
+void tt_table_free_inbox(struct tt_table_peer *); /* likewise. Its window is closed */
 int tt_table_join(struct tutti_table *);       /* joins all servers. Takes the lock, and blocks up to the deadline */
 bool tt_table_is_other(const struct tutti_table *, int server); /* is it another rank, with rows or keys? */
 struct tutti_table *tt_table_find_served(struct tt_member *from, uint64_t uid, int *server); /* NULL: closed here */

@@ -22,7 +22,7 @@ int tt_pin_read(const struct tt_settings *settings, struct tt_pin_rule *out)
 	memset(out, 0, sizeof *out);
 	for (size_t i = 0; i < TT_COUNT(names); i++)
 		if (!strcmp(text, names[i])) {
-			out->pin = (enum tt_pin)i;
+			out->pin = (enum tt_pin_kind)i;
 			return 0;
 		}
 	out->pin = TT_PIN_LIST;

@@ -27,9 +27,9 @@ struct tt_pu { /* a processor: one hardware thread of a core */
 	int node;               /* NUMA node; -1: unknown */
 };
 
-enum tt_pin { TT_PIN_AUTO, TT_PIN_COMPACT, TT_PIN_SPREAD, TT_PIN_NONE, TT_PIN_LIST };
+enum tt_pin_kind { TT_PIN_AUTO, TT_PIN_COMPACT, TT_PIN_SPREAD, TT_PIN_NONE, TT_PIN_LIST };
 struct tt_pin_rule { /* the value of TUTTI_PIN */
-	enum tt_pin pin;
+	enum tt_pin_kind pin;
 	struct tt_cpus list;
 };
 struct tt_partition { /* one rank's part of a host */

@@ -363,7 +363,8 @@ static int register_everywhere(struct tutti_window *w)
 	int err = 0;
 
 	for (int i = 0; !err && w->bytes && i < e->count; i++)
-		err = e->nets[i]->transport->reg(e->nets[i], &mem, 1, &w->regions[i]);
+		err = e->nets[i]->transport->reg(e->nets[i], &mem, 1, tt_pinned_on(w->pinned, e->nets[i]),
+		                                 &w->regions[i]);
 	return err;
 }
 
@@ -420,7 +421,6 @@ static void free_window(struct tutti_window *w)
 	for (int i = 0; i < TT_NETS; i++)
 		if (w->regions[i])
 			w->regions[i]->net->transport->dereg(w->regions[i]);
-	tt_unpin(w->job, w->pinned);
 	for (int i = 0; i < TT_SLOTS; i++)
 		free(w->slots[i]);
 	for (int i = 0; w->remotes && i < w->job->size; i++) {
@@ -435,7 +435,8 @@ static void free_window(struct tutti_window *w)
 	free(w);
 }
 
-static int open_window(struct tt_job *job, const char *name, void *base, size_t bytes, tutti_window **out)
+int tt_window_open(struct tt_job *job, const char *name, void *base, size_t bytes, struct tt_pinned *pinned,
+                   tutti_window **out)
 {
 	int err = check_name(job, name);
 
@@ -446,6 +447,7 @@ static int open_window(struct tt_job *job, const char *name, void *base, size_t 
 		return tt_fail(-ENOMEM, "no memory for a window");
 	w->base = base;
 	w->bytes = bytes;
+	w->pinned = pinned;
 	if (w->name && w->remotes)
 		err = choose_index(job, &w->index);
 	else
@@ -462,18 +464,6 @@ static int open_window(struct tt_job *job, const char *name, void *base, size_t 
 	answer_kept(w);
 	*out = w;
 	return 0;
-}
-
-int tt_window_open(struct tt_job *job, const char *name, void *base, size_t bytes, struct tt_pinned *pinned,
-                   tutti_window **out)
-{
-	int err = open_window(job, name, base, bytes, out);
-
-	if (err)
-		tt_unpin(job, pinned);
-	else
-		(*out)->pinned = pinned;
-	return err;
 }
 
 int tutti_window_open(tutti *at, const char *name, void *base, size_t bytes, tutti_window **out)
@@ -493,6 +483,8 @@ int tutti_window_open(tutti *at, const char *name, void *base, size_t bytes, tut
 	tt_lock(job);
 	err = tt_window_open(job, name, base, bytes, pinned, out);
 	tt_unlock(job);
+	if (err)
+		tt_unpin_now(pinned);
 	return err;
 }
 
@@ -531,13 +523,14 @@ void tutti_window_close(tutti_window *w)
 	if (!w || !*w->job->here)
 		return;
 	struct tt_job *job = w->job;
+	struct tt_pinned *pinned = w->pinned;
 	tt_lock(job);
 	drain(w);
 	tt_list_remove(&w->link); /* who asks from now on waits for the next window of this name */
 	recall(w);
 	free_window(w);
 	tt_unlock(job);
-	tt_unpin_waiting(job);
+	tt_unpin_now(pinned);
 }
 
 /* ---- notifies ---- */

@@ -146,9 +146,9 @@ static void wrap_post(struct tt_peer *p, struct tt_op *op)
 }
 
 static int wrap_list(struct tt_device *d, int max) { return __real_tt_sim.list(d, max); }
-static int wrap_reg(struct tt_net *n, const struct tt_mem *m, int remote, struct tt_region **r)
+static int wrap_reg(struct tt_net *n, const struct tt_mem *m, int remote, struct tt_pin *pin, struct tt_region **r)
 {
-	return __real_tt_sim.reg(n, m, remote, r);
+	return __real_tt_sim.reg(n, m, remote, pin, r);
 }
 
 static void wrap_dereg(struct tt_region *r) { __real_tt_sim.dereg(r); }
@@ -238,8 +238,9 @@ static inline void say(const struct mouth *m, const void *bytes, size_t len, uin
 	if (len > m->peer->net->copy_max) {
 		struct tt_mem mem = { .base = w->bytes, .len = len, .gpu = -1, .fd = -1 };
 		const struct tt_transport *t = m->peer->net->transport;
-		FUZZ_CHECK(!t->pin || !t->pin(m->peer->net, &mem, 0), "memory is pinned");
-		FUZZ_CHECK(!__real_tt_sim.reg(m->peer->net, &mem, 0, &w->region), "memory is registered");
+		struct tt_pin *pin = NULL;
+		FUZZ_CHECK(!t->pin || !t->pin(m->peer->net, &mem, 0, &pin), "memory is pinned");
+		FUZZ_CHECK(!__real_tt_sim.reg(m->peer->net, &mem, 0, pin, &w->region), "memory is registered");
 		w->op.region = w->region;
 	}
 	if (kind == TT_SEND)

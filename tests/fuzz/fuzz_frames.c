@@ -302,7 +302,7 @@ static void set_up(struct frames *f)
 	}
 	for (int i = 0; i < REGIONS; i++) {
 		struct tt_mem mem = { .base = f->memory[i] = fuzz_fenced(region_size[i]), .len = region_size[i], .gpu = -1, .fd = -1 };
-		FUZZ_CHECK(!tt_tcp.reg(f->net, &mem, 1, &f->region[i]), "memory is registered");
+		FUZZ_CHECK(!tt_tcp.reg(f->net, &mem, 1, NULL, &f->region[i]), "memory is registered");
 	}
 	for (int i = 0; i < OPS; i++)
 		f->local[i] = fuzz_fenced(op_size[i]);

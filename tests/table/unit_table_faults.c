@@ -555,11 +555,12 @@ static void test_order(void)
 
 /* ---- a piece that no wire takes ---- */
 
-static int reg_none(struct tt_net *net, const struct tt_mem *mem, int remote, struct tt_region **out)
+static int reg_none(struct tt_net *net, const struct tt_mem *mem, int remote, struct tt_pin *pin,
+                    struct tt_region **out)
 {
 	if (!remote)
 		return tt_fail(-ENOMEM, "no more registrations in this test");
-	return tt_sim.reg(net, mem, remote, out);
+	return tt_sim.reg(net, mem, remote, pin, out);
 }
 
 /* Its slot holds what was pushed before: that must not be applied in its place. */

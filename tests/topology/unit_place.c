@@ -114,7 +114,7 @@ static bool says(const char *words) /* all of them, separated by | */
 static void test_policies(void)
 {
 	static const char *const names[] = { "auto", "compact", "spread", "none", "0-3,8" };
-	static const enum tt_pin pins[] = { TT_PIN_AUTO, TT_PIN_COMPACT, TT_PIN_SPREAD, TT_PIN_NONE, TT_PIN_LIST };
+	static const enum tt_pin_kind pins[] = { TT_PIN_AUTO, TT_PIN_COMPACT, TT_PIN_SPREAD, TT_PIN_NONE, TT_PIN_LIST };
 	struct tt_pin_rule rule;
 
 	for (size_t i = 0; i < TT_COUNT(names); i++) {
@@ -177,7 +177,7 @@ static void make_machine(struct machine *m, int packages, int nodes, int cores, 
 		}
 }
 
-static struct tt_partition share(const struct machine *m, enum tt_pin pin, const struct tt_cpus *allowed, int rank, int ranks)
+static struct tt_partition share(const struct machine *m, enum tt_pin_kind pin, const struct tt_cpus *allowed, int rank, int ranks)
 {
 	struct tt_pin_rule rule = { .pin = pin };
 	struct tt_partition s;
@@ -220,7 +220,7 @@ static void test_compact_by_hand(void)
 
 static void test_crowded(void)
 {
-	static const enum tt_pin pins[] = { TT_PIN_AUTO, TT_PIN_COMPACT, TT_PIN_SPREAD, TT_PIN_NONE };
+	static const enum tt_pin_kind pins[] = { TT_PIN_AUTO, TT_PIN_COMPACT, TT_PIN_SPREAD, TT_PIN_NONE };
 	struct machine m;
 	struct tt_cpus core;
 
@@ -282,7 +282,7 @@ static bool node_is_right(const struct machine *m, const struct tt_partition *s)
 }
 
 /* What must hold of any machine, any restriction and any number of ranks. Returns how many cores are left over. */
-static int try_all_ranks(const struct machine *m, enum tt_pin pin, const struct tt_cpus *allowed, int ranks, bool *good)
+static int try_all_ranks(const struct machine *m, enum tt_pin_kind pin, const struct tt_cpus *allowed, int ranks, bool *good)
 {
 	struct tt_cpus taken = { { 0 } }, cores, mine;
 	int all = cores_of(m, allowed, &cores), least = all, most = 0;
@@ -307,7 +307,7 @@ static int try_all_ranks(const struct machine *m, enum tt_pin pin, const struct 
 
 static void test_any_machine(void)
 {
-	static const enum tt_pin pins[] = { TT_PIN_AUTO, TT_PIN_COMPACT, TT_PIN_SPREAD };
+	static const enum tt_pin_kind pins[] = { TT_PIN_AUTO, TT_PIN_COMPACT, TT_PIN_SPREAD };
 	static struct machine m;
 	struct tt_random random;
 

@@ -328,21 +328,23 @@ static struct tt_region *enroll(struct bench *s, struct side *side, char *at, si
 	struct tt_mem mem = { at, len, -1, file ? side->fd : -1, file ? GUARD : 0 };
 	struct tt_region *r = NULL;
 
+	struct tt_pin *pin = NULL;
+
 	if (side->net->transport->pin) /* until the net is closed */
-		CHECK(side->net->transport->pin(side->net, &mem, remote) == 0);
-	CHECK(s->t->reg(side->net, &mem, remote, &r) == 0);
+		CHECK(side->net->transport->pin(side->net, &mem, remote, &pin) == 0);
+	CHECK(s->t->reg(side->net, &mem, remote, pin, &r) == 0);
 	return r;
 }
 
 /* The memory is ours alone again. */
-static void withdraw(struct tt_region *r, int remote)
+static void withdraw(struct tt_region *r)
 {
-	struct tt_net *net = r->net;
-	struct tt_mem mem = r->mem;
+	const struct tt_transport *t = r->net->transport;
+	struct tt_pin *pin = r->pin;
 
-	net->transport->dereg(r);
-	if (net->transport->unpin)
-		net->transport->unpin(net, &mem, remote);
+	t->dereg(r);
+	if (pin)
+		t->unpin(pin);
 }
 
 static bool open_side(struct bench *s, int i)
@@ -1284,7 +1286,7 @@ static void test_range(struct bench *s)
 	fails_with(s, make_add(a, UINT64_MAX - 7, 1), -ERANGE);
 	CHECK(all(b->window, 2048, 0) && all(b->window + 2056, 4096 - 2056, 0));
 	CHECK(all(big, 8192, 0) && guards_hold(b->window, 4096));
-	withdraw(r, 0);
+	withdraw(r);
 	free(big - GUARD);
 }
 
@@ -1331,7 +1333,7 @@ static void test_stale_key(struct bench *s)
 	struct side *a = &s->side[0], *b = &s->side[1];
 	struct tt_region *r = enroll(s, b, b->window + 4096, 1024, 1), *again = NULL;
 	struct tt_key key = r->key;
-	withdraw(r, 1);
+	withdraw(r);
 	if (chance(s, 2)) /* its place in some table taken again */
 		again = enroll(s, b, b->window + 4096, 1024, 1);
 	for (int kind = TT_PUT; kind <= TT_ADD; kind++) {
@@ -1343,7 +1345,7 @@ static void test_stale_key(struct bench *s)
 	}
 	CHECK(all(b->window + 4096, 1024, 0) && all(a->local + 64, 8, 0x33));
 	if (again)
-		withdraw(again, 1);
+		withdraw(again);
 }
 
 /* The notify of a PUT that fails so is not heard, nor is a message behind it, if the connection ends. */
@@ -1352,7 +1354,7 @@ static void test_stale_put_is_silent(struct bench *s)
 	if (!begin(s, 4096))
 		return;
 	struct side *a = &s->side[0], *b = &s->side[1];
-	withdraw(b->window_region, 1);
+	withdraw(b->window_region);
 	post(make_notify(a, 0, a->local, 1 + chance(s, 2000), 1));
 	struct call *behind = send_bytes(a, a->local, 8);
 	UNTIL(ended(s) && (count(s, MESSAGE, b) || count(s, DOWN, b)));
@@ -1434,7 +1436,7 @@ static void test_unregistered(struct bench *s)
 	CHECK(holds(stack, 64, 5) && holds(b->window + 64, 64, 5));
 }
 
-/* Memory that is not pinned has no key. */
+/* Memory has a key only by the pin that holds it, and a range may have several pins. */
 static void test_pin(struct bench *s)
 {
 	if (!begin(s, 8192))
@@ -1445,11 +1447,20 @@ static void test_pin(struct bench *s)
 		return;
 	struct tt_mem mem = { b->window + 4096, 1024, -1, -1, 0 };
 	struct tt_region *r;
-	CHECK(t->reg(b->net, &mem, 1, &r) < 0);
+	struct tt_mem less = { b->window + 4096, 512, -1, -1, 0 }, beyond = { b->window + 4096, 1025, -1, -1, 0 };
+	struct tt_pin *pin[2], *local;
+	CHECK(t->reg(b->net, &mem, 1, NULL, &r) < 0);
+	CHECK(t->pin(b->net, &mem, 0, &local) == 0);
+	CHECK(t->reg(b->net, &mem, 1, local, &r) < 0 && t->reg(b->net, &beyond, 0, local, &r) < 0);
+	CHECK(t->reg(b->net, &less, 0, local, &r) == 0 && r->pin == local);
+	if (s->failed)
+		return;
+	withdraw(r);
 	for (int i = 0; i < 2; i++)
-		CHECK(t->pin(b->net, &mem, 1) == 0);
-	t->unpin(b->net, &mem, 1); /* once more than that */
-	CHECK(t->reg(b->net, &mem, 1, &r) == 0);
+		CHECK(t->pin(b->net, &mem, 1, &pin[i]) == 0);
+	CHECK(t->reg(b->net, &less, 1, pin[1], &r) < 0 && t->reg(a->net, &mem, 1, pin[1], &r) < 0);
+	CHECK(t->reg(b->net, &mem, 1, pin[1], &r) == 0);
+	t->unpin(pin[0]);
 	if (s->failed)
 		return;
 	struct tt_key key = r->key;
@@ -1458,8 +1469,7 @@ static void test_pin(struct bench *s)
 	fill(a->local, 1024, 4);
 	ENDED_WELL(post(c));
 	CHECK(holds(b->window + 4096, 1024, 4) && all(b->window, 4096, 0));
-	withdraw(r, 1);
-	CHECK(t->reg(b->net, &mem, 1, &r) < 0);
+	withdraw(r);
 }
 
 static void dereg_in_landing(struct bench *s, enum tt_kind kind)
@@ -1474,7 +1484,7 @@ static void dereg_in_landing(struct bench *s, enum tt_kind kind)
 	struct tt_key key = other->key;
 	struct call *c = post(make_call(a, kind, 0, 0, a->local, len));
 	some_turns(s, 6);
-	withdraw(b->window_region, 1);
+	withdraw(b->window_region);
 	memset(b->window, 0x44, len); /* ours again at once */
 	struct call *hurt = make_call(a, TT_PUT, 0, 0, a->local, 8);
 	hurt->op.key = &key;
@@ -1486,7 +1496,7 @@ static void dereg_in_landing(struct bench *s, enum tt_kind kind)
 	CHECK(count(s, DOWN, b) == count(s, DOWN, a));
 	CHECK(hurt->err == 0 || (hurt->err == -ECONNRESET && count(s, DOWN, a)));
 	CHECK(all(b->window, len, 0x44));
-	withdraw(other, 1);
+	withdraw(other);
 	free(second - GUARD);
 }
 
@@ -1898,7 +1908,7 @@ static void register_and_go_on(struct call *c)
 	struct bench *s = c->side->bench;
 	struct tt_region *r = enroll(s, c->side, c->side->local, 4096, 1);
 
-	withdraw(r, 1);
+	withdraw(r);
 	if (c->side->left-- > 0) {
 		struct call *next = make_call(c->side, c->side->left % 2 ? TT_GET : TT_PUT, 0, 0, c->side->local, 3000);
 		next->then = register_and_go_on;
@@ -2043,7 +2053,7 @@ static void test_store(struct bench *s)
 	fill(at, 100, 5);
 	s->t->store_end(a->peer);
 	CHECK(holds(b->window, 100, 5));
-	withdraw(r, 1);
+	withdraw(r);
 	CHECK(!s->t->store_begin(a->peer, &key));
 	CHECK(s->t->store_begin(a->peer, &b->key)); /* that is another one; and to ask is not to use */
 	s->t->store_end(a->peer);

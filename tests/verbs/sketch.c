@@ -35,7 +35,7 @@ struct head {
 
 struct place { uint64_t addr; uint32_t rkey; }; /* in tt_key.raw */
 struct hello { uint64_t job, secret; };
-struct pin { struct tt_list node; struct ibv_mr *mr; int remote, keys; };
+struct pin { struct tt_pin base; struct tt_list node; struct ibv_mr *mr; };
 
 struct request { /* one that gives a completion, or a receive */
 	struct tt_op *op;
@@ -96,7 +96,7 @@ static void lose(struct peer *p, int err, const char *why)
 
 /* ---- memory ---- */
 
-static int pin(struct tt_net *base, const struct tt_mem *mem, int remote)
+static int pin(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_pin **out)
 {
 	struct net *net = (struct net *)base;
 	struct pin *p = calloc(1, sizeof *p);
@@ -106,90 +106,47 @@ static int pin(struct tt_net *base, const struct tt_mem *mem, int remote)
 
 	if (!p)
 		return tt_fail(-ENOMEM, "no memory to pin %zu bytes", mem->len);
+	p->base = (struct tt_pin){ base, *mem, remote };
 	p->mr = ibv_reg_mr(net->pd, mem->base, mem->len, access);
-	p->remote = remote;
 	pthread_mutex_lock(&net->lock);
 	tt_list_append(&net->pins, &p->node);
 	pthread_mutex_unlock(&net->lock);
+	*out = &p->base;
 	return 0;
 }
 
-/* Exactly this range, and better one with fewer keys; or any around it. */
-static struct pin *find_pin(struct net *net, const struct tt_mem *mem, int remote, bool exactly)
-{
-	struct pin *best = NULL;
-	uintptr_t at = (uintptr_t)mem->base;
+static struct ibv_mr *mr_of(const struct tt_pin *p) { return tt_container_of(p, const struct pin, base)->mr; }
 
-	tt_list_each(node, &net->pins) {
-		struct pin *p = tt_container_of(node, struct pin, node);
-		uintptr_t start = (uintptr_t)p->mr->addr;
-		bool fits = exactly ? p->remote == remote && start == at && p->mr->length == mem->len
-		                    : at >= start && at + mem->len <= start + p->mr->length;
-		if (fits && (!best || p->keys < best->keys))
-			best = p;
-	}
-	return best;
-}
-
-static void free_pin(struct pin *p)
+static void unpin(struct tt_pin *base)
 {
+	struct net *net = (struct net *)base->net;
+	struct pin *p = tt_container_of(base, struct pin, base);
+
+	pthread_mutex_lock(&net->lock);
 	tt_list_remove(&p->node);
+	pthread_mutex_unlock(&net->lock);
 	ibv_dereg_mr(p->mr);
 	free(p);
 }
 
-static void unpin(struct tt_net *base, const struct tt_mem *mem, int remote)
+static int grant_key(struct tt_grant *g)
 {
-	struct net *net = (struct net *)base;
+	const struct ibv_mr *mr = mr_of(g->base.pin);
 
-	pthread_mutex_lock(&net->lock);
-	struct pin *p = find_pin(net, mem, remote, true);
-	if (p)
-		free_pin(p);
-	pthread_mutex_unlock(&net->lock);
-}
-
-static int name(struct tt_grant *g, int remote)
-{
-	struct net *net = (struct net *)g->base.net;
-
-	pthread_mutex_lock(&net->lock);
-	struct pin *p = find_pin(net, &g->base.mem, remote, remote);
-	if (p)
-		p->keys++;
-	pthread_mutex_unlock(&net->lock);
-	if (!p)
-		return tt_fail(-EINVAL, "cannot register %zu bytes on %s: pin them first", g->base.mem.len,
-		               net->base.addr);
-	g->id = (uintptr_t)p;
-	if (remote)
-		memcpy(g->base.key.raw, &(struct place){ (uintptr_t)p->mr->addr, p->mr->rkey }, sizeof(struct place));
+	memcpy(g->base.key.raw, &(struct place){ (uintptr_t)mr->addr, mr->rkey }, sizeof(struct place));
 	g->base.key.len = g->base.mem.len;
 	return 0;
 }
 
-static int name_local(struct tt_grant *g) { return name(g, 0); }
-static int name_remote(struct tt_grant *g) { return name(g, 1); }
-static struct pin *pin_of(const struct tt_grant *g) { return (struct pin *)(uintptr_t)g->id; }
-
-static int reg(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_region **out)
+static int reg(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_pin *pin, struct tt_region **out)
 {
-	return tt_grant_new(base, mem, &((struct net *)base)->regions, remote ? name_remote : name_local, out);
+	return tt_grant_new(base, mem, pin, &((struct net *)base)->regions, remote ? grant_key : NULL, out);
 }
 
 /* The adapter knows the key until unpin(). */
-static void dereg(struct tt_region *base)
-{
-	struct tt_grant *g = tt_container_of(base, struct tt_grant, base);
+static void dereg(struct tt_region *base) { tt_grant_free(tt_container_of(base, struct tt_grant, base)); }
 
-	pin_of(g)->keys--;
-	tt_grant_free(g);
-}
-
-static uint32_t lkey_of(const struct tt_region *r)
-{
-	return pin_of(tt_container_of(r, struct tt_grant, base))->mr->lkey;
-}
+static uint32_t lkey_of(const struct tt_region *r) { return mr_of(r->pin)->lkey; }
 
 /* ---- requests ---- */
 
@@ -384,7 +341,7 @@ static void answer(struct peer *p, const struct head *ask)
 	tt_list_each(node, &net_of(p)->regions) {
 		struct tt_grant *g = tt_container_of(node, struct tt_grant, node);
 		uint64_t at = ask->addr - (uintptr_t)g->base.mem.base;
-		if (pin_of(g)->remote && pin_of(g)->mr->rkey == ask->rkey && at < g->base.mem.len &&
+		if (g->base.pin->remote && mr_of(g->base.pin)->rkey == ask->rkey && at < g->base.mem.len &&
 		    8 <= g->base.mem.len - at)
 			found = g;
 	}
@@ -666,7 +623,7 @@ static void close_net(struct tt_net *base)
 	while (!tt_list_empty(&net->regions))
 		dereg(&tt_container_of(net->regions.next, struct tt_grant, node)->base);
 	while (!tt_list_empty(&net->pins))
-		free_pin(tt_container_of(net->pins.next, struct pin, node));
+		unpin(&tt_container_of(net->pins.next, struct pin, node)->base);
 	rdma_destroy_id(net->listener);
 	rdma_destroy_event_channel(net->cm);
 	ibv_destroy_cq(net->cq);

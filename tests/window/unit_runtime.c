@@ -1498,8 +1498,8 @@ static void test_files(void)
 
 /* The job's first net becomes one that pins. Returns what it was. */
 static const struct tt_transport *pin_with(tutti *job, struct tt_transport *t,
-                                           int (*pin)(struct tt_net *, const struct tt_mem *, int),
-                                           void (*unpin)(struct tt_net *, const struct tt_mem *, int))
+                                           int (*pin)(struct tt_net *, const struct tt_mem *, int, struct tt_pin **),
+                                           void (*unpin)(struct tt_pin *))
 {
 	struct tt_net *net = job->job->engine.nets[0];
 	const struct tt_transport *was = net->transport;
@@ -1524,14 +1524,19 @@ static void pin_no_more(tutti *job, const struct tt_transport *was)
 
 enum { SLOW_PIN_MS = 500, GET_EVERY_NS = 10000000, GETS_MAX = 10000 };
 
-static int pin_slowly(struct tt_net *net, const struct tt_mem *mem, int remote)
+static int pin_slowly(struct tt_net *net, const struct tt_mem *mem, int remote, struct tt_pin **out)
 {
-	(void)net, (void)mem, (void)remote;
 	usleep(SLOW_PIN_MS * 1000);
+	*out = malloc(sizeof **out);
+	**out = (struct tt_pin){ net, *mem, remote };
 	return 0;
 }
 
-static void unpin_slowly(struct tt_net *net, const struct tt_mem *mem, int remote) { pin_slowly(net, mem, remote); }
+static void unpin_slowly(struct tt_pin *pin)
+{
+	usleep(SLOW_PIN_MS * 1000);
+	free(pin);
+}
 
 struct getter { /* a thread that gets 8 bytes now and then */
 	struct ranks *run;
@@ -1600,7 +1605,7 @@ static void open_large(tutti *job)
 
 	CHECK(memory != MAP_FAILED && tutti_window_open(job, "large", memory, bytes, &w) == 0);
 	tutti_window_close(w);
-	CHECK(tt_now() - before >= SLOW_PIN_MS * TT_MS); /* it was pinned; perhaps another thread unpins it */
+	CHECK(tt_now() - before >= 2 * SLOW_PIN_MS * TT_MS); /* it was pinned and unpinned */
 	munmap(memory, bytes);
 }
 
@@ -1614,7 +1619,7 @@ static void program_large_window(tutti *job)
 	CHECK(tutti_alloc(job, 64, -1, &memory) == 0 && tutti_window_open(job, "small", memory, 64, &w) == 0);
 	CHECK(tutti_get(w, 1 - tutti_rank(job), 0, &word, 8, NULL) == 0 && tutti_barrier(job, NULL) == 0);
 	if (tutti_rank(job) == 0) {
-		static struct tt_transport slow; /* the background thread may still unpin */
+		static struct tt_transport slow;
 		const struct tt_transport *was = pin_with(job, &slow, pin_slowly, unpin_slowly);
 		for (int i = 0; i < 5 && busy > 2 * quiet; i++) {
 			quiet = p99_during(w, be_quiet, job);
@@ -1636,21 +1641,21 @@ static void test_large_window(void)
 static int pins, unpins;
 static const struct tt_transport *adapter;
 
-static int count_pin(struct tt_net *net, const struct tt_mem *mem, int remote)
+static int count_pin(struct tt_net *net, const struct tt_mem *mem, int remote, struct tt_pin **out)
 {
 	pins++;
-	return adapter->pin(net, mem, remote);
+	return adapter->pin(net, mem, remote, out);
 }
 
-static void count_unpin(struct tt_net *net, const struct tt_mem *mem, int remote)
+static void count_unpin(struct tt_pin *pin)
 {
 	unpins++;
-	adapter->unpin(net, mem, remote);
+	adapter->unpin(pin);
 }
 
-static int pin_nothing(struct tt_net *net, const struct tt_mem *mem, int remote)
+static int pin_nothing(struct tt_net *net, const struct tt_mem *mem, int remote, struct tt_pin **out)
 {
-	(void)remote;
+	(void)remote, (void)out;
 	return tt_fail(-ENOMEM, "no more memory can be pinned on %s: %zu bytes", net->addr, mem->len);
 }
 

@@ -86,9 +86,9 @@ static int grant_key(struct tt_grant *r)
 	return 0;
 }
 
-int tt_shm_reg(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_region **out)
+int tt_shm_reg(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_pin *pin, struct tt_region **out)
 {
-	return tt_grant_new(base, mem, &net_of(base)->regions, remote ? grant_key : NULL, out);
+	return tt_grant_new(base, mem, pin, &net_of(base)->regions, remote ? grant_key : NULL, out);
 }
 
 /* ---- the files of others ---- */

@@ -190,7 +190,7 @@ void tt_shm_retry(struct tt_shm *);                           /* connects again 
 /* shm_keys.c */
 /* a memfd that keeps its length, mapped; NULL: see errno */
 void *tt_shm_make_file(const char *name, size_t len, int *fd);
-int tt_shm_reg(struct tt_net *, const struct tt_mem *, int remote, struct tt_region **);
+int tt_shm_reg(struct tt_net *, const struct tt_mem *, int remote, struct tt_pin *, struct tt_region **);
 void tt_shm_dereg(struct tt_region *);
 /* Where a range lies in my memory: 0 or enum tt_frame_nak. */
 int tt_shm_place(struct tt_shm *, uint64_t id, uint64_t offset, uint64_t len, uint8_t **out);

@@ -47,10 +47,9 @@ struct net {
 	unsigned idle; /* calls of progress() in a row that found nothing */
 };
 
-struct pinned { /* a range that is pinned; as often in the list as it was pinned */
-	struct tt_list node;
-	struct tt_mem mem;
-	int remote;
+struct pinned {
+	struct tt_pin base;
+	struct tt_list node; /* in net.pinned */
 };
 
 struct key { /* in tt_key.raw */
@@ -811,56 +810,29 @@ static int open_net(const struct tt_net_config *config, struct tt_net **out)
 }
 
 /* Like an adapter, it reaches pinned memory alone. It does not look whether the memory is there. */
-static int pin(struct tt_net *base, const struct tt_mem *mem, int remote)
+static int pin(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_pin **out)
 {
 	struct tt_sim_world *w = tt_sim_here();
 	struct pinned *p = tt_sim_make(sizeof *p);
 
 	tt_sim_stall(w, 1000 + tt_sim_below(w, tt_sim_one_in(w, 64) ? 5 * TT_MS : 50000));
-	p->mem = *mem;
-	p->remote = remote;
+	p->base = (struct tt_pin){ base, *mem, remote };
 	tt_list_append(&((struct net *)base)->pinned, &p->node);
+	*out = &p->base;
 	return 0;
 }
 
-static bool is_same(const struct pinned *p, const struct tt_mem *mem)
-{
-	return p->mem.base == mem->base && p->mem.len == mem->len;
-}
-
-static bool is_inside(const struct pinned *p, const struct tt_mem *mem)
-{
-	size_t offset = (uintptr_t)mem->base - (uintptr_t)p->mem.base;
-
-	return offset <= p->mem.len && mem->len <= p->mem.len - offset;
-}
-
-static void unpin(struct tt_net *base, const struct tt_mem *mem, int remote)
+static void unpin(struct tt_pin *base)
 {
 	struct tt_sim_world *w = tt_sim_here();
+	struct pinned *p = tt_container_of(base, struct pinned, base);
 
 	tt_sim_stall(w, 1000 + tt_sim_below(w, 20000));
-	tt_list_each(node, &((struct net *)base)->pinned) {
-		struct pinned *p = tt_container_of(node, struct pinned, node);
-		if (!is_same(p, mem) || p->remote != remote)
-			continue;
-		tt_list_remove(node);
-		free(p);
-		return;
-	}
-}
-
-static int check_pinned(struct net *net, const struct tt_mem *mem, int remote)
-{
-	if (!net->base.transport->pin || tt_broken(PIN_SPARED))
-		return 0;
-	tt_list_each(node, &net->pinned) {
-		const struct pinned *p = tt_container_of(node, struct pinned, node);
-		if (remote ? p->remote && is_same(p, mem) : is_inside(p, mem))
-			return 0;
-	}
-	return tt_fail(-EINVAL, "cannot register %zu bytes on %s: they are not pinned%s", mem->len, net->base.addr,
-	               remote ? ", all and alone, for use by others" : "");
+	tt_list_each(node, &((struct net *)base->net)->regions)
+		if (tt_container_of(node, struct tt_grant, node)->base.pin == base)
+			tt_sim_end(-EFAULT, "a region outlives its pin");
+	tt_list_remove(&p->node);
+	free(p);
 }
 
 static uint32_t take_slot(struct net *net)
@@ -890,11 +862,9 @@ static int grant_key(struct tt_grant *r)
 	return 0;
 }
 
-static int reg(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_region **out)
+static int reg(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_pin *pin, struct tt_region **out)
 {
-	int err = check_pinned((struct net *)base, mem, remote);
-
-	return err ? err : tt_grant_new(base, mem, &((struct net *)base)->regions, remote ? grant_key : NULL, out);
+	return tt_grant_new(base, mem, pin, &((struct net *)base)->regions, remote ? grant_key : NULL, out);
 }
 
 static void dereg(struct tt_region *base)

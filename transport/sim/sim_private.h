@@ -62,6 +62,7 @@ static inline uint64_t tt_sim_below(struct tt_sim_world *w, uint64_t n)
 static inline bool tt_sim_one_in(struct tt_sim_world *w, unsigned n) { return !tt_sim_below(w, n); }
 
 /* sim_world.c */
+_Noreturn void tt_sim_end(int err, const char *why); /* of the run, which has no true result */
 void *tt_sim_need(void *p); /* returns p; NULL ends the run: there is no memory */
 void *tt_sim_make(size_t size);
 void tt_sim_schedule(struct tt_sim_world *, struct tt_sim_event *, uint64_t time,

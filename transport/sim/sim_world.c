@@ -69,17 +69,22 @@ struct whole { /* the world, and the runner's context */
 
 static void jump(struct tt_sim_world *, struct tt_sim_fiber *);
 
-/* Without memory the simulation has no true result: it stops where it stands. Only fibers call this. */
-void *tt_sim_need(void *p)
+/* The simulation stops where it stands. Only fibers call this. */
+_Noreturn void tt_sim_end(int err, const char *why)
 {
 	struct tt_sim_world *w = tt_sim_here();
 
-	if (p)
-		return p;
-	w->err = -ENOMEM;
-	snprintf(w->why, sizeof w->why, "no memory for the simulated world: simulate fewer ranks");
+	w->err = err;
+	snprintf(w->why, sizeof w->why, "%s", why);
 	jump(w, w->origin);
 	__builtin_unreachable(); /* nothing runs this fiber again */
+}
+
+void *tt_sim_need(void *p)
+{
+	if (!p)
+		tt_sim_end(-ENOMEM, "no memory for the simulated world: simulate fewer ranks");
+	return p;
 }
 
 void *tt_sim_make(size_t size) { return tt_sim_need(calloc(1, size)); }

@@ -107,9 +107,9 @@ static int grant_key(struct tt_grant *r)
 	return 0;
 }
 
-static int reg(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_region **out)
+static int reg(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_pin *pin, struct tt_region **out)
 {
-	return tt_grant_new(base, mem, &net_of(base)->regions, remote ? grant_key : NULL, out);
+	return tt_grant_new(base, mem, pin, &net_of(base)->regions, remote ? grant_key : NULL, out);
 }
 
 /* A reply that is being sent from memory which is deregistered now began earlier: it is finished from a copy. */
