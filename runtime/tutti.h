@@ -514,7 +514,8 @@ int tutti_table_load(tutti_table *, const char *folder);
  * at once, while one is gone, -ESTALE while one closes it. */
 int tutti_table_reopen(tutti_table *);
 
-const char *tutti_why(void);     /* the sentence behind this thread's last error; valid until its next one */
+const char *tutti_why(void);     /* the sentence behind this thread's last error; valid until its next one.
+                                  * Functions without a result leave it */
 const char *tutti_version(void); /* "0.1.0" */
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -94,11 +94,14 @@ uint64_t tt_sum_end(const struct tt_sum *);
 uint64_t tt_sum64(const void *bytes, size_t len);
 
 /* log.c: one line per event on stderr, and the sentence behind each thread's last error */
+struct tt_sentence { char text[512]; };
 enum tt_level { TT_ERROR, TT_WARN, TT_INFO, TT_DEBUG };
 void tt_log(enum tt_level, const char *fmt, ...) TT_FORMAT(2, 3);
 int tt_fail(int err, const char *fmt, ...) TT_FORMAT(2, 3); /* stores this thread's sentence; returns err */
 void tt_remember(const char *sentence); /* stores a sentence that another thread has made */
 const char *tt_why(void);               /* this thread's last sentence; "": none */
+/* For a function without a result, which leaves the caller's sentence as it was: tt_remember(last.text) at its end. */
+struct tt_sentence tt_last_sentence(void);
 const char *tt_nearest(const char *word, const char *const *known, int n); /* closest spelling; NULL: none is close */
 
 /* settings.c: all settings of Tutti, which settings.def lists */

@@ -1,7 +1,7 @@
 /* log.c - one line per event, and the sentence behind the last error of each thread */
 #include "base/base.h"
 
-static _Thread_local char last_error[512];
+static _Thread_local struct tt_sentence last_error;
 
 static const char *const level_names[] = { "error", "warn", "info", "debug" };
 
@@ -41,17 +41,18 @@ int tt_fail(int err, const char *fmt, ...)
 	va_list args;
 
 	va_start(args, fmt);
-	vsnprintf(last_error, sizeof last_error, fmt, args);
+	vsnprintf(last_error.text, sizeof last_error.text, fmt, args);
 	va_end(args);
 	/* Programs print tutti_why() themselves: at the default level the sentence must not appear twice. */
 	if (level_wanted() >= TT_INFO)
-		print_line(TT_INFO, last_error);
+		print_line(TT_INFO, last_error.text);
 	return err;
 }
 
-void tt_remember(const char *sentence) { snprintf(last_error, sizeof last_error, "%s", sentence); }
+void tt_remember(const char *sentence) { snprintf(last_error.text, sizeof last_error.text, "%s", sentence); }
 
-const char *tt_why(void) { return last_error; }
+const char *tt_why(void) { return last_error.text; }
+struct tt_sentence tt_last_sentence(void) { return last_error; }
 
 /* Edit distance by rows (Wagner and Fischer 1974), for words shorter than 64 letters. */
 static unsigned distance(const char *a, const char *b)

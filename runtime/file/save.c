@@ -429,10 +429,9 @@ static int open_single(const char *folder, const char *name, struct tt_save **ou
 /* Not -ENOENT: a program that starts anew without a save must not do so if a save is damaged. */
 static int say_not_whole(void)
 {
-	char why[480];
+	struct tt_sentence last = tt_last_sentence();
 
-	snprintf(why, sizeof why, "%s", tt_why());
-	return tt_fail(-EBADMSG, "%s: without it the save is not whole", why);
+	return tt_fail(-EBADMSG, "%s: without it the save is not whole", last.text);
 }
 
 int tt_save_open(const char *folder, const char *name, struct tt_save **out)

@@ -406,12 +406,15 @@ static void leave_part(struct tutti *g)
 
 void tutti_leave(tutti *group)
 {
+	struct tt_sentence last = tt_last_sentence();
+
 	if (!group || !*group->job->here)
 		return; /* a fork's child owns nothing of the job */
 	if (group == tt_members(group->job)->all)
 		leave_job(group->job);
 	else
 		leave_part(group);
+	tt_remember(last.text);
 }
 
 /* ---- memory and threads ---- */

@@ -393,6 +393,7 @@ static void close_head(struct tt_shard *s)
 
 void tutti_table_close(tutti_table *t)
 {
+	struct tt_sentence last = tt_last_sentence();
 	struct tt_job *job;
 
 	if (!t || !*t->job->here)
@@ -412,6 +413,7 @@ void tutti_table_close(tutti_table *t)
 	stop_timers(t);
 	tt_unlock(job);
 	free_table(t);
+	tt_remember(last.text);
 }
 
 static void stop_tables(struct tt_job *job)

@@ -524,6 +524,7 @@ void tutti_window_close(tutti_window *w)
 		return;
 	struct tt_job *job = w->job;
 	struct tt_pinned *pinned = w->pinned;
+	struct tt_sentence last = tt_last_sentence();
 	tt_lock(job);
 	drain(w);
 	tt_list_remove(&w->link); /* who asks from now on waits for the next window of this name */
@@ -531,6 +532,7 @@ void tutti_window_close(tutti_window *w)
 	free_window(w);
 	tt_unlock(job);
 	tt_unpin_now(pinned);
+	tt_remember(last.text);
 }
 
 /* ---- notifies ---- */

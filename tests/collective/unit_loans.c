@@ -87,6 +87,30 @@ static void program_window(tutti *job)
 	free(memory);
 }
 
+/* Closing hears on its caller's thread that the holder has gone, and leaves the caller's last sentence alone. */
+static void program_holder_leaves(tutti *job)
+{
+	uint64_t word;
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "held", &word, 8, &w) == 0);
+	if (tutti_rank(job) == 1)
+		CHECK(tutti_get(w, 0, 0, &word, 8, NULL) == 0 && tutti_put_notify(w, 0, 0, NULL, 0, 0, NULL) == 0);
+	else
+		CHECK(tutti_wait_notify(w, 1, 0, 1, -1) == 0);
+	CHECK(tutti_rank(job) == 1 || tutti_get(w, 7, 0, &word, 8, NULL) == -EINVAL);
+	CHECK(tutti_rank(job) == 1 || strstr(tutti_why(), "rank 7"));
+	tutti_window_close(w);
+	CHECK(tutti_rank(job) == 1 || strstr(tutti_why(), "rank 7"));
+}
+
+static void test_holder_leaves(void)
+{
+	for (int i = 0; i < 20; i++)
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = i % 2 ? "tcp" : "shm",
+		                                          .program = program_holder_leaves }), 0);
+}
+
 static void test_window(void) { on_all((struct ranks){ .size = 3, .program = program_window }); }
 
 /* ---- a collective that is given up ---- */
@@ -126,6 +150,7 @@ static void test_collective(void) { on_all((struct ranks){ .size = 3, .program =
 
 static CU_TestInfo loan_tests[] = {
 	{ "a window is closed while others put and get", test_window },
+	{ "a window is closed whose holder leaves", test_holder_leaves },
 	{ "a collective is given up", test_collective },
 	CU_TEST_INFO_NULL,
 };
