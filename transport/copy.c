@@ -101,6 +101,16 @@ void tt_copy_by(enum tt_copy_way way, void *to, const void *from, size_t n) { (v
 int tt_copy_ways(void) { return 1; }
 #endif
 
+#ifdef __x86_64__
+/* A vector of which no word lies in two lines is loaded word by word, at least. */
+AVX static size_t load_vectors(char *to, const char *from, size_t i, size_t n)
+{
+	for (; i + sizeof(vec) <= n; i += sizeof(vec))
+		*(loose *)(void *)(to + i) = *(const volatile loose *)(const void *)(from + i);
+	return i;
+}
+#endif
+
 void tt_copy_words(void *to, const void *from, size_t n)
 {
 	const char *in = from;
@@ -108,6 +118,10 @@ void tt_copy_words(void *to, const void *from, size_t n)
 	char *out = to;
 
 	memcpy(out, in, i);
+#ifdef __x86_64__
+	if (has_avx())
+		i = load_vectors(out, in, i, n);
+#endif
 	for (; i + 8 <= n; i += 8) {
 		uint64_t word = *(const volatile uint64_t *)(const void *)(in + i);
 		memcpy(out + i, &word, sizeof word);

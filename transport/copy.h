@@ -37,7 +37,7 @@ struct tt_copier {
 
 /* As memcpy. Whatever the way, stores that follow are visible after it. */
 void tt_copy(struct tt_copier *, void *to, const void *from, size_t n);
-void tt_copy_words(void *to, const void *from, size_t n); /* reads each aligned word of 8 bytes at one moment; slow */
+void tt_copy_words(void *to, const void *from, size_t n); /* reads each aligned word of 8 bytes at one moment */
 enum tt_copy_way tt_copy_way(const struct tt_copier *, size_t n);       /* the way for copies of n bytes */
 void tt_copy_by(enum tt_copy_way, void *to, const void *from, size_t n);
 int tt_copy_ways(void); /* how many ways, from TT_COPY_PLAIN on, this processor has */

@@ -23,9 +23,9 @@
  * Taking memory back. The owner deregisters a key when no peer that was given it uses it any more, or when that peer is
  *   disconnected: the runtime asks first (member/loan.c). A peer that uses a key afterwards touches no memory, and may
  *   lose its connection for it: a queue pair dies of a bad key. Where a transport can tell, the op gets -ESTALE.
- * Pinning. Some hardware reaches pinned memory alone, and pinning takes 50 us to 20 s. On a net that has pin(), a region
- *   is registered with the pin that holds it, and is deregistered before the unpin. A region for remote use is all of a
- *   pin for remote use. There the key may work until unpin() returns.
+ * Pinning. Some hardware reaches pinned memory alone, and pinning takes 50 us to 20 s. On a net that has pin(), a
+ *   region is registered with the pin that holds it, and is deregistered before the unpin. A region for remote use is
+ *   all of a pin for remote use. There the key may work until unpin() returns.
  * Threads. One thread at a time enters a net, but for pin and unpin. A transport has no locks but one for its pins, and
  *   no hidden threads but one: what the system may not answer soon, such as the address of a name, is asked on a thread
  *   that touches nothing of the net, and may outlive it. connect() waits for no such answer. The net calls the events
@@ -125,8 +125,9 @@ struct tt_net_config {
 	uint32_t epoch;      /* which life of this process it is: frames carry it */
 	unsigned timeout_ms; /* how long a connect or a handshake may take, and how long sent bytes may stay without an
 	                      * acknowledgement */
-	/* what disconnect() does with a frozen peer that can still write my memory. 0: it kills the peer if that is a
-	 * process of this host. 1: it lets the peer live */
+	/* what becomes of a process of this host that can still store into memory which dereg(), disconnect() or close()
+	 * takes back. They wait for a process that a signal has stopped for 30 ms at most, for another one as long as
+	 * silence may last, and for one that is `frozen` not at all. Then 0: they kill it. 1: it lives */
 	int keep;
 	void *user;
 };
@@ -151,8 +152,7 @@ struct tt_peer { /* likewise embedded first; lives until disconnect() */
 	 * grows at both ends, at least once a megabyte or each 5 ms; where one end moves the bytes alone, it grows at
 	 * the other end. */
 	uint64_t received;
-	/* set by the caller before disconnect(): the peer gave no sign of life for too long. If it could still write my
-	 * memory when it goes on, disconnect() ends its process first; see `keep` */
+	/* set by the caller before disconnect(): the peer gave no sign of life for too long; see `keep` */
 	int frozen;
 	char addr[96];     /* the other end, for messages: "10.0.0.7:4000" */
 };

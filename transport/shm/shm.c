@@ -254,6 +254,7 @@ static void close_net(struct tt_net *base)
 	struct tt_shm *net = net_of(base);
 	int fds[] = { net->event_fd, net->sheet_fd, net->base.fd };
 
+	tt_shm_fence_off_all(net);
 	while (!tt_list_empty(&net->peers))
 		disconnect(&tt_container_of(net->peers.next, struct tt_shm_peer, all)->base);
 	while (!tt_list_empty(&net->regions))

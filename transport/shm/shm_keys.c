@@ -145,11 +145,29 @@ static bool copy_view(struct tt_shm_peer *p, struct tt_shm_view *v)
 
 /* ---- who stores into my memory ---- */
 
+/* "R": it runs, "T" or "t": a signal or a debugger has stopped it, "Z" or "X": it has ended; see proc(5). 0: unknown */
+static char state_of(const struct tt_shm_peer *p)
+{
+	char path[32], text[128] = "", *end;
+
+	snprintf(path, sizeof path, "/proc/%d/stat", (int)p->pid);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return errno == ENOENT && p->pid > 0 ? 'X' : 0;
+	ssize_t n = read(fd, text, sizeof text - 1);
+	close(fd);
+	end = n > 0 ? strrchr(text, ')') : NULL; /* behind the process's name */
+	return end && end[1] ? end[2] : 0;
+}
+
 static bool is_dead(const struct tt_shm_peer *p)
 {
 	struct pollfd f = { .fd = p->pid_fd, .events = POLLIN };
 
-	return p->pid_fd >= 0 && poll(&f, 1, 0) > 0;
+	if (p->pid_fd >= 0)
+		return poll(&f, 1, 0) > 0;
+	char state = state_of(p); /* a kernel without pidfd_open */
+	return state == 'Z' || state == 'X';
 }
 
 /* id 0: into any region, now or later. A process does not store behind its own back. */
@@ -163,15 +181,9 @@ static bool stores(const struct tt_shm_peer *p, uint64_t id)
 /* Stopped by a signal or a debugger, the peer may take for ever to finish its store. */
 static bool is_stopped(const struct tt_shm_peer *p)
 {
-	char path[32], text[128] = "", *end;
+	char state = state_of(p);
 
-	snprintf(path, sizeof path, "/proc/%d/stat", (int)p->pid);
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
-	if (fd >= 0)
-		close(fd);
-	end = n > 0 ? strrchr(text, ')') : NULL; /* behind the process's name */
-	return end && end[1] && (end[2] == 'T' || end[2] == 't');
+	return state == 'T' || state == 't';
 }
 
 /* While this rank waits it serves nobody, and it must not seem silent itself. A whole job that was stopped goes on
@@ -207,24 +219,34 @@ static void let_go_of_shut(struct tt_shm *net)
 	}
 }
 
-/* True: the writer has ended its store, and has let go. False: it has not after so long, and is alive. */
-static bool wait_for_writer(const struct tt_shm_peer *p, uint64_t id)
-{
-	/* the time that this process ran: a time in which it was frozen too says nothing about the peer */
-	uint64_t start = tt_now(), last = start, waited = 0;
+struct wait { /* for all writers that were refused at its start */
+	uint64_t start, last;
+	/* the time that this process ran: a time in which it was frozen too says nothing about the peers */
+	uint64_t waited;
+};
 
+static struct wait begin_wait(void)
+{
+	uint64_t now = tt_now();
+
+	return (struct wait){ now, now, 0 };
+}
+
+/* True: the writer has ended its store, and has let go. False: it has not after so long, and is alive. */
+static bool wait_for_writer(const struct tt_shm_peer *p, uint64_t id, struct wait *w)
+{
 	while (stores(p, id)) {
 		uint64_t now = tt_now();
-		waited += tt_min(now - last, STEP_MS * TT_MS);
-		last = now;
-		if (now - start < YIELD_NS) {
+		w->waited += tt_min(now - w->last, STEP_MS * TT_MS);
+		w->last = now;
+		if (now - w->start < YIELD_NS) {
 			/* the writer may wait for this very processor, which then may run others for long */
 			sched_yield();
 			continue;
 		}
 		if (is_dead(p))
 			break;
-		if (is_late(p, waited))
+		if (is_late(p, w->waited))
 			return false;
 		let_go_of_shut(p->net);
 		usleep(NAP_US);
@@ -250,18 +272,44 @@ static void evict(struct tt_shm_peer *p)
 		poll(&f, 1, DYING_MS);
 }
 
-void tt_shm_fence_off(struct tt_shm_peer *p)
+static bool has_keys(const struct tt_shm_peer *p)
 {
-	if (!p->in || p->shake.stage < TT_STAGE_READY) /* an unproven peer has no keys */
+	return p->in && p->shake.stage >= TT_STAGE_READY && p->shake.stage != TT_STAGE_DOWN;
+}
+
+static void shut(struct tt_shm_peer *p)
+{
+	if (!has_keys(p))
 		return;
 	let_go(p);
 	atomic_store(&p->in->shut, 1);
 	atomic_thread_fence(memory_order_seq_cst);
-	if (p->evicted)
-		return;
 	shutdown(p->fd, SHUT_RDWR); /* the peer learns that it is to let go */
-	if (p->base.frozen ? !is_dead(p) && stores(p, 0) : !wait_for_writer(p, 0))
+}
+
+static void wait_or_evict(struct tt_shm_peer *p, struct wait *w)
+{
+	if (has_keys(p) && !p->evicted &&
+	    (p->base.frozen ? !is_dead(p) && stores(p, 0) : !wait_for_writer(p, 0, w)))
 		evict(p);
+}
+
+void tt_shm_fence_off(struct tt_shm_peer *p)
+{
+	struct wait w = begin_wait();
+
+	shut(p);
+	wait_or_evict(p, &w);
+}
+
+void tt_shm_fence_off_all(struct tt_shm *net)
+{
+	struct wait w = begin_wait();
+
+	tt_list_each(node, &net->peers)
+		shut(tt_container_of(node, struct tt_shm_peer, all));
+	tt_list_each(node, &net->peers)
+		wait_or_evict(tt_container_of(node, struct tt_shm_peer, all), &w);
 }
 
 void tt_shm_dereg(struct tt_region *base)
@@ -271,13 +319,14 @@ void tt_shm_dereg(struct tt_region *base)
 
 	if (r->id) {
 		size_t slot = slot_of(r->id);
+		struct wait w = begin_wait();
 		net->mine[slot].id = 0;
 		atomic_store(&net->sheet->entry[slot].id, 0);
 		atomic_thread_fence(memory_order_seq_cst);
 		tt_list_each(node, &net->peers) {
 			struct tt_shm_peer *p = tt_container_of(node, struct tt_shm_peer, all);
 			if (p->shake.stage < TT_STAGE_READY || p->shake.stage == TT_STAGE_DOWN || p->evicted ||
-			    wait_for_writer(p, r->id))
+			    wait_for_writer(p, r->id, &w))
 				continue;
 			evict(p);
 			tt_flight_lose(&p->ops, "it is frozen in the middle of writing memory that is taken back");

@@ -29,24 +29,23 @@ static void copy(struct tt_copier *learnt, void *to, const void *from, size_t n)
 		tt_copy(learnt, to, from, n);
 }
 
-static bool are_words(const struct tt_op *op, uint64_t from)
-{
-	return tt_aligned((uintptr_t)op->local) && tt_aligned((uintptr_t)from);
-}
+/* Where a word begins at one end, a word begins at the other. */
+static bool words_meet(uintptr_t to, uintptr_t from) { return tt_aligned(to ^ from); }
 
 /* For a GET: each aligned word of the source is read whole. The ways of tt_copy() are for words at both ends, and may
  * read the last bytes twice. */
-static void load(struct tt_copier *learnt, void *to, const void *from, size_t n)
+static void load(struct tt_copier *learnt, char *to, const char *from, size_t n)
 {
-	size_t whole = n & ~(size_t)7;
+	size_t head = tt_min(-(uintptr_t)from % 8, n), words = (n - head) & ~(size_t)7;
 
-	if (n <= 8)
+	if (n <= 8) {
 		tt_copy_word(to, from, n);
-	else if (!tt_aligned((uintptr_t)to) || !tt_aligned((uintptr_t)from))
+	} else if (words_meet((uintptr_t)to, (uintptr_t)from)) {
+		memcpy(to, from, head);
+		tt_copy(learnt, to + head, from + head, words);
+		memcpy(to + head + words, from + head + words, n - head - words);
+	} else {
 		tt_copy_words(to, from, n);
-	else {
-		tt_copy(learnt, to, from, whole);
-		memcpy((char *)to + whole, (const char *)from + whole, n - whole);
 	}
 }
 
@@ -164,13 +163,16 @@ static enum step put_directly(struct tt_shm_peer *p, struct tt_op *op, const str
 static enum step get_directly(struct tt_shm_peer *p, struct tt_op *op, const struct tt_shm_found *f)
 {
 	size_t n = tt_min(op->len - p->at, TT_SHM_BUDGET);
+	uint64_t from = (f->at ? (uintptr_t)f->at : f->base) + op->offset + p->at;
 	char *to = (char *)op->local + p->at;
 	int err = 0;
 
+	if (n < op->len - p->at)
+		n -= (from + n) % 8; /* no word lies in two pieces */
 	if (n && f->at)
-		load(&p->net->gets, to, f->at + op->offset + p->at, n - tt_broken(GET_EARLY));
+		load(&p->net->gets, to, (char *)(uintptr_t)from, n - tt_broken(GET_EARLY));
 	else if (n)
-		err = copy_vm(p, false, to, f->base + op->offset + p->at, n - tt_broken(GET_EARLY));
+		err = copy_vm(p, false, to, from, n - tt_broken(GET_EARLY));
 	atomic_thread_fence(memory_order_acquire);
 	if (err || !tt_shm_valid(p, f->id))
 		return fail_directly(p, op, err ? err : -ESTALE);
@@ -270,7 +272,7 @@ static enum step send(struct tt_shm_peer *p, struct tt_op *op)
 static bool goes_by_lane(struct tt_shm_peer *p, const struct tt_op *op, const struct tt_shm_found *f)
 {
 	return !f->at && (p->current >= 0 || op->kind == TT_ADD || op->len <= TT_SHM_BY_LANE || !may_vm(p) ||
-	                  (op->kind == TT_GET && !are_words(op, f->base + op->offset)));
+	                  (op->kind == TT_GET && !words_meet((uintptr_t)op->local, f->base + op->offset)));
 }
 
 static enum step reach(struct tt_shm_peer *p, struct tt_op *op)

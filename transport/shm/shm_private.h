@@ -201,6 +201,7 @@ bool tt_shm_begin_write(struct tt_shm_peer *, uint64_t id);   /* true: I may sto
 void tt_shm_end_write(struct tt_shm_peer *);
 bool tt_shm_valid(const struct tt_shm_peer *, uint64_t id);   /* is it still a key of the peer's? */
 void tt_shm_fence_off(struct tt_shm_peer *);                  /* from here on the peer stores into none of my memory */
+void tt_shm_fence_off_all(struct tt_shm *);                   /* likewise all peers, in the time of one */
 void *tt_shm_map(struct tt_peer *, const struct tt_key *, int anytime);
 int tt_shm_store_begin(struct tt_peer *, const struct tt_key *);
 void tt_shm_store_end(struct tt_peer *);

@@ -776,7 +776,7 @@ static int list_devices(struct tt_device *out, int max)
 }
 
 /* Where ranks share hosts, the net stands for shared memory. Else, in half of the worlds, for an adapter. */
-static bool pins(const struct tt_sim_world *w) { return !w->config->hosts && w->config->seed % 4 < 2; }
+static bool pins(const struct tt_sim_world *w) { return !w->config->hosts && w->config->seed % 2; }
 
 static int open_net(const struct tt_net_config *config, struct tt_net **out)
 {
