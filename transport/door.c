@@ -105,11 +105,9 @@ static void pause_accepting(struct tt_door *d, uint64_t until)
 /* A stranger in TT_STAGE_READY does not count: its other end is up already. */
 static struct tt_shake *oldest_stranger(struct tt_door *d)
 {
-	tt_list_each(node, &d->shakes) {
-		struct tt_shake *h = tt_container_of(node, struct tt_shake, node);
+	tt_each_of(struct tt_shake, node, h, &d->shakes)
 		if (h->accepted && h->stage != TT_STAGE_READY)
 			return h;
-	}
 	return NULL;
 }
 
@@ -160,8 +158,7 @@ void tt_door_expire(struct tt_door *d)
 	if (d->listen_again && now >= d->listen_again)
 		pause_accepting(d, 0);
 	snprintf(why, sizeof why, "it did not finish the handshake within %u ms", d->timeout_ms);
-	tt_list_each(node, &d->shakes) {
-		struct tt_shake *h = tt_container_of(node, struct tt_shake, node);
+	tt_each_of(struct tt_shake, node, h, &d->shakes) {
 		if (h->deadline > now)
 			break;
 		tt_shake_give_up(h, -ETIMEDOUT, why);

@@ -125,9 +125,9 @@ struct tt_net_config {
 	uint32_t epoch;      /* which life of this process it is: frames carry it */
 	unsigned timeout_ms; /* how long a connect or a handshake may take, and how long sent bytes may stay without an
 	                      * acknowledgement */
-	/* what becomes of a process of this host that can still store into memory which dereg(), disconnect() or close()
-	 * takes back. They wait for a process that a signal has stopped for 30 ms at most, for another one as long as
-	 * silence may last, and for one that is `frozen` not at all. Then 0: they kill it. 1: it lives */
+	/* what becomes of a process of this host that can still store into memory which dereg(), disconnect() or
+	 * close() takes back. They wait for a process that a signal has stopped for 30 ms at most, for another one as
+	 * long as silence may last, and for one that is `frozen` not at all. Then 0: they kill it. 1: it lives */
 	int keep;
 	void *user;
 };

@@ -100,11 +100,10 @@ static struct tt_pinned *find_pinned(const struct tt_coll *c, const void *at, si
 
 static void forget_kept(struct tt_job *job, uint32_t uid, const uint32_t *seq) /* NULL: all of the group */
 {
-	tt_list_each(node, &tt_collectives(job)->unexpected) {
-		struct kept *k = tt_container_of(node, struct kept, link);
+	tt_each_of(struct kept, link, k, &tt_collectives(job)->unexpected) {
 		if (k->uid != uid || (seq && k->seq != *seq))
 			continue;
-		tt_list_remove(node);
+		tt_list_remove(&k->link);
 		if (k->bytes == k + 1)
 			free(k);
 	}
@@ -199,8 +198,7 @@ static int poll(struct tt_job *job)
 
 	if (!job->engine.in_memory)
 		return 0;
-	tt_list_each(node, &tt_collectives(job)->running) {
-		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
+	tt_each_of(struct tt_coll, link, c, &tt_collectives(job)->running) {
 		if (!c->segment_call || !tt_segment_call_poll(c->segment_call, false))
 			continue;
 		push(c);
@@ -213,11 +211,9 @@ static int arm(struct tt_job *job)
 {
 	if (!job->engine.in_memory)
 		return 0;
-	tt_list_each(node, &tt_collectives(job)->running) {
-		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
+	tt_each_of(struct tt_coll, link, c, &tt_collectives(job)->running)
 		if (c->segment_call && tt_segment_call_poll(c->segment_call, true))
 			return 1;
-	}
 	return 0;
 }
 
@@ -234,18 +230,15 @@ void tt_coll_wake_soon(struct tt_job *job) { tt_timer_start(job, &tt_collectives
 
 static struct tt_coll *find(const struct tutti *group, uint32_t seq)
 {
-	tt_list_each(node, &tt_collectives(group->job)->running) {
-		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
+	tt_each_of(struct tt_coll, link, c, &tt_collectives(group->job)->running)
 		if (c->group == group && c->seq == seq)
 			return c;
-	}
 	return NULL;
 }
 
 bool tt_coll_is_next(const struct tt_coll *c)
 {
-	tt_list_each(node, &tt_collectives(c->job)->running) {
-		const struct tt_coll *other = tt_container_of(node, struct tt_coll, link);
+	tt_each_of(const struct tt_coll, link, other, &tt_collectives(c->job)->running) {
 		if (other == c)
 			return true;
 		if (other->group == c->group && other->undecided && !other->failed)
@@ -258,8 +251,7 @@ static uint32_t count_finished(const struct tutti *group)
 {
 	uint32_t first = group->started;
 
-	tt_list_each(node, &tt_collectives(group->job)->running) {
-		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
+	tt_each_of(struct tt_coll, link, c, &tt_collectives(group->job)->running) {
 		if (c->group != group)
 			continue;
 		first = c->seq;
@@ -332,11 +324,9 @@ static void compare(struct tt_coll *c, const struct kept *k)
 
 static void compare_kept(struct tt_coll *c)
 {
-	tt_list_each(node, &tt_collectives(c->job)->unexpected) {
-		const struct kept *k = tt_container_of(node, struct kept, link);
+	tt_each_of(const struct kept, link, k, &tt_collectives(c->job)->unexpected)
 		if (k->uid == c->group->uid && k->seq == c->seq)
 			compare(c, k);
-	}
 }
 
 /* Tells all ranks, and evicts none. */
@@ -427,8 +417,7 @@ static void end_for(struct tt_member *m)
 {
 	struct tt_job *job = m->job;
 
-	tt_list_each(node, &tt_collectives(job)->running) {
-		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
+	tt_each_of(struct tt_coll, link, c, &tt_collectives(job)->running) {
 		const struct tt_seat *s = tt_group_find(c->group, m);
 		if (!s || !s->out || (tt_before(c->seq, s->finished) && !c->undecided))
 			continue;
@@ -436,19 +425,17 @@ static void end_for(struct tt_member *m)
 			fail(c, s->err, m->rank);
 		push(c); /* an undecided one may have waited for that member */
 	}
-	tt_list_each(node, &tt_collectives(job)->unexpected) {
-		struct kept *k = tt_container_of(node, struct kept, link);
+	tt_each_of(struct kept, link, k, &tt_collectives(job)->unexpected) {
 		if (k->member != m || m->state == TT_LEFT || k->bytes != k + 1)
 			continue;
-		tt_list_remove(node);
+		tt_list_remove(&k->link);
 		free(k);
 	}
 }
 
 void tt_coll_end_group(struct tutti *group)
 {
-	tt_list_each(node, &tt_collectives(group->job)->running) {
-		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
+	tt_each_of(struct tt_coll, link, c, &tt_collectives(group->job)->running) {
 		if (c->group != group)
 			continue;
 		abandon(c, -ECANCELED, -1);
@@ -561,8 +548,7 @@ void tt_coll_answer(struct tutti *g, int to, uint32_t seq, uint32_t print, uint3
 
 static struct kept *find_kept(const struct tt_coll *c, int from, uint32_t tag)
 {
-	tt_list_each(node, &tt_collectives(c->job)->unexpected) {
-		struct kept *k = tt_container_of(node, struct kept, link);
+	tt_each_of(struct kept, link, k, &tt_collectives(c->job)->unexpected) {
 		bool fits = from < 0 ? k->from >= 0 : k->from == from;
 		if (fits && k->uid == c->group->uid && k->seq == c->seq && k->tag == tag)
 			return k;
@@ -617,13 +603,12 @@ static struct tutti *group_meant(const struct tt_member *from, unsigned slot, st
 /* Gives the group's early messages their seats, and frees messages of an older group in the same slot. */
 static void begin_group(struct tutti *g)
 {
-	tt_list_each(node, &tt_collectives(g->job)->unexpected) {
-		struct kept *k = tt_container_of(node, struct kept, link);
+	tt_each_of(struct kept, link, k, &tt_collectives(g->job)->unexpected) {
 		const struct tt_seat *s = k->from < 0 && k->uid == g->uid ? tt_group_find(g, k->member) : NULL;
 		if (s)
 			k->from = (int)(s - g->seats);
 		else if (k->from < 0 && k->slot == g->slot) {
-			tt_list_remove(node);
+			tt_list_remove(&k->link);
 			free(k);
 		}
 	}
@@ -801,8 +786,7 @@ int tt_coll_put(struct tt_coll *c, int to, const struct tt_key *key, uint64_t of
 static void take_notify(struct tt_member *from, uint32_t value)
 {
 	tt_stats_count(&from->stats, TUTTI_STAT_CHUNK_IN, 0);
-	tt_list_each(node, &tt_collectives(from->job)->running) {
-		struct tt_coll *c = tt_container_of(node, struct tt_coll, link);
+	tt_each_of(struct tt_coll, link, c, &tt_collectives(from->job)->running) {
 		if (notify_value(c->group->slot, c->seq, value & 1) != value)
 			continue;
 		const struct tt_seat *s = tt_group_find(c->group, from);

@@ -383,8 +383,7 @@ bool tt_segment_open(const struct tutti *group)
 /* The peer's slot is about to be unmapped. */
 void tt_segment_lost(struct tt_job *job, const struct tt_peer *peer)
 {
-	tt_list_each(node, &tt_collectives(job)->segments) {
-		struct tt_segment *b = tt_container_of(node, struct tt_segment, link);
+	tt_each_of(struct tt_segment, link, b, &tt_collectives(job)->segments) {
 		for (int i = 0; i < b->n; i++) {
 			if (b->peers[i].peer != peer)
 				continue;
@@ -424,9 +423,7 @@ void tt_segment_close(struct tutti *group)
 
 void tt_segment_sweep(struct tt_job *job, bool all)
 {
-	tt_list_each(node, &tt_collectives(job)->segments) {
-		struct tt_segment *b = tt_container_of(node, struct tt_segment, link);
+	tt_each_of(struct tt_segment, link, b, &tt_collectives(job)->segments)
 		if (!b->group && (all || !is_read(b)))
 			free_segment(b);
-	}
 }

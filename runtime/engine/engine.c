@@ -17,11 +17,9 @@ enum {
 static void wake_the_ready(struct tt_engine *e)
 {
 	e->news = false;
-	tt_list_each(node, &e->waiters) {
-		struct tt_waiter *w = tt_container_of(node, struct tt_waiter, link);
+	tt_each_of(struct tt_waiter, link, w, &e->waiters)
 		if (w->ready(w->arg))
 			tt_wake(&w->parking);
-	}
 	if (e->driver_asleep && e->driver->ready(e->driver->arg))
 		tt_kick(&e->sleeper);
 }
@@ -77,11 +75,10 @@ static int run_timers(struct tt_engine *e, uint64_t now)
 {
 	int n = 0;
 
-	tt_list_each(node, &e->timers) {
-		struct tt_timer *t = tt_container_of(node, struct tt_timer, link);
+	tt_each_of(struct tt_timer, link, t, &e->timers) {
 		if (t->at > now)
 			continue;
-		tt_list_remove(node);
+		tt_list_remove(&t->link);
 		t->expire(t);
 		n++;
 		break; /* expire may have removed other timers from the list; those due run in the next turn */
@@ -146,11 +143,9 @@ static uint64_t next_wake(struct tt_engine *e, uint64_t deadline)
 {
 	uint64_t at = tt_now() + HOUSEKEEPING_MS * TT_MS;
 
-	tt_list_each(node, &e->timers) {
-		struct tt_timer *t = tt_container_of(node, struct tt_timer, link);
+	tt_each_of(struct tt_timer, link, t, &e->timers)
 		if (t->at < at)
 			at = t->at;
-	}
 	return at < deadline ? at : deadline;
 }
 

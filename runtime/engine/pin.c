@@ -96,11 +96,10 @@ static void forget_freed(struct tt_job *job)
 	if (e->arenas_freed == freed)
 		return;
 	e->arenas_freed = freed;
-	tt_list_each(node, &e->arenas) {
-		struct tt_pinned *p = tt_container_of(node, struct tt_pinned, link);
+	tt_each_of(struct tt_pinned, link, p, &e->arenas) {
 		if (tt_arena_is_there(p->arena))
 			continue;
-		tt_list_remove(node);
+		tt_list_remove(&p->link);
 		tt_unpin(job, p);
 	}
 }
@@ -129,10 +128,8 @@ static struct tt_pinned *use_arena(struct tt_job *job, uint64_t serial) /* NULL:
 	struct tt_pinned *found = NULL;
 
 	tt_ticket_lock_take(&job->engine.lock);
-	tt_list_each(node, &job->engine.arenas) {
-		struct tt_pinned *p = tt_container_of(node, struct tt_pinned, link);
+	tt_each_of(struct tt_pinned, link, p, &job->engine.arenas)
 		found = p->arena == serial ? p : found;
-	}
 	if (found)
 		found->uses++;
 	tt_ticket_lock_release(&job->engine.lock);

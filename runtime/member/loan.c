@@ -120,8 +120,7 @@ void tt_loan_take_stopped(struct tt_member *from, struct tt_pack *p)
 {
 	uint32_t number = tt_get32(p);
 
-	tt_list_each(node, &from->link->loans) {
-		struct tt_loan *l = tt_container_of(node, struct tt_loan, link);
+	tt_each_of(struct tt_loan, link, l, &from->link->loans) {
 		if (l->number != number || !l->recalled)
 			continue;
 		tt_loan_end(l);

@@ -11,10 +11,6 @@ struct tt_newcomer;
 struct tt_watch;
 extern const struct tt_module tt_member_module;
 
-/* Visits each struct of a list that it is in by its member `link`. The body may remove the one that it stands on. */
-#define tt_each_of(type, link, v, head) \
-	for (type *v = tt_container_of((head)->next, type, link), *v##_next; \
-	     &v->link != (head) && (v##_next = tt_container_of(v->link.next, type, link), 1); v = v##_next)
 #define tt_each_group(g, job) tt_each_of(struct tutti, link, g, &tt_members(job)->groups)
 #define tt_each_link(l, job) tt_each_of(struct tt_link, all, l, &tt_members(job)->links)
 

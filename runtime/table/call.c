@@ -25,8 +25,7 @@ static void uncount(struct tt_call_part *p)
 	if (!t->source[p->server].pushed)
 		return;
 	t->source[p->server].pushed--;
-	tt_list_each(node, &tt_tables(t->job)->calls) {
-		struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
+	tt_each_of(struct tt_table_call, link, c, &tt_tables(t->job)->calls) {
 		struct tt_call_part *q = &c->part[p->server];
 		if (c->table != t || !tt_before(p->call->number, c->number))
 			continue;
@@ -342,8 +341,7 @@ static bool is_read(const struct tt_call_part *push)
 {
 	const struct tutti_table *t = push->call->table;
 
-	tt_list_each(node, &tt_tables(t->job)->calls) {
-		const struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
+	tt_each_of(const struct tt_table_call, link, c, &tt_tables(t->job)->calls) {
 		const struct tt_call_part *p = &c->part[push->server];
 		if (c == push->call)
 			break; /* the rest of the list are later calls */
@@ -413,8 +411,7 @@ void tt_table_clock(struct tutti_table *t, int server, uint64_t clock)
 
 	s->clock = clock > s->clock ? clock : s->clock;
 	t->job->engine.news |= clock == UINT64_MAX; /* who waits for this server stops waiting */
-	tt_list_each(node, &t->gated) {
-		struct tt_call_part *p = tt_container_of(node, struct tt_call_part, link);
+	tt_each_of(struct tt_call_part, link, p, &t->gated) {
 		if (p->server != server || has_to_wait(p))
 			continue;
 		leave_gate(p);
@@ -479,11 +476,9 @@ static bool is_push(const struct tt_table_call *c) { return c->delta; }
 
 static struct tt_table_call *find_call(const struct tutti_table *t, bool (*is)(const struct tt_table_call *))
 {
-	tt_list_each(node, &tt_tables(t->job)->calls) {
-		struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
+	tt_each_of(struct tt_table_call, link, c, &tt_tables(t->job)->calls)
 		if (c->table == t && is(c))
 			return c;
-	}
 	return NULL;
 }
 
@@ -549,11 +544,9 @@ static bool is_overdue(struct tt_table_call *c)
 
 void tt_call_held(struct tt_job *job, int rank)
 {
-	tt_list_each(node, &tt_tables(job)->calls) {
-		struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
+	tt_each_of(struct tt_table_call, link, c, &tt_tables(job)->calls)
 		for (int i = 0; i < c->table->servers; i++)
 			c->answers += c->part[i].member->rank == rank && !c->part[i].ended && !c->part[i].gated;
-	}
 }
 
 static uint64_t quiet_for(const struct tt_member *m)
@@ -587,20 +580,16 @@ void tt_table_held(struct tt_member *from, struct tt_pack *p)
 
 void tt_call_uncount_all(struct tutti_table *t, int server)
 {
-	tt_list_each(node, &tt_tables(t->job)->calls) {
-		struct tt_table_call *c = tt_container_of(node, struct tt_table_call, link);
+	tt_each_of(struct tt_table_call, link, c, &tt_tables(t->job)->calls)
 		if (c->table == t)
 			c->part[server].counted = false;
-	}
 }
 
 void tt_table_forgive(struct tutti_table *t, int server)
 {
-	tt_list_each(node, &t->gated) {
-		struct tt_call_part *p = tt_container_of(node, struct tt_call_part, link);
+	tt_each_of(struct tt_call_part, link, p, &t->gated)
 		if (p->server == server && !p->call->request)
 			turn_back(p, -ECANCELED);
-	}
 }
 
 static void drop_owed(struct tt_call_part *p)

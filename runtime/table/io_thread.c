@@ -65,11 +65,9 @@ static int server_of(const struct tutti_table *t, int rank)
 
 static struct enquiry *find(const struct tt_member *from, uint32_t number)
 {
-	tt_list_each(node, &tt_tables(from->job)->enquiries) {
-		struct enquiry *q = tt_container_of(node, struct enquiry, link);
+	tt_each_of(struct enquiry, link, q, &tt_tables(from->job)->enquiries)
 		if (q->number == number && server_of(q->table, from->rank) < q->table->servers)
 			return q;
-	}
 	return NULL;
 }
 
@@ -102,8 +100,7 @@ void tt_table_filed(struct tt_member *from, struct tt_pack *p)
 
 void tt_table_filer_down(struct tt_member *m, int err)
 {
-	tt_list_each(node, &tt_tables(m->job)->enquiries) {
-		struct enquiry *q = tt_container_of(node, struct enquiry, link);
+	tt_each_of(struct enquiry, link, q, &tt_tables(m->job)->enquiries) {
 		int i = server_of(q->table, m->rank);
 		if (i < q->table->servers)
 			answered(q, i, err, m->why);

@@ -193,8 +193,7 @@ static void lose_server(struct tutti_table *t, int rank)
 void tt_table_member_gone(struct tt_member *m)
 {
 	tt_shard_forget(m);
-	tt_list_each(node, &tt_tables(m->job)->tables) {
-		struct tutti_table *t = tt_container_of(node, struct tutti_table, link);
+	tt_each_of(struct tutti_table, link, t, &tt_tables(m->job)->tables) {
 		lose_worker(t, m->rank);
 		lose_server(t, m->rank);
 		tt_table_io_forget_dead(t);
@@ -205,8 +204,7 @@ void tt_table_member_gone(struct tt_member *m)
 
 struct tutti_table *tt_table_find_served(struct tt_member *from, uint64_t uid, int *server)
 {
-	tt_list_each(node, &tt_tables(from->job)->tables) {
-		struct tutti_table *t = tt_container_of(node, struct tutti_table, link);
+	tt_each_of(struct tutti_table, link, t, &tt_tables(from->job)->tables) {
 		for (int i = 0; i < t->servers; i++)
 			if (t->server[i] == from->rank && t->source[i].uid == uid) {
 				*server = i;

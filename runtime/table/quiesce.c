@@ -164,11 +164,10 @@ void tt_shard_resume(struct tutti_table *t)
 
 void tt_shard_forget(struct tt_member *from)
 {
-	tt_list_each(node, &tt_tables(from->job)->held) {
-		struct held *h = tt_container_of(node, struct held, link);
+	tt_each_of(struct held, link, h, &tt_tables(from->job)->held) {
 		if (h->from != from)
 			continue;
-		tt_list_remove(node);
+		tt_list_remove(&h->link);
 		free(h);
 	}
 }

@@ -411,11 +411,9 @@ void tt_table_put_options(struct tt_pack *p, const tutti_update *u)
 
 struct tutti_table *tt_table_find(struct tt_job *job, uint64_t uid)
 {
-	tt_list_each(node, &tt_tables(job)->tables) {
-		struct tutti_table *t = tt_container_of(node, struct tutti_table, link);
+	tt_each_of(struct tutti_table, link, t, &tt_tables(job)->tables)
 		if (t->shard.memory && ((const struct tt_shard_head *)t->shard.memory)->uid == uid)
 			return t;
-	}
 	return NULL;
 }
 

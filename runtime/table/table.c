@@ -418,8 +418,7 @@ void tutti_table_close(tutti_table *t)
 
 static void stop_tables(struct tt_job *job)
 {
-	tt_list_each(node, &tt_tables(job)->tables) {
-		struct tutti_table *t = tt_container_of(node, struct tutti_table, link);
+	tt_each_of(struct tutti_table, link, t, &tt_tables(job)->tables) {
 		tt_lock(job);
 		tt_table_io_stop(t);
 		tt_unlock(job);

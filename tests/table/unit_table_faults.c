@@ -575,12 +575,13 @@ static void program_unposted(tutti *job)
 	CHECK(tutti_barrier(job, NULL) == 0);
 	if (tutti_rank(job) == 0) {
 		CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
-		scarce = *net->transport;
+		const struct tt_transport *was = net->transport;
+		scarce = *was;
 		scarce.reg = reg_none;
 		net->transport = &scarce;
 		fill(v, COUNT, 16);
 		CHECK(tutti_table_push(t, v, NULL, NULL) == -ENOMEM);
-		net->transport = &tt_sim;
+		net->transport = was;
 		CHECK(tutti_table_pull(t, v, NULL) == 0 && are_whole_pieces(v, COUNT, 1));
 		for (int i = 0; i < 10; i++)
 			CHECK(v[i * PIECE] == 1 || v[i * PIECE] == 17);
@@ -619,7 +620,8 @@ static void part_from(tutti *job, int rank, bool asks)
 static void push_out_of_reach(tutti *job, tutti_table *t, float *v)
 {
 	struct tt_net *net = job->job->engine.nets[0];
-	struct tt_transport full = *net->transport;
+	const struct tt_transport *was = net->transport;
+	struct tt_transport full = *was;
 
 	full.connect = connect_none;
 	pass_time(2 * TT_MS);
@@ -629,7 +631,7 @@ static void push_out_of_reach(tutti *job, tutti_table *t, float *v)
 	net->transport = &full;
 	CHECK(tutti_table_push(t, v, NULL, NULL) == -EMFILE && strstr(tutti_why(), "no file left"));
 	pass_time(2 * TT_MS);
-	net->transport = &tt_sim;
+	net->transport = was;
 	CHECK(t->source[0].pushed == 1 && t->source[1].pushed == 0);
 	CHECK(tutti_table_reopen(t) == 0 && t->source[1].pushed == 1);
 	CHECK(tutti_table_push_pull(t, v, NULL, v, NULL) == 0 && v[0] == 2 && v[UNREACHED - 1] == 1);

@@ -229,8 +229,7 @@ static int arm(struct tt_net *base)
 	tt_list_each(node, &net->door.shakes)
 		if (tt_container_of(node, struct tt_shake, node)->stage == TT_STAGE_CONNECTING)
 			return 1; /* no event tells when the other's queue has room */
-	tt_list_each(node, &net->up) {
-		struct tt_shm_peer *p = tt_container_of(node, struct tt_shm_peer, up);
+	tt_each_of(struct tt_shm_peer, up, p, &net->up) {
 		if (p->ops.pending.head || p->answer_count)
 			tt_shm_push(p); /* there may be room by now */
 		if (tt_shm_next(p) || !tt_list_empty(&p->ops.ready) ||

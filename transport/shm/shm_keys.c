@@ -212,11 +212,9 @@ static void let_go(struct tt_shm_peer *p)
 
 static void let_go_of_shut(struct tt_shm *net)
 {
-	tt_list_each(node, &net->peers) {
-		struct tt_shm_peer *p = tt_container_of(node, struct tt_shm_peer, all);
+	tt_each_of(struct tt_shm_peer, all, p, &net->peers)
 		if (p->out && p->shake.stage == TT_STAGE_UP && atomic_load(&p->out->shut))
 			let_go(p);
-	}
 }
 
 struct wait { /* for all writers that were refused at its start */
@@ -323,8 +321,7 @@ void tt_shm_dereg(struct tt_region *base)
 		net->mine[slot].id = 0;
 		atomic_store(&net->sheet->entry[slot].id, 0);
 		atomic_thread_fence(memory_order_seq_cst);
-		tt_list_each(node, &net->peers) {
-			struct tt_shm_peer *p = tt_container_of(node, struct tt_shm_peer, all);
+		tt_each_of(struct tt_shm_peer, all, p, &net->peers) {
 			if (p->shake.stage < TT_STAGE_READY || p->shake.stage == TT_STAGE_DOWN || p->evicted ||
 			    wait_for_writer(p, r->id, &w))
 				continue;

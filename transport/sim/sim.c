@@ -290,11 +290,10 @@ static void acknowledge(struct tt_sim_world *w, struct flight *f)
 
 static void flush_lazy(struct tt_sim_world *w, struct net *net, const struct peer *only)
 {
-	tt_list_each(node, &net->lazy) {
-		struct flight *f = tt_container_of(node, struct flight, queue);
+	tt_each_of(struct flight, queue, f, &net->lazy) {
 		if (only && f->from != only)
 			continue;
-		tt_list_remove(node);
+		tt_list_remove(&f->queue);
 		acknowledge(w, f);
 	}
 }
@@ -576,8 +575,7 @@ static void finish_outstanding(struct tt_sim_world *w, struct peer *p)
 /* A pointer into a view may be in use: from here on it leads to memory that is nobody's. */
 static void empty_views(struct peer *p)
 {
-	tt_list_each(node, &net_of(p)->views) {
-		struct view *v = tt_container_of(node, struct view, node);
+	tt_each_of(struct view, node, v, &net_of(p)->views) {
 		if (v->of != p)
 			continue;
 		(void)mmap(v->at, v->len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
@@ -990,8 +988,7 @@ static const struct tt_transport pinning = { FUNCTIONS, .pin = pin, .unpin = unp
 
 void tt_sim_break_links(struct tt_sim_world *w, struct tt_sim_rank *r, int only)
 {
-	tt_list_each(node, &r->nets) {
-		struct net *net = tt_container_of(node, struct net, node);
+	tt_each_of(struct net, node, net, &r->nets) {
 		tt_list_each(at, &net->peers) {
 			struct peer *p = tt_container_of(at, struct peer, node);
 			int other = p->other ? net_of(p->other)->rank->number : -1;
@@ -1005,8 +1002,7 @@ void tt_sim_break_links(struct tt_sim_world *w, struct tt_sim_rank *r, int only)
 void tt_sim_leave_world(struct tt_sim_world *w, struct tt_sim_rank *r)
 {
 	r->gone = true;
-	tt_list_each(node, &r->nets) {
-		struct net *net = tt_container_of(node, struct net, node);
+	tt_each_of(struct net, node, net, &r->nets) {
 		empty_inbox(w, net);
 		tt_list_each(at, &net->peers) {
 			struct peer *p = tt_container_of(at, struct peer, node);
