@@ -335,6 +335,58 @@ static void test_silent(void)
 		CU_ASSERT_EQUAL(run_ranks(run), 0);
 }
 
+static enum { READER_DIES, TABLE_SWITCHES, TABLE_CLOSES, ENDINGS } ending; /* while the next version waits */
+
+/* The first version after the kept one has its own place, the second waits. */
+static void push_twice(tutti_table *t)
+{
+	float d[ROW] = { 1, 1, 1, 1 }, v[ROW];
+
+	CHECK(tutti_table_push(t, d, NULL, NULL) == 0 && tutti_table_pull(t, v, NULL) == 0);
+	CHECK(tutti_table_push(t, d, NULL, NULL) == 0);
+}
+
+static void program_keep_ends(tutti *job)
+{
+	static const int server[] = { 0 }, worker[] = { 0, 1 };
+	static atomic_int done;
+	const tutti_consistency by_clock = { .mode = TUTTI_ASYNC };
+	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = 1, .row = ROW, .servers = 1, .server = server,
+		                 .workers = 2, .worker = worker, .consistency.mode = TUTTI_BSP };
+	tutti_table *t = open_table(job, "kept", &c);
+	float v[ROW];
+
+	done = 0;
+	meet(job);
+	if (tutti_rank(job) == 0) {
+		tt_lock(job->job);
+		CHECK(tt_version_keep(t, 2, 1, 0) == t->source[0].clock);
+		tt_unlock(job->job);
+	} else if (tutti_rank(job) == 2 && ending == READER_DIES) {
+		tt_sim_kill(2, 10 * TT_MS);
+	}
+	uint64_t since = tt_now();
+	if (tutti_rank(job) < 2) {
+		push_twice(t);
+		if (ending == TABLE_SWITCHES)
+			CHECK(tutti_table_switch(t, &by_clock) == 0);
+		if (ending != TABLE_CLOSES)
+			CHECK(tutti_table_pull(t, v, NULL) == 0 && all_are(v, ROW, 4));
+		done++;
+	}
+	while (done < 2)
+		pass_time(TT_MS);
+	tutti_table_close(t);
+	CHECK(tt_now() - since < job->job->deadline / (ending == READER_DIES ? 5 : 3));
+}
+
+static void test_keep_ends(void)
+{
+	for (ending = 0; ending < ENDINGS; ending++)
+		for (struct ranks run = { .size = 3, .wire = "sim", .program = program_keep_ends }; run.seed < SEEDS; run.seed++)
+			CU_ASSERT_EQUAL(run_ranks(run), 0);
+}
+
 static void program_wrong(tutti *job)
 {
 	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = 5 };
@@ -365,6 +417,7 @@ static CU_TestInfo snapshot_tests[] = {
 	{ "rounds", test_rounds },
 	{ "a slow reader", test_slow },
 	{ "a silent reader", test_silent },
+	{ "a version that waits for a reader", test_keep_ends },
 	{ "wrong", test_wrong },
 	CU_TEST_INFO_NULL,
 };
