@@ -149,7 +149,7 @@ static void kill_one(const struct kind *of, int rank, int delay_ms)
 		WANT(r->err == -ECONNRESET, "%s: rank %d got %d when %d was killed: %s", of->name, i, r->err, rank,
 		     r->why);
 		WANT(names_only(r->why, rank), "%s: rank %d was killed, rank %d says: %s", of->name, rank, i, r->why);
-		WANT(r->ended - then < 1000 * TT_MS * SLOW, "%s: rank %d took %llu ms to see that %d was killed", of->name, i,
+		WANT(r->ended - then < 4000 * TT_MS * SLOW, "%s: rank %d took %llu ms to see that %d was killed", of->name, i,
 		     (unsigned long long)((r->ended - then) / TT_MS), rank);
 	}
 }
@@ -354,7 +354,7 @@ static void look_at_stopped(uint64_t then, uint64_t bound_ms)
 
 static void stop_one(const struct kind *of, int rank, int delay_ms)
 {
-	enum { DEADLINE = SLOW > 1 ? 3000 : 2000 }; /* a heartbeat is a tenth: who shares a core with others must not seem silent */
+	enum { DEADLINE = 3000 }; /* a heartbeat is a tenth: who shares a core with others must not seem silent */
 
 	kind = of;
 	victim = rank;
@@ -457,7 +457,7 @@ static void program_one_sided(tutti *job)
 
 static void stop_target(bool put)
 {
-	enum { DEADLINE = 2000 }; /* three heartbeats are 600: on a full machine a process waits long for a core */
+	enum { DEADLINE = 3000 }; /* three heartbeats are 900: on a full machine a process waits long for a core */
 	uint64_t slowest = 0;
 	bool alone = put && strstr(wires, "shm"); /* whoever puts stores it there himself */
 
@@ -611,7 +611,7 @@ static void stop_writer(const char *setting, bool pointer, bool must_die)
 	for (int i = 0; i < 2; i++) {
 		const struct report *r = &board->of[i];
 		WANT((r->err == -ETIMEDOUT || (died && r->err == -ECONNRESET)) && names_only(r->why, victim), "rank %d got %d: %s", i, r->err, r->why);
-		WANT(r->ended - then < 2 * DEADLINE * TT_MS, "rank %d took %llu ms", i, (unsigned long long)((r->ended - then) / TT_MS));
+		WANT(r->ended - then < 4 * DEADLINE * TT_MS, "rank %d took %llu ms", i, (unsigned long long)((r->ended - then) / TT_MS));
 	}
 	for (int i = 0; i < 3; i++)
 		WANT(!is_listed(board->of[i].name), "a socket of rank %d is left: %s", i, board->of[i].name);
@@ -635,7 +635,7 @@ static void test_not_evicted(void)
 
 /* ---- a window closes, and a rank that has its key does not answer ---- */
 
-enum { HOLDERS_DEADLINE = 2000 * SLOW };
+enum { HOLDERS_DEADLINE = 3000 * SLOW };
 
 /* Stage 1: all have the key. The victim is stopped, or computes; go 1: rank 0 closes its window. */
 static void program_holder(tutti *job)
@@ -679,7 +679,7 @@ static void test_close_held(void)
 {
 	uint64_t took = close_before(false);
 
-	WANT(took < 200 * SLOW, "closing a window took %llu ms, and its holders live", (unsigned long long)took);
+	WANT(took < HOLDERS_DEADLINE / 2, "closing a window took %llu ms, and its holders live", (unsigned long long)took);
 	took = close_before(true);
 	WANT(took < HOLDERS_DEADLINE, "closing a window took %llu ms, and a holder was stopped",
 	     (unsigned long long)took);
@@ -719,25 +719,27 @@ static void compute_for(uint64_t ms)
 			work = work + i;
 }
 
+/* The limits are far above what a get takes, also where many processes share two cores, and far below the computing. */
 static void program_busy(tutti *job)
 {
+	enum { COMPUTING = 2000, SLOWEST = 200 };
 	uint64_t memory = my_rank == 1 ? 77 : 0, computing, waiting, start;
 	tutti_window *w;
 
 	EXPECT(tutti_window_open(job, "busy", &memory, 8, &w) == 0);
 	EXPECT(tutti_barrier(job, NULL) == 0);
 	if (my_rank == 1) {
-		compute_for(500);
+		compute_for(COMPUTING);
 		EXPECT(tutti_barrier(job, NULL) == 0); /* a long one: rank 0 comes late */
 	} else {
 		sleep_ms(20);
 		start = tt_now();
 		computing = median_get(w);
-		EXPECT(tt_now() - start < 480 * TT_MS * SLOW);
-		EXPECT(computing < 20 * TT_MS * SLOW);
-		sleep_ms(600);
+		EXPECT(tt_now() - start < (COMPUTING - 50) * TT_MS * SLOW);
+		EXPECT(computing < SLOWEST * TT_MS * SLOW);
+		sleep_ms(COMPUTING + 100);
 		waiting = median_get(w);
-		EXPECT(waiting < 10 * TT_MS * SLOW);
+		EXPECT(waiting < SLOWEST * TT_MS * SLOW);
 		mine->started = computing;
 		mine->ended = waiting;
 		EXPECT(tutti_barrier(job, NULL) == 0);
@@ -1088,7 +1090,7 @@ static void test_exit(void)
 		if (i == victim)
 			continue;
 		WANT(r->err == -ECONNRESET && names_only(r->why, victim), "rank %d got %d: %s", i, r->err, r->why);
-		WANT(r->ended - r->started < 1000 * TT_MS * SLOW, "rank %d took %llu ms", i,
+		WANT(r->ended - r->started < 5000 * TT_MS * SLOW, "rank %d took %llu ms", i,
 		     (unsigned long long)((r->ended - r->started) / TT_MS));
 	}
 }
@@ -1127,7 +1129,7 @@ static void program_orphan(tutti *job)
 {
 	if (my_rank == victim && fork() == 0) {
 		prctl(PR_SET_PDEATHSIG, 0);
-		sleep_ms(3000);
+		sleep_ms(8000);
 		_exit(0);
 	}
 	kind = &kinds[1];
@@ -1137,7 +1139,7 @@ static void program_orphan(tutti *job)
 static void test_orphan(void)
 {
 	victim = 1;
-	start((struct crew){ .size = 3, .deadline_ms = 700 * SLOW, .program = program_orphan });
+	start((struct crew){ .size = 3, .deadline_ms = 2000 * SLOW, .program = program_orphan });
 	await(10, 0, NOBODY);
 	uint64_t then = tt_now();
 	strike(victim, SIGKILL);
@@ -1148,7 +1150,7 @@ static void test_orphan(void)
 			continue;
 		WANT((r->err == -ETIMEDOUT || r->err == -ECONNRESET) && names_only(r->why, victim),
 		     "rank %d got %d: %s", i, r->err, r->why);
-		WANT(r->ended - then < 1400 * TT_MS * SLOW, "rank %d took %llu ms", i,
+		WANT(r->ended - then < 6000 * TT_MS * SLOW, "rank %d took %llu ms", i,
 		     (unsigned long long)((r->ended - then) / TT_MS));
 	}
 }
@@ -1178,7 +1180,7 @@ static void program_watch(tutti *job)
 static void strike_watched(int signal_number, uint64_t bound_ms)
 {
 	victim = 2;
-	start((struct crew){ .size = 5, .deadline_ms = 2000 * SLOW, .program = program_watch });
+	start((struct crew){ .size = 5, .deadline_ms = 3000 * SLOW, .program = program_watch });
 	await(0, 1, NOBODY);
 	uint64_t then = tt_now(), slowest = 0;
 	strike(victim, signal_number);
@@ -1193,8 +1195,8 @@ static void strike_watched(int signal_number, uint64_t bound_ms)
 	finish(victim);
 }
 
-static void test_watch_killed(void) { strike_watched(SIGKILL, 300); }
-static void test_watch_stopped(void) { strike_watched(SIGSTOP, 3 * 200 + 100); }
+static void test_watch_killed(void) { strike_watched(SIGKILL, 2000); } /* at once */
+static void test_watch_stopped(void) { strike_watched(SIGSTOP, 3 * 300 + 2000); }
 
 /* Rank 1 has started a large put when it is asked to end; the others learn that it left, and the put has landed. */
 static void program_term(tutti *job)
@@ -1336,7 +1338,7 @@ static void program_term_stuck(tutti *job)
 
 static void end_stuck(bool two)
 {
-	enum { DEADLINE = 2000 };
+	enum { DEADLINE = 3000 }; /* the second signal ends it long before half of this */
 
 	victim = 0;
 	start((struct crew){ .size = 3, .deadline_ms = DEADLINE, .program = program_term_stuck });
@@ -1349,7 +1351,7 @@ static void end_stuck(bool two)
 	for (int ms = 0; ms < HANG_MS && reap_some() == crew.size; ms++)
 		sleep_ms(1);
 	uint64_t took = (tt_now() - then) / TT_MS;
-	WANT(two ? took < 300 + 500 * SLOW : took >= DEADLINE / 2 && took < DEADLINE + 500 * SLOW, "it took %llu ms", (unsigned long long)took);
+	WANT(two ? took < DEADLINE / 2 * SLOW : took >= DEADLINE / 2 && took < DEADLINE + 2000 * SLOW, "it took %llu ms", (unsigned long long)took);
 	board->go = 1;
 	finish(victim);
 	WANT(WTERMSIG(crew.status[victim]) == SIGTERM, "status 0x%x", crew.status[victim]);

@@ -354,7 +354,7 @@ static void test_nodes(void)
 			const struct outcome *o = &board->of[i];
 			WANT(o->err == 0 && o->summed && o->rank == i && o->size == 3,
 			     "node %d, last %d: rank %d: %d: %s", i, last, o->rank, o->err, o->why);
-			WANT(o->ms < 1000 * SLOW, "node %d waited %llu ms to join", i, (unsigned long long)o->ms);
+			WANT(o->ms < 5000 * SLOW, "node %d waited %llu ms to join", i, (unsigned long long)o->ms);
 		}
 	}
 }
@@ -508,8 +508,16 @@ static void test_interface(void)
 	JOINED(t);
 	WANT(!strncmp(board->of[1].addr, "tcp:127.0.0.1:", 14), "rank 1 listens at %s", board->of[1].addr);
 	REFUSED(-ENODEV, "'lo77'|TUTTI_IFACE|lo", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, SECRET, "TUTTI_IFACE=lo77");
+	/* each transport has its own; TCP's is the one without a name, or with TCP's */
 	REFUSED(-ENODEV, "'lo77'|TUTTI_IFACE|lo", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, SECRET,
-	        "TUTTI_IFACE=shm:any,lo77"); /* each transport has its own */
+	        "TUTTI_IFACE=shm:any,lo77");
+	REFUSED(-ENODEV, "'lo77'|TUTTI_IFACE|lo", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, SECRET,
+	        "TUTTI_IFACE=shm:any,tcp:lo77");
+	for (int i = 0; i < 2; i++)
+		t[i] = (struct try){ .env = { text("TUTTI_RANK=%d", i), "TUTTI_SIZE=2", boot, SECRET,
+			                      i ? "TUTTI_IFACE=shm:lo77,tcp:lo" : "TUTTI_IFACE=tcp:127.0.0.1,shm:lo77" } };
+	JOINED(t);
+	WANT(!strncmp(board->of[1].addr, "tcp:127.0.0.1:", 14), "rank 1 listens at %s", board->of[1].addr);
 }
 
 /* `tutti run` opens rank 0's socket itself. */
@@ -546,8 +554,8 @@ static void test_only_loopback(void)
 	     board->of[1].log);
 	REFUSED(-EACCES, "0.0.0.0|TUTTI_SECRET|127.0.0.1", "TUTTI_RANK=0", "TUTTI_SIZE=2",
 	        text("TUTTI_BOOT=0.0.0.0:%d", free_port()), QUICK);
-	REFUSED(-EACCES, "192.0.2.7|TUTTI_SECRET", "TUTTI_RANK=1", "TUTTI_SIZE=2", "TUTTI_BOOT=192.0.2.7:4000", QUICK);
-	WANT(board->of[0].ms < 500 * SLOW, "it took %llu ms", (unsigned long long)board->of[0].ms);
+	REFUSED(-EACCES, "192.0.2.7|TUTTI_SECRET", "TUTTI_RANK=1", "TUTTI_SIZE=2", "TUTTI_BOOT=192.0.2.7:4000");
+	WANT(board->of[0].ms < 5000 * SLOW, "it took %llu ms", (unsigned long long)board->of[0].ms);
 }
 
 /* Where the kernel says that this port is listened on: 0 nowhere, 1 on loopback alone, 2 elsewhere too. */
@@ -695,7 +703,7 @@ static void test_missing(void)
 	REFUSED(-ETIMEDOUT, text("rank 0|%s|600 ms", boot + strlen("TUTTI_BOOT=")), "TUTTI_RANK=1", "TUTTI_SIZE=2",
 	        boot, QUICK);
 	uint64_t ms = board->of[0].ms;
-	WANT(ms >= 590 && ms < 1200 * SLOW, "it took %llu ms", (unsigned long long)ms);
+	WANT(ms >= 590 && ms < 5000 * SLOW, "it took %llu ms", (unsigned long long)ms);
 
 	struct try t[3];
 	for (int i = 0; i < 3; i++)

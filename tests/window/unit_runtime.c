@@ -629,7 +629,7 @@ static void program_computing(tutti *job)
 		pass_time(5 * TT_MS);
 		start = tt_now();
 		CHECK(tutti_get(w, 1, 0, &v, 8, NULL) == 0 && v == 77);
-		CHECK(tt_now() - start < 500 * TT_MS);
+		CHECK(tt_now() - start < 900 * TT_MS);
 	}
 	CHECK(tutti_barrier(job, NULL) == 0);
 	tutti_window_close(w);
@@ -1123,7 +1123,7 @@ static void program_no_memory(tutti *job)
 	uint64_t then = tt_now();
 	CHECK(left && tutti_barrier(left, NULL) == -ECONNABORTED && strstr(tutti_why(), "rank 1 gave it up"));
 	CHECK(left && tutti_group_shrink(left, &last) == 0);
-	CHECK(tt_now() - then < 500 * TT_MS);
+	CHECK(tt_now() - then < 1900 * TT_MS);
 	if (last)
 		check_group(last, ranks, 3, 1);
 }
