@@ -174,6 +174,25 @@ static void print_wire(const struct wire *w)
 	}
 }
 
+/* The sentence of a setting's bad value; NULL: it is good. */
+static const char *fault_of(const struct tt_settings *all, int s)
+{
+	return tt_judge_setting(all, (enum tt_setting)s) ? tt_why() : NULL;
+}
+
+static int tell_faults(const struct tt_settings *all)
+{
+	int status = 0;
+
+	fflush(stdout);
+	for (int s = 0; s < TT_SETTINGS; s++)
+		if (fault_of(all, s)) {
+			tt_tool_refuse("info", "%s", tt_why());
+			status = 1;
+		}
+	return status;
+}
+
 static void print_settings(const struct tt_settings *all)
 {
 	int name_width = 0, value_width = 0;
@@ -280,6 +299,8 @@ static void json_setting(const struct tt_settings *all, int s)
 	json_member("key", tt_setting_info[s].key);
 	printf(", ");
 	json_member("meaning", tt_setting_info[s].sentence);
+	printf(", ");
+	json_member("fault", fault_of(all, s));
 	printf(" }");
 }
 
@@ -312,7 +333,8 @@ static int print_help(void)
 	       "Prints the version, what was built in, which transports and devices can be used here, and every "
 	       "setting with\n"
 	       "its value and where that came from: the environment, the file that TUTTI_CONFIG names, or a "
-	       "default.\n\n"
+	       "default.\n"
+	       "The exit status is not 0 if a value is none that its setting may have.\n\n"
 	       "  -t, --topology  instead, draw this machine, and where TUTTI_PIN puts the ranks of a job and their "
 	       "threads on it;\n"
 	       "                  which NIC and GPU is near each, and what sits far from what it needs. With "
@@ -357,6 +379,8 @@ static int show(bool topology, const char *file, int ranks, bool json)
 		status = tt_tool_topology(&all, file, ranks, json);
 	else
 		(json ? print_json : print_table)(&all);
+	if (!status)
+		status = tell_faults(&all);
 	tt_settings_free(&all);
 	return err ? 1 : status;
 }

@@ -106,7 +106,7 @@ const char *tt_nearest(const char *word, const char *const *known, int n); /* cl
 
 /* settings.c: all settings of Tutti, which settings.def lists */
 enum tt_setting {
-#define TT_SETTING(id, variable, key, fallback, sentence) TT_##id,
+#define TT_SETTING(id, variable, key, fallback, values, sentence) TT_##id,
 #include "base/settings.def"
 #undef TT_SETTING
 	TT_SETTINGS
@@ -118,7 +118,7 @@ struct tt_settings { /* one job's settings, resolved */
 	} of[TT_SETTINGS];
 };
 struct tt_setting_info {
-	const char *variable, *key, *fallback, *sentence; /* key: its name in a config file, or NULL */
+	const char *variable, *key, *fallback, *values, *sentence; /* key: its name in a config file, or NULL */
 };
 extern const struct tt_setting_info tt_setting_info[TT_SETTINGS];
 const char *tt_env(enum tt_setting);        /* directly from the environment; NULL if unset or empty */
@@ -127,9 +127,10 @@ int tt_settings_set(struct tt_settings *, enum tt_setting, const char *value, co
 void tt_settings_free(struct tt_settings *);
 const char *tt_setting(const struct tt_settings *, enum tt_setting);      /* the value or NULL */
 const char *tt_setting_name(const struct tt_settings *, enum tt_setting); /* key if a file set it, else variable */
-/* These two return 0, or -EINVAL for a bad value. `int` leaves *out alone if unset; `switch` needs a default. */
-int tt_setting_int(const struct tt_settings *, enum tt_setting, long min, long max, long *out);
-int tt_setting_switch(const struct tt_settings *, enum tt_setting, bool *on); /* yes or no, 1 or 0 */
+bool tt_setting_is(const struct tt_settings *, enum tt_setting, const char *word); /* of one with a default */
+int tt_setting_int(const struct tt_settings *, enum tt_setting, long min, long max, long *out); /* 0, *out is left
+                                                                     * alone if it is unset; or -EINVAL */
+int tt_setting_judge(const struct tt_settings *, enum tt_setting); /* 0; -EINVAL: none of settings.def's values */
 
 /* clock.c: the only sources of time, entropy, threads and waiting. A simulated world replaces all of them. */
 struct tt_parking { /* where one thread (or fiber) waits for a wake; zeroed is ready */

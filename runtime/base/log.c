@@ -78,7 +78,8 @@ static unsigned distance(const char *a, const char *b)
 const char *tt_nearest(const char *word, const char *const *known, int n)
 {
 	const char *best = NULL;
-	unsigned least = (unsigned)strlen(word) / 2 + 1; /* more than half the letters differ: another word */
+	/* more than a third of the letters differ: another word */
+	unsigned least = ((unsigned)strlen(word) + 2) / 3 + 1;
 
 	for (int i = 0; i < n; i++) {
 		unsigned d = known[i] ? distance(word, known[i]) : least;

@@ -1,10 +1,11 @@
 /* settings.c - the settings and where each value comes from; the only getenv in the tree */
 #include "base/base.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 const struct tt_setting_info tt_setting_info[TT_SETTINGS] = {
-#define TT_SETTING(id, variable, key, fallback, sentence) { variable, key, fallback, sentence },
+#define TT_SETTING(id, variable, key, fallback, values, sentence) { variable, key, fallback, values, sentence },
 #include "base/settings.def"
 #undef TT_SETTING
 };
@@ -29,23 +30,27 @@ int tt_settings_set(struct tt_settings *all, enum tt_setting s, const char *valu
 	return 0;
 }
 
+enum { PREFIX = sizeof "TUTTI_" - 1 };
+
 /* A misspelt variable would have no effect, silently. */
 static void warn_of_unknown(void)
 {
 	const char *known[TT_SETTINGS];
+	int n = 0;
 
 	for (int i = 0; i < TT_SETTINGS; i++)
-		known[i] = tt_setting_info[i].variable;
+		if (!strncmp(tt_setting_info[i].variable, "TUTTI_", PREFIX))
+			known[n++] = tt_setting_info[i].variable + PREFIX;
 	for (char **e = environ; e && *e && !tt_world; e++) {
 		char name[64] = "";
-		if (strncmp(*e, "TUTTI_", 6))
+		if (strncmp(*e, "TUTTI_", PREFIX))
 			continue;
-		strncpy(name, *e, tt_min(strcspn(*e, "="), sizeof name - 1));
-		const char *meant = tt_nearest(name, known, TT_SETTINGS);
+		strncpy(name, *e + PREFIX, tt_min(strcspn(*e, "=") - PREFIX, sizeof name - 1));
+		const char *meant = tt_nearest(name, known, n);
 		if (meant && !strcmp(meant, name))
 			continue;
-		tt_log(TT_WARN, "%s is not a variable of Tutti%s%s%s `tutti info` lists them", name,
-		       meant ? "; did you mean " : ":", meant ? meant : "", meant ? "?" : "");
+		tt_log(TT_WARN, "TUTTI_%s is not a variable of Tutti%s%s%s `tutti info` lists them", name,
+		       meant ? "; did you mean TUTTI_" : ":", meant ? meant : "", meant ? "?" : "");
 	}
 }
 
@@ -96,13 +101,61 @@ int tt_setting_int(const struct tt_settings *all, enum tt_setting s, long min, l
 	return 0;
 }
 
-int tt_setting_switch(const struct tt_settings *all, enum tt_setting s, bool *on)
+bool tt_setting_is(const struct tt_settings *all, enum tt_setting s, const char *word)
 {
-	const char *text = all->of[s].value;
-	bool yes = !strcmp(text, "yes") || !strcmp(text, "1");
+	return !strcmp(all->of[s].value, word);
+}
 
-	if (!yes && strcmp(text, "no") && strcmp(text, "0"))
-		return tt_fail(-EINVAL, "%s=%s is neither yes nor no", tt_setting_name(all, s), text);
-	*on = yes;
-	return 0;
+/* ---- judging ---- */
+
+static bool is_within(const char *text, long least, long most)
+{
+	char *end;
+	long v;
+
+	errno = 0;
+	v = strtol(text, &end, 10);
+	return !errno && end != text && !*end && v >= least && v <= most;
+}
+
+/* Writes one of the values, and goes to the next. */
+static void spell(const char **values, char *text, size_t size)
+{
+	size_t len = strcspn(*values, "|");
+	long least, most;
+
+	if (sscanf(*values, "%ld..%ld", &least, &most) == 2)
+		snprintf(text, size, "a whole number from %ld to %ld", least, most);
+	else
+		snprintf(text, size, "%.*s", (int)len, *values);
+	*values += len + ((*values)[len] == '|');
+}
+
+static bool fits(const char *values, const char *text)
+{
+	long least, most;
+
+	for (size_t len; *values; values += len + (values[len] == '|')) {
+		len = strcspn(values, "|");
+		if (sscanf(values, "%ld..%ld", &least, &most) == 2 ? is_within(text, least, most) :
+		    strlen(text) == len && !strncmp(values, text, len))
+			return true;
+	}
+	return false;
+}
+
+int tt_setting_judge(const struct tt_settings *all, enum tt_setting s)
+{
+	const char *text = all->of[s].value, *values = tt_setting_info[s].values, *name = tt_setting_name(all, s);
+	char list[160] = "", one[64];
+	int n = 0;
+
+	if (!text || !values || fits(values, text))
+		return 0;
+	for (; *values; n++) {
+		spell(&values, one, sizeof one);
+		snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s",
+		         !n ? "" : *values ? ", " : " or ", one);
+	}
+	return tt_fail(-EINVAL, "%s=%s is not %s", name, text, list);
 }

@@ -31,17 +31,6 @@ int tt_power_below(int n)
 	return p;
 }
 
-int tt_allreduce_check(const struct tt_settings *s)
-{
-	const char *name = tt_setting(s, TT_ALLREDUCE);
-	bool measure;
-
-	if (strcmp(name, "auto") && !find(name))
-		return tt_fail(-EINVAL, "%s=%s is none of auto, direct, doubling, rabenseifner and ring",
-		               tt_setting_name(s, TT_ALLREDUCE), name);
-	return tt_setting_switch(s, TT_MEASURE, &measure);
-}
-
 static const struct tt_algorithm *forced(const struct tt_job *job)
 {
 	const char *name = tt_setting(&job->settings, TT_ALLREDUCE);

@@ -9,7 +9,6 @@ extern const struct tt_module tt_collective_module;
 
 bool tt_coll_is_idle(void *group);          /* true: no collective of the group is under way */
 void tt_coll_end_group(struct tutti *);     /* ends its collectives with -ECANCELED and drops early messages */
-int tt_allreduce_check(const struct tt_settings *); /* -EINVAL: TUTTI_ALLREDUCE or TUTTI_MEASURE has no valid value */
 /* Writes which algorithm and chunk an all-reduce of `bytes` uses and why, and the time expected. Takes the lock. */
 int tt_allreduce_explain(struct tutti *, size_t bytes, tutti_type, tutti_rule, char *text, size_t room);
 #endif

@@ -192,7 +192,6 @@ void tt_place_memory(const struct tt_job *, void *, size_t);   /* binds untouche
 /* ---- pool.c: threads that share large computations. A simulated world has none ---- */
 
 struct tt_pool;
-int tt_pool_read(const struct tt_settings *); /* checks TUTTI_POOL: 0 or -EINVAL */
 int tt_pool_open(struct tt_job *);            /* does nothing if it is open; -ENOMEM, -EAGAIN */
 void tt_pool_close(struct tt_job *);
 /* Runs 0 .. count in pieces of whole grains on the pool's threads and the caller's; returns when all are done. One

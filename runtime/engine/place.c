@@ -127,14 +127,15 @@ static int pin_by_rule(struct tt_job *job)
 int tt_place_open(struct tt_job *job)
 {
 	struct tt_place *p = &job->place;
-	bool caller;
-	int err = tt_setting_switch(&job->settings, TT_PIN_CALLER, &caller);
+	int err = 0;
 
-	if (err || tt_world || p->rule.pin == TT_PIN_NONE || !tt_cpus_count(&p->allowed))
-		return err;
+	if (tt_world || p->rule.pin == TT_PIN_NONE || !tt_cpus_count(&p->allowed))
+		return 0;
 	err = p->rule.pin != TT_PIN_AUTO ? pin_by_rule(job)
 	                                 : keep_on_node(job, job->engine.background, "the background thread");
-	return !err && caller ? tt_place_thread(job, TT_PIN_AUTO, -1) : err;
+	if (!err && tt_setting_is(&job->settings, TT_PIN_CALLER, "yes"))
+		err = tt_place_thread(job, TT_PIN_AUTO, -1);
+	return err;
 }
 
 /* A new thread inherits its creator's processors, perhaps a single core. A failure leaves it there. */

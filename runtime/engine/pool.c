@@ -133,23 +133,12 @@ static long cores_to_spare(const struct tt_place *p)
 	return n > 0 ? n : 0;
 }
 
-int tt_pool_read(const struct tt_settings *settings)
-{
-	const char *text = tt_setting(settings, TT_POOL);
-	long n;
-
-	if (!strcmp(text, "auto") || !tt_setting_int(settings, TT_POOL, 0, MOST, &n))
-		return 0;
-	return tt_fail(-EINVAL, "%s=%s is neither auto nor a number of threads from 0 to %d",
-	               tt_setting_name(settings, TT_POOL), text, MOST);
-}
-
 static int choose_threads(const struct tt_job *job)
 {
 	long spare = cores_to_spare(&job->place), n = spare < MOST_AUTO ? spare : MOST_AUTO;
 
-	if (strcmp(tt_setting(&job->settings, TT_POOL), "auto"))
-		tt_setting_int(&job->settings, TT_POOL, 0, MOST, &n); /* tt_pool_read has checked it */
+	if (!tt_setting_is(&job->settings, TT_POOL, "auto"))
+		tt_setting_int(&job->settings, TT_POOL, 0, MOST, &n);
 	return tt_world ? 0 : (int)n;
 }
 

@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { SECRET_MIN = 16, MEMBERS_MAX = 65536 };
+enum { MEMBERS_MAX = 65536 };
 
 static void leave_job(struct tt_job *);
 
@@ -75,8 +75,9 @@ static int resolve_settings(struct tt_job *job, const tutti_config *given, struc
 	if ((file = tt_setting(&job->settings, TT_CONFIG)) &&
 	    (err = tt_config_load(&job->settings, file, &launch->nodes, &launch->size)))
 		return err;
-	if ((err = tt_setting_int(&job->settings, TT_DEADLINE, 10, 86400000, &deadline)) ||
-	    (err = tt_allreduce_check(&job->settings)) || (err = tt_launch_read(&job->settings, &config, launch)))
+	if ((err = tt_judge_settings(&job->settings)) ||
+	    (err = tt_setting_int(&job->settings, TT_DEADLINE, 10, 86400000, &deadline)) ||
+	    (err = tt_launch_read(&job->settings, &config, launch)))
 		return err;
 	if (launch->size > MEMBERS_MAX)
 		return tt_fail(-EINVAL, "%d ranks are more than the %d that a job may have", launch->size, MEMBERS_MAX);
@@ -89,37 +90,15 @@ static int resolve_settings(struct tt_job *job, const tutti_config *given, struc
 	if (all->unnumbered)
 		job->rank = all->capacity - 1; /* until it has a number */
 	job->epoch = tt_epoch_now();
-	return tt_setting_switch(&job->settings, TT_MINORITY, &all->minority);
-}
-
-static int read_ports(const struct tt_settings *s, int ports[2])
-{
-	const char *text = tt_setting(s, TT_PORTS);
-	char rest;
-	int n;
-
-	ports[0] = ports[1] = 0;
-	if (!text)
-		return 0;
-	n = sscanf(text, "%d-%d%c", &ports[0], &ports[1], &rest);
-	if (n == 1 && !strpbrk(text, "-"))
-		ports[1] = ports[0];
-	else if (n != 2)
-		ports[0] = -1;
-	if (ports[0] < 1 || ports[1] < ports[0] || ports[1] > 65535)
-		return tt_fail(-EINVAL, "%s=%s is not a range of ports: write FIRST-LAST, from 1 to 65535",
-		               tt_setting_name(s, TT_PORTS), text);
+	all->minority = tt_setting_is(&job->settings, TT_MINORITY, "yes");
 	return 0;
 }
 
-static int check_secret(const struct tt_job *job, const struct tt_launch *launch, const char *secret)
+static void warn_of_no_secret(const struct tt_job *job, const struct tt_launch *launch)
 {
-	if (secret && strlen(secret) < SECRET_MIN)
-		return tt_fail(-EINVAL, "%s has %zu bytes: at least %d are needed",
-		               tt_setting_name(&job->settings, TT_SECRET), strlen(secret), SECRET_MIN);
-	if (!secret && job->rank == 0 && job->size > 1 && !tt_world && launch->listen_fd < 0)
+	if (!tt_setting(&job->settings, TT_SECRET) && job->rank == 0 && job->size > 1 && !tt_world &&
+	    launch->listen_fd < 0)
 		tt_log(TT_WARN, "no TUTTI_SECRET is set: only this host's loopback is listened on");
-	return 0;
 }
 
 /* Ranks find each other over this one: HOST:PORT means TCP. */
@@ -173,7 +152,7 @@ static int place_net(struct tt_job *job, const struct tt_launch *launch, const s
 		c->listen_fd = launch->listen_fd;
 	else if (meets && root && !launch->nodes && launch->address[0])
 		c->listen = launch->address;
-	return read_ports(&job->settings, c->ports);
+	return tt_read_ports(&job->settings, c->ports);
 }
 
 static int open_net(struct tt_job *job, const struct tt_launch *launch, const char *name)
@@ -182,22 +161,16 @@ static int open_net(struct tt_job *job, const struct tt_launch *launch, const ch
 	struct tt_net_config c = { .events = &tt_peer_events, .listen_fd = -1, .job = job->id, .epoch = job->epoch,
 		.user = job };
 	char device[96];
-	bool evict;
 	int err;
 
-	if (!t)
-		return tt_fail(-EINVAL, "%s names \"%s\", which is no transport: `tutti info` lists them",
-		               tt_setting_name(&job->settings, TT_TRANSPORTS), name);
 	if (job->engine.count == TT_NETS)
 		return tt_fail(-EINVAL, "TUTTI_TRANSPORTS names more than %d transports", TT_NETS);
 	c.secret = tt_setting(&job->settings, TT_SECRET);
 	c.secret_len = c.secret ? strlen(c.secret) : 0;
 	c.timeout_ms = (unsigned)(job->deadline / TT_MS);
+	c.keep = tt_setting_is(&job->settings, TT_EVICT, "no");
 	if ((err = place_net(job, launch, t, device, sizeof device, &c)) ||
-	    (err = tt_setting_switch(&job->settings, TT_EVICT, &evict)))
-		return err;
-	c.keep = !evict;
-	if ((err = t->open(&c, &job->engine.nets[job->engine.count])))
+	    (err = t->open(&c, &job->engine.nets[job->engine.count])))
 		return err;
 	job->engine.count++;
 	return 0;
@@ -214,15 +187,16 @@ static bool can_do_without(const struct tt_job *job, const struct tt_launch *lau
 static int open_nets(struct tt_job *job, const struct tt_launch *launch)
 {
 	char names[128], *at = names, *name;
-	int err;
+	int err = 0;
 
 	if (job->size == 1)
 		return 0;
-	err = check_secret(job, launch, tt_setting(&job->settings, TT_SECRET));
+	warn_of_no_secret(job, launch);
 	snprintf(names, sizeof names, "%s", tt_setting(&job->settings, TT_TRANSPORTS));
 	while (!err && (name = strsep(&at, ","))) {
 		if (*name && (err = open_net(job, launch, name)) && can_do_without(job, launch, name)) {
-			tt_log(TT_INFO, "the ranks of this job do without %s: %s", name, tt_why());
+			tt_log(TT_WARN, "ranks of this host do without %s: %s (TUTTI_TRANSPORTS=tcp asks for that)",
+			       name, tt_why());
 			err = 0;
 		}
 	}
@@ -237,18 +211,12 @@ static int open_nets(struct tt_job *job, const struct tt_launch *launch)
 }
 
 /* Polling takes a core from another rank where there are fewer cores than ranks. */
-static int choose_spinning(struct tt_job *job)
+static void choose_spinning(struct tt_job *job)
 {
-	const char *s = tt_setting(&job->settings, TT_SPIN);
-
-	if (strcmp(s, "auto") && tt_setting_switch(&job->settings, TT_SPIN, &job->engine.spin))
-		return tt_fail(-EINVAL, "%s=%s is none of auto, yes and no", tt_setting_name(&job->settings, TT_SPIN),
-		               s);
-	if (strcmp(s, "auto"))
-		return 0;
-	if (job->size > 1)
+	if (!tt_setting_is(&job->settings, TT_SPIN, "auto"))
+		job->engine.spin = tt_setting_is(&job->settings, TT_SPIN, "yes");
+	else if (job->size > 1)
 		job->engine.spin = tt_cpus_count(&job->place.allowed) >= job->place.ranks;
-	return 0;
 }
 
 static int take_local(const struct tt_job *job, enum tt_setting own, enum tt_setting torch, int min, int max, int *out)
@@ -291,15 +259,15 @@ static int set_up(struct tt_job *job, const struct tt_launch *launch)
 	int err;
 
 	job->id = tt_launch_job_id(launch);
-	if ((err = tt_place_begin(job)) || (err = tt_pool_read(&job->settings)) || (err = tt_mark_owner(job)) ||
+	if ((err = tt_place_begin(job)) || (err = tt_mark_owner(job)) ||
 	    (err = tt_members_open(job, launch)) || (err = open_nets(job, launch)) || (err = tt_engine_open(job)) ||
 	    (err = tt_rendezvous_meet(job, launch)))
 		return err;
 	tt_lock(job);
-	if (!(err = count_local(job)))
-		err = choose_spinning(job);
-	if (!err)
+	if (!(err = count_local(job))) {
+		choose_spinning(job);
 		err = tt_place_open(job);
+	}
 	if (!err)
 		err = tt_members_settle(job);
 	tt_unlock(job);

@@ -19,6 +19,8 @@ static inline struct tt_jobs_own *tt_jobs_own(const struct tt_job *job) { return
 const struct tt_transport *tt_transport_find(const char *name); /* by name or by the scheme of an address, or NULL */
 const struct tt_module *const *tt_module_list(void); /* all modules, in the order of their floors; NULL at the end */
 
+int tt_read_ports(const struct tt_settings *, int ports[2]); /* TUTTI_PORTS, 0 and 0 by default; -EINVAL */
+
 /* Finishes the operations of this rank and says goodbye; blocks, at most a deadline. Without the lock. */
 void tt_job_goodbye(struct tt_job *);
 void tt_signal_forget(struct tt_job *); /* the job leaves by itself. Without the lock */

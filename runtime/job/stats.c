@@ -216,13 +216,9 @@ static void lend_ear(struct tt_job *job)
 
 int tt_stats_listen(struct tt_job *job)
 {
-	const char *s = tt_setting(&job->settings, TT_STATS_SIGNAL);
 	bool taken;
 
-	if (strcmp(s, "USR1") && strcmp(s, "none"))
-		return tt_fail(-EINVAL, "%s=%s is none of USR1 and none",
-		               tt_setting_name(&job->settings, TT_STATS_SIGNAL), s);
-	if (*s == 'n' || tt_world)
+	if (tt_world || tt_setting_is(&job->settings, TT_STATS_SIGNAL, "none"))
 		return 0;
 	tt_ticket_lock_take(&ears.lock);
 	if ((taken = take_signal())) {

@@ -124,6 +124,42 @@ static int from_program(const tutti_config *c, struct tt_launch *b)
 	return copy_address(b, c->boot);
 }
 
+/* How many tasks a launcher has started that Tutti does not know yet. rank: the variable with this task's number. */
+static long foreign_tasks(const struct tt_settings *s, const char **launcher, const char **rank)
+{
+	static const struct {
+		enum tt_setting size;
+		const char *launcher, *rank;
+	} known[] = {
+		{ TT_SLURM_TASKS, "srun", "SLURM_PROCID" }, { TT_OMPI_SIZE, "mpirun", "OMPI_COMM_WORLD_RANK" },
+		{ TT_PMI_SIZE, "a PMI launcher", "PMI_RANK" },
+	};
+
+	for (size_t i = 0; i < TT_COUNT(known); i++) {
+		const char *text = tt_setting(s, known[i].size);
+		bool is_step = known[i].size != TT_SLURM_TASKS || tt_setting(s, TT_SLURM_STEP);
+		*launcher = known[i].launcher;
+		*rank = known[i].rank;
+		if (text && is_step && strtol(text, NULL, 10) > 1)
+			return strtol(text, NULL, 10);
+	}
+	return 0;
+}
+
+/* Each task would be a job of its own, and nobody would notice. */
+static int alone(const struct tt_settings *s, struct tt_launch *b)
+{
+	const char *launcher, *rank;
+	long n = foreign_tasks(s, &launcher, &rank);
+
+	b->size = 1;
+	if (!n)
+		return 0;
+	return tt_fail(-EINVAL, "this is one of %ld processes that %s started, and nothing says where they meet: start "
+	               "sh -c 'TUTTI_RANK=$%s TUTTI_SIZE=%ld TUTTI_BOOT=HOST:PORT exec PROGRAM', with process 0's HOST "
+	               "and a free PORT there; or set TUTTI_SIZE=1 TUTTI_RANK=0 for jobs of one", n, launcher, rank, n);
+}
+
 /* Settings of this process alone come before what a file says of all. */
 int tt_launch_read(struct tt_settings *s, const tutti_config *c, struct tt_launch *b)
 {
@@ -139,8 +175,7 @@ int tt_launch_read(struct tt_settings *s, const tutti_config *c, struct tt_launc
 		return from_tutti(s, b);
 	if (tt_setting(s, TT_TORCH_RANK) && tt_setting(s, TT_TORCH_SIZE))
 		return from_torch(s, b);
-	b->size = 1;
-	return 0;
+	return alone(s, b);
 }
 
 void tt_launch_free(struct tt_launch *b)

@@ -329,24 +329,29 @@ static void test_whole_numbers(void)
 	tt_settings_free(&all);
 }
 
-static void test_switches(void)
+static void test_values(void)
 {
-	static const char *const on[] = { "yes", "1" }, *const off[] = { "no", "0" }, *const wrong[] = { "on", "Yes", "10", "", "maybe" };
+	static const struct {
+		enum tt_setting setting;
+		const char *good, *bad[6], *sentence;
+	} cases[] = {
+		{ TT_MINORITY, "no", { "on", "Yes", "1", "", "yesno", "maybe" }, "TUTTI_MINORITY=maybe is not yes or no" },
+		{ TT_SPIN, "auto", { "perhaps" }, "TUTTI_SPIN=perhaps is not auto, yes or no" },
+		{ TT_POOL, "64", { "65", "-1", "64x", "aut" }, "TUTTI_POOL=aut is not auto or a whole number from 0 to 64" },
+		{ TT_SIZE, "7", { "", "7 ", "0", "99999999999999999999" }, "is not a whole number from 1 to 2147483647" },
+	};
 	struct tt_settings all;
-	bool value = false;
 
 	CU_ASSERT_EQUAL_FATAL(tt_settings_load(&all), 0);
-	for (size_t i = 0; i < 2; i++) {
-		tt_settings_set(&all, TT_MINORITY, on[i], "program");
-		CU_ASSERT(!tt_setting_switch(&all, TT_MINORITY, &value) && value);
-		tt_settings_set(&all, TT_MINORITY, off[i], "program");
-		CU_ASSERT(!tt_setting_switch(&all, TT_MINORITY, &value) && !value);
+	for (size_t i = 0; i < TT_COUNT(cases); i++) {
+		tt_settings_set(&all, cases[i].setting, cases[i].good, "program");
+		CU_ASSERT_EQUAL(tt_setting_judge(&all, cases[i].setting), 0);
+		for (int k = 0; k < 6 && cases[i].bad[k]; k++) {
+			tt_settings_set(&all, cases[i].setting, cases[i].bad[k], "program");
+			CU_ASSERT_EQUAL(tt_setting_judge(&all, cases[i].setting), -EINVAL);
+		}
+		CU_ASSERT_PTR_NOT_NULL(strstr(tt_why(), cases[i].sentence));
 	}
-	for (size_t i = 0; i < TT_COUNT(wrong); i++) {
-		tt_settings_set(&all, TT_MINORITY, wrong[i], "program");
-		CU_ASSERT_EQUAL(tt_setting_switch(&all, TT_MINORITY, &value), -EINVAL);
-	}
-	CU_ASSERT_PTR_NOT_NULL(strstr(tt_why(), "TUTTI_MINORITY=maybe is neither yes nor no"));
 	tt_settings_free(&all);
 }
 
@@ -745,7 +750,7 @@ static CU_TestInfo env_tests[] = {
 	{ "settings come from the environment first", test_settings_come_from_the_environment_first },
 	{ "settings can be replaced", test_settings_can_be_replaced },
 	{ "whole numbers", test_whole_numbers },
-	{ "switches", test_switches },
+	{ "values of settings", test_values },
 	{ "every setting is described", test_every_setting_is_described },
 	CU_TEST_INFO_NULL,
 };

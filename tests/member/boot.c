@@ -648,8 +648,27 @@ static void test_variables(void)
 	REFUSED(-EINVAL, "TUTTI_TRANSPORTS names no", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, "TUTTI_TRANSPORTS=,");
 	REFUSED(-EINVAL, "TUTTI_DEADLINE=abc|whole number", "TUTTI_DEADLINE=abc");
 	REFUSED(-EINVAL, "TUTTI_DEADLINE=0|from 10", "TUTTI_DEADLINE=0");
-	REFUSED(-EINVAL, "TUTTI_SPIN=perhaps|auto, yes and no", "TUTTI_SPIN=perhaps");
-	REFUSED(-EINVAL, "TUTTI_MINORITY=perhaps|yes nor no", "TUTTI_MINORITY=perhaps");
+	/* in a job of one, too, and also what only larger jobs use */
+	REFUSED(-EINVAL, "TUTTI_SPIN=perhaps|auto, yes or no", "TUTTI_SPIN=perhaps");
+	REFUSED(-EINVAL, "TUTTI_MINORITY=perhaps|yes or no", "TUTTI_MINORITY=perhaps");
+	REFUSED(-EINVAL, "TUTTI_EVICT=1|yes or no", "TUTTI_EVICT=1");
+	REFUSED(-EINVAL, "TUTTI_LOG=verbose|debug", "TUTTI_LOG=verbose");
+	REFUSED(-EINVAL, "TUTTI_PIN=banana|spread", "TUTTI_PIN=banana");
+	REFUSED(-EINVAL, "TUTTI_TRANSPORTS names \"rdma\"|tutti info", "TUTTI_TRANSPORTS=shm,rdma");
+	REFUSED(-EINVAL, "TUTTI_PORTS=many|FIRST-LAST", "TUTTI_PORTS=many");
+	REFUSED(-EINVAL, "TUTTI_SECRET has 5 bytes|16", "TUTTI_SECRET=short");
+}
+
+/* A task of somebody else's launcher would be a job of one, without a word. */
+static void test_other_launchers(void)
+{
+	REFUSED(-EINVAL, "one of 4 processes that srun|TUTTI_RANK=$SLURM_PROCID TUTTI_SIZE=4|TUTTI_BOOT=HOST:PORT",
+	        "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=4", "SLURM_PROCID=1");
+	REFUSED(-EINVAL, "2 processes that mpirun|TUTTI_RANK=$OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE=2", "PMI_SIZE=2");
+	REFUSED(-EINVAL, "3 processes that a PMI launcher|TUTTI_RANK=$PMI_RANK", "PMI_SIZE=3");
+	JOINED(((struct try[]){ { .env = { "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=1" } } }));
+	JOINED(((struct try[]){ { .env = { "SLURM_STEP_NUM_TASKS=4" } } })); /* in no step */
+	JOINED(((struct try[]){ { .env = { "PMI_SIZE=3", "TUTTI_RANK=0", "TUTTI_SIZE=1" } } }));
 }
 
 static void test_boot_addresses(void)
@@ -944,7 +963,7 @@ static CU_TestInfo secret_tests[] = {
 static CU_TestInfo wrong_tests[] = {
 	{ "variables", test_variables },
 	{ "addresses", test_boot_addresses },
-	{ "misspelt variables", test_misspelt_variable },
+	{ "misspelt variables", test_misspelt_variable }, { "launchers that Tutti does not know", test_other_launchers },
 	{ "tutti_config", test_config_struct },
 	{ "missing ranks", test_missing },
 	{ "a rank twice", test_twice },

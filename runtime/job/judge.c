@@ -1,0 +1,73 @@
+/* judge.c - is the value of each setting a good one? Asked by tutti_join and `tutti info` */
+#include "job/job_private.h"
+#include "topology/topology.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SECRET_MIN = 16 };
+
+int tt_read_ports(const struct tt_settings *s, int ports[2])
+{
+	const char *text = tt_setting(s, TT_PORTS);
+	char rest;
+	int n;
+
+	ports[0] = ports[1] = 0;
+	if (!text)
+		return 0;
+	n = sscanf(text, "%d-%d%c", &ports[0], &ports[1], &rest);
+	if (n == 1 && !strpbrk(text, "-"))
+		ports[1] = ports[0];
+	else if (n != 2)
+		ports[0] = -1;
+	if (ports[0] < 1 || ports[1] < ports[0] || ports[1] > 65535)
+		return tt_fail(-EINVAL, "%s=%s is not a range of ports: write FIRST-LAST, from 1 to 65535",
+		               tt_setting_name(s, TT_PORTS), text);
+	return 0;
+}
+
+static int judge_transports(const struct tt_settings *s)
+{
+	char names[128], *at = names, *name;
+
+	snprintf(names, sizeof names, "%s", tt_setting(s, TT_TRANSPORTS));
+	while ((name = strsep(&at, ",")))
+		if (*name && !tt_transport_find(name))
+			return tt_fail(-EINVAL, "%s names \"%s\", which is no transport: `tutti info` lists them",
+			               tt_setting_name(s, TT_TRANSPORTS), name);
+	return 0;
+}
+
+static int judge_secret(const struct tt_settings *s)
+{
+	const char *secret = tt_setting(s, TT_SECRET);
+
+	if (!secret || strlen(secret) >= SECRET_MIN)
+		return 0;
+	return tt_fail(-EINVAL, "%s has %zu bytes: at least %d are needed", tt_setting_name(s, TT_SECRET),
+	               strlen(secret), SECRET_MIN);
+}
+
+int tt_judge_setting(const struct tt_settings *all, enum tt_setting s)
+{
+	struct tt_pin_rule rule;
+	int ports[2];
+
+	switch (s) {
+	case TT_PIN: return tt_pin_read(all, &rule);
+	case TT_PORTS: return tt_read_ports(all, ports);
+	case TT_SECRET: return judge_secret(all);
+	case TT_TRANSPORTS: return judge_transports(all);
+	default: return tt_setting_judge(all, s);
+	}
+}
+
+int tt_judge_settings(const struct tt_settings *all)
+{
+	int err = 0;
+
+	for (int s = 0; !err && s < TT_SETTINGS; s++)
+		err = tt_judge_setting(all, (enum tt_setting)s);
+	return err;
+}
