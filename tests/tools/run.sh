@@ -383,6 +383,33 @@ test_stop() {
 	check "to the end" is $? 0
 }
 
+# A rank under SIGSTOP, which the others have outlived: nobody else would end it.
+test_stopped() {
+	for keep in "" --keep-going; do
+		rm -rf up
+		"$tutti" run -n 2 $keep --grace 0.3 sh -c "echo \$\$ > pid.\$TUTTI_RANK; $ready
+			[ \$TUTTI_RANK = 1 ] || exit 0; while :; do sleep 0.1; done" "$marker" > out 2> err &
+		pid=$!
+		check "up" soon files up 2
+		kill -STOP "$(cat pid.1)"
+		wait $pid
+		check "status" is $? "$([ "$keep" ] && echo 0 || echo 137)"
+		check "it says so" has err 'rank 1 is stopped, and all others have ended'
+		check "gone" soon none_left
+	done
+}
+
+test_rendezvous() {
+	run -np 2 sh -c 'echo $TUTTI_RANK of $TUTTI_SIZE'
+	check "-np is -n" has out '1 of 2'
+	port=$(( $$ % 20000 + 20000 ))
+	run -n 2 -v --rendezvous 127.0.0.1:$port sh -c 'echo $TUTTI_BOOT'
+	check "where rank 0 listens" has out "^127.0.0.1:$port"
+	check "how to start one again" has err "TUTTI_RANK=R TUTTI_SIZE=2 TUTTI_BOOT=127.0.0.1:$port"
+	refuses 'it is HOST:PORT' run --rendezvous here true
+	refuses 'it is HOST:PORT' run --rendezvous here:x true
+}
+
 # Killed itself, it can do nothing any more; the ranks and their children go all the same, and so does the keeper.
 test_killed() {
 	rm -rf up
@@ -449,10 +476,19 @@ test_info() {
 	if command -v python3 > /dev/null; then
 		check "JSON" python3 -c 'import json; json.load(open("out"))'
 	fi
+	for bad in TUTTI_DEADLINE=abc TUTTI_PIN=banana TUTTI_TRANSPORTS=shm,rdma TUTTI_LOG=verbose TUTTI_PIN_CALLER=1; do
+		env "$bad" "$tutti" info > out 2> err
+		check "$bad has status 1" is $? 1
+		check "$bad is named" has err "${bad%%=*}"
+	done
+	TUTTI_PIN=banana TUTTI_SPIN=some "$tutti" info --json > out 2> err
+	check "each fault is in the JSON" is "$(grep -c '"fault": "' out)" 2
+	TUTTI_FOO=1 "$tutti" info > out 2> err
+	check "what is not near is not suggested" has_not err 'did you mean'
 	TUTTI_CONFIG=./nowhere.conf "$tutti" info > out 2> err
 	check "a config file that is not there" is $? 1
 	check "is named" has err nowhere.conf
 }
 
 run_tests "environment boot_socket secret default_number output lines_stay_whole input signal_state failure grace keep_going survive server table exec refusals limits signals
-	stats_signal background stop killed leftovers broken_output info" "$@"
+	stats_signal background stop stopped rendezvous killed leftovers broken_output info" "$@"

@@ -121,6 +121,10 @@ static int open_boot(struct run *run)
 	socklen_t len = sizeof at;
 	char text[32];
 
+	if (run->options.rendezvous) { /* rank 0 listens there itself */
+		setenv(variable(TT_BOOT), run->options.rendezvous, 1);
+		return 0;
+	}
 	run->boot = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (run->boot < 0 || bind(run->boot, (struct sockaddr *)&at, len) || listen(run->boot, SOMAXCONN) ||
 	    getsockname(run->boot, (struct sockaddr *)&at, &len))
@@ -128,6 +132,16 @@ static int open_boot(struct run *run)
 	snprintf(text, sizeof text, "127.0.0.1:%d", ntohs(at.sin_port));
 	setenv(variable(TT_BOOT), text, 1);
 	return 0;
+}
+
+/* A rank that died may join again, and so may new ones. */
+static void tell_how_to_join(struct run *run)
+{
+	const char *secret = tt_env(TT_SECRET);
+
+	tt_run_say(run, "to start a rank again: TUTTI_RANK=R TUTTI_SIZE=%d TUTTI_BOOT=%s%s%s PROGRAM; "
+	           "to add one: TUTTI_RANK=new", run->options.ranks, tt_env(TT_BOOT), secret ? " TUTTI_SECRET=" : "",
+	           secret ? secret : "");
 }
 
 static void set_secret(void)
@@ -202,7 +216,7 @@ static _Noreturn void become_rank(struct run *run, int r, const int out[2], int 
 	close(run->life);
 	set_number(TT_RANK, r);
 	set_number(TT_LOCAL_RANK, r);
-	if (!r) {
+	if (!r && run->boot >= 0) {
 		set_number(TT_BOOT_FD, run->boot);
 		fcntl(run->boot, F_SETFD, 0);
 	}
@@ -262,7 +276,8 @@ static int start_ranks(struct run *run)
 	for (r = 0; r < run->options.ranks && !err; r++)
 		err = start_rank(run, r, report[1]);
 	close(report[1]);
-	close(run->boot);
+	if (run->boot >= 0)
+		close(run->boot);
 	run->boot = -1;
 	if (!err && read(report[0], &refusal, sizeof refusal) != sizeof refusal)
 		refusal = 0;
@@ -395,12 +410,44 @@ static void end_ranks(struct run *run, int sig, uint64_t grace)
 	run->deadline = tt_now() + grace;
 }
 
+/* A rank under SIGSTOP may have been evicted and outlived: nobody would end it. */
+static bool only_stopped_are_left(const struct run *run)
+{
+	siginfo_t what;
+
+	if (run->alive == run->options.ranks)
+		return false;
+	for (int r = 0; r < run->options.ranks; r++) {
+		what.si_pid = 0;
+		if (run->ranks[r].pid && (waitid(P_PID, (id_t)run->ranks[r].pid, &what, WSTOPPED | WNOHANG | WNOWAIT) ||
+		                          !what.si_pid))
+			return false;
+	}
+	return run->alive;
+}
+
+static void look_at_stopped(struct run *run)
+{
+	char names[400];
+
+	if (run->stage != RUNNING || !only_stopped_are_left(run))
+		return;
+	name_living(run, names, sizeof names);
+	tt_run_say(run, "%s %s stopped, and all others have ended: killed after the grace unless continued", names,
+	           run->alive > 1 ? "are" : "is");
+	run->stage = STOPPED;
+	run->deadline = tt_now() + run->options.grace;
+}
+
 /* The stage's time is over. */
 static void escalate(struct run *run)
 {
-	if (run->stage == FAILING)
+	run->outlived = run->stage == STOPPED && only_stopped_are_left(run);
+	if (run->stage == STOPPED && !run->outlived)
+		run->stage = RUNNING;
+	else if (run->stage == FAILING)
 		end_ranks(run, SIGTERM, run->options.grace < 1000 * TT_MS ? run->options.grace : 1000 * TT_MS);
-	else if (run->stage == ENDING)
+	else if (run->stage == ENDING || run->outlived)
 		kill_ranks(run);
 	else
 		abandon(run);
@@ -426,6 +473,7 @@ static void take_signal(struct run *run, int sig)
 	switch (sig) {
 	case SIGCHLD:
 		bury_the_dead(run);
+		look_at_stopped(run);
 		break;
 	case SIGINT:
 	case SIGTERM:
@@ -559,10 +607,13 @@ static int run_ranks(const struct options *options, const struct rlimit *files)
 
 	if (err)
 		run.status = tt_tool_refuse("run", "cannot begin: %s", strerror(-err));
-	else if (!(run.status = start_ranks(&run)))
+	else if (!(run.status = start_ranks(&run))) {
+		if (options->verbose)
+			tell_how_to_join(&run);
 		serve(&run);
+	}
 	close_run(&run);
-	return run.options.keep_going && run.finished && run.stage == RUNNING ? 0 : run.status;
+	return run.options.keep_going && run.finished && (run.stage == RUNNING || run.outlived) ? 0 : run.status;
 }
 
 /* The command line. */
@@ -624,12 +675,14 @@ static int take_grace(struct options *o, const char *text)
 
 static int print_help(void)
 {
-	printf("Usage: tutti run [-n N] [--tag] [--keep-going] [--grace SECONDS] PROGRAM [ARGUMENT ...]\n"
+	printf("Usage: tutti run [-n N] [OPTION ...] PROGRAM [ARGUMENT ...]\n"
 	       "Starts N copies of PROGRAM on this host as the ranks 0 to N-1 of one job.\n\n"
 	       "  -n, --ranks N        how many; by default the number of cores allowed (here %d)\n"
 	       "  -t, --tag            begin each line of output with its rank: \"[2] text\"\n"
 	       "  -g, --grace SECONDS  how long ranks may take to end before they are made to; 3 by default\n"
 	       "  -k, --keep-going     when a rank fails, leave the others alone: they may go on without it\n"
+	       "  -r, --rendezvous HOST:PORT  where rank 0 listens; by default a free port of the loopback\n"
+	       "  -v, --verbose        say how to start a rank again by hand, or to add one: with the job's secret\n"
 	       "  -h, --help           this text\n\n"
 	       "For example:\n"
 	       "  tutti run -n 4 ./train --epochs 3\n"
@@ -641,7 +694,9 @@ static int print_help(void)
 	       "unless that is a terminal, and without --tag writes to a terminal itself.\n\n"
 	       "When a rank fails, the others have the grace to notice, then get SIGTERM, and after at most one "
 	       "second more\n"
-	       "SIGKILL; with --keep-going they are left alone. The signals INT, TERM, HUP, QUIT, USR1, USR2 and TSTP "
+	       "SIGKILL; with --keep-going they are left alone. Ranks that are stopped while all others have ended are "
+	       "killed after\n"
+	       "the grace. The signals INT, TERM, HUP, QUIT, USR1, USR2 and TSTP "
 	       "are passed\n"
 	       "on to the ranks; INT and TERM also begin the grace, after which the ranks are killed; a second INT "
 	       "kills at once.\n"
@@ -657,9 +712,22 @@ static int print_help(void)
 
 static const struct option known[] = {
 	{ "ranks", required_argument, NULL, 'n' }, { "tag", no_argument, NULL, 't' },
-	{ "grace", required_argument, NULL, 'g' },
+	{ "grace", required_argument, NULL, 'g' }, { "rendezvous", required_argument, NULL, 'r' },
+	{ "verbose", no_argument, NULL, 'v' },
 	{ "keep-going", no_argument, NULL, 'k' }, { "help", no_argument, NULL, 'h' }, { 0 },
 };
+
+static int take_rendezvous(struct options *o, const char *text)
+{
+	const char *port = strrchr(text, ':');
+	char *end;
+
+	if (!port || port == text || strtol(port + 1, &end, 10) < 1 || end == port + 1 || *end)
+		return tt_tool_refuse("run", "--rendezvous %s: it is HOST:PORT, an address of this host and a free port",
+		                      text);
+	o->rendezvous = text;
+	return 0;
+}
 
 /* False: *status is the exit status. */
 static bool parse(int argc, char **argv, struct options *o, int *status)
@@ -667,9 +735,13 @@ static bool parse(int argc, char **argv, struct options *o, int *status)
 	int c;
 
 	*status = 0;
-	while (!*status && (c = getopt_long(argc, argv, "+:n:tkg:h", known, NULL)) != -1) {
+	if (argc > 1 && !strcmp(argv[1], "-np")) /* as mpirun has it, and getopt would read -n p */
+		argv[1][2] = 0;
+	while (!*status && (c = getopt_long(argc, argv, "+:n:tkg:r:vh", known, NULL)) != -1) {
 		switch (c) {
 		case 'n': *status = take_ranks(o, optarg); break;
+		case 'r': *status = take_rendezvous(o, optarg); break;
+		case 'v': o->verbose = true; break;
 		case 't': o->tag = true; break;
 		case 'k': o->keep_going = true; break;
 		case 'g': *status = take_grace(o, optarg); break;

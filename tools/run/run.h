@@ -9,7 +9,8 @@ enum { RANKS_MAX = 4096 };
 
 struct options {
 	int ranks;
-	bool tag, keep_going;
+	bool tag, keep_going, verbose;
+	const char *rendezvous; /* HOST:PORT; NULL: a port of the loopback */
 	uint64_t grace; /* nanoseconds */
 	char **program;
 };
@@ -45,6 +46,7 @@ struct process_groups { /* shared with the keeper */
 enum stage {
 	RUNNING,
 	FAILING, /* a rank has failed: the others have time to notice and end */
+	STOPPED, /* all ranks that are left are stopped, by SIGSTOP for one */
 	ENDING,  /* they got SIGTERM */
 	KILLED,
 };
@@ -58,6 +60,7 @@ struct run {
 	uint64_t deadline; /* of the stage */
 	bool interrupted;  /* by SIGINT */
 	bool finished;     /* some rank exited with 0 */
+	bool outlived;     /* the last ranks were stopped, and were killed for that */
 	int alive, status, failed;
 	pid_t self, keeper;
 	int life;          /* a pipe: the keeper sees it close when tutti run ends */
