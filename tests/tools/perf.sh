@@ -22,12 +22,13 @@ perf() {
 }
 
 number='[0-9][0-9.e+-]*'
-row() { # which limit key, transport, limit
+row() { # which baseline key, transport, baseline
 	printf '^{"test": "[a-z-]*", "transport": "%s", "ranks": [0-9]*, "bytes": [0-9]*, "type": "[a-z0-9]*", "iters": [0-9]*, ' "$2"
 	printf '"p50_us": %s, "min_us": %s, "p99_us": %s, "gb_per_s": %s, ' "$number" "$number" "$number" "$number"
-	printf '"%s": %s, "limit": "%s[^"]*", "ratio": %s}$' "$1" "$number" "$3" "$number"
+	printf '\\("busbw_gb_per_s": %s, \\)*' "$number"
+	printf '"%s": %s, "baseline": "%s[^"]*", "ratio": %s}$' "$1" "$number" "$3" "$number"
 }
-rows() { # key of the limit, how many; transport and limit, if it is not tcp
+rows() { # key of the baseline, how many; transport and baseline, if it is not tcp
 	check "status 0" is $status 0
 	check "nothing on stderr" lines err 0
 	check "as many rows, all members" is "$(grep -c "$(row "$1" "${3:-tcp}" "${4:-bare TCP }")" out)" "$2"
@@ -39,67 +40,67 @@ rows() { # key of the limit, how many; transport and limit, if it is not tcp
 
 test_tests() {
 	perf pingpong --size 8..64 --iters 30 --json
-	rows limit_us 4
+	rows baseline_us 4
 	check "the bytes" has out '"bytes": 32,'
 	check "the iterations" has out '"iters": 30,'
 	perf put --size 8 --iters 5 --json
-	rows limit_us 1
+	rows baseline_us 1
 	check "fewer than ten" has out '"iters": 5,'
 	perf put --size 128K --time 0.01 --json
-	rows limit_gb_per_s 1
+	rows baseline_gb_per_s 1
 	perf put --size 8 --iters 10 --target compute --json
-	rows limit_us 1
+	rows baseline_us 1
 	check "the tick is named" has out 'blocking sockets, plus one background tick of 1000 us'
 	perf get --size 1 --iters 10 --json
-	rows limit_us 1
+	rows baseline_us 1
 	perf get --size 3000 --iters 10 --target compute --json
-	rows limit_us 1
+	rows baseline_us 1
 	perf stream --size 100000 --iters 10 --json
-	rows limit_gb_per_s 1
+	rows baseline_gb_per_s 1
 	perf stream --get --size 64K --iters 10 --target compute --json
-	rows limit_gb_per_s 1
+	rows baseline_gb_per_s 1
 	check "gets" has out '"test": "stream-get"'
 }
 
 test_allreduce() {
 	perf allreduce --size 4K..512K --time 0.01 --json
-	rows limit_us 8
+	rows baseline_us 8
 	check "two ranks, f32" has out '"ranks": 2, "bytes": 4096, "type": "f32"'
 	perf allreduce -n 3 --size 40 --iters 10 --json
-	rows limit_us 1
+	rows baseline_us 1
 	perf allreduce --brought --size 4K --iters 10 --json
-	rows limit_us 1
+	rows baseline_us 1
 	perf allreduce -n 4 --size 256K --iters 10 --json
-	rows limit_us 1
-	check "the limit is a ring" has out 'bare TCP ring'
+	rows baseline_us 1
+	check "the baseline is a ring" has out 'bare TCP ring'
 	for kind in f64,sum f16,average bf16,product i32,min i64,max f32,product i64,average bf16,sum; do
 		perf allreduce --size 72 --iters 2 --type "${kind%,*}" --rule "${kind#*,}" --json
-		rows limit_us 1
+		rows baseline_us 1
 		check "the type" has out "\"type\": \"${kind%,*}\""
 	done
 }
 
 test_shared() {
 	perf pingpong --transport shm --size 32..64 --iters 30 --json
-	rows limit_us 2 shm 'bare memory: '
+	rows baseline_us 2 shm 'bare memory: '
 	check "a line" has out '"bytes": 32,.*one line each way'
 	check "more than a line" has out '"bytes": 64,.*a copy and a count each way'
 	perf put --transport shm --size 8 --iters 10 --target compute --json
-	rows limit_us 1 shm 'bare memory: one copy; memcpy'
+	rows baseline_us 1 shm 'bare memory: one copy; memcpy'
 	perf get --transport shm --size 128K --iters 10 --json
-	rows limit_gb_per_s 1 shm 'bare memory: one copy; '
+	rows baseline_gb_per_s 1 shm 'bare memory: one copy; '
 	perf stream --get --transport shm --size 64K --iters 10 --json
-	rows limit_gb_per_s 1 shm 'bare memory: copies; '
+	rows baseline_gb_per_s 1 shm 'bare memory: copies; '
 	perf allreduce --transport shm -n 3 --size 40..80K --iters 10 --json
-	rows limit_us 12 shm 'bare memory: each rank sums its slice'
+	rows baseline_us 12 shm 'bare memory: each rank sums its slice'
 	perf allreduce --transport shm -n 3 --brought --size 600K --iters 10 --rule average --type i32 --json
-	rows limit_us 1 shm 'bare memory: pieces of 256 KiB'
+	rows baseline_us 1 shm 'bare memory: pieces of 256 KiB'
 }
 
 memory_rows() { # how many
 	check "status 0" is $status 0
 	check "nothing on stderr" lines err 0
-	check "as many rows, all members" is "$(grep -c '"transport": "memory", .*"limit_gb_per_s": [0-9.e+]*, "limit": "STREAM [^"]*", "ratio": [0-9.]*}$' out)" "$1"
+	check "as many rows, all members" is "$(grep -c '"transport": "memory", .*"baseline_gb_per_s": [0-9.e+]*, "baseline": "STREAM [^"]*", "ratio": [0-9.]*}$' out)" "$1"
 	check "and nothing else" lines out "$1"
 }
 
@@ -121,7 +122,7 @@ test_memory() { # each kernel is checked against plain numbers before it is time
 	memory_rows 5
 	perf copy --size 64K --iters 50 --kernel chosen --explain
 	check "a title" has out '^tutti perf copy, 1 rank;'
-	check "the kernel" has out 'copy-chosen of byte; limit: STREAM copy: 1 read, 1 written;'
+	check "the kernel" has out 'copy-chosen of byte; baseline: STREAM copy: 1 read, 1 written;'
 	check "the way" has out '^  chosen for this size: [prs]'
 	perf update --size 4K --iters 2 --json
 	memory_rows 14
@@ -135,25 +136,25 @@ test_memory() { # each kernel is checked against plain numbers before it is time
 		memory_rows $((3 * ${type#*,}))
 	done
 	perf update -n 2 --size 1M --iters 20 --kernel adam --type bf16 --explain
-	check "its state is wider" has out 'update-adam of bf16; limit: STREAM triad: 6 read, 5 written in place'
+	check "its state is wider" has out 'update-adam of bf16; baseline: STREAM triad: 6 read, 5 written in place'
 	check "bytes and state" has out '^  kernels: [pA].*; 22 bytes an element; state m and v$'
 	for kernel in add adam elastic; do
 		perf update --threads 2 --size 1M --iters 2 --kernel $kernel --json
 		memory_rows 1
-		check "the limit has as many threads" has out '"limit": "STREAM [^"]*; 2 threads", '
+		check "the baseline has as many threads" has out '"baseline": "STREAM [^"]*; 2 threads", '
 	done
 	perf reduce --size 64K --iters 2 --kernel pair --type f32 --explain
 	check "the instructions" has out '^  kernels: [pA]'
 }
 
-table_rows() { # how many; transport and limit
+table_rows() { # how many; transport and baseline
 	check "status 0" is $status 0
 	check "nothing on stderr" lines err 0
-	check "as many rows, all members" is "$(grep -c "$(row 'limit_[a-z_]*' "$2" "$3")" out)" "$1"
+	check "as many rows, all members" is "$(grep -c "$(row 'baseline_[a-z_]*' "$2" "$3")" out)" "$1"
 	check "and nothing else" lines out "$1"
 }
 
-test_tables() { # ours and the limit are both checked against plain numbers before they are timed
+test_tables() { # ours and the baseline are both checked against plain numbers before they are timed
 	for ranks in 2 3 4; do
 		for wire in tcp,'bare TCP ' shm,'bare memory: '; do
 			for size in 4..64 4K 1200000; do # also tables with fewer lines than servers
@@ -176,7 +177,7 @@ test_tables() { # ours and the limit are both checked against plain numbers befo
 	done
 	perf table --size 4K --iters 2
 	check "a title" has out '^tutti perf table, 2 ranks, 1 worker and 1 server, f32;'
-	check "six calls" is "$(grep -c 'limit: bare TCP' out)" 6
+	check "six calls" is "$(grep -c 'baseline: bare TCP' out)" 6
 	for size in 4..256 1200000; do # one row, and less than one
 		perf table -n 4 --size $size --iters 2 --kernel push-rows --json
 		table_rows $([ $size = 4..256 ] && echo 7 || echo 1) tcp 'bare TCP '
@@ -191,8 +192,8 @@ snapshots() { # which transport, size, type: each is looked at, and must be whol
 	perf table -n 4 --transport "$1" --kernel snapshot --size "$2" --type "$3" --time 0.4 --json
 	check "status 0" is $status 0
 	check "nothing on stderr" lines err 0
-	check "a row" has out "^{\"test\": \"table-snapshot\", \"transport\": \"$1\", .*\"limit\": \"pulls beside the same pushes; means\", \"ratio\": "
-	check "and what else is of snapshots" has out '"retries": [0-9]*, "refused": [0-9]*, "torn_pulls": [0-9]*, "writer_gb_per_s": [0-9.e+]*, "limit_writer_gb_per_s": [0-9.e+]*}$'
+	check "a row" has out "^{\"test\": \"table-snapshot\", \"transport\": \"$1\", .*\"baseline\": \"pulls beside the same pushes; means\", \"ratio\": "
+	check "and what else is of snapshots" has out '"retries": [0-9]*, "refused": [0-9]*, "torn_pulls": [0-9]*, "writer_gb_per_s": [0-9.e+]*, "baseline_writer_gb_per_s": [0-9.e+]*}$'
 	check "and nothing else" lines out 1
 }
 
@@ -211,7 +212,7 @@ test_snapshots() { # for more of them: tutti perf table -n 4 --kernel snapshot -
 # Rank 2 waits for the others: a batch of 1 s would be too long for it. Few samples: ranks wait for the sorting, too.
 test_batches() {
 	TUTTI_DEADLINE=900 perf put -n 3 --size 1M --time 20 --json
-	rows limit_gb_per_s 1
+	rows baseline_gb_per_s 1
 }
 
 test_table() {
@@ -219,7 +220,7 @@ test_table() {
 	check "status 0" is $status 0
 	check "a title" has out '^tutti perf pingpong, 2 ranks$'
 	check "a row" has out '^ *4 KiB  *10 '
-	check "its limit in words" has out 'limit: bare TCP ping-pong'
+	check "its baseline in words" has out 'baseline: bare TCP ping-pong'
 	check "the wire" has out '^  wire: tcp; 2 ranks, 2 of them on this host'
 	perf allreduce --size 4K --iters 10 --explain --json
 	check "one object" lines out 1
@@ -230,10 +231,10 @@ test_launchers() {
 	name="under tutti run"
 	"$tutti" run -n 2 "$tutti" perf pingpong --size 8 --iters 10 --json > out 2> err
 	status=$?
-	rows limit_us 1
+	rows baseline_us 1
 	"$tutti" run -n 3 "$tutti" perf get -n 3 --size 8 --iters 10 --json > out 2> err
 	status=$?
-	rows limit_us 1
+	rows baseline_us 1
 	check "three ranks" has out '"ranks": 3'
 	"$tutti" run -n 2 "$tutti" perf pingpong -n 3 > out 2> err
 	status=$?
@@ -351,9 +352,9 @@ test_bench() { # not how fast: that it measures and judges
 	bench_check --only '^put-8-wait$'
 	check "status 0 or 1" [ $status -le 1 ]
 	check "one line" lines out 1
-	check "with its bar" has out '^put-8-wait .* us  limit .* us  ratio .* bar >= 0.87 '
+	check "with its bar" has out '^put-8-wait .* us  baseline .* us  ratio .* bar >= 0.87 '
 	bench_check --only '^put-8-wait$' --json
-	check "one object" has out '^{"name": "put-8-wait", "against": "limit", "ours_us": [0-9.]*, "other_us": [0-9.]*, "ratio": '
+	check "one object" has out '^{"name": "put-8-wait", "against": "baseline", "ours_us": [0-9.]*, "other_us": [0-9.]*, "ratio": '
 	bench_check --only '^put-8-wait$' --before "$build"
 	check "against an earlier build" has out '^put-8-wait .* us  before .* us  ratio .* bar >= 0.97 '
 	path=$PATH

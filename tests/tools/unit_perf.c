@@ -1,4 +1,4 @@
-/* unit_perf.c - the limits of `tutti perf` in bare memory do what they are the limit of, each rank a process */
+/* unit_perf.c - the baselines of `tutti perf` in bare memory do what they are the baseline of, each rank a process */
 #include "tests/harness/cunit_main.h"
 #include "tools/perf/perf.h"
 #include <stdlib.h>
@@ -30,11 +30,11 @@ static void unmap_parts(void)
 /* As tt_perf_open_shared leaves it, without a job. */
 static struct tt_perf limit_of(int size, size_t bytes)
 {
-	return (struct tt_perf){ .size = size, .bytes = bytes, .most = MOST, .flight = 2, .crowded = true, .order.limit = 1,
+	return (struct tt_perf){ .size = size, .bytes = bytes, .most = MOST, .flight = 2, .crowded = true, .order.baseline = 1,
 		                 .options = { .type = TUTTI_F32, .rule = TUTTI_SUM }, .shared = { .part = part, .patience = 20000 * TT_MS } };
 }
 
-static void meet(struct tt_perf *p) /* not the limit's own */
+static void meet(struct tt_perf *p) /* not the baseline's own */
 {
 	static int met;
 

@@ -1,8 +1,8 @@
 /* beside.c - `tutti perf table`: rank 0's calls while rank 2 pushes as fast as it can
  *
- *   pull-beside   rank 2 pushes to another table; the limit is the same pull without pushes
- *   snapshot      rank 2 pushes to the same table; the limit is a pull beside the same pushes. Rank 2 pushes ones, so
- *                 element counts the pushes that it has seen. The elements of one server must agree in each snapshot.
+ *   pull-beside   rank 2 pushes to another table; the baseline is the same pull without pushes
+ *   snapshot      rank 2 pushes to the same table; the baseline is a pull beside the same pushes. Rank 2 pushes ones,
+ *                 so each element counts the pushes. The elements of one server must agree in each snapshot.
  *                 Pulls are checked in the same way: torn pulls prove that the check works */
 #include "table/table_private.h"
 #include "tools/perf/perf.h"
@@ -19,7 +19,7 @@ bool tt_perf_is_snapshot(const struct tt_perf *p) { return p->kernel && p->kerne
 bool tt_perf_has_tail(const struct tt_perf *p) { return tt_perf_is_beside(p) && !tt_perf_is_snapshot(p); }
 bool tt_perf_has_writer(const struct tt_perf *p)
 {
-	return tt_perf_is_beside(p) && (tt_perf_is_snapshot(p) || !p->order.limit);
+	return tt_perf_is_beside(p) && (tt_perf_is_snapshot(p) || !p->order.baseline);
 }
 
 void tt_perf_publish(const struct tt_perf *p, tutti_table_config *c)
@@ -69,9 +69,9 @@ static int push_meanwhile(struct tt_perf *p)
 	int err = 0;
 
 	for (; !err && atomic_load_explicit(p->told, memory_order_acquire) < p->order.serial;
-	     p->writer->pushes[p->order.limit]++)
+	     p->writer->pushes[p->order.baseline]++)
 		err = tutti_table_push(t, p->heap, NULL, NULL);
-	p->writer->spent[p->order.limit] += tt_now() - begun;
+	p->writer->spent[p->order.baseline] += tt_now() - begun;
 	return err ? err : tutti_put(p->window, 0, place_of(p, p->writer), p->writer, sizeof *p->writer, NULL);
 }
 
@@ -115,8 +115,8 @@ static int look(struct tt_perf *p)
 	uint64_t begun = tt_now();
 	int torn = find_torn(p);
 
-	p->samples[p->order.limit].last += tt_now() - begun;
-	if (torn < 0 || p->order.limit) {
+	p->samples[p->order.baseline].last += tt_now() - begun;
+	if (torn < 0 || p->order.baseline) {
 		p->beside.torn += torn >= 0;
 		return 0;
 	}
@@ -132,6 +132,7 @@ int tt_perf_beside(struct tt_perf *p)
 		return push_meanwhile(p);
 	if (p->rank)
 		return 0;
-	err = tt_perf_is_snapshot(p) && !p->order.limit ? take_snapshot(p) : tutti_table_pull(p->table, p->open, NULL);
+	err = tt_perf_is_snapshot(p) && !p->order.baseline ? take_snapshot(p)
+	                                                   : tutti_table_pull(p->table, p->open, NULL);
 	return err || !tt_perf_is_snapshot(p) ? err : look(p);
 }

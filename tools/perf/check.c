@@ -130,15 +130,15 @@ static int check_numbers(const struct tt_perf *p)
 
 /* Kernels in memory: vector k holds the numbers of rank k. STREAM has doubles. */
 
-static tutti_type type_in_memory(const struct tt_perf *p) { return p->order.limit ? TUTTI_F64 : p->options.type; }
+static tutti_type type_in_memory(const struct tt_perf *p) { return p->order.baseline ? TUTTI_F64 : p->options.type; }
 
 static double expected_in_memory(const struct tt_perf *p, size_t i)
 {
 	double x = number_at(p, i, 0), by = p->kernel->scaled ? 0.5 : 1;
-	tutti_rule rule = p->order.limit ? TUTTI_SUM : p->options.rule;
+	tutti_rule rule = p->order.baseline ? TUTTI_SUM : p->options.rule;
 	int reads = tt_perf_reads(p);
 
-	if (p->kernel->scaled && !p->order.limit)
+	if (p->kernel->scaled && !p->order.baseline)
 		x *= 1 - by;
 	for (int k = 1; k < reads; k++)
 		x = combine(rule, x, by * number_at(p, i, k));
@@ -152,7 +152,7 @@ static int check_memory(const struct tt_perf *p)
 	double expected[3];
 	int err = 0;
 
-	if (p->updater && !p->order.limit)
+	if (p->updater && !p->order.baseline)
 		return tt_perf_check_update(p);
 	for (size_t i = 0; i < 3; i++)
 		expected[i] = expected_in_memory(p, i);
@@ -161,9 +161,9 @@ static int check_memory(const struct tt_perf *p)
 	return err;
 }
 
-/* Tables: the sum of the pushes; without pushes rank 0's values. A server of the limit has its range of the sum. */
+/* Tables: the sum of the pushes; without pushes rank 0's values. A server of the baseline has its range of the sum. */
 
-/* The limit of a call beside pushes is a call on our own buffers. */
+/* The baseline of a call beside pushes is a call on our own buffers. */
 static uint8_t *delta_of(const struct tt_perf *p) { return tt_perf_is_beside(p) ? p->local : tt_perf_local(p); }
 static uint8_t *values_of(const struct tt_perf *p) { return tt_perf_is_beside(p) ? p->open : tt_perf_open(p); }
 
@@ -176,7 +176,7 @@ static double expected_of_table(const struct tt_perf *p, size_t i)
 	return x;
 }
 
-/* Listed rows, bytes first .. end of their vector. A server of the limit has them at their offsets in the table. */
+/* Listed rows, bytes first .. end of their vector. A server of the baseline has them at their offsets in the table. */
 static int check_rows(const struct tt_perf *p, size_t first, size_t end, const uint8_t *at, bool placed)
 {
 	size_t row = tt_perf_row_bytes(p), size = tt_perf_type_size(p->options.type);
@@ -194,13 +194,14 @@ static int check_rows(const struct tt_perf *p, size_t first, size_t end, const u
 
 static int check_table(struct tt_perf *p)
 {
-	bool limit = p->order.limit && !tt_perf_is_beside(p), serves = tt_perf_is_server(p);
+	bool baseline = p->order.baseline && !tt_perf_is_beside(p), serves = tt_perf_is_server(p);
 	bool pushes = p->kernel->calls & TT_PERF_PUSH;
-	bool here = limit && pushes ? serves || (p->kernel->calls & TT_PERF_PULL && tt_perf_workers(p) == 1) : !serves;
+	bool here = baseline && pushes ? serves || (p->kernel->calls & TT_PERF_PULL && tt_perf_workers(p) == 1)
+	                               : !serves;
 	size_t size = tt_perf_type_size(p->options.type), first = serves ? tt_perf_range(p, p->rank / 2) : 0;
 	size_t end = serves ? tt_perf_range(p, p->rank / 2 + 1) : tt_perf_moved(p);
 	double expected[3];
-	int err = limit || tt_perf_is_snapshot(p) ? 0 : tt_perf_pull_all(p);
+	int err = baseline || tt_perf_is_snapshot(p) ? 0 : tt_perf_pull_all(p);
 
 	if (err || !here || (tt_perf_is_beside(p) && p->rank) || tt_perf_is_snapshot(p))
 		return err; /* each snapshot is checked by itself */
@@ -214,16 +215,16 @@ static int check_table(struct tt_perf *p)
 /* The sums begin with zeros. */
 static int fill_table(struct tt_perf *p)
 {
-	bool limit = p->order.limit && !tt_perf_is_beside(p), push = p->kernel->calls & TT_PERF_PUSH;
+	bool baseline = p->order.baseline && !tt_perf_is_beside(p), push = p->kernel->calls & TT_PERF_PUSH;
 
 	if (tt_perf_is_snapshot(p))
 		return 0; /* rank 2 has its own delta */
 	tt_perf_fill_numbers(p, p->options.type, delta_of(p), p->bytes, p->rank);
-	if (limit && tt_perf_is_server(p) && !push)
+	if (baseline && tt_perf_is_server(p) && !push)
 		tt_perf_fill_numbers(p, p->options.type, values_of(p), p->bytes, 0);
 	else
 		memset(values_of(p), 0, p->bytes);
-	return limit ? 0 : tt_perf_fill_table(p);
+	return baseline ? 0 : tt_perf_fill_table(p);
 }
 
 /* Repeats the first numbers. */
@@ -252,7 +253,7 @@ void tt_perf_fill_ones(tutti_type type, void *to, size_t bytes)
 /* The checked iteration of a rule is a first push: state is still 0. */
 static void fill_memory(const struct tt_perf *p)
 {
-	bool push = p->updater && !p->order.limit;
+	bool push = p->updater && !p->order.baseline;
 
 	for (int k = 0; k < (push ? 2 : tt_perf_vectors(p)); k++)
 		tt_perf_fill_numbers(p, type_in_memory(p), push ? p->memory[k] : p->vectors[k], p->bytes, k);

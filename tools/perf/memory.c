@@ -68,7 +68,7 @@ static const struct tt_perf_kernel kernels[] = {
 	{ "reduce", "into", "c = a op b", 2, 1, 1, false, run_into, false, 0, 0 },
 	{ "reduce", "many", "one vector = all inputs combined", 0, 1, 1, false, run_many, false, 0, 0 },
 	{ "reduce", "all", "all inputs = all inputs combined", 0, 0, 0, false, run_all, false, 0, 0 },
-	{ "reduce", "all-stream", "the same, stored past the caches, as the limit", 0, 0, 0, false, run_all_stream,
+	{ "reduce", "all-stream", "the same, stored past the caches, as the baseline", 0, 0, 0, false, run_all_stream,
 	  true, 0, 0 },
 	{ "reduce", "blend", "a = (1 - w) a + w b", 2, 1, 0, true, run_blend, false, 0, 0 },
 	{ "reduce", "blend-into", "c = (1 - w) a + w b", 2, 1, 1, true, run_blend_into, false, 0, 0 },

@@ -202,7 +202,7 @@ static int print_help(void)
 {
 	printf("Usage: tutti perf TEST [OPTION ...]\n"
 	       "Measures what Tutti does here, and beside it, in the same run, what bare sockets, or bare memory, do: "
-	       "the limit.\n\n");
+	       "the baseline.\n\n");
 	for (const struct tt_perf_test *t = tt_perf_tests; t->name; t++)
 		print_test(t);
 	printf("\n  -n, --ranks N         start N ranks on this host; 2 by default (reduce, copy, update: 1; "
@@ -210,7 +210,7 @@ static int print_help(void)
 	       "                        Under a launcher each process is one rank\n"
 	       "  -s, --size SIZE       bytes: 8, 4K, 64M, or a range 8..64M, doubled from row to row\n"
 	       "  -i, --iters N         how many iterations a row has ...\n"
-	       "  -T, --time SECONDS    ... or how long it takes, the limit included; 1 by default\n"
+	       "  -T, --time SECONDS    ... or how long it takes, the baseline included; 1 by default\n"
 	       "      --type TYPE       allreduce, reduce, update, table: f32 (by default; reduce: all), f64, f16, "
 	       "bf16, i32 or i64\n"
 	       "      --rule RULE       allreduce, reduce: sum (by default), average, product, max or min\n"
@@ -220,7 +220,8 @@ static int print_help(void)
 	       "      --brought         allreduce: of memory that the caller has brought, not of tutti_alloc's\n"
 	       "      --kernel NAME     reduce, copy, update, table: one of theirs; by default all\n"
 	       "      --inputs N        reduce: how many vectors are combined where any number can be; 4 by default\n"
-	       "      --threads N       update: by how many threads of each rank, the limit too; 1 by default\n"
+	       "      --threads N       update: by how many threads of each rank, the baseline too; 1 by default\n"
+	       "      --no-baseline     measure Tutti alone\n"
 	       "  -t, --transport NAME  which wire; by default what TUTTI_TRANSPORTS says\n"
 	       "  -e, --explain         say which wire and settings there are, and why\n"
 	       "  -j, --json            one object a line; see tutti-perf(1) for its members\n"
@@ -238,7 +239,7 @@ static int print_help(void)
 }
 
 enum { LONG_TYPE = 256, LONG_RULE, LONG_TARGET, LONG_GET, LONG_PEER, LONG_KERNEL, LONG_INPUTS, LONG_THREADS,
-       LONG_BROUGHT };
+       LONG_BROUGHT, LONG_NO_BASELINE };
 static const struct option known[] = {
 	{ "ranks", required_argument, NULL, 'n' }, { "size", required_argument, NULL, 's' },
 	{ "iters", required_argument, NULL, 'i' },
@@ -247,6 +248,7 @@ static const struct option known[] = {
 	{ "get", no_argument, NULL, LONG_GET }, { "brought", no_argument, NULL, LONG_BROUGHT },
 	{ "kernel", required_argument, NULL, LONG_KERNEL }, { "inputs", required_argument, NULL, LONG_INPUTS },
 	{ "threads", required_argument, NULL, LONG_THREADS },
+	{ "no-baseline", no_argument, NULL, LONG_NO_BASELINE },
 	{ "transport", required_argument, NULL, 't' }, { "explain", no_argument, NULL, 'e' },
 	{ "json", no_argument, NULL, 'j' },
 	{ "plot", required_argument, NULL, 'p' }, { "peer", required_argument, NULL, LONG_PEER },
@@ -265,7 +267,10 @@ static int take_option(struct tt_perf_options *o, struct seen *seen, int c, char
 	int err = 0;
 
 	switch (c) {
-	case 'n': err = take_whole("-n", optarg, 1, TT_PERF_RANKS, &ranks); o->ranks = (int)ranks; break;
+	case 'n':
+		err = take_whole("-n", optarg, 1, TT_PERF_RANKS, &ranks);
+		o->ranks = (int)ranks;
+		break;
 	case LONG_KERNEL: seen->kernel = optarg; break;
 	case LONG_INPUTS:
 		err = take_whole("--inputs", optarg, 2, TT_PERF_VECTORS - 1, &inputs);
@@ -302,6 +307,7 @@ static int take_option(struct tt_perf_options *o, struct seen *seen, int c, char
 		break;
 	case LONG_GET: seen->get = true; break;
 	case LONG_BROUGHT: o->brought = true; break;
+	case LONG_NO_BASELINE: o->no_baseline = true; break;
 	case 't': err = take_transport(o, optarg); break;
 	case 'e': o->explain = true; break;
 	case 'j': o->json = true; break;
@@ -390,7 +396,8 @@ static int check_together(struct tt_perf_options *o, const struct seen *seen)
 	if (seen->threads && strcmp(t->name, "update"))
 		return tt_tool_refuse("perf", "--threads is for update");
 	if (o->ranks == 1 && !t->local && !t->table)
-		return tt_tool_refuse("perf", "-n 1: it is a whole number from 2 to %d", TT_PERF_RANKS);
+		return tt_tool_refuse("perf", "-n 1: %s is between ranks, it is a whole number from 2 to %d", t->name,
+		                      TT_PERF_RANKS);
 	if (t->local && (err = check_local(o, seen, copies)))
 		return err;
 	if (t->table && (err = check_table(o, seen)))

@@ -6,13 +6,28 @@
 
 enum { BAR = 30 };
 
-/* "3.81 us", "12.4 ms" */
+/* Three significant digits, without an exponent. */
+static const char *three_digits(char *text, size_t room, double x)
+{
+	int decimals = 2;
+
+	for (double y = x; y > 0 && y < 1 && decimals < 12; y *= 10)
+		decimals++;
+	snprintf(text, room, "%.*f", x < 9.995 ? decimals : x < 99.95 ? 1 : 0, x);
+	return text;
+}
+
+/* "413 ns", "3.81 us", "12.4 ms" */
 static void write_time(char *text, size_t room, double us)
 {
-	const char *unit = us < 1e3 ? "us" : us < 1e6 ? "ms" : "s";
-	double x = us < 1e3 ? us : us < 1e6 ? us * 1e-3 : us * 1e-6;
+	static const char *const units[] = { "ns", "us", "ms", "s" };
+	char number[24];
+	double x = us * 1e3;
+	int i = 0;
 
-	snprintf(text, room, "%.*f %s", x < 10 ? 2 : x < 100 ? 1 : 0, x, unit);
+	for (; x >= 999.5 && i < 3; i++)
+		x *= 1e-3;
+	snprintf(text, room, "%s %s", three_digits(number, sizeof number, x), units[i]);
 }
 
 static double rate(size_t bytes, double us) { return us > 0 ? (double)bytes / us * 1e-3 : 0; }
@@ -34,8 +49,8 @@ void tt_perf_print_head(const struct tt_perf *p)
 		printf(", %s of %s", o->rule_name, o->type_name);
 	if (p->test->one_sided)
 		printf(", rank 1 %s", o->compute ? "computes" : "waits in a call");
-	printf("\n\n%10s  %8s  %9s  %9s  %9s  %7s  %10s  %6s\n", "size", "iters", "median", "least", "99 %", "GB/s",
-	       "limit", "ratio");
+	printf("\n\n%10s  %8s  %9s  %9s  %9s  %7s%s  %10s  %6s\n", "size", "iters", "p50", "min", "p99", "GB/s",
+	       tt_perf_has_busbw(p) ? "    busbw" : "", "baseline", "ratio");
 	fflush(stdout); /* the first row may take long */
 }
 
@@ -50,40 +65,63 @@ static void print_snapshots(const struct tt_perf *p, const struct tt_perf_row *r
 {
 	const struct tt_perf_beside *b = &p->beside;
 
-	printf("%10s  %llu retries, %llu refused, none torn; %llu of the limit's pulls torn; "
+	printf("%10s  %llu retries, %llu refused, none torn; %llu of the baseline's pulls torn; "
 	       "the writer: %.2f GB/s, beside pulls %.2f\n", "", (unsigned long long)b->retries,
 	       (unsigned long long)b->refused, (unsigned long long)b->torn, writer_rate(p, row, 0), writer_rate(p, row,
 	        1));
 }
 
+bool tt_perf_has_busbw(const struct tt_perf *p) { return p->test->collective && !p->test->local; }
+
+/* What each link carries, whatever the number of ranks: an all-reduce sends 2 (n - 1) / n of the vector over each, as
+ * nccl-tests count. */
+static double busbw(const struct tt_perf *p, const struct tt_perf_row *row)
+{
+	return rate(row->moved, row->p50) * 2 * (p->size - 1) / p->size;
+}
+
+/* Where the baseline is the same as of the row before, one line is enough. */
+static void print_words(const struct tt_perf *p, const struct tt_perf_row *row)
+{
+	static char last[sizeof row->words + 128];
+	char line[sizeof last];
+	bool named = p->kernel;
+
+	snprintf(line, sizeof line, "%s%s%s%sbaseline: %s", named ? p->options.name : "", named ? " of " : "",
+	         named ? p->options.type_name : "", named ? "; " : "", row->words);
+	if (strcmp(line, last))
+		printf("%10s  %s\n", "", line);
+	memcpy(last, line, sizeof last);
+}
+
 static void print_line(const struct tt_perf *p, const struct tt_perf_row *row)
 {
-	char size[32], p50[32], least[32], p99[32], limit[32] = "-", shown[32] = "-";
+	char size[32], p50[32], least[32], p99[32], baseline[32] = "-", shown[32] = "-", number[24], bus[32] = "";
 
 	tt_perf_write_size(size, sizeof size, row->bytes);
 	write_time(p50, sizeof p50, row->p50);
 	write_time(least, sizeof least, row->least);
 	write_time(p99, sizeof p99, row->p99);
-	if (row->limit > 0) {
+	if (row->baseline > 0) {
 		if (row->by_rate)
-			snprintf(limit, sizeof limit, "%.2f GB/s", rate(row->moved, row->limit));
+			snprintf(baseline, sizeof baseline, "%s GB/s",
+			         three_digits(number, sizeof number, rate(row->moved, row->baseline)));
 		else
-			write_time(limit, sizeof limit, row->limit);
+			write_time(baseline, sizeof baseline, row->baseline);
 		snprintf(shown, sizeof shown, "%.2f", row->ratio);
 	}
-	printf("%10s  %8ld  %9s  %9s  %9s  %7.*f  %10s  %6s\n", size, row->iters, p50, least, p99,
-	       rate(row->moved, row->p50) < 0.1 ? 4 : 2, rate(row->moved, row->p50), limit, shown);
-	printf("%10s  ", "");
-	if (p->kernel)
-		printf("%s of %s; ", p->options.name, p->options.type_name);
-	printf("limit: %s\n", row->words);
+	if (tt_perf_has_busbw(p))
+		snprintf(bus, sizeof bus, "  %7s", three_digits(number, sizeof number, busbw(p, row)));
+	printf("%10s  %8ld  %9s  %9s  %9s  %7s%s  %10s  %6s\n", size, row->iters, p50, least, p99,
+	       three_digits(number, sizeof number, rate(row->moved, row->p50)), bus, baseline, shown);
+	print_words(p, row);
 	if (tt_perf_is_snapshot(p))
 		print_snapshots(p, row);
 }
 
 static void print_json(const struct tt_perf *p, const struct tt_perf_row *row)
 {
-	const char *key = row->by_rate ? "limit_gb_per_s" : "limit_us";
+	const char *key = row->by_rate ? "baseline_gb_per_s" : "baseline_us";
 	const char *type = p->test->collective || p->test->table ? p->options.type_name : "byte";
 	const struct tt_perf_beside *b = &p->beside;
 
@@ -92,14 +130,16 @@ static void print_json(const struct tt_perf *p, const struct tt_perf_row *row)
 	printf("\"iters\": %ld, ", row->iters);
 	printf("\"p50_us\": %.3f, \"min_us\": %.3f, \"p99_us\": %.3f, \"gb_per_s\": %.6g, ", row->p50, row->least,
 	       row->p99, rate(row->moved, row->p50));
-	if (row->limit > 0)
-		printf("\"%s\": %.6g, \"limit\": \"%s\", \"ratio\": %.4f", key,
-		       row->by_rate ? rate(row->moved, row->limit) : row->limit, row->words, row->ratio);
+	if (tt_perf_has_busbw(p))
+		printf("\"busbw_gb_per_s\": %.6g, ", busbw(p, row));
+	if (row->baseline > 0)
+		printf("\"%s\": %.6g, \"baseline\": \"%s\", \"ratio\": %.4f", key,
+		       row->by_rate ? rate(row->moved, row->baseline) : row->baseline, row->words, row->ratio);
 	else
-		printf("\"%s\": null, \"limit\": \"%s\", \"ratio\": null", key, row->words);
+		printf("\"%s\": null, \"baseline\": \"%s\", \"ratio\": null", key, row->words);
 	if (tt_perf_is_snapshot(p))
 		printf(", \"retries\": %llu, \"refused\": %llu, \"torn_pulls\": %llu, "
-		       "\"writer_gb_per_s\": %.6g, \"limit_writer_gb_per_s\": %.6g", (unsigned long long)b->retries,
+		       "\"writer_gb_per_s\": %.6g, \"baseline_writer_gb_per_s\": %.6g", (unsigned long long)b->retries,
 		       (unsigned long long)b->refused, (unsigned long long)b->torn, writer_rate(p, row, 0),
 		       writer_rate(p, row, 1));
 	printf("}\n");

@@ -1,8 +1,8 @@
-/* perf.c - `tutti perf` measures a job's operations, and beside each, in the same run, a limit over bare sockets or in
- * memory
+/* perf.c - `tutti perf` measures a job's operations, and beside each, in the same run, a baseline over bare sockets or
+ * in memory
  *
  * Rank 0 broadcasts orders, and every rank carries them out: check once, find out how long an iteration takes, then
- * batch after batch, ours and the limit in turn, so that both see the same machine. Rank 0's clock counts. */
+ * batch after batch, ours and the baseline in turn, so that both see the same machine. Rank 0's clock counts. */
 #include "engine/engine.h"
 #include "member/member.h"
 #include "tools/perf/perf.h"
@@ -47,7 +47,7 @@ static int meet(struct tt_perf *p, struct tt_perf_samples *s)
 
 static int repeat(struct tt_perf *p, int (*once)(struct tt_perf *), long warm, long iterations)
 {
-	struct tt_perf_samples *s = &p->samples[p->order.limit];
+	struct tt_perf_samples *s = &p->samples[p->order.baseline];
 	uint64_t begun;
 	int err = 0;
 
@@ -67,23 +67,23 @@ static int repeat(struct tt_perf *p, int (*once)(struct tt_perf *), long warm, l
 	return err;
 }
 
-static int (*limit_of(const struct tt_perf *p))(struct tt_perf *)
+static int (*baseline_of(const struct tt_perf *p))(struct tt_perf *)
 {
-	return p->shared.part ? p->test->shared : p->test->limit;
+	return p->shared.part ? p->test->shared : p->test->baseline;
 }
 
 static int act(struct tt_perf *p, long warm, long iterations)
 {
 	const struct tt_perf_test *t = p->test;
-	bool limit = p->order.limit, one_sided = t->one_sided && !limit;
+	bool baseline = p->order.baseline, one_sided = t->one_sided && !baseline;
 	int err, end = 0;
 
 	if (!t->collective && !t->table && p->rank > 1)
 		return 0;
 	if (one_sided && p->rank == 1)
 		return tt_perf_be_target(p);
-	err = repeat(p, limit ? limit_of(p) : t->ours, warm, iterations);
-	if (!limit)
+	err = repeat(p, baseline ? baseline_of(p) : t->ours, warm, iterations);
+	if (!baseline)
 		end = tt_perf_finish(p);
 	if (one_sided && !err)
 		err = tt_perf_end_target(p);
@@ -105,7 +105,7 @@ static int agree(struct tt_perf *p, int verdict)
 
 static int check(struct tt_perf *p)
 {
-	const char *whose = p->order.limit ? " of the limit" : "";
+	const char *whose = p->order.baseline ? " of the baseline" : "";
 	int err, verdict;
 
 	if ((err = tt_perf_fill(p)) || (err = tutti_barrier(p->job, NULL)) || (err = act(p, 0, 1)) ||
@@ -132,7 +132,7 @@ static int obey(struct tt_perf *p)
 	p->flight = (int)tt_max(2, tt_min(TT_PERF_WINDOW, TT_PERF_FLIGHT / p->bytes));
 	if (err)
 		return err;
-	if (has_kernels(p->test) && p->order.what == CHECK && !p->order.limit && (err = tt_perf_take_kernel(p)))
+	if (has_kernels(p->test) && p->order.what == CHECK && !p->order.baseline && (err = tt_perf_take_kernel(p)))
 		return err;
 	if (p->order.what == CHECK)
 		return check(p);
@@ -140,12 +140,12 @@ static int obey(struct tt_perf *p)
 }
 
 /* Rank 0 to all, itself included. */
-static int give(struct tt_perf *p, uint32_t what, bool limit, long iterations)
+static int give(struct tt_perf *p, uint32_t what, bool baseline, long iterations)
 {
 	int err;
 
 	p->order.what = what;
-	p->order.limit = limit;
+	p->order.baseline = baseline;
 	p->order.iterations = (uint64_t)iterations;
 	p->order.serial++;
 	err = tutti_broadcast(p->job, &p->order, sizeof p->order, 0, NULL);
@@ -177,21 +177,21 @@ static int compare(const void *a, const void *b)
 
 static double batch_seconds(const struct tt_perf *p)
 {
-	return p->options.seconds / (p->has_limit ? 2 : 1) / TT_PERF_BATCHES;
+	return p->options.seconds / (p->has_baseline ? 2 : 1) / TT_PERF_BATCHES;
 }
 
 /* Seconds an iteration. */
-static int try_out(struct tt_perf *p, bool limit, double *each)
+static int try_out(struct tt_perf *p, bool baseline, double *each)
 {
 	long most = p->options.iters ? p->options.iters / TT_PERF_BATCHES : TRIALS_MAX;
 	double enough = fmin(TRIAL_MS * 1e-3, batch_seconds(p));
 	int err = 0;
 
-	p->samples[limit].per = INT32_MAX; /* no sample: only the whole */
+	p->samples[baseline].per = INT32_MAX; /* no sample: only the whole */
 	for (long n = 1; !err; n *= 4) {
-		err = give(p, BATCH, limit, n);
-		*each = p->samples[limit].elapsed / (double)n;
-		if (p->samples[limit].elapsed >= enough || n >= most)
+		err = give(p, BATCH, baseline, n);
+		*each = p->samples[baseline].elapsed / (double)n;
+		if (p->samples[baseline].elapsed >= enough || n >= most)
 			break;
 	}
 	return err;
@@ -279,7 +279,7 @@ static int measure(struct tt_perf *p, struct tt_perf_row *row, double done, doub
 {
 	double each[2] = { 0 };
 	long batch[2] = { 0 }, batches = TT_PERF_BATCHES, parts;
-	int sides = p->has_limit ? 2 : 1, err = 0;
+	int sides = p->has_baseline ? 2 : 1, err = 0;
 
 	if (p->options.iters && p->options.iters < batches)
 		batches = p->options.iters;
@@ -320,8 +320,8 @@ static double mean(const struct tt_perf_samples *s)
 /* The rate of delivered bytes: repeated reads cost time. */
 static void evaluate_goodput(const struct tt_perf *p, struct tt_perf_row *row)
 {
-	row->limit = mean(&p->samples[1]);
-	row->ratio = row->limit / mean(&p->samples[0]);
+	row->baseline = mean(&p->samples[1]);
+	row->ratio = row->baseline / mean(&p->samples[0]);
 }
 
 static void evaluate(struct tt_perf *p, struct tt_perf_row *row)
@@ -340,14 +340,14 @@ static void evaluate(struct tt_perf *p, struct tt_perf_row *row)
 	row->moved = p->test->local ? row->bytes * (size_t)(tt_perf_reads(p) + tt_perf_writes(p)) : tt_perf_moved(p);
 	row->by_rate = p->test->streams || p->test->local ||
 	               ((p->test->one_sided || p->test->table) && row->moved > TT_PERF_BY_RATE);
-	if (p->has_limit) {
-		row->limit = (quantile(&p->samples[1], tail ? 0.99 : 0.5) + tick) * part;
-		row->ratio = row->limit / (tail ? row->p99 : row->p50);
+	if (p->has_baseline) {
+		row->baseline = (quantile(&p->samples[1], tail ? 0.99 : 0.5) + tick) * part;
+		row->ratio = row->baseline / (tail ? row->p99 : row->p50);
 		if (tt_perf_is_snapshot(p))
 			evaluate_goodput(p, row);
-		tt_perf_word_limit(p, &p->order.way, row->words, sizeof row->words);
+		tt_perf_word_baseline(p, &p->order.way, row->words, sizeof row->words);
 	} else {
-		snprintf(row->words, sizeof row->words, "not measured: the ranks are on different hosts");
+		snprintf(row->words, sizeof row->words, "not measured");
 	}
 }
 
@@ -358,9 +358,9 @@ static int run_row(struct tt_perf *p, struct tt_perf_row *row, double done, doub
 	p->order.bytes = row->bytes;
 	p->order.way = (struct tt_perf_way){ .chunk = TT_PERF_BY_RATE, .block = p->crowded || p->options.compute };
 	tt_perf_show_progress(p, done);
-	if ((err = give(p, CHECK, false, 1)) || (p->has_limit && (err = give(p, CHECK, true, 1))))
+	if ((err = give(p, CHECK, false, 1)) || (p->has_baseline && (err = give(p, CHECK, true, 1))))
 		return err;
-	if (p->has_limit && (err = choose_way(p)))
+	if (p->has_baseline && (err = choose_way(p)))
 		return err;
 	if ((err = measure(p, row, done, share)))
 		return err;
@@ -540,10 +540,10 @@ static int find_wire(struct tt_perf *p)
 	return 0;
 }
 
-static int open_limit(struct tt_perf *p)
+static int open_baseline(struct tt_perf *p)
 {
-	p->has_limit = p->test->local;
-	if (p->test->local || tutti_local_size(p->job) != p->size)
+	p->has_baseline = p->test->local && !p->options.no_baseline;
+	if (p->test->local || p->options.no_baseline)
 		return 0;
 	return strcmp(p->transport, tt_shm.name) ? tt_perf_open_wires(p) : tt_perf_open_shared(p);
 }
@@ -566,7 +566,7 @@ static int run_rank(struct tt_perf *p)
 		return err;
 	if (p->options.plot && (err = check_plot(p)))
 		return err;
-	if ((err = open_buffers(p)) || (err = find_wire(p)) || (err = open_limit(p)))
+	if ((err = open_buffers(p)) || (err = find_wire(p)) || (err = open_baseline(p)))
 		return err;
 	status = p->rank ? serve(p) : has_kernels(p->test) ? conduct_kernels(p) : conduct(p);
 	if (status < 0)

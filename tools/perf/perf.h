@@ -4,10 +4,10 @@
  *   options.c  the command line
  *   tests.c    the tests, through the public API alone
  *   check.c    are the bytes and the sums right?
- *   limit*.c   the limit (baseline): the same shapes over bare sockets, between the same ranks and in the same buffers;
- *              limit_shared.c: in bare memory, for the shared-memory transport
+ *   baseline*.c   the same shapes over bare sockets, between the same ranks and in the same buffers;
+ *                 baseline_shared.c: in bare memory, for the shared-memory transport
  *   table.c    a table's pushes and pulls; rows.c: of rows; beside.c: beside another worker's pushes
- *   memory.c   kernels in each rank's own memory; update.c: update rules; stream.c: their limit
+ *   memory.c   kernels in each rank's own memory; update.c: update rules; stream.c: their baseline
  *   explain.c  the output of --explain
  *   output.c   the table, the JSON lines, the progress bar; plot.c: the picture */
 #ifndef TT_PERF_H
@@ -20,7 +20,7 @@
 enum {
 	TT_PERF_WINDOW = 16,          /* operations in flight in a stream ... */
 	TT_PERF_FLIGHT = 256 << 20,   /* ... and bytes, if that is less */
-	TT_PERF_BATCHES = 10,         /* ours, limit, ours, limit ... */
+	TT_PERF_BATCHES = 10,         /* ours, baseline, ours, baseline ... */
 	TT_PERF_SAMPLES = 1 << 20,
 	TT_PERF_BY_RATE = 64 << 10,   /* puts and gets of more bytes are compared by rate */
 	TT_PERF_TICK_US = 1000,       /* how late the background thread may poll while the program computes */
@@ -40,7 +40,7 @@ struct tt_perf_test {
 	bool collective;              /* all ranks take part; else 0 and 1 */
 	bool streams;                 /* an iteration is a window of operations; always compared by rate */
 	int (*ours)(struct tt_perf *);   /* this rank's part of one iteration; 0 or -errno */
-	int (*limit)(struct tt_perf *);  /* the limit, over bare sockets, and ... */
+	int (*baseline)(struct tt_perf *);  /* the baseline, over bare sockets, and ... */
 	int (*shared)(struct tt_perf *); /* ... in bare memory; NULL: local */
 	bool local;                   /* a kernel in each rank's own memory; one rank is enough */
 	bool table;                   /* the ranks are workers and servers of a table; a kernel is a call */
@@ -50,7 +50,7 @@ enum {
 	TT_PERF_PUSH = 1, TT_PERF_PULL = 2,
 	TT_PERF_AT_ONCE = 4,   /* both, in one call */
 	TT_PERF_BESIDE = 8,    /* while another worker pushes */
-	TT_PERF_SNAPSHOT = 16, /* instead of a pull, which is the limit */
+	TT_PERF_SNAPSHOT = 16, /* instead of a pull, which is the baseline */
 	TT_PERF_ROWS = 32,     /* of a list of rows */
 };
 
@@ -60,7 +60,7 @@ struct tt_perf_kernel {
 	int apart;                    /* so many outputs follow the inputs; the others are the first inputs */
 	bool scaled;                  /* with factors: not for integers */
 	void (*run)(struct tt_perf *);
-	bool past;                    /* the limit's stores bypass the caches, too */
+	bool past;                    /* the baseline's stores bypass the caches, too */
 	tutti_update_rule rule;       /* of an update */
 	unsigned calls;               /* of a table: TT_PERF_PUSH, ... */
 };
@@ -75,7 +75,7 @@ struct tt_perf_options {
 	tutti_type type;
 	tutti_rule rule;
 	const char *type_name, *rule_name;
-	bool compute, explain, json;
+	bool compute, explain, json, no_baseline;
 	bool brought;                 /* allreduce: vectors from malloc, not tutti_alloc */
 	const char *transport, *plot, *peer;
 	const struct tt_perf_kernel *kernel; /* of local tests; NULL: all of them */
@@ -93,7 +93,7 @@ struct tt_perf_samples {
 	double elapsed;               /* seconds of the last batch */
 };
 
-struct tt_perf_way { /* one way to run the limit; the best one counts */
+struct tt_perf_way { /* one way to run the baseline; the best one counts */
 	uint64_t chunk;               /* bytes a call */
 	uint32_t large;               /* socket buffers of 4 MiB; else the system's default */
 	uint32_t block;               /* sleep in the calls; else poll */
@@ -103,7 +103,7 @@ struct tt_perf_way { /* one way to run the limit; the best one counts */
 
 struct tt_perf_order { /* what all ranks do next, from rank 0 */
 	uint32_t what;
-	uint32_t limit;               /* the limit; else ours */
+	uint32_t baseline;               /* the baseline; else ours */
 	uint64_t bytes, iterations;
 	struct tt_perf_way way;
 	uint32_t kernel, type;        /* of local tests: the index of the kernel, and the type */
@@ -112,10 +112,10 @@ struct tt_perf_order { /* what all ranks do next, from rank 0 */
 
 struct tt_perf_beside { /* of snapshots, since the row began */
 	uint64_t retries, refused;
-	uint64_t torn;                /* pulls of the limit */
+	uint64_t torn;                /* pulls of the baseline */
 };
 
-struct tt_perf_writer { /* [0]: beside ours, [1]: beside the limit */
+struct tt_perf_writer { /* [0]: beside ours, [1]: beside the baseline */
 	uint64_t pushes[2], spent[2]; /* nanoseconds */
 };
 
@@ -124,9 +124,9 @@ struct tt_perf_row {
 	size_t moved;                 /* bytes for the rate: a kernel moves several vectors */
 	long iters;
 	double p50, least, p99;       /* microseconds */
-	double limit;                 /* microseconds; 0: not measured */
+	double baseline;                 /* microseconds; 0: not measured */
 	double ratio;
-	char words[256];              /* describes the limit, or why there is none */
+	char words[256];              /* describes the baseline, or why there is none */
 	bool by_rate;
 };
 
@@ -146,7 +146,7 @@ struct tt_perf {
 	tutti *job;
 	int rank, size;
 	bool crowded;                 /* fewer cores than ranks: no rank may poll */
-	bool has_limit;
+	bool has_baseline;
 	const struct tt_perf_kernel *kernel; /* of local tests */
 	void *memory[TT_PERF_VECTORS]; /* of kernels, `most` bytes each */
 	void *vectors[TT_PERF_VECTORS]; /* `bytes` each: first those that the kernel reads */
@@ -168,7 +168,7 @@ struct tt_perf {
 	tutti_op ops[TT_PERF_WINDOW];
 	int started;                  /* of ops */
 	struct tt_perf_order order;
-	struct tt_perf_samples samples[2]; /* ours, limit */
+	struct tt_perf_samples samples[2]; /* ours, baseline */
 	struct tt_perf_wire wire[2];  /* with default socket buffers, with large ones */
 	struct tt_perf_shared shared;
 	char transport[16];           /* between rank 0 and rank 1 */
@@ -232,7 +232,7 @@ void tt_perf_add_rows(const struct tt_perf *, size_t at, const uint8_t *from, si
 void tt_perf_copy_rows(const struct tt_perf *, uint8_t *to, const uint8_t *table, size_t at, size_t len);
 
 /* beside.c */
-bool tt_perf_is_beside(const struct tt_perf *); /* a call beside another worker's; the limit is a call, too */
+bool tt_perf_is_beside(const struct tt_perf *); /* a call beside another worker's; the baseline is a call, too */
 bool tt_perf_is_snapshot(const struct tt_perf *);
 bool tt_perf_has_tail(const struct tt_perf *);  /* its slowest iterations count */
 bool tt_perf_has_writer(const struct tt_perf *); /* does rank 2 push meanwhile? */
@@ -269,11 +269,11 @@ void tt_perf_fill_ones(tutti_type, void *at, size_t bytes);
 void tt_perf_clear(struct tt_perf *); /* zeros the vectors of numbers */
 int tt_perf_check(struct tt_perf *);
 
-/* limit.c, limit_reduce.c, limit_table.c */
+/* baseline.c, baseline_reduce.c, baseline_table.c */
 int tt_perf_open_wires(struct tt_perf *);
 void tt_perf_close_wires(struct tt_perf *);
 int tt_perf_ways(const struct tt_perf *, struct tt_perf_way *, int room); /* all worth trying for this size */
-void tt_perf_word_limit(const struct tt_perf *, const struct tt_perf_way *, char *text, size_t room);
+void tt_perf_word_baseline(const struct tt_perf *, const struct tt_perf_way *, char *text, size_t room);
 int tt_perf_raw_pingpong(struct tt_perf *);
 int tt_perf_raw_put(struct tt_perf *);
 int tt_perf_raw_get(struct tt_perf *);
@@ -288,15 +288,15 @@ void tt_perf_word_table(const struct tt_perf *, const struct tt_perf_way *, char
 const struct tt_perf_wire *tt_perf_wire(const struct tt_perf *);
 int tt_perf_lost(int rank, ssize_t result); /* reports a failed socket; -errno */
 
-/* limit_shared.c */
+/* baseline_shared.c */
 size_t tt_perf_part_size(size_t most);
 int tt_perf_open_shared(struct tt_perf *);
 void tt_perf_close_shared(struct tt_perf *);
 int tt_perf_shared_ways(const struct tt_perf *, struct tt_perf_way *);
 void tt_perf_word_shared(const struct tt_perf *, const struct tt_perf_way *, char *text, size_t room);
-uint8_t *tt_perf_local(const struct tt_perf *); /* of the order: ours or the limit's */
+uint8_t *tt_perf_local(const struct tt_perf *); /* of the order: ours or the baseline's */
 uint8_t *tt_perf_open(const struct tt_perf *);
-uint8_t *tt_perf_local_of(const struct tt_perf *, int rank); /* another rank's, of the limit */
+uint8_t *tt_perf_local_of(const struct tt_perf *, int rank); /* another rank's, of the baseline */
 uint8_t *tt_perf_open_of(const struct tt_perf *, int rank);
 void tt_perf_copy(const struct tt_perf *, void *to, const void *from, size_t); /* in the order's way */
 void tt_perf_arrive(struct tt_perf *);                       /* counts an arrival at the meeting point */
@@ -313,6 +313,7 @@ double tt_perf_deadline(const struct tt_perf *); /* the job's, in seconds */
 void tt_perf_explain(const struct tt_perf *, const struct tt_perf_row *);
 
 /* output.c, plot.c */
+bool tt_perf_has_busbw(const struct tt_perf *);
 void tt_perf_print_head(const struct tt_perf *);
 void tt_perf_print_row(const struct tt_perf *, const struct tt_perf_row *);
 void tt_perf_show_progress(const struct tt_perf *, double done); /* 0 to 1; on a terminal only */

@@ -1,4 +1,4 @@
-/* plot.c - size against time as a picture, by gnuplot: ours, the limit, and another program's figures */
+/* plot.c - size against time as a picture, by gnuplot: ours, the baseline, and another program's figures */
 #include "tools/perf/perf.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -101,7 +101,8 @@ static void put_points(FILE *to, const struct point *points, int n)
 	fprintf(to, "e\n");
 }
 
-static void put_plot(FILE *to, const struct tt_perf *p, const struct point *ours, const struct point *limit, int count)
+static void put_plot(FILE *to, const struct tt_perf *p, const struct point *ours, const struct point *baseline,
+                     int count)
 {
 	const struct tt_perf_options *o = &p->options;
 	struct point peer[POINTS_MAX];
@@ -115,33 +116,33 @@ static void put_plot(FILE *to, const struct tt_perf *p, const struct point *ours
 	        "set ylabel 'median time, microseconds'\nset title 'tutti perf %s, %s, %d ranks' noenhanced\n",
 	        o->name, p->transport, p->size);
 	fprintf(to, "plot '-' with linespoints title 'Tutti'");
-	if (p->has_limit)
-		fprintf(to, ", '-' with linespoints title 'limit'");
+	if (p->has_baseline)
+		fprintf(to, ", '-' with linespoints title 'baseline'");
 	if (peers > 0) {
 		fprintf(to, ", '-' with linespoints title ");
 		put_quoted(to, o->peer);
 	}
 	fprintf(to, "\n");
 	put_points(to, ours, count);
-	if (p->has_limit)
-		put_points(to, limit, count);
+	if (p->has_baseline)
+		put_points(to, baseline, count);
 	if (peers > 0)
 		put_points(to, peer, peers);
 }
 
 int tt_perf_plot(const struct tt_perf *p, const struct tt_perf_row *rows, int count)
 {
-	struct point ours[POINTS_MAX], limit[POINTS_MAX];
+	struct point ours[POINTS_MAX], baseline[POINTS_MAX];
 	FILE *to;
 
 	for (int i = 0; i < count; i++) {
 		ours[i] = (struct point){ (double)rows[i].bytes, rows[i].p50 };
-		limit[i] = (struct point){ (double)rows[i].bytes, rows[i].limit };
+		baseline[i] = (struct point){ (double)rows[i].bytes, rows[i].baseline };
 	}
 	signal(SIGPIPE, SIG_IGN); /* if gnuplot ends early, its status says so */
 	to = popen("gnuplot", "w");
 	if (to)
-		put_plot(to, p, ours, limit, count);
+		put_plot(to, p, ours, baseline, count);
 	if (!to || pclose(to) || access(p->options.plot, R_OK)) {
 		tt_tool_refuse("perf", "gnuplot could not draw %s", p->options.plot);
 		return 1;

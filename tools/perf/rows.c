@@ -1,4 +1,4 @@
-/* rows.c - `tutti perf table`: a list of rows to push and pull, and the limit's work on each
+/* rows.c - `tutti perf table`: a list of rows to push and pull, and the baseline's work on each
  *
  * A row has 256 bytes, and one of sixteen is listed, at random: else all would use the same sets of the caches. The
  * list is sorted, so the rows of a server are a stretch of it. */

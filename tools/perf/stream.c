@@ -1,4 +1,4 @@
-/* stream.c - the limit of `tutti perf reduce`, `copy` and `update`: STREAM's loops over the same vectors and threads
+/* stream.c - the baseline of `tutti perf reduce`, `copy` and `update`: STREAM's loops over the same vectors and threads
  *
  * A loop reads and writes as many streams as the kernel: it copies doubles (one read), adds them, or adds them with a
  * factor (triad, if the kernel has factors). Loads have 32 bytes with AVX. Both cached and streaming stores are

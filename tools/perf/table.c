@@ -1,7 +1,7 @@
 /* table.c - `tutti perf table`: pushes and pulls of a table of the row's size
  *
  * Even ranks are workers, odd ranks are servers. In a ring of two to four ranks each worker is next to each server, so
- * the bare sockets of the other limits connect them. With several workers all ranks meet before each call. */
+ * the bare sockets of the other baselines connect them. With several workers all ranks meet before each call. */
 #include "tools/perf/perf.h"
 #include <errno.h>
 #include <stdio.h>

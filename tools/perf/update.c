@@ -1,6 +1,6 @@
 /* update.c - `tutti perf update`: update rules, each a push of a whole vector by the threads of a pool
  *
- * The limit works on the same vectors: values, state and delta. f32 state of 16-bit values counts as two vectors. */
+ * The baseline works on the same vectors: values, state and delta. f32 state of 16-bit values counts as two vectors. */
 #include "engine/engine.h"
 #include "kernel/kernel.h"
 #include "table/table.h"

@@ -723,7 +723,7 @@ static int take_rendezvous(struct options *o, const char *text)
 	char *end;
 
 	if (!port || port == text || strtol(port + 1, &end, 10) < 1 || end == port + 1 || *end)
-		return tt_tool_refuse("run", "--rendezvous %s: it is HOST:PORT, an address of this host and a free port",
+		return tt_tool_refuse("run", "--rendezvous %s: it is HOST:PORT, an address of this host, and a port",
 		                      text);
 	o->rendezvous = text;
 	return 0;

@@ -1,9 +1,9 @@
-/* limit_shared.c - the limit in shared memory: the ranks map each other's memory, and run no more than the loop
+/* baseline_shared.c - the baseline in shared memory: the ranks map each other's memory, and run no more than the loop
  *
  *   pingpong    the bytes and a count behind them, in one cache line; longer ones are copied, then the count is stored
  *   put, get    one copy; the other rank takes no part
  *   stream      as many copies
- *   table       see limit_table.c
+ *   table       see baseline_table.c
  *   allreduce   each rank sums its slice of all vectors and stores it into all of them; then they meet
  *   ... of vectors that are not mapped (--brought): piece by piece copied into mapped memory, summed there, copied back
  *
@@ -45,12 +45,12 @@ uint8_t *tt_perf_open_of(const struct tt_perf *p, int rank)
 
 uint8_t *tt_perf_local(const struct tt_perf *p)
 {
-	return p->order.limit && p->shared.part && !p->options.brought ? tt_perf_local_of(p, p->rank) : p->local;
+	return p->order.baseline && p->shared.part && !p->options.brought ? tt_perf_local_of(p, p->rank) : p->local;
 }
 
 uint8_t *tt_perf_open(const struct tt_perf *p)
 {
-	return p->order.limit && p->shared.part ? tt_perf_open_of(p, p->rank) : p->open;
+	return p->order.baseline && p->shared.part ? tt_perf_open_of(p, p->rank) : p->open;
 }
 
 static int map_part(struct tt_perf *p, int rank, int fd)
@@ -59,7 +59,7 @@ static int map_part(struct tt_perf *p, int rank, int fd)
 	void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
 	if (at == MAP_FAILED)
-		return tt_fail(-errno, "cannot map the %zu bytes of rank %d for the limit: %s", size, rank,
+		return tt_fail(-errno, "cannot map the %zu bytes of rank %d for the baseline: %s", size, rank,
 		               strerror(errno));
 	madvise(at, size, MADV_HUGEPAGE);
 	p->shared.part[rank] = at;
@@ -81,7 +81,7 @@ static int map_all(struct tt_perf *p, int mine)
 		snprintf(path, sizeof path, "/proc/%d/fd/%d", all[r].pid, all[r].fd);
 		int fd = open(path, O_RDWR | O_CLOEXEC);
 		if (fd < 0)
-			return tt_fail(-errno, "cannot open rank %d's memory for the limit, %s: %s", r, path,
+			return tt_fail(-errno, "cannot open rank %d's memory for the baseline, %s: %s", r, path,
 			               strerror(errno));
 		err = map_part(p, r, fd);
 		close(fd);
@@ -96,14 +96,14 @@ int tt_perf_open_shared(struct tt_perf *p)
 	p->shared.patience = p->job->job->deadline;
 	p->shared.part = calloc((size_t)p->size, sizeof *p->shared.part);
 	if (fd < 0 || !p->shared.part || ftruncate(fd, (off_t)tt_perf_part_size(p->most)))
-		err = tt_fail(-errno, "no memory for the limit: %s", strerror(errno));
+		err = tt_fail(-errno, "no memory for the baseline: %s", strerror(errno));
 	if (!err)
 		err = map_all(p, fd);
 	if (!err)
 		err = tutti_barrier(p->job, NULL); /* all have opened it */
 	if (fd >= 0)
 		close(fd);
-	p->has_limit = !err;
+	p->has_baseline = !err;
 	return err;
 }
 
@@ -137,7 +137,7 @@ static int await(const struct tt_perf *p, const _Atomic uint64_t *count, uint64_
 		if (i % PATIENT == 0 && !end)
 			end = tt_now() + p->shared.patience;
 		if (i % PATIENT == 0 && tt_now() > end)
-			return tt_fail(-ETIMEDOUT, "the limit: rank %d has not come within the deadline", rank);
+			return tt_fail(-ETIMEDOUT, "the baseline: rank %d has not come within the deadline", rank);
 	}
 	return 0;
 }

@@ -1,11 +1,13 @@
-/* limit.c - the limit: bare sockets between the same ranks, from and into the same buffers
+/* baseline.c - the baseline: bare sockets between the same ranks, from and into the same buffers
  *
  * Each rank has a connection to the next rank in the ring, and another one with large socket buffers. For each size all
  * chunk sizes, buffers, and polling or blocking are tried; a row is compared with the best. */
+#include "member/member.h"
 #include "tools/perf/perf.h"
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -18,90 +20,125 @@ static void enlarge(int fd)
 {
 	int bytes = LARGE_BUFFER;
 
-	/* with the privilege beyond the system's limit */
+	/* with the privilege beyond the system's baseline */
 	if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof bytes))
 		setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
 	if (setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &bytes, sizeof bytes))
 		setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
 }
 
-static int open_socket(bool large)
+static int open_socket(const struct tt_perf *p, int family, bool large)
 {
 	struct timeval patience = { .tv_sec = ACCEPT_S };
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
+	int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
 
 	if (fd < 0)
-		return tt_fail(-errno, "no socket for the limit: %s", strerror(errno));
+		return tt_fail(-errno, "no socket for the baseline: %s", strerror(errno));
 	if (large)
 		enlarge(fd);
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-	setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4); /* as the tcp transport does on one host */
+	if (tutti_local_size(p->job) == p->size)
+		setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4); /* as the tcp transport does on one host */
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience); /* also bounds accept */
 	return fd;
 }
 
-static struct sockaddr_in loopback(uint16_t port)
+union place { /* where a rank listens */
+	struct sockaddr any;
+	struct sockaddr_in v4;
+	struct sockaddr_in6 v6;
+};
+
+static socklen_t length_of(const union place *at)
 {
-	return (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = port,
-	                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	return at->any.sa_family == AF_INET6 ? sizeof at->v6 : sizeof at->v4;
 }
 
-static int listen_somewhere(int fd, uint16_t *port)
+/* At the address by which the other ranks reach this one over TCP, whatever their hosts or containers. */
+static int find_place(const struct tt_perf *p, union place *at)
 {
-	struct sockaddr_in at = loopback(0);
-	socklen_t len = sizeof at;
+	const struct tt_engine *e = &p->job->job->engine;
 
-	if (bind(fd, (struct sockaddr *)&at, len) || listen(fd, 4) || getsockname(fd, (struct sockaddr *)&at, &len))
-		return tt_fail(-errno, "cannot listen for the limit: %s", strerror(errno));
-	*port = at.sin_port;
+	memset(at, 0, sizeof *at);
+	for (int i = 0; i < e->count; i++) {
+		char host[96];
+		const char *addr = e->nets[i]->addr, *port = strrchr(addr, ':');
+		int bracket = addr[4] == '[';
+		if (strncmp(addr, "tcp:", 4) || !port)
+			continue;
+		snprintf(host, sizeof host, "%.*s", (int)(port - addr) - 4 - 2 * bracket, addr + 4 + bracket);
+		if (inet_pton(AF_INET, host, &at->v4.sin_addr) == 1)
+			at->any.sa_family = AF_INET;
+		else if (inet_pton(AF_INET6, host, &at->v6.sin6_addr) == 1)
+			at->any.sa_family = AF_INET6;
+	}
+	return at->any.sa_family ? 0 : tt_fail(-EADDRNOTAVAIL, "no address for the baseline's sockets: --no-baseline "
+	                                                       "measures without them");
+}
+
+static int listen_at(int fd, union place *at)
+{
+	socklen_t len = sizeof *at;
+
+	if (bind(fd, &at->any, length_of(at)) || listen(fd, 4) || getsockname(fd, &at->any, &len))
+		return tt_fail(-errno, "cannot listen for the baseline: %s", strerror(errno));
 	return 0;
 }
 
 /* The connection waits in the right neighbour's backlog, so no rank waits for another's accept. */
-static int connect_neighbours(struct tt_perf_wire *w, int listener, uint16_t port)
+static int connect_neighbours(const struct tt_perf *p, struct tt_perf_wire *w, int listener, const union place *to)
 {
-	struct sockaddr_in to = loopback(port);
 	int one = 1;
+	char host[64] = "";
 
-	if (connect(w->right, (struct sockaddr *)&to, sizeof to))
-		return tt_fail(-errno, "cannot connect for the limit: %s", strerror(errno));
+	if (connect(w->right, &to->any, length_of(to))) {
+		int err = errno;
+		inet_ntop(to->any.sa_family, to->any.sa_family == AF_INET6 ? (const void *)&to->v6.sin6_addr :
+		                             (const void *)&to->v4.sin_addr, host, sizeof host);
+		return tt_fail(-err, "cannot connect to rank %d at %s port %d for the baseline: %s; --no-baseline "
+		               "measures without it", (p->rank + 1) % p->size, host, ntohs(to->v4.sin_port),
+		               strerror(err));
+	}
 	w->left = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 	if (w->left < 0)
-		return tt_fail(-errno, "no connection for the limit has come: %s", strerror(errno));
+		return tt_fail(-errno, "no connection for the baseline has come: %s", strerror(errno));
 	setsockopt(w->left, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 	return 0;
 }
 
-static int connect_all(struct tt_perf *p, const int listener[2])
+static int connect_all(struct tt_perf *p, const int listener[2], const union place *at)
 {
-	uint16_t mine[2], all[TT_PERF_RANKS][2];
-	int err = 0;
+	union place mine[2] = { *at, *at }, *all = calloc((size_t)p->size, sizeof mine);
+	int err = all ? 0 : tt_fail(-ENOMEM, "no memory for %d addresses", p->size);
 
 	for (int k = 0; k < 2 && !err; k++)
-		err = listen_somewhere(listener[k], &mine[k]);
-	if (err || (err = tutti_gather(p->job, mine, sizeof mine, all, -1, NULL)))
-		return err;
+		err = listen_at(listener[k], &mine[k]);
+	if (!err)
+		err = tutti_gather(p->job, mine, sizeof mine, all, -1, NULL);
 	for (int k = 0; k < 2 && !err; k++)
-		err = connect_neighbours(&p->wire[k], listener[k], all[(p->rank + 1) % p->size][k]);
+		err = connect_neighbours(p, &p->wire[k], listener[k], &all[2 * ((p->rank + 1) % p->size) + k]);
+	free(all);
 	return err;
 }
 
 int tt_perf_open_wires(struct tt_perf *p)
 {
-	int listener[2] = { -1, -1 }, err = 0;
+	int listener[2] = { -1, -1 };
+	union place at;
+	int err = find_place(p, &at);
 
 	for (int k = 0; k < 2; k++) {
-		if (!err && (listener[k] = open_socket(k)) < 0)
+		if (!err && (listener[k] = open_socket(p, at.any.sa_family, k)) < 0)
 			err = listener[k];
-		if (!err && (p->wire[k].right = open_socket(k)) < 0)
+		if (!err && (p->wire[k].right = open_socket(p, at.any.sa_family, k)) < 0)
 			err = p->wire[k].right;
 	}
 	if (!err)
-		err = connect_all(p, listener);
+		err = connect_all(p, listener, &at);
 	for (int k = 0; k < 2; k++)
 		if (listener[k] >= 0)
 			close(listener[k]);
-	p->has_limit = !err;
+	p->has_baseline = !err;
 	return err;
 }
 
@@ -114,7 +151,7 @@ void tt_perf_close_wires(struct tt_perf *p)
 			close(p->wire[k].left);
 		p->wire[k] = (struct tt_perf_wire){ -1, -1 };
 	}
-	p->has_limit = false;
+	p->has_baseline = false;
 }
 
 const struct tt_perf_wire *tt_perf_wire(const struct tt_perf *p) { return &p->wire[p->order.way.large]; }
@@ -122,8 +159,8 @@ const struct tt_perf_wire *tt_perf_wire(const struct tt_perf *p) { return &p->wi
 int tt_perf_lost(int rank, ssize_t result)
 {
 	if (!result)
-		return tt_fail(-ECONNRESET, "the limit's socket: rank %d has closed it", rank);
-	return tt_fail(-errno, "the limit's socket to rank %d: %s", rank, strerror(errno));
+		return tt_fail(-ECONNRESET, "the baseline's socket: rank %d has closed it", rank);
+	return tt_fail(-errno, "the baseline's socket to rank %d: %s", rank, strerror(errno));
 }
 
 /* Between rank 0 and rank 1, one after the other. */
@@ -206,7 +243,7 @@ static int add_ways(struct tt_perf_way *ways, int n, int room, size_t chunk, boo
 	return n;
 }
 
-/* A small size is always one piece. A computing target cannot poll, so its limit blocks in the calls. */
+/* A small size is always one piece. A computing target cannot poll, so its baseline blocks in the calls. */
 int tt_perf_ways(const struct tt_perf *p, struct tt_perf_way *ways, int room)
 {
 	bool all = p->test->collective || p->test->table, poll = !p->crowded && !p->options.compute;
@@ -244,7 +281,7 @@ static const char *shape_of(const struct tt_perf *p)
 	return "ping-pong, half a round trip";
 }
 
-void tt_perf_word_limit(const struct tt_perf *p, const struct tt_perf_way *way, char *text, size_t room)
+void tt_perf_word_baseline(const struct tt_perf *p, const struct tt_perf_way *way, char *text, size_t room)
 {
 	bool blocks = !p->test->collective && way->block, waits = p->test->collective && p->crowded;
 	const char *patience = waits ? "waiting" : blocks ? "blocking" : "polling";

@@ -1,4 +1,4 @@
-/* limit_reduce.c - the limit of an all-reduce: a ring over bare sockets, written as simply as it can be
+/* baseline_reduce.c - the baseline of an all-reduce: a ring over bare sockets, written as simply as it can be
  *
  *   rank r of n, block b of n; all indices modulo n
  *   reduce-scatter, n - 1 steps: send block r - s to the right, receive block r - s - 1 from the left and add it

@@ -1,4 +1,4 @@
-/* limit_table.c - the limit of `tutti perf table`: a bare stream or a loop in memory, for each worker and server
+/* baseline_table.c - the baseline of `tutti perf table`: a bare stream or a loop in memory, for each worker and server
  *
  *                    over sockets                                     in memory that all have mapped
  *   push             each server adds bytes while they are in the     each server adds its range of each worker's delta
