@@ -101,7 +101,11 @@ static bool turn_to_next_net(struct tt_member *m, int err, const char *why)
 	if (err != -EMFILE)
 		m->failed_nets |= 1u << failed;
 	const struct tt_net *net = m->job->engine.nets[failed];
-	tt_log(TT_DEBUG, "rank %d is not reached over %s: %s", m->rank, net->transport->name, why);
+	struct tt_members *all = tt_members(m->job);
+	bool warns = net->host_only && m->host && m->host == all->of[m->job->rank].host && !all->warned;
+	tt_log(warns ? TT_WARN : TT_DEBUG, "rank %d%s is not reached over %s: %s", m->rank,
+	       warns ? " is on this host, and" : "", net->transport->name, why);
+	all->warned |= warns;
 	return true;
 }
 

@@ -317,11 +317,22 @@ static int compute(tutti *job)
 
 static bool is_apart(void) { return !missing && !run.plan.together; }
 
-/* Shared memory reaches the ranks of one host, and no other. */
+static bool any_stops(void)
+{
+	for (int i = 0; i < run.plan.faults; i++)
+		if (run.plan.fault[i].kind == STOP)
+			return true;
+	return false;
+}
+
+/* Shared memory reaches the ranks of one host, and no other. A rank that is stopped while others connect to it is
+ * reached over the next transport. */
 static void look_at_wires(tutti *at)
 {
 	struct tt_job *job = at->job;
 
+	if (!is_apart() && any_stops())
+		return;
 	tt_lock(job);
 	for (int i = 0; i < job->size; i++) {
 		const struct tt_link *l = tt_member(job, i)->state == TT_UP ? tt_member(job, i)->link : NULL;
