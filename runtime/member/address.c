@@ -2,7 +2,8 @@
  *
  *      shm:1c2e...:84-0 tcp:10.0.0.7:4000
  *
- * The rank that connects tries them in the order of its own nets; the order in the text means nothing.
+ * The rank that connects tries them in the order of its own nets; the order in the text means nothing. "host:NAME" is
+ * no address: it is what people call the rank's host.
  */
 #include "engine/engine.h"
 #include "member/member_private.h"
@@ -46,4 +47,35 @@ const char *tt_address_add(struct tt_job *job, const char *known, const char *mo
 	}
 	const char *kept = tt_text_keep(job, text);
 	return *kept ? kept : known;
+}
+
+/* "tcp:10.0.0.7:4000" gives "10.0.0.7"; "" without such an address. */
+static void host_of(const char *list, char host[96])
+{
+	char addr[96], *port;
+
+	*host = 0;
+	if (!tt_address_find(list, "tcp", addr) || !(port = strrchr(addr, ':')))
+		return;
+	*port = 0;
+	strcpy(host, strchr(addr, ':') + 1);
+}
+
+/* On one host the rank says it all. */
+struct tt_label tt_member_label(const struct tt_member *m)
+{
+	const struct tt_job *job = m->job;
+	bool spans = job->local_size && job->local_size < job->size;
+	char at[96], name[96] = "host:";
+	struct tt_label label;
+
+	host_of(m->addr, at);
+	if (!tt_address_find(m->addr, "host", name))
+		name[5] = 0;
+	if (!spans || (!*at && !name[5]))
+		snprintf(label.text, sizeof label.text, "rank %d", m->rank);
+	else
+		snprintf(label.text, sizeof label.text, "rank %d (%.40s%s%.40s)", m->rank, name + 5,
+		         name[5] && *at ? ", " : "", at);
+	return label;
 }

@@ -782,8 +782,9 @@ static void give_up_some(struct tt_agreement *a)
 		bool asked = !a->proposing || has(a->view->stays, i);
 		bool late = first == g->me ? asked && !has(a->heard, i) : i == first;
 		if (late && i != g->me && !is_out(a, i))
-			tt_member_evict(tt_group_member(g, i), -ETIMEDOUT, "rank %d was cut off: it did not take part "
-			                "in shrinking the group within %llu ms", g->seats[i].rank,
+			tt_member_evict(tt_group_member(g, i), -ETIMEDOUT, "%s was cut off: it did not take part "
+			                "in shrinking the group within %llu ms",
+			                tt_member_label(tt_group_member(g, i)).text,
 			                (unsigned long long)(g->job->deadline / TT_MS));
 	}
 	steer(a);

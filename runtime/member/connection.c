@@ -403,7 +403,7 @@ static void lost(struct tt_member *m, struct tt_link *l, int err)
 		tt_member_left(m, NULL);
 	else if (connected) {
 		m->untold = true;
-		tt_member_gone(m, -ECONNRESET, "rank %d (%s) went down: %s", m->rank, l->peer->addr,
+		tt_member_gone(m, -ECONNRESET, "%s went down: %s", tt_member_label(m).text,
 		               reason(l, "its connection broke"));
 	} else if (m->state == TT_CONNECTING && (err == -EHOSTUNREACH || err == -ENXIO || err == -ETIMEDOUT) &&
 	           turn_to_next_net(m, err, reason(l, strerror(-err)))) {

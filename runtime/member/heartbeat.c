@@ -162,7 +162,8 @@ static void look(struct tt_timer *t)
 			look_at(l, now);
 	while ((silent = find_silent(job, now)))
 		tt_member_evict(silent->member, -ETIMEDOUT,
-		                "rank %d was cut off: it gave no sign of life within %llu ms", silent->member->rank,
+		                "%s was cut off: it gave no sign of life within %llu ms",
+		                tt_member_label(silent->member).text,
 		                (unsigned long long)((now - silent->heartbeat.silent + beat / 2) / TT_MS));
 	tt_timer_start(job, t, now + beat / 2, look);
 }

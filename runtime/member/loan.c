@@ -54,8 +54,9 @@ static void lose_patience(struct tt_timer *t)
 	if (moved > MOVES)
 		tt_timer_start(job, t, tt_now() + job->deadline, lose_patience);
 	else if (m && m->link == l && m->state < TT_LEFT)
-		tt_member_evict(m, -ETIMEDOUT, "rank %d was cut off: it is alive but did not give back memory of this "
-		                "rank within %llu ms", m->rank, (unsigned long long)(job->deadline / TT_MS));
+		tt_member_evict(m, -ETIMEDOUT, "%s was cut off: it is alive but did not give back memory of this "
+		                "rank within %llu ms", tt_member_label(m).text,
+		                (unsigned long long)(job->deadline / TT_MS));
 	else
 		tt_link_doom(l);
 }

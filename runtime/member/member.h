@@ -214,6 +214,9 @@ void tt_member_evict(struct tt_member *, int err, const char *fmt, ...) TT_FORMA
 bool tt_member_is_there(const struct tt_job *, int rank); /* another rank, neither gone nor left */
 /* Asks for a sign of life, and how far the member has come in the group of that uid. */
 void tt_member_ping_for(struct tt_member *, uint32_t uid);
+/* "rank 2"; in a job on several hosts "rank 2 (node-b, 10.0.0.7)" */
+struct tt_label { char text[112]; };
+struct tt_label tt_member_label(const struct tt_member *);
 bool tt_member_is_alive(const struct tt_member *, uint64_t since); /* a sign of life has come since that PING */
 bool tt_member_sends_bytes(const struct tt_member *);              /* bytes have come since the last PING for a group */
 /* Somebody waits for a member that may have left: tells those that were not connected to it. */

@@ -266,6 +266,16 @@ static void find_neighbours(struct tt_job *job, const struct tt_launch *b)
 	}
 }
 
+/* For sentences. */
+static void name_host(struct tt_job *job, struct tt_member *me)
+{
+	char name[80] = "host:";
+
+	if (tt_world || gethostname(name + 5, sizeof name - 6) || strpbrk(name, " \n"))
+		return;
+	me->addr = tt_address_add(job, me->addr, name);
+}
+
 int tt_rendezvous_meet(struct tt_job *job, const struct tt_launch *b)
 {
 	struct tt_member *me = tt_member(job, job->rank);
@@ -274,6 +284,7 @@ int tt_rendezvous_meet(struct tt_job *job, const struct tt_launch *b)
 	tt_lock(job);
 	for (int i = 0; i < job->engine.count; i++)
 		me->addr = tt_address_add(job, me->addr, job->engine.nets[i]->addr);
+	name_host(job, me);
 	me->host = host_id(job);
 	me->cpus = b->nodes ? 0 : tt_place_print(job);
 	tt_members(job)->endpoints_known++;

@@ -127,8 +127,8 @@ static int explain(const struct tt_operation *r)
 		return tt_fail(r->err, "%s: this process has no file left for a connection that it needs: "
 		               "raise its limit with ulimit -n", r->what);
 	if (m && r->err == -ETIMEDOUT)
-		return tt_fail(r->err, "%s: given up after %llu ms: rank %d lives, but has not done its part", r->what,
-		               ms, r->rank);
+		return tt_fail(r->err, "%s: given up after %llu ms: %s lives, but has not done its part", r->what,
+		               ms, tt_member_label(m).text);
 	if (!m && r->err == -ETIMEDOUT)
 		return tt_fail(r->err, "%s: given up after %llu ms, and all ranks live: they wait for each other, "
 		               "since not all called the same", r->what, ms);
@@ -143,19 +143,20 @@ static void evict(const struct tt_operation *r, struct tt_member *m, uint64_t si
 {
 	bool alive = tt_member_is_alive(m, since);
 	unsigned long long ms = m->job->deadline / TT_MS;
+	struct tt_label label = tt_member_label(m);
 	char why[200] = "";
 
 	tt_each_module(module, r->job, reproach)
 		module->reproach(m, why, sizeof why);
 	if (err == -ETIMEDOUT && m->state == TT_CONNECTING)
-		tt_member_evict(m, err, "rank %d could not be reached within %llu ms: does it run?", m->rank, ms);
+		tt_member_evict(m, err, "%s could not be reached within %llu ms: does it run?", label.text, ms);
 	else if (err == -ETIMEDOUT && *why)
-		tt_member_evict(m, err, "rank %d was cut off: %s", m->rank, why);
+		tt_member_evict(m, err, "%s was cut off: %s", label.text, why);
 	else if (err == -ETIMEDOUT)
-		tt_member_evict(m, err, "rank %d was cut off: %s within %llu ms", m->rank,
+		tt_member_evict(m, err, "%s was cut off: %s within %llu ms", label.text,
 		                alive ? "it is alive but did not take part" : "it gave no sign of life", ms);
 	else
-		tt_member_evict(m, err, "rank %d was cut off: a call that waited for it was cancelled", m->rank);
+		tt_member_evict(m, err, "%s was cut off: a call that waited for it was cancelled", label.text);
 }
 
 /* Where each part goes on by itself, silent ranks do not end the parts of the others. */

@@ -600,8 +600,8 @@ static void drop_owed(struct tt_call_part *p)
 		tt_list_remove(&p->link);
 		tt_call_end_with(p, -ECANCELED);
 	} else
-		tt_member_evict(p->member, -ETIMEDOUT, "rank %d was cut off: it has not answered within %llu ms",
-		                p->member->rank, tt_deadline_ms(p->call->table->job));
+		tt_member_evict(p->member, -ETIMEDOUT, "%s was cut off: it has not answered within %llu ms",
+		                tt_member_label(p->member).text, tt_deadline_ms(p->call->table->job));
 }
 
 static void drop_all_owed(struct tt_table_call *c)

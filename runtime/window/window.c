@@ -511,8 +511,9 @@ static void drain(struct tutti_window *w)
 			tt_operation_end(q, -ECANCELED);
 			continue;
 		}
-		tt_member_evict(tt_member(job, q->rank), -ETIMEDOUT, "rank %d was cut off: it did not answer "
-		                "within %llu ms what was started in the window \"%s\"", q->rank,
+		tt_member_evict(tt_member(job, q->rank), -ETIMEDOUT, "%s was cut off: it did not answer "
+		                "within %llu ms what was started in the window \"%s\"",
+		                tt_member_label(tt_member(job, q->rank)).text,
 		                (unsigned long long)(job->deadline / TT_MS), w->name);
 		tt_progress(job); /* ends those that no transport has */
 	}

@@ -282,6 +282,32 @@ static bool has_gone(tutti *job, int rank)
 	return gone;
 }
 
+/* Sentences name hosts where there are several. */
+static void program_label(tutti *job)
+{
+	struct tt_member other = *tt_member(job->job, 1);
+
+	CHECK(!strcmp(tt_member_label(&other).text, "rank 1"));
+	tt_lock(job->job);
+	int here = job->job->local_size;
+	job->job->local_size = 1;
+	other.addr = "shm:1:2 tcp:10.0.0.7:4000 host:node-b";
+	CHECK(!strcmp(tt_member_label(&other).text, "rank 1 (node-b, 10.0.0.7)"));
+	other.addr = "tcp:[fe80::1]:4000";
+	CHECK(!strcmp(tt_member_label(&other).text, "rank 1 ([fe80::1])"));
+	other.addr = "";
+	CHECK(!strcmp(tt_member_label(&other).text, "rank 1"));
+	job->job->local_size = here;
+	tt_unlock(job->job);
+	char own[96];
+	CHECK(tt_address_find(tt_member(job->job, 1)->addr, "host", own));
+}
+
+static void test_label(void)
+{
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 2, .program = program_label }), 0);
+}
+
 static atomic_bool missed, answered; /* some know that rank 5 has left; and 11 has heard it */
 
 static void await(const atomic_bool *flag)
@@ -331,7 +357,8 @@ static void program_missed(tutti *job)
 static int listen_as(tutti *job, int rank)
 {
 	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	const char *port = strrchr(tt_member(job->job, rank)->addr, ':');
+	char addr[96] = "";
+	const char *port = tt_address_find(tt_member(job->job, rank)->addr, "tcp", addr) ? strrchr(addr, ':') : NULL;
 	int fd = socket(AF_INET, SOCK_STREAM, 0), err = -1;
 
 	at.sin_port = htons((uint16_t)atoi(port ? port + 1 : "0"));
@@ -664,7 +691,7 @@ static CU_TestInfo beat_tests[] = {
 	{ "patience", test_patience }, 	{ "all were stopped", test_stopped_briefly }, { "leaving is bounded", test_leave_stuck }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo watch_tests[] = {
-	{ "many die", test_many_die }, { "one leaves", test_left }, { "one leaves unseen", test_left_unseen }, { "one is missed", test_missed }, { "late", test_late }, CU_TEST_INFO_NULL,
+	{ "many die", test_many_die }, { "one leaves", test_left }, { "one leaves unseen", test_left_unseen }, { "one is missed", test_missed }, { "who is meant", test_label }, { "late", test_late }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = {
 	{ "heartbeats", NULL, NULL, NULL, NULL, beat_tests }, { "watching", NULL, NULL, NULL, NULL, watch_tests },
