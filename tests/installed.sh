@@ -124,6 +124,17 @@ else
 	fail "no program tutti was installed"
 fi
 
+# An installed example, with the line of the README, starts without LD_LIBRARY_PATH.
+hello=$(find "$dest" -path '*/examples/hello.c')
+if [ -z "$hello" ] || [ -z "$(find "$dest" -name tables.md)" ]; then
+	fail "the examples and pages are not installed"
+elif [ -e "$libdir/libtutti.so" ]; then
+	# shellcheck disable=SC2086
+	${CC:-cc} -o "$work/hello" "$hello" $flags "-Wl,-rpath,$libdir" || fail "the installed example does not compile"
+	"$program" run -n 2 "$work/hello" > "$work/said" 2>&1 || fail "the installed example: $(cat "$work/said")"
+	grep -q 'rank 1 of 2' "$work/said" || fail "the installed example says: $(cat "$work/said")"
+fi
+
 make -C "$build" DESTDIR="$dest" uninstall > "$work/uninstall.log" 2>&1 || { cat "$work/uninstall.log"; fail "make uninstall"; }
 left=$(find "$dest" ! -type d)
 [ -z "$left" ] || fail "make uninstall leaves $left"
