@@ -113,6 +113,19 @@ static uint64_t print_of(const struct tutti_table *t)
 	return tt_sum_end(&sum);
 }
 
+static void free_table(struct tutti_table *t)
+{
+	tt_list_remove(&t->link);
+	tutti_window_close(t->window);
+	tt_table_unserve(t);
+	free(t->name);
+	free(t->server);
+	free(t->worker);
+	free(t->source);
+	free(t);
+}
+
+/* NULL: no memory. */
 static struct tutti_table *new_table(struct tt_job *job, const char *name, const tutti_table_config *c)
 {
 	struct tutti_table *t = calloc(1, sizeof *t);
@@ -140,38 +153,26 @@ static struct tutti_table *new_table(struct tt_job *job, const char *name, const
 	t->publish_pushes = c->publish_pushes;
 	t->publish_ms = c->publish_pushes || c->publish_ms ? c->publish_ms : PUBLISH_MS;
 	t->mine = -1;
-	for (int i = 0; t->server && i < t->servers; i++) {
+	if (!t->name || !t->server || !t->source || !t->worker) {
+		free_table(t);
+		return NULL;
+	}
+	for (int i = 0; i < t->servers; i++) {
 		t->server[i] = c->servers ? c->server[i] : i;
 		t->mine = t->server[i] == job->rank ? i : t->mine;
-	}
-	for (int i = 0; t->source && i < t->servers; i++) {
 		t->source[i].blank = true;
 		t->source[i].as = c->consistency;
 	}
-	if (t->worker && c->workers)
+	if (c->workers)
 		memcpy(t->worker, c->worker, (size_t)c->workers * sizeof *t->worker);
-	if (t->server && t->worker) {
-		t->works = tt_table_has_worker(t, job->rank);
-		t->print = print_of(t);
-	}
+	t->works = tt_table_has_worker(t, job->rank);
+	t->print = print_of(t);
 	return t;
 }
 
 bool tt_table_has_worker(const struct tutti_table *t, int rank)
 {
 	return !t->workers || index_of(t->worker, t->workers, rank) >= 0;
-}
-
-static void free_table(struct tutti_table *t)
-{
-	tt_list_remove(&t->link);
-	tutti_window_close(t->window);
-	tt_table_unserve(t);
-	free(t->name);
-	free(t->server);
-	free(t->worker);
-	free(t->source);
-	free(t);
 }
 
 /* The fewest rows that fill whole cache lines: no two servers share a line. */
@@ -281,10 +282,9 @@ int tutti_table_open(tutti *at, const char *name, const tutti_table_config *conf
 		c.updater.size = sizeof c.updater; /* zeroed */
 	if ((err = tt_updater_check(&c.updater, c.type)))
 		return err;
-	t = new_table(job, name, &c);
-	if (!t || !t->name || !t->server || !t->source || !t->worker)
-		err = tt_fail(-ENOMEM, "no memory for the table \"%s\"", name);
-	if (!err && !(t->flags & TUTTI_TABLE_KEYS))
+	if (!(t = new_table(job, name, &c)))
+		return tt_fail(-ENOMEM, "no memory for the table \"%s\"", name);
+	if (!(t->flags & TUTTI_TABLE_KEYS))
 		err = tt_shards_cut(&t->shards, t->count, t->servers, rows_in_lines(t),
 		                    t->flags & TUTTI_TABLE_CUT_MULTIVERSO ? TT_CUT_MULTIVERSO : TT_CUT_EVEN);
 	if (!err && t->mine >= 0)
@@ -295,9 +295,9 @@ int tutti_table_open(tutti *at, const char *name, const tutti_table_config *conf
 		err = tt_load_open(t, c.load);
 	if (!err && !(err = open_windows(t)))
 		err = meet_all(t);
-	if (err && t)
+	if (err)
 		tutti_table_close(t);
-	if (!err)
+	else
 		*out = t;
 	return err;
 }

@@ -409,6 +409,32 @@ static void program_switch_unmapped(tutti *job)
 
 static void test_switch_unmapped(void) { on_wires(program_switch_unmapped, 2); }
 
+static _Thread_local int refused_in; /* so many requests of this thread, and the last of these fails; 0: none does */
+
+void *__real_calloc(size_t, size_t);
+void *__wrap_calloc(size_t, size_t);
+void *__wrap_calloc(size_t n, size_t size) { return refused_in && !--refused_in ? NULL : __real_calloc(n, size); }
+
+/* What is half opened is closed. */
+static void program_open_refused(tutti *job)
+{
+	enum { REQUESTS = 4 }; /* the table, its servers, what is known of them, its workers */
+	const int workers[] = { 0, 1 };
+	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .flags = TUTTI_TABLE_KEYS, .workers = 2, .worker = workers };
+	tutti_table *t = NULL;
+
+	for (int n = 1; n <= REQUESTS; n++) {
+		refused_in = n;
+		CHECK(tutti_table_open(job, "keys", &c, &t) == -ENOMEM && strstr(tutti_why(), "no memory for the table \"keys\""));
+	}
+	CHECK(!refused_in);
+	t = open_table(job, "keys", &c);
+	CHECK(tutti_rank(job) || push_keys(t, MANY_KEYS) == 1);
+	close_table(job, t);
+}
+
+static void test_open_refused(void) { on_wires(program_open_refused, 2); }
+
 /* ---- slow, stopped, mute ---- */
 
 enum { SLOW_COUNT = 4000000, SHORT = 100 /* ms: three heartbeats are longer, so that calls see for themselves who is silent */ };
@@ -1153,6 +1179,7 @@ static CU_TestInfo fault_tests[] = {
 	{ "closed while it is held", test_close_held },
 	{ "left open", test_left_open },
 	{ "no memory for rounds", test_switch_unmapped },
+	{ "no memory to open", test_open_refused },
 	{ "slow is not silent", test_slow },
 	{ "a mute server", test_mute },
 	{ "order, whatever can be mapped", test_order },
