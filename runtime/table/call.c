@@ -10,6 +10,7 @@
 #include <string.h>
 
 enum { QUIESCE_DEADLINES = 8 }; /* A server must let pushes begin again within so many deadlines. */
+enum { MAP_AGAIN_MS = 1000 };   /* A server that could not map a delta is not asked to for so long: it costs a trip. */
 
 static void come_to_gate(struct tt_call_part *);
 static void look_at_gates_soon(struct tutti_table *);
@@ -240,7 +241,7 @@ static void push_by_slots(struct tt_call_part *p)
 	p->err = 0;
 	p->sent = 0;
 	p->said = false;
-	tt_send_queue_of(p->member)->unmapped = true;
+	tt_send_queue_of(p->member)->by_slots_until = tt_now() + MAP_AGAIN_MS * TT_MS;
 	tt_list_prepend(&tt_send_queue_of(p->member)->pushes.parts, &p->link);
 }
 

@@ -131,7 +131,7 @@ static void offer_in_place(struct tt_send_queue *f, struct tt_call_part *p)
 	struct tt_member *m = p->member;
 	struct tt_mem mem;
 
-	if (!is_large(p) || f->unmapped || !tt_window_is_mapped(t->window, m->rank))
+	if (!is_large(p) || tt_now() < f->by_slots_until || !tt_window_is_mapped(t->window, m->rank))
 		return; /* where this rank can map the server's memory, the server can map this rank's */
 	if (tt_member_net(m)->transport->pin)
 		return;

@@ -304,7 +304,7 @@ struct tt_send_queue { /* to one server, for all tables */
 	struct tt_lane pushes, pulls; /* pulls of rows do not wait behind pushes */
 	struct tt_slot slots[TT_SEND_QUEUE_SLOTS];
 	struct tt_call_part *trial;  /* waits for the answer whether the server can map its delta; NULL: none does */
-	bool unmapped;               /* the server could not map one */
+	uint64_t by_slots_until;     /* it could not map one: later ones go through slots for a while; 0: it could */
 	uint64_t held_since;         /* when it said that it is quiesced; 0: it has answered since */
 };
 
