@@ -457,7 +457,7 @@ int tutti_table_pull_rows(tutti_table *, const uint64_t *rows, size_t n, void *v
 /* Rows that were pushed to since this worker last pulled them, by whichever pull; all of them, if it has opened the
  * table since. rows (room numbers) gets which, in growing order for each server, values (room x row elements) theirs,
  * *n how many, at most `room`; the others stay fresh, for the next call. After a pull that has failed all rows are
- * fresh. */
+ * fresh. -EAGAIN: in rounds this rank has finished meanwhile, and what it read was written over. */
 int tutti_table_pull_fresh(tutti_table *, uint64_t *rows, void *values, size_t room, size_t *n, tutti_op *);
 /* Those of a list's rows that are fresh in this sense, to their places in `values`; the others are left as they are
  * there, as this worker has pulled them before. *fresh: how many came; NULL is allowed. Of a row that is listed twice

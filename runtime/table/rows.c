@@ -158,25 +158,37 @@ static void copy_rows(struct tt_call_part *p, const char *values)
 	}
 }
 
+/* Rounds go on without a rank that has finished, and may have written over the version that it has copied from. */
+static bool is_overwritten(struct tt_call_part *p, const char *memory)
+{
+	const struct tt_shard_head *head = (const void *)memory;
+
+	if (!tt_served_in_rounds(p->call->table, p->server))
+		return false;
+	__atomic_thread_fence(__ATOMIC_ACQUIRE); /* behind the copy */
+	p->head.writing = __atomic_load_n(&head->writing, __ATOMIC_RELAXED);
+	return !tt_call_is_whole(p);
+}
+
 static bool copy_some(struct tt_call_part *p)
 {
 	struct tutti_table *t = p->call->table;
-	const char *memory;
+	bool mine = p->server == t->mine;
+	const char *memory = mine ? t->shard.memory : tt_window_hold(t->window, p->member->rank);
 
-	if (p->server == t->mine) {
-		copy_rows(p, t->shard.values);
-		return true;
-	}
-	if (!(memory = tt_window_hold(t->window, p->member->rank)))
+	if (!memory)
 		return false;
 	copy_rows(p, memory + tt_table_at(t, p->server, p->version));
-	tt_window_let_go(t->window, p->member->rank);
+	if (is_overwritten(p, memory))
+		p->err = -EAGAIN;
+	if (!mine)
+		tt_window_let_go(t->window, p->member->rank);
 	return true;
 }
 
 bool tt_rows_copy(struct tt_call_part *p)
 {
-	while (p->sent < p->range.count)
+	while (!p->err && p->sent < p->range.count)
 		if (!copy_some(p))
 			return false;
 	return true;

@@ -548,7 +548,7 @@ static inline unsigned tt_call_push_flags(const struct tt_call_part *p, bool las
 
 /* rows.c */
 void tt_rows_ask(struct tt_send_queue *, struct tt_call_part *); /* sends the next question of a part that pulls */
-bool tt_rows_copy(struct tt_call_part *);      /* from this rank's or mapped memory. False: the rest takes messages */
+bool tt_rows_copy(struct tt_call_part *);      /* from this rank's or mapped memory, or sets err. False: take messages */
 unsigned tt_rows_pull_flags(struct tt_call_part *); /* of the next message to the server */
 int tt_rows_check(const struct tutti_table *, const char *what, const uint64_t *rows, size_t n, const void *memory);
 /* Makes a call with room for a list of n rows. */

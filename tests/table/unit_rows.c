@@ -1042,6 +1042,62 @@ static void test_refresh(void)
 
 static void test_fresh(void) { on_wires(program_fresh, (const int[]){ 1, 2, 3, 5, 0 }); }
 
+/* A rank finishes while it pulls: the rounds of the others go on, and what they write over is not taken for its version. */
+enum { LAST_ROWS = 64, LAST_ROW = 32768 }; /* a server names them in eight parts */
+static int last_server;          /* rank 0, which finishes, or another */
+static atomic_int overwritten;   /* in how many runs it had to be told so */
+
+static void finish_in_a_pull(tutti *job, tutti_table *t, float *v)
+{
+	uint64_t rows[LAST_ROWS];
+	tutti_op op;
+	size_t n;
+	int err;
+
+	if (tt_world && last_server)
+		tt_sim_slow(0, 100);
+	CHECK(tutti_table_pull_fresh(t, rows, v, LAST_ROWS, &n, &op) == 0);
+	CHECK(tutti_table_finish(t) == 0);
+	err = tutti_wait(&op, -1);
+	if (tt_world)
+		tt_sim_slow(0, 1);
+	CHECK(err == -EAGAIN || (err == 0 && n == LAST_ROWS && all_are(v, LAST_ROWS * LAST_ROW, (float)tutti_size(job))));
+	overwritten += err == -EAGAIN;
+}
+
+static void program_finish_in_a_pull(tutti *job)
+{
+	tutti_table_config c = config_of(TUTTI_F32, LAST_ROWS, LAST_ROW, TUTTI_TABLE_FRESH);
+	float *v = calloc(LAST_ROWS * LAST_ROW, sizeof *v);
+	const uint64_t row = LAST_ROWS - 1;
+
+	c.consistency.mode = TUTTI_BSP;
+	c.servers = 1;
+	c.server = &last_server;
+	tutti_table *t = open_table(job, "last", &c);
+	fill(v, LAST_ROWS * LAST_ROW, 1);
+	CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
+	if (tutti_rank(job) == 0)
+		finish_in_a_pull(job, t, v);
+	for (int k = 0; tutti_rank(job) && k < 2; k++)
+		CHECK(tutti_table_push_rows(t, &row, 1, v, NULL, NULL) == 0);
+	close_table(job, t);
+	free(v);
+}
+
+static void test_finish_in_a_pull(void)
+{
+	struct ranks run = { .size = 3, .wire = "sim", .hosts = 1, .program = program_finish_in_a_pull };
+
+	for (last_server = 0; last_server < 2; last_server++) {
+		overwritten = 0;
+		for (run.seed = 0; run.seed < SEEDS; run.seed++)
+			CU_ASSERT_EQUAL(run_ranks(run), 0);
+		CU_ASSERT(!last_server || overwritten == SEEDS);
+		CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 3, .program = program_finish_in_a_pull }), 0);
+	}
+}
+
 /* A worker that opens the table anew has seen nothing, and so has one that comes back. */
 static void program_come_back(tutti *job)
 {
@@ -1381,6 +1437,7 @@ static CU_TestInfo rows_tests[] = {
 	{ "the recorded sparse cases", test_sparse_cases },
 	{ "fresh rows", test_fresh },
 	{ "fresh ones of a list", test_refresh },
+	{ "finished in a pull", test_finish_in_a_pull },
 	{ "who comes back", test_come_back },
 	{ "filter", test_filter },
 	{ "cuts", test_cuts },
