@@ -477,7 +477,8 @@ int tutti_table_look(tutti_table *, tutti_table_info *);
 /* Another consistency, or the same: called by all workers, between their steps. Returns when it holds everywhere, and
  * all workers and servers are at the same clock. Ranks that are no workers, or have finished, should not read
  * meanwhile: values move, and what they get may be of two versions. -EBUSY: calls of this rank are under way;
- * -ETIMEDOUT: some did not call it; -EINVAL: they asked for different ones, or it is none for this table. */
+ * -ETIMEDOUT: some did not call it within the deadline. Then nothing has changed, all who called it are told so, and it
+ * may be called again; -EINVAL: they asked for different ones, or it is none for this table. */
 int tutti_table_switch(tutti_table *, const tutti_consistency *);
 /* This worker pushes no more: nobody waits for it, and its pulls wait for nobody. Waits for this rank's own pushes;
  * -EBUSY: they have not ended within the deadline. */

@@ -243,7 +243,8 @@ static int begin(struct tutti_table *t, struct tt_pusher *p, int worker, unsigne
 		end(t, p, worker); /* the worker has given up the push before */
 	t->shard.half++;
 	p->half = true;
-	p->dropped = p->asked = false;
+	p->dropped = false;
+	tt_table_withdraw(t, worker, -EBUSY);
 	p->assigns = flags & TT_PUSH_ASSIGN;
 	if (p->assigns)
 		return 0;

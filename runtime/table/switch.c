@@ -1,13 +1,21 @@
 /* switch.c - changes a table's consistency between two steps
  *
- * Each worker asks each server, and waits. A server switches when all workers that it counts have asked: then no push
- * is under way. A push withdraws its worker's request. All workers go on from one clock, the highest that a worker
- * knows, so the clocks of all servers are equal from then on. The server tells every rank that has joined.
+ * Each worker asks the first server, and waits. A server switches when all workers that it counts have asked: then no
+ * push is under way. When the first server has switched, each worker asks the other servers, which so switch, too. All
+ * workers go on from one clock, the highest that a worker knows, so the clocks of all servers are equal from then on. A
+ * server tells every rank that has joined.
  *
  *      CHANGE {uid, number, clock, consistency} --> server
- *      when all have asked                      <-- CHANGED {uid, number, errno, clock, consistency} */
+ *      when all have asked                      <-- CHANGED {uid, number, errno, clock, consistency}
+ *
+ * A worker whose time is over withdraws its request: the clock of a second CHANGE of that number says so. The server
+ * answers each request once, so the worker learns which was first, the switch or the end of its patience. Since one
+ * server decides, all workers learn the same, and what was withdrawn has changed nothing. A push withdraws its worker's
+ * request, too. */
 #include "table/table_private.h"
 #include <string.h>
+
+#define WITHDRAW UINT64_MAX /* instead of a clock */
 
 void tt_table_put_consistency(struct tt_pack *p, const tutti_consistency *c)
 {
@@ -126,18 +134,33 @@ void tt_table_look_at_switch(struct tutti_table *t)
 	}
 }
 
-static int ask_here(struct tutti_table *t, int rank, uint32_t number, uint64_t clock, const tutti_consistency *to)
+void tt_table_withdraw(struct tutti_table *t, int rank, int err)
 {
 	struct tt_pusher *p = t->shard.pushers[rank];
 
-	if (!p || !p->counted)
-		return -EPERM;
+	if (!p || !p->asked)
+		return;
+	p->asked = false;
+	answer(t, rank, p->number, err);
+}
+
+static void take_request(struct tutti_table *t, int rank, uint32_t number, uint64_t clock, const tutti_consistency *to)
+{
+	struct tt_pusher *p = t->shard.pushers[rank];
+
+	if (clock == WITHDRAW) {
+		tt_table_withdraw(t, rank, -ETIMEDOUT);
+		return;
+	}
+	if (!p || !p->counted) {
+		answer(t, rank, number, -EPERM);
+		return;
+	}
 	p->asked = true;
 	p->number = number;
 	p->elsewhere = clock;
 	p->wants = *to;
 	tt_table_look_at_switch(t);
-	return 0;
 }
 
 void tt_table_take_switch(struct tt_member *from, struct tt_pack *p)
@@ -147,11 +170,10 @@ void tt_table_take_switch(struct tt_member *from, struct tt_pack *p)
 	uint64_t clock = tt_get64(p);
 	struct tutti_table *t = tt_table_find(from->job, uid);
 	tutti_consistency to = tt_table_get_consistency(p);
-	int err;
 
-	p->bad |= clock > INT64_MAX;
-	if (t && !p->bad && (err = ask_here(t, from->rank, number, clock, &to)))
-		answer(t, from->rank, number, err);
+	p->bad |= clock > INT64_MAX && clock != WITHDRAW;
+	if (t && !p->bad)
+		take_request(t, from->rank, number, clock, &to);
 }
 
 /* ---- a worker's side ---- */
@@ -188,27 +210,48 @@ static uint64_t farthest(const struct tutti_table *t)
 	return most;
 }
 
-static void ask(struct tutti_table *t, int i, const tutti_consistency *to)
+static void ask(struct tutti_table *t, int i, uint64_t clock, const tutti_consistency *to)
 {
 	uint8_t bytes[32];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 
+	if (i == t->mine) {
+		take_request(t, t->job->rank, t->changes, clock, to);
+		return;
+	}
 	tt_put8(&p, TT_CHANGE);
 	tt_put64(&p, t->source[i].uid);
 	tt_put32(&p, t->changes);
-	tt_put64(&p, farthest(t));
+	tt_put64(&p, clock);
 	tt_table_put_consistency(&p, to);
 	tt_send(tt_member(t->job, t->server[i]), bytes, (size_t)(p.at - bytes), NULL, 0);
 }
 
-static bool have_changed(void *arg)
-{
-	const struct tutti_table *t = arg;
+struct request { /* to servers from .. end - 1 */
+	struct tutti_table *table;
+	int from, end;
+};
 
-	for (int i = 0; i < t->servers; i++)
-		if (tt_table_has_any(t, i) && t->source[i].changed != t->changes && !is_gone(t, i))
+static bool is_open(const struct tutti_table *t, int i)
+{
+	return tt_table_has_any(t, i) && t->source[i].changed != t->changes && !is_gone(t, i);
+}
+
+static bool is_answered(void *arg)
+{
+	const struct request *r = arg;
+
+	for (int i = r->from; i < r->end; i++)
+		if (is_open(r->table, i))
 			return false;
 	return true;
+}
+
+static void ask_open(const struct request *r, uint64_t clock, const tutti_consistency *to)
+{
+	for (int i = r->from; i < r->end; i++)
+		if (is_open(r->table, i))
+			ask(r->table, i, clock, to);
 }
 
 static int explain(const struct tutti_table *t, int err)
@@ -234,26 +277,35 @@ static int answer_of(const struct tutti_table *t, int i)
 	if (is_gone(t, i))
 		return tt_fail(-ESTALE, "table \"%s\": rank %d has closed it: close yours and open it again", t->name,
 		               m->rank);
+	if (t->source[i].changed != t->changes)
+		return explain(t, -ETIMEDOUT);
 	return t->source[i].change_err ? explain(t, t->source[i].change_err) : 0;
+}
+
+static int ask_some(struct tutti_table *t, int from, int end, uint64_t clock, const tutti_consistency *to)
+{
+	struct request r = { t, from, end };
+	int err = 0;
+
+	ask_open(&r, clock, to);
+	if (tt_wait_until(t->job, is_answered, &r, tt_now() + t->job->deadline)) {
+		ask_open(&r, WITHDRAW, to);
+		tt_wait_until(t->job, is_answered, &r, tt_now() + t->job->deadline);
+	}
+	for (int i = from; !err && i < end; i++)
+		if (tt_table_has_any(t, i))
+			err = answer_of(t, i);
+	return err;
 }
 
 static int ask_all(struct tutti_table *t, const tutti_consistency *to)
 {
-	int err = 0;
+	uint64_t clock = farthest(t);
+	int err;
 
 	t->changes++;
-	for (int i = 0; i < t->servers; i++)
-		if (tt_table_is_other(t, i) && !is_gone(t, i))
-			ask(t, i, to);
-	if (t->shard.memory && tt_table_has_any(t, t->mine) &&
-	    (err = ask_here(t, t->job->rank, t->changes, farthest(t), to)))
-		return explain(t, err);
-	if (tt_wait_until(t->job, have_changed, t, tt_now() + t->job->deadline))
-		return explain(t, -ETIMEDOUT);
-	for (int i = 0; !err && i < t->servers; i++)
-		if (tt_table_has_any(t, i))
-			err = answer_of(t, i);
-	return err;
+	err = ask_some(t, 0, 1, clock, to); /* the first server has rows: see tt_shards_cut() */
+	return err ? err : ask_some(t, 1, t->servers, tt_max(clock, t->source[0].pushed), to);
 }
 
 /* Abandoned pushes count, too: a push that a server hears of after CHANGE would withdraw the request. */

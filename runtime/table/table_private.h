@@ -395,6 +395,7 @@ void tt_table_tell_closed(struct tutti_table *);
 void tt_table_put_consistency(struct tt_pack *, const tutti_consistency *);
 tutti_consistency tt_table_get_consistency(struct tt_pack *);
 void tt_table_look_at_switch(struct tutti_table *); /* switches if all workers that are left have asked */
+void tt_table_withdraw(struct tutti_table *, int rank, int err); /* the worker's request, if any, ends with err */
 
 /* serve.c */
 int tt_table_serve(struct tutti_table *);      /* makes this rank's shard. Without the lock */
@@ -548,7 +549,7 @@ static inline unsigned tt_call_push_flags(const struct tt_call_part *p, bool las
 
 /* rows.c */
 void tt_rows_ask(struct tt_send_queue *, struct tt_call_part *); /* sends the next question of a part that pulls */
-bool tt_rows_copy(struct tt_call_part *);      /* from this rank's or mapped memory, or sets err. False: take messages */
+bool tt_rows_copy(struct tt_call_part *);      /* from this rank's or mapped memory, else err. False: take messages */
 unsigned tt_rows_pull_flags(struct tt_call_part *); /* of the next message to the server */
 int tt_rows_check(const struct tutti_table *, const char *what, const uint64_t *rows, size_t n, const void *memory);
 /* Makes a call with room for a list of n rows. */

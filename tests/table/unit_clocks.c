@@ -270,6 +270,60 @@ static void program_odd_switch(tutti *job)
 	close_table(job, t);
 }
 
+enum { PATIENCE = 400 /* ms */, SKEW = 200000 /* ns */ };
+static struct {
+	int err[8];              /* what each rank's switch returned */
+	int switched, withdrawn; /* worlds */
+} late;
+
+static void wait_until(uint64_t then)
+{
+	if (tt_now() < then)
+		pass_time(then - tt_now());
+}
+
+/* The others ask at about the time when rank 0 gives up, or long after it. All are told the same, and whoever was told that nothing has
+ * changed goes on at once. */
+static void program_late_switch(tutti *job)
+{
+	const tutti_consistency rounds = { .mode = TUTTI_BSP };
+	const tutti_table_config c = config_of(3000, TUTTI_SSP, 3, 0);
+	tutti_table *t = open_table(job, "clocks", &c);
+	int me = tutti_rank(job), n = tutti_size(job);
+	float d[3000], v[3000];
+
+	fill(d, 3000, 1);
+	meet(job);
+	uint64_t began = tt_now();
+	if (me)
+		wait_until(began + PATIENCE * TT_MS - SKEW / 2 + tt_sim_chance(tt_sim_chance(4) ? SKEW : 100 * TT_MS));
+	late.err[me] = tutti_table_switch(t, &rounds);
+	CHECK(late.err[me] == 0 || (late.err[me] == -ETIMEDOUT && strstr(tutti_why(), "not all")));
+	CHECK(tutti_table_push(t, d, NULL, NULL) == 0);
+	wait_until(began + 3 * PATIENCE * TT_MS);
+	CHECK(late.err[me] == late.err[0]);
+	for (int i = 0; i < n; i++)
+		CHECK((t->source[i].as.mode == TUTTI_BSP) == !late.err[0]);
+	late.switched += !me && !late.err[0];
+	late.withdrawn += !me && late.err[0];
+	meet(job);
+	CHECK(tutti_table_switch(t, &rounds) == 0);
+	for (int k = 1; k <= 3; k++)
+		CHECK(tutti_table_push_pull(t, d, NULL, v, NULL) == 0 && all_are(v, 3000, (float)(n * (k + 1))));
+	close_table(job, t);
+}
+
+static void test_late_switch(void)
+{
+	struct ranks run = { .size = 2, .wire = "sim", .deadline_ms = PATIENCE, .program = program_late_switch };
+
+	late.switched = late.withdrawn = 0;
+	for (; run.size < 5; run.size++)
+		for (run.seed = 0; run.seed < 10 * SEEDS; run.seed++)
+			CU_ASSERT_EQUAL(run_ranks(run), 0);
+	CU_ASSERT(late.switched > 0 && late.withdrawn > 0);
+}
+
 static void program_switch_closed(tutti *job) /* at one server */
 {
 	const tutti_consistency rounds = { .mode = TUTTI_BSP };
@@ -819,6 +873,7 @@ static CU_TestInfo clock_tests[] = {
 	{ "bounded staleness", test_stale },
 	{ "little is pushed", test_little },
 	{ "another consistency", test_switch },
+	{ "another consistency, asked for late", test_late_switch },
 	{ "finished", test_finished },
 	{ "given up", test_given_up },
 	{ "backup workers", test_backup },
