@@ -352,7 +352,7 @@ typedef struct tutti_updater { /* a table's rule */
  *          The sum is of the table's type: of f16 and bf16 it is rounded with each push. Not with the rules ASSIGN and
  *          ELASTIC, nor
  *          with backup workers if fresh rows are tracked
- * Who has finished, closed the table, left or died is waited for no more.
+ * Who has finished, closed the table, left or died is waited for no more, also by a server that is started again later.
  *
  * Memory of a server: its range of the values, three times in BSP or with SNAPSHOTS (keys: twice in BSP); the rule's
  * state for it; a bit for each row and worker that pulls with FRESH; in BSP with FRESH 8 bytes a row, with keys 4, and
@@ -511,8 +511,8 @@ int tutti_table_load(tutti_table *, const char *folder);
 /* After -ECONNRESET, -ETIMEDOUT or -ESTALE: goes on with servers that were started again under their ranks, and have
  * opened the table again (with config.load: they are back at the last save, but not their clock, which is where the
  * workers are). Others are as they were. In SSP and BSP workers may have come back from different steps:
- * tutti_table_switch makes them level. Waits for them, as opening does: -ENOENT; -ECONNRESET, -ETIMEDOUT or -ENOTCONN,
- * at once, while one is gone, -ESTALE while one closes it. */
+ * tutti_table_switch makes them level. Who has finished need not call it. Waits for them, as opening does: -ENOENT;
+ * -ECONNRESET, -ETIMEDOUT or -ENOTCONN, at once, while one is gone, -ESTALE while one closes it. */
 int tutti_table_reopen(tutti_table *);
 
 const char *tutti_why(void);     /* the sentence behind this thread's last error; valid until its next one.

@@ -8,6 +8,7 @@
  *                                 <--  CLOCK {uid, clock}, whenever the clock moves
  *      JOIN {uid, slots, pushed}  -->  if pushes count from a higher number at another server
  *      FINISH {uid}               -->
+ *                                 <--  EXPECT {uid, name}, from a server that came again: FINISH, if you have
  *
  * Servers do not know each other's clocks: one may have closed a round that is still open at another, or may have been
  * loaded from a save. So a rank that has joined all servers sends a second JOIN to those whose number is too low. */
@@ -171,6 +172,20 @@ void tt_table_take_finish(struct tt_member *from, struct tt_pack *p)
 		tt_table_dismiss(t, from->rank);
 }
 
+void tt_table_ask_who_finished(struct tutti_table *t)
+{
+	struct tt_job *job = t->job;
+	uint8_t bytes[9 + 256];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	tt_put8(&p, TT_EXPECT);
+	tt_put64(&p, t->source[t->mine].uid);
+	tt_put_text(&p, t->name);
+	for (int i = 0; i < job->size; i++)
+		if (i != job->rank && t->shard.pushers[i] && t->shard.pushers[i]->counted)
+			tt_send(tt_member(job, i), bytes, (size_t)(p.at - bytes), NULL, 0);
+}
+
 static void lose_worker(struct tutti_table *t, int rank)
 {
 	if (!t->shard.memory || !t->shard.pushers[rank])
@@ -249,17 +264,15 @@ void tt_table_take_clock(struct tt_member *from, struct tt_pack *p)
 	tt_table_catch_up(t);
 }
 
-static void say(struct tutti_table *t, int i, uint8_t type)
+static void say_join(struct tutti_table *t, int i)
 {
 	uint8_t bytes[18];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 
-	tt_put8(&p, (uint8_t)type);
+	tt_put8(&p, TT_JOIN);
 	tt_put64(&p, t->source[i].uid);
-	if (type == TT_JOIN) {
-		tt_put8(&p, tt_table_is_large(t, i));
-		tt_put64(&p, t->source[i].joined ? t->source[i].pushed : 0);
-	}
+	tt_put8(&p, tt_table_is_large(t, i));
+	tt_put64(&p, t->source[i].joined ? t->source[i].pushed : 0);
 	tt_send(tt_member(t->job, t->server[i]), bytes, (size_t)(p.at - bytes), NULL, 0);
 }
 
@@ -312,7 +325,7 @@ static void count_alike(struct tutti_table *t)
 		if (i == t->mine)
 			tt_table_resume(t, t->job->rank, pushed);
 		else
-			say(t, i, TT_JOIN);
+			say_join(t, i);
 	}
 }
 
@@ -324,7 +337,7 @@ int tt_table_join(struct tutti_table *t)
 	tt_lock(job);
 	for (int i = 0; i < t->servers; i++)
 		if (tt_table_is_other(t, i) && !t->source[i].joined)
-			say(t, i, TT_JOIN);
+			say_join(t, i);
 	if (t->shard.memory && !t->source[t->mine].joined)
 		err = tt_table_admit(t, job->rank, &t->source[t->mine].pushed);
 	if (t->shard.memory)
@@ -339,13 +352,66 @@ int tt_table_join(struct tutti_table *t)
 	return err;
 }
 
+/* ---- finishing ---- */
+
+static void say_finish(struct tt_member *server, uint64_t uid)
+{
+	uint8_t bytes[9];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	tt_put8(&p, TT_FINISH);
+	tt_put64(&p, uid);
+	tt_send(server, bytes, sizeof bytes, NULL, 0);
+}
+
+bool tt_table_was_closed(const struct tt_job *job, const char *name)
+{
+	tt_each_of(const struct tt_closed, link, c, &tt_tables(job)->closed)
+		if (!strcmp(c->name, name))
+			return true;
+	return false;
+}
+
+static struct tutti_table *find_named(const struct tt_job *job, const char *name)
+{
+	tt_each_of(struct tutti_table, link, t, &tt_tables(job)->tables)
+		if (!strcmp(t->name, name))
+			return t;
+	return NULL;
+}
+
+/* This rank may not join the server's new shard before it finishes, if it does at all. */
+void tt_table_take_expect(struct tt_member *from, struct tt_pack *p)
+{
+	uint64_t uid = tt_get64(p);
+	char name[256];
+	struct tutti_table *t;
+
+	tt_get_text(p, name, sizeof name);
+	if (p->bad)
+		return;
+	t = find_named(from->job, name);
+	for (int i = 0; t && i < t->servers; i++)
+		if (t->server[i] == from->rank)
+			t->source[i].expects = uid;
+	if (t ? t->finished : tt_table_was_closed(from->job, name))
+		say_finish(from, uid);
+}
+
 void tt_table_finish(struct tutti_table *t)
 {
 	t->finished = true;
 	t->works = false;
-	for (int i = 0; i < t->servers; i++)
-		if (tt_table_is_other(t, i) && t->source[i].joined && tt_member(t->job, t->server[i])->state < TT_LEFT)
-			say(t, i, TT_FINISH);
+	for (int i = 0; i < t->servers; i++) {
+		const struct tt_served *s = &t->source[i];
+		struct tt_member *m = tt_member(t->job, t->server[i]);
+		if (!tt_table_is_other(t, i) || m->state >= TT_LEFT)
+			continue;
+		if (s->joined)
+			say_finish(m, s->uid);
+		if (s->expects && s->expects != s->uid)
+			say_finish(m, s->expects);
+	}
 	if (t->shard.memory)
 		tt_table_dismiss(t, t->job->rank);
 }

@@ -218,6 +218,19 @@ static uint64_t all_but(const struct tt_rounds *r, int few)
 
 void tt_rounds_start(struct tt_rounds *r, uint64_t clock) { r->clock = r->as.mode == TUTTI_ASYNC ? 0 : clock; }
 
+bool tt_rounds_skip(struct tt_rounds *r)
+{
+	uint64_t pushed;
+
+	if (r->as.mode != TUTTI_BSP || r->summed || r->counts.pushing || !r->counts.live)
+		return false;
+	pushed = all_but(r, r->as.backup);
+	if (pushed <= r->clock)
+		return false;
+	set_clock(r, pushed);
+	return true;
+}
+
 bool tt_rounds_resume(struct tt_rounds *r, int worker, uint64_t pushed, bool *skipped)
 {
 	struct worker *w = find(r, worker);
@@ -229,11 +242,7 @@ bool tt_rounds_resume(struct tt_rounds *r, int worker, uint64_t pushed, bool *sk
 	r->behind = count_up_to(r, r->clock);
 	if (r->as.mode == TUTTI_SSP || r->summed || r->counts.pushing)
 		return move_clock(r);
-	pushed = all_but(r, r->as.backup);
-	if (pushed <= r->clock)
-		return false;
-	set_clock(r, pushed);
-	return *skipped = true;
+	return *skipped = tt_rounds_skip(r);
 }
 
 bool tt_rounds_is_left(const struct tt_rounds *r) { return r->as.mode == TUTTI_BSP && !r->counts.live; }

@@ -57,6 +57,7 @@ void tt_rounds_start(struct tt_rounds *, uint64_t clock); /* of a shard that was
 /* The worker has just joined, and pushes elsewhere count up to `pushed`: it goes on from there. *skipped: the clock
  * passed rounds to which nobody has pushed here. */
 bool tt_rounds_resume(struct tt_rounds *, int worker, uint64_t pushed, bool *skipped);
+bool tt_rounds_skip(struct tt_rounds *);              /* likewise, when a worker has left: did the clock pass rounds? */
 bool tt_rounds_is_left(const struct tt_rounds *);     /* has BSP no worker left? */
 bool tt_rounds_catch_up(struct tt_rounds *, uint64_t clock); /* with another shard's clock, if no worker is left here */
 /* Changes the consistency between two steps. All workers go on from *clock, or from where the first of them is,

@@ -207,6 +207,8 @@ void tt_table_dismiss(struct tutti_table *t, int rank)
 		p->asked = false;
 		if (tt_rounds_leave(t->shard.rounds, rank))
 			move_clock(t);
+		else if (tt_rounds_skip(t->shard.rounds)) /* the others go on from later rounds of other servers */
+			tt_version_skip(t);
 		tt_table_catch_up(t);
 		tt_table_look_at_switch(t);
 	}

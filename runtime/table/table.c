@@ -119,6 +119,7 @@ static void free_table(struct tutti_table *t)
 	tutti_window_close(t->window);
 	tt_table_unserve(t);
 	free(t->name);
+	free(t->trace);
 	free(t->server);
 	free(t->worker);
 	free(t->source);
@@ -137,6 +138,7 @@ static struct tutti_table *new_table(struct tt_job *job, const char *name, const
 	tt_list_init(&t->own);
 	t->job = job;
 	t->name = strdup(name);
+	t->trace = calloc(1, sizeof *t->trace + strlen(name) + 1);
 	t->type = c->type;
 	t->width = tt_type_size(c->type);
 	t->count = c->count;
@@ -153,10 +155,11 @@ static struct tutti_table *new_table(struct tt_job *job, const char *name, const
 	t->publish_pushes = c->publish_pushes;
 	t->publish_ms = c->publish_pushes || c->publish_ms ? c->publish_ms : PUBLISH_MS;
 	t->mine = -1;
-	if (!t->name || !t->server || !t->source || !t->worker) {
+	if (!t->name || !t->trace || !t->server || !t->source || !t->worker) {
 		free_table(t);
 		return NULL;
 	}
+	strcpy(t->trace->name, name);
 	for (int i = 0; i < t->servers; i++) {
 		t->server[i] = c->servers ? c->server[i] : i;
 		t->mine = t->server[i] == job->rank ? i : t->mine;
@@ -213,6 +216,8 @@ static int open_windows(struct tutti_table *t)
 		err = tt_window_open(job, name, NULL, 0, NULL, &tt_tables(job)->outbox);
 	if (!err)
 		tt_list_append(&tt_tables(job)->tables, &t->link);
+	if (!err && t->shard.memory && tt_members(job)->late)
+		tt_table_ask_who_finished(t);
 	tt_unlock(job);
 	if (!t->window)
 		tt_unpin_now(pinned);
@@ -384,6 +389,23 @@ static void stop_timers(struct tutti_table *t)
 static bool is_idle(void *arg) { return !tt_table_is_called(arg) && !tt_table_is_pushed(arg); }
 static bool files_nothing(void *arg) { return !((const struct tutti_table *)arg)->filing; }
 
+static bool has_joined(const struct tutti_table *t)
+{
+	for (int i = 0; i < t->servers; i++)
+		if (t->source[i].joined)
+			return true;
+	return false;
+}
+
+/* A server that comes again later may ask for it. */
+static void leave_trace(struct tutti_table *t)
+{
+	if (!has_joined(t) || tt_table_was_closed(t->job, t->name))
+		return;
+	tt_list_append(&tt_tables(t->job)->closed, &t->trace->link);
+	t->trace = NULL;
+}
+
 /* The window outlives the table for a moment: a rank that reads the head then finds the table closed. */
 static void close_head(struct tt_shard *s)
 {
@@ -404,6 +426,7 @@ void tutti_table_close(tutti_table *t)
 	if (tt_wait_until(job, is_idle, t, tt_now() + job->deadline))
 		tt_table_give_up(t);
 	tt_table_finish(t);
+	leave_trace(t);
 	close_head(&t->shard);
 	tt_table_tell_closed(t);
 	tt_list_remove(&t->link);
@@ -434,6 +457,8 @@ static void close_tables(struct tt_job *job)
 		free_table(t);
 	}
 	tt_call_free_all(job);
+	tt_each_of(struct tt_closed, link, c, &tt_tables(job)->closed)
+		free(c);
 	for (int i = 0; tt_members(job)->of && i < job->size; i++) {
 		struct tt_table_peer *peer = tt_member_own(tt_member(job, i), TT_TABLE_SLOT);
 		if (!peer)
@@ -454,6 +479,7 @@ static void make(struct tt_job *job)
 	tt_list_init(&all->calls);
 	tt_list_init(&all->held);
 	tt_list_init(&all->enquiries);
+	tt_list_init(&all->closed);
 }
 
 static void lose_member(struct tt_member *m)
@@ -480,6 +506,7 @@ static const struct tt_message messages[] = {
 	{ TT_FILE, "file", tt_table_file },
 	{ TT_FILED, "filed", tt_table_filed },
 	{ TT_HELD, "held", tt_table_held },
+	{ TT_EXPECT, "expect", tt_table_take_expect },
 };
 
 const struct tt_module tt_table_module = {

@@ -58,6 +58,7 @@ struct tt_tables { /* the room's part of a job */
 	struct tt_list calls;        /* this rank's pushes and pulls, in the order in which they began */
 	struct tt_list held;         /* messages that wait while a shard is quiesced */
 	struct tt_list enquiries;    /* saves and loads that wait for servers */
+	struct tt_list closed;       /* names of the tables that this rank has closed */
 	uint32_t generation;         /* numbers the openings of tables, and the orders to servers */
 	struct tutti_window *outbox; /* the slots at the servers for this rank's pushes; NULL: no table was opened */
 };
@@ -164,14 +165,21 @@ struct tt_served { /* what a rank knows of a server's shard */
 	uint32_t changed;            /* this rank's last CHANGE that the server has answered, ... */
 	int change_err;              /* ... with this error */
 	bool joined;
+	uint64_t expects;            /* uid of a later life's shard, which waits for this rank's pushes; 0: none */
 	bool blank;                  /* the next pull must say TT_PULL_NEW */
 	int err;                     /* the server refused the JOIN */
+};
+
+struct tt_closed { /* a table that this rank has closed */
+	struct tt_list link;
+	char name[];
 };
 
 struct tutti_table {
 	struct tt_list link;         /* in tt_tables.tables */
 	struct tt_job *job;
 	char *name;
+	struct tt_closed *trace;     /* goes into tt_tables.closed */
 	tutti_type type;
 	size_t width;                /* bytes of an element */
 	uint64_t count, row, print;  /* rows, elements of each, the checksum */
@@ -388,8 +396,10 @@ int tt_table_join(struct tutti_table *);       /* joins all servers. Takes the l
 bool tt_table_is_other(const struct tutti_table *, int server); /* is it another rank, with rows or keys? */
 struct tutti_table *tt_table_find_served(struct tt_member *from, uint64_t uid, int *server); /* NULL: closed here */
 void tt_table_finish(struct tutti_table *);    /* this rank no longer blocks others */
+bool tt_table_was_closed(const struct tt_job *, const char *name); /* by this rank, which had joined it */
 void tt_table_tell(struct tutti_table *);      /* tells all who have joined the clock of this rank's shard */
 void tt_table_tell_closed(struct tutti_table *);
+void tt_table_ask_who_finished(struct tutti_table *); /* asks ranks that it counts whether they have finished */
 
 /* switch.c */
 void tt_table_put_consistency(struct tt_pack *, const tutti_consistency *);
@@ -568,7 +578,7 @@ typedef void tt_table_handler(struct tt_member *from, struct tt_pack *);
 tt_table_handler tt_table_take_join, tt_table_take_joined, tt_table_take_clock, tt_table_take_finish, tt_table_push,
 	tt_table_pushed, tt_table_push_rows, tt_table_pull_rows, tt_table_pull_fresh, tt_table_pull_version,
 	tt_table_pulled, tt_table_keep, tt_table_take_switch, tt_table_take_switched, tt_table_file, tt_table_filed,
-	tt_table_held;
+	tt_table_held, tt_table_take_expect;
 void tt_table_member_down(struct tt_member *, int err);    /* ends what waits for its answers */
 void tt_table_member_gone(struct tt_member *);             /* nobody waits for its clock or its pushes */
 void tt_table_filer_down(struct tt_member *, int err);     /* ends saves and loads that wait for it */

@@ -38,7 +38,7 @@ runtime/table/pull_changed.c is_of_server tt_rows_take_found
 runtime/table/filter.c grow_to_below tt_filter_unpack
 runtime/window/window.c handle take_ask take_answer take_recall take_notify
 runtime/collective/collective.c compare compare_kept tt_coll_take tt_coll_take_any take_message take_recall take_notify
-runtime/table/join.c tt_table_take_join tt_table_take_finish tt_table_take_joined tt_table_take_clock
+runtime/table/join.c tt_table_take_join tt_table_take_finish tt_table_take_joined tt_table_take_clock tt_table_take_expect
 runtime/table/switch.c tt_table_take_switch tt_table_take_switched
 runtime/table/io_thread.c server_of find answered tt_table_filed begin take_order tt_table_file
 runtime/table/load.c tt_load_forget tt_load_read tt_load_take

@@ -136,11 +136,11 @@ static void make_up(struct attack *a, unsigned what)
 {
 	static const uint8_t types[] = { TT_PUSH, TT_PUSHED, TT_PUSH_ROWS, TT_PULL_ROWS, TT_PULL_FRESH, TT_PULLED, TT_JOIN,
 		                         TT_FILE, TT_FILED, TT_JOINED, TT_CLOCK, TT_CHANGE, TT_CHANGED, TT_FINISH, TT_HELD, TT_PULL_VERSION,
-		                         TT_KEEP };
+		                         TT_KEEP, TT_EXPECT };
 	const struct mouth *m = choose_mouth();
 	uint8_t bytes[9 + 255], type = types[what / 4 % TT_COUNT(types)];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
-	bool of_mine = type == TT_JOINED || type == TT_CLOCK || type == TT_CHANGED;
+	bool of_mine = type == TT_JOINED || type == TT_CLOCK || type == TT_CHANGED || type == TT_EXPECT;
 	size_t len;
 
 	tt_put8(&p, type);
@@ -148,6 +148,8 @@ static void make_up(struct attack *a, unsigned what)
 		tt_put64(&p, (what & 2 ? parts[BAD].keys : parts[BAD].rows)->source[of_mine ? BAD : what & 1].uid);
 	if (type == TT_FILE) {
 		put_order(&a->in, &p);
+	} else if (type == TT_EXPECT) {
+		tt_put_text(&p, what & 1 ? "rows" : what & 2 ? "keys" : "pair");
 	} else {
 		len = fuzz_number(&a->in, 1);
 		const uint8_t *rest = fuzz_take(&a->in, len, &len);

@@ -609,6 +609,113 @@ static void test_clock(void)
 	sweep();
 }
 
+/* Ranks 2 and 3 serve. Rank 0 has finished, and rank 1 closes the table, before rank 3 comes again or after it. Neither opens it again:
+ * nobody waits for them. */
+enum { BEFORE = 5, SAVED = 3, AFTER = 9, AGAIN = 3 }; /* rounds of all four; of these saved; rounds of two; the rank that comes again */
+static struct {
+	tutti_consistency as;
+	bool closes_late;
+	atomic_int opened, done;
+} gone;
+
+static void wait_for(atomic_int *n, int least)
+{
+	while (*n < least)
+		pass_time(TT_MS);
+}
+
+static void go_on_without(tutti_table *t, float *ones, float *v, bool again)
+{
+	uint64_t second = tt_table_range(t, 1).first, count = t->count;
+
+	if (again)
+		gone.opened++;
+	else
+		while (!is_counted_again(t, AGAIN))
+			pass_time(TT_MS);
+	for (int k = 1; k <= AFTER; k++) {
+		CHECK(tutti_table_push_pull(t, ones, NULL, v, NULL) == 0);
+		CHECK(gone.as.mode != TUTTI_BSP || all_are(v, second, (float)(4 * BEFORE + 2 * k)));
+		CHECK(gone.as.mode != TUTTI_BSP || all_are(v + second, count - second, (float)(4 * SAVED + 2 * k)));
+	}
+	gone.done++;
+}
+
+static void program_gone(tutti *job)
+{
+	int rank = tutti_rank(job), err = 0;
+	tutti_table_config c = config_of(50000, gone.as.mode, gone.as.staleness, 0);
+	float *v = calloc(c.count, sizeof *v), *ones = calloc(c.count, sizeof *ones);
+	tutti *again = NULL;
+
+	c.servers = 2;
+	c.server = (const int[]){ 2, AGAIN };
+	tutti_table *t = open_table(job, "gone", &c);
+	fill(ones, c.count, 1);
+	for (int k = 1; k <= BEFORE; k++) {
+		CHECK(tutti_table_push_pull(t, ones, NULL, v, NULL) == 0);
+		meet(job);
+		if (rank == 0 && k == SAVED)
+			CHECK(tutti_table_save(t, folder) == 0);
+		meet(job);
+	}
+	if (rank == 0)
+		CHECK(tutti_table_finish(t) == 0);
+	if (rank == 1 && !gone.closes_late)
+		tutti_table_close(t);
+	meet(job);
+	if (rank == AGAIN) {
+		CHECK(join_again(job, AGAIN, &again) == 0);
+		c.load = folder;
+		t = open_table(again, "gone", &c);
+	} else if (rank == 2) {
+		while (!(err = tutti_table_pull(t, v, NULL)))
+			pass_time(TT_MS);
+		while ((err = tutti_table_reopen(t)))
+			pass_time(TT_MS);
+	}
+	if (rank == 1 && gone.closes_late) {
+		wait_for(&gone.opened, 1);
+		pass_time(20 * TT_MS);
+		tutti_table_close(t);
+	}
+	if (rank >= 2)
+		go_on_without(t, ones, v, rank == AGAIN);
+	wait_for(&gone.done, 2);
+	free(v);
+	free(ones);
+	if (rank == AGAIN)
+		tutti_leave(again);
+	else
+		tutti_table_close(rank == 1 ? NULL : t);
+}
+
+static void try_gone(tutti_consistency as, bool closes_late)
+{
+	struct ranks run = { .size = 4, .program = program_gone };
+	const char *const wires[] = { "sim", "tcp", "shm" };
+
+	gone.as = as;
+	gone.closes_late = closes_late;
+	for (size_t i = 0; i < TT_COUNT(wires); i++) {
+		run.wire = wires[i];
+		for (run.seed = 0; run.seed < (i ? 1 : SEEDS); run.seed++) {
+			gone.opened = gone.done = 0;
+			CU_ASSERT_EQUAL(run_ranks(run), 0);
+		}
+	}
+}
+
+static void test_gone(void)
+{
+	make_folder();
+	for (int late = 0; late < 2; late++) {
+		try_gone((tutti_consistency){ .mode = TUTTI_BSP }, late);
+		try_gone((tutti_consistency){ .mode = TUTTI_SSP, .staleness = 1 }, late);
+	}
+	sweep();
+}
+
 /* ---- the last worker dies ---- */
 
 /* In the middle of a push, mostly: some servers have all of it, others a part, or nothing. Who reads afterwards finds one version of all. */
@@ -879,6 +986,7 @@ static CU_TestInfo clock_tests[] = {
 	{ "backup workers", test_backup },
 	{ "wrong", test_wrong },
 	{ "servers that come again", test_clock },
+	{ "who is gone when a server comes again", test_gone },
 	{ "the last worker dies", test_last },
 	{ "storms", test_storm },
 	CU_TEST_INFO_NULL,

@@ -249,6 +249,24 @@ static void test_resuming(void)
 	}
 }
 
+/* Who has not come again holds the clock back until it leaves. */
+static void test_resuming_without(void)
+{
+	const tutti_consistency as = { .mode = TUTTI_BSP };
+	struct tt_rounds *r = NULL;
+	bool skipped;
+	uint64_t clock;
+
+	CU_ASSERT_EQUAL_FATAL(tt_rounds_open(&as, 2, &r), 0);
+	tt_rounds_start(r, 4);
+	CU_ASSERT(tt_rounds_join(r, 0, &clock) == 0 && tt_rounds_join(r, 1, &clock) == 0 && clock == 4);
+	CU_ASSERT(!tt_rounds_resume(r, 0, 7, &skipped) && !tt_rounds_skip(r) && tt_rounds_clock(r) == 4);
+	CU_ASSERT(!tt_rounds_leave(r, 1) && tt_rounds_skip(r) && tt_rounds_clock(r) == 7);
+	CU_ASSERT(!tt_rounds_skip(r) && tt_rounds_begin(r, 0) == TT_ADMIT && tt_rounds_complete(r, 0) && tt_rounds_clock(r) == 8);
+	CU_ASSERT(!tt_rounds_leave(r, 0) && !tt_rounds_skip(r));
+	tt_rounds_close(r);
+}
+
 static void test_resuming_stale(void)
 {
 	const tutti_consistency as = { .mode = TUTTI_SSP, .staleness = 1 };
@@ -584,6 +602,7 @@ static CU_TestInfo rule_tests[] = {
 	{ "all are backup", test_all_are_backup },
 	{ "switching", test_switching },
 	{ "resuming", test_resuming },
+	{ "resuming without a worker", test_resuming_without },
 	{ "resuming under bounded staleness", test_resuming_stale },
 	{ "catching up", test_catching_up },
 	{ "bad consistency", test_bad_consistency },

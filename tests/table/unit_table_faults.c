@@ -418,7 +418,7 @@ void *__wrap_calloc(size_t n, size_t size) { return refused_in && !--refused_in 
 /* What is half opened is closed. */
 static void program_open_refused(tutti *job)
 {
-	enum { REQUESTS = 4 }; /* the table, its servers, what is known of them, its workers */
+	enum { REQUESTS = 5 }; /* the table, its trace, its servers, what is known of them, its workers */
 	const int workers[] = { 0, 1 };
 	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .flags = TUTTI_TABLE_KEYS, .workers = 2, .worker = workers };
 	tutti_table *t = NULL;
