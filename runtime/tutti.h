@@ -340,12 +340,14 @@ typedef struct tutti_updater { /* a table's rule */
  *   of those
  *          pushes, and perhaps later ones. Ho et al., NIPS 2013
  *   BSP    rounds: the k-th pushes of all workers are summed up (with their scales), and the rule is applied once to
- *   the sum, as a
- *          push of worker 0 with the other options of the push that came first. That makes version k, whole. Who has
- *          pushed k times
- *          pulls version k, so that the i-th pull of all is identical, also of a list of rows, and of calls that are
- *          started one
- *          behind the other. A push waits, at its worker, until the round before it has closed.
+ *          the sum, as a push of worker 0. That makes version k, whole. Who has pushed k times pulls version k, so that
+ *          the i-th pull of all is identical, also of a list of rows, and of calls that are started one behind the
+ *          other. A push waits, at its worker, until the round before it has closed.
+ *          The sum is made in the order in which the pushes come, so that of floats is rounded differently from run to
+ *          run. It is the same of integers, and of the f32 and f64 of up to two workers.
+ *          The other options of a round are those of the push that came first, at each server. Give all pushes of a
+ *          round the same: else one server may apply the round with the learning rate of one push, another with that of
+ *          another.
  *          With backup > 0 a round closes without the last so many workers: their pushes for it are dropped (and
  *          counted as
  *          theirs), by each server those that are late there. Chen et al., arXiv 1604.00981.
