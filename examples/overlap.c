@@ -1,0 +1,42 @@
+/* overlap.c - the gradients of a layer are averaged while those of the next layer are computed: `tutti run -n 2 overlap` */
+#include <stdio.h>
+#include <stdlib.h>
+#include <tutti.h>
+
+enum { LAYERS = 8, SIZE = 1 << 16 };
+
+static void check(int err)
+{
+	if (err < 0) {
+		fprintf(stderr, "overlap: %s\n", tutti_why());
+		exit(1);
+	}
+}
+
+static void compute(float *gradient, int layer, int rank) /* here a layer's gradients would be computed */
+{
+	for (int i = 0; i < SIZE; i++)
+		gradient[i] = (float)(layer + rank);
+}
+
+int main(void)
+{
+	float *gradient[LAYERS];
+	tutti_op done[LAYERS];
+	tutti *job;
+
+	check(tutti_join(NULL, &job));
+	for (int i = 0; i < LAYERS; i++) {
+		check(tutti_alloc(job, SIZE * sizeof(float), -1, (void **)&gradient[i])); /* the other ranks may map it */
+		compute(gradient[i], i, tutti_rank(job));
+		check(tutti_allreduce(job, gradient[i], SIZE, TUTTI_F32, TUTTI_SUM, &done[i])); /* starts it, and returns */
+	}
+	for (int i = 0; i < LAYERS; i++) {
+		check(tutti_wait(&done[i], -1)); /* from here on the sum is there, and the memory is the caller's again */
+		if (tutti_rank(job) == 0)
+			printf("layer %d: %g\n", i, gradient[i][0]);
+		tutti_free(job, gradient[i]);
+	}
+	tutti_leave(job);
+	return 0;
+}

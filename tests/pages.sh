@@ -1,0 +1,36 @@
+#!/bin/sh
+# pages.sh - the programs of README.md and docs/tutorial.md are examples, to the letter, and print what the pages say
+set -u
+export LC_ALL=C
+source=$(cd "$(dirname "$0")/.." && pwd)
+build=$(cd "${top_builddir:-.}" && pwd)
+scratch=$(mktemp -d) || exit 99
+trap 'rm -rf "$scratch"' EXIT
+cd "$scratch" || exit 99
+unset TUTTI_SECRET TUTTI_CONFIG TUTTI_NODE TUTTI_RANK TUTTI_SIZE TUTTI_TRANSPORTS RANK WORLD_SIZE
+failed=0
+fail() { echo "FAILED: $*"; failed=1; }
+
+# The block behind <!-- examples/NAME.c --> is that file without its first line, the comment of what it is.
+for page in README.md docs/tutorial.md; do
+	for example in $(sed -n 's/^<!-- \(examples\/[a-z]*\.c\) -->$/\1/p' "$source/$page"); do
+		awk -v mark="<!-- $example -->" '$0 == mark { here = 1; next } here && /^```/ { if (inside) exit; inside = 1; next } inside' \
+			"$source/$page" > block
+		sed 1d "$source/$example" | cmp -s - block || fail "the code in $page is not that of $example: $(sed 1d "$source/$example" | diff - block | head -n 5)"
+	done
+done
+
+says() { # sentence, ranks, program, argument ...
+	sentence=$1 ranks=$2 program=$3
+	shift 3
+	"$build/tutti" run -n "$ranks" "$build/examples/$program" "$@" > out 2>&1 || fail "$program: $(cat out)"
+	grep -q "^$sentence\$" out || fail "$program does not say \"$sentence\": $(cat out)"
+}
+
+says '4 ranks: 1.5 2.5 3.5 4.5' 4 mean
+says 'layer 7: 15' 2 overlap
+mkdir saves
+says '2 ranks: each weight is 100' 2 resume saves
+says '2 ranks: each weight is 200' 2 resume saves
+[ $failed = 0 ] && echo "the pages and the examples agree"
+exit $failed
