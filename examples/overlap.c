@@ -22,7 +22,7 @@ static void compute(float *gradient, int layer, int rank) /* here a layer's grad
 int main(void)
 {
 	float *gradient[LAYERS];
-	tutti_op done[LAYERS];
+	tutti_op done[LAYERS] = { 0 };
 	tutti *job;
 
 	check(tutti_join(NULL, &job));

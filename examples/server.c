@@ -40,7 +40,7 @@ int main(void)
 	tutti_table_config config = { .size = sizeof config, .type = TUTTI_F32, .count = WEIGHTS, .servers = 1, .server = servers };
 	float w[WEIGHTS];
 	tutti_table *table;
-	tutti_op all;
+	tutti_op all = { 0 };
 	tutti *job;
 	int err;
 

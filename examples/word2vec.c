@@ -110,7 +110,7 @@ static void assign_values(struct training *t)
 static void pull_rows(struct training *t)
 {
 	struct batch *b = &t->batch;
-	tutti_op op;
+	tutti_op op = { 0 };
 
 	check(tutti_table_pull_rows(t->in, b->in.row, (size_t)b->in.count, b->in.value, &op));
 	check(tutti_table_pull_rows(t->out, b->out.row, (size_t)b->out.count, b->out.value, NULL));
@@ -121,7 +121,7 @@ static void push_rows(struct training *t, double rate)
 {
 	tutti_update u = { .size = sizeof u, .set = TUTTI_SET_LEARNING_RATE, .learning_rate = rate };
 	struct batch *b = &t->batch;
-	tutti_op op;
+	tutti_op op = { 0 };
 
 	check(tutti_table_push_rows(t->in, b->in.row, (size_t)b->in.count, b->in.gradient, &u, &op));
 	check(tutti_table_push_rows(t->out, b->out.row, (size_t)b->out.count, b->out.gradient, &u, NULL));

@@ -17,6 +17,8 @@
  *   part, a collective is abandoned on all of them), and the memory is the caller's again. With an op the call only
  *   starts: the op and the memory belong to the library until tutti_test or tutti_wait returns anything but
  *   -EINPROGRESS or -ETIMEDOUT.
+ * NULL. A NULL job, group, window, table or op, a NULL place for a result, and NULL memory of more than 0 bytes are
+ *   -EINVAL, and nothing has happened. Functions without a result ignore NULL.
  * Threads. Any thread may call with any job. Collectives must be started in the same order on every
  rank. */
 #ifndef TUTTI_H
@@ -33,7 +35,7 @@ typedef struct tutti tutti;               /* this process's place in a group of 
 typedef struct tutti_window tutti_window; /* named memory: mine, and everyone's of that name */
 typedef struct tutti_op {
 	uint64_t opaque[32];
-} tutti_op;                               /* a started operation, in the caller's storage, no initialisation needed */
+} tutti_op;                               /* a started operation, in the caller's storage. Zeroed it is idle */
 
 typedef enum tutti_type { TUTTI_F32, TUTTI_F64, TUTTI_F16, TUTTI_BF16, TUTTI_I32, TUTTI_I64 } tutti_type;
 typedef enum tutti_rule { TUTTI_SUM, TUTTI_AVERAGE, TUTTI_PRODUCT, TUTTI_MAX, TUTTI_MIN } tutti_rule;
@@ -136,7 +138,10 @@ int tutti_put_notify(tutti_window *, int rank, size_t offset, const void *src, s
  * timeout_ms -1: the job's deadline; 0: only look. -ETIMEDOUT; -ECONNRESET or -ENOTCONN when that rank is gone. */
 int tutti_wait_notify(tutti_window *, int rank, int slot, uint64_t count, int timeout_ms);
 
-/* Started operations. timeout_ms -1: the job's deadline. */
+/* Started operations. Zero a tutti_op before its first use: it is idle then, and tutti_wait returns 0. Do not
+ * copy or move it while an operation runs in it. Another one may be started in it when the first has ended; before that
+ * the start is refused: -EINVAL. An operation keeps its result until its job is left: from then on these functions
+ * return -EINVAL for it. They also do so for NULL. timeout_ms -1: the job's deadline. */
 int tutti_wait(tutti_op *, int timeout_ms); /* 0, the operation's error, or -ETIMEDOUT: op and memory stay the
                                                library's */
 int tutti_test(tutti_op *);                 /* -EINPROGRESS while it runs */

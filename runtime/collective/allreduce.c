@@ -116,9 +116,9 @@ static int check_arguments(const void *buf, size_t count, size_t width, tutti_ty
 int tutti_allreduce(tutti *group, void *buf, size_t count, tutti_type type, tutti_rule rule, tutti_op *op)
 {
 	size_t width = tt_type_size(type);
-	int err = check_arguments(buf, count, width, type, rule);
+	int err = tt_usable(tt_job_of(group));
 
-	if (err)
+	if (err || (err = check_arguments(buf, count, width, type, rule)))
 		return err;
 	const struct tt_settings *s = &group->job->settings;
 	uint64_t kind = (uint64_t)type << 24 | (uint64_t)rule << 16 | (uint64_t)tt_model_measures(s) << 8 |

@@ -31,9 +31,12 @@ int tutti_barrier(tutti *group, tutti_op *op)
 {
 	static char nothing;
 	const struct tt_blocks blocks = { .vector = &nothing, .owners = 1 };
+	int err = tt_usable(tt_job_of(group));
+
+	if (err)
+		return err;
 	struct tt_blockwise *w = tt_blockwise_new(group, sizeof(struct barrier), TUTTI_STAT_BARRIER, 0, 0, &blocks,
 	                                          group->n <= TT_SEGMENT_FEW);
-
 	if (!w)
 		return -ENOMEM;
 	w->stage = TT_BLOCKS_GATHER;

@@ -100,6 +100,10 @@ static void release(struct tt_coll *c) { tt_transfers_free(&((struct broadcast *
 
 int tutti_broadcast(tutti *group, void *buf, size_t bytes, int root, tutti_op *op)
 {
+	int err = tt_usable(tt_job_of(group));
+
+	if (err)
+		return err;
 	if (root < 0 || root >= group->n)
 		return tt_fail(-EINVAL, "broadcast: root %d must be from 0 to %d", root, group->n - 1);
 	if (!buf && bytes)

@@ -399,7 +399,7 @@ int tt_coll_run(struct tt_coll *c, tutti_op *op)
 {
 	struct tt_job *job = c->job;
 	tutti_op stack;
-	int err = tt_usable(job);
+	int err = tt_operation_may_begin(job, op);
 
 	if (!err) {
 		err = pin(c);

@@ -48,8 +48,11 @@ static void release_gather(struct tt_coll *c) { free(((struct gather *)c)->held)
 
 int tutti_gather(tutti *group, const void *value, size_t bytes, void *all, int root, tutti_op *op)
 {
-	bool mine = root == -1 || root == group->me;
+	int err = tt_usable(tt_job_of(group));
 
+	if (err)
+		return err;
+	bool mine = root == -1 || root == group->me;
 	if (root < -1 || root >= group->n)
 		return tt_fail(-EINVAL, "gather: root %d must be from -1 to %d", root, group->n - 1);
 	if (bytes < 1 || bytes > TUTTI_GATHER_MAX || !value || (mine && !all))

@@ -122,8 +122,11 @@ int tutti_reduce_scatter(tutti *group, const void *in, void *out, size_t count, 
                          tutti_op *op)
 {
 	size_t width = tt_type_size(type), bytes;
-	int n = group->n, me = group->me, err;
+	int err = tt_usable(tt_job_of(group));
 
+	if (err)
+		return err;
+	int n = group->n, me = group->me;
 	if (!width || (unsigned)rule > TUTTI_MIN)
 		return tt_fail(-EINVAL, "reduce-scatter: type %d or rule %d is unknown", (int)type, (int)rule);
 	bytes = count > PTRDIFF_MAX / width ? SIZE_MAX : count * width;
@@ -140,10 +143,11 @@ int tutti_reduce_scatter(tutti *group, const void *in, void *out, size_t count, 
 
 int tutti_allgather(tutti *group, const void *in, size_t bytes, void *out, tutti_op *op)
 {
-	int n = group->n, me = group->me, err = check_size("all-gather", n, bytes, in, out);
+	int err = tt_usable(tt_job_of(group));
 
-	if (err)
+	if (err || (err = check_size("all-gather", group->n, bytes, in, out)))
 		return err;
+	int n = group->n, me = group->me;
 	char *mine = at(out, (size_t)me * bytes);
 	if (in != mine && overlap(in, bytes, out, (size_t)n * bytes))
 		return tt_fail(-EINVAL, "all-gather: in overlaps out; it may only be this rank's own place in it");
@@ -155,10 +159,11 @@ int tutti_allgather(tutti *group, const void *in, size_t bytes, void *out, tutti
 
 int tutti_alltoall(tutti *group, const void *in, size_t bytes, void *out, tutti_op *op)
 {
-	int n = group->n, err = check_size("all-to-all", n, bytes, in, out);
+	int err = tt_usable(tt_job_of(group));
 
-	if (err)
+	if (err || (err = check_size("all-to-all", group->n, bytes, in, out)))
 		return err;
+	int n = group->n;
 	if (overlap(in, (size_t)n * bytes, out, (size_t)n * bytes))
 		return tt_fail(-EINVAL, "all-to-all: in and out overlap");
 	struct tt_blocks blocks = { .vector = at(in, 0), .bytes = (size_t)n * bytes, .owners = n, .each = bytes,
@@ -195,11 +200,12 @@ static void span(struct tt_coll *c, int i, const void *base, const size_t bytes[
 int tutti_alltoallv(tutti *group, const void *in, const size_t in_bytes[], const size_t in_at[], void *out,
                     const size_t out_bytes[], const size_t out_at[], tutti_op *op)
 {
-	int n = group->n, me = group->me, err;
+	int err = tt_usable(tt_job_of(group));
 
-	if ((err = check_blocks(n, "in", in, in_bytes, in_at)) ||
-	    (err = check_blocks(n, "out", out, out_bytes, out_at)))
+	if (err || (err = check_blocks(group->n, "in", in, in_bytes, in_at)) ||
+	    (err = check_blocks(group->n, "out", out, out_bytes, out_at)))
 		return err;
+	int n = group->n, me = group->me;
 	if (in_bytes[me] != out_bytes[me])
 		return tt_fail(-EINVAL, "all-to-all: this rank %d has %zu bytes for itself and expects %zu", me,
 		               in_bytes[me], out_bytes[me]);

@@ -106,12 +106,12 @@ static int split(struct tutti *parent, struct tutti *part, uint32_t birth, int c
 
 int tutti_group_split(tutti *parent, int color, int key, tutti **out)
 {
-	struct tt_job *job = parent->job;
+	struct tt_job *job = tt_job_of(parent);
 	struct tutti *part = NULL;
 	uint32_t birth;
 	int full, err = tt_usable(job);
 
-	if (err)
+	if (err || (err = tt_given(out, "tutti_group_split: part")))
 		return err;
 	tt_lock(job);
 	full = tt_group_new(job, 0, &part);

@@ -283,6 +283,7 @@ struct tt_job {
 	struct tt_pool *pool;  /* NULL: none */
 	struct tt_op_queue ended; /* ops that failed before a transport took them */
 	struct tt_book stats;
+	uint32_t serial;       /* tells the jobs apart that this process has been in; 0: it has not joined */
 	bool joined, leaving;
 	_Atomic int quitting;  /* the signal that makes this rank leave; 0: none */
 };
@@ -294,8 +295,20 @@ static inline int tt_pin(struct tt_job *job, const void *base, size_t len, int r
 	       tt_pin_user(job, base, len, remote, out) : 0;
 }
 
-/* Without the lock: */
-int tt_mark_owner(struct tt_job *);  /* makes this process the owner. -ENOMEM */
-int tt_is_mine(const struct tt_job *); /* 0, or -ECHILD in a child of fork() */
-int tt_usable(struct tt_job *);      /* as tt_is_mine; -ESHUTDOWN while a signal ends this rank */
+/* ---- owner.c: may this process use the job? Without the lock ---- */
+
+int tt_mark_owner(struct tt_job *);    /* makes this process the owner, and the job one that lives. -ENOMEM, -EMFILE */
+void tt_unmark_owner(struct tt_job *); /* the job is about to be freed */
+struct tt_job *tt_job_find(uint32_t serial); /* NULL: no job of this process that lives has that number */
+
+/* The job of a group, window or table. NULL: the caller was given none, which the next two refuse. */
+#define tt_job_of(handle) ((handle) ? (handle)->job : NULL)
+int tt_refuse_job(const struct tt_job *); /* -EINVAL: NULL; -ECHILD: a child of fork() calls; else -ESHUTDOWN */
+static inline int tt_is_mine(const struct tt_job *job) { return job && *job->here ? 0 : tt_refuse_job(job); }
+static inline int tt_usable(struct tt_job *job) /* as tt_is_mine; -ESHUTDOWN while a signal ends this rank */
+{
+	return job && *job->here && !atomic_load(&job->quitting) ? 0 : tt_refuse_job(job);
+}
+int tt_refuse_null(const char *name);  /* -EINVAL. name: of what is NULL, "tutti_join: job" */
+static inline int tt_given(const void *p, const char *name) { return p ? 0 : tt_refuse_null(name); }
 #endif

@@ -1,7 +1,38 @@
-/* owner.c - may this process use the job now? */
+/* owner.c - may this process use the job now, and does the job still live? */
 #include "engine/engine.h"
 #include <sys/mman.h>
 #include <unistd.h>
+
+enum { JOBS_MAX = 65536 };
+
+/* The jobs that live, by serial number modulo JOBS_MAX. An operation outlives its job, so it is asked for its job by
+ * number before the job's memory is read. */
+static struct {
+	_Atomic uint32_t serial; /* 0: none */
+	struct tt_job *job;
+} living[JOBS_MAX];
+static _Atomic uint32_t last_serial;
+
+static int number_job(struct tt_job *job)
+{
+	for (int i = 0; i < JOBS_MAX; i++) {
+		uint32_t none = 0, serial = atomic_fetch_add(&last_serial, 1) + 1;
+		if (!serial || !atomic_compare_exchange_strong(&living[serial % JOBS_MAX].serial, &none, serial))
+			continue;
+		living[serial % JOBS_MAX].job = job;
+		job->serial = serial;
+		return 0;
+	}
+	return tt_fail(-EMFILE, "this process is in %d jobs: leave some", JOBS_MAX);
+}
+
+struct tt_job *tt_job_find(uint32_t serial)
+{
+	size_t at = serial % JOBS_MAX;
+	bool lives = serial && atomic_load_explicit(&living[at].serial, memory_order_acquire) == serial;
+
+	return lives ? living[at].job : NULL;
+}
 
 /* A child of fork() shares the sockets, and its bytes would garble the streams. The kernel zeroes the child's page. */
 int tt_mark_owner(struct tt_job *job)
@@ -13,22 +44,29 @@ int tt_mark_owner(struct tt_job *job)
 	job->here = page;
 	madvise(page, (size_t)sysconf(_SC_PAGESIZE), MADV_WIPEONFORK);
 	*job->here = 1;
-	return 0;
+	return number_job(job);
 }
 
-int tt_is_mine(const struct tt_job *job)
+void tt_unmark_owner(struct tt_job *job)
 {
-	if (*job->here)
-		return 0;
-	return tt_fail(-ECHILD, "this process is a fork's child: only its parent is a rank of the job; "
-	                        "the child may leave or exec");
+	size_t at = job->serial % JOBS_MAX;
+
+	if (job->serial) {
+		living[at].job = NULL;
+		atomic_store(&living[at].serial, 0);
+	}
+	if (job->here)
+		munmap(job->here, 1);
 }
 
-int tt_usable(struct tt_job *job)
-{
-	int number = atomic_load(&job->quitting);
+int tt_refuse_null(const char *name) { return tt_fail(-EINVAL, "%s is NULL, and must not be", name); }
 
-	if (number)
-		return tt_fail(-ESHUTDOWN, "this process leaves the job: signal %d asked it to", number);
-	return tt_is_mine(job);
+int tt_refuse_job(const struct tt_job *job)
+{
+	if (!job)
+		return tt_refuse_null("the job, group, window or table");
+	if (!*job->here)
+		return tt_fail(-ECHILD, "this process is a fork's child: only its parent is a rank of the job; "
+		                        "the child may leave or exec");
+	return tt_fail(-ESHUTDOWN, "this process leaves the job: signal %d asked it to", atomic_load(&job->quitting));
 }

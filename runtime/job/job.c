@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 enum { MEMBERS_MAX = 65536 };
@@ -18,10 +17,10 @@ static void leave_job(struct tt_job *);
 
 const char *tutti_version(void) { return TT_VERSION; }
 const char *tutti_why(void) { return tt_why(); }
-int tutti_rank(const tutti *group) { return group->me; }
-int tutti_size(const tutti *group) { return group->n; }
-int tutti_local_rank(const tutti *group) { return group->job->local_rank; }
-int tutti_local_size(const tutti *group) { return group->job->local_size; }
+int tutti_rank(const tutti *group) { return group ? group->me : tt_refuse_job(NULL); }
+int tutti_size(const tutti *group) { return group ? group->n : tt_refuse_job(NULL); }
+int tutti_local_rank(const tutti *group) { return group ? group->job->local_rank : tt_refuse_job(NULL); }
+int tutti_local_size(const tutti *group) { return group ? group->job->local_size : tt_refuse_job(NULL); }
 
 /* ---- joining ---- */
 
@@ -300,7 +299,7 @@ int tutti_join(const tutti_config *config, tutti **out)
 	struct tt_job *job = NULL;
 	int err;
 
-	if ((err = new_job(&job)))
+	if ((err = tt_given(out, "tutti_join: job")) || (err = new_job(&job)))
 		return err;
 	err = resolve_settings(job, config, &launch);
 	if (!err)
@@ -354,8 +353,7 @@ static void leave_job(struct tt_job *job)
 	tt_settings_free(&job->settings);
 	tt_scratch_free(&job->scratch);
 	tt_place_close(job);
-	if (job->here)
-		munmap(job->here, 1);
+	tt_unmark_owner(job);
 	free(job);
 }
 
@@ -389,7 +387,9 @@ void tutti_leave(tutti *group)
 
 int tutti_alloc(tutti *at, size_t bytes, int gpu, void **memory)
 {
-	return tt_memory_alloc(at->job, bytes, gpu, memory);
+	int err = at ? tt_given(memory, "tutti_alloc: memory") : tt_refuse_job(NULL);
+
+	return err ? err : tt_memory_alloc(at->job, bytes, gpu, memory);
 }
 
 void tutti_free(tutti *at, void *memory)
@@ -400,7 +400,7 @@ void tutti_free(tutti *at, void *memory)
 
 int tutti_pin(tutti *group, int i)
 {
-	struct tt_job *job = group->job;
+	struct tt_job *job = tt_job_of(group);
 	int err = tt_is_mine(job);
 
 	if (err)

@@ -194,7 +194,7 @@ void tt_signal_forget(struct tt_job *job)
 
 int tutti_leave_on(tutti *at, int number)
 {
-	struct tt_job *job = at->job;
+	struct tt_job *job = tt_job_of(at);
 	int err = tt_usable(job);
 
 	if (!err && tt_world)

@@ -50,13 +50,13 @@ static void read_stats(struct tt_job *job, int rank, tutti_stat_kind kind, doubl
 
 int tutti_stats(tutti *at, int rank, tutti_stat_kind kind, tutti_stat *out)
 {
-	struct tt_job *job = at->job;
-	size_t room = out->size;
+	struct tt_job *job = tt_job_of(at);
 	tutti_stat all;
 	int err = tt_usable(job);
 
-	if (err)
+	if (err || (err = tt_given(out, "tutti_stats: stat")))
 		return err;
+	size_t room = out->size;
 	if ((unsigned)kind >= TT_STAT_KINDS)
 		return tt_fail(-EINVAL, "stats: kind %d is unknown", (int)kind);
 	if (rank < -1 || rank >= job->size)
@@ -146,7 +146,7 @@ static int write_all(int fd, const char *text, size_t len, uint64_t patience)
 
 int tutti_stats_dump(tutti *at, int fd)
 {
-	struct tt_job *job = at->job;
+	struct tt_job *job = tt_job_of(at);
 	size_t len = 0;
 	char *text;
 	int err = tt_usable(job);

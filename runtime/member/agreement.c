@@ -896,12 +896,12 @@ static int arrive(struct tt_job *job, tutti **out)
 
 static int agree(struct tutti *g, bool grow, tutti **out)
 {
-	struct tt_job *job = g->job;
-	struct tt_members *all = tt_members(job);
+	struct tt_job *job = tt_job_of(g);
 	int err = tt_usable(job);
 
-	if (err)
+	if (err || (err = tt_given(out, grow ? "tutti_group_grow: grown" : "tutti_group_shrink: left")))
 		return err;
+	struct tt_members *all = tt_members(job);
 	tt_lock(job);
 	err = grow && all->late && g == all->all ? arrive(job, out) : take_part(g, grow, out);
 	tt_unlock(job);

@@ -232,6 +232,8 @@ void tt_group_revoked(struct tt_member *from, struct tt_pack *p)
 
 int tutti_group_member(const tutti *g, int i)
 {
+	if (!g)
+		return tt_refuse_job(NULL);
 	if (i < 0 || i >= g->n)
 		return tt_fail(-EINVAL, "group member %d must be from 0 to %d", i, g->n - 1);
 	return g->seats[i].rank;

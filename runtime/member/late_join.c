@@ -150,4 +150,4 @@ int tt_late_join_settle(struct tt_job *job)
 	return 0;
 }
 
-int tutti_late(const tutti *group) { return tt_members(group->job)->late; }
+int tutti_late(const tutti *group) { return group ? tt_members(group->job)->late : tt_refuse_job(NULL); }

@@ -112,7 +112,7 @@ static int open_watch(struct tt_job *job)
 
 int tutti_group_watch(tutti *at, void (*changed)(const tutti_change *, void *), void *arg)
 {
-	struct tt_job *job = at->job;
+	struct tt_job *job = tt_job_of(at);
 	int err;
 
 	if ((err = tt_usable(job)))
@@ -132,11 +132,11 @@ int tutti_group_watch(tutti *at, void (*changed)(const tutti_change *, void *), 
 
 int tutti_group_next(tutti *at, tutti_change *change)
 {
-	struct tt_job *job = at->job;
+	struct tt_job *job = tt_job_of(at);
 	tutti_change c;
 	int n;
 
-	if ((n = tt_is_mine(job)))
+	if ((n = tt_is_mine(job)) || (n = tt_given(change, "tutti_group_next: change")))
 		return n;
 	if (change->size < sizeof c)
 		return tt_fail(-EINVAL, "tutti_change.size is %zu: set it to sizeof(tutti_change)", change->size);

@@ -20,6 +20,7 @@ struct tt_operation *tt_operation_begin(struct tt_job *job, tutti_op *op, tutti_
 	struct tt_operation *r = (struct tt_operation *)(op ? op : stack);
 
 	memset(r, 0, sizeof *r);
+	r->serial = job->serial;
 	r->job = job;
 	r->what = what;
 	r->words = &plain;
@@ -269,6 +270,40 @@ int tt_operation_return(struct tt_operation *r, bool blocking)
 	return err;
 }
 
+/* ---- the calls on started operations ---- */
+
+/* The job of an operation; NULL: the operation is idle. The job's memory is not touched unless the job lives. */
+static int find_job(const tutti_op *op, struct tt_job **job)
+{
+	const struct tt_operation *r = (const struct tt_operation *)op;
+	int err = tt_given(op, "the operation");
+
+	*job = err ? NULL : tt_job_find(r->serial);
+	if (err || !r->serial)
+		return err;
+	if (!*job)
+		return tt_fail(-EINVAL, "the operation's job has been left, or its tutti_op was neither zeroed nor "
+		               "started");
+	return tt_is_mine(*job);
+}
+
+int tt_operation_look_up(const tutti_op *op)
+{
+	const struct tt_operation *r = (const struct tt_operation *)op;
+	struct tt_job *job = tt_job_find(r->serial);
+	int err = 0;
+
+	if (!job || !*job->here)
+		return 0;
+	tt_lock(job);
+	tt_each_of(const struct tt_operation, link, q, &tt_operations(job)->running)
+		if (q == r)
+			err = tt_fail(-EINVAL, "%s runs in this tutti_op: wait for it or cancel it, or use another one",
+			              r->what);
+	tt_unlock(job);
+	return err;
+}
+
 /* A thread waits for a put that was posted as lazy: a put that is not lazy, behind it, brings the acknowledgement. */
 static void hurry(struct tt_operation *r)
 {
@@ -286,12 +321,12 @@ static void hurry(struct tt_operation *r)
 int tutti_wait(tutti_op *op, int timeout_ms)
 {
 	struct tt_operation *r = (struct tt_operation *)op;
-	struct tt_job *job = r->job;
-	uint64_t patience = timeout_ms < 0 ? job->deadline : (uint64_t)timeout_ms * TT_MS;
-	int err;
+	struct tt_job *job;
+	int err = find_job(op, &job);
 
-	if ((err = tt_is_mine(job)))
+	if (err || !job)
 		return err;
+	uint64_t patience = timeout_ms < 0 ? job->deadline : (uint64_t)timeout_ms * TT_MS;
 	tt_lock(job);
 	hurry(r);
 	if (!patience && !r->ended)
@@ -308,10 +343,10 @@ int tutti_wait(tutti_op *op, int timeout_ms)
 int tutti_test(tutti_op *op)
 {
 	struct tt_operation *r = (struct tt_operation *)op;
-	struct tt_job *job = r->job;
-	int err;
+	struct tt_job *job;
+	int err = find_job(op, &job);
 
-	if ((err = tt_is_mine(job)))
+	if (err || !job)
 		return err;
 	tt_lock(job);
 	if (!r->ended)
@@ -339,10 +374,10 @@ int tt_operation_give_up(struct tt_operation *r)
 int tutti_cancel(tutti_op *op)
 {
 	struct tt_operation *r = (struct tt_operation *)op;
-	struct tt_job *job = r->job;
-	int err;
+	struct tt_job *job;
+	int err = find_job(op, &job);
 
-	if ((err = tt_is_mine(job)))
+	if (err || !job)
 		return err;
 	tt_lock(job);
 	if (r->ended)
@@ -357,7 +392,7 @@ int tutti_cancel(tutti_op *op)
 
 int tutti_event_fd(tutti *at)
 {
-	struct tt_job *job = at->job;
+	struct tt_job *job = tt_job_of(at);
 	int fd;
 
 	if ((fd = tt_is_mine(job)))

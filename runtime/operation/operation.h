@@ -1,5 +1,8 @@
 /* operation.h - a started call: a put, a collective, a push. It is begun, waited for, tested and cancelled; a wait that
- * meets the deadline finds the rank to blame. The room that starts an operation gives it functions of its own. */
+ * meets the deadline finds the rank to blame. The room that starts an operation gives it functions of its own.
+ *
+ * An op is memory of the program, and may outlive its job: no pointer in it is followed before tt_job_find() has said
+ * that the job of its serial number lives. */
 #ifndef TT_OPERATION_H
 #define TT_OPERATION_H
 #include "member/member.h"
@@ -31,6 +34,7 @@ struct tt_operation { /* what a tutti_op holds; blocking calls have it on their 
 	struct tutti *group;        /* in which it waits; NULL: the job's */
 	int rank;                   /* the one that it waits for; -1: several */
 	int err;
+	uint32_t serial;            /* of its job, for tt_job_find(); 0: idle */
 	bool ended, hurried;        /* hurried: a wait has asked for the acknowledgement */
 	bool told;                  /* `what` is the whole sentence for a wait that met the deadline */
 	struct tt_post post;        /* one-sided operations */
@@ -44,6 +48,16 @@ struct tt_operations { /* the room's own struct in a job */
 };
 static inline struct tt_operations *tt_operations(const struct tt_job *job) { return job->own[TT_OPERATION_SLOT]; }
 
+/* Without the lock. As tt_usable(): may a call that is given this op, or NULL, begin? -EINVAL: an operation runs in the
+ * op. Its memory says so then, since that is the library's; but memory that was never an op may say it, too. */
+int tt_operation_look_up(const tutti_op *); /* 0, or -EINVAL: it is in the list of a job that lives */
+static inline int tt_operation_may_begin(struct tt_job *job, const tutti_op *op)
+{
+	const struct tt_operation *r = (const struct tt_operation *)op;
+	int err = tt_usable(job);
+
+	return err || !r || !r->serial || tt_list_empty(&r->link) ? err : tt_operation_look_up(op);
+}
 /* Begins an operation in op, or in stack if op is NULL. rank: the one that it waits for; -1: several. */
 struct tt_operation *tt_operation_begin(struct tt_job *, tutti_op *op, tutti_op *stack, const char *what, int rank);
 void tt_operation_end(struct tt_operation *, int err); /* once; waiters learn of it when the lock is released */

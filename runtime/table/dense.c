@@ -224,12 +224,10 @@ static const struct tt_call_kind of_all = {
 static int call(struct tutti_table *t, const char *what, const void *delta, void *values, unsigned flags,
                 const tutti_update *options, tutti_op *op)
 {
-	struct tt_table_call *c;
-	int err = tt_usable(t->job);
+	struct tt_table_call *c = tt_call_new(t, &of_all, delta, values, options);
+	int err;
 
-	if (err)
-		return err;
-	if (!(c = tt_call_new(t, &of_all, delta, values, options)))
+	if (!c)
 		return tt_fail(-ENOMEM, "%s: no memory for a call to %d servers", what, t->servers);
 	c->flags |= flags;
 	return (err = tt_call_pin(c)) ? err : tt_call_start(c, what, op);
@@ -294,34 +292,37 @@ static int check_push(const struct tutti_table *t, const char *what, const void 
 
 int tutti_table_push(tutti_table *t, const void *delta, const tutti_update *options, tutti_op *op)
 {
-	int err = check_push(t, "table push", delta);
+	int err = tt_operation_may_begin(tt_job_of(t), op);
 
-	if (err || (err = tt_update_check(&t->updater, options)))
+	if (err || (err = check_push(t, "table push", delta)) || (err = tt_update_check(&t->updater, options)))
 		return err;
 	return call(t, "table push", delta, NULL, 0, options, op);
 }
 
 int tutti_table_pull(tutti_table *t, void *values, tutti_op *op)
 {
-	int err = tt_dense_check(t, "table pull", values);
+	int err = tt_operation_may_begin(tt_job_of(t), op);
 
-	if (err || (err = tt_usable(t->job)))
+	if (err || (err = tt_dense_check(t, "table pull", values)))
 		return err;
 	return !op && pull_at_once(t, values) ? 0 : call(t, "table pull", NULL, values, 0, NULL, op);
 }
 
 int tutti_table_push_pull(tutti_table *t, const void *delta, const tutti_update *options, void *values, tutti_op *op)
 {
-	int err = check_push(t, "table push and pull", delta && values ? values : NULL);
+	int err = tt_operation_may_begin(tt_job_of(t), op);
 
-	if (err || (err = tt_update_check(&t->updater, options)))
+	if (err || (err = check_push(t, "table push and pull", delta && values ? values : NULL)) ||
+	    (err = tt_update_check(&t->updater, options)))
 		return err;
 	return call(t, "table push and pull", delta, values, 0, options, op);
 }
 
 int tutti_table_assign(tutti_table *t, const void *values, tutti_op *op)
 {
-	int err = tt_dense_check(t, "table assign", values);
+	int err = tt_operation_may_begin(tt_job_of(t), op);
 
-	return err ? err : call(t, "table assign", values, NULL, TT_PUSH_ASSIGN, NULL, op);
+	if (err || (err = tt_dense_check(t, "table assign", values)))
+		return err;
+	return call(t, "table assign", values, NULL, TT_PUSH_ASSIGN, NULL, op);
 }

@@ -237,7 +237,7 @@ int tt_table_io_call(struct tutti_table *t, const char *what, const char *folder
                      int (*act)(struct tutti_table *, const char *what, const char *folder))
 {
 	char path[PATH_MAX];
-	int err = tt_usable(t->job);
+	int err = tt_usable(tt_job_of(t));
 
 	if (err || (err = tt_save_check_name(t->name)))
 		return err;

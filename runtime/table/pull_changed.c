@@ -178,10 +178,11 @@ static const struct tt_call_kind of_changed = { NULL, NULL, begin_to_look, look_
 int tutti_table_pull_fresh(tutti_table *t, uint64_t *rows, void *values, size_t room, size_t *n, tutti_op *op)
 {
 	static const char what[] = "table pull of fresh rows";
-	int err = tt_rows_check(t, what, rows, room, values);
+	int err = tt_operation_may_begin(tt_job_of(t), op);
 	struct tt_table_call *c;
 
-	if (err || (err = tt_changed_rows_check(t, what)) ||
+	if (err || (err = tt_given(n, "tutti_table_pull_fresh: n")) ||
+	    (err = tt_rows_check(t, what, rows, room, values)) || (err = tt_changed_rows_check(t, what)) ||
 	    (err = tt_rows_call(t, what, &of_changed, NULL, values, NULL, 0, &c)))
 		return err;
 	c->list->fresh = rows;

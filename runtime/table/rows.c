@@ -411,12 +411,8 @@ static void deal_out(struct tt_table_call *c, size_t n)
 int tt_rows_call(struct tutti_table *t, const char *what, const struct tt_call_kind *kind, const void *delta,
                  void *values, const tutti_update *options, size_t n, struct tt_table_call **call)
 {
-	struct tt_table_call *c;
-	int err = tt_usable(t->job);
+	struct tt_table_call *c = tt_call_new(t, kind, delta, values, options);
 
-	if (err)
-		return err;
-	c = tt_call_new(t, kind, delta, values, options);
 	if (c && (c->list = calloc(1, sizeof *c->list + n * sizeof *c->list->order))) {
 		*call = c;
 		return 0;
@@ -429,10 +425,11 @@ int tutti_table_push_rows(tutti_table *t, const uint64_t *rows, size_t n, const 
                           const tutti_update *options, tutti_op *op)
 {
 	static const char what[] = "table push of rows";
-	int err = tt_call_may_push(t, what);
+	int err = tt_operation_may_begin(tt_job_of(t), op);
 	struct tt_table_call *c;
 
-	if (err || (err = check_list(t, what, rows, n, deltas)) || (err = tt_update_check(&t->updater, options)) ||
+	if (err || (err = tt_call_may_push(t, what)) || (err = check_list(t, what, rows, n, deltas)) ||
+	    (err = tt_update_check(&t->updater, options)) ||
 	    (err = tt_rows_call(t, what, &of_rows, deltas ? deltas : "", NULL, options, n, &c)))
 		return err;
 	c->list->rows = rows;
@@ -455,10 +452,10 @@ static int check_refresh(const struct tutti_table *t, const char *what)
 int tutti_table_refresh_rows(tutti_table *t, const uint64_t *rows, size_t n, void *values, size_t *fresh, tutti_op *op)
 {
 	static const char what[] = "table refresh of rows";
-	int err = check_list(t, what, rows, n, values);
+	int err = tt_operation_may_begin(tt_job_of(t), op);
 	struct tt_table_call *c;
 
-	if (err || (err = check_refresh(t, what)) ||
+	if (err || (err = check_list(t, what, rows, n, values)) || (err = check_refresh(t, what)) ||
 	    (err = tt_rows_call(t, what, &of_rows, NULL, values, NULL, n, &c)))
 		return err;
 	c->list->rows = rows;
@@ -471,10 +468,11 @@ int tutti_table_refresh_rows(tutti_table *t, const uint64_t *rows, size_t n, voi
 int tutti_table_pull_rows(tutti_table *t, const uint64_t *rows, size_t n, void *values, tutti_op *op)
 {
 	static const char what[] = "table pull of rows";
-	int err = check_list(t, what, rows, n, values);
+	int err = tt_operation_may_begin(tt_job_of(t), op);
 	struct tt_table_call *c;
 
-	if (err || (err = tt_rows_call(t, what, &of_rows, NULL, values, NULL, n, &c)))
+	if (err || (err = check_list(t, what, rows, n, values)) ||
+	    (err = tt_rows_call(t, what, &of_rows, NULL, values, NULL, n, &c)))
 		return err;
 	c->list->rows = rows;
 	deal_out(c, n);

@@ -190,9 +190,9 @@ static const struct tt_call_kind of_version = {
 
 int tutti_table_snapshot(tutti_table *t, void *values, tutti_versions *versions, tutti_op *op)
 {
-	int err = tt_dense_check(t, "table snapshot", values);
+	int err = tt_operation_may_begin(tt_job_of(t), op);
 
-	if (err || (err = tt_usable(t->job)))
+	if (err || (err = tt_dense_check(t, "table snapshot", values)))
 		return err;
 	if (!(t->flags & TUTTI_TABLE_SNAPSHOTS) && !tt_table_in_rounds(t))
 		return tt_fail(-EINVAL, "table snapshot: the table \"%s\" keeps no versions: open it with "

@@ -313,9 +313,10 @@ static bool pushes_nothing(void *arg) { return !tt_table_is_pushed(arg); }
 
 int tutti_table_switch(tutti_table *t, const tutti_consistency *to)
 {
-	int err = tt_usable(t->job);
+	int err = tt_usable(tt_job_of(t));
 
-	if (err || (err = tt_consistency_check(to)) || (err = tt_table_can_be(t->updater.rule, t->flags, to)))
+	if (err || (err = tt_given(to, "tutti_table_switch: consistency")) || (err = tt_consistency_check(to)) ||
+	    (err = tt_table_can_be(t->updater.rule, t->flags, to)))
 		return err;
 	if (!t->works)
 		return tt_fail(-EPERM, "table \"%s\": its workers choose its consistency, and rank %d is none or has "

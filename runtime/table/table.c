@@ -275,11 +275,11 @@ static int meet_all(struct tutti_table *t)
 
 int tutti_table_open(tutti *at, const char *name, const tutti_table_config *config, tutti_table **out)
 {
-	struct tt_job *job = at->job;
+	struct tt_job *job = tt_job_of(at);
 	struct tutti_table *t;
 	int err = tt_usable(job);
 
-	if (err || (err = check_config(job, name, config)) ||
+	if (err || (err = tt_given(out, "tutti_table_open: table")) || (err = check_config(job, name, config)) ||
 	    (err = tt_table_can_be(config->updater.rule, config->flags, &config->consistency)))
 		return err;
 	tutti_table_config c = *config;
@@ -309,7 +309,7 @@ int tutti_table_open(tutti *at, const char *name, const tutti_table_config *conf
 
 int tutti_table_reopen(tutti_table *t)
 {
-	int err = tt_usable(t->job);
+	int err = tt_usable(tt_job_of(t));
 
 	if (err)
 		return err;
@@ -337,7 +337,7 @@ static uint64_t lowest_clock(const struct tutti_table *t)
 
 int tutti_table_look(tutti_table *t, tutti_table_info *info)
 {
-	struct tt_job *job = t->job;
+	struct tt_job *job = tt_job_of(t);
 	int err = tt_is_mine(job);
 
 	if (err)
@@ -364,7 +364,7 @@ static bool has_pushed(void *arg) { return !tt_table_is_pushed(arg); }
 
 int tutti_table_finish(tutti_table *t)
 {
-	int err = tt_usable(t->job);
+	int err = tt_usable(tt_job_of(t));
 
 	if (err)
 		return err;

@@ -468,11 +468,11 @@ int tt_window_open(struct tt_job *job, const char *name, void *base, size_t byte
 
 int tutti_window_open(tutti *at, const char *name, void *base, size_t bytes, tutti_window **out)
 {
-	struct tt_job *job = at->job;
+	struct tt_job *job = tt_job_of(at);
 	struct tt_pinned *pinned;
 	int err = tt_usable(job);
 
-	if (err)
+	if (err || (err = tt_given(out, "tutti_window_open: window")))
 		return err;
 	if (!base && bytes)
 		return tt_fail(-EINVAL, "a window of %zu bytes needs memory, and base is NULL", bytes);
@@ -612,7 +612,7 @@ static int wait_notify(struct tt_job *job, struct notify_wait *n, uint64_t patie
 
 int tutti_wait_notify(tutti_window *w, int rank, int slot, uint64_t count, int timeout_ms)
 {
-	struct tt_job *job = w->job;
+	struct tt_job *job = tt_job_of(w);
 	struct notify_wait n = { w, rank, slot, count };
 	int err = tt_usable(job);
 
@@ -888,11 +888,11 @@ static int pin(struct tt_job *job, struct call *c)
 
 static int start(struct tutti_window *w, struct call *c, tutti_op *op)
 {
-	struct tt_job *job = w->job;
+	struct tt_job *job = tt_job_of(w);
 	tutti_op stack;
 	int err;
 
-	if ((err = tt_usable(job)) || (err = check_call(w, c)))
+	if ((err = tt_operation_may_begin(job, op)) || (err = check_call(w, c)))
 		return err;
 	if (!op && c->rank != job->rank && act_at_once(job, &w->remotes[c->rank], c))
 		return 0;
@@ -910,6 +910,7 @@ static int start(struct tutti_window *w, struct call *c, tutti_op *op)
 		err = go(w, &w->remotes[c->rank], c, q);
 	}
 	if (err) {
+		q->serial = 0; /* the op is idle: nothing was started */
 		tt_unlock(job);
 		return err;
 	}
@@ -957,7 +958,7 @@ int tutti_put_notify(tutti_window *w, int rank, size_t offset, const void *src, 
 
 void *tutti_window_map(tutti_window *w, int rank)
 {
-	struct tt_job *job = w->job;
+	struct tt_job *job = tt_job_of(w);
 	void *p = NULL;
 
 	if (tt_usable(job))

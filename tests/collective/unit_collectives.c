@@ -343,7 +343,7 @@ static void program_model(tutti *job)
 {
 	enum { K = 3, COUNT = 20000 };
 	float *v = must(calloc(K * COUNT, sizeof *v));
-	tutti_op ops[K];
+	tutti_op ops[K] = { 0 };
 	bool right = true;
 
 	for (int i = 0; i < K * COUNT; i++)
@@ -628,7 +628,7 @@ static void program_several(tutti *job)
 	enum { CALLS = 12, COUNT = 20003 };
 	size_t n = (size_t)tutti_size(job), me = (size_t)tutti_rank(job);
 	float *v[CALLS];
-	tutti_op ops[CALLS], barriers[CALLS];
+	tutti_op ops[CALLS] = { 0 }, barriers[CALLS] = { 0 };
 	bool right = true;
 
 	for (size_t k = 0; k < CALLS; k++) {
@@ -660,7 +660,7 @@ static void program_several(tutti *job)
 static void program_disagree_first(tutti *job)
 {
 	float v[RANKS_MAX] = { 0 }, w[2] = { 0 };
-	tutti_op first, second;
+	tutti_op first = { 0 }, second = { 0 };
 	int err;
 
 	CHECK(tutti_barrier(job, NULL) == 0);
@@ -934,7 +934,7 @@ static void program_some_given_up(tutti *job)
 	enum { MOST = 20000, CALLS = 60 };
 	int n = tutti_size(job), me = tutti_rank(job);
 	char *in = memory_for(job, (size_t)n * MOST, 2), *out = must(malloc((size_t)n * MOST));
-	tutti_op op;
+	tutti_op op = { 0 };
 
 	CHECK(makes_board(job));
 	for (int k = 0; k < CALLS; k++) {
@@ -1010,7 +1010,7 @@ static void check_alltoallv(tutti *job, size_t round)
 {
 	int n = tutti_size(job), me = tutti_rank(job);
 	size_t in_bytes[RANKS_MAX], in_at[RANKS_MAX], out_bytes[RANKS_MAX], out_at[RANKS_MAX], in_len = 0, out_len = 0;
-	tutti_op op;
+	tutti_op op = { 0 };
 
 	for (int r = n - 1; r >= 0; r--) { /* places in another order than the ranks, and with gaps */
 		in_bytes[r] = bytes_between(me, r, round);
@@ -1177,7 +1177,7 @@ static void program_parts(tutti *job)
 	enum { COUNT = 50000 };
 	float *v = must(malloc(COUNT * sizeof *v));
 	tutti *part = split_in_reverse(job);
-	tutti_op op;
+	tutti_op op = { 0 };
 
 	for (int i = 0; i < COUNT; i++)
 		v[i] = 1;

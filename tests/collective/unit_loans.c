@@ -52,7 +52,7 @@ static void use_window(tutti *job, uint64_t *memory)
 {
 	bool puts = tutti_rank(job) == 1;
 	tutti_window *w;
-	tutti_op op;
+	tutti_op op = { 0 };
 	uint64_t word;
 	int err;
 
@@ -121,7 +121,7 @@ static _Atomic uint64_t given_up; /* when rank 2 did */
 static void program_collective(tutti *job)
 {
 	uint64_t *v = calloc(WORDS, 8);
-	tutti_op op;
+	tutti_op op = { 0 };
 
 	fill(v, OLD);
 	CHECK(tutti_barrier(job, NULL) == 0);

@@ -240,7 +240,7 @@ static void program_hasty(tutti *job)
 {
 	uint64_t memory = (uint64_t)tutti_rank(job) + 1, v[100];
 	int n = tutti_size(job);
-	tutti_op op[100];
+	tutti_op op[100] = { 0 };
 	tutti_window *w;
 
 	CHECK(tutti_window_open(job, "hasty", &memory, 8, &w) == 0);

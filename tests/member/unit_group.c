@@ -658,7 +658,7 @@ static void test_mute_net(void)
 static void program_many_groups(tutti *job)
 {
 	tutti *g = job;
-	tutti_op op;
+	tutti_op op = { 0 };
 
 	for (int i = 0; i < TT_GROUPS + 100; i++)
 		CHECK(tutti_group_shrink(g, &g) == 0);

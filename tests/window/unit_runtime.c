@@ -1,6 +1,7 @@
 /* unit_runtime.c - engine, windows and collectives, each test on sim (over seeds) and over TCP */
 #include "engine/engine.h"
 #include "member/member.h"
+#include "operation/operation.h"
 #include "window/window.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/ranks.h"
@@ -31,7 +32,7 @@ static void on_wires(void (*program)(tutti *), const int *sizes, int deadline_ms
 	}
 }
 
-static const int few[] = { 1, 2, 3, 4, 5, 0 }, two[] = { 2, 0 }, three[] = { 3, 0 }, four[] = { 4, 0 }, five[] = { 5, 0 }, five_down[] = { 2, 3, 4, 5, 0 }, many[] = { 1, 2, 3, 4, 5, 7, 8, 0 };
+static const int one[] = { 1, 0 }, few[] = { 1, 2, 3, 4, 5, 0 }, two[] = { 2, 0 }, three[] = { 3, 0 }, four[] = { 4, 0 }, five[] = { 5, 0 }, five_down[] = { 2, 3, 4, 5, 0 }, many[] = { 1, 2, 3, 4, 5, 7, 8, 0 };
 
 /* Computing: the library is not called. */
 /* ---- collectives ---- */
@@ -159,7 +160,7 @@ static void test_bits(void) { on_wires(program_bits, many, 0, NULL); }
 static void program_in_flight(tutti *job)
 {
 	enum { K = 12, COUNT = 9000 };
-	tutti_op ops[K];
+	tutti_op ops[K] = { 0 };
 	int32_t *v = calloc(K * COUNT, sizeof *v);
 	int n = tutti_size(job), running = 1;
 
@@ -495,7 +496,7 @@ static void program_many_asks(tutti *job)
 {
 	uint64_t v = 7, mine[2] = { 0 };
 	tutti_window *w;
-	tutti_op op;
+	tutti_op op = { 0 };
 	char name[16];
 
 	for (int i = 0; !tutti_rank(job) && i < TT_WINDOWS + 10; i++) {
@@ -548,7 +549,7 @@ static void program_started(tutti *job)
 {
 	uint64_t mine = 0, v = 9;
 	tutti_window *w;
-	tutti_op op;
+	tutti_op op = { 0 };
 
 	if (tutti_rank(job) == 1)
 		pass_time(60 * TT_MS);
@@ -572,7 +573,7 @@ static void program_unopened(tutti *job)
 {
 	uint64_t mine = 0;
 	tutti_window *w;
-	tutti_op op;
+	tutti_op op = { 0 };
 
 	if (tutti_rank(job) == 0) {
 		CHECK(tutti_window_open(job, "nobody's", &mine, 8, &w) == 0);
@@ -596,7 +597,7 @@ static void program_closed_unopened(tutti *job)
 {
 	uint64_t mine = 0, since = tt_now();
 	tutti_window *w;
-	tutti_op op;
+	tutti_op op = { 0 };
 
 	if (tutti_rank(job) == 0) {
 		CHECK(tutti_window_open(job, "nobody's", &mine, 8, &w) == 0);
@@ -642,7 +643,7 @@ static void program_event_fd(tutti *job)
 	struct pollfd p = { .fd = tutti_event_fd(job), .events = POLLIN };
 	float x = 1;
 	uint64_t n;
-	tutti_op op;
+	tutti_op op = { 0 };
 	int err;
 
 	CHECK(p.fd >= 0 && tutti_event_fd(job) == p.fd);
@@ -666,7 +667,7 @@ static void ends_soon(tutti *job, tutti_window *w, enum how how)
 {
 	uint64_t value = 7, start = tt_now(), n;
 	struct pollfd p = { .fd = how == BY_FD ? tutti_event_fd(job) : -1, .events = POLLIN };
-	tutti_op op;
+	tutti_op op = { 0 };
 	int err;
 
 	CHECK(tutti_put(w, 1, 0, &value, 8, &op) == 0);
@@ -809,6 +810,259 @@ static void test_fork(void)
 	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
 }
 
+/* ---- operations ---- */
+
+/* NULL, and a sentence that says so. */
+#define REFUSES(call) CHECK((tt_remember(""), (call) == -EINVAL) && strstr(tutti_why(), "NULL"))
+
+static void job_refuses_null(tutti *job)
+{
+	tutti_config config = { .size = sizeof config };
+
+	REFUSES(tutti_join(&config, NULL));
+	REFUSES(tutti_leave_on(NULL, SIGTERM));
+	REFUSES(tutti_rank(NULL));
+	REFUSES(tutti_size(NULL));
+	REFUSES(tutti_local_rank(NULL));
+	REFUSES(tutti_local_size(NULL));
+	REFUSES(tutti_pin(NULL, 0));
+	REFUSES(tutti_alloc(NULL, 1, -1, &(void *){ NULL }));
+	REFUSES(tutti_alloc(job, 1, -1, NULL));
+	REFUSES(tutti_group_split(NULL, 0, 0, &job));
+	REFUSES(tutti_group_split(job, 0, 0, NULL));
+	REFUSES(tutti_group_shrink(NULL, &job));
+	REFUSES(tutti_group_shrink(job, NULL));
+	REFUSES(tutti_group_grow(NULL, &job));
+	REFUSES(tutti_group_grow(job, NULL));
+	REFUSES(tutti_group_member(NULL, 0));
+	REFUSES(tutti_late(NULL));
+	REFUSES(tutti_group_watch(NULL, NULL, NULL));
+	REFUSES(tutti_group_next(NULL, &(tutti_change){ .size = sizeof(tutti_change) }));
+	REFUSES(tutti_group_next(job, NULL));
+	REFUSES(tutti_stats(NULL, -1, TUTTI_STAT_PUT, &(tutti_stat){ .size = sizeof(tutti_stat) }));
+	REFUSES(tutti_stats(job, -1, TUTTI_STAT_PUT, NULL));
+	REFUSES(tutti_stats_dump(NULL, 1));
+	tutti_leave(NULL);
+	tutti_free(job, NULL);
+}
+
+static void window_refuses_null(tutti *job)
+{
+	uint64_t memory = 0;
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "null", &memory, 8, &w) == 0);
+	REFUSES(tutti_window_open(NULL, "none", &memory, 8, &w));
+	REFUSES(tutti_window_open(job, "none", &memory, 8, NULL));
+	REFUSES(tutti_window_open(job, "none", NULL, 8, &w));
+	CHECK(tutti_window_open(job, NULL, &memory, 8, &w) == -EINVAL);
+	REFUSES(tutti_put(NULL, 0, 0, &memory, 8, NULL));
+	REFUSES(tutti_put(w, 0, 0, NULL, 8, NULL));
+	REFUSES(tutti_get(NULL, 0, 0, &memory, 8, NULL));
+	REFUSES(tutti_get(w, 0, 0, NULL, 8, NULL));
+	REFUSES(tutti_add(NULL, 0, 0, 1, NULL, NULL));
+	REFUSES(tutti_put_notify(NULL, 0, 0, &memory, 8, 0, NULL));
+	REFUSES(tutti_put_notify(w, 0, 0, NULL, 8, 0, NULL));
+	REFUSES(tutti_wait_notify(NULL, 0, 0, 1, 0));
+	CHECK(!tutti_window_map(NULL, 0));
+	tutti_window_close(NULL);
+	tutti_window_close(w);
+}
+
+static void collectives_refuse_null(tutti *job)
+{
+	const size_t sizes[] = { 8 }, places[] = { 0 };
+	float x[2] = { 0 };
+
+	REFUSES(tutti_allreduce(NULL, x, 1, TUTTI_F32, TUTTI_SUM, NULL));
+	REFUSES(tutti_allreduce(job, NULL, 1, TUTTI_F32, TUTTI_SUM, NULL));
+	REFUSES(tutti_broadcast(NULL, x, 4, 0, NULL));
+	REFUSES(tutti_broadcast(job, NULL, 4, 0, NULL));
+	REFUSES(tutti_gather(NULL, x, 4, x, -1, NULL));
+	REFUSES(tutti_gather(job, NULL, 4, x, -1, NULL));
+	REFUSES(tutti_gather(job, x, 4, NULL, -1, NULL));
+	REFUSES(tutti_barrier(NULL, NULL));
+	REFUSES(tutti_reduce_scatter(NULL, x, x, 1, TUTTI_F32, TUTTI_SUM, NULL));
+	REFUSES(tutti_reduce_scatter(job, x, NULL, 1, TUTTI_F32, TUTTI_SUM, NULL));
+	REFUSES(tutti_allgather(NULL, x, 4, x, NULL));
+	REFUSES(tutti_allgather(job, NULL, 4, x, NULL));
+	REFUSES(tutti_alltoall(NULL, x, 4, x + 1, NULL));
+	REFUSES(tutti_alltoall(job, x, 4, NULL, NULL));
+	REFUSES(tutti_alltoallv(NULL, x, sizes, places, x, sizes, places, NULL));
+	REFUSES(tutti_alltoallv(job, x, NULL, places, x, sizes, places, NULL));
+}
+
+static void table_refuses_null(tutti *job)
+{
+	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = 2, .flags = TUTTI_TABLE_FRESH };
+	tutti_consistency as = { TUTTI_ASYNC, 0, 0 };
+	tutti_table_info info = { .size = sizeof info };
+	uint64_t row = 0;
+	float x[2] = { 0 };
+	tutti_table *t;
+	size_t n;
+
+	CHECK(tutti_table_open(job, "null", &c, &t) == 0);
+	REFUSES(tutti_table_open(NULL, "none", &c, &t));
+	REFUSES(tutti_table_open(job, "none", &c, NULL));
+	CHECK(tutti_table_open(job, "none", NULL, &t) == -EINVAL && tutti_table_open(job, NULL, &c, &t) == -EINVAL);
+	REFUSES(tutti_table_push(NULL, x, NULL, NULL));
+	REFUSES(tutti_table_push(t, NULL, NULL, NULL));
+	REFUSES(tutti_table_pull(NULL, x, NULL));
+	REFUSES(tutti_table_pull(t, NULL, NULL));
+	REFUSES(tutti_table_push_pull(NULL, x, NULL, x, NULL));
+	REFUSES(tutti_table_push_pull(t, x, NULL, NULL, NULL));
+	REFUSES(tutti_table_assign(NULL, x, NULL));
+	REFUSES(tutti_table_assign(t, NULL, NULL));
+	REFUSES(tutti_table_snapshot(NULL, x, NULL, NULL));
+	REFUSES(tutti_table_snapshot(t, NULL, NULL, NULL));
+	REFUSES(tutti_table_push_rows(NULL, &row, 1, x, NULL, NULL));
+	REFUSES(tutti_table_push_rows(t, NULL, 1, x, NULL, NULL));
+	REFUSES(tutti_table_pull_rows(NULL, &row, 1, x, NULL));
+	REFUSES(tutti_table_pull_rows(t, &row, 1, NULL, NULL));
+	REFUSES(tutti_table_pull_fresh(NULL, &row, x, 1, &n, NULL));
+	REFUSES(tutti_table_pull_fresh(t, &row, x, 1, NULL, NULL));
+	REFUSES(tutti_table_refresh_rows(NULL, &row, 1, x, &n, NULL));
+	REFUSES(tutti_table_refresh_rows(t, NULL, 1, x, &n, NULL));
+	REFUSES(tutti_table_look(NULL, &info));
+	CHECK(tutti_table_look(t, NULL) == -EINVAL);
+	REFUSES(tutti_table_switch(NULL, &as));
+	REFUSES(tutti_table_switch(t, NULL));
+	REFUSES(tutti_table_finish(NULL));
+	REFUSES(tutti_table_reopen(NULL));
+	REFUSES(tutti_table_save(NULL, "/tmp"));
+	CHECK(tutti_table_save(t, NULL) == -EINVAL && tutti_table_load(t, NULL) == -EINVAL);
+	REFUSES(tutti_table_load(NULL, "/tmp"));
+	tutti_table_close(NULL);
+	tutti_table_close(t);
+}
+
+static void program_null(tutti *job)
+{
+	job_refuses_null(job);
+	window_refuses_null(job);
+	collectives_refuse_null(job);
+	table_refuses_null(job);
+	REFUSES(tutti_wait(NULL, 0));
+	REFUSES(tutti_test(NULL));
+	REFUSES(tutti_cancel(NULL));
+	REFUSES(tutti_event_fd(NULL));
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void test_null(void) { on_wires(program_null, one, 0, NULL); }
+
+static void test_idle(void)
+{
+	tutti_op op = { 0 };
+
+	CU_ASSERT(tutti_wait(&op, -1) == 0 && tutti_test(&op) == 0 && tutti_cancel(&op) == 0);
+}
+
+/* What would start a second operation in the op. */
+static void all_refuse(tutti *job, tutti_window *w, tutti_table *t, tutti_op *op)
+{
+	const size_t sizes[] = { 4, 4 }, places[] = { 0, 4 };
+	uint64_t v = 0, row = 0;
+	float x[4] = { 0 };
+	size_t n;
+
+	CHECK(tutti_put(w, 0, 0, &v, 8, op) == -EINVAL && strstr(tutti_why(), "get runs in this tutti_op"));
+	CHECK(tutti_get(w, 0, 0, &v, 8, op) == -EINVAL && tutti_add(w, 0, 0, 1, NULL, op) == -EINVAL);
+	CHECK(tutti_put_notify(w, 0, 0, &v, 8, 0, op) == -EINVAL && tutti_barrier(job, op) == -EINVAL);
+	CHECK(tutti_allreduce(job, x, 1, TUTTI_F32, TUTTI_SUM, op) == -EINVAL);
+	CHECK(tutti_broadcast(job, x, 4, 0, op) == -EINVAL && tutti_gather(job, &v, 8, x, -1, op) == -EINVAL);
+	CHECK(tutti_reduce_scatter(job, x, x + 2, 1, TUTTI_F32, TUTTI_SUM, op) == -EINVAL);
+	CHECK(tutti_allgather(job, &v, 8, x, op) == -EINVAL && tutti_alltoall(job, x, 4, x + 2, op) == -EINVAL);
+	CHECK(tutti_alltoallv(job, x, sizes, places, x + 2, sizes, places, op) == -EINVAL);
+	CHECK(tutti_table_push(t, x, NULL, op) == -EINVAL && tutti_table_pull(t, x, op) == -EINVAL);
+	CHECK(tutti_table_push_pull(t, x, NULL, x, op) == -EINVAL && tutti_table_assign(t, x, op) == -EINVAL);
+	CHECK(tutti_table_snapshot(t, x, NULL, op) == -EINVAL);
+	CHECK(tutti_table_push_rows(t, &row, 1, x, NULL, op) == -EINVAL);
+	CHECK(tutti_table_pull_rows(t, &row, 1, x, op) == -EINVAL);
+	CHECK(tutti_table_pull_fresh(t, &row, x, 1, &n, op) == -EINVAL);
+	CHECK(tutti_table_refresh_rows(t, &row, 1, x, &n, op) == -EINVAL);
+}
+
+/* An op is busy if an operation runs in it, whatever the memory of another one says: a copy, or garbage. */
+static void program_busy(tutti *job)
+{
+	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = 4,
+		                 .flags = TUTTI_TABLE_FRESH | TUTTI_TABLE_SNAPSHOTS };
+	uint64_t mine = 5, got[3] = { 0 };
+	tutti_op op = { 0 }, copy, garbage, *ops[] = { &op, &copy, &garbage };
+	tutti_table *t;
+	tutti_window *w;
+
+	memset(&garbage, 0xa5, sizeof garbage);
+	CHECK(tutti_table_open(job, "busy", &c, &t) == 0);
+	if (tutti_rank(job) == 0) {
+		CHECK(tutti_window_open(job, "busy", &mine, 8, &w) == 0);
+		CHECK(tutti_get(w, 1, 0, &got[0], 8, &op) == 0); /* runs until rank 1 opens its window */
+		copy = op;
+		all_refuse(job, w, t, &op);
+		CHECK(tutti_get(w, 1, 0, &got[1], 8, &copy) == 0);
+		CHECK(tutti_get(w, 1, 0, &got[2], 8, &garbage) == 0);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0); /* no call that was refused counts as one of this group's */
+	if (tutti_rank(job) == 1)
+		CHECK(tutti_window_open(job, "busy", &mine, 8, &w) == 0);
+	for (int i = 0; tutti_rank(job) == 0 && i < 3; i++)
+		CHECK(tutti_wait(ops[i], -1) == 0 && got[i] == 5);
+	if (tutti_rank(job) == 0)
+		CHECK(tutti_put(w, 1, 1, &mine, 8, &op) == -ERANGE && tutti_wait(&op, -1) == 0); /* nothing was started */
+	if (tutti_rank(job) == 0)
+		CHECK(tutti_put(w, 1, 0, &mine, 8, &op) == 0 && tutti_wait(&op, -1) == 0); /* and again */
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+	tutti_table_close(t);
+}
+
+static void test_busy(void) { on_wires(program_busy, two, 0, NULL); }
+
+/* Operations that end when a test says so. */
+static void begin(tutti *job, tutti_op *op)
+{
+	tt_lock(job->job);
+	tt_operation_begin(job->job, op, NULL, "made up", -1);
+	tt_unlock(job->job);
+}
+
+static void end(tutti *job, tutti_op *op, int err)
+{
+	tt_lock(job->job);
+	tt_operation_end((struct tt_operation *)op, err);
+	tt_unlock(job->job);
+}
+
+/* All calls about an op of a job that was left, which others may have the memory of by now. */
+static void is_of_left_job(tutti_op *op)
+{
+	CU_ASSERT(tutti_wait(op, -1) == -EINVAL && strstr(tutti_why(), "has been left"));
+	CU_ASSERT(tutti_test(op) == -EINVAL && tutti_cancel(op) == -EINVAL);
+}
+
+static void test_left_job(void)
+{
+	const tutti_config alone = { .size = sizeof alone, .ranks = 1, .boot = "127.0.0.1:1" };
+	tutti_op of_a = { 0 }, of_b = { 0 }, busy = { 0 };
+	tutti *a, *b, *later;
+
+	CU_ASSERT_FATAL(tutti_join(&alone, &a) == 0 && tutti_join(&alone, &b) == 0);
+	CU_ASSERT(tutti_barrier(a, &of_a) == 0 && tutti_wait(&of_a, -1) == 0 && tutti_barrier(b, &of_b) == 0);
+	begin(a, &busy);
+	CU_ASSERT(tutti_barrier(b, &busy) == -EINVAL && strstr(tutti_why(), "made up runs in this tutti_op"));
+	end(a, &busy, 0);
+	tutti_leave(a);
+	CU_ASSERT_FATAL(tutti_join(&alone, &later) == 0);
+	is_of_left_job(&of_a);
+	is_of_left_job(&busy);
+	CU_ASSERT(tutti_wait(&of_b, -1) == 0);
+	CU_ASSERT(tutti_barrier(b, &of_a) == 0 && tutti_wait(&of_a, -1) == 0);
+	tutti_leave(later);
+	tutti_leave(b);
+}
+
 /* ---- deadlines, on sim, where a rank can be stopped at will ---- */
 
 /* Rank 2 is stopped past the deadline: everybody's call ends with -ETIMEDOUT and names rank 2, not a neighbour. */
@@ -864,7 +1118,7 @@ static void program_cancel(tutti *job)
 {
 	enum { COUNT = 30000, WAIT_MS = 40 };
 	float *v = calloc(COUNT, sizeof *v);
-	tutti_op op;
+	tutti_op op = { 0 };
 
 	CHECK(tutti_barrier(job, NULL) == 0);
 	if (tutti_rank(job) == 1) {
@@ -953,7 +1207,7 @@ static void program_two_groups(tutti *job)
 {
 	float *a = malloc(100000 * sizeof *a), *b = malloc(100000 * sizeof *b);
 	int me = tutti_rank(job);
-	tutti_op first, second;
+	tutti_op first = { 0 }, second = { 0 };
 	tutti *part;
 
 	CHECK(tutti_group_split(job, 0, me, &part) == 0);
@@ -1721,6 +1975,9 @@ static CU_TestInfo window_tests[] = {
 static CU_TestInfo engine_tests[] = {
 	{ "the owner computes", test_computing }, { "unhurried", test_unhurried }, { "blocked", test_blocked }, { "event fd", test_event_fd }, { "threads", test_threads }, { "fork", test_fork }, CU_TEST_INFO_NULL,
 };
+static CU_TestInfo operation_tests[] = {
+	{ "NULL", test_null }, { "idle", test_idle }, { "busy", test_busy }, { "of a job that was left", test_left_job }, CU_TEST_INFO_NULL,
+};
 static int ups, downs;
 static void count_up(struct tt_peer *p) { ups += p != NULL; }
 static void count_down(struct tt_peer *p, int err) { downs += p && err == -ECONNRESET; }
@@ -1759,7 +2016,8 @@ static CU_TestInfo deadline_tests[] = {
 };
 static CU_SuiteInfo suites[] = {
 	{ "collectives", NULL, NULL, NULL, NULL, collective_tests }, { "windows", NULL, NULL, NULL, NULL, window_tests },
-	{ "groups", NULL, NULL, NULL, NULL, group_tests }, { "engine", NULL, NULL, NULL, NULL, engine_tests }, { "deadlines", NULL, NULL, NULL, NULL, deadline_tests }, CU_SUITE_INFO_NULL,
+	{ "groups", NULL, NULL, NULL, NULL, group_tests }, { "engine", NULL, NULL, NULL, NULL, engine_tests }, { "operations", NULL, NULL, NULL, NULL, operation_tests },
+	{ "deadlines", NULL, NULL, NULL, NULL, deadline_tests }, CU_SUITE_INFO_NULL,
 };
 
 int main(int argc, char **argv) { return run_suites(suites, argc, argv); }
