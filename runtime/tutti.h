@@ -149,6 +149,14 @@ int tutti_cancel(tutti_op *);               /* cuts off the silent rank that the
                                              * collective in which all take part, on all ranks; after it the
                                              * memory is the caller's. 0, or the operation's own result if it
                                              * had ended */
+/* Waits until all n operations have ended. Entries that are NULL or idle are passed over; the others are of one job.
+ * Returns 0, or the first error in the order of the list; -ETIMEDOUT: some have not ended, and stay the library's. */
+int tutti_wait_all(tutti_op *const ops[], int n, int timeout_ms);
+/* Waits until one of n operations has ended, and returns its index in ops: tutti_wait(ops[index], 0) has its result.
+ * Entries are passed over that are NULL, idle, or of which one of these functions has returned the result or the index
+ * before; the others are of one job. -ENOENT: all were passed over, so while ((i = tutti_wait_any(ops, n, -1)) >= 0)
+ * takes each operation once; -ETIMEDOUT: none has ended. */
+int tutti_wait_any(tutti_op *const ops[], int n, int timeout_ms);
 int tutti_event_fd(tutti *);                /* for a foreign event loop: readable when a started operation may have
                                              * ended; read 8 bytes from it, then test. Closed by tutti_leave. Or
                                              * -errno */

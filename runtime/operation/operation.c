@@ -138,7 +138,12 @@ static int explain(const struct tt_operation *r)
 	return tt_fail(r->err, "%s: %s", r->what, strerror(-r->err));
 }
 
-static int result(const struct tt_operation *r) { return r->err ? explain(r) : 0; }
+static int take_result(struct tt_operation *r)
+{
+	if (!r->taken)
+		r->taken = true;
+	return r->err ? explain(r) : 0;
+}
 
 static void evict(const struct tt_operation *r, struct tt_member *m, uint64_t since, int err)
 {
@@ -265,7 +270,7 @@ int tt_operation_return(struct tt_operation *r, bool blocking)
 			r->err = -ETIMEDOUT;
 	}
 	if (blocking)
-		err = result(r);
+		err = take_result(r);
 	tt_unlock(job);
 	return err;
 }
@@ -304,38 +309,55 @@ int tt_operation_look_up(const tutti_op *op)
 	return err;
 }
 
-/* A thread waits for a put that was posted as lazy: a put that is not lazy, behind it, brings the acknowledgement. */
-static void hurry(struct tt_operation *r)
+/* A thread waits for a put that was posted as lazy: a put that is not lazy, behind it, brings the acknowledgement.
+ * nudged: the member that was sent one already. */
+static void hurry(struct tt_operation *r, struct tt_member **nudged)
 {
 	struct tt_member *m = r->post.member;
 
 	if (r->ended || r->hurried || !(r->post.op.flags & TT_LAZY))
 		return;
 	r->hurried = true;
-	if (m && m->state == TT_UP)
-		tt_member_nudge(m);
+	if (m && m->state == TT_UP && m != *nudged)
+		tt_member_nudge(*nudged = m);
 	else if (!m || m->state < TT_UP)
 		r->post.op.flags &= ~(uint32_t)TT_LAZY; /* no transport has it yet */
+}
+
+static uint64_t patience_of(const struct tt_job *job, int timeout_ms)
+{
+	return timeout_ms < 0 ? job->deadline : (uint64_t)timeout_ms * TT_MS;
+}
+
+static int wait_until(struct tt_job *job, bool (*ready)(void *), void *arg, uint64_t patience)
+{
+	if (!patience)
+		tt_progress(job);
+	return tt_wait_until(job, ready, arg, tt_now() + patience);
+}
+
+static int say_late(const struct tt_operation *r, uint64_t patience)
+{
+	return tt_fail(-ETIMEDOUT, "%s has not ended after %llu ms: wait again, or cancel it", r->what,
+	               (unsigned long long)(patience / TT_MS));
 }
 
 int tutti_wait(tutti_op *op, int timeout_ms)
 {
 	struct tt_operation *r = (struct tt_operation *)op;
+	struct tt_member *nudged = NULL;
 	struct tt_job *job;
 	int err = find_job(op, &job);
 
 	if (err || !job)
 		return err;
-	uint64_t patience = timeout_ms < 0 ? job->deadline : (uint64_t)timeout_ms * TT_MS;
+	uint64_t patience = patience_of(job, timeout_ms);
 	tt_lock(job);
-	hurry(r);
-	if (!patience && !r->ended)
-		tt_progress(job);
-	if (tt_wait_until(job, has_ended, r, tt_now() + patience))
-		err = tt_fail(-ETIMEDOUT, "%s has not ended after %llu ms: wait again, or cancel it", r->what,
-		              (unsigned long long)(patience / TT_MS));
+	hurry(r, &nudged);
+	if (!r->ended && wait_until(job, has_ended, r, patience))
+		err = say_late(r, patience);
 	else
-		err = result(r);
+		err = take_result(r);
 	tt_unlock(job);
 	return err;
 }
@@ -351,7 +373,7 @@ int tutti_test(tutti_op *op)
 	tt_lock(job);
 	if (!r->ended)
 		tt_progress(job);
-	err = r->ended ? result(r) : -EINPROGRESS;
+	err = r->ended ? take_result(r) : -EINPROGRESS;
 	tt_unlock(job);
 	return err;
 }
@@ -366,7 +388,7 @@ int tt_operation_give_up(struct tt_operation *r)
 	if (r->words->progress)
 		r->words->give_up(r, -ECANCELED);
 	tt_wait_until(job, has_ended, r, asked + (r->words->progress ? job->deadline / 4 : tt_time(job, TT_TIME_REAP)));
-	err = r->ended && r->err != -ECANCELED ? result(r) : 0;
+	err = r->ended && r->err != -ECANCELED ? take_result(r) : 0;
 	reap(r, asked, -ECANCELED);
 	return err;
 }
@@ -381,11 +403,12 @@ int tutti_cancel(tutti_op *op)
 		return err;
 	tt_lock(job);
 	if (r->ended)
-		err = result(r);
+		err = take_result(r);
 	else if (withdraw(r))
 		tt_operation_end(r, -ECANCELED);
 	else
 		err = tt_operation_give_up(r);
+	r->taken = true;
 	tt_unlock(job);
 	return err;
 }
@@ -404,6 +427,136 @@ int tutti_event_fd(tutti *at)
 		fd = tt_fail(-errno, "cannot make an eventfd: is the limit on open files (ulimit -n) reached?");
 	tt_unlock(job);
 	return fd;
+}
+
+/* ---- waiting for several operations ---- */
+
+struct set {
+	tutti_op *const *ops;       /* NULL, or idle: passed over */
+	int n, at;                  /* at: those before it have ended; or the one that has */
+	struct tt_job *job;         /* NULL: all are passed over */
+};
+
+static struct tt_operation *operation(const struct set *s, int i) /* NULL: passed over */
+{
+	struct tt_operation *r = (struct tt_operation *)s->ops[i];
+
+	return r && r->serial ? r : NULL;
+}
+
+static int make_set(tutti_op *const ops[], int n, struct set *s)
+{
+	*s = (struct set){ .ops = ops, .n = n };
+	if (n < 0 || (n && !ops))
+		return tt_fail(-EINVAL, "%d operations in a list that is %s", n, ops ? "there" : "NULL");
+	for (int i = 0; i < n; i++) {
+		struct tt_job *job = NULL;
+		int err = ops[i] ? find_job(ops[i], &job) : 0;
+		if (err)
+			return err;
+		if (job && s->job && job != s->job)
+			return tt_fail(-EINVAL, "operation %d of the list is of another job than those before it: wait "
+			               "for each job's by themselves", i);
+		s->job = job ? job : s->job;
+	}
+	return 0;
+}
+
+static bool have_all_ended(void *arg)
+{
+	struct set *s = arg;
+
+	for (; s->at < s->n; s->at++)
+		if (operation(s, s->at) && !operation(s, s->at)->ended)
+			return false;
+	return true;
+}
+
+/* True also if no operation runs, and the program has the results of all: `at` is n then. */
+static bool has_any_ended(void *arg)
+{
+	struct set *s = arg;
+	bool some_run = false;
+
+	for (s->at = 0; s->at < s->n; s->at++) {
+		const struct tt_operation *r = operation(s, s->at);
+		if (r && r->ended && !r->taken)
+			return true;
+		some_run |= r && !r->ended;
+	}
+	return !some_run;
+}
+
+static int wait_for_set(struct set *s, bool (*ready)(void *), uint64_t patience)
+{
+	struct tt_member *nudged = NULL;
+
+	if (ready(s))
+		return 0;
+	for (int i = 0; i < s->n; i++)
+		if (operation(s, i))
+			hurry(operation(s, i), &nudged);
+	return wait_until(s->job, ready, s, patience);
+}
+
+/* The first error in the order of the list. */
+static int take_results(struct set *s)
+{
+	int err = 0;
+
+	for (int i = 0; i < s->n; i++) {
+		struct tt_operation *r = operation(s, i);
+		if (r && !err)
+			err = take_result(r);
+		else if (r)
+			r->taken = true;
+	}
+	return err;
+}
+
+int tutti_wait_all(tutti_op *const ops[], int n, int timeout_ms)
+{
+	struct set s;
+	int err = make_set(ops, n, &s);
+
+	if (err || !s.job)
+		return err;
+	uint64_t patience = patience_of(s.job, timeout_ms);
+	tt_lock(s.job);
+	if (wait_for_set(&s, have_all_ended, patience))
+		err = say_late(operation(&s, s.at), patience);
+	else
+		err = take_results(&s);
+	tt_unlock(s.job);
+	return err;
+}
+
+static int say_none(int n)
+{
+	return tt_fail(-ENOENT, "wait for any: of %d operations none is left: none was started, or the results of all "
+	               "were returned before", n);
+}
+
+int tutti_wait_any(tutti_op *const ops[], int n, int timeout_ms)
+{
+	struct set s;
+	int which = make_set(ops, n, &s);
+
+	if (which)
+		return which;
+	if (!s.job)
+		return say_none(n);
+	uint64_t patience = patience_of(s.job, timeout_ms);
+	tt_lock(s.job);
+	if (wait_for_set(&s, has_any_ended, patience))
+		which = tt_fail(-ETIMEDOUT, "none of %d operations has ended after %llu ms: wait again, or cancel them",
+		                n, (unsigned long long)(patience / TT_MS));
+	else if (s.at == n)
+		which = say_none(n);
+	else
+		operation(&s, which = s.at)->taken = true;
+	tt_unlock(s.job);
+	return which;
 }
 
 /* ---- the module ---- */

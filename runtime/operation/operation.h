@@ -36,6 +36,7 @@ struct tt_operation { /* what a tutti_op holds; blocking calls have it on their 
 	int err;
 	uint32_t serial;            /* of its job, for tt_job_find(); 0: idle */
 	bool ended, hurried;        /* hurried: a wait has asked for the acknowledgement */
+	bool taken;                 /* the program has its result */
 	bool told;                  /* `what` is the whole sentence for a wait that met the deadline */
 	struct tt_post post;        /* one-sided operations */
 	uint64_t *old;

@@ -660,7 +660,7 @@ static void test_event_fd(void)
 	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
 }
 
-enum how { TESTED, WAITED_FOR, BY_FD };
+enum how { TESTED, WAITED_FOR, ALL_WAITED_FOR, BY_FD };
 
 /* A small put that was started, and that no traffic from its target acknowledges in passing. */
 static void ends_soon(tutti *job, tutti_window *w, enum how how)
@@ -673,6 +673,11 @@ static void ends_soon(tutti *job, tutti_window *w, enum how how)
 	CHECK(tutti_put(w, 1, 0, &value, 8, &op) == 0);
 	if (how == WAITED_FOR)
 		CHECK(tutti_wait(&op, 10000) == 0);
+	if (how == ALL_WAITED_FOR) {
+		tutti_op more = { 0 };
+		CHECK(tutti_put(w, 1, 0, &value, 8, &more) == 0);
+		CHECK(tutti_wait_all((tutti_op *[]){ &op, &more }, 2, 10000) == 0);
+	}
 	while ((err = tutti_test(&op)) == -EINPROGRESS && tt_now() - start < 10000 * TT_MS) {
 		if (how == BY_FD)
 			CHECK(poll(&p, 1, 10000) == 1 && read(p.fd, &n, sizeof n) == sizeof n);
@@ -695,7 +700,7 @@ static void program_unhurried(tutti *job)
 		atomic_store(&computing, round == 2);
 		CHECK(tutti_barrier(job, NULL) == 0);
 		if (tutti_rank(job) == 0) {
-			for (enum how how = TESTED; how <= (tt_world ? WAITED_FOR : BY_FD); how++)
+			for (enum how how = TESTED; how <= (tt_world ? ALL_WAITED_FOR : BY_FD); how++)
 				ends_soon(job, w, how);
 			CHECK(round == 1 || atomic_load(&computing));
 			CHECK(tutti_put_notify(w, 1, 0, NULL, 0, 0, NULL) == 0);
@@ -946,6 +951,8 @@ static void program_null(tutti *job)
 	REFUSES(tutti_wait(NULL, 0));
 	REFUSES(tutti_test(NULL));
 	REFUSES(tutti_cancel(NULL));
+	REFUSES(tutti_wait_all(NULL, 1, 0));
+	REFUSES(tutti_wait_any(NULL, 1, 0));
 	REFUSES(tutti_event_fd(NULL));
 	CHECK(tutti_barrier(job, NULL) == 0);
 }
@@ -954,9 +961,12 @@ static void test_null(void) { on_wires(program_null, one, 0, NULL); }
 
 static void test_idle(void)
 {
-	tutti_op op = { 0 };
+	tutti_op op = { 0 }, *ops[] = { &op, NULL };
 
 	CU_ASSERT(tutti_wait(&op, -1) == 0 && tutti_test(&op) == 0 && tutti_cancel(&op) == 0);
+	CU_ASSERT(tutti_wait_all(ops, 2, -1) == 0 && tutti_wait_all(NULL, 0, -1) == 0);
+	CU_ASSERT(tutti_wait_any(ops, 2, -1) == -ENOENT && tutti_wait_any(NULL, 0, -1) == -ENOENT);
+	CU_ASSERT(tutti_wait_all(ops, -1, 0) == -EINVAL && tutti_wait_any(ops, -1, 0) == -EINVAL);
 }
 
 /* What would start a second operation in the op. */
@@ -1003,12 +1013,14 @@ static void program_busy(tutti *job)
 		all_refuse(job, w, t, &op);
 		CHECK(tutti_get(w, 1, 0, &got[1], 8, &copy) == 0);
 		CHECK(tutti_get(w, 1, 0, &got[2], 8, &garbage) == 0);
+		CHECK(tutti_wait_all(ops, 3, 0) == -ETIMEDOUT && strstr(tutti_why(), "get has not ended"));
+		CHECK(tutti_wait_any(ops, 3, 0) == -ETIMEDOUT);
 	}
 	CHECK(tutti_barrier(job, NULL) == 0); /* no call that was refused counts as one of this group's */
 	if (tutti_rank(job) == 1)
 		CHECK(tutti_window_open(job, "busy", &mine, 8, &w) == 0);
-	for (int i = 0; tutti_rank(job) == 0 && i < 3; i++)
-		CHECK(tutti_wait(ops[i], -1) == 0 && got[i] == 5);
+	else
+		CHECK(tutti_wait_all(ops, 3, -1) == 0 && got[0] == 5 && got[1] == 5 && got[2] == 5);
 	if (tutti_rank(job) == 0)
 		CHECK(tutti_put(w, 1, 1, &mine, 8, &op) == -ERANGE && tutti_wait(&op, -1) == 0); /* nothing was started */
 	if (tutti_rank(job) == 0)
@@ -1035,23 +1047,82 @@ static void end(tutti *job, tutti_op *op, int err)
 	tt_unlock(job->job);
 }
 
+static struct {
+	struct tt_timer timer;
+	tutti_op *op;
+} soon;
+
+static void end_now(struct tt_timer *timer)
+{
+	(void)timer;
+	tt_operation_end((struct tt_operation *)soon.op, 0);
+}
+
+static void end_soon(tutti *job, tutti_op *op)
+{
+	soon.op = op;
+	tt_lock(job->job);
+	tt_timer_start(job->job, &soon.timer, tt_now() + 5 * TT_MS, end_now);
+	tt_unlock(job->job);
+}
+
+/* Each operation is returned once, as it ends. */
+static void program_wait_any(tutti *job)
+{
+	tutti_op op[3] = { 0 }, idle = { 0 }, *ops[] = { &idle, &op[0], NULL, &op[1], &op[2] };
+
+	for (int i = 0; i < 3; i++)
+		begin(job, &op[i]);
+	CHECK(tutti_wait_any(ops, 5, 0) == -ETIMEDOUT);
+	end_soon(job, &op[1]);
+	CHECK(tutti_wait_any(ops, 5, 10000) == 3);
+	CHECK(tutti_wait_any(ops, 5, 0) == -ETIMEDOUT);
+	end(job, &op[2], -EIO);
+	end(job, &op[0], 0);
+	CHECK(tutti_wait(&op[0], 0) == 0);
+	CHECK(tutti_wait_any(ops, 5, 0) == 4 && tutti_wait_any(ops, 5, 10000) == -ENOENT);
+	CHECK(tutti_wait(ops[4], 0) == -EIO && tutti_test(ops[4]) == -EIO && tutti_cancel(ops[4]) == -EIO);
+}
+
+/* The first error in the order of the list, once all have ended, however often it is asked for. */
+static void program_wait_all(tutti *job)
+{
+	tutti_op op[4] = { 0 }, *ops[] = { NULL, &op[0], &op[1], &op[2], &op[3] };
+
+	for (int i = 0; i < 3; i++)
+		begin(job, &op[i]);
+	end(job, &op[2], -EPERM);
+	end(job, &op[1], -EIO);
+	CHECK(tutti_wait_all(ops, 5, 1) == -ETIMEDOUT);
+	end_soon(job, &op[0]);
+	for (int i = 0; i < 2; i++)
+		CHECK(tutti_wait_all(ops, 5, 10000) == -EIO && strstr(tutti_why(), strerror(EIO)));
+	CHECK(tutti_wait_any(ops, 5, 0) == -ENOENT && tutti_test(&op[2]) == -EPERM);
+}
+
+static void test_wait_any(void) { on_wires(program_wait_any, one, 0, NULL); }
+static void test_wait_all(void) { on_wires(program_wait_all, one, 0, NULL); }
+
 /* All calls about an op of a job that was left, which others may have the memory of by now. */
 static void is_of_left_job(tutti_op *op)
 {
 	CU_ASSERT(tutti_wait(op, -1) == -EINVAL && strstr(tutti_why(), "has been left"));
 	CU_ASSERT(tutti_test(op) == -EINVAL && tutti_cancel(op) == -EINVAL);
+	CU_ASSERT(tutti_wait_all(&op, 1, -1) == -EINVAL && tutti_wait_any(&op, 1, -1) == -EINVAL);
 }
 
 static void test_left_job(void)
 {
 	const tutti_config alone = { .size = sizeof alone, .ranks = 1, .boot = "127.0.0.1:1" };
-	tutti_op of_a = { 0 }, of_b = { 0 }, busy = { 0 };
+	tutti_op of_a = { 0 }, of_b = { 0 }, busy = { 0 }, *both[] = { &of_b, &busy };
 	tutti *a, *b, *later;
 
 	CU_ASSERT_FATAL(tutti_join(&alone, &a) == 0 && tutti_join(&alone, &b) == 0);
 	CU_ASSERT(tutti_barrier(a, &of_a) == 0 && tutti_wait(&of_a, -1) == 0 && tutti_barrier(b, &of_b) == 0);
 	begin(a, &busy);
 	CU_ASSERT(tutti_barrier(b, &busy) == -EINVAL && strstr(tutti_why(), "made up runs in this tutti_op"));
+	CU_ASSERT(tutti_wait_all(both, 2, 0) == -EINVAL && strstr(tutti_why(), "another job"));
+	CU_ASSERT(tutti_wait_any(both, 2, 0) == -EINVAL && strstr(tutti_why(), "another job"));
 	end(a, &busy, 0);
 	tutti_leave(a);
 	CU_ASSERT_FATAL(tutti_join(&alone, &later) == 0);
@@ -1976,7 +2047,7 @@ static CU_TestInfo engine_tests[] = {
 	{ "the owner computes", test_computing }, { "unhurried", test_unhurried }, { "blocked", test_blocked }, { "event fd", test_event_fd }, { "threads", test_threads }, { "fork", test_fork }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo operation_tests[] = {
-	{ "NULL", test_null }, { "idle", test_idle }, { "busy", test_busy }, { "of a job that was left", test_left_job }, CU_TEST_INFO_NULL,
+	{ "NULL", test_null }, { "idle", test_idle }, { "busy", test_busy }, { "wait for any", test_wait_any }, { "wait for all", test_wait_all }, { "of a job that was left", test_left_job }, CU_TEST_INFO_NULL,
 };
 static int ups, downs;
 static void count_up(struct tt_peer *p) { ups += p != NULL; }
