@@ -255,6 +255,15 @@ static void wait_or_give_up(struct tt_operation *r)
 	reap(r, half, -ETIMEDOUT);
 }
 
+/* Often it has ended after one poll, which costs less than to read the clock. */
+static void look(struct tt_operation *r)
+{
+	struct tt_member *m = r->rank >= 0 ? tt_member(r->job, r->rank) : NULL;
+
+	if (!r->ended && m && m->state == TT_UP)
+		tt_look(r->job, tt_member_net(m));
+}
+
 /* A blocking call that waits for a rank that is evicted for its silence has met its deadline. For a started operation
  * -ETIMEDOUT means that it has not ended, so the error stays. */
 int tt_operation_return(struct tt_operation *r, bool blocking)
@@ -262,8 +271,8 @@ int tt_operation_return(struct tt_operation *r, bool blocking)
 	struct tt_job *job = r->job;
 	int err = 0;
 
-	if (blocking && !r->ended && r->rank >= 0 && tt_member(job, r->rank)->state == TT_UP)
-		tt_look(job, tt_member_net(tt_member(job, r->rank)));
+	if (blocking)
+		look(r);
 	if (blocking && !r->ended) {
 		wait_or_give_up(r);
 		if (r->err == -ECONNRESET && r->rank >= 0 && tt_member(job, r->rank)->silent)
@@ -354,6 +363,7 @@ int tutti_wait(tutti_op *op, int timeout_ms)
 	uint64_t patience = patience_of(job, timeout_ms);
 	tt_lock(job);
 	hurry(r, &nudged);
+	look(r);
 	if (!r->ended && wait_until(job, has_ended, r, patience))
 		err = say_late(r, patience);
 	else
