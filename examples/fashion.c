@@ -93,7 +93,7 @@ static enum status step_allreduce(struct training *t, struct batch *b)
 		const struct layer *l = &net->layer[i];
 		net_backward(net, i, b->rows);
 		from = seconds_now();
-		if (tutti_allreduce(t->job, net->gradients + l->at, l->size, TUTTI_F32, TUTTI_SUM, &t->op[i]))
+		if (tutti_allreduce(t->job, net->gradients + l->at, net->gradients + l->at, l->size, TUTTI_F32, TUTTI_SUM, &t->op[i]))
 			return give_up(t, i + 1, LAYERS - 1);
 		t->waiting += seconds_now() - from;
 	}
@@ -259,7 +259,7 @@ static enum status train_epoch(struct training *t, int epoch)
 		return LOST;
 	t->training += seconds_now() - from;
 	sums[POINTS] = test(t);
-	if (tutti_allreduce(t->job, sums, POINTS + 1, TUTTI_F64, TUTTI_SUM, NULL))
+	if (tutti_allreduce(t->job, sums, sums, POINTS + 1, TUTTI_F64, TUTTI_SUM, NULL))
 		return lost();
 	evaluate(t, sums, e);
 	e->seconds = seconds_now() - from;
@@ -285,7 +285,7 @@ static enum status train(struct training *t, double started)
 	}
 	times[0] = t->training;
 	times[1] = t->waiting;
-	if (tutti_allreduce(t->job, times, 2, TUTTI_F64, TUTTI_AVERAGE, NULL))
+	if (tutti_allreduce(t->job, times, times, 2, TUTTI_F64, TUTTI_AVERAGE, NULL))
 		return lost();
 	totals = (struct totals){ (double)t->options.epochs * t->train.count, times[0], times[1], seconds_now() - started };
 	report_end(&t->report, t->epochs, &totals);

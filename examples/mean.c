@@ -13,7 +13,7 @@ int main(void)
 	}
 	for (int i = 0; i < 4; i++)
 		gradient[i] = (float)(tutti_rank(job) + i);
-	int err = tutti_allreduce(job, gradient, 4, TUTTI_F32, TUTTI_AVERAGE, NULL);
+	int err = tutti_allreduce(job, gradient, gradient, 4, TUTTI_F32, TUTTI_AVERAGE, NULL);
 	if (err)
 		fprintf(stderr, "mean: %s\n", tutti_why());
 	else if (tutti_rank(job) == 0)

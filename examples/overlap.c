@@ -29,7 +29,8 @@ int main(void)
 	for (int i = 0; i < LAYERS; i++) {
 		check(tutti_alloc(job, SIZE * sizeof(float), -1, (void **)&gradient[i])); /* the other ranks may map it */
 		compute(gradient[i], i, tutti_rank(job));
-		check(tutti_allreduce(job, gradient[i], SIZE, TUTTI_F32, TUTTI_SUM, &done[i])); /* starts it, and returns */
+		/* starts it, and returns */
+		check(tutti_allreduce(job, gradient[i], gradient[i], SIZE, TUTTI_F32, TUTTI_SUM, &done[i]));
 	}
 	for (int i = 0; i < LAYERS; i++) {
 		check(tutti_wait(&done[i], -1)); /* from here on the sum is there, and the memory is the caller's again */

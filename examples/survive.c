@@ -37,7 +37,7 @@ static void recover(tutti *job, tutti **group, int *step)
 			tutti_leave(*group);
 		*group = left;
 		least = *step;
-	} while (tutti_allreduce(left, &least, 1, TUTTI_I32, TUTTI_MIN, NULL));
+	} while (tutti_allreduce(left, &least, &least, 1, TUTTI_I32, TUTTI_MIN, NULL));
 	*step = least;
 	say_who_is_left(left, least);
 }
@@ -53,7 +53,7 @@ int main(int argc, char **argv)
 	printf("rank %d of %d is process %d\n", tutti_rank(job), tutti_size(job), (int)getpid());
 	for (group = job; step < steps;) {
 		int64_t sum = tutti_rank(job) + 1;
-		if (tutti_allreduce(group, &sum, 1, TUTTI_I64, TUTTI_SUM, NULL)) {
+		if (tutti_allreduce(group, &sum, &sum, 1, TUTTI_I64, TUTTI_SUM, NULL)) {
 			recover(job, &group, &step);
 			continue;
 		}

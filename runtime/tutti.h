@@ -162,10 +162,24 @@ int tutti_event_fd(tutti *);                /* for a foreign event loop: readabl
                                              * -errno */
 
 /* Collectives: every rank calls the same ones, in the same order, with the same count, type and rule. All ranks get
- * bit-identical results. When they fail (a rank went down), `buf` holds nothing useful. */
-/* buf: count elements, combined over all ranks in place. Integers wrap around on overflow, their average is rounded
- * towards zero; f16 and bf16 are combined in f32 and rounded to nearest even at each combination. */
-int tutti_allreduce(tutti *, void *buf, size_t count, tutti_type, tutti_rule, tutti_op *);
+ * bit-identical results. When they fail (a rank went down), what they write to holds nothing useful. */
+/* Combines the vectors of all ranks, and gives the result to all. in, out: count elements each; in == out reduces in
+ * place, else they do not overlap (-EINVAL) and in is left alone. Integers wrap around on overflow, their average is
+ * rounded towards zero; f16 and bf16 are combined in f32 and rounded to nearest even at each combination. */
+int tutti_allreduce(tutti *, const void *in, void *out, size_t count, tutti_type, tutti_rule, tutti_op *);
+/* Does so in place with n tensors, as if they were one vector, one behind another: one call instead of n, and nothing
+ * has to be packed. tensors: n of them, from 1 up, of one type and with the same counts on all ranks; they do not
+ * overlap. The list is read before the call returns, also with an op. -ENOTSUP: they are of several types. */
+typedef struct tutti_tensor {
+	void *data;
+	size_t count; /* elements; 0: data may be NULL */
+	tutti_type type;
+} tutti_tensor;
+int tutti_allreduce_tensors(tutti *, const tutti_tensor *tensors, int n, tutti_rule, tutti_op *);
+/* Combines as tutti_allreduce does, and gives the result to the root alone. out: count elements on the root, in == out
+ * or apart from in; elsewhere out is not looked at, and in is left alone. A rank that is not the root may return before
+ * the others have called. */
+int tutti_reduce(tutti *, const void *in, void *out, size_t count, tutti_type, tutti_rule, int root, tutti_op *);
 /* The root may return before the others have called: of up to 4 KiB it mostly does, of more it may wait for them. */
 int tutti_broadcast(tutti *, void *buf, size_t bytes, int root, tutti_op *);
 /* Small values, the same size (at most TUTTI_GATHER_MAX bytes) on each rank. all: size x bytes in rank order, on the
@@ -202,6 +216,7 @@ typedef enum tutti_stat_kind { /* later releases append to it */
 	TUTTI_STAT_BARRIER, TUTTI_STAT_BROADCAST, TUTTI_STAT_GATHER, TUTTI_STAT_ALLREDUCE, /* bytes: this rank's own */
 	TUTTI_STAT_REDUCE_SCATTER, TUTTI_STAT_ALLGATHER, TUTTI_STAT_ALLTOALL, /* bytes: what this rank gave; all-to-all
 	                                                                      of either kind */
+	TUTTI_STAT_REDUCE,                          /* bytes: this rank's own */
 	TUTTI_STAT_PUSH, TUTTI_STAT_PULL, TUTTI_STAT_PUSH_PULL, TUTTI_STAT_SNAPSHOT, /* calls on tables: of all, of rows
 	                                             * and keys; assign is a push, a snapshot that was refused an
 	                                             * error */

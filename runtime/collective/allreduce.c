@@ -1,4 +1,5 @@
-/* allreduce.c - the call; direct.c, hierarchical.c, doubling.c, rabenseifner.c and ring.c do the work
+/* allreduce.c - all-reduce, also of several tensors, and reduce to a root; direct.c, hierarchical.c, doubling.c,
+ * rabenseifner.c, ring.c and tree.c do the work
  *
  * All ranks get the same bits. Each algorithm combines in an order that depends only on the position in the vector
  * and on the number of ranks, never on timing; a sum is made once and copied, or made twice from the same two
@@ -10,6 +11,7 @@
 #include "engine/engine.h"
 #include "member/member.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const struct tt_algorithm *const algorithms[] = { &tt_direct, &tt_doubling, &tt_rabenseifner, &tt_ring };
@@ -59,6 +61,8 @@ static int choose(struct tt_allreduce *a)
 {
 	a->coll.undecided = false;
 	a->all.is = choose_for(a->coll.group, a->forced, bytes_of(a));
+	if (a->root >= 0 && a->coll.n > 1 && bytes_of(a))
+		a->all.is = tt_segment_open(a->coll.group) ? &tt_direct : &tt_tree;
 	return a->all.is->begin(&a->all);
 }
 
@@ -74,7 +78,9 @@ static int learn(struct tt_allreduce *a)
 	if ((a->forced && a->forced != &tt_direct) || !bytes)
 		return 1;
 	known = tt_segment_make(&a->coll);
-	return known > 0 && !tt_segment_open(group) && tt_model_needed(group, bytes) ? tt_model_learn(a) : known;
+	if (known <= 0 || a->root >= 0 || tt_segment_open(group) || !tt_model_needed(group, bytes))
+		return known;
+	return tt_model_learn(a);
 }
 
 static int advance(struct tt_coll *c)
@@ -99,43 +105,147 @@ static void release(struct tt_coll *c)
 
 	if (a->all.is)
 		a->all.is->release(&a->all);
+	free(a->partial);
+	free(a->parts);
 }
 
-static int check_arguments(const void *buf, size_t count, size_t width, tutti_type type, tutti_rule rule)
+/* ---- the calls ---- */
+
+static int check_arguments(const char *what, const void *in, const void *out, size_t count, tutti_type type,
+                           tutti_rule rule)
 {
+	size_t width = tt_type_size(type);
+
 	if (!width || (unsigned)rule > TUTTI_MIN)
-		return tt_fail(-EINVAL, "all-reduce: type %d or rule %d is unknown", (int)type, (int)rule);
-	if (!buf && count)
-		return tt_fail(-EINVAL, "all-reduce: %zu elements at NULL", count);
+		return tt_fail(-EINVAL, "%s: type %d or rule %d is unknown", what, (int)type, (int)rule);
+	if (count && (!in || !out))
+		return tt_fail(-EINVAL, "%s: %zu elements at NULL", what, count);
 	if (count > PTRDIFF_MAX / width)
-		return tt_fail(-EINVAL, "all-reduce: %zu elements of %zu bytes are more than memory can hold", count,
+		return tt_fail(-EINVAL, "%s: %zu elements of %zu bytes are more than memory can hold", what, count,
 		               width);
+	if (in != out && tt_overlap(in, count * width, out, count * width))
+		return tt_fail(-EINVAL, "%s: in and out overlap; they may only be the same memory", what);
 	return 0;
 }
 
-int tutti_allreduce(tutti *group, void *buf, size_t count, tutti_type type, tutti_rule rule, tutti_op *op)
+/* `how` is what else all ranks must agree on. Takes the parts. */
+static int run(struct tutti *group, tutti_stat_kind kind, const struct tt_exchange *x, uint32_t how, int root,
+               struct tt_part *parts, tutti_op *op)
 {
-	size_t width = tt_type_size(type);
-	int err = tt_usable(tt_job_of(group));
-
-	if (err || (err = check_arguments(buf, count, width, type, rule)))
-		return err;
 	const struct tt_settings *s = &group->job->settings;
-	uint64_t kind = (uint64_t)type << 24 | (uint64_t)rule << 16 | (uint64_t)tt_model_measures(s) << 8 |
+	uint64_t same = (uint64_t)how << 32 | (uint64_t)x->type << 24 | (uint64_t)x->rule << 16 |
+	                (uint64_t)tt_model_measures(s) << 8 |
 	                (uint8_t)tt_setting(s, TT_ALLREDUCE)[2]; /* the third letter tells the algorithms apart */
-	struct tt_allreduce *a = (void *)tt_coll_new(group, sizeof *a, TUTTI_STAT_ALLREDUCE, count, kind);
-	if (!a)
+	struct tt_allreduce *a = (void *)tt_coll_new(group, sizeof *a, kind, x->count, same);
+
+	if (!a) {
+		free(parts);
 		return -ENOMEM;
-	a->all = (struct tt_exchange){ .coll = &a->coll, .n = a->coll.n, .me = a->coll.me, .buf = buf, .count = count,
-	                               .width = width, .type = type, .rule = rule };
-	a->forced = forced(group->job);
+	}
+	a->all = *x;
+	a->all.coll = &a->coll;
+	a->all.n = a->coll.n;
+	a->all.me = a->coll.me;
+	a->parts = parts;
+	a->root = root;
+	a->forced = root < 0 ? forced(group->job) : NULL;
 	a->coll.undecided = true;
-	a->coll.bytes = count * width;
-	a->coll.memory[0].base = buf;
-	a->coll.memory[0].len = count * width;
+	a->coll.bytes = bytes_of(a);
+	a->coll.memory[0].base = x->vector.out;
+	a->coll.memory[0].len = x->vector.out ? bytes_of(a) : 0;
+	a->coll.memory[1].base = x->vector.in;
+	a->coll.memory[1].len = x->vector.in != x->vector.out ? bytes_of(a) : 0;
 	a->coll.advance = advance;
 	a->coll.release = release;
 	return tt_coll_run(&a->coll, op);
+}
+
+int tutti_allreduce(tutti *group, const void *in, void *out, size_t count, tutti_type type, tutti_rule rule,
+                    tutti_op *op)
+{
+	int err = tt_usable(tt_job_of(group));
+	struct tt_exchange x = { .vector = { .in = in, .out = out }, .count = count, .width = tt_type_size(type),
+	                         .type = type, .rule = rule };
+
+	if (!err)
+		err = check_arguments("all-reduce", in, out, count, type, rule);
+	return err ? err : run(group, TUTTI_STAT_ALLREDUCE, &x, 0, -1, NULL, op);
+}
+
+int tutti_reduce(tutti *group, const void *in, void *out, size_t count, tutti_type type, tutti_rule rule, int root,
+                 tutti_op *op)
+{
+	int err = tt_usable(tt_job_of(group));
+
+	if (err)
+		return err;
+	bool mine = root == group->me;
+	struct tt_exchange x = { .vector = { .in = in, .out = mine ? out : NULL }, .count = count,
+	                         .width = tt_type_size(type), .type = type, .rule = rule };
+	err = check_arguments("reduce", in, mine ? out : in, count, type, rule);
+	if (root < 0 || root >= group->n)
+		return tt_fail(-EINVAL, "reduce: root %d must be from 0 to %d", root, group->n - 1);
+	return err ? err : run(group, TUTTI_STAT_REDUCE, &x, (uint32_t)root, root, NULL, op);
+}
+
+/* ---- several tensors: one vector in parts ---- */
+
+static int check_tensors(const tutti_tensor *t, int n, tutti_rule rule)
+{
+	size_t count = 0;
+	int err = tt_given(t, "all-reduce: the list of tensors");
+
+	if (!err && n < 1)
+		err = tt_fail(-EINVAL, "all-reduce: a list of %d tensors has at least one", n);
+	for (int i = 0; !err && i < n; i++) {
+		err = check_arguments("all-reduce", t[i].data, t[i].data, t[i].count, t[i].type, rule);
+		if (!err && t[i].type != t[0].type)
+			return tt_fail(-ENOTSUP, "all-reduce: tensors 0 and %d are of types %d and %d: take a call for "
+			               "each type", i, (int)t[0].type, (int)t[i].type);
+		if (!err && __builtin_add_overflow(count, t[i].count, &count))
+			count = SIZE_MAX;
+	}
+	return err ? err : check_arguments("all-reduce", t, (void *)(uintptr_t)t, count, t[0].type, rule);
+}
+
+/* Empty ones are left out. Views of one buffer without gaps are one range here, if perhaps not on other ranks. Returns
+ * a hash of the sizes. */
+static uint32_t fill_vector(struct tt_exchange *x, struct tt_part *parts, const tutti_tensor *t, int n)
+{
+	uint32_t hash = TT_HASH;
+	struct tt_vector *v = &x->vector;
+	size_t end = 0;
+	bool adjoin = true;
+
+	for (int i = 0; i < n; i++) {
+		size_t bytes = t[i].count * x->width;
+		hash = tt_hash(hash, &t[i].count, sizeof t[i].count);
+		if (!bytes)
+			continue;
+		end += bytes;
+		adjoin &= !v->parts || parts[v->parts - 1].memory_end == t[i].data;
+		parts[v->parts++] = (struct tt_part){ (char *)t[i].data + bytes, end };
+	}
+	if (v->parts && adjoin)
+		v->in = v->out = parts[v->parts - 1].memory_end - end;
+	v->parts = v->parts > 1 ? v->parts : 0;
+	x->count = end / x->width;
+	return hash;
+}
+
+int tutti_allreduce_tensors(tutti *group, const tutti_tensor *tensors, int n, tutti_rule rule, tutti_op *op)
+{
+	int err = tt_usable(tt_job_of(group));
+
+	if (err || (err = check_tensors(tensors, n, rule)))
+		return err;
+	struct tt_part *parts = malloc((size_t)n * sizeof *parts);
+	struct tt_exchange x = { .vector.part = parts, .width = tt_type_size(tensors[0].type), .type = tensors[0].type,
+	                         .rule = rule };
+	if (!parts)
+		return tt_fail(-ENOMEM, "no memory for a list of %d tensors", n);
+	uint32_t sizes = fill_vector(&x, parts, tensors, n);
+	return run(group, TUTTI_STAT_ALLREDUCE, &x, sizes, -1, parts, op);
 }
 
 int tt_allreduce_explain(struct tutti *group, size_t bytes, tutti_type type, tutti_rule rule, char *text, size_t room)
@@ -143,7 +253,7 @@ int tt_allreduce_explain(struct tutti *group, size_t bytes, tutti_type type, tut
 	const struct tt_algorithm *is;
 	const struct tt_layout *layout = &tt_coll_group(group)->layout;
 	size_t width = tt_type_size(type), piece = TT_COLL_PIECE, chunk;
-	int n = group->n, err = check_arguments("", bytes, width, type, rule), used = 0;
+	int n = group->n, err = check_arguments("all-reduce", "", "", bytes, type, rule), used = 0;
 	struct tt_model model;
 
 	if (err)

@@ -30,7 +30,7 @@ static int advance_barrier(struct tt_coll *c)
 int tutti_barrier(tutti *group, tutti_op *op)
 {
 	static char nothing;
-	const struct tt_blocks blocks = { .vector = &nothing, .owners = 1 };
+	const struct tt_blocks blocks = { .vector = tt_vector_at(&nothing), .owners = 1 };
 	int err = tt_usable(tt_job_of(group));
 
 	if (err)

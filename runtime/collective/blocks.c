@@ -36,10 +36,10 @@ static size_t reads(const struct tt_blocks *b)
 
 static bool offers(const struct tt_blocks *b)
 {
-	return reads(b) > SHORT && (!gathers(b) || is_owner(b, segment_of(b)->me));
+	return reads(b) > SHORT && tt_vector_can_map(&b->vector) && (!gathers(b) || is_owner(b, segment_of(b)->me));
 }
 
-static struct tt_span block_of(const struct tt_blocks *b, int i)
+struct tt_span tt_blocks_span(const struct tt_blocks *b, int i)
 {
 	if (!is_owner(b, i))
 		return (struct tt_span){ 0 };
@@ -65,7 +65,7 @@ static size_t piece_len(const struct tt_blocks *b)
 
 static struct tt_span piece_of(const struct tt_blocks *b, int owner)
 {
-	struct tt_span s = block_of(b, owner);
+	struct tt_span s = tt_blocks_span(b, owner);
 	size_t at = tt_min(b->at, s.len);
 
 	return (struct tt_span){ s.at + at, tt_min(piece_len(b), s.len - at) };
@@ -85,7 +85,7 @@ static void fill_buffer(const struct tt_blocks *b)
 	for (int i = b->first; i < b->first + b->owners; i++) {
 		struct tt_span s = piece_of(b, i);
 		if ((i == me) == gathers(b))
-			memcpy(piece_at(b, me, i), b->vector + s.at, s.len);
+			tt_vector_read(&b->vector, s.at, piece_at(b, me, i), s.len);
 	}
 }
 
@@ -95,9 +95,9 @@ static void fill_buffer(const struct tt_blocks *b)
  * them. */
 static bool is_far(const struct tt_blocks *b)
 {
-	struct tt_span mine = block_of(b, segment_of(b)->me);
+	struct tt_span mine = tt_blocks_span(b, segment_of(b)->me);
 
-	return mine.len >= TT_STREAM_FROM && b->to != b->vector + mine.at;
+	return mine.len >= TT_STREAM_FROM && b->to && b->to != b->vector.in + mine.at;
 }
 
 /* Rank i's run of that owner's block. */
@@ -106,26 +106,34 @@ static const char *run_of(const struct tt_blocks *b, int i, int owner, struct tt
 	const struct tt_segment *segment = segment_of(b);
 
 	if (i == segment->me)
-		return b->vector + s.at;
-	return b->call.mapped ? segment->peers[i].vector + s.at : piece_at(b, i, owner);
+		return b->vector.in + s.at;
+	if (b->call.mapped)
+		return segment->peers[i].vector + s.at;
+	return piece_at(b, i, owner) + (s.at - piece_of(b, owner).at);
 }
 
 static void combine(const struct tt_blocks *b, struct tt_span s)
 {
 	const struct tt_segment *segment = segment_of(b);
+	size_t begin = tt_blocks_span(b, segment->me).at;
 	const void *from[TT_SEGMENT_RANKS];
-	void *to = b->to + (s.at - block_of(b, segment->me).at);
+	void *to;
 	struct tt_many many = { .from = from, .to = &to, .inputs = segment->n, .outputs = 1, .stream = is_far(b) };
+	struct tt_run r;
 
-	for (int i = 0; i < segment->n; i++)
-		from[i] = run_of(b, i, segment->me, s);
-	tt_reduce_many(&many, s.len / b->width, b->type, b->rule);
+	for (; s.len; s.at += r.len, s.len -= r.len) {
+		r = tt_vector_run(&b->vector, s.at, s.len);
+		to = b->to ? b->to + (s.at - begin) : r.out;
+		for (int i = 0; i < segment->n; i++)
+			from[i] = i == segment->me ? r.in : run_of(b, i, segment->me, s);
+		tt_reduce_many(&many, r.len / b->width, b->type, b->rule);
+	}
 }
 
 static void collect(const struct tt_blocks *b, struct tt_span s)
 {
 	const struct tt_segment *segment = segment_of(b);
-	size_t at = s.at - block_of(b, segment->me).at;
+	size_t at = s.at - tt_blocks_span(b, segment->me).at;
 
 	for (int i = 0; i < segment->n; i++)
 		memcpy(b->to + (size_t)i * b->each + at, run_of(b, i, segment->me, s), s.len);
@@ -134,7 +142,7 @@ static void collect(const struct tt_blocks *b, struct tt_span s)
 static void take_run(const struct tt_blocks *b, int owner, struct tt_span s)
 {
 	if (gathers(b))
-		memcpy(b->vector + s.at, run_of(b, owner, owner, s), s.len);
+		tt_vector_write(&b->vector, s.at, run_of(b, owner, owner, s), s.len);
 	else if (b->stage == TT_BLOCKS_EXCHANGE)
 		collect(b, s);
 	else
@@ -150,7 +158,7 @@ static int take_turn(struct tt_blocks *b)
 	if (!tt_segment_call_turn(v))
 		return 0;
 	if (offers(b))
-		tt_segment_call_offer(v, b->vector);
+		tt_segment_call_offer(v, b->vector.in);
 	if (!v->region)
 		fill_buffer(b);
 	tt_segment_call_step(v);
@@ -175,7 +183,7 @@ static bool next_run(struct tt_blocks *b, size_t most, struct tt_span *s)
 	int me = segment_of(b)->me;
 
 	for (; b->owner < b->first + b->owners; b->owner++, b->at = 0) {
-		*s = block_of(b, b->owner);
+		*s = tt_blocks_span(b, b->owner);
 		if ((b->owner == me) == gathers(b) || b->at == s->len)
 			continue;
 		s->at += b->at;
@@ -268,6 +276,8 @@ static void begin_stage(struct tt_blocks *b, enum tt_blocks_stage stage)
 {
 	b->phase = first_phase(b, stage);
 	b->stage = stage;
+	if (gathers(b))
+		b->vector.in = b->vector.out; /* blocks that were combined, perhaps */
 	b->at = 0;
 	b->owner = b->first;
 	if (b->phase == READY || b->phase == LEAVE)

@@ -12,7 +12,6 @@ enum {
 	EAGER = 4096,               /* bytes: vectors up to this length travel as messages on one host, too */
 	ACK_EVERY = 64,             /* short broadcasts after which the root waits for the others */
 	TAG_ACK = 1,
-	CHILDREN_MAX = 31,          /* one for each bit of a rank */
 };
 
 struct broadcast {
@@ -22,20 +21,8 @@ struct broadcast {
 	size_t bytes;
 	bool passed_on;             /* short: my children have been sent theirs */
 	int acked;                  /* short: how many children have it */
-	int parent, children, child[CHILDREN_MAX];
+	struct tt_family family;
 };
-
-static void find_family(struct broadcast *b, int root)
-{
-	int n = b->either.coll.n, me = (b->either.coll.me - root + n) % n, low; /* counted from the root */
-
-	for (low = 1; low < n && !(me & low); low <<= 1)
-		;
-	b->parent = me ? (me - low + root) % n : -1;
-	for (low >>= 1; low; low >>= 1) /* the largest subtree first */
-		if (me + low < n)
-			b->child[b->children++] = (me + low + root) % n;
-}
 
 static bool is_long(const struct broadcast *b) { return b->bytes > TT_COLL_PIECE; }
 
@@ -43,14 +30,14 @@ static bool pass_on(struct broadcast *b)
 {
 	const void *bytes;
 
-	if (b->parent >= 0) {
-		if (!(bytes = tt_coll_take(&b->either.coll, b->parent, 0, b->bytes)))
+	if (b->family.parent >= 0) {
+		if (!(bytes = tt_coll_take(&b->either.coll, b->family.parent, 0, b->bytes)))
 			return false;
 		if (b->bytes)
 			memcpy(b->buf, bytes, b->bytes);
 	}
-	for (int i = 0; i < b->children; i++)
-		tt_coll_send(&b->either.coll, b->child[i], 0, b->buf, b->bytes);
+	for (int i = b->family.children; i--;) /* the largest subtree first */
+		tt_coll_send(&b->either.coll, b->family.child[i], 0, b->buf, b->bytes);
 	return true;
 }
 
@@ -60,11 +47,11 @@ static int advance_short(struct broadcast *b)
 
 	if (!b->passed_on && !pass_on(b))
 		return 0;
-	if (!b->passed_on && acks && b->parent >= 0)
-		tt_coll_send(&b->either.coll, b->parent, TAG_ACK, NULL, 0);
+	if (!b->passed_on && acks && b->family.parent >= 0)
+		tt_coll_send(&b->either.coll, b->family.parent, TAG_ACK, NULL, 0);
 	b->passed_on = true;
-	for (; acks && b->acked < b->children; b->acked++)
-		if (!tt_coll_take(&b->either.coll, b->child[b->acked], TAG_ACK, 0))
+	for (; acks && b->acked < b->family.children; b->acked++)
+		if (!tt_coll_take(&b->either.coll, b->family.child[b->acked], TAG_ACK, 0))
 			return 0;
 	return 1;
 }
@@ -73,17 +60,19 @@ static int begin(struct tt_coll *c)
 {
 	struct broadcast *b = (struct broadcast *)c;
 	struct tt_transfers *l = &b->transfers;
-	struct tt_transfer edge = { .other = b->parent, .at = b->buf, .len = b->bytes };
-	int err = is_long(b) ? tt_transfers_new(l, c, b->children, b->children + 1) : 0;
+	const struct tt_family *f = &b->family;
+	struct tt_transfer edge = { .other = f->parent, .len = b->bytes };
+	int err = is_long(b) ? tt_transfers_new(l, c, f->children, f->children + 1) : 0;
 
 	if (err || !is_long(b))
 		return err;
+	l->vector = b->either.blocks.vector;
 	l->rendezvous = true;
-	if (b->parent >= 0)
+	if (f->parent >= 0)
 		l->in[l->ins++] = edge;
 	edge.after = l->ins;
-	for (; l->outs < b->children; l->outs++) {
-		edge.other = b->child[l->outs];
+	for (; l->outs < f->children; l->outs++) {
+		edge.other = f->child[f->children - 1 - l->outs]; /* the largest subtree first */
 		l->out[l->outs] = edge;
 	}
 	return 0;
@@ -108,7 +97,7 @@ int tutti_broadcast(tutti *group, void *buf, size_t bytes, int root, tutti_op *o
 		return tt_fail(-EINVAL, "broadcast: root %d must be from 0 to %d", root, group->n - 1);
 	if (!buf && bytes)
 		return tt_fail(-EINVAL, "broadcast: %zu bytes at NULL", bytes);
-	struct tt_blocks blocks = { .vector = buf, .bytes = bytes, .first = root, .owners = 1 };
+	struct tt_blocks blocks = { .vector = tt_vector_at(buf), .bytes = bytes, .first = root, .owners = 1 };
 	struct tt_blockwise *w = tt_blockwise_new(group, sizeof(struct broadcast), TUTTI_STAT_BROADCAST, bytes,
 	                                          (uint64_t)root, &blocks, bytes > EAGER);
 	struct broadcast *b = (struct broadcast *)w;
@@ -124,6 +113,6 @@ int tutti_broadcast(tutti *group, void *buf, size_t bytes, int root, tutti_op *o
 	w->begin = begin;
 	w->advance = advance;
 	w->release = release;
-	find_family(b, root);
+	b->family = tt_family_of(group->n, group->me, root);
 	return tt_coll_run(&w->coll, op);
 }

@@ -514,27 +514,27 @@ static void put_head(struct tt_pack *p, const struct tutti *g, int to, uint32_t 
 	tt_put32(p, tag);
 }
 
-void tt_coll_send_parts(struct tt_coll *c, int to, uint32_t tag, const void *head, size_t head_len, const void *bytes,
-                        size_t bytes_len)
+void tt_coll_send_run(struct tt_coll *c, int to, uint32_t tag, const void *head, size_t head_len,
+                      const struct tt_vector *v, size_t at, size_t len)
 {
-	size_t len = head_len + bytes_len;
-	struct coll_post *cp = new_post(c, TT_COLL_HEAD + len);
+	size_t all = TT_COLL_HEAD + head_len + len;
+	struct coll_post *cp = new_post(c, all);
 
 	if (!cp)
 		return;
-	struct tt_pack p = tt_pack(cp->bytes, TT_COLL_HEAD + len);
+	struct tt_pack p = tt_pack(cp->bytes, all);
 	put_head(&p, c->group, to, c->seq, c->print, tag);
 	tt_put_bytes(&p, head, head_len);
-	tt_put_bytes(&p, bytes, bytes_len);
+	tt_vector_read(v, at, p.at, len);
 	cp->post.op.kind = TT_SEND;
 	cp->post.op.local = cp->bytes;
-	cp->post.op.len = TT_COLL_HEAD + len;
+	cp->post.op.len = all;
 	tt_post(tt_group_member(c->group, to), &cp->post);
 }
 
 void tt_coll_send(struct tt_coll *c, int to, uint32_t tag, const void *bytes, size_t len)
 {
-	tt_coll_send_parts(c, to, tag, NULL, 0, bytes, len);
+	tt_coll_send_run(c, to, tag, bytes, len, NULL, 0, 0);
 }
 
 void tt_coll_answer(struct tutti *g, int to, uint32_t seq, uint32_t print, uint32_t tag, const void *bytes, size_t len)
@@ -760,20 +760,26 @@ static uint32_t notify_value(unsigned slot, uint32_t seq, unsigned lane)
 	return TT_NOTIFY_COLLECTIVE | slot << 13 | (seq % (4 * IN_FLIGHT_MAX)) << 1 | lane;
 }
 
-int tt_coll_put(struct tt_coll *c, int to, const struct tt_key *key, uint64_t offset, const void *from, size_t len,
-                unsigned lane, bool last)
+/* Bytes that lie apart are copied, and so are those that the net needs pinned and the call has not pinned. */
+int tt_coll_put(struct tt_coll *c, int to, const struct tt_key *key, uint64_t offset, const struct tt_vector *v,
+                size_t at, size_t len, unsigned lane, bool last)
 {
-	struct coll_post *cp = new_post(c, 0);
+	struct tt_run r = v ? tt_vector_run(v, at, len) : (struct tt_run){ 0 };
+	struct tt_pinned *pinned = find_pinned(c, r.in, len);
+	bool copy = r.len < len || (!pinned && len > tt_member_net(tt_group_member(c->group, to))->copy_max);
+	struct coll_post *cp = new_post(c, copy ? len : 0);
 
 	if (!cp)
 		return -ENOMEM;
+	if (copy)
+		tt_vector_read(v, at, cp->bytes, len);
 	struct tt_op *op = &cp->post.op;
 	op->kind = TT_PUT;
 	op->flags = TT_NOTIFY | (last ? 0 : TT_LAZY); /* the acknowledgement of the last put stands for all */
 	op->notify = notify_value(c->group->seats[to].slot, c->seq, lane);
-	op->local = (void *)(uintptr_t)from;
+	op->local = copy ? (void *)cp->bytes : (void *)(uintptr_t)r.in;
 	op->len = len;
-	cp->post.pinned = find_pinned(c, from, len);
+	cp->post.pinned = copy ? NULL : pinned;
 	if (key)
 		cp->key = *key;
 	op->key = key ? &cp->key : NULL;

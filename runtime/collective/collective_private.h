@@ -51,6 +51,30 @@ struct tt_coll_group {
 static inline struct tt_collectives *tt_collectives(const struct tt_job *job) { return job->own[TT_COLLECTIVE_SLOT]; }
 static inline struct tt_coll_group *tt_coll_group(const struct tutti *g) { return g->own[TT_COLLECTIVE_SLOT]; }
 
+/* ---- vector.c: the elements of a call, in one range of memory, or in several ---- */
+
+struct tt_part { /* a range: where it ends in memory, and in the vector */
+	char *memory_end;
+	size_t end;
+};
+struct tt_vector {
+	const char *in;             /* is read, ... */
+	char *out;                  /* ... and written: the same memory, or apart from it. NULL: no result is wanted */
+	const struct tt_part *part; /* or these ranges are read and written; in and out are NULL, unless they adjoin */
+	int parts;                  /* 0: no ranges. The same on all ranks, as are their sizes */
+};
+struct tt_run { /* bytes that lie one behind another */
+	const char *in;
+	char *out;
+	size_t len;
+};
+static inline struct tt_vector tt_vector_at(char *memory) { return (struct tt_vector){ .in = memory, .out = memory }; }
+struct tt_run tt_vector_run(const struct tt_vector *, size_t at, size_t most); /* from `at` on, at most `most` bytes */
+void tt_vector_read(const struct tt_vector *, size_t at, void *to, size_t len);
+void tt_vector_write(const struct tt_vector *, size_t at, const void *from, size_t len); /* if there is an `out` */
+/* Can others map it? They read the memory that they write to. */
+static inline bool tt_vector_can_map(const struct tt_vector *v) { return v->in && (!v->out || v->out == v->in); }
+
 /* ---- collective.c: what all collectives share ---- */
 
 struct tt_coll_loan;
@@ -92,6 +116,13 @@ enum {
 
 enum { TT_LANE_DATA, TT_LANE_CREDIT };
 
+static inline bool tt_overlap(const void *a, size_t a_len, const void *b, size_t b_len)
+{
+	uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
+
+	return a_len && b_len && (x < y ? y - x < a_len : x - y < b_len);
+}
+
 /* Tags below these are the collective's own. HERE carries nothing but the fingerprint in its header. */
 enum { TT_TAG_OFFER = 0x7ffd0000, TT_TAG_VOTE, TT_TAG_HERE = 0x7fff0002 };
 
@@ -107,19 +138,21 @@ void tt_coll_gave_up(struct tt_coll *, int rank); /* that rank of the job has gi
 void tt_coll_use_segment(struct tt_coll *, struct tt_segment_call *); /* NULL: no longer */
 void tt_coll_wake_soon(struct tt_job *);        /* continues all collectives from a later turn of the progress loop */
 
-/* Sends at most TT_COLL_PIECE bytes, which are copied. send_parts sends two parts as one message. */
+/* Sends at most TT_COLL_PIECE bytes, which are copied. send_run sends a head and bytes of a vector as one message. */
 void tt_coll_send(struct tt_coll *, int to, uint32_t tag, const void *, size_t);
-void tt_coll_send_parts(struct tt_coll *, int to, uint32_t tag, const void *, size_t, const void *, size_t);
-/* Answers a rank that still waits in a call that is over here: at most 128 bytes. */
+void tt_coll_send_run(struct tt_coll *, int to, uint32_t tag, const void *head, size_t head_len,
+                      const struct tt_vector *, size_t at, size_t len);
+/* Tells a rank that still waits in a call that is over here, or that may have left: at most 128 bytes. */
 void tt_coll_answer(struct tutti *, int to, uint32_t seq, uint32_t print, uint32_t tag, const void *, size_t);
 /* Returns the bytes of a message, valid until the next take or the return from advance; NULL if it has not come
  * yet. A message of another length than `len` fails the collective. take_any takes any length, from any rank if
  * *from is -1. */
 const void *tt_coll_take(struct tt_coll *, int from, uint32_t tag, size_t len);
 const void *tt_coll_take_any(struct tt_coll *, int *from, uint32_t tag, size_t *len);
-/* Puts bytes that stay valid until the end, with a notify. last: acknowledged at once, and with it all puts before. */
-int tt_coll_put(struct tt_coll *, int to, const struct tt_key *, uint64_t offset, const void *, size_t, unsigned lane,
-                bool last);
+/* Puts bytes of a vector, which stay valid until the end, with a notify; NULL: the notify alone. last: acknowledged at
+ * once, and with it all puts before. */
+int tt_coll_put(struct tt_coll *, int to, const struct tt_key *, uint64_t offset, const struct tt_vector *, size_t at,
+                size_t len, unsigned lane, bool last);
 /* Lends memory, into which that rank may put. 1: not connected yet, ask again on the next advance; 0; -errno. */
 int tt_coll_lend(struct tt_coll *, int rank, void *base, size_t len, struct tt_coll_loan **);
 enum { TT_COLL_KEY = TT_KEY_SIZE + 8 };
@@ -134,8 +167,8 @@ void tt_coll_take_back(struct tt_coll *, struct tt_coll_loan *, bool all, size_t
 struct tt_transfer { /* the collective fills in the first part; a transfer that combines has whole elements */
 	int other;                  /* the rank at the other end */
 	uint32_t id;                /* the same at both ends; unique among the transfers between the two */
-	char *at;                   /* what is sent; or where it goes, or what it is combined with */
-	size_t len;
+	size_t at, len;             /* of the vector: what is sent; or where it goes, or what it is combined with */
+	bool given;                 /* what is sent, or combined with what comes, is what the caller gave (`in`) */
 	bool combine;               /* the same at both ends */
 	bool scale;                 /* in: divides the sum, at the end of an average */
 	int after;                  /* out: the first `after` transfers in may bring bytes that this one sends */
@@ -150,6 +183,7 @@ struct tt_transfer { /* the collective fills in the first part; a transfer that 
 };
 struct tt_transfers {
 	struct tt_coll *coll;
+	struct tt_vector vector;
 	size_t width;               /* of an element, where transfers combine */
 	tutti_type type;
 	tutti_rule rule;
@@ -264,7 +298,7 @@ int tt_segment_call_meet(struct tt_segment_call *); /* are all here, and is it k
 int tt_segment_call_all(struct tt_segment_call *);  /* have all reached my step? Then read what they wrote */
 int tt_segment_call_still(struct tt_segment_call *); /* has none given up? Then what was read was valid */
 
-void tt_segment_call_offer(struct tt_segment_call *, void *vector); /* lets others map it, if it can be mapped */
+void tt_segment_call_offer(struct tt_segment_call *, const void *vector); /* lets others map it, if it can be mapped */
 void tt_segment_call_step(struct tt_segment_call *); /* I am one step further */
 char *tt_segment_call_buffer(const struct tt_segment_call *, int i); /* the half of rank i's slot that is in use */
 void tt_segment_call_next_buffer(struct tt_segment_call *); /* switches halves; all ranks do so at the same step */
@@ -293,11 +327,11 @@ enum tt_blocks_stage {
 	TT_BLOCKS_LEAVE,            /* no rank reads my vector any more */
 };
 struct tt_blocks { /* zeroed; the caller fills in the first part: the same on all ranks, but for the addresses */
-	char *vector;               /* all blocks: my part of each; to gather, where each comes, and mine is there */
+	struct tt_vector vector;    /* all blocks: my part of each; to gather, where each comes, and mine is there */
 	size_t bytes;               /* of all blocks */
 	int first, owners;          /* the owners: so many ranks of the host, from the first on */
 	size_t each;                /* bytes of a block; 0: as tt_span_of() cuts the vector */
-	char *to;                   /* where my combined block goes, or the blocks of all ranks */
+	char *to;                   /* where my combined block goes, or the blocks of all ranks. NULL: to the vector */
 	size_t width;               /* of an element */
 	tutti_type type;
 	tutti_rule rule;            /* AVERAGE: of the ranks of this host */
@@ -309,6 +343,7 @@ struct tt_blocks { /* zeroed; the caller fills in the first part: the same on al
 };
 void tt_blocks_begin(struct tt_blocks *, struct tt_coll *, enum tt_blocks_stage first);
 void tt_blocks_end(struct tt_blocks *);   /* on release */
+struct tt_span tt_blocks_span(const struct tt_blocks *, int i); /* the block that rank i owns */
 /* Like advance. The stages come in their order; some may be left out, but never the last one. */
 int tt_blocks_run(struct tt_blocks *, enum tt_blocks_stage);
 
@@ -327,20 +362,30 @@ struct tt_blockwise {
 struct tt_blockwise *tt_blockwise_new(struct tutti *, size_t size, tutti_stat_kind, uint64_t x, uint64_t y,
                                       const struct tt_blocks *, bool may_use_segment);
 
-/* ---- allreduce.c, and the algorithms: direct.c, hierarchical.c, doubling.c, rabenseifner.c, ring.c ---- */
+/* ---- allreduce.c, and the algorithms: direct.c, hierarchical.c, doubling.c, rabenseifner.c, ring.c, tree.c ---- */
 
 struct tt_exchange { /* an all-reduce among some ranks of a group */
 	struct tt_coll *coll;
 	const struct tt_algorithm *is;
 	int n, me;
 	const int *seats;           /* n of them, in the group; NULL: all ranks */
-	char *buf;
+	struct tt_vector vector;
+	size_t at;                  /* bytes of it before the first element */
 	size_t count, width;        /* elements, and bytes of one */
 	tutti_type type;
 	tutti_rule rule;            /* AVERAGE: of all ranks of the group */
 	void *state;                /* the algorithm's own, from begin() to release() */
 };
 static inline int tt_exchange_seat(const struct tt_exchange *x, int i) { return x->seats ? x->seats[i] : i; }
+
+/* ---- tree.c: trees over the ranks of a group, and the reduce that goes along one ---- */
+
+enum { TT_CHILDREN_MAX = 31 };  /* one for each bit of a rank */
+struct tt_family { /* a rank's neighbours in a tree */
+	int parent;                 /* -1: the root has none */
+	int children, child[TT_CHILDREN_MAX]; /* the smallest subtree first */
+};
+struct tt_family tt_family_of(int n, int me, int root); /* in a binomial tree */
 
 struct tt_direct { /* the state of direct.c */
 	struct tt_segment_call call;
@@ -359,6 +404,9 @@ struct tt_allreduce {
 	struct tt_coll coll;
 	struct tt_exchange all;     /* all.is is NULL until the algorithm is chosen */
 	const struct tt_algorithm *forced; /* by TUTTI_ALLREDUCE; NULL: auto */
+	int root;                   /* which alone gets the result; -1: all do */
+	struct tt_part *parts;      /* of the vector, or NULL */
+	char *partial;              /* what this rank has combined on the way to the root, or NULL */
 	union {
 		struct tt_direct direct;
 		struct tt_hierarchy hierarchy;
@@ -377,7 +425,7 @@ struct tt_algorithm {
 	void (*release)(struct tt_exchange *); /* also after a begin() that failed */
 	size_t (*chunk)(size_t bytes, int n, size_t piece); /* bytes sent at once; NULL: none are sent */
 };
-extern const struct tt_algorithm tt_direct, tt_hierarchical, tt_doubling, tt_rabenseifner, tt_ring;
+extern const struct tt_algorithm tt_direct, tt_hierarchical, tt_doubling, tt_rabenseifner, tt_ring, tt_tree;
 int tt_hierarchical_leaders(const struct tt_layout *, size_t bytes); /* ranks of each host that exchange slices */
 int tt_power_below(int n); /* the largest power of two that is at most n; n >= 1 */
 

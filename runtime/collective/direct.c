@@ -1,14 +1,17 @@
 /* direct.c - all-reduce on one host, through memory: each rank combines its slice of all vectors, and all ranks get
- * the result. The group's shared segment says how far each rank has got (segment_call.c).
+ * the result, or of a reduce the root alone. The group's shared segment says how far each rank has got
+ * (segment_call.c).
  *
  *      short     each rank puts its vector into its slot and combines all of them itself: one flag
  *
- *      mapped    all ranks can map all vectors: each combines its slice of them and stores the result into all of them
+ *      mapped    all ranks can map all vectors: each combines its slice of them and stores the result into all of them,
+ *                or into the root's
  *
  *                rank 0's   | a0 | b0 |        rank 0: a0 + a1 -> both a       no byte is copied
  *                rank 1's   | a1 | b1 |        rank 1: b0 + b1 -> both b
  *
- *      passed    other vectors go chunk by chunk through the slots, which stay in the caches:
+ *      passed    other vectors, and those in parts or not in place, go chunk by chunk through the slots, which stay
+ *                in the caches:
  *
  *                rank 0     b0 -> slot          a0 + a1 -> a0, slot             b <- slot of 1
  *                rank 1     a1 -> slot          b0 + b1 -> b1, slot             a <- slot of 0
@@ -49,10 +52,32 @@ static void copy_in(struct tt_allreduce *a)
 {
 	size_t at = a->direct.at, len = chunk_len(a);
 	struct tt_span s = is_up_to(a, SHORT) ? (struct tt_span){ len, 0 } : mine(a, len);
-	char *room = buffer_of(a, a->coll.me), *from = a->all.buf + at;
+	char *room = buffer_of(a, a->coll.me);
+	size_t behind = s.at + s.len;
 
-	memcpy(room, from, s.at);
-	memcpy(room + s.at + s.len, from + s.at + s.len, len - s.at - s.len);
+	tt_vector_read(&a->all.vector, at, room, s.at);
+	tt_vector_read(&a->all.vector, at + behind, room + behind, len - behind);
+}
+
+/* A part of the chunk: the result goes to my vector and, if `pass`, to my slot, where the others take it. */
+static void combine_part(const struct tt_allreduce *a, struct tt_span s, bool pass)
+{
+	const void *from[TT_SEGMENT_RANKS];
+	struct tt_run r;
+
+	for (; s.len; s.at += r.len, s.len -= r.len) {
+		void *to[2];
+		int outputs = 0;
+		r = tt_vector_run(&a->all.vector, a->direct.at + s.at, s.len);
+		for (int i = 0; i < a->coll.n; i++)
+			from[i] = i == a->coll.me ? r.in : buffer_of(a, i) + s.at;
+		if (r.out)
+			to[outputs++] = r.out;
+		if (pass)
+			to[outputs++] = buffer_of(a, a->coll.me) + TT_SEGMENT_CHUNK + s.at;
+		if (outputs)
+			combine(a, from, to, outputs, r.len);
+	}
 }
 
 static int go_on_if(struct tt_allreduce *a, int k, enum phase then)
@@ -68,8 +93,8 @@ static int take_turn(struct tt_allreduce *a)
 
 	if (!tt_segment_call_turn(v))
 		return 0;
-	if (!is_up_to(a, SMALL))
-		tt_segment_call_offer(v, a->all.buf);
+	if (!is_up_to(a, SMALL) && tt_vector_can_map(&a->all.vector))
+		tt_segment_call_offer(v, a->all.vector.in);
 	if (!v->region)
 		copy_in(a);
 	tt_segment_call_step(v);
@@ -79,12 +104,7 @@ static int take_turn(struct tt_allreduce *a)
 
 static int combine_all(struct tt_allreduce *a)
 {
-	const void *from[TT_SEGMENT_RANKS];
-	void *to = a->all.buf;
-
-	for (int i = 0; i < a->coll.n; i++)
-		from[i] = i == a->coll.me ? to : buffer_of(a, i);
-	combine(a, from, &to, 1, bytes_of(a));
+	combine_part(a, (struct tt_span){ 0, bytes_of(a) }, false);
 	tt_segment_call_next_buffer(&a->direct.call);
 	return go_on_if(a, tt_segment_call_still(&a->direct.call), DONE);
 }
@@ -109,9 +129,11 @@ static void store_piece(struct tt_allreduce *a, size_t at, size_t len)
 	const void *from[TT_SEGMENT_RANKS];
 	void *to[TT_SEGMENT_RANKS];
 
-	for (int i = 0; i < b->n; i++)
-		from[i] = to[i] = (i == b->me ? a->all.buf : b->peers[i].vector) + at;
-	combine(a, from, to, b->n, len);
+	for (int i = 0; i < b->n; i++) {
+		from[i] = (i == b->me ? a->all.vector.in : b->peers[i].vector) + at;
+		to[i] = (void *)(uintptr_t)from[i];
+	}
+	combine(a, from, a->root < 0 ? to : &to[a->root], a->root < 0 ? b->n : 1, len);
 }
 
 static int store(struct tt_allreduce *a)
@@ -148,16 +170,11 @@ static int pass_in(struct tt_allreduce *a)
 static int combine_chunk(struct tt_allreduce *a)
 {
 	struct tt_direct *d = &a->direct;
-	struct tt_span s = mine(a, chunk_len(a));
-	const void *from[TT_SEGMENT_RANKS];
-	void *to[2] = { a->all.buf + d->at + s.at, buffer_of(a, a->coll.me) + TT_SEGMENT_CHUNK + s.at };
 	int k = tt_segment_call_all(&d->call);
 
 	if (k <= 0)
 		return k;
-	for (int i = 0; i < a->coll.n; i++)
-		from[i] = i == a->coll.me ? to[0] : buffer_of(a, i) + s.at;
-	combine(a, from, to, 2, s.len);
+	combine_part(a, mine(a, chunk_len(a)), true);
 	tt_segment_call_step(&d->call);
 	d->phase = OUT;
 	return 1;
@@ -174,7 +191,7 @@ static int take_out(struct tt_allreduce *a)
 	for (int i = 0; i < a->coll.n; i++) {
 		struct tt_span s = tt_span_of(len, a->coll.n, i);
 		if (i != a->coll.me)
-			memcpy(a->all.buf + d->at + s.at, buffer_of(a, i) + TT_SEGMENT_CHUNK + s.at, s.len);
+			tt_vector_write(&a->all.vector, d->at + s.at, buffer_of(a, i) + TT_SEGMENT_CHUNK + s.at, s.len);
 	}
 	d->at += len;
 	tt_segment_call_next_buffer(&d->call);

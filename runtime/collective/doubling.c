@@ -21,6 +21,8 @@ struct doubling {
 	int round, extra, power;    /* power: of two, <= n; extra: ranks beyond it */
 	bool sent;
 	uint32_t segment;
+	char *buf;                  /* all bytes: the vector's memory, or behind this struct those that lie apart */
+	char apart[];
 };
 
 static uint32_t tag_of(const struct doubling *d)
@@ -37,15 +39,15 @@ static int exchange(struct doubling *d, int to, int from, bool combine)
 	const void *in;
 
 	if (to >= 0 && !d->sent)
-		tt_coll_send(x->coll, tt_exchange_seat(x, to), tag_of(d), x->buf + at, len);
+		tt_coll_send(x->coll, tt_exchange_seat(x, to), tag_of(d), d->buf + at, len);
 	d->sent = true;
 	if (from >= 0) {
 		if (!(in = tt_coll_take(x->coll, tt_exchange_seat(x, from), tag_of(d), len)))
 			return 0;
 		if (combine)
-			tt_reduce(x->buf + at, in, len / x->width, x->type, x->rule);
+			tt_reduce(d->buf + at, in, len / x->width, x->type, x->rule);
 		else
-			memcpy(x->buf + at, in, len);
+			memcpy(d->buf + at, in, len);
 	}
 	d->sent = false;
 	return 1;
@@ -91,7 +93,9 @@ static int advance(struct tt_exchange *x)
 	while (more && d->segment * piece < total)
 		more = d->stage == FOLD ? fold(d, x->me) : d->stage == SWAP ? swap_rounds(d, x->me) : unfold(d, x->me);
 	if (more && x->rule == TUTTI_AVERAGE)
-		tt_scale(x->buf, x->count, x->type, (unsigned)x->coll->n);
+		tt_scale(d->buf, x->count, x->type, (unsigned)x->coll->n);
+	if (more)
+		tt_vector_write(&x->vector, x->at, d->buf, total);
 	return more;
 }
 
@@ -99,12 +103,16 @@ static void release(struct tt_exchange *x) { free(x->state); }
 
 static int begin(struct tt_exchange *x)
 {
-	struct doubling *d = calloc(1, sizeof *d);
+	size_t bytes = x->count * x->width;
+	bool apart = !x->vector.out;
+	struct doubling *d = calloc(1, sizeof *d + (apart ? bytes : 0));
 
 	if (!d)
 		return tt_fail(-ENOMEM, "no memory for an all-reduce");
 	x->state = d;
 	d->x = x;
+	d->buf = apart ? d->apart : x->vector.out + x->at;
+	tt_vector_read(&x->vector, x->at, d->buf, bytes);
 	d->power = tt_power_below(x->n);
 	d->extra = x->n - d->power;
 	return 0;

@@ -62,7 +62,8 @@ int tutti_gather(tutti *group, const void *value, size_t bytes, void *all, int r
 	char *held = malloc(total);
 	if (!held)
 		return tt_fail(-ENOMEM, "gather: no memory for %d values of %zu bytes", group->n, bytes);
-	struct tt_blocks blocks = { .vector = mine ? all : held, .bytes = total, .owners = group->n, .each = bytes };
+	struct tt_blocks blocks = { .vector = tt_vector_at(mine ? all : held), .bytes = total, .owners = group->n,
+	                            .each = bytes };
 	struct gather *g = (void *)tt_blockwise_new(group, sizeof *g, TUTTI_STAT_GATHER, bytes, (uint64_t)root, &blocks,
 	                                            group->n <= TT_SEGMENT_FEW);
 	if (!g) {
@@ -70,7 +71,7 @@ int tutti_gather(tutti *group, const void *value, size_t bytes, void *all, int r
 		return -ENOMEM;
 	}
 	memcpy(held, value, bytes);
-	memmove(blocks.vector + (size_t)group->me * bytes, value, bytes); /* the value may be there already */
+	memmove(blocks.vector.out + (size_t)group->me * bytes, value, bytes); /* the value may be there already */
 	g->held = held;
 	g->have = 1;
 	g->bytes = bytes;

@@ -27,16 +27,15 @@ struct pairwise {
 static int advance(struct tt_coll *c) { return tt_transfers_advance(&((struct pairwise *)c)->transfers); }
 static void release(struct tt_coll *c) { tt_transfers_free(&((struct pairwise *)c)->transfers); }
 
-static char *at(const void *base, size_t offset) { return base ? (char *)(uintptr_t)base + offset : NULL; }
-
-/* Adds step k: `out` bytes go out from `from`, and `in` bytes come to `to`. */
-static void add_step(struct pairwise *p, int k, const void *from, size_t out, void *to, size_t in)
+/* Adds step k: `out` goes to the rank k places on, `in` comes from the one k places back. */
+static void add_step(struct pairwise *p, int k, struct tt_span out, struct tt_span in)
 {
 	struct tt_transfers *l = &p->transfers;
 	int n = p->either.coll.n, next = (p->either.coll.me + k) % n, last = (p->either.coll.me - k + n) % n;
 
-	l->out[l->outs++] = (struct tt_transfer){ .other = next, .id = (uint32_t)k, .at = at(from, 0), .len = out };
-	l->in[l->ins++] = (struct tt_transfer){ .other = last, .id = (uint32_t)k, .at = to, .len = in };
+	l->out[l->outs++] = (struct tt_transfer){ .other = next, .id = (uint32_t)k, .at = out.at, .len = out.len,
+	                                          .given = true };
+	l->in[l->ins++] = (struct tt_transfer){ .other = last, .id = (uint32_t)k, .at = in.at, .len = in.len };
 }
 
 /* ---- blocks of one size ---- */
@@ -46,25 +45,25 @@ static int begin(struct tt_coll *c)
 	struct pairwise *p = (struct pairwise *)c;
 	const struct tt_blocks *b = &p->either.blocks;
 	bool reduces = p->either.stage == TT_BLOCKS_REDUCE, gathers = p->either.stage == TT_BLOCKS_GATHER;
-	char *mine = at(b->vector, (size_t)c->me * b->each), *to = reduces ? b->to : at(b->to, (size_t)c->me * b->each);
+	struct tt_span mine = tt_blocks_span(b, c->me);
 	struct tt_transfers *l = &p->transfers;
 	int err = tt_transfers_new(l, c, c->n - 1, reduces ? AHEAD_ADDING : AHEAD);
 
 	if (err)
 		return err;
+	l->vector = gathers ? b->vector : (struct tt_vector){ .in = b->vector.in, .out = b->to };
 	l->width = b->width;
 	l->type = b->type;
 	l->rule = b->rule;
 	for (int k = 1; k < c->n; k++) {
-		size_t next = (size_t)((c->me + k) % c->n) * b->each;
-		size_t last = (size_t)((c->me - k + c->n) % c->n) * b->each;
-		char *in = reduces ? to : at(gathers ? b->vector : b->to, last);
-		add_step(p, k, gathers ? mine : at(b->vector, next), b->each, in, b->each);
+		struct tt_span next = tt_blocks_span(b, (c->me + k) % c->n);
+		struct tt_span last = tt_blocks_span(b, (c->me - k + c->n) % c->n);
+		add_step(p, k, gathers ? mine : next, reduces ? (struct tt_span){ 0, b->each } : last);
 		l->in[k - 1].combine = l->out[k - 1].combine = reduces;
 		l->in[k - 1].scale = reduces && k == c->n - 1 && b->rule == TUTTI_AVERAGE;
 	}
-	if (!gathers && to != mine && b->each)
-		memcpy(to, mine, b->each); /* when reducing, the steps add to it */
+	if (!gathers && b->each) /* when reducing, the steps add to it */
+		tt_vector_write(&l->vector, reduces ? 0 : mine.at, b->vector.in + mine.at, mine.len);
 	return 0;
 }
 
@@ -81,7 +80,7 @@ static const struct {
 static int run(struct tutti *group, tutti_stat_kind kind, uint64_t x, uint64_t y, const struct tt_blocks *b,
                size_t counted, tutti_op *op)
 {
-	bool may_use_segment = b->bytes && b->each <= ways[kind].most;
+	bool may_use_segment = b->bytes && b->each <= ways[kind].most, out_of_in = kind != TUTTI_STAT_ALLGATHER;
 	struct pairwise *p = (void *)tt_blockwise_new(group, sizeof *p, kind, x, y, b, may_use_segment);
 
 	if (!p)
@@ -91,21 +90,13 @@ static int run(struct tutti *group, tutti_stat_kind kind, uint64_t x, uint64_t y
 	p->either.advance = advance;
 	p->either.release = release;
 	p->either.coll.bytes = counted;
-	bool out_of_in = kind != TUTTI_STAT_ALLGATHER; /* else all is in one vector */
-	p->either.coll.memory[out_of_in].base = b->vector;
+	p->either.coll.memory[out_of_in].base = b->vector.in; /* of an all-gather all is in one vector */
 	p->either.coll.memory[out_of_in].len = b->bytes;
 	if (kind == TUTTI_STAT_ALLTOALL) {
 		p->either.coll.memory[0].base = b->to;
 		p->either.coll.memory[0].len = b->bytes;
 	}
 	return tt_coll_run(&p->either.coll, op);
-}
-
-static bool overlap(const void *a, size_t a_len, const void *b, size_t b_len)
-{
-	uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
-
-	return a_len && b_len && (x < y ? y - x < a_len : x - y < b_len);
 }
 
 static int check_size(const char *what, int n, size_t bytes, const void *in, const void *out)
@@ -132,11 +123,11 @@ int tutti_reduce_scatter(tutti *group, const void *in, void *out, size_t count, 
 	bytes = count > PTRDIFF_MAX / width ? SIZE_MAX : count * width;
 	if ((err = check_size("reduce-scatter", n, bytes, in, out)))
 		return err;
-	const char *mine = at(in, (size_t)me * bytes);
-	if (out != mine && overlap(in, (size_t)n * bytes, out, bytes))
+	const char *mine = in ? (const char *)in + (size_t)me * bytes : NULL;
+	if (out != mine && tt_overlap(in, (size_t)n * bytes, out, bytes))
 		return tt_fail(-EINVAL, "reduce-scatter: out overlaps in; it may only be this rank's own block of it");
-	struct tt_blocks blocks = { .vector = at(in, 0), .bytes = (size_t)n * bytes, .owners = n, .each = bytes,
-		                    .to = out, .width = width, .type = type, .rule = rule };
+	struct tt_blocks blocks = { .vector.in = in, .bytes = (size_t)n * bytes, .owners = n, .each = bytes, .to = out,
+		                    .width = width, .type = type, .rule = rule };
 	uint64_t how = (uint64_t)type << 8 | (uint64_t)rule;
 	return run(group, TUTTI_STAT_REDUCE_SCATTER, count, how, &blocks, blocks.bytes, op);
 }
@@ -148,10 +139,11 @@ int tutti_allgather(tutti *group, const void *in, size_t bytes, void *out, tutti
 	if (err || (err = check_size("all-gather", group->n, bytes, in, out)))
 		return err;
 	int n = group->n, me = group->me;
-	char *mine = at(out, (size_t)me * bytes);
-	if (in != mine && overlap(in, bytes, out, (size_t)n * bytes))
+	char *mine = out ? (char *)out + (size_t)me * bytes : NULL;
+	if (in != mine && tt_overlap(in, bytes, out, (size_t)n * bytes))
 		return tt_fail(-EINVAL, "all-gather: in overlaps out; it may only be this rank's own place in it");
-	struct tt_blocks blocks = { .vector = out, .bytes = (size_t)n * bytes, .owners = n, .each = bytes };
+	struct tt_blocks blocks = { .vector = tt_vector_at(out), .bytes = (size_t)n * bytes, .owners = n,
+		                    .each = bytes };
 	if (in != mine && bytes)
 		memcpy(mine, in, bytes);
 	return run(group, TUTTI_STAT_ALLGATHER, bytes, 0, &blocks, bytes, op);
@@ -164,9 +156,9 @@ int tutti_alltoall(tutti *group, const void *in, size_t bytes, void *out, tutti_
 	if (err || (err = check_size("all-to-all", group->n, bytes, in, out)))
 		return err;
 	int n = group->n;
-	if (overlap(in, (size_t)n * bytes, out, (size_t)n * bytes))
+	if (tt_overlap(in, (size_t)n * bytes, out, (size_t)n * bytes))
 		return tt_fail(-EINVAL, "all-to-all: in and out overlap");
-	struct tt_blocks blocks = { .vector = at(in, 0), .bytes = (size_t)n * bytes, .owners = n, .each = bytes,
+	struct tt_blocks blocks = { .vector.in = in, .bytes = (size_t)n * bytes, .owners = n, .each = bytes,
 		                    .to = out };
 	return run(group, TUTTI_STAT_ALLTOALL, bytes, OF_ONE_SIZE, &blocks, blocks.bytes, op);
 }
@@ -185,7 +177,7 @@ static int check_blocks(int n, const char *side, const void *base, const size_t 
 }
 
 /* From the first block to the end of the last. */
-static void span(struct tt_coll *c, int i, const void *base, const size_t bytes[], const size_t from[])
+static void set_memory(struct tt_coll *c, int i, const void *base, const size_t bytes[], const size_t from[])
 {
 	size_t first = SIZE_MAX, end = 0;
 
@@ -193,7 +185,7 @@ static void span(struct tt_coll *c, int i, const void *base, const size_t bytes[
 		first = bytes[r] ? tt_min(first, from[r]) : first;
 		end = bytes[r] ? tt_max(end, from[r] + bytes[r]) : end;
 	}
-	c->memory[i].base = end ? at(base, first) : NULL;
+	c->memory[i].base = end ? (const char *)base + first : NULL;
 	c->memory[i].len = end ? end - first : 0;
 }
 
@@ -214,20 +206,22 @@ int tutti_alltoallv(tutti *group, const void *in, const size_t in_bytes[], const
 		return -ENOMEM;
 	p->either.coll.advance = advance;
 	p->either.coll.release = release;
+	p->transfers.vector = (struct tt_vector){ .in = in, .out = out };
 	p->transfers.always = true;
 	if ((err = tt_transfers_new(&p->transfers, &p->either.coll, n - 1, AHEAD))) {
 		tt_coll_free(&p->either.coll);
 		return err;
 	}
 	p->either.coll.bytes = in_bytes[me];
-	span(&p->either.coll, 0, out, out_bytes, out_at);
-	span(&p->either.coll, 1, in, in_bytes, in_at);
+	set_memory(&p->either.coll, 0, out, out_bytes, out_at);
+	set_memory(&p->either.coll, 1, in, in_bytes, in_at);
 	for (int k = 1; k < n; k++) {
 		int to = (me + k) % n, from = (me - k + n) % n;
 		p->either.coll.bytes += in_bytes[to];
-		add_step(p, k, at(in, in_at[to]), in_bytes[to], at(out, out_at[from]), out_bytes[from]);
+		add_step(p, k, (struct tt_span){ in_at[to], in_bytes[to] },
+		         (struct tt_span){ out_at[from], out_bytes[from] });
 	}
 	if (in_bytes[me])
-		memmove(at(out, out_at[me]), at(in, in_at[me]), in_bytes[me]);
+		memmove((char *)out + out_at[me], (const char *)in + in_at[me], in_bytes[me]);
 	return tt_coll_run(&p->either.coll, op);
 }

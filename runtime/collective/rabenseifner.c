@@ -27,6 +27,7 @@ struct halving {
 	int power, extra;           /* power: of two, <= n; extra: ranks beyond it */
 	int id;                     /* my number among these `power` */
 	int low, high;              /* blocks that are mine to complete, or complete */
+	bool begun;                 /* what the caller gave has been combined */
 };
 
 static struct tt_transfer transfer_of(const struct halving *h, int other, uint32_t id, int low, int high)
@@ -45,6 +46,8 @@ static void halve(struct halving *h, uint32_t round, int mask)
 	struct tt_transfer out = transfer_of(h, other, id, upper ? low : middle, upper ? middle : high);
 
 	in.combine = out.combine = true;
+	in.given = out.given = !h->begun;
+	h->begun = true;
 	in.scale = mask == 1 && h->x->rule == TUTTI_AVERAGE;
 	tt_exchange_send(h->x, out);
 	tt_exchange_receive(h->x, in);
@@ -70,7 +73,8 @@ static void plan(struct halving *h)
 	struct tt_transfer all = transfer_of(h, folded ? me ^ 1 : me, FOLD, 0, h->power), result = all;
 	uint32_t round = 0;
 
-	all.combine = true;
+	all.combine = all.given = true;
+	h->begun = folded;
 	result.id = UNFOLD;
 	if (folded && me % 2) {
 		tt_exchange_send(h->x, all);

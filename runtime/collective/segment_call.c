@@ -93,10 +93,10 @@ int tt_segment_call_turn(struct tt_segment_call *v)
 }
 
 /* Registers the vector for this call alone: afterwards others must not reach the caller's memory. */
-void tt_segment_call_offer(struct tt_segment_call *v, void *vector)
+void tt_segment_call_offer(struct tt_segment_call *v, const void *vector)
 {
 	struct tt_net *net = v->segment->region->net;
-	struct tt_mem mem = tt_mem_of(vector, v->bytes);
+	struct tt_mem mem = tt_mem_of((void *)(uintptr_t)vector, v->bytes);
 
 	if (mem.fd < 0 || net->transport->reg(net, &mem, 1, NULL, &v->region))
 		return;

@@ -35,6 +35,12 @@ enum {
 static size_t short_len(const struct tt_transfers *l) { return l->rendezvous ? 0 : PIECES * MOST; }
 static bool is_void(const struct tt_transfers *l, const struct tt_transfer *t) { return !t->len && !l->always; }
 
+/* Does it come into slots? So does what is combined, or goes to memory in parts. The same at both ends. */
+static bool has_slots(const struct tt_transfers *l, const struct tt_transfer *t)
+{
+	return t->combine || l->vector.parts;
+}
+
 static bool is_over(const struct tt_transfers *l, const struct tt_transfer *t)
 {
 	return is_void(l, t) || (t->started && t->done == t->len);
@@ -63,16 +69,14 @@ static int open_transfer(struct tt_transfers *l, struct tt_transfer *in)
 
 	if (in->open || in->len <= short_len(l))
 		return 0;
-	if (in->combine && !in->slots && !(in->slots = tt_scratch_take(&c->job->scratch, slots_size(in))))
+	if (has_slots(l, in) && !in->slots && !(in->slots = tt_scratch_take(&c->job->scratch, slots_size(in))))
 		return -ENOMEM;
-	if (in->combine)
-		err = tt_coll_lend(c, in->other, in->slots, slots_size(in), &in->loan);
-	else
-		err = tt_coll_lend(c, in->other, in->at, in->len, &in->loan);
+	char *room = in->slots ? in->slots : l->vector.out + in->at;
+	err = tt_coll_lend(c, in->other, room, in->slots ? slots_size(in) : in->len, &in->loan);
 	if (err)
 		return err < 0 ? err : 0;
 	struct tt_pack p = tt_pack(ready, sizeof ready);
-	tt_coll_put_key(&p, in->loan, in->combine ? in->slots : in->at);
+	tt_coll_put_key(&p, in->loan, room);
 	tt_coll_send(c, in->other, in->id * TAGS + TAG_READY, ready, sizeof ready);
 	in->open = true;
 	return 0;
@@ -81,27 +85,34 @@ static int open_transfer(struct tt_transfers *l, struct tt_transfer *in)
 static void close_transfer(struct tt_transfers *l, struct tt_transfer *in)
 {
 	if (in->loan)
-		tt_coll_take_back(l->coll, in->loan, is_over(l, in), in->combine ? slots_size(in) : 0);
+		tt_coll_take_back(l->coll, in->loan, is_over(l, in), in->slots ? slots_size(in) : 0);
 	else
 		tt_scratch_give(&l->coll->job->scratch, in->slots, slots_size(in));
 	in->loan = NULL;
 	in->slots = NULL;
 }
 
-static void take_bytes(struct tt_transfers *l, struct tt_transfer *in, const void *bytes, size_t n)
+static void combine_run(const struct tt_transfers *l, const struct tt_transfer *in, struct tt_run r, const void *bytes)
 {
-	char *at;
+	size_t count = r.len / l->width;
 
-	if (!n)
-		return;
-	at = in->at + in->done;
-	in->done += n;
-	if (in->combine)
-		tt_reduce(at, bytes, n / l->width, l->type, l->rule);
-	else if (at != bytes)
-		memcpy(at, bytes, n);
+	tt_reduce_to(r.out, in->given ? r.in : r.out, bytes, count, l->type, l->rule);
 	if (in->scale)
-		tt_scale(at, n / l->width, l->type, (unsigned)l->coll->n);
+		tt_scale(r.out, count, l->type, (unsigned)l->coll->n);
+}
+
+static void take_bytes(struct tt_transfers *l, struct tt_transfer *in, const char *bytes, size_t n)
+{
+	size_t at = in->at + in->done;
+	struct tt_run r;
+
+	in->done += n;
+	if (!in->combine)
+		tt_vector_write(&l->vector, at, bytes, n);
+	for (; in->combine && n; at += r.len, bytes += r.len, n -= r.len) {
+		r = tt_vector_run(&l->vector, at, n);
+		combine_run(l, in, r, bytes);
+	}
 }
 
 static int disagree(struct tt_transfers *l, const struct tt_transfer *transfer)
@@ -133,14 +144,14 @@ static int take_start(struct tt_transfers *l, struct tt_transfer *in)
 	in->started = true;
 	in->by_message = by_message;
 	in->pieces = 1;
-	take_bytes(l, in, p.at, first);
+	take_bytes(l, in, (const char *)p.at, first);
 	return 1;
 }
 
 static bool take_piece(struct tt_transfers *l, struct tt_transfer *in)
 {
 	size_t n = tt_min(MOST, in->by_message - in->done);
-	const void *bytes = tt_coll_take(l->coll, in->other, in->id * TAGS + in->pieces, n);
+	const char *bytes = tt_coll_take(l->coll, in->other, in->id * TAGS + in->pieces, n);
 
 	if (!bytes)
 		return false;
@@ -154,11 +165,11 @@ static int take_chunk(struct tt_transfers *l, struct tt_transfer *in)
 {
 	size_t chunk = chunk_of(in), n = tt_min(chunk, in->len - in->done);
 
-	take_bytes(l, in, in->combine ? in->slots + in->chunks % SLOTS * chunk : in->at + in->done, n);
+	take_bytes(l, in, in->slots ? in->slots + in->chunks % SLOTS * chunk : l->vector.out + in->at + in->done, n);
 	in->chunks++;
-	if (!in->combine || in->chunks + SLOTS > chunks_after(in, in->by_message))
+	if (!in->slots || in->chunks + SLOTS > chunks_after(in, in->by_message))
 		return 0;
-	return tt_coll_put(l->coll, in->other, NULL, 0, NULL, 0, TT_LANE_CREDIT, false);
+	return tt_coll_put(l->coll, in->other, NULL, 0, NULL, 0, 0, TT_LANE_CREDIT, false);
 }
 
 /* Takes what has come. 1: something, 0: nothing */
@@ -187,15 +198,15 @@ static int pull_transfer(struct tt_transfers *l, struct tt_transfer *in)
 /* How many of its bytes may be sent: those that no earlier transfer in has still to bring. */
 static size_t ready_bytes(const struct tt_transfers *l, const struct tt_transfer *out)
 {
-	const char *from = out->at, *to = out->at + out->len;
+	size_t from = out->at, to = out->at + out->len;
 
 	for (int k = l->ins_done; k < out->after; k++) {
 		const struct tt_transfer *in = &l->in[k];
-		const char *missing = in->at + in->done, *end = in->at + in->len;
+		size_t missing = in->at + in->done, end = in->at + in->len;
 		if (missing < to && end > from)
 			to = missing > from ? missing : from;
 	}
-	return (size_t)(to - from);
+	return to - from;
 }
 
 static void take_key(struct tt_transfers *l, struct tt_transfer *out)
@@ -212,19 +223,29 @@ static void take_key(struct tt_transfers *l, struct tt_transfer *out)
 	out->open = true;
 }
 
+static struct tt_vector source_of(const struct tt_transfers *l, const struct tt_transfer *out)
+{
+	struct tt_vector v = l->vector;
+
+	v.in = out->given ? v.in : v.out;
+	return v;
+}
+
 static void send_pieces(struct tt_transfers *l, struct tt_transfer *out)
 {
 	uint8_t head[START];
-	size_t n = tt_min(MOST, out->by_message);
+	size_t n, head_len = sizeof head; /* of the first piece */
+	uint32_t tag = out->id * TAGS;
+	struct tt_vector v = source_of(l, out);
 	struct tt_pack p = tt_pack(head, sizeof head);
 
 	tt_put64(&p, out->len);
 	tt_put64(&p, out->by_message);
-	tt_coll_send_parts(l->coll, out->other, out->id * TAGS, head, sizeof head, out->at, n);
-	for (out->pieces = 1; (out->done += n) < out->by_message; out->pieces++) {
+	do {
 		n = tt_min(MOST, out->by_message - out->done);
-		tt_coll_send(l->coll, out->other, out->id * TAGS + out->pieces, out->at + out->done, n);
-	}
+		tt_coll_send_run(l->coll, out->other, tag + out->pieces++, head, head_len, &v, out->at + out->done, n);
+		head_len = 0;
+	} while ((out->done += n) < out->by_message);
 }
 
 /* Sends all of a short transfer, or the first bytes of a long one that is not open yet. */
@@ -241,8 +262,8 @@ static int begin_transfer(struct tt_transfers *l, struct tt_transfer *out)
 		return 1;
 	if (is_short)
 		out->by_message = out->len;
-	else if (!out->open)
-		out->by_message = tt_min(ready, tt_min(FIRST, MOST)) & ~(size_t)63;
+	else if (!out->open) /* never all */
+		out->by_message = tt_min(tt_min(ready, out->len - 1), tt_min(FIRST, MOST)) & ~(size_t)63;
 	send_pieces(l, out);
 	return 1;
 }
@@ -259,9 +280,10 @@ static bool puts_more(const struct tt_transfers *l, const struct tt_transfer *ou
 
 static int put_chunk(struct tt_transfers *l, struct tt_transfer *out, size_t n)
 {
-	uint64_t at = out->key_at + (out->combine ? out->chunks % SLOTS * chunk_of(out) : out->done);
+	uint64_t to = out->key_at + (has_slots(l, out) ? out->chunks % SLOTS * chunk_of(out) : out->done);
 	bool last = out->done + n == out->len && !puts_more(l, out);
-	int err = tt_coll_put(l->coll, out->other, &out->key, at, out->at + out->done, n, TT_LANE_DATA, last);
+	struct tt_vector v = source_of(l, out);
+	int err = tt_coll_put(l->coll, out->other, &out->key, to, &v, out->at + out->done, n, TT_LANE_DATA, last);
 
 	out->chunks++;
 	out->done += n;
@@ -279,7 +301,7 @@ static int push_transfer(struct tt_transfers *l, struct tt_transfer *out)
 	n = tt_min(chunk_of(out), out->len - out->done);
 	if (!n || !out->open || ready_bytes(l, out) < out->done + n)
 		return 0;
-	if (out->combine && out->chunks >= SLOTS + out->credits) {
+	if (has_slots(l, out) && out->chunks >= SLOTS + out->credits) {
 		out->credits += *credits;
 		*credits = 0;
 		if (out->chunks >= SLOTS + out->credits)
@@ -317,7 +339,7 @@ static int pull_transfers(struct tt_transfers *l)
 	int moved, err = 0;
 
 	for (int k = l->ins_done; !err && k < l->ins && k < l->ins_done + l->ahead; k++)
-		if (!l->in[k].combine || k < l->ins_done + AHEAD_ADDING)
+		if (!has_slots(l, &l->in[k]) || k < l->ins_done + AHEAD_ADDING)
 			err = open_transfer(l, &l->in[k]);
 	if (err || l->ins_done == l->ins)
 		return err;
@@ -371,6 +393,7 @@ int tt_exchange_begin(struct tt_exchange *x, int max, int ahead)
 
 	if (!l)
 		return tt_fail(-ENOMEM, "no memory for an all-reduce");
+	l->vector = x->vector;
 	l->width = x->width;
 	l->type = x->type;
 	l->rule = x->rule;
@@ -387,15 +410,14 @@ void tt_exchange_release(struct tt_exchange *x)
 }
 
 /* Block b of n begins at element count * b / n. */
-static char *block_at(const struct tt_exchange *x, int blocks, int block)
+static size_t block_at(const struct tt_exchange *x, int blocks, int block)
 {
-	return x->buf + (size_t)((unsigned __int128)x->count * (unsigned)block / (unsigned)blocks) * x->width;
+	return x->at + (size_t)((unsigned __int128)x->count * (unsigned)block / (unsigned)blocks) * x->width;
 }
 
 struct tt_transfer tt_exchange_blocks(const struct tt_exchange *x, int other, uint32_t id, int blocks, int first, int n)
 {
-	char *at = block_at(x, blocks, first);
-	size_t len = (size_t)(block_at(x, blocks, first + n) - at);
+	size_t at = block_at(x, blocks, first), len = block_at(x, blocks, first + n) - at;
 
 	return (struct tt_transfer){ .other = tt_exchange_seat(x, other), .id = id, .at = at, .len = len };
 }

@@ -38,6 +38,7 @@ static const struct kind {
 	[TUTTI_STAT_REDUCE_SCATTER] = { "reduce-scatter", TIMED, true },
 	[TUTTI_STAT_ALLGATHER] = { "all-gather", TIMED, true },
 	[TUTTI_STAT_ALLTOALL] = { "all-to-all", TIMED, true },
+	[TUTTI_STAT_REDUCE] = { "reduce", TIMED, true },
 	[TUTTI_STAT_PUSH] = { "push", TIMED, true },
 	[TUTTI_STAT_PULL] = { "pull", TIMED, true },
 	[TUTTI_STAT_PUSH_PULL] = { "push-pull", TIMED, true },

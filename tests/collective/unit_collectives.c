@@ -163,34 +163,116 @@ static char *memory_for(tutti *job, size_t bytes, int turn)
 	return (char *)p + ODDLY;
 }
 
-static void check_allreduce(tutti *job, size_t count, tutti_type type, tutti_rule rule)
+/* The result of all ranks' vectors, in v.of[0]. */
+static void combine_all(tutti *job, struct vectors *v)
+{
+	bool average = v->rule == TUTTI_AVERAGE;
+
+	if (tt_segment_open(job)) {
+		combine_ranks(v);
+		return; /* an average is divided already */
+	}
+	if (tt_coll_group(job)->model.by_host)
+		combine_hosts(job, v);
+	else /* direct, too, does so for what is short */
+		combine_as(v, *algorithm_of(job) == 'd' ? "doubling" : algorithm_of(job));
+	if (average)
+		tt_scale(v->of[0], v->count, v->type, (unsigned)v->n);
+}
+
+static struct vectors vectors_of(tutti *job, size_t count, tutti_type type, tutti_rule rule)
 {
 	struct vectors v = { .n = tutti_size(job), .count = count, .width = tt_type_size(type), .type = type, .rule = rule };
-	size_t bytes = count * v.width;
-	char *mine = memory_for(job, bytes + 8, (int)type + (int)rule + (int)count);
 
 	for (int r = 0; r < v.n; r++)
-		v.of[r] = vector_of(r, bytes, count);
-	memcpy(mine, v.of[tutti_rank(job)], bytes);
-	memset(mine + bytes, 42, 8);
-	CHECK(tutti_allreduce(job, mine, count, type, rule, NULL) == 0);
-	if (tt_segment_open(job)) {
-		combine_ranks(&v);
-		if (rule == TUTTI_AVERAGE)
-			rule = TUTTI_SUM; /* done */
-	} else if (tt_coll_group(job)->model.by_host) {
-		combine_hosts(job, &v);
-	} else {
-		combine_as(&v, *algorithm_of(job) == 'd' ? "doubling" : algorithm_of(job)); /* direct, too, does so for what is short */
+		v.of[r] = vector_of(r, count * v.width, count);
+	return v;
+}
+
+static void free_vectors(struct vectors *v)
+{
+	for (int r = 0; r < v->n; r++)
+		free(v->of[r]);
+}
+
+static bool is_42(const char *bytes, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (bytes[i] != 42)
+			return false;
+	return true;
+}
+
+/* As tensors of none, one and more elements: each in memory of its own with eight bytes behind it, or all in one range on no
+ * rank, on all or on every second one. */
+enum { TENSORS = 10 };
+
+static void reduce_tensors(tutti *job, char *mine, const struct vectors *v)
+{
+	const size_t most[TENSORS] = { 1, 0, 2, 13, 700, 0, v->count / 3, 5, v->count / 2, v->count };
+	tutti_tensor t[TENSORS], copy[TENSORS];
+	size_t at = 0;
+	tutti_op op = { 0 };
+
+	char *all = v->count % 3 == 0 || (v->count % 3 == 1 && tutti_rank(job) % 2) ? memory_for(job, v->count * v->width, 2) : NULL;
+
+	for (int i = 0; i < TENSORS; i++) {
+		size_t count = tt_min(most[i], v->count - at / v->width), bytes = count * v->width;
+		t[i] = (tutti_tensor){ !count ? NULL : all ? all + at : memory_for(job, bytes + 8, i), count, v->type };
+		if (count)
+			memcpy(t[i].data, mine + at, bytes);
+		if (count && !all)
+			memset((char *)t[i].data + bytes, 42, 8);
+		at += bytes;
 	}
-	if (rule == TUTTI_AVERAGE)
-		tt_scale(v.of[0], count, type, (unsigned)v.n);
+	CHECK(at == v->count * v->width);
+	memcpy(copy, t, sizeof t);
+	CHECK(tutti_allreduce_tensors(job, t, TENSORS, v->rule, &op) == 0);
+	memset(t, 0x55, sizeof t); /* the list was read */
+	CHECK(tutti_wait(&op, -1) == 0);
+	at = 0;
+	for (int i = 0; i < TENSORS; i++) {
+		size_t bytes = copy[i].count * v->width;
+		if (!bytes)
+			continue;
+		memcpy(mine + at, copy[i].data, bytes);
+		CHECK(all || is_42((char *)copy[i].data + bytes, 8));
+		if (!all)
+			tutti_free(job, (char *)copy[i].data - ODDLY);
+		at += bytes;
+	}
+	if (all)
+		tutti_free(job, all - ODDLY);
+}
+
+enum way { IN_PLACE, TO_OTHER, AS_TENSORS, WAYS };
+
+static void check_allreduce_as(tutti *job, size_t count, tutti_type type, tutti_rule rule, enum way way)
+{
+	struct vectors v = vectors_of(job, count, type, rule);
+	size_t bytes = count * v.width;
+	char *mine = memory_for(job, bytes + 8, (int)type + (int)rule + (int)count), *given = v.of[tutti_rank(job)], *in = must(malloc(bytes + 1));
+
+	memset(mine, 42, bytes + 8);
+	memcpy(in, given, bytes);
+	if (way != TO_OTHER)
+		memcpy(mine, given, bytes);
+	if (way == AS_TENSORS)
+		reduce_tensors(job, mine, &v);
+	else
+		CHECK(tutti_allreduce(job, way == TO_OTHER ? in : mine, mine, count, type, rule, NULL) == 0);
+	CHECK(memcmp(in, given, bytes) == 0);
+	combine_all(job, &v);
 	CHECK(memcmp(mine, v.of[0], bytes) == 0);
-	for (int i = 0; i < 8; i++)
-		CHECK(mine[bytes + (size_t)i] == 42);
-	for (int r = 0; r < v.n; r++)
-		free(v.of[r]);
+	CHECK(is_42(mine + bytes, 8));
+	free_vectors(&v);
+	free(in);
 	tutti_free(job, mine - ODDLY);
+}
+
+static void check_allreduce(tutti *job, size_t count, tutti_type type, tutti_rule rule)
+{
+	check_allreduce_as(job, count, type, rule, (enum way)(((size_t)type + count / 2) % WAYS));
 }
 
 static void program_all(tutti *job)
@@ -201,8 +283,10 @@ static void program_all(tutti *job)
 		for (int rule = TUTTI_SUM; rule <= TUTTI_MIN; rule++)
 			for (size_t i = SKIPPED; i < TT_COUNT(counts); i++)
 				check_allreduce(job, counts[i], (tutti_type)type, (tutti_rule)rule);
-	check_allreduce(job, 100003, TUTTI_F32, TUTTI_SUM);
-	check_allreduce(job, 70001, TUTTI_BF16, TUTTI_AVERAGE);
+	for (enum way way = IN_PLACE; way < WAYS; way++) {
+		check_allreduce_as(job, 100003, TUTTI_F32, TUTTI_SUM, way);
+		check_allreduce_as(job, 70001, TUTTI_BF16, TUTTI_AVERAGE, way);
+	}
 }
 
 /* Whoever sleeps until the last one comes is woken by it, and not by the next heartbeat. */
@@ -212,14 +296,14 @@ static void program_late(tutti *job)
 	float *v = must(calloc(100000, sizeof *v));
 	uint64_t since;
 
-	CHECK(tutti_allreduce(job, v, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	CHECK(tutti_allreduce(job, v, v, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 	since = tt_now();
 	for (int i = 0; i < ROUNDS; i++) {
 		if (i % tutti_size(job) == tutti_rank(job) && tt_world)
 			tt_sim_sleep(LATE_MS * TT_MS);
 		else if (i % tutti_size(job) == tutti_rank(job))
 			usleep(LATE_MS * 1000);
-		CHECK(tutti_allreduce(job, v, i % 2 ? 10 : 100000, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+		CHECK(tutti_allreduce(job, v, v, i % 2 ? 10 : 100000, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 	}
 	CHECK(tt_now() - since < ROUNDS * (LATE_MS + 1) * TT_MS * (tt_world ? 1 : 20));
 	free(v);
@@ -285,8 +369,9 @@ static void test_ring(void) { on_wires(program_all, "ring"); }
 /* Many chunks a leg, more than there are slots. */
 static void program_large(tutti *job)
 {
-	check_allreduce(job, 3000017, TUTTI_F32, TUTTI_SUM);
-	check_allreduce(job, 1 << 21, TUTTI_F32, TUTTI_AVERAGE);
+	check_allreduce_as(job, 3000017, TUTTI_F32, TUTTI_SUM, IN_PLACE);
+	check_allreduce_as(job, 3000017, TUTTI_F32, TUTTI_SUM, AS_TENSORS);
+	check_allreduce_as(job, 1 << 21, TUTTI_F32, TUTTI_AVERAGE, TO_OTHER);
 }
 
 static void test_large(void)
@@ -299,6 +384,134 @@ static void test_large(void)
 		CU_ASSERT_EQUAL(run_ranks(run), 0);
 		CU_ASSERT_EQUAL(run_real_ranks(run), 0);
 	}
+}
+
+/* Thousands of tensors of a few elements, and a vector of none at all. */
+static void program_many_tensors(tutti *job)
+{
+	enum { MANY = 5000 };
+	int n = tutti_size(job);
+	int32_t *v = must(malloc(2 * MANY * sizeof *v)); /* every second one is in a tensor */
+	tutti_tensor *t = must(malloc(MANY * sizeof *t));
+	bool right = true;
+
+	for (int i = 0; i < 2 * MANY; i++)
+		v[i] = i;
+	for (int i = 0; i < MANY; i++)
+		t[MANY - 1 - i] = (tutti_tensor){ &v[2 * i], 1, TUTTI_I32 };
+	CHECK(tutti_allreduce_tensors(job, t, MANY, TUTTI_SUM, NULL) == 0);
+	for (int i = 0; i < 2 * MANY; i++)
+		right = right && v[i] == (i % 2 ? i : n * i);
+	CHECK(right);
+	t[0] = t[1] = (tutti_tensor){ NULL, 0, TUTTI_F32 };
+	CHECK(tutti_allreduce_tensors(job, t, 2, TUTTI_SUM, NULL) == 0);
+	free(t);
+	free(v);
+}
+
+static void test_many_tensors(void) { on_wires(program_many_tensors, "auto"); }
+
+static void program_bad_tensors(tutti *job)
+{
+	float v[4] = { 1, 2, 3, 4 };
+	int32_t w = 5;
+	tutti_tensor t[] = { { v, 2, TUTTI_F32 }, { &w, 1, TUTTI_I32 } }, null = { NULL, 1, TUTTI_F32 }, huge[] = { { v, SIZE_MAX / 8, TUTTI_F32 }, { v, SIZE_MAX / 8, TUTTI_F32 } };
+
+	CHECK(tutti_allreduce_tensors(job, t, 2, TUTTI_SUM, NULL) == -ENOTSUP && strstr(tutti_why(), "tensors 0 and 1"));
+	CHECK(tutti_allreduce_tensors(job, t, 0, TUTTI_SUM, NULL) == -EINVAL);
+	CHECK(tutti_allreduce_tensors(job, NULL, 1, TUTTI_SUM, NULL) == -EINVAL);
+	CHECK(tutti_allreduce_tensors(job, &null, 1, TUTTI_SUM, NULL) == -EINVAL);
+	CHECK(tutti_allreduce_tensors(job, t, 1, (tutti_rule)9, NULL) == -EINVAL);
+	CHECK(tutti_allreduce_tensors(job, huge, 2, TUTTI_SUM, NULL) == -EINVAL);
+	CHECK(tutti_allreduce(job, v, v + 1, 2, TUTTI_F32, TUTTI_SUM, NULL) == -EINVAL && strstr(tutti_why(), "overlap"));
+	CHECK(tutti_allreduce(job, v + 1, v, 2, TUTTI_F32, TUTTI_SUM, NULL) == -EINVAL);
+	CHECK(tutti_allreduce(job, NULL, v, 2, TUTTI_F32, TUTTI_SUM, NULL) == -EINVAL);
+	CHECK(tutti_allreduce(job, v, v + 2, 2, TUTTI_F32, TUTTI_MAX, NULL) == 0 && v[2] == 1 && v[3] == 2);
+	CHECK(tutti_reduce(job, v, v + 1, 2, TUTTI_F32, TUTTI_SUM, tutti_rank(job), NULL) == -EINVAL);
+	CHECK(tutti_reduce(job, NULL, v, 2, TUTTI_F32, TUTTI_SUM, 0, NULL) == -EINVAL);
+	CHECK(tutti_reduce(job, v, v, 2, TUTTI_F32, TUTTI_SUM, -1, NULL) == -EINVAL);
+	CHECK(tutti_reduce(job, v, v, 2, TUTTI_F32, TUTTI_SUM, tutti_size(job), NULL) == -EINVAL);
+	CHECK(tutti_reduce(job, v, v, 2, TUTTI_F32, (tutti_rule)9, 0, NULL) == -EINVAL);
+}
+
+static void test_bad_tensors(void) { CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .program = program_bad_tensors }), 0); }
+
+/* ---- reduce ---- */
+
+/* The documented orders: along a binomial tree, or a chain. Ranks are counted from the root. */
+static void combine_to(struct vectors *v, int root)
+{
+	bool chain = v->count * v->width / (size_t)v->n > 128 * 1024;
+
+	for (int step = 1; !chain && step < v->n; step *= 2)
+		for (int i = 0; i + step < v->n; i += 2 * step)
+			combine(v, v->of[(root + i) % v->n], v->of[(root + i + step) % v->n], 0, v->count);
+	for (int i = v->n - 1; chain && i > 0; i--)
+		combine(v, v->of[(root + i - 1) % v->n], v->of[(root + i) % v->n], 0, v->count);
+	if (v->rule == TUTTI_AVERAGE)
+		tt_scale(v->of[root], v->count, v->type, (unsigned)v->n);
+}
+
+static void check_reduce(tutti *job, size_t count, tutti_type type, tutti_rule rule, int root, bool in_place, int turn)
+{
+	struct vectors v = vectors_of(job, count, type, rule);
+	size_t bytes = count * v.width;
+	int me = tutti_rank(job);
+	char *in = memory_for(job, bytes + 8, turn), *apart = must(malloc(bytes + 8)), *out = in_place ? in : apart;
+	static char elsewhere[1]; /* is not looked at */
+
+	memset(apart, 42, bytes + 8);
+	memset(memcpy(in, v.of[me], bytes) + bytes, 42, 8);
+	CHECK(tutti_reduce(job, in, me == root ? out : elsewhere, count, type, rule, root, NULL) == 0);
+	CHECK((me == root && in_place) || memcmp(in, v.of[me], bytes) == 0);
+	if (tt_segment_open(job))
+		combine_ranks(&v);
+	else
+		combine_to(&v, root);
+	CHECK(me != root || memcmp(out, v.of[tt_segment_open(job) ? 0 : root], bytes) == 0);
+	CHECK(is_42(in + bytes, 8) && is_42(apart + bytes, 8));
+	free_vectors(&v);
+	free(apart);
+	tutti_free(job, in - ODDLY);
+}
+
+static void program_reduce(tutti *job)
+{
+	static const size_t counts[] = { 0, 1, 999, 6007, 40001 };
+	int n = tutti_size(job);
+
+	for (int type = TUTTI_F32; type <= TUTTI_I64; type++)
+		for (size_t i = SKIPPED; i < TT_COUNT(counts); i++)
+			check_reduce(job, counts[i], (tutti_type)type, (tutti_rule)((type + (int)i) % 5), (type + (int)i) % n, i % 2, type);
+	check_reduce(job, 300001, TUTTI_F32, TUTTI_SUM, n - 1, true, 0);
+	check_reduce(job, 300001, TUTTI_F32, TUTTI_AVERAGE, 0, false, 1);
+}
+
+static void test_reduce(void) { on_wires(program_reduce, NULL); }
+
+/* A rank that is no root gets ahead, but not for ever: else what it sends is more than the root may keep. */
+static void program_reduces_ahead(tutti *job)
+{
+	enum { CALLS = 5000, COUNT = 16 }; /* whole lines, too */
+	float x[COUNT] = { 1 }, sum[COUNT];
+
+	for (size_t count = 1; count <= COUNT; count += COUNT - 1) {
+		if (tutti_rank(job) == 0)
+			pass_time(300 * TT_MS);
+		for (int i = 0; i < CALLS; i++)
+			CHECK(tutti_reduce(job, x, sum, count, TUTTI_F32, TUTTI_SUM, 0, NULL) == 0);
+		CHECK(tutti_rank(job) || sum[0] == (float)tutti_size(job));
+		CHECK(tutti_barrier(job, NULL) == 0);
+	}
+}
+
+static void test_reduces_ahead(void)
+{
+	struct ranks run = { .size = 3, .program = program_reduces_ahead };
+
+	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+	run.wire = "sim";
+	CU_ASSERT_EQUAL(run_ranks(run), 0);
 }
 
 /* ---- the model: the same numbers everywhere, and kept ---- */
@@ -314,7 +527,7 @@ static void check_explained(tutti *job)
 
 	CHECK(tt_allreduce_explain(job, 1 << 20, TUTTI_F32, TUTTI_SUM, before, sizeof before) == 0);
 	CHECK(tt_segment_open(job) ? strstr(before, "direct") != NULL : strstr(before, "expected") && strstr(before, "chunks"));
-	CHECK(tutti_allreduce(job, v, 50000, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	CHECK(tutti_allreduce(job, v, v, 50000, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 	CHECK(tt_allreduce_explain(job, 1 << 20, TUTTI_F32, TUTTI_SUM, after, sizeof after) == 0);
 	CHECK(strcmp(before, after) == 0);
 	CHECK(tt_allreduce_explain(job, 4, (tutti_type)99, TUTTI_SUM, after, sizeof after) == -EINVAL);
@@ -349,7 +562,7 @@ static void program_model(tutti *job)
 	for (int i = 0; i < K * COUNT; i++)
 		v[i] = (float)(i % 7);
 	for (int k = 0; k < K; k++) /* all are under way before anybody knows it */
-		CHECK(tutti_allreduce(job, v + k * COUNT, COUNT, TUTTI_F32, TUTTI_SUM, &ops[k]) == 0);
+		CHECK(tutti_allreduce(job, v + k * COUNT, v + k * COUNT, COUNT, TUTTI_F32, TUTTI_SUM, &ops[k]) == 0);
 	for (int k = K - 1; k >= 0; k--)
 		CHECK(tutti_wait(&ops[k], -1) == 0);
 	for (int i = 0; i < K * COUNT; i++)
@@ -554,6 +767,52 @@ static void program_allgather(tutti *job)
 
 static void test_allgather(void) { on_wires(program_allgather, NULL); }
 
+/* Ranks disagree about a root, the call, or the tensors: none gets a result that the others have not asked for. */
+static int call_new(tutti *job, int k, char *v, bool odd)
+{
+	int n = tutti_size(job);
+	size_t each = k % 2 ? 100000 : 8;
+	char *out = v + 400000;
+	tutti_tensor t[] = { { v, each / 4, TUTTI_F32 }, { v + 200000, each / 4, TUTTI_F32 } };
+
+	switch (k / 2) {
+	case 2: return tutti_reduce(job, v, out, each / 4, TUTTI_F32, TUTTI_SUM, odd ? n - 1 : 0, NULL);
+	case 3: return odd ? tutti_reduce(job, v, out, each / 4, TUTTI_F32, TUTTI_SUM, 0, NULL) :
+		             tutti_allreduce(job, v, out, each / 4, TUTTI_F32, TUTTI_SUM, NULL);
+	default:
+		t[0].count += odd;
+		t[1].count -= odd;
+		return tutti_allreduce_tensors(job, t, 2, TUTTI_SUM, NULL);
+	}
+}
+
+static void program_disagree_new(tutti *job)
+{
+	int n = tutti_size(job), me = tutti_rank(job);
+	char *v = must(calloc(400000 + RANKS_MAX * 100002, 1));
+	uint64_t start = tt_now();
+
+	for (int k = 4; k < 10; k++) {
+		int err = call_new(job, k, v, me == n - 1);
+		bool leaf = me && (k / 2 == 3 || (k / 2 == 2 && n > 2)); /* of a reduce: it may be through with it before it hears */
+		CHECK(err == -EBADMSG || err == -ECONNABORTED || (err == 0 && leaf));
+		CHECK(!err || strstr(tutti_why(), "rank "));
+		CHECK(tutti_barrier(job, NULL) == 0); /* nobody was cut off for it */
+	}
+	CHECK(tt_now() - start < 8000 * TT_MS);
+	free(v);
+}
+
+static void test_disagree_new(void)
+{
+	for (struct ranks run = { .size = 2, .program = program_disagree_new }; run.size <= 4; run.size++) {
+		run.wire = "sim";
+		for (run.seed = 0; run.seed != SEEDS; run.seed++)
+			CU_ASSERT_EQUAL(run_ranks(run), 0);
+		CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+	}
+}
+
 static void check_alltoall(tutti *job, size_t bytes, int turn)
 {
 	int n = tutti_size(job), me = tutti_rank(job);
@@ -639,7 +898,7 @@ static void program_several(tutti *job)
 			v[k][i] = (float)(i % 7 + me + k);
 		float *mine = v[k] + me * count;
 		CHECK((k % 4 == 0 ? tutti_reduce_scatter(job, v[k], mine, count, TUTTI_F32, TUTTI_MAX, &ops[k]) :
-		       k % 4 == 1 ? tutti_allreduce(job, v[k], n * count, TUTTI_F32, TUTTI_MAX, &ops[k]) :
+		       k % 4 == 1 ? tutti_allreduce(job, v[k], v[k], n * count, TUTTI_F32, TUTTI_MAX, &ops[k]) :
 		       k % 4 == 2 ? tutti_allgather(job, mine, count * sizeof(float), v[k], &ops[k]) :
 		                    tutti_reduce_scatter(job, v[k], mine, k == 3 ? 0 : count, TUTTI_F32, TUTTI_MAX, &ops[k])) == 0);
 	}
@@ -664,8 +923,8 @@ static void program_disagree_first(tutti *job)
 	int err;
 
 	CHECK(tutti_barrier(job, NULL) == 0);
-	CHECK(tutti_allreduce(job, v, 1 + (size_t)tutti_rank(job), TUTTI_F32, TUTTI_SUM, &first) == 0);
-	CHECK(tutti_allreduce(job, w, 1, TUTTI_F32, TUTTI_SUM, &second) == 0);
+	CHECK(tutti_allreduce(job, v, v, 1 + (size_t)tutti_rank(job), TUTTI_F32, TUTTI_SUM, &first) == 0);
+	CHECK(tutti_allreduce(job, w, w, 1, TUTTI_F32, TUTTI_SUM, &second) == 0);
 	err = tutti_wait(&first, -1);
 	CHECK(err == -EBADMSG || err == -ECONNABORTED);
 	CHECK(tutti_wait(&second, -1) == 0);
@@ -676,7 +935,7 @@ static void program_board_unknown(tutti *job)
 {
 	float v[8] = { 0 };
 
-	CHECK(tutti_allreduce(job, v, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	CHECK(tutti_allreduce(job, v, v, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 	CHECK(tutti_barrier(job, NULL) == 0);
 	if (tutti_rank(job) == 1 && tt_coll_group(job)->segment) {
 		tt_lock(job->job);
@@ -685,14 +944,14 @@ static void program_board_unknown(tutti *job)
 		if (tt_world)
 			tt_sim_sleep(20 * TT_MS);
 	}
-	CHECK(tutti_allreduce(job, v, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	CHECK(tutti_allreduce(job, v, v, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 }
 
 static bool makes_board(tutti *job)
 {
 	int x = 1;
 
-	CHECK(tutti_allreduce(job, &x, 1, TUTTI_I32, TUTTI_SUM, NULL) == 0);
+	CHECK(tutti_allreduce(job, &x, &x, 1, TUTTI_I32, TUTTI_SUM, NULL) == 0);
 	return tt_segment_open(job);
 }
 
@@ -824,7 +1083,7 @@ static void check_staged(tutti *job, int owners, size_t count, bool alike, int t
 		v.of[r] = vector_of(r, bytes, count);
 	memcpy(mine, v.of[tutti_rank(job)], bytes);
 	memset(mine + bytes, 42, 8);
-	CHECK(tt_coll_run(&new_staged(job, &(struct tt_blocks){ .vector = mine, .bytes = bytes, .owners = owners, .each = each, .to = mine + at, .width = 2,
+	CHECK(tt_coll_run(&new_staged(job, &(struct tt_blocks){ .vector = tt_vector_at(mine), .bytes = bytes, .owners = owners, .each = each, .to = mine + at, .width = 2,
 	                                                        .type = v.type, .rule = v.rule })->coll, NULL) == 0);
 	memcpy(got, mine, bytes + 8);
 	memset(mine, 0x55, bytes);
@@ -1086,7 +1345,7 @@ static int start_wrong(struct tt_coll *c)
 	tt_put64(&p, len);
 	tt_put64(&p, said);
 	tt_coll_send(c, 0, 64, bytes, 16 + first);
-	tt_coll_put(c, 0, NULL, 0, NULL, 0, TT_LANE_DATA, true);
+	tt_coll_put(c, 0, NULL, 0, NULL, 0, 0, TT_LANE_DATA, true);
 	free(bytes);
 	return 1;
 }
@@ -1159,6 +1418,7 @@ static void run_each(tutti *g, size_t salt)
 	check_reduce_scatter(g, 7 + salt, TUTTI_F32, TUTTI_SUM, false, 0);
 	check_reduce_scatter(g, 200001 + salt, TUTTI_F32, TUTTI_AVERAGE, true, 2);
 	program_allgather(g);
+	check_reduce(g, 100003 + salt, TUTTI_F32, TUTTI_AVERAGE, tutti_size(g) - 1, true, 1);
 	program_alltoall(g);
 	check_alltoallv(g, 3 + salt);
 }
@@ -1181,7 +1441,7 @@ static void program_parts(tutti *job)
 
 	for (int i = 0; i < COUNT; i++)
 		v[i] = 1;
-	CHECK(tutti_allreduce(job, v, COUNT, TUTTI_F32, TUTTI_SUM, &op) == 0); /* meanwhile */
+	CHECK(tutti_allreduce(job, v, v, COUNT, TUTTI_F32, TUTTI_SUM, &op) == 0); /* meanwhile */
 	run_each(part, (size_t)tutti_rank(job) % 2);
 	CHECK(tutti_wait(&op, -1) == 0);
 	CHECK(v[0] == (float)tutti_size(job) && v[COUNT - 1] == (float)tutti_size(job));
@@ -1199,7 +1459,7 @@ static void program_rest(tutti *job)
 	program_alltoall(job); /* so that it says goodbye to all of them */
 	if (me == n / 2)
 		return;
-	CHECK(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) != 0);
+	CHECK(tutti_allreduce(job, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) != 0);
 	CHECK(tutti_group_shrink(job, &rest) == 0);
 	CHECK(tutti_rank(must(rest)) == me - (me > n / 2));
 	run_each(rest, 0);
@@ -1224,7 +1484,7 @@ static void program_group_models(tutti *job)
 	struct { uint64_t latency_ns, net_ps, add_ps; } all[RANKS_MAX], mine;
 	float *v = must(calloc(COUNT, sizeof *v));
 
-	CHECK(tutti_allreduce(part, v, COUNT, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	CHECK(tutti_allreduce(part, v, v, COUNT, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 	CHECK(tt_coll_group(part)->model.known == needs_model(part) && !tt_coll_group(job)->model.known);
 	mine.latency_ns = tt_coll_group(part)->model.latency_ns;
 	mine.net_ps = tt_coll_group(part)->model.net_ps;
@@ -1233,7 +1493,7 @@ static void program_group_models(tutti *job)
 	for (int r = 0; r < tutti_size(part); r++)
 		CHECK(memcmp(&all[r], &mine, sizeof mine) == 0);
 	tutti_leave(part); /* perhaps before those who waited for the model were woken */
-	CHECK(tutti_allreduce(job, v, COUNT, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	CHECK(tutti_allreduce(job, v, v, COUNT, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 	CHECK(tt_coll_group(job)->model.known == needs_model(job));
 	free(v);
 }
@@ -1280,7 +1540,7 @@ static void program_wrap(tutti *job)
 		usleep(100000);
 	for (int i = 0; i < 20; i++) {
 		x = 1;
-		CHECK(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+		CHECK(tutti_allreduce(job, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 		CHECK(x == (float)tutti_size(job));
 		CHECK(tutti_broadcast(job, &x, 4, i % tutti_size(job), NULL) == 0);
 		CHECK(tt_collective_module.group_finished(job) == (uint32_t)(UINT32_MAX - 4 + 2 * i));
@@ -1293,10 +1553,13 @@ static void test_wrap(void) { on_wires(program_wrap, NULL); }
 static CU_TestInfo allreduce_tests[] = {
 	{ "direct", test_direct },
 	{ "over several hosts", test_hierarchical }, { "not direct", test_not_direct }, { "late", test_late }, { "doubling", test_doubling }, { "rabenseifner", test_rabenseifner }, { "ring", test_ring }, { "large", test_large },
+	{ "many tensors", test_many_tensors }, { "wrong tensors and overlaps", test_bad_tensors },
+	{ "reduce", test_reduce }, { "reduces ahead of the root", test_reduces_ahead },
 	{ "model", test_model }, { "choice", test_choice }, { "settings", test_settings }, { "numbers wrap", test_wrap }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo pairwise_tests[] = {
 	{ "reduce-scatter", test_reduce_scatter }, { "all-gather", test_allgather }, { "all-to-all", test_alltoall },
+	{ "disagreement", test_disagree_new },
 	{ "all-to-all of any sizes", test_alltoallv }, { "wrong sizes", test_wrong_sizes }, { "a wrong start", test_wrong_start }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo one_host_tests[] = {

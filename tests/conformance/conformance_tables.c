@@ -317,7 +317,7 @@ static void run_aggregate(const struct node *c, tutti *job)
 {
 	float x = (float)at(at(get(get(c, "input"), "values"), tutti_rank(job)), 0)->number;
 
-	WANT(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	WANT(tutti_allreduce(job, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 	WANT((double)x == at(get(get(c, "expected"), "result"), 0)->number);
 }
 

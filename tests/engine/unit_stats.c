@@ -126,8 +126,8 @@ static void program_collectives(tutti *job)
 
 	tt_settings_set(&job->job->settings, TT_ALLREDUCE, "rabenseifner", "test"); /* it sends chunks on every wire */
 	for (int i = 0; i < 3; i++)
-		CHECK(tutti_allreduce(job, v, 100000, TUTTI_F32, TUTTI_SUM, NULL) == 0);
-	CHECK(tutti_allreduce(job, v, 10, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+		CHECK(tutti_allreduce(job, v, v, 100000, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	CHECK(tutti_allreduce(job, v, v, 10, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 	CHECK(tutti_broadcast(job, v, 5000, 0, NULL) == 0);
 	CHECK(tutti_gather(job, v, 4, all, -1, NULL) == 0);
 	CHECK(tutti_barrier(job, NULL) == 0);
@@ -248,7 +248,7 @@ static void program_lost(tutti *job)
 		tt_sim_sleep(3000 * TT_MS);
 	} else {
 		tt_sim_stop(1, 0, 2000 * TT_MS);
-		CHECK(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == -ETIMEDOUT);
+		CHECK(tutti_allreduce(job, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == -ETIMEDOUT);
 		CHECK(tutti_put(w, 1, 0, &v, 8, NULL) == -ECONNRESET);
 		CHECK(stat_of(job, 1, TUTTI_STAT_PING).ops >= 1);
 		CHECK(counts(job, 1, TUTTI_STAT_CUT, 1, 0, 0));

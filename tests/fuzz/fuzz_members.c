@@ -39,7 +39,7 @@ static int call_pairwise(struct part *p, int i)
 	case 3: return tutti_allgather(p->group, v, LONG * sizeof *v, out, op);
 	case 4: return tutti_alltoall(p->group, v, 100, out, op);
 	case 5: return tutti_alltoallv(p->group, v, bytes, at, out, bytes, at, op);
-	default: return tutti_allreduce(p->group, v, 3 * LONG, TUTTI_F32, TUTTI_SUM, op);
+	default: return tutti_allreduce(p->group, v, v, 3 * LONG, TUTTI_F32, TUTTI_SUM, op);
 	}
 }
 
@@ -55,8 +55,8 @@ static int call(struct part *p, int i)
 	case 1: return tutti_gather(p->group, v, 100, v, -1, op);
 	case 2: return tutti_broadcast(p->group, v, 300, i % RANKS, op);
 	case 3: return tutti_broadcast(p->group, v, LONG * sizeof *v, i % RANKS, op);
-	case 4: return tutti_allreduce(p->group, v, 10, TUTTI_F32, TUTTI_SUM, op);
-	case 5: return tutti_allreduce(p->group, v, LONG, TUTTI_F32, TUTTI_AVERAGE, op);
+	case 4: return tutti_allreduce(p->group, v, v, 10, TUTTI_F32, TUTTI_SUM, op);
+	case 5: return tutti_allreduce(p->group, v, v, LONG, TUTTI_F32, TUTTI_AVERAGE, op);
 	default: return tutti_gather(p->group, v, 4000, v, 0, op);
 	}
 }

@@ -29,9 +29,9 @@ struct kind { /* of calls that are under way when it happens */
 	bool stored;          /* ... and store into: who is frozen while it does may be killed */
 };
 
-static int sum_large(tutti *job, float *v) { return tutti_allreduce(job, v, FLOATS, TUTTI_F32, TUTTI_AVERAGE, NULL); }
+static int sum_large(tutti *job, float *v) { return tutti_allreduce(job, v, v, FLOATS, TUTTI_F32, TUTTI_AVERAGE, NULL); }
 enum { FLOATS_IN_PLACE = 8 * FLOATS / SLOW }; /* a call takes as long as without a sanitizer, and not longer than the deadline */
-static int sum_in_place(tutti *job, float *v) { return tutti_allreduce(job, v, FLOATS_IN_PLACE, TUTTI_F32, TUTTI_AVERAGE, NULL); }
+static int sum_in_place(tutti *job, float *v) { return tutti_allreduce(job, v, v, FLOATS_IN_PLACE, TUTTI_F32, TUTTI_AVERAGE, NULL); }
 static int scatter_in_place(tutti *job, float *v)
 {
 	size_t count = FLOATS_IN_PLACE / (size_t)tutti_size(job);
@@ -44,9 +44,20 @@ static int gather_in_place(tutti *job, float *v) /* longer blocks would be put *
 
 	return tutti_allgather(job, v + (size_t)tutti_rank(job) * count, count * sizeof *v, v, NULL);
 }
-static int sum_small(tutti *job, float *v) { return tutti_allreduce(job, v, 16, TUTTI_F32, TUTTI_AVERAGE, NULL); }
+static int sum_small(tutti *job, float *v) { return tutti_allreduce(job, v, v, 16, TUTTI_F32, TUTTI_AVERAGE, NULL); }
 static int cast_large(tutti *job, float *v) { return tutti_broadcast(job, v, FLOATS * sizeof *v, 1, NULL); }
 static int meet(tutti *job, float *v) { return (void)v, tutti_barrier(job, NULL); }
+static int sum_apart(tutti *job, float *v) { return tutti_allreduce(job, v, v + FLOATS / 2, FLOATS / 2, TUTTI_F32, TUTTI_AVERAGE, NULL); }
+static int sum_to_root(tutti *job, float *v) { return tutti_reduce(job, v, v + FLOATS / 2, FLOATS / 2, TUTTI_F32, TUTTI_AVERAGE, 2, NULL); }
+
+static int sum_tensors(tutti *job, float *v)
+{
+	tutti_tensor t[64];
+
+	for (size_t i = 0; i < TT_COUNT(t); i++)
+		t[i] = (tutti_tensor){ v + FLOATS / TT_COUNT(t) * i, FLOATS / TT_COUNT(t) - i, TUTTI_F32 };
+	return tutti_allreduce_tensors(job, t, TT_COUNT(t), TUTTI_AVERAGE, NULL);
+}
 
 /* All are started before the first is waited for; all end, whatever becomes of the others. */
 static int start_several(tutti *job, float *v)
@@ -54,11 +65,11 @@ static int start_several(tutti *job, float *v)
 	tutti_op op[5];
 	int failed = 0;
 
-	EXPECT(tutti_allreduce(job, v, FLOATS / 2, TUTTI_F32, TUTTI_AVERAGE, &op[0]) == 0);
+	EXPECT(tutti_allreduce(job, v, v, FLOATS / 2, TUTTI_F32, TUTTI_AVERAGE, &op[0]) == 0);
 	EXPECT(tutti_barrier(job, &op[1]) == 0);
 	EXPECT(tutti_broadcast(job, v + FLOATS / 2, FLOATS / 4 * sizeof *v, 3, &op[2]) == 0);
-	EXPECT(tutti_allreduce(job, v + FLOATS / 4 * 3, 100, TUTTI_F32, TUTTI_MAX, &op[3]) == 0);
-	EXPECT(tutti_allreduce(job, v + FLOATS / 4 * 3 + 100, FLOATS / 8, TUTTI_F32, TUTTI_MIN, &op[4]) == 0);
+	EXPECT(tutti_allreduce(job, v + FLOATS / 4 * 3, v + FLOATS / 4 * 3, 100, TUTTI_F32, TUTTI_MAX, &op[3]) == 0);
+	EXPECT(tutti_allreduce(job, v + FLOATS / 4 * 3 + 100, v + FLOATS / 4 * 3 + 100, FLOATS / 8, TUTTI_F32, TUTTI_MIN, &op[4]) == 0);
 	for (size_t i = 0; i < TT_COUNT(op); i++) {
 		int err = tutti_wait(&op[i], -1);
 		EXPECT(err == 0 || err == -ECONNRESET);
@@ -70,10 +81,13 @@ static int start_several(tutti *job, float *v)
 static const struct kind kinds[] = {
 	{ "a large all-reduce", FLOATS, sum_large, false, false }, { "a small all-reduce", 16, sum_small, false, false },
 	{ "a large broadcast", FLOATS, cast_large, false, false }, { "a barrier", 1, meet, false, false },
-	{ "several in flight", FLOATS, start_several, false, false }, { "an all-reduce in place", FLOATS_IN_PLACE, sum_in_place, true, true },
+	{ "several in flight", FLOATS, start_several, false, false },
+	{ "an all-reduce to another vector", FLOATS, sum_apart, false, false }, { "an all-reduce of tensors", FLOATS, sum_tensors, false, false },
+	{ "a reduce", FLOATS, sum_to_root, false, false },
+	{ "an all-reduce in place", FLOATS_IN_PLACE, sum_in_place, true, true },
 	{ "a reduce-scatter in place", FLOATS_IN_PLACE, scatter_in_place, true, false }, { "an all-gather in place", FLOATS, gather_in_place, true, false },
 };
-enum { IN_PLACE = 5 };
+enum { IN_PLACE = 8 };
 static const struct kind *kind; /* children inherit it, like the victim */
 static int victim;
 
@@ -128,7 +142,7 @@ static void program_killed(tutti *job)
 
 	sleep_ms(kind->mapped ? 20 : 0);
 	check_untouched(job, v);
-	EXPECT(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == -ECONNRESET);
+	EXPECT(tutti_allreduce(job, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == -ECONNRESET);
 	EXPECT(names(tutti_why(), victim));
 }
 
@@ -176,7 +190,7 @@ static void test_kill_others(void)
 {
 	for (size_t i = 1; i < IN_PLACE; i++) {
 		kill_one(&kinds[i], 0, 1);
-		kill_one(&kinds[i], (int)i, 4);
+		kill_one(&kinds[i], (int)i % 5, 4);
 	}
 }
 
@@ -228,7 +242,7 @@ static bool sums_of(tutti *g, unsigned bits)
 {
 	float x = (float)(1 << tutti_group_member(g, tutti_rank(g)));
 
-	return tutti_allreduce(g, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0 && x == (float)bits;
+	return tutti_allreduce(g, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0 && x == (float)bits;
 }
 
 static void program_back(tutti *again)
@@ -762,7 +776,7 @@ static bool ends_now(tutti *job, bool *right)
 {
 	float x[2] = { (float)my_rank + 1, my_rank == 0 && board->go };
 
-	*right = !tutti_allreduce(job, x, 2, TUTTI_F32, TUTTI_SUM, NULL) && x[0] == 6;
+	*right = !tutti_allreduce(job, x, x, 2, TUTTI_F32, TUTTI_SUM, NULL) && x[0] == 6;
 	return x[1] > 0;
 }
 
@@ -774,7 +788,7 @@ static void program_besieged(tutti *job)
 
 	while (right && !ends_now(job, &right)) {
 		v[49999] = (float)(my_rank + 1);
-		EXPECT(tutti_allreduce(job, v, 50000, TUTTI_F32, TUTTI_SUM, NULL) == 0 && v[49999] == 6);
+		EXPECT(tutti_allreduce(job, v, v, 50000, TUTTI_F32, TUTTI_SUM, NULL) == 0 && v[49999] == 6);
 		mine->rounds++;
 	}
 	EXPECT(right);
@@ -1020,7 +1034,7 @@ static void program_leave(tutti *job)
 	tutti_window *w;
 
 	EXPECT(tutti_window_open(job, "leave", &memory, 8, &w) == 0);
-	EXPECT(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0 && x == (float)crew.size);
+	EXPECT(tutti_allreduce(job, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0 && x == (float)crew.size);
 	for (uint64_t until = tt_now() + (uint64_t)(20 + 60 * turn) * TT_MS; my_rank != last && tt_now() < until;
 	     mine->rounds++)
 		EXPECT(tutti_get(w, last, 0, &v, 8, NULL) == 0 && v == (uint64_t)last);
@@ -1112,7 +1126,7 @@ static void program_fork(tutti *job)
 		}
 		for (int k = 0; k < 20; k++) {
 			x = 1;
-			EXPECT(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0 && x == 3);
+			EXPECT(tutti_allreduce(job, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0 && x == 3);
 		}
 		EXPECT(my_rank != 1 || (waitpid(pid, &status, 0) == pid && status == 0));
 	}
@@ -1377,8 +1391,8 @@ static void use_both(tutti *a, tutti *b)
 	x[99999] = (float)my_rank;
 	EXPECT(tutti_window_open(a, "same name", &in_a, 8, &wa) == 0 &&
 	       tutti_window_open(b, "same name", &in_b, 8, &wb) == 0);
-	EXPECT(tutti_allreduce(a, x, 100000, TUTTI_F32, TUTTI_SUM, &op[0]) == 0 &&
-	       tutti_allreduce(b, y, 2, TUTTI_F32, TUTTI_MAX, &op[1]) == 0);
+	EXPECT(tutti_allreduce(a, x, x, 100000, TUTTI_F32, TUTTI_SUM, &op[0]) == 0 &&
+	       tutti_allreduce(b, y, y, 2, TUTTI_F32, TUTTI_MAX, &op[1]) == 0);
 	EXPECT(tutti_wait(&op[1], -1) == 0 && y[1] == 2);
 	EXPECT(tutti_wait(&op[0], -1) == 0 && x[99999] == 3);
 	EXPECT(tutti_get(wa, 0, 0, &v, 8, NULL) == 0 && v == 10);
@@ -1403,7 +1417,7 @@ static void program_two_jobs(tutti *a)
 		use_both(a, b);
 	tutti_leave(b);
 	for (int i = 0; i < 10; i++)
-		EXPECT(tutti_allreduce(a, &x, 1, TUTTI_F32, TUTTI_AVERAGE, NULL) == 0 && x == 1);
+		EXPECT(tutti_allreduce(a, &x, &x, 1, TUTTI_F32, TUTTI_AVERAGE, NULL) == 0 && x == 1);
 }
 
 static void test_two_jobs(void)
@@ -1428,7 +1442,7 @@ static void program_asked(tutti *job)
 	EXPECT(tutti_barrier(job, NULL) == 0);
 	while (told == 0) {
 		told = my_rank == 0 && board->go == 3;
-		EXPECT(tutti_allreduce(job, &told, 1, TUTTI_F32, TUTTI_MAX, NULL) == 0);
+		EXPECT(tutti_allreduce(job, &told, &told, 1, TUTTI_F32, TUTTI_MAX, NULL) == 0);
 		mine->rounds++;
 	}
 }

@@ -137,7 +137,7 @@ static int sum_up(int rank, tutti *g, size_t count)
 
 	for (size_t i = 0; i < count; i++)
 		v[i] = (float)(1u << rank);
-	err = tutti_allreduce(g, v, count, TUTTI_F32, TUTTI_SUM, NULL);
+	err = tutti_allreduce(g, v, v, count, TUTTI_F32, TUTTI_SUM, NULL);
 	for (size_t i = 0; !err && i < count; i++)
 		if (v[i] != (float)bits) {
 			complain(rank, "element %zu is %g in the group %x", i, (double)v[i], bits);
@@ -153,7 +153,7 @@ static int sum_up(int rank, tutti *g, size_t count)
 static int agree_on_round(int rank, tutti *g, int *round)
 {
 	int32_t least = *round;
-	int err = tutti_allreduce(g, &least, 1, TUTTI_I32, TUTTI_MIN, NULL);
+	int err = tutti_allreduce(g, &least, &least, 1, TUTTI_I32, TUTTI_MIN, NULL);
 
 	if (err)
 		return err;

@@ -436,17 +436,35 @@ static void *new_vector(const struct me *me, size_t id, size_t len)
 	return tutti_alloc(me->job, len, -1, &p) ? new_bytes(len) : p;
 }
 
+/* In place, to another vector, of tensors (of two, and their second half is the first one), or to a root alone. */
+enum way { IN_PLACE, TO_OTHER, TENSORS, TO_ROOT, WAYS };
+static enum way way_of(size_t id) { return id / 3 % WAYS; }
+static int root_of(const struct me *me, size_t id) { return (int)(id % (size_t)me->size); }
+
 static int begin_allreduce(struct me *me, struct started *s, size_t id, tutti_op *op)
 {
 	const struct collective *c = s->c;
-	int mine = my_value(me, id, c->rule);
+	int mine = my_value(me, id, c->rule), root = root_of(me, id);
+	bool apart = way_of(id) == TO_OTHER || way_of(id) == TO_ROOT;
+	size_t half = c->count / 2;
 
 	s->len = c->count * tt_type_size(c->type);
 	s->buf = new_vector(me, id, s->len);
+	if (apart) {
+		s->value_len = s->len;
+		s->value = new_vector(me, id, s->value_len);
+	}
 	for (size_t i = 0; i < c->count; i++)
-		store(s->buf, i, c->type, mine + (int)(i % 64));
-	return tutti_allreduce(me->job, s->buf, c->count, c->type, c->rule, op);
+		store(apart ? s->value : s->buf, i, c->type, mine + (int)(i % 64));
+	tutti_tensor t[] = { { (char *)s->buf + half * tt_type_size(c->type), c->count - half, c->type }, { s->buf, half, c->type } };
+	switch (way_of(id)) {
+	case TENSORS: return tutti_allreduce_tensors(me->job, t, 2, c->rule, op);
+	case TO_ROOT: return tutti_reduce(me->job, s->value, root == me->rank ? s->buf : NULL, c->count, c->type, c->rule, root, op);
+	default: return tutti_allreduce(me->job, apart ? s->value : s->buf, s->buf, c->count, c->type, c->rule, op);
+	}
 }
+
+static bool has_sum(const struct me *me, size_t id) { return way_of(id) != TO_ROOT || root_of(me, id) == me->rank; }
 
 static int begin_broadcast(struct me *me, struct started *s, size_t id, tutti_op *op)
 {
@@ -554,7 +572,7 @@ static void check_collective(struct me *me, const struct started *s, size_t id)
 	size_t at = 0;
 
 	if (c->kind == ALLREDUCE)
-		for (; right && at < c->count; at++)
+		for (; right && at < c->count && has_sum(me, id); at++)
 			right = holds(s->buf, at, c->type, expected_value(me->size, id, c->rule, at));
 	else if (c->kind == SCATTER)
 		for (; right && at < c->count; at++)

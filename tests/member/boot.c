@@ -74,7 +74,7 @@ static bool sums_up(tutti *job)
 {
 	float x = (float)tutti_rank(job) + 1, n = (float)tutti_size(job);
 
-	return tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0 && x == n * (n + 1) / 2;
+	return tutti_allreduce(job, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0 && x == n * (n + 1) / 2;
 }
 
 static void note_wires(struct tt_job *job, struct outcome *o)

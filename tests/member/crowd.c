@@ -30,7 +30,7 @@ static void program_sum(tutti *job)
 	double n = tutti_size(job), me = tutti_rank(job), v[3] = { 1, me, me * me };
 
 	CHECK(tutti_barrier(job, NULL) == 0);
-	CHECK(tutti_allreduce(job, v, 3, TUTTI_F64, TUTTI_SUM, NULL) == 0);
+	CHECK(tutti_allreduce(job, v, v, 3, TUTTI_F64, TUTTI_SUM, NULL) == 0);
 	CHECK(v[0] == n && v[1] == n * (n - 1) / 2 && v[2] == n * (n - 1) * (2 * n - 1) / 6);
 }
 
@@ -359,7 +359,7 @@ static _Noreturn void be_rank(int rank, int size, int port, int deadline_ms)
 		for (int i = 0; board->stay && i < HANG_MS; i++)
 			sleep_ms(1);
 		if (!(err = tutti_barrier(job, NULL)))
-			err = tutti_allreduce(job, &v, 1, TUTTI_F64, TUTTI_SUM, NULL);
+			err = tutti_allreduce(job, &v, &v, 1, TUTTI_F64, TUTTI_SUM, NULL);
 		board->right += !err && v == size * (size - 1) / 2.0;
 	}
 	if (err)

@@ -244,13 +244,13 @@ static void program_left_unseen(tutti *job)
 	tutti *left;
 	int rank = tutti_rank(job);
 
-	CHECK(tutti_allreduce(job, v, 64, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	CHECK(tutti_allreduce(job, v, v, 64, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 	if (rank == 4)
 		return;
 	CHECK((rank != 1 && rank != 6) || !tt_member(job->job, 4)->link);
 	pass_time(50 * TT_MS);
 	uint64_t then = tt_now();
-	CHECK(tutti_allreduce(job, v, 64, TUTTI_F32, TUTTI_SUM, NULL) == -ENOTCONN);
+	CHECK(tutti_allreduce(job, v, v, 64, TUTTI_F32, TUTTI_SUM, NULL) == -ENOTCONN);
 	CHECK(strstr(tutti_why(), "rank 4 has left the job"));
 	CHECK(tutti_group_shrink(job, &left) == 0 && tutti_size(left) == 7);
 	CHECK(tt_now() - then < DEADLINE / 4 * TT_MS);

@@ -60,7 +60,7 @@ static void allreduce_f32(tutti *job, size_t count, tutti_rule rule)
 	for (size_t i = 0; i < count; i++)
 		v[i] = i < PERIOD ? value_of(me, i) : v[i - PERIOD];
 	v[count] = 42; /* a guard */
-	CHECK(tutti_allreduce(job, v, count, TUTTI_F32, rule, NULL) == 0);
+	CHECK(tutti_allreduce(job, v, v, count, TUTTI_F32, rule, NULL) == 0);
 	for (size_t i = 0; i < PERIOD && i < count; i++)
 		CHECK(v[i] == expected_at(n, i, rule));
 	CHECK(!memcmp(v, v + count - repeated, repeated * sizeof *v));
@@ -105,20 +105,20 @@ static void program_integers(tutti *job)
 
 	for (size_t i = 0; i < TT_COUNT(big); i++)
 		big[i] = (int64_t)i - 4500 + rank;
-	CHECK(tutti_allreduce(job, big, TT_COUNT(big), TUTTI_I64, TUTTI_SUM, NULL) == 0);
+	CHECK(tutti_allreduce(job, big, big, TT_COUNT(big), TUTTI_I64, TUTTI_SUM, NULL) == 0);
 	for (size_t i = 0; i < TT_COUNT(big); i++)
 		CHECK(big[i] == n * ((int64_t)i - 4500) + n * (n - 1) / 2);
 	small[0] = rank + 2;
 	small[1] = INT32_MAX;
 	small[2] = -rank;
-	CHECK(tutti_allreduce(job, small, 3, TUTTI_I32, TUTTI_PRODUCT, NULL) == 0);
+	CHECK(tutti_allreduce(job, small, small, 3, TUTTI_I32, TUTTI_PRODUCT, NULL) == 0);
 	int32_t expected = 1;
 	for (int r = 0; r < n; r++)
 		expected *= r + 2;
 	CHECK(small[0] == expected);
 	CHECK(small[2] == 0);
 	small[0] = -7;
-	CHECK(tutti_allreduce(job, small, 1, TUTTI_I32, TUTTI_AVERAGE, NULL) == 0);
+	CHECK(tutti_allreduce(job, small, small, 1, TUTTI_I32, TUTTI_AVERAGE, NULL) == 0);
 	CHECK(small[0] == -7);
 }
 
@@ -135,7 +135,7 @@ static void same_bits(tutti *job, size_t count, tutti_type type)
 	tt_random_seed(&chance, (uint64_t)tutti_rank(job) + 99);
 	for (size_t i = 0; i < bytes / 2; i++)
 		v[i] = (uint16_t)(0x3000 + tt_random_below(&chance, 0x1000)); /* finite in every float type */
-	CHECK(tutti_allreduce(job, v, count, type, TUTTI_SUM, NULL) == 0);
+	CHECK(tutti_allreduce(job, v, v, count, type, TUTTI_SUM, NULL) == 0);
 	for (size_t i = 0; i < bytes / 2; i++)
 		sum = (sum ^ v[i]) * 1099511628211u;
 	CHECK(tutti_gather(job, &sum, sizeof sum, all, -1, NULL) == 0);
@@ -168,7 +168,7 @@ static void program_in_flight(tutti *job)
 		size_t count = k % 2 ? COUNT : 5;
 		for (size_t i = 0; i < count; i++)
 			v[k * COUNT + (int)i] = tutti_rank(job) + k;
-		CHECK(tutti_allreduce(job, v + k * COUNT, count, TUTTI_I32, TUTTI_SUM, &ops[k]) == 0);
+		CHECK(tutti_allreduce(job, v + k * COUNT, v + k * COUNT, count, TUTTI_I32, TUTTI_SUM, &ops[k]) == 0);
 	}
 	for (int k = K - 1; k >= K / 2; k--)
 		CHECK(tutti_wait(&ops[k], -1) == 0);
@@ -262,12 +262,12 @@ static void program_bad_arguments(tutti *job)
 {
 	float x = 1;
 
-	CHECK(tutti_allreduce(job, &x, 1, (tutti_type)99, TUTTI_SUM, NULL) == -EINVAL);
-	CHECK(tutti_allreduce(job, &x, 1, TUTTI_F32, (tutti_rule)99, NULL) == -EINVAL);
-	CHECK(tutti_allreduce(job, NULL, 1, TUTTI_F32, TUTTI_SUM, NULL) == -EINVAL);
-	CHECK(tutti_allreduce(job, &x, SIZE_MAX / 2, TUTTI_F32, TUTTI_SUM, NULL) == -EINVAL);
+	CHECK(tutti_allreduce(job, &x, &x, 1, (tutti_type)99, TUTTI_SUM, NULL) == -EINVAL);
+	CHECK(tutti_allreduce(job, &x, &x, 1, TUTTI_F32, (tutti_rule)99, NULL) == -EINVAL);
+	CHECK(tutti_allreduce(job, NULL, NULL, 1, TUTTI_F32, TUTTI_SUM, NULL) == -EINVAL);
+	CHECK(tutti_allreduce(job, &x, &x, SIZE_MAX / 2, TUTTI_F32, TUTTI_SUM, NULL) == -EINVAL);
 	CHECK(strstr(tutti_why(), "all-reduce") != NULL);
-	CHECK(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0); /* and all goes on */
+	CHECK(tutti_allreduce(job, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0); /* and all goes on */
 }
 
 static void test_bad_arguments(void) { on_wires(program_bad_arguments, two, 0, NULL); }
@@ -279,10 +279,10 @@ static enum odd_one oddity;
 static int call_oddly(tutti *job, float *v, bool odd)
 {
 	switch (oddity) {
-	case ODD_COUNT: return tutti_allreduce(job, v, odd ? 20000 : 30000, TUTTI_F32, TUTTI_SUM, NULL);
-	case ODD_RULE: return tutti_allreduce(job, v, 2, TUTTI_F32, odd ? TUTTI_MAX : TUTTI_SUM, NULL);
-	case ODD_TYPE: return tutti_allreduce(job, v, 2, odd ? TUTTI_I32 : TUTTI_F32, TUTTI_SUM, NULL);
-	case ODD_CALL: return odd ? tutti_barrier(job, NULL) : tutti_allreduce(job, v, 2, TUTTI_F32, TUTTI_SUM, NULL);
+	case ODD_COUNT: return tutti_allreduce(job, v, v, odd ? 20000 : 30000, TUTTI_F32, TUTTI_SUM, NULL);
+	case ODD_RULE: return tutti_allreduce(job, v, v, 2, TUTTI_F32, odd ? TUTTI_MAX : TUTTI_SUM, NULL);
+	case ODD_TYPE: return tutti_allreduce(job, v, v, 2, odd ? TUTTI_I32 : TUTTI_F32, TUTTI_SUM, NULL);
+	case ODD_CALL: return odd ? tutti_barrier(job, NULL) : tutti_allreduce(job, v, v, 2, TUTTI_F32, TUTTI_SUM, NULL);
 	case ODD_SIZE: return tutti_broadcast(job, v, odd ? 100 : 100000, 0, NULL);
 	default: return tutti_broadcast(job, v, 100, odd, NULL);
 	}
@@ -350,7 +350,7 @@ static void program_too_many(tutti *job)
 	int started = 0, err = 0;
 
 	for (; !err && started < MANY; started += !err)
-		err = tutti_allreduce(job, &v[started], 1, TUTTI_F32, TUTTI_SUM, &ops[started]);
+		err = tutti_allreduce(job, &v[started], &v[started], 1, TUTTI_F32, TUTTI_SUM, &ops[started]);
 	CHECK(err == -EAGAIN || started == MANY); /* small ones may end while more are started */
 	if (err)
 		CHECK(tutti_gather(job, v, 4, v, -1, NULL) == -EAGAIN || started < MANY);
@@ -647,7 +647,7 @@ static void program_event_fd(tutti *job)
 	int err;
 
 	CHECK(p.fd >= 0 && tutti_event_fd(job) == p.fd);
-	CHECK(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, &op) == 0);
+	CHECK(tutti_allreduce(job, &x, &x, 1, TUTTI_F32, TUTTI_SUM, &op) == 0);
 	while ((err = tutti_test(&op)) == -EINPROGRESS)
 		CHECK(poll(&p, 1, 10000) == 1 && read(p.fd, &n, sizeof n) == sizeof n);
 	CHECK(err == 0 && x == (float)tutti_size(job));
@@ -726,12 +726,12 @@ static void program_blocked(tutti *job)
 		struct rusage before, after;
 		job->job->engine.spin = false;
 		getrusage(RUSAGE_SELF, &before);
-		CHECK(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+		CHECK(tutti_allreduce(job, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 		getrusage(RUSAGE_SELF, &after);
 		CHECK(after.ru_nvcsw - before.ru_nvcsw < 250); /* a tick of a millisecond would make 500 */
 	} else {
 		pass_time(500 * TT_MS);
-		CHECK(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+		CHECK(tutti_allreduce(job, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 	}
 }
 
@@ -879,8 +879,12 @@ static void collectives_refuse_null(tutti *job)
 	const size_t sizes[] = { 8 }, places[] = { 0 };
 	float x[2] = { 0 };
 
-	REFUSES(tutti_allreduce(NULL, x, 1, TUTTI_F32, TUTTI_SUM, NULL));
-	REFUSES(tutti_allreduce(job, NULL, 1, TUTTI_F32, TUTTI_SUM, NULL));
+	REFUSES(tutti_allreduce(NULL, x, x, 1, TUTTI_F32, TUTTI_SUM, NULL));
+	REFUSES(tutti_allreduce(job, NULL, x, 1, TUTTI_F32, TUTTI_SUM, NULL));
+	REFUSES(tutti_allreduce_tensors(NULL, &(tutti_tensor){ x, 1, TUTTI_F32 }, 1, TUTTI_SUM, NULL));
+	REFUSES(tutti_allreduce_tensors(job, NULL, 1, TUTTI_SUM, NULL));
+	REFUSES(tutti_reduce(NULL, x, x, 1, TUTTI_F32, TUTTI_SUM, 0, NULL));
+	REFUSES(tutti_reduce(job, NULL, x, 1, TUTTI_F32, TUTTI_SUM, 0, NULL));
 	REFUSES(tutti_broadcast(NULL, x, 4, 0, NULL));
 	REFUSES(tutti_broadcast(job, NULL, 4, 0, NULL));
 	REFUSES(tutti_gather(NULL, x, 4, x, -1, NULL));
@@ -980,7 +984,7 @@ static void all_refuse(tutti *job, tutti_window *w, tutti_table *t, tutti_op *op
 	CHECK(tutti_put(w, 0, 0, &v, 8, op) == -EINVAL && strstr(tutti_why(), "get runs in this tutti_op"));
 	CHECK(tutti_get(w, 0, 0, &v, 8, op) == -EINVAL && tutti_add(w, 0, 0, 1, NULL, op) == -EINVAL);
 	CHECK(tutti_put_notify(w, 0, 0, &v, 8, 0, op) == -EINVAL && tutti_barrier(job, op) == -EINVAL);
-	CHECK(tutti_allreduce(job, x, 1, TUTTI_F32, TUTTI_SUM, op) == -EINVAL);
+	CHECK(tutti_allreduce(job, x, x, 1, TUTTI_F32, TUTTI_SUM, op) == -EINVAL);
 	CHECK(tutti_broadcast(job, x, 4, 0, op) == -EINVAL && tutti_gather(job, &v, 8, x, -1, op) == -EINVAL);
 	CHECK(tutti_reduce_scatter(job, x, x + 2, 1, TUTTI_F32, TUTTI_SUM, op) == -EINVAL);
 	CHECK(tutti_allgather(job, &v, 8, x, op) == -EINVAL && tutti_alltoall(job, x, 4, x + 2, op) == -EINVAL);
@@ -1147,12 +1151,12 @@ static void program_silent(tutti *job)
 		tt_sim_stop(2, 0, 2000 * TT_MS);
 	uint64_t start = tt_now();
 	for (int i = 0; i < 3 && !err; i++)
-		err = tutti_allreduce(job, v, COUNT, TUTTI_F32, TUTTI_SUM, NULL);
+		err = tutti_allreduce(job, v, v, COUNT, TUTTI_F32, TUTTI_SUM, NULL);
 	if (tutti_rank(job) != 2) {
 		CHECK(err == -ETIMEDOUT);
 		CHECK(strstr(tutti_why(), "rank 2") != NULL);
 		CHECK(tt_now() - start < 400 * TT_MS);
-		CHECK(tutti_allreduce(job, v, COUNT, TUTTI_F32, TUTTI_SUM, NULL) == -ECONNRESET);
+		CHECK(tutti_allreduce(job, v, v, COUNT, TUTTI_F32, TUTTI_SUM, NULL) == -ECONNRESET);
 	} else {
 		CHECK(err < 0);
 	}
@@ -1178,7 +1182,7 @@ static void program_absent(tutti *job)
 		pass_time(1500 * TT_MS);
 		return;
 	}
-	CHECK(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == -ETIMEDOUT);
+	CHECK(tutti_allreduce(job, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == -ETIMEDOUT);
 	CHECK(strstr(tutti_why(), "rank 1") != NULL);
 }
 
@@ -1197,7 +1201,7 @@ static void program_cancel(tutti *job)
 		free(v);
 		return;
 	}
-	CHECK(tutti_allreduce(job, v, COUNT, TUTTI_F32, TUTTI_SUM, &op) == 0);
+	CHECK(tutti_allreduce(job, v, v, COUNT, TUTTI_F32, TUTTI_SUM, &op) == 0);
 	CHECK(tutti_wait(&op, WAIT_MS) == -ETIMEDOUT);
 	CHECK(tutti_wait(&op, WAIT_MS) == -ETIMEDOUT);
 	CHECK(tutti_cancel(&op) != -EINPROGRESS);
@@ -1212,11 +1216,11 @@ static void program_left(tutti *job)
 {
 	float x = 1;
 
-	CHECK(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	CHECK(tutti_allreduce(job, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 	if (tutti_rank(job) == 0)
 		return;
 	pass_time(50 * TT_MS);
-	int err = tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL);
+	int err = tutti_allreduce(job, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL);
 	CHECK(err == -ENOTCONN || err == -ECONNRESET);
 	CHECK(strstr(tutti_why(), "left") != NULL);
 }
@@ -1239,7 +1243,7 @@ static void check_group(tutti *g, const int *ranks, int n, size_t count)
 	}
 	for (size_t i = 0; i < count; i++)
 		v[i] = 1 << ranks[tutti_rank(g)];
-	CHECK(tutti_allreduce(g, v, count, TUTTI_F64, TUTTI_SUM, NULL) == 0);
+	CHECK(tutti_allreduce(g, v, v, count, TUTTI_F64, TUTTI_SUM, NULL) == 0);
 	for (size_t i = 0; i < count; i++)
 		wrong += v[i] != sum;
 	CHECK(wrong == 0);
@@ -1284,8 +1288,8 @@ static void program_two_groups(tutti *job)
 	CHECK(tutti_group_split(job, 0, me, &part) == 0);
 	for (int i = 0; i < 100000; i++)
 		a[i] = b[i] = (float)me;
-	CHECK(tutti_allreduce(me % 2 ? job : part, me % 2 ? a : b, 100000, TUTTI_F32, TUTTI_SUM, &first) == 0);
-	CHECK(tutti_allreduce(me % 2 ? part : job, me % 2 ? b : a, 100000, TUTTI_F32, TUTTI_SUM, &second) == 0);
+	CHECK(tutti_allreduce(me % 2 ? job : part, me % 2 ? a : b, me % 2 ? a : b, 100000, TUTTI_F32, TUTTI_SUM, &first) == 0);
+	CHECK(tutti_allreduce(me % 2 ? part : job, me % 2 ? b : a, me % 2 ? b : a, 100000, TUTTI_F32, TUTTI_SUM, &second) == 0);
 	CHECK(tutti_wait(&first, -1) == 0);
 	CHECK(tutti_wait(&second, -1) == 0);
 	CHECK(a[0] == 6 && a[99999] == 6 && b[0] == 6 && b[99999] == 6);
@@ -1308,7 +1312,7 @@ static void program_part_goes_on(tutti *job)
 		return; /* leaves */
 	pass_time(50 * TT_MS);
 	if (me == 2)
-		CHECK(tutti_allreduce(part, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == -ENOTCONN);
+		CHECK(tutti_allreduce(part, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == -ENOTCONN);
 	else
 		check_group(part, two, 2, 10000);
 }
@@ -1344,7 +1348,7 @@ static void program_shrink(tutti *job)
 	float x = 1;
 
 	for (n--; me < n && n > 0; n--) {
-		CHECK(tutti_allreduce(g, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) != 0);
+		CHECK(tutti_allreduce(g, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) != 0);
 		CHECK(tutti_group_shrink(g, &left) == 0);
 		CHECK(tutti_barrier(g, NULL) == -ESTALE);
 		CHECK(tutti_group_shrink(g, &g) == -ESTALE);
@@ -1390,7 +1394,7 @@ static void program_shrink_skewed(tutti *job)
 		CHECK(tutti_barrier(g, NULL) == 0);
 		if (me == 3 - i)
 			return;
-		CHECK(tutti_allreduce(g, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) != 0);
+		CHECK(tutti_allreduce(g, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) != 0);
 		pass_time((uint64_t)skew[i][me] * TT_MS);
 		CHECK(tutti_group_shrink(g, &left) == 0);
 		check_group(g = left, ranks, 3 - i, 1);
@@ -1492,7 +1496,7 @@ static void come_back(tutti *job, int as, int rank)
 	}
 	CHECK(tutti_late(job) == 0);
 	CHECK(tutti_group_watch(job, NULL, NULL) >= (tt_world ? -1 : 0));
-	CHECK(tutti_allreduce(job, &y, 1, TUTTI_F32, TUTTI_SUM, NULL) != 0);
+	CHECK(tutti_allreduce(job, &y, &y, 1, TUTTI_F32, TUTTI_SUM, NULL) != 0);
 	CHECK(tutti_group_shrink(job, &left) == 0);
 	while (tutti_group_next(job, &c) != 1 || c.what != TUTTI_JOINED)
 		pass_time(5 * TT_MS);
@@ -1568,7 +1572,7 @@ static void program_two_back(tutti *job)
 	}
 	CHECK(tutti_group_watch(job, NULL, NULL) >= (tt_world ? -1 : 0));
 	while (tutti_size(left) > 3) {
-		CHECK(tutti_allreduce(left, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) != 0);
+		CHECK(tutti_allreduce(left, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) != 0);
 		if (tutti_group_shrink(left, &next))
 			return CHECK(false);
 		left = next;
@@ -1598,7 +1602,7 @@ static void program_one_of_many(tutti *job)
 		CHECK(again && tutti_group_grow(again, &g) == 0);
 	} else {
 		CHECK(tutti_group_watch(job, NULL, NULL) >= (tt_world ? -1 : 0));
-		CHECK(tutti_allreduce(job, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) != 0);
+		CHECK(tutti_allreduce(job, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) != 0);
 		CHECK(tutti_group_shrink(job, &left) == 0);
 		while (tutti_group_next(job, &c) != 1 || c.what != TUTTI_JOINED)
 			pass_time(5 * TT_MS);
@@ -1609,7 +1613,7 @@ static void program_one_of_many(tutti *job)
 		wrong += tutti_group_member(g, i) != (i < 7 ? i : i < n - 1 ? i + 1 : 7);
 	CHECK(wrong == 0);
 	x = 1;
-	CHECK(g && tutti_allreduce(g, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0 && x == (float)n);
+	CHECK(g && tutti_allreduce(g, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0 && x == (float)n);
 	if (again)
 		tutti_leave(again);
 }

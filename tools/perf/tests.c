@@ -65,8 +65,9 @@ int tt_perf_stream_gets(struct tt_perf *p) { return stream(p, true); }
 
 int tt_perf_allreduce(struct tt_perf *p)
 {
-	return tutti_allreduce(p->job, p->local, p->bytes / tt_perf_type_size(p->options.type), p->options.type,
-	                       p->options.rule, NULL);
+	size_t count = p->bytes / tt_perf_type_size(p->options.type);
+
+	return tutti_allreduce(p->job, p->local, p->local, count, p->options.type, p->options.rule, NULL);
 }
 
 /* The target of one-sided tests: it takes no part. */
