@@ -192,6 +192,12 @@ int tutti_reduce_scatter(tutti *, const void *in, void *out, size_t count, tutti
 /* in: the same number of bytes on each rank. out: size x bytes in rank order, on every rank. in may be at its place in
  * out, else they do not overlap. */
 int tutti_allgather(tutti *, const void *in, size_t bytes, void *out, tutti_op *);
+/* The same with a size and a place (in bytes from out) for each rank: rank r gives bytes[r], which come to out + at[r]
+ * on every rank. in_bytes: bytes[rank]. bytes, at: the same on all ranks, else all get -EBADMSG or -ECONNABORTED; they
+ * are read before the call returns, also with an op. in may be at its place in out; else it overlaps no place, and no
+ * place another. */
+int tutti_allgatherv(tutti *, const void *in, size_t in_bytes, void *out, const size_t bytes[], const size_t at[],
+                     tutti_op *);
 /* Both: size x bytes. Block r of in goes to rank r, where it is block `rank` of out. They do not overlap. */
 int tutti_alltoall(tutti *, const void *in, size_t bytes, void *out, tutti_op *);
 /* The same with sizes and places (in bytes from in and out) for each rank. What rank a has for b, b must expect from a,
@@ -214,8 +220,8 @@ typedef enum tutti_stat_kind { /* later releases append to it */
 	TUTTI_STAT_REFUSED,                         /* processes that were no rank of the job; from here on with rank -1
 	                                               only */
 	TUTTI_STAT_BARRIER, TUTTI_STAT_BROADCAST, TUTTI_STAT_GATHER, TUTTI_STAT_ALLREDUCE, /* bytes: this rank's own */
-	TUTTI_STAT_REDUCE_SCATTER, TUTTI_STAT_ALLGATHER, TUTTI_STAT_ALLTOALL, /* bytes: what this rank gave; all-to-all
-	                                                                      of either kind */
+	TUTTI_STAT_REDUCE_SCATTER, TUTTI_STAT_ALLGATHER, TUTTI_STAT_ALLTOALL, /* bytes: what this rank gave; of both
+	                                                                      kinds */
 	TUTTI_STAT_REDUCE,                          /* bytes: this rank's own */
 	TUTTI_STAT_PUSH, TUTTI_STAT_PULL, TUTTI_STAT_PUSH_PULL, TUTTI_STAT_SNAPSHOT, /* calls on tables: of all, of rows
 	                                             * and keys; assign is a push, a snapshot that was refused an

@@ -44,6 +44,8 @@ struct tt_span tt_blocks_span(const struct tt_blocks *b, int i)
 	if (!is_owner(b, i))
 		return (struct tt_span){ 0 };
 	i -= b->first;
+	if (b->spans)
+		return b->spans[i];
 	return b->each ? (struct tt_span){ (size_t)i * b->each, b->each } : tt_span_of(b->bytes, b->owners, i);
 }
 

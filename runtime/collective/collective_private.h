@@ -331,6 +331,7 @@ struct tt_blocks { /* zeroed; the caller fills in the first part: the same on al
 	size_t bytes;               /* of all blocks */
 	int first, owners;          /* the owners: so many ranks of the host, from the first on */
 	size_t each;                /* bytes of a block; 0: as tt_span_of() cuts the vector */
+	const struct tt_span *spans; /* each owner's block instead, where they differ; `each`: the longest */
 	char *to;                   /* where my combined block goes, or the blocks of all ranks. NULL: to the vector */
 	size_t width;               /* of an element */
 	tutti_type type;

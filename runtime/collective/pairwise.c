@@ -1,4 +1,4 @@
-/* pairwise.c - reduce-scatter, all-gather and all-to-all
+/* pairwise.c - reduce-scatter, all-gather and all-to-all, the latter two also of any sizes
  *
  * In step k I send to rank me + k, and rank me - k sends to me (Thakur, Rabenseifner, Gropp 2005). No rank forwards
  * data, so each byte travels once. A rank gets only a few steps ahead of what has come in, so that a late rank is not
@@ -16,12 +16,13 @@
 enum {
 	AHEAD = 8,
 	AHEAD_ADDING = 2,         /* fewer, because each step has slots of its own */
-	OF_ONE_SIZE = 0, OF_ANY_SIZES, /* all-to-all: ranks must agree on which */
+	OF_ONE_SIZE = 0, OF_ANY_SIZES, /* ranks must agree on which */
 };
 
 struct pairwise {
 	struct tt_blockwise either; /* its blocks describe the data for the steps, too */
 	struct tt_transfers transfers;
+	struct tt_span spans[];     /* all-gather of any sizes: each rank's block */
 };
 
 static int advance(struct tt_coll *c) { return tt_transfers_advance(&((struct pairwise *)c)->transfers); }
@@ -38,7 +39,7 @@ static void add_step(struct pairwise *p, int k, struct tt_span out, struct tt_sp
 	l->in[l->ins++] = (struct tt_transfer){ .other = last, .id = (uint32_t)k, .at = in.at, .len = in.len };
 }
 
-/* ---- blocks of one size ---- */
+/* ---- blocks of one size, or all-gather of any: all ranks know all blocks ---- */
 
 static int begin(struct tt_coll *c)
 {
@@ -55,6 +56,7 @@ static int begin(struct tt_coll *c)
 	l->width = b->width;
 	l->type = b->type;
 	l->rule = b->rule;
+	l->always = b->spans; /* all ranks hear from all, and so notice when they disagree */
 	for (int k = 1; k < c->n; k++) {
 		struct tt_span next = tt_blocks_span(b, (c->me + k) % c->n);
 		struct tt_span last = tt_blocks_span(b, (c->me - k + c->n) % c->n);
@@ -76,15 +78,19 @@ static const struct {
 	[TUTTI_STAT_ALLTOALL] = { TT_BLOCKS_EXCHANGE, 256 * 1024 },
 };
 
-/* All ranks must agree on x and y. */
+/* All ranks must agree on x and y. bytes, at: each rank's block if they differ, else NULL. */
 static int run(struct tutti *group, tutti_stat_kind kind, uint64_t x, uint64_t y, const struct tt_blocks *b,
-               size_t counted, tutti_op *op)
+               const size_t bytes[], const size_t at[], size_t counted, tutti_op *op)
 {
 	bool may_use_segment = b->bytes && b->each <= ways[kind].most, out_of_in = kind != TUTTI_STAT_ALLGATHER;
-	struct pairwise *p = (void *)tt_blockwise_new(group, sizeof *p, kind, x, y, b, may_use_segment);
+	size_t spans = bytes ? (size_t)group->n * sizeof(struct tt_span) : 0;
+	struct pairwise *p = (void *)tt_blockwise_new(group, sizeof *p + spans, kind, x, y, b, may_use_segment);
 
 	if (!p)
 		return -ENOMEM;
+	for (int r = 0; bytes && r < group->n; r++)
+		p->spans[r] = (struct tt_span){ at[r], bytes[r] };
+	p->either.blocks.spans = bytes ? p->spans : NULL;
 	p->either.stage = ways[kind].stage;
 	p->either.begin = begin;
 	p->either.advance = advance;
@@ -129,7 +135,7 @@ int tutti_reduce_scatter(tutti *group, const void *in, void *out, size_t count, 
 	struct tt_blocks blocks = { .vector.in = in, .bytes = (size_t)n * bytes, .owners = n, .each = bytes, .to = out,
 		                    .width = width, .type = type, .rule = rule };
 	uint64_t how = (uint64_t)type << 8 | (uint64_t)rule;
-	return run(group, TUTTI_STAT_REDUCE_SCATTER, count, how, &blocks, blocks.bytes, op);
+	return run(group, TUTTI_STAT_REDUCE_SCATTER, count, how, &blocks, NULL, NULL, blocks.bytes, op);
 }
 
 int tutti_allgather(tutti *group, const void *in, size_t bytes, void *out, tutti_op *op)
@@ -146,7 +152,7 @@ int tutti_allgather(tutti *group, const void *in, size_t bytes, void *out, tutti
 		                    .each = bytes };
 	if (in != mine && bytes)
 		memcpy(mine, in, bytes);
-	return run(group, TUTTI_STAT_ALLGATHER, bytes, 0, &blocks, bytes, op);
+	return run(group, TUTTI_STAT_ALLGATHER, bytes, 0, &blocks, NULL, NULL, bytes, op);
 }
 
 int tutti_alltoall(tutti *group, const void *in, size_t bytes, void *out, tutti_op *op)
@@ -160,21 +166,50 @@ int tutti_alltoall(tutti *group, const void *in, size_t bytes, void *out, tutti_
 		return tt_fail(-EINVAL, "all-to-all: in and out overlap");
 	struct tt_blocks blocks = { .vector.in = in, .bytes = (size_t)n * bytes, .owners = n, .each = bytes,
 		                    .to = out };
-	return run(group, TUTTI_STAT_ALLTOALL, bytes, OF_ONE_SIZE, &blocks, blocks.bytes, op);
+	return run(group, TUTTI_STAT_ALLTOALL, bytes, OF_ONE_SIZE, &blocks, NULL, NULL, blocks.bytes, op);
 }
 
-/* ---- blocks of any sizes: always in steps ---- */
+/* ---- blocks of any sizes ---- */
 
-static int check_blocks(int n, const char *side, const void *base, const size_t *bytes, const size_t *from)
+static int check_blocks(const char *what, int n, const char *side, const void *base, const size_t *bytes,
+                        const size_t *from)
 {
 	if (!bytes || !from)
-		return tt_fail(-EINVAL, "all-to-all: the sizes or places of %s are NULL", side);
+		return tt_fail(-EINVAL, "%s: the sizes or places of %s are NULL", what, side);
 	for (int r = 0; r < n; r++)
 		if (bytes[r] && (!base || bytes[r] > PTRDIFF_MAX || from[r] > PTRDIFF_MAX - bytes[r]))
-			return tt_fail(-EINVAL, "all-to-all: %zu bytes at %zu of %s, for rank %d, are in no memory",
+			return tt_fail(-EINVAL, "%s: %zu bytes at %zu of %s, for rank %d, are in no memory", what,
 			               bytes[r], from[r], side, r);
 	return 0;
 }
+
+int tutti_allgatherv(tutti *group, const void *in, size_t in_bytes, void *out, const size_t bytes[], const size_t at[],
+                     tutti_op *op)
+{
+	int err = tt_usable(tt_job_of(group));
+
+	if (err || (err = check_blocks("all-gather", group->n, "out", out, bytes, at)))
+		return err;
+	int n = group->n, me = group->me;
+	struct tt_blocks blocks = { .vector = tt_vector_at(out), .owners = n };
+	if (in_bytes != bytes[me] || (in_bytes && !in))
+		return tt_fail(-EINVAL, "all-gather: rank %d, this one, gives %zu bytes at %p, and its place in out "
+		               "has %zu", me, in_bytes, in, bytes[me]);
+	for (int r = 0; r < n; r++) {
+		const char *place = bytes[r] ? (const char *)out + at[r] : NULL;
+		if ((r != me || in != place) && tt_overlap(in, in_bytes, place, bytes[r]))
+			return tt_fail(-EINVAL, "all-gather: in overlaps the place of rank %d in out; it may only be "
+			               "this rank's own place", r);
+		blocks.each = tt_max(blocks.each, bytes[r]);
+		blocks.bytes = bytes[r] ? tt_max(blocks.bytes, at[r] + bytes[r]) : blocks.bytes;
+	}
+	tt_vector_write(&blocks.vector, at[me], in, in_bytes);
+	uint64_t sizes = tt_hash(TT_HASH, bytes, (size_t)n * sizeof *bytes);
+	uint64_t what = sizes << 32 | tt_hash(TT_HASH, at, (size_t)n * sizeof *at);
+	return run(group, TUTTI_STAT_ALLGATHER, what, OF_ANY_SIZES, &blocks, bytes, at, in_bytes, op);
+}
+
+/* ---- all-to-all of any sizes: always in steps ---- */
 
 /* From the first block to the end of the last. */
 static void set_memory(struct tt_coll *c, int i, const void *base, const size_t bytes[], const size_t from[])
@@ -194,8 +229,8 @@ int tutti_alltoallv(tutti *group, const void *in, const size_t in_bytes[], const
 {
 	int err = tt_usable(tt_job_of(group));
 
-	if (err || (err = check_blocks(group->n, "in", in, in_bytes, in_at)) ||
-	    (err = check_blocks(group->n, "out", out, out_bytes, out_at)))
+	if (err || (err = check_blocks("all-to-all", group->n, "in", in, in_bytes, in_at)) ||
+	    (err = check_blocks("all-to-all", group->n, "out", out, out_bytes, out_at)))
 		return err;
 	int n = group->n, me = group->me;
 	if (in_bytes[me] != out_bytes[me])

@@ -767,15 +767,80 @@ static void program_allgather(tutti *job)
 
 static void test_allgather(void) { on_wires(program_allgather, NULL); }
 
-/* Ranks disagree about a root, the call, or the tensors: none gets a result that the others have not asked for. */
+/* Rank r gives `sizes`[r] bytes; places in another order than the ranks, and with gaps. */
+static void check_allgatherv(tutti *job, const size_t *sizes, bool in_place, int turn)
+{
+	int n = tutti_size(job), me = tutti_rank(job);
+	size_t bytes[RANKS_MAX], at[RANKS_MAX], all = 0;
+
+	for (int r = n - 1; r >= 0; r--) {
+		bytes[r] = sizes[r];
+		at[r] = all + 5;
+		all = at[r] + bytes[r];
+	}
+	char *out = memory_for(job, all + 8, turn), *got = must(malloc(all + 8)), *in = in_place ? out + at[me] : must(malloc(bytes[me] + 1));
+	tutti_op op = { 0 };
+
+	memset(out, 42, all + 8);
+	fill_block(in, me, 0, bytes[me]);
+	CHECK(tutti_allgatherv(job, in, bytes[me], out, bytes, at, &op) == 0);
+	memset(bytes, 0x55, sizeof bytes); /* the arrays were read */
+	CHECK(tutti_wait(&op, -1) == 0);
+	memcpy(got, out, all + 8);
+	memset(out, 0x55, all);
+	for (int r = 0; r < n; r++) {
+		check_block(got + at[r], r, 0, sizes[r]);
+		CHECK(is_42(got + at[r] + sizes[r], 5));
+	}
+	CHECK(is_42(got, 5) && is_42(got + all, 8));
+	if (!in_place)
+		free(in);
+	free(got);
+	tutti_free(job, out - ODDLY);
+}
+
+static void program_allgatherv(tutti *job)
+{
+	int n = tutti_size(job), me = tutti_rank(job);
+
+	for (size_t k = 0; k < 2 * BLOCKS; k++) {
+		size_t sizes[RANKS_MAX] = { 0 };
+		for (int r = 0; r < n; r++)
+			sizes[r] = k < BLOCKS ? block_bytes((k + (size_t)r) % BLOCKS) : r == (int)k % n ? block_bytes(k % BLOCKS) : k % 2;
+		check_allgatherv(job, sizes, k % 2, (int)k);
+	}
+	size_t one[RANKS_MAX], at[RANKS_MAX], far[RANKS_MAX];
+	char c[RANKS_MAX] = { 0 };
+	for (int r = 0; r < RANKS_MAX; r++) {
+		one[r] = 1;
+		at[r] = (size_t)r;
+		far[r] = SIZE_MAX;
+	}
+	CHECK(tutti_allgatherv(job, c, 2, c, one, at, NULL) == -EINVAL && strstr(tutti_why(), "gives 2"));
+	CHECK(tutti_allgatherv(job, NULL, 1, c, one, at, NULL) == -EINVAL);
+	CHECK(tutti_allgatherv(job, c, 1, NULL, one, at, NULL) == -EINVAL);
+	CHECK(tutti_allgatherv(job, c, 1, c, NULL, at, NULL) == -EINVAL);
+	CHECK(tutti_allgatherv(job, c, 1, c, one, far, NULL) == -EINVAL);
+	CHECK(n == 1 || tutti_allgatherv(job, c + (me + 1) % n, 1, c, one, at, NULL) == -EINVAL);
+}
+
+static void test_allgatherv(void) { on_wires(program_allgatherv, NULL); }
+
+/* Ranks disagree about a size, a place, a root, or the tensors: none gets a result that the others have not asked for. */
 static int call_new(tutti *job, int k, char *v, bool odd)
 {
-	int n = tutti_size(job);
-	size_t each = k % 2 ? 100000 : 8;
+	int n = tutti_size(job), me = tutti_rank(job);
+	size_t bytes[RANKS_MAX], at[RANKS_MAX], each = k % 2 ? 100000 : 8;
 	char *out = v + 400000;
 	tutti_tensor t[] = { { v, each / 4, TUTTI_F32 }, { v + 200000, each / 4, TUTTI_F32 } };
 
+	for (int r = 0; r < n; r++) {
+		bytes[r] = k / 2 == 0 && odd && r == 0 ? 0 : each;
+		at[r] = (size_t)r * 100001 + (k / 2 == 1 && odd);
+	}
 	switch (k / 2) {
+	case 0:
+	case 1: return tutti_allgatherv(job, v, bytes[me], out, bytes, at, NULL);
 	case 2: return tutti_reduce(job, v, out, each / 4, TUTTI_F32, TUTTI_SUM, odd ? n - 1 : 0, NULL);
 	case 3: return odd ? tutti_reduce(job, v, out, each / 4, TUTTI_F32, TUTTI_SUM, 0, NULL) :
 		             tutti_allreduce(job, v, out, each / 4, TUTTI_F32, TUTTI_SUM, NULL);
@@ -792,7 +857,7 @@ static void program_disagree_new(tutti *job)
 	char *v = must(calloc(400000 + RANKS_MAX * 100002, 1));
 	uint64_t start = tt_now();
 
-	for (int k = 4; k < 10; k++) {
+	for (int k = 0; k < 10; k++) {
 		int err = call_new(job, k, v, me == n - 1);
 		bool leaf = me && (k / 2 == 3 || (k / 2 == 2 && n > 2)); /* of a reduce: it may be through with it before it hears */
 		CHECK(err == -EBADMSG || err == -ECONNABORTED || (err == 0 && leaf));
@@ -1418,6 +1483,7 @@ static void run_each(tutti *g, size_t salt)
 	check_reduce_scatter(g, 7 + salt, TUTTI_F32, TUTTI_SUM, false, 0);
 	check_reduce_scatter(g, 200001 + salt, TUTTI_F32, TUTTI_AVERAGE, true, 2);
 	program_allgather(g);
+	program_allgatherv(g);
 	check_reduce(g, 100003 + salt, TUTTI_F32, TUTTI_AVERAGE, tutti_size(g) - 1, true, 1);
 	program_alltoall(g);
 	check_alltoallv(g, 3 + salt);
@@ -1558,7 +1624,7 @@ static CU_TestInfo allreduce_tests[] = {
 	{ "model", test_model }, { "choice", test_choice }, { "settings", test_settings }, { "numbers wrap", test_wrap }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo pairwise_tests[] = {
-	{ "reduce-scatter", test_reduce_scatter }, { "all-gather", test_allgather }, { "all-to-all", test_alltoall },
+	{ "reduce-scatter", test_reduce_scatter }, { "all-gather", test_allgather }, { "all-gather of any sizes", test_allgatherv }, { "all-to-all", test_alltoall },
 	{ "disagreement", test_disagree_new },
 	{ "all-to-all of any sizes", test_alltoallv }, { "wrong sizes", test_wrong_sizes }, { "a wrong start", test_wrong_start }, CU_TEST_INFO_NULL,
 };

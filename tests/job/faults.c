@@ -59,6 +59,17 @@ static int sum_tensors(tutti *job, float *v)
 	return tutti_allreduce_tensors(job, t, TT_COUNT(t), TUTTI_AVERAGE, NULL);
 }
 
+static int gather_sizes(tutti *job, float *v)
+{
+	size_t bytes[16], at[16], n = (size_t)tutti_size(job), me = (size_t)tutti_rank(job);
+
+	for (size_t r = 0; r < n; r++) {
+		bytes[r] = (FLOATS / n - r) * sizeof *v;
+		at[r] = r * (FLOATS / n) * sizeof *v;
+	}
+	return tutti_allgatherv(job, (char *)v + at[me], bytes[me], v, bytes, at, NULL);
+}
+
 /* All are started before the first is waited for; all end, whatever becomes of the others. */
 static int start_several(tutti *job, float *v)
 {
@@ -83,11 +94,11 @@ static const struct kind kinds[] = {
 	{ "a large broadcast", FLOATS, cast_large, false, false }, { "a barrier", 1, meet, false, false },
 	{ "several in flight", FLOATS, start_several, false, false },
 	{ "an all-reduce to another vector", FLOATS, sum_apart, false, false }, { "an all-reduce of tensors", FLOATS, sum_tensors, false, false },
-	{ "a reduce", FLOATS, sum_to_root, false, false },
+	{ "a reduce", FLOATS, sum_to_root, false, false }, { "an all-gather of several sizes", FLOATS, gather_sizes, false, false },
 	{ "an all-reduce in place", FLOATS_IN_PLACE, sum_in_place, true, true },
 	{ "a reduce-scatter in place", FLOATS_IN_PLACE, scatter_in_place, true, false }, { "an all-gather in place", FLOATS, gather_in_place, true, false },
 };
-enum { IN_PLACE = 8 };
+enum { IN_PLACE = 9 };
 static const struct kind *kind; /* children inherit it, like the victim */
 static int victim;
 

@@ -885,6 +885,8 @@ static void collectives_refuse_null(tutti *job)
 	REFUSES(tutti_allreduce_tensors(job, NULL, 1, TUTTI_SUM, NULL));
 	REFUSES(tutti_reduce(NULL, x, x, 1, TUTTI_F32, TUTTI_SUM, 0, NULL));
 	REFUSES(tutti_reduce(job, NULL, x, 1, TUTTI_F32, TUTTI_SUM, 0, NULL));
+	REFUSES(tutti_allgatherv(NULL, x, 4, x, sizes, places, NULL));
+	REFUSES(tutti_allgatherv(job, x, 4, x, NULL, NULL, NULL));
 	REFUSES(tutti_broadcast(NULL, x, 4, 0, NULL));
 	REFUSES(tutti_broadcast(job, NULL, 4, 0, NULL));
 	REFUSES(tutti_gather(NULL, x, 4, x, -1, NULL));
@@ -1119,7 +1121,7 @@ static void test_left_job(void)
 {
 	const tutti_config alone = { .size = sizeof alone, .ranks = 1, .boot = "127.0.0.1:1" };
 	tutti_op of_a = { 0 }, of_b = { 0 }, busy = { 0 }, *both[] = { &of_b, &busy };
-	tutti *a, *b, *later;
+	tutti *a, *b = NULL, *later;
 
 	CU_ASSERT_FATAL(tutti_join(&alone, &a) == 0 && tutti_join(&alone, &b) == 0);
 	CU_ASSERT(tutti_barrier(a, &of_a) == 0 && tutti_wait(&of_a, -1) == 0 && tutti_barrier(b, &of_b) == 0);
@@ -1930,7 +1932,7 @@ static void open_large(tutti *job)
 	size_t bytes = (size_t)4 << 30;
 	void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	uint64_t before = tt_now();
-	tutti_window *w;
+	tutti_window *w = NULL;
 
 	CHECK(memory != MAP_FAILED && tutti_window_open(job, "large", memory, bytes, &w) == 0);
 	tutti_window_close(w);
@@ -1942,7 +1944,7 @@ static void open_large(tutti *job)
 static void program_large_window(tutti *job)
 {
 	uint64_t quiet = 1, busy = UINT64_MAX, word;
-	tutti_window *w;
+	tutti_window *w = NULL;
 	void *memory;
 
 	CHECK(tutti_alloc(job, 64, -1, &memory) == 0 && tutti_window_open(job, "small", memory, 64, &w) == 0);
