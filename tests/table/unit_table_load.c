@@ -545,7 +545,7 @@ static void program_stateless(tutti *job)
 {
 	tutti_table_config c = config_of(TUTTI_UPDATE_ADAM, TUTTI_F32, COUNT);
 	float *a = calloc(COUNT, sizeof *a), *b = calloc(COUNT, sizeof *b);
-	tutti_table *t, *fresh;
+	tutti_table *t, *fresh = NULL;
 
 	draw(a, COUNT, TUTTI_F32, 4);
 	if (!tutti_rank(job))
