@@ -49,16 +49,16 @@ const char *tt_address_add(struct tt_job *job, const char *known, const char *mo
 	return *kept ? kept : known;
 }
 
-/* "tcp:10.0.0.7:4000" gives "10.0.0.7"; "" without such an address. */
+/* "tcp:10.0.0.7:4000" gives "10.0.0.7"; "" without such an address. Another rank wrote the list. */
 static void host_of(const char *list, char host[96])
 {
-	char addr[96], *port;
+	char addr[96], *at = addr + strlen("tcp:"), *port;
 
 	*host = 0;
-	if (!tt_address_find(list, "tcp", addr) || !(port = strrchr(addr, ':')))
+	if (!tt_address_find(list, "tcp", addr) || !(port = strrchr(at, ':')))
 		return;
 	*port = 0;
-	strcpy(host, strchr(addr, ':') + 1);
+	strcpy(host, at);
 }
 
 /* On one host the rank says it all. */

@@ -297,6 +297,8 @@ static void program_label(tutti *job)
 	CHECK(!strcmp(tt_member_label(&other).text, "rank 1 ([fe80::1])"));
 	other.addr = "";
 	CHECK(!strcmp(tt_member_label(&other).text, "rank 1"));
+	other.addr = "tcp:nonsense tcp:";
+	CHECK(!strcmp(tt_member_label(&other).text, "rank 1"));
 	job->job->local_size = here;
 	tt_unlock(job->job);
 	char own[96];
