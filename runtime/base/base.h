@@ -127,9 +127,11 @@ int tt_settings_set(struct tt_settings *, enum tt_setting, const char *value, co
 void tt_settings_free(struct tt_settings *);
 const char *tt_setting(const struct tt_settings *, enum tt_setting);      /* the value or NULL */
 const char *tt_setting_name(const struct tt_settings *, enum tt_setting); /* key if a file set it, else variable */
-bool tt_setting_is(const struct tt_settings *, enum tt_setting, const char *word); /* of one with a default */
-int tt_setting_int(const struct tt_settings *, enum tt_setting, long min, long max, long *out); /* 0, *out is left
-                                                                     * alone if it is unset; or -EINVAL */
+/* These two are for settings with a default, whose values have been judged: */
+bool tt_setting_is(const struct tt_settings *, enum tt_setting, const char *word);
+long tt_setting_number(const struct tt_settings *, enum tt_setting);
+/* 0, and *out is left alone if the setting is unset; or -EINVAL. */
+int tt_setting_int(const struct tt_settings *, enum tt_setting, long min, long max, long *out);
 int tt_setting_judge(const struct tt_settings *, enum tt_setting); /* 0; -EINVAL: none of settings.def's values */
 
 /* clock.c: the only sources of time, entropy, threads and waiting. A simulated world replaces all of them. */

@@ -86,20 +86,30 @@ const char *tt_setting_name(const struct tt_settings *all, enum tt_setting s)
 	return from_file ? tt_setting_info[s].key : tt_setting_info[s].variable;
 }
 
+static bool read_number(const char *text, long min, long max, long *out)
+{
+	char *end;
+
+	errno = 0;
+	*out = strtol(text, &end, 10);
+	return !errno && end != text && !*end && *out >= min && *out <= max;
+}
+
 int tt_setting_int(const struct tt_settings *all, enum tt_setting s, long min, long max, long *out)
 {
-	const char *text = all->of[s].value, *name = tt_setting_name(all, s);
-	char *end;
+	const char *text = all->of[s].value;
+	long v;
 
 	if (!text)
 		return 0;
-	errno = 0;
-	long v = strtol(text, &end, 10);
-	if (errno || end == text || *end || v < min || v > max)
-		return tt_fail(-EINVAL, "%s=%s is not a whole number from %ld to %ld", name, text, min, max);
+	if (!read_number(text, min, max, &v))
+		return tt_fail(-EINVAL, "%s=%s is not a whole number from %ld to %ld", tt_setting_name(all, s), text,
+		               min, max);
 	*out = v;
 	return 0;
 }
+
+long tt_setting_number(const struct tt_settings *all, enum tt_setting s) { return strtol(all->of[s].value, NULL, 10); }
 
 bool tt_setting_is(const struct tt_settings *all, enum tt_setting s, const char *word)
 {
@@ -107,16 +117,6 @@ bool tt_setting_is(const struct tt_settings *all, enum tt_setting s, const char 
 }
 
 /* ---- judging ---- */
-
-static bool is_within(const char *text, long least, long most)
-{
-	char *end;
-	long v;
-
-	errno = 0;
-	v = strtol(text, &end, 10);
-	return !errno && end != text && !*end && v >= least && v <= most;
-}
 
 /* Writes one of the values, and goes to the next. */
 static void spell(const char **values, char *text, size_t size)
@@ -133,11 +133,11 @@ static void spell(const char **values, char *text, size_t size)
 
 static bool fits(const char *values, const char *text)
 {
-	long least, most;
+	long least, most, v;
 
 	for (size_t len; *values; values += len + (values[len] == '|')) {
 		len = strcspn(values, "|");
-		if (sscanf(values, "%ld..%ld", &least, &most) == 2 ? is_within(text, least, most) :
+		if (sscanf(values, "%ld..%ld", &least, &most) == 2 ? read_number(text, least, most, &v) :
 		    strlen(text) == len && !strncmp(values, text, len))
 			return true;
 	}

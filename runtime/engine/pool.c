@@ -9,7 +9,6 @@
 #include <stdlib.h>
 
 enum {
-	MOST = 64,         /* threads */
 	MOST_AUTO = 7,     /* eight cores use all of the memory bandwidth */
 	SHARES = 4,        /* for each thread, so that a late thread still finds one */
 	SPIN_NS = 50000,   /* how long a thread polls before it sleeps: about until the next piece comes */
@@ -138,7 +137,7 @@ static int choose_threads(const struct tt_job *job)
 	long spare = cores_to_spare(&job->place), n = spare < MOST_AUTO ? spare : MOST_AUTO;
 
 	if (!tt_setting_is(&job->settings, TT_POOL, "auto"))
-		tt_setting_int(&job->settings, TT_POOL, 0, MOST, &n);
+		n = tt_setting_number(&job->settings, TT_POOL);
 	return tt_world ? 0 : (int)n;
 }
 

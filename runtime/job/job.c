@@ -63,7 +63,6 @@ static int apply_config(struct tt_settings *s, const tutti_config *c)
 static int resolve_settings(struct tt_job *job, const tutti_config *given, struct tt_launch *launch)
 {
 	struct tt_members *all = tt_members(job);
-	long deadline = 30000;
 	tutti_config config;
 	const char *file;
 	int err;
@@ -74,13 +73,11 @@ static int resolve_settings(struct tt_job *job, const tutti_config *given, struc
 	if ((file = tt_setting(&job->settings, TT_CONFIG)) &&
 	    (err = tt_config_load(&job->settings, file, &launch->nodes, &launch->size)))
 		return err;
-	if ((err = tt_judge_settings(&job->settings)) ||
-	    (err = tt_setting_int(&job->settings, TT_DEADLINE, 10, 86400000, &deadline)) ||
-	    (err = tt_launch_read(&job->settings, &config, launch)))
+	if ((err = tt_judge_settings(&job->settings)) || (err = tt_launch_read(&job->settings, &config, launch)))
 		return err;
 	if (launch->size > MEMBERS_MAX)
 		return tt_fail(-EINVAL, "%d ranks are more than the %d that a job may have", launch->size, MEMBERS_MAX);
-	job->deadline = (uint64_t)deadline * TT_MS;
+	job->deadline = (uint64_t)tt_setting_number(&job->settings, TT_DEADLINE) * TT_MS;
 	job->rank = launch->rank;
 	job->size = launch->size;
 	all->launched = job->size;
