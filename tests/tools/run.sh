@@ -402,6 +402,8 @@ test_stopped() {
 test_rendezvous() {
 	run -np 2 sh -c 'echo $TUTTI_RANK of $TUTTI_SIZE'
 	check "-np is -n" has out '1 of 2'
+	run --tag -np 3 sh -c 'echo $TUTTI_RANK of $TUTTI_SIZE'
+	check "anywhere among the options" has out '2 of 3'
 	port=$(( $$ % 20000 + 20000 ))
 	run -n 2 -v --rendezvous 127.0.0.1:$port sh -c 'echo $TUTTI_BOOT'
 	check "where rank 0 listens" has out "^127.0.0.1:$port"

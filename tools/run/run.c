@@ -735,11 +735,13 @@ static bool parse(int argc, char **argv, struct options *o, int *status)
 	int c;
 
 	*status = 0;
-	if (argc > 1 && !strcmp(argv[1], "-np")) /* as mpirun has it, and getopt would read -n p */
-		argv[1][2] = 0;
 	while (!*status && (c = getopt_long(argc, argv, "+:n:tkg:r:vh", known, NULL)) != -1) {
 		switch (c) {
-		case 'n': *status = take_ranks(o, optarg); break;
+		case 'n':
+			if (!strcmp(argv[optind - 1], "-np") && optind < argc) /* as mpirun has it; getopt reads -n p */
+				optarg = argv[optind++];
+			*status = take_ranks(o, optarg);
+			break;
 		case 'r': *status = take_rendezvous(o, optarg); break;
 		case 'v': o->verbose = true; break;
 		case 't': o->tag = true; break;
