@@ -140,8 +140,7 @@ static int explain(const struct tt_operation *r)
 
 static int take_result(struct tt_operation *r)
 {
-	if (!r->taken)
-		r->taken = true;
+	r->taken = true;
 	return r->err ? explain(r) : 0;
 }
 
