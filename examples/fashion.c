@@ -93,7 +93,8 @@ static enum status step_allreduce(struct training *t, struct batch *b)
 		const struct layer *l = &net->layer[i];
 		net_backward(net, i, b->rows);
 		from = seconds_now();
-		if (tutti_allreduce(t->job, net->gradients + l->at, net->gradients + l->at, l->size, TUTTI_F32, TUTTI_SUM, &t->op[i]))
+		if (tutti_allreduce(t->job, net->gradients + l->at, net->gradients + l->at, l->size, TUTTI_F32,
+		                    TUTTI_SUM, &t->op[i]))
 			return give_up(t, i + 1, LAYERS - 1);
 		t->waiting += seconds_now() - from;
 	}

@@ -1,4 +1,4 @@
-/* overlap.c - the gradients of a layer are averaged while those of the next layer are computed: `tutti run -n 2 overlap` */
+/* overlap.c - the gradients of one layer are averaged while the next ones are computed: `tutti run -n 2 overlap` */
 #include <stdio.h>
 #include <stdlib.h>
 #include <tutti.h>
@@ -27,13 +27,14 @@ int main(void)
 
 	check(tutti_join(NULL, &job));
 	for (int i = 0; i < LAYERS; i++) {
-		check(tutti_alloc(job, SIZE * sizeof(float), -1, (void **)&gradient[i])); /* the other ranks may map it */
+		/* memory that the other ranks of this host may map */
+		check(tutti_alloc(job, SIZE * sizeof(float), -1, (void **)&gradient[i]));
 		compute(gradient[i], i, tutti_rank(job));
 		/* starts it, and returns */
 		check(tutti_allreduce(job, gradient[i], gradient[i], SIZE, TUTTI_F32, TUTTI_SUM, &done[i]));
 	}
 	for (int i = 0; i < LAYERS; i++) {
-		check(tutti_wait(&done[i], -1)); /* from here on the sum is there, and the memory is the caller's again */
+		check(tutti_wait(&done[i], -1)); /* the sum is there, and the memory is the caller's again */
 		if (tutti_rank(job) == 0)
 			printf("layer %d: %g\n", i, gradient[i][0]);
 		tutti_free(job, gradient[i]);

@@ -1,4 +1,4 @@
-/* resume.c - a table that is saved, and goes on where the save was when the program is started again: `tutti run -n 2 resume FOLDER` */
+/* resume.c - a table that is saved, and goes on from its save in the next run: `tutti run -n 2 resume FOLDER` */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

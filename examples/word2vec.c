@@ -182,7 +182,8 @@ static int train(struct training *t)
 		struct epoch e = { 0 };
 		double from = seconds_now();
 		train_epoch(t, i, &e);
-		check(tutti_allreduce(t->job, &e, &e, sizeof e / sizeof(double), TUTTI_F64, TUTTI_SUM, NULL)); /* and all have done it */
+		/* after it all have done the same */
+		check(tutti_allreduce(t->job, &e, &e, sizeof e / sizeof(double), TUTTI_F64, TUTTI_SUM, NULL));
 		if (e.pairs == 0) /* frequent words are thinned out, and these were all */
 			return t->rank ? FAILED : complain("%d words of text are too few: no pair of them came up; give more with --text", t->words.tokens);
 		report(t, i, &e, seconds_now() - from);

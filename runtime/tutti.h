@@ -374,9 +374,9 @@ typedef struct tutti_updater { /* a table's rule */
  *   of those
  *          pushes, and perhaps later ones. Ho et al., NIPS 2013
  *   BSP    rounds: the k-th pushes of all workers are summed up (with their scales), and the rule is applied once to
- *          the sum, as a push of worker 0. That makes version k, whole. Who has pushed k times pulls version k, so that
- *          the i-th pull of all is identical, also of a list of rows, and of calls that are started one behind the
- *          other. A push waits, at its worker, until the round before it has closed.
+ *          the sum, as a push of worker 0. That makes version k, whole. A worker that has pushed k times pulls version
+ *          k, so that the i-th pull of all is identical, also of a list of rows, and of calls that are started one
+ *          behind the other. A push waits, at its worker, until the round before it has closed.
  *          The sum is made in the order in which the pushes come, so that of floats is rounded differently from run to
  *          run. It is the same of integers, and of the f32 and f64 of up to two workers.
  *          The other options of a round are those of the push that came first, at each server. Give all pushes of a
@@ -388,7 +388,7 @@ typedef struct tutti_updater { /* a table's rule */
  *          The sum is of the table's type: of f16 and bf16 it is rounded with each push. Not with the rules ASSIGN and
  *          ELASTIC, nor
  *          with backup workers if fresh rows are tracked
- * Who has finished, closed the table, left or died is waited for no more, also by a server that is started again later.
+ * A worker that finishes, closes the table, leaves or dies no longer blocks others, nor a server that is started again.
  *
  * Memory of a server: its range of the values, three times in BSP or with SNAPSHOTS (keys: twice in BSP); the rule's
  * state for it; a bit for each row and worker that pulls with FRESH; in BSP with FRESH 8 bytes a row, with keys 4, and
@@ -547,8 +547,8 @@ int tutti_table_load(tutti_table *, const char *folder);
 /* After -ECONNRESET, -ETIMEDOUT or -ESTALE: goes on with servers that were started again under their ranks, and have
  * opened the table again (with config.load: they are back at the last save, but not their clock, which is where the
  * workers are). Others are as they were. In SSP and BSP workers may have come back from different steps:
- * tutti_table_switch makes them level. Who has finished need not call it. Waits for them, as opening does: -ENOENT;
- * -ECONNRESET, -ETIMEDOUT or -ENOTCONN, at once, while one is gone, -ESTALE while one closes it. */
+ * tutti_table_switch makes them level; a worker that has finished need not call it. Waits for them, as opening does:
+ * -ENOENT; -ECONNRESET, -ETIMEDOUT or -ENOTCONN, at once, while one is gone, -ESTALE while one closes it. */
 int tutti_table_reopen(tutti_table *);
 
 const char *tutti_why(void);     /* the sentence behind this thread's last error; valid until its next one.

@@ -12,13 +12,19 @@ failed=0
 fail() { echo "FAILED: $*"; failed=1; }
 
 # The block behind <!-- examples/NAME.c --> is that file without its first line, the comment of what it is.
+blocks=0
 for page in README.md docs/tutorial.md; do
 	for example in $(sed -n 's/^<!-- \(examples\/[a-z]*\.c\) -->$/\1/p' "$source/$page"); do
-		awk -v mark="<!-- $example -->" '$0 == mark { here = 1; next } here && /^```/ { if (inside) exit; inside = 1; next } inside' \
-			"$source/$page" > block
-		sed 1d "$source/$example" | cmp -s - block || fail "the code in $page is not that of $example: $(sed 1d "$source/$example" | diff - block | head -n 5)"
+		blocks=$((blocks + 1))
+		awk -v mark="<!-- $example -->" '
+			$0 == mark { here = 1; next }
+			here && /^```/ { if (inside) exit; inside = 1; next }
+			inside' "$source/$page" > block
+		sed 1d "$source/$example" > file
+		cmp -s file block || fail "the code in $page is not that of $example: $(diff file block | head -n 5)"
 	done
 done
+[ $blocks = 4 ] || fail "$blocks programs are marked in the pages, not 4"
 
 says() { # sentence, ranks, program, argument ...
 	sentence=$1 ranks=$2 program=$3

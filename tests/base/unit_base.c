@@ -335,10 +335,19 @@ static void test_values(void)
 		enum tt_setting setting;
 		const char *good, *bad[6], *sentence;
 	} cases[] = {
-		{ TT_MINORITY, "no", { "on", "Yes", "1", "", "yesno", "maybe" }, "TUTTI_MINORITY=maybe is not yes or no" },
+		{ TT_MINORITY,
+		  "no",
+		  { "on", "Yes", "1", "", "yesno", "maybe" },
+		  "TUTTI_MINORITY=maybe is not yes or no" },
 		{ TT_SPIN, "auto", { "perhaps" }, "TUTTI_SPIN=perhaps is not auto, yes or no" },
-		{ TT_POOL, "64", { "65", "-1", "64x", "aut" }, "TUTTI_POOL=aut is not auto or a whole number from 0 to 64" },
-		{ TT_SIZE, "7", { "", "7 ", "0", "99999999999999999999" }, "is not a whole number from 1 to 2147483647" },
+		{ TT_POOL,
+		  "64",
+		  { "65", "-1", "64x", "aut" },
+		  "TUTTI_POOL=aut is not auto or a whole number from 0 to 64" },
+		{ TT_SIZE,
+		  "7",
+		  { "", "7 ", "0", "99999999999999999999" },
+		  "is not a whole number from 1 to 2147483647" },
 	};
 	struct tt_settings all;
 

@@ -203,8 +203,8 @@ static bool is_42(const char *bytes, size_t n)
 	return true;
 }
 
-/* As tensors of none, one and more elements: each in memory of its own with eight bytes behind it, or all in one range on no
- * rank, on all or on every second one. */
+/* As tensors of none, one and more elements: each in memory of its own with eight bytes behind it, or all in one
+ * range on no * rank, on all or on every second one. */
 enum { TENSORS = 10 };
 
 static void reduce_tensors(tutti *job, char *mine, const struct vectors *v)
@@ -214,7 +214,9 @@ static void reduce_tensors(tutti *job, char *mine, const struct vectors *v)
 	size_t at = 0;
 	tutti_op op = { 0 };
 
-	char *all = v->count % 3 == 0 || (v->count % 3 == 1 && tutti_rank(job) % 2) ? memory_for(job, v->count * v->width, 2) : NULL;
+	char *all = v->count % 3 == 0 || (v->count % 3 == 1 && tutti_rank(job) % 2)
+	                    ? memory_for(job, v->count * v->width, 2)
+	                    : NULL;
 
 	for (int i = 0; i < TENSORS; i++) {
 		size_t count = tt_min(most[i], v->count - at / v->width), bytes = count * v->width;
@@ -251,7 +253,8 @@ static void check_allreduce_as(tutti *job, size_t count, tutti_type type, tutti_
 {
 	struct vectors v = vectors_of(job, count, type, rule);
 	size_t bytes = count * v.width;
-	char *mine = memory_for(job, bytes + 8, (int)type + (int)rule + (int)count), *given = v.of[tutti_rank(job)], *in = must(malloc(bytes + 1));
+	char *mine = memory_for(job, bytes + 8, (int)type + (int)rule + (int)count), *given = v.of[tutti_rank(job)],
+	     *in = must(malloc(bytes + 1));
 
 	memset(mine, 42, bytes + 8);
 	memcpy(in, given, bytes);
@@ -415,15 +418,18 @@ static void program_bad_tensors(tutti *job)
 {
 	float v[4] = { 1, 2, 3, 4 };
 	int32_t w = 5;
-	tutti_tensor t[] = { { v, 2, TUTTI_F32 }, { &w, 1, TUTTI_I32 } }, null = { NULL, 1, TUTTI_F32 }, huge[] = { { v, SIZE_MAX / 8, TUTTI_F32 }, { v, SIZE_MAX / 8, TUTTI_F32 } };
+	tutti_tensor t[] = { { v, 2, TUTTI_F32 }, { &w, 1, TUTTI_I32 } }, null = { NULL, 1, TUTTI_F32 },
+		     huge[] = { { v, SIZE_MAX / 8, TUTTI_F32 }, { v, SIZE_MAX / 8, TUTTI_F32 } };
 
-	CHECK(tutti_allreduce_tensors(job, t, 2, TUTTI_SUM, NULL) == -ENOTSUP && strstr(tutti_why(), "tensors 0 and 1"));
+	CHECK(tutti_allreduce_tensors(job, t, 2, TUTTI_SUM, NULL) == -ENOTSUP &&
+	      strstr(tutti_why(), "tensors 0 and 1"));
 	CHECK(tutti_allreduce_tensors(job, t, 0, TUTTI_SUM, NULL) == -EINVAL);
 	CHECK(tutti_allreduce_tensors(job, NULL, 1, TUTTI_SUM, NULL) == -EINVAL);
 	CHECK(tutti_allreduce_tensors(job, &null, 1, TUTTI_SUM, NULL) == -EINVAL);
 	CHECK(tutti_allreduce_tensors(job, t, 1, (tutti_rule)9, NULL) == -EINVAL);
 	CHECK(tutti_allreduce_tensors(job, huge, 2, TUTTI_SUM, NULL) == -EINVAL);
-	CHECK(tutti_allreduce(job, v, v + 1, 2, TUTTI_F32, TUTTI_SUM, NULL) == -EINVAL && strstr(tutti_why(), "overlap"));
+	CHECK(tutti_allreduce(job, v, v + 1, 2, TUTTI_F32, TUTTI_SUM, NULL) == -EINVAL &&
+	      strstr(tutti_why(), "overlap"));
 	CHECK(tutti_allreduce(job, v + 1, v, 2, TUTTI_F32, TUTTI_SUM, NULL) == -EINVAL);
 	CHECK(tutti_allreduce(job, NULL, v, 2, TUTTI_F32, TUTTI_SUM, NULL) == -EINVAL);
 	CHECK(tutti_allreduce(job, v, v + 2, 2, TUTTI_F32, TUTTI_MAX, NULL) == 0 && v[2] == 1 && v[3] == 2);
@@ -434,7 +440,10 @@ static void program_bad_tensors(tutti *job)
 	CHECK(tutti_reduce(job, v, v, 2, TUTTI_F32, (tutti_rule)9, 0, NULL) == -EINVAL);
 }
 
-static void test_bad_tensors(void) { CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .program = program_bad_tensors }), 0); }
+static void test_bad_tensors(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .program = program_bad_tensors }), 0);
+}
 
 /* ---- reduce ---- */
 
@@ -482,7 +491,8 @@ static void program_reduce(tutti *job)
 
 	for (int type = TUTTI_F32; type <= TUTTI_I64; type++)
 		for (size_t i = SKIPPED; i < TT_COUNT(counts); i++)
-			check_reduce(job, counts[i], (tutti_type)type, (tutti_rule)((type + (int)i) % 5), (type + (int)i) % n, i % 2, type);
+			check_reduce(job, counts[i], (tutti_type)type, (tutti_rule)((type + (int)i) % 5),
+			             (type + (int)i) % n, i % 2, type);
 	check_reduce(job, 300001, TUTTI_F32, TUTTI_SUM, n - 1, true, 0);
 	check_reduce(job, 300001, TUTTI_F32, TUTTI_AVERAGE, 0, false, 1);
 }
@@ -778,7 +788,8 @@ static void check_allgatherv(tutti *job, const size_t *sizes, bool in_place, int
 		at[r] = all + 5;
 		all = at[r] + bytes[r];
 	}
-	char *out = memory_for(job, all + 8, turn), *got = must(malloc(all + 8)), *in = in_place ? out + at[me] : must(malloc(bytes[me] + 1));
+	char *out = memory_for(job, all + 8, turn), *got = must(malloc(all + 8)),
+	     *in = in_place ? out + at[me] : must(malloc(bytes[me] + 1));
 	tutti_op op = { 0 };
 
 	memset(out, 42, all + 8);
@@ -806,7 +817,9 @@ static void program_allgatherv(tutti *job)
 	for (size_t k = 0; k < 2 * BLOCKS; k++) {
 		size_t sizes[RANKS_MAX] = { 0 };
 		for (int r = 0; r < n; r++)
-			sizes[r] = k < BLOCKS ? block_bytes((k + (size_t)r) % BLOCKS) : r == (int)k % n ? block_bytes(k % BLOCKS) : k % 2;
+			sizes[r] = k < BLOCKS        ? block_bytes((k + (size_t)r) % BLOCKS)
+			           : r == (int)k % n ? block_bytes(k % BLOCKS)
+			                             : k % 2;
 		check_allgatherv(job, sizes, k % 2, (int)k);
 	}
 	size_t one[RANKS_MAX], at[RANKS_MAX], far[RANKS_MAX];
@@ -826,7 +839,8 @@ static void program_allgatherv(tutti *job)
 
 static void test_allgatherv(void) { on_wires(program_allgatherv, NULL); }
 
-/* Ranks disagree about a size, a place, a root, or the tensors: none gets a result that the others have not asked for. */
+/* Ranks disagree about a size, a place, a root, or the tensors: none gets a result that the others have not asked
+ * for. */
 static int call_new(tutti *job, int k, char *v, bool odd)
 {
 	int n = tutti_size(job), me = tutti_rank(job);
@@ -859,7 +873,8 @@ static void program_disagree_new(tutti *job)
 
 	for (int k = 0; k < 10; k++) {
 		int err = call_new(job, k, v, me == n - 1);
-		bool leaf = me && (k / 2 == 3 || (k / 2 == 2 && n > 2)); /* of a reduce: it may be through with it before it hears */
+		/* a leaf of a reduce may be through with the call before it hears of the disagreement */
+		bool leaf = me && (k / 2 == 3 || (k / 2 == 2 && n > 2));
 		CHECK(err == -EBADMSG || err == -ECONNABORTED || (err == 0 && leaf));
 		CHECK(!err || strstr(tutti_why(), "rank "));
 		CHECK(tutti_barrier(job, NULL) == 0); /* nobody was cut off for it */
@@ -1148,8 +1163,16 @@ static void check_staged(tutti *job, int owners, size_t count, bool alike, int t
 		v.of[r] = vector_of(r, bytes, count);
 	memcpy(mine, v.of[tutti_rank(job)], bytes);
 	memset(mine + bytes, 42, 8);
-	CHECK(tt_coll_run(&new_staged(job, &(struct tt_blocks){ .vector = tt_vector_at(mine), .bytes = bytes, .owners = owners, .each = each, .to = mine + at, .width = 2,
-	                                                        .type = v.type, .rule = v.rule })->coll, NULL) == 0);
+	CHECK(tt_coll_run(&new_staged(job, &(struct tt_blocks){ .vector = tt_vector_at(mine),
+	                                                        .bytes = bytes,
+	                                                        .owners = owners,
+	                                                        .each = each,
+	                                                        .to = mine + at,
+	                                                        .width = 2,
+	                                                        .type = v.type,
+	                                                        .rule = v.rule })
+	                           ->coll,
+	                  NULL) == 0);
 	memcpy(got, mine, bytes + 8);
 	memset(mine, 0x55, bytes);
 	combine_ranks(&v);
@@ -1624,9 +1647,15 @@ static CU_TestInfo allreduce_tests[] = {
 	{ "model", test_model }, { "choice", test_choice }, { "settings", test_settings }, { "numbers wrap", test_wrap }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo pairwise_tests[] = {
-	{ "reduce-scatter", test_reduce_scatter }, { "all-gather", test_allgather }, { "all-gather of any sizes", test_allgatherv }, { "all-to-all", test_alltoall },
+	{ "reduce-scatter", test_reduce_scatter },
+	{ "all-gather", test_allgather },
+	{ "all-gather of any sizes", test_allgatherv },
+	{ "all-to-all", test_alltoall },
 	{ "disagreement", test_disagree_new },
-	{ "all-to-all of any sizes", test_alltoallv }, { "wrong sizes", test_wrong_sizes }, { "a wrong start", test_wrong_start }, CU_TEST_INFO_NULL,
+	{ "all-to-all of any sizes", test_alltoallv },
+	{ "wrong sizes", test_wrong_sizes },
+	{ "a wrong start", test_wrong_start },
+	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo one_host_tests[] = {
 	{ "one host, sizes", test_one_host }, { "one host, large", test_one_host_large }, { "one host, several at once", test_several },

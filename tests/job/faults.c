@@ -29,9 +29,15 @@ struct kind { /* of calls that are under way when it happens */
 	bool stored;          /* ... and store into: who is frozen while it does may be killed */
 };
 
-static int sum_large(tutti *job, float *v) { return tutti_allreduce(job, v, v, FLOATS, TUTTI_F32, TUTTI_AVERAGE, NULL); }
+static int sum_large(tutti *job, float *v)
+{
+	return tutti_allreduce(job, v, v, FLOATS, TUTTI_F32, TUTTI_AVERAGE, NULL);
+}
 enum { FLOATS_IN_PLACE = 8 * FLOATS / SLOW }; /* a call takes as long as without a sanitizer, and not longer than the deadline */
-static int sum_in_place(tutti *job, float *v) { return tutti_allreduce(job, v, v, FLOATS_IN_PLACE, TUTTI_F32, TUTTI_AVERAGE, NULL); }
+static int sum_in_place(tutti *job, float *v)
+{
+	return tutti_allreduce(job, v, v, FLOATS_IN_PLACE, TUTTI_F32, TUTTI_AVERAGE, NULL);
+}
 static int scatter_in_place(tutti *job, float *v)
 {
 	size_t count = FLOATS_IN_PLACE / (size_t)tutti_size(job);
@@ -47,8 +53,14 @@ static int gather_in_place(tutti *job, float *v) /* longer blocks would be put *
 static int sum_small(tutti *job, float *v) { return tutti_allreduce(job, v, v, 16, TUTTI_F32, TUTTI_AVERAGE, NULL); }
 static int cast_large(tutti *job, float *v) { return tutti_broadcast(job, v, FLOATS * sizeof *v, 1, NULL); }
 static int meet(tutti *job, float *v) { return (void)v, tutti_barrier(job, NULL); }
-static int sum_apart(tutti *job, float *v) { return tutti_allreduce(job, v, v + FLOATS / 2, FLOATS / 2, TUTTI_F32, TUTTI_AVERAGE, NULL); }
-static int sum_to_root(tutti *job, float *v) { return tutti_reduce(job, v, v + FLOATS / 2, FLOATS / 2, TUTTI_F32, TUTTI_AVERAGE, 2, NULL); }
+static int sum_apart(tutti *job, float *v)
+{
+	return tutti_allreduce(job, v, v + FLOATS / 2, FLOATS / 2, TUTTI_F32, TUTTI_AVERAGE, NULL);
+}
+static int sum_to_root(tutti *job, float *v)
+{
+	return tutti_reduce(job, v, v + FLOATS / 2, FLOATS / 2, TUTTI_F32, TUTTI_AVERAGE, 2, NULL);
+}
 
 static int sum_tensors(tutti *job, float *v)
 {
@@ -80,7 +92,8 @@ static int start_several(tutti *job, float *v)
 	EXPECT(tutti_barrier(job, &op[1]) == 0);
 	EXPECT(tutti_broadcast(job, v + FLOATS / 2, FLOATS / 4 * sizeof *v, 3, &op[2]) == 0);
 	EXPECT(tutti_allreduce(job, v + FLOATS / 4 * 3, v + FLOATS / 4 * 3, 100, TUTTI_F32, TUTTI_MAX, &op[3]) == 0);
-	EXPECT(tutti_allreduce(job, v + FLOATS / 4 * 3 + 100, v + FLOATS / 4 * 3 + 100, FLOATS / 8, TUTTI_F32, TUTTI_MIN, &op[4]) == 0);
+	EXPECT(tutti_allreduce(job, v + FLOATS / 4 * 3 + 100, v + FLOATS / 4 * 3 + 100, FLOATS / 8, TUTTI_F32,
+	                       TUTTI_MIN, &op[4]) == 0);
 	for (size_t i = 0; i < TT_COUNT(op); i++) {
 		int err = tutti_wait(&op[i], -1);
 		EXPECT(err == 0 || err == -ECONNRESET);
@@ -90,13 +103,18 @@ static int start_several(tutti *job, float *v)
 }
 
 static const struct kind kinds[] = {
-	{ "a large all-reduce", FLOATS, sum_large, false, false }, { "a small all-reduce", 16, sum_small, false, false },
-	{ "a large broadcast", FLOATS, cast_large, false, false }, { "a barrier", 1, meet, false, false },
+	{ "a large all-reduce", FLOATS, sum_large, false, false },
+	{ "a small all-reduce", 16, sum_small, false, false },
+	{ "a large broadcast", FLOATS, cast_large, false, false },
+	{ "a barrier", 1, meet, false, false },
 	{ "several in flight", FLOATS, start_several, false, false },
-	{ "an all-reduce to another vector", FLOATS, sum_apart, false, false }, { "an all-reduce of tensors", FLOATS, sum_tensors, false, false },
-	{ "a reduce", FLOATS, sum_to_root, false, false }, { "an all-gather of several sizes", FLOATS, gather_sizes, false, false },
+	{ "an all-reduce to another vector", FLOATS, sum_apart, false, false },
+	{ "an all-reduce of tensors", FLOATS, sum_tensors, false, false },
+	{ "a reduce", FLOATS, sum_to_root, false, false },
+	{ "an all-gather of several sizes", FLOATS, gather_sizes, false, false },
 	{ "an all-reduce in place", FLOATS_IN_PLACE, sum_in_place, true, true },
-	{ "a reduce-scatter in place", FLOATS_IN_PLACE, scatter_in_place, true, false }, { "an all-gather in place", FLOATS, gather_in_place, true, false },
+	{ "a reduce-scatter in place", FLOATS_IN_PLACE, scatter_in_place, true, false },
+	{ "an all-gather in place", FLOATS, gather_in_place, true, false },
 };
 enum { IN_PLACE = 9 };
 static const struct kind *kind; /* children inherit it, like the victim */
@@ -174,8 +192,8 @@ static void kill_one(const struct kind *of, int rank, int delay_ms)
 		WANT(r->err == -ECONNRESET, "%s: rank %d got %d when %d was killed: %s", of->name, i, r->err, rank,
 		     r->why);
 		WANT(names_only(r->why, rank), "%s: rank %d was killed, rank %d says: %s", of->name, rank, i, r->why);
-		WANT(r->ended - then < 4000 * TT_MS * SLOW, "%s: rank %d took %llu ms to see that %d was killed", of->name, i,
-		     (unsigned long long)((r->ended - then) / TT_MS), rank);
+		WANT(r->ended - then < 4000 * TT_MS * SLOW, "%s: rank %d took %llu ms to see that %d was killed",
+		     of->name, i, (unsigned long long)((r->ended - then) / TT_MS), rank);
 	}
 }
 
@@ -636,7 +654,8 @@ static void stop_writer(const char *setting, bool pointer, bool must_die)
 	for (int i = 0; i < 2; i++) {
 		const struct report *r = &board->of[i];
 		WANT((r->err == -ETIMEDOUT || (died && r->err == -ECONNRESET)) && names_only(r->why, victim), "rank %d got %d: %s", i, r->err, r->why);
-		WANT(r->ended - then < 4 * DEADLINE * TT_MS, "rank %d took %llu ms", i, (unsigned long long)((r->ended - then) / TT_MS));
+		WANT(r->ended - then < 4 * DEADLINE * TT_MS, "rank %d took %llu ms", i,
+		     (unsigned long long)((r->ended - then) / TT_MS));
 	}
 	for (int i = 0; i < 3; i++)
 		WANT(!is_listed(board->of[i].name), "a socket of rank %d is left: %s", i, board->of[i].name);
@@ -704,7 +723,8 @@ static void test_close_held(void)
 {
 	uint64_t took = close_before(false);
 
-	WANT(took < HOLDERS_DEADLINE / 2, "closing a window took %llu ms, and its holders live", (unsigned long long)took);
+	WANT(took < HOLDERS_DEADLINE / 2, "closing a window took %llu ms, and its holders live",
+	     (unsigned long long)took);
 	took = close_before(true);
 	WANT(took < HOLDERS_DEADLINE, "closing a window took %llu ms, and a holder was stopped",
 	     (unsigned long long)took);
@@ -1376,7 +1396,8 @@ static void end_stuck(bool two)
 	for (int ms = 0; ms < HANG_MS && reap_some() == crew.size; ms++)
 		sleep_ms(1);
 	uint64_t took = (tt_now() - then) / TT_MS;
-	WANT(two ? took < DEADLINE / 2 * SLOW : took >= DEADLINE / 2 && took < DEADLINE + 2000 * SLOW, "it took %llu ms", (unsigned long long)took);
+	WANT(two ? took < DEADLINE / 2 * SLOW : took >= DEADLINE / 2 && took < DEADLINE + 2000 * SLOW,
+	     "it took %llu ms", (unsigned long long)took);
 	board->go = 1;
 	finish(victim);
 	WANT(WTERMSIG(crew.status[victim]) == SIGTERM, "status 0x%x", crew.status[victim]);

@@ -456,10 +456,13 @@ static int begin_allreduce(struct me *me, struct started *s, size_t id, tutti_op
 	}
 	for (size_t i = 0; i < c->count; i++)
 		store(apart ? s->value : s->buf, i, c->type, mine + (int)(i % 64));
-	tutti_tensor t[] = { { (char *)s->buf + half * tt_type_size(c->type), c->count - half, c->type }, { s->buf, half, c->type } };
+	tutti_tensor t[] = { { (char *)s->buf + half * tt_type_size(c->type), c->count - half, c->type },
+		             { s->buf, half, c->type } };
 	switch (way_of(id)) {
 	case TENSORS: return tutti_allreduce_tensors(me->job, t, 2, c->rule, op);
-	case TO_ROOT: return tutti_reduce(me->job, s->value, root == me->rank ? s->buf : NULL, c->count, c->type, c->rule, root, op);
+	case TO_ROOT:
+		return tutti_reduce(me->job, s->value, root == me->rank ? s->buf : NULL, c->count, c->type, c->rule,
+		                    root, op);
 	default: return tutti_allreduce(me->job, apart ? s->value : s->buf, s->buf, c->count, c->type, c->rule, op);
 	}
 }

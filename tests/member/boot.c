@@ -515,7 +515,8 @@ static void test_interface(void)
 	        "TUTTI_IFACE=shm:any,tcp:lo77");
 	for (int i = 0; i < 2; i++)
 		t[i] = (struct try){ .env = { text("TUTTI_RANK=%d", i), "TUTTI_SIZE=2", boot, SECRET,
-			                      i ? "TUTTI_IFACE=shm:lo77,tcp:lo" : "TUTTI_IFACE=tcp:127.0.0.1,shm:lo77" } };
+			                      i ? "TUTTI_IFACE=shm:lo77,tcp:lo"
+			                        : "TUTTI_IFACE=tcp:127.0.0.1,shm:lo77" } };
 	JOINED(t);
 	WANT(!strncmp(board->of[1].addr, "tcp:127.0.0.1:", 14), "rank 1 listens at %s", board->of[1].addr);
 }
@@ -664,7 +665,8 @@ static void test_other_launchers(void)
 {
 	REFUSED(-EINVAL, "one of 4 processes that srun|TUTTI_RANK=$SLURM_PROCID TUTTI_SIZE=4|TUTTI_BOOT=HOST:PORT",
 	        "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=4", "SLURM_PROCID=1");
-	REFUSED(-EINVAL, "2 processes that mpirun|TUTTI_RANK=$OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE=2", "PMI_SIZE=2");
+	REFUSED(-EINVAL, "2 processes that mpirun|TUTTI_RANK=$OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE=2",
+	        "PMI_SIZE=2");
 	REFUSED(-EINVAL, "3 processes that a PMI launcher|TUTTI_RANK=$PMI_RANK", "PMI_SIZE=3");
 	JOINED(((struct try[]){ { .env = { "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=1" } } }));
 	JOINED(((struct try[]){ { .env = { "SLURM_STEP_NUM_TASKS=4" } } })); /* in no step */
@@ -963,7 +965,8 @@ static CU_TestInfo secret_tests[] = {
 static CU_TestInfo wrong_tests[] = {
 	{ "variables", test_variables },
 	{ "addresses", test_boot_addresses },
-	{ "misspelt variables", test_misspelt_variable }, { "launchers that Tutti does not know", test_other_launchers },
+	{ "misspelt variables", test_misspelt_variable },
+	{ "launchers that Tutti does not know", test_other_launchers },
 	{ "tutti_config", test_config_struct },
 	{ "missing ranks", test_missing },
 	{ "a rank twice", test_twice },

@@ -693,7 +693,13 @@ static CU_TestInfo beat_tests[] = {
 	{ "patience", test_patience }, 	{ "all were stopped", test_stopped_briefly }, { "leaving is bounded", test_leave_stuck }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo watch_tests[] = {
-	{ "many die", test_many_die }, { "one leaves", test_left }, { "one leaves unseen", test_left_unseen }, { "one is missed", test_missed }, { "who is meant", test_label }, { "late", test_late }, CU_TEST_INFO_NULL,
+	{ "many die", test_many_die },
+	{ "one leaves", test_left },
+	{ "one leaves unseen", test_left_unseen },
+	{ "one is missed", test_missed },
+	{ "who is meant", test_label },
+	{ "late", test_late },
+	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = {
 	{ "heartbeats", NULL, NULL, NULL, NULL, beat_tests }, { "watching", NULL, NULL, NULL, NULL, watch_tests },

@@ -282,8 +282,8 @@ static void wait_until(uint64_t then)
 		pass_time(then - tt_now());
 }
 
-/* The others ask at about the time when rank 0 gives up, or long after it. All are told the same, and whoever was told that nothing has
- * changed goes on at once. */
+/* The others ask at about the time when rank 0 gives up, or long after it. All are told the same, and whoever was
+ * told that nothing has * changed goes on at once. */
 static void program_late_switch(tutti *job)
 {
 	const tutti_consistency rounds = { .mode = TUTTI_BSP };
@@ -609,9 +609,10 @@ static void test_clock(void)
 	sweep();
 }
 
-/* Ranks 2 and 3 serve. Rank 0 has finished, and rank 1 closes the table, before rank 3 comes again or after it. Neither opens it again:
- * nobody waits for them. */
-enum { BEFORE = 5, SAVED = 3, AFTER = 9, AGAIN = 3 }; /* rounds of all four; of these saved; rounds of two; the rank that comes again */
+/* Ranks 2 and 3 serve. Rank 0 has finished, and rank 1 closes the table, before rank 3 comes again or after it.
+ * Neither opens it again: * nobody waits for them. */
+/* rounds of all four; of these saved; rounds of two; the rank that comes again */
+enum { BEFORE = 5, SAVED = 3, AFTER = 9, AGAIN = 3 };
 static struct {
 	tutti_consistency as;
 	bool closes_late;

@@ -262,7 +262,8 @@ static void test_resuming_without(void)
 	CU_ASSERT(tt_rounds_join(r, 0, &clock) == 0 && tt_rounds_join(r, 1, &clock) == 0 && clock == 4);
 	CU_ASSERT(!tt_rounds_resume(r, 0, 7, &skipped) && !tt_rounds_skip(r) && tt_rounds_clock(r) == 4);
 	CU_ASSERT(!tt_rounds_leave(r, 1) && tt_rounds_skip(r) && tt_rounds_clock(r) == 7);
-	CU_ASSERT(!tt_rounds_skip(r) && tt_rounds_begin(r, 0) == TT_ADMIT && tt_rounds_complete(r, 0) && tt_rounds_clock(r) == 8);
+	CU_ASSERT(!tt_rounds_skip(r) && tt_rounds_begin(r, 0) == TT_ADMIT && tt_rounds_complete(r, 0) &&
+	          tt_rounds_clock(r) == 8);
 	CU_ASSERT(!tt_rounds_leave(r, 0) && !tt_rounds_skip(r));
 	tt_rounds_close(r);
 }

@@ -1042,7 +1042,8 @@ static void test_refresh(void)
 
 static void test_fresh(void) { on_wires(program_fresh, (const int[]){ 1, 2, 3, 5, 0 }); }
 
-/* A rank finishes while it pulls: the rounds of the others go on, and what they write over is not taken for its version. */
+/* A rank finishes while it pulls: the rounds of the others go on, and what they write over is not taken for its
+ * version. */
 enum { LAST_ROWS = 64, LAST_ROW = 32768 }; /* a server names them in eight parts */
 static int last_server;          /* rank 0, which finishes, or another */
 static atomic_int overwritten;   /* in how many runs it had to be told so */
@@ -1061,7 +1062,8 @@ static void finish_in_a_pull(tutti *job, tutti_table *t, float *v)
 	err = tutti_wait(&op, -1);
 	if (tt_world)
 		tt_sim_slow(0, 1);
-	CHECK(err == -EAGAIN || (err == 0 && n == LAST_ROWS && all_are(v, LAST_ROWS * LAST_ROW, (float)tutti_size(job))));
+	CHECK(err == -EAGAIN ||
+	      (err == 0 && n == LAST_ROWS && all_are(v, LAST_ROWS * LAST_ROW, (float)tutti_size(job))));
 	overwritten += err == -EAGAIN;
 }
 

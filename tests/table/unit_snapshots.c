@@ -351,8 +351,15 @@ static void program_keep_ends(tutti *job)
 	static const int server[] = { 0 }, worker[] = { 0, 1 };
 	static atomic_int done;
 	const tutti_consistency by_clock = { .mode = TUTTI_ASYNC };
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = 1, .row = ROW, .servers = 1, .server = server,
-		                 .workers = 2, .worker = worker, .consistency.mode = TUTTI_BSP };
+	tutti_table_config c = { .size = sizeof c,
+		                 .type = TUTTI_F32,
+		                 .count = 1,
+		                 .row = ROW,
+		                 .servers = 1,
+		                 .server = server,
+		                 .workers = 2,
+		                 .worker = worker,
+		                 .consistency.mode = TUTTI_BSP };
 	tutti_table *t = open_table(job, "kept", &c);
 	float v[ROW];
 
@@ -383,7 +390,8 @@ static void program_keep_ends(tutti *job)
 static void test_keep_ends(void)
 {
 	for (ending = 0; ending < ENDINGS; ending++)
-		for (struct ranks run = { .size = 3, .wire = "sim", .program = program_keep_ends }; run.seed < SEEDS; run.seed++)
+		for (struct ranks run = { .size = 3, .wire = "sim", .program = program_keep_ends }; run.seed < SEEDS;
+		     run.seed++)
 			CU_ASSERT_EQUAL(run_ranks(run), 0);
 }
 

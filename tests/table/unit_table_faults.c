@@ -420,12 +420,15 @@ static void program_open_refused(tutti *job)
 {
 	enum { REQUESTS = 5 }; /* the table, its trace, its servers, what is known of them, its workers */
 	const int workers[] = { 0, 1 };
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .flags = TUTTI_TABLE_KEYS, .workers = 2, .worker = workers };
+	tutti_table_config c = {
+		.size = sizeof c, .type = TUTTI_F32, .flags = TUTTI_TABLE_KEYS, .workers = 2, .worker = workers
+	};
 	tutti_table *t = NULL;
 
 	for (int n = 1; n <= REQUESTS; n++) {
 		refused_in = n;
-		CHECK(tutti_table_open(job, "keys", &c, &t) == -ENOMEM && strstr(tutti_why(), "no memory for the table \"keys\""));
+		CHECK(tutti_table_open(job, "keys", &c, &t) == -ENOMEM &&
+		      strstr(tutti_why(), "no memory for the table \"keys\""));
 	}
 	CHECK(!refused_in);
 	t = open_table(job, "keys", &c);

@@ -30,8 +30,14 @@ static void unmap_parts(void)
 /* As tt_perf_open_shared leaves it, without a job. */
 static struct tt_perf limit_of(int size, size_t bytes)
 {
-	return (struct tt_perf){ .size = size, .bytes = bytes, .most = MOST, .flight = 2, .crowded = true, .order.baseline = 1,
-		                 .options = { .type = TUTTI_F32, .rule = TUTTI_SUM }, .shared = { .part = part, .patience = 20000 * TT_MS } };
+	return (struct tt_perf){ .size = size,
+		                 .bytes = bytes,
+		                 .most = MOST,
+		                 .flight = 2,
+		                 .crowded = true,
+		                 .order.baseline = 1,
+		                 .options = { .type = TUTTI_F32, .rule = TUTTI_SUM },
+		                 .shared = { .part = part, .patience = 20000 * TT_MS } };
 }
 
 static void meet(struct tt_perf *p) /* not the baseline's own */

@@ -177,7 +177,8 @@ static void make_machine(struct machine *m, int packages, int nodes, int cores, 
 		}
 }
 
-static struct tt_partition share(const struct machine *m, enum tt_pin_kind pin, const struct tt_cpus *allowed, int rank, int ranks)
+static struct tt_partition share(const struct machine *m, enum tt_pin_kind pin, const struct tt_cpus *allowed, int rank,
+                                 int ranks)
 {
 	struct tt_pin_rule rule = { .pin = pin };
 	struct tt_partition s;
@@ -282,7 +283,8 @@ static bool node_is_right(const struct machine *m, const struct tt_partition *s)
 }
 
 /* What must hold of any machine, any restriction and any number of ranks. Returns how many cores are left over. */
-static int try_all_ranks(const struct machine *m, enum tt_pin_kind pin, const struct tt_cpus *allowed, int ranks, bool *good)
+static int try_all_ranks(const struct machine *m, enum tt_pin_kind pin, const struct tt_cpus *allowed, int ranks,
+                         bool *good)
 {
 	struct tt_cpus taken = { { 0 } }, cores, mine;
 	int all = cores_of(m, allowed, &cores), least = all, most = 0;

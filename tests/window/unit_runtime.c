@@ -32,7 +32,9 @@ static void on_wires(void (*program)(tutti *), const int *sizes, int deadline_ms
 	}
 }
 
-static const int one[] = { 1, 0 }, few[] = { 1, 2, 3, 4, 5, 0 }, two[] = { 2, 0 }, three[] = { 3, 0 }, four[] = { 4, 0 }, five[] = { 5, 0 }, five_down[] = { 2, 3, 4, 5, 0 }, many[] = { 1, 2, 3, 4, 5, 7, 8, 0 };
+static const int one[] = { 1, 0 }, few[] = { 1, 2, 3, 4, 5, 0 }, two[] = { 2, 0 }, three[] = { 3, 0 },
+		 four[] = { 4, 0 }, five[] = { 5, 0 }, five_down[] = { 2, 3, 4, 5, 0 },
+		 many[] = { 1, 2, 3, 4, 5, 7, 8, 0 };
 
 /* Computing: the library is not called. */
 /* ---- collectives ---- */
@@ -282,7 +284,8 @@ static int call_oddly(tutti *job, float *v, bool odd)
 	case ODD_COUNT: return tutti_allreduce(job, v, v, odd ? 20000 : 30000, TUTTI_F32, TUTTI_SUM, NULL);
 	case ODD_RULE: return tutti_allreduce(job, v, v, 2, TUTTI_F32, odd ? TUTTI_MAX : TUTTI_SUM, NULL);
 	case ODD_TYPE: return tutti_allreduce(job, v, v, 2, odd ? TUTTI_I32 : TUTTI_F32, TUTTI_SUM, NULL);
-	case ODD_CALL: return odd ? tutti_barrier(job, NULL) : tutti_allreduce(job, v, v, 2, TUTTI_F32, TUTTI_SUM, NULL);
+	case ODD_CALL:
+		return odd ? tutti_barrier(job, NULL) : tutti_allreduce(job, v, v, 2, TUTTI_F32, TUTTI_SUM, NULL);
 	case ODD_SIZE: return tutti_broadcast(job, v, odd ? 100 : 100000, 0, NULL);
 	default: return tutti_broadcast(job, v, 100, odd, NULL);
 	}
@@ -1028,7 +1031,8 @@ static void program_busy(tutti *job)
 	else
 		CHECK(tutti_wait_all(ops, 3, -1) == 0 && got[0] == 5 && got[1] == 5 && got[2] == 5);
 	if (tutti_rank(job) == 0)
-		CHECK(tutti_put(w, 1, 1, &mine, 8, &op) == -ERANGE && tutti_wait(&op, -1) == 0); /* nothing was started */
+		CHECK(tutti_put(w, 1, 1, &mine, 8, &op) == -ERANGE &&
+		      tutti_wait(&op, -1) == 0); /* nothing was started */
 	if (tutti_rank(job) == 0)
 		CHECK(tutti_put(w, 1, 0, &mine, 8, &op) == 0 && tutti_wait(&op, -1) == 0); /* and again */
 	CHECK(tutti_barrier(job, NULL) == 0);
@@ -1290,8 +1294,10 @@ static void program_two_groups(tutti *job)
 	CHECK(tutti_group_split(job, 0, me, &part) == 0);
 	for (int i = 0; i < 100000; i++)
 		a[i] = b[i] = (float)me;
-	CHECK(tutti_allreduce(me % 2 ? job : part, me % 2 ? a : b, me % 2 ? a : b, 100000, TUTTI_F32, TUTTI_SUM, &first) == 0);
-	CHECK(tutti_allreduce(me % 2 ? part : job, me % 2 ? b : a, me % 2 ? b : a, 100000, TUTTI_F32, TUTTI_SUM, &second) == 0);
+	CHECK(tutti_allreduce(me % 2 ? job : part, me % 2 ? a : b, me % 2 ? a : b, 100000, TUTTI_F32, TUTTI_SUM,
+	                      &first) == 0);
+	CHECK(tutti_allreduce(me % 2 ? part : job, me % 2 ? b : a, me % 2 ? b : a, 100000, TUTTI_F32, TUTTI_SUM,
+	                      &second) == 0);
 	CHECK(tutti_wait(&first, -1) == 0);
 	CHECK(tutti_wait(&second, -1) == 0);
 	CHECK(a[0] == 6 && a[99999] == 6 && b[0] == 6 && b[99999] == 6);
@@ -2053,7 +2059,13 @@ static CU_TestInfo engine_tests[] = {
 	{ "the owner computes", test_computing }, { "unhurried", test_unhurried }, { "blocked", test_blocked }, { "event fd", test_event_fd }, { "threads", test_threads }, { "fork", test_fork }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo operation_tests[] = {
-	{ "NULL", test_null }, { "idle", test_idle }, { "busy", test_busy }, { "wait for any", test_wait_any }, { "wait for all", test_wait_all }, { "of a job that was left", test_left_job }, CU_TEST_INFO_NULL,
+	{ "NULL", test_null },
+	{ "idle", test_idle },
+	{ "busy", test_busy },
+	{ "wait for any", test_wait_any },
+	{ "wait for all", test_wait_all },
+	{ "of a job that was left", test_left_job },
+	CU_TEST_INFO_NULL,
 };
 static int ups, downs;
 static void count_up(struct tt_peer *p) { ups += p != NULL; }
@@ -2092,9 +2104,13 @@ static CU_TestInfo deadline_tests[] = {
 	{ "a silent rank", test_silent }, { "an absent rank", test_absent }, { "a mute connection", test_mute }, { "cancel", test_cancel }, { "a rank that left", test_left }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = {
-	{ "collectives", NULL, NULL, NULL, NULL, collective_tests }, { "windows", NULL, NULL, NULL, NULL, window_tests },
-	{ "groups", NULL, NULL, NULL, NULL, group_tests }, { "engine", NULL, NULL, NULL, NULL, engine_tests }, { "operations", NULL, NULL, NULL, NULL, operation_tests },
-	{ "deadlines", NULL, NULL, NULL, NULL, deadline_tests }, CU_SUITE_INFO_NULL,
+	{ "collectives", NULL, NULL, NULL, NULL, collective_tests },
+	{ "windows", NULL, NULL, NULL, NULL, window_tests },
+	{ "groups", NULL, NULL, NULL, NULL, group_tests },
+	{ "engine", NULL, NULL, NULL, NULL, engine_tests },
+	{ "operations", NULL, NULL, NULL, NULL, operation_tests },
+	{ "deadlines", NULL, NULL, NULL, NULL, deadline_tests },
+	CU_SUITE_INFO_NULL,
 };
 
 int main(int argc, char **argv) { return run_suites(suites, argc, argv); }
