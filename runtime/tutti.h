@@ -34,7 +34,7 @@ typedef struct tutti tutti;               /* this process's place in a group of 
                                            * several jobs may live in one process */
 typedef struct tutti_window tutti_window; /* named memory: mine, and everyone's of that name */
 typedef struct tutti_op {
-	uint64_t opaque[32];
+	uint64_t opaque[36];
 } tutti_op;                               /* a started operation, in the caller's storage. Zeroed it is idle */
 
 typedef enum tutti_type { TUTTI_F32, TUTTI_F64, TUTTI_F16, TUTTI_BF16, TUTTI_I32, TUTTI_I64 } tutti_type;
@@ -46,13 +46,15 @@ typedef struct tutti_config { /* zero or NULL: from the environment, else the de
 	const char *node;         /* which of the file's nodes this process is */
 	const char *transports;   /* "shm,tcp": which may be used, best first, separated by commas */
 	const char *secret;       /* the job's shared secret, at least 16 bytes */
-	int deadline_ms;          /* how long a blocking call waits for a silent rank */
+	int silence_ms;           /* after which a rank that gives no sign of life is evicted; or TUTTI_NEVER */
+	int timeout_ms;           /* how long an operation waits for ranks that live; or TUTTI_NEVER */
 	int rank, ranks;          /* with `boot`: this process's rank (or TUTTI_NEW_RANK), and with how many the job
 	                             starts */
 	const char *boot;         /* "HOST:PORT" where rank 0 listens; NULL: rank and ranks are not looked at */
 } tutti_config;
 
 #define TUTTI_NEW_RANK (-1)
+#define TUTTI_NEVER (-1)
 
 /* The job. tutti_join(NULL, &job) takes everything from the launcher: TUTTI_RANK, TUTTI_SIZE and TUTTI_BOOT (as `tutti
  * run` sets them), torchrun's variables, or TUTTI_CONFIG; with none of them it is a job of one. It returns when every
@@ -97,6 +99,12 @@ int tutti_group_shrink(tutti *, tutti **left);
  * what tutti_join gave them, and are waited for a deadline. -ETIMEDOUT on such a rank: the others have not called
  * it. */
 int tutti_group_grow(tutti *, tutti **grown);
+/* How long the operations of this rank in the group wait for ranks that live: milliseconds from 10 up, TUTTI_NEVER, or
+ * 0: as the job has it (TUTTI_TIMEOUT). Of a collective the shortest timeout among the ranks decides. */
+int tutti_group_timeout(tutti *, int ms);
+/* Expels that rank of the group from the job, as if it had died: the others' calls that need it end with -ECONNRESET,
+ * and it learns by whom and why. Of two that evict each other the lower one's word stands. 0: also if it was gone. */
+int tutti_group_evict(tutti *, int rank, const char *why);
 int tutti_late(const tutti *);                        /* 1: this rank has joined a job under way */
 int tutti_group_member(const tutti *, int i);         /* the rank in the job of this group's rank i; -EINVAL */
 

@@ -15,6 +15,7 @@
 #define TT_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define TT_FORMAT(fmt, args) __attribute__((format(printf, fmt, args)))
 #define TT_NEVER UINT64_MAX /* a deadline that never expires */
+#define TT_FOREVER (UINT64_MAX / 8) /* 73 years: a duration that may be added to the time, and doubled */
 #define TT_MS 1000000ull    /* nanoseconds in a millisecond */
 enum { TT_CACHE_LINE = 64 };
 
@@ -130,6 +131,7 @@ const char *tt_setting_name(const struct tt_settings *, enum tt_setting); /* key
 /* These two are for settings with a default, whose values have been judged: */
 bool tt_setting_is(const struct tt_settings *, enum tt_setting, const char *word);
 long tt_setting_number(const struct tt_settings *, enum tt_setting);
+uint64_t tt_setting_time(const struct tt_settings *, enum tt_setting); /* nanoseconds; never: TT_FOREVER */
 /* 0, and *out is left alone if the setting is unset; or -EINVAL. */
 int tt_setting_int(const struct tt_settings *, enum tt_setting, long min, long max, long *out);
 int tt_setting_judge(const struct tt_settings *, enum tt_setting); /* 0; -EINVAL: none of settings.def's values */

@@ -111,6 +111,11 @@ int tt_setting_int(const struct tt_settings *all, enum tt_setting s, long min, l
 
 long tt_setting_number(const struct tt_settings *all, enum tt_setting s) { return strtol(all->of[s].value, NULL, 10); }
 
+uint64_t tt_setting_time(const struct tt_settings *all, enum tt_setting s)
+{
+	return tt_setting_is(all, s, "never") ? TT_FOREVER : (uint64_t)tt_setting_number(all, s) * TT_MS;
+}
+
 bool tt_setting_is(const struct tt_settings *all, enum tt_setting s, const char *word)
 {
 	return !strcmp(all->of[s].value, word);

@@ -8,11 +8,18 @@
  *
  * The print is a fingerprint of the call and its arguments. Ranks that disagree notice at the first message, and
  * whichever notices sends ABORT to all.
+ *
+ * When the time of a call has passed although all ranks live, its rank gives the group up: that call and all later ones
+ * fail on all ranks that have not finished them, until tutti_group_shrink. The GAVE_UP of that rank goes round: each
+ * rank passes it on once. It is the answer to whatever comes later for such a call.
+ *
+ *      GAVE_UP {number of the call} {words}
  */
 #include "collective/collective_private.h"
 #include "engine/engine.h"
 #include "member/member.h"
 #include "operation/operation.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +27,7 @@ enum {
 	IN_FLIGHT_MAX = 1024,
 	AHEAD_MAX = 4 * IN_FLIGHT_MAX, /* how far another rank may be ahead of this one */
 	TAG_ABORT = 0x7fff0001,
+	TAG_GAVE_UP = 0x7fff0004,
 	TAG_STOP = 0x7fff0003, /* in a recall alone */
 };
 
@@ -119,6 +127,8 @@ static void end(struct tt_coll *c)
 	if (c->failed || c->may_leave_messages)
 		forget_kept(c->job, c->group->uid, &c->seq); /* else all messages were taken */
 	tt_stats_ended(&c->job->stats.own, c->kind, c->request->post.since, c->bytes, c->err);
+	if (c->err == -ETIMEDOUT)
+		r->why = tt_coll_group(c->group)->why;
 	r->of = NULL;
 	r->rank = c->culprit;
 	unpin(c);
@@ -154,6 +164,73 @@ static void fail(struct tt_coll *c, int err, int culprit)
 		release(c); /* else push() does, after advance has returned */
 }
 
+/* ---- giving a group up ---- */
+
+static void say_gave_up(struct tutti *g, int to)
+{
+	const struct tt_coll_group *own = tt_coll_group(g);
+
+	tt_coll_answer(g, to, own->given_up_at, 0, TAG_GAVE_UP, own->why, strlen(own->why));
+}
+
+/* To whom this rank passes on that a call has failed: who is connected, and those at powers of two, so that it comes to
+ * all. */
+static bool is_to_hear(const struct tutti *g, int to)
+{
+	int d = (to - g->me + g->n) % g->n, back = g->n - d;
+
+	return d && !g->seats[to].out &&
+	       (!(d & (d - 1)) || !(back & (back - 1)) || tt_member_linked(tt_group_member(g, to)));
+}
+
+static void push(struct tt_coll *);
+
+/* A call that a rank has finished keeps its result. */
+static void give_up_group(struct tutti *g, uint32_t at, const char *why)
+{
+	struct tt_coll_group *own = tt_coll_group(g);
+
+	if (g->retired || (own->given_up && !tt_before(at, own->given_up_at)))
+		return;
+	own->why = own->given_up ? own->why : tt_text_keep(g->job, why);
+	own->given_up = true;
+	own->given_up_at = at;
+	remember_failed(g, at);
+	for (int i = 0; i < g->n; i++)
+		if (is_to_hear(g, i))
+			say_gave_up(g, i);
+	tt_each_of(struct tt_coll, link, c, &tt_collectives(g->job)->running) {
+		if (c->group != g || c->over || tt_before(c->seq, at))
+			continue;
+		fail(c, -ETIMEDOUT, -1);
+		tt_coll_wake_soon(g->job);
+	}
+}
+
+static bool is_given_up(const struct tutti *g, uint32_t seq)
+{
+	const struct tt_coll_group *own = tt_coll_group(g);
+
+	return own->given_up && !tt_before(seq, own->given_up_at);
+}
+
+/* False: the message is for a call that goes on, or may still do. */
+static bool is_settled(struct tutti *g, const struct kept *k)
+{
+	char why[400];
+
+	if (k->tag == TAG_GAVE_UP) {
+		snprintf(why, sizeof why, "%.*s", (int)tt_min(k->len, sizeof why - 1), (const char *)k->bytes);
+		give_up_group(g, k->seq, why);
+		return true;
+	}
+	if (!is_given_up(g, k->seq) || k->tag == TAG_STOP)
+		return false;
+	if (k->tag != TAG_ABORT)
+		say_gave_up(g, k->from); /* the sender does not know */
+	return true;
+}
+
 /* Fails for a reason that others cannot see, and tells them, so that none waits for this rank. */
 static void abandon(struct tt_coll *c, int err, int culprit)
 {
@@ -161,7 +238,7 @@ static void abandon(struct tt_coll *c, int err, int culprit)
 		return;
 	fail(c, err, culprit);
 	for (int i = 0; i < c->n; i++)
-		if (i != c->me && tt_member_linked(tt_group_member(c->group, i)))
+		if (is_to_hear(c->group, i))
 			tt_coll_send(c, i, TAG_ABORT, NULL, 0);
 }
 
@@ -278,6 +355,9 @@ static int check_start(const struct tutti *group)
 
 	if (group->retired)
 		return tt_fail(-ESTALE, "this group has been shrunk or grown: go on with the group that came of it");
+	if (is_given_up(group, group->started))
+		return tt_fail(-ETIMEDOUT, "a collective of this group was given up: %s. tutti_group_shrink makes a group "
+		               "that goes on", tt_coll_group(group)->why);
 	if (n < IN_FLIGHT_MAX)
 		return 0;
 	return tt_fail(-EAGAIN, "%d collectives are under way: wait for some before starting more", n);
@@ -314,7 +394,9 @@ static void stop(struct tt_coll *c, int rank)
 /* An ABORT is passed on, because its sender may not be connected to all ranks. */
 static void compare(struct tt_coll *c, const struct kept *k)
 {
-	if (k->tag == TAG_STOP)
+	if (k->tag == TAG_GAVE_UP)
+		is_settled(c->group, k);
+	else if (k->tag == TAG_STOP)
 		stop(c, c->group->seats[k->from].rank);
 	else if (k->tag == TAG_ABORT)
 		abandon(c, -ECONNABORTED, c->group->seats[k->from].rank);
@@ -329,31 +411,38 @@ static void compare_kept(struct tt_coll *c)
 			compare(c, k);
 }
 
-/* Tells all ranks, and evicts none. */
+/* As its last answer says. */
+static bool is_late(const struct tt_operation *r, const struct tt_member *m)
+{
+	const struct tt_coll *c = r->of;
+
+	return m->started_in == c->group->uid && !tt_before(c->seq, m->started);
+}
+
+static void run_out_of_time(struct tt_operation *r)
+{
+	struct tt_coll *c = r->of;
+	char late[240], why[500];
+	int n = tt_operation_name(r, is_late, late, sizeof late);
+
+	snprintf(why, sizeof why, "%s gave it up after %llu ms: %s%s", tt_member_label(tt_member(c->job, c->job->rank)).text,
+	         tt_operation_timeout_ms(c->group), n ? "it had not been called by " : "all ranks live and have called it, "
+	         "and wait for each other", n ? late : "");
+	give_up_group(c->group, c->seq, why);
+}
+
+/* Tells all ranks, and evicts none. A call that has failed already waits for its memory. */
 static void give_up(struct tt_operation *r, int err)
 {
 	struct tt_coll *c = r->of;
 
-	abandon(c, err, -1);
+	if (c->failed || c->over)
+		return;
+	if (err == -ETIMEDOUT)
+		run_out_of_time(r);
+	else
+		abandon(c, err, -1);
 	push(c);
-}
-
-/* A failed collective waits only until live ranks have finished its operations, which is soon. */
-static bool needs_others(const struct tt_operation *r) { return r->of && !((const struct tt_coll *)r->of)->failed; }
-
-/* The rank that is furthest from starting this collective; NULL if all have started it and wait for each other. */
-static struct tt_member *find_late(const struct tt_operation *r, uint64_t since)
-{
-	const struct tt_coll *c = r->of;
-	struct tt_member *late = NULL;
-
-	for (int i = 0; needs_others(r) && i < c->n; i++) {
-		struct tt_member *m = tt_group_member(c->group, i);
-		bool waiting = tt_operation_concerns(r, m->rank) && m->heard >= since && m->started_in == c->group->uid;
-		if (waiting && !tt_before(c->seq, m->started) && (!late || tt_before(m->started, late->started)))
-			late = m;
-	}
-	return late;
 }
 
 static int explain(const struct tt_operation *r)
@@ -361,14 +450,16 @@ static int explain(const struct tt_operation *r)
 	if (r->rank >= 0 && r->err == -EBADMSG)
 		return tt_fail(r->err, "%s: rank %d called another collective, or with another count, type or rule",
 		               r->what, r->rank);
+	if (r->err == -ECANCELED)
+		return tt_fail(r->err, "%s: given up", r->what);
 	if (r->rank >= 0 && r->err == -ECONNABORTED)
-		return tt_fail(r->err, "%s: rank %d gave it up: it has no memory, or not all ranks called the same",
+		return tt_fail(r->err, "%s: rank %d gave it up: it cancelled it, has no memory, or called another one",
 		               r->what, r->rank);
 	return 0;
 }
 
 static const struct tt_operation_kind words = {
-	.needs = needs_others, .blame = find_late, .give_up = give_up, .explain = explain,
+	.late = is_late, .give_up = give_up, .explain = explain,
 };
 
 static struct tt_operation *start(struct tt_coll *c, tutti_op *op, tutti_op *stack)
@@ -629,6 +720,8 @@ static void take_message(struct tt_member *from, struct tt_pack *p)
 	k.len = tt_pack_left(p);
 	k.bytes = p->at;
 	p->bad |= ahead > AHEAD_MAX;
+	if (!p->bad && k.from >= 0 && is_settled(g, &k))
+		return;
 	if (!p->bad && !c && ahead < 0 && k.tag == TT_TAG_OFFER)
 		tt_segment_answer(g, k.from, k.seq, k.print);
 	if (p->bad || (!c && ahead < 0))

@@ -266,6 +266,17 @@ int tt_wait_until(struct tt_job *job, bool (*ready)(void *), void *arg, uint64_t
 	return err;
 }
 
+int tt_await(struct tt_job *job, bool (*ready)(void *), void *arg, uint64_t timeout, void (*say)(void *arg))
+{
+	uint64_t begun = tt_now();
+
+	if (!tt_wait_until(job, ready, arg, begun + tt_min(timeout, job->silence)))
+		return 0;
+	if (timeout > job->silence)
+		say(arg);
+	return tt_wait_until(job, ready, arg, begun + timeout);
+}
+
 /* Sleeps for a tick, or until the driver leaves if the driver sleeps on the nets. The flag is set before the second
  * check: either this thread sees that the driver is awake, or the leaving driver sees the flag. */
 static void doze(struct tt_engine *e, uint64_t tick, bool may_stay)

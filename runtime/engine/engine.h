@@ -39,6 +39,8 @@ struct tt_module { /* any function may be NULL; its caller holds the lock unless
 	int (*poll)(struct tt_job *);          /* in each turn of the progress loop; returns the number of events */
 	int (*arm)(struct tt_job *);           /* before a sleep. 0: may sleep; 1: poll again */
 	bool (*wanted)(const struct tt_job *); /* without the lock: has errand work that did not call tt_errand */
+	void (*beat)(struct tt_job *, uint64_t passed); /* some times a second: nanoseconds since the last one, but for
+	                                                 * those in which this process was stopped */
 	void (*errand)(struct tt_job *);       /* slow work on the background thread; may release the lock meanwhile */
 
 	/* What other members send: messages, and notify values from first to last */
@@ -59,14 +61,15 @@ struct tt_module { /* any function may be NULL; its caller holds the lock unless
 	void (*reborn)(struct tt_member *);             /* restarted; the new process has sent nothing yet */
 	void (*ended)(struct tt_member *);              /* left or dead: end what waits for it */
 	void (*unseated)(struct tt_member *);           /* lost its seat in some group */
-	/* About to be evicted although alive: writes what it did instead, if the module knows. */
-	void (*reproach)(const struct tt_member *, char *why, size_t size);
 
 	/* Events of groups */
 	void (*group_begun)(struct tutti *); /* all ranks have agreed on the group */
 	void (*group_over)(struct tutti *);  /* replaced by another group, or about to be freed: end its operations */
 	void (*group_freed)(struct tutti *); /* about to be freed */
 	uint32_t (*group_finished)(const struct tutti *); /* the number of collectives this rank has finished in it */
+
+	/* For others, which wait for this rank: what its program does, in words that follow "; ". "": not known. */
+	void (*doing)(const struct tt_job *, char *text, size_t size);
 };
 
 /* These four run without the lock. list ends with NULL. */
@@ -113,6 +116,8 @@ struct tt_timer { /* zeroed is off */
 	uint64_t at;
 	void (*expire)(struct tt_timer *);
 };
+
+static inline bool tt_timer_runs(const struct tt_timer *t) { return t->link.next && !tt_list_empty(&t->link); }
 
 struct tt_waiter { /* a thread in tt_wait_until */
 	struct tt_list link;
@@ -163,6 +168,8 @@ void tt_unlock(struct tt_job *);
 /* With the lock: */
 int tt_progress(struct tt_job *); /* one turn: polls nets and modules, runs timers; returns the number of events */
 void tt_look(struct tt_job *, struct tt_net *); /* polls this net, if a poll costs no system call */
+/* As tt_wait_until, for `timeout` nanoseconds. After TUTTI_SILENCE, `say` writes a line to the log: who is waited for. */
+int tt_await(struct tt_job *, bool (*ready)(void *), void *arg, uint64_t timeout, void (*say)(void *arg));
 int tt_wait_until(struct tt_job *, bool (*ready)(void *), void *arg, uint64_t deadline); /* releases the lock while it
                                                                                            * waits; 0 or -ETIMEDOUT */
 void tt_errand(struct tt_job *); /* wakes the background thread for a module's errand() */
@@ -274,7 +281,7 @@ struct tt_job {
 	void *own[TT_MODULES]; /* each module's struct */
 	struct tt_settings settings;
 	int rank, size, local_rank, local_size;
-	uint64_t deadline;     /* of a blocking call, in nanoseconds */
+	uint64_t silence, timeout; /* TUTTI_SILENCE and TUTTI_TIMEOUT, in nanoseconds */
 	uint64_t id;           /* the job's, in all messages */
 	uint32_t epoch;        /* the number of this rank's current life */
 	uint8_t *here;         /* a page that fork() zeroes in the child */

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MEMBERS_MAX = 65536 };
+enum { MEMBERS_MAX = 65536, DAY_MS = 86400000 };
 
 static void leave_job(struct tt_job *);
 
@@ -41,19 +41,25 @@ static int read_config(const tutti_config *from, tutti_config *to)
 	return 0;
 }
 
+static const char *spell_time(int ms, char text[16])
+{
+	snprintf(text, 16, "%d", ms);
+	return ms == TUTTI_NEVER ? "never" : ms ? text : NULL;
+}
+
 static int apply_config(struct tt_settings *s, const tutti_config *c)
 {
-	char deadline[16];
+	char silence[16], timeout[16];
 	const struct {
 		enum tt_setting id;
 		const char *value;
 	} given[] = {
 		{ TT_CONFIG, c->file }, { TT_NODE, c->node }, { TT_TRANSPORTS, c->transports },
-		{ TT_SECRET, c->secret }, { TT_BOOT, c->boot }, { TT_DEADLINE, c->deadline_ms ? deadline : NULL },
+		{ TT_SECRET, c->secret }, { TT_BOOT, c->boot }, { TT_SILENCE, spell_time(c->silence_ms, silence) },
+		{ TT_TIMEOUT, spell_time(c->timeout_ms, timeout) },
 	};
 	int err = 0;
 
-	snprintf(deadline, sizeof deadline, "%d", c->deadline_ms);
 	for (size_t i = 0; !err && i < TT_COUNT(given); i++)
 		if (given[i].value)
 			err = tt_settings_set(s, given[i].id, given[i].value, "program");
@@ -77,7 +83,8 @@ static int resolve_settings(struct tt_job *job, const tutti_config *given, struc
 		return err;
 	if (launch->size > MEMBERS_MAX)
 		return tt_fail(-EINVAL, "%d ranks are more than the %d that a job may have", launch->size, MEMBERS_MAX);
-	job->deadline = (uint64_t)tt_setting_number(&job->settings, TT_DEADLINE) * TT_MS;
+	job->silence = tt_setting_time(&job->settings, TT_SILENCE);
+	job->timeout = all->shortest_timeout = tt_setting_time(&job->settings, TT_TIMEOUT);
 	job->rank = launch->rank;
 	job->size = launch->size;
 	all->launched = job->size;
@@ -163,7 +170,7 @@ static int open_net(struct tt_job *job, const struct tt_launch *launch, const ch
 		return tt_fail(-EINVAL, "TUTTI_TRANSPORTS names more than %d transports", TT_NETS);
 	c.secret = tt_setting(&job->settings, TT_SECRET);
 	c.secret_len = c.secret ? strlen(c.secret) : 0;
-	c.timeout_ms = (unsigned)(job->deadline / TT_MS);
+	c.timeout_ms = (unsigned)tt_min(job->silence / TT_MS, DAY_MS);
 	c.keep = tt_setting_is(&job->settings, TT_EVICT, "no");
 	if ((err = place_net(job, launch, t, device, sizeof device, &c)) ||
 	    (err = t->open(&c, &job->engine.nets[job->engine.count])))
@@ -315,16 +322,13 @@ int tutti_join(const tutti_config *config, tutti **out)
 static bool is_idle(void *job) { return tt_list_empty(&tt_operations(job)->running); }
 
 /* A rank that hears the goodbye disconnects: then all that was sent before has arrived. */
-void tt_job_goodbye(struct tt_job *job)
+void tt_job_goodbye(struct tt_job *job, uint64_t patience)
 {
-	uint64_t until;
-
 	tt_lock(job);
-	until = tt_now() + job->deadline;
-	tt_wait_until(job, is_idle, job, until - job->deadline / 4); /* leaves time for the goodbyes */
-	tt_wait_until(job, tt_news_all_told, job, until - job->deadline / 8);
+	tt_wait_until(job, is_idle, job, tt_now() + patience);
+	tt_wait_until(job, tt_news_all_told, job, tt_now() + job->silence / 2);
 	tt_members_say_bye(job);
-	tt_wait_until(job, tt_members_are_alone, job, until);
+	tt_wait_until(job, tt_members_are_alone, job, tt_now() + job->silence);
 	tt_unlock(job);
 }
 
@@ -339,7 +343,7 @@ static bool is_leaving(struct tt_job *job) /* the thread of signal.c has said go
 static void leave_job(struct tt_job *job)
 {
 	if (job->joined && !is_leaving(job))
-		tt_job_goodbye(job);
+		tt_job_goodbye(job, TT_FOREVER); /* each operation has its own bound */
 	tt_modules_stop(job);
 	tt_engine_stop(job);
 	tt_pool_close(job);
@@ -359,10 +363,7 @@ static void leave_part(struct tutti *g)
 	struct tt_job *job = g->job;
 
 	tt_lock(job);
-	tt_wait_until(job, tt_coll_is_idle, g, tt_now() + job->deadline);
-	tt_coll_end_group(g); /* gives up late calls: their memory is the caller's */
-	while (tt_wait_until(job, tt_coll_is_idle, g, tt_now() + job->deadline))
-		continue; /* who holds memory of theirs and does not answer is evicted */
+	tt_wait_until(job, tt_coll_is_idle, g, TT_NEVER); /* each has its own bound */
 	tt_group_free(g);
 	tt_unlock(job);
 }

@@ -21,8 +21,9 @@ const struct tt_module *const *tt_module_list(void); /* all modules, in the orde
 
 int tt_read_ports(const struct tt_settings *, int ports[2]); /* TUTTI_PORTS, 0 and 0 by default; -EINVAL */
 
-/* Finishes the operations of this rank and says goodbye; blocks, at most a deadline. Without the lock. */
-void tt_job_goodbye(struct tt_job *);
+/* Finishes the operations of this rank, as far as they end within `patience` nanoseconds, and says goodbye. Blocks; without
+ * the lock. */
+void tt_job_goodbye(struct tt_job *, uint64_t patience);
 void tt_signal_forget(struct tt_job *); /* the job leaves by itself. Without the lock */
 
 int tt_stats_listen(struct tt_job *);   /* to the signal. Without the lock, like tt_stats_deafen */

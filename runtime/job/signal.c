@@ -85,7 +85,7 @@ static void quit_all(int number)
 			atomic_store(&job->quitting, number);
 	tt_list_each(node, &quit.jobs)
 		if ((job = job_at(node, number)))
-			tt_job_goodbye(job);
+			tt_job_goodbye(job, job->silence);
 	take_effect(number);
 }
 

@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 #include "job/job_private.h"
 #include "member/member.h"
+#include <limits.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -131,7 +132,7 @@ static int write_all(int fd, const char *text, size_t len, uint64_t patience)
 	while (len) {
 		struct pollfd p = { .fd = fd, .events = POLLOUT };
 		uint64_t now = tt_now();
-		int ready = now < deadline ? poll(&p, 1, (int)((deadline - now) / TT_MS) + 1) : 0;
+		int ready = now < deadline ? poll(&p, 1, (int)tt_min((deadline - now) / TT_MS + 1, INT_MAX)) : 0;
 		if (!ready)
 			return tt_fail(-ETIMEDOUT, "stats: descriptor %d did not take all within %llu ms", fd,
 			               (unsigned long long)(patience / TT_MS));
@@ -158,7 +159,7 @@ int tutti_stats_dump(tutti *at, int fd)
 	tt_lock(job);
 	text = make_table(job, &len);
 	tt_unlock(job);
-	err = text ? write_all(fd, text, len, job->deadline) : tt_fail(-ENOMEM, "no memory for the stats");
+	err = text ? write_all(fd, text, len, job->silence) : tt_fail(-ENOMEM, "no memory for the stats");
 	free(text);
 	return err;
 }
@@ -271,7 +272,7 @@ void tt_stats_look(struct tt_job *job)
 	tt_unlock(job);
 	tt_ticket_lock_take(&writing);
 	if (text)
-		write_all(STDERR_FILENO, text, len, tt_min(PATIENCE_MS * TT_MS, job->deadline / 8));
+		write_all(STDERR_FILENO, text, len, PATIENCE_MS * TT_MS);
 	tt_ticket_lock_release(&writing);
 	free(text);
 	tt_lock(job);

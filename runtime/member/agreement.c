@@ -30,6 +30,7 @@ enum {
 	SEAT = 10,             /* bytes of one on the wire: rank 4, epoch 4, slot 2 */
 	PIECE = 1024,          /* bytes of a WELCOME: every transport takes so many as one message */
 	RETRY_MS = 20,
+	LONGEST_MS = 600000,   /* that the call waits where operations wait for ever */
 	TOLD = 8,              /* ranks that a newcomer tells at a time that it waits */
 	BALLOT_MAX = INT32_MAX, /* no honest rank gets so far: each ballot takes RETRY_MS at least */
 };
@@ -51,6 +52,7 @@ struct tt_agreement {
 	int asker;                  /* the seat whose COLLECT waits until this rank is in the call, or -1 */
 	uint64_t asked;             /* when it came */
 	int told;                   /* the coordinator that has my CALL, or -1 */
+	uint8_t *skipped;           /* a bit for each seat: lives, and has not called in time. This rank's own opinion */
 
 	uint32_t ballot;            /* mine, as coordinator; 0: none */
 	bool proposing;
@@ -130,12 +132,13 @@ static struct tt_agreement *agreement_of(struct tutti *g)
 
 	if (a)
 		return a;
-	a = calloc(1, sizeof *a + bytes_for(g->n));
+	a = calloc(1, sizeof *a + 2 * bytes_for(g->n));
 	if (!a)
 		return NULL;
 	a->group = g;
 	a->asker = a->told = -1;
 	a->heard = (uint8_t *)(a + 1);
+	a->skipped = a->heard + bytes_for(g->n);
 	return g->agreement = a;
 }
 
@@ -171,7 +174,7 @@ static void say(struct tt_agreement *a, int to, enum kind kind, uint32_t ballot,
 	uint8_t *bytes = malloc(room);
 
 	if (!bytes)
-		return; /* as if the message were lost: the deadline applies */
+		return; /* as if the message were lost: the call runs out of time */
 	struct tt_pack p = begin(bytes, room, kind, g->seats[to].slot, g->uid, ballot);
 	if (kind == REPORT) {
 		tt_put8(&p, a->grow);
@@ -183,16 +186,15 @@ static void say(struct tt_agreement *a, int to, enum kind kind, uint32_t ballot,
 	free(bytes);
 }
 
-/* To one that is in the call and does not know that it is over. */
+/* To one that is in the call and does not know that it is over. It may have no seat in the heir, so no slot is named. */
 static void say_decided(const struct tutti *heir, struct tt_member *to)
 {
-	const struct tt_seat *s = tt_group_find(heir, to);
 	size_t room = HEAD + bytes_for(heir->origin.n) + 2 + (size_t)heir->origin.view->count * SEAT;
-	uint8_t *bytes = s ? malloc(room) : NULL;
+	uint8_t *bytes = malloc(room);
 
 	if (!bytes)
 		return;
-	struct tt_pack p = begin(bytes, room, DECIDE, s->slot, heir->origin.uid, 0);
+	struct tt_pack p = begin(bytes, room, DECIDE, 0, heir->origin.uid, 0);
 	put_view(&p, heir->origin.view, heir->origin.n);
 	tt_send(to, bytes, (size_t)(p.at - bytes), NULL, 0);
 	free(bytes);
@@ -361,13 +363,14 @@ static void decide(struct tt_agreement *a, struct tt_membership *r)
 
 /* ---- the coordinator's side ---- */
 
-static bool is_out(const struct tt_agreement *a, int i) { return a->group->seats[i].out; }
+static bool is_out(const struct tt_agreement *a, int i) { return a->group->seats[i].out || has(a->skipped, i); }
 
 static int first_left(const struct tutti *g)
 {
+	const struct tt_agreement *a = g->agreement;
 	int i = 0;
 
-	while (g->seats[i].out) /* this rank's own seat never is */
+	while (g->seats[i].out || (a && has(a->skipped, i))) /* this rank's own seat never is */
 		i++;
 	return i;
 }
@@ -476,7 +479,7 @@ static void advance(struct tt_agreement *a)
 	r = a->best_view ? a->best_view : a->best ? a->view : make_view(a);
 	a->best_view = NULL;
 	if (!r)
-		return; /* no memory: the deadline applies */
+		return; /* no memory: the call runs out of time */
 	keep_view(&a->view, r);
 	a->accepted = a->ballot;
 	a->proposing = true;
@@ -490,7 +493,7 @@ static void begin_ballot(struct tt_agreement *a)
 	uint32_t n = (uint32_t)a->group->n;
 
 	if (a->promised > BALLOT_MAX - 2 * n)
-		return; /* the deadline applies */
+		return; /* the call runs out of time */
 	a->ballot = a->promised = (a->promised / n + 1) * n + (uint32_t)a->group->me;
 	a->proposing = false;
 	a->any_grow = a->grow;
@@ -709,6 +712,7 @@ static void dispatch(struct tt_agreement *a, enum kind kind, int from, uint32_t 
 {
 	struct tt_membership *r;
 
+	a->skipped[from / 8] &= (uint8_t)~(1 << from % 8); /* it calls after all */
 	p->bad |= (kind == COLLECT || kind == PROPOSE) && !is_ballot_of(a, ballot, from);
 	p->bad |= kind == REFUSE && ballot > BALLOT_MAX;
 	if (p->bad)
@@ -738,6 +742,8 @@ void tt_agree_message(struct tt_member *from, struct tt_pack *p)
 
 	if (p->bad)
 		return;
+	if (kind == DECIDE)
+		g = tt_group_named(job, uid);
 	if (kind == ARRIVE) {
 		take_arrival(from, ballot, p);
 	} else if (kind == WELCOME) {
@@ -770,22 +776,21 @@ static bool is_settled(void *arg)
 	return a->decided || !is_enough(a->group, NULL);
 }
 
-/* Evicts the ranks that the call waits for. */
-static void give_up_some(struct tt_agreement *a)
+/* Goes on without the ranks that the call waits for. They live: who calls later hears that the others have gone on. */
+static void skip_late(struct tt_agreement *a)
 {
 	struct tutti *g = a->group;
 	int first = first_left(g);
-	bool proposing = a->proposing;
 
 	a->impatient = true;
-	for (int i = 0; i < g->n && a->proposing == proposing && !a->decided; i++) { /* an eviction may end the phase */
+	for (int i = 0; i < g->n; i++) {
 		bool asked = !a->proposing || has(a->view->stays, i);
 		bool late = first == g->me ? asked && !has(a->heard, i) : i == first;
-		if (late && i != g->me && !is_out(a, i))
-			tt_member_evict(tt_group_member(g, i), -ETIMEDOUT, "%s was cut off: it did not take part "
-			                "in shrinking the group within %llu ms",
-			                tt_member_label(tt_group_member(g, i)).text,
-			                (unsigned long long)(g->job->deadline / TT_MS));
+		if (!late || i == g->me || is_out(a, i))
+			continue;
+		tt_log(TT_WARN, "%s is left out of the group that comes: it lives, and has not called tutti_group_shrink "
+		       "in time", tt_member_label(tt_group_member(g, i)).text);
+		set(a->skipped, i);
 	}
 	steer(a);
 }
@@ -798,11 +803,19 @@ static bool lacks_files(const struct tt_agreement *a, uint64_t since)
 	return false;
 }
 
+/* Also where operations wait for ever. */
+static uint64_t patience_of(const struct tutti *g)
+{
+	uint64_t patience = g->timeout ? g->timeout : g->job->timeout;
+
+	return patience < TT_FOREVER ? patience : LONGEST_MS * TT_MS;
+}
+
 static int wait_for_answer(struct tt_agreement *a)
 {
 	struct tt_job *job = a->group->job;
-	uint64_t begun = tt_now(), longer = job->deadline + job->deadline / 2;
-	uint64_t patience = first_left(a->group) == a->group->me ? job->deadline : longer;
+	uint64_t begun = tt_now(), usual = patience_of(a->group), longer = usual + usual / 2;
+	uint64_t patience = first_left(a->group) == a->group->me ? usual : longer;
 
 	for (int round = 0; tt_wait_until(job, is_settled, a, tt_now() + patience); round++) {
 		uint64_t due = a->asked + longer, now = tt_now();
@@ -817,8 +830,8 @@ static int wait_for_answer(struct tt_agreement *a)
 		if (lacks_files(a, begun))
 			return tt_fail(-EMFILE, "this process has no file left for a connection to the others: "
 			               "raise its limit with ulimit -n");
-		give_up_some(a);
-		patience = job->deadline / 4;
+		skip_late(a);
+		patience = usual / 4;
 	}
 	if (a->decided && a->err == -ECONNRESET)
 		return tt_fail(a->err, "the other ranks have gone on without this one");
@@ -841,6 +854,7 @@ static int take_part(struct tutti *g, bool grow, tutti **out)
 		return tt_fail(-ENOMEM, "no memory to agree on a group of %d ranks", g->n);
 	a->calling = true;
 	a->grow = grow;
+	memset(a->skipped, 0, bytes_for(g->n));
 	if (a->asker >= 0 && !a->ballot)
 		report(a, a->asker);
 	steer(a);
@@ -873,7 +887,7 @@ static void tell_some(struct tt_job *job)
 static int arrive(struct tt_job *job, tutti **out)
 {
 	struct tt_members *all = tt_members(job);
-	uint64_t end = tt_now() + job->deadline;
+	uint64_t patience = patience_of(all->all), end = tt_now() + patience;
 	int err;
 
 	if (all->arrived && !all->arriving)
@@ -881,14 +895,13 @@ static int arrive(struct tt_job *job, tutti **out)
 	err = all->arriving ? 0 : tt_group_new(job, 0, &all->arriving);
 	while (!err && !all->arrived && tt_now() < end) { /* again, since the ranks that knew it may have died */
 		tell_some(job);
-		tt_wait_until(job, has_arrived, job, tt_now() + job->deadline / 10);
+		tt_wait_until(job, has_arrived, job, tt_min(end, tt_now() + tt_time(job, TT_TIME_HEARTBEAT)));
 	}
 	if (err)
 		return err;
 	if (!all->arrived)
 		return tt_fail(-ETIMEDOUT, "the job's ranks did not call tutti_group_grow within %llu ms: "
-		               "this rank stays outside, and may call again",
-		               (unsigned long long)(job->deadline / TT_MS));
+		               "this rank stays outside, and may call again", (unsigned long long)(patience / TT_MS));
 	*out = all->arriving;
 	all->arriving = NULL;
 	return 0;

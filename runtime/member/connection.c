@@ -1,7 +1,7 @@
 /* connection.c - the connections of this rank: made on first use, over the first net that leads to the other rank
  *
- * Each of this rank's nets, the best first, is tried in turn at the address that the other rank has there. All but the
- * last have an eighth of the deadline. One that has failed is not tried again for this life of the member, unless no
+ * Each of this rank's nets, the best first, is tried in turn at the address that the other rank has there. The last
+ * one has TUTTI_SILENCE, each before it a quarter of that. One that has failed is not tried again for this life of the member, unless no
  * other leads there; in a node list all are tried once more when the member answers.
  *
  * A connection of the rendezvous is closed again (PART): when it is not part of the tree (endpoint_tree.c), or on
@@ -92,7 +92,7 @@ static struct tt_net *next_net(struct tt_member *m, char addr[96])
 static bool turn_to_next_net(struct tt_member *m, int err, const char *why)
 {
 	int failed = m->net_index++;
-	char addr[96];
+	char addr[96], text[300];
 
 	if (!next_net(m, addr)) {
 		m->net_index = failed;
@@ -101,12 +101,22 @@ static bool turn_to_next_net(struct tt_member *m, int err, const char *why)
 	if (err != -EMFILE)
 		m->failed_nets |= 1u << failed;
 	const struct tt_net *net = m->job->engine.nets[failed];
-	struct tt_members *all = tt_members(m->job);
-	bool warns = net->host_only && m->host && m->host == all->of[m->job->rank].host && !all->warned;
-	tt_log(warns ? TT_WARN : TT_DEBUG, "rank %d%s is not reached over %s: %s", m->rank,
-	       warns ? " is on this host, and" : "", net->transport->name, why);
-	all->warned |= warns;
+	snprintf(text, sizeof text, "rank %d is not reached over %s: %s", m->rank, net->transport->name, why);
+	tt_log(TT_DEBUG, "%s", text);
+	if (net->host_only && m->host && m->host == tt_member(m->job, m->job->rank)->host)
+		m->why_not = tt_text_keep(m->job, text);
 	return true;
+}
+
+/* Once a job: it lives, and is reached over a slower net. */
+static void warn_of_detour(const struct tt_member *m)
+{
+	struct tt_members *all = tt_members(m->job);
+
+	if (!m->why_not || is_near(m->link->peer) || all->warned)
+		return;
+	tt_log(TT_WARN, "%s, though it is on this host", m->why_not);
+	all->warned = true;
 }
 
 static void lack_files(struct tt_timer *t)
@@ -137,7 +147,7 @@ static void pass_over(struct tt_timer *t)
 	struct tt_member *m = l->member;
 
 	if (!m || m->link != l || m->state != TT_CONNECTING ||
-	    !turn_to_next_net(m, -ETIMEDOUT, "it does not answer within an eighth of the deadline"))
+	    !turn_to_next_net(m, -ETIMEDOUT, "it does not answer"))
 		return;
 	tt_link_forget(m);
 	ask_nets(m);
@@ -181,8 +191,14 @@ static int ask_nets(struct tt_member *m)
 
 int tt_member_connect(struct tt_member *m)
 {
-	if (m->state != TT_AWAY || (!*m->addr && m->job->joined))
-		return 0; /* no address: a newcomer, whose endpoint record will come */
+	if (m->state != TT_AWAY)
+		return 0;
+	if (!*m->addr && m->job->joined) { /* a newcomer, whose endpoint record will come */
+		if (!tt_timer_runs(&m->retry))
+			tt_member_fail_soon(m, m->job->silence, -EHOSTUNREACH, "rank %d cannot be reached: its address has "
+			                    "not come", m->rank);
+		return 0;
+	}
 	tt_timer_stop(&m->retry);
 	m->state = TT_CONNECTING;
 	m->net_index = 0;
@@ -206,6 +222,9 @@ void tt_member_up(struct tt_member *m, struct tt_link *l)
 	m->link = l;
 	tt_timer_stop(&l->patience);
 	m->state = TT_UP;
+	m->courtesy = false;
+	tt_heartbeat_begin(l);
+	warn_of_detour(m);
 	tt_log(TT_DEBUG, "rank %d is connected over %s", m->rank, l->peer->net->transport->name);
 	tt_stats_count(&m->stats, TUTTI_STAT_CONNECT, 0);
 	tt_post_waiting(m);
@@ -249,6 +268,15 @@ void tt_link_forget(struct tt_member *m)
 	m->link->member = NULL;
 	tt_link_doom(m->link);
 	m->link = NULL;
+}
+
+static void end_parted(struct tt_timer *t) { tt_link_doom(tt_container_of(t, struct tt_link, patience)); }
+
+void tt_link_part(struct tt_link *l)
+{
+	l->member = NULL;
+	l->parted = true;
+	tt_timer_start(l->job, &l->patience, tt_now() + tt_time(l->job, TT_TIME_GRACE), end_parted);
 }
 
 /* Neighbours in the tree stay connected: so each rank hears of deaths. */
@@ -328,7 +356,7 @@ static void on_up(struct tt_peer *peer)
 		tt_timer_stop(&l->patience);
 	if (l && ask_better_nets(l))
 		return;
-	if (l)
+	if (l) 
 		tt_greeting_start(l);
 	else if (!(l = new_link(job, peer, NULL)))
 		tt_log(TT_ERROR, "no memory for a connection from %s", peer->addr);
@@ -357,7 +385,7 @@ static void on_message(struct tt_peer *peer, const void *bytes, size_t len)
 	struct tt_pack p = tt_unpack(bytes, len);
 	uint8_t type = tt_get8(&p);
 
-	if (!l || !tt_list_empty(&l->doom))
+	if (!l || !tt_list_empty(&l->doom) || l->parted)
 		return;
 	if (l->member && l->member->link == l && l->member->state >= TT_PARTING)
 		member_message(l->member, type, &p);
@@ -390,6 +418,24 @@ static const char *reason(const struct tt_link *l, const char *otherwise)
 /* EACCES: a rank that disconnects within the handshake looks like one with a wrong secret. */
 static bool may_have_left(int err) { return err == -EHOSTUNREACH || err == -ECONNRESET || err == -EACCES; }
 
+/* Nobody waits for it. If it is dead, those that were connected to it say so. */
+static bool forgo(struct tt_member *m)
+{
+	if (!m->courtesy || m->state != TT_CONNECTING || m->waiting.head)
+		return false;
+	m->courtesy = false;
+	m->link = NULL;
+	m->state = TT_AWAY;
+	m->unreached = tt_now();
+	return true;
+}
+
+void tt_member_connect_ring(struct tt_member *m)
+{
+	m->courtesy = true;
+	tt_member_connect(m);
+}
+
 static void lost(struct tt_member *m, struct tt_link *l, int err)
 {
 	bool connected = m->state == TT_UP || m->state == TT_PARTING;
@@ -409,9 +455,11 @@ static void lost(struct tt_member *m, struct tt_link *l, int err)
 	           turn_to_next_net(m, err, reason(l, strerror(-err)))) {
 		m->link = NULL;
 		ask_nets(m);
-	} else if (m->state == TT_CONNECTING && err == -EHOSTUNREACH && tt_rendezvous_retry(m, m->job->deadline))
+	} else if (forgo(m))
+		tt_log(TT_DEBUG, "rank %d is not there to be watched: %s", m->rank, reason(l, strerror(-err)));
+	else if (m->state == TT_CONNECTING && err == -EHOSTUNREACH && tt_rendezvous_retry(m, m->job->timeout))
 		m->link = NULL;
-	else if (m->state == TT_CONNECTING && may_have_left(err) && tt_news_ask_missed(m)) {
+	else if (m->state == TT_CONNECTING && may_have_left(err) && (tt_news_ask_missed(m) || tt_member_is_last(m))) {
 		m->link = NULL;
 		tt_member_fail_soon(m, tt_time(m->job, TT_TIME_GRACE), err, "rank %d cannot be reached at %s: %s",
 		                    m->rank, at, reason(l, strerror(-err)));

@@ -228,12 +228,12 @@ void tt_tree_send_to(struct tt_member *m)
 	let_go(d);
 }
 
-/* Some rank may lack the table: joining is over everywhere when a deadline has passed. */
+/* Some rank may lack the table, until TUTTI_TIMEOUT has passed and joining is over everywhere. */
 static bool may_lack_table(const struct tt_job *job)
 {
 	uint64_t sent = tt_members(job)->endpoints_sent;
 
-	return job->rank == 0 && sent && tt_now() - sent <= job->deadline;
+	return job->rank == 0 && sent && tt_now() - sent <= job->timeout;
 }
 
 void tt_rendezvous_gone(struct tt_member *m)

@@ -12,6 +12,18 @@
 #include "member/member_private.h"
 #include <stdio.h>
 
+/* The other side has proven that it knows the secret, and then falls silent. */
+static void end_silent(struct tt_timer *t)
+{
+	struct tt_link *l = tt_container_of(t, struct tt_link, patience);
+	struct tt_member *m = l->member;
+
+	if (m && m->link == l && m->state == TT_CONNECTING)
+		tt_member_gone(m, -ETIMEDOUT, "%s was cut off: it did not answer a greeting within %llu ms",
+		               tt_member_label(m).text, (unsigned long long)(l->job->silence / TT_MS));
+	tt_link_doom(l);
+}
+
 void tt_greeting_start(struct tt_link *l)
 {
 	uint8_t bytes[32];
@@ -23,7 +35,8 @@ void tt_greeting_start(struct tt_link *l)
 	tt_put32(&p, l->job->epoch);
 	tt_put8(&p, tt_is_joining(l->job));
 	l->used = !tt_is_joining(l->job);
-	tt_send_raw(l, bytes, (size_t)(p.at - bytes));
+	if (tt_send_raw(l, bytes, (size_t)(p.at - bytes)))
+		tt_timer_start(l->job, &l->patience, tt_now() + l->job->silence, end_silent);
 }
 
 static bool say_welcome(struct tt_link *l, const struct tt_member *to)
@@ -42,13 +55,13 @@ static void end_stranger(struct tt_timer *t)
 {
 	struct tt_link *l = tt_container_of(t, struct tt_link, patience);
 
-	tt_log(TT_INFO, "closed the connection from %s: it has not become a rank's within a deadline", l->peer->addr);
+	tt_log(TT_INFO, "closed the connection from %s: it has not become a rank's in time", l->peer->addr);
 	tt_link_doom(l);
 }
 
 void tt_greeting_await(struct tt_link *l)
 {
-	tt_timer_start(l->job, &l->patience, tt_now() + l->job->deadline, end_stranger);
+	tt_timer_start(l->job, &l->patience, tt_now() + l->job->silence, end_stranger);
 }
 
 /* ---- refusing ---- */
@@ -236,7 +249,7 @@ static void take_refusal(struct tt_link *l, struct tt_pack *p)
 	if (first)
 		snprintf(all->join_why, sizeof all->join_why, "%s refused this process as rank %d: %s", l->peer->addr,
 		         job->rank, text);
-	if (again && !job->joined && m && tt_rendezvous_retry(m, job->deadline / 2)) {
+	if (again && !job->joined && m && tt_rendezvous_retry(m, job->timeout / 2)) {
 		job->epoch = tt_member(job, job->rank)->epoch = tt_epoch_now();
 		m->link = NULL;
 		tt_link_doom(l);
@@ -260,8 +273,7 @@ static void take_busy(struct tt_link *l)
 
 	if (m && m->link == l && m->state == TT_CONNECTING) {
 		m->link = NULL;
-		tt_member_fail_soon(m, m->job->deadline, -ETIMEDOUT,
-		                    "rank %d wanted to connect itself, and did not within a deadline", m->rank);
+		tt_member_fail_soon(m, m->job->silence, -ETIMEDOUT, "rank %d wanted to connect itself, and did not", m->rank);
 	}
 	tt_link_doom(l);
 }

@@ -5,8 +5,11 @@
  */
 #include "engine/engine.h"
 #include "member/member_private.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { TIMEOUT_MIN_MS = 10 };
 
 /* Round-robin, so that a slot is used again as late as possible. */
 static int take_slot(struct tutti *g)
@@ -154,6 +157,14 @@ void tt_group_free(struct tutti *g)
 	free_group(g);
 }
 
+struct tutti *tt_group_named(const struct tt_job *job, uint32_t uid)
+{
+	tt_each_group(g, job)
+		if (g->uid == uid)
+			return g;
+	return NULL;
+}
+
 struct tt_member *tt_group_member(const struct tutti *g, int i) { return tt_member(g->job, g->seats[i].rank); }
 
 struct tt_seat *tt_group_find(const struct tutti *g, const struct tt_member *m)
@@ -228,6 +239,52 @@ void tt_group_revoked(struct tt_member *from, struct tt_pack *p)
 		take_out(g, s, -ECONNABORTED);
 		tt_tell_unseated(from);
 	}
+}
+
+int tutti_group_timeout(tutti *g, int ms)
+{
+	struct tt_job *job = tt_job_of(g);
+	int err = tt_is_mine(job);
+
+	if (err)
+		return err;
+	if (ms < TUTTI_NEVER || (ms > 0 && ms < TIMEOUT_MIN_MS))
+		return tt_fail(-EINVAL, "a timeout of %d ms: write TUTTI_NEVER, 0 for the job's, or %d and above", ms,
+		               TIMEOUT_MIN_MS);
+	tt_lock(job);
+	g->timeout = ms == TUTTI_NEVER ? TT_FOREVER : (uint64_t)ms * TT_MS;
+	if (ms > 0)
+		tt_members(job)->shortest_timeout = tt_min(g->timeout, tt_members(job)->shortest_timeout);
+	tt_unlock(job);
+	return 0;
+}
+
+/* Of two that evict each other the lower one's word stands: the higher one waits before it tells others. */
+static void expel(struct tt_member *m, const char *why)
+{
+	struct tt_label by = tt_member_label(tt_member(m->job, m->job->rank));
+	char text[330];
+
+	snprintf(text, sizeof text, "%s was evicted by %s: %.80s", tt_member_label(m).text, by.text, why);
+	tt_stats_count(&m->stats, TUTTI_STAT_CUT, 0);
+	m->untold = m->rank < m->job->rank;
+	tt_member_expel(m, -ECONNRESET, text);
+}
+
+int tutti_group_evict(tutti *g, int i, const char *why)
+{
+	struct tt_job *job = tt_job_of(g);
+	int err = tt_usable(job);
+
+	if (err)
+		return err;
+	if (i < 0 || i >= g->n || i == g->me)
+		return tt_fail(-EINVAL, "evict: rank %d must be from 0 to %d, and another rank", i, g->n - 1);
+	tt_lock(job);
+	if (!g->seats[i].out)
+		expel(tt_group_member(g, i), why && *why ? why : "no reason given");
+	tt_unlock(job);
+	return 0;
 }
 
 int tutti_group_member(const tutti *g, int i)

@@ -1,117 +1,83 @@
-/* heartbeat.c - finds silent ranks that no operation waits for; and every time that derives from the deadline
+/* heartbeat.c - finds silent ranks; and every time that derives from TUTTI_SILENCE
  *
- * Each rank looks at its connections twice a heartbeat (h). It sends a PING where nothing has come since the last
- * look. A rank that has not answered two heartbeats later is evicted: silence is detected within 3 h, and takes at
- * least 2 h.
+ * Each rank looks at its connections several times a second. It sends a PING where nothing has come for a heartbeat,
+ * and evicts a rank of which nothing has come for TUTTI_SILENCE.
  *
- *      look    look    look    look    look    look    look
- *       |   the | last  |       |       |       |       |
- *       |    byte       |       |       |       |       |
- *       |------x|-------|-------|-------|-------|-------|
- *               some-   nothing                         nothing: evicted, 2.5 h to 3 h after the last byte
- *               thing   since: PING
+ *      |--- heartbeat ---|-------------------------------------|
+ *      the last byte     PING                                  evicted: TUTTI_SILENCE after the last byte
  *
- * A rank that usually answers late gets longer: the median of its last answer times plus 8 times their median absolute
- * deviation (MAD), if that is more than two heartbeats, and as long as all of it stays within the deadline.
- */
+ * Each rank is connected to the next one that is there, in a ring of all ranks. So two others watch each rank, whoever
+ * else is connected to it, and the news of its death goes to all (news.c).
+ *
+ * The same timer gives the modules their beat. The time that it tells them is not the clock's: a time in which this
+ * process was stopped, or got no core, counts as one look. */
 #include "engine/engine.h"
 #include "member/member_private.h"
-#include <string.h>
 
-enum { DEVIATIONS = 8 };
-
-/* A fraction of the deadline, and its bounds in milliseconds; 0: none. */
+/* A fraction of the silence, and bounds in milliseconds; most: 0: none. */
 static const struct {
 	uint16_t share, least, most;
 } times[] = {
-	[TT_TIME_HEARTBEAT] = { 10, 100, 0 }, /* a process may wait 100 ms for a core */
+	[TT_TIME_HEARTBEAT] = { 4, 25, 500 },
+	[TT_TIME_LOOK] = { 16, 2, 200 },
 	[TT_TIME_GRACE] = { 8, 0, 30 },
 	[TT_TIME_STALE] = { 4, 0, 500 },
-	[TT_TIME_REAP] = { 20, 0, 50 },
-	[TT_TIME_NET] = { 8, 0, 0 },
+	[TT_TIME_NET] = { 4, 0, 2500 },
 	[TT_TIME_RETRY_MIN] = { 100, 0, 10 },
 	[TT_TIME_RETRY_MAX] = { 20, 0, 300 },
 };
 
 uint64_t tt_time(const struct tt_job *job, enum tt_time t)
 {
-	uint64_t ns = job->deadline / times[t].share;
+	uint64_t ns = job->silence / times[t].share;
 
 	if (times[t].most && ns > times[t].most * TT_MS)
 		ns = times[t].most * TT_MS;
 	return ns < times[t].least * TT_MS ? times[t].least * TT_MS : ns;
 }
 
-/* Sorts v. */
-static uint32_t median(uint32_t *v, unsigned n)
+/* A timeout that is shorter than the silence makes for shorter looks. */
+static uint64_t time_of_look(const struct tt_job *job)
 {
-	for (unsigned i = 1; i < n; i++)
-		for (unsigned k = i; k && v[k] < v[k - 1]; k--) {
-			uint32_t x = v[k];
-			v[k] = v[k - 1];
-			v[k - 1] = x;
-		}
-	return v[n / 2];
+	uint64_t shortest = tt_min(job->timeout, tt_members(job)->shortest_timeout);
+
+	return tt_max(tt_min(tt_time(job, TT_TIME_LOOK), shortest / 8), TT_MS);
 }
 
-uint64_t tt_heartbeat_patience(const struct tt_link *l)
+void tt_heartbeat_begin(struct tt_link *l)
 {
-	uint64_t beat = tt_time(l->job, TT_TIME_HEARTBEAT), least = 2 * beat, most = l->job->deadline, usual;
-	unsigned n = (unsigned)tt_min(l->heartbeat.answers, TT_ANSWERS);
-	uint32_t v[TT_ANSWERS], middle;
-
-	most = most > 3 * beat ? most - beat : least;
-	if (!n)
-		return least;
-	memcpy(v, l->heartbeat.took, sizeof v);
-	middle = median(v, n);
-	for (unsigned i = 0; i < n; i++)
-		v[i] = v[i] > middle ? v[i] - middle : middle - v[i];
-	usual = (middle + (uint64_t)DEVIATIONS * median(v, n)) * 1000;
-	return usual < least ? least : usual > most ? most : usual;
+	l->heartbeat = (struct tt_heartbeat){ .received = l->peer->received, .since = tt_now() };
 }
 
-void tt_heartbeat_answered(struct tt_link *l)
+void tt_heartbeat_answered(struct tt_link *l) { l->heartbeat.asked = false; }
+
+void tt_heartbeat_asked(struct tt_link *l)
 {
-	struct tt_heartbeat *b = &l->heartbeat;
-	uint64_t took = (tt_now() - b->asked) / 1000;
-
-	if (!b->asked)
-		return;
-	b->took[b->answers++ % TT_ANSWERS] = took < UINT32_MAX ? (uint32_t)took : UINT32_MAX;
-	b->asked = 0;
-}
-
-bool tt_heartbeat_asked(struct tt_link *l)
-{
-	struct tt_heartbeat *b = &l->heartbeat;
-
-	if (b->asked)
-		return false;
-	b->asked = tt_now();
-	b->before = l->peer->received;
-	return true;
+	if (!l->heartbeat.asked)
+		l->heartbeat.before = l->peer->received;
+	l->heartbeat.asked = true;
 }
 
 void tt_heartbeat_ask(struct tt_link *l)
 {
-	if (tt_heartbeat_asked(l)) /* else the PONG may queue behind other bytes */
-		tt_member_ping(l->member);
+	if (l->heartbeat.asked)
+		return; /* the PONG may queue behind other bytes */
+	tt_heartbeat_asked(l);
+	tt_member_ping(l->member);
 }
 
 bool tt_heartbeat_is_frozen(const struct tt_link *l)
 {
-	const struct tt_heartbeat *b = &l->heartbeat;
-
-	return b->asked && l->peer->received == (b->silent ? b->received : b->before);
+	return l->heartbeat.asked && l->peer->received == l->heartbeat.before;
 }
 
-/* The connection carries the signs of life of its member. */
+/* The connection carries the signs of life of its member; or the member has said goodbye and still holds memory. */
 static bool counts(const struct tt_link *l)
 {
 	const struct tt_member *m = l->member;
 
-	return m && m->link == l && (m->state == TT_UP || m->state == TT_PARTING);
+	return m && m->link == l &&
+	       (m->state == TT_UP || m->state == TT_PARTING || (m->state == TT_LEFT && m->outstanding));
 }
 
 static void look_at(struct tt_link *l, uint64_t now)
@@ -120,55 +86,72 @@ static void look_at(struct tt_link *l, uint64_t now)
 
 	if (b->received != l->peer->received) {
 		b->received = l->peer->received;
-		b->silent = 0;
-		return;
+		b->since = now;
+	} else if (now - b->since >= tt_time(l->job, TT_TIME_HEARTBEAT) && l->member->state != TT_LEFT) {
+		tt_heartbeat_ask(l);
 	}
-	if (b->silent)
-		return;
-	b->silent = now;
-	tt_heartbeat_ask(l);
 }
 
-/* This process was stopped, or got no core: the silence says nothing about the other ranks. */
-static void begin_anew(struct tt_job *job)
+/* The silence says nothing about the other ranks: this process was stopped, or got no core. */
+static void begin_anew(struct tt_job *job, uint64_t now)
 {
 	tt_each_link(l, job) {
-		l->heartbeat.received = l->peer->received - 1;
-		l->heartbeat.asked = 0;
-		l->doubted = false;
+		l->heartbeat.since = now;
+		l->heartbeat.asked = l->doubted = false;
 	}
 }
 
 static struct tt_link *find_silent(struct tt_job *job, uint64_t now)
 {
 	tt_each_link(l, job)
-		if (counts(l) && l->heartbeat.silent && now - l->heartbeat.silent >= tt_heartbeat_patience(l))
+		if (counts(l) && now - l->heartbeat.since >= job->silence)
 			return l;
 	return NULL;
+}
+
+static void evict_silent(struct tt_job *job, uint64_t now)
+{
+	struct tt_link *l;
+
+	while ((l = find_silent(job, now)))
+		tt_member_evict(l->member, -ETIMEDOUT, "%s was cut off: it gave no sign of life within %llu ms",
+		                tt_member_label(l->member).text, (unsigned long long)((now - l->heartbeat.since) / TT_MS));
+}
+
+/* The next rank does the same, so connections hardly ever cross. One that was not reached may have left unheard. */
+static void join_ring(struct tt_job *job, uint64_t now)
+{
+	for (int d = 1; d < job->size; d++) {
+		struct tt_member *m = tt_member(job, (job->rank + d) % job->size);
+		if (!tt_member_is_there(job, m->rank) || !*m->addr ||
+		    (m->state == TT_AWAY && m->unreached && now - m->unreached < job->silence))
+			continue;
+		if (m->state == TT_AWAY)
+			tt_member_connect_ring(m);
+		return;
+	}
 }
 
 static void look(struct tt_timer *t)
 {
 	struct tt_job *job = tt_container_of(t, struct tt_members, heartbeat)->job;
-	uint64_t now = tt_now(), beat = tt_time(job, TT_TIME_HEARTBEAT);
-	struct tt_link *silent;
+	uint64_t now = tt_now(), every = time_of_look(job), late = now - t->at;
 
-	if (job->leaving)
-		return;
-	if (now > t->at + beat)
-		begin_anew(job);
-	tt_each_link(l, job)
-		if (counts(l))
-			look_at(l, now);
-	while ((silent = find_silent(job, now)))
-		tt_member_evict(silent->member, -ETIMEDOUT,
-		                "%s was cut off: it gave no sign of life within %llu ms",
-		                tt_member_label(silent->member).text,
-		                (unsigned long long)((now - silent->heartbeat.silent + beat / 2) / TT_MS));
-	tt_timer_start(job, t, now + beat / 2, look);
+	if (late > tt_time(job, TT_TIME_HEARTBEAT))
+		begin_anew(job, now);
+	if (!job->leaving) {
+		tt_each_link(l, job)
+			if (counts(l))
+				look_at(l, now);
+		evict_silent(job, now);
+		join_ring(job, now);
+	}
+	tt_each_module(m, job, beat)
+		m->beat(job, every + tt_min(late, every));
+	tt_timer_start(job, t, now + every, look);
 }
 
 void tt_heartbeat_start(struct tt_job *job)
 {
-	tt_timer_start(job, &tt_members(job)->heartbeat, tt_now() + tt_time(job, TT_TIME_HEARTBEAT) / 2, look);
+	tt_timer_start(job, &tt_members(job)->heartbeat, tt_now() + time_of_look(job), look);
 }

@@ -19,7 +19,9 @@ static void forget_why(struct tt_member *m)
 void tt_member_free(struct tt_member *m)
 {
 	forget_why(m);
+	free(m->doing);
 	free(m->bye);
+	m->doing = NULL;
 	m->bye = NULL;
 }
 
@@ -43,10 +45,27 @@ static void say_why(struct tt_member *m, const char *fmt, ...)
 	va_end(args);
 }
 
+/* All others have left, and nobody is there who could say whether this one has, too. */
+bool tt_member_is_last(const struct tt_member *m)
+{
+	bool some_left = false;
+
+	for (int i = 0; i < m->job->size; i++) {
+		some_left |= tt_member(m->job, i)->state == TT_LEFT;
+		if (i != m->rank && tt_member_is_there(m->job, i))
+			return false;
+	}
+	return some_left;
+}
+
 static void give_up(struct tt_timer *t)
 {
 	struct tt_member *m = tt_container_of(t, struct tt_member, retry);
 
+	if ((m->err == -ECONNRESET || m->err == -EHOSTUNREACH) && tt_member_is_last(m)) {
+		tt_member_left(m, NULL);
+		return;
+	}
 	m->untold = m->err == -ECONNRESET; /* it was there, and disconnected */
 	tt_member_gone(m, m->err, "%s", m->why);
 }
@@ -85,7 +104,7 @@ void tt_member_reborn(struct tt_member *m, uint32_t epoch)
 	m->epoch = epoch;
 	m->err = 0;
 	tt_member_free(m);
-	m->heard = m->patience = 0;
+	m->patience = 0;
 	m->failed_nets = 0;
 	m->tries = m->telling = 0;
 	if (!tt_members(m->job)->node_list) { /* the new address comes with its endpoint record */
@@ -161,7 +180,7 @@ void tt_member_gone(struct tt_member *m, int err, const char *fmt, ...)
 	}
 }
 
-/* For ranks that are not connected to it. Without memory they learn at half their deadline, when they ask. */
+/* For ranks that are not connected to it. */
 static void keep_bye(struct tt_member *m, const struct tt_pack *bye)
 {
 	size_t len = tt_pack_left(bye);

@@ -11,12 +11,12 @@
  * A loan whose bytes have all come needs no question: the holder uses the key no more. The owner decides what waits:
  * the call waits for memory of the user; memory of the library is set aside, and nobody waits.
  *
- * A holder that falls silent is evicted by its heartbeat. One that lives, but neither answers nor moves bytes, is
- * evicted after a deadline, too: no wait is without a bound. */
+ * A holder that falls silent is evicted by its heartbeat. One that lives, but neither answers nor moves bytes for
+ * TUTTI_SILENCE, is evicted, too: no wait is without a bound. */
 #include "engine/engine.h"
 #include "member/member_private.h"
 
-enum { MOVES = 4096 }; /* bytes within a deadline: more than the heartbeats' */
+enum { MOVES = 1024 }; /* bytes within a heartbeat: more than PING and PONG have */
 
 void tt_loan_begin(struct tt_loan *l, struct tt_member *holder)
 {
@@ -51,12 +51,12 @@ static void lose_patience(struct tt_timer *t)
 	if (!is_awaited(l))
 		return;
 	l->recall_seen = l->peer->received;
-	if (moved > MOVES)
-		tt_timer_start(job, t, tt_now() + job->deadline, lose_patience);
+	if (moved > MOVES * (job->silence / tt_time(job, TT_TIME_HEARTBEAT)))
+		tt_timer_start(job, t, tt_now() + job->silence, lose_patience);
 	else if (m && m->link == l && m->state < TT_LEFT)
 		tt_member_evict(m, -ETIMEDOUT, "%s was cut off: it is alive but did not give back memory of this "
 		                "rank within %llu ms", tt_member_label(m).text,
-		                (unsigned long long)(job->deadline / TT_MS));
+		                (unsigned long long)(job->silence / TT_MS));
 	else
 		tt_link_doom(l);
 }
@@ -71,7 +71,7 @@ bool tt_loan_recall(struct tt_loan *l, int slot, const void *what, size_t len)
 		return true;
 	if (!is_awaited(of)) {
 		of->recall_seen = of->peer->received;
-		tt_timer_start(of->job, &of->recall, tt_now() + of->job->deadline, lose_patience);
+		tt_timer_start(of->job, &of->recall, tt_now() + of->job->silence, lose_patience);
 	}
 	l->recalled = true;
 	tt_put8(&p, TT_RECALL);
@@ -126,7 +126,7 @@ void tt_loan_take_stopped(struct tt_member *from, struct tt_pack *p)
 			continue;
 		tt_loan_end(l);
 		from->link->recall_seen = from->link->peer->received; /* it answers: patience begins anew */
-		tt_timer_start(from->job, &from->link->recall, tt_now() + from->job->deadline, lose_patience);
+		tt_timer_start(from->job, &from->link->recall, tt_now() + from->job->silence, lose_patience);
 		l->back(l);
 		return;
 	}

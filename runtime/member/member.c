@@ -157,7 +157,7 @@ void tt_say_bye(struct tt_member *m)
 	left += put_groups(&p, m->job, true, &n);
 	if (left)
 		tt_log(TT_WARN, "rank %d hears nothing of %d groups that this rank has not left: "
-		       "operations there may meet their deadline", m->rank, left);
+		       "operations there may run out of time", m->rank, left);
 	struct tt_pack count = tt_pack(bye + 1, 2);
 	tt_put16(&count, n);
 	tt_send(m, bye, (size_t)(p.at - bye), NULL, 0);

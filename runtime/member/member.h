@@ -39,14 +39,11 @@ enum tt_member_state {
 	TT_GONE,       /* went down or was evicted */
 };
 
-enum { TT_ANSWERS = 16 };
 struct tt_heartbeat { /* what is known of the process at the other end of a connection */
 	uint64_t received;          /* tt_peer.received at the last look */
-	uint64_t silent;            /* time of the look that sent a PING because nothing had come; 0: something has */
-	uint64_t asked;             /* when the first PING went out that has no PONG yet; 0: none ... */
-	uint64_t before;            /* ... and tt_peer.received then */
-	unsigned answers;           /* number of PONGs so far */
-	uint32_t took[TT_ANSWERS];  /* microseconds until each of the last PONGs */
+	uint64_t since;             /* time of the look at which that had grown */
+	uint64_t before;            /* tt_peer.received when the PING went out ... */
+	bool asked;                 /* ... that has no PONG yet */
 };
 
 struct tt_link { /* one connection; usually the only one to its member */
@@ -79,20 +76,21 @@ struct tt_member { /* n ranks together have n * n of it, hence few holes */
 	uint32_t epoch;             /* tells its lives apart; 0: not known */
 	struct tt_link *link;       /* carries posts, or is being connected */
 	struct tt_op_queue waiting; /* posted before it is up */
-	uint64_t heard;             /* when its last PING or PONG about a group came */
 	uint64_t unreached;         /* when connecting failed for lack of files, which says nothing about it */
-	uint64_t received;          /* tt_peer.received when it was last pinged: a larger one is a sign of life */
 	uint32_t started, started_in; /* collectives that it has started, as last heard, and in which group (uid) */
 	int err;                    /* LEFT, GONE: what later uses return ... */
 	const char *why;            /* ... and why, "" until then */
+	const char *why_not;        /* why it is not reached over the net of this host, or NULL; the job keeps it */
+	char *doing;                /* what its program does, as its last PONG says, or NULL */
 	uint8_t *bye;               /* LEFT: the groups in its goodbye, from their number on ... */
 	size_t bye_len;
 	bool passed_on;             /* ... and the others have been told */
 	bool settled;               /* has the table of endpoints: it has used a connection for more */
 	bool nets_again;            /* node list: the better nets were tried a second time */
 	bool outside;               /* joined a job under way, and is in no group yet */
-	bool silent;                /* GONE, because it met a deadline */
+	bool silent;                /* GONE, because it gave no sign of life */
 	bool untold;                /* the others are to hear soon that it is gone, or has left */
+	bool courtesy;              /* is being connected for the ring alone: it may have left unheard */
 	bool accuser;               /* has told this rank that it evicts it */
 	bool fed;                   /* has heard from here of everyone who is gone */
 	unsigned telling;           /* the last of tt_members.tellings that it heard */
@@ -117,6 +115,7 @@ struct tt_members { /* the room's own struct in a job */
 	uint64_t endpoints_sent;    /* when this rank began to pass the table of endpoints on; 0: not yet */
 	struct tt_text *texts;      /* see tt_text_keep */
 	struct tt_timer heartbeat;
+	uint64_t shortest_timeout;  /* that any group was ever given, in nanoseconds */
 	bool node_list;
 	bool minority;              /* a minority of a group may go on */
 	bool warned;                /* that a rank of this host is reached over a slower net */
@@ -153,6 +152,8 @@ static inline bool tt_member_linked(const struct tt_member *m) { return m->state
 /* Copies the address of that transport out of a member's list of addresses. False: the list has none. */
 bool tt_address_find(const char *list, const char *transport, char addr[96]);
 
+const char *tt_text_keep(struct tt_job *, const char *); /* a copy that lives as long as the job; "": no memory */
+
 /* ---- connection.c ---- */
 
 extern const struct tt_events tt_peer_events; /* for the nets of a job */
@@ -165,6 +166,8 @@ struct tt_net *tt_member_net(struct tt_member *); /* the net of its connection; 
 
 /* Posts an op, and connects first if needed. done() is called in any case, from a later turn of the progress loop. */
 void tt_post(struct tt_member *, struct tt_post *);
+/* Takes back a post that waits for a connection, and done() is not called. False: it does not wait. */
+bool tt_post_withdraw(struct tt_post *);
 /* Sends a message, whose bytes are copied. It returns no error: where a message is lost, its member is gone. */
 void tt_send(struct tt_member *, const void *head, size_t len, const void *body, size_t body_len);
 /* The same of a type, n words (8 at most) and `more` bytes. */
@@ -209,27 +212,27 @@ void tt_loan_stopped(struct tt_member *owner, uint32_t number); /* answers a rec
 void tt_member_gone(struct tt_member *, int err, const char *fmt, ...) TT_FORMAT(3, 4);
 /* The same after `wait` nanoseconds: the caller may be in the middle of a post to it, or walk a list of what ends. */
 void tt_member_fail_soon(struct tt_member *, uint64_t wait, int err, const char *fmt, ...) TT_FORMAT(4, 5);
+/* The same of one that may be alive: it hears why first. err -ETIMEDOUT: it is silent, and hears nothing. */
+void tt_member_expel(struct tt_member *, int err, const char *why);
 /* As tt_member_gone, and tells the member. Nothing from it lands after the return. Not from a callback of a net. */
 void tt_member_evict(struct tt_member *, int err, const char *fmt, ...) TT_FORMAT(3, 4);
 bool tt_member_is_there(const struct tt_job *, int rank); /* another rank, neither gone nor left */
-/* Asks for a sign of life, and how far the member has come in the group of that uid. */
+/* Asks how far the member has come in the group of that uid. */
 void tt_member_ping_for(struct tt_member *, uint32_t uid);
 /* "rank 2"; in a job on several hosts "rank 2 (node-b, 10.0.0.7)" */
 struct tt_label { char text[112]; };
 struct tt_label tt_member_label(const struct tt_member *);
-bool tt_member_is_alive(const struct tt_member *, uint64_t since); /* a sign of life has come since that PING */
-bool tt_member_sends_bytes(const struct tt_member *);              /* bytes have come since the last PING for a group */
 /* Somebody waits for a member that may have left: tells those that were not connected to it. */
 void tt_news_farewell(struct tt_member *left);
 bool tt_news_all_told(void *job);
 
-/* ---- heartbeat.c: every time that derives from the deadline ---- */
+/* ---- heartbeat.c: every time that derives from TUTTI_SILENCE ---- */
 
 enum tt_time {
-	TT_TIME_HEARTBEAT, /* silence is detected within three of them */
+	TT_TIME_HEARTBEAT, /* a rank of which nothing has come for so long gets a PING */
+	TT_TIME_LOOK,      /* between two looks at the connections, at most */
 	TT_TIME_GRACE,     /* from a broken connection to the news of it: this rank may be the one that was evicted */
 	TT_TIME_STALE,     /* how long a rank that gave up a collective may take to name the rank to blame */
-	TT_TIME_REAP,      /* between two looks for another silent rank while a call is given up */
 	TT_TIME_NET,       /* how long a transport may take to connect while there is another one */
 	TT_TIME_RETRY_MIN, TT_TIME_RETRY_MAX, /* between two attempts to connect to a rank that may not listen yet */
 };
@@ -257,6 +260,7 @@ struct tutti { /* this process's place in a group of ranks: what users hold */
 	struct tt_seat *seats;      /* n of them */
 	int *seat_of;               /* by rank in the job; -1: none */
 	int outs;                   /* how many seats are out */
+	uint64_t timeout;           /* of its operations, in nanoseconds; 0: TUTTI_TIMEOUT */
 	uint32_t started;           /* collectives that this rank has started here */
 	void *own[TT_MODULES];      /* structs of higher rooms, by slot */
 	uint32_t splits;            /* how often this group was split: the same on every rank */
@@ -286,7 +290,7 @@ struct tt_member *tt_group_member(const struct tutti *, int i);
 
 uint32_t tt_epoch_now(void); /* the epoch of a life that begins now; compare epochs with tt_before() */
 int tt_members_open(struct tt_job *, const struct tt_launch *); /* makes the members and the group of all */
-int tt_rendezvous_meet(struct tt_job *, const struct tt_launch *); /* exchanges addresses; blocks, at most a deadline */
+int tt_rendezvous_meet(struct tt_job *, const struct tt_launch *); /* exchanges addresses; blocks, at most TUTTI_TIMEOUT */
 int tt_members_settle(struct tt_job *);     /* all addresses are known: this rank has joined. With the lock */
 void tt_members_say_bye(struct tt_job *);   /* to all members that are up. With the lock */
 bool tt_members_are_alone(void *job);       /* no connection to a member is left. With the lock */

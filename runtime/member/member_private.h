@@ -24,19 +24,21 @@ const char *tt_address_add(struct tt_job *, const char *known, const char *more)
 
 /* ---- connection.c ---- */
 
+void tt_member_connect_ring(struct tt_member *);     /* one that is AWAY; where nobody listens it stays that */
 int tt_member_connect(struct tt_member *);           /* no effect unless it is AWAY. 0, or -EMFILE: no file is left */
 void tt_member_up(struct tt_member *, struct tt_link *); /* the connection is the member's: posts what has waited */
 void tt_member_part(struct tt_member *);             /* asks to close a connection that served the rendezvous alone */
 void tt_member_leave_rendezvous(struct tt_member *); /* the same, if there is a better net */
 void tt_take_part(struct tt_member *, struct tt_pack *); /* a message */
 void tt_link_forget(struct tt_member *);             /* closes its connection; the member stays */
+void tt_link_part(struct tt_link *);                 /* is its member's no more; the other side has a moment to close it */
 void tt_link_doom(struct tt_link *);                 /* tt_peer_settle will disconnect it */
 void tt_peer_settle(struct tt_job *);                /* not from a callback of a net */
 
 /* ---- greeting.c ---- */
 
 void tt_greeting_start(struct tt_link *); /* sends HELLO */
-void tt_greeting_await(struct tt_link *); /* closes the connection unless a HELLO comes within a deadline */
+void tt_greeting_await(struct tt_link *); /* closes the connection unless a HELLO comes within TUTTI_SILENCE */
 void tt_greeting_take(struct tt_link *, uint8_t type, struct tt_pack *); /* a message before the member is up */
 void tt_member_refuse(struct tt_member *, const char *why); /* another process has come as this rank */
 void tt_take_refused(struct tt_member *, struct tt_pack *); /* a message */
@@ -67,6 +69,7 @@ void tt_member_reborn(struct tt_member *, uint32_t epoch); /* a later life: ends
 void tt_member_left(struct tt_member *, const struct tt_pack *bye); /* NULL: it disconnected because this rank leaves */
 bool tt_member_take_bye(struct tt_pack *, struct tt_pack *list); /* false: the bytes make no sense */
 void tt_take_bye(struct tt_member *, struct tt_pack *); /* a message */
+bool tt_member_is_last(const struct tt_member *);
 void tt_member_free(struct tt_member *);
 void tt_tell_up(struct tt_member *); /* the modules, like the next */
 void tt_tell_unseated(struct tt_member *);
@@ -91,7 +94,6 @@ int tt_tree_parent(int rank);
 void tt_rendezvous_gone(struct tt_member *);        /* sends the table to its children */
 void tt_rendezvous_leave(struct tt_job *);          /* to whom this rank may owe the table, before its goodbye */
 void tt_rendezvous_leave_late(struct tt_member *);  /* the same for one that came up while this rank leaves */
-const char *tt_text_keep(struct tt_job *, const char *); /* a copy that lives as long as the job; "": no memory */
 void tt_text_free(struct tt_job *);
 
 /* ---- agreement.c: shrinking and growing a group ---- */
@@ -116,6 +118,7 @@ void tt_member_take_pong(struct tt_member *from, struct tt_pack *);
 
 /* ---- group.c ---- */
 
+struct tutti *tt_group_named(const struct tt_job *, uint32_t uid); /* NULL: there is none */
 int tt_group_heir(struct tutti *, int n, struct tutti **); /* takes the old one's slot over, and retires it */
 void tt_group_clear_seats(struct tutti *);
 void tt_group_resign(struct tutti *, int i);
@@ -126,11 +129,11 @@ void tt_group_revoked(struct tt_member *from, struct tt_pack *); /* a message */
 /* ---- heartbeat.c ---- */
 
 void tt_heartbeat_start(struct tt_job *);               /* until this rank leaves */
+void tt_heartbeat_begin(struct tt_link *);              /* it is up: the silence counts from now on */
 void tt_heartbeat_ask(struct tt_link *);                /* sends a PING, unless one has no answer yet */
-bool tt_heartbeat_asked(struct tt_link *);              /* a PING goes out; false: one has no answer yet */
+void tt_heartbeat_asked(struct tt_link *);              /* a PING goes out */
 void tt_heartbeat_answered(struct tt_link *);           /* a PONG has come */
 bool tt_heartbeat_is_frozen(const struct tt_link *);    /* a PING has no answer, and nothing else has come since */
-uint64_t tt_heartbeat_patience(const struct tt_link *); /* nanoseconds that a PING may have no answer */
 
 /* ---- late_join.c: ranks that join a job under way ---- */
 

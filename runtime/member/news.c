@@ -3,7 +3,10 @@
 #include "engine/engine.h"
 #include "member/member_private.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+enum { DOING = 120 }; /* bytes of the text in a PONG, with the zero */
 
 bool tt_member_is_there(const struct tt_job *job, int rank)
 {
@@ -113,12 +116,12 @@ static void tell_now(struct tt_timer *t) { tell_all(tt_container_of(t, struct tt
 
 /* A broken connection may mean that this rank was evicted: with a moment's grace the others hear of that first, and no
  * longer listen to this rank. Where the path between two ranks breaks, both accuse each other: of a broken connection
- * at once, of silence up to half a heartbeat apart. So the higher rank waits for so much longer, and a rank that was
+ * at once, of silence up to a heartbeat apart. So the higher rank waits for so much longer, and a rank that was
  * told of its eviction waits longest. Otherwise some ranks would believe the one and some the other, and both would be
  * lost. */
 static uint64_t grace(const struct tt_member *gone)
 {
-	uint64_t moment = tt_time(gone->job, TT_TIME_GRACE), apart = tt_time(gone->job, TT_TIME_HEARTBEAT) / 2;
+	uint64_t moment = tt_time(gone->job, TT_TIME_GRACE), apart = tt_time(gone->job, TT_TIME_HEARTBEAT) + tt_time(gone->job, TT_TIME_LOOK);
 
 	if (gone->accuser)
 		return apart + 2 * moment;
@@ -217,29 +220,37 @@ void tt_news_take_down(struct tt_member *from, struct tt_pack *p)
 		from->untold = from->accuser = true;
 		tt_member_gone(from, -ECONNRESET, "rank %d has cut off this process: %s", from->rank, why);
 	} else if (m->state != TT_LEFT) {
-		tt_member_gone(m, -(int)err, "%s", why);
+		tt_member_expel(m, -(int)err, why);
 	} else { /* others may lack its part; it may still finish operations of this rank */
 		tt_group_seats_out(m, NULL);
 		tt_tell_unseated(m);
 	}
 }
 
-static struct tutti *group_of(struct tt_job *job, uint32_t uid)
-{
-	tt_each_group(g, job)
-		if (g->uid == uid)
-			return g;
-	return NULL;
-}
-
-/* PING and PONG carry how far the sender has come in a group, which tells a late rank from those that wait for it. A
- * heartbeat has group 0, which is none: it is no answer to a waiter's PING. */
+/* PING and PONG carry how far the sender has come in a group, which tells a late rank from those that wait for it, and
+ * what its program does. A heartbeat has group 0, which is none. */
 static void say_alive(struct tt_member *to, uint8_t type, uint32_t uid)
 {
-	const struct tutti *g = uid ? group_of(to->job, uid) : NULL;
+	const struct tutti *g = uid ? tt_group_named(to->job, uid) : NULL;
 	const uint32_t words[] = { uid, g ? g->started : 0 };
+	uint8_t bytes[DOING];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+	char text[DOING] = "";
 
-	tt_send_words(to, type, words, 2, NULL, 0);
+	if (uid)
+		tt_each_module(m, to->job, doing)
+			m->doing(to->job, text, sizeof text);
+	tt_put_text(&p, text);
+	tt_send_words(to, type, words, 2, bytes, (size_t)(p.at - bytes));
+}
+
+static void keep_doing(struct tt_member *m, struct tt_pack *p)
+{
+	char text[DOING];
+
+	tt_get_text(p, text, sizeof text);
+	free(m->doing);
+	m->doing = strdup(text); /* NULL: not known */
 }
 
 static void take_life(struct tt_member *from, struct tt_pack *p, bool answer)
@@ -251,7 +262,7 @@ static void take_life(struct tt_member *from, struct tt_pack *p, bool answer)
 	if (uid) {
 		from->started_in = uid;
 		from->started = started;
-		from->heard = tt_now();
+		keep_doing(from, p);
 	}
 	if (answer)
 		say_alive(from, TT_PONG, uid);
@@ -265,19 +276,22 @@ void tt_member_ping(struct tt_member *m) { say_alive(m, TT_PING, 0); }
 
 void tt_member_ping_for(struct tt_member *m, uint32_t uid)
 {
-	m->received = m->link ? m->link->peer->received : 0;
 	if (m->link && m->state == TT_UP)
 		tt_heartbeat_asked(m->link);
 	tt_stats_count(&m->stats, TUTTI_STAT_PING, 0);
 	say_alive(m, TT_PING, uid);
 }
 
-/* A PONG may queue behind gigabytes: other bytes are a sign of life, too. */
-bool tt_member_sends_bytes(const struct tt_member *m) { return m->link && m->link->peer->received != m->received; }
-
-bool tt_member_is_alive(const struct tt_member *m, uint64_t since)
+void tt_member_expel(struct tt_member *m, int err, const char *why)
 {
-	return m->heard >= since || m->unreached >= since || tt_member_sends_bytes(m);
+	struct tt_link *l = m->state == TT_UP && err != -ETIMEDOUT ? m->link : NULL;
+
+	if (l) {
+		say_down(m, m, err, why);
+		tt_link_part(l);
+		m->link = NULL;
+	}
+	tt_member_gone(m, err, "%s", why);
 }
 
 void tt_member_evict(struct tt_member *m, int err, const char *fmt, ...)
@@ -291,7 +305,7 @@ void tt_member_evict(struct tt_member *m, int err, const char *fmt, ...)
 	tt_stats_count(&m->stats, TUTTI_STAT_CUT, 0);
 	if (m->state == TT_UP)
 		say_down(m, m, err, why); /* the last message on the connection */
-	m->untold |= err == -ETIMEDOUT && m->rank < m->job->rank;
+	m->untold |= m->rank < m->job->rank;
 	tt_member_gone(m, err, "%s", why);
 	tt_peer_settle(m->job);
 }

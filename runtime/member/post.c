@@ -109,6 +109,22 @@ void tt_post(struct tt_member *m, struct tt_post *p)
 	}
 }
 
+bool tt_post_withdraw(struct tt_post *p)
+{
+	struct tt_op_queue *waiting = p->member ? &p->member->waiting : NULL, others = { 0 };
+	struct tt_op *op;
+	bool found = false;
+
+	while (waiting && (op = tt_queue_pop(waiting)))
+		if (op == &p->op)
+			found = true;
+		else
+			tt_queue_push(&others, op);
+	if (waiting)
+		*waiting = others;
+	return found;
+}
+
 void tt_post_waiting(struct tt_member *m)
 {
 	struct tt_op_queue q = m->waiting;

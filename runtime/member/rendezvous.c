@@ -116,7 +116,7 @@ static void try_again(struct tt_timer *t)
 }
 
 /* Rank 0 at its rendezvous, and all ranks of a node list, may begin to listen late: the first connection is tried for
- * a whole deadline, at random intervals. */
+ * TUTTI_TIMEOUT, at random intervals. */
 bool tt_rendezvous_retry(struct tt_member *m, uint64_t patience)
 {
 	uint64_t now = tt_now(), wait;
@@ -165,7 +165,7 @@ static int meeting_failed(struct tt_job *job, const struct tt_launch *b)
 	const struct tt_members *all = tt_members(job);
 	const struct tt_member *root = tt_member(job, 0);
 	char missing[80] = "";
-	unsigned long long ms = job->deadline / TT_MS;
+	unsigned long long ms = job->timeout / TT_MS;
 
 	if (all->join_err)
 		return tt_fail(all->join_err, "%s", all->join_why);
@@ -220,10 +220,25 @@ static int check_files(const struct tt_job *job)
 	               "raise it with ulimit -n", job->size, (long)need, (long)files.rlim_cur);
 }
 
+static void say_awaited(const struct tt_job *job, const struct tt_launch *b)
+{
+	char missing[80] = "";
+
+	if (job->rank == 0)
+		name_missing(job, missing, sizeof missing);
+	if (job->rank == 0)
+		tt_log(TT_WARN, "joining at %s waits for rank%s of %d", b->address, missing, job->size);
+	else if (tt_member(job, 0)->state == TT_UP)
+		tt_log(TT_WARN, "joining waits for other ranks: rank 0 at %s knows which", b->address);
+	else
+		tt_log(TT_WARN, "joining waits for rank 0 at %s: does it run, and is the address right?", b->address);
+}
+
 /* The parent in the tree may hang: rank 0 is asked from time to time. */
 static int meet_at_rank_0(struct tt_job *job, const struct tt_launch *b)
 {
-	uint64_t end = tt_now() + job->deadline, ask;
+	uint64_t begun = tt_now(), end = begun + job->timeout, ask;
+	bool said = false;
 	int err = job->rank ? address_rank_0(job, b) : check_files(job);
 
 	if (err)
@@ -233,8 +248,10 @@ static int meet_at_rank_0(struct tt_job *job, const struct tt_launch *b)
 	do {
 		if (job->rank && tt_member(job, 0)->state < TT_LEFT)
 			send_endpoint(job);
-		ask = tt_min(end, tt_now() + job->deadline / ASKS + 1);
+		ask = tt_min(end, tt_now() + tt_min(job->timeout, job->silence) / ASKS + 1);
 		err = tt_wait_until(job, is_met, job, ask);
+		if (err && !said && (said = tt_now() - begun >= job->silence))
+			say_awaited(job, b);
 	} while (err && ask < end);
 	return err || tt_members(job)->endpoints_known < job->size ? meeting_failed(job, b) : 0;
 }

@@ -1,4 +1,8 @@
-/* operation.c - started operations: waited for, tested, cancelled; and the end of every blocking call */
+/* operation.c - started operations: waited for, tested, cancelled; and the end of every blocking call
+ *
+ * What happens as time passes is the same for all, whether a thread waits or not. After TUTTI_SILENCE the ranks that an
+ * operation waits for are asked what they do, and a line in the log says who they are. After TUTTI_TIMEOUT, or the
+ * group's own timeout, the operation is given up. Nobody is evicted for that: silent ranks are the heartbeat's. */
 #include "engine/engine.h"
 #include "member/member.h"
 #include "operation/operation.h"
@@ -7,11 +11,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
-
-enum {
-	REAP_ROUNDS = 10, /* looks for a silent rank, while a call is given up, between two PINGs to all */
-	SLICES = 8,       /* of half a deadline */
-};
 
 static const struct tt_operation_kind plain;
 
@@ -25,7 +24,9 @@ struct tt_operation *tt_operation_begin(struct tt_job *job, tutti_op *op, tutti_
 	r->what = what;
 	r->words = &plain;
 	r->rank = rank;
+	r->since = tt_operations(job)->clock;
 	r->post.since = rank < 0 ? tt_ticks() : tt_stats_start(job); /* each collective is timed */
+	tt_operation_note(job, what);
 	tt_list_append(&tt_operations(job)->running, &r->link);
 	tt_list_init(&r->unanswered);
 	return r;
@@ -70,43 +71,41 @@ static void ping_all(const struct tt_operation *r)
 }
 
 /* There was no file to ask a rank that it waits for. */
-static bool is_unreached(const struct tt_operation *r, uint64_t since)
+static bool is_unreached(const struct tt_operation *r)
 {
-	for (int i = 0; i < r->job->size; i++)
-		if (tt_operation_concerns(r, i) && tt_member(r->job, i)->unreached >= since)
-			return true;
-	return false;
-}
+	uint64_t now = tt_now();
 
-/* Bytes come from a rank that it waits for, but no PONG yet. */
-static bool is_busy(const struct tt_operation *r, uint64_t since)
-{
 	for (int i = 0; i < r->job->size; i++) {
 		const struct tt_member *m = tt_member(r->job, i);
-		if (tt_operation_concerns(r, i) && m->heard < since && tt_member_sends_bytes(m))
+		if (tt_operation_concerns(r, i) && m->unreached && now - m->unreached < 2 * r->job->silence)
 			return true;
 	}
 	return false;
 }
 
-/* It said goodbye, and then fell silent while it held memory of this rank. */
-static bool has_left_late(const struct tt_member *m) { return m->state == TT_LEFT && m->link && m->outstanding; }
+enum { NAMED = 3 };
 
-/* The rank to evict: a silent one, else the one that the kind blames. NULL: the ranks wait for each other. */
-static struct tt_member *find_silent(const struct tt_operation *r, uint64_t since)
+int tt_operation_name(const struct tt_operation *r, bool (*is)(const struct tt_operation *, const struct tt_member *),
+                      char *text, size_t size)
 {
-	struct tt_job *job = r->job;
+	const char *doing = NULL;
+	int n = 0, at = 0;
 
-	if (r->rank >= 0) {
-		struct tt_member *m = tt_member(job, r->rank);
-		return tt_member_is_there(job, r->rank) || has_left_late(m) ? m : NULL;
+	*text = 0;
+	for (int i = 0; i < r->job->size; i++) {
+		const struct tt_member *m = tt_member(r->job, i);
+		if (!tt_operation_concerns(r, i) || (is && !is(r, m)))
+			continue;
+		if (n < NAMED && at < (int)size)
+			at += snprintf(text + at, size - (size_t)at, "%s%s", n ? ", " : "", tt_member_label(m).text);
+		doing = n ? doing : m->doing;
+		n++;
 	}
-	for (int i = 0; i < job->size; i++) {
-		struct tt_member *m = tt_member(job, i);
-		if ((tt_operation_concerns(r, i) && !tt_member_is_alive(m, since)) || has_left_late(m))
-			return m;
-	}
-	return r->words->blame ? r->words->blame(r, since) : NULL;
+	if (n > NAMED && at < (int)size)
+		at += snprintf(text + at, size - (size_t)at, " and %d more", n - NAMED);
+	if (doing && *doing && at < (int)size)
+		snprintf(text + at, size - (size_t)at, "%s: %s", n > 1 ? "; the first" : "", doing);
+	return n;
 }
 
 /* ---- the end of a wait ---- */
@@ -115,12 +114,11 @@ static struct tt_member *find_silent(const struct tt_operation *r, uint64_t sinc
 static int explain(const struct tt_operation *r)
 {
 	const struct tt_member *m = r->rank >= 0 ? tt_member(r->job, r->rank) : NULL;
-	unsigned long long ms = r->job->deadline / TT_MS;
 	int err;
 
-	if (r->told && r->err == -ETIMEDOUT)
-		return tt_fail(r->err, "%s", r->what);
-	if (m && *m->why && (r->err == m->err || r->err == -ECONNRESET || r->err == -ENOTCONN || r->err == -ETIMEDOUT))
+	if (r->why)
+		return tt_fail(r->err, "%s: %s", r->what, r->why);
+	if (m && *m->why && (r->err == m->err || r->err == -ECONNRESET || r->err == -ENOTCONN))
 		return tt_fail(r->err, "%s: %s", r->what, m->why);
 	if (r->words->explain && (err = r->words->explain(r)))
 		return err;
@@ -128,11 +126,8 @@ static int explain(const struct tt_operation *r)
 		return tt_fail(r->err, "%s: this process has no file left for a connection that it needs: "
 		               "raise its limit with ulimit -n", r->what);
 	if (m && r->err == -ETIMEDOUT)
-		return tt_fail(r->err, "%s: given up after %llu ms: %s lives, but has not done its part", r->what,
-		               ms, tt_member_label(m).text);
-	if (!m && r->err == -ETIMEDOUT)
-		return tt_fail(r->err, "%s: given up after %llu ms, and all ranks live: they wait for each other, "
-		               "since not all called the same", r->what, ms);
+		return tt_fail(r->err, "%s: given up: %s lives, but has not done its part in time", r->what,
+		               tt_member_label(m).text);
 	if (m)
 		return tt_fail(r->err, "%s: rank %d: %s", r->what, r->rank, strerror(-r->err));
 	return tt_fail(r->err, "%s: %s", r->what, strerror(-r->err));
@@ -144,114 +139,13 @@ static int take_result(struct tt_operation *r)
 	return r->err ? explain(r) : 0;
 }
 
-static void evict(const struct tt_operation *r, struct tt_member *m, uint64_t since, int err)
+static void give_up(struct tt_operation *r, int err)
 {
-	bool alive = tt_member_is_alive(m, since);
-	unsigned long long ms = m->job->deadline / TT_MS;
-	struct tt_label label = tt_member_label(m);
-	char why[200] = "";
-
-	tt_each_module(module, r->job, reproach)
-		module->reproach(m, why, sizeof why);
-	if (err == -ETIMEDOUT && m->state == TT_CONNECTING)
-		tt_member_evict(m, err, "%s could not be reached within %llu ms: does it run?", label.text, ms);
-	else if (err == -ETIMEDOUT && *why)
-		tt_member_evict(m, err, "%s was cut off: %s", label.text, why);
-	else if (err == -ETIMEDOUT)
-		tt_member_evict(m, err, "%s was cut off: %s within %llu ms", label.text,
-		                alive ? "it is alive but did not take part" : "it gave no sign of life", ms);
-	else
-		tt_member_evict(m, err, "%s was cut off: a call that waited for it was cancelled", label.text);
-}
-
-/* Where each part goes on by itself, silent ranks do not end the parts of the others. */
-static bool evict_silent(struct tt_operation *r, uint64_t since)
-{
-	struct tt_member *m;
-	bool some = false;
-
-	for (; !r->ended && (m = find_silent(r, since)); some = true)
-		evict(r, m, since, -ETIMEDOUT);
-	return some;
-}
-
-static bool needs_others(const struct tt_operation *r) { return r->words->needs ? r->words->needs(r) : r->rank >= 0; }
-static uint64_t progress(const struct tt_operation *r) { return r->words->progress ? r->words->progress(r) : 0; }
-
-/* Ends it: no rank holds its memory afterwards, however many are evicted for that. since: of the last PING. */
-static void reap(struct tt_operation *r, uint64_t since, int err)
-{
-	struct tt_job *job = r->job;
-
-	for (int round = 1; !r->ended; round++) {
-		bool unreached = needs_others(r) && err == -ETIMEDOUT && is_unreached(r, since);
-		struct tt_member *m = find_silent(r, since);
-		if (unreached && !r->words->give_up)
-			tt_operation_end(r, -EMFILE); /* no transport holds it */
-		else if (unreached)
-			r->words->give_up(r, -EMFILE);
-		else if (m)
-			evict(r, m, since, err);
-		else if (r->words->give_up)
-			r->words->give_up(r, err);
-		tt_wait_until(job, has_ended, r, tt_now() + tt_time(job, TT_TIME_REAP));
-		if (!r->ended && round % REAP_ROUNDS == 0) { /* another rank may have fallen silent */
-			since = tt_now();
-			ping_all(r);
-			tt_wait_until(job, has_ended, r, since + job->deadline / 4);
-		}
-	}
-}
-
-/* Waits for half the deadline, in slices: a time in which this process was stopped counts as one slice. */
-static int wait_half(struct tt_operation *r)
-{
-	struct tt_job *job = r->job;
-	uint64_t done = 0, before = 0;
-	int err = -ETIMEDOUT;
-
-	for (int i = 0; err && i < SLICES; i++) {
-		err = tt_wait_until(job, has_ended, r, tt_now() + job->deadline / (2 * SLICES));
-		done = err ? progress(r) : 0;
-		i = done == before ? i : 0; /* servers that go on with a large push are not silent */
-		before = done;
-	}
-	return err;
-}
-
-/* Waits for the whole deadline; *asked: the time of the last PING. 0, or -ETIMEDOUT. */
-static int wait_and_ask(struct tt_operation *r, uint64_t *asked)
-{
-	int err = wait_half(r);
-
-	if (!err)
-		return 0;
-	do {
-		*asked = tt_now();
-		ping_all(r); /* tells the silent rank from those that wait for it */
-		err = wait_half(r);
-	} while (err && is_busy(r, *asked)); /* the PING may still queue behind other bytes */
-	return err;
-}
-
-static bool withdraw(struct tt_operation *r) { return r->words->withdraw && r->words->withdraw(r); }
-
-static void wait_or_give_up(struct tt_operation *r)
-{
-	struct tt_job *job = r->job;
-	uint64_t half = 0;
-
-	do
-		if (!wait_and_ask(r, &half))
-			return;
-	while (r->words->progress && evict_silent(r, half));
-	if (r->rank >= 0 && tt_member_is_alive(tt_member(job, r->rank), half)) {
-		if (withdraw(r))
-			tt_operation_end(r, -ENOENT);
-		else if (!wait_half(r)) /* it may have opened its window only now */
-			return;
-	}
-	reap(r, half, -ETIMEDOUT);
+	r->given_up = true;
+	if (err == -ETIMEDOUT && is_unreached(r))
+		err = -EMFILE;
+	if (r->words->give_up)
+		r->words->give_up(r, err);
 }
 
 /* Often it has ended after one poll, which costs less than to read the clock. */
@@ -263,8 +157,6 @@ static void look(struct tt_operation *r)
 		tt_look(r->job, tt_member_net(m));
 }
 
-/* A blocking call that waits for a rank that is evicted for its silence has met its deadline. For a started operation
- * -ETIMEDOUT means that it has not ended, so the error stays. */
 int tt_operation_return(struct tt_operation *r, bool blocking)
 {
 	struct tt_job *job = r->job;
@@ -272,15 +164,103 @@ int tt_operation_return(struct tt_operation *r, bool blocking)
 
 	if (blocking)
 		look(r);
-	if (blocking && !r->ended) {
-		wait_or_give_up(r);
-		if (r->err == -ECONNRESET && r->rank >= 0 && tt_member(job, r->rank)->silent)
-			r->err = -ETIMEDOUT;
-	}
+	if (blocking && !r->ended)
+		tt_wait_until(job, has_ended, r, TT_NEVER); /* beat() ends it when its time has passed */
 	if (blocking)
 		err = take_result(r);
 	tt_unlock(job);
 	return err;
+}
+
+/* ---- the beat: what happens to operations as time passes ---- */
+
+static uint64_t timeout_of(const struct tt_operation *r)
+{
+	return r->group && r->group->timeout ? r->group->timeout : r->job->timeout;
+}
+
+/* Servers that go on with a large push are waited for longer. */
+static void look_for_progress(struct tt_operation *r)
+{
+	uint64_t seen = r->words->progress ? r->words->progress(r) : 0;
+
+	if (seen == r->seen)
+		return;
+	r->seen = seen;
+	r->since = tt_operations(r->job)->clock;
+	r->asked = 0;
+}
+
+static void say_awaited(struct tt_operation *r, uint64_t waited)
+{
+	char text[400];
+
+	r->said = true;
+	if (!tt_operation_name(r, r->words->late, text, sizeof text))
+		snprintf(text, sizeof text, "ranks that have called it");
+	tt_log(TT_WARN, "%s waits since %llu ms for %s", r->what, (unsigned long long)(waited / TT_MS), text);
+}
+
+static bool evict_holder(struct tt_operation *r)
+{
+	struct tt_member *m = r->given_up && r->words->holder ? r->words->holder(r) : NULL;
+
+	if (m)
+		tt_member_evict(m, -ETIMEDOUT, "%s was cut off: a %s was given up, and it neither gave back what it held "
+		                "of it nor moved bytes within %llu ms", tt_member_label(m).text, r->what,
+		                (unsigned long long)(m->job->silence / TT_MS));
+	return m;
+}
+
+/* True: this did something, which may have ended operations. */
+static bool attend(struct tt_operation *r)
+{
+	uint64_t step = tt_operations(r->job)->step, timeout = timeout_of(r);
+	uint64_t every = tt_min(r->job->silence, timeout / 2), waited;
+
+	look_for_progress(r);
+	waited = tt_operations(r->job)->clock - r->since;
+	if (r->given_up)
+		return evict_holder(r);
+	if (waited >= timeout + step) { /* `since` may lie a beat before its start */
+		give_up(r, -ETIMEDOUT);
+		return true;
+	}
+	if (waited / every > r->asked) {
+		r->asked++;
+		ping_all(r);
+		return true;
+	}
+	if (r->asked && !r->said && waited >= r->job->silence + 2 * step) /* the answers have come */
+		say_awaited(r, waited);
+	return false;
+}
+
+static bool attend_one(struct tt_job *job)
+{
+	tt_each_of(struct tt_operation, link, r, &tt_operations(job)->running)
+		if (attend(r))
+			return true;
+	return false;
+}
+
+static void beat(struct tt_job *job, uint64_t passed)
+{
+	tt_operations(job)->clock += passed;
+	tt_operations(job)->step = passed;
+	while (attend_one(job))
+		continue;
+}
+
+static void say_doing(const struct tt_job *job, char *text, size_t size)
+{
+	const struct tt_operations *all = tt_operations(job);
+	unsigned long long ago = (all->clock - all->last_at) / (1000 * TT_MS);
+
+	if (!tt_list_empty(&all->running))
+		snprintf(text, size, "it is in a call, %s, for %llu s", all->last, ago);
+	else if (all->last)
+		snprintf(text, size, "its last call was %s, %llu s ago", all->last, ago);
 }
 
 /* ---- the calls on started operations ---- */
@@ -332,22 +312,16 @@ static void hurry(struct tt_operation *r, struct tt_member **nudged)
 		r->post.op.flags &= ~(uint32_t)TT_LAZY; /* no transport has it yet */
 }
 
-static uint64_t patience_of(const struct tt_job *job, int timeout_ms)
+static int wait_until(struct tt_job *job, bool (*ready)(void *), void *arg, int timeout_ms)
 {
-	return timeout_ms < 0 ? job->deadline : (uint64_t)timeout_ms * TT_MS;
-}
-
-static int wait_until(struct tt_job *job, bool (*ready)(void *), void *arg, uint64_t patience)
-{
-	if (!patience)
+	if (!timeout_ms)
 		tt_progress(job);
-	return tt_wait_until(job, ready, arg, tt_now() + patience);
+	return tt_wait_until(job, ready, arg, timeout_ms < 0 ? TT_NEVER : tt_now() + (uint64_t)timeout_ms * TT_MS);
 }
 
-static int say_late(const struct tt_operation *r, uint64_t patience)
+static int say_late(const struct tt_operation *r, int timeout_ms)
 {
-	return tt_fail(-ETIMEDOUT, "%s has not ended after %llu ms: wait again, or cancel it", r->what,
-	               (unsigned long long)(patience / TT_MS));
+	return tt_fail(-EINPROGRESS, "%s has not ended after %d ms: wait again, or cancel it", r->what, timeout_ms);
 }
 
 int tutti_wait(tutti_op *op, int timeout_ms)
@@ -359,12 +333,11 @@ int tutti_wait(tutti_op *op, int timeout_ms)
 
 	if (err || !job)
 		return err;
-	uint64_t patience = patience_of(job, timeout_ms);
 	tt_lock(job);
 	hurry(r, &nudged);
 	look(r);
-	if (!r->ended && wait_until(job, has_ended, r, patience))
-		err = say_late(r, patience);
+	if (!r->ended && wait_until(job, has_ended, r, timeout_ms))
+		err = say_late(r, timeout_ms);
 	else
 		err = take_result(r);
 	tt_unlock(job);
@@ -387,19 +360,12 @@ int tutti_test(tutti_op *op)
 	return err;
 }
 
-int tt_operation_give_up(struct tt_operation *r)
+int tt_operation_cancel(struct tt_operation *r)
 {
-	struct tt_job *job = r->job;
-	uint64_t asked = tt_now();
-	int err;
-
-	ping_all(r);
-	if (r->words->progress)
-		r->words->give_up(r, -ECANCELED);
-	tt_wait_until(job, has_ended, r, asked + (r->words->progress ? job->deadline / 4 : tt_time(job, TT_TIME_REAP)));
-	err = r->ended && r->err != -ECANCELED ? take_result(r) : 0;
-	reap(r, asked, -ECANCELED);
-	return err;
+	if (!r->given_up)
+		give_up(r, -ECANCELED);
+	tt_wait_until(r->job, has_ended, r, TT_NEVER); /* all others live, or are evicted */
+	return r->err != -ECANCELED ? take_result(r) : 0;
 }
 
 int tutti_cancel(tutti_op *op)
@@ -411,12 +377,7 @@ int tutti_cancel(tutti_op *op)
 	if (err || !job)
 		return err;
 	tt_lock(job);
-	if (r->ended)
-		err = take_result(r);
-	else if (withdraw(r))
-		tt_operation_end(r, -ECANCELED);
-	else
-		err = tt_operation_give_up(r);
+	err = r->ended ? take_result(r) : tt_operation_cancel(r);
 	r->taken = true;
 	tt_unlock(job);
 	return err;
@@ -496,7 +457,7 @@ static bool has_any_ended(void *arg)
 	return !some_run;
 }
 
-static int wait_for_set(struct set *s, bool (*ready)(void *), uint64_t patience)
+static int wait_for_set(struct set *s, bool (*ready)(void *), int timeout_ms)
 {
 	struct tt_member *nudged = NULL;
 
@@ -505,7 +466,7 @@ static int wait_for_set(struct set *s, bool (*ready)(void *), uint64_t patience)
 	for (int i = 0; i < s->n; i++)
 		if (operation(s, i))
 			hurry(operation(s, i), &nudged);
-	return wait_until(s->job, ready, s, patience);
+	return wait_until(s->job, ready, s, timeout_ms);
 }
 
 /* The first error in the order of the list. */
@@ -530,10 +491,9 @@ int tutti_wait_all(tutti_op *const ops[], int n, int timeout_ms)
 
 	if (err || !s.job)
 		return err;
-	uint64_t patience = patience_of(s.job, timeout_ms);
 	tt_lock(s.job);
-	if (wait_for_set(&s, have_all_ended, patience))
-		err = say_late(operation(&s, s.at), patience);
+	if (wait_for_set(&s, have_all_ended, timeout_ms))
+		err = say_late(operation(&s, s.at), timeout_ms);
 	else
 		err = take_results(&s);
 	tt_unlock(s.job);
@@ -555,11 +515,10 @@ int tutti_wait_any(tutti_op *const ops[], int n, int timeout_ms)
 		return which;
 	if (!s.job)
 		return say_none(n);
-	uint64_t patience = patience_of(s.job, timeout_ms);
 	tt_lock(s.job);
-	if (wait_for_set(&s, has_any_ended, patience))
-		which = tt_fail(-ETIMEDOUT, "none of %d operations has ended after %llu ms: wait again, or cancel them",
-		                n, (unsigned long long)(patience / TT_MS));
+	if (wait_for_set(&s, has_any_ended, timeout_ms))
+		which = tt_fail(-EINPROGRESS, "none of %d operations has ended after %d ms: wait again, or cancel them", n,
+		                timeout_ms);
 	else if (s.at == n)
 		which = say_none(n);
 	else
@@ -588,4 +547,6 @@ const struct tt_module tt_operation_module = {
 	.job_size = sizeof(struct tt_operations),
 	.make = make,
 	.close = close_operations,
+	.beat = beat,
+	.doing = say_doing,
 };

@@ -1,5 +1,5 @@
-/* operation.h - a started call: a put, a collective, a push. It is begun, waited for, tested and cancelled; a wait that
- * meets the deadline finds the rank to blame. The room that starts an operation gives it functions of its own.
+/* operation.h - a started call: a put, a collective, a push. It is begun, waited for, tested and cancelled; it is given up
+ * when its time has passed. The room that starts an operation gives it functions of its own.
  *
  * An op is memory of the program, and may outlive its job: no pointer in it is followed before tt_job_find() has said
  * that the job of its serial number lives. */
@@ -13,13 +13,13 @@ extern const struct tt_module tt_operation_module;
 struct tt_operation;
 struct tt_operation_kind { /* each may be NULL */
 	bool (*waits_for)(const struct tt_operation *, int rank); /* NULL: for its rank; if that is -1, for its group */
-	bool (*needs)(const struct tt_operation *); /* false: others only return what they hold of it. NULL: true */
+	bool (*late)(const struct tt_operation *, const struct tt_member *); /* has not come to it; NULL: not known */
 	uint64_t (*progress)(const struct tt_operation *); /* another number when ranks have done something for it */
-	/* The rank to blame although all have given a sign of life since then; NULL: none. */
-	struct tt_member *(*blame)(const struct tt_operation *, uint64_t since);
-	bool (*withdraw)(struct tt_operation *); /* takes it back, for the caller to end. False: others know of it */
-	/* Ends it with err once the others have returned what they hold of it. NULL: it just ends. */
+	/* Its time has passed, or it is cancelled: ends with err once the others have returned what they hold of it.
+	 * NULL: it just ends. */
 	void (*give_up)(struct tt_operation *, int err);
+	/* It was given up: the rank that neither returns what it holds nor moves bytes; NULL: none. */
+	struct tt_member *(*holder)(struct tt_operation *);
 	void (*ended)(struct tt_operation *, int err);
 	int (*explain)(const struct tt_operation *); /* its error, with a sentence; 0: the kind has none */
 };
@@ -37,7 +37,10 @@ struct tt_operation { /* what a tutti_op holds; blocking calls have it on their 
 	uint32_t serial;            /* of its job, for tt_job_find(); 0: idle */
 	bool ended, hurried;        /* hurried: a wait has asked for the acknowledgement */
 	bool taken;                 /* the program has its result */
-	bool told;                  /* `what` is the whole sentence for a wait that met the deadline */
+	bool given_up, said;        /* said: the log has a line that it waits */
+	uint16_t asked;             /* how often the ranks that it waits for were asked what they do */
+	uint64_t since, seen;       /* tt_operations.clock, at its start or its last progress; and progress() then */
+	const char *why;            /* the words behind its error, which the job keeps; NULL: the kind's own */
 	struct tt_post post;        /* one-sided operations */
 	uint64_t *old;
 };
@@ -46,6 +49,9 @@ _Static_assert(sizeof(struct tt_operation) <= sizeof(tutti_op), "tutti_op is too
 struct tt_operations { /* the room's own struct in a job */
 	struct tt_list running;
 	int event_fd;
+	uint64_t clock, step;       /* nanoseconds, but for those in which this process was stopped; and of the last beat */
+	const char *last;           /* what this rank has begun last, ... */
+	uint64_t last_at;           /* ... and when */
 };
 static inline struct tt_operations *tt_operations(const struct tt_job *job) { return job->own[TT_OPERATION_SLOT]; }
 
@@ -62,10 +68,24 @@ static inline int tt_operation_may_begin(struct tt_job *job, const tutti_op *op)
 /* Begins an operation in op, or in stack if op is NULL. rank: the one that it waits for; -1: several. */
 struct tt_operation *tt_operation_begin(struct tt_job *, tutti_op *op, tutti_op *stack, const char *what, int rank);
 void tt_operation_end(struct tt_operation *, int err); /* once; waiters learn of it when the lock is released */
-/* Ends each call that begins an operation: releases the lock. Blocking: waits first, at the deadline evicts silent
- * ranks, and returns the operation's error, with a sentence. */
+/* Ends each call that begins an operation: releases the lock. Blocking: waits first, and returns the operation's error,
+ * with a sentence. */
 int tt_operation_return(struct tt_operation *, bool blocking);
-/* Cancels: blocks until it has ended, if need be by evicting silent ranks. 0, or its own error if it ends by itself. */
-int tt_operation_give_up(struct tt_operation *);
+/* Cancels: blocks until it has ended. 0, or its own error if it ends by itself. */
+int tt_operation_cancel(struct tt_operation *);
 bool tt_operation_concerns(const struct tt_operation *, int rank); /* another rank, alive, that it may wait for */
+/* "rank 3 (node-b), rank 4 and 2 more; the first: it is in a barrier since 41 s". is: which of those that it waits
+ * for; NULL: all. Returns how many. */
+int tt_operation_name(const struct tt_operation *, bool (*is)(const struct tt_operation *, const struct tt_member *),
+                      char *text, size_t size);
+/* A call that is no operation begins: for others that wait for this rank. The text stays valid. */
+static inline void tt_operation_note(struct tt_job *job, const char *what)
+{
+	tt_operations(job)->last = what;
+	tt_operations(job)->last_at = tt_operations(job)->clock;
+}
+static inline unsigned long long tt_operation_timeout_ms(const struct tutti *group) /* in which it waits */
+{
+	return (group->timeout ? group->timeout : group->job->timeout) / TT_MS;
+}
 #endif

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { QUIESCE_DEADLINES = 8 }; /* A server must let pushes begin again within so many deadlines. */
 enum { MAP_AGAIN_MS = 1000 };   /* A server that could not map a delta is not asked to for so long: it costs a trip. */
 
 static void come_to_gate(struct tt_call_part *);
@@ -432,15 +431,16 @@ static void explain_gate(const struct tt_call_part *p)
 	const struct tt_table_call *c = p->call;
 	struct tutti_table *t = c->table;
 	unsigned long long clock = t->source[p->server].clock, gate = gate_of(p);
-	const char *what = c->request->what;
-	int n = snprintf(t->stuck, sizeof t->stuck, "%s: given up after %llu ms: ", what, tt_deadline_ms(t->job));
+	char why[260];
+	int n = snprintf(why, sizeof why, "given up after %llu ms: ", tt_timeout_ms(t->job));
 
 	if (clock >= gate)
-		snprintf(t->stuck + n, sizeof t->stuck - (size_t)n, "this rank still pulls the version of the table "
+		snprintf(why + n, sizeof why - (size_t)n, "this rank still pulls the version of the table "
 		         "\"%.60s\" that its push would have rank %d write over", t->name, p->member->rank);
 	else
-		snprintf(t->stuck + n, sizeof t->stuck - (size_t)n, "the clock of the table \"%.60s\" at rank %d is at "
+		snprintf(why + n, sizeof why - (size_t)n, "the clock of the table \"%.60s\" at rank %d is at "
 		         "%llu, and must come to %llu: a worker does not push", t->name, p->member->rank, clock, gate);
+	c->request->why = tt_text_keep(t->job, why);
 }
 
 /* ---- calls ---- */
@@ -521,15 +521,11 @@ static void give_up(struct tt_operation *r, int err)
 		c->starved |= c->part[i].gated && err == -ETIMEDOUT;
 		give_up_part(&c->part[i], err);
 	}
-	if (c->starved) {
-		c->request->what = c->table->stuck;
-		c->request->told = true;
-	}
 	if (!--c->left)
 		end_call(c);
 }
 
-/* Was the call abandoned, and has no server done anything for it for a whole deadline? */
+/* Was the call abandoned, and has no server done anything for it for TUTTI_SILENCE? */
 static bool is_overdue(struct tt_table_call *c)
 {
 	uint64_t done = progress(c);
@@ -540,7 +536,7 @@ static bool is_overdue(struct tt_table_call *c)
 		c->done_then = done;
 		c->given_up = tt_now();
 	}
-	return tt_now() - c->given_up > c->table->job->deadline;
+	return tt_now() - c->given_up > c->table->job->silence;
 }
 
 void tt_call_held(struct tt_job *job, int rank)
@@ -557,15 +553,6 @@ static uint64_t quiet_for(const struct tt_member *m)
 	return f && f->held_since ? tt_now() - f->held_since : 0;
 }
 
-static bool is_quiet_too_long(const struct tt_member *m) { return quiet_for(m) > QUIESCE_DEADLINES * m->job->deadline; }
-
-void tt_call_reproach(const struct tt_member *m, char *why, size_t size)
-{
-	if (is_quiet_too_long(m))
-		snprintf(why, size, "it has let no push begin for %llu ms, as a save or a load does, of a deadline of "
-		         "%llu ms", (unsigned long long)(quiet_for(m) / TT_MS), tt_deadline_ms(m->job));
-}
-
 /* HELD counts as progress of the calls that wait, but not for ever. */
 void tt_table_held(struct tt_member *from, struct tt_pack *p)
 {
@@ -575,7 +562,7 @@ void tt_table_held(struct tt_member *from, struct tt_pack *p)
 	if (!f || f->pushes.posted == f->pushes.answered)
 		return;
 	f->held_since = f->held_since ? f->held_since : tt_now();
-	if (!is_quiet_too_long(from))
+	if (quiet_for(from) < from->job->timeout)
 		tt_call_held(from->job, from->rank);
 }
 
@@ -602,7 +589,7 @@ static void drop_owed(struct tt_call_part *p)
 		tt_call_end_with(p, -ECANCELED);
 	} else
 		tt_member_evict(p->member, -ETIMEDOUT, "%s was cut off: it has not answered within %llu ms",
-		                tt_member_label(p->member).text, tt_deadline_ms(p->call->table->job));
+		                tt_member_label(p->member).text, tt_timeout_ms(p->call->table->job));
 }
 
 static void drop_all_owed(struct tt_table_call *c)
@@ -622,7 +609,7 @@ void tt_table_give_up(struct tutti_table *t)
 
 	while ((c = find_call(t, is_any)))
 		if (c->request)
-			tt_operation_give_up(c->request);
+			tt_operation_cancel(c->request);
 		else
 			drop_all_owed(c);
 }
@@ -749,18 +736,10 @@ static void begin_parts(struct tt_table_call *c)
 		end_call(c);
 }
 
-/* A server answers what it was sent even if this rank waits for nothing else. */
-static bool needs_others(const struct tt_operation *r)
-{
-	(void)r;
-	return false;
-}
-
 static uint64_t count_progress(const struct tt_operation *r) { return r->of ? progress(r->of) : 0; }
 
-static struct tt_member *find_overdue(const struct tt_operation *r, uint64_t since)
+static struct tt_member *find_overdue(struct tt_operation *r)
 {
-	(void)since;
 	for (int i = 0; is_overdue(r->of) && i < r->job->size; i++)
 		if (tt_operation_concerns(r, i))
 			return tt_member(r->job, i);
@@ -783,10 +762,9 @@ static int explain(const struct tt_operation *r)
 
 static const struct tt_operation_kind words = {
 	.waits_for = waits_for,
-	.needs = needs_others,
 	.progress = count_progress,
-	.blame = find_overdue,
 	.give_up = give_up,
+	.holder = find_overdue,
 	.explain = explain,
 };
 

@@ -6,7 +6,7 @@
  *             -- FILE {drop} --> all servers, if one has failed: their I/O threads stop
  *
  * Disks are slow, so no I/O happens with the lock held. Nobody knows beforehand how long a disk takes, so the caller
- * waits as long as each server reports progress. It gives up a server that lives but reports none for some deadlines.
+ * waits as long as each server reports progress. It gives up a server that lives but reports none for TUTTI_TIMEOUT.
  * */
 #include "engine/engine.h"
 #include "file/file.h"
@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WHY = 400, SILENCE = 4 /* deadlines: longer than any single step of a disk takes */ };
+enum { WHY = 400 };
 
 struct enquiry { /* one order of a caller to all servers; on the caller's stack */
 	struct tt_list link;         /* in tt_tables(job)->enquiries */
@@ -170,31 +170,32 @@ static uint64_t oldest_progress(const struct enquiry *q)
 	return when;
 }
 
-static void give_up(struct enquiry *q, uint64_t patience)
+static void give_up(struct enquiry *q)
 {
-	uint64_t now = tt_now();
+	uint64_t now = tt_now(), timeout = q->table->job->timeout;
 	char why[WHY];
 
-	snprintf(why, sizeof why, "it lives, and has got no further with this for %llu ms%s",
-	         (unsigned long long)(patience / TT_MS),
-	         patience > q->table->job->deadline ? ": does its disk hang?" : "");
+	snprintf(why, sizeof why, "it lives, and has got no further with this for %llu ms: does its disk hang?",
+	         tt_timeout_ms(q->table->job));
 	for (int i = 0; i < q->table->servers; i++)
-		if (q->server[i].due && now - q->server[i].heard >= patience)
+		if (q->server[i].due && now - q->server[i].heard >= timeout)
 			answered(q, i, -ETIMEDOUT, why);
 }
 
 /* The second wait is for a process that was stopped itself: it finds the answers that have come meanwhile. */
-static void await(struct enquiry *q, uint64_t patience)
+static void await(struct enquiry *q)
 {
 	struct tt_job *job = q->table->job;
 
 	while (q->left || is_failed(q))
 		if (is_failed(q))
 			call_off(q);
-		else if (tt_wait_until(job, has_news, q, oldest_progress(q) + patience) &&
-		         tt_wait_until(job, has_news, q, tt_now() + job->deadline / 8))
-			give_up(q, patience);
+		else if (tt_wait_until(job, has_news, q, oldest_progress(q) + job->timeout) &&
+		         tt_wait_until(job, has_news, q, tt_now() + tt_time(job, TT_TIME_HEARTBEAT)))
+			give_up(q);
 }
+
+static bool takes_no_disk(enum tt_file_what what) { return what == TT_FILE_DROP || what == TT_FILE_COUNT; }
 
 static int fail(const struct enquiry *q, const char *what)
 {
@@ -204,7 +205,6 @@ static int fail(const struct enquiry *q, const char *what)
 }
 
 static bool may_end_early(enum tt_file_what what) { return what == TT_FILE_SAVE || what == TT_FILE_READ; }
-static bool takes_no_disk(enum tt_file_what what) { return what == TT_FILE_DROP || what == TT_FILE_COUNT; }
 
 int tt_table_io_order(struct tutti_table *t, const char *what, struct tt_order *o, uint32_t *number)
 {
@@ -221,7 +221,7 @@ int tt_table_io_order(struct tutti_table *t, const char *what, struct tt_order *
 		q.server[i].heard = tt_now();
 	}
 	ask_all(&q, o);
-	await(&q, (takes_no_disk(o->what) ? 1 : SILENCE) * job->deadline);
+	await(&q);
 	tt_list_remove(&q.link);
 	tt_unlock(job);
 	free(q.server);
@@ -330,7 +330,7 @@ static void tell(struct tt_timer *turn)
 	struct tt_table_io *c = tt_container_of(turn, struct tt_table_io, turn);
 	struct tt_job *job = c->table->job;
 
-	tt_timer_start(job, turn, tt_now() + job->deadline / 4, tell);
+	tt_timer_start(job, turn, tt_now() + tt_time(job, TT_TIME_HEARTBEAT), tell);
 	if (makes_progress(c) && asker_lives(c->table, &c->asker))
 		answer(tt_member(job, c->asker.rank), c->asker.number, -EINPROGRESS, "", 0);
 }
@@ -407,7 +407,7 @@ static int begin(struct tutti_table *t, const struct tt_member *from, uint32_t n
 	c->asker = (struct tt_asker){ from->rank, from->epoch, number };
 	c->busy = true;
 	c->unwanted = false;
-	tt_timer_start(t->job, &c->turn, tt_now() + t->job->deadline / 4, tell);
+	tt_timer_start(t->job, &c->turn, tt_now() + tt_time(t->job, TT_TIME_HEARTBEAT), tell);
 	return 0;
 }
 

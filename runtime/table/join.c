@@ -286,6 +286,16 @@ static bool have_answered(void *arg)
 	return true;
 }
 
+static void say_awaited(void *arg)
+{
+	const struct tutti_table *t = arg;
+
+	for (int i = 0; i < t->servers; i++)
+		if (tt_table_is_other(t, i) && !t->source[i].joined)
+			tt_log(TT_WARN, "table \"%s\" waits for %s, a server of it", t->name,
+			       tt_member_label(tt_member(t->job, t->server[i])).text);
+}
+
 static int judge(const struct tutti_table *t, int i)
 {
 	const struct tt_served *s = &t->source[i];
@@ -294,8 +304,8 @@ static int judge(const struct tutti_table *t, int i)
 	if (!s->joined && m->state >= TT_LEFT)
 		return tt_fail(m->err, "table \"%s\": %s", t->name, m->why);
 	if (!s->joined)
-		return tt_fail(-ETIMEDOUT, "table \"%s\": rank %d, a server of it, did not answer within %llu ms",
-		               t->name, m->rank, tt_deadline_ms(t->job));
+		return tt_fail(-ETIMEDOUT, "table \"%s\": %s, a server of it, did not answer within %llu ms",
+		               t->name, tt_member_label(m).text, tt_timeout_ms(t->job));
 	if (s->err == -ESTALE)
 		return tt_fail(s->err, "table \"%s\": rank %d has closed it again", t->name, m->rank);
 	if (s->err)
@@ -342,7 +352,7 @@ int tt_table_join(struct tutti_table *t)
 		err = tt_table_admit(t, job->rank, &t->source[t->mine].pushed);
 	if (t->shard.memory)
 		t->source[t->mine].joined = !err;
-	tt_wait_until(job, have_answered, t, tt_now() + job->deadline);
+	tt_await(job, have_answered, t, job->timeout, say_awaited);
 	for (int i = 0; !err && i < t->servers; i++)
 		if (tt_table_is_other(t, i))
 			err = judge(t, i);

@@ -7,7 +7,7 @@
  *      KEEP --> PULLED { version }        the rank reads that version        KEEP, no more -->
  *
  * A server keeps its newest version, or the newer one that it is asked for: version.c begins the version that would be
- * written over the kept one later, by a quarter of a deadline at most. In between the server makes one more version,
+ * written over the kept one later, by some seconds at most. In between the server makes one more version,
  * so a reader that is done within a round delays nobody. Where all parts have to be of one version, the reader asks
  * again, for the newest version that any server keeps: the others reach it, since each push goes to all servers.
  *

@@ -511,7 +511,7 @@ void tt_load_take(struct tt_table_io *c)
 	reader.number = (uint32_t)c->order.generation;
 	if (c->staged && tt_asker_is(&c->staged->asker, &reader)) {
 		c->loads++;
-		tt_shard_quiesce(c->table, c->table->job->deadline, take_now);
+		tt_shard_quiesce(c->table, c->table->job->silence, take_now);
 	} else {
 		tt_table_io_done(c, tt_fail(-EINVAL, "it has read nothing that could be taken"));
 	}

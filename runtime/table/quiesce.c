@@ -2,7 +2,7 @@
  *
  * Several workers push to a shard at once, piece by piece, so there may never be a moment at which no push is half
  * done. Quiescing makes one. Pushes under way go on to their end; other pushes wait before their first piece. Their
- * workers are told now and then that they wait. A push without progress for a deadline no longer blocks the others.
+ * workers are told now and then that they wait. A push without progress for TUTTI_SILENCE no longer blocks the others.
  *
  * A worker's PUSH messages are answered in their order, so all that it pushes after one that waits, to other tables
  * too, waits behind that one. This cannot deadlock: all pieces of one push come before those of the next.

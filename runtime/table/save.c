@@ -236,7 +236,7 @@ void tt_save_begin(struct tt_table_io *c)
 	if (err)
 		tt_table_io_done(c, err);
 	else
-		tt_shard_quiesce(t, t->job->deadline, save_now);
+		tt_shard_quiesce(t, t->job->silence, save_now);
 }
 
 /* ---- the call ---- */

@@ -259,7 +259,7 @@ static int explain(const struct tutti_table *t, int err)
 	switch (err) {
 	case -ETIMEDOUT:
 		return tt_fail(err, "table \"%s\": given up after %llu ms: not all of its workers asked for another "
-		               "consistency", t->name, tt_deadline_ms(t->job));
+		               "consistency", t->name, tt_timeout_ms(t->job));
 	case -EBUSY:
 		return tt_fail(err, "table \"%s\": calls of this rank are under way: its consistency changes between "
 		               "steps", t->name);
@@ -282,15 +282,21 @@ static int answer_of(const struct tutti_table *t, int i)
 	return t->source[i].change_err ? explain(t, t->source[i].change_err) : 0;
 }
 
+static void say_awaited(void *arg)
+{
+	tt_log(TT_WARN, "table \"%s\": its consistency changes when all of its workers have asked for that, and some have "
+	       "not", ((const struct request *)arg)->table->name);
+}
+
 static int ask_some(struct tutti_table *t, int from, int end, uint64_t clock, const tutti_consistency *to)
 {
 	struct request r = { t, from, end };
 	int err = 0;
 
 	ask_open(&r, clock, to);
-	if (tt_wait_until(t->job, is_answered, &r, tt_now() + t->job->deadline)) {
+	if (tt_await(t->job, is_answered, &r, t->job->timeout, say_awaited)) {
 		ask_open(&r, WITHDRAW, to);
-		tt_wait_until(t->job, is_answered, &r, tt_now() + t->job->deadline);
+		tt_wait_until(t->job, is_answered, &r, tt_now() + t->job->timeout);
 	}
 	for (int i = from; !err && i < end; i++)
 		if (tt_table_has_any(t, i))
@@ -322,7 +328,7 @@ int tutti_table_switch(tutti_table *t, const tutti_consistency *to)
 		return tt_fail(-EPERM, "table \"%s\": its workers choose its consistency, and rank %d is none or has "
 		               "finished", t->name, t->job->rank);
 	tt_lock(t->job);
-	if (tt_table_is_called(t) || tt_wait_until(t->job, pushes_nothing, t, tt_now() + t->job->deadline))
+	if (tt_table_is_called(t) || tt_wait_until(t->job, pushes_nothing, t, tt_now() + t->job->timeout))
 		err = explain(t, -EBUSY);
 	else
 		err = ask_all(t, to);

@@ -230,8 +230,8 @@ static int meet(struct tutti_table *t, int i)
 	int err = tt_window_get(t->window, opening, t->server[i], 0, &head, sizeof head, NULL);
 
 	if (err == -ENOENT)
-		return tt_fail(err, "table \"%s\": rank %d, a server of it, did not open it within %llu ms", t->name,
-		               t->server[i], tt_deadline_ms(t->job));
+		return tt_fail(err, "table \"%s\": %s, a server of it, did not open it within %llu ms", t->name,
+		               tt_member_label(tt_member(t->job, t->server[i])).text, tt_timeout_ms(t->job));
 	if (err)
 		return err;
 	if (!head.uid)
@@ -369,9 +369,9 @@ int tutti_table_finish(tutti_table *t)
 	if (err)
 		return err;
 	tt_lock(t->job);
-	if (tt_wait_until(t->job, has_pushed, t, tt_now() + t->job->deadline))
+	if (tt_wait_until(t->job, has_pushed, t, tt_now() + t->job->timeout))
 		err = tt_fail(-EBUSY, "table \"%s\": pushes of this rank are still under way after %llu ms", t->name,
-		              tt_deadline_ms(t->job));
+		              tt_timeout_ms(t->job));
 	else
 		tt_table_finish(t);
 	tt_unlock(t->job);
@@ -423,7 +423,7 @@ void tutti_table_close(tutti_table *t)
 	job = t->job;
 	tt_lock(job);
 	tt_wait_until(job, files_nothing, t, TT_NEVER); /* ends once its servers are done, gone or without progress */
-	if (tt_wait_until(job, is_idle, t, tt_now() + job->deadline))
+	if (tt_wait_until(job, is_idle, t, tt_now() + job->timeout))
 		tt_table_give_up(t);
 	tt_table_finish(t);
 	leave_trace(t);
@@ -520,5 +520,4 @@ const struct tt_module tt_table_module = {
 	.message_count = TT_COUNT(messages),
 	.unreached = tt_table_member_down,
 	.ended = lose_member,
-	.reproach = tt_call_reproach,
 };

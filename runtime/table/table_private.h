@@ -63,7 +63,7 @@ struct tt_tables { /* the room's part of a job */
 	struct tutti_window *outbox; /* the slots at the servers for this rank's pushes; NULL: no table was opened */
 };
 static inline struct tt_tables *tt_tables(const struct tt_job *job) { return job->own[TT_TABLE_SLOT]; }
-static inline unsigned long long tt_deadline_ms(const struct tt_job *job) { return job->deadline / TT_MS; }
+static inline unsigned long long tt_timeout_ms(const struct tt_job *job) { return job->timeout / TT_MS; }
 
 struct tt_table_peer { /* the room's part of a member, made at its first use */
 	struct tt_send_queue *queue; /* what is sent to this member; NULL: nothing yet */
@@ -202,7 +202,6 @@ struct tutti_table {
 	struct tt_timer gate_turn;   /* looks at the gates again */
 	uint32_t calls;              /* so far */
 	int filing;                  /* saves and loads of this rank that are under way */
-	char stuck[260];             /* the error's sentence of a call that timed out at its gate */
 	struct tutti_window *window;
 	struct tt_shard shard;
 };
@@ -392,7 +391,7 @@ void tt_table_inbox_name(char *room, size_t size, int worker); /* of the window 
 /* join.c */
 int tt_table_make_inboxes(struct tutti_table *); /* for the slots of its workers. Without the lock */
 void tt_table_free_inbox(struct tt_table_peer *); /* likewise. Its window is closed */
-int tt_table_join(struct tutti_table *);       /* joins all servers. Takes the lock, and blocks up to the deadline */
+int tt_table_join(struct tutti_table *);       /* joins all servers. Takes the lock, and blocks up to TUTTI_TIMEOUT */
 bool tt_table_is_other(const struct tutti_table *, int server); /* is it another rank, with rows or keys? */
 struct tutti_table *tt_table_find_served(struct tt_member *from, uint64_t uid, int *server); /* NULL: closed here */
 void tt_table_finish(struct tutti_table *);    /* this rank no longer blocks others */
@@ -473,7 +472,7 @@ void tt_version_replace(struct tutti_table *); /* all values are replaced: drops
 void tt_version_sum(struct tutti_table *, const struct tt_push *, size_t at, size_t count, const void *delta);
 const char *tt_version_find(const struct tutti_table *, uint64_t version); /* its values; NULL: overwritten */
 void tt_version_round(struct tutti_table *);   /* a round has closed */
-/* Keeps this version, or a newer one, for a quarter of a deadline or until it is let go. Returns which. */
+/* Keeps this version, or a newer one, for some seconds or until it is let go. Returns which. */
 uint64_t tt_version_keep(struct tutti_table *, int rank, uint32_t call, uint64_t version);
 void tt_version_let_go(struct tutti_table *, int rank, uint32_t call);
 int tt_version_switch(struct tutti_table *, const tutti_consistency *, uint64_t clock); /* goes on from that clock */
@@ -525,7 +524,6 @@ void tt_call_pull(struct tt_call_part *);      /* begins the pull, now or when i
 void tt_call_put_head(struct tt_pack *, uint8_t type, const struct tt_call_part *, unsigned flags); /* of a message */
 bool tt_call_has_sent_all(const struct tt_call_part *);
 bool tt_call_is_cut_short(const struct tt_call_part *); /* must a live server hear that no more of the push comes? */
-void tt_call_reproach(const struct tt_member *, char *why, size_t size);
 void tt_call_held(struct tt_job *, int rank);  /* that server is quiesced: the calls that wait for it make progress */
 void tt_call_end_part(struct tt_call_part *);
 void tt_call_end_with(struct tt_call_part *, int err);

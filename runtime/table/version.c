@@ -24,7 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEEP_SHARE = 4 };    /* a version is kept for this fraction of a deadline: waiting ranks wait longer */
+enum { KEEP_MS = 5000 };    /* for so long a version is kept, and less than TUTTI_SILENCE */
 enum { PATIENCE_MS = 100 }; /* a quiesced shard waits so long for a push that is half done and makes no progress */
 
 static struct tt_shard_head *head_of(const struct tt_shard *s) { return (struct tt_shard_head *)s->memory; }
@@ -472,7 +472,7 @@ static void copy_now(struct tutti_table *t, int err)
 static void await_moment(struct tutti_table *t)
 {
 	if (++t->shard.next.missed > 2 * (unsigned)t->shard.workers)
-		tt_shard_quiesce(t, tt_min(PATIENCE_MS * TT_MS, t->job->deadline), copy_now);
+		tt_shard_quiesce(t, tt_min(PATIENCE_MS * TT_MS, t->job->silence), copy_now);
 }
 
 /* Is also called when the last push that is half done ends. */
@@ -533,7 +533,7 @@ uint64_t tt_version_keep(struct tutti_table *t, int rank, uint32_t call, uint64_
 	if (!p || !tt_version_is_kept(t))
 		return version;
 	if (p->keep.until <= tt_now())
-		p->keep = (struct tt_keep){ call, newest_to_keep(s), tt_now() + t->job->deadline / KEEP_SHARE };
+		p->keep = (struct tt_keep){ call, newest_to_keep(s), tt_now() + tt_min(KEEP_MS * TT_MS, t->job->silence / 2) };
 	p->keep.call = call; /* calls of one rank share what is kept, and the last to ask lets go of it */
 	version = p->keep.version = tt_max(p->keep.version, version);
 	s->kept_until = tt_max(s->kept_until, p->keep.until);

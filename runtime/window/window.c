@@ -48,7 +48,6 @@ struct remote { /* another rank's window of this name */
 	struct tt_key key;
 	char *at;                   /* where it is mapped here, or NULL, as found out ... */
 	uint32_t hangups;           /* ... after so many disconnects and one; 0: never */
-	struct tt_timer patience;
 	struct tutti_window *window;
 	int rank;
 	struct tt_reads reads;
@@ -245,7 +244,6 @@ static void take_answer(struct tt_member *from, struct tt_pack *p)
 	struct remote *r = &w->remotes[from->rank];
 	if (r->state != ASKED && r->state != UNKNOWN)
 		return; /* a second answer: operations under way use the key of the first */
-	tt_timer_stop(&r->patience);
 	r->state = KNOWN;
 	r->index = theirs;
 	r->key = key;
@@ -269,15 +267,6 @@ static bool take_recall(struct tt_member *from, struct tt_pack *p, uint32_t numb
 	return !r->reads.under_way;
 }
 
-static void lose_patience(struct tt_timer *t)
-{
-	struct remote *r = tt_container_of(t, struct remote, patience);
-
-	r->state = UNKNOWN; /* a later use asks again */
-	end_unanswered(r, -ENOENT);
-}
-
-/* A blocking call meets its own deadline a little before this timer. */
 static void ask_for(struct remote *r)
 {
 	struct tutti_window *w = r->window;
@@ -289,24 +278,26 @@ static void ask_for(struct remote *r)
 	tt_put32(&p, w->generation);
 	tt_put_text(&p, w->name);
 	r->state = ASKED;
-	tt_timer_start(w->job, &r->patience, tt_now() + w->job->deadline + w->job->deadline / 8, lose_patience);
 	tt_send(tt_member(w->job, r->rank), bytes, (size_t)(p.at - bytes), NULL, 0);
 }
 
-/* The owner has not answered: no transport has the operation. */
-static bool is_unanswered(struct tt_operation *q)
+/* What a transport has ends by itself, since the rank lives. */
+static void give_up(struct tt_operation *q, int err)
 {
-	const struct tutti_window *w = q->of;
+	struct tutti_window *w = q->of;
 
-	return w->remotes[q->rank].state == ASKED && !q->ended && !q->post.member;
+	if (!tt_list_empty(&q->unanswered)) {
+		w->remotes[q->rank].state = UNKNOWN; /* a later use asks again */
+		tt_operation_end(q, err == -ETIMEDOUT ? -ENOENT : err);
+	} else if (tt_post_withdraw(&q->post)) {
+		tt_operation_end(q, err);
+	}
 }
 
 static void end_asked(struct tt_member *m)
 {
 	each_window(w, m->job) {
-		struct remote *r = &w->remotes[m->rank];
-		tt_timer_stop(&r->patience);
-		end_unanswered(r, m->err);
+		end_unanswered(&w->remotes[m->rank], m->err);
 	}
 	forget_asks(m, NULL);
 }
@@ -317,7 +308,6 @@ static void end_unreached(struct tt_member *m, int err)
 		struct remote *r = &w->remotes[m->rank];
 		if (r->state != ASKED)
 			continue;
-		tt_timer_stop(&r->patience);
 		r->state = UNKNOWN;
 		end_unanswered(r, err);
 	}
@@ -412,8 +402,7 @@ static void recall(struct tutti_window *w)
 		tt_put32(&p, l->generation);
 		w->lent += !tt_loan_recall(&l->loan, TT_WINDOW_SLOT, bytes, sizeof bytes);
 	}
-	while (tt_wait_until(w->job, is_back, w, tt_now() + w->job->deadline))
-		continue; /* a holder that does not answer is evicted */
+	tt_wait_until(w->job, is_back, w, TT_NEVER); /* a holder that does not answer is evicted */
 }
 
 static void free_window(struct tutti_window *w)
@@ -423,10 +412,8 @@ static void free_window(struct tutti_window *w)
 			w->regions[i]->net->transport->dereg(w->regions[i]);
 	for (int i = 0; i < TT_SLOTS; i++)
 		free(w->slots[i]);
-	for (int i = 0; w->remotes && i < w->job->size; i++) {
-		tt_timer_stop(&w->remotes[i].patience);
+	for (int i = 0; w->remotes && i < w->job->size; i++)
 		free(w->remotes[i].lent);
-	}
 	tt_list_remove(&w->link);
 	if (w->index)
 		windows_of(w->job)->at[w->index] = NULL;
@@ -498,27 +485,6 @@ static struct tt_operation *first_of(struct tutti_window *w)
 
 static bool is_drained(void *arg) { return !first_of(arg); }
 
-/* Finishes the operations that this rank has started in the window. Evicts silent ranks. */
-static void drain(struct tutti_window *w)
-{
-	struct tt_job *job = w->job;
-	struct tt_operation *q;
-
-	if (!tt_wait_until(job, is_drained, w, tt_now() + job->deadline))
-		return;
-	while ((q = first_of(w))) {
-		if (is_unanswered(q)) {
-			tt_operation_end(q, -ECANCELED);
-			continue;
-		}
-		tt_member_evict(tt_member(job, q->rank), -ETIMEDOUT, "%s was cut off: it did not answer "
-		                "within %llu ms what was started in the window \"%s\"",
-		                tt_member_label(tt_member(job, q->rank)).text,
-		                (unsigned long long)(job->deadline / TT_MS), w->name);
-		tt_progress(job); /* ends those that no transport has */
-	}
-}
-
 void tutti_window_close(tutti_window *w)
 {
 	if (!w || !*w->job->here)
@@ -527,7 +493,7 @@ void tutti_window_close(tutti_window *w)
 	struct tt_pinned *pinned = w->pinned;
 	struct tt_sentence last = tt_last_sentence();
 	tt_lock(job);
-	drain(w);
+	tt_wait_until(job, is_drained, w, TT_NEVER); /* those that this rank has started: each has its own bound */
 	tt_list_remove(&w->link); /* who asks from now on waits for the next window of this name */
 	recall(w);
 	free_window(w);
@@ -622,7 +588,7 @@ int tutti_wait_notify(tutti_window *w, int rank, int slot, uint64_t count, int t
 		return tt_fail(-EINVAL, "wait for notify: rank %d must be from -1 to %d, slot %d from 0 to %d", rank,
 		               job->size - 1, slot, TT_SLOTS - 1);
 	tt_lock(job);
-	err = wait_notify(job, &n, timeout_ms < 0 ? job->deadline : (uint64_t)timeout_ms * TT_MS);
+	err = wait_notify(job, &n, timeout_ms < 0 ? job->timeout : (uint64_t)timeout_ms * TT_MS);
 	tt_unlock(job);
 	return err;
 }
@@ -779,8 +745,8 @@ static int explain(const struct tt_operation *r)
 	const char *name = name_of(r->job, r->of);
 
 	if (r->err == -ENOENT)
-		return tt_fail(r->err, "%s: rank %d did not open a window named \"%s\" within %llu ms", r->what,
-		               r->rank, name, (unsigned long long)(r->job->deadline / TT_MS));
+		return tt_fail(r->err, "%s: rank %d did not open a window named \"%s\" in time", r->what, r->rank,
+		               name);
 	if (r->err == -ESTALE)
 		return say_closed(r->what, r->rank, name);
 	if (r->err == -ECANCELED)
@@ -792,7 +758,7 @@ static int explain(const struct tt_operation *r)
 	return 0;
 }
 
-static const struct tt_operation_kind words = { .withdraw = is_unanswered, .ended = count, .explain = explain };
+static const struct tt_operation_kind words = { .give_up = give_up, .ended = count, .explain = explain };
 
 static void fill(struct tt_operation *q, struct tutti_window *w, const struct call *c)
 {

@@ -256,8 +256,8 @@ static void test_each_thread_has_its_own_sentence(void)
 
 static void test_nearest(void)
 {
-	static const char *const known[] = { "transports", NULL, "deadline", "rank" };
-	const char *near = tt_nearest("deadlin", known, 4);
+	static const char *const known[] = { "transports", NULL, "timeout", "rank" };
+	const char *near = tt_nearest("timeou", known, 4);
 
 	CU_ASSERT_PTR_EQUAL(near, known[2]);
 	CU_ASSERT_PTR_EQUAL(tt_nearest("transprots", known, 4), known[0]);
@@ -272,15 +272,15 @@ static void test_settings_come_from_the_environment_first(void)
 {
 	struct tt_settings all;
 
-	unsetenv("TUTTI_DEADLINE");
+	unsetenv("TUTTI_TIMEOUT");
 	setenv("TUTTI_TRANSPORTS", "sim", 1);
 	setenv("TUTTI_IFACE", "", 1); /* empty counts as unset */
 	unsetenv("TUTTI_SECRET");
 	CU_ASSERT_EQUAL_FATAL(tt_settings_load(&all), 0);
 	CU_ASSERT_STRING_EQUAL(tt_setting(&all, TT_TRANSPORTS), "sim");
 	CU_ASSERT_STRING_EQUAL(all.of[TT_TRANSPORTS].origin, "environment");
-	CU_ASSERT_STRING_EQUAL(tt_setting(&all, TT_DEADLINE), tt_setting_info[TT_DEADLINE].fallback);
-	CU_ASSERT_STRING_EQUAL(all.of[TT_DEADLINE].origin, "default");
+	CU_ASSERT_STRING_EQUAL(tt_setting(&all, TT_TIMEOUT), tt_setting_info[TT_TIMEOUT].fallback);
+	CU_ASSERT_STRING_EQUAL(all.of[TT_TIMEOUT].origin, "default");
 	CU_ASSERT_PTR_NULL(tt_setting(&all, TT_IFACE));
 	CU_ASSERT_PTR_NULL(tt_setting(&all, TT_SECRET));
 	tt_settings_free(&all);
@@ -294,12 +294,12 @@ static void test_settings_can_be_replaced(void)
 	char text[] = "5000";
 
 	CU_ASSERT_EQUAL_FATAL(tt_settings_load(&all), 0);
-	CU_ASSERT_EQUAL(tt_settings_set(&all, TT_DEADLINE, text, "file"), 0);
+	CU_ASSERT_EQUAL(tt_settings_set(&all, TT_TIMEOUT, text, "file"), 0);
 	text[0] = '9'; /* a copy is kept */
-	CU_ASSERT_STRING_EQUAL(tt_setting(&all, TT_DEADLINE), "5000");
-	CU_ASSERT_STRING_EQUAL(all.of[TT_DEADLINE].origin, "file");
-	CU_ASSERT_EQUAL(tt_settings_set(&all, TT_DEADLINE, NULL, "program"), 0);
-	CU_ASSERT_PTR_NULL(tt_setting(&all, TT_DEADLINE));
+	CU_ASSERT_STRING_EQUAL(tt_setting(&all, TT_TIMEOUT), "5000");
+	CU_ASSERT_STRING_EQUAL(all.of[TT_TIMEOUT].origin, "file");
+	CU_ASSERT_EQUAL(tt_settings_set(&all, TT_TIMEOUT, NULL, "program"), 0);
+	CU_ASSERT_PTR_NULL(tt_setting(&all, TT_TIMEOUT));
 	tt_settings_free(&all);
 }
 
@@ -310,20 +310,20 @@ static void test_whole_numbers(void)
 	long value = 77;
 
 	CU_ASSERT_EQUAL_FATAL(tt_settings_load(&all), 0);
-	tt_settings_set(&all, TT_DEADLINE, NULL, "program");
-	CU_ASSERT_EQUAL(tt_setting_int(&all, TT_DEADLINE, 0, 100, &value), 0);
+	tt_settings_set(&all, TT_TIMEOUT, NULL, "program");
+	CU_ASSERT_EQUAL(tt_setting_int(&all, TT_TIMEOUT, 0, 100, &value), 0);
 	CU_ASSERT_EQUAL(value, 77); /* unset: kept */
-	tt_settings_set(&all, TT_DEADLINE, "100", "program");
-	CU_ASSERT_EQUAL(tt_setting_int(&all, TT_DEADLINE, 0, 100, &value), 0);
+	tt_settings_set(&all, TT_TIMEOUT, "100", "program");
+	CU_ASSERT_EQUAL(tt_setting_int(&all, TT_TIMEOUT, 0, 100, &value), 0);
 	CU_ASSERT_EQUAL(value, 100);
 	for (size_t i = 0; i < TT_COUNT(wrong); i++) {
-		tt_settings_set(&all, TT_DEADLINE, wrong[i], "program");
-		CU_ASSERT_EQUAL(tt_setting_int(&all, TT_DEADLINE, 0, 100, &value), -EINVAL);
+		tt_settings_set(&all, TT_TIMEOUT, wrong[i], "program");
+		CU_ASSERT_EQUAL(tt_setting_int(&all, TT_TIMEOUT, 0, 100, &value), -EINVAL);
 		CU_ASSERT_EQUAL(value, 100);
 	}
-	tt_settings_set(&all, TT_DEADLINE, "soon", "program");
-	tt_setting_int(&all, TT_DEADLINE, 0, 100, &value);
-	CU_ASSERT_PTR_NOT_NULL(strstr(tt_why(), "TUTTI_DEADLINE"));
+	tt_settings_set(&all, TT_TIMEOUT, "soon", "program");
+	tt_setting_int(&all, TT_TIMEOUT, 0, 100, &value);
+	CU_ASSERT_PTR_NOT_NULL(strstr(tt_why(), "TUTTI_TIMEOUT"));
 	CU_ASSERT_PTR_NOT_NULL(strstr(tt_why(), "soon"));
 	CU_ASSERT_PTR_NOT_NULL(strstr(tt_why(), "0 to 100"));
 	tt_settings_free(&all);

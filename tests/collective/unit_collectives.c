@@ -1052,7 +1052,7 @@ static void without_board(tutti *job, bool stay)
 	v[sizeof v - 1] = tutti_rank(job) == 0 ? 7 : 0;
 	start = tt_now();
 	CHECK(tutti_broadcast(job, v, sizeof v, 0, NULL) == 0 && v[sizeof v - 1] == 7);
-	CHECK(tt_now() - start < job->job->deadline / 2);
+	CHECK(tt_now() - start < job->job->timeout / 2);
 	if (stay)
 		pass_time(50 * TT_MS);
 }
@@ -1459,7 +1459,7 @@ static void program_wrong_start(tutti *job)
 
 static void test_wrong_start(void)
 {
-	struct ranks run = { .size = 2, .wire = "sim", .deadline_ms = 2000, .program = program_wrong_start };
+	struct ranks run = { .size = 2, .wire = "sim", .timeout_ms = 2000, .program = program_wrong_start };
 
 	for (wrong = 0; wrong < TT_COUNT(wrong_starts); wrong++)
 		for (run.seed = 0; run.seed != SEEDS; run.seed++)

@@ -119,7 +119,7 @@ static void program_lost(tutti *job)
 
 static void test_lost(void)
 {
-	struct ranks run = { .size = 2, .wire = "sim", .deadline_ms = 1000, .program = program_lost };
+	struct ranks run = { .size = 2, .wire = "sim", .timeout_ms = 1000, .program = program_lost };
 
 	register_modules(&echo_module, NULL);
 	CU_ASSERT_EQUAL(run_ranks(run), 0);

@@ -338,9 +338,9 @@ static inline void plan_first_twist(void)
 }
 
 /* Three ranks run `program`; what is left of the input begins with the world's seed. */
-static inline void run_world(struct fuzz_input in, int attacker, int deadline_ms, void (*program)(int, void *))
+static inline void run_world(struct fuzz_input in, int attacker, int timeout_ms, void (*program)(int, void *))
 {
-	struct tt_sim_config c = { .seed = fuzz_number(&in, 1), .ranks = RANKS, .program = program, .deadline_ms = deadline_ms,
+	struct tt_sim_config c = { .seed = fuzz_number(&in, 1), .ranks = RANKS, .program = program, .timeout_ms = timeout_ms,
 	                           .limit_ns = 600000 * TT_MS };
 
 	attack = (struct attack){ .in = in, .rank = attacker };
@@ -365,13 +365,13 @@ static void play(int rank, void *arg)
 		cast.honest();
 }
 
-static inline void run_anywhere(struct fuzz_input in, int deadline_ms, void (*attacker)(void), void (*honest)(void))
+static inline void run_anywhere(struct fuzz_input in, int timeout_ms, void (*attacker)(void), void (*honest)(void))
 {
 	uint32_t place = fuzz_number(&in, 1);
 
 	cast.attacker = attacker;
 	cast.honest = honest;
 	cast.library_first = place & 128;
-	run_world(in, (int)(place % 128 % RANKS), deadline_ms, play);
+	run_world(in, (int)(place % 128 % RANKS), timeout_ms, play);
 }
 #endif

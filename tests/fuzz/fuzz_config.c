@@ -46,8 +46,8 @@ static void check_place(const struct tt_launch *b, const struct tt_settings *s)
 	for (int i = 0; b->nodes && i < b->size; i++)
 		FUZZ_CHECK(*b->nodes[i].name && strlen(b->nodes[i].address) < sizeof b->nodes[i].address, "a node without a name");
 	(void)tt_launch_job_id(b);
-	if (!tt_setting_int(s, TT_DEADLINE, 10, 86400000, &ms))
-		FUZZ_CHECK(ms >= 10 && ms <= 86400000, "a deadline out of its range");
+	if (!tt_setting_int(s, TT_TIMEOUT, 10, 86400000, &ms))
+		FUZZ_CHECK(ms >= 10 && ms <= 86400000, "a timeout out of its range");
 }
 
 static void join_alone(const tutti_config *c)

@@ -31,7 +31,7 @@ static struct board {  /* what parent and children share */
 } * board;
 
 static struct crew { /* the running one; children inherit it */
-	int size, deadline_ms, port;
+	int size, timeout_ms, port;
 	void (*program)(tutti *);
 	bool capture;         /* their stderr */
 	int evicted;          /* 1 + a rank that others may kill */
@@ -92,7 +92,8 @@ static inline void set_environment(int rank, const char *the_secret)
 	snprintf(boot, sizeof boot, "127.0.0.1:%d", crew.port);
 	set_number("TUTTI_RANK", rank);
 	set_number("TUTTI_SIZE", crew.size);
-	set_number("TUTTI_DEADLINE", crew.deadline_ms);
+	set_number("TUTTI_TIMEOUT", crew.timeout_ms);
+	set_number("TUTTI_SILENCE", silence_for(crew.timeout_ms, false));
 	setenv("TUTTI_BOOT", boot, 1);
 	setenv("TUTTI_SECRET", the_secret, 1);
 	setenv("TUTTI_IFACE", "lo", 1);

@@ -20,7 +20,8 @@ struct ranks { /* one run */
 	int hosts;                   /* its ranks are on so many, in turn; 0: sim: each on its own, else all on one. Over shm that needs libconfig */
 	uint64_t seed;               /* sim's */
 	struct tt_sim_counts *counts; /* what sim says it took; may be NULL */
-	int deadline_ms;             /* 0: the default */
+	int timeout_ms;              /* 0: the default */
+	int silence_ms;              /* 0: what silence_for() makes of the timeout */
 	const char *allreduce;       /* the algorithm; NULL: auto */
 	void (*program)(tutti *job); /* every rank runs it between joining and leaving */
 	char boot[32];
@@ -58,6 +59,19 @@ static inline void run_joined(struct ranks *run, tutti *job)
 
 static inline const char *transports_of(const struct ranks *run) { return strcmp(run->wire, "shm") ? run->wire : "shm,tcp"; }
 
+/* A silence is found out well before the timeout; but a busy machine may keep a process from its core. */
+static inline int silence_for(int timeout_ms, bool simulated)
+{
+	int ms = timeout_ms * 3 / 10, least = simulated ? 100 : 500;
+
+	return !timeout_ms || ms > least ? ms : least;
+}
+
+static inline int silence_of(const struct ranks *run)
+{
+	return run->silence_ms ? run->silence_ms : silence_for(run->timeout_ms, !strcmp(run->wire, "sim"));
+}
+
 static inline void pass_time(uint64_t ns)
 {
 	if (tt_world)
@@ -71,7 +85,7 @@ static inline int join_again(tutti *job, int rank, tutti **again)
 {
 	struct ranks *run = tt_world ? sim_run_now : this_run;
 	tutti_config c = { .size = sizeof c, .rank = rank, .ranks = run->size, .boot = tt_world ? "sim:0" : run->boot, .transports = transports_of(run),
-		           .deadline_ms = run->deadline_ms };
+		           .timeout_ms = run->timeout_ms, .silence_ms = silence_of(run) };
 
 	run->left[tutti_rank(job)] = true;
 	tutti_leave(job);
@@ -104,14 +118,14 @@ static inline void *thread_rank(void *arg)
 	struct thread_rank *me = arg;
 	struct ranks *run = me->run;
 	tutti_config c = { .size = sizeof c, .rank = me->rank, .ranks = run->size, .boot = run->boot, .transports = transports_of(run),
-		           .deadline_ms = run->deadline_ms };
+		           .timeout_ms = run->timeout_ms, .silence_ms = silence_of(run) };
 	char node[16];
 	tutti *job;
 
 	this_run = run;
 	snprintf(node, sizeof node, "n%d", me->rank);
 	if (*run->nodes)
-		c = (tutti_config){ .size = sizeof c, .file = run->nodes, .node = node, .transports = c.transports, .deadline_ms = c.deadline_ms };
+		c = (tutti_config){ .size = sizeof c, .file = run->nodes, .node = node, .transports = c.transports, .timeout_ms = c.timeout_ms, .silence_ms = c.silence_ms };
 	int err = tutti_join(&c, &job);
 	CHECK(err == 0);
 	if (!err)
@@ -180,7 +194,7 @@ static inline int run_ranks(struct ranks run)
 		run_threads(&run);
 	} else {
 		struct tt_sim_config c = { .seed = run.seed, .strict = 1, .ranks = run.size, .program = sim_rank,
-			                   .arg = &run, .deadline_ms = run.deadline_ms, .hosts = run.hosts,
+			                   .arg = &run, .timeout_ms = run.timeout_ms, .silence_ms = silence_of(&run), .hosts = run.hosts,
 			                   .counts = run.counts };
 		int err = tt_sim_run(&c);
 		if (err)

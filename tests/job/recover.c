@@ -261,7 +261,7 @@ static bool try_seed(uint64_t seed)
 {
 	struct plan p = draw_plan(seed);
 	struct tt_sim_config c = { .seed = seed, .strict = 1, .ranks = p.ranks, .program = program,
-	                           .deadline_ms = DEADLINE_MS, .hosts = (int)(seed % 3) };
+	                           .timeout_ms = DEADLINE_MS, .hosts = (int)(seed % 3) };
 	int err;
 
 	run = (struct run){ .plan = &p };

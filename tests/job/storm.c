@@ -18,7 +18,8 @@ enum {
 	PAYLOAD = 2048,     /* bytes of the largest */
 	COUNTERS = 4,
 	FIXED = 256,        /* bytes of a session's window that its owner never changes */
-	DEADLINE_MS = 1000,
+	DEADLINE_MS = 1000, /* the timeout of all calls */
+	SILENCE_MS = 300,
 	TWICE = 8,          /* every so many seeds run twice, for the trace */
 	KEEP_MAX = 4 << 20, /* bytes of memory per run that are looked at again at the end */
 	SCRIBBLE = 0xa5,
@@ -49,8 +50,8 @@ struct step {
 	int owner; /* EARLY */
 };
 
-enum fault { NONE, KILL, KILL_TWO, STOP_LONG, STOP_SHORT, CUT, SLOW, FAULTS };
-static const char *const fault_names[] = { "no fault", "kill", "kill two", "long stop", "short stop", "cut", "slow" };
+enum fault { NONE, KILL, KILL_TWO, STOP_LONG, STOP_SHORT, CUT, SLOW, ABSENT, CANCEL, FAULTS };
+static const char *const fault_names[] = { "no fault", "kill", "kill two", "long stop", "short stop", "cut", "slow", "absence", "cancels" };
 
 struct plan {
 	uint64_t seed;
@@ -135,7 +136,9 @@ static void draw_fault(struct tt_random *r, struct plan *p)
 	p->trigger_step = (int)below(r, (uint64_t)p->steps + 2) - 1;
 	p->delay[0] = any_scale(r, 20 * TT_MS);
 	p->delay[1] = p->delay[0] + (one_in(r, 2) ? any_scale(r, 20 * TT_MS) : below(r, 2 * DEADLINE));
-	p->ns = p->fault == STOP_LONG ? DEADLINE * 3 / 2 + below(r, 2 * DEADLINE) : any_scale(r, DEADLINE / 6); /* below two heartbeats: nobody may be cut off */
+	p->ns = p->fault == STOP_LONG ? DEADLINE * 3 / 2 + below(r, 2 * DEADLINE) : any_scale(r, DEADLINE / 6); /* below the silence: nobody may be cut off */
+	if (p->fault == ABSENT)
+		p->ns = DEADLINE + below(r, 3 * DEADLINE);
 	p->factor = 10 + (unsigned)below(r, 91);
 	p->leave_early = one_in(r, 3);
 }
@@ -226,9 +229,15 @@ static bool may_fail(void)
 	return run.plan->fault != NONE && run.plan->fault != STOP_SHORT && run.plan->fault != SLOW;
 }
 
+/* All live: whatever runs out of time or is cancelled, nobody is expelled. */
+static bool all_live(void) { return run.plan->fault == ABSENT || run.plan->fault == CANCEL; }
+
 static bool is_documented(int err)
 {
 	static const int known[] = { ETIMEDOUT, ECONNRESET, ENOTCONN, ENOENT, ESTALE };
+
+	if (all_live() && (err == -ECONNRESET || err == -ECONNABORTED))
+		return err == -ECONNABORTED; /* a rank has cancelled it, perhaps since it had waited for long */
 
 	for (size_t i = 0; i < TT_COUNT(known); i++)
 		if (err == -known[i])
@@ -592,6 +601,8 @@ static void check_collective(struct me *me, const struct started *s, size_t id)
 		         id, c->count, (int)c->type, (int)c->rule, c->root, at - 1);
 }
 
+static bool cancels(const struct me *me) { return run.plan->fault == CANCEL && run.ordered && me->rank == run.plan->a; }
+
 /* By tests or by waits, until it has ended; by cancelling, once the deadline has passed. The memory is ours after it. */
 static int finish_op(struct me *me, const char *what, tutti_op *op)
 {
@@ -605,8 +616,8 @@ static int finish_op(struct me *me, const char *what, tutti_op *op)
 		check_time(me, what, DEADLINE + SLACK);
 		if (testing && err == -EINPROGRESS)
 			tt_sim_sleep(1000 + below(&me->random, tt_now() - start + 1000));
-	} while ((err == -EINPROGRESS || err == -ETIMEDOUT) && tt_now() - start <= DEADLINE);
-	if (err == -EINPROGRESS || err == -ETIMEDOUT) {
+	} while (err == -EINPROGRESS && tt_now() - start <= DEADLINE && !(cancels(me) && one_in(&me->random, 2)));
+	if (err == -EINPROGRESS) {
 		begin(me);
 		err = tutti_cancel(op);
 		cancelled = !err;
@@ -1071,6 +1082,10 @@ static void run_steps(struct me *me)
 			order_fault(p);
 		if (tt_sim_killed(me->rank))
 			return;
+		if (p->fault == ABSENT && me->rank == p->a && me->step == p->trigger_step) {
+			run.ordered = true;
+			tt_sim_sleep(p->ns);
+		}
 		run_step(me, &p->step[me->step]);
 		more -= me->trouble;
 	}
@@ -1104,12 +1119,29 @@ static void run_both(struct me *me)
 	tt_join(task);
 }
 
+/* The ranks may have come to different calls: after a shrink all of them go on together. */
+static void go_on_together(struct me *me)
+{
+	double sum = me->rank, expected = me->size * (me->size - 1) / 2.0;
+	tutti *group = NULL;
+	int err;
+
+	tutti_group_timeout(me->job, 60 * DEADLINE_MS);
+	if ((err = tutti_group_shrink(me->job, &group)))
+		complain(me, "shrinking a group of ranks that all live: %s (%s)", strerror(-err), tutti_why());
+	else if (tutti_size(group) != me->size)
+		complain(me, "%d of %d ranks are left, and all live", tutti_size(group), me->size);
+	else if ((err = tutti_allreduce(group, &sum, &sum, 1, TUTTI_F64, TUTTI_SUM, NULL)) || sum != expected)
+		complain(me, "after the shrink the sum is %g and not %g: %d (%s)", sum, expected, err, tutti_why());
+	tutti_group_timeout(me->job, 0);
+}
+
 static void leave(struct me *me)
 {
 	static const struct collective last = { ALLREDUCE, TUTTI_F64, TUTTI_SUM, 3000, 0 };
 	struct started s = { .c = &last };
 	size_t id = STEPS_MAX * FLIGHT_MAX;
-	bool early = run.plan->leave_early && !me->trouble && !tt_sim_killed(me->rank);
+	bool early = run.plan->leave_early && !all_live() && !me->trouble && !tt_sim_killed(me->rank);
 
 	if (me->rank == run.plan->trigger_rank && run.plan->trigger_step == run.plan->steps)
 		order_fault(run.plan);
@@ -1156,6 +1188,8 @@ static void program(int rank, void *arg)
 	else
 		run_steps(&me);
 	me.step = p->steps;
+	if (all_live())
+		go_on_together(&me);
 	leave(&me);
 	check_common(&me);
 	hand_back(&me, "common window", me.common_memory, (size_t)me.size * COMMON);
@@ -1166,7 +1200,7 @@ static void program(int rank, void *arg)
 static uint64_t run_plan(const struct plan *p)
 {
 	struct tt_sim_config config = { .seed = p->seed, .strict = 1, .ranks = p->ranks, .program = program,
-		                        .arg = (void *)(uintptr_t)p, .deadline_ms = DEADLINE_MS,
+		                        .arg = (void *)(uintptr_t)p, .timeout_ms = DEADLINE_MS, .silence_ms = SILENCE_MS,
 		                        .hosts = (int)(p->seed % 4), .limit_ns = 200 * DEADLINE };
 	int err;
 

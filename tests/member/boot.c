@@ -219,7 +219,7 @@ static const char *boot_at(int port) { return text("TUTTI_BOOT=127.0.0.1:%d", po
 static const char *file_at(const char *name) { return text("%s/%s", where, name); }
 
 #define SECRET "TUTTI_SECRET=correct horse battery staple"
-#define QUICK "TUTTI_DEADLINE=600"
+#define QUICK "TUTTI_TIMEOUT=600"
 
 static const char *config_file(const char *name, const char *content)
 {
@@ -286,7 +286,7 @@ static void test_program(void)
 		                .ranks = 2,
 		                .boot = boot,
 		                .secret = "sixteen bytes ok",
-		                .deadline_ms = 5000 } };
+		                .timeout_ms = 5000 } };
 	const char *lies = "TUTTI_RANK=7"; /* the program's word comes first */
 
 	JOINED(((struct try[]){ { .config = &c[0] }, { .config = &c[1], .env = { lies, SECRET } } }));
@@ -331,7 +331,7 @@ static const char *three_nodes(const char *name, const char *more)
 
 	snprintf(
 		content, sizeof content,
-		"secret = \"a secret in a file\";\ndeadline = 8000;\n%s"
+		"secret = \"a secret in a file\";\ntimeout = 8000;\n%s"
 		"nodes = ( { name = \"left\"; address = \"127.0.0.1:%d\"; },\n          { name = \"middle\"; address = \"127.0.0.1:%d\"; },\n"
 		"          { name = \"right\"; address = \"localhost:%d\"; } );\n",
 		more, a, b, c);
@@ -362,7 +362,7 @@ static void test_nodes(void)
 /* Nobody else is there: the first use says so, and blames no silence. */
 static void test_node_alone(void)
 {
-	struct try t[] = { { .env = { text("TUTTI_CONFIG=%s", three_nodes("nodes.conf", "")), "TUTTI_NODE=right", "TUTTI_DEADLINE=500" } } };
+	struct try t[] = { { .env = { text("TUTTI_CONFIG=%s", three_nodes("nodes.conf", "")), "TUTTI_NODE=right", "TUTTI_TIMEOUT=500" } } };
 
 	run(t, 1);
 	const char *why = board->of[0].why; /* the second, if the last of the tries that were due in that time has come back */
@@ -647,8 +647,8 @@ static void test_variables(void)
 	REFUSED(-EINVAL, "TUTTI_TRANSPORTS|\"nonsense\"|tutti info", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot,
 	        "TUTTI_TRANSPORTS=nonsense");
 	REFUSED(-EINVAL, "TUTTI_TRANSPORTS names no", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, "TUTTI_TRANSPORTS=,");
-	REFUSED(-EINVAL, "TUTTI_DEADLINE=abc|whole number", "TUTTI_DEADLINE=abc");
-	REFUSED(-EINVAL, "TUTTI_DEADLINE=0|from 10", "TUTTI_DEADLINE=0");
+	REFUSED(-EINVAL, "TUTTI_TIMEOUT=abc|whole number", "TUTTI_TIMEOUT=abc");
+	REFUSED(-EINVAL, "TUTTI_TIMEOUT=0|from 10", "TUTTI_TIMEOUT=0");
 	/* in a job of one, too, and also what only larger jobs use */
 	REFUSED(-EINVAL, "TUTTI_SPIN=perhaps|auto, yes or no", "TUTTI_SPIN=perhaps");
 	REFUSED(-EINVAL, "TUTTI_MINORITY=perhaps|yes or no", "TUTTI_MINORITY=perhaps");
@@ -695,9 +695,9 @@ static void test_boot_addresses(void)
 /* A misspelt variable is no error, but not silent either. */
 static void test_misspelt_variable(void)
 {
-	JOINED(((struct try[]){ { .env = { "TUTTI_DEADLIN=5", "TUTTI_RNAK=1" } } }));
+	JOINED(((struct try[]){ { .env = { "TUTTI_TIMEOU=5", "TUTTI_RNAK=1" } } }));
 	const char *log = board->of[0].log;
-	WANT(strstr(log, "TUTTI_DEADLIN is not") && strstr(log, "TUTTI_DEADLINE"), "it wrote: %s", log);
+	WANT(strstr(log, "TUTTI_TIMEOU is not") && strstr(log, "TUTTI_TIMEOUT"), "it wrote: %s", log);
 	WANT(strstr(log, "TUTTI_RNAK is not") && strstr(log, "TUTTI_RANK"), "it wrote: %s", log);
 }
 
@@ -801,13 +801,13 @@ static void refuse_file(int line, const char *content, int err, const char *word
 
 static void test_config_file(void)
 {
-	refuse_file(__LINE__, "deadline = 5000;\nsecrit = \"a secret in a file\";\n", -EINVAL,
+	refuse_file(__LINE__, "timeout = 5000;\nsecrit = \"a secret in a file\";\n", -EINVAL,
 	            "wrong.conf:2|\"secrit\"|\"secret\"");
 	refuse_file(__LINE__, "xyzzy = 1;\n", -EINVAL, "wrong.conf:1|\"xyzzy\"");
-	refuse_file(__LINE__, "deadline = 5000\n\nsecret = = 4;\n", -EINVAL, "wrong.conf:3|syntax error");
-	refuse_file(__LINE__, "deadline = 1.5;\n", -EINVAL, "wrong.conf:1|\"deadline\"|whole number");
+	refuse_file(__LINE__, "timeout = 5000\n\nsecret = = 4;\n", -EINVAL, "wrong.conf:3|syntax error");
+	refuse_file(__LINE__, "timeout = 1.5;\n", -EINVAL, "wrong.conf:1|\"timeout\"|whole number");
 	refuse_file(__LINE__, "\nsecret = [ 1, 2 ];\n", -EINVAL, "wrong.conf:2|\"secret\"|string");
-	refuse_file(__LINE__, "deadline = \"soon\";\n", -EINVAL, "deadline=soon is not a whole number");
+	refuse_file(__LINE__, "timeout = \"soon\";\n", -EINVAL, "timeout=soon is not never or a whole number");
 	refuse_file(__LINE__,
 	            "secret = \"short\";\nnodes = ( { name = \"a\"; address = \"127.0.0.1:4000\"; },"
 	            "{ name = \"b\"; address = \"127.0.0.1:4001\"; } );\n",
@@ -834,7 +834,7 @@ static void test_config_file(void)
 		__LINE__,
 		"nodes = ( { name = \"a\"; address = \"127.0.0.1:1\"; },\n{ name = \"b\"; address = \":4000\"; } );\n",
 		-EINVAL, "wrong.conf:2|':4000'|HOST:PORT");
-	refuse_file(__LINE__, "deadline = 100;\n @include \"..\"\n", -EINVAL, "wrong.conf:2|cannot include");
+	refuse_file(__LINE__, "timeout = 100;\n @include \"..\"\n", -EINVAL, "wrong.conf:2|cannot include");
 	REFUSED(-ENOENT, text("%s|No such file", file_at("none.conf")), text("TUTTI_CONFIG=%s", file_at("none.conf")));
 	REFUSED(-EISDIR, text("%s|directory", where), text("TUTTI_CONFIG=%s", where));
 }
@@ -849,19 +849,19 @@ static void test_node_names(void)
 	REFUSED(-EINVAL, "3 nodes|TUTTI_NODE", file);
 }
 
-/* The environment comes before the file, the program before both: with any other secret or deadline they would not meet. */
+/* The environment comes before the file, the program before both: with any other secret or timeout they would not meet. */
 static void test_precedence(void)
 {
 	const char *file = text("TUTTI_CONFIG=%s",
-	                        config_file("order.conf", "deadline = 100;\nsecret = \"the file's own secret\";\n")),
+	                        config_file("order.conf", "timeout = 100;\nsecret = \"the file's own secret\";\n")),
 		   *boot = boot_at(free_port());
-	tutti_config program = { .size = sizeof program, .secret = strchr(SECRET, '=') + 1, .deadline_ms = 5000 };
-	struct try t[] = { { .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot, file, SECRET, "TUTTI_DEADLINE=5000" } },
+	tutti_config program = { .size = sizeof program, .secret = strchr(SECRET, '=') + 1, .timeout_ms = 5000 };
+	struct try t[] = { { .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot, file, SECRET, "TUTTI_TIMEOUT=5000" } },
 		           { .env = { "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, SECRET }, .late_ms = 400 } };
 
 	JOINED(t);
 	t[0] = (struct try){ .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot, file, "TUTTI_SECRET=one of the environment",
-		                      "TUTTI_DEADLINE=100" },
+		                      "TUTTI_TIMEOUT=100" },
 		             .config = &program };
 	JOINED(t);
 }

@@ -225,13 +225,19 @@ static void test_layouts(void)
 	}
 }
 
-/* With nothing to do, rank 0 keeps the connections of the tree alone. */
+static bool is_beside(int a, int b, int n)
+{
+	return (a && (a - 1) / FAN == b) || (b && (b - 1) / FAN == a) || (a + 1) % n == b || (b + 1) % n == a;
+}
+
+/* With nothing to do, ranks keep the connections of the tree and of the ring alone. */
 static void program_idle(tutti *job)
 {
 	tt_sim_sleep(5000 * TT_MS - tt_now()); /* a world begins at 1 s */
-	int rank = tutti_rank(job), children = tutti_size(job) - 1 - rank * FAN;
-	children = children < 0 ? 0 : children > FAN ? FAN : children;
-	CHECK(connections(job) == children + (rank > 0));
+	int rank = tutti_rank(job), n = tutti_size(job), beside = 0;
+	for (int i = 0; i < n; i++)
+		beside += i != rank && is_beside(i, rank, n);
+	CHECK(connections(job) == beside);
 	tt_sim_sleep(6000 * TT_MS - tt_now());
 }
 
@@ -287,7 +293,7 @@ struct orphans {
 	int joined, speechless, ms; /* ms: the longest that anybody waited */
 };
 
-enum { ORPHANS = 40, PARENT = 2, ORPHANS_DEADLINE = 2000 };
+enum { ORPHANS = 40, PARENT = 2, ORPHANS_TIMEOUT = 2000 };
 
 /* Why it could not join: with the words of rank 0, of who was told by it, or of who saw it give up. */
 static bool explains(const char *why)
@@ -323,8 +329,8 @@ static void test_parent(void)
 
 	for (uint64_t seed = 1; seed <= 4 * SEEDS; seed++) {
 		struct orphans o = { .stop = seed % 2, .leaves = seed / 2 % 2 };
-		struct tt_sim_config c = { .seed = seed, .ranks = ORPHANS, .program = orphan_rank, .arg = &o, .deadline_ms = ORPHANS_DEADLINE };
-		int err = tt_sim_run(&c), most = !o.joined ? ORPHANS_DEADLINE : o.stop ? ORPHANS_DEADLINE / 4 : 0;
+		struct tt_sim_config c = { .seed = seed, .ranks = ORPHANS, .program = orphan_rank, .arg = &o, .timeout_ms = ORPHANS_TIMEOUT };
+		int err = tt_sim_run(&c), most = !o.joined ? ORPHANS_TIMEOUT : o.stop ? ORPHANS_TIMEOUT / 4 : 0;
 		bool good = !err && (o.joined == ORPHANS - 1 || o.joined == 0) && o.ms < most + 100 && !o.speechless;
 		WANT(good, "seed %d: %d: %s; %d joined, in %d ms at most, %d do not say why not", (int)seed, err, err ? tutti_why() : "", o.joined,
 		     o.ms, o.speechless);
@@ -341,10 +347,10 @@ static struct board {
 	char why[256]; /* of one that failed */
 } *board;
 
-static _Noreturn void be_rank(int rank, int size, int port, int deadline_ms)
+static _Noreturn void be_rank(int rank, int size, int port, int timeout_ms)
 {
 	char boot[32];
-	tutti_config c = { .size = sizeof c, .rank = rank, .ranks = size, .boot = boot, .deadline_ms = deadline_ms };
+	tutti_config c = { .size = sizeof c, .rank = rank, .ranks = size, .boot = boot, .timeout_ms = timeout_ms };
 	tutti *job = NULL;
 	double v = rank;
 	int err;
@@ -369,14 +375,14 @@ static _Noreturn void be_rank(int rank, int size, int port, int deadline_ms)
 	_exit(0);
 }
 
-static void start_ranks(pid_t *pid, int size, int port, int deadline_ms, bool stay)
+static void start_ranks(pid_t *pid, int size, int port, int timeout_ms, bool stay)
 {
 	memset(board, 0, sizeof *board);
 	board->stay = stay;
 	for (int i = 0; i < size; i++) {
 		pid[i] = fork_child();
 		if (pid[i] == 0)
-			be_rank(i, size, port, deadline_ms);
+			be_rank(i, size, port, timeout_ms);
 	}
 }
 

@@ -56,7 +56,7 @@ static bool run_refusing(struct ranks run, long at)
 
 static void run_scarce(void (*program)(tutti *), int size, uint64_t seed)
 {
-	struct ranks run = { .size = size, .wire = "sim", .deadline_ms = DEADLINE, .program = program };
+	struct ranks run = { .size = size, .wire = "sim", .timeout_ms = DEADLINE, .program = program };
 
 	for (run.seed = seed; run.seed < seed + SEEDS; run.seed++) {
 		long n = 0;

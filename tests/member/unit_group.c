@@ -15,21 +15,21 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { SEEDS = 8, DEADLINE = 2000, BEAT = DEADLINE / 10 };
+enum { SEEDS = 8, DEADLINE = 2000, SILENCE = DEADLINE * 3 / 10, BEAT = SILENCE / 4, LOOK = SILENCE / 16 };
 
-static void on_sim(void (*program)(tutti *), int size, int deadline_ms)
+static void on_sim(void (*program)(tutti *), int size, int timeout_ms)
 {
-	struct ranks run = { .size = size, .wire = "sim", .deadline_ms = deadline_ms, .program = program };
+	struct ranks run = { .size = size, .wire = "sim", .timeout_ms = timeout_ms, .program = program };
 
 	for (; run.seed < SEEDS; run.seed++)
 		CU_ASSERT_EQUAL(run_ranks(run), 0);
 }
 
-static void on_wires(void (*program)(tutti *), int size, int deadline_ms)
+static void on_wires(void (*program)(tutti *), int size, int timeout_ms)
 {
-	struct ranks run = { .size = size, .deadline_ms = deadline_ms, .program = program };
+	struct ranks run = { .size = size, .timeout_ms = timeout_ms, .program = program };
 
-	on_sim(program, size, deadline_ms);
+	on_sim(program, size, timeout_ms);
 	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
 }
 
@@ -51,7 +51,7 @@ static void expect_only_leavers(tutti *job)
 
 /* ---- heartbeats ---- */
 
-/* Nobody waits for rank 2, and all know within three heartbeats that it has stopped; who only computes is not silent. */
+/* Nobody waits for rank 2, and all know after TUTTI_SILENCE that it has stopped; who only computes is not silent. */
 static void program_silent(tutti *job)
 {
 	tutti_change c;
@@ -68,7 +68,7 @@ static void program_silent(tutti *job)
 	}
 	await_change(job, &c);
 	CHECK(c.what == TUTTI_GONE && c.rank == 2 && c.err == -ECONNRESET && strstr(c.why, "rank 2 was cut off: it gave no sign of life"));
-	CHECK(tt_now() - then > 3 * BEAT / 2 * TT_MS && tt_now() - then < 3 * BEAT * TT_MS + 10 * TT_MS);
+	CHECK(tt_now() - then > (SILENCE - 2 * BEAT) * TT_MS && tt_now() - then < (SILENCE + 3 * LOOK + 50) * TT_MS);
 	pass_time(2 * DEADLINE * TT_MS);
 	expect_only_leavers(job);
 }
@@ -113,44 +113,11 @@ static void program_slow(tutti *job)
 	if (tutti_rank(job) == 0)
 		tt_sim_slow(1, 700); /* up to 2 heartbeats, since a trip takes up to 22 times 20 us */
 	pass_time(40 * BEAT * TT_MS);
-	CHECK(tt_member(job->job, !tutti_rank(job))->link && tt_member(job->job, !tutti_rank(job))->link->heartbeat.answers > 4);
 	expect_only_leavers(job);
 	CHECK(tutti_barrier(job, NULL) == 0);
 }
 
 static void test_slow(void) { on_sim(program_slow, 2, DEADLINE); }
-
-/* How long it is waited for is the median and 8 times the MAD, from two heartbeats up to what the deadline leaves. */
-static void check_patience(struct tt_link *l, uint32_t first_ms, uint32_t step_ms, unsigned answers, uint64_t expected_ms)
-{
-	l->heartbeat.answers = answers;
-	for (unsigned i = 0; i < TT_ANSWERS; i++)
-		l->heartbeat.took[i] = (first_ms + (i * 7 % TT_ANSWERS) * step_ms) * 1000;
-	CHECK(tt_heartbeat_patience(l) == expected_ms * TT_MS);
-}
-
-static void program_patience(tutti *job)
-{
-	CHECK(tutti_barrier(job, NULL) == 0);
-	if (tutti_rank(job) == 1) {
-		pass_time(BEAT * TT_MS); /* stays connected meanwhile */
-		return;
-	}
-	tt_lock(job->job);
-	struct tt_link *l = tt_member(job->job, 1)->link, copy = *l;
-	check_patience(l, 9999, 0, 0, 2 * BEAT);
-	check_patience(l, 1, 0, 16, 2 * BEAT);
-	check_patience(l, 30, 2, 16, 2 * BEAT);
-	check_patience(l, 500, 0, 16, 500);
-	check_patience(l, 500, 10, 16, 580 + 8 * 40);
-	check_patience(l, 500, 10, 1000, 580 + 8 * 40);
-	check_patience(l, 500, 0, 1, 500);
-	check_patience(l, 1700, 50, 16, DEADLINE - BEAT);
-	l->heartbeat = copy.heartbeat;
-	tt_unlock(job->job);
-}
-
-static void test_patience(void) { on_sim(program_patience, 2, DEADLINE); }
 
 /* ---- telling ---- */
 
@@ -259,7 +226,7 @@ static void program_left_unseen(tutti *job)
 
 static void test_left_unseen(void)
 {
-	struct ranks run = { .size = 8, .deadline_ms = DEADLINE, .allreduce = "ring", .program = program_left_unseen };
+	struct ranks run = { .size = 8, .timeout_ms = DEADLINE, .allreduce = "ring", .program = program_left_unseen };
 
 	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
 	for (run.wire = "sim"; run.seed < SEEDS; run.seed++)
@@ -410,13 +377,13 @@ static void program_cut(tutti *job)
 
 static void test_missed(void)
 {
-	struct ranks run = { .size = TT_SEGMENT_FEW + 4, .deadline_ms = DEADLINE, .program = program_missed };
+	struct ranks run = { .size = TT_SEGMENT_FEW + 4, .timeout_ms = DEADLINE, .program = program_missed };
 
 	for (run.wire = "sim"; run.seed < SEEDS; run.seed++) {
 		missed = answered = false;
 		CU_ASSERT_EQUAL(run_ranks(run), 0);
 	}
-	run.deadline_ms = 5 * DEADLINE; /* so many at once, under valgrind beside other tests */
+	run.timeout_ms = 5 * DEADLINE; /* so many at once, under valgrind beside other tests */
 	for (int i = 0; i < 3; i++) {
 		run.wire = i == 1 ? "shm" : "tcp";
 		run.program = i < 2 ? program_missed : program_cut;
@@ -448,7 +415,7 @@ static void program_late(tutti *job)
 
 static void test_late(void) { on_wires(program_late, 2, DEADLINE); }
 
-/* Leaving takes one deadline at most, though a collective cannot end and a rank does not hang up. */
+/* Leaving for a signal takes some silences at most, though a collective cannot end and a rank does not hang up. */
 static void program_leave_stuck(tutti *job)
 {
 	static tutti_op op; /* only rank 0's, and it ends with the job */
@@ -460,11 +427,59 @@ static void program_leave_stuck(tutti *job)
 	}
 	CHECK(tutti_barrier(job, &op) == 0);
 	uint64_t then = tt_now();
-	tt_job_goodbye(job->job);
-	CHECK(tt_now() - then > DEADLINE / 2 * TT_MS && tt_now() - then < (DEADLINE + 100) * TT_MS);
+	tt_job_goodbye(job->job, job->job->silence);
+	CHECK(tt_now() - then >= SILENCE * TT_MS && tt_now() - then < (2 * SILENCE + 100) * TT_MS);
 }
 
 static void test_leave_stuck(void) { on_sim(program_leave_stuck, 2, DEADLINE); }
+
+/* ---- expelling ---- */
+
+/* Rank 1 expels rank 2, which hears by whom; the others go on. */
+static void program_evict(tutti *job)
+{
+	tutti_change c = { 0 };
+	tutti *left = NULL;
+	float x = 1;
+	int err;
+
+	CHECK(tutti_group_watch(job, NULL, NULL) >= 0);
+	CHECK(tutti_group_evict(job, tutti_rank(job), "oneself") == -EINVAL && tutti_group_evict(job, 9, NULL) == -EINVAL);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	pass_time(50 * TT_MS);
+	if (tutti_rank(job) == 1)
+		CHECK(tutti_group_evict(job, 2, "it is in the way") == 0 && tutti_group_evict(job, 2, NULL) == 0);
+	CHECK((err = tutti_allreduce(job, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL)) == -ECONNRESET);
+	CHECK(strstr(tutti_why(), "rank 2 was evicted by rank 1: it is in the way"));
+	if (tutti_rank(job) == 2)
+		return;
+	await_change(job, &c);
+	CHECK(c.rank == 2 && c.what == TUTTI_GONE && strstr(c.why, "rank 2 was evicted by rank 1"));
+	CHECK(tutti_group_shrink(job, &left) == 0 && tutti_size(left) == 3);
+	CHECK(tutti_allreduce(left, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+}
+
+static void test_evict(void) { on_wires(program_evict, 4, 5 * DEADLINE); }
+
+/* Two expel each other at about the same time: one word stands, for all. */
+static void program_mutual(tutti *job)
+{
+	tutti *left = NULL;
+	float x = 1;
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	pass_time(50 * TT_MS);
+	if (tutti_rank(job) == 0 || tutti_rank(job) == 3)
+		CHECK(tutti_group_evict(job, 3 - tutti_rank(job), "the other one") == 0);
+	while (!tutti_allreduce(job, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL))
+		continue;
+	if (tutti_rank(job) % 3 == 0 && tutti_group_shrink(job, &left))
+		return; /* the others have gone on without this one */
+	CHECK((left || tutti_group_shrink(job, &left) == 0) && tutti_size(left) == 4);
+	CHECK(left && tutti_allreduce(left, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+}
+
+static void test_mutual(void) { on_sim(program_mutual, 5, DEADLINE); }
 
 /* ---- ranks that say what makes no sense ---- */
 
@@ -547,7 +562,7 @@ static void program_wrong_bye(tutti *job)
 
 static void test_wrong_bye(void)
 {
-	struct ranks run = { .size = 2, .deadline_ms = DEADLINE, .program = program_wrong_bye };
+	struct ranks run = { .size = 2, .timeout_ms = DEADLINE, .program = program_wrong_bye };
 
 	for (wrong = 0; wrong < 2; wrong++)
 		CU_ASSERT_EQUAL(run_real_ranks(run), 0);
@@ -583,10 +598,10 @@ static void program_refused(tutti *job)
 		return;
 	}
 	const struct tt_link *l = tt_member(job->job, 1)->link;
-	pass_time(DEADLINE / 2 * TT_MS);
+	pass_time(SILENCE / 2 * TT_MS);
 	CHECK(tt_member(job->job, 1)->link != l && has_link(job, l));
 	pass_time(DEADLINE * TT_MS);
-	CHECK(!has_link(job, l));
+	CHECK(!has_link(job, l) || l == tt_member(job->job, 1)->link); /* the latter is a new one, in the same memory */
 }
 
 static void test_refused(void) { on_sim(program_refused, 2, DEADLINE); }
@@ -651,7 +666,7 @@ static void program_mute_net(tutti *job)
 
 static void test_mute_net(void)
 {
-	struct ranks run = { .size = 2, .wire = "shm", .deadline_ms = DEADLINE, .program = program_mute_net };
+	struct ranks run = { .size = 2, .wire = "shm", .timeout_ms = DEADLINE, .program = program_mute_net };
 
 	CU_ASSERT_EQUAL(run_ranks(run), 0);
 }
@@ -679,7 +694,7 @@ static void program_many_groups(tutti *job)
 
 static void test_many_groups(void)
 {
-	struct ranks run = { .size = 2, .wire = "sim", .deadline_ms = DEADLINE, .program = program_many_groups };
+	struct ranks run = { .size = 2, .wire = "sim", .timeout_ms = DEADLINE, .program = program_many_groups };
 
 	CU_ASSERT_EQUAL(run_ranks(run), 0);
 }
@@ -690,7 +705,8 @@ static CU_TestInfo sense_tests[] = {
 };
 static CU_TestInfo beat_tests[] = {
 	{ "a silent rank", test_silent }, { "idle ranks", test_idle }, { "a slow rank", test_slow },
-	{ "patience", test_patience }, 	{ "all were stopped", test_stopped_briefly }, { "leaving is bounded", test_leave_stuck }, CU_TEST_INFO_NULL,
+	{ "all were stopped", test_stopped_briefly }, { "leaving is bounded", test_leave_stuck },
+	{ "a rank is expelled", test_evict }, { "two expel each other", test_mutual }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo watch_tests[] = {
 	{ "many die", test_many_die },

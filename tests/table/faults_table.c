@@ -148,7 +148,7 @@ static void strike_worker(int signal_number, int delay_ms)
 	bool stopped = signal_number == SIGSTOP;
 
 	victim = 3;
-	start((struct crew){ .size = 4, .deadline_ms = deadline_for(signal_number), .program = program_worker });
+	start((struct crew){ .size = 4, .timeout_ms = deadline_for(signal_number), .program = program_worker });
 	await(2, 1, NOBODY);
 	sleep_ms(delay_ms);
 	strike(victim, signal_number);
@@ -250,7 +250,7 @@ static void strike_server(int signal_number, int delay_ms)
 	bool stopped = signal_number == SIGSTOP;
 
 	victim = 1;
-	start((struct crew){ .size = 4, .deadline_ms = deadline_for(signal_number), .program = program_server });
+	start((struct crew){ .size = 4, .timeout_ms = deadline_for(signal_number), .program = program_server });
 	await(0, 1, NOBODY);
 	await(3, 1, victim);
 	sleep_ms(delay_ms);
@@ -390,7 +390,7 @@ static void kill_and_start(int delay_ms)
 {
 	victim = 1;
 	make_folder();
-	start((struct crew){ .size = 3, .deadline_ms = 10000 * SLOW, .program = program_again });
+	start((struct crew){ .size = 3, .timeout_ms = 10000 * SLOW, .program = program_again });
 	await(0, 1, NOBODY);
 	sleep_ms(delay_ms); /* the others push */
 	strike(victim, SIGKILL);

@@ -315,7 +315,7 @@ static void program_late_switch(tutti *job)
 
 static void test_late_switch(void)
 {
-	struct ranks run = { .size = 2, .wire = "sim", .deadline_ms = PATIENCE, .program = program_late_switch };
+	struct ranks run = { .size = 2, .wire = "sim", .timeout_ms = PATIENCE, .program = program_late_switch };
 
 	late.switched = late.withdrawn = 0;
 	for (; run.size < 5; run.size++)
@@ -360,10 +360,10 @@ static void test_switch(void)
 {
 	on_wires(program_switch, (const int[]){ 1, 2, 3, 4, 0 });
 	on_wires(program_apart, (const int[]){ 1, 3, 0 });
-	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .deadline_ms = 400, .program = program_odd_switch }), 0);
-	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 3, .deadline_ms = 400, .program = program_odd_switch }), 0);
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .timeout_ms = 400, .program = program_odd_switch }), 0);
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 3, .timeout_ms = 400, .program = program_odd_switch }), 0);
 	on_wires(program_switch_closed, (const int[]){ 3, 0 });
-	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "sim", .deadline_ms = 400, .program = program_switch_killed }), 0);
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "sim", .timeout_ms = 400, .program = program_switch_killed }), 0);
 }
 
 /* ---- who is not waited for ---- */
@@ -510,8 +510,8 @@ static void program_bad(tutti *job)
 
 static void test_wrong(void)
 {
-	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .deadline_ms = 400, .program = program_alone }), 0);
-	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 2, .deadline_ms = 400, .program = program_alone }), 0);
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .timeout_ms = 400, .program = program_alone }), 0);
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 2, .timeout_ms = 400, .program = program_alone }), 0);
 	on_wires(program_no_worker, (const int[]){ 2, 3, 0 });
 	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 1, .wire = "sim", .program = program_bad }), 0);
 }
@@ -820,7 +820,7 @@ static void try_last(unsigned flags, bool saves)
 	last.saves = saves;
 	for (uint64_t seed = 0; seed < 5 * SEEDS || (!torn && seed < 50 * SEEDS); seed++) {
 		looked = 0;
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 5, .wire = "sim", .seed = seed, .deadline_ms = 500, .program = program_last }), 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 5, .wire = "sim", .seed = seed, .timeout_ms = 500, .program = program_last }), 0);
 	}
 	CU_ASSERT(torn > 0);
 }
@@ -970,7 +970,7 @@ static void test_storm(void)
 			storm.as.backup = 1 + (int)tt_random_below(&r, 2);
 		for (int i = 2; i < RANKS; i++)
 			storm.at_work += !(storm.dead[i] = tt_random_below(&r, 6) == 0);
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = RANKS, .wire = "sim", .seed = seed, .deadline_ms = 1000, .program = program_storm }), 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = RANKS, .wire = "sim", .seed = seed, .timeout_ms = 1000, .program = program_storm }), 0);
 	}
 }
 

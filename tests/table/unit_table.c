@@ -320,13 +320,13 @@ static void program_closed(tutti *job) /* by a server, while others go on */
 static void test_open(void)
 {
 	for (uint64_t seed = 0; seed < SEEDS; seed++) {
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .seed = seed, .deadline_ms = 200, .program = program_disagree }), 0);
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "sim", .seed = seed, .deadline_ms = 1000, .program = program_late }), 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .seed = seed, .timeout_ms = 200, .program = program_disagree }), 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "sim", .seed = seed, .timeout_ms = 1000, .program = program_late }), 0);
 		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "sim", .seed = seed, .program = program_closed }), 0);
 	}
-	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .deadline_ms = 200, .program = program_defaults }), 0);
-	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 2, .deadline_ms = DEADLINE, .program = program_disagree }), 0);
-	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 3, .deadline_ms = 1000, .program = program_late }), 0);
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .timeout_ms = 200, .program = program_defaults }), 0);
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 2, .timeout_ms = DEADLINE, .program = program_disagree }), 0);
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 3, .timeout_ms = 1000, .program = program_late }), 0);
 	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 3, .program = program_closed }), 0);
 }
 
@@ -357,7 +357,7 @@ static void program_killed(tutti *job)
 static void test_killed(void)
 {
 	for (uint64_t seed = 0; seed < 4 * SEEDS; seed++)
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 4, .wire = "sim", .seed = seed, .deadline_ms = 1000, .program = program_killed }), 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 4, .wire = "sim", .seed = seed, .timeout_ms = 1000, .program = program_killed }), 0);
 }
 
 static CU_TestInfo table_tests[] = {

@@ -16,10 +16,10 @@ enum { SEEDS = 10, ORDER_SEEDS = 48 };
 
 enum { PIECE = (256 << 10) / sizeof(float), UNREACHED = 12 * PIECE }; /* elements that are applied whole; more than can be on their way */
 
-static void on_sim(void (*program)(tutti *), int size, int deadline_ms, uint64_t seeds)
+static void on_sim(void (*program)(tutti *), int size, int timeout_ms, uint64_t seeds)
 {
 	for (uint64_t seed = 0; seed < seeds; seed++)
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = size, .wire = "sim", .seed = seed, .deadline_ms = deadline_ms, .program = program }), 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = size, .wire = "sim", .seed = seed, .timeout_ms = timeout_ms, .program = program }), 0);
 }
 
 static void on_wires(void (*program)(tutti *), int size)
@@ -522,11 +522,11 @@ static void program_mute(tutti *job)
 	CHECK(tutti_barrier(job, NULL) == 0);
 	uint64_t began = tt_now();
 	if (tutti_rank(job) == 0) {
-		CHECK(tutti_table_push(t, v, NULL, by_close ? &op : NULL) == (by_close ? 0 : -ETIMEDOUT));
+		CHECK(tutti_table_push(t, v, NULL, by_close ? &op : NULL) == (by_close ? 0 : -ECONNRESET));
 		CHECK(by_close || strstr(tutti_why(), "rank 1"));
 		tutti_table_close(t);
 		CHECK(!by_close || tutti_test(&op) == -ECONNRESET);
-		CHECK(tt_now() - began > 2 * SHORT * TT_MS && tt_now() - began < 5 * SHORT * TT_MS);
+		CHECK(tt_now() - began > SHORT * TT_MS && tt_now() - began < 5 * SHORT * TT_MS);
 	}
 	pass_time(1000 * TT_MS);
 	free(v);
@@ -1142,7 +1142,7 @@ static void wait_a_while(struct storm_op *o, int me, bool to_the_end)
 {
 	int err = tutti_wait(&o->op, to_the_end ? -1 : (int)tt_sim_chance(3));
 
-	if (err != -ETIMEDOUT || tutti_test(&o->op) != -EINPROGRESS) {
+	if (err != -EINPROGRESS) {
 		note_end(o, me, err);
 	} else if (to_the_end || tt_sim_chance(2)) {
 		tutti_cancel(&o->op);
@@ -1222,7 +1222,7 @@ static void test_storm(void)
 		memset(&storm, 0, sizeof storm);
 		storm.victim = victims[seed % TT_COUNT(victims)];
 		storm.left = STORM_RANKS - (storm.victim >= 0);
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = STORM_RANKS, .wire = "sim", .seed = seed, .deadline_ms = 1000, .program = program_storm }), 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = STORM_RANKS, .wire = "sim", .seed = seed, .timeout_ms = 1000, .program = program_storm }), 0);
 	}
 }
 

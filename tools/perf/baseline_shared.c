@@ -93,7 +93,7 @@ int tt_perf_open_shared(struct tt_perf *p)
 {
 	int fd = memfd_create("tutti perf", MFD_CLOEXEC), err = 0;
 
-	p->shared.patience = p->job->job->deadline;
+	p->shared.patience = p->job->job->silence;
 	p->shared.part = calloc((size_t)p->size, sizeof *p->shared.part);
 	if (fd < 0 || !p->shared.part || ftruncate(fd, (off_t)tt_perf_part_size(p->most)))
 		err = tt_fail(-errno, "no memory for the baseline: %s", strerror(errno));
@@ -137,7 +137,7 @@ static int await(const struct tt_perf *p, const _Atomic uint64_t *count, uint64_
 		if (i % PATIENT == 0 && !end)
 			end = tt_now() + p->shared.patience;
 		if (i % PATIENT == 0 && tt_now() > end)
-			return tt_fail(-ETIMEDOUT, "the baseline: rank %d has not come within the deadline", rank);
+			return tt_fail(-ETIMEDOUT, "the baseline: rank %d has not come within TUTTI_SILENCE", rank);
 	}
 	return 0;
 }

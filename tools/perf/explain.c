@@ -4,7 +4,7 @@
 #include "tools/perf/perf.h"
 #include <stdio.h>
 
-double tt_perf_deadline(const struct tt_perf *p) { return (double)p->job->job->deadline * 1e-9; }
+double tt_perf_silence(const struct tt_perf *p) { return (double)p->job->job->silence * 1e-9; }
 
 /* The algorithm, the chunk, the measurements behind the choice, and the prediction. */
 static void explain_algorithm(const struct tt_perf *p, const struct tt_perf_row *row, FILE *to)

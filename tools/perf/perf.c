@@ -256,7 +256,7 @@ static long batch_size(const struct tt_perf *p, double each)
 /* Into how many parts a batch is cut: ranks without a part in it, or that end early, wait in a single call. */
 static long count_parts(const struct tt_perf *p, const long batch[2], const double each[2], int sides)
 {
-	double longest = fmin(1, tt_perf_deadline(p) / 8), parts = 1;
+	double longest = fmin(1, tt_perf_silence(p) / 8), parts = 1;
 
 	for (int side = 0; side < sides; side++)
 		parts = fmax(parts, ceil((double)batch[side] * each[side] / longest));

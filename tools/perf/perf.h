@@ -309,7 +309,7 @@ int tt_perf_shared_stream_gets(struct tt_perf *);
 int tt_perf_shared_allreduce(struct tt_perf *);
 
 /* explain.c */
-double tt_perf_deadline(const struct tt_perf *); /* the job's, in seconds */
+double tt_perf_silence(const struct tt_perf *); /* the job's, in seconds */
 void tt_perf_explain(const struct tt_perf *, const struct tt_perf_row *);
 
 /* output.c, plot.c */

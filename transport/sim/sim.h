@@ -19,7 +19,7 @@ struct tt_sim_config {
 	int ranks;
 	void (*program)(int rank, void *arg); /* each rank runs it, on a fiber of its own */
 	void *arg;
-	int deadline_ms;                      /* TUTTI_DEADLINE of the ranks; 0: the default */
+	int silence_ms, timeout_ms;           /* TUTTI_SILENCE and TUTTI_TIMEOUT of the ranks; 0: the defaults */
 	/* a peer that uses a key which is not registered, or not any more, is ended, as a queue pair dies of it; and
 	 * many a GET comes long after the SENDs that were posted behind it. 0: its op gets -ESTALE */
 	int strict;

@@ -49,7 +49,7 @@ struct tt_sim_world {
 	int cut;
 	void *flights; /* free ones of sim.c */
 	int err;       /* why the run was given up */
-	char why[256], size_text[12], deadline_text[16];
+	char why[256], size_text[12], silence_text[16], timeout_text[16];
 };
 
 static inline struct tt_sim_world *tt_sim_here(void) { return (struct tt_sim_world *)tt_world; }

@@ -493,7 +493,8 @@ static const char *world_env(struct tt_world *base, const char *variable)
 	const struct { const char *name, *value; } known[] = {
 		{ "TUTTI_RANK", rank }, { "TUTTI_SIZE", w->size_text }, { "TUTTI_LOCAL_RANK", rank },
 		{ "TUTTI_LOCAL_SIZE", w->size_text }, { "TUTTI_BOOT", "sim:0" }, { "TUTTI_TRANSPORTS", "sim" },
-		{ "TUTTI_DEADLINE", w->config->deadline_ms ? w->deadline_text : NULL },
+		{ "TUTTI_SILENCE", w->config->silence_ms ? w->silence_text : NULL },
+		{ "TUTTI_TIMEOUT", w->config->timeout_ms ? w->timeout_text : NULL },
 	};
 
 	for (size_t i = 0; i < TT_COUNT(known); i++)
@@ -717,7 +718,8 @@ static struct tt_sim_world *make_world(const struct tt_sim_config *config)
 	w->current = w->origin = &whole->origin;
 	tt_random_seed(&w->random, config->seed);
 	snprintf(w->size_text, sizeof w->size_text, "%d", config->ranks);
-	snprintf(w->deadline_text, sizeof w->deadline_text, "%d", config->deadline_ms);
+	snprintf(w->silence_text, sizeof w->silence_text, "%d", config->silence_ms);
+	snprintf(w->timeout_text, sizeof w->timeout_text, "%d", config->timeout_ms);
 	w->ranks = ranks;
 	for (int i = 0; i < config->ranks; i++)
 		make_rank(&ranks[i], i);
