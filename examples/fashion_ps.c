@@ -6,6 +6,7 @@
  *   network                    | push 2 | push 1 | push 0 | pull    |
  */
 #include "fashion.h"
+#include <math.h>
 #include <stdio.h>
 
 static float *values_of(const struct training *t, int layer) { return t->net.values + t->net.layer[layer].at; }
@@ -13,19 +14,15 @@ static float *values_of(const struct training *t, int layer) { return t->net.val
 /* The servers keep the momentum: each rank's share of a batch's gradient goes as far in the end as the whole would. */
 static enum status open_tables(struct training *t)
 {
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32 };
-	tutti_update *defaults = &c.updater.defaults;
+	double momentum = t->options.momentum;
 	char name[16];
 
-	c.updater.size = sizeof c.updater;
-	c.updater.rule = t->options.momentum > 0 ? TUTTI_UPDATE_MOMENTUM : TUTTI_UPDATE_SGD;
-	if (t->options.momentum > 0)
-		*defaults = (tutti_update){ .size = sizeof *defaults, .set = TUTTI_SET_MOMENTUM, .momentum = t->options.momentum };
-	if (t->options.staleness >= 0)
-		c.consistency = (tutti_consistency){ .mode = TUTTI_SSP, .staleness = t->options.staleness };
-	for (int i = 0; i < LAYERS; i++) {
+	for (int i = 0; i < LAYERS; i++) { /* each step has a learning rate of its own: NAN sets none */
+		tutti_table_config c = tutti_table_f32(t->net.layer[i].size,
+		                                       momentum > 0 ? tutti_momentum(NAN, momentum) : tutti_sgd(NAN));
+		if (t->options.staleness >= 0)
+			c.consistency = (tutti_consistency){ .mode = TUTTI_SSP, .staleness = t->options.staleness };
 		snprintf(name, sizeof name, "layer %d", i);
-		c.count = t->net.layer[i].size;
 		if (tutti_table_open(t->job, name, &c, &t->table[i]))
 			return lost();
 	}
@@ -58,10 +55,11 @@ static enum status begin(struct training *t)
 static enum status step(struct training *t, struct batch *b)
 {
 	struct net *net = &t->net;
-	tutti_update now = { .size = sizeof now, .set = TUTTI_SET_LEARNING_RATE, .learning_rate = b->rate };
+	tutti_update now = tutti_update_defaults();
 	double from;
 	enum status s;
 
+	now.learning_rate = b->rate;
 	net_forward(net, b->rows);
 	b->loss = net_loss(net, b->rows, t->labels, 1.0f / (float)b->total);
 	for (int i = LAYERS - 1; i >= 0; i--) {

@@ -17,7 +17,7 @@ static void check(int err)
 int main(int argc, char **argv)
 {
 	const char *folder = argc > 1 ? argv[1] : ".";
-	tutti_table_config config = { .size = sizeof config, .type = TUTTI_F32, .count = WEIGHTS };
+	tutti_table_config config = tutti_table_f32(WEIGHTS, tutti_accumulate());
 	static float delta[WEIGHTS], weights[WEIGHTS];
 	tutti_table *table;
 	tutti *job;
@@ -31,7 +31,7 @@ int main(int argc, char **argv)
 	for (int i = 0; i < WEIGHTS; i++)
 		delta[i] = 1;
 	for (int step = 0; step < STEPS; step++)
-		check(tutti_table_push(table, delta, NULL, NULL)); /* the rule by default adds */
+		check(tutti_table_push(table, delta, NULL, NULL)); /* the rule adds */
 	check(tutti_barrier(job, NULL));
 	if (tutti_rank(job) == 0) {
 		check(tutti_table_save(table, folder));

@@ -37,15 +37,15 @@ static void learn(tutti_table *table, unsigned seed)
 int main(void)
 {
 	const int servers[] = { SERVER };
-	tutti_table_config config = { .size = sizeof config, .type = TUTTI_F32, .count = WEIGHTS, .servers = 1, .server = servers };
+	tutti_table_config config = tutti_table_f32(WEIGHTS, tutti_sgd(0.05));
 	float w[WEIGHTS];
 	tutti_table *table;
 	tutti_op all = { 0 };
 	tutti *job;
 	int err;
 
-	config.updater = (tutti_updater){ .size = sizeof config.updater, .rule = TUTTI_UPDATE_SGD };
-	config.updater.defaults = (tutti_update){ .size = sizeof(tutti_update), .set = TUTTI_SET_LEARNING_RATE, .learning_rate = 0.05 };
+	config.servers = 1;
+	config.server = servers;
 	check(tutti_join(NULL, &job));
 	check(tutti_table_open(job, "weights", &config, &table));
 	if (tutti_rank(job) != SERVER || tutti_size(job) == 1)

@@ -31,16 +31,11 @@ static tutti_consistency consistency_of(const char *word)
 
 static tutti_table *open_table(tutti *job, const char *word)
 {
-	tutti_table_config config = { .size = sizeof config, .type = TUTTI_F32, .count = COUNT };
-	tutti_update *defaults = &config.updater.defaults;
+	tutti_table_config config = tutti_table_f32(COUNT, tutti_sgd(0.1));
 	tutti_table *table;
 
 	config.consistency = consistency_of(word);
-	config.updater.size = sizeof config.updater;
-	config.updater.rule = TUTTI_UPDATE_SGD;
-	*defaults = (tutti_update){ .size = sizeof *defaults, .set = TUTTI_SET_LEARNING_RATE | TUTTI_SET_SCALE };
-	defaults->learning_rate = 0.1;
-	defaults->scale = 1.0 / tutti_size(job); /* each pushes a gradient: of these the mean */
+	config.updater.defaults.scale = 1.0 / tutti_size(job); /* each pushes a gradient: of these the mean */
 	check(tutti_table_open(job, "weights", &config, &table));
 	return table;
 }

@@ -84,10 +84,10 @@ static double seconds_now(void)
 
 static tutti_table *open_table(struct training *t, const char *name)
 {
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = (uint64_t)t->words.vocabulary, .row = (uint64_t)t->options.dim };
+	tutti_table_config c = tutti_table_rows(TUTTI_F32, (uint64_t)t->words.vocabulary,
+	                                        (uint64_t)t->options.dim, tutti_sgd(NAN)); /* pushes set the rate */
 	tutti_table *table;
 
-	c.updater = (tutti_updater){ .size = sizeof c.updater, .rule = TUTTI_UPDATE_SGD };
 	check(tutti_table_open(t->job, name, &c, &table));
 	return table;
 }
@@ -119,10 +119,11 @@ static void pull_rows(struct training *t)
 
 static void push_rows(struct training *t, double rate)
 {
-	tutti_update u = { .size = sizeof u, .set = TUTTI_SET_LEARNING_RATE, .learning_rate = rate };
+	tutti_update u = tutti_update_defaults();
 	struct batch *b = &t->batch;
 	tutti_op op = { 0 };
 
+	u.learning_rate = rate;
 	check(tutti_table_push_rows(t->in, b->in.row, (size_t)b->in.count, b->in.gradient, &u, &op));
 	check(tutti_table_push_rows(t->out, b->out.row, (size_t)b->out.count, b->out.gradient, &u, NULL));
 	check(tutti_wait(&op, -1));
@@ -131,7 +132,7 @@ static void push_rows(struct training *t, double rate)
 static double bytes_moved(struct training *t)
 {
 	static const tutti_stat_kind kinds[] = { TUTTI_STAT_PUT, TUTTI_STAT_GET, TUTTI_STAT_MESSAGE, TUTTI_STAT_CHUNK };
-	tutti_stat s = { .size = sizeof s };
+	tutti_stat s;
 	double n = 0;
 
 	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {

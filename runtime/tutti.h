@@ -41,7 +41,6 @@ typedef enum tutti_type { TUTTI_F32, TUTTI_F64, TUTTI_F16, TUTTI_BF16, TUTTI_I32
 typedef enum tutti_rule { TUTTI_SUM, TUTTI_AVERAGE, TUTTI_PRODUCT, TUTTI_MAX, TUTTI_MIN } tutti_rule;
 
 typedef struct tutti_config { /* zero or NULL: from the environment, else the default */
-	size_t size;              /* sizeof(tutti_config) */
 	const char *file;         /* a config file, see tutti.conf(5) */
 	const char *node;         /* which of the file's nodes this process is */
 	const char *transports;   /* "shm,tcp": which may be used, best first, separated by commas */
@@ -55,6 +54,8 @@ typedef struct tutti_config { /* zero or NULL: from the environment, else the de
 
 #define TUTTI_NEW_RANK (-1)
 #define TUTTI_NEVER (-1)
+/* Returns the config of a program that sets nothing; set the members that differ. */
+tutti_config tutti_config_defaults(void);
 
 /* The job. tutti_join(NULL, &job) takes everything from the launcher: TUTTI_RANK, TUTTI_SIZE and TUTTI_BOOT (as `tutti
  * run` sets them), torchrun's variables, or TUTTI_CONFIG; with none of them it is a job of one. It returns when every
@@ -115,7 +116,6 @@ int tutti_group_member(const tutti *, int i);         /* the rank in the job of 
  * than 256 that nobody takes the oldest are lost. tutti_leave of the job closes the descriptor. */
 typedef enum tutti_what { TUTTI_JOINED, TUTTI_LEFT, TUTTI_GONE } tutti_what; /* GONE: went down, or was cut off */
 typedef struct tutti_change {
-	size_t size;                                  /* sizeof(tutti_change): set it before next */
 	int rank;                                     /* in the job */
 	tutti_what what;
 	int err;                                      /* what calls that need it return from now on; JOINED: 0 */
@@ -241,7 +241,6 @@ typedef enum tutti_stat_kind { /* later releases append to it */
 	                                             * their worker */
 } tutti_stat_kind;
 typedef struct tutti_stat {
-	size_t size;                  /* sizeof(tutti_stat), set by the caller */
 	uint64_t ops, bytes, errors;  /* ops: that have ended, well or not */
 	double p50_us, p99_us, max_us, mean_us; /* 0 where nothing was timed */
 } tutti_stat;
@@ -311,22 +310,11 @@ typedef enum tutti_update_rule { /* later releases append to it */
 	TUTTI_UPDATE_FTRL, TUTTI_UPDATE_ELASTIC, TUTTI_UPDATE_OWN,
 } tutti_update_rule;
 
-/* Options of a push, or a table's for all pushes. Only what `set` names counts, also if it is 0; the rest is as the
- * table's, then as in the list above. A number that is not 0 and not named is refused, and so is an option that the
- * rule does not have. */
-enum {
-	TUTTI_SET_WORKER = 1 << 0, TUTTI_SET_SCALE = 1 << 1, TUTTI_SET_LEARNING_RATE = 1 << 2,
-	TUTTI_SET_WEIGHT_DECAY = 1 << 3,
-	TUTTI_SET_MOMENTUM = 1 << 4, TUTTI_SET_RHO = 1 << 5, TUTTI_SET_LAMBDA = 1 << 6, TUTTI_SET_BETA1 = 1 << 7,
-	TUTTI_SET_BETA2 = 1 << 8,
-	TUTTI_SET_EPSILON = 1 << 9, TUTTI_SET_ALPHA = 1 << 10, TUTTI_SET_BETA = 1 << 11, TUTTI_SET_L1 = 1 << 12,
-	TUTTI_SET_L2 = 1 << 13,
-};
+/* Options of a push, or a table's for all pushes. One that is NaN, even if that came of a computation, or -1 of the
+ * worker, is as the table has it, then as in the list above. A number for one that the rule does not have is refused. */
 typedef struct tutti_update {
-	size_t size;             /* sizeof(tutti_update) */
-	unsigned set;            /* TUTTI_SET_..., or-ed */
-	int worker;              /* whose state, where each worker has its own: 0 .. workers - 1; not set: of the worker
-	                            that pushes */
+	int worker;              /* whose state, where each worker has its own: 0 .. workers - 1; -1: of the worker that
+	                            pushes. Of a table always -1 */
 	double scale;            /* any number: what each delta is multiplied by, 1 / N where it is a sum of N
 	                            gradients */
 	double learning_rate, weight_decay; /* from 0 up */
@@ -337,12 +325,13 @@ typedef struct tutti_update {
 	double alpha;            /* above 0 */
 	double beta, l1, l2;     /* from 0 up */
 } tutti_update;
+/* Returns options that leave everything as the table has it; set those that differ for this push. */
+tutti_update tutti_update_defaults(void);
 
 /* A rule of the program's own: to[i] = what it makes of w[i] and d[i], for `count` elements. It is called for ranges
  * that do not overlap by several threads at once, and for a push in as many pieces, in any order; it must not call
  * tutti. */
 typedef struct tutti_update_piece {
-	size_t size;             /* sizeof(tutti_update_piece), set by the library */
 	tutti_type type;         /* of to, w and d */
 	size_t first, count;     /* element `first` of this server's shard is number 0 of all arrays here */
 	void *to;                /* may be w */
@@ -355,16 +344,32 @@ typedef struct tutti_update_piece {
 
 #define TUTTI_SHARED_STATE 1u      /* ADAGRAD, OWN: one state for all workers */
 #define TUTTI_BACKUP_FROM_ZERO 2u  /* DCASGD, DCASGDA: b is 0 at first, as Multiverso's was */
-typedef struct tutti_updater { /* a table's rule */
-	size_t size;             /* sizeof(tutti_updater) */
+typedef struct tutti_updater { /* a table's rule, from one of the functions below */
 	tutti_update_rule rule;
 	unsigned flags;          /* TUTTI_SHARED_STATE, TUTTI_BACKUP_FROM_ZERO, or-ed */
-	tutti_update defaults;   /* for pushes; all zero (its size too): none */
+	tutti_update defaults;   /* for pushes */
 	void (*own)(const tutti_update_piece *); /* OWN */
 	void *own_arg;
 	int own_states;          /* arrays of state for each worker or, under TUTTI_SHARED_STATE, for all of them; at
 	                            most 4 */
 } tutti_updater;
+/* Each returns a rule of the list above, with these options; an argument of NaN, and all other options, are as in the
+ * list. Others are set in the result: updater.defaults.epsilon = 1e-6. */
+tutti_updater tutti_accumulate(void); /* ADD */
+tutti_updater tutti_assign(void);
+tutti_updater tutti_sgd(double learning_rate);
+tutti_updater tutti_momentum(double learning_rate, double momentum);
+tutti_updater tutti_smoothed(double learning_rate, double momentum);
+tutti_updater tutti_nesterov(double learning_rate, double momentum);
+tutti_updater tutti_adagrad(double learning_rate);
+tutti_updater tutti_rmsprop(double learning_rate);
+tutti_updater tutti_adam(double learning_rate);
+tutti_updater tutti_adamw(double learning_rate, double weight_decay);
+tutti_updater tutti_dcasgd(double learning_rate, double lambda);
+tutti_updater tutti_dcasgda(double learning_rate, double lambda);
+tutti_updater tutti_ftrl(double alpha);
+tutti_updater tutti_elastic(double alpha);
+tutti_updater tutti_own(void (*own)(const tutti_update_piece *), void *arg, int states);
 
 /* Tables: values that are spread over servers. Workers push deltas, to which the servers apply the table's rule, and
  * pull values, of all or of some rows. A table is `count` rows of `row` elements of one type, numbered from 0; each
@@ -420,12 +425,11 @@ typedef struct tutti_consistency {
 	int backup;              /* BSP: workers that a round does not wait for; else 0 */
 } tutti_consistency;
 typedef struct tutti_table_config { /* the same on all ranks */
-	size_t size;             /* sizeof(tutti_table_config) */
 	tutti_type type;
 	uint64_t count;          /* rows, from 1 up; some servers have none where there are fewer rows than servers. An
 	                          * array's rows are its elements. With KEYS: for so many keys there is room at once, 0:
 	                          * it grows */
-	tutti_updater updater;   /* the rule; zeroed: ADD */
+	tutti_updater updater;   /* the rule */
 	int servers;             /* how many there are, 0: all ranks that the job was started with */
 	const int *server;       /* their ranks; NULL with 0 */
 	int workers;             /* how many ranks push, 0: all, also those that come late */
@@ -435,7 +439,7 @@ typedef struct tutti_table_config { /* the same on all ranks */
 	uint64_t publish_pushes; /* SNAPSHOTS, not in BSP: a version is made after so many pushes to a server, 0: of no
 	                            account; ... */
 	int publish_ms;          /* ... at most once in so many milliseconds, 0: of no account. Both 0: 100 ms */
-	uint64_t row;            /* elements of a row, or of the values under a key, up to 2^32 - 1; 0: 1 */
+	uint64_t row;            /* elements of a row, or of the values under a key, from 1 up to 2^32 - 1 */
 	double clip;             /* with FILTER: elements of deltas up to this are left out, too, and lost; 0: zeros
 	                            alone */
 	const char *load;        /* this rank's alone. A folder: as a server it begins with what the last save there has
@@ -456,6 +460,12 @@ typedef struct tutti_table_config { /* the same on all ranks */
 #define TUTTI_TABLE_CUT_MULTIVERSO 32u /* each server has count / servers rows, rounded down, and the last one the rest
                                       * as well, as Multiverso has it; with fewer rows than servers the first ones have
                                       * one each */
+/* Each returns the config of a table on all ranks, ASYNC and without flags; set the members that differ: `c =
+ * tutti_table_f32(n, tutti_adam(0.001)); c.consistency.mode = TUTTI_BSP;`. f32: an array of n; rows: `rows` rows of
+ * `row` elements; keys: `row` elements under each key. */
+tutti_table_config tutti_table_f32(uint64_t n, tutti_updater);
+tutti_table_config tutti_table_rows(tutti_type, uint64_t rows, uint64_t row, tutti_updater);
+tutti_table_config tutti_table_keys(tutti_type, uint64_t row, tutti_updater);
 /* Waits until all of its servers have opened it, too; a rank that comes later opens it under its name, of 1 to 160
  * bytes. Values begin at 0. -EINVAL: also if another rank has opened it with another config; -EEXIST: it is open here;
  * -ENOENT: a server has not opened it within the deadline. */
@@ -481,7 +491,6 @@ int tutti_table_assign(tutti_table *, const void *values, tutti_op *);
  * three tries servers keep one for this rank, a quarter of a deadline at most; rounds wait meanwhile. -EAGAIN: 16 tries
  * were too slow all the same; -EINVAL: the table keeps no versions. */
 typedef struct tutti_versions {
-	size_t size;             /* sizeof(tutti_versions), set by the caller */
 	uint64_t oldest, newest; /* of the servers' ranges: how many were made before; 0: the table as it was opened (in
 	                          * rounds: as it was assigned) */
 	double age_ms;           /* of the oldest, by the clocks of its server and of this rank; 0 of version 0 */
@@ -510,7 +519,6 @@ int tutti_table_pull_fresh(tutti_table *, uint64_t *rows, void *values, size_t r
 int tutti_table_refresh_rows(tutti_table *, const uint64_t *rows, size_t n, void *values, size_t *fresh, tutti_op *);
 
 typedef struct tutti_table_info {
-	size_t size;             /* sizeof(tutti_table_info), set by the caller */
 	int servers, workers;    /* how many */
 	int server, worker;      /* which of them this rank is, from 0 up; -1: none */
 	uint64_t clock;          /* the lowest of its servers', as last heard: of SSP and BSP, else 0 */

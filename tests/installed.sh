@@ -33,11 +33,23 @@ cat > "$work/user.c" << 'end'
 
 int main(void)
 {
-	static tutti_config config;
+	tutti_config config = tutti_config_defaults();
+	tutti_table_config c = tutti_table_f32(2, tutti_sgd(0.5));
+	tutti_update half = tutti_update_defaults();
+	float d[2] = { 1, 1 }, w[2];
+	tutti_table *table;
+	tutti *job;
 
-	config.size = sizeof config;
-	puts(tutti_version());
-	return config.size == 0;
+	config.transports = "tcp";
+	c.consistency.mode = TUTTI_BSP;
+	half.scale = 0.5;
+	if (tutti_join(&config, &job) || tutti_table_open(job, "w", &c, &table) || tutti_table_push(table, d, &half, NULL) ||
+	    tutti_table_pull(table, w, NULL))
+		puts(tutti_why());
+	else if (w[0] == -0.25f && w[1] == w[0])
+		puts(tutti_version());
+	tutti_leave(job);
+	return 0;
 }
 end
 cp "$work/user.c" "$work/user.cc"
@@ -109,7 +121,7 @@ if [ -e "$libdir/libtutti.so" ]; then
 	done > "$work/strays"
 	[ ! -s "$work/strays" ] || { cat "$work/strays"; fail "the exported names"; }
 	# Every function that the header declares is there.
-	sed -n 's/^[a-z].*[ *]\(tutti_[a-z_]*\)(.*/\1/p' "$header" | sort -u | while read -r name; do
+	sed -n 's/^[a-z].*[ *]\(tutti_[a-z0-9_]*\)(.*/\1/p' "$header" | sort -u | while read -r name; do
 		grep -q "^$name@@" "$work/names" || echo "declared in tutti.h, but not exported: $name"
 	done > "$work/strays"
 	[ ! -s "$work/strays" ] || { cat "$work/strays"; fail "tutti.h promises more than libtutti.so has"; }

@@ -24,22 +24,7 @@ int tutti_local_size(const tutti *group) { return group ? group->job->local_size
 
 /* ---- joining ---- */
 
-/* A program with an earlier header has a shorter struct, one with a later header a longer one: its unknown members
- * must be 0. */
-static int read_config(const tutti_config *from, tutti_config *to)
-{
-	memset(to, 0, sizeof *to);
-	if (!from)
-		return 0;
-	if (from->size < offsetof(tutti_config, node))
-		return tt_fail(-EINVAL, "tutti_config.size is %zu: set it to sizeof(tutti_config)", from->size);
-	for (size_t i = sizeof *to; i < from->size; i++)
-		if (((const char *)from)[i])
-			return tt_fail(-EINVAL, "tutti_config has a member set that Tutti %s does not know: "
-			               "was it built with a newer tutti.h?", TT_VERSION);
-	memcpy(to, from, tt_min(from->size, sizeof *to));
-	return 0;
-}
+tutti_config tutti_config_defaults(void) { return (tutti_config){ .file = NULL }; }
 
 static const char *spell_time(int ms, char text[16])
 {
@@ -69,11 +54,11 @@ static int apply_config(struct tt_settings *s, const tutti_config *c)
 static int resolve_settings(struct tt_job *job, const tutti_config *given, struct tt_launch *launch)
 {
 	struct tt_members *all = tt_members(job);
-	tutti_config config;
+	const tutti_config config = given ? *given : tutti_config_defaults();
 	const char *file;
 	int err;
 
-	if ((err = read_config(given, &config)) || (err = tt_settings_load(&job->settings)) ||
+	if ((err = tt_settings_load(&job->settings)) ||
 	    (err = apply_config(&job->settings, &config)))
 		return err;
 	if ((file = tt_setting(&job->settings, TT_CONFIG)) &&

@@ -42,7 +42,7 @@ static void read_stats(struct tt_job *job, int rank, tutti_stat_kind kind, doubl
 		tt_stats_sum(&sum, job->stats.own, kind);
 	for (int i = rank < 0 ? 0 : rank; i < (rank < 0 ? job->size : rank + 1); i++)
 		tt_stats_sum(&sum, tt_member(job, i)->stats, kind);
-	*out = (tutti_stat){ .size = sizeof *out, .ops = sum.ops, .bytes = sum.bytes, .errors = sum.errors,
+	*out = (tutti_stat){ .ops = sum.ops, .bytes = sum.bytes, .errors = sum.errors,
 		.p50_us = tt_hist_quantile(&sum.times, 0.5) * tick_ns / 1000,
 		.p99_us = tt_hist_quantile(&sum.times, 0.99) * tick_ns / 1000,
 		.max_us = (double)sum.times.max * tick_ns / 1000,
@@ -52,27 +52,20 @@ static void read_stats(struct tt_job *job, int rank, tutti_stat_kind kind, doubl
 int tutti_stats(tutti *at, int rank, tutti_stat_kind kind, tutti_stat *out)
 {
 	struct tt_job *job = tt_job_of(at);
-	tutti_stat all;
 	int err = tt_usable(job);
 
 	if (err || (err = tt_given(out, "tutti_stats: stat")))
 		return err;
-	size_t room = out->size;
 	if ((unsigned)kind >= TT_STAT_KINDS)
 		return tt_fail(-EINVAL, "stats: kind %d is unknown", (int)kind);
 	if (rank < -1 || rank >= job->size)
 		return tt_fail(-EINVAL, "stats: rank %d must be from -1 to %d", rank, job->size - 1);
 	if (rank >= 0 && tt_stats_is_own(kind))
 		return tt_fail(-EINVAL, "stats: %s is counted for the whole job: use rank -1", tt_stats_name(kind));
-	if (room < sizeof all)
-		return tt_fail(-EINVAL, "tutti_stat.size is %zu: set it to sizeof(tutti_stat)", room);
 	double tick_ns = tt_ticker_ns(&job->stats.ticker);
 	tt_lock(job);
-	read_stats(job, rank, kind, tick_ns, &all);
+	read_stats(job, rank, kind, tick_ns, out);
 	tt_unlock(job);
-	memset(out, 0, room); /* members of a later header are 0 */
-	*out = all;
-	out->size = room;
 	return 0;
 }
 

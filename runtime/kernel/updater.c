@@ -27,7 +27,14 @@ struct option {
 };
 static const char *const range_names[] = { "a number", "0 or more", "from 0 to below 1", "above 0" };
 
-#define OPTION(member, bit, range) { #member, TUTTI_SET_##bit, offsetof(tutti_update, member), range }
+enum {
+	SCALE = 1 << 0, LEARNING_RATE = 1 << 1, WEIGHT_DECAY = 1 << 2, MOMENTUM = 1 << 3, RHO = 1 << 4, LAMBDA = 1 << 5,
+	BETA1 = 1 << 6, BETA2 = 1 << 7, EPSILON = 1 << 8, ALPHA = 1 << 9, BETA = 1 << 10, L1 = 1 << 11, L2 = 1 << 12,
+	STEP = SCALE | LEARNING_RATE,
+	GRADIENT = STEP | WEIGHT_DECAY,
+	ADAM = GRADIENT | BETA1 | BETA2 | EPSILON,
+};
+#define OPTION(member, bit, range) { #member, bit, offsetof(tutti_update, member), range }
 static const struct option options[] = {
 	OPTION(scale, SCALE, ANY), OPTION(learning_rate, LEARNING_RATE, FROM_ZERO),
 	OPTION(weight_decay, WEIGHT_DECAY, FROM_ZERO),
@@ -36,7 +43,6 @@ static const struct option options[] = {
 	OPTION(alpha, ALPHA, POSITIVE), OPTION(beta, BETA, FROM_ZERO), OPTION(l1, L1, FROM_ZERO),
 	OPTION(l2, L2, FROM_ZERO),
 };
-static const unsigned every_option = (TUTTI_SET_L2 << 1) - 1;
 
 static double *number(const tutti_update *o, const struct option *of) { return (double *)((uintptr_t)o + of->at); }
 
@@ -111,46 +117,40 @@ static void weigh(struct tt_factors *f, tutti_update_rule rule, const tutti_upda
 	}
 }
 
-enum {
-	STEP = TUTTI_SET_SCALE | TUTTI_SET_LEARNING_RATE,
-	GRADIENT = STEP | TUTTI_SET_WEIGHT_DECAY,
-	ADAM = GRADIENT | TUTTI_SET_BETA1 | TUTTI_SET_BETA2 | TUTTI_SET_EPSILON,
-};
-
 static const struct rule {
 	const char *name;
-	unsigned takes;        /* options, TUTTI_SET_...; all take the worker */
+	unsigned takes;        /* options; all take the worker */
 	unsigned flags;        /* allowed */
 	bool each;             /* each worker has its own state */
 	const char *states[2]; /* names, part of the file format */
 	tutti_update defaults;
 } rules[] = {
-	[TUTTI_UPDATE_ADD] = { "add", .takes = TUTTI_SET_SCALE, .defaults = { .scale = 1 } },
+	[TUTTI_UPDATE_ADD] = { "add", .takes = SCALE, .defaults = { .scale = 1 } },
 	[TUTTI_UPDATE_ASSIGN] = { "assign", .takes = 0 },
 	[TUTTI_UPDATE_SGD] = { "sgd", .takes = GRADIENT, .defaults = { .scale = 1, .learning_rate = 1 } },
-	[TUTTI_UPDATE_MOMENTUM] = { "momentum", .takes = GRADIENT | TUTTI_SET_MOMENTUM, .states = { "m" },
+	[TUTTI_UPDATE_MOMENTUM] = { "momentum", .takes = GRADIENT | MOMENTUM, .states = { "m" },
 		.defaults = { .scale = 1, .learning_rate = 1, .momentum = 0.9 } },
-	[TUTTI_UPDATE_SMOOTHED] = { "smoothed", .takes = GRADIENT | TUTTI_SET_MOMENTUM, .states = { "m" },
+	[TUTTI_UPDATE_SMOOTHED] = { "smoothed", .takes = GRADIENT | MOMENTUM, .states = { "m" },
 		.defaults = { .scale = 1, .learning_rate = 1 } },
-	[TUTTI_UPDATE_NESTEROV] = { "nesterov", .takes = GRADIENT | TUTTI_SET_MOMENTUM, .states = { "m" },
+	[TUTTI_UPDATE_NESTEROV] = { "nesterov", .takes = GRADIENT | MOMENTUM, .states = { "m" },
 		.defaults = { .scale = 1, .learning_rate = 1, .momentum = 0.9 } },
-	[TUTTI_UPDATE_ADAGRAD] = { "adagrad", .takes = GRADIENT | TUTTI_SET_EPSILON, .flags = TUTTI_SHARED_STATE,
+	[TUTTI_UPDATE_ADAGRAD] = { "adagrad", .takes = GRADIENT | EPSILON, .flags = TUTTI_SHARED_STATE,
 		.each = true, .states = { "G" }, .defaults = { .scale = 1, .learning_rate = 0.01, .epsilon = 1e-6 } },
-	[TUTTI_UPDATE_RMSPROP] = { "rmsprop", .takes = GRADIENT | TUTTI_SET_RHO | TUTTI_SET_EPSILON, .states = { "v" },
+	[TUTTI_UPDATE_RMSPROP] = { "rmsprop", .takes = GRADIENT | RHO | EPSILON, .states = { "v" },
 		.defaults = { .scale = 1, .learning_rate = 0.01, .rho = 0.99, .epsilon = 1e-8 } },
 	[TUTTI_UPDATE_ADAM] = { "adam", .takes = ADAM, .states = { "m", "v" },
 		.defaults = { .scale = 1, .learning_rate = 0.001, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8 } },
 	[TUTTI_UPDATE_ADAMW] = { "adamw", .takes = ADAM, .states = { "m", "v" }, .defaults = { .scale = 1,
 		.learning_rate = 0.001, .weight_decay = 0.01, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8 } },
-	[TUTTI_UPDATE_DCASGD] = { "dcasgd", .takes = STEP | TUTTI_SET_LAMBDA, .flags = TUTTI_BACKUP_FROM_ZERO,
+	[TUTTI_UPDATE_DCASGD] = { "dcasgd", .takes = STEP | LAMBDA, .flags = TUTTI_BACKUP_FROM_ZERO,
 		.each = true, .states = { "b" }, .defaults = { .scale = 1, .learning_rate = 0.01, .lambda = 0.1 } },
-	[TUTTI_UPDATE_DCASGDA] = { "dcasgda", .takes = STEP | TUTTI_SET_LAMBDA | TUTTI_SET_MOMENTUM | TUTTI_SET_EPSILON,
+	[TUTTI_UPDATE_DCASGDA] = { "dcasgda", .takes = STEP | LAMBDA | MOMENTUM | EPSILON,
 		.flags = TUTTI_BACKUP_FROM_ZERO, .each = true, .states = { "b", "s" },
 		.defaults = { .scale = 1, .learning_rate = 0.01, .lambda = 0.1, .momentum = 0.95, .epsilon = 1e-7 } },
 	[TUTTI_UPDATE_FTRL] = { "ftrl", .states = { "z", "n" },
-		.takes = TUTTI_SET_SCALE | TUTTI_SET_ALPHA | TUTTI_SET_BETA | TUTTI_SET_L1 | TUTTI_SET_L2,
+		.takes = SCALE | ALPHA | BETA | L1 | L2,
 		.defaults = { .scale = 1, .alpha = 0.005, .beta = 1 } },
-	[TUTTI_UPDATE_ELASTIC] = { "elastic", .takes = TUTTI_SET_ALPHA, .defaults = { .alpha = 0.5 } },
+	[TUTTI_UPDATE_ELASTIC] = { "elastic", .takes = ALPHA, .defaults = { .alpha = 0.5 } },
 	[TUTTI_UPDATE_OWN] = { "own", .takes = ~0u, .flags = TUTTI_SHARED_STATE, .each = true },
 };
 static const char *const own_states[TT_UPDATE_STATES] = { "own0", "own1", "own2", "own3" };
@@ -172,34 +172,15 @@ static bool has_state_each(const tutti_updater *a) { return rules[a->rule].each 
 
 /* Checks of what a program passes and of what other ranks send. */
 
-static int refuse_size(const char *what, size_t is, size_t wanted)
-{
-	return tt_fail(-EINVAL, "%s.size is %zu: set it to sizeof(%s), %zu in this version", what, is, what, wanted);
-}
-
-static int copy_options(const tutti_update *from, tutti_update *to)
-{
-	memset(to, 0, sizeof *to);
-	if (!from || !from->size) {
-		for (size_t k = 0; from && k < sizeof *from; k++)
-			if (((const char *)from)[k])
-				return tt_fail(-EINVAL, "tutti_update.size is 0: set it to sizeof(tutti_update)");
-		return 0;
-	}
-	if (from->size != sizeof *to)
-		return refuse_size("tutti_update", from->size, sizeof *to);
-	*to = *from;
-	return 0;
-}
-
 static int check_option(const struct rule *r, const tutti_update *o, const struct option *of)
 {
 	double x = *number(o, of);
 
-	if (!(o->set & of->bit))
-		return x == 0 ? 0 : tt_fail(-EINVAL, "%s is %g, but tutti_update.set does not name it", of->name, x);
+	if (isnan(x))
+		return 0;
 	if (!(r->takes & of->bit))
-		return tt_fail(-EINVAL, "the rule %s has no %s", r->name, of->name);
+		return tt_fail(-EINVAL, "the rule %s has no %s, which is %g: leave it NaN, as tutti_update_defaults() "
+		               "and the functions of rules, such as tutti_sgd(), do", r->name, of->name, x);
 	if (!is_within(x, r == &rules[TUTTI_UPDATE_OWN] ? ANY : of->range))
 		return tt_fail(-EINVAL, "%s is %g: it must be %s", of->name, x, range_names[of->range]);
 	return 0;
@@ -209,10 +190,9 @@ static int check_options(tutti_update_rule rule, const tutti_update *o)
 {
 	int err = 0;
 
-	if (o->set & ~every_option)
-		return tt_fail(-EINVAL, "tutti_update.set is %#x, which names options that there are not", o->set);
-	if (o->worker && !(o->set & TUTTI_SET_WORKER))
-		return tt_fail(-EINVAL, "worker is %d, but tutti_update.set does not name it", o->worker);
+	if (o->worker < -1)
+		return tt_fail(-EINVAL, "worker is %d: it must be from 0 up, or -1 for the one that pushes",
+		               o->worker);
 	for (size_t k = 0; !err && k < TT_COUNT(options); k++)
 		err = check_option(&rules[rule], o, &options[k]);
 	return err;
@@ -241,45 +221,36 @@ static int check_type(const tutti_updater *a, tutti_type type)
 	if (a->rule != TUTTI_UPDATE_ADD && a->rule != TUTTI_UPDATE_ASSIGN && a->rule != TUTTI_UPDATE_OWN)
 		return tt_fail(-EINVAL, "the rule %s is not for integers: they can be added or assigned",
 		               rules[a->rule].name);
-	if (a->rule == TUTTI_UPDATE_ADD && a->defaults.set & TUTTI_SET_SCALE)
+	if (a->rule == TUTTI_UPDATE_ADD && !isnan(a->defaults.scale))
 		return tt_fail(-EINVAL, "a table of integers adds them as they are: it has no scale");
 	return 0;
 }
 
 int tt_updater_check(const tutti_updater *a, tutti_type type)
 {
-	tutti_update defaults;
 	int err;
 
-	if (a->size != sizeof *a)
-		return refuse_size("tutti_updater", a->size, sizeof *a);
 	if (!tt_update_name(a->rule))
 		return tt_fail(-EINVAL, "there is no update rule %d", (int)a->rule);
 	if (a->flags & ~rules[a->rule].flags)
 		return tt_fail(-EINVAL, "the rule %s takes no flags %#x", rules[a->rule].name,
 		               a->flags & ~rules[a->rule].flags);
-	if ((err = copy_options(&a->defaults, &defaults)) || (err = check_options(a->rule, &defaults)))
+	if ((err = check_options(a->rule, &a->defaults)))
 		return err;
-	if (defaults.set & TUTTI_SET_WORKER)
-		return tt_fail(-EINVAL, "a worker is an option of a push, not of a table");
+	if (a->defaults.worker != -1)
+		return tt_fail(-EINVAL, "worker is %d in a table's defaults, and must be -1: it is an option of a "
+		               "push", a->defaults.worker);
 	return (err = check_own(a)) ? err : check_type(a, type);
 }
 
-int tt_update_check(const tutti_updater *a, const tutti_update *o)
-{
-	tutti_update copy;
-	int err = copy_options(o, &copy);
-
-	return err ? err : check_options(a->rule, &copy);
-}
+int tt_update_check(const tutti_updater *a, const tutti_update *o) { return o ? check_options(a->rule, o) : 0; }
 
 /* Replaces the options that `over` sets. */
 static void overlay(tutti_update *to, const tutti_update *over)
 {
 	for (size_t k = 0; k < TT_COUNT(options); k++)
-		if (over->set & options[k].bit)
+		if (!isnan(*number(over, &options[k])))
 			*number(to, &options[k]) = *number(over, &options[k]);
-	to->set |= over->set;
 }
 
 /* State. */
@@ -363,7 +334,6 @@ int tt_updater_open(const tutti_updater *as, tutti_type type, size_t count, int 
 		return tt_fail(-ENOMEM, "no memory for an updater");
 	u->as = *as;
 	u->as.defaults = rules[as->rule].defaults;
-	u->as.defaults.size = sizeof u->as.defaults;
 	overlay(&u->as.defaults, &as->defaults);
 	u->type = type;
 	u->count = count;
@@ -444,18 +414,19 @@ void tt_updater_follow(struct tt_push *push)
 
 int tt_updater_begin(struct tt_updater *u, int worker, const tutti_update *over, struct tt_push *push)
 {
-	tutti_update o;
-	int err;
+	int err = tt_update_check(&u->as, over);
 
-	if ((err = copy_options(over, &o)) || (err = check_options(u->as.rule, &o)))
+	if (err)
 		return err;
-	if (o.set & TUTTI_SET_SCALE && u->as.rule == TUTTI_UPDATE_ADD && (u->type == TUTTI_I32 || u->type == TUTTI_I64))
+	if (over && !isnan(over->scale) && u->as.rule == TUTTI_UPDATE_ADD &&
+	    (u->type == TUTTI_I32 || u->type == TUTTI_I64))
 		return tt_fail(-EINVAL, "a table of integers adds them as they are: it has no scale");
-	worker = o.set & TUTTI_SET_WORKER ? o.worker : worker;
+	worker = over && over->worker >= 0 ? over->worker : worker;
 	if (worker < 0 || worker >= u->members)
 		return tt_fail(-EINVAL, "worker %d: this table has the workers 0 to %d", worker, u->members - 1);
 	*push = (struct tt_push){ .updater = u, .options = u->as.defaults, .t = ++u->pushes };
-	overlay(&push->options, &o);
+	if (over)
+		overlay(&push->options, over);
 	push->options.worker = worker;
 	tt_updater_follow(push);
 	weigh(&push->factors, u->as.rule, &push->options, push->t);
@@ -465,7 +436,7 @@ int tt_updater_begin(struct tt_updater *u, int worker, const tutti_update *over,
 static void call_own(const struct tt_push *p, size_t first, size_t count, const struct tt_piece *at, void *const *state)
 {
 	const struct tt_updater *u = p->updater;
-	const tutti_update_piece piece = { sizeof piece, u->type, first, count, at->to, at->w, at->d, state, p->t,
+	const tutti_update_piece piece = { u->type, first, count, at->to, at->w, at->d, state, p->t,
 		                           &p->options, u->as.own_arg };
 
 	u->as.own(&piece);

@@ -39,7 +39,7 @@ void tt_watch_tell(struct tt_job *job, const struct tt_member *m, tutti_what wha
 	if (w->count == CHANGES_MAX)
 		drop_oldest(w);
 	c = &w->changes[(w->first + w->count) % CHANGES_MAX];
-	*c = (tutti_change){ .size = sizeof *c, .rank = m->rank, .what = what };
+	*c = (tutti_change){ .rank = m->rank, .what = what };
 	if (what != TUTTI_JOINED) {
 		c->err = m->err;
 		snprintf(c->why, sizeof c->why, "%s", m->why);
@@ -133,22 +133,15 @@ int tutti_group_watch(tutti *at, void (*changed)(const tutti_change *, void *), 
 int tutti_group_next(tutti *at, tutti_change *change)
 {
 	struct tt_job *job = tt_job_of(at);
-	tutti_change c;
 	int n;
 
 	if ((n = tt_is_mine(job)) || (n = tt_given(change, "tutti_group_next: change")))
 		return n;
-	if (change->size < sizeof c)
-		return tt_fail(-EINVAL, "tutti_change.size is %zu: set it to sizeof(tutti_change)", change->size);
 	tt_lock(job);
 	if (!tt_members(job)->watch)
 		n = tt_fail(-EINVAL, "nobody watches this job: call tutti_group_watch first");
-	else if (take(tt_members(job)->watch, &c))
-		n = 1;
+	else
+		n = take(tt_members(job)->watch, change);
 	tt_unlock(job);
-	if (n == 1) {
-		c.size = change->size;
-		memcpy(change, &c, sizeof c);
-	}
 	return n;
 }

@@ -4,6 +4,8 @@
 #include "member/member.h"
 #include "table/table_private.h"
 #include "table/saving.h"
+#include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -263,7 +265,7 @@ static int begin(struct tutti_table *t, struct tt_pusher *p, int worker, unsigne
 	tt_version_settle(t); /* of the last round */
 	if (tt_shard_in_rounds(t))
 		return tt_version_begin(t, options, &p->push);
-	err = tt_table_know(t, options && options->set & TUTTI_SET_WORKER ? options->worker : worker);
+	err = tt_table_know(t, options && options->worker >= 0 ? options->worker : worker);
 	return err ? err : tt_updater_begin(t->shard.updater, worker, options, &p->push);
 }
 
@@ -392,24 +394,40 @@ int tt_table_apply(struct tutti_table *t, int worker, unsigned flags, const tutt
 static const size_t numbers[] = { AT(scale), AT(learning_rate), AT(weight_decay), AT(momentum), AT(rho), AT(lambda),
 	AT(beta1), AT(beta2), AT(epsilon), AT(alpha), AT(beta), AT(l1), AT(l2) }; /* in the order of a message */
 
+/* set: bit 0 says whether there is a worker, bit k + 1 whether numbers[k] is set. What is not set is 0. */
 void tt_table_get_options(struct tt_pack *p, tutti_update *u)
 {
-	*u = (tutti_update){ .size = sizeof *u, .set = tt_get32(p), .worker = (int)tt_get32(p) };
+	uint32_t set = tt_get32(p), worker = tt_get32(p);
+
+	u->worker = set & 1 ? (int)worker : -1;
+	p->bad |= set >> (TT_COUNT(numbers) + 1) || (set & 1 && worker > INT_MAX);
 	for (size_t i = 0; i < TT_COUNT(numbers); i++) {
 		uint64_t bits = tt_get64(p);
-		memcpy((char *)u + numbers[i], &bits, sizeof bits);
+		double x;
+		memcpy(&x, &bits, sizeof x);
+		p->bad |= set & 2u << i ? isnan(x) : bits != 0;
+		x = set & 2u << i ? x : NAN;
+		memcpy((char *)u + numbers[i], &x, sizeof x);
 	}
 }
 
 void tt_table_put_options(struct tt_pack *p, const tutti_update *u)
 {
-	tt_put32(p, u->set);
-	tt_put32(p, (uint32_t)u->worker);
+	uint64_t bits[TT_COUNT(numbers)] = { 0 };
+	uint32_t set = u->worker >= 0;
+
 	for (size_t i = 0; i < TT_COUNT(numbers); i++) {
-		uint64_t bits;
-		memcpy(&bits, (const char *)u + numbers[i], sizeof bits);
-		tt_put64(p, bits);
+		double x;
+		memcpy(&x, (const char *)u + numbers[i], sizeof x);
+		if (isnan(x))
+			continue;
+		set |= 2u << i;
+		memcpy(&bits[i], &x, sizeof x);
 	}
+	tt_put32(p, set);
+	tt_put32(p, set & 1 ? (uint32_t)u->worker : 0);
+	for (size_t i = 0; i < TT_COUNT(numbers); i++)
+		tt_put64(p, bits[i]);
 }
 
 struct tutti_table *tt_table_find(struct tt_job *job, uint64_t uid)

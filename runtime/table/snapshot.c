@@ -149,7 +149,7 @@ static bool read_older(struct tt_table_call *c)
 
 static void tell_versions(const struct tt_table_call *c)
 {
-	tutti_versions v = { .size = sizeof v, .oldest = UINT64_MAX };
+	tutti_versions v = { .oldest = UINT64_MAX };
 	uint64_t now = tt_calendar(), born = UINT64_MAX;
 
 	for (int i = 0; i < c->table->servers; i++) {
@@ -197,9 +197,6 @@ int tutti_table_snapshot(tutti_table *t, void *values, tutti_versions *versions,
 	if (!(t->flags & TUTTI_TABLE_SNAPSHOTS) && !tt_table_in_rounds(t))
 		return tt_fail(-EINVAL, "table snapshot: the table \"%s\" keeps no versions: open it with "
 		               "TUTTI_TABLE_SNAPSHOTS, or in rounds", t->name);
-	if (versions && versions->size != sizeof *versions)
-		return tt_fail(-EINVAL, "tutti_versions.size is %zu, and must be sizeof(tutti_versions), %zu",
-		               versions->size, sizeof *versions);
 	struct tt_table_call *c = tt_call_new(t, &of_version, NULL, values, NULL);
 	if (!c)
 		return tt_fail(-ENOMEM, "table snapshot: no memory for a call to %d servers", t->servers);

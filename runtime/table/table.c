@@ -51,19 +51,18 @@ static int check_config(const struct tt_job *job, const char *name, const tutti_
 	int err;
 	if (!name || !*name || strlen(name) > NAME_MAX_LEN)
 		return tt_fail(-EINVAL, "a table's name has 1 to %d bytes", NAME_MAX_LEN);
-	if (!c || c->size != sizeof *c)
-		return tt_fail(-EINVAL, "table \"%s\": tutti_table_config.size is %zu, and must be "
-		               "sizeof(tutti_table_config), %zu", name, c ? c->size : 0, sizeof *c);
+	if (!c || !c->row)
+		return tt_fail(-EINVAL, "table \"%s\": %s: begin with tutti_table_f32(), tutti_table_rows() or "
+		               "tutti_table_keys()", name, c ? "rows of 0 elements" : "no config");
 	if (!tt_type_size(c->type))
 		return tt_fail(-EINVAL, "table \"%s\": there is no type %d", name, (int)c->type);
 	if (c->row > UINT32_MAX)
 		return tt_fail(-EINVAL, "table \"%s\": rows of %llu elements, and they may have up to 2^32 - 1", name,
 		               (unsigned long long)c->row);
 	if ((!c->count && !(c->flags & TUTTI_TABLE_KEYS)) ||
-	    c->count > most_bytes / tt_type_size(c->type) / tt_max(c->row, 1))
+	    c->count > most_bytes / tt_type_size(c->type) / c->row)
 		return tt_fail(-EINVAL, "table \"%s\": %llu rows of %llu elements, and it must be from 1 up to what "
-		               "memory can be", name, (unsigned long long)c->count,
-		               (unsigned long long)tt_max(c->row, 1));
+		               "memory can be", name, (unsigned long long)c->count, (unsigned long long)c->row);
 	if (c->publish_ms < 0 || (!(c->flags & TUTTI_TABLE_SNAPSHOTS) && (c->publish_ms || c->publish_pushes)))
 		return tt_fail(-EINVAL, "table \"%s\": versions every %d ms or %llu pushes: 0 or more, and with "
 		               "TUTTI_TABLE_SNAPSHOTS only", name, c->publish_ms,
@@ -142,7 +141,7 @@ static struct tutti_table *new_table(struct tt_job *job, const char *name, const
 	t->type = c->type;
 	t->width = tt_type_size(c->type);
 	t->count = c->count;
-	t->row = tt_max(c->row, 1);
+	t->row = c->row;
 	t->limit = tt_filter_limit(c->type, c->clip);
 	t->updater = c->updater;
 	t->servers = c->servers ? c->servers : tt_members(job)->launched;
@@ -280,14 +279,10 @@ int tutti_table_open(tutti *at, const char *name, const tutti_table_config *conf
 	int err = tt_usable(job);
 
 	if (err || (err = tt_given(out, "tutti_table_open: table")) || (err = check_config(job, name, config)) ||
-	    (err = tt_table_can_be(config->updater.rule, config->flags, &config->consistency)))
+	    (err = tt_table_can_be(config->updater.rule, config->flags, &config->consistency)) ||
+	    (err = tt_updater_check(&config->updater, config->type)))
 		return err;
-	tutti_table_config c = *config;
-	if (!c.updater.size && !c.updater.rule)
-		c.updater.size = sizeof c.updater; /* zeroed */
-	if ((err = tt_updater_check(&c.updater, c.type)))
-		return err;
-	if (!(t = new_table(job, name, &c)))
+	if (!(t = new_table(job, name, config)))
 		return tt_fail(-ENOMEM, "no memory for the table \"%s\"", name);
 	if (!(t->flags & TUTTI_TABLE_KEYS))
 		err = tt_shards_cut(&t->shards, t->count, t->servers, rows_in_lines(t),
@@ -296,8 +291,8 @@ int tutti_table_open(tutti *at, const char *name, const tutti_table_config *conf
 		err = tt_table_serve(t);
 	if (!err && t->mine >= 0)
 		err = tt_table_make_inboxes(t);
-	if (!err && t->mine >= 0 && c.load)
-		err = tt_load_open(t, c.load);
+	if (!err && t->mine >= 0 && config->load)
+		err = tt_load_open(t, config->load);
 	if (!err && !(err = open_windows(t)))
 		err = meet_all(t);
 	if (err)
@@ -340,14 +335,11 @@ int tutti_table_look(tutti_table *t, tutti_table_info *info)
 	struct tt_job *job = tt_job_of(t);
 	int err = tt_is_mine(job);
 
-	if (err)
+	if (err || (err = tt_given(info, "tutti_table_look: info")))
 		return err;
-	if (!info || info->size != sizeof *info)
-		return tt_fail(-EINVAL, "tutti_table_info.size is %zu, and must be sizeof(tutti_table_info), %zu",
-		               info ? info->size : 0, sizeof *info);
 	tt_lock(job);
 	*info = (tutti_table_info){
-		.size = sizeof *info, .servers = t->servers, .workers = t->workers ? t->workers : job->size,
+		.servers = t->servers, .workers = t->workers ? t->workers : job->size,
 		.server = t->mine, .worker = t->workers ? index_of(t->worker, t->workers, job->rank) : job->rank,
 		.clock = lowest_clock(t),
 	};

@@ -21,6 +21,7 @@
 #include "kernel/kernel.h"
 #include "table/table_private.h"
 #include "table/saving.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,7 +62,7 @@ static size_t sum_bytes(const struct tutti_table *t, uint64_t room)
 
 int tt_version_open(struct tutti_table *t)
 {
-	const tutti_updater add = { .size = sizeof add };
+	const tutti_updater add = tutti_accumulate();
 	struct tt_shard *s = &t->shard;
 	int err;
 
@@ -150,28 +151,27 @@ const char *tt_version_find(const struct tutti_table *t, uint64_t version)
 
 static double scale_of(const struct tutti_table *t, const tutti_update *o)
 {
-	o = o && o->set & TUTTI_SET_SCALE ? o : &t->updater.defaults;
-	return o->set & TUTTI_SET_SCALE && t->updater.rule != TUTTI_UPDATE_OWN ? o->scale : 1;
+	double x = o && !isnan(o->scale) ? o->scale : t->updater.defaults.scale;
+
+	return isnan(x) || t->updater.rule == TUTTI_UPDATE_OWN ? 1 : x;
 }
 
 int tt_version_begin(struct tutti_table *t, const tutti_update *options, struct tt_push *push)
 {
 	struct tt_next *n = &t->shard.next;
-	tutti_update scale = { .size = sizeof scale, .set = TUTTI_SET_SCALE, .scale = scale_of(t, options) };
+	tutti_update scale = tutti_update_defaults();
 	int err = tt_update_check(&t->updater, options);
 
+	scale.scale = scale_of(t, options);
 	if (!err)
 		err = tt_updater_begin(t->shard.adder, 0, scale.scale == 1 ? NULL : &scale, push);
 	if (err || n->opened)
 		return err;
 	n->opened = true;
-	n->options = options ? *options : (tutti_update){ .size = sizeof n->options };
-	n->options.set &= ~(unsigned)TUTTI_SET_WORKER;
-	n->options.worker = 0;
-	if (t->updater.rule != TUTTI_UPDATE_OWN) { /* the sum has the scale already */
-		n->options.set &= ~(unsigned)TUTTI_SET_SCALE;
-		n->options.scale = 0;
-	}
+	n->options = options ? *options : tutti_update_defaults();
+	n->options.worker = -1;
+	if (t->updater.rule != TUTTI_UPDATE_OWN) /* the sum has the scale already */
+		n->options.scale = NAN;
 	return 0;
 }
 

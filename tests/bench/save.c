@@ -24,7 +24,7 @@ static int fail(void)
 int main(int argc, char **argv)
 {
 	const long mib = argc > 2 ? atol(argv[2]) : 512, pairs = argc > 3 ? atol(argv[3]) : 7;
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = (uint64_t)mib << 18 };
+	tutti_table_config c = tutti_table_f32((uint64_t)mib << 18, tutti_accumulate());
 	float *v = malloc(c.count * sizeof *v);
 	char dd[4200];
 	tutti *job;

@@ -617,7 +617,7 @@ static void test_choice(void)
 /* A wrong setting is told of when joining. */
 static void test_settings(void)
 {
-	tutti_config c = { .size = sizeof c };
+	tutti_config c = tutti_config_defaults();
 	tutti *job;
 
 	setenv("TUTTI_ALLREDUCE", "rign", 1);

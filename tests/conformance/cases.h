@@ -3,6 +3,7 @@
 #define TT_TEST_CASES_H
 #include "base/base.h"
 #include "kernel/kernel.h"
+#include "tests/harness/with.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,17 +109,17 @@ static inline bool is_true(const struct node *n) { return n->kind == WORD && *n-
 struct recipe { /* Multiverso's updater in Tutti's terms */
 	const char *name;
 	tutti_update_rule rule;
-	unsigned flags, set;
+	unsigned flags, sets; /* what of an Add's options */
 };
-enum { STEP = TUTTI_SET_SCALE | TUTTI_SET_LEARNING_RATE };
+enum { SCALE = 1, LEARNING_RATE = 2, STEP = SCALE | LEARNING_RATE, LAMBDA = 4, MOMENTUM = 8 };
 static const struct recipe recipes[] = {
 	{ "default", TUTTI_UPDATE_ADD, 0, 0 },
 	{ "sgd", TUTTI_UPDATE_SGD, 0, 0 },
-	{ "momentum_sgd", TUTTI_UPDATE_SMOOTHED, 0, TUTTI_SET_MOMENTUM },
+	{ "momentum_sgd", TUTTI_UPDATE_SMOOTHED, 0, MOMENTUM },
 	{ "adagrad_intended", TUTTI_UPDATE_ADAGRAD, 0, STEP },
 	{ "adagrad_literal", TUTTI_UPDATE_ADAGRAD, 0, STEP },
-	{ "dcasgd", TUTTI_UPDATE_DCASGD, TUTTI_BACKUP_FROM_ZERO, STEP | TUTTI_SET_LAMBDA },
-	{ "dcasgda", TUTTI_UPDATE_DCASGDA, TUTTI_BACKUP_FROM_ZERO, STEP | TUTTI_SET_LAMBDA | TUTTI_SET_MOMENTUM },
+	{ "dcasgd", TUTTI_UPDATE_DCASGD, TUTTI_BACKUP_FROM_ZERO, STEP | LAMBDA },
+	{ "dcasgda", TUTTI_UPDATE_DCASGDA, TUTTI_BACKUP_FROM_ZERO, STEP | LAMBDA | MOMENTUM },
 };
 
 /* As shipped it has no memory and comes to NaN. This is what its inputs give if it has. */
@@ -135,15 +136,15 @@ static inline double option(const struct node *add, const char *name, double fal
 static inline tutti_update options_of(const struct recipe *r, const struct node *add)
 {
 	double rate = option(add, "learning_rate", 0.01);
-	tutti_update o = { .size = sizeof o, .set = r->set };
+	tutti_update o = tutti_update_defaults();
 
-	if (r->set & TUTTI_SET_SCALE)
+	if (r->sets & SCALE)
 		o.scale = 1 / rate;
-	if (r->set & TUTTI_SET_LEARNING_RATE)
+	if (r->sets & LEARNING_RATE)
 		o.learning_rate = r->rule == TUTTI_UPDATE_ADAGRAD ? option(add, "rho", 0.1) : rate;
-	if (r->set & TUTTI_SET_LAMBDA)
+	if (r->sets & LAMBDA)
 		o.lambda = option(add, "lam", 0.1);
-	if (r->set & TUTTI_SET_MOMENTUM)
+	if (r->sets & MOMENTUM)
 		o.momentum = option(add, "momentum", 0);
 	return o;
 }

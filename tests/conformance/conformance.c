@@ -49,7 +49,7 @@ static bool is_row(const struct a_case *c, const char *what, const struct node *
 
 static bool update_in(const struct a_case *c, const struct recipe *r, tutti_type type)
 {
-	const tutti_updater as = { .size = sizeof as, .rule = r->rule, .flags = r->flags };
+	const tutti_updater as = WITH(tutti_accumulate(), it.rule = r->rule, it.flags = r->flags);
 	int n = length(get(c->in, "data")), step = 0;
 	char w[LENGTH * 8], d[LENGTH * 8];
 	double tolerance = type == TUTTI_F64 ? 1e-12 : 1e-6;

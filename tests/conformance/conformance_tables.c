@@ -30,7 +30,6 @@ static tutti_table *open_table(const struct node *c, tutti *job, tutti_table_con
 {
 	tutti_table *t = NULL;
 
-	config.size = sizeof config;
 	WANT(tutti_table_open(job, get(c, "id")->text, &config, &t) == 0);
 	meet(c, job);
 	return t;
@@ -74,12 +73,13 @@ static void run_updater(const struct node *c, tutti *job)
 {
 	const struct node *in = get(c, "input"), *after = get(get(c, "expected"), "data_after_each_add");
 	const struct recipe *r = recipe_of(in);
-	tutti_table_config config = { .type = TUTTI_F32, .count = (uint64_t)length(get(in, "data")),
-		                      .updater = { .size = sizeof config.updater, .rule = r->rule, .flags = r->flags } };
+	tutti_table_config config = tutti_table_f32((uint64_t)length(get(in, "data")), tutti_accumulate());
 	bool mended = !strcmp(r->name, "adagrad_literal"); /* the recorded numbers are the defect's */
 	float v[LENGTH];
 	int step = 0;
 
+	config.updater.rule = r->rule;
+	config.updater.flags = r->flags;
 	tutti_table *t = open_table(c, job, config);
 	set_elements(v, get(in, "data"), TUTTI_F32);
 	if (tutti_rank(job) == 0)
@@ -103,7 +103,9 @@ static void run_updater(const struct node *c, tutti *job)
 static void run_keys(const struct node *c, tutti *job)
 {
 	const struct node *in = get(c, "input"), *owners = get(get(c, "expected"), "server_of_key");
-	tutti_table_config config = { .type = TUTTI_F32, .flags = TUTTI_TABLE_KEYS, .servers = whole(get(in, "servers")), .server = (const int[]){ 0, 1, 2, 3, 4 } };
+	tutti_table_config config = tutti_table_keys(TUTTI_F32, 1, tutti_accumulate());
+	config.servers = whole(get(in, "servers"));
+	config.server = (const int[]){ 0, 1, 2, 3, 4 };
 	tutti_table *t = open_table(c, job, config);
 	int gets = 0, turn = 0;
 
@@ -126,7 +128,7 @@ static void run_array(const struct node *c, tutti *job)
 {
 	const struct node *in = get(c, "input");
 	int n = whole(get(in, "size"));
-	tutti_table *t = open_table(c, job, (tutti_table_config){ .type = TUTTI_F32, .count = (uint64_t)n });
+	tutti_table *t = open_table(c, job, tutti_table_f32((uint64_t)n, tutti_accumulate()));
 	float d[LENGTH];
 
 	for (int i = 0; i < n; i++)
@@ -159,7 +161,7 @@ static void run_matrix(const struct node *c, tutti *job)
 {
 	const struct node *in = get(c, "input");
 	int rows = whole(get(in, "rows")), row = whole(get(in, "cols"));
-	tutti_table *t = open_table(c, job, (tutti_table_config){ .type = TUTTI_F32, .count = (uint64_t)rows, .row = (uint64_t)row });
+	tutti_table *t = open_table(c, job, tutti_table_rows(TUTTI_F32, (uint64_t)rows, (uint64_t)row, tutti_accumulate()));
 	float v[LENGTH];
 
 	for (int k = 0; k < whole(get(in, "iterations")) && tutti_rank(job) < whole(get(in, "workers")); k++)
@@ -177,8 +179,9 @@ static void run_cut(const struct node *c, tutti *job)
 	const struct node *in = get(c, "input"), *offsets = get(get(c, "expected"), "offsets"), *owners = get(get(c, "expected"), "row_to_server");
 	bool array = get(in, "size")->kind == NUMBER;
 	int rows = whole(get(in, array ? "size" : "rows")), row = array ? 1 : 3, i = 0;
-	tutti_table *t = open_table(c, job, (tutti_table_config){ .type = TUTTI_F32, .count = (uint64_t)rows, .row = (uint64_t)row,
-	                            .flags = TUTTI_TABLE_CUT_MULTIVERSO, .servers = whole(get(in, "servers")), .server = (const int[]){ 0, 1, 2, 3, 4 } });
+	const int servers[] = { 0, 1, 2, 3, 4 };
+	tutti_table *t = open_table(c, job, WITH(tutti_table_rows(TUTTI_F32, (uint64_t)rows, (uint64_t)row, tutti_accumulate()),
+	                            it.flags = TUTTI_TABLE_CUT_MULTIVERSO, it.servers = whole(get(in, "servers")), it.server = servers));
 	float d[LENGTH], v[LENGTH];
 	uint64_t list[LENGTH], offset;
 
@@ -255,7 +258,7 @@ static void run_sparse_pulls(const struct node *c, tutti *job)
 	const struct node *in = get(c, "input"), *replies = get(get(c, "expected"), "rows_returned_per_get");
 	unsigned flags = TUTTI_TABLE_FRESH | (is_true(get(in, "own_add_marks_self_stale")) ? TUTTI_TABLE_FRESH_OWN : 0);
 	size_t rows = (size_t)whole(get(in, "rows"));
-	tutti_table *t = open_table(c, job, (tutti_table_config){ .type = TUTTI_F32, .count = rows, .flags = flags });
+	tutti_table *t = open_table(c, job, WITH(tutti_table_f32(rows, tutti_accumulate()), it.flags = flags));
 	float d[LENGTH], v[LENGTH], all[LENGTH] = { 0 };
 	uint64_t list[LENGTH];
 	int pulls = 0, turn = 0;
@@ -290,8 +293,9 @@ static void run_sparse_pulls(const struct node *c, tutti *job)
 static void run_filter(const struct node *c, tutti *job)
 {
 	const struct node *in = get(c, "input"), *values = get(in, "values");
-	tutti_table *t = open_table(c, job, (tutti_table_config){ .type = TUTTI_F32, .count = 1, .row = (uint64_t)length(values), .flags = TUTTI_TABLE_FILTER,
-	                            .clip = get(in, "clip")->number, .servers = 1, .server = (const int[]){ 0 } });
+	const int servers[] = { 0 };
+	tutti_table *t = open_table(c, job, WITH(tutti_table_rows(TUTTI_F32, 1, (uint64_t)length(values), tutti_accumulate()),
+	                            it.flags = TUTTI_TABLE_FILTER, it.clip = get(in, "clip")->number, it.servers = 1, it.server = servers));
 	const uint64_t row = 0;
 	float v[LENGTH];
 
@@ -327,7 +331,7 @@ static void run_delta_sync(const struct node *c, tutti *job)
 	const struct node *in = get(c, "input"), *init = get(in, "init");
 	int n = length(init), syncs = 0;
 	float last[LENGTH], now[LENGTH], d[LENGTH];
-	tutti_table *t = open_table(c, job, (tutti_table_config){ .type = TUTTI_F32, .count = (uint64_t)n });
+	tutti_table *t = open_table(c, job, tutti_table_f32((uint64_t)n, tutti_accumulate()));
 
 	set_elements(now, init, TUTTI_F32);
 	set_elements(last, init, TUTTI_F32);
@@ -362,7 +366,7 @@ static tutti_table *open_in_rounds(const struct node *c, tutti *job, int workers
 {
 	static const int all[RANKS] = { 0, 1, 2, 3, 4 };
 
-	return open_table(c, job, (tutti_table_config){ .type = TUTTI_F32, .count = 1, .workers = workers, .worker = all, .consistency = as });
+	return open_table(c, job, WITH(tutti_table_f32(1, tutti_accumulate()), it.workers = workers, it.worker = all, it.consistency = as));
 }
 
 /* Pulls that have to wait are started, and have ended when all is over; what each gets is in the recorded replies. */
@@ -404,7 +408,7 @@ static void run_backup(const struct node *c, tutti *job)
 	const struct node *in = get(c, "input"), *trace = get(get(c, "expected"), "trace_worker_applied_value_globalclock");
 	int workers = whole(get(in, "workers")), i = 0, clock = 0;
 	tutti_table *t = open_in_rounds(c, job, workers, (tutti_consistency){ .mode = TUTTI_BSP, .backup = workers - whole(get(get(c, "expected"), "num_sync_workers")) });
-	tutti_table_info info = { .size = sizeof info };
+	tutti_table_info info = { 0 };
 	double closed = get(in, "initial")->number;
 	uint64_t dropped = 0;
 	float x;
@@ -521,7 +525,7 @@ static void test_sim(void)
 
 static int be_rank(int rank, const char *boot, const char *transports)
 {
-	tutti_config config = { .size = sizeof config, .rank = rank, .ranks = RANKS, .boot = boot, .transports = transports };
+	tutti_config config = { .rank = rank, .ranks = RANKS, .boot = boot, .transports = transports };
 	tutti *job;
 
 	if (tutti_join(&config, &job)) {

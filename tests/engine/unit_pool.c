@@ -118,9 +118,10 @@ static void test_no_job(void)
 static void push_with(const char *threads, tutti_update_rule rule, float *values, const float *delta)
 {
 	tutti *job = alone(threads);
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = COUNT, .updater = { .size = sizeof c.updater, .rule = rule } };
+	tutti_table_config c = tutti_table_f32(COUNT, tutti_accumulate());
 	tutti_table *t;
 
+	c.updater.rule = rule;
 	CU_ASSERT_EQUAL_FATAL(tutti_table_open(job, "pool", &c, &t), 0);
 	CU_ASSERT_EQUAL(job->job->pool == NULL, !strcmp(threads, "0"));
 	for (int i = 0; i < 3; i++)

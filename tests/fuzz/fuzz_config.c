@@ -63,7 +63,7 @@ static void join_alone(const tutti_config *c)
 static void read_file(const char *file)
 {
 	const char *rank = look_up("rank"), *ranks = look_up("ranks");
-	tutti_config c = { .size = sizeof c, .file = file, .boot = look_up("boot"),
+	tutti_config c = { .file = file, .boot = look_up("boot"),
 	                   .rank = rank ? atoi(rank) : 0, .ranks = ranks ? atoi(ranks) : 0 };
 	struct tt_settings s;
 	struct tt_launch b = { .size = 0, .listen_fd = -1 };

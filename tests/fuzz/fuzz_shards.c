@@ -43,8 +43,10 @@ static void open_part(struct part *p)
 	else
 		p->delta = calloc(1, bytes);
 	for (int i = 0; i < TABLES; i++) {
-		tutti_table_config c = { .size = sizeof c, .type = kinds[i].type, .count = kinds[i].count, .servers = kinds[i].servers, .server = ranks };
-		c.updater = (tutti_updater){ .size = sizeof c.updater, .rule = kinds[i].rule };
+		tutti_table_config c = tutti_table_rows(kinds[i].type, kinds[i].count, 1, tutti_accumulate());
+		c.servers = kinds[i].servers;
+		c.server = ranks;
+		c.updater.rule = kinds[i].rule;
 		FUZZ_CHECK(!tutti_table_open(p->job, kinds[i].name, &c, &p->table[i]), "tables open");
 	}
 	FUZZ_CHECK(!tutti_barrier(p->job, NULL), "all are there");
@@ -52,13 +54,14 @@ static void open_part(struct part *p)
 
 static void call(struct part *p, unsigned what)
 {
-	tutti_update u = { .size = sizeof u, .set = TUTTI_SET_LEARNING_RATE, .learning_rate = 0.5 };
+	tutti_update u = tutti_update_defaults();
 	tutti_table *t = p->table[what >> 2 & 3];
 	bool plain = kinds[what >> 2 & 3].rule == TUTTI_UPDATE_ADD || !(what & 64);
 	float **values = &p->values[p->count];
 	tutti_op *op = &p->op[p->count];
 	int err;
 
+	u.learning_rate = 0.5;
 	if (!t || p->count == OPS)
 		return;
 	*values = calloc(LARGE, sizeof **values);

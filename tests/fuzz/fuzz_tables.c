@@ -53,9 +53,9 @@ static void make_folder(void)
 
 static void open_part(struct part *p)
 {
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = ROWS, .row = ROW, .flags = TUTTI_TABLE_FRESH | TUTTI_TABLE_FILTER },
-	                   k = { .size = sizeof k, .type = TUTTI_I64, .row = ROW, .flags = TUTTI_TABLE_KEYS };
+	tutti_table_config c = tutti_table_rows(TUTTI_F32, ROWS, ROW, tutti_accumulate()), k = tutti_table_keys(TUTTI_I64, ROW, tutti_accumulate());
 
+	c.flags = TUTTI_TABLE_FRESH | TUTTI_TABLE_FILTER;
 	FUZZ_CHECK(!tutti_join(NULL, &p->job), "all join");
 	FUZZ_CHECK(!tutti_table_open(p->job, "rows", &c, &p->rows) && !tutti_table_open(p->job, "keys", &k, &p->keys), "tables open");
 	p->values = fuzz_fenced(BYTES);
@@ -77,14 +77,16 @@ static void close_part(struct part *p)
 static int call(struct part *p, unsigned what, tutti_op *op)
 {
 	static size_t n[RANKS];
+	tutti_update twice = tutti_update_defaults();
 
+	twice.scale = 2;
 	switch (what % 8) {
 	case 0: return tutti_table_push_rows(p->rows, p->list, N, p->values, NULL, op);
 	case 1:
 		return what & 32 ? tutti_table_refresh_rows(p->rows, p->list, N, p->values, &n[tutti_rank(p->job)], op) :
 		                   tutti_table_pull_rows(p->rows, p->list, N, p->values, op);
 	case 2: return tutti_table_pull_fresh(p->rows, p->fresh, p->values, what & 32 ? 5 : N, &n[tutti_rank(p->job)], op);
-	case 3: return tutti_table_push(p->rows, p->values, &(tutti_update){ .size = sizeof(tutti_update), .set = TUTTI_SET_SCALE, .scale = 2 }, op);
+	case 3: return tutti_table_push(p->rows, p->values, &twice, op);
 	case 4: return tutti_table_pull(p->rows, p->values, op);
 	case 5: return tutti_table_push_pull(p->rows, p->values, NULL, p->values, op);
 	case 6: return tutti_table_push_rows(p->keys, p->list, N, p->values, NULL, op);
@@ -186,11 +188,13 @@ static void bad(struct part *p)
 static void check_pair(struct part *p, int rank)
 {
 	const int servers[] = { 0, 1 };
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F64, .count = 2, .servers = 2, .server = servers };
+	tutti_table_config c = tutti_table_rows(TUTTI_F64, 2, 1, tutti_accumulate());
 	uint64_t row = (uint64_t)rank;
 	double mine = 5 + rank, got = 0;
 	tutti_table *t;
 
+	c.servers = 2;
+	c.server = servers;
 	p->ready = true; /* what the other one calls may have taken several deadlines */
 	while (!parts[1 - rank].ready)
 		tt_sim_sleep(TT_MS);

@@ -84,7 +84,7 @@ static inline void pass_time(uint64_t ns)
 static inline int join_again(tutti *job, int rank, tutti **again)
 {
 	struct ranks *run = tt_world ? sim_run_now : this_run;
-	tutti_config c = { .size = sizeof c, .rank = rank, .ranks = run->size, .boot = tt_world ? "sim:0" : run->boot, .transports = transports_of(run),
+	tutti_config c = { .rank = rank, .ranks = run->size, .boot = tt_world ? "sim:0" : run->boot, .transports = transports_of(run),
 		           .timeout_ms = run->timeout_ms, .silence_ms = silence_of(run) };
 
 	run->left[tutti_rank(job)] = true;
@@ -117,7 +117,7 @@ static inline void *thread_rank(void *arg)
 {
 	struct thread_rank *me = arg;
 	struct ranks *run = me->run;
-	tutti_config c = { .size = sizeof c, .rank = me->rank, .ranks = run->size, .boot = run->boot, .transports = transports_of(run),
+	tutti_config c = { .rank = me->rank, .ranks = run->size, .boot = run->boot, .transports = transports_of(run),
 		           .timeout_ms = run->timeout_ms, .silence_ms = silence_of(run) };
 	char node[16];
 	tutti *job;
@@ -125,7 +125,7 @@ static inline void *thread_rank(void *arg)
 	this_run = run;
 	snprintf(node, sizeof node, "n%d", me->rank);
 	if (*run->nodes)
-		c = (tutti_config){ .size = sizeof c, .file = run->nodes, .node = node, .transports = c.transports, .timeout_ms = c.timeout_ms, .silence_ms = c.silence_ms };
+		c = (tutti_config){ .file = run->nodes, .node = node, .transports = c.transports, .timeout_ms = c.timeout_ms, .silence_ms = c.silence_ms };
 	int err = tutti_join(&c, &job);
 	CHECK(err == 0);
 	if (!err)

@@ -287,7 +287,7 @@ static void program_back(tutti *again)
 static void program_restarted(tutti *job)
 {
 	tutti *left = NULL, *g = NULL;
-	tutti_change c = { .size = sizeof c };
+	tutti_change c = { 0 };
 
 	if (tutti_late(job)) {
 		program_back(job);
@@ -1205,7 +1205,7 @@ static void test_orphan(void)
 /* Rank 0 polls for what happens to the others, and asks nothing of them. */
 static void program_watch(tutti *job)
 {
-	tutti_change c = { .size = sizeof c };
+	tutti_change c = { 0 };
 	struct pollfd p = { .events = POLLIN };
 
 	EXPECT(tutti_barrier(job, NULL) == 0);
@@ -1247,7 +1247,7 @@ static void test_watch_stopped(void) { strike_watched(SIGSTOP, 3 * 300 + 2000); 
 static void program_term(tutti *job)
 {
 	char *memory = calloc(FLOATS, sizeof(float)), *mine_too = malloc(FLOATS * sizeof(float));
-	tutti_change c = { .size = sizeof c };
+	tutti_change c = { 0 };
 	tutti_window *w;
 	tutti_op op;
 
@@ -1296,7 +1296,7 @@ static void raise_and_await(void)
 
 static void leave_another_on_term(void)
 {
-	tutti_config c = { .size = sizeof c, .ranks = 1, .boot = "127.0.0.1:1", .secret = other_secret };
+	tutti_config c = { .ranks = 1, .boot = "127.0.0.1:1", .secret = other_secret };
 	tutti *other;
 
 	EXPECT(tutti_join(&c, &other) == 0 && tutti_leave_on(other, SIGTERM) == 0);
@@ -1335,7 +1335,7 @@ static void test_term_handled(void)
 static void program_term_late(tutti *job)
 {
 	struct sigaction own = { .sa_handler = handle };
-	tutti_config c = { .size = sizeof c, .ranks = 1, .boot = "127.0.0.1:1", .secret = other_secret };
+	tutti_config c = { .ranks = 1, .boot = "127.0.0.1:1", .secret = other_secret };
 	tutti *other;
 
 	(void)job;
@@ -1438,7 +1438,7 @@ static void use_both(tutti *a, tutti *b)
 static void program_two_jobs(tutti *a)
 {
 	char boot[32];
-	tutti_config c = { .size = sizeof c, .rank = 2 - my_rank, .ranks = 3, .boot = boot, .secret = other_secret };
+	tutti_config c = { .rank = 2 - my_rank, .ranks = 3, .boot = boot, .secret = other_secret };
 	float x = 1;
 	tutti *b;
 

@@ -1,7 +1,9 @@
 /* unit_updater.c - a table's update rules, with each set of instructions, against the equations of tutti.h in double */
 #include "kernel/kernel.h"
 #include "tests/harness/cunit_main.h"
+#include "tests/harness/with.h"
 #include "tests/kernel/formats.h"
+#include <math.h>
 #include <stdlib.h>
 #ifdef __x86_64__
 #include <xmmintrin.h>
@@ -48,34 +50,43 @@ static double reference(tutti_update_rule rule, const tutti_update *o, double t,
 	}
 }
 
-/* What each rule is tried with: all that it takes, and far enough from the defaults to be noticed. */
-#define SET(names) .size = sizeof(tutti_update), .set = names
-enum { STEP = TUTTI_SET_SCALE | TUTTI_SET_LEARNING_RATE, GRADIENT = STEP | TUTTI_SET_WEIGHT_DECAY,
-       MOMENTS = GRADIENT | TUTTI_SET_BETA1 | TUTTI_SET_BETA2 | TUTTI_SET_EPSILON };
+/* What each rule is tried with: all that it takes, and far enough from the defaults to be noticed. 0: it takes none. */
 #define GRADIENT_OPTIONS .scale = 0.75, .learning_rate = 0.125, .weight_decay = 0.25
 static const tutti_update tried[] = {
-	[TUTTI_UPDATE_ADD] = { SET(TUTTI_SET_SCALE), .scale = -0.75 },
-	[TUTTI_UPDATE_ASSIGN] = { SET(0) },
-	[TUTTI_UPDATE_SGD] = { SET(GRADIENT), GRADIENT_OPTIONS },
-	[TUTTI_UPDATE_MOMENTUM] = { SET(GRADIENT | TUTTI_SET_MOMENTUM), GRADIENT_OPTIONS, .momentum = 0.7 },
-	[TUTTI_UPDATE_SMOOTHED] = { SET(GRADIENT | TUTTI_SET_MOMENTUM), GRADIENT_OPTIONS, .momentum = 0.7 },
-	[TUTTI_UPDATE_NESTEROV] = { SET(GRADIENT | TUTTI_SET_MOMENTUM), GRADIENT_OPTIONS, .momentum = 0.7 },
-	[TUTTI_UPDATE_ADAGRAD] = { SET(GRADIENT | TUTTI_SET_EPSILON), GRADIENT_OPTIONS, .epsilon = 0.02 },
-	[TUTTI_UPDATE_RMSPROP] = { SET(GRADIENT | TUTTI_SET_RHO | TUTTI_SET_EPSILON), GRADIENT_OPTIONS, .rho = 0.6, .epsilon = 0.02 },
-	[TUTTI_UPDATE_ADAM] = { SET(MOMENTS), GRADIENT_OPTIONS, .beta1 = 0.6, .beta2 = 0.8, .epsilon = 0.02 },
-	[TUTTI_UPDATE_ADAMW] = { SET(MOMENTS), GRADIENT_OPTIONS, .beta1 = 0.6, .beta2 = 0.8, .epsilon = 0.02 },
-	[TUTTI_UPDATE_DCASGD] = { SET(STEP | TUTTI_SET_LAMBDA), .scale = 2, .learning_rate = 0.125, .lambda = 0.7 },
-	[TUTTI_UPDATE_DCASGDA] = { SET(STEP | TUTTI_SET_LAMBDA | TUTTI_SET_MOMENTUM | TUTTI_SET_EPSILON), .scale = 2, .learning_rate = 0.125,
+	[TUTTI_UPDATE_ADD] = { .scale = -0.75 },
+	[TUTTI_UPDATE_ASSIGN] = { 0 },
+	[TUTTI_UPDATE_SGD] = { GRADIENT_OPTIONS },
+	[TUTTI_UPDATE_MOMENTUM] = { GRADIENT_OPTIONS, .momentum = 0.7 },
+	[TUTTI_UPDATE_SMOOTHED] = { GRADIENT_OPTIONS, .momentum = 0.7 },
+	[TUTTI_UPDATE_NESTEROV] = { GRADIENT_OPTIONS, .momentum = 0.7 },
+	[TUTTI_UPDATE_ADAGRAD] = { GRADIENT_OPTIONS, .epsilon = 0.02 },
+	[TUTTI_UPDATE_RMSPROP] = { GRADIENT_OPTIONS, .rho = 0.6, .epsilon = 0.02 },
+	[TUTTI_UPDATE_ADAM] = { GRADIENT_OPTIONS, .beta1 = 0.6, .beta2 = 0.8, .epsilon = 0.02 },
+	[TUTTI_UPDATE_ADAMW] = { GRADIENT_OPTIONS, .beta1 = 0.6, .beta2 = 0.8, .epsilon = 0.02 },
+	[TUTTI_UPDATE_DCASGD] = { .scale = 2, .learning_rate = 0.125, .lambda = 0.7 },
+	[TUTTI_UPDATE_DCASGDA] = { .scale = 2, .learning_rate = 0.125,
 		.lambda = 0.7, .momentum = 0.6, .epsilon = 0.02 },
-	[TUTTI_UPDATE_FTRL] = { SET(TUTTI_SET_SCALE | TUTTI_SET_ALPHA | TUTTI_SET_BETA | TUTTI_SET_L1 | TUTTI_SET_L2), .scale = 2, .alpha = 0.25,
+	[TUTTI_UPDATE_FTRL] = { .scale = 2, .alpha = 0.25,
 		.beta = 0.5, .l1 = 0.6, .l2 = 0.3 },
-	[TUTTI_UPDATE_ELASTIC] = { SET(TUTTI_SET_ALPHA), .alpha = 0.3 },
+	[TUTTI_UPDATE_ELASTIC] = { .alpha = 0.3 },
 };
 enum { RULES = TT_COUNT(tried) };
 
+static tutti_update options_of(tutti_update_rule rule)
+{
+	tutti_update o = tried[rule];
+
+	o.worker = -1;
+	for (double *x = &o.scale; x <= &o.l2; x++)
+		*x = *x == 0 ? NAN : *x;
+	return o;
+}
+
+static tutti_updater updater_of(tutti_update_rule rule) { return WITH(tutti_accumulate(), it.rule = rule); }
+
 static struct tt_updater *open_rule(tutti_update_rule rule, tutti_type type, size_t count, int workers)
 {
-	const tutti_updater as = { .size = sizeof as, .rule = rule };
+	const tutti_updater as = updater_of(rule);
 	struct tt_updater *u = NULL;
 
 	CU_ASSERT_EQUAL(tt_updater_open(&as, type, count, workers, &u), 0);
@@ -116,6 +127,7 @@ static bool step_and_compare(struct trial *t, struct tt_updater *u, int step)
 	char *w = t->w + PAD / 2 + t->shift, *d = t->d + PAD / 2 + 1, *out = t->out + PAD / 2, *to = t->in_place ? w : t->to + PAD / 2 + 3;
 	bool good = true, gives = t->rule == TUTTI_UPDATE_ELASTIC;
 	double was[MOST], e = 0;
+	const tutti_update options = options_of(t->rule);
 	struct tt_push push;
 
 	for (size_t i = 0; i < t->count; i++) {
@@ -127,7 +139,7 @@ static bool step_and_compare(struct trial *t, struct tt_updater *u, int step)
 			if (width < 4)
 				t->s[i][k] = get(tt_updater_state(u, k).at, i, TUTTI_F32);
 	}
-	CU_ASSERT_EQUAL(tt_updater_begin(u, 0, &tried[t->rule], &push), 0);
+	CU_ASSERT_EQUAL(tt_updater_begin(u, 0, &options, &push), 0);
 	tt_updater_apply(&push, 0, t->count, &(struct tt_piece){ to, w, d, gives ? out : NULL });
 	for (size_t i = 0; i < t->count && good; i++) {
 		double expected = reference(t->rule, &tried[t->rule], step, was[i], get(d, i, t->type), t->s[i], &e);
@@ -222,6 +234,7 @@ static void try_ranges(tutti_update_rule rule, tutti_type type)
 	static char w[2][MOST * 8], d[MOST * 8], out[2][MOST * 8];
 	size_t width = tt_type_size(type);
 	struct tt_updater *whole = open_rule(rule, type, MOST, 1), *parts = open_rule(rule, type, MOST, 1);
+	const tutti_update options = options_of(rule);
 	struct tt_push push;
 
 	memset(out, 0, sizeof out);
@@ -231,9 +244,9 @@ static void try_ranges(tutti_update_rule rule, tutti_type type)
 	for (int step = 0; step < STEPS; step++) {
 		for (size_t i = 0; i < MOST; i++)
 			set(d, i, type, draw());
-		CU_ASSERT_EQUAL(tt_updater_begin(whole, 0, &tried[rule], &push), 0);
+		CU_ASSERT_EQUAL(tt_updater_begin(whole, 0, &options, &push), 0);
 		tt_updater_apply(&push, 0, MOST, &(struct tt_piece){ w[0], w[0], d, out[0] });
-		push_in_ranges(parts, &tried[rule], w[1], d, out[1], width);
+		push_in_ranges(parts, &options, w[1], d, out[1], width);
 	}
 	CU_ASSERT(!memcmp(w[0], w[1], MOST * width));
 	CU_ASSERT(!memcmp(out[0], out[1], MOST * width));
@@ -250,7 +263,7 @@ static void test_ranges_in_any_order(void)
 			try_ranges((tutti_update_rule)rule, reals[k]);
 }
 
-#define OPTIONS(names, ...) { SET(names), __VA_ARGS__ }
+#define OPTIONS(...) WITH(tutti_update_defaults(), __VA_ARGS__)
 
 /* Options: a push's, else the table's, else the rule's own; 0 counts where it is set. */
 
@@ -266,11 +279,10 @@ static double push_one(struct tt_updater *u, int worker, const tutti_update *o, 
 
 static void test_whose_options(void)
 {
-	const tutti_updater as = { .size = sizeof as, .rule = TUTTI_UPDATE_SGD,
-		                   .defaults = OPTIONS(TUTTI_SET_LEARNING_RATE, .learning_rate = 0.5) };
-	const tutti_update none = { .size = sizeof none }, zero = OPTIONS(TUTTI_SET_LEARNING_RATE, .learning_rate = 0),
-	                   tenth = OPTIONS(TUTTI_SET_LEARNING_RATE, .learning_rate = 0.125),
-	                   decay = OPTIONS(TUTTI_SET_WEIGHT_DECAY, .weight_decay = 0.25);
+	const tutti_updater as = tutti_sgd(0.5);
+	const tutti_update none = tutti_update_defaults(), zero = OPTIONS(it.learning_rate = 0),
+	                   tenth = OPTIONS(it.learning_rate = 0.125),
+	                   decay = OPTIONS(it.weight_decay = 0.25);
 	struct tt_updater *u, *plain = open_rule(TUTTI_UPDATE_SGD, TUTTI_F64, 1, 1);
 
 	CU_ASSERT_EQUAL_FATAL(tt_updater_open(&as, TUTTI_F64, 1, 1, &u), 0);
@@ -297,26 +309,25 @@ static void expect(int err, const char *word)
 
 static void test_bad_tables(void)
 {
-	static const struct {
+	const struct {
 		tutti_updater as;
 		tutti_type type;
 		const char *word;
 	} bad[] = {
-		{ { .rule = TUTTI_UPDATE_ADD }, TUTTI_F32, "tutti_updater.size is 0" },
-		{ { .size = sizeof(tutti_updater), .rule = (tutti_update_rule)99 }, TUTTI_F32, "no update rule 99" },
-		{ { .size = sizeof(tutti_updater), .rule = (tutti_update_rule)-1 }, TUTTI_F32, "no update rule -1" },
-		{ { .size = sizeof(tutti_updater) }, (tutti_type)17, "no type 17" },
-		{ { .size = sizeof(tutti_updater), .rule = TUTTI_UPDATE_ADAM }, TUTTI_I32, "adam is not for integers" },
-		{ { .size = sizeof(tutti_updater), .rule = TUTTI_UPDATE_ADAM, .flags = TUTTI_SHARED_STATE }, TUTTI_F32, "adam takes no flags" },
-		{ { .size = sizeof(tutti_updater), .rule = TUTTI_UPDATE_ADAGRAD, .flags = TUTTI_BACKUP_FROM_ZERO }, TUTTI_F32, "no flags" },
-		{ { .size = sizeof(tutti_updater), .rule = TUTTI_UPDATE_OWN }, TUTTI_F32, "without a function" },
-		{ { .size = sizeof(tutti_updater), .rule = TUTTI_UPDATE_OWN, .own = own_nothing, .own_states = 5 }, TUTTI_F32, "own_states is 5" },
-		{ { .size = sizeof(tutti_updater), .rule = TUTTI_UPDATE_SGD, .own = own_nothing }, TUTTI_F32, "TUTTI_UPDATE_OWN" },
-		{ { .size = sizeof(tutti_updater), .defaults = OPTIONS(TUTTI_SET_SCALE, .scale = 2) }, TUTTI_I64, "no scale" },
-		{ { .size = sizeof(tutti_updater), .defaults = OPTIONS(TUTTI_SET_WORKER, .worker = 2) }, TUTTI_F32, "of a push" },
-		{ { .size = sizeof(tutti_updater), .rule = TUTTI_UPDATE_ADAM, .defaults = OPTIONS(TUTTI_SET_EPSILON, .epsilon = -1e-8) }, TUTTI_F32,
-		  "epsilon is -1e-08: it must be 0 or more" },
-		{ { .size = sizeof(tutti_updater), .rule = TUTTI_UPDATE_ADAM, .defaults = { .learning_rate = 0.1 } }, TUTTI_F32, "tutti_update.size" },
+		{ { .rule = TUTTI_UPDATE_ADD }, TUTTI_F32, "add has no learning_rate, which is 0: leave it NaN" },
+		{ updater_of((tutti_update_rule)99), TUTTI_F32, "no update rule 99" },
+		{ updater_of((tutti_update_rule)-1), TUTTI_F32, "no update rule -1" },
+		{ tutti_accumulate(), (tutti_type)17, "no type 17" },
+		{ tutti_adam(0.1), TUTTI_I32, "adam is not for integers" },
+		{ WITH(tutti_adam(0.1), it.flags = TUTTI_SHARED_STATE), TUTTI_F32, "adam takes no flags" },
+		{ WITH(tutti_adagrad(0.1), it.flags = TUTTI_BACKUP_FROM_ZERO), TUTTI_F32, "no flags" },
+		{ tutti_own(NULL, NULL, 0), TUTTI_F32, "without a function" },
+		{ tutti_own(own_nothing, NULL, 5), TUTTI_F32, "own_states is 5" },
+		{ WITH(tutti_sgd(0.1), it.own = own_nothing), TUTTI_F32, "TUTTI_UPDATE_OWN" },
+		{ WITH(tutti_accumulate(), it.defaults.scale = 2), TUTTI_I64, "no scale" },
+		{ WITH(tutti_accumulate(), it.defaults.worker = 2), TUTTI_F32, "of a push" },
+		{ WITH(tutti_adam(0.1), it.defaults.epsilon = -1e-8), TUTTI_F32, "epsilon is -1e-08: it must be 0 or more" },
+		{ tutti_adam(-1), TUTTI_F32, "learning_rate is -1" },
 	};
 	struct tt_updater *u = NULL;
 
@@ -327,30 +338,27 @@ static void test_bad_tables(void)
 
 static void test_bad_pushes(void)
 {
-	static const struct {
+	const struct {
 		tutti_update o;
 		const char *word;
 	} bad[] = {
-		{ { .size = 7 }, "tutti_update.size is 7" },
-		{ { .size = sizeof(tutti_update), .learning_rate = 0.1 }, "learning_rate is 0.1, but tutti_update.set does not name it" },
-		{ { .size = sizeof(tutti_update), .worker = 1 }, "worker is 1, but" },
-		{ OPTIONS(1u << 31), "options that there are not" },
-		{ OPTIONS(TUTTI_SET_LAMBDA, .lambda = 0.1), "adam has no lambda" },
-		{ OPTIONS(TUTTI_SET_BETA1, .beta1 = 1), "beta1 is 1: it must be from 0 to below 1" },
-		{ OPTIONS(TUTTI_SET_LEARNING_RATE, .learning_rate = -1), "learning_rate is -1: it must be 0 or more" },
-		{ OPTIONS(TUTTI_SET_SCALE, .scale = NAN), "it must be a number" },
-		{ OPTIONS(TUTTI_SET_EPSILON, .epsilon = INFINITY), "epsilon is inf" },
-		{ OPTIONS(TUTTI_SET_WORKER, .worker = 2), "the workers 0 to 1" },
-		{ OPTIONS(TUTTI_SET_WORKER, .worker = -1), "worker -1" },
+		{ { .learning_rate = 0.1 }, "adam has no momentum, which is 0: leave it NaN, as tutti_update_defaults()" },
+		{ OPTIONS(it.lambda = 0.1), "adam has no lambda" },
+		{ OPTIONS(it.beta1 = 1), "beta1 is 1: it must be from 0 to below 1" },
+		{ OPTIONS(it.learning_rate = -1), "learning_rate is -1: it must be 0 or more" },
+		{ OPTIONS(it.scale = -INFINITY), "it must be a number" },
+		{ OPTIONS(it.epsilon = INFINITY), "epsilon is inf" },
+		{ OPTIONS(it.worker = 2), "the workers 0 to 1" },
+		{ OPTIONS(it.worker = -2), "worker is -2" },
 	};
-	const tutti_updater as = { .size = sizeof as, .rule = TUTTI_UPDATE_ADAM }, ftrl = { .size = sizeof ftrl, .rule = TUTTI_UPDATE_FTRL };
-	const tutti_update zero = OPTIONS(TUTTI_SET_ALPHA, .alpha = 0), scale = OPTIONS(TUTTI_SET_SCALE, .scale = 1);
+	const tutti_updater as = tutti_adam(0.1), ftrl = tutti_ftrl(0.1);
+	const tutti_update zero = OPTIONS(it.alpha = 0), scale = OPTIONS(it.scale = 1);
 	struct tt_updater *u = open_rule(TUTTI_UPDATE_ADAM, TUTTI_F32, 8, 2), *counts = open_rule(TUTTI_UPDATE_ADD, TUTTI_I32, 8, 1);
 	struct tt_push push;
 
 	for (size_t k = 0; k < TT_COUNT(bad); k++) {
 		expect(tt_updater_begin(u, 0, &bad[k].o, &push), bad[k].word);
-		if (!(bad[k].o.set & TUTTI_SET_WORKER)) /* how many workers there are, only the server knows */
+		if (bad[k].o.worker <= 0) /* how many workers there are, only the server knows */
 			expect(tt_update_check(&as, &bad[k].o), bad[k].word);
 	}
 	CU_ASSERT_EQUAL(tt_updater_pushes(u), 0); /* what is refused is no push */
@@ -365,8 +373,8 @@ static void test_bad_pushes(void)
 
 static void test_state_of_each_worker(void)
 {
-	const tutti_updater shared = { .size = sizeof shared, .rule = TUTTI_UPDATE_ADAGRAD, .flags = TUTTI_SHARED_STATE };
-	const tutti_update as_1 = OPTIONS(TUTTI_SET_WORKER, .worker = 1);
+	const tutti_updater shared = WITH(tutti_adagrad(NAN), it.flags = TUTTI_SHARED_STATE);
+	const tutti_update as_1 = OPTIONS(it.worker = 1);
 	struct tt_updater *each = open_rule(TUTTI_UPDATE_ADAGRAD, TUTTI_F64, 1, 2), *one;
 	double first;
 
@@ -421,7 +429,7 @@ enum { GIVEN = 37, ASIDE = 3 };
 
 static struct tt_updater *open_ftrl(tutti_type type, double l1)
 {
-	tutti_updater as = { .size = sizeof as, .rule = TUTTI_UPDATE_FTRL, .defaults = tried[TUTTI_UPDATE_FTRL] };
+	tutti_updater as = WITH(updater_of(TUTTI_UPDATE_FTRL), it.defaults = options_of(TUTTI_UPDATE_FTRL));
 	struct tt_updater *u = NULL;
 
 	as.defaults.l1 = l1;
@@ -512,7 +520,7 @@ static void test_ftrl_beyond_its_bits(void)
 static void test_no_memory(void)
 {
 	static const size_t counts[] = { (size_t)1 << 60, (size_t)20 << 40 }; /* no array; one, but not two */
-	const tutti_updater adam = { .size = sizeof adam, .rule = TUTTI_UPDATE_ADAM };
+	const tutti_updater adam = tutti_adam(0.1), adagrad = tutti_adagrad(0.1);
 	struct tt_updater *u = NULL, *each;
 
 	for (size_t k = 0; k < TT_COUNT(counts); k++) {
@@ -527,7 +535,7 @@ static void test_no_memory(void)
 	CU_ASSERT_EQUAL(push_one(u, 0, NULL, 0, 0), -0.9);
 	tt_updater_close(u);
 	tt_updater_close(NULL);
-	if (tt_updater_open(&(tutti_updater){ .size = sizeof adam, .rule = TUTTI_UPDATE_ADAGRAD }, TUTTI_F32, (size_t)1 << 42, 1, &each))
+	if (tt_updater_open(&adagrad, TUTTI_F32, (size_t)1 << 42, 1, &each))
 		return; /* a sanitizer needs the room for itself */
 	CU_ASSERT_EQUAL(tt_updater_join(each, 100), -ENOMEM);
 	CU_ASSERT_EQUAL(tt_updater_states(each), 1);
@@ -623,7 +631,6 @@ static void own_rule(const tutti_update_piece *p)
 	const float *w = p->w, *d = p->d;
 	float *to = p->to, *m = p->state[0];
 
-	CU_ASSERT_EQUAL(p->size, sizeof *p);
 	CU_ASSERT_EQUAL(p->type, TUTTI_F32);
 	*(uint64_t *)p->arg += p->count;
 	for (size_t i = 0; i < p->count; i++) {
@@ -635,8 +642,7 @@ static void own_rule(const tutti_update_piece *p)
 static void test_own_rule(void)
 {
 	uint64_t seen = 0;
-	const tutti_updater as = { .size = sizeof as, .rule = TUTTI_UPDATE_OWN, .own = own_rule, .own_arg = &seen, .own_states = 1,
-		                   .defaults = OPTIONS(TUTTI_SET_LAMBDA, .lambda = 0.5) };
+	const tutti_updater as = WITH(tutti_own(own_rule, &seen, 1), it.defaults.lambda = 0.5);
 	float w[4] = { 0 }, to[4] = { 0 }, d[4] = { 2, 2, 2, 2 };
 	struct tt_updater *u;
 	struct tt_push push;
@@ -704,6 +710,7 @@ static void test_nan_and_infinity(void)
 static void run_on(int level, tutti_update_rule rule, tutti_type type, char *w)
 {
 	struct tt_updater *u = open_rule(rule, type, MOST, 1);
+	const tutti_update options = options_of(rule);
 	char d[MOST * 8];
 	struct tt_push push;
 
@@ -714,7 +721,7 @@ static void run_on(int level, tutti_update_rule rule, tutti_type type, char *w)
 	for (int step = 0; step < STEPS; step++) {
 		for (size_t i = 0; i < MOST; i++)
 			set(d, i, type, draw());
-		CU_ASSERT_EQUAL(tt_updater_begin(u, 0, &tried[rule], &push), 0);
+		CU_ASSERT_EQUAL(tt_updater_begin(u, 0, &options, &push), 0);
 		tt_updater_apply(&push, 0, MOST, &(struct tt_piece){ w, w, d, NULL });
 	}
 	tt_updater_close(u);

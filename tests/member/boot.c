@@ -280,9 +280,8 @@ static void test_order(void)
 static void test_program(void)
 {
 	const char *boot = text("localhost:%d", free_port());
-	tutti_config c[2] = { { .size = sizeof *c, .rank = 0, .ranks = 2, .boot = boot, .secret = "sixteen bytes ok" },
-		              { .size = sizeof *c,
-		                .rank = 1,
+	tutti_config c[2] = { { .rank = 0, .ranks = 2, .boot = boot, .secret = "sixteen bytes ok" },
+		              { .rank = 1,
 		                .ranks = 2,
 		                .boot = boot,
 		                .secret = "sixteen bytes ok",
@@ -343,7 +342,7 @@ static void test_nodes(void)
 {
 	for (int last = 0; last < 3; last++) {
 		const char *file = three_nodes("nodes.conf", "");
-		tutti_config right = { .size = sizeof right, .file = file, .node = "right" };
+		tutti_config right = { .file = file, .node = "right" };
 		struct try t[] = { { .env = { text("TUTTI_CONFIG=%s", file), "TUTTI_NODE=left" } },
 			           { .env = { text("TUTTI_CONFIG=%s", file), "TUTTI_NODE=middle" } },
 			           { .config = &right, .env = { "TUTTI_NODE=left" } } };
@@ -703,13 +702,10 @@ static void test_misspelt_variable(void)
 
 static void test_config_struct(void)
 {
-	tutti_config small = { .size = 8 }, none = { .size = 0 },
-		     rank = { .size = sizeof rank, .rank = 2, .ranks = 2, .boot = "127.0.0.1:1" },
-		     empty = { .size = sizeof empty, .boot = "127.0.0.1:1" },
-		     port = { .size = sizeof port, .rank = 1, .ranks = 2, .boot = "here" };
+	tutti_config rank = { .rank = 2, .ranks = 2, .boot = "127.0.0.1:1" },
+		     empty = { .boot = "127.0.0.1:1" },
+		     port = { .rank = 1, .ranks = 2, .boot = "here" };
 
-	refuse_one(__LINE__, (struct try){ .config = &small }, -EINVAL, "tutti_config.size is 8|sizeof(tutti_config)");
-	refuse_one(__LINE__, (struct try){ .config = &none }, -EINVAL, "tutti_config.size is 0|sizeof(tutti_config)");
 	refuse_one(__LINE__, (struct try){ .config = &rank }, -EINVAL, "tutti_config.rank is 2|0 to 1");
 	refuse_one(__LINE__, (struct try){ .config = &empty }, -EINVAL, "tutti_config.ranks is 0|at least one");
 	refuse_one(__LINE__, (struct try){ .config = &port, .env = { QUICK } }, -EINVAL, "'|here|HOST:PORT");
@@ -855,7 +851,7 @@ static void test_precedence(void)
 	const char *file = text("TUTTI_CONFIG=%s",
 	                        config_file("order.conf", "timeout = 100;\nsecret = \"the file's own secret\";\n")),
 		   *boot = boot_at(free_port());
-	tutti_config program = { .size = sizeof program, .secret = strchr(SECRET, '=') + 1, .timeout_ms = 5000 };
+	tutti_config program = { .secret = strchr(SECRET, '=') + 1, .timeout_ms = 5000 };
 	struct try t[] = { { .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot, file, SECRET, "TUTTI_TIMEOUT=5000" } },
 		           { .env = { "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, SECRET }, .late_ms = 400 } };
 
@@ -887,8 +883,8 @@ static void test_who_places(void)
 	const char *list = text("TUTTI_CONFIG=%s", config_file("places.conf", text("nodes = ( { name = \"left\"; address = \"127.0.0.1:%d\"; },"
 	                                                                          "{ name = \"middle\"; address = \"127.0.0.1:%d\"; } );\n",
 	                                                                          free_port(), free_port())));
-	tutti_config c[2] = { { .size = sizeof *c, .rank = 0, .ranks = 2, .boot = other },
-		              { .size = sizeof *c, .rank = 1, .ranks = 2, .boot = other } };
+	tutti_config c[2] = { { .rank = 0, .ranks = 2, .boot = other },
+		              { .rank = 1, .ranks = 2, .boot = other } };
 	const tutti_config *none[2] = { NULL }, *program[2] = { &c[0], &c[1] };
 
 	place_by(__LINE__, list, (const char *const[2][3]){ { NULL } }, none);                    /* the list, not torchrun */

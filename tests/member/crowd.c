@@ -350,7 +350,7 @@ static struct board {
 static _Noreturn void be_rank(int rank, int size, int port, int timeout_ms)
 {
 	char boot[32];
-	tutti_config c = { .size = sizeof c, .rank = rank, .ranks = size, .boot = boot, .timeout_ms = timeout_ms };
+	tutti_config c = { .rank = rank, .ranks = size, .boot = boot, .timeout_ms = timeout_ms };
 	tutti *job = NULL;
 	double v = rank;
 	int err;

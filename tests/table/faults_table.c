@@ -12,9 +12,11 @@ static bool in_place;  /* what is pushed lies where the servers may map it */
 
 static tutti_table *open_table(tutti *job, const char *name, uint64_t count, int servers, const int *server)
 {
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = count, .servers = servers, .server = server };
+	tutti_table_config c = tutti_table_f32(count, tutti_accumulate());
 	tutti_table *t = NULL;
 
+	c.servers = servers;
+	c.server = server;
 	EXPECT(tutti_table_open(job, name, &c, &t) == 0);
 	return t;
 }
@@ -95,7 +97,7 @@ static void use_other(tutti_table *t, float *v)
 /* A server says whether a push ended in its middle. */
 static void look_at_count(tutti_table *large, const float *v)
 {
-	tutti_table_info info = { .size = sizeof info };
+	tutti_table_info info = { 0 };
 	struct tt_shards shards;
 
 	EXPECT(tutti_table_look(large, &info) == 0 && info.server == (my_rank < 2 ? my_rank : -1));
@@ -303,9 +305,10 @@ static void remove_folder(void)
 
 static tutti_table *open_saved(tutti *job)
 {
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = ELEMENTS, .load = tutti_late(job) ? save_folder : NULL };
+	tutti_table_config c = tutti_table_f32(ELEMENTS, tutti_accumulate());
 	tutti_table *t = NULL;
 
+	c.load = tutti_late(job) ? save_folder : NULL;
 	EXPECT(tutti_table_open(job, "w", &c, &t) == 0);
 	return t;
 }

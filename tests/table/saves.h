@@ -105,8 +105,9 @@ static inline void add_up(const tutti_update_piece *p)
 
 static inline tutti_table_config config_of(tutti_update_rule rule, tutti_type type, uint64_t count)
 {
-	tutti_table_config c = { .size = sizeof c, .type = type, .count = count, .updater = { .size = sizeof c.updater, .rule = rule } };
+	tutti_table_config c = tutti_table_rows(type, count, 1, tutti_accumulate());
 
+	c.updater.rule = rule;
 	if (rule == TUTTI_UPDATE_OWN) {
 		c.updater.own = add_up;
 		c.updater.own_states = 1;

@@ -4,6 +4,7 @@
 #include "member/member.h"
 #include "table/table.h"
 #include "tests/harness/ranks.h"
+#include "tests/harness/with.h"
 
 /* On sim once for each seed, then over TCP and shared memory, with so many ranks as `sizes` says in turn, up to a 0. */
 static inline void run_on_wires(void (*program)(tutti *), const int *sizes, uint64_t seeds)
@@ -26,8 +27,9 @@ static inline tutti_table *open_table(tutti *job, const char *name, const tutti_
 
 static inline tutti_table *open_by_rule(tutti *job, const char *name, tutti_type type, uint64_t count, tutti_update_rule rule)
 {
-	tutti_table_config c = { .size = sizeof c, .type = type, .count = count, .updater = { .size = sizeof c.updater, .rule = rule } };
+	tutti_table_config c = tutti_table_rows(type, count, 1, tutti_accumulate());
 
+	c.updater.rule = rule;
 	return open_table(job, name, &c);
 }
 

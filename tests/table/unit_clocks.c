@@ -19,8 +19,10 @@ static void on_wires(void (*program)(tutti *), const int *sizes) { run_on_wires(
 
 static tutti_table_config config_of(uint64_t count, tutti_mode mode, int staleness, int backup)
 {
-	return (tutti_table_config){ .size = sizeof(tutti_table_config), .type = TUTTI_F32, .count = count,
-		                     .consistency = { .mode = mode, .staleness = staleness, .backup = backup } };
+	tutti_table_config c = tutti_table_f32(count, tutti_accumulate());
+
+	c.consistency = (tutti_consistency){ .mode = mode, .staleness = staleness, .backup = backup };
+	return c;
 }
 
 static void dawdle(tutti *job) /* one now and then */
@@ -104,11 +106,12 @@ static void program_rule(tutti *job)
 {
 	enum { COUNT = 3000 };
 	tutti_table_config c = config_of(COUNT, TUTTI_BSP, 0, 0);
-	const tutti_update mean = { .size = sizeof mean, .set = TUTTI_SET_SCALE | TUTTI_SET_LEARNING_RATE, .scale = 1.0 / tutti_size(job), .learning_rate = 0.5 };
+	tutti_update mean = tutti_update_defaults();
 	float *d = calloc(COUNT, sizeof *d), *v = calloc(COUNT, sizeof *v), m = 0, w = 8;
 
-	c.updater = (tutti_updater){ .size = sizeof c.updater, .rule = TUTTI_UPDATE_MOMENTUM,
-		                     .defaults = { .size = sizeof(tutti_update), .set = TUTTI_SET_MOMENTUM, .momentum = 0.5 } };
+	mean.scale = 1.0 / tutti_size(job);
+	mean.learning_rate = 0.5;
+	c.updater = tutti_momentum(NAN, 0.5);
 	tutti_table *t = open_table(job, "clocks", &c);
 	fill(v, COUNT, w);
 	if (tutti_rank(job) == 0)
@@ -157,12 +160,13 @@ static void test_stale(void) { on_wires(program_stale, (const int[]){ 1, 2, 4, 0
 /* A scale of 1 is none, also of integers; and who pushes no row has pushed. */
 static void program_little(tutti *job)
 {
-	const tutti_update once = { .size = sizeof once, .set = TUTTI_SET_SCALE, .scale = 1 };
+	tutti_update once = tutti_update_defaults();
 	tutti_table_config c = config_of(1000, TUTTI_BSP, 0, 0);
 	int64_t d[1000], v[1000];
 	int n = tutti_size(job), me = tutti_rank(job);
 	const uint64_t row = 999;
 
+	once.scale = 1;
 	c.type = TUTTI_I64;
 	tutti_table *t = open_table(job, "clocks", &c);
 
@@ -234,7 +238,7 @@ static void program_apart(tutti *job)
 	const tutti_consistency rounds = { .mode = TUTTI_BSP };
 	const tutti_table_config c = config_of(5000, TUTTI_BSP, 0, 0);
 	tutti_table *t = open_table(job, "apart", &c);
-	tutti_versions versions = { .size = sizeof versions };
+	tutti_versions versions = { 0 };
 	float d[5000], v[5000];
 
 	fill(d, 5000, 1);
@@ -396,7 +400,7 @@ static void program_given_up(tutti *job)
 	enum { COUNT = 60001, PUSHES = 10 };
 	tutti_table_config c = config_of(COUNT, TUTTI_BSP, 0, 0);
 	tutti_table *t = open_table(job, "given up", &c);
-	tutti_versions versions = { .size = sizeof versions };
+	tutti_versions versions = { 0 };
 	float *d = calloc(COUNT, sizeof *d), *v = calloc(COUNT, sizeof *v);
 	tutti_op op[PUSHES];
 
@@ -427,7 +431,7 @@ static void test_given_up(void) { run_on_wires(program_given_up, (const int[]){ 
 static void program_backup(tutti *job)
 {
 	enum { COUNT = 30000 };
-	tutti_stat dropped = { .size = sizeof dropped }, pushed = dropped;
+	tutti_stat dropped = { 0 }, pushed = dropped;
 	int n = tutti_size(job), me = tutti_rank(job);
 	const tutti_table_config c = config_of(COUNT, TUTTI_BSP, 0, 1);
 	tutti_table *t = open_table(job, "clocks", &c);
@@ -501,7 +505,7 @@ static void program_bad(tutti *job)
 	c = config_of(10, TUTTI_SSP, 0, 1);
 	CHECK(tutti_table_open(job, "x", &c, &t) == -EINVAL && strstr(tutti_why(), "backup"));
 	c = config_of(10, TUTTI_BSP, 0, 0);
-	c.updater = (tutti_updater){ .size = sizeof c.updater, .rule = TUTTI_UPDATE_ELASTIC };
+	c.updater = tutti_elastic(NAN);
 	CHECK(tutti_table_open(job, "x", &c, &t) == -EINVAL && strstr(tutti_why(), "elastic"));
 	c = config_of(10, TUTTI_BSP, 0, 0);
 	c.workers = 1;
@@ -548,8 +552,8 @@ static void program_clock(tutti *job, tutti_consistency as)
 	int rank = tutti_rank(job), last = tutti_size(job) - 1, n = tutti_size(job), err = 0;
 	tutti_table_config c = config_of(90000, as.mode, as.staleness, 0);
 	float *v = calloc(c.count, sizeof *v), *ones = calloc(c.count, sizeof *ones);
-	tutti_versions versions = { .size = sizeof versions };
-	tutti_table_info info = { .size = sizeof info };
+	tutti_versions versions = { 0 };
+	tutti_table_info info = { 0 };
 	tutti *again = NULL;
 	tutti_table *t;
 
@@ -735,7 +739,7 @@ static int push_last(tutti_table *t, const uint64_t *all, const float *d)
 static void read_one_version(tutti_table *t)
 {
 	const uint64_t rows[] = { 0, 100000, 200000, 299999 };
-	tutti_versions versions = { .size = sizeof versions };
+	tutti_versions versions = { 0 };
 	float *v = calloc(LAST, sizeof *v), few[4];
 
 	CHECK(tutti_table_snapshot(t, v, &versions, NULL) == 0 && versions.oldest == versions.newest);

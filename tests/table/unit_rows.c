@@ -20,7 +20,7 @@ static void on_wires(void (*program)(tutti *), const int *sizes) { run_on_wires(
 
 static tutti_table_config config_of(tutti_type type, uint64_t count, uint64_t row, unsigned flags)
 {
-	return (tutti_table_config){ .size = sizeof(tutti_table_config), .type = type, .count = count, .row = row, .flags = flags };
+	return WITH(tutti_table_rows(type, count, row, tutti_accumulate()), it.flags = flags);
 }
 
 /* ---- rows: sums ---- */
@@ -108,7 +108,7 @@ static void program_started(tutti *job)
 	tutti_op ops[2 * CALLS + 1];
 	bool good = true;
 
-	c.updater = (tutti_updater){ .size = sizeof c.updater, .rule = TUTTI_UPDATE_ASSIGN };
+	c.updater = tutti_assign();
 	t = open_table(job, "started", &c);
 	for (int i = 0; i < ROWS; i++)
 		list[i] = (uint64_t)(ROWS - 1 - i);
@@ -311,8 +311,7 @@ static tutti_table *open_touched(tutti *job, unsigned flags, int workers)
 	c.consistency = (tutti_consistency){ .mode = TUTTI_BSP };
 	c.workers = workers;
 	c.worker = workers ? ranks : NULL;
-	c.updater = (tutti_updater){ .size = sizeof c.updater, .rule = TUTTI_UPDATE_MOMENTUM,
-		                     .defaults = { .size = sizeof(tutti_update), .set = TUTTI_SET_MOMENTUM | TUTTI_SET_LEARNING_RATE, .momentum = 0.5, .learning_rate = 0.25 } };
+	c.updater = tutti_momentum(0.25, 0.5);
 	return open_table(job, "touched", &c);
 }
 
@@ -593,7 +592,7 @@ static void run_rule(tutti *job, tutti_update_rule rule, tutti_type type)
 	uint64_t list[N];
 	tutti_table *t;
 
-	c.updater = (tutti_updater){ .size = sizeof c.updater, .rule = rule };
+	c.updater.rule = rule;
 	c.servers = 1;
 	c.server = &server;
 	t = open_table(job, "rules", &c);
@@ -656,7 +655,7 @@ static void program_own_rule(tutti *job)
 	const double deltas[9] = { 1, 2, 3, 4, 5, 6, 7, 8, 9 };
 	double got[6];
 
-	c.updater = (tutti_updater){ .size = sizeof c.updater, .rule = TUTTI_UPDATE_OWN, .own = own_rule, .own_arg = &misplaced, .own_states = 1 };
+	c.updater = tutti_own(own_rule, &misplaced, 1);
 	tutti_table *t = open_table(job, "own", &c);
 	if (tutti_rank(job) == 0) {
 		CHECK(tutti_table_push_rows(t, list, 3, deltas, NULL, NULL) == 0);
@@ -740,8 +739,7 @@ static void program_key_state(tutti *job)
 	double *values = calloc(KEYS * ROW, sizeof *values);
 	bool good = true;
 
-	c.updater = (tutti_updater){ .size = sizeof c.updater, .rule = TUTTI_UPDATE_MOMENTUM };
-	c.updater.defaults = (tutti_update){ .size = sizeof(tutti_update), .set = TUTTI_SET_MOMENTUM, .momentum = 0.5 };
+	c.updater = tutti_momentum(NAN, 0.5);
 	tutti_table *t = open_table(job, "state", &c);
 	for (int i = 0; i < KEYS; i++)
 		list[i] = (uint64_t)rank << 32 | (uint64_t)i;
@@ -854,7 +852,7 @@ static void test_sparse_cases(void) { on_wires(program_sparse_cases, (const int[
 
 static uint64_t bytes_of(tutti *job, tutti_stat_kind kind)
 {
-	tutti_stat stat = { .size = sizeof stat };
+	tutti_stat stat = { 0 };
 
 	CHECK(tutti_stats(job, -1, kind, &stat) == 0);
 	return stat.bytes;
@@ -1247,6 +1245,7 @@ static void program_wrong_calls(tutti *job)
 	tutti_table_config c = config_of(TUTTI_F32, 5, 2, 0), k = config_of(TUTTI_F32, 0, 2, TUTTI_TABLE_KEYS);
 	tutti_table_config l = config_of(TUTTI_F32, 5, 16384, TUTTI_TABLE_FRESH); /* rows of more than a message */
 	tutti_table *t = open_table(job, "rows", &c), *keys = open_table(job, "keys", &k), *wide = open_table(job, "wide", &l);
+	const tutti_update odd = WITH(tutti_update_defaults(), it.beta1 = 0.5), stranger = WITH(tutti_update_defaults(), it.worker = 1 << 20);
 	uint64_t list[] = { 4, 5, ~0ull };
 	float values[10] = { 0 };
 	size_t n = 7;
@@ -1256,9 +1255,8 @@ static void program_wrong_calls(tutti *job)
 	CHECK(tutti_table_pull_rows(t, NULL, 1, values, NULL) == -EINVAL && strstr(tutti_why(), "the list"));
 	CHECK(tutti_table_pull_rows(t, list, 1, NULL, NULL) == -EINVAL && strstr(tutti_why(), "the memory"));
 	CHECK(tutti_table_pull_rows(t, list, SIZE_MAX / 8, values, NULL) == -EINVAL && strstr(tutti_why(), "more than memory"));
-	CHECK(tutti_table_push_rows(t, list, 1, values, &(tutti_update){ .size = sizeof(tutti_update), .set = TUTTI_SET_BETA1, .beta1 = 0.5 }, NULL) == -EINVAL);
-	CHECK(tutti_table_push_rows(t, list, 1, values, &(tutti_update){ .size = sizeof(tutti_update), .set = TUTTI_SET_WORKER, .worker = 1 << 20 }, NULL) ==
-	      -EINVAL && (tutti_size(job) == 1 || strstr(tutti_why(), "no such worker")));
+	CHECK(tutti_table_push_rows(t, list, 1, values, &odd, NULL) == -EINVAL);
+	CHECK(tutti_table_push_rows(t, list, 1, values, &stranger, NULL) == -EINVAL && (tutti_size(job) == 1 || strstr(tutti_why(), "no such worker")));
 	CHECK(tutti_table_pull_fresh(t, list, values, 1, &n, NULL) == -EINVAL && strstr(tutti_why(), "TUTTI_TABLE_FRESH") && n == 7);
 	CHECK(tutti_table_refresh_rows(t, list, 1, values, &n, NULL) == -EINVAL && strstr(tutti_why(), "TUTTI_TABLE_FRESH") && n == 7);
 	CHECK(tutti_table_refresh_rows(wide, list, 1, values, &n, NULL) == -ENOTSUP && strstr(tutti_why(), "has 65536 bytes, and at most ") && n == 7);

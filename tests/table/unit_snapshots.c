@@ -16,8 +16,8 @@ static const int two_servers[] = { 0, 1 };
 
 static tutti_table_config config_of(const tutti *job, uint64_t count)
 {
-	return (tutti_table_config){ .size = sizeof(tutti_table_config), .type = TUTTI_F32, .count = count, .flags = TUTTI_TABLE_SNAPSHOTS,
-		                     .servers = tutti_size((tutti *)(uintptr_t)job) > 1 ? 2 : 1, .server = two_servers };
+	return WITH(tutti_table_f32(count, tutti_accumulate()), it.flags = TUTTI_TABLE_SNAPSHOTS,
+	            it.servers = tutti_size((tutti *)(uintptr_t)job) > 1 ? 2 : 1, it.server = two_servers);
 }
 
 /* Each server's range is of one version; how many pushes it has. */
@@ -34,7 +34,7 @@ static void look_on(tutti *job, tutti_table *t, size_t count, int pushes)
 {
 	float *d = calloc(count, sizeof *d), *v = calloc(count, sizeof *v), last = -1;
 	bool writes = tutti_rank(job) == tutti_size(job) - 1;
-	tutti_versions versions = { .size = sizeof versions };
+	tutti_versions versions = { 0 };
 
 	fill(d, count, 1);
 	for (int k = 0; k < pushes; k++) {
@@ -83,8 +83,8 @@ static void look_at_rounds(tutti *job, size_t count)
 	enum { ROUNDS = 20 };
 	tutti_table_config c = config_of(job, count);
 	float *d = calloc(count, sizeof *d), *v = calloc(count, sizeof *v);
-	tutti_versions versions = { .size = sizeof versions };
-	tutti_stat stat = { .size = sizeof stat }, before = stat;
+	tutti_versions versions = { 0 };
+	tutti_stat stat = { 0 }, before = stat;
 	int workers[16], n = tutti_size(job) - (tutti_size(job) > 1);
 
 	for (int i = 0; i < n; i++)
@@ -125,7 +125,7 @@ static void program_overlap(tutti *job)
 	static const int first[] = { 0 };
 	tutti_table_config c = config_of(job, COUNT);
 	float *d = calloc(COUNT, sizeof *d), *v = calloc(COUNT, sizeof *v);
-	tutti_versions versions = { .size = sizeof versions };
+	tutti_versions versions = { 0 };
 	tutti_op ops[DEPTH];
 
 	c.servers = 1;
@@ -169,7 +169,7 @@ static void push_on(tutti_table *t, const uint64_t *rows, size_t n, const float 
 /* Their parts for each server began anew a few times at most. */
 static void check_read(tutti *job, const tutti_table *t, int err, unsigned reads, uint64_t *tries)
 {
-	tutti_stat s = { .size = sizeof s };
+	tutti_stat s = { 0 };
 
 	CHECK(err == 0);
 	CHECK(tutti_stats(job, -1, TUTTI_STAT_RETRY, &s) == 0);
@@ -191,7 +191,7 @@ static int await(tutti_op *op)
 
 static void read_all(tutti *job, tutti_table *t, size_t n, float *v, bool one, uint64_t *tries)
 {
-	tutti_versions versions = { .size = sizeof versions };
+	tutti_versions versions = { 0 };
 	float *w = calloc(n, ROW * sizeof *w);
 	tutti_op op, other;
 
@@ -211,7 +211,7 @@ static void read_all(tutti *job, tutti_table *t, size_t n, float *v, bool one, u
 static void read_on(tutti *job, tutti_table *t, const uint64_t *rows, size_t n, float *v)
 {
 	bool one = t->as.mode == TUTTI_BSP && !t->as.backup; /* else servers may have left out different pushes */
-	tutti_stat s = { .size = sizeof s };
+	tutti_stat s = { 0 };
 	uint64_t tries = tutti_stats(job, -1, TUTTI_STAT_RETRY, &s) ? 0 : s.ops;
 
 	tt_sim_slow(tutti_rank(job), SLOW);
@@ -228,10 +228,11 @@ static void read_on(tutti *job, tutti_table *t, const uint64_t *rows, size_t n, 
 static void read_slowly(tutti *job, size_t n, int servers, unsigned flags, tutti_consistency as)
 {
 	static const int server[] = { 0, 1, 2 }, worker[] = { 0, 1 };
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .row = ROW, .flags = flags };
+	tutti_table_config c = tutti_table_rows(TUTTI_F32, 0, ROW, tutti_accumulate());
 	float *d = calloc(n, ROW * sizeof *d), *v = calloc(n, ROW * sizeof *v);
 	uint64_t *rows = calloc(n, sizeof *rows);
 
+	c.flags = flags;
 	for (size_t i = 0; i < n; i++)
 		rows[i] = i;
 	c.count = flags & TUTTI_TABLE_KEYS ? 0 : n;
@@ -301,7 +302,7 @@ static void program_silent(tutti *job)
 {
 	static const int server[] = { 0 }, worker[] = { 0, 1 };
 	static atomic_int done;
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = 1, .row = ROW };
+	tutti_table_config c = tutti_table_rows(TUTTI_F32, 1, ROW, tutti_accumulate());
 	uint64_t silence = job->job->silence, took;
 
 	c.servers = 1;
@@ -351,15 +352,12 @@ static void program_keep_ends(tutti *job)
 	static const int server[] = { 0 }, worker[] = { 0, 1 };
 	static atomic_int done;
 	const tutti_consistency by_clock = { .mode = TUTTI_ASYNC };
-	tutti_table_config c = { .size = sizeof c,
-		                 .type = TUTTI_F32,
-		                 .count = 1,
-		                 .row = ROW,
-		                 .servers = 1,
-		                 .server = server,
-		                 .workers = 2,
-		                 .worker = worker,
-		                 .consistency.mode = TUTTI_BSP };
+	tutti_table_config c = tutti_table_rows(TUTTI_F32, 1, ROW, tutti_accumulate());
+	c.servers = 1;
+	c.server = server;
+	c.workers = 2;
+	c.worker = worker;
+	c.consistency.mode = TUTTI_BSP;
 	tutti_table *t = open_table(job, "kept", &c);
 	float v[ROW];
 
@@ -397,8 +395,7 @@ static void test_keep_ends(void)
 
 static void program_wrong(tutti *job)
 {
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = 5 };
-	tutti_versions versions = { .size = 3 };
+	tutti_table_config c = tutti_table_f32(5, tutti_accumulate());
 	tutti_table *t, *u;
 	float v[5];
 
@@ -408,7 +405,6 @@ static void program_wrong(tutti *job)
 	CHECK(tutti_table_open(job, "x", &c, &u) == -EINVAL && strstr(tutti_why(), "TUTTI_TABLE_SNAPSHOTS"));
 	c.flags = TUTTI_TABLE_SNAPSHOTS;
 	CHECK(tutti_table_open(job, "x", &c, &u) == 0);
-	CHECK(tutti_table_snapshot(u, v, &versions, NULL) == -EINVAL && strstr(tutti_why(), "tutti_versions"));
 	CHECK(tutti_table_snapshot(u, NULL, NULL, NULL) == -EINVAL);
 	tutti_table_close(u);
 	c.flags = 1u << 20;

@@ -4,6 +4,7 @@
 #include "tests/harness/cunit_main.h"
 #include "tests/table/tables.h"
 #include "transport/sim/sim.h"
+#include <math.h>
 
 #if TT_TSAN
 enum { SEEDS = 2 };
@@ -107,9 +108,10 @@ static void program_rules(tutti *job)
 {
 	enum { COUNT = 50000 };
 	tutti_table *t = open_by_rule(job, "rules", TUTTI_F32, COUNT, TUTTI_UPDATE_SGD);
-	tutti_update half = { .size = sizeof half, .set = TUTTI_SET_LEARNING_RATE, .learning_rate = 0.5 };
+	tutti_update half = tutti_update_defaults();
 	float *v = calloc(COUNT, sizeof *v), *got = calloc(COUNT, sizeof *got);
 
+	half.learning_rate = 0.5;
 	fill_line(v, COUNT, 1, 10);
 	if (tutti_rank(job) == 0) /* the others' barrier is behind it */
 		CHECK(tutti_table_assign(t, v, NULL) == 0);
@@ -198,7 +200,9 @@ static void test_rules(void) { on_wires(program_rules, (const int[]){ 1, 2, 3, 0
 static void program_roles(tutti *job)
 {
 	const int servers[] = { 2, 0 };
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = 40001, .servers = 2, .server = servers };
+	tutti_table_config c = tutti_table_f32(40001, tutti_accumulate());
+	c.servers = 2;
+	c.server = servers;
 	float *v = calloc(c.count, sizeof *v);
 	tutti_table *t;
 
@@ -219,15 +223,18 @@ static void test_roles(void) { on_wires(program_roles, (const int[]){ 3, 4, 0 })
 
 static void program_wrong(tutti *job)
 {
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = 100 }, other = c;
-	tutti_update odd = { .size = sizeof odd, .set = TUTTI_SET_BETA1, .beta1 = 0.5 };
+	tutti_table_config c = tutti_table_f32(100, tutti_accumulate()), other = { .type = TUTTI_F32, .count = 100 };
+	tutti_update odd = tutti_update_defaults();
 	int twice[] = { 1, 1 };
 	tutti_table *t, *u;
 	float v[100] = { 0 };
 
-	other.size = 4;
-	CHECK(tutti_table_open(job, "w", &other, &u) == -EINVAL && strstr(tutti_why(), "sizeof(tutti_table_config)"));
-	other = (tutti_table_config){ .size = sizeof c, .type = TUTTI_F32 };
+	odd.beta1 = 0.5;
+	CHECK(tutti_table_open(job, "w", &other, &u) == -EINVAL && strstr(tutti_why(), "begin with tutti_table_f32()"));
+	CHECK(tutti_table_open(job, "w", NULL, &u) == -EINVAL && strstr(tutti_why(), "begin with tutti_table_f32()"));
+	other.row = 1;
+	CHECK(tutti_table_open(job, "w", &other, &u) == -EINVAL && strstr(tutti_why(), "functions of rules, such as tutti_sgd()"));
+	other = tutti_table_f32(0, tutti_accumulate());
 	CHECK(tutti_table_open(job, "w", &other, &u) == -EINVAL && strstr(tutti_why(), "0 rows"));
 	other.count = UINT64_MAX / 2;
 	CHECK(tutti_table_open(job, "w", &other, &u) == -EINVAL && strstr(tutti_why(), "elements"));
@@ -236,7 +243,8 @@ static void program_wrong(tutti *job)
 	other.server = twice;
 	CHECK(tutti_table_open(job, "w", &other, &u) == -EINVAL && strstr(tutti_why(), "named twice"));
 	other = c;
-	other.updater = (tutti_updater){ .size = sizeof other.updater, .rule = 99 };
+	other.updater = tutti_accumulate();
+	other.updater.rule = 99;
 	CHECK(tutti_table_open(job, "w", &other, &u) == -EINVAL);
 	CHECK(tutti_window_open(job, "tutti:table:w", v, sizeof v, &(tutti_window *){ NULL }) == -EINVAL);
 	CHECK(tutti_barrier(job, NULL) == 0);
@@ -245,7 +253,10 @@ static void program_wrong(tutti *job)
 	CHECK(tutti_table_open(job, "w", &c, &u) == -EEXIST);
 	CHECK(tutti_table_push(t, NULL, NULL, NULL) == -EINVAL && strstr(tutti_why(), "\"w\""));
 	CHECK(tutti_table_push(t, v, &odd, NULL) == -EINVAL);
-	odd = (tutti_update){ .size = sizeof odd, .set = TUTTI_SET_WORKER, .worker = 1 << 20 };
+	odd = (tutti_update){ .scale = 1 };
+	CHECK(tutti_table_push(t, v, &odd, NULL) == -EINVAL && strstr(tutti_why(), "tutti_update_defaults()"));
+	odd = tutti_update_defaults();
+	odd.worker = 1 << 20;
 	CHECK(tutti_table_push(t, v, &odd, NULL) == -EINVAL && strstr(tutti_why(), "no such worker"));
 	CHECK(tutti_table_pull(t, v, NULL) == 0);
 	CHECK(tutti_barrier(job, NULL) == 0);
@@ -263,7 +274,7 @@ static bool is_refused(int err)
 
 static void program_disagree(tutti *job)
 {
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = tutti_rank(job) ? 100 : 101 };
+	tutti_table_config c = tutti_table_f32(tutti_rank(job) ? 100 : 101, tutti_accumulate());
 	tutti_table *t;
 	int err = tutti_table_open(job, "w", &c, &t);
 
@@ -272,17 +283,16 @@ static void program_disagree(tutti *job)
 
 static void program_defaults(tutti *job)
 {
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = 100, .updater = { .size = sizeof c.updater, .rule = TUTTI_UPDATE_SGD } };
+	tutti_table_config c = tutti_table_f32(100, tutti_sgd(0.1 * (1 + tutti_rank(job))));
 	tutti_table *t;
-
-	c.updater.defaults = (tutti_update){ .size = sizeof(tutti_update), .set = TUTTI_SET_LEARNING_RATE, .learning_rate = 0.1 * (1 + tutti_rank(job)) };
 	int err = tutti_table_open(job, "w", &c, &t);
+
 	CHECK(is_refused(err));
 }
 
 static void program_late(tutti *job) /* a server never opens it, then does */
 {
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = 100 };
+	tutti_table_config c = tutti_table_f32(100, tutti_accumulate());
 	tutti_table *t;
 	float v[100] = { 1 };
 
@@ -360,7 +370,48 @@ static void test_killed(void)
 		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 4, .wire = "sim", .seed = seed, .timeout_ms = 1000, .program = program_killed }), 0);
 }
 
+/* ---- options in a message ---- */
+
+static bool is_same(double a, double b) { return a == b || (isnan(a) && isnan(b)); }
+
+/* What comes of options when bits are added to `set`, and to the number k. */
+static bool is_read(const tutti_update *o, uint32_t set, int k, uint64_t bits, tutti_update *to)
+{
+	uint8_t message[112], *at = message + 8 + 8 * k;
+	struct tt_pack p = tt_pack(message, sizeof message);
+
+	tt_table_put_options(&p, o);
+	CU_ASSERT(!p.bad && p.at == p.end);
+	for (int i = 0; i < 4; i++)
+		message[i] |= (uint8_t)(set >> 8 * i);
+	for (int i = 0; i < 8; i++)
+		at[i] |= (uint8_t)(bits >> 8 * i);
+	p = tt_pack(message, sizeof message);
+	tt_table_get_options(&p, to);
+	return !p.bad;
+}
+
+static void test_options(void)
+{
+	const tutti_update none = tutti_update_defaults(), some = WITH(tutti_update_defaults(), it.worker = 3, it.scale = -2, it.momentum = 0, it.l2 = 0.5);
+	const uint64_t nan_bits = 0x7ff8000000000000;
+	tutti_update to;
+
+	CU_ASSERT(is_read(&none, 0, 0, 0, &to) && to.worker == -1);
+	for (size_t k = 0; k < 13; k++)
+		CU_ASSERT(isnan((&to.scale)[k]));
+	CU_ASSERT(is_read(&some, 0, 0, 0, &to) && to.worker == 3);
+	for (size_t k = 0; k < 13; k++)
+		CU_ASSERT(is_same((&to.scale)[k], (&some.scale)[k]));
+	CU_ASSERT(is_read(&none, 2, 0, 0, &to) && to.scale == 0);
+	CU_ASSERT(!is_read(&none, 2, 0, nan_bits, &to)); /* a NaN is no number ... */
+	CU_ASSERT(!is_read(&none, 0, 12, 1, &to));       /* ... and what is not set is 0 */
+	CU_ASSERT(!is_read(&none, 1u << 14, 0, 0, &to));
+	CU_ASSERT(!is_read(&none, 1, -1, 1ull << 63, &to)); /* a worker below 0 */
+}
+
 static CU_TestInfo table_tests[] = {
+	{ "options in a message", test_options },
 	{ "sums", test_sums },
 	{ "started", test_started },
 	{ "push and pull", test_both },

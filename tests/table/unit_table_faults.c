@@ -30,9 +30,10 @@ static void on_wires(void (*program)(tutti *), int size)
 
 static tutti_table *open_at(tutti *job, const char *name, uint64_t count, tutti_updater updater, int servers, const int *server)
 {
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = count, .updater = updater, .servers = servers, .server = server };
+	tutti_table_config c = tutti_table_f32(count, updater);
 
-	c.updater.size = sizeof c.updater;
+	c.servers = servers;
+	c.server = server;
 	return open_table(job, name, &c);
 }
 
@@ -166,11 +167,14 @@ static void program_unsent(tutti *job)
 {
 	enum { COUNT = 40 * PIECE };
 	const int servers[] = { 1 };
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = COUNT, .servers = 1, .server = servers, .consistency.mode = TUTTI_SSP };
+	tutti_table_config c = tutti_table_f32(COUNT, tutti_accumulate());
 	float *v = vector(COUNT, 1);
 	tutti_op op[2];
 	tutti_table *t;
 
+	c.servers = 1;
+	c.server = servers;
+	c.consistency.mode = TUTTI_SSP;
 	CHECK(tutti_table_open(job, "unsent", &c, &t) == 0);
 	CHECK(tutti_barrier(job, NULL) == 0);
 	CHECK(tutti_table_push(t, v, NULL, &op[0]) == 0);
@@ -193,7 +197,8 @@ static void program_switch(tutti *job)
 {
 	enum { SWITCHES = 4 };
 	static const tutti_consistency to[SWITCHES] = { { .mode = TUTTI_BSP }, { .mode = TUTTI_SSP }, { .mode = TUTTI_BSP }, { .mode = TUTTI_ASYNC } };
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = CANCELLED, .consistency.mode = TUTTI_BSP };
+	tutti_table_config c = tutti_table_f32(CANCELLED, tutti_accumulate());
+	c.consistency.mode = TUTTI_BSP;
 	tutti_table *t = open_table(job, "switch", &c);
 	float *delta = vector(CANCELLED, 1), *values = vector(CANCELLED, 0), n = (float)tutti_size(job);
 	tutti_op op[2];
@@ -246,8 +251,12 @@ static void be_held(struct tutti_table *t, int err) { (void)t, (void)err; }
 static void program_cancel_held(tutti *job)
 {
 	enum { HOLD = 20000 /* ms */ };
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = 2 * PIECE, .consistency.mode = TUTTI_BSP, .servers = 2, .server = (const int[]){ 0, 1 },
-		                 .workers = 1, .worker = (const int[]){ 2 } };
+	tutti_table_config c = tutti_table_f32(2 * PIECE, tutti_accumulate());
+	c.consistency.mode = TUTTI_BSP;
+	c.servers = 2;
+	c.server = (const int[]){ 0, 1 };
+	c.workers = 1;
+	c.worker = (const int[]){ 2 };
 	tutti_table *t = open_table(job, "behind", &c);
 	float *v = vector(c.count, 1);
 	uint64_t then;
@@ -314,7 +323,11 @@ static bool is_held(tutti_table *t)
 /* Its server holds the shard for a version, since a push does not go on, and would hold it again at once. */
 static void program_close_held(tutti *job)
 {
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = 100, .flags = TUTTI_TABLE_SNAPSHOTS, .publish_pushes = 1, .servers = 1, .server = (const int[]){ 0 } };
+	tutti_table_config c = tutti_table_f32(100, tutti_accumulate());
+	c.flags = TUTTI_TABLE_SNAPSHOTS;
+	c.publish_pushes = 1;
+	c.servers = 1;
+	c.server = (const int[]){ 0 };
 	tutti_table *t = open_table(job, "held", &c);
 	float *v = vector(100, 1);
 
@@ -339,7 +352,10 @@ static void test_close_held(void) { on_wires(program_close_held, 2); }
 /* A job is left with a table open, and a pull of it waits for the round of a rank that is stopped: that closes when the links do. */
 static void program_left_open(tutti *job)
 {
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = 100, .consistency.mode = TUTTI_BSP, .servers = 1, .server = (const int[]){ 0 } };
+	tutti_table_config c = tutti_table_f32(100, tutti_accumulate());
+	c.consistency.mode = TUTTI_BSP;
+	c.servers = 1;
+	c.server = (const int[]){ 0 };
 	tutti_table *t = open_table(job, "open", &c);
 	static float v[100], got[100];
 	static tutti_op op; /* of rank 0's */
@@ -385,7 +401,9 @@ static float push_keys(tutti_table *t, size_t n)
 static void program_switch_unmapped(tutti *job)
 {
 	const tutti_consistency rounds = { .mode = TUTTI_BSP };
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .flags = TUTTI_TABLE_KEYS, .servers = 1, .server = (const int[]){ 0 } };
+	tutti_table_config c = tutti_table_keys(TUTTI_F32, 1, tutti_accumulate());
+	c.servers = 1;
+	c.server = (const int[]){ 0 };
 	tutti_table *t = open_table(job, "keys", &c);
 	int err = -ENOMEM, failed = 0, me = tutti_rank(job);
 
@@ -420,11 +438,11 @@ static void program_open_refused(tutti *job)
 {
 	enum { REQUESTS = 5 }; /* the table, its trace, its servers, what is known of them, its workers */
 	const int workers[] = { 0, 1 };
-	tutti_table_config c = {
-		.size = sizeof c, .type = TUTTI_F32, .flags = TUTTI_TABLE_KEYS, .workers = 2, .worker = workers
-	};
+	tutti_table_config c = tutti_table_keys(TUTTI_F32, 1, tutti_accumulate());
 	tutti_table *t = NULL;
 
+	c.workers = 2;
+	c.worker = workers;
 	for (int n = 1; n <= REQUESTS; n++) {
 		refused_in = n;
 		CHECK(tutti_table_open(job, "keys", &c, &t) == -ENOMEM &&
@@ -449,8 +467,8 @@ static int longer; /* in how many worlds a push and a pull took longer than a de
 /* Servers 1 and 2; 2 takes longer than a deadline for all, and answers; 1 is stopped in the end. */
 static void program_slow(tutti *job)
 {
-	tutti_table *t = open_at(job, "both", SLOW_COUNT, (tutti_updater){ 0 }, 2, (const int[]){ 1, 2 });
-	tutti_table *slow = open_at(job, "slow", SLOW_COUNT / 2, (tutti_updater){ 0 }, 1, (const int[]){ 2 });
+	tutti_table *t = open_at(job, "both", SLOW_COUNT, tutti_accumulate(), 2, (const int[]){ 1, 2 });
+	tutti_table *slow = open_at(job, "slow", SLOW_COUNT / 2, tutti_accumulate(), 1, (const int[]){ 2 });
 	float *v = vector(SLOW_COUNT, 1);
 	uint64_t began;
 	int err;
@@ -512,7 +530,7 @@ static bool by_close;
 /* A server that answers pings, and nothing else. It holds what was sent: so it is cut off in the end. */
 static void program_mute(tutti *job)
 {
-	tutti_table *t = open_at(job, "mute", 200000, (tutti_updater){ 0 }, 1, (const int[]){ 1 });
+	tutti_table *t = open_at(job, "mute", 200000, tutti_accumulate(), 1, (const int[]){ 1 });
 	float *v = vector(200000, 1);
 	tutti_op op;
 
@@ -594,7 +612,7 @@ static void program_map_later(tutti *job)
 {
 	enum { AGAIN = 2000 }; /* ms: until then pushes go through slots */
 	static struct tt_transport later;
-	tutti_table *t = open_at(job, "later", ORDERED, (tutti_updater){ 0 }, 1, (const int[]){ 1 });
+	tutti_table *t = open_at(job, "later", ORDERED, tutti_accumulate(), 1, (const int[]){ 1 });
 	struct tt_net *net = job->job->engine.nets[0];
 	const struct tt_transport *was = net->transport;
 	float *v;
@@ -651,7 +669,7 @@ static void program_unposted(tutti *job)
 {
 	enum { COUNT = 10 * PIECE };
 	static struct tt_transport scarce;
-	tutti_table *t = open_at(job, "unposted", COUNT, (tutti_updater){ 0 }, 1, (const int[]){ 1 });
+	tutti_table *t = open_at(job, "unposted", COUNT, tutti_accumulate(), 1, (const int[]){ 1 });
 	struct tt_net *net = job->job->engine.nets[0];
 	float *v = vector(COUNT, 1);
 
@@ -723,8 +741,12 @@ static void push_out_of_reach(tutti *job, tutti_table *t, float *v)
 static void program_unreached(tutti *job)
 {
 	static const int servers[] = { 0, 2 }, workers[] = { 1 };
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = UNREACHED, .servers = 2, .server = servers, .workers = 1, .worker = workers,
-		                 .consistency.mode = TUTTI_BSP };
+	tutti_table_config c = tutti_table_f32(UNREACHED, tutti_accumulate());
+	c.servers = 2;
+	c.server = servers;
+	c.workers = 1;
+	c.worker = workers;
+	c.consistency.mode = TUTTI_BSP;
 	tutti_table *t = open_table(job, "unreached", &c);
 	float *v = vector(UNREACHED, 1);
 
@@ -821,7 +843,7 @@ static void program_woken(tutti *job)
 		pass_time(200 * TT_MS);
 	}
 	then = tt_now();
-	tutti_table *t = open_at(job, "late", THREADED, (tutti_updater){ 0 }, 1, (const int[]){ 1 });
+	tutti_table *t = open_at(job, "late", THREADED, tutti_accumulate(), 1, (const int[]){ 1 });
 	if (tutti_rank(job) == 0) {
 		CHECK(tutti_table_push(t, v, NULL, &op) == 0 && ((err = tutti_cancel(&op)) == 0 || err == -EALREADY));
 		tutti_table_close(t);
@@ -861,11 +883,11 @@ static void apply_own(const tutti_update_piece *p)
 }
 
 static const float half = 0.5f;
-static const tutti_updater own_updater = { .rule = TUTTI_UPDATE_OWN, .own = apply_own, .own_arg = (void *)(uintptr_t)&half, .own_states = 1 };
+static tutti_updater own_updater(void) { return tutti_own(apply_own, (void *)(uintptr_t)&half, 1); }
 
 static void use_own(tutti *job, const char *name, size_t count)
 {
-	tutti_table *t = open_at(job, name, count, own_updater, 0, NULL);
+	tutti_table *t = open_at(job, name, count, own_updater(), 0, NULL);
 	float *v = vector(count, 2);
 
 	CHECK(tutti_barrier(job, NULL) == 0);
@@ -905,7 +927,7 @@ static void push_late(tutti *job)
 	CHECK(join_again(job, late_rank, &again) == 0);
 	if (again) {
 		CHECK(tutti_late(again) == 1);
-		t = open_at(again, "late", LATE_COUNT, own_updater, 2, servers);
+		t = open_at(again, "late", LATE_COUNT, own_updater(), 2, servers);
 		CHECK(tutti_table_pull(t, v, NULL) == 0 && all_are(v, LATE_COUNT, 1.5f));
 		for (int i = 0; i < 2; i++) {
 			fill(v, LATE_COUNT, 1);
@@ -922,7 +944,7 @@ static void program_latecomer(tutti *job)
 {
 	const int servers[] = { 1, 0 };
 	float want = late_rank < 0 ? 3 : 4, *v = vector(LATE_COUNT, 1);
-	tutti_table *t = open_at(job, "late", LATE_COUNT, own_updater, 2, servers);
+	tutti_table *t = open_at(job, "late", LATE_COUNT, own_updater(), 2, servers);
 	tutti *left = NULL;
 
 	CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
@@ -992,8 +1014,8 @@ static void say_nonsense(struct tt_member *to, uint64_t uid, const float *body)
 static void program_damage(tutti *job)
 {
 	const int servers[] = { 0, 1 };
-	tutti_table *hit = open_at(job, "hit", 2000, (tutti_updater){ .rule = TUTTI_UPDATE_SGD }, 1, servers);
-	tutti_table *safe = open_at(job, "safe", SAFE, (tutti_updater){ 0 }, 2, servers);
+	tutti_table *hit = open_at(job, "hit", 2000, tutti_sgd(NAN), 1, servers);
+	tutti_table *safe = open_at(job, "safe", SAFE, tutti_accumulate(), 2, servers);
 	float *v = vector(SAFE, 1);
 
 	CHECK(tutti_barrier(job, NULL) == 0);
@@ -1069,7 +1091,7 @@ static void send_piece(struct tt_member *to, uint64_t uid, unsigned flags, int p
 /* Values are never set by a piece of a push, nor pushed to by a piece of an assignment; and who makes such pushes can make good ones after. */
 static void program_mix(tutti *job)
 {
-	tutti_table *t = open_at(job, "mix", PIECES * EACH, (tutti_updater){ 0 }, 1, (const int[]){ 0 });
+	tutti_table *t = open_at(job, "mix", PIECES * EACH, tutti_accumulate(), 1, (const int[]){ 0 });
 	float v[PIECES * EACH];
 
 	memset(&mix, 0, sizeof mix);
@@ -1197,7 +1219,11 @@ static void check_storm(tutti *job, tutti_table *t)
 static void program_storm(tutti *job)
 {
 	static const int servers[] = { 0, 1, 2 }, workers[] = { 2, 3, 4 };
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = STORM_COUNT, .servers = 3, .server = servers, .workers = 3, .worker = workers };
+	tutti_table_config c = tutti_table_f32(STORM_COUNT, tutti_accumulate());
+	c.servers = 3;
+	c.server = servers;
+	c.workers = 3;
+	c.worker = workers;
 	tutti_table *t = open_table(job, "storm", &c);
 	int me = tutti_rank(job);
 

@@ -276,7 +276,7 @@ static void program_replaced(tutti *job)
 {
 	enum { FEW = 100 };
 	tutti_table_config c = config_of(TUTTI_UPDATE_ADD, TUTTI_F32, FEW);
-	tutti_table_info info = { .size = sizeof info };
+	tutti_table_info info = { 0 };
 	float v[FEW];
 
 	c.consistency.mode = TUTTI_BSP;

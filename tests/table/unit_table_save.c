@@ -154,8 +154,9 @@ static void test_servers(void) { on_wires(program_servers, (const int[]){ 5, 0 }
 
 static void push_as(tutti *job, tutti_table *t, int worker, float *got)
 {
-	tutti_update as = { .size = sizeof as, .set = TUTTI_SET_WORKER, .worker = worker };
+	tutti_update as = tutti_update_defaults();
 
+	as.worker = worker;
 	draw(got, COUNT, TUTTI_F32, 9);
 	if (tutti_rank(job) == 0)
 		CHECK(tutti_table_push(t, got, &as, NULL) == 0);
@@ -270,8 +271,9 @@ static void program_keys(tutti *job)
 			tutti_table_config c = keys_config(rules[(i + k) % TT_COUNT(rules)], TUTTI_F32, 1 + 4 * (i % 2));
 			keys_on_servers(job, &c, i == k ? 3 : KEYS, numbers[i], numbers[k], (i + k) % 2);
 		}
-	keys_on_servers(job, &(tutti_table_config){ .size = sizeof(tutti_table_config), .type = TUTTI_I64, .row = 2, .count = 5000, .flags = TUTTI_TABLE_KEYS }, KEYS, 2, 2, false);
-	keys_on_servers(job, &(tutti_table_config){ .size = sizeof(tutti_table_config), .type = TUTTI_F16, .row = 7, .flags = TUTTI_TABLE_KEYS }, KEYS, 3, 2, true);
+	const tutti_table_config wide = WITH(tutti_table_keys(TUTTI_I64, 2, tutti_accumulate()), it.count = 5000), half = tutti_table_keys(TUTTI_F16, 7, tutti_accumulate());
+	keys_on_servers(job, &wide, KEYS, 2, 2, false);
+	keys_on_servers(job, &half, KEYS, 3, 2, true);
 }
 
 static void test_keys(void) { on_wires(program_keys, (const int[]){ 5, 0 }); }

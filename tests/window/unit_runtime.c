@@ -825,7 +825,7 @@ static void test_fork(void)
 
 static void job_refuses_null(tutti *job)
 {
-	tutti_config config = { .size = sizeof config };
+	tutti_config config = tutti_config_defaults();
 
 	REFUSES(tutti_join(&config, NULL));
 	REFUSES(tutti_leave_on(NULL, SIGTERM));
@@ -845,9 +845,9 @@ static void job_refuses_null(tutti *job)
 	REFUSES(tutti_group_member(NULL, 0));
 	REFUSES(tutti_late(NULL));
 	REFUSES(tutti_group_watch(NULL, NULL, NULL));
-	REFUSES(tutti_group_next(NULL, &(tutti_change){ .size = sizeof(tutti_change) }));
+	REFUSES(tutti_group_next(NULL, &(tutti_change){ 0 }));
 	REFUSES(tutti_group_next(job, NULL));
-	REFUSES(tutti_stats(NULL, -1, TUTTI_STAT_PUT, &(tutti_stat){ .size = sizeof(tutti_stat) }));
+	REFUSES(tutti_stats(NULL, -1, TUTTI_STAT_PUT, &(tutti_stat){ 0 }));
 	REFUSES(tutti_stats(job, -1, TUTTI_STAT_PUT, NULL));
 	REFUSES(tutti_stats_dump(NULL, 1));
 	tutti_leave(NULL);
@@ -908,14 +908,15 @@ static void collectives_refuse_null(tutti *job)
 
 static void table_refuses_null(tutti *job)
 {
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = 2, .flags = TUTTI_TABLE_FRESH };
+	tutti_table_config c = tutti_table_f32(2, tutti_accumulate());
 	tutti_consistency as = { TUTTI_ASYNC, 0, 0 };
-	tutti_table_info info = { .size = sizeof info };
+	tutti_table_info info = { 0 };
 	uint64_t row = 0;
 	float x[2] = { 0 };
 	tutti_table *t;
 	size_t n;
 
+	c.flags = TUTTI_TABLE_FRESH;
 	CHECK(tutti_table_open(job, "null", &c, &t) == 0);
 	REFUSES(tutti_table_open(NULL, "none", &c, &t));
 	REFUSES(tutti_table_open(job, "none", &c, NULL));
@@ -1006,13 +1007,13 @@ static void all_refuse(tutti *job, tutti_window *w, tutti_table *t, tutti_op *op
 /* An op is busy if an operation runs in it, whatever the memory of another one says: a copy, or garbage. */
 static void program_busy(tutti *job)
 {
-	tutti_table_config c = { .size = sizeof c, .type = TUTTI_F32, .count = 4,
-		                 .flags = TUTTI_TABLE_FRESH | TUTTI_TABLE_SNAPSHOTS };
+	tutti_table_config c = tutti_table_f32(4, tutti_accumulate());
 	uint64_t mine = 5, got[3] = { 0 };
 	tutti_op op = { 0 }, copy, garbage, *ops[] = { &op, &copy, &garbage };
 	tutti_table *t;
 	tutti_window *w;
 
+	c.flags = TUTTI_TABLE_FRESH | TUTTI_TABLE_SNAPSHOTS;
 	memset(&garbage, 0xa5, sizeof garbage);
 	CHECK(tutti_table_open(job, "busy", &c, &t) == 0);
 	if (tutti_rank(job) == 0) {
@@ -1123,7 +1124,7 @@ static void is_of_left_job(tutti_op *op)
 
 static void test_left_job(void)
 {
-	const tutti_config alone = { .size = sizeof alone, .ranks = 1, .boot = "127.0.0.1:1" };
+	const tutti_config alone = { .ranks = 1, .boot = "127.0.0.1:1" };
 	tutti_op of_a = { 0 }, of_b = { 0 }, busy = { 0 }, *both[] = { &of_b, &busy };
 	tutti *a, *b = NULL, *later;
 
@@ -1490,7 +1491,7 @@ static void come_back(tutti *job, int as, int rank)
 {
 	int ranks[9] = { 0, 1, 2, 3, 4, 5, 6, 7 }, n = tutti_size(job), me = tutti_rank(job);
 	tutti *again = NULL, *left = NULL, *g = NULL;
-	tutti_change c = { .size = sizeof c };
+	tutti_change c = { 0 };
 	tutti_window *w;
 	uint64_t x = 0;
 	float y = 1;
@@ -1543,7 +1544,7 @@ static void program_leaves_at_once(tutti *job)
 {
 	char in[16 * 8] = { 0 }, out[16 * 8];
 	tutti *again = NULL;
-	tutti_change c = { .size = sizeof c };
+	tutti_change c = { 0 };
 	bool left = false;
 
 	CHECK(tutti_alltoall(job, in, 8, out, NULL) == 0); /* all are connected to rank 0 */
@@ -1578,7 +1579,7 @@ static void program_two_back(tutti *job)
 {
 	int all[] = { 0, 1, 2, 3, 4 }, back[] = { 0, 1, 2, 3, 4 }, me = tutti_rank(job), joined = 0;
 	tutti *g = NULL, *left = job, *next;
-	tutti_change c = { .size = sizeof c };
+	tutti_change c = { 0 };
 	float x = 1;
 
 	if (me >= 3) {
@@ -1615,7 +1616,7 @@ static void program_one_of_many(tutti *job)
 {
 	int n = tutti_size(job), wrong = 0;
 	tutti *again = NULL, *left = NULL, *g = NULL;
-	tutti_change c = { .size = sizeof c };
+	tutti_change c = { 0 };
 	float x = 1;
 
 	CHECK(tutti_barrier(job, NULL) == 0);

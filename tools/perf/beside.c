@@ -87,7 +87,7 @@ int tt_perf_end_writer(struct tt_perf *p)
 /* A refused snapshot is tried again, and its time includes all tries. */
 static int take_snapshot(struct tt_perf *p)
 {
-	tutti_versions versions = { .size = sizeof versions };
+	tutti_versions versions;
 	int err, refused = 0;
 
 	while ((err = tutti_table_snapshot(p->table, p->open, &versions, NULL)) == -EAGAIN && ++refused < REFUSALS_MOST)

@@ -588,12 +588,13 @@ static int be_rank(const struct tt_perf_options *o)
 {
 	struct tt_perf p = { .options = *o, .test = o->test, .wire = { { -1, -1 }, { -1, -1 } } };
 	char wires[32];
-	tutti_config config = { .size = sizeof config, .transports = o->transport ? wires : NULL };
+	tutti_config config = tutti_config_defaults();
 	int err;
 
 	/* Ranks meet over tcp, whatever they use later. */
 	snprintf(wires, sizeof wires, "%s%s", o->transport ? o->transport : "",
 	         o->transport && strcmp(o->transport, tt_tcp.name) ? ",tcp" : "");
+	config.transports = o->transport ? wires : NULL;
 	err = tutti_join(&config, &p.job);
 
 	if (err) {

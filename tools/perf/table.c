@@ -16,12 +16,13 @@ int tt_perf_workers(const struct tt_perf *p) { return p->size - p->size / 2; }
 int tt_perf_open_table(struct tt_perf *p)
 {
 	static const int servers[] = { 1, 3 };
-	tutti_table_config c = { .size = sizeof c, .type = p->options.type,
-	                         .count = p->bytes / tt_perf_type_size(p->options.type),
-		                 .servers = tt_perf_servers(p), .server = servers };
+	tutti_table_config c = tutti_table_rows(p->options.type, p->bytes / tt_perf_type_size(p->options.type), 1,
+	                                        tutti_accumulate());
 	char name[64];
 	int err;
 
+	c.servers = tt_perf_servers(p);
+	c.server = servers;
 	tt_perf_close_table(p);
 	tt_perf_publish(p, &c);
 	if ((err = tt_perf_list_rows(p, &c)))

@@ -14,8 +14,9 @@ enum { FEW = 3 };   /* elements, as numbers repeat */
 
 static int open_updater(const struct tt_perf *p, size_t count, struct tt_updater **u)
 {
-	const tutti_updater as = { .size = sizeof as, .rule = p->kernel->rule };
+	tutti_updater as = tutti_accumulate();
 
+	as.rule = p->kernel->rule;
 	return tt_updater_open(&as, p->options.type, count, 1, u);
 }
 
