@@ -299,6 +299,42 @@ static void test_whose_options(void)
 
 static void own_nothing(const tutti_update_piece *p) { (void)p; }
 
+/* The functions of rules set what they are given, and nothing else. */
+static void test_functions(void)
+{
+	const struct {
+		tutti_updater as;
+		tutti_update_rule rule;
+		tutti_update options;
+	} all[] = {
+		{ tutti_accumulate(), TUTTI_UPDATE_ADD, tutti_update_defaults() },
+		{ tutti_assign(), TUTTI_UPDATE_ASSIGN, tutti_update_defaults() },
+		{ tutti_sgd(0.5), TUTTI_UPDATE_SGD, OPTIONS(it.learning_rate = 0.5) },
+		{ tutti_momentum(0.5, 0.25), TUTTI_UPDATE_MOMENTUM, OPTIONS(it.learning_rate = 0.5, it.momentum = 0.25) },
+		{ tutti_smoothed(0.5, 0.25), TUTTI_UPDATE_SMOOTHED, OPTIONS(it.learning_rate = 0.5, it.momentum = 0.25) },
+		{ tutti_nesterov(0.5, 0.25), TUTTI_UPDATE_NESTEROV, OPTIONS(it.learning_rate = 0.5, it.momentum = 0.25) },
+		{ tutti_adagrad(0.5), TUTTI_UPDATE_ADAGRAD, OPTIONS(it.learning_rate = 0.5) },
+		{ tutti_rmsprop(0.5), TUTTI_UPDATE_RMSPROP, OPTIONS(it.learning_rate = 0.5) },
+		{ tutti_adam(0.5), TUTTI_UPDATE_ADAM, OPTIONS(it.learning_rate = 0.5) },
+		{ tutti_adamw(0.5, 0.25), TUTTI_UPDATE_ADAMW, OPTIONS(it.learning_rate = 0.5, it.weight_decay = 0.25) },
+		{ tutti_dcasgd(0.5, 0.25), TUTTI_UPDATE_DCASGD, OPTIONS(it.learning_rate = 0.5, it.lambda = 0.25) },
+		{ tutti_dcasgda(0.5, 0.25), TUTTI_UPDATE_DCASGDA, OPTIONS(it.learning_rate = 0.5, it.lambda = 0.25) },
+		{ tutti_ftrl(0.5), TUTTI_UPDATE_FTRL, OPTIONS(it.alpha = 0.5) },
+		{ tutti_elastic(0.5), TUTTI_UPDATE_ELASTIC, OPTIONS(it.alpha = 0.5) },
+		{ tutti_own(own_nothing, NULL, 1), TUTTI_UPDATE_OWN, tutti_update_defaults() },
+	};
+
+	CU_ASSERT_EQUAL(TT_COUNT(all), TUTTI_UPDATE_OWN + 1);
+	for (size_t k = 0; k < TT_COUNT(all); k++) {
+		CU_ASSERT(all[k].as.rule == all[k].rule && !all[k].as.flags && all[k].as.defaults.worker == -1);
+		for (size_t i = 0; i < 13; i++) {
+			double x = (&all[k].as.defaults.scale)[i], y = (&all[k].options.scale)[i];
+			CU_ASSERT(isnan(y) ? isnan(x) : x == y);
+		}
+		CU_ASSERT_EQUAL(tt_updater_check(&all[k].as, TUTTI_F32), 0);
+	}
+}
+
 static void expect(int err, const char *word)
 {
 	CU_ASSERT_EQUAL(err, -EINVAL);
@@ -747,6 +783,7 @@ static CU_TestInfo updater_tests[] = {
 	{ "integers", test_integers },
 	{ "ranges in any order", test_ranges_in_any_order },
 	{ "whose options", test_whose_options },
+	{ "functions of rules", test_functions },
 	{ "bad tables", test_bad_tables },
 	{ "bad pushes", test_bad_pushes },
 	{ "state of each worker", test_state_of_each_worker },
