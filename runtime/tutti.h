@@ -310,8 +310,9 @@ typedef enum tutti_update_rule { /* later releases append to it */
 	TUTTI_UPDATE_FTRL, TUTTI_UPDATE_ELASTIC, TUTTI_UPDATE_OWN,
 } tutti_update_rule;
 
-/* Options of a push, or a table's for all pushes. One that is NaN, even if that came of a computation, or -1 of the
- * worker, is as the table has it, then as in the list above. A number for one that the rule does not have is refused. */
+/* Options of a push, or of a table for all pushes. NaN, even one that came of a computation, or -1 for the worker,
+ * leaves an option as the table has it, then as in the list above. A number for an option that the rule does not have
+ * is refused. */
 typedef struct tutti_update {
 	int worker;              /* whose state, where each worker has its own: 0 .. workers - 1; -1: of the worker that
 	                            pushes. Of a table always -1 */

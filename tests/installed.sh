@@ -38,7 +38,7 @@ int main(void)
 	tutti_update half = tutti_update_defaults();
 	float d[2] = { 1, 1 }, w[2];
 	tutti_table *table;
-	tutti *job;
+	tutti *job = NULL;
 
 	config.transports = "tcp";
 	c.consistency.mode = TUTTI_BSP;
