@@ -356,8 +356,8 @@ static int check_start(const struct tutti *group)
 	if (group->retired)
 		return tt_fail(-ESTALE, "this group has been shrunk or grown: go on with the group that came of it");
 	if (is_given_up(group, group->started))
-		return tt_fail(-ETIMEDOUT, "a collective of this group was given up: %s. tutti_group_shrink makes a group "
-		               "that goes on", tt_coll_group(group)->why);
+		return tt_fail(-ETIMEDOUT, "a collective of this group was given up: %s. tutti_group_shrink makes a "
+		               "group that goes on", tt_coll_group(group)->why);
 	if (n < IN_FLIGHT_MAX)
 		return 0;
 	return tt_fail(-EAGAIN, "%d collectives are under way: wait for some before starting more", n);
@@ -422,12 +422,13 @@ static bool is_late(const struct tt_operation *r, const struct tt_member *m)
 static void run_out_of_time(struct tt_operation *r)
 {
 	struct tt_coll *c = r->of;
+	struct tt_label me = tt_member_label(tt_member(c->job, c->job->rank));
 	char late[240], why[500];
 	int n = tt_operation_name(r, is_late, late, sizeof late);
 
-	snprintf(why, sizeof why, "%s gave it up after %llu ms: %s%s", tt_member_label(tt_member(c->job, c->job->rank)).text,
-	         tt_operation_timeout_ms(c->group), n ? "it had not been called by " : "all ranks live and have called it, "
-	         "and wait for each other", n ? late : "");
+	snprintf(why, sizeof why, "%s gave it up after %llu ms: %s%s", me.text, tt_operation_timeout_ms(c->group),
+	         n ? "it had not been called by " : "all ranks live and have called it, and wait for each other",
+	         n ? late : "");
 	give_up_group(c->group, c->seq, why);
 }
 

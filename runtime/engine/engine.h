@@ -168,7 +168,7 @@ void tt_unlock(struct tt_job *);
 /* With the lock: */
 int tt_progress(struct tt_job *); /* one turn: polls nets and modules, runs timers; returns the number of events */
 void tt_look(struct tt_job *, struct tt_net *); /* polls this net, if a poll costs no system call */
-/* As tt_wait_until, for `timeout` nanoseconds. After TUTTI_SILENCE, `say` writes a line to the log: who is waited for. */
+/* As tt_wait_until, for `timeout` nanoseconds. After TUTTI_SILENCE `say` logs a line: who is waited for. */
 int tt_await(struct tt_job *, bool (*ready)(void *), void *arg, uint64_t timeout, void (*say)(void *arg));
 int tt_wait_until(struct tt_job *, bool (*ready)(void *), void *arg, uint64_t deadline); /* releases the lock while it
                                                                                            * waits; 0 or -ETIMEDOUT */

@@ -21,8 +21,8 @@ const struct tt_module *const *tt_module_list(void); /* all modules, in the orde
 
 int tt_read_ports(const struct tt_settings *, int ports[2]); /* TUTTI_PORTS, 0 and 0 by default; -EINVAL */
 
-/* Finishes the operations of this rank, as far as they end within `patience` nanoseconds, and says goodbye. Blocks; without
- * the lock. */
+/* Finishes the operations of this rank, as far as they end within `patience` nanoseconds, and says goodbye. Blocks;
+ * without the lock. */
 void tt_job_goodbye(struct tt_job *, uint64_t patience);
 void tt_signal_forget(struct tt_job *); /* the job leaves by itself. Without the lock */
 

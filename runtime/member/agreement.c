@@ -52,7 +52,7 @@ struct tt_agreement {
 	int asker;                  /* the seat whose COLLECT waits until this rank is in the call, or -1 */
 	uint64_t asked;             /* when it came */
 	int told;                   /* the coordinator that has my CALL, or -1 */
-	uint8_t *skipped;           /* a bit for each seat: lives, and has not called in time. This rank's own opinion */
+	uint8_t *skipped;           /* a bit for each seat: lives, and has not called in time, as this rank sees it */
 
 	uint32_t ballot;            /* mine, as coordinator; 0: none */
 	bool proposing;
@@ -186,7 +186,7 @@ static void say(struct tt_agreement *a, int to, enum kind kind, uint32_t ballot,
 	free(bytes);
 }
 
-/* To one that is in the call and does not know that it is over. It may have no seat in the heir, so no slot is named. */
+/* To one that is in the call and does not know that it is over. It may have no seat in the heir: no slot is named. */
 static void say_decided(const struct tutti *heir, struct tt_member *to)
 {
 	size_t room = HEAD + bytes_for(heir->origin.n) + 2 + (size_t)heir->origin.view->count * SEAT;
@@ -788,8 +788,8 @@ static void skip_late(struct tt_agreement *a)
 		bool late = first == g->me ? asked && !has(a->heard, i) : i == first;
 		if (!late || i == g->me || is_out(a, i))
 			continue;
-		tt_log(TT_WARN, "%s is left out of the group that comes: it lives, and has not called tutti_group_shrink "
-		       "in time", tt_member_label(tt_group_member(g, i)).text);
+		tt_log(TT_WARN, "%s is left out of the group that comes: it lives, and has not called "
+		       "tutti_group_shrink in time", tt_member_label(tt_group_member(g, i)).text);
 		set(a->skipped, i);
 	}
 	steer(a);

@@ -1,8 +1,8 @@
 /* connection.c - the connections of this rank: made on first use, over the first net that leads to the other rank
  *
  * Each of this rank's nets, the best first, is tried in turn at the address that the other rank has there. The last
- * one has TUTTI_SILENCE, each before it a quarter of that. One that has failed is not tried again for this life of the member, unless no
- * other leads there; in a node list all are tried once more when the member answers.
+ * one has TUTTI_SILENCE, each before it a quarter of that. One that has failed is not tried again for this life of the
+ * member, unless no other leads there; in a node list all are tried once more when the member answers.
  *
  * A connection of the rendezvous is closed again (PART): when it is not part of the tree (endpoint_tree.c), or on
  * first use if the table of endpoints names a better net. One side asks. The other says yes if it has put nothing else
@@ -195,8 +195,8 @@ int tt_member_connect(struct tt_member *m)
 		return 0;
 	if (!*m->addr && m->job->joined) { /* a newcomer, whose endpoint record will come */
 		if (!tt_timer_runs(&m->retry))
-			tt_member_fail_soon(m, m->job->silence, -EHOSTUNREACH, "rank %d cannot be reached: its address has "
-			                    "not come", m->rank);
+			tt_member_fail_soon(m, m->job->silence, -EHOSTUNREACH,
+			                    "rank %d cannot be reached: its address has not come", m->rank);
 		return 0;
 	}
 	tt_timer_stop(&m->retry);

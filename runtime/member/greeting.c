@@ -273,7 +273,8 @@ static void take_busy(struct tt_link *l)
 
 	if (m && m->link == l && m->state == TT_CONNECTING) {
 		m->link = NULL;
-		tt_member_fail_soon(m, m->job->silence, -ETIMEDOUT, "rank %d wanted to connect itself, and did not", m->rank);
+		tt_member_fail_soon(m, m->job->silence, -ETIMEDOUT, "rank %d wanted to connect itself, and did not",
+		                    m->rank);
 	}
 	tt_link_doom(l);
 }

@@ -115,7 +115,8 @@ static void evict_silent(struct tt_job *job, uint64_t now)
 
 	while ((l = find_silent(job, now)))
 		tt_member_evict(l->member, -ETIMEDOUT, "%s was cut off: it gave no sign of life within %llu ms",
-		                tt_member_label(l->member).text, (unsigned long long)((now - l->heartbeat.since) / TT_MS));
+		                tt_member_label(l->member).text,
+		                (unsigned long long)((now - l->heartbeat.since) / TT_MS));
 }
 
 /* The next rank does the same, so connections hardly ever cross. One that was not reached may have left unheard. */

@@ -290,7 +290,7 @@ struct tt_member *tt_group_member(const struct tutti *, int i);
 
 uint32_t tt_epoch_now(void); /* the epoch of a life that begins now; compare epochs with tt_before() */
 int tt_members_open(struct tt_job *, const struct tt_launch *); /* makes the members and the group of all */
-int tt_rendezvous_meet(struct tt_job *, const struct tt_launch *); /* exchanges addresses; blocks, at most TUTTI_TIMEOUT */
+int tt_rendezvous_meet(struct tt_job *, const struct tt_launch *); /* exchanges addresses; blocks */
 int tt_members_settle(struct tt_job *);     /* all addresses are known: this rank has joined. With the lock */
 void tt_members_say_bye(struct tt_job *);   /* to all members that are up. With the lock */
 bool tt_members_are_alone(void *job);       /* no connection to a member is left. With the lock */

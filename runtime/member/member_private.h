@@ -38,7 +38,7 @@ void tt_peer_settle(struct tt_job *);                /* not from a callback of a
 /* ---- greeting.c ---- */
 
 void tt_greeting_start(struct tt_link *); /* sends HELLO */
-void tt_greeting_await(struct tt_link *); /* closes the connection unless a HELLO comes within TUTTI_SILENCE */
+void tt_greeting_await(struct tt_link *); /* closes the connection unless a HELLO comes in time */
 void tt_greeting_take(struct tt_link *, uint8_t type, struct tt_pack *); /* a message before the member is up */
 void tt_member_refuse(struct tt_member *, const char *why); /* another process has come as this rank */
 void tt_take_refused(struct tt_member *, struct tt_pack *); /* a message */

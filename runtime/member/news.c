@@ -121,7 +121,8 @@ static void tell_now(struct tt_timer *t) { tell_all(tt_container_of(t, struct tt
  * lost. */
 static uint64_t grace(const struct tt_member *gone)
 {
-	uint64_t moment = tt_time(gone->job, TT_TIME_GRACE), apart = tt_time(gone->job, TT_TIME_HEARTBEAT) + tt_time(gone->job, TT_TIME_LOOK);
+	uint64_t moment = tt_time(gone->job, TT_TIME_GRACE);
+	uint64_t apart = tt_time(gone->job, TT_TIME_HEARTBEAT) + tt_time(gone->job, TT_TIME_LOOK);
 
 	if (gone->accuser)
 		return apart + 2 * moment;

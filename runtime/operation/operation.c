@@ -206,8 +206,8 @@ static bool evict_holder(struct tt_operation *r)
 	struct tt_member *m = r->given_up && r->words->holder ? r->words->holder(r) : NULL;
 
 	if (m)
-		tt_member_evict(m, -ETIMEDOUT, "%s was cut off: a %s was given up, and it neither gave back what it held "
-		                "of it nor moved bytes within %llu ms", tt_member_label(m).text, r->what,
+		tt_member_evict(m, -ETIMEDOUT, "%s was cut off: a %s was given up, and it neither gave back what it "
+		                "held of it nor moved bytes within %llu ms", tt_member_label(m).text, r->what,
 		                (unsigned long long)(m->job->silence / TT_MS));
 	return m;
 }
@@ -517,8 +517,8 @@ int tutti_wait_any(tutti_op *const ops[], int n, int timeout_ms)
 		return say_none(n);
 	tt_lock(s.job);
 	if (wait_for_set(&s, has_any_ended, timeout_ms))
-		which = tt_fail(-EINPROGRESS, "none of %d operations has ended after %d ms: wait again, or cancel them", n,
-		                timeout_ms);
+		which = tt_fail(-EINPROGRESS, "none of %d operations has ended after %d ms: wait again, or cancel "
+		                "them", n, timeout_ms);
 	else if (s.at == n)
 		which = say_none(n);
 	else

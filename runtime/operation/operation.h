@@ -1,5 +1,5 @@
-/* operation.h - a started call: a put, a collective, a push. It is begun, waited for, tested and cancelled; it is given up
- * when its time has passed. The room that starts an operation gives it functions of its own.
+/* operation.h - a started call: a put, a collective, a push. It is begun, waited for, tested and cancelled; it is given
+ * up when its time has passed. The room that starts an operation gives it functions of its own.
  *
  * An op is memory of the program, and may outlive its job: no pointer in it is followed before tt_job_find() has said
  * that the job of its serial number lives. */
@@ -49,7 +49,8 @@ _Static_assert(sizeof(struct tt_operation) <= sizeof(tutti_op), "tutti_op is too
 struct tt_operations { /* the room's own struct in a job */
 	struct tt_list running;
 	int event_fd;
-	uint64_t clock, step;       /* nanoseconds, but for those in which this process was stopped; and of the last beat */
+	uint64_t clock;             /* nanoseconds, but for those in which this process was stopped */
+	uint64_t step;              /* how long the last beat was */
 	const char *last;           /* what this rank has begun last, ... */
 	uint64_t last_at;           /* ... and when */
 };

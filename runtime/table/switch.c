@@ -284,8 +284,8 @@ static int answer_of(const struct tutti_table *t, int i)
 
 static void say_awaited(void *arg)
 {
-	tt_log(TT_WARN, "table \"%s\": its consistency changes when all of its workers have asked for that, and some have "
-	       "not", ((const struct request *)arg)->table->name);
+	tt_log(TT_WARN, "table \"%s\": its consistency changes when all of its workers have asked for that, and some "
+	       "have not", ((const struct request *)arg)->table->name);
 }
 
 static int ask_some(struct tutti_table *t, int from, int end, uint64_t clock, const tutti_consistency *to)

@@ -533,7 +533,8 @@ uint64_t tt_version_keep(struct tutti_table *t, int rank, uint32_t call, uint64_
 	if (!p || !tt_version_is_kept(t))
 		return version;
 	if (p->keep.until <= tt_now())
-		p->keep = (struct tt_keep){ call, newest_to_keep(s), tt_now() + tt_min(KEEP_MS * TT_MS, t->job->silence / 2) };
+		p->keep = (struct tt_keep){ call, newest_to_keep(s),
+			                    tt_now() + tt_min(KEEP_MS * TT_MS, t->job->silence / 2) };
 	p->keep.call = call; /* calls of one rank share what is kept, and the last to ask lets go of it */
 	version = p->keep.version = tt_max(p->keep.version, version);
 	s->kept_until = tt_max(s->kept_until, p->keep.until);
