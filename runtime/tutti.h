@@ -1,26 +1,39 @@
 /* tutti.h - keep the copies of a model together while many processes train it.
  *
  * Errors. Every int function returns 0 (or what it counts) or a negative errno; tutti_why() has the sentence behind it.
- *   -EINVAL a bad argument or setting; -ENOMEM; -ETIMEDOUT the deadline passed; -ECONNRESET a rank went down; -ENOTCONN
- *   it has left the job; -EHOSTDOWN too few of a group are left; -ENOENT a window that its owner did not open in time;
- *   -ESTALE one that its owner has closed, or a group of which another has come; -EEXIST a window of that name is open;
- *   -EMFILE too many are, or groups, or files; -ERANGE bytes outside a window; -EAGAIN too many collectives are under
- *   way; -EBADMSG or
- *   -ECONNABORTED the ranks do not agree on a collective; -ECANCELED; -ECHILD a fork's child, which may only leave or
- *   exec;
- *   -ESHUTDOWN a signal makes this rank leave; -ENODEV no such GPU. Joining adds -EADDRINUSE, -EHOSTUNREACH, -EACCES
- *   (the secret), -EPROTO (version or job), -EPERM (refused by rank 0), -ENOTSUP (not in this build) and what sockets
- *   and files may say. Those of groups and of tables stand with them.
- * Waiting. A NULL `tutti_op *` means wait right here, at most the job's deadline (TUTTI_DEADLINE; half as long again
- *   for a window whose owner lives and may just have opened it). When it passes, or earlier after three heartbeats (a
- *   tenth of the deadline each) without a sign of life, the silent rank is cut off and named (or, if all live and take
- *   part, a collective is abandoned on all of them), and the memory is the caller's again. With an op the call only
- *   starts: the op and the memory belong to the library until tutti_test or tutti_wait returns anything but
- *   -EINPROGRESS or -ETIMEDOUT.
+ *   -EINVAL        a bad argument or setting
+ *   -EINPROGRESS   a wait for a started operation has ended before the operation
+ *   -ETIMEDOUT     given up, and nobody is gone: a rank that lives has not done its part in TUTTI_TIMEOUT
+ *   -ECONNRESET    a rank went down or was evicted
+ *   -ENOTCONN      a rank has left the job
+ *   -ECANCELED     this rank has cancelled it
+ *   -ECONNABORTED, -EBADMSG   a collective: another rank has cancelled it; or the ranks called different ones
+ *   -EAGAIN        too many collectives are under way
+ *   -ENOENT        a window or table that its owner did not open in time
+ *   -ESTALE        one that its owner has closed; a group that was shrunk or grown
+ *   -EHOSTDOWN     too few ranks of a group are left
+ *   -ERANGE        bytes outside a window
+ *   -EEXIST        a window or table of that name is open
+ *   -EMFILE        too many windows, groups or files are open
+ *   -ENOMEM        no memory
+ *   -ESHUTDOWN     a signal makes this rank leave
+ *   -ECHILD        a fork's child calls, which may only leave or exec
+ *   -ENODEV        no such GPU
+ *   Joining adds -EADDRINUSE, -EHOSTUNREACH, -EACCES (the secret), -EPROTO (version or job), -EPERM (refused by rank
+ *   0), -ENOTSUP (not in this build) and what sockets and files may say. Those of groups and of tables stand with them.
+ * Who is dead. A process that ends is known at once. A rank that gives no sign of life for TUTTI_SILENCE (10 s) is
+ *   evicted from the job: all learn of that, and calls that need it end with -ECONNRESET. A rank that computes or
+ *   waits for its disk gives signs of life: a thread of the library answers for it. Nothing else evicts a rank, but for
+ *   tutti_group_evict, and this: a rank that holds memory of an operation that was given up, and neither gives it back
+ *   nor moves bytes for TUTTI_SILENCE.
+ * Waiting. With a NULL `tutti_op *` a function waits until the operation has ended. With an op the function only starts
+ *   the operation, and op and memory belong to the library until tutti_wait or tutti_test returns anything but
+ *   -EINPROGRESS. An operation waits TUTTI_TIMEOUT (10 minutes) from its start, or as long as tutti_group_timeout says,
+ *   for ranks that live. After TUTTI_SILENCE a line in the log says which ranks it waits for. When its time has passed
+ *   it ends with -ETIMEDOUT: nobody is evicted, and the memory is the caller's again.
  * NULL. A NULL job, group, window, table or op, a NULL place for a result, and NULL memory of more than 0 bytes are
  *   -EINVAL, and nothing has happened. Functions without a result ignore NULL.
- * Threads. Any thread may call with any job. Collectives must be started in the same order on every
- rank. */
+ * Threads. Any thread may call with any job. Collectives must be started in the same order on every rank. */
 #ifndef TUTTI_H
 #define TUTTI_H
 #include <stddef.h>
@@ -59,16 +72,17 @@ tutti_config tutti_config_defaults(void);
 
 /* The job. tutti_join(NULL, &job) takes everything from the launcher: TUTTI_RANK, TUTTI_SIZE and TUTTI_BOOT (as `tutti
  * run` sets them), torchrun's variables, or TUTTI_CONFIG; with none of them it is a job of one. It returns when every
- * rank has joined (with a node list: at once), or with -ETIMEDOUT at the deadline. While the job runs, a rank that has
- * gone or left may join again, and so may new ones (TUTTI_RANK=new, or TUTTI_NEW_RANK; half as many again as the job
- * was started with, but at least 16, in all; not with a node list), as long as rank 0 lives. They can use all windows
- * at once; they are a group of their own until the others take them in: tutti_group_grow. */
+ * rank has joined (with a node list: at once), or with -ETIMEDOUT after TUTTI_TIMEOUT. While the job runs, a rank that
+ * has gone or left may join again, and so may new ones (TUTTI_RANK=new, or TUTTI_NEW_RANK; half as many again as the
+ * job was started with, but at least 16, in all; not with a node list), as long as rank 0 lives. They can use all
+ * windows at once; they are a group of their own until the others take them in: tutti_group_grow. */
 int tutti_join(const tutti_config *, tutti **job);
 void tutti_leave(tutti *);            /* finishes what was started, tells the others, frees all; NULL is allowed. Of a
                                        * part of the job: finishes what was started there, and ends that group alone */
 /* From now on that signal (SIGTERM, say) makes this process leave the job in order, by itself: new calls end with
- * -ESHUTDOWN, what was started is finished, within the deadline, and the others are told; then the signal does what it
- * did before (by default it ends the process). A second one does so at once. -EINVAL; -ENOTSUP on sim. */
+ * -ESHUTDOWN, what was started is finished, as far as it ends within TUTTI_SILENCE, and the others are told; then the
+ * signal does what it did before (by default it ends the process). A second one does so at once. -EINVAL; -ENOTSUP on
+ * sim. */
 int tutti_leave_on(tutti *, int signal);
 int tutti_rank(const tutti *);        /* 0 .. size - 1, in this group */
 int tutti_size(const tutti *);
@@ -90,14 +104,16 @@ void tutti_free(tutti *, void *memory); /* also after the job was left */
 /* A collective: ranks that give the same color (from 0 up) are a group, ordered by key, then by rank. A negative color:
  * in none, *part is NULL. End it with tutti_leave; those left over end with the job. */
 int tutti_group_split(tutti *, int color, int key, tutti **part);
-/* After -ECONNRESET or -ENOTCONN of a collective: all that are left of the group call this, agree on who they are
- * although some may die meanwhile, and go on in *left, in the old order. The old group is of no more use but to be
- * ended. Who does not call within a deadline is cut off. -EHOSTDOWN: of those who have not left in order fewer than
- * half are here (or half, without the first of them), and the others may go on elsewhere: TUTTI_MINORITY=yes lets them;
- * -ECONNRESET: the others went on without this one; -ESTALE: called before. */
+/* The way on after a collective has failed with -ECONNRESET, -ENOTCONN or -ETIMEDOUT: all that are left of the group
+ * call this, agree on who they are although some may die meanwhile, and go on in *left, in the old order. The old group
+ * is of no more use but to be freed. Waits as long as an operation does (of TUTTI_NEVER: 10 minutes) for ranks that
+ * live: those who have not called by then are left out, and live. -EHOSTDOWN: of those who have not left in order fewer
+ * than half are here (or half, without the first of them), and the others may go on elsewhere: TUTTI_MINORITY=yes lets
+ * them; -ECONNRESET: the others went on without this one; -ETIMEDOUT: not enough have called, and this may be called
+ * again; -ESTALE: called before. */
 int tutti_group_shrink(tutti *, tutti **left);
 /* The same, and takes in those who have joined since (behind the others, tutti_late tells them): they call it too, with
- * what tutti_join gave them, and are waited for a deadline. -ETIMEDOUT on such a rank: the others have not called
+ * what tutti_join gave them, and are waited for like the others. -ETIMEDOUT on such a rank: the others have not called
  * it. */
 int tutti_group_grow(tutti *, tutti **grown);
 /* How long the operations of this rank in the group wait for ranks that live: milliseconds from 10 up, TUTTI_NEVER, or
@@ -143,34 +159,39 @@ int tutti_add(tutti_window *, int rank, size_t offset, uint64_t value, uint64_t 
 /* A put, after which the receiver counts one more notify in slot 0 .. 4095; bytes may be 0. */
 int tutti_put_notify(tutti_window *, int rank, size_t offset, const void *src, size_t bytes, int slot, tutti_op *);
 /* Waits until at least `count` notifies have come in `slot` from `rank` (-1: from any) since this window was opened.
- * timeout_ms -1: the job's deadline; 0: only look. -ETIMEDOUT; -ECONNRESET or -ENOTCONN when that rank is gone. */
+ * timeout_ms -1: TUTTI_TIMEOUT; 0: only look. -ETIMEDOUT; -ECONNRESET or -ENOTCONN when that rank is gone. */
 int tutti_wait_notify(tutti_window *, int rank, int slot, uint64_t count, int timeout_ms);
 
 /* Started operations. Zero a tutti_op before its first use: it is idle then, and tutti_wait returns 0. Do not
  * copy or move it while an operation runs in it. Another one may be started in it when the first has ended; before that
  * the start is refused: -EINVAL. An operation keeps its result until its job is left: from then on these functions
- * return -EINVAL for it. They also do so for NULL. timeout_ms -1: the job's deadline. */
-int tutti_wait(tutti_op *, int timeout_ms); /* 0, the operation's error, or -ETIMEDOUT: op and memory stay the
-                                               library's */
-int tutti_test(tutti_op *);                 /* -EINPROGRESS while it runs */
-int tutti_cancel(tutti_op *);               /* cuts off the silent rank that the op waits for, or abandons a
-                                             * collective in which all take part, on all ranks; after it the
-                                             * memory is the caller's. 0, or the operation's own result if it
-                                             * had ended */
+ * return -EINVAL for it. They also do so for NULL. timeout_ms bounds the wait alone; -1: until the operation ends. */
+/* 0, the operation's error, or -EINPROGRESS: it has not ended, and op and memory stay the library's. */
+int tutti_wait(tutti_op *, int timeout_ms);
+int tutti_test(tutti_op *); /* as tutti_wait with 0 */
+/* Gives the operation up. Afterwards nobody reads or writes its memory, which is the caller's. Blocks until those who
+ * hold the memory have given it back: what is under way to a rank that lives is finished first. Nobody is evicted, but
+ * for a holder as above. A collective ends on all ranks that have not finished it, there with -ECONNABORTED, and the
+ * group goes on. A put or a push that was under way may have happened, in part or whole. Returns 0, or the operation's
+ * own result if it had ended. */
+int tutti_cancel(tutti_op *);
 /* Waits until all n operations have ended. Entries that are NULL or idle are passed over; the others are of one job.
- * Returns 0, or the first error in the order of the list; -ETIMEDOUT: some have not ended, and stay the library's. */
+ * Returns 0, or the first error in the order of the list; -EINPROGRESS: some have not ended, and stay the library's. */
 int tutti_wait_all(tutti_op *const ops[], int n, int timeout_ms);
 /* Waits until one of n operations has ended, and returns its index in ops: tutti_wait(ops[index], 0) has its result.
  * Entries are passed over that are NULL, idle, or of which one of these functions has returned the result or the index
  * before; the others are of one job. -ENOENT: all were passed over, so while ((i = tutti_wait_any(ops, n, -1)) >= 0)
- * takes each operation once; -ETIMEDOUT: none has ended. */
+ * takes each operation once; -EINPROGRESS: none has ended. */
 int tutti_wait_any(tutti_op *const ops[], int n, int timeout_ms);
 int tutti_event_fd(tutti *);                /* for a foreign event loop: readable when a started operation may have
                                              * ended; read 8 bytes from it, then test. Closed by tutti_leave. Or
                                              * -errno */
 
 /* Collectives: every rank calls the same ones, in the same order, with the same count, type and rule. All ranks get
- * bit-identical results. When they fail (a rank went down), what they write to holds nothing useful. */
+ * bit-identical results. When one fails, what it writes to holds nothing useful. -ETIMEDOUT: the time of some rank's
+ * call has passed, and all live. Ranks that had finished that call keep their 0; all others, also those that come to it
+ * later, get -ETIMEDOUT and a sentence that says who had not come, and what it does instead. The group goes on only
+ * after tutti_group_shrink: until then all later collectives on it say the same at once. */
 /* Combines the vectors of all ranks, and gives the result to all. in, out: count elements each; in == out reduces in
  * place, else they do not overlap (-EINVAL) and in is left alone. Integers wrap around on overflow, their average is
  * rounded towards zero; f16 and bf16 are combined in f32 and rounded to nearest even at each combination. */
@@ -245,7 +266,7 @@ typedef struct tutti_stat {
 	double p50_us, p99_us, max_us, mean_us; /* 0 where nothing was timed */
 } tutti_stat;
 int tutti_stats(tutti *, int rank, tutti_stat_kind, tutti_stat *); /* with that rank; -1: with all of them */
-int tutti_stats_dump(tutti *, int fd); /* all of it as a table; waits for a slow reader, at most the job's deadline.
+int tutti_stats_dump(tutti *, int fd); /* all of it as a table; waits for a slow reader, at most TUTTI_SILENCE.
                                 * SIGUSR1 does the same to stderr, unless the program has its own handler
                                 * (TUTTI_STATS_SIGNAL) */
 
@@ -416,8 +437,8 @@ tutti_updater tutti_own(void (*own)(const tutti_update_piece *), void *arg, int 
  *   (tutti_table_reopen); -EPERM a push by a rank that is no worker, or has finished; -ENOMEM. -EINVAL, before anything
  *   has changed: NULL memory, no such row, options that the rule does not have.
  * After it, the memory is the caller's. tutti_cancel ends a push behind the last piece that is on its way, and a
- * push_pull without its pull. A server that lives stays, unless it does nothing for a deadline after that. In SSP and
- * BSP what was given up counts at all servers, as a push of less, or at none. */
+ * push_pull without its pull. A server that lives stays, unless it does nothing for TUTTI_SILENCE after that. In SSP
+ * and BSP what was given up counts at all servers, as a push of less, or at none. */
 typedef struct tutti_table tutti_table;
 typedef enum tutti_mode { TUTTI_ASYNC, TUTTI_SSP, TUTTI_BSP } tutti_mode;
 typedef struct tutti_consistency {
@@ -469,7 +490,7 @@ tutti_table_config tutti_table_rows(tutti_type, uint64_t rows, uint64_t row, tut
 tutti_table_config tutti_table_keys(tutti_type, uint64_t row, tutti_updater);
 /* Waits until all of its servers have opened it, too; a rank that comes later opens it under its name, of 1 to 160
  * bytes. Values begin at 0. -EINVAL: also if another rank has opened it with another config; -EEXIST: it is open here;
- * -ENOENT: a server has not opened it within the deadline. */
+ * -ENOENT: a server has not opened it within TUTTI_TIMEOUT. */
 int tutti_table_open(tutti *, const char *name, const tutti_table_config *, tutti_table **);
 /* Waits for this rank's own calls, saves and loads of other threads too. A server's range is gone, and others get
  * -ESTALE: a barrier before it, and one before the name is used again. NULL is allowed. */
@@ -489,7 +510,7 @@ int tutti_table_assign(tutti_table *, const void *values, tutti_op *);
  * rounds it is the same version of all ranges. Who pushes never waits for it, but where several push without a pause:
  * for those then that have begun. A pull is faster, but sees the values as they change. values: count x row elements;
  * they and *versions, which may be NULL, are set at the end. Versions may come faster than they can be read: after
- * three tries servers keep one for this rank, a quarter of a deadline at most; rounds wait meanwhile. -EAGAIN: 16 tries
+ * three tries servers keep one for this rank, 5 seconds at most; rounds wait meanwhile. -EAGAIN: 16 tries
  * were too slow all the same; -EINVAL: the table keeps no versions. */
 typedef struct tutti_versions {
 	uint64_t oldest, newest; /* of the servers' ranges: how many were made before; 0: the table as it was opened (in
@@ -530,11 +551,11 @@ int tutti_table_look(tutti_table *, tutti_table_info *);
 /* Another consistency, or the same: called by all workers, between their steps. Returns when it holds everywhere, and
  * all workers and servers are at the same clock. Ranks that are no workers, or have finished, should not read
  * meanwhile: values move, and what they get may be of two versions. -EBUSY: calls of this rank are under way;
- * -ETIMEDOUT: some did not call it within the deadline. Then nothing has changed, all who called it are told so, and it
- * may be called again; -EINVAL: they asked for different ones, or it is none for this table. */
+ * -ETIMEDOUT: some did not call it within TUTTI_TIMEOUT. Then nothing has changed, all who called it are told so, and
+ * it may be called again; -EINVAL: they asked for different ones, or it is none for this table. */
 int tutti_table_switch(tutti_table *, const tutti_consistency *);
 /* This worker pushes no more: nobody waits for it, and its pulls wait for nobody. Waits for this rank's own pushes;
- * -EBUSY: they have not ended within the deadline. */
+ * -EBUSY: they have not ended within TUTTI_TIMEOUT. */
 int tutti_table_finish(tutti_table *);
 
 /* Saves. Any rank calls for the whole table, and one is enough; the servers write and read, each its own range, in a
@@ -545,19 +566,19 @@ int tutti_table_finish(tutti_table *);
  * the save and is put in place last: whatever fails before leaves the save before as it was, and after it that one is
  * removed. docs/saves.md has all of it.
  *   -EINVAL: such a name cannot be a file's; no such folder (also -ENOENT, ...); -EBUSY, -EEXIST, -ENOENT: another rank
- * saves or loads it at the same time; -ETIMEDOUT: a worker lives, and has sent no more of a push that it began for a
- * deadline, or a server lives, and has written nothing for four; -ENOSPC and others of files; as above, if a server is
- * gone. The sentence names the server and the file. */
+ * saves or loads it at the same time; -ETIMEDOUT: a worker lives, and has sent no more of a push that it began for
+ * TUTTI_SILENCE, or a server lives, and has written nothing for TUTTI_TIMEOUT; -ENOSPC and others of files; as above,
+ * if a server is gone. The sentence names the server and the file. */
 int tutti_table_save(tutti_table *, const char *folder);
 /* Sets values and state on all servers, be they as many as wrote the save or not. Not between two halves of a training
- * step: a barrier before it and after; a push that has begun, and does not go on for a deadline, ends there. Keys that
- * are not in the save are gone. All servers read and check everything first, into as much memory again; if one of them
- * refuses, the table is as it was. With files without state, by others (NAME.safetensors, or with an index), the state
- * is as at the start, and those values were assigned.
+ * step: a barrier before it and after; a push that has begun, and does not go on for TUTTI_SILENCE, ends there. Keys
+ * that are not in the save are gone. All servers read and check everything first, into as much memory again; if one of
+ * them refuses, the table is as it was. With files without state, by others (NAME.safetensors, or with an index), the
+ * state is as at the start, and those values were assigned.
  *   -ENOENT: there is no such save; -EBADMSG: it is damaged, cut off or something else, and the sentence says where;
  * -EINVAL: of another type, count or rule, or of rows and not of keys; -EBUSY: another rank saves or loads it at the
  * same time, try again when it is done; -EAGAIN: saves took each other's places faster than all servers could read one;
- * -ETIMEDOUT: a server lives, and has got no further with it for four deadlines; -ENOMEM. If the caller goes in the
+ * -ETIMEDOUT: a server lives, and has got no further with it for TUTTI_TIMEOUT; -ENOMEM. If the caller goes in the
  * middle of it, or a server does, some servers may have loaded. Closing the table, or leaving, waits for the one piece
  * that this rank's disk is in the middle of, even if it hangs. */
 int tutti_table_load(tutti_table *, const char *folder);
