@@ -411,12 +411,12 @@ static void compare_kept(struct tt_coll *c)
 			compare(c, k);
 }
 
-/* As its last answer says. */
+/* As its last answer says; or it was not reached. */
 static bool is_late(const struct tt_operation *r, const struct tt_member *m)
 {
 	const struct tt_coll *c = r->of;
 
-	return m->started_in == c->group->uid && !tt_before(c->seq, m->started);
+	return m->started_in == c->group->uid ? !tt_before(c->seq, m->started) : m->state != TT_UP;
 }
 
 static void run_out_of_time(struct tt_operation *r)

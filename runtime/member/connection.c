@@ -385,8 +385,8 @@ static void on_message(struct tt_peer *peer, const void *bytes, size_t len)
 	struct tt_pack p = tt_unpack(bytes, len);
 	uint8_t type = tt_get8(&p);
 
-	if (!l || !tt_list_empty(&l->doom) || l->parted)
-		return;
+	if (!l || !tt_list_empty(&l->doom) || (l->parted && tt_timer_runs(&l->patience)))
+		return; /* doomed, or of a member that was expelled */
 	if (l->member && l->member->link == l && l->member->state >= TT_PARTING)
 		member_message(l->member, type, &p);
 	else

@@ -98,7 +98,7 @@ int tt_operation_name(const struct tt_operation *r, bool (*is)(const struct tt_o
 			continue;
 		if (n < NAMED && at < (int)size)
 			at += snprintf(text + at, size - (size_t)at, "%s%s", n ? ", " : "", tt_member_label(m).text);
-		doing = n ? doing : m->doing;
+		doing = n ? doing : m->state == TT_UP ? m->doing : "it could not be reached so far: does it run?";
 		n++;
 	}
 	if (n > NAMED && at < (int)size)
