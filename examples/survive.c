@@ -26,15 +26,14 @@ static void say_who_is_left(const tutti *group, int step)
 }
 
 /* Those who are left make a group, and go on from the step that all of them have done. If somebody dies meanwhile: again. */
-static void recover(tutti *job, tutti **group, int *step)
+static void recover(tutti **group, int *step)
 {
 	int32_t least;
 	tutti *left;
 
 	do {
 		check(tutti_group_shrink(*group, &left));
-		if (*group != job) /* the job's own group lives as long as the job */
-			tutti_leave(*group);
+		tutti_group_free(*group); /* the job's own lives as long as the job: this leaves it alone */
 		*group = left;
 		least = *step;
 	} while (tutti_allreduce(left, &least, &least, 1, TUTTI_I32, TUTTI_MIN, NULL));
@@ -54,7 +53,7 @@ int main(int argc, char **argv)
 	for (group = job; step < steps;) {
 		int64_t sum = tutti_rank(job) + 1;
 		if (tutti_allreduce(group, &sum, &sum, 1, TUTTI_I64, TUTTI_SUM, NULL)) {
-			recover(job, &group, &step);
+			recover(&group, &step);
 			continue;
 		}
 		total[(step + 1) % 2] = total[step % 2] + sum;

@@ -75,17 +75,18 @@ tutti_config tutti_config_defaults(void);
  * rank has joined (with a node list: at once), or with -ETIMEDOUT after TUTTI_TIMEOUT. While the job runs, a rank that
  * has gone or left may join again, and so may new ones (TUTTI_RANK=new, or TUTTI_NEW_RANK; half as many again as the
  * job was started with, but at least 16, in all; not with a node list), as long as rank 0 lives. They can use all
- * windows at once; they are a group of their own until the others take them in: tutti_group_grow. */
+ * windows at once, with tutti_job; they are a group of their own until the others take them in: tutti_group_grow. */
 int tutti_join(const tutti_config *, tutti **job);
-void tutti_leave(tutti *);            /* finishes what was started, tells the others, frees all; NULL is allowed. Of a
-                                       * part of the job: finishes what was started there, and ends that group alone */
+/* Leaves the job, whichever of its groups is named: finishes what was started, tells the others, and frees the job with
+ * all its groups. NULL is allowed. */
+void tutti_leave(tutti *);
 /* From now on that signal (SIGTERM, say) makes this process leave the job in order, by itself: new calls end with
  * -ESHUTDOWN, what was started is finished, as far as it ends within TUTTI_SILENCE, and the others are told; then the
  * signal does what it did before (by default it ends the process). A second one does so at once. -EINVAL; -ENOTSUP on
  * sim. */
 int tutti_leave_on(tutti *, int signal);
-int tutti_rank(const tutti *);        /* 0 .. size - 1, in this group */
-int tutti_size(const tutti *);
+int tutti_rank(const tutti *);        /* 0 .. size - 1, in this group; of tutti_job: in the job, for a new rank more */
+int tutti_size(const tutti *);        /* of tutti_job: with how many the job was started */
 int tutti_local_rank(const tutti *);  /* among the ranks of this host */
 int tutti_local_size(const tutti *);
 /* Pins the calling thread: to the i-th of the cores that are this rank's (again from the first after the last), or with
@@ -98,11 +99,16 @@ int tutti_pin(tutti *, int i);
 int tutti_alloc(tutti *, size_t bytes, int gpu, void **memory);
 void tutti_free(tutti *, void *memory); /* also after the job was left */
 
-/* Groups. What takes a `tutti *` works in that group: collectives count its ranks only, from 0, and one group's do not
- * wait for another's. Windows, memory and event_fd are the whole job's, whichever of its groups names it, and so are
- * the ranks that window calls take: tutti_group_member tells a group's. */
+/* Groups. What takes a `tutti *` takes that group's ranks, from 0 up: collectives, windows, tables, stats. One group's
+ * collectives do not wait for another's. Memory, event_fd, and the names of windows and tables are the whole job's,
+ * whichever of its groups names it. Sentences, and tutti_change, name ranks by their numbers in the job. */
+/* The handle of the whole job, of any of its groups. Its ranks are the job's, also those that come late. For a rank
+ * that the job was started with, it is what tutti_join gave, the job's first group. A rank that has joined later is not
+ * in that group: windows, tables, tutti_group_... and tutti_stats take the handle, collectives, split, shrink and grow
+ * return -EINVAL. NULL of NULL. */
+tutti *tutti_job(tutti *);
 /* A collective: ranks that give the same color (from 0 up) are a group, ordered by key, then by rank. A negative color:
- * in none, *part is NULL. End it with tutti_leave; those left over end with the job. */
+ * in none, *part is NULL. */
 int tutti_group_split(tutti *, int color, int key, tutti **part);
 /* The way on after a collective has failed with -ECONNRESET, -ENOTCONN or -ETIMEDOUT: all that are left of the group
  * call this, agree on who they are although some may die meanwhile, and go on in *left, in the old order. The old group
@@ -124,6 +130,10 @@ int tutti_group_timeout(tutti *, int ms);
 int tutti_group_evict(tutti *, int rank, const char *why);
 int tutti_late(const tutti *);                        /* 1: this rank has joined a job under way */
 int tutti_group_member(const tutti *, int i);         /* the rank in the job of this group's rank i; -EINVAL */
+int tutti_group_rank(const tutti *, int rank);        /* the rank in this group of the job's `rank`; -ENOENT */
+/* Ends a group, after what was started there. A window or table that was opened with it keeps its numbering. Does
+ * nothing to what tutti_join and tutti_job give; NULL is allowed. Groups that are left over end with the job. */
+void tutti_group_free(tutti *);
 
 /* Who comes and goes, in the whole job. watch gives a descriptor that is readable while there are changes that nobody
  * has taken, next takes the oldest one. With `changed` (it may be NULL) a thread of the library's own takes them, soon
@@ -265,7 +275,8 @@ typedef struct tutti_stat {
 	uint64_t ops, bytes, errors;  /* ops: that have ended, well or not */
 	double p50_us, p99_us, max_us, mean_us; /* 0 where nothing was timed */
 } tutti_stat;
-int tutti_stats(tutti *, int rank, tutti_stat_kind, tutti_stat *); /* with that rank; -1: with all of them */
+int tutti_stats(tutti *, int rank, tutti_stat_kind, tutti_stat *); /* with that rank of the group; -1: with all of the
+                                                                    * job */
 int tutti_stats_dump(tutti *, int fd); /* all of it as a table; waits for a slow reader, at most TUTTI_SILENCE.
                                 * SIGUSR1 does the same to stderr, unless the program has its own handler
                                 * (TUTTI_STATS_SIGNAL) */

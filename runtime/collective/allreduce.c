@@ -163,7 +163,7 @@ static int run(struct tutti *group, tutti_stat_kind kind, const struct tt_exchan
 int tutti_allreduce(tutti *group, const void *in, void *out, size_t count, tutti_type type, tutti_rule rule,
                     tutti_op *op)
 {
-	int err = tt_usable(tt_job_of(group));
+	int err = tt_group_usable(group);
 	struct tt_exchange x = { .vector = { .in = in, .out = out }, .count = count, .width = tt_type_size(type),
 	                         .type = type, .rule = rule };
 
@@ -175,7 +175,7 @@ int tutti_allreduce(tutti *group, const void *in, void *out, size_t count, tutti
 int tutti_reduce(tutti *group, const void *in, void *out, size_t count, tutti_type type, tutti_rule rule, int root,
                  tutti_op *op)
 {
-	int err = tt_usable(tt_job_of(group));
+	int err = tt_group_usable(group);
 
 	if (err)
 		return err;
@@ -235,7 +235,7 @@ static uint32_t fill_vector(struct tt_exchange *x, struct tt_part *parts, const 
 
 int tutti_allreduce_tensors(tutti *group, const tutti_tensor *tensors, int n, tutti_rule rule, tutti_op *op)
 {
-	int err = tt_usable(tt_job_of(group));
+	int err = tt_group_usable(group);
 
 	if (err || (err = check_tensors(tensors, n, rule)))
 		return err;

@@ -31,7 +31,7 @@ int tutti_barrier(tutti *group, tutti_op *op)
 {
 	static char nothing;
 	const struct tt_blocks blocks = { .vector = tt_vector_at(&nothing), .owners = 1 };
-	int err = tt_usable(tt_job_of(group));
+	int err = tt_group_usable(group);
 
 	if (err)
 		return err;

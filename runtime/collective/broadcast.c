@@ -89,7 +89,7 @@ static void release(struct tt_coll *c) { tt_transfers_free(&((struct broadcast *
 
 int tutti_broadcast(tutti *group, void *buf, size_t bytes, int root, tutti_op *op)
 {
-	int err = tt_usable(tt_job_of(group));
+	int err = tt_group_usable(group);
 
 	if (err)
 		return err;

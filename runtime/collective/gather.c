@@ -48,7 +48,7 @@ static void release_gather(struct tt_coll *c) { free(((struct gather *)c)->held)
 
 int tutti_gather(tutti *group, const void *value, size_t bytes, void *all, int root, tutti_op *op)
 {
-	int err = tt_usable(tt_job_of(group));
+	int err = tt_group_usable(group);
 
 	if (err)
 		return err;

@@ -119,7 +119,7 @@ int tutti_reduce_scatter(tutti *group, const void *in, void *out, size_t count, 
                          tutti_op *op)
 {
 	size_t width = tt_type_size(type), bytes;
-	int err = tt_usable(tt_job_of(group));
+	int err = tt_group_usable(group);
 
 	if (err)
 		return err;
@@ -140,7 +140,7 @@ int tutti_reduce_scatter(tutti *group, const void *in, void *out, size_t count, 
 
 int tutti_allgather(tutti *group, const void *in, size_t bytes, void *out, tutti_op *op)
 {
-	int err = tt_usable(tt_job_of(group));
+	int err = tt_group_usable(group);
 
 	if (err || (err = check_size("all-gather", group->n, bytes, in, out)))
 		return err;
@@ -157,7 +157,7 @@ int tutti_allgather(tutti *group, const void *in, size_t bytes, void *out, tutti
 
 int tutti_alltoall(tutti *group, const void *in, size_t bytes, void *out, tutti_op *op)
 {
-	int err = tt_usable(tt_job_of(group));
+	int err = tt_group_usable(group);
 
 	if (err || (err = check_size("all-to-all", group->n, bytes, in, out)))
 		return err;
@@ -186,7 +186,7 @@ static int check_blocks(const char *what, int n, const char *side, const void *b
 int tutti_allgatherv(tutti *group, const void *in, size_t in_bytes, void *out, const size_t bytes[], const size_t at[],
                      tutti_op *op)
 {
-	int err = tt_usable(tt_job_of(group));
+	int err = tt_group_usable(group);
 
 	if (err || (err = check_blocks("all-gather", group->n, "out", out, bytes, at)))
 		return err;
@@ -227,7 +227,7 @@ static void set_memory(struct tt_coll *c, int i, const void *base, const size_t 
 int tutti_alltoallv(tutti *group, const void *in, const size_t in_bytes[], const size_t in_at[], void *out,
                     const size_t out_bytes[], const size_t out_at[], tutti_op *op)
 {
-	int err = tt_usable(tt_job_of(group));
+	int err = tt_group_usable(group);
 
 	if (err || (err = check_blocks("all-to-all", group->n, "in", in, in_bytes, in_at)) ||
 	    (err = check_blocks("all-to-all", group->n, "out", out, out_bytes, out_at)))

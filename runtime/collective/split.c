@@ -109,7 +109,7 @@ int tutti_group_split(tutti *parent, int color, int key, tutti **out)
 	struct tt_job *job = tt_job_of(parent);
 	struct tutti *part = NULL;
 	uint32_t birth;
-	int full, err = tt_usable(job);
+	int full, err = tt_group_usable(parent);
 
 	if (err || (err = tt_given(out, "tutti_group_split: part")))
 		return err;

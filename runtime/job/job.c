@@ -343,7 +343,17 @@ static void leave_job(struct tt_job *job)
 	free(job);
 }
 
-static void leave_part(struct tutti *g)
+void tutti_leave(tutti *group)
+{
+	struct tt_sentence last = tt_last_sentence();
+
+	if (!group || !*group->job->here)
+		return; /* a fork's child owns nothing of the job */
+	leave_job(group->job);
+	tt_remember(last.text);
+}
+
+static void free_part(struct tutti *g)
 {
 	struct tt_job *job = g->job;
 
@@ -353,16 +363,15 @@ static void leave_part(struct tutti *g)
 	tt_unlock(job);
 }
 
-void tutti_leave(tutti *group)
+void tutti_group_free(tutti *group)
 {
 	struct tt_sentence last = tt_last_sentence();
 
 	if (!group || !*group->job->here)
-		return; /* a fork's child owns nothing of the job */
-	if (group == tt_members(group->job)->all)
-		leave_job(group->job);
-	else
-		leave_part(group);
+		return;
+	if (group == tt_members(group->job)->whole || group == tt_members(group->job)->all)
+		return; /* the job's own: it ends with the job */
+	free_part(group);
 	tt_remember(last.text);
 }
 

@@ -58,8 +58,10 @@ int tutti_stats(tutti *at, int rank, tutti_stat_kind kind, tutti_stat *out)
 		return err;
 	if ((unsigned)kind >= TT_STAT_KINDS)
 		return tt_fail(-EINVAL, "stats: kind %d is unknown", (int)kind);
-	if (rank < -1 || rank >= job->size)
-		return tt_fail(-EINVAL, "stats: rank %d must be from -1 to %d", rank, job->size - 1);
+	if (rank != -1 && tt_group_to_job(at, rank) < 0)
+		return tt_fail(-EINVAL, "stats: rank %d must be from -1 to %d", rank, tt_group_count(at) - 1);
+	if (rank >= 0)
+		rank = tt_group_to_job(at, rank);
 	if (rank >= 0 && tt_stats_is_own(kind))
 		return tt_fail(-EINVAL, "stats: %s is counted for the whole job: use rank -1", tt_stats_name(kind));
 	double tick_ns = tt_ticker_ns(&job->stats.ticker);

@@ -910,7 +910,7 @@ static int arrive(struct tt_job *job, tutti **out)
 static int agree(struct tutti *g, bool grow, tutti **out)
 {
 	struct tt_job *job = tt_job_of(g);
-	int err = tt_usable(job);
+	int err = tt_group_usable(g);
 
 	if (err || (err = tt_given(out, grow ? "tutti_group_grow: grown" : "tutti_group_shrink: left")))
 		return err;

@@ -11,6 +11,8 @@
 
 enum { TIMEOUT_MIN_MS = 10 };
 
+/* ---- life ---- */
+
 /* Round-robin, so that a slot is used again as late as possible. */
 static int take_slot(struct tutti *g)
 {
@@ -287,11 +289,45 @@ int tutti_group_evict(tutti *g, int i, const char *why)
 	return 0;
 }
 
+/* ---- the numbering ---- */
+
+static bool is_whole(const struct tutti *g) { return g == tt_members(g->job)->whole; }
+
+int tt_group_count(const struct tutti *g) { return is_whole(g) ? g->job->size : g->n; }
+
+int tt_group_to_job(const struct tutti *g, int i)
+{
+	if (i < 0 || i >= tt_group_count(g))
+		return -1;
+	return is_whole(g) ? i : g->seats[i].rank;
+}
+
+int tt_group_usable(const struct tutti *g)
+{
+	int err = tt_usable(tt_job_of(g));
+
+	if (err || !is_whole(g) || g == tt_members(g->job)->all)
+		return err;
+	return tt_fail(-EINVAL, "this rank has joined the job under way, and is not in its first group: call "
+	               "collectives in the group that tutti_group_grow gives it");
+}
+
+tutti *tutti_job(tutti *group) { return group ? tt_members(group->job)->whole : NULL; }
+
 int tutti_group_member(const tutti *g, int i)
 {
+	int rank = g ? tt_group_to_job(g, i) : tt_refuse_job(NULL);
+
+	return rank == -1 ? tt_fail(-EINVAL, "group member %d must be from 0 to %d", i, tt_group_count(g) - 1) : rank;
+}
+
+int tutti_group_rank(const tutti *g, int rank)
+{
+	int i = -1;
+
 	if (!g)
 		return tt_refuse_job(NULL);
-	if (i < 0 || i >= g->n)
-		return tt_fail(-EINVAL, "group member %d must be from 0 to %d", i, g->n - 1);
-	return g->seats[i].rank;
+	if (rank >= 0 && rank < g->job->size)
+		i = is_whole(g) ? rank : g->seat_of[rank];
+	return i < 0 ? tt_fail(-ENOENT, "rank %d of the job is not in this group", rank) : i;
 }

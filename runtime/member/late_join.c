@@ -134,7 +134,16 @@ void tt_late_join_news(struct tt_member *from, struct tt_pack *p)
 		tt_watch_tell(job, m, TUTTI_JOINED);
 }
 
-/* A late joiner is not in the group of all: its own group is itself alone, until one grows. */
+/* A late joiner is not in the group of all, and names only the job with it: its own group is itself alone, until one
+ * grows. */
+static void give_up_seat(struct tutti *g)
+{
+	tt_members(g->job)->group_at[g->slot] = NULL; /* what others send there is for the rank's earlier life */
+	g->uid = 0;
+	g->lineage = false;
+	g->me = g->job->rank;
+}
+
 int tt_late_join_settle(struct tt_job *job)
 {
 	struct tt_members *all = tt_members(job);
@@ -142,7 +151,7 @@ int tt_late_join_settle(struct tt_job *job)
 
 	if (!all->late)
 		return 0;
-	tt_group_free(all->all);
+	give_up_seat(all->whole);
 	if ((err = tt_group_new(job, 1, &all->all)))
 		return err;
 	all->all->uid = job->epoch;

@@ -49,7 +49,7 @@ static int make_group(struct tt_job *job)
 
 	if (err)
 		return err;
-	tt_members(job)->all = g;
+	tt_members(job)->all = tt_members(job)->whole = g;
 	g->uid = ALL;
 	g->lineage = true;
 	for (int i = 0; i < job->size; i++)

@@ -106,7 +106,8 @@ struct tt_members { /* the room's own struct in a job */
 	struct tt_member *of;       /* by rank; `capacity` of them, of which job->size are known */
 	struct tt_list links, doomed, groups;
 	struct tutti *group_at[TT_GROUPS]; /* by the slot that peers use */
-	struct tutti *all;          /* the group of all ranks: what tutti_join gives */
+	struct tutti *all;          /* what tutti_join gives: the group of all ranks, or a late joiner's own */
+	struct tutti *whole;        /* the handle of the whole job: its first group. A late joiner has no seat there */
 	unsigned next_group;
 	uint32_t hangups;           /* connections that have ended so far; what was mapped through them has gone, too */
 	uint32_t loans;             /* the number of the last one */
@@ -285,6 +286,10 @@ void tt_group_revoke(const struct tutti *parent, uint32_t birth);
 void tt_group_free(struct tutti *);
 struct tt_seat *tt_group_find(const struct tutti *, const struct tt_member *); /* NULL: none, or an earlier life's */
 struct tt_member *tt_group_member(const struct tutti *, int i);
+int tt_group_usable(const struct tutti *); /* as tt_usable(); -EINVAL: this rank has no seat there. Without the lock */
+/* A group's numbering: its seats'. The handle of the whole job names each rank of the job, newcomers too. */
+int tt_group_count(const struct tutti *);
+int tt_group_to_job(const struct tutti *, int i); /* the job's rank; -1: i is none of the group's */
 
 /* ---- member.c, rendezvous.c: joining and leaving. Without the lock, unless it says otherwise ---- */
 

@@ -1534,7 +1534,7 @@ static void program_parts(tutti *job)
 	run_each(part, (size_t)tutti_rank(job) % 2);
 	CHECK(tutti_wait(&op, -1) == 0);
 	CHECK(v[0] == (float)tutti_size(job) && v[COUNT - 1] == (float)tutti_size(job));
-	tutti_leave(part);
+	tutti_group_free(part);
 	free(v);
 }
 
@@ -1581,7 +1581,7 @@ static void program_group_models(tutti *job)
 	CHECK(tutti_gather(part, &mine, sizeof mine, all, -1, NULL) == 0);
 	for (int r = 0; r < tutti_size(part); r++)
 		CHECK(memcmp(&all[r], &mine, sizeof mine) == 0);
-	tutti_leave(part); /* perhaps before those who waited for the model were woken */
+	tutti_group_free(part); /* perhaps before those who waited for the model were woken */
 	CHECK(tutti_allreduce(job, v, v, COUNT, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 	CHECK(tt_coll_group(job)->model.known == needs_model(job));
 	free(v);

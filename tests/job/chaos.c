@@ -252,7 +252,7 @@ static int agree_on_round(tutti *g, int *round)
 	return 0;
 }
 
-static int shrink(tutti *job, tutti **g)
+static int shrink(tutti **g)
 {
 	tutti *left;
 
@@ -263,8 +263,7 @@ static int shrink(tutti *job, tutti **g)
 		return err;
 	if ((bits_of(left) | bits_of(*g)) != bits_of(*g))
 		complain("%x shrank to %x", bits_of(*g), bits_of(left));
-	if (*g != job)
-		tutti_leave(*g);
+	tutti_group_free(*g);
 	*g = left;
 	return 0;
 }
@@ -275,7 +274,7 @@ static bool is_documented(int err)
 }
 
 /* After an error. 0: it goes on. */
-static int recover(tutti *job, tutti **g, int *round)
+static int recover(tutti **g, int *round)
 {
 	struct recovery *r = &mine->recovery[mine->tries];
 	int err = 0;
@@ -284,7 +283,7 @@ static int recover(tutti *job, tutti **g, int *round)
 	do {
 		if (++mine->tries == TRIES_MAX)
 			return complain("it has shrunk %d times", TRIES_MAX), -ETIMEDOUT;
-		err = shrink(job, g);
+		err = shrink(g);
 	} while (!err && agree_on_round(*g, round));
 	if (!err)
 		r->again = tt_now();
@@ -308,7 +307,7 @@ static int compute(tutti *job)
 		trace("sum", err);
 		if (!is_documented(err))
 			complain("an undocumented error %d: %s", err, tutti_why());
-		err = recover(job, &g, &round);
+		err = recover(&g, &round);
 	}
 	if (err && !is_documented(err))
 		complain("an undocumented error %d: %s", err, tutti_why());

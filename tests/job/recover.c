@@ -164,7 +164,7 @@ static int agree_on_round(int rank, tutti *g, int *round)
 	return 0;
 }
 
-static int shrink(int rank, tutti *job, tutti **g)
+static int shrink(int rank, tutti **g)
 {
 	tutti *left;
 	int err = tutti_group_shrink(*g, &left);
@@ -176,8 +176,7 @@ static int shrink(int rank, tutti *job, tutti **g)
 	run.shrinks++;
 	if ((bits_of(left) | bits_of(*g)) != bits_of(*g))
 		complain(rank, "%x shrank to %x", bits_of(*g), bits_of(left));
-	if (*g != job)
-		tutti_leave(*g);
+	tutti_group_free(*g);
 	*g = left;
 	return 0;
 }
@@ -203,7 +202,7 @@ static void compute(int rank, tutti *job)
 			printf("  %.6f rank %d round %d: %d %s\n", (double)tt_now() / 1e9, rank, round, err, tutti_why());
 		if (!is_documented(err))
 			complain(rank, "an undocumented error %d: %s", err, tutti_why());
-		while (++tries < TRIES_MAX && !(err = shrink(rank, job, &g)) && agree_on_round(rank, g, &round))
+		while (++tries < TRIES_MAX && !(err = shrink(rank, &g)) && agree_on_round(rank, g, &round))
 			;
 		if (err)
 			break;

@@ -17,7 +17,7 @@ static tutti_table *open_table(tutti *job, const char *name, uint64_t count, int
 
 	c.servers = servers;
 	c.server = server;
-	EXPECT(tutti_table_open(job, name, &c, &t) == 0);
+	EXPECT(tutti_table_open(tutti_job(job), name, &c, &t) == 0);
 	return t;
 }
 
@@ -309,7 +309,7 @@ static tutti_table *open_saved(tutti *job)
 	tutti_table *t = NULL;
 
 	c.load = tutti_late(job) ? save_folder : NULL;
-	EXPECT(tutti_table_open(job, "w", &c, &t) == 0);
+	EXPECT(tutti_table_open(tutti_job(job), "w", &c, &t) == 0);
 	return t;
 }
 

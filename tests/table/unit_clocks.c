@@ -570,7 +570,7 @@ static void program_clock(tutti *job, tutti_consistency as)
 	if (rank == last) {
 		CHECK(join_again(job, last, &again) == 0);
 		c.load = folder;
-		CHECK(tutti_table_open(again, "w", &c, &t) == 0);
+		CHECK(tutti_table_open(tutti_job(again), "w", &c, &t) == 0);
 	} else {
 		while (!(err = tutti_table_pull(t, v, NULL)))
 			pass_time(TT_MS);
@@ -672,7 +672,7 @@ static void program_gone(tutti *job)
 	if (rank == AGAIN) {
 		CHECK(join_again(job, AGAIN, &again) == 0);
 		c.load = folder;
-		t = open_table(again, "gone", &c);
+		t = open_table(tutti_job(again), "gone", &c);
 	} else if (rank == 2) {
 		while (!(err = tutti_table_pull(t, v, NULL)))
 			pass_time(TT_MS);

@@ -1124,7 +1124,7 @@ static void program_come_back(tutti *job)
 	if (rank == 1) {
 		tutti_table_close(t);
 		CHECK(join_again(job, 1, &again) == 0);
-		t = open_table(again, "again", &c);
+		t = open_table(tutti_job(again), "again", &c);
 		CHECK(tutti_table_pull_fresh(t, rows, values, 4, &n, NULL) == 0 && n == 4);
 		CHECK(tutti_table_pull_fresh(t, rows, values, 4, &n, NULL) == 0 && n == 0);
 	} else {

@@ -326,7 +326,7 @@ static void program_later_life(tutti *job)
 		set_pace(1, HANGS);
 		CHECK(is_given_up(save_as(job, t, NUMBER)));
 		CHECK(join_again(job, 2, &again) == 0);
-		t = open_table(again, "w", &c);
+		t = open_table(tutti_job(again), "w", &c);
 		hear_file = say_nothing;
 		CHECK(is_given_up(save_as(again, t, NUMBER)) && !slow.pieces && !is_there("w-00000001-00001-of-00001.safetensors")); /* it was called off */
 		hear_file = NULL;
@@ -737,7 +737,7 @@ static void program_again(tutti *job)
 	if (rank == last) {
 		CHECK(join_again(job, last, &again) == 0);
 		c.load = folder;
-		CHECK(tutti_table_open(again, "w", &c, &t) == 0);
+		CHECK(tutti_table_open(tutti_job(again), "w", &c, &t) == 0);
 		pass_time(300 * TT_MS); /* others may come to it */
 		tutti_leave(again);
 	} else if (rank == 1) {

@@ -927,7 +927,7 @@ static void push_late(tutti *job)
 	CHECK(join_again(job, late_rank, &again) == 0);
 	if (again) {
 		CHECK(tutti_late(again) == 1);
-		t = open_at(again, "late", LATE_COUNT, own_updater(), 2, servers);
+		t = open_at(tutti_job(again), "late", LATE_COUNT, own_updater(), 2, servers);
 		CHECK(tutti_table_pull(t, v, NULL) == 0 && all_are(v, LATE_COUNT, 1.5f));
 		for (int i = 0; i < 2; i++) {
 			fill(v, LATE_COUNT, 1);

@@ -843,6 +843,7 @@ static void job_refuses_null(tutti *job)
 	REFUSES(tutti_group_grow(NULL, &job));
 	REFUSES(tutti_group_grow(job, NULL));
 	REFUSES(tutti_group_member(NULL, 0));
+	REFUSES(tutti_group_rank(NULL, 0));
 	REFUSES(tutti_late(NULL));
 	REFUSES(tutti_group_watch(NULL, NULL, NULL));
 	REFUSES(tutti_group_next(NULL, &(tutti_change){ 0 }));
@@ -851,6 +852,8 @@ static void job_refuses_null(tutti *job)
 	REFUSES(tutti_stats(job, -1, TUTTI_STAT_PUT, NULL));
 	REFUSES(tutti_stats_dump(NULL, 1));
 	tutti_leave(NULL);
+	tutti_group_free(NULL);
+	CHECK(tutti_job(NULL) == NULL);
 	tutti_free(job, NULL);
 }
 
@@ -1289,8 +1292,16 @@ static void program_split(tutti *job)
 	CHECK(root == half[k - 1]);
 	CHECK(tutti_broadcast(part, &root, sizeof root, k, NULL) == -EINVAL);
 	CHECK(tutti_group_member(part, k) == -EINVAL);
-	tutti_leave(single);
-	tutti_leave(part); /* the others' end with the job */
+	for (int i = 0; i < n; i++)
+		CHECK(tutti_group_rank(job, i) == i);
+	for (int i = 0; i < k; i++)
+		CHECK(tutti_group_rank(part, half[i]) == i);
+	CHECK(tutti_group_rank(part, me ^ 1) == -ENOENT && strstr(tutti_why(), "not in this group"));
+	CHECK(tutti_group_rank(part, -1) == -ENOENT && tutti_group_rank(part, n) == -ENOENT);
+	CHECK(tutti_job(job) == job && tutti_job(part) == job && tutti_job(single) == job);
+	tutti_group_free(job); /* the job's own: it stays */
+	tutti_group_free(single);
+	tutti_group_free(part); /* the others' end with the job */
 	CHECK(tutti_barrier(job, NULL) == 0);
 }
 
@@ -1314,7 +1325,7 @@ static void program_two_groups(tutti *job)
 	CHECK(tutti_wait(&first, -1) == 0);
 	CHECK(tutti_wait(&second, -1) == 0);
 	CHECK(a[0] == 6 && a[99999] == 6 && b[0] == 6 && b[99999] == 6);
-	tutti_leave(part);
+	tutti_group_free(part);
 	free(a);
 	free(b);
 }
@@ -1348,7 +1359,7 @@ static void program_many_groups(tutti *job)
 	while (n < 1100 && !(err = tutti_group_split(job, 0, 0, &parts[n])))
 		n++;
 	CHECK(err == -EMFILE && n == 1023);
-	tutti_leave(parts[5]);
+	tutti_group_free(parts[5]);
 	CHECK(tutti_group_split(job, 0, 0, &parts[5]) == 0);
 	CHECK(tutti_barrier(parts[5], NULL) == 0);
 	CHECK(tutti_barrier(parts[1022], NULL) == 0);
@@ -1373,8 +1384,7 @@ static void program_shrink(tutti *job)
 		CHECK(tutti_group_shrink(g, &left) == 0);
 		CHECK(tutti_barrier(g, NULL) == -ESTALE);
 		CHECK(tutti_group_shrink(g, &g) == -ESTALE);
-		if (g != job)
-			tutti_leave(g);
+		tutti_group_free(g);
 		g = left;
 		check_group(g, ranks, n, 1);
 		check_group(g, ranks, n, 30000);
@@ -1486,6 +1496,33 @@ static void test_no_memory(void)
 		on_wires(program_no_memory, five, 3000, NULL);
 }
 
+/* It names the job for one that has joined late, which has no seat there. */
+static void check_whole_job(tutti *again, int rank, int launched)
+{
+	tutti *job = tutti_job(again), *none = NULL;
+	tutti_stat s;
+	uint64_t x = 1;
+	char all[16 * 8];
+
+	CHECK(job && job != again && tutti_job(job) == job);
+	CHECK(tutti_rank(job) == rank && tutti_size(job) == launched);
+	for (int i = 0; i <= rank; i++)
+		CHECK(tutti_group_member(job, i) == i && tutti_group_rank(job, i) == i);
+	CHECK(tutti_group_member(job, rank + 1) == -EINVAL);
+	CHECK(tutti_group_rank(again, rank) == 0 && tutti_group_rank(again, 0) == -ENOENT);
+	CHECK(tutti_stats(job, rank, TUTTI_STAT_PUT, &s) == 0);
+	CHECK(tutti_stats(again, 1, TUTTI_STAT_PUT, &s) == -EINVAL);
+	CHECK(tutti_barrier(job, NULL) == -EINVAL && strstr(tutti_why(), "tutti_group_grow"));
+	CHECK(tutti_allreduce(job, &x, &x, 1, TUTTI_I64, TUTTI_SUM, NULL) == -EINVAL && x == 1);
+	CHECK(tutti_broadcast(job, &x, 8, 0, NULL) == -EINVAL);
+	CHECK(tutti_gather(job, &x, 8, all, -1, NULL) == -EINVAL);
+	CHECK(tutti_allgather(job, &x, 8, all, NULL) == -EINVAL);
+	CHECK(tutti_group_split(job, 0, 0, &none) == -EINVAL && tutti_group_shrink(job, &none) == -EINVAL);
+	CHECK(tutti_group_grow(job, &none) == -EINVAL && !none);
+	tutti_group_free(job); /* neither ends */
+	tutti_group_free(again);
+}
+
 /* The last rank leaves and comes back, as itself or as a new one; the others go on without it, and then with it. */
 static void come_back(tutti *job, int as, int rank)
 {
@@ -1502,7 +1539,8 @@ static void come_back(tutti *job, int as, int rank)
 		if (!again)
 			return;
 		CHECK(tutti_late(again) == 1 && tutti_size(again) == 1 && tutti_group_member(again, 0) == rank);
-		CHECK(tutti_window_open(again, "w", &x, 8, &w) == 0);
+		check_whole_job(again, rank, n);
+		CHECK(tutti_window_open(tutti_job(again), "w", &x, 8, &w) == 0);
 		CHECK(tutti_wait_notify(w, 0, 7, 1, -1) == 0);
 		CHECK(x == 42);
 		CHECK(tutti_group_grow(again, &g) == 0);
@@ -1514,7 +1552,8 @@ static void come_back(tutti *job, int as, int rank)
 		CHECK(g && tutti_group_grow(g, &left) == 0); /* nobody new: the same */
 		if (left)
 			check_group(left, ranks, n, 5);
-		tutti_leave(again);
+		tutti_group_free(g);
+		tutti_leave(left); /* the job */
 		return;
 	}
 	CHECK(tutti_late(job) == 0);
