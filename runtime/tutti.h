@@ -152,9 +152,10 @@ int tutti_group_watch(tutti *, void (*changed)(const tutti_change *, void *arg),
 int tutti_group_next(tutti *, tutti_change *);        /* 1; 0: there is none; -EINVAL: nobody watches */
 
 /* Windows. Opening is local: each rank names memory of its own, of its own size (0 too), and reaches that of the others
- * under the same name. The first use of a rank's window waits until that rank has opened it. Offsets are bytes. Bytes
- * written with put are visible to the owner after it has seen a notify sent later by the same rank. An aligned 8-byte
- * put or get is one store or load; anything longer may be seen in pieces. */
+ * under the same name. The name is the job's: ranks meet in a window also if they open it with different groups. Calls
+ * take the ranks of the group that this rank has opened it with. The first use of a rank's window waits until that rank
+ * has opened it. Offsets are bytes. Bytes written with put are visible to the owner after it has seen a notify sent
+ * later by the same rank. An aligned 8-byte put or get is one store or load; anything longer may be seen in pieces. */
 int tutti_window_open(tutti *, const char *name, void *base, size_t bytes, tutti_window **window);
 /* Waits until no other rank puts or gets there any more, and evicts one that does not stop; then the memory is the
  * caller's, and later uses by others get -ESTALE. NULL is allowed. */
@@ -168,8 +169,9 @@ int tutti_get(tutti_window *, int rank, size_t offset, void *dst, size_t bytes, 
 int tutti_add(tutti_window *, int rank, size_t offset, uint64_t value, uint64_t *old, tutti_op *);
 /* A put, after which the receiver counts one more notify in slot 0 .. 4095; bytes may be 0. */
 int tutti_put_notify(tutti_window *, int rank, size_t offset, const void *src, size_t bytes, int slot, tutti_op *);
-/* Waits until at least `count` notifies have come in `slot` from `rank` (-1: from any) since this window was opened.
- * timeout_ms -1: TUTTI_TIMEOUT; 0: only look. -ETIMEDOUT; -ECONNRESET or -ENOTCONN when that rank is gone. */
+/* Waits until at least `count` notifies have come in `slot` from `rank` (-1: from any of the job) since this window was
+ * opened. timeout_ms -1: TUTTI_TIMEOUT; 0: only look. -ETIMEDOUT; -ECONNRESET or -ENOTCONN when that rank is
+ * gone. */
 int tutti_wait_notify(tutti_window *, int rank, int slot, uint64_t count, int timeout_ms);
 
 /* Started operations. Zero a tutti_op before its first use: it is idle then, and tutti_wait returns 0. Do not

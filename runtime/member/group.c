@@ -302,6 +302,18 @@ int tt_group_to_job(const struct tutti *g, int i)
 	return is_whole(g) ? i : g->seats[i].rank;
 }
 
+int tt_group_list(const struct tutti *g, int **ranks)
+{
+	*ranks = is_whole(g) ? NULL : malloc((size_t)g->n * sizeof **ranks);
+	if (is_whole(g))
+		return 0;
+	if (!*ranks)
+		return tt_fail(-ENOMEM, "no memory for the ranks of a group of %d", g->n);
+	for (int i = 0; i < g->n; i++)
+		(*ranks)[i] = g->seats[i].rank;
+	return 0;
+}
+
 int tt_group_usable(const struct tutti *g)
 {
 	int err = tt_usable(tt_job_of(g));

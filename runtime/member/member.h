@@ -290,6 +290,7 @@ int tt_group_usable(const struct tutti *); /* as tt_usable(); -EINVAL: this rank
 /* A group's numbering: its seats'. The handle of the whole job names each rank of the job, newcomers too. */
 int tt_group_count(const struct tutti *);
 int tt_group_to_job(const struct tutti *, int i); /* the job's rank; -1: i is none of the group's */
+int tt_group_list(const struct tutti *, int **ranks); /* the job's ranks, malloc'd; NULL: of the whole job. -ENOMEM */
 
 /* ---- member.c, rendezvous.c: joining and leaving. Without the lock, unless it says otherwise ---- */
 

@@ -7,8 +7,8 @@ enum { TT_WINDOW_SLOT = 2, TT_WINDOWS = 2048, TT_SLOTS = 4096 /* of notifies, in
 enum { TT_ASK = 11, TT_ANSWER }; /* types of messages */
 extern const struct tt_module tt_window_module;
 
-/* As tutti_window_open, also for names that begin with "tutti:". pinned: the memory, or NULL; the window's from now on,
- * unless opening fails. */
+/* As tutti_window_open with tutti_job, also for names that begin with "tutti:". pinned: the memory, or NULL; the
+ * window's from now on, unless opening fails. */
 int tt_window_open(struct tt_job *, const char *name, void *base, size_t bytes, struct tt_pinned *pinned,
                    struct tutti_window **);
 /* As tutti_get. what: the call's name in sentences. Without the lock. */

@@ -1307,6 +1307,57 @@ static void program_split(tutti *job)
 
 static void test_split(void) { on_wires(program_split, many, 0, NULL); }
 
+/* A window keeps the numbering of the group that it was opened with, also when that has ended. */
+static void use_part(tutti_window *w, uint64_t *mine, int k, int at, const int *ranks)
+{
+	int next = (at + 1) % k, before = (at + k - 1) % k;
+	uint64_t x = (uint64_t)ranks[at] + 100, y = 0, old = 0;
+
+	CHECK(tutti_put_notify(w, next, 0, &x, 8, 1, NULL) == 0);
+	CHECK(tutti_wait_notify(w, before, 1, 1, -1) == 0 && mine[0] == (uint64_t)ranks[before] + 100);
+	CHECK(tutti_get(w, next, 0, &y, 8, NULL) == 0 && y == x);
+	CHECK(tutti_add(w, next, 8, x, &old, NULL) == 0 && tutti_put_notify(w, next, 0, NULL, 0, 2, NULL) == 0);
+	CHECK(tutti_wait_notify(w, before, 2, 1, -1) == 0 && mine[1] == (uint64_t)ranks[before] + 100);
+	CHECK(tutti_put(w, k, 0, &x, 8, NULL) == -EINVAL && strstr(tutti_why(), "\"part\""));
+	CHECK(tutti_get(w, -1, 0, &x, 8, NULL) == -EINVAL && tutti_wait_notify(w, k, 1, 1, 0) == -EINVAL);
+	CHECK(tutti_window_map(w, k) == NULL && tutti_window_map(w, at) == mine);
+	uint64_t *there = tutti_window_map(w, next);
+	CHECK(!there || there[0] == x);
+	CHECK(tutti_put(w, next, 4096, &x, 8, NULL) == -ERANGE);
+}
+
+static void program_part_window(tutti *job)
+{
+	int n = tutti_size(job), me = tutti_rank(job), half[8], k = 0, at;
+	void *mine, *all;
+	tutti_window *w, *met;
+	uint64_t x = 7;
+	tutti *part;
+
+	for (int i = n - 1; i >= 0; i--)
+		if (i % 2 == me % 2)
+			half[k++] = i;
+	CHECK(tutti_alloc(job, 4096, -1, &mine) == 0 && tutti_alloc(job, 4096, -1, &all) == 0);
+	CHECK(tutti_group_split(job, me % 2, -me, &part) == 0);
+	at = tutti_rank(part);
+	CHECK(tutti_window_open(part, "part", mine, 4096, &w) == 0);
+	CHECK(tutti_window_open(me % 2 ? part : job, "met", all, 4096, &met) == 0);
+	if (me % 2 == 0) /* of two groups, by the numbers of this rank's own */
+		for (int i = 1; i < n; i += 2)
+			CHECK(tutti_put_notify(met, i, 8 * (size_t)me, &x, 8, 3, NULL) == 0);
+	else
+		CHECK(tutti_wait_notify(met, -1, 3, (uint64_t)(n + 1) / 2, -1) == 0 && ((uint64_t *)all)[0] == 7);
+	tutti_group_free(part);
+	use_part(w, mine, k, at, half);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+	tutti_window_close(met);
+	tutti_free(job, mine);
+	tutti_free(job, all);
+}
+
+static void test_part_window(void) { on_wires(program_part_window, many, 0, NULL); }
+
 /* In both at once, in either order: they do not wait for each other. */
 static void program_two_groups(tutti *job)
 {
@@ -1699,7 +1750,7 @@ static CU_TestInfo group_tests[] = {
 	{ "they shrink long after each other", test_shrink_skewed }, { "one leaves as it has shrunk", test_leave_shrunk },
 	{ "two leave as they have shrunk", test_two_leave_shrunk }, { "no memory for a shrunk group", test_no_memory },
 	{ "shrink", test_shrink }, { "shrink without one that does not come", test_shrink_without },
-	{ "split", test_split }, { "two groups at once", test_two_groups }, { "a part goes on", test_part_goes_on },
+	{ "split", test_split }, { "window of a part", test_part_window }, { "two groups at once", test_two_groups }, { "a part goes on", test_part_goes_on },
 	{ "as many groups as there can be", test_many_groups }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo collective_tests[] = {
