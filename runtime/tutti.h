@@ -465,9 +465,10 @@ typedef struct tutti_table_config { /* the same on all ranks */
 	                          * array's rows are its elements. With KEYS: for so many keys there is room at once, 0:
 	                          * it grows */
 	tutti_updater updater;   /* the rule */
-	int servers;             /* how many there are, 0: all ranks that the job was started with */
-	const int *server;       /* their ranks; NULL with 0 */
-	int workers;             /* how many ranks push, 0: all, also those that come late */
+	int servers;             /* how many there are, 0: all of the group; of tutti_job: that the job was started
+	                          * with */
+	const int *server;       /* their ranks in the group; NULL with 0 */
+	int workers;             /* how many ranks push, 0: all of the group; of tutti_job also those that come late */
 	const int *worker;       /* which; NULL with 0 */
 	tutti_consistency consistency; /* zeroed: ASYNC */
 	unsigned flags;          /* TUTTI_TABLE_..., or-ed */
@@ -501,9 +502,11 @@ typedef struct tutti_table_config { /* the same on all ranks */
 tutti_table_config tutti_table_f32(uint64_t n, tutti_updater);
 tutti_table_config tutti_table_rows(tutti_type, uint64_t rows, uint64_t row, tutti_updater);
 tutti_table_config tutti_table_keys(tutti_type, uint64_t row, tutti_updater);
-/* Waits until all of its servers have opened it, too; a rank that comes later opens it under its name, of 1 to 160
- * bytes. Values begin at 0. -EINVAL: also if another rank has opened it with another config; -EEXIST: it is open here;
- * -ENOENT: a server has not opened it within TUTTI_TIMEOUT. */
+/* Waits until all of its servers have opened it, too. The config's ranks are the group's. The name, of 1 to 160 bytes,
+ * is the job's, but groups that share no rank may each have a table of one name. A rank that comes later opens a table
+ * with tutti_job, and with the lists that the others have, as ranks of the job. Values begin at 0. -EINVAL: also if
+ * another rank has opened it with another config; -EEXIST: it is open here; -ENOENT: a server has not opened it within
+ * the deadline. */
 int tutti_table_open(tutti *, const char *name, const tutti_table_config *, tutti_table **);
 /* Waits for this rank's own calls, saves and loads of other threads too. A server's range is gone, and others get
  * -ESTALE: a barrier before it, and one before the name is used again. NULL is allowed. */
@@ -555,7 +558,8 @@ int tutti_table_refresh_rows(tutti_table *, const uint64_t *rows, size_t n, void
 
 typedef struct tutti_table_info {
 	int servers, workers;    /* how many */
-	int server, worker;      /* which of them this rank is, from 0 up; -1: none */
+	int server, worker;      /* which of them this rank is, from 0 up, in the order of the lists, else of the group;
+	                          * -1: none */
 	uint64_t clock;          /* the lowest of its servers', as last heard: of SSP and BSP, else 0 */
 	uint64_t dropped, broken; /* of this rank's shard: pushes that came too late for their round; that ended in the
 	                          * middle, with their worker */

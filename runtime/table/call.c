@@ -754,10 +754,13 @@ static int explain(const struct tt_operation *r)
 		r->err == -ESTALE ? "has closed the table, or was started anew: tutti_table_reopen goes on when it has "
 		                    "opened it again" : NULL;
 
-	if (r->rank >= 0 && r->err == -EAGAIN)
-		return tt_fail(r->err, "%s: the versions of rank %d come faster than they can be read: make fewer "
-		               "(tutti_table_config.publish_ms), or try again", r->what, r->rank);
-	return r->rank >= 0 && why ? tt_fail(r->err, "%s: rank %d %s", r->what, r->rank, why) : 0;
+	if (r->rank < 0)
+		return 0;
+	struct tt_label server = tt_member_label(tt_member(r->job, r->rank));
+	if (r->err == -EAGAIN)
+		return tt_fail(r->err, "%s: the versions of %s come faster than they can be read: make fewer "
+		               "(tutti_table_config.publish_ms), or try again", r->what, server.text);
+	return why ? tt_fail(r->err, "%s: %s %s", r->what, server.text, why) : 0;
 }
 
 static const struct tt_operation_kind words = {

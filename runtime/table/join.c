@@ -307,10 +307,10 @@ static int judge(const struct tutti_table *t, int i)
 		return tt_fail(-ETIMEDOUT, "table \"%s\": %s, a server of it, did not answer within %llu ms",
 		               t->name, tt_member_label(m).text, tt_timeout_ms(t->job));
 	if (s->err == -ESTALE)
-		return tt_fail(s->err, "table \"%s\": rank %d has closed it again", t->name, m->rank);
+		return tt_fail(s->err, "table \"%s\": %s has closed it again", t->name, tt_member_label(m).text);
 	if (s->err)
-		return tt_fail(s->err, "table \"%s\": rank %d cannot take this rank in: %s", t->name, m->rank,
-		               strerror(-s->err));
+		return tt_fail(s->err, "table \"%s\": %s cannot take this rank in: %s", t->name,
+		               tt_member_label(m).text, strerror(-s->err));
 	return 0;
 }
 

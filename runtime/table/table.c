@@ -14,17 +14,30 @@ static const char opening[] = "table open";
 
 /* ---- the configuration ---- */
 
-static int check_ranks(const struct tt_job *job, const char *name, const char *role, const int *rank, int n)
+static bool is_whole(const tutti *at) { return at == tt_members(at->job)->whole; }
+
+/* Ranks that are to come may be listed of the whole job. */
+static int check_ranks(const tutti *at, const char *name, const char *role, const int *rank, int n)
 {
-	if (n < 0 || n > tt_members(job)->capacity || (!n != !rank))
+	int most = is_whole(at) ? tt_members(at->job)->capacity : at->n;
+
+	if (n < 0 || n > most || (!n != !rank))
 		return tt_fail(-EINVAL, "table \"%s\": %d %ss, and a list of them that is %s: name all of them, or "
 		               "none for all ranks", name, n, role, rank ? "there" : "NULL");
 	for (int i = 0; i < n; i++)
 		for (int j = 0; j <= i; j++)
-			if (rank[i] < 0 || rank[i] >= tt_members(job)->capacity || (j < i && rank[j] == rank[i]))
-				return tt_fail(-EINVAL, "table \"%s\": %s %d is rank %d, which is no rank or is named "
-				               "twice", name, role, i, rank[i]);
+			if (rank[i] < 0 || rank[i] >= most || (j < i && rank[j] == rank[i]))
+				return tt_fail(-EINVAL, "table \"%s\": %s %d is rank %d, which is no rank of the group "
+				               "or is named twice", name, role, i, rank[i]);
 	return 0;
+}
+
+/* The job's rank of the i-th of a list of the group's, or of the group. */
+static int list_rank(const tutti *at, const int *list, int i)
+{
+	int rank = list ? list[i] : i;
+
+	return is_whole(at) ? rank : at->seats[rank].rank;
 }
 
 static int check_flags(const char *name, const tutti_table_config *c)
@@ -46,9 +59,13 @@ static int check_flags(const char *name, const tutti_table_config *c)
 	return 0;
 }
 
-static int check_config(const struct tt_job *job, const char *name, const tutti_table_config *c)
+static int check_config(const tutti *at, const char *name, const tutti_table_config *c)
 {
 	int err;
+
+	if (at == tt_members(at->job)->all && !is_whole(at))
+		return tt_fail(-EINVAL, "this rank has joined the job under way, and what tutti_join gave it is a "
+		               "group of its own: open tables with tutti_job, or with the group of tutti_group_grow");
 	if (!name || !*name || strlen(name) > NAME_MAX_LEN)
 		return tt_fail(-EINVAL, "a table's name has 1 to %d bytes", NAME_MAX_LEN);
 	if (!c || !c->row)
@@ -67,9 +84,9 @@ static int check_config(const struct tt_job *job, const char *name, const tutti_
 		return tt_fail(-EINVAL, "table \"%s\": versions every %d ms or %llu pushes: 0 or more, and with "
 		               "TUTTI_TABLE_SNAPSHOTS only", name, c->publish_ms,
 		               (unsigned long long)c->publish_pushes);
-	if ((err = check_ranks(job, name, "server", c->server, c->servers)) || (err = check_flags(name, c)))
+	if ((err = check_ranks(at, name, "server", c->server, c->servers)) || (err = check_flags(name, c)))
 		return err;
-	return check_ranks(job, name, "worker", c->worker, c->workers);
+	return check_ranks(at, name, "worker", c->worker, c->workers);
 }
 
 int tt_table_can_be(tutti_update_rule rule, unsigned flags, const tutti_consistency *c)
@@ -126,8 +143,9 @@ static void free_table(struct tutti_table *t)
 }
 
 /* NULL: no memory. */
-static struct tutti_table *new_table(struct tt_job *job, const char *name, const tutti_table_config *c)
+static struct tutti_table *new_table(const tutti *at, const char *name, const tutti_table_config *c)
 {
+	struct tt_job *job = at->job;
 	struct tutti_table *t = calloc(1, sizeof *t);
 
 	if (!t)
@@ -144,11 +162,11 @@ static struct tutti_table *new_table(struct tt_job *job, const char *name, const
 	t->row = c->row;
 	t->limit = tt_filter_limit(c->type, c->clip);
 	t->updater = c->updater;
-	t->servers = c->servers ? c->servers : tt_members(job)->launched;
+	t->servers = c->servers ? c->servers : at->n;
 	t->server = calloc((size_t)t->servers, sizeof *t->server);
 	t->source = calloc((size_t)t->servers, sizeof *t->source);
-	t->workers = c->workers;
-	t->worker = calloc((size_t)c->workers + 1, sizeof *t->worker);
+	t->workers = c->workers || is_whole(at) ? c->workers : at->n;
+	t->worker = calloc((size_t)t->workers + 1, sizeof *t->worker);
 	t->as = c->consistency;
 	t->flags = c->flags;
 	t->publish_pushes = c->publish_pushes;
@@ -160,13 +178,13 @@ static struct tutti_table *new_table(struct tt_job *job, const char *name, const
 	}
 	strcpy(t->trace->name, name);
 	for (int i = 0; i < t->servers; i++) {
-		t->server[i] = c->servers ? c->server[i] : i;
+		t->server[i] = list_rank(at, c->server, i);
 		t->mine = t->server[i] == job->rank ? i : t->mine;
 		t->source[i].blank = true;
 		t->source[i].as = c->consistency;
 	}
-	if (c->workers)
-		memcpy(t->worker, c->worker, (size_t)c->workers * sizeof *t->worker);
+	for (int i = 0; i < t->workers; i++)
+		t->worker[i] = list_rank(at, c->worker, i);
 	t->works = tt_table_has_worker(t, job->rank);
 	t->print = print_of(t);
 	return t;
@@ -223,6 +241,14 @@ static int open_windows(struct tutti_table *t)
 	return err;
 }
 
+static struct tt_label name_server(const struct tutti_table *t, int i)
+{
+	tt_lock(t->job);
+	struct tt_label label = tt_member_label(tt_member(t->job, t->server[i]));
+	tt_unlock(t->job);
+	return label;
+}
+
 static int meet(struct tutti_table *t, int i)
 {
 	struct tt_shard_head head;
@@ -230,14 +256,14 @@ static int meet(struct tutti_table *t, int i)
 
 	if (err == -ENOENT)
 		return tt_fail(err, "table \"%s\": %s, a server of it, did not open it within %llu ms", t->name,
-		               tt_member_label(tt_member(t->job, t->server[i])).text, tt_timeout_ms(t->job));
+		               name_server(t, i).text, tt_timeout_ms(t->job));
 	if (err)
 		return err;
 	if (!head.uid)
-		return tt_fail(-ESTALE, "table \"%s\": rank %d has just closed it", t->name, t->server[i]);
+		return tt_fail(-ESTALE, "table \"%s\": %s has just closed it", t->name, name_server(t, i).text);
 	if (head.print != t->print)
-		return tt_fail(-EINVAL, "table \"%s\": rank %d opened it with another type, count, row, rule, flags or "
-		               "list of servers than rank %d", t->name, t->server[i], t->job->rank);
+		return tt_fail(-EINVAL, "table \"%s\": %s opened it with another type, count, row, rule, flags or list "
+		               "of servers or workers than rank %d", t->name, name_server(t, i).text, t->job->rank);
 	tt_lock(t->job);
 	if (t->source[i].uid != head.uid) {
 		t->source[i] = (struct tt_served){ .uid = head.uid, .blank = true };
@@ -278,11 +304,11 @@ int tutti_table_open(tutti *at, const char *name, const tutti_table_config *conf
 	struct tutti_table *t;
 	int err = tt_usable(job);
 
-	if (err || (err = tt_given(out, "tutti_table_open: table")) || (err = check_config(job, name, config)) ||
+	if (err || (err = tt_given(out, "tutti_table_open: table")) || (err = check_config(at, name, config)) ||
 	    (err = tt_table_can_be(config->updater.rule, config->flags, &config->consistency)) ||
 	    (err = tt_updater_check(&config->updater, config->type)))
 		return err;
-	if (!(t = new_table(job, name, config)))
+	if (!(t = new_table(at, name, config)))
 		return tt_fail(-ENOMEM, "no memory for the table \"%s\"", name);
 	if (!(t->flags & TUTTI_TABLE_KEYS))
 		err = tt_shards_cut(&t->shards, t->count, t->servers, rows_in_lines(t),

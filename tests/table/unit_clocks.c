@@ -953,7 +953,7 @@ static void program_storm(tutti *job)
 	tutti_table_close(t);
 	if (!storm.dead[me] && tt_sim_chance(3) == 0) {
 		CHECK(join_again(job, me, &job) == 0);
-		t = open_table(job, "clocks", &c);
+		t = open_table(tutti_job(job), "clocks", &c);
 		if (t)
 			work(t, me, 3);
 		tutti_table_close(t);

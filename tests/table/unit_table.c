@@ -66,6 +66,60 @@ static void program_sums(tutti *job)
 		sum_up(job, counts[i]);
 }
 
+/* ---- of a part of the job: its ranks are the servers and workers ---- */
+
+static void check_table_of_part(tutti *part, int servers, const int *server, int workers, const int *worker)
+{
+	tutti_table_config c = tutti_table_f32(1000, tutti_accumulate());
+	tutti_table_info info;
+	tutti_table *t;
+	int n = tutti_size(part), me = tutti_rank(part), serves = servers ? -1 : me, works = workers ? -1 : me;
+	float *v = calloc(1000, sizeof *v);
+
+	c.servers = servers;
+	c.server = server;
+	c.workers = workers;
+	c.worker = worker;
+	t = open_table(part, "listed", &c);
+	for (int i = 0; i < servers; i++)
+		serves = server[i] == me ? i : serves;
+	for (int i = 0; i < workers; i++)
+		works = worker[i] == me ? i : works;
+	CHECK(t && tutti_table_look(t, &info) == 0);
+	CHECK(info.servers == (servers ? servers : n) && info.workers == (workers ? workers : n));
+	CHECK(info.server == serves && info.worker == works);
+	fill(v, 1000, 1);
+	CHECK(tutti_table_push(t, v, NULL, NULL) == (works < 0 ? -EPERM : 0));
+	meet(part);
+	CHECK(tutti_table_pull(t, v, NULL) == 0 && all_are(v, 1000, (float)info.workers));
+	close_table(part, t);
+	free(v);
+}
+
+/* Both halves have tables of the same names at the same time. */
+static void program_part(tutti *job)
+{
+	int me = tutti_rank(job), last, none;
+	tutti_table_config c = tutti_table_f32(10, tutti_accumulate());
+	tutti *part = NULL;
+	tutti_table *t;
+
+	CHECK(tutti_group_split(job, me % 2, -me, &part) == 0);
+	last = tutti_size(part) - 1;
+	none = last + 1;
+	c.servers = 1;
+	c.server = &none;
+	sum_up(part, 30001);
+	check_table_of_part(part, 0, NULL, 0, NULL);
+	check_table_of_part(part, 1, &last, 0, NULL);
+	check_table_of_part(part, 0, NULL, 1, (const int[]){ 0 });
+	check_table_of_part(part, 2, (const int[]){ last, 0 }, 2, (const int[]){ last, 0 });
+	CHECK(tutti_table_open(part, "none", &c, &t) == -EINVAL && strstr(tutti_why(), "no rank of the group"));
+	tutti_group_free(part);
+}
+
+static void test_part(void) { on_wires(program_part, (const int[]){ 4, 7, 0 }); }
+
 static void test_sums(void) { on_wires(program_sums, (const int[]){ 1, 2, 3, 5, 0 }); }
 
 /* ---- several calls, several tables ---- */
@@ -413,6 +467,7 @@ static void test_options(void)
 static CU_TestInfo table_tests[] = {
 	{ "options in a message", test_options },
 	{ "sums", test_sums },
+	{ "part", test_part },
 	{ "started", test_started },
 	{ "push and pull", test_both },
 	{ "rules and options", test_rules },

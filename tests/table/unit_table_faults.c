@@ -927,6 +927,8 @@ static void push_late(tutti *job)
 	CHECK(join_again(job, late_rank, &again) == 0);
 	if (again) {
 		CHECK(tutti_late(again) == 1);
+		tutti_table_config c = tutti_table_f32(LATE_COUNT, tutti_accumulate());
+		CHECK(tutti_table_open(again, "late", &c, &t) == -EINVAL && strstr(tutti_why(), "tutti_job"));
 		t = open_at(tutti_job(again), "late", LATE_COUNT, own_updater(), 2, servers);
 		CHECK(tutti_table_pull(t, v, NULL) == 0 && all_are(v, LATE_COUNT, 1.5f));
 		for (int i = 0; i < 2; i++) {
