@@ -135,12 +135,25 @@ int tutti_group_rank(const tutti *, int rank);        /* the rank in this group 
  * nothing to what tutti_join and tutti_job give; NULL is allowed. Groups that are left over end with the job. */
 void tutti_group_free(tutti *);
 
+/* What this rank knows of another one of the group, of its present life. Connects to nobody: transport is "" until the
+ * first use. -EINVAL: no such rank. */
+typedef enum tutti_what { TUTTI_JOINED, TUTTI_LEFT, TUTTI_GONE } tutti_what; /* GONE: went down, or was cut off */
+typedef struct tutti_peer {
+	int rank;            /* in the job */
+	char host[96];       /* the name of its host; "": not known */
+	char address[96];    /* where it listens for TCP, "10.0.0.7:4000"; "": it does not */
+	char transport[16];  /* over which these two talk: "shm", "tcp"; "self": it is this rank */
+	char why_not[300];   /* the sentence why that is not the first of TUTTI_TRANSPORTS; "": it is */
+	double alive_s;      /* seconds since it joined, by both hosts' clocks; 0: not known, or it is gone */
+	tutti_what state;    /* JOINED: it is there, as far as is known */
+} tutti_peer;
+int tutti_group_peer(tutti *, int rank, tutti_peer *);
+
 /* Who comes and goes, in the whole job. watch gives a descriptor that is readable while there are changes that nobody
  * has taken, next takes the oldest one. With `changed` (it may be NULL) a thread of the library's own takes them, soon
  * after: `changed` may make any call but tutti_leave, and should not take long; one that is called right now may go on
  * when another watch has returned: arg stays until the job is left. Who has gone before is the first change. Of more
- * than 256 that nobody takes the oldest are lost. tutti_leave of the job closes the descriptor. */
-typedef enum tutti_what { TUTTI_JOINED, TUTTI_LEFT, TUTTI_GONE } tutti_what; /* GONE: went down, or was cut off */
+ * than 256 that nobody takes the oldest are lost. tutti_leave closes the descriptor. */
 typedef struct tutti_change {
 	int rank;                                     /* in the job */
 	tutti_what what;

@@ -88,6 +88,11 @@ static struct tt_net *next_net(struct tt_member *m, char addr[96])
 	return NULL;
 }
 
+static bool is_on_this_host(const struct tt_member *m)
+{
+	return m->host && m->host == tt_member(m->job, m->job->rank)->host;
+}
+
 /* False: no other net may lead to the member. A lack of files says nothing about this one. */
 static bool turn_to_next_net(struct tt_member *m, int err, const char *why)
 {
@@ -101,9 +106,10 @@ static bool turn_to_next_net(struct tt_member *m, int err, const char *why)
 	if (err != -EMFILE)
 		m->failed_nets |= 1u << failed;
 	const struct tt_net *net = m->job->engine.nets[failed];
-	snprintf(text, sizeof text, "rank %d is not reached over %s: %s", m->rank, net->transport->name, why);
+	snprintf(text, sizeof text, "%s is not reached over %s: %s", tt_member_label(m).text, net->transport->name,
+	         why);
 	tt_log(TT_DEBUG, "%s", text);
-	if (net->host_only && m->host && m->host == tt_member(m->job, m->job->rank)->host)
+	if (err != -EMFILE && !m->why_not)
 		m->why_not = tt_text_keep(m->job, text);
 	return true;
 }
@@ -113,7 +119,7 @@ static void warn_of_detour(const struct tt_member *m)
 {
 	struct tt_members *all = tt_members(m->job);
 
-	if (!m->why_not || is_near(m->link->peer) || all->warned)
+	if (!m->why_not || !is_on_this_host(m) || is_near(m->link->peer) || all->warned)
 		return;
 	tt_log(TT_WARN, "%s, though it is on this host", m->why_not);
 	all->warned = true;
@@ -249,6 +255,31 @@ static bool has_better_net(const struct tt_member *m)
 	return false;
 }
 
+const struct tt_net *tt_member_talks_over(const struct tt_member *m)
+{
+	return m->state == TT_UP && (m->link->used || !has_better_net(m)) ? m->link->peer->net : NULL;
+}
+
+void tt_member_why_not(const struct tt_member *m, char *why, size_t size)
+{
+	const struct tt_net *over = tt_member_talks_over(m), *best = m->job->engine.nets[0];
+	const char *better = over ? best->transport->name : NULL;
+	struct tt_label who = tt_member_label(m);
+	char addr[96];
+
+	if (!over || over == best)
+		*why = 0;
+	else if (best->host_only && m->host && !is_on_this_host(m))
+		snprintf(why, size, "%s is on another host, and %s stays within one", who.text, better);
+	else if (m->why_not)
+		snprintf(why, size, "%s", m->why_not);
+	else if (!tt_address_find(m->addr, better, addr))
+		snprintf(why, size, "%s has no address for %s: its TUTTI_TRANSPORTS may lack that", who.text, better);
+	else
+		snprintf(why, size, "%s and this rank were first connected over %s, and stay with that: its own "
+		         "tutti_group_peer may say why", who.text, over->transport->name);
+}
+
 void tt_member_part(struct tt_member *m)
 {
 	const uint8_t ask[2] = { TT_PART, PART_ASK };
@@ -339,6 +370,7 @@ static bool ask_better_nets(struct tt_link *l)
 		return false;
 	m->nets_again = true;
 	m->failed_nets = 0;
+	m->why_not = NULL;
 	if (!has_better_net(m))
 		return false;
 	tt_link_forget(m);

@@ -80,7 +80,7 @@ struct tt_member { /* n ranks together have n * n of it, hence few holes */
 	uint32_t started, started_in; /* collectives that it has started, as last heard, and in which group (uid) */
 	int err;                    /* LEFT, GONE: what later uses return ... */
 	const char *why;            /* ... and why, "" until then */
-	const char *why_not;        /* why it is not reached over the net of this host, or NULL; the job keeps it */
+	const char *why_not;        /* the sentence about the first of failed_nets, or NULL; the job keeps it */
 	char *doing;                /* what its program does, as its last PONG says, or NULL */
 	uint8_t *bye;               /* LEFT: the groups in its goodbye, from their number on ... */
 	size_t bye_len;

@@ -25,6 +25,8 @@ const char *tt_address_add(struct tt_job *, const char *known, const char *more)
 /* ---- connection.c ---- */
 
 void tt_member_connect_ring(struct tt_member *);     /* one that is AWAY; where nobody listens it stays that */
+const struct tt_net *tt_member_talks_over(const struct tt_member *); /* NULL: not connected, or to be once more */
+void tt_member_why_not(const struct tt_member *, char *why, size_t size); /* ... over the best net; "": it is that */
 int tt_member_connect(struct tt_member *);           /* no effect unless it is AWAY. 0, or -EMFILE: no file is left */
 void tt_member_up(struct tt_member *, struct tt_link *); /* the connection is the member's: posts what has waited */
 void tt_member_part(struct tt_member *);             /* asks to close a connection that served the rendezvous alone */

@@ -845,6 +845,8 @@ static void job_refuses_null(tutti *job)
 	REFUSES(tutti_group_member(NULL, 0));
 	REFUSES(tutti_group_rank(NULL, 0));
 	REFUSES(tutti_late(NULL));
+	REFUSES(tutti_group_peer(NULL, 0, &(tutti_peer){ 0 }));
+	REFUSES(tutti_group_peer(job, 0, NULL));
 	REFUSES(tutti_group_watch(NULL, NULL, NULL));
 	REFUSES(tutti_group_next(NULL, &(tutti_change){ 0 }));
 	REFUSES(tutti_group_next(job, NULL));
@@ -1358,6 +1360,96 @@ static void program_part_window(tutti *job)
 
 static void test_part_window(void) { on_wires(program_part_window, many, 0, NULL); }
 
+/* What is known of the others: of whom this rank has put to, over which wire. */
+static void program_peer(tutti *job)
+{
+	const struct ranks *run = tt_world ? sim_run_now : this_run;
+	int n = tutti_size(job), me = tutti_rank(job);
+	char host[64] = "";
+	uint64_t x = 0;
+	tutti *part = NULL;
+	tutti_window *w;
+	tutti_peer p;
+
+	if (!tt_world)
+		gethostname(host, sizeof host);
+	CHECK(tutti_window_open(job, "peer", &x, 8, &w) == 0);
+	pass_time(50 * TT_MS); /* a life is counted in 64ths of a second */
+	for (int i = 0; i < n; i++) {
+		CHECK(tutti_put(w, i, 0, &(uint64_t){ 1 }, 8, NULL) == 0);
+		CHECK(tutti_group_peer(job, i, &p) == 0);
+		CHECK(p.rank == i && p.state == TUTTI_JOINED && !*p.why_not && !strcmp(p.host, host));
+		CHECK(!strcmp(p.transport, i == me ? "self" : run->wire));
+		CHECK(n == 1 || tt_world || !strncmp(p.address, "127.0.0.1:", 10));
+		CHECK(p.alive_s > 0 && p.alive_s < 60);
+	}
+	CHECK(tutti_group_split(job, 0, -me, &part) == 0);
+	for (int i = 0; i < n; i++)
+		CHECK(tutti_group_peer(part, i, &p) == 0 && p.rank == n - 1 - i);
+	CHECK(tutti_group_peer(part, n, &p) == -EINVAL && tutti_group_peer(part, -1, &p) == -EINVAL);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (n == 1 || me == n - 1)
+		return; /* leaves */
+	CHECK(tutti_wait_notify(w, n - 1, 1, 1, -1) == -ENOTCONN);
+	CHECK(tutti_group_peer(job, n - 1, &p) == 0 && p.state == TUTTI_LEFT && p.alive_s == 0);
+	CHECK(!*p.transport && !*p.why_not);
+}
+
+static void test_peer(void) { on_wires(program_peer, few, 2000, NULL); }
+
+/* Ranks 0 and 2 are on one host. */
+static void program_far_peer(tutti *job)
+{
+	int me = tutti_rank(job);
+	uint64_t x = 0;
+	tutti_window *w;
+	tutti_peer p;
+
+	CHECK(tutti_window_open(job, "peer", &x, 8, &w) == 0);
+	for (int i = 0; i < 3; i++) {
+		bool near = (i - me) % 2 == 0;
+		CHECK(tutti_put(w, i, 0, &(uint64_t){ 1 }, 8, NULL) == 0 && tutti_group_peer(job, i, &p) == 0);
+		CHECK(!strcmp(p.transport, i == me ? "self" : near ? "shm" : "tcp"));
+		CHECK(near ? !*p.why_not : !!strstr(p.why_not, "is on another host, and shm stays within one"));
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+/* Two ranks of a host do without shared memory, as if the other one were in a container. One has tried at least. */
+static void program_detour(tutti *job)
+{
+	static char list[2][200];
+	int me = tutti_rank(job);
+	struct tt_member *m = tt_member(job->job, 1 - me);
+	char addr[96] = "", both[2][300];
+	tutti_window *w;
+	tutti_peer p;
+
+	tt_lock(job->job);
+	CHECK(tt_address_find(m->addr, "tcp", addr));
+	snprintf(list[me], sizeof list[me], "shm:0000000000000001:0000000000000001 %s", addr);
+	m->addr = list[me];
+	tt_unlock(job->job);
+	CHECK(tutti_window_open(job, "peer", NULL, 0, &w) == 0);
+	CHECK(tutti_put_notify(w, 1 - me, 0, NULL, 0, 1, NULL) == 0 && tutti_wait_notify(w, 1 - me, 1, 1, -1) == 0);
+	CHECK(tutti_group_peer(job, 1 - me, &p) == 0 && !strcmp(p.transport, "tcp") && *p.why_not);
+	CHECK(tutti_gather(job, p.why_not, sizeof p.why_not, both, -1, NULL) == 0);
+	CHECK(strstr(both[0], "rank 1 is not reached over shm: cannot connect") ||
+	      strstr(both[1], "rank 0 is not reached over shm: cannot connect"));
+}
+
+static void test_detour(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "shm", .program = program_detour }), 0);
+}
+
+static void test_far_peer(void)
+{
+#ifdef HAVE_LIBCONFIG
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .hosts = 2, .wire = "shm", .program = program_far_peer }), 0);
+#endif
+}
+
 /* In both at once, in either order: they do not wait for each other. */
 static void program_two_groups(tutti *job)
 {
@@ -1750,7 +1842,8 @@ static CU_TestInfo group_tests[] = {
 	{ "they shrink long after each other", test_shrink_skewed }, { "one leaves as it has shrunk", test_leave_shrunk },
 	{ "two leave as they have shrunk", test_two_leave_shrunk }, { "no memory for a shrunk group", test_no_memory },
 	{ "shrink", test_shrink }, { "shrink without one that does not come", test_shrink_without },
-	{ "split", test_split }, { "window of a part", test_part_window }, { "two groups at once", test_two_groups }, { "a part goes on", test_part_goes_on },
+	{ "split", test_split }, { "window of a part", test_part_window }, { "peer", test_peer }, { "far peer", test_far_peer }, { "detour", test_detour },
+	{ "two groups at once", test_two_groups }, { "a part goes on", test_part_goes_on },
 	{ "as many groups as there can be", test_many_groups }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo collective_tests[] = {
