@@ -123,7 +123,8 @@ int tutti_group_shrink(tutti *, tutti **left);
  * it. */
 int tutti_group_grow(tutti *, tutti **grown);
 /* How long the operations of this rank in the group wait for ranks that live: milliseconds from 10 up, TUTTI_NEVER, or
- * 0: as the job has it (TUTTI_TIMEOUT). Of a collective the shortest timeout among the ranks decides. */
+ * 0: as the job has it (TUTTI_TIMEOUT). Of a collective the shortest timeout among the ranks decides. Windows and
+ * tables keep the timeout that the group has when they are opened. */
 int tutti_group_timeout(tutti *, int ms);
 /* Expels that rank of the group from the job, as if it had died: the others' calls that need it end with -ECONNRESET,
  * and it learns by whom and why. Of two that evict each other the lower one's word stands. 0: also if it was gone. */

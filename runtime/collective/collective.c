@@ -426,7 +426,8 @@ static void run_out_of_time(struct tt_operation *r)
 	char late[240], why[500];
 	int n = tt_operation_name(r, is_late, late, sizeof late);
 
-	snprintf(why, sizeof why, "%s gave it up after %llu ms: %s%s", me.text, tt_operation_timeout_ms(c->group),
+	snprintf(why, sizeof why, "%s gave it up after %llu ms: %s%s", me.text,
+	         (unsigned long long)(r->timeout / TT_MS),
 	         n ? "it had not been called by " : "all ranks live and have called it, and wait for each other",
 	         n ? late : "");
 	give_up_group(c->group, c->seq, why);
@@ -472,6 +473,7 @@ static struct tt_operation *start(struct tt_coll *c, tutti_op *op, tutti_op *sta
 	r->words = &words;
 	r->of = c;
 	r->group = c->group;
+	r->timeout = tt_group_timeout(c->group);
 	c->seq = c->group->started++;
 	tt_list_append(&tt_collectives(job)->running, &c->link);
 	check_members(c);

@@ -806,7 +806,7 @@ static bool lacks_files(const struct tt_agreement *a, uint64_t since)
 /* Also where operations wait for ever. */
 static uint64_t patience_of(const struct tutti *g)
 {
-	uint64_t patience = g->timeout ? g->timeout : g->job->timeout;
+	uint64_t patience = tt_group_timeout(g);
 
 	return patience < TT_FOREVER ? patience : LONGEST_MS * TT_MS;
 }

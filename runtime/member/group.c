@@ -261,34 +261,6 @@ int tutti_group_timeout(tutti *g, int ms)
 	return 0;
 }
 
-/* Of two that evict each other the lower one's word stands: the higher one waits before it tells others. */
-static void expel(struct tt_member *m, const char *why)
-{
-	struct tt_label by = tt_member_label(tt_member(m->job, m->job->rank));
-	char text[330];
-
-	snprintf(text, sizeof text, "%s was evicted by %s: %.80s", tt_member_label(m).text, by.text, why);
-	tt_stats_count(&m->stats, TUTTI_STAT_CUT, 0);
-	m->untold = m->rank < m->job->rank;
-	tt_member_expel(m, -ECONNRESET, text);
-}
-
-int tutti_group_evict(tutti *g, int i, const char *why)
-{
-	struct tt_job *job = tt_job_of(g);
-	int err = tt_usable(job);
-
-	if (err)
-		return err;
-	if (i < 0 || i >= g->n || i == g->me)
-		return tt_fail(-EINVAL, "evict: rank %d must be from 0 to %d, and another rank", i, g->n - 1);
-	tt_lock(job);
-	if (!g->seats[i].out)
-		expel(tt_group_member(g, i), why && *why ? why : "no reason given");
-	tt_unlock(job);
-	return 0;
-}
-
 /* ---- the numbering ---- */
 
 static bool is_whole(const struct tutti *g) { return g == tt_members(g->job)->whole; }
@@ -342,4 +314,37 @@ int tutti_group_rank(const tutti *g, int rank)
 	if (rank >= 0 && rank < g->job->size)
 		i = is_whole(g) ? rank : g->seat_of[rank];
 	return i < 0 ? tt_fail(-ENOENT, "rank %d of the job is not in this group", rank) : i;
+}
+
+/* ---- expelling ---- */
+
+/* Of two that evict each other the lower one's word stands: the higher one waits before it tells others. */
+static void expel(struct tt_member *m, const char *why)
+{
+	struct tt_label by = tt_member_label(tt_member(m->job, m->job->rank));
+	char text[330];
+
+	snprintf(text, sizeof text, "%s was evicted by %s: %.80s", tt_member_label(m).text, by.text, why);
+	tt_stats_count(&m->stats, TUTTI_STAT_CUT, 0);
+	m->untold = m->rank < m->job->rank;
+	tt_member_expel(m, -ECONNRESET, text);
+}
+
+int tutti_group_evict(tutti *g, int i, const char *why)
+{
+	struct tt_job *job = tt_job_of(g);
+	int rank, err = tt_usable(job);
+
+	if (err)
+		return err;
+	rank = tt_group_to_job(g, i);
+	if (rank < 0 || rank == job->rank)
+		return tt_fail(-EINVAL, "evict: rank %d must be from 0 to %d, and another rank", i,
+		               tt_group_count(g) - 1);
+	tt_lock(job);
+	struct tt_member *m = tt_member(job, rank);
+	if (m->state < TT_LEFT && (is_whole(g) || tt_group_find(g, m))) /* else that life of it has ended */
+		expel(m, why && *why ? why : "no reason given");
+	tt_unlock(job);
+	return 0;
 }

@@ -277,6 +277,7 @@ struct tutti { /* this process's place in a group of ranks: what users hold */
 	} origin;
 };
 
+static inline uint64_t tt_group_timeout(const struct tutti *g) { return g->timeout ? g->timeout : g->job->timeout; }
 int tt_group_new(struct tt_job *, int n, struct tutti **); /* with a slot, no uid, and n empty seats */
 int tt_group_make_seats(struct tutti *, int n);
 void tt_group_seat(struct tutti *, int i, int rank, uint32_t epoch, uint16_t slot);

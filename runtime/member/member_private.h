@@ -33,7 +33,7 @@ void tt_member_part(struct tt_member *);             /* asks to close a connecti
 void tt_member_leave_rendezvous(struct tt_member *); /* the same, if there is a better net */
 void tt_take_part(struct tt_member *, struct tt_pack *); /* a message */
 void tt_link_forget(struct tt_member *);             /* closes its connection; the member stays */
-void tt_link_part(struct tt_link *);                 /* is its member's no more; the other side has a moment to close it */
+void tt_link_part(struct tt_link *);                 /* is no member's now; the other side has a moment to close it */
 void tt_link_doom(struct tt_link *);                 /* tt_peer_settle will disconnect it */
 void tt_peer_settle(struct tt_job *);                /* not from a callback of a net */
 

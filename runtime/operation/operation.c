@@ -24,6 +24,7 @@ struct tt_operation *tt_operation_begin(struct tt_job *job, tutti_op *op, tutti_
 	r->what = what;
 	r->words = &plain;
 	r->rank = rank;
+	r->timeout = job->timeout;
 	r->since = tt_operations(job)->clock;
 	r->post.since = rank < 0 ? tt_ticks() : tt_stats_start(job); /* each collective is timed */
 	tt_operation_note(job, what);
@@ -174,11 +175,6 @@ int tt_operation_return(struct tt_operation *r, bool blocking)
 
 /* ---- the beat: what happens to operations as time passes ---- */
 
-static uint64_t timeout_of(const struct tt_operation *r)
-{
-	return r->group && r->group->timeout ? r->group->timeout : r->job->timeout;
-}
-
 /* Servers that go on with a large push are waited for longer. */
 static void look_for_progress(struct tt_operation *r)
 {
@@ -215,14 +211,13 @@ static bool evict_holder(struct tt_operation *r)
 /* True: this did something, which may have ended operations. */
 static bool attend(struct tt_operation *r)
 {
-	uint64_t step = tt_operations(r->job)->step, timeout = timeout_of(r);
-	uint64_t every = tt_min(r->job->silence, timeout / 2), waited;
+	uint64_t step = tt_operations(r->job)->step, every = tt_min(r->job->silence, r->timeout / 2), waited;
 
 	look_for_progress(r);
 	waited = tt_operations(r->job)->clock - r->since;
 	if (r->given_up)
 		return evict_holder(r);
-	if (waited >= timeout + step) { /* `since` may lie a beat before its start */
+	if (waited >= r->timeout + step) { /* `since` may lie a beat before its start */
 		give_up(r, -ETIMEDOUT);
 		return true;
 	}

@@ -39,6 +39,7 @@ struct tt_operation { /* what a tutti_op holds; blocking calls have it on their 
 	bool taken;                 /* the program has its result */
 	bool given_up, said;        /* said: the log has a line that it waits */
 	uint16_t asked;             /* how often the ranks that it waits for were asked what they do */
+	uint64_t timeout;           /* nanoseconds; at first TUTTI_TIMEOUT */
 	uint64_t since, seen;       /* tt_operations.clock, at its start or its last progress; and progress() then */
 	const char *why;            /* the words behind its error, which the job keeps; NULL: the kind's own */
 	struct tt_post post;        /* one-sided operations */
@@ -84,9 +85,5 @@ static inline void tt_operation_note(struct tt_job *job, const char *what)
 {
 	tt_operations(job)->last = what;
 	tt_operations(job)->last_at = tt_operations(job)->clock;
-}
-static inline unsigned long long tt_operation_timeout_ms(const struct tutti *group) /* in which it waits */
-{
-	return (group->timeout ? group->timeout : group->job->timeout) / TT_MS;
 }
 #endif

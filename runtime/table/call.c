@@ -432,7 +432,7 @@ static void explain_gate(const struct tt_call_part *p)
 	struct tutti_table *t = c->table;
 	unsigned long long clock = t->source[p->server].clock, gate = gate_of(p);
 	char why[260];
-	int n = snprintf(why, sizeof why, "given up after %llu ms: ", tt_timeout_ms(t->job));
+	int n = snprintf(why, sizeof why, "given up after %llu ms: ", tt_timeout_ms(t));
 
 	if (clock >= gate)
 		snprintf(why + n, sizeof why - (size_t)n, "this rank still pulls the version of the table "
@@ -589,7 +589,7 @@ static void drop_owed(struct tt_call_part *p)
 		tt_call_end_with(p, -ECANCELED);
 	} else
 		tt_member_evict(p->member, -ETIMEDOUT, "%s was cut off: it has not answered within %llu ms",
-		                tt_member_label(p->member).text, tt_timeout_ms(p->call->table->job));
+		                tt_member_label(p->member).text, tt_timeout_ms(p->call->table));
 }
 
 static void drop_all_owed(struct tt_table_call *c)
@@ -782,6 +782,7 @@ int tt_call_start(struct tt_table_call *c, const char *what, tutti_op *op)
 	c->number = ++t->calls;
 	c->request = r;
 	r->words = &words;
+	r->timeout = t->timeout;
 	r->of = c;
 	tt_list_append(&tt_tables(job)->calls, &c->link);
 	begin_parts(c);

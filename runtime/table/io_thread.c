@@ -172,11 +172,11 @@ static uint64_t oldest_progress(const struct enquiry *q)
 
 static void give_up(struct enquiry *q)
 {
-	uint64_t now = tt_now(), timeout = q->table->job->timeout;
+	uint64_t now = tt_now(), timeout = q->table->timeout;
 	char why[WHY];
 
 	snprintf(why, sizeof why, "it lives, and has got no further with this for %llu ms: does its disk hang?",
-	         tt_timeout_ms(q->table->job));
+	         tt_timeout_ms(q->table));
 	for (int i = 0; i < q->table->servers; i++)
 		if (q->server[i].due && now - q->server[i].heard >= timeout)
 			answered(q, i, -ETIMEDOUT, why);
@@ -190,7 +190,7 @@ static void await(struct enquiry *q)
 	while (q->left || is_failed(q))
 		if (is_failed(q))
 			call_off(q);
-		else if (tt_wait_until(job, has_news, q, oldest_progress(q) + job->timeout) &&
+		else if (tt_wait_until(job, has_news, q, oldest_progress(q) + q->table->timeout) &&
 		         tt_wait_until(job, has_news, q, tt_now() + tt_time(job, TT_TIME_HEARTBEAT)))
 			give_up(q);
 }

@@ -305,7 +305,7 @@ static int judge(const struct tutti_table *t, int i)
 		return tt_fail(m->err, "table \"%s\": %s", t->name, m->why);
 	if (!s->joined)
 		return tt_fail(-ETIMEDOUT, "table \"%s\": %s, a server of it, did not answer within %llu ms",
-		               t->name, tt_member_label(m).text, tt_timeout_ms(t->job));
+		               t->name, tt_member_label(m).text, tt_timeout_ms(t));
 	if (s->err == -ESTALE)
 		return tt_fail(s->err, "table \"%s\": %s has closed it again", t->name, tt_member_label(m).text);
 	if (s->err)
@@ -352,7 +352,7 @@ int tt_table_join(struct tutti_table *t)
 		err = tt_table_admit(t, job->rank, &t->source[t->mine].pushed);
 	if (t->shard.memory)
 		t->source[t->mine].joined = !err;
-	tt_await(job, have_answered, t, job->timeout, say_awaited);
+	tt_await(job, have_answered, t, t->timeout, say_awaited);
 	for (int i = 0; !err && i < t->servers; i++)
 		if (tt_table_is_other(t, i))
 			err = judge(t, i);

@@ -259,7 +259,7 @@ static int explain(const struct tutti_table *t, int err)
 	switch (err) {
 	case -ETIMEDOUT:
 		return tt_fail(err, "table \"%s\": given up after %llu ms: not all of its workers asked for another "
-		               "consistency", t->name, tt_timeout_ms(t->job));
+		               "consistency", t->name, tt_timeout_ms(t));
 	case -EBUSY:
 		return tt_fail(err, "table \"%s\": calls of this rank are under way: its consistency changes between "
 		               "steps", t->name);
@@ -294,9 +294,9 @@ static int ask_some(struct tutti_table *t, int from, int end, uint64_t clock, co
 	int err = 0;
 
 	ask_open(&r, clock, to);
-	if (tt_await(t->job, is_answered, &r, t->job->timeout, say_awaited)) {
+	if (tt_await(t->job, is_answered, &r, t->timeout, say_awaited)) {
 		ask_open(&r, WITHDRAW, to);
-		tt_wait_until(t->job, is_answered, &r, tt_now() + t->job->timeout);
+		tt_wait_until(t->job, is_answered, &r, tt_now() + t->timeout);
 	}
 	for (int i = from; !err && i < end; i++)
 		if (tt_table_has_any(t, i))
@@ -328,7 +328,7 @@ int tutti_table_switch(tutti_table *t, const tutti_consistency *to)
 		return tt_fail(-EPERM, "table \"%s\": its workers choose its consistency, and rank %d is none or has "
 		               "finished", t->name, t->job->rank);
 	tt_lock(t->job);
-	if (tt_table_is_called(t) || tt_wait_until(t->job, pushes_nothing, t, tt_now() + t->job->timeout))
+	if (tt_table_is_called(t) || tt_wait_until(t->job, pushes_nothing, t, tt_now() + t->timeout))
 		err = explain(t, -EBUSY);
 	else
 		err = ask_all(t, to);

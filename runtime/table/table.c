@@ -162,6 +162,7 @@ static struct tutti_table *new_table(const tutti *at, const char *name, const tu
 	t->row = c->row;
 	t->limit = tt_filter_limit(c->type, c->clip);
 	t->updater = c->updater;
+	t->timeout = tt_group_timeout(at);
 	t->servers = c->servers ? c->servers : at->n;
 	t->server = calloc((size_t)t->servers, sizeof *t->server);
 	t->source = calloc((size_t)t->servers, sizeof *t->source);
@@ -228,6 +229,8 @@ static int open_windows(struct tutti_table *t)
 	}
 	if (!err)
 		err = tt_window_open(job, name, t->shard.memory, tt_version_bytes(t), pinned, &t->window);
+	if (!err)
+		tt_window_set_timeout(t->window, t->timeout);
 	tt_table_inbox_name(name, sizeof name, job->rank);
 	if (!err && !tt_tables(job)->outbox)
 		err = tt_window_open(job, name, NULL, 0, NULL, &tt_tables(job)->outbox);
@@ -256,7 +259,7 @@ static int meet(struct tutti_table *t, int i)
 
 	if (err == -ENOENT)
 		return tt_fail(err, "table \"%s\": %s, a server of it, did not open it within %llu ms", t->name,
-		               name_server(t, i).text, tt_timeout_ms(t->job));
+		               name_server(t, i).text, tt_timeout_ms(t));
 	if (err)
 		return err;
 	if (!head.uid)
@@ -387,9 +390,9 @@ int tutti_table_finish(tutti_table *t)
 	if (err)
 		return err;
 	tt_lock(t->job);
-	if (tt_wait_until(t->job, has_pushed, t, tt_now() + t->job->timeout))
+	if (tt_wait_until(t->job, has_pushed, t, tt_now() + t->timeout))
 		err = tt_fail(-EBUSY, "table \"%s\": pushes of this rank are still under way after %llu ms", t->name,
-		              tt_timeout_ms(t->job));
+		              tt_timeout_ms(t));
 	else
 		tt_table_finish(t);
 	tt_unlock(t->job);
@@ -441,7 +444,7 @@ void tutti_table_close(tutti_table *t)
 	job = t->job;
 	tt_lock(job);
 	tt_wait_until(job, files_nothing, t, TT_NEVER); /* ends once its servers are done, gone or without progress */
-	if (tt_wait_until(job, is_idle, t, tt_now() + job->timeout))
+	if (tt_wait_until(job, is_idle, t, tt_now() + t->timeout))
 		tt_table_give_up(t);
 	tt_table_finish(t);
 	leave_trace(t);

@@ -63,7 +63,6 @@ struct tt_tables { /* the room's part of a job */
 	struct tutti_window *outbox; /* the slots at the servers for this rank's pushes; NULL: no table was opened */
 };
 static inline struct tt_tables *tt_tables(const struct tt_job *job) { return job->own[TT_TABLE_SLOT]; }
-static inline unsigned long long tt_timeout_ms(const struct tt_job *job) { return job->timeout / TT_MS; }
 
 struct tt_table_peer { /* the room's part of a member, made at its first use */
 	struct tt_send_queue *queue; /* what is sent to this member; NULL: nothing yet */
@@ -178,6 +177,7 @@ struct tt_closed { /* a table that this rank has closed */
 struct tutti_table {
 	struct tt_list link;         /* in tt_tables.tables */
 	struct tt_job *job;
+	uint64_t timeout;            /* of calls, in nanoseconds: the group's, at opening */
 	char *name;
 	struct tt_closed *trace;     /* goes into tt_tables.closed */
 	tutti_type type;
@@ -205,6 +205,7 @@ struct tutti_table {
 	struct tutti_window *window;
 	struct tt_shard shard;
 };
+static inline unsigned long long tt_timeout_ms(const struct tutti_table *t) { return t->timeout / TT_MS; }
 
 /* ---- a worker's calls ---- */
 

@@ -67,6 +67,7 @@ struct tutti_window {
 	struct tt_job *job;
 	struct tt_members *members;  /* of the job: a blocking put or get of a few bytes counts loads */
 	char *name;
+	uint64_t timeout;           /* the group's, at opening */
 	int *rank_of;               /* the job's ranks by the group's; NULL: of the whole job, they are the same */
 	int ranks;                  /* ... and how many */
 	char *base;
@@ -399,6 +400,7 @@ static struct tutti_window *new_window(struct tt_job *job, const char *name)
 		return NULL;
 	tt_list_init(&w->link);
 	w->job = job;
+	w->timeout = job->timeout;
 	w->members = tt_members(job);
 	w->name = strdup(name);
 	w->remotes = calloc((size_t)tt_members(job)->capacity, sizeof *w->remotes);
@@ -445,6 +447,8 @@ static void free_window(struct tutti_window *w)
 	free(w->name);
 	free(w);
 }
+
+void tt_window_set_timeout(struct tutti_window *w, uint64_t timeout) { w->timeout = timeout; }
 
 int tt_window_open(struct tt_job *job, const char *name, void *base, size_t bytes, struct tt_pinned *pinned,
                    tutti_window **out)
@@ -496,6 +500,7 @@ int tutti_window_open(tutti *at, const char *name, void *base, size_t bytes, tut
 	tt_lock(job);
 	if (!(err = tt_window_open(job, name, base, bytes, pinned, out))) {
 		(*out)->rank_of = ranks;
+		(*out)->timeout = tt_group_timeout(at);
 		(*out)->ranks = at->n;
 	}
 	tt_unlock(job);
@@ -618,7 +623,7 @@ int tutti_wait_notify(tutti_window *w, int rank, int slot, uint64_t count, int t
 	if (slot < 0 || slot >= TT_SLOTS)
 		return tt_fail(-EINVAL, "wait for notify: slot %d must be from 0 to %d", slot, TT_SLOTS - 1);
 	tt_lock(job);
-	err = wait_notify(job, &n, timeout_ms < 0 ? job->timeout : (uint64_t)timeout_ms * TT_MS);
+	err = wait_notify(job, &n, timeout_ms < 0 ? w->timeout : (uint64_t)timeout_ms * TT_MS);
 	tt_unlock(job);
 	return err;
 }
@@ -797,6 +802,7 @@ static void fill(struct tt_operation *q, struct tutti_window *w, const struct ca
 	q->words = &words;
 	q->of = w;
 	q->old = c->old;
+	q->timeout = w->timeout;
 	q->post.done = finish;
 	q->post.pinned = c->pinned;
 	op->kind = c->kind;

@@ -7,6 +7,7 @@ enum { TT_WINDOW_SLOT = 2, TT_WINDOWS = 2048, TT_SLOTS = 4096 /* of notifies, in
 enum { TT_ASK = 11, TT_ANSWER }; /* types of messages */
 extern const struct tt_module tt_window_module;
 
+void tt_window_set_timeout(struct tutti_window *, uint64_t timeout); /* of its operations, in nanoseconds */
 /* As tutti_window_open with tutti_job, also for names that begin with "tutti:". pinned: the memory, or NULL; the
  * window's from now on, unless opening fails. */
 int tt_window_open(struct tt_job *, const char *name, void *base, size_t bytes, struct tt_pinned *pinned,
