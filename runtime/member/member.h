@@ -119,6 +119,7 @@ struct tt_members { /* the room's own struct in a job */
 	uint64_t shortest_timeout;  /* that any group was ever given, in nanoseconds */
 	bool node_list;
 	bool minority;              /* a minority of a group may go on */
+	bool evicted;               /* the others have evicted this rank */
 	bool warned;                /* that a rank of this host is reached over a slower net */
 	int launched;               /* ranks that the job was started with: all ranks must say the same */
 	int capacity;

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum { DOING = 120 }; /* bytes of the text in a PONG, with the zero */
 
@@ -204,6 +206,23 @@ bool tt_news_all_told(void *arg)
 	return true;
 }
 
+/* Also to `tutti run`, which ends a process whose program does not notice. */
+static void say_evicted(struct tt_job *job, const char *why)
+{
+	const char *pipe = tt_setting(&job->settings, TT_EVICTED_PIPE);
+	unsigned long long inode;
+	int32_t rank = job->rank;
+	struct stat is;
+	int fd;
+
+	if (tt_members(job)->evicted)
+		return;
+	tt_members(job)->evicted = true;
+	tt_log(TT_WARN, "the other ranks go on without this one: %s", why);
+	if (pipe && sscanf(pipe, "%d:%llu", &fd, &inode) == 2 && !fstat(fd, &is) && is.st_ino == inode)
+		(void)!write(fd, &rank, sizeof rank); /* else the file was closed on the way, and is another one */
+}
+
 void tt_news_take_down(struct tt_member *from, struct tt_pack *p)
 {
 	struct tt_job *job = from->job;
@@ -218,6 +237,7 @@ void tt_news_take_down(struct tt_member *from, struct tt_pack *p)
 	if (m->epoch && epoch && epoch != m->epoch)
 		return; /* of another life of it */
 	if (rank == (uint32_t)job->rank) { /* the others go on without this rank */
+		say_evicted(job, why);
 		from->untold = from->accuser = true;
 		tt_member_gone(from, -ECONNRESET, "rank %d has cut off this process: %s", from->rank, why);
 	} else if (m->state != TT_LEFT) {

@@ -12,6 +12,7 @@
 #include <poll.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -457,7 +458,26 @@ static void program_evict(tutti *job)
 	CHECK(tutti_allreduce(left, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 }
 
-static void test_evict(void) { on_wires(program_evict, 4, 5 * DEADLINE); }
+static void test_evict(void)
+{
+	int told[2], who = -1;
+	struct stat is;
+	char text[40];
+
+	CU_ASSERT_FATAL(!pipe(told) && !fstat(told[1], &is));
+	snprintf(text, sizeof text, "%d:%llu", told[1], (unsigned long long)is.st_ino + 1);
+	setenv("TUTTI_EVICTED_PIPE", text, 1); /* another file has that number by now */
+	on_sim(program_evict, 4, 5 * DEADLINE);
+	snprintf(text, sizeof text, "%d:%llu", told[1], (unsigned long long)is.st_ino);
+	setenv("TUTTI_EVICTED_PIPE", text, 1);
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 4, .timeout_ms = 5 * DEADLINE, .program = program_evict }), 0);
+	unsetenv("TUTTI_EVICTED_PIPE");
+	close(told[1]);
+	for (int i = 0; i < 2; i++)
+		CU_ASSERT(read(told[0], &who, sizeof who) == sizeof who && who == 2);
+	CU_ASSERT_EQUAL(read(told[0], &who, sizeof who), 0);
+	close(told[0]);
+}
 
 /* Two expel each other at about the same time: one word stands, for all. */
 static void program_mutual(tutti *job)

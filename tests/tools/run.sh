@@ -399,6 +399,19 @@ test_stopped() {
 	done
 }
 
+# The library says so on the pipe; here the rank does it itself, and then runs on.
+test_evicted() {
+	for deaf in '' "trap '' TERM;"; do
+		name="tutti run: evicted${deaf:+, deaf}"
+		run -n 2 --keep-going --grace 0.5 sh -c "$deaf [ \$TUTTI_RANK = 0 ] || { printf '\\1\\0\\0\\0' > /proc/self/fd/\${TUTTI_EVICTED_PIPE%:*}
+			while :; do sleep 0.1; done; }"
+		check "it says so" has err 'rank 1 (pid [0-9]*) was evicted by the others: it has 500 ms to end'
+		check "ended after the grace" took 500 10000
+		check "the others' status" is $status 0
+		check "gone" soon none_left
+	done
+}
+
 test_rendezvous() {
 	run -np 2 sh -c 'echo $TUTTI_RANK of $TUTTI_SIZE'
 	check "-np is -n" has out '1 of 2'
@@ -467,7 +480,7 @@ test_info() {
 	check "status 0" is $? 0
 	check "the secret's length" has out '^  TUTTI_SECRET .*set, 21 bytes .*environment'
 	check "not the secret" has_not out sesame
-	check "a default" has out '^  TUTTI_DEADLINE .*30000 .*default .*milliseconds'
+	check "a default" has out '^  TUTTI_SILENCE .*10000 .*default .*milliseconds'
 	check "a transport" has out '^  tcp'
 	check "how memory is reached" has out '^  shm  *between ranks of this host; maps .* process_vm_readv'
 	check "the simulator is not unusable" has out "^  sim  *for Tutti's own tests"
@@ -478,7 +491,7 @@ test_info() {
 	if command -v python3 > /dev/null; then
 		check "JSON" python3 -c 'import json; json.load(open("out"))'
 	fi
-	for bad in TUTTI_DEADLINE=abc TUTTI_PIN=banana TUTTI_TRANSPORTS=shm,rdma TUTTI_LOG=verbose TUTTI_PIN_CALLER=1; do
+	for bad in TUTTI_TIMEOUT=abc TUTTI_PIN=banana TUTTI_TRANSPORTS=shm,rdma TUTTI_LOG=verbose TUTTI_PIN_CALLER=1; do
 		env "$bad" "$tutti" info > out 2> err
 		check "$bad has status 1" is $? 1
 		check "$bad is named" has err "${bad%%=*}"
@@ -493,4 +506,4 @@ test_info() {
 }
 
 run_tests "environment boot_socket secret default_number output lines_stay_whole input signal_state failure grace keep_going survive server table exec refusals limits signals
-	stats_signal background stop stopped rendezvous killed leftovers broken_output info" "$@"
+	stats_signal background stop stopped evicted rendezvous killed leftovers broken_output info" "$@"

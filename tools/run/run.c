@@ -19,6 +19,7 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -161,7 +162,14 @@ static void set_secret(void)
 
 static int set_environment(struct run *run)
 {
+	struct stat is;
+	char text[40];
+
 	unsetenv(variable(TT_BOOT_FD)); /* of an outer job */
+	if (pipe2(run->evicted, O_CLOEXEC | O_NONBLOCK) || fstat(run->evicted[1], &is))
+		return -errno;
+	snprintf(text, sizeof text, "%d:%llu", run->evicted[1], (unsigned long long)is.st_ino);
+	setenv(variable(TT_EVICTED_PIPE), text, 1);
 	set_number(TT_SIZE, run->options.ranks);
 	set_number(TT_LOCAL_SIZE, run->options.ranks);
 	set_secret();
@@ -220,6 +228,7 @@ static _Noreturn void become_rank(struct run *run, int r, const int out[2], int 
 		set_number(TT_BOOT_FD, run->boot);
 		fcntl(run->boot, F_SETFD, 0);
 	}
+	fcntl(run->evicted[1], F_SETFD, 0);
 	if (!reads)
 		dup2(run->null, 0);
 	for (int i = 0; i < 2; i++)
@@ -439,6 +448,37 @@ static void look_at_stopped(struct run *run)
 	run->deadline = tt_now() + run->options.grace;
 }
 
+/* Ranks that were evicted: their programs may not notice, and nobody waits for what they do. */
+
+static void take_evicted(struct run *run)
+{
+	int32_t r;
+
+	while (read(run->evicted[0], &r, sizeof r) == sizeof r) {
+		struct rank *rank = r >= 0 && r < run->options.ranks ? &run->ranks[r] : NULL;
+		if (!rank || !rank->pid || rank->signal)
+			continue;
+		tt_run_say(run, "rank %d (pid %d) was evicted by the others: it has %llu ms to end", r, (int)rank->pid,
+		           (unsigned long long)(run->options.grace / TT_MS));
+		rank->signal = SIGTERM;
+		rank->ends = tt_now() + run->options.grace;
+	}
+}
+
+static void end_evicted(struct run *run)
+{
+	uint64_t now = tt_now();
+
+	for (int r = 0; r < run->options.ranks; r++) {
+		struct rank *rank = &run->ranks[r];
+		if (!rank->pid || !rank->signal || now < rank->ends)
+			continue;
+		kill(-rank->group, rank->signal);
+		rank->signal = SIGKILL;
+		rank->ends = now + 1000 * TT_MS;
+	}
+}
+
 /* The stage's time is over. */
 static void escalate(struct run *run)
 {
@@ -508,17 +548,21 @@ static struct pollfd wish_of(const struct sink *k)
 
 static int wait_ms(const struct run *run)
 {
-	uint64_t now = tt_now();
+	uint64_t now = tt_now(), next = run->stage == RUNNING ? TT_NEVER : run->deadline;
 
-	if (run->stage == RUNNING || !run->alive)
+	for (int r = 0; r < run->options.ranks; r++)
+		if (run->ranks[r].pid && run->ranks[r].signal)
+			next = tt_min(next, run->ranks[r].ends);
+	if (next == TT_NEVER || !run->alive)
 		return -1;
-	return now >= run->deadline ? 0 : (int)((run->deadline - now + TT_MS - 1) / TT_MS);
+	return now >= next ? 0 : (int)((next - now + TT_MS - 1) / TT_MS);
 }
 
 static void serve(struct run *run)
 {
 	while (run->alive || has_text(&run->sinks[0]) || has_text(&run->sinks[1])) {
-		struct pollfd p[3] = { wish_of(&run->sinks[0]), wish_of(&run->sinks[1]), { run->signals, POLLIN, 0 } };
+		struct pollfd p[] = { wish_of(&run->sinks[0]), wish_of(&run->sinks[1]), { run->signals, POLLIN, 0 },
+			              { run->evicted[0], POLLIN, 0 } };
 		if (poll(p, TT_COUNT(p), wait_ms(run)) < 0)
 			continue; /* EINTR after a stop */
 		for (int i = 0; i < 2; i++)
@@ -528,6 +572,9 @@ static void serve(struct run *run)
 				tt_run_read_streams(run, &run->sinks[i]);
 		if (p[2].revents)
 			take_signals(run);
+		if (p[3].revents)
+			take_evicted(run);
+		end_evicted(run);
 		if (run->alive && run->stage != RUNNING && tt_now() >= run->deadline)
 			escalate(run);
 		if (!run->alive && run->failed > TOLD_MAX) {

@@ -35,6 +35,8 @@ struct sink { /* stdout or stderr of tutti run; a single sink if they are the sa
 struct rank {
 	pid_t pid;     /* 0: ended */
 	pid_t group;   /* the process group: the same number, even after the end */
+	uint64_t ends; /* was evicted, and runs on: when it gets its next signal ... */
+	int signal;    /* ... which is this one; 0: it was not */
 	struct stream out[2];
 };
 
@@ -65,6 +67,7 @@ struct run {
 	pid_t self, keeper;
 	int life;          /* a pipe: the keeper sees it close when tutti run ends */
 	int signals, boot, null;
+	int evicted[2];    /* a pipe: ranks write their number when the others have evicted them */
 	/* The original values, which the ranks get: */
 	sigset_t mask;
 	bool hup_ignored;
