@@ -450,10 +450,11 @@ static const char *reason(const struct tt_link *l, const char *otherwise)
 /* EACCES: a rank that disconnects within the handshake looks like one with a wrong secret. */
 static bool may_have_left(int err) { return err == -EHOSTUNREACH || err == -ECONNRESET || err == -EACCES; }
 
-/* Nobody waits for it. If it is dead, those that were connected to it say so. */
-static bool forgo(struct tt_member *m)
+/* Nobody waits for it, and nobody listens there. If it is dead, those that were connected to it say so. But one that
+ * listens and does not answer is silent. */
+static bool forgo(struct tt_member *m, int err)
 {
-	if (!m->courtesy || m->state != TT_CONNECTING || m->waiting.head)
+	if (!m->courtesy || m->state != TT_CONNECTING || m->waiting.head || err == -ETIMEDOUT)
 		return false;
 	m->courtesy = false;
 	m->link = NULL;
@@ -487,7 +488,7 @@ static void lost(struct tt_member *m, struct tt_link *l, int err)
 	           turn_to_next_net(m, err, reason(l, strerror(-err)))) {
 		m->link = NULL;
 		ask_nets(m);
-	} else if (forgo(m))
+	} else if (forgo(m, err))
 		tt_log(TT_DEBUG, "rank %d is not there to be watched: %s", m->rank, reason(l, strerror(-err)));
 	else if (m->state == TT_CONNECTING && err == -EHOSTUNREACH && tt_rendezvous_retry(m, m->job->timeout))
 		m->link = NULL;

@@ -7,6 +7,8 @@
 
 enum { TT_MEMBER_SLOT = 0, TT_GROUPS = 1024 };
 
+enum { TT_DOING = 200 }; /* bytes of the text in a PONG, with the zero */
+
 struct tt_newcomer;
 struct tt_watch;
 extern const struct tt_module tt_member_module;

@@ -8,8 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { DOING = 120 }; /* bytes of the text in a PONG, with the zero */
-
 bool tt_member_is_there(const struct tt_job *job, int rank)
 {
 	return rank != job->rank && tt_member(job, rank)->state < TT_LEFT;
@@ -254,9 +252,9 @@ static void say_alive(struct tt_member *to, uint8_t type, uint32_t uid)
 {
 	const struct tutti *g = uid ? tt_group_named(to->job, uid) : NULL;
 	const uint32_t words[] = { uid, g ? g->started : 0 };
-	uint8_t bytes[DOING];
+	uint8_t bytes[TT_DOING];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
-	char text[DOING] = "";
+	char text[TT_DOING] = "";
 
 	if (uid)
 		tt_each_module(m, to->job, doing)
@@ -267,7 +265,7 @@ static void say_alive(struct tt_member *to, uint8_t type, uint32_t uid)
 
 static void keep_doing(struct tt_member *m, struct tt_pack *p)
 {
-	char text[DOING];
+	char text[TT_DOING];
 
 	tt_get_text(p, text, sizeof text);
 	free(m->doing);

@@ -425,13 +425,26 @@ static void turn_back(struct tt_call_part *p, int err)
 	tt_call_end_with(p, err);
 }
 
+/* The server knows: its last PONG says it. */
+static const char *who_is_slow(const struct tt_call_part *p, char text[TT_DOING])
+{
+	const struct tt_job *job = p->call->table->job;
+
+	*text = 0;
+	if (p->member->rank == job->rank)
+		tt_table_doing(job, text, TT_DOING);
+	else if (p->member->doing)
+		snprintf(text, TT_DOING, "%s", p->member->doing);
+	return *text ? text : "a worker does not push";
+}
+
 /* Words the error of a call that timed out at its gate. */
 static void explain_gate(const struct tt_call_part *p)
 {
 	const struct tt_table_call *c = p->call;
 	struct tutti_table *t = c->table;
 	unsigned long long clock = t->source[p->server].clock, gate = gate_of(p);
-	char why[260];
+	char why[400], text[TT_DOING];
 	int n = snprintf(why, sizeof why, "given up after %llu ms: ", tt_timeout_ms(t));
 
 	if (clock >= gate)
@@ -439,7 +452,7 @@ static void explain_gate(const struct tt_call_part *p)
 		         "\"%.60s\" that its push would have rank %d write over", t->name, p->member->rank);
 	else
 		snprintf(why + n, sizeof why - (size_t)n, "the clock of the table \"%.60s\" at rank %d is at "
-		         "%llu, and must come to %llu: a worker does not push", t->name, p->member->rank, clock, gate);
+		         "%llu, and must come to %llu: %s", t->name, p->member->rank, clock, gate, who_is_slow(p, text));
 	c->request->why = tt_text_keep(t->job, why);
 }
 
@@ -466,7 +479,7 @@ static bool waits_for(const struct tt_operation *r, int rank)
 	const struct tt_table_call *c = r->of;
 
 	for (int i = 0; i < c->table->servers; i++)
-		if (!c->part[i].ended && !c->part[i].gated && c->part[i].member->rank == rank && i != c->table->mine)
+		if (!c->part[i].ended && c->part[i].member->rank == rank && i != c->table->mine)
 			return true;
 	return false;
 }

@@ -278,6 +278,20 @@ int tt_rounds_switch(struct tt_rounds *r, const tutti_consistency *to, uint64_t 
 }
 
 uint64_t tt_rounds_clock(const struct tt_rounds *r) { return r->clock; }
+
+int tt_rounds_slowest(const struct tt_rounds *r)
+{
+	bool some_wait = false;
+	int slow = -1;
+
+	for (int i = 0; r->as.mode != TUTTI_ASYNC && i < r->room; i++) {
+		const struct worker *w = &r->of[i];
+		some_wait |= w->live && !is_behind(r, w);
+		if (w->live && is_behind(r, w) && (slow < 0 || w->pushed < r->of[slow].pushed))
+			slow = i;
+	}
+	return some_wait ? slow : -1;
+}
 struct tt_rounds_counts tt_rounds_counts(const struct tt_rounds *r) { return r->counts; }
 
 uint64_t tt_rounds_pushed(const struct tt_rounds *r, int worker)

@@ -530,6 +530,18 @@ static const struct tt_message messages[] = {
 	{ TT_EXPECT, "expect", tt_table_take_expect },
 };
 
+/* Who is slow is not the server that others wait for. */
+void tt_table_doing(const struct tt_job *job, char *text, size_t size)
+{
+	tt_list_each(node, &tt_tables(job)->tables) {
+		const struct tutti_table *t = tt_container_of(node, struct tutti_table, link);
+		int slow = t->shard.rounds ? tt_rounds_slowest(t->shard.rounds) : -1;
+		if (slow >= 0)
+			snprintf(text, size, "its table \"%.40s\" waits for a push of %s", t->name,
+			         tt_member_label(tt_member(job, slow)).text);
+	}
+}
+
 const struct tt_module tt_table_module = {
 	.name = "table",
 	.slot = TT_TABLE_SLOT,
@@ -539,6 +551,7 @@ const struct tt_module tt_table_module = {
 	.close = close_tables,
 	.messages = messages,
 	.message_count = TT_COUNT(messages),
+	.doing = tt_table_doing,
 	.unreached = tt_table_member_down,
 	.ended = lose_member,
 };

@@ -525,6 +525,7 @@ void tt_call_pull(struct tt_call_part *);      /* begins the pull, now or when i
 void tt_call_put_head(struct tt_pack *, uint8_t type, const struct tt_call_part *, unsigned flags); /* of a message */
 bool tt_call_has_sent_all(const struct tt_call_part *);
 bool tt_call_is_cut_short(const struct tt_call_part *); /* must a live server hear that no more of the push comes? */
+void tt_table_doing(const struct tt_job *, char *text, size_t size); /* whom the shards here wait for */
 void tt_call_held(struct tt_job *, int rank);  /* that server is quiesced: the calls that wait for it make progress */
 void tt_call_end_part(struct tt_call_part *);
 void tt_call_end_with(struct tt_call_part *, int err);

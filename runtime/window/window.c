@@ -593,6 +593,15 @@ static bool is_notified(void *arg)
 /* A member that has ended: what calls return. */
 static int how_ended(const struct tt_member *m) { return m->err == -ENOTCONN ? -ENOTCONN : -ECONNRESET; }
 
+static void say_awaited(void *arg)
+{
+	const struct notify_wait *n = arg;
+
+	tt_log(TT_WARN, "wait for notify: %llu of %llu have come in slot %d of window \"%s\" from %s",
+	       (unsigned long long)notified(n), (unsigned long long)n->count, n->slot, n->window->name,
+	       n->rank < 0 ? "any rank" : tt_member_label(tt_member(n->window->job, n->rank)).text);
+}
+
 static int wait_notify(struct tt_job *job, struct notify_wait *n, uint64_t patience)
 {
 	int err;
@@ -601,7 +610,7 @@ static int wait_notify(struct tt_job *job, struct notify_wait *n, uint64_t patie
 		return 0;
 	if (!patience)
 		tt_progress(job);
-	err = tt_wait_until(job, is_notified, n, tt_now() + patience);
+	err = tt_await(job, is_notified, n, patience, say_awaited);
 	if (notified(n) >= n->count)
 		return 0;
 	if (err)
