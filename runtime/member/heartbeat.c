@@ -92,11 +92,11 @@ static void look_at(struct tt_link *l, uint64_t now)
 	}
 }
 
-/* The silence says nothing about the other ranks: this process was stopped, or got no core. */
-static void begin_anew(struct tt_job *job, uint64_t now)
+/* This process was stopped, or got no core: that time says nothing about the other ranks. */
+static void leave_out(struct tt_job *job, uint64_t lost, uint64_t now)
 {
 	tt_each_link(l, job) {
-		l->heartbeat.since = now;
+		l->heartbeat.since = tt_min(l->heartbeat.since + lost, now);
 		l->heartbeat.asked = l->doubted = false;
 	}
 }
@@ -139,7 +139,7 @@ static void look(struct tt_timer *t)
 	uint64_t now = tt_now(), every = time_of_look(job), late = now - t->at;
 
 	if (late > tt_time(job, TT_TIME_HEARTBEAT))
-		begin_anew(job, now);
+		leave_out(job, late, now);
 	if (!job->leaving) {
 		tt_each_link(l, job)
 			if (counts(l))
