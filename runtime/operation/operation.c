@@ -194,7 +194,7 @@ static void say_awaited(struct tt_operation *r, uint64_t waited)
 	r->said = true;
 	if (!tt_operation_name(r, r->words->late, text, sizeof text))
 		snprintf(text, sizeof text, r->words->late ? "ranks that have called it" : "this rank's own part");
-	tt_log(TT_WARN, "%s waits since %llu ms for %s", r->what, (unsigned long long)(waited / TT_MS), text);
+	tt_log(TT_WARN, "%s has waited %llu ms for %s", r->what, (unsigned long long)(waited / TT_MS), text);
 }
 
 static bool evict_holder(struct tt_operation *r)
