@@ -1,7 +1,7 @@
 /* config.c - the config file (libconfig): settings under their short names, and a list of named nodes.
  *
  *     secret = "correct horse battery staple";
- *     deadline = 5000;
+ *     silence = 5000;
  *     nodes = ( { name = "left";  address = "10.0.0.1:4000"; },
  *               { name = "right"; address = "10.0.0.2:4000"; } );
  */
