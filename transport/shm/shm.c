@@ -241,8 +241,20 @@ static int arm(struct tt_net *base)
 
 /* ---- nets ---- */
 
+/* Memory of other processes is mapped through their files there. */
+static int look_for_proc(void)
+{
+	if (!access("/proc/self/fd", X_OK))
+		return 0;
+	return tt_fail(-ENOSYS, "shm maps the memory of other processes through /proc, which is not mounted here");
+}
+
 static int list_devices(struct tt_device *list, int max)
 {
+	int err = look_for_proc();
+
+	if (err)
+		return err;
 	if (max > 0)
 		list[0] = (struct tt_device){ .name = "memory", .numa = -1 };
 	return 1;
@@ -305,10 +317,12 @@ static int make_files(struct tt_shm *net)
 
 static int open_net(const struct tt_net_config *c, struct tt_net **out)
 {
-	struct tt_shm *net = calloc(1, sizeof *net);
-	int err;
+	struct tt_shm *net;
+	int err = look_for_proc();
 
-	if (!net)
+	if (err)
+		return err;
+	if (!(net = calloc(1, sizeof *net)))
 		return tt_fail(-ENOMEM, "no memory for a net");
 	set_up(net, c);
 	err = tt_door_open(&net->door, &net->base, c, &tt_shm_door);
