@@ -179,7 +179,7 @@ static bool is_to_hear(const struct tutti *g, int to)
 {
 	int d = (to - g->me + g->n) % g->n, back = g->n - d;
 
-	return d && !g->seats[to].out &&
+	return d && !g->seats[to].out && tt_group_member(g, to)->state < TT_LEFT &&
 	       (!(d & (d - 1)) || !(back & (back - 1)) || tt_member_linked(tt_group_member(g, to)));
 }
 
