@@ -136,6 +136,9 @@ else
 	fail "no program tutti was installed"
 fi
 
+page=$(find "$dest" -name tutti_put.3)
+[ "$(cat "$page")" = ".so man3/tutti_window.3" ] || fail "man tutti_put would not find tutti_window(3)"
+
 # An installed example, with the line of the README, starts without LD_LIBRARY_PATH.
 hello=$(find "$dest" -path '*/examples/hello.c')
 if [ -z "$hello" ] || [ -z "$(find "$dest" -name tables.md)" ]; then

@@ -1,5 +1,6 @@
 #!/bin/sh
-# pages.sh - the programs of README.md and docs/tutorial.md are examples, to the letter, and print what the pages say
+# pages.sh - the programs of README.md and docs/tutorial.md are examples, to the letter, and print what the pages say;
+# each public function has one man page
 set -u
 export LC_ALL=C
 source=$(cd "$(dirname "$0")/.." && pwd)
@@ -24,6 +25,22 @@ for page in README.md docs/tutorial.md; do
 		cmp -s file block || fail "the code in $page is not that of $example: $(diff file block | head -n 5)"
 	done
 done
+# As the makefile finds the names for which it makes links.
+for page in "$source"/docs/*.3; do
+	sed -n '/^\.SH NAME/,/^\\-/ { /^tutti/ { s/, */\n/g; p; }; }' "$page"
+done | grep . | sort > named
+sed -n 's/^[a-z].*[ *]\(tutti_[a-z0-9_]*\)(.*/\1/p' "$source/runtime/tutti.h" | sort > declared
+[ "$(wc -l < declared)" -gt 80 ] || fail "of tutti.h only $(wc -l < declared) functions were found"
+uniq -d named > twice
+[ ! -s twice ] || fail "two man pages have the name of $(cat twice)"
+comm -23 declared named > missing
+[ ! -s missing ] || fail "no page docs/*.3 has in its section NAME: $(cat missing)"
+for page in "$source"/docs/*.[135]; do
+	command -v groff > /dev/null || break
+	groff -man -ww -z -Tutf8 "$page" > said 2>&1
+	[ ! -s said ] || fail "groff warns of $page: $(cat said)"
+done
+
 [ $blocks = 4 ] || fail "$blocks programs are marked in the pages, not 4"
 
 says() { # sentence, ranks, program, argument ...
