@@ -1,16 +1,21 @@
 /* tutti.h - keep the copies of a model together while many processes train it.
  *
- * Errors. Every int function returns 0 (or what it counts) or a negative errno; tutti_why() has the sentence behind it.
+ * Each comment says what a function does, its arguments, what it returns, when it blocks, errors. The man pages have
+ * more: tutti(3) is the overview, and `man tutti_put` finds the page of tutti_put.
+ *
+ * Units. Lengths and offsets are bytes, counts are elements, times are milliseconds.
+ *
+ * Returns. Every int function returns 0 (or what it counts) or a negative errno; tutti_why() has the sentence.
  *   -EINVAL        a bad argument or setting
  *   -EINPROGRESS   a wait for a started operation has ended before the operation
  *   -ETIMEDOUT     given up, and nobody is gone: a rank that lives has not done its part in TUTTI_TIMEOUT
  *   -ECONNRESET    a rank went down or was evicted
  *   -ENOTCONN      a rank has left the job
- *   -ECANCELED     this rank has cancelled it
+ *   -ECANCELED     this rank has cancelled the operation
  *   -ECONNABORTED, -EBADMSG   a collective: another rank has cancelled it; or the ranks called different ones
  *   -EAGAIN        too many collectives are under way
  *   -ENOENT        a window or table that its owner did not open in time
- *   -ESTALE        one that its owner has closed; a group that was shrunk or grown
+ *   -ESTALE        a window or table that its owner has closed; a group that was shrunk or grown
  *   -EHOSTDOWN     too few ranks of a group are left
  *   -ERANGE        bytes outside a window
  *   -EEXIST        a window or table of that name is open
@@ -19,20 +24,25 @@
  *   -ESHUTDOWN     a signal makes this rank leave
  *   -ECHILD        a fork's child calls, which may only leave or exec
  *   -ENODEV        no such GPU
- *   Joining adds -EADDRINUSE, -EHOSTUNREACH, -EACCES (the secret), -EPROTO (version or job), -EPERM (refused by rank
- *   0), -ENOTSUP (not in this build) and what sockets and files may say. Those of groups and of tables stand with them.
+ * Joining adds -EADDRINUSE, -EHOSTUNREACH, -EACCES (the secret), -EPROTO (version or job), -EPERM (refused by rank 0),
+ * -ENOTSUP (not in this build) and what sockets and files may say. Further errors of groups and tables stand with their
+ * functions.
+ *
  * Who is dead. A process that ends is known at once. A rank that gives no sign of life for TUTTI_SILENCE (10 s) is
- *   evicted from the job: all learn of that, and calls that need it end with -ECONNRESET. A rank that computes or
- *   waits for its disk gives signs of life: a thread of the library answers for it. Nothing else evicts a rank, but for
- *   tutti_group_evict, and this: a rank that holds memory of an operation that was given up, and neither gives it back
- *   nor moves bytes for TUTTI_SILENCE.
+ * evicted from the job: all ranks learn of that, and calls that need the rank end with -ECONNRESET. A rank that
+ * computes or waits for its disk gives signs of life: a thread of the library answers for the rank. Two other things
+ * evict a rank: tutti_group_evict; and memory of an operation that was given up, which the rank holds, and neither
+ * gives back nor moves bytes for TUTTI_SILENCE.
+ *
  * Waiting. With a NULL `tutti_op *` a function waits until the operation has ended. With an op the function only starts
- *   the operation, and op and memory belong to the library until tutti_wait or tutti_test returns anything but
- *   -EINPROGRESS. An operation waits TUTTI_TIMEOUT (10 minutes) from its start, or as long as tutti_group_timeout says,
- *   for ranks that live. After TUTTI_SILENCE a line in the log says which ranks it waits for. When its time has passed
- *   it ends with -ETIMEDOUT: nobody is evicted, and the memory is the caller's again.
+ * the operation: op and memory belong to the library until tutti_wait or tutti_test returns anything but -EINPROGRESS.
+ * An operation waits TUTTI_TIMEOUT (10 minutes) from its start, or as long as tutti_group_timeout says, for ranks that
+ * live. After TUTTI_SILENCE a line in the log says which ranks it waits for. When its time has passed the operation
+ * ends with -ETIMEDOUT: nobody is evicted, and the memory is the caller's again.
+ *
  * NULL. A NULL job, group, window, table or op, a NULL place for a result, and NULL memory of more than 0 bytes are
- *   -EINVAL, and nothing has happened. Functions without a result ignore NULL.
+ * -EINVAL, and nothing has happened. Functions without a result ignore NULL.
+ *
  * Threads. Any thread may call with any job. Collectives must be started in the same order on every rank. */
 #ifndef TUTTI_H
 #define TUTTI_H
@@ -53,199 +63,232 @@ typedef struct tutti_op {
 typedef enum tutti_type { TUTTI_F32, TUTTI_F64, TUTTI_F16, TUTTI_BF16, TUTTI_I32, TUTTI_I64 } tutti_type;
 typedef enum tutti_rule { TUTTI_SUM, TUTTI_AVERAGE, TUTTI_PRODUCT, TUTTI_MAX, TUTTI_MIN } tutti_rule;
 
-typedef struct tutti_config { /* zero or NULL: from the environment, else the default */
+/* The config of a job. A member that is zero or NULL is taken from the environment, else it has the default. */
+typedef struct tutti_config {
 	const char *file;         /* a config file, see tutti.conf(5) */
 	const char *node;         /* which of the file's nodes this process is */
 	const char *transports;   /* "shm,tcp": which may be used, best first, separated by commas */
 	const char *secret;       /* the job's shared secret, at least 16 bytes */
 	int silence_ms;           /* after which a rank that gives no sign of life is evicted; or TUTTI_NEVER */
 	int timeout_ms;           /* how long an operation waits for ranks that live; or TUTTI_NEVER */
-	int rank, ranks;          /* with `boot`: this process's rank (or TUTTI_NEW_RANK), and with how many the job
-	                             starts */
+	int rank, ranks;          /* with `boot`: this process's rank, or TUTTI_NEW_RANK, and with how many ranks the
+	                           * job starts */
 	const char *boot;         /* "HOST:PORT" where rank 0 listens; NULL: rank and ranks are not looked at */
 } tutti_config;
 
 #define TUTTI_NEW_RANK (-1)
 #define TUTTI_NEVER (-1)
-/* Returns the config of a program that sets nothing; set the members that differ. */
+/* Returns the config of a program that sets nothing. The program sets the members that differ. */
 tutti_config tutti_config_defaults(void);
 
-/* The job. tutti_join(NULL, &job) takes everything from the launcher: TUTTI_RANK, TUTTI_SIZE and TUTTI_BOOT (as `tutti
- * run` sets them), torchrun's variables, or TUTTI_CONFIG; with none of them it is a job of one. It returns when every
- * rank has joined (with a node list: at once), or with -ETIMEDOUT after TUTTI_TIMEOUT. While the job runs, a rank that
- * has gone or left may join again, and so may new ones (TUTTI_RANK=new, or TUTTI_NEW_RANK; half as many again as the
- * job was started with, but at least 16, in all; not with a node list), as long as rank 0 lives. They can use all
- * windows at once, with tutti_job; they are a group of their own until the others take them in: tutti_group_grow. */
+/* ---- the job ---- */
+
+/* Makes this process a rank of a job, and gives the group of all ranks. With a NULL config everything comes from the
+ * launcher: TUTTI_RANK, TUTTI_SIZE and TUTTI_BOOT (as `tutti run` sets them), torchrun's variables, or TUTTI_CONFIG;
+ * with none of these it is a job of one.
+ * Blocks until every rank has joined (with a node list: not at all). -ETIMEDOUT after TUTTI_TIMEOUT.
+ *
+ * While the job runs and rank 0 lives, a rank that went down or has left may join again, and new ranks too
+ * (TUTTI_RANK=new or TUTTI_NEW_RANK), half as many as the job was started with, but at least 16; not with a node list.
+ * Such ranks can use all windows at once, with tutti_job. For collectives they are a group of their own until the
+ * others call tutti_group_grow. */
 int tutti_join(const tutti_config *, tutti **job);
 /* Leaves the job, whichever of its groups is named: finishes what was started, tells the others, and frees the job with
- * all its groups. NULL is allowed. */
+ * all its groups. NULL is allowed. Blocks until what was started has ended, each operation in its own time, and the
+ * others have hung up, for about TUTTI_SILENCE at most. */
 void tutti_leave(tutti *);
-/* From now on that signal (SIGTERM, say) makes this process leave the job in order, by itself: new calls end with
- * -ESHUTDOWN, what was started is finished, as far as it ends within TUTTI_SILENCE, and the others are told; then the
- * signal does what it did before (by default it ends the process). A second one does so at once. -EINVAL; -ENOTSUP on
- * sim. */
+/* From now on this signal (SIGTERM, say) makes this process leave the job in order, by itself. New calls end with
+ * -ESHUTDOWN; what was started is finished, as far as it ends within TUTTI_SILENCE; the others are told; then the
+ * signal does what it did before (by default it ends the process). A second signal does so at once. -EINVAL: no such
+ * signal; -ENOTSUP on sim. */
 int tutti_leave_on(tutti *, int signal);
-int tutti_rank(const tutti *);        /* 0 .. size - 1, in this group; of tutti_job: in the job, for a new rank more */
-int tutti_size(const tutti *);        /* of tutti_job: with how many the job was started */
-int tutti_local_rank(const tutti *);  /* among the ranks of this host */
+int tutti_rank(const tutti *);        /* 0 .. size - 1 in this group; of tutti_job: in the job, for a new rank more */
+int tutti_size(const tutti *);        /* ranks of this group; of tutti_job: with how many the job was started */
+int tutti_local_rank(const tutti *);  /* among the job's ranks on this host */
 int tutti_local_size(const tutti *);
-/* Pins the calling thread: to the i-th of the cores that are this rank's (again from the first after the last), or with
- * i -1 to all of them. Which these are, TUTTI_PIN says; under none, or where there are more ranks than cores, nothing
- * is pinned.
- * -EINVAL and others if the kernel refuses. */
+int tutti_late(const tutti *);        /* 1: this rank has joined a job under way; 0 */
+/* Pins the calling thread to the i-th of the cores that are this rank's, and to the first again after the last; with i
+ * -1 to all of them. TUTTI_PIN says which cores a rank has. Under "none", and where there are more ranks than cores,
+ * nothing is pinned. -EINVAL and others if the kernel refuses. */
 int tutti_pin(tutti *, int i);
-/* Memory: page-aligned, zeroed, for every wire to use without a copy, other ranks of this host too. gpu -1: host
- * memory. */
-int tutti_alloc(tutti *, size_t bytes, int gpu, void **memory);
-void tutti_free(tutti *, void *memory); /* also after the job was left */
 
-/* Groups. What takes a `tutti *` takes that group's ranks, from 0 up: collectives, windows, tables, stats. One group's
- * collectives do not wait for another's. Memory, event_fd, and the names of windows and tables are the whole job's,
- * whichever of its groups names it. Sentences, and tutti_change, name ranks by their numbers in the job. */
-/* The handle of the whole job, of any of its groups. Its ranks are the job's, also those that come late. For a rank
- * that the job was started with, it is what tutti_join gave, the job's first group. A rank that has joined later is not
- * in that group: windows, tables, tutti_group_... and tutti_stats take the handle, collectives, split, shrink and grow
- * return -EINVAL. NULL of NULL. */
+/* Gives page-aligned, zeroed memory that every transport uses without a copy, other ranks of this host too. gpu -1:
+ * host memory; else -ENODEV. */
+int tutti_alloc(tutti *, size_t bytes, int gpu, void **memory);
+void tutti_free(tutti *, void *memory); /* also after the job was left, and with NULL for the job */
+
+/* ---- groups ----
+ *
+ * What takes a `tutti *` takes the ranks of that group, from 0 up: collectives, windows, tables, stats. Collectives of
+ * one group do not wait for those of another one. Memory, event_fd, and the names of windows and tables are the whole
+ * job's, whichever of its groups is named. Sentences, and tutti_change, name ranks by their numbers in the job. */
+
+/* Returns the handle of the whole job, of any of its groups. Its ranks are the job's, also those that join late. For a
+ * rank that the job was started with, it is what tutti_join gave, the job's first group. A rank that has joined late is
+ * not in that group: windows, tables, tutti_group_... and tutti_stats take the handle, while collectives, split, shrink
+ * and grow return -EINVAL. NULL of NULL. */
 tutti *tutti_job(tutti *);
-/* A collective: ranks that give the same color (from 0 up) are a group, ordered by key, then by rank. A negative color:
- * in none, *part is NULL. */
+/* A collective. Ranks that give the same color, from 0 up, are a group, ordered by key, then by rank. A rank with a
+ * negative color is in none, and gets NULL in *part. -EMFILE: 1024 groups are open here; -ECONNABORTED: on another
+ * rank. */
 int tutti_group_split(tutti *, int color, int key, tutti **part);
-/* The way on after a collective has failed with -ECONNRESET, -ENOTCONN or -ETIMEDOUT: all that are left of the group
- * call this, agree on who they are although some may die meanwhile, and go on in *left, in the old order. The old group
- * is of no more use but to be freed. Waits as long as an operation does (of TUTTI_NEVER: 10 minutes) for ranks that
- * live: those who have not called by then are left out, and live. -EHOSTDOWN: of those who have not left in order fewer
- * than half are here (or half, without the first of them), and the others may go on elsewhere: TUTTI_MINORITY=yes lets
- * them; -ECONNRESET: the others went on without this one; -ETIMEDOUT: not enough have called, and this may be called
- * again; -ESTALE: called before. */
+/* The way on after a collective has failed with -ECONNRESET, -ENOTCONN or -ETIMEDOUT. All ranks that are left of the
+ * group call it. They agree on who they are, although some may die meanwhile, and go on in *left, in the old order. The
+ * old group is of no more use but to be freed.
+ * Blocks as long as an operation (of TUTTI_NEVER: 10 minutes) for ranks that live. Those that have not called by then
+ * are left out, and live.
+ *   -EHOSTDOWN: of the ranks that have not left in order fewer than half are here (or half, without the first of them),
+ * and the others may go on elsewhere; TUTTI_MINORITY=yes lets these ranks go on. -ECONNRESET: the others went on
+ * without this rank. -ETIMEDOUT: not enough ranks have called, and this rank may call again. -ESTALE: called before.
+ * Source: Paxos, Lamport 1998. */
 int tutti_group_shrink(tutti *, tutti **left);
-/* The same, and takes in those who have joined since (behind the others, tutti_late tells them): they call it too, with
+/* Does the same, and takes in the ranks that have joined since (tutti_late), behind the others. These call it too, with
  * what tutti_join gave them, and are waited for like the others. -ETIMEDOUT on such a rank: the others have not called
  * it. */
 int tutti_group_grow(tutti *, tutti **grown);
-/* How long the operations of this rank in the group wait for ranks that live: milliseconds from 10 up, TUTTI_NEVER, or
- * 0: as the job has it (TUTTI_TIMEOUT). Of a collective the shortest timeout among the ranks decides. Windows and
- * tables keep the timeout that the group has when they are opened. */
+/* Sets how long operations of this rank in the group wait for ranks that live: ms from 10 up, TUTTI_NEVER, or 0: as the
+ * job has it (TUTTI_TIMEOUT). Of a collective the shortest timeout among the ranks decides. Windows and tables keep the
+ * timeout that the group has when they are opened. */
 int tutti_group_timeout(tutti *, int ms);
-/* Expels that rank of the group from the job, as if it had died: the others' calls that need it end with -ECONNRESET,
- * and it learns by whom and why. Of two that evict each other the lower one's word stands. 0: also if it was gone. */
+/* Expels this rank of the group from the job, as if it had died: calls that need it end with -ECONNRESET, and the rank
+ * learns by whom it was evicted, and why. Of two ranks that evict each other the lower one's word stands. Returns 0
+ * also if the rank was gone. -EINVAL: no such rank, or this rank itself. */
 int tutti_group_evict(tutti *, int rank, const char *why);
-int tutti_late(const tutti *);                        /* 1: this rank has joined a job under way */
 int tutti_group_member(const tutti *, int i);         /* the rank in the job of this group's rank i; -EINVAL */
 int tutti_group_rank(const tutti *, int rank);        /* the rank in this group of the job's `rank`; -ENOENT */
-/* Ends a group, after what was started there. A window or table that was opened with it keeps its numbering. Does
- * nothing to what tutti_join and tutti_job give; NULL is allowed. Groups that are left over end with the job. */
+/* Ends a group, after what was started there, and frees it. A window or table that was opened with the group keeps its
+ * numbering. Does nothing to what tutti_join and tutti_job give; NULL is allowed. tutti_leave frees groups that are
+ * left over. */
 void tutti_group_free(tutti *);
 
-/* What this rank knows of another one of the group, of its present life. Connects to nobody: transport is "" until the
- * first use. -EINVAL: no such rank. */
-typedef enum tutti_what { TUTTI_JOINED, TUTTI_LEFT, TUTTI_GONE } tutti_what; /* GONE: went down, or was cut off */
+typedef enum tutti_what { TUTTI_JOINED, TUTTI_LEFT, TUTTI_GONE } tutti_what; /* GONE: went down, or was evicted */
 typedef struct tutti_peer {
 	int rank;            /* in the job */
 	char host[96];       /* the name of its host; "": not known */
 	char address[96];    /* where it listens for TCP, "10.0.0.7:4000"; "": it does not */
-	char transport[16];  /* over which these two talk: "shm", "tcp"; "self": it is this rank */
+	char transport[16];  /* over which these two talk: "shm", "tcp"; "self": it is this rank; "": not used yet */
 	char why_not[300];   /* the sentence why that is not the first of TUTTI_TRANSPORTS; "": it is */
 	double alive_s;      /* seconds since it joined, by both hosts' clocks; 0: not known, or it is gone */
 	tutti_what state;    /* JOINED: it is there, as far as is known */
 } tutti_peer;
+/* Gives what this rank knows of another rank of the group, of its present life. Connects to nobody. -EINVAL: no such
+ * rank. */
 int tutti_group_peer(tutti *, int rank, tutti_peer *);
 
-/* Who comes and goes, in the whole job. watch gives a descriptor that is readable while there are changes that nobody
- * has taken, next takes the oldest one. With `changed` (it may be NULL) a thread of the library's own takes them, soon
- * after: `changed` may make any call but tutti_leave, and should not take long; one that is called right now may go on
- * when another watch has returned: arg stays until the job is left. Who has gone before is the first change. Of more
- * than 256 that nobody takes the oldest are lost. tutti_leave closes the descriptor. */
 typedef struct tutti_change {
 	int rank;                                     /* in the job */
 	tutti_what what;
 	int err;                                      /* what calls that need it return from now on; JOINED: 0 */
 	char why[200];                                /* the sentence */
 } tutti_change;
-int tutti_group_watch(tutti *, void (*changed)(const tutti_change *, void *arg), void *arg); /* the descriptor, or
-                                                                              -errno */
-int tutti_group_next(tutti *, tutti_change *);        /* 1; 0: there is none; -EINVAL: nobody watches */
+/* Notes who comes and goes, in the whole job. Returns a descriptor that is readable while there are changes that nobody
+ * has taken, or -errno. Ranks that went before are the first changes. Of more than 256 that nobody takes the oldest are
+ * lost. tutti_leave closes the descriptor.
+ * If `changed` is not NULL a thread of the library's own takes the changes, soon after: `changed` may make any call but
+ * tutti_leave, and should not take long. A call of `changed` may go on when another watch has returned: arg stays until
+ * the job is left. */
+int tutti_group_watch(tutti *, void (*changed)(const tutti_change *, void *arg), void *arg);
+/* Takes the oldest change. Returns 1; 0: there is none. -EINVAL: nobody watches. */
+int tutti_group_next(tutti *, tutti_change *);
 
-/* Windows. Opening is local: each rank names memory of its own, of its own size (0 too), and reaches that of the others
- * under the same name. The name is the job's: ranks meet in a window also if they open it with different groups. Calls
- * take the ranks of the group that this rank has opened it with. The first use of a rank's window waits until that rank
- * has opened it. Offsets are bytes. Bytes written with put are visible to the owner after it has seen a notify sent
- * later by the same rank. An aligned 8-byte put or get is one store or load; anything longer may be seen in pieces. */
+/* ---- windows ----
+ *
+ * Each rank opens a name with memory of its own, and reaches the memory of the others under the same name. The name is
+ * the job's: ranks meet in a window also if they open it with different groups. `rank` is a rank of the group that this
+ * rank has opened the window with. The first use of a rank's window waits until that rank has opened it. Bytes written
+ * with put are visible to the owner after it has seen a notify sent later by the same rank. An aligned 8-byte put or
+ * get is one store or load; anything longer may be seen in pieces. */
+
+/* Opens a name of 1 to 200 bytes with `bytes` bytes at base, 0 too. Local: does not block. -EEXIST; -EMFILE: 2047 are
+ * open. */
 int tutti_window_open(tutti *, const char *name, void *base, size_t bytes, tutti_window **window);
-/* Waits until no other rank puts or gets there any more, and evicts one that does not stop; then the memory is the
- * caller's, and later uses by others get -ESTALE. NULL is allowed. */
+/* Ends a window: then the memory is the caller's, and later uses by others get -ESTALE. NULL is allowed. Blocks until
+ * what this rank has started there has ended, and no other rank puts or gets there any more; evicts a rank that does
+ * not stop. */
 void tutti_window_close(tutti_window *);
-/* That rank's bytes as a plain pointer, until the window is closed here or there: in shared memory, of memory of
- * tutti_alloc, after a first put or get. Else NULL. */
+/* Returns that rank's bytes as a plain pointer, until the window is closed here or there: in shared memory, of memory
+ * of tutti_alloc, after a first put or get. Else NULL. */
 void *tutti_window_map(tutti_window *, int rank);
+/* Copy to, and from, `offset` in that rank's window. -ERANGE, -ENOENT, -ESTALE. */
 int tutti_put(tutti_window *, int rank, size_t offset, const void *src, size_t bytes, tutti_op *);
 int tutti_get(tutti_window *, int rank, size_t offset, void *dst, size_t bytes, tutti_op *);
-/* Fetch-and-add on an aligned uint64_t, atomic with the owner's own atomics; old may be NULL. */
+/* Adds to an aligned uint64_t, atomic with the owner's own atomics, and gives what was there before; old may be
+ * NULL. */
 int tutti_add(tutti_window *, int rank, size_t offset, uint64_t value, uint64_t *old, tutti_op *);
 /* A put, after which the receiver counts one more notify in slot 0 .. 4095; bytes may be 0. */
 int tutti_put_notify(tutti_window *, int rank, size_t offset, const void *src, size_t bytes, int slot, tutti_op *);
-/* Waits until at least `count` notifies have come in `slot` from `rank` (-1: from any of the job) since this window was
- * opened. timeout_ms -1: TUTTI_TIMEOUT; 0: only look. -ETIMEDOUT; -ECONNRESET or -ENOTCONN when that rank is
- * gone. */
+/* Blocks until at least `count` notifies have come in `slot` from `rank` (-1: from any of the job) since this window
+ * was opened. timeout_ms -1: TUTTI_TIMEOUT, or the group's when the window was opened; 0: only look. -ETIMEDOUT;
+ * -ECONNRESET or -ENOTCONN when that rank is gone. */
 int tutti_wait_notify(tutti_window *, int rank, int slot, uint64_t count, int timeout_ms);
 
-/* Started operations. Zero a tutti_op before its first use: it is idle then, and tutti_wait returns 0. Do not
- * copy or move it while an operation runs in it. Another one may be started in it when the first has ended; before that
- * the start is refused: -EINVAL. An operation keeps its result until its job is left: from then on these functions
- * return -EINVAL for it. They also do so for NULL. timeout_ms bounds the wait alone; -1: until the operation ends. */
-/* 0, the operation's error, or -EINPROGRESS: it has not ended, and op and memory stay the library's. */
+/* ---- started operations ----
+ *
+ * Zero a tutti_op before its first use: the op is idle then, and tutti_wait returns 0. Do not copy or move it while an
+ * operation runs in it. Another operation may be started in it when the first has ended; before that the start is
+ * refused: -EINVAL. An operation keeps its result until its job is left: from then on these functions return -EINVAL
+ * for it. They also do so for NULL. timeout_ms bounds the wait alone, which cancels nothing; -1: until the operation
+ * ends. */
+
+/* Returns 0, the operation's error, or -EINPROGRESS: it has not ended, and op and memory stay the library's. */
 int tutti_wait(tutti_op *, int timeout_ms);
 int tutti_test(tutti_op *); /* as tutti_wait with 0 */
-/* Gives the operation up. Afterwards nobody reads or writes its memory, which is the caller's. Blocks until those who
- * hold the memory have given it back: what is under way to a rank that lives is finished first. Nobody is evicted, but
- * for a holder as above. A collective ends on all ranks that have not finished it, there with -ECONNABORTED, and the
- * group goes on. A put or a push that was under way may have happened, in part or whole. Returns 0, or the operation's
- * own result if it had ended. */
+/* Gives the operation up. Afterwards nobody reads or writes its memory, which is the caller's and may be freed. Nobody
+ * is evicted, but for a rank that holds memory as above. A collective ends on all ranks that have not finished it,
+ * there with -ECONNABORTED, and the group goes on. A put or a push that was under way may have happened, in part or
+ * whole. Returns 0, or the operation's own result if it had ended. Blocks until ranks that hold the memory have given
+ * it back: what is under way to a rank that lives is finished first. */
 int tutti_cancel(tutti_op *);
-/* Waits until all n operations have ended. Entries that are NULL or idle are passed over; the others are of one job.
+/* Blocks until all n operations have ended. Entries that are NULL or idle are passed over; the others are of one job.
  * Returns 0, or the first error in the order of the list; -EINPROGRESS: some have not ended, and stay the library's. */
 int tutti_wait_all(tutti_op *const ops[], int n, int timeout_ms);
-/* Waits until one of n operations has ended, and returns its index in ops: tutti_wait(ops[index], 0) has its result.
+/* Blocks until one of n operations has ended, and returns its index in ops: tutti_wait(ops[index], 0) has its result.
  * Entries are passed over that are NULL, idle, or of which one of these functions has returned the result or the index
  * before; the others are of one job. -ENOENT: all were passed over, so while ((i = tutti_wait_any(ops, n, -1)) >= 0)
  * takes each operation once; -EINPROGRESS: none has ended. */
 int tutti_wait_any(tutti_op *const ops[], int n, int timeout_ms);
-int tutti_event_fd(tutti *);                /* for a foreign event loop: readable when a started operation may have
-                                             * ended; read 8 bytes from it, then test. Closed by tutti_leave. Or
-                                             * -errno */
+/* Returns a descriptor for a foreign event loop, or -errno: readable when a started operation may have ended. Read 8
+ * bytes from it, then test. tutti_leave closes it. */
+int tutti_event_fd(tutti *);
 
-/* Collectives: every rank calls the same ones, in the same order, with the same count, type and rule. All ranks get
- * bit-identical results. When one fails, what it writes to holds nothing useful. -ETIMEDOUT: the time of some rank's
- * call has passed, and all live. Ranks that had finished that call keep their 0; all others, also those that come to it
- * later, get -ETIMEDOUT and a sentence that says who had not come, and what it does instead. The group goes on only
- * after tutti_group_shrink: until then all later collectives on it say the same at once. */
+/* ---- collectives ----
+ *
+ * Every rank calls the same collectives, in the same order, with the same count, type and rule. All ranks get
+ * bit-identical results. When a collective fails, what it writes to holds nothing useful.
+ *   -ETIMEDOUT: the time of some rank's call has passed, and all live. Ranks that had finished that call keep their 0;
+ * all others, also those that come to it later, get -ETIMEDOUT and a sentence that says who had not come, and what it
+ * does instead. The group goes on only after tutti_group_shrink: until then all later collectives on it say the same at
+ * once. */
+
 /* Combines the vectors of all ranks, and gives the result to all. in, out: count elements each; in == out reduces in
  * place, else they do not overlap (-EINVAL) and in is left alone. Integers wrap around on overflow, their average is
  * rounded towards zero; f16 and bf16 are combined in f32 and rounded to nearest even at each combination. */
 int tutti_allreduce(tutti *, const void *in, void *out, size_t count, tutti_type, tutti_rule, tutti_op *);
-/* Does so in place with n tensors, as if they were one vector, one behind another: one call instead of n, and nothing
- * has to be packed. tensors: n of them, from 1 up, of one type and with the same counts on all ranks; they do not
- * overlap. The list is read before the call returns, also with an op. -ENOTSUP: they are of several types. */
 typedef struct tutti_tensor {
 	void *data;
 	size_t count; /* elements; 0: data may be NULL */
 	tutti_type type;
 } tutti_tensor;
+/* Does so in place with n tensors, from 1 up, as if they were one vector, one behind another: one call instead of n,
+ * and nothing has to be packed. tensors: of one type and with the same counts on all ranks; they do not overlap. The
+ * list is read before the call returns, also with an op. -ENOTSUP: they are of several types. */
 int tutti_allreduce_tensors(tutti *, const tutti_tensor *tensors, int n, tutti_rule, tutti_op *);
 /* Combines as tutti_allreduce does, and gives the result to the root alone. out: count elements on the root, in == out
  * or apart from in; elsewhere out is not looked at, and in is left alone. A rank that is not the root may return before
  * the others have called. */
 int tutti_reduce(tutti *, const void *in, void *out, size_t count, tutti_type, tutti_rule, int root, tutti_op *);
-/* The root may return before the others have called: of up to 4 KiB it mostly does, of more it may wait for them. */
+/* Copies buf of the root to all ranks. The root may return before the others have called: of up to 4 KiB it mostly
+ * does, of more it may wait for them. */
 int tutti_broadcast(tutti *, void *buf, size_t bytes, int root, tutti_op *);
-/* Small values, the same size (at most TUTTI_GATHER_MAX bytes) on each rank. all: size x bytes in rank order, on the
- * root alone, or on every rank with root -1. */
+/* Collects small values, of the same size (1 to TUTTI_GATHER_MAX bytes) on each rank. all: size x bytes in rank order,
+ * on the root alone, or on every rank with root -1. */
 int tutti_gather(tutti *, const void *value, size_t bytes, void *all, int root, tutti_op *);
-int tutti_barrier(tutti *, tutti_op *);
-/* in: size x count elements, block r is for rank r. out: count elements, all ranks' blocks for this one combined. out
- * may be this rank's own block of in, else they do not overlap. */
+int tutti_barrier(tutti *, tutti_op *); /* ends when every rank has called it */
+/* Combines, and gives each rank its block. in: size x count elements, block r is for rank r. out: count elements, all
+ * ranks' blocks for this rank combined. out may be this rank's own block of in, else they do not overlap. */
 int tutti_reduce_scatter(tutti *, const void *in, void *out, size_t count, tutti_type, tutti_rule, tutti_op *);
-/* in: the same number of bytes on each rank. out: size x bytes in rank order, on every rank. in may be at its place in
- * out, else they do not overlap. */
+/* Collects. in: the same number of bytes on each rank. out: size x bytes in rank order, on every rank. in may be at its
+ * place in out, else they do not overlap. */
 int tutti_allgather(tutti *, const void *in, size_t bytes, void *out, tutti_op *);
 /* The same with a size and a place (in bytes from out) for each rank: rank r gives bytes[r], which come to out + at[r]
  * on every rank. in_bytes: bytes[rank]. bytes, at: the same on all ranks, else all get -EBADMSG or -ECONNABORTED; they
@@ -253,109 +296,114 @@ int tutti_allgather(tutti *, const void *in, size_t bytes, void *out, tutti_op *
  * place another. */
 int tutti_allgatherv(tutti *, const void *in, size_t in_bytes, void *out, const size_t bytes[], const size_t at[],
                      tutti_op *);
-/* Both: size x bytes. Block r of in goes to rank r, where it is block `rank` of out. They do not overlap. */
+/* Exchanges blocks. in, out: size x bytes. Block r of in goes to rank r, where it is block `rank` of out. They do not
+ * overlap. */
 int tutti_alltoall(tutti *, const void *in, size_t bytes, void *out, tutti_op *);
 /* The same with sizes and places (in bytes from in and out) for each rank. What rank a has for b, b must expect from a,
  * else all get -EBADMSG or -ECONNABORTED. The four arrays are read before the call returns, also with an op. */
 int tutti_alltoallv(tutti *, const void *in, const size_t in_bytes[], const size_t in_at[], void *out,
-	const size_t out_bytes[],
-                    const size_t out_at[], tutti_op *);
+                    const size_t out_bytes[], const size_t out_at[], tutti_op *);
 #define TUTTI_GATHER_MAX 4096
 
-/* Stats: what this rank has done so far. An operation is timed from the call to its end, in microseconds; the times of
- * those that failed are left out, and so are their bytes. Quantiles are good to a sixteenth. Of many one-sided
+/* ---- stats ----
+ *
+ * What this rank has done so far. An operation is timed from the call to its end, in microseconds; the times of
+ * operations that failed are left out, and so are their bytes. Quantiles are good to a sixteenth. Of many one-sided
  * operations and messages only every 16th is timed; all are counted. */
 typedef enum tutti_stat_kind { /* later releases append to it */
 	TUTTI_STAT_PUT, TUTTI_STAT_GET, TUTTI_STAT_ADD, TUTTI_STAT_NOTIFY, /* tutti_put_notify */
-	TUTTI_STAT_MESSAGE, TUTTI_STAT_CHUNK,       /* what the library sends: messages, and the large pieces of
-	                                               collectives */
-	TUTTI_STAT_NOTIFY_IN, TUTTI_STAT_MESSAGE_IN, TUTTI_STAT_CHUNK_IN, /* what came; only counted, like these: */
+	/* What the library sends: messages, and the large pieces of collectives. */
+	TUTTI_STAT_MESSAGE, TUTTI_STAT_CHUNK,
+	/* What came; only counted, like the five that follow. */
+	TUTTI_STAT_NOTIFY_IN, TUTTI_STAT_MESSAGE_IN, TUTTI_STAT_CHUNK_IN,
 	TUTTI_STAT_CONNECT, TUTTI_STAT_PING,        /* connections made, pings sent */
-	TUTTI_STAT_GONE, TUTTI_STAT_CUT,            /* ranks that went down; that this one cut off */
-	TUTTI_STAT_REFUSED,                         /* processes that were no rank of the job; from here on with rank -1
-	                                               only */
-	TUTTI_STAT_BARRIER, TUTTI_STAT_BROADCAST, TUTTI_STAT_GATHER, TUTTI_STAT_ALLREDUCE, /* bytes: this rank's own */
-	TUTTI_STAT_REDUCE_SCATTER, TUTTI_STAT_ALLGATHER, TUTTI_STAT_ALLTOALL, /* bytes: what this rank gave; of both
-	                                                                      kinds */
+	TUTTI_STAT_GONE, TUTTI_STAT_CUT,            /* ranks that went down; that this rank evicted */
+	TUTTI_STAT_REFUSED,                         /* processes that were no rank of the job; from here on for
+	                                             * rank -1 only */
+	/* Bytes: this rank's own. */
+	TUTTI_STAT_BARRIER, TUTTI_STAT_BROADCAST, TUTTI_STAT_GATHER, TUTTI_STAT_ALLREDUCE,
+	/* Bytes: what this rank gave; of both kinds. */
+	TUTTI_STAT_REDUCE_SCATTER, TUTTI_STAT_ALLGATHER, TUTTI_STAT_ALLTOALL,
 	TUTTI_STAT_REDUCE,                          /* bytes: this rank's own */
-	TUTTI_STAT_PUSH, TUTTI_STAT_PULL, TUTTI_STAT_PUSH_PULL, TUTTI_STAT_SNAPSHOT, /* calls on tables: of all, of rows
-	                                             * and keys; assign is a push, a snapshot that was refused an
-	                                             * error */
+	/* Calls on tables: of all, of rows and keys. assign is a push, a snapshot that was refused an error. */
+	TUTTI_STAT_PUSH, TUTTI_STAT_PULL, TUTTI_STAT_PUSH_PULL, TUTTI_STAT_SNAPSHOT,
 	TUTTI_STAT_RETRY,                           /* of a snapshot: a version that had to be read anew; only counted,
-	                                               like these: */
-	TUTTI_STAT_PUSH_IN, TUTTI_STAT_DROPPED, TUTTI_STAT_BROKEN, /* at this rank's ranges: pushes that ended; that
-	                                             * came too late for their round; that ended in the middle, with
-	                                             * their worker */
+	                                             * like the three that follow */
+	/* Pushes at this rank's ranges: that ended; that came too late for their round; that ended in the middle, with
+	 * their worker. */
+	TUTTI_STAT_PUSH_IN, TUTTI_STAT_DROPPED, TUTTI_STAT_BROKEN,
 } tutti_stat_kind;
 typedef struct tutti_stat {
 	uint64_t ops, bytes, errors;  /* ops: that have ended, well or not */
 	double p50_us, p99_us, max_us, mean_us; /* 0 where nothing was timed */
 } tutti_stat;
-int tutti_stats(tutti *, int rank, tutti_stat_kind, tutti_stat *); /* with that rank of the group; -1: with all of the
-                                                                    * job */
-int tutti_stats_dump(tutti *, int fd); /* all of it as a table; waits for a slow reader, at most TUTTI_SILENCE.
-                                * SIGUSR1 does the same to stderr, unless the program has its own handler
-                                * (TUTTI_STATS_SIGNAL) */
+/* Gives what was done with this rank of the group; rank -1: with all of the job. -EINVAL. */
+int tutti_stats(tutti *, int rank, tutti_stat_kind, tutti_stat *);
+/* Writes all of it to fd, as a table. Blocks for a slow reader, TUTTI_SILENCE at most: -ETIMEDOUT. SIGUSR1 does the
+ * same to stderr, unless the program has its own handler (TUTTI_STATS_SIGNAL). */
+int tutti_stats_dump(tutti *, int fd);
 
-/* Update rules: what the servers of a table do with a delta d that is pushed to the values w. In these equations each
- * line is for every element, g = scale d + weight_decay w is the gradient (without weight_decay where the rule does not
- * take it), lr is learning_rate, and t counts the pushes to this shard, this one too: rows that were not in a push are
- * not moved by it, but their bias correction goes on. d has the table's type, and a number for each element that is
- * pushed. m, G, v, b, s, z and n are state, which the server keeps: one number for each element of the table, of G, b
- * and s for each worker too; f64 in a table of f64, else f32; at first 0, where nothing else is said. f16 and bf16 are
- * computed in f32 and rounded once; i32 and i64 know only ADD, ASSIGN and OWN. Nothing is approximated or contracted:
- * the bits do not depend on the processor. A NaN or an infinity in d gets into w and into the state, as the equations
- * have it.
- *   -EINVAL and a sentence, when a table is opened or a push begins, before anything has changed: no such rule, or none
- * for the table's type; an option that the rule does not have, or a number out of its range; no such worker.
+/* ---- update rules ----
  *
- *   rule      equation                                                    options and their defaults
- *   ADD       w += scale d                                                scale 1
- *   ASSIGN    w = d                                                       none
- *   SGD       w -= lr g                                                   lr 1, weight_decay 0
- *   MOMENTUM  m = momentum m + g; w -= lr m                               lr 1, momentum 0.9, weight_decay 0
- *             Polyak 1964, as PyTorch writes it
- *   SMOOTHED  m = momentum m + (1 - momentum) g; w -= lr m                lr 1, momentum 0, weight_decay 0
- *             Multiverso's momentum_sgd
- *   NESTEROV  m = momentum m + g; w -= lr (g + momentum m)                lr 1, momentum 0.9, weight_decay 0
- *             Sutskever et al., ICML 2013, as PyTorch writes it; DiLoCo's outer step (arXiv 2311.08105)
- *   ADAGRAD   G = G + g^2; w -= lr g / sqrt(G + epsilon)                  lr 0.01, epsilon 1e-6, weight_decay 0
- *             Duchi et al., JMLR 2011, epsilon under the root. A G for each worker, unless TUTTI_SHARED_STATE
- *   RMSPROP   v = rho v + (1 - rho) g^2; w -= lr g / (sqrt(v) + epsilon)  lr 0.01, rho 0.99, epsilon 1e-8, weight_decay
- *   0
- *             Tieleman and Hinton, Neural Networks for Machine Learning, lecture 6.5, 2012
- *   ADAM      m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; lr 0.001, beta1 0.9, beta2 0.999, epsilon
- *   1e-8,
- *             w -= lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)              weight_decay 0
- *             Kingma and Ba, arXiv 1412.6980
- *   ADAMW     the same with g = scale d, after w -= lr weight_decay w     as ADAM, weight_decay 0.01
- *             Loshchilov and Hutter, arXiv 1711.05101
- *   DCASGD    w -= lr (g + lambda g^2 (w - b)); b = w                     lr 0.01, lambda 0.1
- *             Zheng et al., arXiv 1609.08326: b is for each worker the model that it has, which is the one that it
- *             found by its last push, or at first what the table was assigned (0 under TUTTI_BACKUP_FROM_ZERO)
+ * What the servers of a table do with a delta d that is pushed to the values w. In these equations each line is for
+ * every element; g = scale d + weight_decay w is the gradient (without weight_decay where the rule does not take it);
+ * lr is learning_rate; t counts the pushes to this shard, this one too: rows that were not in a push are not moved by
+ * it, but their bias correction goes on. d has the table's type, and a number for each element that is pushed.
+ *
+ * m, G, v, b, s, z and n are state, which the server keeps: one number for each element of the table, of G, b and s for
+ * each worker too; f64 in a table of f64, else f32; at first 0, where nothing else is said. f16 and bf16 are computed
+ * in f32 and rounded once; i32 and i64 know only ADD, ASSIGN and OWN. Nothing is approximated or contracted: the bits
+ * do not depend on the processor. A NaN or an infinity in d gets into w and into the state, as the equations have it.
+ *
+ *   -EINVAL, when a table is opened or a push begins, before anything has changed: no such rule, or none for the
+ * table's type; an option that the rule does not have, or a number out of its range; no such worker.
+ *
+ *   rule      equation; options and their defaults; source
+ *   ADD       w += scale d
+ *             scale 1
+ *   ASSIGN    w = d
+ *   SGD       w -= lr g
+ *             lr 1, weight_decay 0
+ *   MOMENTUM  m = momentum m + g; w -= lr m
+ *             lr 1, momentum 0.9, weight_decay 0. Polyak 1964, as PyTorch writes it
+ *   SMOOTHED  m = momentum m + (1 - momentum) g; w -= lr m
+ *             lr 1, momentum 0, weight_decay 0. Multiverso's momentum_sgd
+ *   NESTEROV  m = momentum m + g; w -= lr (g + momentum m)
+ *             lr 1, momentum 0.9, weight_decay 0. Sutskever et al., ICML 2013, as PyTorch writes it; DiLoCo's outer
+ *             step (arXiv 2311.08105)
+ *   ADAGRAD   G = G + g^2; w -= lr g / sqrt(G + epsilon)
+ *             lr 0.01, epsilon 1e-6, weight_decay 0. Duchi et al., JMLR 2011, epsilon under the root. A G for each
+ *             worker, unless TUTTI_SHARED_STATE
+ *   RMSPROP   v = rho v + (1 - rho) g^2; w -= lr g / (sqrt(v) + epsilon)
+ *             lr 0.01, rho 0.99, epsilon 1e-8, weight_decay 0. Tieleman and Hinton, Neural Networks for Machine
+ *             Learning, lecture 6.5, 2012
+ *   ADAM      m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
+ *             w -= lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
+ *             lr 0.001, beta1 0.9, beta2 0.999, epsilon 1e-8, weight_decay 0. Kingma and Ba, arXiv 1412.6980
+ *   ADAMW     the same with g = scale d, after w -= lr weight_decay w
+ *             as ADAM, but weight_decay 0.01. Loshchilov and Hutter, arXiv 1711.05101
+ *   DCASGD    w -= lr (g + lambda g^2 (w - b)); b = w
+ *             lr 0.01, lambda 0.1. Zheng et al., arXiv 1609.08326. b is for each worker the model that it has, which is
+ *             the one that it found by its last push, or at first what the table was assigned (0 under
+ *             TUTTI_BACKUP_FROM_ZERO)
  *   DCASGDA   s = momentum s + (1 - momentum) g^2; lambda / sqrt(s + epsilon) instead of lambda
- *             likewise, s for each worker                                 lr 0.01, lambda 0.1, momentum 0.95, epsilon
- *             1e-7
- *   FTRL      z = z + g - w (sqrt(n + g^2) - sqrt(n)) / alpha; n = n + g^2;     alpha 0.005, beta 1, l1 0, l2 0
+ *             lr 0.01, lambda 0.1, momentum 0.95, epsilon 1e-7. Likewise; s for each worker
+ *   FTRL      z = z + g - w (sqrt(n + g^2) - sqrt(n)) / alpha; n = n + g^2;
  *             w = 0 where |z| <= l1, else -(z - sign(z) l1) / ((beta + sqrt(n)) / alpha + l2)
- *             McMahan et al., KDD 2013. To assign w sets z to what gives w under the table's options, with n as it is,
- *             for any w
- *             and l1. But z has 24 bits (53 in a table of f64): of l1 + |w| ((beta + sqrt(n)) / alpha + l2) they may
- *             keep only
- *             l1, and then the next push finds w = 0. A push with an l1, l2, alpha or beta of its own makes of z what
- *             these give
- *   ELASTIC   e = alpha (x - w); w += e, where x is what was pushed; a push_pull gives e back, for x -= e     alpha 0.5
- *             Zhang et al., arXiv 1412.6651
- *   OWN       a function of the program's                                 all of them, any number, by default 0
+ *             alpha 0.005, beta 1, l1 0, l2 0. McMahan et al., KDD 2013. To assign w sets z to what gives w under the
+ *             table's options, with n as it is, for any w and l1. But z has 24 bits (53 in a table of f64): of
+ *             l1 + |w| ((beta + sqrt(n)) / alpha + l2) they may keep only l1, and then the next push finds w = 0. A
+ *             push with an l1, l2, alpha or beta of its own makes of z what these give
+ *   ELASTIC   e = alpha (x - w); w += e, where x is what was pushed; a push_pull gives e back, for x -= e
+ *             alpha 0.5. Zhang et al., arXiv 1412.6651
+ *   OWN       a function of the program's; all options, any number, by default 0
  *
  * Deltas that hold the learning rate already, as Multiverso's workers push them, need lr 1 (SGD, SMOOTHED) or scale 1 /
  * lr (DCASGD, DCASGDA). Its adagrad is ADAGRAD with scale 1 / its learning_rate, and its rho as lr. */
 typedef enum tutti_update_rule { /* later releases append to it */
 	TUTTI_UPDATE_ADD, TUTTI_UPDATE_ASSIGN, TUTTI_UPDATE_SGD, TUTTI_UPDATE_MOMENTUM, TUTTI_UPDATE_SMOOTHED,
-	TUTTI_UPDATE_NESTEROV,
-	TUTTI_UPDATE_ADAGRAD, TUTTI_UPDATE_RMSPROP, TUTTI_UPDATE_ADAM, TUTTI_UPDATE_ADAMW, TUTTI_UPDATE_DCASGD,
-	TUTTI_UPDATE_DCASGDA,
-	TUTTI_UPDATE_FTRL, TUTTI_UPDATE_ELASTIC, TUTTI_UPDATE_OWN,
+	TUTTI_UPDATE_NESTEROV, TUTTI_UPDATE_ADAGRAD, TUTTI_UPDATE_RMSPROP, TUTTI_UPDATE_ADAM, TUTTI_UPDATE_ADAMW,
+	TUTTI_UPDATE_DCASGD, TUTTI_UPDATE_DCASGDA, TUTTI_UPDATE_FTRL, TUTTI_UPDATE_ELASTIC, TUTTI_UPDATE_OWN,
 } tutti_update_rule;
 
 /* Options of a push, or of a table for all pushes. NaN, even one that came of a computation, or -1 for the worker,
@@ -363,9 +411,9 @@ typedef enum tutti_update_rule { /* later releases append to it */
  * is refused. */
 typedef struct tutti_update {
 	int worker;              /* whose state, where each worker has its own: 0 .. workers - 1; -1: of the worker that
-	                            pushes. Of a table always -1 */
+	                          * pushes. Of a table always -1 */
 	double scale;            /* any number: what each delta is multiplied by, 1 / N where it is a sum of N
-	                            gradients */
+	                          * gradients */
 	double learning_rate, weight_decay; /* from 0 up */
 	double momentum, rho;    /* from 0, below 1 */
 	double lambda;           /* from 0 up */
@@ -374,12 +422,12 @@ typedef struct tutti_update {
 	double alpha;            /* above 0 */
 	double beta, l1, l2;     /* from 0 up */
 } tutti_update;
-/* Returns options that leave everything as the table has it; set those that differ for this push. */
+/* Returns options that leave everything as the table has it. The program sets those that differ for a push. */
 tutti_update tutti_update_defaults(void);
 
-/* A rule of the program's own: to[i] = what it makes of w[i] and d[i], for `count` elements. It is called for ranges
- * that do not overlap by several threads at once, and for a push in as many pieces, in any order; it must not call
- * tutti. */
+/* What a rule of the program's own gets: it sets to[i] to what it makes of w[i] and d[i], for `count` elements. The
+ * function is called for ranges that do not overlap by several threads at once, and for a push in as many pieces, in
+ * any order. It must not call tutti. */
 typedef struct tutti_update_piece {
 	tutti_type type;         /* of to, w and d */
 	size_t first, count;     /* element `first` of this server's shard is number 0 of all arrays here */
@@ -400,10 +448,10 @@ typedef struct tutti_updater { /* a table's rule, from one of the functions belo
 	void (*own)(const tutti_update_piece *); /* OWN */
 	void *own_arg;
 	int own_states;          /* arrays of state for each worker or, under TUTTI_SHARED_STATE, for all of them; at
-	                            most 4 */
+	                          * most 4 */
 } tutti_updater;
-/* Each returns a rule of the list above, with these options; an argument of NaN, and all other options, are as in the
- * list. Others are set in the result: updater.defaults.epsilon = 1e-6. */
+/* Each returns a rule of the list above, with these options. An argument of NaN, and all other options, are as in the
+ * list; options that are no argument are set in the result: updater.defaults.epsilon = 1e-6. */
 tutti_updater tutti_accumulate(void); /* ADD */
 tutti_updater tutti_assign(void);
 tutti_updater tutti_sgd(double learning_rate);
@@ -420,36 +468,35 @@ tutti_updater tutti_ftrl(double alpha);
 tutti_updater tutti_elastic(double alpha);
 tutti_updater tutti_own(void (*own)(const tutti_update_piece *), void *arg, int states);
 
-/* Tables: values that are spread over servers. Workers push deltas, to which the servers apply the table's rule, and
- * pull values, of all or of some rows. A table is `count` rows of `row` elements of one type, numbered from 0; each
- * server holds a contiguous range of the rows, all of about the same size. All of a table is count x row elements in
- * the order of the rows; n listed rows are n x row elements in the order of the list. Servers and workers are the ranks
- * that the config lists; others may open the table too, pull and assign.
+/* ---- tables ----
+ *
+ * Values that are spread over servers. Workers push deltas, to which the servers apply the table's rule, and pull
+ * values, of all or of some rows. A table is `count` rows of `row` elements of one type, numbered from 0; each server
+ * holds a contiguous range of the rows, its shard, all of about the same size. All of a table is count x row elements
+ * in the order of the rows; n listed rows are n x row elements in the order of the list. Servers and workers are the
+ * ranks that the config lists; others may open the table too, pull and assign.
  *
  * What is whole: each element, always. A push is applied in pieces of up to 256 KiB, each of them whole: pushes of one
- * worker to a server in the order of its calls, those of several as they come. A pull sees each server's values as they
- * are at that moment, also while others push: some elements of a push perhaps, and others not.
+ * worker to a server in the order of its calls, those of several workers as they come. A pull sees each server's values
+ * as they are at that moment, also while others push: some elements of a push perhaps, and others not.
  *
  * Consistency says how far workers may be apart. A worker's pushes are counted, at each server:
  *   ASYNC  nobody waits for anybody, as above
  *   SSP    a worker that has pushed k times pulls when all others have pushed k - staleness times or more: it sees all
- *   of those
- *          pushes, and perhaps later ones. Ho et al., NIPS 2013
+ *          of those pushes, and perhaps later ones. Ho et al., NIPS 2013
  *   BSP    rounds: the k-th pushes of all workers are summed up (with their scales), and the rule is applied once to
  *          the sum, as a push of worker 0. That makes version k, whole. A worker that has pushed k times pulls version
  *          k, so that the i-th pull of all is identical, also of a list of rows, and of calls that are started one
  *          behind the other. A push waits, at its worker, until the round before it has closed.
  *          The sum is made in the order in which the pushes come, so that of floats is rounded differently from run to
- *          run. It is the same of integers, and of the f32 and f64 of up to two workers.
+ *          run. It is the same of integers, and of the f32 and f64 of up to two workers. It is of the table's type: of
+ *          f16 and bf16 it is rounded with each push.
  *          The other options of a round are those of the push that came first, at each server. Give all pushes of a
  *          round the same: else one server may apply the round with the learning rate of one push, another with that of
  *          another.
  *          With backup > 0 a round closes without the last so many workers: their pushes for it are dropped (and
- *          counted as
- *          theirs), by each server those that are late there. Chen et al., arXiv 1604.00981.
- *          The sum is of the table's type: of f16 and bf16 it is rounded with each push. Not with the rules ASSIGN and
- *          ELASTIC, nor
- *          with backup workers if fresh rows are tracked
+ *          counted as theirs), by each server those that are late there. Chen et al., arXiv 1604.00981.
+ *          Not with the rules ASSIGN and ELASTIC, nor with backup workers if fresh rows are tracked
  * A worker that finishes, closes the table, leaves or dies no longer blocks others, nor a server that is started again.
  *
  * Memory of a server: its range of the values, three times in BSP or with SNAPSHOTS (keys: twice in BSP); the rule's
@@ -457,15 +504,19 @@ tutti_updater tutti_own(void (*own)(const tutti_update_piece *), void *arg, int 
  * 8 to 16 for each one that is pushed to in a round; 1 MiB for each worker whose ranges are larger than 32 KiB. A save
  * or a load takes up to as much again as range and state have, while it lasts.
  *
- * Errors. A call without an op is over when all servers have done their part, however long those take that live and go
- * on with it.
- *   -ECONNRESET a server is gone: the other servers' parts are done; -ETIMEDOUT one is silent, or another worker has
- *   not pushed what this call waits for; -ESTALE a server has closed the table, or was started anew
- *   (tutti_table_reopen); -EPERM a push by a rank that is no worker, or has finished; -ENOMEM. -EINVAL, before anything
- *   has changed: NULL memory, no such row, options that the rule does not have.
- * After it, the memory is the caller's. tutti_cancel ends a push behind the last piece that is on its way, and a
- * push_pull without its pull. A server that lives stays, unless it does nothing for TUTTI_SILENCE after that. In SSP
- * and BSP what was given up counts at all servers, as a push of less, or at none. */
+ * Blocks. A call without an op returns when all servers have done their part. Its timeout, which the group had when the
+ * table was opened, begins anew whenever a server has done something for the call.
+ *
+ * Errors. After each of them the memory is the caller's; a delta may be freed.
+ *   -ETIMEDOUT: a server that lives has done nothing for the call, or another worker has not pushed what the call waits
+ * for; nobody is evicted. -ECONNRESET: a server is gone; the other servers' parts are done. -ESTALE: a server has
+ * closed the table, or was started anew (tutti_table_reopen). -EPERM: a push by a rank that is no worker, or has
+ * finished. -ENOMEM. -EINVAL, before anything has changed: NULL memory, no such row, options that the rule does not
+ * have.
+ *   A push that has failed or was cancelled stays applied as far as its pieces were sent, on each server from the first
+ * piece on; the rest is not sent any more. In SSP and BSP it counts at all servers, as a push of less, or at none, if
+ * nothing was sent. tutti_cancel ends a push behind the last piece that is on its way, and a push_pull without its
+ * pull. A server that lives is not evicted, unless it does nothing for TUTTI_SILENCE after that. */
 typedef struct tutti_table tutti_table;
 typedef enum tutti_mode { TUTTI_ASYNC, TUTTI_SSP, TUTTI_BSP } tutti_mode;
 typedef struct tutti_consistency {
@@ -487,87 +538,89 @@ typedef struct tutti_table_config { /* the same on all ranks */
 	tutti_consistency consistency; /* zeroed: ASYNC */
 	unsigned flags;          /* TUTTI_TABLE_..., or-ed */
 	uint64_t publish_pushes; /* SNAPSHOTS, not in BSP: a version is made after so many pushes to a server, 0: of no
-	                            account; ... */
+	                          * account; ... */
 	int publish_ms;          /* ... at most once in so many milliseconds, 0: of no account. Both 0: 100 ms */
 	uint64_t row;            /* elements of a row, or of the values under a key, from 1 up to 2^32 - 1 */
 	double clip;             /* with FILTER: elements of deltas up to this are left out, too, and lost; 0: zeros
-	                            alone */
-	const char *load;        /* this rank's alone. A folder: as a server it begins with what the last save there has
-	                          * for its range, before anybody can use it: for one that was started again. Where
-	                          * there is no save yet, as at the first start, -ENOENT. NULL: with 0 */
+	                          * alone */
+	const char *load;        /* this rank's alone. A folder: as a server this rank begins with what the last save
+	                          * there has for its range, before anybody can use it: for a server that was started
+	                          * again. Where there is no save yet, as at the first start, -ENOENT. NULL: with 0 */
 } tutti_table_config;
-#define TUTTI_TABLE_KEYS 1u           /* values under 64-bit keys instead of rows 0 .. count - 1. A key's values are 0
-                                      * until it is first pushed to; it lives on server (key mod servers) of the list.
-                                      * Not with SNAPSHOTS, FRESH or CUT_MULTIVERSO */
-#define TUTTI_TABLE_SNAPSHOTS 2u      /* servers keep versions for tutti_table_snapshot. Of rows */
-#define TUTTI_TABLE_FRESH 4u          /* servers keep track of which rows each worker has not seen, for
-                                      * tutti_table_pull_fresh. Of rows; in BSP for workers alone, and not with backup
-                                      * workers */
-#define TUTTI_TABLE_FRESH_OWN 8u      /* ... and a push makes rows stale for its own worker, too, as in Multiverso's
-                                         newer matrix */
-#define TUTTI_TABLE_FILTER 16u        /* what goes within messages (rows, keys, shards of up to 32 KiB) goes without its
-                                      * zeros, where that is shorter; -0 becomes 0 */
-#define TUTTI_TABLE_CUT_MULTIVERSO 32u /* each server has count / servers rows, rounded down, and the last one the rest
-                                      * as well, as Multiverso has it; with fewer rows than servers the first ones have
-                                      * one each */
-/* Each returns the config of a table on all ranks, ASYNC and without flags; set the members that differ: `c =
- * tutti_table_f32(n, tutti_adam(0.001)); c.consistency.mode = TUTTI_BSP;`. f32: an array of n; rows: `rows` rows of
- * `row` elements; keys: `row` elements under each key. */
+/* Values under 64-bit keys instead of rows 0 .. count - 1. A key's values are 0 until it is first pushed to; it lives
+ * on server (key mod servers) of the list. Not with SNAPSHOTS, FRESH or CUT_MULTIVERSO. */
+#define TUTTI_TABLE_KEYS 1u
+/* Servers keep versions for tutti_table_snapshot. Of rows. */
+#define TUTTI_TABLE_SNAPSHOTS 2u
+/* Servers keep track of which rows each worker has not seen, for tutti_table_pull_fresh. Of rows; in BSP for workers
+ * alone, and not with backup workers. */
+#define TUTTI_TABLE_FRESH 4u
+/* ... and a push makes rows fresh for its own worker, too, as in Multiverso's newer matrix. */
+#define TUTTI_TABLE_FRESH_OWN 8u
+/* What goes within messages (rows, keys, shards of up to 32 KiB) goes without its zeros, where that is shorter; -0
+ * becomes 0. */
+#define TUTTI_TABLE_FILTER 16u
+/* Each server has count / servers rows, rounded down, and the last one the rest as well, as Multiverso has it; with
+ * fewer rows than servers the first ones have one each. */
+#define TUTTI_TABLE_CUT_MULTIVERSO 32u
+/* Each returns the config of a table on all ranks, ASYNC and without flags; the program sets the members that differ:
+ * `c = tutti_table_f32(n, tutti_adam(0.001)); c.consistency.mode = TUTTI_BSP;`. f32: an array of n; rows: `rows` rows
+ * of `row` elements; keys: `row` elements under each key. */
 tutti_table_config tutti_table_f32(uint64_t n, tutti_updater);
 tutti_table_config tutti_table_rows(tutti_type, uint64_t rows, uint64_t row, tutti_updater);
 tutti_table_config tutti_table_keys(tutti_type, uint64_t row, tutti_updater);
-/* Waits until all of its servers have opened it, too. The config's ranks are the group's. The name, of 1 to 160 bytes,
- * is the job's, but groups that share no rank may each have a table of one name. A rank that comes later opens a table
- * with tutti_job, and with the lists that the others have, as ranks of the job. Values begin at 0. -EINVAL: also if
- * another rank has opened it with another config; -EEXIST: it is open here; -ENOENT: a server has not opened it within
- * the deadline. */
+/* Opens a table under a name of 1 to 160 bytes. The config's ranks are the group's. The name is the job's, but groups
+ * that share no rank may each have a table of one name. A rank that has joined late opens a table with tutti_job, and
+ * with the lists that the others have, as ranks of the job. Values begin at 0. Blocks until all servers have opened it,
+ * too. -EINVAL: also if another rank has opened it with another config; -EEXIST: it is open here; -ENOENT: a server has
+ * not opened it within the group's timeout. */
 int tutti_table_open(tutti *, const char *name, const tutti_table_config *, tutti_table **);
-/* Waits for this rank's own calls, saves and loads of other threads too. A server's range is gone, and others get
- * -ESTALE: a barrier before it, and one before the name is used again. NULL is allowed. */
+/* Ends this rank's part. A server's range is gone, and others get -ESTALE: a barrier before it, and one before the name
+ * is used again. NULL is allowed. Blocks until this rank's own calls, and saves and loads of other threads, have
+ * ended. */
 void tutti_table_close(tutti_table *);
 
-/* All of a table; of keys it is -ENOTSUP. delta and values: count x row elements. delta is left alone until the end;
- * the options are copied, NULL: as the table has them. */
+/* Of all of a table; of keys -ENOTSUP. delta, values: count x row elements. delta is left alone until the end; the
+ * options are copied, NULL: as the table has them. */
 int tutti_table_push(tutti_table *, const void *delta, const tutti_update *, tutti_op *);
 /* -EAGAIN: as of a snapshot, of a rank that rounds do not wait for. */
 int tutti_table_pull(tutti_table *, void *values, tutti_op *);
-/* Each server's values after this push, or what its rule gives back. delta and values are one vector or apart. */
+/* Gives each server's values after this push, or what its rule gives back. delta and values are one vector or apart. */
 int tutti_table_push_pull(tutti_table *, const void *delta, const tutti_update *, void *values, tutti_op *);
 /* Sets the values, past the rule; its state stays, but for what the list of rules says. */
 int tutti_table_assign(tutti_table *, const void *values, tutti_op *);
 
-/* A snapshot is of one version of each server's range: all pushes that a server had when it was made, each whole. In
- * rounds it is the same version of all ranges. Who pushes never waits for it, but where several push without a pause:
- * for those then that have begun. A pull is faster, but sees the values as they change. values: count x row elements;
- * they and *versions, which may be NULL, are set at the end. Versions may come faster than they can be read: after
- * three tries servers keep one for this rank, 5 seconds at most; rounds wait meanwhile. -EAGAIN: 16 tries
- * were too slow all the same; -EINVAL: the table keeps no versions. */
 typedef struct tutti_versions {
 	uint64_t oldest, newest; /* of the servers' ranges: how many were made before; 0: the table as it was opened (in
 	                          * rounds: as it was assigned) */
 	double age_ms;           /* of the oldest, by the clocks of its server and of this rank; 0 of version 0 */
 	uint64_t retries;        /* versions that had to be read anew */
 } tutti_versions;
+/* Reads one version of each server's range: all pushes that a server had when the version was made, each whole. In
+ * rounds it is the same version of all ranges. A pull is faster, but sees the values as they change. values: count x
+ * row elements; values and *versions, which may be NULL, are set at the end. -EINVAL: the table keeps no versions.
+ * A worker that pushes never waits for it, but where several push without a pause: for pushes that have begun then.
+ * Versions may come faster than they can be read: after three tries servers keep one for this rank, 5 seconds at most;
+ * rounds wait meanwhile. -EAGAIN: 16 tries were too slow all the same. */
 int tutti_table_snapshot(tutti_table *, void *values, tutti_versions *, tutti_op *);
 
-/* Rows, or keys. To a clock a push of rows is a push to all servers. In BSP the rule runs over all rows when a round
- * closes (of keys, and with FRESH, over those that were pushed to in it), and a list is pulled of one version of all
- * servers, by other ranks than workers too. rows: n numbers or keys; deltas and values: n x row elements; all are read
- * until the end. A row that is listed twice is pushed to twice, in the order of the list; a key that nobody has pushed
- * to has zeros. n may be 0.
+/* Of n rows, or keys, alone. rows: n numbers or keys; deltas, values: n x row elements; all are read until the end. n
+ * may be 0. A row that is listed twice is pushed to twice, in the order of the list; a key that nobody has pushed to
+ * has zeros. To a clock a push of rows is a push to all servers. In BSP the rule runs over all rows when a round closes
+ * (of keys, and with FRESH, over those that were pushed to in the round), and a list is pulled of one version of all
+ * servers, by other ranks than workers too.
  * -EINVAL: also a number that is no row; -EAGAIN: as of a snapshot, of a rank that rounds do not wait for. */
 int tutti_table_push_rows(tutti_table *, const uint64_t *rows, size_t n, const void *deltas, const tutti_update *,
-	tutti_op *);
+                          tutti_op *);
 int tutti_table_pull_rows(tutti_table *, const uint64_t *rows, size_t n, void *values, tutti_op *);
-/* Rows that were pushed to since this worker last pulled them, by whichever pull; all of them, if it has opened the
- * table since. rows (room numbers) gets which, in growing order for each server, values (room x row elements) theirs,
- * *n how many, at most `room`; the others stay fresh, for the next call. After a pull that has failed all rows are
- * fresh. -EAGAIN: in rounds this rank has finished meanwhile, and what it read was written over. */
+/* Pulls the rows that were pushed to since this worker last pulled them, by whichever pull; all of them, if it has
+ * opened the table since. rows (room numbers) gets which, in growing order for each server, values (room x row
+ * elements) their values, *n how many, at most `room`; the others stay fresh, for the next call. After a pull that has
+ * failed all rows are fresh. -EAGAIN: in rounds this rank has finished meanwhile, and what it read was written over. */
 int tutti_table_pull_fresh(tutti_table *, uint64_t *rows, void *values, size_t room, size_t *n, tutti_op *);
-/* Those of a list's rows that are fresh in this sense, to their places in `values`; the others are left as they are
- * there, as this worker has pulled them before. *fresh: how many came; NULL is allowed. Of a row that is listed twice
- * one place may be left, too.
- * -ENOTSUP: of rows of more than 61,432 bytes. */
+/* Pulls those rows of a list that are fresh in this sense, to their places in `values`; the other places are left as
+ * they are, as this worker has pulled them before. *fresh: how many came; NULL is allowed. Of a row that is listed
+ * twice one place may be left, too. -ENOTSUP: of rows of more than 61,432 bytes. */
 int tutti_table_refresh_rows(tutti_table *, const uint64_t *rows, size_t n, void *values, size_t *fresh, tutti_op *);
 
 typedef struct tutti_table_info {
@@ -576,52 +629,57 @@ typedef struct tutti_table_info {
 	                          * -1: none */
 	uint64_t clock;          /* the lowest of its servers', as last heard: of SSP and BSP, else 0 */
 	uint64_t dropped, broken; /* of this rank's shard: pushes that came too late for their round; that ended in the
-	                          * middle, with their worker */
+	                           * middle, with their worker */
 } tutti_table_info;
-int tutti_table_look(tutti_table *, tutti_table_info *);
-/* Another consistency, or the same: called by all workers, between their steps. Returns when it holds everywhere, and
- * all workers and servers are at the same clock. Ranks that are no workers, or have finished, should not read
- * meanwhile: values move, and what they get may be of two versions. -EBUSY: calls of this rank are under way;
- * -ETIMEDOUT: some did not call it within TUTTI_TIMEOUT. Then nothing has changed, all who called it are told so, and
- * it may be called again; -EINVAL: they asked for different ones, or it is none for this table. */
+int tutti_table_look(tutti_table *, tutti_table_info *); /* does not block */
+/* Sets another consistency, or the same: called by all workers, between their steps. Ranks that are no workers, or have
+ * finished, should not read meanwhile: values move, and what they get may be of two versions. Blocks until the
+ * consistency holds everywhere, and all workers and servers are at the same clock. -EBUSY: calls of this rank are under
+ * way; -ETIMEDOUT: some worker did not call it within the timeout. Then nothing has changed, all who called it are told
+ * so, and it may be called again; -EINVAL: they asked for different ones, or it is none for this table. */
 int tutti_table_switch(tutti_table *, const tutti_consistency *);
-/* This worker pushes no more: nobody waits for it, and its pulls wait for nobody. Waits for this rank's own pushes;
- * -EBUSY: they have not ended within TUTTI_TIMEOUT. */
+/* This worker pushes no more: nobody waits for it, and its pulls wait for nobody. Blocks until this rank's own pushes
+ * have ended; -EBUSY: they have not within the timeout. */
 int tutti_table_finish(tutti_table *);
 
-/* Saves. Any rank calls for the whole table, and one is enough; the servers write and read, each its own range, in a
- * folder that all of them see. Nobody has to stop for a save: it has each server's values and state (and how often it
- * was pushed to) as they are at one moment between two pushes, and a push waits only until those that have begun before
- * it are done. Two servers' moments are not the same one: for that, a barrier before it. While a server writes, what
- * pushes change before it is written is kept as well. The files are safetensors, NAME-..., and an index, which makes
- * the save and is put in place last: whatever fails before leaves the save before as it was, and after it that one is
- * removed. docs/saves.md has all of it.
- *   -EINVAL: such a name cannot be a file's; no such folder (also -ENOENT, ...); -EBUSY, -EEXIST, -ENOENT: another rank
- * saves or loads it at the same time; -ETIMEDOUT: a worker lives, and has sent no more of a push that it began for
- * TUTTI_SILENCE, or a server lives, and has written nothing for TUTTI_TIMEOUT; -ENOSPC and others of files; as above,
- * if a server is gone. The sentence names the server and the file. */
+/* ---- saves ----
+ *
+ * Any rank calls for the whole table, and one is enough; the servers write and read, each its own range, in a folder
+ * that all of them see. docs/saves.md has the files. */
+
+/* Saves each server's values and state (and how often it was pushed to) as they are at one moment between two pushes.
+ * Nobody has to stop for a save: a push waits only until those that have begun before it are done. Two servers' moments
+ * are not the same one: for that, a barrier before it. While a server writes, what pushes change before it is written
+ * is kept as well. The files are safetensors, NAME-..., and an index, which makes the save and is put in place last: a
+ * failure before that leaves the last save as it was, and a new save then removes it. Blocks as long as the disks take.
+ *   -EINVAL: such a name cannot be a file's; no such folder (also -ENOENT, ...). -EBUSY, -EEXIST, -ENOENT: another rank
+ * saves or loads it at the same time. -ETIMEDOUT: a worker lives, and has sent no more of a push that it began for
+ * TUTTI_SILENCE, or a server lives, and has written nothing for the timeout. -ENOSPC and others of files; as above, if
+ * a server is gone. The sentence names the server and the file. */
 int tutti_table_save(tutti_table *, const char *folder);
-/* Sets values and state on all servers, be they as many as wrote the save or not. Not between two halves of a training
- * step: a barrier before it and after; a push that has begun, and does not go on for TUTTI_SILENCE, ends there. Keys
- * that are not in the save are gone. All servers read and check everything first, into as much memory again; if one of
- * them refuses, the table is as it was. With files without state, by others (NAME.safetensors, or with an index), the
- * state is as at the start, and those values were assigned.
- *   -ENOENT: there is no such save; -EBADMSG: it is damaged, cut off or something else, and the sentence says where;
- * -EINVAL: of another type, count or rule, or of rows and not of keys; -EBUSY: another rank saves or loads it at the
- * same time, try again when it is done; -EAGAIN: saves took each other's places faster than all servers could read one;
- * -ETIMEDOUT: a server lives, and has got no further with it for TUTTI_TIMEOUT; -ENOMEM. If the caller goes in the
- * middle of it, or a server does, some servers may have loaded. Closing the table, or leaving, waits for the one piece
- * that this rank's disk is in the middle of, even if it hangs. */
+/* Sets values and state on all servers from the last save, be they as many as wrote it or not. Keys that are not in the
+ * save are gone. With files without state, by others (NAME.safetensors, or with an index), the state is as at the
+ * start, and those values were assigned. All servers read and check everything first, into as much memory again; if one
+ * of them refuses, the table is as it was. Not between two halves of a training step: a barrier before it and after; a
+ * push that has begun, and does not go on for TUTTI_SILENCE, ends there. Blocks as long as the disks take.
+ *   -ENOENT: there is no such save. -EBADMSG: it is damaged, cut off or something else, and the sentence says where.
+ * -EINVAL: of another type, count or rule, or of rows and not of keys. -EBUSY: another rank saves or loads it at the
+ * same time, try again when it is done. -EAGAIN: saves took each other's places faster than all servers could read one.
+ * -ETIMEDOUT: a server lives, and has got no further with it for the timeout. -ENOMEM. If the caller goes in the middle
+ * of it, or a server does, some servers may have loaded. Closing the table, or leaving, waits for the one piece that
+ * this rank's disk is in the middle of, even if it hangs. */
 int tutti_table_load(tutti_table *, const char *folder);
-/* After -ECONNRESET, -ETIMEDOUT or -ESTALE: goes on with servers that were started again under their ranks, and have
+/* Goes on after -ECONNRESET, -ETIMEDOUT or -ESTALE with servers that were started again under their ranks, and have
  * opened the table again (with config.load: they are back at the last save, but not their clock, which is where the
  * workers are). Others are as they were. In SSP and BSP workers may have come back from different steps:
- * tutti_table_switch makes them level; a worker that has finished need not call it. Waits for them, as opening does:
- * -ENOENT; -ECONNRESET, -ETIMEDOUT or -ENOTCONN, at once, while one is gone, -ESTALE while one closes it. */
+ * tutti_table_switch makes them level; a worker that has finished need not call it. Blocks until the servers have
+ * opened it, as opening does: -ENOENT. -ECONNRESET or -ENOTCONN, at once, while a server is gone, -ESTALE while one
+ * closes the table. */
 int tutti_table_reopen(tutti_table *);
 
-const char *tutti_why(void);     /* the sentence behind this thread's last error; valid until its next one.
-                                  * Functions without a result leave it */
+/* Returns the sentence behind this thread's last error; valid until its next one. Functions without a result leave
+ * it. */
+const char *tutti_why(void);
 const char *tutti_version(void); /* "0.1.0" */
 #pragma GCC visibility pop
 #ifdef __cplusplus
