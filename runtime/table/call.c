@@ -452,7 +452,8 @@ static void explain_gate(const struct tt_call_part *p)
 		         "\"%.60s\" that its push would have rank %d write over", t->name, p->member->rank);
 	else
 		snprintf(why + n, sizeof why - (size_t)n, "the clock of the table \"%.60s\" at rank %d is at "
-		         "%llu, and must come to %llu: %s", t->name, p->member->rank, clock, gate, who_is_slow(p, text));
+		         "%llu, and must come to %llu: %s", t->name, p->member->rank, clock, gate,
+		         who_is_slow(p, text));
 	c->request->why = tt_text_keep(t->job, why);
 }
 

@@ -343,7 +343,8 @@ static void look_at_wires(tutti *at)
 
 static void run_rank(int rank)
 {
-	tutti_config c = { .rank = rank, .ranks = run.plan.ranks, .boot = run.boot, .timeout_ms = DEADLINE_MS };
+	tutti_config c = { .rank = rank, .ranks = run.plan.ranks, .boot = run.boot, .timeout_ms = DEADLINE_MS,
+	                   .silence_ms = DEADLINE_MS * 4 / 10 };
 	tutti *job;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
