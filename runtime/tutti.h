@@ -148,7 +148,7 @@ int tutti_group_shrink(tutti *, tutti **left);
 int tutti_group_grow(tutti *, tutti **grown);
 /* Sets how long operations of this rank in the group wait for ranks that live: ms from 10 up, TUTTI_NEVER, or 0: as the
  * job has it (TUTTI_TIMEOUT). Of a collective the shortest timeout among the ranks decides. Windows and tables keep the
- * timeout that the group has when they are opened. */
+ * timeout that the group has when they are opened; groups that come of it begin with the same. */
 int tutti_group_timeout(tutti *, int ms);
 /* Expels this rank of the group from the job, as if it had died: calls that need it end with -ECONNRESET, and the rank
  * learns by whom it was evicted, and why. Of two ranks that evict each other the lower one's word stands. Returns 0

@@ -119,6 +119,7 @@ int tutti_group_split(tutti *parent, int color, int key, tutti **out)
 	if (part) {
 		part->birth = birth;
 		part->parent = parent->uid;
+		part->timeout = parent->timeout;
 	}
 	tt_unlock(job);
 	err = split(parent, part, birth, color, key); /* even without a slot, so that the others do not wait */

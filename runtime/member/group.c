@@ -112,6 +112,7 @@ int tt_group_heir(struct tutti *old, int n, struct tutti **out)
 		return err;
 	}
 	old->retired = true;
+	g->timeout = old->timeout;
 	tell_over(old);
 	g->slot = old->slot;
 	tt_members(g->job)->group_at[g->slot] = g;
