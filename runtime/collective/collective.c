@@ -7,7 +7,7 @@
  * enough.
  *
  * The print is a fingerprint of the call and its arguments. Ranks that disagree notice at the first message, and
- * whichever notices sends ABORT to all.
+ * whichever notices sends ABORT to those that are connected, and to those at powers of two.
  *
  * When the time of a call has passed although all ranks live, its rank gives the group up: that call and all later ones
  * fail on all ranks that have not finished them, until tutti_group_shrink. The GAVE_UP of that rank goes round: each
@@ -239,7 +239,7 @@ static void abandon(struct tt_coll *c, int err, int culprit)
 	fail(c, err, culprit);
 	for (int i = 0; i < c->n; i++)
 		if (is_to_hear(c->group, i))
-			tt_coll_send(c, i, TAG_ABORT, NULL, 0);
+			tt_coll_answer(c->group, i, c->seq, c->print, TAG_ABORT, NULL, 0);
 }
 
 static void push(struct tt_coll *c)
@@ -433,17 +433,33 @@ static void run_out_of_time(struct tt_operation *r)
 	give_up_group(c->group, c->seq, why);
 }
 
+static void posted(struct tt_post *, int err);
+static bool is_of(const struct tt_post *, const void *coll);
+
+/* Nothing of a call that is given up waits for a connection any more. */
+static void withdraw(struct tt_coll *c)
+{
+	struct tt_post *p;
+
+	for (int i = 0; i < c->n; i++)
+		while ((p = tt_post_withdraw(tt_group_member(c->group, i), is_of, c)))
+			posted(p, -ECANCELED);
+}
+
 /* Tells all ranks, and evicts none. A call that has failed already waits for its memory. */
 static void give_up(struct tt_operation *r, int err)
 {
 	struct tt_coll *c = r->of;
 
-	if (c->failed || c->over)
+	if (c->over)
 		return;
-	if (err == -ETIMEDOUT)
+	if (!c->failed && err == -ETIMEDOUT)
 		run_out_of_time(r);
 	else
 		abandon(c, err, -1);
+	c->busy = true; /* what is withdrawn does not end it meanwhile */
+	withdraw(c);
+	c->busy = false;
 	push(c);
 }
 
@@ -578,6 +594,11 @@ static void posted(struct tt_post *p, int err)
 	else if (err)
 		fail(c, err, to);
 	push(c);
+}
+
+static bool is_of(const struct tt_post *p, const void *coll)
+{
+	return p->done == posted && tt_container_of(p, struct coll_post, post)->coll == coll;
 }
 
 static struct coll_post *new_post(struct tt_coll *c, size_t bytes)

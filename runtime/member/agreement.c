@@ -472,7 +472,7 @@ static void advance(struct tt_agreement *a)
 	if (!a->ballot || !all_heard(a) || (!a->proposing && somebody_is_due(a)))
 		return;
 	if (a->proposing) {
-		tell(a, DECIDE, a->view->stays, a->view);
+		tell(a, DECIDE, NULL, a->view); /* also to whom the view leaves out, and has called since */
 		decide(a, a->view);
 		return;
 	}

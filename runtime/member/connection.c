@@ -450,6 +450,12 @@ static const char *reason(const struct tt_link *l, const char *otherwise)
 /* EACCES: a rank that disconnects within the handshake looks like one with a wrong secret. */
 static bool may_have_left(int err) { return err == -EHOSTUNREACH || err == -ECONNRESET || err == -EACCES; }
 
+/* Under `tutti run` a connection to rank 0 comes about before that rank has started. */
+static bool may_start_late(const struct tt_member *m, int err)
+{
+	return err == -EHOSTUNREACH || (err == -ETIMEDOUT && !m->job->joined);
+}
+
 /* Nobody waits for it, and nobody listens there. If it is dead, those that were connected to it say so. But one that
  * listens and does not answer is silent. */
 static bool forgo(struct tt_member *m, int err)
@@ -490,7 +496,7 @@ static void lost(struct tt_member *m, struct tt_link *l, int err)
 		ask_nets(m);
 	} else if (forgo(m, err))
 		tt_log(TT_DEBUG, "rank %d is not there to be watched: %s", m->rank, reason(l, strerror(-err)));
-	else if (m->state == TT_CONNECTING && err == -EHOSTUNREACH && tt_rendezvous_retry(m, m->job->timeout))
+	else if (m->state == TT_CONNECTING && may_start_late(m, err) && tt_rendezvous_retry(m, m->job->timeout))
 		m->link = NULL;
 	else if (m->state == TT_CONNECTING && may_have_left(err) && (tt_news_ask_missed(m) || tt_member_is_last(m))) {
 		m->link = NULL;

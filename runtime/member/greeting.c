@@ -18,7 +18,10 @@ static void end_silent(struct tt_timer *t)
 	struct tt_link *l = tt_container_of(t, struct tt_link, patience);
 	struct tt_member *m = l->member;
 
-	if (m && m->link == l && m->state == TT_CONNECTING)
+	if (m && m->link == l && m->state == TT_CONNECTING && !m->job->joined &&
+	    tt_rendezvous_retry(m, m->job->timeout))
+		m->link = NULL;
+	else if (m && m->link == l && m->state == TT_CONNECTING)
 		tt_member_gone(m, -ETIMEDOUT, "%s was cut off: it did not answer a greeting within %llu ms",
 		               tt_member_label(m).text, (unsigned long long)(l->job->silence / TT_MS));
 	tt_link_doom(l);

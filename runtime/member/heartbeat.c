@@ -98,6 +98,7 @@ static void leave_out(struct tt_job *job, uint64_t lost, uint64_t now)
 	tt_each_link(l, job) {
 		l->heartbeat.since = tt_min(l->heartbeat.since + lost, now);
 		l->heartbeat.asked = l->doubted = false;
+		l->recall.at += lost;
 	}
 }
 

@@ -170,8 +170,8 @@ struct tt_net *tt_member_net(struct tt_member *); /* the net of its connection; 
 
 /* Posts an op, and connects first if needed. done() is called in any case, from a later turn of the progress loop. */
 void tt_post(struct tt_member *, struct tt_post *);
-/* Takes back a post that waits for a connection, and done() is not called. False: it does not wait. */
-bool tt_post_withdraw(struct tt_post *);
+/* Takes back the first such post that waits for a connection, and done() is not called. NULL: none waits. */
+struct tt_post *tt_post_withdraw(struct tt_member *, bool (*is)(const struct tt_post *, const void *), const void *arg);
 /* Sends a message, whose bytes are copied. It returns no error: where a message is lost, its member is gone. */
 void tt_send(struct tt_member *, const void *head, size_t len, const void *body, size_t body_len);
 /* The same of a type, n words (8 at most) and `more` bytes. */

@@ -18,12 +18,14 @@ static void say_down(struct tt_member *to, const struct tt_member *gone, int err
 {
 	uint8_t bytes[256];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+	char cut[200];
 
+	snprintf(cut, sizeof cut, "%s", why);
 	tt_put8(&p, TT_DOWN);
 	tt_put32(&p, (uint32_t)gone->rank);
 	tt_put32(&p, gone->epoch);
 	tt_put32(&p, (uint32_t)-err);
-	tt_put_text(&p, why);
+	tt_put_text(&p, cut);
 	tt_send(to, bytes, (size_t)(p.at - bytes), NULL, 0);
 }
 
@@ -225,7 +227,7 @@ void tt_news_take_down(struct tt_member *from, struct tt_pack *p)
 {
 	struct tt_job *job = from->job;
 	uint32_t rank = tt_get32(p), epoch = tt_get32(p), err = tt_get32(p);
-	char why[200];
+	char why[256]; /* any text: one that is too long says nothing against its sender */
 
 	tt_get_text(p, why, sizeof why);
 	p->bad |= rank >= (uint32_t)tt_members(job)->capacity || err == 0 || err > 4095;

@@ -109,19 +109,18 @@ void tt_post(struct tt_member *m, struct tt_post *p)
 	}
 }
 
-bool tt_post_withdraw(struct tt_post *p)
+struct tt_post *tt_post_withdraw(struct tt_member *m, bool (*is)(const struct tt_post *, const void *), const void *arg)
 {
-	struct tt_op_queue *waiting = p->member ? &p->member->waiting : NULL, others = { 0 };
+	struct tt_op_queue others = { 0 };
+	struct tt_post *found = NULL;
 	struct tt_op *op;
-	bool found = false;
 
-	while (waiting && (op = tt_queue_pop(waiting)))
-		if (op == &p->op)
-			found = true;
+	while ((op = tt_queue_pop(&m->waiting)))
+		if (!found && is(tt_container_of(op, struct tt_post, op), arg))
+			found = tt_container_of(op, struct tt_post, op);
 		else
 			tt_queue_push(&others, op);
-	if (waiting)
-		*waiting = others;
+	m->waiting = others;
 	return found;
 }
 

@@ -99,7 +99,8 @@ int tt_operation_name(const struct tt_operation *r, bool (*is)(const struct tt_o
 			continue;
 		if (n < NAMED && at < (int)size)
 			at += snprintf(text + at, size - (size_t)at, "%s%s", n ? ", " : "", tt_member_label(m).text);
-		doing = n ? doing : m->state == TT_UP ? m->doing : "it could not be reached so far: does it run?";
+		if (!n)
+			doing = m->state == TT_CONNECTING ? "it could not be reached so far: does it run?" : m->doing;
 		n++;
 	}
 	if (n > NAMED && at < (int)size)
@@ -147,6 +148,8 @@ static void give_up(struct tt_operation *r, int err)
 		err = -EMFILE;
 	if (r->words->give_up)
 		r->words->give_up(r, err);
+	else
+		tt_operation_end(r, err);
 }
 
 /* Often it has ended after one poll, which costs less than to read the clock. */
@@ -221,8 +224,8 @@ static bool attend(struct tt_operation *r)
 		give_up(r, -ETIMEDOUT);
 		return true;
 	}
-	if (waited / every > r->asked) {
-		r->asked++;
+	if ((uint32_t)(waited / every) != r->asked) {
+		r->asked = (uint32_t)(waited / every);
 		ping_all(r);
 		return true;
 	}

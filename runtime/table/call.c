@@ -429,13 +429,15 @@ static void turn_back(struct tt_call_part *p, int err)
 static const char *who_is_slow(const struct tt_call_part *p, char text[TT_DOING])
 {
 	const struct tt_job *job = p->call->table->job;
+	char name[64];
 
 	*text = 0;
 	if (p->member->rank == job->rank)
 		tt_table_doing(job, text, TT_DOING);
 	else if (p->member->doing)
 		snprintf(text, TT_DOING, "%s", p->member->doing);
-	return *text ? text : "a worker does not push";
+	snprintf(name, sizeof name, "its table \"%.40s\" waits", p->call->table->name);
+	return strstr(text, name) ? text : "a worker does not push";
 }
 
 /* Words the error of a call that timed out at its gate. */
@@ -527,7 +529,7 @@ static void give_up(struct tt_operation *r, int err)
 
 	if (c->given_up)
 		return;
-	c->given_up = tt_now();
+	c->given_up = tt_operations(r->job)->clock + 1;
 	c->done_then = progress(c);
 	c->gave_up = err;
 	c->left++; /* the call outlives its last part */
@@ -542,15 +544,15 @@ static void give_up(struct tt_operation *r, int err)
 /* Was the call abandoned, and has no server done anything for it for TUTTI_SILENCE? */
 static bool is_overdue(struct tt_table_call *c)
 {
-	uint64_t done = progress(c);
+	uint64_t done = progress(c), now = tt_operations(c->table->job)->clock + 1;
 
 	if (!c->given_up)
 		return false;
 	if (done != c->done_then) {
 		c->done_then = done;
-		c->given_up = tt_now();
+		c->given_up = now;
 	}
-	return tt_now() - c->given_up > c->table->job->silence;
+	return now - c->given_up > c->table->job->silence;
 }
 
 void tt_call_held(struct tt_job *job, int rank)
@@ -643,6 +645,9 @@ struct tt_table_call *tt_call_new(struct tutti_table *t, const struct tt_call_ki
 	c->flags = options ? TT_PUSH_OPTIONS : 0;
 	if (options)
 		c->options = *options;
+	if (t->workers && c->flags && c->options.worker >= 0) /* servers keep state by the rank */
+		c->options.worker = c->options.worker < t->workers ? t->worker[c->options.worker] :
+		                    tt_members(t->job)->capacity;
 	c->left = t->servers;
 	for (int i = 0; i < t->servers; i++) {
 		c->part[i].call = c;

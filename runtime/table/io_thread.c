@@ -170,13 +170,19 @@ static uint64_t oldest_progress(const struct enquiry *q)
 	return when;
 }
 
+/* Servers tell of their progress with each heartbeat. */
+static uint64_t patience_of(const struct tutti_table *t)
+{
+	return tt_max(t->timeout, 4 * tt_time(t->job, TT_TIME_HEARTBEAT));
+}
+
 static void give_up(struct enquiry *q)
 {
-	uint64_t now = tt_now(), timeout = q->table->timeout;
+	uint64_t now = tt_now(), timeout = patience_of(q->table);
 	char why[WHY];
 
 	snprintf(why, sizeof why, "it lives, and has got no further with this for %llu ms: does its disk hang?",
-	         tt_timeout_ms(q->table));
+	         (unsigned long long)(timeout / TT_MS));
 	for (int i = 0; i < q->table->servers; i++)
 		if (q->server[i].due && now - q->server[i].heard >= timeout)
 			answered(q, i, -ETIMEDOUT, why);
@@ -190,7 +196,7 @@ static void await(struct enquiry *q)
 	while (q->left || is_failed(q))
 		if (is_failed(q))
 			call_off(q);
-		else if (tt_wait_until(job, has_news, q, oldest_progress(q) + q->table->timeout) &&
+		else if (tt_wait_until(job, has_news, q, oldest_progress(q) + patience_of(q->table)) &&
 		         tt_wait_until(job, has_news, q, tt_now() + tt_time(job, TT_TIME_HEARTBEAT)))
 			give_up(q);
 }

@@ -281,7 +281,7 @@ struct tt_table_call {
 	bool keeping;                /* the call asks servers to keep a version, and pulls nothing meanwhile */
 	int left;                    /* parts that have not ended */
 	uint64_t answers;            /* so far */
-	uint64_t given_up;           /* when it was abandoned, or last made progress since; 0: it was not */
+	uint64_t given_up;           /* 1 + the operations' clock, when abandoned or at progress since; 0: it was not */
 	uint64_t done_then;          /* progress() at that time */
 	int gave_up;                 /* the error it was abandoned with */
 	bool starved;                /* since a clock did not rise */

@@ -305,15 +305,18 @@ static void ask_for(struct remote *r)
 	tt_send(tt_member(w->job, r->rank), bytes, (size_t)(p.at - bytes), NULL, 0);
 }
 
+static bool is_post(const struct tt_post *p, const void *arg) { return p == arg; }
+
 /* What a transport has ends by itself, since the rank lives. */
 static void give_up(struct tt_operation *q, int err)
 {
 	struct tutti_window *w = q->of;
 
 	if (!tt_list_empty(&q->unanswered)) {
-		w->remotes[q->rank].state = UNKNOWN; /* a later use asks again */
 		tt_operation_end(q, err == -ETIMEDOUT ? -ENOENT : err);
-	} else if (tt_post_withdraw(&q->post)) {
+		if (tt_list_empty(&w->remotes[q->rank].unanswered))
+			w->remotes[q->rank].state = UNKNOWN; /* a later use asks again */
+	} else if (q->post.member && tt_post_withdraw(q->post.member, is_post, &q->post)) {
 		tt_operation_end(q, err);
 	}
 }
