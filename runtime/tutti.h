@@ -35,11 +35,11 @@
  * gives back nor moves bytes for TUTTI_SILENCE.
  *
  * Waiting. With a NULL `tutti_op *` a function waits until the operation has ended. With an op the function only starts
- * the operation: op and memory belong to the library until tutti_wait or tutti_test returns anything but -EINPROGRESS.
- * An operation waits TUTTI_TIMEOUT (10 minutes) from its start (on a table: from the last progress of a server), or as
- * long as tutti_group_timeout says, for ranks that live. After TUTTI_SILENCE a line in the log says which ranks it
- * waits for. When its time has passed the operation ends with -ETIMEDOUT: nobody is evicted, and the memory is the
- * caller's again.
+ * the operation: op and memory belong to the library until tutti_cancel returns, or tutti_wait or tutti_test anything
+ * but -EINPROGRESS. An operation waits TUTTI_TIMEOUT (10 minutes) from its start (on a table: from the last progress of
+ * a server), or as long as tutti_group_timeout says, for ranks that live. After TUTTI_SILENCE a line in the log says
+ * which ranks it waits for. When its time has passed the operation ends with -ETIMEDOUT: nobody is evicted, and the
+ * memory is the caller's again.
  *
  * NULL. A NULL job, group, window, table or op, a NULL place for a result, and NULL memory of more than 0 bytes are
  * -EINVAL, and nothing has happened. Functions without a result ignore NULL.
