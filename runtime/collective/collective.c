@@ -466,13 +466,13 @@ static void give_up(struct tt_operation *r, int err)
 static int explain(const struct tt_operation *r)
 {
 	if (r->rank >= 0 && r->err == -EBADMSG)
-		return tt_fail(r->err, "%s: rank %d called another collective, or with another count, type or rule",
-		               r->what, r->rank);
+		return tt_fail(r->err, "%s: %s called another collective, or with another count, type or rule",
+		               r->what, tt_member_label(tt_member(r->job, r->rank)).text);
 	if (r->err == -ECANCELED)
 		return tt_fail(r->err, "%s: given up", r->what);
 	if (r->rank >= 0 && r->err == -ECONNABORTED)
-		return tt_fail(r->err, "%s: rank %d gave it up: it cancelled it, has no memory, or called another one",
-		               r->what, r->rank);
+		return tt_fail(r->err, "%s: %s gave it up: it cancelled it, has no memory, or called another one",
+		               r->what, tt_member_label(tt_member(r->job, r->rank)).text);
 	return 0;
 }
 

@@ -207,7 +207,8 @@ static int fail(const struct enquiry *q, const char *what)
 {
 	const char *why = *q->why ? q->why : strerror(-q->err);
 
-	return q->err ? tt_fail(q->err, "%s: table \"%s\", rank %d: %s", what, q->table->name, q->rank, why) : 0;
+	return q->err ? tt_fail(q->err, "%s: table \"%s\", %s: %s", what, q->table->name,
+	                        tt_member_label(tt_member(q->table->job, q->rank)).text, why) : 0;
 }
 
 static bool may_end_early(enum tt_file_what what) { return what == TT_FILE_SAVE || what == TT_FILE_READ; }
