@@ -161,7 +161,8 @@ static void run_matrix(const struct node *c, tutti *job)
 {
 	const struct node *in = get(c, "input");
 	int rows = whole(get(in, "rows")), row = whole(get(in, "cols"));
-	tutti_table *t = open_table(c, job, tutti_table_rows(TUTTI_F32, (uint64_t)rows, (uint64_t)row, tutti_accumulate()));
+	tutti_table *t =
+		open_table(c, job, tutti_table_rows(TUTTI_F32, (uint64_t)rows, (uint64_t)row, tutti_accumulate()));
 	float v[LENGTH];
 
 	for (int k = 0; k < whole(get(in, "iterations")) && tutti_rank(job) < whole(get(in, "workers")); k++)
@@ -180,8 +181,10 @@ static void run_cut(const struct node *c, tutti *job)
 	bool array = get(in, "size")->kind == NUMBER;
 	int rows = whole(get(in, array ? "size" : "rows")), row = array ? 1 : 3, i = 0;
 	const int servers[] = { 0, 1, 2, 3, 4 };
-	tutti_table *t = open_table(c, job, WITH(tutti_table_rows(TUTTI_F32, (uint64_t)rows, (uint64_t)row, tutti_accumulate()),
-	                            it.flags = TUTTI_TABLE_CUT_MULTIVERSO, it.servers = whole(get(in, "servers")), it.server = servers));
+	tutti_table *t = open_table(c, job,
+	                            WITH(tutti_table_rows(TUTTI_F32, (uint64_t)rows, (uint64_t)row, tutti_accumulate()),
+	                                 it.flags = TUTTI_TABLE_CUT_MULTIVERSO, it.servers = whole(get(in, "servers")),
+	                                 it.server = servers));
 	float d[LENGTH], v[LENGTH];
 	uint64_t list[LENGTH], offset;
 
@@ -294,8 +297,10 @@ static void run_filter(const struct node *c, tutti *job)
 {
 	const struct node *in = get(c, "input"), *values = get(in, "values");
 	const int servers[] = { 0 };
-	tutti_table *t = open_table(c, job, WITH(tutti_table_rows(TUTTI_F32, 1, (uint64_t)length(values), tutti_accumulate()),
-	                            it.flags = TUTTI_TABLE_FILTER, it.clip = get(in, "clip")->number, it.servers = 1, it.server = servers));
+	tutti_table *t = open_table(c, job,
+	                            WITH(tutti_table_rows(TUTTI_F32, 1, (uint64_t)length(values), tutti_accumulate()),
+	                                 it.flags = TUTTI_TABLE_FILTER, it.clip = get(in, "clip")->number,
+	                                 it.servers = 1, it.server = servers));
 	const uint64_t row = 0;
 	float v[LENGTH];
 
@@ -366,7 +371,9 @@ static tutti_table *open_in_rounds(const struct node *c, tutti *job, int workers
 {
 	static const int all[RANKS] = { 0, 1, 2, 3, 4 };
 
-	return open_table(c, job, WITH(tutti_table_f32(1, tutti_accumulate()), it.workers = workers, it.worker = all, it.consistency = as));
+	return open_table(c, job,
+	                  WITH(tutti_table_f32(1, tutti_accumulate()), it.workers = workers, it.worker = all,
+	                       it.consistency = as));
 }
 
 /* Pulls that have to wait are started, and have ended when all is over; what each gets is in the recorded replies. */

@@ -256,7 +256,9 @@ static void program_lost(tutti *job)
 static void test_lost(void)
 {
 	for (uint64_t seed = 0; seed < SEEDS; seed++) {
-		struct ranks run = { .size = 2, .wire = "sim", .seed = seed, .timeout_ms = 200, .program = program_lost };
+		struct ranks run = {
+			.size = 2, .wire = "sim", .seed = seed, .timeout_ms = 200, .program = program_lost
+		};
 		CU_ASSERT_EQUAL(run_ranks(run), 0);
 	}
 }

@@ -340,9 +340,12 @@ static inline void plan_first_twist(void)
 /* Three ranks run `program`; what is left of the input begins with the world's seed. */
 static inline void run_world(struct fuzz_input in, int attacker, int timeout_ms, void (*program)(int, void *))
 {
-	struct tt_sim_config c = { .seed = fuzz_number(&in, 1), .ranks = RANKS, .program = program, .timeout_ms = timeout_ms,
-	                           .silence_ms = timeout_ms * 3 / 10 > 100 ? timeout_ms * 3 / 10 : 100,
-	                           .limit_ns = 600000 * TT_MS };
+	struct tt_sim_config c = { .seed = fuzz_number(&in, 1),
+		                   .ranks = RANKS,
+		                   .program = program,
+		                   .timeout_ms = timeout_ms,
+		                   .silence_ms = timeout_ms * 3 / 10 > 100 ? timeout_ms * 3 / 10 : 100,
+		                   .limit_ns = 600000 * TT_MS };
 
 	attack = (struct attack){ .in = in, .rank = attacker };
 	int err = tt_sim_run(&c);

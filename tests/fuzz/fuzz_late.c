@@ -23,7 +23,9 @@ static void count_launched(void)
 
 static int join(tutti **job)
 {
-	tutti_config c = { .rank = tt_sim_rank() == NEWCOMER ? TUTTI_NEW_RANK : tt_sim_rank(), .ranks = LAUNCHED, .boot = "sim:0" };
+	tutti_config c = { .rank = tt_sim_rank() == NEWCOMER ? TUTTI_NEW_RANK : tt_sim_rank(),
+		           .ranks = LAUNCHED,
+		           .boot = "sim:0" };
 
 	count_launched();
 	if (tt_sim_rank() == NEWCOMER)

@@ -53,7 +53,8 @@ static void make_folder(void)
 
 static void open_part(struct part *p)
 {
-	tutti_table_config c = tutti_table_rows(TUTTI_F32, ROWS, ROW, tutti_accumulate()), k = tutti_table_keys(TUTTI_I64, ROW, tutti_accumulate());
+	tutti_table_config c = tutti_table_rows(TUTTI_F32, ROWS, ROW, tutti_accumulate()),
+			   k = tutti_table_keys(TUTTI_I64, ROW, tutti_accumulate());
 
 	c.flags = TUTTI_TABLE_FRESH | TUTTI_TABLE_FILTER;
 	FUZZ_CHECK(!tutti_join(NULL, &p->job), "all join");

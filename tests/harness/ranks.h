@@ -84,8 +84,12 @@ static inline void pass_time(uint64_t ns)
 static inline int join_again(tutti *job, int rank, tutti **again)
 {
 	struct ranks *run = tt_world ? sim_run_now : this_run;
-	tutti_config c = { .rank = rank, .ranks = run->size, .boot = tt_world ? "sim:0" : run->boot, .transports = transports_of(run),
-		           .timeout_ms = run->timeout_ms, .silence_ms = silence_of(run) };
+	tutti_config c = { .rank = rank,
+		           .ranks = run->size,
+		           .boot = tt_world ? "sim:0" : run->boot,
+		           .transports = transports_of(run),
+		           .timeout_ms = run->timeout_ms,
+		           .silence_ms = silence_of(run) };
 
 	run->left[tutti_rank(job)] = true;
 	tutti_leave(job);
@@ -125,7 +129,11 @@ static inline void *thread_rank(void *arg)
 	this_run = run;
 	snprintf(node, sizeof node, "n%d", me->rank);
 	if (*run->nodes)
-		c = (tutti_config){ .file = run->nodes, .node = node, .transports = c.transports, .timeout_ms = c.timeout_ms, .silence_ms = c.silence_ms };
+		c = (tutti_config){ .file = run->nodes,
+			            .node = node,
+			            .transports = c.transports,
+			            .timeout_ms = c.timeout_ms,
+			            .silence_ms = c.silence_ms };
 	int err = tutti_join(&c, &job);
 	CHECK(err == 0);
 	if (!err)
@@ -193,8 +201,14 @@ static inline int run_ranks(struct ranks run)
 	if (strcmp(run.wire, "sim")) {
 		run_threads(&run);
 	} else {
-		struct tt_sim_config c = { .seed = run.seed, .strict = 1, .ranks = run.size, .program = sim_rank,
-			                   .arg = &run, .timeout_ms = run.timeout_ms, .silence_ms = silence_of(&run), .hosts = run.hosts,
+		struct tt_sim_config c = { .seed = run.seed,
+			                   .strict = 1,
+			                   .ranks = run.size,
+			                   .program = sim_rank,
+			                   .arg = &run,
+			                   .timeout_ms = run.timeout_ms,
+			                   .silence_ms = silence_of(&run),
+			                   .hosts = run.hosts,
 			                   .counts = run.counts };
 		int err = tt_sim_run(&c);
 		if (err)

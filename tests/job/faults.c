@@ -401,7 +401,8 @@ static void stop_one(const struct kind *of, int rank, int delay_ms)
 
 	kind = of;
 	victim = rank;
-	start((struct crew){ .size = 5, .timeout_ms = DEADLINE, .program = program_stopped, .evicted = of->stored ? rank + 1 : 0 });
+	start((struct crew){
+		.size = 5, .timeout_ms = DEADLINE, .program = program_stopped, .evicted = of->stored ? rank + 1 : 0 });
 	await(3, 0, NOBODY);
 	sleep_ms(delay_ms);
 	uint64_t then = tt_now();

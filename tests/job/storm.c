@@ -51,7 +51,8 @@ struct step {
 };
 
 enum fault { NONE, KILL, KILL_TWO, STOP_LONG, STOP_SHORT, CUT, SLOW, ABSENT, CANCEL, FAULTS };
-static const char *const fault_names[] = { "no fault", "kill", "kill two", "long stop", "short stop", "cut", "slow", "absence", "cancels" };
+static const char *const fault_names[] = { "no fault", "kill", "kill two", "long stop", "short stop",
+	                                   "cut",      "slow", "absence",  "cancels" };
 
 struct plan {
 	uint64_t seed;
@@ -136,7 +137,8 @@ static void draw_fault(struct tt_random *r, struct plan *p)
 	p->trigger_step = (int)below(r, (uint64_t)p->steps + 2) - 1;
 	p->delay[0] = any_scale(r, 20 * TT_MS);
 	p->delay[1] = p->delay[0] + (one_in(r, 2) ? any_scale(r, 20 * TT_MS) : below(r, 2 * DEADLINE));
-	p->ns = p->fault == STOP_LONG ? DEADLINE * 3 / 2 + below(r, 2 * DEADLINE) : any_scale(r, DEADLINE / 6); /* below the silence: nobody may be cut off */
+	p->ns = p->fault == STOP_LONG ? DEADLINE * 3 / 2 + below(r, 2 * DEADLINE)
+	                              : any_scale(r, DEADLINE / 6); /* below the silence: nobody may be cut off */
 	if (p->fault == ABSENT)
 		p->ns = DEADLINE + below(r, 3 * DEADLINE);
 	p->factor = 10 + (unsigned)below(r, 91);
@@ -1199,9 +1201,15 @@ static void program(int rank, void *arg)
 
 static uint64_t run_plan(const struct plan *p)
 {
-	struct tt_sim_config config = { .seed = p->seed, .strict = 1, .ranks = p->ranks, .program = program,
-		                        .arg = (void *)(uintptr_t)p, .timeout_ms = DEADLINE_MS, .silence_ms = SILENCE_MS,
-		                        .hosts = (int)(p->seed % 4), .limit_ns = 200 * DEADLINE };
+	struct tt_sim_config config = { .seed = p->seed,
+		                        .strict = 1,
+		                        .ranks = p->ranks,
+		                        .program = program,
+		                        .arg = (void *)(uintptr_t)p,
+		                        .timeout_ms = DEADLINE_MS,
+		                        .silence_ms = SILENCE_MS,
+		                        .hosts = (int)(p->seed % 4),
+		                        .limit_ns = 200 * DEADLINE };
 	int err;
 
 	run = (struct run){ .plan = p, .hash = TT_HASH64 };

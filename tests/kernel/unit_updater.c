@@ -310,9 +310,12 @@ static void test_functions(void)
 		{ tutti_accumulate(), TUTTI_UPDATE_ADD, tutti_update_defaults() },
 		{ tutti_assign(), TUTTI_UPDATE_ASSIGN, tutti_update_defaults() },
 		{ tutti_sgd(0.5), TUTTI_UPDATE_SGD, OPTIONS(it.learning_rate = 0.5) },
-		{ tutti_momentum(0.5, 0.25), TUTTI_UPDATE_MOMENTUM, OPTIONS(it.learning_rate = 0.5, it.momentum = 0.25) },
-		{ tutti_smoothed(0.5, 0.25), TUTTI_UPDATE_SMOOTHED, OPTIONS(it.learning_rate = 0.5, it.momentum = 0.25) },
-		{ tutti_nesterov(0.5, 0.25), TUTTI_UPDATE_NESTEROV, OPTIONS(it.learning_rate = 0.5, it.momentum = 0.25) },
+		{ tutti_momentum(0.5, 0.25), TUTTI_UPDATE_MOMENTUM,
+		  OPTIONS(it.learning_rate = 0.5, it.momentum = 0.25) },
+		{ tutti_smoothed(0.5, 0.25), TUTTI_UPDATE_SMOOTHED,
+		  OPTIONS(it.learning_rate = 0.5, it.momentum = 0.25) },
+		{ tutti_nesterov(0.5, 0.25), TUTTI_UPDATE_NESTEROV,
+		  OPTIONS(it.learning_rate = 0.5, it.momentum = 0.25) },
 		{ tutti_adagrad(0.5), TUTTI_UPDATE_ADAGRAD, OPTIONS(it.learning_rate = 0.5) },
 		{ tutti_rmsprop(0.5), TUTTI_UPDATE_RMSPROP, OPTIONS(it.learning_rate = 0.5) },
 		{ tutti_adam(0.5), TUTTI_UPDATE_ADAM, OPTIONS(it.learning_rate = 0.5) },
@@ -362,7 +365,8 @@ static void test_bad_tables(void)
 		{ WITH(tutti_sgd(0.1), it.own = own_nothing), TUTTI_F32, "TUTTI_UPDATE_OWN" },
 		{ WITH(tutti_accumulate(), it.defaults.scale = 2), TUTTI_I64, "no scale" },
 		{ WITH(tutti_accumulate(), it.defaults.worker = 2), TUTTI_F32, "of a push" },
-		{ WITH(tutti_adam(0.1), it.defaults.epsilon = -1e-8), TUTTI_F32, "epsilon is -1e-08: it must be 0 or more" },
+		{ WITH(tutti_adam(0.1), it.defaults.epsilon = -1e-8), TUTTI_F32,
+		  "epsilon is -1e-08: it must be 0 or more" },
 		{ tutti_adam(-1), TUTTI_F32, "learning_rate is -1" },
 	};
 	struct tt_updater *u = NULL;
@@ -378,7 +382,8 @@ static void test_bad_pushes(void)
 		tutti_update o;
 		const char *word;
 	} bad[] = {
-		{ { .learning_rate = 0.1 }, "adam has no momentum, which is 0: leave it NaN, as tutti_update_defaults()" },
+		{ { .learning_rate = 0.1 },
+		  "adam has no momentum, which is 0: leave it NaN, as tutti_update_defaults()" },
 		{ OPTIONS(it.lambda = 0.1), "adam has no lambda" },
 		{ OPTIONS(it.beta1 = 1), "beta1 is 1: it must be from 0 to below 1" },
 		{ OPTIONS(it.learning_rate = -1), "learning_rate is -1: it must be 0 or more" },

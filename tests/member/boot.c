@@ -361,11 +361,13 @@ static void test_nodes(void)
 /* Nobody else is there: the first use says so, and blames no silence. */
 static void test_node_alone(void)
 {
-	struct try t[] = { { .env = { text("TUTTI_CONFIG=%s", three_nodes("nodes.conf", "")), "TUTTI_NODE=right", "TUTTI_TIMEOUT=500" } } };
+	struct try t[] = { { .env = { text("TUTTI_CONFIG=%s", three_nodes("nodes.conf", "")), "TUTTI_NODE=right",
+		                      "TUTTI_TIMEOUT=500" } } };
 
 	run(t, 1);
 	const char *why = board->of[0].why; /* the second, if the last of the tries that were due in that time has come back */
-	WANT(!board->of[0].err && !board->of[0].summed && (strstr(why, "it could not be reached so far: does it run?") || strstr(why, "Connection refused")),
+	WANT(!board->of[0].err && !board->of[0].summed &&
+	             (strstr(why, "it could not be reached so far: does it run?") || strstr(why, "Connection refused")),
 	     "%d: %s", board->of[0].err, why);
 }
 

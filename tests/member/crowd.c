@@ -329,7 +329,9 @@ static void test_parent(void)
 
 	for (uint64_t seed = 1; seed <= 4 * SEEDS; seed++) {
 		struct orphans o = { .stop = seed % 2, .leaves = seed / 2 % 2 };
-		struct tt_sim_config c = { .seed = seed, .ranks = ORPHANS, .program = orphan_rank, .arg = &o, .timeout_ms = ORPHANS_TIMEOUT };
+		struct tt_sim_config c = {
+			.seed = seed, .ranks = ORPHANS, .program = orphan_rank, .arg = &o, .timeout_ms = ORPHANS_TIMEOUT
+		};
 		int err = tt_sim_run(&c), most = !o.joined ? ORPHANS_TIMEOUT : o.stop ? ORPHANS_TIMEOUT / 4 : 0;
 		bool good = !err && (o.joined == ORPHANS - 1 || o.joined == 0) && o.ms < most + 100 && !o.speechless;
 		WANT(good, "seed %d: %d: %s; %d joined, in %d ms at most, %d do not say why not", (int)seed, err, err ? tutti_why() : "", o.joined,

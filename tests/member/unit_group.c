@@ -443,7 +443,8 @@ static void program_evict(tutti *job)
 	int err;
 
 	CHECK(tutti_group_watch(job, NULL, NULL) >= 0);
-	CHECK(tutti_group_evict(job, tutti_rank(job), "oneself") == -EINVAL && tutti_group_evict(job, 9, NULL) == -EINVAL);
+	CHECK(tutti_group_evict(job, tutti_rank(job), "oneself") == -EINVAL &&
+	      tutti_group_evict(job, 9, NULL) == -EINVAL);
 	CHECK(tutti_barrier(job, NULL) == 0);
 	pass_time(50 * TT_MS);
 	if (tutti_rank(job) == 1)
@@ -470,7 +471,8 @@ static void test_evict(void)
 	on_sim(program_evict, 4, 5 * DEADLINE);
 	snprintf(text, sizeof text, "%d:%llu", told[1], (unsigned long long)is.st_ino);
 	setenv("TUTTI_EVICTED_PIPE", text, 1);
-	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 4, .timeout_ms = 5 * DEADLINE, .program = program_evict }), 0);
+	CU_ASSERT_EQUAL(
+		run_real_ranks((struct ranks){ .size = 4, .timeout_ms = 5 * DEADLINE, .program = program_evict }), 0);
 	unsetenv("TUTTI_EVICTED_PIPE");
 	close(told[1]);
 	for (int i = 0; i < 2; i++)

@@ -364,10 +364,15 @@ static void test_switch(void)
 {
 	on_wires(program_switch, (const int[]){ 1, 2, 3, 4, 0 });
 	on_wires(program_apart, (const int[]){ 1, 3, 0 });
-	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .timeout_ms = 400, .program = program_odd_switch }), 0);
-	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 3, .timeout_ms = 400, .program = program_odd_switch }), 0);
+	CU_ASSERT_EQUAL(
+		run_ranks((struct ranks){ .size = 2, .wire = "sim", .timeout_ms = 400, .program = program_odd_switch }),
+		0);
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 3, .timeout_ms = 400, .program = program_odd_switch }),
+	                0);
 	on_wires(program_switch_closed, (const int[]){ 3, 0 });
-	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "sim", .timeout_ms = 400, .program = program_switch_killed }), 0);
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){
+				.size = 3, .wire = "sim", .timeout_ms = 400, .program = program_switch_killed }),
+	                0);
 }
 
 /* ---- who is not waited for ---- */
@@ -470,7 +475,8 @@ static void program_alone(tutti *job)
 
 	if (tutti_rank(job) == 0) {
 		CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
-		CHECK(tutti_table_pull(t, v, NULL) == -ETIMEDOUT && strstr(tutti_why(), "its table \"clocks\" waits for a push of rank 1"));
+		CHECK(tutti_table_pull(t, v, NULL) == -ETIMEDOUT &&
+		      strstr(tutti_why(), "its table \"clocks\" waits for a push of rank 1"));
 		CHECK(!strncmp(tutti_why(), "table pull: given up after ", 27) && !strstr(tutti_why(), "not all called"));
 	} else {
 		pass_time(600 * TT_MS);
@@ -514,7 +520,8 @@ static void program_bad(tutti *job)
 
 static void test_wrong(void)
 {
-	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .timeout_ms = 400, .program = program_alone }), 0);
+	CU_ASSERT_EQUAL(
+		run_ranks((struct ranks){ .size = 2, .wire = "sim", .timeout_ms = 400, .program = program_alone }), 0);
 	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 2, .timeout_ms = 400, .program = program_alone }), 0);
 	on_wires(program_no_worker, (const int[]){ 2, 3, 0 });
 	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 1, .wire = "sim", .program = program_bad }), 0);
@@ -824,7 +831,10 @@ static void try_last(unsigned flags, bool saves)
 	last.saves = saves;
 	for (uint64_t seed = 0; seed < 5 * SEEDS || (!torn && seed < 50 * SEEDS); seed++) {
 		looked = 0;
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 5, .wire = "sim", .seed = seed, .timeout_ms = 500, .program = program_last }), 0);
+		CU_ASSERT_EQUAL(
+			run_ranks((struct ranks){
+				.size = 5, .wire = "sim", .seed = seed, .timeout_ms = 500, .program = program_last }),
+			0);
 	}
 	CU_ASSERT(torn > 0);
 }
@@ -974,7 +984,12 @@ static void test_storm(void)
 			storm.as.backup = 1 + (int)tt_random_below(&r, 2);
 		for (int i = 2; i < RANKS; i++)
 			storm.at_work += !(storm.dead[i] = tt_random_below(&r, 6) == 0);
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = RANKS, .wire = "sim", .seed = seed, .timeout_ms = 1000, .program = program_storm }), 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = RANKS,
+		                                          .wire = "sim",
+		                                          .seed = seed,
+		                                          .timeout_ms = 1000,
+		                                          .program = program_storm }),
+		                0);
 	}
 }
 

@@ -1245,7 +1245,8 @@ static void program_wrong_calls(tutti *job)
 	tutti_table_config c = config_of(TUTTI_F32, 5, 2, 0), k = config_of(TUTTI_F32, 0, 2, TUTTI_TABLE_KEYS);
 	tutti_table_config l = config_of(TUTTI_F32, 5, 16384, TUTTI_TABLE_FRESH); /* rows of more than a message */
 	tutti_table *t = open_table(job, "rows", &c), *keys = open_table(job, "keys", &k), *wide = open_table(job, "wide", &l);
-	const tutti_update odd = WITH(tutti_update_defaults(), it.beta1 = 0.5), stranger = WITH(tutti_update_defaults(), it.worker = 1 << 20);
+	const tutti_update odd = WITH(tutti_update_defaults(), it.beta1 = 0.5),
+			   stranger = WITH(tutti_update_defaults(), it.worker = 1 << 20);
 	uint64_t list[] = { 4, 5, ~0ull };
 	float values[10] = { 0 };
 	size_t n = 7;
@@ -1256,7 +1257,8 @@ static void program_wrong_calls(tutti *job)
 	CHECK(tutti_table_pull_rows(t, list, 1, NULL, NULL) == -EINVAL && strstr(tutti_why(), "the memory"));
 	CHECK(tutti_table_pull_rows(t, list, SIZE_MAX / 8, values, NULL) == -EINVAL && strstr(tutti_why(), "more than memory"));
 	CHECK(tutti_table_push_rows(t, list, 1, values, &odd, NULL) == -EINVAL);
-	CHECK(tutti_table_push_rows(t, list, 1, values, &stranger, NULL) == -EINVAL && (tutti_size(job) == 1 || strstr(tutti_why(), "no such worker")));
+	CHECK(tutti_table_push_rows(t, list, 1, values, &stranger, NULL) == -EINVAL &&
+	      (tutti_size(job) == 1 || strstr(tutti_why(), "no such worker")));
 	CHECK(tutti_table_pull_fresh(t, list, values, 1, &n, NULL) == -EINVAL && strstr(tutti_why(), "TUTTI_TABLE_FRESH") && n == 7);
 	CHECK(tutti_table_refresh_rows(t, list, 1, values, &n, NULL) == -EINVAL && strstr(tutti_why(), "TUTTI_TABLE_FRESH") && n == 7);
 	CHECK(tutti_table_refresh_rows(wide, list, 1, values, &n, NULL) == -ENOTSUP && strstr(tutti_why(), "has 65536 bytes, and at most ") && n == 7);
@@ -1322,9 +1324,24 @@ static void program_killed_fresh(tutti *job) { die(job, TUTTI_TABLE_FRESH | TUTT
 static void test_killed(void)
 {
 	for (uint64_t seed = 0; seed < 2 * SEEDS; seed++) {
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 4, .wire = "sim", .seed = seed, .timeout_ms = 1000, .program = program_killed }), 0);
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 4, .wire = "sim", .seed = seed, .timeout_ms = 1000, .program = program_killed_keys }), 0);
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 4, .wire = "sim", .seed = seed, .timeout_ms = 1000, .program = program_killed_fresh }), 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 4,
+		                                          .wire = "sim",
+		                                          .seed = seed,
+		                                          .timeout_ms = 1000,
+		                                          .program = program_killed }),
+		                0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 4,
+		                                          .wire = "sim",
+		                                          .seed = seed,
+		                                          .timeout_ms = 1000,
+		                                          .program = program_killed_keys }),
+		                0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 4,
+		                                          .wire = "sim",
+		                                          .seed = seed,
+		                                          .timeout_ms = 1000,
+		                                          .program = program_killed_fresh }),
+		                0);
 	}
 }
 

@@ -90,7 +90,10 @@ static void test_full(void) { on_wires(program_full, (const int[]){ 2, 0 }); }
 
 /* ---- servers that say nothing ---- */
 
-enum { SILENT = 4000, DEADLINE = SILENT / 4 }; /* milliseconds: the job's timeout, after which such a server is given up */
+enum {
+	SILENT = 4000,
+	DEADLINE = SILENT / 4
+}; /* milliseconds: the job's timeout, after which such a server is given up */
 
 static bool takes(uint64_t since, uint64_t ms) { return tt_now() - since >= ms * TT_MS && tt_now() - since < (ms + DEADLINE) * TT_MS; }
 
@@ -154,7 +157,10 @@ static void program_slow_disk(tutti *job)
 	close_by_rank_0(job, t);
 }
 
-static void test_slow_disk(void) { on_sim((struct ranks){ .size = 2, .timeout_ms = SILENT, .program = program_slow_disk }, seeds); }
+static void test_slow_disk(void)
+{
+	on_sim((struct ranks){ .size = 2, .timeout_ms = SILENT, .program = program_slow_disk }, seeds);
+}
 
 /* Where one server has failed the others leave off, and are free for the next call. */
 static void use_called_off(tutti_table *t)
@@ -190,7 +196,10 @@ static void program_called_off(tutti *job)
 	close_by_rank_0(job, t);
 }
 
-static void test_called_off(void) { on_sim((struct ranks){ .size = 2, .timeout_ms = SILENT, .program = program_called_off }, seeds); }
+static void test_called_off(void)
+{
+	on_sim((struct ranks){ .size = 2, .timeout_ms = SILENT, .program = program_called_off }, seeds);
+}
 
 static void (*hear_file)(struct tt_member *from, struct tt_pack *); /* in the place of a rank that is not rank 0; NULL: nothing is */
 static int heard;            /* saves that it was to write */
@@ -228,7 +237,10 @@ static void program_mute(tutti *job)
 	close_by_rank_0(job, t);
 }
 
-static void test_mute(void) { on_sim((struct ranks){ .size = 2, .timeout_ms = SILENT, .program = program_mute }, seeds); }
+static void test_mute(void)
+{
+	on_sim((struct ranks){ .size = 2, .timeout_ms = SILENT, .program = program_mute }, seeds);
+}
 
 /* One that is stopped is found by its heartbeats, much sooner. */
 static void program_stopped(tutti *job)
@@ -246,7 +258,10 @@ static void program_stopped(tutti *job)
 	tutti_table_close(t);
 }
 
-static void test_stopped(void) { on_sim((struct ranks){ .size = 2, .timeout_ms = SILENT, .program = program_stopped }, seeds); }
+static void test_stopped(void)
+{
+	on_sim((struct ranks){ .size = 2, .timeout_ms = SILENT, .program = program_stopped }, seeds);
+}
 
 /* A server that knows of more workers each time, or of none more, or of more than can be: the saver does not ask for ever. */
 static uint32_t (*more_than)(uint32_t workers);
@@ -338,7 +353,10 @@ static void program_later_life(tutti *job)
 	}
 }
 
-static void test_later_life(void) { on_sim((struct ranks){ .size = 3, .timeout_ms = SILENT, .program = program_later_life }, seeds); }
+static void test_later_life(void)
+{
+	on_sim((struct ranks){ .size = 3, .timeout_ms = SILENT, .program = program_later_life }, seeds);
+}
 
 /* ---- two at once ---- */
 
@@ -496,7 +514,8 @@ static void program_held_for_ever(tutti *job)
 	} else {
 		uint64_t then = tt_now();
 		pass_time(TT_MS);
-		CHECK(tutti_table_push(t, v, NULL, NULL) == -ECONNRESET && strstr(tutti_why(), "rank 0 was cut off: a table push was given up"));
+		CHECK(tutti_table_push(t, v, NULL, NULL) == -ECONNRESET &&
+		      strstr(tutti_why(), "rank 0 was cut off: a table push was given up"));
 		CHECK(tt_now() - then > 2 * DEADLINE * TT_MS && tt_now() - then < 5 * DEADLINE * TT_MS);
 	}
 	tutti_table_close(t);
@@ -611,7 +630,10 @@ static void program_saver_killed(tutti *job)
 	tutti_table_close(t);
 }
 
-static void test_saver_killed(void) { on_sim((struct ranks){ .size = 3, .timeout_ms = SILENT, .program = program_saver_killed }, seeds); }
+static void test_saver_killed(void)
+{
+	on_sim((struct ranks){ .size = 3, .timeout_ms = SILENT, .program = program_saver_killed }, seeds);
+}
 
 /* One who has made all read, and goes before they take it. */
 static void program_asker_killed(tutti *job)

@@ -287,7 +287,8 @@ static void program_wrong(tutti *job)
 	CHECK(tutti_table_open(job, "w", &other, &u) == -EINVAL && strstr(tutti_why(), "begin with tutti_table_f32()"));
 	CHECK(tutti_table_open(job, "w", NULL, &u) == -EINVAL && strstr(tutti_why(), "begin with tutti_table_f32()"));
 	other.row = 1;
-	CHECK(tutti_table_open(job, "w", &other, &u) == -EINVAL && strstr(tutti_why(), "functions of rules, such as tutti_sgd()"));
+	CHECK(tutti_table_open(job, "w", &other, &u) == -EINVAL &&
+	      strstr(tutti_why(), "functions of rules, such as tutti_sgd()"));
 	other = tutti_table_f32(0, tutti_accumulate());
 	CHECK(tutti_table_open(job, "w", &other, &u) == -EINVAL && strstr(tutti_why(), "0 rows"));
 	other.count = UINT64_MAX / 2;
@@ -384,12 +385,23 @@ static void program_closed(tutti *job) /* by a server, while others go on */
 static void test_open(void)
 {
 	for (uint64_t seed = 0; seed < SEEDS; seed++) {
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .seed = seed, .timeout_ms = 200, .program = program_disagree }), 0);
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "sim", .seed = seed, .timeout_ms = 1000, .program = program_late }), 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2,
+		                                          .wire = "sim",
+		                                          .seed = seed,
+		                                          .timeout_ms = 200,
+		                                          .program = program_disagree }),
+		                0);
+		CU_ASSERT_EQUAL(
+			run_ranks((struct ranks){
+				.size = 3, .wire = "sim", .seed = seed, .timeout_ms = 1000, .program = program_late }),
+			0);
 		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "sim", .seed = seed, .program = program_closed }), 0);
 	}
-	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .timeout_ms = 200, .program = program_defaults }), 0);
-	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 2, .timeout_ms = DEADLINE, .program = program_disagree }), 0);
+	CU_ASSERT_EQUAL(
+		run_ranks((struct ranks){ .size = 2, .wire = "sim", .timeout_ms = 200, .program = program_defaults }),
+		0);
+	CU_ASSERT_EQUAL(
+		run_real_ranks((struct ranks){ .size = 2, .timeout_ms = DEADLINE, .program = program_disagree }), 0);
 	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 3, .timeout_ms = 1000, .program = program_late }), 0);
 	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 3, .program = program_closed }), 0);
 }
@@ -421,7 +433,12 @@ static void program_killed(tutti *job)
 static void test_killed(void)
 {
 	for (uint64_t seed = 0; seed < 4 * SEEDS; seed++)
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 4, .wire = "sim", .seed = seed, .timeout_ms = 1000, .program = program_killed }), 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 4,
+		                                          .wire = "sim",
+		                                          .seed = seed,
+		                                          .timeout_ms = 1000,
+		                                          .program = program_killed }),
+		                0);
 }
 
 /* ---- options in a message ---- */
@@ -447,7 +464,8 @@ static bool is_read(const tutti_update *o, uint32_t set, int k, uint64_t bits, t
 
 static void test_options(void)
 {
-	const tutti_update none = tutti_update_defaults(), some = WITH(tutti_update_defaults(), it.worker = 3, it.scale = -2, it.momentum = 0, it.l2 = 0.5);
+	const tutti_update none = tutti_update_defaults(), some = WITH(tutti_update_defaults(), it.worker = 3,
+	                                                               it.scale = -2, it.momentum = 0, it.l2 = 0.5);
 	const uint64_t nan_bits = 0x7ff8000000000000;
 	tutti_update to;
 

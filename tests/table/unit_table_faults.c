@@ -19,7 +19,12 @@ enum { PIECE = (256 << 10) / sizeof(float), UNREACHED = 12 * PIECE }; /* element
 static void on_sim(void (*program)(tutti *), int size, int timeout_ms, uint64_t seeds)
 {
 	for (uint64_t seed = 0; seed < seeds; seed++)
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = size, .wire = "sim", .seed = seed, .timeout_ms = timeout_ms, .program = program }), 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = size,
+		                                          .wire = "sim",
+		                                          .seed = seed,
+		                                          .timeout_ms = timeout_ms,
+		                                          .program = program }),
+		                0);
 }
 
 static void on_wires(void (*program)(tutti *), int size)
@@ -1250,7 +1255,12 @@ static void test_storm(void)
 		memset(&storm, 0, sizeof storm);
 		storm.victim = victims[seed % TT_COUNT(victims)];
 		storm.left = STORM_RANKS - (storm.victim >= 0);
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = STORM_RANKS, .wire = "sim", .seed = seed, .timeout_ms = 1000, .program = program_storm }), 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = STORM_RANKS,
+		                                          .wire = "sim",
+		                                          .seed = seed,
+		                                          .timeout_ms = 1000,
+		                                          .program = program_storm }),
+		                0);
 	}
 }
 

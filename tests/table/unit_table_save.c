@@ -271,7 +271,8 @@ static void program_keys(tutti *job)
 			tutti_table_config c = keys_config(rules[(i + k) % TT_COUNT(rules)], TUTTI_F32, 1 + 4 * (i % 2));
 			keys_on_servers(job, &c, i == k ? 3 : KEYS, numbers[i], numbers[k], (i + k) % 2);
 		}
-	const tutti_table_config wide = WITH(tutti_table_keys(TUTTI_I64, 2, tutti_accumulate()), it.count = 5000), half = tutti_table_keys(TUTTI_F16, 7, tutti_accumulate());
+	const tutti_table_config wide = WITH(tutti_table_keys(TUTTI_I64, 2, tutti_accumulate()), it.count = 5000),
+				 half = tutti_table_keys(TUTTI_F16, 7, tutti_accumulate());
 	keys_on_servers(job, &wide, KEYS, 2, 2, false);
 	keys_on_servers(job, &half, KEYS, 3, 2, true);
 }

@@ -25,7 +25,9 @@ enum { SEEDS = 12 };
 static void on_wires(void (*program)(tutti *), const int *sizes, int timeout_ms, const char *allreduce)
 {
 	for (; *sizes; sizes++) {
-		struct ranks run = { .size = *sizes, .timeout_ms = timeout_ms, .allreduce = allreduce, .program = program };
+		struct ranks run = {
+			.size = *sizes, .timeout_ms = timeout_ms, .allreduce = allreduce, .program = program
+		};
 		for (run.wire = "sim"; run.seed < SEEDS; run.seed++)
 			CU_ASSERT_EQUAL(run_ranks(run), 0);
 		CU_ASSERT_EQUAL(run_real_ranks(run), 0);
@@ -1180,7 +1182,9 @@ static void program_silent(tutti *job)
 static void test_silent(void)
 {
 	for (uint64_t seed = 0; seed < 3 * SEEDS; seed++) {
-		struct ranks run = { .size = 5, .wire = "sim", .seed = seed, .timeout_ms = 200, .program = program_silent };
+		struct ranks run = {
+			.size = 5, .wire = "sim", .seed = seed, .timeout_ms = 200, .program = program_silent
+		};
 		CU_ASSERT_EQUAL(run_ranks(run), 0);
 	}
 }
@@ -1199,7 +1203,8 @@ static void program_absent(tutti *job)
 		pass_time(900 * TT_MS);
 	CHECK(tutti_allreduce(job, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == -ETIMEDOUT);
 	CHECK(tutti_rank(job) == 1 || tt_now() - then < 600 * TT_MS);
-	CHECK(strstr(tutti_why(), "rank 3 gave it up after 150 ms: it had not been called by rank 1: its last call was barrier"));
+	CHECK(strstr(tutti_why(),
+	             "rank 3 gave it up after 150 ms: it had not been called by rank 1: its last call was barrier"));
 	CHECK(tutti_barrier(job, NULL) == -ETIMEDOUT && strstr(tutti_why(), "tutti_group_shrink"));
 	tutti_group_timeout(job, 0);
 	CHECK(tutti_group_shrink(job, &again) == 0 && tutti_size(again) == tutti_size(job));
@@ -1226,7 +1231,8 @@ static void program_cancel(tutti *job)
 	}
 	CHECK(tutti_allreduce(job, v, v, COUNT, TUTTI_F32, TUTTI_SUM, &op) == 0);
 	for (int i = 0, err; i < 2; i++)
-		CHECK((err = tutti_wait(&op, WAIT_MS)) == -EINPROGRESS || err == -ECONNABORTED); /* the other one cancels, too */
+		CHECK((err = tutti_wait(&op, WAIT_MS)) == -EINPROGRESS ||
+		      err == -ECONNABORTED); /* the other one cancels, too */
 	CHECK(tutti_cancel(&op) != -EINPROGRESS);
 	CHECK(tutti_test(&op) == -ECANCELED || tutti_test(&op) == -ECONNABORTED);
 	CHECK(tt_member(job->job, 1)->state != TT_GONE);
@@ -1446,7 +1452,8 @@ static void test_detour(void)
 static void test_far_peer(void)
 {
 #ifdef HAVE_LIBCONFIG
-	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .hosts = 2, .wire = "shm", .program = program_far_peer }), 0);
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .hosts = 2, .wire = "shm", .program = program_far_peer }),
+	                0);
 #endif
 }
 
@@ -1838,13 +1845,26 @@ static void test_two_back(void) { on_wires(program_two_back, five, 3000, NULL); 
 static void test_newcomer(void) { on_wires(program_newcomer, five_down, 2000, NULL); }
 
 static CU_TestInfo group_tests[] = {
-	{ "a rank comes back", test_rejoin }, { "a new rank", test_newcomer }, { "two ranks come back", test_two_back }, { "rank 0 leaves at once", test_leaves_at_once }, { "one of many comes back", test_one_of_many },
-	{ "they shrink long after each other", test_shrink_skewed }, { "one leaves as it has shrunk", test_leave_shrunk },
-	{ "two leave as they have shrunk", test_two_leave_shrunk }, { "no memory for a shrunk group", test_no_memory },
-	{ "shrink", test_shrink }, { "shrink without one that does not come", test_shrink_without },
-	{ "split", test_split }, { "window of a part", test_part_window }, { "peer", test_peer }, { "far peer", test_far_peer }, { "detour", test_detour },
-	{ "two groups at once", test_two_groups }, { "a part goes on", test_part_goes_on },
-	{ "as many groups as there can be", test_many_groups }, CU_TEST_INFO_NULL,
+	{ "a rank comes back", test_rejoin },
+	{ "a new rank", test_newcomer },
+	{ "two ranks come back", test_two_back },
+	{ "rank 0 leaves at once", test_leaves_at_once },
+	{ "one of many comes back", test_one_of_many },
+	{ "they shrink long after each other", test_shrink_skewed },
+	{ "one leaves as it has shrunk", test_leave_shrunk },
+	{ "two leave as they have shrunk", test_two_leave_shrunk },
+	{ "no memory for a shrunk group", test_no_memory },
+	{ "shrink", test_shrink },
+	{ "shrink without one that does not come", test_shrink_without },
+	{ "split", test_split },
+	{ "window of a part", test_part_window },
+	{ "peer", test_peer },
+	{ "far peer", test_far_peer },
+	{ "detour", test_detour },
+	{ "two groups at once", test_two_groups },
+	{ "a part goes on", test_part_goes_on },
+	{ "as many groups as there can be", test_many_groups },
+	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo collective_tests[] = {
 	{ "all-reduce: counts, algorithm chosen", test_counts_auto }, { "all-reduce: counts, ring", test_counts_ring },
