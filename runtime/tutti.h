@@ -28,11 +28,11 @@
  * -ENOTSUP (not in this build) and what sockets and files may say. Further errors of groups and tables stand with their
  * functions.
  *
- * Who is dead. A process that ends is known at once. A rank that gives no sign of life for TUTTI_SILENCE (10 s) is
+ * Death. A process that ends is known at once. A rank that gives no sign of life for TUTTI_SILENCE (10 s) is
  * evicted from the job: all ranks learn of that, and calls that need the rank end with -ECONNRESET. A rank that
  * computes or waits for its disk gives signs of life: a thread of the library answers for the rank. Two other things
- * evict a rank: tutti_group_evict; and memory of an operation that was given up, which the rank holds, and neither
- * gives back nor moves bytes for TUTTI_SILENCE.
+ * evict a rank: tutti_group_evict; and memory of an operation that was given up, if the rank holds that memory and
+ * neither gives the memory back nor moves bytes for TUTTI_SILENCE.
  *
  * Waiting. With a NULL `tutti_op *` a function waits until the operation has ended. With an op the function only starts
  * the operation: op and memory belong to the library until tutti_cancel returns, or tutti_wait or tutti_test anything
@@ -120,7 +120,7 @@ void tutti_free(tutti *, void *memory); /* also after the job was left, and with
 
 /* ---- groups ----
  *
- * What takes a `tutti *` takes the ranks of that group, from 0 up: collectives, windows, tables, stats. Collectives of
+ * Calls with a `tutti *` take the ranks of that group, from 0 up: collectives, windows, tables, stats. Collectives of
  * one group do not wait for those of another one. Memory, event_fd, and the names of windows and tables are the whole
  * job's, whichever of its groups is named. Sentences, and tutti_change, name ranks by their numbers in the job. */
 
@@ -308,14 +308,14 @@ int tutti_alltoallv(tutti *, const void *in, const size_t in_bytes[], const size
 
 /* ---- stats ----
  *
- * What this rank has done so far. An operation is timed from the call to its end, in microseconds; the times of
+ * Counters of this rank's work so far. An operation is timed from the call to its end, in microseconds; the times of
  * operations that failed are left out, and so are their bytes. Quantiles are good to a sixteenth. Of many one-sided
  * operations and messages only every 16th is timed; all are counted. */
 typedef enum tutti_stat_kind { /* later releases append to it */
 	TUTTI_STAT_PUT, TUTTI_STAT_GET, TUTTI_STAT_ADD, TUTTI_STAT_NOTIFY, /* tutti_put_notify */
-	/* What the library sends: messages, and the large pieces of collectives. */
+	/* Traffic that the library sends: messages, and the large pieces of collectives. */
 	TUTTI_STAT_MESSAGE, TUTTI_STAT_CHUNK,
-	/* What came; only counted, like the five that follow. */
+	/* Traffic that came; only counted, like the five that follow. */
 	TUTTI_STAT_NOTIFY_IN, TUTTI_STAT_MESSAGE_IN, TUTTI_STAT_CHUNK_IN,
 	TUTTI_STAT_CONNECT, TUTTI_STAT_PING,        /* connections made, pings sent */
 	TUTTI_STAT_GONE, TUTTI_STAT_CUT,            /* ranks that went down; that this rank evicted */
@@ -346,10 +346,11 @@ int tutti_stats_dump(tutti *, int fd);
 
 /* ---- update rules ----
  *
- * What the servers of a table do with a delta d that is pushed to the values w. In these equations each line is for
- * every element; g = scale d + weight_decay w is the gradient (without weight_decay where the rule does not take it);
- * lr is learning_rate; t counts the pushes to this shard, this one too: rows that were not in a push are not moved by
- * it, but their bias correction goes on. d has the table's type, and a number for each element that is pushed.
+ * An update rule says how the servers of a table change the values w by a delta d that is pushed. In these equations
+ * each line is for every element; g = scale d + weight_decay w is the gradient (without weight_decay where the rule
+ * does not take it); lr is learning_rate; t counts the pushes to this shard, this one too: rows that were not in a push
+ * are not moved by it, but their bias correction goes on. d has the table's type, and a number for each element that is
+ * pushed.
  *
  * m, G, v, b, s, z and n are state, which the server keeps: one number for each element of the table, of G, b and s for
  * each worker too; f64 in a table of f64, else f32; at first 0, where nothing else is said. f16 and bf16 are computed
@@ -426,8 +427,8 @@ typedef struct tutti_update {
 /* Returns options that leave everything as the table has it. The program sets those that differ for a push. */
 tutti_update tutti_update_defaults(void);
 
-/* What a rule of the program's own gets: it sets to[i] to what it makes of w[i] and d[i], for `count` elements. The
- * function is called for ranges that do not overlap by several threads at once, and for a push in as many pieces, in
+/* The arguments of a rule of the program's own, which sets to[i] from w[i] and d[i], for `count` elements. The function
+ * is called for ranges that do not overlap by several threads at once, and for a push in as many pieces, in
  * any order. It must not call tutti. */
 typedef struct tutti_update_piece {
 	tutti_type type;         /* of to, w and d */
@@ -477,9 +478,9 @@ tutti_updater tutti_own(void (*own)(const tutti_update_piece *), void *arg, int 
  * in the order of the rows; n listed rows are n x row elements in the order of the list. Servers and workers are the
  * ranks that the config lists; others may open the table too, pull and assign.
  *
- * What is whole: each element, always. A push is applied in pieces of up to 256 KiB, each of them whole: pushes of one
- * worker to a server in the order of its calls, those of several workers as they come. A pull sees each server's values
- * as they are at that moment, also while others push: some elements of a push perhaps, and others not.
+ * Each element is read and written whole, always. A push is applied in pieces of up to 256 KiB, each of them whole:
+ * pushes of one worker to a server in the order of its calls, those of several workers as they come. A pull sees each
+ * server's values as they are at that moment, also while others push: some elements of a push perhaps, and others not.
  *
  * Consistency says how far workers may be apart. A worker's pushes are counted, at each server:
  *   ASYNC  nobody waits for anybody, as above
@@ -558,8 +559,8 @@ typedef struct tutti_table_config { /* the same on all ranks */
 #define TUTTI_TABLE_FRESH 4u
 /* ... and a push makes rows fresh for its own worker, too, as in Multiverso's newer matrix. */
 #define TUTTI_TABLE_FRESH_OWN 8u
-/* What goes within messages (rows, keys, shards of up to 32 KiB) goes without its zeros, where that is shorter; -0
- * becomes 0. */
+/* Data within messages (rows, keys, shards of up to 32 KiB) goes without its zeros, where that is shorter; -0 becomes
+ * 0. */
 #define TUTTI_TABLE_FILTER 16u
 /* Each server has count / servers rows, rounded down, and the last one the rest as well, as Multiverso has it; with
  * fewer rows than servers the first ones have one each. */
