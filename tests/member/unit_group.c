@@ -626,6 +626,32 @@ static void program_refused(tutti *job)
 
 static void test_refused(void) { on_sim(program_refused, 2, DEADLINE); }
 
+/* A sentence that is longer than this rank keeps says nothing against the rank that sends it. */
+static void program_long_reason(tutti *job)
+{
+	uint8_t down[256];
+	struct tt_pack p = tt_pack(down, sizeof down);
+	char why[241];
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 1) {
+		memset(why, 'y', sizeof why - 1);
+		why[sizeof why - 1] = 0;
+		tt_put8(&p, TT_DOWN);
+		tt_put32(&p, 2);
+		tt_put32(&p, tt_member(job->job, 2)->epoch);
+		tt_put32(&p, ECONNRESET);
+		tt_put_text(&p, why);
+		send_raw(job, 0, down, (size_t)(p.at - down));
+	}
+	for (int ms = 0; tutti_rank(job) == 0 && ms < DEADLINE && !has_gone(job, 2); ms++)
+		pass_time(TT_MS);
+	CHECK(tutti_rank(job) != 0 || (has_gone(job, 2) && !has_gone(job, 1)));
+	pass_time(50 * TT_MS);
+}
+
+static void test_long_reason(void) { on_sim(program_long_reason, 3, DEADLINE); }
+
 /* ---- a net that does not answer ---- */
 
 static struct tt_transport mute, spoken; /* shm, without and with connections that come up */
@@ -721,6 +747,7 @@ static void test_many_groups(void)
 
 static CU_TestInfo sense_tests[] = {
 	{ "wrong ballots", test_wrong_ballot }, { "a wrong goodbye", test_wrong_bye }, { "refused, and stays", test_refused },
+	{ "a long reason", test_long_reason },
 	{ "many groups", test_many_groups }, { "a mute net", test_mute_net }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo beat_tests[] = {

@@ -125,6 +125,30 @@ static void test_sums(void) { on_wires(program_sums, (const int[]){ 1, 2, 3, 5, 
 /* ---- several calls, several tables ---- */
 
 /* Started together; each worker's pushes to a server are applied in order, so the last pull of a lone worker sees them all. */
+/* An option names a worker by its place in the table's list: rank 2 is worker 0 here, and there is no worker 1. */
+static void program_named(tutti *job)
+{
+	static const int servers[] = { 0 }, workers[] = { 2 };
+	const tutti_table_config c = WITH(tutti_table_f32(1, tutti_adagrad(0.1)), it.servers = 1, it.server = servers,
+	                                  it.workers = 1, it.worker = workers);
+	const tutti_update first = WITH(tutti_update_defaults(), it.worker = 0);
+	const tutti_update second = WITH(tutti_update_defaults(), it.worker = 1);
+	tutti_table *t[2] = { open_table(job, "left alone", &c), open_table(job, "named", &c) };
+	float one = 1, v[2] = { 0 };
+
+	for (int i = 0; tutti_rank(job) == 2 && i < 2; i++) {
+		CHECK(tutti_table_push(t[i], &one, NULL, NULL) == 0);
+		CHECK(tutti_table_push(t[i], &one, i ? &first : NULL, NULL) == 0);
+		CHECK(tutti_table_pull(t[i], &v[i], NULL) == 0);
+		CHECK(tutti_table_push(t[i], &one, &second, NULL) == -EINVAL);
+	}
+	CHECK(tutti_rank(job) != 2 || (v[0] == v[1] && v[0] < 0));
+	close_table(job, t[0]);
+	close_table(job, t[1]);
+}
+
+static void test_named(void) { run_on_wires(program_named, (const int[]){ 3, 0 }, 2); }
+
 static void program_started(tutti *job)
 {
 	enum { COUNT = 90000, CALLS = 6 };
@@ -486,6 +510,7 @@ static CU_TestInfo table_tests[] = {
 	{ "options in a message", test_options },
 	{ "sums", test_sums },
 	{ "part", test_part },
+	{ "a worker is named", test_named },
 	{ "started", test_started },
 	{ "push and pull", test_both },
 	{ "rules and options", test_rules },

@@ -399,6 +399,15 @@ test_stopped() {
 	done
 }
 
+# Its socket listens from the beginning, so the others connect before it lives: they wait for it all the same.
+test_late_rank_0() {
+	export TUTTI_SILENCE=1000
+	run -n 2 sh -c "[ \$TUTTI_RANK = 1 ] || sleep 3; exec '$tutti' perf pingpong --iters 1 --no-baseline"
+	unset TUTTI_SILENCE
+	check "status 0" is $status 0
+	check "it was waited for" has err 'joining waits for rank 0'
+}
+
 # The library says so on the pipe; here the rank does it itself, and then runs on.
 test_evicted() {
 	for deaf in '' "trap '' TERM;"; do
@@ -506,4 +515,4 @@ test_info() {
 }
 
 run_tests "environment boot_socket secret default_number output lines_stay_whole input signal_state failure grace keep_going survive server table exec refusals limits signals
-	stats_signal background stop stopped evicted rendezvous killed leftovers broken_output info" "$@"
+	stats_signal background stop stopped late_rank_0 evicted rendezvous killed leftovers broken_output info" "$@"
