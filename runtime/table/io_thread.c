@@ -221,6 +221,7 @@ int tt_table_io_order(struct tutti_table *t, const char *what, struct tt_order *
 	if (!(q.server = calloc((size_t)t->servers, sizeof *q.server)))
 		return tt_fail(-ENOMEM, "%s: no memory to ask %d servers", what, t->servers);
 	tt_lock(job);
+	tt_operation_note(job, what);
 	q.number = ++tt_tables(job)->generation;
 	tt_list_append(&tt_tables(job)->enquiries, &q.link);
 	for (int i = 0; i < t->servers; i++) {
