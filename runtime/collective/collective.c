@@ -185,15 +185,21 @@ static bool is_to_hear(const struct tutti *g, int to)
 
 static void push(struct tt_coll *);
 
+static bool is_given_up(const struct tutti *g, uint32_t seq)
+{
+	const struct tt_coll_group *own = tt_coll_group(g);
+
+	return own->why && !tt_before(seq, own->given_up_at);
+}
+
 /* A call that a rank has finished keeps its result. */
 static void give_up_group(struct tutti *g, uint32_t at, const char *why)
 {
 	struct tt_coll_group *own = tt_coll_group(g);
 
-	if (g->retired || (own->given_up && !tt_before(at, own->given_up_at)))
+	if (g->retired || is_given_up(g, at))
 		return;
-	own->why = own->given_up ? own->why : tt_text_keep(g->job, why);
-	own->given_up = true;
+	own->why = own->why ? own->why : tt_text_keep(g->job, why);
 	own->given_up_at = at;
 	remember_failed(g, at);
 	for (int i = 0; i < g->n; i++)
@@ -207,15 +213,8 @@ static void give_up_group(struct tutti *g, uint32_t at, const char *why)
 	}
 }
 
-static bool is_given_up(const struct tutti *g, uint32_t seq)
-{
-	const struct tt_coll_group *own = tt_coll_group(g);
-
-	return own->given_up && !tt_before(seq, own->given_up_at);
-}
-
-/* False: the message is for a call that goes on, or may still do. */
-static bool is_settled(struct tutti *g, const struct kept *k)
+/* Takes a GAVE_UP, and answers what comes for a call that was given up. False: the call goes on, or may still do. */
+static bool settle(struct tutti *g, const struct kept *k)
 {
 	char why[400];
 
@@ -395,7 +394,7 @@ static void stop(struct tt_coll *c, int rank)
 static void compare(struct tt_coll *c, const struct kept *k)
 {
 	if (k->tag == TAG_GAVE_UP)
-		is_settled(c->group, k);
+		settle(c->group, k);
 	else if (k->tag == TAG_STOP)
 		stop(c, c->group->seats[k->from].rank);
 	else if (k->tag == TAG_ABORT)
@@ -744,7 +743,7 @@ static void take_message(struct tt_member *from, struct tt_pack *p)
 	k.len = tt_pack_left(p);
 	k.bytes = p->at;
 	p->bad |= ahead > AHEAD_MAX;
-	if (!p->bad && k.from >= 0 && is_settled(g, &k))
+	if (!p->bad && k.from >= 0 && settle(g, &k))
 		return;
 	if (!p->bad && !c && ahead < 0 && k.tag == TT_TAG_OFFER)
 		tt_segment_answer(g, k.from, k.seq, k.print);

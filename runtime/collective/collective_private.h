@@ -47,9 +47,8 @@ struct tt_coll_group {
 	struct tt_segment *segment; /* NULL: none, or no call has needed one yet */
 	bool any_failed;
 	uint32_t failed;            /* the number of the first collective that failed */
-	bool given_up;              /* no collective goes on here: some rank has waited for too long ... */
-	uint32_t given_up_at;       /* ... in the call of this number */
-	const char *why;            /* the words; the job keeps them */
+	const char *why;            /* NULL: collectives go on here. Else the words, kept by the job: some rank ... */
+	uint32_t given_up_at;       /* ... has waited for too long in the call of this number */
 };
 static inline struct tt_collectives *tt_collectives(const struct tt_job *job) { return job->own[TT_COLLECTIVE_SLOT]; }
 static inline struct tt_coll_group *tt_coll_group(const struct tutti *g) { return g->own[TT_COLLECTIVE_SLOT]; }

@@ -10,12 +10,13 @@
  *      member -- REPORT b {accepted at, view} --> coordinator       once it is in the call; it joins no ballot below b
  *      coordinator -- PROPOSE b view --> the view     the highest accepted one reported, else all that reported
  *      member -- ACCEPT b --> coordinator
- *      coordinator -- DECIDE view --> the view        when all ranks of the view that are left have accepted
+ *      coordinator -- DECIDE view --> all that are left   when all ranks of the view that are left have accepted
  *
  * A member that has promised a higher ballot answers REFUSE. Reports and acceptances must come from more than half of
  * the group, or from half of it with its first rank; ranks that have left in order do not count. So two halves of a
- * cut network cannot both go on; TUTTI_MINORITY=yes gives that up. If a rank of a decided view has died meanwhile, the
- * next collective fails on all its ranks.
+ * cut network cannot both go on; TUTTI_MINORITY=yes gives that up. A rank that lives and does not call in time is left
+ * out: each rank skips such a rank for itself, which only changes whom it waits for and who coordinates. If a rank of
+ * a decided view has died meanwhile, the next collective fails on all ranks of the view.
  */
 #include "engine/engine.h"
 #include "member/member_private.h"

@@ -388,7 +388,7 @@ static void on_up(struct tt_peer *peer)
 		tt_timer_stop(&l->patience);
 	if (l && ask_better_nets(l))
 		return;
-	if (l) 
+	if (l)
 		tt_greeting_start(l);
 	else if (!(l = new_link(job, peer, NULL)))
 		tt_log(TT_ERROR, "no memory for a connection from %s", peer->addr);

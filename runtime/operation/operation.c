@@ -1,6 +1,6 @@
 /* operation.c - started operations: waited for, tested, cancelled; and the end of every blocking call
  *
- * What happens as time passes is the same for all, whether a thread waits or not. After TUTTI_SILENCE the ranks that an
+ * Time passes alike for all operations, whether a thread waits or not. After TUTTI_SILENCE the ranks that an
  * operation waits for are asked what they do, and a line in the log says who they are. After TUTTI_TIMEOUT, or the
  * group's own timeout, the operation is given up. Nobody is evicted for that: silent ranks are the heartbeat's. */
 #include "engine/engine.h"

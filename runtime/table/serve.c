@@ -394,7 +394,7 @@ int tt_table_apply(struct tutti_table *t, int worker, unsigned flags, const tutt
 static const size_t numbers[] = { AT(scale), AT(learning_rate), AT(weight_decay), AT(momentum), AT(rho), AT(lambda),
 	AT(beta1), AT(beta2), AT(epsilon), AT(alpha), AT(beta), AT(l1), AT(l2) }; /* in the order of a message */
 
-/* set: bit 0 says whether there is a worker, bit k + 1 whether numbers[k] is set. What is not set is 0. */
+/* set: bit 0 says whether there is a worker, bit k + 1 whether numbers[k] is set. Numbers that are not set are 0. */
 void tt_table_get_options(struct tt_pack *p, tutti_update *u)
 {
 	uint32_t set = tt_get32(p), worker = tt_get32(p);

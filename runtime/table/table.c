@@ -530,7 +530,7 @@ static const struct tt_message messages[] = {
 	{ TT_EXPECT, "expect", tt_table_take_expect },
 };
 
-/* Who is slow is not the server that others wait for. */
+/* The worker that others wait for, so that nobody blames this server. */
 void tt_table_doing(const struct tt_job *job, char *text, size_t size)
 {
 	tt_list_each(node, &tt_tables(job)->tables) {

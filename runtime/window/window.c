@@ -307,7 +307,7 @@ static void ask_for(struct remote *r)
 
 static bool is_post(const struct tt_post *p, const void *arg) { return p == arg; }
 
-/* What a transport has ends by itself, since the rank lives. */
+/* An operation that a transport has ends by itself, since the rank lives. */
 static void give_up(struct tt_operation *q, int err)
 {
 	struct tutti_window *w = q->of;
