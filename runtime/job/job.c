@@ -69,7 +69,7 @@ static int resolve_settings(struct tt_job *job, const tutti_config *given, struc
 	if (launch->size > MEMBERS_MAX)
 		return tt_fail(-EINVAL, "%d ranks are more than the %d that a job may have", launch->size, MEMBERS_MAX);
 	job->silence = tt_setting_time(&job->settings, TT_SILENCE);
-	job->timeout = all->shortest_timeout = tt_setting_time(&job->settings, TT_TIMEOUT);
+	job->timeout = tt_setting_time(&job->settings, TT_TIMEOUT);
 	job->rank = launch->rank;
 	job->size = launch->size;
 	all->launched = job->size;

@@ -256,10 +256,7 @@ int tutti_group_timeout(tutti *g, int ms)
 		               TIMEOUT_MIN_MS);
 	tt_lock(job);
 	g->timeout = ms == TUTTI_NEVER ? TT_FOREVER : (uint64_t)ms * TT_MS;
-	if (ms > 0 && g->timeout < tt_members(job)->shortest_timeout) {
-		tt_members(job)->shortest_timeout = g->timeout;
-		tt_heartbeat_start(job); /* with shorter looks */
-	}
+	tt_heartbeat_start(job); /* a short timeout makes for short looks */
 	tt_unlock(job);
 	return 0;
 }

@@ -21,7 +21,7 @@ static const struct {
 	[TT_TIME_HEARTBEAT] = { 4, 25, 500 },
 	[TT_TIME_LOOK] = { 16, 2, 200 },
 	[TT_TIME_GRACE] = { 8, 0, 30 },
-	[TT_TIME_STALE] = { 4, 0, 500 },
+	[TT_TIME_STALE] = { 1, 0, 1000 }, /* more than news.c keeps a death to itself */
 	[TT_TIME_NET] = { 4, 0, 2500 },
 	[TT_TIME_RETRY_MIN] = { 100, 0, 10 },
 	[TT_TIME_RETRY_MAX] = { 20, 0, 300 },
@@ -39,8 +39,10 @@ uint64_t tt_time(const struct tt_job *job, enum tt_time t)
 /* A timeout that is shorter than the silence makes for shorter looks. */
 static uint64_t time_of_look(const struct tt_job *job)
 {
-	uint64_t shortest = tt_min(job->timeout, tt_members(job)->shortest_timeout);
+	uint64_t shortest = job->timeout;
 
+	tt_each_group(g, job)
+		shortest = tt_min(shortest, tt_group_timeout(g));
 	return tt_max(tt_min(tt_time(job, TT_TIME_LOOK), shortest / 8), TT_MS);
 }
 
@@ -155,5 +157,9 @@ static void look(struct tt_timer *t)
 
 void tt_heartbeat_start(struct tt_job *job)
 {
-	tt_timer_start(job, &tt_members(job)->heartbeat, tt_now() + time_of_look(job), look);
+	struct tt_timer *t = &tt_members(job)->heartbeat;
+	uint64_t at = tt_now() + time_of_look(job);
+
+	if (!tt_timer_runs(t) || at < t->at)
+		tt_timer_start(job, t, at, look);
 }

@@ -118,7 +118,6 @@ struct tt_members { /* the room's own struct in a job */
 	uint64_t endpoints_sent;    /* when this rank began to pass the table of endpoints on; 0: not yet */
 	struct tt_text *texts;      /* see tt_text_keep */
 	struct tt_timer heartbeat;
-	uint64_t shortest_timeout;  /* that any group was ever given, in nanoseconds */
 	bool node_list;
 	bool minority;              /* a minority of a group may go on */
 	bool evicted;               /* the others have evicted this rank */

@@ -130,7 +130,7 @@ void tt_group_revoked(struct tt_member *from, struct tt_pack *); /* a message */
 
 /* ---- heartbeat.c ---- */
 
-void tt_heartbeat_start(struct tt_job *);               /* until this rank leaves */
+void tt_heartbeat_start(struct tt_job *);               /* until this rank leaves; or hastens the next look */
 void tt_heartbeat_begin(struct tt_link *);              /* it is up: the silence counts from now on */
 void tt_heartbeat_ask(struct tt_link *);                /* sends a PING, unless one has no answer yet */
 void tt_heartbeat_asked(struct tt_link *);              /* a PING goes out */

@@ -745,6 +745,17 @@ static void test_many_groups(void)
 	CU_ASSERT_EQUAL(run_ranks(run), 0);
 }
 
+/* Who gave up a collective because of a death must not be blamed before the death is told (grace() in news.c). */
+static void test_stale(void)
+{
+	for (uint64_t ms = 100; ms <= 100000; ms += ms / 10) {
+		struct tt_job job = { .silence = ms * TT_MS };
+		uint64_t untold = tt_time(&job, TT_TIME_HEARTBEAT) + tt_time(&job, TT_TIME_LOOK) +
+		                  2 * tt_time(&job, TT_TIME_GRACE);
+		CU_ASSERT(tt_time(&job, TT_TIME_STALE) > untold);
+	}
+}
+
 static CU_TestInfo sense_tests[] = {
 	{ "wrong ballots", test_wrong_ballot }, { "a wrong goodbye", test_wrong_bye }, { "refused, and stays", test_refused },
 	{ "a long reason", test_long_reason },
@@ -753,6 +764,7 @@ static CU_TestInfo sense_tests[] = {
 static CU_TestInfo beat_tests[] = {
 	{ "a silent rank", test_silent }, { "idle ranks", test_idle }, { "a slow rank", test_slow },
 	{ "all were stopped", test_stopped_briefly }, { "leaving is bounded", test_leave_stuck },
+	{ "who is blamed", test_stale },
 	{ "a rank is expelled", test_evict }, { "two expel each other", test_mutual }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo watch_tests[] = {
