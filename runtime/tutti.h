@@ -679,6 +679,22 @@ int tutti_table_load(tutti_table *, const char *folder);
  * closes the table. */
 int tutti_table_reopen(tutti_table *);
 
+/* ---- averaging ----
+ *
+ * The copies of a model, one on each rank, are kept together. A model is a list of tensors; a flat buffer is a list of
+ * one. All ranks give lists of the same counts and types. The list is copied at opening; the tensors' memory stays the
+ * program's. Of memory of tutti_alloc nothing is copied on the way. */
+
+/* ---- averaging: all-reduce SGD ---- */
+
+/* ---- averaging: elastic, synchronous ---- */
+
+/* ---- averaging: a center on servers ---- */
+
+/* ---- averaging: gossip ---- */
+
+/* ---- controller and workers ---- */
+
 /* Returns the sentence behind this thread's last error; valid until its next one. Functions without a result leave
  * it. */
 const char *tutti_why(void);
