@@ -763,7 +763,7 @@ static void take_message(struct tt_member *from, struct tt_pack *p)
 		return;
 	copy = malloc(sizeof *copy + k.len);
 	if (!copy) {
-		tt_member_gone(from, -ENOMEM, "no memory for a message of rank %d", from->rank);
+		tt_member_gone(from, -ENOMEM, "no memory for a message of %s", tt_member_label(from).text);
 		return;
 	}
 	*copy = k;

@@ -188,8 +188,8 @@ static int compare_layout(struct tt_allreduce *a, int seat, uint32_t print)
 	if (print == tt_coll_group(a->coll.group)->layout.print)
 		return 0;
 	a->coll.culprit = a->coll.group->seats[seat].rank;
-	return tt_fail(-EPROTO, "all-reduce: rank %d and this one do not agree on which ranks share a host",
-	               a->coll.culprit);
+	return tt_fail(-EPROTO, "all-reduce: %s and this one do not agree on which ranks share a host",
+	               tt_member_label(tt_member(a->coll.job, a->coll.culprit)).text);
 }
 
 static void tell_host(struct tt_allreduce *a)

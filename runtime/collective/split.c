@@ -69,7 +69,8 @@ static int fill_part(struct tutti *part, struct tutti *parent, const uint8_t *va
 	for (int i = 0; !err && i < n; i++) {
 		const struct tt_seat *s = &parent->seats[picked[i].at];
 		if (picked[i].slot >= TT_GROUPS)
-			err = tt_fail(-ECONNABORTED, "split: rank %d gave it up: it has too many groups open", s->rank);
+			err = tt_fail(-ECONNABORTED, "split: %s gave it up: it has too many groups open",
+			              tt_member_label(tt_member(parent->job, s->rank)).text);
 		tt_group_seat(part, i, s->rank, s->epoch, picked[i].slot);
 	}
 	free(picked);

@@ -169,8 +169,8 @@ static int ask_nets(struct tt_member *m)
 
 	do {
 		if (!(net = next_net(m, addr))) {
-			tt_member_fail_soon(m, 0, -EHOSTUNREACH, "no transport of mine leads to rank %d at \"%s\"",
-			                    m->rank, m->addr);
+			tt_member_fail_soon(m, 0, -EHOSTUNREACH, "no transport of mine leads to %s at \"%s\"",
+			                    tt_member_label(m).text, m->addr);
 			return 0;
 		}
 		err = net->transport->connect(net, addr, &peer);
@@ -182,13 +182,13 @@ static int ask_nets(struct tt_member *m)
 		return err;
 	}
 	if (err) {
-		tt_member_fail_soon(m, 0, err, "cannot connect to rank %d: %s", m->rank, tt_why());
+		tt_member_fail_soon(m, 0, err, "cannot connect to %s: %s", tt_member_label(m).text, tt_why());
 		return 0;
 	}
 	m->link = new_link(job, peer, m);
 	if (!m->link) {
 		net->transport->disconnect(peer);
-		tt_member_fail_soon(m, 0, -ENOMEM, "no memory to connect to rank %d", m->rank);
+		tt_member_fail_soon(m, 0, -ENOMEM, "no memory to connect to %s", tt_member_label(m).text);
 	} else if (has_next_net(m)) {
 		tt_timer_start(job, &m->link->patience, tt_now() + tt_time(job, TT_TIME_NET), pass_over);
 	}
@@ -202,7 +202,7 @@ int tt_member_connect(struct tt_member *m)
 	if (!*m->addr && m->job->joined) { /* a newcomer, whose endpoint record will come */
 		if (!tt_timer_runs(&m->retry))
 			tt_member_fail_soon(m, m->job->silence, -EHOSTUNREACH,
-			                    "rank %d cannot be reached: its address has not come", m->rank);
+			                    "%s cannot be reached: its address has not come", tt_member_label(m).text);
 		return 0;
 	}
 	tt_timer_stop(&m->retry);
@@ -231,7 +231,7 @@ void tt_member_up(struct tt_member *m, struct tt_link *l)
 	m->courtesy = false;
 	tt_heartbeat_begin(l);
 	warn_of_detour(m);
-	tt_log(TT_DEBUG, "rank %d is connected over %s", m->rank, l->peer->net->transport->name);
+	tt_log(TT_DEBUG, "%s is connected over %s", tt_member_label(m).text, l->peer->net->transport->name);
 	tt_stats_count(&m->stats, TUTTI_STAT_CONNECT, 0);
 	tt_post_waiting(m);
 	if (m->job->leaving) {
@@ -407,8 +407,8 @@ static void member_message(struct tt_member *m, uint8_t type, struct tt_pack *p)
 		message->take(m, p);
 	p->bad |= !message;
 	if (p->bad)
-		tt_member_gone(m, -EPROTO, "rank %d sent a message that makes no sense (type %d, %s)", m->rank, type,
-		               message ? message->name : "unknown");
+		tt_member_gone(m, -EPROTO, "%s sent a message that makes no sense (type %d, %s)",
+		               tt_member_label(m).text, type, message ? message->name : "unknown");
 }
 
 static void on_message(struct tt_peer *peer, const void *bytes, size_t len)
@@ -495,17 +495,18 @@ static void lost(struct tt_member *m, struct tt_link *l, int err)
 		m->link = NULL;
 		ask_nets(m);
 	} else if (forgo(m, err))
-		tt_log(TT_DEBUG, "rank %d is not there to be watched: %s", m->rank, reason(l, strerror(-err)));
+		tt_log(TT_DEBUG, "%s is not there to be watched: %s", tt_member_label(m).text,
+		       reason(l, strerror(-err)));
 	else if (m->state == TT_CONNECTING && may_start_late(m, err) && tt_rendezvous_retry(m, m->job->timeout))
 		m->link = NULL;
 	else if (m->state == TT_CONNECTING && may_have_left(err) && (tt_news_ask_missed(m) || tt_member_is_last(m))) {
 		m->link = NULL;
-		tt_member_fail_soon(m, tt_time(m->job, TT_TIME_GRACE), err, "rank %d cannot be reached at %s: %s",
-		                    m->rank, at, reason(l, strerror(-err)));
+		tt_member_fail_soon(m, tt_time(m->job, TT_TIME_GRACE), err, "%s cannot be reached at %s: %s",
+		                    tt_member_label(m).text, at, reason(l, strerror(-err)));
 	} else if (m->state == TT_CONNECTING) {
 		m->untold = err == -ECONNRESET; /* it was there, and disconnected */
-		tt_member_gone(m, err == -ENXIO ? -EHOSTUNREACH : err, "rank %d cannot be reached at %s: %s", m->rank,
-		               at, reason(l, strerror(-err)));
+		tt_member_gone(m, err == -ENXIO ? -EHOSTUNREACH : err, "%s cannot be reached at %s: %s",
+		               tt_member_label(m).text, at, reason(l, strerror(-err)));
 	}
 }
 

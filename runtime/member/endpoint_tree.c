@@ -63,7 +63,7 @@ void tt_endpoint_put(struct tt_pack *p, const struct tt_member *m)
 static void take_empty_record(struct tt_member *m)
 {
 	if (m->state == TT_AWAY)
-		tt_member_gone(m, -ENOTCONN, "rank %d had gone before this rank joined", m->rank);
+		tt_member_gone(m, -ENOTCONN, "%s had gone before this rank joined", tt_member_label(m).text);
 }
 
 void tt_endpoint_take(struct tt_pack *p, struct tt_member *m)

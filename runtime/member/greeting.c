@@ -22,7 +22,7 @@ static void end_silent(struct tt_timer *t)
 	    tt_rendezvous_retry(m, m->job->timeout))
 		m->link = NULL;
 	else if (m && m->link == l && m->state == TT_CONNECTING)
-		tt_member_gone(m, -ETIMEDOUT, "%s was cut off: it did not answer a greeting within %llu ms",
+		tt_member_gone(m, -ETIMEDOUT, "%s was evicted: it did not answer a greeting within %llu ms",
 		               tt_member_label(m).text, (unsigned long long)(l->job->silence / TT_MS));
 	tt_link_doom(l);
 }
@@ -186,11 +186,12 @@ static void take_welcome(struct tt_link *l, struct tt_pack *p)
 		tt_late_join_take_number(l->job, (int)rank);
 	p->bad |= all->unnumbered || rank != (uint32_t)l->job->rank;
 	if (p->bad || !epoch)
-		tt_member_gone(m, -EPROTO, "rank %d answered a greeting with nonsense", m->rank);
+		tt_member_gone(m, -EPROTO, "%s answered a greeting with nonsense", tt_member_label(m).text);
 	else if (!tt_member_epoch(m, epoch) && !tt_before(m->epoch, epoch))
-		tt_member_gone(m, -ECONNRESET, "rank %d answered as an earlier life of itself", m->rank);
+		tt_member_gone(m, -ECONNRESET, "%s answered as an earlier life of itself",
+		               tt_member_label(m).text);
 	else if (m->epoch != epoch) /* the later life's HELLO comes, or news of it */
-		tt_member_gone(m, -ECONNRESET, "rank %d has started anew", m->rank);
+		tt_member_gone(m, -ECONNRESET, "%s has started anew", tt_member_label(m).text);
 	else
 		tt_member_up(m, l);
 }
@@ -262,7 +263,7 @@ static void take_refusal(struct tt_link *l, struct tt_pack *p)
 		all->join_err = -EPERM;
 	if (m) {
 		m->untold = true; /* this rank may be the one that was evicted */
-		tt_member_gone(m, -EPERM, "rank %d refused this process: %s", m->rank, text);
+		tt_member_gone(m, -EPERM, "%s refused this process: %s", tt_member_label(m).text, text);
 	}
 	tt_link_doom(l);
 }
@@ -276,8 +277,8 @@ static void take_busy(struct tt_link *l)
 
 	if (m && m->link == l && m->state == TT_CONNECTING) {
 		m->link = NULL;
-		tt_member_fail_soon(m, m->job->silence, -ETIMEDOUT, "rank %d wanted to connect itself, and did not",
-		                    m->rank);
+		tt_member_fail_soon(m, m->job->silence, -ETIMEDOUT, "%s wanted to connect itself, and did not",
+		                    tt_member_label(m).text);
 	}
 	tt_link_doom(l);
 }
@@ -295,7 +296,8 @@ void tt_greeting_take(struct tt_link *l, uint8_t type, struct tt_pack *p)
 	else if (type == TT_BUSY)
 		take_busy(l);
 	else if (m && m->link == l)
-		tt_member_gone(m, -EPROTO, "rank %d answered a greeting with something else (type %d)", m->rank, type);
+		tt_member_gone(m, -EPROTO, "%s answered a greeting with something else (type %d)",
+		               tt_member_label(m).text, type);
 	else
 		tt_link_doom(l);
 }

@@ -117,7 +117,7 @@ static void evict_silent(struct tt_job *job, uint64_t now)
 	struct tt_link *l;
 
 	while ((l = find_silent(job, now)))
-		tt_member_evict(l->member, -ETIMEDOUT, "%s was cut off: it gave no sign of life within %llu ms",
+		tt_member_evict(l->member, -ETIMEDOUT, "%s was evicted: it gave no sign of life within %llu ms",
 		                tt_member_label(l->member).text,
 		                (unsigned long long)((now - l->heartbeat.since) / TT_MS));
 }

@@ -96,7 +96,7 @@ bool tt_member_epoch(struct tt_member *m, uint32_t epoch)
 
 void tt_member_reborn(struct tt_member *m, uint32_t epoch)
 {
-	tt_member_gone(m, -ECONNRESET, "rank %d has started anew", m->rank);
+	tt_member_gone(m, -ECONNRESET, "%s has started anew", tt_member_label(m).text);
 	tt_timer_stop(&m->retry);
 	m->untold = m->silent = m->accuser = m->passed_on = m->nets_again = m->settled = m->fed = false;
 	m->link = NULL; /* doomed already */
@@ -198,7 +198,7 @@ void tt_member_left(struct tt_member *m, const struct tt_pack *bye)
 	tt_timer_stop(&m->retry);
 	m->state = TT_LEFT;
 	m->err = -ENOTCONN;
-	say_why(m, "rank %d has left the job", m->rank);
+	say_why(m, "%s has left the job", tt_member_label(m).text);
 	if (m->link && !m->outstanding)
 		tt_link_doom(m->link);
 	if (bye) {

@@ -54,7 +54,7 @@ static void lose_patience(struct tt_timer *t)
 	if (moved > MOVES * (job->silence / tt_time(job, TT_TIME_HEARTBEAT)))
 		tt_timer_start(job, t, tt_now() + job->silence, lose_patience);
 	else if (m && m->link == l && m->state < TT_LEFT)
-		tt_member_evict(m, -ETIMEDOUT, "%s was cut off: it is alive but did not give back memory of this "
+		tt_member_evict(m, -ETIMEDOUT, "%s was evicted: it is alive but did not give back memory of this "
 		                "rank within %llu ms", tt_member_label(m).text,
 		                (unsigned long long)(job->silence / TT_MS));
 	else

@@ -156,8 +156,8 @@ void tt_say_bye(struct tt_member *m)
 	left = put_groups(&p, m->job, false, &n);
 	left += put_groups(&p, m->job, true, &n);
 	if (left)
-		tt_log(TT_WARN, "rank %d hears nothing of %d groups that this rank has not left: "
-		       "operations there may run out of time", m->rank, left);
+		tt_log(TT_WARN, "%s hears nothing of %d groups that this rank has not left: operations there may run "
+		       "out of time", tt_member_label(m).text, left);
 	struct tt_pack count = tt_pack(bye + 1, 2);
 	tt_put16(&count, n);
 	tt_send(m, bye, (size_t)(p.at - bye), NULL, 0);
@@ -248,7 +248,8 @@ static void lose_net(struct tt_job *job, struct tt_net *net)
 	for (int i = 0; i < job->size; i++) {
 		struct tt_member *m = tt_member(job, i);
 		if (m->link && m->link->peer->net == net)
-			tt_member_gone(m, -ECONNRESET, "rank %d cannot be reached any more: %s", i, tt_why());
+			tt_member_gone(m, -ECONNRESET, "%s cannot be reached any more: %s",
+			               tt_member_label(m).text, tt_why());
 	}
 }
 

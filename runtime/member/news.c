@@ -239,7 +239,8 @@ void tt_news_take_down(struct tt_member *from, struct tt_pack *p)
 	if (rank == (uint32_t)job->rank) { /* the others go on without this rank */
 		say_evicted(job, why);
 		from->untold = from->accuser = true;
-		tt_member_gone(from, -ECONNRESET, "rank %d has cut off this process: %s", from->rank, why);
+		tt_member_gone(from, -ECONNRESET, "this process was evicted, says %s: %s",
+		               tt_member_label(from).text, why);
 	} else if (m->state != TT_LEFT) {
 		tt_member_expel(m, -(int)err, why);
 	} else { /* others may lack its part; it may still finish operations of this rank */

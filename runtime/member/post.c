@@ -182,7 +182,7 @@ void tt_send(struct tt_member *m, const void *head, size_t len, const void *body
 	struct message *msg = make_message(&m->job->scratch, head, len, body, body_len);
 
 	if (!msg) {
-		tt_member_fail_soon(m, 0, -ENOMEM, "no memory for a message to rank %d", m->rank);
+		tt_member_fail_soon(m, 0, -ENOMEM, "no memory for a message to %s", tt_member_label(m).text);
 		return;
 	}
 	msg->post.since = tt_stats_start(m->job);
@@ -218,7 +218,7 @@ bool tt_send_raw(struct tt_link *l, const void *bytes, size_t len)
 	struct message *msg = make_message(NULL, bytes, len, NULL, 0);
 
 	if (!msg && l->member && l->member->link == l)
-		tt_member_gone(l->member, -ENOMEM, "no memory for a message to rank %d", l->member->rank);
+		tt_member_gone(l->member, -ENOMEM, "no memory for a message to %s", tt_member_label(l->member).text);
 	if (!msg) {
 		tt_link_doom(l);
 		return false;

@@ -131,7 +131,7 @@ static int explain(const struct tt_operation *r)
 		return tt_fail(r->err, "%s: given up: %s lives, but has not done its part in time", r->what,
 		               tt_member_label(m).text);
 	if (m)
-		return tt_fail(r->err, "%s: rank %d: %s", r->what, r->rank, strerror(-r->err));
+		return tt_fail(r->err, "%s: %s: %s", r->what, tt_member_label(m).text, strerror(-r->err));
 	return tt_fail(r->err, "%s: %s", r->what, strerror(-r->err));
 }
 
@@ -205,7 +205,7 @@ static bool evict_holder(struct tt_operation *r)
 	struct tt_member *m = r->given_up && r->words->holder ? r->words->holder(r) : NULL;
 
 	if (m)
-		tt_member_evict(m, -ETIMEDOUT, "%s was cut off: a %s was given up, and it neither gave back what it "
+		tt_member_evict(m, -ETIMEDOUT, "%s was evicted: a %s was given up, and it neither gave back what it "
 		                "held of it nor moved bytes within %llu ms", tt_member_label(m).text, r->what,
 		                (unsigned long long)(m->job->silence / TT_MS));
 	return m;

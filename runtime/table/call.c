@@ -446,15 +446,16 @@ static void explain_gate(const struct tt_call_part *p)
 	const struct tt_table_call *c = p->call;
 	struct tutti_table *t = c->table;
 	unsigned long long clock = t->source[p->server].clock, gate = gate_of(p);
+	struct tt_label server = tt_member_label(p->member);
 	char why[400], text[TT_DOING];
 	int n = snprintf(why, sizeof why, "given up after %llu ms: ", tt_timeout_ms(t));
 
 	if (clock >= gate)
 		snprintf(why + n, sizeof why - (size_t)n, "this rank still pulls the version of the table "
-		         "\"%.60s\" that its push would have rank %d write over", t->name, p->member->rank);
+		         "\"%.60s\" that its push would have %s write over", t->name, server.text);
 	else
-		snprintf(why + n, sizeof why - (size_t)n, "the clock of the table \"%.60s\" at rank %d is at "
-		         "%llu, and must come to %llu: %s", t->name, p->member->rank, clock, gate,
+		snprintf(why + n, sizeof why - (size_t)n, "the clock of the table \"%.60s\" at %s is at "
+		         "%llu, and must come to %llu: %s", t->name, server.text, clock, gate,
 		         who_is_slow(p, text));
 	c->request->why = tt_text_keep(t->job, why);
 }
@@ -604,7 +605,7 @@ static void drop_owed(struct tt_call_part *p)
 		tt_list_remove(&p->link);
 		tt_call_end_with(p, -ECANCELED);
 	} else
-		tt_member_evict(p->member, -ETIMEDOUT, "%s was cut off: it has not answered within %llu ms",
+		tt_member_evict(p->member, -ETIMEDOUT, "%s was evicted: it has not answered within %llu ms",
 		                tt_member_label(p->member).text, tt_timeout_ms(p->call->table));
 }
 
@@ -813,7 +814,7 @@ int tt_call_may_push(const struct tutti_table *t, const char *what)
 	if (t->finished)
 		return tt_fail(-EPERM, "%s: this rank has finished with the table \"%s\"", what, t->name);
 	if (!t->works)
-		return tt_fail(-EPERM, "%s: rank %d is no worker of the table \"%s\": see tutti_table_config.worker",
-		               what, t->job->rank, t->name);
+		return tt_fail(-EPERM, "%s: this rank is no worker of the table \"%s\": see tutti_table_config.worker",
+		               what, t->name);
 	return 0;
 }

@@ -390,10 +390,12 @@ static struct tt_table_io *thread_of(struct tutti_table *t)
 /* Nothing may come between a READ and its TAKE, or the TAKE could fail while other servers take theirs. */
 static int check(const struct tt_table_io *c, const struct tt_order *o)
 {
+	struct tt_label who = tt_member_label(tt_member(c->table->job, c->asker.rank));
+
 	if (c->busy)
-		return tt_fail(-EBUSY, "it is being saved or loaded already, for rank %d", c->asker.rank);
+		return tt_fail(-EBUSY, "it is being saved or loaded already, for %s", who.text);
 	if (c->staged && o->what != TT_FILE_TAKE)
-		return tt_fail(-EBUSY, "it is being loaded already, for rank %d", c->asker.rank);
+		return tt_fail(-EBUSY, "it is being loaded already, for %s", who.text);
 	if (o->what != TT_FILE_TAKE && *o->folder != '/')
 		return tt_fail(-EINVAL, "\"%s\" is no absolute path of a folder", o->folder);
 	return 0;

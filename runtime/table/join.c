@@ -84,7 +84,7 @@ static int keep_inbox(struct tt_member *of, struct tt_table_peer *made)
 		peer->pinned = made->pinned;
 		*made = (struct tt_table_peer){ 0 };
 	}
-	return peer ? 0 : tt_fail(-ENOMEM, "no memory for pushes of rank %d", of->rank);
+	return peer ? 0 : tt_fail(-ENOMEM, "no memory for pushes of %s", tt_member_label(of).text);
 }
 
 static bool has_inbox(const struct tt_member *of)
@@ -123,7 +123,7 @@ static int give_slots(struct tt_member *to)
 	int err = 0;
 
 	if (!peer)
-		return tt_fail(-ENOMEM, "no memory for pushes of rank %d", to->rank);
+		return tt_fail(-ENOMEM, "no memory for pushes of %s", tt_member_label(to).text);
 	if (peer->inbox_window || (!peer->inbox && (err = make_inbox(job, peer))))
 		return err;
 	tt_table_inbox_name(name, sizeof name, to->rank);

@@ -77,8 +77,9 @@ static void look_around(struct tt_timer *turn)
 	if (!(at_rest = s->at_rest) || makes_progress(s))
 		return;
 	s->at_rest = NULL;
-	at_rest(s->table, tt_fail(-ETIMEDOUT, "rank %d is in the middle of a push, and has sent no more of it for %llu "
-	                          "ms", find_half_done(s), (unsigned long long)(s->patience / TT_MS)));
+	at_rest(s->table, tt_fail(-ETIMEDOUT, "%s is in the middle of a push, and has sent no more of it for %llu ms",
+	                          tt_member_label(tt_member(job, find_half_done(s))).text,
+	                          (unsigned long long)(s->patience / TT_MS)));
 }
 
 void tt_shard_look(struct tutti_table *t)
@@ -114,7 +115,8 @@ bool tt_shard_wait(struct tt_member *from, struct tutti_table *t, uint8_t type, 
 	if (!(begins && t && t->shard.held) && !has_to_wait(from))
 		return false;
 	if (!(h = malloc(sizeof *h + len))) {
-		tt_member_gone(from, -ENOMEM, "no memory for a push of rank %d that has to wait", from->rank);
+		tt_member_gone(from, -ENOMEM, "no memory for a push of %s that has to wait",
+		               tt_member_label(from).text);
 		return true;
 	}
 	h->from = from;
@@ -139,7 +141,7 @@ static void take_again(struct held *h)
 	else
 		tt_table_take_finish(h->from, &p);
 	if (p.bad)
-		tt_member_gone(h->from, -EPROTO, "rank %d sent a push that makes no sense", h->from->rank);
+		tt_member_gone(h->from, -EPROTO, "%s sent a push that makes no sense", tt_member_label(h->from).text);
 }
 
 void tt_shard_resume(struct tutti_table *t)

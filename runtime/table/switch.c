@@ -275,8 +275,8 @@ static int answer_of(const struct tutti_table *t, int i)
 	if (m->state >= TT_LEFT)
 		return tt_fail(m->err, "table \"%s\": its consistency cannot be changed: %s", t->name, m->why);
 	if (is_gone(t, i))
-		return tt_fail(-ESTALE, "table \"%s\": rank %d has closed it: close yours and open it again", t->name,
-		               m->rank);
+		return tt_fail(-ESTALE, "table \"%s\": %s has closed it: close yours and open it again", t->name,
+		               tt_member_label(m).text);
 	if (t->source[i].changed != t->changes)
 		return explain(t, -ETIMEDOUT);
 	return t->source[i].change_err ? explain(t, t->source[i].change_err) : 0;
@@ -325,8 +325,8 @@ int tutti_table_switch(tutti_table *t, const tutti_consistency *to)
 	    (err = tt_table_can_be(t->updater.rule, t->flags, to)))
 		return err;
 	if (!t->works)
-		return tt_fail(-EPERM, "table \"%s\": its workers choose its consistency, and rank %d is none or has "
-		               "finished", t->name, t->job->rank);
+		return tt_fail(-EPERM, "table \"%s\": its workers choose its consistency, and this rank is none or has "
+		               "finished", t->name);
 	tt_lock(t->job);
 	if (tt_table_is_called(t) || tt_wait_until(t->job, pushes_nothing, t, tt_now() + t->timeout))
 		err = explain(t, -EBUSY);

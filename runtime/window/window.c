@@ -140,7 +140,7 @@ static void answer(struct tutti_window *w, struct tt_member *to, uint32_t index,
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 
 	if (!lend(w, to, index, generation)) {
-		tt_member_fail_soon(to, 0, -ENOMEM, "no memory for an answer to rank %d", to->rank);
+		tt_member_fail_soon(to, 0, -ENOMEM, "no memory for an answer to %s", tt_member_label(to).text);
 		return;
 	}
 	for (int i = 0; i < w->job->engine.count; i++)
@@ -196,7 +196,7 @@ static void take_ask(struct tt_member *from, struct tt_pack *p)
 	forget_oldest_ask(from);
 	kept = malloc(sizeof *kept);
 	if (!kept) {
-		tt_member_gone(from, -ENOMEM, "no memory for a question of rank %d", from->rank);
+		tt_member_gone(from, -ENOMEM, "no memory for a question of %s", tt_member_label(from).text);
 		return;
 	}
 	*kept = a;

@@ -877,7 +877,7 @@ static void program_disagree_new(tutti *job)
 		bool leaf = me && (k / 2 == 3 || (k / 2 == 2 && n > 2));
 		CHECK(err == -EBADMSG || err == -ECONNABORTED || (err == 0 && leaf));
 		CHECK(!err || strstr(tutti_why(), "rank "));
-		CHECK(tutti_barrier(job, NULL) == 0); /* nobody was cut off for it */
+		CHECK(tutti_barrier(job, NULL) == 0); /* nobody was evicted for it */
 	}
 	CHECK(tt_now() - start < 8000 * TT_MS);
 	free(v);
@@ -1060,7 +1060,7 @@ static void without_board(tutti *job, bool stay)
 static void program_all_stay(tutti *job) { without_board(job, true); }
 static void program_some_leave(tutti *job) { without_board(job, false); }
 
-/* Ranks that call something else hear of it before any deadline, and nobody is cut off for it. */
+/* Ranks that call something else hear of it before any deadline, and nobody is evicted for it. */
 static int call_something(tutti *job, int k, char *v, bool odd)
 {
 	size_t count = k % 2 ? 10 : 100000, other = count + odd, me = (size_t)tutti_rank(job);
@@ -1414,7 +1414,7 @@ static void program_wrong_sizes(tutti *job)
 	CHECK(err == -EBADMSG || err == -ECONNABORTED || ((agreed || me == n - 1) && err == 0));
 	CHECK(me != 0 || (err && strstr(tutti_why(), "rank ")));
 	CHECK(tt_now() - start < 5000 * TT_MS);
-	CHECK(tutti_barrier(job, NULL) == 0); /* nobody was cut off for it */
+	CHECK(tutti_barrier(job, NULL) == 0); /* nobody was evicted for it */
 	free(in);
 	free(out);
 }

@@ -228,7 +228,7 @@ static void test_sampled(void) { on_real(program_sampled); }
 
 /* ---- what becomes of ranks ---- */
 
-/* Rank 1 is stopped: it is asked for a sign of life, cut off and gone, and what waited for it has failed. */
+/* Rank 1 is stopped: it is asked for a sign of life, evicted and gone, and what waited for it has failed. */
 static void program_lost(tutti *job)
 {
 	float x = 1;

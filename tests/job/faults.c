@@ -1605,7 +1605,7 @@ static void program_files(tutti *job)
 	tutti_window_close(w);
 }
 
-/* Rank 1 cannot connect, and says so; nobody is cut off for it, and with files it goes on. */
+/* Rank 1 cannot connect, and says so; nobody is evicted for it, and with files it goes on. */
 static void test_files(void)
 {
 	start((struct crew){ .size = 6, .timeout_ms = 4000 * SLOW, .program = program_files });

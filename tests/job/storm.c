@@ -138,7 +138,7 @@ static void draw_fault(struct tt_random *r, struct plan *p)
 	p->delay[0] = any_scale(r, 20 * TT_MS);
 	p->delay[1] = p->delay[0] + (one_in(r, 2) ? any_scale(r, 20 * TT_MS) : below(r, 2 * DEADLINE));
 	p->ns = p->fault == STOP_LONG ? DEADLINE * 3 / 2 + below(r, 2 * DEADLINE)
-	                              : any_scale(r, DEADLINE / 6); /* below the silence: nobody may be cut off */
+	                              : any_scale(r, DEADLINE / 6); /* below the silence: nobody may be evicted */
 	if (p->fault == ABSENT)
 		p->ns = DEADLINE + below(r, 3 * DEADLINE);
 	p->factor = 10 + (unsigned)below(r, 91);
@@ -178,7 +178,7 @@ static struct run {
 	uint64_t hash;              /* of all that was seen, and when */
 	char complaint[700];        /* the first */
 	bool ordered;               /* the fault */
-	bool drift;                 /* a rank has spent a deadline on another, which was not cut off for it */
+	bool drift;                 /* a rank has spent a deadline on another, which was not evicted for it */
 	bool left[RANKS_MAX];       /* has called tutti_leave, or never came in */
 	bool common[RANKS_MAX];     /* has its common window open */
 	bool ok[STEPS_MAX][RANKS_MAX][OPS_MAX]; /* operations of sessions that returned 0 */
@@ -283,7 +283,7 @@ static void check_time(const struct me *me, const char *what, uint64_t most)
 
 static void check_error(const struct me *me, const char *what, int err)
 {
-	bool names = err == -ECONNRESET || err == -ENOTCONN || strstr(tutti_why(), "cut off");
+	bool names = err == -ECONNRESET || err == -ENOTCONN || strstr(tutti_why(), "evicted");
 
 	if (!may_fail())
 		complain(me, "%s failed with %s (%s), and there is no reason: %s", what, strerror(-err), tutti_why(),

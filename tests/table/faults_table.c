@@ -77,7 +77,7 @@ static void push_on(tutti *job, tutti_table *t)
 		err = tutti_table_push(t, v, NULL, NULL);
 		mine->rounds += !err;
 	} while (!err);
-	record(err, started); /* it was stopped, and is cut off */
+	record(err, started); /* it was stopped, and is evicted */
 	give_back(job, v);
 }
 

@@ -414,7 +414,7 @@ static void begin_push(tutti_table *t, int rank)
 	tt_unlock(t->job);
 }
 
-/* A push that does not go on: a save fails with its name, a load ends it; what others push meanwhile waits, and nobody is cut off. */
+/* A push that does not go on: a save fails with its name, a load ends it; what others push meanwhile waits, and nobody is evicted. */
 static void program_stuck(tutti *job)
 {
 	static const int servers[] = { 0 };
@@ -493,7 +493,7 @@ static void program_held(tutti *job)
 	free(v);
 }
 
-/* One that does not end: the push runs out of time, and the server, which still does not give it back, is cut off. */
+/* One that does not end: the push runs out of time, and the server, which still does not give it back, is evicted. */
 static void program_held_for_ever(tutti *job)
 {
 	enum { DEADLINE = 300 };
@@ -515,7 +515,7 @@ static void program_held_for_ever(tutti *job)
 		uint64_t then = tt_now();
 		pass_time(TT_MS);
 		CHECK(tutti_table_push(t, v, NULL, NULL) == -ECONNRESET &&
-		      strstr(tutti_why(), "rank 0 was cut off: a table push was given up"));
+		      strstr(tutti_why(), "rank 0 was evicted: a table push was given up"));
 		CHECK(tt_now() - then > 2 * DEADLINE * TT_MS && tt_now() - then < 5 * DEADLINE * TT_MS);
 	}
 	tutti_table_close(t);

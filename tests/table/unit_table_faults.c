@@ -119,7 +119,7 @@ static void program_cancel(tutti *job)
 	CHECK(tutti_barrier(job, NULL) == 0);
 	fill(mapped, CANCELLED, 1);
 	CHECK(tutti_table_push(t, mapped, NULL, NULL) == 0);
-	CHECK(tutti_barrier(job, NULL) == 0); /* nobody was cut off */
+	CHECK(tutti_barrier(job, NULL) == 0); /* nobody was evicted */
 	fill(delta, CANCELLED, values[0]);
 	CHECK(tutti_table_pull(t, delta, NULL) == 0 && delta[0] == values[0] + (float)n);
 	CHECK(tutti_barrier(job, NULL) == 0);
@@ -532,7 +532,7 @@ static void lose(tutti *job, uint8_t type)
 
 static bool by_close;
 
-/* A server that answers pings, and nothing else. It holds what was sent: so it is cut off in the end. */
+/* A server that answers pings, and nothing else. It holds what was sent: so it is evicted in the end. */
 static void program_mute(tutti *job)
 {
 	tutti_table *t = open_at(job, "mute", 200000, tutti_accumulate(), 1, (const int[]){ 1 });
@@ -1017,7 +1017,7 @@ static void say_nonsense(struct tt_member *to, uint64_t uid, const float *body)
 	tt_send(to, head, or_so((size_t)(p.at - head), 20) % (sizeof head + 1), body, tt_sim_chance(8) ? tt_min(count, 2000) * sizeof *body : tt_sim_chance(5000));
 }
 
-/* Rank 2 says it to rank 0, until it is cut off; 0 and 1 go on with another table, and lose nothing of it. */
+/* Rank 2 says it to rank 0, until it is evicted; 0 and 1 go on with another table, and lose nothing of it. */
 static void program_damage(tutti *job)
 {
 	const int servers[] = { 0, 1 };

@@ -303,7 +303,7 @@ static void program_mismatch(tutti *job)
 	CHECK(err == -EBADMSG || err == -ECONNABORTED || (agreed && err == 0));
 	CHECK(err == 0 || strstr(tutti_why(), "rank ") != NULL);
 	CHECK(tt_now() - start < 5000 * TT_MS);
-	CHECK(tutti_barrier(job, NULL) == 0); /* nobody was cut off for it */
+	CHECK(tutti_barrier(job, NULL) == 0); /* nobody was evicted for it */
 	free(v);
 }
 
@@ -573,7 +573,7 @@ static void test_started(void) { on_wires(program_started, two, 0, NULL); }
 
 static void test_open_close(void) { on_wires(program_open_close, two, 0, NULL); }
 
-/* A window that is never opened over there: -ENOENT at the deadline, and that rank is not cut off for it. */
+/* A window that is never opened over there: -ENOENT at the deadline, and that rank is not evicted for it. */
 static void program_unopened(tutti *job)
 {
 	uint64_t mine = 0;
@@ -597,7 +597,7 @@ static void program_unopened(tutti *job)
 
 static void test_unopened(void) { on_wires(program_unopened, two, 300, NULL); }
 
-/* Closing waits until what was started has run out of time: nobody is cut off for that, either. */
+/* Closing waits until what was started has run out of time: nobody is evicted for that, either. */
 static void program_closed_unopened(tutti *job)
 {
 	uint64_t mine = 0, since = tt_now();
@@ -1189,7 +1189,7 @@ static void test_silent(void)
 	}
 }
 
-/* Rank 1 lives but does not take part: it is named, and nobody is cut off. Whoever calls later, rank 1 too, gets the
+/* Rank 1 lives but does not take part: it is named, and nobody is evicted. Whoever calls later, rank 1 too, gets the
  * same; after a shrink all go on. */
 static void program_absent(tutti *job)
 {
