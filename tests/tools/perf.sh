@@ -272,7 +272,9 @@ test_refusals() {
 	refuses 'no option --jsom (did you mean --json?)' pingpong --jsom
 	refuses '-n needs a value' pingpong -n
 	refuses 'a whole number from 2 to 4096' pingpong -n 1
-	refuses 'a whole number from 1 to 4096' pingpong -n 2x
+	refuses 'a whole number from 2 to 4096' pingpong -n 0
+	refuses 'a whole number from 2 to 4096' pingpong -n 2x
+	refuses 'a whole number from 1 to 4096' reduce -n 0
 	for size in 0 x 4Q 1..2..3 64M..8 8.. ..8 0.3 65G 64.1G 0x10 1e3 inf ' 8' -8 ''; do
 		refuses 'a size is a number of bytes .*at most 64G' pingpong --size "$size"
 	done

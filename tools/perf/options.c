@@ -257,20 +257,17 @@ static const struct option known[] = {
 
 struct seen { /* options on the command line that only some tests take */
 	bool type, rule, target, get, iters, seconds, inputs, threads;
-	const char *kernel;
+	const char *kernel, *ranks;
 };
 
 static int take_option(struct tt_perf_options *o, struct seen *seen, int c, char **argv)
 {
 	const struct name *n;
-	long ranks = 0, inputs = 0, threads = 0;
+	long inputs = 0, threads = 0;
 	int err = 0;
 
 	switch (c) {
-	case 'n':
-		err = take_whole("-n", optarg, 1, TT_PERF_RANKS, &ranks);
-		o->ranks = (int)ranks;
-		break;
+	case 'n': seen->ranks = optarg; break;
 	case LONG_KERNEL: seen->kernel = optarg; break;
 	case LONG_INPUTS:
 		err = take_whole("--inputs", optarg, 2, TT_PERF_VECTORS - 1, &inputs);
@@ -381,6 +378,7 @@ static int check_together(struct tt_perf_options *o, const struct seen *seen)
 	size_t element = tt_perf_type_size(o->type);
 
 	bool copies = !strcmp(t->name, "copy"), combines = !strcmp(t->name, "reduce") || (t->collective && !t->local);
+	long ranks = 0;
 	int err;
 
 	if (seen->type && !t->table && (!t->collective || copies))
@@ -395,9 +393,9 @@ static int check_together(struct tt_perf_options *o, const struct seen *seen)
 		return tt_tool_refuse("perf", "--inputs is for reduce");
 	if (seen->threads && strcmp(t->name, "update"))
 		return tt_tool_refuse("perf", "--threads is for update");
-	if (o->ranks == 1 && !t->local && !t->table)
-		return tt_tool_refuse("perf", "-n 1: %s is between ranks, it is a whole number from 2 to %d", t->name,
-		                      TT_PERF_RANKS);
+	if (seen->ranks && (err = take_whole("-n", seen->ranks, t->local || t->table ? 1 : 2, TT_PERF_RANKS, &ranks)))
+		return err;
+	o->ranks = (int)ranks;
 	if (t->local && (err = check_local(o, seen, copies)))
 		return err;
 	if (t->table && (err = check_table(o, seen)))
