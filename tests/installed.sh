@@ -136,6 +136,8 @@ else
 	fail "no program tutti was installed"
 fi
 
+strays=$(find "$dest" -path '*/man3/*' | grep -v '/man3/tutti[a-z0-9_]*\.3$')
+[ -z "$strays" ] || fail "pages of no function in man3: $strays"
 page=$(find "$dest" -name tutti_put.3)
 [ "$(cat "$page")" = ".so man3/tutti_window.3" ] || fail "man tutti_put would not find tutti_window(3)"
 
