@@ -7,6 +7,7 @@
  *
  *      CHANGE {uid, number, clock, consistency} --> server
  *      when all have asked                      <-- CHANGED {uid, number, errno, clock, consistency}
+ *                                               -ETIMEDOUT: instead of the clock a rank that has not asked
  *
  * A worker whose time is over withdraws its request: the clock of a second CHANGE of that number says so. The server
  * answers each request once, so the worker learns which was first, the switch or the end of its patience. Since one
@@ -49,6 +50,7 @@ static void take_change(struct tutti_table *t, int server, uint32_t number, int 
 	if (number == t->changes) {
 		s->changed = number;
 		s->change_err = err;
+		s->awaited = err == -ETIMEDOUT && clock - 1 < (uint64_t)t->job->size ? (int)clock - 1 : -1;
 		t->job->engine.news = true;
 	}
 	if (err)
@@ -59,7 +61,7 @@ static void take_change(struct tutti_table *t, int server, uint32_t number, int 
 	tt_table_clock(t, server, clock);
 }
 
-static void send_change(struct tutti_table *t, int rank, uint32_t number, int err)
+static void send_change(struct tutti_table *t, int rank, uint32_t number, int err, uint64_t clock)
 {
 	uint8_t bytes[40];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
@@ -68,19 +70,32 @@ static void send_change(struct tutti_table *t, int rank, uint32_t number, int er
 	tt_put64(&p, t->source[t->mine].uid);
 	tt_put32(&p, number);
 	tt_put32(&p, (uint32_t)err);
-	tt_put64(&p, tt_version_clock(t));
+	tt_put64(&p, clock);
 	tt_table_put_consistency(&p, &t->shard.as);
 	tt_send(tt_member(t->job, rank), bytes, (size_t)(p.at - bytes), NULL, 0);
 }
 
 /* ---- a server's side ---- */
 
+/* A worker that has not asked, and has not given up either; -1: there is none. */
+static int find_awaited(const struct tutti_table *t)
+{
+	for (int i = 0; i < t->job->size; i++) {
+		const struct tt_pusher *p = t->shard.pushers[i];
+		if (p && p->counted && !p->asked && !p->withdrew)
+			return i;
+	}
+	return -1;
+}
+
 static void answer(struct tutti_table *t, int rank, uint32_t number, int err)
 {
+	uint64_t clock = err == -ETIMEDOUT ? (uint64_t)(find_awaited(t) + 1) : tt_version_clock(t);
+
 	if (rank == t->job->rank)
-		take_change(t, t->mine, number, err, tt_version_clock(t), &t->shard.as);
+		take_change(t, t->mine, number, err, clock, &t->shard.as);
 	else
-		send_change(t, rank, number, err);
+		send_change(t, rank, number, err, clock);
 }
 
 static bool all_have_asked(const struct tutti_table *t)
@@ -130,7 +145,7 @@ void tt_table_look_at_switch(struct tutti_table *t)
 		if (p && p->met && (p->asked || !err))
 			answer(t, i, p->asked ? p->number : 0, err);
 		if (p)
-			p->asked = false;
+			p->asked = p->withdrew = false;
 	}
 }
 
@@ -141,6 +156,7 @@ void tt_table_withdraw(struct tutti_table *t, int rank, int err)
 	if (!p || !p->asked)
 		return;
 	p->asked = false;
+	p->withdrew = err == -ETIMEDOUT;
 	answer(t, rank, p->number, err);
 }
 
@@ -157,6 +173,7 @@ static void take_request(struct tutti_table *t, int rank, uint32_t number, uint6
 		return;
 	}
 	p->asked = true;
+	p->withdrew = false;
 	p->number = number;
 	p->elsewhere = clock;
 	p->wants = *to;
@@ -254,12 +271,12 @@ static void ask_open(const struct request *r, uint64_t clock, const tutti_consis
 			ask(r->table, i, clock, to);
 }
 
-static int explain(const struct tutti_table *t, int err)
+static int explain(const struct tutti_table *t, int err, const char *who)
 {
 	switch (err) {
 	case -ETIMEDOUT:
-		return tt_fail(err, "table \"%s\": given up after %llu ms: not all of its workers asked for another "
-		               "consistency", t->name, tt_timeout_ms(t));
+		return tt_fail(err, "table \"%s\": given up after %llu ms: %s asked for another consistency", t->name,
+		               tt_timeout_ms(t), who);
 	case -EBUSY:
 		return tt_fail(err, "table \"%s\": calls of this rank are under way: its consistency changes between "
 		               "steps", t->name);
@@ -271,15 +288,19 @@ static int explain(const struct tutti_table *t, int err)
 static int answer_of(const struct tutti_table *t, int i)
 {
 	const struct tt_member *m = tt_member(t->job, t->server[i]);
+	const struct tt_served *s = &t->source[i];
+	char who[128] = "not all of its workers";
 
 	if (m->state >= TT_LEFT)
 		return tt_fail(m->err, "table \"%s\": its consistency cannot be changed: %s", t->name, m->why);
 	if (is_gone(t, i))
 		return tt_fail(-ESTALE, "table \"%s\": %s has closed it: close yours and open it again", t->name,
 		               tt_member_label(m).text);
-	if (t->source[i].changed != t->changes)
-		return explain(t, -ETIMEDOUT);
-	return t->source[i].change_err ? explain(t, t->source[i].change_err) : 0;
+	if (s->changed != t->changes)
+		return explain(t, -ETIMEDOUT, who);
+	if (s->change_err && s->awaited >= 0)
+		snprintf(who, sizeof who, "%s has not", tt_member_label(tt_member(t->job, s->awaited)).text);
+	return s->change_err ? explain(t, s->change_err, who) : 0;
 }
 
 static void say_awaited(void *arg)
@@ -329,7 +350,7 @@ int tutti_table_switch(tutti_table *t, const tutti_consistency *to)
 		               "finished", t->name);
 	tt_lock(t->job);
 	if (tt_table_is_called(t) || tt_wait_until(t->job, pushes_nothing, t, tt_now() + t->timeout))
-		err = explain(t, -EBUSY);
+		err = explain(t, -EBUSY, "");
 	else
 		err = ask_all(t, to);
 	tt_unlock(t->job);

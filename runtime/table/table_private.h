@@ -98,6 +98,7 @@ struct tt_pusher { /* what a server knows of one rank */
 	bool met;                    /* it has joined, and is told of the clock */
 	bool counted;                /* as a worker, in the rounds */
 	bool asked;                  /* for another consistency: */
+	bool withdrew;               /* ... and gave up, and has not asked since: not to be blamed */
 	uint32_t number;             /* ... by its CHANGE of this number */
 	uint64_t elsewhere;          /* ... and this is the highest clock, or number of its own pushes, that it knows */
 	tutti_consistency wants;
@@ -162,7 +163,8 @@ struct tt_served { /* what a rank knows of a server's shard */
 	uint64_t pushed;             /* this rank's pushes to it, with those that still wait here */
 	tutti_consistency as;        /* the shard's own, as the server told */
 	uint32_t changed;            /* this rank's last CHANGE that the server has answered, ... */
-	int change_err;              /* ... with this error */
+	int change_err;              /* ... with this error, ... */
+	int awaited;                 /* ... -ETIMEDOUT: for want of this worker; -1: of none */
 	bool joined;
 	uint64_t expects;            /* uid of a later life's shard, which waits for this rank's pushes; 0: none */
 	bool blank;                  /* the next pull must say TT_PULL_NEW */
