@@ -294,7 +294,7 @@ static uint32_t workers_of(const struct tutti_table *t)
 /* The loads that were taken, and the one that was read and may be taken. */
 static uint32_t loads_of(const struct tutti_table *t)
 {
-	const struct tt_table_io *c = t->shard.clerk;
+	const struct tt_table_io *c = t->shard.io;
 
 	return c ? c->loads + (c->staged && !c->busy) : 0;
 }
@@ -374,17 +374,17 @@ static void forget(struct tt_table_io *c)
 
 void tt_table_io_forget_dead(struct tutti_table *t)
 {
-	const struct tt_asker *asker = whose(t->shard.clerk);
+	const struct tt_asker *asker = whose(t->shard.io);
 
 	if (asker && !asker_lives(t, asker))
-		forget(t->shard.clerk);
+		forget(t->shard.io);
 }
 
 static struct tt_table_io *thread_of(struct tutti_table *t)
 {
-	if (!t->shard.clerk && (t->shard.clerk = calloc(1, sizeof *t->shard.clerk)))
-		t->shard.clerk->table = t;
-	return t->shard.clerk;
+	if (!t->shard.io && (t->shard.io = calloc(1, sizeof *t->shard.io)))
+		t->shard.io->table = t;
+	return t->shard.io;
 }
 
 /* Nothing may come between a READ and its TAKE, or the TAKE could fail while other servers take theirs. */
@@ -425,17 +425,17 @@ static void take_order(struct tutti_table *t, struct tt_member *from, uint32_t n
 {
 	static void (*const acts[])(struct tt_table_io *) = { tt_save_begin, tt_load_read, tt_load_take };
 	const struct tt_asker dropped = { from->rank, from->epoch, (uint32_t)o->generation };
-	const struct tt_asker *asker = t ? whose(t->shard.clerk) : NULL;
+	const struct tt_asker *asker = t ? whose(t->shard.io) : NULL;
 	int err = t && !t->job->leaving ? 0 : tt_fail(-ESTALE, "it has closed the table, or was started anew");
 
 	if (!err && !takes_no_disk(o->what))
 		err = begin(t, from, number, o);
 	else if (!err && o->what == TT_FILE_DROP && asker && tt_asker_is(asker, &dropped))
-		forget(t->shard.clerk);
+		forget(t->shard.io);
 	if (err || takes_no_disk(o->what))
 		answer(from, number, err, err ? tt_why() : "", err ? 0 : loads_of(t));
 	else
-		acts[o->what](t->shard.clerk);
+		acts[o->what](t->shard.io);
 }
 
 void tt_table_file(struct tt_member *from, struct tt_pack *p)
@@ -496,7 +496,7 @@ void tt_table_io_work(struct tt_table_io *c, int (*work)(struct tt_table_io *),
 /* An order that waits for the shard to be quiesced has no thread yet. */
 void tt_table_io_stop(struct tutti_table *t)
 {
-	struct tt_table_io *c = t->shard.clerk;
+	struct tt_table_io *c = t->shard.io;
 
 	if (!c)
 		return;
@@ -508,13 +508,13 @@ void tt_table_io_stop(struct tutti_table *t)
 
 void tt_table_io_free(struct tutti_table *t)
 {
-	struct tt_table_io *c = t->shard.clerk;
+	struct tt_table_io *c = t->shard.io;
 
 	if (!c)
 		return;
 	join(c);
 	tt_lock(t->job);
-	t->shard.clerk = NULL; /* tt_table_io_forget_dead() must not find it any more */
+	t->shard.io = NULL; /* tt_table_io_forget_dead() must not find it any more */
 	tt_unlock(t->job);
 	tt_saving_free(c->saving);
 	tt_staged_free(c->staged);

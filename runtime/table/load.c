@@ -500,8 +500,8 @@ static void take_now(struct tutti_table *t, int err) /* err: a push that is half
 {
 	if (err)
 		end_pushes(t);
-	place(t, t->shard.clerk->staged);
-	tt_table_io_work(t->shard.clerk, copy_values, finish);
+	place(t, t->shard.io->staged);
+	tt_table_io_work(t->shard.io, copy_values, finish);
 }
 
 void tt_load_take(struct tt_table_io *c)

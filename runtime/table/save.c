@@ -84,7 +84,7 @@ static void describe(struct tt_saving *s, const struct tutti_table *t, struct tt
 /* All arrays of the image have moved. The image has no state of workers that came since it was made. */
 void tt_saving_moved(struct tutti_table *t)
 {
-	const struct tt_saving *s = t->shard.clerk->saving;
+	const struct tt_saving *s = t->shard.io->saving;
 
 	tt_image_moved(s->image, 0, t->shard.values);
 	for (int i = 1; i < s->arrays - 1; i++) /* the keys are not in the image */
@@ -205,7 +205,7 @@ static void forget_image(struct tt_table_io *c, int err)
 
 static void save_now(struct tutti_table *t, int err) /* err: a push that is half done makes no progress */
 {
-	struct tt_table_io *c = t->shard.clerk;
+	struct tt_table_io *c = t->shard.io;
 
 	err = err ? err : tt_table_io_step(c); /* the order may have been called off meanwhile */
 	err = err ? err : new_saving(t, &c->saving);

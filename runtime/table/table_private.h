@@ -150,7 +150,7 @@ struct tt_shard { /* this rank's shard of a table */
 	uint64_t patience;           /* ... and gives up after so long without progress */
 	uint64_t pieces, seen, since; /* of pushes: all so far; those at the last check; when that was */
 	struct tt_image *image;      /* copy-on-write image that is being saved; NULL: none */
-	struct tt_table_io *clerk;   /* saves and loads this shard; NULL: nobody has asked yet */
+	struct tt_table_io *io;      /* saves and loads this shard; NULL: nobody has asked yet */
 };
 
 struct tt_range { /* elements of the table */
