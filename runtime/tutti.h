@@ -309,8 +309,8 @@ int tutti_alltoallv(tutti *, const void *in, const size_t in_bytes[], const size
 /* ---- stats ----
  *
  * Counters of this rank's work so far. An operation is timed from the call to its end, in microseconds; the times of
- * operations that failed are left out, and so are their bytes. Quantiles are good to a sixteenth. Of many one-sided
- * operations and messages only every 16th is timed; all are counted. */
+ * operations that failed are left out, and so are their bytes. Quantiles have a relative error of at most
+ * 1/16. Of many one-sided operations and messages only every 16th is timed; all are counted. */
 typedef enum tutti_stat_kind { /* later releases append to it */
 	TUTTI_STAT_PUT, TUTTI_STAT_GET, TUTTI_STAT_ADD, TUTTI_STAT_NOTIFY, /* tutti_put_notify */
 	/* Traffic that the library sends: messages, and the large pieces of collectives. */
