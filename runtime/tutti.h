@@ -318,7 +318,7 @@ typedef enum tutti_stat_kind { /* later releases append to it */
 	/* Traffic that came; only counted, like the five that follow. */
 	TUTTI_STAT_NOTIFY_IN, TUTTI_STAT_MESSAGE_IN, TUTTI_STAT_CHUNK_IN,
 	TUTTI_STAT_CONNECT, TUTTI_STAT_PING,        /* connections made, pings sent */
-	TUTTI_STAT_GONE, TUTTI_STAT_CUT,            /* ranks that went down; that this rank evicted */
+	TUTTI_STAT_GONE, TUTTI_STAT_EVICTED,        /* ranks that went down; that this rank evicted */
 	TUTTI_STAT_REFUSED,                         /* processes that were no rank of the job; from here on for
 	                                             * rank -1 only */
 	/* Bytes: this rank's own. */

@@ -29,7 +29,7 @@ static const struct kind {
 	[TUTTI_STAT_CONNECT] = { "connect", COUNTED, false },
 	[TUTTI_STAT_PING] = { "ping", COUNTED, false },
 	[TUTTI_STAT_GONE] = { "gone", COUNTED, false },
-	[TUTTI_STAT_CUT] = { "cut", COUNTED, false },
+	[TUTTI_STAT_EVICTED] = { "evicted", COUNTED, false },
 	[TUTTI_STAT_REFUSED] = { "refused", COUNTED, true },
 	[TUTTI_STAT_BARRIER] = { "barrier", TIMED, true },
 	[TUTTI_STAT_BROADCAST] = { "broadcast", TIMED, true },

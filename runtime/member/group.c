@@ -325,7 +325,7 @@ static void expel(struct tt_member *m, const char *why)
 	char text[330];
 
 	snprintf(text, sizeof text, "%s was evicted by %s: %.80s", tt_member_label(m).text, by.text, why);
-	tt_stats_count(&m->stats, TUTTI_STAT_CUT, 0);
+	tt_stats_count(&m->stats, TUTTI_STAT_EVICTED, 0);
 	m->untold = m->rank < m->job->rank;
 	tt_member_expel(m, -ECONNRESET, text);
 }

@@ -324,7 +324,7 @@ void tt_member_evict(struct tt_member *m, int err, const char *fmt, ...)
 	va_start(args, fmt);
 	vsnprintf(why, sizeof why, fmt, args);
 	va_end(args);
-	tt_stats_count(&m->stats, TUTTI_STAT_CUT, 0);
+	tt_stats_count(&m->stats, TUTTI_STAT_EVICTED, 0);
 	if (m->state == TT_UP)
 		say_down(m, m, err, why); /* the last message on the connection */
 	m->untold |= m->rank < m->job->rank;

@@ -244,7 +244,7 @@ static void program_lost(tutti *job)
 		CHECK(tutti_allreduce(job, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL) == -ECONNRESET);
 		CHECK(tutti_put(w, 1, 0, &v, 8, NULL) == -ECONNRESET);
 		CHECK(stat_of(job, 1, TUTTI_STAT_PING).ops >= 1);
-		CHECK(counts(job, 1, TUTTI_STAT_CUT, 1, 0, 0));
+		CHECK(counts(job, 1, TUTTI_STAT_EVICTED, 1, 0, 0));
 		CHECK(counts(job, 1, TUTTI_STAT_GONE, 1, 0, 0));
 		CHECK(counts(job, 1, TUTTI_STAT_PUT, 1, 0, 1));
 		CHECK(counts(job, -1, TUTTI_STAT_ALLREDUCE, 1, 0, 1));
