@@ -1421,6 +1421,8 @@ static void program_far_peer(tutti *job)
 	CHECK(tutti_barrier(job, NULL) == 0);
 }
 
+static atomic_bool met; /* the heartbeat has connected them over shared memory already */
+
 /* Two ranks of a host do without shared memory, as if the other one were in a container. One has tried at least. */
 static void program_detour(tutti *job)
 {
@@ -1435,7 +1437,12 @@ static void program_detour(tutti *job)
 	CHECK(tt_address_find(m->addr, "tcp", addr));
 	snprintf(list[me], sizeof list[me], "shm:0000000000000001:0000000000000001 %s", addr);
 	m->addr = list[me];
+	if (m->state == TT_UP && !strcmp(tt_member_net(m)->transport->name, "shm"))
+		met = true;
 	tt_unlock(job->job);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (met)
+		return;
 	CHECK(tutti_window_open(job, "peer", NULL, 0, &w) == 0);
 	CHECK(tutti_put_notify(w, 1 - me, 0, NULL, 0, 1, NULL) == 0 && tutti_wait_notify(w, 1 - me, 1, 1, -1) == 0);
 	CHECK(tutti_group_peer(job, 1 - me, &p) == 0 && !strcmp(p.transport, "tcp") && *p.why_not);
@@ -1448,7 +1455,13 @@ static void program_detour(tutti *job)
 
 static void test_detour(void)
 {
-	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "shm", .program = program_detour }), 0);
+	for (int tries = 0; tries < 20; tries++) {
+		met = false;
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "shm", .program = program_detour }), 0);
+		if (!met)
+			return;
+	}
+	CU_FAIL("they were always connected before");
 }
 
 static void test_far_peer(void)
