@@ -63,7 +63,7 @@ struct tt_push { /* one push to this shard, from begin to its last range */
 struct tt_piece { /* a range: all pointers are at element `first`; any alignment */
 	void *to;          /* the new values: w itself, or another copy of the shard */
 	const void *w, *d; /* values and deltas; to is w or apart from it, and d is apart from both */
-	void *out;         /* what the rule gives back to the worker; NULL: not wanted */
+	void *out;         /* what the rule gives back to the worker: d itself, or apart from all; NULL: not wanted */
 };
 struct tt_state {
 	const char *name; /* "m", say; part of the file format */

@@ -161,19 +161,26 @@ INLINE void ON(step_update)(const struct tt_update_run *r, ON(given) *f, size_t 
 	}
 }
 
-INLINE void ON(step_move)(const struct tt_update_run *r, ON(given) *f, size_t i, size_t len)
+/* As step_elastic: without state nothing has to be in order, and the processor is told what comes next. */
+INLINE void ON(step_move)(const struct ON(work) *to, size_t i, int vectors, size_t len, bool stream,
+                          const struct tt_update_run *r, NUMBER alpha)
 {
 	VEC w[PARTS], x[PARTS], e[PARTS];
 
-	ON(get_ordered)(w, r->w + i * SIZE, len);
-	ON(get_ordered)(x, r->d + i * SIZE, len);
-	for (size_t u = 0; u < PARTS; u++) {
-		e[u] = f->rate * (x[u] - w[u]);
-		w[u] += e[u];
+	ON(look_ahead)(r->w + i, vectors);
+	ON(look_ahead)(r->d + i, vectors);
+	for (int v = 0; v < vectors; v++, i += WIDTH) {
+		ON(get)(w, r->w + i, len);
+		ON(get)(x, r->d + i, len);
+		for (size_t u = 0; u < PARTS; u++) {
+			e[u] = alpha * (x[u] - w[u]);
+			w[u] = ON(clean)(w[u] + e[u]);
+			e[u] = ON(clean)(e[u]);
+		}
+		ON(put)(to->to + i, w, len, stream);
+		if (r->out)
+			ON(put)(r->out + i, e, len, stream);
 	}
-	ON(put_ordered)(r->to + i * SIZE, w, len);
-	if (r->out)
-		ON(put_ordered)(r->out + i * SIZE, e, len);
 }
 
 INLINE void ON(step_back_up)(char *state, const char *w, size_t i, size_t len)
@@ -214,10 +221,10 @@ UPDATE(ftrl, 2, TUTTI_UPDATE_FTRL)
 static void ON(update_elastic)(const struct tt_update_run *run, size_t count)
 {
 	const struct tt_update_run r = *run;
-	struct ON(factors) f;
+	const struct ON(work) w = { .to = r.to };
+	const bool stream = false;
 
-	ON(take_factors)(&f, run->factors);
-	EACH(count, ON(step_move)(&r, &f, i, len));
+	LOOP(0, count, step_move, &r, (NUMBER)run->factors->rate);
 }
 
 static void ON(back_up)(char *state, const char *w, size_t count) { EACH(count, ON(step_back_up)(state, w, i, len)); }

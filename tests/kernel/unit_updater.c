@@ -156,6 +156,29 @@ static bool step_and_compare(struct trial *t, struct tt_updater *u, int step)
 	return good && compare_states(t, u);
 }
 
+/* What goes back may come over what was pushed. */
+static void test_over_delta(void)
+{
+	enum { N = 1000 };
+	static char w[N * 8], d[N * 8], to[N * 8], out[N * 8];
+
+	for (int type = TUTTI_F32; type <= TUTTI_BF16; type++) {
+		struct tt_updater *u = open_rule(TUTTI_UPDATE_ELASTIC, (tutti_type)type, N, 1);
+		size_t width = tt_type_size((tutti_type)type);
+		struct tt_push push;
+
+		for (size_t i = 0; i < N; i++) {
+			set(w, i, (tutti_type)type, draw());
+			set(d, i, (tutti_type)type, draw());
+		}
+		CU_ASSERT_EQUAL(tt_updater_begin(u, 0, NULL, &push), 0);
+		tt_updater_apply(&push, 0, N, &(struct tt_piece){ to, w, d, out });
+		tt_updater_apply(&push, 0, N, &(struct tt_piece){ w, w, d, d });
+		CU_ASSERT(!memcmp(w, to, N * width) && !memcmp(d, out, N * width) && memcmp(w, d, N * width) != 0);
+		tt_updater_close(u);
+	}
+}
+
 static bool try_rule(tutti_update_rule rule, tutti_type type, size_t count, size_t shift, bool in_place)
 {
 	static struct trial t;
@@ -784,6 +807,7 @@ static void test_same_bits(void)
 static CU_TestInfo alike_tests[] = { { "same bits", test_same_bits }, CU_TEST_INFO_NULL };
 
 static CU_TestInfo updater_tests[] = {
+	{ "what goes back comes over the delta", test_over_delta },
 	{ "every rule", test_every_rule },
 	{ "integers", test_integers },
 	{ "ranges in any order", test_ranges_in_any_order },

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { W, D, OUT }; /* of p->memory */
+enum { W, D }; /* of p->memory */
 enum { FEW = 3 };   /* elements, as numbers repeat */
 
 static int open_updater(const struct tt_perf *p, size_t count, struct tt_updater **u)
@@ -20,7 +20,7 @@ static int open_updater(const struct tt_perf *p, size_t count, struct tt_updater
 	return tt_updater_open(&as, p->options.type, count, 1, u);
 }
 
-/* In the order of kernels: w and state, written in place, d, and the output. `assign` does not read w. */
+/* In the order of kernels: w and state, written in place, d, and what `assign` writes, which does not read w. */
 static void order_vectors(struct tt_perf *p)
 {
 	bool reads_w = p->kernel->reads > 1;
@@ -34,7 +34,7 @@ static void order_vectors(struct tt_perf *p)
 			p->vectors[n++] = (char *)s.at + at;
 	}
 	p->vectors[n++] = p->memory[D];
-	p->vectors[n] = p->memory[reads_w ? OUT : W];
+	p->vectors[n] = p->memory[W];
 }
 
 /* A pool as servers have; it ends with the job. */
@@ -77,18 +77,23 @@ int tt_perf_states(const struct tt_perf *p)
 	return (int)(bytes / p->bytes);
 }
 
-static void push(const struct tt_perf *p, struct tt_updater *u, size_t count, void *w, const void *d, void *out)
+/* What a rule gives back comes over the delta, as in a push_pull of one vector. With an alpha of 1 the values of
+ * elastic then go round in a circle of six pushes: with others they would come to denormal numbers. */
+static void push(const struct tt_perf *p, struct tt_updater *u, size_t count, void *w, void *d)
 {
+	tutti_update options = tutti_update_defaults();
 	struct tt_push one;
 
-	if (!tt_updater_begin(u, 0, NULL, &one)) /* without options this cannot fail */
+	if (p->kernel->rule == TUTTI_UPDATE_ELASTIC)
+		options.alpha = 1;
+	if (!tt_updater_begin(u, 0, &options, &one)) /* with these options this cannot fail */
 		tt_table_spread(p->job->job->pool, &one, tt_perf_type_size(p->options.type), 0, count,
-		                &(struct tt_piece){ w, w, d, out });
+		                &(struct tt_piece){ w, w, d, d });
 }
 
 void tt_perf_run_update(struct tt_perf *p)
 {
-	push(p, p->updater, p->bytes / tt_perf_type_size(p->options.type), p->memory[W], p->memory[D], p->memory[OUT]);
+	push(p, p->updater, p->bytes / tt_perf_type_size(p->options.type), p->memory[W], p->memory[D]);
 }
 
 /* Does everything repeat the first elements? */
@@ -104,7 +109,7 @@ static bool repeats(const void *at, size_t bytes, const void *few, size_t period
 int tt_perf_check_update(const struct tt_perf *p)
 {
 	size_t few = FEW * tt_perf_type_size(p->options.type);
-	uint64_t w[FEW], d[FEW], out[FEW];
+	uint64_t w[FEW], d[FEW];
 	struct tt_updater *u;
 	bool right;
 	int err = open_updater(p, FEW, &u);
@@ -113,10 +118,8 @@ int tt_perf_check_update(const struct tt_perf *p)
 		return err;
 	tt_perf_fill_numbers(p, p->options.type, w, few, W);
 	tt_perf_fill_numbers(p, p->options.type, d, few, D);
-	push(p, u, FEW, w, d, out);
-	right = repeats(p->memory[W], p->bytes, w, few);
-	if (p->kernel->rule == TUTTI_UPDATE_ELASTIC)
-		right = right && repeats(p->memory[OUT], p->bytes, out, few);
+	push(p, u, FEW, w, d);
+	right = repeats(p->memory[W], p->bytes, w, few) && repeats(p->memory[D], p->bytes, d, few);
 	for (int i = 0; i < tt_updater_states(u); i++) {
 		struct tt_state all = tt_updater_state(p->updater, i), s = tt_updater_state(u, i);
 		right = right && repeats(all.at, all.bytes, s.at, s.bytes);
