@@ -689,7 +689,100 @@ int tutti_table_reopen(tutti_table *);
 
 /* ---- averaging: elastic, synchronous ---- */
 
-/* ---- averaging: a center on servers ---- */
+/* ---- averaging: a center on servers ----
+ *
+ * A center is a model that the servers of a table hold, a part each; the others' copies and the center draw each other
+ * together. A worker takes `tau` steps by itself, then exchanges with the servers, in one call:
+ *
+ *   elastic   e = alpha (x - center); center += e; x -= e. Zhang et al., arXiv 1412.6651 (EASGD), Platoon's EASGD,
+ *             torch-distlearn's AsyncEA. The worker pushes x, the server moves the center and gives e back: one trip,
+ *             and one pass over x. Nobody waits for anybody
+ *   delta     the worker pushes d = x - old, the server's rule makes of d a new center, and x = old = that center;
+ *             old is what this worker had of the center last. Platoon's ASGD; in rounds its Downpour, and DiLoCo's
+ *             outer optimizer (arXiv 2311.08105)
+ *   own       the worker pushes x; the server has a rule of the program's own (tutti_own) or any other; a function of
+ *             the program merges what comes back into x. Platoon's ParamSyncRule
+ *
+ * Without a lock (Platoon's synchronous=False, "hogwild"): that is how ASYNC is. Each element is read and written
+ * whole, no push is lost, and each of a push's pieces of up to 256 KiB is applied whole; between two pieces other
+ * workers' pushes may come.
+ *
+ * Tensors are of one type, f32, f64, f16 or bf16, and so are the center and what travels. One tensor, or tensors that
+ * lie one behind another, are pushed where they lie; others are packed first. A worker has once more the model's memory
+ * for what the servers give, once more for `old`, and once more for a velocity (`momentum`).
+ *
+ * Calls with a center block as those on tables do (servers: until they have done their part; in rounds: until the round
+ * has closed), by one thread at a time, and end with the errors of table calls. After an error the params are as they
+ * were; a push may have been applied in part. A worker that dies holds up nobody, in rounds until that is known. When a
+ * server has died the survivors go on with the center of a last save, or with the mean of what they have:
+ *
+ *   tutti_center_close(center);
+ *   tutti_group_shrink(group, &left);
+ *   tutti_allreduce_tensors(left, params, n, TUTTI_AVERAGE, NULL);
+ *   tutti_center_open(left, "model", params, n, &config, &center);
+ *   and where the last save is wanted: tutti_table_load(tutti_center_table(center), folder) by one rank, a barrier, and
+ *   tutti_center_pull(center) by each worker */
+typedef struct tutti_center tutti_center;
+typedef enum tutti_center_kind { TUTTI_CENTER_ELASTIC, TUTTI_CENTER_DELTA, TUTTI_CENTER_OWN } tutti_center_kind;
+/* Merges `given`, what the servers gave for a push of `local`, into local; count elements each, a part of the model. */
+typedef void (*tutti_center_merge)(tutti_type, void *local, const void *given, size_t count, void *arg);
+typedef struct tutti_center_config { /* the same on all ranks; from one of the functions below */
+	tutti_center_kind kind;
+	int tau;                 /* steps from one exchange to the next, from 1 up */
+	tutti_updater updater;   /* the servers' rule */
+	int average;             /* 1: deltas are divided by the number of workers that are there */
+	double momentum;         /* delta of EAMSGD, from 0, below 1: for tutti_center_ahead and tutti_center_move; 0:
+	                          * without */
+	tutti_center_merge merge; /* OWN. NULL: what is given becomes the params */
+	void *merge_arg;
+	tutti_consistency consistency; /* of ELASTIC: ASYNC */
+	int snapshots;           /* 1: the servers keep versions, for tutti_center_read; in rounds they always do */
+	int servers;             /* these as of tutti_table_config: how many there are, 0: all of the group; */
+	const int *server;       /* their ranks in the group, */
+	int workers;             /* how many ranks exchange, 0: all of the group, */
+	const int *worker;       /* which, */
+	const char *load;        /* and what a server that was started again begins with */
+} tutti_center_config;
+/* Each returns a config; the program sets the members that differ. alpha NaN: 0.9 / p, where p workers are there, at
+ * each exchange anew. Zhang et al. take 0.9 / p, and tau 10. */
+tutti_center_config tutti_center_easgd(int tau, double alpha);
+/* center += x - old. */
+tutti_center_config tutti_center_asgd(int tau);
+/* Rounds: center += sum of all workers' x - old, or with average 1 their mean. All go on with the same params. */
+tutti_center_config tutti_center_downpour(int tau, int average);
+/* Rounds: after `steps` local steps the mean of old - x is the gradient of NESTEROV. NaN: learning_rate 0.7, momentum
+ * 0.9, as DiLoCo has them; it takes 50 to 1000 steps. */
+tutti_center_config tutti_center_outer(int steps, double learning_rate, double momentum);
+tutti_center_config tutti_center_own(int tau, tutti_updater, tutti_center_merge, void *merge_arg);
+
+/* Opens a center: a table of this name, and what a worker has beside it. A collective. The center is at first what the
+ * first worker has in params, and all workers' params become that. A rank that has joined late opens with tutti_job,
+ * alone, and begins with the center as it is; its lists are the others', of ranks of the job. Servers and testers that
+ * are no workers give params, too, which say how large the model is, and are left alone.
+ *   -ENOTSUP: params are of several types, or of integers; -EINVAL: a config that makes no sense, or another than other
+ * ranks have; -ECONNABORTED: another rank could not open it; and as of tutti_table_open. */
+int tutti_center_open(tutti *, const char *name, const tutti_tensor *params, int n, const tutti_center_config *,
+                      tutti_center **);
+/* Ends this rank's part, as tutti_table_close does: a barrier before it. NULL is allowed. */
+void tutti_center_close(tutti_center *);
+/* After each step of the worker: every tau steps it exchanges. Returns 1: it has exchanged; 0: it had not to. */
+int tutti_center_step(tutti_center *);
+int tutti_center_exchange(tutti_center *); /* now */
+/* params = center (and `old` too: a worker that began elsewhere counts nothing twice). */
+int tutti_center_pull(tutti_center *);
+/* center = params, past the rule; by one rank, which need not be a worker. The others pull. */
+int tutti_center_assign(tutti_center *);
+/* Reads a consistent center, each server's part of one moment between two pushes, as tutti_table_snapshot does, and
+ * stops nobody: for a rank that tests. to: tensors as params were, or params. *versions may be NULL. -EINVAL: also if
+ * the servers keep no versions. */
+int tutti_center_read(tutti_center *, const tutti_tensor *to, tutti_versions *versions);
+/* EAMSGD: to = x + momentum v, where the gradient is to be taken (to: as of tutti_center_read, and not params), and the
+ * step with it, v = momentum v - learning_rate gradient; x += v. v is 0 at first. Does not block. Zhang et al.,
+ * Algorithm 2, which exchanges between the two. -EINVAL: config.momentum is 0. */
+int tutti_center_ahead(tutti_center *, const tutti_tensor *to);
+int tutti_center_move(tutti_center *, const tutti_tensor *gradient, double learning_rate);
+/* Returns its table, to save, load, look at, reopen and finish; tutti_center_close closes it. */
+tutti_table *tutti_center_table(tutti_center *);
 
 /* ---- averaging: gossip ---- */
 

@@ -102,7 +102,7 @@ static inline int length(const struct node *list)
 static inline double number(const struct node *map, const char *key) { return get(map, key)->number; }
 static inline int whole(const struct node *n) { return (int)n->number; }
 static inline bool is_text(const struct node *n, const char *text) { return n->kind == TEXT && !strcmp(n->text, text); }
-static inline bool is_true(const struct node *n) { return n->kind == WORD && *n->text == 't'; }
+static inline bool is_true(const struct node *n) { return n->kind == WORD && n->text && *n->text == 't'; }
 
 /* Update rules. */
 

@@ -398,7 +398,7 @@ static bool run_staleness(const struct a_case *c)
 	return good;
 }
 
-static bool run_elsewhere(const struct a_case *c) { return c->in; } /* conformance_tables.c runs it */
+static bool run_elsewhere(const struct a_case *c) { return c->in; } /* conformance_tables.c or a conformance_average_... runs it */
 
 static const struct {
 	const char *ref;
@@ -414,6 +414,8 @@ static const struct {
 	{ "mv_ssp", run_staleness },
 	{ "mv_kv", run_elsewhere }, { "mv_array_binding_test", run_elsewhere }, { "mv_matrix_binding_test", run_elsewhere },
 	{ "platoon_allreduce", run_elsewhere }, { "mv_delta_sync", run_elsewhere },
+	{ "async_ea", run_elsewhere }, { "platoon_easgd", run_elsewhere }, { "platoon_asgd", run_elsewhere },
+	{ "platoon_downpour", run_elsewhere }, { "paper_easgd_async_rr", run_elsewhere }, { "paper_eamsgd", run_elsewhere },
 };
 
 /* The list. */

@@ -1,0 +1,500 @@
+/* center.c - a center on the servers of a table: elastic averaging, deltas, rules of the program's own
+ *
+ * The servers' half is a table's: its rule, its consistency, saves and snapshots. The worker's half is here, one pass
+ * over its params behind each push_pull. What servers give comes into `given`. What is pushed is x itself where x lies
+ * in one piece, else `given` has the packed x, and the answer comes over it. Params change only when an answer has come
+ * whole. */
+#include "average/average_private.h"
+#include "kernel/kernel.h"
+#include "member/member.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct piece { /* of the model: tensors that lie one behind another */
+	char *data;
+	size_t at;    /* where the piece begins in the flat model, in bytes */
+	size_t count; /* elements */
+};
+
+struct tutti_center {
+	tutti_center_config config; /* its lists are the program's, and not looked at after opening */
+	struct tt_job *job;
+	tutti_table *table;
+	struct tt_model model;
+	struct piece *pieces;
+	int n;           /* of pieces */
+	tutti_type type;
+	size_t count;    /* elements of the model */
+	char *given;     /* what the servers gave; before that what is pushed */
+	char *old;       /* DELTA: what this worker had of the center last */
+	char *velocity;  /* EAMSGD's v */
+	int *worker;     /* ranks of the job that may push; NULL: all of the job */
+	int workers;
+	uint64_t steps;
+};
+
+/* ---- configs ---- */
+
+static tutti_center_config config_of(tutti_center_kind kind, int tau, tutti_updater updater)
+{
+	return (tutti_center_config){ .kind = kind, .tau = tau, .updater = updater };
+}
+
+tutti_center_config tutti_center_easgd(int tau, double alpha)
+{
+	return config_of(TUTTI_CENTER_ELASTIC, tau, tutti_elastic(alpha));
+}
+
+tutti_center_config tutti_center_asgd(int tau) { return config_of(TUTTI_CENTER_DELTA, tau, tutti_accumulate()); }
+
+tutti_center_config tutti_center_downpour(int tau, int average)
+{
+	tutti_center_config c = tutti_center_asgd(tau);
+
+	c.average = average;
+	c.consistency.mode = TUTTI_BSP;
+	return c;
+}
+
+tutti_center_config tutti_center_outer(int steps, double rate, double momentum)
+{
+	tutti_center_config c = tutti_center_downpour(steps, 1);
+
+	c.updater = tutti_nesterov(isnan(rate) ? 0.7 : rate, momentum); /* NESTEROV's own default is 0.9 */
+	c.updater.defaults.scale = -1; /* a gradient points away from where x went */
+	return c;
+}
+
+tutti_center_config tutti_center_own(int tau, tutti_updater updater, tutti_center_merge merge, void *arg)
+{
+	tutti_center_config c = config_of(TUTTI_CENTER_OWN, tau, updater);
+
+	c.merge = merge;
+	c.merge_arg = arg;
+	return c;
+}
+
+static int check_config(const tutti_center_config *c, const char *name)
+{
+	bool elastic = c->kind == TUTTI_CENTER_ELASTIC, delta = c->kind == TUTTI_CENTER_DELTA;
+	bool own = c->kind == TUTTI_CENTER_OWN, moves = c->updater.rule == TUTTI_UPDATE_ELASTIC;
+	const struct {
+		bool bad;
+		const char *why;
+	} faults[] = {
+		{ !elastic && !delta && !own, "there is no such kind" },
+		{ c->tau < 1, "tau is less than 1: an exchange comes after one step or more" },
+		{ (elastic && !moves) || (delta && moves), "kind and the servers' rule do not go together: "
+		  "tutti_center_own takes any rule" },
+		{ elastic && c->consistency.mode != TUTTI_ASYNC, "an elastic center on servers is asynchronous" },
+		{ c->average && !delta, "only deltas are averaged" },
+		{ c->merge && !own, "a function that merges is for tutti_center_own" },
+		{ !(c->momentum >= 0 && c->momentum < 1), "momentum is not from 0 to below 1" },
+	};
+
+	for (size_t i = 0; i < TT_COUNT(faults); i++)
+		if (faults[i].bad)
+			return tt_fail(-EINVAL, "center \"%.160s\": %s", name, faults[i].why);
+	return 0;
+}
+
+/* ---- the model ---- */
+
+static size_t width_of(const tutti_center *c) { return tt_type_size(c->type); }
+
+/* Joins tensors that lie one behind another. Returns how many pieces there are. */
+static int find_pieces(const tutti_tensor *list, int n, size_t width, struct piece *pieces)
+{
+	struct piece *last = NULL;
+	size_t at = 0;
+	int found = 0;
+
+	for (int i = 0; i < n; i++) {
+		if (!list[i].count)
+			continue;
+		if (last && last->data + last->count * width == list[i].data)
+			last->count += list[i].count;
+		else {
+			last = &pieces[found++];
+			*last = (struct piece){ list[i].data, at, list[i].count };
+		}
+		at += list[i].count * width;
+	}
+	return found;
+}
+
+static int take_params(tutti_center *c, const char *name, const tutti_tensor *params, int n)
+{
+	int err = tt_model_open(&c->model, params, n, "center open");
+
+	if (err)
+		return err;
+	c->type = params[0].type;
+	for (int i = 0; i < n; i++) {
+		c->count += params[i].count;
+		if (params[i].type != c->type || !tt_model_is_float(&c->model))
+			return tt_fail(-ENOTSUP, "center \"%.160s\": tensor %d has another type than tensor 0, or "
+			               "holds integers: a center is of one type, and of floats", name, i);
+	}
+	if (!c->count)
+		return tt_fail(-EINVAL, "center \"%.160s\": the params have no elements", name);
+	if (!(c->pieces = calloc((size_t)n, sizeof *c->pieces)))
+		return tt_fail(-ENOMEM, "center \"%.160s\": no memory for a list of %d tensors", name, n);
+	c->n = find_pieces(params, n, width_of(c), c->pieces);
+	return 0;
+}
+
+#define EACH_PIECE(c, p) for (const struct piece *p = (c)->pieces; p < (c)->pieces + (c)->n; p++)
+
+static void pack(const tutti_center *c, char *to)
+{
+	EACH_PIECE(c, p)
+		memcpy(to + p->at, p->data, p->count * width_of(c));
+}
+
+static void unpack(const tutti_center *c, const char *from)
+{
+	EACH_PIECE(c, p)
+		memcpy(p->data, from + p->at, p->count * width_of(c));
+}
+
+/* Returns x in one piece. */
+static const char *flatten(tutti_center *c)
+{
+	if (c->n == 1)
+		return c->pieces->data;
+	pack(c, c->given);
+	return c->given;
+}
+
+/* ---- opening ---- */
+
+static int list_workers(tutti_center *c, tutti *group)
+{
+	const tutti_center_config *k = &c->config;
+	int err;
+
+	if (!k->workers) {
+		c->workers = tt_group_count(group);
+		return tt_group_list(group, &c->worker);
+	}
+	if (k->workers < 0 || !k->worker)
+		return tt_fail(-EINVAL, "center open: %d workers, %s", k->workers, k->worker ? "listed" : "not listed");
+	if (!(c->worker = malloc((size_t)k->workers * sizeof *c->worker)))
+		return tt_fail(-ENOMEM, "center open: no memory for a list of %d workers", k->workers);
+	for (c->workers = 0; c->workers < k->workers; c->workers++) {
+		if ((err = tutti_group_member(group, k->worker[c->workers])) < 0)
+			return err;
+		c->worker[c->workers] = err;
+	}
+	return 0;
+}
+
+/* Pages that nobody touches cost nothing: a server that is no worker never touches them. */
+static int take_memory(tutti_center *c)
+{
+	size_t bytes = c->count * width_of(c);
+	int err = tt_memory_alloc(c->job, bytes, -1, (void **)&c->given);
+
+	if (!err && c->config.kind == TUTTI_CENTER_DELTA)
+		err = tt_memory_alloc(c->job, bytes, -1, (void **)&c->old);
+	if (!err && c->config.momentum > 0)
+		err = tt_memory_alloc(c->job, bytes, -1, (void **)&c->velocity);
+	return err;
+}
+
+static int open_table(tutti_center *c, tutti *group, const char *name)
+{
+	const tutti_center_config *k = &c->config;
+	tutti_table_config t = tutti_table_rows(c->type, c->count, 1, k->updater);
+
+	t.consistency = k->consistency;
+	t.flags = k->snapshots ? TUTTI_TABLE_SNAPSHOTS : 0;
+	t.servers = k->servers;
+	t.server = k->server;
+	t.workers = k->workers;
+	t.worker = k->worker;
+	t.load = k->load;
+	return tutti_table_open(group, name, &t, &c->table);
+}
+
+struct opening {
+	tutti *group;
+	const char *name;
+	const tutti_tensor *params;
+	int n;
+	bool alone; /* a late rank, which the others do not wait for */
+};
+
+static int prepare(tutti_center *c, const struct opening *o)
+{
+	int err = check_config(&c->config, o->name);
+
+	if (err || (err = take_params(c, o->name, o->params, o->n)) || (err = list_workers(c, o->group)))
+		return err;
+	return take_memory(c);
+}
+
+static int which_worker(tutti_center *c)
+{
+	tutti_table_info info;
+
+	return tutti_table_look(c->table, &info) ? -1 : info.worker;
+}
+
+static int make_center(tutti_center *c, const struct opening *o)
+{
+	int err = open_table(c, o->group, o->name);
+
+	return err || o->alone || which_worker(c) != 0 ? err : tutti_center_assign(c);
+}
+
+static int take_center(tutti_center *c) { return which_worker(c) < 0 ? 0 : tutti_center_pull(c); }
+
+/* All have come so far, and well. */
+static int together(const struct opening *o, int mine)
+{
+	int32_t worst = mine;
+	char why[400];
+	int err;
+
+	if (o->alone)
+		return mine;
+	snprintf(why, sizeof why, "%s", tt_why());
+	err = tutti_allreduce(o->group, &worst, &worst, 1, TUTTI_I32, TUTTI_MIN, NULL);
+	if (mine)
+		return tt_fail(mine, "%s", why);
+	if (err || !worst)
+		return err;
+	return tt_fail(-ECONNABORTED, "center \"%.160s\": another rank could not open it: %s", o->name,
+	               strerror(-worst));
+}
+
+/* Nobody waits for a table that another rank will not open; the center has its values before anybody takes them, and
+ * nobody moves it before all have done so. */
+static int begin(tutti_center *c, const struct opening *o)
+{
+	int err = together(o, prepare(c, o));
+
+	if (err || (err = together(o, make_center(c, o))))
+		return err;
+	return together(o, take_center(c));
+}
+
+int tutti_center_open(tutti *group, const char *name, const tutti_tensor *params, int n,
+                      const tutti_center_config *config, tutti_center **center)
+{
+	int err = tt_usable(tt_job_of(group));
+	tutti_center *c;
+
+	if (err)
+		return err;
+	if (!name || !config || !center)
+		return tt_fail(-EINVAL, "center open: the name, the config or the place for the center is NULL");
+	if (!(c = calloc(1, sizeof *c)))
+		return tt_fail(-ENOMEM, "center \"%.160s\": no memory", name);
+	c->config = *config;
+	c->job = group->job;
+	const struct opening o = { group, name, params, n, tutti_late(group) && tutti_job(group) == group };
+	if ((err = begin(c, &o))) {
+		tutti_center_close(c);
+		return err;
+	}
+	*center = c;
+	return 0;
+}
+
+void tutti_center_close(tutti_center *c)
+{
+	if (!c)
+		return;
+	tutti_table_close(c->table);
+	tt_model_close(&c->model);
+	tt_memory_free(c->given);
+	tt_memory_free(c->old);
+	tt_memory_free(c->velocity);
+	free(c->pieces);
+	free(c->worker);
+	free(c);
+}
+
+tutti_table *tutti_center_table(tutti_center *c) { return c ? c->table : NULL; }
+
+/* ---- exchanges ---- */
+
+static int check_center(const tutti_center *c) { return tt_usable(c ? c->job : NULL); }
+
+/* How many workers are there, as far as is known. */
+static int count_workers(const tutti_center *c)
+{
+	int all = c->worker ? c->workers : c->job->size, there = 0;
+
+	tt_lock(c->job);
+	for (int i = 0; i < all; i++)
+		there += tt_member(c->job, c->worker ? c->worker[i] : i)->state < TT_LEFT;
+	tt_unlock(c->job);
+	return there > 0 ? there : 1;
+}
+
+static tutti_update options_of(const tutti_center *c)
+{
+	const tutti_update *given = &c->config.updater.defaults;
+	tutti_update o = tutti_update_defaults();
+
+	if (c->config.kind == TUTTI_CENTER_ELASTIC && isnan(given->alpha))
+		o.alpha = 0.9 / count_workers(c);
+	if (c->config.average)
+		o.scale = (isnan(given->scale) ? 1 : given->scale) / count_workers(c);
+	return o;
+}
+
+static const char *to_push(tutti_center *c)
+{
+	if (c->config.kind != TUTTI_CENTER_DELTA)
+		return flatten(c);
+	EACH_PIECE(c, p)
+		tt_blend(c->given + p->at, 1, p->data, -1, c->old + p->at, p->count, c->type);
+	return c->given;
+}
+
+static void set_params(tutti_center *c)
+{
+	unpack(c, c->given);
+	if (c->old) {
+		char *given = c->old;
+		c->old = c->given;
+		c->given = given;
+	}
+}
+
+static void take(tutti_center *c)
+{
+	const tutti_center_config *k = &c->config;
+
+	if (k->kind == TUTTI_CENTER_DELTA || (k->kind == TUTTI_CENTER_OWN && !k->merge)) {
+		set_params(c);
+		return;
+	}
+	EACH_PIECE(c, p)
+		if (k->merge)
+			k->merge(c->type, p->data, c->given + p->at, p->count, k->merge_arg);
+		else
+			tt_blend(p->data, 1, p->data, -1, c->given + p->at, p->count, c->type);
+}
+
+int tutti_center_exchange(tutti_center *c)
+{
+	int err = check_center(c);
+
+	if (err)
+		return err;
+	const tutti_update options = options_of(c);
+	if ((err = tutti_table_push_pull(c->table, to_push(c), &options, c->given, NULL)))
+		return err;
+	take(c);
+	return 0;
+}
+
+int tutti_center_step(tutti_center *c)
+{
+	int err = check_center(c);
+
+	if (err || ++c->steps % (unsigned)c->config.tau)
+		return err;
+	return (err = tutti_center_exchange(c)) ? err : 1;
+}
+
+int tutti_center_pull(tutti_center *c)
+{
+	int err = check_center(c);
+
+	if (err || (err = tutti_table_pull(c->table, c->given, NULL)))
+		return err;
+	set_params(c);
+	return 0;
+}
+
+int tutti_center_assign(tutti_center *c)
+{
+	int err = check_center(c);
+
+	if (err || (err = tutti_table_assign(c->table, flatten(c), NULL)))
+		return err;
+	if (c->old)
+		pack(c, c->old);
+	return 0;
+}
+
+/* ---- lists of other tensors ---- */
+
+static int check_list(const tutti_center *c, const tutti_tensor *list, const char *what)
+{
+	const struct tt_model *m = &c->model;
+
+	if (!list)
+		return tt_fail(-EINVAL, "%s: the list of tensors is NULL", what);
+	for (int i = 0; i < m->n; i++)
+		if (list[i].count != m->tensors[i].count || list[i].type != c->type || (list[i].count && !list[i].data))
+			return tt_fail(-EINVAL, "%s: tensor %d has %zu elements%s, the params' has %zu", what, i,
+			               list[i].count, list[i].type != c->type ? " of another type" :
+			               list[i].data ? "" : " and no memory", m->tensors[i].count);
+	return 0;
+}
+
+int tutti_center_read(tutti_center *c, const tutti_tensor *to, tutti_versions *versions)
+{
+	int err = check_center(c);
+	char *at;
+
+	if (err || (err = check_list(c, to, "center read")) ||
+	    (err = tutti_table_snapshot(c->table, c->given, versions, NULL)))
+		return err;
+	at = c->given;
+	for (int i = 0; i < c->model.n; i++) {
+		size_t bytes = to[i].count * width_of(c);
+		if (bytes)
+			memcpy(to[i].data, at, bytes);
+		at += bytes;
+	}
+	return 0;
+}
+
+static int check_momentum(const tutti_center *c, const tutti_tensor *list, const char *what)
+{
+	int err = check_center(c);
+
+	if (err)
+		return err;
+	if (!c->velocity)
+		return tt_fail(-EINVAL, "%s: the center was opened without momentum: set tutti_center_config.momentum",
+		               what);
+	return check_list(c, list, what);
+}
+
+int tutti_center_ahead(tutti_center *c, const tutti_tensor *to)
+{
+	int err = check_momentum(c, to, "center ahead");
+	char *v = c && !err ? c->velocity : NULL;
+
+	for (int i = 0; !err && i < c->model.n; i++) {
+		tt_blend(to[i].data, 1, c->model.tensors[i].data, c->config.momentum, v, to[i].count, c->type);
+		v += to[i].count * width_of(c);
+	}
+	return err;
+}
+
+int tutti_center_move(tutti_center *c, const tutti_tensor *gradient, double rate)
+{
+	int err = check_momentum(c, gradient, "center move");
+	char *v = c && !err ? c->velocity : NULL;
+
+	for (int i = 0; !err && i < c->model.n; i++) {
+		const tutti_tensor *g = &gradient[i];
+		tt_blend(v, c->config.momentum, v, -rate, g->data, g->count, c->type);
+		tt_reduce(c->model.tensors[i].data, v, g->count, c->type, TUTTI_SUM);
+		v += g->count * width_of(c);
+	}
+	return err;
+}

@@ -1,0 +1,622 @@
+/* unit_center.c - centers on servers: lists of tensors, types, rules, alpha that follows the workers, testers, ranks that
+ * join late, die or are refused. On sim over seeds, and over TCP and shared memory. */
+#include "tests/harness/cunit_main.h"
+#include "tests/harness/folders.h"
+#include "tests/harness/ranks.h"
+#include "tests/harness/with.h"
+#include <math.h>
+
+enum { SEEDS = 10 };
+
+static void on_wires(void (*program)(tutti *), const int *sizes) /* up to a 0 */
+{
+	for (; *sizes; sizes++) {
+		struct ranks run = { .size = *sizes, .wire = "sim", .program = program };
+		for (; run.seed < SEEDS; run.seed++)
+			CU_ASSERT_EQUAL(run_ranks(run), 0);
+		CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+	}
+}
+
+static void meet(tutti *job) { CHECK(tutti_barrier(job, NULL) == 0); }
+
+static tutti_center *open_list(tutti *job, const tutti_tensor *list, int n, tutti_center_config config)
+{
+	tutti_center *c = NULL;
+
+	CHECK(tutti_center_open(job, "model", list, n, &config, &c) == 0);
+	return c;
+}
+
+static tutti_center *open_flat(tutti *job, double *x, size_t n, tutti_center_config config)
+{
+	return open_list(job, &(tutti_tensor){ x, n, TUTTI_F64 }, 1, config);
+}
+
+static void close_center(tutti *job, tutti_center *c)
+{
+	meet(job);
+	tutti_center_close(c);
+	meet(job);
+}
+
+static void fill(double *v, size_t n, double x)
+{
+	for (size_t i = 0; i < n; i++)
+		v[i] = x;
+}
+
+static bool all_are(const double *v, size_t n, double x)
+{
+	for (size_t i = 0; i < n; i++)
+		if (v[i] != x)
+			return false;
+	return true;
+}
+
+/* ---- lists of tensors, in each type ---- */
+
+enum { LONG = 70001, SHORT = 3, TENSORS = 5 };
+
+/* The bits of 0, 1 and 2. */
+static void put(void *at, tutti_type type, int value)
+{
+	static const uint16_t halves[] = { 0, 0x3c00, 0x4000 }, brains[] = { 0, 0x3f80, 0x4000 };
+	double d = value;
+	float f = (float)value;
+
+	switch (type) {
+	case TUTTI_F64: memcpy(at, &d, sizeof d); break;
+	case TUTTI_F32: memcpy(at, &f, sizeof f); break;
+	case TUTTI_F16: memcpy(at, &halves[value], 2); break;
+	default: memcpy(at, &brains[value], 2);
+	}
+}
+
+static void set_list(const tutti_tensor *list, int value)
+{
+	for (int t = 0; t < TENSORS; t++)
+		for (size_t i = 0; i < list[t].count; i++)
+			put((char *)list[t].data + i * tt_type_size(list[t].type), list[t].type, value);
+}
+
+static bool list_is(const tutti_tensor *list, int value)
+{
+	char want[8];
+
+	for (int t = 0; t < TENSORS; t++)
+		for (size_t i = 0; i < list[t].count; i++) {
+			put(want, list[t].type, value);
+			if (memcmp((char *)list[t].data + i * tt_type_size(list[t].type), want, tt_type_size(list[t].type)) != 0)
+				return false;
+		}
+	return true;
+}
+
+/* Two behind each other, an empty one, one apart, and one behind the first two; or all behind each other. */
+static void lay(tutti_tensor *list, char *memory, tutti_type type, bool flat)
+{
+	static const size_t count[] = { SHORT, LONG, 0, LONG, SHORT };
+	size_t at[] = { 0, SHORT, 0, SHORT + LONG, SHORT + 2 * LONG };
+
+	if (!flat) {
+		at[3] = 2 * SHORT + LONG + 1;
+		at[4] = SHORT + LONG;
+	}
+	for (int t = 0; t < TENSORS; t++)
+		list[t] = (tutti_tensor){ count[t] ? memory + at[t] * tt_type_size(type) : NULL, count[t], type };
+}
+
+static void move_list(tutti *job, tutti_tensor *list, tutti_center_config config, int moved)
+{
+	tutti_center *c;
+
+	set_list(list, tutti_rank(job) == 0 ? 0 : 2); /* the first worker's counts */
+	c = open_list(job, list, TENSORS, config);
+	CHECK(list_is(list, 0));
+	meet(job);
+	set_list(list, 2);
+	if (tutti_rank(job) == tutti_size(job) - 1)
+		CHECK(tutti_center_step(c) == 0 && list_is(list, 2) && tutti_center_step(c) == 1 && list_is(list, moved));
+	meet(job);
+	CHECK(tutti_center_pull(c) == 0 && list_is(list, moved)); /* drawn together: x and center met in the middle */
+	meet(job);
+	if (tutti_rank(job) == 0) {
+		set_list(list, 2);
+		CHECK(tutti_center_assign(c) == 0);
+		CHECK(tutti_center_exchange(c) == 0 && list_is(list, 2)); /* no difference, and no delta */
+	}
+	meet(job);
+	CHECK(tutti_center_pull(c) == 0 && list_is(list, 2));
+	close_center(job, c);
+}
+
+static void program_lists(tutti *job)
+{
+	static const tutti_type types[] = { TUTTI_F32, TUTTI_F64, TUTTI_F16, TUTTI_BF16 };
+	tutti_tensor list[TENSORS];
+	char *memory;
+
+	CHECK(tutti_alloc(job, (2 * LONG + 3 * SHORT + 1) * 8, -1, (void **)&memory) == 0);
+	for (int k = 0; k < 8; k++) {
+		lay(list, memory, types[k / 2], k % 2);
+		move_list(job, list, tutti_center_easgd(2, 0.5), 1);
+		move_list(job, list, tutti_center_asgd(2), 2);
+	}
+	tutti_free(job, memory);
+}
+
+static void test_lists(void) { on_wires(program_lists, (const int[]){ 1, 2, 3, 0 }); }
+
+/* ---- alpha, and means, follow the workers that are there ---- */
+
+static atomic_int opened; /* ranks that have; then one of them is struck */
+
+static void await_all(int n)
+{
+	opened++;
+	while (opened < n)
+		pass_time(TT_MS);
+}
+
+static void program_auto(tutti *job)
+{
+	const int server = 0;
+	int n = tutti_size(job), me = tutti_rank(job);
+	double x = 0;
+	tutti_center *c = open_flat(job, &x, 1, WITH(tutti_center_easgd(1, NAN), it.servers = 1, it.server = &server));
+
+	await_all(n);
+	if (me == 0) {
+		x = 1;
+		CHECK(tutti_center_step(c) == 1 && x == 1 - 0.9 / n);
+		CHECK(tutti_group_evict(job, n - 1, "the test says so") == 0);
+		x = 1;
+		CHECK(tutti_center_assign(c) == 0);
+		x = 2;
+		CHECK(tutti_center_step(c) == 1 && x == 2 - 0.9 / (n - 1));
+	}
+	opened += me == 0;
+	while (opened <= n) /* until rank 0 has done */
+		pass_time(TT_MS);
+	tutti_center_close(c);
+}
+
+static void test_auto(void)
+{
+	static const int sizes[] = { 2, 4 };
+
+	for (size_t i = 0; i < TT_COUNT(sizes); i++) {
+		for (uint64_t seed = 0; seed < SEEDS; seed++) {
+			opened = 0;
+			CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = sizes[i], .wire = "sim", .seed = seed, .program = program_auto }), 0);
+		}
+		opened = 0;
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = sizes[i], .wire = "tcp", .program = program_auto }), 0);
+		opened = 0;
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = sizes[i], .wire = "shm", .program = program_auto }), 0);
+	}
+}
+
+/* ---- rounds ---- */
+
+enum { STEPS = 3, ROUNDS = 4 };
+
+/* Each worker goes by its rank + 1 in each round; one goes 3 rounds only. */
+static void program_rounds(tutti *job)
+{
+	const double rate = 0.5, keep = 0.25;
+	double x[2] = { 1, 1 }, center = 1, m = 0;
+	int n = tutti_size(job), me = tutti_rank(job);
+	tutti_center *c = open_flat(job, x, 2, tutti_center_outer(STEPS, rate, keep));
+
+	for (int round = 0; round < ROUNDS; round++) {
+		double mean = -(n + 1) / 2.0; /* of old - x */
+		if (round == ROUNDS - 1 && me == n - 1 && n > 1) {
+			CHECK(tutti_table_finish(tutti_center_table(c)) == 0);
+			break;
+		}
+		for (int step = 0; step < STEPS; step++) {
+			x[0] += (me + 1.0) / STEPS;
+			x[1] += (me + 1.0) / STEPS;
+			CHECK(tutti_center_step(c) == (step == STEPS - 1));
+		}
+		if (round == ROUNDS - 1 && n > 1) /* of those that pushed: it is divided by those that are there */
+			mean = -(n - 1) / 2.0;
+		m = keep * m + mean;
+		center -= rate * (mean + keep * m);
+		CHECK(fabs(x[0] - center) < 1e-12 && x[0] == x[1]);
+	}
+	close_center(job, c);
+}
+
+static void program_defaults(tutti *job)
+{
+	tutti_center_config outer = tutti_center_outer(50, NAN, NAN);
+	double x = 0;
+	tutti_center *c = open_flat(job, &x, 1, outer);
+
+	x = 1; /* m = -1, and the center goes by 0.7 (1 + 0.9) */
+	CHECK(tutti_center_exchange(c) == 0 && fabs(x - 0.7 * 1.9) < 1e-12);
+	x += 1;
+	close_center(job, c);
+	c = open_flat(job, &x, 1, WITH(tutti_center_downpour(1, 0), it.consistency.mode = TUTTI_SSP, it.consistency.staleness = 1));
+	CHECK(tutti_center_step(c) == 1 && tutti_center_step(c) == 1);
+	close_center(job, c);
+}
+
+static void test_rounds(void)
+{
+	on_wires(program_rounds, (const int[]){ 1, 2, 4, 0 });
+	on_wires(program_defaults, (const int[]){ 1, 3, 0 });
+}
+
+/* ---- rules of the program's own ---- */
+
+struct merged {
+	size_t count;
+	tutti_type type;
+};
+
+static void take_larger(const tutti_update_piece *p)
+{
+	const double *w = p->w, *d = p->d;
+	double *to = p->to;
+
+	for (size_t i = 0; i < p->count; i++)
+		to[i] = w[i] > d[i] ? w[i] : d[i];
+}
+
+static void meet_halfway(tutti_type type, void *local, const void *given, size_t count, void *arg)
+{
+	struct merged *m = arg;
+	const double *from = given;
+	double *x = local;
+
+	for (size_t i = 0; i < count; i++)
+		x[i] = (x[i] + from[i]) / 2;
+	m->count += count;
+	m->type = type;
+}
+
+static void program_own(tutti *job)
+{
+	enum { N = 5000 };
+	int n = tutti_size(job), me = tutti_rank(job);
+	double x[N];
+	struct merged merged = { 0, TUTTI_I32 };
+	tutti_center *c;
+
+	fill(x, N, 0);
+	c = open_flat(job, x, N, tutti_center_own(1, tutti_own(take_larger, NULL, 0), meet_halfway, &merged));
+	fill(x, N, me == n - 1 ? 8 : -4);
+	if (me == n - 1)
+		CHECK(tutti_center_step(c) == 1 && all_are(x, N, 8) && merged.count == N && merged.type == TUTTI_F64);
+	meet(job);
+	if (me != n - 1)
+		CHECK(tutti_center_step(c) == 1 && all_are(x, N, 2) && merged.count == N);
+	close_center(job, c);
+	fill(x, N, 1);
+	c = open_flat(job, x, N, tutti_center_own(1, tutti_assign(), NULL, NULL)); /* what is given becomes the params */
+	fill(x, N, 3);
+	CHECK(tutti_center_step(c) == 1 && all_are(x, N, 3));
+	close_center(job, c);
+}
+
+static void test_own(void) { on_wires(program_own, (const int[]){ 1, 3, 0 }); }
+
+/* ---- momentum, with two tensors ---- */
+
+static void program_momentum(tutti *job)
+{
+	double x = 1, y[2] = { 2, 3 }, gx, gy[2];
+	const tutti_tensor list[] = { { &x, 1, TUTTI_F64 }, { y, 2, TUTTI_F64 } }, g[] = { { &gx, 1, TUTTI_F64 }, { gy, 2, TUTTI_F64 } };
+	tutti_center *c = open_list(job, list, 2, WITH(tutti_center_easgd(10, 0.5), it.momentum = 0.5));
+
+	CHECK(tutti_center_ahead(c, g) == 0 && gx == 1 && gy[1] == 3); /* v is 0 */
+	CHECK(tutti_center_move(c, g, 0.25) == 0 && x == 0.75 && y[0] == 1.5 && y[1] == 2.25); /* v = -g / 4 */
+	CHECK(tutti_center_ahead(c, g) == 0 && gx == 0.75 - 0.125 && gy[0] == 1.5 - 0.25 && gy[1] == 2.25 - 0.375);
+	gx = gy[0] = gy[1] = 0;
+	CHECK(tutti_center_move(c, g, 0.25) == 0 && x == 0.75 - 0.125 && y[1] == 2.25 - 0.375);
+	CHECK(tutti_center_move(c, list, 1) == 0); /* a list like any other */
+	CHECK(tutti_center_move(c, NULL, 1) == -EINVAL && tutti_center_ahead(c, &(tutti_tensor){ &gx, 3, TUTTI_F64 }) == -EINVAL);
+	close_center(job, c);
+}
+
+static void test_momentum(void) { on_wires(program_momentum, (const int[]){ 2, 0 }); }
+
+/* ---- a tester reads a center while others exchange ---- */
+
+enum { TESTED = 60000, READS = 20 };
+
+static atomic_int reading;
+
+/* Each push adds 1 to all elements: of a consistent center each server's are alike. */
+static void read_on(tutti *job, tutti_center *c, double *to)
+{
+	tutti_versions v = { 0, 0, 0, 0 };
+	const tutti_tensor list = { to, TESTED, TUTTI_F64 };
+	uint64_t newest = 0;
+	int servers = tutti_size(job) - 1;
+
+	for (int i = 0; i < READS; i++) {
+		CHECK(tutti_center_read(c, &list, &v) == 0 && v.newest >= newest);
+		newest = v.newest;
+		int steps = 0;
+		for (size_t k = 1; k < TESTED; k++)
+			steps += to[k] != to[k - 1];
+		CHECK(steps < servers && to[0] >= 0);
+	}
+	CHECK(tutti_center_read(c, &list, NULL) == 0);
+	CHECK(tutti_center_exchange(c) == -EPERM); /* it is no worker */
+}
+
+static void program_tester(tutti *job)
+{
+	const int others[] = { 0, 1, 2, 3 };
+	int n = tutti_size(job), me = tutti_rank(job);
+	double *x = calloc(TESTED, sizeof *x);
+	tutti_center *c = open_flat(job, x, TESTED, WITH(tutti_center_asgd(1), it.snapshots = 1, it.servers = it.workers = n - 1,
+	                                                 it.server = it.worker = others));
+
+	if (me == 0)
+		reading = 1;
+	meet(job);
+	if (me == n - 1) {
+		read_on(job, c, x);
+		reading = 0;
+	} else {
+		while (reading) {
+			for (size_t i = 0; i < TESTED; i++)
+				x[i] += 1;
+			CHECK(tutti_center_step(c) == 1);
+			pass_time(TT_MS);
+		}
+	}
+	close_center(job, c);
+	free(x);
+}
+
+static void test_tester(void) { on_wires(program_tester, (const int[]){ 2, 4, 0 }); }
+
+/* ---- refused ---- */
+
+static void refuse(tutti *job, tutti_center_config config, const char *word)
+{
+	double x = 0;
+	tutti_center *c = NULL;
+
+	CHECK(tutti_center_open(job, "model", &(tutti_tensor){ &x, 1, TUTTI_F64 }, 1, &config, &c) == -EINVAL);
+	CHECK(!c && strstr(tutti_why(), word));
+	meet(job);
+}
+
+static void refuse_list(tutti *job, const tutti_tensor *list, int n, int err)
+{
+	tutti_center_config config = tutti_center_asgd(1);
+	tutti_center *c = NULL;
+
+	CHECK(tutti_center_open(job, "model", list, n, &config, &c) == err && !c);
+	meet(job);
+}
+
+static void program_refused(tutti *job)
+{
+	tutti_center_config config = tutti_center_asgd(1);
+	double x = 0;
+	float f = 0;
+	int32_t i = 0;
+	const tutti_tensor mixed[] = { { &x, 1, TUTTI_F64 }, { &f, 1, TUTTI_F32 } }, whole = { &i, 1, TUTTI_I32 }, none = { NULL, 0, TUTTI_F32 };
+	tutti_center *c = NULL;
+
+	refuse(job, tutti_center_easgd(0, 0.5), "tau");
+	refuse(job, tutti_center_easgd(1, -1), "alpha");
+	refuse(job, WITH(tutti_center_easgd(1, 0.5), it.consistency.mode = TUTTI_BSP), "asynchronous");
+	refuse(job, WITH(tutti_center_easgd(1, 0.5), it.updater = tutti_sgd(1)), "rule");
+	refuse(job, WITH(tutti_center_asgd(1), it.updater = tutti_elastic(1)), "rule");
+	refuse(job, WITH(tutti_center_easgd(1, 0.5), it.average = 1), "averaged");
+	refuse(job, WITH(tutti_center_asgd(1), it.merge = meet_halfway), "merges");
+	refuse(job, WITH(tutti_center_asgd(1), it.momentum = 1), "momentum");
+	refuse(job, WITH(tutti_center_asgd(1), it.kind = (tutti_center_kind)7), "kind");
+	refuse(job, WITH(tutti_center_asgd(1), it.workers = 1), "workers");
+	refuse_list(job, mixed, 2, -ENOTSUP);
+	refuse_list(job, &whole, 1, -ENOTSUP);
+	refuse_list(job, &none, 1, -EINVAL);
+	refuse_list(job, mixed, 0, -EINVAL);
+	CHECK(tutti_center_open(NULL, "model", mixed, 1, &config, &c) == -EINVAL);
+	CHECK(tutti_center_open(job, "model", mixed, 1, NULL, &c) == -EINVAL);
+	CHECK(tutti_center_step(NULL) == -EINVAL && tutti_center_pull(NULL) == -EINVAL && !tutti_center_table(NULL));
+	tutti_center_close(NULL);
+	config.tau = tutti_rank(job) == 1 ? 0 : 1; /* one rank's fault is all ranks' */
+	CHECK(tutti_center_open(job, "model", mixed, 1, &config, &c) == (tutti_rank(job) == 1 ? -EINVAL : -ECONNABORTED) && !c);
+	meet(job);
+	c = open_flat(job, &x, 1, tutti_center_asgd(1));
+	CHECK(tutti_center_read(c, mixed, NULL) == -EINVAL && strstr(tutti_why(), "versions"));
+	CHECK(tutti_center_read(c, &mixed[1], NULL) == -EINVAL && tutti_center_read(c, NULL, NULL) == -EINVAL);
+	CHECK(tutti_center_ahead(c, mixed) == -EINVAL && strstr(tutti_why(), "momentum"));
+	close_center(job, c);
+}
+
+static void test_refused(void) { on_wires(program_refused, (const int[]){ 2, 0 }); }
+
+/* ---- a worker leaves, and joins again ---- */
+
+static void program_late(tutti *job)
+{
+	const int server = 0;
+	const tutti_center_config config = WITH(tutti_center_easgd(1, 0.5), it.servers = 1, it.server = &server);
+	int last = tutti_size(job) - 1;
+	double x = 0;
+	tutti_center *c = open_flat(job, &x, 1, config);
+	tutti *again = NULL;
+
+	meet(job);
+	if (tutti_rank(job) == last) {
+		tutti_center_close(c);
+		CHECK(join_again(job, last, &again) == 0);
+		x = -1;
+		CHECK(tutti_center_open(tutti_job(again), "model", &(tutti_tensor){ &x, 1, TUTTI_F64 }, 1, &config, &c) == 0);
+		CHECK(x >= 0); /* as the center is */
+		x = 1000;
+		CHECK(tutti_center_step(c) == 1 && x < 1000);
+		tutti_center_close(c);
+		tutti_leave(again);
+		return;
+	}
+	do { /* until it has come, and has drawn the center far away */
+		x += x < 100 ? 1 : 0;
+		CHECK(tutti_center_step(c) == 1);
+		pass_time(TT_MS);
+	} while (x < 150);
+	pass_time(50 * TT_MS);
+	tutti_center_close(c);
+}
+
+static void test_late(void) { on_wires(program_late, (const int[]){ 2, 3, 0 }); }
+
+/* ---- ranks die ---- */
+
+enum { MODEL = 20000, FOR = 40, PAUSE_MS = 100, GO_ON_MS = 2000 };
+
+static int victim, left;
+static const int all_ranks[] = { 0, 1, 2, 3 };
+
+/* Ranks 0 and 1 serve; a worker dies at any moment, and nobody waits for it. */
+static void program_worker_dies(tutti *job)
+{
+	double *x = calloc(MODEL, sizeof *x);
+	tutti_center *c = open_flat(job, x, MODEL, WITH(tutti_center_easgd(1, NAN), it.servers = 2, it.server = all_ranks));
+	int me = tutti_rank(job);
+
+	meet(job);
+	if (me == victim)
+		tt_sim_kill(me, TT_MS + tt_sim_chance(20 * TT_MS));
+	for (int i = 0; i < FOR; i++) {
+		uint64_t began = tt_now();
+		x[0] += 1;
+		int err = tutti_center_step(c);
+		CHECK(me == victim || (err == 1 && tt_now() - began < PAUSE_MS * TT_MS));
+		pass_time(TT_MS);
+	}
+	left -= me != victim;
+	while (left)
+		pass_time(TT_MS);
+	tutti_center_close(c);
+	free(x);
+}
+
+static void go_on(tutti *job, tutti_center *c, double *x, tutti_center_config config)
+{
+	const tutti_tensor list = { x, MODEL, TUTTI_F64 };
+	uint64_t began = tt_now();
+	tutti *rest = NULL;
+	double mean = x[0];
+
+	tutti_center_close(c);
+	CHECK(tutti_group_shrink(job, &rest) == 0);
+	if (!rest)
+		return;
+	CHECK(tutti_size(rest) == tutti_size(job) - 1);
+	CHECK(tutti_allreduce(rest, &mean, &mean, 1, TUTTI_F64, TUTTI_AVERAGE, NULL) == 0);
+	CHECK(tutti_allreduce_tensors(rest, &list, 1, TUTTI_AVERAGE, NULL) == 0);
+	CHECK(tutti_center_open(rest, "model", &list, 1, &config, &c) == 0);
+	CHECK(fabs(x[0] - mean) < 1e-9 * fabs(mean) && fabs(x[MODEL - 1] - mean) < 1e-9 * fabs(mean)); /* sums are rounded */
+	CHECK(tutti_center_step(c) == 1);
+	CHECK(tt_now() - began < GO_ON_MS * TT_MS);
+	close_center(rest, c);
+	tutti_group_free(rest);
+}
+
+/* All ranks serve and work. Elastic or in rounds: the named error comes, and the others go on with their mean. */
+static void program_server_dies(tutti *job)
+{
+	double *x = calloc(MODEL, sizeof *x);
+	bool rounds = (victim + tutti_size(job)) % 2;
+	tutti_center_config config = rounds ? tutti_center_downpour(1, 1) : tutti_center_easgd(1, NAN);
+	tutti_center *c = open_flat(job, x, MODEL, config);
+	int err = 0, me = tutti_rank(job), i = 0;
+
+	meet(job);
+	if (me == victim)
+		tt_sim_kill(me, TT_MS + tt_sim_chance(20 * TT_MS));
+	for (; err >= 0 && i < 4000; i++) {
+		double before = x[0] + 1;
+		fill(x, MODEL, before);
+		err = tutti_center_step(c);
+		CHECK(err == 1 || me == victim || x[0] == before); /* params are as they were */
+		pass_time(TT_MS);
+	}
+	if (me == victim) {
+		tutti_center_close(c);
+	} else {
+		CHECK(err == -ECONNRESET || err == -ESTALE); /* the latter: another has closed its part already */
+		go_on(job, c, x, config);
+	}
+	free(x);
+}
+
+static void test_deaths(void)
+{
+	for (uint64_t seed = 0; seed < 4 * SEEDS; seed++) {
+		victim = 1 + (int)(seed % 3);
+		left = 3;
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 4, .wire = "sim", .seed = seed, .timeout_ms = 5000,
+		                                          .program = victim > 1 ? program_worker_dies : program_server_dies }),
+		                0);
+		victim = (int)(seed % 4);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 4, .wire = "sim", .seed = seed, .timeout_ms = 5000,
+		                                          .program = program_server_dies }),
+		                0);
+	}
+}
+
+/* ---- a save, and back ---- */
+
+static char folder[] = "/tmp/tutti-center-XXXXXX";
+
+static void program_save(tutti *job)
+{
+	int me = tutti_rank(job);
+	double x[100];
+	tutti_center *c;
+
+	fill(x, 100, 5);
+	c = open_flat(job, x, 100, tutti_center_asgd(1));
+	if (me == 0)
+		CHECK(tutti_table_save(tutti_center_table(c), folder) == 0);
+	meet(job);
+	fill(x, 100, 9 + me);
+	CHECK(tutti_center_step(c) == 1 && !all_are(x, 100, 5));
+	meet(job);
+	if (me == 0)
+		CHECK(tutti_table_load(tutti_center_table(c), folder) == 0);
+	meet(job);
+	CHECK(tutti_center_pull(c) == 0 && all_are(x, 100, 5));
+	CHECK(tutti_center_step(c) == 1 && all_are(x, 100, 5)); /* nothing is counted twice */
+	close_center(job, c);
+}
+
+static void test_save(void)
+{
+	CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(folder));
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 3, .program = program_save }), 0);
+	clear_folder(folder);
+	rmdir(folder);
+}
+
+static CU_TestInfo tests[] = {
+	{ "lists of tensors", test_lists },
+	{ "alpha follows the workers", test_auto },
+	{ "rounds", test_rounds },
+	{ "own rules", test_own },
+	{ "momentum", test_momentum },
+	{ "a tester", test_tester },
+	{ "refused", test_refused },
+	{ "a late worker", test_late },
+	{ "deaths", test_deaths },
+	{ "a save", test_save },
+	CU_TEST_INFO_NULL,
+};
+static CU_SuiteInfo suites[] = { { "centers", NULL, NULL, NULL, NULL, tests }, CU_SUITE_INFO_NULL };
+
+int main(int argc, char **argv) { return run_suites(suites, argc, argv); }
