@@ -685,9 +685,94 @@ int tutti_table_reopen(tutti_table *);
  * one. All ranks give lists of the same counts and types. The list is copied at opening; the tensors' memory stays the
  * program's. Of memory of tutti_alloc nothing is copied on the way. */
 
-/* ---- averaging: all-reduce SGD ---- */
+/* ---- averaging: all-reduce SGD ----
+ *
+ * Each rank computes gradients from samples of its own, all ranks take the same step with their sum or average, and so
+ * keep the same parameters. Ranks may have different numbers of steps: one that is out of them calls
+ * tutti_gradients_synchronize, gives zeros from then on, and is not counted. Source: torch-distlearn's AllReduceSGD; here
+ * a rank without any step works, too. One thread at a time uses a tutti_gradients.
+ *
+ *   tutti_gradients_synchronize(g, params, n);              all begin with rank 0's parameters
+ *   for each step:
+ *           compute the gradients, from the last layer to the first: tutti_gradients_ready(g, i) after each
+ *           tutti_gradients_average(g, NULL);               params -= rate * gradients
+ *   tutti_gradients_synchronize(g, params, n);
+ *
+ * Calls are collective, but for open, ready, regroup and close. Errors are those of collectives. After one of them the
+ * gradients hold nothing useful, and all calls return the same, until tutti_gradients_regroup. */
+typedef struct tutti_gradients tutti_gradients;
+/* Takes the list of the gradients' tensors, in the order of the layers: of f32, f64, f16 or bf16, several types too, the
+ * same on all ranks. They are summed in place, in buckets of up to bucket_bytes (a larger tensor has one for itself) and
+ * of one type; 0: 16 MiB. Does not block. -EINVAL: other types; as of a model. */
+int tutti_gradients_open(tutti *, const tutti_tensor *grads, int n, size_t bucket_bytes, tutti_gradients **);
+/* Says that gradient i of this step is computed: it is the library's until the step's end. As soon as all of a bucket
+ * are ready, and those of the buckets behind it, its sum begins, in the background. A program need not call it: gradients
+ * of which it has said nothing begin with the step's end. Does not block. -EINVAL: it is ready already. */
+int tutti_gradients_ready(tutti_gradients *, int i);
+/* Ends a step: the gradients are the sum over all ranks that have one; or that divided by their number. *contributors:
+ * how many, NULL is allowed. Blocks until all ranks have come. */
+int tutti_gradients_sum(tutti_gradients *, int *contributors);
+int tutti_gradients_average(tutti_gradients *, int *contributors);
+/* This rank has no steps left: takes part with zeros in those of the others (for which its gradients' memory is used)
+ * until all ranks call it. Then the parameters of the rank with most steps since the last time (of several, the lowest;
+ * of none, rank 0) become everybody's, bit for bit. params: n tensors, of any types, the same on all ranks. Blocks until
+ * all ranks have called it. -EINVAL: gradients of a step are ready. -ENODATA: the ranks that had whole parameters went in
+ * the middle of it; the program takes them from a save, and calls it again. */
+int tutti_gradients_synchronize(tutti_gradients *, const tutti_tensor *params, int n);
+/* Goes on in another group, after tutti_group_shrink or tutti_group_grow: counted steps stay, the one under way is
+ * forgotten. Ranks that are new open one of their own. Then all call tutti_gradients_synchronize, since one may have had
+ * a step that another has not. Blocks while the old group's calls end. */
+int tutti_gradients_regroup(tutti_gradients *, tutti *group);
+/* Before the job is left. NULL is allowed. Blocks until what is under way has ended. */
+void tutti_gradients_close(tutti_gradients *);
 
-/* ---- averaging: elastic, synchronous ---- */
+/* ---- averaging: elastic, synchronous ----
+ *
+ * Each rank trains parameters x of its own. Every tau steps these and a center c draw each other together:
+ *
+ *   d = alpha (x - c);  x = x - d;  c = c + the sum of all ranks' d
+ *
+ * Each rank has a copy of the center, at first its own parameters. A rank that is out of steps calls one of the two
+ * tutti_ea_synchronize, and is drawn to the center like the others until they are, too. The sum is made while the
+ * program takes its next steps: it is in the center before anybody sees it. Source: Zhang et al., arXiv 1412.6651;
+ * torch-distlearn's AllReduceEA. One thread at a time uses a tutti_ea.
+ *
+ *   tutti_ea_synchronize(ea);                               all begin with rank 0's parameters
+ *   for each step:
+ *           params -= rate * gradients;  tutti_ea_step(ea);
+ *   tutti_ea_synchronize_center(ea);                        tutti_ea_center says where the result lies
+ *
+ * Calls are collective, but for close. Errors are those of collectives. After one of them those that need the others
+ * return the same, until tutti_ea_regroup. */
+typedef struct tutti_ea tutti_ea;
+/* tutti_ea_synchronize and tutti_ea_synchronize_center end with one elastic move more, whose sum never gets into the
+ * center, on each rank that has taken a step since the last of them. */
+#define TUTTI_EA_DISTLEARN 1u
+/* params: f32, f64, f16 or bf16. tau: steps, from 1 up. alpha: 0 to 1; NaN: always tutti_elastic_alpha(ranks of the
+ * group). The tensors' counts and types, tau, alpha and flags are the same on all ranks, else -EINVAL. Blocks until all
+ * ranks have called it. */
+int tutti_ea_open(tutti *, const tutti_tensor *params, int n, int tau, double alpha, unsigned flags, tutti_ea **);
+/* Counts a step of the program's. Returns 1: that was the tau-th, and it has averaged; 0: it was one of the others, for
+ * which nobody is waited for. Blocks until all ranks have begun the averaging before this one. */
+int tutti_ea_step(tutti_ea *);
+/* Both end this rank's steps and wait for those of the others. Then the center of rank 0 becomes everybody's; or rank
+ * 0's parameters do, and the center is these. Both bit for bit. Block until all ranks have called them. */
+int tutti_ea_synchronize_center(tutti_ea *);
+int tutti_ea_synchronize(tutti_ea *);
+/* Says where this rank's center lies: list gets as many tensors as there are parameters. The program may read and set
+ * it until its next step. Blocks until all ranks have begun the last averaging. */
+int tutti_ea_center(tutti_ea *, tutti_tensor *list);
+/* Goes on in another group, after tutti_group_shrink or tutti_group_grow; there, new ranks call tutti_ea_open meanwhile.
+ * A sum that is not complete is lost, on some ranks perhaps: all call tutti_ea_synchronize_center next, or
+ * tutti_ea_synchronize. Blocks until all ranks have called it. */
+int tutti_ea_regroup(tutti_ea *, tutti *group);
+/* Before the job is left. NULL is allowed. Blocks until what is under way has ended. */
+void tutti_ea_close(tutti_ea *);
+/* Return the alpha that the paper recommends, 0.9 / ranks: each averaging moves the center by 0.9 of its distance from
+ * the ranks' mean; NaN of no ranks. And the largest alpha with which asynchronous averaging in turns is stable, of a
+ * quadratic whose curvature times learning rate is eta: (4 - 2 eta) / (4 - eta); NaN where eta is not from 0 to 2. */
+double tutti_elastic_alpha(int ranks);
+double tutti_elastic_alpha_max(double eta);
 
 /* ---- averaging: a center on servers ----
  *

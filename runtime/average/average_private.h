@@ -23,4 +23,28 @@ bool tt_model_is_float(const struct tt_model *); /* f32, f64, f16, bf16 alone */
 void tt_model_place(const struct tt_model *, void *base, tutti_tensor *list);
 void tt_model_store(const struct tt_model *, void *base);      /* tensors to buffer */
 void tt_model_load(const struct tt_model *, const void *base); /* buffer to tensors */
+
+/* ---- round.c: one round of averaging: how many ranks contribute, and what is summed meanwhile ----
+ *
+ * All ranks of a group begin the same sums in the same order. A round that has failed stays so until tt_round_reset. */
+
+struct tt_round {
+	tutti *group;
+	tutti_op *ops;         /* the count's, then one for each sum */
+	int begun;             /* how many of them run, or have ended */
+	tutti_rule rule;       /* of the sums: SUM or AVERAGE (by all ranks of the group) */
+	int32_t count;         /* what it is made of */
+	int err;
+	char why[300];
+};
+int tt_round_open(struct tt_round *, tutti *group, int sums, const char *what);
+void tt_round_close(struct tt_round *); /* waits for what is under way */
+void tt_round_reset(struct tt_round *, tutti *group); /* likewise; the next round is in that group */
+/* These two begin, and do not block: first the count, then sums, in place. */
+int tt_round_count(struct tt_round *, bool contributes);
+int tt_round_sum(struct tt_round *, const tutti_tensor *, int n);
+int tt_round_wait(struct tt_round *, int i); /* for the i-th sum, from 1 up */
+/* Waits for the count: how many ranks contribute. Of a rank that does not, the rule is then the others'. */
+int tt_round_contributors(struct tt_round *, int *contributors);
+int tt_round_end(struct tt_round *);         /* for all; then the next round may begin. Also where none has begun */
 #endif

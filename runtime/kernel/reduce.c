@@ -157,6 +157,11 @@ void tt_elastic(void *x, void *center, double alpha, size_t count, tutti_type ty
 	IN_MODES(elastic(x, center, alpha, count));
 }
 
+void tt_elastic_round(void *x, void *center, void *sum, double alpha, size_t count, tutti_type type)
+{
+	IN_MODES(elastic_round(x, center, sum, alpha, count));
+}
+
 void tt_scale(void *acc, size_t count, tutti_type type, unsigned n)
 {
 	IN_MODES(scale(acc, count, n));

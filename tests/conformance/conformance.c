@@ -416,6 +416,9 @@ static const struct {
 	{ "platoon_allreduce", run_elsewhere }, { "mv_delta_sync", run_elsewhere },
 	{ "async_ea", run_elsewhere }, { "platoon_easgd", run_elsewhere }, { "platoon_asgd", run_elsewhere },
 	{ "platoon_downpour", run_elsewhere }, { "paper_easgd_async_rr", run_elsewhere }, { "paper_eamsgd", run_elsewhere },
+	/* conformance_average_sync.c */
+	{ "allreduce_uneven_numbers", run_elsewhere }, { "allreduce_sgd", run_elsewhere }, { "allreduce_ea", run_elsewhere },
+	{ "platoon_sync_easgd", run_elsewhere }, { "platoon_sync_sgd", run_elsewhere }, { "paper_easgd_sync", run_elsewhere },
 };
 
 /* The list. */

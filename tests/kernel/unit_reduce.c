@@ -449,6 +449,34 @@ static bool try_elastic(tutti_type type, double alpha, size_t count, size_t shif
 	return good && x[bytes] == 0x5a && c[bytes] == 0x5a;
 }
 
+/* Sums, then the move: the center and the move are rounded before they are used. */
+static bool try_elastic_round(tutti_type type, double alpha, size_t count, size_t shift)
+{
+	static char room[3][MOST * 8 + 16], was[3][MOST * 8];
+	size_t bytes = count * tt_type_size(type);
+	char *v[3] = { room[0] + shift, room[1] + 1, room[2] + 2 }; /* x, center, sum */
+	tutti_type n = number_of(type);
+	bool good = true;
+
+	memset(room, 0x5a, sizeof room);
+	for (int k = 0; k < 3; k++) {
+		fill(v[k], count, type);
+		memcpy(was[k], v[k], bytes);
+	}
+	tt_elastic_round(v[0], v[1], v[2], alpha, count, type);
+	for (size_t i = 0; i < count && good; i++) {
+		uint64_t x = convert(element(was[0], i, type), type, n), c = convert(element(was[1], i, type), type, n);
+		uint64_t center = convert(reference(c, convert(element(was[2], i, type), type, n), n, TUTTI_SUM), n, type);
+		uint64_t apart = reference(x, negate(convert(center, type, n), n), n, TUTTI_SUM);
+		uint64_t move = convert(reference(nearest((long double)alpha, n), apart, n, TUTTI_PRODUCT), n, type);
+		x = convert(reference(x, negate(convert(move, type, n), n), n, TUTTI_SUM), n, type);
+		good = element(v[0], i, type) == x && element(v[1], i, type) == center && element(v[2], i, type) == move;
+		if (!good)
+			complain(type, TUTTI_SUM, element(was[0], i, type), element(was[1], i, type), element(v[0], i, type), x);
+	}
+	return good && v[0][bytes] == 0x5a && v[1][bytes] == 0x5a && v[2][bytes] == 0x5a;
+}
+
 static void test_fused(void)
 {
 	static const double factors[] = { 1, 0.5, 0.3, -2.7e-5, 0 };
@@ -460,6 +488,7 @@ static void test_fused(void)
 				CU_ASSERT(try_blend((tutti_type)type, 1 - w, w, shapes[s].count, shapes[s].shift) || is_emulated());
 				CU_ASSERT(try_blend((tutti_type)type, 1, w, shapes[s].count, shapes[s].shift) || is_emulated());
 				CU_ASSERT(try_elastic((tutti_type)type, w, shapes[s].count, shapes[s].shift) || is_emulated());
+				CU_ASSERT(try_elastic_round((tutti_type)type, w, shapes[s].count, shapes[s].shift) || is_emulated());
 			}
 }
 

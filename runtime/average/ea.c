@@ -1,0 +1,278 @@
+/* ea.c - elastic averaging with a center on every rank, synchronous (Zhang et al., arXiv 1412.6651)
+ *
+ *      step          1  2  3 = tau              4  5  6                       x: this rank's parameters
+ *                          c += D (of step 0)         c += D (of step 3)      c: its copy of the center
+ *                          d = alpha (x - c)          d = alpha (x - c)       d: what it gives
+ *                          x -= d                     x -= d                  D: the sum of all ranks' d
+ *                          D = sum of d -------->     ...
+ *
+ * D is needed in c for the next move only, so it is summed while the program takes its next tau steps, and added in the
+ * same pass over memory that makes the next d. d and D are one buffer. */
+#include "average/average_private.h"
+#include "kernel/kernel.h"
+#include "member/member.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct tutti_ea {
+	struct tt_round round;
+	struct tt_model model;
+	tutti_tensor *runs;  /* in sum: tensors of one type, one behind another, and what is between them */
+	int n;               /* of them */
+	char *center, *sum;
+	int tau;
+	double alpha;
+	unsigned flags;
+	uint64_t steps;      /* since the last synchronization */
+	bool begun;          /* there is a center */
+	bool pending;        /* sum is not in the center yet; else it is zeros */
+};
+
+double tutti_elastic_alpha(int ranks) { return ranks > 0 ? 0.9 / ranks : NAN; }
+
+double tutti_elastic_alpha_max(double eta) { return eta >= 0 && eta <= 2 ? (4 - 2 * eta) / (4 - eta) : NAN; }
+
+/* ---- life ---- */
+
+static void cut(struct tutti_ea *ea)
+{
+	for (int i = 0; i < ea->model.n; i++) {
+		const tutti_tensor *t = &ea->model.tensors[i];
+		tutti_tensor *r = &ea->runs[ea->n - 1];
+		if (!ea->n || t->type != t[-1].type)
+			(r = &ea->runs[ea->n++])->data = ea->sum + ea->model.at[i];
+		r->type = t->type;
+		r->count = (size_t)(ea->sum + ea->model.at[i] - (char *)r->data) / tt_type_size(t->type) + t->count;
+	}
+}
+
+static uint64_t hash_of(const struct tutti_ea *ea)
+{
+	uint64_t alpha;
+
+	memcpy(&alpha, &ea->alpha, sizeof alpha);
+	return (((ea->model.hash * TT_PRIME64 ^ (uint64_t)ea->tau) * TT_PRIME64) ^ alpha) * TT_PRIME64 ^ ea->flags;
+}
+
+static int compare(const struct tutti_ea *ea, tutti *group) /* a collective */
+{
+	uint64_t mine = hash_of(ea), *all = calloc((size_t)tutti_size(group), sizeof *all);
+	int err = all ? tutti_gather(group, &mine, sizeof mine, all, -1, NULL) : tt_fail(-ENOMEM, "elastic averaging: "
+	          "no memory for %d ranks", tutti_size(group));
+
+	for (int i = 0; !err && i < tutti_size(group); i++)
+		if (all[i] != mine)
+			err = tt_fail(-EINVAL, "elastic averaging: %s has other tensors, tau, alpha or flags than this "
+			              "rank", tt_member_label(tt_group_member(group, i)).text);
+	free(all);
+	return err;
+}
+
+static int make(struct tutti_ea *ea, tutti *group)
+{
+	static const char what[] = "tutti_ea_open";
+	void *room[2] = { NULL, NULL };
+	int err = 0;
+
+	if (!tt_model_is_float(&ea->model))
+		return tt_fail(-EINVAL, "%s: parameters are f32, f64, f16 or bf16", what);
+	for (int i = 0; !err && i < 2; i++)
+		err = tutti_alloc(group, tt_max(ea->model.bytes, 1), -1, &room[i]);
+	ea->center = room[0];
+	ea->sum = room[1];
+	if (err)
+		return err;
+	if (!(ea->runs = calloc((size_t)ea->model.n, sizeof *ea->runs)))
+		return tt_fail(-ENOMEM, "%s: no memory for %d tensors", what, ea->model.n);
+	cut(ea);
+	err = tt_round_open(&ea->round, group, ea->n, what);
+	return err ? err : compare(ea, group);
+}
+
+int tutti_ea_open(tutti *group, const tutti_tensor *params, int n, int tau, double alpha, unsigned flags,
+                  tutti_ea **out)
+{
+	struct tutti_ea *ea;
+	int err = tt_group_usable(group);
+
+	if (err || (err = tt_given(out, "tutti_ea_open: ea")))
+		return err;
+	if (tau < 1 || !(isnan(alpha) || (alpha >= 0 && alpha <= 1)) || flags & ~TUTTI_EA_DISTLEARN)
+		return tt_fail(-EINVAL, "tutti_ea_open: tau %d is from 1 up, alpha %g from 0 to 1 or NaN, flags %x "
+		               "TUTTI_EA_DISTLEARN or 0", tau, alpha, flags);
+	if (!(ea = calloc(1, sizeof *ea)))
+		return tt_fail(-ENOMEM, "tutti_ea_open: no memory");
+	ea->tau = tau;
+	ea->alpha = isnan(alpha) ? (double)NAN : alpha; /* one NaN: all ranks compare the bits */
+	ea->flags = flags;
+	if ((err = tt_model_open(&ea->model, params, n, "tutti_ea_open")) || (err = make(ea, group))) {
+		tutti_ea_close(ea);
+		return err;
+	}
+	*out = ea;
+	return 0;
+}
+
+void tutti_ea_close(tutti_ea *ea)
+{
+	if (!ea)
+		return;
+	tt_round_close(&ea->round);
+	tutti_free(NULL, ea->center);
+	tutti_free(NULL, ea->sum);
+	free(ea->runs);
+	tt_model_close(&ea->model);
+	free(ea);
+}
+
+/* ---- rounds ---- */
+
+static void begin(struct tutti_ea *ea)
+{
+	if (!ea->begun)
+		tt_model_store(&ea->model, ea->center);
+	ea->begun = true;
+}
+
+static void drop_sum(struct tutti_ea *ea)
+{
+	memset(ea->sum, 0, ea->model.bytes);
+	ea->pending = false;
+}
+
+static int add_sum(struct tutti_ea *ea)
+{
+	int err = tt_round_end(&ea->round);
+
+	if (err || !ea->pending)
+		return err;
+	for (int i = 0; i < ea->n; i++) {
+		const tutti_tensor *r = &ea->runs[i];
+		tt_reduce(ea->center + ((char *)r->data - ea->sum), r->data, r->count, r->type, TUTTI_SUM);
+	}
+	drop_sum(ea);
+	return 0;
+}
+
+/* No round runs. */
+static void move(struct tutti_ea *ea)
+{
+	double alpha = isnan(ea->alpha) ? tutti_elastic_alpha(tutti_size(ea->round.group)) : ea->alpha;
+
+	for (int i = 0; i < ea->model.n; i++) {
+		const tutti_tensor *t = &ea->model.tensors[i];
+		size_t at = ea->model.at[i];
+		tt_elastic_round(t->data, ea->center + at, ea->sum + at, alpha, t->count, t->type);
+	}
+	ea->pending = true;
+}
+
+static int give(struct tutti_ea *ea)
+{
+	int err = 0;
+
+	move(ea);
+	for (int i = 0; !err && i < ea->n; i++)
+		err = tt_round_sum(&ea->round, &ea->runs[i], 1);
+	return err;
+}
+
+int tutti_ea_step(tutti_ea *ea)
+{
+	int err = tt_given(ea, "tutti_ea_step: ea");
+
+	if (err)
+		return err;
+	begin(ea);
+	if ((ea->steps + 1) % (uint64_t)ea->tau) {
+		ea->steps++;
+		return 0;
+	}
+	if ((err = tt_round_end(&ea->round)) || (err = tt_round_count(&ea->round, true)) || (err = give(ea)))
+		return err;
+	ea->steps++;
+	return 1;
+}
+
+/* Takes part in the rounds of those that have steps left, and is drawn to the center like them. torch-distlearn goes one
+ * round further, whose sum gets lost. */
+static int finish(struct tutti_ea *ea)
+{
+	bool moved = ea->flags & TUTTI_EA_DISTLEARN && ea->steps;
+	int err, others;
+
+	begin(ea);
+	while (!(err = tt_round_end(&ea->round)) && !(err = tt_round_count(&ea->round, false)) &&
+	       !(err = tt_round_contributors(&ea->round, &others)) && others)
+		if ((err = give(ea)))
+			return err;
+	if (!err && !(err = tt_round_end(&ea->round)) && moved) {
+		move(ea);
+		drop_sum(ea);
+	}
+	if (!err)
+		err = add_sum(ea);
+	if (!err)
+		ea->steps = 0;
+	return err;
+}
+
+/* Through the sum's memory, which is whole or of no account: nothing is ever torn. */
+static int spread(struct tutti_ea *ea, bool params)
+{
+	tutti *group = ea->round.group;
+	bool root = tutti_rank(group) == 0;
+	int err;
+
+	if (root && params)
+		tt_model_store(&ea->model, ea->sum);
+	else if (root)
+		memcpy(ea->sum, ea->center, ea->model.bytes);
+	err = tutti_broadcast(group, ea->sum, ea->model.bytes, 0, NULL);
+	if (!err)
+		memcpy(ea->center, ea->sum, ea->model.bytes);
+	if (!err && params && !root)
+		tt_model_load(&ea->model, ea->sum);
+	drop_sum(ea);
+	return err;
+}
+
+int tutti_ea_synchronize_center(tutti_ea *ea)
+{
+	int err = tt_given(ea, "tutti_ea_synchronize_center: ea");
+
+	return err || (err = finish(ea)) ? err : spread(ea, false);
+}
+
+int tutti_ea_synchronize(tutti_ea *ea)
+{
+	int err = tt_given(ea, "tutti_ea_synchronize: ea");
+
+	return err || (err = finish(ea)) ? err : spread(ea, true);
+}
+
+int tutti_ea_center(tutti_ea *ea, tutti_tensor *list)
+{
+	int err = tt_given(ea, "tutti_ea_center: ea");
+
+	if (err || (err = tt_given(list, "tutti_ea_center: list")))
+		return err;
+	begin(ea);
+	if (!(err = add_sum(ea)))
+		tt_model_place(&ea->model, ea->center, list);
+	return err;
+}
+
+int tutti_ea_regroup(tutti_ea *ea, tutti *group)
+{
+	int err = tt_given(ea, "tutti_ea_regroup: ea");
+
+	if (err || (err = tt_group_usable(group)))
+		return err;
+	tt_round_end(&ea->round);
+	if (ea->round.err)
+		drop_sum(ea);
+	tt_round_reset(&ea->round, group);
+	return compare(ea, group);
+}

@@ -1,0 +1,265 @@
+/* gradients.c - all-reduce SGD: gradients are summed in buckets while the backward pass computes the next ones, and the
+ * parameters of the rank with most steps become everybody's
+ *
+ *      tensors       0 1 | 2 | 3 4 5       a backward pass has the last ones first
+ *      buckets        2    1     0         bucket 0 begins when 3, 4 and 5 are ready
+ *
+ *      a rank that has steps     count 1, buckets 0, 1, 2
+ *      one that is out of them   count 0; if others have some, too: zeros in buckets 0, 1, 2
+ */
+#include "average/average_private.h"
+#include "kernel/kernel.h"
+#include "member/member.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { BUCKET = 16 << 20 }; /* bytes; docs/design.md has the figures */
+
+struct bucket { /* tensors of one type, one behind another */
+	tutti_tensor *tensors;
+	int n, missing;
+};
+
+struct tutti_gradients {
+	struct tt_round round;
+	struct tt_model model;
+	struct bucket *buckets;
+	int n;
+	int *bucket_of;  /* of each tensor */
+	bool *ready;
+	bool stepping;   /* some are ready */
+	bool ruled;      /* the round's rule is that of the step before, which is likely this one's, too */
+	bool torn;       /* parameters of another rank came in part */
+	int64_t steps;   /* since the last synchronization */
+};
+
+static size_t bytes_of(const tutti_tensor *t) { return t->count * tt_type_size(t->type); }
+
+static void cut(struct tutti_gradients *g, size_t room)
+{
+	size_t bytes = 0;
+
+	for (int i = g->model.n - 1; i >= 0; i--) {
+		tutti_tensor *t = &g->model.tensors[i];
+		if (!g->n || t->type != t[1].type || bytes + bytes_of(t) > room) {
+			g->n++;
+			bytes = 0;
+		}
+		bytes += bytes_of(t);
+		g->bucket_of[i] = g->n - 1;
+		g->buckets[g->n - 1].tensors = t;
+		g->buckets[g->n - 1].n++;
+	}
+}
+
+static void begin_step(struct tutti_gradients *g)
+{
+	memset(g->ready, 0, (size_t)g->model.n * sizeof *g->ready);
+	for (int b = 0; b < g->n; b++)
+		g->buckets[b].missing = g->buckets[b].n;
+	g->stepping = false;
+}
+
+static int make(struct tutti_gradients *g, tutti *group, size_t room)
+{
+	static const char what[] = "tutti_gradients_open";
+	size_t n = (size_t)g->model.n;
+
+	if (!tt_model_is_float(&g->model))
+		return tt_fail(-EINVAL, "%s: gradients are f32, f64, f16 or bf16", what);
+	g->buckets = calloc(n, sizeof *g->buckets);
+	g->bucket_of = calloc(n, sizeof *g->bucket_of);
+	g->ready = calloc(n, sizeof *g->ready);
+	if (!g->buckets || !g->bucket_of || !g->ready)
+		return tt_fail(-ENOMEM, "%s: no memory for %d tensors", what, g->model.n);
+	cut(g, room ? room : BUCKET);
+	begin_step(g);
+	return tt_round_open(&g->round, group, g->n, what);
+}
+
+int tutti_gradients_open(tutti *group, const tutti_tensor *grads, int n, size_t bucket_bytes, tutti_gradients **out)
+{
+	struct tutti_gradients *g;
+	int err = tt_given(out, "tutti_gradients_open: gradients");
+
+	if (err)
+		return err;
+	if (!(g = calloc(1, sizeof *g)))
+		return tt_fail(-ENOMEM, "tutti_gradients_open: no memory");
+	if ((err = tt_model_open(&g->model, grads, n, "tutti_gradients_open")) || (err = make(g, group, bucket_bytes))) {
+		tutti_gradients_close(g);
+		return err;
+	}
+	*out = g;
+	return 0;
+}
+
+void tutti_gradients_close(tutti_gradients *g)
+{
+	if (!g)
+		return;
+	tt_round_close(&g->round);
+	tt_model_close(&g->model);
+	free(g->buckets);
+	free(g->bucket_of);
+	free(g->ready);
+	free(g);
+}
+
+int tutti_gradients_regroup(tutti_gradients *g, tutti *group)
+{
+	int err = tt_given(g, "tutti_gradients_regroup: gradients");
+
+	if (err || (err = tt_group_usable(group)))
+		return err;
+	tt_round_reset(&g->round, group);
+	begin_step(g);
+	return 0;
+}
+
+/* ---- a step ---- */
+
+static int buckets_begun(const struct tutti_gradients *g) { return g->round.begun ? g->round.begun - 1 : 0; }
+
+static int begin_bucket(struct tutti_gradients *g)
+{
+	int err = g->round.begun ? 0 : tt_round_count(&g->round, true);
+	const struct bucket *b = &g->buckets[buckets_begun(g)];
+
+	return err ? err : tt_round_sum(&g->round, b->tensors, b->n);
+}
+
+int tutti_gradients_ready(tutti_gradients *g, int i)
+{
+	int err = tt_given(g, "tutti_gradients_ready: gradients");
+
+	if (err)
+		return err;
+	if (i < 0 || i >= g->model.n || g->ready[i])
+		return tt_fail(-EINVAL, "tutti_gradients_ready: gradient %d %s", i, i < 0 || i >= g->model.n ?
+		               "is not there" : "is ready already; tutti_gradients_sum or _average ends the step");
+	g->ready[i] = g->stepping = true;
+	g->buckets[g->bucket_of[i]].missing--;
+	while (!err && g->ruled && buckets_begun(g) < g->n && !g->buckets[buckets_begun(g)].missing)
+		err = begin_bucket(g);
+	return err;
+}
+
+/* The average of all ranks becomes that of the contributors. Twice the half: 0 times an infinity would be a NaN. */
+static void weigh(const struct bucket *b, double half)
+{
+	for (int i = 0; i < b->n; i++) {
+		const tutti_tensor *t = &b->tensors[i];
+		tt_blend(t->data, half, t->data, half, t->data, t->count, t->type);
+	}
+}
+
+static int end_step(struct tutti_gradients *g, tutti_rule rule, int *contributors)
+{
+	int n = 0, all = tutti_size(g->round.group), err = 0;
+
+	if (g->round.begun && g->round.rule != rule)
+		return tt_fail(-EINVAL, "a step whose gradients were ready ends as the step before: with "
+		               "tutti_gradients_%s", rule == TUTTI_SUM ? "average" : "sum");
+	g->round.rule = rule;
+	g->ruled = true;
+	while (!err && buckets_begun(g) < g->n)
+		err = begin_bucket(g);
+	if (!err)
+		err = tt_round_contributors(&g->round, &n);
+	for (int b = 0; !err && b < g->n; b++)
+		if (!(err = tt_round_wait(&g->round, b + 1)) && rule == TUTTI_AVERAGE && n < all)
+			weigh(&g->buckets[b], 0.5 * all / n);
+	if (err || (err = tt_round_end(&g->round)))
+		return err;
+	begin_step(g);
+	g->steps++;
+	if (contributors)
+		*contributors = n;
+	return 0;
+}
+
+int tutti_gradients_sum(tutti_gradients *g, int *contributors)
+{
+	int err = tt_given(g, "tutti_gradients_sum: gradients");
+
+	return err ? err : end_step(g, TUTTI_SUM, contributors);
+}
+
+int tutti_gradients_average(tutti_gradients *g, int *contributors)
+{
+	int err = tt_given(g, "tutti_gradients_average: gradients");
+
+	return err ? err : end_step(g, TUTTI_AVERAGE, contributors);
+}
+
+/* ---- everybody's parameters ---- */
+
+static int sum_zeros(struct tutti_gradients *g)
+{
+	int err = 0;
+
+	for (int i = 0; i < g->model.n; i++)
+		if (g->model.tensors[i].count)
+			memset(g->model.tensors[i].data, 0, bytes_of(&g->model.tensors[i]));
+	for (int b = 0; !err && b < g->n; b++)
+		err = tt_round_sum(&g->round, g->buckets[b].tensors, g->buckets[b].n);
+	return err ? err : tt_round_end(&g->round);
+}
+
+static int join_others(struct tutti_gradients *g) /* until no rank has a step left */
+{
+	int others, err;
+
+	g->ruled = false;
+	while (!(err = tt_round_count(&g->round, false)) && !(err = tt_round_contributors(&g->round, &others)) &&
+	       others)
+		if ((err = sum_zeros(g)))
+			return err;
+	return err ? err : tt_round_end(&g->round);
+}
+
+/* Most steps, then the lowest rank; torn parameters come last. */
+static int choose_winner(struct tutti_gradients *g, int *winner)
+{
+	int64_t n = tutti_size(g->round.group), steps = g->torn ? 0 : g->steps + 1;
+	int64_t best = steps * n + n - 1 - tutti_rank(g->round.group);
+	int err = tutti_allreduce(g->round.group, &best, &best, 1, TUTTI_I64, TUTTI_MAX, NULL);
+
+	if (err)
+		return err;
+	g->torn = g->torn && best >= n; /* else the program gets them from elsewhere, and calls again */
+	*winner = (int)(n - 1 - best % n);
+	return best >= n ? 0 : tt_fail(-ENODATA, "tutti_gradients_synchronize: no rank is left whose parameters are "
+	                               "whole: take them from a save");
+}
+
+static int spread(struct tutti_gradients *g, const tutti_tensor *params, int n, int winner)
+{
+	int err = 0;
+
+	g->torn = winner != tutti_rank(g->round.group);
+	for (int i = 0; !err && i < n; i++)
+		err = tutti_broadcast(g->round.group, params[i].data, bytes_of(&params[i]), winner, NULL);
+	if (err)
+		return err;
+	g->torn = false;
+	g->steps = 0;
+	return 0;
+}
+
+int tutti_gradients_synchronize(tutti_gradients *g, const tutti_tensor *params, int n)
+{
+	struct tt_model model;
+	int winner, err = tt_given(g, "tutti_gradients_synchronize: gradients");
+
+	if (err || (err = tt_model_open(&model, params, n, "tutti_gradients_synchronize")))
+		return err;
+	tt_model_close(&model); /* it was a list of tensors */
+	if (g->stepping)
+		return tt_fail(-EINVAL, "tutti_gradients_synchronize: gradients of a step are ready; "
+		               "tutti_gradients_sum or _average ends it");
+	if ((err = join_others(g)) || (err = choose_winner(g, &winner)))
+		return err;
+	return spread(g, params, n, winner);
+}

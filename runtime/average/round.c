@@ -1,0 +1,98 @@
+/* round.c - one round of averaging: how many ranks contribute, and what is summed meanwhile */
+#include "average/average_private.h"
+#include "member/member.h"
+#include <stdlib.h>
+
+enum { AVERAGES = 1 << 16 }; /* in the count, of a rank that contributes to an average; 2^15 ranks can */
+
+int tt_round_open(struct tt_round *r, tutti *group, int sums, const char *what)
+{
+	int err = tt_group_usable(group);
+
+	if (err)
+		return err;
+	*r = (struct tt_round){ .group = group, .ops = calloc((size_t)sums + 1, sizeof *r->ops) };
+	return r->ops ? 0 : tt_fail(-ENOMEM, "%s: no memory for %d sums", what, sums);
+}
+
+/* A round of which a rank is missing fails by itself, on all ranks. What else fails is given up, so that others need
+ * not wait for it. */
+static bool ends_by_itself(int err) { return err == -ECONNRESET || err == -ENOTCONN || err == -ETIMEDOUT; }
+
+static int fail(struct tt_round *r, int err)
+{
+	r->err = err;
+	snprintf(r->why, sizeof r->why, "%s", tutti_why());
+	for (int i = 0; i < r->begun; i++)
+		ends_by_itself(err) ? tutti_wait(&r->ops[i], -1) : tutti_cancel(&r->ops[i]);
+	r->begun = 0;
+	return tt_fail(err, "%s", r->why);
+}
+
+static int has_failed(const struct tt_round *r) { return r->err ? tt_fail(r->err, "%s", r->why) : 0; }
+
+static int begun(struct tt_round *r, int err)
+{
+	if (err)
+		return fail(r, err);
+	r->begun++;
+	return 0;
+}
+
+int tt_round_count(struct tt_round *r, bool contributes)
+{
+	if (r->err)
+		return has_failed(r);
+	r->count = contributes ? 1 + (r->rule == TUTTI_AVERAGE ? AVERAGES : 0) : 0;
+	return begun(r, tutti_allreduce(r->group, &r->count, &r->count, 1, TUTTI_I32, TUTTI_SUM, r->ops));
+}
+
+int tt_round_sum(struct tt_round *r, const tutti_tensor *list, int n)
+{
+	if (r->err)
+		return has_failed(r);
+	return begun(r, tutti_allreduce_tensors(r->group, list, n, r->rule, &r->ops[r->begun]));
+}
+
+int tt_round_wait(struct tt_round *r, int i)
+{
+	int err = has_failed(r);
+
+	if (!err && (err = tutti_wait(&r->ops[i], -1)))
+		return fail(r, err);
+	return err;
+}
+
+int tt_round_contributors(struct tt_round *r, int *contributors)
+{
+	int err = tt_round_wait(r, 0);
+
+	if (err)
+		return err;
+	*contributors = r->count % AVERAGES;
+	r->rule = r->count >= AVERAGES ? TUTTI_AVERAGE : TUTTI_SUM;
+	return 0;
+}
+
+int tt_round_end(struct tt_round *r)
+{
+	int err = has_failed(r);
+
+	for (int i = 0; !err && i < r->begun; i++)
+		err = tt_round_wait(r, i);
+	r->begun = 0;
+	return err;
+}
+
+void tt_round_reset(struct tt_round *r, tutti *group)
+{
+	tt_round_end(r);
+	r->group = group;
+	r->err = 0;
+}
+
+void tt_round_close(struct tt_round *r)
+{
+	tt_round_end(r);
+	free(r->ops);
+}
