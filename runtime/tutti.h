@@ -689,8 +689,8 @@ int tutti_table_reopen(tutti_table *);
  *
  * Each rank computes gradients from samples of its own, all ranks take the same step with their sum or average, and so
  * keep the same parameters. Ranks may have different numbers of steps: one that is out of them calls
- * tutti_gradients_synchronize, gives zeros from then on, and is not counted. Source: torch-distlearn's AllReduceSGD; here
- * a rank without any step works, too. One thread at a time uses a tutti_gradients.
+ * tutti_gradients_synchronize, gives zeros from then on, and is not counted. Source: torch-distlearn's AllReduceSGD;
+ * here a rank without any step works, too. One thread at a time uses a tutti_gradients.
  *
  *   tutti_gradients_synchronize(g, params, n);              all begin with rank 0's parameters
  *   for each step:
@@ -701,27 +701,30 @@ int tutti_table_reopen(tutti_table *);
  * Calls are collective, but for open, ready, regroup and close. Errors are those of collectives. After one of them the
  * gradients hold nothing useful, and all calls return the same, until tutti_gradients_regroup. */
 typedef struct tutti_gradients tutti_gradients;
-/* Takes the list of the gradients' tensors, in the order of the layers: of f32, f64, f16 or bf16, several types too, the
- * same on all ranks. They are summed in place, in buckets of up to bucket_bytes (a larger tensor has one for itself) and
- * of one type; 0: 16 MiB. Does not block. -EINVAL: other types; as of a model. */
+/* Takes the list of the gradients' tensors, in the order of the layers: of f32, f64, f16 or bf16, several types too,
+ * the same on all ranks. They are summed in place, in buckets of up to bucket_bytes (a larger tensor has one for
+ * itself) and of one type; 0: 16 MiB. Does not block. -EINVAL: other types; as of a model. */
 int tutti_gradients_open(tutti *, const tutti_tensor *grads, int n, size_t bucket_bytes, tutti_gradients **);
 /* Says that gradient i of this step is computed: it is the library's until the step's end. As soon as all of a bucket
- * are ready, and those of the buckets behind it, its sum begins, in the background. A program need not call it: gradients
- * of which it has said nothing begin with the step's end. Does not block. -EINVAL: it is ready already. */
+ * are ready, and those of the buckets behind it, its sum begins, in the background. A program need not call it:
+ * gradients of which it has said nothing begin with the step's end. Since nobody knows yet how a step will end, it is
+ * taken to end as the step before, by a sum or an average; of a rank's first step nothing begins early. Does not block.
+ * -EINVAL: it is ready already. */
 int tutti_gradients_ready(tutti_gradients *, int i);
 /* Ends a step: the gradients are the sum over all ranks that have one; or that divided by their number. *contributors:
- * how many, NULL is allowed. Blocks until all ranks have come. */
+ * how many, NULL is allowed. Blocks until all ranks have come. -EINVAL: a step that has begun early ends as the step
+ * before. */
 int tutti_gradients_sum(tutti_gradients *, int *contributors);
 int tutti_gradients_average(tutti_gradients *, int *contributors);
 /* This rank has no steps left: takes part with zeros in those of the others (for which its gradients' memory is used)
  * until all ranks call it. Then the parameters of the rank with most steps since the last time (of several, the lowest;
- * of none, rank 0) become everybody's, bit for bit. params: n tensors, of any types, the same on all ranks. Blocks until
- * all ranks have called it. -EINVAL: gradients of a step are ready. -ENODATA: the ranks that had whole parameters went in
- * the middle of it; the program takes them from a save, and calls it again. */
+ * of none, rank 0) become everybody's, bit for bit. params: n tensors, of any types, the same on all ranks. Blocks
+ * until all ranks have called it. -EINVAL: gradients of a step are ready. -ENODATA: the ranks that had whole parameters
+ * went in the middle of it; the program takes them from a save, and calls it again. */
 int tutti_gradients_synchronize(tutti_gradients *, const tutti_tensor *params, int n);
 /* Goes on in another group, after tutti_group_shrink or tutti_group_grow: counted steps stay, the one under way is
- * forgotten. Ranks that are new open one of their own. Then all call tutti_gradients_synchronize, since one may have had
- * a step that another has not. Blocks while the old group's calls end. */
+ * forgotten. Ranks that are new open one of their own. Then all call tutti_gradients_synchronize, since one may have
+ * had a step that another has not. Blocks while the old group's calls end. */
 int tutti_gradients_regroup(tutti_gradients *, tutti *group);
 /* Before the job is left. NULL is allowed. Blocks until what is under way has ended. */
 void tutti_gradients_close(tutti_gradients *);
@@ -762,8 +765,8 @@ int tutti_ea_synchronize(tutti_ea *);
 /* Says where this rank's center lies: list gets as many tensors as there are parameters. The program may read and set
  * it until its next step. Blocks until all ranks have begun the last averaging. */
 int tutti_ea_center(tutti_ea *, tutti_tensor *list);
-/* Goes on in another group, after tutti_group_shrink or tutti_group_grow; there, new ranks call tutti_ea_open meanwhile.
- * A sum that is not complete is lost, on some ranks perhaps: all call tutti_ea_synchronize_center next, or
+/* Goes on in another group, after tutti_group_shrink or tutti_group_grow; there, new ranks call tutti_ea_open
+ * meanwhile. A sum that is not complete is lost, on some ranks perhaps: all call tutti_ea_synchronize_center next, or
  * tutti_ea_synchronize. Blocks until all ranks have called it. */
 int tutti_ea_regroup(tutti_ea *, tutti *group);
 /* Before the job is left. NULL is allowed. Blocks until what is under way has ended. */

@@ -9,6 +9,7 @@
  * D is needed in c for the next move only, so it is summed while the program takes its next tau steps, and added in the
  * same pass over memory that makes the next d. d and D are one buffer. */
 #include "average/average_private.h"
+#include "engine/engine.h"
 #include "kernel/kernel.h"
 #include "member/member.h"
 #include <math.h>
@@ -57,11 +58,11 @@ static uint64_t hash_of(const struct tutti_ea *ea)
 
 static int compare(const struct tutti_ea *ea, tutti *group) /* a collective */
 {
-	uint64_t mine = hash_of(ea), *all = calloc((size_t)tutti_size(group), sizeof *all);
-	int err = all ? tutti_gather(group, &mine, sizeof mine, all, -1, NULL) : tt_fail(-ENOMEM, "elastic averaging: "
-	          "no memory for %d ranks", tutti_size(group));
+	uint64_t mine = hash_of(ea), *all = calloc((size_t)group->n, sizeof *all);
+	int err = all ? tutti_gather(group, &mine, sizeof mine, all, -1, NULL)
+	              : tt_fail(-ENOMEM, "elastic averaging: no memory for %d ranks", group->n);
 
-	for (int i = 0; !err && i < tutti_size(group); i++)
+	for (int i = 0; !err && i < group->n; i++)
 		if (all[i] != mine)
 			err = tt_fail(-EINVAL, "elastic averaging: %s has other tensors, tau, alpha or flags than this "
 			              "rank", tt_member_label(tt_group_member(group, i)).text);
@@ -78,7 +79,7 @@ static int make(struct tutti_ea *ea, tutti *group)
 	if (!tt_model_is_float(&ea->model))
 		return tt_fail(-EINVAL, "%s: parameters are f32, f64, f16 or bf16", what);
 	for (int i = 0; !err && i < 2; i++)
-		err = tutti_alloc(group, tt_max(ea->model.bytes, 1), -1, &room[i]);
+		err = tt_memory_alloc(group->job, tt_max(ea->model.bytes, 1), -1, &room[i]);
 	ea->center = room[0];
 	ea->sum = room[1];
 	if (err)
@@ -119,8 +120,8 @@ void tutti_ea_close(tutti_ea *ea)
 	if (!ea)
 		return;
 	tt_round_close(&ea->round);
-	tutti_free(NULL, ea->center);
-	tutti_free(NULL, ea->sum);
+	tt_memory_free(ea->center);
+	tt_memory_free(ea->sum);
 	free(ea->runs);
 	tt_model_close(&ea->model);
 	free(ea);
@@ -158,7 +159,7 @@ static int add_sum(struct tutti_ea *ea)
 /* No round runs. */
 static void move(struct tutti_ea *ea)
 {
-	double alpha = isnan(ea->alpha) ? tutti_elastic_alpha(tutti_size(ea->round.group)) : ea->alpha;
+	double alpha = isnan(ea->alpha) ? tutti_elastic_alpha(ea->round.group->n) : ea->alpha;
 
 	for (int i = 0; i < ea->model.n; i++) {
 		const tutti_tensor *t = &ea->model.tensors[i];
@@ -195,8 +196,8 @@ int tutti_ea_step(tutti_ea *ea)
 	return 1;
 }
 
-/* Takes part in the rounds of those that have steps left, and is drawn to the center like them. torch-distlearn goes one
- * round further, whose sum gets lost. */
+/* Takes part in the rounds of those that have steps left, and is drawn to the center like them. torch-distlearn goes
+ * one round further, whose sum gets lost. */
 static int finish(struct tutti_ea *ea)
 {
 	bool moved = ea->flags & TUTTI_EA_DISTLEARN && ea->steps;
@@ -222,7 +223,7 @@ static int finish(struct tutti_ea *ea)
 static int spread(struct tutti_ea *ea, bool params)
 {
 	tutti *group = ea->round.group;
-	bool root = tutti_rank(group) == 0;
+	bool root = group->me == 0;
 	int err;
 
 	if (root && params)

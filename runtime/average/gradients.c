@@ -86,7 +86,8 @@ int tutti_gradients_open(tutti *group, const tutti_tensor *grads, int n, size_t 
 		return err;
 	if (!(g = calloc(1, sizeof *g)))
 		return tt_fail(-ENOMEM, "tutti_gradients_open: no memory");
-	if ((err = tt_model_open(&g->model, grads, n, "tutti_gradients_open")) || (err = make(g, group, bucket_bytes))) {
+	err = tt_model_open(&g->model, grads, n, "tutti_gradients_open");
+	if (err || (err = make(g, group, bucket_bytes))) {
 		tutti_gradients_close(g);
 		return err;
 	}
@@ -156,7 +157,7 @@ static void weigh(const struct bucket *b, double half)
 
 static int end_step(struct tutti_gradients *g, tutti_rule rule, int *contributors)
 {
-	int n = 0, all = tutti_size(g->round.group), err = 0;
+	int n = 0, all = g->round.group->n, err = 0;
 
 	if (g->round.begun && g->round.rule != rule)
 		return tt_fail(-EINVAL, "a step whose gradients were ready ends as the step before: with "
@@ -222,8 +223,8 @@ static int join_others(struct tutti_gradients *g) /* until no rank has a step le
 /* Most steps, then the lowest rank; torn parameters come last. */
 static int choose_winner(struct tutti_gradients *g, int *winner)
 {
-	int64_t n = tutti_size(g->round.group), steps = g->torn ? 0 : g->steps + 1;
-	int64_t best = steps * n + n - 1 - tutti_rank(g->round.group);
+	int64_t n = g->round.group->n, steps = g->torn ? 0 : g->steps + 1;
+	int64_t best = steps * n + n - 1 - g->round.group->me;
 	int err = tutti_allreduce(g->round.group, &best, &best, 1, TUTTI_I64, TUTTI_MAX, NULL);
 
 	if (err)
@@ -238,7 +239,7 @@ static int spread(struct tutti_gradients *g, const tutti_tensor *params, int n, 
 {
 	int err = 0;
 
-	g->torn = winner != tutti_rank(g->round.group);
+	g->torn = winner != g->round.group->me;
 	for (int i = 0; !err && i < n; i++)
 		err = tutti_broadcast(g->round.group, params[i].data, bytes_of(&params[i]), winner, NULL);
 	if (err)

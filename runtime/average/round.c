@@ -22,7 +22,7 @@ static bool ends_by_itself(int err) { return err == -ECONNRESET || err == -ENOTC
 static int fail(struct tt_round *r, int err)
 {
 	r->err = err;
-	snprintf(r->why, sizeof r->why, "%s", tutti_why());
+	snprintf(r->why, sizeof r->why, "%s", tt_why());
 	for (int i = 0; i < r->begun; i++)
 		ends_by_itself(err) ? tutti_wait(&r->ops[i], -1) : tutti_cancel(&r->ops[i]);
 	r->begun = 0;

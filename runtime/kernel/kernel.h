@@ -26,8 +26,8 @@ void tt_reduce_many(const struct tt_many *, size_t count, tutti_type, tutti_rule
 void tt_blend(void *to, double by_a, const void *a, double by_b, const void *b, size_t count, tutti_type);
 /* Elastic averaging, both sides in one pass: d = alpha (x - center); x = x - d; center = center + d. */
 void tt_elastic(void *x, void *center, double alpha, size_t count, tutti_type);
-/* One rank's part of a round in which all ranks' moves are summed: center = center + sum, which are the last round's;
- * sum = alpha (x - center), which this rank gives; x = x - sum. Each of the three is rounded to the type. */
+/* One rank's part of a round in which all ranks' moves are summed: center = center + sum, of the last round; sum = alpha
+ * (x - center), which this rank gives; x = x - sum. Each of the three is rounded to the type. */
 void tt_elastic_round(void *x, void *center, void *sum, double alpha, size_t count, tutti_type);
 const char *tt_reduce_use(int level); /* 0: plain; -1: the best. Its name; NULL: none */
 

@@ -1,1 +1,624 @@
-int main(void){return 0;}
+/* unit_sync.c - all-reduce SGD and synchronous elastic averaging against plain loops: several types, uneven ends, gradients
+ * that become ready in any order; and ranks that are killed in each call. On sim over seeds, over TCP and in shared memory. */
+#include "tests/harness/cunit_main.h"
+#include "tests/harness/ranks.h"
+#include <math.h>
+
+enum { SEEDS = TT_TSAN ? 2 : 6, FAULT_SEEDS = TT_TSAN ? 20 : TT_ASAN ? 100 : 500 };
+
+static void on_wires(void (*program)(tutti *), int size)
+{
+	for (uint64_t seed = 0; seed < SEEDS; seed++)
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = size, .wire = "sim", .seed = seed, .program = program }), 0);
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = size, .program = program }), 0);
+}
+
+/* ---- models ---- */
+
+enum { TENSORS = 7 };
+static const struct { size_t count; tutti_type type; } shape[TENSORS] = {
+	{ 5, TUTTI_F32 }, { 70000, TUTTI_F32 }, { 0, TUTTI_F64 }, { 1000, TUTTI_BF16 }, { 33, TUTTI_BF16 }, { 1, TUTTI_F64 }, { 9000, TUTTI_F16 },
+};
+
+static void make_model(tutti *job, tutti_tensor *t)
+{
+	for (int i = 0; i < TENSORS; i++) {
+		t[i] = (tutti_tensor){ NULL, shape[i].count, shape[i].type };
+		if (shape[i].count && i % 2)
+			CHECK(tutti_alloc(job, shape[i].count * 8, -1, &t[i].data) == 0);
+		else if (shape[i].count)
+			t[i].data = calloc(shape[i].count, 8);
+	}
+}
+
+static void free_model(tutti *job, tutti_tensor *t)
+{
+	for (int i = 0; i < TENSORS; i++)
+		if (i % 2)
+			tutti_free(job, t[i].data);
+		else
+			free(t[i].data);
+}
+
+static float half_float(uint16_t h) /* f16; normal numbers and 0 */
+{
+	return h & 0x7fff ? ldexpf((float)(1024 + (h & 1023)), (h >> 10 & 31) - 25) * (h >> 15 ? -1.0f : 1.0f) : 0;
+}
+
+static uint16_t float_half(float x) /* exact ones */
+{
+	int e;
+	float m = frexpf(fabsf(x), &e);
+
+	return (uint16_t)(x == 0 ? 0 : (x < 0) << 15 | (e + 14) << 10 | ((int)(m * 2048) & 1023));
+}
+
+static double get(const tutti_tensor *t, size_t i)
+{
+	uint32_t bits = t->type == TUTTI_BF16 ? (uint32_t)((uint16_t *)t->data)[i] << 16 : 0;
+	float f;
+
+	memcpy(&f, &bits, sizeof f);
+	return t->type == TUTTI_F32 ? (double)((float *)t->data)[i] : t->type == TUTTI_F64 ? ((double *)t->data)[i] :
+	       t->type == TUTTI_F16 ? (double)half_float(((uint16_t *)t->data)[i]) : (double)f;
+}
+
+static void set(tutti_tensor *t, double x) /* all of it: a number that each type has */
+{
+	float f = (float)x;
+	uint32_t bits;
+
+	memcpy(&bits, &f, sizeof bits);
+	for (size_t i = 0; i < t->count; i++)
+		if (t->type == TUTTI_F64)
+			((double *)t->data)[i] = x;
+		else if (t->type == TUTTI_F32)
+			((float *)t->data)[i] = f;
+		else
+			((uint16_t *)t->data)[i] = t->type == TUTTI_F16 ? float_half(f) : (uint16_t)(bits >> 16);
+}
+
+static bool holds(const tutti_tensor *t, double x)
+{
+	double tolerance = t->type == TUTTI_F64 ? 1e-14 : t->type == TUTTI_F32 ? 1e-6 : t->type == TUTTI_F16 ? 1e-3 : 1e-2;
+
+	for (size_t i = 0; i < t->count; i++)
+		if (fabs(get(t, i) - x) > tolerance * fabs(x))
+			return false;
+	return true;
+}
+
+/* ---- all-reduce SGD ---- */
+
+static size_t bucket_bytes;
+
+static int steps_of(int rank, int size) { return rank == size - 1 ? 0 : 2 + (rank == 1) * 3 + rank % 2; } /* rank 1 has most */
+
+static void make_ready(tutti_gradients *g, int rank, int step)
+{
+	switch ((rank + step) % 3) {
+	case 0: return; /* says nothing */
+	case 1:
+		for (int i = TENSORS - 1; i >= 0; i--)
+			CHECK(tutti_gradients_ready(g, i) == 0);
+		return;
+	default:
+		for (int i = 0; i < TENSORS; i++)
+			CHECK(tutti_gradients_ready(g, (i * 3 + step) % TENSORS) == 0);
+	}
+}
+
+static void take_steps(tutti *job, tutti_gradients *g, tutti_tensor *grads, int from, bool average)
+{
+	int rank = tutti_rank(job), n;
+
+	for (int step = 0; step < steps_of(rank, tutti_size(job)); step++) {
+		int contributors = 0, sum = 0;
+		for (int r = 0; r < tutti_size(job); r++)
+			if (step < steps_of(r, tutti_size(job))) {
+				contributors++;
+				sum += r + step + from;
+			}
+		for (int i = 0; i < TENSORS; i++)
+			set(&grads[i], rank + step + from);
+		if (step)
+			make_ready(g, rank, step);
+		CHECK((average ? tutti_gradients_average(g, &n) : tutti_gradients_sum(g, &n)) == 0);
+		CHECK(n == contributors);
+		for (int i = 0; i < TENSORS; i++)
+			CHECK(holds(&grads[i], average ? (double)sum / contributors : sum));
+	}
+}
+
+static void sgd(tutti *job)
+{
+	int rank = tutti_rank(job), whole[3] = { rank, 10 + rank, 20 + rank }, winner = tutti_size(job) > 2 ? 1 : 0;
+	double part[400];
+	tutti_tensor grads[TENSORS], params[] = { { whole, 3, TUTTI_I32 }, { NULL, 0, TUTTI_F32 }, { part, TT_COUNT(part), TUTTI_F64 } };
+	tutti_gradients *g;
+
+	for (size_t i = 0; i < TT_COUNT(part); i++)
+		part[i] = rank + (double)i / 3;
+	make_model(job, grads);
+	CHECK(tutti_gradients_open(job, grads, TENSORS, bucket_bytes, &g) == 0);
+	CHECK(tutti_gradients_synchronize(g, params, 3) == 0);
+	CHECK(whole[0] == 0 && whole[2] == 20 && part[399] == 133);
+	take_steps(job, g, grads, 1, true);
+	whole[1] = part[7] = rank;
+	CHECK(tutti_gradients_synchronize(g, params, 3) == 0);
+	CHECK(whole[1] == winner && part[7] == winner);
+	take_steps(job, g, grads, 2, false); /* the other rule, where the sums of ranks without a step begin early */
+	CHECK(tutti_gradients_synchronize(g, params, 3) == 0);
+	tutti_gradients_close(g);
+	free_model(job, grads);
+}
+
+static void test_sgd(void)
+{
+	const size_t sizes[] = { 1, 5000, 0 };
+
+	for (size_t i = 0; i < TT_COUNT(sizes); i++) {
+		bucket_bytes = sizes[i];
+		on_wires(sgd, 1 + (int)i);
+		on_wires(sgd, 4 + (int)i % 2);
+	}
+}
+
+/* The last tensor is summed while the program has not said that the first is ready. */
+static void in_background(tutti *job)
+{
+	float first[8] = { 1 }, last[8] = { 1 };
+	volatile float *seen = last;
+	tutti_tensor t[] = { { first, 8, TUTTI_F32 }, { last, 8, TUTTI_F32 } };
+	tutti_gradients *g;
+
+	CHECK(tutti_gradients_open(job, t, 2, 1, &g) == 0);
+	for (int step = 0; step < 3; step++) {
+		first[0] = last[0] = 1;
+		CHECK(tutti_gradients_ready(g, 1) == 0);
+		for (int i = 0; step && i < 2000 && *seen < 3; i++)
+			pass_time(5 * TT_MS);
+		CHECK(!step || *seen == 3);
+		CHECK(first[0] == 1);
+		CHECK(tutti_gradients_sum(g, NULL) == 0);
+		CHECK(first[0] == 3 && last[0] == 3);
+	}
+	tutti_gradients_close(g);
+}
+
+static void test_background(void) { on_wires(in_background, 3); }
+
+static void refuse_gradients(tutti *job)
+{
+	float x = 1, y = 1;
+	int32_t k = 1;
+	tutti_tensor t[] = { { &x, 1, TUTTI_F32 }, { &y, 1, TUTTI_F32 } }, whole = { &k, 1, TUTTI_I32 };
+	tutti_gradients *g = NULL;
+
+	CHECK(tutti_gradients_open(job, &whole, 1, 0, &g) == -EINVAL);
+	CHECK(tutti_gradients_open(job, t, 0, 0, &g) == -EINVAL && tutti_gradients_open(NULL, t, 2, 0, &g) == -EINVAL);
+	CHECK(tutti_gradients_open(job, t, 2, 0, NULL) == -EINVAL && tutti_gradients_sum(NULL, NULL) == -EINVAL && !g);
+	CHECK(tutti_gradients_open(job, t, 2, 0, &g) == 0);
+	CHECK(tutti_gradients_ready(g, 2) == -EINVAL && tutti_gradients_ready(g, -1) == -EINVAL);
+	CHECK(tutti_gradients_ready(g, 0) == 0 && tutti_gradients_ready(g, 0) == -EINVAL);
+	CHECK(tutti_gradients_synchronize(g, t, 2) == -EINVAL);
+	CHECK(tutti_gradients_average(g, NULL) == 0 && x == 1);
+	CHECK(tutti_gradients_ready(g, 0) == 0 && tutti_gradients_ready(g, 1) == 0);
+	CHECK(tutti_gradients_sum(g, NULL) == -EINVAL && strstr(tutti_why(), "tutti_gradients_average"));
+	CHECK(tutti_gradients_average(g, NULL) == 0);
+	CHECK(tutti_gradients_synchronize(g, t, 0) == -EINVAL);
+	CHECK(tutti_gradients_synchronize(g, t, 2) == 0);
+	tutti_gradients_close(g);
+	tutti_gradients_close(NULL);
+}
+
+static void test_refused_gradients(void) { on_wires(refuse_gradients, 2); }
+
+/* ---- elastic averaging ---- */
+
+enum { RANKS = 4, WIDTH = 40, STEPS = 9 };
+static struct { int tau; double alpha; unsigned flags; } as;
+
+static double start_of(int i) { return 0.25 * i - 3; }
+static double update_of(int rank, int step, int i) { return sin(rank * 1.7 + step * 0.9 + i * 0.31); }
+static int ea_steps_of(int rank, int epoch) { return rank == 2 ? 0 : STEPS - (rank * 3 + epoch * 2) % 7; }
+
+/* One element on all ranks, through the steps of an epoch. x, c: of each rank. */
+static void expect_element(int size, int epoch, int i, double *x, double *c)
+{
+	double alpha = isnan(as.alpha) ? 0.9 / size : as.alpha;
+	int step[RANKS] = { 0 }, left = 1;
+
+	while (left) {
+		double sum = 0;
+		left = 0;
+		for (int k = 0; k < size; k++) {
+			bool averages = false;
+			while (step[k] < ea_steps_of(k, epoch) && !averages) {
+				x[k] += update_of(k, step[k], i);
+				averages = ++step[k] % as.tau == 0;
+			}
+			left += averages;
+		}
+		for (int k = 0; k < size && left; k++) {
+			sum += alpha * (x[k] - c[k]);
+			x[k] -= alpha * (x[k] - c[k]);
+		}
+		for (int k = 0; k < size; k++)
+			c[k] += sum;
+	}
+	for (int k = 0; k < size && as.flags & TUTTI_EA_DISTLEARN; k++) /* the move too many */
+		if (step[k])
+			x[k] -= alpha * (x[k] - c[k]);
+}
+
+static void ea_steps(tutti *job, tutti_ea *ea, double *p, float *q, int epoch)
+{
+	int rank = tutti_rank(job);
+
+	for (int step = 0; step < ea_steps_of(rank, epoch); step++) {
+		for (int i = 0; i < WIDTH; i++) {
+			p[i] += update_of(rank, step, i);
+			q[i] += (float)update_of(rank, step, i);
+		}
+		CHECK(tutti_ea_step(ea) == ((step + 1) % as.tau == 0));
+	}
+}
+
+static void check_elements(const double *p, const float *q, const double (*expected)[WIDTH], int rank)
+{
+	for (int i = 0; i < WIDTH; i++)
+		CHECK(fabs(p[i] - expected[rank][i]) < 1e-10 && fabs((double)q[i] - expected[rank][i]) < 1e-4);
+}
+
+static void elastic(tutti *job)
+{
+	int rank = tutti_rank(job), size = tutti_size(job);
+	double p[WIDTH], x[RANKS][WIDTH], c[RANKS][WIDTH], at_x[RANKS], at_c[RANKS];
+	float q[WIDTH], none;
+	tutti_tensor params[] = { { p, WIDTH, TUTTI_F64 }, { &none, 0, TUTTI_F32 }, { q, WIDTH, TUTTI_F32 } }, center[3];
+	tutti_ea *ea;
+
+	for (int i = 0; i < WIDTH; i++) {
+		p[i] = start_of(i) + rank;
+		q[i] = (float)p[i];
+	}
+	CHECK(tutti_ea_open(job, params, 3, as.tau, as.alpha, as.flags, &ea) == 0);
+	CHECK(tutti_ea_synchronize(ea) == 0);
+	for (int epoch = 0; epoch < 2; epoch++) {
+		ea_steps(job, ea, p, q, epoch);
+		if (epoch)
+			CHECK(tutti_ea_synchronize(ea) == 0);
+		else
+			CHECK(tutti_ea_synchronize_center(ea) == 0);
+		for (int i = 0; i < WIDTH; i++) {
+			for (int k = 0; k < size; k++) {
+				at_x[k] = epoch ? x[k][i] : start_of(i);
+				at_c[k] = epoch ? c[k][i] : start_of(i);
+			}
+			expect_element(size, epoch, i, at_x, at_c);
+			for (int k = 0; k < size; k++) {
+				x[k][i] = epoch ? at_x[0] : at_x[k];
+				c[k][i] = epoch ? at_x[0] : at_c[0];
+			}
+		}
+		check_elements(p, q, x, rank);
+		CHECK(tutti_ea_center(ea, center) == 0 && center[1].count == 0);
+		check_elements(center[0].data, center[2].data, c, rank);
+	}
+	tutti_ea_close(ea);
+}
+
+static void test_elastic(void)
+{
+	for (as.tau = 1; as.tau <= 4; as.tau++) {
+		as.flags = as.tau % 2 ? 0 : TUTTI_EA_DISTLEARN;
+		as.alpha = as.tau < 3 ? 0.2 : (double)NAN;
+		on_wires(elastic, as.tau == 4 ? 1 : RANKS);
+	}
+}
+
+/* A program that looks at the center, and so makes the library wait, sees the same bits as one that does not. */
+static void look_at_center(tutti *job)
+{
+	uint16_t a[WIDTH], b[WIDTH];
+	tutti_tensor p[] = { { a, WIDTH, TUTTI_BF16 }, { b, WIDTH, TUTTI_BF16 } }, center[2];
+	tutti_ea *ea[2];
+
+	for (int i = 0; i < WIDTH; i++)
+		a[i] = b[i] = (uint16_t)(0x3f80 + 7 * i + 11 * tutti_rank(job));
+	for (int k = 0; k < 2; k++)
+		CHECK(tutti_ea_open(job, &p[k], 1, 1, 0.3, 0, &ea[k]) == 0);
+	for (int step = 0; step < 8; step++) {
+		for (int i = 0; i < WIDTH; i++) {
+			a[i] = (uint16_t)(a[i] + step * tutti_rank(job));
+			b[i] = (uint16_t)(b[i] + step * tutti_rank(job));
+		}
+		CHECK(tutti_ea_step(ea[0]) == 1 && tutti_ea_step(ea[1]) == 1);
+		CHECK(tutti_rank(job) == 1 || tutti_ea_center(ea[1], &center[1]) == 0);
+		CHECK(!memcmp(a, b, sizeof a));
+	}
+	for (int k = 0; k < 2; k++)
+		CHECK(tutti_ea_center(ea[k], &center[k]) == 0);
+	CHECK(!memcmp(center[0].data, center[1].data, sizeof a));
+	tutti_ea_close(ea[0]);
+	tutti_ea_close(ea[1]);
+}
+
+static void test_looks(void) { on_wires(look_at_center, 3); }
+
+/* alpha NaN is 0.9 / ranks of the group, also of the next one. */
+static void follow_group(tutti *job)
+{
+	double x = tutti_rank(job);
+	tutti_tensor t = { &x, 1, TUTTI_F64 }, center;
+	tutti *alone;
+	tutti_ea *ea;
+
+	CHECK(tutti_ea_open(job, &t, 1, 1, (double)NAN, 0, &ea) == 0);
+	CHECK(tutti_ea_center(ea, &center) == 0);
+	*(double *)center.data = 0;
+	CHECK(tutti_ea_step(ea) == 1);
+	CHECK(fabs(x - tutti_rank(job) * (1 - 0.9 / tutti_size(job))) < 1e-12);
+	CHECK(tutti_group_split(job, tutti_rank(job), 0, &alone) == 0);
+	CHECK(tutti_ea_regroup(ea, alone) == 0);
+	CHECK(tutti_ea_center(ea, &center) == 0);
+	CHECK(fabs(*(double *)center.data - 0.9 * (tutti_size(job) - 1) / 2) < 1e-12); /* no sum got lost */
+	*(double *)center.data = 0;
+	x = 1;
+	CHECK(tutti_ea_step(ea) == 1 && fabs(x - 0.1) < 1e-12);
+	tutti_ea_close(ea);
+	tutti_group_free(alone);
+}
+
+static void test_alpha(void)
+{
+	on_wires(follow_group, 3);
+	CU_ASSERT_DOUBLE_EQUAL(tutti_elastic_alpha(4), 0.225, 1e-15);
+	CU_ASSERT(isnan(tutti_elastic_alpha(0)) && isnan(tutti_elastic_alpha_max(2.1)) && isnan(tutti_elastic_alpha_max(-0.1)));
+	CU_ASSERT(tutti_elastic_alpha_max(0) == 1 && tutti_elastic_alpha_max(2) == 0);
+	CU_ASSERT_DOUBLE_EQUAL(tutti_elastic_alpha_max(1), 2.0 / 3, 1e-15);
+}
+
+static void refuse_ea(tutti *job)
+{
+	double x[2] = { 1, 2 };
+	int32_t k = 1;
+	tutti_tensor t = { x, 2, TUTTI_F64 }, whole = { &k, 1, TUTTI_I32 };
+	tutti_ea *ea = NULL;
+
+	CHECK(tutti_ea_open(job, &whole, 1, 1, 0.5, 0, &ea) == -EINVAL && tutti_ea_open(job, &t, 1, 0, 0.5, 0, &ea) == -EINVAL);
+	CHECK(tutti_ea_open(job, &t, 1, 1, -0.1, 0, &ea) == -EINVAL && tutti_ea_open(job, &t, 1, 1, 1.1, 0, &ea) == -EINVAL);
+	CHECK(tutti_ea_open(job, &t, 1, 1, 0.5, 2, &ea) == -EINVAL && tutti_ea_open(job, &t, 0, 1, 0.5, 0, &ea) == -EINVAL && !ea);
+	CHECK(tutti_ea_open(job, &t, 1, 1, tutti_rank(job) ? 0.5 : 0.4, 0, &ea) == -EINVAL && strstr(tutti_why(), "rank"));
+	CHECK(tutti_ea_open(job, &t, 1, 1 + tutti_rank(job), 0.5, 0, &ea) == -EINVAL);
+	t.count -= tutti_rank(job) == 1;
+	CHECK(tutti_ea_open(job, &t, 1, 1, 0.5, 0, &ea) == -EINVAL && !ea);
+	CHECK(tutti_ea_step(NULL) == -EINVAL && tutti_ea_center(NULL, NULL) == -EINVAL);
+	tutti_ea_close(NULL);
+}
+
+static void test_refused_ea(void) { on_wires(refuse_ea, 2); }
+
+/* ---- ranks that are killed ---- */
+
+enum { CREW = 5, LARGE = 30000, GOAL = 6, TRIES = 12 };
+static int dies_at[CREW];         /* before which of its calls a rank orders its own end; -1: never */
+static uint64_t dies_within;      /* nanoseconds of that */
+static int calls[CREW], shrinks, emptied;
+static bool ended_well[CREW];
+static unsigned crew_of[CREW];    /* with whom it ended */
+static float ended_with[CREW];
+
+struct life {
+	tutti *job, *group;
+	int rank;
+	float *p, *v;            /* parameters and gradients: two tensors each */
+	tutti_tensor params[2], grads[2];
+};
+
+static struct life begin_life(tutti *job)
+{
+	struct life l = { .job = job, .group = job, .rank = tutti_rank(job), .p = calloc(2 * LARGE, sizeof(float)) };
+
+	tutti_barrier(job, NULL); /* all have joined */
+	l.v = l.p + LARGE;
+	for (int i = 0; i < 2; i++) {
+		l.params[i] = (tutti_tensor){ l.p + i, i ? LARGE - 1 : 1, TUTTI_F32 };
+		l.grads[i] = (tutti_tensor){ l.v + i, i ? LARGE - 1 : 1, TUTTI_F32 };
+	}
+	return l;
+}
+
+static int call(const struct life *l, int err)
+{
+	if (tt_sim_killed(l->rank) || err >= 0)
+		return err;
+	CHECK(err == -ECONNRESET || err == -ENOTCONN || err == -ENODATA);
+	CHECK(strstr(tutti_why(), err == -ENODATA ? "whole" : "rank "));
+	return err;
+}
+
+/* A rank dies while a call runs, or before the next one. */
+#define CALL(l, x) (calls[(l)->rank]++ == dies_at[(l)->rank] ? tt_sim_kill((l)->rank, tt_sim_chance(dies_within)) : (void)0, call(l, x))
+
+static int shrink(struct life *l)
+{
+	tutti *left;
+	int err = tutti_group_shrink(l->group, &left);
+
+	if (err)
+		return err;
+	shrinks++;
+	if (l->group != l->job)
+		tutti_group_free(l->group);
+	l->group = left;
+	return 0;
+}
+
+static bool is_even(const float *v, size_t n)
+{
+	for (size_t i = 1; i < n; i++)
+		if (v[i] != v[0])
+			return false;
+	return true;
+}
+
+static void end_life(struct life *l, int err)
+{
+	if (!tt_sim_killed(l->rank)) {
+		bool last = err == -EHOSTDOWN; /* the others came to their end, while it made up for a call */
+		for (int i = 0; last && i < CREW; i++)
+			last = !ended_well[i];
+		CHECK(err == 0 || (err == -EHOSTDOWN && !last));
+		CHECK(err || is_even(l->p, LARGE));
+		ended_well[l->rank] = !err;
+		ended_with[l->rank] = l->p[0];
+		for (int i = 0; i < tutti_size(l->group); i++)
+			crew_of[l->rank] |= 1u << tutti_group_member(l->group, i);
+	}
+	free(l->p);
+}
+
+/* Parameters count the steps that they have taken. */
+static int step_sgd(struct life *l, tutti_gradients *g)
+{
+	int n, err = 0;
+
+	tt_sim_sleep(tt_sim_chance(TT_MS));
+	for (int i = 0; i < LARGE; i++)
+		l->v[i] = 1;
+	for (int i = 1; !err && i >= 0; i--)
+		err = CALL(l, tutti_gradients_ready(g, i));
+	if (err || (err = CALL(l, tutti_gradients_average(g, &n))))
+		return err;
+	CHECK(is_even(l->v, LARGE) && l->v[0] == 1 && n == tutti_size(l->group));
+	for (int i = 0; i < LARGE; i++)
+		l->p[i] += l->v[i];
+	return 0;
+}
+
+static int recover_sgd(struct life *l, tutti_gradients *g)
+{
+	int err = shrink(l);
+
+	if (err || (err = CALL(l, tutti_gradients_regroup(g, l->group))))
+		return err;
+	err = CALL(l, tutti_gradients_synchronize(g, l->params, 2));
+	if (err != -ENODATA)
+		return err;
+	emptied++;
+	memset(l->p, 0, LARGE * sizeof *l->p);
+	return CALL(l, tutti_gradients_synchronize(g, l->params, 2));
+}
+
+static void live_with_sgd(tutti *job)
+{
+	struct life l = begin_life(job);
+	tutti_gradients *g;
+	int err = tutti_gradients_open(job, l.grads, 2, 4096, &g), tries = 0;
+
+	while (!err && (int)l.p[0] < GOAL) {
+		if (!(err = step_sgd(&l, g)) && (int)l.p[0] % 3 == 0)
+			err = CALL(&l, tutti_gradients_synchronize(g, l.params, 2));
+		while (err && tries++ < TRIES && !tt_sim_killed(l.rank))
+			err = recover_sgd(&l, g);
+	}
+	tutti_gradients_close(g);
+	end_life(&l, err);
+}
+
+static int open_life_ea(struct life *l, tutti_ea **ea)
+{
+	return CALL(l, tutti_ea_open(l->group, l->params, 2, 2, (double)NAN, 0, ea));
+}
+
+static int recover_ea(struct life *l, tutti_ea **ea, int32_t *done)
+{
+	int err = shrink(l);
+
+	if (err || (err = *ea ? CALL(l, tutti_ea_regroup(*ea, l->group)) : open_life_ea(l, ea)))
+		return err;
+	if ((err = CALL(l, tutti_ea_synchronize(*ea))))
+		return err;
+	return CALL(l, tutti_allreduce(l->group, done, done, 1, TUTTI_I32, TUTTI_MIN, NULL));
+}
+
+static int step_ea(struct life *l, tutti_ea *ea)
+{
+	tutti_tensor center[2];
+	int err;
+
+	tt_sim_sleep(tt_sim_chance(TT_MS));
+	for (int i = 0; i < LARGE; i++)
+		l->p[i] += (float)(1 + l->rank);
+	if ((err = CALL(l, tutti_ea_step(ea))) < 0 || (l->rank % 2 && (err = CALL(l, tutti_ea_center(ea, center)))))
+		return err;
+	CHECK(isfinite(l->p[0]) && is_even(l->p, LARGE));
+	return 0;
+}
+
+static void live_with_ea(tutti *job)
+{
+	struct life l = begin_life(job);
+	tutti_ea *ea = NULL;
+	int32_t done = 0, tries = 0;
+	int err = open_life_ea(&l, &ea);
+
+	while (tries < TRIES && !tt_sim_killed(l.rank) && done < GOAL) {
+		if (!err && !(err = step_ea(&l, ea)) && ++done % 3 == 0)
+			err = done == GOAL ? CALL(&l, tutti_ea_synchronize(ea)) : CALL(&l, tutti_ea_synchronize_center(ea));
+		while (err && tries++ < TRIES && !tt_sim_killed(l.rank))
+			err = recover_ea(&l, &ea, &done);
+	}
+	tutti_ea_close(ea);
+	end_life(&l, err);
+}
+
+static void kill_in_each_call(void (*program)(tutti *), uint64_t seeds)
+{
+	struct tt_random r;
+
+	shrinks = emptied = 0;
+	for (uint64_t seed = 0; seed < seeds; seed++) {
+		tt_random_seed(&r, seed);
+		memset(calls, 0, sizeof calls);
+		memset(ended_well, 0, sizeof ended_well);
+		memset(crew_of, 0, sizeof crew_of);
+		for (int i = 0; i < CREW; i++)
+			dies_at[i] = -1;
+		for (int i = 0; i < 1 + (int)(seed % 2); i++)
+			dies_at[tt_random_below(&r, CREW)] = (int)tt_random_below(&r, 24);
+		dies_within = (uint64_t[]){ 1, 20000, 200000, 2 * TT_MS }[tt_random_below(&r, 4)];
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = CREW, .wire = "sim", .seed = seed, .timeout_ms = 1000, .program = program }), 0);
+		for (int i = 0; i < CREW; i++)
+			for (int k = 0; k < i; k++)
+				CU_ASSERT(!ended_well[i] || !ended_well[k] || crew_of[i] != crew_of[k] || ended_with[i] == ended_with[k]);
+	}
+	CU_ASSERT(shrinks > (int)seeds);
+}
+
+static void test_killed_sgd(void)
+{
+	kill_in_each_call(live_with_sgd, FAULT_SEEDS);
+	if (FAULT_SEEDS >= 500)
+		CU_ASSERT(emptied > 0);
+}
+
+static void test_killed_ea(void) { kill_in_each_call(live_with_ea, FAULT_SEEDS); }
+
+static CU_TestInfo tests[] = {
+	{ "all-reduce SGD", test_sgd },
+	{ "gradients in the background", test_background },
+	{ "gradients refused", test_refused_gradients },
+	{ "elastic averaging", test_elastic },
+	{ "looks at the center", test_looks },
+	{ "alpha", test_alpha },
+	{ "elastic averaging refused", test_refused_ea },
+	{ "killed in all-reduce SGD", test_killed_sgd },
+	{ "killed in elastic averaging", test_killed_ea },
+	CU_TEST_INFO_NULL,
+};
+static CU_SuiteInfo suites[] = { { "synchronous averaging", NULL, NULL, NULL, NULL, tests }, CU_SUITE_INFO_NULL };
+
+int main(int argc, char **argv) { return run_suites(suites, argc, argv); }
