@@ -21,13 +21,13 @@ void tt_reduce_to(void *to, const void *a, const void *b, size_t count, tutti_ty
 void tt_scale(void *acc, size_t count, tutti_type, unsigned n);
 /* ((in0 op in1) op in2) op ..., for f16 and bf16 in f32 and rounded once, at the end. AVERAGE divides by inputs. */
 void tt_reduce_many(const struct tt_many *, size_t count, tutti_type, tutti_rule);
-/* These three take f32, f64, f16 and bf16. Factors are rounded to the type first (f16, bf16: to f32). to = by_a a + by_b
- * b. Gossip: x = (1 - w) x + w y, in place or into the next buffer. A table's rule: y = 1 y + a x. */
+/* These three take f32, f64, f16 and bf16. Factors are rounded to the type first (f16, bf16: to f32).
+ * to = by_a a + by_b b. Gossip: x = (1 - w) x + w y, in place or into the next buffer. A rule: y = 1 y + a x. */
 void tt_blend(void *to, double by_a, const void *a, double by_b, const void *b, size_t count, tutti_type);
 /* Elastic averaging, both sides in one pass: d = alpha (x - center); x = x - d; center = center + d. */
 void tt_elastic(void *x, void *center, double alpha, size_t count, tutti_type);
-/* One rank's part of a round in which all ranks' moves are summed: center = center + sum, of the last round; sum = alpha
- * (x - center), which this rank gives; x = x - sum. Each of the three is rounded to the type. */
+/* One rank's part of a round in which all ranks' moves are summed: center = center + sum, of the last round;
+ * sum = alpha (x - center), which this rank gives; x = x - sum. Each of the three is rounded to the type. */
 void tt_elastic_round(void *x, void *center, void *sum, double alpha, size_t count, tutti_type);
 const char *tt_reduce_use(int level); /* 0: plain; -1: the best. Its name; NULL: none */
 
