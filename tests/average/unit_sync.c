@@ -144,7 +144,7 @@ static void sgd(tutti *job)
 	CHECK(tutti_gradients_synchronize(g, params, 3) == 0);
 	CHECK(whole[0] == 0 && whole[2] == 20 && part[399] == 133);
 	take_steps(job, g, grads, 1, true);
-	whole[1] = part[7] = rank;
+	part[7] = whole[1] = rank;
 	CHECK(tutti_gradients_synchronize(g, params, 3) == 0);
 	CHECK(whole[1] == winner && part[7] == winner);
 	take_steps(job, g, grads, 2, false); /* the other rule, where the sums of ranks without a step begin early */
