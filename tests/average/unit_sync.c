@@ -92,7 +92,8 @@ static bool holds(const tutti_tensor *t, double x)
 
 static size_t bucket_bytes;
 
-static int steps_of(int rank, int size) { return rank == size - 1 ? 0 : 2 + (rank == 1) * 3 + rank % 2; } /* rank 1 has most */
+/* Epoch 1: rank 1 has most, 2: rank 0; in both together, rank 1. The last has none. */
+static int steps_of(int rank, int size, int epoch) { return rank == size - 1 ? 0 : 2 + (rank == 1) * 4 + (epoch == 2) * (rank == 0) * 5; }
 
 static void make_ready(tutti_gradients *g, int rank, int step)
 {
@@ -108,19 +109,19 @@ static void make_ready(tutti_gradients *g, int rank, int step)
 	}
 }
 
-static void take_steps(tutti *job, tutti_gradients *g, tutti_tensor *grads, int from, bool average)
+static void take_steps(tutti *job, tutti_gradients *g, tutti_tensor *grads, int epoch, bool average)
 {
 	int rank = tutti_rank(job), n;
 
-	for (int step = 0; step < steps_of(rank, tutti_size(job)); step++) {
+	for (int step = 0; step < steps_of(rank, tutti_size(job), epoch); step++) {
 		int contributors = 0, sum = 0;
 		for (int r = 0; r < tutti_size(job); r++)
-			if (step < steps_of(r, tutti_size(job))) {
+			if (step < steps_of(r, tutti_size(job), epoch)) {
 				contributors++;
-				sum += r + step + from;
+				sum += r + step + epoch;
 			}
 		for (int i = 0; i < TENSORS; i++)
-			set(&grads[i], rank + step + from);
+			set(&grads[i], rank + step + epoch);
 		if (step)
 			make_ready(g, rank, step);
 		CHECK((average ? tutti_gradients_average(g, &n) : tutti_gradients_sum(g, &n)) == 0);
@@ -147,8 +148,10 @@ static void sgd(tutti *job)
 	part[7] = whole[1] = rank;
 	CHECK(tutti_gradients_synchronize(g, params, 3) == 0);
 	CHECK(whole[1] == winner && part[7] == winner);
-	take_steps(job, g, grads, 2, false); /* the other rule, where the sums of ranks without a step begin early */
+	take_steps(job, g, grads, 2, false);
+	whole[1] = rank;
 	CHECK(tutti_gradients_synchronize(g, params, 3) == 0);
+	CHECK(whole[1] == 0);
 	tutti_gradients_close(g);
 	free_model(job, grads);
 }
