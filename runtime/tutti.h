@@ -874,7 +874,88 @@ tutti_table *tutti_center_table(tutti_center *);
 
 /* ---- averaging: gossip ---- */
 
-/* ---- controller and workers ---- */
+/* ---- controller and workers ----
+ *
+ * One rank of a group, the controller, answers what the others, its workers, ask: what to do next, what a validation
+ * means. The answers are the program's own function, which runs inside tutti_controller_serve and nowhere else.
+ * Parameters that workers share are a center or a table, with this lock or without it; the controller has none.
+ * A handle takes one call at a time, else -EALREADY; handles of other names are other controllers. What a worker calls
+ * waits for an answer, and ends:
+ *   -ETIMEDOUT: the controller lives, and has not answered in time. A request that was given up may be answered still:
+ * the worker's next call waits for that first. -ECONNRESET, -ENOTCONN: the controller is gone. -ESHUTDOWN: it serves no
+ * more. -ESTALE: it has closed the handle.
+ * Source: Platoon's controller and workers, 2016. */
+typedef struct tutti_controller tutti_controller;
+#define TUTTI_REQUEST_MAX 16384 /* bytes of a request, and of its answer */
+typedef struct tutti_request {
+	int worker;              /* rank in the group */
+	tutti_what what;         /* JOINED: it asks; LEFT: it is done, or has left the job; GONE: it went down */
+	const void *data;        /* of a request, until the function returns */
+	size_t bytes;
+} tutti_request;
+
+/* Opens a controller, under a name of 1 to 160 bytes, on all ranks of the group that take part. controller: its rank.
+ * Does not block. Not for ranks that tutti_job has beyond its size. -EINVAL; -EEXIST; -EMFILE; -ENOMEM. */
+int tutti_controller_open(tutti *, const char *name, int controller, tutti_controller **);
+/* A worker that has asked, and has not said that it is done, says so without waiting for an answer. NULL is allowed. */
+void tutti_controller_close(tutti_controller *);
+/* On the controller: answers until each worker is done, or gone, or tutti_controller_stop was called. Blocks so long.
+ * Afterwards requests get -ESHUTDOWN, until it is called again. -EINVAL: on a worker; else as a window's calls.
+ * function: is called for one request at a time. It sets up to `room` bytes of `answer`, and returns how many it has
+ * set; or a negative errno, which the worker's call returns then, and `answer` may have a sentence for it, as text: all
+ * else goes on. It may make any call, but on this handle stop alone; others wait for their answers meanwhile. Where a
+ * worker is done or gone, once each, there is nothing to answer. */
+int tutti_controller_serve(tutti_controller *,
+                           int (*function)(const tutti_request *, void *answer, size_t room, void *arg), void *arg);
+/* On the controller, from the function that answers, or another thread: serving ends, at the latest in 20 ms. */
+void tutti_controller_stop(tutti_controller *);
+/* Asks. request: `bytes` bytes, 0 too. answer: room bytes; *answer_bytes, which may be NULL: how many came. timeout_ms
+ * -1: the group's, as it was at opening. Blocks until the answer is there. -EMSGSIZE: the request or the answer is too
+ * long. Also what the controller's function returned, with its sentence. */
+int tutti_controller_ask(tutti_controller *, const void *request, size_t bytes, void *answer, size_t room,
+                         size_t *answer_bytes, int timeout_ms);
+/* This worker asks no more; -EINVAL if it calls again. Frees a lock. Blocks until the controller has heard it. */
+int tutti_controller_done(tutti_controller *);
+/* Returns 1 to the worker that is the first to make its k-th call, for each k, and 0 to the others: of n workers that
+ * call in turn each n-th call gets 1. Deaths do not shift it. */
+int tutti_controller_first(tutti_controller *);
+/* The controller's one lock. Workers get it in the order in which they ask, and one that dies, leaves or is done frees
+ * it, also one that was stopped and is evicted for its silence. It is granted while the controller serves, and is not
+ * in the program's own function. timeout_ms: how long to wait in the queue; 0: only if it is free; -1: the group's.
+ * Blocks for the controller's answer as well, in the group's timeout.
+ *   -EBUSY: another worker has it, by then. -EDEADLK: this one has it. Of unlock -EPERM: this worker has it not. */
+int tutti_controller_lock(tutti_controller *, int timeout_ms);
+int tutti_controller_unlock(tutti_controller *);
+
+/* ---- queues of batches ----
+ *
+ * One rank of a group, the producer, sends batches, each to one of the others, its workers, who take them one after
+ * another. A batch is a list of arrays. At most `depth` batches wait, besides one in the hands of each worker; they
+ * wait in the producer's memory, each assigned to the worker that has the fewest. A worker has done with a batch when
+ * it takes the next one, or closes the queue. What else it was assigned when it dies, leaves or closes goes to another
+ * one, at the producer's next call, and is counted: no batch is lost, but the one that a worker had in its hands when
+ * it died may be worked on twice. A handle takes one call at a time, else -EALREADY.
+ * Source: Platoon's send_mb and recv_mb, 2016. */
+typedef struct tutti_queue tutti_queue;
+#define TUTTI_QUEUE_ARRAYS 16 /* in a batch, at most */
+/* Opens a queue under a name of 1 to 160 bytes, on all ranks of the group that take part. producer: its rank. bytes:
+ * the most that a batch has, and depth (0: 10): the same on all ranks. Does not block. A worker that comes back after
+ * its death gets nothing more of a queue that others have open. Errors as tutti_controller_open. */
+int tutti_queue_open(tutti *, const char *name, int producer, size_t bytes, int depth, tutti_queue **);
+/* The producer ends the queue first, or workers wait for their timeout. NULL is allowed. */
+void tutti_queue_close(tutti_queue *);
+/* Sends a copy of n arrays, 1 to TUTTI_QUEUE_ARRAYS, of any types and counts. Blocks while the queue is full.
+ * timeout_ms -1: the group's; 0: only look. -ETIMEDOUT: it is full still; -EMSGSIZE: more than `bytes`; -ECONNRESET:
+ * all workers are gone; -ESHUTDOWN: the queue has ended. */
+int tutti_queue_send(tutti_queue *, const tutti_tensor *arrays, int n, int timeout_ms);
+/* Takes the next batch. *arrays: its list, in memory of the queue's, until the next call. Blocks until there is one;
+ * timeout_ms as above. Returns how many arrays there are; 0: the producer has ended the queue. -ETIMEDOUT: none came;
+ * -ECONNRESET, -ENOTCONN: the producer is gone. */
+int tutti_queue_receive(tutti_queue *, const tutti_tensor **arrays, int timeout_ms);
+/* The producer has no more. Blocks until workers have done with all batches. Returns how many of them were given to
+ * another worker, in all; after -ETIMEDOUT it may be called again. -ECONNRESET: all workers are gone, with batches
+ * left. */
+int tutti_queue_end(tutti_queue *, int timeout_ms);
 
 /* Returns the sentence behind this thread's last error; valid until its next one. Functions without a result leave
  * it. */

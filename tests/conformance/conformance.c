@@ -419,6 +419,7 @@ static const struct {
 	/* conformance_average_sync.c */
 	{ "allreduce_uneven_numbers", run_elsewhere }, { "allreduce_sgd", run_elsewhere }, { "allreduce_ea", run_elsewhere },
 	{ "platoon_sync_easgd", run_elsewhere }, { "platoon_sync_sgd", run_elsewhere }, { "paper_easgd_sync", run_elsewhere },
+	{ "platoon_first", run_elsewhere }, { "platoon_lstm_controller", run_elsewhere }, /* conformance_average_controller.c */
 };
 
 /* The list. */

@@ -1,0 +1,63 @@
+/* controller.h - what worker and controller share.
+ *
+ *   the controller's window              worker w's window
+ *   | state | seq 0 | seq 1 | ...        | answer |
+ *   | request 0 | request 1 | ...
+ *
+ * Worker w puts its request, and then, with a notify, its number: seq w. A number other than the last one is a new
+ * request. The answer has the same number. Until it is there, the worker leaves the request alone. */
+#ifndef TT_CONTROLLER_H
+#define TT_CONTROLLER_H
+#include "average/desk.h"
+
+enum tt_ask { TT_ASK_PROGRAM, TT_ASK_LOCK, TT_ASK_UNLOCK, TT_ASK_FIRST, TT_ASK_DONE };
+
+struct tt_request {
+	uint64_t life;     /* which life of the worker asks: its first number */
+	uint64_t wait;     /* LOCK: nanoseconds in the queue */
+	uint32_t ask, bytes;
+	uint64_t gave_up;  /* 1: the worker gave up a LOCK since its last request, which may have been granted */
+	char data[TUTTI_REQUEST_MAX];
+};
+struct tt_answer {
+	uint64_t seq;
+	int32_t err;       /* negative: data is its sentence */
+	uint32_t bytes;
+	char data[TUTTI_REQUEST_MAX];
+};
+enum { TT_SERVES_NOT_YET, TT_SERVES, TT_SERVES_NO_MORE }; /* the state */
+
+struct tt_worker { /* as the controller knows it */
+	uint64_t seq, life;  /* of its last request */
+	bool over;           /* done or gone, and the program was told */
+	bool done;
+	uint64_t turn, until; /* it waits for the lock: its place in the queue, and how long. turn 0: it does not */
+	uint64_t firsts;     /* calls of tutti_controller_first */
+	struct tt_answer *answer;
+	tutti_op op;         /* which brings it */
+};
+
+struct tutti_controller {
+	struct tt_desk desk;
+	/* of the controller */
+	struct tt_worker *workers;
+	int (*function)(const tutti_request *, void *answer, size_t room, void *arg);
+	void *arg;
+	int holder;          /* of the lock; -1: none */
+	uint64_t turns, firsts;
+	_Atomic bool stop;
+	/* of a worker */
+	struct tt_request *request;
+	uint64_t life, seq;
+	uint64_t next;       /* the number of the next request */
+	bool pending;        /* request `seq` may be with the controller */
+	bool gave_up;        /* a LOCK, and has sent nothing since */
+	bool finished;
+};
+
+static inline size_t tt_seq_at(int rank) { return 8 + 8 * (size_t)rank; }
+static inline size_t tt_request_at(int n, int rank)
+{
+	return (tt_seq_at(n) + 63) / 64 * 64 + (size_t)rank * sizeof(struct tt_request);
+}
+#endif

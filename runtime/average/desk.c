@@ -1,0 +1,146 @@
+/* desk.c - a name under which one rank of a group serves the others through a window */
+#include "average/desk.h"
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAME_MAX_BYTES = 160 };
+
+static int check(tutti *group, const struct tt_desk *d, const char *name)
+{
+	size_t len = name ? strlen(name) : 0;
+
+	if (len < 1 || len > NAME_MAX_BYTES)
+		return tt_fail(-EINVAL, "%s: a name has 1 to %d bytes", d->what, NAME_MAX_BYTES);
+	if (d->master < 0 || d->master >= d->n)
+		return tt_fail(-EINVAL, "%s \"%s\": rank %d must be from 0 to %d", d->what, name, d->master, d->n - 1);
+	if (group->me >= d->n || d->n < 2)
+		return tt_fail(-EINVAL, "%s \"%s\": needs a group of two ranks or more, this one among them", d->what,
+		               name);
+	return 0;
+}
+
+static int open_window(struct tt_desk *d, tutti *group, const char *name, size_t bytes)
+{
+	int err;
+
+	d->name = strdup(name);
+	d->rank_of = calloc((size_t)d->n, sizeof *d->rank_of);
+	if (!d->name || !d->rank_of)
+		return tt_fail(-ENOMEM, "%s \"%s\": no memory for %d ranks", d->what, name, d->n);
+	for (int i = 0; i < d->n; i++)
+		d->rank_of[i] = tt_group_to_job(group, i);
+	if ((err = tt_memory_alloc(group->job, bytes, -1, (void **)&d->memory)))
+		return err;
+	char text[NAME_MAX_BYTES + 32];
+	snprintf(text, sizeof text, "%s %s", d->what, name);
+	return tutti_window_open(group, text, d->memory, bytes, &d->window);
+}
+
+int tt_desk_open(struct tt_desk *d, tutti *group, const char *what, const char *name, int master, size_t bytes)
+{
+	int err = tt_usable(tt_job_of(group));
+
+	*d = (struct tt_desk){ .what = what, .master = master };
+	if (err)
+		return err;
+	d->job = group->job;
+	d->n = group->n;
+	d->me = group->me;
+	d->timeout = tt_group_timeout(group);
+	if ((err = check(group, d, name)))
+		return err;
+	if ((err = open_window(d, group, name, bytes)))
+		tt_desk_close(d);
+	return err;
+}
+
+void tt_desk_close(struct tt_desk *d)
+{
+	tutti_window_close(d->window);
+	tt_memory_free(d->memory);
+	free(d->rank_of);
+	free(d->name);
+}
+
+int tt_desk_enter(struct tt_desk *d, const char *call, bool as_master)
+{
+	int err = tt_usable(d->job);
+
+	if (err)
+		return err;
+	if (as_master != (d->me == d->master))
+		return tt_fail(-EINVAL, "%s: rank %d of the group %s the %s \"%s\"", call, d->me,
+		               as_master ? "does not serve" : "serves", d->what, d->name);
+	if (atomic_exchange(&d->inside, true))
+		return tt_fail(-EALREADY, "%s: another thread is in a call on the %s \"%s\", which takes one at a time",
+		               call, d->what, d->name);
+	return 0;
+}
+
+void tt_desk_leave(struct tt_desk *d) { atomic_store(&d->inside, false); }
+
+bool tt_desk_wants_look(struct tt_desk *d)
+{
+	uint64_t now = tt_now();
+
+	if (d->looked && now - d->looked < TT_LOOK_MS * TT_MS)
+		return false;
+	d->looked = now;
+	return true;
+}
+
+tutti_what tt_desk_state(const struct tt_desk *d, int rank)
+{
+	tt_lock(d->job);
+	const struct tt_member *m = tt_member(d->job, d->rank_of[rank]);
+	tutti_what what = m->state == TT_GONE ? TUTTI_GONE : m->state == TT_LEFT ? TUTTI_LEFT : TUTTI_JOINED;
+	tt_unlock(d->job);
+	return what;
+}
+
+struct tt_label tt_desk_label(const struct tt_desk *d, int rank)
+{
+	tt_lock(d->job);
+	struct tt_label label = tt_member_label(tt_member(d->job, d->rank_of[rank]));
+	tt_unlock(d->job);
+	return label;
+}
+
+uint64_t tt_desk_deadline(const struct tt_desk *d, int timeout_ms)
+{
+	uint64_t now = tt_now(), wait = timeout_ms < 0 ? d->timeout : (uint64_t)timeout_ms * TT_MS;
+
+	return wait < TT_FOREVER - now ? now + wait : TT_FOREVER;
+}
+
+int tt_desk_left_ms(uint64_t deadline, int most)
+{
+	uint64_t now = tt_now(), left = now < deadline ? (deadline - now + TT_MS - 1) / TT_MS : 0;
+
+	return left < (uint64_t)most ? (int)left : most;
+}
+
+int tt_desk_hear(struct tt_desk *d, int rank, uint64_t deadline)
+{
+	int wait_ms = tt_desk_left_ms(deadline, TT_LOOK_MS);
+	int err = tutti_wait_notify(d->window, rank, TT_DESK_NOTIFY, d->heard + 1, wait_ms);
+
+	d->heard += !err;
+	return err;
+}
+
+int tt_desk_put(struct tt_desk *d, int rank, size_t at, const void *src, size_t bytes, bool notify, uint64_t deadline)
+{
+	tutti_op op = { 0 };
+	int err = notify ? tutti_put_notify(d->window, rank, at, src, bytes, TT_DESK_NOTIFY, &op) :
+	                   tutti_put(d->window, rank, at, src, bytes, &op);
+
+	if (!err && (err = tutti_wait(&op, tt_desk_left_ms(deadline, INT_MAX))) == -EINPROGRESS) {
+		tutti_cancel(&op);
+		err = tt_fail(-ETIMEDOUT, "%s \"%s\": %s has not opened it, or does not answer", d->what, d->name,
+		              tt_desk_label(d, rank).text);
+	}
+	return err;
+}

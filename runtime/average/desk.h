@@ -1,0 +1,43 @@
+/* desk.h - a desk: a name under which one rank of a group, the master, serves the others through a window.
+ *
+ * Windows suffice: a request, an answer and a batch each lie in a place of their own that one rank writes and another
+ * one reads, and a notify says that they are there. So what a rank sends cannot overtake or fill anything of another
+ * rank, and the progress thread runs no code of the program. The master looks every TT_LOOK_MS whether a rank has gone,
+ * also while others keep it busy. */
+#ifndef TT_DESK_H
+#define TT_DESK_H
+#include "member/member.h"
+
+enum { TT_LOOK_MS = 20, TT_DESK_NOTIFY = 0 /* the only slot */ };
+
+struct tt_desk {
+	struct tt_job *job;
+	const char *what;   /* "controller", "queue", for sentences */
+	char *name;
+	tutti_window *window;
+	char *memory;       /* the window's, zeroed at first */
+	int *rank_of;       /* the job's numbers of the group's ranks */
+	int n, me, master;  /* ranks of the group */
+	uint64_t timeout;   /* of calls that say -1, in nanoseconds */
+	uint64_t heard;     /* notifies waited for so far */
+	uint64_t looked;    /* when the master last looked who is gone */
+	_Atomic bool inside; /* a thread is in a call */
+};
+
+/* bytes: of this rank's window. On failure nothing is left. */
+int tt_desk_open(struct tt_desk *, tutti *, const char *what, const char *name, int master, size_t bytes);
+void tt_desk_close(struct tt_desk *);
+/* Each call on a desk is between these two. as_master: only the master may call it; else only the others. -EALREADY */
+int tt_desk_enter(struct tt_desk *, const char *call, bool as_master);
+void tt_desk_leave(struct tt_desk *);
+bool tt_desk_wants_look(struct tt_desk *);                     /* once each TT_LOOK_MS */
+tutti_what tt_desk_state(const struct tt_desk *, int rank);    /* JOINED: it is there, as far as is known */
+struct tt_label tt_desk_label(const struct tt_desk *, int rank);
+uint64_t tt_desk_deadline(const struct tt_desk *, int timeout_ms); /* -1: the timeout of the group */
+int tt_desk_left_ms(uint64_t deadline, int most);
+/* One more notify from that rank, or -1, of any. Waits up to TT_LOOK_MS. -ETIMEDOUT, -ECONNRESET, -ENOTCONN. */
+int tt_desk_hear(struct tt_desk *, int rank, uint64_t deadline);
+/* A put into that rank's window, with a notify if `notify`; over by the deadline, if need be cancelled: -ETIMEDOUT. */
+int tt_desk_put(struct tt_desk *, int rank, size_t at, const void *src, size_t bytes, bool notify, uint64_t deadline);
+static inline uint64_t tt_desk_load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+#endif

@@ -1,0 +1,468 @@
+/* queue.c - a queue of batches from one producer to many workers.
+ *
+ *   the producer's window                  worker w's window
+ *   | taken 0 | taken 1 | ...              | entry 0 | entry 1 | ...  a ring, of as many as there are places
+ *   | place 0: head, arrays | place 1 | ...
+ *
+ * A batch stays in its place at the producer. An entry, with a notify, tells worker w which place is its next one; w
+ * gets the bytes, and puts how many batches it has done with: taken w, with a notify. So a batch whose worker is gone
+ * can be assigned to another one, and a slow worker keeps nothing but its own few. */
+#include "average/average_private.h"
+#include "average/desk.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEPTH = 10, NONE = -1 };
+#define CLOSED (1ull << 63) /* in taken: the worker takes no more */
+
+struct head { /* of a place */
+	uint64_t arrays;
+	struct { uint64_t count, type; } of[TUTTI_QUEUE_ARRAYS];
+};
+enum { HEAD = (sizeof(struct head) + 63) / 64 * 64 };
+struct entry {
+	uint64_t place, bytes; /* bytes 0: the queue has ended */
+};
+
+struct taker { /* a worker, as the producer knows it */
+	int *places;           /* a ring: of batch k that was assigned to it */
+	uint64_t assigned, freed;
+	bool over;             /* gone, or takes no more */
+	bool told_end;
+	struct entry entry;
+	tutti_op op;           /* which brings the entry */
+};
+
+struct tutti_queue {
+	struct tt_desk desk;
+	size_t place_bytes, most;
+	int places;
+	/* of the producer */
+	struct taker *takers;
+	size_t *bytes;         /* of the batch in each place; 0: free */
+	int *unassigned, homeless; /* a FIFO of places, and how many */
+	int again;             /* batches that were assigned to another worker */
+	bool ended;            /* also of a worker: it has heard so */
+	/* of a worker */
+	char *batch;
+	tutti_tensor arrays[TUTTI_QUEUE_ARRAYS];
+	uint64_t taken;        /* batches that it has got */
+	bool owes;             /* has not said yet that it has done with the last one */
+};
+
+static size_t places_at(const tutti_queue *q) { return (8 * (size_t)q->desk.n + 63) / 64 * 64; }
+static char *place(const tutti_queue *q, int i) { return q->desk.memory + places_at(q) + (size_t)i * q->place_bytes; }
+
+/* ---- opening ---- */
+
+static int make_parts(tutti_queue *q, tutti *group)
+{
+	size_t n = (size_t)q->desk.n, places = (size_t)q->places;
+
+	if (q->desk.me != q->desk.master)
+		return tt_memory_alloc(group->job, q->place_bytes, -1, (void **)&q->batch);
+	q->takers = calloc(n, sizeof *q->takers);
+	q->bytes = calloc(places, sizeof *q->bytes);
+	q->unassigned = calloc(places, sizeof *q->unassigned);
+	bool good = q->takers && q->bytes && q->unassigned;
+	for (size_t i = 0; good && i < n; i++)
+		good = (q->takers[i].places = calloc(places, sizeof *q->takers[i].places)) != NULL;
+	if (good)
+		q->takers[q->desk.me].over = q->takers[q->desk.me].told_end = true;
+	return good ? 0 : tt_fail(-ENOMEM, "queue \"%s\": no memory for %zu batches", q->desk.name, places);
+}
+
+static int measure(tutti_queue *q, tutti *group, size_t bytes, int depth)
+{
+	size_t padding = (size_t)HEAD + (size_t)TUTTI_QUEUE_ARRAYS * TT_MODEL_ALIGN;
+
+	if (bytes < 1 || bytes > SIZE_MAX / 1024 - padding || depth < 0 || depth > 1 << 16)
+		return tt_fail(-EINVAL, "queue: batches of %zu bytes, %d waiting: they have 1 byte or more, and up to "
+		               "%d wait", bytes, depth, 1 << 16);
+	q->most = bytes;
+	q->place_bytes = padding + (bytes + 63) / 64 * 64;
+	q->places = (depth ? depth : DEPTH) + group->n - 1;
+	if ((size_t)q->places > SIZE_MAX / 2 / q->place_bytes)
+		return tt_fail(-EINVAL, "queue: %d batches of %zu bytes are more than memory has", q->places, bytes);
+	return 0;
+}
+
+int tutti_queue_open(tutti *group, const char *name, int producer, size_t bytes, int depth, tutti_queue **out)
+{
+	int err = tt_usable(tt_job_of(group));
+
+	if (err || (err = tt_given(out, "tutti_queue_open: queue")))
+		return err;
+	tutti_queue *q = calloc(1, sizeof *q);
+	if (!q)
+		return tt_fail(-ENOMEM, "queue: no memory");
+	q->desk.n = group->n;
+	if (!(err = measure(q, group, bytes, depth))) {
+		size_t window = group->me == producer ? places_at(q) + (size_t)q->places * q->place_bytes :
+		                                                (size_t)q->places * sizeof(struct entry);
+		err = tt_desk_open(&q->desk, group, "queue", name, producer, window);
+	}
+	if (err) {
+		free(q);
+		return err;
+	}
+	if ((err = make_parts(q, group))) {
+		tutti_queue_close(q);
+		return err;
+	}
+	*out = q;
+	return 0;
+}
+
+static int say_taken(tutti_queue *q, uint64_t word, int timeout_ms)
+{
+	struct tt_desk *d = &q->desk;
+	int err = tt_desk_put(d, d->master, 8 * (size_t)d->me, &word, sizeof word, true,
+	                      tt_desk_deadline(d, timeout_ms));
+
+	q->owes = q->owes && err;
+	return err;
+}
+
+static void free_takers(tutti_queue *q)
+{
+	for (int i = 0; i < q->desk.n; i++) {
+		tutti_cancel(&q->takers[i].op);
+		free(q->takers[i].places);
+	}
+	free(q->takers);
+}
+
+void tutti_queue_close(tutti_queue *q)
+{
+	struct tt_sentence last = tt_last_sentence();
+
+	if (!q)
+		return;
+	if (q->takers)
+		free_takers(q);
+	else if (q->batch && !q->ended) /* a producer that has not opened the queue hears it from its first put */
+		say_taken(q, q->taken | CLOSED, 1000);
+	tt_desk_close(&q->desk);
+	tt_memory_free(q->batch);
+	free(q->bytes);
+	free(q->unassigned);
+	free(q);
+	tt_remember(last.text);
+}
+
+/* ---- the producer ---- */
+
+static uint64_t outstanding(const struct taker *t) { return t->assigned - t->freed; }
+
+static void free_places(tutti_queue *q, struct taker *t, uint64_t taken)
+{
+	for (; t->freed < taken && t->freed < t->assigned; t->freed++)
+		q->bytes[t->places[t->freed % (uint64_t)q->places]] = 0;
+}
+
+/* What it has not done with is for others. */
+static void end_taker(tutti_queue *q, struct taker *t)
+{
+	t->over = true;
+	for (; t->freed < t->assigned; t->freed++) {
+		q->unassigned[q->homeless++] = t->places[t->freed % (uint64_t)q->places];
+		q->again++;
+	}
+}
+
+static void look_at_taker(tutti_queue *q, int i, bool closely)
+{
+	struct taker *t = &q->takers[i];
+	int err = tutti_test(&t->op);
+	uint64_t taken = tt_desk_load((const uint64_t *)(q->desk.memory + 8 * (size_t)i));
+
+	if (t->over)
+		return;
+	free_places(q, t, taken & ~CLOSED);
+	if ((taken & CLOSED) || (err && err != -EINPROGRESS) ||
+	    (closely && tt_desk_state(&q->desk, i) != TUTTI_JOINED))
+		end_taker(q, t);
+}
+
+/* Of those that have heard of their last one: the worker that has the fewest. */
+static int choose_taker(const tutti_queue *q)
+{
+	int best = NONE;
+
+	for (int k = 1; k < q->desk.n; k++) {
+		int i = (q->desk.me + k) % q->desk.n;
+		const struct taker *t = &q->takers[i];
+		if (!t->over && tutti_test((tutti_op *)&t->op) != -EINPROGRESS &&
+		    (best == NONE || outstanding(t) < outstanding(&q->takers[best])))
+			best = i;
+	}
+	return best;
+}
+
+static void tell(tutti_queue *q, int i, uint64_t number, struct entry e)
+{
+	struct taker *t = &q->takers[i];
+
+	t->entry = e;
+	int err = tutti_put_notify(q->desk.window, i, number % (uint64_t)q->places * sizeof e, &t->entry, sizeof e,
+	                           TT_DESK_NOTIFY, &t->op);
+	if (err && !t->over)
+		end_taker(q, t);
+}
+
+static void assign(tutti_queue *q)
+{
+	int i;
+
+	while (q->homeless && (i = choose_taker(q)) != NONE) {
+		struct taker *t = &q->takers[i];
+		int at = q->unassigned[0];
+		memmove(q->unassigned, q->unassigned + 1, (size_t)--q->homeless * sizeof *q->unassigned);
+		t->places[t->assigned % (uint64_t)q->places] = at;
+		t->assigned++;
+		tell(q, i, t->assigned - 1, (struct entry){ (uint64_t)at, q->bytes[at] });
+	}
+}
+
+/* Sees what has happened, and waits for more. -ECONNRESET: nobody is left; -ETIMEDOUT: the deadline has passed. */
+static int look(tutti_queue *q)
+{
+	bool closely = tt_desk_wants_look(&q->desk), left = false;
+
+	for (int i = 0; i < q->desk.n; i++) {
+		look_at_taker(q, i, closely);
+		left |= !q->takers[i].over;
+	}
+	assign(q);
+	return left ? 0 : tt_fail(-ECONNRESET, "queue \"%s\": no worker is left to take batches", q->desk.name);
+}
+
+static int wait_for_more(tutti_queue *q, uint64_t deadline)
+{
+	int err = tt_now() < deadline ? tt_desk_hear(&q->desk, -1, deadline) : 0;
+
+	return err == -ETIMEDOUT ? 0 : err;
+}
+
+static int busiest(const tutti_queue *q)
+{
+	int most = q->desk.me;
+
+	for (int i = 0; i < q->desk.n; i++)
+		if (!q->takers[i].over && outstanding(&q->takers[i]) > outstanding(&q->takers[most]))
+			most = i;
+	return most;
+}
+
+static int fail_late(const tutti_queue *q, const char *what)
+{
+	int i = busiest(q);
+
+	return tt_fail(-ETIMEDOUT, "queue \"%s\": %s in time; %s has %llu of its batches", q->desk.name, what,
+	               tt_desk_label(&q->desk, i).text, (unsigned long long)outstanding(&q->takers[i]));
+}
+
+static int find_place(const tutti_queue *q)
+{
+	for (int i = 0; i < q->places; i++)
+		if (!q->bytes[i])
+			return i;
+	return NONE;
+}
+
+static int await_place(tutti_queue *q, uint64_t deadline, int *at)
+{
+	int err;
+
+	while (!(err = look(q)) && (*at = find_place(q)) == NONE) {
+		if (tt_now() >= deadline)
+			return fail_late(q, "no place became free");
+		if ((err = wait_for_more(q, deadline)))
+			return err;
+	}
+	return err;
+}
+
+static void store(tutti_queue *q, int at, const struct tt_model *m)
+{
+	struct head *h = (struct head *)place(q, at);
+
+	h->arrays = (uint64_t)m->n;
+	for (int i = 0; i < m->n; i++) {
+		h->of[i].count = m->tensors[i].count;
+		h->of[i].type = (uint64_t)m->tensors[i].type;
+	}
+	tt_model_store(m, place(q, at) + HEAD);
+	q->bytes[at] = HEAD + m->bytes;
+	q->unassigned[q->homeless++] = at;
+}
+
+static int check_batch(const tutti_queue *q, const struct tt_model *m)
+{
+	size_t bytes = 0;
+
+	if (q->ended)
+		return tt_fail(-ESHUTDOWN, "queue \"%s\" has ended", q->desk.name);
+	if (m->n > TUTTI_QUEUE_ARRAYS)
+		return tt_fail(-EMSGSIZE, "queue \"%s\": a batch of %d arrays, of %d at most", q->desk.name, m->n,
+		               TUTTI_QUEUE_ARRAYS);
+	for (int i = 0; i < m->n; i++)
+		bytes += m->tensors[i].count * tt_type_size(m->tensors[i].type);
+	if (bytes > q->most)
+		return tt_fail(-EMSGSIZE, "queue \"%s\": a batch of %zu bytes, of %zu at most", q->desk.name, bytes,
+		               q->most);
+	return 0;
+}
+
+int tutti_queue_send(tutti_queue *q, const tutti_tensor *arrays, int n, int timeout_ms)
+{
+	int at, err = q ? tt_desk_enter(&q->desk, "tutti_queue_send", true) : tt_refuse_null("queue");
+	struct tt_model m;
+
+	if (err)
+		return err;
+	if (!(err = tt_model_open(&m, arrays, n, "tutti_queue_send"))) {
+		if (!(err = check_batch(q, &m)) &&
+		    !(err = await_place(q, tt_desk_deadline(&q->desk, timeout_ms), &at))) {
+			store(q, at, &m);
+			assign(q);
+		}
+		tt_model_close(&m);
+	}
+	tt_desk_leave(&q->desk);
+	return err;
+}
+
+static bool is_empty(const tutti_queue *q)
+{
+	for (int i = 0; i < q->places; i++)
+		if (q->bytes[i])
+			return false;
+	return true;
+}
+
+static bool tell_end(tutti_queue *q)
+{
+	bool all = true;
+
+	for (int i = 0; i < q->desk.n; i++) {
+		struct taker *t = &q->takers[i];
+		bool ready = tutti_test(&t->op) != -EINPROGRESS;
+		if (!t->over && !t->told_end && ready)
+			tell(q, i, t->assigned, (struct entry){ 0 });
+		t->told_end |= ready;
+		all &= t->over || (t->told_end && tutti_test(&t->op) != -EINPROGRESS);
+	}
+	return all;
+}
+
+static int end(tutti_queue *q, uint64_t deadline)
+{
+	int err;
+
+	q->ended = true;
+	while ((err = look(q), !is_empty(q)) || !tell_end(q)) {
+		if (err)
+			return err;
+		if (tt_now() >= deadline)
+			return fail_late(q, "workers have not done with all batches");
+		if ((err = wait_for_more(q, deadline)))
+			return err;
+	}
+	return q->again;
+}
+
+int tutti_queue_end(tutti_queue *q, int timeout_ms)
+{
+	int err = q ? tt_desk_enter(&q->desk, "tutti_queue_end", true) : tt_refuse_null("queue");
+
+	if (err)
+		return err;
+	err = end(q, tt_desk_deadline(&q->desk, timeout_ms));
+	tt_desk_leave(&q->desk);
+	return err;
+}
+
+/* ---- a worker ---- */
+
+static int fail_damaged(const tutti_queue *q)
+{
+	return tt_fail(-EPROTO, "queue \"%s\": %s sent a batch that makes no sense; do all ranks open it with the same "
+	               "bytes and depth?", q->desk.name, tt_desk_label(&q->desk, q->desk.master).text);
+}
+
+static int list_arrays(tutti_queue *q, size_t bytes)
+{
+	const struct head *h = (const struct head *)q->batch;
+	size_t at = HEAD;
+
+	if (h->arrays < 1 || h->arrays > TUTTI_QUEUE_ARRAYS)
+		return fail_damaged(q);
+	for (uint64_t i = 0; i < h->arrays; i++) {
+		tutti_type type = (tutti_type)h->of[i].type;
+		size_t size = tt_type_size(type);
+		if (!size || h->of[i].count > (bytes - at) / size)
+			return fail_damaged(q);
+		q->arrays[i] = (tutti_tensor){ q->batch + at, h->of[i].count, type };
+		at += (h->of[i].count * size + TT_MODEL_ALIGN - 1) / TT_MODEL_ALIGN * TT_MODEL_ALIGN;
+		if (at > bytes)
+			return fail_damaged(q);
+	}
+	return (int)h->arrays;
+}
+
+static int fetch(tutti_queue *q, const struct entry *e)
+{
+	struct tt_desk *d = &q->desk;
+	int err;
+
+	if (e->bytes < HEAD || e->bytes > q->place_bytes || e->place >= (uint64_t)q->places)
+		return fail_damaged(q);
+	err = tutti_get(d->window, d->master, places_at(q) + e->place * q->place_bytes, q->batch, e->bytes, NULL);
+	return err ? err : list_arrays(q, e->bytes);
+}
+
+static int await_entry(tutti_queue *q, uint64_t deadline)
+{
+	struct tt_desk *d = &q->desk;
+	int err;
+
+	do {
+		err = tt_desk_hear(d, d->master, deadline);
+	} while (err == -ETIMEDOUT && tt_now() < deadline);
+	return err != -ETIMEDOUT ? err : tt_fail(err, "queue \"%s\": no batch came; %s, which sends them, lives",
+	                                         d->name, tt_desk_label(d, d->master).text);
+}
+
+static int receive(tutti_queue *q, uint64_t deadline)
+{
+	int err;
+
+	if (q->ended)
+		return 0;
+	if ((q->owes && (err = say_taken(q, q->taken, -1))) || (err = await_entry(q, deadline)))
+		return err;
+	struct entry e = ((const struct entry *)q->desk.memory)[q->taken % (uint64_t)q->places];
+	if (!e.bytes) {
+		q->ended = true;
+		return 0;
+	}
+	q->taken++;
+	q->owes = true;
+	return fetch(q, &e);
+}
+
+int tutti_queue_receive(tutti_queue *q, const tutti_tensor **arrays, int timeout_ms)
+{
+	int n = q ? tt_desk_enter(&q->desk, "tutti_queue_receive", false) : tt_refuse_null("queue");
+
+	if (n)
+		return n;
+	if (!(n = tt_given(arrays, "tutti_queue_receive: arrays")))
+		n = receive(q, tt_desk_deadline(&q->desk, timeout_ms));
+	if (n >= 0)
+		*arrays = q->arrays;
+	tt_desk_leave(&q->desk);
+	return n;
+}

@@ -1,0 +1,630 @@
+/* unit_controller.c - controllers and queues of batches: what they promise, on sim, TCP and shared memory; then ranks that die at
+ * any moment, on sim over seeds */
+#include "average/controller.h"
+#include "tests/harness/cunit_main.h"
+#include "tests/harness/ranks.h"
+
+#if TT_TSAN
+enum { SEEDS = 5, KILLS = 30 };
+#else
+enum { SEEDS = 10, KILLS = 150 };
+#endif
+enum { RANKS = 4, CONTROLLER = 1, TIMES = 20, BATCHES = 60, COUNT = 500, DEPTH = 5 };
+
+static atomic_int inside, entered, got_batch[BATCHES], redelivered;
+
+static void run(struct ranks r)
+{
+	inside = entered = 0;
+	for (int i = 0; i < BATCHES; i++)
+		got_batch[i] = 0;
+	r.size = RANKS;
+	CU_ASSERT_EQUAL(run_ranks(r), 0);
+}
+
+static void on_sim(void (*program)(tutti *), uint64_t seeds, int timeout_ms)
+{
+	for (uint64_t seed = 0; seed < seeds; seed++)
+		run((struct ranks){ .wire = "sim", .seed = seed, .timeout_ms = timeout_ms, .program = program });
+}
+
+static void on_wires(void (*program)(tutti *))
+{
+	on_sim(program, SEEDS, 0);
+	run((struct ranks){ .wire = "tcp", .program = program });
+	run((struct ranks){ .wire = "shm", .program = program });
+}
+
+static tutti_controller *open_controller(tutti *job)
+{
+	tutti_controller *c = NULL;
+
+	CHECK(tutti_controller_open(job, "boss", CONTROLLER, &c) == 0);
+	return c;
+}
+
+static bool why_has(const char *word) { return strstr(tutti_why(), word) != NULL; }
+
+/* ---- asking ---- */
+
+struct book { /* the controller's */
+	int asked[RANKS], done[RANKS], gone[RANKS];
+	tutti_controller *c;
+};
+
+/* Gives a request back, as often as its first byte says. */
+static int echo(const tutti_request *r, void *answer, size_t room, void *arg)
+{
+	struct book *b = arg;
+	const char *text = r->data;
+
+	b->asked[r->worker] += r->what == TUTTI_JOINED;
+	b->done[r->worker] += r->what == TUTTI_LEFT;
+	b->gone[r->worker] += r->what == TUTTI_GONE;
+	if (r->what != TUTTI_JOINED || !r->bytes)
+		return 0;
+	if (text[0] == 'f')
+		return snprintf(answer, room, "no such thing as %.*s", (int)r->bytes, text) < 0 ? 0 : -ENOENT;
+	if (text[0] == 'q')
+		return -EBADF;
+	if (text[0] == 's')
+		tutti_controller_stop(b->c);
+	memcpy(answer, text, r->bytes);
+	return (int)r->bytes;
+}
+
+static void ask_much(tutti_controller *c, int rank)
+{
+	char *text = malloc(2 * TUTTI_REQUEST_MAX), *got = malloc(TUTTI_REQUEST_MAX);
+	size_t n;
+
+	for (int i = 0; i < TIMES; i++) {
+		size_t bytes = (size_t)i * TUTTI_REQUEST_MAX / (TIMES - 1);
+		memset(text, 'A' + (rank + i) % 26, bytes);
+		CHECK(tutti_controller_ask(c, text, bytes, got, TUTTI_REQUEST_MAX, &n, -1) == 0);
+		CHECK(n == bytes && !memcmp(text, got, n));
+	}
+	CHECK(tutti_controller_ask(c, "file", 4, got, 100, &n, -1) == -ENOENT && why_has("no such thing as file") && why_has("rank 1"));
+	CHECK(tutti_controller_ask(c, "quit", 4, got, 100, &n, -1) == -EBADF && why_has("returned"));
+	CHECK(tutti_controller_ask(c, "long", 4, got, 3, &n, -1) == -EMSGSIZE && n == TUTTI_REQUEST_MAX);
+	CHECK(tutti_controller_ask(c, text, TUTTI_REQUEST_MAX + 1, got, 100, &n, -1) == -EMSGSIZE);
+	CHECK(tutti_controller_ask(c, NULL, 1, got, 100, &n, -1) == -EINVAL);
+	CHECK(tutti_controller_ask(c, "okay", 4, got, 4, NULL, -1) == 0 && !memcmp(got, "okay", 4));
+	free(text);
+	free(got);
+}
+
+static void ask(tutti *job)
+{
+	tutti_controller *c = open_controller(job), *again;
+	int me = tutti_rank(job);
+	struct book b = { .c = c };
+
+	CHECK(tutti_controller_open(job, "boss", CONTROLLER, &again) == -EEXIST);
+	CHECK(tutti_controller_open(job, "", CONTROLLER, &again) == -EINVAL);
+	CHECK(tutti_controller_open(job, "else", RANKS, &again) == -EINVAL);
+	if (me == CONTROLLER) {
+		CHECK(tutti_controller_ask(c, NULL, 0, NULL, 0, NULL, -1) == -EINVAL && tutti_controller_lock(c, 0) == -EINVAL);
+		CHECK(tutti_controller_serve(c, NULL, NULL) == -EINVAL);
+		CHECK(tutti_controller_serve(c, echo, &b) == 0);
+		for (int i = 0; i < RANKS; i++) {
+			CHECK(b.asked[i] == (i == me ? 0 : TIMES + 4) && b.done[i] == (i != me) && !b.gone[i]);
+		}
+	} else {
+		CHECK(tutti_controller_serve(c, echo, &b) == -EINVAL);
+		ask_much(c, me);
+		if (me != 0) /* closing says so, too */
+			CHECK(tutti_controller_done(c) == 0 && tutti_controller_done(c) == -EINVAL);
+		if (me != 0)
+			CHECK(tutti_controller_ask(c, NULL, 0, NULL, 0, NULL, -1) == -EINVAL && why_has("done"));
+	}
+	tutti_controller_close(c);
+}
+
+static void test_ask(void) { on_wires(ask); }
+
+static void stop(tutti *job)
+{
+	tutti_controller *c = open_controller(job);
+	struct book b = { .c = c };
+	char got[8];
+	int err, me = tutti_rank(job);
+
+	if (me == CONTROLLER) {
+		CHECK(tutti_controller_serve(c, echo, &b) == 0);
+	} else if (me == 0) {
+		CHECK(tutti_controller_ask(c, "stop", 4, got, sizeof got, NULL, -1) == 0 && !memcmp(got, "stop", 4));
+		CHECK(tutti_controller_ask(c, "more", 4, got, sizeof got, NULL, -1) == -ESHUTDOWN && why_has("rank 1"));
+	} else {
+		while (!(err = tutti_controller_ask(c, "more", 4, got, sizeof got, NULL, -1)))
+			;
+		CHECK(err == -ESHUTDOWN);
+		CHECK(tutti_controller_lock(c, -1) == -ESHUTDOWN);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (me == CONTROLLER) /* once more: a stop is over then */
+		CHECK(tutti_controller_serve(c, echo, &b) == 0 && b.done[0] && b.done[3]);
+	else
+		pass_time(50 * TT_MS); /* it serves now */
+	if (me != CONTROLLER) {
+		while ((err = tutti_controller_ask(c, "more", 4, got, sizeof got, NULL, -1)) == -ESHUTDOWN)
+			;
+		CHECK(err == 0 && tutti_controller_done(c) == 0);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_controller_close(c);
+}
+
+static void test_stop(void) { on_wires(stop); }
+
+/* An answer that comes too late is not taken for another one's. */
+static void be_late(tutti *job)
+{
+	tutti_controller *c = open_controller(job);
+	struct book b = { .c = c };
+	char got[8];
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == CONTROLLER) {
+		CHECK(tutti_barrier(job, NULL) == 0);
+		CHECK(tutti_controller_serve(c, echo, &b) == 0);
+		CHECK(b.asked[0] == 2 && b.asked[2] == 2);
+	} else {
+		CHECK(tutti_controller_ask(c, "1", 1, got, sizeof got, NULL, 30) == -ETIMEDOUT && why_has("rank 1") && why_has("serve"));
+		CHECK(tutti_controller_ask(c, "2", 1, got, sizeof got, NULL, 0) == -ETIMEDOUT);
+		CHECK(tutti_barrier(job, NULL) == 0);
+		CHECK(tutti_controller_ask(c, "3", 1, got, sizeof got, NULL, -1) == 0 && got[0] == '3');
+		CHECK(tutti_controller_done(c) == 0);
+	}
+	tutti_controller_close(c);
+}
+
+static void test_late(void) { on_wires(be_late); }
+
+/* ---- the lock, the first ---- */
+
+static void lock(tutti *job)
+{
+	tutti_controller *c = open_controller(job);
+	struct book b = { .c = c };
+	int me = tutti_rank(job);
+
+	if (me == CONTROLLER) {
+		CHECK(tutti_controller_serve(c, echo, &b) == 0);
+	} else {
+		CHECK(tutti_controller_unlock(c) == -EPERM);
+		for (int i = 0; i < TIMES; i++) {
+			CHECK(tutti_controller_lock(c, -1) == 0);
+			CHECK(atomic_fetch_add(&inside, 1) == 0);
+			entered++;
+			pass_time(20000);
+			CHECK(tutti_controller_lock(c, 0) == -EDEADLK);
+			CHECK(atomic_fetch_sub(&inside, 1) == 1);
+			CHECK(tutti_controller_unlock(c) == 0);
+			CHECK(tutti_controller_unlock(c) == -EPERM && why_has("no lock"));
+		}
+		CHECK(tutti_controller_done(c) == 0);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(entered == (RANKS - 1) * TIMES);
+	tutti_controller_close(c);
+}
+
+static void test_lock(void) { on_wires(lock); }
+
+/* One has it; the second is refused, at once or in its time; the third waits until the first is done, without unlocking. */
+static void contend(tutti_controller *c, int me)
+{
+	if (me == 0) {
+		CHECK(tutti_controller_lock(c, -1) == 0);
+		inside = 1;
+		while (!entered)
+			pass_time(TT_MS);
+		return;
+	}
+	while (!inside)
+		pass_time(TT_MS);
+	if (me == 3) {
+		CHECK(tutti_controller_lock(c, -1) == 0 && entered == 1);
+		CHECK(tutti_controller_unlock(c) == 0);
+		return;
+	}
+	uint64_t since = tt_now();
+	CHECK(tutti_controller_lock(c, 0) == -EBUSY && why_has("rank 0"));
+	CHECK(tutti_controller_lock(c, 60) == -EBUSY && tt_now() - since >= 60 * TT_MS);
+	entered = 1;
+}
+
+static void wait_for_lock(tutti *job)
+{
+	tutti_controller *c = open_controller(job);
+	struct book b = { .c = c };
+
+	if (tutti_rank(job) == CONTROLLER) {
+		CHECK(tutti_controller_serve(c, echo, &b) == 0);
+	} else {
+		contend(c, tutti_rank(job));
+		CHECK(tutti_controller_done(c) == 0);
+	}
+	tutti_controller_close(c);
+}
+
+static void test_wait_for_lock(void) { on_wires(wait_for_lock); }
+
+/* A lock that is granted to one who has given the call up is freed by the next call. */
+static void give_lock_up(tutti *job)
+{
+	tutti_controller *c = open_controller(job);
+	struct book b = { .c = c };
+	char got[8];
+
+	tutti_barrier(job, NULL);
+	if (tutti_rank(job) == CONTROLLER) {
+		pass_time(400 * TT_MS);
+		CHECK(tutti_controller_serve(c, echo, &b) == 0);
+	} else if (tutti_rank(job) == 0) {
+		CHECK(tutti_controller_lock(c, 50) == -ETIMEDOUT); /* and the group's 100 ms */
+		while (tutti_controller_ask(c, "x", 1, got, sizeof got, NULL, -1) == -ETIMEDOUT)
+			;
+		CHECK(tutti_controller_unlock(c) == -EPERM);
+		while (tutti_controller_done(c) == -ETIMEDOUT)
+			;
+	} else {
+		int err;
+		pass_time(600 * TT_MS);
+		while ((err = tutti_controller_lock(c, 5000)) == -ETIMEDOUT)
+			;
+		CHECK(err == 0);
+		while (tutti_controller_done(c) == -ETIMEDOUT)
+			;
+	}
+	tutti_controller_close(c);
+}
+
+static void with_short_timeout(tutti *job)
+{
+	CHECK(tutti_group_timeout(job, 100) == 0);
+	give_lock_up(job);
+}
+
+static void test_give_lock_up(void) { on_wires(with_short_timeout); }
+
+static void be_first(tutti *job)
+{
+	tutti_controller *c = open_controller(job);
+	struct book b = { .c = c };
+	static atomic_int firsts[TIMES];
+
+	for (int i = 0; i < TIMES; i++)
+		firsts[i] = 0;
+	tutti_barrier(job, NULL);
+	if (tutti_rank(job) == CONTROLLER)
+		CHECK(tutti_controller_serve(c, echo, &b) == 0);
+	for (int i = 0; i < TIMES && tutti_rank(job) != CONTROLLER; i++) {
+		int first = tutti_controller_first(c);
+		CHECK(first == 0 || first == 1);
+		firsts[i] += first;
+	}
+	tutti_controller_close(c);
+	tutti_barrier(job, NULL);
+	for (int i = 0; i < TIMES; i++)
+		CHECK(firsts[i] == 1);
+}
+
+static void test_first(void) { on_wires(be_first); }
+
+/* One closes the handle, one leaves the job then, one leaves at once, and nobody is connected to it: none of them has asked. */
+static void leave_silently(tutti *job)
+{
+	tutti_controller *c = tutti_rank(job) == 3 ? NULL : open_controller(job);
+	struct book b = { .c = c };
+
+	if (tutti_rank(job) == CONTROLLER)
+		CHECK(tutti_controller_serve(c, echo, &b) == 0 && b.done[0] == 1 && b.done[2] == 1 && b.done[3] + b.gone[3] == 1);
+	tutti_controller_close(c);
+	while (tutti_rank(job) == 2 && entered < 1)
+		pass_time(TT_MS);
+	if (tutti_rank(job) == CONTROLLER)
+		entered = 1;
+}
+
+static void test_leave_silently(void)
+{
+	on_sim(leave_silently, SEEDS, 500);
+	run((struct ranks){ .wire = "tcp", .timeout_ms = 2000, .program = leave_silently });
+	run((struct ranks){ .wire = "shm", .timeout_ms = 2000, .program = leave_silently });
+}
+
+/* ---- deaths ---- */
+
+/* The worst that may be: a worker in the lock. The others go on, and the controller hears of it. */
+static void lose_worker(tutti *job)
+{
+	tutti_controller *c = open_controller(job);
+	int me = tutti_rank(job), victim = 3;
+	struct book b = { .c = c };
+	char got[8];
+
+	if (me == victim)
+		tt_sim_kill(me, tt_sim_chance(3 * TT_MS));
+	if (me == CONTROLLER) {
+		CHECK(tutti_controller_serve(c, echo, &b) == 0);
+		CHECK(b.done[0] == 1 && b.done[2] == 1 && b.done[3] + b.gone[3] == 1);
+	}
+	for (int i = 0; me != CONTROLLER && i < TIMES && !tt_sim_killed(me); i++) {
+		int err = tutti_controller_lock(c, -1);
+		if (me == victim)
+			continue;
+		CHECK(err == 0 && atomic_fetch_add(&inside, 1) == 0);
+		CHECK(tutti_controller_ask(c, "x", 1, got, sizeof got, NULL, -1) == 0);
+		CHECK(atomic_fetch_sub(&inside, 1) == 1);
+		CHECK(tutti_controller_unlock(c) == 0);
+	}
+	if (me != CONTROLLER && me != victim)
+		CHECK(tutti_controller_done(c) == 0);
+	tutti_controller_close(c);
+}
+
+static void test_lose_worker(void) { on_sim(lose_worker, KILLS, 0); }
+
+static void lose_controller(tutti *job)
+{
+	tutti_controller *c = open_controller(job);
+	struct book b = { .c = c };
+	char got[8];
+	int err = 0;
+
+	if (tutti_rank(job) == CONTROLLER) {
+		tt_sim_kill(CONTROLLER, tt_sim_chance(3 * TT_MS));
+		tutti_controller_serve(c, echo, &b);
+	}
+	for (int i = 0; tutti_rank(job) != CONTROLLER && !err; i++) {
+		err = i % 3 == 0 ? tutti_controller_lock(c, -1) : i % 3 == 1 ? tutti_controller_ask(c, "x", 1, got, sizeof got, NULL, -1) :
+		                                                               tutti_controller_unlock(c);
+		CHECK(err == 0 || err == -ECONNRESET);
+		CHECK(!err || why_has("rank 1"));
+	}
+	tutti_controller_close(c);
+}
+
+static void test_lose_controller(void) { on_sim(lose_controller, KILLS, 0); }
+
+/* One that is stopped is evicted for its silence, and the lock is free. */
+static void lose_silent(tutti *job)
+{
+	tutti_controller *c = open_controller(job);
+	struct book b = { .c = c };
+
+	if (tutti_rank(job) == CONTROLLER) {
+		CHECK(tutti_controller_serve(c, echo, &b) == 0 && b.gone[3] == 1 && b.done[0] == 1);
+	} else if (tutti_rank(job) == 3) {
+		CHECK(tutti_controller_lock(c, -1) == 0);
+		inside = 1;
+		tt_sim_stop(3, 0, 60000 * TT_MS);
+		pass_time(TT_MS);
+	} else {
+		while (!inside)
+			pass_time(TT_MS);
+		uint64_t since = tt_now();
+		CHECK(tutti_controller_lock(c, -1) == 0 && tt_now() - since < 4000 * TT_MS);
+		CHECK(tutti_controller_done(c) == 0);
+	}
+	tutti_controller_close(c);
+}
+
+static void test_lose_silent(void) { on_sim(lose_silent, SEEDS, 5000); }
+
+/* ---- queues ---- */
+
+static int send_batch(tutti_queue *q, int i, int timeout_ms)
+{
+	float x[COUNT];
+	int64_t y[2] = { i, -i };
+	tutti_tensor list[] = { { x, (size_t)(i % COUNT), TUTTI_F32 }, { y, 2, TUTTI_I64 } };
+
+	for (int k = 0; k < COUNT; k++)
+		x[k] = (float)(i + k);
+	return tutti_queue_send(q, list, 2, timeout_ms);
+}
+
+static int look_at_batch(const tutti_tensor *list, int n)
+{
+	const int64_t *y = list[1].data;
+	const float *x = list[0].data;
+
+	CHECK(n == 2 && list[0].type == TUTTI_F32 && list[1].type == TUTTI_I64 && list[1].count == 2);
+	CHECK(y[0] >= 0 && y[0] < BATCHES && y[1] == -y[0] && list[0].count == (size_t)y[0]);
+	for (size_t k = 0; k < list[0].count; k++)
+		CHECK(x[k] == (float)y[0] + (float)k);
+	return (int)y[0];
+}
+
+static tutti_queue *open_queue(tutti *job)
+{
+	tutti_queue *q = NULL;
+
+	CHECK(tutti_queue_open(job, "data", CONTROLLER, COUNT * 4 + 16, DEPTH, &q) == 0);
+	return q;
+}
+
+static void check_errors(tutti *job, tutti_queue *q)
+{
+	float x[COUNT + 5];
+	tutti_tensor list[] = { { x, COUNT + 5, TUTTI_F32 } };
+	tutti_queue *other;
+
+	CHECK(tutti_queue_open(job, "data", CONTROLLER, 8, 0, &other) == -EEXIST);
+	CHECK(tutti_queue_open(job, "none", CONTROLLER, 0, 0, &other) == -EINVAL);
+	CHECK(tutti_queue_open(job, "none", CONTROLLER, 8, -1, &other) == -EINVAL);
+	if (tutti_rank(job) == CONTROLLER) {
+		CHECK(tutti_queue_send(q, list, 1, -1) == -EMSGSIZE && tutti_queue_send(q, list, 0, -1) == -EINVAL);
+		CHECK(tutti_queue_receive(q, (const tutti_tensor **)&list, 0) == -EINVAL);
+	} else {
+		CHECK(tutti_queue_send(q, list, 1, -1) == -EINVAL && tutti_queue_end(q, -1) == -EINVAL);
+	}
+}
+
+static void flow(tutti *job)
+{
+	tutti_queue *q = open_queue(job);
+	const tutti_tensor *list;
+	int n;
+
+	check_errors(job, q);
+	if (tutti_rank(job) == CONTROLLER) {
+		for (int i = 0; i < BATCHES; i++)
+			CHECK(send_batch(q, i, -1) == 0);
+		CHECK(tutti_queue_end(q, -1) == 0);
+		CHECK(send_batch(q, 0, -1) == -ESHUTDOWN);
+	} else {
+		while ((n = tutti_queue_receive(q, &list, -1)) > 0)
+			got_batch[look_at_batch(list, n)]++;
+		CHECK(n == 0 && tutti_queue_receive(q, &list, -1) == 0);
+	}
+	tutti_queue_close(q);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	for (int i = 0; i < BATCHES; i++)
+		CHECK(got_batch[i] == 1);
+}
+
+static void test_flow(void) { on_wires(flow); }
+
+/* Depth, and one for each worker; a worker that closes gives back what it has. */
+static void fill(tutti *job)
+{
+	tutti_queue *q = open_queue(job);
+	const tutti_tensor *list;
+	int n;
+
+	if (tutti_rank(job) == CONTROLLER) {
+		for (int i = 0; i < DEPTH + RANKS - 1; i++)
+			CHECK(send_batch(q, i, -1) == 0);
+		CHECK(send_batch(q, 0, 0) == -ETIMEDOUT && send_batch(q, 0, 30) == -ETIMEDOUT && why_has("rank"));
+		CHECK(tutti_queue_end(q, 10) == -ETIMEDOUT);
+		CHECK(tutti_barrier(job, NULL) == 0);
+		n = tutti_queue_end(q, -1);
+		CHECK(n >= 1 && n <= DEPTH + RANKS - 1);
+	} else {
+		CHECK(tutti_barrier(job, NULL) == 0);
+		if (tutti_rank(job) == 0) {
+			n = tutti_queue_receive(q, &list, -1);
+			got_batch[look_at_batch(list, n)]++;
+			tutti_queue_close(q);
+			q = NULL;
+		}
+		while (q && (n = tutti_queue_receive(q, &list, -1)) > 0)
+			got_batch[look_at_batch(list, n)]++;
+	}
+	tutti_queue_close(q);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	for (int i = 0; i < DEPTH + RANKS - 1; i++)
+		CHECK(got_batch[i] == 1);
+}
+
+static void test_fill(void) { on_wires(fill); }
+
+static void starve(tutti *job)
+{
+	tutti_queue *q = open_queue(job);
+	const tutti_tensor *list;
+
+	if (tutti_rank(job) != CONTROLLER) {
+		CHECK(tutti_queue_receive(q, &list, 0) == -ETIMEDOUT);
+		CHECK(tutti_queue_receive(q, &list, 30) == -ETIMEDOUT && why_has("rank 1") && why_has("no batch came"));
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_queue_close(q);
+}
+
+static void test_starve(void) { on_wires(starve); }
+
+/* What the victim had comes to others: each batch is done with by one that lives, and nobody else's is done twice. */
+static void lose_taker(tutti *job)
+{
+	tutti_queue *q = open_queue(job);
+	const tutti_tensor *list;
+	int n, me = tutti_rank(job), victim = 3;
+
+	if (me == victim)
+		tt_sim_kill(me, tt_sim_chance(6 * TT_MS));
+	if (me == CONTROLLER) {
+		for (int i = 0; i < BATCHES; i++)
+			CHECK(send_batch(q, i, -1) == 0);
+		n = tutti_queue_end(q, -1);
+		CHECK(n >= 0);
+		redelivered += n;
+		for (int i = 0, twice = 0; i < BATCHES; i++) {
+			twice += got_batch[i] - 1;
+			CHECK(got_batch[i] >= 1 && twice <= 1); /* the one that it had in its hands */
+		}
+	} else {
+		while ((n = tutti_queue_receive(q, &list, -1)) > 0 && !tt_sim_killed(me)) {
+			got_batch[look_at_batch(list, n)]++;
+			tt_sim_sleep(200000);
+		}
+		CHECK(me == victim || n == 0);
+	}
+	tutti_queue_close(q);
+}
+
+static void test_lose_taker(void)
+{
+	redelivered = 0;
+	on_sim(lose_taker, KILLS, 0);
+	CU_ASSERT(redelivered > KILLS / 4);
+}
+
+static void lose_producer(tutti *job)
+{
+	tutti_queue *q = open_queue(job);
+	const tutti_tensor *list;
+	int n, i = 0;
+
+	if (tutti_rank(job) == CONTROLLER) {
+		tt_sim_kill(CONTROLLER, tt_sim_chance(6 * TT_MS));
+		while (!tt_sim_killed(CONTROLLER) && send_batch(q, i++ % BATCHES, -1) == 0)
+			;
+	} else {
+		while ((n = tutti_queue_receive(q, &list, -1)) > 0)
+			look_at_batch(list, n);
+		CHECK(n == -ECONNRESET && why_has("rank 1"));
+	}
+	tutti_queue_close(q);
+}
+
+static void test_lose_producer(void) { on_sim(lose_producer, KILLS, 0); }
+
+static void lose_all_takers(tutti *job)
+{
+	tutti_queue *q = open_queue(job);
+	int err;
+
+	if (tutti_rank(job) == CONTROLLER) {
+		for (int i = 0; !(err = send_batch(q, i % BATCHES, -1)); i++)
+			;
+		CHECK(err == -ECONNRESET && why_has("no worker is left"));
+		CHECK(tutti_queue_end(q, -1) == -ECONNRESET);
+	} else {
+		tt_sim_kill(tutti_rank(job), tt_sim_chance(3 * TT_MS));
+	}
+	tutti_queue_close(q);
+}
+
+static void test_lose_all_takers(void) { on_sim(lose_all_takers, SEEDS, 0); }
+
+static CU_TestInfo controller_tests[] = {
+	{ "ask", test_ask }, { "stop", test_stop }, { "late", test_late }, { "lock", test_lock },
+	{ "wait_for_lock", test_wait_for_lock }, { "give_lock_up", test_give_lock_up }, { "first", test_first },
+	{ "leave_silently", test_leave_silently },
+	{ "lose_worker", test_lose_worker }, { "lose_controller", test_lose_controller }, { "lose_silent", test_lose_silent },
+	CU_TEST_INFO_NULL
+};
+static CU_TestInfo queue_tests[] = {
+	{ "flow", test_flow }, { "fill", test_fill }, { "starve", test_starve }, { "lose_taker", test_lose_taker },
+	{ "lose_producer", test_lose_producer }, { "lose_all_takers", test_lose_all_takers }, CU_TEST_INFO_NULL
+};
+static CU_SuiteInfo suites[] = {
+	{ "controller", NULL, NULL, NULL, NULL, controller_tests }, { "queue", NULL, NULL, NULL, NULL, queue_tests }, CU_SUITE_INFO_NULL
+};
+
+int main(int argc, char **argv) { return run_suites(suites, argc, argv); }
