@@ -29,6 +29,7 @@ floors='
 6 runtime/collective
 6 runtime/table
 7 runtime/average
+7 runtime/control
 8 runtime/job
 9 tools
 9 examples

@@ -344,7 +344,7 @@ static tutti_update options_of(const tutti_center *c)
 	tutti_update o = tutti_update_defaults();
 
 	if (c->config.kind == TUTTI_CENTER_ELASTIC && isnan(given->alpha))
-		o.alpha = 0.9 / count_workers(c);
+		o.alpha = tutti_elastic_alpha(count_workers(c));
 	if (c->config.average)
 		o.scale = (isnan(given->scale) ? 1 : given->scale) / count_workers(c);
 	return o;

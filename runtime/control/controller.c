@@ -1,5 +1,5 @@
 /* controller.c - a worker's side: one request at a time, and the answer to it; opening and closing of both */
-#include "average/controller.h"
+#include "control/control_private.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* controller.h - what worker and controller share.
+/* control_private.h - what worker and controller share.
  *
  *   the controller's window              worker w's window
  *   | state | seq 0 | seq 1 | ...        | answer |
@@ -6,9 +6,9 @@
  *
  * Worker w puts its request, and then, with a notify, its number: seq w. A number other than the last one is a new
  * request. The answer has the same number. Until it is there, the worker leaves the request alone. */
-#ifndef TT_CONTROLLER_H
-#define TT_CONTROLLER_H
-#include "average/desk.h"
+#ifndef TT_CONTROL_PRIVATE_H
+#define TT_CONTROL_PRIVATE_H
+#include "control/desk.h"
 
 enum tt_ask { TT_ASK_PROGRAM, TT_ASK_LOCK, TT_ASK_UNLOCK, TT_ASK_FIRST, TT_ASK_DONE };
 

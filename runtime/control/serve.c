@@ -2,7 +2,7 @@
  *
  * The lock is here and no service of its own: the one who sees the queue sees deaths, too, so nothing has to be agreed
  * on. A worker's place in the queue is the number of its turn. */
-#include "average/controller.h"
+#include "control/control_private.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* desk.c - a name under which one rank of a group serves the others through a window */
-#include "average/desk.h"
+#include "control/desk.h"
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>

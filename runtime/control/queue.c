@@ -7,8 +7,8 @@
  * A batch stays in its place at the producer. An entry, with a notify, tells worker w which place is its next one; w
  * gets the bytes, and puts how many batches it has done with: taken w, with a notify. So a batch whose worker is gone
  * can be assigned to another one, and a slow worker keeps nothing but its own few. */
-#include "average/average_private.h"
-#include "average/desk.h"
+#include "base/model.h"
+#include "control/desk.h"
 #include <stdlib.h>
 #include <string.h>
 

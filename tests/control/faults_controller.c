@@ -1,6 +1,6 @@
 /* faults_controller.c - controllers and queues when real processes are killed or stopped: the controller, a worker in the lock, the
  * producer of batches, a worker with batches */
-#include "average/controller.h"
+#include "control/control_private.h"
 #include "tests/harness/crew.h"
 
 enum { RANKS = 4, SERVER = 0, VICTIM = 3, TIMEOUT = 4000 * SLOW, COUNT = 20000, BATCHES = 300, GONE_MS = 1000 * SLOW };

@@ -1,5 +1,5 @@
 /* model.c - a model: the list of its tensors, and where they lie in one buffer */
-#include "average/average_private.h"
+#include "base/model.h"
 #include <stdlib.h>
 #include <string.h>
 

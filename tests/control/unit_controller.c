@@ -1,6 +1,6 @@
 /* unit_controller.c - controllers and queues of batches: what they promise, on sim, TCP and shared memory; then ranks that die at
  * any moment, on sim over seeds */
-#include "average/controller.h"
+#include "control/control_private.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/ranks.h"
 
