@@ -872,7 +872,111 @@ int tutti_center_move(tutti_center *, const tutti_tensor *gradient, double learn
 /* Returns its table, to save, load, look at, reopen and finish; tutti_center_close closes it. */
 tutti_table *tutti_center_table(tutti_center *);
 
-/* ---- averaging: gossip ---- */
+/* ---- averaging: gossip ----
+ *
+ * Each rank publishes its copy of the model now and then, and averages what it has with the published copy of one other
+ * rank: x = (1 - f) x + f y. Nobody is asked and nobody locks: the reader takes the bytes by itself, out of a buffer
+ * that the owner leaves alone, and drops what it read if the owner has begun to write there meanwhile. A rank that is
+ * slow, stopped or dead delays nobody. The ranks of all functions here are the job's (tutti_job).
+ *
+ * A round:   publish(loss)    from now on others may read this model; a peer is chosen, and its model comes meanwhile
+ *            one step of training
+ *            mix(loss)        averages the model after the step with the peer's published one
+ *
+ * The model lies in memory of the program: publish copies it into a buffer, and mix writes the result back. Or the
+ * library holds it (all data NULL): tutti_gossip_model says where, and nothing is copied.
+ *
+ * Sources: dpwa; Gossip SGD (Jin et al., arXiv 1611.04581); GoSGD (Blot et al., arXiv 1611.09726); push-sum (Kempe et
+ * al., FOCS 2003); the one-peer exponential graph (Ying et al., NeurIPS 2021). */
+typedef enum tutti_gossip_way {
+	TUTTI_GOSSIP_PULL,       /* reads what another rank has published */
+	TUTTI_GOSSIP_PUSH,       /* gives it to another rank, which averages its own with all that came, each as much */
+	TUTTI_GOSSIP_PUSH_SUM,   /* gives it with half of this rank's weight w; the receiver's
+	                          * x = (w_r x_r + w_s x_s) / (w_r + w_s): the mean of all stays as it is (GoSGD) */
+} tutti_gossip_way;
+typedef enum tutti_gossip_choice { /* of the peer of a round, among those that are there */
+	TUTTI_CHOICE_UNIFORM,
+	TUTTI_CHOICE_EXPONENTIAL, /* rank + 1, 2, 4, ... in turn */
+	TUTTI_CHOICE_RING,        /* the next rank, the one before, in turn */
+	TUTTI_CHOICE_HOSTS,       /* one of this host, and every fourth time one of another host */
+	TUTTI_CHOICE_DPWA,        /* the highest score + a chance number from 10 to 1000. A score begins at 1000, gets 10
+	                           * more with each fetch and 100 less when it fails in time or is refused, and stays from
+	                           * 10 to 1000; a peer that answers nonsense is removed until it has started anew */
+	TUTTI_CHOICE_OWN,         /* `choose` */
+} tutti_gossip_choice;
+typedef enum tutti_gossip_method { /* f; then, if loss < divergence_threshold, f = f loss / divergence_threshold */
+	TUTTI_GOSSIP_CONSTANT,    /* value */
+	TUTTI_GOSSIP_CLOCK,       /* peer's clock / (own clock + peer's clock) */
+	TUTTI_GOSSIP_LOSS,        /* own loss / (own loss + peer's loss): the better one counts more */
+} tutti_gossip_method;
+typedef struct tutti_gossip_config {
+	tutti_gossip_way way;
+	tutti_gossip_choice choice;
+	tutti_gossip_method method; /* of pull */
+	double value;             /* from 0 to 1; 0.5 */
+	double divergence_threshold; /* 0: none */
+	double fetch_probability; /* of a round to have a peer at all; 1 */
+	int buffers;              /* 2 to 4, of the model's size; with a model that the library holds at least 3 (push:
+	                           * 4). 0: 3, push 4. More of them: readers are overtaken less often */
+	int timeout_ms;           /* how long mix waits, from 1 up; 1000 */
+	uint64_t seed;            /* of the choices, together with the rank; 0: another one each time */
+	double clock;             /* at the start; 0. Of a rank that goes on from a save: as it was */
+	double weight;            /* push-sum: at the start, above 0; NaN: 1 / the ranks that the job was started with */
+	int (*choose)(void *arg); /* OWN: returns a rank, or -1: none. It must not call tutti */
+	void *arg;
+} tutti_gossip_config;
+/* Returns a config: pull from a uniform peer, f = 0.5. The program sets the members that differ. */
+tutti_gossip_config tutti_gossip_defaults(void);
+/* Sets those members that the section `gossip` of the job's config file has: tutti.conf(5). 0 also if there is no file
+ * or no section. -EINVAL: a key that there is not, a value out of range. */
+int tutti_gossip_configure(tutti *, tutti_gossip_config *);
+
+typedef struct tutti_gossip tutti_gossip;
+/* Opens a gossip under a name of 1 to 160 bytes, with the same model on all ranks. A list with data NULL everywhere:
+ * the library holds the model. Local: does not wait for others, which may come late. One thread at a time uses it.
+ * -EINVAL: also a config that nobody could mean; -EEXIST: the name is open here; -ENOMEM. */
+int tutti_gossip_open(tutti *, const char *name, const tutti_tensor *model, int n, const tutti_gossip_config *,
+                      tutti_gossip **);
+/* Ends this rank's part. Weight that is on its way, to this rank or from it, is lost. NULL is allowed. Blocks until
+ * what is under way has ended, for TUTTI_SILENCE at most; call it before tutti_leave. */
+void tutti_gossip_close(tutti_gossip *);
+/* Gives the places of the n tensors in the library's buffers, until the next publish or mix: *now* the published model,
+ * which must not be changed, *next* where the program writes the model after its step, all of it. Before the first
+ * publish the program writes the model that it begins with into `next`, and `now` has no use. Either may be NULL.
+ * -EINVAL: the program holds the model. */
+int tutti_gossip_model(tutti_gossip *, tutti_tensor *now, tutti_tensor *next);
+/* Publishes the model: the program's tensors, by a copy, or `next`, at no cost. The clock grows by 1. With
+ * fetch_probability chooses a peer, and starts to read its model, or gives it this one. Does not block. -ECONNRESET:
+ * the other ranks go on without this one (it was silent for too long): leave the job, join it again, open again. */
+int tutti_gossip_publish(tutti_gossip *, double loss);
+typedef struct tutti_gossip_result {
+	int peer;                 /* with whom; -1: with nobody. Push: who came last */
+	double factor;            /* f; push: what all others together have in the result */
+	double clock;             /* f peer's clock + (1 - f) own; push: as it was */
+	unsigned retries;         /* reads that the owner has overtaken */
+	int gifts;                /* push: how many were taken in */
+	char why[200];            /* with nobody: the sentence why; else "" */
+} tutti_gossip_result;
+/* Averages: pull: waits for the peer's model, timeout_ms at most. Push: takes in what has come. result: NULL is
+ * allowed. The result goes into the program's tensors, or into `next`. Integers are not averaged: they are taken over
+ * from the side with more than half. A peer whose clock (or loss) does not make a factor together with mine (0 / 0)
+ * gets 0.5; a factor below 0 is 0, above 1 is 1. That there is no peer in a round is no error. -ECONNRESET as above. */
+int tutti_gossip_mix(tutti_gossip *, double loss, tutti_gossip_result *);
+typedef struct tutti_gossip_info {
+	double clock;
+	double weight;            /* push-sum: mine; ... */
+	double in_flight;         /* ... given, and not known to be taken; ... */
+	double lost;              /* ... given to ranks that have gone since, less what came from them. Of all that are
+	                           * left together, and what the gone ones began with: exactly what is missing */
+	int offers;               /* push: gifts that have come, and wait for mix */
+	uint64_t published, mixed, retries;
+} tutti_gossip_info;
+int tutti_gossip_look(tutti_gossip *, tutti_gossip_info *); /* does not block */
+/* At first all ranks of the job are peers, also those that come late. Removes one, adds it again: by the name of its
+ * node in the node list, the number of its rank, or the name of its host if only one other rank is there. -ENOENT. */
+int tutti_gossip_add_peer(tutti_gossip *, const char *name);
+int tutti_gossip_remove_peer(tutti_gossip *, const char *name);
+int tutti_gossip_score(tutti_gossip *, const char *name); /* 10 to 1000; -ENOENT: also one that was removed */
 
 /* ---- controller and workers ----
  *

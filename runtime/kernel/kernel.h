@@ -24,6 +24,9 @@ void tt_reduce_many(const struct tt_many *, size_t count, tutti_type, tutti_rule
 /* These three take f32, f64, f16 and bf16. Factors are rounded to the type first (f16, bf16: to f32).
  * to = by_a a + by_b b. Gossip: x = (1 - w) x + w y, in place or into the next buffer. A rule: y = 1 y + a x. */
 void tt_blend(void *to, double by_a, const void *a, double by_b, const void *b, size_t count, tutti_type);
+/* The same of a part of longer vectors, of which `to` is neither a nor b. stream: bypass the caches. */
+void tt_blend_part(void *to, double by_a, const void *a, double by_b, const void *b, size_t count, tutti_type,
+                   bool stream);
 /* Elastic averaging, both sides in one pass: d = alpha (x - center); x = x - d; center = center + d. */
 void tt_elastic(void *x, void *center, double alpha, size_t count, tutti_type);
 /* One rank's part of a round in which all ranks' moves are summed: center = center + sum, of the last round;

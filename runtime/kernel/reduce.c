@@ -139,17 +139,23 @@ void tt_reduce_many(const struct tt_many *m, size_t count, tutti_type type, tutt
 	set_modes(modes);
 }
 
-void tt_blend(void *to, double by_a, const void *a, double by_b, const void *b, size_t count, tutti_type type)
+void tt_blend_part(void *to, double by_a, const void *a, double by_b, const void *b, size_t count, tutti_type type,
+                   bool stream)
 {
 	const struct tt_kernel *k = &kernels()->of[type];
 	size_t lead = 0;
-	bool stream = is_worth(to, a, b, count * k->size) && find_line(to, count, k->size, &lead);
 	unsigned modes = set_modes(MODES);
 
+	stream = stream && find_line(to, count, k->size, &lead);
 	k->blend(to, by_a, a, by_b, b, 0, lead, false);
 	k->blend(to, by_a, a, by_b, b, lead, count - lead, stream);
 	end_stream(stream);
 	set_modes(modes);
+}
+
+void tt_blend(void *to, double by_a, const void *a, double by_b, const void *b, size_t count, tutti_type type)
+{
+	tt_blend_part(to, by_a, a, by_b, b, count, type, is_worth(to, a, b, count * tt_type_size(type)));
 }
 
 void tt_elastic(void *x, void *center, double alpha, size_t count, tutti_type type)

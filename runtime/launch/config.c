@@ -4,6 +4,7 @@
  *     silence = 5000;
  *     nodes = ( { name = "left";  address = "10.0.0.1:4000"; },
  *               { name = "right"; address = "10.0.0.2:4000"; } );
+ *     gossip = { method = "loss"; divergence_threshold = 0.2; };      sections of higher rooms, read when they ask
  */
 #include "launch/launch.h"
 #include "transport/transport.h"
@@ -18,8 +19,15 @@ int tt_config_load(struct tt_settings *s, const char *file, struct tt_node **nod
 	return tt_fail(-ENOTSUP, "%s cannot be read: "
 	               "this build has no libconfig (install libconfig-dev and build again)", file);
 }
+
+int tt_config_section(const char *file, const char *section, const char *const *keys, int n, struct tt_config_value *v)
+{
+	(void)section, (void)keys, (void)n, (void)v;
+	return tt_config_load(NULL, file, NULL, NULL);
+}
 #else
 #include <libconfig.h>
+#include <math.h>
 
 #define FAIL_AT(file, at, fmt, ...) \
 	tt_fail(-EINVAL, "%s:%u: " fmt, file, config_setting_source_line(at), ##__VA_ARGS__)
@@ -108,8 +116,10 @@ static int take_nodes(const char *file, const config_setting_t *at, struct tt_no
 static int take_key(struct tt_settings *s, const char *file, const config_setting_t *at, struct tt_node **nodes,
                     int *count)
 {
-	const char *known[TT_SETTINGS + 1] = { [TT_SETTINGS] = "nodes" };
+	const char *known[TT_SETTINGS + 2] = { [TT_SETTINGS] = "nodes", "gossip" };
 
+	if (!strcmp(config_setting_name(at), "gossip"))
+		return 0;
 	if (!strcmp(config_setting_name(at), "nodes"))
 		return take_nodes(file, at, nodes, count);
 	for (int i = 0; i < TT_SETTINGS; i++) {
@@ -160,21 +170,67 @@ static int refuse_includes(const char *file, const char *text)
 	return 0;
 }
 
-int tt_config_load(struct tt_settings *s, const char *file, struct tt_node **nodes, int *count)
+/* Opens c in any case. */
+static int open_file(const char *file, config_t *c)
 {
-	config_t c;
 	int err = 0;
 	char *text = read_file(file, &err);
 
 	if (!err)
 		err = refuse_includes(file, text);
-	config_init(&c);
-	if (!err && config_read_string(&c, text) != CONFIG_TRUE)
-		err = tt_fail(-EINVAL, "%s:%d: %s", file, config_error_line(&c), config_error_text(&c));
+	config_init(c);
+	if (!err && config_read_string(c, text) != CONFIG_TRUE)
+		err = tt_fail(-EINVAL, "%s:%d: %s", file, config_error_line(c), config_error_text(c));
+	free(text);
+	return err;
+}
+
+int tt_config_load(struct tt_settings *s, const char *file, struct tt_node **nodes, int *count)
+{
+	config_t c;
+	int err = open_file(file, &c);
+
 	for (int i = 0; !err && i < config_setting_length(config_root_setting(&c)); i++)
 		err = take_key(s, file, config_setting_get_elem(config_root_setting(&c), (unsigned)i), nodes, count);
 	config_destroy(&c);
-	free(text);
+	return err;
+}
+
+/* ---- sections ---- */
+
+static int take_value(const char *file, const config_setting_t *at, const char *const *keys, int n,
+                      struct tt_config_value *values)
+{
+	const char *text = config_setting_get_string(at);
+	int type = config_setting_type(at), i = 0;
+
+	while (i < n && strcmp(keys[i], config_setting_name(at)))
+		i++;
+	if (i == n)
+		return unknown_key(file, at, keys, n);
+	struct tt_config_value *v = &values[i];
+	v->line = config_setting_source_line(at);
+	v->number = type == CONFIG_TYPE_FLOAT ? config_setting_get_float(at)
+	            : type == CONFIG_TYPE_INT || type == CONFIG_TYPE_INT64 ? (double)config_setting_get_int64(at) : NAN;
+	if (isnan(v->number) && (!text || !*text || strlen(text) >= sizeof v->text))
+		return FAIL_AT(file, at, "\"%s\" must be a number or a word", keys[i]);
+	snprintf(v->text, sizeof v->text, "%s", text ? text : "");
+	return 0;
+}
+
+int tt_config_section(const char *file, const char *section, const char *const *keys, int n, struct tt_config_value *v)
+{
+	const config_setting_t *at = NULL;
+	config_t c;
+	int err = open_file(file, &c);
+
+	if (!err)
+		at = config_setting_get_member(config_root_setting(&c), section);
+	if (at && config_setting_type(at) != CONFIG_TYPE_GROUP)
+		err = FAIL_AT(file, at, "%s must be a section: %s = { ... };", section, section);
+	for (int i = 0; !err && at && i < config_setting_length(at); i++)
+		err = take_value(file, config_setting_get_elem(at, (unsigned)i), keys, n, v);
+	config_destroy(&c);
 	return err;
 }
 #endif

@@ -17,6 +17,13 @@ struct tt_launch {
 
 /* Reads a config file: the settings that are not set yet, and the list of nodes, if it has one. */
 int tt_config_load(struct tt_settings *, const char *file, struct tt_node **nodes, int *count);
+struct tt_config_value { /* of a key in a section */
+	unsigned line;              /* 0: the file does not have it */
+	char text[64];              /* "": a number */
+	double number;              /* NaN: a string */
+};
+/* Reads what a section of a config file has of n keys. 0 also if there is no such section. */
+int tt_config_section(const char *file, const char *section, const char *const *keys, int n, struct tt_config_value *);
 /* What the program, the environment and a file's nodes say. Errors are -EINVAL, -ENAMETOOLONG, -EBADF. */
 int tt_launch_read(struct tt_settings *, const tutti_config *, struct tt_launch *);
 void tt_launch_free(struct tt_launch *);

@@ -716,6 +716,8 @@ bool tt_window_is_mapped(struct tutti_window *w, int rank)
 	return w->remotes[rank].state == KNOWN && m->state == TT_UP && mapped_at(&w->remotes[rank], m->link->peer);
 }
 
+uint64_t tt_window_bytes(struct tutti_window *w, int rank) { return w->remotes[rank].key.len; }
+
 char *tt_window_hold(struct tutti_window *w, int rank)
 {
 	struct remote *r = &w->remotes[rank];
@@ -867,6 +869,21 @@ int tt_window_post(struct tutti_window *w, int rank, struct tt_post *p)
 	p->reads = p->op.kind == TT_PUT ? NULL : &r->reads;
 	tt_post(m, p);
 	return 0;
+}
+
+int tt_window_ask(struct tutti_window *w, int rank)
+{
+	const struct tt_member *m = tt_member(w->job, rank);
+	struct remote *r = &w->remotes[rank];
+	enum remote_state was = r->state;
+
+	if (m->state >= TT_LEFT)
+		return how_ended(m);
+	if (was == CLOSED)
+		r->state = UNKNOWN;
+	else if (was == UNKNOWN)
+		ask_for(r);
+	return was == KNOWN ? 0 : was == CLOSED ? -ESTALE : -EINPROGRESS;
 }
 
 /* Not tt_lock(): that keeps the background thread off the nets, which this thread does not poll. */

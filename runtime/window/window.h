@@ -19,6 +19,10 @@ int tt_window_get(struct tutti_window *, const char *what, int rank, size_t offs
  * Does not block. -ENOTCONN, -ECONNRESET, -ESTALE, -ERANGE: nothing was posted. */
 int tt_window_post(struct tutti_window *, int rank, struct tt_post *);
 void tt_window_again(struct tutti_window *, int rank); /* if that rank has closed its own, the next use asks anew */
+/* Asks for that rank's window unless it is known: 0: it is; -EINPROGRESS: the answer comes; -ESTALE: that rank has
+ * closed its own, and is asked anew the next time; -ENOTCONN, -ECONNRESET. */
+int tt_window_ask(struct tutti_window *, int rank);
+uint64_t tt_window_bytes(struct tutti_window *, int rank); /* how large that rank's is, which is known */
 bool tt_window_is_mapped(struct tutti_window *, int rank); /* that rank's memory is mapped here, as far as is known */
 /* The address of a mapped window, which stays open until tt_window_let_go, microseconds later; NULL: not mapped, or
  * closed. */

@@ -1,0 +1,437 @@
+/* gossip.c - a rank's part in a gossip: its buffers, publishing, mixing */
+#include "average/gossip.h"
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- buffers ---- */
+
+/* Nobody may write into a buffer before its stamp is 0 for all: also a store that bypasses the caches. */
+static void unstamp(struct tutti_gossip *g, int i)
+{
+	__atomic_store_n(&g->head->stamp[i], 0, __ATOMIC_RELAXED);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+/* The one that was published longest ago: late readers of the others go on. */
+int tt_gossip_spare(struct tutti_gossip *g)
+{
+	int best = -1;
+
+	for (int i = 0; i < g->config.buffers; i++)
+		if (i != g->published && i != g->next && !g->gift[i].kept &&
+		    (best < 0 || g->head->stamp[i] < g->head->stamp[best]))
+			best = i;
+	if (best >= 0)
+		unstamp(g, best);
+	return best;
+}
+
+const char *tt_gossip_own(const struct tutti_gossip *g) { return g->holds ? tt_gossip_buffer(g, g->next) : NULL; }
+
+void tt_gossip_adopt(struct tutti_gossip *g, const char *from)
+{
+	if (g->holds)
+		g->next = (int)((size_t)(from - g->buffers) / g->model.bytes);
+	else
+		tt_model_load(&g->model, from);
+}
+
+static void flip(struct tutti_gossip *g, int to, double loss)
+{
+	g->number++;
+	g->published = to;
+	g->head->clock[to] = g->info.clock;
+	g->head->loss[to] = loss;
+	__atomic_store_n(&g->head->stamp[to], g->number, __ATOMIC_RELEASE);
+	__atomic_store_n(&g->head->published, g->number * TT_GOSSIP_BUFFERS + (uint64_t)to, __ATOMIC_RELEASE);
+}
+
+/* ---- opening and closing ---- */
+
+static int check_number(const char *what, double x, double least, double most)
+{
+	if (x >= least && x <= most)
+		return 0;
+	return tt_fail(-EINVAL, "gossip: %s is %g: it must be from %g to %g", what, x, least, most);
+}
+
+static int check(const tutti_gossip_config *c, bool holds)
+{
+	int least = !holds ? 2 : c->way == TUTTI_GOSSIP_PULL ? 3 : 4, err;
+
+	if (c->way > TUTTI_GOSSIP_PUSH_SUM || c->choice > TUTTI_CHOICE_OWN || c->method > TUTTI_GOSSIP_LOSS)
+		return tt_fail(-EINVAL, "gossip: there is no such way, choice or method: begin with "
+		               "tutti_gossip_defaults()");
+	if (!c->choose != (c->choice != TUTTI_CHOICE_OWN))
+		return tt_fail(-EINVAL, "gossip: `choose` goes with TUTTI_CHOICE_OWN, and that with it");
+	if ((err = check_number("value", c->value, 0, 1)) ||
+	    (err = check_number("divergence_threshold", c->divergence_threshold, 0, HUGE_VAL)) ||
+	    (err = check_number("fetch_probability", c->fetch_probability, 0, 1)) ||
+	    (err = check_number("buffers", c->buffers, least, TT_GOSSIP_BUFFERS)) ||
+	    (err = check_number("timeout_ms", c->timeout_ms, 1, 86400000)) ||
+	    (err = check_number("clock", c->clock, 0, 0x1p53)) ||
+	    (err = check_number("weight", c->weight, 0x1p-1000, 0x1p1000)))
+		return err;
+	return 0;
+}
+
+/* The list, or, where the library holds the model, one that tt_model_open does not refuse. */
+static int open_model(struct tutti_gossip *g, const tutti_tensor *list, int n)
+{
+	tutti_tensor *copy = list && n > 0 ? malloc((size_t)n * sizeof *copy) : NULL;
+	int with = 0, err;
+
+	if (list && n > 0 && !copy)
+		return tt_fail(-ENOMEM, "gossip: no memory for a list of %d tensors", n);
+	for (int i = 0; copy && i < n; i++)
+		with += list[i].data != NULL;
+	g->holds = copy && !with;
+	for (int i = 0; copy && i < n; i++) {
+		copy[i] = list[i];
+		if (g->holds)
+			copy[i].data = g; /* any address: tutti_gossip_model gives the real ones */
+	}
+	err = tt_model_open(&g->model, copy, n, "gossip");
+	free(copy);
+	if (!err && !g->model.bytes)
+		err = tt_fail(-EINVAL, "gossip: the model has no elements");
+	return err;
+}
+
+static int open_memory(struct tutti_gossip *g)
+{
+	size_t head = sizeof *g->head + (size_t)g->capacity * sizeof *g->mail;
+	size_t first = (head + 4095) / 4096 * 4096;
+	void *memory;
+	int err;
+
+	g->bytes = first + (size_t)g->config.buffers * g->model.bytes;
+	if ((err = tt_memory_alloc(g->job, g->bytes, -1, &memory)))
+		return err;
+	g->memory = memory;
+	g->head = memory;
+	g->buffers = g->memory + first;
+	g->mail = (struct tt_mail *)(void *)g->buffers - g->capacity;
+	g->head->hash = g->model.hash;
+	g->peers = calloc((size_t)g->capacity, sizeof *g->peers);
+	g->list = calloc(2 * (size_t)g->capacity, sizeof *g->list);
+	if (!g->peers || !g->list)
+		return tt_fail(-ENOMEM, "gossip: no memory for %d ranks", g->capacity);
+	for (int i = 0; i < g->capacity; i++)
+		g->peers[i].score = 1000;
+	return 0;
+}
+
+static int open_window(struct tutti_gossip *g, const char *name)
+{
+	char full[200];
+	int err = tt_pin(g->job, g->memory, g->bytes, 1, &g->pinned);
+
+	if (err)
+		return err;
+	snprintf(full, sizeof full, "tutti:gossip:%s", name);
+	tt_lock(g->job);
+	err = tt_window_open(g->job, full, g->memory, g->bytes, g->pinned, &g->window);
+	if (!err)
+		tt_window_set_timeout(g->window, (uint64_t)g->config.timeout_ms * TT_MS);
+	tt_unlock(g->job);
+	if (err)
+		tt_unpin_now(g->pinned);
+	return err;
+}
+
+static void free_gossip(struct tutti_gossip *g)
+{
+	for (int i = 0; i < TT_GOSSIP_FETCHES; i++) {
+		if (g->fetch[i].pinned) {
+			tt_lock(g->job);
+			tt_unpin(g->job, g->fetch[i].pinned);
+			tt_unlock(g->job);
+		}
+		free(g->fetch[i].head);
+	}
+	if (g->memory)
+		tt_memory_free(g->memory);
+	tt_model_close(&g->model);
+	free(g->peers);
+	free(g->list);
+	free(g);
+}
+
+static void begin(struct tutti_gossip *g)
+{
+	uint64_t seed = g->config.seed;
+
+	g->published = -1;
+	g->next = g->holds ? 0 : -1;
+	for (int i = 0; i < TT_GOSSIP_FETCHES; i++) {
+		g->fetch[i].g = g;
+		for (int k = 0; k < TT_GOSSIP_DEPTH; k++)
+			g->fetch[i].piece[k].fetch = &g->fetch[i];
+	}
+	tt_entropy(&g->number, sizeof g->number);
+	g->number >>= 16;
+	if (!seed)
+		tt_entropy(&seed, sizeof seed);
+	tt_random_seed(&g->random, seed * TT_PRIME64 + (uint64_t)g->job->rank);
+	g->info = (tutti_gossip_info){ .clock = g->config.clock, .weight = g->config.weight };
+	g->none = "nothing was published yet";
+}
+
+int tutti_gossip_open(tutti *at, const char *name, const tutti_tensor *model, int n, const tutti_gossip_config *config,
+                      tutti_gossip **out)
+{
+	struct tt_job *job = tt_job_of(at);
+	int err = tt_usable(job);
+
+	if (err || (err = tt_given(out, "tutti_gossip_open: gossip")) ||
+	    (err = tt_given(config, "tutti_gossip_open: config")))
+		return err;
+	if (!name || !*name || strlen(name) > 160)
+		return tt_fail(-EINVAL, "a gossip's name has 1 to 160 bytes");
+	struct tutti_gossip *g = calloc(1, sizeof *g);
+	if (!g)
+		return tt_fail(-ENOMEM, "no memory for a gossip");
+	g->job = job;
+	g->config = *config;
+	g->capacity = tt_members(job)->capacity;
+	if (!g->config.buffers)
+		g->config.buffers = config->way == TUTTI_GOSSIP_PULL ? 3 : 4;
+	if (isnan(g->config.weight))
+		g->config.weight = 1.0 / tt_members(job)->launched;
+	if ((err = open_model(g, model, n)) || (err = check(&g->config, g->holds)) || (err = open_memory(g))) {
+		free_gossip(g);
+		return err;
+	}
+	begin(g);
+	if ((err = open_window(g, name))) {
+		free_gossip(g);
+		return err;
+	}
+	*out = g;
+	return 0;
+}
+
+void tutti_gossip_close(tutti_gossip *g)
+{
+	struct tt_sentence last = tt_last_sentence();
+
+	if (!g || tt_is_mine(g->job))
+		return;
+	for (int i = 0; i < TT_GOSSIP_FETCHES; i++)
+		tt_fetch_drop(&g->fetch[i]);
+	tt_lock(g->job);
+	tt_wait_until(g->job, tt_fetch_is_idle, g, TT_NEVER); /* a rank that does not answer is evicted */
+	tt_unlock(g->job);
+	for (int i = 0; i < TT_GOSSIP_BUFFERS; i++)
+		if (g->gift[i].kept)
+			tutti_cancel(&g->gift[i].op);
+	tutti_window_close(g->window);
+	free_gossip(g);
+	tt_remember(last.text);
+}
+
+/* ---- rounds ---- */
+
+int tutti_gossip_model(tutti_gossip *g, tutti_tensor *now, tutti_tensor *next)
+{
+	int err = tt_usable(tt_job_of(g));
+
+	if (err)
+		return err;
+	if (!g->holds)
+		return tt_fail(-EINVAL, "gossip: the program holds the model: its tensors are where it said");
+	if (now)
+		tt_model_place(&g->model, tt_gossip_buffer(g, g->published < 0 ? g->next : g->published), now);
+	if (next)
+		tt_model_place(&g->model, tt_gossip_buffer(g, g->next), next);
+	return 0;
+}
+
+static int check_life(struct tutti_gossip *g)
+{
+	int err = tt_usable(tt_job_of(g));
+
+	if (err || !tt_members(g->job)->evicted)
+		return err;
+	return tt_fail(-ECONNRESET, "gossip: the other ranks go on without this one, which was silent for too long: leave "
+	               "the job, join it again and open the gossip again");
+}
+
+static bool wants_peer(struct tutti_gossip *g)
+{
+	double chance = (double)(tt_random_next(&g->random) >> 11) * 0x1p-53;
+
+	return g->config.fetch_probability >= 1 || chance < g->config.fetch_probability;
+}
+
+static int choose(struct tutti_gossip *g)
+{
+	int rank;
+
+	tt_lock(g->job);
+	rank = tt_gossip_choose(g);
+	tt_unlock(g->job);
+	return rank;
+}
+
+static void find_peer(struct tutti_gossip *g)
+{
+	int rank;
+
+	g->none = "this round was to have none: fetch_probability";
+	if (!wants_peer(g))
+		return;
+	g->none = "no peer is there";
+	if ((rank = choose(g)) < 0)
+		return;
+	g->none = "";
+	if (g->config.way != TUTTI_GOSSIP_PULL)
+		tt_gift_give(g, rank);
+	else if (!(g->now = tt_fetch_begin(g, rank, NULL)))
+		g->none = "too many peers have not answered yet, or there is no memory";
+}
+
+int tutti_gossip_publish(tutti_gossip *g, double loss)
+{
+	int err = check_life(g), to;
+
+	if (err)
+		return err;
+	if (g->config.way != TUTTI_GOSSIP_PULL)
+		tt_gifts_settle(g);
+	tt_fetch_drop(g->now);
+	g->now = NULL;
+	to = g->holds ? g->next : tt_gossip_spare(g);
+	if (!g->holds)
+		tt_model_store(&g->model, tt_gossip_buffer(g, to));
+	g->info.clock++;
+	g->info.published++;
+	flip(g, to, loss);
+	if (g->holds)
+		g->next = tt_gossip_spare(g);
+	find_peer(g);
+	g->rounds++;
+	if (g->config.way != TUTTI_GOSSIP_PULL)
+		tt_gifts_fetch(g);
+	return 0;
+}
+
+static const char *reason(int err)
+{
+	switch (err) {
+	case -ETIMEDOUT: return "it did not answer within timeout_ms";
+	case -EAGAIN: return "it published faster than it could be read";
+	case -ENODATA: return "it has published nothing yet";
+	case -EHOSTUNREACH: return "it could not be reached so far: does it run?";
+	case -ESTALE: return "it has closed its gossip";
+	case -EINVAL: case -ERANGE: return "it has another model under this name";
+	default: return "it went down or has left";
+	}
+}
+
+static void pull(struct tutti_gossip *g, double loss, tutti_gossip_result *r, uint64_t deadline)
+{
+	struct tt_fetch *f = g->now;
+	int spare, rank = f ? f->rank : -1;
+
+	if (!f) {
+		snprintf(r->why, sizeof r->why, "gossip: no peer in this round: %s", g->none);
+		return;
+	}
+	g->now = NULL;
+	g->none = "nothing was published since the last mix";
+	spare = tt_gossip_spare(g);
+	int err = tt_fetch_mix(f, tt_gossip_buffer(g, spare), tt_gossip_own(g), loss, &r->factor, deadline);
+	double clock = f->clock;
+	tt_fetch_drop(f);
+	tt_lock(g->job);
+	tt_gossip_judge(g, rank, err);
+	if (err)
+		snprintf(r->why, sizeof r->why, "gossip: no peer in this round: %s: %s",
+		         tt_member_label(tt_member(g->job, rank)).text, reason(err));
+	tt_unlock(g->job);
+	if (err) {
+		r->factor = 0;
+		return;
+	}
+	tt_gossip_adopt(g, tt_gossip_buffer(g, spare));
+	r->peer = rank;
+	g->info.clock = r->factor * clock + (1 - r->factor) * g->info.clock;
+}
+
+int tutti_gossip_mix(tutti_gossip *g, double loss, tutti_gossip_result *result)
+{
+	tutti_gossip_result r = { .peer = -1 };
+	int err = check_life(g);
+
+	if (err)
+		return err;
+	uint64_t deadline = tt_now() + (uint64_t)g->config.timeout_ms * TT_MS, retries = g->info.retries;
+	if (g->config.way == TUTTI_GOSSIP_PULL) {
+		pull(g, loss, &r, deadline);
+	} else {
+		tt_gifts_settle(g);
+		tt_gifts_mix(g, &r, deadline);
+		if (r.peer < 0)
+			snprintf(r.why, sizeof r.why, "gossip: no gift has come since the last mix");
+	}
+	g->info.mixed += r.peer >= 0;
+	r.retries = (unsigned)(g->info.retries - retries);
+	r.clock = g->info.clock;
+	if (result)
+		*result = r;
+	return 0;
+}
+
+int tutti_gossip_look(tutti_gossip *g, tutti_gossip_info *info)
+{
+	int err = tt_usable(tt_job_of(g));
+
+	if (err || (err = tt_given(info, "tutti_gossip_look: info")))
+		return err;
+	if (g->config.way != TUTTI_GOSSIP_PULL) {
+		tt_gifts_settle(g);
+		tt_gifts_fetch(g);
+	}
+	*info = g->info;
+	return 0;
+}
+
+/* ---- peers by name ---- */
+
+static int find(tutti_gossip *g, const char *name)
+{
+	int err = tt_usable(tt_job_of(g));
+
+	if (err || (err = tt_given(name, "gossip: the peer's name")))
+		return err;
+	return tt_gossip_find(g->job, name);
+}
+
+static int set_out(tutti_gossip *g, const char *name, bool out)
+{
+	int rank = find(g, name);
+
+	if (rank < 0)
+		return rank;
+	g->peers[rank] = (struct tt_gossip_peer){ .score = out ? g->peers[rank].score : 1000, .out = out,
+		.epoch = g->peers[rank].epoch, .given = g->peers[rank].given, .taken = g->peers[rank].taken,
+		.gifts = g->peers[rank].gifts, .last = g->peers[rank].last };
+	return 0;
+}
+
+int tutti_gossip_add_peer(tutti_gossip *g, const char *name) { return set_out(g, name, false); }
+int tutti_gossip_remove_peer(tutti_gossip *g, const char *name) { return set_out(g, name, true); }
+
+int tutti_gossip_score(tutti_gossip *g, const char *name)
+{
+	int rank = find(g, name);
+
+	if (rank < 0)
+		return rank;
+	const struct tt_gossip_peer *p = &g->peers[rank];
+	if (!p->out && !(p->erred && p->erred == tt_member(g->job, rank)->epoch))
+		return p->score;
+	return tt_fail(-ENOENT, "gossip: \"%s\" is no peer: %s", name, p->out ? "it was removed" : reason(-EINVAL));
+}

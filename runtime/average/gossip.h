@@ -1,0 +1,156 @@
+/* gossip.h - what the files of gossip share
+ *
+ * Each rank has a window: a head, a place for the mail of each rank, and 2 to 4 buffers, each as large as the model.
+ *
+ *      head { hash, published: number and buffer, stamp[], clock[], loss[], taken[] } | mail[rank] | buffer 0 | 1 | ...
+ *
+ * A buffer's stamp is the number of its publication, or 0 while somebody writes into the buffer. A reader gets the
+ * head, the buffer and the head again; if the stamp is another one then, what was read may be torn, and is dropped.
+ * Nobody is asked, and the owner waits for nobody. (A sequence lock: Lameter 2005; Boehm, MSPC 2012.)
+ *
+ * Push: the owner keeps a published buffer as it is, writes a mail about it into the receiver's window, with a notify,
+ * and goes on. The receiver reads the buffer when it mixes, and writes the mail's number into taken[]. So receivers
+ * need no memory for models that come, and two senders cannot meet there. */
+#ifndef TT_GOSSIP_H
+#define TT_GOSSIP_H
+#include "average/average_private.h"
+#include "kernel/kernel.h"
+#include "window/window.h"
+
+enum {
+	TT_GOSSIP_BUFFERS = 4,  /* the most */
+	TT_GOSSIP_FETCHES = 4,  /* under way at once, also those that were given up */
+	TT_GOSSIP_TRIES = 3,    /* a reader that was overtaken so often has no peer */
+	TT_GOSSIP_PIECE = 1 << 20, TT_GOSSIP_DEPTH = 4, /* bytes of a GET, and how many are under way */
+	TT_GOSSIP_BLEND = 256 << 10, /* bytes averaged at once: they stay in the cache, and the lock is held for so long */
+	TT_GOSSIP_NOISE_MIN = 10, TT_GOSSIP_NOISE_MAX = 1000, /* dpwa's */
+};
+
+struct tt_gossip_head { /* the owner writes all but `taken`; numbers begin anywhere */
+	uint64_t hash;                           /* of the model */
+	uint64_t published;                      /* number * 4 + buffer; 0: nothing yet */
+	uint64_t stamp[TT_GOSSIP_BUFFERS];
+	double clock[TT_GOSSIP_BUFFERS], loss[TT_GOSSIP_BUFFERS];
+	uint64_t taken[TT_GOSSIP_BUFFERS];       /* by its receiver: the number of the gift in this buffer */
+};
+
+struct tt_mail { /* in the receiver's window: a gift */
+	uint64_t number, buffer, hash;
+	double weight;
+};
+
+struct tt_gift { /* a buffer of mine that a receiver has not read yet */
+	bool kept;
+	int rank;
+	uint32_t epoch;             /* of the receiver; 0: not known yet */
+	struct tt_mail mail;
+	tutti_op op;
+};
+
+enum tt_fetch_state { TT_FETCH_IDLE, TT_FETCH_ASK, TT_FETCH_HEAD, TT_FETCH_DATA, TT_FETCH_MAPPED, TT_FETCH_DONE };
+
+struct tt_fetch_piece {
+	struct tt_post post;
+	struct tt_fetch *fetch;
+	bool landed;
+};
+
+struct tt_fetch { /* another rank's buffer on its way here */
+	struct tutti_gossip *g;
+	enum tt_fetch_state state;
+	int rank, err;
+	bool gift, dropped;         /* dropped: nobody waits for it any more */
+	unsigned tries, under_way;  /* posts */
+	int buffer;
+	uint64_t number;
+	double clock, loss, weight;
+	struct tt_post post;
+	struct tt_fetch_piece piece[TT_GOSSIP_DEPTH];
+	size_t sent, have;          /* bytes, from the first one on */
+	struct tt_gossip_head *head; /* as it came; behind it room for a model. Made when it is first needed */
+	char *staging;              /* that room */
+	struct tt_pinned *pinned;
+};
+
+struct tt_gossip_peer { /* another rank of the job */
+	int score;                  /* 10 to 1000 */
+	bool out;                   /* removed by the program */
+	bool asked;                 /* it did not come in time: skipped until it is connected */
+	uint32_t epoch, erred;      /* its life that is known here; the one that made an error: removed, as dpwa has it */
+	double given, taken;        /* weights, to and from this life */
+	uint64_t gifts, last;       /* notifies of it that were used, and the number of its last mail */
+};
+
+struct tutti_gossip {
+	struct tt_job *job;
+	tutti_gossip_config config;
+	struct tt_model model;
+	bool holds;                 /* the library holds the model */
+	struct tutti_window *window;
+	struct tt_pinned *pinned;
+	char *memory, *buffers;
+	struct tt_gossip_head *head;
+	struct tt_mail *mail;
+	size_t bytes;               /* of memory */
+	int capacity;
+	int published, next;        /* buffers, -1: none. next: the program writes into it */
+	uint64_t number, rounds;
+	struct tt_random random;
+	struct tt_gossip_peer *peers;
+	int *list;                  /* of peers that may be chosen */
+	struct tt_fetch fetch[TT_GOSSIP_FETCHES], *now; /* now: of this round */
+	struct tt_gift gift[TT_GOSSIP_BUFFERS];
+	unsigned answers;           /* under way: a gift was taken */
+	const char *none;           /* why this round has no peer */
+	tutti_gossip_info info;
+};
+
+static inline char *tt_gossip_buffer(const struct tutti_gossip *g, int i) { return g->buffers + (size_t)i * g->model.bytes; }
+static inline size_t tt_gossip_offset(const struct tutti_gossip *g, int i)
+{
+	return (size_t)(tt_gossip_buffer(g, i) - g->memory);
+}
+
+/* ---- gossip.c ---- */
+
+int tt_gossip_spare(struct tutti_gossip *); /* a buffer to write into: its stamp is 0; -1: all are kept */
+
+const char *tt_gossip_own(const struct tutti_gossip *); /* the model that is mixed: a buffer, or NULL: the tensors */
+void tt_gossip_adopt(struct tutti_gossip *, const char *buffer); /* the model is what lies there from now on */
+
+/* ---- gossip_config.c ---- */
+
+int tt_gossip_find(struct tt_job *, const char *name); /* a rank; -ENOENT */
+
+/* ---- gossip_choice.c: which peer, and how much of it. The first three are functions of their arguments alone ---- */
+
+double tt_gossip_factor(const tutti_gossip_config *, double clock, double peer_clock, double loss, double peer_loss);
+/* dpwa's: the index of the highest score + noise; a chance of 1 in n: below(arg, n) */
+int tt_gossip_pick(const int *scores, int n, uint64_t (*below)(void *, uint64_t), void *arg);
+int tt_gossip_score(int score, int err); /* after a fetch that ended so; 0: removed */
+int tt_gossip_choose(struct tutti_gossip *); /* a rank; -1: none. With the lock */
+void tt_gossip_meet(struct tutti_gossip *, int rank); /* is it gone, or was it started anew? With the lock */
+void tt_gossip_judge(struct tutti_gossip *, int rank, int err); /* a fetch has ended so */
+
+/* ---- gossip_fetch.c ---- */
+
+/* Begins to read what that rank has published, or its gift; NULL: too many are under way. Without the lock. */
+struct tt_fetch *tt_fetch_begin(struct tutti_gossip *, int rank, const struct tt_mail *gift);
+void tt_fetch_drop(struct tt_fetch *); /* NULL is allowed */
+/* Waits until `deadline`, and averages into the spare buffer `to`: of the other rank's the fraction *factor, which is
+ * set where this is no gift. own: a buffer, or NULL: the program's tensors. 0; -ETIMEDOUT: it goes on, or may be dropped;
+ * -EAGAIN: overtaken too often; -ENODATA: nothing is published; -EINVAL: another model; and as windows have it. */
+int tt_fetch_mix(struct tt_fetch *, char *to, const char *own, double loss, double *factor, uint64_t deadline);
+/* The same of memory at hand. */
+void tt_gossip_blend(const struct tutti_gossip *, char *to, const char *own, const char *peer, double factor,
+                     size_t from, size_t end);
+bool tt_fetch_is_wanted(struct tt_fetch *);
+bool tt_fetch_is_idle(void *g); /* nothing is under way */
+
+/* ---- push_sum.c: gifts ---- */
+
+void tt_gift_give(struct tutti_gossip *, int rank); /* the published buffer */
+void tt_gifts_settle(struct tutti_gossip *);        /* which were taken, which come back, who is gone */
+void tt_gifts_fetch(struct tutti_gossip *);         /* begins to read what has come */
+void tt_gifts_mix(struct tutti_gossip *, tutti_gossip_result *, uint64_t deadline);
+#endif

@@ -1,0 +1,141 @@
+/* gossip_config.c - a gossip's config: defaults, the config file; names of peers */
+#include "average/gossip.h"
+#include "launch/launch.h"
+#include <math.h>
+#include <stdlib.h>
+
+tutti_gossip_config tutti_gossip_defaults(void)
+{
+	return (tutti_gossip_config){ .value = 0.5, .fetch_probability = 1, .timeout_ms = 1000, .weight = NAN };
+}
+
+/* ---- the section of the config file ---- */
+
+enum key { WAY, CHOICE, METHOD, VALUE, THRESHOLD, PROBABILITY, BUFFERS, TIMEOUT, SEED, KEYS };
+static const char *const keys[KEYS] = { [WAY] = "way", [CHOICE] = "choice", [METHOD] = "method", [VALUE] = "value",
+	[THRESHOLD] = "divergence_threshold", [PROBABILITY] = "fetch_probability", [BUFFERS] = "buffers",
+	[TIMEOUT] = "timeout", [SEED] = "seed" };
+static const char *const ways[] = { "pull", "push", "push_sum" };
+static const char *const choices[] = { "uniform", "exponential", "ring", "hosts", "dpwa" };
+static const char *const methods[] = { "constant", "clock", "loss" };
+
+/* The index of a word in a list; was: the key is not in the file. */
+static int find_word(const struct tt_config_value *v, const char *key, const char *const *words, int n, int was,
+                     int *out)
+{
+	const char *meant;
+
+	*out = was;
+	if (!v->line)
+		return 0;
+	for (int i = 0; i < n; i++)
+		if (!strcmp(words[i], v->text)) {
+			*out = i;
+			return 0;
+		}
+	meant = tt_nearest(v->text, words, n);
+	return tt_fail(-EINVAL, "line %u of the config file: gossip.%s \"%s\" is none of \"%s\", \"%s\"...%s%s", v->line,
+	               key, v->text, words[0], words[1], meant ? "; did you mean " : "", meant ? meant : "");
+}
+
+static int find_number(const struct tt_config_value *v, const char *key, double least, double most, double *out)
+{
+	if (!v->line)
+		return 0;
+	if (!(v->number >= least && v->number <= most))
+		return tt_fail(-EINVAL, "line %u of the config file: gossip.%s must be a number from %g to %g", v->line,
+		               key, least, most);
+	*out = v->number;
+	return 0;
+}
+
+static int fill(tutti_gossip_config *config, const struct tt_config_value *v)
+{
+	double buffers = config->buffers, timeout = config->timeout_ms, seed = (double)config->seed;
+	tutti_gossip_config c = *config;
+	int way, choice, method, err;
+
+	if ((err = find_word(&v[WAY], keys[WAY], ways, TT_COUNT(ways), (int)c.way, &way)) ||
+	    (err = find_word(&v[CHOICE], keys[CHOICE], choices, TT_COUNT(choices), (int)c.choice, &choice)) ||
+	    (err = find_word(&v[METHOD], keys[METHOD], methods, TT_COUNT(methods), (int)c.method, &method)) ||
+	    (err = find_number(&v[VALUE], keys[VALUE], 0, 1, &c.value)) ||
+	    (err = find_number(&v[THRESHOLD], keys[THRESHOLD], 0, HUGE_VAL, &c.divergence_threshold)) ||
+	    (err = find_number(&v[PROBABILITY], keys[PROBABILITY], 0, 1, &c.fetch_probability)) ||
+	    (err = find_number(&v[BUFFERS], keys[BUFFERS], 2, TT_GOSSIP_BUFFERS, &buffers)) ||
+	    (err = find_number(&v[TIMEOUT], keys[TIMEOUT], 1, 86400000, &timeout)) ||
+	    (err = find_number(&v[SEED], keys[SEED], 0, 0x1p53, &seed)))
+		return err;
+	c.way = (tutti_gossip_way)way;
+	c.choice = (tutti_gossip_choice)choice;
+	c.method = (tutti_gossip_method)method;
+	c.buffers = (int)buffers;
+	c.timeout_ms = (int)timeout;
+	c.seed = v[SEED].line ? (uint64_t)seed : c.seed;
+	*config = c;
+	return 0;
+}
+
+int tutti_gossip_configure(tutti *at, tutti_gossip_config *config)
+{
+	struct tt_config_value values[KEYS] = { { 0 } };
+	struct tt_job *job = tt_job_of(at);
+	int err = tt_usable(job);
+
+	if (err || (err = tt_given(config, "tutti_gossip_configure: config")))
+		return err;
+	const char *file = tt_setting(&job->settings, TT_CONFIG);
+	if (file && (err = tt_config_section(file, "gossip", keys, KEYS, values)))
+		return err;
+	return fill(config, values);
+}
+
+/* ---- names of peers ---- */
+
+static int find_node(struct tt_job *job, const char *name)
+{
+	const char *file = tt_setting(&job->settings, TT_CONFIG);
+	struct tt_settings unused = { 0 };
+	struct tt_node *nodes = NULL;
+	int n = 0, found = -ENOENT;
+
+	if (!file || !tt_members(job)->node_list)
+		return found;
+	tt_config_load(&unused, file, &nodes, &n);
+	for (int i = 0; i < n && i < job->size; i++)
+		if (!strcmp(nodes[i].name, name))
+			found = i;
+	tt_settings_free(&unused);
+	free(nodes);
+	return found;
+}
+
+static int find_host(struct tt_job *job, const char *name)
+{
+	int found = -ENOENT;
+	char host[96];
+
+	tt_lock(job);
+	for (int i = 0; i < job->size; i++)
+		if (i != job->rank && tt_address_find(tt_member(job, i)->addr, "host", host) &&
+		    !strcmp(host + strlen("host:"), name))
+			found = found < 0 ? i : -ENOTUNIQ;
+	tt_unlock(job);
+	return found;
+}
+
+int tt_gossip_find(struct tt_job *job, const char *name)
+{
+	int found = find_node(job, name);
+	char *end;
+
+	if (found < 0) {
+		long rank = strtol(name, &end, 10);
+		found = *name && !*end && rank >= 0 && rank < job->size ? (int)rank : find_host(job, name);
+	}
+	if (found == job->rank)
+		return tt_fail(-EINVAL, "gossip: \"%s\" is this rank itself", name);
+	if (found >= 0)
+		return found;
+	return tt_fail(-ENOENT, "gossip: \"%s\" is neither a node of the node list, nor a rank below %d, nor %s", name,
+	               job->size, found == -ENOTUNIQ ? "a host with one other rank alone" : "a host of another rank");
+}
