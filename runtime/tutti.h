@@ -922,7 +922,8 @@ typedef struct tutti_gossip_config {
 	uint64_t seed;            /* of the choices, together with the rank; 0: another one each time */
 	double clock;             /* at the start; 0. Of a rank that goes on from a save: as it was */
 	double weight;            /* push-sum: at the start, above 0; NaN: 1 / the ranks that the job was started with */
-	int (*choose)(void *arg); /* OWN: returns a rank, or -1: none. It must not call tutti */
+	int (*choose)(void *arg); /* OWN: publish calls it once others may read this model; returns a rank, or
+	                           * -1: none */
 	void *arg;
 } tutti_gossip_config;
 /* Returns a config: pull from a uniform peer, f = 0.5. The program sets the members that differ. */

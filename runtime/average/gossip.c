@@ -267,10 +267,10 @@ static bool wants_peer(struct tutti_gossip *g)
 
 static int choose(struct tutti_gossip *g)
 {
-	int rank;
+	int rank = g->config.choice == TUTTI_CHOICE_OWN ? g->config.choose(g->config.arg) : -1;
 
 	tt_lock(g->job);
-	rank = tt_gossip_choose(g);
+	rank = tt_gossip_choose(g, rank);
 	tt_unlock(g->job);
 	return rank;
 }

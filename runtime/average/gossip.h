@@ -128,7 +128,7 @@ double tt_gossip_factor(const tutti_gossip_config *, double clock, double peer_c
 /* dpwa's: the index of the highest score + noise; a chance of 1 in n: below(arg, n) */
 int tt_gossip_pick(const int *scores, int n, uint64_t (*below)(void *, uint64_t), void *arg);
 int tt_gossip_score(int score, int err); /* after a fetch that ended so; 0: removed */
-int tt_gossip_choose(struct tutti_gossip *); /* a rank; -1: none. With the lock */
+int tt_gossip_choose(struct tutti_gossip *, int own); /* a rank; -1: none. own: what `choose` says. With the lock */
 void tt_gossip_meet(struct tutti_gossip *, int rank); /* is it gone, or was it started anew? With the lock */
 void tt_gossip_judge(struct tutti_gossip *, int rank, int err); /* a fetch has ended so */
 

@@ -54,7 +54,7 @@ void tt_gossip_judge(struct tutti_gossip *g, int rank, int err)
 	struct tt_gossip_peer *p = &g->peers[rank];
 	int score = tt_gossip_score(p->score, err);
 
-	p->asked = err == -ETIMEDOUT || err == -EHOSTUNREACH;
+	p->asked = g->config.choice != TUTTI_CHOICE_DPWA && (err == -ETIMEDOUT || err == -EHOSTUNREACH);
 	if (score)
 		p->score = score;
 	else if (g->config.choice == TUTTI_CHOICE_DPWA)
@@ -162,14 +162,7 @@ static int choose_by_host(struct tutti_gossip *g)
 	return choose_one_of(g, n ? n : list_eligible(g, is_on_my_host, !near));
 }
 
-static int choose_own(struct tutti_gossip *g)
-{
-	int rank = g->config.choose(g->config.arg);
-
-	return rank >= 0 && rank < g->job->size && is_eligible(g, rank) ? rank : -1;
-}
-
-int tt_gossip_choose(struct tutti_gossip *g)
+int tt_gossip_choose(struct tutti_gossip *g, int own)
 {
 	int me = g->job->rank;
 
@@ -178,7 +171,7 @@ int tt_gossip_choose(struct tutti_gossip *g)
 	case TUTTI_CHOICE_RING: return g->rounds % 2 ? first_from(g, me - 1, -1) : first_from(g, me + 1, 1);
 	case TUTTI_CHOICE_HOSTS: return choose_by_host(g);
 	case TUTTI_CHOICE_DPWA: return choose_by_score(g);
-	case TUTTI_CHOICE_OWN: return choose_own(g);
+	case TUTTI_CHOICE_OWN: return own >= 0 && own < g->job->size && is_eligible(g, own) ? own : -1;
 	default: return choose_one_of(g, list_eligible(g, NULL, true));
 	}
 }

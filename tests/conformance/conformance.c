@@ -420,6 +420,9 @@ static const struct {
 	{ "allreduce_uneven_numbers", run_elsewhere }, { "allreduce_sgd", run_elsewhere }, { "allreduce_ea", run_elsewhere },
 	{ "platoon_sync_easgd", run_elsewhere }, { "platoon_sync_sgd", run_elsewhere }, { "paper_easgd_sync", run_elsewhere },
 	{ "platoon_first", run_elsewhere }, { "platoon_lstm_controller", run_elsewhere }, /* conformance_average_controller.c */
+	{ "dpwa_interp", run_elsewhere }, { "dpwa_pair_lockstep", run_elsewhere }, { "dpwa_flow", run_elsewhere },
+	{ "dpwa_pick", run_elsewhere }, { "paper_gossip_pull", run_elsewhere }, { "paper_gossip_push", run_elsewhere },
+	{ "paper_gosgd", run_elsewhere },
 };
 
 /* The list. */
