@@ -899,9 +899,9 @@ typedef enum tutti_gossip_choice { /* of the peer of a round, among those that a
 	TUTTI_CHOICE_EXPONENTIAL, /* rank + 1, 2, 4, ... in turn */
 	TUTTI_CHOICE_RING,        /* the next rank, the one before, in turn */
 	TUTTI_CHOICE_HOSTS,       /* one of this host, and every fourth time one of another host */
-	TUTTI_CHOICE_DPWA,        /* the highest score + a chance number from 10 to 1000. A score begins at 1000, gets 10
-	                           * more with each fetch and 100 less when it fails in time or is refused, and stays from
-	                           * 10 to 1000; a peer that answers nonsense is removed until it has started anew */
+	TUTTI_CHOICE_DPWA,        /* the highest score + a chance number from 10 to 1000. A score begins at 1000, gets
+	                           * 10 more with each fetch and 100 less where it is late or refused, and stays from 10
+	                           * to 1000; a peer that answers nonsense is removed until it has started anew */
 	TUTTI_CHOICE_OWN,         /* `choose` */
 } tutti_gossip_choice;
 typedef enum tutti_gossip_method { /* f; then, if loss < divergence_threshold, f = f loss / divergence_threshold */
@@ -921,7 +921,7 @@ typedef struct tutti_gossip_config {
 	int timeout_ms;           /* how long mix waits, from 1 up; 1000 */
 	uint64_t seed;            /* of the choices, together with the rank; 0: another one each time */
 	double clock;             /* at the start; 0. Of a rank that goes on from a save: as it was */
-	double weight;            /* push-sum: at the start, above 0; NaN: 1 / the ranks that the job was started with */
+	double weight;            /* push-sum: at the start, above 0; NaN: 1 / ranks that the job was started with */
 	int (*choose)(void *arg); /* OWN: publish calls it once others may read this model; returns a rank, or
 	                           * -1: none */
 	void *arg;
@@ -948,7 +948,7 @@ void tutti_gossip_close(tutti_gossip *);
 int tutti_gossip_model(tutti_gossip *, tutti_tensor *now, tutti_tensor *next);
 /* Publishes the model: the program's tensors, by a copy, or `next`, at no cost. The clock grows by 1. With
  * fetch_probability chooses a peer, and starts to read its model, or gives it this one. Does not block. -ECONNRESET:
- * the other ranks go on without this one (it was silent for too long): leave the job, join it again, open again. */
+ * the other ranks have told this one that they go on without it: leave the job, join it again, open again. */
 int tutti_gossip_publish(tutti_gossip *, double loss);
 typedef struct tutti_gossip_result {
 	int peer;                 /* with whom; -1: with nobody. Push: who came last */
@@ -970,6 +970,8 @@ typedef struct tutti_gossip_info {
 	double lost;              /* ... given to ranks that have gone since, less what came from them. Of all that are
 	                           * left together, and what the gone ones began with: exactly what is missing */
 	int offers;               /* push: gifts that have come, and wait for mix */
+	int peers;                /* how many are there. 0: all have gone; or this rank was silent for too long, and they
+	                           * go on without it: then it leaves the job, and joins it again */
 	uint64_t published, mixed, retries;
 } tutti_gossip_info;
 int tutti_gossip_look(tutti_gossip *, tutti_gossip_info *); /* does not block */

@@ -254,8 +254,8 @@ static int check_life(struct tutti_gossip *g)
 
 	if (err || !tt_members(g->job)->evicted)
 		return err;
-	return tt_fail(-ECONNRESET, "gossip: the other ranks go on without this one, which was silent for too long: leave "
-	               "the job, join it again and open the gossip again");
+	return tt_fail(-ECONNRESET, "gossip: the other ranks go on without this one: leave the job, join it again "
+	               "and open the gossip again");
 }
 
 static bool wants_peer(struct tutti_gossip *g)
@@ -394,7 +394,11 @@ int tutti_gossip_look(tutti_gossip *g, tutti_gossip_info *info)
 		tt_gifts_settle(g);
 		tt_gifts_fetch(g);
 	}
+	tt_lock(g->job);
 	*info = g->info;
+	for (int i = 0; i < g->job->size; i++)
+		info->peers += !g->peers[i].out && tt_member_is_there(g->job, i);
+	tt_unlock(g->job);
 	return 0;
 }
 

@@ -22,7 +22,7 @@ enum {
 	TT_GOSSIP_FETCHES = 4,  /* under way at once, also those that were given up */
 	TT_GOSSIP_TRIES = 3,    /* a reader that was overtaken so often has no peer */
 	TT_GOSSIP_PIECE = 1 << 20, TT_GOSSIP_DEPTH = 4, /* bytes of a GET, and how many are under way */
-	TT_GOSSIP_BLEND = 256 << 10, /* bytes averaged at once: they stay in the cache, and the lock is held for so long */
+	TT_GOSSIP_BLEND = 256 << 10, /* bytes averaged at once: the lock is held for so long */
 	TT_GOSSIP_NOISE_MIN = 10, TT_GOSSIP_NOISE_MAX = 1000, /* dpwa's */
 };
 
@@ -76,7 +76,7 @@ struct tt_gossip_peer { /* another rank of the job */
 	int score;                  /* 10 to 1000 */
 	bool out;                   /* removed by the program */
 	bool asked;                 /* it did not come in time: skipped until it is connected */
-	uint32_t epoch, erred;      /* its life that is known here; the one that made an error: removed, as dpwa has it */
+	uint32_t epoch, erred;      /* its life that is known here; the one that answered nonsense */
 	double given, taken;        /* weights, to and from this life */
 	uint64_t gifts, last;       /* notifies of it that were used, and the number of its last mail */
 };
@@ -105,7 +105,11 @@ struct tutti_gossip {
 	tutti_gossip_info info;
 };
 
-static inline char *tt_gossip_buffer(const struct tutti_gossip *g, int i) { return g->buffers + (size_t)i * g->model.bytes; }
+static inline char *tt_gossip_buffer(const struct tutti_gossip *g, int i)
+{
+	return g->buffers + (size_t)i * g->model.bytes;
+}
+
 static inline size_t tt_gossip_offset(const struct tutti_gossip *g, int i)
 {
 	return (size_t)(tt_gossip_buffer(g, i) - g->memory);
@@ -138,8 +142,8 @@ void tt_gossip_judge(struct tutti_gossip *, int rank, int err); /* a fetch has e
 struct tt_fetch *tt_fetch_begin(struct tutti_gossip *, int rank, const struct tt_mail *gift);
 void tt_fetch_drop(struct tt_fetch *); /* NULL is allowed */
 /* Waits until `deadline`, and averages into the spare buffer `to`: of the other rank's the fraction *factor, which is
- * set where this is no gift. own: a buffer, or NULL: the program's tensors. 0; -ETIMEDOUT: it goes on, or may be dropped;
- * -EAGAIN: overtaken too often; -ENODATA: nothing is published; -EINVAL: another model; and as windows have it. */
+ * set where this is no gift. own: a buffer, or NULL: the program's tensors. 0; -ETIMEDOUT: it goes on, or may be
+ * dropped; -EAGAIN: overtaken too often; -ENODATA: nothing is published; -EINVAL: another model; and as of windows. */
 int tt_fetch_mix(struct tt_fetch *, char *to, const char *own, double loss, double *factor, uint64_t deadline);
 /* The same of memory at hand. */
 void tt_gossip_blend(const struct tutti_gossip *, char *to, const char *own, const char *peer, double factor,

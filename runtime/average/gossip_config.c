@@ -34,8 +34,8 @@ static int find_word(const struct tt_config_value *v, const char *key, const cha
 			return 0;
 		}
 	meant = tt_nearest(v->text, words, n);
-	return tt_fail(-EINVAL, "line %u of the config file: gossip.%s \"%s\" is none of \"%s\", \"%s\"...%s%s", v->line,
-	               key, v->text, words[0], words[1], meant ? "; did you mean " : "", meant ? meant : "");
+	return tt_fail(-EINVAL, "line %u of the config file: gossip.%s cannot be \"%s\"%s%s", v->line, key, v->text,
+	               meant ? "; did you mean " : ": tutti.conf(5) has a list", meant ? meant : "");
 }
 
 static int find_number(const struct tt_config_value *v, const char *key, double least, double most, double *out)

@@ -89,7 +89,8 @@ static bool get_piece(struct tt_fetch *f, struct tt_fetch_piece *piece)
 
 	piece->landed = false;
 	f->sent += bytes;
-	return bytes && post(f, &piece->post, f->staging + at, bytes, tt_gossip_offset(f->g, f->buffer) + at, piece_came);
+	return bytes && post(f, &piece->post, f->staging + at, bytes, tt_gossip_offset(f->g, f->buffer) + at,
+	                     piece_came);
 }
 
 /* Pieces are asked for in their order, and may come in another. */
@@ -216,6 +217,7 @@ struct tt_fetch *tt_fetch_begin(struct tutti_gossip *g, int rank, const struct t
 	f->rank = rank;
 	f->err = 0;
 	f->tries = 0;
+	f->have = 0;
 	f->gift = gift != NULL;
 	f->dropped = false;
 	f->state = TT_FETCH_ASK;
@@ -296,6 +298,12 @@ static int look_in_place(struct tt_fetch *f)
 	return err;
 }
 
+static bool is_whole(const struct tt_fetch *f, const struct tt_gossip_head *h)
+{
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	return f->gift || __atomic_load_n(&h->stamp[f->buffer], __ATOMIC_RELAXED) == f->number;
+}
+
 static int mix_in_place(struct tt_fetch *f, char *to, const char *own, double factor)
 {
 	struct tutti_gossip *g = f->g;
@@ -307,9 +315,7 @@ static int mix_in_place(struct tt_fetch *f, char *to, const char *own, double fa
 		if (!theirs)
 			return -ECONNRESET;
 		tt_gossip_blend(g, to, own, theirs + start, factor, at, tt_min(at + TT_GOSSIP_BLEND, all));
-		__atomic_thread_fence(__ATOMIC_ACQUIRE);
-		whole = f->gift || __atomic_load_n(&((const struct tt_gossip_head *)(const void *)theirs)->stamp[f->buffer],
-		                                   __ATOMIC_RELAXED) == f->number;
+		whole = is_whole(f, (const void *)theirs);
 		let_go(f);
 	}
 	return whole ? 0 : -EAGAIN;
@@ -368,7 +374,7 @@ static int await(struct arrival *a, uint64_t deadline)
 	if (a->tries != f->tries)
 		a->done = 0;
 	a->tries = f->tries;
-	a->have = f->state == TT_FETCH_DATA || f->state == TT_FETCH_DONE ? tt_min(f->have, a->done + TT_GOSSIP_PIECE) : 0;
+	a->have = f->state == TT_FETCH_HEAD ? 0 : tt_min(f->have, a->done + TT_GOSSIP_PIECE);
 	return err ? err : f->state == TT_FETCH_DONE ? f->err : 0;
 }
 

@@ -36,8 +36,8 @@ void tt_gift_give(struct tutti_gossip *g, int rank)
 	gift->epoch = tt_member(g->job, rank)->epoch;
 	gift->mail = (struct tt_mail){ .number = g->number, .buffer = (uint64_t)g->published, .hash = g->model.hash,
 		.weight = weight };
-	if (tutti_put_notify(g->window, rank, tt_gossip_offset(g, 0) - (size_t)(g->capacity - g->job->rank) * sizeof *g->mail,
-	                     &gift->mail, sizeof gift->mail, 0, &gift->op)) {
+	if (tutti_put_notify(g->window, rank, (size_t)((char *)&g->mail[g->job->rank] - g->memory), &gift->mail,
+	                     sizeof gift->mail, 0, &gift->op)) {
 		gift->kept = false;
 		g->none = "it went away";
 		return;
@@ -211,8 +211,9 @@ static void take_back(struct tutti_gossip *g, struct mixing *x, struct tt_gift *
 	if (spare < 0)
 		return;
 	if (g->config.way == TUTTI_GOSSIP_PUSH_SUM) {
-		tt_gossip_blend(g, tt_gossip_buffer(g, spare), tt_gossip_own(g), tt_gossip_buffer(g, (int)gift->mail.buffer),
-		                weight / (x->total + weight), 0, g->model.bytes);
+		tt_gossip_blend(g, tt_gossip_buffer(g, spare), tt_gossip_own(g),
+		                tt_gossip_buffer(g, (int)gift->mail.buffer), weight / (x->total + weight), 0,
+		                g->model.bytes);
 		adopt(g, x, tt_gossip_buffer(g, spare), weight);
 	}
 	g->peers[gift->rank].given -= weight;
