@@ -970,8 +970,8 @@ typedef struct tutti_gossip_info {
 	double lost;              /* ... given to ranks that have gone since, less what came from them. Of all that are
 	                           * left together, and what the gone ones began with: exactly what is missing */
 	int offers;               /* push: gifts that have come, and wait for mix */
-	int peers;                /* how many are there. 0: all have gone; or this rank was silent for too long, and they
-	                           * go on without it: then it leaves the job, and joins it again */
+	int peers;                /* how many are there. 0: all have gone; or this rank was silent for too long, and
+	                           * they go on without it: then it leaves the job, and joins it again */
 	uint64_t published, mixed, retries;
 } tutti_gossip_info;
 int tutti_gossip_look(tutti_gossip *, tutti_gossip_info *); /* does not block */

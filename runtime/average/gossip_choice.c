@@ -11,7 +11,7 @@ double tt_gossip_factor(const tutti_gossip_config *c, double clock, double peer_
 
 	if (f != f)
 		f = 0.5;
-	if (loss < c->divergence_threshold)
+	if (c->divergence_threshold > 0 && loss < c->divergence_threshold)
 		f *= loss / c->divergence_threshold;
 	return f > 1 ? 1 : f > 0 ? f : 0;
 }

@@ -218,14 +218,14 @@ static void test_push_sum(void) { ON_ALL(.size = RANKS, .program = give_and_take
 
 static struct { /* by rank; the fibers share them */
 	tutti_gossip_info info;
-	bool over, done;
+	atomic_bool over, done;
 	uint64_t longest; /* call, in nanoseconds */
 	int with_victim, after_return;
 } fate[RANKS];
 static tutti_gossip_way way_now;
 static int victim;
 static uint64_t stopped_for; /* 0: killed */
-static bool returned;
+static atomic_bool returned;
 
 static void timed(int rank, int (*call)(tutti_gossip *), tutti_gossip *g)
 {
@@ -241,7 +241,7 @@ static void timed(int rank, int (*call)(tutti_gossip *), tutti_gossip *g)
 
 static tutti_gossip_result last_result[RANKS];
 static int publish(tutti_gossip *g) { return tutti_gossip_publish(g, 1); }
-static int mix(tutti_gossip *g) { return tutti_gossip_mix(g, 1, &last_result[tt_sim_rank()]); }
+static int mix(tutti_gossip *g) { return tutti_gossip_mix(g, 1, &last_result[g->job->rank]); }
 
 static bool all_over(void)
 {
@@ -302,7 +302,7 @@ static void test_killed(void)
 			double sum = 1.0 / RANKS;
 			way_now = k ? TUTTI_GOSSIP_PUSH_SUM : TUTTI_GOSSIP_PULL;
 			victim = (int)(seed % RANKS);
-			memset(fate, 0, sizeof fate);
+			memset((void *)fate, 0, sizeof fate);
 			CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = RANKS, .wire = "sim", .seed = seed, .silence_ms = 500,
 			                                          .program = live_on }), 0);
 			for (int i = 0; i < RANKS; i++)
@@ -314,7 +314,8 @@ static void test_killed(void)
 		}
 }
 
-/* One is stopped for longer than the silence. The others evict it and go on; it comes in again, and they take it up. */
+/* One is stopped for longer than the silence, and the others evict it and go on: it finds that nobody is there. Or it
+ * leaves and comes in again: the others take it up under its new life. */
 static void come_back(tutti *job)
 {
 	int rank = tutti_rank(job);
@@ -325,13 +326,15 @@ static void come_back(tutti *job)
 	fill_doubles(x, 10, start_of(rank));
 	g = open_small(job, x, 10);
 	meet(job);
-	if (rank == 0)
+	if (rank == 0 && stopped_for)
 		tt_sim_stop(victim, 5 * TT_MS + tt_sim_chance(5 * TT_MS), stopped_for);
-	while (!fate[victim].done) {
+	for (int i = 0; !fate[victim].done; i++) {
 		int err = tutti_gossip_publish(g, 1);
-		tt_sim_sleep(TT_MS);
+		pass_time(TT_MS);
 		CHECK(tutti_gossip_look(g, &fate[rank].info) == 0);
-		if (rank == victim && !returned && (err == -ECONNRESET || !fate[rank].info.peers)) {
+		if (rank == victim && stopped_for && (err == -ECONNRESET || !fate[rank].info.peers))
+			fate[victim].done = true;
+		if (rank == victim && !returned && !stopped_for && i == 5) {
 			tutti_gossip_close(g);
 			CHECK(join_again(job, rank, &again) == 0);
 			g = open_small(again, x, 10);
@@ -339,14 +342,14 @@ static void come_back(tutti *job)
 			continue;
 		}
 		timed(rank, mix, g);
-		if (rank != victim && returned && last_result[rank].peer == victim)
+		if (rank != victim && !stopped_for && returned && last_result[rank].peer == victim)
 			fate[rank].over = true;
 		bool all = true;
 		for (int i = 0; i < RANKS; i++)
 			all = all && (i == victim || fate[i].over);
-		fate[victim].done = all;
+		fate[victim].done |= all;
 	}
-	CHECK(rank == victim || fate[rank].longest <= 100 * TT_MS);
+	CHECK(rank == victim || !stopped_for || fate[rank].longest <= 100 * TT_MS);
 	tutti_gossip_close(g);
 	if (again != job)
 		tutti_leave(again);
@@ -358,12 +361,95 @@ static void test_stopped(void)
 	stopped_for = 2000 * TT_MS;
 	for (uint64_t seed = 0; seed < 30; seed++) {
 		victim = 1 + (int)(seed % (RANKS - 1));
-		memset(fate, 0, sizeof fate);
+		memset((void *)fate, 0, sizeof fate);
 		returned = false;
 		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = RANKS, .wire = "sim", .seed = seed, .silence_ms = 300,
 		                                          .program = come_back }), 0);
 	}
 }
+
+static void test_again(void)
+{
+	way_now = TUTTI_GOSSIP_PULL;
+	stopped_for = 0;
+	victim = RANKS - 1;
+	for (int i = 0; i < 2; i++) {
+		memset((void *)fate, 0, sizeof fate);
+		returned = false;
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = RANKS, .wire = i ? "shm" : "tcp", .program = come_back }), 0);
+	}
+}
+
+/* ---- the config file, names, a list of nodes ---- */
+
+static void write_file(const char *path, const char *text)
+{
+	FILE *f = fopen(path, "w");
+
+	CU_ASSERT_PTR_NOT_NULL_FATAL(f);
+	fputs(text, f);
+	fclose(f);
+}
+
+static int configure(const char *section, tutti_gossip_config *c)
+{
+	char path[] = "/tmp/tutti-gossip-XXXXXX", text[300];
+	tutti *job;
+
+	close(mkstemp(path));
+	snprintf(text, sizeof text, "nodes = ( { name = \"left\"; address = \"127.0.0.1:%d\"; } );\n%s\n", free_port(), section);
+	write_file(path, text);
+	int err = tutti_join(&(tutti_config){ .file = path, .node = "left" }, &job);
+	CU_ASSERT_EQUAL_FATAL(err, 0);
+	err = tutti_gossip_configure(job, c);
+	tutti_leave(job);
+	unlink(path);
+	return err;
+}
+
+static void test_config(void)
+{
+	tutti_gossip_config c = tutti_gossip_defaults();
+
+#ifdef HAVE_LIBCONFIG
+	CU_ASSERT_EQUAL(configure("gossip = { method = \"loss\"; divergence_threshold = 0.2; timeout = 250; choice = \"dpwa\";"
+	                          " fetch_probability = 1; way = \"pull\"; buffers = 4; seed = 9; };", &c), 0);
+	CU_ASSERT(c.method == TUTTI_GOSSIP_LOSS && c.divergence_threshold == 0.2 && c.timeout_ms == 250 && c.seed == 9);
+	CU_ASSERT(c.choice == TUTTI_CHOICE_DPWA && c.fetch_probability == 1 && c.buffers == 4 && c.value == 0.5);
+	CU_ASSERT_EQUAL(configure("", &c), 0);
+	CU_ASSERT(configure("gossip = { metod = \"loss\"; };", &c) == -EINVAL && strstr(tutti_why(), "did you mean \"method\""));
+	CU_ASSERT(configure("gossip = { method = \"los\"; };", &c) == -EINVAL && strstr(tutti_why(), "did you mean loss"));
+	CU_ASSERT(configure("gossip = { buffers = 5; };", &c) == -EINVAL && configure("gossip = 7;", &c) == -EINVAL);
+	CU_ASSERT_EQUAL(c.seed, 9);
+#else
+	(void)configure;
+#endif
+	c = WITH(tutti_gossip_defaults(), it.method = TUTTI_GOSSIP_LOSS);
+	CU_ASSERT_EQUAL(tt_gossip_factor(&c, 1, 1, 0, 0), 0.5);
+	CU_ASSERT_EQUAL(tt_gossip_factor(&c, 1, 1, 3, -1), 1);
+	CU_ASSERT_EQUAL(tt_gossip_factor(&c, 1, 1, -1, 0.5), 1);
+}
+
+static void name_peers(tutti *job)
+{
+	double x = 0;
+	tutti_tensor model = { &x, 1, TUTTI_F64 };
+	tutti_gossip *g = open_gossip(job, "names", &model, 1, tutti_gossip_defaults());
+	tutti_gossip_info info;
+	char other[16];
+
+	snprintf(other, sizeof other, "%d", 1 - tutti_rank(job));
+	CHECK(tutti_gossip_score(g, other) == 1000 && tutti_gossip_remove_peer(g, other) == 0);
+	CHECK(tutti_gossip_score(g, other) == -ENOENT && tutti_gossip_look(g, &info) == 0 && info.peers == 0);
+	CHECK(tutti_gossip_publish(g, 1) == 0 && tutti_gossip_mix(g, 1, &last_result[0]) == 0 && last_result[0].peer == -1);
+	CHECK(tutti_gossip_add_peer(g, other) == 0 && tutti_gossip_score(g, other) == 1000);
+	CHECK(tutti_gossip_add_peer(g, "2") == -ENOENT && tutti_gossip_add_peer(g, "nobody") == -ENOENT);
+	CHECK(tutti_gossip_add_peer(g, tutti_rank(job) ? "1" : "0") == -EINVAL);
+	meet(job);
+	tutti_gossip_close(g);
+}
+
+static void test_names(void) { CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .program = name_peers }), 0); }
 
 static CU_TestInfo tests[] = {
 	{ "pairs", test_pairs },
@@ -371,7 +457,10 @@ static CU_TestInfo tests[] = {
 	{ "torn reads", test_torn },
 	{ "push-sum keeps the mean", test_push_sum },
 	{ "one is killed", test_killed },
-	{ "one is stopped, and comes again", test_stopped },
+	{ "one is stopped", test_stopped },
+	{ "one leaves and comes again", test_again },
+	{ "the config file", test_config },
+	{ "peers by name", test_names },
 	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "gossip", NULL, NULL, NULL, NULL, tests }, CU_SUITE_INFO_NULL };
