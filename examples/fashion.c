@@ -113,8 +113,9 @@ static enum status begin_allreduce(struct training *t)
 	return tutti_broadcast(t->job, t->net.values, t->net.parameters * sizeof(float), 0, NULL) ? lost() : OK;
 }
 
-static const struct algorithm fashion_allreduce = { "allreduce", begin_allreduce, step_allreduce, NULL, NULL };
-static const struct algorithm *const algorithms[] = { &fashion_allreduce, &fashion_ps };
+static const struct algorithm fashion_allreduce = { "allreduce", begin_allreduce, step_allreduce, NULL, NULL, NULL };
+static const struct algorithm *const algorithms[] = { &fashion_allreduce, &fashion_ps, &fashion_ea, &fashion_easgd,
+	                                              &fashion_asgd, &fashion_diloco, &fashion_gossip, &fashion_alone };
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
 
 static const char *algorithm_names(void)
@@ -152,6 +153,14 @@ static enum status read_data(struct training *t)
 /* Where the part of rank r starts when count things are split. */
 static int part(const struct training *t, int count, int r) { return (int)((int64_t)count * r / t->ranks); }
 
+/* Rank 0 lacks the first classes, rank 1 those behind them, and so on in a circle. */
+static int is_lacking(const struct training *t, int class)
+{
+	int first = t->rank * t->options.lack % CLASSES;
+
+	return (class - first + CLASSES) % CLASSES < t->options.lack;
+}
+
 static enum status build(struct training *t)
 {
 	int batch = t->options.batch < t->train.count ? t->options.batch : t->train.count;
@@ -175,7 +184,10 @@ static enum status build(struct training *t)
 	if (s)
 		return s;
 	for (int i = 0; i < t->train.count; i++)
-		t->order[i] = i;
+		if (!is_lacking(t, t->train.labels[i]))
+			t->order[t->samples++] = i;
+	if (!t->samples)
+		return complain(FAILED, "rank %d has no samples: use a smaller --lack than %d", t->rank, t->options.lack);
 	t->net.values = memory;
 	t->net.gradients = t->net.values + t->net.parameters;
 	net_start(&t->net, &t->random);
@@ -184,11 +196,17 @@ static enum status build(struct training *t)
 
 static void shuffle(struct training *t) /* Fisher and Yates 1938 */
 {
-	for (int i = t->train.count - 1; i > 0; i--) {
+	for (int i = t->samples - 1; i > 0; i--) {
 		int j = (int)(draw(&t->random) % (uint64_t)(i + 1)), other = t->order[j];
 		t->order[j] = t->order[i];
 		t->order[i] = other;
 	}
+}
+
+/* Row i of my part of a batch. With --lack the ranks' data differ, and each goes through its own. */
+static int sample_at(const struct training *t, int from, int first, int i)
+{
+	return t->order[t->options.lack ? (from / t->ranks + i) % t->samples : from + first + i];
 }
 
 /* My part of step `step` of an epoch, to where the network reads it. */
@@ -201,7 +219,7 @@ static struct batch load(struct training *t, int epoch, int step)
 	b.rows = part(t, b.total, t->rank + 1) - first;
 	b.rate = t->options.rate * (1 - (epoch + (double)step / t->steps) / t->options.epochs);
 	for (int i = 0; i < b.rows; i++) {
-		int sample = t->order[from + first + i];
+		int sample = sample_at(t, from, first, i);
 		scale_pixels(&t->train, sample, t->net.input + (size_t)i * PIXELS);
 		t->labels[i] = t->train.labels[sample];
 	}
@@ -260,6 +278,8 @@ static enum status train_epoch(struct training *t, int epoch)
 		return LOST;
 	t->training += seconds_now() - from;
 	sums[POINTS] = test(t);
+	if (t->algorithm->part)
+		t->algorithm->part(t);
 	if (tutti_allreduce(t->job, sums, sums, POINTS + 1, TUTTI_F64, TUTTI_SUM, NULL))
 		return lost();
 	evaluate(t, sums, e);

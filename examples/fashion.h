@@ -12,7 +12,8 @@ double seconds_now(void);
 /* fashion_options.c */
 struct options {
 	const char *algorithm, *data, *plot;
-	int epochs, batch, staleness, json, help; /* staleness -1: any */
+	int epochs, batch, lack, every, staleness, json, help; /* staleness -1: any; every 0: as the algorithm has it */
+	double alpha; /* NaN: by the number of ranks */
 	double rate, momentum;
 	uint64_t seed;
 };
@@ -83,7 +84,8 @@ struct training {
 	struct net net;
 	tutti_op op[LAYERS];       /* what is under way for each layer */
 	tutti_table *table[LAYERS]; /* where the servers have them; NULL: without servers */
-	int *order;      /* the training samples, shuffled */
+	int *order;      /* the training samples that are for this rank, shuffled */
+	int samples;     /* how many these are */
 	uint8_t *labels; /* of my part of the batch */
 	uint64_t random;
 	double training, waiting; /* seconds so far; waiting: of those, in calls of the library */
@@ -93,7 +95,7 @@ struct training {
 
 struct batch {
 	int rows, total; /* mine, of all ranks */
-	double rate, loss;
+	double rate, loss; /* loss: the sum over my rows */
 };
 
 /* From equal first values on all ranks, and from my part of each batch, in net.input and labels, to new values. */
@@ -101,7 +103,9 @@ struct algorithm {
 	const char *name;
 	enum status (*begin)(struct training *);                /* net.values are set on rank 0 */
 	enum status (*step)(struct training *, struct batch *);
-	enum status (*meet)(struct training *);                 /* all ranks have the same values then. NULL: they always do */
+	enum status (*meet)(struct training *);                 /* all ranks have the same values then, for the test. NULL:
+	                                                         * they always do */
+	void (*part)(struct training *);                        /* after the test: each has its own again. NULL: it has */
 	void (*end)(struct training *);                         /* NULL: nothing is left */
 };
 enum status lost(void); /* an error of the library's: every rank may have another one to tell */
@@ -109,4 +113,7 @@ enum status give_up(struct training *, int first, int last); /* after one: what 
 
 /* fashion_ps.c: with parameter servers */
 extern const struct algorithm fashion_ps;
+
+/* fashion_average.c: each rank takes steps of its own, and the models are averaged now and then */
+extern const struct algorithm fashion_alone, fashion_ea, fashion_easgd, fashion_asgd, fashion_diloco, fashion_gossip;
 #endif

@@ -1,13 +1,17 @@
 /* fashion_options.c - the command line */
 #include "fashion.h"
 #include "options.h"
+#include <math.h>
 #include <stdio.h>
 
 #define AT(member) offsetof(struct options, member)
 
 static const struct option known[] = {
-	{ "algorithm", "NAME", TEXT, AT(algorithm), 0, 0, "how the ranks keep their models together (allreduce; ps: parameter servers)" },
+	{ "algorithm", "NAME", TEXT, AT(algorithm), 0, 0, "how the ranks keep their models together, see below (allreduce)" },
 	{ "staleness", "N", WHOLE, AT(staleness), 0, 10000, "ps: how many steps a rank may be ahead of the slowest (any number)" },
+	{ "every", "N", WHOLE, AT(every), 1, 100000, "ea, easgd, asgd, diloco: steps between two exchanges (10; diloco 20)" },
+	{ "alpha", "X", REAL, AT(alpha), 0, 1, "ea, easgd: how far an exchange moves a model (0.9 / ranks)" },
+	{ "lack", "N", WHOLE, AT(lack), 0, 9, "classes that each rank's part of the data lacks, others on each rank (0)" },
 	{ "epochs", "N", WHOLE, AT(epochs), 1, 10000, "passes over the training set (10)" },
 	{ "batch", "N", WHOLE, AT(batch), 1, 60000, "samples per step, of all ranks together (128)" },
 	{ "rate", "X", REAL, AT(rate), 0, 1000, "learning rate, falling to 0 in a straight line (0.04)" },
@@ -21,7 +25,7 @@ static const struct option known[] = {
 };
 
 static const struct options defaults = {
-	.algorithm = "allreduce", .staleness = -1, .data = "/usr/share/datasets/fashion-mnist", .plot = "fashion.png",
+	.algorithm = "allreduce", .staleness = -1, .alpha = NAN, .data = "/usr/share/datasets/fashion-mnist", .plot = "fashion.png",
 	.epochs = 10, .batch = 128, .rate = 0.04, .momentum = 0.9, .seed = 1,
 };
 
@@ -31,6 +35,14 @@ void show_help(const char *algorithms)
 	     "  tutti run -n 4 fashion [OPTION...]     or alone: fashion [OPTION...]");
 	options_show(known);
 	printf("Algorithms: %s.\n"
+	       "  allreduce  gradients are summed over all ranks, each step\n"
+	       "  ps         parameter servers: gradients are pushed, values pulled, each step\n"
+	       "  ea         elastic averaging, all ranks at once (AllReduceEA)\n"
+	       "  easgd      elastic averaging with a center on servers, each rank when it likes\n"
+	       "  asgd       a center on servers takes what each rank has learned since\n"
+	       "  diloco     an outer optimizer takes the mean of what all have learned since\n"
+	       "  gossip     each rank averages with another one, each step\n"
+	       "  alone      nobody talks: what each rank learns by itself, for comparison\n"
 	       "JSON keys: epoch, loss (the epoch's mean, in training), accuracy (of the test set, 0 to 1), seconds (this epoch).\n",
 	       algorithms);
 }

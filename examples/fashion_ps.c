@@ -86,4 +86,4 @@ static void end(struct training *t)
 		tutti_table_close(t->table[i]);
 }
 
-const struct algorithm fashion_ps = { "ps", begin, step, meet, end };
+const struct algorithm fashion_ps = { "ps", begin, step, meet, NULL, end };
