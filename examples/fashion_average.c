@@ -105,11 +105,19 @@ static enum status begin_easgd(struct training *t)
 	return begin_center(t, tutti_center_easgd(every(t, 10), t->options.alpha));
 }
 
-static enum status begin_asgd(struct training *t) { return begin_center(t, tutti_center_asgd(every(t, 10))); }
+static enum status begin_asgd(struct training *t) { return begin_center(t, tutti_center_asgd(every(t, 2))); }
 
 static enum status begin_diloco(struct training *t)
 {
 	return begin_center(t, tutti_center_outer(every(t, 20), NAN, NAN));
+}
+
+/* The center gets what all ranks have learned, each of them the whole: together they would go too far. */
+static enum status step_asgd(struct training *t, struct batch *b)
+{
+	b->rate /= t->ranks;
+	step_alone(t, b);
+	return timed(t, seconds_now(), tutti_center_step(center));
 }
 
 static enum status step_center(struct training *t, struct batch *b)
@@ -178,6 +186,6 @@ static void end_gossip(struct training *t)
 const struct algorithm fashion_alone = { "alone", begin, step_without, NULL, NULL, NULL };
 const struct algorithm fashion_ea = { "ea", begin_ea, step_ea, meet_ea, part, end_ea };
 const struct algorithm fashion_easgd = { "easgd", begin_easgd, step_center, meet_center, part, end_center };
-const struct algorithm fashion_asgd = { "asgd", begin_asgd, step_center, meet_center, part, end_center };
+const struct algorithm fashion_asgd = { "asgd", begin_asgd, step_asgd, meet_center, part, end_center };
 const struct algorithm fashion_diloco = { "diloco", begin_diloco, step_center, meet_center, part, end_center };
 const struct algorithm fashion_gossip = { "gossip", begin_gossip, step_gossip, meet_gossip, part, end_gossip };
