@@ -2812,7 +2812,7 @@ struct town {
 	char addr[3][96];
 	bool ready[3];
 	uint64_t trace; /* of all that happened, with its time */
-	int downs[3], notified, refused;
+	int downs[3], notified, refused, healed;
 	uint64_t woke;
 };
 
@@ -2942,8 +2942,17 @@ static void cut_program(int rank, void *arg)
 		connect_side(s, a, t->addr[1 - rank]);
 		UNTIL(count(s, DOWN, a) == 2);
 		CHECK(nth(s, DOWN, a, 1)->value == -EHOSTUNREACH);
-		connect_side(s, a, t->addr[2]); /* the others are as near as ever */
+		int downs = ++t->healed; /* of both ends, before anyone heals it */
+		while (t->healed < 2)
+			tt_sim_sleep(1000);
+		if (downs == 2)
+			tt_sim_heal(1, 0, 0);
+		tt_sim_sleep(1000);
+		if (rank == 0)
+			connect_side(s, a, t->addr[1]);
 		UNTIL(count(s, UP, a) == 2);
+		connect_side(s, a, t->addr[2]); /* the others are as near as ever */
+		UNTIL(count(s, UP, a) == 3);
 		t->refused++;
 		send_bytes(a, a->local, 1);
 		UNTIL(ended(s));

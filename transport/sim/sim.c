@@ -1,6 +1,7 @@
 /* sim.c - the transport of a simulated world: the contract's strictest reader
  *
- * From the world's seed come the latency and bandwidth of each link, and every freedom that transport.h grants.
+ * From the world's seed come the latency and bandwidth of each link, and every freedom that transport.h grants. A config
+ * may have its own latency, bandwidth and loss instead: then each rank has one link to all others.
  *
  *   post -> under way: pieces land, the word is added, the message leaves -> acknowledged -> done, by progress
  *                    |                                    (LAZY: when the target sleeps)
@@ -9,6 +10,7 @@
 #include "transport/sim/sim.h"
 #include "transport/breaks.h"
 #include "transport/flight.h"
+#include "transport/frame.h"
 #include "transport/sim/sim_private.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,6 +95,8 @@ struct flight { /* one op */
 	size_t cut[PIECES + 1];
 	uint8_t order[PIECES];
 	uint8_t pieces, landed;
+	bool entered;  /* the link at the far end, with bandwidth */
+	uint64_t last; /* when that is done with the op's last byte */
 	int err;
 	struct flight *free;
 };
@@ -103,7 +107,7 @@ struct parcel { /* a message or a notify */
 	struct flight *flight; /* the PUT that it announces, until the PUT has landed */
 	struct tt_sim_event event;
 	uint64_t number;
-	bool arrived, message;
+	bool entered, arrived, message; /* entered: the link at the far end, with bandwidth */
 	uint32_t value;
 	size_t len;
 	char *bytes;
@@ -129,17 +133,59 @@ static void queue_work(struct tt_sim_world *w, struct net *net, struct tt_sim_wo
 	tt_sim_rouse_watchers(w, net->rank);
 }
 
+/* A lost message is sent again behind a timeout, which doubles each time (RFC 6298). */
+static uint64_t lose(struct tt_sim_world *w)
+{
+	const double one = 1 << 30;
+	uint64_t late = 0, timeout = w->config->retransmit_ns ? w->config->retransmit_ns : 200 * TT_MS;
+
+	for (; w->config->loss > 0 && (double)tt_sim_below(w, (uint64_t)one) < w->config->loss * one; timeout *= 2)
+		late += timeout;
+	return late;
+}
+
 /* The time of one transfer in one direction. */
 static uint64_t travel(struct tt_sim_world *w, struct peer *p)
 {
-	uint64_t ns = p->latency + tt_sim_below(w, p->latency);
+	bool like_real = w->config->latency_ns;
+	uint64_t ns = like_real ? p->latency : p->latency + tt_sim_below(w, p->latency);
 	unsigned slow = net_of(p)->rank->slow;
 
 	if (p->other && net_of(p->other)->rank->slow > slow)
 		slow = net_of(p->other)->rank->slow;
-	if (tt_sim_one_in(w, 16))
+	if (!like_real && tt_sim_one_in(w, 16))
 		ns += tt_sim_below(w, 20 * p->latency);
-	return ns * slow;
+	return ns * slow + lose(w);
+}
+
+/* ---- with bandwidth: a rank's link, on which bytes queue ---- */
+
+static uint64_t carry(const struct tt_sim_world *w, const struct tt_sim_rank *r, size_t len)
+{
+	return w->config->bandwidth ? (uint64_t)((double)len * 1e9 / (double)w->config->bandwidth) * r->slow : 0;
+}
+
+/* When the link is done with `len` bytes that are there from `from` on. */
+static uint64_t occupy(const struct tt_sim_world *w, const struct tt_sim_rank *r, uint64_t *free, uint64_t from, size_t len)
+{
+	*free = tt_max(*free, from) + carry(w, r, len);
+	return *free;
+}
+
+/* When the first byte of what this end sends now begins its travel. */
+static uint64_t leave(struct tt_sim_world *w, struct peer *p, size_t len)
+{
+	struct tt_sim_rank *r = net_of(p)->rank;
+
+	return w->config->bandwidth ? occupy(w, r, &r->out_free, w->now, len) - carry(w, r, len) : w->now;
+}
+
+/* When this end has all bytes, the first of which comes at `from`. */
+static uint64_t enter(struct tt_sim_world *w, struct peer *p, uint64_t from, size_t len)
+{
+	struct tt_sim_rank *r = net_of(p)->rank;
+
+	return w->config->bandwidth ? occupy(w, r, &r->in_free, from, len) : from;
 }
 
 static struct peer *new_peer(struct tt_sim_world *w, struct net *net)
@@ -147,8 +193,8 @@ static struct peer *new_peer(struct tt_sim_world *w, struct net *net)
 	struct peer *p = tt_sim_make(sizeof *p);
 
 	p->base.net = &net->base;
-	p->latency = 1000 + tt_sim_below(w, 19000);
-	p->gap = 100 + tt_sim_below(w, 900);
+	p->latency = w->config->latency_ns ? w->config->latency_ns : 1000 + tt_sim_below(w, 19000);
+	p->gap = w->config->bandwidth ? 0 : 100 + tt_sim_below(w, 900);
 	p->one_sided = tt_sim_one_in(w, 2);
 	tt_list_init(&p->hello.node);
 	tt_list_init(&p->work.node);
@@ -284,8 +330,14 @@ static void ack_fired(struct tt_sim_world *w, struct tt_sim_event *e)
 
 static void acknowledge(struct tt_sim_world *w, struct flight *f)
 {
-	if (f->from->other)
-		tt_sim_schedule(w, &f->event, w->now + travel(w, f->from), ack_fired);
+	struct peer *p = f->from;
+
+	if (!p->other)
+		return;
+	uint64_t at = w->now + travel(w, p);
+	if (asks(f)) /* the answer's last byte has left by now */
+		at = enter(w, p, at - carry(w, net_of(p->other)->rank, f->op->len), f->op->len);
+	tt_sim_schedule(w, &f->event, at, ack_fired);
 }
 
 static void flush_lazy(struct tt_sim_world *w, struct net *net, const struct peer *only)
@@ -324,9 +376,15 @@ static void deliver_ready(struct tt_sim_world *w, struct peer *p)
 static void parcel_fired(struct tt_sim_world *w, struct tt_sim_event *e)
 {
 	struct parcel *c = tt_container_of(e, struct parcel, event);
+	struct peer *p = c->from;
 
+	if (w->config->bandwidth && !c->entered && p->other) {
+		c->entered = true;
+		tt_sim_schedule(w, &c->event, enter(w, p->other, w->now, TT_FRAME_SIZE + c->len), parcel_fired);
+		return;
+	}
 	c->arrived = true;
-	deliver_ready(w, c->from);
+	deliver_ready(w, p);
 }
 
 /* A message leaves with a copy of its bytes. A notify travels behind its data. */
@@ -349,7 +407,8 @@ static void send_parcel(struct tt_sim_world *w, struct flight *f, bool message)
 		f->parcel = c;
 	}
 	tt_list_append(&f->from->ordered, &c->node);
-	tt_sim_schedule(w, &c->event, w->now + travel(w, f->from) + op->len * f->from->gap / 1024, parcel_fired);
+	uint64_t at = leave(w, f->from, TT_FRAME_SIZE + c->len);
+	tt_sim_schedule(w, &c->event, at + travel(w, f->from) + op->len * f->from->gap / 1024, parcel_fired);
 }
 
 /* All work at the target is done, or has failed there. */
@@ -415,6 +474,11 @@ static void schedule_piece(struct tt_sim_world *w, struct flight *f)
 	struct peer *p = f->from;
 	uint64_t busy = f->op->len / f->pieces * p->gap / 1024 * net_of(p)->rank->slow;
 
+	if (w->config->bandwidth) { /* the pieces come as the link carries them */
+		uint64_t left = carry(w, net_of(p->other)->rank, f->op->len) / f->pieces;
+		tt_sim_schedule(w, &f->event, f->last - left * (uint64_t)(f->pieces - 1 - f->landed), piece_fired);
+		return;
+	}
 	tt_sim_schedule(w, &f->event, w->now + busy + tt_sim_below(w, p->latency / 2), piece_fired);
 }
 
@@ -465,6 +529,14 @@ static void piece_fired(struct tt_sim_world *w, struct tt_sim_event *e)
 
 	if (!p->other)
 		return;
+	if (w->config->bandwidth && !f->entered) {
+		f->entered = true;
+		f->last = asks(f) ? leave(w, p->other, TT_FRAME_SIZE + f->op->len) +
+		                            carry(w, net_of(p->other)->rank, f->op->len)
+		                  : enter(w, p->other, w->now, f->op->len);
+		schedule_piece(w, f);
+		return;
+	}
 	if (p->one_sided && f->op->kind != TT_ADD)
 		land_piece(w, f);
 	else
@@ -513,6 +585,7 @@ static void start_flight(struct tt_sim_world *w, struct flight *f)
 	struct peer *p = f->from;
 	struct tt_op *op = f->op;
 
+	w->counts.bytes += TT_FRAME_SIZE + op->len + (asks(f) ? TT_FRAME_SIZE : 0); /* a question has an answer */
 	if (op->kind == TT_SEND) {
 		send_parcel(w, f, true);
 		if (tt_broken(DONE_IN_POST))
@@ -531,9 +604,9 @@ static void start_flight(struct tt_sim_world *w, struct flight *f)
 		tt_list_append(&p->puts, &f->queue);
 	cut_pieces(w, f);
 	p->free_at = tt_max(p->free_at, w->now) + op->len * p->gap / 1024;
+	uint64_t out = tt_max(p->free_at - op->len * p->gap / 1024, leave(w, p, TT_FRAME_SIZE + (asks(f) ? 0 : op->len)));
 	uint64_t late = w->config->strict && op->kind == TT_GET && tt_sim_one_in(w, 4) ? 40 * p->latency : 0;
-	tt_sim_schedule(w, &f->event, p->free_at - op->len * p->gap / 1024 + travel(w, p) + tt_sim_below(w, late),
-	                piece_fired);
+	tt_sim_schedule(w, &f->event, out + travel(w, p) + tt_sim_below(w, late), piece_fired);
 	if ((tt_broken(DONE_EARLY) && op->kind == TT_PUT) || (tt_broken(GET_EARLY) && op->kind == TT_GET))
 		finish_early(w, f);
 }
@@ -774,7 +847,10 @@ static int list_devices(struct tt_device *out, int max)
 }
 
 /* Where ranks share hosts, the net stands for shared memory. Else, in half of the worlds, for an adapter. */
-static bool pins(const struct tt_sim_world *w) { return !w->config->hosts && w->config->seed % 2; }
+static bool pins(const struct tt_sim_world *w)
+{
+	return !w->config->hosts && !w->config->latency_ns && w->config->seed % 2;
+}
 
 static int open_net(const struct tt_net_config *config, struct tt_net **out)
 {
@@ -924,6 +1000,8 @@ static void *map_region(struct tt_peer *base, const struct tt_key *key, int anyt
 	void *at;
 
 	(void)anytime; /* no rank freezes in the middle of a store: that happens between two turns only */
+	if (w->config->latency_ns) /* other hosts */
+		return NULL;
 	if (!s || s->fd < 0 || key->len > s->len || (w->config->seed % 4 == 3 && tt_sim_one_in(w, 8)))
 		return NULL;
 	at = mmap(NULL, before + s->len, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, (off_t)(s->at - before));

@@ -12,6 +12,7 @@ struct tt_sim_counts { /* what a run took: the same on any machine */
 	uint64_t turns;  /* that fibers had */
 	uint64_t events; /* that have happened */
 	uint64_t ops;    /* that were posted: messages, puts, ... */
+	uint64_t bytes;  /* of ops, with their frames, but not of the peers' acknowledgements */
 };
 
 struct tt_sim_config {
@@ -20,11 +21,17 @@ struct tt_sim_config {
 	void (*program)(int rank, void *arg); /* each rank runs it, on a fiber of its own */
 	void *arg;
 	int silence_ms, timeout_ms;           /* TUTTI_SILENCE and TUTTI_TIMEOUT of the ranks; 0: the defaults */
+	const char *log;                      /* their TUTTI_LOG; NULL: the default */
 	/* a peer that uses a key which is not registered, or not any more, is ended, as a queue pair dies of it; and
 	 * many a GET comes long after the SENDs that were posted behind it. 0: its op gets -ESTALE */
 	int strict;
 	/* ranks are dealt out to so many hosts, one by one; 0: each has its own */
 	int hosts;
+	/* A network that is like a real one, instead of the seed's. Each may be 0: as the seed has it. */
+	uint64_t latency_ns;                  /* that every message takes */
+	uint64_t bandwidth;                   /* bytes a second of each rank's link, as many out as in: messages queue */
+	double loss;                          /* below 1: the chance that a message is lost; it comes behind a timeout */
+	uint64_t retransmit_ns;               /* that timeout, the second of one message twice that; 0: 200 ms, Linux' least */
 	uint64_t limit_ns;                    /* virtual time after which the run is given up; 0: an hour */
 	struct tt_sim_counts *counts;         /* filled in when the run ends; NULL: nobody asks */
 };
@@ -36,12 +43,17 @@ int tt_sim_run(const struct tt_sim_config *);
 int tt_sim_rank(void);                /* the rank of this fiber */
 void tt_sim_sleep(uint64_t ns);       /* computes for so long: this fiber does nothing else meanwhile */
 uint64_t tt_sim_chance(uint64_t n);   /* 0 .. n-1, from the world's seed */
+struct tt_sim_counts tt_sim_counted(void); /* so far */
 bool tt_sim_killed(int rank);
 /* Breaks the rank's links. Every wait of the rank's own fibers returns at once, so that its program ends. */
 void tt_sim_kill(int rank, uint64_t at);
+/* Starts the program of a killed rank anew, as a new process with the same rank would; not before the old one has ended.
+ * Nothing happens to a rank that is not killed by then. */
+void tt_sim_restart(int rank, uint64_t at);
 /* SIGSTOP: none of the rank's fibers runs for ns. What others put still lands. */
 void tt_sim_stop(int rank, uint64_t at, uint64_t ns);
-/* Breaks the link between the two for good. Both see down; connecting gives -EHOSTUNREACH. */
+/* Breaks the link between the two until it is healed. Both see down; connecting gives -EHOSTUNREACH. */
 void tt_sim_cut(int a, int b, uint64_t at);
+void tt_sim_heal(int a, int b, uint64_t at);
 void tt_sim_slow(int rank, unsigned factor); /* everything from and to this rank takes `factor` times as long */
 #endif

@@ -28,6 +28,7 @@ struct tt_sim_rank {
 	struct tt_sim_fiber *spinner;
 	int holding, held_max, nets_made;
 	uint64_t stopped_until, step;
+	uint64_t out_free, in_free;    /* when the two directions of its link are done with what is known of */
 	unsigned slow;
 	bool killed, gone;             /* gone: all its fibers have ended */
 	char text[12];

@@ -495,6 +495,7 @@ static const char *world_env(struct tt_world *base, const char *variable)
 		{ "TUTTI_LOCAL_SIZE", w->size_text }, { "TUTTI_BOOT", "sim:0" }, { "TUTTI_TRANSPORTS", "sim" },
 		{ "TUTTI_SILENCE", w->config->silence_ms ? w->silence_text : NULL },
 		{ "TUTTI_TIMEOUT", w->config->timeout_ms ? w->timeout_text : NULL },
+		{ "TUTTI_LOG", w->config->log },
 	};
 
 	for (size_t i = 0; i < TT_COUNT(known); i++)
@@ -633,6 +634,35 @@ static void cut_fired(struct tt_sim_world *w, struct tt_sim_event *e)
 	free(e);
 }
 
+static void heal_fired(struct tt_sim_world *w, struct tt_sim_event *e)
+{
+	const struct order *o = (struct order *)e;
+
+	for (int i = w->cut; i-- > 0;)
+		if ((w->cuts[i][0] == o->a && w->cuts[i][1] == o->b) || (w->cuts[i][0] == o->b && w->cuts[i][1] == o->a))
+			memcpy(w->cuts[i], w->cuts[--w->cut], sizeof *w->cuts);
+	free(e);
+}
+
+static void run_program(void *);
+
+static void restart_fired(struct tt_sim_world *w, struct tt_sim_event *e)
+{
+	struct tt_sim_rank *r = &w->ranks[((struct order *)e)->a];
+
+	if (r->killed && r->living) { /* it is still ending */
+		tt_sim_schedule(w, e, w->now + TT_MS, restart_fired);
+		return;
+	}
+	if (r->killed) {
+		r->killed = r->gone = false;
+		r->step = 0;
+		tt_list_init(&r->nets); /* those of the old life, which it may have left open */
+		tt_sim_need(start_fiber(w, r, run_program, r));
+	}
+	free(e);
+}
+
 int tt_sim_rank(void) { return tt_world && tt_sim_here()->current->rank ? tt_sim_here()->current->rank->number : -1; }
 
 void tt_sim_sleep(uint64_t ns)
@@ -658,6 +688,10 @@ uint64_t tt_sim_chance(uint64_t n) { return tt_sim_below(tt_sim_here(), n); }
 
 void tt_sim_kill(int rank, uint64_t at) { give_order(at, (struct order){ .a = rank }, kill_fired); }
 
+void tt_sim_restart(int rank, uint64_t at) { give_order(at, (struct order){ .a = rank }, restart_fired); }
+
+struct tt_sim_counts tt_sim_counted(void) { return tt_sim_here()->counts; }
+
 bool tt_sim_killed(int rank) { return tt_sim_here()->ranks[rank].killed; }
 
 void tt_sim_stop(int rank, uint64_t at, uint64_t ns)
@@ -666,6 +700,8 @@ void tt_sim_stop(int rank, uint64_t at, uint64_t ns)
 }
 
 void tt_sim_cut(int a, int b, uint64_t at) { give_order(at, (struct order){ .a = a, .b = b }, cut_fired); }
+
+void tt_sim_heal(int a, int b, uint64_t at) { give_order(at, (struct order){ .a = a, .b = b }, heal_fired); }
 
 void tt_sim_slow(int rank, unsigned factor) { tt_sim_here()->ranks[rank].slow = factor ? factor : 1; }
 
