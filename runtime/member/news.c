@@ -67,14 +67,16 @@ struct tt_member *tt_news_finger(struct tt_job *job, int i)
 	return NULL;
 }
 
-/* A finger replaces one that has gone, which may not have passed on all that it had heard. */
+/* A finger replaces one that has gone, which may not have passed on all that it had heard. What had gone before this
+ * rank joined late is news to nobody; without an epoch it would be taken for a life that has begun since. */
 static void feed(struct tt_member *to)
 {
 	struct tt_job *job = to->job;
+	bool late = tt_members(job)->late;
 
 	for (int i = 0; i < job->size; i++) {
 		const struct tt_member *gone = tt_member(job, i);
-		if (gone->state != TT_GONE || gone->untold)
+		if (gone->state != TT_GONE || gone->untold || (late && !gone->epoch))
 			continue;
 		tt_members(job)->tellings++;
 		tell(to, gone);
