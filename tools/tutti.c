@@ -10,49 +10,10 @@ static const struct tool {
 } tools[] = { /* dispatch and --help both come from here */
 	{ "run", tt_tool_run, "start a job's ranks on this host, pass their output on, and leave nothing behind" },
 	{ "perf", tt_tool_perf, "measure the operations, and beside them what bare sockets or bare memory do here" },
+	{ "sim", tt_tool_sim, "average a model on up to thousands of simulated ranks, in virtual time" },
 	{ "info", tt_tool_info,
 	  "what was built in, which transports work here, every setting; or a picture of this machine" },
 };
-
-int tt_tool_refuse(const char *tool, const char *fmt, ...)
-{
-	char text[1024];
-	va_list args;
-
-	va_start(args, fmt);
-	vsnprintf(text, sizeof text, fmt, args);
-	va_end(args);
-	fprintf(stderr, "tutti %s: %s\n", tool, text);
-	return TT_TOOL_REFUSED;
-}
-
-static const char *nearest_option(const char *word, const struct option *known)
-{
-	const char *names[32];
-	int n = 0;
-
-	for (; known[n].name && n < (int)TT_COUNT(names); n++)
-		names[n] = known[n].name;
-	return tt_nearest(word, names, n);
-}
-
-int tt_tool_bad_option(const char *tool, char **argv, const struct option *known, int said)
-{
-	const char *word = argv[optind - 1];
-	char name[64] = "";
-
-	if (said == ':')
-		return tt_tool_refuse(tool, "%s needs a value; see `tutti %s --help`", word, tool);
-	if (optopt && !strncmp(word, "--", 2))
-		return tt_tool_refuse(tool, "%.*s takes no value; see `tutti %s --help`", (int)strcspn(word, "="), word,
-		                      tool);
-	if (optopt)
-		return tt_tool_refuse(tool, "there is no option -%c; see `tutti %s --help`", optopt, tool);
-	strncpy(name, word + 2, tt_min(strcspn(word + 2, "="), sizeof name - 1));
-	const char *meant = nearest_option(name, known);
-	return tt_tool_refuse(tool, "there is no option --%s%s%s%s; see `tutti %s --help`", name,
-	                      meant ? " (did you mean --" : "", meant ? meant : "", meant ? "?)" : "", tool);
-}
 
 static int print_help(void)
 {

@@ -8,7 +8,6 @@
 
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
-#define SIZE_MOST 0x1p36 /* 64G */
 
 const struct tt_perf_test tt_perf_tests[] = {
 	{ "pingpong", "half a round trip of a put that notifies, answered by another", 8, 4 * MIB, false, false, false,
@@ -88,59 +87,14 @@ static const struct name *take_word(const char *option, const char *word, const 
 	return NULL;
 }
 
-/* Reads "8", "4K", "64M" or "1.5M", but not 0x10 or 1e3, from `len` characters. False: not a size. */
-static bool read_size(const char *text, size_t len, size_t *bytes)
-{
-	static const char units[] = "KMG";
-	const char *unit;
-	char word[32], *end;
-	double n;
-
-	if (!len || len >= sizeof word || strspn(text, "0123456789.") + 1 < len)
-		return false;
-	memcpy(word, text, len);
-	word[len] = 0;
-	n = strtod(word, &end);
-	if (*end && (unit = strchr(units, *end))) {
-		n *= (double)((size_t)1 << 10 * (unit - units + 1));
-		end++;
-	}
-	if (end == word || *end || !(n >= 1 && n <= SIZE_MOST))
-		return false;
-	*bytes = (size_t)n;
-	return n == (double)*bytes;
-}
-
 static int take_sizes(struct tt_perf_options *o, const char *text)
 {
 	const char *dots = strstr(text, ".."), *last = dots ? dots + 2 : text;
 
-	if (!read_size(text, dots ? (size_t)(dots - text) : strlen(text), &o->first) ||
-	    !read_size(last, strlen(last), &o->last) || o->last < o->first)
+	if (!tt_tool_read_size(text, dots ? (size_t)(dots - text) : strlen(text), &o->first) ||
+	    !tt_tool_read_size(last, strlen(last), &o->last) || o->last < o->first)
 		return tt_tool_refuse("perf", "--size %s: a size is a number of bytes like 8, 4K or 64M, at most 64G, "
 		                              "or a range like 8..64M", text);
-	return 0;
-}
-
-static int take_number(const char *option, const char *text, double least, double most, double *out)
-{
-	char *end;
-	double n = strtod(text, &end);
-
-	if (end == text || *end || !(n >= least && n <= most))
-		return tt_tool_refuse("perf", "%s %s: it is a number from %g to %g", option, text, least, most);
-	*out = n;
-	return 0;
-}
-
-static int take_whole(const char *option, const char *text, long least, long most, long *out)
-{
-	char *end;
-	long n = strtol(text, &end, 10);
-
-	if (end == text || *end || n < least || n > most)
-		return tt_tool_refuse("perf", "%s %s: it is a whole number from %ld to %ld", option, text, least, most);
-	*out = n;
 	return 0;
 }
 
@@ -270,18 +224,18 @@ static int take_option(struct tt_perf_options *o, struct seen *seen, int c, char
 	case 'n': seen->ranks = optarg; break;
 	case LONG_KERNEL: seen->kernel = optarg; break;
 	case LONG_INPUTS:
-		err = take_whole("--inputs", optarg, 2, TT_PERF_VECTORS - 1, &inputs);
+		err = tt_tool_take_whole("perf", "--inputs", optarg, 2, TT_PERF_VECTORS - 1, &inputs);
 		o->inputs = (int)inputs;
 		seen->inputs = true;
 		break;
 	case LONG_THREADS:
-		err = take_whole("--threads", optarg, 1, TT_PERF_THREADS, &threads);
+		err = tt_tool_take_whole("perf", "--threads", optarg, 1, TT_PERF_THREADS, &threads);
 		o->threads = (int)threads;
 		seen->threads = true;
 		break;
 	case 's': err = take_sizes(o, optarg); break;
-	case 'i': err = take_whole("--iters", optarg, 1, 1000000000, &o->iters); seen->iters = true; break;
-	case 'T': err = take_number("--time", optarg, 0.001, 3600, &o->seconds); seen->seconds = true; break;
+	case 'i': err = tt_tool_take_whole("perf", "--iters", optarg, 1, 1000000000, &o->iters); seen->iters = true; break;
+	case 'T': err = tt_tool_take_number("perf", "--time", optarg, 0.001, 3600, &o->seconds); seen->seconds = true; break;
 	case LONG_TYPE:
 		if (!(n = take_word("--type", optarg, types)))
 			return TT_TOOL_REFUSED;
@@ -393,7 +347,7 @@ static int check_together(struct tt_perf_options *o, const struct seen *seen)
 		return tt_tool_refuse("perf", "--inputs is for reduce");
 	if (seen->threads && strcmp(t->name, "update"))
 		return tt_tool_refuse("perf", "--threads is for update");
-	if (seen->ranks && (err = take_whole("-n", seen->ranks, t->local || t->table ? 1 : 2, TT_PERF_RANKS, &ranks)))
+	if (seen->ranks && (err = tt_tool_take_whole("perf", "-n", seen->ranks, t->local || t->table ? 1 : 2, TT_PERF_RANKS, &ranks)))
 		return err;
 	o->ranks = (int)ranks;
 	if (t->local && (err = check_local(o, seen, copies)))

@@ -2,9 +2,6 @@
 #include "tools/perf/perf.h"
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
-
-enum { BAR = 30 };
 
 /* Three significant digits, without an exponent. */
 static const char *three_digits(char *text, size_t room, double x)
@@ -158,15 +155,9 @@ void tt_perf_print_row(const struct tt_perf *p, const struct tt_perf_row *row)
 
 void tt_perf_show_progress(const struct tt_perf *p, double done)
 {
-	int full = (int)(done * BAR + 0.5);
-	char size[32];
+	char size[32], text[64];
 
-	if (!isatty(2))
-		return;
 	tt_perf_write_size(size, sizeof size, p->order.bytes);
-	if (done >= 1)
-		fprintf(stderr, "\r\33[K"); /* the row takes its place */
-	else
-		fprintf(stderr, "\r%s %s [%.*s%*s]\33[K", p->options.name, size, full, "##############################",
-		        BAR - full, "");
+	snprintf(text, sizeof text, "%s %s", p->options.name, size);
+	tt_tool_show_bar(text, done);
 }

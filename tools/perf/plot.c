@@ -1,12 +1,9 @@
 /* plot.c - size against time as a picture, by gnuplot: ours, the baseline, and another program's figures */
 #include "tools/perf/perf.h"
 #include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { POINTS_MAX = 1000 };
 
@@ -51,47 +48,21 @@ static int read_peer(const struct tt_perf_options *o, struct point *points)
 	return n;
 }
 
-/* Opens the file as for writing, without changing it. */
-static int can_write(const char *path)
-{
-	bool there = !access(path, F_OK);
-	int fd = open(path, O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
-
-	if (fd < 0)
-		return tt_tool_refuse("perf", "--plot %s: %s", path, strerror(errno));
-	close(fd);
-	if (!there)
-		unlink(path);
-	return 0;
-}
-
 int tt_perf_can_plot(const struct tt_perf_options *o)
 {
 	struct point points[POINTS_MAX];
 	int n;
 
-	if (!o->plot)
-		return 0;
-	if (system("command -v gnuplot > /dev/null 2>&1"))
-		return tt_tool_refuse("perf", "--plot needs gnuplot, which is missing (apt install gnuplot-nox)");
-	if (!o->peer)
-		return can_write(o->plot);
+	int status = o->plot ? tt_tool_can_plot("perf", o->plot) : 0;
+	if (status || !o->plot || !o->peer)
+		return status;
 	n = read_peer(o, points);
 	if (n < 0)
 		return tt_tool_refuse("perf", "--peer %s: %s", o->peer, strerror(errno));
 	if (!n)
 		return tt_tool_refuse("perf", "--peer %s: no line of it has \"bytes\" and \"p50_us\" for %s", o->peer,
 		                      o->name);
-	return can_write(o->plot);
-}
-
-/* In gnuplot's single quotes, where '' is a quote. */
-static void put_quoted(FILE *to, const char *text)
-{
-	fputc('\'', to);
-	for (; *text; text++)
-		fprintf(to, "%s%c", *text == '\'' ? "'" : "", *text);
-	fputc('\'', to);
+	return 0;
 }
 
 static void put_points(FILE *to, const struct point *points, int n)
@@ -108,10 +79,8 @@ static void put_plot(FILE *to, const struct tt_perf *p, const struct point *ours
 	struct point peer[POINTS_MAX];
 	int peers = o->peer ? read_peer(o, peer) : 0;
 
-	fprintf(to, "set terminal pngcairo size 900,600\nset output ");
-	put_quoted(to, o->plot);
 	fprintf(to,
-	        "\nset logscale x 2\nset logscale y\nset format x '%%.0b %%BB'\nset grid\nset key top left "
+	        "set logscale x 2\nset logscale y\nset format x '%%.0b %%BB'\nset grid\nset key top left "
 	        "noenhanced\nset xlabel 'size'\n"
 	        "set ylabel 'median time, microseconds'\nset title 'tutti perf %s, %s, %d ranks' noenhanced\n",
 	        o->name, p->transport, p->size);
@@ -120,7 +89,7 @@ static void put_plot(FILE *to, const struct tt_perf *p, const struct point *ours
 		fprintf(to, ", '-' with linespoints title 'baseline'");
 	if (peers > 0) {
 		fprintf(to, ", '-' with linespoints title ");
-		put_quoted(to, o->peer);
+		tt_tool_put_quoted(to, o->peer);
 	}
 	fprintf(to, "\n");
 	put_points(to, ours, count);
@@ -133,19 +102,13 @@ static void put_plot(FILE *to, const struct tt_perf *p, const struct point *ours
 int tt_perf_plot(const struct tt_perf *p, const struct tt_perf_row *rows, int count)
 {
 	struct point ours[POINTS_MAX], baseline[POINTS_MAX];
-	FILE *to;
+	FILE *to = tt_tool_plot_open(p->options.plot, 900, 600);
 
 	for (int i = 0; i < count; i++) {
 		ours[i] = (struct point){ (double)rows[i].bytes, rows[i].p50 };
 		baseline[i] = (struct point){ (double)rows[i].bytes, rows[i].baseline };
 	}
-	signal(SIGPIPE, SIG_IGN); /* if gnuplot ends early, its status says so */
-	to = popen("gnuplot", "w");
 	if (to)
 		put_plot(to, p, ours, baseline, count);
-	if (!to || pclose(to) || access(p->options.plot, R_OK)) {
-		tt_tool_refuse("perf", "gnuplot could not draw %s", p->options.plot);
-		return 1;
-	}
-	return 0;
+	return tt_tool_plot_close("perf", to, p->options.plot);
 }
