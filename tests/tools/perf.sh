@@ -62,6 +62,18 @@ test_tests() {
 	check "gets" has out '"test": "stream-get"'
 }
 
+test_gossip() {
+	perf gossip --size 4K..32K --iters 10 --json
+	rows baseline_us 4
+	perf gossip --size 1M --iters 10 --target compute --json
+	rows baseline_gb_per_s 1
+	perf gossip --transport shm --size 40..80 --iters 10 --json
+	rows baseline_us 2 shm "bare memory: an average "
+	perf gossip --size 6
+	check "status 2" is $status 2
+	check "whole numbers" has err "not a whole number of f32"
+}
+
 test_allreduce() {
 	perf allreduce --size 4K..512K --time 0.01 --json
 	rows baseline_us 8
@@ -164,7 +176,7 @@ test_tables() { # ours and the baseline are both checked against plain numbers b
 		done
 	done
 	for wire in tcp,'bare TCP ' shm,'bare memory: '; do
-		for call in push pull push-then-pull push-rows pull-rows; do
+		for call in push pull push-then-pull elastic push-rows pull-rows; do
 			perf table -n 4 --transport "${wire%,*}" --kernel $call --size 400K --iters 2 --json
 			table_rows 1 "${wire%,*}" "${wire#*,}"
 			check "named" has out "^{\"test\": \"table-$call\", .*\"type\": \"f32\""
@@ -177,7 +189,7 @@ test_tables() { # ours and the baseline are both checked against plain numbers b
 	done
 	perf table --size 4K --iters 2
 	check "a title" has out '^tutti perf table, 2 ranks, 1 worker and 1 server, f32;'
-	check "six calls" is "$(grep -c 'baseline: bare TCP' out)" 6
+	check "seven calls" is "$(grep -c 'baseline: bare TCP' out)" 7
 	for size in 4..256 1200000; do # one row, and less than one
 		perf table -n 4 --size $size --iters 2 --kernel push-rows --json
 		table_rows $([ $size = 4..256 ] && echo 7 || echo 1) tcp 'bare TCP '
@@ -289,7 +301,7 @@ test_refusals() {
 	refuses '--rule is for allreduce and reduce$' put --rule sum
 	refuses '--rule is for allreduce and reduce; an update rule is a --kernel$' update --rule sum
 	refuses '--kernel is for reduce, copy, update and table' put --kernel pair
-	refuses 'there is none of that name in table; there is push, pull, push-pull, push-then-pull, push-rows, pull-rows, pull-beside, snapshot$' table --kernel pul
+	refuses 'there is none of that name in table; there is push, pull, push-pull, push-then-pull, elastic, push-rows, pull-rows, pull-beside, snapshot$' table --kernel pul
 	for n in 1 5; do
 		refuses "-n $n: for table it is 2, 3 (two workers) or 4 (two of each)" table -n $n
 	done
@@ -382,4 +394,4 @@ test_bench() { # not how fast: that it measures and judges
 	check "status 2" is $status 2
 }
 
-run_tests "tests allreduce shared memory tables snapshots batches table launchers failure refusals plot bench" "$@"
+run_tests "tests gossip allreduce shared memory tables snapshots batches table launchers failure refusals plot bench" "$@"

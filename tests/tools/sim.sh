@@ -24,7 +24,8 @@ ran() { # how many rows at least
 	check "nothing on stderr" lines err 0
 	check "the columns" is "$(head -n 1 out)" time_s,round,consensus,mean_shift,staleness_ms,bytes,alive
 	check "rows" [ "$(wc -l < out)" -gt "$1" ]
-	check "numbers alone" is "$(tail -n +2 out | grep -vc '^[0-9.]*,[0-9.]*,[0-9.e+-]*,[0-9.e+-]*,[0-9.]*,[0-9]*,[0-9]*$')" 0
+	row='^[0-9.]*,[0-9.]*,[0-9.e+-]*,[0-9.e+-]*,[0-9.]*,[0-9]*,[0-9]*$'
+	check "numbers alone" is "$(tail -n +2 out | grep -vc "$row")" 0
 }
 refused() { # what it says
 	check "status 2" is $status 2

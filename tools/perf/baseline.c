@@ -275,6 +275,8 @@ static const char *shape_of(const struct tt_perf *p)
 	if (p->test->streams)
 		return p->test->ours == tt_perf_stream_gets ? "loop: one byte asks, the stream comes"
 		                                            : "loop: the stream, one byte back";
+	if (tt_perf_is_gossip(p))
+		return "round trip: one byte asks, the bytes come, and are averaged";
 	if (p->test->one_sided)
 		return p->test->ours == tt_perf_get ? "round trip: one byte asks, the bytes come"
 		                                    : "round trip: the bytes, one byte back";

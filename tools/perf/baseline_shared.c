@@ -281,6 +281,7 @@ int tt_perf_shared_ways(const struct tt_perf *p, struct tt_perf_way *ways)
 {
 	bool stores = p->test->collective && !p->options.brought; /* else it copies */
 	bool plain = p->test->table && (tt_perf_is_of_rows(p) || !(p->kernel->calls & TT_PERF_PULL));
+	plain |= tt_perf_is_gossip(p);
 	int n = plain || p->bytes < TT_COPY_FROM ? 1 : stores ? 2 : 1 + tt_copy_ways();
 
 	for (int i = 0; i < n; i++)
@@ -298,6 +299,8 @@ void tt_perf_word_shared(const struct tt_perf *p, const struct tt_perf_way *way,
 	else if (p->test->collective)
 		snprintf(text, room, "bare memory: each rank sums its slice of all vectors into all, stored %s",
 		         way->past ? "past the caches" : "as usual");
+	else if (tt_perf_is_gossip(p))
+		snprintf(text, room, "bare memory: an average out of the other rank's memory, in place");
 	else if (p->test->one_sided)
 		snprintf(text, room, "bare memory: %s; %s", p->test->streams ? "copies" : "one copy", how);
 	else if (p->bytes <= sizeof((struct tt_perf_part *)0)->letter)

@@ -192,8 +192,20 @@ static int check_rows(const struct tt_perf *p, size_t first, size_t end, const u
 	return err;
 }
 
+/* Of the numbers of ranks 0 and 1. */
+static int check_averaged(const struct tt_perf *p, tutti_type type, const void *at)
+{
+	double expected[3];
+
+	for (size_t i = 0; i < 3; i++)
+		expected[i] = (number_at(p, i, 0) + number_at(p, i, 1)) / 2.0;
+	return at ? check_vector(p->bytes, type, at, expected) : 1;
+}
+
 static int check_table(struct tt_perf *p)
 {
+	if (tt_perf_is_elastic(p)) /* of two workers one comes first, and nobody knows which */
+		return p->rank || tt_perf_workers(p) > 1 ? 0 : check_averaged(p, p->options.type, p->local);
 	bool baseline = p->order.baseline && !tt_perf_is_beside(p), serves = tt_perf_is_server(p);
 	bool pushes = p->kernel->calls & TT_PERF_PUSH;
 	bool here = baseline && pushes ? serves || (p->kernel->calls & TT_PERF_PULL && tt_perf_workers(p) == 1)
@@ -219,6 +231,8 @@ static int fill_table(struct tt_perf *p)
 
 	if (tt_perf_is_snapshot(p))
 		return 0; /* rank 2 has its own delta */
+	if (tt_perf_is_elastic(p))
+		return tt_perf_fill_center(p);
 	tt_perf_fill_numbers(p, p->options.type, delta_of(p), p->bytes, p->rank);
 	if (baseline && tt_perf_is_server(p) && !push)
 		tt_perf_fill_numbers(p, p->options.type, values_of(p), p->bytes, 0);
@@ -263,8 +277,13 @@ int tt_perf_fill(struct tt_perf *p)
 {
 	if (p->test->table)
 		return fill_table(p);
+	if (tt_perf_is_gossip(p) && !p->order.baseline)
+		return tt_perf_open_gossip(p);
 	if (p->test->local) {
 		fill_memory(p);
+	} else if (tt_perf_is_gossip(p)) {
+		tt_perf_fill_numbers(p, TUTTI_F32, tt_perf_open(p), p->bytes, p->rank);
+		tt_perf_fill_numbers(p, TUTTI_F32, tt_perf_local(p), p->bytes, p->rank);
 	} else if (p->test->collective) {
 		tt_perf_fill_numbers(p, p->options.type, tt_perf_local(p), p->bytes, p->rank);
 	} else {
@@ -294,6 +313,8 @@ int tt_perf_check(struct tt_perf *p)
 		return check_numbers(p);
 	if (p->rank > 1)
 		return 0;
+	if (tt_perf_is_gossip(p))
+		return p->rank ? 0 : check_averaged(p, TUTTI_F32, tt_perf_averaged(p));
 	if (!p->test->one_sided)
 		return check_bytes(p, tt_perf_open(p), 1 - p->rank, LOCAL);
 	if (gets)

@@ -100,6 +100,8 @@ static const struct tt_perf_kernel kernels[] = {
 	  .calls = TT_PERF_PUSH | TT_PERF_PULL | TT_PERF_AT_ONCE },
 	{ .test = "table", .name = "push-then-pull", .sentence = "one call after the other",
 	  .calls = TT_PERF_PUSH | TT_PERF_PULL },
+	{ .test = "table", .name = "elastic", .sentence = "a worker's exchange with a center; not for integers", .scaled = true,
+	  .calls = TT_PERF_PUSH | TT_PERF_PULL | TT_PERF_AT_ONCE | TT_PERF_CENTER },
 	{ .test = "table", .name = "push-rows", .sentence = "a push of a list of rows",
 	  .calls = TT_PERF_PUSH | TT_PERF_ROWS },
 	{ .test = "table", .name = "pull-rows", .sentence = "a pull of them", .calls = TT_PERF_PULL | TT_PERF_ROWS },

@@ -11,28 +11,30 @@
 
 const struct tt_perf_test tt_perf_tests[] = {
 	{ "pingpong", "half a round trip of a put that notifies, answered by another", 8, 4 * MIB, false, false, false,
-	  tt_perf_pingpong, tt_perf_raw_pingpong, tt_perf_shared_pingpong, false, false },
+	  tt_perf_pingpong, tt_perf_raw_pingpong, tt_perf_shared_pingpong, false, false, false },
 	{ "put", "a put, until its bytes are in the target's memory", 8, 4 * MIB, true, false, false,
-	  tt_perf_put, tt_perf_raw_put, tt_perf_shared_put, false, false },
+	  tt_perf_put, tt_perf_raw_put, tt_perf_shared_put, false, false, false },
 	{ "get", "a get, until its bytes are here", 8, 4 * MIB, true, false, false,
-	  tt_perf_get, tt_perf_raw_get, tt_perf_shared_get, false, false },
+	  tt_perf_get, tt_perf_raw_get, tt_perf_shared_get, false, false, false },
 	{ "stream", "many puts under way at once (with --get: gets)", 64 * KIB, 64 * MIB, true, false, true,
-	  tt_perf_stream_puts, tt_perf_raw_stream_puts, tt_perf_shared_stream_puts, false, false },
+	  tt_perf_stream_puts, tt_perf_raw_stream_puts, tt_perf_shared_stream_puts, false, false, false },
 	{ "allreduce", "an all-reduce over all ranks, in place", 4 * KIB, 64 * MIB, false, true, false,
-	  tt_perf_allreduce, tt_perf_raw_allreduce, tt_perf_shared_allreduce, false, false },
+	  tt_perf_allreduce, tt_perf_raw_allreduce, tt_perf_shared_allreduce, false, false, false },
 	{ "reduce", "the kernels that combine vectors, beside STREAM's loops", 256 * MIB, 256 * MIB, false, true, false,
-	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true, false },
+	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true, false, false },
 	{ "copy", "ways to copy memory, beside STREAM's loops", 256 * MIB, 256 * MIB, false, true, false,
-	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true, false },
+	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true, false, false },
 	{ "update", "a table's update rules, beside STREAM's loops", 256 * MIB, 256 * MIB, false, true, false,
-	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true, false },
+	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true, false, false },
 	{ "table", "pushes to and pulls from a table; even ranks are workers, odd ones servers", 4 * KIB, 64 * MIB,
-	  false, false, false, tt_perf_table, tt_perf_raw_table, tt_perf_shared_table, false, true },
+	  false, false, false, tt_perf_table, tt_perf_raw_table, tt_perf_shared_table, false, true, false },
+	{ "gossip", "a fetch of rank 1's published model of f32, averaged into rank 0's", 4 * KIB, 64 * MIB, true, false,
+	  false, tt_perf_gossip, tt_perf_raw_gossip, tt_perf_shared_gossip, false, false, true },
 	{ .name = NULL },
 };
 static const struct tt_perf_test gets = {
 	"stream", "", 64 * KIB, 64 * MIB, true, false, true, tt_perf_stream_gets, tt_perf_raw_stream_gets,
-	tt_perf_shared_stream_gets, false, false
+	tt_perf_shared_stream_gets, false, false, false
 };
 
 static const struct name {
@@ -312,6 +314,9 @@ static int check_table(struct tt_perf_options *o, const struct seen *seen)
 
 	if (err)
 		return err;
+	if (o->kernel && o->kernel->scaled && (o->type == TUTTI_I32 || o->type == TUTTI_I64))
+		return tt_tool_refuse("perf", "--type %s: %s computes with factors, and is for f32, f64, f16 and bf16",
+		                      o->type_name, o->kernel->name);
 	if (o->ranks == 1 || o->ranks > TT_PERF_TABLE_RANKS)
 		return tt_tool_refuse("perf", "-n %d: for table it is 2, 3 (two workers) or 4 (two of each)", o->ranks);
 	if (o->ranks && o->ranks < 3 && o->kernel && o->kernel->calls & TT_PERF_BESIDE)
@@ -347,7 +352,8 @@ static int check_together(struct tt_perf_options *o, const struct seen *seen)
 		return tt_tool_refuse("perf", "--inputs is for reduce");
 	if (seen->threads && strcmp(t->name, "update"))
 		return tt_tool_refuse("perf", "--threads is for update");
-	if (seen->ranks && (err = tt_tool_take_whole("perf", "-n", seen->ranks, t->local || t->table ? 1 : 2, TT_PERF_RANKS, &ranks)))
+	if (seen->ranks && (err = tt_tool_take_whole("perf", "-n", seen->ranks, t->local || t->table ? 1 : 2,
+	                                             TT_PERF_RANKS, &ranks)))
 		return err;
 	o->ranks = (int)ranks;
 	if (t->local && (err = check_local(o, seen, copies)))
@@ -369,7 +375,7 @@ static int check_together(struct tt_perf_options *o, const struct seen *seen)
 		o->first = t->first;
 		o->last = t->last;
 	}
-	if ((t->collective || t->table) && (o->first % element || o->last % element))
+	if ((t->collective || t->table || t->gossips) && (o->first % element || o->last % element))
 		return tt_tool_refuse("perf", "--size: %zu bytes are not a whole number of %s, which has %zu",
 		                      o->first % element ? o->first : o->last, o->type_name, element);
 	o->name = t->name;
@@ -396,7 +402,7 @@ int tt_perf_read_options(int argc, char **argv, struct tt_perf_options *o)
 	}
 	if (optind >= argc)
 		return tt_tool_refuse("perf", "a test is missing: pingpong, put, get, stream, allreduce, reduce, copy, "
-		                              "update or table; see `tutti perf --help`");
+		                              "update, table or gossip; see `tutti perf --help`");
 	if ((err = take_test(o, argv[optind])))
 		return err;
 	if (optind + 1 < argc)

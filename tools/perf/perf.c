@@ -498,6 +498,7 @@ static void close_rank(struct tt_perf *p)
 	tt_perf_close_shared(p);
 	tt_perf_close_memory(p);
 	tt_perf_close_table(p);
+	tt_perf_close_gossip(p);
 	tutti_window_close(p->window);
 	for (int side = 0; side < 2; side++)
 		free(p->samples[side].at);

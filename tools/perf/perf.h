@@ -7,6 +7,7 @@
  *   baseline*.c   the same shapes over bare sockets, between the same ranks and in the same buffers;
  *                 baseline_shared.c: in bare memory, for the shared-memory transport
  *   table.c    a table's pushes and pulls; rows.c: of rows; beside.c: beside another worker's pushes
+ *   average.c  gossip; exchanges with a center
  *   memory.c   kernels in each rank's own memory; update.c: update rules; stream.c: their baseline
  *   explain.c  the output of --explain
  *   output.c   the table, the JSON lines, the progress bar; plot.c: the picture */
@@ -44,6 +45,7 @@ struct tt_perf_test {
 	int (*shared)(struct tt_perf *); /* ... in bare memory; NULL: local */
 	bool local;                   /* a kernel in each rank's own memory; one rank is enough */
 	bool table;                   /* the ranks are workers and servers of a table; a kernel is a call */
+	bool gossips;                 /* rank 0 averages rank 1's model into its own */
 };
 
 enum {
@@ -52,6 +54,7 @@ enum {
 	TT_PERF_BESIDE = 8,    /* while another worker pushes */
 	TT_PERF_SNAPSHOT = 16, /* instead of a pull, which is the baseline */
 	TT_PERF_ROWS = 32,     /* of a list of rows */
+	TT_PERF_CENTER = 64,   /* a worker's exchange with a center, beside a push and pull in one call */
 };
 
 struct tt_perf_kernel {
@@ -160,6 +163,8 @@ struct tt_perf {
 	struct tt_perf_writer *writer; /* ... and rank 2's figures */
 	tutti_window *window;
 	tutti_table *table, *others;  /* others: the table of the other worker's pushes; NULL: the same */
+	tutti_gossip *gossip;
+	tutti_center *center;
 	void *heap;                   /* the other worker's delta */
 	struct tt_perf_beside beside;
 	uint64_t *rows;               /* the list, in ascending order ... */
@@ -241,6 +246,20 @@ int tt_perf_open_writer(struct tt_perf *, tutti_table_config *); /* rank 2's del
 void tt_perf_close_writer(struct tt_perf *);
 int tt_perf_beside(struct tt_perf *);
 int tt_perf_end_writer(struct tt_perf *);       /* rank 0 tells rank 2 to stop */
+
+/* average.c */
+bool tt_perf_is_elastic(const struct tt_perf *); /* an exchange with a center, and not its baseline */
+int tt_perf_open_center(struct tt_perf *, const tutti_table_config *); /* with these servers */
+void tt_perf_close_center(struct tt_perf *);
+int tt_perf_fill_center(struct tt_perf *);
+int tt_perf_exchange(struct tt_perf *);
+static inline bool tt_perf_is_gossip(const struct tt_perf *p) { return p->test->gossips; }
+int tt_perf_open_gossip(struct tt_perf *);      /* at the begin of a row; closes the last row's */
+void tt_perf_close_gossip(struct tt_perf *);
+int tt_perf_gossip(struct tt_perf *);
+const void *tt_perf_averaged(const struct tt_perf *);
+int tt_perf_raw_gossip(struct tt_perf *);
+int tt_perf_shared_gossip(struct tt_perf *);
 
 /* memory.c */
 const struct tt_perf_kernel *tt_perf_kernel_of(const char *test, int i); /* the i-th; NULL: none */

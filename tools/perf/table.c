@@ -27,6 +27,8 @@ int tt_perf_open_table(struct tt_perf *p)
 	tt_perf_publish(p, &c);
 	if ((err = tt_perf_list_rows(p, &c)))
 		return err;
+	if (p->kernel->calls & TT_PERF_CENTER)
+		return (err = tutti_barrier(p->job, NULL)) ? err : tt_perf_open_center(p, &c);
 	snprintf(name, sizeof name, "perf table %llu", (unsigned long long)p->order.serial);
 	if ((err = tutti_barrier(p->job, NULL)) || (err = tutti_table_open(p->job, name, &c, &p->table)))
 		return err;
@@ -36,6 +38,7 @@ int tt_perf_open_table(struct tt_perf *p)
 void tt_perf_close_table(struct tt_perf *p)
 {
 	tutti_table_close(p->table);
+	tt_perf_close_center(p);
 	free(p->rows);
 	p->rows = NULL;
 	p->table = NULL;
@@ -72,6 +75,8 @@ int tt_perf_table(struct tt_perf *p)
 		return 0; /* a server serves while it waits in a call for the others */
 	if (calls & TT_PERF_ROWS)
 		return tt_perf_call_rows(p);
+	if (calls & TT_PERF_CENTER)
+		return tt_perf_exchange(p);
 	if (calls & TT_PERF_AT_ONCE)
 		return tutti_table_push_pull(p->table, p->local, NULL, p->open, NULL);
 	if (calls & TT_PERF_PUSH)

@@ -1,7 +1,7 @@
 /* sim.c - `tutti sim`: the ranks of a simulated world, each of which computes for a while, then does the method's round
  *
- * A rank's step ends at a tick; the next step begins there, unless the round made the rank wait: that time comes on top.
- * So ranks that are equally fast, and do not wait, keep the same ticks: they mix what was published in the same round.
+ * A rank's step ends at a tick. The next step begins there, unless the round made the rank wait: that time comes on
+ * top. So ranks that are equally fast, and do not wait, keep the same ticks: they mix what was published in the same round.
  * Samples are taken between ticks. */
 #include "tools/sim/sim.h"
 #include "transport/sim/sim.h"

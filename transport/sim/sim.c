@@ -1,7 +1,7 @@
 /* sim.c - the transport of a simulated world: the contract's strictest reader
  *
- * From the world's seed come the latency and bandwidth of each link, and every freedom that transport.h grants. A config
- * may have its own latency, bandwidth and loss instead: then each rank has one link to all others.
+ * From the world's seed come the latency and bandwidth of each link, and every freedom that transport.h grants. A
+ * config may have its own latency, bandwidth and loss instead: then each rank has one link to all others.
  *
  *   post -> under way: pieces land, the word is added, the message leaves -> acknowledged -> done, by progress
  *                    |                                    (LAZY: when the target sleeps)
@@ -166,7 +166,8 @@ static uint64_t carry(const struct tt_sim_world *w, const struct tt_sim_rank *r,
 }
 
 /* When the link is done with `len` bytes that are there from `from` on. */
-static uint64_t occupy(const struct tt_sim_world *w, const struct tt_sim_rank *r, uint64_t *free, uint64_t from, size_t len)
+static uint64_t occupy(const struct tt_sim_world *w, const struct tt_sim_rank *r, uint64_t *free, uint64_t from,
+                       size_t len)
 {
 	*free = tt_max(*free, from) + carry(w, r, len);
 	return *free;

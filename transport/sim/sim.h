@@ -47,8 +47,8 @@ struct tt_sim_counts tt_sim_counted(void); /* so far */
 bool tt_sim_killed(int rank);
 /* Breaks the rank's links. Every wait of the rank's own fibers returns at once, so that its program ends. */
 void tt_sim_kill(int rank, uint64_t at);
-/* Starts the program of a killed rank anew, as a new process with the same rank would; not before the old one has ended.
- * Nothing happens to a rank that is not killed by then. */
+/* Starts the program of a killed rank anew, as a new process with the same rank would; not before the old one has
+ * ended. Nothing happens to a rank that is not killed by then. */
 void tt_sim_restart(int rank, uint64_t at);
 /* SIGSTOP: none of the rank's fibers runs for ns. What others put still lands. */
 void tt_sim_stop(int rank, uint64_t at, uint64_t ns);
