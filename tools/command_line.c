@@ -110,7 +110,8 @@ int tt_tool_take_time(const char *tool, const char *option, const char *text, ui
 	double n;
 
 	if (!read_units(text, units, factors, &n) || n < 1 || n > 3600e9)
-		return tt_tool_refuse(tool, "%s %s: it is a time like 50us, 10ms or 1.5s, at most an hour", option, text);
+		return tt_tool_refuse(tool, "%s %s: it is a time like 50us, 10ms or 1.5s, at most an hour", option,
+		                      text);
 	*ns = (uint64_t)n;
 	return 0;
 }

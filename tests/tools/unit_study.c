@@ -1,4 +1,5 @@
-/* unit_study.c - `tutti sim`: gossip on a static graph is a matrix, and converges as fast as the matrix says; ranks that die and come again; push-sum keeps the mean */
+/* unit_study.c - `tutti sim`: gossip on a static graph is a matrix, and converges as fast as the matrix says; ranks that
+ * die and come again; push-sum keeps the mean */
 #include "tests/harness/cunit_main.h"
 #include "tools/sim/sim.h"
 #include <math.h>
@@ -158,7 +159,8 @@ static void test_churn(void)
 		/* the last event is over by three quarters */
 		bool falls = s.rows[last].consensus < 0.1 * s.rows[last * 4 / 5].consensus;
 		if (!falls)
-			printf("seed %d: %g, then %g\n", (int)seed, s.rows[last * 4 / 5].consensus, s.rows[last].consensus);
+			printf("seed %d: %g, then %g\n", (int)seed, s.rows[last * 4 / 5].consensus,
+			       s.rows[last].consensus);
 		CU_ASSERT(falls);
 		tt_study_free(&s);
 	}

@@ -18,7 +18,8 @@ static struct run {
 #define HOLDS(condition) \
 	do { \
 		if (!(condition) && !now.failures++) \
-			printf("line %d: %s does not hold; seed %d; %s\n", __LINE__, #condition, (int)now.seed, tutti_why()); \
+			printf("line %d: %s does not hold; seed %d; %s\n", __LINE__, #condition, (int)now.seed, \
+			       tutti_why()); \
 	} while (0)
 
 static void run_rank(int rank, void *arg)

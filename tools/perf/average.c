@@ -1,4 +1,5 @@
-/* average.c - a center of `tutti perf table`; and `tutti perf gossip`: rank 0 fetches rank 1's published model of f32, and averages it into its own
+/* average.c - a center of `tutti perf table`; and `tutti perf gossip`: rank 0 fetches rank 1's published model of f32,
+ * and averages it into its own
  *
  * The library holds both models, so that nothing is copied. The baseline reads the same bytes into a buffer from a bare
  * socket, then averages; in bare memory it averages out of the other rank's memory, in place: 12 bytes an element. */

@@ -28,8 +28,8 @@ const struct tt_perf_test tt_perf_tests[] = {
 	  tt_perf_run_kernel, tt_perf_raw_stream, NULL, true, false, false },
 	{ "table", "pushes to and pulls from a table; even ranks are workers, odd ones servers", 4 * KIB, 64 * MIB,
 	  false, false, false, tt_perf_table, tt_perf_raw_table, tt_perf_shared_table, false, true, false },
-	{ "gossip", "a fetch of rank 1's published model of f32, averaged into rank 0's", 4 * KIB, 64 * MIB, true, false,
-	  false, tt_perf_gossip, tt_perf_raw_gossip, tt_perf_shared_gossip, false, false, true },
+	{ "gossip", "a fetch of rank 1's published model of f32, averaged into rank 0's", 4 * KIB, 64 * MIB, true,
+	  false, false, tt_perf_gossip, tt_perf_raw_gossip, tt_perf_shared_gossip, false, false, true },
 	{ .name = NULL },
 };
 static const struct tt_perf_test gets = {
@@ -236,8 +236,14 @@ static int take_option(struct tt_perf_options *o, struct seen *seen, int c, char
 		seen->threads = true;
 		break;
 	case 's': err = take_sizes(o, optarg); break;
-	case 'i': err = tt_tool_take_whole("perf", "--iters", optarg, 1, 1000000000, &o->iters); seen->iters = true; break;
-	case 'T': err = tt_tool_take_number("perf", "--time", optarg, 0.001, 3600, &o->seconds); seen->seconds = true; break;
+	case 'i':
+		err = tt_tool_take_whole("perf", "--iters", optarg, 1, 1000000000, &o->iters);
+		seen->iters = true;
+		break;
+	case 'T':
+		err = tt_tool_take_number("perf", "--time", optarg, 0.001, 3600, &o->seconds);
+		seen->seconds = true;
+		break;
 	case LONG_TYPE:
 		if (!(n = take_word("--type", optarg, types)))
 			return TT_TOOL_REFUSED;

@@ -182,10 +182,10 @@ static int round_gossip(struct tt_studied *me)
 static void close_gossip(struct tt_studied *me) { tutti_gossip_close(me->gossip); }
 
 const struct tt_sim_method tt_sim_methods[] = {
-	{ "gossip", "tutti_gossip: each round with one other rank, at each rank's own pace", false, true, open_gossip, publish,
-	  round_gossip, close_gossip },
-	{ "elastic", "tutti_center: each rank with a center, at its own pace", false, false, open_elastic, NULL, round_elastic,
-	  close_elastic },
+	{ "gossip", "tutti_gossip: each round with one other rank, at each rank's own pace", false, true, open_gossip,
+	  publish, round_gossip, close_gossip },
+	{ "elastic", "tutti_center: each rank with a center, at its own pace", false, false, open_elastic, NULL,
+	  round_elastic, close_elastic },
 	{ "allreduce", "tutti_allreduce: the mean of all ranks", true, false, open_allreduce, NULL, round_allreduce,
 	  close_allreduce },
 	{ .name = NULL },

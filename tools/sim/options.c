@@ -49,56 +49,51 @@ static const struct option known[] = {
 	 { "plot", required_argument, NULL, 'p' }, { "help", no_argument, NULL, 'h' }, { 0 },
 };
 
-static int refuse_word(const char *what, const char *word, const char *const *names, int n)
+/* The number of the word among the names, which end with NULL; -1 and a sentence: it is none of them. */
+static int find_word(const char *what, const char *word, const char *const *names)
 {
-	const char *meant = tt_nearest(word, names, n);
+	int n = 0;
 
-	return tt_tool_refuse("sim", "there is no %s %s%s%s%s; see `tutti sim --help`", what, word,
-	                      meant ? " (did you mean " : "", meant ? meant : "", meant ? "?)" : "");
+	for (; names[n]; n++)
+		if (!strcmp(names[n], word))
+			return n;
+	const char *meant = tt_nearest(word, names, n);
+	tt_tool_refuse("sim", "there is no %s %s%s%s%s; see `tutti sim --help`", what, word,
+	               meant ? " (did you mean " : "", meant ? meant : "", meant ? "?)" : "");
+	return -1;
 }
 
 static int take_method(struct tt_sim_options *o, const char *word)
 {
-	const char *names[8];
-	int n = 0;
+	const char *names[8] = { NULL };
 
-	for (; tt_sim_methods[n].name; n++) {
-		names[n] = tt_sim_methods[n].name;
-		if (!strcmp(names[n], word)) {
-			o->method = &tt_sim_methods[n];
-			return 0;
-		}
-	}
-	return refuse_word("method", word, names, n);
+	for (int i = 0; tt_sim_methods[i].name; i++)
+		names[i] = tt_sim_methods[i].name;
+	int found = find_word("method", word, names);
+	o->method = found < 0 ? NULL : &tt_sim_methods[found];
+	return found < 0 ? TT_TOOL_REFUSED : 0;
 }
 
 static int take_graph(struct tt_sim_options *o, const char *word)
 {
-	const char *names[8];
-	int n = 0;
+	const char *names[8] = { NULL };
 
-	for (; tt_sim_graphs[n].name; n++) {
-		names[n] = tt_sim_graphs[n].name;
-		if (!strcmp(names[n], word)) {
-			o->graph = &tt_sim_graphs[n];
-			return 0;
-		}
-	}
-	return refuse_word("graph", word, names, n);
+	for (int i = 0; tt_sim_graphs[i].name; i++)
+		names[i] = tt_sim_graphs[i].name;
+	int found = find_word("graph", word, names);
+	o->graph = found < 0 ? NULL : &tt_sim_graphs[found];
+	return found < 0 ? TT_TOOL_REFUSED : 0;
 }
 
 static int take_way(struct tt_sim_options *o, const char *word)
 {
 	static const char *const names[] = {
-		[TUTTI_GOSSIP_PULL] = "pull", [TUTTI_GOSSIP_PUSH] = "push", [TUTTI_GOSSIP_PUSH_SUM] = "push-sum"
+		[TUTTI_GOSSIP_PULL] = "pull", [TUTTI_GOSSIP_PUSH] = "push", [TUTTI_GOSSIP_PUSH_SUM] = "push-sum", NULL
 	};
+	int found = find_word("way", word, names);
 
-	for (int i = 0; i < (int)TT_COUNT(names); i++)
-		if (!strcmp(names[i], word)) {
-			o->way = (tutti_gossip_way)i;
-			return 0;
-		}
-	return refuse_word("way", word, names, TT_COUNT(names));
+	o->way = found < 0 ? TUTTI_GOSSIP_PULL : (tutti_gossip_way)found;
+	return found < 0 ? TT_TOOL_REFUSED : 0;
 }
 
 static int take_bytes(struct tt_sim_options *o, const char *text)

@@ -1,8 +1,8 @@
 /* sim.c - `tutti sim`: the ranks of a simulated world, each of which computes for a while, then does the method's round
  *
  * A rank's step ends at a tick. The next step begins there, unless the round made the rank wait: that time comes on
- * top. So ranks that are equally fast, and do not wait, keep the same ticks: they mix what was published in the same round.
- * Samples are taken between ticks. */
+ * top. So ranks that are equally fast, and do not wait, keep the same ticks: they mix what was published in the same
+ * round. Samples are taken between ticks. */
 #include "tools/sim/sim.h"
 #include "transport/sim/sim.h"
 #include <math.h>
@@ -147,8 +147,8 @@ static void plan_churn(struct tt_study *s)
 static void draw_ranks(struct tt_study *s, struct tt_random *random, int n, int spared, bool mortal)
 {
 	while (n > 0) {
-		struct tt_studied *r = &s->of[spared + (int)tt_random_below(random, (uint64_t)(s->options.ranks - spared))];
-		bool *it = mortal ? &r->mortal : &r->slow;
+		int i = spared + (int)tt_random_below(random, (uint64_t)(s->options.ranks - spared));
+		bool *it = mortal ? &s->of[i].mortal : &s->of[i].slow;
 		n -= !*it;
 		*it = true;
 	}
@@ -163,7 +163,8 @@ static void choose_ranks(struct tt_study *s)
 
 	tt_random_seed(&random, o->seed ^ 0x510);
 	draw_ranks(s, &random, slow, 1, false);
-	draw_ranks(s, &random, (int)tt_min((size_t)(o->churn * o->ranks + 0.5), (size_t)(o->ranks - spared)), spared, true);
+	draw_ranks(s, &random, (int)tt_min((size_t)(o->churn * o->ranks + 0.5), (size_t)(o->ranks - spared)), spared,
+	           true);
 	for (int i = 0; i < o->ranks; i++)
 		s->to_go += !s->of[i].slow && !s->of[i].mortal;
 }

@@ -15,8 +15,8 @@ struct tt_studied;
 struct tt_sim_method {
 	const char *name, *sentence;
 	bool together;                     /* all ranks do the same rounds; else each goes on at its own pace */
-	bool overlaps;                     /* it communicates during the step: a rank that is less than a tenth of a step
-	                                    * late is on time */
+	bool overlaps;                     /* it communicates during the step: a rank that is less than a tenth of a
+	                                    * step late is on time */
 	int (*open)(struct tt_studied *);  /* these: 0 or -errno */
 	int (*begin)(struct tt_studied *); /* when the first step begins; may be NULL */
 	int (*round)(struct tt_studied *);
@@ -46,7 +46,7 @@ struct tt_sim_options {
 struct tt_sim_row { /* at a moment */
 	double seconds;     /* since the first rounds began */
 	double round;       /* how many the ranks have done, on average */
-	double consensus;   /* the distance of a rank from the mean of all: root of the mean square, over all elements */
+	double consensus;   /* distance of the ranks from their mean: root of the mean square, over all elements */
 	double shift;       /* of the mean from the one at the start, likewise */
 	double staleness;   /* milliseconds from the publication of what was mixed to its mixing, on average */
 	uint64_t bytes;     /* that were sent since */

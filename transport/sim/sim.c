@@ -605,7 +605,8 @@ static void start_flight(struct tt_sim_world *w, struct flight *f)
 		tt_list_append(&p->puts, &f->queue);
 	cut_pieces(w, f);
 	p->free_at = tt_max(p->free_at, w->now) + op->len * p->gap / 1024;
-	uint64_t out = tt_max(p->free_at - op->len * p->gap / 1024, leave(w, p, TT_FRAME_SIZE + (asks(f) ? 0 : op->len)));
+	size_t sent = TT_FRAME_SIZE + (asks(f) ? 0 : op->len);
+	uint64_t out = tt_max(p->free_at - op->len * p->gap / 1024, leave(w, p, sent));
 	uint64_t late = w->config->strict && op->kind == TT_GET && tt_sim_one_in(w, 4) ? 40 * p->latency : 0;
 	tt_sim_schedule(w, &f->event, out + travel(w, p) + tt_sim_below(w, late), piece_fired);
 	if ((tt_broken(DONE_EARLY) && op->kind == TT_PUT) || (tt_broken(GET_EARLY) && op->kind == TT_GET))
@@ -728,7 +729,7 @@ static void run_peer(struct tt_sim_world *w, struct tt_sim_work *work)
 static bool is_cut(struct tt_sim_world *w, int a, int b)
 {
 	for (int i = 0; i < w->cut; i++)
-		if ((w->cuts[i][0] == a && w->cuts[i][1] == b) || (w->cuts[i][0] == b && w->cuts[i][1] == a))
+		if (tt_sim_is_cut(w, i, a, b))
 			return true;
 	return false;
 }

@@ -29,9 +29,9 @@ struct tt_sim_config {
 	int hosts;
 	/* A network that is like a real one, instead of the seed's. Each may be 0: as the seed has it. */
 	uint64_t latency_ns;                  /* that every message takes */
-	uint64_t bandwidth;                   /* bytes a second of each rank's link, as many out as in: messages queue */
-	double loss;                          /* below 1: the chance that a message is lost; it comes behind a timeout */
-	uint64_t retransmit_ns;               /* that timeout, the second of one message twice that; 0: 200 ms, Linux' least */
+	uint64_t bandwidth;                   /* bytes a second of each rank's link, out and in: messages queue */
+	double loss;                          /* below 1: the chance that a message is lost, and comes so much later: */
+	uint64_t retransmit_ns;               /* the second time twice that; 0: 200 ms, Linux' least */
 	uint64_t limit_ns;                    /* virtual time after which the run is given up; 0: an hour */
 	struct tt_sim_counts *counts;         /* filled in when the run ends; NULL: nobody asks */
 };

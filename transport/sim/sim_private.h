@@ -62,6 +62,11 @@ static inline uint64_t tt_sim_below(struct tt_sim_world *w, uint64_t n)
 
 static inline bool tt_sim_one_in(struct tt_sim_world *w, unsigned n) { return !tt_sim_below(w, n); }
 
+static inline bool tt_sim_is_cut(const struct tt_sim_world *w, int i, int a, int b) /* cut i is between these */
+{
+	return (w->cuts[i][0] == a && w->cuts[i][1] == b) || (w->cuts[i][0] == b && w->cuts[i][1] == a);
+}
+
 /* sim_world.c */
 _Noreturn void tt_sim_end(int err, const char *why); /* of the run, which has no true result */
 void *tt_sim_need(void *p); /* returns p; NULL ends the run: there is no memory */

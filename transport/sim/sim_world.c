@@ -639,7 +639,7 @@ static void heal_fired(struct tt_sim_world *w, struct tt_sim_event *e)
 	const struct order *o = (struct order *)e;
 
 	for (int i = w->cut; i-- > 0;)
-		if ((w->cuts[i][0] == o->a && w->cuts[i][1] == o->b) || (w->cuts[i][0] == o->b && w->cuts[i][1] == o->a))
+		if (tt_sim_is_cut(w, i, o->a, o->b))
 			memcpy(w->cuts[i], w->cuts[--w->cut], sizeof *w->cuts);
 	free(e);
 }
