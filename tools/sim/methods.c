@@ -114,12 +114,32 @@ static void close_elastic(struct tt_studied *me) { tutti_center_close(me->center
 
 /* ---- gossip: a rank publishes, computes, and mixes with what one peer had published ---- */
 
+enum { PERIOD_MOST = 64 };
+
 static int choose(void *arg)
 {
 	const struct tt_studied *me = arg;
 	const struct tt_sim_options *o = &me->study->options;
 
 	return o->graph->peer(me->rank, o->ranks, (int)me->publications);
+}
+
+static int publish(struct tt_studied *);
+
+/* Connections and keys are there when the first round begins: nobody waits for them then, and all keep the same beat.
+ * After a period the peers come in the same order again. */
+static int meet_peers(struct tt_studied *me)
+{
+	const struct tt_sim_options *o = &me->study->options;
+	int n = o->way == TUTTI_GOSSIP_PULL && o->graph->period ? o->graph->period(o->ranks) : 0, err;
+
+	if (!n || n > PERIOD_MOST || tutti_late(me->job))
+		return 0;
+	err = tutti_barrier(me->job, NULL);
+	for (int i = 0; i < n && !err; i++)
+		if (!(err = publish(me)))
+			err = tutti_gossip_mix(me->gossip, 1, NULL);
+	return err;
 }
 
 static int open_gossip(struct tt_studied *me)
@@ -135,7 +155,8 @@ static int open_gossip(struct tt_studied *me)
 	c.arg = me;
 	c.seed = o->seed + 1; /* 0 would be another one each time */
 	me->publications = 0;
-	return tutti_gossip_open(tutti_job(me->job), "sim", &model, 1, &c, &me->gossip);
+	int err = tutti_gossip_open(tutti_job(me->job), "sim", &model, 1, &c, &me->gossip);
+	return err ? err : meet_peers(me);
 }
 
 static int publish(struct tt_studied *me)
