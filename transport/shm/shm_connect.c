@@ -78,7 +78,7 @@ static int read_address(const struct tt_shm *net, const char *text, struct socka
 	                   (size_t)snprintf(a->sun_path + 1, sizeof a->sun_path - 1, "tutti-%016llx", name));
 	return where == net->reach
 	               ? 0
-	               : tt_fail(-EHOSTUNREACH, "it is on another host, or in another container, or another user's");
+	               : tt_fail(-EHOSTUNREACH, "its host, container or user is another one");
 }
 
 int tt_shm_take_name(struct tt_shm *net, const struct tt_net_config *c)
@@ -270,6 +270,7 @@ static bool know_process(struct tt_shm_peer *p)
 	p->pid_fd = p->mine ? -1 : (int)syscall(SYS_pidfd_open, p->pid, 0);
 	if (!p->mine && p->pid_fd < 0 && errno == ESRCH)
 		return false;
+	snprintf(p->base.addr, sizeof p->base.addr, "process %d of this host", (int)p->pid);
 	if (p->pid_fd >= 0) /* a child of the process may hold the socket open when the process has died */
 		epoll_ctl(p->net->base.fd, EPOLL_CTL_ADD, p->pid_fd, &event);
 	return true;
@@ -280,10 +281,9 @@ static bool reach_out(struct tt_shm_peer *p)
 	struct epoll_event event = { .events = EPOLLIN, .data.ptr = p };
 	struct sockaddr_un a;
 	socklen_t len;
-	char full[96], why[128];
+	char why[128];
 
-	snprintf(full, sizeof full, "shm:%.90s", p->base.addr);
-	if (read_address(p->net, full, &a, &len)) {
+	if (read_address(p->net, p->listens, &a, &len)) {
 		snprintf(why, sizeof why, "%s", tt_why());
 		return tt_shake_give_up(&p->shake, -EHOSTUNREACH, why);
 	}
@@ -325,13 +325,14 @@ int tt_shm_connect(struct tt_net *base, const char *addr, struct tt_peer **out)
 	struct tt_shm_peer *p = begin_peer(net, false);
 	if (!p)
 		return -ENOMEM;
-	snprintf(p->base.addr, sizeof p->base.addr, "%.90s", addr + 4);
+	snprintf(p->listens, sizeof p->listens, "%s", addr);
+	snprintf(p->base.addr, sizeof p->base.addr, "its shared memory");
 	p->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	bool scarce = p->fd >= 0 && tt_files_scarce(p->fd);
 	if (scarce || p->fd < 0 || make_strip(p)) {
 		err = scarce || errno == EMFILE || errno == ENFILE ? -EMFILE : -ENOMEM;
 		tt_shm_peer_free(p);
-		return tt_fail(err, "cannot make a connection to %s: no %s is left", addr,
+		return tt_fail(err, "cannot make a connection in shared memory: no %s is left",
 		               err == -EMFILE ? "file (ulimit -n)" : "memory");
 	}
 	reach_out(p);
@@ -357,7 +358,6 @@ static void greet(struct tt_door *door, int fd, const struct sockaddr *from)
 		tt_shake_refuse(&p->shake, "it is another user's process");
 		return;
 	}
-	snprintf(p->base.addr, sizeof p->base.addr, "process %d", (int)p->pid);
 	if (epoll_ctl(net->base.fd, EPOLL_CTL_ADD, fd, &event))
 		tt_shake_refuse(&p->shake, strerror(errno));
 }

@@ -138,6 +138,7 @@ struct tt_shm_peer {
 	struct tt_peer base;
 	struct tt_shm *net;
 	struct tt_shake shake;
+	char listens[96];              /* the address that is dialled: numbers, so sentences have base.addr */
 	bool mine;                     /* the other end is in this very process */
 	int fd, pid_fd, kick_fd;       /* socket; the process; the eventfd of its net */
 	pid_t pid;
