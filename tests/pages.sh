@@ -53,6 +53,7 @@ says() { # sentence, ranks, program, argument ...
 says '4 ranks: 1.5 2.5 3.5 4.5' 4 mean
 says 'layer 7: 15' 2 overlap
 says 'rank 0: 2.000 x + 1.000' 3 sgd
+says 'the center: 3.00 x -1.00' 3 elastic
 mkdir saves
 says '2 ranks: each weight is 100' 2 resume saves
 says '2 ranks: each weight is 200' 2 resume saves
