@@ -12,9 +12,10 @@
 
 /* ---- the average ---- */
 
+/* All of one side by a copy: 0 times an infinity would be a NaN. */
 static void blend(char *to, const char *own, const char *peer, double f, size_t bytes, tutti_type type, bool stream)
 {
-	if (f == 1 || type == TUTTI_I32 || type == TUTTI_I64)
+	if (f == 0 || f == 1 || type == TUTTI_I32 || type == TUTTI_I64)
 		memmove(to, f > 0.5 ? peer : own, bytes);
 	else
 		tt_blend_part(to, 1 - f, own, f, peer, bytes / tt_type_size(type), type, stream);

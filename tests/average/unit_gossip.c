@@ -99,6 +99,27 @@ static int run_all_wires(struct ranks run)
 static void test_pairs(void) { ON_ALL(.size = 2, .program = average_pairs); }
 static void test_held(void) { ON_ALL(.size = 2, .program = hold_model); }
 
+/* A peer that has diverged, and of which nothing is taken, spoils nothing. */
+static void take_nothing(tutti *job)
+{
+	double x = tutti_rank(job) ? NAN : 3;
+	tutti_tensor model = { &x, 1, TUTTI_F64 };
+	tutti_gossip *g = open_gossip(job, "none", &model, 1,
+	                              WITH(tutti_gossip_defaults(), it.method = TUTTI_GOSSIP_LOSS, it.timeout_ms = 20000));
+	tutti_gossip_result r;
+
+	meet(job);
+	CHECK(tutti_gossip_publish(g, tutti_rank(job)) == 0);
+	meet(job);
+	CHECK(tutti_gossip_mix(g, tutti_rank(job), &r) == 0 && r.peer == 1 - tutti_rank(job) && r.factor == tutti_rank(job));
+	CHECK(x == 3);
+	meet(job);
+	tutti_gossip_close(g);
+	meet(job);
+}
+
+static void test_nothing(void) { ON_ALL(.size = 2, .program = take_nothing); }
+
 /* ---- torn reads: all elements of a publication have its number ---- */
 
 static atomic_int torn_done;
@@ -457,6 +478,7 @@ static void test_names(void) { CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size =
 static CU_TestInfo tests[] = {
 	{ "pairs", test_pairs },
 	{ "a model that the library holds", test_held },
+	{ "nothing of a peer that has diverged", test_nothing },
 	{ "torn reads", test_torn },
 	{ "push-sum keeps the mean", test_push_sum },
 	{ "one is killed", test_killed },
