@@ -916,8 +916,8 @@ typedef struct tutti_gossip_config {
 	double value;             /* from 0 to 1; 0.5 */
 	double divergence_threshold; /* 0: none */
 	double fetch_probability; /* of a round to have a peer at all; 1 */
-	int buffers;              /* 2 to 4, of the model's size; with a model that the library holds at least 3 (push:
-	                           * 4). 0: 3, push 4. More of them: readers are overtaken less often */
+	int buffers;              /* of the model's size, 2 to 4; push: 3 or 4; one more with a model that the library
+	                           * holds. 0: 3, push 4. More of them: readers are overtaken less often */
 	int timeout_ms;           /* how long mix waits, from 1 up; 1000 */
 	uint64_t seed;            /* of the choices, together with the rank; 0: another one each time */
 	double clock;             /* at the start; 0. Of a rank that goes on from a save: as it was */

@@ -57,7 +57,7 @@ static int check_number(const char *what, double x, double least, double most)
 
 static int check(const tutti_gossip_config *c, bool holds)
 {
-	int least = !holds ? 2 : c->way == TUTTI_GOSSIP_PULL ? 3 : 4, err;
+	int least = 2 + holds + (c->way != TUTTI_GOSSIP_PULL), err;
 
 	if (c->way > TUTTI_GOSSIP_PUSH_SUM || c->choice > TUTTI_CHOICE_OWN || c->method > TUTTI_GOSSIP_LOSS)
 		return tt_fail(-EINVAL, "gossip: there is no such way, choice or method: begin with "
@@ -170,7 +170,7 @@ static void begin(struct tutti_gossip *g)
 			g->fetch[i].piece[k].fetch = &g->fetch[i];
 	}
 	tt_entropy(&g->number, sizeof g->number);
-	g->number >>= 16;
+	g->number >>= 16; /* its upper bits have other uses */
 	if (!seed)
 		tt_entropy(&seed, sizeof seed);
 	tt_random_seed(&g->random, seed * TT_PRIME64 + (uint64_t)g->job->rank);

@@ -120,6 +120,24 @@ static void take_nothing(tutti *job)
 
 static void test_nothing(void) { ON_ALL(.size = 2, .program = take_nothing); }
 
+/* A push needs a third buffer: while a gift is kept, the next publication goes elsewhere. */
+static void open_with_few(tutti *job)
+{
+	double x = 0;
+	tutti_tensor model[] = { { &x, 1, TUTTI_F64 }, { NULL, 1, TUTTI_F64 } };
+	tutti_gossip_config c = WITH(tutti_gossip_defaults(), it.buffers = 2);
+	tutti_gossip *g;
+
+	for (c.way = TUTTI_GOSSIP_PUSH; c.way <= TUTTI_GOSSIP_PUSH_SUM; c.way++) {
+		c.buffers = 2;
+		CHECK(tutti_gossip_open(job, "few", &model[0], 1, &c, &g) == -EINVAL && strstr(tutti_why(), "buffers"));
+		c.buffers = 3;
+		CHECK(tutti_gossip_open(job, "few", &model[1], 1, &c, &g) == -EINVAL && strstr(tutti_why(), "buffers"));
+	}
+}
+
+static void test_few(void) { CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 1, .wire = "sim", .program = open_with_few }), 0); }
+
 /* ---- torn reads: all elements of a publication have its number ---- */
 
 static atomic_int torn_done;
@@ -479,6 +497,7 @@ static CU_TestInfo tests[] = {
 	{ "pairs", test_pairs },
 	{ "a model that the library holds", test_held },
 	{ "nothing of a peer that has diverged", test_nothing },
+	{ "too few buffers", test_few },
 	{ "torn reads", test_torn },
 	{ "push-sum keeps the mean", test_push_sum },
 	{ "one is killed", test_killed },
