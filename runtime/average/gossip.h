@@ -31,9 +31,10 @@ struct tt_gossip_head { /* the owner writes all but `taken`; numbers begin anywh
 	uint64_t published;                      /* number * 4 + buffer; 0: nothing yet */
 	uint64_t stamp[TT_GOSSIP_BUFFERS];
 	double clock[TT_GOSSIP_BUFFERS], loss[TT_GOSSIP_BUFFERS];
-	uint64_t taken[TT_GOSSIP_BUFFERS];       /* by its receiver: the number of the gift in this buffer */
+	uint64_t taken[TT_GOSSIP_BUFFERS];       /* by its receiver: the number of the gift here; and if refused */
 };
 
+#define TT_GOSSIP_REFUSED (1ull << 63) /* with the number in `taken`: the receiver has another model */
 struct tt_mail { /* in the receiver's window: a gift */
 	uint64_t number, buffer, hash;
 	double weight;
@@ -59,7 +60,9 @@ struct tt_fetch { /* another rank's buffer on its way here */
 	struct tutti_gossip *g;
 	enum tt_fetch_state state;
 	int rank, err;
+	uint32_t epoch;             /* of the life that gave it */
 	bool gift, dropped;         /* dropped: nobody waits for it any more */
+	bool late;                  /* it was waited for in vain, and is only looked at from then on */
 	unsigned tries, under_way;  /* posts */
 	int buffer;
 	uint64_t number;

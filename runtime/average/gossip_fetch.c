@@ -165,11 +165,11 @@ static void get_head(struct tt_fetch *f)
 	post(f, &f->post, f->head, sizeof *f->head, 0, head_came);
 }
 
-/* Is its window known by now? One that is not there yet has no part in this round. */
+/* Is its window known by now? One that is not there yet has no part in this round. A gift is of one life's memory. */
 static void ask(struct tt_fetch *f)
 {
 	const struct tt_member *m = tt_member(f->g->job, f->rank);
-	int err = tt_window_ask(f->g->window, f->rank);
+	int err = f->gift && f->epoch != m->epoch ? -ECONNRESET : tt_window_ask(f->g->window, f->rank);
 
 	if (err == -EINPROGRESS && m->tries && m->state != TT_UP)
 		err = -EHOSTUNREACH;
@@ -216,7 +216,9 @@ struct tt_fetch *tt_fetch_begin(struct tutti_gossip *g, int rank, const struct t
 		return NULL;
 	tt_lock(g->job);
 	f->rank = rank;
+	f->epoch = tt_member(g->job, rank)->epoch;
 	f->err = 0;
+	f->late = false;
 	f->tries = 0;
 	f->have = 0;
 	f->gift = gift != NULL;

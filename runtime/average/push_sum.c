@@ -54,19 +54,35 @@ static bool is_over(const struct tutti_gossip *g, const struct tt_gift *gift)
 {
 	const struct tt_member *m = tt_member(g->job, gift->rank);
 
-	return m->state >= TT_LEFT || (gift->epoch && gift->epoch != m->epoch);
+	return m->state >= TT_LEFT || (gift->epoch && gift->epoch != m->epoch) ||
+	       tt_window_is_closed(g->window, gift->rank);
+}
+
+static uint64_t answer_to(const struct tutti_gossip *g, const struct tt_gift *gift)
+{
+	return __atomic_load_n(&g->head->taken[gift->mail.buffer], __ATOMIC_ACQUIRE);
+}
+
+/* It has another model. */
+static bool is_refused(struct tutti_gossip *g, const struct tt_gift *gift)
+{
+	bool refused = answer_to(g, gift) == (gift->mail.number | TT_GOSSIP_REFUSED);
+
+	if (refused)
+		g->peers[gift->rank].erred = tt_member(g->job, gift->rank)->epoch;
+	return refused;
 }
 
 static bool is_back(struct tutti_gossip *g, struct tt_gift *gift)
 {
 	int err = tutti_test(&gift->op);
 
-	return err && err != -EINPROGRESS && !is_over(g, gift);
+	return err != -EINPROGRESS && !is_over(g, gift) && (err || is_refused(g, gift));
 }
 
 static void settle_gift(struct tutti_gossip *g, struct tt_gift *gift)
 {
-	bool taken = __atomic_load_n(&g->head->taken[gift->mail.buffer], __ATOMIC_ACQUIRE) == gift->mail.number;
+	bool taken = answer_to(g, gift) == gift->mail.number;
 
 	if ((!taken && !is_over(g, gift)) || tutti_test(&gift->op) == -EINPROGRESS)
 		return;
@@ -140,14 +156,14 @@ static void free_answer(struct tt_post *p, int err)
 }
 
 /* Tells the giver that its buffer is free again. */
-static void answer(struct tutti_gossip *g, int rank, const struct tt_mail *mail)
+static void answer(struct tutti_gossip *g, int rank, const struct tt_mail *mail, bool refused)
 {
 	struct answer *a = malloc(sizeof *a);
 
 	if (!a)
 		return; /* its buffer stays kept */
 	a->g = g;
-	a->number = mail->number;
+	a->number = mail->number | (refused ? TT_GOSSIP_REFUSED : 0);
 	a->post = (struct tt_post){ .done = free_answer, .op = { .kind = TT_PUT, .local = &a->number, .len = 8,
 		.offset = offsetof(struct tt_gossip_head, taken) + 8 * mail->buffer } };
 	tt_lock(g->job);
@@ -172,21 +188,34 @@ static void adopt(struct tutti_gossip *g, struct mixing *x, char *to, double wei
 		g->info.weight = x->total;
 }
 
-/* 0; -ETIMEDOUT: its bytes have not all come yet; else it is gone, with its giver. */
+/* The giver has another model, or its mail makes no sense. It is told so in its window. */
+static int refuse(const struct tt_fetch *f)
+{
+	tt_lock(f->g->job);
+	int err = tt_window_ask(f->g->window, f->rank);
+	tt_unlock(f->g->job);
+	return err == -EINPROGRESS ? -ETIMEDOUT : -EINVAL;
+}
+
+/* 0; -ETIMEDOUT: its bytes have not all come yet; -EINVAL: refused; else it is gone: its giver has, or has closed. */
 static int take(struct tutti_gossip *g, struct mixing *x, struct tt_fetch *f)
 {
 	struct tt_gossip_peer *p = &g->peers[f->rank];
 	struct tt_mail mail = { .number = f->number, .buffer = (uint64_t)f->buffer };
+	uint64_t deadline = f->late ? 0 : x->deadline;
 	double factor = f->weight / (x->total + f->weight);
-	int spare = tt_gossip_spare(g), err = -EINVAL;
+	int spare = tt_gossip_spare(g), err;
 
 	if (spare < 0)
 		return -ETIMEDOUT;
 	if (g->mail[f->rank].hash == g->model.hash && f->weight > 0 && isfinite(f->weight))
-		err = tt_fetch_mix(f, tt_gossip_buffer(g, spare), tt_gossip_own(g), 0, &factor, x->deadline);
-	if (err == -ETIMEDOUT)
+		err = tt_fetch_mix(f, tt_gossip_buffer(g, spare), tt_gossip_own(g), 0, &factor, deadline);
+	else
+		err = refuse(f);
+	f->late = err == -ETIMEDOUT;
+	if (f->late)
 		return err;
-	if (err && err != -EINVAL && tt_member_is_there(g->job, f->rank)) { /* again next time */
+	if (err && err != -EINVAL && err != -ESTALE && tt_member_is_there(g->job, f->rank)) { /* again next time */
 		tt_fetch_drop(f);
 		return -ETIMEDOUT;
 	}
@@ -197,8 +226,8 @@ static int take(struct tutti_gossip *g, struct mixing *x, struct tt_fetch *f)
 		p->taken += f->weight;
 		x->result->peer = f->rank;
 		x->result->gifts++;
-		answer(g, f->rank, &mail);
 	}
+	answer(g, f->rank, &mail, err == -EINVAL);
 	tt_fetch_drop(f);
 	return err;
 }

@@ -716,6 +716,8 @@ bool tt_window_is_mapped(struct tutti_window *w, int rank)
 	return w->remotes[rank].state == KNOWN && m->state == TT_UP && mapped_at(&w->remotes[rank], m->link->peer);
 }
 
+bool tt_window_is_closed(struct tutti_window *w, int rank) { return w->remotes[rank].state == CLOSED; }
+
 uint64_t tt_window_bytes(struct tutti_window *w, int rank) { return w->remotes[rank].key.len; }
 
 char *tt_window_hold(struct tutti_window *w, int rank)

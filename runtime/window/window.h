@@ -22,6 +22,7 @@ void tt_window_again(struct tutti_window *, int rank); /* if that rank has close
 /* Asks for that rank's window unless it is known: 0: it is; -EINPROGRESS: the answer comes; -ESTALE: that rank has
  * closed its own, and is asked anew the next time; -ENOTCONN, -ECONNRESET. */
 int tt_window_ask(struct tutti_window *, int rank);
+bool tt_window_is_closed(struct tutti_window *, int rank); /* that rank has closed its own, and was not asked again */
 uint64_t tt_window_bytes(struct tutti_window *, int rank); /* how large that rank's is, which is known */
 bool tt_window_is_mapped(struct tutti_window *, int rank); /* that rank's memory is mapped here, as far as is known */
 /* The address of a mapped window, which stays open until tt_window_let_go, microseconds later; NULL: not mapped, or

@@ -422,6 +422,176 @@ static void test_again(void)
 		CU_ASSERT_EQUAL(run_return("sim", seed, 0), 0);
 }
 
+/* ---- gifts that cannot be taken ---- */
+
+static tutti_gossip *open_pushing(tutti *job, double *x, size_t n, int buffers)
+{
+	tutti_tensor model = { x, n, TUTTI_F64 };
+
+	return open_gossip(job, "gifts", &model, 1,
+	                   WITH(tutti_gossip_defaults(), it.way = TUTTI_GOSSIP_PUSH_SUM, it.timeout_ms = 200,
+	                        it.buffers = buffers, it.choice = TUTTI_CHOICE_RING));
+}
+
+static void await_offer(tutti_gossip *g)
+{
+	tutti_gossip_info info = { 0 };
+
+	for (int i = 0; i < 5000 && !info.offers; i++) {
+		CHECK(tutti_gossip_look(g, &info) == 0);
+		pass_time(TT_MS);
+	}
+	CHECK(info.offers == 1);
+}
+
+/* The giver begins anew before its gift is fetched. Mails are counted from then on, and weights are of that life. */
+static void give_in_two_lives(tutti *job)
+{
+	int rank = tutti_rank(job);
+	bool late = rank == 1;
+	double x = rank;
+	tutti_gossip *g = open_pushing(job, &x, 1, 0);
+	tutti_gossip_info info = { .in_flight = 1 };
+
+	meet(job);
+	if (late) {
+		CHECK(tutti_gossip_publish(g, 1) == 0);
+		meet(job);
+		meet(job);
+		tutti_gossip_close(g);
+		CHECK(join_again(job, rank, &job) == 0);
+		x = 10;
+		g = open_pushing(job, &x, 1, 0);
+		returned = true;
+		while (!tutti_gossip_publish(g, 1) && !tutti_gossip_look(g, &info) && !(info.in_flight > 0))
+			pass_time(TT_MS);
+		for (int i = 0; i < 2000 && info.in_flight > 0; i++, pass_time(TT_MS))
+			CHECK(tutti_gossip_look(g, &info) == 0);
+		CHECK(info.in_flight == 0);
+		fate[1].done = true;
+	} else {
+		meet(job);
+		await_offer(g);
+		meet(job);
+		while (!returned)
+			pass_time(TT_MS);
+		while (!fate[1].done) {
+			CHECK(tutti_gossip_mix(g, 1, NULL) == 0);
+			pass_time(TT_MS);
+		}
+		CHECK(tutti_gossip_look(g, &info) == 0 && fabs(info.weight - 0.75) < 1e-12);
+		CHECK(fabs(x - 10 / 3.0) < 1e-12);
+	}
+	tutti_gossip_close(g);
+	if (late)
+		tutti_leave(job);
+}
+
+static int run_lives(const char *wire, uint64_t seed)
+{
+	memset((void *)fate, 0, sizeof fate);
+	returned = false;
+	return run_ranks((struct ranks){ .size = 2, .wire = wire, .seed = seed, .program = give_in_two_lives });
+}
+
+static void test_two_lives(void)
+{
+	CU_ASSERT_EQUAL(run_lives("tcp", 0), 0);
+	CU_ASSERT_EQUAL(run_lives("shm", 0), 0);
+	for (uint64_t seed = 0; seed < 20; seed++)
+		CU_ASSERT_EQUAL(run_lives("sim", seed), 0);
+}
+
+/* The giver closes, and stays in the job: its gift is lost, and nobody waits for it in each round. */
+static bool is_known_before;
+
+static void give_and_close(tutti *job)
+{
+	int rank = tutti_rank(job);
+	double x = rank;
+	tutti_gossip *g = open_pushing(job, &x, 1, 0);
+
+	for (int i = !is_known_before; i < 2; i++) {
+		meet(job);
+		if (rank == 1)
+			CHECK(tutti_gossip_publish(g, 1) == 0);
+		meet(job);
+		if (rank == 0)
+			await_offer(g);
+		if (rank == 0 && !i)
+			CHECK(tutti_gossip_mix(g, 1, &last_result[0]) == 0 && last_result[0].gifts == 1);
+		meet(job);
+		if (rank == 1)
+			CHECK(tutti_gossip_look(g, &fate[1].info) == 0);
+	}
+	if (rank == 1)
+		tutti_gossip_close(g);
+	meet(job);
+	if (rank == 0) {
+		uint64_t begun = tt_now();
+		for (int i = 0; i < 10; i++)
+			CHECK(tutti_gossip_mix(g, 1, NULL) == 0);
+		CHECK(tt_now() - begun < 450 * TT_MS);
+		tutti_gossip_close(g);
+	}
+	meet(job);
+}
+
+static void test_giver_closes(void)
+{
+	for (int i = 0; i < 2; i++) {
+		is_known_before = i;
+		ON_ALL(.size = 2, .program = give_and_close);
+	}
+}
+
+/* The receiver has another model, or closes before it takes the gift: the giver goes on with the others. */
+static bool is_other_model;
+
+static void give_in_vain(tutti *job)
+{
+	int rank = tutti_rank(job);
+	double x[2] = { rank, rank };
+	tutti_gossip *g = open_pushing(job, x, is_other_model && rank == 1 ? 2 : 1, 3); /* one gift at a time */
+	tutti_gossip_info info = { 0 };
+
+	meet(job);
+	if (rank == 0)
+		CHECK(tutti_gossip_publish(g, 1) == 0); /* the ring: to rank 1 */
+	meet(job);
+	if (rank == 1)
+		await_offer(g);
+	if (rank == 1 && !is_other_model)
+		tutti_gossip_close(g);
+	for (int i = 0; i < 50 && rank == 1 && is_other_model; i++, pass_time(TT_MS))
+		CHECK(tutti_gossip_mix(g, 1, NULL) == 0);
+	meet(job);
+	for (int i = 0; i < 1000 && rank == 0 && g->peers[2].given == 0; i++, pass_time(TT_MS))
+		CHECK(tutti_gossip_publish(g, 1) == 0 && tutti_gossip_mix(g, 1, NULL) == 0);
+	if (rank == 2) {
+		await_offer(g);
+		CHECK(tutti_gossip_mix(g, 1, &last_result[2]) == 0 && last_result[2].gifts == 1 && last_result[2].peer == 0);
+	}
+	meet(job);
+	if (rank == 0) {
+		for (int i = 0; i < 1000 && !tutti_gossip_look(g, &info) && info.in_flight > 0; i++)
+			pass_time(TT_MS);
+		CHECK(info.in_flight == 0);
+		CHECK(!is_other_model || fabs(info.weight - 1 / 6.0) < 1e-12); /* what was refused has come back */
+	}
+	if (rank != 1 || is_other_model)
+		tutti_gossip_close(g);
+	meet(job);
+}
+
+static void test_in_vain(void)
+{
+	for (int i = 0; i < 2; i++) {
+		is_other_model = i;
+		ON_ALL(.size = 3, .program = give_in_vain);
+	}
+}
+
 /* ---- the config file, names, a list of nodes ---- */
 
 static void write_file(const char *path, const char *text)
@@ -503,6 +673,9 @@ static CU_TestInfo tests[] = {
 	{ "one is killed", test_killed },
 	{ "one is stopped, and comes again", test_stopped },
 	{ "one leaves and comes again", test_again },
+	{ "a gift of an earlier life", test_two_lives },
+	{ "the giver closes", test_giver_closes },
+	{ "a gift in vain", test_in_vain },
 	{ "the config file", test_config },
 	{ "peers by name", test_names },
 	CU_TEST_INFO_NULL,
