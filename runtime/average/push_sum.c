@@ -54,8 +54,11 @@ static bool is_over(const struct tutti_gossip *g, const struct tt_gift *gift)
 {
 	const struct tt_member *m = tt_member(g->job, gift->rank);
 
-	return m->state >= TT_LEFT || (gift->epoch && gift->epoch != m->epoch) ||
-	       tt_window_is_closed(g->window, gift->rank);
+	tt_lock(g->job);
+	bool over = m->state >= TT_LEFT || (gift->epoch && gift->epoch != m->epoch) ||
+	            tt_window_is_closed(g->window, gift->rank);
+	tt_unlock(g->job);
+	return over;
 }
 
 static uint64_t answer_to(const struct tutti_gossip *g, const struct tt_gift *gift)
