@@ -235,6 +235,17 @@ int tutti_controller_ask(tutti_controller *c, const void *data, size_t bytes, vo
 	return err;
 }
 
+/* Not while the controller may read a request that was given up: it hears then that its answer finds no handle. */
+static void say_done(tutti_controller *c)
+{
+	int err = 0;
+
+	while (c->pending && !err)
+		hears_answer(c, 0, &err);
+	if (!c->pending)
+		place(c, TT_ASK_DONE, NULL, 0, 0, tt_desk_deadline(&c->desk, -1));
+}
+
 void tutti_controller_close(tutti_controller *c)
 {
 	struct tt_sentence last = tt_last_sentence();
@@ -243,8 +254,8 @@ void tutti_controller_close(tutti_controller *c)
 		return;
 	if (c->workers)
 		free_workers(c);
-	else if (c->request && c->next > c->life && !c->finished && !c->pending)
-		place(c, TT_ASK_DONE, NULL, 0, 0, tt_desk_deadline(&c->desk, -1));
+	else if (c->request && c->next > c->life && !c->finished)
+		say_done(c);
 	tt_desk_close(&c->desk);
 	free(c->request);
 	free(c);

@@ -296,13 +296,14 @@ static int serve(tutti_controller *c)
 	return err == -ETIMEDOUT ? 0 : err;
 }
 
-/* What was answered is there before workers can see that this is the end. */
+/* What was answered is there before workers can see that this is the end. One that has never asked may not have opened
+ * the controller, and is not waited for. */
 static void stop_serving(tutti_controller *c)
 {
 	struct tt_sentence last = tt_last_sentence();
 
 	for (int i = 0; i < c->desk.n; i++)
-		tutti_wait(&worker_at(c, i)->op, -1);
+		worker_at(c, i)->life ? tutti_wait(&worker_at(c, i)->op, -1) : tutti_cancel(&worker_at(c, i)->op);
 	__atomic_store_n(word_at(c, 0), TT_SERVES_NO_MORE, __ATOMIC_RELEASE);
 	refuse_requests(c);
 	for (int i = 0; i < c->desk.n; i++)

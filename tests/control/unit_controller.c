@@ -335,6 +335,49 @@ static void test_leave_silently(void)
 	run((struct ranks){ .wire = "shm", .timeout_ms = 2000, .program = leave_silently });
 }
 
+/* An answer that came after the worker had given the call up does not keep it from saying that it is done. */
+static void close_late(tutti *job)
+{
+	tutti_controller *c = open_controller(job);
+	struct book b = { .c = c };
+	char got[8];
+
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == CONTROLLER) {
+		pass_time(100 * TT_MS);
+		uint64_t since = tt_now();
+		CHECK(tutti_controller_serve(c, echo, &b) == 0 && b.asked[0] == 1 && b.done[0] == 1);
+		CHECK(tt_now() - since < 1000 * TT_MS);
+	} else {
+		CHECK(tutti_controller_ask(c, "1", 1, got, sizeof got, NULL, 20) == -ETIMEDOUT);
+		pass_time(200 * TT_MS);
+	}
+	tutti_controller_close(c);
+	if (tutti_rank(job) != CONTROLLER) /* in the job still */
+		pass_time(1500 * TT_MS);
+}
+
+static void test_close_late(void) { on_wires(close_late); }
+
+/* A worker that has not opened the controller does not keep it from stopping. */
+static void stop_without_all(tutti *job)
+{
+	tutti_controller *c = tutti_rank(job) == 3 ? NULL : open_controller(job);
+	struct book b = { .c = c };
+	char got[8];
+
+	if (tutti_rank(job) == CONTROLLER) {
+		uint64_t since = tt_now();
+		CHECK(tutti_controller_serve(c, echo, &b) == 0 && tt_now() - since < 1000 * TT_MS);
+	} else if (tutti_rank(job) == 0) {
+		CHECK(tutti_controller_ask(c, "stop", 4, got, sizeof got, NULL, -1) == 0);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_controller_close(c);
+}
+
+static void test_stop_without_all(void) { on_wires(stop_without_all); }
+
 /* ---- deaths ---- */
 
 /* The worst that may be: a worker in the lock. The others go on, and the controller hears of it. */
@@ -613,7 +656,8 @@ static void test_lose_all_takers(void) { on_sim(lose_all_takers, SEEDS, 0); }
 static CU_TestInfo controller_tests[] = {
 	{ "ask", test_ask }, { "stop", test_stop }, { "late", test_late }, { "lock", test_lock },
 	{ "wait_for_lock", test_wait_for_lock }, { "give_lock_up", test_give_lock_up }, { "first", test_first },
-	{ "leave_silently", test_leave_silently },
+	{ "leave_silently", test_leave_silently }, { "close_late", test_close_late },
+	{ "stop_without_all", test_stop_without_all },
 	{ "lose_worker", test_lose_worker }, { "lose_controller", test_lose_controller }, { "lose_silent", test_lose_silent },
 	CU_TEST_INFO_NULL
 };
