@@ -1,5 +1,6 @@
 /* command_line.c - what the subcommands say of their command lines; numbers, sizes and times on them */
 #include "tools/tools.h"
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,9 +60,10 @@ int tt_tool_take_number(const char *tool, const char *option, const char *text, 
 int tt_tool_take_whole(const char *tool, const char *option, const char *text, long least, long most, long *out)
 {
 	char *end;
+	errno = 0;
 	long n = strtol(text, &end, 10);
 
-	if (end == text || *end || n < least || n > most)
+	if (end == text || *end || errno || n < least || n > most)
 		return tt_tool_refuse(tool, "%s %s: it is a whole number from %ld to %ld", option, text, least, most);
 	*out = n;
 	return 0;
@@ -95,6 +97,8 @@ static bool read_units(const char *text, const char *const *units, const double 
 	char *end;
 	double n = strtod(text, &end);
 
+	if (strspn(text, "0123456789.e+-") < (size_t)(end - text)) /* neither 0x10 nor nan */
+		return false;
 	for (int i = 0; end != text && n >= 0 && units[i]; i++)
 		if (!strcmp(end, units[i])) {
 			*out = n * factors[i];

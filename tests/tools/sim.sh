@@ -91,6 +91,16 @@ test_refused() {
 	refused "from 0 to 0.5"
 	sim allreduce --graph ring
 	refused "graph is for gossip"
+	sim allreduce --way pull
+	refused "way is for gossip"
+	sim elastic --factor 0.5
+	refused "factor is for gossip"
+	sim gossip --seed 99999999999999999999
+	refused "a whole number from 0"
+	sim gossip --latency 0x10us
+	refused "a time like 50us"
+	sim gossip --matrix --plot a.svg
+	refused "$(command -v gnuplot > /dev/null && echo "runs nothing" || echo "needs gnuplot")"
 	sim gossip --graph uniform --matrix
 	refused "goes by chance"
 	sim gossip --graph torus --ranks 13

@@ -132,8 +132,12 @@ static int take_option(struct tt_sim_options *o, int c, char **argv)
 		o->seed = (uint64_t)seed;
 		return err;
 	case LONG_GRAPH: return take_graph(o, optarg);
-	case LONG_WAY: return take_way(o, optarg);
-	case LONG_FACTOR: return tt_tool_take_number("sim", "--factor", optarg, 0.001, 1, &o->factor);
+	case LONG_WAY:
+		o->has_way = true;
+		return take_way(o, optarg);
+	case LONG_FACTOR:
+		o->has_factor = true;
+		return tt_tool_take_number("sim", "--factor", optarg, 0.001, 1, &o->factor);
 	case LONG_MATRIX: o->matrix = true; return 0;
 	case 'p': o->plot = optarg; return tt_tool_can_plot("sim", optarg);
 	default: return tt_tool_bad_option("sim", argv, known, c);
@@ -144,13 +148,16 @@ static int check_together(struct tt_sim_options *o)
 {
 	bool gossips = !strcmp(o->method->name, "gossip");
 
-	if ((o->graph || o->matrix || o->way) && !gossips)
-		return tt_tool_refuse("sim", "%s is for gossip", o->graph ? "--graph" : o->way ? "--way" : "--matrix");
+	if ((o->graph || o->matrix || o->has_way) && !gossips)
+		return tt_tool_refuse("sim", "%s is for gossip",
+		                      o->graph ? "--graph" : o->has_way ? "--way" : "--matrix");
+	if (o->matrix && o->plot)
+		return tt_tool_refuse("sim", "--matrix runs nothing that --plot could draw");
 	if (!o->graph)
 		o->graph = tt_sim_graphs;
 	if (o->matrix && !o->graph->peer)
 		return tt_tool_refuse("sim", "--matrix: %s goes by chance, and has no matrix", o->graph->name);
-	if ((o->matrix || o->factor != 0.5) && (o->way || !gossips))
+	if ((o->matrix || o->has_factor) && (o->way || !gossips))
 		return tt_tool_refuse("sim", "%s is for gossip that pulls", o->matrix ? "--matrix" : "--factor");
 	if (!strcmp(o->graph->name, "torus") && tt_sim_torus_width(o->ranks) < 2)
 		return tt_tool_refuse("sim", "--graph torus: %d ranks make no rectangle", o->ranks);

@@ -39,7 +39,7 @@ struct tt_sim_options {
 	size_t bytes;
 	uint64_t latency, bandwidth, step, seed; /* nanoseconds, bytes a second */
 	double loss, churn, straggler, factor;
-	bool matrix;
+	bool matrix, has_way, has_factor;
 	const char *plot;
 };
 
