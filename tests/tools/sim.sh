@@ -62,6 +62,11 @@ test_time() { # what a network is, is in the time
 	check "a slow link" [ "$(last 1 | cut -d. -f1)" -ge 1 ]
 }
 
+test_churn() { # nobody dies before all are out of the barrier, however much is lost
+	sim gossip --way push --ranks 64 --rounds 20 --churn 0.5 --loss 0.1 --straggler 5
+	ran 20
+}
+
 test_matrix() {
 	sim gossip --ranks 4 --graph ring --matrix
 	check "status 0" is $status 0
@@ -127,4 +132,4 @@ test_plot() {
 	check "a picture" has a.svg "<svg"
 }
 
-run_tests "same time matrix refused help plot" "${1:-}"
+run_tests "same time churn matrix refused help plot" "${1:-}"

@@ -112,8 +112,10 @@ static void take_samples(void *arg)
 	s->sent = tt_sim_counted().bytes;
 	for (uint64_t at = s->start + step / 2; !is_over(s); at += step) {
 		sleep_until(at);
-		if (sample(s))
+		if (sample(s)) {
 			s->err = -ENOMEM;
+			snprintf(s->why, sizeof s->why, "no memory for %d samples", s->row_max);
+		}
 		show_progress(s, tt_min(s->of[0].rounds, s->options.rounds) / (double)s->options.rounds);
 	}
 	show_progress(s, 1);
@@ -180,7 +182,8 @@ void tt_study_start(const struct tt_study *s, int rank, double *x, size_t count)
 		x[k] = (double)tt_random_below(&random, 1ull << 53) / 0x1p52 - 1;
 }
 
-/* Rounds begin at one moment, when all have joined. */
+/* Rounds begin at one moment, when all have joined. Where messages are lost the barrier ends for some of them seconds
+ * before it does for others; nobody may die till then. */
 static int start_together(struct tt_studied *me)
 {
 	struct tt_study *s = me->study;
@@ -188,8 +191,10 @@ static int start_together(struct tt_studied *me)
 
 	if (err)
 		return err;
-	if (!s->start)
-		s->start = tt_now() + 1000 * TT_MS; /* till then the others are out of the barrier, too */
+	s->ready++;
+	s->start = tt_now() + 1000 * TT_MS; /* as the last one has it */
+	while (s->ready < s->options.ranks && !s->err)
+		tt_sim_sleep(TT_MS);
 	return 0;
 }
 
@@ -276,6 +281,19 @@ static int take_part(struct tt_studied *me)
 	return err;
 }
 
+/* One that comes again is refused as long as others have not seen its death. */
+static int join(struct tt_studied *me)
+{
+	const struct tt_study *s = me->study;
+	int err = tutti_join(NULL, &me->job);
+
+	while (err && s->start && !is_over(s) && !tt_sim_killed(me->rank)) {
+		tt_sim_sleep(100 * TT_MS);
+		err = tutti_join(NULL, &me->job);
+	}
+	return err;
+}
+
 static void be_rank(int rank, void *arg)
 {
 	struct tt_study *s = arg;
@@ -283,7 +301,7 @@ static void be_rank(int rank, void *arg)
 	void *memory = NULL;
 
 	me->job = NULL;
-	int err = tutti_join(NULL, &me->job);
+	int err = join(me);
 
 	if (!err)
 		err = tutti_alloc(me->job, 2 * (s->count + 1) * sizeof(double), -1, &memory);

@@ -75,6 +75,7 @@ struct tt_study {
 	struct tt_studied *of;   /* by rank */
 	size_t count;            /* elements of the model */
 	uint64_t start, sent;    /* when the rounds began; what had been sent by then */
+	int ready;               /* to begin */
 	int to_go, working, err; /* to_go: ranks that decide when it ends, and have not done their rounds */
 	bool sampled;            /* the last row has been made */
 	char why[512];           /* the first error */
