@@ -152,6 +152,8 @@ elif [ -e "$libdir/libtutti.so" ]; then
 	grep -q 'rank 1 of 2' "$work/said" || fail "the installed example says: $(cat "$work/said")"
 fi
 
+[ -n "$(find "$dest" -path '*/examples/compare' -perm -100)" ] || fail "examples/compare is not installed as a program"
+
 make -C "$build" DESTDIR="$dest" uninstall > "$work/uninstall.log" 2>&1 || { cat "$work/uninstall.log"; fail "make uninstall"; }
 left=$(find "$dest" ! -type d)
 [ -z "$left" ] || fail "make uninstall leaves $left"
