@@ -15,6 +15,12 @@ static double step(const float *now, float *next, int rank)
 	return (double)(error * error);
 }
 
+static int complain(void)
+{
+	fprintf(stderr, "gossip: %s\n", tutti_why());
+	return 1;
+}
+
 int main(void)
 {
 	tutti_gossip_config config = tutti_gossip_defaults();
@@ -24,17 +30,16 @@ int main(void)
 	tutti *job;
 
 	if (tutti_join(NULL, &job) || tutti_gossip_configure(job, &config) ||
-	    tutti_gossip_open(job, "line", &model, 1, &config, &gossip)) {
-		fprintf(stderr, "%s\n", tutti_why());
-		return 1;
-	}
+	    tutti_gossip_open(job, "line", &model, 1, &config, &gossip))
+		return complain();
 	tutti_gossip_model(gossip, NULL, &next);
 	((float *)next.data)[0] = ((float *)next.data)[1] = 0;
 	for (int i = 0; i < 2000; i++) {
 		if (tutti_gossip_publish(gossip, loss) || tutti_gossip_model(gossip, &now, &next))
-			break;
+			return complain();
 		loss = step(now.data, next.data, tutti_rank(job));
-		tutti_gossip_mix(gossip, loss, NULL);
+		if (tutti_gossip_mix(gossip, loss, NULL))
+			return complain();
 	}
 	tutti_gossip_model(gossip, NULL, &next);
 	printf("rank %d: y = %.2f x %+.2f\n", tutti_rank(job), (double)((float *)next.data)[0],
