@@ -26,7 +26,7 @@ static void run_rank(int rank, void *arg)
 {
 	tutti *job;
 	tutti_window *w;
-	void *memory;
+	void *memory = NULL;
 
 	(void)arg;
 	HOLDS(!tutti_join(NULL, &job) && !tutti_alloc(job, 4 * BYTES, -1, &memory));
