@@ -131,16 +131,30 @@ int tt_desk_hear(struct tt_desk *d, int rank, uint64_t deadline)
 	return err;
 }
 
+static int finish(struct tt_desk *d, int rank, tutti_op *op, uint64_t deadline)
+{
+	int err = tutti_wait(op, tt_desk_left_ms(deadline, INT_MAX));
+
+	if (err != -EINPROGRESS)
+		return err;
+	tutti_cancel(op);
+	return tt_fail(-ETIMEDOUT, "%s \"%s\": %s has not opened it, or does not answer", d->what, d->name,
+	               tt_desk_label(d, rank).text);
+}
+
 int tt_desk_put(struct tt_desk *d, int rank, size_t at, const void *src, size_t bytes, bool notify, uint64_t deadline)
 {
 	tutti_op op = { 0 };
 	int err = notify ? tutti_put_notify(d->window, rank, at, src, bytes, TT_DESK_NOTIFY, &op) :
 	                   tutti_put(d->window, rank, at, src, bytes, &op);
 
-	if (!err && (err = tutti_wait(&op, tt_desk_left_ms(deadline, INT_MAX))) == -EINPROGRESS) {
-		tutti_cancel(&op);
-		err = tt_fail(-ETIMEDOUT, "%s \"%s\": %s has not opened it, or does not answer", d->what, d->name,
-		              tt_desk_label(d, rank).text);
-	}
-	return err;
+	return err ? err : finish(d, rank, &op, deadline);
+}
+
+int tt_desk_get(struct tt_desk *d, int rank, size_t at, void *dst, size_t bytes, uint64_t deadline)
+{
+	tutti_op op = { 0 };
+	int err = tutti_get(d->window, rank, at, dst, bytes, &op);
+
+	return err ? err : finish(d, rank, &op, deadline);
 }

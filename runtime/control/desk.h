@@ -39,5 +39,6 @@ int tt_desk_left_ms(uint64_t deadline, int most);
 int tt_desk_hear(struct tt_desk *, int rank, uint64_t deadline);
 /* A put into that rank's window, with a notify if `notify`; over by the deadline, if need be cancelled: -ETIMEDOUT. */
 int tt_desk_put(struct tt_desk *, int rank, size_t at, const void *src, size_t bytes, bool notify, uint64_t deadline);
+int tt_desk_get(struct tt_desk *, int rank, size_t at, void *dst, size_t bytes, uint64_t deadline); /* likewise */
 static inline uint64_t tt_desk_load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 #endif

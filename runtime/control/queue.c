@@ -47,6 +47,7 @@ struct tutti_queue {
 	char *batch;
 	tutti_tensor arrays[TUTTI_QUEUE_ARRAYS];
 	uint64_t taken;        /* batches that it has got */
+	bool announced;        /* the next one is there, and was not fetched yet */
 	bool owes;             /* has not said yet that it has done with the last one */
 };
 
@@ -114,11 +115,10 @@ int tutti_queue_open(tutti *group, const char *name, int producer, size_t bytes,
 	return 0;
 }
 
-static int say_taken(tutti_queue *q, uint64_t word, int timeout_ms)
+static int say_taken(tutti_queue *q, uint64_t word, uint64_t deadline)
 {
 	struct tt_desk *d = &q->desk;
-	int err = tt_desk_put(d, d->master, 8 * (size_t)d->me, &word, sizeof word, true,
-	                      tt_desk_deadline(d, timeout_ms));
+	int err = tt_desk_put(d, d->master, 8 * (size_t)d->me, &word, sizeof word, true, deadline);
 
 	q->owes = q->owes && err;
 	return err;
@@ -142,7 +142,7 @@ void tutti_queue_close(tutti_queue *q)
 	if (q->takers)
 		free_takers(q);
 	else if (q->batch && !q->ended) /* a producer that has not opened the queue hears it from its first put */
-		say_taken(q, q->taken | CLOSED, 1000);
+		say_taken(q, q->taken | CLOSED, tt_desk_deadline(&q->desk, 1000));
 	tt_desk_close(&q->desk);
 	tt_memory_free(q->batch);
 	free(q->bytes);
@@ -412,14 +412,14 @@ static int list_arrays(tutti_queue *q, size_t bytes)
 	return (int)h->arrays;
 }
 
-static int fetch(tutti_queue *q, const struct entry *e)
+static int fetch(tutti_queue *q, const struct entry *e, uint64_t deadline)
 {
 	struct tt_desk *d = &q->desk;
 	int err;
 
 	if (e->bytes < HEAD || e->bytes > q->place_bytes || e->place >= (uint64_t)q->places)
 		return fail_damaged(q);
-	err = tutti_get(d->window, d->master, places_at(q) + e->place * q->place_bytes, q->batch, e->bytes, NULL);
+	err = tt_desk_get(d, d->master, places_at(q) + e->place * q->place_bytes, q->batch, e->bytes, deadline);
 	return err ? err : list_arrays(q, e->bytes);
 }
 
@@ -441,16 +441,21 @@ static int receive(tutti_queue *q, uint64_t deadline)
 
 	if (q->ended)
 		return 0;
-	if ((q->owes && (err = say_taken(q, q->taken, -1))) || (err = await_entry(q, deadline)))
+	if ((q->owes && (err = say_taken(q, q->taken, deadline))) ||
+	    (!q->announced && (err = await_entry(q, deadline))))
 		return err;
+	q->announced = true;
 	struct entry e = ((const struct entry *)q->desk.memory)[q->taken % (uint64_t)q->places];
 	if (!e.bytes) {
 		q->ended = true;
 		return 0;
 	}
+	if ((err = fetch(q, &e, deadline)) < 0)
+		return err; /* the next call tries it again */
+	q->announced = false;
 	q->taken++;
 	q->owes = true;
-	return fetch(q, &e);
+	return err;
 }
 
 int tutti_queue_receive(tutti_queue *q, const tutti_tensor **arrays, int timeout_ms)

@@ -564,6 +564,38 @@ static void fill(tutti *job)
 
 static void test_fill(void) { on_wires(fill); }
 
+/* A batch that did not come in time is there for the next call. */
+static void fetch_late(tutti *job)
+{
+	tutti_queue *q = open_queue(job);
+	const tutti_tensor *list;
+	int n = 0, late = 0;
+
+	for (int i = 0; tutti_rank(job) == CONTROLLER && i < DEPTH; i++)
+		CHECK(send_batch(q, i, -1) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == CONTROLLER) {
+		tt_sim_slow(CONTROLLER, 20000);
+		pass_time(400 * TT_MS);
+		tt_sim_slow(CONTROLLER, 1);
+		CHECK(tutti_queue_end(q, -1) == 0);
+	} else {
+		pass_time(TT_MS);
+		while ((n = tutti_queue_receive(q, &list, 5)) == -ETIMEDOUT || n > 0)
+			if (n > 0)
+				got_batch[look_at_batch(list, n)]++;
+			else
+				late++;
+		CHECK(n == 0 && late > 0);
+	}
+	tutti_queue_close(q);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	for (int i = 0; i < DEPTH; i++)
+		CHECK(got_batch[i] == 1);
+}
+
+static void test_fetch_late(void) { on_sim(fetch_late, SEEDS, 0); }
+
 static void starve(tutti *job)
 {
 	tutti_queue *q = open_queue(job);
@@ -662,7 +694,7 @@ static CU_TestInfo controller_tests[] = {
 	CU_TEST_INFO_NULL
 };
 static CU_TestInfo queue_tests[] = {
-	{ "flow", test_flow }, { "fill", test_fill }, { "starve", test_starve }, { "lose_taker", test_lose_taker },
+	{ "flow", test_flow }, { "fill", test_fill }, { "starve", test_starve }, { "fetch_late", test_fetch_late }, { "lose_taker", test_lose_taker },
 	{ "lose_producer", test_lose_producer }, { "lose_all_takers", test_lose_all_takers }, CU_TEST_INFO_NULL
 };
 static CU_SuiteInfo suites[] = {
