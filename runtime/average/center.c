@@ -131,12 +131,14 @@ static int take_params(tutti_center *c, const char *name, const tutti_tensor *pa
 
 	if (err)
 		return err;
+	if (!tt_model_is_float(&c->model))
+		return tt_fail(-ENOTSUP, "center \"%.160s\": the params hold integers: a center is of floats", name);
 	c->type = params[0].type;
 	for (int i = 0; i < n; i++) {
 		c->count += params[i].count;
-		if (params[i].type != c->type || !tt_model_is_float(&c->model))
-			return tt_fail(-ENOTSUP, "center \"%.160s\": tensor %d has another type than tensor 0, or "
-			               "holds integers: a center is of one type, and of floats", name, i);
+		if (params[i].type != c->type)
+			return tt_fail(-ENOTSUP, "center \"%.160s\": tensor %d has another type than tensor 0: open a "
+			               "center for each type", name, i);
 	}
 	if (!c->count)
 		return tt_fail(-EINVAL, "center \"%.160s\": the params have no elements", name);

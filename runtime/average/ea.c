@@ -40,10 +40,9 @@ static void cut(struct tutti_ea *ea)
 {
 	for (int i = 0; i < ea->model.n; i++) {
 		const tutti_tensor *t = &ea->model.tensors[i];
-		tutti_tensor *r = &ea->runs[ea->n - 1];
 		if (!ea->n || t->type != t[-1].type)
-			(r = &ea->runs[ea->n++])->data = ea->sum + ea->model.at[i];
-		r->type = t->type;
+			ea->runs[ea->n++] = (tutti_tensor){ ea->sum + ea->model.at[i], 0, t->type };
+		tutti_tensor *r = &ea->runs[ea->n - 1];
 		r->count = (size_t)(ea->sum + ea->model.at[i] - (char *)r->data) / tt_type_size(t->type) + t->count;
 	}
 }

@@ -360,6 +360,14 @@ static void pull(struct tutti_gossip *g, double loss, tutti_gossip_result *r, ui
 	g->info.clock = r->factor * clock + (1 - r->factor) * g->info.clock;
 }
 
+static uint64_t count_retries(struct tutti_gossip *g)
+{
+	tt_lock(g->job);
+	uint64_t n = g->info.retries;
+	tt_unlock(g->job);
+	return n;
+}
+
 int tutti_gossip_mix(tutti_gossip *g, double loss, tutti_gossip_result *result)
 {
 	tutti_gossip_result r = { .peer = -1 };
@@ -367,7 +375,7 @@ int tutti_gossip_mix(tutti_gossip *g, double loss, tutti_gossip_result *result)
 
 	if (err)
 		return err;
-	uint64_t deadline = tt_now() + (uint64_t)g->config.timeout_ms * TT_MS, retries = g->info.retries;
+	uint64_t deadline = tt_now() + (uint64_t)g->config.timeout_ms * TT_MS, retries = count_retries(g);
 	if (g->config.way == TUTTI_GOSSIP_PULL) {
 		pull(g, loss, &r, deadline);
 	} else {
@@ -377,7 +385,7 @@ int tutti_gossip_mix(tutti_gossip *g, double loss, tutti_gossip_result *result)
 			snprintf(r.why, sizeof r.why, "gossip: no gift has come since the last mix");
 	}
 	g->info.mixed += r.peer >= 0;
-	r.retries = (unsigned)(g->info.retries - retries);
+	r.retries = (unsigned)(count_retries(g) - retries);
 	r.clock = g->info.clock;
 	if (result)
 		*result = r;
@@ -396,6 +404,8 @@ int tutti_gossip_look(tutti_gossip *g, tutti_gossip_info *info)
 	}
 	tt_lock(g->job);
 	*info = g->info;
+	for (int i = 0; i < g->config.buffers; i++)
+		info->in_flight += g->gift[i].kept ? g->gift[i].mail.weight : 0;
 	for (int i = 0; i < g->job->size; i++)
 		info->peers += !g->peers[i].out && tt_member_is_there(g->job, i);
 	tt_unlock(g->job);
@@ -419,9 +429,11 @@ static int set_out(tutti_gossip *g, const char *name, bool out)
 
 	if (rank < 0)
 		return rank;
-	g->peers[rank] = (struct tt_gossip_peer){ .score = out ? g->peers[rank].score : 1000, .out = out,
-		.epoch = g->peers[rank].epoch, .given = g->peers[rank].given, .taken = g->peers[rank].taken,
-		.gifts = g->peers[rank].gifts, .last = g->peers[rank].last };
+	struct tt_gossip_peer *p = &g->peers[rank];
+	p->out = out;
+	p->asked = false;
+	p->erred = 0;
+	p->score = out ? p->score : 1000;
 	return 0;
 }
 
@@ -435,7 +447,10 @@ int tutti_gossip_score(tutti_gossip *g, const char *name)
 	if (rank < 0)
 		return rank;
 	const struct tt_gossip_peer *p = &g->peers[rank];
-	if (!p->out && !(p->erred && p->erred == tt_member(g->job, rank)->epoch))
+	tt_lock(g->job);
+	bool erred = p->erred && p->erred == tt_member(g->job, rank)->epoch;
+	tt_unlock(g->job);
+	if (!p->out && !erred)
 		return p->score;
 	return tt_fail(-ENOENT, "gossip: \"%s\" is no peer: %s", name, p->out ? "it was removed" : reason(-EINVAL));
 }

@@ -105,7 +105,7 @@ struct tutti_gossip {
 	struct tt_gift gift[TT_GOSSIP_BUFFERS];
 	unsigned answers;           /* under way: a gift was taken */
 	const char *none;           /* why this round has no peer */
-	tutti_gossip_info info;
+	tutti_gossip_info info;     /* but for in_flight and peers, which look derives */
 };
 
 static inline char *tt_gossip_buffer(const struct tutti_gossip *g, int i)

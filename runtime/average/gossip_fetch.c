@@ -343,7 +343,9 @@ static int mix_mapped(struct tt_fetch *f, char *to, const char *own, double loss
 		}
 		if (err != -EAGAIN)
 			return err;
+		tt_lock(f->g->job); /* other fetches count, too */
 		f->g->info.retries++;
+		tt_unlock(f->g->job);
 		if (++f->tries == TT_GOSSIP_TRIES)
 			return err;
 	}

@@ -27,7 +27,6 @@ struct tutti_gradients {
 	int n;
 	int *bucket_of;  /* of each tensor */
 	bool *ready;
-	bool stepping;   /* some are ready */
 	bool ruled;      /* the round's rule is that of the step before, which is likely this one's, too */
 	bool torn;       /* parameters of another rank came in part */
 	int64_t steps;   /* since the last synchronization */
@@ -57,7 +56,6 @@ static void begin_step(struct tutti_gradients *g)
 	memset(g->ready, 0, (size_t)g->model.n * sizeof *g->ready);
 	for (int b = 0; b < g->n; b++)
 		g->buckets[b].missing = g->buckets[b].n;
-	g->stepping = false;
 }
 
 static int make(struct tutti_gradients *g, tutti *group, size_t room)
@@ -139,7 +137,7 @@ int tutti_gradients_ready(tutti_gradients *g, int i)
 	if (i < 0 || i >= g->model.n || g->ready[i])
 		return tt_fail(-EINVAL, "tutti_gradients_ready: gradient %d %s", i, i < 0 || i >= g->model.n ?
 		               "is not there" : "is ready already; tutti_gradients_sum or _average ends the step");
-	g->ready[i] = g->stepping = true;
+	g->ready[i] = true;
 	g->buckets[g->bucket_of[i]].missing--;
 	while (!err && g->ruled && buckets_begun(g) < g->n && !g->buckets[buckets_begun(g)].missing)
 		err = begin_bucket(g);
@@ -257,7 +255,7 @@ int tutti_gradients_synchronize(tutti_gradients *g, const tutti_tensor *params, 
 	if (err || (err = tt_model_open(&model, params, n, "tutti_gradients_synchronize")))
 		return err;
 	tt_model_close(&model); /* it was a list of tensors */
-	if (g->stepping)
+	if (memchr(g->ready, true, (size_t)g->model.n))
 		return tt_fail(-EINVAL, "tutti_gradients_synchronize: gradients of a step are ready; "
 		               "tutti_gradients_sum or _average ends it");
 	if ((err = join_others(g)) || (err = choose_winner(g, &winner)))

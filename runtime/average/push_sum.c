@@ -33,7 +33,7 @@ void tt_gift_give(struct tutti_gossip *g, int rank)
 	}
 	gift->kept = true;
 	gift->rank = rank;
-	gift->epoch = tt_member(g->job, rank)->epoch;
+	gift->epoch = g->peers[rank].epoch; /* as it was chosen */
 	gift->mail = (struct tt_mail){ .number = g->number, .buffer = (uint64_t)g->published, .hash = g->model.hash,
 		.weight = weight };
 	if (tutti_put_notify(g->window, rank, (size_t)((char *)&g->mail[g->job->rank] - g->memory), &gift->mail,
@@ -43,7 +43,6 @@ void tt_gift_give(struct tutti_gossip *g, int rank)
 		return;
 	}
 	g->peers[rank].given += weight;
-	g->info.in_flight += weight;
 	if (g->config.way == TUTTI_GOSSIP_PUSH_SUM)
 		g->info.weight -= weight;
 }
@@ -72,7 +71,7 @@ static bool is_refused(struct tutti_gossip *g, const struct tt_gift *gift)
 	bool refused = answer_to(g, gift) == (gift->mail.number | TT_GOSSIP_REFUSED);
 
 	if (refused)
-		g->peers[gift->rank].erred = tt_member(g->job, gift->rank)->epoch;
+		g->peers[gift->rank].erred = gift->epoch;
 	return refused;
 }
 
@@ -90,13 +89,10 @@ static void settle_gift(struct tutti_gossip *g, struct tt_gift *gift)
 	if ((!taken && !is_over(g, gift)) || tutti_test(&gift->op) == -EINPROGRESS)
 		return;
 	gift->kept = false;
-	g->info.in_flight -= gift->mail.weight;
 }
 
 void tt_gifts_settle(struct tutti_gossip *g)
 {
-	bool left = false;
-
 	for (int i = 0; i < g->config.buffers; i++)
 		if (g->gift[i].kept)
 			settle_gift(g, &g->gift[i]);
@@ -104,10 +100,6 @@ void tt_gifts_settle(struct tutti_gossip *g)
 	for (int i = 0; i < g->job->size; i++)
 		tt_gossip_meet(g, i);
 	tt_unlock(g->job);
-	for (int i = 0; i < g->config.buffers; i++)
-		left |= g->gift[i].kept;
-	if (!left)
-		g->info.in_flight = 0; /* exactly */
 }
 
 /* ---- taking ---- */
@@ -249,7 +241,6 @@ static void take_back(struct tutti_gossip *g, struct mixing *x, struct tt_gift *
 		adopt(g, x, tt_gossip_buffer(g, spare), weight);
 	}
 	g->peers[gift->rank].given -= weight;
-	g->info.in_flight -= weight;
 	gift->kept = false;
 }
 
