@@ -27,10 +27,9 @@ void tt_blend(void *to, double by_a, const void *a, double by_b, const void *b, 
 /* The same of a part of longer vectors, of which `to` is neither a nor b. stream: bypass the caches. */
 void tt_blend_part(void *to, double by_a, const void *a, double by_b, const void *b, size_t count, tutti_type,
                    bool stream);
-/* Elastic averaging, both sides in one pass: d = alpha (x - center); x = x - d; center = center + d. */
-void tt_elastic(void *x, void *center, double alpha, size_t count, tutti_type);
-/* One rank's part of a round in which all ranks' moves are summed: center = center + sum, of the last round;
- * sum = alpha (x - center), which this rank gives; x = x - sum. Each of the three is rounded to the type. */
+/* Elastic averaging: one rank's part of a round in which the moves of all ranks are summed: center = center + sum, of
+ * the last round; sum = alpha (x - center), which this rank gives; x = x - sum. Each of the three is rounded to the
+ * type. */
 void tt_elastic_round(void *x, void *center, void *sum, double alpha, size_t count, tutti_type);
 const char *tt_reduce_use(int level); /* 0: plain; -1: the best. Its name; NULL: none */
 

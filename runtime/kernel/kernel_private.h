@@ -27,7 +27,6 @@ struct tt_kernels {
 		/* The rest but scale: NULL for integers. */
 		void (*blend)(char *to, double by_a, const char *a, double by_b, const char *b, size_t first,
 		              size_t count, bool stream);
-		void (*elastic)(char *x, char *center, double alpha, size_t count);
 		void (*elastic_round)(char *x, char *center, char *sum, double alpha, size_t count);
 		void (*scale)(char *acc, size_t count, unsigned n);
 		void (*update[TUTTI_UPDATE_ELASTIC + 1])(const struct tt_update_run *, size_t count); /* or NULL */

@@ -158,11 +158,6 @@ void tt_blend(void *to, double by_a, const void *a, double by_b, const void *b, 
 	tt_blend_part(to, by_a, a, by_b, b, count, type, is_worth(to, a, b, count * tt_type_size(type)));
 }
 
-void tt_elastic(void *x, void *center, double alpha, size_t count, tutti_type type)
-{
-	IN_MODES(elastic(x, center, alpha, count));
-}
-
 void tt_elastic_round(void *x, void *center, void *sum, double alpha, size_t count, tutti_type type)
 {
 	IN_MODES(elastic_round(x, center, sum, alpha, count));

@@ -265,7 +265,7 @@ INLINE vf64 root_f64(vf64 v)
 		    [TUTTI_MIN] = min_many_##type }, \
 	  .scale = scale_##type, real }
 #define REAL(type) \
-	.blend = blend_##type, .elastic = elastic_##type, .elastic_round = elastic_round_##type, \
+	.blend = blend_##type, .elastic_round = elastic_round_##type, \
 	.back_up = back_up_##type, \
 	.update = { [TUTTI_UPDATE_MOMENTUM] = update_momentum_##type, \
 		    [TUTTI_UPDATE_SMOOTHED] = update_momentum_##type, \

@@ -171,26 +171,6 @@ INLINE void ON(step_blend)(const struct ON(work) *w, size_t i, int vectors, size
 	ON(put_all)(w->to + i, a, vectors, len, stream);
 }
 
-INLINE void ON(step_elastic)(const struct ON(work) *w, size_t i, int vectors, size_t len, bool stream, char *center,
-                             NUMBER alpha)
-{
-	VEC x[PARTS], c[PARTS];
-
-	ON(look_ahead)(w->to + i, vectors);
-	ON(look_ahead)(center + i, vectors);
-	for (int v = 0; v < vectors; v++, i += WIDTH) { /* two tiles do not fit into registers */
-		ON(get)(x, w->to + i, len);
-		ON(get)(c, center + i, len);
-		for (size_t u = 0; u < PARTS; u++) {
-			VEC move = alpha * (x[u] - c[u]);
-			x[u] = ON(clean)(x[u] - move);
-			c[u] = ON(clean)(c[u] + move);
-		}
-		ON(put)(w->to + i, x, len, stream);
-		ON(put)(center + i, c, len, stream);
-	}
-}
-
 /* Stores, and goes on with what is stored: half a NUMBER has fewer bits. */
 INLINE void ON(put_rounded)(char *to, VEC *v, size_t len)
 {
@@ -208,7 +188,7 @@ INLINE void ON(step_round)(const struct ON(work) *w, size_t i, int vectors, size
 	ON(look_ahead)(w->to + i, vectors);
 	ON(look_ahead)(center + i, vectors);
 	ON(look_ahead)(sum + i, vectors);
-	for (int v = 0; v < vectors; v++, i += WIDTH) {
+	for (int v = 0; v < vectors; v++, i += WIDTH) { /* two tiles do not fit into registers */
 		ON(get)(x, w->to + i, len);
 		ON(get)(c, center + i, len);
 		ON(get)(s, sum + i, len);
@@ -277,14 +257,6 @@ static void ON(blend)(char *to, double by_a, const char *a, double by_b, const c
 	const struct ON(work) w = { .to = to, .a = a, .b = b };
 
 	LOOP(first, count, step_blend, (NUMBER)by_a, (NUMBER)by_b);
-}
-
-static void ON(elastic)(char *x, char *center, double alpha, size_t count)
-{
-	const struct ON(work) w = { .to = x };
-	const bool stream = false;
-
-	LOOP(0, count, step_elastic, center, (NUMBER)alpha);
 }
 
 static void ON(elastic_round)(char *x, char *center, char *sum, double alpha, size_t count)

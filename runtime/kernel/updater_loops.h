@@ -161,7 +161,7 @@ INLINE void ON(step_update)(const struct tt_update_run *r, ON(given) *f, size_t 
 	}
 }
 
-/* As step_elastic: without state nothing has to be in order, and the processor is told what comes next. */
+/* As step_round: without state nothing has to be in order, and the processor is told what comes next. */
 INLINE void ON(step_move)(const struct ON(work) *to, size_t i, int vectors, size_t len, bool stream,
                           const struct tt_update_run *r, NUMBER alpha)
 {

@@ -118,8 +118,8 @@ memory_rows() { # how many
 
 test_memory() { # each kernel is checked against plain numbers before it is timed
 	perf reduce --size 4K --iters 2 --json
-	memory_rows 42 # five of six types, three of four
-	check "every type" is "$(grep -c '"type": "bf16"' out)" 8
+	memory_rows 38 # five of six types, two of four
+	check "every type" is "$(grep -c '"type": "bf16"' out)" 7
 	for rule in average product max min; do
 		perf reduce --size 192 --iters 2 --rule $rule --kernel many --inputs 7 --json
 		memory_rows 6
@@ -314,7 +314,7 @@ test_refusals() {
 	refuses '--kernel pears: there is none of that name in reduce; there is pair, into, many, all, all-stream, blend' reduce --kernel pears
 	refuses 'a whole number from 2 to 16' reduce --inputs 17
 	refuses '100 bytes are not a whole number of lines of 64' reduce --size 100
-	refuses 'elastic computes with factors, and is for f32, f64, f16 and bf16' reduce --kernel elastic --type i32
+	refuses 'blend computes with factors, and is for f32, f64, f16 and bf16' reduce --kernel blend --type i32
 	refuses '--plot is not for reduce' reduce --plot x.png
 	refuses '--threads is for update$' reduce --threads 2
 	refuses 'a whole number from 1 to 65' update --threads 0

@@ -46,11 +46,6 @@ static void run_blend_into(struct tt_perf *p)
 	tt_blend(p->vectors[2], 1 - part, p->vectors[0], part, p->vectors[1], count_of(p), p->options.type);
 }
 
-static void run_elastic(struct tt_perf *p)
-{
-	tt_elastic(p->vectors[0], p->vectors[1], part, count_of(p), p->options.type);
-}
-
 static void run_memcpy(struct tt_perf *p) { memcpy(p->vectors[1], p->vectors[0], p->bytes); }
 
 static void run_plain(struct tt_perf *p) { tt_copy_by(TT_COPY_PLAIN, p->vectors[1], p->vectors[0], p->bytes); }
@@ -72,7 +67,6 @@ static const struct tt_perf_kernel kernels[] = {
 	  true, 0, 0 },
 	{ "reduce", "blend", "a = (1 - w) a + w b", 2, 1, 0, true, run_blend, false, 0, 0 },
 	{ "reduce", "blend-into", "c = (1 - w) a + w b", 2, 1, 1, true, run_blend_into, false, 0, 0 },
-	{ "reduce", "elastic", "d = w (a - b), a = a - d, b = b + d", 2, 2, 0, true, run_elastic, false, 0, 0 },
 	{ "copy", "memcpy", "the C library's", 1, 1, 1, false, run_memcpy, false, 0, 0 },
 	{ "copy", "plain", "vectors, loaded and stored as usual", 1, 1, 1, false, run_plain, false, 0, 0 },
 	{ "copy", "string", "rep movsb", 1, 1, 1, false, run_string, false, 0, 0 },
