@@ -218,6 +218,12 @@ static inline int run_ranks(struct ranks run)
 	return run.failures;
 }
 
+static inline int run_on_sim(int size, uint64_t seed, int timeout_ms, void (*program)(tutti *))
+{
+	return run_ranks((struct ranks){
+		.size = size, .wire = "sim", .seed = seed, .timeout_ms = timeout_ms, .program = program });
+}
+
 /* On both of the real wires. */
 static inline int run_real_ranks(struct ranks run)
 {

@@ -1324,24 +1324,9 @@ static void program_killed_fresh(tutti *job) { die(job, TUTTI_TABLE_FRESH | TUTT
 static void test_killed(void)
 {
 	for (uint64_t seed = 0; seed < 2 * SEEDS; seed++) {
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 4,
-		                                          .wire = "sim",
-		                                          .seed = seed,
-		                                          .timeout_ms = 1000,
-		                                          .program = program_killed }),
-		                0);
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 4,
-		                                          .wire = "sim",
-		                                          .seed = seed,
-		                                          .timeout_ms = 1000,
-		                                          .program = program_killed_keys }),
-		                0);
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 4,
-		                                          .wire = "sim",
-		                                          .seed = seed,
-		                                          .timeout_ms = 1000,
-		                                          .program = program_killed_fresh }),
-		                0);
+		CU_ASSERT_EQUAL(run_on_sim(4, seed, 1000, program_killed), 0);
+		CU_ASSERT_EQUAL(run_on_sim(4, seed, 1000, program_killed_keys), 0);
+		CU_ASSERT_EQUAL(run_on_sim(4, seed, 1000, program_killed_fresh), 0);
 	}
 }
 

@@ -124,7 +124,6 @@ static void test_sums(void) { on_wires(program_sums, (const int[]){ 1, 2, 3, 5, 
 
 /* ---- several calls, several tables ---- */
 
-/* Started together; each worker's pushes to a server are applied in order, so the last pull of a lone worker sees them all. */
 /* An option names a worker by its place in the table's list: rank 2 is worker 0 here, and there is no worker 1. */
 static void program_named(tutti *job)
 {
@@ -149,6 +148,8 @@ static void program_named(tutti *job)
 
 static void test_named(void) { run_on_wires(program_named, (const int[]){ 3, 0 }, 2); }
 
+/* Started together; the pushes of each worker to a server are applied in order, so the last pull of a lone worker sees
+ * them all. */
 static void program_started(tutti *job)
 {
 	enum { COUNT = 90000, CALLS = 6 };
@@ -409,16 +410,8 @@ static void program_closed(tutti *job) /* by a server, while others go on */
 static void test_open(void)
 {
 	for (uint64_t seed = 0; seed < SEEDS; seed++) {
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2,
-		                                          .wire = "sim",
-		                                          .seed = seed,
-		                                          .timeout_ms = 200,
-		                                          .program = program_disagree }),
-		                0);
-		CU_ASSERT_EQUAL(
-			run_ranks((struct ranks){
-				.size = 3, .wire = "sim", .seed = seed, .timeout_ms = 1000, .program = program_late }),
-			0);
+		CU_ASSERT_EQUAL(run_on_sim(2, seed, 200, program_disagree), 0);
+		CU_ASSERT_EQUAL(run_on_sim(3, seed, 1000, program_late), 0);
 		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "sim", .seed = seed, .program = program_closed }), 0);
 	}
 	CU_ASSERT_EQUAL(
@@ -457,12 +450,7 @@ static void program_killed(tutti *job)
 static void test_killed(void)
 {
 	for (uint64_t seed = 0; seed < 4 * SEEDS; seed++)
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 4,
-		                                          .wire = "sim",
-		                                          .seed = seed,
-		                                          .timeout_ms = 1000,
-		                                          .program = program_killed }),
-		                0);
+		CU_ASSERT_EQUAL(run_on_sim(4, seed, 1000, program_killed), 0);
 }
 
 /* ---- options in a message ---- */
