@@ -192,6 +192,14 @@ static int refuse(const struct tt_fetch *f)
 	return err == -EINPROGRESS ? -ETIMEDOUT : -EINVAL;
 }
 
+static bool is_there(const struct tutti_gossip *g, int rank)
+{
+	tt_lock(g->job);
+	bool there = tt_member_is_there(g->job, rank);
+	tt_unlock(g->job);
+	return there;
+}
+
 /* 0; -ETIMEDOUT: its bytes have not all come yet; -EINVAL: refused; else it is gone: its giver has, or has closed. */
 static int take(struct tutti_gossip *g, struct mixing *x, struct tt_fetch *f)
 {
@@ -210,7 +218,7 @@ static int take(struct tutti_gossip *g, struct mixing *x, struct tt_fetch *f)
 	f->late = err == -ETIMEDOUT;
 	if (f->late)
 		return err;
-	if (err && err != -EINVAL && err != -ESTALE && tt_member_is_there(g->job, f->rank)) { /* again next time */
+	if (err && err != -EINVAL && err != -ESTALE && is_there(g, f->rank)) { /* again next time */
 		tt_fetch_drop(f);
 		return -ETIMEDOUT;
 	}
