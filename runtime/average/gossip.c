@@ -282,7 +282,7 @@ static void find_peer(struct tutti_gossip *g)
 	g->none = "this round was to have none: fetch_probability";
 	if (!wants_peer(g))
 		return;
-	g->none = "no peer is there";
+	g->none = "no peer is there, or all are still asked for earlier rounds";
 	if ((rank = choose(g)) < 0)
 		return;
 	g->none = "";

@@ -54,7 +54,13 @@ int tt_perf_exchange(struct tt_perf *p) { return tutti_center_exchange(p->center
 
 enum { BUFFERS = 3 };
 
-static int choose(void *arg) { return 1 - ((struct tt_perf *)arg)->rank; }
+/* No peer while the buffers are filled: a fetch of that time would still be under way when the first iteration begins. */
+static int choose(void *arg)
+{
+	const struct tt_perf *p = arg;
+
+	return p->gossip ? 1 - p->rank : -1;
+}
 
 void tt_perf_close_gossip(struct tt_perf *p)
 {
@@ -66,6 +72,7 @@ int tt_perf_open_gossip(struct tt_perf *p)
 {
 	tutti_tensor model = { NULL, p->bytes / sizeof(float), TUTTI_F32 }, next;
 	tutti_gossip_config c = tutti_gossip_defaults();
+	tutti_gossip *g;
 	char name[64];
 	int err;
 
@@ -78,12 +85,14 @@ int tt_perf_open_gossip(struct tt_perf *p)
 	snprintf(name, sizeof name, "perf gossip %llu", (unsigned long long)p->order.serial);
 	if (p->rank > 1)
 		return 0;
-	err = tutti_gossip_open(p->job, name, &model, 1, &c, &p->gossip);
+	if ((err = tutti_gossip_open(p->job, name, &model, 1, &c, &g)))
+		return err;
 	for (int i = 0; i < BUFFERS && !err; i++) { /* an iteration finds a model in each, as a step would leave it */
-		if (!(err = tutti_gossip_model(p->gossip, NULL, &next)))
+		if (!(err = tutti_gossip_model(g, NULL, &next)))
 			tt_perf_fill_numbers(p, TUTTI_F32, next.data, p->bytes, p->rank);
-		err = err ? err : tutti_gossip_publish(p->gossip, 1);
+		err = err ? err : tutti_gossip_publish(g, 1);
 	}
+	p->gossip = g;
 	return err;
 }
 
