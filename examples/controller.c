@@ -1,5 +1,6 @@
-/* controller.c - a controller stops the training when the error on samples that nobody learns from has been rising, and keeps the best
- * model. Rank 0 is the controller, and has the parameters; the others train or validate, as it says: `tutti run -n 4 controller` */
+/* controller.c - a controller stops the training when the error on samples that nobody learns from has been rising, and
+ * keeps the best model. Rank 0 is the controller, and has the parameters; the others train or validate, as it says:
+ * `tutti run -n 4 controller` */
 #include <tutti.h>
 #include <math.h>
 #include <stdio.h>
@@ -135,8 +136,8 @@ int main(void)
 		check(tutti_controller_serve(c, answer, &t)); /* until all workers are done, or gone */
 		check(tutti_table_pull(table, last, NULL));
 		check(tutti_table_pull(best, w, NULL));
-		printf("stopped after %d steps and %d validations: error %.3f; of the best model %.3f\n", t.steps, t.validated,
-		       validate(last), validate(w));
+		printf("stopped after %d steps and %d validations: error %.3f; the best was %.3f, and of the model kept %.3f\n",
+		       t.steps, t.validated, validate(last), t.best, validate(w));
 	}
 	tutti_controller_close(c);
 	tutti_table_close(best);
