@@ -1,18 +1,8 @@
 #!/bin/sh
 # perf.sh - `tutti perf`: how it behaves, never how fast anything is. Takes about twenty seconds, half of them in test_batches.
 set -u
-[ "${1:-}" = bounded ] || exec timeout -k 10 200 sh "$0" bounded "$@" # whatever hangs
-shift
-export LC_ALL=C
-tutti=$(cd "${top_builddir:-.}" && pwd)/tutti
-here=$(cd "$(dirname "$0")" && pwd)
-scratch=$(mktemp -d) || exit 99
-unset TUTTI_SECRET TUTTI_CONFIG TUTTI_NODE TUTTI_RANK TUTTI_SIZE TUTTI_TRANSPORTS RANK WORLD_SIZE
+. "$(dirname "$0")/../harness/tutti.sh"
 export TUTTI_TRANSPORTS=tcp
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch" || exit 99
-[ -x "$tutti" ] || { echo "$tutti is not there"; exit 99; }
-. "$here/../harness/checks.sh"
 
 # perf ARGUMENT ...: leaves out, err and status
 perf() {

@@ -2,14 +2,8 @@
 # run.sh - `tutti run` and the program around it, with small shell scripts as ranks. Takes about ten seconds.
 # Every run carries a marker that /proc can be searched for, to see that nothing outlives it.
 set -u
-[ "${1:-}" = bounded ] || exec timeout -k 10 120 sh "$0" bounded "$@" # whatever hangs
-shift
-export LC_ALL=C
-tutti=$(cd "${top_builddir:-.}" && pwd)/tutti
-here=$(cd "$(dirname "$0")" && pwd)
-scratch=$(mktemp -d) || exit 99
+. "$(dirname "$0")/../harness/tutti.sh"
 marker=marker-$$
-unset TUTTI_SECRET TUTTI_CONFIG TUTTI_RANK TUTTI_SIZE TUTTI_STATS_SIGNAL
 
 end() {
 	for process in $(living); do
@@ -19,9 +13,6 @@ end() {
 }
 trap end EXIT
 trap 'exit 99' TERM
-cd "$scratch" || exit 99
-[ -x "$tutti" ] || { echo "$tutti is not there"; exit 99; }
-. "$here/../harness/checks.sh"
 
 now() { echo $(($(date +%s%N) / 1000000)); }
 living() { grep -l "[m]${marker#m}" /proc/[0-9]*/cmdline 2>/dev/null | cut -d/ -f3; } # a zombie has no cmdline

@@ -1,17 +1,7 @@
 #!/bin/sh
 # sim.sh - `tutti sim`: the same command line prints the same bytes; what it refuses; the picture
 set -u
-[ "${1:-}" = bounded ] || exec timeout -k 10 200 sh "$0" bounded "$@" # whatever hangs
-shift
-export LC_ALL=C
-tutti=$(cd "${top_builddir:-.}" && pwd)/tutti
-here=$(cd "$(dirname "$0")" && pwd)
-scratch=$(mktemp -d) || exit 99
-unset TUTTI_SECRET TUTTI_CONFIG TUTTI_NODE TUTTI_RANK TUTTI_SIZE TUTTI_TRANSPORTS RANK WORLD_SIZE
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch" || exit 99
-[ -x "$tutti" ] || { echo "$tutti is not there"; exit 99; }
-. "$here/../harness/checks.sh"
+. "$(dirname "$0")/../harness/tutti.sh"
 
 # sim ARGUMENT ...: leaves out, err and status
 sim() {
