@@ -18,13 +18,18 @@ int tt_tool_refuse(const char *tool, const char *fmt, ...)
 	return TT_TOOL_REFUSED;
 }
 
-static const char *nearest_option(const char *word, const struct option *known)
+static const char *name_at(const void *list, size_t stride, int n)
+{
+	return *(const char *const *)((const char *)list + (size_t)n * stride);
+}
+
+static const char *nearest(const char *word, const void *list, size_t stride)
 {
 	const char *names[32];
 	int n = 0;
 
-	for (; known[n].name && n < (int)TT_COUNT(names); n++)
-		names[n] = known[n].name;
+	for (; n < (int)TT_COUNT(names) && name_at(list, stride, n); n++)
+		names[n] = name_at(list, stride, n);
 	return tt_nearest(word, names, n);
 }
 
@@ -41,9 +46,20 @@ int tt_tool_bad_option(const char *tool, char **argv, const struct option *known
 	if (optopt)
 		return tt_tool_refuse(tool, "there is no option -%c; see `tutti %s --help`", optopt, tool);
 	strncpy(name, word + 2, tt_min(strcspn(word + 2, "="), sizeof name - 1));
-	const char *meant = nearest_option(name, known);
+	const char *meant = nearest(name, known, sizeof *known);
 	return tt_tool_refuse(tool, "there is no option --%s%s%s%s; see `tutti %s --help`", name,
 	                      meant ? " (did you mean --" : "", meant ? meant : "", meant ? "?)" : "", tool);
+}
+
+const void *tt_tool_find(const char *tool, const char *what, const char *word, const void *list, size_t stride)
+{
+	for (int n = 0; name_at(list, stride, n); n++)
+		if (!strcmp(name_at(list, stride, n), word))
+			return (const char *)list + (size_t)n * stride;
+	const char *meant = nearest(word, list, stride);
+	tt_tool_refuse(tool, "there is no %s %s%s%s%s; see `tutti %s --help`", what, word,
+	               meant ? " (did you mean " : "", meant ? meant : "", meant ? "?)" : "", tool);
+	return NULL;
 }
 
 int tt_tool_take_number(const char *tool, const char *option, const char *text, double least, double most, double *out)
@@ -67,6 +83,16 @@ int tt_tool_take_whole(const char *tool, const char *option, const char *text, l
 		return tt_tool_refuse(tool, "%s %s: it is a whole number from %ld to %ld", option, text, least, most);
 	*out = n;
 	return 0;
+}
+
+int tt_tool_take_int(const char *tool, const char *option, const char *text, int least, int most, int *out)
+{
+	long n;
+	int err = tt_tool_take_whole(tool, option, text, least, most, &n);
+
+	if (!err)
+		*out = (int)n;
+	return err;
 }
 
 bool tt_tool_read_size(const char *text, size_t len, size_t *bytes)

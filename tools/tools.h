@@ -17,9 +17,13 @@ int tt_tool_refuse(const char *tool, const char *fmt, ...) TT_FORMAT(2, 3);
 /* Refuses the option for which getopt_long returned '?' or ':'. Needs opterr = 0 and ':' first in optstring. */
 int tt_tool_bad_option(const char *tool, char **argv, const struct option *known, int said);
 
+/* The entry of that name in a list of structs that begin with their names, the last one with NULL; NULL: refused. */
+const void *tt_tool_find(const char *tool, const char *what, const char *word, const void *list, size_t stride);
+
 /* 0, or TT_TOOL_REFUSED and a sentence */
 int tt_tool_take_number(const char *tool, const char *option, const char *text, double least, double most, double *);
 int tt_tool_take_whole(const char *tool, const char *option, const char *text, long least, long most, long *);
+int tt_tool_take_int(const char *tool, const char *option, const char *text, int least, int most, int *);
 int tt_tool_take_time(const char *tool, const char *option, const char *text, uint64_t *ns); /* "50us" */
 int tt_tool_take_rate(const char *tool, const char *option, const char *text, uint64_t *bytes); /* "10G" a second */
 /* Reads "8", "4K", "64M" or "1.5M", but not 0x10 or 1e3, from `len` characters. False: not a size. */

@@ -102,19 +102,8 @@ static int take_sizes(struct tt_perf_options *o, const char *text)
 
 static int take_test(struct tt_perf_options *o, const char *word)
 {
-	const char *names[TT_COUNT(tt_perf_tests)], *meant;
-	int n = 0;
-
-	for (; tt_perf_tests[n].name; n++) {
-		names[n] = tt_perf_tests[n].name;
-		if (!strcmp(names[n], word)) {
-			o->test = &tt_perf_tests[n];
-			return 0;
-		}
-	}
-	meant = tt_nearest(word, names, n);
-	return tt_tool_refuse("perf", "there is no test %s%s%s%s; see `tutti perf --help`", word,
-	                      meant ? " (did you mean " : "", meant ? meant : "", meant ? "?)" : "");
+	o->test = tt_tool_find("perf", "test", word, tt_perf_tests, sizeof *tt_perf_tests);
+	return o->test ? 0 : TT_TOOL_REFUSED;
 }
 
 static int take_transport(struct tt_perf_options *o, const char *word)
@@ -219,20 +208,17 @@ struct seen { /* options on the command line that only some tests take */
 static int take_option(struct tt_perf_options *o, struct seen *seen, int c, char **argv)
 {
 	const struct name *n;
-	long inputs = 0, threads = 0;
 	int err = 0;
 
 	switch (c) {
 	case 'n': seen->ranks = optarg; break;
 	case LONG_KERNEL: seen->kernel = optarg; break;
 	case LONG_INPUTS:
-		err = tt_tool_take_whole("perf", "--inputs", optarg, 2, TT_PERF_VECTORS - 1, &inputs);
-		o->inputs = (int)inputs;
+		err = tt_tool_take_int("perf", "--inputs", optarg, 2, TT_PERF_VECTORS - 1, &o->inputs);
 		seen->inputs = true;
 		break;
 	case LONG_THREADS:
-		err = tt_tool_take_whole("perf", "--threads", optarg, 1, TT_PERF_THREADS, &threads);
-		o->threads = (int)threads;
+		err = tt_tool_take_int("perf", "--threads", optarg, 1, TT_PERF_THREADS, &o->threads);
 		seen->threads = true;
 		break;
 	case 's': err = take_sizes(o, optarg); break;
@@ -343,7 +329,6 @@ static int check_together(struct tt_perf_options *o, const struct seen *seen)
 	size_t element = tt_perf_type_size(o->type);
 
 	bool copies = !strcmp(t->name, "copy"), combines = !strcmp(t->name, "reduce") || (t->collective && !t->local);
-	long ranks = 0;
 	int err;
 
 	if (seen->type && !t->table && (!t->collective || copies))
@@ -358,10 +343,9 @@ static int check_together(struct tt_perf_options *o, const struct seen *seen)
 		return tt_tool_refuse("perf", "--inputs is for reduce");
 	if (seen->threads && strcmp(t->name, "update"))
 		return tt_tool_refuse("perf", "--threads is for update");
-	if (seen->ranks && (err = tt_tool_take_whole("perf", "-n", seen->ranks, t->local || t->table ? 1 : 2,
-	                                             TT_PERF_RANKS, &ranks)))
+	if (seen->ranks && (err = tt_tool_take_int("perf", "-n", seen->ranks, t->local || t->table ? 1 : 2,
+	                                           TT_PERF_RANKS, &o->ranks)))
 		return err;
-	o->ranks = (int)ranks;
 	if (t->local && (err = check_local(o, seen, copies)))
 		return err;
 	if (t->table && (err = check_table(o, seen)))

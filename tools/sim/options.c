@@ -46,54 +46,34 @@ static const struct option known[] = {
 	{ "churn", required_argument, NULL, LONG_CHURN }, { "seed", required_argument, NULL, LONG_SEED },
 	{ "graph", required_argument, NULL, LONG_GRAPH }, { "matrix", no_argument, NULL, LONG_MATRIX },
 	{ "way", required_argument, NULL, LONG_WAY }, { "factor", required_argument, NULL, LONG_FACTOR },
-	 { "plot", required_argument, NULL, 'p' }, { "help", no_argument, NULL, 'h' }, { 0 },
+	{ "plot", required_argument, NULL, 'p' }, { "help", no_argument, NULL, 'h' }, { 0 },
 };
 
-/* The number of the word among the names, which end with NULL; -1 and a sentence: it is none of them. */
-static int find_word(const char *what, const char *word, const char *const *names)
-{
-	int n = 0;
-
-	for (; names[n]; n++)
-		if (!strcmp(names[n], word))
-			return n;
-	const char *meant = tt_nearest(word, names, n);
-	tt_tool_refuse("sim", "there is no %s %s%s%s%s; see `tutti sim --help`", what, word,
-	               meant ? " (did you mean " : "", meant ? meant : "", meant ? "?)" : "");
-	return -1;
-}
+static const struct way {
+	const char *name;
+	tutti_gossip_way way;
+} ways[] = { { "pull", TUTTI_GOSSIP_PULL }, { "push", TUTTI_GOSSIP_PUSH }, { "push-sum", TUTTI_GOSSIP_PUSH_SUM },
+             { 0 } };
 
 static int take_method(struct tt_sim_options *o, const char *word)
 {
-	const char *names[8] = { NULL };
-
-	for (int i = 0; tt_sim_methods[i].name; i++)
-		names[i] = tt_sim_methods[i].name;
-	int found = find_word("method", word, names);
-	o->method = found < 0 ? NULL : &tt_sim_methods[found];
-	return found < 0 ? TT_TOOL_REFUSED : 0;
+	o->method = tt_tool_find("sim", "method", word, tt_sim_methods, sizeof *tt_sim_methods);
+	return o->method ? 0 : TT_TOOL_REFUSED;
 }
 
 static int take_graph(struct tt_sim_options *o, const char *word)
 {
-	const char *names[8] = { NULL };
-
-	for (int i = 0; tt_sim_graphs[i].name; i++)
-		names[i] = tt_sim_graphs[i].name;
-	int found = find_word("graph", word, names);
-	o->graph = found < 0 ? NULL : &tt_sim_graphs[found];
-	return found < 0 ? TT_TOOL_REFUSED : 0;
+	o->graph = tt_tool_find("sim", "graph", word, tt_sim_graphs, sizeof *tt_sim_graphs);
+	return o->graph ? 0 : TT_TOOL_REFUSED;
 }
 
 static int take_way(struct tt_sim_options *o, const char *word)
 {
-	static const char *const names[] = {
-		[TUTTI_GOSSIP_PULL] = "pull", [TUTTI_GOSSIP_PUSH] = "push", [TUTTI_GOSSIP_PUSH_SUM] = "push-sum", NULL
-	};
-	int found = find_word("way", word, names);
+	const struct way *found = tt_tool_find("sim", "way", word, ways, sizeof *ways);
 
-	o->way = found < 0 ? TUTTI_GOSSIP_PULL : (tutti_gossip_way)found;
-	return found < 0 ? TT_TOOL_REFUSED : 0;
+	if (found)
+		o->way = found->way;
+	return found ? 0 : TT_TOOL_REFUSED;
 }
 
 static int take_bytes(struct tt_sim_options *o, const char *text)
@@ -103,23 +83,14 @@ static int take_bytes(struct tt_sim_options *o, const char *text)
 	return tt_tool_refuse("sim", "--bytes %s: it is a number of bytes like 8, 4K or 1M, a multiple of 8", text);
 }
 
-static int take_int(const char *option, long least, long most, int *out)
-{
-	long n = 0;
-	int err = tt_tool_take_whole("sim", option, optarg, least, most, &n);
-
-	*out = (int)n;
-	return err;
-}
-
 static int take_option(struct tt_sim_options *o, int c, char **argv)
 {
 	long seed = 0;
 	int err;
 
 	switch (c) {
-	case 'n': return take_int("--ranks", 2, RANKS_MOST, &o->ranks);
-	case 'r': return take_int("--rounds", 1, ROUNDS_MOST, &o->rounds);
+	case 'n': return tt_tool_take_int("sim", "--ranks", optarg, 2, RANKS_MOST, &o->ranks);
+	case 'r': return tt_tool_take_int("sim", "--rounds", optarg, 1, ROUNDS_MOST, &o->rounds);
 	case 's': return take_bytes(o, optarg);
 	case LONG_STEP: return tt_tool_take_time("sim", "--step", optarg, &o->step);
 	case LONG_STRAGGLER: return tt_tool_take_number("sim", "--straggler", optarg, 1, 1000, &o->straggler);
