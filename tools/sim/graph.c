@@ -17,7 +17,7 @@ static int ring_peer(int rank, int ranks, int round) { return (rank + (round % 2
 
 static int ring_period(int ranks) { return (void)ranks, 2; }
 
-int tt_sim_torus_width(int ranks)
+static int torus_width(int ranks) /* of the most square one; 1: there is none */
 {
 	int width = 1;
 
@@ -30,14 +30,14 @@ int tt_sim_torus_width(int ranks)
 /* Right, left, below, above. */
 static int torus_peer(int rank, int ranks, int round)
 {
-	int width = tt_sim_torus_width(ranks), column = rank % width, row = rank - column;
+	int width = torus_width(ranks), column = rank % width, row = rank - column;
 
 	if (round % 4 < 2)
 		return row + ring_peer(column, width, round);
 	return (row + (round % 2 ? ranks - width : width)) % ranks + column;
 }
 
-static int torus_period(int ranks) { return (void)ranks, 4; }
+static int torus_period(int ranks) { return torus_width(ranks) > 1 ? 4 : 0; }
 
 static int complete_peer(int rank, int ranks, int round) { return (rank + 1 + round % (ranks - 1)) % ranks; }
 

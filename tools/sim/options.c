@@ -102,14 +102,15 @@ static int take_option(struct tt_sim_options *o, int c, char **argv)
 		err = tt_tool_take_whole("sim", "--seed", optarg, 0, INT64_MAX, &seed);
 		o->seed = (uint64_t)seed;
 		return err;
-	case LONG_GRAPH: return take_graph(o, optarg);
-	case LONG_WAY:
-		o->has_way = true;
-		return take_way(o, optarg);
+	case LONG_GRAPH: o->of_gossip = "--graph"; return take_graph(o, optarg);
+	case LONG_WAY: o->of_gossip = "--way"; return take_way(o, optarg);
 	case LONG_FACTOR:
-		o->has_factor = true;
+		o->of_gossip = "--factor";
 		return tt_tool_take_number("sim", "--factor", optarg, 0.001, 1, &o->factor);
-	case LONG_MATRIX: o->matrix = true; return 0;
+	case LONG_MATRIX:
+		o->of_gossip = "--matrix";
+		o->matrix = true;
+		return 0;
 	case 'p': o->plot = optarg; return tt_tool_can_plot("sim", optarg);
 	default: return tt_tool_bad_option("sim", argv, known, c);
 	}
@@ -117,21 +118,18 @@ static int take_option(struct tt_sim_options *o, int c, char **argv)
 
 static int check_together(struct tt_sim_options *o)
 {
-	bool gossips = !strcmp(o->method->name, "gossip");
-
-	if ((o->graph || o->matrix || o->has_way) && !gossips)
-		return tt_tool_refuse("sim", "%s is for gossip",
-		                      o->graph ? "--graph" : o->has_way ? "--way" : "--matrix");
+	if (o->of_gossip && strcmp(o->method->name, "gossip"))
+		return tt_tool_refuse("sim", "%s is for gossip", o->of_gossip);
 	if (o->matrix && o->plot)
 		return tt_tool_refuse("sim", "--matrix runs nothing that --plot could draw");
-	if (!o->graph)
-		o->graph = tt_sim_graphs;
 	if (o->matrix && !o->graph->peer)
 		return tt_tool_refuse("sim", "--matrix: %s goes by chance, and has no matrix", o->graph->name);
-	if ((o->matrix || o->has_factor) && (o->way || !gossips))
+	if ((o->matrix || o->factor) && o->way != TUTTI_GOSSIP_PULL)
 		return tt_tool_refuse("sim", "%s is for gossip that pulls", o->matrix ? "--matrix" : "--factor");
-	if (!strcmp(o->graph->name, "torus") && tt_sim_torus_width(o->ranks) < 2)
-		return tt_tool_refuse("sim", "--graph torus: %d ranks make no rectangle", o->ranks);
+	if (o->graph->period && !o->graph->period(o->ranks))
+		return tt_tool_refuse("sim", "--graph %s: %d ranks make no rectangle", o->graph->name, o->ranks);
+	if (!o->factor)
+		o->factor = 0.5;
 	return 0;
 }
 
@@ -140,7 +138,8 @@ int tt_sim_read_options(int argc, char **argv, struct tt_sim_options *o)
 	int c, err;
 
 	*o = (struct tt_sim_options){ .ranks = 16, .rounds = 100, .bytes = 4096, .step = 10 * TT_MS, .straggler = 1,
-		                      .factor = 0.5, .latency = 50000, .bandwidth = 10000000000, .seed = 1 };
+		                      .graph = tt_sim_graphs, .latency = 50000, .bandwidth = 10000000000,
+		                      .seed = 1 };
 	while ((c = getopt_long(argc, argv, ":n:r:s:p:h", known, NULL)) != -1) {
 		if (c == 'h')
 			return print_help();

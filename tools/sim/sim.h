@@ -25,7 +25,8 @@ struct tt_sim_method {
 
 struct tt_sim_graph {
 	const char *name, *sentence;
-	/* The peer of a rank in a round, and after how many rounds the same peers come; NULL: by chance. */
+	/* The peer of a rank in a round, and after how many rounds the same peers come; NULL: by chance. Period 0: there
+	 * is no such graph of so many ranks. */
 	int (*peer)(int rank, int ranks, int round);
 	int (*period)(int ranks);
 	tutti_gossip_choice choice;        /* the library's own; OWN: it knows no such graph */
@@ -39,8 +40,8 @@ struct tt_sim_options {
 	size_t bytes;
 	uint64_t latency, bandwidth, step, seed; /* nanoseconds, bytes a second */
 	double loss, churn, straggler, factor;
-	bool matrix, has_way, has_factor;
-	const char *plot;
+	bool matrix;
+	const char *plot, *of_gossip;            /* of_gossip: the last of the options that only gossip takes; or NULL */
 };
 
 struct tt_sim_row { /* at a moment */
@@ -99,7 +100,6 @@ void tt_study_age(struct tt_studied *, uint64_t published); /* something was mix
 extern const struct tt_sim_method tt_sim_methods[];
 extern const struct tt_sim_graph tt_sim_graphs[];
 int tt_sim_servers(const struct tt_sim_options *); /* the first ranks, which do not die; 0: none */
-int tt_sim_torus_width(int ranks); /* of the most square one; 1: there is none */
 /* Of one period: x after it is matrix times x before. In row order; the caller frees it. NULL: no memory. */
 double *tt_sim_matrix(const struct tt_sim_options *);
 
