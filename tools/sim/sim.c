@@ -19,18 +19,16 @@ void tt_study_age(struct tt_studied *me, uint64_t published)
 
 /* ---- samples ---- */
 
-static bool is_there(const struct tt_studied *r) { return r->working && r->x; }
-
-/* The mean of the models that are there; how many these are. */
-static int find_mean(struct tt_study *s, double *mean)
+/* The mean of the models of the ranks that work; how many these are. */
+static int find_mean(struct tt_study *s)
 {
-	double weight = 0;
+	double weight = 0, *mean = s->mean;
 	int n = 0;
 
 	memset(mean, 0, s->count * sizeof *mean);
 	for (int i = 0; i < s->options.ranks; i++) {
 		const struct tt_studied *r = &s->of[i];
-		if (!is_there(r))
+		if (!r->working)
 			continue;
 		n++;
 		weight += r->weight;
@@ -53,11 +51,11 @@ static double square_between(const double *a, const double *b, size_t count)
 
 static int sample(struct tt_study *s)
 {
-	struct tt_sim_row r = { .seconds = (double)(tt_now() - s->start) * 1e-9, .alive = find_mean(s, s->mean) };
+	struct tt_sim_row r = { .seconds = (double)(tt_now() - s->start) * 1e-9, .alive = find_mean(s) };
 	double square = 0;
 
 	for (int i = 0; i < s->options.ranks; i++)
-		if (is_there(&s->of[i])) {
+		if (s->of[i].working) {
 			square += square_between(s->of[i].x, s->mean, s->count);
 			r.round += (double)s->of[i].rounds / r.alive;
 		}
@@ -73,7 +71,7 @@ static int sample(struct tt_study *s)
 		int most = s->row_max * 2 + 128;
 		struct tt_sim_row *more = realloc(s->rows, (size_t)most * sizeof *more);
 		if (!more)
-			return -ENOMEM;
+			return tt_fail(-ENOMEM, "no memory for %d samples", most);
 		s->rows = more;
 		s->row_max = most;
 	}
@@ -96,6 +94,17 @@ static void show_progress(const struct tt_study *s, double done)
 
 static bool is_over(const struct tt_study *s) { return !s->to_go || s->err; }
 
+/* The first error ends the study. */
+static void give_up(const struct tt_studied *me, int err)
+{
+	struct tt_study *s = me->study;
+
+	if (s->err || tt_sim_killed(me->rank))
+		return;
+	s->err = err;
+	snprintf(s->why, sizeof s->why, "rank %d: %s", me->rank, tutti_why());
+}
+
 static void sleep_until(uint64_t at)
 {
 	if (at > tt_now())
@@ -107,15 +116,14 @@ static void take_samples(void *arg)
 {
 	struct tt_study *s = arg;
 	uint64_t step = s->options.step;
+	int err;
 
 	sleep_until(s->start);
 	s->sent = tt_sim_counted().bytes;
 	for (uint64_t at = s->start + step / 2; !is_over(s); at += step) {
 		sleep_until(at);
-		if (sample(s)) {
-			s->err = -ENOMEM;
-			snprintf(s->why, sizeof s->why, "no memory for %d samples", s->row_max);
-		}
+		if ((err = sample(s)))
+			give_up(&s->of[0], err);
 		show_progress(s, tt_min(s->of[0].rounds, s->options.rounds) / (double)s->options.rounds);
 	}
 	show_progress(s, 1);
@@ -202,9 +210,9 @@ static bool has_finished(const struct tt_studied *me)
 {
 	const struct tt_study *s = me->study;
 
-	if (s->options.method->together)
-		return me->rounds >= s->options.rounds || s->err;
-	return is_over(s);
+	if (tt_sim_killed(me->rank))
+		return true;
+	return s->options.method->together ? me->rounds >= s->options.rounds || s->err : is_over(s);
 }
 
 static void count_round(struct tt_studied *me)
@@ -227,9 +235,9 @@ static int work(struct tt_studied *me)
 	sleep_until(tick);
 	if (s->options.method->begin)
 		err = s->options.method->begin(me);
-	while (!err && !has_finished(me) && !tt_sim_killed(me->rank)) {
+	while (!err && !has_finished(me)) {
 		sleep_until(tick += step);
-		if (tt_sim_killed(me->rank) || has_finished(me))
+		if (has_finished(me))
 			break;
 		if (!(err = s->options.method->round(me)))
 			count_round(me);
@@ -247,8 +255,7 @@ static void stay(struct tt_studied *me)
 	s->working--;
 	while ((s->working || !s->sampled) && !s->err && !tt_sim_killed(me->rank))
 		tt_sim_sleep(s->options.step);
-	if (tt_sim_killed(me->rank))
-		me->working = false;
+	me->working = false;
 }
 
 static int take_part(struct tt_studied *me)
@@ -270,10 +277,8 @@ static int take_part(struct tt_studied *me)
 	me->working = true;
 	if (!err)
 		err = work(me);
-	if (err && !tt_sim_killed(me->rank) && !s->err) { /* before the others stay for this one */
-		s->err = err;
-		snprintf(s->why, sizeof s->why, "rank %d: %s", me->rank, tutti_why());
-	}
+	if (err)
+		give_up(me, err); /* before the others stay for this one */
 	stay(me);
 	if (sampler)
 		tt_join(sampler);
@@ -308,12 +313,9 @@ static void be_rank(int rank, void *arg)
 	if (!err) {
 		me->x = memory;
 		err = take_part(me);
-		me->x = NULL;
 	}
-	if (err && !tt_sim_killed(rank) && !is_over(s)) {
-		s->err = err;
-		snprintf(s->why, sizeof s->why, "rank %d: %s", rank, tutti_why());
-	}
+	if (err && !is_over(s))
+		give_up(me, err);
 	tutti_leave(me->job);
 	tutti_free(NULL, memory);
 }

@@ -57,7 +57,8 @@ struct tt_sim_row { /* at a moment */
 struct tt_studied { /* a rank */
 	struct tt_study *study;
 	int rank, rounds;        /* done in all lives */
-	bool slow, mortal, working;
+	bool slow, mortal;
+	bool working;            /* its model counts in the samples */
 	bool newcomers;          /* others have joined, and are in no group of this rank's */
 	tutti *job, *group;      /* group: of all-reduces, as deaths and returns leave it */
 	tutti_gossip *gossip;
@@ -68,7 +69,7 @@ struct tt_studied { /* a rank */
 	uint64_t publications;   /* of this life */
 	double weight;           /* in the mean of all; push-sum: with what is on its way */
 	tutti_center *center;
-	double *x;               /* the model, and room for another one and two numbers; NULL: it is not there */
+	double *x;               /* the model, and room for another one and two numbers */
 };
 
 struct tt_study {
@@ -77,9 +78,10 @@ struct tt_study {
 	size_t count;            /* elements of the model */
 	uint64_t start, sent;    /* when the rounds began; what had been sent by then */
 	int ready;               /* to begin */
-	int to_go, working, err; /* to_go: ranks that decide when it ends, and have not done their rounds */
+	int to_go;               /* ranks that decide when it ends, and have not done their rounds */
+	int working, err;        /* ranks that do rounds; the first error, and ... */
 	bool sampled;            /* the last row has been made */
-	char why[512];           /* the first error */
+	char why[512];           /* ... its sentence */
 	double age;              /* since the last row: milliseconds, and of how many mixings */
 	uint64_t mixings;
 	double *mean, *first;    /* the mean now, and at the start */
