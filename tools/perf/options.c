@@ -278,19 +278,22 @@ static int take_kernel(struct tt_perf_options *o, const char *word)
 	                      all);
 }
 
+static int check_kernel(struct tt_perf_options *o, const char *word)
+{
+	int err = word ? take_kernel(o, word) : 0;
+
+	if (err || !o->kernel || !o->kernel->scaled || (o->type != TUTTI_I32 && o->type != TUTTI_I64))
+		return err;
+	return tt_tool_refuse("perf", "--type %s: %s computes with factors, and is for f32, f64, f16 and bf16",
+	                      o->type_name, o->kernel->name);
+}
+
 /* Kernels in memory: STREAM works on lines of 64 bytes, so sizes must be whole lines. */
 static int check_local(struct tt_perf_options *o, const struct seen *seen, bool copies)
 {
-	int err = seen->kernel ? take_kernel(o, seen->kernel) : 0;
-
-	if (err)
-		return err;
 	if (o->first % 64 || o->last % 64)
 		return tt_tool_refuse("perf", "--size: %zu bytes are not a whole number of lines of 64",
 		                      o->first % 64 ? o->first : o->last);
-	if (o->kernel && o->kernel->scaled && (o->type == TUTTI_I32 || o->type == TUTTI_I64))
-		return tt_tool_refuse("perf", "--type %s: %s computes with factors, and is for f32, f64, f16 and bf16",
-		                      o->type_name, o->kernel->name);
 	if (o->plot || o->transport)
 		return tt_tool_refuse("perf", "%s is not for %s", o->plot ? "--plot" : "--transport", o->test->name);
 	o->any_type = !seen->type && !strcmp(o->test->name, "reduce");
@@ -300,15 +303,8 @@ static int check_local(struct tt_perf_options *o, const struct seen *seen, bool 
 }
 
 /* A table's calls: bare sockets connect only neighbours in the ring. */
-static int check_table(struct tt_perf_options *o, const struct seen *seen)
+static int check_table(const struct tt_perf_options *o)
 {
-	int err = seen->kernel ? take_kernel(o, seen->kernel) : 0;
-
-	if (err)
-		return err;
-	if (o->kernel && o->kernel->scaled && (o->type == TUTTI_I32 || o->type == TUTTI_I64))
-		return tt_tool_refuse("perf", "--type %s: %s computes with factors, and is for f32, f64, f16 and bf16",
-		                      o->type_name, o->kernel->name);
 	if (o->ranks == 1 || o->ranks > TT_PERF_TABLE_RANKS)
 		return tt_tool_refuse("perf", "-n %d: for table it is 2, 3 (two workers) or 4 (two of each)", o->ranks);
 	if (o->ranks && o->ranks < 3 && o->kernel && o->kernel->calls & TT_PERF_BESIDE)
@@ -346,9 +342,9 @@ static int check_together(struct tt_perf_options *o, const struct seen *seen)
 	if (seen->ranks && (err = tt_tool_take_int("perf", "-n", seen->ranks, t->local || t->table ? 1 : 2,
 	                                           TT_PERF_RANKS, &o->ranks)))
 		return err;
-	if (t->local && (err = check_local(o, seen, copies)))
+	if ((t->local || t->table) && (err = check_kernel(o, seen->kernel)))
 		return err;
-	if (t->table && (err = check_table(o, seen)))
+	if ((t->local && (err = check_local(o, seen, copies))) || (t->table && (err = check_table(o))))
 		return err;
 	if (seen->target && !t->one_sided)
 		return tt_tool_refuse("perf", "--target is for put, get and stream: in %s all ranks take part",
