@@ -48,8 +48,7 @@ struct tutti_controller {
 	_Atomic bool stop;
 	/* of a worker */
 	struct tt_request *request;
-	uint64_t life, seq;
-	uint64_t next;       /* the number of the next request */
+	uint64_t life, seq;  /* seq: the number of the last request; life: there was none */
 	bool pending;        /* request `seq` may be with the controller */
 	bool gave_up;        /* a LOCK, and has sent nothing since */
 	bool finished;

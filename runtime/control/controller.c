@@ -8,15 +8,14 @@ static struct tt_answer *answer_of(tutti_controller *c) { return (struct tt_answ
 static int make_parts(tutti_controller *c)
 {
 	const struct tt_desk *d = &c->desk;
-	bool serves = d->me == d->master;
 
 	c->holder = -1;
-	c->next = c->life = tt_calendar(); /* other numbers than those of an earlier life of this rank */
-	if (serves)
+	c->seq = c->life = tt_calendar(); /* other numbers than those of an earlier life of this rank */
+	if (d->me == d->master)
 		c->workers = calloc((size_t)d->n, sizeof *c->workers);
 	else
 		c->request = calloc(1, sizeof *c->request);
-	return serves ? c->workers ? 0 : -ENOMEM : c->request ? 0 : -ENOMEM;
+	return c->workers || c->request ? 0 : -ENOMEM;
 }
 
 int tutti_controller_open(tutti *group, const char *name, int controller, tutti_controller **out)
@@ -128,7 +127,7 @@ static int place(tutti_controller *c, enum tt_ask ask, const void *data, size_t 
 	                  deadline);
 	if (err)
 		return err;
-	c->seq = ++c->next;
+	c->seq++;
 	c->gave_up = ask == TT_ASK_LOCK; /* until its answer is here */
 	return announce(c, deadline);
 }
@@ -138,6 +137,8 @@ static int send_request(tutti_controller *c, enum tt_ask ask, const void *data, 
 {
 	int err;
 
+	if (c->finished)
+		return tt_fail(-EINVAL, "controller \"%s\": this worker has said that it is done", c->desk.name);
 	if ((err = await_earlier(c, deadline)) || (err = place(c, ask, data, bytes, wait, deadline)) ||
 	    (err = await_answer(c, deadline)))
 		return err;
@@ -148,7 +149,7 @@ static int send_request(tutti_controller *c, enum tt_ask ask, const void *data, 
 static int read_answer(const tutti_controller *c, const struct tt_answer *a, void *to, size_t room, size_t *bytes)
 {
 	const struct tt_desk *d = &c->desk;
-	size_t n = a->bytes <= sizeof a->data ? a->bytes : sizeof a->data;
+	size_t n = tt_min(a->bytes, sizeof a->data);
 
 	if (a->err < 0)
 		return tt_fail(a->err, "controller \"%s\" on %s: %.*s", d->name, tt_desk_label(d, d->master).text,
@@ -163,16 +164,6 @@ static int read_answer(const tutti_controller *c, const struct tt_answer *a, voi
 	return a->err;
 }
 
-static int request(tutti_controller *c, enum tt_ask ask, uint64_t wait, uint64_t deadline)
-{
-	int err;
-
-	if (c->finished)
-		return tt_fail(-EINVAL, "controller \"%s\": this worker has said that it is done", c->desk.name);
-	err = send_request(c, ask, NULL, 0, wait, deadline);
-	return err ? err : read_answer(c, answer_of(c), NULL, 0, NULL);
-}
-
 static int request_alone(tutti_controller *c, const char *call, enum tt_ask ask, uint64_t wait)
 {
 	int err = c ? tt_desk_enter(&c->desk, call, false) : tt_refuse_null("controller");
@@ -180,7 +171,9 @@ static int request_alone(tutti_controller *c, const char *call, enum tt_ask ask,
 	if (err)
 		return err;
 	uint64_t own = tt_desk_deadline(&c->desk, -1);
-	err = request(c, ask, wait, wait < TT_FOREVER - own ? own + wait : TT_FOREVER);
+	err = send_request(c, ask, NULL, 0, wait, wait < TT_FOREVER - own ? own + wait : TT_FOREVER);
+	if (!err)
+		err = read_answer(c, answer_of(c), NULL, 0, NULL);
 	if (ask == TT_ASK_DONE && !err)
 		c->finished = true;
 	tt_desk_leave(&c->desk);
@@ -209,10 +202,8 @@ int tutti_controller_unlock(tutti_controller *c)
 	return request_alone(c, "tutti_controller_unlock", TT_ASK_UNLOCK, 0);
 }
 
-static int check_ask(const tutti_controller *c, const void *data, size_t bytes, const void *answer, size_t room)
+static int check_ask(const void *data, size_t bytes, const void *answer, size_t room)
 {
-	if (c->finished)
-		return tt_fail(-EINVAL, "controller \"%s\": this worker has said that it is done", c->desk.name);
 	if ((bytes && !data) || (room && !answer))
 		return tt_fail(-EINVAL, "tutti_controller_ask: %s is NULL", bytes && !data ? "request" : "answer");
 	if (bytes > TUTTI_REQUEST_MAX)
@@ -228,7 +219,7 @@ int tutti_controller_ask(tutti_controller *c, const void *data, size_t bytes, vo
 
 	if (err)
 		return err;
-	if (!(err = check_ask(c, data, bytes, answer, room)) &&
+	if (!(err = check_ask(data, bytes, answer, room)) &&
 	    !(err = send_request(c, TT_ASK_PROGRAM, data, bytes, 0, tt_desk_deadline(&c->desk, timeout_ms))))
 		err = read_answer(c, answer_of(c), answer, room, answer_bytes);
 	tt_desk_leave(&c->desk);
@@ -254,7 +245,7 @@ void tutti_controller_close(tutti_controller *c)
 		return;
 	if (c->workers)
 		free_workers(c);
-	else if (c->request && c->next > c->life && !c->finished)
+	else if (c->request && c->seq > c->life && !c->finished)
 		say_done(c);
 	tt_desk_close(&c->desk);
 	free(c->request);

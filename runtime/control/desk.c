@@ -119,7 +119,7 @@ int tt_desk_left_ms(uint64_t deadline, int most)
 {
 	uint64_t now = tt_now(), left = now < deadline ? (deadline - now + TT_MS - 1) / TT_MS : 0;
 
-	return left < (uint64_t)most ? (int)left : most;
+	return (int)tt_min(left, (size_t)most);
 }
 
 int tt_desk_hear(struct tt_desk *d, int rank, uint64_t deadline)

@@ -100,7 +100,7 @@ static void lock(tutti_controller *c, int i, uint64_t wait)
 		return;
 	}
 	w->turn = ++c->turns;
-	w->until = tt_now() + (wait < TT_FOREVER ? wait : TT_FOREVER);
+	w->until = tt_now() + tt_min(wait, TT_FOREVER);
 	if (c->holder < 0)
 		pass_lock_on(c);
 	else if (!wait)
@@ -142,8 +142,7 @@ static void ask_program(tutti_controller *c, int i, const struct tt_request *r)
 	size_t bytes = r->bytes; /* of another process's making */
 
 	a->data[0] = 0;
-	int n = call_program(c, i, TUTTI_JOINED, r->data, bytes < sizeof r->data ? bytes : sizeof r->data, a->data,
-	                     sizeof a->data);
+	int n = call_program(c, i, TUTTI_JOINED, r->data, tt_min(bytes, sizeof r->data), a->data, sizeof a->data);
 	if (n > (int)sizeof a->data)
 		refuse(c, i, -EMSGSIZE, "its function returned %d bytes, and an answer has up to %zu", n,
 		       sizeof a->data);
