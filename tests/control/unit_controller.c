@@ -1,14 +1,10 @@
-/* unit_controller.c - controllers and queues of batches: what they promise, on sim, TCP and shared memory; then ranks that die at
- * any moment, on sim over seeds */
+/* unit_controller.c - controllers and queues of batches: what they promise, on sim, TCP and shared memory; then ranks
+ * that die at any moment, on sim over seeds */
 #include "control/control_private.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/ranks.h"
 
-#if TT_TSAN
-enum { SEEDS = 5, KILLS = 30 };
-#else
-enum { SEEDS = 10, KILLS = 150 };
-#endif
+enum { SEEDS = TT_TSAN ? 5 : 10, KILLS = TT_TSAN ? 30 : 150 };
 enum { RANKS = 4, CONTROLLER = 1, TIMES = 20, BATCHES = 60, COUNT = 500, DEPTH = 5 };
 
 static atomic_int inside, entered, got_batch[BATCHES], redelivered;
@@ -73,6 +69,17 @@ static int echo(const tutti_request *r, void *answer, size_t room, void *arg)
 	return (int)r->bytes;
 }
 
+/* The answer is the same. */
+static int say(tutti_controller *c, const char *text, int timeout_ms)
+{
+	size_t len = strlen(text);
+	char got[8];
+	int err = tutti_controller_ask(c, text, len, got, sizeof got, NULL, timeout_ms);
+
+	CHECK(err || !memcmp(got, text, len));
+	return err;
+}
+
 static void ask_much(tutti_controller *c, int rank)
 {
 	char *text = malloc(2 * TUTTI_REQUEST_MAX), *got = malloc(TUTTI_REQUEST_MAX);
@@ -127,16 +134,15 @@ static void stop(tutti *job)
 {
 	tutti_controller *c = open_controller(job);
 	struct book b = { .c = c };
-	char got[8];
 	int err, me = tutti_rank(job);
 
 	if (me == CONTROLLER) {
 		CHECK(tutti_controller_serve(c, echo, &b) == 0);
 	} else if (me == 0) {
-		CHECK(tutti_controller_ask(c, "stop", 4, got, sizeof got, NULL, -1) == 0 && !memcmp(got, "stop", 4));
-		CHECK(tutti_controller_ask(c, "more", 4, got, sizeof got, NULL, -1) == -ESHUTDOWN && why_has("rank 1"));
+		CHECK(say(c, "stop", -1) == 0);
+		CHECK(say(c, "more", -1) == -ESHUTDOWN && why_has("rank 1"));
 	} else {
-		while (!(err = tutti_controller_ask(c, "more", 4, got, sizeof got, NULL, -1)))
+		while (!(err = say(c, "more", -1)))
 			;
 		CHECK(err == -ESHUTDOWN);
 		CHECK(tutti_controller_lock(c, -1) == -ESHUTDOWN);
@@ -147,7 +153,7 @@ static void stop(tutti *job)
 	else
 		pass_time(50 * TT_MS); /* it serves now */
 	if (me != CONTROLLER) {
-		while ((err = tutti_controller_ask(c, "more", 4, got, sizeof got, NULL, -1)) == -ESHUTDOWN)
+		while ((err = say(c, "more", -1)) == -ESHUTDOWN)
 			;
 		CHECK(err == 0 && tutti_controller_done(c) == 0);
 	}
@@ -160,11 +166,10 @@ static void test_stop(void) { on_wires(stop); }
 /* Gives a request up that is with the controller. Connecting with it may take longer than the call, on a busy machine. */
 static void ask_in_vain(tutti_controller *c, const char *request, int timeout_ms)
 {
-	char got[8];
 	int err;
 
 	do
-		err = tutti_controller_ask(c, request, 1, got, sizeof got, NULL, timeout_ms);
+		err = say(c, request, timeout_ms);
 	while (err == -ETIMEDOUT && why_has("has not opened it"));
 	CHECK(err == -ETIMEDOUT && why_has("rank 1") && why_has("serve"));
 }
@@ -174,7 +179,6 @@ static void be_late(tutti *job)
 {
 	tutti_controller *c = open_controller(job);
 	struct book b = { .c = c };
-	char got[8];
 
 	CHECK(tutti_barrier(job, NULL) == 0);
 	if (tutti_rank(job) == CONTROLLER) {
@@ -183,9 +187,9 @@ static void be_late(tutti *job)
 		CHECK(b.asked[0] == 2 && b.asked[2] == 2);
 	} else {
 		ask_in_vain(c, "1", 30);
-		CHECK(tutti_controller_ask(c, "2", 1, got, sizeof got, NULL, 0) == -ETIMEDOUT);
+		CHECK(say(c, "2", 0) == -ETIMEDOUT);
 		CHECK(tutti_barrier(job, NULL) == 0);
-		CHECK(tutti_controller_ask(c, "3", 1, got, sizeof got, NULL, -1) == 0 && got[0] == '3');
+		CHECK(say(c, "3", -1) == 0);
 		CHECK(tutti_controller_done(c) == 0);
 	}
 	tutti_controller_close(c);
@@ -269,7 +273,6 @@ static void give_lock_up(tutti *job)
 	CHECK(tutti_group_timeout(job, 100) == 0);
 	tutti_controller *c = open_controller(job);
 	struct book b = { .c = c };
-	char got[8];
 
 	tutti_barrier(job, NULL);
 	if (tutti_rank(job) == CONTROLLER) {
@@ -279,7 +282,7 @@ static void give_lock_up(tutti *job)
 	} else if (tutti_rank(job) == 0) {
 		CHECK(tutti_controller_lock(c, 50) == -ETIMEDOUT); /* and the group's 100 ms */
 		entered = 1;
-		while (tutti_controller_ask(c, "x", 1, got, sizeof got, NULL, -1) == -ETIMEDOUT)
+		while (say(c, "x", -1) == -ETIMEDOUT)
 			;
 		CHECK(tutti_controller_unlock(c) == -EPERM);
 		while (tutti_controller_done(c) == -ETIMEDOUT)
@@ -373,13 +376,12 @@ static void stop_without_all(tutti *job)
 {
 	tutti_controller *c = tutti_rank(job) == 3 ? NULL : open_controller(job);
 	struct book b = { .c = c };
-	char got[8];
 
 	if (tutti_rank(job) == CONTROLLER) {
 		uint64_t since = tt_now();
 		CHECK(tutti_controller_serve(c, echo, &b) == 0 && tt_now() - since < 1000 * TT_MS);
 	} else if (tutti_rank(job) == 0) {
-		CHECK(tutti_controller_ask(c, "stop", 4, got, sizeof got, NULL, -1) == 0);
+		CHECK(say(c, "stop", -1) == 0);
 	}
 	CHECK(tutti_barrier(job, NULL) == 0);
 	tutti_controller_close(c);
@@ -395,7 +397,6 @@ static void lose_worker(tutti *job)
 	tutti_controller *c = open_controller(job);
 	int me = tutti_rank(job), victim = 3;
 	struct book b = { .c = c };
-	char got[8];
 
 	if (me == victim)
 		tt_sim_kill(me, tt_sim_chance(3 * TT_MS));
@@ -408,7 +409,7 @@ static void lose_worker(tutti *job)
 		if (me == victim)
 			continue;
 		CHECK(err == 0 && atomic_fetch_add(&inside, 1) == 0);
-		CHECK(tutti_controller_ask(c, "x", 1, got, sizeof got, NULL, -1) == 0);
+		CHECK(say(c, "x", -1) == 0);
 		CHECK(atomic_fetch_sub(&inside, 1) == 1);
 		CHECK(tutti_controller_unlock(c) == 0);
 	}
@@ -423,7 +424,6 @@ static void lose_controller(tutti *job)
 {
 	tutti_controller *c = open_controller(job);
 	struct book b = { .c = c };
-	char got[8];
 	int err = 0;
 
 	if (tutti_rank(job) == CONTROLLER) {
@@ -431,7 +431,7 @@ static void lose_controller(tutti *job)
 		tutti_controller_serve(c, echo, &b);
 	}
 	for (int i = 0; tutti_rank(job) != CONTROLLER && !err; i++) {
-		err = i % 3 == 0 ? tutti_controller_lock(c, -1) : i % 3 == 1 ? tutti_controller_ask(c, "x", 1, got, sizeof got, NULL, -1) :
+		err = i % 3 == 0 ? tutti_controller_lock(c, -1) : i % 3 == 1 ? say(c, "x", -1) :
 		                                                               tutti_controller_unlock(c);
 		CHECK(err == 0 || err == -ECONNRESET);
 		CHECK(!err || why_has("rank 1"));
