@@ -1,4 +1,4 @@
-/* fashion_average.c - each rank takes steps of its own, on its part of each batch, and its model is averaged with others
+/* fashion_average.c - each rank takes steps of its own, on its part of each batch; its model is averaged with others'
  *
  * With a center (ea, easgd, asgd, diloco) the center is what is tested; in gossip the mean of all models is. */
 #include "fashion.h"

@@ -9,7 +9,8 @@
 static const struct option known[] = {
 	{ "algorithm", "NAME", TEXT, AT(algorithm), 0, 0, "how the ranks keep their models together, see below (allreduce)" },
 	{ "staleness", "N", WHOLE, AT(staleness), 0, 10000, "ps: how many steps a rank may be ahead of the slowest (any number)" },
-	{ "every", "N", WHOLE, AT(every), 1, 100000, "ea, easgd, asgd, diloco: steps between two exchanges (10; asgd 2, diloco 20)" },
+	{ "every", "N", WHOLE, AT(every), 1, 100000,
+	  "ea, easgd, asgd, diloco: steps between two exchanges (10; asgd 2, diloco 20)" },
 	{ "alpha", "X", REAL, AT(alpha), 0, 1, "ea, easgd: how far an exchange moves a model (0.9 / ranks)" },
 	{ "lack", "N", WHOLE, AT(lack), 0, 9, "classes that each rank's part of the data lacks, others on each rank (0)" },
 	{ "epochs", "N", WHOLE, AT(epochs), 1, 10000, "passes over the training set (10)" },
@@ -25,7 +26,8 @@ static const struct option known[] = {
 };
 
 static const struct options defaults = {
-	.algorithm = "allreduce", .staleness = -1, .alpha = NAN, .data = "/usr/share/datasets/fashion-mnist", .plot = "fashion.png",
+	.algorithm = "allreduce", .staleness = -1, .alpha = NAN,
+	.data = "/usr/share/datasets/fashion-mnist", .plot = "fashion.png",
 	.epochs = 10, .batch = 128, .rate = 0.04, .momentum = 0.9, .seed = 1,
 };
 

@@ -853,7 +853,7 @@ int tutti_center_open(tutti *, const char *name, const tutti_tensor *params, int
                       tutti_center **);
 /* Ends this rank's part, as tutti_table_close does: a barrier before it. NULL is allowed. */
 void tutti_center_close(tutti_center *);
-/* After each step of the worker: every tau steps it exchanges. Returns 1: it has exchanged; 0: it had not to. */
+/* After each step of the worker: every tau steps it exchanges. Returns 1: it has exchanged; 0: not yet. */
 int tutti_center_step(tutti_center *);
 int tutti_center_exchange(tutti_center *); /* now */
 /* params = center (and `old` too: a worker that began elsewhere counts nothing twice). */
@@ -929,13 +929,13 @@ typedef struct tutti_gossip_config {
 /* Returns a config: pull from a uniform peer, f = 0.5. The program sets the members that differ. */
 tutti_gossip_config tutti_gossip_defaults(void);
 /* Sets those members that the section `gossip` of the job's config file has: tutti.conf(5). 0 also if there is no file
- * or no section. -EINVAL: a key that there is not, a value out of range. */
+ * or no section. -EINVAL: an unknown key, a value out of range. */
 int tutti_gossip_configure(tutti *, tutti_gossip_config *);
 
 typedef struct tutti_gossip tutti_gossip;
 /* Opens a gossip under a name of 1 to 160 bytes, with the same model on all ranks. A list with data NULL everywhere:
  * the library holds the model. Local: does not wait for others, which may come late. One thread at a time uses it.
- * -EINVAL: also a config that nobody could mean; -EEXIST: the name is open here; -ENOMEM. */
+ * -EINVAL: also a config whose parts contradict each other; -EEXIST: the name is open here; -ENOMEM. */
 int tutti_gossip_open(tutti *, const char *name, const tutti_tensor *model, int n, const tutti_gossip_config *,
                       tutti_gossip **);
 /* Ends this rank's part. Weight that is on its way, to this rank or from it, is lost. NULL is allowed. Blocks until
@@ -1030,7 +1030,7 @@ int tutti_controller_first(tutti_controller *);
  * it, also one that was stopped and is evicted for its silence. It is granted while the controller serves, and is not
  * in the program's own function. timeout_ms: how long to wait in the queue; 0: only if it is free; -1: the group's.
  * Blocks for the controller's answer as well, in the group's timeout.
- *   -EBUSY: another worker has it, by then. -EDEADLK: this one has it. Of unlock -EPERM: this worker has it not. */
+ *   -EBUSY: another worker has it, by then. -EDEADLK: this worker has it already. Of unlock -EPERM: it does not. */
 int tutti_controller_lock(tutti_controller *, int timeout_ms);
 int tutti_controller_unlock(tutti_controller *);
 

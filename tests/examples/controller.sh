@@ -1,6 +1,6 @@
 #!/bin/sh
-# controller.sh - the controller stops its workers early, on any number of them, and has kept the model with the least error.
-# The last model may be better still: a worker that was not scheduled for long brings what the others have not seen.
+# controller.sh - the controller stops its workers early, on any number of them, and has kept the model with the least
+# error. The last model may be better still: a worker that was not scheduled for long brings what others have not seen.
 set -u
 export LC_ALL=C
 top=${top_builddir:-.}

@@ -97,25 +97,28 @@ run 3 --json --data "$good" --algorithm ps --momentum 0 --rate 0.2 --epochs 3 --
 	fail "ps without momentum: $(cat "$dir/out" "$dir/err")"
 run 2 --data "$good" --algorithm ps --epochs 2 > "$dir/out" 2> "$dir/err" && grep -q communication "$dir/out" || fail "ps: no closing table: $(cat "$dir/out" "$dir/err")"
 
-# Models that are averaged now and then learn, too, also what a rank lacks of the data; alone it learns no more than that.
-
+# Models that are averaged now and then learn, too, also what a rank lacks of the data; alone a rank does not.
 for algorithm in ea easgd asgd diloco gossip alone; do
 	for lack in 0 3; do
 		run 2 --json --data "$good" --algorithm $algorithm --lack $lack --epochs 6 --batch 20 > "$dir/out" 2> "$dir/err" ||
 			fail "$algorithm, --lack $lack: $(cat "$dir/err")"
-		[ "$(grep -c -x -- "$form" "$dir/out")" = 6 ] || fail "$algorithm: six epochs should give six JSON objects: $(cat "$dir/out")"
+		[ "$(grep -c -x -- "$form" "$dir/out")" = 6 ] ||
+			fail "$algorithm: six epochs should give six JSON objects: $(cat "$dir/out")"
 		case $algorithm,$lack in
 		alone,3) learns 0.9 && fail "ranks that never talk cannot know the classes that they lack: accuracy $accuracy" ;;
-		diloco,*) learns 0.5 || fail "diloco, --lack $lack: two ranks learn bars in noise to $accuracy only" ;; # slow at first
+		diloco,*) learns 0.5 || fail "diloco, --lack $lack: two ranks learn bars in noise to $accuracy only" ;; # slow
 		*) learns 0.8 || fail "$algorithm, --lack $lack: two ranks learn bars in noise to $accuracy only" ;;
 		esac
 	done
 done
 
-compare() { FASHION=$fashion TUTTI=$tutti sh "$here/../../examples/compare" --ranks 2 --plot none "$@" > "$dir/out" 2> "$dir/err"; }
+compare() {
+	FASHION=$fashion TUTTI=$tutti sh "$here/../../examples/compare" --ranks 2 --plot none "$@" > "$dir/out" 2> "$dir/err"
+}
 compare easgd gossip -- --data "$good" --epochs 1 --batch 30 || fail "compare: $(cat "$dir/err")"
 [ "$(sed 1d "$dir/out" | cut -d' ' -f1 | tr '\n' ' ')" = "single alone easgd gossip " ] &&
-	[ "$(sed 1d "$dir/out" | grep -c -x '[a-z]*  *[0-9.]*  *-*[0-9.]*  *[0-9.]*')" = 4 ] || fail "compare says: $(cat "$dir/out")"
+	[ "$(sed 1d "$dir/out" | grep -c -x '[a-z]*  *[0-9.]*  *-*[0-9.]*  *[0-9.]*')" = 4 ] ||
+	fail "compare says: $(cat "$dir/out")"
 compare easdg -- --data "$good" --epochs 1
 [ $? = 2 ] && grep -q "^compare: there is no algorithm easdg" "$dir/err" && [ ! -s "$dir/out" ] ||
 	fail "compare should refuse easdg, and train nothing before: $(cat "$dir/out" "$dir/err")"

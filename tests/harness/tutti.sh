@@ -1,5 +1,5 @@
-# tutti.sh - sourced first by tests of `tutti`, which then run within a time limit, in an empty folder, with checks.sh: $tutti is
-# the program, $here the test's folder, $scratch the empty one.
+# tutti.sh - sourced first by tests of `tutti`, which then run within a time limit, in an empty folder, with checks.sh:
+# $tutti is the program, $here the test's folder, $scratch the empty one.
 [ "${1:-}" = bounded ] || exec timeout -k 10 200 sh "$0" bounded "$@" # whatever hangs
 shift
 export LC_ALL=C

@@ -68,7 +68,8 @@ static void program_silent(tutti *job)
 		return;
 	}
 	await_change(job, &c);
-	CHECK(c.what == TUTTI_GONE && c.rank == 2 && c.err == -ECONNRESET && strstr(c.why, "rank 2 was evicted: it gave no sign of life"));
+	CHECK(c.what == TUTTI_GONE && c.rank == 2 && c.err == -ECONNRESET &&
+	      strstr(c.why, "rank 2 was evicted: it gave no sign of life"));
 	CHECK(tt_now() - then > (SILENCE - 2 * BEAT) * TT_MS && tt_now() - then < (SILENCE + 3 * LOOK + 50) * TT_MS);
 	pass_time(2 * DEADLINE * TT_MS);
 	expect_only_leavers(job);

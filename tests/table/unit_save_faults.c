@@ -414,7 +414,8 @@ static void begin_push(tutti_table *t, int rank)
 	tt_unlock(t->job);
 }
 
-/* A push that does not go on: a save fails with its name, a load ends it; what others push meanwhile waits, and nobody is evicted. */
+/* A push that does not go on: a save fails with its name, a load ends it; what others push meanwhile waits, and nobody
+ * is evicted. */
 static void program_stuck(tutti *job)
 {
 	static const int servers[] = { 0 };

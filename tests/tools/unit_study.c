@@ -1,5 +1,5 @@
-/* unit_study.c - `tutti sim`: gossip on a static graph is a matrix, and converges as fast as the matrix says; ranks that
- * die and come again; push-sum keeps the mean */
+/* unit_study.c - `tutti sim`: gossip on a static graph is a matrix, and converges as fast as the matrix says; ranks
+ * that die and come again; push-sum keeps the mean */
 #include "tests/harness/cunit_main.h"
 #include "tools/sim/sim.h"
 #include <math.h>

@@ -54,7 +54,7 @@ int tt_perf_exchange(struct tt_perf *p) { return tutti_center_exchange(p->center
 
 enum { BUFFERS = 3 };
 
-/* No peer while the buffers are filled: a fetch of that time would still be under way when the first iteration begins. */
+/* No peer while the buffers are filled: a fetch of then would still be under way when the first iteration begins. */
 static int choose(void *arg)
 {
 	const struct tt_perf *p = arg;

@@ -25,8 +25,8 @@ struct tt_sim_method {
 
 struct tt_sim_graph {
 	const char *name, *sentence;
-	/* The peer of a rank in a round, and after how many rounds the same peers come; NULL: by chance. Period 0: there
-	 * is no such graph of so many ranks. */
+	/* The peer of a rank in a round, and after how many rounds the same peers come; NULL: by chance. Period 0:
+	 * there is no such graph of so many ranks. */
 	int (*peer)(int rank, int ranks, int round);
 	int (*period)(int ranks);
 	tutti_gossip_choice choice;        /* the library's own; OWN: it knows no such graph */
@@ -41,7 +41,7 @@ struct tt_sim_options {
 	uint64_t latency, bandwidth, step, seed; /* nanoseconds, bytes a second */
 	double loss, churn, straggler, factor;
 	bool matrix;
-	const char *plot, *of_gossip;            /* of_gossip: the last of the options that only gossip takes; or NULL */
+	const char *plot, *of_gossip;            /* of_gossip: the last option that only gossip takes; or NULL */
 };
 
 struct tt_sim_row { /* at a moment */
