@@ -136,6 +136,12 @@ static enum status find_algorithm(struct training *t)
 		return complain(USAGE, "no algorithm '%s': there is %s", t->options.algorithm, algorithm_names());
 	if (t->options.staleness >= 0 && t->algorithm != &fashion_ps)
 		return complain(USAGE, "--staleness is for --algorithm ps: with %s no rank is ahead", t->options.algorithm);
+	if (t->options.every && (t->algorithm == &fashion_allreduce || t->algorithm == &fashion_ps))
+		return complain(USAGE, "--every: with %s the ranks meet in each step", t->options.algorithm);
+	if (t->options.every && t->algorithm == &fashion_alone)
+		return complain(USAGE, "--every: alone the ranks never meet");
+	if (!isnan(t->options.alpha) && t->algorithm != &fashion_ea && t->algorithm != &fashion_easgd)
+		return complain(USAGE, "--alpha is for ea and easgd: %s moves no model by a part", t->options.algorithm);
 	return OK;
 }
 

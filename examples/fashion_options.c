@@ -10,7 +10,7 @@ static const struct option known[] = {
 	{ "algorithm", "NAME", TEXT, AT(algorithm), 0, 0, "how the ranks keep their models together, see below (allreduce)" },
 	{ "staleness", "N", WHOLE, AT(staleness), 0, 10000, "ps: how many steps a rank may be ahead of the slowest (any number)" },
 	{ "every", "N", WHOLE, AT(every), 1, 100000,
-	  "ea, easgd, asgd, diloco: steps between two exchanges (10; asgd 2, diloco 20)" },
+	  "ea, easgd, asgd, diloco, gossip: steps between two exchanges (10; asgd 2, diloco 20, gossip 4)" },
 	{ "alpha", "X", REAL, AT(alpha), 0, 1, "ea, easgd: how far an exchange moves a model (0.9 / ranks)" },
 	{ "lack", "N", WHOLE, AT(lack), 0, 9, "classes that each rank's part of the data lacks, others on each rank (0)" },
 	{ "epochs", "N", WHOLE, AT(epochs), 1, 10000, "passes over the training set (10)" },
@@ -43,7 +43,7 @@ void show_help(const char *algorithms)
 	       "  easgd      elastic averaging with a center on servers, each rank when it likes\n"
 	       "  asgd       a center on servers takes what each rank has learned since\n"
 	       "  diloco     an outer optimizer takes the mean of what all have learned since\n"
-	       "  gossip     each rank averages with another one, each step\n"
+	       "  gossip     each rank averages with another one, each 4 steps\n"
 	       "  alone      nobody talks: what each rank learns by itself, for comparison\n"
 	       "JSON keys: epoch, loss (the epoch's mean, in training), accuracy (of the test set, 0 to 1), seconds (this epoch).\n",
 	       algorithms);

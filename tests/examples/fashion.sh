@@ -151,6 +151,9 @@ complains 'number above 0' 2 --rate -1
 complains 'number from 0, below 1' 2 --momentum 1
 complains 'whole number from 0' 2 --staleness -1
 complains 'staleness is for --algorithm ps' 2 --staleness 2
+complains 'the ranks meet in each step' 2 --every 2
+complains 'alone the ranks never meet' 2 --algorithm alone --every 2
+complains 'alpha is for ea and easgd' 2 --algorithm gossip --alpha 0.1
 complains 'whole number, 0 or more' 2 --seed -5
 complains 'needs a number after it' 2 --epochs
 complains 'takes no value' 2 --json=1
