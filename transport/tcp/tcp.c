@@ -23,29 +23,6 @@ enum {
 static struct tt_tcp *net_of(struct tt_net *n) { return tt_container_of(n, struct tt_tcp, base); }
 static struct tt_tcp_peer *peer_of(struct tt_peer *p) { return tt_container_of(p, struct tt_tcp_peer, base); }
 
-void tt_tcp_watch(struct tt_tcp_peer *p, uint32_t events)
-{
-	struct epoll_event event = { .events = events, .data.ptr = p };
-
-	if (epoll_ctl(p->net->base.fd, p->watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, p->fd, &event))
-		tt_flight_break(&p->ops, tt_fail(-errno, "cannot wait for %s: %s", p->base.addr, strerror(errno)));
-	p->watched = events;
-}
-
-/* Removes the socket from epoll by hand: a forked child may hold it open, and epoll would go on reporting a freed
- * peer. */
-void tt_tcp_close_socket(struct tt_tcp_peer *p)
-{
-	if (p->fd < 0)
-		return;
-	if (p->watched)
-		epoll_ctl(p->net->base.fd, EPOLL_CTL_DEL, p->fd, NULL);
-	shutdown(p->fd, SHUT_RDWR); /* for the same reason: the other end learns of it now */
-	close(p->fd);
-	p->fd = -1;
-	p->watched = 0;
-}
-
 /* Keys */
 
 static struct tt_tcp_key *find_key(struct tt_tcp *net, uint64_t id)
@@ -165,7 +142,7 @@ struct tt_tcp_peer *tt_tcp_peer_new(struct tt_tcp *net)
 	}
 	p->base.net = &net->base;
 	p->net = net;
-	p->fd = -1;
+	tt_dial_init(&p->dial, &p->shake);
 	p->batch = TT_TCP_NO_BATCH;
 	p->answer_turn = true;
 	tt_flight_init(&p->ops, &net->ops, &p->base);
@@ -185,8 +162,7 @@ static void cut_off(struct tt_tcp_peer *p)
 		tt_list_remove(nodes[i]);
 	p->shake.stage = TT_STAGE_DOWN;
 	tt_tcp_unblock(p);
-	tt_tcp_close_socket(p);
-	tt_tcp_free_addresses(p);
+	tt_dial_end(&p->dial);
 	free(p->payload_copy);
 	p->payload_copy = NULL;
 	p->payload_left = 0;
@@ -243,9 +219,8 @@ static int notify(struct tt_peer *p, uint32_t value) { return (void)p, (void)val
 
 static void go_on_with_handshake(struct tt_tcp_peer *p)
 {
-	if (!tt_tcp_handshake(p))
+	if (!tt_dial_step(&p->dial))
 		return; /* p may be gone */
-	tt_tcp_free_addresses(p);
 	tt_tcp_activate(p);
 	p->net->ops.events++;
 	if (p->net->base.events->up)
@@ -262,7 +237,7 @@ static void handle_event(struct tt_tcp_peer *p, uint32_t events)
 	}
 	if (p->blocked && events & (EPOLLOUT | EPOLLERR | EPOLLHUP)) {
 		tt_tcp_unblock(p);
-		tt_tcp_watch(p, EPOLLIN);
+		tt_dial_watch(&p->dial, EPOLLIN);
 		tt_tcp_want_to_send(p);
 	}
 	if (events & ~(uint32_t)EPOLLOUT)
@@ -283,7 +258,7 @@ static int poll_events(struct tt_tcp *net)
 		if (events[i].data.ptr == &net->door)
 			strangers = true;
 		else
-			handle_event(events[i].data.ptr, events[i].events);
+			handle_event(peer_of(events[i].data.ptr), events[i].events);
 	}
 	if (strangers)
 		tt_door_accept(&net->door);
@@ -369,7 +344,7 @@ static int open_net(const struct tt_net_config *c, struct tt_net **out)
 		err = tt_fail(-EMFILE, "cannot make an epoll descriptor: is the limit on open files (ulimit -n) "
 		              "reached?");
 	if (!err)
-		err = tt_tcp_listen(net, c);
+		err = tt_listen(&net->door, c);
 	if (err) {
 		close_net(&net->base);
 		return err;
@@ -382,7 +357,7 @@ uint64_t tt_tcp_copied(const struct tt_net *net) { return ((const struct tt_tcp 
 
 const struct tt_transport tt_tcp = {
 	.name = "tcp",
-	.list = tt_tcp_devices,
+	.list = tt_listen_devices,
 	.open = open_net,
 	.close = close_net,
 	.reg = reg,

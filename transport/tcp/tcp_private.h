@@ -1,15 +1,12 @@
 /* tcp_private.h - what the files of tcp share: tcp.c (nets, keys, peers, progress), tcp_send.c (requests, answers, the
- * way out), tcp_receive.c (the way in), tcp_connect.c (listening, connecting), tcp_resolve.c (names of hosts) */
+ * way out), tcp_receive.c (the way in), tcp_connect.c (connecting) */
 #ifndef TT_TCP_PRIVATE_H
 #define TT_TCP_PRIVATE_H
 #include "base/base.h"
-#include "transport/door.h"
+#include "transport/dial.h"
 #include "transport/flight.h"
 #include "transport/frame.h"
 #include "transport/tcp/tcp.h"
-#include <sys/socket.h>
-
-struct addrinfo;
 
 enum {
 	TT_TCP_STAGE = 32 << 10,  /* bytes of small frames that leave together */
@@ -63,15 +60,10 @@ struct tt_tcp_peer {
 	struct tt_peer base;
 	struct tt_tcp *net;
 	bool blocked, mute;         /* the socket is full; nothing can be sent any more */
-	int fd;
-	uint32_t watched;           /* the events that epoll reports */
+	struct tt_dial dial;
 	unsigned idle;              /* reads in a row without a result */
 	struct tt_list all, active, dirty, owing;
-
-	/* the handshake */
 	struct tt_shake shake;
-	struct addrinfo *addresses, *next_address;
-	struct tt_tcp_lookup *lookup; /* while the host's name is looked up; `fd` tells its end */
 
 	/* my requests */
 	struct tt_flight ops;
@@ -115,28 +107,10 @@ struct tt_tcp_peer {
 };
 
 /* tcp_connect.c */
-int tt_tcp_devices(struct tt_device *, int max);
 extern const struct tt_door_calls tt_tcp_door;
-int tt_tcp_listen(struct tt_tcp *, const struct tt_net_config *);
 int tt_tcp_connect(struct tt_net *, const char *addr, struct tt_peer **);
-/* true: the connection is up now. False: not yet, or the peer may be gone */
-bool tt_tcp_handshake(struct tt_tcp_peer *);
-void tt_tcp_free_addresses(struct tt_tcp_peer *);
-
-/* tcp_resolve.c */
-const char *tt_tcp_after_scheme(const char *text);
-/* flags as for getaddrinfo. A name waits for the name server, unless AI_NUMERICHOST is among them; not with the lock.
- * -EINVAL: no address. -EHOSTUNREACH: no such host, or a name with AI_NUMERICHOST */
-int tt_tcp_resolve(const char *text, int flags, struct addrinfo **);
-/* Looks a name up on a thread of its own. *fd becomes readable when it is over; the caller closes it. -ENOMEM, -EMFILE,
- * -EAGAIN */
-int tt_tcp_start_lookup(const char *text, struct tt_tcp_lookup **, int *fd);
-int tt_tcp_end_lookup(struct tt_tcp_lookup *, struct addrinfo **, char why[200]); /* it is over: frees it */
-void tt_tcp_leave_lookup(struct tt_tcp_lookup *); /* it may never be over: its thread frees it, and ends, by itself */
 
 /* tcp.c */
-void tt_tcp_watch(struct tt_tcp_peer *, uint32_t events);
-void tt_tcp_close_socket(struct tt_tcp_peer *);
 int tt_tcp_find_place(struct tt_tcp *, uint64_t key, uint64_t offset, uint64_t len, uint8_t **out); /* 0 or TT_NAK_ */
 struct tt_tcp_peer *tt_tcp_peer_new(struct tt_tcp *);
 void tt_tcp_peer_free(struct tt_tcp_peer *);      /* also closes its socket */

@@ -298,7 +298,7 @@ static ssize_t receive(struct tt_tcp_peer *p, size_t budget, bool *all)
 	size_t second = first < p->left ? 0 : tt_min(end - p->in_pos - p->left, sizeof p->in - p->in_end);
 	struct iovec iov[2] = { { p->place ? p->place : p->net->waste, first }, { p->in + p->in_end, second } };
 	struct msghdr m = { .msg_iov = iov, .msg_iovlen = 2 };
-	ssize_t n = first ? recvmsg(p->fd, &m, 0) : recv(p->fd, iov[1].iov_base, second, 0);
+	ssize_t n = first ? recvmsg(p->dial.fd, &m, 0) : recv(p->dial.fd, iov[1].iov_base, second, 0);
 
 	if (n > 0) {
 		size_t placed = tt_min((size_t)n, first);

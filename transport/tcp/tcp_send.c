@@ -436,7 +436,7 @@ static void block(struct tt_tcp_peer *p)
 {
 	p->blocked = true;
 	p->net->blocked++;
-	tt_tcp_watch(p, EPOLLIN | EPOLLOUT);
+	tt_dial_watch(&p->dial, EPOLLIN | EPOLLOUT);
 }
 
 void tt_tcp_unblock(struct tt_tcp_peer *p)
@@ -454,12 +454,12 @@ static ssize_t send_once(struct tt_tcp_peer *p)
 	struct msghdr m = { .msg_iov = iov, .msg_iovlen = 2 };
 
 	if (!p->payload_left)
-		return send(p->fd, iov[0].iov_base, iov[0].iov_len, MSG_NOSIGNAL);
+		return send(p->dial.fd, iov[0].iov_base, iov[0].iov_len, MSG_NOSIGNAL);
 	if (!iov[0].iov_len) {
 		m.msg_iov++;
 		m.msg_iovlen--;
 	}
-	return sendmsg(p->fd, &m, MSG_NOSIGNAL);
+	return sendmsg(p->dial.fd, &m, MSG_NOSIGNAL);
 }
 
 /* Nothing can be sent any more. What the peer said before it closed may be unread: the reads will find the end. */

@@ -1,0 +1,201 @@
+/* dial.c - a socket on its way to a connection: one that was accepted, or that tries a host's addresses in turn */
+#include "transport/dial.h"
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+void tt_dial_init(struct tt_dial *d, struct tt_shake *h) { *d = (struct tt_dial){ .fd = -1, .shake = h }; }
+
+void tt_dial_watch(struct tt_dial *d, uint32_t events)
+{
+	struct epoll_event event = { .events = events, .data.ptr = d->shake->peer };
+	const struct tt_door *door = d->shake->door;
+
+	if (epoll_ctl(door->net->fd, d->watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, d->fd, &event))
+		door->calls->over(d->shake, tt_fail(-errno, "cannot wait for %s: %s", d->shake->peer->addr,
+		                                    strerror(errno)));
+	d->watched = events;
+}
+
+/* Removes the socket from epoll by hand: a forked child may hold it open, and epoll would go on reporting a freed
+ * peer. */
+static void close_socket(struct tt_dial *d)
+{
+	if (d->fd < 0)
+		return;
+	if (d->watched)
+		epoll_ctl(d->shake->door->net->fd, EPOLL_CTL_DEL, d->fd, NULL);
+	shutdown(d->fd, SHUT_RDWR); /* for the same reason: the other end learns of it now */
+	close(d->fd);
+	d->fd = -1;
+	d->watched = 0;
+}
+
+static void free_addresses(struct tt_dial *d)
+{
+	if (d->lookup)
+		tt_resolve_leave(d->lookup);
+	if (d->addresses)
+		freeaddrinfo(d->addresses);
+	d->lookup = NULL;
+	d->addresses = d->next_address = NULL;
+}
+
+void tt_dial_end(struct tt_dial *d)
+{
+	close_socket(d);
+	free_addresses(d);
+}
+
+static bool same_host(const union tt_socket_address *from, const union tt_socket_address *to)
+{
+	union tt_socket_address a = *from, b = *to;
+
+	tt_resolve_unmap(&a);
+	tt_resolve_unmap(&b);
+	return a.any.sa_family == b.any.sa_family && !(a.any.sa_family == AF_INET6 ?
+		memcmp(&a.v6.sin6_addr, &b.v6.sin6_addr, sizeof a.v6.sin6_addr) :
+		memcmp(&a.v4.sin_addr, &b.v4.sin_addr, sizeof a.v4.sin_addr));
+}
+
+bool tt_dial_within_host(const struct tt_dial *d)
+{
+	union tt_socket_address here = { 0 }, there = { 0 };
+	socklen_t size = sizeof here, size_there = sizeof there;
+
+	return !getsockname(d->fd, &here.any, &size) && !getpeername(d->fd, &there.any, &size_there) &&
+	       same_host(&here, &there);
+}
+
+static void prepare_socket(const struct tt_door *door, int fd)
+{
+	int on = 1, ms = (int)door->timeout_ms;
+
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
+}
+
+void tt_dial_accept(struct tt_dial *d, int fd, const struct sockaddr *from)
+{
+	struct tt_peer *peer = d->shake->peer;
+	union tt_socket_address a;
+
+	tt_resolve_copy(&a, from);
+	tt_resolve_name(&a, peer->addr, sizeof peer->addr);
+	d->fd = fd;
+	prepare_socket(d->shake->door, fd);
+	tt_dial_watch(d, EPOLLIN);
+}
+
+static int map_error(int err) { return err == ETIMEDOUT ? -ETIMEDOUT : -EHOSTUNREACH; }
+
+/* Starts connecting to the next address of the host. Returns -errno if none is left. */
+static int try_next(struct tt_dial *d, int err)
+{
+	for (struct addrinfo *a; (a = d->next_address);) {
+		d->next_address = a->ai_next;
+		close_socket(d);
+		d->fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+		if (d->fd >= 0) {
+			prepare_socket(d->shake->door, d->fd);
+			if (!connect(d->fd, a->ai_addr, a->ai_addrlen) || errno == EINPROGRESS || errno == EINTR) {
+				tt_dial_watch(d, EPOLLOUT);
+				return 0;
+			}
+		}
+		err = errno;
+	}
+	return -err;
+}
+
+static bool allowed_without_secret(const struct addrinfo *list)
+{
+	union tt_socket_address a;
+
+	for (; list; list = list->ai_next) {
+		tt_resolve_copy(&a, list->ai_addr);
+		if (!tt_resolve_is_loopback(&a))
+			return false;
+	}
+	return true;
+}
+
+/* Connects to the addresses that were found; without a file left, or an address, returns -errno with a sentence. */
+static int dial(struct tt_dial *d, struct addrinfo *found)
+{
+	d->addresses = d->next_address = found;
+	if (!d->shake->door->has_secret && !allowed_without_secret(found))
+		return tt_fail(-EACCES, "will not connect to %s without a secret: set TUTTI_SECRET on both sides",
+		               d->shake->peer->addr);
+	int err = try_next(d, EHOSTUNREACH);
+	if (err == -EMFILE || err == -ENFILE)
+		return tt_fail(-EMFILE, "no file is left for a connection to %s: raise the limit with ulimit -n",
+		               d->shake->peer->addr);
+	if (err)
+		tt_shake_give_up(d->shake, map_error(-err), strerror(-err));
+	return 0;
+}
+
+/* The descriptor of the lookup stands in for the socket: it becomes readable at the end. */
+static int look_up(struct tt_dial *d, const char *addr)
+{
+	int err = tt_resolve_begin(d->shake->door->net, addr, &d->lookup, &d->fd);
+
+	if (!err)
+		tt_dial_watch(d, EPOLLIN);
+	return err;
+}
+
+int tt_dial_begin(struct tt_dial *d, const char *addr)
+{
+	struct tt_peer *peer = d->shake->peer;
+	const char *address = tt_resolve_after_scheme(peer->net, addr);
+	struct addrinfo *found;
+	int err = tt_resolve(address, AI_NUMERICHOST, &found);
+
+	if (err && err != -EHOSTUNREACH)
+		return err;
+	snprintf(peer->addr, sizeof peer->addr, "%s", address);
+	return err ? look_up(d, addr) : dial(d, found);
+}
+
+static bool finish_lookup(struct tt_dial *d)
+{
+	struct addrinfo *found = NULL;
+	char why[200];
+	int err = tt_resolve_end(d->lookup, &found, why);
+
+	d->lookup = NULL;
+	if (err)
+		return tt_shake_give_up(d->shake, -ENXIO, why);
+	err = dial(d, found);
+	return err ? tt_shake_give_up(d->shake, err == -EACCES ? err : -EHOSTUNREACH, tt_why()) : false;
+}
+
+static bool finish_connect(struct tt_dial *d)
+{
+	int err = 0;
+	socklen_t size = sizeof err;
+
+	getsockopt(d->fd, SOL_SOCKET, SO_ERROR, &err, &size);
+	if (err) {
+		int last = try_next(d, err);
+		return last ? tt_shake_give_up(d->shake, map_error(-last), strerror(-last)) : false;
+	}
+	if (tt_shake_connected(d->shake))
+		tt_dial_watch(d, EPOLLIN);
+	return false;
+}
+
+bool tt_dial_step(struct tt_dial *d)
+{
+	if (d->shake->stage == TT_STAGE_CONNECTING)
+		return d->lookup ? finish_lookup(d) : finish_connect(d);
+	if (!tt_shake_step(d->shake))
+		return false;
+	free_addresses(d);
+	return true;
+}

@@ -1,0 +1,80 @@
+/* dial.h - sockets of TCP for any transport that connects through them: addresses, listening, connecting
+ *
+ * A connection's way to the handshake of door.h:
+ *
+ *     accepted by the door -> tt_dial_accept() ----------------------------------+
+ *     tt_dial_begin() -> the name is looked up -> each address in turn is tried -+-> tt_dial_step() -> tt_shake_step()
+ *
+ * Nothing blocks: the net's epoll reports what is awaited, with the struct tt_peer as its data, and the transport then
+ * calls tt_dial_step(). An address is HOST:PORT, with or without the transport's name and a colon before it.
+ */
+#ifndef TT_DIAL_H
+#define TT_DIAL_H
+#include "transport/door.h"
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+struct addrinfo;
+
+/* dial.c */
+
+struct tt_dial { /* the socket of one connection; part of the transport's peer, beside its struct tt_shake */
+	int fd;                     /* the socket; or what tells that the lookup is over; -1: none */
+	uint32_t watched;           /* the events of fd that the net's epoll reports */
+	struct tt_shake *shake;     /* holds the door, the peer, and how far the connection is */
+	struct addrinfo *addresses, *next_address;
+	struct tt_lookup *lookup;   /* while the host's name is looked up */
+};
+
+/* Has no socket yet: tt_dial_end() may be called from here on. All else comes after tt_shake_begin(). */
+void tt_dial_init(struct tt_dial *, struct tt_shake *);
+/* Takes fd, which the door has accepted, and names the peer after its address. */
+void tt_dial_accept(struct tt_dial *, int fd, const struct sockaddr *from);
+/* Starts connecting to addr, and names the peer after it. Returns 0: the connection comes up, or calls->over() is told
+ * why not, maybe before this returns. Else the caller frees the peer: -EINVAL: no address. -EACCES: addr is beyond this
+ * host, and there is no secret. -EMFILE, -ENOMEM, -EAGAIN: no file, memory, thread is left. */
+int tt_dial_begin(struct tt_dial *, const char *addr);
+/* epoll has reported fd. true: the handshake is over, the connection is up. false: not yet, or the peer may be gone */
+bool tt_dial_step(struct tt_dial *);
+/* The events of fd that the net's epoll is to report from now on. On an error calls->over() is told: then also
+ * the peer of an accepted connection has failed, and is not freed. */
+void tt_dial_watch(struct tt_dial *, uint32_t events);
+/* Closes the socket, calls the lookup off. May be called again. */
+void tt_dial_end(struct tt_dial *);
+bool tt_dial_within_host(const struct tt_dial *); /* both ends of the connection are on this host */
+
+/* listen.c */
+
+/* Listens, as the config says, and hands the socket to the door; writes net->addr. `device` is an interface or an
+ * address of this host. A listen_fd stays the caller's on an error. 0, or -errno:
+ * -EINVAL: no address, no TCP socket. -EHOSTUNREACH: no such host. -ENODEV: no such interface. -EADDRINUSE: the port,
+ * or all `ports`. -EADDRNOTAVAIL: no address of this host. -EACCES: beyond this host without a secret */
+int tt_listen(struct tt_door *, const struct tt_net_config *);
+int tt_listen_devices(struct tt_device *, int max); /* the interfaces, as transport.h says of list() */
+
+/* resolve.c */
+
+union tt_socket_address {
+	struct sockaddr any;
+	struct sockaddr_in v4;
+	struct sockaddr_in6 v6;
+};
+
+/* The source is the resolver or an interface: it is no longer than its family needs. */
+void tt_resolve_copy(union tt_socket_address *, const struct sockaddr *from);
+socklen_t tt_resolve_size(const union tt_socket_address *);
+unsigned tt_resolve_port(const union tt_socket_address *);
+void tt_resolve_unmap(union tt_socket_address *); /* makes IPv4 of IPv4 in IPv6, which a dual-stack socket says */
+bool tt_resolve_is_loopback(const union tt_socket_address *);
+void tt_resolve_name(const union tt_socket_address *, char *text, size_t size); /* HOST:PORT, in numbers */
+
+const char *tt_resolve_after_scheme(const struct tt_net *, const char *text); /* its HOST:PORT */
+/* HOST:PORT; flags as for getaddrinfo. A name waits for the name server, unless AI_NUMERICHOST is among them; not with
+ * the lock. -EINVAL: no address. -EHOSTUNREACH: no such host, or a name with AI_NUMERICHOST */
+int tt_resolve(const char *address, int flags, struct addrinfo **);
+/* Looks a name up on a thread of its own. *fd becomes readable when it is over; the caller closes it. -ENOMEM, -EMFILE,
+ * -EAGAIN */
+int tt_resolve_begin(const struct tt_net *, const char *text, struct tt_lookup **, int *fd);
+int tt_resolve_end(struct tt_lookup *, struct addrinfo **, char why[200]); /* it is over: frees it */
+void tt_resolve_leave(struct tt_lookup *); /* it may never be over: its thread frees it, and ends, by itself */
+#endif

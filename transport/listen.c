@@ -1,0 +1,324 @@
+/* listen.c - interfaces, and the address that a net listens on */
+#include "transport/dial.h"
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Interfaces */
+
+static bool usable(const struct ifaddrs *i)
+{
+	return i->ifa_addr && i->ifa_flags & IFF_UP &&
+	       (i->ifa_addr->sa_family == AF_INET || i->ifa_addr->sa_family == AF_INET6);
+}
+
+static bool link_local(const struct ifaddrs *i)
+{
+	const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)(const void *)i->ifa_addr;
+
+	return v6->sin6_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr);
+}
+
+/* The best address of the interface `name`, or of any but loopback: IPv4, then IPv6, then link-local IPv6. */
+static bool find_interface(const struct ifaddrs *all, const char *name, union tt_socket_address *out)
+{
+	int best = 0;
+
+	for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
+		if (!usable(i) || (name ? strcmp(i->ifa_name, name) != 0 : (i->ifa_flags & IFF_LOOPBACK) != 0))
+			continue;
+		int rank = i->ifa_addr->sa_family == AF_INET ? 3 : link_local(i) ? 1 : 2;
+		if (rank > best) {
+			best = rank;
+			tt_resolve_copy(out, i->ifa_addr);
+		}
+	}
+	return best > 0;
+}
+
+static bool seen_before(const struct ifaddrs *all, const struct ifaddrs *i)
+{
+	for (const struct ifaddrs *j = all; j != i; j = j->ifa_next)
+		if (usable(j) && !strcmp(j->ifa_name, i->ifa_name))
+			return true;
+	return false;
+}
+
+static int unknown_interface(const struct ifaddrs *all, const char *name)
+{
+	char names[200] = "";
+	size_t n = 0;
+
+	for (const struct ifaddrs *i = all; i; i = i->ifa_next)
+		if (usable(i) && !seen_before(all, i) && n < sizeof names - IFNAMSIZ - 2)
+			n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", i->ifa_name);
+	return tt_fail(-ENODEV, "there is no network interface or address '%s' that is up: TUTTI_IFACE may be %s", name,
+	               n ? names : "nothing, for there is none");
+}
+
+static long read_number(const char *interface, const char *what, long fallback)
+{
+	char path[128], text[32];
+	int n = snprintf(path, sizeof path, "/sys/class/net/%s/%s", interface, what);
+	int fd = n < (int)sizeof path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+	ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+
+	if (fd >= 0)
+		close(fd);
+	if (got <= 0)
+		return fallback;
+	text[got] = 0;
+	return strtol(text, NULL, 10);
+}
+
+static void describe(const char *name, struct tt_device *d)
+{
+	long mbps = read_number(name, "speed", 0);
+
+	memset(d, 0, sizeof *d);
+	snprintf(d->name, sizeof d->name, "%s", name);
+	d->numa = (int)read_number(name, "device/numa_node", -1);
+	d->mbps = mbps > 0 ? (unsigned)mbps : 0;
+}
+
+int tt_listen_devices(struct tt_device *list, int max)
+{
+	struct ifaddrs *all;
+	int n = 0;
+
+	if (getifaddrs(&all))
+		return tt_fail(-errno, "cannot list the network interfaces: %s", strerror(errno));
+	for (struct ifaddrs *i = all; i; i = i->ifa_next)
+		if (usable(i) && !seen_before(all, i) && n++ < max)
+			describe(i->ifa_name, &list[n - 1]);
+	freeifaddrs(all);
+	return n;
+}
+
+/* Listening */
+
+static void set_port(union tt_socket_address *a, unsigned port)
+{
+	if (a->any.sa_family == AF_INET6)
+		a->v6.sin6_port = htons((uint16_t)port);
+	else
+		a->v4.sin_port = htons((uint16_t)port);
+}
+
+static bool is_wildcard(const union tt_socket_address *a)
+{
+	return a->any.sa_family == AF_INET6 ? IN6_IS_ADDR_UNSPECIFIED(&a->v6.sin6_addr)
+	                                    : a->v4.sin_addr.s_addr == htonl(INADDR_ANY);
+}
+
+/* `device` is an address of this host, or the name of an interface. */
+static int find_device(const char *device, union tt_socket_address *out)
+{
+	struct addrinfo hints = { .ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM }, *found;
+	struct ifaddrs *all;
+
+	memset(out, 0, sizeof *out);
+	if (!getaddrinfo(device, NULL, &hints, &found)) {
+		tt_resolve_copy(out, found->ai_addr);
+		freeaddrinfo(found);
+		return 0;
+	}
+	if (getifaddrs(&all))
+		return tt_fail(-errno, "cannot list the network interfaces: %s", strerror(errno));
+	int err = find_interface(all, device, out) ? 0 : unknown_interface(all, device);
+	freeifaddrs(all);
+	return err;
+}
+
+static void set_loopback(union tt_socket_address *a)
+{
+	memset(a, 0, sizeof *a);
+	a->v4.sin_family = AF_INET;
+	a->v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+}
+
+static void set_wildcard(union tt_socket_address *a)
+{
+	int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	memset(a, 0, sizeof *a);
+	a->any.sa_family = fd < 0 ? AF_INET : AF_INET6; /* all zeros is the wildcard of both */
+	if (fd >= 0)
+		close(fd);
+}
+
+/* Binds and listens. On error it returns -errno without a sentence: a busy port may be no error. */
+static int listen_at(const union tt_socket_address *a)
+{
+	int fd = socket(a->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), on = 1, off = 0;
+
+	if (fd < 0)
+		return -errno;
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+	if (a->any.sa_family == AF_INET6)
+		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, is_wildcard(a) ? &off : &on, sizeof on);
+	if (!bind(fd, &a->any, tt_resolve_size(a)) && !listen(fd, SOMAXCONN))
+		return fd;
+	int err = -errno;
+	close(fd);
+	return err;
+}
+
+static int cannot_listen(const union tt_socket_address *a, int err)
+{
+	char text[96];
+
+	tt_resolve_name(a, text, sizeof text);
+	if (err == -EADDRINUSE)
+		return tt_fail(err, "cannot listen on %s: the port is in use; stop the program that has it, or take "
+		               "another", text);
+	if (err == -EADDRNOTAVAIL)
+		return tt_fail(err, "cannot listen on %s: this host has no such address; TUTTI_IFACE names one", text);
+	return tt_fail(err, "cannot listen on %s: %s", text, strerror(-err));
+}
+
+static int listen_in_range(union tt_socket_address *a, const int ports[2])
+{
+	char text[96];
+	int fd = -EADDRINUSE;
+
+	for (int port = ports[0]; port <= ports[1] && fd == -EADDRINUSE; port++) {
+		set_port(a, (unsigned)port);
+		fd = listen_at(a);
+	}
+	if (fd != -EADDRINUSE)
+		return fd < 0 ? cannot_listen(a, fd) : fd;
+	set_port(a, 0);
+	tt_resolve_name(a, text, sizeof text);
+	*strrchr(text, ':') = 0;
+	return tt_fail(fd, "no port from %d to %d is free on %s: give a wider range in TUTTI_PORTS", ports[0], ports[1],
+	               text);
+}
+
+static int no_secret(const union tt_socket_address *a)
+{
+	char text[96];
+
+	tt_resolve_name(a, text, sizeof text);
+	return tt_fail(-EACCES, "will not listen on %s without a secret: set TUTTI_SECRET, or stay on 127.0.0.1", text);
+}
+
+static int parse_listen(const struct tt_net *net, const struct tt_net_config *c, union tt_socket_address *a)
+{
+	const char *text = tt_resolve_after_scheme(net, c->listen);
+	struct addrinfo *found;
+	bool any = (*text == ':' && !strchr(text + 1, ':')) || *text == '*';
+	char local[16];
+
+	if (any) { /* no host: all interfaces, or loopback if there is no secret */
+		snprintf(local, sizeof local, "127.0.0.1%.6s", text + (*text == '*'));
+		text = local;
+	}
+	int err = tt_resolve(text, AI_PASSIVE, &found);
+	if (err)
+		return err;
+	tt_resolve_copy(a, found->ai_addr);
+	freeaddrinfo(found);
+	if (any && c->secret) {
+		unsigned port = tt_resolve_port(a);
+		set_wildcard(a);
+		set_port(a, port);
+	}
+	return 0;
+}
+
+static int choose_address(const struct tt_net *net, const struct tt_net_config *c, union tt_socket_address *a)
+{
+	if (c->listen)
+		return parse_listen(net, c, a);
+	if (c->device)
+		return find_device(c->device, a);
+	if (c->secret)
+		set_wildcard(a);
+	else
+		set_loopback(a);
+	return 0;
+}
+
+static int listen_somewhere(const struct tt_net *net, const struct tt_net_config *c, union tt_socket_address *a)
+{
+	/* a wrong name is an error, even if it is not used */
+	int err = c->listen && c->device ? find_device(c->device, a) : 0;
+
+	if (!err)
+		err = choose_address(net, c, a);
+	if (err)
+		return err;
+	if (!c->secret && !tt_resolve_is_loopback(a))
+		return no_secret(a);
+	if (!c->listen && c->ports[0] > 0)
+		return listen_in_range(a, c->ports);
+	int fd = listen_at(a);
+	return fd < 0 ? cannot_listen(a, fd) : fd;
+}
+
+static int take_listener(const struct tt_net_config *c, union tt_socket_address *a)
+{
+	socklen_t size = sizeof *a;
+
+	memset(a, 0, sizeof *a);
+	if (getsockname(c->listen_fd, &a->any, &size))
+		return tt_fail(-errno, "descriptor %d is no listening socket: %s", c->listen_fd, strerror(errno));
+	if (a->any.sa_family != AF_INET && a->any.sa_family != AF_INET6)
+		return tt_fail(-EINVAL, "descriptor %d is no TCP socket", c->listen_fd);
+	if (!c->secret && !tt_resolve_is_loopback(a))
+		return no_secret(a);
+	fcntl(c->listen_fd, F_SETFL, fcntl(c->listen_fd, F_GETFL) | O_NONBLOCK);
+	fcntl(c->listen_fd, F_SETFD, FD_CLOEXEC);
+	return c->listen_fd;
+}
+
+/* A net that listens everywhere is reached at the named device, else at the first interface that leads somewhere. */
+static int advertise(struct tt_net *net, const struct tt_net_config *c, union tt_socket_address *a)
+{
+	unsigned port = tt_resolve_port(a);
+	struct ifaddrs *all;
+
+	if (is_wildcard(a) && c->device) {
+		int err = find_device(c->device, a);
+		if (err)
+			return err;
+	} else if (is_wildcard(a)) {
+		bool found = !getifaddrs(&all);
+		if (found) {
+			found = find_interface(all, NULL, a);
+			freeifaddrs(all);
+		}
+		if (!found)
+			set_loopback(a);
+	}
+	set_port(a, port);
+	size_t n = (size_t)snprintf(net->addr, sizeof net->addr, "%s:", net->transport->name);
+	tt_resolve_name(a, net->addr + n, sizeof net->addr - n);
+	return 0;
+}
+
+/* A descriptor that was handed in stays the caller's until all else has succeeded. */
+int tt_listen(struct tt_door *door, const struct tt_net_config *c)
+{
+	union tt_socket_address a;
+	socklen_t size = sizeof a;
+	int fd = c->listen_fd >= 0 ? take_listener(c, &a) : listen_somewhere(door->net, c, &a), err;
+
+	if (fd < 0)
+		return fd;
+	if (getsockname(fd, &a.any, &size))
+		err = tt_fail(-errno, "cannot read the address of a listening socket: %s", strerror(errno));
+	else
+		err = advertise(door->net, c, &a);
+	if (!err)
+		err = tt_door_listen(door, fd);
+	if (err && fd != c->listen_fd)
+		close(fd);
+	return err;
+}
