@@ -50,24 +50,18 @@ void tt_dial_end(struct tt_dial *d)
 	free_addresses(d);
 }
 
-static bool same_host(const union tt_socket_address *from, const union tt_socket_address *to)
+bool tt_dial_within_host(const struct tt_dial *d)
 {
-	union tt_socket_address a = *from, b = *to;
+	union tt_socket_address a = { 0 }, b = { 0 };
+	socklen_t size_a = sizeof a, size_b = sizeof b;
 
+	if (getsockname(d->fd, &a.any, &size_a) || getpeername(d->fd, &b.any, &size_b))
+		return false;
 	tt_resolve_unmap(&a);
 	tt_resolve_unmap(&b);
 	return a.any.sa_family == b.any.sa_family && !(a.any.sa_family == AF_INET6 ?
 		memcmp(&a.v6.sin6_addr, &b.v6.sin6_addr, sizeof a.v6.sin6_addr) :
 		memcmp(&a.v4.sin_addr, &b.v4.sin_addr, sizeof a.v4.sin_addr));
-}
-
-bool tt_dial_within_host(const struct tt_dial *d)
-{
-	union tt_socket_address here = { 0 }, there = { 0 };
-	socklen_t size = sizeof here, size_there = sizeof there;
-
-	return !getsockname(d->fd, &here.any, &size) && !getpeername(d->fd, &there.any, &size_there) &&
-	       same_host(&here, &there);
 }
 
 static void prepare_socket(const struct tt_door *door, int fd)

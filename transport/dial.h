@@ -1,7 +1,5 @@
 /* dial.h - sockets of TCP for any transport that connects through them: addresses, listening, connecting
  *
- * A connection's way to the handshake of door.h:
- *
  *     accepted by the door -> tt_dial_accept() ----------------------------------+
  *     tt_dial_begin() -> the name is looked up -> each address in turn is tried -+-> tt_dial_step() -> tt_shake_step()
  *
@@ -17,49 +15,41 @@
 struct addrinfo;
 
 /* dial.c */
-
 struct tt_dial { /* the socket of one connection; part of the transport's peer, beside its struct tt_shake */
 	int fd;                     /* the socket; or what tells that the lookup is over; -1: none */
 	uint32_t watched;           /* the events of fd that the net's epoll reports */
-	struct tt_shake *shake;     /* holds the door, the peer, and how far the connection is */
+	struct tt_shake *shake;     /* has the door, the peer, and how far the connection is */
 	struct addrinfo *addresses, *next_address;
 	struct tt_lookup *lookup;   /* while the host's name is looked up */
 };
 
-/* Has no socket yet: tt_dial_end() may be called from here on. All else comes after tt_shake_begin(). */
-void tt_dial_init(struct tt_dial *, struct tt_shake *);
-/* Takes fd, which the door has accepted, and names the peer after its address. */
-void tt_dial_accept(struct tt_dial *, int fd, const struct sockaddr *from);
-/* Starts connecting to addr, and names the peer after it. Returns 0: the connection comes up, or calls->over() is told
- * why not, maybe before this returns. Else the caller frees the peer: -EINVAL: no address. -EACCES: addr is beyond this
- * host, and there is no secret. -EMFILE, -ENOMEM, -EAGAIN: no file, memory, thread is left. */
+void tt_dial_init(struct tt_dial *, struct tt_shake *); /* all else comes after tt_shake_begin() */
+void tt_dial_accept(struct tt_dial *, int fd, const struct sockaddr *from); /* takes fd from the door; names the peer */
+/* Starts connecting to addr, and names the peer after it. 0: the connection comes up, or calls->over() is told why
+ * not, maybe before this returns. Else the caller frees the peer. -EINVAL: no address. -EACCES: addr is beyond this
+ * host, and there is no secret. -EMFILE, -ENOMEM, -EAGAIN: no file, memory, thread is left */
 int tt_dial_begin(struct tt_dial *, const char *addr);
-/* epoll has reported fd. true: the handshake is over, the connection is up. false: not yet, or the peer may be gone */
+/* Epoll has reported fd. true: the handshake is over, the connection is up. false: not yet, or the peer may be gone */
 bool tt_dial_step(struct tt_dial *);
-/* The events of fd that the net's epoll is to report from now on. On an error calls->over() is told: then also
- * the peer of an accepted connection has failed, and is not freed. */
+/* What epoll is to report of fd. On an error calls->over() is told: the peer, an accepted one too, has failed */
 void tt_dial_watch(struct tt_dial *, uint32_t events);
-/* Closes the socket, calls the lookup off. May be called again. */
-void tt_dial_end(struct tt_dial *);
+void tt_dial_end(struct tt_dial *); /* closes the socket, calls the lookup off; may be called again */
 bool tt_dial_within_host(const struct tt_dial *); /* both ends of the connection are on this host */
 
 /* listen.c */
-
-/* Listens, as the config says, and hands the socket to the door; writes net->addr. `device` is an interface or an
- * address of this host. A listen_fd stays the caller's on an error. 0, or -errno:
- * -EINVAL: no address, no TCP socket. -EHOSTUNREACH: no such host. -ENODEV: no such interface. -EADDRINUSE: the port,
- * or all `ports`. -EADDRNOTAVAIL: no address of this host. -EACCES: beyond this host without a secret */
+/* Listens as the config says, hands the socket to the door, writes net->addr. `device` is an interface or an address
+ * of this host. A listen_fd stays the caller's on an error. -EINVAL: no address, no TCP socket. -EHOSTUNREACH: no such
+ * host. -ENODEV: no such interface. -EADDRINUSE: the port, or all `ports`. -EADDRNOTAVAIL: not this host's. -EACCES:
+ * beyond this host without a secret */
 int tt_listen(struct tt_door *, const struct tt_net_config *);
 int tt_listen_devices(struct tt_device *, int max); /* the interfaces, as transport.h says of list() */
 
 /* resolve.c */
-
 union tt_socket_address {
 	struct sockaddr any;
 	struct sockaddr_in v4;
 	struct sockaddr_in6 v6;
 };
-
 /* The source is the resolver or an interface: it is no longer than its family needs. */
 void tt_resolve_copy(union tt_socket_address *, const struct sockaddr *from);
 socklen_t tt_resolve_size(const union tt_socket_address *);
@@ -67,7 +57,6 @@ unsigned tt_resolve_port(const union tt_socket_address *);
 void tt_resolve_unmap(union tt_socket_address *); /* makes IPv4 of IPv4 in IPv6, which a dual-stack socket says */
 bool tt_resolve_is_loopback(const union tt_socket_address *);
 void tt_resolve_name(const union tt_socket_address *, char *text, size_t size); /* HOST:PORT, in numbers */
-
 const char *tt_resolve_after_scheme(const struct tt_net *, const char *text); /* its HOST:PORT */
 /* HOST:PORT; flags as for getaddrinfo. A name waits for the name server, unless AI_NUMERICHOST is among them; not with
  * the lock. -EINVAL: no address. -EHOSTUNREACH: no such host, or a name with AI_NUMERICHOST */

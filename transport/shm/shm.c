@@ -27,7 +27,7 @@ static struct tt_shm *net_of(struct tt_net *n) { return tt_container_of(n, struc
 
 /* ---- peers ---- */
 
-struct tt_shm_peer *tt_shm_peer_new(struct tt_shm *net)
+struct tt_shm_peer *tt_shm_peer_new(struct tt_shm *net, bool accepted)
 {
 	struct tt_shm_peer *p = calloc(1, sizeof *p);
 
@@ -39,9 +39,9 @@ struct tt_shm_peer *tt_shm_peer_new(struct tt_shm *net)
 	p->net = net;
 	p->fd = p->pid_fd = p->kick_fd = p->strip_fd = p->sheet_fd = p->current = -1;
 	tt_flight_init(&p->ops, &net->ops, &p->base);
-	tt_list_init(&p->shake.node);
 	tt_list_init(&p->up);
 	tt_list_append(&net->peers, &p->all);
+	tt_shake_begin(&p->shake, &net->door, &p->base, accepted);
 	return p;
 }
 

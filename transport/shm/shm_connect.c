@@ -304,15 +304,6 @@ bool tt_shm_handshake(struct tt_shm_peer *p)
 	return p->shake.stage == TT_STAGE_CONNECTING ? reach_out(p) : tt_shake_step(&p->shake);
 }
 
-static struct tt_shm_peer *begin_peer(struct tt_shm *net, bool accepted)
-{
-	struct tt_shm_peer *p = tt_shm_peer_new(net);
-
-	if (p)
-		tt_shake_begin(&p->shake, &net->door, &p->base, accepted);
-	return p;
-}
-
 int tt_shm_connect(struct tt_net *base, const char *addr, struct tt_peer **out)
 {
 	struct tt_shm *net = tt_container_of(base, struct tt_shm, base);
@@ -322,7 +313,7 @@ int tt_shm_connect(struct tt_net *base, const char *addr, struct tt_peer **out)
 
 	if (err == -EINVAL)
 		return err;
-	struct tt_shm_peer *p = begin_peer(net, false);
+	struct tt_shm_peer *p = tt_shm_peer_new(net, false);
 	if (!p)
 		return -ENOMEM;
 	snprintf(p->listens, sizeof p->listens, "%s", addr);
@@ -344,7 +335,7 @@ int tt_shm_connect(struct tt_net *base, const char *addr, struct tt_peer **out)
 static void greet(struct tt_door *door, int fd, const struct sockaddr *from)
 {
 	struct tt_shm *net = tt_container_of(door, struct tt_shm, door);
-	struct tt_shm_peer *p = tt_files_scarce(fd) ? NULL : begin_peer(net, true);
+	struct tt_shm_peer *p = tt_files_scarce(fd) ? NULL : tt_shm_peer_new(net, true);
 	struct epoll_event event = { .events = EPOLLIN, .data.ptr = p };
 
 	(void)from; /* an initiator's socket has no name */

@@ -176,7 +176,7 @@ struct tt_shm_peer {
 };
 
 /* shm.c */
-struct tt_shm_peer *tt_shm_peer_new(struct tt_shm *);
+struct tt_shm_peer *tt_shm_peer_new(struct tt_shm *, bool accepted); /* its handshake has begun */
 void tt_shm_peer_free(struct tt_shm_peer *);
 
 /* shm_connect.c */

@@ -128,7 +128,7 @@ static void dereg(struct tt_region *base)
 
 /* Peers */
 
-struct tt_tcp_peer *tt_tcp_peer_new(struct tt_tcp *net)
+struct tt_tcp_peer *tt_tcp_peer_new(struct tt_tcp *net, bool accepted)
 {
 	struct tt_tcp_peer *p = calloc(1, sizeof *p);
 
@@ -146,10 +146,11 @@ struct tt_tcp_peer *tt_tcp_peer_new(struct tt_tcp *net)
 	p->batch = TT_TCP_NO_BATCH;
 	p->answer_turn = true;
 	tt_flight_init(&p->ops, &net->ops, &p->base);
-	struct tt_list *nodes[] = { &p->shake.node, &p->active, &p->dirty, &p->owing };
+	struct tt_list *nodes[] = { &p->active, &p->dirty, &p->owing };
 	for (size_t i = 0; i < TT_COUNT(nodes); i++)
 		tt_list_init(nodes[i]);
 	tt_list_append(&net->peers, &p->all);
+	tt_shake_begin(&p->shake, &net->door, &p->base, accepted);
 	return p;
 }
 

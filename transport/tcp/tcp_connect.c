@@ -6,15 +6,6 @@
 
 static struct tt_tcp_peer *peer_of(struct tt_shake *h) { return tt_container_of(h, struct tt_tcp_peer, shake); }
 
-static struct tt_tcp_peer *begin_peer(struct tt_tcp *net, bool accepted)
-{
-	struct tt_tcp_peer *p = tt_tcp_peer_new(net);
-
-	if (p)
-		tt_shake_begin(&p->shake, &net->door, &p->base, accepted);
-	return p;
-}
-
 static ssize_t say(struct tt_shake *h, const void *bytes, size_t n)
 {
 	return send(peer_of(h)->dial.fd, bytes, n, MSG_NOSIGNAL);
@@ -43,7 +34,7 @@ static void over(struct tt_shake *h, int err)
 
 static void greet(struct tt_door *door, int fd, const struct sockaddr *from)
 {
-	struct tt_tcp_peer *p = begin_peer(tt_container_of(door, struct tt_tcp, door), true);
+	struct tt_tcp_peer *p = tt_tcp_peer_new(tt_container_of(door, struct tt_tcp, door), true);
 
 	if (p)
 		tt_dial_accept(&p->dial, fd, from);
@@ -55,7 +46,7 @@ const struct tt_door_calls tt_tcp_door = { .greet = greet, .say = say, .hear = h
 
 int tt_tcp_connect(struct tt_net *base, const char *addr, struct tt_peer **out)
 {
-	struct tt_tcp_peer *p = begin_peer(tt_container_of(base, struct tt_tcp, base), false);
+	struct tt_tcp_peer *p = tt_tcp_peer_new(tt_container_of(base, struct tt_tcp, base), false);
 
 	if (!p)
 		return -ENOMEM;

@@ -112,7 +112,7 @@ int tt_tcp_connect(struct tt_net *, const char *addr, struct tt_peer **);
 
 /* tcp.c */
 int tt_tcp_find_place(struct tt_tcp *, uint64_t key, uint64_t offset, uint64_t len, uint8_t **out); /* 0 or TT_NAK_ */
-struct tt_tcp_peer *tt_tcp_peer_new(struct tt_tcp *);
+struct tt_tcp_peer *tt_tcp_peer_new(struct tt_tcp *, bool accepted); /* its handshake has begun */
 void tt_tcp_peer_free(struct tt_tcp_peer *);      /* also closes its socket */
 
 /* tcp_send.c */
