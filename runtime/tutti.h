@@ -565,6 +565,9 @@ typedef struct tutti_table_config { /* the same on all ranks */
 /* Each server has count / servers rows, rounded down, and the last one the rest as well, as Multiverso has it; with
  * fewer rows than servers the first ones have one each. */
 #define TUTTI_TABLE_CUT_MULTIVERSO 32u
+/* Of f32: the delta that tutti_table_push and tutti_table_push_pull are given is bf16, half the bytes; values, rule and
+ * state stay f32. Rows are not pushed by number. Not with KEYS, FILTER and the rules ASSIGN and ELASTIC. */
+#define TUTTI_TABLE_BF16_DELTAS 64u
 /* Each returns the config of a table on all ranks, ASYNC and without flags; the program sets the members that differ:
  * `c = tutti_table_f32(n, tutti_adam(0.001)); c.consistency.mode = TUTTI_BSP;`. f32: an array of n; rows: `rows` rows
  * of `row` elements; keys: `row` elements under each key. */
@@ -819,6 +822,8 @@ typedef struct tutti_center_config { /* the same on all ranks; from one of the f
 	int tau;                 /* steps from one exchange to the next, from 1 up */
 	tutti_updater updater;   /* the servers' rule */
 	int average;             /* 1: deltas are divided by the number of workers that are there */
+	int bf16;                /* 1: DELTA, of f32: what is pushed is rounded to bf16, half the bytes; the center, its
+	                          * rule and what comes back stay f32 */
 	double momentum;         /* delta of EAMSGD, from 0, below 1: for tutti_center_ahead and tutti_center_move; 0:
 	                          * without */
 	tutti_center_merge merge; /* OWN. NULL: what is given becomes the params */

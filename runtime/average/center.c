@@ -28,6 +28,7 @@ struct tutti_center {
 	tutti_type type;
 	size_t count;    /* elements of the model */
 	char *given;     /* what the servers gave; before that what is pushed */
+	char *halves;    /* DELTA in bf16: what is pushed */
 	char *old;       /* DELTA: what this worker had of the center last */
 	char *velocity;  /* EAMSGD's v */
 	int *worker;     /* ranks of the job that may push; NULL: all of the job */
@@ -90,6 +91,7 @@ static int check_config(const tutti_center_config *c, const char *name)
 		  "tutti_center_own takes any rule" },
 		{ elastic && c->consistency.mode != TUTTI_ASYNC, "an elastic center on servers is asynchronous" },
 		{ c->average && !delta, "only deltas are averaged" },
+		{ c->bf16 && !delta, "only deltas travel as bf16" },
 		{ c->merge && !own, "a function that merges is for tutti_center_own" },
 		{ !(c->momentum >= 0 && c->momentum < 1), "momentum is not from 0 to below 1" },
 	};
@@ -140,6 +142,8 @@ static int take_params(tutti_center *c, const char *name, const tutti_tensor *pa
 			return tt_fail(-ENOTSUP, "center \"%.160s\": tensor %d has another type than tensor 0: open a "
 			               "center for each type", name, i);
 	}
+	if (c->config.bf16 && c->type != TUTTI_F32)
+		return tt_fail(-ENOTSUP, "center \"%.160s\": deltas travel as bf16 for params of f32 alone", name);
 	if (!c->count)
 		return tt_fail(-EINVAL, "center \"%.160s\": the params have no elements", name);
 	if (!(c->pieces = calloc((size_t)n, sizeof *c->pieces)))
@@ -202,6 +206,8 @@ static int take_memory(tutti_center *c)
 
 	if (!err && c->config.kind == TUTTI_CENTER_DELTA)
 		err = tt_memory_alloc(c->job, bytes, -1, (void **)&c->old);
+	if (!err && c->config.bf16)
+		err = tt_memory_alloc(c->job, c->count * tt_type_size(TUTTI_BF16), -1, (void **)&c->halves);
 	if (!err && c->config.momentum > 0)
 		err = tt_memory_alloc(c->job, bytes, -1, (void **)&c->velocity);
 	return err;
@@ -213,7 +219,7 @@ static int open_table(tutti_center *c, tutti *group, const char *name)
 	tutti_table_config t = tutti_table_rows(c->type, c->count, 1, k->updater);
 
 	t.consistency = k->consistency;
-	t.flags = k->snapshots ? TUTTI_TABLE_SNAPSHOTS : 0;
+	t.flags = (k->snapshots ? TUTTI_TABLE_SNAPSHOTS : 0) | (k->bf16 ? TUTTI_TABLE_BF16_DELTAS : 0);
 	t.servers = k->servers;
 	t.server = k->server;
 	t.workers = k->workers;
@@ -315,6 +321,7 @@ void tutti_center_close(tutti_center *c)
 	tutti_table_close(c->table);
 	tt_model_close(&c->model);
 	tt_memory_free(c->given);
+	tt_memory_free(c->halves);
 	tt_memory_free(c->old);
 	tt_memory_free(c->velocity);
 	free(c->pieces);
@@ -358,7 +365,10 @@ static const char *to_push(tutti_center *c)
 		return flatten(c);
 	EACH_PIECE(c, p)
 		tt_blend(c->given + p->at, 1, p->data, -1, c->old + p->at, p->count, c->type);
-	return c->given;
+	if (!c->halves)
+		return c->given;
+	tt_narrow(c->halves, c->given, c->count);
+	return c->halves;
 }
 
 static void set_params(tutti_center *c)

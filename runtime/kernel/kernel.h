@@ -31,6 +31,9 @@ void tt_blend_part(void *to, double by_a, const void *a, double by_b, const void
  * the last round; sum = alpha (x - center), which this rank gives; x = x - sum. Each of the three is rounded to the
  * type. */
 void tt_elastic_round(void *x, void *center, void *sum, double alpha, size_t count, tutti_type);
+/* Between f32 and bf16, at any alignment; to and from do not overlap. Narrowing rounds to the nearest, ties to even. */
+void tt_widen(void *to, const void *from, size_t count);
+void tt_narrow(void *to, const void *from, size_t count);
 const char *tt_reduce_use(int level); /* 0: plain; -1: the best. Its name; NULL: none */
 
 /* ---- updater.c: a table's rule and its state, for one shard ----

@@ -84,7 +84,9 @@ static void say(struct tt_send_queue *f, struct tt_call_part *p, uint64_t count,
 	unsigned flags = tt_call_push_flags(p, p->sent + count == p->range.count);
 	int slot = s ? (int)(s - f->slots) : -1;
 
-	if (from)
+	if (from && t->flags & TUTTI_TABLE_BF16_DELTAS)
+		e = (struct tt_elements){ .at = from, .bytes = (size_t)count * tt_delta_width(t, c->flags) };
+	else if (from)
 		tt_table_pack(t, from, (size_t)count, c->flags & TT_PUSH_ASSIGN ? 0 : t->limit, &e);
 	flags |= (wants_values(p) ? TT_PUSH_PULL : 0) | (e.copy ? TT_SPARSE : 0);
 	tt_call_put_head(&h, TT_PUSH, p, flags);
@@ -111,12 +113,13 @@ static bool send_piece(struct tt_send_queue *f, struct tt_call_part *p)
 	struct tt_slot *s = by_slots ? tt_send_queue_slot(f) : NULL;
 	size_t most = gives_back(p) ? TT_PUSH_MESSAGE : TT_PUSH_PIECE;
 	uint64_t n = tt_min(p->range.count - p->sent, most / t->width);
-	const char *from = p->call->delta + (size_t)(p->range.first + p->sent) * t->width;
+	size_t width = tt_delta_width(t, p->call->flags);
+	const char *from = p->call->delta + (size_t)(p->range.first + p->sent) * width;
 
 	if (by_slots && !s)
 		return false;
 	if (s)
-		p->err = tt_send_queue_put(f, s, p, from, (size_t)n * t->width);
+		p->err = tt_send_queue_put(f, s, p, from, (size_t)n * width);
 	if (p->err)
 		tt_call_look_at(p);
 	else
@@ -128,6 +131,7 @@ static bool send_piece(struct tt_send_queue *f, struct tt_call_part *p)
 static void offer_in_place(struct tt_send_queue *f, struct tt_call_part *p)
 {
 	const struct tutti_table *t = p->call->table;
+	size_t width = tt_delta_width(t, p->call->flags);
 	struct tt_member *m = p->member;
 	struct tt_mem mem;
 
@@ -135,7 +139,8 @@ static void offer_in_place(struct tt_send_queue *f, struct tt_call_part *p)
 		return; /* where this rank can map the server's memory, the server can map this rank's */
 	if (tt_member_net(m)->transport->pin)
 		return;
-	mem = tt_mem_of((char *)(uintptr_t)p->call->delta + (size_t)p->range.first * t->width, tt_call_bytes(p));
+	mem = tt_mem_of((char *)(uintptr_t)p->call->delta + (size_t)p->range.first * width,
+	                (size_t)p->range.count * width);
 	if (mem.fd < 0)
 		return;
 	if (tt_member_net(m)->transport->reg(tt_member_net(m), &mem, 1, NULL, &p->region))
@@ -162,12 +167,12 @@ static uint64_t push_piece_here(struct tt_call_part *p)
 	struct tutti_table *t = c->table;
 	uint64_t n = tt_min(p->range.count - p->sent, TT_PUSH_PIECE / t->width);
 	unsigned flags = tt_call_push_flags(p, p->sent + n == p->range.count);
-	size_t at = (size_t)(p->range.first + p->sent) * t->width;
+	size_t first = (size_t)(p->range.first + p->sent);
 
 	p->pulled = gives_back(p);
 	p->err = tt_table_apply(t, t->job->rank, flags, c->flags & TT_PUSH_OPTIONS ? &c->options : NULL,
-	                        (struct tt_range){ p->range.first + p->sent, n }, c->delta + at,
-	                        p->pulled ? c->values + at : NULL);
+	                        (struct tt_range){ first, n }, c->delta + first * tt_delta_width(t, c->flags),
+	                        p->pulled ? c->values + first * t->width : NULL);
 	return n;
 }
 

@@ -421,6 +421,15 @@ int tt_rows_call(struct tutti_table *t, const char *what, const struct tt_call_k
 	return tt_fail(-ENOMEM, "%s: no memory for a call about %zu rows on %d servers", what, n, t->servers);
 }
 
+static int check_push(const struct tutti_table *t, const char *what)
+{
+	int err = tt_call_may_push(t, what);
+
+	if (err || !(t->flags & TUTTI_TABLE_BF16_DELTAS))
+		return err;
+	return tt_fail(-ENOTSUP, "%s: table \"%s\" has TUTTI_TABLE_BF16_DELTAS: push all of it", what, t->name);
+}
+
 int tutti_table_push_rows(tutti_table *t, const uint64_t *rows, size_t n, const void *deltas,
                           const tutti_update *options, tutti_op *op)
 {
@@ -428,7 +437,7 @@ int tutti_table_push_rows(tutti_table *t, const uint64_t *rows, size_t n, const 
 	int err = tt_operation_may_begin(tt_job_of(t), op);
 	struct tt_table_call *c;
 
-	if (err || (err = tt_call_may_push(t, what)) || (err = check_list(t, what, rows, n, deltas)) ||
+	if (err || (err = check_push(t, what)) || (err = check_list(t, what, rows, n, deltas)) ||
 	    (err = tt_update_check(&t->updater, options)) ||
 	    (err = tt_rows_call(t, what, &of_rows, deltas ? deltas : "", NULL, options, n, &c)))
 		return err;

@@ -372,12 +372,29 @@ static int assign(struct tutti_table *t, int worker, const struct tt_pusher *p, 
 	return 0;
 }
 
+static int change_widened(struct tutti_table *t, const struct tt_pusher *p, const struct dense *d)
+{
+	size_t bytes = d->count * t->width;
+	void *delta = tt_scratch_take(&t->job->scratch, bytes);
+
+	if (!delta)
+		return -ENOMEM;
+	tt_widen(delta, d->delta, d->count);
+	tt_table_change(t, p, d->at, d->count, delta, d->back);
+	tt_scratch_give(&t->job->scratch, delta, bytes);
+	return 0;
+}
+
 static int apply(struct tutti_table *t, int worker, const struct tt_pusher *p, void *arg)
 {
 	const struct dense *d = arg;
+	int err = 0;
 
-	tt_table_change(t, p, d->at, d->count, d->delta, d->back);
-	return d->count ? tt_version_touch_rows(t, worker, NULL, 0) : 0;
+	if (t->flags & TUTTI_TABLE_BF16_DELTAS)
+		err = change_widened(t, p, d);
+	else
+		tt_table_change(t, p, d->at, d->count, d->delta, d->back);
+	return err ? err : d->count ? tt_version_touch_rows(t, worker, NULL, 0) : 0;
 }
 
 int tt_table_apply(struct tutti_table *t, int worker, unsigned flags, const tutti_update *o, struct tt_range range,
@@ -438,8 +455,8 @@ struct tutti_table *tt_table_find(struct tt_job *job, uint64_t uid)
 	return NULL;
 }
 
-/* Maps the delta of the whole shard in the worker's memory. */
-static int map_delta(struct tutti_table *t, struct tt_member *from, struct tt_pack *p)
+/* Maps the delta of the whole shard in the worker's memory, as its push begins. */
+static int map_delta(struct tutti_table *t, struct tt_member *from, struct tt_pack *p, unsigned flags)
 {
 	struct tt_pusher *pusher = t->shard.pushers[from->rank];
 	struct tt_key key;
@@ -447,7 +464,7 @@ static int map_delta(struct tutti_table *t, struct tt_member *from, struct tt_pa
 	tt_get_key(p, &key);
 	if (!pusher)
 		return -EINVAL; /* the worker has not joined */
-	p->bad |= key.len != tt_table_range(t, t->mine).count * t->width;
+	p->bad |= key.len != tt_table_range(t, t->mine).count * tt_delta_width(t, flags);
 	pusher->mapped = p->bad ? NULL : tt_member_net(from)->transport->map(from->link->peer, &key, 0);
 	return pusher->mapped || p->bad ? 0 : -EOPNOTSUPP;
 }
@@ -491,14 +508,15 @@ void tt_elements_free(struct tutti_table *t, struct tt_elements *e)
 }
 
 /* Where a piece lies that is not within its message. NULL: nowhere. */
-static const char *find_piece(const struct tutti_table *t, struct tt_member *from, unsigned slot, struct tt_range range)
+static const char *find_piece(const struct tutti_table *t, struct tt_member *from, unsigned slot, struct tt_range range,
+                              size_t width)
 {
 	const struct tt_pusher *pusher = t->shard.pushers[from->rank];
 	const struct tt_table_peer *peer = tt_member_own(from, TT_TABLE_SLOT);
-	size_t first = (size_t)(range.first - tt_table_range(t, t->mine).first), len = (size_t)range.count * t->width;
+	size_t first = (size_t)(range.first - tt_table_range(t, t->mine).first), len = (size_t)range.count * width;
 
 	if (slot == TT_IN_PLACE)
-		return pusher && pusher->mapped ? pusher->mapped + first * t->width : NULL;
+		return pusher && pusher->mapped ? pusher->mapped + first * width : NULL;
 	if (slot >= TT_SEND_QUEUE_SLOTS || !peer || !peer->inbox || len > TT_PUSH_PIECE)
 		return NULL;
 	return peer->inbox + (size_t)slot * TT_PUSH_PIECE;
@@ -516,14 +534,20 @@ static int take(struct tutti_table *t, struct tt_member *from, struct tt_pack *p
 {
 	struct tt_pusher *pusher = t->shard.pushers[from->rank];
 	struct tt_elements e = { 0 };
+	size_t width = tt_delta_width(t, flags), len = (size_t)range.count * width;
 	int err = 0;
 
+	if (flags & TT_PUSH_FIRST && slot != TT_IN_PLACE && pusher)
+		pusher->mapped = NULL; /* of a push that was given up: it may have had another width */
 	if (slot == TT_IN_PLACE && pusher && !pusher->mapped)
 		return -EOPNOTSUPP; /* the answer to the first piece of that push */
-	if (slot == TT_NO_SLOT)
+	if (slot == TT_NO_SLOT && width != t->width) {
+		p->bad |= flags & TT_SPARSE || tt_pack_left(p) != len;
+		e.at = p->bad ? NULL : (const char *)tt_pack_take(p, len);
+	} else if (slot == TT_NO_SLOT)
 		err = tt_table_unpack(t, p, (size_t)range.count, flags & TT_SPARSE, &e);
 	else
-		e.at = find_piece(t, from, slot, range);
+		e.at = find_piece(t, from, slot, range, width);
 	p->bad |= !err && !e.at;
 	if (slot == TT_IN_PLACE && pusher && flags & TT_PUSH_LAST)
 		pusher->mapped = NULL; /* its worker may take the memory back */
@@ -584,7 +608,7 @@ void tt_table_push(struct tt_member *from, struct tt_pack *p)
 	if (flags & TT_PUSH_OPTIONS)
 		tt_table_get_options(p, &options);
 	if (t && !p->bad && slot == TT_IN_PLACE && flags & TT_PUSH_FIRST)
-		err = map_delta(t, from, p);
+		err = map_delta(t, from, p, flags);
 	if (t && !err && !is_within(t, range))
 		err = -ERANGE;
 	const tutti_update *o = flags & TT_PUSH_OPTIONS ? &options : NULL;

@@ -43,7 +43,8 @@ static int list_rank(const tutti *at, const int *list, int i)
 static int check_flags(const char *name, const tutti_table_config *c)
 {
 	const unsigned of_rows = TUTTI_TABLE_SNAPSHOTS | TUTTI_TABLE_FRESH | TUTTI_TABLE_CUT_MULTIVERSO;
-	const unsigned all = of_rows | TUTTI_TABLE_KEYS | TUTTI_TABLE_FRESH_OWN | TUTTI_TABLE_FILTER;
+	const unsigned all = of_rows | TUTTI_TABLE_KEYS | TUTTI_TABLE_FRESH_OWN | TUTTI_TABLE_FILTER |
+	                     TUTTI_TABLE_BF16_DELTAS;
 
 	if (c->flags & ~all)
 		return tt_fail(-EINVAL, "table \"%s\": there are no flags %#x", name, c->flags & ~all);
@@ -53,6 +54,11 @@ static int check_flags(const char *name, const tutti_table_config *c)
 	if (c->flags & TUTTI_TABLE_FRESH_OWN && !(c->flags & TUTTI_TABLE_FRESH))
 		return tt_fail(-EINVAL, "table \"%s\": TUTTI_TABLE_FRESH_OWN is nothing without TUTTI_TABLE_FRESH",
 		               name);
+	if (c->flags & TUTTI_TABLE_BF16_DELTAS &&
+	    (c->type != TUTTI_F32 || c->flags & (TUTTI_TABLE_KEYS | TUTTI_TABLE_FILTER) ||
+	     c->updater.rule == TUTTI_UPDATE_ASSIGN || c->updater.rule == TUTTI_UPDATE_ELASTIC))
+		return tt_fail(-EINVAL, "table \"%s\": TUTTI_TABLE_BF16_DELTAS is for rows of f32, without "
+		               "TUTTI_TABLE_FILTER, and rules that take deltas, not values", name);
 	if (!(c->clip >= 0) || (c->clip > 0 && !(c->flags & TUTTI_TABLE_FILTER)))
 		return tt_fail(-EINVAL, "table \"%s\": clip is %g: it must be 0 or more, and 0 without "
 		               "TUTTI_TABLE_FILTER", name, c->clip);

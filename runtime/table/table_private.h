@@ -354,6 +354,10 @@ static inline int tt_table_files(const struct tutti_table *t) /* of a save: one 
 	return t->flags & TUTTI_TABLE_KEYS ? t->servers : t->shards.used;
 }
 
+static inline size_t tt_delta_width(const struct tutti_table *t, unsigned flags) /* of a push with these flags */
+{
+	return t->flags & TUTTI_TABLE_BF16_DELTAS && !(flags & TT_PUSH_ASSIGN) ? 2 : t->width;
+}
 static inline size_t tt_table_row_bytes(const struct tutti_table *t) { return (size_t)t->row * t->width; }
 
 static inline bool tt_table_is_large(const struct tutti_table *t, int i) /* does its delta not fit a message? */

@@ -4,6 +4,7 @@
 #include "tests/harness/folders.h"
 #include "tests/harness/ranks.h"
 #include "tests/harness/with.h"
+#include "table/table_private.h"
 #include <math.h>
 
 enum { SEEDS = 3, DEATHS = 40 };
@@ -249,6 +250,104 @@ static void test_rounds(void)
 {
 	on_wires(program_rounds, (const int[]){ 1, 2, 4, 0 });
 	on_wires(program_defaults, (const int[]){ 1, 3, 0 });
+}
+
+/* ---- deltas in bf16 ---- */
+
+enum { FEW = 5, MANY = 300007 };
+
+static int next_rank(tutti *job) { return (tutti_rank(job) + 1) % tutti_size(job); }
+
+static uint64_t count_received(tutti *job)
+{
+	const struct tt_member *m = tt_member(job->job, next_rank(job));
+
+	return m->link ? m->link->peer->received : 0;
+}
+
+/* Even elements move by what bf16 has, odd ones by what it has not. Returns how many bytes came
+ * from the next rank in all rounds; 0: it is mapped, and nothing travels. */
+static uint64_t go_rounds(tutti *job, float *x, size_t count, int bf16)
+{
+	tutti_center_config config = WITH(tutti_center_outer(1, NAN, NAN), it.bf16 = bf16);
+	tutti_center *c;
+
+	for (size_t i = 0; i < count; i++)
+		x[i] = i % 2 ? 1 : 1000.001f;
+	c = open_list(job, &(tutti_tensor){ x, count, TUTTI_F32 }, 1, config);
+	uint64_t before = count_received(job);
+	meet(job);
+	for (int round = 0; round < ROUNDS; round++) {
+		for (size_t i = 0; i < count; i++)
+			x[i] += (float)(tutti_rank(job) + 1) * (i % 2 ? 0.1f : 0.25f);
+		CHECK(tutti_center_step(c) == 1);
+	}
+	meet(job);
+	before = tt_window_is_mapped(tutti_center_table(c)->window, next_rank(job)) ? 0 : count_received(job) - before;
+	close_center(job, c);
+	return before;
+}
+
+static void compare_rounds(tutti *job, size_t count)
+{
+	float *wide = calloc(count, sizeof *wide), *half = calloc(count, sizeof *half);
+	uint64_t as_wide = go_rounds(job, wide, count, 0), as_half = go_rounds(job, half, count, 1);
+	size_t far = 0, other = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		far += fabsf(half[i] - wide[i]) > (i % 2 ? (wide[i] - 1) / 256 : 0);
+		other += half[i] != wide[i];
+	}
+	CHECK(far == 0 && other == count / 2);
+	/* A rank has the others' pushes and pulls from them: 2 + 4 bytes an element instead of 4 + 4. */
+	double elements = ROUNDS * (double)count / tutti_size(job), less = (double)as_wide - (double)as_half;
+	if (count == MANY && as_wide && tutti_size(job) > 1)
+		CHECK(less > 1.9 * elements && less < 2.1 * elements);
+	free(wide);
+	free(half);
+}
+
+/* Of tables with such deltas. */
+static void refuse_tables(tutti *job)
+{
+	const tutti_updater add = tutti_accumulate();
+	tutti_table_config bad[] = { tutti_table_rows(TUTTI_F64, 3, 1, add), tutti_table_keys(TUTTI_F32, 1, add),
+	                             tutti_table_f32(3, add), tutti_table_f32(3, tutti_elastic(0.5)) };
+	tutti_table_config good = WITH(tutti_table_f32(3, add), it.flags = TUTTI_TABLE_BF16_DELTAS);
+	float delta[3] = { 1, 1, 1 };
+	tutti_table *t;
+
+	bad[2].flags = TUTTI_TABLE_FILTER;
+	for (size_t i = 0; i < TT_COUNT(bad); i++) {
+		bad[i].flags |= TUTTI_TABLE_BF16_DELTAS;
+		CHECK(tutti_table_open(job, "halves", &bad[i], &t) == -EINVAL);
+		CHECK(strstr(tutti_why(), "TUTTI_TABLE_BF16_DELTAS"));
+	}
+	CHECK(tutti_table_open(job, "halves", &good, &t) == 0);
+	CHECK(tutti_table_push_rows(t, (const uint64_t[]){ 1 }, 1, delta, NULL, NULL) == -ENOTSUP);
+	meet(job);
+	tutti_table_close(t);
+}
+
+static void program_bf16(tutti *job)
+{
+	tutti_center_config outer = WITH(tutti_center_outer(1, NAN, NAN), it.bf16 = 1);
+	double x = 1;
+	float y = 1;
+	tutti_center *c;
+
+	compare_rounds(job, FEW);
+	compare_rounds(job, MANY);
+	CHECK(tutti_center_open(job, "model", &(tutti_tensor){ &x, 1, TUTTI_F64 }, 1, &outer, &c) == -ENOTSUP);
+	CHECK(strstr(tutti_why(), "params of f32"));
+	refuse_tables(job);
+	outer = WITH(tutti_center_easgd(1, NAN), it.bf16 = 1);
+	CHECK(tutti_center_open(job, "model", &(tutti_tensor){ &y, 1, TUTTI_F32 }, 1, &outer, &c) == -EINVAL);
+}
+
+static void test_bf16(void)
+{
+	on_wires(program_bf16, (const int[]){ 1, 2, 3, 0 });
 }
 
 /* ---- rules of the program's own ---- */
@@ -608,6 +707,7 @@ static CU_TestInfo tests[] = {
 	{ "lists of tensors", test_lists },
 	{ "alpha follows the workers", test_auto },
 	{ "rounds", test_rounds },
+	{ "deltas in bf16", test_bf16 },
 	{ "own rules", test_own },
 	{ "momentum", test_momentum },
 	{ "a tester", test_tester },

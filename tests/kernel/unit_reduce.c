@@ -458,6 +458,35 @@ static void test_fused(void)
 			}
 }
 
+/* All of bf16, and f32 on both sides of each and halfway to the next. */
+static void test_between_f32_and_bf16(void)
+{
+	enum { ALL = 1 << 16, EACH = 4 };
+	static const uint32_t low[EACH] = { 0, 0x7fff, 0x8000, 0x8001 };
+	static uint16_t half[ALL * EACH + 1];
+	static uint32_t wide[ALL * EACH + 1];
+	char *odd_half = (char *)half + 1, *odd_wide = (char *)wide + 1; /* any alignment */
+	size_t wrong = 0;
+
+	for (uint32_t i = 0; i < ALL; i++)
+		half[i] = (uint16_t)i;
+	tt_widen(odd_wide, half, ALL);
+	for (uint32_t i = 0; i < ALL; i++) {
+		uint32_t bits;
+		memcpy(&bits, odd_wide + i * sizeof bits, sizeof bits);
+		wrong += bits != i << 16;
+	}
+	for (uint32_t i = 0; i < ALL * EACH; i++)
+		wide[i] = (i / EACH) << 16 | low[i % EACH];
+	tt_narrow(odd_half, wide, ALL * EACH);
+	for (uint32_t i = 0; i < ALL * EACH; i++) {
+		uint16_t bits;
+		memcpy(&bits, odd_half + i * sizeof bits, sizeof bits);
+		wrong += bits != nearest(meaning(wide[i], TUTTI_F32), TUTTI_BF16);
+	}
+	CU_ASSERT_EQUAL(wrong, 0);
+}
+
 static CU_TestInfo reduce_tests[] = {
 	{ "sizes", test_sizes },
 	{ "every type and rule", test_every_type_and_rule },
@@ -472,6 +501,7 @@ static CU_TestInfo reduce_tests[] = {
 	{ "rounding", test_rounding },
 	{ "large", test_large },
 	{ "fused", test_fused },
+	{ "between f32 and bf16", test_between_f32_and_bf16 },
 	CU_TEST_INFO_NULL,
 };
 
