@@ -104,6 +104,30 @@ static inline int whole(const struct node *n) { return (int)n->number; }
 static inline bool is_text(const struct node *n, const char *text) { return n->kind == TEXT && !strcmp(n->text, text); }
 static inline bool is_true(const struct node *n) { return n->kind == WORD && n->text && *n->text == 't'; }
 
+/* Reads conformance.json; until free_cases(). */
+static inline const struct node *load_cases(void)
+{
+	size_t len;
+
+	json_text = read_beside("conformance.json", &len);
+	struct tt_json j = tt_json(json_text, len);
+	nodes = calloc(len + 1, sizeof *nodes); /* each takes a character at least */
+	node_count = 0;
+	const struct node *cases = nodes ? get(parse(&j, ""), "cases") : &nothing;
+	tt_json_end(&j);
+	if (j.fault || !cases->first) {
+		printf("conformance.json has no cases: %s\n", j.fault ? j.fault : "none");
+		exit(1);
+	}
+	return cases;
+}
+
+static inline void free_cases(void)
+{
+	free(nodes);
+	free(json_text);
+}
+
 /* Update rules. */
 
 struct recipe { /* Multiverso's updater in Tutti's terms */

@@ -521,15 +521,8 @@ static bool keep_promise(const struct node *n)
 
 static void test_cases(void) /* the kernels of update rules with each set of instructions */
 {
-	size_t len;
-	json_text = read_beside("conformance.json", &len);
-	struct tt_json j = tt_json(json_text, len);
+	const struct node *cases = load_cases();
 
-	nodes = calloc(len + 1, sizeof *nodes); /* each takes a character at least */
-	CU_ASSERT_PTR_NOT_NULL_FATAL(nodes);
-	const struct node *cases = get(parse(&j, ""), "cases");
-	tt_json_end(&j);
-	CU_ASSERT_PTR_NULL_FATAL(j.fault);
 	for (int level = 0; level < 3; level++) {
 		if (!tt_reduce_use(level))
 			continue;
@@ -543,8 +536,7 @@ static void test_cases(void) /* the kernels of update rules with each set of ins
 			printf("%s: is listed, but there is no such case\n", list[i].id);
 			CU_ASSERT_TRUE(list[i].seen);
 		}
-	free(nodes);
-	free(json_text);
+	free_cases();
 	free(list_text);
 }
 

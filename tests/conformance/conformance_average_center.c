@@ -299,14 +299,8 @@ static void run_on_wires(size_t k)
 static void test_cases(void)
 {
 	int ran = 0;
-	size_t len;
 
-	json_text = read_beside("conformance.json", &len);
-	struct tt_json j = tt_json(json_text, len);
-	nodes = calloc(len + 1, sizeof *nodes); /* each takes a character at least */
-	CU_ASSERT_PTR_NOT_NULL_FATAL(nodes);
-	cases = get(parse(&j, ""), "cases");
-	CU_ASSERT_PTR_NULL_FATAL(j.fault);
+	cases = load_cases();
 	EACH(c, cases)
 		for (size_t k = 0; k < TT_COUNT(runners); k++)
 			if (is_text(get(c, "ref"), runners[k].ref)) {
@@ -315,8 +309,7 @@ static void test_cases(void)
 				ran++;
 			}
 	CU_ASSERT(ran > 0);
-	free(nodes);
-	free(json_text);
+	free_cases();
 }
 
 static CU_TestInfo tests[] = { { "cases", test_cases }, CU_TEST_INFO_NULL };

@@ -176,21 +176,14 @@ static void run_case(void)
 
 static void test_cases(void)
 {
-	size_t len;
+	const struct node *cases = load_cases();
 
-	json_text = read_beside("conformance.json", &len);
-	struct tt_json j = tt_json(json_text, len);
-	nodes = calloc(len + 1, sizeof *nodes); /* each takes a character at least */
-	CU_ASSERT_PTR_NOT_NULL_FATAL(nodes);
-	const struct node *cases = get(parse(&j, ""), "cases");
-	CU_ASSERT_PTR_NULL_FATAL(j.fault);
 	EACH(c, cases) {
 		the_case = c;
 		run_case();
 	}
 	CU_ASSERT(cases_run >= (int)TT_COUNT(runners));
-	free(nodes);
-	free(json_text);
+	free_cases();
 }
 
 static CU_TestInfo tests[] = { { "cases", test_cases }, CU_TEST_INFO_NULL };

@@ -376,23 +376,16 @@ static int run_case(const struct node *c, const char *wire)
 
 static void run_all(const char *wire)
 {
+	const struct node *cases = load_cases();
 	int ran = 0;
-	size_t len;
 
-	json_text = read_beside("conformance.json", &len);
-	struct tt_json j = tt_json(json_text, len);
-	nodes = calloc(len + 1, sizeof *nodes); /* each takes a character at least */
-	node_count = 0;
-	CU_ASSERT_PTR_NOT_NULL_FATAL(nodes);
-	const struct node *cases = get(parse(&j, ""), "cases");
 	EACH(c, cases) {
 		int result = run_case(c, wire);
 		CU_ASSERT(result >= 0);
 		ran += result != 0;
 	}
 	CU_ASSERT(ran >= 24);
-	free(nodes);
-	free(json_text);
+	free_cases();
 }
 
 static void test_sim(void) { run_all("sim"); }

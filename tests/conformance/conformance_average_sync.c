@@ -329,15 +329,9 @@ static bool is_ours(const char *id)
 
 static void test_cases(void)
 {
-	size_t len;
+	const struct node *cases = load_cases();
 	int ran = 0;
 
-	json_text = read_beside("conformance.json", &len);
-	struct tt_json j = tt_json(json_text, len);
-	nodes = calloc(len + 1, sizeof *nodes); /* each takes a character at least */
-	CU_ASSERT_PTR_NOT_NULL_FATAL(nodes);
-	const struct node *cases = get(parse(&j, ""), "cases");
-	CU_ASSERT_PTR_NULL_FATAL(j.fault);
 	EACH(c, cases) {
 		the_case = c;
 		in = get(c, "input");
@@ -348,8 +342,7 @@ static void test_cases(void)
 		ran++;
 	}
 	CU_ASSERT(ran >= 20);
-	free(nodes);
-	free(json_text);
+	free_cases();
 }
 
 static CU_TestInfo tests[] = { { "cases", test_cases }, CU_TEST_INFO_NULL };

@@ -507,27 +507,13 @@ static void run_all(tutti *job)
 		printf("only %d of Multiverso's cases have run\n", ran_here);
 }
 
-static void load_cases(void)
-{
-	size_t len;
-
-	json_text = read_beside("conformance.json", &len);
-	struct tt_json j = tt_json(json_text, len);
-	nodes = calloc(len + 1, sizeof *nodes); /* each takes a character at least */
-	node_count = 0;
-	CU_ASSERT_PTR_NOT_NULL_FATAL(nodes);
-	cases = get(parse(&j, ""), "cases");
-	CU_ASSERT_PTR_NULL_FATAL(j.fault);
-}
-
 static void test_sim(void)
 {
-	load_cases();
+	cases = load_cases();
 	for (uint64_t seed = 0; seed < 5; seed++)
 		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = RANKS, .wire = "sim", .seed = seed, .program = run_all }), 0);
 	CU_ASSERT_EQUAL(failures, 0);
-	free(nodes);
-	free(json_text);
+	free_cases();
 }
 
 static int be_rank(int rank, const char *boot, const char *transports)
@@ -539,7 +525,7 @@ static int be_rank(int rank, const char *boot, const char *transports)
 		printf("rank %d: %s\n", rank, tutti_why());
 		return 1;
 	}
-	load_cases();
+	cases = load_cases();
 	run_all(job);
 	tutti_leave(job);
 	fflush(stdout);
