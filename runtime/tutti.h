@@ -349,8 +349,8 @@ int tutti_stats_dump(tutti *, int fd);
  * An update rule says how the servers of a table change the values w by a delta d that is pushed. In these equations
  * each line is for every element; g = scale d + weight_decay w is the gradient (without weight_decay where the rule
  * does not take it); lr is learning_rate; t counts the pushes to this shard, this one too: rows that were not in a push
- * are not moved by it, but their bias correction goes on. d has the table's type, and a number for each element that is
- * pushed.
+ * are not moved by it, but their bias correction goes on. d has the table's type (or see BF16_DELTAS), and a number for
+ * each element that is pushed.
  *
  * m, G, v, b, s, z and n are state, which the server keeps: one number for each element of the table, of G, b and s for
  * each worker too; f64 in a table of f64, else f32; at first 0, where nothing else is said. f16 and bf16 are computed

@@ -19,6 +19,7 @@ contract     the contract of the transports on sim and on the fake RDMA library,
 storm        random patterns and faults on sim, over many seeds
 recover      ranks that fail and groups that go on without them, on sim, over many seeds
 crowd        4096 ranks on sim
+averaging    ranks killed in every method of averaging: on sim over 1000 seeds, and real processes
 chaos        real processes that are killed, stopped and cut off, over 200 seeds
 fuzz         each fuzz target from its corpus on
 coverage     what the fuzz corpus reaches of the parsers
@@ -52,6 +53,14 @@ part_recover() {
 		echo "== seeds $from to $((from + n - 1))"
 		./tests/job/recover --seed $from --seeds $n || return 1
 		from=$((from + n))
+	done
+}
+
+part_averaging() {
+	for program in unit_sync unit_center unit_gossip unit_controller faults_average faults_controller; do
+		echo "== $program"
+		path=$(program_of "$program")
+		needs "$path" && TEST_SEEDS=1000 "./$path" || return 1
 	done
 }
 

@@ -656,7 +656,7 @@ static void program_server_dies(tutti *job)
 
 static void test_deaths(void)
 {
-	for (uint64_t seed = 0; seed < DEATHS; seed++) {
+	for (uint64_t seed = 0; seed < count_seeds(DEATHS); seed++) {
 		victim = 1 + (int)(seed % 3);
 		left = 3;
 		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 4, .wire = "sim", .seed = seed, .timeout_ms = 5000,

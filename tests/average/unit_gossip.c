@@ -6,6 +6,7 @@
 #include <math.h>
 
 enum { MANY = 16384 + 7 }; /* f32: more than a page, not a whole number of lines */
+enum { DEATHS = 100 }; /* seeds */
 
 static tutti_gossip *open_gossip(tutti *job, const char *name, const tutti_tensor *model, int n, tutti_gossip_config c)
 {
@@ -338,7 +339,7 @@ static void test_killed(void)
 {
 	stopped_for = 0;
 	for (int k = 0; k < 2; k++)
-		for (uint64_t seed = 0; seed < 150; seed++) {
+		for (uint64_t seed = 0; seed < count_seeds(DEATHS); seed++) {
 			double sum = 1.0 / RANKS;
 			way_now = k ? TUTTI_GOSSIP_PUSH_SUM : TUTTI_GOSSIP_PULL;
 			victim = (int)(seed % RANKS);
@@ -405,7 +406,7 @@ static void test_stopped(void)
 {
 	way_now = TUTTI_GOSSIP_PULL;
 	stopped_for = 2000 * TT_MS;
-	for (uint64_t seed = 0; seed < 100; seed++) {
+	for (uint64_t seed = 0; seed < count_seeds(DEATHS); seed++) {
 		victim = 1 + (int)(seed % (RANKS - 1));
 		CU_ASSERT_EQUAL(run_return("sim", seed, 300), 0);
 	}

@@ -418,7 +418,7 @@ static void lose_worker(tutti *job)
 	tutti_controller_close(c);
 }
 
-static void test_lose_worker(void) { on_sim(lose_worker, KILLS, 0); }
+static void test_lose_worker(void) { on_sim(lose_worker, count_seeds(KILLS), 0); }
 
 static void lose_controller(tutti *job)
 {
@@ -439,7 +439,7 @@ static void lose_controller(tutti *job)
 	tutti_controller_close(c);
 }
 
-static void test_lose_controller(void) { on_sim(lose_controller, KILLS, 0); }
+static void test_lose_controller(void) { on_sim(lose_controller, count_seeds(KILLS), 0); }
 
 /* One that is stopped is evicted for its silence, and the lock is free. */
 static void lose_silent(tutti *job)
@@ -652,8 +652,8 @@ static void lose_taker(tutti *job)
 static void test_lose_taker(void)
 {
 	redelivered = 0;
-	on_sim(lose_taker, KILLS, 0);
-	CU_ASSERT(redelivered > KILLS / 4);
+	on_sim(lose_taker, count_seeds(KILLS), 0);
+	CU_ASSERT(redelivered > (int)count_seeds(KILLS) / 4);
 }
 
 static void lose_producer(tutti *job)
@@ -674,7 +674,7 @@ static void lose_producer(tutti *job)
 	tutti_queue_close(q);
 }
 
-static void test_lose_producer(void) { on_sim(lose_producer, KILLS, 0); }
+static void test_lose_producer(void) { on_sim(lose_producer, count_seeds(KILLS), 0); }
 
 static void lose_all_takers(tutti *job)
 {

@@ -194,6 +194,14 @@ static inline void run_threads(struct ranks *run)
 	free(ranks);
 }
 
+/* Of deaths: TEST_SEEDS, which `make check-long` sets, or a few. */
+static inline uint64_t count_seeds(uint64_t few)
+{
+	const char *text = getenv("TEST_SEEDS");
+
+	return text ? strtoull(text, NULL, 10) : few;
+}
+
 /* How many checks failed. */
 static inline int run_ranks(struct ranks run)
 {
