@@ -100,6 +100,63 @@ static int run_all_wires(struct ranks run)
 static void test_pairs(void) { ON_ALL(.size = 2, .program = average_pairs); }
 static void test_held(void) { ON_ALL(.size = 2, .program = hold_model); }
 
+/* ---- the choice of peers ---- */
+
+enum { CHOOSERS = 6, CHOICES = 12 };
+static tutti_gossip_choice choice_now;
+
+/* On two hosts ranks are on both in turn. */
+static bool is_chosen(int rank, int peer, int round)
+{
+	int away = (peer - rank + CHOOSERS) % CHOOSERS;
+
+	switch (choice_now) {
+	case TUTTI_CHOICE_EXPONENTIAL: return away == 1 << round % 3;
+	case TUTTI_CHOICE_RING: return away == (round % 2 ? CHOOSERS - 1 : 1);
+	default: return peer >= 0 && away && (away % 2 == 0) == (round % 4 != 3);
+	}
+}
+
+static void choose_over_rounds(tutti *job)
+{
+	int rank = tutti_rank(job);
+	double x = rank;
+	tutti_tensor model = { &x, 1, TUTTI_F64 };
+	tutti_gossip *g = open_gossip(job, "choices", &model, 1,
+	                              WITH(tutti_gossip_defaults(), it.choice = choice_now, it.timeout_ms = 20000));
+	tutti_gossip_result r;
+	char next[16];
+
+	snprintf(next, sizeof next, "%d", (rank + 1) % CHOOSERS);
+	meet(job);
+	for (int round = 0; round <= CHOICES; round++) {
+		if (round == CHOICES) /* the next rank's turn, which is not there for this one */
+			CHECK(tutti_gossip_remove_peer(g, next) == 0);
+		CHECK(tutti_gossip_publish(g, 1) == 0);
+		meet(job);
+		CHECK(tutti_gossip_mix(g, 1, &r) == 0);
+		if (round < CHOICES)
+			CHECK(is_chosen(rank, r.peer, round));
+		else if (choice_now != TUTTI_CHOICE_HOSTS)
+			CHECK(r.peer == (rank + 2) % CHOOSERS);
+		meet(job);
+	}
+	tutti_gossip_close(g);
+	meet(job);
+}
+
+static void test_choices(void)
+{
+	for (choice_now = TUTTI_CHOICE_EXPONENTIAL; choice_now <= TUTTI_CHOICE_RING; choice_now++)
+		ON_ALL(.size = CHOOSERS, .program = choose_over_rounds);
+	for (uint64_t seed = 0; seed < 20; seed++)
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = CHOOSERS, .wire = "sim", .hosts = 2, .seed = seed,
+		                                          .program = choose_over_rounds }), 0);
+#ifdef HAVE_LIBCONFIG
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = CHOOSERS, .hosts = 2, .program = choose_over_rounds }), 0);
+#endif
+}
+
 /* A peer that has diverged, and of which nothing is taken, spoils nothing. */
 static void take_nothing(tutti *job)
 {
@@ -546,6 +603,49 @@ static void test_giver_closes(void)
 	}
 }
 
+/* The giver closes, and opens again in the same life. Its first gift is lost, the next one is taken. */
+static void give_and_open_again(tutti *job)
+{
+	int rank = tutti_rank(job);
+	double x = rank;
+	tutti_gossip *g = open_pushing(job, &x, 1, 0);
+	tutti_gossip_info info = { .in_flight = 1, .offers = 1 };
+
+	meet(job);
+	if (rank == 1)
+		CHECK(tutti_gossip_publish(g, 1) == 0);
+	meet(job);
+	if (rank == 0)
+		await_offer(g);
+	meet(job);
+	if (rank == 1) {
+		tutti_gossip_close(g);
+		x = 10;
+		g = open_pushing(job, &x, 1, 0);
+	}
+	meet(job);
+	for (int i = 0; i < 200 && rank == 0 && info.offers; i++, pass_time(TT_MS))
+		CHECK(tutti_gossip_mix(g, 1, NULL) == 0 && tutti_gossip_look(g, &info) == 0);
+	CHECK(rank == 1 || (!info.offers && info.weight == 0.5 && x == 0));
+	meet(job);
+	if (rank == 1)
+		CHECK(tutti_gossip_publish(g, 1) == 0);
+	meet(job);
+	if (rank == 0) {
+		await_offer(g);
+		CHECK(tutti_gossip_mix(g, 1, &last_result[0]) == 0 && last_result[0].gifts == 1);
+		CHECK(tutti_gossip_look(g, &info) == 0 && fabs(info.weight - 0.75) < 1e-12 && fabs(x - 10 / 3.0) < 1e-12);
+	}
+	meet(job);
+	for (int i = 0; i < 2000 && rank == 1 && info.in_flight > 0; i++, pass_time(TT_MS))
+		CHECK(tutti_gossip_look(g, &info) == 0);
+	CHECK(rank == 0 || info.in_flight == 0);
+	tutti_gossip_close(g);
+	meet(job);
+}
+
+static void test_opened_again(void) { ON_ALL(.size = 2, .program = give_and_open_again); }
+
 /* The receiver has another model, or closes before it takes the gift: the giver goes on with the others. */
 static bool is_other_model;
 
@@ -643,6 +743,54 @@ static void test_config(void)
 	CU_ASSERT_EQUAL(tt_gossip_factor(&c, 1, 1, -1, 0.5), 1);
 }
 
+/* A node of the list comes when the first one has long given up to connect to it. */
+static void meet_late_node(const char *transports)
+{
+	enum { SILENCE = 500 };
+	struct ranks run = { .size = 2, .hosts = 1 };
+	tutti_config node[] = { { .node = "n0" }, { .node = "n1" } };
+	double x[] = { 1, 3 };
+	tutti *job[2];
+	tutti_gossip *g[2];
+	tutti_gossip_result r = { .peer = -1 };
+	const tutti_gossip_config config = WITH(tutti_gossip_defaults(), it.timeout_ms = 50);
+
+	write_nodes(&run);
+	for (int i = 0; i < 2; i++) {
+		node[i].file = run.nodes;
+		node[i].transports = transports;
+		node[i].silence_ms = SILENCE;
+		node[i].timeout_ms = 10 * SILENCE;
+		CU_ASSERT_EQUAL_FATAL(tutti_join(&node[i], &job[i]), 0);
+		CU_ASSERT_EQUAL_FATAL(tutti_gossip_open(job[i], "late", &(tutti_tensor){ &x[i], 1, TUTTI_F64 }, 1, &config, &g[i]), 0);
+		CU_ASSERT(tutti_gossip_publish(g[i], 1) == 0 && tutti_gossip_mix(g[i], 1, NULL) == 0);
+		for (int ms = 0; !i && ms < 3 * SILENCE; ms += 10, usleep(10000)) {
+			CU_ASSERT(tutti_gossip_publish(g[0], 1) == 0);
+			CU_ASSERT(tutti_gossip_mix(g[0], 1, &r) == 0 && r.peer == -1 && *r.why && x[0] == 1);
+		}
+	}
+	for (int i = 0; i < 2; i++) { /* each takes from the other */
+		for (int ms = 0; ms < 20000 && r.peer != 1 - i; ms++, usleep(1000))
+			CU_ASSERT(tutti_gossip_publish(g[i], 1) == 0 && tutti_gossip_mix(g[i], 1, &r) == 0);
+		CU_ASSERT(r.peer == 1 - i && x[i] > 1 && x[i] < 3);
+	}
+	for (int i = 0; i < 2; i++) {
+		tutti_gossip_close(g[i]);
+		tutti_leave(job[i]);
+	}
+	unlink(run.nodes);
+}
+
+static void test_late_node(void)
+{
+#ifdef HAVE_LIBCONFIG
+	meet_late_node("tcp");
+	meet_late_node("shm,tcp");
+#else
+	(void)meet_late_node;
+#endif
+}
+
 static void name_peers(tutti *job)
 {
 	double x = 0;
@@ -667,6 +815,7 @@ static void test_names(void) { CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size =
 static CU_TestInfo tests[] = {
 	{ "pairs", test_pairs },
 	{ "a model that the library holds", test_held },
+	{ "the choice of peers", test_choices },
 	{ "nothing of a peer that has diverged", test_nothing },
 	{ "too few buffers", test_few },
 	{ "torn reads", test_torn },
@@ -676,8 +825,10 @@ static CU_TestInfo tests[] = {
 	{ "one leaves and comes again", test_again },
 	{ "a gift of an earlier life", test_two_lives },
 	{ "the giver closes", test_giver_closes },
+	{ "the giver closes and opens again", test_opened_again },
 	{ "a gift in vain", test_in_vain },
 	{ "the config file", test_config },
+	{ "a node of the list comes late", test_late_node },
 	{ "peers by name", test_names },
 	CU_TEST_INFO_NULL,
 };
