@@ -390,7 +390,7 @@ static int apply(struct tutti_table *t, int worker, const struct tt_pusher *p, v
 	const struct dense *d = arg;
 	int err = 0;
 
-	if (t->flags & TUTTI_TABLE_BF16_DELTAS)
+	if (t->flags & TUTTI_TABLE_BF16_DELTAS && d->count)
 		err = change_widened(t, p, d);
 	else
 		tt_table_change(t, p, d->at, d->count, d->delta, d->back);
