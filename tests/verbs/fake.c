@@ -1,719 +1,599 @@
-/* fake.c - verbs.h, by a seed */
-#include "tests/verbs/verbs.h"
-#include "base/base.h"
-#include "base/list.h"
-#include <stdio.h>
+/* fake.c - fake.h: devices, memory, completion channels and queues, asynchronous events */
+#include "tests/verbs/fake_private.h"
+#include <arpa/inet.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { PIECE = 64 << 10, RNR_RETRIES = 200, MAX_INLINE = 64, MAX_MSG = 128 << 10 };
-
-struct mr { struct ibv_mr base; struct tt_list node; int access; };
-
-struct entry { struct ibv_wc wc; uint32_t frees; };
-
-struct ibv_cq {
-	struct tt_list node;
-	struct ibv_comp_channel *channel;
-	struct entry *entries; /* the first `seen` of them can be polled */
-	int max, count, seen;
-	bool armed;
+struct fake_all fake_all = {
+#define LIST(name) .name = { &fake_all.name, &fake_all.name }
+	LIST(contexts), LIST(qps), LIST(active), LIST(fresh), LIST(ids), LIST(news),
+#undef LIST
 };
+static struct fake_all *const all = &fake_all;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-enum stage { POSTED, READING, DONE };
+void fake_lock(void) { pthread_mutex_lock(&lock); }
+void fake_unlock(void) { pthread_mutex_unlock(&lock); }
 
-struct request {
-	struct tt_list node;
-	struct ibv_send_wr wr;
-	struct ibv_sge sge;
-	char *bytes;  /* taken over; NULL: they are in the caller's memory */
-	size_t at;    /* so many have landed */
-	enum stage stage;
-	enum ibv_wc_status status;
-	bool told;    /* it was complete when it was handed over */
-};
+uint64_t fake_below(uint64_t n)
+{
+	if (!all->random.s[0] && !all->random.s[1]) /* nobody has called fake_seed() */
+		tt_random_seed(&all->random, 0);
+	return tt_random_below(&all->random, n);
+}
 
-struct receive { struct tt_list node; struct ibv_sge sge; uint64_t wr_id; };
+int fake_enter(enum fake_call call, struct fake_context *c)
+{
+	fake_lock();
+	all->calls[call]++;
+	if (all->fails[call].left && !--all->fails[call].left)
+		return all->fails[call].err;
+	return c && (c->killed || c->adapter->removed) ? EIO : 0;
+}
 
-struct qp {
-	struct ibv_qp base;
-	struct tt_list node, requests, receives;
-	struct ibv_cq *cq;
-	struct id *id;
-	struct qp *other;   /* NULL: not connected, or gone */
-	uint32_t max_requests, max_receives, posted, waiting, silent;
-	int retries;
-	bool iwarp, accepted, heard;
-};
+int fake_leave(int err)
+{
+	fake_unlock();
+	return err;
+}
 
-struct id {
-	struct rdma_cm_id base;
-	struct tt_list node;
-	struct channel *channel;
-	struct id *other;
-	char name[64];      /* that it listens on */
-	bool ended;         /* was told DISCONNECTED */
-};
+void *fake_leave_with(int err, void *p)
+{
+	fake_unlock();
+	if (!err)
+		return p;
+	errno = err;
+	return NULL;
+}
 
-struct news { struct rdma_cm_event event; struct tt_list node; struct channel *channel; };
-
-struct channel { struct rdma_event_channel base; struct tt_list ready; };
-
-static struct {
-	struct tt_random random;
-	struct tt_list mrs, cqs, qps, ids, news;
-	uint32_t number;
-	int objects, events;
-} all = {
-	.mrs = { &all.mrs, &all.mrs }, .cqs = { &all.cqs, &all.cqs }, .qps = { &all.qps, &all.qps },
-	.ids = { &all.ids, &all.ids }, .news = { &all.news, &all.news },
-};
-
-static uint64_t below(uint64_t n) { return tt_random_below(&all.random, n); }
-
-static void *make(size_t size)
+void *fake_make(size_t size)
 {
 	void *p = calloc(1, size);
 
 	if (!p)
 		abort();
-	all.objects++;
+	all->objects++;
 	return p;
 }
 
-static void drop(void *p)
+void fake_drop(void *p)
 {
 	free(p);
-	all.objects--;
+	all->objects--;
 }
 
-void fake_verbs_seed(uint64_t seed) { tt_random_seed(&all.random, seed); }
-int fake_verbs_left(void) { return all.objects; }
-
-static void ring(int fd)
+int fake_bug(const char *sentence)
 {
-	all.events++;
+	all->bugs++;
+	if (!all->lenient) {
+		fprintf(stderr, "fake verbs: %s\n", sentence);
+		abort();
+	}
+	return EBUSY;
+}
+
+/* ---- file descriptors that count events ---- */
+
+int fake_open_fd(void) { return eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE); }
+
+void fake_ring(int fd)
+{
+	all->rings++;
 	if (eventfd_write(fd, 1))
 		abort();
 }
 
+bool fake_take(int fd)
+{
+	eventfd_t one;
+
+	return !eventfd_read(fd, &one);
+}
+
+void fake_unring(int fd)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+	eventfd_t one;
+
+	if (poll(&p, 1, 0) == 1 && eventfd_read(fd, &one))
+		abort();
+}
+
+/* ---- devices ---- */
+
+struct fake_adapter *fake_adapter(const char *name)
+{
+	for (int i = 0; i < all->adapter_count; i++)
+		if (!strcmp(all->adapters[i].is.name, name))
+			return &all->adapters[i];
+	return NULL;
+}
+
+const struct fake_port *fake_port(const struct fake_adapter *a, int number)
+{
+	return number >= 1 && number <= a->is.ports ? &a->is.port[number - 1] : NULL;
+}
+
+static struct fake_context *context_of(struct ibv_context *c) { return tt_container_of(c, struct fake_context, base); }
+
+static struct ibv_device **get_device_list(int *count)
+{
+	int err = fake_enter(FAKE_get_device_list, NULL), n = 0;
+	struct ibv_device **list = NULL;
+
+	fake_plug_in();
+	if (!err)
+		list = fake_make(((size_t)all->adapter_count + 1) * sizeof *list);
+	for (int i = 0; !err && i < all->adapter_count; i++)
+		if (!all->adapters[i].removed)
+			list[n++] = &all->adapters[i].base;
+	if (count)
+		*count = n;
+	return fake_leave_with(err, list);
+}
+
+static void free_device_list(struct ibv_device **list)
+{
+	fake_enter(FAKE_free_device_list, NULL);
+	fake_drop(list);
+	fake_unlock();
+}
+
+static const char *get_device_name(struct ibv_device *d) { return d->name; }
+
+static struct ibv_context *open_device(struct ibv_device *d)
+{
+	struct fake_adapter *a = tt_container_of(d, struct fake_adapter, base);
+	int err = fake_enter(FAKE_open_device, &a->cm);
+	struct fake_context *c;
+
+	if (err)
+		return fake_leave_with(err, NULL);
+	c = fake_make(sizeof *c);
+	c->base = a->cm.base;
+	c->base.async_fd = fake_open_fd();
+	c->adapter = a;
+	a->opened++;
+	tt_list_init(&c->events);
+	tt_list_append(&all->contexts, &c->node);
+	return fake_leave_with(0, &c->base);
+}
+
+static int close_device(struct ibv_context *base)
+{
+	struct fake_context *c = context_of(base);
+	int err = fake_enter(FAKE_close_device, NULL);
+
+	if (!err && c->objects)
+		err = fake_bug("close_device: there are objects of the device that nobody has destroyed");
+	if (err)
+		return fake_leave(err);
+	fake_forget_events(c, NULL);
+	close(c->base.async_fd);
+	c->adapter->opened--;
+	tt_list_remove(&c->node);
+	fake_drop(c);
+	return fake_leave(0);
+}
+
+static int query_device(struct ibv_context *c, struct ibv_device_attr *out)
+{
+	int err = fake_enter(FAKE_query_device, context_of(c));
+	const struct fake_device *d = &context_of(c)->adapter->is;
+
+	memset(out, 0, sizeof *out);
+	snprintf(out->fw_ver, sizeof out->fw_ver, "1.2.3");
+	out->node_guid = htobe64(0x0200000000000000 | (uint64_t)(context_of(c)->adapter - all->adapters + 1));
+	out->max_mr_size = UINT64_MAX;
+	out->page_size_cap = 4096;
+	out->vendor_id = 0xfa4e;
+	out->max_qp = out->max_cq = out->max_mr = out->max_pd = out->max_srq = 65536;
+	out->max_qp_wr = (int)d->max_wr;
+	out->max_sge = out->max_srq_sge = d->max_sge;
+	out->max_sge_rd = d->max_sge_rd;
+	out->max_cqe = (int)d->max_cqe;
+	out->max_qp_rd_atom = out->max_qp_init_rd_atom = d->max_rd_atomic;
+	out->max_srq_wr = (int)d->max_srq_wr;
+	out->max_pkeys = FAKE_PKEYS;
+	out->local_ca_ack_delay = 15;
+	out->phys_port_cnt = (uint8_t)d->ports;
+	return fake_leave(err);
+}
+
+static int query_port(struct ibv_context *c, uint8_t number, struct ibv_port_attr *out)
+{
+	int err = fake_enter(FAKE_query_port, context_of(c));
+	const struct fake_device *d = &context_of(c)->adapter->is;
+	const struct fake_port *p = fake_port(context_of(c)->adapter, number);
+
+	if (err || !p)
+		return fake_leave(err ? err : EINVAL);
+	memset(out, 0, sizeof *out);
+	out->state = p->state;
+	out->max_mtu = IBV_MTU_4096;
+	out->active_mtu = p->mtu;
+	out->gid_tbl_len = FAKE_GIDS;
+	out->max_msg_sz = d->max_message;
+	out->lid = p->lid;
+	out->sm_lid = p->lid ? 1 : 0;
+	out->active_width = p->width;
+	out->active_speed = p->speed;
+	out->phys_state = p->state == IBV_PORT_ACTIVE ? 5 : 3; /* LinkUp, Disabled */
+	out->link_layer = d->kind == FAKE_IB ? IBV_LINK_LAYER_INFINIBAND : IBV_LINK_LAYER_ETHERNET;
+	while (out->pkey_tbl_len < FAKE_PKEYS && p->pkeys[out->pkey_tbl_len])
+		out->pkey_tbl_len++;
+	return fake_leave(0);
+}
+
+static int query_gid(struct ibv_context *c, uint8_t port, int index, union ibv_gid *out)
+{
+	int err = fake_enter(FAKE_query_gid, context_of(c));
+
+	if (!err && (!fake_port(context_of(c)->adapter, port) || index < 0 || index >= FAKE_GIDS))
+		err = -1;
+	if (!err)
+		*out = context_of(c)->adapter->gids[port - 1][index];
+	return fake_leave(err ? -1 : 0);
+}
+
+static int query_gid_ex(struct ibv_context *c, uint32_t port, uint32_t index, struct ibv_gid_entry *out, uint32_t flags,
+                        size_t size)
+{
+	int err = fake_enter(FAKE_query_gid_ex, context_of(c));
+	const struct fake_port *p = fake_port(context_of(c)->adapter, (int)port);
+
+	if (!err && (!p || index >= FAKE_GIDS || flags || size != sizeof *out))
+		err = EINVAL;
+	if (!err && !p->gids[index].text)
+		err = ENODATA;
+	if (!err)
+		*out = (struct ibv_gid_entry){ context_of(c)->adapter->gids[port - 1][index], index, port,
+			                       p->gids[index].type, 0 };
+	return fake_leave(err);
+}
+
+static int query_pkey(struct ibv_context *c, uint8_t port, int index, __be16 *out)
+{
+	int err = fake_enter(FAKE_query_pkey, context_of(c));
+	const struct fake_port *p = fake_port(context_of(c)->adapter, port);
+
+	if (!err && (!p || index < 0 || index >= FAKE_PKEYS))
+		err = EINVAL;
+	if (!err)
+		*out = htobe16(p->pkeys[index]);
+	return fake_leave(err ? -1 : 0);
+}
+
+/* ---- asynchronous events ---- */
+
+static unsigned *unacked_of(const struct ibv_async_event *e)
+{
+	switch (e->event_type) {
+	case IBV_EVENT_CQ_ERR:
+		return &tt_container_of(e->element.cq, struct fake_cq, base)->async_unacked;
+	case IBV_EVENT_SRQ_ERR:
+	case IBV_EVENT_SRQ_LIMIT_REACHED:
+		return &tt_container_of(e->element.srq, struct fake_srq, base)->async_unacked;
+	case IBV_EVENT_QP_FATAL:
+	case IBV_EVENT_QP_REQ_ERR:
+	case IBV_EVENT_QP_ACCESS_ERR:
+	case IBV_EVENT_COMM_EST:
+	case IBV_EVENT_SQ_DRAINED:
+	case IBV_EVENT_PATH_MIG:
+	case IBV_EVENT_PATH_MIG_ERR:
+	case IBV_EVENT_QP_LAST_WQE_REACHED:
+		return &tt_container_of(e->element.qp, struct fake_qp, base)->async_unacked;
+	default:
+		return NULL;
+	}
+}
+
+void fake_raise_event(struct fake_context *c, enum ibv_event_type type, void *element, int port)
+{
+	struct fake_event *e;
+
+	if (c->killed || c->base.async_fd < 0)
+		return;
+	e = calloc(1, sizeof *e);
+	if (!e)
+		abort();
+	e->event.event_type = type;
+	if (element)
+		e->event.element.qp = element; /* whatever it is */
+	else
+		e->event.element.port_num = port;
+	tt_list_append(&c->events, &e->node);
+	fake_ring(c->base.async_fd);
+}
+
+void fake_forget_events(struct fake_context *c, const void *element)
+{
+	tt_each_of(struct fake_event, node, e, &c->events) {
+		if (element && (void *)e->event.element.qp != element)
+			continue;
+		tt_list_remove(&e->node);
+		free(e);
+		fake_unring(c->base.async_fd);
+	}
+}
+
+static int get_async_event(struct ibv_context *base, struct ibv_async_event *out)
+{
+	struct fake_context *c = context_of(base);
+	struct tt_list *node;
+	unsigned *unacked;
+
+	if (fake_enter(FAKE_get_async_event, NULL)) {
+		fake_unlock();
+		return -1;
+	}
+	fake_unlock();
+	if (!fake_take(base->async_fd))
+		return -1;
+	fake_lock();
+	node = tt_list_pop(&c->events);
+	if (!node)
+		return fake_leave(-1);
+	*out = tt_container_of(node, struct fake_event, node)->event;
+	free(tt_container_of(node, struct fake_event, node));
+	unacked = unacked_of(out);
+	if (unacked)
+		++*unacked;
+	return fake_leave(0);
+}
+
+static void ack_async_event(struct ibv_async_event *e)
+{
+	unsigned *unacked;
+
+	fake_enter(FAKE_ack_async_event, NULL);
+	unacked = unacked_of(e);
+	if (unacked && !*unacked)
+		fake_bug("ack_async_event: nobody has got this event");
+	else if (unacked)
+		--*unacked;
+	fake_unlock();
+}
+
 /* ---- memory ---- */
 
-struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
+static struct ibv_pd *alloc_pd(struct ibv_context *c)
 {
-	struct mr *m = make(sizeof *m);
-	uint32_t key = ++all.number << 8 | (uint32_t)below(256);
+	int err = fake_enter(FAKE_alloc_pd, context_of(c));
+	struct fake_pd *pd = NULL;
 
-	m->base = (struct ibv_mr){ pd, addr, length, key, key };
-	m->access = access;
-	tt_list_append(&all.mrs, &m->node);
-	return &m->base;
-}
-
-void ibv_dereg_mr(struct ibv_mr *base)
-{
-	struct mr *m = tt_container_of(base, struct mr, base);
-
-	tt_list_remove(&m->node);
-	drop(m);
-}
-
-static bool may(uint32_t key, uint64_t addr, size_t len, int access)
-{
-	tt_list_each(node, &all.mrs) {
-		struct mr *m = tt_container_of(node, struct mr, node);
-		uint64_t start = (uintptr_t)m->base.addr;
-		if (m->base.lkey == key)
-			return addr >= start && addr - start <= m->base.length &&
-			       len <= m->base.length - (addr - start) && (m->access & access) == access;
+	if (!err) {
+		pd = fake_make(sizeof *pd);
+		pd->base.context = c;
+		context_of(c)->objects++;
 	}
-	return false;
+	return fake_leave_with(err, pd);
+}
+
+static int dealloc_pd(struct ibv_pd *base)
+{
+	struct fake_pd *pd = tt_container_of(base, struct fake_pd, base);
+	int err = fake_enter(FAKE_dealloc_pd, NULL);
+
+	if (!err && pd->users)
+		err = EBUSY;
+	if (!err) {
+		context_of(base->context)->objects--;
+		fake_drop(pd);
+	}
+	return fake_leave(err);
+}
+
+static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t len, int access)
+{
+	int err = fake_enter(FAKE_reg_mr, context_of(pd->context));
+	int known = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+	            IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_RELAXED_ORDERING;
+	struct fake_mr *m;
+
+	if (!err && (!len || access & ~known || (uintptr_t)addr + len < (uintptr_t)addr ||
+	             (access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) && !(access & IBV_ACCESS_LOCAL_WRITE))))
+		err = EINVAL;
+	if (!err && !addr)
+		err = EFAULT;
+	if (err)
+		return fake_leave_with(err, NULL);
+	all->mr_count += !all->mr_count; /* no key is 0 */
+	if (!(all->mr_count & (all->mr_count - 1)))
+		all->mr_of = realloc(all->mr_of, 2 * (size_t)all->mr_count * sizeof *all->mr_of);
+	if (!all->mr_of)
+		abort();
+	all->mr_of[0] = NULL;
+	uint32_t low = (uint32_t)fake_below(256), key = all->mr_count << 8;
+	m = fake_make(sizeof *m);
+	m->base = (struct ibv_mr){ pd->context, pd, addr, len, all->mr_count, key | low, key | (low ^ (1 + low / 2)) };
+	m->access = access;
+	all->mr_of[all->mr_count++] = m;
+	tt_container_of(pd, struct fake_pd, base)->users++;
+	return fake_leave_with(0, &m->base);
+}
+
+static int dereg_mr(struct ibv_mr *m)
+{
+	int err = fake_enter(FAKE_dereg_mr, NULL);
+
+	if (!err) {
+		all->mr_of[m->handle] = NULL;
+		tt_container_of(m->pd, struct fake_pd, base)->users--;
+		fake_drop(tt_container_of(m, struct fake_mr, base));
+	}
+	return fake_leave(err);
+}
+
+bool fake_may(const struct ibv_pd *pd, uint32_t key, bool remote, uint64_t addr, uint64_t len, int access)
+{
+	const struct fake_mr *m = key >> 8 && key >> 8 < all->mr_count ? all->mr_of[key >> 8] : NULL;
+	uint64_t start = m ? (uintptr_t)m->base.addr : 0;
+
+	return m && m->base.pd == pd && key == (remote ? m->base.rkey : m->base.lkey) && addr >= start &&
+	       addr - start <= m->base.length && len <= m->base.length - (addr - start) &&
+	       (m->access & access) == access;
 }
 
 /* ---- completions ---- */
 
-static void complete(struct qp *q, const struct ibv_wc *wc, uint32_t frees)
+static struct ibv_comp_channel *create_comp_channel(struct ibv_context *c)
 {
-	struct ibv_cq *cq = q->cq;
+	int err = fake_enter(FAKE_create_comp_channel, context_of(c));
+	struct fake_channel *channel = NULL;
 
-	if (cq->count == cq->max)
+	if (!err) {
+		channel = fake_make(sizeof *channel);
+		channel->base = (struct ibv_comp_channel){ .context = c, .fd = fake_open_fd() };
+		tt_list_init(&channel->events);
+		context_of(c)->objects++;
+	}
+	return fake_leave_with(err, channel);
+}
+
+static int destroy_comp_channel(struct ibv_comp_channel *base)
+{
+	int err = fake_enter(FAKE_destroy_comp_channel, NULL);
+
+	if (!err && base->refcnt)
+		err = EBUSY;
+	if (!err) {
+		close(base->fd);
+		context_of(base->context)->objects--;
+		fake_drop(tt_container_of(base, struct fake_channel, base));
+	}
+	return fake_leave(err);
+}
+
+static struct ibv_cq *create_cq(struct ibv_context *c, int cqe, void *user, struct ibv_comp_channel *channel, int vector)
+{
+	int err = fake_enter(FAKE_create_cq, context_of(c));
+	struct fake_cq *cq;
+
+	if (!err && (cqe < 1 || cqe > (int)context_of(c)->adapter->is.max_cqe || vector < 0 ||
+	             vector >= c->num_comp_vectors || (channel && channel->context != c)))
+		err = EINVAL;
+	if (err)
+		return fake_leave_with(err, NULL);
+	cq = fake_make(sizeof *cq);
+	cq->entries = calloc((size_t)cqe, sizeof *cq->entries);
+	if (!cq->entries)
 		abort();
-	cq->entries[cq->count] = (struct entry){ *wc, frees };
-	cq->entries[cq->count++].wc.qp_num = q->base.qp_num;
+	cq->base.context = c;
+	cq->base.channel = channel;
+	cq->base.cq_context = user;
+	cq->base.cqe = cqe;
+	tt_list_init(&cq->fresh);
+	if (channel)
+		channel->refcnt++;
+	context_of(c)->objects++;
+	return fake_leave_with(0, &cq->base);
 }
 
-static void tell(struct qp *q, struct request *r)
+static void forget_cq_events(struct fake_cq *cq)
 {
-	struct ibv_wc wc = { .wr_id = r->wr.wr_id, .status = r->status, .opcode = IBV_WC_SEND };
+	struct fake_channel *channel = tt_container_of(cq->base.channel, struct fake_channel, base);
 
-	r->told = true;
-	q->silent++;
-	if (!(r->wr.send_flags & IBV_SEND_SIGNALED) && !r->status)
-		return;
-	complete(q, &wc, q->silent);
-	q->silent = 0;
-}
-
-static void forget(struct request *r)
-{
-	tt_list_remove(&r->node);
-	free(r->bytes);
-	drop(r);
-}
-
-/* The first request that is done, if its turn has come. */
-static bool retire(struct qp *q)
-{
-	tt_list_each(node, &q->requests) {
-		struct request *r = tt_container_of(node, struct request, node);
-		if (r->stage == DONE) {
-			if (!r->told)
-				tell(q, r);
-			forget(r);
-			return true;
-		}
-		if (!q->iwarp)
-			return false;
-	}
-	return false;
-}
-
-static bool reveal(struct ibv_cq *cq)
-{
-	if (cq->seen == cq->count)
-		return false;
-	cq->seen += 1 + (int)below((uint64_t)(cq->count - cq->seen));
-	if (cq->armed)
-		ring(cq->channel->fd);
-	cq->armed = false;
-	return true;
-}
-
-static struct qp *find_qp(uint32_t number)
-{
-	tt_list_each(node, &all.qps)
-		if (tt_container_of(node, struct qp, node)->base.qp_num == number)
-			return tt_container_of(node, struct qp, node);
-	return NULL;
-}
-
-/* ---- how connections end ---- */
-
-static void announce(struct id *id, enum rdma_cm_event_type what, struct id *listener, const void *data, uint8_t len)
-{
-	struct news *n;
-
-	if (!id || (what == RDMA_CM_EVENT_DISCONNECTED && id->ended))
-		return;
-	id->ended |= what == RDMA_CM_EVENT_DISCONNECTED;
-	n = make(sizeof *n);
-	n->event = (struct rdma_cm_event){ &id->base, listener ? &listener->base : NULL, what, len, { 0 } };
-	n->channel = id->channel;
-	if (len)
-		memcpy(n->event.private_data, data, tt_min(len, RDMA_PRIVATE_DATA));
-	tt_list_append(&all.news, &n->node);
-}
-
-static void flush(struct qp *q, bool receives)
-{
-	struct tt_list *node;
-
-	q->base.state = IBV_QPS_ERR;
-	tt_list_each(at, &q->requests) {
-		struct request *r = tt_container_of(at, struct request, node);
-		if (r->stage != DONE)
-			r->status = IBV_WC_WR_FLUSH_ERR;
-		r->stage = DONE;
-	}
-	while (receives && (node = tt_list_pop(&q->receives))) {
-		struct receive *e = tt_container_of(node, struct receive, node);
-		complete(q, &(struct ibv_wc){ .wr_id = e->wr_id, .status = IBV_WC_WR_FLUSH_ERR }, 0);
-		drop(e);
-	}
-}
-
-void ibv_modify_qp_to_error(struct ibv_qp *base) { flush(tt_container_of(base, struct qp, base), true); }
-
-/* r: the request that failed */
-static void die(struct qp *q, struct request *r, enum ibv_wc_status status)
-{
-	struct qp *other = q->other;
-
-	r->stage = DONE;
-	r->status = q->iwarp ? IBV_WC_WR_FLUSH_ERR : status;
-	flush(q, false);
-	if (other && status != IBV_WC_LOC_PROT_ERR)
-		flush(other, false);
-	if (q->iwarp) {
-		announce(q->id, RDMA_CM_EVENT_DISCONNECTED, NULL, NULL, 0);
-		announce(other ? other->id : NULL, RDMA_CM_EVENT_DISCONNECTED, NULL, NULL, 0);
-	}
-}
-
-/* ---- the wire ---- */
-
-static size_t piece(const struct request *r)
-{
-	size_t left = r->sge.length - r->at, n = 1 + below(PIECE);
-
-	n += -(r->wr.wr.rdma.remote_addr + r->at + n) & 7; /* whole words of the target's */
-	return r->sge.length == 8 || n > left ? left : n;
-}
-
-static char *local(const struct request *r) { return r->bytes ? r->bytes : (char *)(uintptr_t)r->sge.addr; }
-
-/* false: it waits, or has failed */
-static bool put_into_receive(struct qp *q, struct request *r)
-{
-	struct tt_list *node = tt_list_pop(&q->other->receives);
-	bool message = r->wr.opcode == IBV_WR_SEND;
-	struct receive *e;
-
-	if (!node) {
-		if (q->iwarp || ++q->retries > RNR_RETRIES)
-			die(q, r, IBV_WC_RNR_RETRY_EXC_ERR);
-		return false;
-	}
-	e = tt_container_of(node, struct receive, node);
-	if (message && (r->sge.length > e->sge.length ||
-	                !may(e->sge.lkey, e->sge.addr, r->sge.length, IBV_ACCESS_LOCAL_WRITE)))
-		abort();
-	if (message && r->sge.length)
-		memcpy((void *)(uintptr_t)e->sge.addr, local(r), r->sge.length);
-	q->retries = 0;
-	q->other->heard = true;
-	q->other->waiting--;
-	complete(q->other, &(struct ibv_wc){ .wr_id = e->wr_id, .byte_len = r->sge.length, .imm_data = r->wr.imm_data,
-	                                     .opcode = message ? IBV_WC_RECV : IBV_WC_RECV_RDMA_WITH_IMM }, 0);
-	drop(e);
-	return true;
-}
-
-static void move(struct qp *q, struct request *r, bool read)
-{
-	uint64_t remote = r->wr.wr.rdma.remote_addr;
-	size_t n = piece(r), left = r->sge.length - r->at;
-	char *there = (char *)(uintptr_t)(remote + r->at), *here = local(r) + r->at;
-
-	if (left && !may(r->wr.wr.rdma.rkey, remote, r->sge.length,
-	                 read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE)) {
-		die(q, r, IBV_WC_REM_ACCESS_ERR);
-		return;
-	}
-	tt_copy_word(read ? here : there, read ? there : here, n);
-	r->at += n;
-	if (r->at == r->sge.length && (r->wr.opcode != IBV_WR_RDMA_WRITE_WITH_IMM || put_into_receive(q, r)))
-		r->stage = DONE;
-}
-
-static bool may_use_local(struct qp *q, const struct request *r)
-{
-	int access = r->wr.opcode != IBV_WR_RDMA_READ ? 0 : q->iwarp ? IBV_ACCESS_REMOTE_WRITE : IBV_ACCESS_LOCAL_WRITE;
-
-	return r->bytes || !r->sge.length || may(r->sge.lkey, r->sge.addr, r->sge.length, access);
-}
-
-static void take_over(struct request *r)
-{
-	r->bytes = malloc(r->sge.length + 1);
-	if (!r->bytes)
-		abort();
-	if (r->sge.length)
-		tt_copy_word(r->bytes, (void *)(uintptr_t)r->sge.addr, r->sge.length);
-}
-
-static void carry(struct qp *q, struct request *r)
-{
-	bool read = r->wr.opcode == IBV_WR_RDMA_READ;
-
-	if (!may_use_local(q, r)) {
-		die(q, r, IBV_WC_LOC_PROT_ERR);
-	} else if (q->iwarp && !read && !r->told) {
-		if (!r->bytes)
-			take_over(r);
-		tell(q, r);
-	} else if (!q->other || q->other->base.state != IBV_QPS_RTS) {
-		die(q, r, IBV_WC_RETRY_EXC_ERR);
-	} else if (read && r->stage == POSTED) {
-		r->stage = READING;
-	} else if (r->wr.opcode == IBV_WR_SEND) {
-		if (put_into_receive(q, r))
-			r->stage = DONE;
-	} else {
-		move(q, r, read);
-	}
-}
-
-/* Requests begin in the order posted. A read that has begun needs no turn. */
-static bool advance(struct qp *q)
-{
-	struct request *reading = NULL, *next = NULL;
-
-	if (below(2) && retire(q))
-		return true;
-	tt_list_each(node, &q->requests) {
-		struct request *r = tt_container_of(node, struct request, node);
-		if (r->stage == READING && !reading)
-			reading = r;
-		else if (r->stage == POSTED && !next)
-			next = r;
-	}
-	if (reading && (!next || !below(4)))
-		next = reading;
-	if (!next || q->base.state != IBV_QPS_RTS)
-		return retire(q);
-	carry(q, next);
-	return true;
-}
-
-static bool deliver_news(void)
-{
-	struct tt_list *node = tt_list_pop(&all.news);
-	struct news *n = node ? tt_container_of(node, struct news, node) : NULL;
-
-	if (!n)
-		return false;
-	tt_list_append(&n->channel->ready, &n->node);
-	ring(n->channel->base.fd);
-	return true;
-}
-
-/* One thing happens, somewhere; false: nothing can. */
-static bool step(void)
-{
-	uint64_t skip = below(8);
-
-	for (int round = 0; round < 2; round++, skip = 0) {
-		if (!(skip && skip--) && deliver_news())
-			return true;
-		tt_list_each(node, &all.qps)
-			if (!(skip && skip--) && advance(tt_container_of(node, struct qp, node)))
-				return true;
-		tt_list_each(node, &all.cqs)
-			if (!(skip && skip--) && reveal(tt_container_of(node, struct ibv_cq, node)))
-				return true;
-	}
-	return false;
-}
-
-/* ---- what the caller calls ---- */
-
-int ibv_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
-{
-	for (uint64_t i = below(below(8) ? 8 : 100); i && step(); i--)
-		;
-	n = tt_min(n, cq->seen);
-	for (int i = 0; i < n; i++) {
-		struct qp *q = find_qp(cq->entries[i].wc.qp_num);
-		wc[i] = cq->entries[i].wc;
-		if (q)
-			q->posted -= cq->entries[i].frees;
-	}
-	cq->seen -= n;
-	cq->count -= n;
-	memmove(cq->entries, cq->entries + n, (size_t)cq->count * sizeof *cq->entries);
-	return n;
-}
-
-void ibv_req_notify_cq(struct ibv_cq *cq)
-{
-	int before = all.events;
-
-	cq->armed = true;
-	while (all.events == before && step())
-		;
-}
-
-int ibv_post_send(struct ibv_qp *base, const struct ibv_send_wr *wr)
-{
-	struct qp *q = tt_container_of(base, struct qp, base);
-	struct request *r = make(sizeof *r);
-
-	if (q->posted++ == q->max_requests || wr->sg_list->length > MAX_MSG || base->state == IBV_QPS_INIT ||
-	    (q->iwarp && (wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM || (q->accepted && !q->heard))))
-		abort();
-	r->wr = *wr;
-	r->sge = *wr->sg_list;
-	if (wr->send_flags & IBV_SEND_INLINE && r->sge.length > MAX_INLINE)
-		abort();
-	if (wr->send_flags & IBV_SEND_INLINE)
-		take_over(r);
-	if (base->state == IBV_QPS_ERR) {
-		r->stage = DONE;
-		r->status = IBV_WC_WR_FLUSH_ERR;
-	}
-	tt_list_append(&q->requests, &r->node);
-	return 0;
-}
-
-int ibv_post_recv(struct ibv_qp *base, const struct ibv_recv_wr *wr)
-{
-	struct qp *q = tt_container_of(base, struct qp, base);
-	struct receive *e = make(sizeof *e);
-
-	if (q->waiting++ == q->max_receives)
-		abort();
-	*e = (struct receive){ .sge = *wr->sg_list, .wr_id = wr->wr_id };
-	tt_list_append(&q->receives, &e->node);
-	return 0;
-}
-
-struct ibv_context *ibv_open_device(const char *name)
-{
-	struct ibv_context *c = make(sizeof *c);
-
-	*c = (struct ibv_context){ !strcmp(name, "iwarp"), MAX_INLINE, MAX_MSG };
-	return c;
-}
-
-void ibv_close_device(struct ibv_context *c) { drop(c); }
-
-struct ibv_pd *ibv_alloc_pd(struct ibv_context *c)
-{
-	struct ibv_pd *pd = make(sizeof *pd);
-
-	pd->context = c;
-	return pd;
-}
-
-void ibv_dealloc_pd(struct ibv_pd *pd) { drop(pd); }
-
-struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *c)
-{
-	struct ibv_comp_channel *channel = make(sizeof *channel);
-
-	(void)c;
-	channel->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	return channel;
-}
-
-void ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
-{
-	close(channel->fd);
-	drop(channel);
-}
-
-bool ibv_get_cq_event(struct ibv_comp_channel *channel)
-{
-	eventfd_t n;
-
-	return !eventfd_read(channel->fd, &n);
-}
-
-struct ibv_cq *ibv_create_cq(struct ibv_context *c, int cqe, struct ibv_comp_channel *channel)
-{
-	struct ibv_cq *cq = make(sizeof *cq);
-
-	(void)c;
-	*cq = (struct ibv_cq){ .channel = channel, .max = cqe, .entries = make((size_t)cqe * sizeof *cq->entries) };
-	tt_list_append(&all.cqs, &cq->node);
-	return cq;
-}
-
-void ibv_destroy_cq(struct ibv_cq *cq)
-{
-	tt_list_remove(&cq->node);
-	drop(cq->entries);
-	drop(cq);
-}
-
-/* ---- connections ---- */
-
-struct rdma_event_channel *rdma_create_event_channel(void)
-{
-	struct channel *c = make(sizeof *c);
-
-	c->base.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE);
-	tt_list_init(&c->ready);
-	return &c->base;
-}
-
-static void forget_news(struct tt_list *list, const struct channel *of, const struct rdma_cm_id *id)
-{
-	tt_list_each(node, list) {
-		struct news *n = tt_container_of(node, struct news, node);
-		if (n->channel != of || (id && n->event.id != id))
+	tt_each_of(struct fake_cq_event, node, e, &channel->events) {
+		if (e->cq != cq)
 			continue;
-		tt_list_remove(node);
-		drop(n);
+		tt_list_remove(&e->node);
+		free(e);
+		fake_unring(channel->base.fd);
 	}
 }
 
-void rdma_destroy_event_channel(struct rdma_event_channel *base)
+static int destroy_cq(struct ibv_cq *base)
 {
-	struct channel *c = tt_container_of(base, struct channel, base);
+	struct fake_cq *cq = tt_container_of(base, struct fake_cq, base);
+	int err = fake_enter(FAKE_destroy_cq, NULL);
 
-	forget_news(&all.news, c, NULL);
-	forget_news(&c->ready, c, NULL);
-	close(c->base.fd);
-	drop(c);
-}
-
-bool rdma_get_cm_event(struct rdma_event_channel *base, struct rdma_cm_event *out)
-{
-	struct channel *c = tt_container_of(base, struct channel, base);
-	struct tt_list *node = tt_list_pop(&c->ready);
-	eventfd_t one;
-
-	if (eventfd_read(c->base.fd, &one) || !node)
-		return false;
-	*out = tt_container_of(node, struct news, node)->event;
-	drop(tt_container_of(node, struct news, node));
-	return true;
-}
-
-struct rdma_cm_id *rdma_create_id(struct rdma_event_channel *channel, void *context)
-{
-	struct id *id = make(sizeof *id);
-
-	id->base.context = context;
-	id->channel = tt_container_of(channel, struct channel, base);
-	tt_list_append(&all.ids, &id->node);
-	return &id->base;
-}
-
-static struct id *id_of(struct rdma_cm_id *base) { return tt_container_of(base, struct id, base); }
-
-static void part(struct id *id, enum rdma_cm_event_type what, const void *data, uint8_t len)
-{
-	if (id->other) {
-		announce(id->other, what, NULL, data, len);
-		id->other->other = NULL;
+	if (!err && (cq->unacked || cq->async_unacked))
+		err = fake_bug("destroy_cq: it waits for ever for an event that nobody has acknowledged");
+	if (!err && cq->users)
+		err = EBUSY;
+	if (err)
+		return fake_leave(err);
+	if (base->channel) {
+		forget_cq_events(cq);
+		base->channel->refcnt--;
 	}
-	id->other = NULL;
+	fake_forget_events(context_of(base->context), base);
+	context_of(base->context)->objects--;
+	tt_list_remove(&cq->fresh);
+	free(cq->entries);
+	fake_drop(cq);
+	return fake_leave(0);
 }
 
-/* Those who ask a listener that goes away are refused. */
-static void refuse_callers(const struct id *listener)
+static int get_cq_event(struct ibv_comp_channel *base, struct ibv_cq **out, void **user)
 {
-	struct tt_list *lists[] = { &all.news, &listener->channel->ready };
-
-	for (size_t i = 0; i < TT_COUNT(lists); i++)
-		tt_list_each(node, lists[i]) {
-			struct news *n = tt_container_of(node, struct news, node);
-			if (n->event.listen_id != &listener->base)
-				continue;
-			struct id *caller = id_of(n->event.id);
-			part(caller, RDMA_CM_EVENT_REJECTED, NULL, 0);
-			tt_list_remove(&caller->node);
-			drop(caller);
-			tt_list_remove(node);
-			drop(n);
-		}
-}
-
-void rdma_destroy_id(struct rdma_cm_id *base)
-{
-	struct id *id = id_of(base);
-
-	if (base->qp)
-		abort();
-	if (id->name[0])
-		refuse_callers(id);
-	part(id, RDMA_CM_EVENT_DISCONNECTED, NULL, 0);
-	forget_news(&all.news, id->channel, base);
-	forget_news(&id->channel->ready, id->channel, base);
-	tt_list_remove(&id->node);
-	drop(id);
-}
-
-struct ibv_qp *rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, const struct ibv_qp_init_attr *attr)
-{
-	struct qp *q = make(sizeof *q);
-
-	q->base.qp_num = ++all.number;
-	q->cq = attr->send_cq;
-	q->id = id_of(id);
-	q->iwarp = pd->context->iwarp;
-	q->max_requests = attr->cap.max_send_wr;
-	q->max_receives = attr->cap.max_recv_wr;
-	tt_list_init(&q->requests);
-	tt_list_init(&q->receives);
-	tt_list_append(&all.qps, &q->node);
-	return id->qp = &q->base;
-}
-
-static void forget_completions(struct ibv_cq *cq, uint32_t number)
-{
-	int kept = 0, seen = cq->seen;
-
-	for (int i = 0; i < cq->count; i++)
-		if (cq->entries[i].wc.qp_num != number)
-			cq->entries[kept++] = cq->entries[i];
-		else if (i < seen)
-			cq->seen--;
-	cq->count = kept;
-}
-
-void rdma_destroy_qp(struct rdma_cm_id *id)
-{
-	struct qp *q = tt_container_of(id->qp, struct qp, base);
+	struct fake_channel *channel = tt_container_of(base, struct fake_channel, base);
+	int err = fake_enter(FAKE_get_cq_event, NULL);
 	struct tt_list *node;
 
-	if (q->other)
-		q->other->other = NULL;
-	while (!tt_list_empty(&q->requests))
-		forget(tt_container_of(q->requests.next, struct request, node));
-	while ((node = tt_list_pop(&q->receives)))
-		drop(tt_container_of(node, struct receive, node));
-	if (below(2))
-		forget_completions(q->cq, q->base.qp_num);
-	tt_list_remove(&q->node);
-	drop(q);
-	id->qp = NULL;
-}
-
-void rdma_listen(struct rdma_cm_id *id, const char *name)
-{
-	snprintf(id_of(id)->name, sizeof id_of(id)->name, "%s", name);
-}
-
-void rdma_connect(struct rdma_cm_id *base, const char *name, const void *data, uint8_t len)
-{
-	struct id *id = id_of(base), *listener = NULL, *caller;
-
-	tt_list_each(node, &all.ids)
-		if (!strcmp(tt_container_of(node, struct id, node)->name, name))
-			listener = tt_container_of(node, struct id, node);
-	if (!listener) {
-		announce(id, RDMA_CM_EVENT_REJECTED, NULL, NULL, 0);
-		return;
-	}
-	caller = id_of(rdma_create_id(&listener->channel->base, NULL));
-	caller->other = id;
-	id->other = caller;
-	announce(caller, RDMA_CM_EVENT_CONNECT_REQUEST, listener, data, len);
-}
-
-int rdma_accept(struct rdma_cm_id *base)
-{
-	struct id *id = id_of(base);
-
-	if (!id->other || !id->other->base.qp)
+	fake_unlock();
+	if (err || !fake_take(base->fd))
 		return -1;
-	struct qp *mine = tt_container_of(base->qp, struct qp, base);
-	struct qp *theirs = tt_container_of(id->other->base.qp, struct qp, base);
-	mine->other = theirs;
-	theirs->other = mine;
-	mine->base.state = theirs->base.state = IBV_QPS_RTS;
-	mine->accepted = true;
-	announce(id->other, RDMA_CM_EVENT_ESTABLISHED, NULL, NULL, 0);
-	announce(id, RDMA_CM_EVENT_ESTABLISHED, NULL, NULL, 0);
-	return 0;
+	fake_lock();
+	node = tt_list_pop(&channel->events);
+	if (!node)
+		return fake_leave(-1);
+	struct fake_cq_event *e = tt_container_of(node, struct fake_cq_event, node);
+	*out = &e->cq->base;
+	*user = e->cq->base.cq_context;
+	e->cq->unacked++;
+	free(e);
+	return fake_leave(0);
 }
 
-void rdma_reject(struct rdma_cm_id *id, const void *data, uint8_t len)
+static void ack_cq_events(struct ibv_cq *base, unsigned n)
 {
-	part(id_of(id), RDMA_CM_EVENT_REJECTED, data, len);
+	struct fake_cq *cq = tt_container_of(base, struct fake_cq, base);
+
+	fake_enter(FAKE_ack_cq_events, NULL);
+	if (n > cq->unacked)
+		fake_bug("ack_cq_events: more than were got");
+	else
+		cq->unacked -= n;
+	fake_unlock();
 }
 
-void rdma_disconnect(struct rdma_cm_id *base)
+static int fork_init(void)
 {
-	struct id *id = id_of(base);
+	int err = fake_enter(FAKE_fork_init, NULL);
 
-	if (base->qp)
-		ibv_modify_qp_to_error(base->qp);
-	part(id, RDMA_CM_EVENT_DISCONNECTED, NULL, 0);
+	for (uint32_t i = 1; !err && i < all->mr_count; i++)
+		if (all->mr_of[i])
+			err = EINVAL;
+	return fake_leave(err);
 }
+
+static const char *wc_status_str(enum ibv_wc_status status)
+{
+	static const char *const names[] = {
+		"success", "local length", "local QP operation", "local EE operation", "local protection", "flushed",
+		"memory bind", "bad response", "local access", "remote invalid request", "remote access",
+		"remote operation", "retries exceeded", "RNR retries exceeded", "local RDD violation",
+		"remote invalid RD request", "remote abort", "invalid EE number", "invalid EE state", "fatal",
+		"response timeout", "general", "tag matching", "tag matching, rendezvous incomplete",
+	};
+
+	return (size_t)status < TT_COUNT(names) ? names[status] : "unknown";
+}
+
+const struct tt_verbs_library tt_fake_verbs = {
+	.get_device_list = get_device_list, .free_device_list = free_device_list, .get_device_name = get_device_name,
+	.open_device = open_device, .close_device = close_device, .query_device = query_device,
+	.query_port = query_port, .query_gid = query_gid, .query_gid_ex = query_gid_ex, .query_pkey = query_pkey,
+	.get_async_event = get_async_event, .ack_async_event = ack_async_event, .alloc_pd = alloc_pd,
+	.dealloc_pd = dealloc_pd, .reg_mr = reg_mr, .dereg_mr = dereg_mr, .create_comp_channel = create_comp_channel,
+	.destroy_comp_channel = destroy_comp_channel, .create_cq = create_cq, .destroy_cq = destroy_cq,
+	.get_cq_event = get_cq_event, .ack_cq_events = ack_cq_events, .create_srq = fake_create_srq,
+	.destroy_srq = fake_destroy_srq, .create_qp = fake_create_qp, .modify_qp = fake_modify_qp,
+	.destroy_qp = fake_destroy_qp, .fork_init = fork_init, .wc_status_str = wc_status_str, .has_cm = 1,
+	FAKE_DECLARE_CM,
+};

@@ -1,0 +1,104 @@
+/* fake.h - adapters that are not there: libibverbs and librdmacm within one process, by a seed
+ *
+ * The structs and functions are the real ones (verbs_library.h). What real adapters leave free the fake decides by its
+ * seed; what they forbid the fake punishes as they do:
+ *
+ * - Writes land in pieces, of whole words. Reads come when they like, after later writes too. Completions come late
+ *   and in batches, in the order posted; on iWARP reads complete by themselves. A completion with an error has
+ *   nonsense in all but wr_id, status, qp_num and vendor_err.
+ * - Memory that is not registered, in another protection domain or without the right: LOC_PROT_ERR for the own,
+ *   REM_ACCESS_ERR for the other side's. lkey and rkey differ. A queue pair without the right: REM_INV_REQ_ERR. The
+ *   target's queue pair is dead, too, and hears nothing of it; an asynchronous event may come.
+ * - A message without a receive waits (rnr_retry 7), or ends in RNR_RETRY_EXC_ERR; on iWARP it ends the connection.
+ * - modify_qp wants the attributes, the order and the limits of the specification. Two queue pairs that do not name
+ *   each other, in number, GID, LID, GID type, partition or PSN, reach nobody: RETRY_EXC_ERR, after (retry_cnt + 1)
+ *   tries. A larger MTU than the other side's: REM_INV_REQ_ERR. timeout 0 waits for ever.
+ * - iWARP: no WRITE_WITH_IMM. A write or a message is complete when it was handed over; that it failed is seen by
+ *   DISCONNECTED alone. The connector sends first. A READ stores only into memory that is registered for remote writes.
+ *   post_send may return 0 with *bad_wr set. Only rdma_cm connects.
+ * - What would hang or corrupt a real program is a bug of the caller: a queue of completions that overflows, an object
+ *   that is destroyed with an event that nobody has acknowledged, or closed with others in it. The fake says so and
+ *   aborts; a test that wants to see the bug itself sets fake_lenient(1).
+ *
+ * Work goes on while somebody polls a queue, asks for CM events in vain, or arms a queue: then until the first event,
+ * or until all is quiet. There are no threads and, with one exception, no time: a try is a step. The exception is a
+ * request to a queue pair that is not connected yet: it waits as long as its timeout says.
+ *
+ * All functions may be called from any thread. */
+#ifndef TESTS_VERBS_FAKE_H
+#define TESTS_VERBS_FAKE_H
+#include "transport/verbs/verbs_library.h"
+#include <stdbool.h>
+
+extern const struct tt_verbs_library tt_fake_verbs;
+
+enum { FAKE_PORTS = 2, FAKE_GIDS = 6, FAKE_PKEYS = 4, FAKE_FOREVER = -1 };
+enum fake_kind { FAKE_IB, FAKE_ROCE, FAKE_IWARP, FAKE_EFA };
+
+struct fake_gid {
+	const char *text; /* "fe80::1", "::ffff:10.9.0.2"; NULL: the entry is empty */
+	enum ibv_gid_type type;
+};
+
+struct fake_port {
+	enum ibv_port_state state;
+	enum ibv_mtu mtu;
+	uint16_t lid;                /* 0 on Ethernet */
+	uint8_t width, speed;        /* as in ibv_port_attr; 2 and 32: 100 Gbit/s */
+	const char *ip;              /* what rdma_cm finds it by; NULL: nothing */
+	int subnet;                  /* link-local GIDs and LIDs reach this subnet alone */
+	struct fake_gid gids[FAKE_GIDS];
+	uint16_t pkeys[FAKE_PKEYS];  /* 0: none */
+};
+
+struct fake_device {
+	const char *name;
+	enum fake_kind kind;
+	int ports, numa;
+	uint32_t max_inline, max_message, max_wr, max_cqe, max_srq_wr;
+	int max_rd_atomic, max_sge, max_sge_rd;
+	bool swallows; /* what is posted to a queue pair in error never completes */
+	struct fake_port port[FAKE_PORTS];
+};
+
+/* "fake_ib0", "fake_roce0" (GIDs: link-local v2, IPv4-mapped v2, link-local v1), "fake_iwarp0", "fake_efa0"; two ports,
+ * the second one down. A test copies and changes them. They are there at the beginning. */
+enum { FAKE_DEVICES = 4 };
+extern const struct fake_device fake_devices[FAKE_DEVICES];
+
+/* ---- the world ---- */
+void fake_seed(uint64_t seed);                 /* of all that follows; no fault is set, every count is 0 */
+void fake_plug(const struct fake_device *, int n); /* these are all that there are; while nothing is open */
+void fake_sysfs(const char *folder);           /* writes there what the kernel shows of devices; ibdev_path leads there */
+void fake_lenient(int lenient);                /* bugs of the caller are counted, and return EBUSY */
+
+/* ---- faults ---- */
+/* The nth call of the function from now on (1: the next) fails with err; "reg_mr", "poll_cq", "resolve_addr" ... */
+void fake_fail(const char *function, int nth, int err);
+/* The nth request that is posted from now on ends so, when its turn has come. */
+void fake_fail_send(int nth, enum ibv_wc_status, uint32_t vendor_err);
+void fake_fail_receive(int nth, enum ibv_wc_status, uint32_t vendor_err); /* ... the nth message that comes */
+void fake_lose(const char *device, int port, int tries); /* a cut: so many tries are lost; 0: the link is whole again */
+void fake_port_state(const char *device, int port, enum ibv_port_state); /* with the event; only ACTIVE carries */
+void fake_set_gid(const char *device, int port, int index, const char *text, enum ibv_gid_type); /* with the event */
+void fake_remove(const char *device);          /* DEVICE_REMOVAL for its ids, perhaps DEVICE_FATAL; its queue pairs end */
+void fake_kill(struct ibv_context *);          /* kill -9 of the process that opened it: only rdma_cm says goodbye */
+void fake_raise(struct ibv_context *, enum ibv_event_type, void *element, int port); /* element: queue or NULL */
+void fake_cm_raise(struct rdma_cm_id *, enum rdma_cm_event_type, int status);
+/* The next answer to resolve_addr, resolve_route or connect is this event; REJECTED with status 8, 10, 28 ... */
+void fake_cm_next(enum rdma_cm_event_type, int status);
+
+/* ---- what there is: the nth in the order made, NULL if there are fewer ---- */
+struct ibv_context *fake_context(int n);
+struct ibv_qp *fake_qp(int n);
+struct rdma_cm_id *fake_id(int n);
+struct ibv_qp_attr fake_attr(const struct ibv_qp *); /* all that modify_qp has set */
+
+/* ---- counts since fake_seed() ---- */
+int fake_left(void);                           /* objects that nobody has destroyed; not since fake_seed() */
+uint64_t fake_calls(const char *function);     /* "post_send": doorbells; "reg_mr": registrations */
+uint64_t fake_requests(void);                  /* work requests */
+uint64_t fake_bugs(void);                      /* of the caller, with fake_lenient() */
+uint64_t fake_rnrs(void);                      /* tries of a message that found no receive */
+bool fake_is_open(const char *device);         /* somebody has opened it and not closed it */
+#endif
