@@ -1,0 +1,356 @@
+/* verbs.c - InfiniBand and RoCE: nets, peers, and the order of the work in one progress()
+ *
+ * A peer that fails is down when all that its queue pair has is given back: until then the adapter may look at the
+ * memory. The queue pair is destroyed before down() comes, so nothing of that peer lands afterwards.
+ */
+#include "transport/verbs/verbs_private.h"
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+enum { POLL_EVERY = 256 }; /* turns between two looks at the sockets */
+#define DYING (1000 * TT_MS) /* an adapter gives everything back in less */
+
+static struct tt_verbs *net_of(struct tt_net *n) { return tt_container_of(n, struct tt_verbs, base); }
+static struct tt_verbs_peer *peer_of(struct tt_peer *p) { return tt_container_of(p, struct tt_verbs_peer, base); }
+
+/* Peers */
+
+struct tt_verbs_peer *tt_verbs_peer_new(struct tt_verbs *net)
+{
+	struct tt_verbs_peer *p = calloc(1, sizeof *p);
+
+	if (!p) {
+		tt_fail(-ENOMEM, "no memory for a peer on %s", net->base.addr);
+		return NULL;
+	}
+	p->base.net = &net->base;
+	p->net = net;
+	tt_entropy(&p->generation, sizeof p->generation);
+	struct tt_list *nodes[] = { &p->number, &p->waits, &p->dirty, &p->hungry, &p->shake.node };
+	for (size_t i = 0; i < TT_COUNT(nodes); i++)
+		tt_list_init(nodes[i]);
+	tt_dial_init(&p->dial, &p->shake);
+	tt_flight_init(&p->ops, &net->ops, &p->base);
+	tt_list_append(&net->peers, &p->all);
+	return p;
+}
+
+/* Nothing of this peer moves any more. */
+static void cut_off(struct tt_verbs_peer *p)
+{
+	struct tt_list *nodes[] = { &p->waits, &p->dirty, &p->hungry, &p->shake.node, &p->ops.ready };
+
+	for (size_t i = 0; i < TT_COUNT(nodes); i++)
+		tt_list_remove(nodes[i]);
+	tt_dial_end(&p->dial);
+	tt_verbs_drop_queue(p);
+	p->stage = TT_VERBS_DOWN;
+}
+
+void tt_verbs_peer_free(struct tt_verbs_peer *p)
+{
+	cut_off(p);
+	tt_list_remove(&p->all);
+	free(p->assembly);
+	free(p);
+}
+
+static int word_failure(const struct tt_verbs_peer *p, int err, const char *why)
+{
+	if (p->stage == TT_VERBS_UP)
+		return tt_fail(-ECONNRESET, "lost the connection to %s: %s", p->base.addr, why);
+	return tt_fail(err == -ECONNRESET ? -EHOSTUNREACH : err, "cannot connect to %s: %s", p->base.addr, why);
+}
+
+void tt_verbs_lose(struct tt_verbs_peer *p, int err, const char *why)
+{
+	if (p->ops.broken || p->stage == TT_VERBS_DOWN)
+		return;
+	if (p->stage == TT_VERBS_SHAKING) {
+		tt_shake_give_up(&p->shake, err, why);
+		return;
+	}
+	err = word_failure(p, err, why);
+	p->why = tt_last_sentence();
+	if (p->shake.accepted && p->stage < TT_VERBS_UP)
+		tt_log(TT_DEBUG, "%s", p->why.text);
+	tt_flight_break(&p->ops, err);
+	tt_verbs_stop_queue(p);
+	tt_dial_end(&p->dial); /* the other end learns of it */
+	tt_list_remove(&p->waits);
+	tt_list_remove(&p->dirty);
+	tt_list_append(&p->net->dying, &p->waits);
+	p->deadline = tt_now() + DYING;
+}
+
+static void look(struct tt_flight *ops)
+{
+	struct tt_verbs_peer *p = tt_container_of(ops, struct tt_verbs_peer, ops);
+	bool stranger = p->shake.accepted && p->stage < TT_VERBS_UP;
+
+	tt_flight_drain(ops);
+	if (!ops->broken || p->stage == TT_VERBS_DOWN || p->signals)
+		return;
+	if (stranger) {
+		tt_verbs_peer_free(p);
+		return;
+	}
+	cut_off(p);
+	tt_remember(p->why.text);
+	tt_flight_down(ops);
+}
+
+static void disconnect(struct tt_peer *base)
+{
+	struct tt_verbs_peer *p = peer_of(base);
+	struct tt_verbs *net = p->net;
+	bool was_inside = net->inside;
+
+	net->inside = true;
+	cut_off(p);
+	tt_flight_fail(&p->ops);
+	net->inside = was_inside;
+	tt_verbs_peer_free(p);
+}
+
+/* The other end's memory is out of reach of the processor. */
+static void *map(struct tt_peer *p, const struct tt_key *key, int anytime)
+{
+	return (void)p, (void)key, (void)anytime, NULL;
+}
+
+static int store_begin(struct tt_peer *p, const struct tt_key *key) { return (void)p, (void)key, 0; }
+static void store_end(struct tt_peer *p) { (void)p; }
+static int notify(struct tt_peer *p, uint32_t value) { return (void)p, (void)value, 0; }
+
+/* Progress */
+
+static void hear_wakes(struct tt_verbs *net)
+{
+	struct ibv_cq *cq;
+	void *context;
+
+	while (!net->library->get_cq_event(net->wakes, &cq, &context))
+		net->library->ack_cq_events(cq, 1);
+}
+
+/* An event may free its own peer, and no other's. What may free others, accepting too, comes last. */
+static int poll_events(struct tt_verbs *net)
+{
+	struct epoll_event events[64];
+	int n = epoll_wait(net->base.fd, events, (int)TT_COUNT(events), 0);
+	bool strangers = false, device = false;
+
+	if (n < 0)
+		return errno == EINTR ? 0 : tt_fail(-errno, "cannot poll %s: %s", net->base.addr, strerror(errno));
+	for (int i = 0; i < n; i++) {
+		void *what = events[i].data.ptr;
+		if (what == &net->door)
+			strangers = true;
+		else if (what == &net->wakes)
+			hear_wakes(net);
+		else if (what == &net->device)
+			device = true;
+		else
+			tt_verbs_hear(peer_of(what));
+	}
+	if (device)
+		tt_verbs_hear_device(net);
+	if (strangers)
+		tt_door_accept(&net->door);
+	if (tt_door_waits(&net->door))
+		tt_door_expire(&net->door);
+	tt_verbs_expire(net);
+	return 0;
+}
+
+/* While connections begin or end the sockets tell more than the queue. */
+static bool should_look(struct tt_verbs *net)
+{
+	return net->asleep || ++net->turns % POLL_EVERY == 0 || tt_door_waits(&net->door) ||
+	       !tt_list_empty(&net->joining) || !tt_list_empty(&net->dying) || tt_list_empty(&net->peers);
+}
+
+static int progress(struct tt_net *base)
+{
+	struct tt_verbs *net = net_of(base);
+	int err = 0;
+
+	net->inside = true;
+	net->ops.events = 0;
+	if (should_look(net)) {
+		net->asleep = false;
+		err = poll_events(net);
+	}
+	if (!err)
+		err = tt_verbs_poll(net);
+	if (!tt_list_empty(&net->ops.ready))
+		tt_flights_drain(&net->ops, look);
+	tt_verbs_push_all(net);
+	net->inside = false;
+	return err ? err : net->ops.events;
+}
+
+/* What came before a queue was armed gives no event: it is looked for afterwards. */
+static int arm(struct tt_net *base)
+{
+	struct tt_verbs *net = net_of(base);
+
+	net->asleep = true;
+	hear_wakes(net);
+	if (ibv_req_notify_cq(net->cq, 0))
+		return 1;
+	tt_verbs_set_aside(net);
+	return net->backlog_count || !tt_list_empty(&net->ops.ready) || !tt_list_empty(&net->dirty);
+}
+
+/* Nets */
+
+static void close_queues(struct tt_verbs *net)
+{
+	const struct tt_verbs_library *l = net->library;
+
+	if (net->srq)
+		l->destroy_srq(net->srq);
+	if (net->cq)
+		l->destroy_cq(net->cq);
+	if (net->wakes)
+		l->destroy_comp_channel(net->wakes);
+	free(net->backlog);
+}
+
+static void close_net(struct tt_net *base)
+{
+	struct tt_verbs *net = net_of(base);
+
+	while (!tt_list_empty(&net->peers))
+		disconnect(&tt_container_of(net->peers.next, struct tt_verbs_peer, all)->base);
+	close_queues(net);
+	tt_verbs_close_memory(net);
+	if (net->pd)
+		net->library->dealloc_pd(net->pd);
+	if (net->device)
+		net->library->close_device(net->device);
+	tt_door_close(&net->door);
+	if (base->fd >= 0)
+		close(base->fd);
+	pthread_mutex_destroy(&net->lock);
+	free(net);
+}
+
+static int watch(struct tt_verbs *net, int fd, void *what)
+{
+	struct epoll_event event = { .events = EPOLLIN, .data.ptr = what };
+
+	if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) || epoll_ctl(net->base.fd, EPOLL_CTL_ADD, fd, &event))
+		return tt_fail(-errno, "cannot wait for %s: %s", net->name, strerror(errno));
+	return 0;
+}
+
+/* So many peers that neither their receives nor their completions can overflow a queue. */
+static unsigned count_peers(const struct tt_verbs *net)
+{
+	size_t receives = (size_t)net->attr.max_srq_wr / TT_VERBS_CREDITS;
+	size_t entries = (size_t)net->attr.max_cqe / TT_VERBS_ENTRIES;
+
+	return (unsigned)tt_min(TT_VERBS_PEERS, tt_min(receives, tt_min(entries, (size_t)net->attr.max_qp)));
+}
+
+static int make_queues(struct tt_verbs *net)
+{
+	const struct tt_verbs_library *l = net->library;
+	struct ibv_srq_init_attr attr = { .attr = { .max_wr = net->peer_max * TT_VERBS_CREDITS, .max_sge = 1 } };
+	int entries = (int)net->peer_max * TT_VERBS_ENTRIES;
+
+	if (!(net->pd = l->alloc_pd(net->device)) || !(net->wakes = l->create_comp_channel(net->device)))
+		return tt_fail(-errno, "%s cannot be used: %s", net->name, strerror(errno));
+	if (!(net->cq = l->create_cq(net->device, entries, NULL, net->wakes, 0)))
+		return tt_verbs_locked_too_much(net, "a completion queue", (size_t)entries * 64, errno);
+	if (!(net->srq = l->create_srq(net->pd, &attr)))
+		return tt_verbs_locked_too_much(net, "a queue of receives", attr.attr.max_wr * 32, errno);
+	int err = watch(net, net->wakes->fd, &net->wakes);
+	return err ? err : watch(net, net->device->async_fd, &net->device);
+}
+
+static void set_up(struct tt_verbs *net, const struct tt_net_config *c)
+{
+	struct tt_list *heads[] = { &net->peers, &net->regions, &net->pins, &net->joining, &net->dying, &net->dirty,
+		&net->hungry, &net->spare_shares, &net->ops.ready };
+
+	for (size_t i = 0; i < TT_COUNT(heads); i++)
+		tt_list_init(heads[i]);
+	for (size_t i = 0; i < TT_VERBS_BUCKETS; i++)
+		tt_list_init(&net->by_number[i]);
+	pthread_mutex_init(&net->lock, NULL);
+	net->inline_max = TT_VERBS_INLINE;
+	net->door.listen_fd = -1;
+	net->base = (struct tt_net){ .transport = &tt_verbs, .events = c->events, .user = c->user, .cheap_poll = 1,
+		.copy_max = TT_VERBS_COPY_MAX, .fd = epoll_create1(EPOLL_CLOEXEC) };
+}
+
+static int open_all(struct tt_verbs *net, const struct tt_net_config *c)
+{
+	struct tt_net_config sockets = *c;
+	int err = tt_verbs_open_device(net, c->device);
+
+	if (!err)
+		err = tt_door_open(&net->door, &net->base, c, &tt_verbs_door);
+	if (!err && net->base.fd < 0)
+		err = tt_fail(-EMFILE, "cannot make an epoll descriptor: is the limit on open files (ulimit -n) reached?");
+	if (err)
+		return err;
+	net->peer_max = count_peers(net);
+	net->shares = calloc(net->peer_max + 1, sizeof *net->shares);
+	if (!net->shares)
+		return tt_fail(-ENOMEM, "no memory for a table of %u peers", net->peer_max);
+	sockets.device = NULL; /* it names an adapter */
+	if ((err = make_queues(net)) || (err = tt_verbs_open_arena(net)))
+		return err;
+	return tt_listen(&net->door, &sockets);
+}
+
+static int open_net(const struct tt_net_config *c, struct tt_net **out)
+{
+	const struct tt_verbs_library *library = tt_verbs_load();
+	struct tt_verbs *net = library ? calloc(1, sizeof *net) : NULL;
+
+	if (!library)
+		return -ENODEV;
+	if (!net)
+		return tt_fail(-ENOMEM, "no memory for a net");
+	net->library = library;
+	set_up(net, c);
+	int err = open_all(net, c);
+	if (err) {
+		struct tt_sentence why = tt_last_sentence();
+		close_net(&net->base);
+		tt_remember(why.text);
+		return err;
+	}
+	*out = &net->base;
+	return 0;
+}
+
+uint64_t tt_verbs_copied(const struct tt_net *net) { return ((const struct tt_verbs *)(const void *)net)->copied; }
+
+const struct tt_transport tt_verbs = {
+	.name = "verbs",
+	.list = tt_verbs_list,
+	.open = open_net,
+	.close = close_net,
+	.pin = tt_verbs_pin,
+	.unpin = tt_verbs_unpin,
+	.reg = tt_verbs_reg,
+	.dereg = tt_verbs_dereg,
+	.connect = tt_verbs_connect,
+	.disconnect = disconnect,
+	.post = tt_verbs_post,
+	.map = map,
+	.store_begin = store_begin,
+	.store_end = store_end,
+	.notify = notify,
+	.progress = progress,
+	.arm = arm,
+};

@@ -1,0 +1,8 @@
+/* verbs.h - InfiniBand and RoCE by libibverbs, which is loaded at run time */
+#ifndef TT_VERBS_H
+#define TT_VERBS_H
+#include "transport/transport.h"
+
+extern const struct tt_transport tt_verbs;
+uint64_t tt_verbs_copied(const struct tt_net *); /* bytes of ops that were copied in user space: memory not registered */
+#endif

@@ -1,0 +1,281 @@
+/* verbs_connect.c - how two nets connect: the door over TCP, then the terms, then a first message by the adapters
+ *
+ *     SHAKING   the door's handshake: version, job, secret
+ *     WAIT      TERMS -->  <-- TERMS    number, PSN, LID, GID, MTU, limits: both take the smaller
+ *     READY     READY -->  <-- READY    the queue pair takes what comes
+ *     PROBE     a message by the queue pair is acknowledged: the adapters reach each other
+ *     UP        the socket stays open; its end tells that the process has gone
+ *
+ * A fabric that does not lead to the peer is found out before up(): the ranks then take the next transport.
+ */
+#include "transport/verbs/verbs_private.h"
+#include <arpa/inet.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static struct tt_verbs_peer *peer_of(struct tt_shake *h) { return tt_container_of(h, struct tt_verbs_peer, shake); }
+
+/* The door */
+
+static ssize_t say(struct tt_shake *h, const void *bytes, size_t n)
+{
+	return send(peer_of(h)->dial.fd, bytes, n, MSG_NOSIGNAL);
+}
+
+static ssize_t hear(struct tt_shake *h, void *bytes, size_t n) { return recv(peer_of(h)->dial.fd, bytes, n, 0); }
+static void proven(struct tt_shake *h) { (void)h; }
+
+static void over(struct tt_shake *h, int err)
+{
+	struct tt_verbs_peer *p = peer_of(h);
+
+	if (!err) {
+		tt_verbs_peer_free(p);
+		return;
+	}
+	p->why = tt_last_sentence();
+	tt_dial_end(&p->dial);
+	tt_flight_break(&p->ops, err);
+}
+
+static void greet(struct tt_door *door, int fd, const struct sockaddr *from)
+{
+	struct tt_verbs *net = tt_container_of(door, struct tt_verbs, door);
+	struct tt_verbs_peer *p = tt_verbs_peer_new(net);
+
+	if (!p) {
+		close(fd);
+		return;
+	}
+	tt_shake_begin(&p->shake, door, &p->base, true);
+	tt_dial_accept(&p->dial, fd, from);
+}
+
+const struct tt_door_calls tt_verbs_door = { .greet = greet, .say = say, .hear = hear, .proven = proven, .over = over };
+
+int tt_verbs_connect(struct tt_net *base, const char *addr, struct tt_peer **out)
+{
+	struct tt_verbs *net = tt_container_of(base, struct tt_verbs, base);
+	struct tt_verbs_peer *p = tt_verbs_peer_new(net);
+
+	if (!p)
+		return -ENOMEM;
+	tt_shake_begin(&p->shake, &net->door, &p->base, false);
+	int err = tt_dial_begin(&p->dial, addr);
+	if (err) {
+		tt_verbs_peer_free(p);
+		return err;
+	}
+	*out = &p->base;
+	return 0;
+}
+
+/* Terms */
+
+static void pack_terms(const struct tt_verbs_end *e, uint8_t to[TT_VERBS_TERMS_SIZE])
+{
+	struct tt_pack p = tt_pack(to, TT_VERBS_TERMS_SIZE);
+
+	memset(to, 0, TT_VERBS_TERMS_SIZE);
+	tt_put32(&p, e->refused);
+	tt_put32(&p, e->number);
+	tt_put32(&p, e->psn);
+	tt_put32(&p, e->piece);
+	tt_put16(&p, e->lid);
+	tt_put16(&p, e->credits);
+	tt_put16(&p, e->receive);
+	tt_put8(&p, e->link);
+	tt_put8(&p, e->gid_type);
+	tt_put8(&p, e->mtu);
+	tt_put8(&p, e->reads);
+	tt_put8(&p, e->answers);
+	tt_put8(&p, 0);
+	tt_put_bytes(&p, e->gid.raw, sizeof e->gid.raw);
+}
+
+static struct tt_verbs_end unpack_terms(const uint8_t from[TT_VERBS_TERMS_SIZE])
+{
+	struct tt_pack p = tt_unpack(from, TT_VERBS_TERMS_SIZE);
+	struct tt_verbs_end e;
+
+	e.refused = tt_get32(&p);
+	e.number = tt_get32(&p);
+	e.psn = tt_get32(&p);
+	e.piece = tt_get32(&p);
+	e.lid = tt_get16(&p);
+	e.credits = tt_get16(&p);
+	e.receive = tt_get16(&p);
+	e.link = tt_get8(&p);
+	e.gid_type = tt_get8(&p);
+	e.mtu = tt_get8(&p);
+	e.reads = tt_get8(&p);
+	e.answers = tt_get8(&p);
+	tt_get8(&p);
+	tt_get_bytes(&p, e.gid.raw, sizeof e.gid.raw);
+	return e;
+}
+
+static bool is_full(const struct tt_verbs *net)
+{
+	return tt_list_empty(&net->spare_shares) && net->share_count == net->peer_max;
+}
+
+/* A few bytes, which a socket that has just been connected takes at once. */
+static bool tell(struct tt_verbs_peer *p, const void *bytes, size_t n)
+{
+	if (send(p->dial.fd, bytes, n, MSG_NOSIGNAL) == (ssize_t)n)
+		return true;
+	tt_verbs_lose(p, -EHOSTUNREACH, "it closed the connection before all was agreed");
+	return false;
+}
+
+/* A full net says so, and then waits for the other end's terms: a socket closed with bytes unread would swallow it. */
+static void begin_terms(struct tt_verbs_peer *p)
+{
+	struct tt_verbs *net = p->net;
+	struct tt_verbs_end mine = { .refused = net->peer_max };
+	uint8_t bytes[TT_VERBS_TERMS_SIZE];
+
+	p->stage = TT_VERBS_WAIT;
+	p->deadline = p->shake.deadline;
+	tt_list_append(&net->joining, &p->waits);
+	if (!is_full(net) && tt_verbs_make_queue(p, &mine)) {
+		tt_verbs_lose(p, -EHOSTUNREACH, tt_last_sentence().text);
+		return;
+	}
+	pack_terms(&mine, bytes);
+	tell(p, bytes, sizeof bytes);
+}
+
+static const char *name_link(uint8_t link) { return link == IBV_LINK_LAYER_ETHERNET ? "Ethernet" : "InfiniBand"; }
+
+static bool is_sane(const struct tt_verbs_end *e)
+{
+	return e->number && e->number < 1 << 24 && e->psn < 1 << 24 && e->credits > 1 && e->piece >= 1024 &&
+	       e->receive >= 256 && e->mtu >= IBV_MTU_256 && e->mtu <= IBV_MTU_4096;
+}
+
+/* NULL: the two ends suit each other. Else why not. */
+static const char *judge(const struct tt_verbs_peer *p, const struct tt_verbs_end *e, char *why, size_t size)
+{
+	const struct tt_verbs_port *port = &p->net->port;
+
+	if (e->refused)
+		snprintf(why, size, "it has room for %u peers and no more: its adapter or TT_VERBS_PEERS is the limit",
+		         e->refused);
+	else if (!p->qp)
+		snprintf(why, size, "%s has room for %u peers and no more", p->net->name, p->net->peer_max);
+	else if (!is_sane(e))
+		snprintf(why, size, "what it says of its queue pair is nonsense");
+	else if (e->link != port->attr.link_layer)
+		snprintf(why, size, "its port is %s and this side's, %s, is %s: name the devices in "
+		         "TUTTI_VERBS_DEVICES", name_link(e->link), p->net->name, name_link(port->attr.link_layer));
+	else if (e->link == IBV_LINK_LAYER_ETHERNET && e->gid_type != port->gid_type)
+		snprintf(why, size, "its GID is of another version of RoCE than this side's, %s, GID index %d: set "
+		         "TUTTI_VERBS_GID_INDEX", p->net->name, port->gid_index);
+	else if (!e->answers || !e->reads)
+		snprintf(why, size, "its adapter serves no RDMA READ");
+	else
+		return NULL;
+	return why;
+}
+
+/* ibv_modify_qp looks at the address, too. */
+static void take_terms(struct tt_verbs_peer *p)
+{
+	struct tt_verbs_end e = unpack_terms(p->terms);
+	char text[200], gid[INET6_ADDRSTRLEN];
+	const char *why = judge(p, &e, text, sizeof text);
+	int err = why ? 0 : tt_verbs_join_queue(p, &e);
+
+	if (err) {
+		inet_ntop(AF_INET6, e.gid.raw, gid, sizeof gid);
+		snprintf(text, sizeof text, "%s cannot be connected to its GID %s, LID %u: %s", p->net->name, gid, e.lid,
+		         strerror(err));
+		why = text;
+	}
+	if (why) {
+		tt_verbs_lose(p, -EHOSTUNREACH, why);
+		return;
+	}
+	p->piece = (uint32_t)tt_min(e.piece, tt_min(p->net->port.attr.max_msg_sz, TT_VERBS_PIECE));
+	p->message = (uint32_t)tt_min(e.receive, TT_VERBS_RECEIVE);
+	p->credits = p->credit_max = (unsigned)tt_min(e.credits, TT_VERBS_CREDITS);
+	p->stage = TT_VERBS_READY;
+	tell(p, "", 1);
+}
+
+void tt_verbs_come_up(struct tt_verbs_peer *p)
+{
+	p->stage = TT_VERBS_UP;
+	tt_list_remove(&p->waits);
+	p->net->ops.events++;
+	if (p->base.net->events->up)
+		p->base.net->events->up(&p->base);
+}
+
+/* What the peer has sent before its end is looked at before the queue pair stops. */
+static void hang_up(struct tt_verbs_peer *p, bool by_nonsense)
+{
+	tt_verbs_set_aside(p->net);
+	tt_verbs_lose(p, -ECONNRESET, by_nonsense ? "it said something that is no part of the handshake" :
+	              p->stage < TT_VERBS_UP ? "it closed the connection before all was agreed: its log says why" :
+	                                       "it has ended, or closed the connection");
+}
+
+static void take_word(struct tt_verbs_peer *p)
+{
+	p->got = 0;
+	if (p->stage == TT_VERBS_WAIT) {
+		take_terms(p);
+	} else if (p->terms[0] || p->stage != TT_VERBS_READY) {
+		hang_up(p, true);
+	} else {
+		p->stage = TT_VERBS_PROBE;
+		tt_verbs_probe(p);
+	}
+}
+
+void tt_verbs_hear(struct tt_verbs_peer *p)
+{
+	if (p->ops.broken || p->stage == TT_VERBS_DOWN)
+		return;
+	if (p->stage == TT_VERBS_SHAKING) {
+		if (!tt_dial_step(&p->dial))
+			return; /* p may be gone */
+		begin_terms(p);
+	}
+	while (!p->ops.broken) {
+		size_t size = p->stage == TT_VERBS_WAIT ? sizeof p->terms : 1;
+		ssize_t n = recv(p->dial.fd, p->terms + p->got, size - p->got, 0);
+		if (n < 0 && (errno == EAGAIN || errno == EINTR))
+			return;
+		if (n <= 0) {
+			hang_up(p, false);
+			return;
+		}
+		p->got += (size_t)n;
+		if (p->got == size)
+			take_word(p);
+	}
+}
+
+/* A queue pair gives everything back, or its adapter is broken. Without the rest the end is the queue pair's. */
+void tt_verbs_expire(struct tt_verbs *net)
+{
+	uint64_t now = tt_now();
+	char why[100];
+
+	tt_each_of(struct tt_verbs_peer, waits, p, &net->joining)
+		if (now >= p->deadline) {
+			snprintf(why, sizeof why, "the adapters have not agreed within %u ms", net->door.timeout_ms);
+			tt_verbs_lose(p, -ETIMEDOUT, why);
+		}
+	tt_each_of(struct tt_verbs_peer, waits, p, &net->dying)
+		if (now >= p->deadline && p->signals) {
+			tt_log(TT_WARN, "%s has not given back %u requests for %s", net->name, p->signals, p->base.addr);
+			p->signals = 0;
+			tt_list_append_once(&net->ops.ready, &p->ops.ready);
+		}
+}

@@ -1,0 +1,341 @@
+/* verbs_device.c - which adapters there are, which port a net takes, and its address there */
+#include "transport/verbs/verbs_private.h"
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { PORTS_MAX = 64 };
+
+struct port { /* of any device */
+	char device[IBV_SYSFS_NAME_MAX];
+	char name[IBV_SYSFS_NAME_MAX + 8]; /* "mlx5_0", "mlx5_0:2" */
+	uint8_t number;
+	int numa;
+	unsigned mbps;
+	char why[160]; /* it cannot be used; empty: it can */
+};
+
+/* What there is */
+
+static long read_number(const struct ibv_device *d, const char *what, long fallback)
+{
+	char path[IBV_SYSFS_PATH_MAX + 64], text[32];
+	int fd = snprintf(path, sizeof path, "%s/%s", d->ibdev_path, what) < (int)sizeof path ?
+	         open(path, O_RDONLY | O_CLOEXEC) : -1;
+	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+
+	if (fd >= 0)
+		close(fd);
+	if (n <= 0)
+		return fallback;
+	text[n] = 0;
+	return strtol(text, NULL, 10);
+}
+
+static unsigned rate_of(const struct ibv_port_attr *a)
+{
+	static const struct { uint8_t code; unsigned value; } widths[] = { { 1, 1 }, { 2, 4 }, { 4, 8 }, { 8, 12 }, { 16, 2 } },
+		speeds[] = { { 1, 2500 }, { 2, 5000 }, { 4, 10000 }, { 8, 10000 }, { 16, 14000 }, { 32, 25000 },
+		             { 64, 50000 }, { 128, 100000 } };
+	unsigned width = 0, speed = 0;
+
+	for (size_t i = 0; i < TT_COUNT(widths); i++)
+		width = widths[i].code == a->active_width ? widths[i].value : width;
+	for (size_t i = 0; i < TT_COUNT(speeds); i++)
+		speed = speeds[i].code == a->active_speed ? speeds[i].value : speed;
+	return width * speed;
+}
+
+static const char *state_name(enum ibv_port_state state)
+{
+	return state == IBV_PORT_DOWN ? "down" : state == IBV_PORT_INIT ? "waiting for a subnet manager" :
+	       state == IBV_PORT_ARMED ? "not active yet" : "not active";
+}
+
+static void judge_device(const struct ibv_device *d, const struct ibv_device_attr *a, char *why, size_t size)
+{
+	if (d->transport_type == IBV_TRANSPORT_IWARP)
+		snprintf(why, size, "it speaks iWARP, which this Tutti does not");
+	else if (d->transport_type != IBV_TRANSPORT_IB)
+		snprintf(why, size, "it has no reliable connections (RC queue pairs), as EFA has none");
+	else if (a->max_srq < 1 || a->max_srq_wr < TT_VERBS_CREDITS)
+		snprintf(why, size, "it has no shared receive queues");
+	else if (a->max_qp_rd_atom < 1 || a->max_qp_init_rd_atom < 1)
+		snprintf(why, size, "it does not serve RDMA READ");
+}
+
+static void judge_port(const struct ibv_port_attr *a, struct port *p)
+{
+	if (*p->why)
+		return;
+	if (a->state != IBV_PORT_ACTIVE)
+		snprintf(p->why, sizeof p->why, "its port %u is %s", p->number, state_name(a->state));
+}
+
+static int describe_ports(const struct tt_verbs_library *l, struct ibv_device *d, struct port *out, int max)
+{
+	struct ibv_context *context = l->open_device(d);
+	struct ibv_device_attr attr = { 0 };
+	struct port p = { .numa = (int)read_number(d, "device/numa_node", -1) };
+	int n = 0;
+
+	snprintf(p.device, sizeof p.device, "%s", l->get_device_name(d));
+	if (!context || l->query_device(context, &attr))
+		snprintf(p.why, sizeof p.why, "it cannot be opened: %s", strerror(errno));
+	else
+		judge_device(d, &attr, p.why, sizeof p.why);
+	for (unsigned i = 1; i <= tt_max(attr.phys_port_cnt, 1) && n < max; i++) {
+		struct ibv_port_attr port = { 0 };
+		out[n] = p;
+		out[n].number = (uint8_t)i;
+		snprintf(out[n].name, sizeof out->name, attr.phys_port_cnt > 1 ? "%s:%u" : "%s", p.device, i);
+		if (context && !l->query_port(context, (uint8_t)i, &port)) {
+			out[n].mbps = rate_of(&port);
+			judge_port(&port, &out[n]);
+		}
+		n++;
+	}
+	if (context)
+		l->close_device(context);
+	return n;
+}
+
+static int find_ports(const struct tt_verbs_library *l, struct port *out, int max)
+{
+	int devices = 0, n = 0;
+	struct ibv_device **list = l->get_device_list(&devices);
+
+	for (int i = 0; list && i < devices; i++)
+		n += describe_ports(l, list[i], out + n, max - n);
+	if (list)
+		l->free_device_list(list);
+	return n;
+}
+
+/* Why none can be used. */
+static void tell_why_none(const struct port *ports, int n)
+{
+	char text[400] = "";
+	size_t used = 0;
+
+	for (int i = 0; i < n && used < sizeof text - 1; i++)
+		used += (size_t)snprintf(text + used, sizeof text - used, "%s%s: %s", i ? "; " : "", ports[i].name,
+		                         ports[i].why);
+	if (n)
+		tt_fail(-ENODEV, "no adapter can be used: %s", text);
+	else
+		tt_fail(-ENODEV, "this host has no RDMA adapter (ibv_devices lists them), or /dev/infiniband is not in "
+		        "this container");
+}
+
+int tt_verbs_list(struct tt_device *list, int max)
+{
+	const struct tt_verbs_library *l = tt_verbs_load();
+	struct port ports[PORTS_MAX];
+	int n = l ? find_ports(l, ports, PORTS_MAX) : 0, usable = 0;
+
+	if (!l)
+		return -ENODEV;
+	for (int i = 0; i < n; i++) {
+		if (*ports[i].why || usable++ >= max)
+			continue;
+		struct tt_device *d = &list[usable - 1];
+		*d = (struct tt_device){ .numa = ports[i].numa, .mbps = ports[i].mbps };
+		snprintf(d->name, sizeof d->name, "%.31s", ports[i].name);
+	}
+	if (!usable)
+		tell_why_none(ports, n);
+	return usable ? usable : -ENODEV;
+}
+
+/* Which one */
+
+/* "mlx5_0" is any port of it, "mlx5_0:2" one. */
+static bool is_named(const struct port *p, const char *text, size_t len)
+{
+	size_t base = strlen(p->device);
+
+	if (len < base || strncmp(p->device, text, base) != 0)
+		return false;
+	return len == base || (text[base] == ':' && atoi(text + base + 1) == p->number);
+}
+
+static bool is_wanted(const struct port *p, const char *names)
+{
+	for (size_t len; names && *names; names += len + (names[len] == ',')) {
+		len = strcspn(names, ",");
+		if (is_named(p, names, len))
+			return true;
+	}
+	return false;
+}
+
+/* The nearest, then the fastest. */
+static int rank_of(const struct port *p)
+{
+	unsigned cpu, node;
+	bool near = !getcpu(&cpu, &node) && p->numa == (int)node;
+
+	return (near ? 1 << 24 : 0) + (int)(p->mbps / 100);
+}
+
+static const struct port *choose_port(const struct port *ports, int n, const char *names)
+{
+	const struct port *best = NULL, *refused = NULL;
+
+	for (int i = 0; i < n; i++) {
+		if (names && !is_wanted(&ports[i], names))
+			continue;
+		if (*ports[i].why)
+			refused = refused ? refused : &ports[i];
+		else if (!best || rank_of(&ports[i]) > rank_of(best))
+			best = &ports[i];
+	}
+	if (!best && names && refused)
+		tt_fail(-ENODEV, "the adapter %s cannot be used: %s", names, refused->why);
+	else if (!best && names)
+		tt_fail(-ENODEV, "there is no RDMA adapter '%s': `tutti info` lists those that can be used", names);
+	else if (!best)
+		tell_why_none(ports, n);
+	return best;
+}
+
+/* The port's address */
+
+static bool is_empty(const union ibv_gid *g) { return !g->global.subnet_prefix && !g->global.interface_id; }
+
+static bool is_mapped(const union ibv_gid *g) { return IN6_IS_ADDR_V4MAPPED((const struct in6_addr *)(const void *)g->raw); }
+
+static bool is_link_local(const union ibv_gid *g) { return g->raw[0] == 0xfe && (g->raw[1] & 0xc0) == 0x80; }
+
+/* RoCE v2 by an IPv4 or global address is routed; a link-local one may stop at the next switch. */
+static int rank_gid(const struct ibv_gid_entry *e)
+{
+	if (is_empty(&e->gid))
+		return 0;
+	if (e->gid_type != IBV_GID_TYPE_ROCE_V2)
+		return 1;
+	return is_mapped(&e->gid) ? 4 : is_link_local(&e->gid) ? 2 : 3;
+}
+
+static bool read_type(const struct tt_verbs *net, int index, uint32_t *type)
+{
+	char path[IBV_SYSFS_PATH_MAX + 64], text[16] = "";
+	int fd = snprintf(path, sizeof path, "%s/ports/%u/gid_attrs/types/%d", net->device->device->ibdev_path,
+	                  net->port.number, index) < (int)sizeof path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+
+	if (fd >= 0)
+		close(fd);
+	*type = !strncmp(text, "RoCE v2", 7) ? IBV_GID_TYPE_ROCE_V2 : IBV_GID_TYPE_ROCE_V1;
+	return n > 0;
+}
+
+/* Older libraries tell the types in sysfs alone. Empty entries are errors. */
+static bool read_gid(const struct tt_verbs *net, int index, struct ibv_gid_entry *e)
+{
+	const struct tt_verbs_library *l = net->library;
+
+	memset(e, 0, sizeof *e);
+	if (l->query_gid_ex)
+		return !l->query_gid_ex(net->device, net->port.number, (uint32_t)index, e, 0, sizeof *e);
+	if (l->query_gid(net->device, net->port.number, index, &e->gid) || is_empty(&e->gid))
+		return false;
+	return net->port.attr.link_layer != IBV_LINK_LAYER_ETHERNET || read_type(net, index, &e->gid_type);
+}
+
+static int best_gid(const struct tt_verbs *net, struct ibv_gid_entry *out)
+{
+	int best = -1, best_rank = 0;
+
+	for (int i = 0; i < net->port.attr.gid_tbl_len; i++) {
+		struct ibv_gid_entry e;
+		int rank = read_gid(net, i, &e) ? rank_gid(&e) : 0;
+		if (rank > best_rank) {
+			best = i;
+			best_rank = rank;
+			*out = e;
+		}
+	}
+	return best;
+}
+
+int tt_verbs_choose_gid(struct tt_verbs *net)
+{
+	struct tt_verbs_port *port = &net->port;
+	const char *set = tt_env(TT_VERBS_GID_INDEX);
+	bool ethernet = port->attr.link_layer == IBV_LINK_LAYER_ETHERNET;
+	struct ibv_gid_entry e = { 0 };
+	int index = set ? atoi(set) : 0;
+
+	if (set || !ethernet) {
+		if (!read_gid(net, index, &e))
+			return tt_fail(-ENODEV, "%s has no GID of index %d%s: show_gids lists them", net->name, index,
+			               set ? " (TUTTI_VERBS_GID_INDEX)" : "");
+	} else if ((index = best_gid(net, &e)) < 0) {
+		return tt_fail(-ENODEV, "%s has no GID: does its network interface have an address?", net->name);
+	}
+	port->gid_index = index;
+	port->gid = e.gid;
+	port->gid_type = (enum ibv_gid_type)e.gid_type;
+	return 0;
+}
+
+static int choose_pkey(struct tt_verbs *net)
+{
+	const char *set = tt_env(TT_VERBS_PKEY);
+	long wanted = set ? strtol(set, NULL, 0) : 0;
+	__be16 pkey;
+
+	for (int i = 0; set && i < net->port.attr.pkey_tbl_len; i++)
+		if (!net->library->query_pkey(net->device, net->port.number, i, &pkey) &&
+		    (be16toh(pkey) & 0x7fff) == (wanted & 0x7fff)) {
+			net->port.pkey_index = i;
+			return 0;
+		}
+	return set ? tt_fail(-ENODEV, "%s has no partition key %s (TUTTI_VERBS_PKEY)", net->name, set) : 0;
+}
+
+static int read_port(struct tt_verbs *net)
+{
+	const char *sl = tt_env(TT_VERBS_SL), *class = tt_env(TT_VERBS_TC);
+	int err;
+
+	if (net->library->query_device(net->device, &net->attr) ||
+	    net->library->query_port(net->device, net->port.number, &net->port.attr))
+		return tt_fail(-EIO, "%s does not say what it can", net->name);
+	net->port.sl = (uint8_t)(sl ? atoi(sl) : 0);
+	net->port.traffic_class = (uint8_t)(class ? atoi(class) : 0);
+	err = choose_pkey(net);
+	return err ? err : tt_verbs_choose_gid(net);
+}
+
+static struct ibv_context *open_named(const struct tt_verbs_library *l, const char *name)
+{
+	struct ibv_device **list = l->get_device_list(NULL);
+	struct ibv_context *context = NULL;
+
+	for (int i = 0; list && list[i] && !context; i++)
+		if (!strcmp(l->get_device_name(list[i]), name))
+			context = l->open_device(list[i]);
+	if (list)
+		l->free_device_list(list);
+	return context;
+}
+
+int tt_verbs_open_device(struct tt_verbs *net, const char *device)
+{
+	const char *names = device ? device : tt_env(TT_VERBS_DEVICES);
+	struct port ports[PORTS_MAX];
+	const struct port *p = choose_port(ports, find_ports(net->library, ports, PORTS_MAX), names);
+
+	if (!p)
+		return -ENODEV;
+	snprintf(net->name, sizeof net->name, "%.50s:%u", p->device, p->number);
+	net->port.number = p->number;
+	if (!(net->device = open_named(net->library, p->device)))
+		return tt_fail(-ENODEV, "%s cannot be opened: %s", net->name, strerror(errno));
+	return read_port(net);
+}

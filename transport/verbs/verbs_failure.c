@@ -1,0 +1,136 @@
+/* verbs_failure.c - what each failure of an adapter means, what becomes of it, and what a user should look at */
+#include "transport/verbs/verbs_private.h"
+#include <arpa/inet.h>
+
+/* Completions. Each ends its peer: a queue pair in error has no way back. */
+static const struct meaning {
+	const char *what, *look;
+} completions[] = {
+	[IBV_WC_LOC_LEN_ERR] = { "a message was longer than its receive", "the MTU of both ports; it may be a bug" },
+	[IBV_WC_LOC_QP_OP_ERR] = { "the adapter does not accept a request", "the kernel's log; it may be a bug" },
+	[IBV_WC_LOC_EEC_OP_ERR] = { "reliable datagrams failed, which Tutti does not use", "the adapter's driver" },
+	[IBV_WC_LOC_PROT_ERR] = { "memory of this process is not registered, or not any more",
+	                          "whether the program freed a buffer in use" },
+	[IBV_WC_WR_FLUSH_ERR] = { "its queue pair was in error before", "the other side's log: it has the first cause" },
+	[IBV_WC_MW_BIND_ERR] = { "a memory window failed, which Tutti does not use", "the adapter's driver" },
+	[IBV_WC_BAD_RESP_ERR] = { "the other adapter's answer makes no sense", "the firmware of both adapters" },
+	[IBV_WC_LOC_ACCESS_ERR] = { "what came may not be written here", "the adapter's driver" },
+	[IBV_WC_REM_INV_REQ_ERR] = { "the other adapter refused a request as invalid", "the MTU of both ports" },
+	[IBV_WC_REM_ACCESS_ERR] = { "a key was used that is not registered, or not any more",
+	                            "whether the other side freed a window in use" },
+	[IBV_WC_REM_OP_ERR] = { "the other adapter could not do a request", "the kernel's log of its host" },
+	[IBV_WC_RETRY_EXC_ERR] = { "it does not acknowledge", "the cable, the switch's flow control (PFC), and whether "
+	                           "its GID can be reached from here; is its process alive?" },
+	[IBV_WC_RNR_RETRY_EXC_ERR] = { "it had no receive for a message", "nothing: it is a bug, for credits forbid it" },
+	[IBV_WC_LOC_RDD_VIOL_ERR] = { "reliable datagrams failed, which Tutti does not use", "the adapter's driver" },
+	[IBV_WC_REM_INV_RD_REQ_ERR] = { "reliable datagrams failed, which Tutti does not use", "the adapter's driver" },
+	[IBV_WC_REM_ABORT_ERR] = { "the other adapter gave up a request", "the kernel's log of its host" },
+	[IBV_WC_INV_EECN_ERR] = { "reliable datagrams failed, which Tutti does not use", "the adapter's driver" },
+	[IBV_WC_INV_EEC_STATE_ERR] = { "reliable datagrams failed, which Tutti does not use", "the adapter's driver" },
+	[IBV_WC_FATAL_ERR] = { "the adapter failed", "the kernel's log" },
+	[IBV_WC_RESP_TIMEOUT_ERR] = { "the other adapter did not answer a request in time", "the kernel's log of its host" },
+	[IBV_WC_GENERAL_ERR] = { "the adapter failed", "the kernel's log" },
+	[IBV_WC_TM_ERR] = { "tag matching failed, which Tutti does not use", "the adapter's driver" },
+	[IBV_WC_TM_RNDV_INCOMPLETE] = { "tag matching failed, which Tutti does not use", "the adapter's driver" },
+};
+
+const char *tt_verbs_explain(const struct tt_verbs_peer *p, const struct ibv_wc *wc, char *text, size_t size)
+{
+	static const struct meaning unknown = { "an error that Tutti does not know", "the adapter's manual" };
+	const struct meaning *m = (size_t)wc->status < TT_COUNT(completions) && completions[wc->status].what ?
+	                          &completions[wc->status] : &unknown;
+	const struct tt_verbs *net = p->net;
+	char gid[INET6_ADDRSTRLEN] = "";
+
+	inet_ntop(AF_INET6, net->port.gid.raw, gid, sizeof gid);
+	snprintf(text, size, "%s (%s, status %d, vendor error 0x%x, on %s, GID %d %s). Look at %s", m->what,
+	         net->library->wc_status_str(wc->status), wc->status, wc->vendor_err, net->name, net->port.gid_index,
+	         gid, m->look);
+	return text;
+}
+
+/* Asynchronous events */
+
+enum fate { NOTHING, WARN, PEER, NET, GID }; /* PEER: the queue pair's ends. NET: all end. GID: addresses are read anew */
+
+static const struct news {
+	enum fate fate;
+	const char *sentence;
+} events[] = {
+	[IBV_EVENT_CQ_ERR] = { NET, "its completion queue failed" },
+	[IBV_EVENT_QP_FATAL] = { PEER, "its queue pair failed: the kernel's log may say why" },
+	[IBV_EVENT_QP_REQ_ERR] = { PEER, "it sent a request that makes no sense" },
+	[IBV_EVENT_QP_ACCESS_ERR] = { PEER, "it used a key that is not registered, or not any more" },
+	[IBV_EVENT_COMM_EST] = { NOTHING, NULL },
+	[IBV_EVENT_SQ_DRAINED] = { NOTHING, NULL },
+	[IBV_EVENT_PATH_MIG] = { NOTHING, NULL },
+	[IBV_EVENT_PATH_MIG_ERR] = { NOTHING, NULL },
+	[IBV_EVENT_DEVICE_FATAL] = { NET, "the adapter failed, or was removed: the kernel's log may say why" },
+	[IBV_EVENT_PORT_ACTIVE] = { WARN, "the port is active again" },
+	[IBV_EVENT_PORT_ERR] = { WARN, "the port is down; its connections end if it stays down: look at the cable and the switch" },
+	[IBV_EVENT_LID_CHANGE] = { GID, "the port's LID has changed" },
+	[IBV_EVENT_PKEY_CHANGE] = { WARN, "the port's partitions have changed" },
+	[IBV_EVENT_SM_CHANGE] = { NOTHING, NULL },
+	[IBV_EVENT_SRQ_ERR] = { NET, "its queue of receives failed" },
+	[IBV_EVENT_SRQ_LIMIT_REACHED] = { NOTHING, NULL },
+	[IBV_EVENT_QP_LAST_WQE_REACHED] = { NOTHING, NULL },
+	[IBV_EVENT_CLIENT_REREGISTER] = { NOTHING, NULL },
+	[IBV_EVENT_GID_CHANGE] = { GID, "the port's GIDs have changed" },
+	[IBV_EVENT_WQ_FATAL] = { NET, "a work queue failed" },
+};
+
+/* Nothing comes back any more. */
+static void lose_net(struct tt_verbs *net, const char *why)
+{
+	tt_each_of(struct tt_verbs_peer, all, p, &net->peers) {
+		p->signals = 0;
+		tt_verbs_lose(p, -ECONNRESET, why);
+	}
+	if (!net->lost)
+		net->lost = tt_fail(-EIO, "%s is lost: %s", net->name, why);
+}
+
+/* For later connections; those there are keep what they have. */
+static void read_addresses(struct tt_verbs *net)
+{
+	struct ibv_port_attr attr;
+
+	if (!net->library->query_port(net->device, net->port.number, &attr))
+		net->port.attr = attr;
+	if (tt_verbs_choose_gid(net))
+		tt_log(TT_WARN, "%s", tt_why());
+}
+
+static bool is_of_port(enum ibv_event_type type)
+{
+	return type == IBV_EVENT_PORT_ACTIVE || type == IBV_EVENT_PORT_ERR || type == IBV_EVENT_LID_CHANGE ||
+	       type == IBV_EVENT_PKEY_CHANGE || type == IBV_EVENT_SM_CHANGE || type == IBV_EVENT_CLIENT_REREGISTER ||
+	       type == IBV_EVENT_GID_CHANGE;
+}
+
+static void hear(struct tt_verbs *net, const struct ibv_async_event *e)
+{
+	const struct news *n = (size_t)e->event_type < TT_COUNT(events) ? &events[e->event_type] : &events[IBV_EVENT_SM_CHANGE];
+	struct tt_verbs_peer *p;
+
+	if (is_of_port(e->event_type) && e->element.port_num != net->port.number)
+		return;
+	if (n->sentence)
+		tt_log(n->fate == GID || n->fate == PEER ? TT_INFO : TT_WARN, "%s: %s", net->name, n->sentence);
+	if (n->fate == PEER && (p = tt_verbs_find(net, e->element.qp->qp_num)))
+		tt_verbs_lose(p, -ECONNRESET, n->sentence);
+	else if (n->fate == GID)
+		read_addresses(net);
+	else if (n->fate == NET)
+		lose_net(net, n->sentence);
+}
+
+void tt_verbs_hear_device(struct tt_verbs *net)
+{
+	struct ibv_async_event e;
+
+	while (!net->library->get_async_event(net->device, &e)) {
+		net->library->ack_async_event(&e); /* or what it names could not be destroyed */
+		hear(net, &e);
+	}
+}

@@ -1,0 +1,215 @@
+/* verbs_memory.c - memory that the adapter reaches: pins and keys of the caller's, receives, and the arena for the rest
+ *
+ * A key is an address and an rkey, which the adapter knows until unpin(). The receives of all peers lie in one shared
+ * queue: a peer brings its share when it comes, and leaves it to the next one when it goes. */
+#include "transport/verbs/verbs_private.h"
+#include <stdlib.h>
+#include <sys/resource.h>
+
+struct pin {
+	struct tt_pin base;
+	struct tt_list node;
+	struct ibv_mr *mr;
+};
+
+static struct tt_verbs *net_of(struct tt_net *n) { return tt_container_of(n, struct tt_verbs, base); }
+static struct ibv_mr *mr_of(const struct tt_pin *p) { return tt_container_of(p, const struct pin, base)->mr; }
+uint32_t tt_verbs_lkey(const struct tt_region *r) { return mr_of(r->pin)->lkey; }
+
+int tt_verbs_locked_too_much(const struct tt_verbs *net, const char *what, size_t bytes, int err)
+{
+	struct rlimit limit = { RLIM_INFINITY, RLIM_INFINITY };
+
+	getrlimit(RLIMIT_MEMLOCK, &limit);
+	if (err != ENOMEM || limit.rlim_cur == RLIM_INFINITY)
+		return tt_fail(-err, "%s cannot make %s of %zu bytes: %s", net->name, what, bytes, strerror(err));
+	return tt_fail(-ENOMEM, "%s cannot lock %zu bytes for %s: this process may lock %llu bytes (ulimit -l). Put "
+	               "the line '* - memlock unlimited' into /etc/security/limits.conf, or LimitMEMLOCK=infinity "
+	               "into the service that starts the job", net->name, bytes, what,
+	               (unsigned long long)limit.rlim_cur);
+}
+
+/* Pins */
+
+int tt_verbs_pin(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_pin **out)
+{
+	struct tt_verbs *net = net_of(base);
+	int access = IBV_ACCESS_LOCAL_WRITE | (remote ? IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ : 0);
+	struct pin *p;
+
+	if (mem->gpu >= 0)
+		return tt_fail(-ENOTSUP, "verbs cannot pin memory of GPU %d: stage it through host memory", mem->gpu);
+	if (!(p = calloc(1, sizeof *p)))
+		return tt_fail(-ENOMEM, "no memory to pin %zu bytes", mem->len);
+	p->base = (struct tt_pin){ base, *mem, remote };
+	if (!(p->mr = net->library->reg_mr(net->pd, mem->base, mem->len, access))) {
+		int err = tt_verbs_locked_too_much(net, "registered memory", mem->len, errno);
+		free(p);
+		return err;
+	}
+	pthread_mutex_lock(&net->lock);
+	tt_list_append(&net->pins, &p->node);
+	pthread_mutex_unlock(&net->lock);
+	*out = &p->base;
+	return 0;
+}
+
+void tt_verbs_unpin(struct tt_pin *base)
+{
+	struct tt_verbs *net = net_of(base->net);
+	struct pin *p = tt_container_of(base, struct pin, base);
+
+	pthread_mutex_lock(&net->lock);
+	tt_list_remove(&p->node);
+	pthread_mutex_unlock(&net->lock);
+	net->library->dereg_mr(p->mr);
+	free(p);
+}
+
+/* Keys */
+
+static int grant_key(struct tt_grant *g)
+{
+	const struct ibv_mr *mr = mr_of(g->base.pin);
+	struct tt_pack pack = tt_pack(g->base.key.raw, sizeof g->base.key.raw);
+
+	tt_put64(&pack, (uintptr_t)g->base.mem.base);
+	tt_put32(&pack, mr->rkey);
+	g->base.key.len = g->base.mem.len;
+	return 0;
+}
+
+int tt_verbs_reg(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_pin *pin, struct tt_region **out)
+{
+	return tt_grant_new(base, mem, pin, &net_of(base)->regions, remote ? grant_key : NULL, out);
+}
+
+void tt_verbs_dereg(struct tt_region *base) { tt_grant_free(tt_container_of(base, struct tt_grant, base)); }
+
+uint64_t *tt_verbs_find_word(struct tt_verbs *net, uint32_t rkey, uint64_t addr)
+{
+	tt_each_of(struct tt_grant, node, g, &net->regions) {
+		uint64_t at = addr - (uintptr_t)g->base.mem.base;
+		if (g->base.key.len && mr_of(g->base.pin)->rkey == rkey && at < g->base.mem.len &&
+		    g->base.mem.len - at >= 8)
+			return (uint64_t *)(uintptr_t)addr;
+	}
+	return NULL;
+}
+
+/* The net's own memory */
+
+/* Whole pages of their own: what is registered is not there in a forked child. */
+static char *make_block(struct tt_verbs *net, const char *what, size_t bytes, struct ibv_mr **mr)
+{
+	char *block = tt_pages_map(bytes);
+
+	if (!block) {
+		tt_fail(-ENOMEM, "no memory for %s of %zu bytes on %s", what, bytes, net->name);
+		return NULL;
+	}
+	if (!(*mr = net->library->reg_mr(net->pd, block, bytes, IBV_ACCESS_LOCAL_WRITE))) {
+		tt_verbs_locked_too_much(net, what, bytes, errno);
+		tt_pages_unmap(block, bytes);
+		return NULL;
+	}
+	return block;
+}
+
+static void free_block(const struct tt_verbs *net, struct ibv_mr *mr)
+{
+	char *block = mr->addr;
+	size_t bytes = mr->length;
+
+	net->library->dereg_mr(mr);
+	tt_pages_unmap(block, bytes);
+}
+
+int tt_verbs_open_arena(struct tt_verbs *net)
+{
+	net->arena = make_block(net, "an arena", TT_VERBS_BOUNCES * TT_VERBS_BOUNCE, &net->arena_mr);
+	while (net->arena && net->bounce_count < TT_VERBS_BOUNCES) {
+		net->bounces[net->bounce_count] = (uint16_t)net->bounce_count;
+		net->bounce_count++;
+	}
+	return net->arena ? 0 : -ENOMEM;
+}
+
+/* Receives */
+
+void tt_verbs_post_receives(struct tt_verbs *net)
+{
+	struct ibv_recv_wr *bad = NULL;
+
+	if (!net->again_count)
+		return;
+	net->again[net->again_count - 1].next = NULL;
+	net->again_count = 0;
+	int err = ibv_post_srq_recv(net->srq, net->again, &bad);
+	if ((err || bad) && !net->lost)
+		net->lost = tt_fail(-EIO, "%s takes no receives any more: %s", net->name, strerror(err < 0 ? -err : err));
+}
+
+void tt_verbs_receive_again(struct tt_verbs *net, uint64_t wr_id)
+{
+	const struct tt_verbs_share *share = net->shares[wr_id >> 16];
+	unsigned i = net->again_count++;
+
+	net->again_sge[i] = (struct ibv_sge){ (uintptr_t)share->receives + (wr_id >> 1 & 0x7fff) * TT_VERBS_RECEIVE,
+	                                      TT_VERBS_RECEIVE, share->mr->lkey };
+	net->again[i] = (struct ibv_recv_wr){ .wr_id = wr_id, .next = &net->again[i + 1],
+	                                      .sg_list = &net->again_sge[i], .num_sge = 1 };
+	if (net->again_count == TT_VERBS_BATCH)
+		tt_verbs_post_receives(net);
+}
+
+static int make_share(struct tt_verbs *net, struct tt_verbs_share **out)
+{
+	size_t heads = TT_VERBS_DEPTH * sizeof(struct tt_verbs_head), bytes = TT_VERBS_CREDITS * TT_VERBS_RECEIVE;
+	struct tt_verbs_share *s = calloc(1, sizeof *s);
+
+	if (!s)
+		return tt_fail(-ENOMEM, "no memory for a peer on %s", net->name);
+	s->receives = make_block(net, "a peer's receives", bytes + heads, &s->mr);
+	if (!s->receives) {
+		free(s);
+		return -ENOMEM;
+	}
+	s->heads = (struct tt_verbs_head *)(void *)(s->receives + bytes);
+	tt_list_init(&s->node);
+	net->shares[net->share_count] = s;
+	for (unsigned i = 0; i < TT_VERBS_CREDITS; i++)
+		tt_verbs_receive_again(net, tt_verbs_receive_id(net->share_count, i));
+	net->share_count++;
+	tt_verbs_post_receives(net);
+	*out = s;
+	return 0;
+}
+
+int tt_verbs_take_share(struct tt_verbs *net, struct tt_verbs_share **out)
+{
+	struct tt_list *node = tt_list_pop(&net->spare_shares);
+
+	if (!node)
+		return make_share(net, out);
+	*out = tt_container_of(node, struct tt_verbs_share, node);
+	return 0;
+}
+
+void tt_verbs_give_share(struct tt_verbs *net, struct tt_verbs_share *s) { tt_list_append(&net->spare_shares, &s->node); }
+
+/* When the queues are gone. */
+void tt_verbs_close_memory(struct tt_verbs *net)
+{
+	tt_each_of(struct tt_grant, node, g, &net->regions)
+		tt_grant_free(g);
+	while (!tt_list_empty(&net->pins))
+		tt_verbs_unpin(&tt_container_of(net->pins.next, struct pin, node)->base);
+	for (unsigned i = 0; i < net->share_count; i++) {
+		free_block(net, net->shares[i]->mr);
+		free(net->shares[i]);
+	}
+	free(net->shares);
+	if (net->arena)
+		free_block(net, net->arena_mr);
+}

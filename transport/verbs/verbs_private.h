@@ -1,0 +1,249 @@
+/* verbs_private.h - what the files of verbs share: verbs.c (nets, progress), verbs_device.c (devices, ports, GIDs),
+ * verbs_connect.c (the door, and the terms of a connection), verbs_queue.c (queue pairs and their end), verbs_memory.c
+ * (pins, keys, receives, the arena), verbs_send.c (requests), verbs_receive.c (completions), verbs_failure.c (what each
+ * failure means)
+ *
+ *     PUT      RDMA WRITEs; NOTIFY: a WRITE with immediate, behind long data an empty one
+ *     GET      RDMA READs
+ *     ADD      a message, and a message back
+ *     SEND     messages: each a head, then bytes
+ *
+ * Each message and each immediate takes one of the receives of the target's net. A sender has credits for them, and the
+ * other end gives them back in what it sends; the last one is for giving back alone, so that two who are both out of
+ * credits do not wait for each other. The target of a WRITE or READ hears nothing of it: a message, a WORD, goes with
+ * each TT_VERBS_PIECE bytes, as a sign of life.
+ *
+ * Requests complete in the order posted. The last one of each chain asks for a completion, which stands for all before.
+ */
+#ifndef TT_VERBS_PRIVATE_H
+#define TT_VERBS_PRIVATE_H
+#include "base/base.h"
+#include "transport/dial.h"
+#include "transport/door.h"
+#include "transport/flight.h"
+#include "transport/verbs/verbs.h"
+#include "transport/verbs/verbs_library.h"
+#include <endian.h>
+#include <pthread.h>
+
+enum {
+	TT_VERBS_CREDITS = 32,       /* receives for one peer */
+	TT_VERBS_DEPTH = 64,         /* requests of one peer that the adapter may have */
+	TT_VERBS_SILENT = 16,        /* so many of them in a row may go without a completion */
+	TT_VERBS_ENTRIES = TT_VERBS_CREDITS + TT_VERBS_DEPTH, /* of the completion queue, for one peer */
+	TT_VERBS_PEERS = 1024,       /* of one net, if the adapter has room */
+	TT_VERBS_RECEIVE = 4096,     /* bytes of a receive: 1,000 peers take 128 MiB */
+	TT_VERBS_PIECE = 1 << 20,    /* longer WRITEs and READs are cut: a sign of life goes with each megabyte */
+	TT_VERBS_NOTIFY_MAX = 8192,  /* adaptive routing does not spread a longer WRITE with immediate */
+	TT_VERBS_BOUNCE = 16 << 10, TT_VERBS_BOUNCES = 128, /* the arena for memory that is not registered */
+	TT_VERBS_COPY_MAX = 128 << 10,
+	TT_VERBS_INLINE = 220,
+	TT_VERBS_BATCH = 16,         /* completions that are polled together */
+	TT_VERBS_BUCKETS = 256,
+	TT_VERBS_TERMS_SIZE = 48,
+};
+
+enum tt_verbs_kind { TT_VERBS_PART = 1, TT_VERBS_MESSAGE, TT_VERBS_ASK, TT_VERBS_ANSWER, TT_VERBS_WORD };
+
+struct tt_verbs_head { /* begins each message; little endian */
+	uint8_t kind, credits, slot, bad; /* PART: the message goes on. bad: the ADD was refused */
+	uint32_t rkey;
+	uint64_t addr, word;
+};
+
+struct tt_verbs_place { /* in tt_key.raw */
+	uint64_t addr;
+	uint32_t rkey;
+};
+
+struct tt_verbs_share { /* a peer's part of registered memory. The receives stay posted when the peer is gone */
+	struct tt_list node;        /* in net->spare_shares, while no peer has it */
+	struct ibv_mr *mr;
+	struct tt_verbs_head *heads; /* one for each request */
+	char *receives;
+};
+
+struct tt_verbs_end { /* what one end says of itself when the other has proven itself; see docs/wire.md */
+	uint32_t refused;           /* not 0: it has room for so many peers only */
+	uint32_t number, psn, piece;
+	uint16_t lid, credits, receive;
+	uint8_t link, gid_type, mtu, reads, answers; /* reads: that it asks for at once; answers: that it serves at once */
+	union ibv_gid gid;
+};
+
+struct tt_verbs_port { /* what the settings and the device say */
+	uint8_t number;
+	int gid_index, pkey_index;
+	uint8_t sl, traffic_class;
+	enum ibv_gid_type gid_type;
+	union ibv_gid gid;
+	struct ibv_port_attr attr;
+};
+
+struct tt_verbs {
+	struct tt_net base;
+	const struct tt_verbs_library *library;
+	struct tt_door door;
+	struct ibv_context *device;
+	struct ibv_device_attr attr;
+	struct tt_verbs_port port;
+	char name[64];              /* "mlx5_0:1" */
+	struct ibv_pd *pd;
+	struct ibv_comp_channel *wakes;
+	struct ibv_cq *cq;
+	struct ibv_srq *srq;
+	unsigned peer_max, inline_max;
+	int lost;                   /* -errno: the device is gone */
+
+	struct tt_flights ops;
+	struct tt_list peers, regions, pins;
+	struct tt_list joining;     /* proven peers that are not up yet, in order of their deadlines */
+	struct tt_list dying;       /* broken peers whose requests have not all come back */
+	struct tt_list dirty;       /* peers with something to send, perhaps */
+	struct tt_list hungry;      /* peers that wait for room in the arena */
+	struct tt_list by_number[TT_VERBS_BUCKETS]; /* peers, by the number of their queue pair */
+	pthread_mutex_t lock;       /* of pins */
+
+	struct tt_verbs_share **shares;
+	unsigned share_count;
+	struct tt_list spare_shares;
+	char *arena;
+	struct ibv_mr *arena_mr;
+	uint16_t bounces[TT_VERBS_BOUNCES];
+	unsigned bounce_count;
+
+	struct ibv_wc *backlog;     /* completions that were polled and not looked at */
+	unsigned backlog_count, backlog_max;
+	struct ibv_recv_wr again[TT_VERBS_BATCH]; /* receives to be posted again */
+	struct ibv_sge again_sge[TT_VERBS_BATCH];
+	unsigned again_count;
+
+	struct ibv_send_wr chain[TT_VERBS_DEPTH]; /* the requests of one peer that leave together */
+	struct ibv_sge sges[TT_VERBS_DEPTH][2];
+	unsigned chained;
+
+	bool inside;                /* progress() or disconnect() is on the stack: post() only queues */
+	bool asleep;                /* arm() has been called since the sockets were looked at */
+	unsigned turns;             /* calls of progress() */
+	uint64_t copied;
+};
+
+enum tt_verbs_stage {
+	TT_VERBS_SHAKING,           /* the door's */
+	TT_VERBS_WAIT,              /* the other end's terms are awaited */
+	TT_VERBS_READY,             /* its READY */
+	TT_VERBS_PROBE,             /* the acknowledgement of a first message: the adapters reach each other */
+	TT_VERBS_UP, TT_VERBS_DOWN,
+};
+
+struct tt_verbs_sent { /* a request that the adapter has */
+	struct tt_op *op;           /* ends with it; or NULL */
+	void *to;                   /* of a READ into the arena: where the bytes go */
+	uint32_t len;
+	int16_t bounce;             /* its place in the arena, or -1 */
+	bool signalled;
+};
+
+struct tt_verbs_peer {
+	struct tt_peer base;
+	struct tt_verbs *net;
+	struct tt_flight ops;
+	enum tt_verbs_stage stage;
+	uint64_t deadline;          /* of joining, or of dying */
+	struct tt_list all, number, waits, dirty, hungry; /* waits: joining or dying */
+
+	/* the connection over TCP */
+	struct tt_shake shake;
+	struct tt_dial dial;
+	uint8_t terms[TT_VERBS_TERMS_SIZE]; /* the other end's; then its READY */
+	size_t got;
+	struct tt_sentence why;     /* it is broken */
+
+	struct ibv_qp *qp;
+	struct tt_verbs_share *share;
+	uint32_t psn, generation;
+	uint32_t piece, message;    /* bytes of a WRITE or READ, and of a message with its head */
+
+	/* my requests: positions, which count up */
+	struct tt_verbs_sent sent[TT_VERBS_DEPTH];
+	uint32_t posted, completed;
+	bool failed;                /* a request or a receive has come back with an error */
+	unsigned silent, signals;   /* requests since the last that asked for a completion; completions to come */
+	uint64_t at;                /* bytes of the first pending op that are posted */
+	uint64_t unheard;           /* bytes since the last message */
+	unsigned credits, credit_max, owed;
+	struct tt_verbs_head answers[TT_FRAME_SLOTS];
+	unsigned answer_at, answer_count;
+
+	char *assembly;             /* TT_MESSAGE_MAX bytes: a message that comes in parts */
+	size_t come;
+};
+
+static inline bool tt_verbs_alive(const struct tt_verbs_peer *p)
+{
+	return p->stage >= TT_VERBS_PROBE && p->stage <= TT_VERBS_UP && !p->ops.broken;
+}
+
+/* A completion carries the wr_id. A receive's is even: its share and its place there. A request's is odd: who posted it
+ * and its position. */
+static inline uint64_t tt_verbs_receive_id(unsigned share, unsigned at) { return (uint64_t)share << 16 | at << 1; }
+
+/* verbs.c */
+struct tt_verbs_peer *tt_verbs_peer_new(struct tt_verbs *);
+void tt_verbs_peer_free(struct tt_verbs_peer *); /* with all that it has */
+/* The connection is broken, or cannot come up: the first cause wins. The peer may be gone, if it was accepted and its
+ * handshake was not over. */
+void tt_verbs_lose(struct tt_verbs_peer *, int err, const char *why);
+
+/* verbs_device.c */
+int tt_verbs_list(struct tt_device *, int max);
+int tt_verbs_open_device(struct tt_verbs *, const char *device); /* fills in device, attr, port, name */
+int tt_verbs_choose_gid(struct tt_verbs *);       /* anew: indices move */
+
+/* verbs_connect.c */
+extern const struct tt_door_calls tt_verbs_door;
+int tt_verbs_connect(struct tt_net *, const char *addr, struct tt_peer **);
+void tt_verbs_hear(struct tt_verbs_peer *);      /* its socket has an event; the peer may be gone afterwards */
+void tt_verbs_expire(struct tt_verbs *);         /* ends what takes too long: joining, and dying */
+void tt_verbs_come_up(struct tt_verbs_peer *);
+
+/* verbs_queue.c */
+int tt_verbs_make_queue(struct tt_verbs_peer *, struct tt_verbs_end *mine); /* and says what the other end needs */
+int tt_verbs_join_queue(struct tt_verbs_peer *, const struct tt_verbs_end *theirs);
+void tt_verbs_stop_queue(struct tt_verbs_peer *); /* into error: what it has comes back */
+void tt_verbs_drop_queue(struct tt_verbs_peer *); /* from here on the adapter touches nothing of the peer's */
+struct tt_verbs_peer *tt_verbs_find(struct tt_verbs *, uint32_t number);
+
+/* verbs_memory.c */
+int tt_verbs_pin(struct tt_net *, const struct tt_mem *, int remote, struct tt_pin **);
+void tt_verbs_unpin(struct tt_pin *);
+int tt_verbs_reg(struct tt_net *, const struct tt_mem *, int remote, struct tt_pin *, struct tt_region **);
+void tt_verbs_dereg(struct tt_region *);
+uint32_t tt_verbs_lkey(const struct tt_region *);
+uint64_t *tt_verbs_find_word(struct tt_verbs *, uint32_t rkey, uint64_t addr); /* NULL: no peer may add there */
+int tt_verbs_open_arena(struct tt_verbs *);
+void tt_verbs_close_memory(struct tt_verbs *);
+int tt_verbs_take_share(struct tt_verbs *, struct tt_verbs_share **);
+void tt_verbs_give_share(struct tt_verbs *, struct tt_verbs_share *);
+void tt_verbs_receive_again(struct tt_verbs *, uint64_t wr_id);
+void tt_verbs_post_receives(struct tt_verbs *);
+int tt_verbs_locked_too_much(const struct tt_verbs *, const char *what, size_t bytes, int err); /* -errno and a sentence */
+
+/* verbs_send.c */
+void tt_verbs_post(struct tt_peer *, struct tt_op *);
+void tt_verbs_push(struct tt_verbs_peer *);       /* posts what the queue pair takes, with one doorbell */
+void tt_verbs_push_all(struct tt_verbs *);
+void tt_verbs_want_to_send(struct tt_verbs_peer *);
+void tt_verbs_probe(struct tt_verbs_peer *);
+void tt_verbs_owe_answer(struct tt_verbs_peer *, const struct tt_verbs_head *);
+void tt_verbs_requests_done(struct tt_verbs_peer *, uint32_t position); /* that one and all before it */
+void tt_verbs_forget_requests(struct tt_verbs_peer *);
+
+/* verbs_receive.c */
+int tt_verbs_poll(struct tt_verbs *);             /* looks at all completions; 0 or -errno */
+void tt_verbs_set_aside(struct tt_verbs *);       /* polls all completions, to be looked at later */
+
+/* verbs_failure.c */
+const char *tt_verbs_explain(const struct tt_verbs_peer *, const struct ibv_wc *, char *text, size_t size);
+void tt_verbs_hear_device(struct tt_verbs *);     /* the asynchronous events */
+#endif

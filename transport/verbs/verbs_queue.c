@@ -1,0 +1,151 @@
+/* verbs_queue.c - a queue pair, from its making to its end
+ *
+ *     make (INIT, no rights) -> join (RTR, RTS: the rights, the other end's address) -> stop (ERR: all comes back) -> drop
+ */
+#include "transport/verbs/verbs_private.h"
+#include <stdlib.h>
+
+enum { RETRIES = 7, ACK_TIMEOUT = 14, RNR_FOREVER = 7, RNR_TIMER = 12 /* 0.64 ms */ };
+
+static struct tt_list *bucket(struct tt_verbs *net, uint32_t number)
+{
+	return &net->by_number[number % TT_VERBS_BUCKETS];
+}
+
+struct tt_verbs_peer *tt_verbs_find(struct tt_verbs *net, uint32_t number)
+{
+	tt_each_of(struct tt_verbs_peer, number, p, bucket(net, number))
+		if (p->qp->qp_num == number)
+			return p;
+	return NULL;
+}
+
+/* Providers differ in what they take inline, and refuse more. */
+static struct ibv_qp *create_queue(struct tt_verbs *net, struct tt_verbs_peer *p)
+{
+	for (;;) {
+		struct ibv_qp_init_attr attr = {
+			.qp_context = p, .send_cq = net->cq, .recv_cq = net->cq, .srq = net->srq, .qp_type = IBV_QPT_RC,
+			.cap = { .max_send_wr = TT_VERBS_DEPTH, .max_send_sge = 2, .max_inline_data = net->inline_max },
+		};
+		struct ibv_qp *qp = net->library->create_qp(net->pd, &attr);
+		if (qp || !net->inline_max || errno == ENOMEM)
+			return qp;
+		net->inline_max = net->inline_max > 64 ? net->inline_max / 2 : 0;
+	}
+}
+
+static int init_queue(struct tt_verbs *net, struct ibv_qp *qp)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .pkey_index = (uint16_t)net->port.pkey_index,
+		.port_num = net->port.number };
+
+	return net->library->modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+}
+
+/* No two connections in a row have the same number. */
+static uint32_t choose_psn(void)
+{
+	uint32_t psn;
+
+	tt_entropy(&psn, sizeof psn);
+	return psn & 0xffffff;
+}
+
+int tt_verbs_make_queue(struct tt_verbs_peer *p, struct tt_verbs_end *mine)
+{
+	struct tt_verbs *net = p->net;
+	int err = tt_verbs_take_share(net, &p->share);
+
+	if (err)
+		return err;
+	if (!(p->qp = create_queue(net, p)))
+		return tt_verbs_locked_too_much(net, "a queue pair", TT_VERBS_DEPTH * sizeof(struct ibv_send_wr), errno);
+	tt_list_append(bucket(net, p->qp->qp_num), &p->number);
+	if ((err = init_queue(net, p->qp)))
+		return tt_fail(-EIO, "%s cannot prepare a queue pair: %s", net->name, strerror(abs(err)));
+	p->psn = choose_psn();
+	*mine = (struct tt_verbs_end){
+		.number = p->qp->qp_num, .psn = p->psn, .piece = (uint32_t)tt_min(net->port.attr.max_msg_sz, TT_VERBS_PIECE),
+		.lid = net->port.attr.lid, .credits = TT_VERBS_CREDITS, .receive = TT_VERBS_RECEIVE,
+		.link = net->port.attr.link_layer, .gid_type = (uint8_t)net->port.gid_type,
+		.mtu = (uint8_t)net->port.attr.active_mtu, .gid = net->port.gid,
+		.reads = (uint8_t)tt_min((size_t)net->attr.max_qp_init_rd_atom, 255),
+		.answers = (uint8_t)tt_min((size_t)net->attr.max_qp_rd_atom, 255),
+	};
+	return 0;
+}
+
+/* 4.096 us * 2^n, RETRIES + 1 times: within the time that a connect may take. */
+static uint8_t ack_timeout(const struct tt_verbs *net)
+{
+	unsigned n = ACK_TIMEOUT;
+
+	while (n > 8 && (4096ull << n) * (RETRIES + 1) > net->door.timeout)
+		n--;
+	return (uint8_t)n;
+}
+
+static struct ibv_ah_attr path_to(const struct tt_verbs *net, const struct tt_verbs_end *them)
+{
+	const struct tt_verbs_port *port = &net->port;
+	struct ibv_ah_attr path = { .dlid = them->lid, .sl = port->sl, .port_num = port->number };
+
+	/* within an InfiniBand subnet LIDs suffice */
+	path.is_global = them->link == IBV_LINK_LAYER_ETHERNET || !them->lid ||
+	                 them->gid.global.subnet_prefix != port->gid.global.subnet_prefix;
+	if (path.is_global)
+		path.grh = (struct ibv_global_route){ .dgid = them->gid, .sgid_index = (uint8_t)port->gid_index,
+			.hop_limit = 255, .traffic_class = port->traffic_class };
+	return path;
+}
+
+int tt_verbs_join_queue(struct tt_verbs_peer *p, const struct tt_verbs_end *them)
+{
+	struct tt_verbs *net = p->net;
+	uint8_t reads = (uint8_t)tt_min((size_t)net->attr.max_qp_init_rd_atom, them->answers);
+	uint8_t answers = (uint8_t)tt_min((size_t)net->attr.max_qp_rd_atom, them->reads);
+	struct ibv_qp_attr ready = {
+		.qp_state = IBV_QPS_RTR, .path_mtu = (enum ibv_mtu)tt_min(them->mtu, net->port.attr.active_mtu),
+		.dest_qp_num = them->number, .rq_psn = them->psn, .max_dest_rd_atomic = answers,
+		.min_rnr_timer = RNR_TIMER, .ah_attr = path_to(net, them),
+		.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ,
+	}, send = {
+		.qp_state = IBV_QPS_RTS, .sq_psn = p->psn, .timeout = ack_timeout(net), .retry_cnt = RETRIES,
+		.rnr_retry = RNR_FOREVER, .max_rd_atomic = reads,
+	};
+	int err = net->library->modify_qp(p->qp, &ready,
+		IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_ACCESS_FLAGS |
+		IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+
+	if (!err)
+		err = net->library->modify_qp(p->qp, &send, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT |
+			IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
+	return abs(err);
+}
+
+void tt_verbs_stop_queue(struct tt_verbs_peer *p)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+
+	if (p->qp)
+		p->net->library->modify_qp(p->qp, &attr, IBV_QP_STATE); /* it may be there already */
+}
+
+/* A provider may drop what the queue pair has completed, receives with it: they are looked at first. */
+void tt_verbs_drop_queue(struct tt_verbs_peer *p)
+{
+	if (p->qp) {
+		tt_verbs_stop_queue(p);
+		tt_verbs_set_aside(p->net);
+		tt_list_remove(&p->number);
+		int err = p->net->library->destroy_qp(p->qp);
+		if (err)
+			tt_log(TT_WARN, "%s cannot destroy a queue pair: %s", p->net->name, strerror(abs(err)));
+		p->qp = NULL;
+	}
+	tt_verbs_forget_requests(p);
+	if (p->share)
+		tt_verbs_give_share(p->net, p->share);
+	p->share = NULL;
+}

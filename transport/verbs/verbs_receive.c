@@ -1,0 +1,217 @@
+/* verbs_receive.c - completions: of requests, and of the receives that messages and immediates have taken */
+#include "transport/verbs/verbs_private.h"
+#include <stdlib.h>
+
+static const char *receive_at(const struct tt_verbs *net, uint64_t wr_id)
+{
+	return net->shares[wr_id >> 16]->receives + (wr_id >> 1 & 0x7fff) * TT_VERBS_RECEIVE;
+}
+
+/* The owner adds. Its own table says where a peer may. */
+static void answer(struct tt_verbs_peer *p, const struct tt_verbs_head *ask)
+{
+	struct tt_verbs_head a = { .kind = TT_VERBS_ANSWER, .slot = ask->slot };
+	uint64_t addr = le64toh(ask->addr), *word = tt_verbs_find_word(p->net, le32toh(ask->rkey), addr);
+
+	if (!word || p->answer_count == TT_FRAME_SLOTS) {
+		tt_verbs_lose(p, -ECONNRESET, word ? "it asks for more than it may"
+		                                   : "it adds to memory that is not registered, or not any more");
+		return;
+	}
+	a.bad = addr % 8 != 0;
+	if (!a.bad)
+		a.word = htole64(__atomic_fetch_add(word, le64toh(ask->word), __ATOMIC_SEQ_CST));
+	tt_verbs_owe_answer(p, &a);
+}
+
+static void take_answer(struct tt_verbs_peer *p, const struct tt_verbs_head *h)
+{
+	struct tt_op *op = p->ops.slots[h->slot];
+
+	if (!op) {
+		tt_verbs_lose(p, -ECONNRESET, "it answered what was not asked");
+		return;
+	}
+	tt_flight_give_slot(&p->ops, h->slot);
+	op->operand = le64toh(h->word);
+	tt_flight_end(&p->ops, op);
+	tt_flight_finish(&p->ops, op, h->bad ? -EINVAL : 0);
+}
+
+static void tell_message(struct tt_verbs_peer *p, const void *bytes, size_t len)
+{
+	if (p->base.net->events->message)
+		p->base.net->events->message(&p->base, bytes, len);
+}
+
+/* A message in one part is told where it lies. */
+static void take_part(struct tt_verbs_peer *p, const char *bytes, size_t len, bool last)
+{
+	size_t had = p->come;
+
+	if (len > TT_MESSAGE_MAX - had) {
+		tt_verbs_lose(p, -ECONNRESET, "it sent a message that is too long");
+		return;
+	}
+	if (last && !had) {
+		tell_message(p, bytes, len);
+		return;
+	}
+	if (!p->assembly && !(p->assembly = malloc(TT_MESSAGE_MAX))) {
+		tt_verbs_lose(p, -ECONNRESET, "no memory for a message of several parts");
+		return;
+	}
+	memcpy(p->assembly + had, bytes, len);
+	p->come = last ? 0 : had + len;
+	if (last)
+		tell_message(p, p->assembly, had + len);
+}
+
+static void take_credits(struct tt_verbs_peer *p, unsigned n)
+{
+	p->credits += n;
+	if (p->credits > p->credit_max)
+		tt_verbs_lose(p, -ECONNRESET, "it gave back more credits than it had");
+}
+
+static void take_message(struct tt_verbs_peer *p, const struct ibv_wc *wc)
+{
+	const char *bytes = receive_at(p->net, wc->wr_id);
+	struct tt_verbs_head h = { 0 };
+
+	if (wc->byte_len >= sizeof h)
+		memcpy(&h, bytes, sizeof h);
+	take_credits(p, h.credits);
+	/* whoever says more than its first word is up, so this end may be */
+	if (h.kind != TT_VERBS_WORD && p->stage < TT_VERBS_UP && !p->ops.broken)
+		tt_verbs_come_up(p);
+	if (p->stage != TT_VERBS_UP)
+		return;
+	switch (h.kind) {
+	case TT_VERBS_PART:
+	case TT_VERBS_MESSAGE:
+		take_part(p, bytes + sizeof h, wc->byte_len - sizeof h, h.kind == TT_VERBS_MESSAGE);
+		return;
+	case TT_VERBS_ASK: answer(p, &h); return;
+	case TT_VERBS_ANSWER: take_answer(p, &h); return;
+	case TT_VERBS_WORD: return;
+	default: tt_verbs_lose(p, -ECONNRESET, "it sent a message of no known kind");
+	}
+}
+
+static void take_immediate(struct tt_verbs_peer *p, const struct ibv_wc *wc)
+{
+	uint32_t value = be32toh(wc->imm_data);
+
+	take_credits(p, value >> 24);
+	if (p->stage < TT_VERBS_UP && !p->ops.broken)
+		tt_verbs_come_up(p);
+	if (p->stage == TT_VERBS_UP && p->base.net->events->notify)
+		p->base.net->events->notify(&p->base, value & 0xffffff);
+}
+
+static void fail(struct tt_verbs_peer *p, const struct ibv_wc *wc)
+{
+	char text[400];
+
+	p->failed = true;
+	if (!p->ops.broken) /* what follows is its consequence */
+		tt_verbs_lose(p, -ECONNRESET, tt_verbs_explain(p, wc, text, sizeof text));
+}
+
+/* The receive is posted again, then its credit is given back. */
+static void take_receive(struct tt_verbs *net, struct tt_verbs_peer *p, const struct ibv_wc *wc)
+{
+	if (p && wc->status) {
+		fail(p, wc);
+	} else if (p) {
+		p->base.received++;
+		if (wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM)
+			take_immediate(p, wc);
+		else
+			take_message(p, wc);
+		p->owed++;
+	}
+	tt_verbs_receive_again(net, wc->wr_id);
+}
+
+static void end_request(struct tt_verbs_peer *p, const struct ibv_wc *wc)
+{
+	uint32_t ahead = (((uint32_t)wc->wr_id >> 1) - p->completed) & 0x7fffffff, position = p->completed + ahead;
+
+	if (wc->wr_id >> 32 != p->generation || ahead >= p->posted - p->completed)
+		return; /* of a queue pair that had this number before */
+	if (wc->status)
+		fail(p, wc);
+	if (p->failed) { /* all before it may be in doubt, too */
+		struct tt_verbs_sent *s = &p->sent[position % TT_VERBS_DEPTH];
+		p->signals -= s->signalled;
+		s->signalled = false;
+		return;
+	}
+	tt_verbs_requests_done(p, position);
+	if (p->stage == TT_VERBS_PROBE && !p->ops.broken)
+		tt_verbs_come_up(p);
+}
+
+static void take_completion(struct tt_verbs *net, const struct ibv_wc *wc)
+{
+	struct tt_verbs_peer *p = tt_verbs_find(net, wc->qp_num);
+
+	net->ops.events++;
+	if (!(wc->wr_id & 1))
+		take_receive(net, p, wc);
+	else if (p)
+		end_request(p, wc);
+	if (!p)
+		return;
+	if (p->ops.broken)
+		tt_list_append_once(&net->ops.ready, &p->ops.ready);
+	else
+		tt_verbs_want_to_send(p);
+}
+
+static void look_at_backlog(struct tt_verbs *net)
+{
+	for (unsigned i = 0; i < net->backlog_count; i++)
+		take_completion(net, &net->backlog[i]);
+	net->backlog_count = 0;
+}
+
+int tt_verbs_poll(struct tt_verbs *net)
+{
+	struct ibv_wc wc[TT_VERBS_BATCH];
+	int n;
+
+	if (net->backlog_count)
+		look_at_backlog(net);
+	while ((n = ibv_poll_cq(net->cq, TT_VERBS_BATCH, wc)) > 0) {
+		for (int i = 0; i < n; i++)
+			take_completion(net, &wc[i]);
+		tt_verbs_post_receives(net);
+		if (n < TT_VERBS_BATCH)
+			break;
+	}
+	tt_verbs_post_receives(net);
+	if (n < 0 && !net->lost)
+		net->lost = tt_fail(-EIO, "%s cannot be polled any more: %s", net->name, strerror(-n));
+	return net->lost;
+}
+
+void tt_verbs_set_aside(struct tt_verbs *net)
+{
+	int n;
+
+	do {
+		if (net->backlog_max - net->backlog_count < TT_VERBS_BATCH) {
+			unsigned max = net->backlog_max * 2 + 4 * TT_VERBS_BATCH;
+			struct ibv_wc *more = realloc(net->backlog, max * sizeof *more);
+			if (!more)
+				return;
+			net->backlog = more;
+			net->backlog_max = max;
+		}
+		n = ibv_poll_cq(net->cq, TT_VERBS_BATCH, net->backlog + net->backlog_count);
+		net->backlog_count += n > 0 ? (unsigned)n : 0;
+	} while (n == TT_VERBS_BATCH);
+}

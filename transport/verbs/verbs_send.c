@@ -1,0 +1,340 @@
+/* verbs_send.c - requests: from pending ops to a chain of work requests, and from completions back to ops
+ *
+ *     pending ops, answers, credits -> chain -> one doorbell -> sent[posted..completed) -> done()
+ */
+#include "transport/verbs/verbs_private.h"
+
+enum outcome { MORE, WHOLE, STARVED }; /* what has been chained of an op; STARVED: the arena has no room */
+
+void tt_verbs_want_to_send(struct tt_verbs_peer *p)
+{
+	if (tt_verbs_alive(p))
+		tt_list_append_once(&p->net->dirty, &p->dirty);
+}
+
+/* The arena */
+
+static int take_bounce(struct tt_verbs_peer *p)
+{
+	struct tt_verbs *net = p->net;
+
+	if (net->bounce_count)
+		return net->bounces[--net->bounce_count];
+	tt_list_append_once(&net->hungry, &p->hungry);
+	return -1;
+}
+
+static void give_bounce(struct tt_verbs *net, int bounce)
+{
+	struct tt_list *node = tt_list_pop(&net->hungry);
+
+	net->bounces[net->bounce_count++] = (uint16_t)bounce;
+	if (node)
+		tt_verbs_want_to_send(tt_container_of(node, struct tt_verbs_peer, hungry));
+}
+
+static char *bounce_at(const struct tt_verbs *net, int bounce) { return net->arena + bounce * TT_VERBS_BOUNCE; }
+
+static struct ibv_sge bounce_sge(const struct tt_verbs *net, int bounce, size_t n)
+{
+	return (struct ibv_sge){ (uintptr_t)bounce_at(net, bounce), (uint32_t)n, net->arena_mr->lkey };
+}
+
+/* Into the arena from memory that is not registered. */
+static struct ibv_sge copy_out(struct tt_verbs *net, int bounce, const char *from, size_t n)
+{
+	tt_copy_word(bounce_at(net, bounce), from, n);
+	net->copied += n;
+	return bounce_sge(net, bounce, n);
+}
+
+/* The chain */
+
+static bool has_room(const struct tt_verbs_peer *p) { return p->posted - p->completed < TT_VERBS_DEPTH; }
+
+static struct tt_verbs_sent *sent_at(struct tt_verbs_peer *p, uint32_t position)
+{
+	return &p->sent[position % TT_VERBS_DEPTH];
+}
+
+/* Adds a request without data to the chain; op: ends with it. */
+static struct ibv_send_wr *chain(struct tt_verbs_peer *p, enum ibv_wr_opcode opcode, struct tt_op *op)
+{
+	struct tt_verbs *net = p->net;
+	struct ibv_send_wr *wr = &net->chain[net->chained];
+
+	*wr = (struct ibv_send_wr){ .wr_id = (uint64_t)p->generation << 32 | (uint32_t)(p->posted << 1) | 1,
+		.next = wr + 1, .sg_list = net->sges[net->chained], .opcode = opcode };
+	*sent_at(p, p->posted) = (struct tt_verbs_sent){ .op = op, .bounce = -1 };
+	net->chained++;
+	p->posted++;
+	p->silent++;
+	return wr;
+}
+
+static void signal_request(struct tt_verbs_peer *p, struct ibv_send_wr *wr, uint32_t position)
+{
+	if (sent_at(p, position)->signalled)
+		return;
+	sent_at(p, position)->signalled = true;
+	wr->send_flags |= IBV_SEND_SIGNALED;
+	p->silent = 0;
+	p->signals++;
+}
+
+/* A failed post may have said so by *bad alone; those from there on were not posted, and never complete. */
+static void ring(struct tt_verbs_peer *p)
+{
+	struct tt_verbs *net = p->net;
+	unsigned n = net->chained;
+	struct ibv_send_wr *bad = NULL;
+
+	if (!n)
+		return;
+	net->chained = 0;
+	net->chain[n - 1].next = NULL;
+	signal_request(p, &net->chain[n - 1], p->posted - 1);
+	int err = ibv_post_send(p->qp, net->chain, &bad);
+	if (!err && !bad)
+		return;
+	for (unsigned i = bad ? (unsigned)(bad - net->chain) : 0; i < n; i++)
+		p->signals -= sent_at(p, p->posted - n + i)->signalled;
+	char why[120];
+	snprintf(why, sizeof why, "its queue pair takes no requests: %s", err ? strerror(err < 0 ? -err : err) : "no reason is given");
+	tt_verbs_lose(p, -ECONNRESET, why);
+}
+
+/* Each message, and each immediate, gives credits back and takes one. */
+static uint8_t give_credits(struct tt_verbs_peer *p)
+{
+	uint8_t n = (uint8_t)p->owed;
+
+	p->owed = 0;
+	p->credits--;
+	p->unheard = 0;
+	return n;
+}
+
+/* A message that begins with this head. */
+static struct ibv_send_wr *chain_message(struct tt_verbs_peer *p, struct tt_op *op, struct tt_verbs_head h)
+{
+	struct tt_verbs_head *at = &p->share->heads[p->posted % TT_VERBS_DEPTH];
+	struct ibv_send_wr *wr = chain(p, IBV_WR_SEND, op);
+
+	h.credits = give_credits(p);
+	*at = h;
+	wr->sg_list[0] = (struct ibv_sge){ (uintptr_t)at, sizeof *at, p->share->mr->lkey };
+	wr->num_sge = 1;
+	if (sizeof h <= p->net->inline_max)
+		wr->send_flags = IBV_SEND_INLINE;
+	return wr;
+}
+
+static void say(struct tt_verbs_peer *p, struct tt_verbs_head h) { chain_message(p, NULL, h); }
+
+/* Ops. Of the first pending one p->at bytes are chained. */
+
+static enum outcome send_part(struct tt_verbs_peer *p, struct tt_op *op)
+{
+	struct tt_verbs *net = p->net;
+	size_t n = tt_min(op->len - p->at, p->message - sizeof(struct tt_verbs_head));
+	bool last = p->at + n == op->len, small = n + sizeof(struct tt_verbs_head) <= net->inline_max;
+	const char *from = (const char *)op->local + p->at;
+	int bounce = small || op->region ? -1 : take_bounce(p);
+
+	if (!small && !op->region && bounce < 0)
+		return STARVED;
+	struct ibv_send_wr *wr = chain_message(p, last ? op : NULL,
+		(struct tt_verbs_head){ .kind = last ? TT_VERBS_MESSAGE : TT_VERBS_PART });
+	wr->num_sge = n ? 2 : 1;
+	if (!small)
+		wr->send_flags = 0;
+	if (bounce >= 0)
+		wr->sg_list[1] = copy_out(net, bounce, from, n);
+	else
+		wr->sg_list[1] = (struct ibv_sge){ (uintptr_t)from, (uint32_t)n, small ? 0 : tt_verbs_lkey(op->region) };
+	sent_at(p, p->posted - 1)->bounce = (int16_t)bounce;
+	p->at += n;
+	return last ? WHOLE : MORE;
+}
+
+static void set_place(struct ibv_send_wr *wr, const struct tt_op *op, uint64_t at)
+{
+	if (!op->len)
+		return;
+	struct tt_pack pack = tt_unpack(op->key->raw, sizeof op->key->raw);
+	wr->wr.rdma.remote_addr = tt_get64(&pack) + op->offset + at;
+	wr->wr.rdma.rkey = tt_get32(&pack);
+}
+
+/* Is the NOTIFY what comes next of this PUT? */
+static bool notifies(const struct tt_verbs_peer *p, const struct tt_op *op)
+{
+	return op->flags & TT_NOTIFY && (p->at == op->len || op->len <= tt_min(TT_VERBS_NOTIFY_MAX, p->piece));
+}
+
+static void add_notify(struct tt_verbs_peer *p, struct ibv_send_wr *wr, const struct tt_op *op)
+{
+	wr->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+	wr->imm_data = htobe32((uint32_t)give_credits(p) << 24 | op->notify);
+}
+
+/* The next piece of a PUT or GET. */
+static enum outcome move_piece(struct tt_verbs_peer *p, struct tt_op *op)
+{
+	struct tt_verbs *net = p->net;
+	bool get = op->kind == TT_GET, notify = notifies(p, op);
+	size_t n = tt_min(op->len - p->at, p->piece);
+	bool small = !get && n <= net->inline_max, bounces = !small && n && !op->region;
+	char *local = (char *)op->local + p->at;
+	int bounce = -1;
+
+	if (bounces) {
+		/* a piece is as long as a place, but a NOTIFY's bytes lie together */
+		n = tt_min(n, TT_VERBS_BOUNCE);
+		if ((bounce = take_bounce(p)) < 0)
+			return STARVED;
+	}
+	bool last = p->at + n == op->len && (notify || !(op->flags & TT_NOTIFY));
+	struct ibv_send_wr *wr = chain(p, get ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, last ? op : NULL);
+	struct tt_verbs_sent *sent = sent_at(p, p->posted - 1);
+	set_place(wr, op, p->at);
+	wr->num_sge = n > 0;
+	wr->send_flags = small ? IBV_SEND_INLINE : 0;
+	if (bounces && get)
+		wr->sg_list[0] = bounce_sge(net, bounce, n);
+	else if (bounces)
+		wr->sg_list[0] = copy_out(net, bounce, local, n);
+	else if (n)
+		wr->sg_list[0] = (struct ibv_sge){ (uintptr_t)local, (uint32_t)n, small ? 0 : tt_verbs_lkey(op->region) };
+	*sent = (struct tt_verbs_sent){ .op = sent->op, .to = get && bounces ? local : NULL, .len = (uint32_t)n,
+	                                .bounce = (int16_t)bounce };
+	p->at += n;
+	p->unheard += n;
+	if (notify)
+		add_notify(p, wr, op);
+	return last ? WHOLE : MORE;
+}
+
+static enum outcome ask(struct tt_verbs_peer *p, struct tt_op *op)
+{
+	struct tt_pack pack = tt_unpack(op->key->raw, sizeof op->key->raw);
+	uint64_t base = tt_get64(&pack);
+	uint32_t rkey = tt_get32(&pack);
+
+	say(p, (struct tt_verbs_head){ .kind = TT_VERBS_ASK, .slot = (uint8_t)tt_flight_take_slot(&p->ops, op),
+	                               .rkey = htole32(rkey), .addr = htole64(base + op->offset),
+	                               .word = htole64(op->operand) });
+	return WHOLE;
+}
+
+static bool can_go_on(const struct tt_verbs_peer *p, const struct tt_op *op)
+{
+	bool takes_receive = op->kind == TT_SEND || op->kind == TT_ADD || notifies(p, op);
+
+	return p->unheard < TT_VERBS_PIECE && (!takes_receive || p->credits > 1) &&
+	       (op->kind != TT_ADD || p->ops.free_count);
+}
+
+static bool chain_op(struct tt_verbs_peer *p, struct tt_op *op)
+{
+	enum outcome o = op->kind == TT_SEND ? send_part(p, op) : op->kind == TT_ADD ? ask(p, op) : move_piece(p, op);
+
+	if (o == WHOLE) {
+		p->at = 0;
+		tt_queue_pop(&p->ops.pending);
+		tt_flight_begin(&p->ops, op);
+	}
+	return o != STARVED;
+}
+
+static bool chain_next(struct tt_verbs_peer *p)
+{
+	struct tt_op *op = p->ops.pending.head;
+
+	if (p->answer_count && p->credits > 1) {
+		say(p, p->answers[p->answer_at++ % TT_FRAME_SLOTS]);
+		p->answer_count--;
+	} else if ((p->unheard >= TT_VERBS_PIECE && p->credits > 1) || (p->owed >= p->credit_max / 2 && p->credits)) {
+		say(p, (struct tt_verbs_head){ .kind = TT_VERBS_WORD });
+	} else if (!op || !can_go_on(p, op) || !chain_op(p, op)) {
+		return false;
+	}
+	return true;
+}
+
+void tt_verbs_push(struct tt_verbs_peer *p)
+{
+	struct tt_verbs *net = p->net;
+
+	tt_list_remove(&p->dirty);
+	while (tt_verbs_alive(p) && has_room(p) && chain_next(p))
+		if (p->silent >= TT_VERBS_SILENT)
+			signal_request(p, &net->chain[net->chained - 1], p->posted - 1);
+	ring(p);
+}
+
+void tt_verbs_push_all(struct tt_verbs *net)
+{
+	for (struct tt_list *node; (node = tt_list_pop(&net->dirty));)
+		tt_verbs_push(tt_container_of(node, struct tt_verbs_peer, dirty));
+}
+
+void tt_verbs_probe(struct tt_verbs_peer *p)
+{
+	say(p, (struct tt_verbs_head){ .kind = TT_VERBS_WORD });
+	ring(p);
+}
+
+void tt_verbs_post(struct tt_peer *base, struct tt_op *op)
+{
+	struct tt_verbs_peer *p = tt_container_of(base, struct tt_verbs_peer, base);
+
+	tt_flight_post(&p->ops, p->stage == TT_VERBS_UP, op);
+	if (p->net->inside)
+		tt_verbs_want_to_send(p);
+	else
+		tt_verbs_push(p);
+}
+
+void tt_verbs_owe_answer(struct tt_verbs_peer *p, const struct tt_verbs_head *answer)
+{
+	p->answers[(p->answer_at + p->answer_count++) % TT_FRAME_SLOTS] = *answer;
+}
+
+/* What comes back */
+
+static void retire(struct tt_verbs_peer *p, struct tt_verbs_sent *s)
+{
+	struct tt_op *op = s->op;
+
+	if (s->bounce >= 0) {
+		if (s->to) {
+			tt_copy_word(s->to, bounce_at(p->net, s->bounce), s->len);
+			p->net->copied += s->len;
+		}
+		give_bounce(p->net, s->bounce);
+	}
+	if (op && op->kind != TT_ADD) {
+		tt_flight_end(&p->ops, op);
+		tt_flight_finish(&p->ops, op, 0);
+	}
+}
+
+/* Done() may post, so that requests are added meanwhile. */
+void tt_verbs_requests_done(struct tt_verbs_peer *p, uint32_t position)
+{
+	while (p->completed != position + 1) {
+		struct tt_verbs_sent s = *sent_at(p, p->completed++);
+		p->signals -= s.signalled;
+		retire(p, &s);
+	}
+}
+
+void tt_verbs_forget_requests(struct tt_verbs_peer *p)
+{
+	for (; p->completed != p->posted; p->completed++)
+		if (sent_at(p, p->completed)->bounce >= 0)
+			give_bounce(p->net, sent_at(p, p->completed)->bounce);
+	p->signals = 0;
+}
