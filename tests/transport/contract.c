@@ -3181,7 +3181,8 @@ static void run_body(int rank, void *arg)
 /* true: it passed. */
 static bool run_once(const struct wire *w, const struct test *test, uint64_t seed, const char *listen)
 {
-	struct bench bench = { .wire = w, .t = w->t, .seed = seed, .listen = listen, .timeout_ms = 5000,
+	struct bench bench = { .wire = w, .t = w->t, .seed = seed, .listen = listen,
+	                       .timeout_ms = is_verbs(w->t) ? 2000 : 5000,
 	                       .job = { 1, 1, 1 }, .files = w->t == &tt_shm && seed % 2,
 	                       .strict = seed / 2 % 2 || is_verbs(w->t) };
 	struct bench *s = &bench;

@@ -125,6 +125,50 @@ static int store_begin(struct tt_peer *p, const struct tt_key *key) { return (vo
 static void store_end(struct tt_peer *p) { (void)p; }
 static int notify(struct tt_peer *p, uint32_t value) { return (void)p, (void)value, 0; }
 
+/* What takes too long */
+
+/* The adapter retries some seconds at most, then its request fails. But one may lose count. */
+static void review(struct tt_verbs_peer *p, uint64_t now)
+{
+	if (!p->signals || !tt_verbs_alive(p)) {
+		p->since = 0;
+	} else if (!p->since || p->seen != p->completed) {
+		p->seen = p->completed;
+		p->since = now;
+	} else if (now - p->since >= p->net->door.timeout) {
+		tt_verbs_lose(p, -ECONNRESET, "its adapter acknowledges nothing, and this one does not give up");
+	}
+}
+
+static void review_all(struct tt_verbs *net, uint64_t now)
+{
+	if (now - net->reviewed < net->door.timeout / 16)
+		return;
+	net->reviewed = now;
+	tt_each_of(struct tt_verbs_peer, all, p, &net->peers)
+		review(p, now);
+}
+
+/* A queue pair gives everything back, or its adapter is broken: then its end alone makes sure. */
+static void expire(struct tt_verbs *net)
+{
+	uint64_t now = tt_now();
+	char why[100];
+
+	tt_each_of(struct tt_verbs_peer, waits, p, &net->joining)
+		if (now >= p->deadline) {
+			snprintf(why, sizeof why, "the adapters have not agreed within %u ms", net->door.timeout_ms);
+			tt_verbs_lose(p, -ETIMEDOUT, why);
+		}
+	tt_each_of(struct tt_verbs_peer, waits, p, &net->dying)
+		if (now >= p->deadline && p->signals) {
+			tt_log(TT_WARN, "%s has not given back %u requests for %s", net->name, p->signals, p->base.addr);
+			p->signals = 0;
+			tt_list_append_once(&net->ops.ready, &p->ops.ready);
+		}
+	review_all(net, now);
+}
+
 /* Progress */
 
 static void hear_wakes(struct tt_verbs *net)
@@ -162,7 +206,7 @@ static int poll_events(struct tt_verbs *net)
 		tt_door_accept(&net->door);
 	if (tt_door_waits(&net->door))
 		tt_door_expire(&net->door);
-	tt_verbs_expire(net);
+	expire(net);
 	return 0;
 }
 

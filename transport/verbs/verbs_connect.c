@@ -260,22 +260,3 @@ void tt_verbs_hear(struct tt_verbs_peer *p)
 			take_word(p);
 	}
 }
-
-/* A queue pair gives everything back, or its adapter is broken. Without the rest the end is the queue pair's. */
-void tt_verbs_expire(struct tt_verbs *net)
-{
-	uint64_t now = tt_now();
-	char why[100];
-
-	tt_each_of(struct tt_verbs_peer, waits, p, &net->joining)
-		if (now >= p->deadline) {
-			snprintf(why, sizeof why, "the adapters have not agreed within %u ms", net->door.timeout_ms);
-			tt_verbs_lose(p, -ETIMEDOUT, why);
-		}
-	tt_each_of(struct tt_verbs_peer, waits, p, &net->dying)
-		if (now >= p->deadline && p->signals) {
-			tt_log(TT_WARN, "%s has not given back %u requests for %s", net->name, p->signals, p->base.addr);
-			p->signals = 0;
-			tt_list_append_once(&net->ops.ready, &p->ops.ready);
-		}
-}

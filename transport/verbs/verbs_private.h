@@ -125,6 +125,7 @@ struct tt_verbs {
 	bool inside;                /* progress() or disconnect() is on the stack: post() only queues */
 	bool asleep;                /* arm() has been called since the sockets were looked at */
 	unsigned turns;             /* calls of progress() */
+	uint64_t reviewed;          /* when it was last looked for peers that do not acknowledge */
 	uint64_t copied;
 };
 
@@ -168,6 +169,8 @@ struct tt_verbs_peer {
 	struct tt_verbs_sent sent[TT_VERBS_DEPTH];
 	uint32_t posted, completed;
 	bool failed;                /* a request or a receive has come back with an error */
+	uint32_t seen;              /* `completed` when it was last looked at, */
+	uint64_t since;             /* and since when it is that; 0: nothing is awaited */
 	unsigned silent, signals;   /* requests since the last that asked for a completion; completions to come */
 	uint64_t at;                /* bytes of the first pending op that are posted */
 	uint64_t unheard;           /* bytes since the last message */
@@ -204,7 +207,6 @@ int tt_verbs_choose_gid(struct tt_verbs *);       /* anew: indices move */
 extern const struct tt_door_calls tt_verbs_door;
 int tt_verbs_connect(struct tt_net *, const char *addr, struct tt_peer **);
 void tt_verbs_hear(struct tt_verbs_peer *);      /* its socket has an event; the peer may be gone afterwards */
-void tt_verbs_expire(struct tt_verbs *);         /* ends what takes too long: joining, and dying */
 void tt_verbs_come_up(struct tt_verbs_peer *);
 
 /* verbs_queue.c */
