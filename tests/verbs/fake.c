@@ -409,7 +409,8 @@ static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t len, int acce
 	all->mr_of[0] = NULL;
 	uint32_t low = (uint32_t)fake_below(256), key = all->mr_count << 8;
 	m = fake_make(sizeof *m);
-	m->base = (struct ibv_mr){ pd->context, pd, addr, len, all->mr_count, key | low, key | (low ^ (1 + low / 2)) };
+	m->is = (struct ibv_mr){ pd->context, pd, addr, len, all->mr_count, key | low, key | (low ^ (1 + low / 2)) };
+	m->base = m->is;
 	m->access = access;
 	all->mr_of[all->mr_count++] = m;
 	tt_container_of(pd, struct fake_pd, base)->users++;
@@ -421,7 +422,7 @@ static int dereg_mr(struct ibv_mr *m)
 	int err = fake_enter(FAKE_dereg_mr, NULL);
 
 	if (!err) {
-		all->mr_of[m->handle] = NULL;
+		all->mr_of[m->handle] = NULL; /* keys are not used again */
 		tt_container_of(m->pd, struct fake_pd, base)->users--;
 		fake_drop(tt_container_of(m, struct fake_mr, base));
 	}
@@ -431,10 +432,10 @@ static int dereg_mr(struct ibv_mr *m)
 bool fake_may(const struct ibv_pd *pd, uint32_t key, bool remote, uint64_t addr, uint64_t len, int access)
 {
 	const struct fake_mr *m = key >> 8 && key >> 8 < all->mr_count ? all->mr_of[key >> 8] : NULL;
-	uint64_t start = m ? (uintptr_t)m->base.addr : 0;
+	uint64_t start = m ? (uintptr_t)m->is.addr : 0;
 
-	return m && m->base.pd == pd && key == (remote ? m->base.rkey : m->base.lkey) && addr >= start &&
-	       addr - start <= m->base.length && len <= m->base.length - (addr - start) &&
+	return m && m->is.pd == pd && key == (remote ? m->is.rkey : m->is.lkey) && addr >= start &&
+	       addr - start <= m->is.length && len <= m->is.length - (addr - start) &&
 	       (m->access & access) == access;
 }
 

@@ -42,7 +42,7 @@ struct fake_adapter { /* a device that is plugged in */
 };
 
 struct fake_pd { struct ibv_pd base; int users; };
-struct fake_mr { struct ibv_mr base; int access; };
+struct fake_mr { struct ibv_mr base, is; int access; }; /* is: what the adapter knows, whatever the caller changes */
 struct fake_channel { struct ibv_comp_channel base; struct tt_list events; };
 
 struct fake_event { struct tt_list node; struct ibv_async_event event; };

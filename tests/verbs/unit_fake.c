@@ -166,7 +166,7 @@ static int post_receive(struct end *e, uint32_t len)
 /* true: there was a completion. Some polls in vain let all that can happen, happen. */
 static bool wait_for(struct end *e, struct ibv_wc *wc)
 {
-	for (int i = 0; i < 2000; i++)
+	for (int i = 0; i < 300; i++)
 		if (ibv_poll_cq(e->cq, 1, wc) == 1)
 			return true;
 	return false;
