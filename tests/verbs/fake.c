@@ -394,8 +394,9 @@ static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t len, int acce
 	            IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_RELAXED_ORDERING;
 	struct fake_mr *m;
 
+	bool is_written = access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
 	if (!err && (!len || access & ~known || (uintptr_t)addr + len < (uintptr_t)addr ||
-	             (access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) && !(access & IBV_ACCESS_LOCAL_WRITE))))
+	             (is_written && !(access & IBV_ACCESS_LOCAL_WRITE))))
 		err = EINVAL;
 	if (!err && !addr)
 		err = EFAULT;
@@ -469,7 +470,8 @@ static int destroy_comp_channel(struct ibv_comp_channel *base)
 	return fake_leave(err);
 }
 
-static struct ibv_cq *create_cq(struct ibv_context *c, int cqe, void *user, struct ibv_comp_channel *channel, int vector)
+static struct ibv_cq *create_cq(struct ibv_context *c, int cqe, void *user, struct ibv_comp_channel *channel,
+                                int vector)
 {
 	int err = fake_enter(FAKE_create_cq, context_of(c));
 	struct fake_cq *cq;

@@ -304,7 +304,7 @@ static bool is_any(const struct sockaddr *a)
 	static const struct sockaddr_in any4 = { .sin_family = AF_INET };
 	static const struct sockaddr_in6 any6 = { .sin6_family = AF_INET6 };
 
-	return is_same_host(a, a->sa_family == AF_INET ? (const struct sockaddr *)&any4 : (const struct sockaddr *)&any6);
+	return is_same_host(a, (const struct sockaddr *)&any4) || is_same_host(a, (const struct sockaddr *)&any6);
 }
 
 static in_port_t *port_of(struct sockaddr *a)
@@ -348,8 +348,9 @@ static bool is_taken(const struct fake_id *mine, const struct sockaddr *a)
 {
 	tt_each_of(struct fake_id, node, id, &all->ids) {
 		struct sockaddr *b = source_of(id);
-		if (id != mine && id->state == FAKE_LISTENING && b->sa_family == a->sa_family &&
-		    *port_of(b) == *port_of((struct sockaddr *)(uintptr_t)a) && (is_any(a) || is_any(b) || is_same_host(a, b)))
+		bool listens = id != mine && id->state == FAKE_LISTENING && b->sa_family == a->sa_family;
+		if (listens && *port_of(b) == *port_of((struct sockaddr *)(uintptr_t)a) &&
+		    (is_any(a) || is_any(b) || is_same_host(a, b)))
 			return true;
 	}
 	return false;
@@ -715,7 +716,9 @@ static int fill_state(const struct fake_id *id, struct ibv_qp_attr *a, int *mask
 	if (a->qp_state == IBV_QPS_INIT || (is_iwarp(id) && a->qp_state == IBV_QPS_RTR)) {
 		a->port_num = id->base.port_num;
 		a->pkey_index = 0;
-		a->qp_access_flags = IBV_ACCESS_REMOTE_WRITE | (id->resources || is_iwarp(id) ? IBV_ACCESS_REMOTE_READ : 0);
+		a->qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
+		if (id->resources || is_iwarp(id))
+			a->qp_access_flags |= IBV_ACCESS_REMOTE_READ;
 		*mask = IBV_QP_STATE | IBV_QP_ACCESS_FLAGS | (is_iwarp(id) ? 0 : IBV_QP_PKEY_INDEX | IBV_QP_PORT);
 		return 0;
 	}

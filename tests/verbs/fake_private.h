@@ -120,7 +120,7 @@ struct fake_id {
 	enum fake_cm_state state;
 	uint32_t qp_num, psn;
 	uint8_t resources, depth, retry, rnr;
-	uint8_t wanted_timeout, timeout; /* the first one becomes the second when the route is asked for, or at accept */
+	uint8_t wanted_timeout, timeout; /* the first becomes the second when the route is asked for, or at accept */
 	unsigned unacked;
 };
 

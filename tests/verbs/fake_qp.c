@@ -404,7 +404,8 @@ int fake_post_recv(struct ibv_qp *base, struct ibv_recv_wr *wr, struct ibv_recv_
 		err = EINVAL;
 	for (; wr; wr = wr->next) {
 		if (!err)
-			err = enqueue_receive(&q->receives, &q->waiting, q->cap.max_recv_wr, (int)q->cap.max_recv_sge, wr);
+			err = enqueue_receive(&q->receives, &q->waiting, q->cap.max_recv_wr,
+			                      (int)q->cap.max_recv_sge, wr);
 		if (err) {
 			*bad = wr;
 			return fake_leave(err);

@@ -122,8 +122,8 @@ static void flush_receives(struct fake_qp *q)
 	while ((node = tt_list_pop(&q->receives))) {
 		struct fake_receive *e = tt_container_of(node, struct fake_receive, node);
 		q->waiting--;
-		fake_complete(q, q->base.recv_cq, &(struct ibv_wc){ .wr_id = e->wr_id, .status = IBV_WC_WR_FLUSH_ERR }, 0,
-		              false);
+		fake_complete(q, q->base.recv_cq,
+		              &(struct ibv_wc){ .wr_id = e->wr_id, .status = IBV_WC_WR_FLUSH_ERR }, 0, false);
 		free(e);
 	}
 }
@@ -265,7 +265,8 @@ static enum reach reach(struct fake_qp *q, struct fake_qp **out)
 
 	if (is_iwarp(q))
 		return reach_iwarp(q, out);
-	if (is_cut(q) || !other || other->context->killed || other->context->adapter->removed || other->state == IBV_QPS_ERR)
+	if (is_cut(q) || !other || other->context->killed || other->context->adapter->removed ||
+	    other->state == IBV_QPS_ERR)
 		return LOST;
 	if (!is_up(other)) {
 		uint64_t patience = (4096ull << q->attr.timeout) * (q->attr.retry_cnt + 1ull);
