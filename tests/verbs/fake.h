@@ -9,6 +9,8 @@
  * - Memory that is not registered, in another protection domain or without the right: LOC_PROT_ERR for the own,
  *   REM_ACCESS_ERR for the other side's. lkey and rkey differ. A queue pair without the right: REM_INV_REQ_ERR. The
  *   target's queue pair is dead, too, and hears nothing of it; an asynchronous event may come.
+ * - What was received before modify_qp() to ERR can be polled when it returns; what is flushed comes late as ever.
+ *   destroy_qp() may drop what nobody has polled.
  * - A message without a receive waits (rnr_retry 7), or ends in RNR_RETRY_EXC_ERR; on iWARP it ends the connection.
  * - modify_qp wants the attributes, the order and the limits of the specification. Two queue pairs that do not name
  *   each other, in number, GID, LID, GID type, partition or PSN, reach nobody: RETRY_EXC_ERR, after (retry_cnt + 1)

@@ -186,6 +186,7 @@ bool fake_step(void); /* one thing happens, somewhere; false: nothing can */
 int fake_poll_cq(struct ibv_cq *, int n, struct ibv_wc *);
 int fake_req_notify_cq(struct ibv_cq *, int solicited);
 void fake_complete(struct fake_qp *, struct ibv_cq *, const struct ibv_wc *, uint32_t frees, bool solicited);
+void fake_reveal(struct fake_cq *, int more); /* so many more, at least 1, can be polled from now on */
 void fake_flush(struct fake_qp *, bool receives); /* the queue pair is in error */
 void fake_forget_requests(struct fake_qp *);
 void fake_take_over(struct fake_request *);

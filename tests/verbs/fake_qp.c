@@ -276,6 +276,9 @@ int fake_modify_qp(struct ibv_qp *base, struct ibv_qp_attr *a, int mask)
 	take_attributes(&q->attr, a, mask);
 	base->state = to;
 	if (to == IBV_QPS_ERR) {
+		struct fake_cq *cq = cq_of(base->recv_cq);
+		if (cq->seen < cq->count) /* or what it has taken of a shared queue of receives would never be found */
+			fake_reveal(cq, cq->count - cq->seen);
 		fake_flush(q, true);
 		fake_end_connection(q);
 		return fake_leave(0);

@@ -99,10 +99,8 @@ static void ring_channel(struct fake_cq *cq)
 	fake_ring(cq->base.channel->fd);
 }
 
-/* Some completions can be polled from now on. */
-static void reveal(struct fake_cq *cq)
+void fake_reveal(struct fake_cq *cq, int more)
 {
-	int more = 1 + (int)fake_below((uint64_t)(cq->count - cq->seen));
 	bool wakes = cq->armed == FAKE_ARMED;
 
 	for (; more; more--, cq->seen++)
@@ -545,7 +543,7 @@ static bool reveal_some(uint64_t *skip)
 	tt_each_of(struct fake_cq, fresh, cq, &all->fresh) {
 		if (*skip && (*skip)--)
 			continue;
-		reveal(cq);
+		fake_reveal(cq, 1 + (int)fake_below((uint64_t)(cq->count - cq->seen)));
 		return true;
 	}
 	return false;
