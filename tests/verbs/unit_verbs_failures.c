@@ -1,0 +1,681 @@
+/* unit_verbs_failures.c - every row of the failure table, over adapters that are not there: what each error of an
+ * adapter does to a net, to its peers and to the other peers, and what the user reads.
+ *
+ * Three nets: a and b fail, a and c stay connected. */
+#include "base/base.h"
+#include "tests/harness/cunit_main.h"
+#include "tests/verbs/fake.h"
+#include "transport/transport.h"
+#include "transport/verbs/verbs.h"
+#include <fcntl.h>
+#include <stdlib.h>
+
+enum { NETS = 3, SIZE = 64 << 10, SEEDS = 5 };
+#define PATIENCE (20000 * TT_MS)
+
+/* ---- three nets ---- */
+
+struct net {
+	struct tt_net *net;
+	struct tt_peer *peer[NETS]; /* by the other's index */
+	int ups, downs, messages, err;
+	bool lost;
+	char why[512];              /* the sentence of the last down(), or of progress() */
+	char *memory;
+	struct tt_pin *pin;
+	struct tt_region *region;
+};
+
+struct op {
+	struct tt_op op;
+	int dones;
+	char text[8];
+};
+
+static struct net nets[NETS];
+static const char *devices[NETS] = { "fake_roce0", "fake_roce0", "fake_roce0" };
+
+static struct net *owner(const struct tt_peer *p) { return p->net->user; }
+static void note(char why[512]) { snprintf(why, 512, "%s", tt_why()); }
+
+/* A hello has the index of the net that connects. */
+static void up(struct tt_peer *p)
+{
+	owner(p)->ups++;
+	if (!p->user)
+		p->user = &nets[0]; /* a is the one that connects */
+	owner(p)->peer[(struct net *)p->user - nets] = p;
+}
+
+static void message(struct tt_peer *p, const void *bytes, size_t len) { (void)bytes, (void)len, owner(p)->messages++; }
+static void notify(struct tt_peer *p, uint32_t value) { (void)value, owner(p)->messages++; }
+
+static void down(struct tt_peer *p, int err)
+{
+	owner(p)->downs++;
+	owner(p)->err = err;
+	note(owner(p)->why);
+}
+
+static const struct tt_events events = { .up = up, .message = message, .notify = notify, .down = down };
+
+static int open_one(int i)
+{
+	struct tt_net_config c = { .events = &events, .device = devices[i], .listen = "127.0.0.1:0", .listen_fd = -1,
+		                   .job = 5, .epoch = 1, .timeout_ms = 3000, .user = &nets[i],
+		                   .secret = "a secret", .secret_len = 8 };
+	struct net *n = &nets[i];
+	int err;
+
+#ifndef HAVE_LIBSODIUM
+	c.secret = NULL, c.secret_len = 0;
+#endif
+	memset(n, 0, sizeof *n);
+	err = tt_verbs.open(&c, &n->net);
+	if (err) {
+		note(n->why);
+		n->net = NULL;
+		return err;
+	}
+	struct tt_mem mem = { .base = n->memory = aligned_alloc(4096, SIZE), .len = SIZE, .gpu = -1, .fd = -1 };
+	memset(n->memory, 'a' + i, SIZE);
+	err = tt_verbs.pin(n->net, &mem, 1, &n->pin);
+	return err ? err : tt_verbs.reg(n->net, &mem, 1, n->pin, &n->region);
+}
+
+static void turn(void)
+{
+	for (int i = 0; i < NETS; i++)
+		if (nets[i].net && !nets[i].lost && tt_verbs.progress(nets[i].net) < 0) {
+			nets[i].lost = true;
+			note(nets[i].why);
+		}
+}
+
+/* Turns until all is well, or it takes too long. */
+#define UNTIL(condition) \
+	do { \
+		uint64_t end_ = tt_now() + PATIENCE; \
+		while (!(condition) && tt_now() < end_) \
+			turn(); \
+		if (!(condition)) \
+			printf("%s: waits in vain for %s\n", row_name, #condition); \
+		CU_ASSERT(condition); \
+	} while (0)
+
+static const char *row_name = "";
+
+static void settle(void)
+{
+	for (int i = 0; i < 300; i++)
+		turn();
+}
+
+static void connect_to(int i)
+{
+	CU_ASSERT_FATAL(tt_verbs.connect(nets[0].net, nets[i].net->addr, &nets[0].peer[i]) == 0);
+	nets[0].peer[i]->user = &nets[i];
+}
+
+static void open_nets(uint64_t seed)
+{
+	fake_seed(seed);
+	for (int i = 0; i < NETS; i++)
+		CU_ASSERT_FATAL(open_one(i) == 0);
+	connect_to(1);
+	connect_to(2);
+	UNTIL(nets[0].ups == 2 && nets[1].ups == 1 && nets[2].ups == 1);
+	settle();
+}
+
+static void close_one(struct net *n)
+{
+	if (!n->net)
+		return;
+	for (int i = 0; i < NETS; i++)
+		if (n->peer[i])
+			tt_verbs.disconnect(n->peer[i]);
+	if (n->region)
+		tt_verbs.dereg(n->region);
+	if (n->pin)
+		tt_verbs.unpin(n->pin);
+	tt_verbs.close(n->net);
+	free(n->memory);
+}
+
+static void close_nets(void)
+{
+	for (int i = 0; i < NETS; i++)
+		close_one(&nets[i]);
+	memset(nets, 0, sizeof nets);
+	CU_ASSERT_EQUAL(fake_left(), 0);
+}
+
+/* ---- ops ---- */
+
+static void done(struct tt_op *op) { tt_container_of(op, struct op, op)->dones++; }
+
+static void send_to(int from, int to, struct op *o)
+{
+	*o = (struct op){ .op = { .kind = TT_SEND, .local = o->text, .len = sizeof o->text, .done = done }, .text = "hello" };
+	tt_verbs.post(nets[from].peer[to], &o->op);
+}
+
+static void put_to(int from, int to, struct op *o)
+{
+	*o = (struct op){ .op = { .kind = TT_PUT, .region = nets[from].region, .local = nets[from].memory, .len = SIZE,
+		                  .key = &nets[to].region->key, .done = done } };
+	tt_verbs.post(nets[from].peer[to], &o->op);
+}
+
+/* a and c go on, whatever happened between a and b. */
+static void check_others(void)
+{
+	struct op there, back;
+	int before[] = { nets[2].messages, nets[0].messages };
+
+	CU_ASSERT_EQUAL(nets[2].downs, 0);
+	send_to(0, 2, &there);
+	send_to(2, 0, &back);
+	UNTIL(there.dones && back.dones && nets[2].messages > before[0] && nets[0].messages > before[1]);
+	CU_ASSERT(there.op.err == 0 && back.op.err == 0);
+}
+
+/* a and b have lost each other, once. Each op has ended, once. */
+static void check_ended(struct op *ops, int n)
+{
+	UNTIL(nets[0].downs == 1 && nets[1].downs == 1);
+	settle();
+	CU_ASSERT(nets[0].downs == 1 && nets[1].downs == 1);
+	CU_ASSERT(nets[0].err == -ECONNRESET && nets[1].err == -ECONNRESET);
+	for (int i = 0; i < n; i++)
+		CU_ASSERT(ops[i].dones == 1 && ops[i].op.err == -ECONNRESET);
+}
+
+static bool says(const char *why, const char *words)
+{
+	bool good = strstr(why, words) != NULL;
+
+	if (!good)
+		printf("%s: \"%s\" does not say \"%s\"\n", row_name, why, words);
+	return good;
+}
+
+/* ---- completions ---- */
+
+static const struct { enum ibv_wc_status status; const char *words; } completions[] = {
+	{ IBV_WC_LOC_LEN_ERR, "longer than its receive" },
+	{ IBV_WC_LOC_QP_OP_ERR, "does not accept a request" },
+	{ IBV_WC_LOC_EEC_OP_ERR, "driver" },
+	{ IBV_WC_LOC_PROT_ERR, "not registered" },
+	{ IBV_WC_WR_FLUSH_ERR, "in error before" },
+	{ IBV_WC_MW_BIND_ERR, "driver" },
+	{ IBV_WC_BAD_RESP_ERR, "firmware" },
+	{ IBV_WC_LOC_ACCESS_ERR, "driver" },
+	{ IBV_WC_REM_INV_REQ_ERR, "MTU" },
+	{ IBV_WC_REM_ACCESS_ERR, "not registered" },
+	{ IBV_WC_REM_OP_ERR, "kernel's log" },
+	{ IBV_WC_RETRY_EXC_ERR, "PFC" },
+	{ IBV_WC_RNR_RETRY_EXC_ERR, "no receive" },
+	{ IBV_WC_LOC_RDD_VIOL_ERR, "driver" },
+	{ IBV_WC_REM_INV_RD_REQ_ERR, "driver" },
+	{ IBV_WC_REM_ABORT_ERR, "gave up" },
+	{ IBV_WC_INV_EECN_ERR, "driver" },
+	{ IBV_WC_INV_EEC_STATE_ERR, "driver" },
+	{ IBV_WC_FATAL_ERR, "kernel's log" },
+	{ IBV_WC_RESP_TIMEOUT_ERR, "in time" },
+	{ IBV_WC_GENERAL_ERR, "kernel's log" },
+	{ IBV_WC_TM_ERR, "driver" },
+	{ IBV_WC_TM_RNDV_INCOMPLETE, "driver" },
+	{ (enum ibv_wc_status)77, "does not know" }, /* a later library's */
+};
+
+static void fail_request(size_t i, uint64_t seed)
+{
+	struct op ops[3];
+
+	open_nets(seed);
+	fake_fail_send(2, completions[i].status, 0x8a);
+	put_to(0, 1, &ops[0]);
+	send_to(0, 1, &ops[1]);
+	send_to(0, 1, &ops[2]);
+	UNTIL(nets[0].downs == 1 && nets[1].downs == 1);
+	CU_ASSERT(ops[0].dones == 1 && ops[1].dones == 1 && ops[2].dones == 1); /* the first one may have succeeded */
+	CU_ASSERT(!ops[0].op.err || ops[0].op.err == -ECONNRESET);
+	check_ended(ops + 1, 2);
+	CU_ASSERT(says(nets[0].why, completions[i].words) && says(nets[0].why, "0x8a") && says(nets[0].why, "fake_roce0"));
+	CU_ASSERT(says(nets[0].why, tt_fake_verbs.wc_status_str(completions[i].status)));
+	check_others();
+	close_nets();
+}
+
+static void fail_receive(size_t i, uint64_t seed)
+{
+	struct op ops[1];
+
+	open_nets(seed);
+	fake_fail_receive(1, completions[i].status, 0x8b);
+	send_to(0, 1, &ops[0]);
+	check_ended(ops, 1);
+	if (seed == 0) /* otherwise the other side may have told of it first */
+		CU_ASSERT(strlen(nets[1].why) > 0);
+	check_others();
+	close_nets();
+}
+
+static void test_completions(void)
+{
+	for (size_t i = 0; i < TT_COUNT(completions); i++)
+		for (uint64_t seed = 0; seed < SEEDS; seed++) {
+			row_name = completions[i].words;
+			fail_request(i, seed);
+			fail_receive(i, seed);
+		}
+}
+
+/* ---- asynchronous events ---- */
+
+enum fate { NOTHING, PEER, NET };
+
+static const struct { enum ibv_event_type type; enum fate fate; const char *words; } asyncs[] = {
+	{ IBV_EVENT_CQ_ERR, NET, "completion queue" },
+	{ IBV_EVENT_QP_FATAL, PEER, "queue pair" },
+	{ IBV_EVENT_QP_REQ_ERR, PEER, "request" },
+	{ IBV_EVENT_QP_ACCESS_ERR, PEER, "not registered" },
+	{ IBV_EVENT_COMM_EST, NOTHING, NULL },
+	{ IBV_EVENT_SQ_DRAINED, NOTHING, NULL },
+	{ IBV_EVENT_PATH_MIG, NOTHING, NULL },
+	{ IBV_EVENT_PATH_MIG_ERR, NOTHING, NULL },
+	{ IBV_EVENT_DEVICE_FATAL, NET, "adapter failed" },
+	{ IBV_EVENT_PORT_ACTIVE, NOTHING, NULL },
+	{ IBV_EVENT_PORT_ERR, NOTHING, NULL },
+	{ IBV_EVENT_LID_CHANGE, NOTHING, NULL },
+	{ IBV_EVENT_PKEY_CHANGE, NOTHING, NULL },
+	{ IBV_EVENT_SM_CHANGE, NOTHING, NULL },
+	{ IBV_EVENT_SRQ_ERR, NET, "receives" },
+	{ IBV_EVENT_SRQ_LIMIT_REACHED, NOTHING, NULL },
+	{ IBV_EVENT_QP_LAST_WQE_REACHED, NOTHING, NULL },
+	{ IBV_EVENT_CLIENT_REREGISTER, NOTHING, NULL },
+	{ IBV_EVENT_GID_CHANGE, NOTHING, NULL },
+	{ IBV_EVENT_WQ_FATAL, NET, "work queue" },
+	{ (enum ibv_event_type)77, NOTHING, NULL },
+};
+
+static struct ibv_qp *qp_of(const struct ibv_context *c)
+{
+	struct ibv_qp *q = NULL;
+
+	for (int i = 0; (q = fake_qp(i)) && q->context != c; i++)
+		;
+	return q;
+}
+
+static void *element_of(struct ibv_context *b, enum ibv_event_type type)
+{
+	struct ibv_qp *q = qp_of(b);
+
+	switch (type) {
+	case IBV_EVENT_CQ_ERR: return q->recv_cq;
+	case IBV_EVENT_SRQ_ERR:
+	case IBV_EVENT_SRQ_LIMIT_REACHED: return q->srq;
+	case IBV_EVENT_QP_FATAL:
+	case IBV_EVENT_QP_REQ_ERR:
+	case IBV_EVENT_QP_ACCESS_ERR:
+	case IBV_EVENT_COMM_EST:
+	case IBV_EVENT_SQ_DRAINED:
+	case IBV_EVENT_PATH_MIG:
+	case IBV_EVENT_PATH_MIG_ERR:
+	case IBV_EVENT_QP_LAST_WQE_REACHED: return q;
+	default: return NULL;
+	}
+}
+
+/* b hears of it. The nets were opened in their order. */
+static void raise_async(size_t i, uint64_t seed, int port)
+{
+	struct op op;
+
+	open_nets(seed);
+	struct ibv_context *b = fake_context(1);
+	uint64_t before = fake_calls("ack_async_event");
+	fake_raise(b, asyncs[i].type, element_of(b, asyncs[i].type), port);
+	UNTIL(fake_calls("ack_async_event") > before);
+	settle();
+	if (asyncs[i].fate == NOTHING || port == 2) {
+		CU_ASSERT(!nets[0].downs && !nets[1].downs && !nets[1].lost);
+		send_to(1, 0, &op);
+		UNTIL(op.dones);
+		CU_ASSERT_EQUAL(op.op.err, 0);
+	} else {
+		UNTIL(nets[0].downs == 1 && nets[1].downs + nets[1].lost >= 1);
+		CU_ASSERT(nets[1].lost == (asyncs[i].fate == NET));
+		CU_ASSERT(says(nets[1].why, asyncs[i].words));
+	}
+	check_others();
+	close_nets();
+}
+
+static bool is_of_port(enum ibv_event_type type)
+{
+	return (type >= IBV_EVENT_PORT_ACTIVE && type <= IBV_EVENT_SM_CHANGE) || type == IBV_EVENT_CLIENT_REREGISTER ||
+	       type == IBV_EVENT_GID_CHANGE;
+}
+
+static void test_asyncs(void)
+{
+	for (size_t i = 0; i < TT_COUNT(asyncs); i++)
+		for (uint64_t seed = 0; seed < SEEDS; seed++) {
+			row_name = asyncs[i].words ? asyncs[i].words : "an asynchronous event";
+			raise_async(i, seed, 1);
+			if (is_of_port(asyncs[i].type))
+				raise_async(i, seed, 2);
+		}
+}
+
+/* ---- what happens to links, processes and devices ---- */
+
+static void cut(void) { fake_lose("fake_ib0", 1, FAKE_FOREVER); }
+static void stop_port(void) { fake_port_state("fake_ib0", 1, IBV_PORT_DOWN); }
+static void kill_b(void) { fake_kill(fake_context(1)); }
+
+/* b has an adapter of its own here. */
+static void lose_link(void (*happens)(void), uint64_t seed)
+{
+	struct op ops[3];
+
+	open_nets(seed);
+	happens();
+	put_to(0, 1, &ops[0]);
+	send_to(0, 1, &ops[1]);
+	put_to(0, 1, &ops[2]);
+	check_ended(ops, 3);
+	CU_ASSERT(says(nets[0].why, "does not acknowledge"));
+	check_others();
+	close_nets();
+}
+
+static void flap(uint64_t seed)
+{
+	struct op op;
+
+	open_nets(seed);
+	fake_lose("fake_ib0", 1, 20);
+	put_to(0, 1, &op);
+	UNTIL(op.dones);
+	CU_ASSERT(op.op.err == 0 && !memcmp(nets[1].memory, nets[0].memory, SIZE));
+	close_nets();
+}
+
+/* Two hosts on one subnet: a and c have fake_ib1. */
+static void plug_two(void)
+{
+	struct fake_device two[2] = { fake_devices[0], fake_devices[0] };
+
+	two[1].name = "fake_ib1";
+	two[1].port[0].lid = 9;
+	two[1].port[0].gids[0].text = "fe80::2:c903:0:91";
+	fake_plug(two, 2);
+	devices[0] = devices[2] = "fake_ib1";
+	devices[1] = "fake_ib0";
+}
+
+static void plug_default(void)
+{
+	fake_plug(fake_devices, FAKE_DEVICES);
+	devices[0] = devices[1] = devices[2] = "fake_roce0";
+}
+
+static void test_links(void)
+{
+	static void (*const happenings[])(void) = { cut, stop_port, kill_b };
+
+	for (uint64_t seed = 0; seed < SEEDS; seed++) {
+		for (size_t i = 0; i < TT_COUNT(happenings); i++) {
+			row_name = "a lost link";
+			plug_two();
+			lose_link(happenings[i], seed);
+		}
+		flap(seed);
+	}
+	plug_default();
+}
+
+static void test_removal(void)
+{
+	struct op ops[2];
+
+	for (uint64_t seed = 0; seed < 4 * SEEDS; seed++) {
+		row_name = "removal";
+		plug_two();
+		open_nets(seed);
+		fake_remove("fake_ib0");
+		put_to(0, 1, &ops[0]);
+		send_to(0, 1, &ops[1]);
+		UNTIL(nets[0].downs == 1 && nets[1].downs + nets[1].lost >= 1);
+		CU_ASSERT(ops[0].dones == 1 && ops[1].dones == 1);
+		check_others();
+		close_one(&nets[1]);
+		nets[1].net = NULL;
+		CU_ASSERT(!fake_is_open("fake_ib0"));
+		close_nets();
+	}
+	plug_default();
+}
+
+/* ---- connections that cannot be ---- */
+
+/* a's adapter and b's do not suit each other: it is known before up(). */
+static void refuse(const char *name, const struct fake_device *a, const struct fake_device *b, const char *words)
+{
+	struct fake_device two[2] = { *a, *b };
+
+	row_name = name;
+	two[0].name = "fake_a";
+	two[1].name = "fake_b";
+	fake_plug(two, 2);
+	devices[0] = "fake_a";
+	devices[1] = "fake_b";
+	fake_seed(1);
+	CU_ASSERT_FATAL(open_one(0) == 0 && open_one(1) == 0);
+	connect_to(1);
+	UNTIL(nets[0].downs == 1);
+	CU_ASSERT(nets[0].err == -EHOSTUNREACH || nets[0].err == -ETIMEDOUT);
+	CU_ASSERT(says(nets[0].why, words) && !nets[0].ups && !nets[1].ups && !nets[1].downs);
+	close_nets();
+	plug_default();
+}
+
+static void test_refused(void)
+{
+	struct fake_device roce = fake_devices[1], other = roce, far = roce;
+
+	other.port[0].gids[0] = other.port[0].gids[1] = (struct fake_gid){ NULL, IBV_GID_TYPE_IB };
+	refuse("RoCE v1 and v2", &roce, &other, "RoCE");
+	refuse("InfiniBand and Ethernet", &fake_devices[0], &roce, "Ethernet");
+	roce.port[0].gids[1].text = NULL; /* link-local GIDs alone, in two subnets */
+	far.port[0].gids[1].text = NULL;
+	far.port[0].gids[0].text = "fe80::ff:fe00:77";
+	far.port[0].subnet = 1;
+	refuse("two subnets", &roce, &far, "");
+	struct fake_device ib = fake_devices[0], pkey = ib;
+	pkey.port[0].lid = 12;
+	pkey.port[0].pkeys[0] = 0x8001;
+	refuse("partitions", &ib, &pkey, "");
+}
+
+/* MTUs differ: both take the smaller. */
+static void test_mtu(void)
+{
+	struct op op;
+
+	row_name = "MTU";
+	for (int small = 0; small < 2; small++) {
+		struct fake_device two[2] = { fake_devices[0], fake_devices[0] };
+		two[0].name = "fake_a";
+		two[1].name = "fake_b";
+		two[1].port[0].lid = 12;
+		two[1].port[0].gids[0].text = "fe80::12";
+		two[small].port[0].mtu = IBV_MTU_1024;
+		fake_plug(two, 2);
+		devices[0] = devices[2] = "fake_a";
+		devices[1] = "fake_b";
+		open_nets(1);
+		put_to(0, 1, &op);
+		UNTIL(op.dones);
+		CU_ASSERT_EQUAL(op.op.err, 0);
+		close_nets();
+	}
+	plug_default();
+}
+
+/* ---- calls that fail ---- */
+
+static const char *const opening[] = { "get_device_list", "open_device", "query_device", "query_port", "query_gid_ex",
+	"alloc_pd", "create_comp_channel", "create_cq", "create_srq", "reg_mr" };
+
+/* Each call of open(), at each of its times: it fails with a sentence and leaves nothing, or it does without. */
+static void test_open_fails(void)
+{
+	for (size_t i = 0; i < TT_COUNT(opening); i++)
+		for (uint64_t nth = 1;; nth++) {
+			row_name = opening[i];
+			fake_seed(nth);
+			CU_ASSERT(open_one(0) == 0);
+			uint64_t calls = fake_calls(opening[i]);
+			close_one(&nets[0]);
+			if (nth > calls)
+				break;
+			fake_seed(nth);
+			fake_fail(opening[i], (int)nth, ENOMEM);
+			int err = open_one(0);
+			CU_ASSERT(err == 0 || strlen(tt_why()) > 0);
+			close_one(&nets[0]);
+			CU_ASSERT_EQUAL(fake_left(), 0);
+		}
+}
+
+static const struct { const char *call; int err; } connecting[] = {
+	{ "create_qp", ENOMEM }, { "create_qp", EINVAL }, { "modify_qp", EINVAL }, { "modify_qp", ETIMEDOUT },
+	{ "reg_mr", ENOMEM }, { "post_send", ENOMEM }, { "post_srq_recv", ENOMEM },
+};
+
+/* a or b, whoever calls it as the nth. */
+static void test_connect_fails(void)
+{
+	for (size_t i = 0; i < TT_COUNT(connecting); i++)
+		for (int nth = 1; nth <= 8; nth++) {
+			row_name = connecting[i].call;
+			fake_seed((uint64_t)nth);
+			CU_ASSERT_FATAL(open_one(0) == 0 && open_one(1) == 0);
+			fake_fail(connecting[i].call, nth, connecting[i].err);
+			connect_to(1);
+			UNTIL(nets[0].ups == 1 || nets[0].downs == 1 || nets[0].lost || nets[1].lost);
+			settle();
+			CU_ASSERT(!nets[0].downs || strlen(nets[0].why) > 0);
+			close_nets();
+		}
+}
+
+static const struct { const char *call; int err; bool net; } working[] = {
+	{ "post_send", ENOMEM, false }, { "post_send", EINVAL, false }, { "post_srq_recv", ENOMEM, true },
+	{ "poll_cq", EIO, true },
+};
+
+static void test_work_fails(void)
+{
+	struct op op;
+
+	for (size_t i = 0; i < TT_COUNT(working); i++)
+		for (uint64_t seed = 0; seed < SEEDS; seed++) {
+			row_name = working[i].call;
+			open_nets(seed);
+			fake_fail(working[i].call, 1, working[i].err);
+			send_to(0, 1, &op);
+			UNTIL(nets[0].downs + nets[0].lost || nets[1].downs + nets[1].lost || nets[2].lost);
+			CU_ASSERT(working[i].net || nets[0].downs);
+			settle();
+			close_nets();
+		}
+}
+
+/* ---- devices that are not used, and why ---- */
+
+static void test_devices(void)
+{
+	struct fake_device down = fake_devices[1], no_gid = down;
+
+	down.port[0].state = IBV_PORT_DOWN;
+	memset(no_gid.port[0].gids, 0, sizeof no_gid.port[0].gids);
+	fake_plug(&down, 1);
+	row_name = "port down";
+	CU_ASSERT(open_one(0) == -ENODEV && says(nets[0].why, "down"));
+	fake_plug(&no_gid, 1);
+	row_name = "no GID";
+	CU_ASSERT(open_one(0) == -ENODEV && says(nets[0].why, "no GID"));
+	fake_plug(fake_devices, 0);
+	row_name = "no device";
+	devices[0] = NULL;
+	CU_ASSERT(open_one(0) == -ENODEV && says(nets[0].why, "no RDMA adapter"));
+	fake_plug(&fake_devices[3], 1);
+	row_name = "no RC";
+	CU_ASSERT(open_one(0) == -ENODEV && says(nets[0].why, "RC"));
+	plug_default();
+	devices[0] = "nonsense";
+	row_name = "no such name";
+	CU_ASSERT(open_one(0) == -ENODEV && says(nets[0].why, "nonsense"));
+	plug_default();
+	CU_ASSERT_EQUAL(fake_left(), 0);
+}
+
+/* ---- nothing leaks ---- */
+
+enum { CONNECTS = TT_ASAN || TT_TSAN ? 300 : 2000 };
+
+static int count_files(void)
+{
+	int n = 0;
+
+	for (int fd = 0; fd < 1024; fd++)
+		n += fcntl(fd, F_GETFD) >= 0;
+	return n;
+}
+
+static void test_leaks(void)
+{
+	int objects = 0, files = 0;
+
+	row_name = "leaks";
+	fake_seed(1);
+	CU_ASSERT_FATAL(open_one(0) == 0 && open_one(1) == 0);
+	for (int i = 0; i < CONNECTS; i++) {
+		nets[0].ups = nets[1].ups = nets[1].downs = nets[0].downs = 0;
+		connect_to(1);
+		UNTIL(nets[0].ups == 1 && nets[1].ups == 1);
+		int first = i % 2;
+		tt_verbs.disconnect(nets[first].peer[!first]);
+		UNTIL(nets[!first].downs == 1);
+		tt_verbs.disconnect(nets[!first].peer[first]);
+		nets[0].peer[1] = nets[1].peer[0] = NULL;
+		if (i == 10) {
+			objects = fake_left();
+			files = count_files();
+		}
+	}
+	CU_ASSERT_EQUAL(fake_left(), objects);
+	CU_ASSERT_EQUAL(count_files(), files);
+	close_nets();
+}
+
+static CU_TestInfo failure_tests[] = {
+	{ "completions", test_completions }, { "asyncs", test_asyncs }, { "links", test_links },
+	{ "removal", test_removal }, { "refused", test_refused }, { "mtu", test_mtu }, { "open_fails", test_open_fails },
+	{ "connect_fails", test_connect_fails }, { "work_fails", test_work_fails }, { "devices", test_devices },
+	{ "leaks", test_leaks }, CU_TEST_INFO_NULL,
+};
+static CU_SuiteInfo suites[] = { { "failures", NULL, NULL, NULL, NULL, failure_tests }, CU_SUITE_INFO_NULL };
+
+int main(int argc, char **argv)
+{
+	tt_verbs_instead = &tt_fake_verbs;
+	return run_suites(suites, argc, argv);
+}
