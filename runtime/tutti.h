@@ -68,7 +68,7 @@ typedef enum tutti_rule { TUTTI_SUM, TUTTI_AVERAGE, TUTTI_PRODUCT, TUTTI_MAX, TU
 typedef struct tutti_config {
 	const char *file;         /* a config file, see tutti.conf(5) */
 	const char *node;         /* which of the file's nodes this process is */
-	const char *transports;   /* "shm,tcp": which may be used, best first, separated by commas */
+	const char *transports;   /* "shm,verbs,tcp": which may be used, best first, separated by commas */
 	const char *secret;       /* the job's shared secret, at least 16 bytes */
 	int silence_ms;           /* after which a rank that gives no sign of life is evicted; or TUTTI_NEVER */
 	int timeout_ms;           /* how long an operation waits for ranks that live; or TUTTI_NEVER */

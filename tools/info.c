@@ -28,6 +28,11 @@ static const struct part {
 #else
 	{ "libconfig", false, "a config file (TUTTI_CONFIG) is refused" },
 #endif
+#ifdef HAVE_VERBS
+	{ "verbs", true, NULL },
+#else
+	{ "verbs", false, "InfiniBand and RoCE are not used" },
+#endif
 #ifdef HAVE_HWLOC
 	{ "hwloc", true, NULL },
 #else
@@ -170,6 +175,8 @@ static void print_wire(const struct wire *w)
 			printf("  speed unknown");
 		if (d->numa >= 0)
 			printf("  NUMA node %d", d->numa);
+		if (*d->note)
+			printf("  %s", d->note);
 		putchar('\n');
 	}
 }
@@ -277,6 +284,8 @@ static void json_wire(const struct wire *w)
 		json_member("name", w->devices[i].name);
 		json_number("mbps", w->devices[i].mbps, w->devices[i].mbps > 0);
 		json_number("numa", w->devices[i].numa, w->devices[i].numa >= 0);
+		printf(", ");
+		json_member("note", *w->devices[i].note ? w->devices[i].note : NULL);
 		printf(" }");
 	}
 	printf("%s] }", w->count > 0 ? "\n    " : "");

@@ -161,6 +161,7 @@ struct tt_device {
 	char name[32];
 	int numa;      /* its NUMA node, or -1 */
 	unsigned mbps; /* 0: unknown */
+	char note[160]; /* what else is worth knowing: its address, or why it is not used */
 };
 
 struct tt_transport {

@@ -4,9 +4,18 @@
 #include "transport/shm/shm.h"
 #include "transport/sim/sim.h"
 #include "transport/tcp/tcp.h"
+#ifdef HAVE_VERBS
+#include "transport/verbs/verbs.h"
+#endif
 #include <string.h>
 
-static const struct tt_transport *const transports[] = { &tt_shm, &tt_tcp, &tt_sim };
+static const struct tt_transport *const transports[] = {
+	&tt_shm,
+#ifdef HAVE_VERBS
+	&tt_verbs,
+#endif
+	&tt_tcp, &tt_sim
+};
 
 const struct tt_transport *tt_transport_at(int i)
 {

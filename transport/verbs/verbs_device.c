@@ -15,24 +15,103 @@ struct port { /* of any device */
 	int numa;
 	unsigned mbps;
 	char why[160]; /* it cannot be used; empty: it can */
+	char note[96]; /* its address */
 };
 
-/* What there is */
-
-static long read_number(const struct ibv_device *d, const char *what, long fallback)
+static bool read_text(const struct ibv_device *d, const char *what, char *text, size_t size)
 {
-	char path[IBV_SYSFS_PATH_MAX + 64], text[32];
+	char path[IBV_SYSFS_PATH_MAX + 64];
 	int fd = snprintf(path, sizeof path, "%s/%s", d->ibdev_path, what) < (int)sizeof path ?
 	         open(path, O_RDONLY | O_CLOEXEC) : -1;
-	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+	ssize_t n = fd < 0 ? -1 : read(fd, text, size - 1);
 
 	if (fd >= 0)
 		close(fd);
-	if (n <= 0)
-		return fallback;
-	text[n] = 0;
-	return strtol(text, NULL, 10);
+	text[n > 0 ? n : 0] = 0;
+	return n > 0;
 }
+
+/* The port's address */
+
+static bool is_empty(const union ibv_gid *g) { return !g->global.subnet_prefix && !g->global.interface_id; }
+
+static bool is_mapped(const union ibv_gid *g) { return IN6_IS_ADDR_V4MAPPED((const struct in6_addr *)(const void *)g->raw); }
+
+static bool is_link_local(const union ibv_gid *g) { return g->raw[0] == 0xfe && (g->raw[1] & 0xc0) == 0x80; }
+
+/* RoCE v2 by an IPv4 or global address is routed; a link-local one may stop at the next switch. */
+static int rank_gid(const struct ibv_gid_entry *e)
+{
+	if (is_empty(&e->gid))
+		return 0;
+	if (e->gid_type != IBV_GID_TYPE_ROCE_V2)
+		return 1;
+	return is_mapped(&e->gid) ? 4 : is_link_local(&e->gid) ? 2 : 3;
+}
+
+static bool read_type(const struct ibv_context *device, unsigned port, int index, uint32_t *type)
+{
+	char what[64], text[16];
+
+	snprintf(what, sizeof what, "ports/%u/gid_attrs/types/%d", port, index);
+	if (!read_text(device->device, what, text, sizeof text))
+		return false;
+	*type = !strncmp(text, "RoCE v2", 7) ? IBV_GID_TYPE_ROCE_V2 : IBV_GID_TYPE_ROCE_V1;
+	return true;
+}
+
+/* Older libraries tell the types in sysfs alone. Empty entries are errors. */
+static bool read_gid(const struct tt_verbs_library *l, struct ibv_context *device, const struct tt_verbs_port *port,
+                     int index, struct ibv_gid_entry *e)
+{
+	memset(e, 0, sizeof *e);
+	if (l->query_gid_ex)
+		return !l->query_gid_ex(device, port->number, (uint32_t)index, e, 0, sizeof *e);
+	if (l->query_gid(device, port->number, index, &e->gid) || is_empty(&e->gid))
+		return false;
+	return port->attr.link_layer != IBV_LINK_LAYER_ETHERNET || read_type(device, port->number, index, &e->gid_type);
+}
+
+static int best_gid(const struct tt_verbs_library *l, struct ibv_context *device, const struct tt_verbs_port *port,
+                    struct ibv_gid_entry *out)
+{
+	int best = -1, best_rank = 0;
+
+	for (int i = 0; i < port->attr.gid_tbl_len; i++) {
+		struct ibv_gid_entry e;
+		int rank = read_gid(l, device, port, i, &e) ? rank_gid(&e) : 0;
+		if (rank > best_rank) {
+			best = i;
+			best_rank = rank;
+			*out = e;
+		}
+	}
+	return best;
+}
+
+static int choose_gid(const struct tt_verbs_library *l, struct ibv_context *device, const char *name,
+                      struct tt_verbs_port *port)
+{
+	const char *set = tt_env(TT_VERBS_GID_INDEX);
+	struct ibv_gid_entry e = { 0 };
+	int index = set ? atoi(set) : 0;
+
+	if (set || port->attr.link_layer != IBV_LINK_LAYER_ETHERNET) {
+		if (!read_gid(l, device, port, index, &e))
+			return tt_fail(-ENODEV, "%s has no GID of index %d%s: show_gids lists them", name, index,
+			               set ? " (TUTTI_VERBS_GID_INDEX)" : "");
+	} else if ((index = best_gid(l, device, port, &e)) < 0) {
+		return tt_fail(-ENODEV, "%s has no GID: does its network interface have an address?", name);
+	}
+	port->gid_index = index;
+	port->gid = e.gid;
+	port->gid_type = (enum ibv_gid_type)e.gid_type;
+	return 0;
+}
+
+int tt_verbs_choose_gid(struct tt_verbs *net) { return choose_gid(net->library, net->device, net->name, &net->port); }
+
+/* What there is */
 
 static unsigned rate_of(const struct ibv_port_attr *a)
 {
@@ -66,35 +145,56 @@ static void judge_device(const struct ibv_device *d, const struct ibv_device_att
 		snprintf(why, size, "it does not serve RDMA READ");
 }
 
-static void judge_port(const struct ibv_port_attr *a, struct port *p)
+static void describe_address(const struct tt_verbs_port *port, char *note, size_t size)
 {
+	char gid[INET6_ADDRSTRLEN] = "";
+	bool ethernet = port->attr.link_layer == IBV_LINK_LAYER_ETHERNET;
+
+	inet_ntop(AF_INET6, port->gid.raw, gid, sizeof gid);
+	snprintf(note, size, "%s, GID %d %s, MTU %u", !ethernet ? "InfiniBand" : port->gid_type == IBV_GID_TYPE_ROCE_V2 ?
+	         "RoCE v2" : "RoCE v1", port->gid_index, gid, 128u << port->attr.active_mtu);
+}
+
+static void describe_port(const struct tt_verbs_library *l, struct ibv_context *device, struct port *p)
+{
+	struct tt_verbs_port port = { .number = p->number };
+
+	if (l->query_port(device, p->number, &port.attr)) {
+		snprintf(p->why, sizeof p->why, "its port %u cannot be asked", p->number);
+		return;
+	}
+	p->mbps = rate_of(&port.attr);
 	if (*p->why)
 		return;
-	if (a->state != IBV_PORT_ACTIVE)
-		snprintf(p->why, sizeof p->why, "its port %u is %s", p->number, state_name(a->state));
+	if (port.attr.state != IBV_PORT_ACTIVE)
+		snprintf(p->why, sizeof p->why, "its port %u is %s", p->number, state_name(port.attr.state));
+	else if (choose_gid(l, device, p->name, &port))
+		snprintf(p->why, sizeof p->why, "%.150s", tt_last_sentence().text);
+	else
+		describe_address(&port, p->note, sizeof p->note);
 }
 
 static int describe_ports(const struct tt_verbs_library *l, struct ibv_device *d, struct port *out, int max)
 {
 	struct ibv_context *context = l->open_device(d);
 	struct ibv_device_attr attr = { 0 };
-	struct port p = { .numa = (int)read_number(d, "device/numa_node", -1) };
+	struct port p = { .numa = -1 };
+	char text[32];
 	int n = 0;
 
+	if (read_text(d, "device/numa_node", text, sizeof text))
+		p.numa = atoi(text);
 	snprintf(p.device, sizeof p.device, "%s", l->get_device_name(d));
 	if (!context || l->query_device(context, &attr))
 		snprintf(p.why, sizeof p.why, "it cannot be opened: %s", strerror(errno));
 	else
 		judge_device(d, &attr, p.why, sizeof p.why);
 	for (unsigned i = 1; i <= tt_max(attr.phys_port_cnt, 1) && n < max; i++) {
-		struct ibv_port_attr port = { 0 };
 		out[n] = p;
 		out[n].number = (uint8_t)i;
 		snprintf(out[n].name, sizeof out->name, attr.phys_port_cnt > 1 ? "%s:%u" : "%s", p.device, i);
-		if (context && !l->query_port(context, (uint8_t)i, &port)) {
-			out[n].mbps = rate_of(&port);
-			judge_port(&port, &out[n]);
-		}
+		if (context)
+			describe_port(l, context, &out[n]);
 		n++;
 	}
 	if (context)
@@ -139,15 +239,17 @@ int tt_verbs_list(struct tt_device *list, int max)
 	if (!l)
 		return -ENODEV;
 	for (int i = 0; i < n; i++) {
-		if (*ports[i].why || usable++ >= max)
+		usable += !*ports[i].why;
+		if (i >= max)
 			continue;
-		struct tt_device *d = &list[usable - 1];
-		*d = (struct tt_device){ .numa = ports[i].numa, .mbps = ports[i].mbps };
-		snprintf(d->name, sizeof d->name, "%.31s", ports[i].name);
+		list[i] = (struct tt_device){ .numa = ports[i].numa, .mbps = ports[i].mbps };
+		snprintf(list[i].name, sizeof list->name, "%.31s", ports[i].name);
+		snprintf(list[i].note, sizeof list->note, "%s%s", *ports[i].why ? "not used: " : ports[i].note,
+		         ports[i].why);
 	}
 	if (!usable)
 		tell_why_none(ports, n);
-	return usable ? usable : -ENODEV;
+	return usable ? n : -ENODEV;
 }
 
 /* Which one */
@@ -200,87 +302,6 @@ static const struct port *choose_port(const struct port *ports, int n, const cha
 	else if (!best)
 		tell_why_none(ports, n);
 	return best;
-}
-
-/* The port's address */
-
-static bool is_empty(const union ibv_gid *g) { return !g->global.subnet_prefix && !g->global.interface_id; }
-
-static bool is_mapped(const union ibv_gid *g) { return IN6_IS_ADDR_V4MAPPED((const struct in6_addr *)(const void *)g->raw); }
-
-static bool is_link_local(const union ibv_gid *g) { return g->raw[0] == 0xfe && (g->raw[1] & 0xc0) == 0x80; }
-
-/* RoCE v2 by an IPv4 or global address is routed; a link-local one may stop at the next switch. */
-static int rank_gid(const struct ibv_gid_entry *e)
-{
-	if (is_empty(&e->gid))
-		return 0;
-	if (e->gid_type != IBV_GID_TYPE_ROCE_V2)
-		return 1;
-	return is_mapped(&e->gid) ? 4 : is_link_local(&e->gid) ? 2 : 3;
-}
-
-static bool read_type(const struct tt_verbs *net, int index, uint32_t *type)
-{
-	char path[IBV_SYSFS_PATH_MAX + 64], text[16] = "";
-	int fd = snprintf(path, sizeof path, "%s/ports/%u/gid_attrs/types/%d", net->device->device->ibdev_path,
-	                  net->port.number, index) < (int)sizeof path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-
-	if (fd >= 0)
-		close(fd);
-	*type = !strncmp(text, "RoCE v2", 7) ? IBV_GID_TYPE_ROCE_V2 : IBV_GID_TYPE_ROCE_V1;
-	return n > 0;
-}
-
-/* Older libraries tell the types in sysfs alone. Empty entries are errors. */
-static bool read_gid(const struct tt_verbs *net, int index, struct ibv_gid_entry *e)
-{
-	const struct tt_verbs_library *l = net->library;
-
-	memset(e, 0, sizeof *e);
-	if (l->query_gid_ex)
-		return !l->query_gid_ex(net->device, net->port.number, (uint32_t)index, e, 0, sizeof *e);
-	if (l->query_gid(net->device, net->port.number, index, &e->gid) || is_empty(&e->gid))
-		return false;
-	return net->port.attr.link_layer != IBV_LINK_LAYER_ETHERNET || read_type(net, index, &e->gid_type);
-}
-
-static int best_gid(const struct tt_verbs *net, struct ibv_gid_entry *out)
-{
-	int best = -1, best_rank = 0;
-
-	for (int i = 0; i < net->port.attr.gid_tbl_len; i++) {
-		struct ibv_gid_entry e;
-		int rank = read_gid(net, i, &e) ? rank_gid(&e) : 0;
-		if (rank > best_rank) {
-			best = i;
-			best_rank = rank;
-			*out = e;
-		}
-	}
-	return best;
-}
-
-int tt_verbs_choose_gid(struct tt_verbs *net)
-{
-	struct tt_verbs_port *port = &net->port;
-	const char *set = tt_env(TT_VERBS_GID_INDEX);
-	bool ethernet = port->attr.link_layer == IBV_LINK_LAYER_ETHERNET;
-	struct ibv_gid_entry e = { 0 };
-	int index = set ? atoi(set) : 0;
-
-	if (set || !ethernet) {
-		if (!read_gid(net, index, &e))
-			return tt_fail(-ENODEV, "%s has no GID of index %d%s: show_gids lists them", net->name, index,
-			               set ? " (TUTTI_VERBS_GID_INDEX)" : "");
-	} else if ((index = best_gid(net, &e)) < 0) {
-		return tt_fail(-ENODEV, "%s has no GID: does its network interface have an address?", net->name);
-	}
-	port->gid_index = index;
-	port->gid = e.gid;
-	port->gid_type = (enum ibv_gid_type)e.gid_type;
-	return 0;
 }
 
 static int choose_pkey(struct tt_verbs *net)

@@ -5,6 +5,7 @@
 #include "base/base.h"
 #include <dlfcn.h>
 #include <pthread.h>
+#include <unistd.h>
 
 const struct tt_verbs_library *tt_verbs_instead;
 
@@ -48,9 +49,13 @@ static void take_cm(void *handle)
 
 static void load(void)
 {
-	void *verbs = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL), *cm;
+	void *verbs, *cm;
 
-	if (!verbs) {
+	if (access("/sys/class/infiniband", F_OK)) { /* most hosts: the library need not be looked for */
+		snprintf(missing, sizeof missing, "this host has no RDMA adapter, or its driver is not loaded");
+		return;
+	}
+	if (!(verbs = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL))) {
 		snprintf(missing, sizeof missing, "this host has no libibverbs.so.1 (apt install ibverbs-providers)");
 		return;
 	}
