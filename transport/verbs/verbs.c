@@ -162,7 +162,8 @@ static void expire(struct tt_verbs *net)
 		}
 	tt_each_of(struct tt_verbs_peer, waits, p, &net->dying)
 		if (now >= p->deadline && p->signals) {
-			tt_log(TT_WARN, "%s has not given back %u requests for %s", net->name, p->signals, p->base.addr);
+			tt_log(TT_WARN, "%s has not given back %u requests for %s", net->name, p->signals,
+			       p->base.addr);
 			p->signals = 0;
 			tt_list_append_once(&net->ops.ready, &p->ops.ready);
 		}
@@ -342,7 +343,8 @@ static int open_all(struct tt_verbs *net, const struct tt_net_config *c)
 	if (!err)
 		err = tt_door_open(&net->door, &net->base, c, &tt_verbs_door);
 	if (!err && net->base.fd < 0)
-		err = tt_fail(-EMFILE, "cannot make an epoll descriptor: is the limit on open files (ulimit -n) reached?");
+		err = tt_fail(-EMFILE, "cannot make an epoll descriptor: is the limit on open files (ulimit -n) "
+		              "reached?");
 	if (err)
 		return err;
 	net->peer_max = count_peers(net);

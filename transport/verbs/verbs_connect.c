@@ -191,8 +191,8 @@ static void take_terms(struct tt_verbs_peer *p)
 
 	if (err) {
 		inet_ntop(AF_INET6, e.gid.raw, gid, sizeof gid);
-		snprintf(text, sizeof text, "%s cannot be connected to its GID %s, LID %u: %s", p->net->name, gid, e.lid,
-		         strerror(err));
+		snprintf(text, sizeof text, "%s cannot be connected to its GID %s, LID %u: %s", p->net->name, gid,
+		         e.lid, strerror(err));
 		why = text;
 	}
 	if (why) {

@@ -35,7 +35,12 @@ static bool read_text(const struct ibv_device *d, const char *what, char *text, 
 
 static bool is_empty(const union ibv_gid *g) { return !g->global.subnet_prefix && !g->global.interface_id; }
 
-static bool is_mapped(const union ibv_gid *g) { return IN6_IS_ADDR_V4MAPPED((const struct in6_addr *)(const void *)g->raw); }
+static bool is_mapped(const union ibv_gid *g)
+{
+	static const uint8_t prefix[12] = { [10] = 0xff, [11] = 0xff };
+
+	return !memcmp(g->raw, prefix, sizeof prefix);
+}
 
 static bool is_link_local(const union ibv_gid *g) { return g->raw[0] == 0xfe && (g->raw[1] & 0xc0) == 0x80; }
 
@@ -115,7 +120,8 @@ int tt_verbs_choose_gid(struct tt_verbs *net) { return choose_gid(net->library, 
 
 static unsigned rate_of(const struct ibv_port_attr *a)
 {
-	static const struct { uint8_t code; unsigned value; } widths[] = { { 1, 1 }, { 2, 4 }, { 4, 8 }, { 8, 12 }, { 16, 2 } },
+	static const struct { uint8_t code; unsigned value; }
+		widths[] = { { 1, 1 }, { 2, 4 }, { 4, 8 }, { 8, 12 }, { 16, 2 } },
 		speeds[] = { { 1, 2500 }, { 2, 5000 }, { 4, 10000 }, { 8, 10000 }, { 16, 14000 }, { 32, 25000 },
 		             { 64, 50000 }, { 128, 100000 } };
 	unsigned width = 0, speed = 0;
@@ -148,11 +154,11 @@ static void judge_device(const struct ibv_device *d, const struct ibv_device_att
 static void describe_address(const struct tt_verbs_port *port, char *note, size_t size)
 {
 	char gid[INET6_ADDRSTRLEN] = "";
-	bool ethernet = port->attr.link_layer == IBV_LINK_LAYER_ETHERNET;
+	const char *what = port->attr.link_layer != IBV_LINK_LAYER_ETHERNET ? "InfiniBand" :
+	                   port->gid_type == IBV_GID_TYPE_ROCE_V2 ? "RoCE v2" : "RoCE v1";
 
 	inet_ntop(AF_INET6, port->gid.raw, gid, sizeof gid);
-	snprintf(note, size, "%s, GID %d %s, MTU %u", !ethernet ? "InfiniBand" : port->gid_type == IBV_GID_TYPE_ROCE_V2 ?
-	         "RoCE v2" : "RoCE v1", port->gid_index, gid, 128u << port->attr.active_mtu);
+	snprintf(note, size, "%s, GID %d %s, MTU %u", what, port->gid_index, gid, 128u << port->attr.active_mtu);
 }
 
 static void describe_port(const struct tt_verbs_library *l, struct ibv_context *device, struct port *p)

@@ -11,7 +11,7 @@ static const struct meaning {
 	[IBV_WC_LOC_EEC_OP_ERR] = { "reliable datagrams failed, which Tutti does not use", "the adapter's driver" },
 	[IBV_WC_LOC_PROT_ERR] = { "memory of this process is not registered, or not any more",
 	                          "whether the program freed a buffer in use" },
-	[IBV_WC_WR_FLUSH_ERR] = { "its queue pair was in error before", "the other side's log: it has the first cause" },
+	[IBV_WC_WR_FLUSH_ERR] = { "its queue pair was in error before", "the other side's log" },
 	[IBV_WC_MW_BIND_ERR] = { "a memory window failed, which Tutti does not use", "the adapter's driver" },
 	[IBV_WC_BAD_RESP_ERR] = { "the other adapter's answer makes no sense", "the firmware of both adapters" },
 	[IBV_WC_LOC_ACCESS_ERR] = { "what came may not be written here", "the adapter's driver" },
@@ -21,14 +21,14 @@ static const struct meaning {
 	[IBV_WC_REM_OP_ERR] = { "the other adapter could not do a request", "the kernel's log of its host" },
 	[IBV_WC_RETRY_EXC_ERR] = { "it does not acknowledge", "the cable, the switch's flow control (PFC), and whether "
 	                           "its GID can be reached from here; is its process alive?" },
-	[IBV_WC_RNR_RETRY_EXC_ERR] = { "it had no receive for a message", "nothing: it is a bug, for credits forbid it" },
+	[IBV_WC_RNR_RETRY_EXC_ERR] = { "it had no receive for a message", "nothing: it is a bug of Tutti" },
 	[IBV_WC_LOC_RDD_VIOL_ERR] = { "reliable datagrams failed, which Tutti does not use", "the adapter's driver" },
 	[IBV_WC_REM_INV_RD_REQ_ERR] = { "reliable datagrams failed, which Tutti does not use", "the adapter's driver" },
 	[IBV_WC_REM_ABORT_ERR] = { "the other adapter gave up a request", "the kernel's log of its host" },
 	[IBV_WC_INV_EECN_ERR] = { "reliable datagrams failed, which Tutti does not use", "the adapter's driver" },
 	[IBV_WC_INV_EEC_STATE_ERR] = { "reliable datagrams failed, which Tutti does not use", "the adapter's driver" },
 	[IBV_WC_FATAL_ERR] = { "the adapter failed", "the kernel's log" },
-	[IBV_WC_RESP_TIMEOUT_ERR] = { "the other adapter did not answer a request in time", "the kernel's log of its host" },
+	[IBV_WC_RESP_TIMEOUT_ERR] = { "the other adapter did not answer in time", "the kernel's log of its host" },
 	[IBV_WC_GENERAL_ERR] = { "the adapter failed", "the kernel's log" },
 	[IBV_WC_TM_ERR] = { "tag matching failed, which Tutti does not use", "the adapter's driver" },
 	[IBV_WC_TM_RNDV_INCOMPLETE] = { "tag matching failed, which Tutti does not use", "the adapter's driver" },
@@ -51,7 +51,8 @@ const char *tt_verbs_explain(const struct tt_verbs_peer *p, const struct ibv_wc 
 
 /* Asynchronous events */
 
-enum fate { NOTHING, WARN, PEER, NET, GID }; /* PEER: the queue pair's ends. NET: all end. GID: addresses are read anew */
+/* PEER: the queue pair's peer ends. NET: all peers end. GID: the port's addresses are read anew */
+enum fate { NOTHING, WARN, PEER, NET, GID };
 
 static const struct news {
 	enum fate fate;
@@ -67,7 +68,8 @@ static const struct news {
 	[IBV_EVENT_PATH_MIG_ERR] = { NOTHING, NULL },
 	[IBV_EVENT_DEVICE_FATAL] = { NET, "the adapter failed, or was removed: the kernel's log may say why" },
 	[IBV_EVENT_PORT_ACTIVE] = { WARN, "the port is active again" },
-	[IBV_EVENT_PORT_ERR] = { WARN, "the port is down; its connections end if it stays down: look at the cable and the switch" },
+	[IBV_EVENT_PORT_ERR] = { WARN, "the port is down; its connections end if it stays down: look at the "
+	                               "cable and the switch" },
 	[IBV_EVENT_LID_CHANGE] = { GID, "the port's LID has changed" },
 	[IBV_EVENT_PKEY_CHANGE] = { WARN, "the port's partitions have changed" },
 	[IBV_EVENT_SM_CHANGE] = { NOTHING, NULL },
@@ -110,7 +112,7 @@ static bool is_of_port(enum ibv_event_type type)
 
 static void hear(struct tt_verbs *net, const struct ibv_async_event *e)
 {
-	const struct news *n = (size_t)e->event_type < TT_COUNT(events) ? &events[e->event_type] : &events[IBV_EVENT_SM_CHANGE];
+	const struct news *n = &events[tt_min(e->event_type, IBV_EVENT_WQ_FATAL)];
 	struct tt_verbs_peer *p;
 
 	if (is_of_port(e->event_type) && e->element.port_num != net->port.number)

@@ -1,5 +1,5 @@
-/* verbs_library.h - the functions of libibverbs and librdmacm that this transport uses. They are loaded at run time, so that
- * one binary serves hosts with and without the libraries. A test puts a fake in their place.
+/* verbs_library.h - the functions of libibverbs and librdmacm that this transport uses. They are loaded at run time, so
+ * that one binary serves hosts with and without the libraries. A test puts a fake in their place.
  *
  * Names, arguments and results are those of the libraries' own manual pages; what verbs.h defines inline goes through
  * context->ops (ibv_poll_cq, ibv_req_notify_cq, ibv_post_send, ibv_post_recv, ibv_post_srq_recv). */
@@ -20,7 +20,8 @@ struct tt_verbs_library {
 	int (*query_port)(struct ibv_context *, uint8_t port, struct ibv_port_attr *);
 	int (*query_gid)(struct ibv_context *, uint8_t port, int index, union ibv_gid *);
 	/* symbol _ibv_query_gid_ex; NULL in libraries before rdma-core 33: the types are read in sysfs then */
-	int (*query_gid_ex)(struct ibv_context *, uint32_t port, uint32_t index, struct ibv_gid_entry *, uint32_t flags, size_t);
+	int (*query_gid_ex)(struct ibv_context *, uint32_t port, uint32_t index, struct ibv_gid_entry *, uint32_t flags,
+	                    size_t);
 	int (*query_pkey)(struct ibv_context *, uint8_t port, int index, __be16 *);
 	int (*get_async_event)(struct ibv_context *, struct ibv_async_event *);
 	void (*ack_async_event)(struct ibv_async_event *);

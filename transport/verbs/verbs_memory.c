@@ -147,7 +147,7 @@ void tt_verbs_post_receives(struct tt_verbs *net)
 	net->again_count = 0;
 	int err = ibv_post_srq_recv(net->srq, net->again, &bad);
 	if ((err || bad) && !net->lost)
-		net->lost = tt_fail(-EIO, "%s takes no receives any more: %s", net->name, strerror(err < 0 ? -err : err));
+		net->lost = tt_fail(-EIO, "%s takes no receives any more: %s", net->name, strerror(abs(err)));
 }
 
 void tt_verbs_receive_again(struct tt_verbs *net, uint64_t wr_id)
@@ -196,7 +196,10 @@ int tt_verbs_take_share(struct tt_verbs *net, struct tt_verbs_share **out)
 	return 0;
 }
 
-void tt_verbs_give_share(struct tt_verbs *net, struct tt_verbs_share *s) { tt_list_append(&net->spare_shares, &s->node); }
+void tt_verbs_give_share(struct tt_verbs *net, struct tt_verbs_share *s)
+{
+	tt_list_append(&net->spare_shares, &s->node);
+}
 
 /* When the queues are gone. */
 void tt_verbs_close_memory(struct tt_verbs *net)

@@ -67,7 +67,7 @@ struct tt_verbs_end { /* what one end says of itself when the other has proven i
 	uint32_t refused;           /* not 0: it has room for so many peers only */
 	uint32_t number, psn, piece;
 	uint16_t lid, credits, receive;
-	uint8_t link, gid_type, mtu, reads, answers; /* reads: that it asks for at once; answers: that it serves at once */
+	uint8_t link, gid_type, mtu, reads, answers; /* reads, answers: that it asks for, and serves, at once */
 	union ibv_gid gid;
 };
 
@@ -229,7 +229,8 @@ int tt_verbs_take_share(struct tt_verbs *, struct tt_verbs_share **);
 void tt_verbs_give_share(struct tt_verbs *, struct tt_verbs_share *);
 void tt_verbs_receive_again(struct tt_verbs *, uint64_t wr_id);
 void tt_verbs_post_receives(struct tt_verbs *);
-int tt_verbs_locked_too_much(const struct tt_verbs *, const char *what, size_t bytes, int err); /* -errno and a sentence */
+/* -err, and a sentence: memory could not be locked */
+int tt_verbs_locked_too_much(const struct tt_verbs *, const char *what, size_t bytes, int err);
 
 /* verbs_send.c */
 void tt_verbs_post(struct tt_peer *, struct tt_op *);

@@ -1,6 +1,6 @@
 /* verbs_queue.c - a queue pair, from its making to its end
  *
- *     make (INIT, no rights) -> join (RTR, RTS: the rights, the other end's address) -> stop (ERR: all comes back) -> drop
+ *     make (INIT, no rights) -> join (RTR, RTS: rights, the other end's address) -> stop (ERR: all comes back) -> drop
  */
 #include "transport/verbs/verbs_private.h"
 #include <stdlib.h>
@@ -60,13 +60,14 @@ int tt_verbs_make_queue(struct tt_verbs_peer *p, struct tt_verbs_end *mine)
 	if (err)
 		return err;
 	if (!(p->qp = create_queue(net, p)))
-		return tt_verbs_locked_too_much(net, "a queue pair", TT_VERBS_DEPTH * sizeof(struct ibv_send_wr), errno);
+		return tt_verbs_locked_too_much(net, "a queue pair", TT_VERBS_DEPTH * 256, errno);
 	tt_list_append(bucket(net, p->qp->qp_num), &p->number);
 	if ((err = init_queue(net, p->qp)))
 		return tt_fail(-EIO, "%s cannot prepare a queue pair: %s", net->name, strerror(abs(err)));
 	p->psn = choose_psn();
 	*mine = (struct tt_verbs_end){
-		.number = p->qp->qp_num, .psn = p->psn, .piece = (uint32_t)tt_min(net->port.attr.max_msg_sz, TT_VERBS_PIECE),
+		.number = p->qp->qp_num, .psn = p->psn,
+		.piece = (uint32_t)tt_min(net->port.attr.max_msg_sz, TT_VERBS_PIECE),
 		.lid = net->port.attr.lid, .credits = TT_VERBS_CREDITS, .receive = TT_VERBS_RECEIVE,
 		.link = net->port.attr.link_layer, .gid_type = (uint8_t)net->port.gid_type,
 		.mtu = (uint8_t)net->port.attr.active_mtu, .gid = net->port.gid,

@@ -3,6 +3,7 @@
  *     pending ops, answers, credits -> chain -> one doorbell -> sent[posted..completed) -> done()
  */
 #include "transport/verbs/verbs_private.h"
+#include <stdlib.h>
 
 enum outcome { MORE, WHOLE, STARVED }; /* what has been chained of an op; STARVED: the arena has no room */
 
@@ -100,7 +101,7 @@ static void ring(struct tt_verbs_peer *p)
 	for (unsigned i = bad ? (unsigned)(bad - net->chain) : 0; i < n; i++)
 		p->signals -= sent_at(p, p->posted - n + i)->signalled;
 	char why[120];
-	snprintf(why, sizeof why, "its queue pair takes no requests: %s", err ? strerror(err < 0 ? -err : err) : "no reason is given");
+	snprintf(why, sizeof why, "its queue pair takes no requests: %s", err ? strerror(abs(err)) : "no reason given");
 	tt_verbs_lose(p, -ECONNRESET, why);
 }
 
@@ -134,6 +135,12 @@ static void say(struct tt_verbs_peer *p, struct tt_verbs_head h) { chain_message
 
 /* Ops. Of the first pending one p->at bytes are chained. */
 
+/* Where the op's bytes lie; small: they are copied at once. */
+static struct ibv_sge own_sge(const struct tt_op *op, const char *at, size_t n, bool small)
+{
+	return (struct ibv_sge){ (uintptr_t)at, (uint32_t)n, small ? 0 : tt_verbs_lkey(op->region) };
+}
+
 static enum outcome send_part(struct tt_verbs_peer *p, struct tt_op *op)
 {
 	struct tt_verbs *net = p->net;
@@ -152,7 +159,7 @@ static enum outcome send_part(struct tt_verbs_peer *p, struct tt_op *op)
 	if (bounce >= 0)
 		wr->sg_list[1] = copy_out(net, bounce, from, n);
 	else
-		wr->sg_list[1] = (struct ibv_sge){ (uintptr_t)from, (uint32_t)n, small ? 0 : tt_verbs_lkey(op->region) };
+		wr->sg_list[1] = own_sge(op, from, n, small);
 	sent_at(p, p->posted - 1)->bounce = (int16_t)bounce;
 	p->at += n;
 	return last ? WHOLE : MORE;
@@ -190,7 +197,6 @@ static enum outcome move_piece(struct tt_verbs_peer *p, struct tt_op *op)
 	int bounce = -1;
 
 	if (bounces) {
-		/* a piece is as long as a place, but a NOTIFY's bytes lie together */
 		n = tt_min(n, TT_VERBS_BOUNCE);
 		if ((bounce = take_bounce(p)) < 0)
 			return STARVED;
@@ -206,7 +212,7 @@ static enum outcome move_piece(struct tt_verbs_peer *p, struct tt_op *op)
 	else if (bounces)
 		wr->sg_list[0] = copy_out(net, bounce, local, n);
 	else if (n)
-		wr->sg_list[0] = (struct ibv_sge){ (uintptr_t)local, (uint32_t)n, small ? 0 : tt_verbs_lkey(op->region) };
+		wr->sg_list[0] = own_sge(op, local, n, small);
 	*sent = (struct tt_verbs_sent){ .op = sent->op, .to = get && bounces ? local : NULL, .len = (uint32_t)n,
 	                                .bounce = (int16_t)bounce };
 	p->at += n;
