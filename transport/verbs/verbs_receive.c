@@ -67,11 +67,14 @@ static void take_part(struct tt_verbs_peer *p, const char *bytes, size_t len, bo
 		tell_message(p, p->assembly, had + len);
 }
 
-static void take_credits(struct tt_verbs_peer *p, unsigned n)
+/* false: it gives what it has not; nor is the rest of the message believed. */
+static bool take_credits(struct tt_verbs_peer *p, unsigned n)
 {
 	p->credits += n;
-	if (p->credits > p->credit_max)
-		tt_verbs_lose(p, -ECONNRESET, "it gave back more credits than it had");
+	if (p->credits <= p->credit_max)
+		return true;
+	tt_verbs_lose(p, -ECONNRESET, "it gave back more credits than it had");
+	return false;
 }
 
 static void take_message(struct tt_verbs_peer *p, const struct ibv_wc *wc)
@@ -81,7 +84,8 @@ static void take_message(struct tt_verbs_peer *p, const struct ibv_wc *wc)
 
 	if (wc->byte_len >= sizeof h)
 		memcpy(&h, bytes, sizeof h);
-	take_credits(p, h.credits);
+	if (!take_credits(p, h.credits))
+		return;
 	/* whoever says more than its first word is up, so this end may be */
 	if (h.kind != TT_VERBS_WORD && p->stage < TT_VERBS_UP && !p->ops.broken)
 		tt_verbs_come_up(p);
@@ -103,7 +107,8 @@ static void take_immediate(struct tt_verbs_peer *p, const struct ibv_wc *wc)
 {
 	uint32_t value = be32toh(wc->imm_data);
 
-	take_credits(p, value >> 24);
+	if (!take_credits(p, value >> 24))
+		return;
 	if (p->stage < TT_VERBS_UP && !p->ops.broken)
 		tt_verbs_come_up(p);
 	if (p->stage == TT_VERBS_UP && p->base.net->events->notify)
