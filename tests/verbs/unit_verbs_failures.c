@@ -9,6 +9,8 @@
 #include "transport/verbs/verbs.h"
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 enum { NETS = 3, SIZE = 64 << 10, SEEDS = 5 };
 #define PATIENCE (20000 * TT_MS)
@@ -157,7 +159,8 @@ static void done(struct tt_op *op) { tt_container_of(op, struct op, op)->dones++
 
 static void send_to(int from, int to, struct op *o)
 {
-	*o = (struct op){ .op = { .kind = TT_SEND, .local = o->text, .len = sizeof o->text, .done = done }, .text = "hello" };
+	*o = (struct op){ .op = { .kind = TT_SEND, .local = o->text, .len = sizeof o->text, .done = done },
+		          .text = "hello" };
 	tt_verbs.post(nets[from].peer[to], &o->op);
 }
 
@@ -243,7 +246,8 @@ static void fail_request(size_t i, uint64_t seed)
 	CU_ASSERT(ops[0].dones == 1 && ops[1].dones == 1 && ops[2].dones == 1); /* the first one may have succeeded */
 	CU_ASSERT(!ops[0].op.err || ops[0].op.err == -ECONNRESET);
 	check_ended(ops + 1, 2);
-	CU_ASSERT(says(nets[0].why, completions[i].words) && says(nets[0].why, "0x8a") && says(nets[0].why, "fake_roce0"));
+	CU_ASSERT(says(nets[0].why, completions[i].words) && says(nets[0].why, "0x8a"));
+	CU_ASSERT(says(nets[0].why, devices[0]));
 	CU_ASSERT(says(nets[0].why, tt_fake_verbs.wc_status_str(completions[i].status)));
 	check_others();
 	close_nets();
@@ -306,6 +310,17 @@ static struct ibv_qp *qp_of(const struct ibv_context *c)
 	struct ibv_qp *q = NULL;
 
 	for (int i = 0; (q = fake_qp(i)) && q->context != c; i++)
+		;
+	return q;
+}
+
+/* Of a. */
+static struct ibv_qp *queue_to_b(void)
+{
+	uint32_t there = qp_of(fake_context(1))->qp_num;
+	struct ibv_qp *q;
+
+	for (int i = 0; (q = fake_qp(i)) && (q->context != fake_context(0) || fake_attr(q).dest_qp_num != there); i++)
 		;
 	return q;
 }
@@ -627,6 +642,192 @@ static void test_devices(void)
 	CU_ASSERT_EQUAL(fake_left(), 0);
 }
 
+/* ---- choices ---- */
+
+static struct ibv_qp_attr connected_attr(void)
+{
+	struct ibv_qp_attr attr;
+
+	CU_ASSERT_FATAL(open_one(0) == 0 && open_one(1) == 0);
+	connect_to(1);
+	UNTIL(nets[0].ups == 1);
+	attr = fake_attr(fake_qp(0));
+	close_nets();
+	return attr;
+}
+
+static void test_settings(void)
+{
+	struct fake_device d = fake_devices[1];
+	struct ibv_qp_attr attr;
+
+	row_name = "settings";
+	d.port[0].pkeys[1] = 0x8005;
+	fake_plug(&d, 1);
+	fake_seed(1);
+	attr = connected_attr();
+	CU_ASSERT(attr.ah_attr.grh.sgid_index == 1 && !attr.ah_attr.sl && !attr.pkey_index); /* v2, with an IPv4 address */
+	setenv("TUTTI_VERBS_GID_INDEX", "0", 1);
+	setenv("TUTTI_VERBS_SL", "3", 1);
+	setenv("TUTTI_VERBS_TC", "106", 1);
+	setenv("TUTTI_VERBS_PKEY", "0x8005", 1);
+	attr = connected_attr();
+	CU_ASSERT(attr.ah_attr.grh.sgid_index == 0 && attr.ah_attr.sl == 3);
+	CU_ASSERT(attr.ah_attr.grh.traffic_class == 106 && attr.pkey_index == 1);
+	setenv("TUTTI_VERBS_PKEY", "0x8006", 1);
+	CU_ASSERT(open_one(0) == -ENODEV && says(nets[0].why, "TUTTI_VERBS_PKEY"));
+	setenv("TUTTI_VERBS_GID_INDEX", "5", 1);
+	unsetenv("TUTTI_VERBS_PKEY");
+	CU_ASSERT(open_one(0) == -ENODEV && says(nets[0].why, "TUTTI_VERBS_GID_INDEX"));
+	unsetenv("TUTTI_VERBS_GID_INDEX");
+	unsetenv("TUTTI_VERBS_SL");
+	unsetenv("TUTTI_VERBS_TC");
+	plug_default();
+}
+
+/* An older library has the types of GIDs in sysfs alone. */
+static void test_sysfs(void)
+{
+	struct tt_verbs_library old = tt_fake_verbs;
+	char folder[] = "/tmp/unit_verbs_XXXXXX", command[64];
+	struct tt_device list[4];
+
+	row_name = "sysfs";
+	old.query_gid_ex = NULL;
+	CU_ASSERT_FATAL(mkdtemp(folder) != NULL);
+	fake_plug(&fake_devices[1], 1);
+	tt_verbs_instead = &old;
+	CU_ASSERT(open_one(0) == -ENODEV && says(nets[0].why, "no GID"));
+	fake_sysfs(folder);
+	CU_ASSERT_EQUAL(connected_attr().ah_attr.grh.sgid_index, 1);
+	CU_ASSERT(tt_verbs.list(list, 4) == 1 && list[0].numa == 1 && list[0].mbps == 100000);
+	tt_verbs_instead = &tt_fake_verbs;
+	plug_default();
+	snprintf(command, sizeof command, "rm -r %s", folder);
+	CU_ASSERT(system(command) == 0);
+}
+
+/* The limit on locked memory, with the number that was needed and the mend. */
+static void test_memlock(void)
+{
+	static const char *const calls[] = { "create_cq", "create_srq", "reg_mr" };
+	struct rlimit before, low;
+
+	getrlimit(RLIMIT_MEMLOCK, &before);
+	low = (struct rlimit){ 65536, before.rlim_max };
+	setrlimit(RLIMIT_MEMLOCK, &low);
+	for (size_t i = 0; i < TT_COUNT(calls); i++) {
+		row_name = calls[i];
+		fake_seed(1);
+		fake_fail(calls[i], 1, ENOMEM);
+		CU_ASSERT(open_one(0) == -ENOMEM && says(nets[0].why, "limits.conf") && says(nets[0].why, "65536"));
+	}
+	setrlimit(RLIMIT_MEMLOCK, &before);
+	CU_ASSERT_EQUAL(fake_left(), 0);
+}
+
+/* A device with receives for one peer alone: the next one hears the limit. */
+static void test_full(void)
+{
+	struct fake_device small = fake_devices[1];
+	int refused = 0;
+	struct op op;
+
+	row_name = "full";
+	fake_plug(&small, 1);
+	fake_seed(1);
+	for (uint32_t wr = 16; wr <= 256; wr *= 2) { /* one of them holds one peer and no two */
+		small.max_srq_wr = wr;
+		fake_plug(&small, 1);
+		for (int i = 0; i < NETS; i++)
+			if (open_one(i))
+				CU_ASSERT(strlen(nets[i].why) > 0);
+		if (!nets[0].net)
+			continue;
+		connect_to(1);
+		UNTIL(nets[0].ups == 1 && nets[1].ups == 1);
+		connect_to(2);
+		UNTIL(nets[0].ups == 2 || nets[0].downs == 1);
+		if (nets[0].downs)
+			CU_ASSERT(says(nets[0].why, "room for 1 peers") && nets[2].downs + nets[2].ups == 0);
+		refused += nets[0].downs;
+		send_to(0, 1, &op);
+		UNTIL(op.dones);
+		CU_ASSERT_EQUAL(op.op.err, 0);
+		close_nets();
+	}
+	CU_ASSERT_EQUAL(refused, 1);
+	plug_default();
+}
+
+/* What an adapter never gives back does not keep the peer for ever. */
+static void test_swallowed(void)
+{
+	struct fake_device d = fake_devices[1];
+	struct op op;
+
+	row_name = "swallowed";
+	d.swallows = true;
+	fake_plug(&d, 1);
+	open_nets(1);
+	struct ibv_qp *q = queue_to_b();
+	fake_raise(fake_context(0), IBV_EVENT_QP_FATAL, q, 0);
+	CU_ASSERT(tt_fake_verbs.modify_qp(q, &(struct ibv_qp_attr){ .qp_state = IBV_QPS_ERR }, IBV_QP_STATE) == 0);
+	send_to(0, 1, &op); /* before the net knows */
+	UNTIL(nets[0].downs == 1 && op.dones);
+	CU_ASSERT_EQUAL(op.op.err, -ECONNRESET);
+	close_nets();
+	plug_default();
+}
+
+/* ---- a peer that has proven itself, and then talks nonsense ---- */
+
+struct nonsense {
+	const char *words;
+	uint8_t head[24]; /* kind, credits, slot, bad, rkey (4), addr (8), word (8) */
+	uint32_t len;
+	int times;
+	bool immediate;
+} nonsenses[] = {
+	{ "no known kind", { 0 }, 24, 1, false },
+	{ "no known kind", { 99 }, 24, 1, false },
+	{ "no known kind", { 2 }, 5, 1, false }, /* shorter than a head */
+	{ "no known kind", { 0 }, 0, 1, false },
+	{ "more credits", { 5, 255 }, 24, 1, false },
+	{ "more credits", { 255 }, 8, 1, true },
+	{ "not registered", { 3, 0, 0, 0, 1, 2, 3, 4 }, 24, 1, false },
+	{ "was not asked", { 4, 0, 200 }, 24, 1, false },
+};
+
+/* b's own queue pair says it, from inline data, which needs no key. */
+static void talk_nonsense(const struct nonsense *n)
+{
+	struct ibv_sge sge = { (uintptr_t)n->head, n->len, 0 };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .send_flags = IBV_SEND_INLINE,
+		                  .opcode = n->immediate ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_SEND }, *bad;
+
+	if (n->immediate) {
+		wr.num_sge = 0;
+		memcpy(&wr.imm_data, n->head, sizeof wr.imm_data);
+	}
+	for (int i = 0; i < n->times; i++)
+		CU_ASSERT(ibv_post_send(qp_of(fake_context(1)), &wr, &bad) == 0);
+}
+
+static void test_nonsense(void)
+{
+	for (size_t i = 0; i < TT_COUNT(nonsenses); i++)
+		for (uint64_t seed = 0; seed < SEEDS; seed++) {
+			row_name = nonsenses[i].words;
+			open_nets(seed);
+			talk_nonsense(&nonsenses[i]);
+			UNTIL(nets[0].downs == 1 && nets[1].downs == 1);
+			CU_ASSERT(says(nets[0].why, nonsenses[i].words) && nets[0].messages == 0);
+			check_others();
+			close_nets();
+		}
+}
+
 /* ---- nothing leaks ---- */
 
 enum { CONNECTS = TT_ASAN || TT_TSAN ? 300 : 2000 };
@@ -668,9 +869,11 @@ static void test_leaks(void)
 
 static CU_TestInfo failure_tests[] = {
 	{ "completions", test_completions }, { "asyncs", test_asyncs }, { "links", test_links },
-	{ "removal", test_removal }, { "refused", test_refused }, { "mtu", test_mtu }, { "open_fails", test_open_fails },
-	{ "connect_fails", test_connect_fails }, { "work_fails", test_work_fails }, { "devices", test_devices },
-	{ "leaks", test_leaks }, CU_TEST_INFO_NULL,
+	{ "removal", test_removal }, { "refused", test_refused }, { "mtu", test_mtu },
+	{ "open_fails", test_open_fails }, { "connect_fails", test_connect_fails }, { "work_fails", test_work_fails },
+	{ "devices", test_devices }, { "settings", test_settings }, { "sysfs", test_sysfs },
+	{ "memlock", test_memlock }, { "full", test_full }, { "swallowed", test_swallowed },
+	{ "nonsense", test_nonsense }, { "leaks", test_leaks }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "failures", NULL, NULL, NULL, NULL, failure_tests }, CU_SUITE_INFO_NULL };
 
