@@ -1,0 +1,108 @@
+#!/bin/sh
+# check.sh - RDMA on a real kernel's stack, in a guest; `make check-verbs` calls it.
+#
+#   check.sh SOURCE-TREE BUILD-TREE [PART ...]     the parts named, else all; `check.sh . . list` names them
+#
+# All parts run in one guest, one after the other. One line a part: what came of it, and its time; what a part printed is in
+# BUILD-TREE/guest-PART.log. Exit status: 0; 1 if a part failed; 77 with a line `SKIPPED: ...` where there can be no guest.
+set -u
+export LC_ALL=C
+source_tree=$(cd "$1" && pwd) && build_tree=$(cd "$2" && pwd) || exit 2
+shift 2
+here=$source_tree/tests/vm
+# shellcheck source=tests/vm/common.sh
+. "$here/common.sh"
+
+# Each part is a function part_NAME, which runs in the guest, in the build tree. 77 is "cannot be done here", with the reason in
+# its last line. The limits are for a busy machine: all together take a third of them on two quiet cores.
+# part, limit in seconds, what it does
+parts='
+roce         120  rxe0 and rxe1 move bytes, over queue pairs connected by hand and by librdmacm
+iwarp        120  siw0 and siw1 move bytes
+loss         120  the same while 1 % of the packets get lost'
+
+crosses() { # interface, command: it works, and 2 MiB at least went out through the interface
+	sent=/sys/class/net/$1/statistics/tx_bytes
+	before=$(cat "$sent")
+	shift
+	"$@" || return 1
+	[ $(($(cat "$sent") - before)) -ge 2097152 ] || { echo "the bytes did not cross the cable"; return 1; }
+}
+
+lose() { # interfaces, command: with 1 % loss, each way
+	for end in 0 1; do
+		tc qdisc add dev "$1$end" root netem loss 1% || return 1
+	done
+	cable=$1
+	shift
+	"$@"
+	result=$?
+	for end in 0 1; do
+		tc qdisc del dev "$cable$end" root
+	done
+	return $result
+}
+
+need_siw() { [ -d /sys/module/siw ] || { echo "SKIPPED: the guest has no siw"; return 77; }; }
+
+part_roce() { crosses roce0 tests/vm/smoke plain rxe0 rxe1 && crosses roce0 tests/vm/smoke cm 10.77.0.1 10.77.0.2; }
+part_iwarp() { need_siw && crosses iwarp0 tests/vm/smoke cm 10.78.0.1 10.78.0.2; }
+part_loss() {
+	lose roce crosses roce0 tests/vm/smoke plain rxe0 rxe1 || return
+	need_siw > /dev/null || return 0
+	lose iwarp crosses iwarp0 tests/vm/smoke cm 10.78.0.1 10.78.0.2
+}
+
+names() { echo "$parts" | awk 'NF { print $1 }'; }
+limit_of() { echo "$parts" | awk -v name="$1" '$1 == name { print $2 }'; }
+
+run_parts() { # in the guest
+	failed=0
+	for name; do
+		start=$(date +%s)
+		timeout -k 10 "$(limit_of "$name")" sh "$here/check.sh" "$source_tree" . part "$name" > "guest-$name.log" 2>&1
+		status=$?
+		case $status in
+		0) result=passed ;;
+		77) result="skipped: $(sed -n 's/^SKIPPED: //p' "guest-$name.log" | tail -n 1)" ;;
+		124 | 137) result="FAILED: not done after $(limit_of "$name") s" failed=1 ;;
+		*) result="FAILED ($status)" failed=1 ;;
+		esac
+		printf '%-10s %5d s  %s\n' "$name" $(($(date +%s) - start)) "$result"
+		case $result in FAILED*) tail -n 30 "guest-$name.log"; dmesg | tail -n 10 ;; esac
+	done
+	return $failed
+}
+
+run_guest() { # parts; on a terminal with the seconds since it began
+	clear=
+	[ ! -t 2 ] || clear=$(printf '\r\033[K')
+	status_file=$(mktemp) || exit 1
+	count_seconds "in the guest"
+	{
+		"$here/run" -t 1200 -w "$build_tree" sh "$here/check.sh" "$source_tree" "$build_tree" parts "$@" 2>&1
+		echo $? > "$status_file"
+	} | while IFS= read -r line; do
+		printf '%s%s\n' "$clear" "$line"
+	done
+	end_count
+	status=$(cat "$status_file")
+	rm -f "$status_file"
+	return "$status"
+}
+
+cd "$build_tree" || exit 2
+case "${1:-}" in
+list) echo "$parts" | sed 1d; exit 0 ;;
+part) "part_$2"; exit ;;
+parts) shift; run_parts "$@"; exit ;;
+esac
+for name; do
+	names | grep -qx "$name" || { echo "check.sh: there is no part $name; they are: $(names | xargs)"; exit 2; }
+done
+[ -x tests/vm/smoke ] || { echo "SKIPPED: this build is without libibverbs and librdmacm (apt install libibverbs-dev librdmacm-dev)"; exit 77; }
+sh "$here/build.sh" || exit
+# shellcheck disable=SC2046
+[ $# -gt 0 ] || set -- $(names)
+trap 'end_count; exit 130' INT TERM HUP
+run_guest "$@"
