@@ -24,6 +24,7 @@ chaos        real processes that are killed, stopped and cut off, over 200 seeds
 fuzz         each fuzz target from its corpus on
 coverage     what the fuzz corpus reaches of the parsers
 tsan         the thread sanitizer over threads and real processes
+verbs        RDMA on a real kernel's stack, in a guest
 valgrind     the unit tests under valgrind; of the collectives, which take long, those that go wrong'
 
 needs() { # program: built if it is not
@@ -96,6 +97,11 @@ part_tsan() {
 		echo "== $program"
 		$wrapper ./tests/*/"$program" || return 1
 	done
+}
+
+part_verbs() {
+	make check-verbs || return 1
+	! grep -q '^SKIPPED: ' long-verbs.log || return 77
 }
 
 part_valgrind() {

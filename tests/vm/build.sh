@@ -1,10 +1,10 @@
 #!/bin/sh
-# build.sh - makes the guest in which RDMA is tested: Debian's kernel with soft RoCE (rxe), and soft iWARP (siw) built for it.
+# build.sh - makes the guest in which RDMA is tested: Debian's kernel with rxe (soft RoCE) and siw (soft iWARP)
 #
 #   tests/vm/build.sh     once: 0 and not a word if the guest is there
 #
-# Needs no root. All comes from the archive that apt knows: some 230 MB are fetched, some 80 MB stay in the cache folder,
-# ${TUTTI_VM_CACHE:-~/.cache/tutti-vm}:
+# Needs no root. All comes from the archive that apt knows: some 230 MB are fetched, some 80 MB stay in the cache
+# folder, ${TUTTI_VM_CACHE:-~/.cache/tutti-vm}:
 #   vmlinux, initramfs    what qemu boots
 #   made                  of which kernel, with or without siw, and the checksum of this script
 #   build.log             what the last build did
@@ -22,11 +22,15 @@ ib_uverbs rdma_ucm rdma_rxe siw veth sch_netem'
 skip() { echo "SKIPPED: $*"; exit 77; }
 give_up() { echo "build.sh: $*; $cache/build.log has what was done" >&2; exit 1; }
 
+depends_of() { # package, pattern: the packages that it depends on whose names begin so
+	apt-cache depends "$1" 2> /dev/null | sed -n "s/^ *Depends: \($2.*\)/\1/p"
+}
+
 find_kernel() { # its name, version and series; the newest that the archive has
-	[ "$(dpkg --print-architecture 2> /dev/null)" = amd64 ] || skip "the RDMA guest is made on Debian for amd64 alone"
+	[ "$(dpkg --print-architecture 2> /dev/null)" = amd64 ] || skip "the RDMA guest is made on Debian for amd64"
 	missing=$(missing_packages)
 	[ -z "$missing" ] || skip "the RDMA guest needs packages: apt-get install --no-install-recommends $missing"
-	kernel=$(apt-cache depends linux-image-amd64 2> /dev/null | sed -n 's/^ *Depends: linux-image-\([0-9].*\)/\1/p' | head -n 1)
+	kernel=$(depends_of linux-image-amd64 'linux-image-[0-9]' | sed 's/^linux-image-//')
 	[ -n "$kernel" ] || skip "apt does not know linux-image-amd64, Debian's kernel; apt-get update may help"
 	version=$(apt-cache show --no-all-versions "linux-image-$kernel" | sed -n 's/^Version: //p')
 	series=$(echo "$kernel" | sed 's/^\([0-9]*\.[0-9]*\).*/\1/')
@@ -42,8 +46,8 @@ fetch_kernel() {
 	rm ./*.deb
 }
 
-# A bzImage is setup sectors, then what unpacks the kernel; its header says where in the latter the packed kernel lies, and how
-# long it is (the kernel's Documentation/x86/boot.rst). Unpacked once here, it need not be at each boot.
+# A bzImage is setup sectors, then what unpacks the kernel; its header says where in the latter the packed kernel lies,
+# and how long it is (the kernel's Documentation/x86/boot.rst). Unpacked once here, it need not be at each boot.
 number() { od -An -t "u$2" -j "$1" -N "$2" "$image" | tr -d ' '; } # offset, bytes
 
 unpack_kernel() {
@@ -55,7 +59,7 @@ unpack_kernel() {
 	28b52ffd) zstd -dcq packed > guest/vmlinux ;;
 	1f8b*) gzip -dcq packed > guest/vmlinux ;;
 	esac
-	[ "$(head -c 4 guest/vmlinux | tail -c 3)" = ELF ] || cp "$image" guest/vmlinux # qemu starts that too, it takes longer
+	[ "$(head -c 4 guest/vmlinux | tail -c 3)" = ELF ] || cp "$image" guest/vmlinux # which starts, too
 }
 
 # siw is no part of Debian's kernels, but of their source.
@@ -63,14 +67,16 @@ build_siw() {
 	siw=linux-source-$series/drivers/infiniband/sw/siw
 	# shellcheck disable=SC2046
 	apt-get download -q "linux-source-$series=$version" "linux-headers-$kernel" \
-		$(apt-cache depends "linux-headers-$kernel" | sed -n 's/^ *Depends: \(linux-\(headers\|kbuild\).*\)/\1/p') || return
+		$(depends_of "linux-headers-$kernel" 'linux-[hk]') || return
 	for package in linux-headers-*.deb linux-kbuild-*.deb; do
 		dpkg-deb -x "$package" headers || return
 	done
-	dpkg-deb --fsys-tarfile linux-source-*.deb | tar -xO "./usr/src/linux-source-$series.tar.xz" | tar -xJ "$siw" || return
+	dpkg-deb --fsys-tarfile linux-source-*.deb | tar -xO "./usr/src/linux-source-$series.tar.xz" |
+		tar -xJ "$siw" || return
 	(
 		unset MAKEFLAGS MFLAGS MAKELEVEL
-		make -C headers/usr/src/linux-headers-*-common O="$work/headers/usr/src/linux-headers-$kernel" M="$work/$siw" \
+		headers=$work/headers/usr/src
+		make -C "$headers"/linux-headers-*-common O="$headers/linux-headers-$kernel" M="$work/$siw" \
 			CONFIG_RDMA_SIW=m modules
 	) && strip -g "$siw/siw.ko" && cp "$siw/siw.ko" "image/lib/modules/$kernel/"
 }

@@ -3,8 +3,9 @@
 #
 #   check.sh SOURCE-TREE BUILD-TREE [PART ...]     the parts named, else all; `check.sh . . list` names them
 #
-# All parts run in one guest, one after the other. One line a part: what came of it, and its time; what a part printed is in
-# BUILD-TREE/guest-PART.log. Exit status: 0; 1 if a part failed; 77 with a line `SKIPPED: ...` where there can be no guest.
+# All parts run in one guest, one after the other. One line a part: what came of it, and its time; what a part printed
+# is in BUILD-TREE/guest-PART.log. Exit status: 0; 1 if a part failed; 77 with a line `SKIPPED: ...` where there can be
+# no guest.
 set -u
 export LC_ALL=C
 source_tree=$(cd "$1" && pwd) && build_tree=$(cd "$2" && pwd) || exit 2
@@ -13,8 +14,8 @@ here=$source_tree/tests/vm
 # shellcheck source=tests/vm/common.sh
 . "$here/common.sh"
 
-# Each part is a function part_NAME, which runs in the guest, in the build tree. 77 is "cannot be done here", with the reason in
-# its last line. The limits are for a busy machine: all together take a third of them on two quiet cores.
+# Each part is a function part_NAME, which runs in the guest, in the build tree. 77 is "cannot be done here", with the
+# reason in its last line. The limits are for a busy machine: all together take a third of them on two quiet cores.
 # part, limit in seconds, what it does
 parts='
 roce         120  rxe0 and rxe1 move bytes, over queue pairs connected by hand and by librdmacm
@@ -60,7 +61,8 @@ run_parts() { # in the guest
 	failed=0
 	for name; do
 		start=$(date +%s)
-		timeout -k 10 "$(limit_of "$name")" sh "$here/check.sh" "$source_tree" . part "$name" > "guest-$name.log" 2>&1
+		timeout -k 10 "$(limit_of "$name")" sh "$here/check.sh" "$source_tree" . part "$name" \
+			> "guest-$name.log" 2>&1
 		status=$?
 		case $status in
 		0) result=passed ;;
@@ -100,7 +102,10 @@ esac
 for name; do
 	names | grep -qx "$name" || { echo "check.sh: there is no part $name; they are: $(names | xargs)"; exit 2; }
 done
-[ -x tests/vm/smoke ] || { echo "SKIPPED: this build is without libibverbs and librdmacm (apt install libibverbs-dev librdmacm-dev)"; exit 77; }
+if [ ! -x tests/vm/smoke ]; then
+	echo "SKIPPED: this build is without RDMA (apt install libibverbs-dev librdmacm-dev, configure again)"
+	exit 77
+fi
 sh "$here/build.sh" || exit
 # shellcheck disable=SC2046
 [ $# -gt 0 ] || set -- $(names)

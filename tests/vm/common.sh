@@ -1,4 +1,4 @@
-# common.sh - sourced by build.sh, run and check.sh: where the guest is kept, what it needs of this machine, signs of life.
+# common.sh - sourced by build.sh, run and check.sh: where the guest is kept, what it needs here, signs of life
 # shellcheck shell=sh
 # shellcheck disable=SC2034
 cache=${TUTTI_VM_CACHE:-${XDG_CACHE_HOME:-${HOME:-/var/tmp}/.cache}/tutti-vm}

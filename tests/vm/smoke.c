@@ -1,10 +1,10 @@
-/* smoke.c - do the guest's devices work at all? Two of them move bytes both ways, by the library's calls and nothing of ours.
+/* smoke.c - do the guest's devices work at all? Two of them move bytes, by the libraries' calls and nothing of ours.
  *
  *   smoke plain rxe0 rxe1                queue pairs that are connected by hand, over RoCE v2
  *   smoke cm 10.78.0.1 10.78.0.2         by librdmacm, between the devices behind these addresses
  *
- * Each end writes 1 MiB into the other's memory, says so by a message, and reads the other's bytes. One process is both ends.
- * Exit status 0; 1 and a sentence for the first thing that fails; killed by SIGALRM after two minutes. */
+ * Each end writes 1 MiB into the other's memory, says so by a message, and reads the other's bytes. One process is both
+ * ends. Exit status 0; 1 and a sentence for the first thing that fails; killed by SIGALRM after two minutes. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -116,10 +116,11 @@ static void connect_end(struct end *end, struct end *peer)
 		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .sgid_index = end->gid, .hop_limit = 64 } } };
 
 	need(ibv_query_gid(peer->context, 1, peer->gid, &attr.ah_attr.grh.dgid) == 0, "ibv_query_gid");
-	need(ibv_modify_qp(end->qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-		IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0, "ibv_modify_qp to RTR");
-	/* 17 ms until a lost packet is sent again, seven times */
-	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 12, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1 };
+	need(ibv_modify_qp(end->qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+		IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0, "ibv_modify_qp to RTR");
+	/* 67 ms until a lost packet is sent again, six times: rxe takes seven as "for ever" */
+	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 6, .rnr_retry = 7,
+		.max_rd_atomic = 1 };
 	need(ibv_modify_qp(end->qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
 		IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC) == 0, "ibv_modify_qp to RTS");
 }
@@ -173,7 +174,8 @@ static void give_queue_pair(struct end *end, struct rdma_cm_id *id, int me)
 static void connect_cm(struct end ends[2], char **addresses)
 {
 	struct sockaddr_in here = parse(addresses[0]), there = parse(addresses[1]);
-	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1, .retry_count = 7, .rnr_retry_count = 7 };
+	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1, .retry_count = 6,
+		.rnr_retry_count = 7 };
 	struct rdma_event_channel *channel = rdma_create_event_channel();
 	struct rdma_cm_id *listener, *caller, *called;
 
@@ -183,7 +185,8 @@ static void connect_cm(struct end ends[2], char **addresses)
 	need(rdma_bind_addr(listener, (struct sockaddr *)&there) == 0, "rdma_bind_addr");
 	need(rdma_listen(listener, 1) == 0, "rdma_listen");
 	there.sin_port = rdma_get_src_port(listener);
-	need(rdma_resolve_addr(caller, (struct sockaddr *)&here, (struct sockaddr *)&there, 10000) == 0, "rdma_resolve_addr");
+	need(rdma_resolve_addr(caller, (struct sockaddr *)&here, (struct sockaddr *)&there, 10000) == 0,
+		"rdma_resolve_addr");
 	await(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
 	need(rdma_resolve_route(caller, 10000) == 0, "rdma_resolve_route");
 	await(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
