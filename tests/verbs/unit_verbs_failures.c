@@ -700,7 +700,8 @@ static void test_sysfs(void)
 	CU_ASSERT(open_one(0) == -ENODEV && says(nets[0].why, "no GID"));
 	fake_sysfs(folder);
 	CU_ASSERT_EQUAL(connected_attr().ah_attr.grh.sgid_index, 1);
-	CU_ASSERT(tt_verbs.list(list, 4) == 1 && list[0].numa == 1 && list[0].mbps == 100000);
+	CU_ASSERT(tt_verbs.list(list, 4) == 2 && list[0].numa == 1 && list[0].mbps == 100000);
+	CU_ASSERT(strstr(list[0].note, "RoCE v2, GID 1 ") && strstr(list[1].note, "not used: its port 2 is down"));
 	tt_verbs_instead = &tt_fake_verbs;
 	plug_default();
 	snprintf(command, sizeof command, "rm -r %s", folder);

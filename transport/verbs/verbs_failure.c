@@ -112,7 +112,8 @@ static bool is_of_port(enum ibv_event_type type)
 
 static void hear(struct tt_verbs *net, const struct ibv_async_event *e)
 {
-	const struct news *n = &events[tt_min(e->event_type, IBV_EVENT_WQ_FATAL)];
+	static const struct news unknown = { NOTHING, NULL };
+	const struct news *n = (size_t)e->event_type < TT_COUNT(events) ? &events[e->event_type] : &unknown;
 	struct tt_verbs_peer *p;
 
 	if (is_of_port(e->event_type) && e->element.port_num != net->port.number)
