@@ -1,4 +1,4 @@
-/* fake.c - fake.h: devices, memory, completion channels and queues, asynchronous events */
+/* fake.c - fake.h: the table, the lock, devices and memory */
 #include "tests/verbs/fake_private.h"
 #include <arpa/inet.h>
 #include <poll.h>
@@ -267,97 +267,6 @@ static int query_pkey(struct ibv_context *c, uint8_t port, int index, __be16 *ou
 	return fake_leave(err ? -1 : 0);
 }
 
-/* ---- asynchronous events ---- */
-
-static unsigned *unacked_of(const struct ibv_async_event *e)
-{
-	switch (e->event_type) {
-	case IBV_EVENT_CQ_ERR:
-		return &tt_container_of(e->element.cq, struct fake_cq, base)->async_unacked;
-	case IBV_EVENT_SRQ_ERR:
-	case IBV_EVENT_SRQ_LIMIT_REACHED:
-		return &tt_container_of(e->element.srq, struct fake_srq, base)->async_unacked;
-	case IBV_EVENT_QP_FATAL:
-	case IBV_EVENT_QP_REQ_ERR:
-	case IBV_EVENT_QP_ACCESS_ERR:
-	case IBV_EVENT_COMM_EST:
-	case IBV_EVENT_SQ_DRAINED:
-	case IBV_EVENT_PATH_MIG:
-	case IBV_EVENT_PATH_MIG_ERR:
-	case IBV_EVENT_QP_LAST_WQE_REACHED:
-		return &tt_container_of(e->element.qp, struct fake_qp, base)->async_unacked;
-	default:
-		return NULL;
-	}
-}
-
-void fake_raise_event(struct fake_context *c, enum ibv_event_type type, void *element, int port)
-{
-	struct fake_event *e;
-
-	if (c->killed || c->base.async_fd < 0)
-		return;
-	e = calloc(1, sizeof *e);
-	if (!e)
-		abort();
-	e->event.event_type = type;
-	if (element)
-		e->event.element.qp = element; /* whatever it is */
-	else
-		e->event.element.port_num = port;
-	tt_list_append(&c->events, &e->node);
-	fake_ring(c->base.async_fd);
-}
-
-void fake_forget_events(struct fake_context *c, const void *element)
-{
-	tt_each_of(struct fake_event, node, e, &c->events) {
-		if (element && (void *)e->event.element.qp != element)
-			continue;
-		tt_list_remove(&e->node);
-		free(e);
-		fake_unring(c->base.async_fd);
-	}
-}
-
-static int get_async_event(struct ibv_context *base, struct ibv_async_event *out)
-{
-	struct fake_context *c = context_of(base);
-	struct tt_list *node;
-	unsigned *unacked;
-
-	if (fake_enter(FAKE_get_async_event, NULL)) {
-		fake_unlock();
-		return -1;
-	}
-	fake_unlock();
-	if (!fake_take(base->async_fd))
-		return -1;
-	fake_lock();
-	node = tt_list_pop(&c->events);
-	if (!node)
-		return fake_leave(-1);
-	*out = tt_container_of(node, struct fake_event, node)->event;
-	free(tt_container_of(node, struct fake_event, node));
-	unacked = unacked_of(out);
-	if (unacked)
-		++*unacked;
-	return fake_leave(0);
-}
-
-static void ack_async_event(struct ibv_async_event *e)
-{
-	unsigned *unacked;
-
-	fake_enter(FAKE_ack_async_event, NULL);
-	unacked = unacked_of(e);
-	if (unacked && !*unacked)
-		fake_bug("ack_async_event: nobody has got this event");
-	else if (unacked)
-		--*unacked;
-	fake_unlock();
-}
-
 /* ---- memory ---- */
 
 static struct ibv_pd *alloc_pd(struct ibv_context *c)
@@ -440,131 +349,6 @@ bool fake_may(const struct ibv_pd *pd, uint32_t key, bool remote, uint64_t addr,
 	       (m->access & access) == access;
 }
 
-/* ---- completions ---- */
-
-static struct ibv_comp_channel *create_comp_channel(struct ibv_context *c)
-{
-	int err = fake_enter(FAKE_create_comp_channel, context_of(c));
-	struct fake_channel *channel = NULL;
-
-	if (!err) {
-		channel = fake_make(sizeof *channel);
-		channel->base = (struct ibv_comp_channel){ .context = c, .fd = fake_open_fd() };
-		tt_list_init(&channel->events);
-		context_of(c)->objects++;
-	}
-	return fake_leave_with(err, channel);
-}
-
-static int destroy_comp_channel(struct ibv_comp_channel *base)
-{
-	int err = fake_enter(FAKE_destroy_comp_channel, NULL);
-
-	if (!err && base->refcnt)
-		err = EBUSY;
-	if (!err) {
-		close(base->fd);
-		context_of(base->context)->objects--;
-		fake_drop(tt_container_of(base, struct fake_channel, base));
-	}
-	return fake_leave(err);
-}
-
-static struct ibv_cq *create_cq(struct ibv_context *c, int cqe, void *user, struct ibv_comp_channel *channel,
-                                int vector)
-{
-	int err = fake_enter(FAKE_create_cq, context_of(c));
-	struct fake_cq *cq;
-
-	if (!err && (cqe < 1 || cqe > (int)context_of(c)->adapter->is.max_cqe || vector < 0 ||
-	             vector >= c->num_comp_vectors || (channel && channel->context != c)))
-		err = EINVAL;
-	if (err)
-		return fake_leave_with(err, NULL);
-	cq = fake_make(sizeof *cq);
-	cq->entries = calloc((size_t)cqe, sizeof *cq->entries);
-	if (!cq->entries)
-		abort();
-	cq->base.context = c;
-	cq->base.channel = channel;
-	cq->base.cq_context = user;
-	cq->base.cqe = cqe;
-	tt_list_init(&cq->fresh);
-	if (channel)
-		channel->refcnt++;
-	context_of(c)->objects++;
-	return fake_leave_with(0, &cq->base);
-}
-
-static void forget_cq_events(struct fake_cq *cq)
-{
-	struct fake_channel *channel = tt_container_of(cq->base.channel, struct fake_channel, base);
-
-	tt_each_of(struct fake_cq_event, node, e, &channel->events) {
-		if (e->cq != cq)
-			continue;
-		tt_list_remove(&e->node);
-		free(e);
-		fake_unring(channel->base.fd);
-	}
-}
-
-static int destroy_cq(struct ibv_cq *base)
-{
-	struct fake_cq *cq = tt_container_of(base, struct fake_cq, base);
-	int err = fake_enter(FAKE_destroy_cq, NULL);
-
-	if (!err && (cq->unacked || cq->async_unacked))
-		err = fake_bug("destroy_cq: it waits for ever for an event that nobody has acknowledged");
-	if (!err && cq->users)
-		err = EBUSY;
-	if (err)
-		return fake_leave(err);
-	if (base->channel) {
-		forget_cq_events(cq);
-		base->channel->refcnt--;
-	}
-	fake_forget_events(context_of(base->context), base);
-	context_of(base->context)->objects--;
-	tt_list_remove(&cq->fresh);
-	free(cq->entries);
-	fake_drop(cq);
-	return fake_leave(0);
-}
-
-static int get_cq_event(struct ibv_comp_channel *base, struct ibv_cq **out, void **user)
-{
-	struct fake_channel *channel = tt_container_of(base, struct fake_channel, base);
-	int err = fake_enter(FAKE_get_cq_event, NULL);
-	struct tt_list *node;
-
-	fake_unlock();
-	if (err || !fake_take(base->fd))
-		return -1;
-	fake_lock();
-	node = tt_list_pop(&channel->events);
-	if (!node)
-		return fake_leave(-1);
-	struct fake_cq_event *e = tt_container_of(node, struct fake_cq_event, node);
-	*out = &e->cq->base;
-	*user = e->cq->base.cq_context;
-	e->cq->unacked++;
-	free(e);
-	return fake_leave(0);
-}
-
-static void ack_cq_events(struct ibv_cq *base, unsigned n)
-{
-	struct fake_cq *cq = tt_container_of(base, struct fake_cq, base);
-
-	fake_enter(FAKE_ack_cq_events, NULL);
-	if (n > cq->unacked)
-		fake_bug("ack_cq_events: more than were got");
-	else
-		cq->unacked -= n;
-	fake_unlock();
-}
-
 static int fork_init(void)
 {
 	int err = fake_enter(FAKE_fork_init, NULL);
@@ -592,11 +376,16 @@ const struct tt_verbs_library tt_fake_verbs = {
 	.get_device_list = get_device_list, .free_device_list = free_device_list, .get_device_name = get_device_name,
 	.open_device = open_device, .close_device = close_device, .query_device = query_device,
 	.query_port = query_port, .query_gid = query_gid, .query_gid_ex = query_gid_ex, .query_pkey = query_pkey,
-	.get_async_event = get_async_event, .ack_async_event = ack_async_event, .alloc_pd = alloc_pd,
-	.dealloc_pd = dealloc_pd, .reg_mr = reg_mr, .dereg_mr = dereg_mr, .create_comp_channel = create_comp_channel,
-	.destroy_comp_channel = destroy_comp_channel, .create_cq = create_cq, .destroy_cq = destroy_cq,
-	.get_cq_event = get_cq_event, .ack_cq_events = ack_cq_events, .create_srq = fake_create_srq,
+	.get_async_event = fake_get_async_event, .ack_async_event = fake_ack_async_event, .alloc_pd = alloc_pd,
+	.dealloc_pd = dealloc_pd, .reg_mr = reg_mr, .dereg_mr = dereg_mr,
+	.create_comp_channel = fake_create_comp_channel, .destroy_comp_channel = fake_destroy_comp_channel,
+	.create_cq = fake_create_cq, .destroy_cq = fake_destroy_cq, .get_cq_event = fake_get_cq_event, .ack_cq_events = fake_ack_cq_events, .create_srq = fake_create_srq,
 	.destroy_srq = fake_destroy_srq, .create_qp = fake_create_qp, .modify_qp = fake_modify_qp,
 	.destroy_qp = fake_destroy_qp, .fork_init = fork_init, .wc_status_str = wc_status_str, .has_cm = 1,
-	FAKE_DECLARE_CM,
+	.create_event_channel = fake_create_event_channel, .destroy_event_channel = fake_destroy_event_channel,
+	.create_id = fake_create_id, .destroy_id = fake_destroy_id, .bind_addr = fake_bind_addr,
+	.resolve_addr = fake_resolve_addr, .resolve_route = fake_resolve_route, .listen = fake_listen,
+	.connect = fake_connect, .accept = fake_accept, .reject = fake_reject, .disconnect = fake_disconnect,
+	.establish = fake_establish, .init_qp_attr = fake_init_qp_attr, .get_cm_event = fake_get_cm_event,
+	.ack_cm_event = fake_ack_cm_event, .set_option = fake_set_option, .event_str = fake_event_str,
 };

@@ -60,6 +60,7 @@ struct fake_device {
 	uint32_t max_inline, max_message, max_wr, max_cqe, max_srq_wr;
 	int max_rd_atomic, max_sge, max_sge_rd;
 	bool swallows; /* what is posted to a queue pair in error never completes */
+	bool patient;  /* lost requests are tried again for ever, whatever retry_cnt says */
 	struct fake_port port[FAKE_PORTS];
 };
 

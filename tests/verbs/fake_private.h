@@ -163,8 +163,6 @@ int fake_open_fd(void);
 void fake_ring(int fd);                                /* one more event */
 bool fake_take(int fd);                                /* one event less; waits if the caller's fd does. false: none */
 void fake_unring(int fd);                              /* one event less, which there is */
-void fake_raise_event(struct fake_context *, enum ibv_event_type, void *element, int port);
-void fake_forget_events(struct fake_context *, const void *element);
 void fake_plug_in(void);                               /* the devices that are there at the beginning */
 struct fake_adapter *fake_adapter(const char *name);
 const struct fake_port *fake_port(const struct fake_adapter *, int number); /* NULL: it has none of this number */
@@ -181,29 +179,45 @@ int fake_post_send(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **b
 int fake_post_recv(struct ibv_qp *, struct ibv_recv_wr *, struct ibv_recv_wr **bad);
 int fake_post_srq_recv(struct ibv_srq *, struct ibv_recv_wr *, struct ibv_recv_wr **bad);
 
-/* fake_wire.c */
-bool fake_step(void); /* one thing happens, somewhere; false: nothing can */
+/* fake_queue.c */
+int fake_get_async_event(struct ibv_context *, struct ibv_async_event *);
+void fake_ack_async_event(struct ibv_async_event *);
+struct ibv_comp_channel *fake_create_comp_channel(struct ibv_context *);
+int fake_destroy_comp_channel(struct ibv_comp_channel *);
+struct ibv_cq *fake_create_cq(struct ibv_context *, int cqe, void *, struct ibv_comp_channel *, int vector);
+int fake_destroy_cq(struct ibv_cq *);
+int fake_get_cq_event(struct ibv_comp_channel *, struct ibv_cq **, void **);
+void fake_ack_cq_events(struct ibv_cq *, unsigned);
 int fake_poll_cq(struct ibv_cq *, int n, struct ibv_wc *);
 int fake_req_notify_cq(struct ibv_cq *, int solicited);
+void fake_raise_event(struct fake_context *, enum ibv_event_type, void *element, int port);
+void fake_forget_events(struct fake_context *, const void *element);
 void fake_complete(struct fake_qp *, struct ibv_cq *, const struct ibv_wc *, uint32_t frees, bool solicited);
 void fake_reveal(struct fake_cq *, int more); /* so many more, at least 1, can be polled from now on */
+
+/* fake_wire.c */
+bool fake_step(void); /* one thing happens, somewhere; false: nothing can */
 void fake_flush(struct fake_qp *, bool receives); /* the queue pair is in error */
 void fake_forget_requests(struct fake_qp *);
 void fake_take_over(struct fake_request *);
 
+/* fake_cm_address.c */
+struct fake_adapter *fake_find_host(const struct sockaddr *, int *port); /* NULL: no device has this address */
+struct fake_id *fake_find_listener(struct fake_id *);
+void fake_take_adapter(struct fake_id *, struct fake_adapter *, int port);
+static inline struct fake_id *fake_id_of(struct rdma_cm_id *id) { return tt_container_of(id, struct fake_id, base); }
+static inline bool fake_is_iwarp(const struct fake_id *id) { return id->adapter && id->adapter->is.kind == FAKE_IWARP; }
+static inline struct sockaddr *fake_source_of(struct fake_id *id) { return &id->base.route.addr.src_addr; }
+
 /* fake_cm.c */
+int fake_leave_cm(int err); /* unlocks; -1 with errno, as librdmacm */
+/* The answer that the caller waits for, or what the test wants in its place. true: it is a good one. */
+bool fake_answer(struct fake_id *, enum rdma_cm_event_type good);
 bool fake_deliver_news(void);
 void fake_end_connection(struct fake_qp *);       /* of iWARP: both sides are told */
 void fake_announce(struct fake_id *, enum rdma_cm_event_type, int status, const void *data, uint8_t len);
 void fake_cm_remove(struct fake_adapter *);
 void fake_cm_kill(const struct fake_context *);
-#define FAKE_DECLARE_CM \
-	.create_event_channel = fake_create_event_channel, .destroy_event_channel = fake_destroy_event_channel, \
-	.create_id = fake_create_id, .destroy_id = fake_destroy_id, .bind_addr = fake_bind_addr, \
-	.resolve_addr = fake_resolve_addr, .resolve_route = fake_resolve_route, .listen = fake_listen, \
-	.connect = fake_connect, .accept = fake_accept, .reject = fake_reject, .disconnect = fake_disconnect, \
-	.establish = fake_establish, .init_qp_attr = fake_init_qp_attr, .get_cm_event = fake_get_cm_event, \
-	.ack_cm_event = fake_ack_cm_event, .set_option = fake_set_option, .event_str = fake_event_str
 struct rdma_event_channel *fake_create_event_channel(void);
 void fake_destroy_event_channel(struct rdma_event_channel *);
 int fake_create_id(struct rdma_event_channel *, struct rdma_cm_id **, void *, enum rdma_port_space);

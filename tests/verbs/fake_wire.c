@@ -1,4 +1,4 @@
-/* fake_wire.c - how requests are executed, and completed */
+/* fake_wire.c - how requests are executed */
 #include "tests/verbs/fake_private.h"
 #include <stdlib.h>
 
@@ -6,7 +6,6 @@ enum { PIECE = 64 << 10, STEPS_A_TRY = 8, RETRIES_EXCEEDED = 0x81 };
 
 static struct fake_all *const all = &fake_all;
 
-static struct fake_cq *cq_of(struct ibv_cq *cq) { return tt_container_of(cq, struct fake_cq, base); }
 static struct fake_srq *srq_of(struct ibv_srq *s) { return tt_container_of(s, struct fake_srq, base); }
 static bool is_iwarp(const struct fake_qp *q) { return q->context->adapter->is.kind == FAKE_IWARP; }
 static bool is_read(const struct fake_request *r) { return r->wr.opcode == IBV_WR_RDMA_READ; }
@@ -17,29 +16,6 @@ static bool is_message(const struct fake_request *r)
 }
 
 /* ---- completions ---- */
-
-void fake_complete(struct fake_qp *q, struct ibv_cq *base, const struct ibv_wc *wc, uint32_t frees, bool solicited)
-{
-	struct fake_cq *cq = cq_of(base);
-	struct ibv_wc *to;
-
-	if (cq->count == base->cqe) {
-		fake_bug("poll_cq: the queue of completions overflows");
-		fake_raise_event(q->context, IBV_EVENT_CQ_ERR, base, 0);
-		return;
-	}
-	struct fake_entry *e = &cq->entries[(cq->first + cq->count++) % base->cqe];
-	*e = (struct fake_entry){ *wc, frees, solicited || wc->status };
-	to = &e->wc;
-	to->qp_num = q->base.qp_num;
-	if (wc->status) { /* the rest is not valid */
-		to->opcode = (enum ibv_wc_opcode)(fake_below(2) ? IBV_WC_RECV : IBV_WC_RDMA_READ);
-		to->byte_len = (uint32_t)fake_below(UINT32_MAX);
-		to->imm_data = (uint32_t)fake_below(UINT32_MAX);
-		to->wc_flags = (unsigned)fake_below(4);
-	}
-	tt_list_append_once(&all->fresh, &cq->fresh);
-}
 
 static void tell(struct fake_qp *q, struct fake_request *r)
 {
@@ -85,30 +61,6 @@ static bool retire(struct fake_qp *q)
 			return false;
 	}
 	return false;
-}
-
-static void ring_channel(struct fake_cq *cq)
-{
-	struct fake_cq_event *e = calloc(1, sizeof *e);
-
-	if (!e)
-		abort();
-	e->cq = cq;
-	cq->armed = FAKE_UNARMED;
-	tt_list_append(&tt_container_of(cq->base.channel, struct fake_channel, base)->events, &e->node);
-	fake_ring(cq->base.channel->fd);
-}
-
-void fake_reveal(struct fake_cq *cq, int more)
-{
-	bool wakes = cq->armed == FAKE_ARMED;
-
-	for (; more; more--, cq->seen++)
-		wakes |= cq->armed && cq->entries[(cq->first + cq->seen) % cq->base.cqe].solicited;
-	if (cq->seen == cq->count)
-		tt_list_remove(&cq->fresh);
-	if (wakes && cq->base.channel && !tt_container_of(cq->base.context, struct fake_context, base)->killed)
-		ring_channel(cq);
 }
 
 /* ---- how it ends ---- */
@@ -282,7 +234,7 @@ static enum reach reach(struct fake_qp *q, struct fake_qp **out)
 
 static bool try_again(struct fake_qp *q, struct fake_request *r)
 {
-	if (!is_iwarp(q) && !q->attr.timeout)
+	if (q->context->adapter->is.patient || (!is_iwarp(q) && !q->attr.timeout))
 		return false;
 	if (++q->tries > (q->attr.retry_cnt + 1) * STEPS_A_TRY && !is_iwarp(q))
 		return die(q, NULL, r, IBV_WC_RETRY_EXC_ERR);
@@ -557,39 +509,4 @@ bool fake_step(void)
 		if ((!(skip && skip--) && fake_deliver_news()) || advance_some(&skip) || reveal_some(&skip))
 			return true;
 	return false;
-}
-
-int fake_poll_cq(struct ibv_cq *base, int n, struct ibv_wc *wc)
-{
-	struct fake_cq *cq = cq_of(base);
-	int err = fake_enter(FAKE_poll_cq, NULL);
-
-	if (err)
-		return fake_leave(-1);
-	for (uint64_t i = fake_below(fake_below(8) ? 8 : 100); i && fake_step(); i--)
-		;
-	n = (int)tt_min((size_t)n, (size_t)cq->seen);
-	for (int i = 0; i < n; i++, cq->first = (cq->first + 1) % base->cqe) {
-		struct fake_entry *e = &cq->entries[cq->first];
-		struct fake_qp *q = fake_find_qp(e->wc.qp_num);
-		wc[i] = e->wc;
-		if (q)
-			q->posted -= e->frees;
-	}
-	cq->seen -= n;
-	cq->count -= n;
-	return fake_leave(n);
-}
-
-int fake_req_notify_cq(struct ibv_cq *base, int solicited)
-{
-	struct fake_cq *cq = cq_of(base);
-	int err = fake_enter(FAKE_req_notify_cq, NULL), before = all->rings;
-
-	if (!err) {
-		cq->armed = solicited && cq->armed != FAKE_ARMED ? FAKE_SOLICITED : FAKE_ARMED;
-		while (all->rings == before && fake_step())
-			;
-	}
-	return fake_leave(err);
 }

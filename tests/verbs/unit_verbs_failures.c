@@ -35,6 +35,7 @@ struct op {
 };
 
 static struct net nets[NETS];
+static unsigned timeout_ms = 3000;
 static const char *devices[NETS] = { "fake_roce0", "fake_roce0", "fake_roce0" };
 
 static struct net *owner(const struct tt_peer *p) { return p->net->user; }
@@ -64,7 +65,7 @@ static const struct tt_events events = { .up = up, .message = message, .notify =
 static int open_one(int i)
 {
 	struct tt_net_config c = { .events = &events, .device = devices[i], .listen = "127.0.0.1:0", .listen_fd = -1,
-		                   .job = 5, .epoch = 1, .timeout_ms = 3000, .user = &nets[i],
+		                   .job = 5, .epoch = 1, .timeout_ms = timeout_ms, .user = &nets[i],
 		                   .secret = "a secret", .secret_len = 8 };
 	struct net *n = &nets[i];
 	int err;
@@ -591,6 +592,20 @@ static void test_connect_fails(void)
 		}
 }
 
+/* Who cannot arm does not sleep. */
+static void test_arm_fails(void)
+{
+	row_name = "req_notify_cq";
+	open_nets(1);
+	fake_fail("req_notify_cq", 1, EIO);
+	CU_ASSERT_EQUAL(tt_verbs.arm(nets[0].net), 1);
+	for (int i = 0; i < 100 && tt_verbs.arm(nets[0].net); i++)
+		turn();
+	CU_ASSERT_EQUAL(tt_verbs.arm(nets[0].net), 0);
+	check_others();
+	close_nets();
+}
+
 static const struct { const char *call; int err; bool net; } working[] = {
 	{ "post_send", ENOMEM, false }, { "post_send", EINVAL, false }, { "post_srq_recv", ENOMEM, true },
 	{ "poll_cq", EIO, true },
@@ -666,7 +681,7 @@ static void test_settings(void)
 	fake_plug(&d, 1);
 	fake_seed(1);
 	attr = connected_attr();
-	CU_ASSERT(attr.ah_attr.grh.sgid_index == 1 && !attr.ah_attr.sl && !attr.pkey_index); /* v2, with an IPv4 address */
+	CU_ASSERT(attr.ah_attr.grh.sgid_index == 1 && !attr.ah_attr.sl && !attr.pkey_index); /* v2, by IPv4 */
 	setenv("TUTTI_VERBS_GID_INDEX", "0", 1);
 	setenv("TUTTI_VERBS_SL", "3", 1);
 	setenv("TUTTI_VERBS_TC", "106", 1);
@@ -758,6 +773,105 @@ static void test_full(void)
 		close_nets();
 	}
 	CU_ASSERT_EQUAL(refused, 1);
+	plug_default();
+}
+
+/* The faster one; both are equally far. */
+static void test_choice(void)
+{
+	struct fake_device two[2] = { fake_devices[1], fake_devices[1] };
+
+	row_name = "choice";
+	two[0].numa = two[1].numa = -1;
+	two[1].name = "fake_fast";
+	for (int i = 0; i < 2; i++) {
+		two[1].port[0].speed = i ? 64 : 16;
+		fake_plug(two, 2);
+		devices[0] = NULL;
+		CU_ASSERT(open_one(0) == 0 && fake_is_open("fake_fast") == i && fake_is_open("fake_roce0") == !i);
+		close_nets();
+	}
+	plug_default();
+}
+
+static int count_done(const struct op *ops, int n)
+{
+	int dones = 0;
+
+	for (int i = 0; i < n; i++)
+		dones += ops[i].dones;
+	return dones;
+}
+
+/* More than the arena holds waits for room. */
+static void test_starved(void)
+{
+	enum { PEERS = 4, OPS = 40 };
+	static struct op ops[PEERS][OPS];
+	struct tt_peer *to[PEERS];
+	char *bytes = malloc(SIZE);
+
+	row_name = "starved";
+	for (uint64_t seed = 0; seed < SEEDS; seed++) {
+		open_nets(seed);
+		for (int i = 0; i < PEERS; i++) {
+			connect_to(1);
+			to[i] = nets[0].peer[1];
+		}
+		UNTIL(nets[0].ups == 2 + PEERS);
+		memset(bytes, 'x', SIZE);
+		for (int i = 0; i < PEERS * OPS; i++) {
+			struct op *o = &ops[i / OPS][i % OPS];
+			*o = (struct op){ .op = { .kind = TT_PUT, .local = bytes, .len = SIZE,
+				                  .key = &nets[1].region->key, .done = done } };
+			if (i % 3 == 0) {
+				o->op.kind = TT_GET;
+				o->op.local = malloc(SIZE);
+			}
+			tt_verbs.post(to[i / OPS], &o->op);
+		}
+		UNTIL(count_done(ops[0], PEERS * OPS) == PEERS * OPS);
+		for (int i = 0; i < PEERS * OPS; i++) {
+			CU_ASSERT_EQUAL(ops[i / OPS][i % OPS].op.err, 0);
+			if (i % 3 == 0)
+				free(ops[i / OPS][i % OPS].op.local);
+		}
+		CU_ASSERT(!memcmp(nets[1].memory, bytes, SIZE));
+		nets[1].peer[0] = NULL; /* it has several: close() disconnects them */
+		close_nets();
+	}
+	free(bytes);
+}
+
+/* Adapters that never give up, on a link that is cut: before up() and afterwards the net's own timeout counts. */
+static void test_patience(void)
+{
+	struct op op;
+
+	row_name = "patience";
+	for (int late = 0; late < 2; late++) {
+		struct fake_device d = fake_devices[1];
+		d.patient = true;
+		fake_plug(&d, 1);
+		fake_seed(1);
+		timeout_ms = 500;
+		CU_ASSERT_FATAL(open_one(0) == 0);
+		timeout_ms = 20000; /* b waits longer */
+		CU_ASSERT_FATAL(open_one(1) == 0);
+		if (!late)
+			fake_lose("fake_roce0", 1, FAKE_FOREVER);
+		connect_to(1);
+		UNTIL(nets[0].ups == 1 || nets[0].downs == 1);
+		if (late) {
+			fake_lose("fake_roce0", 1, FAKE_FOREVER);
+			send_to(0, 1, &op);
+			UNTIL(nets[0].downs == 1 && op.dones == 1);
+		}
+		CU_ASSERT_EQUAL(nets[0].err, late ? -ECONNRESET : -ETIMEDOUT);
+		CU_ASSERT(says(nets[0].why, late ? "acknowledges nothing" : "500 ms"));
+		close_nets();
+	}
+	timeout_ms = 3000;
 	plug_default();
 }
 
@@ -872,8 +986,10 @@ static CU_TestInfo failure_tests[] = {
 	{ "completions", test_completions }, { "asyncs", test_asyncs }, { "links", test_links },
 	{ "removal", test_removal }, { "refused", test_refused }, { "mtu", test_mtu },
 	{ "open_fails", test_open_fails }, { "connect_fails", test_connect_fails }, { "work_fails", test_work_fails },
+	{ "arm_fails", test_arm_fails },
 	{ "devices", test_devices }, { "settings", test_settings }, { "sysfs", test_sysfs },
 	{ "memlock", test_memlock }, { "full", test_full }, { "swallowed", test_swallowed },
+	{ "choice", test_choice }, { "starved", test_starved }, { "patience", test_patience },
 	{ "nonsense", test_nonsense }, { "leaks", test_leaks }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "failures", NULL, NULL, NULL, NULL, failure_tests }, CU_SUITE_INFO_NULL };
