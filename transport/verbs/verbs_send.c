@@ -25,12 +25,11 @@ static int take_bounce(struct tt_verbs_peer *p)
 	return -1;
 }
 
+/* All that wait look again: who comes first may have no credits. */
 static void give_bounce(struct tt_verbs *net, int bounce)
 {
-	struct tt_list *node = tt_list_pop(&net->hungry);
-
 	net->bounces[net->bounce_count++] = (uint16_t)bounce;
-	if (node)
+	for (struct tt_list *node; (node = tt_list_pop(&net->hungry));)
 		tt_verbs_want_to_send(tt_container_of(node, struct tt_verbs_peer, hungry));
 }
 
