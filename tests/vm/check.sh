@@ -18,16 +18,19 @@ here=$source_tree/tests/vm
 # reason in its last line. The limits are for a busy machine: all together take a third of them on two quiet cores.
 # part, limit in seconds, what it does
 parts='
-roce         120  rxe0 and rxe1 move bytes, over queue pairs connected by hand and by librdmacm
-iwarp        120  siw0 and siw1 move bytes
-loss         120  the same while 1 % of the packets get lost'
+roce           120  rxe0 and rxe1 move bytes, over queue pairs connected by hand and by librdmacm
+iwarp          120  siw0 and siw1 move bytes
+loss           120  both while 1 % of the packets get lost
+contract       300  the contract of the transports, from rxe0 to rxe1
+contract_loss  300  the same while 1 % of the packets get lost
+fashion        300  examples/fashion on two ranks learns over verbs what it learns over TCP, to the bit'
 
 crosses() { # interface, command: it works, and 2 MiB at least went out through the interface
 	sent=/sys/class/net/$1/statistics/tx_bytes
 	before=$(cat "$sent")
 	shift
-	"$@" || return 1
-	[ $(($(cat "$sent") - before)) -ge 2097152 ] || { echo "the bytes did not cross the cable"; return 1; }
+	"$@" || return
+	[ $(($(cat "$sent") - before)) -ge 2097152 ] || { echo "the bytes did not cross the cable" >&2; return 1; }
 }
 
 lose() { # interfaces, command: with 1 % loss, each way
@@ -54,6 +57,41 @@ part_loss() {
 	lose iwarp crosses iwarp0 tests/vm/smoke cm 10.78.0.1 10.78.0.2
 }
 
+contract() {
+	[ -x tests/transport/contract ] || { echo "SKIPPED: contract is not built, as CUnit is missing"; return 77; }
+	tests/transport/contract --transport verbs --devices rxe0,rxe1 --no-breaks --seeds 1 -v
+}
+part_contract() { crosses roce0 contract; }
+part_contract_loss() { lose roce crosses roce0 contract; }
+
+be32() { # number: its 4 bytes
+	# shellcheck disable=SC2059
+	printf "$(printf '\\%03o\\%03o\\%03o\\%03o' $(($1 >> 24)) $(($1 >> 16 & 255)) $(($1 >> 8 & 255)) $(($1 & 255)))"
+}
+
+make_pictures() { # folder, train or t10k, how many: idx files of any bytes
+	{ be32 2051; be32 "$3"; be32 28; be32 28; head -c $(($3 * 784)) examples/fashion; } > "$1/$2-images-idx3-ubyte"
+	{ be32 2049; be32 "$3"; yes 01234567 | tr -d '\n' | tr 0-7 '\000-\007' | head -c "$3"; } > "$1/$2-labels-idx1-ubyte"
+}
+
+train() { # folder, transports: the loss after each epoch
+	# shellcheck disable=SC2016
+	TUTTI_TRANSPORTS=$2 TUTTI_ALLREDUCE=ring ./tutti run -n 2 sh -c \
+		'TUTTI_VERBS_DEVICES=rxe$TUTTI_RANK exec "$@"' sh ./examples/fashion --epochs 2 --json --plot none --data "$1" \
+		> "$1/lines" || return 1
+	sed 's/"seconds.*//' "$1/lines"
+}
+
+part_fashion() {
+	folder=$(mktemp -d) || return 1
+	make_pictures "$folder" train 512
+	make_pictures "$folder" t10k 64
+	train "$folder" tcp > "$folder/tcp" || return 1
+	crosses roce0 train "$folder" verbs,tcp > "$folder/verbs" || return 1
+	cat "$folder/tcp" "$folder/verbs"
+	[ "$(wc -l < "$folder/tcp")" -eq 2 ] && cmp "$folder/tcp" "$folder/verbs"
+}
+
 names() { echo "$parts" | awk 'NF { print $1 }'; }
 limit_of() { echo "$parts" | awk -v name="$1" '$1 == name { print $2 }'; }
 
@@ -70,9 +108,10 @@ run_parts() { # in the guest
 		124 | 137) result="FAILED: not done after $(limit_of "$name") s" failed=1 ;;
 		*) result="FAILED ($status)" failed=1 ;;
 		esac
-		printf '%-10s %5d s  %s\n' "$name" $(($(date +%s) - start)) "$result"
+		printf '%-14s %5d s  %s\n' "$name" $(($(date +%s) - start)) "$result"
 		case $result in FAILED*) tail -n 30 "guest-$name.log"; dmesg | tail -n 10 ;; esac
 	done
+	dmesg > guest-dmesg.log
 	return $failed
 }
 
