@@ -11,7 +11,7 @@
  * Each message and each immediate takes one of the receives of the target's net. A sender has credits for them, and the
  * other end gives them back in what it sends; the last one is for giving back alone, so that two who are both out of
  * credits do not wait for each other. The target of a WRITE or READ hears nothing of it: a message, a WORD, goes with
- * each TT_VERBS_PIECE bytes, as a sign of life.
+ * each TT_VERBS_TICK bytes, as a sign of life.
  *
  * Requests complete in the order posted. The last one of each chain asks for a completion, which stands for all before.
  */
@@ -33,7 +33,9 @@ enum {
 	TT_VERBS_ENTRIES = TT_VERBS_CREDITS + TT_VERBS_DEPTH, /* of the completion queue, for one peer */
 	TT_VERBS_PEERS = 1024,       /* of one net, if the adapter has room */
 	TT_VERBS_RECEIVE = 4096,     /* bytes of a receive: 1,000 peers take 128 MiB */
-	TT_VERBS_PIECE = 1 << 20,    /* longer WRITEs and READs are cut: a sign of life goes with each megabyte */
+	/* longer WRITEs and READs are cut: an adapter that loses 1 % of the packets gives up one of a megabyte */
+	TT_VERBS_PIECE = 256 << 10,
+	TT_VERBS_TICK = 1 << 20,     /* a sign of life goes with so many bytes */
 	TT_VERBS_NOTIFY_MAX = 8192,  /* adaptive routing does not spread a longer WRITE with immediate */
 	TT_VERBS_BOUNCE = 16 << 10, TT_VERBS_BOUNCES = 128, /* the arena for memory that is not registered */
 	TT_VERBS_COPY_MAX = 128 << 10,

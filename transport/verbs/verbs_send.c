@@ -237,7 +237,7 @@ static bool can_go_on(const struct tt_verbs_peer *p, const struct tt_op *op)
 {
 	bool takes_receive = op->kind == TT_SEND || op->kind == TT_ADD || notifies(p, op);
 
-	return p->unheard < TT_VERBS_PIECE && (!takes_receive || p->credits > 1) &&
+	return p->unheard < TT_VERBS_TICK && (!takes_receive || p->credits > 1) &&
 	       (op->kind != TT_ADD || p->ops.free_count);
 }
 
@@ -260,7 +260,7 @@ static bool chain_next(struct tt_verbs_peer *p)
 	if (p->answer_count && p->credits > 1) {
 		say(p, p->answers[p->answer_at++ % TT_FRAME_SLOTS]);
 		p->answer_count--;
-	} else if ((p->unheard >= TT_VERBS_PIECE && p->credits > 1) || (p->owed >= p->credit_max / 2 && p->credits)) {
+	} else if ((p->unheard >= TT_VERBS_TICK && p->credits > 1) || (p->owed >= p->credit_max / 2 && p->credits)) {
 		say(p, (struct tt_verbs_head){ .kind = TT_VERBS_WORD });
 	} else if (!op || !can_go_on(p, op) || !chain_op(p, op)) {
 		return false;
