@@ -434,7 +434,8 @@ static void come_back(tutti *job)
 			tutti_gossip_close(g);
 			CHECK(join_again(job, rank, &job) == 0);
 			g = open_small(job, x, 10);
-			late = returned = true;
+			late = true;
+			returned = true;
 			continue;
 		}
 		timed(rank, mix, g);

@@ -41,7 +41,7 @@ ssize_t __wrap_pread(int fd, void *bytes, size_t len, off_t at)
 ssize_t __wrap_pwrite(int fd, const void *bytes, size_t len, off_t at)
 {
 	take_time(len);
-	if (disk_room < 0 || (disk_room -= (long)len) >= 0)
+	if (disk_room < 0 || atomic_fetch_sub(&disk_room, (long)len) >= (long)len)
 		return __real_pwrite(fd, bytes, len, at);
 	disk_room = 0;
 	errno = ENOSPC;

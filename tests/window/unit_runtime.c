@@ -1337,7 +1337,7 @@ static void use_part(tutti_window *w, uint64_t *mine, int k, int at, const int *
 static void program_part_window(tutti *job)
 {
 	int n = tutti_size(job), me = tutti_rank(job), half[8], k = 0, at;
-	void *mine, *all;
+	void *mine = NULL, *all = NULL;
 	tutti_window *w, *met;
 	uint64_t x = 7;
 	tutti *part;
