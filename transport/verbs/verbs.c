@@ -74,8 +74,7 @@ void tt_verbs_lose(struct tt_verbs_peer *p, int err, const char *why)
 	}
 	err = word_failure(p, err, why);
 	p->why = tt_last_sentence();
-	if (p->shake.accepted && p->stage < TT_VERBS_UP)
-		tt_log(TT_DEBUG, "%s", p->why.text);
+	tt_log(TT_DEBUG, "%s", p->why.text);
 	tt_flight_break(&p->ops, err);
 	tt_verbs_stop_queue(p);
 	tt_dial_end(&p->dial); /* the other end learns of it */

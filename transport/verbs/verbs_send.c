@@ -164,9 +164,10 @@ static enum outcome send_part(struct tt_verbs_peer *p, struct tt_op *op)
 	return last ? WHOLE : MORE;
 }
 
+/* An empty PUT has no key. An empty GET needs the right one all the same: rxe looks at it when it answers again. */
 static void set_place(struct ibv_send_wr *wr, const struct tt_op *op, uint64_t at)
 {
-	if (!op->len)
+	if (!op->len && op->kind == TT_PUT)
 		return;
 	struct tt_pack pack = tt_unpack(op->key->raw, sizeof op->key->raw);
 	wr->wr.rdma.remote_addr = tt_get64(&pack) + op->offset + at;
