@@ -139,15 +139,6 @@ static void review(struct tt_verbs_peer *p, uint64_t now)
 	}
 }
 
-static void review_all(struct tt_verbs *net, uint64_t now)
-{
-	if (now - net->reviewed < net->door.timeout / 16)
-		return;
-	net->reviewed = now;
-	tt_each_of(struct tt_verbs_peer, all, p, &net->peers)
-		review(p, now);
-}
-
 /* A queue pair gives everything back, or its adapter is broken: then its end alone makes sure. */
 static void expire(struct tt_verbs *net)
 {
@@ -166,7 +157,11 @@ static void expire(struct tt_verbs *net)
 			p->signals = 0;
 			tt_list_append_once(&net->ops.ready, &p->ops.ready);
 		}
-	review_all(net, now);
+	if (now - net->reviewed < net->door.timeout / 16)
+		return;
+	net->reviewed = now;
+	tt_each_of(struct tt_verbs_peer, all, p, &net->peers)
+		review(p, now);
 }
 
 /* Progress */

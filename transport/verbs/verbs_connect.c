@@ -116,11 +116,6 @@ static struct tt_verbs_end unpack_terms(const uint8_t from[TT_VERBS_TERMS_SIZE])
 	return e;
 }
 
-static bool is_full(const struct tt_verbs *net)
-{
-	return tt_list_empty(&net->spare_shares) && net->share_count == net->peer_max;
-}
-
 /* A few bytes, which a socket that has just been connected takes at once. */
 static bool tell(struct tt_verbs_peer *p, const void *bytes, size_t n)
 {
@@ -140,7 +135,8 @@ static void begin_terms(struct tt_verbs_peer *p)
 	p->stage = TT_VERBS_WAIT;
 	p->deadline = p->shake.deadline;
 	tt_list_append(&net->joining, &p->waits);
-	if (!is_full(net) && tt_verbs_make_queue(p, &mine)) {
+	bool full = tt_list_empty(&net->spare_shares) && net->share_count == net->peer_max;
+	if (!full && tt_verbs_make_queue(p, &mine)) {
 		tt_verbs_lose(p, -EHOSTUNREACH, tt_last_sentence().text);
 		return;
 	}

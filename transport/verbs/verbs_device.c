@@ -135,8 +135,7 @@ static unsigned rate_of(const struct ibv_port_attr *a)
 
 static const char *state_name(enum ibv_port_state state)
 {
-	return state == IBV_PORT_DOWN ? "down" : state == IBV_PORT_INIT ? "waiting for a subnet manager" :
-	       state == IBV_PORT_ARMED ? "not active yet" : "not active";
+	return state == IBV_PORT_DOWN ? "down" : state == IBV_PORT_INIT ? "waiting for a subnet manager" : "not active";
 }
 
 static void judge_device(const struct ibv_device *d, const struct ibv_device_attr *a, char *why, size_t size)

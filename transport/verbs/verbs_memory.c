@@ -196,11 +196,6 @@ int tt_verbs_take_share(struct tt_verbs *net, struct tt_verbs_share **out)
 	return 0;
 }
 
-void tt_verbs_give_share(struct tt_verbs *net, struct tt_verbs_share *s)
-{
-	tt_list_append(&net->spare_shares, &s->node);
-}
-
 /* When the queues are gone. */
 void tt_verbs_close_memory(struct tt_verbs *net)
 {

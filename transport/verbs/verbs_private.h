@@ -189,8 +189,7 @@ static inline bool tt_verbs_alive(const struct tt_verbs_peer *p)
 	return p->stage >= TT_VERBS_PROBE && p->stage <= TT_VERBS_UP && !p->ops.broken;
 }
 
-/* A completion carries the wr_id. A receive's is even: its share and its place there. A request's is odd: who posted it
- * and its position. */
+/* Of a receive: even. A request's wr_id is odd: who posted it, and its position. */
 static inline uint64_t tt_verbs_receive_id(unsigned share, unsigned at) { return (uint64_t)share << 16 | at << 1; }
 
 /* verbs.c */
@@ -228,7 +227,6 @@ uint64_t *tt_verbs_find_word(struct tt_verbs *, uint32_t rkey, uint64_t addr); /
 int tt_verbs_open_arena(struct tt_verbs *);
 void tt_verbs_close_memory(struct tt_verbs *);
 int tt_verbs_take_share(struct tt_verbs *, struct tt_verbs_share **);
-void tt_verbs_give_share(struct tt_verbs *, struct tt_verbs_share *);
 void tt_verbs_receive_again(struct tt_verbs *, uint64_t wr_id);
 void tt_verbs_post_receives(struct tt_verbs *);
 /* -err, and a sentence: memory could not be locked */

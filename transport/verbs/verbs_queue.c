@@ -43,15 +43,6 @@ static int init_queue(struct tt_verbs *net, struct ibv_qp *qp)
 	return net->library->modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 }
 
-/* No two connections in a row have the same number. */
-static uint32_t choose_psn(void)
-{
-	uint32_t psn;
-
-	tt_entropy(&psn, sizeof psn);
-	return psn & 0xffffff;
-}
-
 int tt_verbs_make_queue(struct tt_verbs_peer *p, struct tt_verbs_end *mine)
 {
 	struct tt_verbs *net = p->net;
@@ -64,7 +55,8 @@ int tt_verbs_make_queue(struct tt_verbs_peer *p, struct tt_verbs_end *mine)
 	tt_list_append(bucket(net, p->qp->qp_num), &p->number);
 	if ((err = init_queue(net, p->qp)))
 		return tt_fail(-EIO, "%s cannot prepare a queue pair: %s", net->name, strerror(abs(err)));
-	p->psn = choose_psn();
+	tt_entropy(&p->psn, sizeof p->psn); /* what is late of another connection fits nowhere */
+	p->psn &= 0xffffff;
 	*mine = (struct tt_verbs_end){
 		.number = p->qp->qp_num, .psn = p->psn,
 		.piece = (uint32_t)tt_min(net->port.attr.max_msg_sz, TT_VERBS_PIECE),
@@ -147,6 +139,6 @@ void tt_verbs_drop_queue(struct tt_verbs_peer *p)
 	}
 	tt_verbs_forget_requests(p);
 	if (p->share)
-		tt_verbs_give_share(p->net, p->share);
+		tt_list_append(&p->net->spare_shares, &p->share->node);
 	p->share = NULL;
 }

@@ -115,7 +115,7 @@ static uint8_t give_credits(struct tt_verbs_peer *p)
 	return n;
 }
 
-/* A message that begins with this head. */
+/* A message that begins with this head; op: ends with it. */
 static struct ibv_send_wr *chain_message(struct tt_verbs_peer *p, struct tt_op *op, struct tt_verbs_head h)
 {
 	struct tt_verbs_head *at = &p->share->heads[p->posted % TT_VERBS_DEPTH];
