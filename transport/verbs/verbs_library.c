@@ -1,6 +1,6 @@
-/* verbs_library.c - loads libibverbs and librdmacm, once
+/* verbs_library.c - loads libibverbs, once
  *
- * A library stays loaded: its providers have threads and files of their own. */
+ * The library stays loaded: its providers have threads and files of their own. */
 #include "transport/verbs/verbs_library.h"
 #include "base/base.h"
 #include <dlfcn.h>
@@ -35,21 +35,9 @@ static void take_verbs(void *handle)
 	memcpy(&library.query_gid_ex, &gid, sizeof gid);
 }
 
-static void take_cm(void *handle)
-{
-#define TAKE(name) take(handle, "rdma_" #name, &library.name)
-	TAKE(create_event_channel), TAKE(destroy_event_channel), TAKE(create_id), TAKE(destroy_id), TAKE(bind_addr);
-	TAKE(resolve_addr), TAKE(resolve_route), TAKE(listen), TAKE(connect), TAKE(accept), TAKE(reject);
-	TAKE(disconnect), TAKE(establish), TAKE(init_qp_attr), TAKE(get_cm_event), TAKE(ack_cm_event);
-	TAKE(set_option), TAKE(event_str);
-#undef TAKE
-	library.has_cm = !*missing;
-	*missing = 0;
-}
-
 static void load(void)
 {
-	void *verbs, *cm;
+	void *verbs;
 
 	if (access("/sys/class/infiniband", F_OK)) { /* most hosts: the library need not be looked for */
 		snprintf(missing, sizeof missing, "this host has no RDMA adapter, or its driver is not loaded");
@@ -66,8 +54,6 @@ static void load(void)
 	int err = library.fork_init();
 	if (err)
 		tt_log(TT_DEBUG, "ibv_fork_init: %s", strerror(err));
-	if ((cm = dlopen("librdmacm.so.1", RTLD_NOW | RTLD_LOCAL)))
-		take_cm(cm);
 }
 
 const struct tt_verbs_library *tt_verbs_load(void)

@@ -43,7 +43,7 @@ struct tt_verbs_library {
 	int (*fork_init)(void);
 	const char *(*wc_status_str)(enum ibv_wc_status);
 
-	/* librdmacm; has_cm: it was found */
+	/* librdmacm, which the transport does not use yet; has_cm: it was found */
 	int has_cm;
 	struct rdma_event_channel *(*create_event_channel)(void);
 	void (*destroy_event_channel)(struct rdma_event_channel *);
