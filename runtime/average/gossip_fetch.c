@@ -78,6 +78,8 @@ static void checked(struct tt_post *p, int err)
 	f->under_way--;
 	if (err || f->dropped || f->head->stamp[f->buffer] == f->number)
 		end(f, err);
+	else if (f->gift)
+		end(f, -ESTALE); /* its giver has closed, and opened again: this is other memory */
 	else
 		try_again(f);
 }
@@ -114,9 +116,7 @@ static void piece_came(struct tt_post *p, int err)
 		get_piece(f, piece);
 	}
 	f->g->job->engine.news = true;
-	if (f->have == all && f->gift)
-		end(f, 0);
-	else if (f->have == all)
+	if (f->have == all)
 		post(f, &f->post, f->head, sizeof *f->head, 0, checked);
 }
 
@@ -293,8 +293,12 @@ static int look_in_place(struct tt_fetch *f)
 	if (!h)
 		return -ECONNRESET;
 	uint64_t bytes = tt_window_bytes(f->g->window, f->rank);
-	if (!f->gift)
-		err = bytes < sizeof *h ? -EINVAL : read_head(f, h);
+	if (bytes < sizeof *h)
+		err = -EINVAL;
+	else if (!f->gift)
+		err = read_head(f, h);
+	else if (__atomic_load_n(&h->stamp[f->buffer], __ATOMIC_ACQUIRE) != f->number)
+		err = -ESTALE;
 	if (!err && bytes < tt_gossip_offset(f->g, f->buffer) + f->g->model.bytes)
 		err = -EINVAL;
 	let_go(f);
@@ -304,7 +308,7 @@ static int look_in_place(struct tt_fetch *f)
 static bool is_whole(const struct tt_fetch *f, const struct tt_gossip_head *h)
 {
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
-	return f->gift || __atomic_load_n(&h->stamp[f->buffer], __ATOMIC_RELAXED) == f->number;
+	return __atomic_load_n(&h->stamp[f->buffer], __ATOMIC_RELAXED) == f->number;
 }
 
 static int mix_in_place(struct tt_fetch *f, char *to, const char *own, double factor)
