@@ -310,6 +310,8 @@ static CU_TestInfo tests[] = {
 	{ "a rank of elastic averaging is killed", test_ea },
 	CU_TEST_INFO_NULL
 };
-static CU_SuiteInfo suites[] = { { "averaging that loses a process", make_folder, remove_folder, NULL, NULL, tests }, CU_SUITE_INFO_NULL };
+static CU_SuiteInfo suites[] = {
+	{ "averaging that loses a process", make_folder, remove_folder, NULL, NULL, tests }, CU_SUITE_INFO_NULL
+};
 
 int main(int argc, char **argv) { return run_over_wires(suites, argc, argv); }

@@ -763,7 +763,8 @@ static void meet_late_node(const char *transports)
 		node[i].silence_ms = SILENCE;
 		node[i].timeout_ms = 10 * SILENCE;
 		CU_ASSERT_EQUAL_FATAL(tutti_join(&node[i], &job[i]), 0);
-		CU_ASSERT_EQUAL_FATAL(tutti_gossip_open(job[i], "late", &(tutti_tensor){ &x[i], 1, TUTTI_F64 }, 1, &config, &g[i]), 0);
+		CU_ASSERT_EQUAL_FATAL(tutti_gossip_open(job[i], "late", &(tutti_tensor){ &x[i], 1, TUTTI_F64 }, 1, &config,
+		                                        &g[i]), 0);
 		CU_ASSERT(tutti_gossip_publish(g[i], 1) == 0 && tutti_gossip_mix(g[i], 1, NULL) == 0);
 		for (int ms = 0; !i && ms < 3 * SILENCE; ms += 10, usleep(10000)) {
 			CU_ASSERT(tutti_gossip_publish(g[0], 1) == 0);

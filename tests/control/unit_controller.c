@@ -163,7 +163,7 @@ static void stop(tutti *job)
 
 static void test_stop(void) { on_wires(stop); }
 
-/* Gives a request up that is with the controller. Connecting with it may take longer than the call, on a busy machine. */
+/* Gives a request up that is with the controller. On a busy machine connecting may take longer than the call. */
 static void ask_in_vain(tutti_controller *c, const char *request, int timeout_ms)
 {
 	int err;

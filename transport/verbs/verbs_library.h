@@ -1,5 +1,6 @@
-/* verbs_library.h - the functions of libibverbs and librdmacm that this transport uses. They are loaded at run time, so
- * that one binary serves hosts with and without the libraries. A test puts a fake in their place.
+/* verbs_library.h - the functions of libibverbs that this transport uses, and those of librdmacm that iWARP will need.
+ * The library is loaded at run time, so that one binary serves hosts with and without it. A test puts a fake in its
+ * place.
  *
  * Names, arguments and results are those of the libraries' own manual pages; what verbs.h defines inline goes through
  * context->ops (ibv_poll_cq, ibv_req_notify_cq, ibv_post_send, ibv_post_recv, ibv_post_srq_recv). */

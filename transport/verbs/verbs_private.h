@@ -239,7 +239,7 @@ void tt_verbs_push_all(struct tt_verbs *);
 void tt_verbs_want_to_send(struct tt_verbs_peer *);
 void tt_verbs_probe(struct tt_verbs_peer *);
 void tt_verbs_owe_answer(struct tt_verbs_peer *, const struct tt_verbs_head *);
-void tt_verbs_requests_done(struct tt_verbs_peer *, uint32_t position); /* that one and all before it */
+void tt_verbs_requests_done(struct tt_verbs_peer *, uint32_t position); /* the one there, and all before */
 void tt_verbs_forget_requests(struct tt_verbs_peer *);
 
 /* verbs_receive.c */
