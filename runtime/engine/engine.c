@@ -51,16 +51,16 @@ static void alert_sleepers(struct tt_job *job)
 }
 
 /* The lock's holder is the only writer, so this needs no atomic addition. */
-static void count_visit(struct tt_engine *e, uint32_t n)
+static void count(_Atomic uint32_t *counter, uint32_t n)
 {
-	n += atomic_load_explicit(&e->visits, memory_order_relaxed);
-	atomic_store_explicit(&e->visits, n, memory_order_relaxed);
+	n += atomic_load_explicit(counter, memory_order_relaxed);
+	atomic_store_explicit(counter, n, memory_order_relaxed);
 }
 
 void tt_lock(struct tt_job *job)
 {
 	tt_ticket_lock_take(&job->engine.lock);
-	count_visit(&job->engine, 2);
+	count(&job->engine.visits, 2);
 }
 
 void tt_unlock(struct tt_job *job)
@@ -120,6 +120,8 @@ static int turn(struct tt_job *job, uint64_t now, bool near)
 	for (int i = 0; i < e->count; i++)
 		if (!near || e->nets[i]->cheap_poll)
 			n += poll_net(job, e->nets[i]);
+	if (!near)
+		count(&e->full_turns, 1);
 	n += run_timers(e, now);
 	for (int i = 0; i < e->polls; i++)
 		n += e->poll[i](job);
@@ -213,7 +215,7 @@ static void take_over(struct tt_engine *e, struct tt_waiter *me, uint64_t now)
 	if (e->driver)
 		return;
 	e->driver = me;
-	count_visit(e, 1);
+	count(&e->visits, 1);
 	e->spin_until = e->spin ? now + SPIN_NS : 0;
 }
 
@@ -230,7 +232,7 @@ static void hand_over(struct tt_engine *e, struct tt_waiter *me)
 		tt_wake(&e->driver->parking);
 		return;
 	}
-	count_visit(e, 1);
+	count(&e->visits, 1);
 	if (atomic_load(&e->backstage_off))
 		tt_kick(&e->backstage);
 }
@@ -302,8 +304,16 @@ static bool is_wanted(const struct tt_job *job)
 	return false;
 }
 
+static void turn_for_visitors(struct tt_job *job)
+{
+	tt_ticket_lock_take(&job->engine.lock);
+	tt_progress(job);
+	tt_ticket_lock_release(&job->engine.lock);
+}
+
 /* While application threads take the lock, the background thread only ticks: no event wakes it that another thread
- * polls for, and it leaves the lock to them. Returns when no thread has held the lock for a short tick. */
+ * polls for, and it leaves the lock to them. Calls that take the lock and poll nothing may follow each other for ever:
+ * a tick in which nobody polled all nets ends with a turn. Returns when no thread has held the lock for a short tick. */
 static void watch_visitors(struct tt_job *job)
 {
 	struct tt_engine *e = &job->engine;
@@ -311,10 +321,13 @@ static void watch_visitors(struct tt_job *job)
 	uint64_t tick = TICK_MIN_NS;
 
 	while (!e->stopping && !e->errand && !is_wanted(job) && (now != before || is_visited(e))) {
+		uint32_t turns = atomic_load(&e->full_turns);
 		bool may_stay = now == before;
 		before = now;
 		doze(e, tick, may_stay);
 		now = atomic_load(&e->visits);
+		if (now % 2 == 0 && now != before && turns == atomic_load(&e->full_turns))
+			turn_for_visitors(job);
 		tick = now % 2 ? tt_min(2 * tick, TICK_MAX_NS) : TICK_MIN_NS;
 	}
 }

@@ -643,6 +643,31 @@ static void program_computing(tutti *job)
 
 static void test_computing(void) { on_wires(program_computing, two, 0, NULL); }
 
+/* Rank 1 makes calls that take the lock and poll nothing, one behind the other, and no other call. Its background thread
+ * polls for it: a put arrives. */
+static void program_never_waits(tutti *job)
+{
+	uint64_t there = 0, one = 1, until = tt_now() + 20000 * TT_MS;
+	tutti_window *w;
+	tutti_peer peer;
+
+	CHECK(tutti_window_open(job, "never waits", &there, 8, &w) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 0)
+		CHECK(tutti_put(w, 1, 0, &one, 8, NULL) == 0);
+	while (tutti_rank(job) == 1 && !__atomic_load_n(&there, __ATOMIC_ACQUIRE) && tt_now() < until)
+		CHECK(tutti_group_peer(job, 0, &peer) == 0);
+	CHECK(tutti_rank(job) == 0 || there == 1);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+}
+
+static void test_never_waits(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "tcp", .silence_ms = 30000,
+	                                          .program = program_never_waits }), 0);
+}
+
 static void program_event_fd(tutti *job)
 {
 	struct pollfd p = { .fd = tutti_event_fd(job), .events = POLLIN };
@@ -2289,7 +2314,7 @@ static CU_TestInfo window_tests[] = {
 	{ "as many as there can be", test_many_windows }, { "more than are opened", test_many_asks }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo engine_tests[] = {
-	{ "the owner computes", test_computing }, { "unhurried", test_unhurried }, { "blocked", test_blocked }, { "event fd", test_event_fd }, { "threads", test_threads }, { "fork", test_fork }, CU_TEST_INFO_NULL,
+	{ "the owner computes", test_computing }, { "never waits", test_never_waits }, { "unhurried", test_unhurried }, { "blocked", test_blocked }, { "event fd", test_event_fd }, { "threads", test_threads }, { "fork", test_fork }, CU_TEST_INFO_NULL,
 };
 static CU_TestInfo operation_tests[] = {
 	{ "NULL", test_null },
