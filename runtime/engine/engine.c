@@ -312,8 +312,9 @@ static void turn_for_visitors(struct tt_job *job)
 }
 
 /* While application threads take the lock, the background thread only ticks: no event wakes it that another thread
- * polls for, and it leaves the lock to them. Calls that take the lock and poll nothing may follow each other for ever:
- * a tick in which nobody polled all nets ends with a turn. Returns when no thread has held the lock for a short tick. */
+ * polls for, and it leaves the lock to them. But calls that take the lock and poll nothing may follow each other for
+ * ever: after a tick in which nobody polled all nets, this thread does. Returns when no thread has held the lock for a
+ * short tick. */
 static void watch_visitors(struct tt_job *job)
 {
 	struct tt_engine *e = &job->engine;
