@@ -4,7 +4,7 @@
 #   tests/vm/build.sh     once: 0 and not a word if the guest is there
 #
 # Needs no root. All comes from the archive that apt knows: some 230 MB are fetched, some 80 MB stay in the cache
-# folder, ${TUTTI_VM_CACHE:-~/.cache/tutti-vm}:
+# folder, ${GUEST_CACHE:-~/.cache/tutti-vm}:
 #   vmlinux, initramfs    what qemu boots
 #   made                  of which kernel, with or without siw, and the checksum of this script
 #   build.log             what the last build did

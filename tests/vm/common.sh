@@ -1,7 +1,7 @@
 # common.sh - sourced by build.sh, run and check.sh: where the guest is kept, what it needs here, signs of life
 # shellcheck shell=sh
 # shellcheck disable=SC2034
-cache=${TUTTI_VM_CACHE:-${XDG_CACHE_HOME:-${HOME:-/var/tmp}/.cache}/tutti-vm}
+cache=${GUEST_CACHE:-${XDG_CACHE_HOME:-${HOME:-/var/tmp}/.cache}/tutti-vm}
 
 missing_packages() { # of those that make and run the guest
 	command -v qemu-system-x86_64 > /dev/null || printf 'qemu-system-x86 '
