@@ -237,13 +237,18 @@ static void end_unanswered(struct remote *r, int err)
 		tt_operation_end(q, err);
 }
 
+static bool fits(const struct remote *r, size_t offset, size_t len)
+{
+	return offset <= r->key.len && len <= r->key.len - offset;
+}
+
 static void post_operation(struct tt_operation *q, struct remote *r)
 {
 	q->post.op.key = &r->key;
 	q->post.reads = q->post.op.kind == TT_PUT ? NULL : &r->reads;
 	if (q->post.op.flags & TT_NOTIFY)
 		q->post.op.notify |= r->index << 12;
-	if (q->post.op.offset > r->key.len || q->post.op.len > r->key.len - q->post.op.offset) {
+	if (!fits(r, q->post.op.offset, q->post.op.len)) {
 		tt_operation_end(q, -ERANGE);
 		return;
 	}
@@ -865,7 +870,7 @@ int tt_window_post(struct tutti_window *w, int rank, struct tt_post *p)
 		return how_ended(m);
 	if (r->state != KNOWN)
 		return -ESTALE;
-	if (p->op.offset > r->key.len || p->op.len > r->key.len - p->op.offset)
+	if (!fits(r, p->op.offset, p->op.len))
 		return -ERANGE;
 	p->op.key = &r->key;
 	p->reads = p->op.kind == TT_PUT ? NULL : &r->reads;
@@ -899,22 +904,26 @@ static bool act_at_once(struct tt_job *job, struct remote *r, const struct call 
 	return done;
 }
 
-/* Is the rank connected over a net that needs no region for these bytes? */
-static bool goes_unpinned(struct tt_job *job, const struct call *c)
+/* Is the rank connected over a net that needs no region for these bytes? Or will they be refused? */
+static bool goes_unpinned(struct tutti_window *w, const struct call *c)
 {
+	struct tt_job *job = tt_job_of(w);
 	const struct tt_member *m = tt_member(job, c->rank);
+	const struct remote *r = &w->remotes[c->rank];
 	bool answer;
 
 	tt_ticket_lock_take(&job->engine.lock);
-	answer = c->rank == job->rank || (m->state == TT_UP && m->link->used &&
-	                                  m->link->peer->net->copy_max >= c->bytes);
+	answer = c->rank == job->rank || (r->state == KNOWN && !fits(r, c->offset, c->bytes)) ||
+	         (m->state == TT_UP && m->link->used && m->link->peer->net->copy_max >= c->bytes);
 	tt_ticket_lock_release(&job->engine.lock);
 	return answer;
 }
 
-static int pin(struct tt_job *job, struct call *c)
+static int pin(struct tutti_window *w, struct call *c)
 {
-	if (c->kind == TT_ADD || c->bytes <= job->engine.pin_above || goes_unpinned(job, c))
+	struct tt_job *job = tt_job_of(w);
+
+	if (c->kind == TT_ADD || c->bytes <= job->engine.pin_above || goes_unpinned(w, c))
 		return 0;
 	return tt_pin(job, c->local, c->bytes, 0, &c->pinned);
 }
@@ -929,7 +938,7 @@ static int start(struct tutti_window *w, struct call *c, tutti_op *op)
 		return err;
 	if (!op && c->rank != job->rank && act_at_once(job, &w->remotes[c->rank], c))
 		return 0;
-	if ((err = pin(job, c)))
+	if ((err = pin(w, c)))
 		return err;
 	tt_lock(job);
 	struct tt_operation *q = tt_operation_begin(job, op, &stack, c->what, c->rank);
