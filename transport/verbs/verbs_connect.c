@@ -220,16 +220,20 @@ static void hang_up(struct tt_verbs_peer *p, bool by_nonsense)
 	                                       "it has ended, or closed the connection");
 }
 
+/* READY may be read after the first message of the adapter, which has brought this end up. */
 static void take_word(struct tt_verbs_peer *p)
 {
 	p->got = 0;
 	if (p->stage == TT_VERBS_WAIT) {
 		take_terms(p);
-	} else if (p->terms[0] || p->stage != TT_VERBS_READY) {
+	} else if (p->terms[0] || p->ready) {
 		hang_up(p, true);
 	} else {
-		p->stage = TT_VERBS_PROBE;
-		tt_verbs_probe(p);
+		p->ready = true;
+		if (p->stage == TT_VERBS_READY) {
+			p->stage = TT_VERBS_PROBE;
+			tt_verbs_probe(p);
+		}
 	}
 }
 

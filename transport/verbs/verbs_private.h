@@ -160,6 +160,7 @@ struct tt_verbs_peer {
 	struct tt_dial dial;
 	uint8_t terms[TT_VERBS_TERMS_SIZE]; /* the other end's; then its READY */
 	size_t got;
+	bool ready;                 /* its READY has come */
 	struct tt_sentence why;     /* it is broken */
 
 	struct ibv_qp *qp;
