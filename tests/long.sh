@@ -15,7 +15,8 @@ cd "$build_tree" || exit 2
 # Each part is a function part_NAME; 77 is "cannot be done here", with the reason in the last line.
 parts='
 check        make check
-contract     the contract of the transports on sim and on the fake RDMA library, over many seeds
+contract     the contract of the transports on sim and over adapters that are not there, over many seeds
+fakes        the runtime's own tests over adapters that are not there, 20 times with other seeds
 storm        random patterns and faults on sim, over many seeds
 recover      ranks that fail and groups that go on without them, on sim, over many seeds
 crowd        4096 ranks on sim
@@ -39,10 +40,11 @@ program_of() { # the path of a test program in the build tree
 
 part_contract() {
 	needs tests/transport/contract || return
-	for net in sim fake-ib fake-iwarp; do
+	for net in sim fake-ib fake-roce; do
 		./tests/transport/contract --transport $net --no-breaks --seeds "$seeds" || return
 	done
 }
+part_fakes() { make check TESTS= && sh "$source_tree/tests/verbs/over_fake.sh" 20; }
 part_storm() { needs tests/job/storm && ./tests/job/storm --seeds "$seeds"; }
 
 # In portions, so that the log says how far it came.

@@ -653,7 +653,7 @@ static void test_lose_taker(void)
 {
 	redelivered = 0;
 	on_sim(lose_taker, count_seeds(KILLS), 0);
-	CU_ASSERT(redelivered > (int)count_seeds(KILLS) / 4);
+	CU_ASSERT(only_verbs() || redelivered > (int)count_seeds(KILLS) / 4);
 }
 
 static void lose_producer(tutti *job)

@@ -1,9 +1,16 @@
 /* ranks.h - runs one test program as several ranks: as fibers of a simulated world, or as threads of this process that
- * meet over loopback TCP, and stay there or go on in shared memory. So every test of the runtime is written once and runs on all. */
+ * meet over loopback TCP, and stay there or go on in shared memory, or over adapters that are not there (fake.h). So
+ * every test of the runtime is written once and runs on all.
+ *
+ * TEST_WIRE=verbs, for programs that have the adapters (TEST_FAKE): what runs over TCP runs over verbs, and nothing else
+ * runs. TEST_SEED: where the seeds of the adapters begin; each run takes the next one. */
 #ifndef TT_TEST_RANKS_H
 #define TT_TEST_RANKS_H
 #include "member/member.h"
 #include "transport/sim/sim.h"
+#ifdef TEST_FAKE
+#include "tests/verbs/fake.h"
+#endif
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -16,7 +23,7 @@
 
 struct ranks { /* one run */
 	int size;
-	const char *wire;            /* "sim", "tcp" or "shm" */
+	const char *wire;            /* "sim", "tcp", "shm" or "verbs" */
 	int hosts;                   /* its ranks are on so many, in turn; 0: sim: each on its own, else all on one. Over shm that needs libconfig */
 	uint64_t seed;               /* sim's */
 	struct tt_sim_counts *counts; /* what sim says it took; may be NULL */
@@ -57,7 +64,10 @@ static inline void run_joined(struct ranks *run, tutti *job)
 		tutti_leave(job);
 }
 
-static inline const char *transports_of(const struct ranks *run) { return strcmp(run->wire, "shm") ? run->wire : "shm,tcp"; }
+static inline const char *transports_of(const struct ranks *run)
+{
+	return !strcmp(run->wire, "shm") ? "shm,tcp" : !strcmp(run->wire, "verbs") ? "verbs,tcp" : run->wire;
+}
 
 /* A silence is found out well before the timeout; but a busy machine may keep a process from its core. */
 static inline int silence_for(int timeout_ms, bool simulated)
@@ -202,11 +212,58 @@ static inline uint64_t count_seeds(uint64_t few)
 	return text ? strtoull(text, NULL, 10) : few;
 }
 
+static inline bool only_verbs(void)
+{
+	const char *text = getenv("TEST_WIRE");
+
+	return text && !strcmp(text, "verbs");
+}
+
+#ifdef TEST_FAKE
+static unsigned verbs_runs, silent_runs;
+
+static inline void tell_verbs_runs(void) { printf("%u runs over verbs, %u without a word\n", verbs_runs, silent_runs); }
+
+/* InfiniBand and RoCE in turn. What nobody has destroyed would be lost to a real adapter. */
+static inline void run_over_verbs(struct ranks *run)
+{
+	static const char *const adapters[] = { "fake_ib0", "fake_roce0" };
+	const char *first = getenv("TEST_SEED");
+
+	if (!verbs_runs++)
+		atexit(tell_verbs_runs);
+	run->seed = (first ? strtoull(first, NULL, 10) : 0) + verbs_runs - 1;
+	fake_seed(run->seed);
+	tt_verbs_instead = &tt_fake_verbs;
+	setenv("TUTTI_VERBS_DEVICES", adapters[run->seed % TT_COUNT(adapters)], 1);
+	run_threads(run);
+	silent_runs += !fake_requests();
+	if (fake_left()) {
+		printf("%d objects of verbs are left (%d ranks, seed %llu)\n", fake_left(), run->size,
+		       (unsigned long long)run->seed);
+		run->failures++;
+	}
+}
+#else
+static inline void run_over_verbs(struct ranks *run)
+{
+	printf("this program has no adapters\n");
+	run->failures++;
+}
+#endif
+
 /* How many checks failed. */
 static inline int run_ranks(struct ranks run)
 {
 	this_run = sim_run_now = &run;
-	if (strcmp(run.wire, "sim")) {
+	if (only_verbs()) {
+		if (strcmp(run.wire, "tcp") && strcmp(run.wire, "verbs"))
+			return 0;
+		run.wire = "verbs";
+	}
+	if (!strcmp(run.wire, "verbs")) {
+		run_over_verbs(&run);
+	} else if (strcmp(run.wire, "sim")) {
 		run_threads(&run);
 	} else {
 		struct tt_sim_config c = { .seed = run.seed,

@@ -476,7 +476,7 @@ static void test_evict(void)
 		run_real_ranks((struct ranks){ .size = 4, .timeout_ms = 5 * DEADLINE, .program = program_evict }), 0);
 	unsetenv("TUTTI_EVICTED_PIPE");
 	close(told[1]);
-	for (int i = 0; i < 2; i++)
+	for (int i = 0; i < (only_verbs() ? 1 : 2); i++)
 		CU_ASSERT(read(told[0], &who, sizeof who) == sizeof who && who == 2);
 	CU_ASSERT_EQUAL(read(told[0], &who, sizeof who), 0);
 	close(told[0]);

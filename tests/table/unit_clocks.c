@@ -326,7 +326,7 @@ static void test_late_switch(void)
 	for (; run.size < 5; run.size++)
 		for (run.seed = 0; run.seed < 10 * SEEDS; run.seed++)
 			CU_ASSERT_EQUAL(run_ranks(run), 0);
-	CU_ASSERT(late.switched > 0 && late.withdrawn > 0);
+	CU_ASSERT(only_verbs() || (late.switched > 0 && late.withdrawn > 0));
 }
 
 static void program_switch_closed(tutti *job) /* at one server */
@@ -837,7 +837,7 @@ static void try_last(unsigned flags, bool saves)
 				.size = 5, .wire = "sim", .seed = seed, .timeout_ms = 500, .program = program_last }),
 			0);
 	}
-	CU_ASSERT(torn > 0);
+	CU_ASSERT(only_verbs() || torn > 0);
 }
 
 static void test_last(void)

@@ -1093,7 +1093,7 @@ static void test_finish_in_a_pull(void)
 		overwritten = 0;
 		for (run.seed = 0; run.seed < SEEDS; run.seed++)
 			CU_ASSERT_EQUAL(run_ranks(run), 0);
-		CU_ASSERT(!last_server || overwritten == SEEDS);
+		CU_ASSERT(only_verbs() || !last_server || overwritten == SEEDS);
 		CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 3, .program = program_finish_in_a_pull }), 0);
 	}
 }

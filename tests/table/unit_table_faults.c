@@ -505,7 +505,7 @@ static void test_slow(void)
 {
 	longer = 0;
 	on_sim(program_slow, 3, SHORT, 2 * SEEDS);
-	CU_ASSERT(longer > SEEDS / 2);
+	CU_ASSERT(only_verbs() || longer > SEEDS / 2);
 }
 
 static const struct tt_events *real_events;
@@ -656,7 +656,7 @@ static void test_map_later(void)
 	for (run.seed = 0; run.seed < SEEDS; run.seed++)
 		if (run.seed % 4 != 3) /* in those worlds a mapping fails now and then by itself */
 			CU_ASSERT_EQUAL(run_ranks(run), 0);
-	CU_ASSERT(asked > 0);
+	CU_ASSERT(only_verbs() || asked > 0);
 }
 
 /* ---- a piece that no wire takes ---- */

@@ -1,0 +1,34 @@
+#!/bin/sh
+# over_fake.sh - the runtime's own tests over adapters that are not there (fake.h): what they run over TCP, over verbs.
+#
+#   over_fake.sh [SEEDS [PROGRAM ...]]     in the build tree, or with top_builddir. SEEDS (1): how often; each run of a
+#                                          program takes seeds of its own. PROGRAM: window/unit_runtime ...; else all
+set -u
+export TEST_WIRE=verbs
+cd "${top_builddir:-.}/tests" || exit 2
+seeds=${1:-1}
+[ $# -eq 0 ] || shift
+[ $# -gt 0 ] || set -- window/unit_runtime collective/unit_collectives collective/unit_loans member/unit_group \
+	table/unit_table table/unit_rows table/unit_clocks table/unit_snapshots table/unit_table_faults \
+	average/unit_sync average/unit_center average/unit_gossip control/unit_controller
+if [ ! -x verbs/unit_fake ]; then
+	echo "SKIPPED: this build is without RDMA (apt install libibverbs-dev librdmacm-dev, configure again)"
+	exit 77
+fi
+log=$(mktemp) failed=0
+trap 'rm -f "$log"' EXIT
+for program; do
+	i=0
+	while [ $i -lt "$seeds" ]; do
+		export TEST_SEED=$((i * 1000))
+		if "./$program" -v > "$log" 2>&1 && grep -q '^[1-9][0-9]* runs over verbs' "$log"; then
+			echo "$program, seeds from $TEST_SEED: $(tail -n 1 "$log")"
+		else
+			tail -n 60 "$log"
+			echo "FAILED: TEST_WIRE=verbs TEST_SEED=$TEST_SEED tests/$program"
+			failed=1
+		fi
+		i=$((i + 1))
+	done
+done
+exit $failed
