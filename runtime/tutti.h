@@ -74,7 +74,8 @@ typedef struct tutti_config {
 	int timeout_ms;           /* how long an operation waits for ranks that live; or TUTTI_NEVER */
 	int rank, ranks;          /* with `boot`: this process's rank, or TUTTI_NEW_RANK, and with how many ranks the
 	                           * job starts */
-	const char *boot;         /* "HOST:PORT" where rank 0 listens; NULL: rank and ranks are not looked at */
+	const char *boot;         /* "HOST:PORT" where rank 0 listens, and behind commas where others do, for one that
+	                           * joins when rank 0 is gone; NULL: rank and ranks are not looked at */
 } tutti_config;
 
 #define TUTTI_NEW_RANK (-1)
@@ -89,7 +90,7 @@ tutti_config tutti_config_defaults(void);
  * with none of these it is a job of one.
  * Blocks until every rank has joined (with a node list: not at all). -ETIMEDOUT after TUTTI_TIMEOUT.
  *
- * While the job runs and rank 0 lives, a rank that went down or has left may join again, and new ranks too
+ * While the job runs, a rank that went down or has left may join again (rank 0 as a new one), and new ranks too
  * (TUTTI_RANK=new or TUTTI_NEW_RANK), half as many as the job was started with, but at least 16; not with a node list.
  * Such ranks can use all windows at once, with tutti_job. For collectives they are a group of their own until the
  * others call tutti_group_grow. */

@@ -3,8 +3,8 @@
 #
 #   long.sh SOURCE-TREE BUILD-TREE [PART ...]     the parts named, else all; `long.sh . . list` names them
 #
-# SEEDS (20000) for contract, storm and recover, FUZZ_SECONDS (60) for each fuzz target. One line a part: what came of it, and its
-# time; what a part printed is in BUILD-TREE/long-PART.log. The exit status is 1 if a part failed.
+# SEEDS (20000) for contract, storm, recover and newcomers, FUZZ_SECONDS (60) for each fuzz target. One line a part: what
+# came of it, and its time; what a part printed is in BUILD-TREE/long-PART.log. The exit status is 1 if a part failed.
 set -u
 export LC_ALL=C
 source_tree=$(cd "$1" && pwd) build_tree=$(cd "$2" && pwd) || exit 2
@@ -19,6 +19,7 @@ contract     the contract of the transports on sim and over adapters that are no
 fakes        the runtime's own tests over adapters that are not there, 20 times with other seeds
 storm        random patterns and faults on sim, over many seeds
 recover      ranks that fail and groups that go on without them, on sim, over many seeds
+newcomers    ranks that join while others fail, on sim, over many seeds
 crowd        4096 ranks on sim
 averaging    ranks killed in every method of averaging: on sim over 1000 seeds, and real processes
 chaos        real processes that are killed, stopped and cut off, over 200 seeds
@@ -46,6 +47,8 @@ part_contract() {
 }
 part_fakes() { make check TESTS= && sh "$source_tree/tests/verbs/over_fake.sh" 20; }
 part_storm() { needs tests/job/storm && ./tests/job/storm --seeds "$seeds"; }
+
+part_newcomers() { needs tests/job/newcomers && ./tests/job/newcomers --seeds "$seeds"; }
 
 # In portions, so that the log says how far it came.
 part_recover() {

@@ -34,12 +34,19 @@ static int check_place(const struct tt_launch *b, const char *rank_name, const c
 	return 0;
 }
 
-static int copy_address(struct tt_launch *b, const char *address)
+/* The first of a list of addresses is rank 0's. The list stays the caller's, while it joins. */
+static int copy_address(struct tt_launch *b, const char *list)
 {
-	if (strlen(address) >= sizeof b->address)
-		return tt_fail(-ENAMETOOLONG, "the rendezvous address \"%s\" is longer than %zu bytes", address,
-		               sizeof b->address - 1);
-	strcpy(b->address, address);
+	for (const char *at = list; *at; at += strspn(at, ",")) {
+		size_t len = strcspn(at, ",");
+		if (len >= sizeof b->address)
+			return tt_fail(-ENAMETOOLONG, "the rendezvous address \"%.*s\" is longer than %zu bytes",
+			               (int)len, at, sizeof b->address - 1);
+		if (at == list)
+			snprintf(b->address, sizeof b->address, "%.*s", (int)len, at);
+		at += len;
+	}
+	b->boots = list;
 	return 0;
 }
 
@@ -109,7 +116,9 @@ static int from_torch(const struct tt_settings *s, struct tt_launch *b)
 	if (store && !strcmp(store, "True"))
 		port++;
 	snprintf(text, sizeof text, strchr(addr, ':') ? "[%s]:%ld" : "%s:%ld", addr, port);
-	return copy_address(b, text);
+	err = copy_address(b, text);
+	b->boots = b->address;
+	return err;
 }
 
 static int from_program(const tutti_config *c, struct tt_launch *b)

@@ -11,6 +11,7 @@ struct tt_launch {
 	int rank, size;
 	bool unnumbered;            /* a new rank of a job under way: `rank` is not known yet */
 	char address[96];           /* where rank 0 listens; "" with a node list or alone */
+	const char *boots;          /* the same, and after commas where others do: newcomers ask there, too */
 	int listen_fd;              /* a socket that listens there already, or -1 */
 	struct tt_node *nodes;      /* `size` of them, or NULL */
 };

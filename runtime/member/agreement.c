@@ -38,6 +38,7 @@ enum {
 
 struct tt_membership {
 	uint8_t *stays;             /* a bit for each old seat */
+	uint32_t size;              /* ranks of the job: numbers below this are given away */
 	int count;                  /* newcomers */
 	struct tt_newcomer of[];
 };
@@ -45,6 +46,7 @@ struct tt_membership {
 struct tt_agreement {
 	struct tutti *group;
 	bool calling, grow;         /* this rank is in the call; and wants newcomers */
+	bool reported;              /* some coordinator, or this rank as one, counts on what it knew */
 	uint32_t promised, accepted; /* ballots */
 	struct tt_membership *view; /* accepted */
 	bool decided;
@@ -82,6 +84,7 @@ static struct tt_membership *new_view(int seats, int newcomers)
 static void put_view(struct tt_pack *p, const struct tt_membership *r, int seats)
 {
 	tt_put_bytes(p, r->stays, bytes_for(seats));
+	tt_put32(p, r->size);
 	tt_put16(p, (uint16_t)r->count);
 	for (int i = 0; i < r->count; i++) {
 		tt_put32(p, r->of[i].rank);
@@ -103,14 +106,17 @@ static bool has_place(const struct tt_membership *r, const struct tutti *g, uint
 static struct tt_membership *get_view(struct tt_pack *p, const struct tutti *g)
 {
 	const uint8_t *stays = tt_pack_take(p, bytes_for(g->n));
+	uint32_t size = tt_get32(p);
 	int count = tt_get16(p);
 	struct tt_membership *r;
 
+	p->bad |= size > (uint32_t)tt_members(g->job)->capacity;
 	p->bad |= count > NEWCOMERS_MAX || tt_pack_left(p) < (size_t)count * SEAT;
 	r = p->bad ? NULL : new_view(g->n, count);
 	if (!r)
 		return NULL;
 	memcpy(r->stays, stays, bytes_for(g->n));
+	r->size = size;
 	for (r->count = 0; r->count < count; r->count++) {
 		struct tt_newcomer *c = &r->of[r->count];
 		c->rank = tt_get32(p);
@@ -171,7 +177,7 @@ static struct tt_pack begin(uint8_t *bytes, size_t room, enum kind kind, unsigne
 static void say(struct tt_agreement *a, int to, enum kind kind, uint32_t ballot, const struct tt_membership *r)
 {
 	const struct tutti *g = a->group;
-	size_t room = HEAD + 5 + (r ? bytes_for(g->n) + 2 + (size_t)r->count * SEAT : 0);
+	size_t room = HEAD + 9 + (r ? bytes_for(g->n) + 6 + (size_t)r->count * SEAT : 0);
 	uint8_t *bytes = malloc(room);
 
 	if (!bytes)
@@ -179,6 +185,7 @@ static void say(struct tt_agreement *a, int to, enum kind kind, uint32_t ballot,
 	struct tt_pack p = begin(bytes, room, kind, g->seats[to].slot, g->uid, ballot);
 	if (kind == REPORT) {
 		tt_put8(&p, a->grow);
+		tt_put32(&p, (uint32_t)g->job->size);
 		tt_put32(&p, a->accepted);
 	}
 	if (r)
@@ -190,7 +197,7 @@ static void say(struct tt_agreement *a, int to, enum kind kind, uint32_t ballot,
 /* To one that is in the call and does not know that it is over. It may have no seat in the heir: no slot is named. */
 static void say_decided(const struct tutti *heir, struct tt_member *to)
 {
-	size_t room = HEAD + bytes_for(heir->origin.n) + 2 + (size_t)heir->origin.view->count * SEAT;
+	size_t room = HEAD + bytes_for(heir->origin.n) + 6 + (size_t)heir->origin.view->count * SEAT;
 	uint8_t *bytes = malloc(room);
 
 	if (!bytes)
@@ -209,7 +216,8 @@ static void welcome(const struct tutti *heir, struct tt_member *to)
 
 	for (int first = 0, n; seat && first < heir->n; first += n) {
 		struct tt_pack p = begin(bytes, sizeof bytes, WELCOME, seat->slot, heir->uid, (uint32_t)heir->n);
-		n = (int)tt_min((size_t)(heir->n - first), (PIECE - HEAD - 8) / SEAT);
+		n = (int)tt_min((size_t)(heir->n - first), (PIECE - HEAD - 12) / SEAT);
+		tt_put32(&p, (uint32_t)heir->job->size);
 		tt_put32(&p, (uint32_t)first);
 		tt_put32(&p, (uint32_t)n);
 		for (int i = first; i < first + n; i++) {
@@ -225,6 +233,7 @@ static void welcome(const struct tutti *heir, struct tt_member *to)
 
 static void report(struct tt_agreement *a, int to)
 {
+	a->reported = true;
 	say(a, to, REPORT, a->promised, a->accepted ? a->view : NULL);
 }
 
@@ -352,6 +361,7 @@ static void decide(struct tt_agreement *a, struct tt_membership *r)
 	a->view = NULL;
 	a->decided = true;
 	a->ballot = 0;
+	tt_late_join_grow(a->group->job, (int)r->size);
 	tt_timer_stop(&a->retry);
 	a->group->job->engine.news = true;
 	if (has(r->stays, a->group->me)) {
@@ -443,6 +453,8 @@ static struct tt_membership *make_view(const struct tt_agreement *a)
 	int all = a->any_grow && g->lineage ? tt_members(g->job)->newcomers : 0, most = (int)tt_min(all, NEWCOMERS_MAX);
 	struct tt_membership *r = new_view(g->n, most);
 
+	if (r)
+		r->size = (uint32_t)g->job->size;
 	for (int i = 0; r && i < g->n; i++)
 		if (has(a->heard, i) && !is_out(a, i))
 			set(r->stays, i);
@@ -497,6 +509,7 @@ static void begin_ballot(struct tt_agreement *a)
 		return; /* the call runs out of time */
 	a->ballot = a->promised = (a->promised / n + 1) * n + (uint32_t)a->group->me;
 	a->proposing = false;
+	a->reported = true;
 	a->any_grow = a->grow;
 	a->best = a->accepted;
 	keep_view(&a->best_view, NULL);
@@ -546,10 +559,10 @@ static void take_call(struct tt_agreement *a, int from)
 static void take_report(struct tt_agreement *a, int from, uint32_t ballot, struct tt_pack *p)
 {
 	bool grow = tt_get8(p);
-	uint32_t accepted = tt_get32(p);
+	uint32_t size = tt_get32(p), accepted = tt_get32(p);
 	struct tt_membership *r = accepted ? get_view(p, a->group) : NULL;
 
-	p->bad |= accepted > ballot;
+	p->bad |= accepted > ballot || size > (uint32_t)tt_members(a->group->job)->capacity;
 	if (p->bad || !a->ballot || ballot != a->ballot || a->proposing) {
 		free(r);
 		return;
@@ -559,6 +572,7 @@ static void take_report(struct tt_agreement *a, int from, uint32_t ballot, struc
 		return;
 	}
 	set(a->heard, from);
+	tt_late_join_grow(a->group->job, (int)size);
 	a->any_grow |= grow;
 	if (accepted > a->best) {
 		a->best = accepted;
@@ -664,12 +678,14 @@ static void take_welcome(struct tt_job *job, uint32_t uid, uint32_t n, struct tt
 {
 	struct tt_members *all = tt_members(job);
 	struct tutti *g = all->arriving;
-	uint32_t first = tt_get32(p), count = tt_get32(p);
+	uint32_t size = tt_get32(p), first = tt_get32(p), count = tt_get32(p);
 
+	p->bad |= size > (uint32_t)all->capacity;
 	p->bad |= n < 1 || n > (uint32_t)all->capacity || !uid || first > n || count > n - first;
 	p->bad |= tt_pack_left(p) < (size_t)count * SEAT;
 	if (p->bad || !g || all->arrived)
 		return;
+	tt_late_join_grow(job, (int)size);
 	if (g->seats && all->welcome_uid != uid) { /* the earlier group ended before this rank was in it */
 		tt_group_clear_seats(g);
 		all->welcomed = 0;
@@ -762,9 +778,17 @@ void tt_agree_message(struct tt_member *from, struct tt_pack *p)
 
 bool tt_agree_voted(const struct tutti *g) { return g->retired || (g->agreement && g->agreement->accepted); }
 
+bool tt_agree_is_over(const struct tutti *g) { return g->agreement && g->agreement->decided; }
+bool tt_agree_has_reported(const struct tutti *g)
+{
+	return g->agreement && (g->agreement->reported || g->agreement->accepted);
+}
+bool tt_agree_is_enough(const struct tutti *g, const uint8_t *seats) { return is_enough(g, seats); }
+
 void tt_agree_member_down(struct tt_member *m)
 {
 	steer_all(m->job);
+	tt_sponsor_member_down(m->job);
 	m->job->engine.news = true;
 }
 

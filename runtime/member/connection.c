@@ -61,6 +61,7 @@ void tt_peer_settle(struct tt_job *job)
 		tt_members(job)->hangups++;
 		l->peer->net->transport->disconnect(l->peer);
 		tt_loans_return(l);
+		tt_sponsor_end(l);
 		tt_timer_stop(&l->patience);
 		tt_list_remove(&l->all);
 		free(l);
@@ -152,11 +153,14 @@ static void pass_over(struct tt_timer *t)
 	struct tt_link *l = tt_container_of(t, struct tt_link, patience);
 	struct tt_member *m = l->member;
 
-	if (!m || m->link != l || m->state != TT_CONNECTING ||
-	    !turn_to_next_net(m, -ETIMEDOUT, "it does not answer"))
+	if (!m || m->link != l || m->state != TT_CONNECTING)
 		return;
-	tt_link_forget(m);
-	ask_nets(m);
+	if (turn_to_next_net(m, -ETIMEDOUT, "it does not answer")) {
+		tt_link_forget(m);
+		ask_nets(m);
+	} else if (tt_rendezvous_has_more(m) && tt_rendezvous_retry(m, m->job->timeout)) {
+		tt_link_forget(m);
+	}
 }
 
 static int ask_nets(struct tt_member *m)
@@ -181,6 +185,8 @@ static int ask_nets(struct tt_member *m)
 		tt_timer_start(job, &m->retry, m->unreached, lack_files); /* not now: the caller may be posting */
 		return err;
 	}
+	if (err && tt_rendezvous_has_more(m) && tt_rendezvous_retry(m, job->timeout))
+		return 0;
 	if (err) {
 		tt_member_fail_soon(m, 0, err, "cannot connect to %s: %s", tt_member_label(m).text, tt_why());
 		return 0;
@@ -189,7 +195,7 @@ static int ask_nets(struct tt_member *m)
 	if (!m->link) {
 		net->transport->disconnect(peer);
 		tt_member_fail_soon(m, 0, -ENOMEM, "no memory to connect to %s", tt_member_label(m).text);
-	} else if (has_next_net(m)) {
+	} else if (has_next_net(m) || tt_rendezvous_has_more(m)) {
 		tt_timer_start(job, &m->link->patience, tt_now() + tt_time(job, TT_TIME_NET), pass_over);
 	}
 	return 0;
@@ -453,7 +459,7 @@ static bool may_have_left(int err) { return err == -EHOSTUNREACH || err == -ECON
 /* Under `tutti run` a connection to rank 0 comes about before that rank has started. */
 static bool may_start_late(const struct tt_member *m, int err)
 {
-	return err == -EHOSTUNREACH || (err == -ETIMEDOUT && !m->job->joined);
+	return err == -EHOSTUNREACH || (err == -ETIMEDOUT && !m->job->joined) || tt_rendezvous_has_more(m);
 }
 
 /* Nobody waits for it, and nobody listens there. If it is dead, those that were connected to it say so. But one that

@@ -44,12 +44,13 @@ void tt_greeting_start(struct tt_link *l)
 
 static bool say_welcome(struct tt_link *l, const struct tt_member *to)
 {
-	uint8_t bytes[9];
+	uint8_t bytes[13];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 
 	tt_put8(&p, TT_WELCOME);
 	tt_put32(&p, l->job->epoch);
 	tt_put32(&p, (uint32_t)to->rank);
+	tt_put32(&p, (uint32_t)l->job->rank);
 	return tt_send_raw(l, bytes, sizeof bytes);
 }
 
@@ -83,6 +84,8 @@ static void refuse(struct tt_link *l, enum tt_level level, bool again, const cha
 	tt_put_text(&p, why);
 	tt_send_raw(l, bytes, (size_t)(p.at - bytes));
 }
+
+void tt_greeting_refuse(struct tt_link *l, const char *why) { refuse(l, TT_WARN, false, why); }
 
 void tt_member_refuse(struct tt_member *m, const char *why)
 {
@@ -120,6 +123,12 @@ static bool may_come_again(const struct tt_job *job, const struct tt_member *m, 
 	       ((is_another_life(m, h) && !surely_lives(m)) || (m->state >= TT_LEFT && m->epoch == h->epoch));
 }
 
+/* It looks for ranks that have joined, and this one has not. Its address is in the list, and may be its own. */
+static bool is_early(const struct tt_job *job, const struct hello *h)
+{
+	return !job->joined && job->rank && h->joining && !tt_members(job)->node_list;
+}
+
 /* NULL: none. Sentences are short, since they travel. */
 static const char *fault_of_hello(const struct tt_job *job, const struct hello *h, char *text, size_t room)
 {
@@ -129,8 +138,9 @@ static const char *fault_of_hello(const struct tt_job *job, const struct hello *
 	if (h->launched != (uint32_t)launched)
 		snprintf(text, room, "it counts %u ranks, rank %d counts %d", h->launched, job->rank, launched);
 	else if (h->rank == TT_NEW_RANK)
-		snprintf(text, room, job->rank   ? "new ranks come in at rank 0"
-		                     : job->joined ? "there is no room for more ranks" : "not all ranks have joined");
+		snprintf(text, room, "not all ranks have joined");
+	else if (is_early(job, h))
+		snprintf(text, room, "rank %d has not joined itself", job->rank);
 	else if (!m)
 		snprintf(text, room, "its rank %u is not below %d", h->rank, job->size);
 	else if (m->rank == job->rank || (m->state == TT_UP && (m->epoch == h->epoch || !job->joined)) ||
@@ -147,15 +157,13 @@ static const char *fault_of_hello(const struct tt_job *job, const struct hello *
 
 /* The member that a HELLO is about; NULL: no such rank. A later life ends the earlier one. But where the earlier one
  * may be alive and the later one is joining, the earlier one gets a PING first. */
-static struct tt_member *who_comes(struct tt_job *job, struct hello *h)
+static struct tt_member *who_comes(struct tt_job *job, const struct hello *h, bool consented)
 {
 	bool alike = h->launched == (uint32_t)tt_members(job)->launched;
-	struct tt_member *m = alike && h->rank == TT_NEW_RANK ? tt_late_join_number(job) : NULL;
+	struct tt_member *m;
 
-	if (h->rank == TT_NEW_RANK && !m)
+	if (h->rank == TT_NEW_RANK)
 		return NULL;
-	if (m)
-		h->rank = (uint32_t)m->rank;
 	if (!alike || h->rank >= (uint32_t)tt_members(job)->capacity)
 		return h->rank < (uint32_t)job->size ? tt_member(job, h->rank) : NULL;
 	if (job->joined && !h->joining)
@@ -169,22 +177,31 @@ static struct tt_member *who_comes(struct tt_job *job, struct hello *h)
 		doubt(m);
 	else if (h->joining && m->state < TT_LEFT)
 		tt_member_connect(m);
-	else
+	else if (!h->joining || consented || tt_members(job)->node_list)
 		tt_member_reborn(m, h->epoch);
 	return m;
 }
 
 /* ---- taking greetings ---- */
 
+static void welcomed(struct tt_member *m, struct tt_link *l)
+{
+	tt_member_up(m, l);
+	if (m->rank && m->rank == tt_members(l->job)->sponsor && tt_is_joining(l->job))
+		tt_rendezvous_present(l->job);
+}
+
 static void take_welcome(struct tt_link *l, struct tt_pack *p)
 {
 	const struct tt_members *all = tt_members(l->job);
 	struct tt_member *m = l->member;
-	uint32_t epoch = tt_get32(p), rank = tt_get32(p);
+	uint32_t epoch = tt_get32(p), rank = tt_get32(p), its = tt_get32(p);
 
 	if (!p->bad && all->unnumbered && rank >= (uint32_t)all->launched && rank < (uint32_t)all->capacity)
 		tt_late_join_take_number(l->job, (int)rank);
 	p->bad |= all->unnumbered || rank != (uint32_t)l->job->rank;
+	if (!p->bad && its != (uint32_t)m->rank && !(m = tt_rendezvous_found(m, (int)its)))
+		return;
 	if (p->bad || !epoch)
 		tt_member_gone(m, -EPROTO, "%s answered a greeting with nonsense", tt_member_label(m).text);
 	else if (!tt_member_epoch(m, epoch) && !tt_before(m->epoch, epoch))
@@ -193,28 +210,39 @@ static void take_welcome(struct tt_link *l, struct tt_pack *p)
 	else if (m->epoch != epoch) /* the later life's HELLO comes, or news of it */
 		tt_member_gone(m, -ECONNRESET, "%s has started anew", tt_member_label(m).text);
 	else
-		tt_member_up(m, l);
+		welcomed(m, l);
 }
 
-static void take_hello(struct tt_link *l, struct tt_pack *p)
+/* Fewer than all may let it in: the others are asked first. */
+static bool must_ask(const struct tt_job *job, const struct tt_member *m, const struct hello *h)
 {
-	struct tt_job *job = l->job;
-	struct hello h = { .rank = tt_get32(p), .launched = tt_get32(p), .epoch = tt_get32(p), .joining = tt_get8(p) };
-	const uint8_t busy = TT_BUSY;
 	char text[56];
 
-	if (p->bad || l->mine || l->member || !h.epoch) {
-		refuse(l, TT_WARN, false, "its greeting makes no sense");
-		return;
-	}
-	struct tt_member *m = who_comes(job, &h);
-	bool late = job->joined && h.joining; /* no connection of this rank can have crossed it */
-	if (m && m->state == TT_UP && m->link->mine && job->rank < m->rank && !late && !is_another_life(m, &h)) {
+	if (!job->joined || !h->joining || tt_members(job)->node_list ||
+	    h->launched != (uint32_t)tt_members(job)->launched)
+		return false;
+	return h->rank == TT_NEW_RANK || (m && m->rank != job->rank && m->state >= TT_LEFT && is_another_life(m, h)) ||
+	       !fault_of_hello(job, h, text, sizeof text);
+}
+
+static void meet(struct tt_link *l, const struct hello *h, bool consented)
+{
+	struct tt_job *job = l->job;
+	const uint8_t busy = TT_BUSY;
+	char text[56];
+	struct tt_member *m = who_comes(job, h, consented);
+	bool late = job->joined && h->joining; /* no connection of this rank can have crossed it */
+
+	if (m && m->state == TT_UP && m->link->mine && job->rank < m->rank && !late && !is_another_life(m, h)) {
 		tt_send_raw(l, &busy, 1); /* both connected at once, and this rank is the lower one */
 		return;
 	}
-	if (fault_of_hello(job, &h, text, sizeof text)) {
-		bool again = may_come_again(job, m, &h);
+	if (!consented && must_ask(job, m, h)) {
+		tt_sponsor_ask(l, h->rank, h->epoch);
+		return;
+	}
+	if (fault_of_hello(job, h, text, sizeof text)) {
+		bool again = may_come_again(job, m, h) || is_early(job, h);
 		bool expected = m && m->state >= TT_LEFT; /* a HELLO may come later than the goodbye */
 		refuse(l, expected ? TT_INFO : TT_WARN, again, text);
 		if (m && m->link && !again)
@@ -223,7 +251,7 @@ static void take_hello(struct tt_link *l, struct tt_pack *p)
 	}
 	if (m->state == TT_CONNECTING && m->link && job->rank < m->rank) {
 		if (late) { /* it has just started: the connection under way leads to its earlier life */
-			snprintf(text, sizeof text, "rank %u is already taken", h.rank);
+			snprintf(text, sizeof text, "rank %u is already taken", h->rank);
 			refuse(l, TT_INFO, true, text);
 		} else {
 			tt_send_raw(l, &busy, 1);
@@ -232,13 +260,31 @@ static void take_hello(struct tt_link *l, struct tt_pack *p)
 	}
 	if (!say_welcome(l, m))
 		return;
-	tt_member_epoch(m, h.epoch);
+	tt_member_epoch(m, h->epoch);
 	tt_timer_stop(&m->retry);
 	if (m->state == TT_PARTING)
 		tt_link_forget(m);
-	l->used = !h.joining;
-	m->settled |= !h.joining;
+	l->used = !h->joining;
+	m->settled |= !h->joining;
+	m->sponsored = consented;
 	tt_member_up(m, l);
+}
+
+void tt_greeting_let_in(struct tt_link *l, uint32_t rank, uint32_t epoch)
+{
+	const struct hello h = { rank, (uint32_t)tt_members(l->job)->launched, epoch, true };
+
+	meet(l, &h, true);
+}
+
+static void take_hello(struct tt_link *l, struct tt_pack *p)
+{
+	struct hello h = { .rank = tt_get32(p), .launched = tt_get32(p), .epoch = tt_get32(p), .joining = tt_get8(p) };
+
+	if (p->bad || l->mine || l->member || l->claim || !h.epoch)
+		refuse(l, TT_WARN, false, "its greeting makes no sense");
+	else
+		meet(l, &h, false);
 }
 
 static void take_refusal(struct tt_link *l, struct tt_pack *p)
@@ -250,11 +296,19 @@ static void take_refusal(struct tt_link *l, struct tt_pack *p)
 	char text[64];
 
 	tt_get_text(p, text, sizeof text);
+	all->may_come |= again;
+	all->turned_away |= !again;
 	if (first)
 		snprintf(all->join_why, sizeof all->join_why, "%s refused this process as rank %d: %s", l->peer->addr,
 		         job->rank, text);
-	if (again && !job->joined && m && tt_rendezvous_retry(m, job->timeout / 2)) {
+	bool more = m && tt_rendezvous_has_more(m);
+	if (again && !job->joined && m && tt_rendezvous_retry(m, more ? job->timeout : job->timeout / 2)) {
 		job->epoch = tt_member(job, job->rank)->epoch = tt_epoch_now();
+		m->link = NULL;
+		tt_link_doom(l);
+		return;
+	}
+	if (!again && first && more && tt_rendezvous_retry(m, job->timeout)) {
 		m->link = NULL;
 		tt_link_doom(l);
 		return;

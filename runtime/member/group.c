@@ -191,6 +191,7 @@ void tt_group_epoch(struct tt_member *m, uint32_t epoch)
 static void read_bye(const struct tutti *g, const struct tt_pack *bye, struct tt_seat *s)
 {
 	struct tt_pack p = *bye;
+	tt_get32(&p);
 	unsigned n = tt_get16(&p);
 
 	s->finished = g->started;

@@ -1,16 +1,20 @@
 /* late_join.c - ranks that join a job under way: one that was started again under its old rank, or a new one
  *
- * They come in at rank 0, which gives a new rank the next number. Rank 0 sends the newcomer the table of endpoint
- * records. News of the newcomer spread as news of a death do (news.c): a rank that hears them first passes them on.
+ * They come in at any rank, their sponsor, once most ranks consent (sponsor.c). The sponsor sends the newcomer the
+ * table of endpoint records. News of the newcomer spread as news of a death do (news.c): a rank that hears them first
+ * passes them on.
  *
- *      newcomer -- HELLO, joining --> rank 0          newcomer <-- WELCOME, LATE, ENDPOINTS -- rank 0
- *      newcomer -- ENDPOINT --------> rank 0          some others <-- NEWS {rank, record} ---- rank 0
+ *      newcomer -- HELLO, joining --> sponsor         newcomer <-- WELCOME, LATE, ENDPOINTS -- sponsor
+ *      newcomer -- ENDPOINT --------> sponsor         some others <-- NEWS {rank, record} ---- sponsor
  *
  * From then on the newcomer can use all windows. It is in no group until one lets it in: agreement.c.
  */
 #include "engine/engine.h"
 #include "member/member_private.h"
+#include <stdio.h>
 #include <string.h>
+
+enum { NAMED = 8 }; /* addresses in a line of the log */
 
 void tt_late_join_grow(struct tt_job *job, int size)
 {
@@ -20,14 +24,6 @@ void tt_late_join_grow(struct tt_job *job, int size)
 		m->rank = job->size;
 		m->addr = m->why = "";
 	}
-}
-
-struct tt_member *tt_late_join_number(struct tt_job *job)
-{
-	if (job->rank != 0 || !job->joined || job->size == tt_members(job)->capacity)
-		return NULL;
-	tt_late_join_grow(job, job->size + 1);
-	return tt_member(job, job->size - 1);
 }
 
 /* Until now this rank used the last of `capacity` places, which may be its own. */
@@ -69,12 +65,12 @@ static void spread_news(const struct tt_member *of)
 void tt_late_join_admit(struct tt_member *m)
 {
 	struct tt_job *job = m->job;
-	const uint32_t size = (uint32_t)job->size;
+	const uint32_t words[] = { (uint32_t)job->size, tt_sponsor_voters(job) };
 
-	tt_send_words(m, TT_LATE, &size, 1, NULL, 0);
+	tt_send_words(m, TT_LATE, words, 2, NULL, 0);
 	tt_tree_send_to(m);
 	spread_news(m);
-	for (int i = 1; i < job->size; i++) { /* earlier newcomers may not be known to all that spread the news */
+	for (int i = 0; i < job->size; i++) { /* earlier newcomers may not be known to all that spread the news */
 		struct tt_member *to = tt_member(job, i);
 		if (to != m && to->outside && to->state < TT_LEFT)
 			say_news(to, m);
@@ -83,17 +79,61 @@ void tt_late_join_admit(struct tt_member *m)
 	tt_watch_tell(job, m, TUTTI_JOINED);
 }
 
+/* Where newcomers may ask, for who starts them: rank 0's address, which names the job, and those of others. */
+void tt_late_join_say_where(const struct tt_job *job, enum tt_level level)
+{
+	const struct tt_members *all = tt_members(job);
+	char list[96 * (1 + NAMED)], addr[96];
+	int n = 0;
+
+	if (!all->root || all->node_list)
+		return;
+	snprintf(list, sizeof list, "%s", all->root);
+	for (int i = 1; i < job->size && n < NAMED; i++) {
+		const struct tt_member *m = tt_member(job, i);
+		if (m->state >= TT_LEFT || !tt_address_find(m->addr, "tcp", addr))
+			continue;
+		snprintf(list + strlen(list), sizeof list - strlen(list), ",%s", addr + strlen("tcp:"));
+		n++;
+	}
+	if (n)
+		tt_log(level, "newcomers find this job by TUTTI_BOOT=%s", list);
+}
+
+/* The lowest rank that is left says how they come in from now on. */
+void tt_late_join_without_root(const struct tt_job *job)
+{
+	for (int i = 0; i < job->rank; i++)
+		if (tt_member(job, i)->state < TT_LEFT)
+			return;
+	if (!tt_sponsor_has_most(job))
+		return;
+	tt_late_join_say_where(job, TT_WARN);
+}
+
 void tt_late_join_told(struct tt_member *from, struct tt_pack *p)
 {
 	struct tt_job *job = from->job;
 	struct tt_members *all = tt_members(job);
-	uint32_t size = tt_get32(p);
+	uint32_t size = tt_get32(p), voters = tt_get32(p);
 
-	p->bad |= from->rank != 0 || job->joined || size < (uint32_t)job->size || size > (uint32_t)all->capacity;
+	p->bad |= from->rank != all->sponsor || job->joined;
+	p->bad |= size < (uint32_t)job->size || size > (uint32_t)all->capacity;
 	if (p->bad)
 		return;
 	all->late = true;
+	all->voters = voters;
 	tt_late_join_grow(job, (int)size);
+}
+
+/* Two newcomers that came in at two ranks at once are in no table but their own. */
+static void tell_sponsored(const struct tt_member *of)
+{
+	for (int i = 0; i < of->job->size; i++) {
+		struct tt_member *to = tt_member(of->job, i);
+		if (to != of && to->sponsored && to->outside && to->state < TT_LEFT)
+			say_news(to, of);
+	}
 }
 
 static bool is_seated(const struct tt_member *m)
@@ -130,6 +170,7 @@ void tt_late_join_news(struct tt_member *from, struct tt_pack *p)
 		tt_member_connect(m);
 	tt_tell_up(m);
 	spread_news(m);
+	tell_sponsored(m);
 	if (job->joined)
 		tt_watch_tell(job, m, TUTTI_JOINED);
 }

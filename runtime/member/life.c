@@ -99,6 +99,7 @@ void tt_member_reborn(struct tt_member *m, uint32_t epoch)
 	tt_member_gone(m, -ECONNRESET, "%s has started anew", tt_member_label(m).text);
 	tt_timer_stop(&m->retry);
 	m->untold = m->silent = m->accuser = m->passed_on = m->nets_again = m->settled = m->fed = false;
+	m->sponsored = false;
 	m->link = NULL; /* doomed already */
 	m->state = TT_AWAY;
 	m->epoch = epoch;
@@ -165,7 +166,8 @@ void tt_member_gone(struct tt_member *m, int err, const char *fmt, ...)
 		if (!m->job->leaving) /* then all ranks go */
 			tt_stats_count(&m->stats, TUTTI_STAT_GONE, 0);
 		m->silent = err == -ETIMEDOUT;
-		bool as_is = err == -ENOTCONN || (!m->job->joined && m->rank == 0); /* tutti_join returns the cause */
+		bool sponsor = !m->job->joined && m->rank == tt_members(m->job)->sponsor;
+		bool as_is = err == -ENOTCONN || sponsor; /* tutti_join returns the cause */
 		m->err = as_is ? err : -ECONNRESET;
 	}
 	if (m->state != TT_LEFT)
@@ -178,6 +180,8 @@ void tt_member_gone(struct tt_member *m, int err, const char *fmt, ...)
 	if (m->job->joined && !m->job->leaving) {
 		tt_watch_tell(m->job, m, TUTTI_GONE);
 		tt_news_tell(m);
+		if (m->rank == 0)
+			tt_late_join_without_root(m->job);
 	}
 }
 
@@ -202,6 +206,8 @@ void tt_member_left(struct tt_member *m, const struct tt_pack *bye)
 	if (m->link && !m->outstanding)
 		tt_link_doom(m->link);
 	if (bye) {
+		struct tt_pack size = *bye; /* a number that it has consented to is taken, although it counts no more */
+		tt_late_join_grow(m->job, (int)tt_min(tt_get32(&size), tt_members(m->job)->capacity));
 		keep_bye(m, bye);
 		tt_group_seats_out(m, bye);
 	}
@@ -217,6 +223,7 @@ bool tt_member_take_bye(struct tt_pack *p, struct tt_pack *list)
 	unsigned n;
 
 	*list = *p;
+	tt_get32(p);
 	n = tt_get16(p);
 	p->bad |= n > TT_BYE_GROUPS;
 	tt_pack_take(p, 9 * (size_t)n);

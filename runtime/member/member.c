@@ -72,6 +72,8 @@ int tt_members_settle(struct tt_job *job)
 	if (err)
 		return err;
 	tt_heartbeat_start(job);
+	if (job->rank == 0)
+		tt_late_join_say_where(job, TT_INFO);
 	for (int i = 0; !tt_members(job)->late && i < job->size; i++) /* ranks that were lost while joining */
 		if (tt_member(job, i)->state == TT_GONE)
 			tt_news_tell(tt_member(job, i));
@@ -146,19 +148,20 @@ static int put_groups(struct tt_pack *p, const struct tt_job *job, bool retired,
 /* Leaves 8 bytes: a FAREWELL with all of it must fit into a message, too. */
 void tt_say_bye(struct tt_member *m)
 {
-	uint8_t bye[3 + 9 * TT_BYE_GROUPS];
+	uint8_t bye[7 + 9 * TT_BYE_GROUPS];
 	struct tt_pack p = tt_pack(bye, tt_min(sizeof bye, TT_MESSAGE_MAX - 8));
 	uint16_t n = 0;
 	int left;
 
 	tt_put8(&p, TT_BYE);
+	tt_put32(&p, (uint32_t)m->job->size);
 	tt_put16(&p, 0);
 	left = put_groups(&p, m->job, false, &n);
 	left += put_groups(&p, m->job, true, &n);
 	if (left)
 		tt_log(TT_WARN, "%s hears nothing of %d groups that this rank has not left: operations there may run "
 		       "out of time", tt_member_label(m).text, left);
-	struct tt_pack count = tt_pack(bye + 1, 2);
+	struct tt_pack count = tt_pack(bye + 5, 2);
 	tt_put16(&count, n);
 	tt_send(m, bye, (size_t)(p.at - bye), NULL, 0);
 }
@@ -280,6 +283,8 @@ static const struct tt_message messages[] = {
 	{ TT_MISSED, "missed", tt_news_take_missed },
 	{ TT_RECALL, "recall", tt_loan_take_recall },
 	{ TT_STOPPED, "stopped", tt_loan_take_stopped },
+	{ TT_CLAIM, "claim", tt_sponsor_take_claim },
+	{ TT_CONSENT, "consent", tt_sponsor_take_consent },
 };
 
 const struct tt_module tt_member_module = {

@@ -9,6 +9,7 @@ enum { TT_MEMBER_SLOT = 0, TT_GROUPS = 1024 };
 
 enum { TT_DOING = 200 }; /* bytes of the text in a PONG, with the zero */
 
+struct tt_claim;
 struct tt_newcomer;
 struct tt_watch;
 extern const struct tt_module tt_member_module;
@@ -56,6 +57,7 @@ struct tt_link { /* one connection; usually the only one to its member */
 	struct tt_member *member;   /* NULL until the other side has said its rank */
 	bool mine;                  /* this rank connected */
 	struct tt_timer patience;   /* while the other side has not said its rank */
+	struct tt_claim *claim;     /* of a newcomer there, about which this rank asks the others; or NULL */
 	bool used;                  /* for more than the rendezvous, or made after it */
 	bool parted;                /* belongs to no member any more: the other side disconnects */
 	struct tt_list loans;       /* keys that the other side holds */
@@ -90,6 +92,7 @@ struct tt_member { /* n ranks together have n * n of it, hence few holes */
 	bool settled;               /* has the table of endpoints: it has used a connection for more */
 	bool nets_again;            /* node list: the better nets were tried a second time */
 	bool outside;               /* joined a job under way, and is in no group yet */
+	bool sponsored;             /* this rank has let it in */
 	bool silent;                /* GONE, because it gave no sign of life */
 	bool untold;                /* the others are to hear soon that it is gone, or has left */
 	bool courtesy;              /* is being connected for the ring alone: it may have left unheard */
@@ -125,6 +128,12 @@ struct tt_members { /* the room's own struct in a job */
 	int launched;               /* ranks that the job was started with: all ranks must say the same */
 	int capacity;
 	bool unnumbered;            /* this rank is new and has no number yet */
+	const char *boots, *boot;   /* TUTTI_BOOT's list of addresses; the one in it that is asked now */
+	const char *root;           /* HOST:PORT of rank 0, or NULL; the job keeps it */
+	bool turned_away, may_come; /* since the first of them some rank has refused this one; or said: ask again */
+	int sponsor;                /* the rank that lets this one in */
+	uint32_t voters;            /* late: the uid of the group whose ranks have let this one in */
+	uint32_t claims;            /* the number of the last one that this rank has made */
 	bool late;                  /* joined a job under way, and is in none of its groups until one grows */
 	struct tutti *arriving;     /* late: the group that this rank will be in, ... */
 	uint32_t welcome_uid;       /* ... its uid, ... */

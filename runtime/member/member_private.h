@@ -6,6 +6,7 @@
 enum { /* the first byte of a message of this room; docs/wire.md has those of all rooms */
 	TT_HELLO = 1, TT_WELCOME, TT_BUSY, TT_REFUSED, TT_ENDPOINT, TT_ENDPOINTS, TT_BYE, TT_PING, TT_PONG, TT_DOWN,
 	TT_RECALL = 13, TT_REVOKE = 15, TT_AGREE, TT_PART, TT_LATE, TT_NEWS, TT_FAREWELL, TT_MISSED, TT_STOPPED = 40,
+	TT_CLAIM = 42, TT_CONSENT,
 };
 
 enum { TT_BYE_GROUPS = 2 * TT_GROUPS, TT_HOST_BITS = 40 };
@@ -43,6 +44,8 @@ void tt_greeting_start(struct tt_link *); /* sends HELLO */
 void tt_greeting_await(struct tt_link *); /* closes the connection unless a HELLO comes in time */
 void tt_greeting_take(struct tt_link *, uint8_t type, struct tt_pack *); /* a message before the member is up */
 void tt_member_refuse(struct tt_member *, const char *why); /* another process has come as this rank */
+void tt_greeting_let_in(struct tt_link *, uint32_t rank, uint32_t epoch); /* a newcomer, as that rank ... */
+void tt_greeting_refuse(struct tt_link *, const char *why);               /* ... or not at all */
 void tt_take_refused(struct tt_member *, struct tt_pack *); /* a message */
 
 /* ---- post.c ---- */
@@ -83,6 +86,9 @@ void tt_rendezvous_endpoint(struct tt_member *, struct tt_pack *);   /* messages
 void tt_rendezvous_endpoints(struct tt_member *, struct tt_pack *);
 /* A member was not reached: connects again in a moment, for up to `patience` in all. False: it does not. */
 bool tt_rendezvous_retry(struct tt_member *, uint64_t patience);
+bool tt_rendezvous_has_more(const struct tt_member *); /* is being asked to let this process in, and so may others be */
+void tt_rendezvous_present(struct tt_job *); /* says to the rank that has let this one in where this one listens */
+struct tt_member *tt_rendezvous_found(struct tt_member *, int rank); /* who answered there is that rank */
 
 /* ---- endpoint_tree.c: how the table of endpoint records goes out ---- */
 
@@ -104,6 +110,19 @@ void tt_agree_message(struct tt_member *from, struct tt_pack *);
 void tt_agree_member_down(struct tt_member *);
 void tt_agree_free(struct tutti *);
 bool tt_agree_voted(const struct tutti *); /* this rank has accepted the next membership view */
+bool tt_agree_has_reported(const struct tutti *); /* this rank has told what it knows for the next view */
+bool tt_agree_is_over(const struct tutti *);      /* the next view is decided */
+bool tt_agree_is_enough(const struct tutti *, const uint8_t *seats); /* a bit for each; NULL: all that are in */
+
+/* ---- sponsor.c: newcomers that have come to this rank ---- */
+
+void tt_sponsor_ask(struct tt_link *, uint32_t rank, uint32_t epoch); /* lets it in, or refuses it, soon */
+void tt_sponsor_end(struct tt_link *);                       /* its connection goes */
+void tt_sponsor_member_down(struct tt_job *);
+uint32_t tt_sponsor_voters(const struct tt_job *);           /* the uid of the group that takes newcomers in; or 0 */
+bool tt_sponsor_has_most(const struct tt_job *);              /* ... and more than half of it are there */
+void tt_sponsor_take_claim(struct tt_member *, struct tt_pack *); /* messages */
+void tt_sponsor_take_consent(struct tt_member *, struct tt_pack *);
 
 /* ---- news.c ---- */
 
@@ -151,11 +170,12 @@ static inline bool tt_is_new_life(const struct tt_member *m, uint32_t epoch)
 static inline bool tt_is_joining(const struct tt_job *job) { return !job->joined && !tt_members(job)->endpoints_sent; }
 
 void tt_late_join_grow(struct tt_job *, int size);        /* so many ranks are known, at most tt_members.capacity */
-struct tt_member *tt_late_join_number(struct tt_job *);   /* of a new rank; NULL: not here, not yet, or no room */
 void tt_late_join_take_number(struct tt_job *, int rank); /* this rank's own */
 void tt_late_join_admit(struct tt_member *);              /* sends it the table, and others the news */
 void tt_late_join_told(struct tt_member *from, struct tt_pack *); /* messages */
 void tt_late_join_news(struct tt_member *from, struct tt_pack *);
+void tt_late_join_say_where(const struct tt_job *, enum tt_level); /* logs by which TUTTI_BOOT newcomers come */
+void tt_late_join_without_root(const struct tt_job *);    /* rank 0 is gone */
 int tt_late_join_settle(struct tt_job *);                 /* once all addresses are known */
 
 /* ---- watch.c ---- */

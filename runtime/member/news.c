@@ -167,7 +167,7 @@ void tt_news_take_farewell(struct tt_member *from, struct tt_pack *p)
 		return;
 	struct tt_member *m = tt_member(job, rank);
 	if (!tt_member_epoch(m, epoch) || m->state == TT_UP || m->state == TT_PARTING ||
-	    (rank == 0 && tt_is_joining(job)))
+	    (rank == (uint32_t)tt_members(job)->sponsor && tt_is_joining(job)))
 		return;
 	tt_member_left(m, &list);
 	tt_news_farewell(m);

@@ -1,8 +1,9 @@
 /* rendezvous.c - how the ranks find each other
  *
- * With a node list each rank has all addresses from the file. Else rank 0 listens at TUTTI_BOOT. Each rank connects to
- * it as to any member and sends its endpoint record; when all records are in, rank 0 sends the table of them to its
- * children in a tree, who pass it on (endpoint_tree.c).
+ * With a node list each rank has all addresses from the file. Else rank 0 listens at TUTTI_BOOT, the first of its
+ * addresses; behind commas it has those of other ranks, whom a newcomer asks in turn (late_join.c). Each rank connects
+ * to rank 0 as to any member and sends its endpoint record; when all records are in, rank 0 sends the table of them to
+ * its children in a tree, who pass it on (endpoint_tree.c).
  *
  *      rank r -- ENDPOINT {host, addresses} -> rank 0      rank 0 -- ENDPOINTS {first, n, records} --> its children
  */
@@ -62,7 +63,8 @@ void tt_rendezvous_endpoint(struct tt_member *m, struct tt_pack *p)
 	tt_get64(&again);
 	tt_get32(&again);
 	tt_get_text(&again, addr, sizeof addr);
-	p->bad |= m->job->rank != 0 || tt_members(m->job)->node_list || again.bad;
+	p->bad |= tt_members(m->job)->node_list || again.bad;
+	p->bad |= m->job->rank != 0 && !m->sponsored;
 	if (p->bad)
 		return;
 	if (!m->host) {
@@ -95,7 +97,7 @@ void tt_rendezvous_endpoints(struct tt_member *m, struct tt_pack *p)
 	uint32_t first = tt_get32(p), n = tt_get32(p);
 
 	p->bad |= job->rank == 0 || tt_members(job)->node_list;
-	p->bad |= m->rank != 0 && m->rank != tt_tree_parent(job->rank);
+	p->bad |= m->rank != tt_members(job)->sponsor && m->rank != tt_tree_parent(job->rank);
 	if (p->bad || !tt_is_joining(job))
 		return;
 	take_records(job, p, first, n);
@@ -107,12 +109,79 @@ void tt_rendezvous_endpoints(struct tt_member *m, struct tt_pack *p)
 		tt_tree_send(job);
 }
 
+/* The address that is asked now; HOST:PORT means TCP. */
+static int take_address(struct tt_job *job)
+{
+	struct tt_members *all = tt_members(job);
+	size_t len = strcspn(all->boot, ",");
+	bool scheme = !strncmp(all->boot, "sim:", 4) || !strncmp(all->boot, "tcp:", 4);
+	char addr[96];
+
+	if (snprintf(addr, sizeof addr, "%s%.*s", scheme ? "" : "tcp:", (int)len, all->boot) >= (int)sizeof addr)
+		return tt_fail(-ENAMETOOLONG, "the rendezvous address \"%.*s\" is too long", (int)len, all->boot);
+	tt_member(job, 0)->addr = tt_text_keep(job, addr);
+	return 0;
+}
+
+/* False: this process has been refused since the first address, and nobody said that it may come again. */
+static bool turn_to_next_address(struct tt_job *job)
+{
+	struct tt_members *all = tt_members(job);
+
+	all->boot += strcspn(all->boot, ",");
+	if (*all->boot == ',' && all->boot[1]) {
+		all->boot++;
+		return !take_address(job);
+	}
+	all->boot = all->boots;
+	if (all->turned_away && !all->may_come)
+		all->join_err = -EPERM;
+	all->turned_away = all->may_come = false;
+	job->engine.news = true;
+	return !all->join_err && !take_address(job);
+}
+
+bool tt_rendezvous_has_more(const struct tt_member *m)
+{
+	const struct tt_members *all = tt_members(m->job);
+
+	return !m->job->joined && m->rank == 0 && !all->sponsor && all->boots && strchr(all->boots, ',');
+}
+
+/* Until now rank 0's place stood for whoever would answer. NULL: that makes no sense, and whoever it is is gone. */
+struct tt_member *tt_rendezvous_found(struct tt_member *asked, int rank)
+{
+	struct tt_job *job = asked->job;
+	struct tt_members *all = tt_members(job);
+	struct tt_member *m = rank > 0 && rank < all->capacity ? tt_member(job, rank) : NULL;
+	struct tt_link *l = asked->link;
+
+	if (!m || asked->rank || !tt_is_joining(job) || all->node_list || rank == job->rank || m->state != TT_AWAY) {
+		tt_member_gone(asked, -EPROTO, "%s answered a greeting with nonsense", tt_member_label(asked).text);
+		return NULL;
+	}
+	tt_late_join_grow(job, rank + 1);
+	all->sponsor = rank;
+	tt_fail_waiting(asked, -ENOTCONN);
+	tt_timer_stop(&asked->retry);
+	asked->state = TT_AWAY;
+	asked->link = NULL;
+	asked->addr = "";
+	asked->failed_nets = 0;
+	asked->tries = 0;
+	m->state = TT_CONNECTING;
+	m->link = l;
+	l->member = m;
+	return m;
+}
+
 static void try_again(struct tt_timer *t)
 {
 	struct tt_member *m = tt_container_of(t, struct tt_member, retry);
 
 	m->state = TT_AWAY;
-	tt_member_connect(m);
+	if (!tt_rendezvous_has_more(m) || turn_to_next_address(m->job))
+		tt_member_connect(m);
 }
 
 /* Rank 0 at its rendezvous, and all ranks of a node list, may begin to listen late: the first connection is tried for
@@ -140,7 +209,7 @@ static bool is_met(void *arg)
 	struct tt_job *job = arg;
 	const struct tt_members *all = tt_members(job);
 
-	return all->endpoints_known >= job->size || all->join_err || all->of[0].state == TT_GONE;
+	return all->endpoints_known >= job->size || all->join_err || all->of[all->sponsor].state == TT_GONE;
 }
 
 static void name_missing(const struct tt_job *job, char *text, size_t room)
@@ -163,7 +232,7 @@ static void name_missing(const struct tt_job *job, char *text, size_t room)
 static int meeting_failed(struct tt_job *job, const struct tt_launch *b)
 {
 	const struct tt_members *all = tt_members(job);
-	const struct tt_member *root = tt_member(job, 0);
+	const struct tt_member *root = tt_member(job, all->sponsor);
 	char missing[80] = "";
 	unsigned long long ms = job->timeout / TT_MS;
 
@@ -171,6 +240,9 @@ static int meeting_failed(struct tt_job *job, const struct tt_launch *b)
 		return tt_fail(all->join_err, "%s", all->join_why);
 	if (root->state == TT_GONE)
 		return tt_fail(root->err, "cannot join: %s", root->why);
+	if (root->state == TT_LEFT && all->sponsor)
+		return tt_fail(-ETIMEDOUT, "cannot join: rank %d, which let this one in, has left the job",
+		               all->sponsor);
 	if (root->state == TT_LEFT)
 		return tt_fail(-ETIMEDOUT,
 		               "cannot join: rank 0 left the job before this rank had heard where the others are");
@@ -179,6 +251,9 @@ static int meeting_failed(struct tt_job *job, const struct tt_launch *b)
 		               "rank 0 knows who is missing", job->size, ms);
 	if (*all->join_why) /* rank 0 said to try again, and is gone */
 		return tt_fail(-EPERM, "%s", all->join_why);
+	if (job->rank != 0 && strchr(all->boots, ','))
+		return tt_fail(-ETIMEDOUT, "no rank at %.150s has let this process in within %llu ms: "
+		               "do they run, and are the addresses right?", all->boots, ms);
 	if (job->rank != 0)
 		return tt_fail(-ETIMEDOUT, "rank 0 was not found at %s within %llu ms: "
 		               "does it run, and is the address right?", b->address, ms);
@@ -187,25 +262,14 @@ static int meeting_failed(struct tt_job *job, const struct tt_launch *b)
 	               ms);
 }
 
-static int address_rank_0(struct tt_job *job, const struct tt_launch *b)
-{
-	bool scheme = !strncmp(b->address, "sim:", 4) || !strncmp(b->address, "tcp:", 4);
-	char addr[96];
-
-	if (snprintf(addr, sizeof addr, "%s%s", scheme ? "" : "tcp:", b->address) >= (int)sizeof addr)
-		return tt_fail(-ENAMETOOLONG, "the rendezvous address \"%s\" is too long", b->address);
-	tt_member(job, 0)->addr = tt_text_keep(job, addr);
-	return 0;
-}
-
-static void send_endpoint(struct tt_job *job)
+void tt_rendezvous_present(struct tt_job *job)
 {
 	uint8_t bytes[1 + TT_ENDPOINT_MAX];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
 
 	tt_put8(&p, TT_ENDPOINT);
 	tt_endpoint_put(&p, tt_member(job, job->rank));
-	tt_send(tt_member(job, 0), bytes, (size_t)(p.at - bytes), NULL, 0);
+	tt_send(tt_member(job, tt_members(job)->sponsor), bytes, (size_t)(p.at - bytes), NULL, 0);
 }
 
 /* Until all have joined, all ranks are connected to rank 0. */
@@ -239,15 +303,20 @@ static int meet_at_rank_0(struct tt_job *job, const struct tt_launch *b)
 {
 	uint64_t begun = tt_now(), end = begun + job->timeout, ask;
 	bool said = false;
-	int err = job->rank ? address_rank_0(job, b) : check_files(job);
+	int err;
+
+	tt_members(job)->boot = tt_members(job)->boots = b->boots;
+	if (strncmp(b->address, "sim:", 4))
+		tt_members(job)->root = tt_text_keep(job, b->address);
+	err = job->rank ? take_address(job) : check_files(job);
 
 	if (err)
 		return err;
 	if (job->rank == 0)
 		send_if_complete(job);
 	do {
-		if (job->rank && tt_member(job, 0)->state < TT_LEFT)
-			send_endpoint(job);
+		if (job->rank && tt_member(job, tt_members(job)->sponsor)->state < TT_LEFT)
+			tt_rendezvous_present(job);
 		ask = tt_min(end, tt_now() + tt_min(job->timeout, job->silence) / ASKS + 1);
 		err = tt_wait_until(job, is_met, job, ask);
 		if (err && !said && (said = tt_now() - begun >= job->silence))

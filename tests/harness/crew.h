@@ -83,14 +83,19 @@ static inline void set_number(const char *name, int value)
 static const char *wires; /* what they may use */
 static const char *evict = "no"; /* who is stopped while it writes is to go on, too */
 
+static const char *boot_more = ""; /* further addresses for TUTTI_BOOT, each behind a comma */
+static bool as_new;                /* the rank asks for a number */
+
 static inline void set_environment(int rank, const char *the_secret)
 {
-	char boot[32];
+	char boot[300];
 
 	setenv("TUTTI_TRANSPORTS", wires, 1);
 	setenv("TUTTI_EVICT", crew.evicted ? "yes" : evict, 1);
-	snprintf(boot, sizeof boot, "127.0.0.1:%d", crew.port);
+	snprintf(boot, sizeof boot, "127.0.0.1:%d%s", crew.port, boot_more);
 	set_number("TUTTI_RANK", rank);
+	if (as_new)
+		setenv("TUTTI_RANK", "new", 1);
 	set_number("TUTTI_SIZE", crew.size);
 	set_number("TUTTI_TIMEOUT", crew.timeout_ms);
 	set_number("TUTTI_SILENCE", silence_for(crew.timeout_ms, false));
@@ -114,28 +119,41 @@ static inline void await_gone(tutti *job, int rank)
 		sleep_ms(1);
 }
 
-static inline void run_child(int rank)
+static tutti *crew_job; /* of this rank, for functions that a program calls */
+static bool refused;    /* joining fails: the report has the error */
+
+static inline void run_child_as(int slot, int rank)
 {
 	tutti *job;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	alarm(0);
 	if (crew.capture)
-		dup2(crew.log[rank], STDERR_FILENO);
+		dup2(crew.log[slot], STDERR_FILENO);
 	my_rank = rank;
-	mine = &board->of[rank];
+	mine = &board->of[slot];
 	set_environment(rank, secret);
+	uint64_t started = tt_now();
 	int err = tutti_join(NULL, &job);
+	if (refused) {
+		record(err, started);
+		reach(5);
+		exit(0);
+	}
 	EXPECT(err == 0);
 	if (!err) {
-		tt_address_find(tt_member(job->job, rank)->addr, "tcp", mine->addr);
-		tt_address_find(tt_member(job->job, rank)->addr, "shm", mine->name);
+		const struct tt_member *me = tt_member(job->job, job->job->rank);
+		tt_address_find(me->addr, "tcp", mine->addr);
+		tt_address_find(me->addr, "shm", mine->name);
 		mine->job = job->job->id;
+		crew_job = job;
 		crew.program(job);
 		tutti_leave(job);
 	}
 	exit(0); /* not _exit: leaks are looked for now */
 }
+
+static inline void run_child(int rank) { run_child_as(rank, rank); }
 
 /* ---- the parent ---- */
 

@@ -338,6 +338,154 @@ static void test_restarted(void)
 	finish(NOBODY);
 }
 
+/* ---- the rank at the boot address is lost ---- */
+
+/* A newcomer in the place of one that was killed: as a new rank or as `rank`, by the address of a survivor. */
+static void start_newcomer(int slot, int rank, int survivor)
+{
+	char more[100];
+
+	snprintf(more, sizeof more, ",%s", board->of[survivor].addr + strlen("tcp:"));
+	boot_more = more;
+	as_new = rank < 0;
+	if (crew.pid[slot])
+		waitpid(crew.pid[slot], &crew.status[slot], 0);
+	board->of[slot].stage = 0;
+	crew.pid[slot] = fork_child();
+	if (crew.pid[slot] == 0)
+		run_child_as(slot, rank < 0 ? slot : rank);
+	boot_more = "";
+	as_new = false;
+}
+
+static void await_joined(int n)
+{
+	tutti_change c;
+
+	for (int ms = 0; n && ms < HANG_MS; ms++)
+		if (tutti_group_next(crew_job, &c) == 1)
+			n -= c.what == TUTTI_JOINED;
+		else
+			sleep_ms(1);
+	EXPECT(n == 0);
+}
+
+static unsigned bits_left, bits_grown;
+static int joiners;
+
+/* Ranks 0 and 1 die; the others go on, take in who comes, and compute with them. */
+static void program_rootless(tutti *job)
+{
+	tutti *left = NULL, *g = NULL;
+
+	if (tutti_late(job)) {
+		EXPECT(tutti_group_grow(job, &g) == 0);
+		EXPECT(g && sums_of(g, bits_grown));
+		reach(3);
+		return;
+	}
+	EXPECT(tutti_group_watch(job, NULL, NULL) >= 0);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	reach(1);
+	if (!(bits_left >> my_rank & 1)) {
+		if (my_rank != 4)
+			pause();
+		EXPECT(tutti_barrier(job, NULL) == -ECONNRESET); /* stopped, evicted, replaced, and woken */
+		EXPECT(tutti_group_shrink(job, &left) < 0);
+		reach(4);
+		return;
+	}
+	while (!left || tutti_size(left) > __builtin_popcount(bits_left)) {
+		tutti *from = left ? left : job;
+		if (tutti_barrier(from, NULL))
+			EXPECT(tutti_group_shrink(from, &left) == 0);
+	}
+	EXPECT(sums_of(left, bits_left));
+	reach(2);
+	await_joined(joiners);
+	EXPECT(tutti_group_grow(left, &g) == 0);
+	EXPECT(g && sums_of(g, bits_grown));
+	reach(3);
+	await_go(1);
+}
+
+static void lose_roots(int last)
+{
+	start((struct crew){ .size = 5, .timeout_ms = 10000 * SLOW, .program = program_rootless });
+	await(0, 1, NOBODY);
+	for (int i = 0; i <= last; i++)
+		strike(i, SIGKILL);
+}
+
+/* Two new ranks come at once, by two survivors: they get two numbers. */
+static void test_two_newcomers(void)
+{
+	bits_left = 0x1c;
+	bits_grown = 0x7c;
+	joiners = 2;
+	lose_roots(1);
+	for (int i = 2; i < 5; i++)
+		await_rank(i, 2);
+	start_newcomer(0, -1, 2);
+	start_newcomer(1, -1, 3);
+	for (int i = 0; i < 5; i++)
+		await_rank(i, 3);
+	board->go = 1;
+	finish(NOBODY);
+}
+
+/* Rank 4 is stopped and evicted. Another process comes in its place, by a survivor; the old one wakes and is out. */
+static void test_replaced(void)
+{
+	bits_left = 0xe;
+	bits_grown = 0x1e;
+	joiners = 1;
+	lose_roots(0);
+	strike(4, SIGSTOP);
+	for (int i = 1; i < 4; i++)
+		await_rank(i, 2);
+	start_newcomer(0, 4, 2);
+	for (int i = 0; i < 4; i++)
+		await_rank(i, 3);
+	strike(4, SIGCONT);
+	await_rank(4, 4);
+	board->go = 1;
+	finish(NOBODY);
+}
+
+static void program_few(tutti *job)
+{
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	reach(1);
+	if (my_rank != 2)
+		pause();
+	await_gone(job, 0);
+	await_gone(job, 1);
+	reach(2);
+	await_go(1);
+}
+
+/* One of three is no majority: it lets nobody in, and says so. */
+static void test_refusing(void)
+{
+	start((struct crew){ .size = 3, .timeout_ms = 10000 * SLOW, .program = program_few });
+	await(0, 1, NOBODY);
+	strike(0, SIGKILL);
+	strike(1, SIGKILL);
+	await_rank(2, 2);
+	refused = true;
+	start_newcomer(0, -1, 2);
+	start_newcomer(1, 1, 2);
+	refused = false;
+	for (int i = 0; i < 2; i++) {
+		await_rank(i, 5);
+		WANT(board->of[i].err == -EPERM && strstr(board->of[i].why, "rank 2 reaches 1 of 3 ranks, no majority"),
+		     "newcomer %d: %d %s", i, board->of[i].err, board->of[i].why);
+	}
+	board->go = 1;
+	finish(NOBODY);
+}
+
 /* ---- stopped ---- */
 
 /* Put, get and add among those who are left: nothing of what happened may hurt them. */
@@ -1527,6 +1675,9 @@ static CU_TestInfo kill_tests[] = {
 	{ "exit without a word", test_exit },
 	{ "its child lives on", test_orphan },
 	{ "and started again", test_restarted },
+	{ "rank 0, and two newcomers", test_two_newcomers },
+	{ "rank 0, and a rank is replaced", test_replaced },
+	{ "rank 0, and a minority refuses", test_refusing },
 	{ "half of a group", test_minority },
 	CU_TEST_INFO_NULL,
 };

@@ -498,6 +498,28 @@ static void test_ports(void)
 	REFUSED(-EINVAL, "TUTTI_PORTS=70000|FIRST-LAST", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, "TUTTI_PORTS=70000");
 }
 
+/* All have one list of everybody's addresses, their own too; rank 0 comes last, and those that listen before have not
+ * joined. Where nobody listens, all addresses are named. */
+static void test_list(void)
+{
+	int port[3] = { free_port(), free_port() };
+	struct try t[3];
+
+	do
+		port[2] = free_port();
+	while (port[2] == port[1]);
+	const char *list = text("TUTTI_BOOT=127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d", port[0], port[1], port[2]);
+	for (int i = 0; i < 3; i++)
+		t[i] = (struct try){ .env = { text("TUTTI_RANK=%d", i), "TUTTI_SIZE=3", list,
+			                      i ? text("TUTTI_PORTS=%d", port[i]) : NULL },
+			             .late_ms = i ? 0 : 500 };
+	JOINED(t);
+	REFUSED(-ETIMEDOUT, text("no rank at|127.0.0.1:%d,127.0.0.1:%d|600 ms", port[0], port[1]), "TUTTI_RANK=1",
+	        "TUTTI_SIZE=3", list, QUICK);
+	REFUSED(-ENAMETOOLONG, "rendezvous address", "TUTTI_RANK=1", "TUTTI_SIZE=3",
+	        text("TUTTI_BOOT=127.0.0.1:%d,127.0.0.1:%0100d", port[0], port[1]), QUICK);
+}
+
 static void test_interface(void)
 {
 	const char *boot = boot_at(free_port());
@@ -950,6 +972,7 @@ static CU_TestInfo way_tests[] = {
 	{ "two jobs", test_two_jobs },
 	{ "IPv6", test_ipv6 },
 	{ "ports", test_ports },
+	{ "a list of addresses", test_list },
 	{ "interface", test_interface },
 	{ "a socket handed over", test_handed_socket },
 	CU_TEST_INFO_NULL,

@@ -561,7 +561,7 @@ static void test_wrong_ballot(void)
 /* A goodbye of as many groups as there can be, and of one more. */
 static void program_wrong_bye(tutti *job)
 {
-	static uint8_t bye[3 + 9 * (TT_BYE_GROUPS + 1)];
+	static uint8_t bye[7 + 9 * (TT_BYE_GROUPS + 1)];
 	struct tt_pack p = tt_pack(bye, sizeof bye);
 	unsigned n = TT_BYE_GROUPS + (unsigned)wrong;
 
@@ -569,8 +569,9 @@ static void program_wrong_bye(tutti *job)
 	if (tutti_rank(job) == 1) {
 		pass_time(50 * TT_MS); /* else it may come while the other's part in the barrier is not acknowledged yet */
 		tt_put8(&p, TT_BYE);
+		tt_put32(&p, 0);
 		tt_put16(&p, (uint16_t)n);
-		send_raw(job, 0, bye, 3 + 9 * n);
+		send_raw(job, 0, bye, 7 + 9 * n);
 		pass_time(300 * TT_MS);
 		return;
 	}

@@ -1,0 +1,369 @@
+/* newcomers.c - ranks join a job whose ranks die, rank 0 too, or are cut from each other for a while. On the simulated
+ * wire, over seeds.
+ *
+ *      newcomers [--seed S] [--seeds N] [--verbose]      --seed alone: that one; with --seeds: N from S on
+ *
+ * What must hold: no two processes get one number; of two groups that computed something, each has a rank of the
+ * other; ranks that are cut from the majority let nobody in, and are out when the network is healed; everybody else
+ * who comes is taken into the group in time.
+ */
+#include "member/member.h"
+#include "transport/sim/sim.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LAUNCHED_MAX = 6, NEWCOMERS_MAX = 3, ALL_MAX = LAUNCHED_MAX + NEWCOMERS_MAX, NUMBERS = 32,
+       SILENCE_MS = 100, TIMEOUT_MS = 1000, CUT_MS = 20, HEAL_MS = 1200, END_MS = 4000, EARLY_MS = 2500 };
+
+static struct run {
+	uint64_t seed;
+	int launched, newcomers;
+	unsigned killed, cut;       /* bits of launched ranks: fewer than half; cut: from all others, until they are healed */
+	bool back;                  /* the first of the killed ranks is started again */
+	unsigned groups[256];       /* that made a sum: bits of processes, a rank's second life has another than its first */
+	int count, joins, refusals;
+	int lives[ALL_MAX];
+	unsigned numbers;           /* a bit for each number of a new rank that was given away */
+	bool seated[ALL_MAX];
+	char complaint[400];
+} run;
+
+static bool verbose;
+
+static uint64_t begun; /* when the world began */
+static bool is_past(int ms) { return tt_now() - begun >= (uint64_t)ms * TT_MS; }
+
+static void complain(int rank, const char *fmt, ...) TT_FORMAT(2, 3);
+static void complain(int rank, const char *fmt, ...)
+{
+	char text[300];
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(text, sizeof text, fmt, args);
+	va_end(args);
+	if (!*run.complaint)
+		snprintf(run.complaint, sizeof run.complaint, "process %d at %.6f s: %s", rank, (double)tt_now() / 1e9, text);
+}
+
+/* ---- the plan ---- */
+
+static int count_bits(unsigned bits)
+{
+	int n = 0;
+
+	for (; bits; bits &= bits - 1)
+		n++;
+	return n;
+}
+
+static struct run draw(uint64_t seed)
+{
+	struct run p = { .seed = seed };
+	struct tt_random r;
+	int failing;
+
+	tt_random_seed(&r, seed ^ 0x6e6577636f6d65);
+	p.launched = 3 + (int)tt_random_below(&r, LAUNCHED_MAX - 2);
+	p.newcomers = 1 + (int)tt_random_below(&r, NEWCOMERS_MAX);
+	failing = (int)tt_random_below(&r, (uint64_t)(p.launched - 1) / 2 + 1);
+	unsigned bits = failing && tt_random_below(&r, 4) ? 1 : 0; /* mostly rank 0 is one of them */
+	while (count_bits(bits) < failing)
+		bits |= 1u << tt_random_below(&r, (uint64_t)p.launched);
+	if (tt_random_below(&r, 3))
+		p.killed = bits;
+	else
+		p.cut = bits;
+	p.back = p.killed && tt_random_below(&r, 2);
+	return p;
+}
+
+static void order_faults(void)
+{
+	bool back = run.back;
+
+	for (int i = 0; i < run.launched; i++) {
+		if (run.killed >> i & 1) {
+			tt_sim_kill(i, TT_MS + tt_sim_chance(200 * TT_MS));
+			if (back)
+				tt_sim_restart(i, (300 + tt_sim_chance(1000)) * TT_MS);
+			back = false;
+		}
+		for (int k = 0; run.cut >> i & 1 && k < run.launched + run.newcomers; k++)
+			if (!(run.cut >> k & 1) && (k != run.launched || !(run.cut & 1))) { /* one newcomer asks both */
+				tt_sim_cut(i, k, CUT_MS * TT_MS);
+				tt_sim_heal(i, k, HEAL_MS * TT_MS);
+			}
+	}
+}
+
+/* ---- the processes ---- */
+
+static const char *(*worlds_env)(struct tt_world *, const char *);
+
+/* The world counts more ranks than the job begins with. */
+static const char *env(struct tt_world *w, const char *variable)
+{
+	return strstr(variable, "LOCAL_") ? NULL : worlds_env(w, variable);
+}
+
+static void note_group(int me, unsigned bits)
+{
+	for (int i = 0; i < run.count; i++) {
+		if (run.groups[i] == bits)
+			return;
+		if (!(run.groups[i] & bits))
+			complain(me, "the groups %x and %x both made a sum, and have no rank in common", run.groups[i], bits);
+	}
+	if (run.count < 256)
+		run.groups[run.count++] = bits;
+}
+
+/* One round: 1 and more: that is over; else an error. What the others say of growing and ending comes with the sum. */
+static int sum_up(int me, tutti *job, tutti *g, int32_t *grow, int32_t *end)
+{
+	int32_t v[NUMBERS + ALL_MAX + LAUNCHED_MAX + 2] = { 0 }, *process = v + NUMBERS;
+	int at = run.lives[me] > 1 ? ALL_MAX + me : me, err;
+	unsigned bits = 0;
+
+	v[tutti_group_member(g, tutti_rank(g))] = 1;
+	process[at] = 1;
+	v[TT_COUNT(v) - 2] = *grow;
+	v[TT_COUNT(v) - 1] = *end;
+	err = tutti_allreduce(g, v, v, TT_COUNT(v), TUTTI_I32, TUTTI_SUM, NULL);
+	if (err)
+		return err;
+	for (int i = 0; i < NUMBERS; i++)
+		if (v[i] > 1)
+			complain(me, "%d processes have the number %d", v[i], i);
+	for (int i = 0; i < ALL_MAX + LAUNCHED_MAX; i++)
+		bits |= process[i] ? 1u << i : 0;
+	note_group(me, bits);
+	*grow = v[TT_COUNT(v) - 2];
+	*end = v[TT_COUNT(v) - 1];
+	(void)job;
+	return 0;
+}
+
+static int go_on(tutti **g, bool grow)
+{
+	tutti *next;
+	int err = grow ? tutti_group_grow(*g, &next) : tutti_group_shrink(*g, &next);
+
+	if (err)
+		return err;
+	tutti_group_free(*g);
+	*g = next;
+	return 0;
+}
+
+static int take_seat(tutti *job, tutti **g)
+{
+	int err;
+
+	do
+		err = tutti_group_grow(job, g);
+	while (err == -ETIMEDOUT && !is_past(END_MS));
+	return err;
+}
+
+/* A cut rank, which the others have evicted, does not come in again when it could reach them. */
+static void stay_out(int me, tutti *job)
+{
+	tutti *g;
+
+	while (!is_past(HEAL_MS + 2 * SILENCE_MS))
+		tt_sim_sleep(10 * TT_MS);
+	if (!tutti_barrier(job, NULL) || !tutti_group_grow(job, &g))
+		complain(me, "was cut off, and goes on with the others");
+}
+
+static void live(int me, tutti *job)
+{
+	int32_t joined = 0, grow, end;
+	tutti *g = job;
+	tutti_change c;
+	int err = tutti_group_watch(job, NULL, NULL) < 0;
+
+	if (!err && tutti_late(job) && (err = take_seat(job, &g)) == 0)
+		run.seated[me] = true;
+	while (!err) {
+		tt_sim_sleep(tt_sim_chance(20 * TT_MS));
+		while (tutti_group_next(job, &c) == 1)
+			joined |= c.what == TUTTI_JOINED;
+		grow = joined;
+		end = is_past(END_MS);
+		if ((err = sum_up(me, job, g, &grow, &end)) == 0 && end)
+			return;
+		if (err || grow) {
+			joined |= !err;
+			if ((err = go_on(&g, joined)) == 0)
+				joined = 0;
+		}
+	}
+	if (verbose)
+		printf("  %.6f process %d is out: %d %s\n", (double)tt_now() / 1e9, me, err, tutti_why());
+	if (run.cut >> me & 1)
+		stay_out(me, job);
+	if (!tt_sim_killed(me) && !(run.cut >> me & 1) && !is_past(END_MS))
+		complain(me, "is out: %d %s", err, tutti_why());
+}
+
+/* Rank 0's place in the list tells the job by its port. Of the others, whose order differs: only some, or all. */
+static void list_addresses(char *list, size_t size, unsigned whom)
+{
+	int n = run.launched, first = (int)tt_sim_chance((uint64_t)n);
+
+	snprintf(list, size, "sim:0");
+	for (int i = 0; i < n; i++) {
+		int rank = (first + i) % n;
+		if (rank && whom >> rank & 1)
+			snprintf(list + strlen(list), size - strlen(list), ",sim:%d", rank);
+	}
+}
+
+static int come(int me, int rank, unsigned whom, tutti **job)
+{
+	char list[80];
+
+	list_addresses(list, sizeof list, whom);
+	tutti_config c = { .rank = rank, .ranks = run.launched, .boot = list, .timeout_ms = TIMEOUT_MS };
+	int err = tutti_join(&c, job);
+
+	if (verbose)
+		printf("  %.6f process %d comes by %s: %d, rank %d %s\n", (double)tt_now() / 1e9, me, list, err,
+		       err ? -1 : tutti_rank(tutti_job(*job)), err ? tutti_why() : "");
+	return err;
+}
+
+/* Those that are cut off have noticed, and are not healed yet. */
+static void ask_the_cut(int me)
+{
+	tutti *job;
+
+	if (!(run.cut & 1))
+		return;
+	tt_sim_sleep((CUT_MS + 4 * SILENCE_MS) * TT_MS);
+	int err = come(me, TUTTI_NEW_RANK, run.cut, &job);
+	if (err) {
+		run.refusals++;
+		if (err != -EPERM || !strstr(tutti_why(), "no majority"))
+			complain(me, "the cut ranks said %d: %s", err, tutti_why());
+		return;
+	}
+	complain(me, "the ranks %x, a minority, have let it in", run.cut);
+	tutti_leave(job);
+}
+
+static void newcomer(int me, int rank)
+{
+	tutti *job;
+	int err;
+
+	if (me == run.launched)
+		ask_the_cut(me);
+	tt_sim_sleep((10 + tt_sim_chance(300)) * TT_MS);
+	while ((err = come(me, rank, ~0u, &job)) && !is_past(END_MS))
+		tt_sim_sleep(10 * TT_MS);
+	if (err || is_past(EARLY_MS)) {
+		complain(me, "did not join in time: %d %s", err, err ? tutti_why() : "");
+		if (err)
+			return;
+	}
+	int number = job->job->rank;
+	run.joins++;
+	if (!tutti_late(job))
+		complain(me, "is not late");
+	if (rank == TUTTI_NEW_RANK && (number < run.launched || number >= NUMBERS || run.numbers >> number & 1))
+		complain(me, "has the number %d, which is another's", number);
+	if (rank == TUTTI_NEW_RANK)
+		run.numbers |= 1u << number;
+	live(me, job);
+	tutti_leave(job);
+}
+
+static void launched(int me)
+{
+	tutti_config c = { .rank = me, .ranks = run.launched, .boot = "sim:0", .timeout_ms = TIMEOUT_MS };
+	tutti *job;
+
+	if (tutti_join(&c, &job)) {
+		if (!tt_sim_killed(me))
+			complain(me, "cannot join: %s", tutti_why());
+		return;
+	}
+	live(me, job);
+	tutti_leave(job);
+}
+
+static void program(int me, void *arg)
+{
+	(void)arg;
+	if (tt_world->env != env)
+		worlds_env = tt_world->env;
+	tt_world->env = env;
+	if (!begun)
+		begun = tt_now();
+	if (me == 0 && !run.lives[0])
+		order_faults();
+	if (run.lives[me]++)
+		newcomer(me, me ? me : TUTTI_NEW_RANK);
+	else if (me < run.launched)
+		launched(me);
+	else
+		newcomer(me, TUTTI_NEW_RANK);
+}
+
+/* ---- the verdict ---- */
+
+static bool try_seed(uint64_t seed, int *joins, int *refusals)
+{
+	run = draw(seed);
+	begun = 0;
+	struct tt_sim_config c = { .seed = seed, .strict = 1, .ranks = run.launched + run.newcomers, .program = program,
+		                  
+		                   .timeout_ms = TIMEOUT_MS, .silence_ms = SILENCE_MS,
+		                   .log = verbose ? "debug" : NULL, .hosts = (int)(seed % 3) };
+	if (verbose)
+		printf("%d ranks, %d newcomers, killed %x%s, cut %x\n", run.launched, run.newcomers, run.killed,
+		       run.back ? " (one comes back)" : "", run.cut);
+	int err = tt_sim_run(&c);
+	if (err)
+		snprintf(run.complaint, sizeof run.complaint, "the run ended with %d: %s", err, tt_why());
+	for (int i = run.launched; !err && i < c.ranks; i++)
+		if (!run.seated[i])
+			complain(i, "was never taken in");
+	*joins += run.joins;
+	*refusals += run.refusals;
+	if (!*run.complaint)
+		return true;
+	printf("seed %llu: %s\n  replay: newcomers --seed %llu --verbose\n", (unsigned long long)seed, run.complaint,
+	       (unsigned long long)seed);
+	return false;
+}
+
+int main(int argc, char **argv)
+{
+	uint64_t first = 0, seeds = 0;
+	int failed = 0, joins = 0, refusals = 0;
+
+	for (int i = 1; i < argc; i++) {
+		if (!strcmp(argv[i], "--seed") && i + 1 < argc)
+			first = strtoull(argv[++i], NULL, 10), seeds = seeds ? seeds : 1;
+		else if (!strcmp(argv[i], "--seeds") && i + 1 < argc)
+			seeds = strtoull(argv[++i], NULL, 10);
+		else if (!strcmp(argv[i], "--verbose"))
+			verbose = true;
+		else
+			return fprintf(stderr, "usage: newcomers [--seed S] [--seeds N] [--verbose]\n"), 2;
+	}
+	seeds = seeds ? seeds : TT_ASAN ? 40 : 200;
+	for (uint64_t s = first; s < first + seeds && failed < 5; s++)
+		failed += !try_seed(s, &joins, &refusals);
+	if (!failed && seeds > 30 && (!joins || !refusals))
+		return printf("newcomers: nobody joined, or nobody was refused: this tests nothing\n"), 1;
+	printf("newcomers: %llu seeds, %d joins, %d refusals, %s\n", (unsigned long long)seeds, joins, refusals,
+	       failed ? "FAILED" : "passed");
+	return failed != 0;
+}
