@@ -25,7 +25,7 @@ static int join(tutti **job)
 {
 	tutti_config c = { .rank = tt_sim_rank() == NEWCOMER ? TUTTI_NEW_RANK : tt_sim_rank(),
 		           .ranks = LAUNCHED,
-		           .boot = "sim:0" };
+		           .boot = tt_sim_rank() == NEWCOMER ? "sim:0,sim:1" : "sim:0" };
 
 	count_launched();
 	if (tt_sim_rank() == NEWCOMER)

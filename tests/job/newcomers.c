@@ -322,7 +322,6 @@ static bool try_seed(uint64_t seed, int *joins, int *refusals)
 	run = draw(seed);
 	begun = 0;
 	struct tt_sim_config c = { .seed = seed, .strict = 1, .ranks = run.launched + run.newcomers, .program = program,
-		                  
 		                   .timeout_ms = TIMEOUT_MS, .silence_ms = SILENCE_MS,
 		                   .log = verbose ? "debug" : NULL, .hosts = (int)(seed % 3) };
 	if (verbose)
