@@ -1,6 +1,6 @@
 #!/bin/sh
 # pages.sh - the programs of README.md and docs/tutorial.md are examples, to the letter, and print what the pages say;
-# each public function has one man page
+# each public function has one man page; docs/rdma.md has the failures of adapters
 set -u
 export LC_ALL=C
 source=$(cd "$(dirname "$0")/.." && pwd)
@@ -40,6 +40,19 @@ for page in "$source"/docs/*.[135]; do
 	groff -man -ww -z -Tutf8 "$page" > said 2>&1
 	[ ! -s said ] || fail "groff warns of $page: $(cat said)"
 done
+
+# docs/rdma.md has each failure of verbs_failure.c, word for word, and no other.
+tr '\n\t' '  ' < "$source/transport/verbs/verbs_failure.c" | sed 's/" *"//g' | grep -o '\[IBV_[A-Z_]*\] = {[^}]*}' |
+	sed -n -e 's/.*\[\(IBV_WC_[A-Z_]*\)\] = { "\(.*\)", *"\(.*\)" }/- `\1`: \2. Look at \3/p' \
+	       -e 's/ NET,/ all its connections end,/; s/ PEER,/ the connection ends,/' \
+	       -e 's/ GID,/ addresses are read anew,/; s/ WARN,/ a warning,/' \
+	       -e 's/.*\[\(IBV_EVENT_[A-Z_]*\)\] = { \(.*\), *"\(.*\)" }/- `\1` (\2): \3/p' > failures
+[ "$(wc -l < failures)" -gt 30 ] || fail "in verbs_failure.c only $(wc -l < failures) failures were found"
+awk '/^- `IBV_/ { if (row) print row; row = $0; next }
+     row && /^  / { sub(/^ */, " "); row = row $0; next }
+     row { print row; row = "" }
+     END { if (row) print row }' "$source/docs/rdma.md" > explained
+cmp -s failures explained || fail "docs/rdma.md has not the failures of verbs_failure.c: $(diff failures explained)"
 
 [ $blocks = 4 ] || fail "$blocks programs are marked in the pages, not 4"
 
