@@ -37,10 +37,12 @@ static void end_open_line(struct sink *k)
 
 void tt_run_say(struct run *run, const char *fmt, ...)
 {
-	char text[1024] = "tutti run: ";
-	size_t head = strlen(text);
+	const char *host = run->options.host;
+	char text[1024];
+	size_t head;
 	va_list args;
 
+	head = (size_t)snprintf(text, sizeof text, *host ? "tutti run on %s: " : "tutti run: ", host);
 	va_start(args, fmt);
 	vsnprintf(text + head, sizeof text - head - 1, fmt, args);
 	va_end(args);
@@ -58,18 +60,31 @@ static size_t line_length(const char *text, size_t len)
 	return len;
 }
 
+static size_t write_tag(const struct run *run, const struct stream *s, char *text, size_t size)
+{
+	char host[sizeof run->options.host] = "";
+
+	if (run->options.tag == TAG_RANK)
+		return (size_t)snprintf(text, size, "[%d] ", run->options.first + s->rank);
+	if (run->options.agent || gethostname(host, sizeof host - 1))
+		memcpy(host, run->options.host, sizeof host); /* as the user calls it */
+	return (size_t)snprintf(text, size, "[%d %s] ", run->options.first + s->rank, host);
+}
+
 static void pass_line(struct run *run, struct stream *s, const char *line, size_t len)
 {
 	struct sink *k = s->to;
-	char tag[16];
+	char tag[160];
 	bool completes = s->returned && len == 1 && *line == '\n'; /* the other half of a \r\n */
 
+	if (run->options.hosts && s == &run->ranks[s->rank].out[0] && tt_run_take_hello(run, s->rank, line, len))
+		return;
 	if (completes && k->open != s)
 		return; /* another rank's text came between and has ended the line */
 	if (k->open != s)
 		end_open_line(k);
-	if (run->options.tag && (!k->open || s->returned) && !completes)
-		put(k, tag, (size_t)snprintf(tag, sizeof tag, "[%d] ", s->rank));
+	if (run->options.tag && !run->options.hosts && (!k->open || s->returned) && !completes)
+		put(k, tag, write_tag(run, s, tag, sizeof tag));
 	put(k, line, len);
 	k->open = line[len - 1] == '\n' ? NULL : s;
 	s->returned = line[len - 1] == '\r';
@@ -131,7 +146,7 @@ static void break_sink(struct run *run, struct sink *k)
 		run->status = 1;
 	k->fd = -1;
 	k->len = k->sent = 0;
-	for (int r = 0; r < run->options.ranks; r++)
+	for (int r = 0; r < run->count; r++)
 		for (int i = 0; i < 2; i++)
 			if (run->ranks[r].out[i].to == k)
 				tt_run_close_stream(run, &run->ranks[r].out[i]);
@@ -197,7 +212,7 @@ int tt_run_open_stream(struct run *run, int r, int i, int *theirs)
 	*theirs = -1;
 	s->to = i ? run->errors : &run->sinks[0];
 	s->rank = r;
-	if (!r && !run->options.tag && is_terminal(1 + i))
+	if (!r && !run->options.tag && !run->options.hosts && is_terminal(1 + i))
 		return 0; /* rank 0 writes to the terminal, and may draw progress bars */
 	if (pipe2(ends, O_CLOEXEC))
 		return -errno;

@@ -6,7 +6,6 @@
  * One loop waits for three things: signals (a child's end too), room in the outputs, and, while an output has nothing
  * left to write, text for it from the ranks. So a reader that stalls stalls the ranks, and never the signals. */
 #include "tools/run/run.h"
-#include "topology/topology.h"
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -29,6 +28,7 @@ enum {
 	TOLD_MAX = 10,             /* failures that get a sentence of their own */
 	SPARE_FILES = 64,
 };
+static const uint64_t HOST_MOMENT = 5000 * TT_MS, MEETING_TIME = 60000 * TT_MS;
 
 static const int passed_on[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP };
 
@@ -115,13 +115,23 @@ static void set_number(enum tt_setting s, int value)
 	setenv(variable(s), text, 1);
 }
 
+int tt_run_boot(const char *address, unsigned port, char text[128])
+{
+	snprintf(text, 128, strchr(address, ':') ? "[%.100s]:%u" : "%.100s:%u", address, port);
+	return setenv(variable(TT_BOOT), text, 1) ? -errno : 0;
+}
+
 /* Rank 0 inherits the socket: the port is reserved from now on, and other ranks' connects wait for rank 0. */
 static int open_boot(struct run *run)
 {
 	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	socklen_t len = sizeof at;
-	char text[32];
+	char text[128];
 
+	if (run->options.hosts && !run->options.rendezvous)
+		return 0; /* hosts.c knows it once the first host is reached */
+	if (run->options.agent)
+		return 0; /* the order has it */
 	if (run->options.rendezvous) { /* rank 0 listens there itself */
 		setenv(variable(TT_BOOT), run->options.rendezvous, 1);
 		return 0;
@@ -130,9 +140,7 @@ static int open_boot(struct run *run)
 	if (run->boot < 0 || bind(run->boot, (struct sockaddr *)&at, len) || listen(run->boot, SOMAXCONN) ||
 	    getsockname(run->boot, (struct sockaddr *)&at, &len))
 		return -errno;
-	snprintf(text, sizeof text, "127.0.0.1:%d", ntohs(at.sin_port));
-	setenv(variable(TT_BOOT), text, 1);
-	return 0;
+	return tt_run_boot("127.0.0.1", ntohs(at.sin_port), text);
 }
 
 /* A rank that died may join again, and so may new ones. */
@@ -141,7 +149,7 @@ static void tell_how_to_join(struct run *run)
 	const char *secret = tt_env(TT_SECRET);
 
 	tt_run_say(run, "to start a rank again: TUTTI_RANK=R TUTTI_SIZE=%d TUTTI_BOOT=%s%s%s PROGRAM; "
-	           "to add one: TUTTI_RANK=new", run->options.ranks, tt_env(TT_BOOT), secret ? " TUTTI_SECRET=" : "",
+	           "to add one: TUTTI_RANK=new", run->options.size, tt_env(TT_BOOT), secret ? " TUTTI_SECRET=" : "",
 	           secret ? secret : "");
 }
 
@@ -170,7 +178,7 @@ static int set_environment(struct run *run)
 		return -errno;
 	snprintf(text, sizeof text, "%d:%llu", run->evicted[1], (unsigned long long)is.st_ino);
 	setenv(variable(TT_EVICTED_PIPE), text, 1);
-	set_number(TT_SIZE, run->options.ranks);
+	set_number(TT_SIZE, run->options.size);
 	set_number(TT_LOCAL_SIZE, run->options.ranks);
 	set_secret();
 	return open_boot(run);
@@ -212,9 +220,11 @@ static void restore_signals(const struct run *run)
 }
 
 /* In the child. The order matters: once the keeper knows the group, no process can be left behind. */
-static _Noreturn void become_rank(struct run *run, int r, const int out[2], int report)
+static _Noreturn void become_rank(struct run *run, int r, int in, const int out[2], int report)
 {
-	bool reads = !r && !isatty(0);
+	const struct timespec moment = { 0, 100000000 }; /* so that its epoch is later, and a fast end no storm */
+	bool reads = !r && !isatty(0) && !run->options.agent;
+	const struct options *o = &run->options;
 
 	setpgid(0, 0);
 	run->groups->group[r] = getpid();
@@ -222,21 +232,25 @@ static _Noreturn void become_rank(struct run *run, int r, const int out[2], int 
 	if (getppid() != run->self)
 		_exit(1);
 	close(run->life);
-	set_number(TT_RANK, r);
+	set_number(TT_RANK, o->first + r);
 	set_number(TT_LOCAL_RANK, r);
 	if (!r && run->boot >= 0) {
 		set_number(TT_BOOT_FD, run->boot);
 		fcntl(run->boot, F_SETFD, 0);
 	}
 	fcntl(run->evicted[1], F_SETFD, 0);
-	if (!reads)
-		dup2(run->null, 0);
+	if (in >= 0 || !reads)
+		dup2(in >= 0 ? in : run->null, 0);
 	for (int i = 0; i < 2; i++)
 		if (out[i] >= 0)
 			dup2(out[i], 1 + i);
 	setrlimit(RLIMIT_NOFILE, &run->files);
 	restore_signals(run);
-	execvp(run->options.program[0], run->options.program);
+	if (o->hosts)
+		tt_run_become_ssh(o, &o->hosts[r], report);
+	if (run->ranks[r].again)
+		nanosleep(&moment, NULL);
+	execvp(o->program[0], o->program);
 	int err = errno;
 	(void)!write(report, &err, sizeof err);
 	_exit(127);
@@ -245,14 +259,19 @@ static _Noreturn void become_rank(struct run *run, int r, const int out[2], int 
 static int start_rank(struct run *run, int r, int report)
 {
 	struct rank *rank = &run->ranks[r];
-	int out[2] = { -1, -1 }, err = 0;
+	struct host *host = run->options.hosts ? &run->options.hosts[r] : NULL;
+	int out[2] = { -1, -1 }, in[2] = { -1, -1 }, err = 0;
 
 	for (int i = 0; i < 2 && !err; i++)
 		err = tt_run_open_stream(run, r, i, &out[i]);
+	if (!err && host && !(err = pipe2(in, O_CLOEXEC) ? -errno : 0)) {
+		host->orders = in[1];
+		fcntl(in[1], F_SETFL, O_NONBLOCK);
+	}
 	if (!err) {
 		pid_t pid = fork();
 		if (!pid)
-			become_rank(run, r, out, report);
+			become_rank(run, r, in[0], out, report);
 		err = pid < 0 ? -errno : 0;
 		if (!err) {
 			setpgid(pid, pid); /* the child does the same; either may be first */
@@ -264,25 +283,30 @@ static int start_rank(struct run *run, int r, int report)
 	for (int i = 0; i < 2; i++)
 		if (out[i] >= 0)
 			close(out[i]);
+	if (in[0] >= 0)
+		close(in[0]);
 	return err;
 }
 
 static void pass_on(struct run *run, int sig)
 {
-	for (int r = 0; r < run->options.ranks; r++)
-		if (run->ranks[r].pid)
+	for (int r = 0; r < run->count; r++)
+		if (run->ranks[r].pid && run->options.hosts)
+			tt_run_order(run, r, sig);
+		else if (run->ranks[r].pid)
 			kill(-run->ranks[r].pid, sig);
 }
 
 /* Starts all ranks or none. Failures of exec come through one pipe, which a successful exec closes. */
 static int start_ranks(struct run *run)
 {
-	const char *program = run->options.program[0];
+	const struct options *o = &run->options;
+	const char *program = !o->hosts ? o->program[0] : o->rsh ? o->rsh : "ssh";
 	int report[2], err = 0, refusal = 0, r;
 
 	if (pipe2(report, O_CLOEXEC))
 		return tt_tool_refuse("run", "cannot make a pipe: %s", strerror(errno));
-	for (r = 0; r < run->options.ranks && !err; r++)
+	for (r = 0; r < run->count && !err; r++)
 		err = start_rank(run, r, report[1]);
 	close(report[1]);
 	if (run->boot >= 0)
@@ -292,16 +316,36 @@ static int start_ranks(struct run *run)
 		refusal = 0;
 	close(report[0]);
 	if (err)
-		return tt_tool_refuse("run", "cannot start rank %d of %d: %s%s", r - 1, run->options.ranks,
+		return tt_tool_refuse("run", "cannot start rank %d of %d: %s%s", o->first + r - 1, o->size,
 		                      strerror(-err), err == -EAGAIN ? " (the limit of processes, ulimit -u)" : "");
 	if (refusal) {
-		tt_tool_refuse("run", "cannot execute %s: %s", program, strerror(refusal));
+		tt_tool_refuse("run", "%s%s%scannot execute %s: %s", *o->host ? "on " : "", o->host,
+		               *o->host ? ": " : "", program, strerror(refusal));
 		return refusal == ENOENT ? 127 : 126;
 	}
 	return 0;
 }
 
 /* Ranks that end. */
+
+/* Rank 0 is not: the others could not find the new one. */
+static bool may_start_again(const struct run *run, int r)
+{
+	return run->stage == RUNNING && run->options.first + r > 0 && run->restarted < run->options.restarts;
+}
+
+static bool start_again(struct run *run, int r)
+{
+	struct rank *rank = &run->ranks[r];
+
+	run->restarted++;
+	rank->again = true;
+	rank->signal = 0;
+	int err = start_rank(run, r, -1);
+	if (err)
+		tt_run_say(run, "rank %d cannot be started again: %s", run->options.first + r, strerror(-err));
+	return !err;
+}
 
 static void judge(struct run *run, int r, pid_t pid, int status)
 {
@@ -312,17 +356,23 @@ static void judge(struct run *run, int r, pid_t pid, int status)
 		run->finished = true;
 		return;
 	}
+	bool again = may_start_again(run, r);
+	if (run->stage < ENDING && (again || ++run->failed <= TOLD_MAX)) { /* else on purpose, or one of many */
+		char how[64] = "";
+		if (again)
+			snprintf(how, sizeof how, ", and is started again (%d of %d)", run->restarted + 1,
+			         run->options.restarts);
+		if (killed)
+			tt_run_say(run, "rank %d (pid %d) was killed by signal %d (%s)%s", run->options.first + r,
+			           (int)pid, value, strsignal(value), how);
+		else
+			tt_run_say(run, "rank %d (pid %d) exited with status %d%s", run->options.first + r, (int)pid,
+			           value, how);
+	}
+	if (again && start_again(run, r))
+		return;
 	if (!run->status)
 		run->status = killed ? 128 + value : value;
-	if (run->stage >= ENDING)
-		return; /* on purpose */
-	if (++run->failed <= TOLD_MAX) {
-		if (killed)
-			tt_run_say(run, "rank %d (pid %d) was killed by signal %d (%s)", r, (int)pid, value,
-			           strsignal(value));
-		else
-			tt_run_say(run, "rank %d (pid %d) exited with status %d", r, (int)pid, value);
-	}
 	if (run->stage == RUNNING && !run->options.keep_going) {
 		run->stage = FAILING;
 		run->deadline = tt_now() + run->options.grace;
@@ -346,7 +396,10 @@ static void bury(struct run *run, int r)
 			;
 		tt_run_close_stream(run, &rank->out[i]);
 	}
-	judge(run, r, pid, status);
+	if (run->options.hosts)
+		tt_run_judge_host(run, r, status);
+	else
+		judge(run, r, pid, status);
 }
 
 static void bury_the_dead(struct run *run)
@@ -358,21 +411,29 @@ static void bury_the_dead(struct run *run)
 		dead.si_pid = 0;
 		if (waitid(P_ALL, 0, &dead, WEXITED | WNOHANG | WNOWAIT) || !dead.si_pid)
 			return;
-		while (r < run->options.ranks && run->ranks[r].pid != dead.si_pid)
+		while (r < run->count && run->ranks[r].pid != dead.si_pid)
 			r++;
-		if (r < run->options.ranks)
+		if (r < run->count)
 			bury(run, r);
 		else
 			waitpid(dead.si_pid, NULL, 0); /* an orphan of a rank, or a child from before exec */
 	}
 }
 
-/* "rank 3", "ranks 0-2, 5": those that have not ended. */
+/* "rank 3", "ranks 0-2, 5", "host b": those that have not ended. */
 static void name_living(const struct run *run, char *text, size_t size)
 {
-	int n = run->options.ranks, len = snprintf(text, size, "rank%s ", run->alive > 1 ? "s" : "");
+	int n = run->count, first = run->options.first, len;
 	const char *comma = "";
 
+	len = snprintf(text, size, "%s%s ", run->options.hosts ? "host" : "rank", run->alive > 1 ? "s" : "");
+	for (int r = 0; run->options.hosts && r < n && len < (int)size - 160; r++)
+		if (run->ranks[r].pid) {
+			len += snprintf(text + len, size - (size_t)len, "%s%s", comma, run->options.hosts[r].name);
+			comma = ", ";
+		}
+	if (run->options.hosts)
+		return;
 	for (int r = 0, end; r < n && len < (int)size - 32; r = end + 1, comma = ", ") {
 		while (r < n && !run->ranks[r].pid)
 			r++;
@@ -380,7 +441,8 @@ static void name_living(const struct run *run, char *text, size_t size)
 			end++;
 		if (r >= n)
 			return;
-		len += snprintf(text + len, size - (size_t)len, end > r ? "%s%d-%d" : "%s%d", comma, r, end);
+		len += snprintf(text + len, size - (size_t)len, end > r ? "%s%d-%d" : "%s%d", comma, first + r,
+		                first + end);
 	}
 	if (len >= (int)size - 32)
 		snprintf(text + len, size - (size_t)len, " and more");
@@ -402,21 +464,28 @@ static void abandon(struct run *run)
 	char names[400];
 
 	name_living(run, names, sizeof names);
-	tt_run_say(run, "%s cannot be killed: left behind, in a system call that does not end", names);
-	for (int r = 0; r < run->options.ranks; r++) {
+	if (run->options.hosts)
+		tt_run_say(run, "%s cannot be heard any more: the connection is cut, and the ranks end there when that "
+		           "is noticed", names);
+	else
+		tt_run_say(run, "%s cannot be killed: left behind, in a system call that does not end", names);
+	for (int r = 0; r < run->count; r++) {
 		for (int i = 0; i < 2; i++)
 			tt_run_close_stream(run, &run->ranks[r].out[i]);
+		if (run->ranks[r].pid && run->options.hosts)
+			kill(-run->ranks[r].pid, SIGKILL);
 		run->ranks[r].pid = 0;
 	}
 	run->alive = 0;
 	run->status = run->status ? run->status : 128 + SIGKILL;
 }
 
-static void end_ranks(struct run *run, int sig, uint64_t grace)
+/* Agents do the same on their hosts, a moment later. */
+void tt_run_end_ranks(struct run *run, int sig, uint64_t grace)
 {
 	pass_on(run, sig);
 	run->stage = ENDING;
-	run->deadline = tt_now() + grace;
+	run->deadline = tt_now() + grace + (run->options.hosts ? HOST_MOMENT : 0);
 }
 
 /* A rank under SIGSTOP may have been evicted and outlived: nobody would end it. */
@@ -424,9 +493,9 @@ static bool only_stopped_are_left(const struct run *run)
 {
 	siginfo_t what;
 
-	if (run->alive == run->options.ranks)
+	if (run->alive == run->count)
 		return false;
-	for (int r = 0; r < run->options.ranks; r++) {
+	for (int r = 0; r < run->count; r++) {
 		what.si_pid = 0;
 		if (run->ranks[r].pid && (waitid(P_PID, (id_t)run->ranks[r].pid, &what, WSTOPPED | WNOHANG | WNOWAIT) ||
 		                          !what.si_pid))
@@ -455,7 +524,8 @@ static void take_evicted(struct run *run)
 	int32_t r;
 
 	while (read(run->evicted[0], &r, sizeof r) == sizeof r) {
-		struct rank *rank = r >= 0 && r < run->options.ranks ? &run->ranks[r] : NULL;
+		struct rank *rank = r >= run->options.first && r - run->options.first < run->count ?
+		                    &run->ranks[r - run->options.first] : NULL;
 		if (!rank || !rank->pid || rank->signal)
 			continue;
 		tt_run_say(run, "rank %d (pid %d) was evicted by the others: it has %llu ms to end", r, (int)rank->pid,
@@ -469,7 +539,7 @@ static void end_evicted(struct run *run)
 {
 	uint64_t now = tt_now();
 
-	for (int r = 0; r < run->options.ranks; r++) {
+	for (int r = 0; r < run->count; r++) {
 		struct rank *rank = &run->ranks[r];
 		if (!rank->pid || !rank->signal || now < rank->ends)
 			continue;
@@ -479,14 +549,27 @@ static void end_evicted(struct run *run)
 	}
 }
 
+static void give_up_meeting(struct run *run)
+{
+	char names[400];
+
+	tt_run_name_unmet(run, names, sizeof names);
+	tt_run_say(run, "no answer from %s in %llu s: is tutti there, and does ssh get through?", names,
+	           (unsigned long long)(MEETING_TIME / 1000 / TT_MS));
+	run->status = TT_TOOL_REFUSED;
+	tt_run_end_ranks(run, SIGTERM, run->options.grace);
+}
+
 /* The stage's time is over. */
 static void escalate(struct run *run)
 {
 	run->outlived = run->stage == STOPPED && only_stopped_are_left(run);
 	if (run->stage == STOPPED && !run->outlived)
 		run->stage = RUNNING;
+	else if (run->stage == MEETING)
+		give_up_meeting(run);
 	else if (run->stage == FAILING)
-		end_ranks(run, SIGTERM, run->options.grace < 1000 * TT_MS ? run->options.grace : 1000 * TT_MS);
+		tt_run_end_ranks(run, SIGTERM, run->options.grace < 1000 * TT_MS ? run->options.grace : 1000 * TT_MS);
 	else if (run->stage == ENDING || run->outlived)
 		kill_ranks(run);
 	else
@@ -502,7 +585,7 @@ static void interrupt(struct run *run, int sig)
 	else if (sig == SIGINT && run->interrupted && run->stage < KILLED)
 		kill_ranks(run);
 	else if (run->stage < ENDING)
-		end_ranks(run, sig, run->options.grace);
+		tt_run_end_ranks(run, sig, run->options.grace);
 	else
 		pass_on(run, sig);
 	run->interrupted |= sig == SIGINT;
@@ -537,6 +620,26 @@ static void take_signals(struct run *run)
 		take_signal(run, (int)s.ssi_signo);
 }
 
+/* An agent's orders. It is not stopped itself: nobody could wake it. */
+static void take_orders(struct run *run)
+{
+	char bytes[64];
+	ssize_t n = read(run->orders, bytes, sizeof bytes);
+
+	for (ssize_t i = 0; i < n; i++)
+		if (bytes[i] == SIGKILL)
+			kill_ranks(run);
+		else if (bytes[i] == SIGTSTP)
+			pass_on(run, SIGTSTP);
+		else
+			take_signal(run, bytes[i]);
+	if (n > 0 || (n < 0 && errno == EINTR))
+		return;
+	run->orders = -1; /* the other end has gone */
+	if (run->alive && run->stage < ENDING)
+		tt_run_end_ranks(run, SIGTERM, run->options.grace);
+}
+
 /* The loop. */
 
 static bool has_text(const struct sink *k) { return k->sent < k->len; }
@@ -550,7 +653,7 @@ static int wait_ms(const struct run *run)
 {
 	uint64_t now = tt_now(), next = run->stage == RUNNING ? TT_NEVER : run->deadline;
 
-	for (int r = 0; r < run->options.ranks; r++)
+	for (int r = 0; r < run->count; r++)
 		if (run->ranks[r].pid && run->ranks[r].signal)
 			next = tt_min(next, run->ranks[r].ends);
 	if (next == TT_NEVER || !run->alive)
@@ -562,7 +665,7 @@ static void serve(struct run *run)
 {
 	while (run->alive || has_text(&run->sinks[0]) || has_text(&run->sinks[1])) {
 		struct pollfd p[] = { wish_of(&run->sinks[0]), wish_of(&run->sinks[1]), { run->signals, POLLIN, 0 },
-			              { run->evicted[0], POLLIN, 0 } };
+			              { run->evicted[0], POLLIN, 0 }, { run->orders, POLLIN, 0 } };
 		if (poll(p, TT_COUNT(p), wait_ms(run)) < 0)
 			continue; /* EINTR after a stop */
 		for (int i = 0; i < 2; i++)
@@ -574,6 +677,8 @@ static void serve(struct run *run)
 			take_signals(run);
 		if (p[3].revents)
 			take_evicted(run);
+		if (p[4].revents)
+			take_orders(run);
 		end_evicted(run);
 		if (run->alive && run->stage != RUNNING && tt_now() >= run->deadline)
 			escalate(run);
@@ -591,10 +696,12 @@ static void reap_rest(struct run *run)
 	const struct timespec moment = { 0, 1000000 };
 	int r = 0;
 
-	pass_on(run, SIGKILL); /* ranks are alive only if some could not be started */
+	for (int i = 0; i < run->count; i++)
+		if (run->ranks[i].pid) /* ranks are alive only if some could not be started */
+			kill(-run->ranks[i].pid, SIGKILL);
 	for (int i = 0; run->groups && i < RANKS_MAX; i++)
 		run->groups->group[i] = 0;
-	for (uint64_t end = tt_now() + 500 * TT_MS; r < run->options.ranks && tt_now() < end;) {
+	for (uint64_t end = tt_now() + 500 * TT_MS; r < run->count && tt_now() < end;) {
 		pid_t pid = run->ranks[r].group ? waitpid(-run->ranks[r].group, NULL, WNOHANG) : -1;
 		if (pid < 0)
 			r++;
@@ -610,7 +717,7 @@ static void close_run(struct run *run)
 		close(run->life);
 		waitpid(run->keeper, NULL, 0);
 	}
-	for (int r = 0; r < run->options.ranks; r++)
+	for (int r = 0; r < run->count; r++)
 		for (int i = 0; i < 2; i++)
 			tt_run_close_stream(run, &run->ranks[r].out[i]);
 	for (int i = 0; i < 2; i++) {
@@ -626,14 +733,14 @@ static void close_run(struct run *run)
 /* 0, or -errno: everything that does not depend on a rank. */
 static int open_run(struct run *run)
 {
-	size_t n = (size_t)run->options.ranks;
+	size_t n = (size_t)run->count;
 	int err;
 
 	run->self = getpid();
 	run->null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	run->ranks = run->null < 0 ? NULL : calloc(n, sizeof *run->ranks);
 	if (!run->ranks) {
-		run->options.ranks = 0;
+		run->count = 0;
 		return run->null < 0 ? -errno : -ENOMEM;
 	}
 	for (size_t r = 0; r < n; r++)
@@ -644,10 +751,12 @@ static int open_run(struct run *run)
 	return set_environment(run);
 }
 
-static int run_ranks(const struct options *options, const struct rlimit *files)
+static int run_ranks(const struct options *options, const struct rlimit *files, int boot)
 {
 	struct run run = {
-		.options = *options, .files = *files, .life = -1, .signals = -1, .boot = -1,
+		.options = *options, .files = *files, .life = -1, .signals = -1, .boot = boot,
+		.count = options->hosts ? options->host_count : options->ranks, .orders = options->agent ? 0 : -1,
+		.stage = options->hosts ? MEETING : RUNNING, .deadline = tt_now() + MEETING_TIME,
 		.sinks = { { .fd = -1, .streams = -1 }, { .fd = -1, .streams = -1 } },
 	};
 	int err = open_run(&run);
@@ -655,7 +764,7 @@ static int run_ranks(const struct options *options, const struct rlimit *files)
 	if (err)
 		run.status = tt_tool_refuse("run", "cannot begin: %s", strerror(-err));
 	else if (!(run.status = start_ranks(&run))) {
-		if (options->verbose)
+		if (options->verbose && !options->hosts)
 			tell_how_to_join(&run);
 		serve(&run);
 	}
@@ -663,28 +772,19 @@ static int run_ranks(const struct options *options, const struct rlimit *files)
 	return run.options.keep_going && run.finished && (run.stage == RUNNING || run.outlived) ? 0 : run.status;
 }
 
-/* The command line. */
-
-static int cores(void)
-{
-	struct tt_cpus allowed;
-	long n = tt_cpus_allowed(&allowed);
-
-	if (!n)
-		n = sysconf(_SC_NPROCESSORS_ONLN);
-	return n < 1 ? 1 : n > RANKS_MAX ? RANKS_MAX : (int)n;
-}
+/* The program. */
 
 /* Each rank takes two pipes of ours, and rank 0 a connection to each while they join. Raises the soft limits as needed:
  * `files` is the one for the ranks. */
 static int check_limits(const struct options *o, struct rlimit *files)
 {
-	rlim_t need = 2 * (rlim_t)o->ranks + SPARE_FILES;
+	int processes_here = o->hosts ? o->host_count : o->ranks;
+	rlim_t need = (o->hosts ? 3 : 2) * (rlim_t)processes_here + SPARE_FILES;
 	struct rlimit processes, raised;
 
 	getrlimit(RLIMIT_NOFILE, files);
 	getrlimit(RLIMIT_NPROC, &processes);
-	if (geteuid() && processes.rlim_cur <= (rlim_t)o->ranks)
+	if (geteuid() && processes.rlim_cur <= (rlim_t)processes_here)
 		return tt_tool_refuse("run", "%d ranks are too many: the limit is %ld processes (ulimit -u)", o->ranks,
 		                      (long)processes.rlim_cur);
 	raised = *files;
@@ -693,115 +793,8 @@ static int check_limits(const struct options *o, struct rlimit *files)
 		return tt_tool_refuse("run", "%d ranks are too many: they need %ld open files here, "
 		                             "and the limit is %ld (ulimit -Hn)", o->ranks,
 		                      (long)need, (long)files->rlim_max);
-	files->rlim_cur = tt_max(files->rlim_cur, tt_min(files->rlim_max, (rlim_t)o->ranks + SPARE_FILES));
+	files->rlim_cur = tt_max(files->rlim_cur, tt_min(files->rlim_max, (rlim_t)o->size + SPARE_FILES));
 	return 0;
-}
-
-static int take_ranks(struct options *o, const char *text)
-{
-	char *end;
-	long n = strtol(text, &end, 10);
-
-	if (end == text || *end || n < 1 || n > RANKS_MAX)
-		return tt_tool_refuse("run", "-n %s: the number of ranks is a whole number from 1 to %d", text,
-		                      RANKS_MAX);
-	o->ranks = (int)n;
-	return 0;
-}
-
-static int take_grace(struct options *o, const char *text)
-{
-	char *end;
-	double seconds = strtod(text, &end);
-
-	if (end == text || *end || !(seconds >= 0 && seconds <= 86400))
-		return tt_tool_refuse("run", "--grace %s: the grace is a number of seconds from 0 to 86400", text);
-	o->grace = (uint64_t)(seconds * 1e9);
-	return 0;
-}
-
-static int print_help(void)
-{
-	printf("Usage: tutti run [-n N] [OPTION ...] PROGRAM [ARGUMENT ...]\n"
-	       "Starts N copies of PROGRAM on this host as the ranks 0 to N-1 of one job.\n\n"
-	       "  -n, --ranks N        how many; by default the number of cores allowed (here %d)\n"
-	       "  -t, --tag            begin each line of output with its rank: \"[2] text\"\n"
-	       "  -g, --grace SECONDS  how long ranks may take to end before they are made to; 3 by default\n"
-	       "  -k, --keep-going     when a rank fails, leave the others alone: they may go on without it\n"
-	       "  -r, --rendezvous HOST:PORT  where rank 0 listens; by default a free port of the loopback\n"
-	       "  -v, --verbose        say how to start a rank again by hand, or to add one: with the job's secret\n"
-	       "  -h, --help           this text\n\n"
-	       "For example:\n"
-	       "  tutti run -n 4 ./train --epochs 3\n"
-	       "  tutti run -n 2 --tag sh -c 'echo I am $TUTTI_RANK of $TUTTI_SIZE'\n\n"
-	       "Each rank gets TUTTI_RANK, TUTTI_SIZE, TUTTI_LOCAL_RANK, TUTTI_LOCAL_SIZE, TUTTI_BOOT and, where "
-	       "libsodium is\n"
-	       "built in, a TUTTI_SECRET of its own job. Lines of different ranks never mix. Rank 0 has the standard "
-	       "input,\n"
-	       "unless that is a terminal, and without --tag writes to a terminal itself.\n\n"
-	       "When a rank fails, the others have the grace to notice, then get SIGTERM, and after at most one "
-	       "second more\n"
-	       "SIGKILL; with --keep-going they are left alone. A rank that the others have evicted, and ranks that "
-	       "are stopped while all\n"
-	       "others have ended, are ended after the grace. The signals INT, TERM, HUP, QUIT, USR1, USR2 and TSTP "
-	       "are passed\n"
-	       "on to the ranks; INT and TERM also begin the grace, after which the ranks are killed; a second INT "
-	       "kills at once.\n"
-	       "What is left of a rank's process group ends with the rank, and everything ends with `tutti run`, even "
-	       "if that is\n"
-	       "killed.\n\n"
-	       "The exit status is that of the first rank that failed, 128 + the signal if one killed it; with "
-	       "--keep-going 0 if\n"
-	       "some rank exited with 0; 127 or 126 if PROGRAM cannot be executed; 2 if the command line makes no "
-	       "sense.\n", cores());
-	return 0;
-}
-
-static const struct option known[] = {
-	{ "ranks", required_argument, NULL, 'n' }, { "tag", no_argument, NULL, 't' },
-	{ "grace", required_argument, NULL, 'g' }, { "rendezvous", required_argument, NULL, 'r' },
-	{ "verbose", no_argument, NULL, 'v' },
-	{ "keep-going", no_argument, NULL, 'k' }, { "help", no_argument, NULL, 'h' }, { 0 },
-};
-
-static int take_rendezvous(struct options *o, const char *text)
-{
-	const char *port = strrchr(text, ':');
-	char *end;
-
-	if (!port || port == text || strtol(port + 1, &end, 10) < 1 || end == port + 1 || *end)
-		return tt_tool_refuse("run", "--rendezvous %s: it is HOST:PORT, an address of this host, and a port",
-		                      text);
-	o->rendezvous = text;
-	return 0;
-}
-
-/* False: *status is the exit status. */
-static bool parse(int argc, char **argv, struct options *o, int *status)
-{
-	int c;
-
-	*status = 0;
-	while (!*status && (c = getopt_long(argc, argv, "+:n:tkg:r:vh", known, NULL)) != -1) {
-		switch (c) {
-		case 'n':
-			if (!strcmp(argv[optind - 1], "-np") && optind < argc) /* as mpirun has it; getopt reads -n p */
-				optarg = argv[optind++];
-			*status = take_ranks(o, optarg);
-			break;
-		case 'r': *status = take_rendezvous(o, optarg); break;
-		case 'v': o->verbose = true; break;
-		case 't': o->tag = true; break;
-		case 'k': o->keep_going = true; break;
-		case 'g': *status = take_grace(o, optarg); break;
-		case 'h': print_help(); return false;
-		default: *status = tt_tool_bad_option("run", argv, known, c);
-		}
-	}
-	if (!*status && optind == argc)
-		*status = tt_tool_refuse("run", "a program is missing; see `tutti run --help`");
-	o->program = argv + optind;
-	return !*status;
 }
 
 /* If one of 0, 1, 2 is closed, a pipe could get its number. */
@@ -817,13 +810,17 @@ static void open_standard_files(void)
 
 int tt_tool_run(int argc, char **argv)
 {
-	struct options options = { .ranks = cores(), .grace = 3000 * TT_MS };
+	bool agent = argc == 2 && !strcmp(argv[1], "--agent"); /* for hosts.c alone, so --help does not have it */
+	struct options options = { .ranks = 0 };
 	struct rlimit files;
-	int status;
+	int status, boot = -1;
 
 	signal(SIGUSR1, SIG_IGN); /* until it is blocked: a request for stats may come early */
-	if (!parse(argc, argv, &options, &status) || (status = check_limits(&options, &files)))
-		return status;
 	open_standard_files();
-	return run_ranks(&options, &files);
+	bool begins = agent ? !(status = tt_run_begin_agent(&options, &boot)) :
+	                      tt_run_parse(argc, argv, &options, &status);
+	if (begins && !(status = check_limits(&options, &files)))
+		status = run_ranks(&options, &files, boot);
+	tt_run_free_options(&options);
+	return status;
 }

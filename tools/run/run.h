@@ -1,17 +1,38 @@
-/* run.h - `tutti run`: run.c has the processes, output.c has what they write */
+/* run.h - `tutti run`: run.c has the processes, output.c what they write, options.c the command line, hosts.c and
+ * agent.c the two ends of a connection to another host */
 #ifndef TT_RUN_H
 #define TT_RUN_H
 #include "tools/tools.h"
 #include <signal.h>
 #include <sys/resource.h>
 
-enum { RANKS_MAX = 4096 };
+enum { RANKS_MAX = 4096, HOSTS_MAX = 1024 };
+
+enum tag { UNTAGGED, TAG_RANK, TAG_RANK_AND_HOST }; /* what each line of output begins with */
+
+struct host {
+	char name[128];     /* as the user wrote it, for ssh */
+	int slots;          /* ranks that fit; 0: not said */
+	int first, ranks;   /* the ranks that run there */
+	bool met, ordered;  /* the agent has said hello; has been told what to run */
+	int orders;         /* the agent's standard input; -1: none */
+	char address[96];   /* at which ssh reached the host; "": not known */
+	int port;           /* where rank 0 may listen */
+};
 
 struct options {
-	int ranks;
-	bool tag, keep_going, verbose;
-	const char *rendezvous; /* HOST:PORT; NULL: a port of the loopback */
-	uint64_t grace; /* nanoseconds */
+	int ranks;              /* that run here, or, with hosts, in all */
+	int first, size;        /* the first rank that runs here; how many the job has */
+	int restarts;           /* a rank that died is started again, so many times in all */
+	enum tag tag;
+	bool keep_going, verbose;
+	bool agent;             /* another `tutti run` gives the orders, over the standard input */
+	const char *rendezvous; /* HOST:PORT; NULL: a port of the loopback, or of the first host */
+	const char *rsh;        /* in place of ssh */
+	char host[128];         /* what this host is called in lines and sentences; "": not said */
+	struct host *hosts;     /* NULL: all ranks run here */
+	int host_count;
+	uint64_t grace;         /* nanoseconds */
 	char **program;
 };
 
@@ -32,11 +53,12 @@ struct sink { /* stdout or stderr of tutti run; a single sink if they are the sa
 	struct stream *open; /* whose incomplete line ends the text */
 };
 
-struct rank {
+struct rank {      /* or, with hosts, the connection to one */
 	pid_t pid;     /* 0: ended */
 	pid_t group;   /* the process group: the same number, even after the end */
 	uint64_t ends; /* was evicted, and runs on: when it gets its next signal ... */
 	int signal;    /* ... which is this one; 0: it was not */
+	bool again;    /* this is not its first life */
 	struct stream out[2];
 };
 
@@ -46,6 +68,7 @@ struct process_groups { /* shared with the keeper */
 };
 
 enum stage {
+	MEETING, /* the hosts are being reached */
 	RUNNING,
 	FAILING, /* a rank has failed: the others have time to notice and end */
 	STOPPED, /* all ranks that are left are stopped, by SIGSTOP for one */
@@ -55,7 +78,8 @@ enum stage {
 
 struct run {
 	struct options options;
-	struct rank *ranks;
+	struct rank *ranks; /* `count` of them: one a rank, or one a host */
+	int count, restarted;
 	struct process_groups *groups;
 	struct sink sinks[2], *errors;
 	enum stage stage;
@@ -67,12 +91,34 @@ struct run {
 	pid_t self, keeper;
 	int life;          /* a pipe: the keeper sees it close when tutti run ends */
 	int signals, boot, null;
+	int orders;        /* an agent's: where its orders come from; -1: none */
 	int evicted[2];    /* a pipe: ranks write their number when the others have evicted them */
 	/* The original values, which the ranks get: */
 	sigset_t mask;
 	bool hup_ignored;
 	struct rlimit files;
 };
+
+/* options.c. False: *status is the exit status. */
+bool tt_run_parse(int argc, char **argv, struct options *, int *status);
+void tt_run_free_options(struct options *);
+
+/* hosts.c: hosts that are reached over ssh, each with one agent */
+int tt_run_take_hosts(struct options *, const char *list);     /* "a,b:4"; 0, or TT_TOOL_REFUSED and a sentence */
+int tt_run_take_hostfile(struct options *, const char *path);
+int tt_run_seat(struct options *, bool all);                   /* which ranks run where; all: as many as fit */
+_Noreturn void tt_run_become_ssh(const struct options *, const struct host *, int report); /* in the child */
+bool tt_run_take_hello(struct run *, int r, const char *line, size_t len); /* false: a line for the user */
+void tt_run_order(struct run *, int r, int sig);               /* passes a signal to the agent */
+void tt_run_name_unmet(const struct run *, char *text, size_t size);
+void tt_run_judge_host(struct run *, int r, int status);       /* the connection has ended */
+
+/* agent.c: the other end */
+int tt_run_begin_agent(struct options *, int *boot); /* says hello, reads what to run; 0, or an exit status */
+
+/* run.c */
+void tt_run_end_ranks(struct run *, int sig, uint64_t grace);
+int tt_run_boot(const char *address, unsigned port, char text[128]); /* sets TUTTI_BOOT */
 
 /* output.c */
 int tt_run_open_sinks(struct run *); /* 0 or -errno */

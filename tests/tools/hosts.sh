@@ -1,0 +1,203 @@
+#!/bin/sh
+# hosts.sh - `tutti run --hosts`: over a script in place of ssh, and over a real sshd on a port of the loopback
+set -u
+. "$(dirname "$0")/../harness/tutti.sh"
+marker=marker-$$
+daemon=
+
+end() {
+	[ -z "$daemon" ] || kill "$daemon"
+	rm -rf "$scratch"
+}
+trap end EXIT
+trap 'exit 99' TERM
+
+# In place of ssh: each name leads to this host, or to a mistake.
+cat > fake <<'END'
+#!/bin/sh
+case $1 in
+nowhere) echo "ssh: Could not resolve hostname nowhere" >&2; exit 255 ;;
+bare) exit 127 ;;
+old) exit 2 ;;
+other) echo 'tutti-agent 0.0.1 1 127.0.0.1'; exec cat ;;
+esac
+echo "$*" >> command_lines
+cat /proc/$$/cmdline >> command_lines
+export SSH_CONNECTION="${from:-127.0.0.1 1 127.0.0.1 22}"
+[ "$1" != far ] || SSH_CONNECTION="10.9.9.8 1 10.9.9.9 22"
+unset TUTTI_SECRET
+shift
+exec sh -c "echo a greeting of the login shell; $*"
+END
+chmod +x fake
+export TUTTI_RSH="$scratch/fake"
+
+living() { grep -l "[m]${marker#m}" /proc/[0-9]*/cmdline 2>/dev/null | cut -d/ -f3; } # a zombie has no cmdline
+none_left() { is "$(living)" ""; }
+soon() { # a command that comes true within twenty seconds
+	for try in $(seq 100); do
+		"$@" && return
+		sleep 0.2
+	done
+	return 1
+}
+files() { [ "$(ls "$1" 2>/dev/null | wc -l)" -ge "$2" ]; }
+run() {
+	name="tutti run $*"
+	"$tutti" run "$@" "$marker" > out 2> err
+	status=$?
+}
+ready='mkdir -p up; : > up/$TUTTI_RANK; while [ $(ls up | wc -l) -lt $TUTTI_SIZE ]; do sleep 0.05; done;'
+
+test_seats() {
+	mkdir -p 'a folder'
+	cd 'a folder'
+	TUTTI_OF_OURS=5 run --hosts a:1,b:2 --prefix sh -c 'echo $TUTTI_RANK/$TUTTI_SIZE $TUTTI_LOCAL_RANK/$TUTTI_LOCAL_SIZE ${TUTTI_BOOT_FD:+socket} "$TUTTI_OF_OURS" "${PWD##*/}"'
+	check "status 0" is $status 0
+	check "ranks, hosts, variables, folder" is "$(grep '^\[' out | sort)" "[0 a] 0/3 0/1 socket 5 a folder
+[1 b] 1/3 0/2 5 a folder
+[2 b] 2/3 1/2 5 a folder"
+	check "a shell's greeting is passed on" has out '^a greeting'
+	cd ..
+	rm -f command_lines
+	export TUTTI_SECRET="sesame, open the door"
+	run --hosts a,b,c -n 2 --tag sh -c 'echo $TUTTI_SECRET $TUTTI_LOCAL_SIZE'
+	unset TUTTI_SECRET
+	check "evenly, and no host without a rank" is "$(grep '^\[' out | sort)" "[0] sesame, open the door 1
+[1] sesame, open the door 1"
+	check "the secret is on no command line" sh -c '[ -s command_lines ] && ! grep -q sesame command_lines'
+	printf '# hosts\n\na slots=2\n b:1 # one\nc\n' > list
+	run --hostfile list --prefix sh -c 'echo rank'
+	check "a file" is "$(grep '^\[' out | sort)" "[0 a] rank
+[1 a] rank
+[2 b] rank
+[3 c] rank"
+}
+
+test_job() { # a real one, whose ranks find each other at an agent's socket
+	run --hosts a,b -n 4 "${tutti%/*}/examples/ring"
+	check "status 0" is $status 0
+	check "a ring" has out 'hops around 4 ranks'
+}
+
+test_failures() {
+	run --hosts a,b -n 4 --grace 0.2 sh -c "$ready [ \$TUTTI_RANK = 3 ] && exit 7; sleep 100"
+	check "the rank's status" is $status 7
+	check "the rank and its host" has err '^tutti run on b: rank 3 (pid [0-9]*) exited with status 7$'
+	check "nothing left" soon none_left
+	run --hosts a,b -n 4 -k sh -c '[ $TUTTI_RANK = 3 ] && exit 7; echo on'
+	check "the others go on" is "$status $(grep -c '^on$' out)" "0 3"
+	run --hosts a,b ./nothing
+	check "no such program" is $status 127
+	check "which host says so" has err 'on b: cannot execute ./nothing: No such file'
+	run --hosts a,b -n 2 --grace 0.2 sh -c "trap '' TERM; $ready [ \$TUTTI_RANK = 1 ] && exit 4; while :; do sleep 0.1; done"
+	check "killed" has err 'tutti run on a: rank 0 did not end and was killed'
+	check "nothing left" soon none_left
+}
+
+test_signals() {
+	for sig in TERM INT USR2; do
+		rm -rf up
+		"$tutti" run --hosts a,b -n 3 sh -c "trap 'echo got it; exit 0' $sig; $ready sleep 100 & wait" "$marker" > out 2> err &
+		pid=$! name="tutti run --hosts: $sig"
+		check "up" soon files up 3
+		kill -$sig $pid
+		wait $pid
+		check "its ranks end well" is "$? $(grep -c 'got it' out)" "0 3"
+	done
+	rm -rf up
+	"$tutti" run --hosts a,b -n 3 --grace 0.2 sh -c "$ready sleep 100 & wait" "$marker" > out 2> err &
+	pid=$!
+	check "up" soon files up 3
+	kill -9 $pid
+	wait $pid 2> /dev/null
+	check "nothing outlives it" soon none_left
+}
+
+test_mistakes() {
+	for try in 'nowhere|nowhere cannot be reached' 'bare|bare has no tutti' 'old|the tutti of host old .* another version' \
+		'other|other has tutti 0.0.1, and this one is'; do
+		run --hosts "a,${try%%|*}" true
+		check "${try%%|*}: status 2" is $status 2
+		check "one sentence" is "$(grep -c '^tutti run' err)" 1
+		check "that names it" has err "${try#*|}"
+	done
+	run --hosts a,far sh -c true
+	check "rank 0 on a loopback" has err 'host a, where rank 0 is to listen, was reached at 127.0.0.1'
+	run --hosts a:1,b:1 -n 3 true
+	check "too many" has err '-n 3: the hosts have 2 slots'
+	run --hosts a,,b true
+	check "no name" has err 'is no name of a host'
+	run --hosts a:0 true
+	check "no slots" has err 'whole number from 1'
+	run --rsh x true
+	check "no hosts" has err 'there is neither --hosts nor'
+	run --hostfile absent true
+	check "no file" has err '--hostfile absent: No such file'
+	TUTTI_RSH=./absent run --hosts a true
+	check "no ssh" has err 'cannot execute ./absent'
+}
+
+test_restart() {
+	cat > rank <<'END'
+echo "life of $TUTTI_RANK"
+[ "$TUTTI_RANK" = "$1" ] || exit 0
+echo x >> lives
+[ "$(wc -l < lives)" -ge "$2" ]
+END
+	for where in "" "--hosts a,b"; do
+		for try in "1 3 0" "1 9 1" "0 9 1"; do
+			set -- $try
+			rm -f lives
+			run -n 2 $where --restart 2 sh ./rank "$1" "$2"
+			check "status" is $status "$3"
+			check "lives" lines lives $([ "$1" = 0 ] && echo 1 || echo 3)
+		done
+	done
+	run -n 2 --restart 2 sh -c '[ $TUTTI_RANK = 0 ] || [ -e died ] || { : > died; kill -9 $$; }'
+	check "status 0" is $status 0
+	check "it says so" has err 'rank 1 .* was killed by signal 9 (Killed), and is started again (1 of 2)'
+}
+
+test_sshd() {
+	sshd=$(PATH=$PATH:/usr/sbin:/sbin command -v sshd) && command -v ssh > /dev/null && command -v ssh-keygen > /dev/null || {
+		echo "hosts.sh: no sshd here (package openssh-server): the script in place of ssh has to do"
+		return
+	}
+	mkdir -p keys
+	chmod 700 keys
+	ssh-keygen -q -t ed25519 -N '' -f keys/host && ssh-keygen -q -t ed25519 -N '' -f keys/user && cp keys/user.pub keys/allowed
+	[ "$(id -u)" != 0 ] || mkdir -p /run/sshd
+	for try in 1 2 3 4 5; do
+		port=$(( ($$ + try * 977) % 20000 + 20000 ))
+		"$sshd" -D -e -f /dev/null -p $port -o ListenAddress=127.0.0.1 -o HostKey="$scratch/keys/host" -o PidFile=none \
+			-o AuthorizedKeysFile="$scratch/keys/allowed" -o StrictModes=no -o UsePAM=no \
+			-o PasswordAuthentication=no -o PermitRootLogin=yes 2> sshd.log &
+		daemon=$!
+		soon grep -qE 'listening|error|fatal|Cannot' sshd.log
+		grep -q listening sshd.log && break
+		wait $daemon 2> /dev/null
+		daemon=
+	done
+	export TUTTI_RSH="ssh -T -F none -p $port -i $scratch/keys/user -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR -o BatchMode=yes"
+	if [ -z "$daemon" ] || ! $TUTTI_RSH 127.0.0.1 true 2> err; then
+		echo "hosts.sh: sshd does not work here: $(tail -n 1 sshd.log err | tr '\n' ' ')"
+		return
+	fi
+	run --hosts 127.0.0.1:2,localhost:2 --prefix "${tutti%/*}/examples/ring"
+	check "status 0" is $status 0
+	check "a ring" has out '^\[0 127.0.0.1\] .* hops around 4 ranks'
+	run --hosts 127.0.0.1 -n 2 sh -c '[ $TUTTI_RANK = 0 ] || exit 9'
+	check "the status comes through" is $status 9
+	rm -rf up
+	"$tutti" run --hosts 127.0.0.1:1,localhost:2 --grace 0.2 sh -c "$ready sleep 100 & wait" "$marker" > out 2> err &
+	pid=$!
+	check "up" soon files up 3
+	kill -9 $pid
+	wait $pid 2> /dev/null
+	check "nothing outlives it" soon none_left
+	run --hosts 127.0.0.1,nobody@localhost true
+	check "who may not come in is named" has err 'host nobody@localhost cannot be reached'
+}
+
+run_tests "seats job failures signals mistakes restart sshd" "$@"
