@@ -295,6 +295,8 @@ int tutti_join(const tutti_config *config, tutti **out)
 	if (!err)
 		err = set_up(job, &launch);
 	tt_launch_free(&launch);
+	if (!err)
+		err = tt_signal_begin(job);
 	if (err) {
 		leave_job(job);
 		return err;

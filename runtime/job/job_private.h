@@ -24,6 +24,7 @@ int tt_read_ports(const struct tt_settings *, int ports[2]); /* TUTTI_PORTS, 0 a
 /* Finishes the operations of this rank, as far as they end within `patience` nanoseconds, and says goodbye. Blocks;
  * without the lock. */
 void tt_job_goodbye(struct tt_job *, uint64_t patience);
+int tt_signal_begin(struct tt_job *);   /* TUTTI_TERM. Without the lock */
 void tt_signal_forget(struct tt_job *); /* the job leaves by itself. Without the lock */
 
 int tt_stats_listen(struct tt_job *);   /* to the signal. Without the lock, like tt_stats_deafen */

@@ -211,3 +211,15 @@ int tutti_leave_on(tutti *at, int number)
 	tt_ticket_lock_release(&quit.door);
 	return err;
 }
+
+/* Programs that have a handler know better; so do those that were started with the signal ignored. */
+int tt_signal_begin(struct tt_job *job)
+{
+	struct sigaction now;
+
+	if (tt_world || job->size == 1 || !tt_setting_is(&job->settings, TT_TERM, "leave") ||
+	    sigaction(SIGTERM, NULL, &now) || now.sa_flags & SA_SIGINFO ||
+	    (now.sa_handler != SIG_DFL && now.sa_handler != note))
+		return 0;
+	return tutti_leave_on(tt_members(job)->all, SIGTERM);
+}

@@ -1411,7 +1411,8 @@ static void program_term(tutti *job)
 	tutti_op op;
 
 	memset(mine_too, 7, FLOATS * sizeof(float));
-	EXPECT(tutti_leave_on(job, SIGTERM) == 0 && tutti_leave_on(job, SIGKILL) == -EINVAL);
+	if (!getenv("TUTTI_TERM"))
+		EXPECT(tutti_leave_on(job, SIGTERM) == 0 && tutti_leave_on(job, SIGKILL) == -EINVAL);
 	EXPECT(tutti_group_watch(job, NULL, NULL) >= 0);
 	EXPECT(tutti_window_open(job, "term", memory, FLOATS * sizeof(float), &w) == 0);
 	EXPECT(tutti_barrier(job, NULL) == 0);
@@ -1439,11 +1440,40 @@ static void test_term(void)
 	WANT(WIFSIGNALED(crew.status[victim]) && WTERMSIG(crew.status[victim]) == SIGTERM, "status 0x%x", crew.status[victim]);
 }
 
-/* A handler of the program's own is called when the goodbyes are said; and the job can be left as ever. Another job then
- * hears of the next signal. */
+/* The same without a word from the program. */
+static void test_term_setting(void)
+{
+	setenv("TUTTI_TERM", "leave", 1);
+	test_term();
+	unsetenv("TUTTI_TERM");
+}
+
 static atomic_int handled;
 static void handle(int number) { handled = number; }
 
+/* It is not for programs that have a handler. */
+static void program_term_own(tutti *job)
+{
+	struct sigaction now;
+
+	EXPECT(sigaction(SIGTERM, NULL, &now) == 0 && now.sa_handler == handle);
+	EXPECT(tutti_barrier(job, NULL) == 0);
+	raise(SIGTERM);
+	EXPECT(handled == SIGTERM && tutti_barrier(job, NULL) == 0);
+}
+
+static void test_term_setting_own(void)
+{
+	signal(SIGTERM, handle);
+	setenv("TUTTI_TERM", "leave", 1);
+	start((struct crew){ .size = 2, .timeout_ms = 10000, .program = program_term_own });
+	unsetenv("TUTTI_TERM");
+	signal(SIGTERM, SIG_DFL);
+	finish(NOBODY);
+}
+
+/* A handler of the program's own is called when the goodbyes are said; and the job can be left as ever. Another job then
+ * hears of the next signal. */
 static void raise_and_await(void)
 {
 	handled = 0;
@@ -1823,6 +1853,8 @@ static CU_TestInfo told_tests[] = {
 };
 static CU_TestInfo signal_tests[] = {
 	{ "leaves in order", test_term },
+	{ "TUTTI_TERM=leave", test_term_setting },
+	{ "TUTTI_TERM=leave and a handler", test_term_setting_own },
 	{ "the program's own handler", test_term_handled },
 	{ "when its job is left", test_term_late },
 	{ "cannot finish; twice", test_term_stuck },
