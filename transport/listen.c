@@ -208,6 +208,26 @@ static int no_secret(const union tt_socket_address *a)
 	return tt_fail(-EACCES, "will not listen on %s without a secret: set TUTTI_SECRET, or stay on 127.0.0.1", text);
 }
 
+/* A name may have several addresses, or, as Debian writes it into /etc/hosts, 127.0.1.1 alone: then whoever knows the
+ * name elsewhere comes in by another one. An address and "localhost" mean themselves. */
+static bool means_host(const char *text, const struct addrinfo *found)
+{
+	union tt_socket_address a;
+	struct addrinfo *number;
+	bool several = false;
+
+	if (!strncmp(text, "localhost:", 10))
+		return false;
+	if (!tt_resolve(text, AI_NUMERICHOST, &number)) {
+		freeaddrinfo(number);
+		return false;
+	}
+	for (const struct addrinfo *i = found->ai_next; i; i = i->ai_next)
+		several |= i->ai_addrlen != found->ai_addrlen || memcmp(i->ai_addr, found->ai_addr, i->ai_addrlen);
+	tt_resolve_copy(&a, found->ai_addr);
+	return several || tt_resolve_is_loopback(&a);
+}
+
 static int parse_listen(const struct tt_net *net, const struct tt_net_config *c, union tt_socket_address *a)
 {
 	const char *text = tt_resolve_after_scheme(net, c->listen);
@@ -223,6 +243,7 @@ static int parse_listen(const struct tt_net *net, const struct tt_net_config *c,
 	if (err)
 		return err;
 	tt_resolve_copy(a, found->ai_addr);
+	any |= means_host(text, found);
 	freeaddrinfo(found);
 	if (any && c->secret) {
 		unsigned port = tt_resolve_port(a);
@@ -278,7 +299,35 @@ static int take_listener(const struct tt_net_config *c, union tt_socket_address 
 	return c->listen_fd;
 }
 
-/* A net that listens everywhere is reached at the named device, else at the first interface that leads somewhere. */
+/* Which address of this host packets to that place have: the kernel's routes say. Nothing is sent. */
+static bool find_route(const struct tt_net *net, const char *toward, union tt_socket_address *out)
+{
+	union tt_socket_address a = { 0 };
+	socklen_t size = sizeof a;
+	struct addrinfo *found;
+	bool good = false;
+
+	toward = tt_resolve_after_scheme(net, toward);
+	if (*toward == '*' || *toward == ':' || tt_resolve(toward, 0, &found))
+		return false;
+	for (const struct addrinfo *i = found; i && !good; i = i->ai_next) {
+		int fd = socket(i->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+		size = sizeof a;
+		good = fd >= 0 && !connect(fd, i->ai_addr, i->ai_addrlen) && !getsockname(fd, &a.any, &size) &&
+		       !tt_resolve_is_loopback(&a);
+		if (fd >= 0)
+			close(fd);
+	}
+	freeaddrinfo(found);
+	if (good) {
+		tt_resolve_unmap(&a);
+		*out = a;
+	}
+	return good;
+}
+
+/* A net that listens everywhere is reached at the named device, else at the address that leads to the others, else at
+ * the first interface that leads somewhere. */
 static int advertise(struct tt_net *net, const struct tt_net_config *c, union tt_socket_address *a)
 {
 	unsigned port = tt_resolve_port(a);
@@ -288,7 +337,7 @@ static int advertise(struct tt_net *net, const struct tt_net_config *c, union tt
 		int err = find_device(c->device, a);
 		if (err)
 			return err;
-	} else if (is_wildcard(a)) {
+	} else if (is_wildcard(a) && !(c->toward && find_route(net, c->toward, a))) {
 		bool found = !getifaddrs(&all);
 		if (found) {
 			found = find_interface(all, NULL, a);

@@ -140,6 +140,8 @@ static int place_net(struct tt_job *job, const struct tt_launch *launch, const s
 		c->listen_fd = launch->listen_fd;
 	else if (meets && root && !launch->nodes && launch->address[0])
 		c->listen = launch->address;
+	if (meets && !launch->nodes && launch->address[0])
+		c->toward = launch->address;
 	return tt_read_ports(&job->settings, c->ports);
 }
 

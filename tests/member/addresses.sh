@@ -1,0 +1,76 @@
+#!/bin/sh
+# addresses.sh - hosts with several interfaces, names that lead to 127.0.1.1, IPv6: in network namespaces, as root
+set -u
+. "$(dirname "$0")/../harness/tutti.sh"
+ring=${tutti%/*}/examples/ring
+id=$$
+if ! "$tutti" info --json | grep -q '"libsodium": true'; then
+	echo "addresses.sh: without libsodium no job goes beyond the loopback"
+	exit 77
+fi
+clean() {
+	for n in 0 1 2 x; do
+		ip netns del tt$id-$n 2> /dev/null
+		rm -rf "/etc/netns/tt$id-$n"
+	done
+	rm -rf "$scratch"
+}
+trap clean EXIT
+trap 'exit 99' TERM
+# Three hosts on one network, each of which has another interface first, with an address that leads nowhere.
+build() {
+	ip netns add tt$id-x && ip -n tt$id-x link add br0 type bridge && ip -n tt$id-x link set br0 up || return
+	for n in 0 1 2; do
+		host="ip -n tt$id-$n"
+		ip netns add tt$id-$n && $host link set lo up && $host link add aside type veth peer name lost &&
+			$host addr add 10.8.0.$n/32 dev aside && $host link set aside up && $host link set lost up &&
+			$host link add net type veth peer name p$n netns tt$id-x && $host addr add 10.9.0.$((n + 1))/24 dev net &&
+			$host addr add fd00:9::$((n + 1))/64 dev net nodad && $host link set net up &&
+			ip -n tt$id-x link set dev p$n master br0 up || return
+	done
+}
+if ! command -v ip > /dev/null || ! build 2> err; then
+	echo "addresses.sh: no network namespaces here (root and iproute2 are needed): $(head -n 1 err 2> /dev/null)"
+	exit 77
+fi
+
+job() { # TUTTI_BOOT of rank 0, of the others
+	name="ring in three namespaces, $*"
+	for n in 2 1 0; do
+		boot=$2
+		[ $n != 0 ] || boot=$1
+		TUTTI_RANK=$n TUTTI_SIZE=3 TUTTI_BOOT=$boot TUTTI_SECRET=0123456789abcdef TUTTI_TRANSPORTS=tcp \
+			TUTTI_TIMEOUT=20000 TUTTI_LOCAL_SIZE=1 ip netns exec tt$id-$n "$ring" > out.$n 2> err.$n &
+		eval "pid$n=$!"
+	done
+	wait $pid0
+	status=$?
+	wait $pid1 $pid2
+	cat out.? > out
+	cat err.? > err
+	check "status 0" is $status 0
+	check "a ring" has out 'hops around 3 ranks'
+}
+
+test_several() { job 10.9.0.1:4000 10.9.0.1:4000; job '*:4001' 10.9.0.1:4001; }
+test_ipv6() { job '[fd00:9::1]:4002' '[fd00:9::1]:4002'; }
+test_iface() {
+	export TUTTI_IFACE=net
+	job '*:4003' 10.9.0.1:4003
+	TUTTI_IFACE=nothing
+	TUTTI_RANK=1 TUTTI_SIZE=2 TUTTI_BOOT=10.9.0.1:4004 TUTTI_SECRET=0123456789abcdef \
+		ip netns exec tt$id-1 "$ring" > out 2> err
+	unset TUTTI_IFACE
+	check "what there is" has err 'TUTTI_IFACE may be .*aside, net'
+}
+test_names() { # on its own host the name is 127.0.1.1, elsewhere the right one
+	for n in 0 1 2; do
+		mkdir -p /etc/netns/tt$id-$n
+		echo "$([ $n = 0 ] && echo 127.0.1.1 || echo 10.9.0.1) tutti-alpha" > /etc/netns/tt$id-$n/hosts
+	done
+	job tutti-alpha:4005 tutti-alpha:4005
+	printf '10.8.0.0 tutti-alpha\n10.9.0.1 tutti-alpha\n' | tee /etc/netns/tt$id-1/hosts > /etc/netns/tt$id-2/hosts
+	job tutti-alpha:4006 tutti-alpha:4006 # of several addresses, one leads there
+}
+
+run_tests "several ipv6 iface names" "$@"
