@@ -249,6 +249,7 @@ enum tt_time {
 	TT_TIME_RETRY_MIN, TT_TIME_RETRY_MAX, /* between two attempts to connect to a rank that may not listen yet */
 };
 uint64_t tt_time(const struct tt_job *, enum tt_time); /* nanoseconds */
+bool tt_heartbeat_is_frozen(const struct tt_link *);    /* a PING has no answer, and nothing else has come since */
 
 /* ---- group.c ---- */
 

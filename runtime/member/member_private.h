@@ -154,7 +154,6 @@ void tt_heartbeat_begin(struct tt_link *);              /* it is up: the silence
 void tt_heartbeat_ask(struct tt_link *);                /* sends a PING, unless one has no answer yet */
 void tt_heartbeat_asked(struct tt_link *);              /* a PING goes out */
 void tt_heartbeat_answered(struct tt_link *);           /* a PONG has come */
-bool tt_heartbeat_is_frozen(const struct tt_link *);    /* a PING has no answer, and nothing else has come since */
 
 /* ---- late_join.c: ranks that join a job under way ---- */
 

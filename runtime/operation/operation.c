@@ -5,6 +5,7 @@
  * group's own timeout, the operation is given up. Nobody is evicted for that: silent ranks are the heartbeat's. */
 #include "engine/engine.h"
 #include "member/member.h"
+#include "operation/inquiry.h"
 #include "operation/operation.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,7 +63,7 @@ bool tt_operation_concerns(const struct tt_operation *r, int rank)
 	return r->rank >= 0 ? r->rank == rank : !r->group || tt_group_find(r->group, tt_member(r->job, rank));
 }
 
-static void ping_all(const struct tt_operation *r)
+void tt_operation_ping(const struct tt_operation *r)
 {
 	const struct tutti *group = r->group ? r->group : tt_members(r->job)->all;
 
@@ -226,7 +227,7 @@ static bool attend(struct tt_operation *r)
 	}
 	if ((uint32_t)(waited / every) != r->asked) {
 		r->asked = (uint32_t)(waited / every);
-		ping_all(r);
+		tt_operation_ping(r);
 		return true;
 	}
 	if (r->asked && !r->said && waited >= r->job->silence + 2 * step) /* the answers have come */
@@ -248,6 +249,7 @@ static void beat(struct tt_job *job, uint64_t passed)
 	tt_operations(job)->step = passed;
 	while (attend_one(job))
 		continue;
+	tt_inquiry_beat(job);
 }
 
 static void say_doing(const struct tt_job *job, char *text, size_t size)
@@ -535,6 +537,7 @@ static void make(struct tt_job *job)
 
 static void close_operations(struct tt_job *job)
 {
+	tt_inquiry_close(job);
 	if (tt_operations(job)->event_fd >= 0)
 		close(tt_operations(job)->event_fd);
 }
@@ -544,6 +547,7 @@ const struct tt_module tt_operation_module = {
 	.slot = TT_OPERATION_SLOT,
 	.job_size = sizeof(struct tt_operations),
 	.make = make,
+	.open = tt_inquiry_open,
 	.close = close_operations,
 	.beat = beat,
 	.doing = say_doing,

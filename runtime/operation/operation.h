@@ -11,6 +11,7 @@ enum { TT_OPERATION_SLOT = 1 };
 extern const struct tt_module tt_operation_module;
 
 struct tt_operation;
+struct tt_inquiry;
 struct tt_operation_kind { /* each may be NULL */
 	bool (*waits_for)(const struct tt_operation *, int rank); /* NULL: for its rank; if that is -1, for its group */
 	bool (*late)(const struct tt_operation *, const struct tt_member *); /* has not come to it; NULL: not known */
@@ -54,6 +55,10 @@ struct tt_operations { /* the room's own struct in a job */
 	uint64_t step;              /* how long the last beat was */
 	const char *last;           /* what this rank has begun last, ... */
 	uint64_t last_at;           /* ... and when */
+	struct tt_inquiry *inquiry; /* in which other processes ask; NULL: none */
+	int inquiry_fd;
+	uint32_t heard;             /* inquiry->asked at the last look */
+	int answer_in;              /* beats until it is answered; 0: it is */
 };
 static inline struct tt_operations *tt_operations(const struct tt_job *job) { return job->own[TT_OPERATION_SLOT]; }
 
@@ -75,6 +80,8 @@ void tt_operation_end(struct tt_operation *, int err); /* once; waiters learn of
 int tt_operation_return(struct tt_operation *, bool blocking);
 /* Cancels: blocks until it has ended. 0, or its own error if it ends by itself. */
 int tt_operation_cancel(struct tt_operation *);
+/* Asks all that it waits for what they do: their answers are for tt_operation_name(). */
+void tt_operation_ping(const struct tt_operation *);
 bool tt_operation_concerns(const struct tt_operation *, int rank); /* another rank, alive, that it may wait for */
 /* "rank 3 (node-b), rank 4 and 2 more; the first: it is in a barrier since 41 s". is: which of those that it waits
  * for; NULL: all. Returns how many. */

@@ -1,0 +1,29 @@
+/* inquiry.h - a page of memory in which other processes of this host ask what a rank does: `tutti doctor PID`
+ *
+ * The page is a memory file that the rank keeps open: /proc/PID/fd/N leads there, for the same user alone. Who it is
+ * stands there always, also while the process is stopped. What it waits for is written when somebody asks. */
+#ifndef TT_INQUIRY_H
+#define TT_INQUIRY_H
+#include "engine/engine.h"
+
+#define TT_INQUIRY_FILE "tutti-inquiry"
+enum { TT_INQUIRY_SIZE = 4096, TT_INQUIRY_MAGIC = 0x54490001 }; /* the last digits: the layout */
+
+struct tt_inquiry { /* on one host, hence in the order of its processor */
+	uint32_t magic;
+	int32_t rank, size;
+	uint32_t serial;            /* of the job in that process */
+	uint64_t job;               /* the job's id */
+	_Atomic uint32_t asked;     /* who asks adds one */
+	_Atomic uint32_t answered;  /* `asked` at the time of the text; written last */
+	_Atomic uint32_t turn;      /* odd while the text is being written */
+	uint32_t waited_ms;         /* the longest of its calls under way; 0: there is none */
+	char label[112];            /* "rank 2 (node-b, 10.0.0.7)" */
+	char text[TT_INQUIRY_SIZE - 160]; /* parts of a sentence, behind the label, one a line */
+};
+_Static_assert(sizeof(struct tt_inquiry) <= TT_INQUIRY_SIZE, "an inquiry is one page");
+
+int tt_inquiry_open(struct tt_job *); /* 0 also without a page: there was no file */
+void tt_inquiry_close(struct tt_job *);
+void tt_inquiry_beat(struct tt_job *); /* answers, if somebody has asked */
+#endif
