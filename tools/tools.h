@@ -11,6 +11,7 @@ int tt_tool_run(int argc, char **argv);
 int tt_tool_info(int argc, char **argv);
 int tt_tool_perf(int argc, char **argv);
 int tt_tool_sim(int argc, char **argv);
+int tt_tool_doctor(int argc, char **argv);
 
 /* command_line.c. One sentence on stderr, "tutti TOOL: ..."; returns TT_TOOL_REFUSED. */
 int tt_tool_refuse(const char *tool, const char *fmt, ...) TT_FORMAT(2, 3);

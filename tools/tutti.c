@@ -11,6 +11,8 @@ static const struct tool {
 	{ "run", tt_tool_run, "start a job's ranks on this host, pass their output on, and leave nothing behind" },
 	{ "perf", tt_tool_perf, "measure the operations, and beside them what bare sockets or bare memory do here" },
 	{ "sim", tt_tool_sim, "average a model on up to thousands of simulated ranks, in virtual time" },
+	{ "doctor", tt_tool_doctor,
+	  "what keeps a job from starting, makes it slow or holds it up, and what to do" },
 	{ "info", tt_tool_info,
 	  "what was built in, which transports work here, every setting; or a picture of this machine" },
 };

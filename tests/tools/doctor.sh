@@ -1,0 +1,267 @@
+#!/bin/sh
+# doctor.sh - `tutti doctor`: this host, the pairs of a job, and a job under way. As root also hosts that are network
+# namespaces, one of them slow, shut, wrong.
+set -u
+. "$(dirname "$0")/../harness/tutti.sh"
+PATH=$PATH:/usr/sbin:/sbin
+late=${tutti%/*}/tests/tools/late
+
+# doctor ARGUMENT ...: leaves out, err and status
+doctor() {
+	name="tutti doctor $*"
+	"$tutti" doctor "$@" > out 2> err
+	status=$?
+}
+finds() { # check, sentence
+	check "status 1" is $status 1
+	check "finds it" has out "^finding  $1 .*$2"
+}
+skip() { echo "doctor.sh: left out: $*"; }
+
+test_host() {
+	doctor
+	check "status 0 or 1" [ $status -le 1 ]
+	check "nothing on stderr" lines err 0
+	check "settings" has out '^fine     settings '
+	check "memory" has out '^[a-z]*  *memory '
+	check "loopback" has out '^fine     network    127.0.0.1 (lo) accepts'
+	check "the name" has out '^[a-z]*  *names '
+	doctor --json
+	check "no finding without status 1" is $status "$(grep -c '"findings": [1-9]' out)"
+	if command -v python3 > /dev/null; then
+		check "JSON" python3 -c 'import json; d = json.load(open("out")); assert len(d["checks"]) > 8'
+	fi
+}
+
+test_limits() {
+	name="limits"
+	(ulimit -n 256 && exec "$tutti" doctor) > out 2> err
+	status=$?
+	finds files '256 files.*: raise the limit to 1024 .* ulimit -n'
+	(ulimit -f 1000 && exec "$tutti" doctor) > out 2> err
+	status=$?
+	finds memory 'raise the limit with ulimit -f'
+	if setpriv --bounding-set=-ipc_lock true 2> err; then
+		without='setpriv --bounding-set=-ipc_lock'
+	elif [ "$(id -u)" != 0 ]; then
+		without=
+	else
+		skip "memlock, without setpriv"
+		return
+	fi
+	(ulimit -l 64 && exec $without "$tutti" doctor --rdma) > out 2> err
+	status=$?
+	finds memlock 'may lock 64 KiB .*: set memlock to unlimited'
+	(ulimit -l 64 && exec $without "$tutti" run -n 2 "$tutti" doctor --rdma) > out 2> err
+	status=$?
+	finds memlock 'rank 0 .*may lock 64 KiB'
+}
+
+# A cgroup of its own, of either version, with 64 MiB.
+test_memory() {
+	name="memory.max"
+	for root in /sys/fs/cgroup/memory /sys/fs/cgroup; do
+		group=$root/tutti-doctor-$$
+		mkdir "$group" 2> /dev/null || continue
+		for limit in memory.limit_in_bytes memory.max; do
+			[ -e "$group/$limit" ] && echo 64M > "$group/$limit" 2> /dev/null && break 2
+		done
+		rmdir "$group"
+		group=
+	done
+	if [ -z "$group" ] || [ ! -d "$group" ]; then
+		skip "memory.max, for which this user can make no cgroup"
+		return
+	fi
+	sh -c "echo \$\$ > $group/cgroup.procs && exec '$tutti' doctor" > out 2> err
+	status=$?
+	finds memory "tutti-doctor-$$ leaves 0.0[0-9] GiB, and 1 rank .*: raise its memory.max"
+	TUTTI_TRANSPORTS=tcp "$tutti" run -n 2 sh -c \
+		"[ \$TUTTI_RANK = 0 ] || echo \$\$ > $group/cgroup.procs; exec '$tutti' doctor" > out 2> err
+	status=$?
+	finds memory "rank 1 .*tutti-doctor-$$ leaves"
+	rmdir "$group"
+}
+
+test_settings() {
+	TUTTI_PORTS=900-1 doctor
+	finds settings 'TUTTI_PORTS=900-1 is not a range of ports'
+	doctor --memory 64G
+	check "as much as it may be" [ $status -le 1 ]
+	TUTTI_LOCAL_SIZE=100000 doctor
+	finds cores '100000 ranks of this host share'
+	check "and memory" has out '^finding  memory .*100000 ranks '
+}
+
+test_pairs() {
+	for wires in shm,tcp tcp; do
+		name="a job over $wires"
+		TUTTI_TRANSPORTS=$wires "$tutti" run -n 2 "$tutti" doctor > out 2> err
+		status=$?
+		check "one pair" has out "^fine     pairs      1 over ${wires%,tcp}: there and back in "
+		check "clocks" has out '^fine     clock      all clocks agree'
+	done
+	for ranks in 3 5; do
+		TUTTI_TRANSPORTS=tcp "$tutti" run -n $ranks "$tutti" doctor --json > out 2> err
+		check "all pairs" has out "\"$((ranks * (ranks - 1) / 2)) over tcp: "
+		check "said once" is "$(grep -c '"version"' out)" 1
+	done
+}
+
+test_joins() {
+	name="a rank that does not come"
+	TUTTI_TIMEOUT=2000 TUTTI_RANK=0 TUTTI_SIZE=2 TUTTI_BOOT=127.0.0.1:0 "$tutti" doctor > out 2> err
+	status=$?
+	finds join 'rank 1 of 2 did not join at .*: see what the missing rank has written'
+	name="without a launcher's words"
+	TUTTI_RANK=0 doctor
+	finds join 'TUTTI_RANK is set and TUTTI_SIZE is not'
+}
+
+wait_for() { # command ...: until it succeeds
+	for try in $(seq 600); do
+		"$@" && return
+		sleep 0.1
+	done
+	check "waited for: $*" false
+}
+asked() { # sentence, ARGUMENT ...: the doctor says so
+	said=$1
+	shift
+	doctor "$@"
+	has out "$said"
+}
+
+test_running() {
+	TUTTI_SILENCE=120000 TUTTI_TRANSPORTS=${1:-shm,tcp} "$tutti" run -n 3 "$late" "$scratch/go" > late.out 2>&1 &
+	job=$!
+	wait_for asked '^[a-z]*  *waits *rank 2, process [0-9]*, is in no call: the last one was barrier' --running
+	pid=$(sed -n 's/.*rank 2, process \([0-9]*\), is in no call.*/\1/p' out)
+	wait_for asked '^finding  waits *rank 0, process [0-9]*, has waited [0-9]* s in all-reduce for .*rank 2: its last call was barrier' "$pid"
+	check "status 1" is $status 1
+	check "of the others, too" has out '^finding  waits *rank 1, process [0-9]*, has waited .* for .*rank 2'
+	check "with the mend" has out 'rank 2.*; look at what it waits for'
+	kill -STOP "$pid"
+	doctor "$pid"
+	finds stopped "process $pid, rank 2, is stopped (SIGSTOP).*: kill -CONT $pid\$"
+	kill -CONT "$pid"
+	doctor --json "$pid"
+	check "JSON" has out '"check": "waits", "verdict": "finding"'
+	: > go
+	wait "$job"
+	check "the job goes on, and ends well" is $? 0
+	rm go
+	doctor "$$"
+	check "status 2" is $status 2
+	check "no rank" has err "^tutti doctor: PID $$ is no rank of a job"
+}
+test_running_tcp() { test_running tcp; }
+
+refuses() { # what it says, arguments ...
+	said=$1
+	shift
+	doctor "$@"
+	check "status 2" is $status 2
+	check "one sentence" lines err 1
+	check "says so" has err "^tutti doctor: .*$said"
+	check "nothing on stdout" lines out 0
+}
+
+test_refusals() {
+	refuses 'no option --jsom (did you mean --json?)' --jsom
+	refuses 'a size is a number of bytes' --memory lots
+	refuses 'takes no PIDs' --running 1
+	refuses 'a whole number' x
+	refuses 'there is no such process' 2147483647
+	doctor --help
+	check "help is no mistake" is $status 0
+	check "it has an example" has out 'tutti run -n 4 tutti doctor'
+}
+
+# ---- four hosts: network namespaces joined by a bridge ----
+
+hosts=doctor$$
+drop_hosts() {
+	for i in 1 2 3 4 hub; do ip netns del $hosts-$i 2> /dev/null; done
+}
+make_hosts() {
+	[ "$(id -u)" = 0 ] && ip netns add $hosts-hub 2> err || return
+	trap 'drop_hosts; rm -rf "$scratch"' EXIT
+	ip -n $hosts-hub link add bridge0 type bridge && ip -n $hosts-hub link set bridge0 up || return
+	for i in 1 2 3 4; do
+		ip netns add $hosts-$i && ip -n $hosts-hub link add v$i type veth peer name eth0 netns $hosts-$i &&
+			ip -n $hosts-hub link set v$i master bridge0 up && ip -n $hosts-$i link set lo up &&
+			ip -n $hosts-$i addr add 10.77.0.$i/24 dev eth0 && ip -n $hosts-$i link set eth0 up || return
+	done
+	ip netns exec $hosts-1 unshare -u true
+} 2> err
+on() { # host, variable=value or command before it ...: a rank there
+	host=$1
+	shift
+	ip netns exec "$hosts-$host" unshare -u sh -c 'hostname $0; exec "$@"' "node-$host" env TUTTI_TRANSPORTS=tcp \
+		TUTTI_RANK=$((host - 1)) TUTTI_SIZE=4 TUTTI_BOOT=10.77.0.1:4000 TUTTI_SECRET=0123456789abcdef "$@" \
+		"$tutti" doctor > "out$host" 2> "err$host"
+	echo $? > "status$host"
+}
+everywhere() { # what host 3 has besides ...; leaves out, err and status of host 1, and how many seconds it took
+	begun=$(date +%s)
+	for host in 1 2 4; do on $host env & done
+	on 3 env "$@"
+	wait
+	took=$(($(date +%s) - begun))
+	cp out1 out
+	cp err1 err
+	status=$(cat status1)
+	check "within 30 s" [ $took -le 30 ]
+}
+
+test_hosts() {
+	if ! make_hosts; then
+		skip "hosts that are network namespaces: root and iproute2 make them ($(head -n 1 err))"
+		return
+	fi
+	name="four hosts"
+	everywhere
+	check "six pairs" has out '^fine     pairs      6 over tcp: '
+	name="a wrong secret"
+	everywhere TUTTI_SECRET=fedcba9876543210 TUTTI_TIMEOUT=10000
+	finds join 'rank 2 of 4 did not join'
+	check "the host is named" has err 'refused the connection from 10.77.0.3:[0-9]*: its proof is wrong.*TUTTI_SECRET'
+	check "there, too" has out3 '^finding  join .*do both sides have the same TUTTI_SECRET'
+	if ip netns exec $hosts-3 tc qdisc add dev eth0 root tbf rate 50mbit burst 32kbit latency 400ms 2> err; then
+		name="a slow link"
+		everywhere
+		finds bandwidth 'the host of rank 2 (node-3, 10.77.0.3) is slow: it sends [0-9.]* MB/s'
+		check "no other one" is "$(grep '^finding  bandwidth' out | grep -c 'the host of rank [013]')" 0
+		ip netns exec $hosts-3 tc qdisc del dev eth0 root
+	else
+		skip "a slow link, without tc and tbf"
+	fi
+	name="another MTU"
+	ip -n $hosts-3 link set eth0 mtu 1400
+	everywhere
+	finds mtu 'of rank 2 (node-3, 10.77.0.3) has an MTU of 1400, and the others have 1500.*: .*mtu 1500$'
+	ip -n $hosts-3 link set eth0 mtu 1500
+	if command -v faketime > /dev/null; then
+		name="a clock that is an hour off"
+		everywhere DONT_FAKE_MONOTONIC=1 faketime -f +1h
+		finds clock 'the clock of rank 2 (node-3, 10.77.0.3) is 36[0-9][0-9] s ahead of'
+	else
+		skip "a wrong clock, without faketime"
+	fi
+	if ip netns exec $hosts-3 nft -f - 2> err << END
+add table ip doctor
+add chain ip doctor in { type filter hook input priority 0; }
+add rule ip doctor in tcp flags & (syn|ack) == syn drop
+END
+	then
+		name="a closed port"
+		everywhere
+		cat out[1-4] > out
+		finds closed 'cannot connect to rank 2 (node-3, 10.77.0.3) at 10.77.0.3:[0-9]* .*: let the firewall'
+	else
+		skip "a closed port, without nft"
+	fi
+}
+
+run_tests "host limits memory settings pairs joins running running_tcp refusals hosts" "$@"

@@ -1,0 +1,32 @@
+/* doctor.h - what the files of `tutti doctor` share */
+#ifndef TT_DOCTOR_H
+#define TT_DOCTOR_H
+#include "tools/tools.h"
+
+enum tt_verdict { TT_FINE, TT_NOTE, TT_FINDING }; /* a note is worth knowing, and no fault */
+
+struct tt_doctor_line {
+	enum tt_verdict verdict;
+	char check[16], text[600]; /* a finding is a sentence with the mend behind the last colon */
+};
+
+struct tt_doctor {
+	bool json, rdma; /* rdma: memlock counts although there is no adapter */
+	size_t memory;   /* bytes that a rank needs */
+	int ranks;       /* of this host */
+	struct tt_settings settings;
+	struct tt_doctor_line *lines;
+	int n, room;
+};
+
+/* fmt of a finding ends with what to do. */
+void tt_doctor_say(struct tt_doctor *, enum tt_verdict, const char *check, const char *fmt, ...) TT_FORMAT(4, 5);
+char *tt_doctor_read(const char *path, char *text, size_t size); /* the file's first line; NULL: none */
+
+void tt_doctor_limits(struct tt_doctor *);  /* limits.c: what the kernel, cgroups and a batch system let a rank use */
+void tt_doctor_network(struct tt_doctor *); /* network.c: interfaces, ports, the names of this host */
+int tt_doctor_pairs(struct tt_doctor *);    /* pairs.c: joins, and tries each pair of ranks. Returns the exit status */
+int tt_doctor_running(struct tt_doctor *, char **pids, int n); /* running.c: ranks under way. Returns 0 or 2 */
+int tt_doctor_connect(const char *address);  /* a bare connection to "10.0.0.7:4000", at once closed. 0 or an errno */
+unsigned tt_doctor_mtu(const char *address); /* of the interface with that address, "10.0.0.7:4000"; 0: not known */
+#endif

@@ -1,0 +1,327 @@
+/* limits.c - what a rank of this host may use: files, processes, memory, cores; and the host's clock and /proc */
+#include "job/job.h"
+#include "tools/doctor/doctor.h"
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/timex.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { FILES_MIN = 1024, TASKS_MIN = 256, CAP_IPC_LOCK_BIT = 14, YEAR_MIN = 2024 };
+
+static double gib(double bytes) { return bytes / (1 << 30); }
+
+/* ---- limits of a process ---- */
+
+static void judge_files(struct tt_doctor *d)
+{
+	struct rlimit r;
+
+	if (getrlimit(RLIMIT_NOFILE, &r))
+		return;
+	if (r.rlim_cur < FILES_MIN)
+		tt_doctor_say(d, TT_FINDING, "files",
+		              "a rank may open %llu files, and a connection to each rank, shared memory "
+		              "and the program's own share them: raise the limit to %d or more, with ulimit -n or in "
+		              "/etc/security/limits.conf",
+		              (unsigned long long)r.rlim_cur, FILES_MIN);
+	else
+		tt_doctor_say(d, TT_FINE, "files", "a rank may open %llu files", (unsigned long long)r.rlim_cur);
+}
+
+static void judge_tasks(struct tt_doctor *d)
+{
+	struct rlimit r;
+
+	if (getrlimit(RLIMIT_NPROC, &r))
+		return;
+	if (r.rlim_cur < TASKS_MIN)
+		tt_doctor_say(d, TT_FINDING, "processes",
+		              "this user may have %llu processes and threads, and a rank has up to a "
+		              "dozen threads: raise the limit to %d or more with ulimit -u",
+		              (unsigned long long)r.rlim_cur, TASKS_MIN);
+	else
+		tt_doctor_say(d, TT_FINE, "processes", r.rlim_cur == RLIM_INFINITY ? "no limit" : "up to %llu",
+		              (unsigned long long)r.rlim_cur);
+}
+
+static bool has_adapter(void)
+{
+	struct tt_device device;
+	const struct tt_transport *t;
+
+	for (int i = 0; (t = tt_transport_at(i)); i++)
+		if (!strcmp(t->name, "verbs"))
+			return t->list(&device, 1) > 0;
+	return false;
+}
+
+static bool may_lock_all(void)
+{
+	char line[256];
+	unsigned long long caps = 0;
+	FILE *f = fopen("/proc/self/status", "re");
+
+	while (f && fgets(line, sizeof line, f))
+		if (sscanf(line, "CapEff: %llx", &caps) == 1)
+			break;
+	if (f)
+		fclose(f);
+	return caps >> CAP_IPC_LOCK_BIT & 1;
+}
+
+static void judge_memlock(struct tt_doctor *d)
+{
+	struct rlimit r;
+
+	if (!d->rdma && !has_adapter())
+		tt_doctor_say(d, TT_FINE, "memlock", "no RDMA adapter is here, so no memory has to be locked");
+	else if (getrlimit(RLIMIT_MEMLOCK, &r) || r.rlim_cur == RLIM_INFINITY || may_lock_all())
+		tt_doctor_say(d, TT_FINE, "memlock", "a rank may lock all its memory");
+	else if (r.rlim_cur < d->memory)
+		tt_doctor_say(d, TT_FINDING, "memlock",
+		              "a rank may lock %llu KiB of memory, and an RDMA adapter reaches locked memory alone, "
+		              "here up to %zu KiB: set memlock to unlimited in /etc/security/limits.conf, for "
+		              "a service or Slurm's slurmd LimitMEMLOCK=infinity",
+		              (unsigned long long)r.rlim_cur >> 10, d->memory >> 10);
+	else
+		tt_doctor_say(d, TT_FINE, "memlock", "a rank may lock %.1f GiB", gib((double)r.rlim_cur));
+}
+
+static void judge_address_space(struct tt_doctor *d)
+{
+	struct rlimit r;
+
+	if (!getrlimit(RLIMIT_AS, &r) && r.rlim_cur != RLIM_INFINITY && r.rlim_cur / 2 < d->memory)
+		tt_doctor_say(d, TT_FINDING, "memory",
+		              "a rank may have %.2f GiB of address space, and it needs %.2f GiB and as "
+		              "much again for others to map: raise the limit with ulimit -v",
+		              gib((double)r.rlim_cur), gib((double)d->memory));
+	if (!getrlimit(RLIMIT_FSIZE, &r) && r.rlim_cur != RLIM_INFINITY && r.rlim_cur < d->memory)
+		tt_doctor_say(d, TT_FINDING, "memory",
+		              "a file may have %llu KiB, which holds for memory files too: the memory "
+		              "that ranks of one host share; raise the limit with ulimit -f",
+		              (unsigned long long)r.rlim_cur >> 10);
+}
+
+/* ---- cgroups ---- */
+
+static bool has_word(const char *list, const char *word) /* in a list with commas */
+{
+	size_t n = strlen(word);
+
+	for (const char *at = list; (at = strstr(at, word)); at += n)
+		if ((at == list || at[-1] == ',') && (!at[n] || at[n] == ','))
+			return true;
+	return false;
+}
+
+/* The folder of this process's cgroup (version 2), or of its memory or cpu controller (version 1). */
+static bool find_cgroup(const char *controller, char *folder, size_t size)
+{
+	char line[1024];
+	FILE *f = fopen("/proc/self/cgroup", "re");
+	bool found = false;
+
+	while (f && fgets(line, sizeof line, f)) {
+		char *list = strchr(line, ':'), *path = list ? strchr(list + 1, ':') : NULL;
+		line[strcspn(line, "\n")] = 0;
+		if (!path)
+			continue;
+		*path++ = 0;
+		if (!list[1] && !found)
+			found = snprintf(folder, size, "/sys/fs/cgroup%s", path) < (int)size;
+		else if (has_word(list + 1, controller))
+			found = snprintf(folder, size, "/sys/fs/cgroup/%s%s", controller, path) < (int)size;
+	}
+	if (f)
+		fclose(f);
+	return found;
+}
+
+static bool leave_folder(char *folder) /* for its parent; false: it was the root */
+{
+	char *end = strrchr(folder, '/');
+
+	if (!end || strlen(folder) <= strlen("/sys/fs/cgroup"))
+		return false;
+	*end = 0;
+	return true;
+}
+
+static double read_number(const char *folder, const char *file, double fallback)
+{
+	char path[1200], text[64], *end;
+	double n;
+
+	snprintf(path, sizeof path, "%s/%s", folder, file);
+	if (!tt_doctor_read(path, text, sizeof text))
+		return fallback;
+	n = strtod(text, &end);
+	return end == text ? fallback : n; /* "max" */
+}
+
+/* Pages of files that nobody has used lately make room. */
+static double read_cache(const char *folder)
+{
+	char path[1200], line[128];
+	double bytes = 0;
+
+	snprintf(path, sizeof path, "%s/memory.stat", folder);
+	FILE *f = fopen(path, "re");
+	while (f && fgets(line, sizeof line, f))
+		if (sscanf(line, "inactive_file %lf", &bytes) == 1)
+			break;
+	if (f)
+		fclose(f);
+	return bytes;
+}
+
+static void judge_memory(struct tt_doctor *d)
+{
+	double least = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE),
+	       need = (double)d->memory * d->ranks;
+	char folder[1024], tight[1024] = "";
+
+	if (find_cgroup("memory", folder, sizeof folder))
+		do {
+			double max =
+				read_number(folder, "memory.max", read_number(folder, "memory.limit_in_bytes", 1e18));
+			double used =
+				read_number(folder, "memory.current", read_number(folder, "memory.usage_in_bytes", 0));
+			double left = max - used + read_cache(folder);
+			if (max < 1e18 && left < least) {
+				least = left > 0 ? left : 0;
+				snprintf(tight, sizeof tight, "%s", folder);
+			}
+		} while (leave_folder(folder));
+	if (least >= need)
+		tt_doctor_say(d, TT_FINE, "memory", "%.1f GiB for the ranks of this host", gib(least));
+	else if (*tight)
+		tt_doctor_say(d, TT_FINDING, "memory",
+		              "the cgroup %.300s leaves %.2f GiB, and %d rank%s with %.2f GiB each "
+		              "need%s more: raise its memory.max, under Slurm with --mem",
+		              tight, gib(least), d->ranks, d->ranks == 1 ? "" : "s", gib((double)d->memory),
+		              d->ranks == 1 ? "s" : "");
+	else
+		tt_doctor_say(d, TT_FINDING, "memory",
+		              "this host has %.2f GiB, and %d rank%s with %.2f GiB each need%s more: run "
+		              "fewer ranks here",
+		              gib(least), d->ranks, d->ranks == 1 ? "" : "s", gib((double)d->memory),
+		              d->ranks == 1 ? "s" : "");
+	judge_address_space(d);
+}
+
+/* How many cores' time the cgroups allow. */
+static double read_quota(void)
+{
+	double least = 1e9;
+	char folder[1024], path[1200], text[64];
+
+	if (find_cgroup("cpu", folder, sizeof folder))
+		do {
+			double quota = read_number(folder, "cpu.cfs_quota_us", -1); /* version 1 */
+			double period = read_number(folder, "cpu.cfs_period_us", 0);
+			snprintf(path, sizeof path, "%s/cpu.max", folder);
+			if (tt_doctor_read(path, text, sizeof text) && sscanf(text, "%lf %lf", &quota, &period) != 2)
+				quota = -1; /* "max" */
+			if (quota > 0 && period > 0 && quota / period < least)
+				least = quota / period;
+		} while (leave_folder(folder));
+	return least;
+}
+
+static void judge_cores(struct tt_doctor *d)
+{
+	cpu_set_t set;
+	int cores = sched_getaffinity(0, sizeof set, &set) ? (int)sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&set);
+	double quota = read_quota();
+
+	if (quota < d->ranks)
+		tt_doctor_say(d, TT_FINDING, "cores",
+		              "cpu.max of a cgroup allows the time of %.1f cores to %d rank%s, which are "
+		              "then halted for tens of milliseconds: raise cpu.max, or run fewer ranks here",
+		              quota, d->ranks, d->ranks == 1 ? "" : "s");
+	else if (cores < d->ranks)
+		tt_doctor_say(d, TT_FINDING, "cores",
+		              "%d ranks of this host share %d core%s, and each waits until the others have "
+		              "slept: run fewer ranks here, or let a launcher give more cores (srun --cpus-per-task)",
+		              d->ranks, cores, cores == 1 ? "" : "s");
+	else
+		tt_doctor_say(d, TT_FINE, "cores", "%d for %d rank%s", cores, d->ranks, d->ranks == 1 ? "" : "s");
+}
+
+/* ---- the host ---- */
+
+static void judge_proc(struct tt_doctor *d)
+{
+	char text[64];
+
+	if (!tt_doctor_read("/proc/sys/kernel/random/boot_id", text, sizeof text) || access("/proc/self/fd", R_OK))
+		tt_doctor_say(d, TT_FINDING, "proc",
+		              "/proc is not mounted, or hides what ranks know a host by: mount it in the "
+		              "container, or TUTTI_TRANSPORTS=tcp");
+	else if (tt_doctor_read("/proc/sys/kernel/yama/ptrace_scope", text, sizeof text) && atoi(text) > 1)
+		tt_doctor_say(d, TT_NOTE, "proc",
+		              "ptrace_scope is %s: ranks of this host do not copy from each other's memory, and "
+		              "shm is slower with memory that is not of tutti_alloc",
+		              text);
+	else
+		tt_doctor_say(d, TT_FINE, "proc", "/proc is there");
+}
+
+/* Shared memory is of memory files, which no mount bounds; MPIs and others do use /dev/shm. */
+static void judge_shm(struct tt_doctor *d)
+{
+	int fd = tt_memory_file("tutti doctor", d->memory);
+	struct statvfs v;
+
+	if (fd < 0)
+		tt_doctor_say(d, TT_FINDING, "shm",
+		              "a memory file of %.2f GiB cannot be made (%s), so ranks of this host share no "
+		              "memory: see ulimit -n and ulimit -f, and whether a seccomp filter forbids memfd_create",
+		              gib((double)d->memory), strerror(errno));
+	else if (statvfs("/dev/shm", &v))
+		tt_doctor_say(d, TT_NOTE, "shm",
+		              "memory files can be made; there is no /dev/shm, which Tutti does not need");
+	else
+		tt_doctor_say(d, TT_FINE, "shm",
+		              "memory files can be made, which count as memory alone; /dev/shm has %.1f of %.1f "
+		              "GiB free for others",
+		              gib((double)v.f_bavail * (double)v.f_frsize),
+		              gib((double)v.f_blocks * (double)v.f_frsize));
+	if (fd >= 0)
+		close(fd);
+}
+
+static void judge_clock(struct tt_doctor *d)
+{
+	time_t now = (time_t)(tt_calendar() / (1000 * TT_MS));
+	struct timex state = { .modes = 0 };
+	struct tm at;
+	char text[64];
+
+	gmtime_r(&now, &at);
+	strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S UTC", &at);
+	if (at.tm_year + 1900 < YEAR_MIN)
+		tt_doctor_say(d, TT_FINDING, "clock",
+		              "it says %s: set it, and let chrony or another NTP client keep it", text);
+	else if (adjtimex(&state) == TIME_ERROR)
+		tt_doctor_say(d, TT_NOTE, "clock", "%s; the kernel does not know that anything keeps it right", text);
+	else
+		tt_doctor_say(d, TT_FINE, "clock", "%s", text);
+}
+
+void tt_doctor_limits(struct tt_doctor *d)
+{
+	judge_files(d);
+	judge_tasks(d);
+	judge_memlock(d);
+	judge_memory(d);
+	judge_shm(d);
+	judge_cores(d);
+	judge_proc(d);
+	judge_clock(d);
+}

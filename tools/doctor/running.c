@@ -1,0 +1,258 @@
+/* running.c - the ranks of jobs under way on this host: who waits for whom, and which process is stopped
+ *
+ * A rank keeps a memory file open (runtime/operation/inquiry.h). This finds it in /proc/PID/fd, asks in it, and reads
+ * the answer. A stopped process does not answer; /proc/PID/stat tells. */
+#include "operation/inquiry.h"
+#include "tools/doctor/doctor.h"
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { ANSWER_MS = 5000, LONG_MS = 5000, BAR_MS = 2000 };
+
+struct rank {
+	int pid;
+	ino_t file;
+	char state; /* of the process, as /proc/PID/stat has it */
+	bool wanted;
+	uint32_t asked;
+	struct tt_inquiry *page;
+};
+
+struct ranks {
+	struct rank *of;
+	int n, room;
+};
+
+static char read_state(int pid)
+{
+	char path[64], text[512], *end;
+
+	snprintf(path, sizeof path, "/proc/%d/stat", pid);
+	end = tt_doctor_read(path, text, sizeof text) ? strrchr(text, ')') : NULL; /* a program's name may hold one */
+	return end && end[1] ? end[2] : 'Z';
+}
+
+static bool is_stopped(char state) { return state == 'T' || state == 't'; }
+
+static bool is_known(const struct ranks *all, ino_t file)
+{
+	for (int i = 0; i < all->n; i++)
+		if (all->of[i].file == file)
+			return true; /* a child of fork() has its parent's */
+	return false;
+}
+
+static int add_rank(struct ranks *all, int pid, int fd)
+{
+	struct stat file;
+	struct tt_inquiry *page;
+
+	if (fstat(fd, &file) || file.st_size < TT_INQUIRY_SIZE || is_known(all, file.st_ino))
+		return 0;
+	if (all->n == all->room) {
+		int room = all->room ? 2 * all->room : 16;
+		struct rank *more = realloc(all->of, (size_t)room * sizeof *more);
+		if (!more)
+			return -ENOMEM;
+		all->of = more;
+		all->room = room;
+	}
+	page = mmap(NULL, TT_INQUIRY_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (page == MAP_FAILED)
+		return -errno;
+	if (page->magic == TT_INQUIRY_MAGIC)
+		all->of[all->n++] =
+			(struct rank){ .pid = pid, .file = file.st_ino, .state = read_state(pid), .page = page };
+	else
+		munmap(page, TT_INQUIRY_SIZE);
+	return 0;
+}
+
+/* Adds the ranks that this process is. Returns how many, or -errno. */
+static int find_ranks(struct ranks *all, int pid)
+{
+	static const char wanted[] = "/memfd:" TT_INQUIRY_FILE;
+	char path[320], target[64];
+	int before = all->n, err = 0;
+
+	snprintf(path, sizeof path, "/proc/%d/fd", pid);
+	DIR *dir = opendir(path);
+	if (!dir)
+		return -errno;
+	for (const struct dirent *e; !err && (e = readdir(dir));) {
+		snprintf(path, sizeof path, "/proc/%d/fd/%.16s", pid, e->d_name);
+		if (readlink(path, target, sizeof target) < (ssize_t)sizeof wanted - 1 ||
+		    strncmp(target, wanted, sizeof wanted - 1) != 0)
+			continue;
+		int fd = open(path, O_RDWR | O_CLOEXEC);
+		err = fd < 0 ? -errno : add_rank(all, pid, fd);
+		if (fd >= 0)
+			close(fd);
+	}
+	closedir(dir);
+	return err ? err : all->n - before;
+}
+
+static void find_all(struct ranks *all)
+{
+	DIR *dir = opendir("/proc");
+
+	for (const struct dirent *e; dir && (e = readdir(dir));)
+		if (atoi(e->d_name) > 0)
+			find_ranks(all, atoi(e->d_name)); /* other users' processes say no */
+	if (dir)
+		closedir(dir);
+}
+
+static int take_pid(struct ranks *all, const char *text)
+{
+	int pid, found, status = tt_tool_take_int("doctor", "PID", text, 1, INT32_MAX, &pid);
+
+	if (status)
+		return status;
+	found = find_ranks(all, pid);
+	if (found == -ENOENT)
+		return tt_tool_refuse("doctor", "PID %d: there is no such process on this host", pid);
+	if (found < 0)
+		return tt_tool_refuse("doctor", "PID %d: %s: be the user whose process it is, or root", pid,
+		                      strerror(-found));
+	for (int i = 0; i < all->n; i++)
+		found += all->of[i].pid == pid; /* named twice */
+	if (!found)
+		return tt_tool_refuse(
+			"doctor", "PID %d is no rank of a job: `tutti doctor --running` finds all on this host", pid);
+	return 0;
+}
+
+/* With a rank, all of its job. */
+static void want_jobs(struct ranks *all, int named)
+{
+	find_all(all);
+	for (int i = 0; i < all->n; i++)
+		for (int k = 0; k < (named ? named : all->n); k++)
+			all->of[i].wanted |= all->of[i].page->job == all->of[k].page->job;
+}
+
+/* ---- asking ---- */
+
+static bool may_answer(const struct rank *r)
+{
+	return r->wanted && !is_stopped(r->state) && r->state != 'Z' && r->page->size > 1;
+}
+
+static bool has_answered(const struct rank *r) { return !tt_before(atomic_load(&r->page->answered), r->asked); }
+
+static void ask(struct ranks *all)
+{
+	uint64_t begun = tt_now(), passed;
+	bool all_have;
+
+	for (int i = 0; i < all->n; i++)
+		if (all->of[i].wanted)
+			all->of[i].asked = atomic_fetch_add(&all->of[i].page->asked, 1) + 1;
+	do {
+		all_have = true;
+		poll(NULL, 0, 20);
+		for (int i = 0; i < all->n; i++) {
+			all->of[i].state = read_state(all->of[i].pid);
+			all_have &= !may_answer(&all->of[i]) || has_answered(&all->of[i]);
+		}
+		passed = (tt_now() - begun) / TT_MS;
+		if (passed > BAR_MS)
+			tt_tool_show_bar("asking", (double)passed / ANSWER_MS);
+	} while (!all_have && passed < ANSWER_MS);
+	if (passed > BAR_MS)
+		tt_tool_show_bar("", 1);
+}
+
+/* Copies the answer, which the rank may replace meanwhile. */
+static void read_page(const struct rank *r, struct tt_inquiry *copy)
+{
+	for (int tries = 0; tries < 100; tries++) {
+		uint32_t turn = atomic_load(&r->page->turn);
+		memcpy(copy, r->page, sizeof *copy);
+		if (turn % 2 == 0 && turn == atomic_load(&r->page->turn))
+			break;
+		poll(NULL, 0, 1);
+	}
+	copy->label[sizeof copy->label - 1] = copy->text[sizeof copy->text - 1] = 0;
+}
+
+static void say_lines(struct tt_doctor *d, const struct rank *r, struct tt_inquiry *copy)
+{
+	enum tt_verdict verdict = copy->waited_ms > LONG_MS ? TT_FINDING : TT_FINE;
+
+	for (char *at = copy->text, *line; (line = strsep(&at, "\n"));)
+		if (*line)
+			tt_doctor_say(d, verdict, "waits", "%s, process %d, %s%s", copy->label, r->pid, line,
+			              verdict == TT_FINDING
+			                      ? "; look at what it waits for: tutti doctor --running on that host, "
+			                        "gdb -p or py-spy dump"
+			                      : "");
+}
+
+static void say_rank(struct tt_doctor *d, const struct rank *r)
+{
+	struct tt_inquiry copy;
+
+	read_page(r, &copy);
+	if (r->state == 'T')
+		tt_doctor_say(d, TT_FINDING, "stopped",
+		              "process %d, %s, is stopped (SIGSTOP), and the others evict it when their "
+		              "TUTTI_SILENCE has passed: kill -CONT %d",
+		              r->pid, copy.label, r->pid);
+	else if (r->state == 't')
+		tt_doctor_say(d, TT_FINDING, "stopped", "process %d, %s, is held by a debugger: let it go on there",
+		              r->pid, copy.label);
+	else if (r->state == 'Z')
+		tt_doctor_say(d, TT_FINDING, "ended",
+		              "process %d, %s, has ended: see what it wrote, or its exit status", r->pid, copy.label);
+	else if (copy.size == 1)
+		tt_doctor_say(d, TT_FINE, "waits", "process %d is a job of one rank, which waits for nobody", r->pid);
+	else if (!has_answered(r))
+		tt_doctor_say(d, TT_FINDING, "mute",
+		              "process %d, %s, lives and has not answered within %d s (its state is %c): it "
+		              "gets no core, or waits for a disk: see top and /proc/%d/stack",
+		              r->pid, copy.label, ANSWER_MS / 1000, r->state, r->pid);
+	else
+		say_lines(d, r, &copy);
+}
+
+static int by_rank(const void *a, const void *b)
+{
+	const struct rank *x = a, *y = b;
+
+	if (x->page->job != y->page->job)
+		return x->page->job < y->page->job ? -1 : 1;
+	return (x->page->rank > y->page->rank) - (x->page->rank < y->page->rank);
+}
+
+int tt_doctor_running(struct tt_doctor *d, char **pids, int n)
+{
+	struct ranks all = { .n = 0 };
+	int status = 0, named;
+
+	for (int i = 0; !status && i < n; i++)
+		status = take_pid(&all, pids[i]);
+	named = all.n;
+	if (!status) {
+		want_jobs(&all, named);
+		ask(&all);
+		if (all.n)
+			qsort(all.of, (size_t)all.n, sizeof *all.of, by_rank);
+		for (int i = 0; i < all.n; i++)
+			if (all.of[i].wanted)
+				say_rank(d, &all.of[i]);
+		if (!all.n)
+			tt_doctor_say(d, TT_NOTE, "running", "no rank of a job runs on this host as this user");
+	}
+	for (int i = 0; i < all.n; i++)
+		munmap(all.of[i].page, TT_INQUIRY_SIZE);
+	free(all.of);
+	return status;
+}
