@@ -28,6 +28,11 @@ static const struct part {
 #else
 	{ "libconfig", false, "a config file (TUTTI_CONFIG) is refused" },
 #endif
+#ifdef HAVE_PMIX
+	{ "pmix", true, NULL },
+#else
+	{ "pmix", false, "srun --mpi=pmix cannot be asked, and mpirun only on one host" },
+#endif
 #ifdef HAVE_VERBS
 	{ "verbs", true, NULL },
 #else
@@ -107,7 +112,7 @@ static bool ask_wire(struct wire *w, int i)
 }
 
 /* The same steps as in tutti_join: environment, file, defaults. */
-static int load_settings(struct tt_settings *all)
+static int load_settings(struct tt_settings *all, bool *has_nodes)
 {
 	struct tt_node *nodes = NULL;
 	int count = 0, err = tt_settings_load(all);
@@ -115,8 +120,9 @@ static int load_settings(struct tt_settings *all)
 
 	if (file)
 		err = tt_config_load(all, file, &nodes, &count);
+	*has_nodes = count > 0;
 	free(nodes);
-	return err;
+	return err ? err : tt_secret_from_file(all);
 }
 
 /* The length of the first UTF-8 character; 0: not UTF-8. */
@@ -218,8 +224,9 @@ static void print_settings(const struct tt_settings *all)
 	}
 }
 
-static void print_table(const struct tt_settings *all)
+static void print_table(const struct tt_settings *all, bool nodes)
 {
+	char why[TT_LAUNCH_WHY];
 	struct wire w;
 
 	printf("tutti %s\n\nbuilt in\n", tutti_version());
@@ -229,6 +236,10 @@ static void print_table(const struct tt_settings *all)
 	printf("\ntransports\n");
 	for (int i = 0; ask_wire(&w, i); i++)
 		print_wire(&w);
+	const char *launcher = tt_launch_detect(all, nodes, why);
+	printf("\nlauncher\n  %-10s ", launcher);
+	tt_tool_print_plain(why, 0);
+	putchar('\n');
 	print_settings(all);
 }
 
@@ -313,8 +324,9 @@ static void json_setting(const struct tt_settings *all, int s)
 	printf(" }");
 }
 
-static void print_json(const struct tt_settings *all)
+static void print_json(const struct tt_settings *all, bool nodes)
 {
+	char why[TT_LAUNCH_WHY];
 	struct wire w;
 
 	printf("{\n  ");
@@ -327,7 +339,11 @@ static void print_json(const struct tt_settings *all)
 		printf("%s", i ? ",\n" : "");
 		json_wire(&w);
 	}
-	printf("\n  ],\n  \"settings\": {\n");
+	printf("\n  ],\n  \"launcher\": { ");
+	json_member("name", tt_launch_detect(all, nodes, why));
+	printf(", ");
+	json_member("why", why);
+	printf(" },\n  \"settings\": {\n");
 	for (int s = 0; s < TT_SETTINGS; s++) {
 		json_setting(all, s);
 		printf("%s\n", s + 1 < TT_SETTINGS ? "," : "");
@@ -339,8 +355,8 @@ static int print_help(void)
 {
 	printf("Usage: tutti info [--json]\n"
 	       "       tutti info --topology [FILE.xml] [--ranks N] [--json]\n"
-	       "Prints the version, what was built in, which transports and devices can be used here, and every "
-	       "setting with\n"
+	       "Prints the version, what was built in, which transports and devices can be used here, which launcher "
+	       "has started\nthis process, and every setting with "
 	       "its value and where that came from: the environment, the file that TUTTI_CONFIG names, or a "
 	       "default.\n"
 	       "The exit status is not 0 if a value is none that its setting may have.\n\n"
@@ -380,14 +396,15 @@ static int take_ranks(const char *text, int *out)
 static int show(bool topology, const char *file, int ranks, bool json)
 {
 	struct tt_settings all;
-	int err = load_settings(&all), status = 0;
+	bool nodes;
+	int err = load_settings(&all, &nodes), status = 0;
 
 	if (err)
 		tt_tool_refuse("info", "%s", tt_why());
 	if (topology)
 		status = tt_tool_topology(&all, file, ranks, json);
 	else
-		(json ? print_json : print_table)(&all);
+		(json ? print_json : print_table)(&all, nodes);
 	if (!status)
 		status = tell_faults(&all);
 	tt_settings_free(&all);

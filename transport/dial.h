@@ -42,6 +42,8 @@ bool tt_dial_within_host(const struct tt_dial *); /* both ends of the connection
  * host. -ENODEV: no such interface. -EADDRINUSE: the port, or all `ports`. -EADDRNOTAVAIL: not this host's. -EACCES:
  * beyond this host without a secret */
 int tt_listen(struct tt_door *, const struct tt_net_config *);
+/* The socket alone, at the device or anywhere, for a later listen_fd; no `listen`. -errno: as above */
+int tt_listen_open(const struct tt_net_config *);
 int tt_listen_devices(struct tt_device *, int max); /* the interfaces, as transport.h says of list() */
 
 /* resolve.c */

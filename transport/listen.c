@@ -352,6 +352,13 @@ static int advertise(struct tt_net *net, const struct tt_net_config *c, union tt
 	return 0;
 }
 
+int tt_listen_open(const struct tt_net_config *c)
+{
+	union tt_socket_address a;
+
+	return listen_somewhere(NULL, c, &a);
+}
+
 /* A descriptor that was handed in stays the caller's until all else has succeeded. */
 int tt_listen(struct tt_door *door, const struct tt_net_config *c)
 {

@@ -6,6 +6,7 @@
 #include "member/member.h"
 #include "operation/operation.h"
 #include "topology/topology.h"
+#include "transport/dial.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,7 +65,8 @@ static int resolve_settings(struct tt_job *job, const tutti_config *given, struc
 	if ((file = tt_setting(&job->settings, TT_CONFIG)) &&
 	    (err = tt_config_load(&job->settings, file, &launch->nodes, &launch->size)))
 		return err;
-	if ((err = tt_judge_settings(&job->settings)) || (err = tt_launch_read(&job->settings, &config, launch)))
+	if ((err = tt_secret_from_file(&job->settings)) || (err = tt_judge_settings(&job->settings)) ||
+	    (err = tt_launch_read(&job->settings, &config, launch)))
 		return err;
 	if (launch->size > MEMBERS_MAX)
 		return tt_fail(-EINVAL, "%d ranks are more than the %d that a job may have", launch->size, MEMBERS_MAX);
@@ -210,10 +212,10 @@ static void choose_spinning(struct tt_job *job)
 		job->engine.spin = tt_cpus_count(&job->place.allowed) >= job->place.ranks;
 }
 
-static int take_local(const struct tt_job *job, enum tt_setting own, enum tt_setting torch, int min, int max, int *out)
+static int take_local(const struct tt_job *job, enum tt_setting own, int min, int max, int *out)
 {
 	long value = *out;
-	int err = tt_setting_int(&job->settings, tt_setting(&job->settings, own) ? own : torch, min, max, &value);
+	int err = tt_setting_int(&job->settings, own, min, max, &value);
 
 	*out = (int)value;
 	return err;
@@ -221,7 +223,7 @@ static int take_local(const struct tt_job *job, enum tt_setting own, enum tt_set
 
 /* The launcher's numbers come first. Else ranks with the same boot id, or with the same host in a node list, are on one
  * host. A rank shares processors only with ranks that may run on the same ones. */
-static int count_local(struct tt_job *job)
+static int count_local(struct tt_job *job, const struct tt_launch *launch)
 {
 	const struct tt_member *me = tt_member(job, job->rank);
 	struct tt_place *p = &job->place;
@@ -235,9 +237,13 @@ static int count_local(struct tt_job *job)
 			p->ranks += tt_member(job, i)->cpus == me->cpus;
 		}
 	bool alike = p->ranks == job->local_size;
-	err = take_local(job, TT_LOCAL_SIZE, TT_TORCH_LOCAL_SIZE, 1, job->size, &job->local_size);
+	if (launch->local_size) {
+		job->local_rank = launch->local_rank;
+		job->local_size = launch->local_size;
+	}
+	err = take_local(job, TT_LOCAL_SIZE, 1, job->size, &job->local_size);
 	if (!err)
-		err = take_local(job, TT_LOCAL_RANK, TT_TORCH_LOCAL_RANK, 0, job->size - 1, &job->local_rank);
+		err = take_local(job, TT_LOCAL_RANK, 0, job->size - 1, &job->local_rank);
 	if (alike && job->local_rank < job->local_size) {
 		p->rank = job->local_rank;
 		p->ranks = job->local_size;
@@ -245,17 +251,67 @@ static int count_local(struct tt_job *job)
 	return err;
 }
 
-static int set_up(struct tt_job *job, const struct tt_launch *launch)
+/* Under a launcher with a channel rank 0 listens where it likes: the port is known before the job has its id. */
+static int listen_early(struct tt_job *job, struct tt_launch *launch)
+{
+	struct tt_net_config c = { .listen_fd = -1, .secret = tt_setting(&job->settings, TT_SECRET) };
+	union tt_socket_address at = { .any = { .sa_family = AF_UNSPEC } };
+	socklen_t size = sizeof at;
+	char device[96];
+
+	if (find_device(&job->settings, tt_transport_find("tcp"), device, sizeof device))
+		c.device = device;
+	int err = tt_read_ports(&job->settings, c.ports), fd = err ? err : tt_listen_open(&c);
+	if (fd < 0)
+		return fd;
+	launch->listen_fd = fd;
+	if (getsockname(fd, &at.any, &size))
+		return tt_fail(-errno, "cannot read the address of a listening socket: %s", strerror(errno));
+	snprintf(launch->address, sizeof launch->address, "*:%u", tt_resolve_port(&at));
+	return 0;
+}
+
+static int open_and_tell(struct tt_job *job, struct tt_launch *launch)
+{
+	int err = open_nets(job, launch);
+
+	for (int i = 0; !err && launch->exchanges && i < job->engine.count; i++)
+		if (!strncmp(job->engine.nets[i]->addr, "tcp:", 4))
+			snprintf(launch->address, sizeof launch->address, "%s", job->engine.nets[i]->addr + 4);
+	return err;
+}
+
+/* Rank 0 opens its nets before the launcher's exchange, which tells the others where; they open theirs after it. */
+static int find_rank_0(struct tt_job *job, struct tt_launch *launch)
+{
+	bool root = launch->exchanges && job->rank == 0;
+	int err = root ? listen_early(job, launch) : 0;
+
+	if (!root)
+		err = tt_launch_exchange(&job->settings, launch, NULL, job->timeout);
+	if (!err) {
+		job->id = tt_launch_job_id(launch);
+		err = open_and_tell(job, launch);
+	}
+	if (!root)
+		return err;
+	struct tt_sentence why = tt_last_sentence();
+	int told = tt_launch_exchange(&job->settings, launch, err ? why.text : NULL, job->timeout);
+	if (err)
+		tt_remember(why.text);
+	return err ? err : told;
+}
+
+static int set_up(struct tt_job *job, struct tt_launch *launch)
 {
 	int err;
 
-	job->id = tt_launch_job_id(launch);
 	if ((err = tt_place_begin(job)) || (err = tt_mark_owner(job)) ||
-	    (err = tt_members_open(job, launch)) || (err = open_nets(job, launch)) || (err = tt_engine_open(job)) ||
+	    (err = tt_members_open(job, launch)) || (err = find_rank_0(job, launch)) || (err = tt_engine_open(job)) ||
 	    (err = tt_rendezvous_meet(job, launch)))
 		return err;
 	tt_lock(job);
-	if (!(err = count_local(job))) {
+	if (!(err = count_local(job, launch))) {
 		choose_spinning(job);
 		err = tt_place_open(job);
 	}

@@ -1,6 +1,13 @@
-/* launch.c - what the program, `tutti run`, torchrun or a node list says of this process */
-#include "launch/launch.h"
+/* launch.c - the list of launchers, in the order in which they are asked; what `tutti run`, torchrun, Open MPI's
+ * variables or a node list say of this process
+ *
+ * All that an exchange carries is where rank 0 listens, and the secret: the ranks meet there (member/rendezvous.c). So
+ * a launcher is needed for a moment only, and what it does when ranks die is no concern of the job.
+ */
+#include "launch/launcher.h"
 #include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,7 +57,7 @@ static int copy_address(struct tt_launch *b, const char *list)
 	return 0;
 }
 
-static int place_from(const struct tt_settings *s, enum tt_setting rank, enum tt_setting size, struct tt_launch *b)
+int tt_place_from(const struct tt_settings *s, enum tt_setting rank, enum tt_setting size, struct tt_launch *b)
 {
 	long r = -1, n = 0;
 	int err;
@@ -83,7 +90,7 @@ static int from_tutti(const struct tt_settings *s, struct tt_launch *b)
 {
 	const char *boot = tt_setting(s, TT_BOOT), *rank = tt_setting(s, TT_RANK);
 	long fd = -1;
-	int err = rank && !strcmp(rank, "new") ? from_newcomer(s, b) : place_from(s, TT_RANK, TT_SIZE, b);
+	int err = rank && !strcmp(rank, "new") ? from_newcomer(s, b) : tt_place_from(s, TT_RANK, TT_SIZE, b);
 
 	if (err || b->size == 1)
 		return err;
@@ -104,9 +111,11 @@ static int from_torch(const struct tt_settings *s, struct tt_launch *b)
 	const char *addr = tt_setting(s, TT_TORCH_ADDR), *store = tt_setting(s, TT_TORCH_STORE);
 	char text[96];
 	long port = 0;
-	int err = place_from(s, TT_TORCH_RANK, TT_TORCH_SIZE, b);
+	int err = tt_place_from(s, TT_TORCH_RANK, TT_TORCH_SIZE, b);
 
-	if (err || b->size == 1)
+	if (!err)
+		err = tt_place_local(s, TT_TORCH_LOCAL_RANK, TT_TORCH_LOCAL_SIZE, b);
+	if (err || b->size == 1 || tt_setting(s, TT_BOOT))
 		return err;
 	if ((err = tt_setting_int(s, TT_TORCH_PORT, 1, 65534, &port)))
 		return err;
@@ -133,64 +142,269 @@ static int from_program(const tutti_config *c, struct tt_launch *b)
 	return copy_address(b, c->boot);
 }
 
-/* How many tasks a launcher has started that Tutti does not know yet. rank: the variable with this task's number. */
-static long foreign_tasks(const struct tt_settings *s, const char **launcher, const char **rank)
+int tt_place_local(const struct tt_settings *s, enum tt_setting rank, enum tt_setting size, struct tt_launch *b)
 {
-	static const struct {
-		enum tt_setting size;
-		const char *launcher, *rank;
-	} known[] = {
-		{ TT_SLURM_TASKS, "srun", "SLURM_PROCID" }, { TT_OMPI_SIZE, "mpirun", "OMPI_COMM_WORLD_RANK" },
-		{ TT_PMI_SIZE, "a PMI launcher", "PMI_RANK" },
-	};
+	long r = 0, n = 0;
+	int err = tt_setting_int(s, rank, 0, b->size - 1, &r);
 
-	for (size_t i = 0; i < TT_COUNT(known); i++) {
-		const char *text = tt_setting(s, known[i].size);
-		bool is_step = known[i].size != TT_SLURM_TASKS || tt_setting(s, TT_SLURM_STEP);
-		*launcher = known[i].launcher;
-		*rank = known[i].rank;
-		if (text && is_step && strtol(text, NULL, 10) > 1)
-			return strtol(text, NULL, 10);
-	}
+	if (!err)
+		err = tt_setting_int(s, size, 1, b->size, &n);
+	b->local_rank = (int)r;
+	b->local_size = (int)n;
+	return err;
+}
+
+/* Below the ports that kernels give out. */
+unsigned tt_port_from(const char *job, const char *step)
+{
+	uint64_t h = tt_hash_text(tt_hash_text(TT_HASH64, job ? job : ""), step ? step : "");
+
+	return 20000 + (unsigned)((h ^ h >> 32) % 12000);
+}
+
+/* mpirun sets PMIX_ variables, too: this is for hosts without libpmix. */
+static int from_ompi(struct tt_settings *s, struct tt_launch *b)
+{
+	int err = tt_place_from(s, TT_OMPI_RANK, TT_OMPI_SIZE, b);
+
+	if (!err)
+		err = tt_place_local(s, TT_OMPI_LOCAL_RANK, TT_OMPI_LOCAL_SIZE, b);
+	if (err || b->size == 1 || tt_setting(s, TT_BOOT))
+		return err;
+	if (b->local_size < b->size)
+		return tt_fail(-EINVAL, "mpirun has started %d ranks on several hosts, and nothing says where they "
+		               "meet: install libpmix2, or start mpirun -x TUTTI_BOOT=HOST:PORT, with rank 0's HOST "
+		               "and a free PORT there", b->size);
+	snprintf(b->address, sizeof b->address, "127.0.0.1:%u", tt_port_from(tt_setting(s, TT_PMIX_SPACE), "mpirun"));
 	return 0;
 }
 
-/* Each task would be a job of its own, and nobody would notice. */
-static int alone(const struct tt_settings *s, struct tt_launch *b)
+/* ---- the list ---- */
+
+static bool both(const struct tt_settings *s, enum tt_setting a, enum tt_setting b, char why[TT_LAUNCH_WHY])
 {
-	const char *launcher, *rank;
-	long n = foreign_tasks(s, &launcher, &rank);
+	const char *x = tt_setting(s, a), *y = tt_setting(s, b);
+
+	if (x && y)
+		snprintf(why, TT_LAUNCH_WHY, "%s=%.40s and %s=%.40s are set", tt_setting_info[a].variable, x,
+		         tt_setting_info[b].variable, y);
+	return x && y;
+}
+
+static bool is_elastic(const struct tt_settings *s, char why[TT_LAUNCH_WHY])
+{
+	return tt_setting(s, TT_TORCH_RUN) && both(s, TT_TORCH_RANK, TT_TORCH_SIZE, why);
+}
+
+static bool is_torch(const struct tt_settings *s, char why[TT_LAUNCH_WHY])
+{
+	return both(s, TT_TORCH_RANK, TT_TORCH_SIZE, why);
+}
+
+static bool is_ompi(const struct tt_settings *s, char why[TT_LAUNCH_WHY])
+{
+	return both(s, TT_OMPI_RANK, TT_OMPI_SIZE, why);
+}
+
+static int place_torch(struct tt_settings *s, struct tt_launch *b) { return from_torch(s, b); }
+
+/* One launcher may start another, as srun does torchrun, and salloc and srun mpirun's daemons, whose processes inherit
+ * the outer one's variables: the inner one comes first. */
+static const struct tt_launcher torch_elastic = { .name = "torchrun", .detect = is_elastic, .place = place_torch },
+                                torch = { .name = "torchrun", .detect = is_torch, .place = place_torch },
+                                ompi = { .name = "mpirun", .detect = is_ompi, .place = from_ompi },
+                                *const launchers[] = { &torch_elastic, &tt_launcher_pmix, &tt_launcher_pmi2, &ompi,
+	                                               &tt_launcher_slurm, &torch };
+
+/* A launcher that is there and cannot be asked is passed over; `why` then says that, too. */
+static const struct tt_launcher *find_launcher(const struct tt_settings *s, char why[TT_LAUNCH_WHY])
+{
+	char passed[TT_LAUNCH_WHY] = "";
+
+	for (size_t i = 0; i < TT_COUNT(launchers); i++) {
+		*why = 0;
+		if (launchers[i]->detect(s, why)) {
+			size_t used = strlen(why);
+			snprintf(why + used, TT_LAUNCH_WHY - used, "%s%s", *passed ? "; " : "", passed);
+			return launchers[i];
+		}
+		if (*why)
+			strcpy(passed, why);
+	}
+	strcpy(why, passed);
+	return NULL;
+}
+
+static bool says_tutti(const struct tt_settings *s) { return tt_setting(s, TT_RANK) || tt_setting(s, TT_SIZE); }
+
+const char *tt_launch_detect(const struct tt_settings *s, bool nodes, char why[TT_LAUNCH_WHY])
+{
+	if (says_tutti(s)) {
+		enum tt_setting set = tt_setting(s, TT_RANK) ? TT_RANK : TT_SIZE;
+		snprintf(why, TT_LAUNCH_WHY, "%s is set", tt_setting_info[set].variable);
+		return "tutti";
+	}
+	if (nodes) {
+		snprintf(why, TT_LAUNCH_WHY, "the config file lists nodes");
+		return "nodes";
+	}
+	const struct tt_launcher *by = find_launcher(s, why);
+	if (!by && !*why)
+		snprintf(why, TT_LAUNCH_WHY, "no launcher's variables are set: a job of one");
+	return by ? by->name : "none";
+}
+
+static int draw_secret(struct tt_settings *s)
+{
+	uint8_t bytes[16];
+	char text[2 * sizeof bytes + 1];
+
+	tt_entropy(bytes, sizeof bytes);
+	for (size_t i = 0; i < sizeof bytes; i++)
+		snprintf(text + 2 * i, 3, "%02x", bytes[i]);
+	int err = tt_settings_set(s, TT_SECRET, text, "launcher");
+	explicit_bzero(text, sizeof text);
+	explicit_bzero(bytes, sizeof bytes);
+	return err;
+}
+
+static bool can_keep_secrets(void)
+{
+#ifdef HAVE_LIBSODIUM
+	return true;
+#else
+	return false; /* then the job stays on loopback */
+#endif
+}
+
+static int ask_launcher(struct tt_settings *s, struct tt_launch *b)
+{
+	char why[TT_LAUNCH_WHY];
+	int err;
 
 	b->size = 1;
-	if (!n)
-		return 0;
-	return tt_fail(-EINVAL, "this is one of %ld processes that %s started, and nothing says where they meet: start "
-	               "sh -c 'TUTTI_RANK=$%s TUTTI_SIZE=%ld TUTTI_BOOT=HOST:PORT exec PROGRAM', with process 0's HOST "
-	               "and a free PORT there; or set TUTTI_SIZE=1 TUTTI_RANK=0 for jobs of one", n, launcher, rank, n);
+	b->by = find_launcher(s, why);
+	if (!b->by)
+		return *why ? tt_fail(-EINVAL, "%s", why) : 0;
+	tt_log(TT_DEBUG, "launcher %s: %s", b->by->name, why);
+	if ((err = b->by->place(s, b)) || b->size == 1)
+		return err;
+	if (tt_setting(s, TT_BOOT)) { /* says where, the launcher who */
+		b->exchanges = false;
+		return copy_address(b, tt_setting(s, TT_BOOT));
+	}
+	if (b->exchanges && b->rank == 0 && !tt_setting(s, TT_SECRET) && can_keep_secrets())
+		err = draw_secret(s);
+	return err;
 }
 
 /* Settings of this process alone come before what a file says of all. */
 int tt_launch_read(struct tt_settings *s, const tutti_config *c, struct tt_launch *b)
 {
-	bool launched = tt_setting(s, TT_RANK) || tt_setting(s, TT_SIZE);
-
 	b->listen_fd = -1;
-	if (b->nodes && !c->boot && !launched)
+	if (b->nodes && !c->boot && !says_tutti(s))
 		return pick_node(s, b);
 	tt_launch_free(b);
 	if (c->boot)
 		return from_program(c, b);
-	if (launched)
+	if (says_tutti(s))
 		return from_tutti(s, b);
-	if (tt_setting(s, TT_TORCH_RANK) && tt_setting(s, TT_TORCH_SIZE))
-		return from_torch(s, b);
-	return alone(s, b);
+	return ask_launcher(s, b);
+}
+
+/* "ADDRESS SECRET"; without a secret of the launcher's "ADDRESS -"; "! SENTENCE" if rank 0 gives up. */
+static void make_blob(const struct tt_settings *s, const struct tt_launch *b, const char *why,
+                      char blob[TT_LAUNCH_BLOB])
+{
+	bool drawn = tt_setting(s, TT_SECRET) && !strcmp(s->of[TT_SECRET].origin, "launcher");
+
+	if (why)
+		snprintf(blob, TT_LAUNCH_BLOB, "! %.600s", why);
+	else
+		snprintf(blob, TT_LAUNCH_BLOB, "%s %s", b->address, drawn ? tt_setting(s, TT_SECRET) : "-");
+	for (char *at = blob; *at; at++)
+		if (*at == ';' || *at == '\n')
+			*at = ','; /* PMI2 has no quotes */
+}
+
+static int take_blob(struct tt_settings *s, struct tt_launch *b, char blob[TT_LAUNCH_BLOB])
+{
+	char *secret = strchr(blob, ' ');
+
+	if (*blob == '!')
+		return tt_fail(-ECONNABORTED, "rank 0 says: %s", blob + 1 + strspn(blob + 1, " "));
+	if (!secret)
+		return tt_fail(-EPROTO, "what %s says of rank 0 is no address: \"%.40s\"", b->by->name, blob);
+	*secret++ = 0;
+	int err = tt_address_check(blob);
+	if (!err)
+		err = copy_address(b, blob);
+	if (!err && strcmp(secret, "-") && !tt_setting(s, TT_SECRET))
+		err = tt_settings_set(s, TT_SECRET, secret, "launcher");
+	return err;
+}
+
+int tt_launch_exchange(struct tt_settings *s, struct tt_launch *b, const char *why, uint64_t timeout)
+{
+	char blob[TT_LAUNCH_BLOB] = "";
+	int err;
+
+	if (!b->exchanges)
+		return 0;
+	if (b->rank == 0)
+		make_blob(s, b, why, blob);
+	err = b->by->exchange(s, b, blob, timeout);
+	if (b->by->end)
+		b->by->end();
+	if (!err && b->rank)
+		err = take_blob(s, b, blob);
+	b->exchanges = false;
+	explicit_bzero(blob, sizeof blob);
+	return err;
+}
+
+/* ---- a secret in a file ---- */
+
+static int read_secret(int fd, const char *file, char text[1024])
+{
+	struct stat st;
+	ssize_t n;
+
+	if (fd < 0 || fstat(fd, &st))
+		return tt_fail(-errno, "cannot read the secret in %s: %s", file, strerror(errno));
+	if (!S_ISREG(st.st_mode) || st.st_mode & 077)
+		return tt_fail(-EACCES, "the secret in %s is no secret: others may read or write the file; chmod 600 "
+		               "%s", file, file);
+	if ((n = read(fd, text, 1023)) < 0)
+		return tt_fail(-errno, "cannot read the secret in %s: %s", file, strerror(errno));
+	text[n] = 0;
+	text[strcspn(text, "\n")] = 0;
+	return *text ? 0 : tt_fail(-EINVAL, "%s holds no secret: its first line is empty", file);
+}
+
+int tt_secret_from_file(struct tt_settings *s)
+{
+	const char *file = tt_setting(s, TT_SECRET_FILE);
+	char text[1024];
+
+	if (!file || tt_setting(s, TT_SECRET))
+		return 0;
+	int fd = open(file, O_RDONLY | O_CLOEXEC);
+	int err = read_secret(fd, file, text);
+	if (fd >= 0)
+		close(fd);
+	if (!err)
+		err = tt_settings_set(s, TT_SECRET, text, "secret file");
+	explicit_bzero(text, sizeof text);
+	return err;
 }
 
 void tt_launch_free(struct tt_launch *b)
 {
 	free(b->nodes);
 	b->nodes = NULL;
+	if (b->by && b->by->end)
+		b->by->end();
 }
 
 /* From the port alone, since ranks may spell rank 0's host differently. The size of the job is not in it: rank 0

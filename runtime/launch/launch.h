@@ -10,10 +10,13 @@ struct tt_node {
 struct tt_launch {
 	int rank, size;
 	bool unnumbered;            /* a new rank of a job under way: `rank` is not known yet */
+	int local_rank, local_size; /* among the ranks of this host, by the launcher; local_size 0: it does not say */
 	char address[96];           /* where rank 0 listens; "" with a node list or alone */
 	const char *boots;          /* the same, and after commas where others do: newcomers ask there, too */
 	int listen_fd;              /* a socket that listens there already, or -1 */
 	struct tt_node *nodes;      /* `size` of them, or NULL */
+	const struct tt_launcher *by;
+	bool exchanges;             /* rank 0 listens where it likes; tt_launch_exchange() tells the others */
 };
 
 /* Reads a config file: the settings that are not set yet, and the list of nodes, if it has one. */
@@ -25,8 +28,18 @@ struct tt_config_value { /* of a key in a section */
 };
 /* Reads what a section of a config file has of n keys. 0 also if there is no such section. */
 int tt_config_section(const char *file, const char *section, const char *const *keys, int n, struct tt_config_value *);
-/* What the program, the environment and a file's nodes say. Errors are -EINVAL, -ENAMETOOLONG, -EBADF. */
+/* TUTTI_SECRET_FILE becomes TUTTI_SECRET, unless that is set. -EACCES: others may read it. -ENOENT, -EINVAL ... */
+int tt_secret_from_file(struct tt_settings *);
+
+enum { TT_LAUNCH_WHY = 200, TT_LAUNCH_BLOB = 1000 };
+/* What the program, the environment and a file's nodes say. May ask a launcher, but waits for no other rank. Errors are
+ * -EINVAL, -ENAMETOOLONG, -EBADF, -EIO. */
 int tt_launch_read(struct tt_settings *, const tutti_config *, struct tt_launch *);
+/* The name of the launcher that tt_launch_read() would ask, and the reason why. Asks nobody. */
+const char *tt_launch_detect(const struct tt_settings *, bool nodes, char why[TT_LAUNCH_WHY]);
+/* If it `exchanges`: rank 0 says where it listens (`address`, and the secret), the others hear that. Blocks until all
+ * ranks have called it, at most `timeout` nanoseconds. why: rank 0 cannot listen, and the others hear the reason. */
+int tt_launch_exchange(struct tt_settings *, struct tt_launch *, const char *why, uint64_t timeout);
 void tt_launch_free(struct tt_launch *);
 uint64_t tt_launch_job_id(const struct tt_launch *);
 #endif

@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 enum { TRIES_MAX = 4, HANG_MS = 20000 * SLOW };
@@ -683,17 +684,55 @@ static void test_variables(void)
 	REFUSED(-EINVAL, "TUTTI_SECRET has 5 bytes|16", "TUTTI_SECRET=short");
 }
 
-/* A task of somebody else's launcher would be a job of one, without a word. */
+#define STEP "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_TASKS_PER_NODE=2", "SLURM_NODEID=0"
+
+/* What needs the launcher itself is in tests/slurm. */
 static void test_other_launchers(void)
 {
-	REFUSED(-EINVAL, "one of 4 processes that srun|TUTTI_RANK=$SLURM_PROCID TUTTI_SIZE=4|TUTTI_BOOT=HOST:PORT",
-	        "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=4", "SLURM_PROCID=1");
-	REFUSED(-EINVAL, "2 processes that mpirun|TUTTI_RANK=$OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE=2",
-	        "PMI_SIZE=2");
-	REFUSED(-EINVAL, "3 processes that a PMI launcher|TUTTI_RANK=$PMI_RANK", "PMI_SIZE=3");
-	JOINED(((struct try[]){ { .env = { "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=1" } } }));
-	JOINED(((struct try[]){ { .env = { "SLURM_STEP_NUM_TASKS=4" } } })); /* in no step */
-	JOINED(((struct try[]){ { .env = { "PMI_SIZE=3", "TUTTI_RANK=0", "TUTTI_SIZE=1" } } }));
+	const char *job = text("SLURM_JOB_ID=%d", getpid()), *space = text("PMIX_NAMESPACE=%d", getpid());
+	const char *list = "SLURM_STEP_NODELIST=127.0.0.[1-4,7],n8";
+
+	JOINED(((struct try[]){
+		{ .env = { STEP, job, list, SECRET, "SLURM_PROCID=0", "SLURM_LOCALID=0" } },
+		{ .env = { STEP, job, list, SECRET, "SLURM_PROCID=1", "SLURM_LOCALID=1" } },
+	}));
+	REFUSED(-EINVAL, "SLURM_STEP_NODELIST names no node", STEP, job, SECRET, "SLURM_PROCID=1");
+	REFUSED(-EINVAL, "task 0|first node, 127.0.0.1|TUTTI_BOOT=HOST:PORT", job, list, SECRET, "SLURM_STEP_ID=0",
+	        "SLURM_STEP_NUM_TASKS=2", "SLURM_PROCID=0", "SLURM_NODEID=1");
+	REFUSED(-EINVAL, "SLURM_PROCID is 7|from 0 to 1", STEP, job, list, SECRET, "SLURM_PROCID=7");
+	JOINED(((struct try[]){ { .env = { "SLURM_STEP_ID=0", "SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=1" } } }));
+	JOINED(((struct try[]){ { .env = { "SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=4" } } })); /* in no step */
+
+	JOINED(((struct try[]){
+		{ .env = { "OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_LOCAL_RANK=0",
+		           "OMPI_COMM_WORLD_LOCAL_SIZE=2", space } },
+		{ .env = { "OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_LOCAL_RANK=1",
+		           "OMPI_COMM_WORLD_LOCAL_SIZE=2", space } },
+	}));
+	REFUSED(-EINVAL, "4 ranks on several hosts|libpmix2|TUTTI_BOOT=HOST:PORT", "OMPI_COMM_WORLD_RANK=1",
+	        "OMPI_COMM_WORLD_SIZE=4", "OMPI_COMM_WORLD_LOCAL_RANK=1", "OMPI_COMM_WORLD_LOCAL_SIZE=2", space);
+	REFUSED(-EINVAL, "PMI_JOBID is not", "PMI_FD=0", "PMI_RANK=1", "PMI_SIZE=2");
+	REFUSED(-EINVAL, "PMI_RANK is set|PMI_SIZE is not", "PMI_FD=0", "PMI_RANK=1");
+}
+
+static void test_secret_file(void)
+{
+	const char *file = config_file("secret", "correct horse battery staple\nanother line\n");
+	const char *set = text("TUTTI_SECRET_FILE=%s", file), *none = text("TUTTI_SECRET_FILE=%s", file_at("none"));
+	int port = free_port();
+
+	chmod(file, 0600);
+	JOINED(((struct try[]){
+		{ .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot_at(port), set } },
+		{ .env = { "TUTTI_RANK=1", "TUTTI_SIZE=2", boot_at(port), SECRET } },
+	}));
+	chmod(file, 0640);
+	REFUSED(-EACCES, "others may read|chmod 600", set);
+	REFUSED(-ENOENT, "cannot read the secret|none", none);
+	chmod(config_file("secret", "\n"), 0600);
+	REFUSED(-EINVAL, "first line is empty", set);
+	chmod(config_file("secret", "short\n"), 0600);
+	REFUSED(-EINVAL, "has 5 bytes|16", set);
 }
 
 static void test_boot_addresses(void)
@@ -987,7 +1026,8 @@ static CU_TestInfo wrong_tests[] = {
 	{ "variables", test_variables },
 	{ "addresses", test_boot_addresses },
 	{ "misspelt variables", test_misspelt_variable },
-	{ "launchers that Tutti does not know", test_other_launchers },
+	{ "the variables of other launchers", test_other_launchers },
+	{ "a secret in a file", test_secret_file },
 	{ "tutti_config", test_config_struct },
 	{ "missing ranks", test_missing },
 	{ "a rank twice", test_twice },

@@ -1,0 +1,32 @@
+/* launcher.h - what the files of this room share: one struct for each launcher that Tutti knows */
+#ifndef TT_LAUNCHER_H
+#define TT_LAUNCHER_H
+#include "launch/launch.h"
+
+struct tt_launcher {
+	const char *name;
+	/* Has it started this process? `why` is the reason; or, of one that has and cannot be asked, why not. */
+	bool (*detect)(const struct tt_settings *, char why[TT_LAUNCH_WHY]);
+	/* Rank, size, local rank and size; the address of rank 0, or `exchanges`. */
+	int (*place)(struct tt_settings *, struct tt_launch *);
+	/* Carries rank 0's blob, a text without blanks at its ends and without ';', to all. NULL: it has no channel. */
+	int (*exchange)(const struct tt_settings *, const struct tt_launch *, char blob[TT_LAUNCH_BLOB],
+	                uint64_t timeout);
+	void (*end)(void); /* closes what place has opened; may be called again. NULL: nothing */
+};
+extern const struct tt_launcher tt_launcher_pmix, tt_launcher_pmi2, tt_launcher_slurm;
+
+/* launch.c */
+int tt_place_from(const struct tt_settings *, enum tt_setting rank, enum tt_setting size, struct tt_launch *);
+int tt_place_local(const struct tt_settings *, enum tt_setting rank, enum tt_setting size, struct tt_launch *);
+unsigned tt_port_from(const char *job, const char *step); /* one that a job's ranks agree on without talking */
+
+int tt_slurm_local(const struct tt_settings *, struct tt_launch *); /* slurm.c: 0 also where Slurm says nothing */
+
+/* munge.c: what only processes of this user can read, on hosts that share a key. -ENOENT: no MUNGE here */
+int tt_munge_seal(const char *text, char *sealed, size_t size);
+int tt_munge_open(const char *sealed, char *text, size_t size);
+/* Rank 0 answers all others at `port`, once all have asked. */
+int tt_munge_exchange(const struct tt_launch *, const char *host, unsigned port, const char *job,
+                      char blob[TT_LAUNCH_BLOB], uint64_t timeout);
+#endif

@@ -1,0 +1,368 @@
+/* munge.c - rank 0's blob, sealed by MUNGE: only processes of this user, on hosts that share Slurm's key, can open it
+ *
+ *      rank r -- MUNGE:(JOB.STEP r) \n --> rank 0          rank r <-- MUNGE:(blob) \n -- rank 0, once all have asked
+ *
+ * The answers go out together, so that rank 0 can say who is missing, and the others hear that from it. A credential
+ * can be opened once on each host: each rank gets its own.
+ */
+#include "launch/launcher.h"
+#include "transport/dial.h"
+#include <dlfcn.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+enum { SEALED = 4096, GUESTS_MORE = 64, UID_RESTRICTION = 9 /* of munge_opt_t */, TRY_MS = 50, CONNECT_MS = 2000 };
+
+static struct { /* munge.h of munge 0.5: plain numbers and pointers */
+	void *library;
+	int (*encode)(char **cred, void *ctx, const void *buf, int len);
+	int (*decode)(const char *cred, void *ctx, void **buf, int *len, uid_t *, gid_t *);
+	const char *(*text)(int err);
+	void *(*create)(void);
+	void (*destroy)(void *ctx);
+	int (*set)(void *ctx, int option, ...);
+} munge;
+
+static int load(void)
+{
+	const struct {
+		const char *name;
+		void *to;
+	} wanted[] = {
+		{ "munge_encode", &munge.encode }, { "munge_decode", &munge.decode }, { "munge_strerror", &munge.text },
+		{ "munge_ctx_create", &munge.create }, { "munge_ctx_destroy", &munge.destroy },
+		{ "munge_ctx_set", &munge.set },
+	};
+
+	if (munge.library)
+		return 0;
+	void *library = dlopen("libmunge.so.2", RTLD_NOW | RTLD_LOCAL);
+	for (size_t i = 0; library && i < TT_COUNT(wanted); i++) {
+		void *found = dlsym(library, wanted[i].name);
+		if (!found)
+			return tt_fail(-ENOENT, "libmunge.so.2 has no %s", wanted[i].name);
+		memcpy(wanted[i].to, &found, sizeof found);
+	}
+	munge.library = library;
+	return library ? 0 : tt_fail(-ENOENT, "libmunge.so.2 is not on this host (apt install libmunge2)");
+}
+
+int tt_munge_seal(const char *text, char *sealed, size_t size)
+{
+	char *cred = NULL;
+	int err = load();
+	void *ctx = err ? NULL : munge.create();
+
+	if (err)
+		return err;
+	if (!ctx)
+		return tt_fail(-ENOMEM, "no memory for a credential of MUNGE");
+	err = munge.set(ctx, UID_RESTRICTION, geteuid());
+	if (!err)
+		err = munge.encode(&cred, ctx, text, (int)strlen(text));
+	if (err)
+		err = tt_fail(-EACCES, "MUNGE makes no credential: %s", munge.text(err));
+	else if (strlen(cred) >= size)
+		err = tt_fail(-EMSGSIZE, "a credential of MUNGE is %zu bytes long", strlen(cred));
+	else
+		strcpy(sealed, cred);
+	free(cred);
+	munge.destroy(ctx);
+	return err;
+}
+
+int tt_munge_open(const char *sealed, char *text, size_t size)
+{
+	void *inside = NULL;
+	int len = 0, err = load();
+	uid_t uid = (uid_t)-1;
+	gid_t gid;
+
+	if (err)
+		return err;
+	err = munge.decode(sealed, NULL, &inside, &len, &uid, &gid);
+	if (err)
+		err = tt_fail(-EACCES, "MUNGE does not open a credential: %s", munge.text(err));
+	else if (uid != geteuid())
+		err = tt_fail(-EACCES, "a credential of MUNGE is of user %u, not of this one", uid);
+	else if ((size_t)len >= size)
+		err = tt_fail(-EMSGSIZE, "a credential of MUNGE holds %d bytes", len);
+	else
+		snprintf(text, size, "%.*s", len, (char *)inside);
+	if (inside)
+		explicit_bzero(inside, (size_t)len);
+	free(inside);
+	return err;
+}
+
+/* ---- rank 0 ---- */
+
+struct guest {
+	int fd, rank; /* -1: has not asked yet */
+	size_t n;
+	char asked[SEALED];
+};
+
+struct host {
+	const struct tt_launch *b;
+	const char *job;
+	int fd, count, room, here; /* guests; those that have asked */
+	struct guest *guests;
+	struct pollfd *polls;
+};
+
+static void dismiss(struct guest *g)
+{
+	close(g->fd);
+	g->fd = -1;
+}
+
+static int take_question(struct host *h, struct guest *g)
+{
+	char text[200] = "", job[64] = "";
+	bool twice = false;
+	int rank = -1, err;
+
+	g->asked[strcspn(g->asked, "\n")] = 0;
+	err = tt_munge_open(g->asked, text, sizeof text);
+	if (!err && (sscanf(text, "%63s %d", job, &rank) != 2 || rank < 1 || rank >= h->b->size))
+		err = tt_fail(-EPROTO, "it asks as nobody of this step");
+	if (!err && strcmp(job, h->job) != 0)
+		err = tt_fail(-EPROTO, "it belongs to step %.60s and this rank to step %s", job, h->job);
+	if (err) {
+		tt_log(TT_WARN, "a stranger at the rendezvous is turned away: %s", tt_why());
+		dismiss(g);
+		return 0;
+	}
+	for (int i = 0; i < h->count; i++)
+		if (h->guests[i].fd >= 0 && h->guests[i].rank == rank)
+			twice = true;
+	g->rank = rank;
+	if (twice)
+		return tt_fail(-EEXIST, "rank %d of Slurm's step %s was started twice", rank, h->job);
+	h->here++;
+	return 0;
+}
+
+static int hear(struct host *h, struct guest *g)
+{
+	ssize_t n = recv(g->fd, g->asked + g->n, sizeof g->asked - 1 - g->n, MSG_DONTWAIT);
+
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return 0;
+	if (g->rank >= 0) { /* nothing more is expected */
+		if (n <= 0) {
+			h->here--;
+			g->rank = -1;
+			dismiss(g);
+		}
+		return 0;
+	}
+	g->n += n > 0 ? (size_t)n : 0;
+	g->asked[g->n] = 0;
+	if (n > 0 && strchr(g->asked, '\n'))
+		return take_question(h, g);
+	if (n <= 0 || g->n + 1 == sizeof g->asked)
+		dismiss(g);
+	return 0;
+}
+
+static void admit(struct host *h)
+{
+	int fd = accept(h->fd, NULL, NULL), at = 0;
+
+	if (fd < 0)
+		return;
+	while (at < h->count && h->guests[at].fd >= 0)
+		at++;
+	if (at == h->room) {
+		close(fd);
+		return;
+	}
+	h->count += at == h->count;
+	h->guests[at].fd = fd;
+	h->guests[at].rank = -1;
+	h->guests[at].n = 0;
+}
+
+static int missing(const struct host *h, unsigned long long ms)
+{
+	char names[100] = "";
+	int shown = 0, more = 0;
+
+	for (int rank = 1; rank < h->b->size; rank++) {
+		bool here = false;
+		for (int i = 0; i < h->count && !here; i++)
+			here = h->guests[i].fd >= 0 && h->guests[i].rank == rank;
+		if (!here && shown++ < 8)
+			snprintf(names + strlen(names), sizeof names - strlen(names), "%s%d", *names ? ", " : "", rank);
+		more = shown - 8;
+	}
+	if (more > 0)
+		snprintf(names + strlen(names), sizeof names - strlen(names), " and %d more", more);
+	return tt_fail(-ETIMEDOUT, "rank%s %s of %d of Slurm's step %s did not join within %llu ms",
+	               shown > 1 ? "s" : "", names, h->b->size, h->job, ms);
+}
+
+static int gather(struct host *h, uint64_t timeout)
+{
+	uint64_t end = tt_now() + timeout, now;
+	int err = 0;
+
+	while (!err && h->here < h->b->size - 1) {
+		if ((now = tt_now()) >= end)
+			return missing(h, timeout / TT_MS);
+		h->polls[0] = (struct pollfd){ .fd = h->fd, .events = POLLIN };
+		for (int i = 0; i < h->count; i++)
+			h->polls[1 + i] = (struct pollfd){ .fd = h->guests[i].fd, .events = POLLIN };
+		int n = h->count;
+		if (poll(h->polls, (nfds_t)(1 + n), (int)tt_min((end - now) / TT_MS + 1, 1000)) <= 0)
+			continue;
+		for (int i = 0; !err && i < n; i++)
+			if (h->polls[1 + i].revents && h->guests[i].fd >= 0)
+				err = hear(h, &h->guests[i]);
+		if (h->polls[0].revents)
+			admit(h);
+	}
+	return err;
+}
+
+static bool answer(const struct guest *g, const char *blob)
+{
+	char sealed[SEALED];
+
+	if (tt_munge_seal(blob, sealed, sizeof sealed - 1))
+		return false;
+	strcat(sealed, "\n");
+	return send(g->fd, sealed, strlen(sealed), MSG_NOSIGNAL) == (ssize_t)strlen(sealed);
+}
+
+static int serve(struct host *h, char blob[TT_LAUNCH_BLOB], uint64_t timeout)
+{
+	int err = gather(h, timeout);
+
+	if (err)
+		snprintf(blob, TT_LAUNCH_BLOB, "! %.600s", tt_why());
+	for (int i = 0; i < h->count; i++)
+		if (h->guests[i].fd >= 0) {
+			if (h->guests[i].rank > 0 && !answer(&h->guests[i], blob) && !err)
+				err = tt_fail(-EIO, "rank %d of Slurm's step %s cannot be told where rank 0 listens: "
+				              "it has gone, or MUNGE fails", h->guests[i].rank, h->job);
+			close(h->guests[i].fd);
+		}
+	return err;
+}
+
+static int be_host(const struct tt_launch *b, unsigned port, const char *job, char blob[TT_LAUNCH_BLOB],
+                   uint64_t timeout)
+{
+	struct host h = { .b = b, .job = job, .room = b->size + GUESTS_MORE };
+	struct tt_net_config c = { .listen_fd = -1, .secret = "any interface", .ports = { (int)port, (int)port } };
+
+	h.fd = tt_listen_open(&c);
+	if (h.fd < 0)
+		return tt_fail(h.fd, "rank 0 cannot answer the others at port %u, which derives from Slurm's job and "
+		               "step %s: is it another job's? TUTTI_BOOT=HOST:PORT takes another", port, job);
+	h.guests = calloc((size_t)h.room, sizeof *h.guests);
+	h.polls = calloc((size_t)h.room + 1, sizeof *h.polls);
+	int err = h.guests && h.polls ? serve(&h, blob, timeout) : tt_fail(-ENOMEM, "no memory for %d ranks", b->size);
+	free(h.guests);
+	free(h.polls);
+	close(h.fd);
+	return err;
+}
+
+/* ---- the others ---- */
+
+static int connect_to(const char *host, unsigned port)
+{
+	struct timeval patience = { .tv_sec = CONNECT_MS / 1000 };
+	struct addrinfo *found;
+	char address[100];
+	int fd = -1;
+
+	snprintf(address, sizeof address, "%s:%u", host, port);
+	int err = tt_resolve(address, 0, &found);
+	if (err)
+		return err;
+	for (const struct addrinfo *a = found; a && fd < 0; a = a->ai_next) {
+		fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		if (fd < 0)
+			continue;
+		setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+		if (!connect(fd, a->ai_addr, a->ai_addrlen))
+			break;
+		err = -errno;
+		close(fd);
+		fd = -1;
+	}
+	freeaddrinfo(found);
+	return fd >= 0 ? fd : tt_fail(err, "%s: %s", address, strerror(-err));
+}
+
+/* Until rank 0 answers, or hangs up. Returns how many bytes, or -1. */
+static ssize_t read_answer(int fd, char sealed[SEALED], uint64_t end)
+{
+	size_t n = 0;
+
+	for (uint64_t now; (now = tt_now()) < end && n + 1 < SEALED;) {
+		struct pollfd p = { .fd = fd, .events = POLLIN };
+		if (poll(&p, 1, (int)tt_min((end - now) / TT_MS + 1, 1000)) <= 0)
+			continue;
+		ssize_t got = recv(fd, sealed + n, SEALED - 1 - n, 0);
+		if (got <= 0)
+			return -1;
+		n += (size_t)got;
+		sealed[n] = 0;
+		if (sealed[n - 1] == '\n')
+			return (ssize_t)n;
+	}
+	return -1;
+}
+
+static int ask_once(const struct tt_launch *b, const char *host, unsigned port, const char *job,
+                    char blob[TT_LAUNCH_BLOB], uint64_t end)
+{
+	char text[100], sealed[SEALED];
+	int fd = connect_to(host, port), err;
+
+	if (fd < 0)
+		return fd;
+	snprintf(text, sizeof text, "%s %d", job, b->rank);
+	if (!(err = tt_munge_seal(text, sealed, sizeof sealed - 1))) {
+		strcat(sealed, "\n");
+		if (send(fd, sealed, strlen(sealed), MSG_NOSIGNAL) != (ssize_t)strlen(sealed) ||
+		    read_answer(fd, sealed, end) < 0)
+			err = tt_fail(-EPIPE, "rank 0 at %s:%u does not answer", host, port);
+	}
+	close(fd);
+	if (err)
+		return err;
+	sealed[strcspn(sealed, "\n")] = 0;
+	return tt_munge_open(sealed, blob, TT_LAUNCH_BLOB);
+}
+
+static int be_guest(const struct tt_launch *b, const char *host, unsigned port, const char *job,
+                    char blob[TT_LAUNCH_BLOB], uint64_t timeout)
+{
+	uint64_t end = tt_now() + timeout + TT_MS * CONNECT_MS; /* rank 0 gives up first, and says who is missing */
+	struct tt_parking parking = { 0 };
+	int err;
+
+	while ((err = ask_once(b, host, port, job, blob, end)) && err != -EACCES && err != -EHOSTUNREACH &&
+	       tt_now() < end)
+		tt_park(&parking, tt_now() + TRY_MS * TT_MS);
+	if (!err || err == -EACCES || err == -EHOSTUNREACH)
+		return err;
+	return tt_fail(-ETIMEDOUT, "rank 0 of Slurm's step %s was not found at %s:%u within %llu ms: does it run, and "
+	               "does a firewall let the port through?", job, host, port, (unsigned long long)(timeout / TT_MS));
+}
+
+int tt_munge_exchange(const struct tt_launch *b, const char *host, unsigned port, const char *job,
+                      char blob[TT_LAUNCH_BLOB], uint64_t timeout)
+{
+	return b->rank ? be_guest(b, host, port, job, blob, timeout) : be_host(b, port, job, blob, timeout);
+}

@@ -1,0 +1,193 @@
+/* pmix.c - PMIx, by libpmix, which is loaded when a launcher speaks PMIx: srun --mpi=pmix, mpirun, prterun
+ *
+ * The library is finalized as soon as the blob is through: Slurm kills the whole step when a process dies while it
+ * has PMIx open.
+ */
+#include "launch/launcher.h"
+#ifdef HAVE_PMIX
+#include <dlfcn.h>
+#include <pmix.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define KEY "tutti-rank-0"
+
+static struct {
+	void *library;
+	bool open;
+	pmix_proc_t me;
+	__typeof__(PMIx_Init) *init;
+	__typeof__(PMIx_Finalize) *finalize;
+	__typeof__(PMIx_Put) *put;
+	__typeof__(PMIx_Commit) *commit;
+	__typeof__(PMIx_Fence_nb) *fence;
+	__typeof__(PMIx_Get) *get;
+	__typeof__(PMIx_Error_string) *text;
+} pmix;
+
+static bool load(void)
+{
+	const struct {
+		const char *name;
+		void *to;
+	} wanted[] = {
+		{ "PMIx_Init", &pmix.init }, { "PMIx_Finalize", &pmix.finalize }, { "PMIx_Put", &pmix.put },
+		{ "PMIx_Commit", &pmix.commit }, { "PMIx_Fence_nb", &pmix.fence }, { "PMIx_Get", &pmix.get },
+		{ "PMIx_Error_string", &pmix.text },
+	};
+
+	if (pmix.library)
+		return true;
+	void *library = dlopen("libpmix.so.2", RTLD_NOW | RTLD_GLOBAL); /* its plugins look for its names */
+	for (size_t i = 0; library && i < TT_COUNT(wanted); i++) {
+		void *found = dlsym(library, wanted[i].name);
+		if (!found)
+			return false;
+		memcpy(wanted[i].to, &found, sizeof found);
+	}
+	pmix.library = library;
+	return library != NULL;
+}
+
+static int failed(const char *call, pmix_status_t status)
+{
+	return tt_fail(-EIO, "the launcher does not answer over PMIx (%s: %s); TUTTI_BOOT=HOST:PORT does without", call,
+	               pmix.text(status));
+}
+
+/* A number that the launcher knows of all, or of this process. */
+static int ask(const char *key, bool of_all, int *out)
+{
+	pmix_proc_t whom = pmix.me;
+	pmix_value_t *v = NULL;
+
+	if (of_all)
+		whom.rank = PMIX_RANK_WILDCARD;
+	pmix_status_t status = pmix.get(&whom, key, NULL, 0, &v);
+	if (status != PMIX_SUCCESS)
+		return failed(key, status);
+	*out = v->type == PMIX_UINT32 ? (int)v->data.uint32 : v->type == PMIX_UINT16 ? v->data.uint16 : -1;
+	free(v);
+	return *out < 0 ? tt_fail(-EIO, "PMIx says of %s what is no number", key) : 0;
+}
+
+static int place(struct tt_settings *s, struct tt_launch *b)
+{
+	pmix_status_t status = pmix.init(&pmix.me, NULL, 0);
+	int err;
+
+	(void)s;
+	if (status != PMIX_SUCCESS)
+		return failed("PMIx_Init", status);
+	pmix.open = true;
+	b->rank = (int)pmix.me.rank;
+	if ((err = ask(PMIX_JOB_SIZE, true, &b->size)) || (err = ask(PMIX_LOCAL_RANK, false, &b->local_rank)) ||
+	    (err = ask(PMIX_LOCAL_SIZE, true, &b->local_size)))
+		return err;
+	b->exchanges = true;
+	return 0;
+}
+
+static struct fence { /* its callback may come after the time is up */
+	struct tt_parking parking;
+	_Atomic bool over;
+	pmix_status_t status;
+} fence;
+
+static void fenced(pmix_status_t status, void *arg)
+{
+	(void)arg;
+	fence.status = status;
+	atomic_store(&fence.over, true);
+	tt_wake(&fence.parking);
+}
+
+static int meet(const struct tt_launch *b, uint64_t timeout)
+{
+	pmix_info_t collect = { .value = { .type = PMIX_BOOL, .data = { .flag = true } } };
+	uint64_t end = tt_now() + timeout;
+
+	strcpy(collect.key, PMIX_COLLECT_DATA);
+	atomic_store(&fence.over, false);
+	pmix_status_t status = pmix.fence(NULL, 0, &collect, 1, fenced, NULL);
+	if (status == PMIX_OPERATION_SUCCEEDED)
+		return 0;
+	if (status != PMIX_SUCCESS)
+		return failed("PMIx_Fence", status);
+	while (!atomic_load(&fence.over) && tt_now() < end)
+		tt_park(&fence.parking, end);
+	if (!atomic_load(&fence.over))
+		return tt_fail(-ETIMEDOUT, "not all of the %d processes of %s called tutti_join within %llu ms "
+		               "(PMIx waits for all of them)", b->size, pmix.me.nspace,
+		               (unsigned long long)(timeout / TT_MS));
+	return fence.status == PMIX_SUCCESS ? 0 : failed("PMIx_Fence", fence.status);
+}
+
+static int exchange(const struct tt_settings *s, const struct tt_launch *b, char blob[TT_LAUNCH_BLOB], uint64_t timeout)
+{
+	pmix_value_t mine = { .type = PMIX_STRING, .data = { .string = blob } }, *v = NULL;
+	pmix_proc_t root = pmix.me;
+	pmix_status_t status;
+	int err;
+
+	(void)s;
+	if (b->rank == 0 && (status = pmix.put(PMIX_GLOBAL, KEY, &mine)) != PMIX_SUCCESS)
+		return failed("PMIx_Put", status);
+	if (b->rank == 0 && (status = pmix.commit()) != PMIX_SUCCESS)
+		return failed("PMIx_Commit", status);
+	if ((err = meet(b, timeout)) || b->rank == 0)
+		return err;
+	root.rank = 0;
+	if ((status = pmix.get(&root, KEY, NULL, 0, &v)) != PMIX_SUCCESS)
+		return failed("PMIx_Get", status);
+	if (v->type == PMIX_STRING && v->data.string) {
+		snprintf(blob, TT_LAUNCH_BLOB, "%s", v->data.string);
+		free(v->data.string);
+	}
+	free(v);
+	return 0;
+}
+
+static void end(void)
+{
+	if (pmix.open)
+		pmix.finalize(NULL, 0);
+	pmix.open = false;
+}
+#else
+static bool load(void) { return false; }
+static int place(struct tt_settings *s, struct tt_launch *b)
+{
+	(void)s, (void)b;
+	return -ENOTSUP;
+}
+#endif
+
+static bool detect(const struct tt_settings *s, char why[TT_LAUNCH_WHY])
+{
+	const char *rank = tt_setting(s, TT_PMIX_RANK), *space = tt_setting(s, TT_PMIX_SPACE);
+
+	if (!rank || !space)
+		return false;
+	if (load()) {
+		snprintf(why, TT_LAUNCH_WHY, "PMIX_RANK=%.10s and PMIX_NAMESPACE=%.80s are set", rank, space);
+		return true;
+	}
+#ifdef HAVE_PMIX
+	snprintf(why, TT_LAUNCH_WHY, "PMIX_RANK is set, but libpmix.so.2 cannot be loaded (apt install libpmix2)");
+#else
+	snprintf(why, TT_LAUNCH_WHY, "PMIX_RANK is set, but this build is without PMIx (apt install libpmix-dev, "
+	         "configure again)");
+#endif
+	return false;
+}
+
+const struct tt_launcher tt_launcher_pmix = {
+	.name = "pmix",
+	.detect = detect,
+	.place = place,
+#ifdef HAVE_PMIX
+	.exchange = exchange,
+	.end = end,
+#endif
+};
