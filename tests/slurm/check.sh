@@ -1,0 +1,230 @@
+#!/bin/sh
+# check.sh - jobs under real launchers, on four nodes of Slurm made of network namespaces; `make check-slurm` calls it.
+#
+#   check.sh SOURCE-TREE BUILD-TREE [PART ...]     the parts named, else all; `check.sh . . list` names them
+#
+# One line a part: what came of it, and its time; what a part printed is in BUILD-TREE/slurm-PART.log. Exit status: 0; 1
+# if a part failed; 77 with a line `SKIPPED: ...` where there is no Slurm.
+set -u
+export LC_ALL=C
+source_tree=$(cd "$1" && pwd) && build_tree=$(cd "$2" && pwd) || exit 2
+shift 2
+# shellcheck source=tests/slurm/cluster.sh
+. "$source_tree/tests/slurm/cluster.sh"
+
+# Each part is a function part_NAME, which runs in the build tree. The limits are for a busy machine.
+# part, limit in seconds, what it does
+parts='
+pmix      60  srun --mpi=pmix: one task a node, 3 + 1, four a node
+pmi2      60  srun --mpi=pmi2: the same
+slurm     60  srun --mpi=none: the same, with a secret by MUNGE
+secret    60  srun --mpi=none with TUTTI_SECRET_FILE: no MUNGE is asked, and a file that others may read is refused
+mpirun    60  mpirun on one host, and in an allocation of Slurm
+torchrun  60  the variables of torchrun, inside a step of srun
+nodes     60  a node list, one task a node
+info      30  tutti info names the launcher, and why
+wrong     90  a rank with another secret, one that is missing, one that is started twice: who is named, and the others
+page      90  the lines of docs/launch.md
+fashion  120  examples/fashion learns under pmix, pmi2 and none what it learns under tutti run'
+
+ranks=tests/slurm/ranks
+unset TUTTI_SECRET TUTTI_CONFIG TUTTI_NODE TUTTI_RANK TUTTI_SIZE TUTTI_TRANSPORTS TUTTI_BOOT RANK WORLD_SIZE
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+fail() { echo "FAILED: $*"; exit 1; }
+
+joined() { # how many, placement as LOCAL/SIZE LOCAL/SIZE ... sorted, command: each rank once, and their sum is right
+	count=$1 places=$2
+	shift 2
+	"$@" > said 2>&1 || { cat said; fail "$*"; }
+	cat said
+	[ "$(grep -c "^rank [0-9]* of $count: sum $((count * (count + 1) / 2))," said)" = "$count" ] ||
+		fail "not $count ranks of one job: $*"
+	[ "$(sed -n 's/^rank \([0-9]*\) .*/\1/p' said | sort -u | wc -l)" = "$count" ] || fail "a rank is there twice: $*"
+	[ "$(sed -n 's/.*, local \([0-9/]*\) .*/\1/p' said | sort | xargs)" = "$places" ] || fail "not placed $places: $*"
+}
+
+three_shapes() { # kind of --mpi
+	joined 4 '0/1 0/1 0/1 0/1' login srun --mpi="$1" -N4 -n4 $ranks
+	joined 4 '0/1 0/3 1/3 2/3' login srun --mpi="$1" -N2 -n4 -c2 --distribution=pack $ranks
+	joined 16 '0/4 0/4 0/4 0/4 1/4 1/4 1/4 1/4 2/4 2/4 2/4 2/4 3/4 3/4 3/4 3/4' \
+		login srun --mpi="$1" -N4 -n16 --ntasks-per-node=4 $ranks
+}
+
+part_pmix() {
+	grep -q 'define HAVE_PMIX' config.h 2> /dev/null || ./tutti info | grep -q 'pmix  *yes' ||
+		{ echo "SKIPPED: this build is without PMIx"; exit 77; }
+	three_shapes pmix
+}
+part_pmi2() { three_shapes pmi2; }
+part_slurm() { three_shapes none; }
+
+part_secret() {
+	file=$cluster/secret
+	(umask 077; head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \n' > "$file")
+	joined 4 '0/1 0/1 0/1 0/1' login env TUTTI_SECRET_FILE="$file" srun --mpi=none -N4 -n4 $ranks
+	chmod 644 "$file"
+	! login env TUTTI_SECRET_FILE="$file" srun --mpi=none -N4 -n4 $ranks > said 2>&1 || fail "an open file is a secret"
+	grep "chmod 600 $file" said || { cat said; fail "not the sentence about the mode"; }
+}
+
+part_mpirun() {
+	joined 3 '0/3 1/3 2/3' login mpirun --oversubscribe -n 3 $ranks
+	joined 4 '0/2 0/2 1/2 1/2' login salloc -N2 -n4 --ntasks-per-node=2 mpirun -n 4 $ranks
+}
+
+part_torchrun() {
+	# shellcheck disable=SC2016
+	joined 4 '0/1 0/1 0/1 0/1' login env TUTTI_SECRET=0123456789abcdef0123 MASTER_ADDR=n1 MASTER_PORT=29511 srun --mpi=pmix \
+		-N4 -n4 sh -c 'export TORCHELASTIC_RUN_ID=x RANK=$SLURM_PROCID WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1
+		exec "$0"' $ranks
+}
+
+part_nodes() {
+	{
+		echo 'secret = "0123456789abcdef0123"; nodes = ('
+		for i in 1 2 3 4; do
+			echo "{ name = \"n$i\"; address = \"n$i:4711\"; }$([ $i = 4 ] || echo ,)"
+		done
+		echo ');'
+	} > "$cluster/job.conf"
+	chmod 600 "$cluster/job.conf"
+	# shellcheck disable=SC2016
+	joined 4 '0/1 0/1 0/1 0/1' login env TUTTI_CONFIG="$cluster/job.conf" srun --mpi=none -N4 -n4 \
+		sh -c 'TUTTI_NODE=$SLURMD_NODENAME exec "$0"' $ranks
+}
+
+part_info() {
+	for kind in pmix pmi2; do
+		login srun --mpi=$kind -N1 -n2 ./tutti info > said 2>&1 || { cat said; fail "tutti info under $kind"; }
+		[ "$(grep -c "^  $kind  *PMIX*_[A-Z]*=.* are set" said)" = 2 ] || { cat said; fail "not the launcher $kind"; }
+	done
+	login srun --mpi=none -N1 -n1 ./tutti info --json > said || fail "tutti info --json"
+	grep '"launcher": { "name": "slurm", "why": "SLURM_PROCID=0 and SLURM_STEP_ID=0 are set" }' said || fail "no slurm"
+	login ./tutti info | grep '^  none  *no launcher' || fail "a launcher where there is none"
+}
+
+refused() { # sentence, command: it fails, and says so
+	sentence=$1
+	shift
+	! "$@" > said 2>&1 || { cat said; fail "it went well: $*"; }
+	cat said
+	grep -q "$sentence" said || fail "nobody says \"$sentence\""
+}
+
+part_wrong() {
+	login srun --mpi=none -N4 -n4 sh -c "$ranks 8" > right 2>&1 & # a job that is right goes on meanwhile
+	right=$!
+	# shellcheck disable=SC2016
+	refused 'rank 2 of 4 of Slurm.s step [0-9.]* did not join within 1500 ms' login env TUTTI_TIMEOUT=1500 \
+		srun --mpi=none -N4 -n4 sh -c '[ $SLURM_PROCID = 2 ] || exec "$0"' $ranks
+	for kind in pmi2 pmix; do
+		# shellcheck disable=SC2016
+		refused 'not all of the' login env TUTTI_TIMEOUT=1500 srun --mpi=$kind -N4 -n4 \
+			sh -c '[ $SLURM_PROCID = 2 ] && exec sleep 4; exec "$0"' $ranks
+	done
+	# shellcheck disable=SC2016
+	refused 'rank 0 says: rank 1 of Slurm.s step [0-9.]* was started twice' login env TUTTI_TIMEOUT=5000 srun --mpi=none -N4 -n4 \
+		sh -c '[ $SLURM_PROCID != 2 ] || export SLURM_PROCID=1; exec "$0"' $ranks
+	# shellcheck disable=SC2016
+	refused 'rank 0 cannot be reached .* do both sides have the same TUTTI_SECRET' login env TUTTI_TIMEOUT=2500 srun --mpi=pmi2 -N4 -n4 \
+		sh -c '[ $SLURM_PROCID != 2 ] || export TUTTI_SECRET=another-secret-0123; exec "$0"' $ranks
+	wait $right || { cat right; fail "the job that is right has failed"; }
+	[ "$(grep -c '^rank [0-9]* of 4: sum 10,' right)" = 4 ] || { cat right; fail "the job that is right"; }
+}
+
+# The lines of the page that begin with `srun`, `mpirun` or `salloc`, and its batch script: each starts four ranks.
+part_page() {
+	awk '/^```/ { inside = !inside; first = ""; next }
+		inside && first == "" { first = $0 }
+		inside && first != "#!/bin/sh" && /^(srun|mpirun|salloc) / { print > "lines" }
+		inside && first == "#!/bin/sh" { print > "slurm-script" }' "$source_tree/docs/launch.md"
+	[ "$(wc -l < lines)" -ge 5 ] || fail "only $(wc -l < lines) lines in docs/launch.md"
+	mkdir -p slurm-page && cp examples/mean slurm-page/mean || fail "no examples/mean"
+	while IFS= read -r line; do
+		echo "+ $line"
+		(cd slurm-page && login sh -c "$line" < /dev/null) > said 2>&1 || { cat said; fail "$line"; }
+		grep '^4 ranks: 1.5 2.5 3.5 4.5$' said || { cat said; fail "not 4 ranks: $line"; }
+	done < lines
+	cat slurm-script
+	(cd slurm-page && login sbatch --wait -o out ../slurm-script) || fail "the batch script: $(cat slurm-page/out)"
+	grep '^4 ranks: 1.5 2.5 3.5 4.5$' slurm-page/out || { cat slurm-page/out; fail "not 4 ranks in a batch job"; }
+	rm -rf slurm-page slurm-script
+}
+
+be32() { # number: its 4 bytes
+	# shellcheck disable=SC2059
+	printf "$(printf '\\%03o\\%03o\\%03o\\%03o' $(($1 >> 24)) $(($1 >> 16 & 255)) $(($1 >> 8 & 255)) $(($1 & 255)))"
+}
+make_pictures() { # train or t10k, how many: idx files of any bytes
+	{ be32 2051; be32 "$2"; be32 28; be32 28; head -c $(($2 * 784)) examples/fashion; } > "$cluster/$1-images-idx3-ubyte"
+	{ be32 2049; be32 "$2"; yes 01234567 | tr -d '\n' | tr 0-7 '\000-\007' | head -c "$2"; } > \
+		"$cluster/$1-labels-idx1-ubyte"
+}
+train() { # command: the loss after each epoch
+	TUTTI_ALLREDUCE=ring "$@" ./examples/fashion --epochs 2 --json --plot none --data "$cluster" > lines || return 1
+	sed 's/"seconds.*//' lines
+}
+part_fashion() {
+	make_pictures train 512
+	make_pictures t10k 64
+	train login ./tutti run -n 4 > wanted || fail "tutti run"
+	[ "$(wc -l < wanted)" = 2 ] || fail "$(cat wanted)"
+	for kind in pmix pmi2 none; do
+		train login srun --mpi=$kind -N4 -n4 > "got" || fail "$kind"
+		cmp wanted got || fail "other losses under $kind"
+	done
+}
+
+names() { echo "$parts" | awk 'NF { print $1 }'; }
+limit_of() { echo "$parts" | awk -v name="$1" '$1 == name { print $2 }'; }
+
+run_part() ( # in a folder of its own for what it writes; killed at its limit
+	"part_$1" &
+	part=$!
+	(sleep "$(limit_of "$1")"; login scancel -u root; sleep 3; kill -9 $part) > /dev/null 2>&1 &
+	watch=$!
+	wait $part
+	status=$?
+	kill $watch 2> /dev/null
+	exit $status
+)
+
+cd "$build_tree" || exit 2
+[ "${1:-}" != list ] || { echo "$parts" | sed 1d; exit 0; }
+for name; do
+	names | grep -qx "$name" || { echo "check.sh: there is no part $name; they are: $(names | xargs)"; exit 2; }
+done
+for tool in slurmctld slurmd srun munged ip unshare mpirun; do
+	command -v $tool > /dev/null || { echo "SKIPPED: no $tool (apt install slurmctld slurmd slurm-client munge \
+iproute2 openmpi-bin libpmix-dev)"; exit 77; }
+done
+[ "$(id -u)" = 0 ] && ip netns add "tutti$$-try" 2> /dev/null ||
+	{ echo "SKIPPED: network namespaces need root"; exit 77; }
+ip netns del "tutti$$-try"
+scratch=$(mktemp -d) || exit 1
+trap 'cluster_down; rm -rf "$scratch"' EXIT
+trap 'exit 130' INT TERM HUP
+if ! cluster_up "$scratch"; then
+	tail -n 5 "$scratch"/*.log
+	echo "FAILED: Slurm does not come up"
+	exit 1
+fi
+# shellcheck disable=SC2046
+[ $# -gt 0 ] || set -- $(names)
+failed=0
+for name; do
+	start=$(date +%s)
+	run_part "$name" > "slurm-$name.log" 2>&1
+	status=$?
+	case $status in
+	0) result=passed ;;
+	77) result="skipped: $(sed -n 's/^SKIPPED: //p' "slurm-$name.log" | tail -n 1)" ;;
+	137) result="FAILED: not done after $(limit_of "$name") s" failed=1 ;;
+	*) result="FAILED ($status)" failed=1 ;;
+	esac
+	printf '%-10s %4d s  %s\n' "$name" $(($(date +%s) - start)) "$result"
+	case $result in FAILED*) tail -n 30 "slurm-$name.log" ;; esac
+done
+rm -f said lines right wanted got
+exit $failed

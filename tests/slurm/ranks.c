@@ -1,0 +1,53 @@
+/* ranks.c - a rank for check.sh: joins, adds up with the others, says who it is and how long joining took.
+ *   ranks [SECONDS]     stays so long, adding up ten times a second
+ */
+#include "tutti.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+static double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static float add_up(tutti *job)
+{
+	float x = (float)tutti_rank(job) + 1;
+
+	if (tutti_allreduce(job, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL)) {
+		fprintf(stderr, "ranks: %s\n", tutti_why());
+		exit(1);
+	}
+	return x;
+}
+
+int main(int argc, char **argv)
+{
+	int rounds = argc > 1 ? 10 * atoi(argv[1]) : 0;
+	double start = now();
+	char host[64] = "";
+	tutti *job;
+
+	if (tutti_join(NULL, &job)) {
+		fprintf(stderr, "ranks: %s\n", tutti_why());
+		return 1;
+	}
+	float sum = add_up(job);
+	double joined = now() - start;
+	for (; rounds > 0; rounds--) {
+		usleep(100000);
+		if (add_up(job) != sum)
+			return 1;
+	}
+	gethostname(host, sizeof host - 1);
+	printf("rank %d of %d: sum %.0f, local %d/%d on %s, joined in %.0f ms\n", tutti_rank(job), tutti_size(job), sum,
+	       tutti_local_rank(job), tutti_local_size(job), host, joined * 1e3);
+	fflush(stdout);
+	tutti_leave(job);
+	return 0;
+}
