@@ -24,6 +24,10 @@ torchrun  60  the variables of torchrun, inside a step of srun
 nodes     60  a node list, one task a node
 info      30  tutti info names the launcher, and why
 wrong     90  a rank with another secret, one that is missing, one that is started twice: who is named, and the others
+killed    60  under pmix, pmi2 and none a rank is killed -9: the other three go on
+cut       60  two nodes are cut from each other and joined again: one of them is evicted, the other three go on
+unplugged 60  a node loses its network: the other three go on
+slow      60  a node at 10 Mbit/s stays in the job
 page      90  the lines of docs/launch.md
 fashion  120  examples/fashion learns under pmix, pmi2 and none what it learns under tutti run'
 
@@ -133,6 +137,64 @@ part_wrong() {
 	[ "$(grep -c '^rank [0-9]* of 4: sum 10,' right)" = 4 ] || { cat right; fail "the job that is right"; }
 }
 
+survive() { # kind of --mpi, steps: starts four ranks that add numbers; they write to `lived`
+	login env TUTTI_SILENCE=1500 srun --kill-on-bad-exit=0 --no-kill -W 0 --mpi="$1" -N4 -n4 -u \
+		./examples/survive "$2" > lived 2>&1 &
+	survivors=$!
+	wait_for 20 has 4 '^rank [0-9] of 4 is process' || { cat lived; fail "survive does not start"; }
+}
+has() { [ "$(grep -c "$2" lived)" = "$1" ]; }
+went_on() { # steps: three ranks have done them all, with one sum
+	wait $survivors # srun says what became of the worst rank
+	cat lived
+	has 1 '^step [0-9]*: 3 left' || fail "not three were left"
+	[ "$(sed -n "s/^rank [0-9]: $1 steps, the sum is //p" lived | uniq -c | awk '{ print $1 }')" = 3 ] ||
+		fail "three ranks do not have one sum"
+}
+
+part_killed() {
+	for kind in pmix pmi2 none; do
+		survive $kind 1000
+		kill -9 "$(sed -n 's/^rank 2 of 4 is process //p' lived)"
+		went_on 1000
+	done
+}
+
+cable() { ip netns exec "tutti$$-0" nft "$@"; } # of the bridge on the login node
+part_cut() {
+	survive none 4000
+	cable -f - << 'end' || fail "nft"
+table bridge cut {
+	chain forward {
+		type filter hook forward priority 0
+		iifname "p2" oifname "p3" drop
+		iifname "p3" oifname "p2" drop
+	}
+}
+end
+	wait_for 20 has 1 '^step [0-9]*: 3 left' || { cat lived; fail "nobody was evicted"; }
+	cable delete table bridge cut
+	went_on 4000
+	has 1 '^survive: ' || fail "not one rank alone was left behind"
+}
+
+part_unplugged() {
+	survive pmi2 4000
+	ip -n "tutti$$-0" link set p3 down
+	wait_for 20 has 1 '^step [0-9]*: 3 left, rank 0 1 3' || { cat lived; fail "the lost node is not noticed"; }
+	ip -n "tutti$$-0" link set p3 up # or its rank hears nothing of the end of the step
+	went_on 4000
+}
+
+part_slow() {
+	tc -n "tutti$$-0" qdisc add dev p2 root tbf rate 10mbit burst 16kb latency 100ms || fail "tc"
+	survive none 500
+	wait $survivors || { cat lived; fail "a slow node is lost"; }
+	tc -n "tutti$$-0" qdisc del dev p2 root
+	cat lived
+	has 4 '^rank [0-9]: 500 steps, the sum is 5000$' || fail "not all four are there at the end"
+}
+
 # The lines of the page that begin with `srun`, `mpirun` or `salloc`, and its batch script: each starts four ranks.
 part_page() {
 	awk '/^```/ { inside = !inside; first = ""; next }
@@ -195,9 +257,9 @@ cd "$build_tree" || exit 2
 for name; do
 	names | grep -qx "$name" || { echo "check.sh: there is no part $name; they are: $(names | xargs)"; exit 2; }
 done
-for tool in slurmctld slurmd srun munged ip unshare mpirun; do
+for tool in slurmctld slurmd srun munged ip nft tc unshare mpirun; do
 	command -v $tool > /dev/null || { echo "SKIPPED: no $tool (apt install slurmctld slurmd slurm-client munge \
-iproute2 openmpi-bin libpmix-dev)"; exit 77; }
+iproute2 nftables openmpi-bin libpmix-dev)"; exit 77; }
 done
 [ "$(id -u)" = 0 ] && ip netns add "tutti$$-try" 2> /dev/null ||
 	{ echo "SKIPPED: network namespaces need root"; exit 77; }
@@ -224,7 +286,7 @@ for name; do
 	*) result="FAILED ($status)" failed=1 ;;
 	esac
 	printf '%-10s %4d s  %s\n' "$name" $(($(date +%s) - start)) "$result"
-	case $result in FAILED*) tail -n 30 "slurm-$name.log" ;; esac
+	case $result in FAILED*) tail -n 30 "slurm-$name.log"; login scancel -u root ;; esac
 done
-rm -f said lines right wanted got
+rm -f said lines right wanted got lived
 exit $failed
