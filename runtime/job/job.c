@@ -7,6 +7,7 @@
 #include "operation/operation.h"
 #include "topology/topology.h"
 #include "transport/dial.h"
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -203,13 +204,27 @@ static int open_nets(struct tt_job *job, const struct tt_launch *launch)
 	return err;
 }
 
+/* A cgroup may leave less time than there are processors: who polls then uses up what the others need. */
+static int count_quota(void)
+{
+	char own[4096];
+	int fd = tt_world ? -1 : open("/proc/self/cgroup", O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, own, sizeof own - 1);
+
+	if (fd >= 0)
+		close(fd);
+	own[n > 0 ? n : 0] = 0;
+	return tt_cpus_quota("/sys/fs/cgroup", own);
+}
+
 /* Polling takes a core from another rank where there are fewer cores than ranks. */
 static void choose_spinning(struct tt_job *job)
 {
 	if (!tt_setting_is(&job->settings, TT_SPIN, "auto"))
 		job->engine.spin = tt_setting_is(&job->settings, TT_SPIN, "yes");
 	else if (job->size > 1)
-		job->engine.spin = tt_cpus_count(&job->place.allowed) >= job->place.ranks;
+		job->engine.spin = tt_min((size_t)tt_cpus_count(&job->place.allowed), (size_t)count_quota()) >=
+		                   (size_t)job->place.ranks;
 }
 
 static int take_local(const struct tt_job *job, enum tt_setting own, int min, int max, int *out)

@@ -1,7 +1,10 @@
 /* cpus.c - sets of processors */
 #include "topology/topology.h"
+#include <fcntl.h>
+#include <limits.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { WORDS = TT_CPUS / 64 };
 
@@ -107,4 +110,41 @@ int tt_cpus_allowed(struct tt_cpus *out)
 	if (sched_getaffinity(0, sizeof *out, (cpu_set_t *)(void *)out) < 0)
 		memset(out, 0, sizeof *out);
 	return tt_cpus_count(out);
+}
+
+static long read_quota(const char *folder) /* of one cgroup; LONG_MAX: none */
+{
+	char path[600], text[64];
+	long quota, period;
+
+	snprintf(path, sizeof path, "%s/cpu.max", folder);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+	if (fd >= 0)
+		close(fd);
+	text[n > 0 ? n : 0] = 0;
+	if (sscanf(text, "%ld %ld", &quota, &period) != 2 || quota < 1 || period < 1)
+		return LONG_MAX; /* "max 100000" */
+	return (quota + period - 1) / period;
+}
+
+int tt_cpus_quota(const char *root, const char *own)
+{
+	char folder[512];
+	long least = LONG_MAX;
+	const char *mine = !strncmp(own, "0::/", 4) ? own : strstr(own, "\n0::/");
+
+	if (!mine)
+		return INT_MAX;
+	mine = strchr(mine, '/');
+	int n = snprintf(folder, sizeof folder, "%s%.*s", root, (int)strcspn(mine, "\n"), mine);
+	while (n < (int)sizeof folder && strlen(folder) >= strlen(root)) {
+		long here = read_quota(folder);
+		least = here < least ? here : least;
+		char *slash = strrchr(folder, '/');
+		if (!slash)
+			break;
+		*slash = 0;
+	}
+	return least > INT_MAX ? INT_MAX : (int)least;
 }

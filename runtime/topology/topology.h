@@ -18,6 +18,9 @@ int tt_cpus_count(const struct tt_cpus *);
 bool tt_cpus_within(const struct tt_cpus *, const struct tt_cpus *outer);
 bool tt_cpus_parse(struct tt_cpus *, const char *list); /* "0-3,8,16-30:2", as in taskset and Slurm; false: malformed */
 const char *tt_cpus_text(const struct tt_cpus *, char *room, size_t size); /* the reverse; too long ends in "..." */
+/* How many processors' time a cgroup leaves, rounded up: the least of the cpu.max from its folder up to `root`
+ * ("/sys/fs/cgroup"); INT_MAX: no limit. own: the text of /proc/self/cgroup. Version 2 alone */
+int tt_cpus_quota(const char *root, const char *own);
 int tt_cpus_allowed(struct tt_cpus *); /* where the calling thread may run. Returns how many; 0: unknown */
 
 /* ---- partition.c: TUTTI_PIN and the partition of cores ---- */

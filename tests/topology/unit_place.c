@@ -5,6 +5,7 @@
 #include "tests/harness/cunit_main.h"
 #include "topology/topology.h"
 #include <dirent.h>
+#include <limits.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -768,7 +769,40 @@ static void test_memory(void)
 	leave(job);
 }
 
+static void limit(const char *root, const char *group, const char *quota)
+{
+	char path[200];
+
+	snprintf(path, sizeof path, "%s%s", root, group);
+	mkdir(path, 0700);
+	snprintf(path, sizeof path, "%s%s/cpu.max", root, group);
+	FILE *f = fopen(path, "w");
+	CU_ASSERT_PTR_NOT_NULL_FATAL(f);
+	fputs(quota, f);
+	fclose(f);
+}
+
+static void test_quota(void)
+{
+	char root[] = "/tmp/tutti-quota-XXXXXX", clean[64];
+
+	CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(root));
+	limit(root, "", "800000 100000\n");
+	limit(root, "/job", "150000 100000\n");
+	limit(root, "/job/step", "max 100000\n");
+	CU_ASSERT_EQUAL(tt_cpus_quota(root, "0::/\n"), 8);
+	CU_ASSERT_EQUAL(tt_cpus_quota(root, "3:cpu:/x\n0::/job\n"), 2);
+	CU_ASSERT_EQUAL(tt_cpus_quota(root, "0::/job/step\n"), 2);
+	CU_ASSERT_EQUAL(tt_cpus_quota(root, "0::/other\n"), 8);
+	CU_ASSERT_EQUAL(tt_cpus_quota(root, "3:cpu:/job\n"), INT_MAX);
+	CU_ASSERT_EQUAL(tt_cpus_quota("/nowhere", "0::/job\n"), INT_MAX);
+	CU_ASSERT_EQUAL(tt_cpus_quota(root, ""), INT_MAX);
+	snprintf(clean, sizeof clean, "rm -r %s", root);
+	CU_ASSERT_EQUAL(system(clean), 0);
+}
+
 static CU_TestInfo set_tests[] = {
+	{ "the quota of a cgroup", test_quota },
 	{ "lists are read", test_lists_are_read },
 	{ "what is no list", test_what_is_no_list },
 	{ "long sets are cut", test_long_sets_are_cut },
