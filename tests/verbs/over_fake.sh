@@ -15,14 +15,20 @@ if [ ! -x verbs/unit_fake ]; then
 	echo "SKIPPED: this build is without RDMA (apt install libibverbs-dev librdmacm-dev, configure again)"
 	exit 77
 fi
+
+# Ranks that all fell back to TCP would pass, too: in most runs of a program some rank has sent something over verbs.
+over_verbs() { # what a program says of its runs
+	echo "$1" | awk '/ runs over verbs, / { good = 2 * $5 < $1 } END { exit !good }'
+}
+
 log=$(mktemp) failed=0
 trap 'rm -f "$log"' EXIT
 for program; do
 	i=0
 	while [ $i -lt "$seeds" ]; do
 		export TEST_SEED=$((i * 1000))
-		if "./$program" -v > "$log" 2>&1 && grep -q '^[1-9][0-9]* runs over verbs' "$log"; then
-			echo "$program, seeds from $TEST_SEED: $(tail -n 1 "$log")"
+		if "./$program" -v > "$log" 2>&1 && over_verbs "$(grep ' runs over verbs, ' "$log")"; then
+			echo "$program, seeds from $TEST_SEED: $(grep ' runs over verbs, ' "$log")"
 		else
 			tail -n 60 "$log"
 			echo "FAILED: TEST_WIRE=verbs TEST_SEED=$TEST_SEED tests/$program"
