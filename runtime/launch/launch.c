@@ -287,6 +287,7 @@ static int ask_launcher(struct tt_settings *s, struct tt_launch *b)
 	if (!b->by)
 		return *why ? tt_fail(-EINVAL, "%s", why) : 0;
 	tt_log(TT_DEBUG, "launcher %s: %s", b->by->name, why);
+	b->boots = b->address;
 	if ((err = b->by->place(s, b)) || b->size == 1)
 		return err;
 	if (tt_setting(s, TT_BOOT)) { /* says where, the launcher who */
@@ -339,6 +340,7 @@ static int take_blob(struct tt_settings *s, struct tt_launch *b, char blob[TT_LA
 	int err = tt_address_check(blob);
 	if (!err)
 		err = copy_address(b, blob);
+	b->boots = b->address; /* the blob is gone soon */
 	if (!err && strcmp(secret, "-") && !tt_setting(s, TT_SECRET))
 		err = tt_settings_set(s, TT_SECRET, secret, "launcher");
 	return err;
