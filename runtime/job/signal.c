@@ -217,7 +217,10 @@ int tt_signal_begin(struct tt_job *job)
 {
 	struct sigaction now;
 
-	if (tt_world || job->size == 1 || !tt_setting_is(&job->settings, TT_TERM, "leave") ||
+	tt_lock(job); /* newcomers may come already */
+	bool alone = job->size == 1;
+	tt_unlock(job);
+	if (tt_world || alone || !tt_setting_is(&job->settings, TT_TERM, "leave") ||
 	    sigaction(SIGTERM, NULL, &now) || now.sa_flags & SA_SIGINFO ||
 	    (now.sa_handler != SIG_DFL && now.sa_handler != note))
 		return 0;
