@@ -1,4 +1,5 @@
-/* files.c - memory files, which other processes can map; the limit on open files, of which half stays the program's */
+/* files.c - memory files, which other processes can map; the limit on open files, of which half stays the program's;
+ * the kernel's small files */
 #include "base/base.h"
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -21,6 +22,24 @@ int tt_memory_file(const char *name, size_t len)
 	}
 	errno = err;
 	return -1;
+}
+
+bool tt_read_text(char *text, size_t size, const char *fmt, ...)
+{
+	char path[512];
+	va_list args;
+	ssize_t n = -1;
+
+	va_start(args, fmt);
+	int len = vsnprintf(path, sizeof path, fmt, args);
+	va_end(args);
+	int fd = len < (int)sizeof path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+	if (fd >= 0) {
+		n = read(fd, text, size - 1);
+		close(fd);
+	}
+	text[n > 0 ? n : 0] = 0;
+	return n > 0;
 }
 
 bool tt_files_scarce(int fd)

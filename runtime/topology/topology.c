@@ -3,7 +3,6 @@
  * hwloc knows caches, devices and other machines. Ranks only need cores, packages and nodes, which the kernel's files
  * show in a fraction of the time. Without hwloc the tree is made of these files alone. */
 #include "topology/topology.h"
-#include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -12,23 +11,13 @@
 static bool read_list(struct tt_cpus *out, const char *sys, const char *fmt, ...) TT_FORMAT(3, 4);
 static bool read_list(struct tt_cpus *out, const char *sys, const char *fmt, ...)
 {
-	char path[256], text[4097];
-	size_t len = (size_t)snprintf(path, sizeof path, "%s/devices/system/", sys);
+	char name[64], text[4097];
 	va_list args;
-	ssize_t n = -1;
-	int fd;
 
-	if (len >= sizeof path)
-		return false;
 	va_start(args, fmt);
-	vsnprintf(path + len, sizeof path - len, fmt, args);
+	vsnprintf(name, sizeof name, fmt, args);
 	va_end(args);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd >= 0) {
-		n = read(fd, text, sizeof text - 1);
-		close(fd);
-	}
-	text[n > 0 ? n : 0] = 0;
+	tt_read_text(text, sizeof text, "%s/devices/system/%s", sys, name);
 	return tt_cpus_parse(out, text);
 }
 

@@ -1,10 +1,8 @@
 /* verbs_device.c - which adapters there are, which port a net takes, and its address there */
 #include "transport/verbs/verbs_private.h"
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <sched.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 enum { PORTS_MAX = 64 };
 
@@ -17,19 +15,6 @@ struct port { /* of any device */
 	char why[160]; /* it cannot be used; empty: it can */
 	char note[96]; /* its address */
 };
-
-static bool read_text(const struct ibv_device *d, const char *what, char *text, size_t size)
-{
-	char path[IBV_SYSFS_PATH_MAX + 64];
-	int fd = snprintf(path, sizeof path, "%s/%s", d->ibdev_path, what) < (int)sizeof path ?
-	         open(path, O_RDONLY | O_CLOEXEC) : -1;
-	ssize_t n = fd < 0 ? -1 : read(fd, text, size - 1);
-
-	if (fd >= 0)
-		close(fd);
-	text[n > 0 ? n : 0] = 0;
-	return n > 0;
-}
 
 /* The port's address */
 
@@ -56,10 +41,9 @@ static int rank_gid(const struct ibv_gid_entry *e)
 
 static bool read_type(const struct ibv_context *device, unsigned port, int index, uint32_t *type)
 {
-	char what[64], text[16];
+	char text[16];
 
-	snprintf(what, sizeof what, "ports/%u/gid_attrs/types/%d", port, index);
-	if (!read_text(device->device, what, text, sizeof text))
+	if (!tt_read_text(text, sizeof text, "%s/ports/%u/gid_attrs/types/%d", device->device->ibdev_path, port, index))
 		return false;
 	*type = !strncmp(text, "RoCE v2", 7) ? IBV_GID_TYPE_ROCE_V2 : IBV_GID_TYPE_ROCE_V1;
 	return true;
@@ -187,7 +171,7 @@ static int describe_ports(const struct tt_verbs_library *l, struct ibv_device *d
 	char text[32];
 	int n = 0;
 
-	if (read_text(d, "device/numa_node", text, sizeof text))
+	if (tt_read_text(text, sizeof text, "%s/device/numa_node", d->ibdev_path))
 		p.numa = atoi(text);
 	snprintf(p.device, sizeof p.device, "%s", l->get_device_name(d));
 	if (!context || l->query_device(context, &attr))
