@@ -206,6 +206,14 @@ void tt_sleeper_close(struct tt_sleeper *);
 void tt_sleep(struct tt_sleeper *, const int *fds, int n, uint64_t deadline); /* or n <= 8 fds, one readable */
 void tt_kick(struct tt_sleeper *); /* tt_wake */
 
+/* library.c: a library that is loaded at run time. NULL: the file cannot be loaded, or lacks a function, which is then
+ * *lacks (else NULL). flags: dlopen's */
+struct tt_symbol {
+	const char *name;
+	void *to;                   /* where the pointer to the function goes */
+};
+void *tt_library_load(const char *file, int flags, const struct tt_symbol *wanted, size_t n, const char **lacks);
+
 /* files.c */
 int tt_memory_file(const char *name, size_t len); /* a memfd of sealed length; -1: see errno */
 /* Reads a small file, of the kernel's in /proc or /sys. False, and "": there is none, or it is empty. */

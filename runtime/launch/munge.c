@@ -28,26 +28,20 @@ static struct { /* munge.h of munge 0.5: plain numbers and pointers */
 
 static int load(void)
 {
-	const struct {
-		const char *name;
-		void *to;
-	} wanted[] = {
+	const struct tt_symbol wanted[] = {
 		{ "munge_encode", &munge.encode }, { "munge_decode", &munge.decode }, { "munge_strerror", &munge.text },
 		{ "munge_ctx_create", &munge.create }, { "munge_ctx_destroy", &munge.destroy },
 		{ "munge_ctx_set", &munge.set },
 	};
+	const char *lacks = NULL;
 
+	if (!munge.library)
+		munge.library = tt_library_load("libmunge.so.2", RTLD_NOW | RTLD_LOCAL, wanted, TT_COUNT(wanted),
+		                                &lacks);
 	if (munge.library)
 		return 0;
-	void *library = dlopen("libmunge.so.2", RTLD_NOW | RTLD_LOCAL);
-	for (size_t i = 0; library && i < TT_COUNT(wanted); i++) {
-		void *found = dlsym(library, wanted[i].name);
-		if (!found)
-			return tt_fail(-ENOENT, "libmunge.so.2 has no %s", wanted[i].name);
-		memcpy(wanted[i].to, &found, sizeof found);
-	}
-	munge.library = library;
-	return library ? 0 : tt_fail(-ENOENT, "libmunge.so.2 is not on this host (apt install libmunge2)");
+	return lacks ? tt_fail(-ENOENT, "libmunge.so.2 has no %s", lacks)
+	             : tt_fail(-ENOENT, "libmunge.so.2 is not on this host (apt install libmunge2)");
 }
 
 int tt_munge_seal(const char *text, char *sealed, size_t size)

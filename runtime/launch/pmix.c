@@ -27,26 +27,17 @@ static struct {
 
 static bool load(void)
 {
-	const struct {
-		const char *name;
-		void *to;
-	} wanted[] = {
+	const struct tt_symbol wanted[] = {
 		{ "PMIx_Init", &pmix.init }, { "PMIx_Finalize", &pmix.finalize }, { "PMIx_Put", &pmix.put },
 		{ "PMIx_Commit", &pmix.commit }, { "PMIx_Fence_nb", &pmix.fence }, { "PMIx_Get", &pmix.get },
 		{ "PMIx_Error_string", &pmix.text },
 	};
+	const char *lacks;
 
-	if (pmix.library)
-		return true;
-	void *library = dlopen("libpmix.so.2", RTLD_NOW | RTLD_GLOBAL); /* its plugins look for its names */
-	for (size_t i = 0; library && i < TT_COUNT(wanted); i++) {
-		void *found = dlsym(library, wanted[i].name);
-		if (!found)
-			return false;
-		memcpy(wanted[i].to, &found, sizeof found);
-	}
-	pmix.library = library;
-	return library != NULL;
+	if (!pmix.library) /* its plugins look for its names */
+		pmix.library = tt_library_load("libpmix.so.2", RTLD_NOW | RTLD_GLOBAL, wanted, TT_COUNT(wanted),
+		                               &lacks);
+	return pmix.library != NULL;
 }
 
 static int failed(const char *call, pmix_status_t status)

@@ -4,11 +4,12 @@
  *      newcomers [--seed S] [--seeds N] [--verbose]      --seed alone: that one; with --seeds: N from S on
  *
  * What must hold: no two processes get one number; of two groups that computed something, each has a rank of the
- * other; ranks that are cut from the majority let nobody in, and are out when the network is healed; everybody else
- * who comes is taken into the group in time.
+ * other; ranks that are cut from the majority let nobody in, and are out when the network is healed; the group takes
+ * every other newcomer in, in time.
  */
 #include "member/member.h"
 #include "transport/sim/sim.h"
+#include "tests/harness/complaint.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,9 +20,9 @@ enum { LAUNCHED_MAX = 6, NEWCOMERS_MAX = 3, ALL_MAX = LAUNCHED_MAX + NEWCOMERS_M
 static struct run {
 	uint64_t seed;
 	int launched, newcomers;
-	unsigned killed, cut;       /* bits of launched ranks: fewer than half; cut: from all others, until they are healed */
+	unsigned killed, cut;       /* bits of launched ranks, fewer than half; cut: from all others, for a time */
 	bool back;                  /* the first of the killed ranks is started again */
-	unsigned groups[256];       /* that made a sum: bits of processes, a rank's second life has another than its first */
+	unsigned groups[256];       /* that made a sum: a bit for each process; a rank's second life has its own */
 	int count, joins, refusals;
 	int lives[ALL_MAX];
 	unsigned numbers;           /* a bit for each number of a new rank that was given away */
@@ -33,19 +34,6 @@ static bool verbose;
 
 static uint64_t begun; /* when the world began */
 static bool is_past(int ms) { return tt_now() - begun >= (uint64_t)ms * TT_MS; }
-
-static void complain(int rank, const char *fmt, ...) TT_FORMAT(2, 3);
-static void complain(int rank, const char *fmt, ...)
-{
-	char text[300];
-	va_list args;
-
-	va_start(args, fmt);
-	vsnprintf(text, sizeof text, fmt, args);
-	va_end(args);
-	if (!*run.complaint)
-		snprintf(run.complaint, sizeof run.complaint, "process %d at %.6f s: %s", rank, (double)tt_now() / 1e9, text);
-}
 
 /* ---- the plan ---- */
 
@@ -120,7 +108,7 @@ static void note_group(int me, unsigned bits)
 		run.groups[run.count++] = bits;
 }
 
-/* One round: 1 and more: that is over; else an error. What the others say of growing and ending comes with the sum. */
+/* One round. 1 or more: the round is over; else an error. With the sum comes whether the others grow, or end. */
 static int sum_up(int me, tutti *job, tutti *g, int32_t *grow, int32_t *end)
 {
 	int32_t v[NUMBERS + ALL_MAX + LAUNCHED_MAX + 2] = { 0 }, *process = v + NUMBERS;

@@ -9,6 +9,7 @@
  */
 #include "member/member.h"
 #include "transport/sim/sim.h"
+#include "tests/harness/complaint.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,19 +44,6 @@ static struct run {
 } run;
 
 static bool verbose;
-
-static void complain(int rank, const char *fmt, ...) TT_FORMAT(2, 3);
-static void complain(int rank, const char *fmt, ...)
-{
-	char text[300];
-	va_list args;
-
-	va_start(args, fmt);
-	vsnprintf(text, sizeof text, fmt, args);
-	va_end(args);
-	if (!*run.complaint)
-		snprintf(run.complaint, sizeof run.complaint, "rank %d at %.6f s: %s", rank, (double)tt_now() / 1e9, text);
-}
 
 /* ---- the plan ---- */
 

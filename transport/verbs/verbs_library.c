@@ -12,44 +12,33 @@ const struct tt_verbs_library *tt_verbs_instead;
 static struct tt_verbs_library library;
 static char missing[200]; /* why there is none */
 
-static void take(void *handle, const char *name, void *where)
-{
-	void *found = dlsym(handle, name);
-
-	memcpy(where, &found, sizeof found);
-	if (!found && !*missing)
-		snprintf(missing, sizeof missing, "the library has no %s: install a newer rdma-core", name);
-}
-
-static void take_verbs(void *handle)
-{
-#define TAKE(name) take(handle, "ibv_" #name, &library.name)
-	TAKE(get_device_list), TAKE(free_device_list), TAKE(get_device_name), TAKE(open_device), TAKE(close_device);
-	TAKE(query_device), TAKE(query_port), TAKE(query_gid), TAKE(query_pkey);
-	TAKE(get_async_event), TAKE(ack_async_event), TAKE(alloc_pd), TAKE(dealloc_pd), TAKE(reg_mr), TAKE(dereg_mr);
-	TAKE(create_comp_channel), TAKE(destroy_comp_channel), TAKE(create_cq), TAKE(destroy_cq);
-	TAKE(get_cq_event), TAKE(ack_cq_events), TAKE(create_srq), TAKE(destroy_srq);
-	TAKE(create_qp), TAKE(modify_qp), TAKE(destroy_qp), TAKE(fork_init), TAKE(wc_status_str);
-#undef TAKE
-	void *gid = dlsym(handle, "_ibv_query_gid_ex"); /* not in old ones */
-	memcpy(&library.query_gid_ex, &gid, sizeof gid);
-}
+#define WANT(name) { "ibv_" #name, &library.name }
+static const struct tt_symbol wanted[] = {
+	WANT(get_device_list), WANT(free_device_list), WANT(get_device_name), WANT(open_device), WANT(close_device),
+	WANT(query_device), WANT(query_port), WANT(query_gid), WANT(query_pkey),
+	WANT(get_async_event), WANT(ack_async_event), WANT(alloc_pd), WANT(dealloc_pd), WANT(reg_mr), WANT(dereg_mr),
+	WANT(create_comp_channel), WANT(destroy_comp_channel), WANT(create_cq), WANT(destroy_cq),
+	WANT(get_cq_event), WANT(ack_cq_events), WANT(create_srq), WANT(destroy_srq),
+	WANT(create_qp), WANT(modify_qp), WANT(destroy_qp), WANT(fork_init), WANT(wc_status_str),
+};
 
 static void load(void)
 {
-	void *verbs;
+	const char *lacks;
 
 	if (access("/sys/class/infiniband", F_OK)) { /* most hosts: the library need not be looked for */
 		snprintf(missing, sizeof missing, "this host has no RDMA adapter, or its driver is not loaded");
 		return;
 	}
-	if (!(verbs = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL))) {
+	void *verbs = tt_library_load("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL, wanted, TT_COUNT(wanted), &lacks);
+	if (!verbs && lacks)
+		snprintf(missing, sizeof missing, "the library has no %s: install a newer rdma-core", lacks);
+	else if (!verbs)
 		snprintf(missing, sizeof missing, "this host has no libibverbs.so.1 (apt install ibverbs-providers)");
+	if (!verbs)
 		return;
-	}
-	take_verbs(verbs);
-	if (*missing)
-		return;
+	void *gid = dlsym(verbs, "_ibv_query_gid_ex"); /* not in old ones */
+	memcpy(&library.query_gid_ex, &gid, sizeof gid);
 	/* before any memory is registered: a forked child that only executes another program then harms nothing */
 	int err = library.fork_init();
 	if (err)
