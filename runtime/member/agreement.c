@@ -66,15 +66,11 @@ struct tt_agreement {
 	struct tt_timer retry;      /* after a refusal */
 };
 
-static bool has(const uint8_t *bits, int i) { return bits[i / 8] >> i % 8 & 1; }
-static void set(uint8_t *bits, int i) { bits[i / 8] |= (uint8_t)(1 << i % 8); }
-static size_t bytes_for(int n) { return ((size_t)n + 7) / 8; }
-
 /* ---- membership views ---- */
 
 static struct tt_membership *new_view(int seats, int newcomers)
 {
-	struct tt_membership *r = calloc(1, sizeof *r + (size_t)newcomers * sizeof *r->of + bytes_for(seats));
+	struct tt_membership *r = calloc(1, sizeof *r + (size_t)newcomers * sizeof *r->of + tt_bits_size(seats));
 
 	if (r)
 		r->stays = (uint8_t *)(r->of + newcomers);
@@ -83,7 +79,7 @@ static struct tt_membership *new_view(int seats, int newcomers)
 
 static void put_view(struct tt_pack *p, const struct tt_membership *r, int seats)
 {
-	tt_put_bytes(p, r->stays, bytes_for(seats));
+	tt_put_bytes(p, r->stays, tt_bits_size(seats));
 	tt_put32(p, r->size);
 	tt_put16(p, (uint16_t)r->count);
 	for (int i = 0; i < r->count; i++) {
@@ -100,12 +96,12 @@ static bool has_place(const struct tt_membership *r, const struct tutti *g, uint
 	for (int i = 0; i < r->count; i++)
 		if (r->of[i].rank == rank)
 			return true;
-	return seat >= 0 && has(r->stays, seat);
+	return seat >= 0 && tt_bits_has(r->stays, seat);
 }
 
 static struct tt_membership *get_view(struct tt_pack *p, const struct tutti *g)
 {
-	const uint8_t *stays = tt_pack_take(p, bytes_for(g->n));
+	const uint8_t *stays = tt_pack_take(p, tt_bits_size(g->n));
 	uint32_t size = tt_get32(p);
 	int count = tt_get16(p);
 	struct tt_membership *r;
@@ -115,7 +111,7 @@ static struct tt_membership *get_view(struct tt_pack *p, const struct tutti *g)
 	r = p->bad ? NULL : new_view(g->n, count);
 	if (!r)
 		return NULL;
-	memcpy(r->stays, stays, bytes_for(g->n));
+	memcpy(r->stays, stays, tt_bits_size(g->n));
 	r->size = size;
 	for (r->count = 0; r->count < count; r->count++) {
 		struct tt_newcomer *c = &r->of[r->count];
@@ -139,13 +135,13 @@ static struct tt_agreement *agreement_of(struct tutti *g)
 
 	if (a)
 		return a;
-	a = calloc(1, sizeof *a + 2 * bytes_for(g->n));
+	a = calloc(1, sizeof *a + 2 * tt_bits_size(g->n));
 	if (!a)
 		return NULL;
 	a->group = g;
 	a->asker = a->told = -1;
 	a->heard = (uint8_t *)(a + 1);
-	a->skipped = a->heard + bytes_for(g->n);
+	a->skipped = a->heard + tt_bits_size(g->n);
 	return g->agreement = a;
 }
 
@@ -177,7 +173,7 @@ static struct tt_pack begin(uint8_t *bytes, size_t room, enum kind kind, unsigne
 static void say(struct tt_agreement *a, int to, enum kind kind, uint32_t ballot, const struct tt_membership *r)
 {
 	const struct tutti *g = a->group;
-	size_t room = HEAD + 9 + (r ? bytes_for(g->n) + 6 + (size_t)r->count * SEAT : 0);
+	size_t room = HEAD + 9 + (r ? tt_bits_size(g->n) + 6 + (size_t)r->count * SEAT : 0);
 	uint8_t *bytes = malloc(room);
 
 	if (!bytes)
@@ -197,7 +193,7 @@ static void say(struct tt_agreement *a, int to, enum kind kind, uint32_t ballot,
 /* To one that is in the call and does not know that it is over. It may have no seat in the heir: no slot is named. */
 static void say_decided(const struct tutti *heir, struct tt_member *to)
 {
-	size_t room = HEAD + bytes_for(heir->origin.n) + 6 + (size_t)heir->origin.view->count * SEAT;
+	size_t room = HEAD + tt_bits_size(heir->origin.n) + 6 + (size_t)heir->origin.view->count * SEAT;
 	uint8_t *bytes = malloc(room);
 
 	if (!bytes)
@@ -278,7 +274,7 @@ static uint32_t name_heir(const struct tutti *old, const struct tt_membership *r
 	uint32_t h;
 
 	tt_put32(&p, old->uid);
-	h = tt_hash(tt_hash(TT_HASH, bytes, 4), r->stays, bytes_for(old->n));
+	h = tt_hash(tt_hash(TT_HASH, bytes, 4), r->stays, tt_bits_size(old->n));
 	for (int i = 0; i < r->count; i++) {
 		p = tt_pack(bytes, sizeof bytes);
 		tt_put32(&p, r->of[i].rank);
@@ -307,7 +303,7 @@ static void seat_all(struct tutti *heir, const struct tutti *old, const struct t
 	int n = 0;
 
 	for (int i = 0; i < old->n; i++)
-		if (has(r->stays, i)) {
+		if (tt_bits_has(r->stays, i)) {
 			tt_group_seat(heir, n, old->seats[i].rank, old->seats[i].epoch, old->seats[i].slot);
 			if (old->seats[i].resigned && !heir->seats[n].out)
 				tt_group_resign(heir, n);
@@ -325,7 +321,7 @@ static int count_view(const struct tt_membership *r, int seats)
 	int n = r->count;
 
 	for (int i = 0; i < seats; i++)
-		n += has(r->stays, i);
+		n += tt_bits_has(r->stays, i);
 	return n;
 }
 
@@ -364,7 +360,7 @@ static void decide(struct tt_agreement *a, struct tt_membership *r)
 	tt_late_join_grow(a->group->job, (int)r->size);
 	tt_timer_stop(&a->retry);
 	a->group->job->engine.news = true;
-	if (has(r->stays, a->group->me)) {
+	if (tt_bits_has(r->stays, a->group->me)) {
 		found_heir(a, r);
 		return;
 	}
@@ -374,14 +370,17 @@ static void decide(struct tt_agreement *a, struct tt_membership *r)
 
 /* ---- the coordinator's side ---- */
 
-static bool is_out(const struct tt_agreement *a, int i) { return a->group->seats[i].out || has(a->skipped, i); }
+static bool is_out(const struct tt_agreement *a, int i)
+{
+	return a->group->seats[i].out || tt_bits_has(a->skipped, i);
+}
 
 static int first_left(const struct tutti *g)
 {
 	const struct tt_agreement *a = g->agreement;
 	int i = 0;
 
-	while (g->seats[i].out || (a && has(a->skipped, i))) /* this rank's own seat never is */
+	while (g->seats[i].out || (a && tt_bits_has(a->skipped, i))) /* this rank's own seat never is */
 		i++;
 	return i;
 }
@@ -397,7 +396,7 @@ static bool is_enough(const struct tutti *g, const uint8_t *heard) /* NULL: all 
 	for (int i = 0; i < g->n; i++) {
 		if (has_left(&g->seats[i]))
 			continue;
-		bool is_here = heard ? has(heard, i) : !g->seats[i].out;
+		bool is_here = heard ? tt_bits_has(heard, i) : !g->seats[i].out;
 		first = first < 0 ? is_here : first;
 		here += is_here;
 		all++;
@@ -408,7 +407,7 @@ static bool is_enough(const struct tutti *g, const uint8_t *heard) /* NULL: all 
 static bool all_heard(const struct tt_agreement *a)
 {
 	for (int i = 0; i < a->group->n; i++)
-		if (!is_out(a, i) && !has(a->heard, i) && (!a->proposing || has(a->view->stays, i)))
+		if (!is_out(a, i) && !tt_bits_has(a->heard, i) && (!a->proposing || tt_bits_has(a->view->stays, i)))
 			return false;
 	return is_enough(a->group, a->heard);
 }
@@ -456,8 +455,8 @@ static struct tt_membership *make_view(const struct tt_agreement *a)
 	if (r)
 		r->size = (uint32_t)g->job->size;
 	for (int i = 0; r && i < g->n; i++)
-		if (has(a->heard, i) && !is_out(a, i))
-			set(r->stays, i);
+		if (tt_bits_has(a->heard, i) && !is_out(a, i))
+			tt_bits_set(r->stays, i);
 	for (int i = 0; r && i < all && r->count < most; i++)
 		if (is_waiting(g, &waiting[i]))
 			r->of[r->count++] = waiting[i];
@@ -468,14 +467,14 @@ static struct tt_membership *make_view(const struct tt_agreement *a)
 static void tell(struct tt_agreement *a, enum kind kind, const uint8_t *whom, const struct tt_membership *r)
 {
 	for (int i = 0; i < a->group->n; i++)
-		if (i != a->group->me && !is_out(a, i) && (!whom || has(whom, i)))
+		if (i != a->group->me && !is_out(a, i) && (!whom || tt_bits_has(whom, i)))
 			say(a, i, kind, a->ballot, r);
 }
 
 static void hear_only_me(struct tt_agreement *a)
 {
-	memset(a->heard, 0, bytes_for(a->group->n));
-	set(a->heard, a->group->me);
+	memset(a->heard, 0, tt_bits_size(a->group->n));
+	tt_bits_set(a->heard, a->group->me);
 }
 
 static void advance(struct tt_agreement *a)
@@ -552,7 +551,7 @@ static void take_refusal(struct tt_agreement *a, uint32_t promised)
 /* A COLLECT may have reached it before it was in the call. */
 static void take_call(struct tt_agreement *a, int from)
 {
-	if (a->ballot && !a->proposing && !has(a->heard, from))
+	if (a->ballot && !a->proposing && !tt_bits_has(a->heard, from))
 		say(a, from, COLLECT, a->ballot, NULL);
 }
 
@@ -571,7 +570,7 @@ static void take_report(struct tt_agreement *a, int from, uint32_t ballot, struc
 		give_up_ballot(a);
 		return;
 	}
-	set(a->heard, from);
+	tt_bits_set(a->heard, from);
 	tt_late_join_grow(a->group->job, (int)size);
 	a->any_grow |= grow;
 	if (accepted > a->best) {
@@ -587,7 +586,7 @@ static void take_accept(struct tt_agreement *a, int from, uint32_t ballot)
 {
 	if (!a->ballot || ballot != a->ballot || !a->proposing)
 		return;
-	set(a->heard, from);
+	tt_bits_set(a->heard, from);
 	advance(a);
 }
 
@@ -809,13 +808,13 @@ static void skip_late(struct tt_agreement *a)
 
 	a->impatient = true;
 	for (int i = 0; i < g->n; i++) {
-		bool asked = !a->proposing || has(a->view->stays, i);
-		bool late = first == g->me ? asked && !has(a->heard, i) : i == first;
+		bool asked = !a->proposing || tt_bits_has(a->view->stays, i);
+		bool late = first == g->me ? asked && !tt_bits_has(a->heard, i) : i == first;
 		if (!late || i == g->me || is_out(a, i))
 			continue;
 		tt_log(TT_WARN, "%s is left out of the group that comes: it lives, and has not called "
 		       "tutti_group_shrink in time", tt_member_label(tt_group_member(g, i)).text);
-		set(a->skipped, i);
+		tt_bits_set(a->skipped, i);
 	}
 	steer(a);
 }
@@ -879,7 +878,7 @@ static int take_part(struct tutti *g, bool grow, tutti **out)
 		return tt_fail(-ENOMEM, "no memory to agree on a group of %d ranks", g->n);
 	a->calling = true;
 	a->grow = grow;
-	memset(a->skipped, 0, bytes_for(g->n));
+	memset(a->skipped, 0, tt_bits_size(g->n));
 	if (a->asker >= 0 && !a->ballot)
 		report(a, a->asker);
 	steer(a);

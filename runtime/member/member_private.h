@@ -16,6 +16,11 @@ struct tt_newcomer { /* a rank that has joined a job under way */
 	uint16_t slot;              /* how it will call its group */
 };
 
+/* A set of seats is a bit for each. */
+static inline bool tt_bits_has(const uint8_t *bits, int i) { return bits[i / 8] >> i % 8 & 1; }
+static inline void tt_bits_set(uint8_t *bits, int i) { bits[i / 8] |= (uint8_t)(1 << i % 8); }
+static inline size_t tt_bits_size(int n) { return ((size_t)n + 7) / 8; } /* in bytes */
+
 /* ---- address.c: a list of addresses is a text with a space between two ---- */
 
 enum { TT_ADDRESSES = 256 }; /* bytes of the longest list, with the zero */
@@ -88,7 +93,7 @@ void tt_rendezvous_endpoints(struct tt_member *, struct tt_pack *);
 bool tt_rendezvous_retry(struct tt_member *, uint64_t patience);
 bool tt_rendezvous_has_more(const struct tt_member *); /* is being asked to let this process in, and so may others be */
 void tt_rendezvous_present(struct tt_job *); /* says to the rank that has let this one in where this one listens */
-struct tt_member *tt_rendezvous_found(struct tt_member *, int rank); /* who answered there is that rank */
+struct tt_member *tt_rendezvous_found(struct tt_member *, int rank); /* the rank that answered there */
 
 /* ---- endpoint_tree.c: how the table of endpoint records goes out ---- */
 

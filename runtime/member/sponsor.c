@@ -31,11 +31,7 @@ struct tt_claim {
 	uint8_t *asked, *answered, *granted, *there; /* a bit for each seat */
 };
 
-static bool has(const uint8_t *bits, int i) { return bits[i / 8] >> i % 8 & 1; }
-static void set(uint8_t *bits, int i) { bits[i / 8] |= (uint8_t)(1 << i % 8); }
-static size_t bytes_for(const struct tutti *g) { return ((size_t)g->n + 7) / 8; }
-
-/* The group that takes newcomers in; NULL: this rank is not in it (any more). */
+/* The group that takes newcomers in; NULL: this rank is not in it, or not any more. */
 static struct tutti *voters(const struct tt_job *job)
 {
 	tt_each_group(g, job)
@@ -122,9 +118,9 @@ static void ask(struct tt_claim *c, const struct tutti *g, bool connected)
 
 	for (int i = 0; i < g->n; i++) {
 		struct tt_member *m = tt_member(g->job, g->seats[i].rank);
-		if (!is_there(g, i) || has(c->asked, i) || (connected && m->state != TT_UP))
+		if (!is_there(g, i) || tt_bits_has(c->asked, i) || (connected && m->state != TT_UP))
 			continue;
-		set(c->asked, i);
+		tt_bits_set(c->asked, i);
 		tt_send_words(m, TT_CLAIM, words, 5, NULL, 0);
 	}
 }
@@ -141,10 +137,10 @@ static bool refuse_in_minority(struct tt_claim *c, const struct tutti *g)
 	char text[60];
 	int there = 0;
 
-	memset(c->there, 0, bytes_for(g));
+	memset(c->there, 0, tt_bits_size(g->n));
 	for (int i = 0; i < g->n; i++)
 		if (is_there(g, i)) {
-			set(c->there, i);
+			tt_bits_set(c->there, i);
 			there++;
 		}
 	if (tt_agree_is_enough(g, c->there))
@@ -158,7 +154,7 @@ static bool refuse_in_minority(struct tt_claim *c, const struct tutti *g)
 static bool is_answered(const struct tt_claim *c, const struct tutti *g)
 {
 	for (int i = 0; i < g->n; i++)
-		if (is_there(g, i) && has(c->asked, i) && !has(c->answered, i))
+		if (is_there(g, i) && tt_bits_has(c->asked, i) && !tt_bits_has(c->answered, i))
 			return false;
 	return true;
 }
@@ -166,7 +162,7 @@ static bool is_answered(const struct tt_claim *c, const struct tutti *g)
 static bool is_asked(const struct tt_claim *c, const struct tutti *g)
 {
 	for (int i = 0; i < g->n; i++)
-		if (is_there(g, i) && !has(c->asked, i))
+		if (is_there(g, i) && !tt_bits_has(c->asked, i))
 			return false;
 	return true;
 }
@@ -175,7 +171,7 @@ static void judge(struct tt_claim *c, const struct tutti *g)
 {
 	uint8_t random;
 
-	if (has(c->granted, g->me) && tt_agree_is_enough(g, c->granted)) {
+	if (tt_bits_has(c->granted, g->me) && tt_agree_is_enough(g, c->granted)) {
 		struct tt_link *l = c->link;
 		uint32_t rank = c->wanted, epoch = c->epoch;
 		tt_sponsor_end(l);
@@ -209,14 +205,14 @@ static void begin_round(struct tt_claim *c)
 	c->failed = false;
 	c->uid = g->uid;
 	c->number = ++all->claims;
-	c->asked = calloc(4, bytes_for(g));
+	c->asked = calloc(4, tt_bits_size(g->n));
 	if (!c->asked) {
 		turn_away(c->link, "no memory to ask the other ranks");
 		return;
 	}
-	c->answered = c->asked + bytes_for(g);
-	c->granted = c->answered + bytes_for(g);
-	c->there = c->granted + bytes_for(g);
+	c->answered = c->asked + tt_bits_size(g->n);
+	c->granted = c->answered + tt_bits_size(g->n);
+	c->there = c->granted + tt_bits_size(g->n);
 	if (refuse_in_minority(c, g))
 		return;
 	c->wanted = c->rank == TT_NEW_RANK ? (uint32_t)job->size : c->rank;
@@ -224,15 +220,15 @@ static void begin_round(struct tt_claim *c)
 		turn_away(c->link, "there is no room for more ranks");
 		return;
 	}
-	set(c->asked, g->me);
-	set(c->answered, g->me);
+	tt_bits_set(c->asked, g->me);
+	tt_bits_set(c->answered, g->me);
 	if (!may_vote(job, g->uid)) { /* the group is being shrunk or grown: no number is used up meanwhile */
 		c->failed = true;
 		look_in(c, AGAIN_MS * TT_MS);
 		return;
 	}
 	if (consents(job, g->uid, c->wanted, c->epoch, c->rank == TT_NEW_RANK))
-		set(c->granted, g->me);
+		tt_bits_set(c->granted, g->me);
 	ask(c, g, true);
 	look_in(c, tt_time(job, TT_TIME_NET)); /* then the ranks that are not connected are asked, too */
 	judge(c, g);
@@ -279,9 +275,9 @@ void tt_sponsor_take_consent(struct tt_member *from, struct tt_pack *p)
 		struct tt_claim *c = l->claim;
 		if (!c || c->failed || c->number != number || c->uid != uid)
 			continue;
-		set(c->answered, g->seat_of[from->rank]);
+		tt_bits_set(c->answered, g->seat_of[from->rank]);
 		if (yes)
-			set(c->granted, g->seat_of[from->rank]);
+			tt_bits_set(c->granted, g->seat_of[from->rank]);
 		judge(c, g);
 		return;
 	}
