@@ -267,22 +267,21 @@ bool tt_fetch_is_idle(void *arg)
 
 /* ---- mixing ---- */
 
-/* One piece of memory that is mapped here. NULL: the window, or its rank, is gone. Not tt_lock(): that keeps the
- * background thread off the nets, which this thread does not poll. */
+/* One piece of memory that is mapped here. NULL: the window, or its rank, is gone. */
 static char *hold(struct tt_fetch *f)
 {
 	char *at;
 
-	tt_ticket_lock_take(&f->g->job->engine.lock);
+	tt_lock(f->g->job);
 	if (!(at = tt_window_hold(f->g->window, f->rank)))
-		tt_ticket_lock_release(&f->g->job->engine.lock);
+		tt_unlock(f->g->job);
 	return at;
 }
 
 static void let_go(struct tt_fetch *f)
 {
 	tt_window_let_go(f->g->window, f->rank);
-	tt_ticket_lock_release(&f->g->job->engine.lock);
+	tt_unlock(f->g->job);
 }
 
 static int look_in_place(struct tt_fetch *f)
