@@ -63,16 +63,10 @@ static int unknown_interface(const struct ifaddrs *all, const char *name)
 
 static long read_number(const char *interface, const char *what, long fallback)
 {
-	char path[128], text[32];
-	int n = snprintf(path, sizeof path, "/sys/class/net/%s/%s", interface, what);
-	int fd = n < (int)sizeof path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-	ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+	char text[32];
 
-	if (fd >= 0)
-		close(fd);
-	if (got <= 0)
+	if (!tt_read_text(text, sizeof text, "/sys/class/net/%s/%s", interface, what))
 		return fallback;
-	text[got] = 0;
 	return strtol(text, NULL, 10);
 }
 
@@ -208,8 +202,8 @@ static int no_secret(const union tt_socket_address *a)
 	return tt_fail(-EACCES, "will not listen on %s without a secret: set TUTTI_SECRET, or stay on 127.0.0.1", text);
 }
 
-/* A name may have several addresses, or, as Debian writes it into /etc/hosts, 127.0.1.1 alone: then whoever knows the
- * name elsewhere comes in by another one. An address and "localhost" mean themselves. */
+/* A name may have several addresses, or, as Debian writes it into /etc/hosts, 127.0.1.1 alone: then other hosts reach
+ * this host at another address. An address and "localhost" mean themselves. */
 static bool means_host(const char *text, const struct addrinfo *found)
 {
 	union tt_socket_address a;
@@ -299,7 +293,7 @@ static int take_listener(const struct tt_net_config *c, union tt_socket_address 
 	return c->listen_fd;
 }
 
-/* Which address of this host packets to that place have: the kernel's routes say. Nothing is sent. */
+/* The address of this host from which packets to that place leave, by the kernel's routes. Nothing is sent. */
 static bool find_route(const struct tt_net *net, const char *toward, union tt_socket_address *out)
 {
 	union tt_socket_address a = { 0 };

@@ -117,7 +117,7 @@ struct tt_net_config {
 	const char *device;  /* "mlx5_0", "eth0", the address of a device ...; NULL: the best */
 	const char *listen;  /* transports with addresses: HOST:PORT to listen on; NULL: any free port of `ports` */
 	const char *toward;  /* HOST:PORT of others, or NULL: a net that listens everywhere is reached at the address
-	                      * that packets to there come from */
+	                      * from which packets to that place leave */
 	int listen_fd;       /* a socket that listens already, in place of `listen`, or -1. The net takes it when open()
 	                      * succeeds; it stays the caller's when open() fails */
 	int ports[2];        /* first and last port to try; 0, 0: any */

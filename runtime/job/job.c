@@ -7,7 +7,6 @@
 #include "operation/operation.h"
 #include "topology/topology.h"
 #include "transport/dial.h"
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -204,16 +203,13 @@ static int open_nets(struct tt_job *job, const struct tt_launch *launch)
 	return err;
 }
 
-/* A cgroup may leave less time than there are processors: who polls then uses up what the others need. */
+/* A cgroup may leave less time than there are processors: a rank that polls then uses up what the others need. */
 static int count_quota(void)
 {
-	char own[4096];
-	int fd = tt_world ? -1 : open("/proc/self/cgroup", O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, own, sizeof own - 1);
+	char own[4096] = "";
 
-	if (fd >= 0)
-		close(fd);
-	own[n > 0 ? n : 0] = 0;
+	if (!tt_world)
+		tt_read_text(own, sizeof own, "/proc/self/cgroup");
 	return tt_cpus_quota("/sys/fs/cgroup", own);
 }
 

@@ -41,7 +41,7 @@ static int check_place(const struct tt_launch *b, const char *rank_name, const c
 	return 0;
 }
 
-/* The first of a list of addresses is rank 0's. The list stays the caller's, while it joins. */
+/* The first of a list of addresses is rank 0's. */
 static int copy_address(struct tt_launch *b, const char *list)
 {
 	for (const char *at = list; *at; at += strspn(at, ",")) {
@@ -53,8 +53,14 @@ static int copy_address(struct tt_launch *b, const char *list)
 			snprintf(b->address, sizeof b->address, "%.*s", (int)len, at);
 		at += len;
 	}
-	b->boots = list;
 	return 0;
+}
+
+/* The list stays the caller's, while this process joins. */
+static int take_boots(struct tt_launch *b, const char *list)
+{
+	b->boots = list;
+	return copy_address(b, list);
 }
 
 int tt_place_from(const struct tt_settings *s, enum tt_setting rank, enum tt_setting size, struct tt_launch *b)
@@ -102,7 +108,7 @@ static int from_tutti(const struct tt_settings *s, struct tt_launch *b)
 	if (fd >= 0 && fcntl((int)fd, F_GETFD) < 0)
 		return tt_fail(-EBADF, "TUTTI_BOOT_FD=%ld is not an open file: only `tutti run` sets it", fd);
 	b->listen_fd = (int)fd;
-	return copy_address(b, boot);
+	return take_boots(b, boot);
 }
 
 /* torchrun's own store may listen on MASTER_PORT: then rank 0 takes the next port. */
@@ -125,9 +131,7 @@ static int from_torch(const struct tt_settings *s, struct tt_launch *b)
 	if (store && !strcmp(store, "True"))
 		port++;
 	snprintf(text, sizeof text, strchr(addr, ':') ? "[%s]:%ld" : "%s:%ld", addr, port);
-	err = copy_address(b, text);
-	b->boots = b->address;
-	return err;
+	return copy_address(b, text);
 }
 
 static int from_program(const tutti_config *c, struct tt_launch *b)
@@ -139,7 +143,7 @@ static int from_program(const tutti_config *c, struct tt_launch *b)
 	b->size = c->ranks;
 	if ((err = check_place(b, "tutti_config.rank", "tutti_config.ranks")))
 		return err;
-	return copy_address(b, c->boot);
+	return take_boots(b, c->boot);
 }
 
 int tt_place_local(const struct tt_settings *s, enum tt_setting rank, enum tt_setting size, struct tt_launch *b)
@@ -287,12 +291,11 @@ static int ask_launcher(struct tt_settings *s, struct tt_launch *b)
 	if (!b->by)
 		return *why ? tt_fail(-EINVAL, "%s", why) : 0;
 	tt_log(TT_DEBUG, "launcher %s: %s", b->by->name, why);
-	b->boots = b->address;
 	if ((err = b->by->place(s, b)) || b->size == 1)
 		return err;
-	if (tt_setting(s, TT_BOOT)) { /* says where, the launcher who */
+	if (tt_setting(s, TT_BOOT)) { /* the place is its, the rank the launcher's */
 		b->exchanges = false;
-		return copy_address(b, tt_setting(s, TT_BOOT));
+		return take_boots(b, tt_setting(s, TT_BOOT));
 	}
 	if (b->exchanges && b->rank == 0 && !tt_setting(s, TT_SECRET) && can_keep_secrets())
 		err = draw_secret(s);
@@ -340,7 +343,6 @@ static int take_blob(struct tt_settings *s, struct tt_launch *b, char blob[TT_LA
 	int err = tt_address_check(blob);
 	if (!err)
 		err = copy_address(b, blob);
-	b->boots = b->address; /* the blob is gone soon */
 	if (!err && strcmp(secret, "-") && !tt_setting(s, TT_SECRET))
 		err = tt_settings_set(s, TT_SECRET, secret, "launcher");
 	return err;

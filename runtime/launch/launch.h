@@ -12,7 +12,7 @@ struct tt_launch {
 	bool unnumbered;            /* a new rank of a job under way: `rank` is not known yet */
 	int local_rank, local_size; /* among the ranks of this host, by the launcher; local_size 0: it does not say */
 	char address[96];           /* where rank 0 listens; "" with a node list or alone */
-	const char *boots;          /* the same, and after commas where others do: newcomers ask there, too */
+	const char *boots;          /* the same, and after commas where others do; NULL: rank 0's address alone */
 	int listen_fd;              /* a socket that listens there already, or -1 */
 	struct tt_node *nodes;      /* `size` of them, or NULL */
 	const struct tt_launcher *by;
@@ -32,8 +32,8 @@ int tt_config_section(const char *file, const char *section, const char *const *
 int tt_secret_from_file(struct tt_settings *);
 
 enum { TT_LAUNCH_WHY = 200, TT_LAUNCH_BLOB = 1000 };
-/* What the program, the environment and a file's nodes say. May ask a launcher, but waits for no other rank. Errors are
- * -EINVAL, -ENAMETOOLONG, -EBADF, -EIO. */
+/* Reads which rank this process is, and where the others are, from the program, the environment and a file's nodes. May
+ * ask a launcher, and waits for no other rank. Errors are -EINVAL, -ENAMETOOLONG, -EBADF, -EIO. */
 int tt_launch_read(struct tt_settings *, const tutti_config *, struct tt_launch *);
 /* The name of the launcher that tt_launch_read() would ask, and the reason why. Asks nobody. */
 const char *tt_launch_detect(const struct tt_settings *, bool nodes, char why[TT_LAUNCH_WHY]);

@@ -79,7 +79,7 @@ void tt_late_join_admit(struct tt_member *m)
 	tt_watch_tell(job, m, TUTTI_JOINED);
 }
 
-/* Where newcomers may ask, for who starts them: rank 0's address, which names the job, and those of others. */
+/* For the person that starts newcomers: rank 0's address, which names the job, and those of other ranks. */
 void tt_late_join_say_where(const struct tt_job *job, enum tt_level level)
 {
 	const struct tt_members *all = tt_members(job);

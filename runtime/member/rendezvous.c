@@ -3,14 +3,13 @@
  * With a node list each rank has all addresses from the file. Else rank 0 listens at TUTTI_BOOT, the first of its
  * addresses; behind commas it has those of other ranks, whom a newcomer asks in turn (late_join.c). Each rank connects
  * to rank 0 as to any member and sends its endpoint record; when all records are in, rank 0 sends the table of them to
- * its children in a tree, who pass it on (endpoint_tree.c).
+ * its children in a tree, which pass it on (endpoint_tree.c).
  *
  *      rank r -- ENDPOINT {host, addresses} -> rank 0      rank 0 -- ENDPOINTS {first, n, records} --> its children
  */
 #include "engine/engine.h"
 #include "launch/launch.h"
 #include "member/member_private.h"
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,14 +22,10 @@ static uint64_t host_bits(uint64_t h) { return h >> (64 - TT_HOST_BITS) ? h >> (
 
 static uint64_t host_id(const struct tt_job *job)
 {
-	char text[64] = "";
-	int fd = tt_world ? -1 : open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+	char text[64];
 
-	if (fd < 0)
+	if (tt_world || !tt_read_text(text, sizeof text, "/proc/sys/kernel/random/boot_id"))
 		return 1 + (uint64_t)(tt_world && tt_world->hosts ? job->rank % tt_world->hosts : job->rank);
-	ssize_t n = read(fd, text, sizeof text - 1);
-	close(fd);
-	text[n > 0 ? n : 0] = 0;
 	return host_bits(tt_hash_text(TT_HASH64, text));
 }
 
@@ -148,7 +143,8 @@ bool tt_rendezvous_has_more(const struct tt_member *m)
 	return !m->job->joined && m->rank == 0 && !all->sponsor && all->boots && strchr(all->boots, ',');
 }
 
-/* Until now rank 0's place stood for whoever would answer. NULL: that makes no sense, and whoever it is is gone. */
+/* Until now rank 0's place stood for the rank that would answer. NULL: the answer makes no sense, and that rank is
+ * gone. */
 struct tt_member *tt_rendezvous_found(struct tt_member *asked, int rank)
 {
 	struct tt_job *job = asked->job;
@@ -305,7 +301,7 @@ static int meet_at_rank_0(struct tt_job *job, const struct tt_launch *b)
 	bool said = false;
 	int err;
 
-	tt_members(job)->boot = tt_members(job)->boots = b->boots;
+	tt_members(job)->boot = tt_members(job)->boots = b->boots ? b->boots : b->address;
 	if (strncmp(b->address, "sim:", 4))
 		tt_members(job)->root = tt_text_keep(job, b->address);
 	err = job->rank ? take_address(job) : check_files(job);

@@ -1,10 +1,8 @@
 /* cpus.c - sets of processors */
 #include "topology/topology.h"
-#include <fcntl.h>
 #include <limits.h>
 #include <sched.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 enum { WORDS = TT_CPUS / 64 };
 
@@ -114,15 +112,10 @@ int tt_cpus_allowed(struct tt_cpus *out)
 
 static long read_quota(const char *folder) /* of one cgroup; LONG_MAX: none */
 {
-	char path[600], text[64];
+	char text[64];
 	long quota, period;
 
-	snprintf(path, sizeof path, "%s/cpu.max", folder);
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-	if (fd >= 0)
-		close(fd);
-	text[n > 0 ? n : 0] = 0;
+	tt_read_text(text, sizeof text, "%s/cpu.max", folder);
 	if (sscanf(text, "%ld %ld", &quota, &period) != 2 || quota < 1 || period < 1)
 		return LONG_MAX; /* "max 100000" */
 	return (quota + period - 1) / period;
