@@ -13,6 +13,14 @@ check() { # what, command ...
 is() { [ "$1" = "$2" ]; }
 has() { grep -q -- "$2" "$1"; }
 lines() { is "$(wc -l < "$1")" "$2"; }
+files() { [ "$(ls "$1" 2> /dev/null | wc -l)" -ge "$2" ]; }
+soon() { # a command that comes true within twenty seconds
+	for try in $(seq 100); do
+		"$@" && return
+		sleep 0.2
+	done
+	return 1
+}
 
 run_tests() { # their names, and which of them; none: all
 	for test in $1; do

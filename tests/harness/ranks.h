@@ -2,8 +2,8 @@
  * meet over loopback TCP, and stay there or go on in shared memory, or over adapters that are not there (fake.h). So
  * every test of the runtime is written once and runs on all.
  *
- * TEST_WIRE=verbs, for programs that have the adapters (TEST_FAKE): what runs over TCP runs over verbs, and nothing else
- * runs. TEST_SEED: where the seeds of the adapters begin; each run takes the next one. */
+ * TEST_WIRE=verbs, for programs that have the adapters (TEST_FAKE): what runs over TCP runs over verbs, and sim and shm
+ * do not run. TEST_SEED: where the seeds of the adapters begin; each run takes the next one. */
 #ifndef TT_TEST_RANKS_H
 #define TT_TEST_RANKS_H
 #include "member/member.h"
@@ -224,7 +224,7 @@ static unsigned verbs_runs, silent_runs;
 
 static inline void tell_verbs_runs(void) { printf("%u runs over verbs, %u without a word\n", verbs_runs, silent_runs); }
 
-/* InfiniBand and RoCE in turn. What nobody has destroyed would be lost to a real adapter. */
+/* InfiniBand and RoCE in turn. A real adapter would never get back an object that is left. */
 static inline void run_over_verbs(struct ranks *run)
 {
 	static const char *const adapters[] = { "fake_ib0", "fake_roce0" };

@@ -11,3 +11,13 @@ trap 'rm -rf "$scratch"' EXIT
 cd "$scratch" || exit 99
 [ -x "$tutti" ] || { echo "$tutti is not there"; exit 99; }
 . "$here/../harness/checks.sh"
+
+refuses() { # what it says, arguments ...: of the subcommand $tool, which a function of this name runs
+	said=$1
+	shift
+	"$tool" "$@"
+	check "status 2" is $status 2
+	check "one sentence" lines err 1
+	check "says so" has err "^tutti $tool: .*$said"
+	check "nothing on stdout" lines out 0
+}

@@ -7,6 +7,7 @@ PATH=$PATH:/usr/sbin:/sbin
 late=${tutti%/*}/tests/tools/late
 
 # doctor ARGUMENT ...: leaves out, err and status
+tool=doctor
 doctor() {
 	name="tutti doctor $*"
 	"$tutti" doctor "$@" > out 2> err
@@ -156,16 +157,6 @@ test_running() {
 	check "no rank" has err "^tutti doctor: PID $$ is no rank of a job"
 }
 test_running_tcp() { test_running tcp; }
-
-refuses() { # what it says, arguments ...
-	said=$1
-	shift
-	doctor "$@"
-	check "status 2" is $status 2
-	check "one sentence" lines err 1
-	check "says so" has err "^tutti doctor: .*$said"
-	check "nothing on stdout" lines out 0
-}
 
 test_refusals() {
 	refuses 'no option --jsom (did you mean --json?)' --jsom

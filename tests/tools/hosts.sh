@@ -34,14 +34,6 @@ export TUTTI_RSH="$scratch/fake"
 
 living() { grep -l "[m]${marker#m}" /proc/[0-9]*/cmdline 2>/dev/null | cut -d/ -f3; } # a zombie has no cmdline
 none_left() { is "$(living)" ""; }
-soon() { # a command that comes true within twenty seconds
-	for try in $(seq 100); do
-		"$@" && return
-		sleep 0.2
-	done
-	return 1
-}
-files() { [ "$(ls "$1" 2>/dev/null | wc -l)" -ge "$2" ]; }
 run() {
 	name="tutti run $*"
 	"$tutti" run "$@" "$marker" > out 2> err

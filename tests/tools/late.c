@@ -1,4 +1,4 @@
-/* late.c - for doctor.sh: the last rank does not come to the all-reduce in which the others wait, until a file is there */
+/* late.c - for doctor.sh: the last rank begins the all-reduce, in which the others wait, once a file is there */
 #include "tutti.h"
 #include <stdio.h>
 #include <unistd.h>

@@ -5,6 +5,7 @@ set -u
 export TUTTI_TRANSPORTS=tcp
 
 # perf ARGUMENT ...: leaves out, err and status
+tool=perf
 perf() {
 	name="tutti perf $*"
 	"$tutti" perf "$@" > out 2> err
@@ -255,16 +256,6 @@ test_failure() {
 	status=$?
 	check "status 1" is $status 1
 	check "the rank is named" has err '^tutti perf: .*rank 1'
-}
-
-refuses() { # what it says, arguments ...
-	said=$1
-	shift
-	perf "$@"
-	check "status 2" is $status 2
-	check "one sentence" lines err 1
-	check "says so" has err "^tutti perf: .*$said"
-	check "nothing on stdout" lines out 0
 }
 
 test_refusals() {

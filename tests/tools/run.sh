@@ -29,14 +29,6 @@ run() {
 has_not() { ! grep -q -- "$2" "$1"; }
 took() { [ "$ms" -ge "$1" ] && [ "$ms" -le "$2" ]; } # at least, at most; generous: the machine may be busy
 none_left() { is "$(living)" ""; }
-soon() { # a command that comes true within five seconds
-	for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25; do
-		"$@" && return
-		sleep 0.2
-	done
-	return 1
-}
-files() { [ "$(ls "$1" 2>/dev/null | wc -l)" -ge "$2" ]; }
 
 test_environment() {
 	export TUTTI_RANK=9 TUTTI_BOOT_FD=5 TUTTI_BOOT=nowhere:1 TUTTI_LOCAL_SIZE=77 # stale, of an outer job
