@@ -86,8 +86,7 @@ static void say_all(struct tt_job *job, char *text, size_t size)
 
 	*text = 0;
 	own->inquiry->waited_ms = 0;
-	tt_each_of(const struct tt_operation, link, r, &own->running)
-	{
+	tt_each_of(const struct tt_operation, link, r, &own->running) {
 		uint64_t waited = own->clock - r->since;
 		own->inquiry->waited_ms = (uint32_t)tt_max(own->inquiry->waited_ms, waited / TT_MS + 1);
 		at += say_operation(r, waited, text + at, size - at);
@@ -124,5 +123,6 @@ void tt_inquiry_beat(struct tt_job *job)
 		return;
 	own->heard = asked;
 	own->answer_in = ANSWER;
-	tt_each_of(struct tt_operation, link, r, &own->running) tt_operation_ping(r);
+	tt_each_of(struct tt_operation, link, r, &own->running)
+		tt_operation_ping(r);
 }

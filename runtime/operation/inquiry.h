@@ -1,7 +1,8 @@
 /* inquiry.h - a page of memory in which other processes of this host ask what a rank does: `tutti doctor PID`
  *
- * The page is a memory file that the rank keeps open: /proc/PID/fd/N leads there, for the same user alone. Who it is
- * stands there always, also while the process is stopped. What it waits for is written when somebody asks. */
+ * The page is a memory file that the rank keeps open: /proc/PID/fd/N leads there, for the same user alone. The rank's
+ * number and job stand there always, also while the process is stopped. The rank writes what it waits for when
+ * somebody asks. */
 #ifndef TT_INQUIRY_H
 #define TT_INQUIRY_H
 #include "engine/engine.h"
@@ -14,7 +15,7 @@ struct tt_inquiry { /* on one host, hence in the order of its processor */
 	int32_t rank, size;
 	uint32_t serial;            /* of the job in that process */
 	uint64_t job;               /* the job's id */
-	_Atomic uint32_t asked;     /* who asks adds one */
+	_Atomic uint32_t asked;     /* an asker adds one */
 	_Atomic uint32_t answered;  /* `asked` at the time of the text; written last */
 	_Atomic uint32_t turn;      /* odd while the text is being written */
 	uint32_t waited_ms;         /* the longest of its calls under way; 0: there is none */

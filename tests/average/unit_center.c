@@ -301,7 +301,7 @@ static void compare_rounds(tutti *job, size_t count)
 	CHECK(far == 0 && other == count / 2);
 	/* A rank has the others' pushes and pulls from them: 2 + 4 bytes an element instead of 4 + 4. */
 	double elements = ROUNDS * (double)count / tutti_size(job), less = (double)as_wide - (double)as_half;
-	if (count == MANY && as_wide && tutti_size(job) > 1 && !only_verbs()) /* who is written to counts nothing there */
+	if (count == MANY && as_wide && tutti_size(job) > 1 && !only_verbs()) /* the target of a WRITE counts nothing */
 		CHECK(less > 1.9 * elements && less < 2.1 * elements);
 	free(wide);
 	free(half);

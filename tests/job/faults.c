@@ -373,7 +373,7 @@ static void await_joined(int n)
 static unsigned bits_left, bits_grown;
 static int joiners;
 
-/* Ranks 0 and 1 die; the others go on, take in who comes, and compute with them. */
+/* Ranks 0 and 1 die; the others go on, take the newcomers in, and compute with them. */
 static void program_rootless(tutti *job)
 {
 	tutti *left = NULL, *g = NULL;
@@ -1472,8 +1472,8 @@ static void test_term_setting_own(void)
 	finish(NOBODY);
 }
 
-/* A handler of the program's own is called when the goodbyes are said; and the job can be left as ever. Another job then
- * hears of the next signal. */
+/* A handler of the program's own is called when the goodbyes are said, and the program can leave the job as ever.
+ * Another job then hears of the next signal. */
 static void raise_and_await(void)
 {
 	handled = 0;

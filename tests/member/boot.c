@@ -686,7 +686,7 @@ static void test_variables(void)
 
 #define STEP "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_TASKS_PER_NODE=2", "SLURM_NODEID=0"
 
-/* What needs the launcher itself is in tests/slurm. */
+/* tests/slurm has the tests that need the launcher itself. */
 static void test_other_launchers(void)
 {
 	const char *job = text("SLURM_JOB_ID=%d", getpid()), *space = text("PMIX_NAMESPACE=%d", getpid());

@@ -643,8 +643,8 @@ static void program_computing(tutti *job)
 
 static void test_computing(void) { on_wires(program_computing, two, 0, NULL); }
 
-/* Rank 1 makes calls that take the lock and poll nothing, one behind the other, and no other call. Its background thread
- * polls for it: a put arrives. */
+/* Rank 1 makes only calls that take the lock and poll nothing, one behind the other. Its background thread polls, and a
+ * put arrives. */
 static void program_never_waits(tutti *job)
 {
 	uint64_t there = 0, one = 1, until = tt_now() + 20000 * TT_MS;

@@ -2,8 +2,8 @@
  *
  *      join | bare connections | reports to rank 0 | clocks | round 1 | round 2 | ... | slow pairs again | findings
  *
- * In a round each rank has one partner: n ranks meet in n - 1 rounds (the circle method: the last one stays, the others
- * turn).
+ * In a round each rank has one partner: n ranks meet in n - 1 rounds. (The circle method: the last rank stays, the
+ * others turn.)
  * Of two the lower one measures: gets of 8 bytes, then puts and gets of a growing size, until one takes long enough.
  * Links are held against most others; a host of which all links are slow is named itself. */
 #include "tools/doctor/doctor.h"
@@ -357,7 +357,8 @@ static void try_doors(struct job *j)
 	}
 }
 
-/* What is closed may be connected already: the other one may have done that. A rank that is not reached is evicted. */
+/* A rank whose port is closed may be connected all the same: that rank has connected to this one. A rank that is not
+ * reached is evicted. */
 static bool may_measure(const struct job *j, int peer)
 {
 	tutti_peer p;

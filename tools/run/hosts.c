@@ -1,11 +1,11 @@
 /* hosts.c - the hosts of `tutti run --hosts`: one ssh to each, and at its other end a `tutti run` that obeys this one
  *
  *     here                                                 on the host
- *     ssh HOST tutti run --agent  ════════════════════════  agent ── fork ── rank ...
- *        <── "tutti-agent VERSION PORT ADDRESS" ──────────  where rank 0 could listen
- *        ─── the order: folder, variables, arguments ────>  once all hosts have said hello
- *        ─── a byte for each signal ─────────────────────>
- *        ─── end of file ────────────────────────────────>  the ranks get SIGTERM, the grace, SIGKILL
+ *     ssh HOST tutti run --agent  =======================  agent -- fork -- rank ...
+ *        <-- "tutti-agent VERSION PORT ADDRESS" ---------  where rank 0 could listen
+ *        --- the order: folder, variables, arguments --->  once all hosts have said hello
+ *        --- a byte for each signal --------------------->
+ *        --- end of file -------------------------------->  the ranks get SIGTERM, the grace, SIGKILL
  *
  * The order goes over the standard input of ssh: the job's secret is in it, and a command line is for all to read. */
 #include "tools/run/run.h"
@@ -363,7 +363,7 @@ static void judge_unmet(struct run *run, const struct host *h, int value)
 		       h->name, TT_VERSION);
 	else if (value == TT_TOOL_REFUSED || value == 1)
 		refuse(run, "the tutti of host %s does not know what this one asks of it: it is another "
-		       "version than %s; install that one there", h->name, TT_VERSION);
+		       "version than %s; install version %s there", h->name, TT_VERSION, TT_VERSION);
 	else
 		refuse(run, "%s to host %s ended with status %d before tutti began there", rsh, h->name, value);
 }
