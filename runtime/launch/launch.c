@@ -255,6 +255,8 @@ const char *tt_launch_detect(const struct tt_settings *s, bool nodes, char why[T
 	const struct tt_launcher *by = find_launcher(s, why);
 	if (!by && !*why)
 		snprintf(why, TT_LAUNCH_WHY, "no launcher's variables are set: a job of one");
+	else if (!by)
+		return "unusable";
 	return by ? by->name : "none";
 }
 
@@ -350,11 +352,16 @@ static int take_blob(struct tt_settings *s, struct tt_launch *b, char blob[TT_LA
 
 int tt_launch_exchange(struct tt_settings *s, struct tt_launch *b, const char *why, uint64_t timeout)
 {
+	static const struct tt_launcher *used; /* by this process */
 	char blob[TT_LAUNCH_BLOB] = "";
 	int err;
 
 	if (!b->exchanges)
 		return 0;
+	if (b->by->once && used == b->by)
+		return tt_fail(-ENOTSUP, "this process has joined a job before, and %s is there for the first: set "
+		               "TUTTI_BOOT=HOST:PORT, where rank 0 listens, to join again", b->by->name);
+	used = b->by;
 	if (b->rank == 0)
 		make_blob(s, b, why, blob);
 	err = b->by->exchange(s, b, blob, timeout);

@@ -35,7 +35,8 @@ enum { TT_LAUNCH_WHY = 200, TT_LAUNCH_BLOB = 1000 };
 /* Reads which rank this process is, and where the others are, from the program, the environment and a file's nodes. May
  * ask a launcher, and waits for no other rank. Errors are -EINVAL, -ENAMETOOLONG, -EBADF, -EIO. */
 int tt_launch_read(struct tt_settings *, const tutti_config *, struct tt_launch *);
-/* The name of the launcher that tt_launch_read() would ask, and the reason why. Asks nobody. */
+/* The name of the launcher that tt_launch_read() would ask, and the reason why; "none"; or "unusable": a launcher is
+ * there, and cannot be asked. Asks nobody. */
 const char *tt_launch_detect(const struct tt_settings *, bool nodes, char why[TT_LAUNCH_WHY]);
 /* If it `exchanges`: rank 0 says where it listens (`address`, and the secret), the others hear that. Blocks until all
  * ranks have called it, at most `timeout` nanoseconds. why: rank 0 cannot listen, and the others hear the reason. */

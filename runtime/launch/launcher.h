@@ -5,6 +5,7 @@
 
 struct tt_launcher {
 	const char *name;
+	bool once; /* a process can use its channel once */
 	/* Has it started this process? `why` is the reason; or, of one that has and cannot be asked, why not. */
 	bool (*detect)(const struct tt_settings *, char why[TT_LAUNCH_WHY]);
 	/* Rank, size, local rank and size; the address of rank 0, or `exchanges`. */

@@ -156,4 +156,5 @@ static int exchange(const struct tt_settings *s, const struct tt_launch *b, char
 	return err;
 }
 
-const struct tt_launcher tt_launcher_pmi2 = { .name = "pmi2", .detect = detect, .place = place, .exchange = exchange };
+const struct tt_launcher tt_launcher_pmi2 = { .name = "pmi2", .once = true, .detect = detect, .place = place,
+	                                      .exchange = exchange };

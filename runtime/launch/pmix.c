@@ -14,7 +14,8 @@
 
 static struct {
 	void *library;
-	bool open;
+	bool open, asked;
+	int rank, size, local_rank, local_size; /* once asked */
 	pmix_proc_t me;
 	__typeof__(PMIx_Init) *init;
 	__typeof__(PMIx_Finalize) *finalize;
@@ -42,8 +43,8 @@ static bool load(void)
 
 static int failed(const char *call, pmix_status_t status)
 {
-	return tt_fail(-EIO, "the launcher does not answer over PMIx (%s: %s); TUTTI_BOOT=HOST:PORT does without", call,
-	               pmix.text(status));
+	return tt_fail(-EIO, "the launcher does not answer over PMIx (%s: %s); srun --mpi=pmi2 does without, and so do "
+	               "TUTTI_RANK, TUTTI_SIZE and TUTTI_BOOT", call, pmix.text(status));
 }
 
 /* A number that the launcher knows of all, or of this process. */
@@ -62,21 +63,34 @@ static int ask(const char *key, bool of_all, int *out)
 	return *out < 0 ? tt_fail(-EIO, "PMIx says of %s what is no number", key) : 0;
 }
 
-static int place(struct tt_settings *s, struct tt_launch *b)
+static int ask_all(void)
 {
 	pmix_status_t status = pmix.init(&pmix.me, NULL, 0);
 	int err;
 
-	(void)s;
 	if (status != PMIX_SUCCESS)
 		return failed("PMIx_Init", status);
 	pmix.open = true;
-	b->rank = (int)pmix.me.rank;
-	if ((err = ask(PMIX_JOB_SIZE, true, &b->size)) || (err = ask(PMIX_LOCAL_RANK, false, &b->local_rank)) ||
-	    (err = ask(PMIX_LOCAL_SIZE, true, &b->local_size)))
+	pmix.rank = (int)pmix.me.rank;
+	if ((err = ask(PMIX_JOB_SIZE, true, &pmix.size)) || (err = ask(PMIX_LOCAL_RANK, false, &pmix.local_rank)) ||
+	    (err = ask(PMIX_LOCAL_SIZE, true, &pmix.local_size)))
 		return err;
-	b->exchanges = true;
+	pmix.asked = true;
 	return 0;
+}
+
+/* What libpmix has finalized it does not open again. */
+static int place(struct tt_settings *s, struct tt_launch *b)
+{
+	int err = pmix.asked ? 0 : ask_all();
+
+	(void)s;
+	b->rank = pmix.rank;
+	b->size = pmix.size;
+	b->local_rank = pmix.local_rank;
+	b->local_size = pmix.local_size;
+	b->exchanges = true;
+	return err;
 }
 
 static struct fence { /* its callback may come after the time is up */
@@ -175,6 +189,7 @@ static bool detect(const struct tt_settings *s, char why[TT_LAUNCH_WHY])
 
 const struct tt_launcher tt_launcher_pmix = {
 	.name = "pmix",
+	.once = true,
 	.detect = detect,
 	.place = place,
 #ifdef HAVE_PMIX

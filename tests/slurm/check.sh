@@ -23,6 +23,8 @@ mpirun    60  mpirun on one host, and in an allocation of Slurm
 torchrun  60  the variables of torchrun, inside a step of srun
 nodes     60  a node list, one task a node
 info      30  tutti info names the launcher, and why
+doctor    60  tutti doctor as the program of a step: all four hosts, and all pairs
+again     60  a process joins a second time: under PMIx and PMI2 with TUTTI_BOOT alone
 wrong     90  a rank with another secret, one that is missing, one that is started twice: who is named, and the others
 killed    60  under pmix, pmi2 and none a rank is killed -9: the other three go on
 cut       60  two nodes are cut from each other and joined again: one of them is evicted, the other three go on
@@ -106,6 +108,24 @@ part_info() {
 	login srun --mpi=none -N1 -n1 ./tutti info --json > said || fail "tutti info --json"
 	grep '"launcher": { "name": "slurm", "why": "SLURM_PROCID=0 and SLURM_STEP_ID=0 are set" }' said || fail "no slurm"
 	login ./tutti info | grep '^  none  *no launcher' || fail "a launcher where there is none"
+}
+
+part_again() {
+	for kind in pmix pmi2; do
+		refused "joined a job before, and $kind is there for the first: set TUTTI_BOOT" \
+			login srun --mpi=$kind -N1 -n2 $ranks again
+	done
+	login srun --mpi=none -N2 -n2 $ranks again > said 2>&1 || { cat said; fail "twice without PMI"; }
+	[ "$(grep -c '^rank [01] of 2: sum 3' said)" = 4 ] || { cat said; fail "not two jobs of two ranks"; }
+}
+
+part_doctor() {
+	for kind in pmix pmi2 none; do
+		login srun --mpi=$kind -N4 -n4 ./tutti doctor --json > said 2>&1
+		cat said
+		grep -q '"check": "pairs".*"6 over tcp' said || fail "not all six pairs under $kind"
+		! grep -qE '"check": "(join|job)"' said || fail "the ranks did not meet under $kind"
+	done
 }
 
 refused() { # sentence, command: it fails, and says so

@@ -90,6 +90,7 @@ static void load_settings(struct tt_doctor *d)
 
 	if (file && (err = tt_config_load(&d->settings, file, &nodes, &count)))
 		tt_doctor_say(d, TT_FINDING, "settings", "%s", tt_why());
+	d->nodes = nodes;
 	free(nodes);
 	for (int s = 0; s < TT_SETTINGS; s++)
 		if (tt_judge_setting(&d->settings, (enum tt_setting)s)) {
@@ -140,22 +141,12 @@ static int take_memory(const char *text, size_t *out)
 	                      text);
 }
 
-/* The launcher's words, which tutti_join understands, too. */
-static bool is_rank_of_several(void)
+/* Nobody is asked: some launchers can be asked once in a process, and tutti_join does. */
+static bool is_launched(const struct tt_doctor *d)
 {
-	tutti_config none = tutti_config_defaults();
-	struct tt_launch launch = { .size = 0, .listen_fd = -1 };
-	struct tt_settings copy;
-	const char *file;
-	bool several = true; /* also if the launcher's words make no sense: joining says why */
+	char why[TT_LAUNCH_WHY];
 
-	if (!tt_settings_load(&copy) &&
-	    (!(file = tt_setting(&copy, TT_CONFIG)) || !tt_config_load(&copy, file, &launch.nodes, &launch.size)) &&
-	    !tt_launch_read(&copy, &none, &launch))
-		several = launch.size > 1;
-	tt_launch_free(&launch);
-	tt_settings_free(&copy);
-	return several;
+	return strcmp(tt_launch_detect(&d->settings, d->nodes, why), "none") != 0;
 }
 
 static int examine(struct tt_doctor *d, bool running, char **pids, int n)
@@ -166,8 +157,9 @@ static int examine(struct tt_doctor *d, bool running, char **pids, int n)
 	if (running || n)
 		return tt_doctor_running(d, pids, n);
 	load_settings(d);
-	if (!count_findings(d) && is_rank_of_several())
-		return tt_doctor_pairs(d);
+	if (!count_findings(d) && is_launched(d) && (status = tt_doctor_pairs(d)) != TT_ALONE)
+		return status;
+	status = 0;
 	if (!count_findings(d))
 		tt_setting_int(&d->settings, TT_LOCAL_SIZE, 1, INT32_MAX, &local);
 	d->ranks = (int)local;

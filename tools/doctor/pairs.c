@@ -721,9 +721,13 @@ int tt_doctor_pairs(struct tt_doctor *d)
 		              ": see what the missing rank has written, and whom rank 0 has refused");
 		return 0;
 	}
-	d->n = 0; /* the settings are fine, and rank 0 alone speaks */
 	j.rank = tutti_rank(j.all);
 	j.size = tutti_size(j.all);
+	if (j.size == 1) {
+		tutti_leave(j.all);
+		return TT_ALONE;
+	}
+	d->n = 0; /* the settings are fine, and rank 0 alone speaks */
 	if ((err = examine_job(&j)))
 		say_failure(&j);
 	tutti_window_close(j.window);
