@@ -250,11 +250,23 @@ static void refuse_requests(tutti_controller *c)
 
 /* ---- serving ---- */
 
+/* How the last put to a worker has ended. A worker that has not asked gets one at each look: nobody else says here that
+ * the worker leaves, or closes the handle. */
+static int touch(tutti_controller *c, int i)
+{
+	struct tt_worker *w = worker_at(c, i);
+	int err = tutti_test(&w->op);
+
+	return err || w->life || w->over ? err : tutti_put(c->desk.window, i, 0, NULL, 0, &w->op);
+}
+
 static void look_who_is_gone(tutti_controller *c)
 {
 	for (int i = 0; i < c->desk.n; i++) {
-		tutti_what what = i == c->desk.me ? TUTTI_JOINED : tt_desk_state(&c->desk, i);
-		int err = tutti_test(&worker_at(c, i)->op);
+		if (i == c->desk.me)
+			continue;
+		tutti_what what = tt_desk_state(&c->desk, i);
+		int err = touch(c, i);
 		if (err == -ESTALE || err == -ENOENT)
 			what = TUTTI_LEFT; /* it has closed the handle, or not opened it in time */
 		if (what != TUTTI_JOINED)
@@ -270,19 +282,10 @@ static bool are_all_over(tutti_controller *c)
 	return true;
 }
 
-/* Connects with all: else a worker that never asks could leave the job, and nobody would say so here. */
-static void greet(tutti_controller *c)
-{
-	for (int i = 0; i < c->desk.n; i++)
-		if (i != c->desk.me && !worker_at(c, i)->life)
-			tutti_put(c->desk.window, i, 0, NULL, 0, &worker_at(c, i)->op);
-}
-
 static int serve(tutti_controller *c)
 {
 	int err = 0;
 
-	greet(c);
 	while ((!err || err == -ETIMEDOUT) && !atomic_load(&c->stop)) {
 		take_requests(c);
 		end_waits_for_lock(c);

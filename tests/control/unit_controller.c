@@ -347,6 +347,22 @@ static void test_leave_silently(void)
 	run((struct ranks){ .wire = "shm", .timeout_ms = 2000, .program = leave_silently });
 }
 
+/* All close the handle a while after the controller has looked at them, and stay in the job; none of them has asked. */
+static void close_unasked(tutti *job)
+{
+	tutti_controller *c = open_controller(job);
+	struct book b = { .c = c };
+
+	if (tutti_rank(job) == CONTROLLER)
+		CHECK(tutti_controller_serve(c, echo, &b) == 0 && b.done[0] == 1 && b.done[2] == 1 && b.done[3] == 1);
+	else
+		pass_time(100 * TT_MS);
+	tutti_controller_close(c);
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void test_close_unasked(void) { on_wires(close_unasked); }
+
 /* An answer that came after the worker had given the call up does not keep it from saying that it is done. */
 static void close_late(tutti *job)
 {
@@ -697,7 +713,8 @@ static void test_lose_all_takers(void) { on_sim(lose_all_takers, SEEDS, 0); }
 static CU_TestInfo controller_tests[] = {
 	{ "ask", test_ask }, { "stop", test_stop }, { "late", test_late }, { "lock", test_lock },
 	{ "wait_for_lock", test_wait_for_lock }, { "give_lock_up", test_give_lock_up }, { "first", test_first },
-	{ "leave_silently", test_leave_silently }, { "close_late", test_close_late },
+	{ "leave_silently", test_leave_silently }, { "close_unasked", test_close_unasked },
+	{ "close_late", test_close_late },
 	{ "stop_without_all", test_stop_without_all },
 	{ "lose_worker", test_lose_worker }, { "lose_controller", test_lose_controller }, { "lose_silent", test_lose_silent },
 	CU_TEST_INFO_NULL
