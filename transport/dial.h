@@ -37,7 +37,7 @@ void tt_dial_end(struct tt_dial *); /* closes the socket, calls the lookup off; 
 bool tt_dial_within_host(const struct tt_dial *); /* both ends of the connection are on this host */
 
 /* listen.c */
-/* Listens as the config says, hands the socket to the door, writes net->addr. `device` is an interface or an address
+/* Listens as the config says, hands the socket to the door, writes net->addr. `iface` is an interface or an address
  * of this host. A listen_fd stays the caller's on an error. -EINVAL: no address, no TCP socket. -EHOSTUNREACH: no such
  * host. -ENODEV: no such interface. -EADDRINUSE: the port, or all `ports`. -EADDRNOTAVAIL: not this host's. -EACCES:
  * beyond this host without a secret */

@@ -110,21 +110,21 @@ static bool is_wildcard(const union tt_socket_address *a)
 	                                    : a->v4.sin_addr.s_addr == htonl(INADDR_ANY);
 }
 
-/* `device` is an address of this host, or the name of an interface. */
-static int find_device(const char *device, union tt_socket_address *out)
+/* `iface` is an address of this host, or the name of an interface. */
+static int find_iface(const char *iface, union tt_socket_address *out)
 {
 	struct addrinfo hints = { .ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM }, *found;
 	struct ifaddrs *all;
 
 	memset(out, 0, sizeof *out);
-	if (!getaddrinfo(device, NULL, &hints, &found)) {
+	if (!getaddrinfo(iface, NULL, &hints, &found)) {
 		tt_resolve_copy(out, found->ai_addr);
 		freeaddrinfo(found);
 		return 0;
 	}
 	if (getifaddrs(&all))
 		return tt_fail(-errno, "cannot list the network interfaces: %s", strerror(errno));
-	int err = find_interface(all, device, out) ? 0 : unknown_interface(all, device);
+	int err = find_interface(all, iface, out) ? 0 : unknown_interface(all, iface);
 	freeifaddrs(all);
 	return err;
 }
@@ -251,8 +251,8 @@ static int choose_address(const struct tt_net *net, const struct tt_net_config *
 {
 	if (c->listen)
 		return parse_listen(net, c, a);
-	if (c->device)
-		return find_device(c->device, a);
+	if (c->iface)
+		return find_iface(c->iface, a);
 	if (c->secret)
 		set_wildcard(a);
 	else
@@ -263,7 +263,7 @@ static int choose_address(const struct tt_net *net, const struct tt_net_config *
 static int listen_somewhere(const struct tt_net *net, const struct tt_net_config *c, union tt_socket_address *a)
 {
 	/* a wrong name is an error, even if it is not used */
-	int err = c->listen && c->device ? find_device(c->device, a) : 0;
+	int err = c->listen && c->iface ? find_iface(c->iface, a) : 0;
 
 	if (!err)
 		err = choose_address(net, c, a);
@@ -320,15 +320,15 @@ static bool find_route(const struct tt_net *net, const char *toward, union tt_so
 	return good;
 }
 
-/* A net that listens everywhere is reached at the named device, else at the address that leads to the others, else at
- * the first interface that leads somewhere. */
+/* A net that listens everywhere is reached at the named interface, else at the address that leads to the others, else
+ * at the first interface that leads somewhere. */
 static int advertise(struct tt_net *net, const struct tt_net_config *c, union tt_socket_address *a)
 {
 	unsigned port = tt_resolve_port(a);
 	struct ifaddrs *all;
 
-	if (is_wildcard(a) && c->device) {
-		int err = find_device(c->device, a);
+	if (is_wildcard(a) && c->iface) {
+		int err = find_iface(c->iface, a);
 		if (err)
 			return err;
 	} else if (is_wildcard(a) && !(c->toward && find_route(net, c->toward, a))) {

@@ -114,7 +114,9 @@ struct tt_events { /* progress() calls them, on its thread */
 
 struct tt_net_config {
 	const struct tt_events *events;
-	const char *device;  /* "mlx5_0", "eth0", the address of a device ...; NULL: the best */
+	const char *device;  /* "mlx5_0"; NULL: the best */
+	const char *iface;   /* transports with `sockets`: the interface, or an address of one, to listen on and be
+	                      * reached at; NULL: any */
 	const char *listen;  /* transports with addresses: HOST:PORT to listen on; NULL: any free port of `ports` */
 	const char *toward;  /* HOST:PORT of others, or NULL: a net that listens everywhere is reached at the address
 	                      * from which packets to that place leave */
@@ -168,6 +170,7 @@ struct tt_device {
 
 struct tt_transport {
 	const char *name;
+	int sockets; /* 1: its connections begin over TCP, so a net listens at HOST:PORT */
 	/* Returns how many devices there are, which may be more than max. -errno: the transport is unusable. */
 	int (*list)(struct tt_device *, int max);
 	int (*open)(const struct tt_net_config *, struct tt_net **); /* also listens */

@@ -91,38 +91,73 @@ static void warn_of_no_secret(const struct tt_job *job, const struct tt_launch *
 		tt_log(TT_WARN, "no TUTTI_SECRET is set: only this host's loopback is listened on");
 }
 
-/* Ranks find each other over this one: HOST:PORT means TCP. */
-static bool meets_over(const struct tt_launch *launch, const struct tt_transport *t)
+/* The transport with which an address begins; NULL: with none. */
+static const struct tt_transport *scheme_of(const char *address, const char **rest)
 {
-	size_t len = strlen(t->name);
+	const struct tt_transport *t = tt_transport_find(address);
+	size_t len = t ? strlen(t->name) : 0;
 
-	if (!strncmp(launch->address, t->name, len) && launch->address[len] == ':')
-		return true;
-	return !strcmp(t->name, "tcp") && strncmp(launch->address, "sim:", 4);
+	if (!t || address[len] != ':')
+		return NULL;
+	*rest = address + len + 1;
+	return t;
 }
 
-/* TUTTI_IFACE is a list of devices. One begins with the name of its transport; one that does not is TCP's. */
-static bool find_device(const struct tt_settings *s, const struct tt_transport *t, char *device, size_t size)
+/* Ranks find each other over the transport that the address names. HOST:PORT means TCP, and where TUTTI_TRANSPORTS has
+ * none, the first one whose connections begin over TCP. */
+static const char *choose_meeting(const struct tt_settings *s, const struct tt_launch *launch)
+{
+	const char *rest, *first = NULL;
+	const struct tt_transport *t = scheme_of(launch->address, &rest);
+	char names[128], *at = names, *name;
+
+	if (t)
+		return t->name;
+	snprintf(names, sizeof names, "%s", tt_setting(s, TT_TRANSPORTS));
+	while ((name = strsep(&at, ","))) {
+		if (!*name || !(t = tt_transport_find(name)) || !t->sockets)
+			continue;
+		if (!strcmp(t->name, "tcp"))
+			return t->name;
+		first = first ? first : t->name;
+	}
+	return first ? first : "tcp";
+}
+
+static bool meets_over(const struct tt_launch *launch, const struct tt_transport *t)
+{
+	return !strcmp(t->name, launch->over);
+}
+
+/* TUTTI_IFACE is a list. An entry that does not begin with the name of a transport is TCP's. */
+static bool find_entry(const struct tt_settings *s, const char *name, char *iface, size_t size)
 {
 	const char *at = tt_setting(s, TT_IFACE);
 
 	for (size_t len; at && *at; at += len + (at[len] == ',')) {
-		const struct tt_transport *of = tt_transport_find(at);
-		size_t skip = of && at[strlen(of->name)] == ':' ? strlen(of->name) + 1 : 0;
+		const char *of = at;
+		const struct tt_transport *t = scheme_of(at, &of);
 		len = strcspn(at, ",");
-		if (skip ? of != t : strcmp(t->name, "tcp") != 0)
+		if (strcmp(t ? t->name : "tcp", name) != 0)
 			continue;
-		snprintf(device, size, "%.*s", (int)(len - skip), at + skip);
+		snprintf(iface, size, "%.*s", (int)(len - (size_t)(of - at)), of);
 		return true;
 	}
 	return false;
 }
 
+/* A transport without an entry listens where TCP does. */
+static bool find_iface(const struct tt_settings *s, const struct tt_transport *t, char *iface, size_t size)
+{
+	return t->sockets && (find_entry(s, t->name, iface, size) || find_entry(s, "tcp", iface, size));
+}
+
 /* A job whose rendezvous is on loopback listens there alone, unless TUTTI_IFACE says otherwise. */
-static const char *choose_device(const struct tt_launch *launch)
+static const char *choose_iface(const struct tt_launch *launch)
 {
 	const char *at = launch->address;
 
+	scheme_of(at, &at);
 	if (!strncmp(at, "127.", 4) || !strncmp(at, "localhost:", 10))
 		return "127.0.0.1";
 	return !strncmp(at, "[::1]", 5) ? "::1" : NULL;
@@ -130,14 +165,15 @@ static const char *choose_device(const struct tt_launch *launch)
 
 /* Each net listens somewhere else. The one over which ranks meet: at the rendezvous, or at the node's HOST:PORT. One
  * whose addresses neighbours can tell: at a name that is made of the node's. All others: where they find a place. */
-static int place_net(struct tt_job *job, const struct tt_launch *launch, const struct tt_transport *t, char *device,
+static int place_net(struct tt_job *job, const struct tt_launch *launch, const struct tt_transport *t, char *iface,
                      size_t size, struct tt_net_config *c)
 {
 	bool meets = meets_over(launch, t), root = job->rank == 0 && !launch->unnumbered;
 
 	if (launch->nodes && (meets || t->address))
 		c->listen = launch->nodes[job->rank].address;
-	c->device = find_device(&job->settings, t, device, size) ? device : meets ? choose_device(launch) : NULL;
+	if (t->sockets)
+		c->iface = find_iface(&job->settings, t, iface, size) ? iface : choose_iface(launch);
 	if (meets && root && launch->listen_fd >= 0)
 		c->listen_fd = launch->listen_fd;
 	else if (meets && root && !launch->nodes && launch->address[0])
@@ -152,7 +188,7 @@ static int open_net(struct tt_job *job, const struct tt_launch *launch, const ch
 	const struct tt_transport *t = tt_transport_find(name);
 	struct tt_net_config c = { .events = &tt_peer_events, .listen_fd = -1, .job = job->id, .epoch = job->epoch,
 		.user = job };
-	char device[96];
+	char iface[96];
 	int err;
 
 	if (job->engine.count == TT_NETS)
@@ -161,7 +197,7 @@ static int open_net(struct tt_job *job, const struct tt_launch *launch, const ch
 	c.secret_len = c.secret ? strlen(c.secret) : 0;
 	c.timeout_ms = (unsigned)tt_min(job->silence / TT_MS, DAY_MS);
 	c.keep = tt_setting_is(&job->settings, TT_EVICT, "no");
-	if ((err = place_net(job, launch, t, device, sizeof device, &c)) ||
+	if ((err = place_net(job, launch, t, iface, sizeof iface, &c)) ||
 	    (err = t->open(&c, &job->engine.nets[job->engine.count])))
 		return err;
 	job->engine.count++;
@@ -174,6 +210,17 @@ static bool can_do_without(const struct tt_job *job, const struct tt_launch *lau
 	const struct tt_transport *t = tt_transport_find(name);
 
 	return t && !meets_over(launch, t) && !strcmp(job->settings.of[TT_TRANSPORTS].origin, "default");
+}
+
+static int check_meeting(const struct tt_job *job, const struct tt_launch *launch)
+{
+	const char *names = tt_setting(&job->settings, TT_TRANSPORTS);
+
+	for (int i = 0; i < job->engine.count; i++)
+		if (meets_over(launch, job->engine.nets[i]->transport))
+			return 0;
+	return tt_fail(-EINVAL, "%s names %s alone, and ranks find each other over %s: write %s,%s",
+	               tt_setting_name(&job->settings, TT_TRANSPORTS), names, launch->over, names, launch->over);
 }
 
 static int open_nets(struct tt_job *job, const struct tt_launch *launch)
@@ -195,12 +242,7 @@ static int open_nets(struct tt_job *job, const struct tt_launch *launch)
 	}
 	if (!err && !job->engine.count)
 		err = tt_fail(-EINVAL, "TUTTI_TRANSPORTS names no transport");
-	if (!err && !launch->nodes && job->engine.count == 1 && job->engine.nets[0]->host_only) {
-		const char *only = job->engine.nets[0]->transport->name;
-		err = tt_fail(-EINVAL, "%s names %s alone, and ranks find each other over TCP: write %s,tcp",
-		              tt_setting_name(&job->settings, TT_TRANSPORTS), only, only);
-	}
-	return err;
+	return err || launch->nodes ? err : check_meeting(job, launch);
 }
 
 /* A cgroup may leave less time than there are processors: a rank that polls then uses up what the others need. */
@@ -268,10 +310,10 @@ static int listen_early(struct tt_job *job, struct tt_launch *launch)
 	struct tt_net_config c = { .listen_fd = -1, .secret = tt_setting(&job->settings, TT_SECRET) };
 	union tt_socket_address at = { .any = { .sa_family = AF_UNSPEC } };
 	socklen_t size = sizeof at;
-	char device[96];
+	char iface[96];
 
-	if (find_device(&job->settings, tt_transport_find("tcp"), device, sizeof device))
-		c.device = device;
+	if (find_iface(&job->settings, tt_transport_find(launch->over), iface, sizeof iface))
+		c.iface = iface;
 	int err = tt_read_ports(&job->settings, c.ports), fd = err ? err : tt_listen_open(&c);
 	if (fd < 0)
 		return fd;
@@ -287,8 +329,9 @@ static int open_and_tell(struct tt_job *job, struct tt_launch *launch)
 	int err = open_nets(job, launch);
 
 	for (int i = 0; !err && launch->exchanges && i < job->engine.count; i++)
-		if (!strncmp(job->engine.nets[i]->addr, "tcp:", 4))
-			snprintf(launch->address, sizeof launch->address, "%s", job->engine.nets[i]->addr + 4);
+		if (meets_over(launch, job->engine.nets[i]->transport))
+			snprintf(launch->address, sizeof launch->address, "%s",
+			         job->engine.nets[i]->addr + strlen(launch->over) + 1);
 	return err;
 }
 
@@ -361,8 +404,10 @@ int tutti_join(const tutti_config *config, tutti **out)
 	if ((err = tt_given(out, "tutti_join: job")) || (err = new_job(&job)))
 		return err;
 	err = resolve_settings(job, config, &launch);
-	if (!err)
+	if (!err) {
+		launch.over = choose_meeting(&job->settings, &launch);
 		err = set_up(job, &launch);
+	}
 	tt_launch_free(&launch);
 	if (!err)
 		err = tt_signal_begin(job);

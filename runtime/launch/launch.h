@@ -17,6 +17,7 @@ struct tt_launch {
 	struct tt_node *nodes;      /* `size` of them, or NULL */
 	const struct tt_launcher *by;
 	bool exchanges;             /* rank 0 listens where it likes; tt_launch_exchange() tells the others */
+	const char *over;           /* the transport of all these addresses: job.c says */
 };
 
 /* Reads a config file: the settings that are not set yet, and the list of nodes, if it has one. */

@@ -91,9 +91,9 @@ void tt_late_join_say_where(const struct tt_job *job, enum tt_level level)
 	snprintf(list, sizeof list, "%s", all->root);
 	for (int i = 1; i < job->size && n < NAMED; i++) {
 		const struct tt_member *m = tt_member(job, i);
-		if (m->state >= TT_LEFT || !tt_address_find(m->addr, "tcp", addr))
+		if (m->state >= TT_LEFT || !tt_address_find(m->addr, all->over, addr))
 			continue;
-		snprintf(list + strlen(list), sizeof list - strlen(list), ",%s", addr + strlen("tcp:"));
+		snprintf(list + strlen(list), sizeof list - strlen(list), ",%s", addr + strlen(all->over) + 1);
 		n++;
 	}
 	if (n)

@@ -35,7 +35,7 @@ static int make_members(struct tt_job *job, const struct tt_launch *launch)
 	me->rank = job->rank;
 	me->epoch = job->epoch;
 	for (int i = 0; launch->nodes && i < job->size; i++) {
-		snprintf(addr, sizeof addr, "tcp:%s", launch->nodes[i].address);
+		snprintf(addr, sizeof addr, "%s:%s", launch->over, launch->nodes[i].address);
 		tt_member(job, i)->addr = tt_text_keep(job, addr);
 	}
 	return 0;

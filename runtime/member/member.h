@@ -129,6 +129,7 @@ struct tt_members { /* the room's own struct in a job */
 	int capacity;
 	bool unnumbered;            /* this rank is new and has no number yet */
 	const char *boots, *boot;   /* TUTTI_BOOT's list of addresses; the one in it that is asked now */
+	const char *over;           /* the transport of these addresses */
 	const char *root;           /* HOST:PORT of rank 0, or NULL; the job keeps it */
 	bool turned_away, may_come; /* since the first of them some rank has refused this one; or said: ask again */
 	int sponsor;                /* the rank that lets this one in */

@@ -104,15 +104,16 @@ void tt_rendezvous_endpoints(struct tt_member *m, struct tt_pack *p)
 		tt_tree_send(job);
 }
 
-/* The address that is asked now; HOST:PORT means TCP. */
+/* The address that is asked now. */
 static int take_address(struct tt_job *job)
 {
 	struct tt_members *all = tt_members(job);
-	size_t len = strcspn(all->boot, ",");
-	bool scheme = !strncmp(all->boot, "sim:", 4) || !strncmp(all->boot, "tcp:", 4);
+	size_t len = strcspn(all->boot, ","), name = strlen(all->over) + 1;
+	bool scheme = !strncmp(all->boot, all->over, name - 1) && all->boot[name - 1] == ':';
 	char addr[96];
 
-	if (snprintf(addr, sizeof addr, "%s%.*s", scheme ? "" : "tcp:", (int)len, all->boot) >= (int)sizeof addr)
+	if (snprintf(addr, sizeof addr, "%s:%.*s", all->over, (int)(len - (scheme ? name : 0)),
+	             all->boot + (scheme ? name : 0)) >= (int)sizeof addr)
 		return tt_fail(-ENAMETOOLONG, "the rendezvous address \"%.*s\" is too long", (int)len, all->boot);
 	tt_member(job, 0)->addr = tt_text_keep(job, addr);
 	return 0;
@@ -302,6 +303,7 @@ static int meet_at_rank_0(struct tt_job *job, const struct tt_launch *b)
 	int err;
 
 	tt_members(job)->boot = tt_members(job)->boots = b->boots ? b->boots : b->address;
+	tt_members(job)->over = b->over;
 	if (strncmp(b->address, "sim:", 4))
 		tt_members(job)->root = tt_text_keep(job, b->address);
 	err = job->rank ? take_address(job) : check_files(job);

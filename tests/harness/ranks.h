@@ -25,6 +25,7 @@ struct ranks { /* one run */
 	int size;
 	const char *wire;            /* "sim", "tcp", "shm" or "verbs" */
 	int hosts;                   /* its ranks are on so many, in turn; 0: sim: each on its own, else all on one. Over shm that needs libconfig */
+	bool alone;                  /* verbs: they meet over it, too, for they have no other transport */
 	uint64_t seed;               /* sim's */
 	struct tt_sim_counts *counts; /* what sim says it took; may be NULL */
 	int timeout_ms;              /* 0: the default */
@@ -66,7 +67,9 @@ static inline void run_joined(struct ranks *run, tutti *job)
 
 static inline const char *transports_of(const struct ranks *run)
 {
-	return !strcmp(run->wire, "shm") ? "shm,tcp" : !strcmp(run->wire, "verbs") ? "verbs,tcp" : run->wire;
+	if (!strcmp(run->wire, "verbs"))
+		return run->alone ? "verbs" : "verbs,tcp";
+	return !strcmp(run->wire, "shm") ? "shm,tcp" : run->wire;
 }
 
 /* A silence is found out well before the timeout; but a busy machine may keep a process from its core. */

@@ -358,6 +358,7 @@ uint64_t tt_tcp_copied(const struct tt_net *net) { return ((const struct tt_tcp 
 
 const struct tt_transport tt_tcp = {
 	.name = "tcp",
+	.sockets = 1,
 	.list = tt_listen_devices,
 	.open = open_net,
 	.close = close_net,

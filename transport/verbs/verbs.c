@@ -331,7 +331,6 @@ static void set_up(struct tt_verbs *net, const struct tt_net_config *c)
 
 static int open_all(struct tt_verbs *net, const struct tt_net_config *c)
 {
-	struct tt_net_config sockets = *c;
 	int err = tt_verbs_open_device(net, c->device);
 
 	if (!err)
@@ -345,10 +344,9 @@ static int open_all(struct tt_verbs *net, const struct tt_net_config *c)
 	net->shares = calloc(net->peer_max + 1, sizeof *net->shares);
 	if (!net->shares)
 		return tt_fail(-ENOMEM, "no memory for a table of %u peers", net->peer_max);
-	sockets.device = NULL; /* it names an adapter */
 	if ((err = make_queues(net)) || (err = tt_verbs_open_arena(net)))
 		return err;
-	return tt_listen(&net->door, &sockets);
+	return tt_listen(&net->door, c);
 }
 
 static int open_net(const struct tt_net_config *c, struct tt_net **out)
@@ -377,6 +375,7 @@ uint64_t tt_verbs_copied(const struct tt_net *net) { return ((const struct tt_ve
 
 const struct tt_transport tt_verbs = {
 	.name = "verbs",
+	.sockets = 1,
 	.list = tt_verbs_list,
 	.open = open_net,
 	.close = close_net,
