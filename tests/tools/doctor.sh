@@ -133,6 +133,26 @@ asked() { # sentence, ARGUMENT ...: the doctor says so
 	has out "$said"
 }
 
+# The ranks hold the ports that they are asked about.
+test_ports() {
+	name="ports that are held"
+	first=$((20000 + $$ % 10000))
+	TUTTI_PORTS=$first-$((first + 1)) "$tutti" run -n 2 "$tutti" doctor > out 2> err
+	status=$?
+	check "no finding on ports" sh -c '! grep -q "ports  *\|can listen" out'
+	check "they meet" has out 'pairs '
+}
+
+# Ranks that do not meet say what may be the cause.
+test_apart() {
+	name="a rank is missing, and files are few"
+	(ulimit -n 200 && TUTTI_RANK=0 TUTTI_SIZE=2 TUTTI_TIMEOUT=300 TUTTI_BOOT=127.0.0.1:0 exec "$tutti" doctor) > out 2> err
+	status=$?
+	finds join 'rank 1'
+	finds files '200 files'
+	check "findings alone" sh -c '! grep -q "^fine" out'
+}
+
 test_running() {
 	TUTTI_SILENCE=120000 TUTTI_TRANSPORTS=${1:-shm,tcp} "$tutti" run -n 3 "$late" "$scratch/go" > late.out 2>&1 &
 	job=$!
@@ -255,4 +275,4 @@ END
 	fi
 }
 
-run_tests "host limits memory settings pairs joins running running_tcp refusals hosts" "$@"
+run_tests "host limits memory settings pairs joins ports apart running running_tcp refusals hosts" "$@"

@@ -19,6 +19,7 @@ case $1 in
 nowhere) echo "ssh: Could not resolve hostname nowhere" >&2; exit 255 ;;
 bare) exit 127 ;;
 old) exit 2 ;;
+banner) printf 'Welcome'; quiet=1 ;;
 other) echo 'tutti-agent 0.0.1 1 127.0.0.1'; exec cat ;;
 esac
 echo "$*" >> command_lines
@@ -27,7 +28,8 @@ export SSH_CONNECTION="${from:-127.0.0.1 1 127.0.0.1 22}"
 [ "$1" != far ] || SSH_CONNECTION="10.9.9.8 1 10.9.9.9 22"
 unset TUTTI_SECRET
 shift
-exec sh -c "echo a greeting of the login shell; $*"
+[ -n "${quiet:-}" ] || set -- "echo a greeting of the login shell;" "$@"
+exec sh -c "$*"
 END
 chmod +x fake
 export TUTTI_RSH="$scratch/fake"
@@ -79,6 +81,11 @@ test_failures() {
 	check "nothing left" soon none_left
 	run --hosts a,b -n 4 -k sh -c '[ $TUTTI_RANK = 3 ] && exit 7; echo on'
 	check "the others go on" is "$status $(grep -c '^on$' out)" "0 3"
+	run --hosts a,b -n 4 --grace 0.2 sh -c "$ready [ \$TUTTI_RANK = 3 ] && exit 255; sleep 100"
+	check "a rank's 255 is no lost connection" has err 'rank 3 (pid [0-9]*) exited with status 255'
+	check "that is all" sh -c '! grep -q "connection to host" err'
+	run --hosts banner,b -n 2 echo on
+	check "a greeting without an end of line" is "$status $(grep -c '^on ' out)" "0 2"
 	run --hosts a,b ./nothing
 	check "no such program" is $status 127
 	check "which host says so" has err 'on b: cannot execute ./nothing: No such file'

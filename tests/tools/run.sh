@@ -70,6 +70,9 @@ test_secret() {
 	check "another one each time" sh -c 'grep -q none out || ! cmp -s out before'
 	TUTTI_SECRET="given by the user" run -n 1 sh -c 'echo secret $TUTTI_SECRET'
 	check "one that is set stays" has out 'secret given by the user'
+	(umask 077 && echo "the secret of this file" > secret)
+	TUTTI_SECRET_FILE=secret run -n 1 sh -c 'echo secret ${TUTTI_SECRET:-none}'
+	check "a file's stays" has out 'secret none'
 }
 
 test_default_number() {

@@ -149,6 +149,17 @@ static bool is_launched(const struct tt_doctor *d)
 	return strcmp(tt_launch_detect(&d->settings, d->nodes, why), "none") != 0;
 }
 
+static void keep_findings(struct tt_doctor *d)
+{
+	int n = 0;
+
+	for (int i = 0; i < d->n; i++)
+		if (d->lines[i].verdict == TT_FINDING)
+			d->lines[n++] = d->lines[i];
+	d->n = n;
+}
+
+/* Where the ranks do not meet, each says what may be the cause on its host. */
 static int examine(struct tt_doctor *d, bool running, char **pids, int n)
 {
 	int status = 0;
@@ -157,15 +168,18 @@ static int examine(struct tt_doctor *d, bool running, char **pids, int n)
 	if (running || n)
 		return tt_doctor_running(d, pids, n);
 	load_settings(d);
-	if (!count_findings(d) && is_launched(d) && (status = tt_doctor_pairs(d)) != TT_ALONE)
+	bool good = !count_findings(d);
+	if (good && is_launched(d) && (status = tt_doctor_pairs(d)) >= 0)
 		return status;
-	status = 0;
-	if (!count_findings(d))
+	if (good)
 		tt_setting_int(&d->settings, TT_LOCAL_SIZE, 1, INT32_MAX, &local);
+	d->ports_are_held = status == TT_APART;
 	d->ranks = (int)local;
 	tt_doctor_limits(d);
 	tt_doctor_network(d);
-	return status;
+	if (status == TT_APART)
+		keep_findings(d);
+	return 0;
 }
 
 int tt_tool_doctor(int argc, char **argv)

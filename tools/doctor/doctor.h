@@ -13,6 +13,7 @@ struct tt_doctor_line {
 struct tt_doctor {
 	bool json, rdma; /* rdma: memlock counts although there is no adapter */
 	bool nodes;      /* the config file has a list of nodes */
+	bool ports_are_held; /* by the ranks of this job */
 	size_t memory;   /* bytes that a rank needs */
 	int ranks;       /* of this host */
 	struct tt_settings settings;
@@ -26,8 +27,8 @@ char *tt_doctor_read(const char *path, char *text, size_t size); /* the file's f
 
 void tt_doctor_limits(struct tt_doctor *);  /* limits.c: what the kernel, cgroups and a batch system let a rank use */
 void tt_doctor_network(struct tt_doctor *); /* network.c: interfaces, ports, the names of this host */
-/* pairs.c: joins, and tries each pair of ranks. Returns 0, or TT_ALONE: it is the only rank */
-enum { TT_ALONE = -1 };
+/* pairs.c: joins, and tries each pair of ranks. 0, or TT_ALONE: it is the only rank, or TT_APART: it cannot join */
+enum { TT_ALONE = -1, TT_APART = -2 };
 int tt_doctor_pairs(struct tt_doctor *);
 int tt_doctor_running(struct tt_doctor *, char **pids, int n); /* running.c: ranks under way. Returns 0 or 2 */
 int tt_doctor_connect(const char *address);  /* a bare connection to "10.0.0.7:4000", at once closed. 0 or an errno */

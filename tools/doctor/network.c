@@ -42,14 +42,22 @@ static void set_port(struct place *p, int port)
 		p->at.v6.sin6_port = htons((uint16_t)port);
 }
 
-/* TUTTI_PORTS, which has been judged; 0 and 0: any. */
+/* TUTTI_PORTS, which has been judged; 0 and 0: any, also where this job's ranks have them already. */
 static void read_ports(const struct tt_doctor *d, int ports[2])
 {
 	const char *text = tt_setting(&d->settings, TT_PORTS);
 
 	ports[0] = ports[1] = 0;
-	if (text && sscanf(text, "%d-%d", &ports[0], &ports[1]) == 1)
+	if (text && !d->ports_are_held && sscanf(text, "%d-%d", &ports[0], &ports[1]) == 1)
 		ports[1] = ports[0];
+}
+
+/* Binds as ranks do: also to a port that a job has just left. */
+static int bind_to(int fd, const struct sockaddr *at, socklen_t size)
+{
+	int one = 1;
+
+	return setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) || bind(fd, at, size);
 }
 
 /* A socket that listens at the first free port, which p then has; -1. */
@@ -60,7 +68,7 @@ static int listen_at(struct place *p, const int ports[2])
 
 	for (int port = ports[0]; fd >= 0 && port <= ports[1]; port++) {
 		set_port(p, port);
-		if (!bind(fd, &p->at.any, p->size) && !listen(fd, 1) && !getsockname(fd, &p->at.any, &size))
+		if (!bind_to(fd, &p->at.any, p->size) && !listen(fd, 1) && !getsockname(fd, &p->at.any, &size))
 			return fd;
 	}
 	if (fd >= 0)
@@ -199,7 +207,7 @@ static void judge_ports(struct tt_doctor *d)
 	for (int port = ports[0]; ports[0] && port <= ports[1] && tried < PORTS_TRIED; port++, tried++) {
 		int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 		at.sin_port = htons((uint16_t)port);
-		free_ports += fd >= 0 && !bind(fd, (struct sockaddr *)&at, sizeof at);
+		free_ports += fd >= 0 && !bind_to(fd, (struct sockaddr *)&at, sizeof at);
 		if (fd >= 0)
 			close(fd);
 	}

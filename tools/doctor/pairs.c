@@ -83,6 +83,7 @@ static void make_report(struct job *j, struct report *r)
 {
 	struct tt_doctor own = { .rdma = j->doctor->rdma,
 		                 .memory = j->doctor->memory,
+		                 .ports_are_held = true,
 		                 .settings = j->doctor->settings };
 	tutti_peer me;
 
@@ -719,7 +720,7 @@ int tt_doctor_pairs(struct tt_doctor *d)
 		tt_doctor_say(d, TT_FINDING, "join", "%s: %.400s%s", j.host, tutti_why(),
 		              err != -ETIMEDOUT ? "" :
 		              ": see what the missing rank has written, and whom rank 0 has refused");
-		return 0;
+		return TT_APART;
 	}
 	j.rank = tutti_rank(j.all);
 	j.size = tutti_size(j.all);

@@ -52,6 +52,9 @@ static int add_rank(struct ranks *all, int pid, int fd)
 	struct stat file;
 	struct tt_inquiry *page;
 
+	int seals = fcntl(fd, F_GET_SEALS);
+	if (seals < 0 || !(seals & F_SEAL_SHRINK)) /* its owner could cut it short, and so end this process */
+		return 0;
 	if (fstat(fd, &file) || file.st_size < TT_INQUIRY_SIZE || is_known(all, file.st_ino))
 		return 0;
 	if (all->n == all->room) {

@@ -307,10 +307,11 @@ static void order_all(struct run *run)
 bool tt_run_take_hello(struct run *run, int r, const char *line, size_t len)
 {
 	struct host *h = &run->options.hosts[r];
-	char text[256], version[32], address[96];
+	char text[1024], version[32], address[96];
 
 	snprintf(text, sizeof text, "%.*s", (int)tt_min(len, sizeof text - 1), line);
-	if (h->met || sscanf(text, "tutti-agent %31s %d %95s", version, &h->port, address) != 3)
+	const char *hello = strstr(text, "tutti-agent "); /* behind what the login shell may have begun */
+	if (h->met || !hello || sscanf(hello, "tutti-agent %31s %d %95s", version, &h->port, address) != 3)
 		return false; /* what the login shell there has to say, for one */
 	if (strcmp(version, TT_VERSION)) {
 		refuse(run, "host %s has tutti %s, and this one is %s: install the same version there", h->name,

@@ -159,7 +159,7 @@ static void set_secret(void)
 	uint8_t bytes[32];
 	char text[2 * sizeof bytes + 1];
 
-	if (tt_env(TT_SECRET))
+	if (tt_env(TT_SECRET) || tt_env(TT_SECRET_FILE))
 		return;
 	tt_entropy(bytes, sizeof bytes);
 	for (size_t i = 0; i < sizeof bytes; i++)
@@ -822,5 +822,5 @@ int tt_tool_run(int argc, char **argv)
 	if (begins && !(status = check_limits(&options, &files)))
 		status = run_ranks(&options, &files, boot);
 	tt_run_free_options(&options);
-	return status;
+	return agent && status == 255 ? 254 : status; /* 255 is ssh's own: the connection has ended */
 }
