@@ -46,6 +46,10 @@ int tt_listen(struct tt_door *, const struct tt_net_config *);
 int tt_listen_open(const struct tt_net_config *);
 int tt_listen_devices(struct tt_device *, int max); /* the interfaces, as transport.h says of list() */
 
+/* owner.c */
+enum { TT_PORT_OWNER = 80 };
+void tt_port_owner(unsigned port, char text[TT_PORT_OWNER]); /* who listens there: "process 71 (mean)", or as known */
+
 /* resolve.c */
 union tt_socket_address {
 	struct sockaddr any;

@@ -165,12 +165,14 @@ static int listen_at(const union tt_socket_address *a)
 
 static int cannot_listen(const union tt_socket_address *a, int err)
 {
-	char text[96];
+	char text[96], owner[TT_PORT_OWNER];
 
 	tt_resolve_name(a, text, sizeof text);
-	if (err == -EADDRINUSE)
-		return tt_fail(err, "cannot listen on %s: the port is in use; stop the program that has it, or take "
-		               "another", text);
+	if (err == -EADDRINUSE) {
+		tt_port_owner(tt_resolve_port(a), owner);
+		return tt_fail(err, "cannot listen on %s: the port is in use by %s; a job needs a port of its own: set "
+		               "TUTTI_BOOT=HOST:PORT, or the port where this one comes from", text, owner);
+	}
 	if (err == -EADDRNOTAVAIL)
 		return tt_fail(err, "cannot listen on %s: this host has no such address; TUTTI_IFACE names one", text);
 	return tt_fail(err, "cannot listen on %s: %s", text, strerror(-err));

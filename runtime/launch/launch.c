@@ -158,13 +158,15 @@ int tt_place_local(const struct tt_settings *s, enum tt_setting rank, enum tt_se
 	return err;
 }
 
-/* Below the ports that kernels give out. */
-unsigned tt_port_from(const char *job, const char *step)
+uint64_t tt_name_from(const char *job, const char *step)
 {
 	uint64_t h = tt_hash_text(tt_hash_text(TT_HASH64, job ? job : ""), step ? step : "");
 
-	return 20000 + (unsigned)((h ^ h >> 32) % 12000);
+	return h ? h : 1;
 }
+
+/* Below the ports that kernels give out. */
+unsigned tt_port_from(uint64_t name) { return 20000 + (unsigned)((name ^ name >> 32) % 12000); }
 
 /* mpirun sets PMIX_ variables, too: this is for hosts without libpmix. */
 static int from_ompi(struct tt_settings *s, struct tt_launch *b)
@@ -173,13 +175,14 @@ static int from_ompi(struct tt_settings *s, struct tt_launch *b)
 
 	if (!err)
 		err = tt_place_local(s, TT_OMPI_LOCAL_RANK, TT_OMPI_LOCAL_SIZE, b);
+	b->name = tt_name_from(tt_setting(s, TT_PMIX_SPACE), NULL);
 	if (err || b->size == 1 || tt_setting(s, TT_BOOT))
 		return err;
 	if (b->local_size < b->size)
 		return tt_fail(-EINVAL, "mpirun has started %d ranks on several hosts, and nothing says where they "
 		               "meet: install libpmix2, or start mpirun -x TUTTI_BOOT=HOST:PORT, with rank 0's HOST "
 		               "and a free PORT there", b->size);
-	snprintf(b->address, sizeof b->address, "127.0.0.1:%u", tt_port_from(tt_setting(s, TT_PMIX_SPACE), "mpirun"));
+	snprintf(b->address, sizeof b->address, "127.0.0.1:%u", tt_port_from(b->name));
 	return 0;
 }
 

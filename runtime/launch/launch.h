@@ -17,6 +17,7 @@ struct tt_launch {
 	struct tt_node *nodes;      /* `size` of them, or NULL */
 	const struct tt_launcher *by;
 	bool exchanges;             /* rank 0 listens where it likes; tt_launch_exchange() tells the others */
+	uint64_t name;              /* of what the launcher has started, as a hash; 0: it has none */
 	const char *over;           /* the transport of all these addresses: job.c says */
 };
 

@@ -20,7 +20,8 @@ extern const struct tt_launcher tt_launcher_pmix, tt_launcher_pmi2, tt_launcher_
 /* launch.c */
 int tt_place_from(const struct tt_settings *, enum tt_setting rank, enum tt_setting size, struct tt_launch *);
 int tt_place_local(const struct tt_settings *, enum tt_setting rank, enum tt_setting size, struct tt_launch *);
-unsigned tt_port_from(const char *job, const char *step); /* one that a job's ranks agree on without talking */
+uint64_t tt_name_from(const char *job, const char *step); /* of tt_launch; not 0 */
+unsigned tt_port_from(uint64_t name); /* one that a job's ranks agree on without talking */
 
 int tt_slurm_local(const struct tt_settings *, struct tt_launch *); /* slurm.c: 0 also where Slurm says nothing */
 

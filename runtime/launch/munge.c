@@ -1,7 +1,10 @@
 /* munge.c - rank 0's blob, sealed by MUNGE: only processes of this user, on hosts that share Slurm's key, can open it
  *
+ *      rank r <-- tutti JOB.STEP \n ------- rank 0
  *      rank r -- MUNGE:(JOB.STEP r) \n --> rank 0          rank r <-- MUNGE:(blob) \n -- rank 0, once all have asked
  *
+ * Another job may have the port that derives from the step: rank 0 then takes one of the next ones, and who meets
+ * somebody else there, or nobody, asks at the next.
  * The answers go out together, so that rank 0 can say who is missing, and the others hear that from it. A credential
  * can be opened once on each host: each rank gets its own.
  */
@@ -14,7 +17,10 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-enum { SEALED = 4096, GUESTS_MORE = 64, UID_RESTRICTION = 9 /* of munge_opt_t */, TRY_MS = 50, CONNECT_MS = 2000 };
+enum {
+	SEALED = 4096, GUESTS_MORE = 64, UID_RESTRICTION = 9 /* of munge_opt_t */, TRY_MS = 50, CONNECT_MS = 2000,
+	PORTS = 4
+};
 
 static struct { /* munge.h of munge 0.5: plain numbers and pointers */
 	void *library;
@@ -164,22 +170,23 @@ static int hear(struct host *h, struct guest *g)
 	return 0;
 }
 
+static void say_who(const char *job, char text[100]) { snprintf(text, 100, "tutti %.60s\n", job); }
+
 static void admit(struct host *h)
 {
-	int fd = accept(h->fd, NULL, NULL), at = 0;
+	char who[100];
 
-	if (fd < 0)
-		return;
-	while (at < h->count && h->guests[at].fd >= 0)
-		at++;
-	if (at == h->room) {
-		close(fd);
-		return;
+	say_who(h->job, who);
+	for (int fd, at = 0; (fd = accept4(h->fd, NULL, NULL, SOCK_CLOEXEC)) >= 0;) {
+		while (at < h->count && h->guests[at].fd >= 0)
+			at++;
+		if (at == h->room || send(fd, who, strlen(who), MSG_NOSIGNAL) < 0) {
+			close(fd);
+			continue;
+		}
+		h->count += at == h->count;
+		h->guests[at] = (struct guest){ .fd = fd, .rank = -1 };
 	}
-	h->count += at == h->count;
-	h->guests[at].fd = fd;
-	h->guests[at].rank = -1;
-	h->guests[at].n = 0;
 }
 
 static int missing(const struct host *h, unsigned long long ms)
@@ -254,12 +261,14 @@ static int be_host(const struct tt_launch *b, unsigned port, const char *job, ch
                    uint64_t timeout)
 {
 	struct host h = { .b = b, .job = job, .room = b->size + GUESTS_MORE };
-	struct tt_net_config c = { .listen_fd = -1, .secret = "any interface", .ports = { (int)port, (int)port } };
+	struct tt_net_config c = { .listen_fd = -1, .secret = "any interface",
+		                   .ports = { (int)port, (int)port + PORTS - 1 } };
 
 	h.fd = tt_listen_open(&c);
 	if (h.fd < 0)
-		return tt_fail(h.fd, "rank 0 cannot answer the others at port %u, which derives from Slurm's job and "
-		               "step %s: is it another job's? TUTTI_BOOT=HOST:PORT takes another", port, job);
+		return tt_fail(h.fd, "rank 0 cannot answer the others at a port from %u to %u, which derive from "
+		               "Slurm's job and step %s: are they other jobs'? TUTTI_BOOT=HOST:PORT takes another",
+		               port, port + PORTS - 1, job);
 	h.guests = calloc((size_t)h.room, sizeof *h.guests);
 	h.polls = calloc((size_t)h.room + 1, sizeof *h.polls);
 	int err = h.guests && h.polls ? serve(&h, blob, timeout) : tt_fail(-ENOMEM, "no memory for %d ranks", b->size);
@@ -297,8 +306,8 @@ static int connect_to(const char *host, unsigned port)
 	return fd >= 0 ? fd : tt_fail(err, "%s: %s", address, strerror(-err));
 }
 
-/* Until rank 0 answers, or hangs up. Returns how many bytes, or -1. */
-static ssize_t read_answer(int fd, char sealed[SEALED], uint64_t end)
+/* A line; false: the other side hangs up first, or the time ends. */
+static bool read_line(int fd, char line[SEALED], uint64_t end)
 {
 	size_t n = 0;
 
@@ -306,15 +315,15 @@ static ssize_t read_answer(int fd, char sealed[SEALED], uint64_t end)
 		struct pollfd p = { .fd = fd, .events = POLLIN };
 		if (poll(&p, 1, (int)tt_min((end - now) / TT_MS + 1, 1000)) <= 0)
 			continue;
-		ssize_t got = recv(fd, sealed + n, SEALED - 1 - n, 0);
+		ssize_t got = recv(fd, line + n, SEALED - 1 - n, 0);
 		if (got <= 0)
-			return -1;
+			return false;
 		n += (size_t)got;
-		sealed[n] = 0;
-		if (sealed[n - 1] == '\n')
-			return (ssize_t)n;
+		line[n] = 0;
+		if (line[n - 1] == '\n')
+			return true;
 	}
-	return -1;
+	return false;
 }
 
 static int ask_once(const struct tt_launch *b, const char *host, unsigned port, const char *job,
@@ -325,11 +334,16 @@ static int ask_once(const struct tt_launch *b, const char *host, unsigned port, 
 
 	if (fd < 0)
 		return fd;
+	say_who(job, text);
+	if (!read_line(fd, sealed, tt_min(end, tt_now() + TT_MS * CONNECT_MS)) || strcmp(sealed, text) != 0) {
+		close(fd);
+		return tt_fail(-EPIPE, "another program is at %s:%u", host, port);
+	}
 	snprintf(text, sizeof text, "%s %d", job, b->rank);
 	if (!(err = tt_munge_seal(text, sealed, sizeof sealed - 1))) {
 		strcat(sealed, "\n");
 		if (send(fd, sealed, strlen(sealed), MSG_NOSIGNAL) != (ssize_t)strlen(sealed) ||
-		    read_answer(fd, sealed, end) < 0)
+		    !read_line(fd, sealed, end))
 			err = tt_fail(-EPIPE, "rank 0 at %s:%u does not answer", host, port);
 	}
 	close(fd);
@@ -344,15 +358,18 @@ static int be_guest(const struct tt_launch *b, const char *host, unsigned port, 
 {
 	uint64_t end = tt_now() + timeout + TT_MS * CONNECT_MS; /* rank 0 gives up first, and says who is missing */
 	struct tt_parking parking = { 0 };
+	unsigned at = 0;
 	int err;
 
-	while ((err = ask_once(b, host, port, job, blob, end)) && err != -EACCES && err != -EHOSTUNREACH &&
+	while ((err = ask_once(b, host, port + at, job, blob, end)) && err != -EACCES && err != -EHOSTUNREACH &&
 	       tt_now() < end)
-		tt_park(&parking, tt_now() + TRY_MS * TT_MS);
+		if ((at = (at + 1) % PORTS) == 0)
+			tt_park(&parking, tt_now() + TRY_MS * TT_MS);
 	if (!err || err == -EACCES || err == -EHOSTUNREACH)
 		return err;
-	return tt_fail(-ETIMEDOUT, "rank 0 of Slurm's step %s was not found at %s:%u within %llu ms: does it run, and "
-	               "does a firewall let the port through?", job, host, port, (unsigned long long)(timeout / TT_MS));
+	return tt_fail(-ETIMEDOUT, "rank 0 of Slurm's step %s was not found at %s:%u to %u within %llu ms: does it "
+	               "run, and does a firewall let the ports through?", job, host, port, port + PORTS - 1,
+	               (unsigned long long)(timeout / TT_MS));
 }
 
 int tt_munge_exchange(const struct tt_launch *b, const char *host, unsigned port, const char *job,

@@ -27,6 +27,7 @@ static int place(struct tt_settings *s, struct tt_launch *b)
 	int err = tt_place_from(s, TT_PMI_RANK, TT_PMI_SIZE, b);
 
 	b->exchanges = !err;
+	b->name = tt_name_from(tt_setting(s, TT_PMI_JOB), NULL);
 	return err ? err : tt_slurm_local(s, b);
 }
 

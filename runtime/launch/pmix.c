@@ -84,8 +84,8 @@ static int place(struct tt_settings *s, struct tt_launch *b)
 {
 	int err = pmix.asked ? 0 : ask_all();
 
-	(void)s;
 	b->rank = pmix.rank;
+	b->name = tt_name_from(tt_setting(s, TT_PMIX_SPACE), NULL);
 	b->size = pmix.size;
 	b->local_rank = pmix.local_rank;
 	b->local_size = pmix.local_size;

@@ -91,6 +91,7 @@ static int place(struct tt_settings *s, struct tt_launch *b)
 	long node = 0;
 	int err = tt_place_from(s, TT_SLURM_RANK, TT_SLURM_TASKS, b);
 
+	b->name = tt_name_from(tt_setting(s, TT_SLURM_JOB), tt_setting(s, TT_SLURM_STEP));
 	if (!err)
 		err = tt_slurm_local(s, b);
 	if (err || b->size == 1 || tt_setting(s, TT_BOOT))
@@ -103,8 +104,7 @@ static int place(struct tt_settings *s, struct tt_launch *b)
 		return tt_fail(-EINVAL, "task 0 of this step is not on its first node, %s, where the others look for "
 		               "it: leave srun's --distribution as it is, or set TUTTI_BOOT=HOST:PORT", host);
 	b->exchanges = !tt_setting(s, TT_SECRET) && !tt_munge_seal("?", probe, sizeof probe);
-	unsigned port = tt_port_from(tt_setting(s, TT_SLURM_JOB), tt_setting(s, TT_SLURM_STEP));
-	return b->exchanges ? 0 : meet_directly(s, b, host, port);
+	return b->exchanges ? 0 : meet_directly(s, b, host, tt_port_from(b->name));
 }
 
 static int exchange(const struct tt_settings *s, const struct tt_launch *b, char blob[TT_LAUNCH_BLOB], uint64_t timeout)
@@ -114,7 +114,7 @@ static int exchange(const struct tt_settings *s, const struct tt_launch *b, char
 
 	first_host(tt_setting(s, TT_SLURM_NODES), host, sizeof host);
 	snprintf(name, sizeof name, "%.30s.%.30s", job ? job : "0", step);
-	return tt_munge_exchange(b, host, tt_port_from(job, step), name, blob, timeout);
+	return tt_munge_exchange(b, host, tt_port_from(b->name), name, blob, timeout);
 }
 
 const struct tt_launcher tt_launcher_slurm = { .name = "slurm", .detect = detect, .place = place,

@@ -37,6 +37,8 @@ void tt_greeting_start(struct tt_link *l)
 	tt_put32(&p, (uint32_t)tt_members(l->job)->launched);
 	tt_put32(&p, l->job->epoch);
 	tt_put8(&p, tt_is_joining(l->job));
+	if (tt_members(l->job)->name)
+		tt_put64(&p, tt_members(l->job)->name);
 	l->used = !tt_is_joining(l->job);
 	if (tt_send_raw(l, bytes, (size_t)(p.at - bytes)))
 		tt_timer_start(l->job, &l->patience, tt_now() + l->job->silence, end_silent);
@@ -277,12 +279,17 @@ void tt_greeting_let_in(struct tt_link *l, uint32_t rank, uint32_t epoch)
 	meet(l, &h, true);
 }
 
+/* Two jobs of one user may have the same secret, the same size, and, by mistake, the same port. */
 static void take_hello(struct tt_link *l, struct tt_pack *p)
 {
+	uint64_t name, ours = tt_members(l->job)->name;
 	struct hello h = { .rank = tt_get32(p), .launched = tt_get32(p), .epoch = tt_get32(p), .joining = tt_get8(p) };
 
+	name = !p->bad && tt_pack_left(p) ? tt_get64(p) : 0;
 	if (p->bad || l->mine || l->member || l->claim || !h.epoch)
 		refuse(l, TT_WARN, false, "its greeting makes no sense");
+	else if (name && ours && name != ours)
+		refuse(l, TT_WARN, false, "this port is another job's: set another TUTTI_BOOT");
 	else
 		meet(l, &h, false);
 }

@@ -125,6 +125,7 @@ struct tt_members { /* the room's own struct in a job */
 	bool minority;              /* a minority of a group may go on */
 	bool evicted;               /* the others have evicted this rank */
 	bool warned;                /* that a rank of this host is reached over a slower net */
+	uint64_t name;              /* of what the launcher has started; 0: it has none */
 	int launched;               /* ranks that the job was started with: all ranks must say the same */
 	int capacity;
 	bool unnumbered;            /* this rank is new and has no number yet */

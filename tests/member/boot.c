@@ -23,6 +23,7 @@ try {                        /* one process that joins, or tries to */
 	int late_ms, stay_ms; /* comes so much later, stays so much longer */
 	int linger_ms;        /* its joining thread has no processor for so long once it has the table */
 	int not_before;       /* rather than late_ms: only when so many others have joined */
+	int after_refused;    /* only when so many others have been refused */
 };
 
 struct outcome {
@@ -35,7 +36,7 @@ struct outcome {
 };
 
 static struct board {
-	atomic_int joined;
+	atomic_int joined, refused;
 	struct outcome of[TRIES_MAX];
 } * board;
 static char where[] = "/tmp/tutti-boot-XXXXXX"; /* config files lie here */
@@ -115,13 +116,14 @@ static void run_child(const struct try *t, struct outcome *o)
 		putenv((char *)(uintptr_t)t->env[i]);
 	linger_ms = t->linger_ms;
 	sleep_ms(t->late_ms);
-	for (int i = 0; board->joined < t->not_before && i < HANG_MS; i++)
+	for (int i = 0; (board->joined < t->not_before || board->refused < t->after_refused) && i < HANG_MS; i++)
 		sleep_ms(1);
 	start = tt_now();
 	o->err = tutti_join(t->config, &job);
 	o->ms = (tt_now() - start) / TT_MS;
 	if (o->err) {
 		strcpy(o->why, tutti_why());
+		board->refused++;
 	} else {
 		use_job(job, o);
 		sleep_ms(t->stay_ms);
@@ -822,6 +824,22 @@ static void test_twice(void)
 	look_refused(__LINE__, &board->of[refused], -EPERM, "rank 1 is already taken");
 }
 
+/* Two jobs of one user, with one secret, one size and one port: each process of the second is told so before the first
+ * is complete. */
+static void test_same_port(void)
+{
+	const char *boot = boot_at(free_port()), *first = "SLURM_JOB_ID=1", *second = "SLURM_JOB_ID=2";
+	struct try t[] = { { .env = { STEP, SECRET, boot, first, "SLURM_PROCID=0", "SLURM_LOCALID=0" } },
+		           { .env = { STEP, SECRET, boot, first, "SLURM_PROCID=1", "SLURM_LOCALID=1" }, .after_refused = 2 },
+		           { .env = { STEP, SECRET, boot, second, "SLURM_PROCID=1", "SLURM_LOCALID=1" } },
+		           { .env = { STEP, SECRET, boot, second, "SLURM_PROCID=0", "SLURM_LOCALID=0" }, .after_refused = 1 } };
+
+	run(t, 4);
+	look_joined(__LINE__, 2);
+	look_refused(__LINE__, &board->of[2], -EPERM, "port is another job's|set another TUTTI_BOOT");
+	look_refused(__LINE__, &board->of[3], -EADDRINUSE, "cannot listen|in use by process |(boot)|set TUTTI_BOOT=HOST:PORT");
+}
+
 /* Rank 0 needs a connection to each rank while they join. */
 static void test_files(void)
 {
@@ -1031,6 +1049,7 @@ static CU_TestInfo wrong_tests[] = {
 	{ "tutti_config", test_config_struct },
 	{ "missing ranks", test_missing },
 	{ "a rank twice", test_twice },
+	{ "a port twice", test_same_port },
 	{ "sizes", test_sizes },
 	{ "open files", test_files },
 	CU_TEST_INFO_NULL,

@@ -25,6 +25,7 @@ nodes     60  a node list, one task a node
 info      30  tutti info names the launcher, and why
 doctor    60  tutti doctor as the program of a step: all four hosts, and all pairs
 again     60  a process joins a second time: under PMIx and PMI2 with TUTTI_BOOT alone
+taken     60  another program has the port at which the ranks of a step meet
 wrong     90  a rank with another secret, one that is missing, one that is started twice: who is named, and the others
 killed    60  under pmix, pmi2 and none a rank is killed -9: the other three go on
 cut       60  two nodes are cut from each other and joined again: one of them is evicted, the other three go on
@@ -118,6 +119,8 @@ part_again() {
 	login srun --mpi=none -N2 -n2 $ranks again > said 2>&1 || { cat said; fail "twice without PMI"; }
 	[ "$(grep -c '^rank [01] of 2: sum 3' said)" = 4 ] || { cat said; fail "not two jobs of two ranks"; }
 }
+
+part_taken() { joined 4 '0/1 0/1 0/1 0/1' login srun --mpi=none -N4 -n4 $ranks crowded; }
 
 part_doctor() {
 	for kind in pmix pmi2 none; do

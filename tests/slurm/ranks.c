@@ -1,12 +1,16 @@
 /* ranks.c - a rank for check.sh: joins, adds up with the others, says who it is and how long joining took.
  *   ranks [SECONDS]     stays so long, adding up ten times a second
  *   ranks again         leaves, and joins once more
+ *   ranks crowded       task 0 first takes the port at which a step's ranks meet, and is silent there
  */
+#include "launch/launcher.h"
 #include "tutti.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 static double now(void)
@@ -28,6 +32,15 @@ static float add_up(tutti *job)
 	return x;
 }
 
+static int take_port(void)
+{
+	unsigned port = tt_port_from(tt_name_from(getenv("SLURM_JOB_ID"), getenv("SLURM_STEP_ID")));
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+	return bind(fd, (struct sockaddr *)&a, sizeof a) || listen(fd, 5);
+}
+
 int main(int argc, char **argv)
 {
 	int rounds = argc > 1 ? 10 * atoi(argv[1]) : 0;
@@ -35,6 +48,10 @@ int main(int argc, char **argv)
 	char host[64] = "";
 	tutti *job;
 
+	if (argc > 1 && !strcmp(argv[1], "crowded") && !atoi(getenv("SLURM_PROCID")) && take_port()) {
+		perror("ranks: the port");
+		return 1;
+	}
 	if (tutti_join(NULL, &job)) {
 		fprintf(stderr, "ranks: %s\n", tutti_why());
 		return 1;
