@@ -158,6 +158,22 @@ END
 	check "it says so" has err 'rank 1 .* was killed by signal 9 (Killed), and is started again (1 of 2)'
 }
 
+test_grow() { # the rank that is started again is taken in, and trains on with the others
+	for where in "" "--hosts a,b"; do
+		rm -f died
+		run -n 3 $where --restart 1 "${tutti%/*}/tests/tools/grows" 3 1 died
+		check "status 0" is $status 0
+		check "all are there at the end, with one number" is "$(sed -n 's/^rank [0-9] //p' out | sort)" "of 3, late: 3.00
+of 3: 3.00
+of 3: 3.00"
+		check "it says so" has err 'rank 1 .* was killed by signal 9 (Killed), and is started again (1 of 1)'
+	done
+	rm -f died
+	run -n 3 --restart 1 --grace 0.2 "${tutti%/*}/tests/tools/grows" 3 0 died
+	check "rank 0's status" is $status 137
+	check "why rank 0 is not" has err 'rank 0 .* (Killed), and is not started again: newcomers ask rank 0 for the others'
+}
+
 test_sshd() {
 	sshd=$(PATH=$PATH:/usr/sbin:/sbin command -v sshd) && command -v ssh > /dev/null && command -v ssh-keygen > /dev/null || {
 		echo "hosts.sh: no sshd here (package openssh-server): the script in place of ssh has to do"
@@ -199,4 +215,4 @@ test_sshd() {
 	check "who may not come in is named" has err 'host nobody@localhost cannot be reached'
 }
 
-run_tests "seats job failures signals mistakes restart sshd" "$@"
+run_tests "seats job failures signals mistakes restart grow sshd" "$@"

@@ -328,7 +328,7 @@ static int start_ranks(struct run *run)
 
 /* Ranks that end. */
 
-/* Rank 0 is not: the others could not find the new one. */
+/* Rank 0 is not: nobody listens at TUTTI_BOOT then, and its number is the one that a job cannot give anew. */
 static bool may_start_again(const struct run *run, int r)
 {
 	return run->stage == RUNNING && run->options.first + r > 0 && run->restarted < run->options.restarts;
@@ -358,7 +358,9 @@ static void judge(struct run *run, int r, pid_t pid, int status)
 	}
 	bool again = may_start_again(run, r);
 	if (run->stage < ENDING && (again || ++run->failed <= TOLD_MAX)) { /* else on purpose, or one of many */
-		char how[64] = "";
+		char how[80] = "";
+		if (run->stage == RUNNING && run->options.restarts && !again && !(run->options.first + r))
+			strcpy(how, ", and is not started again: newcomers ask rank 0 for the others");
 		if (again)
 			snprintf(how, sizeof how, ", and is started again (%d of %d)", run->restarted + 1,
 			         run->options.restarts);
