@@ -49,6 +49,18 @@ static int judge_secret(const struct tt_settings *s)
 	               strlen(secret), SECRET_MIN);
 }
 
+static int judge_pkey(const struct tt_settings *s)
+{
+	const char *text = tt_setting(s, TT_VERBS_PKEY);
+	char *end = NULL;
+	long key = text ? strtol(text, &end, 0) : 1;
+
+	if (!text || (!*end && key > 0 && key <= 0xffff && key & 0x7fff))
+		return 0;
+	return tt_fail(-EINVAL, "%s=%s is no partition key: write one like 0x8001", tt_setting_name(s, TT_VERBS_PKEY),
+	               text);
+}
+
 int tt_judge_setting(const struct tt_settings *all, enum tt_setting s)
 {
 	struct tt_pin_rule rule;
@@ -59,6 +71,7 @@ int tt_judge_setting(const struct tt_settings *all, enum tt_setting s)
 	case TT_PORTS: return tt_read_ports(all, ports);
 	case TT_SECRET: return judge_secret(all);
 	case TT_TRANSPORTS: return judge_transports(all);
+	case TT_VERBS_PKEY: return judge_pkey(all);
 	default: return tt_setting_judge(all, s);
 	}
 }

@@ -84,6 +84,8 @@ void fake_fail_receive(int nth, enum ibv_wc_status, uint32_t vendor_err); /* ...
 void fake_lose(const char *device, int port, int tries); /* a cut: so many tries are lost; 0: the link is whole again */
 void fake_port_state(const char *device, int port, enum ibv_port_state); /* with the event; only ACTIVE carries */
 void fake_set_gid(const char *device, int port, int index, const char *text, enum ibv_gid_type); /* with the event */
+void fake_set_lid(const char *device, int port, uint16_t lid, enum ibv_event_type); /* LID_CHANGE, CLIENT_REREGISTER */
+void fake_set_pkey(const char *device, int port, int index, uint16_t pkey); /* with the event; 0: from here on none */
 void fake_remove(const char *device);          /* DEVICE_REMOVAL, perhaps DEVICE_FATAL; its queue pairs end */
 void fake_kill(struct ibv_context *);          /* kill -9 of the process that opened it: only rdma_cm says goodbye */
 void fake_raise(struct ibv_context *, enum ibv_event_type, void *element, int port); /* element: queue or NULL */

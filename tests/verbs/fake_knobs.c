@@ -251,6 +251,25 @@ void fake_set_gid(const char *device, int port, int index, const char *text, enu
 	fake_unlock();
 }
 
+void fake_set_lid(const char *device, int port, uint16_t lid, enum ibv_event_type type)
+{
+	struct fake_adapter *a = lock_adapter(device);
+
+	a->is.port[port - 1].lid = lid;
+	all->routes++;
+	tell_all(a, type, port);
+	fake_unlock();
+}
+
+void fake_set_pkey(const char *device, int port, int index, uint16_t pkey)
+{
+	struct fake_adapter *a = lock_adapter(device);
+
+	a->is.port[port - 1].pkeys[index] = pkey;
+	tell_all(a, IBV_EVENT_PKEY_CHANGE, port);
+	fake_unlock();
+}
+
 void fake_remove(const char *device)
 {
 	struct fake_adapter *a = lock_adapter(device);

@@ -388,6 +388,74 @@ static void test_asyncs(void)
 		}
 }
 
+/* ---- what a port says anew ---- */
+
+static const char *changed;
+static void plug_default(void);
+
+static void lose_gid(void) { fake_set_gid(changed, 1, 1, NULL, IBV_GID_TYPE_ROCE_V2); }
+static void lose_gids(void)
+{
+	for (int i = 0; i < 3; i++)
+		fake_set_gid(changed, 1, i, NULL, IBV_GID_TYPE_ROCE_V2);
+}
+static void change_lid(void) { fake_set_lid(changed, 1, 77, IBV_EVENT_LID_CHANGE); }
+static void reregister(void) { fake_set_lid(changed, 1, 78, IBV_EVENT_CLIENT_REREGISTER); }
+static void go_down(void) { fake_port_state(changed, 1, IBV_PORT_DOWN); }
+static void go_up(void) { go_down(), fake_port_state(changed, 1, IBV_PORT_ACTIVE); }
+static void move_pkey(void) { fake_set_pkey(changed, 1, 1, 0x8003), fake_set_pkey(changed, 1, 2, 0x8005); }
+static void lose_pkey(void) { fake_set_pkey(changed, 1, 1, 0x8003); }
+
+static const struct anew {
+	const char *words; /* a's sentence; NULL: it connects, as follows */
+	void (*happens)(void);
+	int device;        /* of fake_devices */
+	int gid, pkey;
+} anews[] = {
+	{ NULL, lose_gid, 1, 0, 1 }, { "has no GID", lose_gids, 1, 0, 0 },
+	{ NULL, change_lid, 0, 0, 1 }, { NULL, reregister, 0, 0, 1 },
+	{ "its port 1 is down", go_down, 0, 0, 0 }, { NULL, go_up, 1, 1, 1 },
+	{ NULL, move_pkey, 0, 0, 2 }, { "0x8005 (TUTTI_VERBS_PKEY); it has 0xffff, 0x8003", lose_pkey, 0, 0, 0 },
+};
+
+/* It happens after the nets have looked at their port. Then they connect. */
+static void change(const struct anew *n, uint64_t seed)
+{
+	struct fake_device d = fake_devices[n->device];
+	struct ibv_qp_attr attr;
+
+	d.port[0].pkeys[1] = 0x8005;
+	fake_plug(&d, 1);
+	changed = devices[0] = devices[1] = d.name;
+	row_name = n->words ? n->words : "a port that has changed";
+	fake_seed(seed);
+	CU_ASSERT_FATAL(open_one(0) == 0 && open_one(1) == 0);
+	n->happens();
+	UNTIL(fake_calls("ack_async_event") >= 2);
+	settle();
+	connect_to(1);
+	UNTIL(nets[0].ups + nets[0].downs == 1);
+	if (n->words) {
+		CU_ASSERT(nets[0].err == -EHOSTUNREACH && says(nets[0].why, n->words));
+	} else {
+		CU_ASSERT_FATAL(nets[0].ups == 1);
+		attr = fake_attr(fake_qp(0));
+		CU_ASSERT(attr.pkey_index == n->pkey);
+		CU_ASSERT(n->device == 0 || attr.ah_attr.grh.sgid_index == n->gid);
+	}
+	close_nets();
+}
+
+static void test_anew(void)
+{
+	setenv("TUTTI_VERBS_PKEY", "0x8005", 1);
+	for (size_t i = 0; i < TT_COUNT(anews); i++)
+		for (uint64_t seed = 0; seed < SEEDS; seed++)
+			change(&anews[i], seed);
+	unsetenv("TUTTI_VERBS_PKEY");
+	plug_default();
+}
+
 /* ---- what happens to links, processes and devices ---- */
 
 static void cut(void) { fake_lose("fake_ib0", 1, FAKE_FOREVER); }
@@ -630,6 +698,12 @@ static void test_work_fails(void)
 
 /* ---- devices that are not used, and why ---- */
 
+static const struct { const char *names, *words; } wrong[] = {
+	{ "nonsense", "'nonsense'" }, { "fake_roce0:2x", "'fake_roce0:2x'" }, { "fake_roce0:3", "'fake_roce0:3'" },
+	{ "fake_roce0:", "'fake_roce0:'" }, { "fake_roce", "'fake_roce'" }, { "fake_roce0,,fake_ib0", "''" },
+	{ "fake_ib0,fake_roce1", "'fake_roce1'" },
+};
+
 static void test_devices(void)
 {
 	struct fake_device down = fake_devices[1], no_gid = down;
@@ -638,10 +712,10 @@ static void test_devices(void)
 	memset(no_gid.port[0].gids, 0, sizeof no_gid.port[0].gids);
 	fake_plug(&down, 1);
 	row_name = "port down";
-	CU_ASSERT(open_one(0) == -ENODEV && says(nets[0].why, "down"));
+	CU_ASSERT(open_one(0) == -EINVAL && says(nets[0].why, "fake_roce0:1: its port 1 is down"));
 	fake_plug(&no_gid, 1);
 	row_name = "no GID";
-	CU_ASSERT(open_one(0) == -ENODEV && says(nets[0].why, "no GID"));
+	CU_ASSERT(open_one(0) == -EINVAL && says(nets[0].why, "no GID"));
 	fake_plug(fake_devices, 0);
 	row_name = "no device";
 	devices[0] = NULL;
@@ -650,9 +724,12 @@ static void test_devices(void)
 	row_name = "no RC";
 	CU_ASSERT(open_one(0) == -ENODEV && says(nets[0].why, "RC"));
 	plug_default();
-	devices[0] = "nonsense";
 	row_name = "no such name";
-	CU_ASSERT(open_one(0) == -ENODEV && says(nets[0].why, "nonsense"));
+	for (size_t i = 0; i < TT_COUNT(wrong); i++) {
+		devices[0] = wrong[i].names;
+		CU_ASSERT(open_one(0) == -EINVAL && says(nets[0].why, wrong[i].words));
+		CU_ASSERT(says(nets[0].why, "fake_ib0, fake_roce0, fake_iwarp0, fake_efa0"));
+	}
 	plug_default();
 	CU_ASSERT_EQUAL(fake_left(), 0);
 }
@@ -690,10 +767,10 @@ static void test_settings(void)
 	CU_ASSERT(attr.ah_attr.grh.sgid_index == 0 && attr.ah_attr.sl == 3);
 	CU_ASSERT(attr.ah_attr.grh.traffic_class == 106 && attr.pkey_index == 1);
 	setenv("TUTTI_VERBS_PKEY", "0x8006", 1);
-	CU_ASSERT(open_one(0) == -ENODEV && says(nets[0].why, "TUTTI_VERBS_PKEY"));
+	CU_ASSERT(open_one(0) == -EINVAL && says(nets[0].why, "0x8006 (TUTTI_VERBS_PKEY); it has 0xffff, 0x8005"));
 	setenv("TUTTI_VERBS_GID_INDEX", "5", 1);
 	unsetenv("TUTTI_VERBS_PKEY");
-	CU_ASSERT(open_one(0) == -ENODEV && says(nets[0].why, "TUTTI_VERBS_GID_INDEX"));
+	CU_ASSERT(open_one(0) == -EINVAL && says(nets[0].why, "TUTTI_VERBS_GID_INDEX"));
 	unsetenv("TUTTI_VERBS_GID_INDEX");
 	unsetenv("TUTTI_VERBS_SL");
 	unsetenv("TUTTI_VERBS_TC");
@@ -712,7 +789,7 @@ static void test_sysfs(void)
 	CU_ASSERT_FATAL(mkdtemp(folder) != NULL);
 	fake_plug(&fake_devices[1], 1);
 	tt_verbs_instead = &old;
-	CU_ASSERT(open_one(0) == -ENODEV && says(nets[0].why, "no GID"));
+	CU_ASSERT(open_one(0) == -EINVAL && says(nets[0].why, "no GID"));
 	fake_sysfs(folder);
 	CU_ASSERT_EQUAL(connected_attr().ah_attr.grh.sgid_index, 1);
 	CU_ASSERT(tt_verbs.list(list, 4) == 2 && list[0].numa == 1 && list[0].mbps == 100000);
@@ -773,6 +850,33 @@ static void test_full(void)
 		close_nets();
 	}
 	CU_ASSERT_EQUAL(refused, 1);
+	plug_default();
+}
+
+/* No device is opened that nobody has named. */
+static void test_named(void)
+{
+	static const struct { const char *names; uint64_t opens; } cases[] = {
+		{ "fake_roce0", 2 }, { "fake_roce0:1", 2 }, { "fake_ib0,fake_roce0:1", 3 }, { NULL, FAKE_DEVICES + 1 },
+	};
+	struct tt_device list[8];
+
+	row_name = "named";
+	devices[0] = NULL;
+	for (size_t i = 0; i < TT_COUNT(cases); i++) {
+		if (cases[i].names)
+			setenv("TUTTI_VERBS_DEVICES", cases[i].names, 1);
+		fake_seed(1);
+		CU_ASSERT(open_one(0) == 0);
+		CU_ASSERT_EQUAL(fake_calls("open_device"), cases[i].opens);
+		CU_ASSERT(tt_verbs.list(list, 8) == 6);
+		CU_ASSERT(!strncmp(list[0].note, "not used: TUTTI_VERBS_DEVICES does not name it", 40) == (i < 2));
+		close_nets();
+		unsetenv("TUTTI_VERBS_DEVICES");
+	}
+	setenv("TUTTI_VERBS_DEVICES", "fake_roce1", 1);
+	CU_ASSERT(open_one(0) == -EINVAL && tt_verbs.list(list, 8) == -EINVAL && says(tt_why(), "'fake_roce1'"));
+	unsetenv("TUTTI_VERBS_DEVICES");
 	plug_default();
 }
 
@@ -989,7 +1093,7 @@ static CU_TestInfo failure_tests[] = {
 	{ "arm_fails", test_arm_fails },
 	{ "devices", test_devices }, { "settings", test_settings }, { "sysfs", test_sysfs },
 	{ "memlock", test_memlock }, { "full", test_full }, { "swallowed", test_swallowed },
-	{ "choice", test_choice }, { "starved", test_starved }, { "patience", test_patience },
+	{ "choice", test_choice }, { "anew", test_anew }, { "named", test_named }, { "starved", test_starved }, { "patience", test_patience },
 	{ "nonsense", test_nonsense }, { "leaks", test_leaks }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "failures", NULL, NULL, NULL, NULL, failure_tests }, CU_SUITE_INFO_NULL };

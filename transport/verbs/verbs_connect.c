@@ -158,8 +158,7 @@ static const char *judge(const struct tt_verbs_peer *p, const struct tt_verbs_en
 	const struct tt_verbs_port *port = &p->net->port;
 
 	if (e->refused)
-		snprintf(why, size, "it has room for %u peers and no more: its adapter or TT_VERBS_PEERS is the limit",
-		         e->refused);
+		snprintf(why, size, "it has room for %u peers and no more", e->refused);
 	else if (!p->qp)
 		snprintf(why, size, "%s has room for %u peers and no more", p->net->name, p->net->peer_max);
 	else if (!is_sane(e))

@@ -7,12 +7,12 @@
 enum { PORTS_MAX = 64 };
 
 struct port { /* of any device */
-	char device[IBV_SYSFS_NAME_MAX];
-	char name[IBV_SYSFS_NAME_MAX + 8]; /* "mlx5_0", "mlx5_0:2" */
-	uint8_t number;
+	char device[IBV_SYSFS_NAME_MAX], name[IBV_SYSFS_NAME_MAX + 8]; /* "mlx5_0", "mlx5_0:2" */
+	uint8_t number; /* 0: unknown, as the device cannot be asked */
+	bool wanted;    /* TUTTI_VERBS_DEVICES names it, or is not set */
 	int numa;
 	unsigned mbps;
-	char why[160]; /* it cannot be used; empty: it can */
+	char why[200]; /* it cannot be used; empty: it can */
 	char note[96]; /* its address */
 };
 
@@ -78,8 +78,7 @@ static int best_gid(const struct tt_verbs_library *l, struct ibv_context *device
 	return best;
 }
 
-static int choose_gid(const struct tt_verbs_library *l, struct ibv_context *device, const char *name,
-                      struct tt_verbs_port *port)
+static int choose_gid(const struct tt_verbs_library *l, struct ibv_context *device, struct tt_verbs_port *port)
 {
 	const char *set = tt_env(TT_VERBS_GID_INDEX);
 	struct ibv_gid_entry e = { 0 };
@@ -87,10 +86,10 @@ static int choose_gid(const struct tt_verbs_library *l, struct ibv_context *devi
 
 	if (set || port->attr.link_layer != IBV_LINK_LAYER_ETHERNET) {
 		if (!read_gid(l, device, port, index, &e))
-			return tt_fail(-ENODEV, "%s has no GID of index %d%s: show_gids lists them", name, index,
+			return tt_fail(-ENODEV, "it has no GID of index %d%s: show_gids lists them", index,
 			               set ? " (TUTTI_VERBS_GID_INDEX)" : "");
 	} else if ((index = best_gid(l, device, port, &e)) < 0) {
-		return tt_fail(-ENODEV, "%s has no GID: does its network interface have an address?", name);
+		return tt_fail(-ENODEV, "it has no GID: does its network interface have an address?");
 	}
 	port->gid_index = index;
 	port->gid = e.gid;
@@ -98,7 +97,67 @@ static int choose_gid(const struct tt_verbs_library *l, struct ibv_context *devi
 	return 0;
 }
 
-int tt_verbs_choose_gid(struct tt_verbs *net) { return choose_gid(net->library, net->device, net->name, &net->port); }
+/* The port */
+
+/* The upper bit tells a full member from a limited one. */
+static int choose_pkey(const struct tt_verbs_library *l, struct ibv_context *device, struct tt_verbs_port *port)
+{
+	const char *set = tt_env(TT_VERBS_PKEY);
+	long wanted = set ? strtol(set, NULL, 0) : 0;
+	char table[80] = "";
+	__be16 key;
+
+	for (int i = 0; set && i < port->attr.pkey_tbl_len; i++) {
+		size_t used = strlen(table);
+		if (l->query_pkey(device, port->number, i, &key) || !(be16toh(key) & 0x7fff))
+			continue;
+		snprintf(table + used, sizeof table - used, "%s0x%04x", used ? ", " : "", be16toh(key));
+		port->pkey_index = i;
+		if ((be16toh(key) & 0x7fff) == (wanted & 0x7fff))
+			return 0;
+	}
+	return set ? tt_fail(-ENODEV, "it has no partition key %s (TUTTI_VERBS_PKEY); it has %s", set, table) : 0;
+}
+
+static const char *state_name(enum ibv_port_state state)
+{
+	return state == IBV_PORT_DOWN ? "down" : state == IBV_PORT_INIT ? "waiting for a subnet manager" : "not active";
+}
+
+/* -errno, and a sentence about "it": the port cannot be used, by these settings. */
+static int read_port(const struct tt_verbs_library *l, struct ibv_context *device, struct tt_verbs_port *port)
+{
+	int err;
+
+	if (l->query_port(device, port->number, &port->attr))
+		return tt_fail(-EIO, "its port %u cannot be asked", port->number);
+	if (port->attr.state != IBV_PORT_ACTIVE)
+		return tt_fail(-ENODEV, "its port %u is %s", port->number, state_name(port->attr.state));
+	err = choose_pkey(l, device, port);
+	return err ? err : choose_gid(l, device, port);
+}
+
+static void describe_address(const struct tt_verbs_port *port, char *note, size_t size)
+{
+	char gid[INET6_ADDRSTRLEN] = "";
+	const char *what = port->attr.link_layer != IBV_LINK_LAYER_ETHERNET ? "InfiniBand" :
+	                   port->gid_type == IBV_GID_TYPE_ROCE_V2 ? "RoCE v2" : "RoCE v1";
+
+	inet_ntop(AF_INET6, port->gid.raw, gid, sizeof gid);
+	snprintf(note, size, "%s, GID %d %s, MTU %u", what, port->gid_index, gid, 128u << port->attr.active_mtu);
+}
+
+bool tt_verbs_read_anew(struct tt_verbs *net, char *note, size_t size)
+{
+	net->unfit = (struct tt_sentence){ "" };
+	if (read_port(net->library, net->device, &net->port)) {
+		net->unfit = tt_last_sentence();
+		snprintf(note, size, "%s", net->unfit.text);
+	} else {
+		describe_address(&net->port, note, size);
+	}
+	return !*net->unfit.text;
+}
 
 /* What there is */
 
@@ -117,11 +176,6 @@ static unsigned rate_of(const struct ibv_port_attr *a)
 	return width * speed;
 }
 
-static const char *state_name(enum ibv_port_state state)
-{
-	return state == IBV_PORT_DOWN ? "down" : state == IBV_PORT_INIT ? "waiting for a subnet manager" : "not active";
-}
-
 static void judge_device(const struct ibv_device *d, const struct ibv_device_attr *a, char *why, size_t size)
 {
 	if (d->transport_type == IBV_TRANSPORT_IWARP)
@@ -134,55 +188,41 @@ static void judge_device(const struct ibv_device *d, const struct ibv_device_att
 		snprintf(why, size, "it does not serve RDMA READ");
 }
 
-static void describe_address(const struct tt_verbs_port *port, char *note, size_t size)
-{
-	char gid[INET6_ADDRSTRLEN] = "";
-	const char *what = port->attr.link_layer != IBV_LINK_LAYER_ETHERNET ? "InfiniBand" :
-	                   port->gid_type == IBV_GID_TYPE_ROCE_V2 ? "RoCE v2" : "RoCE v1";
-
-	inet_ntop(AF_INET6, port->gid.raw, gid, sizeof gid);
-	snprintf(note, size, "%s, GID %d %s, MTU %u", what, port->gid_index, gid, 128u << port->attr.active_mtu);
-}
-
 static void describe_port(const struct tt_verbs_library *l, struct ibv_context *device, struct port *p)
 {
 	struct tt_verbs_port port = { .number = p->number };
+	int err = read_port(l, device, &port);
 
-	if (l->query_port(device, p->number, &port.attr)) {
-		snprintf(p->why, sizeof p->why, "its port %u cannot be asked", p->number);
-		return;
-	}
 	p->mbps = rate_of(&port.attr);
 	if (*p->why)
 		return;
-	if (port.attr.state != IBV_PORT_ACTIVE)
-		snprintf(p->why, sizeof p->why, "its port %u is %s", p->number, state_name(port.attr.state));
-	else if (choose_gid(l, device, p->name, &port))
-		snprintf(p->why, sizeof p->why, "%.150s", tt_last_sentence().text);
+	if (err)
+		snprintf(p->why, sizeof p->why, "%.190s", tt_last_sentence().text);
 	else
 		describe_address(&port, p->note, sizeof p->note);
 }
 
-static int describe_ports(const struct tt_verbs_library *l, struct ibv_device *d, struct port *out, int max)
+static int describe_device(const struct tt_verbs_library *l, struct ibv_device *d, struct port *out, int max)
 {
 	struct ibv_context *context = l->open_device(d);
 	struct ibv_device_attr attr = { 0 };
 	struct port p = { .numa = -1 };
+	bool asked = context && !l->query_device(context, &attr);
 	char text[32];
 	int n = 0;
 
 	if (tt_read_text(text, sizeof text, "%s/device/numa_node", d->ibdev_path))
 		p.numa = atoi(text);
 	snprintf(p.device, sizeof p.device, "%s", l->get_device_name(d));
-	if (!context || l->query_device(context, &attr))
+	if (!asked)
 		snprintf(p.why, sizeof p.why, "it cannot be opened: %s", strerror(errno));
 	else
 		judge_device(d, &attr, p.why, sizeof p.why);
-	for (unsigned i = 1; i <= tt_max(attr.phys_port_cnt, 1) && n < max; i++) {
+	for (unsigned i = asked ? 1 : 0; i <= attr.phys_port_cnt && n < max; i++) {
 		out[n] = p;
 		out[n].number = (uint8_t)i;
-		snprintf(out[n].name, sizeof out->name, attr.phys_port_cnt > 1 ? "%s:%u" : "%s", p.device, i);
-		if (context)
+		snprintf(out[n].name, sizeof out->name, asked ? "%s:%u" : "%s", p.device, i);
+		if (asked)
 			describe_port(l, context, &out[n]);
 		n++;
 	}
@@ -191,16 +231,65 @@ static int describe_ports(const struct tt_verbs_library *l, struct ibv_device *d
 	return n;
 }
 
-static int find_ports(const struct tt_verbs_library *l, struct port *out, int max)
+/* "mlx5_0" names any port of the device, "mlx5_0:2" one. */
+static bool is_named(const char *name, const char *entry, size_t len)
+{
+	return len && !strncmp(name, entry, len) && (!name[len] || name[len] == ':');
+}
+
+static bool has_device(const char *names, const char *device)
+{
+	for (; *names; names += names[strcspn(names, ",")] ? strcspn(names, ",") + 1 : strlen(names))
+		if (is_named(device, names, strcspn(names, ",:")))
+			return true;
+	return false;
+}
+
+/* Opens no device that is not named. names: NULL, all */
+static int find_ports(const struct tt_verbs_library *l, const char *names, struct port *out, int max)
 {
 	int devices = 0, n = 0;
 	struct ibv_device **list = l->get_device_list(&devices);
 
 	for (int i = 0; list && i < devices; i++)
-		n += describe_ports(l, list[i], out + n, max - n);
+		if (!names || has_device(names, l->get_device_name(list[i])))
+			n += describe_device(l, list[i], out + n, max - n);
 	if (list)
 		l->free_device_list(list);
 	return n;
+}
+
+static int refuse_name(const struct tt_verbs_library *l, const char *name, size_t len)
+{
+	struct ibv_device **list = l->get_device_list(NULL);
+	char there[200] = "none at all";
+
+	for (size_t i = 0, used = 0; list && list[i] && used < sizeof there; i++)
+		used += (size_t)snprintf(there + used, sizeof there - used, "%s%s", i ? ", " : "",
+		                         l->get_device_name(list[i]));
+	if (list)
+		l->free_device_list(list);
+	return tt_fail(-EINVAL, "this host has no RDMA adapter or port '%.*s' (TUTTI_VERBS_DEVICES), but %s", (int)len,
+	               name, there);
+}
+
+/* A name that no port has would be an adapter that is missed in silence. */
+static int mark_wanted(const struct tt_verbs_library *l, const char *names, struct port *ports, int n)
+{
+	bool found = true;
+
+	for (int i = 0; i < n; i++)
+		ports[i].wanted = !names;
+	for (size_t len; found && names && *names; names += len + (names[len] == ',')) {
+		len = strcspn(names, ",");
+		found = false;
+		for (int i = 0; i < n; i++)
+			if (is_named(ports[i].name, names, ports[i].number ? len : strcspn(names, ",:")))
+				ports[i].wanted = found = true;
+		if (!found)
+			return refuse_name(l, names, len);
+	}
+	return 0;
 }
 
 /* Why none can be used. */
@@ -210,9 +299,10 @@ static void tell_why_none(const struct port *ports, int n)
 	size_t used = 0;
 
 	for (int i = 0; i < n && used < sizeof text - 1; i++)
-		used += (size_t)snprintf(text + used, sizeof text - used, "%s%s: %s", i ? "; " : "", ports[i].name,
-		                         ports[i].why);
-	if (n)
+		if (ports[i].wanted)
+			used += (size_t)snprintf(text + used, sizeof text - used, "%s%s: %s", used ? "; " : "",
+			                         ports[i].name, ports[i].why);
+	if (used)
 		tt_fail(-ENODEV, "no adapter can be used: %s", text);
 	else
 		tt_fail(-ENODEV, "this host has no RDMA adapter (ibv_devices lists them), or /dev/infiniband is not in "
@@ -223,18 +313,22 @@ int tt_verbs_list(struct tt_device *list, int max)
 {
 	const struct tt_verbs_library *l = tt_verbs_load();
 	struct port ports[PORTS_MAX];
-	int n = l ? find_ports(l, ports, PORTS_MAX) : 0, usable = 0;
+	int n = l ? find_ports(l, NULL, ports, PORTS_MAX) : 0, usable = 0, err;
 
 	if (!l)
 		return -ENODEV;
+	if ((err = mark_wanted(l, tt_env(TT_VERBS_DEVICES), ports, n)))
+		return err;
 	for (int i = 0; i < n; i++) {
-		usable += !*ports[i].why;
+		struct port *p = &ports[i];
+		if (!p->wanted && !*p->why)
+			snprintf(p->why, sizeof p->why, "TUTTI_VERBS_DEVICES does not name it");
+		usable += !*p->why;
 		if (i >= max)
 			continue;
-		list[i] = (struct tt_device){ .numa = ports[i].numa, .mbps = ports[i].mbps };
-		snprintf(list[i].name, sizeof list->name, "%.31s", ports[i].name);
-		snprintf(list[i].note, sizeof list->note, "%s%s", *ports[i].why ? "not used: " : ports[i].note,
-		         ports[i].why);
+		list[i] = (struct tt_device){ .numa = p->numa, .mbps = p->mbps };
+		snprintf(list[i].name, sizeof list->name, "%.31s", p->name);
+		snprintf(list[i].note, sizeof list->note, "%s%.140s", *p->why ? "not used: " : p->note, p->why);
 	}
 	if (!usable)
 		tell_why_none(ports, n);
@@ -242,26 +336,6 @@ int tt_verbs_list(struct tt_device *list, int max)
 }
 
 /* Which one */
-
-/* "mlx5_0" is any port of it, "mlx5_0:2" one. */
-static bool is_named(const struct port *p, const char *text, size_t len)
-{
-	size_t base = strlen(p->device);
-
-	if (len < base || strncmp(p->device, text, base) != 0)
-		return false;
-	return len == base || (text[base] == ':' && atoi(text + base + 1) == p->number);
-}
-
-static bool is_wanted(const struct port *p, const char *names)
-{
-	for (size_t len; names && *names; names += len + (names[len] == ',')) {
-		len = strcspn(names, ",");
-		if (is_named(p, names, len))
-			return true;
-	}
-	return false;
-}
 
 /* The nearest, then the fastest. */
 static int rank_of(const struct port *p)
@@ -272,54 +346,16 @@ static int rank_of(const struct port *p)
 	return (near ? 1 << 24 : 0) + (int)(p->mbps / 100);
 }
 
-static const struct port *choose_port(const struct port *ports, int n, const char *names)
+static const struct port *choose_port(const struct port *ports, int n)
 {
-	const struct port *best = NULL, *refused = NULL;
+	const struct port *best = NULL;
 
-	for (int i = 0; i < n; i++) {
-		if (names && !is_wanted(&ports[i], names))
-			continue;
-		if (*ports[i].why)
-			refused = refused ? refused : &ports[i];
-		else if (!best || rank_of(&ports[i]) > rank_of(best))
+	for (int i = 0; i < n; i++)
+		if (ports[i].wanted && !*ports[i].why && (!best || rank_of(&ports[i]) > rank_of(best)))
 			best = &ports[i];
-	}
-	if (!best && names && refused)
-		tt_fail(-ENODEV, "the adapter %s cannot be used: %s", names, refused->why);
-	else if (!best && names)
-		tt_fail(-ENODEV, "there is no RDMA adapter '%s': `tutti info` lists those that can be used", names);
-	else if (!best)
+	if (!best)
 		tell_why_none(ports, n);
 	return best;
-}
-
-static int choose_pkey(struct tt_verbs *net)
-{
-	const char *set = tt_env(TT_VERBS_PKEY);
-	long wanted = set ? strtol(set, NULL, 0) : 0;
-	__be16 pkey;
-
-	for (int i = 0; set && i < net->port.attr.pkey_tbl_len; i++)
-		if (!net->library->query_pkey(net->device, net->port.number, i, &pkey) &&
-		    (be16toh(pkey) & 0x7fff) == (wanted & 0x7fff)) {
-			net->port.pkey_index = i;
-			return 0;
-		}
-	return set ? tt_fail(-ENODEV, "%s has no partition key %s (TUTTI_VERBS_PKEY)", net->name, set) : 0;
-}
-
-static int read_port(struct tt_verbs *net)
-{
-	const char *sl = tt_env(TT_VERBS_SL), *class = tt_env(TT_VERBS_TC);
-	int err;
-
-	if (net->library->query_device(net->device, &net->attr) ||
-	    net->library->query_port(net->device, net->port.number, &net->port.attr))
-		return tt_fail(-EIO, "%s does not say what it can", net->name);
-	net->port.sl = (uint8_t)(sl ? atoi(sl) : 0);
-	net->port.traffic_class = (uint8_t)(class ? atoi(class) : 0);
-	err = choose_pkey(net);
-	return err ? err : tt_verbs_choose_gid(net);
 }
 
 static struct ibv_context *open_named(const struct tt_verbs_library *l, const char *name)
@@ -335,17 +371,24 @@ static struct ibv_context *open_named(const struct tt_verbs_library *l, const ch
 	return context;
 }
 
+/* -EINVAL: it was named, so its lack is worth a warning. -ENODEV: most hosts have none. */
 int tt_verbs_open_device(struct tt_verbs *net, const char *device)
 {
-	const char *names = device ? device : tt_env(TT_VERBS_DEVICES);
+	const char *names = device ? device : tt_env(TT_VERBS_DEVICES), *sl = tt_env(TT_VERBS_SL),
+	           *class = tt_env(TT_VERBS_TC);
 	struct port ports[PORTS_MAX];
-	const struct port *p = choose_port(ports, find_ports(net->library, ports, PORTS_MAX), names);
+	int n = find_ports(net->library, names, ports, PORTS_MAX), err = mark_wanted(net->library, names, ports, n);
+	const struct port *p = err ? NULL : choose_port(ports, n);
+	char note[96];
 
 	if (!p)
-		return -ENODEV;
-	snprintf(net->name, sizeof net->name, "%.50s:%u", p->device, p->number);
-	net->port.number = p->number;
+		return names ? -EINVAL : -ENODEV;
+	snprintf(net->name, sizeof net->name, "%.60s", p->name);
+	net->port = (struct tt_verbs_port){ .number = p->number, .sl = (uint8_t)(sl ? atoi(sl) : 0),
+		.traffic_class = (uint8_t)(class ? atoi(class) : 0) };
 	if (!(net->device = open_named(net->library, p->device)))
-		return tt_fail(-ENODEV, "%s cannot be opened: %s", net->name, strerror(errno));
-	return read_port(net);
+		return tt_fail(-EIO, "%s cannot be opened: %s", net->name, strerror(errno));
+	if (net->library->query_device(net->device, &net->attr))
+		return tt_fail(-EIO, "%s does not say what it can", net->name);
+	return tt_verbs_read_anew(net, note, sizeof note) ? 0 : tt_fail(-EIO, "%s: %s", net->name, net->unfit.text);
 }

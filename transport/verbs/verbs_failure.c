@@ -21,7 +21,8 @@ static const struct meaning {
 	[IBV_WC_REM_OP_ERR] = { "the other adapter could not do a request", "the kernel's log of its host" },
 	[IBV_WC_RETRY_EXC_ERR] = { "it does not acknowledge", "the cable, the switch's flow control (PFC), and whether "
 	                           "its GID can be reached from here; is its process alive?" },
-	[IBV_WC_RNR_RETRY_EXC_ERR] = { "it had no receive for a message", "nothing: it is a bug of Tutti" },
+	[IBV_WC_RNR_RETRY_EXC_ERR] = { "it had no receive for a message",
+	                                "the logs of both ranks: it is a bug of Tutti" },
 	[IBV_WC_LOC_RDD_VIOL_ERR] = { "reliable datagrams failed, which Tutti does not use", "the adapter's driver" },
 	[IBV_WC_REM_INV_RD_REQ_ERR] = { "reliable datagrams failed, which Tutti does not use", "the adapter's driver" },
 	[IBV_WC_REM_ABORT_ERR] = { "the other adapter gave up a request", "the kernel's log of its host" },
@@ -51,8 +52,8 @@ const char *tt_verbs_explain(const struct tt_verbs_peer *p, const struct ibv_wc 
 
 /* Asynchronous events */
 
-/* PEER: the queue pair's peer ends. NET: all peers end. GID: the port's addresses are read anew */
-enum fate { NOTHING, WARN, PEER, NET, GID };
+/* PEER: the queue pair's peer ends. NET: all peers end. PORT, WARN: the port is read anew, WARN with a warning */
+enum fate { NOTHING, WARN, PEER, NET, PORT };
 
 static const struct news {
 	enum fate fate;
@@ -68,16 +69,16 @@ static const struct news {
 	[IBV_EVENT_PATH_MIG_ERR] = { NOTHING, NULL },
 	[IBV_EVENT_DEVICE_FATAL] = { NET, "the adapter failed, or was removed: the kernel's log may say why" },
 	[IBV_EVENT_PORT_ACTIVE] = { WARN, "the port is active again" },
-	[IBV_EVENT_PORT_ERR] = { WARN, "the port is down; its connections end if it stays down: look at the "
+	[IBV_EVENT_PORT_ERR] = { WARN, "the port went down, and its connections end if it stays down: look at the "
 	                               "cable and the switch" },
-	[IBV_EVENT_LID_CHANGE] = { GID, "the port's LID has changed" },
-	[IBV_EVENT_PKEY_CHANGE] = { WARN, "the port's partitions have changed" },
+	[IBV_EVENT_LID_CHANGE] = { PORT, "the port's LID has changed" },
+	[IBV_EVENT_PKEY_CHANGE] = { PORT, "the port's partitions have changed" },
 	[IBV_EVENT_SM_CHANGE] = { NOTHING, NULL },
 	[IBV_EVENT_SRQ_ERR] = { NET, "its queue of receives failed" },
 	[IBV_EVENT_SRQ_LIMIT_REACHED] = { NOTHING, NULL },
 	[IBV_EVENT_QP_LAST_WQE_REACHED] = { NOTHING, NULL },
-	[IBV_EVENT_CLIENT_REREGISTER] = { NOTHING, NULL },
-	[IBV_EVENT_GID_CHANGE] = { GID, "the port's GIDs have changed" },
+	[IBV_EVENT_CLIENT_REREGISTER] = { PORT, "the subnet manager has begun anew" },
+	[IBV_EVENT_GID_CHANGE] = { PORT, "the port's GIDs have changed" },
 	[IBV_EVENT_WQ_FATAL] = { NET, "a work queue failed" },
 };
 
@@ -92,38 +93,29 @@ static void lose_net(struct tt_verbs *net, const char *why)
 		net->lost = tt_fail(-EIO, "%s is lost: %s", net->name, why);
 }
 
-/* For later connections; those there are keep what they have. */
-static void read_addresses(struct tt_verbs *net)
+/* Those there are keep what they have. */
+static void read_port(struct tt_verbs *net, enum fate fate, const char *sentence)
 {
-	struct ibv_port_attr attr;
+	char note[200];
+	bool fit = tt_verbs_read_anew(net, note, sizeof note);
 
-	if (!net->library->query_port(net->device, net->port.number, &attr))
-		net->port.attr = attr;
-	if (tt_verbs_choose_gid(net))
-		tt_log(TT_WARN, "%s", tt_why());
-}
-
-static bool is_of_port(enum ibv_event_type type)
-{
-	return type == IBV_EVENT_PORT_ACTIVE || type == IBV_EVENT_PORT_ERR || type == IBV_EVENT_LID_CHANGE ||
-	       type == IBV_EVENT_PKEY_CHANGE || type == IBV_EVENT_SM_CHANGE || type == IBV_EVENT_CLIENT_REREGISTER ||
-	       type == IBV_EVENT_GID_CHANGE;
+	tt_log(fit && fate == PORT ? TT_INFO : TT_WARN, "%s: %s; new connections %s%s", net->name, sentence,
+	       fit ? "use " : "are refused: ", note);
 }
 
 static void hear(struct tt_verbs *net, const struct ibv_async_event *e)
 {
 	static const struct news unknown = { NOTHING, NULL };
 	const struct news *n = (size_t)e->event_type < TT_COUNT(events) ? &events[e->event_type] : &unknown;
+	bool of_port = n->fate == PORT || n->fate == WARN;
 	struct tt_verbs_peer *p;
 
-	if (is_of_port(e->event_type) && e->element.port_num != net->port.number)
-		return;
-	if (n->sentence)
-		tt_log(n->fate == GID || n->fate == PEER ? TT_INFO : TT_WARN, "%s: %s", net->name, n->sentence);
+	if (of_port && e->element.port_num == net->port.number)
+		read_port(net, n->fate, n->sentence);
+	else if (!of_port && n->sentence)
+		tt_log(n->fate == PEER ? TT_INFO : TT_WARN, "%s: %s", net->name, n->sentence);
 	if (n->fate == PEER && (p = tt_verbs_find(net, e->element.qp->qp_num)))
 		tt_verbs_lose(p, -ECONNRESET, n->sentence);
-	else if (n->fate == GID)
-		read_addresses(net);
 	else if (n->fate == NET)
 		lose_net(net, n->sentence);
 }

@@ -89,6 +89,7 @@ struct tt_verbs {
 	struct ibv_context *device;
 	struct ibv_device_attr attr;
 	struct tt_verbs_port port;
+	struct tt_sentence unfit;   /* why the port serves no new connection; empty: it does */
 	char name[64];              /* "mlx5_0:1" */
 	struct ibv_pd *pd;
 	struct ibv_comp_channel *wakes;
@@ -203,7 +204,7 @@ void tt_verbs_lose(struct tt_verbs_peer *, int err, const char *why);
 /* verbs_device.c */
 int tt_verbs_list(struct tt_device *, int max);
 int tt_verbs_open_device(struct tt_verbs *, const char *device); /* fills in device, attr, port, name */
-int tt_verbs_choose_gid(struct tt_verbs *);       /* anew: indices move */
+bool tt_verbs_read_anew(struct tt_verbs *, char *note, size_t size); /* the port. false: it is unfit; says why */
 
 /* verbs_connect.c */
 extern const struct tt_door_calls tt_verbs_door;

@@ -46,7 +46,8 @@ static int init_queue(struct tt_verbs *net, struct ibv_qp *qp)
 int tt_verbs_make_queue(struct tt_verbs_peer *p, struct tt_verbs_end *mine)
 {
 	struct tt_verbs *net = p->net;
-	int err = tt_verbs_take_share(net, &p->share);
+	int err = *net->unfit.text ? tt_fail(-EHOSTUNREACH, "%s: %s", net->name, net->unfit.text)
+	                           : tt_verbs_take_share(net, &p->share);
 
 	if (err)
 		return err;
