@@ -386,7 +386,10 @@ static int read_secret(int fd, const char *file, char text[1024])
 
 	if (fd < 0 || fstat(fd, &st))
 		return tt_fail(-errno, "cannot read the secret in %s: %s", file, strerror(errno));
-	if (!S_ISREG(st.st_mode) || st.st_mode & 077)
+	if (!S_ISREG(st.st_mode) || (st.st_uid && st.st_uid != geteuid()))
+		return tt_fail(-EACCES, "the secret in %s is no secret: it must be a file of this user's or of root's",
+		               file);
+	if (st.st_mode & 077)
 		return tt_fail(-EACCES, "the secret in %s is no secret: others may read or write the file; chmod 600 "
 		               "%s", file, file);
 	if ((n = read(fd, text, 1023)) < 0)
@@ -403,7 +406,7 @@ int tt_secret_from_file(struct tt_settings *s)
 
 	if (!file || tt_setting(s, TT_SECRET))
 		return 0;
-	int fd = open(file, O_RDONLY | O_CLOEXEC);
+	int fd = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO would wait */
 	int err = read_secret(fd, file, text);
 	if (fd >= 0)
 		close(fd);

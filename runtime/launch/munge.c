@@ -293,8 +293,10 @@ static int connect_to(const char *host, unsigned port)
 		return err;
 	for (const struct addrinfo *a = found; a && fd < 0; a = a->ai_next) {
 		fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-		if (fd < 0)
+		if (fd < 0) {
+			err = -errno;
 			continue;
+		}
 		setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
 		if (!connect(fd, a->ai_addr, a->ai_addrlen))
 			break;

@@ -1,4 +1,4 @@
-/* pmi2.c - PMI2's wire protocol over the descriptor that the launcher hands down: srun --mpi=pmi2, MPICH's mpiexec
+/* pmi2.c - PMI2's wire protocol over the descriptor that the launcher hands down: srun --mpi=pmi2
  *
  *      rank  -- cmd=init pmi_version=2 ...\n -->  launcher
  *      then both ways: the length in six digits, cmd=...;KEY=VALUE;KEY=VALUE;
@@ -8,6 +8,7 @@
 #include "launch/launcher.h"
 #include <poll.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 enum { LENGTH = 6, ANSWER = 4096 };
@@ -63,14 +64,23 @@ static int receive(struct wire *w, char *to, size_t n, const char *what)
 	return 0;
 }
 
+/* A launcher that has gone is an error, and no SIGPIPE. Some hand down a pipe. */
+static ssize_t put(int fd, const char *text, size_t n)
+{
+	ssize_t done = send(fd, text, n, MSG_NOSIGNAL);
+
+	return done < 0 && errno == ENOTSOCK ? write(fd, text, n) : done;
+}
+
 static int say(struct wire *w, const char *text, const char *what)
 {
 	for (size_t n = strlen(text); n > 0;) {
-		ssize_t put = write(w->fd, text, n);
-		if (put < 0)
+		ssize_t done = put(w->fd, text, n);
+		if (done < 0 && errno != EINTR)
 			return broken(what, strerror(errno));
-		text += put;
-		n -= (size_t)put;
+		done = done < 0 ? 0 : done;
+		text += done;
+		n -= (size_t)done;
 	}
 	return 0;
 }
@@ -133,7 +143,9 @@ static int exchange(const struct tt_settings *s, const struct tt_launch *b, char
 	int err = tt_setting_int(s, TT_PMI_FD, 0, 1 << 20, &fd);
 
 	if (!err && !tt_setting(s, TT_PMI_JOB))
-		err = tt_fail(-EINVAL, "PMI_FD is set and PMI_JOBID is not: a launcher sets both");
+		err = tt_fail(-EINVAL, "PMI_FD is set and PMI_JOBID is not: the launcher speaks PMI-1, as MPICH's "
+		              "mpiexec does, and Tutti does not; set TUTTI_RANK, TUTTI_SIZE and TUTTI_BOOT for each "
+		              "process");
 	w.fd = (int)fd;
 	if (err || (err = greet(&w, s, b)))
 		return err;

@@ -717,6 +717,18 @@ static void test_other_launchers(void)
 	REFUSED(-EINVAL, "PMI_RANK is set|PMI_SIZE is not", "PMI_FD=0", "PMI_RANK=1");
 }
 
+/* The launcher has gone; its descriptor may be a socket or a pipe. */
+static void test_launcher_gone(void)
+{
+	int ends[2];
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends))
+		abort();
+	close(ends[1]);
+	REFUSED(-EIO, "init|Broken pipe", text("PMI_FD=%d", ends[0]), "PMI_RANK=1", "PMI_SIZE=2", "PMI_JOBID=j");
+	close(ends[0]);
+}
+
 static void test_secret_file(void)
 {
 	const char *file = config_file("secret", "correct horse battery staple\nanother line\n");
@@ -735,6 +747,14 @@ static void test_secret_file(void)
 	REFUSED(-EINVAL, "first line is empty", set);
 	chmod(config_file("secret", "short\n"), 0600);
 	REFUSED(-EINVAL, "has 5 bytes|16", set);
+	unlink(file);
+	CU_ASSERT_EQUAL(mkfifo(file, 0600), 0);
+	REFUSED(-EACCES, "no secret|a file of this user's", set);
+	unlink(file);
+	if (!geteuid() && !chown(config_file("secret", "correct horse battery staple\n"), 1, 1)) {
+		chmod(file, 0600);
+		REFUSED(-EACCES, "no secret|a file of this user's", set);
+	}
 }
 
 static void test_boot_addresses(void)
@@ -1045,6 +1065,7 @@ static CU_TestInfo wrong_tests[] = {
 	{ "addresses", test_boot_addresses },
 	{ "misspelt variables", test_misspelt_variable },
 	{ "the variables of other launchers", test_other_launchers },
+	{ "a launcher that has gone", test_launcher_gone },
 	{ "a secret in a file", test_secret_file },
 	{ "tutti_config", test_config_struct },
 	{ "missing ranks", test_missing },
