@@ -111,7 +111,8 @@ part_verbs() {
 
 part_valgrind() {
 	command -v valgrind > /dev/null || { echo "SKIPPED: no valgrind here (apt install valgrind)"; return 77; }
-	for program in unit_base unit_place unit_reduce unit_updater unit_runtime unit_stats unit_tensors unit_group unit_collectives \
+	for program in unit_base unit_place unit_reduce unit_updater unit_runtime unit_stats unit_tensors unit_group \
+		unit_collectives \
 		$(grep -q DHAVE_VERBS=1 Makefile && echo unit_fake unit_verbs_failures unit_verbs_join); do
 		needs "$(program_of "$program")" || return 1
 		words=

@@ -857,7 +857,8 @@ static void test_same_port(void)
 	run(t, 4);
 	look_joined(__LINE__, 2);
 	look_refused(__LINE__, &board->of[2], -EPERM, "port is another job's|set another TUTTI_BOOT");
-	look_refused(__LINE__, &board->of[3], -EADDRINUSE, "cannot listen|in use by process |(boot)|set TUTTI_BOOT=HOST:PORT");
+	look_refused(__LINE__, &board->of[3], -EADDRINUSE,
+	             "cannot listen|in use by process |(boot)|set TUTTI_BOOT=HOST:PORT");
 }
 
 /* Rank 0 needs a connection to each rank while they join. */

@@ -146,7 +146,8 @@ test_ports() {
 # Ranks that do not meet say what may be the cause.
 test_apart() {
 	name="a rank is missing, and files are few"
-	(ulimit -n 200 && TUTTI_RANK=0 TUTTI_SIZE=2 TUTTI_TIMEOUT=300 TUTTI_BOOT=127.0.0.1:0 exec "$tutti" doctor) > out 2> err
+	(ulimit -n 200 && TUTTI_RANK=0 TUTTI_SIZE=2 TUTTI_TIMEOUT=300 TUTTI_BOOT=127.0.0.1:0 exec "$tutti" doctor) \
+		> out 2> err
 	status=$?
 	finds join 'rank 1'
 	finds files '200 files'

@@ -1,5 +1,5 @@
-/* grows.c - for hosts.sh: `grows RANKS VICTIM FILE ...`. Ranks train one number towards 3. The victim dies by kill -9 at step 50,
- * once: then FILE is there. Whoever starts it again, the others take it in, and all end together, when all are there. */
+/* grows.c - for hosts.sh: `grows RANKS VICTIM FILE ...`. Ranks train one number towards 3. The victim makes FILE and dies
+ * by kill -9 at step 50, unless FILE is there. The others take the restarted victim in, and all ranks end together. */
 #include <tutti.h>
 #include <signal.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ static void check(int err)
 	}
 }
 
-/* Those who are left and those who have come are one group, with the state of its first rank, which is an old one. */
+/* The ranks that are left and the newcomers are one group, with the state of its first rank, which is an old one. */
 static tutti *regroup(tutti *group)
 {
 	tutti *grown;
@@ -72,7 +72,8 @@ int main(int argc, char **argv)
 		}
 		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
 	}
-	printf("rank %d of %d%s: %.2f\n", tutti_rank(group), tutti_size(group), tutti_late(job) ? ", late" : "", (double)state.x);
+	printf("rank %d of %d%s: %.2f\n", tutti_rank(group), tutti_size(group), tutti_late(job) ? ", late" : "",
+	       (double)state.x);
 	tutti_leave(job);
 	return 0;
 }

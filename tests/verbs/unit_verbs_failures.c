@@ -1093,7 +1093,8 @@ static CU_TestInfo failure_tests[] = {
 	{ "arm_fails", test_arm_fails },
 	{ "devices", test_devices }, { "settings", test_settings }, { "sysfs", test_sysfs },
 	{ "memlock", test_memlock }, { "full", test_full }, { "swallowed", test_swallowed },
-	{ "choice", test_choice }, { "anew", test_anew }, { "named", test_named }, { "starved", test_starved }, { "patience", test_patience },
+	{ "choice", test_choice }, { "anew", test_anew }, { "named", test_named },
+	{ "starved", test_starved }, { "patience", test_patience },
 	{ "nonsense", test_nonsense }, { "leaks", test_leaks }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "failures", NULL, NULL, NULL, NULL, failure_tests }, CU_SUITE_INFO_NULL };
