@@ -298,7 +298,7 @@ static int ask_launcher(struct tt_settings *s, struct tt_launch *b)
 	tt_log(TT_DEBUG, "launcher %s: %s", b->by->name, why);
 	if ((err = b->by->place(s, b)) || b->size == 1)
 		return err;
-	if (tt_setting(s, TT_BOOT)) { /* the place is its, the rank the launcher's */
+	if (tt_setting(s, TT_BOOT)) { /* TUTTI_BOOT gives the place, the launcher the rank */
 		b->exchanges = false;
 		return take_boots(b, tt_setting(s, TT_BOOT));
 	}
@@ -362,7 +362,7 @@ int tt_launch_exchange(struct tt_settings *s, struct tt_launch *b, const char *w
 	if (!b->exchanges)
 		return 0;
 	if (b->by->once && used == b->by)
-		return tt_fail(-ENOTSUP, "this process has joined a job before, and %s is there for the first: set "
+		return tt_fail(-ENOTSUP, "this process has joined a job before, and %s serves the first alone: set "
 		               "TUTTI_BOOT=HOST:PORT, where rank 0 listens, to join again", b->by->name);
 	used = b->by;
 	if (b->rank == 0)
