@@ -41,7 +41,7 @@ program_of() { # the path of a test program in the build tree
 
 part_contract() {
 	needs tests/transport/contract || return
-	for net in sim fake-ib fake-roce; do
+	for net in sim fake-ib fake-roce fake-ib-cm fake-roce-cm fake-iwarp; do
 		./tests/transport/contract --transport $net --no-breaks --seeds "$seeds" || return
 	done
 }

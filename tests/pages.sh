@@ -42,13 +42,14 @@ for page in "$source"/docs/*.[135]; do
 done
 
 # docs/rdma.md has each failure of verbs_failure.c, word for word, and no other.
-tr '\n\t' '  ' < "$source/transport/verbs/verbs_failure.c" | sed 's/" *"//g' | grep -o '\[IBV_[A-Z_]*\] = {[^}]*}' |
+tr '\n\t' '  ' < "$source/transport/verbs/verbs_failure.c" | sed 's/" *"//g' |
+	grep -oE '\[(IBV|RDMA_CM|IB_CM)_[A-Z_]*\] = \{[^}]*\}' |
 	sed -n -e 's/.*\[\(IBV_WC_[A-Z_]*\)\] = { "\(.*\)", *"\(.*\)" }/- `\1`: \2. Look at \3/p' \
 	       -e 's/ NET,/ all its connections end,/; s/ PEER,/ the connection ends,/' \
 	       -e 's/ PORT,/ the port is read anew,/; s/ WARN,/ a warning, the port is read anew,/' \
-	       -e 's/.*\[\(IBV_EVENT_[A-Z_]*\)\] = { \(.*\), *"\(.*\)" }/- `\1` (\2): \3/p' > failures
-[ "$(wc -l < failures)" -gt 30 ] || fail "in verbs_failure.c only $(wc -l < failures) failures were found"
-awk '/^- `IBV_/ { if (row) print row; row = $0; next }
+	       -e 's/.*\[\([A-Z_]*\)\] = { \(.*\), *"\(.*\)" }/- `\1` (\2): \3/p' > failures
+[ "$(wc -l < failures)" -gt 45 ] || fail "in verbs_failure.c only $(wc -l < failures) failures were found"
+awk '/^- `(IBV|RDMA_CM|IB_CM)_/ { if (row) print row; row = $0; next }
      row && /^  / { sub(/^ */, " "); row = row $0; next }
      row { print row; row = "" }
      END { if (row) print row }' "$source/docs/rdma.md" > explained

@@ -227,10 +227,11 @@ static unsigned verbs_runs, silent_runs;
 
 static inline void tell_verbs_runs(void) { printf("%u runs over verbs, %u without a word\n", verbs_runs, silent_runs); }
 
-/* InfiniBand and RoCE in turn. A real adapter would never get back an object that is left. */
+/* InfiniBand, RoCE, iWARP, and the first two by librdmacm, in turn. A real adapter would never get back an object that
+ * is left. */
 static inline void run_over_verbs(struct ranks *run)
 {
-	static const char *const adapters[] = { "fake_ib0", "fake_roce0" };
+	static const char *const adapters[] = { "fake_ib0", "fake_roce0", "fake_iwarp0", "fake_roce0", "fake_ib0" };
 	const char *first = getenv("TEST_SEED");
 
 	if (!verbs_runs++)
@@ -239,6 +240,7 @@ static inline void run_over_verbs(struct ranks *run)
 	fake_seed(run->seed);
 	tt_verbs_instead = &tt_fake_verbs;
 	setenv("TUTTI_VERBS_DEVICES", adapters[run->seed % TT_COUNT(adapters)], 1);
+	setenv("TUTTI_VERBS_CONNECT", run->seed % TT_COUNT(adapters) < 3 ? "tcp" : "cm", 1);
 	run_threads(run);
 	silent_runs += !fake_requests();
 	if (fake_left()) {

@@ -2,7 +2,7 @@
  * verbs over adapters that are not there (tests/verbs/). Then each way of breaking the contract (breaks.h) must be
  * caught by one of them, on all but verbs.
  *
- * contract [--transport sim|tcp|shm|fake-ib|fake-roce|verbs|all] [--devices A,B] [--seeds N] [--seed S]
+ * contract [--transport sim|tcp|shm|fake-...|verbs|all] [--devices A,B] [--seeds N] [--seed S]
  *          [--breaks | --no-breaks] [-v] [TEST ...]
  *
  * Each test drives two or three nets in one thread; where a sentence is about the owner's own loads and atomics, on tcp
@@ -38,7 +38,7 @@
 _Thread_local enum tt_break tt_break;
 _Thread_local bool tt_strict;
 
-enum { GUARD = 4096, BIG = (3 << 20) + 1, MANY = 64, TCP_RUNS = 4, BREAK_SEEDS = 40, SEEDS_A_FAKE = 400 };
+enum { GUARD = 4096, BIG = (3 << 20) + 1, MANY = 64, TCP_RUNS = 4, BREAK_SEEDS = 40, SEEDS_A_FAKE = 1000 };
 enum what { UP, MESSAGE, NOTIFY, DOWN, DONE };
 
 struct bench;
@@ -82,7 +82,7 @@ struct wire {
 	const char *name;
 	const struct tt_transport *t;
 	const char *devices; /* of the nets, in turn: "A,B"; NULL: the best */
-	bool fake;           /* the adapters are not there */
+	bool fake, cm;       /* the adapters are not there; librdmacm connects */
 };
 
 struct bench {
@@ -3195,8 +3195,10 @@ static bool run_once(const struct wire *w, const struct test *test, uint64_t see
 #ifdef HAVE_VERBS
 	tt_verbs_instead = w->fake ? &tt_fake_verbs : NULL;
 	slowness = w->t == &tt_verbs && !w->fake ? 6 : 1;
-	if (w->fake)
+	if (w->fake) {
+		setenv("TUTTI_VERBS_CONNECT", w->cm ? "cm" : "tcp", 1);
 		fake_seed(seed);
+	}
 #endif
 	tt_random_seed(&s->random, seed);
 	if (w->t == &tt_sim && test->only != OWN_WORLD)
@@ -3244,6 +3246,9 @@ static struct wire wires[] = {
 #ifdef HAVE_VERBS
 	{ .name = "fake-ib", .t = &tt_verbs, .devices = "fake_ib0", .fake = true },
 	{ .name = "fake-roce", .t = &tt_verbs, .devices = "fake_roce0", .fake = true },
+	{ .name = "fake-ib-cm", .t = &tt_verbs, .devices = "fake_ib0", .fake = true, .cm = true },
+	{ .name = "fake-roce-cm", .t = &tt_verbs, .devices = "fake_roce0", .fake = true, .cm = true },
+	{ .name = "fake-iwarp", .t = &tt_verbs, .devices = "fake_iwarp0", .fake = true },
 	{ .name = "verbs", .t = &tt_verbs }, /* real adapters: only by name */
 #endif
 };
@@ -3425,7 +3430,7 @@ static int count_uncaught(void)
 
 static int usage(void)
 {
-	printf("contract [--transport sim|tcp|shm|fake-ib|fake-roce|verbs|all] [--devices A,B] [--seeds N] [--seed S] "
+	printf("contract [--transport sim|tcp|shm|fake-...|verbs|all] [--devices A,B] [--seeds N] [--seed S] "
 	       "[--breaks | --no-breaks] [-v] [TEST ...]\n");
 	return 2;
 }

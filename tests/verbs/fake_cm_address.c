@@ -2,6 +2,7 @@
 #include "tests/verbs/fake_private.h"
 #include <arpa/inet.h>
 #include <endian.h>
+#include <stdlib.h>
 
 enum { FIRST_PORT = 20000 };
 
@@ -37,6 +38,51 @@ static in_port_t *port_of(struct sockaddr *a)
 static size_t size_of(const struct sockaddr *a)
 {
 	return a->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+}
+
+struct interface {
+	struct ifaddrs base;
+	struct sockaddr_storage at;
+};
+
+static struct ifaddrs *add_interface(struct ifaddrs *before, const char *ip)
+{
+	struct interface *i = calloc(1, sizeof *i);
+	struct sockaddr_in *v4 = (struct sockaddr_in *)(void *)&i->at;
+	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)(void *)&i->at;
+
+	if (!i)
+		abort();
+	v4->sin_family = AF_INET;
+	if (inet_pton(AF_INET, ip, &v4->sin_addr) != 1) {
+		v6->sin6_family = AF_INET6;
+		inet_pton(AF_INET6, ip, &v6->sin6_addr);
+	}
+	i->base = (struct ifaddrs){ .ifa_next = before, .ifa_addr = (struct sockaddr *)(void *)&i->at };
+	return &i->base;
+}
+
+int fake_getifaddrs(struct ifaddrs **out)
+{
+	struct ifaddrs *list = NULL;
+
+	fake_lock();
+	fake_plug_in();
+	for (int i = 0; i < all->adapter_count; i++)
+		for (int port = 0; port < all->adapters[i].is.ports; port++)
+			if (all->adapters[i].is.port[port].ip)
+				list = add_interface(list, all->adapters[i].is.port[port].ip);
+	fake_unlock();
+	*out = add_interface(add_interface(list, "fe80::1"), "127.0.0.1");
+	return 0;
+}
+
+void fake_freeifaddrs(struct ifaddrs *list)
+{
+	for (struct ifaddrs *next; list; list = next) {
+		next = list->ifa_next;
+		free(tt_container_of(list, struct interface, base));
+	}
 }
 
 struct fake_adapter *fake_find_host(const struct sockaddr *a, int *port)

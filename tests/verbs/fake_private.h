@@ -204,6 +204,8 @@ void fake_take_over(struct fake_request *);
 /* fake_cm_address.c */
 struct fake_adapter *fake_find_host(const struct sockaddr *, int *port); /* NULL: no device has this address */
 struct fake_id *fake_find_listener(struct fake_id *);
+int fake_getifaddrs(struct ifaddrs **); /* the loopback, then each port's `ip` */
+void fake_freeifaddrs(struct ifaddrs *);
 void fake_take_adapter(struct fake_id *, struct fake_adapter *, int port);
 static inline struct fake_id *fake_id_of(struct rdma_cm_id *id) { return tt_container_of(id, struct fake_id, base); }
 static inline bool fake_is_iwarp(const struct fake_id *id) { return id->adapter && id->adapter->is.kind == FAKE_IWARP; }

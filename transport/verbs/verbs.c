@@ -1,4 +1,4 @@
-/* verbs.c - InfiniBand and RoCE: nets, peers, and the order of the work in one progress()
+/* verbs.c - InfiniBand, RoCE and iWARP: nets, peers, and the order of the work in one progress()
  *
  * A peer that fails is down when all that its queue pair has is given back: until then the adapter may look at the
  * memory. The queue pair is destroyed before down() comes, so nothing of that peer lands afterwards.
@@ -180,7 +180,7 @@ static int poll_events(struct tt_verbs *net)
 {
 	struct epoll_event events[64];
 	int n = epoll_wait(net->base.fd, events, (int)TT_COUNT(events), 0);
-	bool strangers = false, device = false;
+	bool strangers = false, device = false, cm = false;
 
 	if (n < 0)
 		return errno == EINTR ? 0 : tt_fail(-errno, "cannot poll %s: %s", net->base.addr, strerror(errno));
@@ -192,11 +192,15 @@ static int poll_events(struct tt_verbs *net)
 			hear_wakes(net);
 		else if (what == &net->device)
 			device = true;
+		else if (what == &net->events)
+			cm = true;
 		else
 			tt_verbs_hear(peer_of(what));
 	}
 	if (device)
 		tt_verbs_hear_device(net);
+	if (cm)
+		tt_verbs_hear_cm(net);
 	if (strangers)
 		tt_door_accept(&net->door);
 	if (tt_door_waits(&net->door))
@@ -266,6 +270,7 @@ static void close_net(struct tt_net *base)
 
 	while (!tt_list_empty(&net->peers))
 		disconnect(&tt_container_of(net->peers.next, struct tt_verbs_peer, all)->base);
+	tt_verbs_close_cm(net);
 	close_queues(net);
 	tt_verbs_close_memory(net);
 	if (net->pd)
@@ -331,6 +336,7 @@ static void set_up(struct tt_verbs *net, const struct tt_net_config *c)
 
 static int open_all(struct tt_verbs *net, const struct tt_net_config *c)
 {
+	const char *connect = tt_env(TT_VERBS_CONNECT);
 	int err = tt_verbs_open_device(net, c->device);
 
 	if (!err)
@@ -345,6 +351,9 @@ static int open_all(struct tt_verbs *net, const struct tt_net_config *c)
 	if (!net->shares)
 		return tt_fail(-ENOMEM, "no memory for a table of %u peers", net->peer_max);
 	if ((err = make_queues(net)) || (err = tt_verbs_open_arena(net)))
+		return err;
+	net->cm = net->iwarp || (connect && !strcmp(connect, "cm"));
+	if (net->cm && ((err = tt_verbs_open_cm(net)) || (err = watch(net, net->events->fd, &net->events))))
 		return err;
 	return tt_listen(&net->door, c);
 }

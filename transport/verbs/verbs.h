@@ -1,4 +1,4 @@
-/* verbs.h - InfiniBand and RoCE by libibverbs, which is loaded at run time */
+/* verbs.h - InfiniBand, RoCE and iWARP by libibverbs and librdmacm, which are loaded at run time */
 #ifndef TT_VERBS_H
 #define TT_VERBS_H
 #include "transport/transport.h"

@@ -2,6 +2,7 @@
  *
  *     SHAKING   the door's handshake: version, job, secret
  *     WAIT      TERMS -->  <-- TERMS    number, PSN, LID, GID, MTU, limits: both take the smaller
+ *     MEET      librdmacm connects, where it has to: see verbs_cm.c
  *     READY     READY -->  <-- READY    the queue pair takes what comes
  *     PROBE     a message by the queue pair is acknowledged: the adapters reach each other
  *     UP        the socket stays open; its end tells that the process has gone
@@ -92,6 +93,10 @@ static void pack_terms(const struct tt_verbs_end *e, uint8_t to[TT_VERBS_TERMS_S
 	tt_put8(&p, e->answers);
 	tt_put8(&p, 0);
 	tt_put_bytes(&p, e->gid.raw, sizeof e->gid.raw);
+	tt_put_bytes(&p, e->address, sizeof e->address);
+	tt_put_bytes(&p, e->cookie, sizeof e->cookie);
+	tt_put64(&p, e->word.addr);
+	tt_put32(&p, e->word.rkey);
 }
 
 static struct tt_verbs_end unpack_terms(const uint8_t from[TT_VERBS_TERMS_SIZE])
@@ -113,6 +118,11 @@ static struct tt_verbs_end unpack_terms(const uint8_t from[TT_VERBS_TERMS_SIZE])
 	e.answers = tt_get8(&p);
 	tt_get8(&p);
 	tt_get_bytes(&p, e.gid.raw, sizeof e.gid.raw);
+	tt_get_bytes(&p, e.address, sizeof e.address);
+	e.address[sizeof e.address - 1] = 0;
+	tt_get_bytes(&p, e.cookie, sizeof e.cookie);
+	e.word.addr = tt_get64(&p);
+	e.word.rkey = tt_get32(&p);
 	return e;
 }
 
@@ -144,7 +154,10 @@ static void begin_terms(struct tt_verbs_peer *p)
 	tell(p, bytes, sizeof bytes);
 }
 
-static const char *name_link(uint8_t link) { return link == IBV_LINK_LAYER_ETHERNET ? "Ethernet" : "InfiniBand"; }
+static const char *name_link(uint8_t link)
+{
+	return link == TT_VERBS_IWARP ? "iWARP" : link == IBV_LINK_LAYER_ETHERNET ? "Ethernet" : "InfiniBand";
+}
 
 static bool is_sane(const struct tt_verbs_end *e)
 {
@@ -163,9 +176,12 @@ static const char *judge(const struct tt_verbs_peer *p, const struct tt_verbs_en
 		snprintf(why, size, "%s has room for %u peers and no more", p->net->name, p->net->peer_max);
 	else if (!is_sane(e))
 		snprintf(why, size, "what it says of its queue pair is nonsense");
-	else if (e->link != port->attr.link_layer)
+	else if (e->link != tt_verbs_link(p->net))
 		snprintf(why, size, "its port is %s and this side's, %s, is %s: name the devices in "
-		         "TUTTI_VERBS_DEVICES", name_link(e->link), p->net->name, name_link(port->attr.link_layer));
+		         "TUTTI_VERBS_DEVICES", name_link(e->link), p->net->name, name_link(tt_verbs_link(p->net)));
+	else if (!*e->address != !p->net->cm)
+		snprintf(why, size, "librdmacm connects on one side alone: set TUTTI_VERBS_CONNECT to the same on all "
+		         "hosts");
 	else if (e->link == IBV_LINK_LAYER_ETHERNET && e->gid_type != port->gid_type)
 		snprintf(why, size, "its GID is of another version of RoCE than this side's, %s, GID index %d: set "
 		         "TUTTI_VERBS_GID_INDEX", p->net->name, port->gid_index);
@@ -182,14 +198,7 @@ static void take_terms(struct tt_verbs_peer *p)
 	struct tt_verbs_end e = unpack_terms(p->terms);
 	char text[200], gid[INET6_ADDRSTRLEN];
 	const char *why = judge(p, &e, text, sizeof text);
-	int err = why ? 0 : tt_verbs_join_queue(p, &e);
 
-	if (err) {
-		inet_ntop(AF_INET6, e.gid.raw, gid, sizeof gid);
-		snprintf(text, sizeof text, "%s cannot be connected to its GID %s, LID %u: %s", p->net->name, gid,
-		         e.lid, strerror(err));
-		why = text;
-	}
 	if (why) {
 		tt_verbs_lose(p, -EHOSTUNREACH, why);
 		return;
@@ -197,8 +206,35 @@ static void take_terms(struct tt_verbs_peer *p)
 	p->piece = (uint32_t)tt_min(e.piece, tt_min(p->net->port.attr.max_msg_sz, TT_VERBS_PIECE));
 	p->message = (uint32_t)tt_min(e.receive, TT_VERBS_RECEIVE);
 	p->credits = p->credit_max = (unsigned)tt_min(e.credits, TT_VERBS_CREDITS);
+	p->reads = (uint8_t)tt_min((size_t)p->net->attr.max_qp_init_rd_atom, e.answers);
+	p->serves = (uint8_t)tt_min((size_t)p->net->attr.max_qp_rd_atom, e.reads);
+	p->word = e.word;
+	if (p->net->cm) {
+		tt_verbs_meet(p, &e);
+		return;
+	}
+	int err = tt_verbs_join_queue(p, &e);
+	if (!err) {
+		tt_verbs_ready(p);
+		return;
+	}
+	inet_ntop(AF_INET6, e.gid.raw, gid, sizeof gid);
+	snprintf(text, sizeof text, "%s cannot be connected to its GID %s, LID %u: %s", p->net->name, gid, e.lid,
+	         strerror(err));
+	tt_verbs_lose(p, -EHOSTUNREACH, text);
+}
+
+static void probe(struct tt_verbs_peer *p)
+{
+	p->stage = TT_VERBS_PROBE;
+	tt_verbs_probe(p);
+}
+
+void tt_verbs_ready(struct tt_verbs_peer *p)
+{
 	p->stage = TT_VERBS_READY;
-	tell(p, "", 1);
+	if (tell(p, "", 1) && p->ready)
+		probe(p);
 }
 
 void tt_verbs_come_up(struct tt_verbs_peer *p)
@@ -211,12 +247,10 @@ void tt_verbs_come_up(struct tt_verbs_peer *p)
 }
 
 /* What the peer has sent before its end is looked at before the queue pair stops. */
-static void hang_up(struct tt_verbs_peer *p, bool by_nonsense)
+void tt_verbs_hang_up(struct tt_verbs_peer *p, const char *why)
 {
 	tt_verbs_set_aside(p->net);
-	tt_verbs_lose(p, -ECONNRESET, by_nonsense ? "it said something that is no part of the handshake" :
-	              p->stage < TT_VERBS_UP ? "it closed the connection before all was agreed: its log says why" :
-	                                       "it has ended, or closed the connection");
+	tt_verbs_lose(p, -ECONNRESET, why);
 }
 
 /* READY may be read after the first message of the adapter, which has brought this end up. */
@@ -226,13 +260,11 @@ static void take_word(struct tt_verbs_peer *p)
 	if (p->stage == TT_VERBS_WAIT) {
 		take_terms(p);
 	} else if (p->terms[0] || p->ready) {
-		hang_up(p, true);
+		tt_verbs_hang_up(p, "it said something that is no part of the handshake");
 	} else {
 		p->ready = true;
-		if (p->stage == TT_VERBS_READY) {
-			p->stage = TT_VERBS_PROBE;
-			tt_verbs_probe(p);
-		}
+		if (p->stage == TT_VERBS_READY)
+			probe(p);
 	}
 }
 
@@ -251,7 +283,9 @@ void tt_verbs_hear(struct tt_verbs_peer *p)
 		if (n < 0 && (errno == EAGAIN || errno == EINTR))
 			return;
 		if (n <= 0) {
-			hang_up(p, false);
+			tt_verbs_hang_up(p, p->stage < TT_VERBS_UP ?
+			                 "it closed the connection before all was agreed: its log says why" :
+			                 "it has ended, or closed the connection");
 			return;
 		}
 		p->got += (size_t)n;

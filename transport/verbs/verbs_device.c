@@ -16,6 +16,8 @@ struct port { /* of any device */
 	char note[96]; /* its address */
 };
 
+static bool is_iwarp(const struct ibv_context *c) { return c->device->transport_type == IBV_TRANSPORT_IWARP; }
+
 /* The port's address */
 
 static bool is_empty(const union ibv_gid *g) { return !g->global.subnet_prefix && !g->global.interface_id; }
@@ -84,6 +86,8 @@ static int choose_gid(const struct tt_verbs_library *l, struct ibv_context *devi
 	struct ibv_gid_entry e = { 0 };
 	int index = set ? atoi(set) : 0;
 
+	if (is_iwarp(device)) /* only librdmacm connects, by IP addresses */
+		return 0;
 	if (set || port->attr.link_layer != IBV_LINK_LAYER_ETHERNET) {
 		if (!read_gid(l, device, port, index, &e))
 			return tt_fail(-ENODEV, "it has no GID of index %d%s: show_gids lists them", index,
@@ -137,14 +141,18 @@ static int read_port(const struct tt_verbs_library *l, struct ibv_context *devic
 	return err ? err : choose_gid(l, device, port);
 }
 
-static void describe_address(const struct tt_verbs_port *port, char *note, size_t size)
+static void describe_address(const struct ibv_context *c, const struct tt_verbs_port *port, char *note, size_t size)
 {
 	char gid[INET6_ADDRSTRLEN] = "";
 	const char *what = port->attr.link_layer != IBV_LINK_LAYER_ETHERNET ? "InfiniBand" :
 	                   port->gid_type == IBV_GID_TYPE_ROCE_V2 ? "RoCE v2" : "RoCE v1";
 
 	inet_ntop(AF_INET6, port->gid.raw, gid, sizeof gid);
-	snprintf(note, size, "%s, GID %d %s, MTU %u", what, port->gid_index, gid, 128u << port->attr.active_mtu);
+	if (is_iwarp(c))
+		snprintf(note, size, "iWARP");
+	else
+		snprintf(note, size, "%s, GID %d %s, MTU %u", what, port->gid_index, gid,
+		         128u << port->attr.active_mtu);
 }
 
 bool tt_verbs_read_anew(struct tt_verbs *net, char *note, size_t size)
@@ -154,7 +162,7 @@ bool tt_verbs_read_anew(struct tt_verbs *net, char *note, size_t size)
 		net->unfit = tt_last_sentence();
 		snprintf(note, size, "%s", net->unfit.text);
 	} else {
-		describe_address(&net->port, note, size);
+		describe_address(net->device, &net->port, note, size);
 	}
 	return !*net->unfit.text;
 }
@@ -178,9 +186,9 @@ static unsigned rate_of(const struct ibv_port_attr *a)
 
 static void judge_device(const struct ibv_device *d, const struct ibv_device_attr *a, char *why, size_t size)
 {
-	if (d->transport_type == IBV_TRANSPORT_IWARP)
-		snprintf(why, size, "it speaks iWARP, which this Tutti does not");
-	else if (d->transport_type != IBV_TRANSPORT_IB)
+	if (d->transport_type == IBV_TRANSPORT_IWARP && tt_verbs_load_cm())
+		snprintf(why, size, "it speaks iWARP: %.140s", tt_last_sentence().text);
+	else if (d->transport_type != IBV_TRANSPORT_IB && d->transport_type != IBV_TRANSPORT_IWARP)
 		snprintf(why, size, "it has no reliable connections (RC queue pairs), as EFA has none");
 	else if (a->max_srq < 1 || a->max_srq_wr < TT_VERBS_CREDITS)
 		snprintf(why, size, "it has no shared receive queues");
@@ -199,7 +207,7 @@ static void describe_port(const struct tt_verbs_library *l, struct ibv_context *
 	if (err)
 		snprintf(p->why, sizeof p->why, "%.190s", tt_last_sentence().text);
 	else
-		describe_address(&port, p->note, sizeof p->note);
+		describe_address(device, &port, p->note, sizeof p->note);
 }
 
 static int describe_device(const struct tt_verbs_library *l, struct ibv_device *d, struct port *out, int max)
@@ -388,6 +396,7 @@ int tt_verbs_open_device(struct tt_verbs *net, const char *device)
 		.traffic_class = (uint8_t)(class ? atoi(class) : 0) };
 	if (!(net->device = open_named(net->library, p->device)))
 		return tt_fail(-EIO, "%s cannot be opened: %s", net->name, strerror(errno));
+	net->iwarp = is_iwarp(net->device);
 	if (net->library->query_device(net->device, &net->attr))
 		return tt_fail(-EIO, "%s does not say what it can", net->name);
 	return tt_verbs_read_anew(net, note, sizeof note) ? 0 : tt_fail(-EIO, "%s: %s", net->name, net->unfit.text);

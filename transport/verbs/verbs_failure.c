@@ -82,6 +82,34 @@ static const struct news {
 	[IBV_EVENT_WQ_FATAL] = { NET, "a work queue failed" },
 };
 
+/* Events of librdmacm that are no step of a connection */
+static const struct news cm_events[] = {
+	[RDMA_CM_EVENT_ADDR_ERROR] = { PEER, "no adapter of this host leads to its address: look at the routes (ip "
+	                               "route get), and whether they lead through this adapter's interface" },
+	[RDMA_CM_EVENT_ROUTE_ERROR] = { PEER, "there is no path to its adapter: look at the cable, and on InfiniBand "
+	                                "at the subnet manager" },
+	[RDMA_CM_EVENT_CONNECT_ERROR] = { PEER, "the kernel cannot connect: the kernel's log may say why" },
+	[RDMA_CM_EVENT_UNREACHABLE] = { PEER, "its adapter does not answer: look at the cable, the firewalls, and "
+	                                "whether the other end's address can be reached from this adapter's" },
+	[RDMA_CM_EVENT_REJECTED] = { PEER, "its adapter refused: look at the kernel's log of its host" },
+	[RDMA_CM_EVENT_DISCONNECTED] = { PEER, "it has ended, or closed the connection" },
+	[RDMA_CM_EVENT_DEVICE_REMOVAL] = { NET, "the adapter was removed" },
+	[RDMA_CM_EVENT_ADDR_CHANGE] = { WARN, "its IP address has moved to another adapter, as in a bond; connections "
+	                                "stay where they are, and end if the adapter fails" },
+	[RDMA_CM_EVENT_TIMEWAIT_EXIT] = { NOTHING, NULL },
+};
+
+/* The reasons of IB_CM_REJ in the kernel's ib_cm.h; iWARP has errno in their place */
+enum { IB_CM_REJ_INVALID_SERVICE_ID = 8, IB_CM_REJ_STALE_CONN = 10, IB_CM_REJ_CONSUMER_DEFINED = 28 };
+
+static const struct news rejects[] = {
+	[IB_CM_REJ_INVALID_SERVICE_ID] = { PEER, "nobody listens there: its process has ended, or librdmacm leads to "
+	                                   "another host" },
+	[IB_CM_REJ_STALE_CONN] = { PEER, "its adapter still knows an earlier connection of this queue pair: try again "
+	                           "some seconds later" },
+	[IB_CM_REJ_CONSUMER_DEFINED] = { PEER, "its process refused: its log says why" },
+};
+
 /* Nothing comes back any more. */
 static void lose_net(struct tt_verbs *net, const char *why)
 {
@@ -128,4 +156,25 @@ void tt_verbs_hear_device(struct tt_verbs *net)
 		net->library->ack_async_event(&e); /* or what it names could not be destroyed */
 		hear(net, &e);
 	}
+}
+
+void tt_verbs_hear_failure(struct tt_verbs *net, struct tt_verbs_peer *p, enum rdma_cm_event_type event, int status)
+{
+	static const struct news unknown = { NOTHING, NULL };
+	const struct news *n = (size_t)event < TT_COUNT(cm_events) ? &cm_events[event] : &unknown;
+	char text[300];
+
+	if (event == RDMA_CM_EVENT_REJECTED && status > 0 && (size_t)status < TT_COUNT(rejects) &&
+	    rejects[status].sentence)
+		n = &rejects[status];
+	if (n->fate == NOTHING)
+		return;
+	snprintf(text, sizeof text, "%s (%s, status %d, on %s)", n->sentence, net->library->event_str(event), status,
+	         net->name);
+	if (n->fate == NET)
+		lose_net(net, n->sentence);
+	else if (n->fate == PEER && p)
+		tt_verbs_hang_up(p, text);
+	else if (n->fate == WARN)
+		read_port(net, WARN, text);
 }

@@ -1,16 +1,17 @@
-/* verbs_library.c - loads libibverbs, once
+/* verbs_library.c - loads libibverbs and librdmacm, each once
  *
- * The library stays loaded: its providers have threads and files of their own. */
+ * The libraries stay loaded: the providers have threads and files of their own. */
 #include "transport/verbs/verbs_library.h"
 #include "base/base.h"
 #include <dlfcn.h>
+#include <ifaddrs.h>
 #include <pthread.h>
 #include <unistd.h>
 
 const struct tt_verbs_library *tt_verbs_instead;
 
-static struct tt_verbs_library library;
-static char missing[200]; /* why there is none */
+static struct tt_verbs_library library = { .getifaddrs = getifaddrs, .freeifaddrs = freeifaddrs };
+static char missing[200], missing_cm[200]; /* why there is none */
 
 #define WANT(name) { "ibv_" #name, &library.name }
 static const struct tt_symbol wanted[] = {
@@ -22,21 +23,44 @@ static const struct tt_symbol wanted[] = {
 	WANT(create_qp), WANT(modify_qp), WANT(destroy_qp), WANT(fork_init), WANT(wc_status_str),
 };
 
+#define WANT_CM(name) { "rdma_" #name, &library.name }
+static const struct tt_symbol wanted_cm[] = {
+	WANT_CM(create_event_channel), WANT_CM(destroy_event_channel), WANT_CM(create_id), WANT_CM(destroy_id),
+	WANT_CM(bind_addr), WANT_CM(resolve_addr), WANT_CM(resolve_route), WANT_CM(listen), WANT_CM(connect),
+	WANT_CM(accept), WANT_CM(reject), WANT_CM(establish), WANT_CM(init_qp_attr), WANT_CM(get_cm_event),
+	WANT_CM(ack_cm_event), WANT_CM(disconnect), WANT_CM(set_option), WANT_CM(event_str),
+};
+
+static void tell_missing(char text[200], const char *lacks, const char *file, const char *package)
+{
+	if (lacks)
+		snprintf(text, 200, "%s has no %s: install a newer rdma-core", file, lacks);
+	else
+		snprintf(text, 200, "this host has no %s (apt install %s)", file, package);
+}
+
+static void load_cm(void)
+{
+	const char *lacks;
+
+	if (!tt_library_load("librdmacm.so.1", RTLD_NOW | RTLD_LOCAL, wanted_cm, TT_COUNT(wanted_cm), &lacks))
+		tell_missing(missing_cm, lacks, "librdmacm.so.1", "librdmacm1");
+}
+
 static void load(void)
 {
 	const char *lacks;
+	void *verbs;
 
 	if (access("/sys/class/infiniband", F_OK)) { /* most hosts: the library need not be looked for */
 		snprintf(missing, sizeof missing, "this host has no RDMA adapter, or its driver is not loaded");
 		return;
 	}
-	void *verbs = tt_library_load("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL, wanted, TT_COUNT(wanted), &lacks);
-	if (!verbs && lacks)
-		snprintf(missing, sizeof missing, "the library has no %s: install a newer rdma-core", lacks);
-	else if (!verbs)
-		snprintf(missing, sizeof missing, "this host has no libibverbs.so.1 (apt install ibverbs-providers)");
-	if (!verbs)
+	verbs = tt_library_load("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL, wanted, TT_COUNT(wanted), &lacks);
+	if (!verbs) {
+		tell_missing(missing, lacks, "libibverbs.so.1", "ibverbs-providers");
 		return;
+	}
 	void *gid = dlsym(verbs, "_ibv_query_gid_ex"); /* not in old ones */
 	memcpy(&library.query_gid_ex, &gid, sizeof gid);
 	/* before any memory is registered: a forked child that only executes another program then harms nothing */
@@ -56,4 +80,14 @@ const struct tt_verbs_library *tt_verbs_load(void)
 		return &library;
 	tt_fail(-ENODEV, "%s", missing);
 	return NULL;
+}
+
+int tt_verbs_load_cm(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	if (tt_verbs_instead)
+		return 0;
+	pthread_once(&once, load_cm);
+	return *missing_cm ? tt_fail(-ENODEV, "%s", missing_cm) : 0;
 }

@@ -1,6 +1,5 @@
-/* verbs_library.h - the functions of libibverbs that this transport uses, and those of librdmacm that iWARP will need.
- * The library is loaded at run time, so that one binary serves hosts with and without it. A test puts a fake in its
- * place.
+/* verbs_library.h - the functions of libibverbs and librdmacm that this transport uses. The libraries are loaded at run
+ * time, so that one binary serves hosts with and without them. A test puts a fake in their place.
  *
  * Names, arguments and results are those of the libraries' own manual pages; what verbs.h defines inline goes through
  * context->ops (ibv_poll_cq, ibv_req_notify_cq, ibv_post_send, ibv_post_recv, ibv_post_srq_recv). */
@@ -8,6 +7,7 @@
 #define TT_VERBS_LIBRARY_H
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
+#include <ifaddrs.h>
 #undef ibv_query_port
 #undef ibv_reg_mr
 
@@ -44,8 +44,10 @@ struct tt_verbs_library {
 	int (*fork_init)(void);
 	const char *(*wc_status_str)(enum ibv_wc_status);
 
-	/* librdmacm, which the transport does not use yet; has_cm: it was found */
-	int has_cm;
+	int (*getifaddrs)(struct ifaddrs **);
+	void (*freeifaddrs)(struct ifaddrs *);
+
+	/* librdmacm, once tt_verbs_load_cm() has returned 0 */
 	struct rdma_event_channel *(*create_event_channel)(void);
 	void (*destroy_event_channel)(struct rdma_event_channel *);
 	int (*create_id)(struct rdma_event_channel *, struct rdma_cm_id **, void *, enum rdma_port_space);
@@ -68,5 +70,6 @@ struct tt_verbs_library {
 
 /* NULL: this host has no libibverbs; the sentence is tt_why()'s. Loads it once. */
 const struct tt_verbs_library *tt_verbs_load(void);
+int tt_verbs_load_cm(void); /* likewise, for connections by librdmacm; -ENODEV with a sentence */
 extern const struct tt_verbs_library *tt_verbs_instead; /* of tests: used in place of the real one, if not NULL */
 #endif

@@ -29,12 +29,18 @@ int tt_verbs_locked_too_much(const struct tt_verbs *net, const char *what, size_
 	               (unsigned long long)limit.rlim_cur);
 }
 
+/* Where a READ stores. On iWARP the answer is a write of the other end's, to a key that this end has told it. */
+static int own_rights(const struct tt_verbs *net)
+{
+	return IBV_ACCESS_LOCAL_WRITE | (net->iwarp ? IBV_ACCESS_REMOTE_WRITE : 0);
+}
+
 /* Pins */
 
 int tt_verbs_pin(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_pin **out)
 {
 	struct tt_verbs *net = net_of(base);
-	int access = IBV_ACCESS_LOCAL_WRITE | (remote ? IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ : 0);
+	int access = own_rights(net) | (remote ? IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ : 0);
 	struct pin *p;
 
 	if (mem->gpu >= 0)
@@ -100,7 +106,7 @@ uint64_t *tt_verbs_find_word(struct tt_verbs *net, uint32_t rkey, uint64_t addr)
 /* The net's own memory */
 
 /* Whole pages of their own: what is registered is not there in a forked child. */
-static char *make_block(struct tt_verbs *net, const char *what, size_t bytes, struct ibv_mr **mr)
+static char *make_block(struct tt_verbs *net, const char *what, size_t bytes, int more_rights, struct ibv_mr **mr)
 {
 	char *block = tt_pages_map(bytes);
 
@@ -108,7 +114,7 @@ static char *make_block(struct tt_verbs *net, const char *what, size_t bytes, st
 		tt_fail(-ENOMEM, "no memory for %s of %zu bytes on %s", what, bytes, net->name);
 		return NULL;
 	}
-	if (!(*mr = net->library->reg_mr(net->pd, block, bytes, IBV_ACCESS_LOCAL_WRITE))) {
+	if (!(*mr = net->library->reg_mr(net->pd, block, bytes, own_rights(net) | more_rights))) {
 		tt_verbs_locked_too_much(net, what, bytes, errno);
 		tt_pages_unmap(block, bytes);
 		return NULL;
@@ -127,7 +133,9 @@ static void free_block(const struct tt_verbs *net, struct ibv_mr *mr)
 
 int tt_verbs_open_arena(struct tt_verbs *net)
 {
-	net->arena = make_block(net, "an arena", TT_VERBS_BOUNCES * TT_VERBS_BOUNCE, &net->arena_mr);
+	net->arena = make_block(net, "an arena", TT_VERBS_BOUNCES * TT_VERBS_BOUNCE, 0, &net->arena_mr);
+	if (net->iwarp && !make_block(net, "two words", 16, IBV_ACCESS_REMOTE_READ, &net->words))
+		return -ENOMEM;
 	while (net->arena && net->bounce_count < TT_VERBS_BOUNCES) {
 		net->bounces[net->bounce_count] = (uint16_t)net->bounce_count;
 		net->bounce_count++;
@@ -170,7 +178,7 @@ static int make_share(struct tt_verbs *net, struct tt_verbs_share **out)
 
 	if (!s)
 		return tt_fail(-ENOMEM, "no memory for a peer on %s", net->name);
-	s->receives = make_block(net, "a peer's receives", bytes + heads, &s->mr);
+	s->receives = make_block(net, "a peer's receives", bytes + heads, 0, &s->mr);
 	if (!s->receives) {
 		free(s);
 		return -ENOMEM;
@@ -210,4 +218,6 @@ void tt_verbs_close_memory(struct tt_verbs *net)
 	free(net->shares);
 	if (net->arena)
 		free_block(net, net->arena_mr);
+	if (net->words)
+		free_block(net, net->words);
 }

@@ -1,12 +1,16 @@
 /* verbs_private.h - what the files of verbs share: verbs.c (nets, progress), verbs_device.c (devices, ports, GIDs),
- * verbs_connect.c (the door, and the terms of a connection), verbs_queue.c (queue pairs and their end), verbs_memory.c
- * (pins, keys, receives, the arena), verbs_send.c (requests), verbs_receive.c (completions), verbs_failure.c (what each
- * failure means)
+ * verbs_connect.c (the door, and the terms of a connection), verbs_cm.c (connections by librdmacm), verbs_queue.c
+ * (queue pairs and their end), verbs_memory.c (pins, keys, receives, the arena), verbs_send.c (requests),
+ * verbs_receive.c (completions), verbs_failure.c (what each failure means)
  *
  *     PUT      RDMA WRITEs; NOTIFY: a WRITE with immediate, behind long data an empty one
  *     GET      RDMA READs
  *     ADD      a message, and a message back
  *     SEND     messages: each a head, then bytes
+ *
+ * On iWARP there is no immediate, and NOTIFY is a message; a request is complete there when TCP has it, and only what a
+ * READ brings proves that all before has come. So the last request of a chain is a READ, of a word if need be, and no
+ * other asks for a completion.
  *
  * Each message and each immediate takes one of the receives of the target's net. A sender has credits for them, and the
  * other end gives them back in what it sends; the last one is for giving back alone, so that two who are both out of
@@ -40,12 +44,14 @@ enum {
 	TT_VERBS_BOUNCE = 16 << 10, TT_VERBS_BOUNCES = 128, /* the arena for memory that is not registered */
 	TT_VERBS_COPY_MAX = 128 << 10,
 	TT_VERBS_INLINE = 220,
+	TT_VERBS_IWARP = 3,          /* a link, besides the library's */
 	TT_VERBS_BATCH = 16,         /* completions that are polled together */
 	TT_VERBS_BUCKETS = 256,
-	TT_VERBS_TERMS_SIZE = 48,
+	TT_VERBS_TERMS_SIZE = 136, TT_VERBS_ADDRESS = 64, TT_VERBS_COOKIE = 16,
 };
 
-enum tt_verbs_kind { TT_VERBS_PART = 1, TT_VERBS_MESSAGE, TT_VERBS_ASK, TT_VERBS_ANSWER, TT_VERBS_WORD };
+enum tt_verbs_kind { TT_VERBS_PART = 1, TT_VERBS_MESSAGE, TT_VERBS_ASK, TT_VERBS_ANSWER, TT_VERBS_WORD,
+	TT_VERBS_NOTIFY };
 
 struct tt_verbs_head { /* begins each message; little endian */
 	uint8_t kind, credits, slot, bad; /* PART: the message goes on. bad: the ADD was refused */
@@ -53,7 +59,7 @@ struct tt_verbs_head { /* begins each message; little endian */
 	uint64_t addr, word;
 };
 
-struct tt_verbs_place { /* in tt_key.raw */
+struct tt_verbs_place { /* of memory at the other end */
 	uint64_t addr;
 	uint32_t rkey;
 };
@@ -71,6 +77,9 @@ struct tt_verbs_end { /* what one end says of itself when the other has proven i
 	uint16_t lid, credits, receive;
 	uint8_t link, gid_type, mtu, reads, answers; /* reads, answers: that it asks for, and serves, at once */
 	union ibv_gid gid;
+	char address[TT_VERBS_ADDRESS]; /* where librdmacm listens, "10.0.0.7:4000"; empty: it is not used */
+	uint8_t cookie[TT_VERBS_COOKIE];
+	struct tt_verbs_place word; /* iWARP: that may be read */
 };
 
 struct tt_verbs_port { /* what the settings and the device say */
@@ -95,6 +104,9 @@ struct tt_verbs {
 	struct ibv_comp_channel *wakes;
 	struct ibv_cq *cq;
 	struct ibv_srq *srq;
+	struct rdma_event_channel *events; /* of librdmacm */
+	struct rdma_cm_id *listener;
+	bool iwarp, cm;             /* cm: librdmacm connects, as iWARP wants */
 	unsigned peer_max, inline_max;
 	int lost;                   /* -errno: the device is gone */
 
@@ -112,6 +124,7 @@ struct tt_verbs {
 	struct tt_list spare_shares;
 	char *arena;
 	struct ibv_mr *arena_mr;
+	struct ibv_mr *words;       /* iWARP: the first is there to be read, into the other end's second */
 	uint16_t bounces[TT_VERBS_BOUNCES];
 	unsigned bounce_count;
 
@@ -135,6 +148,7 @@ struct tt_verbs {
 enum tt_verbs_stage {
 	TT_VERBS_SHAKING,           /* the door's */
 	TT_VERBS_WAIT,              /* the other end's terms are awaited */
+	TT_VERBS_MEET,              /* librdmacm */
 	TT_VERBS_READY,             /* its READY */
 	TT_VERBS_PROBE,             /* the acknowledgement of a first message: the adapters reach each other */
 	TT_VERBS_UP, TT_VERBS_DOWN,
@@ -162,6 +176,10 @@ struct tt_verbs_peer {
 	uint8_t terms[TT_VERBS_TERMS_SIZE]; /* the other end's; then its READY */
 	size_t got;
 	bool ready;                 /* its READY has come */
+	struct rdma_cm_id *id;
+	uint8_t cookie[TT_VERBS_COOKIE]; /* the acceptor's */
+	struct tt_verbs_place word;
+	uint8_t reads, serves;      /* READs that this end asks for, and serves, at once */
 	struct tt_sentence why;     /* it is broken */
 
 	struct ibv_qp *qp;
@@ -191,6 +209,14 @@ static inline bool tt_verbs_alive(const struct tt_verbs_peer *p)
 	return p->stage >= TT_VERBS_PROBE && p->stage <= TT_VERBS_UP && !p->ops.broken;
 }
 
+static inline uint8_t tt_verbs_link(const struct tt_verbs *net)
+{
+	return net->iwarp ? TT_VERBS_IWARP : net->port.attr.link_layer;
+}
+
+/* iWARP's connector sends first. */
+static inline bool tt_verbs_listens_first(const struct tt_verbs_peer *p) { return p->net->iwarp && p->shake.accepted; }
+
 /* Of a receive: even. A request's wr_id is odd: who posted it, and its position. */
 static inline uint64_t tt_verbs_receive_id(unsigned share, unsigned at) { return (uint64_t)share << 16 | at << 1; }
 
@@ -210,11 +236,22 @@ bool tt_verbs_read_anew(struct tt_verbs *, char *note, size_t size); /* the port
 extern const struct tt_door_calls tt_verbs_door;
 int tt_verbs_connect(struct tt_net *, const char *addr, struct tt_peer **);
 void tt_verbs_hear(struct tt_verbs_peer *);      /* its socket has an event; the peer may be gone afterwards */
+void tt_verbs_ready(struct tt_verbs_peer *);     /* its queue pair takes what comes */
 void tt_verbs_come_up(struct tt_verbs_peer *);
+void tt_verbs_hang_up(struct tt_verbs_peer *, const char *why); /* looks at what has come, then loses it */
+
+/* verbs_cm.c */
+int tt_verbs_open_cm(struct tt_verbs *);
+void tt_verbs_close_cm(struct tt_verbs *);
+void tt_verbs_say_where(const struct tt_verbs_peer *, struct tt_verbs_end *mine);
+void tt_verbs_meet(struct tt_verbs_peer *, const struct tt_verbs_end *theirs);
+void tt_verbs_part(struct tt_verbs_peer *);
+void tt_verbs_hear_cm(struct tt_verbs *);
 
 /* verbs_queue.c */
 int tt_verbs_make_queue(struct tt_verbs_peer *, struct tt_verbs_end *mine); /* and says what the other end needs */
 int tt_verbs_join_queue(struct tt_verbs_peer *, const struct tt_verbs_end *theirs);
+int tt_verbs_route_queue(struct tt_verbs_peer *); /* likewise, to where librdmacm says */
 void tt_verbs_stop_queue(struct tt_verbs_peer *); /* into error: what it has comes back */
 void tt_verbs_drop_queue(struct tt_verbs_peer *); /* from here on the adapter touches nothing of the peer's */
 struct tt_verbs_peer *tt_verbs_find(struct tt_verbs *, uint32_t number);
@@ -251,4 +288,5 @@ void tt_verbs_set_aside(struct tt_verbs *);       /* polls all completions, to b
 /* verbs_failure.c */
 const char *tt_verbs_explain(const struct tt_verbs_peer *, const struct ibv_wc *, char *text, size_t size);
 void tt_verbs_hear_device(struct tt_verbs *);     /* the asynchronous events */
+void tt_verbs_hear_failure(struct tt_verbs *, struct tt_verbs_peer *, enum rdma_cm_event_type, int status);
 #endif

@@ -1,11 +1,14 @@
 /* verbs_queue.c - a queue pair, from its making to its end
  *
  *     make (INIT, no rights) -> join (RTR, RTS: rights, the other end's address) -> stop (ERR: all comes back) -> drop
+ *
+ * On iWARP the kernel joins, so that the rights come before.
  */
 #include "transport/verbs/verbs_private.h"
 #include <stdlib.h>
 
-enum { RETRIES = 7, ACK_TIMEOUT = 14, RNR_FOREVER = 7, RNR_TIMER = 12 /* 0.64 ms */ };
+enum { RETRIES = 7, ACK_TIMEOUT = 14, RNR_FOREVER = 7, RNR_TIMER = 12 /* 0.64 ms */,
+       RIGHTS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ };
 
 static struct tt_list *bucket(struct tt_verbs *net, uint32_t number)
 {
@@ -38,7 +41,7 @@ static struct ibv_qp *create_queue(struct tt_verbs *net, struct tt_verbs_peer *p
 static int init_queue(struct tt_verbs *net, struct ibv_qp *qp)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .pkey_index = (uint16_t)net->port.pkey_index,
-		.port_num = net->port.number };
+		.port_num = net->port.number, .qp_access_flags = net->iwarp ? RIGHTS : 0 };
 
 	return net->library->modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 }
@@ -62,11 +65,16 @@ int tt_verbs_make_queue(struct tt_verbs_peer *p, struct tt_verbs_end *mine)
 		.number = p->qp->qp_num, .psn = p->psn,
 		.piece = (uint32_t)tt_min(net->port.attr.max_msg_sz, TT_VERBS_PIECE),
 		.lid = net->port.attr.lid, .credits = TT_VERBS_CREDITS, .receive = TT_VERBS_RECEIVE,
-		.link = net->port.attr.link_layer, .gid_type = (uint8_t)net->port.gid_type,
+		.link = tt_verbs_link(net), .gid_type = (uint8_t)net->port.gid_type,
 		.mtu = (uint8_t)net->port.attr.active_mtu, .gid = net->port.gid,
 		.reads = (uint8_t)tt_min((size_t)net->attr.max_qp_init_rd_atom, 255),
 		.answers = (uint8_t)tt_min((size_t)net->attr.max_qp_rd_atom, 255),
 	};
+	tt_entropy(p->cookie, sizeof p->cookie);
+	if (net->cm)
+		tt_verbs_say_where(p, mine);
+	if (net->iwarp)
+		mine->word = (struct tt_verbs_place){ (uintptr_t)net->words->addr, net->words->rkey };
 	return 0;
 }
 
@@ -97,16 +105,14 @@ static struct ibv_ah_attr path_to(const struct tt_verbs *net, const struct tt_ve
 int tt_verbs_join_queue(struct tt_verbs_peer *p, const struct tt_verbs_end *them)
 {
 	struct tt_verbs *net = p->net;
-	uint8_t reads = (uint8_t)tt_min((size_t)net->attr.max_qp_init_rd_atom, them->answers);
-	uint8_t answers = (uint8_t)tt_min((size_t)net->attr.max_qp_rd_atom, them->reads);
 	struct ibv_qp_attr ready = {
 		.qp_state = IBV_QPS_RTR, .path_mtu = (enum ibv_mtu)tt_min(them->mtu, net->port.attr.active_mtu),
-		.dest_qp_num = them->number, .rq_psn = them->psn, .max_dest_rd_atomic = answers,
+		.dest_qp_num = them->number, .rq_psn = them->psn, .max_dest_rd_atomic = p->serves,
 		.min_rnr_timer = RNR_TIMER, .ah_attr = path_to(net, them),
-		.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ,
+		.qp_access_flags = RIGHTS,
 	}, send = {
 		.qp_state = IBV_QPS_RTS, .sq_psn = p->psn, .timeout = ack_timeout(net), .retry_cnt = RETRIES,
-		.rnr_retry = RNR_FOREVER, .max_rd_atomic = reads,
+		.rnr_retry = RNR_FOREVER, .max_rd_atomic = p->reads,
 	};
 	int err = net->library->modify_qp(p->qp, &ready,
 		IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_ACCESS_FLAGS |
@@ -115,6 +121,29 @@ int tt_verbs_join_queue(struct tt_verbs_peer *p, const struct tt_verbs_end *them
 	if (!err)
 		err = net->library->modify_qp(p->qp, &send, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT |
 			IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
+	return abs(err);
+}
+
+/* librdmacm knows the way. Its times, some seconds a try, are this transport's all the same. */
+int tt_verbs_route_queue(struct tt_verbs_peer *p)
+{
+	static const enum ibv_qp_state states[] = { IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS };
+	int err = 0;
+
+	for (size_t i = 0; i < TT_COUNT(states) && !err; i++) {
+		struct ibv_qp_attr attr = { .qp_state = states[i] };
+		int mask = 0;
+		if (p->net->library->init_qp_attr(p->id, &attr, &mask))
+			return errno;
+		attr.qp_access_flags = i ? RIGHTS : 0;
+		attr.max_rd_atomic = p->reads;
+		attr.max_dest_rd_atomic = p->serves;
+		attr.min_rnr_timer = RNR_TIMER;
+		attr.timeout = ack_timeout(p->net);
+		if (states[i] == IBV_QPS_RTR)
+			mask |= IBV_QP_ACCESS_FLAGS;
+		err = p->net->library->modify_qp(p->qp, &attr, mask);
+	}
 	return abs(err);
 }
 
@@ -138,6 +167,7 @@ void tt_verbs_drop_queue(struct tt_verbs_peer *p)
 			tt_log(TT_WARN, "%s cannot destroy a queue pair: %s", p->net->name, strerror(abs(err)));
 		p->qp = NULL;
 	}
+	tt_verbs_part(p);
 	tt_verbs_forget_requests(p);
 	if (p->share)
 		tt_list_append(&p->net->spare_shares, &p->share->node);

@@ -44,6 +44,12 @@ static void tell_message(struct tt_verbs_peer *p, const void *bytes, size_t len)
 		p->base.net->events->message(&p->base, bytes, len);
 }
 
+static void tell_notify(struct tt_verbs_peer *p, uint32_t value)
+{
+	if (p->base.net->events->notify)
+		p->base.net->events->notify(&p->base, value & 0xffffff);
+}
+
 /* A message in one part is told where it lies. */
 static void take_part(struct tt_verbs_peer *p, const char *bytes, size_t len, bool last)
 {
@@ -87,7 +93,7 @@ static void take_message(struct tt_verbs_peer *p, const struct ibv_wc *wc)
 	if (!take_credits(p, h.credits))
 		return;
 	/* whoever says more than its first word is up, so this end may be */
-	if (h.kind != TT_VERBS_WORD && p->stage < TT_VERBS_UP && !p->ops.broken)
+	if ((h.kind != TT_VERBS_WORD || tt_verbs_listens_first(p)) && p->stage < TT_VERBS_UP && !p->ops.broken)
 		tt_verbs_come_up(p);
 	if (p->stage != TT_VERBS_UP)
 		return;
@@ -98,6 +104,7 @@ static void take_message(struct tt_verbs_peer *p, const struct ibv_wc *wc)
 		return;
 	case TT_VERBS_ASK: answer(p, &h); return;
 	case TT_VERBS_ANSWER: take_answer(p, &h); return;
+	case TT_VERBS_NOTIFY: tell_notify(p, (uint32_t)le64toh(h.word)); return;
 	case TT_VERBS_WORD: return;
 	default: tt_verbs_lose(p, -ECONNRESET, "it sent a message of no known kind");
 	}
@@ -111,8 +118,8 @@ static void take_immediate(struct tt_verbs_peer *p, const struct ibv_wc *wc)
 		return;
 	if (p->stage < TT_VERBS_UP && !p->ops.broken)
 		tt_verbs_come_up(p);
-	if (p->stage == TT_VERBS_UP && p->base.net->events->notify)
-		p->base.net->events->notify(&p->base, value & 0xffffff);
+	if (p->stage == TT_VERBS_UP)
+		tell_notify(p, value);
 }
 
 static void fail(struct tt_verbs_peer *p, const struct ibv_wc *wc)
@@ -150,7 +157,7 @@ static void end_request(struct tt_verbs_peer *p, const struct ibv_wc *wc)
 		fail(p, wc);
 	if (p->failed) { /* all before it may be in doubt, too */
 		struct tt_verbs_sent *s = &p->sent[position % TT_VERBS_DEPTH];
-		p->signals -= s->signalled;
+		p->signals -= s->signalled && p->signals; /* it may have been waited for in vain */
 		s->signalled = false;
 		return;
 	}

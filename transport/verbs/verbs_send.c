@@ -50,7 +50,11 @@ static struct ibv_sge copy_out(struct tt_verbs *net, int bounce, const char *fro
 
 /* The chain */
 
-static bool has_room(const struct tt_verbs_peer *p) { return p->posted - p->completed < TT_VERBS_DEPTH; }
+/* On iWARP there is always room for one more READ. */
+static bool has_room(const struct tt_verbs_peer *p)
+{
+	return p->posted - p->completed + p->net->iwarp < TT_VERBS_DEPTH;
+}
 
 static struct tt_verbs_sent *sent_at(struct tt_verbs_peer *p, uint32_t position)
 {
@@ -72,11 +76,30 @@ static struct ibv_send_wr *chain(struct tt_verbs_peer *p, enum ibv_wr_opcode opc
 	return wr;
 }
 
-static void signal_request(struct tt_verbs_peer *p, struct ibv_send_wr *wr, uint32_t position)
+/* siw may answer a READ of no bytes with some. */
+static struct ibv_send_wr *chain_word(struct tt_verbs_peer *p, struct tt_op *op)
 {
-	if (sent_at(p, position)->signalled)
+	const struct ibv_mr *words = p->net->words;
+	struct ibv_send_wr *wr = chain(p, IBV_WR_RDMA_READ, op);
+
+	wr->wr.rdma.remote_addr = p->word.addr;
+	wr->wr.rdma.rkey = p->word.rkey;
+	wr->sg_list[0] = (struct ibv_sge){ (uintptr_t)words->addr + 8, 8, words->lkey };
+	wr->num_sge = 1;
+	return wr;
+}
+
+/* The completion of the chain's last request stands for all before. */
+static void signal_last(struct tt_verbs_peer *p)
+{
+	struct tt_verbs *net = p->net;
+	struct ibv_send_wr *wr = &net->chain[net->chained - 1];
+
+	if (net->iwarp && wr->opcode != IBV_WR_RDMA_READ)
+		wr = chain_word(p, NULL);
+	if (sent_at(p, p->posted - 1)->signalled)
 		return;
-	sent_at(p, position)->signalled = true;
+	sent_at(p, p->posted - 1)->signalled = true;
 	wr->send_flags |= IBV_SEND_SIGNALED;
 	p->silent = 0;
 	p->signals++;
@@ -86,14 +109,14 @@ static void signal_request(struct tt_verbs_peer *p, struct ibv_send_wr *wr, uint
 static void ring(struct tt_verbs_peer *p)
 {
 	struct tt_verbs *net = p->net;
-	unsigned n = net->chained;
 	struct ibv_send_wr *bad = NULL;
 
-	if (!n)
+	if (!net->chained)
 		return;
+	signal_last(p);
+	unsigned n = net->chained;
 	net->chained = 0;
 	net->chain[n - 1].next = NULL;
-	signal_request(p, &net->chain[n - 1], p->posted - 1);
 	int err = ibv_post_send(p->qp, net->chain, &bad);
 	if (!err && !bad)
 		return;
@@ -130,7 +153,6 @@ static struct ibv_send_wr *chain_message(struct tt_verbs_peer *p, struct tt_op *
 	return wr;
 }
 
-static void say(struct tt_verbs_peer *p, struct tt_verbs_head h) { chain_message(p, NULL, h); }
 
 /* Ops. Of the first pending one p->at bytes are chained. */
 
@@ -177,7 +199,9 @@ static void set_place(struct ibv_send_wr *wr, const struct tt_op *op, uint64_t a
 /* Is the NOTIFY what comes next of this PUT? */
 static bool notifies(const struct tt_verbs_peer *p, const struct tt_op *op)
 {
-	return op->flags & TT_NOTIFY && (p->at == op->len || op->len <= tt_min(TT_VERBS_NOTIFY_MAX, p->piece));
+	size_t max = p->net->iwarp ? 0 : tt_min(TT_VERBS_NOTIFY_MAX, p->piece);
+
+	return op->flags & TT_NOTIFY && (p->at == op->len || op->len <= max);
 }
 
 static void add_notify(struct tt_verbs_peer *p, struct ibv_send_wr *wr, const struct tt_op *op)
@@ -222,15 +246,25 @@ static enum outcome move_piece(struct tt_verbs_peer *p, struct tt_op *op)
 	return last ? WHOLE : MORE;
 }
 
+/* What a WRITE or READ of iWARP does not do. */
+static enum outcome end_piece(struct tt_verbs_peer *p, struct tt_op *op)
+{
+	if (op->flags & TT_NOTIFY)
+		chain_message(p, op, (struct tt_verbs_head){ .kind = TT_VERBS_NOTIFY, .word = htole64(op->notify) });
+	else
+		chain_word(p, op);
+	return WHOLE;
+}
+
 static enum outcome ask(struct tt_verbs_peer *p, struct tt_op *op)
 {
 	struct tt_pack pack = tt_unpack(op->key->raw, sizeof op->key->raw);
 	uint64_t base = tt_get64(&pack);
 	uint32_t rkey = tt_get32(&pack);
 
-	say(p, (struct tt_verbs_head){ .kind = TT_VERBS_ASK, .slot = (uint8_t)tt_flight_take_slot(&p->ops, op),
-	                               .rkey = htole32(rkey), .addr = htole64(base + op->offset),
-	                               .word = htole64(op->operand) });
+	chain_message(p, NULL, (struct tt_verbs_head){ .kind = TT_VERBS_ASK, .rkey = htole32(rkey),
+		.slot = (uint8_t)tt_flight_take_slot(&p->ops, op), .addr = htole64(base + op->offset),
+		.word = htole64(op->operand) });
 	return WHOLE;
 }
 
@@ -244,7 +278,8 @@ static bool can_go_on(const struct tt_verbs_peer *p, const struct tt_op *op)
 
 static bool chain_op(struct tt_verbs_peer *p, struct tt_op *op)
 {
-	enum outcome o = op->kind == TT_SEND ? send_part(p, op) : op->kind == TT_ADD ? ask(p, op) : move_piece(p, op);
+	enum outcome o = op->kind == TT_SEND ? send_part(p, op) : op->kind == TT_ADD ? ask(p, op) :
+	                 p->net->iwarp && p->at == op->len ? end_piece(p, op) : move_piece(p, op);
 
 	if (o == WHOLE) {
 		p->at = 0;
@@ -259,10 +294,10 @@ static bool chain_next(struct tt_verbs_peer *p)
 	struct tt_op *op = p->ops.pending.head;
 
 	if (p->answer_count && p->credits > 1) {
-		say(p, p->answers[p->answer_at++ % TT_FRAME_SLOTS]);
+		chain_message(p, NULL, p->answers[p->answer_at++ % TT_FRAME_SLOTS]);
 		p->answer_count--;
 	} else if ((p->unheard >= TT_VERBS_TICK && p->credits > 1) || (p->owed >= p->credit_max / 2 && p->credits)) {
-		say(p, (struct tt_verbs_head){ .kind = TT_VERBS_WORD });
+		chain_message(p, NULL, (struct tt_verbs_head){ .kind = TT_VERBS_WORD });
 	} else if (!op || !can_go_on(p, op) || !chain_op(p, op)) {
 		return false;
 	}
@@ -271,12 +306,10 @@ static bool chain_next(struct tt_verbs_peer *p)
 
 void tt_verbs_push(struct tt_verbs_peer *p)
 {
-	struct tt_verbs *net = p->net;
-
 	tt_list_remove(&p->dirty);
 	while (tt_verbs_alive(p) && has_room(p) && chain_next(p))
 		if (p->silent >= TT_VERBS_SILENT)
-			signal_request(p, &net->chain[net->chained - 1], p->posted - 1);
+			signal_last(p);
 	ring(p);
 }
 
@@ -288,7 +321,9 @@ void tt_verbs_push_all(struct tt_verbs *net)
 
 void tt_verbs_probe(struct tt_verbs_peer *p)
 {
-	say(p, (struct tt_verbs_head){ .kind = TT_VERBS_WORD });
+	if (tt_verbs_listens_first(p))
+		return;
+	chain_message(p, NULL, (struct tt_verbs_head){ .kind = TT_VERBS_WORD });
 	ring(p);
 }
 
