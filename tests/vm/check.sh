@@ -22,6 +22,7 @@ roce           120  rxe0 and rxe1 move bytes, over queue pairs connected by hand
 iwarp          120  siw0 and siw1 move bytes
 loss           120  both while 1 % of the packets get lost
 contract       300  the contract of the transports, from rxe0 to rxe1
+contract_cm    300  the same, connected by librdmacm
 contract_loss  300  the same while 1 % of the packets get lost
 fashion        300  examples/fashion on two ranks learns over verbs what it learns over TCP, to the bit'
 
@@ -62,6 +63,7 @@ contract() {
 	tests/transport/contract --transport verbs --devices rxe0,rxe1 --no-breaks --seeds 1 -v
 }
 part_contract() { crosses roce0 contract; }
+part_contract_cm() { TUTTI_VERBS_CONNECT=cm crosses roce0 contract; }
 part_contract_loss() { lose roce crosses roce0 contract; }
 
 be32() { # number: its 4 bytes
