@@ -7,7 +7,7 @@
 #include "transport/verbs/verbs_private.h"
 #include <stdlib.h>
 
-enum { RETRIES = 7, ACK_TIMEOUT = 14, RNR_FOREVER = 7, RNR_TIMER = 12 /* 0.64 ms */,
+enum { RETRIES = 6 /* 7: rxe never gives up */, ACK_TIMEOUT = 16, RNR_FOREVER = 7, RNR_TIMER = 12 /* 0.64 ms */,
        RIGHTS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ };
 
 static struct tt_list *bucket(struct tt_verbs *net, uint32_t number)
