@@ -24,7 +24,9 @@ loss           120  both while 1 % of the packets get lost
 contract       300  the contract of the transports, from rxe0 to rxe1
 contract_cm    300  the same, connected by librdmacm
 contract_loss  300  the same while 1 % of the packets get lost
-fashion        300  examples/fashion on two ranks learns over verbs what it learns over TCP, to the bit'
+fashion        300  examples/fashion on two ranks learns over verbs what it learns over TCP, to the bit
+killed         120  a rank is killed in the middle of transfers: the others hear of it, and go on
+unplugged      120  the same with a cable that is pulled out'
 
 crosses() { # interface, command: it works, and 2 MiB at least went out through the interface
 	sent=/sys/class/net/$1/statistics/tx_bytes
@@ -92,6 +94,40 @@ part_fashion() {
 	crosses roce0 train "$folder" verbs,tcp > "$folder/verbs" || return 1
 	cat "$folder/tcp" "$folder/verbs"
 	[ "$(wc -l < "$folder/tcp")" -eq 2 ] && cmp "$folder/tcp" "$folder/verbs"
+}
+
+# Ranks 0 and 1 are on rxe0, rank 2 is on rxe1. It is struck while all move bytes.
+transfer() { # rank, the ranks it loses
+	TUTTI_RANK=$1 TUTTI_SIZE=3 TUTTI_BOOT=127.0.0.1:4400 TUTTI_TRANSPORTS=verbs,tcp TUTTI_IFACE=lo \
+		TUTTI_VERBS_DEVICES=rxe$(($1 / 2)) exec tests/vm/transfers "$folder" "$2"
+}
+
+all_move() { [ -e "$folder/ready.0" ] && [ -e "$folder/ready.1" ] && [ -e "$folder/ready.2" ]; }
+all_live() { kill -0 "$first" && kill -0 "$second" && kill -0 "$third"; }
+
+strike() { # command, which finds rank 2 in $third
+	folder=$(mktemp -d) || return 1
+	transfer 0 2 & first=$!
+	transfer 1 2 & second=$!
+	transfer 2 0,1 & third=$!
+	while ! all_move; do
+		all_live || { wait; return 1; }
+		sleep 0.1
+	done
+	: > "$folder/struck"
+	"$@" || return 1
+	wait $first && wait $second
+}
+
+part_killed() { strike eval 'kill -9 $third'; }
+# Not by `ip link set roce1 down`: rxe of Linux 6.1 then tries again and again, and its kernel does nothing else.
+pull() { for end in 0 1; do tc qdisc add dev roce$end root netem loss 100% || return 1; done; }
+plug() { for end in 0 1; do tc qdisc del dev roce$end root; done; }
+part_unplugged() {
+	strike pull && wait $third
+	result=$?
+	plug
+	return $result
 }
 
 names() { echo "$parts" | awk 'NF { print $1 }'; }
