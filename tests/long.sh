@@ -16,7 +16,7 @@ cd "$build_tree" || exit 2
 parts='
 check        make check
 contract     the contract of the transports on sim and over adapters that are not there, over many seeds
-fakes        the runtime's own tests over adapters that are not there, 20 times with other seeds
+fakes        the runtime's own tests over adapters that are not there, 20 times with other seeds; 10,000 connects
 storm        random patterns and faults on sim, over many seeds
 recover      ranks that fail and groups that go on without them, on sim, over many seeds
 newcomers    ranks that join while others fail, on sim, over many seeds
@@ -45,7 +45,11 @@ part_contract() {
 		./tests/transport/contract --transport $net --no-breaks --seeds "$seeds" || return
 	done
 }
-part_fakes() { make check TESTS= && sh "$source_tree/tests/verbs/over_fake.sh" 20; }
+part_fakes() {
+	make check TESTS= || return
+	! [ -x tests/verbs/unit_verbs_failures ] || TEST_CONNECTS=10000 ./tests/verbs/unit_verbs_failures leaks || return
+	sh "$source_tree/tests/verbs/over_fake.sh" 20
+}
 part_storm() { needs tests/job/storm && ./tests/job/storm --seeds "$seeds"; }
 
 part_newcomers() { needs tests/job/newcomers && ./tests/job/newcomers --seeds "$seeds"; }

@@ -8,6 +8,7 @@
 #include "transport/transport.h"
 #include "transport/verbs/verbs.h"
 #include <fcntl.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -1241,7 +1242,33 @@ static void test_nonsense(void) { each_way(talk_any_nonsense); }
 
 /* ---- nothing leaks ---- */
 
-enum { CONNECTS = TT_ASAN || TT_TSAN ? 100 : 700 };
+enum { CONNECTS = TT_ASAN || TT_TSAN ? 150 : 700, SETTLED = 100, UNDER_WAY = 200 << 10 };
+
+/* CONNECTS; or TEST_CONNECTS, which `make check-long` sets. */
+static int count_connects(void)
+{
+	const char *text = getenv("TEST_CONNECTS");
+
+	return text ? atoi(text) : CONNECTS;
+}
+
+/* Of malloc(), and of the address space; sanitizers count for themselves. */
+struct used { size_t bytes, pages; };
+
+static struct used memory_used(void)
+{
+	struct used u = { 0 };
+	char text[100];
+
+	if (TT_ASAN || TT_TSAN)
+		return u;
+	if (tt_read_text(text, sizeof text, "/proc/self/statm"))
+		u.pages = strtoul(text, NULL, 10);
+#if __GLIBC_PREREQ(2, 33)
+	u.bytes = mallinfo2().uordblks; /* without large blocks: the fake's tables grow */
+#endif
+	return u;
+}
 
 static int count_files(void)
 {
@@ -1254,12 +1281,13 @@ static int count_files(void)
 
 static void connect_often(void)
 {
-	int objects = 0, files = 0;
+	int objects = 0, files = 0, connects = count_connects();
+	struct used before = { 0 }, after;
 
 	row_name = "leaks";
 	fake_seed(1);
 	CU_ASSERT_FATAL(open_one(0) == 0 && open_one(1) == 0);
-	for (int i = 0; i < CONNECTS; i++) {
+	for (int i = 0; i < connects; i++) {
 		nets[0].ups = nets[1].ups = nets[1].downs = nets[0].downs = 0;
 		connect_to(1);
 		UNTIL(nets[0].ups == 1 && nets[1].ups == 1);
@@ -1268,11 +1296,18 @@ static void connect_often(void)
 		UNTIL(nets[!first].downs == 1);
 		tt_verbs.disconnect(nets[!first].peer[first]);
 		nets[0].peer[1] = nets[1].peer[0] = NULL;
-		if (i == 10) {
+		if (i == SETTLED) {
 			objects = fake_left();
 			files = count_files();
+			before = memory_used();
 		}
 	}
+	after = memory_used();
+	CU_ASSERT(after.bytes < before.bytes + UNDER_WAY); /* some peers are coming or going at any time */
+	CU_ASSERT(after.pages < before.pages + (size_t)connects / 4);
+	if (getenv("TEST_CONNECTS"))
+		printf("%d connects: %d objects, %d files, %zd bytes and %zd pages more\n", connects, fake_left() - objects,
+		       count_files() - files, (ssize_t)(after.bytes - before.bytes), (ssize_t)(after.pages - before.pages));
 	CU_ASSERT_EQUAL(fake_left(), objects);
 	CU_ASSERT_EQUAL(count_files(), files);
 	close_nets();
