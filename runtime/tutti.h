@@ -104,6 +104,10 @@ void tutti_leave(tutti *);
  * signal does what it did before (by default it ends the process). A second signal does so at once. -EINVAL: no such
  * signal; -ENOTSUP on sim. */
 int tutti_leave_on(tutti *, int signal);
+/* 1: this signal (SIGTERM, say) has come since the first such call, and asks the program to save what it needs, and to
+ * leave; 0. From the first call on that is its only effect; a second signal does what it did before. Each rank knows of
+ * its own signals alone: ranks that save together agree first, by tutti_allreduce with TUTTI_MAX. Errors as above. */
+int tutti_leave_asked(tutti *, int signal);
 int tutti_rank(const tutti *);        /* 0 .. size - 1 in this group; of tutti_job: in the job, for a new rank more */
 int tutti_size(const tutti *);        /* ranks of this group; of tutti_job: with how many the job was started */
 int tutti_local_rank(const tutti *);  /* among the job's ranks on this host */

@@ -10,6 +10,7 @@ struct tt_jobs_own { /* the room's own struct in a job */
 	struct tt_job *job;
 	struct tt_list quits;       /* in signal.c's list of jobs that leave on a signal ... */
 	uint64_t quit_on;           /* ... and on which: bit 0 is signal 1 */
+	_Atomic uint64_t asks_for;  /* for which signals the program asks */
 	_Atomic bool listening;     /* to the signal for the stats; these two are read without the lock, too */
 	_Atomic unsigned seen;      /* number of such signals that were answered */
 	int ear;                    /* its place among the jobs that the handler wakes, from 1 up; 0: none */

@@ -1,5 +1,6 @@
 /* signal.c - leaving in order when a signal asks this process to end. The handler only notes the signal; a thread,
- * which runs while a job asks for this, says the goodbyes; then the signal takes the effect that it had before. */
+ * which runs while a job asks for this, says the goodbyes; then the signal takes the effect that it had before. Or the
+ * program asks whether the signal has come, and does what it likes. */
 #include "engine/engine.h"
 #include "job/job_private.h"
 #include "member/member.h"
@@ -14,13 +15,16 @@ enum { SIGNALS = 65 };
 static struct { /* of this process */
 	struct tt_ticket_lock door; /* held while the thread is begun or ended */
 	struct tt_ticket_lock lock; /* of the list; held during goodbyes, so that no job is freed meanwhile */
-	struct tt_list jobs;      /* that leave on a signal */
+	struct tt_list jobs;      /* that leave on a signal, or ask for one */
 	_Atomic pid_t pid;        /* the process that all this belongs to: a fork's child inherits only the handlers */
 	_Atomic int fd;           /* an eventfd, never closed, since a handler may be about to write to it */
 	struct tt_task *task;
+	_Atomic bool heard;       /* the thread is there */
 	_Atomic int caught;       /* the signal that came; 0: none yet */
 	bool stopping;
-	int users[SIGNALS];       /* jobs, by signal */
+	int users[SIGNALS];       /* jobs that leave, by signal */
+	_Atomic int askers[SIGNALS]; /* jobs whose programs ask for it */
+	_Atomic bool came[SIGNALS];  /* since somebody asks */
 	bool installed[SIGNALS];
 	struct sigaction former[SIGNALS];
 } quit;
@@ -35,9 +39,12 @@ static void wake_task(void)
 /* The first is noted. A second one, or one in a fork's child, takes its effect at once. */
 static void note(int number)
 {
+	bool ours = getpid() == atomic_load(&quit.pid);
 	int saved = errno, none = 0;
 
-	if (getpid() == atomic_load(&quit.pid) && atomic_compare_exchange_strong(&quit.caught, &none, number)) {
+	if (ours && atomic_load(&quit.askers[number]) && !atomic_exchange(&quit.came[number], true)) {
+		; /* the program will ask */
+	} else if (ours && atomic_load(&quit.heard) && atomic_compare_exchange_strong(&quit.caught, &none, number)) {
 		wake_task();
 	} else {
 		sigaction(number, &quit.former[number], NULL);
@@ -114,9 +121,12 @@ static void begin_process(void)
 	if (atomic_load(&quit.pid))
 		close(atomic_load(&quit.fd));
 	memset(quit.users, 0, sizeof quit.users);
+	for (int i = 0; i < SIGNALS; i++)
+		quit.askers[i] = quit.came[i] = 0;
 	memset(&quit.lock, 0, sizeof quit.lock);
 	tt_list_init(&quit.jobs);
 	quit.task = NULL;
+	atomic_store(&quit.heard, false);
 	atomic_store(&quit.caught, 0);
 	atomic_store(&quit.fd, eventfd(0, EFD_CLOEXEC));
 	atomic_store(&quit.pid, getpid());
@@ -130,6 +140,7 @@ static void end_task(void)
 	wake_task();
 	tt_join(quit.task);
 	quit.task = NULL;
+	atomic_store(&quit.heard, false);
 }
 
 /* If the program has its own handler, the process outlives a signal but the thread does not: begins another one. */
@@ -148,6 +159,7 @@ static int begin_task(void)
 	int caught = atomic_exchange(&quit.caught, 0), err = tt_spawn(await_signal, NULL, &quit.task);
 	if (err)
 		atomic_store(&quit.caught, caught); /* no thread: a signal takes its effect at once */
+	atomic_store(&quit.heard, !err);
 	return err;
 }
 
@@ -164,13 +176,25 @@ static int install(int number)
 	return 0;
 }
 
-static void add_job(struct tt_job *job, int number)
+static bool asks_for(const struct tt_job *job, int number)
 {
+	return atomic_load(&tt_jobs_own(job)->asks_for) >> (number - 1) & 1;
+}
+
+static void add_job(struct tt_job *job, int number, bool asks)
+{
+	struct tt_jobs_own *own = tt_jobs_own(job);
+
 	tt_ticket_lock_take(&quit.lock);
-	if (!tt_jobs_own(job)->quits.next)
-		tt_list_append(&quit.jobs, &tt_jobs_own(job)->quits);
-	quit.users[number] += !quits_on(job, number);
-	tt_jobs_own(job)->quit_on |= (uint64_t)1 << (number - 1);
+	if (!own->quits.next)
+		tt_list_append(&quit.jobs, &own->quits);
+	if (asks) {
+		quit.askers[number] += !asks_for(job, number);
+		own->asks_for |= (uint64_t)1 << (number - 1);
+	} else {
+		quit.users[number] += !quits_on(job, number);
+		own->quit_on |= (uint64_t)1 << (number - 1);
+	}
 	tt_ticket_lock_release(&quit.lock);
 }
 
@@ -182,9 +206,13 @@ void tt_signal_forget(struct tt_job *job)
 	tt_ticket_lock_take(&quit.door);
 	tt_ticket_lock_take(&quit.lock);
 	tt_list_remove(&tt_jobs_own(job)->quits);
-	for (int i = 1; i < SIGNALS; i++)
-		if (quits_on(job, i) && !--quit.users[i])
+	for (int i = 1; i < SIGNALS; i++) {
+		quit.users[i] -= quits_on(job, i);
+		quit.askers[i] -= asks_for(job, i);
+		quit.came[i] = quit.came[i] && quit.askers[i];
+		if (!quit.users[i] && !quit.askers[i])
 			restore(i);
+	}
 	bool last = tt_list_empty(&quit.jobs);
 	tt_ticket_lock_release(&quit.lock);
 	if (last && quit.task)
@@ -192,20 +220,44 @@ void tt_signal_forget(struct tt_job *job)
 	tt_ticket_lock_release(&quit.door);
 }
 
-int tutti_leave_on(tutti *at, int number)
+static int may_catch(struct tt_job *job, int number)
 {
-	struct tt_job *job = tt_job_of(at);
 	int err = tt_usable(job);
 
 	if (!err && tt_world)
 		err = tt_fail(-ENOTSUP, "a simulated rank gets no signals");
 	if (!err && (number < 1 || number >= SIGNALS))
 		err = tt_fail(-EINVAL, "%d is not the number of a signal", number);
+	return err;
+}
+
+int tutti_leave_asked(tutti *at, int number)
+{
+	struct tt_job *job = tt_job_of(at);
+	int err = may_catch(job, number);
+
+	if (err)
+		return err;
+	if (asks_for(job, number))
+		return atomic_load(&quit.came[number]);
+	tt_ticket_lock_take(&quit.door);
+	begin_process();
+	if (!(err = install(number)))
+		add_job(job, number, true);
+	tt_ticket_lock_release(&quit.door);
+	return err;
+}
+
+int tutti_leave_on(tutti *at, int number)
+{
+	struct tt_job *job = tt_job_of(at);
+	int err = may_catch(job, number);
+
 	if (err)
 		return err;
 	tt_ticket_lock_take(&quit.door);
 	if (!(err = begin_task()) && !(err = install(number)))
-		add_job(job, number);
+		add_job(job, number, false);
 	else if (quit.task && tt_list_empty(&quit.jobs))
 		end_task();
 	tt_ticket_lock_release(&quit.door);

@@ -1451,6 +1451,61 @@ static void test_term_setting(void)
 static atomic_int handled;
 static void handle(int number) { handled = number; }
 
+/* A program that asks goes on for as long as it likes; all agree to end at one step. */
+static void program_term_asked(tutti *job)
+{
+	struct sigaction own = { .sa_handler = handle }, now;
+	int32_t end = 0;
+
+	sigaction(SIGTERM, &own, NULL);
+	EXPECT(tutti_leave_asked(job, SIGTERM) == 0 && tutti_leave_asked(job, SIGKILL) == -EINVAL);
+	for (int step = 0; !end; step++) {
+		if (my_rank == victim && step == 5)
+			raise(SIGTERM);
+		end = tutti_leave_asked(job, SIGTERM);
+		EXPECT(end == (my_rank == victim && step == 5));
+		EXPECT(tutti_allreduce(job, &end, &end, 1, TUTTI_I32, TUTTI_MAX, NULL) == 0 && end == (step == 5));
+	}
+	EXPECT(tutti_barrier(job, NULL) == 0 && !handled);
+	if (my_rank == victim)
+		raise(SIGTERM);
+	EXPECT(handled == (my_rank == victim ? SIGTERM : 0)); /* the second one does what it did before */
+	tutti_leave(job);
+	EXPECT(sigaction(SIGTERM, NULL, &now) == 0 && now.sa_handler == handle);
+	exit(0);
+}
+
+static void test_term_asked(void)
+{
+	victim = 1;
+	start((struct crew){ .size = 3, .timeout_ms = 10000, .program = program_term_asked });
+	finish(NOBODY);
+}
+
+/* With TUTTI_TERM=leave the second one leaves in order. */
+static void program_term_both(tutti *job)
+{
+	EXPECT(tutti_leave_asked(job, SIGTERM) == 0 && tutti_barrier(job, NULL) == 0);
+	if (my_rank == victim) {
+		raise(SIGTERM);
+		EXPECT(tutti_leave_asked(job, SIGTERM) == 1 && tutti_barrier(job, NULL) == 0);
+		raise(SIGTERM);
+		for (;;)
+			pause();
+	}
+	EXPECT(tutti_barrier(job, NULL) == 0 && tutti_barrier(job, NULL) == -ENOTCONN);
+}
+
+static void test_term_both(void)
+{
+	victim = 1;
+	setenv("TUTTI_TERM", "leave", 1);
+	start((struct crew){ .size = 2, .timeout_ms = 10000, .program = program_term_both });
+	unsetenv("TUTTI_TERM");
+	finish(victim);
+	WANT(WIFSIGNALED(crew.status[victim]) && WTERMSIG(crew.status[victim]) == SIGTERM, "status 0x%x", crew.status[victim]);
+}
+
 /* It is not for programs that have a handler. */
 static void program_term_own(tutti *job)
 {
@@ -1854,6 +1909,8 @@ static CU_TestInfo told_tests[] = {
 static CU_TestInfo signal_tests[] = {
 	{ "leaves in order", test_term },
 	{ "TUTTI_TERM=leave", test_term_setting },
+	{ "a signal that the program asks for", test_term_asked },
+	{ "asked for, and TUTTI_TERM=leave", test_term_both },
 	{ "TUTTI_TERM=leave and a handler", test_term_setting_own },
 	{ "the program's own handler", test_term_handled },
 	{ "when its job is left", test_term_late },

@@ -856,6 +856,7 @@ static void job_refuses_null(tutti *job)
 
 	REFUSES(tutti_join(&config, NULL));
 	REFUSES(tutti_leave_on(NULL, SIGTERM));
+	REFUSES(tutti_leave_asked(NULL, SIGTERM));
 	REFUSES(tutti_rank(NULL));
 	REFUSES(tutti_size(NULL));
 	REFUSES(tutti_local_rank(NULL));
