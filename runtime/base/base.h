@@ -218,6 +218,7 @@ void *tt_library_load(const char *file, int flags, const struct tt_symbol *wante
 int tt_memory_file(const char *name, size_t len); /* a memfd of sealed length; -1: see errno */
 /* Reads a small file, of the kernel's in /proc or /sys. False, and "": there is none, or it is empty. */
 bool tt_read_text(char *text, size_t size, const char *path_fmt, ...) TT_FORMAT(3, 4);
+uint64_t tt_lockable(void);    /* bytes of memory that this process may lock; UINT64_MAX: any number */
 bool tt_files_scarce(int fd); /* fd, just opened, is in the upper half of the limit: optional uses do without */
 
 /* address.c: addresses as text, without looking names up. 0, or -EINVAL */

@@ -1,9 +1,11 @@
-/* files.c - memory files, which other processes can map; the limit on open files, of which half stays the program's;
- * the kernel's small files */
+/* files.c - memory files, which other processes can map; the limit on open files, of which half stays the program's,
+ * and the one on locked memory; the kernel's small files */
 #include "base/base.h"
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 int tt_memory_file(const char *name, size_t len)
@@ -47,4 +49,16 @@ bool tt_files_scarce(int fd)
 	struct rlimit most;
 
 	return !getrlimit(RLIMIT_NOFILE, &most) && (rlim_t)fd >= most.rlim_cur / 2;
+}
+
+uint64_t tt_lockable(void)
+{
+	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct caps[2] = { { 0 } };
+	struct rlimit most;
+
+	if (getrlimit(RLIMIT_MEMLOCK, &most) || most.rlim_cur == RLIM_INFINITY ||
+	    (!syscall(SYS_capget, &head, caps) && caps[0].effective >> CAP_IPC_LOCK & 1))
+		return UINT64_MAX;
+	return most.rlim_cur;
 }

@@ -195,6 +195,8 @@ static int open_net(struct tt_job *job, const struct tt_launch *launch, const ch
 		return tt_fail(-EINVAL, "TUTTI_TRANSPORTS names more than %d transports", TT_NETS);
 	c.secret = tt_setting(&job->settings, TT_SECRET);
 	c.secret_len = c.secret ? strlen(c.secret) : 0;
+	/* with those that cross each other, or are about to go */
+	c.peers = 2 * (unsigned)tt_members(job)->capacity;
 	c.timeout_ms = (unsigned)tt_min(job->silence / TT_MS, DAY_MS);
 	c.keep = tt_setting_is(&job->settings, TT_EVICT, "no");
 	if ((err = place_net(job, launch, t, iface, sizeof iface, &c)) ||

@@ -8,9 +8,11 @@
 #include "transport/transport.h"
 #include "transport/verbs/verbs.h"
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <malloc.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { NETS = 3, SIZE = 64 << 10, SEEDS = 5 };
@@ -36,7 +38,7 @@ struct op {
 };
 
 static struct net nets[NETS];
-static unsigned timeout_ms = 20000; /* a loaded machine may stand still for seconds */
+static unsigned timeout_ms = 20000, peers; /* a loaded machine may stand still for seconds */
 static const char *devices[NETS] = { "fake_roce0", "fake_roce0", "fake_roce0" };
 
 static struct net *owner(const struct tt_peer *p) { return p->net->user; }
@@ -66,7 +68,7 @@ static const struct tt_events events = { .up = up, .message = message, .notify =
 static int open_one(int i)
 {
 	struct tt_net_config c = { .events = &events, .device = devices[i], .listen = "127.0.0.1:0", .listen_fd = -1,
-		                   .job = 5, .epoch = 1, .timeout_ms = timeout_ms, .user = &nets[i],
+		                   .job = 5, .epoch = 1, .timeout_ms = timeout_ms, .peers = peers, .user = &nets[i],
 		                   .secret = "a secret", .secret_len = 8 };
 	struct net *n = &nets[i];
 	int err;
@@ -1069,6 +1071,73 @@ static void test_named(void)
 	plug_default();
 }
 
+static void set_memlock(rlim_t limit)
+{
+	struct rlimit r;
+
+	getrlimit(RLIMIT_MEMLOCK, &r);
+	r.rlim_cur = limit;
+	CU_ASSERT_FATAL(setrlimit(RLIMIT_MEMLOCK, &r) == 0);
+}
+
+/* Takes the right to lock without limit, or gives it back. */
+static void lock_at_will(bool on)
+{
+	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct caps[2];
+
+	CU_ASSERT_FATAL(syscall(SYS_capget, &head, caps) == 0);
+	caps[0].effective &= ~(1u << CAP_IPC_LOCK);
+	caps[0].effective |= on ? caps[0].permitted & 1u << CAP_IPC_LOCK : 0;
+	CU_ASSERT_FATAL(syscall(SYS_capset, &head, caps) == 0);
+}
+
+static const struct room {
+	int peers;
+	rlim_t kib;          /* that b may lock; 0: any number */
+	const char *words[3];
+} rooms[] = {
+	{ 1, 0, { "room for 1 peers and no more" } },
+	{ 2, 0, { "room for 2 peers and no more" } },
+	{ 0, 2 * (2048 + 155), { "it has room for 1 peers and no more", "4406 KiB", "memlock unlimited" } },
+	{ 5, 2 * (2048 + 3 * 155), { "it has room for 3 peers and no more", "5026 KiB", "limits.conf" } },
+};
+
+/* b has room for some, as the job has no more, or as it may lock no more memory. The next one hears why. */
+static void test_room(void)
+{
+	struct rlimit before;
+
+	getrlimit(RLIMIT_MEMLOCK, &before);
+	if (before.rlim_max < rooms[3].kib << 10)
+		return; /* a limit of its own */
+	lock_at_will(false);
+	for (size_t i = 0; i < TT_COUNT(rooms); i++) {
+		const struct room *r = &rooms[i];
+		int had = 0;
+		row_name = r->words[0];
+		fake_seed(i);
+		set_memlock(before.rlim_max);
+		CU_ASSERT_FATAL(open_one(0) == 0);
+		set_memlock(r->kib ? r->kib << 10 : before.rlim_max);
+		peers = (unsigned)r->peers;
+		CU_ASSERT_FATAL(open_one(1) == 0);
+		for (peers = 0; !nets[0].downs && had < 9; had++) {
+			connect_to(1);
+			UNTIL(nets[0].ups + nets[0].downs == had + 1);
+		}
+		CU_ASSERT(nets[0].ups == atoi(strpbrk(r->words[0], "123")) && nets[0].err == -EHOSTUNREACH);
+		for (int k = 0; k < 3 && r->words[k]; k++)
+			CU_ASSERT(says(nets[0].why, r->words[k]));
+		nets[1].peer[0] = nets[0].peer[1] = NULL; /* there are several: close() disconnects them */
+		close_nets();
+	}
+	set_memlock(2 * (2048 + 154) << 10);
+	CU_ASSERT(open_one(0) == -ENOMEM && says(nets[0].why, "limits.conf") && says(nets[0].why, "4511744"));
+	set_memlock(before.rlim_cur);
+	lock_at_will(true);
+}
+
 /* The faster one; both are equally far. */
 static void test_choice(void)
 {
@@ -1323,7 +1392,7 @@ static CU_TestInfo failure_tests[] = {
 	{ "devices", test_devices }, { "settings", test_settings }, { "sysfs", test_sysfs },
 	{ "memlock", test_memlock }, { "full", test_full }, { "swallowed", test_swallowed },
 	{ "choice", test_choice }, { "anew", test_anew }, { "named", test_named },
-	{ "starved", test_starved }, { "patience", test_patience },
+	{ "room", test_room }, { "starved", test_starved }, { "patience", test_patience },
 	{ "nonsense", test_nonsense }, { "leaks", test_leaks }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "failures", NULL, NULL, NULL, NULL, failure_tests }, CU_SUITE_INFO_NULL };

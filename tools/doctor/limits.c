@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { FILES_MIN = 1024, TASKS_MIN = 256, CAP_IPC_LOCK_BIT = 14, YEAR_MIN = 2024 };
+enum { FILES_MIN = 1024, TASKS_MIN = 256, YEAR_MIN = 2024 };
 
 static double gib(double bytes) { return bytes / (1 << 30); }
 
@@ -58,36 +58,22 @@ static bool has_adapter(void)
 	return false;
 }
 
-static bool may_lock_all(void)
-{
-	char line[256];
-	unsigned long long caps = 0;
-	FILE *f = fopen("/proc/self/status", "re");
-
-	while (f && fgets(line, sizeof line, f))
-		if (sscanf(line, "CapEff: %llx", &caps) == 1)
-			break;
-	if (f)
-		fclose(f);
-	return caps >> CAP_IPC_LOCK_BIT & 1;
-}
-
 static void judge_memlock(struct tt_doctor *d)
 {
-	struct rlimit r;
+	uint64_t most = tt_lockable();
 
 	if (!d->rdma && !has_adapter())
 		tt_doctor_say(d, TT_FINE, "memlock", "no RDMA adapter is here, so no memory has to be locked");
-	else if (getrlimit(RLIMIT_MEMLOCK, &r) || r.rlim_cur == RLIM_INFINITY || may_lock_all())
+	else if (most == UINT64_MAX)
 		tt_doctor_say(d, TT_FINE, "memlock", "a rank may lock all its memory");
-	else if (r.rlim_cur < d->memory)
+	else if (most < d->memory)
 		tt_doctor_say(d, TT_FINDING, "memlock",
 		              "a rank may lock %llu KiB of memory, and an RDMA adapter reaches locked memory alone, "
 		              "here up to %zu KiB: set memlock to unlimited in /etc/security/limits.conf, for "
 		              "a service or Slurm's slurmd LimitMEMLOCK=infinity",
-		              (unsigned long long)r.rlim_cur >> 10, d->memory >> 10);
+		              (unsigned long long)most >> 10, d->memory >> 10);
 	else
-		tt_doctor_say(d, TT_FINE, "memlock", "a rank may lock %.1f GiB", gib((double)r.rlim_cur));
+		tt_doctor_say(d, TT_FINE, "memlock", "a rank may lock %.1f GiB", gib((double)most));
 }
 
 static void judge_address_space(struct tt_doctor *d)

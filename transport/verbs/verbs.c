@@ -293,13 +293,25 @@ static int watch(struct tt_verbs *net, int fd, void *what)
 	return 0;
 }
 
-/* So many peers that neither their receives nor their completions can overflow a queue. */
-static unsigned count_peers(const struct tt_verbs *net)
+/* So many peers that neither their receives nor their completions can overflow a queue. Half of what the process may
+ * lock is left for its windows. */
+static int count_peers(struct tt_verbs *net, unsigned wanted)
 {
-	size_t receives = (size_t)net->attr.max_srq_wr / TT_VERBS_CREDITS;
-	size_t entries = (size_t)net->attr.max_cqe / TT_VERBS_ENTRIES;
+	size_t receives = (size_t)net->attr.max_srq_wr / TT_VERBS_CREDITS, arena = TT_VERBS_BOUNCES * TT_VERBS_BOUNCE;
+	size_t entries = (size_t)net->attr.max_cqe / TT_VERBS_ENTRIES, n = wanted ? wanted : TT_VERBS_PEERS;
+	uint64_t lockable = tt_lockable(), spare = lockable / 2 > arena ? lockable / 2 - arena : 0;
 
-	return (unsigned)tt_min(TT_VERBS_PEERS, tt_min(receives, tt_min(entries, (size_t)net->attr.max_qp)));
+	n = tt_min(tt_min(n, TT_VERBS_PEERS), tt_min(receives, tt_min(entries, (size_t)net->attr.max_qp)));
+	if (spare / TT_VERBS_LOCKED < n) {
+		n = spare / TT_VERBS_LOCKED;
+		net->lockable = (uint32_t)(lockable >> 10);
+	}
+	net->peer_max = (unsigned)n;
+	if (n)
+		return 0;
+	return net->lockable ? tt_verbs_locked_too_much(net, "an arena, a peer and as much again for windows",
+	                                                2 * (arena + TT_VERBS_LOCKED), ENOMEM) :
+	       tt_fail(-EIO, "%s has no room for a peer: its max_cqe, max_srq_wr or max_qp is too small", net->name);
 }
 
 static int make_queues(struct tt_verbs *net)
@@ -344,9 +356,8 @@ static int open_all(struct tt_verbs *net, const struct tt_net_config *c)
 	if (!err && net->base.fd < 0)
 		err = tt_fail(-EMFILE, "cannot make an epoll descriptor: is the limit on open files (ulimit -n) "
 		              "reached?");
-	if (err)
+	if (err || (err = count_peers(net, c->peers)))
 		return err;
-	net->peer_max = count_peers(net);
 	net->shares = calloc(net->peer_max + 1, sizeof *net->shares);
 	if (!net->shares)
 		return tt_fail(-ENOMEM, "no memory for a table of %u peers", net->peer_max);

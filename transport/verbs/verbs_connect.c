@@ -135,17 +135,32 @@ static bool tell(struct tt_verbs_peer *p, const void *bytes, size_t n)
 	return false;
 }
 
+static void say_full(const char *who, unsigned peers, unsigned kib, char *why, size_t size)
+{
+	int n = snprintf(why, size, "%s has room for %u peers and no more", who, peers);
+
+	if (kib)
+		snprintf(why + n, size - (size_t)n, ": its process may lock %u KiB (ulimit -l). " TT_VERBS_UNLIMITED,
+		         kib);
+}
+
 /* A full net says so, and then waits for the other end's terms: a socket closed with bytes unread would swallow it. */
 static void begin_terms(struct tt_verbs_peer *p)
 {
 	struct tt_verbs *net = p->net;
-	struct tt_verbs_end mine = { .refused = net->peer_max };
+	char text[300];
+	struct tt_verbs_end mine = { .refused = net->peer_max, .piece = net->lockable };
 	uint8_t bytes[TT_VERBS_TERMS_SIZE];
 
 	p->stage = TT_VERBS_WAIT;
 	p->deadline = p->shake.deadline;
 	tt_list_append(&net->joining, &p->waits);
 	bool full = tt_list_empty(&net->spare_shares) && net->share_count == net->peer_max;
+	if (full && !net->told_full) {
+		net->told_full = true;
+		say_full(net->name, net->peer_max, net->lockable, text, sizeof text);
+		tt_log(TT_WARN, "%s", text);
+	}
 	if (!full && tt_verbs_make_queue(p, &mine)) {
 		tt_verbs_lose(p, -EHOSTUNREACH, tt_last_sentence().text);
 		return;
@@ -171,9 +186,9 @@ static const char *judge(const struct tt_verbs_peer *p, const struct tt_verbs_en
 	const struct tt_verbs_port *port = &p->net->port;
 
 	if (e->refused)
-		snprintf(why, size, "it has room for %u peers and no more", e->refused);
+		say_full("it", e->refused, e->piece, why, size);
 	else if (!p->qp)
-		snprintf(why, size, "%s has room for %u peers and no more", p->net->name, p->net->peer_max);
+		say_full(p->net->name, p->net->peer_max, p->net->lockable, why, size);
 	else if (!is_sane(e))
 		snprintf(why, size, "what it says of its queue pair is nonsense");
 	else if (e->link != tt_verbs_link(p->net))
@@ -196,7 +211,7 @@ static const char *judge(const struct tt_verbs_peer *p, const struct tt_verbs_en
 static void take_terms(struct tt_verbs_peer *p)
 {
 	struct tt_verbs_end e = unpack_terms(p->terms);
-	char text[200], gid[INET6_ADDRSTRLEN];
+	char text[300], gid[INET6_ADDRSTRLEN];
 	const char *why = judge(p, &e, text, sizeof text);
 
 	if (why) {

@@ -23,10 +23,8 @@ int tt_verbs_locked_too_much(const struct tt_verbs *net, const char *what, size_
 	getrlimit(RLIMIT_MEMLOCK, &limit);
 	if (err != ENOMEM || limit.rlim_cur == RLIM_INFINITY)
 		return tt_fail(-err, "%s cannot make %s of %zu bytes: %s", net->name, what, bytes, strerror(err));
-	return tt_fail(-ENOMEM, "%s cannot lock %zu bytes for %s: this process may lock %llu bytes (ulimit -l). Put "
-	               "the line '* - memlock unlimited' into /etc/security/limits.conf, or LimitMEMLOCK=infinity "
-	               "into the service that starts the job", net->name, bytes, what,
-	               (unsigned long long)limit.rlim_cur);
+	return tt_fail(-ENOMEM, "%s cannot lock %zu bytes for %s: this process may lock %llu bytes (ulimit -l). "
+	               TT_VERBS_UNLIMITED, net->name, bytes, what, (unsigned long long)limit.rlim_cur);
 }
 
 /* Where a READ stores. On iWARP the answer is a write of the other end's, to a key that this end has told it. */

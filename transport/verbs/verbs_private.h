@@ -35,7 +35,9 @@ enum {
 	TT_VERBS_DEPTH = 64,         /* requests of one peer that the adapter may have */
 	TT_VERBS_SILENT = 16,        /* so many of them in a row may go without a completion */
 	TT_VERBS_ENTRIES = TT_VERBS_CREDITS + TT_VERBS_DEPTH, /* of the completion queue, for one peer */
-	TT_VERBS_PEERS = 1024,       /* of one net, if the adapter has room */
+	TT_VERBS_PEERS = 1024,       /* of one net at most */
+	/* locked memory for one peer: receives and heads in pages, entries, receives' and requests' places in queues */
+	TT_VERBS_SHARE = 132 << 10, TT_VERBS_LOCKED = TT_VERBS_SHARE + (6 << 10) + (1 << 10) + (16 << 10),
 	TT_VERBS_RECEIVE = 4096,     /* bytes of a receive: 1,000 peers take 128 MiB */
 	/* longer WRITEs and READs are cut: an adapter that loses 1 % of the packets gives up one of a megabyte */
 	TT_VERBS_PIECE = 256 << 10,
@@ -72,7 +74,7 @@ struct tt_verbs_share { /* a peer's part of registered memory. The receives stay
 };
 
 struct tt_verbs_end { /* what one end says of itself when the other has proven itself; see docs/wire.md */
-	uint32_t refused;           /* not 0: it has room for so many peers only */
+	uint32_t refused;           /* not 0: it has room for so many peers only, */
 	uint32_t number, psn, piece;
 	uint16_t lid, credits, receive;
 	uint8_t link, gid_type, mtu, reads, answers; /* reads, answers: that it asks for, and serves, at once */
@@ -108,7 +110,9 @@ struct tt_verbs {
 	struct rdma_cm_id *listener;
 	bool iwarp, cm;             /* cm: librdmacm connects, as iWARP wants */
 	unsigned peer_max, inline_max;
+	uint32_t lockable;          /* KiB that the process may lock, if that bounds peer_max; else 0 */
 	int lost;                   /* -errno: the device is gone */
+	bool told_full;             /* a warning: it has no room for a peer */
 
 	struct tt_flights ops;
 	struct tt_list peers, regions, pins;
@@ -268,6 +272,8 @@ void tt_verbs_close_memory(struct tt_verbs *);
 int tt_verbs_take_share(struct tt_verbs *, struct tt_verbs_share **);
 void tt_verbs_receive_again(struct tt_verbs *, uint64_t wr_id);
 void tt_verbs_post_receives(struct tt_verbs *);
+#define TT_VERBS_UNLIMITED "Put the line '* - memlock unlimited' into /etc/security/limits.conf, or " \
+	"LimitMEMLOCK=infinity into the service that starts the job"
 /* -err, and a sentence: memory could not be locked */
 int tt_verbs_locked_too_much(const struct tt_verbs *, const char *what, size_t bytes, int err);
 
