@@ -338,6 +338,9 @@ typedef enum tutti_stat_kind { /* later releases append to it */
 	/* Pushes at this rank's ranges: that ended; that came too late for their round; that ended in the middle, with
 	 * their worker. */
 	TUTTI_STAT_PUSH_IN, TUTTI_STAT_DROPPED, TUTTI_STAT_BROKEN,
+	/* Only bytes, without short ones: that this rank's transports have copied though the wire could have moved
+	 * them, as they came together with other frames (tcp) or their memory was not registered (verbs). */
+	TUTTI_STAT_COPIED,
 } tutti_stat_kind;
 typedef struct tutti_stat {
 	uint64_t ops, bytes, errors;  /* ops: that have ended, well or not */

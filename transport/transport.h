@@ -44,6 +44,7 @@ enum {
 	/* the largest SEND, in bytes, on every net: hosts with different nets cut alike. A net whose hardware takes
 	 * less splits. A receiver handles a message after its last byte, so pieces must stay short */
 	TT_MESSAGE_MAX = 65536 + 128,
+	TT_SHORT = 256, /* bytes that are rather copied than looked for among registered memory */
 };
 
 struct tt_net;  /* one opened transport: a NIC, a set of sockets, a simulated rank */
@@ -147,6 +148,9 @@ struct tt_net { /* each transport embeds this first in its own struct */
 	int cheap_poll;  /* 1: progress() makes no system call as long as nothing has come */
 	int host_only;   /* 1: the net reaches processes of this host only */
 	int lost;        /* set by the caller: progress() has failed. It and arm() are called no more */
+	/* Bytes that went through a buffer of the net's, though the wire could have moved them. Left out: messages,
+	 * which the receiver puts together, and what is below 4 KiB (tcp) or not above TT_SHORT (verbs) */
+	uint64_t copied;
 };
 
 struct tt_peer { /* likewise embedded first; lives until disconnect() */

@@ -125,7 +125,7 @@ static int open_memory(struct tutti_gossip *g)
 static int open_window(struct tutti_gossip *g, const char *name)
 {
 	char full[200];
-	int err = tt_pin(g->job, g->memory, g->bytes, 1, &g->pinned);
+	int err = tt_pin(g->job, g->memory, g->bytes, TT_PIN_WINDOW, &g->pinned);
 
 	if (err)
 		return err;

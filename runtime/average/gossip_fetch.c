@@ -197,7 +197,7 @@ static int make_staging(struct tt_fetch *f)
 	if (!(f->head = aligned_alloc(TT_MODEL_ALIGN, bytes)))
 		return -ENOMEM;
 	f->staging = (char *)f->head + head;
-	if (!tt_pin(f->g->job, f->head, bytes, 0, &f->pinned))
+	if (!tt_pin(f->g->job, f->head, bytes, TT_PIN_READ, &f->pinned))
 		return 0;
 	free(f->head);
 	f->head = NULL;

@@ -94,7 +94,8 @@ static int pin(struct tt_coll *c)
 
 	for (size_t i = 0; !err && i < TT_COUNT(c->memory); i++)
 		if (c->memory[i].len > TT_COLL_PIECE && c->n > 1)
-			err = tt_pin(c->job, c->memory[i].base, c->memory[i].len, i == 0, &c->memory[i].pinned);
+			err = tt_pin(c->job, c->memory[i].base, c->memory[i].len, i ? TT_PIN_READ : TT_PIN_RECEIVE,
+			             &c->memory[i].pinned);
 	return err;
 }
 

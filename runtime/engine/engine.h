@@ -83,7 +83,7 @@ void tt_modules_close(struct tt_job *); /* frees the modules' structs, too */
 
 /* ---- stats.c: counters ---- */
 
-enum { TT_STAT_KINDS = TUTTI_STAT_BROKEN + 1 };
+enum { TT_STAT_KINDS = TUTTI_STAT_COPIED + 1 };
 
 struct tt_tally {
 	uint64_t ops, bytes, errors;
@@ -105,6 +105,7 @@ void tt_stats_free(struct tt_stats *);    /* NULL is allowed */
 uint64_t tt_stats_start(struct tt_job *); /* a small operation begins. Returns the ticks; 0: do not time it */
 void tt_stats_ended(struct tt_stats **, tutti_stat_kind, uint64_t since, size_t bytes, int err); /* since: of start */
 void tt_stats_count(struct tt_stats **, tutti_stat_kind, size_t bytes); /* an event without a duration */
+void tt_stats_set_bytes(struct tt_stats **, tutti_stat_kind, uint64_t bytes); /* of what is counted elsewhere */
 void tt_stats_sum(struct tt_tally *sum, const struct tt_stats *, tutti_stat_kind); /* adds to sum; NULL adds nothing */
 const char *tt_stats_name(tutti_stat_kind); /* one word */
 bool tt_stats_is_own(tutti_stat_kind);      /* counted for the job, not for each peer */
@@ -154,8 +155,9 @@ struct tt_engine {
 	uint64_t yielded;              /* ... and the time of the last one */
 	struct tt_list timers;
 	size_t pin_above;              /* longer ops need a region; SIZE_MAX: no net asks for one */
+	size_t look_above;             /* longer ops get a region if their memory has one; SIZE_MAX likewise */
 	bool pins;                     /* some net reaches pinned memory alone */
-	struct tt_list arenas;         /* what this job has pinned of tutti_alloc's memory */
+	struct tt_list arenas;         /* what stays pinned of tutti_alloc's memory; the last used is the last */
 	struct tt_list unpinned;       /* let go under the lock */
 	uint64_t arenas_freed;         /* tt_arenas_freed() when `arenas` was last swept */
 };
@@ -231,10 +233,15 @@ struct tt_pinned {
 /* Without the lock: */
 void tt_pins_open(struct tt_job *);
 void tt_pins_close(struct tt_job *);
-int tt_pin_user(struct tt_job *, const void *base, size_t len, int remote, struct tt_pinned **);
-/* Pins memory for a call that is about to begin, or, remote, for a window. May take seconds. *out gets NULL if no net
- * needs it. 0 or -errno: -ENOMEM, with a sentence that names the net. */
-static inline int tt_pin(struct tt_job *, const void *base, size_t len, int remote, struct tt_pinned **out);
+enum tt_pin_for {
+	TT_PIN_READ,    /* the nets of this process alone read and write it */
+	TT_PIN_RECEIVE, /* others write it while a call lasts */
+	TT_PIN_WINDOW,  /* others reach it, and nobody does once it is unpinned */
+};
+int tt_pin_user(struct tt_job *, const void *base, size_t len, enum tt_pin_for, struct tt_pinned **);
+/* Pins memory for a call that is about to begin, or for a window. May take seconds. *out gets NULL if no net needs it.
+ * 0 or -errno: -ENOMEM, with a sentence that names the net. */
+static inline int tt_pin(struct tt_job *, const void *base, size_t len, enum tt_pin_for, struct tt_pinned **out);
 void tt_unpin_waiting(struct tt_job *);
 void tt_unpin_now(struct tt_pinned *); /* for memory of one user without local regions; NULL is allowed */
 /* With the lock or without it: pins memory of the library's own. */
@@ -296,11 +303,11 @@ struct tt_job {
 	_Atomic int quitting;  /* the signal that makes this rank leave; 0: none */
 };
 
-static inline int tt_pin(struct tt_job *job, const void *base, size_t len, int remote, struct tt_pinned **out)
+static inline int tt_pin(struct tt_job *job, const void *base, size_t len, enum tt_pin_for use, struct tt_pinned **out)
 {
 	*out = NULL;
-	return len > job->engine.pin_above || (remote && len && job->engine.pins) ?
-	       tt_pin_user(job, base, len, remote, out) : 0;
+	return len > job->engine.look_above || (use != TT_PIN_READ && len && job->engine.pins) ?
+	       tt_pin_user(job, base, len, use, out) : 0;
 }
 
 /* ---- owner.c: may this process use the job? Without the lock ---- */

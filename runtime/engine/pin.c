@@ -5,10 +5,12 @@
  *
  *      tt_pin -> used by a call or a window -> tt_unpin -> waits in engine.unpinned -> tt_unpin_waiting
  *
- * Memory of tutti_alloc is pinned once, with all of its arena, for local use. Arenas have serial numbers: an address of
- * one that was freed may come again. */
+ * Memory of tutti_alloc stays pinned: once with all of its arena, for local use; and the ranges into which collectives
+ * have received last. Arenas have serial numbers: an address of one that was freed may come again. */
 #include "engine/engine.h"
 #include <stdlib.h>
+
+enum { KEPT = 16 }; /* ranges for remote use */
 
 void tt_pins_open(struct tt_job *job)
 {
@@ -20,6 +22,7 @@ void tt_pins_open(struct tt_job *job)
 		e->pin_above = tt_min(e->pin_above, e->nets[i]->copy_max);
 		e->pins |= e->nets[i]->transport->pin != NULL;
 	}
+	e->look_above = e->pin_above < SIZE_MAX ? tt_min(e->pin_above, TT_SHORT) : SIZE_MAX;
 }
 
 /* ---- without the lock ---- */
@@ -123,46 +126,67 @@ void tt_unpin_waiting(struct tt_job *job)
 		tt_unpin_now(p);
 }
 
-static struct tt_pinned *use_arena(struct tt_job *job, uint64_t serial) /* NULL: it is not pinned yet */
+static struct tt_pinned *use_kept(struct tt_job *job, const struct tt_mem *mem, int remote, uint64_t serial)
 {
-	struct tt_pinned *found = NULL;
+	struct tt_engine *e = &job->engine;
+	struct tt_pinned *found = NULL; /* NULL: it is not pinned yet */
 
-	tt_ticket_lock_take(&job->engine.lock);
-	tt_each_of(struct tt_pinned, link, p, &job->engine.arenas)
-		found = p->arena == serial ? p : found;
-	if (found)
+	tt_ticket_lock_take(&e->lock);
+	tt_each_of(struct tt_pinned, link, p, &e->arenas)
+		if (p->arena == serial && p->remote == remote && p->mem.base == mem->base && p->mem.len == mem->len)
+			found = p;
+	if (found) {
 		found->uses++;
-	tt_ticket_lock_release(&job->engine.lock);
+		tt_list_remove(&found->link); /* the last used is the last */
+		tt_list_append(&e->arenas, &found->link);
+	}
+	tt_ticket_lock_release(&e->lock);
 	return found;
 }
 
+static void keep(struct tt_job *job, struct tt_pinned *kept, uint64_t serial)
+{
+	struct tt_pinned *oldest = NULL;
+	int n = 0;
+
+	tt_ticket_lock_take(&job->engine.lock);
+	kept->arena = serial;
+	kept->uses++;
+	tt_list_append(&job->engine.arenas, &kept->link);
+	tt_each_of(struct tt_pinned, link, p, &job->engine.arenas)
+		if (p->remote && !n++)
+			oldest = p;
+	if (n > KEPT) {
+		tt_list_remove(&oldest->link);
+		tt_unpin(job, oldest);
+	}
+	tt_ticket_lock_release(&job->engine.lock);
+}
+
 /* Two threads may pin one arena at the same time: then it is pinned twice, until it is freed. */
-static int pin_arena(struct tt_job *job, const struct tt_mem *arena, uint64_t serial, struct tt_pinned **out)
+static int pin_kept(struct tt_job *job, const struct tt_mem *mem, int remote, uint64_t serial, struct tt_pinned **out)
 {
 	int err;
 
-	if ((*out = use_arena(job, serial)))
+	if ((*out = use_kept(job, mem, remote, serial)))
 		return 0;
-	if ((err = tt_pin_mem(job, arena, 0, out)))
-		return err;
-	tt_ticket_lock_take(&job->engine.lock);
-	(*out)->arena = serial;
-	(*out)->uses++;
-	tt_list_append(&job->engine.arenas, &(*out)->link);
-	tt_ticket_lock_release(&job->engine.lock);
-	return 0;
+	tt_unpin_waiting(job);
+	if (!(err = tt_pin_mem(job, mem, remote, out)))
+		keep(job, *out, serial);
+	return err;
 }
 
-int tt_pin_user(struct tt_job *job, const void *base, size_t len, int remote, struct tt_pinned **out)
+int tt_pin_user(struct tt_job *job, const void *base, size_t len, enum tt_pin_for use, struct tt_pinned **out)
 {
-	struct tt_mem mem;
-	uint64_t serial = remote ? 0 : tt_arena_of(base, len, &mem);
+	struct tt_mem arena, mem = tt_mem_of((void *)(uintptr_t)base, len);
+	uint64_t serial = use == TT_PIN_WINDOW ? 0 : tt_arena_of(base, len, &arena);
 
-	tt_unpin_waiting(job);
 	if (serial)
-		return pin_arena(job, &mem, serial, out);
-	mem = tt_mem_of((void *)(uintptr_t)base, len);
-	return tt_pin_mem(job, &mem, remote, out);
+		return pin_kept(job, use == TT_PIN_READ ? &arena : &mem, use != TT_PIN_READ, serial, out);
+	if (use == TT_PIN_READ && len <= job->engine.pin_above)
+		return 0;
+	tt_unpin_waiting(job);
+	return tt_pin_mem(job, &mem, use != TT_PIN_READ, out);
 }
 
 void tt_pins_close(struct tt_job *job)

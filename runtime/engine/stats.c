@@ -47,6 +47,7 @@ static const struct kind {
 	[TUTTI_STAT_PUSH_IN] = { "push-in", COUNTED, true },
 	[TUTTI_STAT_DROPPED] = { "dropped", COUNTED, true },
 	[TUTTI_STAT_BROKEN] = { "broken", COUNTED, true },
+	[TUTTI_STAT_COPIED] = { "copied", COUNTED, true },
 };
 
 const char *tt_stats_name(tutti_stat_kind kind) { return kinds[kind].name; }
@@ -101,6 +102,14 @@ void tt_stats_ended(struct tt_stats **at, tutti_stat_kind kind, uint64_t since, 
 void tt_stats_count(struct tt_stats **at, tutti_stat_kind kind, size_t bytes)
 {
 	tt_stats_ended(at, kind, 0, bytes, 0);
+}
+
+void tt_stats_set_bytes(struct tt_stats **at, tutti_stat_kind kind, uint64_t bytes)
+{
+	struct tt_tally *t = bytes ? tally(at, kind) : NULL; /* no line of zeros */
+
+	if (t)
+		t->bytes = bytes;
 }
 
 void tt_stats_open(struct tt_job *job)

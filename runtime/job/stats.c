@@ -33,6 +33,16 @@ static struct {
 
 /* ---- reading ---- */
 
+/* Nets count for themselves. */
+static void note_copied(struct tt_job *job)
+{
+	uint64_t bytes = 0;
+
+	for (int i = 0; i < job->engine.count; i++)
+		bytes += job->engine.nets[i]->copied;
+	tt_stats_set_bytes(&job->stats.own, TUTTI_STAT_COPIED, bytes);
+}
+
 /* rank -1: of all. */
 static void read_stats(struct tt_job *job, int rank, tutti_stat_kind kind, double tick_ns, tutti_stat *out)
 {
@@ -66,6 +76,7 @@ int tutti_stats(tutti *at, int rank, tutti_stat_kind kind, tutti_stat *out)
 		return tt_fail(-EINVAL, "stats: %s is counted for the whole job: use rank -1", tt_stats_name(kind));
 	double tick_ns = tt_ticker_ns(&job->stats.ticker);
 	tt_lock(job);
+	note_copied(job);
 	read_stats(job, rank, kind, tick_ns, out);
 	tt_unlock(job);
 	return 0;
@@ -112,6 +123,7 @@ static char *make_table(struct tt_job *job, size_t *len)
 	        (double)(tt_now() - job->stats.joined) / 1e9);
 	fprintf(f, "%6s  %-10s %12s %16s %8s %10s %10s %10s %10s\n", "peer", "operation", "count", "bytes", "errors",
 	        "p50", "p99", "max", "mean");
+	note_copied(job);
 	for (int i = -1; i < job->size; i++)
 		print_rank(f, job, i, tick_ns);
 	if (!fclose(f))

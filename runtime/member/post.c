@@ -56,17 +56,19 @@ static void end_later(struct tt_job *job, struct tt_post *p, int err)
 	tt_queue_push(&job->ended, &p->op);
 }
 
-/* A long op's memory is the user's, which the call has pinned, or the library's scratch memory. */
+/* An op's memory is the user's, which the call has pinned, or the library's scratch memory, or short. */
 static int find_region(struct tt_net *net, struct tt_post *p)
 {
 	struct tt_op *op = &p->op;
 	struct tt_pinned *pinned = p->pinned;
 
 	op->region = NULL;
-	if (op->len <= net->copy_max)
+	if (net->copy_max == SIZE_MAX || op->len <= p->member->job->engine.look_above)
 		return 0;
 	if (!pinned || !tt_pinned_holds(pinned, op->local, op->len))
 		pinned = tt_scratch_pinned(&p->member->job->scratch, op->local);
+	if (!pinned && op->len <= net->copy_max)
+		return 0;
 	if (!pinned)
 		return tt_fail(-EFAULT, "%zu bytes for rank %d are not pinned", op->len, p->member->rank);
 	return tt_pinned_region(pinned, net, &op->region);

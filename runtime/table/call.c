@@ -671,9 +671,9 @@ int tt_call_pin(struct tt_table_call *c)
 	for (int i = 0; i < t->servers; i++)
 		by_slots |= i != t->mine && tt_table_is_large(t, i);
 	if (c->delta && by_slots)
-		err = tt_pin(t->job, c->delta, count * tt_delta_width(t, c->flags), 0, &c->pinned[0]);
+		err = tt_pin(t->job, c->delta, count * tt_delta_width(t, c->flags), TT_PIN_READ, &c->pinned[0]);
 	if (!err && c->values && (t->servers > 1 || t->mine < 0))
-		err = tt_pin(t->job, c->values, count * t->width, 0, &c->pinned[1]);
+		err = tt_pin(t->job, c->values, count * t->width, TT_PIN_READ, &c->pinned[1]);
 	if (err) {
 		tt_lock(t->job);
 		free_call(c->table->job, c);

@@ -219,7 +219,7 @@ static int open_windows(struct tutti_table *t)
 	struct tt_job *job = t->job;
 	struct tt_pinned *pinned;
 	char name[NAME_MAX_LEN + 16];
-	int err = tt_pin(job, t->shard.memory, tt_version_bytes(t), 1, &pinned);
+	int err = tt_pin(job, t->shard.memory, tt_version_bytes(t), TT_PIN_WINDOW, &pinned);
 
 	if (err)
 		return err;

@@ -501,7 +501,7 @@ int tutti_window_open(tutti *at, const char *name, void *base, size_t bytes, tut
 		return tt_fail(-EINVAL, "a window of %zu bytes needs memory, and base is NULL", bytes);
 	if (name && !strncmp(name, "tutti:", 6))
 		return tt_fail(-EINVAL, "a window cannot be named \"%s\": such names are the library's", name);
-	if ((err = tt_group_list(at, &ranks)) || (err = tt_pin(job, base, bytes, 1, &pinned))) {
+	if ((err = tt_group_list(at, &ranks)) || (err = tt_pin(job, base, bytes, TT_PIN_WINDOW, &pinned))) {
 		free(ranks);
 		return err;
 	}
@@ -904,7 +904,7 @@ static bool act_at_once(struct tt_job *job, struct remote *r, const struct call 
 	return done;
 }
 
-/* Is the rank connected over a net that needs no region for these bytes? Or will they be refused? */
+/* Is the rank connected over a net that has no use of a region for these bytes? Or will they be refused? */
 static bool goes_unpinned(struct tutti_window *w, const struct call *c)
 {
 	struct tt_job *job = tt_job_of(w);
@@ -914,7 +914,7 @@ static bool goes_unpinned(struct tutti_window *w, const struct call *c)
 
 	tt_ticket_lock_take(&job->engine.lock);
 	answer = c->rank == job->rank || (r->state == KNOWN && !fits(r, c->offset, c->bytes)) ||
-	         (m->state == TT_UP && m->link->used && m->link->peer->net->copy_max >= c->bytes);
+	         (m->state == TT_UP && m->link->used && m->link->peer->net->copy_max == SIZE_MAX);
 	tt_ticket_lock_release(&job->engine.lock);
 	return answer;
 }
@@ -923,9 +923,9 @@ static int pin(struct tutti_window *w, struct call *c)
 {
 	struct tt_job *job = tt_job_of(w);
 
-	if (c->kind == TT_ADD || c->bytes <= job->engine.pin_above || goes_unpinned(w, c))
+	if (c->kind == TT_ADD || c->bytes <= job->engine.look_above || goes_unpinned(w, c))
 		return 0;
-	return tt_pin(job, c->local, c->bytes, 0, &c->pinned);
+	return tt_pin(job, c->local, c->bytes, TT_PIN_READ, &c->pinned);
 }
 
 static int start(struct tutti_window *w, struct call *c, tutti_op *op)

@@ -99,7 +99,7 @@ static void save_reply(struct tt_tcp_peer *p)
 		return;
 	}
 	memcpy(p->payload_copy, p->payload, p->payload_left);
-	p->net->copied += p->payload_left;
+	p->net->base.copied += p->payload_left;
 	p->payload = p->payload_copy;
 }
 
@@ -353,8 +353,6 @@ static int open_net(const struct tt_net_config *c, struct tt_net **out)
 	*out = &net->base;
 	return 0;
 }
-
-uint64_t tt_tcp_copied(const struct tt_net *net) { return ((const struct tt_tcp *)(const void *)net)->copied; }
 
 const struct tt_transport tt_tcp = {
 	.name = "tcp",

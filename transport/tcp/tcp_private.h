@@ -52,7 +52,6 @@ struct tt_tcp {
 
 	bool inside;                /* progress() or disconnect() is on the stack: post() only queues */
 	unsigned turns;             /* calls of progress() */
-	uint64_t copied;
 	uint8_t waste[TT_TCP_WASTE]; /* takes the bytes for deregistered memory */
 };
 

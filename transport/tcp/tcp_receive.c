@@ -243,7 +243,7 @@ static void copy_payload(struct tt_tcp_peer *p)
 	if (p->place && n)
 		memcpy(p->place, p->in + p->in_at, n);
 	if (p->frame.len >= TT_FRAME_SMALL)
-		p->net->copied += n;
+		p->net->base.copied += n;
 	p->in_at += n;
 	advance(p, n);
 }

@@ -391,8 +391,6 @@ static int open_net(const struct tt_net_config *c, struct tt_net **out)
 	return 0;
 }
 
-uint64_t tt_verbs_copied(const struct tt_net *net) { return ((const struct tt_verbs *)(const void *)net)->copied; }
-
 const struct tt_transport tt_verbs = {
 	.name = "verbs",
 	.sockets = 1,

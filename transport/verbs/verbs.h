@@ -4,5 +4,4 @@
 #include "transport/transport.h"
 
 extern const struct tt_transport tt_verbs;
-uint64_t tt_verbs_copied(const struct tt_net *); /* bytes through the arena: of memory not registered */
 #endif

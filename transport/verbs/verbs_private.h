@@ -146,7 +146,6 @@ struct tt_verbs {
 	bool asleep;                /* arm() has been called since the sockets were looked at */
 	unsigned turns;             /* calls of progress() */
 	uint64_t reviewed;          /* when it was last looked for peers that do not acknowledge */
-	uint64_t copied;
 };
 
 enum tt_verbs_stage {

@@ -40,11 +40,13 @@ static struct ibv_sge bounce_sge(const struct tt_verbs *net, int bounce, size_t 
 	return (struct ibv_sge){ (uintptr_t)bounce_at(net, bounce), (uint32_t)n, net->arena_mr->lkey };
 }
 
+static void count_copied(struct tt_verbs *net, size_t n) { net->base.copied += n > TT_SHORT ? n : 0; }
+
 /* Into the arena from memory that is not registered. */
 static struct ibv_sge copy_out(struct tt_verbs *net, int bounce, const char *from, size_t n)
 {
 	tt_copy_word(bounce_at(net, bounce), from, n);
-	net->copied += n;
+	count_copied(net, n);
 	return bounce_sge(net, bounce, n);
 }
 
@@ -352,7 +354,7 @@ static void retire(struct tt_verbs_peer *p, struct tt_verbs_sent *s)
 	if (s->bounce >= 0) {
 		if (s->to) {
 			tt_copy_word(s->to, bounce_at(p->net, s->bounce), s->len);
-			p->net->copied += s->len;
+			count_copied(p->net, s->len);
 		}
 		give_bounce(p->net, s->bounce);
 	}

@@ -1,0 +1,166 @@
+/* unit_verbs_costs.c - what calls cost over adapters that are not there (fake.h): bytes copied, requests, doorbells,
+ * registrations. Counted, not timed. */
+#include "tests/harness/cunit_main.h"
+#include "tests/harness/ranks.h"
+#include <stdlib.h>
+
+enum { MIB = 1 << 20, LARGE = 64 * MIB, FEW = 20, ROUNDS = 200 };
+
+static uint64_t copied(tutti *job)
+{
+	tutti_stat s;
+
+	CHECK(tutti_stats(job, -1, TUTTI_STAT_COPIED, &s) == 0);
+	return s.bytes;
+}
+
+static float *take_memory(tutti *job, size_t bytes)
+{
+	void *at = NULL;
+
+	CHECK(tutti_alloc(job, bytes, -1, &at) == 0);
+	memset(at, 0, bytes);
+	return at;
+}
+
+/* Each rank serves half of the table and is a worker, too. */
+static tutti_table *open_table(tutti *job, size_t count)
+{
+	tutti_table_config c = tutti_table_rows(TUTTI_F32, count, 1, tutti_accumulate());
+	tutti_table *t = NULL;
+
+	CHECK(tutti_table_open(job, "t", &c, &t) == 0);
+	return t;
+}
+
+static void do_all(tutti *job, tutti_table *t, float *v, size_t count)
+{
+	CHECK(tutti_allreduce(job, v, v, count, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	CHECK(tutti_table_pull(t, v, NULL) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+/* ---- bytes copied ---- */
+
+static void copy_nothing(tutti *job)
+{
+	size_t count = LARGE / sizeof(float);
+	float *v = take_memory(job, LARGE);
+	tutti_table *t = open_table(job, count);
+
+	v[0] = v[count - 1] = 1;
+	do_all(job, t, v, count);
+	CHECK(v[0] == 4 && v[count - 1] == 4 && v[1] == 0); /* two ranks have pushed a sum of two */
+	CHECK(copied(job) == 0);
+	tutti_table_close(t);
+	tutti_free(job, v);
+}
+
+/* The counter counts: memory that nobody has pinned goes through the arena. */
+static void copy_small(tutti *job)
+{
+	static char brought[4096];
+	char *at = (char *)take_memory(job, sizeof brought);
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "w", at, sizeof brought, &w) == 0);
+	if (tutti_rank(job) == 0) {
+		CHECK(tutti_put(w, 1, 0, brought, sizeof brought, NULL) == 0);
+		CHECK(copied(job) == sizeof brought);
+		CHECK(tutti_get(w, 1, 0, brought, sizeof brought, NULL) == 0);
+		CHECK(copied(job) == 2 * sizeof brought);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+	tutti_free(job, at);
+}
+
+/* ---- requests ---- */
+
+struct costs { uint64_t requests, doorbells, registrations; };
+
+static struct costs costs_now(void)
+{
+	return (struct costs){ fake_requests(), fake_calls("post_send"), fake_calls("reg_mr") };
+}
+
+/* Heartbeats come in between now and then; that no round is without them would take more than a busy machine. */
+static void expect(tutti_window *w, char *at, size_t len, bool get, uint64_t requests)
+{
+	struct costs least = { UINT64_MAX, UINT64_MAX, UINT64_MAX };
+
+	for (int round = 0; round < ROUNDS; round++) {
+		struct costs a = costs_now(), b;
+		for (int i = 0; i < FEW; i++)
+			CHECK((get ? tutti_get(w, 1, 0, at, len, NULL) : tutti_put(w, 1, 0, at, len, NULL)) == 0);
+		b = costs_now();
+		least.requests = tt_min(least.requests, b.requests - a.requests);
+		least.doorbells = tt_min(least.doorbells, b.doorbells - a.doorbells);
+		least.registrations = tt_min(least.registrations, b.registrations - a.registrations);
+	}
+	CHECK(least.requests == FEW * requests);
+	CHECK(least.doorbells == FEW);
+	CHECK(least.registrations == 0);
+}
+
+static void count_requests(tutti *job)
+{
+	enum { PIECE = 256 << 10 }; /* of a WRITE or READ: TT_VERBS_PIECE */
+	char *at = (char *)take_memory(job, PIECE);
+	tutti_window *w;
+
+	CHECK(tutti_window_open(job, "w", at, PIECE, &w) == 0);
+	if (tutti_rank(job) == 0) {
+		CHECK(tutti_put(w, 1, 0, at, PIECE, NULL) == 0);
+		expect(w, at, 8, false, 1);    /* inline */
+		expect(w, at, 8192, false, 1); /* from where it lies */
+		expect(w, at, 8, true, 1);
+		expect(w, at, 8192, true, 1);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+	tutti_free(job, at);
+}
+
+/* What a call has registered serves the next one. Beside them the background thread prepares buffers, some times. */
+static void register_once(tutti *job)
+{
+	enum { CALLS = 40, IN_A_ROW = 3 };
+	size_t count = 4 * MIB / sizeof(float);
+	float *v = take_memory(job, count * sizeof *v);
+	tutti_table *t = open_table(job, count);
+	int quiet = 0;
+
+	for (int i = 0; i < CALLS; i++) {
+		uint64_t before = fake_calls("reg_mr");
+		do_all(job, t, v, count);
+		quiet = quiet >= IN_A_ROW ? quiet : fake_calls("reg_mr") == before ? quiet + 1 : 0;
+	}
+	CHECK(quiet >= IN_A_ROW);
+	tutti_table_close(t);
+	tutti_free(job, v);
+}
+
+static void on_verbs(void (*program)(tutti *))
+{
+	for (int i = 0; i < 2; i++) /* InfiniBand, RoCE */
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "verbs", .program = program }), 0);
+}
+
+static void test_copies_nothing(void) { on_verbs(copy_nothing); }
+static void test_copies_small(void) { on_verbs(copy_small); }
+static void test_requests(void) { on_verbs(count_requests); }
+static void test_registrations(void) { on_verbs(register_once); }
+
+static CU_TestInfo costs_tests[] = {
+	{ "all-reduce, push and pull copy nothing", test_copies_nothing },
+	{ "what is not registered is copied, and counted", test_copies_small },
+	{ "one request and one doorbell a put, and a get", test_requests },
+	{ "nothing is registered twice", test_registrations },
+	CU_TEST_INFO_NULL,
+};
+static CU_SuiteInfo suites[] = { { "costs", NULL, NULL, NULL, NULL, costs_tests }, CU_SUITE_INFO_NULL };
+
+int main(int argc, char **argv) { return run_suites(suites, argc, argv); }
