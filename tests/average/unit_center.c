@@ -562,11 +562,12 @@ static void program_late(tutti *job)
 		tutti_leave(again);
 		return;
 	}
-	do { /* until it has come, and has drawn the center far away */
+	/* Until it has come, and has drawn the center far away: to 500 at least, half of which another rank may take along. */
+	do {
 		x += x < 100 ? 1 : 0;
 		CHECK(tutti_center_step(c) == 1);
 		pass_time(TT_MS);
-	} while (x < 150);
+	} while (x < 110);
 	pass_time(50 * TT_MS);
 	tutti_center_close(c);
 }
