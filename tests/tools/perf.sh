@@ -17,12 +17,15 @@ row() { # which baseline key, transport, baseline
 	printf '^{"test": "[a-z-]*", "transport": "%s", "ranks": [0-9]*, "bytes": [0-9]*, "type": "[a-z0-9]*", "iters": [0-9]*, ' "$2"
 	printf '"p50_us": %s, "min_us": %s, "p99_us": %s, "gb_per_s": %s, ' "$number" "$number" "$number" "$number"
 	printf '\\("busbw_gb_per_s": %s, \\)*' "$number"
-	printf '"%s": %s, "baseline": "%s[^"]*", "ratio": %s}$' "$1" "$number" "$3" "$number"
+	printf '"%s": %s, "baseline": "%s[^"]*", "ratio": %s' "$1" "$number" "$3" "$number"
+	printf '\\(, "port": "%s", "gid": "[^"]*", "gid_index": [0-9]*, "peer_port": "%s", ' "${4:-}" "${4:-}"
+	printf '"peer_gid": "[^"]*", "peer_gid_index": [0-9]*, "mtu": [0-9]*\\)\\{%s\\}}$' \
+		"$([ -z "${4:-}" ]; echo $?)"
 }
-rows() { # key of the baseline, how many; transport and baseline, if it is not tcp
+rows() { # key of the baseline, how many; transport and baseline, if it is not tcp; the adapter's port
 	check "status 0" is $status 0
 	check "nothing on stderr" lines err 0
-	check "as many rows, all members" is "$(grep -c "$(row "$1" "${3:-tcp}" "${4:-bare TCP }")" out)" "$2"
+	check "as many rows, all members" is "$(grep -c "$(row "$1" "${3:-tcp}" "${4:-bare TCP }" "${5:-}")" out)" "$2"
 	check "and nothing else" lines out "$2"
 	if command -v python3 > /dev/null; then
 		check "JSON" python3 -c 'import json; [json.loads(line) for line in open("out")]'
@@ -98,6 +101,43 @@ test_shared() {
 	rows baseline_us 12 shm 'bare memory: each rank sums its slice'
 	perf allreduce --transport shm -n 3 --brought --size 600K --iters 10 --rule average --type i32 --json
 	rows baseline_us 1 shm 'bare memory: pieces of 256 KiB'
+}
+
+test_verbs() { # over adapters that are not there: InfiniBand, iWARP, RoCE by librdmacm
+	fake=${tutti%/*}/tests/tools/perf_fake
+	if [ ! -x "$fake" ]; then
+		return
+	fi
+	over() { # adapters, what perf is given
+		adapters=$1
+		shift
+		name="tutti perf $*, over adapters $adapters"
+		TUTTI_LOG=error TEST_SEED=$adapters "$fake" "$@" > out 2> err
+		status=$?
+		check "over verbs" has out '^1 runs over verbs, 0 without a word$'
+		sed -i '/ runs over verbs, /d' out
+	}
+	for seed in 0,fake_ib0:1 3,fake_roce0:1; do
+		port=${seed#*,} seed=${seed%,*}
+		over $seed pingpong --size 8..16K --iters 20 --json
+		rows baseline_us 12 verbs 'bare verbs: a WRITE with immediate each way' "$port"
+		over $seed put --size 64 --iters 20 --json
+		rows baseline_us 1 verbs 'bare verbs: a WRITE from the post' "$port"
+		over $seed get --size 1M --iters 20 --json
+		rows baseline_gb_per_s 1 verbs 'bare verbs: a READ from the post' "$port"
+		over $seed stream --size 512K..1M --iters 20 --json
+		rows baseline_gb_per_s 2 verbs 'bare verbs: WRITEs, 16 in a chain, 4 chains' "$port"
+		over $seed stream --get --size 1000 --iters 20 --json
+		rows baseline_gb_per_s 1 verbs 'bare verbs: READs, 16 in a chain, 4 chains' "$port"
+	done
+	over 0 allreduce --size 64K --iters 20 --json
+	rows baseline_us 1 verbs 'bare TCP ' fake_ib0:1
+	over 2 put --size 64 --iters 20 --json
+	check "iWARP has none" has out '"baseline_us": null, "baseline": "not measured: only librdmacm connects iWARP'
+	over 1 put --size 8 --iters 5
+	check "the ports" has out '^verbs from fake_roce0:1, GID [0-9] [0-9a-f.:]*, to fake_roce0:1, GID .*; MTU [1-4]'
+	over 1 put --size 8 --iters 5 --no-baseline --json
+	check "no baseline" has out '"baseline": "not measured", "ratio": null, "port": "fake_roce0:1"'
 }
 
 memory_rows() { # how many
@@ -375,4 +415,4 @@ test_bench() { # not how fast: that it measures and judges
 	check "status 2" is $status 2
 }
 
-run_tests "tests gossip allreduce shared memory tables snapshots batches table launchers failure refusals plot bench" "$@"
+run_tests "tests gossip allreduce shared verbs memory tables snapshots batches table launchers failure refusals plot bench" "$@"

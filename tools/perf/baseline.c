@@ -256,6 +256,8 @@ int tt_perf_ways(const struct tt_perf *p, struct tt_perf_way *ways, int room)
 		ways[0] = (struct tt_perf_way){ .copy = 0 };
 		return 1;
 	}
+	if (p->bare)
+		return p->bare->ways(p, ways);
 	if (p->shared.part)
 		return tt_perf_shared_ways(p, ways);
 	if (tt_perf_moved(p) <= TT_PERF_BY_RATE && !p->test->streams) {
@@ -295,6 +297,10 @@ void tt_perf_word_baseline(const struct tt_perf *p, const struct tt_perf_way *wa
 	}
 	if (p->test->table) {
 		tt_perf_word_table(p, way, text, room);
+		return;
+	}
+	if (p->bare) {
+		p->bare->word(p, way, text, room);
 		return;
 	}
 	if (p->shared.part) {

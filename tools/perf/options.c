@@ -146,8 +146,8 @@ static void print_test(const struct tt_perf_test *t)
 static int print_help(void)
 {
 	printf("Usage: tutti perf TEST [OPTION ...]\n"
-	       "Measures what Tutti does here, and beside it, in the same run, what bare sockets, or bare memory, do: "
-	       "the baseline.\n\n");
+	       "Measures what Tutti does here, and beside it, in the same run, what bare sockets, bare memory or "
+	       "bare verbs do: the baseline.\n\n");
 	for (const struct tt_perf_test *t = tt_perf_tests; t->name; t++)
 		print_test(t);
 	printf("\n  -n, --ranks N         start N ranks on this host; 2 by default (reduce, copy, update: 1; "

@@ -29,9 +29,12 @@ static void write_time(char *text, size_t room, double us)
 
 static double rate(size_t bytes, double us) { return us > 0 ? (double)bytes / us * 1e-3 : 0; }
 
+static int mtu_of(const struct tt_perf *p) { return (int)tt_min((size_t)p->ports[0].mtu, (size_t)p->ports[1].mtu); }
+
 void tt_perf_print_head(const struct tt_perf *p)
 {
 	const struct tt_perf_options *o = &p->options;
+	const struct tt_perf_port *port = p->ports;
 
 	if (o->json)
 		return;
@@ -46,6 +49,9 @@ void tt_perf_print_head(const struct tt_perf *p)
 		printf(", %s of %s", o->rule_name, o->type_name);
 	if (p->test->one_sided)
 		printf(", rank 1 %s", o->compute ? "computes" : "waits in a call");
+	if (*port[0].name)
+		printf("\nverbs from %s, GID %d %s, to %s, GID %d %s; MTU %d", port[0].name, port[0].gid_index,
+		       port[0].gid, port[1].name, port[1].gid_index, port[1].gid, mtu_of(p));
 	printf("\n\n%10s  %8s  %9s  %9s  %9s  %7s%s  %10s  %6s\n", "size", "iters", "p50", "min", "p99", "GB/s",
 	       tt_perf_has_busbw(p) ? "    busbw" : "", "baseline", "ratio");
 	fflush(stdout); /* the first row may take long */
@@ -121,6 +127,7 @@ static void print_json(const struct tt_perf *p, const struct tt_perf_row *row)
 	const char *key = row->by_rate ? "baseline_gb_per_s" : "baseline_us";
 	const char *type = p->test->collective || p->test->table ? p->options.type_name : "byte";
 	const struct tt_perf_beside *b = &p->beside;
+	const struct tt_perf_port *port = p->ports;
 
 	printf("{\"test\": \"%s\", \"transport\": \"%s\", \"ranks\": %d, \"bytes\": %zu, \"type\": \"%s\", ",
 	       p->options.name, p->transport, p->size, row->bytes, type);
@@ -134,6 +141,10 @@ static void print_json(const struct tt_perf *p, const struct tt_perf_row *row)
 		       row->by_rate ? rate(row->moved, row->baseline) : row->baseline, row->words, row->ratio);
 	else
 		printf("\"%s\": null, \"baseline\": \"%s\", \"ratio\": null", key, row->words);
+	if (*port[0].name)
+		printf(", \"port\": \"%s\", \"gid\": \"%s\", \"gid_index\": %d, \"peer_port\": \"%s\", "
+		       "\"peer_gid\": \"%s\", \"peer_gid_index\": %d, \"mtu\": %d", port[0].name, port[0].gid,
+		       port[0].gid_index, port[1].name, port[1].gid, port[1].gid_index, mtu_of(p));
 	if (tt_perf_is_snapshot(p))
 		printf(", \"retries\": %llu, \"refused\": %llu, \"torn_pulls\": %llu, "
 		       "\"writer_gb_per_s\": %.6g, \"baseline_writer_gb_per_s\": %.6g", (unsigned long long)b->retries,

@@ -9,6 +9,9 @@
 #include "topology/topology.h"
 #include "transport/shm/shm.h"
 #include "transport/tcp/tcp.h"
+#ifdef HAVE_VERBS
+#include "transport/verbs/verbs.h"
+#endif
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,7 +72,7 @@ static int repeat(struct tt_perf *p, int (*once)(struct tt_perf *), long warm, l
 
 static int (*baseline_of(const struct tt_perf *p))(struct tt_perf *)
 {
-	return p->shared.part ? p->test->shared : p->test->baseline;
+	return p->bare ? p->bare->once : p->shared.part ? p->test->shared : p->test->baseline;
 }
 
 static int act(struct tt_perf *p, long warm, long iterations)
@@ -347,7 +350,7 @@ static void evaluate(struct tt_perf *p, struct tt_perf_row *row)
 			evaluate_goodput(p, row);
 		tt_perf_word_baseline(p, &p->order.way, row->words, sizeof row->words);
 	} else {
-		snprintf(row->words, sizeof row->words, "not measured");
+		snprintf(row->words, sizeof row->words, "not measured%s", p->lacks ? p->lacks : "");
 	}
 }
 
@@ -494,6 +497,8 @@ static int open_buffers(struct tt_perf *p)
 
 static void close_rank(struct tt_perf *p)
 {
+	if (p->bare)
+		p->bare->close(p);
 	tt_perf_close_wires(p);
 	tt_perf_close_shared(p);
 	tt_perf_close_memory(p);
@@ -507,7 +512,6 @@ static void close_rank(struct tt_perf *p)
 	else
 		tutti_free(p->job, p->local);
 	tutti_free(p->job, p->open);
-	tutti_leave(p->job);
 }
 
 static void read_wire(struct tt_perf *p)
@@ -544,6 +548,11 @@ static int find_wire(struct tt_perf *p)
 static int open_baseline(struct tt_perf *p)
 {
 	p->has_baseline = p->test->local && !p->options.no_baseline;
+#ifdef HAVE_VERBS
+	int err = strcmp(p->transport, tt_verbs.name) ? 0 : tt_perf_open_verbs(p);
+	if (err || p->bare || p->lacks)
+		return err;
+#endif
 	if (p->test->local || p->options.no_baseline)
 		return 0;
 	return strcmp(p->transport, tt_shm.name) ? tt_perf_open_wires(p) : tt_perf_open_shared(p);
@@ -585,40 +594,44 @@ static int ranks_min(const struct tt_perf_options *o)
 	return o->test->local ? 1 : beside ? 3 : 2;
 }
 
+int tt_perf_measure(const struct tt_perf_options *o, tutti *job)
+{
+	struct tt_perf p = { .options = *o, .test = o->test, .wire = { { -1, -1 }, { -1, -1 } }, .job = job,
+		.rank = tutti_rank(job), .size = tutti_size(job) };
+
+	if (p.size < ranks_min(o) || p.size > ranks_max(o))
+		return tt_tool_refuse("perf", "the job has %d rank%s: %d to %d are needed", p.size,
+		                      p.size == 1 ? "" : "s", ranks_min(o), ranks_max(o));
+	if (o->ranks && o->ranks != p.size)
+		return tt_tool_refuse("perf", "-n %d: a launcher has started a job of %d ranks already; leave -n out",
+		                      o->ranks, p.size);
+	int err = run_rank(&p);
+	if (err < 0)
+		tt_tool_refuse("perf", "%s", tutti_why());
+	close_rank(&p);
+	return err < 0 ? 1 : err;
+}
+
 static int be_rank(const struct tt_perf_options *o)
 {
-	struct tt_perf p = { .options = *o, .test = o->test, .wire = { { -1, -1 }, { -1, -1 } } };
 	char wires[32];
 	tutti_config config = tutti_config_defaults();
+	tutti *job;
 	int err;
 
 	/* Ranks meet over tcp, whatever they use later. */
 	snprintf(wires, sizeof wires, "%s%s", o->transport ? o->transport : "",
 	         o->transport && strcmp(o->transport, tt_tcp.name) ? ",tcp" : "");
 	config.transports = o->transport ? wires : NULL;
-	err = tutti_join(&config, &p.job);
+	err = tutti_join(&config, &job);
 
 	if (err) {
 		tt_tool_refuse("perf", "%s", tutti_why());
 		return err == -EINVAL ? TT_TOOL_REFUSED : 1;
 	}
-	p.rank = tutti_rank(p.job);
-	p.size = tutti_size(p.job);
-	if (p.size < ranks_min(o) || p.size > ranks_max(o)) {
-		tutti_leave(p.job);
-		return tt_tool_refuse("perf", "the job has %d rank%s: %d to %d are needed", p.size,
-		                      p.size == 1 ? "" : "s", ranks_min(o), ranks_max(o));
-	}
-	if (o->ranks && o->ranks != p.size) {
-		tutti_leave(p.job);
-		return tt_tool_refuse("perf", "-n %d: a launcher has started a job of %d ranks already; leave -n out",
-		                      o->ranks, p.size);
-	}
-	err = run_rank(&p);
-	if (err < 0)
-		tt_tool_refuse("perf", "%s", tutti_why());
-	close_rank(&p);
-	return err < 0 ? 1 : err;
+	err = tt_perf_measure(o, job);
+	tutti_leave(job);
+	return err;
 }
 
 /* `tutti run` starts the ranks. */

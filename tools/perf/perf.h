@@ -5,7 +5,8 @@
  *   tests.c    the tests, through the public API alone
  *   check.c    are the bytes and the sums right?
  *   baseline*.c   the same shapes over bare sockets, between the same ranks and in the same buffers;
- *                 baseline_shared.c: in bare memory, for the shared-memory transport
+ *                 baseline_shared.c: in bare memory, for the shared-memory transport;
+ *                 baseline_verbs.c: by bare queue pairs, for verbs
  *   table.c    a table's pushes and pulls; rows.c: of rows; beside.c: beside another worker's pushes
  *   average.c  gossip; exchanges with a center
  *   memory.c   kernels in each rank's own memory; update.c: update rules; stream.c: their baseline
@@ -143,6 +144,19 @@ struct tt_perf_shared { /* bare memory */
 	uint64_t patience;            /* nanoseconds */
 };
 
+struct tt_perf_bare { /* a baseline of another kind, where a transport has one */
+	int (*once)(struct tt_perf *);
+	int (*ways)(const struct tt_perf *, struct tt_perf_way *);
+	void (*word)(const struct tt_perf *, const struct tt_perf_way *, char *text, size_t room);
+	void (*close)(struct tt_perf *);
+};
+
+struct tt_perf_port { /* of an adapter */
+	char name[64], gid[48];       /* "mlx5_0:1"; empty: none is used */
+	int gid_index, mtu;
+	bool iwarp;
+};
+
 struct tt_perf {
 	struct tt_perf_options options;
 	const struct tt_perf_test *test;
@@ -176,6 +190,10 @@ struct tt_perf {
 	struct tt_perf_samples samples[2]; /* ours, baseline */
 	struct tt_perf_wire wire[2];  /* with default socket buffers, with large ones */
 	struct tt_perf_shared shared;
+	const struct tt_perf_bare *bare; /* NULL: sockets or memory */
+	struct tt_perf_queue *queue;  /* verbs */
+	struct tt_perf_port ports[2]; /* rank 0's and rank 1's */
+	const char *lacks;            /* why it has no baseline, or NULL */
 	char transport[16];           /* between rank 0 and rank 1 */
 	volatile double sink;         /* keeps the compiler from removing a computing target's work */
 };
@@ -196,6 +214,9 @@ static inline void tt_perf_mark(struct tt_perf_samples *s) /* an iteration has e
 	s->spent = 0;
 	s->done = 0;
 }
+
+/* perf.c */
+int tt_perf_measure(const struct tt_perf_options *, tutti *job); /* every rank calls it; the exit status */
 
 /* options.c */
 extern const struct tt_perf_test tt_perf_tests[];
@@ -326,6 +347,9 @@ int tt_perf_shared_get(struct tt_perf *);
 int tt_perf_shared_stream_puts(struct tt_perf *);
 int tt_perf_shared_stream_gets(struct tt_perf *);
 int tt_perf_shared_allreduce(struct tt_perf *);
+
+/* baseline_verbs.c */
+int tt_perf_open_verbs(struct tt_perf *); /* finds the ports; a baseline for tests that move bytes one by one */
 
 /* explain.c */
 double tt_perf_silence(const struct tt_perf *); /* the job's, in seconds */

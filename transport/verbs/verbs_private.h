@@ -253,6 +253,7 @@ void tt_verbs_hear_cm(struct tt_verbs *);
 
 /* verbs_queue.c */
 int tt_verbs_make_queue(struct tt_verbs_peer *, struct tt_verbs_end *mine); /* and says what the other end needs */
+int tt_verbs_init_queue(struct tt_verbs_peer *, struct tt_verbs_end *mine); /* likewise, of one that is made */
 int tt_verbs_join_queue(struct tt_verbs_peer *, const struct tt_verbs_end *theirs);
 int tt_verbs_route_queue(struct tt_verbs_peer *); /* likewise, to where librdmacm says */
 void tt_verbs_stop_queue(struct tt_verbs_peer *); /* into error: what it has comes back */

@@ -38,12 +38,28 @@ static struct ibv_qp *create_queue(struct tt_verbs *net, struct tt_verbs_peer *p
 	}
 }
 
-static int init_queue(struct tt_verbs *net, struct ibv_qp *qp)
+int tt_verbs_init_queue(struct tt_verbs_peer *p, struct tt_verbs_end *mine)
 {
+	const struct tt_verbs *net = p->net;
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .pkey_index = (uint16_t)net->port.pkey_index,
 		.port_num = net->port.number, .qp_access_flags = net->iwarp ? RIGHTS : 0 };
+	int err = net->library->modify_qp(p->qp, &attr,
+		IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 
-	return net->library->modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+	if (err)
+		return tt_fail(-EIO, "%s cannot prepare a queue pair: %s", net->name, strerror(abs(err)));
+	tt_entropy(&p->psn, sizeof p->psn); /* what is late of another connection fits nowhere */
+	p->psn &= 0xffffff;
+	*mine = (struct tt_verbs_end){
+		.number = p->qp->qp_num, .psn = p->psn,
+		.piece = (uint32_t)tt_min(net->port.attr.max_msg_sz, TT_VERBS_PIECE),
+		.lid = net->port.attr.lid, .credits = TT_VERBS_CREDITS, .receive = TT_VERBS_RECEIVE,
+		.link = tt_verbs_link(net), .gid_type = (uint8_t)net->port.gid_type,
+		.mtu = (uint8_t)net->port.attr.active_mtu, .gid = net->port.gid,
+		.reads = (uint8_t)tt_min((size_t)net->attr.max_qp_init_rd_atom, 255),
+		.answers = (uint8_t)tt_min((size_t)net->attr.max_qp_rd_atom, 255),
+	};
+	return 0;
 }
 
 int tt_verbs_make_queue(struct tt_verbs_peer *p, struct tt_verbs_end *mine)
@@ -57,19 +73,8 @@ int tt_verbs_make_queue(struct tt_verbs_peer *p, struct tt_verbs_end *mine)
 	if (!(p->qp = create_queue(net, p)))
 		return tt_verbs_locked_too_much(net, "a queue pair", TT_VERBS_DEPTH * 256, errno);
 	tt_list_append(bucket(net, p->qp->qp_num), &p->number);
-	if ((err = init_queue(net, p->qp)))
-		return tt_fail(-EIO, "%s cannot prepare a queue pair: %s", net->name, strerror(abs(err)));
-	tt_entropy(&p->psn, sizeof p->psn); /* what is late of another connection fits nowhere */
-	p->psn &= 0xffffff;
-	*mine = (struct tt_verbs_end){
-		.number = p->qp->qp_num, .psn = p->psn,
-		.piece = (uint32_t)tt_min(net->port.attr.max_msg_sz, TT_VERBS_PIECE),
-		.lid = net->port.attr.lid, .credits = TT_VERBS_CREDITS, .receive = TT_VERBS_RECEIVE,
-		.link = tt_verbs_link(net), .gid_type = (uint8_t)net->port.gid_type,
-		.mtu = (uint8_t)net->port.attr.active_mtu, .gid = net->port.gid,
-		.reads = (uint8_t)tt_min((size_t)net->attr.max_qp_init_rd_atom, 255),
-		.answers = (uint8_t)tt_min((size_t)net->attr.max_qp_rd_atom, 255),
-	};
+	if ((err = tt_verbs_init_queue(p, mine)))
+		return err;
 	tt_entropy(p->cookie, sizeof p->cookie);
 	if (net->cm)
 		tt_verbs_say_where(p, mine);
