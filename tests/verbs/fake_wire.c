@@ -259,11 +259,13 @@ static char *local(const struct fake_request *r, uint32_t at, size_t *n)
 	return NULL;
 }
 
-static size_t piece(const struct fake_request *r)
+/* Whole words of the target's; but TCP, below iWARP, cuts anywhere. */
+static size_t piece(const struct fake_qp *q, const struct fake_request *r)
 {
 	size_t left = r->len - r->at, n = 1 + fake_below(PIECE);
 
-	n += -(r->wr.wr.rdma.remote_addr + r->at + n) & 7; /* whole words of the target's */
+	if (!is_iwarp(q))
+		n += -(r->wr.wr.rdma.remote_addr + r->at + n) & 7;
 	return r->len == 8 || n > left ? left : n;
 }
 
@@ -394,7 +396,7 @@ static bool move(struct fake_qp *q, struct fake_qp *other, struct fake_request *
 		return die(q, other, r, IBV_WC_REM_ACCESS_ERR);
 	}
 	if (r->at < r->len) {
-		size_t n = piece(r);
+		size_t n = piece(q, r);
 		char *there = (char *)(uintptr_t)(remote + r->at), *here = local(r, r->at, &n);
 		tt_copy_word(is_read(r) ? here : there, is_read(r) ? there : here, n);
 		r->at += (uint32_t)n;

@@ -145,7 +145,7 @@ static void register_once(tutti *job)
 
 static void on_verbs(void (*program)(tutti *))
 {
-	for (int i = 0; i < 2; i++) /* InfiniBand, RoCE */
+	for (int i = 0; i < 2; i++) /* the first ones are InfiniBand and RoCE: iWARP copies what a GET brings */
 		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "verbs", .program = program }), 0);
 }
 

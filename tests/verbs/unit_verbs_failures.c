@@ -1273,7 +1273,9 @@ struct nonsense {
 	{ "more credits", { 5, 255 }, 24, 1, false },
 	{ "more credits", { 255 }, 8, 1, true },
 	{ "not registered", { 3, 0, 0, 0, 1, 2, 3, 4 }, 24, 1, false },
+	{ "not registered", { 7, 0, 0, 0, 1, 2, 3, 4, [16] = 8 }, 24, 1, false },
 	{ "was not asked", { 4, 0, 200 }, 24, 1, false },
+	{ "was not asked", { 8, 0, 200 }, 24, 1, false },
 };
 
 /* b's own queue pair says it, from inline data, which needs no key. */

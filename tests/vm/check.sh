@@ -23,7 +23,8 @@ iwarp          120  siw0 and siw1 move bytes
 loss           120  both while 1 % of the packets get lost
 contract       300  the contract of the transports, from rxe0 to rxe1
 contract_cm    300  the same, connected by librdmacm
-contract_loss  300  the same while 1 % of the packets get lost
+contract_iwarp 300  the contract of the transports, from siw0 to siw1
+contract_loss  300  the contract while 1 % of the packets get lost
 fashion        300  examples/fashion on two ranks learns over verbs what it learns over TCP, to the bit
 killed         120  a rank is killed in the middle of transfers: the others hear of it, and go on
 unplugged      120  the same with a cable that is pulled out'
@@ -60,13 +61,14 @@ part_loss() {
 	lose iwarp crosses iwarp0 tests/vm/smoke cm 10.78.0.1 10.78.0.2
 }
 
-contract() {
+contract() { # devices
 	[ -x tests/transport/contract ] || { echo "SKIPPED: contract is not built, as CUnit is missing"; return 77; }
-	tests/transport/contract --transport verbs --devices rxe0,rxe1 --no-breaks --seeds 1 -v
+	tests/transport/contract --transport verbs --devices "$1" --no-breaks --seeds 1 -v
 }
-part_contract() { crosses roce0 contract; }
-part_contract_cm() { TUTTI_VERBS_CONNECT=cm crosses roce0 contract; }
-part_contract_loss() { lose roce crosses roce0 contract; }
+part_contract() { crosses roce0 contract rxe0,rxe1; }
+part_contract_cm() { TUTTI_VERBS_CONNECT=cm crosses roce0 contract rxe0,rxe1; }
+part_contract_iwarp() { need_siw && crosses iwarp0 contract siw0,siw1; }
+part_contract_loss() { lose roce crosses roce0 contract rxe0,rxe1; }
 
 be32() { # number: its 4 bytes
 	# shellcheck disable=SC2059

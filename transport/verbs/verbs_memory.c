@@ -27,18 +27,12 @@ int tt_verbs_locked_too_much(const struct tt_verbs *net, const char *what, size_
 	               TT_VERBS_UNLIMITED, net->name, bytes, what, (unsigned long long)limit.rlim_cur);
 }
 
-/* Where a READ stores. On iWARP the answer is a write of the other end's, to a key that this end has told it. */
-static int own_rights(const struct tt_verbs *net)
-{
-	return IBV_ACCESS_LOCAL_WRITE | (net->iwarp ? IBV_ACCESS_REMOTE_WRITE : 0);
-}
-
 /* Pins */
 
 int tt_verbs_pin(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_pin **out)
 {
 	struct tt_verbs *net = net_of(base);
-	int access = own_rights(net) | (remote ? IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ : 0);
+	int access = IBV_ACCESS_LOCAL_WRITE | (remote ? IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ : 0);
 	struct pin *p;
 
 	if (mem->gpu >= 0)
@@ -90,13 +84,13 @@ int tt_verbs_reg(struct tt_net *base, const struct tt_mem *mem, int remote, stru
 
 void tt_verbs_dereg(struct tt_region *base) { tt_grant_free(tt_container_of(base, struct tt_grant, base)); }
 
-uint64_t *tt_verbs_find_word(struct tt_verbs *net, uint32_t rkey, uint64_t addr)
+void *tt_verbs_find_memory(struct tt_verbs *net, uint32_t rkey, uint64_t addr, size_t n)
 {
 	tt_each_of(struct tt_grant, node, g, &net->regions) {
 		uint64_t at = addr - (uintptr_t)g->base.mem.base;
 		if (g->base.key.len && mr_of(g->base.pin)->rkey == rkey && at < g->base.mem.len &&
-		    g->base.mem.len - at >= 8)
-			return (uint64_t *)(uintptr_t)addr;
+		    g->base.mem.len - at >= n)
+			return (void *)(uintptr_t)addr;
 	}
 	return NULL;
 }
@@ -112,7 +106,7 @@ static char *make_block(struct tt_verbs *net, const char *what, size_t bytes, in
 		tt_fail(-ENOMEM, "no memory for %s of %zu bytes on %s", what, bytes, net->name);
 		return NULL;
 	}
-	if (!(*mr = net->library->reg_mr(net->pd, block, bytes, own_rights(net) | more_rights))) {
+	if (!(*mr = net->library->reg_mr(net->pd, block, bytes, IBV_ACCESS_LOCAL_WRITE | more_rights))) {
 		tt_verbs_locked_too_much(net, what, bytes, errno);
 		tt_pages_unmap(block, bytes);
 		return NULL;
@@ -132,7 +126,9 @@ static void free_block(const struct tt_verbs *net, struct ibv_mr *mr)
 int tt_verbs_open_arena(struct tt_verbs *net)
 {
 	net->arena = make_block(net, "an arena", TT_VERBS_BOUNCES * TT_VERBS_BOUNCE, 0, &net->arena_mr);
-	if (net->iwarp && !make_block(net, "two words", 16, IBV_ACCESS_REMOTE_READ, &net->words))
+	/* on iWARP the answer to a READ is a write of the other end's, to a key that this end has told it */
+	if (net->iwarp && !make_block(net, "two words", 16, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE,
+	                              &net->words))
 		return -ENOMEM;
 	while (net->arena && net->bounce_count < TT_VERBS_BOUNCES) {
 		net->bounces[net->bounce_count] = (uint16_t)net->bounce_count;

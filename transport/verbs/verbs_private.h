@@ -9,8 +9,9 @@
  *     SEND     messages: each a head, then bytes
  *
  * On iWARP there is no immediate, and NOTIFY is a message; a request is complete there when TCP has it, and only what a
- * READ brings proves that all before has come. So the last request of a chain is a READ, of a word if need be, and no
- * other asks for a completion.
+ * READ brings proves that all before has come. So a READ of a word goes behind a chain's last request, and no other
+ * asks for a completion. TCP cuts what a READ brings anywhere, also within a word that changes meanwhile. So a GET is
+ * messages, and messages back: the owner copies word by word.
  *
  * Each message and each immediate takes one of the receives of the target's net. A sender has credits for them, and the
  * other end gives them back in what it sends; the last one is for giving back alone, so that two who are both out of
@@ -53,7 +54,7 @@ enum {
 };
 
 enum tt_verbs_kind { TT_VERBS_PART = 1, TT_VERBS_MESSAGE, TT_VERBS_ASK, TT_VERBS_ANSWER, TT_VERBS_WORD,
-	TT_VERBS_NOTIFY };
+	TT_VERBS_NOTIFY, TT_VERBS_FETCH, TT_VERBS_BYTES };
 
 struct tt_verbs_head { /* begins each message; little endian */
 	uint8_t kind, credits, slot, bad; /* PART: the message goes on. bad: the ADD was refused */
@@ -266,7 +267,8 @@ void tt_verbs_unpin(struct tt_pin *);
 int tt_verbs_reg(struct tt_net *, const struct tt_mem *, int remote, struct tt_pin *, struct tt_region **);
 void tt_verbs_dereg(struct tt_region *);
 uint32_t tt_verbs_lkey(const struct tt_region *);
-uint64_t *tt_verbs_find_word(struct tt_verbs *, uint32_t rkey, uint64_t addr); /* NULL: no peer may add there */
+/* NULL: peers may not use it */
+void *tt_verbs_find_memory(struct tt_verbs *, uint32_t rkey, uint64_t addr, size_t n);
 int tt_verbs_open_arena(struct tt_verbs *);
 void tt_verbs_close_memory(struct tt_verbs *);
 int tt_verbs_take_share(struct tt_verbs *, struct tt_verbs_share **);

@@ -7,33 +7,44 @@ static const char *receive_at(const struct tt_verbs *net, uint64_t wr_id)
 	return net->shares[wr_id >> 16]->receives + (wr_id >> 1 & 0x7fff) * TT_VERBS_RECEIVE;
 }
 
-/* The owner adds. Its own table says where a peer may. */
-static void answer(struct tt_verbs_peer *p, const struct tt_verbs_head *ask)
+/* The owner adds now, and copies when there is room for the answer. Its own table says where a peer may. */
+static void answer(struct tt_verbs_peer *p, struct tt_verbs_head *h)
 {
-	struct tt_verbs_head a = { .kind = TT_VERBS_ANSWER, .slot = ask->slot };
-	uint64_t addr = le64toh(ask->addr), *word = tt_verbs_find_word(p->net, le32toh(ask->rkey), addr);
+	bool get = h->kind == TT_VERBS_FETCH;
+	uint64_t addr = le64toh(h->addr), n = get ? le64toh(h->word) : 8;
+	uint64_t *word = tt_verbs_find_memory(p->net, le32toh(h->rkey), addr, n);
 
-	if (!word || p->answer_count == TT_FRAME_SLOTS) {
+	if (!word || p->answer_count == TT_FRAME_SLOTS || (get && n > p->message - sizeof *h)) {
 		tt_verbs_lose(p, -ECONNRESET, word ? "it asks for more than it may"
-		                                   : "it adds to memory that is not registered, or not any more");
+		                                   : "it uses memory that is not registered, or not any more");
 		return;
 	}
-	a.bad = addr % 8 != 0;
-	if (!a.bad)
-		a.word = htole64(__atomic_fetch_add(word, le64toh(ask->word), __ATOMIC_SEQ_CST));
-	tt_verbs_owe_answer(p, &a);
+	h->bad = !get && addr % 8;
+	if (!get && !h->bad)
+		h->word = htole64(__atomic_fetch_add(word, le64toh(h->word), __ATOMIC_SEQ_CST));
+	h->kind = get ? TT_VERBS_BYTES : TT_VERBS_ANSWER;
+	tt_verbs_owe_answer(p, h);
 }
 
-static void take_answer(struct tt_verbs_peer *p, const struct tt_verbs_head *h)
+/* Of a GET come the pieces, in the order in which they were asked for. */
+static void take_answer(struct tt_verbs_peer *p, const struct tt_verbs_head *h, const char *bytes, size_t n)
 {
 	struct tt_op *op = p->ops.slots[h->slot];
+	bool get = h->kind == TT_VERBS_BYTES;
 
-	if (!op) {
+	if (!op || get != (op->kind == TT_GET) || (get && n > op->len - op->priv[2])) {
 		tt_verbs_lose(p, -ECONNRESET, "it answered what was not asked");
 		return;
 	}
 	tt_flight_give_slot(&p->ops, h->slot);
-	op->operand = le64toh(h->word);
+	if (get) {
+		tt_copy_word((char *)op->local + op->priv[2], bytes, n);
+		p->net->base.copied += op->len > TT_SHORT ? n : 0;
+		if ((op->priv[2] += n) < op->len)
+			return;
+	} else {
+		op->operand = le64toh(h->word);
+	}
 	tt_flight_end(&p->ops, op);
 	tt_flight_finish(&p->ops, op, h->bad ? -EINVAL : 0);
 }
@@ -102,8 +113,10 @@ static void take_message(struct tt_verbs_peer *p, const struct ibv_wc *wc)
 	case TT_VERBS_MESSAGE:
 		take_part(p, bytes + sizeof h, wc->byte_len - sizeof h, h.kind == TT_VERBS_MESSAGE);
 		return;
-	case TT_VERBS_ASK: answer(p, &h); return;
-	case TT_VERBS_ANSWER: take_answer(p, &h); return;
+	case TT_VERBS_ASK:
+	case TT_VERBS_FETCH: answer(p, &h); return;
+	case TT_VERBS_ANSWER:
+	case TT_VERBS_BYTES: take_answer(p, &h, bytes + sizeof h, wc->byte_len - sizeof h); return;
 	case TT_VERBS_NOTIFY: tell_notify(p, (uint32_t)le64toh(h.word)); return;
 	case TT_VERBS_WORD: return;
 	default: tt_verbs_lose(p, -ECONNRESET, "it sent a message of no known kind");

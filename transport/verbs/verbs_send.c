@@ -2,6 +2,7 @@
  *
  *     pending ops, answers, credits -> chain -> one doorbell -> sent[posted..completed) -> done()
  */
+#include "transport/copy.h"
 #include "transport/verbs/verbs_private.h"
 #include <stdlib.h>
 
@@ -258,29 +259,67 @@ static enum outcome end_piece(struct tt_verbs_peer *p, struct tt_op *op)
 	return WHOLE;
 }
 
+/* An ADD, or the next piece of a GET, which ends where a word does. */
 static enum outcome ask(struct tt_verbs_peer *p, struct tt_op *op)
 {
 	struct tt_pack pack = tt_unpack(op->key->raw, sizeof op->key->raw);
-	uint64_t base = tt_get64(&pack);
-	uint32_t rkey = tt_get32(&pack);
+	uint64_t addr = tt_get64(&pack) + op->offset + p->at;
+	bool get = op->kind == TT_GET;
+	size_t n = tt_min(op->len - p->at, (p->message - sizeof(struct tt_verbs_head)) / 8 * 8 - addr % 8);
 
-	chain_message(p, NULL, (struct tt_verbs_head){ .kind = TT_VERBS_ASK, .rkey = htole32(rkey),
-		.slot = (uint8_t)tt_flight_take_slot(&p->ops, op), .addr = htole64(base + op->offset),
-		.word = htole64(op->operand) });
-	return WHOLE;
+	if (!p->at)
+		op->priv[2] = 0; /* so many bytes have come */
+	chain_message(p, NULL, (struct tt_verbs_head){ .kind = get ? TT_VERBS_FETCH : TT_VERBS_ASK,
+		.slot = (uint8_t)tt_flight_take_slot(&p->ops, op), .rkey = htole32(tt_get32(&pack)),
+		.addr = htole64(addr), .word = htole64(get ? n : op->operand) });
+	p->at += n;
+	return p->at == op->len ? WHOLE : MORE;
+}
+
+/* false: the arena has no room. */
+static bool answer(struct tt_verbs_peer *p, struct tt_verbs_head h)
+{
+	size_t n = h.kind == TT_VERBS_BYTES ? le64toh(h.word) : 0;
+	const void *from = n ? tt_verbs_find_memory(p->net, le32toh(h.rkey), le64toh(h.addr), n) : NULL;
+	int bounce = from ? take_bounce(p) : -1;
+
+	if (from && bounce < 0)
+		return false;
+	p->answer_at++;
+	p->answer_count--;
+	if (n && !from) {
+		tt_verbs_lose(p, -ECONNRESET, "it gets from memory that has been taken back meanwhile");
+		return false;
+	}
+	struct ibv_send_wr *wr = chain_message(p, NULL, h);
+	if (from) {
+		tt_copy_words(bounce_at(p->net, bounce), from, n);
+		count_copied(p->net, n);
+		wr->sg_list[1] = bounce_sge(p->net, bounce, n);
+		wr->num_sge = 2;
+		wr->send_flags = 0;
+		sent_at(p, p->posted - 1)->bounce = (int16_t)bounce;
+	}
+	return true;
+}
+
+/* Do messages do this op? */
+static bool is_asked(const struct tt_verbs_peer *p, const struct tt_op *op)
+{
+	return op->kind == TT_ADD || (op->kind == TT_GET && p->net->iwarp && op->len);
 }
 
 static bool can_go_on(const struct tt_verbs_peer *p, const struct tt_op *op)
 {
-	bool takes_receive = op->kind == TT_SEND || op->kind == TT_ADD || notifies(p, op);
+	bool takes_receive = op->kind == TT_SEND || is_asked(p, op) || notifies(p, op);
 
 	return p->unheard < TT_VERBS_TICK && (!takes_receive || p->credits > 1) &&
-	       (op->kind != TT_ADD || p->ops.free_count);
+	       (!is_asked(p, op) || p->ops.free_count);
 }
 
 static bool chain_op(struct tt_verbs_peer *p, struct tt_op *op)
 {
-	enum outcome o = op->kind == TT_SEND ? send_part(p, op) : op->kind == TT_ADD ? ask(p, op) :
+	enum outcome o = op->kind == TT_SEND ? send_part(p, op) : is_asked(p, op) ? ask(p, op) :
 	                 p->net->iwarp && p->at == op->len ? end_piece(p, op) : move_piece(p, op);
 
 	if (o == WHOLE) {
@@ -296,8 +335,7 @@ static bool chain_next(struct tt_verbs_peer *p)
 	struct tt_op *op = p->ops.pending.head;
 
 	if (p->answer_count && p->credits > 1) {
-		chain_message(p, NULL, p->answers[p->answer_at++ % TT_FRAME_SLOTS]);
-		p->answer_count--;
+		return answer(p, p->answers[p->answer_at % TT_FRAME_SLOTS]);
 	} else if ((p->unheard >= TT_VERBS_TICK && p->credits > 1) || (p->owed >= p->credit_max / 2 && p->credits)) {
 		chain_message(p, NULL, (struct tt_verbs_head){ .kind = TT_VERBS_WORD });
 	} else if (!op || !can_go_on(p, op) || !chain_op(p, op)) {
@@ -358,7 +396,7 @@ static void retire(struct tt_verbs_peer *p, struct tt_verbs_sent *s)
 		}
 		give_bounce(p->net, s->bounce);
 	}
-	if (op && op->kind != TT_ADD) {
+	if (op) {
 		tt_flight_end(&p->ops, op);
 		tt_flight_finish(&p->ops, op, 0);
 	}
