@@ -787,7 +787,7 @@ bool tt_agree_is_enough(const struct tutti *g, const uint8_t *seats) { return is
 void tt_agree_member_down(struct tt_member *m)
 {
 	steer_all(m->job);
-	tt_sponsor_member_down(m->job);
+	tt_sponsor_member_down(m);
 	m->job->engine.news = true;
 }
 

@@ -19,6 +19,7 @@ struct tt_newcomer { /* a rank that has joined a job under way */
 /* A set of seats is a bit for each. */
 static inline bool tt_bits_has(const uint8_t *bits, int i) { return bits[i / 8] >> i % 8 & 1; }
 static inline void tt_bits_set(uint8_t *bits, int i) { bits[i / 8] |= (uint8_t)(1 << i % 8); }
+static inline void tt_bits_clear(uint8_t *bits, int i) { bits[i / 8] &= (uint8_t)~(1 << i % 8); }
 static inline size_t tt_bits_size(int n) { return ((size_t)n + 7) / 8; } /* in bytes */
 
 /* ---- address.c: a list of addresses is a text with a space between two ---- */
@@ -123,7 +124,7 @@ bool tt_agree_is_enough(const struct tutti *, const uint8_t *seats); /* a bit fo
 
 void tt_sponsor_ask(struct tt_link *, uint32_t rank, uint32_t epoch); /* lets it in, or refuses it, soon */
 void tt_sponsor_end(struct tt_link *);                       /* its connection goes */
-void tt_sponsor_member_down(struct tt_job *);
+void tt_sponsor_member_down(const struct tt_member *);
 uint32_t tt_sponsor_voters(const struct tt_job *);           /* the uid of the group that takes newcomers in; or 0 */
 bool tt_sponsor_has_most(const struct tt_job *);              /* ... and more than half of it are there */
 void tt_sponsor_take_claim(struct tt_member *, struct tt_pack *); /* messages */

@@ -7,8 +7,10 @@
  * The group is the newest that takes newcomers in, and what counts as most of it is what may shrink it (agreement.c).
  * So a minority lets nobody in. A rank consents to a number once, and all numbers from job->size on are free as far as
  * it knows: two newcomers at two ranks get two numbers, since any two majorities share a rank. A number for which no
- * majority was found is lost. The next view of the group begins with the highest job->size that its ranks report, and a
- * rank that has reported consents no more: what the old group gave away, the new one does not give again.
+ * majority was found, because a rank knows it to be given away, is lost. Where ranks only do not vote now, the claim
+ * keeps its number and what it was granted, as long as the group is the same: these ranks give the number to nobody
+ * else. The next view of the group begins with the highest job->size that its ranks report, and a rank that has
+ * reported consents no more: what the old group gave away, the new one does not give again.
  *
  * A rank that has come again under its old number votes in its old place. It has learnt from its sponsor which numbers
  * are taken: as many as a majority, which consented to it, had heard of.
@@ -26,7 +28,8 @@ struct tt_claim {
 	uint32_t rank, epoch;       /* as in its HELLO: TT_NEW_RANK asks for a number */
 	uint32_t wanted, number;    /* the rank that is claimed in this round; the round's number */
 	uint32_t uid;               /* of the group that is asked */
-	bool failed;                /* not enough have consented: there will be another round */
+	bool failed;                /* not enough have consented: there will be another round ... */
+	bool taken;                 /* ... for another number, since a rank knows that one to be given away */
 	struct tt_timer timer;
 	uint8_t *asked, *answered, *granted, *there; /* a bit for each seat */
 };
@@ -189,6 +192,11 @@ static void judge(struct tt_claim *c, const struct tutti *g)
 	look_in(c, AGAIN_MS * TT_MS * (64 + random) / 128);
 }
 
+static bool keeps_number(const struct tt_claim *c, const struct tutti *g)
+{
+	return c->rank == TT_NEW_RANK && c->asked && c->uid == g->uid && !c->taken && tt_bits_has(c->granted, g->me);
+}
+
 static void begin_round(struct tt_claim *c)
 {
 	struct tt_job *job = c->link->job;
@@ -201,25 +209,31 @@ static void begin_round(struct tt_claim *c)
 		turn_away(c->link, text);
 		return;
 	}
-	free(c->asked);
-	c->failed = false;
+	size_t bytes = tt_bits_size(g->n);
+	bool keep = keeps_number(c, g);
+	if (!keep) {
+		free(c->asked);
+		c->asked = calloc(4, bytes);
+		if (!c->asked) {
+			turn_away(c->link, "no memory to ask the other ranks");
+			return;
+		}
+		c->answered = c->asked + bytes;
+		c->granted = c->answered + bytes;
+		c->there = c->granted + bytes;
+		c->wanted = c->rank == TT_NEW_RANK ? (uint32_t)job->size : c->rank;
+	}
+	c->failed = c->taken = false;
 	c->uid = g->uid;
 	c->number = ++all->claims;
-	c->asked = calloc(4, tt_bits_size(g->n));
-	if (!c->asked) {
-		turn_away(c->link, "no memory to ask the other ranks");
-		return;
-	}
-	c->answered = c->asked + tt_bits_size(g->n);
-	c->granted = c->answered + tt_bits_size(g->n);
-	c->there = c->granted + tt_bits_size(g->n);
 	if (refuse_in_minority(c, g))
 		return;
-	c->wanted = c->rank == TT_NEW_RANK ? (uint32_t)job->size : c->rank;
 	if (c->wanted >= (uint32_t)all->capacity) {
 		turn_away(c->link, "there is no room for more ranks");
 		return;
 	}
+	memcpy(c->asked, c->granted, bytes);
+	memcpy(c->answered, c->granted, bytes);
 	tt_bits_set(c->asked, g->me);
 	tt_bits_set(c->answered, g->me);
 	if (!may_vote(job, g->uid)) { /* the group is being shrunk or grown: no number is used up meanwhile */
@@ -227,7 +241,7 @@ static void begin_round(struct tt_claim *c)
 		look_in(c, AGAIN_MS * TT_MS);
 		return;
 	}
-	if (consents(job, g->uid, c->wanted, c->epoch, c->rank == TT_NEW_RANK))
+	if (!keep && consents(job, g->uid, c->wanted, c->epoch, c->rank == TT_NEW_RANK))
 		tt_bits_set(c->granted, g->me);
 	ask(c, g, true);
 	look_in(c, tt_time(job, TT_TIME_NET)); /* then the ranks that are not connected are asked, too */
@@ -278,15 +292,24 @@ void tt_sponsor_take_consent(struct tt_member *from, struct tt_pack *p)
 		tt_bits_set(c->answered, g->seat_of[from->rank]);
 		if (yes)
 			tt_bits_set(c->granted, g->seat_of[from->rank]);
+		c->taken |= !yes && size > c->wanted;
 		judge(c, g);
 		return;
 	}
 }
 
-/* Not now: the caller may be in the middle of a claim. */
-void tt_sponsor_member_down(struct tt_job *job)
+/* What its life has granted is void: a later one may not know it. Judged later: a claim may call this. */
+void tt_sponsor_member_down(const struct tt_member *m)
 {
-	tt_each_link(l, job)
-		if (l->claim)
-			look_in(l->claim, 0);
+	struct tt_job *job = m->job;
+	const struct tutti *g = voters(job);
+
+	tt_each_link(l, job) {
+		struct tt_claim *c = l->claim;
+		if (!c)
+			continue;
+		if (g && g->uid == c->uid && g->seat_of[m->rank] >= 0)
+			tt_bits_clear(c->granted, g->seat_of[m->rank]);
+		look_in(c, 0);
+	}
 }

@@ -5,7 +5,7 @@
  *
  * What must hold: no two processes get one number; of two groups that computed something, each has a rank of the
  * other; ranks that are cut from the majority let nobody in, and are out when the network is healed; the group takes
- * every other newcomer in, in time.
+ * every other newcomer in, in time; and where a rank calls late, again and again, that uses up no numbers.
  */
 #include "member/member.h"
 #include "transport/sim/sim.h"
@@ -15,13 +15,15 @@
 #include <string.h>
 
 enum { LAUNCHED_MAX = 6, NEWCOMERS_MAX = 3, ALL_MAX = LAUNCHED_MAX + NEWCOMERS_MAX, NUMBERS = 32,
-       SILENCE_MS = 100, TIMEOUT_MS = 1000, CUT_MS = 20, HEAL_MS = 1200, END_MS = 4000, EARLY_MS = 2500 };
+       SILENCE_MS = 100, TIMEOUT_MS = 1000, CUT_MS = 20, HEAL_MS = 1200, END_MS = 4000, EARLY_MS = 2500,
+       LATE_MS = 800 };
 
 static struct run {
 	uint64_t seed;
 	int launched, newcomers;
 	unsigned killed, cut;       /* bits of launched ranks, fewer than half; cut: from all others, for a time */
 	bool back;                  /* the first of the killed ranks is started again */
+	int late;                   /* a rank that grows the group late, the first time; or -1 */
 	unsigned groups[256];       /* that made a sum: a bit for each process; a rank's second life has its own */
 	int count, joins, refusals;
 	int lives[ALL_MAX];
@@ -64,6 +66,7 @@ static struct run draw(uint64_t seed)
 	else
 		p.cut = bits;
 	p.back = p.killed && tt_random_below(&r, 2);
+	p.late = p.killed == 1 && tt_random_below(&r, 2) ? p.launched - 1 : -1; /* newcomers come to it, too */
 	return p;
 }
 
@@ -186,6 +189,9 @@ static void live(int me, tutti *job)
 			return;
 		if (err || grow) {
 			joined |= !err;
+			if (run.late == me) /* more than 16 rounds of a claim meanwhile: all spare numbers */
+				tt_sim_sleep(LATE_MS * TT_MS);
+			run.late = run.late == me ? -1 : run.late;
 			if ((err = go_on(&g, joined)) == 0)
 				joined = 0;
 		}
