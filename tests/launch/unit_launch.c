@@ -1,0 +1,428 @@
+/* unit_launch.c - what launchers carry: MUNGE's and PMI2's exchanges, with a MUNGE and a launcher that are fake */
+#include "launch/launcher.h"
+#include "tests/harness/cunit_main.h"
+#include "tests/harness/procs.h"
+#include "transport/dial.h"
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { RANKS = 8, LONG_MS = 20000, SHORT_MS = 400 };
+#define JOB "71.0"
+
+/* ---- a MUNGE whose credentials are text. Linked with --wrap, as the calls below are ---- */
+
+static _Atomic unsigned sealed_by; /* as credentials say */
+
+static int encode(char **cred, void *ctx, const void *text, int len)
+{
+	(void)ctx;
+	if (asprintf(cred, "MUNGE:%u:%.*s", atomic_load(&sealed_by), len, (const char *)text) < 0)
+		return 1;
+	for (char *at = *cred; *at; at++) /* a credential has no blanks */
+		*at = *at == ' ' ? '_' : *at;
+	return 0;
+}
+
+static int decode(const char *cred, void *ctx, void **text, int *len, uid_t *uid, gid_t *gid)
+{
+	unsigned by;
+	int at = 0;
+
+	(void)ctx;
+	if (sscanf(cred, "MUNGE:%u:%n", &by, &at) != 1 || !at)
+		return 1;
+	*uid = (uid_t)by;
+	*gid = getegid();
+	*text = strdup(cred + at);
+	*len = (int)strlen(*text);
+	for (char *c = *text; *c; c++)
+		*c = *c == '_' ? ' ' : *c;
+	return 0;
+}
+
+static const char *error_text(int err) { return err ? "no credential" : "fine"; }
+static void *create(void) { return malloc(1); }
+static int set(void *ctx, int option, ...) { return (void)ctx, (void)option, 0; }
+
+void *__real_tt_library_load(const char *, int, const struct tt_symbol *, size_t, const char **);
+void *__wrap_tt_library_load(const char *file, int flags, const struct tt_symbol *wanted, size_t n, const char **lacks);
+void *__wrap_tt_library_load(const char *file, int flags, const struct tt_symbol *wanted, size_t n, const char **lacks)
+{
+	static void *library;
+	void *const functions[] = { (void *)encode, (void *)decode, (void *)error_text, (void *)create, (void *)free,
+		                    (void *)set }; /* in the order of munge.c */
+
+	if (strcmp(file, "libmunge.so.2") != 0)
+		return __real_tt_library_load(file, flags, wanted, n, lacks);
+	for (size_t i = 0; i < n; i++)
+		memcpy(wanted[i].to, &functions[i], sizeof functions[i]);
+	return &library;
+}
+
+/* ---- lines of the log ---- */
+
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+static char logged[4000];
+
+void __wrap_tt_log(enum tt_level level, const char *fmt, ...) TT_FORMAT(2, 3);
+void __wrap_tt_log(enum tt_level level, const char *fmt, ...)
+{
+	size_t used;
+	va_list args;
+
+	if (level > TT_WARN)
+		return;
+	pthread_mutex_lock(&log_lock);
+	used = strlen(logged);
+	va_start(args, fmt);
+	vsnprintf(logged + used, sizeof logged - used - 1, fmt, args);
+	va_end(args);
+	strcat(logged, "\n");
+	pthread_mutex_unlock(&log_lock);
+}
+
+static int lines_with(const char *words)
+{
+	int n = 0;
+
+	pthread_mutex_lock(&log_lock);
+	for (const char *at = logged; (at = strstr(at, words)); at++)
+		n++;
+	pthread_mutex_unlock(&log_lock);
+	return n;
+}
+
+/* ---- ranks as threads ---- */
+
+struct rank {
+	struct tt_launch b;
+	struct tt_settings s;
+	const struct tt_launcher *by; /* NULL: MUNGE */
+	unsigned port;
+	uint64_t timeout;
+	char blob[TT_LAUNCH_BLOB], why[512];
+	int err;
+	struct tt_task *thread;
+};
+
+static void run_rank(void *arg)
+{
+	struct rank *r = arg;
+
+	if (r->b.rank == 0)
+		strcpy(r->blob, "127.0.0.1:4000 secret");
+	r->err = r->by ? r->by->exchange(&r->s, &r->b, r->blob, r->timeout)
+	               : tt_munge_exchange(&r->b, "127.0.0.1", r->port, JOB, r->blob, r->timeout);
+	if (r->err)
+		snprintf(r->why, sizeof r->why, "%s", tt_why());
+}
+
+static void start(struct rank *r) { CU_ASSERT_FATAL(!tt_spawn(run_rank, r, &r->thread)); }
+
+static void finish(struct rank *all, int from, int to)
+{
+	for (int i = from; i < to; i++)
+		tt_join(all[i].thread);
+}
+
+static bool is_free(unsigned port)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	bool good = !bind(fd, (struct sockaddr *)&a, sizeof a);
+
+	close(fd);
+	return good;
+}
+
+static void lay_out(struct rank *all, int n, int timeout_ms)
+{
+	static unsigned next;
+	unsigned port;
+
+	do
+		port = 10000 + ((unsigned)getpid() * 16 + next++ * 4) % 20000;
+	while (!is_free(port) || !is_free(port + 1));
+	atomic_store(&sealed_by, geteuid());
+	*logged = 0;
+	for (int i = 0; i < n; i++)
+		all[i] = (struct rank){ .b = { .rank = i, .size = n }, .port = port,
+			                .timeout = (uint64_t)timeout_ms * TT_MS };
+}
+
+static int call_host(const struct rank *all)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)all->port),
+		                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	uint64_t end = tt_now() + TT_MS * LONG_MS;
+
+	while (connect(fd, (struct sockaddr *)&a, sizeof a)) {
+		CU_ASSERT_FATAL(tt_now() < end);
+		close(fd);
+		sleep_ms(5);
+		fd = socket(AF_INET, SOCK_STREAM, 0);
+	}
+	return fd;
+}
+
+/* As rank 0 hangs up: true. */
+static bool is_dismissed(int fd)
+{
+	struct timeval patience = { .tv_sec = LONG_MS / 1000 };
+	char byte;
+	ssize_t n;
+
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+	while ((n = recv(fd, &byte, 1, 0)) > 0)
+		;
+	return !n || errno == ECONNRESET;
+}
+
+static void ask_as_stranger(const struct rank *all, const char *question)
+{
+	int fd = call_host(all);
+
+	CU_ASSERT(send(fd, question, strlen(question), MSG_NOSIGNAL) == (ssize_t)strlen(question));
+	CU_ASSERT(is_dismissed(fd));
+	close(fd);
+}
+
+static void check_all_know(const struct rank *all, int n)
+{
+	for (int i = 0; i < n; i++)
+		WANT(!all[i].err && !strcmp(all[i].blob, "127.0.0.1:4000 secret"), "rank %d: %d %s", i, all[i].err,
+		     all[i].why);
+}
+
+/* ---- MUNGE ---- */
+
+static void test_blob_reaches_all(void)
+{
+	struct rank all[RANKS];
+
+	lay_out(all, RANKS, LONG_MS);
+	for (int i = RANKS; i-- > 0;) /* those who ask come first, and ask again */
+		start(&all[i]);
+	finish(all, 0, RANKS);
+	check_all_know(all, RANKS);
+}
+
+static void test_missing_rank_is_named(void)
+{
+	struct rank all[RANKS];
+
+	lay_out(all, RANKS, SHORT_MS);
+	for (int i = 0; i < RANKS; i++)
+		if (i != 3)
+			start(&all[i]);
+	finish(all, 0, 3);
+	finish(all, 4, RANKS);
+	for (int i = 0; i < RANKS; i++)
+		if (i != 3 && !strstr(all[i].blob, "rank 3 of 8")) /* the others are told */
+			WANT(strstr(all[i].why, "rank 3 of 8"), "rank %d: %s", i, all[i].why);
+}
+
+static void test_rank_comes_twice(void)
+{
+	struct rank all[3];
+
+	lay_out(all, 3, LONG_MS);
+	all[2].b.rank = 1;
+	for (int i = 0; i < 3; i++)
+		start(&all[i]);
+	finish(all, 0, 3);
+	WANT(all[0].err == -EEXIST && strstr(all[0].why, "rank 1 of"), "%d %s", all[0].err, all[0].why);
+}
+
+static void test_strangers(void)
+{
+	struct rank all[2];
+
+	lay_out(all, 2, LONG_MS);
+	start(&all[0]);
+	ask_as_stranger(all, "GET / HTTP/1.0\r\n\r\n");
+	ask_as_stranger(all, "MUNGE:4000000000:" JOB "_1\n"); /* another user's */
+	char text[100];
+	snprintf(text, sizeof text, "MUNGE:%u:70.0_1\n", geteuid()); /* another step's */
+	ask_as_stranger(all, text);
+	snprintf(text, sizeof text, "MUNGE:%u:" JOB "_2\n", geteuid()); /* nobody's */
+	ask_as_stranger(all, text);
+	start(&all[1]);
+	finish(all, 0, 2);
+	check_all_know(all, 2);
+	CU_ASSERT(lines_with("a stranger at the rendezvous") > 0);
+}
+
+/* ---- PMI2 ---- */
+
+struct launcher { /* the other end of each rank's descriptor */
+	int fd[RANKS], n;
+	uint64_t noise;     /* a seed: answers with errors; 0: right ones */
+	struct tt_task *thread;
+};
+
+static bool read_all(int fd, char *to, size_t n)
+{
+	for (ssize_t got; n > 0; to += got, n -= (size_t)got)
+		if ((got = read(fd, to, n)) <= 0)
+			return false;
+	return true;
+}
+
+static bool read_command(int fd, char text[2000])
+{
+	char length[7] = "";
+	size_t n;
+
+	if (!read_all(fd, length, 6) || (n = strtoul(length, NULL, 10)) >= 2000 || !read_all(fd, text, n))
+		return false;
+	text[n] = 0;
+	return true;
+}
+
+static void say(int fd, const char *text, struct tt_random *noise)
+{
+	char bytes[5000];
+	size_t n = (size_t)snprintf(bytes, sizeof bytes, "%6zu%s", strlen(text), text);
+
+	for (uint64_t i = noise ? 1 + tt_random_below(noise, 3) : 0; i > 0; i--)
+		switch (tt_random_below(noise, 4)) {
+		case 0:
+			bytes[tt_random_below(noise, n)] = (char)tt_random_below(noise, 256);
+			break;
+		case 1:
+			n = 1 + tt_random_below(noise, n);
+			break;
+		case 2:
+			memset(bytes + n, ';', 200);
+			n += tt_random_below(noise, 200);
+			break;
+		default:
+			memcpy(bytes, "999999", 6);
+		}
+	send(fd, bytes, n, MSG_NOSIGNAL);
+}
+
+static void serve_one(int fd, struct tt_random *noise, char value[1100])
+{
+	char text[2000], answer[3000];
+	uint64_t noisy = noise ? tt_random_below(noise, 4) : UINT64_MAX; /* the answer after which it hangs up */
+
+	for (const char *key; read_command(fd, text); noisy--) {
+		const char *name = text + strlen("cmd="), *end = strchr(name, ';');
+		if ((key = strstr(text, "value=")))
+			snprintf(value, 1100, "%.*s", (int)strcspn(key + 6, ";"), key + 6);
+		snprintf(answer, sizeof answer, "cmd=%.*s-response;rc=0;found=TRUE;value=%s;", (int)(end - name), name,
+		         value);
+		say(fd, answer, noisy ? NULL : noise);
+		if (strstr(text, "finalize") || !noisy)
+			break;
+	}
+}
+
+/* Rank 0 is served first, up to its fence and beyond: the others' answers come when it has put its blob. */
+static void run_launcher(void *arg)
+{
+	struct launcher *l = arg;
+	char line[200], value[1100] = "";
+	struct tt_random r;
+
+	tt_random_seed(&r, l->noise);
+	for (int i = 0; i < l->n; i++) {
+		size_t n = 0;
+		while (n + 1 < sizeof line && read(l->fd[i], line + n, 1) == 1 && line[n] != '\n')
+			n++;
+		line[n] = 0;
+		const char *hello = "cmd=response_to_init pmi_version=2 pmi_subversion=0 rc=0\n";
+		send(l->fd[i], hello, strlen(hello), MSG_NOSIGNAL);
+		serve_one(l->fd[i], l->noise ? &r : NULL, value);
+		close(l->fd[i]);
+	}
+}
+
+static void lay_out_pmi2(struct rank *all, struct launcher *l, int n, int timeout_ms)
+{
+	char text[20];
+	int pair[2];
+
+	*l = (struct launcher){ .n = n };
+	lay_out(all, n, timeout_ms);
+	for (int i = 0; i < n; i++) {
+		CU_ASSERT_FATAL(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair));
+		l->fd[i] = pair[0];
+		all[i].by = &tt_launcher_pmi2;
+		snprintf(text, sizeof text, "%d", pair[1]);
+		tt_settings_set(&all[i].s, TT_PMI_FD, text, "test");
+		tt_settings_set(&all[i].s, TT_PMI_JOB, JOB, "test");
+	}
+}
+
+static void hang_up(struct rank *r)
+{
+	close(atoi(tt_setting(&r->s, TT_PMI_FD)));
+	tt_settings_free(&r->s);
+}
+
+static void test_pmi2_carries_it(void)
+{
+	struct rank all[3];
+	struct launcher l;
+
+	lay_out_pmi2(all, &l, 3, LONG_MS);
+	CU_ASSERT_FATAL(!tt_spawn(run_launcher, &l, &l.thread));
+	for (int i = 0; i < 3; i++)
+		start(&all[i]);
+	finish(all, 0, 3);
+	tt_join(l.thread);
+	check_all_know(all, 3);
+	for (int i = 0; i < 3; i++)
+		hang_up(&all[i]);
+}
+
+/* Whatever a launcher answers: an error with a sentence, or a blob with an end; and not for ever. */
+static void test_pmi2_noise(void)
+{
+	int failed = 0, seeds = TT_ASAN ? 100 : 300;
+
+	for (int seed = 1; seed <= seeds; seed++) {
+		struct rank r[2];
+		struct launcher l;
+		lay_out_pmi2(r, &l, 2, LONG_MS);
+		close(l.fd[0]);
+		l = (struct launcher){ .fd = { l.fd[1] }, .n = 1, .noise = (uint64_t)seed };
+		CU_ASSERT_FATAL(!tt_spawn(run_launcher, &l, &l.thread));
+		start(&r[1]);
+		finish(r, 1, 2);
+		hang_up(&r[0]);
+		hang_up(&r[1]);
+		tt_join(l.thread);
+		CU_ASSERT(memchr(r[1].blob, 0, sizeof r[1].blob) != NULL);
+		CU_ASSERT(!r[1].err || *r[1].why);
+		failed += r[1].err != 0;
+	}
+	WANT(failed > seeds / 2 && failed < seeds, "%d of %d", failed, seeds);
+}
+
+static CU_TestInfo munge_tests[] = {
+	{ "rank 0's blob reaches all ranks", test_blob_reaches_all },
+	{ "a missing rank is named", test_missing_rank_is_named },
+	{ "a rank that comes twice is named", test_rank_comes_twice },
+	{ "strangers are turned away", test_strangers },
+	CU_TEST_INFO_NULL,
+};
+static CU_TestInfo pmi2_tests[] = {
+	{ "rank 0's blob reaches all ranks", test_pmi2_carries_it },
+	{ "a launcher that answers nonsense", test_pmi2_noise },
+	CU_TEST_INFO_NULL,
+};
+static CU_SuiteInfo suites[] = {
+	{ "munge", NULL, NULL, NULL, NULL, munge_tests },
+	{ "pmi2", NULL, NULL, NULL, NULL, pmi2_tests },
+	CU_SUITE_INFO_NULL,
+};
+
+int main(int argc, char **argv) { return run_suites(suites, argc, argv); }
