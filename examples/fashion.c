@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sysexits.h>
 #include <time.h>
 
 static char sentence[480];
@@ -45,7 +46,7 @@ enum status lost(void)
 
 /* After a part that may fail on some ranks only: all go on, or all end with the worst status. Each sentence is said by
  * the first rank that has it, so that a typing error is told once. */
-static enum status agree(tutti *job, enum status mine)
+enum status agree(tutti *job, enum status mine)
 {
 	struct verdict {
 		enum status status;
@@ -142,6 +143,9 @@ static enum status find_algorithm(struct training *t)
 		return complain(USAGE, "--every: alone the ranks never meet");
 	if (!isnan(t->options.alpha) && t->algorithm != &fashion_ea && t->algorithm != &fashion_easgd)
 		return complain(USAGE, "--alpha is for ea and easgd: %s moves no model by a part", t->options.algorithm);
+	if ((t->options.save || t->options.load) && t->algorithm != &fashion_allreduce)
+		return complain(USAGE, "--save and --load are for allreduce: with %s more than one model is trained",
+		                t->options.algorithm);
 	return OK;
 }
 
@@ -185,6 +189,8 @@ static enum status build(struct training *t)
 	t->epochs = calloc((size_t)t->options.epochs, sizeof *t->epochs);
 	if (!s && (!t->labels || !t->order || !t->epochs))
 		s = complain(FAILED, "not enough memory for %d epochs of %d samples", t->options.epochs, t->train.count);
+	if (!s && (t->options.save || t->options.load) && !(t->block = calloc(1, save_size(t) + 1)))
+		s = complain(FAILED, "not enough memory for a save");
 	if (!s && tutti_alloc(t->job, 2 * t->net.parameters * sizeof(float), -1, &memory))
 		s = complain(FAILED, "%s", tutti_why());
 	if (s)
@@ -270,13 +276,17 @@ static enum status train_epoch(struct training *t, int epoch)
 {
 	struct epoch *e = &t->epochs[epoch];
 	double sums[POINTS + 1] = { 0 }, from = seconds_now();
+	int first = epoch == t->epoch ? t->step : 0;
+	enum status s;
 
+	if (first)
+		memcpy(sums, t->sums, sizeof t->sums);
 	shuffle(t);
-	for (int step = 0; step < t->steps; step++) {
+	for (int step = first; step < t->steps; step++) {
 		struct batch b = load(t, epoch, step);
-		enum status s = t->algorithm->step(t, &b);
-		if (s)
+		if ((t->options.save && (s = save_if_asked(t, epoch, step, sums))) || (s = t->algorithm->step(t, &b)))
 			return s;
+		t->seen += b.total;
 		sums[point_of(t, step)] += b.loss;
 		report_progress(&t->report, epoch, (epoch + (step + 1.0) / t->steps) / t->options.epochs);
 	}
@@ -291,30 +301,32 @@ static enum status train_epoch(struct training *t, int epoch)
 	evaluate(t, sums, e);
 	e->seconds = seconds_now() - from;
 	if (!isfinite(e->loss))
-		return complain(FAILED, "the loss is no number any more in epoch %d: use a smaller --rate than %g", epoch + 1,
-		                t->options.rate);
+		return agree(t->job, complain(FAILED, "the loss is no number any more in epoch %d: use a smaller --rate than %g",
+		                              epoch + 1, t->options.rate));
 	report_epoch(&t->report, epoch, e);
-	return OK;
+	return t->options.save ? save(t, epoch + 1, 0, (double[POINTS]){ 0 }) : OK;
 }
 
 static enum status train(struct training *t, double started)
 {
 	struct totals totals = { 0 };
 	double times[2];
+	enum status s;
 
-	if (t->algorithm->begin(t))
+	if (t->algorithm->begin(t) || (t->options.load && take_loaded(t)))
 		return LOST;
-	t->report = (struct report){ &t->options, t->rank != 0, t->ranks, seconds_now(), 0 };
-	for (int epoch = 0; epoch < t->options.epochs; epoch++) {
-		enum status s = train_epoch(t, epoch);
-		if (s)
-			return agree(t->job, s);
-	}
+	for (int epoch = 0; epoch < t->epoch; epoch++)
+		shuffle(t); /* to the order and the random numbers of then */
+	t->report = (struct report){ &t->options, t->rank != 0, t->ranks, seconds_now(), 0,
+		                     (t->epoch + (double)t->step / t->steps) / t->options.epochs };
+	for (int epoch = t->epoch; epoch < t->options.epochs; epoch++)
+		if ((s = train_epoch(t, epoch)))
+			return s;
 	times[0] = t->training;
 	times[1] = t->waiting;
 	if (tutti_allreduce(t->job, times, times, 2, TUTTI_F64, TUTTI_AVERAGE, NULL))
 		return lost();
-	totals = (struct totals){ (double)t->options.epochs * t->train.count, times[0], times[1], seconds_now() - started };
+	totals = (struct totals){ t->seen, times[0], times[1], seconds_now() - started };
 	report_end(&t->report, t->epochs, &totals);
 	if (t->algorithm->end)
 		t->algorithm->end(t);
@@ -328,9 +340,13 @@ static enum status prepare(struct training *t, int argc, char **argv)
 	if (s || t->options.help)
 		return s;
 	s = agree(t->job, find_algorithm(t));
+	if (!s && t->options.save && tutti_leave_asked(t->job, SIGTERM) < 0) /* from now on it is noted */
+		return lost();
 	if (!s)
 		s = agree(t->job, read_data(t));
-	return s ? s : agree(t->job, build(t));
+	if (!s)
+		s = agree(t->job, build(t));
+	return s || !t->options.load ? s : agree(t->job, t->rank ? OK : load_file(t));
 }
 
 static void release(struct training *t)
@@ -342,6 +358,7 @@ static void release(struct training *t)
 	free(t->order);
 	free(t->labels);
 	free(t->epochs);
+	free(t->block);
 }
 
 int main(int argc, char **argv)
@@ -364,5 +381,5 @@ int main(int argc, char **argv)
 		show_help(algorithm_names());
 	release(&t);
 	tutti_leave(t.job);
-	return s == LOST ? FAILED : (int)s;
+	return s == LOST ? FAILED : s == SAVED ? EX_TEMPFAIL : (int)s;
 }

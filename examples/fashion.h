@@ -3,7 +3,8 @@
 #define FASHION_H
 #include "tutti.h"
 
-enum status { OK, FAILED, USAGE, LOST }; /* LOST: the job broke, and that has been said already */
+enum status { OK, FAILED, USAGE, SAVED, LOST }; /* SAVED: asked to leave. LOST: the job broke, and that has been said
+                                                  * already */
 
 /* fashion.c */
 enum status complain(enum status, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* keeps the sentence, returns the status */
@@ -11,7 +12,7 @@ double seconds_now(void);
 
 /* fashion_options.c */
 struct options {
-	const char *algorithm, *data, *plot;
+	const char *algorithm, *data, *plot, *save, *load;
 	int epochs, batch, lack, every, staleness, json, help; /* staleness -1: any; every 0: as the algorithm has it */
 	double alpha; /* NaN: by the number of ranks */
 	double rate, momentum;
@@ -68,7 +69,7 @@ struct totals {
 struct report {
 	const struct options *options;
 	int quiet, ranks;
-	double started, drawn;
+	double started, drawn, first; /* first: the part of the run that was loaded */
 };
 void report_progress(struct report *, int epoch, double done); /* done: 0 .. 1 of the run */
 void report_epoch(struct report *, int epoch, const struct epoch *);
@@ -88,6 +89,10 @@ struct training {
 	int samples;     /* how many these are */
 	uint8_t *labels; /* of my part of the batch */
 	uint64_t random;
+	int epoch, step;      /* where this run begins; not at 0 after --load */
+	double sums[POINTS];  /* of the losses of that epoch before that step */
+	char *block;          /* what is saved or loaded; NULL: neither */
+	double seen;          /* samples so far, of all ranks */
 	double training, waiting; /* seconds so far; waiting: of those, in calls of the library */
 	struct epoch *epochs;
 	struct report report;
@@ -108,8 +113,16 @@ struct algorithm {
 	void (*part)(struct training *);                        /* after the test: each has its own again. NULL: it has */
 	void (*end)(struct training *);                         /* NULL: nothing is left */
 };
+enum status agree(tutti *, enum status mine); /* all go on, or all end with the worst status */
 enum status lost(void); /* an error of the library's: every rank may have another one to tell */
 enum status give_up(struct training *, int first, int last); /* after one: what is under way for these layers is cut short, and their memory ours again */
+
+/* fashion_save.c: allreduce alone. Steps are those that are done */
+size_t save_size(const struct training *);
+enum status save(struct training *, int epoch, int step, const double *sums);
+enum status save_if_asked(struct training *, int epoch, int step, const double *sums); /* SAVED: the run ends */
+enum status load_file(struct training *);   /* on rank 0 */
+enum status take_loaded(struct training *); /* on all ranks, after it */
 
 /* fashion_ps.c: with parameter servers */
 extern const struct algorithm fashion_ps;

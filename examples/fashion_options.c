@@ -20,6 +20,8 @@ static const struct option known[] = {
 	{ "seed", "N", SEED, AT(seed), 0, 0, "of the first weights and of the shuffles (1)" },
 	{ "data", "DIR", TEXT, AT(data), 0, 0, "the idx files (/usr/share/datasets/fashion-mnist)" },
 	{ "plot", "FILE", TEXT, AT(plot), 0, 0, "a PNG of the loss curve, or none (fashion.png)" },
+	{ "save", "FILE", TEXT, AT(save), 0, 0, "after each epoch; after SIGTERM too, then the exit status is 75" },
+	{ "load", "FILE", TEXT, AT(load), 0, 0, "goes on where FILE was saved, with any number of ranks" },
 	{ "json", NULL, FLAG, AT(json), 0, 0, "one object per epoch on stdout, the rest on stderr" },
 	{ "help", NULL, FLAG, AT(help), 0, 0, "this text" },
 	{ .name = NULL },

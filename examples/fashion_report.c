@@ -11,18 +11,18 @@ enum { BAR = 30 };
 /* Only on a terminal, only for what will take more than two seconds, ten times a second at most. */
 void report_progress(struct report *r, int epoch, double done)
 {
-	double now = seconds_now(), spent = now - r->started;
+	double now = seconds_now(), spent = now - r->started, here = done - r->first;
 	int filled = (int)(done * BAR);
 	char bar[BAR + 1];
 
-	if (r->quiet || !isatty(STDERR_FILENO) || done <= 0 || spent / done < 2 || now - r->drawn < 0.1)
+	if (r->quiet || !isatty(STDERR_FILENO) || here <= 0 || spent / here * (1 - r->first) < 2 || now - r->drawn < 0.1)
 		return;
 	r->drawn = now;
 	memset(bar, '.', BAR);
 	memset(bar, '#', (size_t)filled);
 	bar[BAR] = 0;
 	fprintf(stderr, "\r[%s] %3.0f %%  epoch %d of %d, %.0f s left \033[K", bar, 100 * done, epoch + 1, r->options->epochs,
-	        spent / done - spent);
+	        spent / here * (1 - done));
 }
 
 static void clear_progress(void)
@@ -130,7 +130,10 @@ void report_end(const struct report *r, const struct epoch *epochs, const struct
 
 	if (r->quiet)
 		return;
-	print_table(r, out, &epochs[r->options->epochs - 1], t);
+	if (t->samples > 0)
+		print_table(r, out, &epochs[r->options->epochs - 1], t);
+	else
+		fprintf(out, "%s is of a run that has ended\n", r->options->load);
 	fflush(out);
 	plot(r, out, epochs);
 }

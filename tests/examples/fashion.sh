@@ -1,5 +1,6 @@
 #!/bin/sh
-# fashion.sh - the demo: any number of ranks trains the same model, with parameter servers a like one, its JSON, and a sentence for whatever is wrong.
+# fashion.sh - the demo: any number of ranks trains the same model, with parameter servers a like one, also from a save on; its JSON, and a
+# sentence for whatever is wrong.
 # Makes its own small data set; where Debian's dataset-fashion-mnist is installed it trains on that too.
 set -u
 export LC_ALL=C
@@ -195,6 +196,42 @@ run 4 --data "$good" --batch 3 > "$dir/out" 2> "$dir/err" && fail "four ranks sh
 	fail "four ranks should say once that they cannot share three samples: $(cat "$dir/err")"
 run 2 --data "$good" --rate 1000 --epochs 9 > "$dir/out" 2> "$dir/err" && fail "a loss that is no number ends with status 0"
 [ "$(grep -c 'use a smaller --rate' "$dir/err")" = 1 ] || fail "two ranks should say once that the rate is too large: $(cat "$dir/err")"
+
+# A run that is saved when it is asked to leave goes on to the same losses, from the middle of an epoch too.
+
+save=$dir/save
+losses() { sed -n 's/, "seconds".*//p' "$@"; }
+long="--json --data $good --epochs 30 --batch 6 --plot none"
+run 3 $long > "$dir/whole" 2> "$dir/err" || fail "the whole run: $(cat "$dir/err")"
+for try in 1 2 3 4 5 6 7 8 9; do # a machine that is busy elsewhere may be too late
+	"$tutti" run -n 3 "$fashion" $long --save "$save" > "$dir/begun" 2> "$dir/err" &
+	while kill -0 $! 2> "$dir/which" && [ ! -s "$dir/begun" ]; do sleep 0.05; done
+	kill -TERM $! 2> "$dir/which"
+	wait $!
+	status=$?
+	[ $status = 0 ] || break
+done
+[ $status = 75 ] && grep -q "asked to leave in epoch [0-9]*: it goes on with --load $save" "$dir/err" || fail "status $status after SIGTERM: $(cat "$dir/err")"
+[ ! -e "$save.part" ] || fail "the file beside the save is left"
+for n in 3 4; do
+	run $n $long --load "$save" --save "$save.$n" > "$dir/rest" 2> "$dir/err" || fail "--load on $n ranks: $(cat "$dir/err")"
+	losses "$dir/begun" "$dir/rest" > "$dir/both"
+	losses "$dir/whole" | cmp -s - "$dir/both" || fail "with --load on $n ranks, other losses: $(losses "$dir/whole" | diff - "$dir/both" | head -n 4)"
+done
+run 3 $long --load "$save.3" > "$dir/out" 2> "$dir/err" && [ ! -s "$dir/out" ] && grep -q "is of a run that has ended" "$dir/err" ||
+	fail "--load of a run that has ended: $(cat "$dir/err" "$dir/out")"
+loads() { complains "$1" 1 $long --load "$2" ${3:-}; } # the words, the file, an option that differs
+loads "No such file" "$dir/nowhere"
+loads "saved with --batch 6, and this run has 60" "$save" --batch=60
+head -c 5000 "$save" > "$dir/cut"
+loads "is cut off or damaged: it has 5000 bytes instead of [0-9]" "$dir/cut"
+{ cat "$save"; echo; } > "$dir/cut"
+loads "is cut off or damaged: it has [0-9]* bytes or more instead of" "$dir/cut"
+loads "is no save of this program" "$good/train-images-idx3-ubyte"
+run 2 --data "$good" --save "$dir/nowhere/save" > "$dir/out" 2> "$dir/err" && fail "a save that cannot be written: status 0"
+[ "$(grep -c '^fashion: ' "$dir/err")" = 1 ] && grep -q "save cannot be written: No such file" "$dir/err" ||
+	fail "two ranks should say once that the save cannot be written: $(cat "$dir/err")"
+complains "--save and --load are for allreduce: with gossip" 2 --algorithm gossip --save "$save"
 
 # Packed files.
 
