@@ -31,7 +31,8 @@ killed    60  under pmix, pmi2 and none a rank is killed -9: the other three go 
 cut       60  two nodes are cut from each other and joined again: one of them is evicted, the other three go on
 unplugged 60  a node loses its network: the other three go on
 slow      60  a node at 10 Mbit/s stays in the job
-page      90  the lines of docs/launch.md
+page      90  the lines of docs/launch.md, its first batch script
+requeue  180  SIGTERM and scontrol requeue: the batch script that saves starts again and goes on
 fashion  120  examples/fashion learns under pmix, pmi2 and none what it learns under tutti run'
 
 ranks=tests/slurm/ranks
@@ -223,23 +224,27 @@ part_slow() {
 	has 4 '^rank [0-9]: 500 steps, the sum is 5000$' || fail "not all four are there at the end"
 }
 
-# The lines of the page that begin with `srun`, `mpirun` or `salloc`, and its batch script: each starts four ranks.
-part_page() {
+# The page's lines in a folder `page` that has its programs; its batch scripts are script1, script2, ...
+page_folder() {
+	rm -rf page && mkdir page && cp examples/mean page/mean || fail "no examples/mean"
 	awk '/^```/ { inside = !inside; first = ""; next }
-		inside && first == "" { first = $0 }
-		inside && first != "#!/bin/sh" && /^(srun|mpirun|salloc) / { print > "lines" }
-		inside && first == "#!/bin/sh" { print > "slurm-script" }' "$source_tree/docs/launch.md"
-	[ "$(wc -l < lines)" -ge 5 ] || fail "only $(wc -l < lines) lines in docs/launch.md"
-	mkdir -p slurm-page && cp examples/mean slurm-page/mean || fail "no examples/mean"
+		inside && first == "" { first = $0; scripts += $0 == "#!/bin/sh" }
+		inside && first != "#!/bin/sh" && /^(srun|mpirun|salloc) / { print > "page/lines" }
+		inside && first == "#!/bin/sh" { print > "page/script" scripts }' "$source_tree/docs/launch.md"
+}
+
+# Its lines that begin with `srun`, `mpirun` or `salloc`, and its first batch script: each starts four ranks.
+part_page() {
+	page_folder
+	[ "$(wc -l < page/lines)" -ge 5 ] || fail "only $(wc -l < page/lines) lines in docs/launch.md"
 	while IFS= read -r line; do
 		echo "+ $line"
-		(cd slurm-page && login sh -c "$line" < /dev/null) > said 2>&1 || { cat said; fail "$line"; }
+		(cd page && login sh -c "$line" < /dev/null) > said 2>&1 || { cat said; fail "$line"; }
 		grep '^4 ranks: 1.5 2.5 3.5 4.5$' said || { cat said; fail "not 4 ranks: $line"; }
-	done < lines
-	cat slurm-script
-	(cd slurm-page && login sbatch --wait -o out ../slurm-script) || fail "the batch script: $(cat slurm-page/out)"
-	grep '^4 ranks: 1.5 2.5 3.5 4.5$' slurm-page/out || { cat slurm-page/out; fail "not 4 ranks in a batch job"; }
-	rm -rf slurm-page slurm-script
+	done < page/lines
+	cat page/script1
+	(cd page && login sbatch --wait -o out script1) || fail "the batch script: $(cat page/out)"
+	grep '^4 ranks: 1.5 2.5 3.5 4.5$' page/out || { cat page/out; fail "not 4 ranks in a batch job"; }
 }
 
 be32() { # number: its 4 bytes
@@ -264,6 +269,42 @@ part_fashion() {
 		train login srun --mpi=$kind -N4 -n4 > "got" || fail "$kind"
 		cmp wanted got || fail "other losses under $kind"
 	done
+}
+
+# The page's batch script that saves: what it learns in three lives is what it learns in one.
+lines_of() { sed -n "/$1/p" page/out 2> /dev/null | wc -l; }
+more_than() { [ "$(lines_of "$2")" -gt "$1" ]; }
+starts() { # Slurm itself lets two minutes pass before a job starts again
+	more_than $(($1 - 1)) '^+ fashion' && return
+	login scontrol update JobId="$job" StartTime=now > /dev/null 2>&1
+	return 1
+}
+goes_on() { # which life it is: the job is there, and comes a little further
+	wait_for 60 starts "$1" || fail "the job does not start again: $(login scontrol show job "$job"; cat page/out)"
+	wait_for 60 more_than "$(($(lines_of '^{') + 1))" '^{' || fail "it trains no more: $(cat page/out)"
+}
+part_requeue() {
+	page_folder
+	make_pictures train 512
+	make_pictures t10k 64
+	fashion="$PWD/examples/fashion --epochs 120 --batch 16 --json --plot none --data $cluster"
+	# shellcheck disable=SC2086
+	$fashion > wanted 2> said || fail "fashion alone: $(cat said)"
+	# shellcheck disable=SC2016
+	printf '#!/bin/sh\n[ $SLURM_PROCID != 0 ] || echo "+ fashion $*"\nexec %s "$@"\n' "$fashion" > page/fashion
+	chmod +x page/fashion
+	job=$(cd page && login sbatch --parsable -o out script2) || fail "sbatch"
+	goes_on 1
+	login scancel --signal=TERM "$job"
+	goes_on 2
+	grep '^fashion: asked to leave' page/out || fail "it did not save: $(cat page/out)"
+	login scontrol requeue "$job"
+	goes_on 3
+	login scancel "$job"
+	cat page/out
+	sed -n 's/, "seconds.*//p' page/out | awk '!seen[$0]++' > got # an epoch that was not saved comes again
+	head -n "$(wc -l < got)" wanted | sed 's/, "seconds.*//' | cmp - got || fail "other losses than in one go"
+	[ "$(grep -c '^+ fashion.* --load model.save$' page/out)" -ge 2 ] || fail "it did not load"
 }
 
 names() { echo "$parts" | awk 'NF { print $1 }'; }
@@ -316,5 +357,5 @@ for name; do
 	printf '%-10s %4d s  %s\n' "$name" $(($(date +%s) - start)) "$result"
 	case $result in FAILED*) tail -n 30 "slurm-$name.log"; login scancel -u root ;; esac
 done
-rm -f said lines right wanted got lived
+rm -rf said lines right wanted got lived page
 exit $failed
