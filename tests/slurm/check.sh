@@ -11,6 +11,8 @@ source_tree=$(cd "$1" && pwd) && build_tree=$(cd "$2" && pwd) || exit 2
 shift 2
 # shellcheck source=tests/slurm/cluster.sh
 . "$source_tree/tests/slurm/cluster.sh"
+# shellcheck source=tests/harness/sshd.sh
+. "$source_tree/tests/harness/sshd.sh"
 
 # Each part is a function part_NAME, which runs in the build tree. The limits are for a busy machine.
 # part, limit in seconds, what it does
@@ -31,7 +33,8 @@ killed    60  under pmix, pmi2 and none a rank is killed -9: the other three go 
 cut       60  two nodes are cut from each other and joined again: one of them is evicted, the other three go on
 unplugged 60  a node loses its network: the other three go on
 slow      60  a node at 10 Mbit/s stays in the job
-page      90  the lines of docs/launch.md, its first batch script
+page      90  the lines of docs/launch.md for Slurm and mpirun, its first batch script
+hand      60  its lines for torchrun, ssh, by hand and a node list
 requeue  180  SIGTERM and scontrol requeue: the batch script that saves starts again and goes on
 fashion  120  examples/fashion learns under pmix, pmi2 and none what it learns under tutti run'
 
@@ -224,13 +227,28 @@ part_slow() {
 	has 4 '^rank [0-9]: 500 steps, the sum is 5000$' || fail "not all four are there at the end"
 }
 
-# The page's lines in a folder `page` that has its programs; its batch scripts are script1, script2, ...
+# What is in the blocks of docs/launch.md, sorted by who runs it, in a folder `page` that has its programs. The address
+# or the launcher says where a line runs. `unknown` is what nobody would run.
 page_folder() {
 	rm -rf page && mkdir page && cp examples/mean page/mean || fail "no examples/mean"
 	awk '/^```/ { inside = !inside; first = ""; next }
-		inside && first == "" { first = $0; scripts += $0 == "#!/bin/sh" }
-		inside && first != "#!/bin/sh" && /^(srun|mpirun|salloc) / { print > "page/lines" }
-		inside && first == "#!/bin/sh" { print > "page/script" scripts }' "$source_tree/docs/launch.md"
+		!inside { next }
+		first == "" { first = $0; scripts += $0 == "#!/bin/sh" }
+		first == "#!/bin/sh" { print > "page/script" scripts; next }
+		first ~ /^[$] / { print > "page/shown"; next }
+		/\\$/ { begun = begun substr($0, 1, length($0) - 1); next }
+		{ $0 = begun $0; begun = "" }
+		/^(srun|mpirun|salloc) / { print > "page/lines"; next }
+		/^TUTTI.* # on 10[.]0[.]0[.][12]$/ { print > "page/hand" substr($0, length($0)); next }
+		/^TUTTI.* torchrun / { print > "page/torchrun-line"; next }
+		/^tutti run --hosts 10[.]0[.]0[.]1,10[.]0[.]0[.]2 / { print > "page/ssh"; next }
+		/^.umask 077/ { print > "page/secret-line"; next }
+		{ print > "page/unknown" }' "$source_tree/docs/launch.md"
+	[ ! -e page/unknown ] || fail "no part runs this line of docs/launch.md: $(cat page/unknown)"
+}
+meets() { # how many ranks, the mean of which is in `said`; the line
+	case $1 in 2) mean='0.5 1.5 2.5 3.5' ;; 4) mean='1.5 2.5 3.5 4.5' ;; esac
+	grep "^$1 ranks: $mean\$" said || { cat said; fail "not $1 ranks: $2"; }
 }
 
 # Its lines that begin with `srun`, `mpirun` or `salloc`, and its first batch script: each starts four ranks.
@@ -240,11 +258,77 @@ part_page() {
 	while IFS= read -r line; do
 		echo "+ $line"
 		(cd page && login sh -c "$line" < /dev/null) > said 2>&1 || { cat said; fail "$line"; }
-		grep '^4 ranks: 1.5 2.5 3.5 4.5$' said || { cat said; fail "not 4 ranks: $line"; }
+		meets 4 "$line"
 	done < page/lines
 	cat page/script1
-	(cd page && login sbatch --wait -o out script1) || fail "the batch script: $(cat page/out)"
-	grep '^4 ranks: 1.5 2.5 3.5 4.5$' page/out || { cat page/out; fail "not 4 ranks in a batch job"; }
+	(cd page && login sbatch --wait -o ../said script1) || fail "the batch script: $(cat said)"
+	meets 4 script1
+	command=$(sed -n '1s/^[$] //p' page/shown)
+	PATH=$PWD:$PATH login sh -c "$command" > said 2>&1 || { cat said; fail "$command"; }
+	sed -e 1d -e '/^[.]*$/d' page/shown | while IFS= read -r line; do
+		grep -qxF -- "$line" said || { cat said; fail "$command does not print \"$line\""; }
+	done || exit 1
+}
+
+# Stands for torchrun: on host nI of 10.0.0.I. It takes the options of the page, and sets torchrun's variables.
+fake_torchrun() {
+	cat > page/torchrun << 'end'
+#!/bin/sh
+while [ $# -gt 0 ]; do
+	case $1 in
+	--nnodes) nodes=$2 ;;
+	--nproc-per-node) export LOCAL_WORLD_SIZE=$2 ;;
+	--rdzv-endpoint) export MASTER_ADDR="${2%:*}" MASTER_PORT="${2#*:}" ;;
+	--rdzv-backend) ;;
+	--no-python) shift; break ;;
+	*) exit 2 ;;
+	esac
+	shift 2
+done
+node=$(hostname | tr -d n)
+export TORCHELASTIC_RUN_ID=none WORLD_SIZE=$((nodes * LOCAL_WORLD_SIZE))
+for LOCAL_RANK in $(seq 0 $((LOCAL_WORLD_SIZE - 1))); do
+	export LOCAL_RANK RANK=$(((node - 1) * LOCAL_WORLD_SIZE + LOCAL_RANK))
+	"$@" &
+done
+wait
+end
+	chmod +x page/torchrun
+}
+on_both() { # how many ranks, the line on 10.0.0.1, the line on 10.0.0.2
+	echo "+ $2"
+	(cd page && HOME=$PWD PATH=$PWD:$PATH inside 1 n1 sh -c "$2") > said 2>&1 &
+	one=$!
+	(cd page && HOME=$PWD PATH=$PWD:$PATH inside 2 n2 sh -c "$3") > said2 2>&1 || { cat said said2; fail "$3"; }
+	wait $one || { cat said said2; fail "$2"; }
+	meets "$1" "$2"
+}
+
+# Its other lines, on n1 and n2, which are 10.0.0.1 and 10.0.0.2 besides.
+part_hand() {
+	page_folder
+	for i in 1 2; do
+		ip -n "tutti$$-$i" addr add 10.0.0.$i/24 dev eth0 || fail "no second address"
+	done
+	(cd page && HOME=$PWD sh -c "$(cat secret-line)") && [ "$(wc -c < page/secret)" = 32 ] || fail "no secret"
+	fake_torchrun
+	on_both 4 "$(cat page/torchrun-line)" "$(cat page/torchrun-line)"
+	sed -n '/^# job.conf/,/^\.EE/ { /^\.EE/!p; }' "$source_tree/docs/tutti.conf.5" > page/job.conf
+	chmod 600 page/job.conf
+	[ "$(wc -l < page/hand1) $(wc -l < page/hand2)" = "2 2" ] || fail "not two pairs of lines by hand"
+	for i in 1 2; do
+		on_both 2 "$(sed -n ${i}p page/hand1)" "$(sed -n ${i}p page/hand2)"
+	done
+	has_sshd || { echo "SKIPPED: all but its line for ssh passed: no sshd (apt install openssh-server)"; exit 77; }
+	ip -n "tutti$$-0" addr add 10.0.0.100/24 dev br0 && sshd_keys "$PWD/page/keys" || fail "no keys"
+	for i in 1 2; do
+		# shellcheck disable=SC2046
+		inside $i n$i $(sshd_line "$PWD/page/keys" 10.0.0.$i 22) > page/sshd$i 2>&1 &
+		wait_for 20 grep -q listening page/sshd$i || fail "no sshd: $(cat page/sshd$i)"
+	done
+	(cd page && TUTTI_RSH=$(ssh_line "$PWD/keys" 22) PATH=$PWD/..:$PATH login sh -c "$(cat ssh)") > said 2>&1 ||
+		{ cat said; fail "$(cat page/ssh)"; }
+	meets 4 "$(cat page/ssh)"
 }
 
 be32() { # number: its 4 bytes
@@ -357,5 +441,5 @@ for name; do
 	printf '%-10s %4d s  %s\n' "$name" $(($(date +%s) - start)) "$result"
 	case $result in FAILED*) tail -n 30 "slurm-$name.log"; login scancel -u root ;; esac
 done
-rm -rf said lines right wanted got lived page
+rm -rf said said2 lines right wanted got lived page
 exit $failed

@@ -2,6 +2,7 @@
 # hosts.sh - `tutti run --hosts`: over a script in place of ssh, and over a real sshd on a port of the loopback
 set -u
 . "$(dirname "$0")/../harness/tutti.sh"
+. "$here/../harness/sshd.sh"
 marker=marker-$$
 daemon=
 
@@ -175,26 +176,21 @@ of 3: 3.00"
 }
 
 test_sshd() {
-	sshd=$(PATH=$PATH:/usr/sbin:/sbin command -v sshd) && command -v ssh > /dev/null && command -v ssh-keygen > /dev/null || {
+	has_sshd || {
 		echo "hosts.sh: no sshd here (package openssh-server): the script in place of ssh has to do"
 		return
 	}
-	mkdir -p keys
-	chmod 700 keys
-	ssh-keygen -q -t ed25519 -N '' -f keys/host && ssh-keygen -q -t ed25519 -N '' -f keys/user && cp keys/user.pub keys/allowed
-	[ "$(id -u)" != 0 ] || mkdir -p /run/sshd
+	sshd_keys "$scratch/keys"
 	for try in 1 2 3 4 5; do
 		port=$(( ($$ + try * 977) % 20000 + 20000 ))
-		"$sshd" -D -e -f /dev/null -p $port -o ListenAddress=127.0.0.1 -o HostKey="$scratch/keys/host" -o PidFile=none \
-			-o AuthorizedKeysFile="$scratch/keys/allowed" -o StrictModes=no -o UsePAM=no \
-			-o PasswordAuthentication=no -o PermitRootLogin=yes 2> sshd.log &
+		$(sshd_line "$scratch/keys" 127.0.0.1 $port) 2> sshd.log &
 		daemon=$!
 		soon grep -qE 'listening|error|fatal|Cannot' sshd.log
 		grep -q listening sshd.log && break
 		wait $daemon 2> /dev/null
 		daemon=
 	done
-	export TUTTI_RSH="ssh -T -F none -p $port -i $scratch/keys/user -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR -o BatchMode=yes"
+	export TUTTI_RSH="$(ssh_line "$scratch/keys" $port)"
 	if [ -z "$daemon" ] || ! $TUTTI_RSH 127.0.0.1 true 2> err; then
 		echo "hosts.sh: sshd does not work here: $(tail -n 1 sshd.log err | tr '\n' ' ')"
 		return
