@@ -9,7 +9,9 @@ enum {
 	YIELDS = 8,             /* of a driver without its own core but with shared-memory peers, before it sleeps */
 	HOUSEKEEPING_MS = 1000, /* the longest sleep: nets check their timeouts in progress() */
 	YIELD_MAX_NS = 500000,  /* after a longer yield the core is busy: a sleeper gets it back sooner */
-	FAR_EVERY = 16,         /* turns of a spinning driver with shared-memory peers between polls of other nets */
+	/* turns of a spinning driver with peers whose nets are polled without a system call, between polls of the
+	 * other nets; and where those have no peers */
+	FAR_EVERY = 16, IDLE_EVERY = 256,
 	TURN_EVERY = 64,        /* calls of tt_look between full turns */
 	CLOCK_EVERY = 8,        /* turns without an event between reads of the clock */
 };
@@ -181,7 +183,8 @@ static bool drive(struct tt_job *job, uint64_t now, uint64_t deadline)
 	bool elsewhere = e->yields && now - e->yielded > YIELD_MAX_NS; /* the core was, during the last yield */
 	bool may_yield = !elsewhere && !e->spin && e->yields < YIELDS;
 	bool yields = may_yield && (e->yields || !e->afar); /* the last turn before a sleep must poll all nets */
-	bool near = e->neighbours && (now < e->spin_until || yields) && ++e->turns % FAR_EVERY;
+	unsigned every = e->cheap < e->neighbours + e->afar ? FAR_EVERY : IDLE_EVERY;
+	bool near = e->cheap && (now < e->spin_until || yields) && ++e->turns % every;
 
 	if (turn(job, now, near)) {
 		e->spin_until = e->spin ? now + SPIN_NS : 0;

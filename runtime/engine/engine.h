@@ -150,6 +150,7 @@ struct tt_engine {
 	uint64_t spin_until;
 	unsigned turns;                /* of spinning drivers */
 	int neighbours, afar;          /* connections over shared memory, and others */
+	int cheap;                     /* those of them that are polled without a system call */
 	int in_memory;                 /* calls that other ranks advance by writing into shared memory */
 	unsigned yields;               /* of the core since the last event ... */
 	uint64_t yielded;              /* ... and the time of the last one */

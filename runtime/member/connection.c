@@ -38,6 +38,7 @@ static struct tt_link *new_link(struct tt_job *job, struct tt_peer *peer, struct
 	tt_list_append(&tt_members(job)->links, &l->all);
 	job->engine.neighbours += is_near(peer);
 	job->engine.afar += !is_near(peer);
+	job->engine.cheap += peer->net->cheap_poll;
 	tt_list_init(&l->doom);
 	tt_list_init(&l->loans);
 	return l;
@@ -56,6 +57,7 @@ void tt_peer_settle(struct tt_job *job)
 		l->member = NULL;
 		job->engine.neighbours -= is_near(l->peer);
 		job->engine.afar -= !is_near(l->peer);
+		job->engine.cheap -= l->peer->net->cheap_poll;
 		tt_each_module(m, job, hangup)
 			m->hangup(job, l->peer);
 		tt_members(job)->hangups++;
