@@ -137,8 +137,9 @@ static void print_json(const struct tt_perf *p, const struct tt_perf_row *row)
 	if (tt_perf_has_busbw(p))
 		printf("\"busbw_gb_per_s\": %.6g, ", busbw(p, row));
 	if (row->baseline > 0)
-		printf("\"%s\": %.6g, \"baseline\": \"%s\", \"ratio\": %.4f", key,
-		       row->by_rate ? rate(row->moved, row->baseline) : row->baseline, row->words, row->ratio);
+		printf("\"%s\": %.6g, \"baseline_min_us\": %.3f, \"baseline\": \"%s\", \"ratio\": %.4f", key,
+		       row->by_rate ? rate(row->moved, row->baseline) : row->baseline, row->baseline_least, row->words,
+		       row->ratio);
 	else
 		printf("\"%s\": null, \"baseline\": \"%s\", \"ratio\": null", key, row->words);
 	if (*port[0].name)

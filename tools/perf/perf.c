@@ -345,6 +345,7 @@ static void evaluate(struct tt_perf *p, struct tt_perf_row *row)
 	               ((p->test->one_sided || p->test->table) && row->moved > TT_PERF_BY_RATE);
 	if (p->has_baseline) {
 		row->baseline = (quantile(&p->samples[1], tail ? 0.99 : 0.5) + tick) * part;
+		row->baseline_least = quantile(&p->samples[1], 0) * part;
 		row->ratio = row->baseline / (tail ? row->p99 : row->p50);
 		if (tt_perf_is_snapshot(p))
 			evaluate_goodput(p, row);

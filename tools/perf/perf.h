@@ -128,7 +128,7 @@ struct tt_perf_row {
 	size_t moved;                 /* bytes for the rate: a kernel moves several vectors */
 	long iters;
 	double p50, least, p99;       /* microseconds */
-	double baseline;                 /* microseconds; 0: not measured */
+	double baseline, baseline_least; /* microseconds; 0: not measured */
 	double ratio;
 	char words[256];              /* describes the baseline, or why there is none */
 	bool by_rate;
