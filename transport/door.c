@@ -89,6 +89,7 @@ void tt_door_close(struct tt_door *d)
 {
 	if (d->listen_fd >= 0)
 		close(d->listen_fd);
+	d->listen_fd = -1;
 	explicit_bzero(d->secret, sizeof d->secret);
 }
 

@@ -72,7 +72,7 @@ extern const struct fake_device fake_devices[FAKE_DEVICES];
 /* ---- the world ---- */
 void fake_seed(uint64_t seed);                 /* of all that follows; no fault is set, every count is 0 */
 void fake_plug(const struct fake_device *, int n); /* these are all that there are; while nothing is open */
-void fake_sysfs(const char *folder);           /* writes there what the kernel shows; ibdev_path leads there */
+void fake_sysfs(const char *folder);           /* writes there what the kernel shows; ibdev_path, dev_path lead there */
 void fake_lenient(int lenient);                /* bugs of the caller are counted, and return EBUSY */
 
 /* ---- faults ---- */
@@ -86,7 +86,7 @@ void fake_port_state(const char *device, int port, enum ibv_port_state); /* with
 void fake_set_gid(const char *device, int port, int index, const char *text, enum ibv_gid_type); /* with the event */
 void fake_set_lid(const char *device, int port, uint16_t lid, enum ibv_event_type); /* LID_CHANGE, CLIENT_REREGISTER */
 void fake_set_pkey(const char *device, int port, int index, uint16_t pkey); /* with the event; 0: from here on none */
-void fake_remove(const char *device);          /* DEVICE_REMOVAL, perhaps DEVICE_FATAL; its queue pairs end */
+void fake_remove(const char *device);          /* DEVICE_FATAL, DEVICE_REMOVAL; its queue pairs end */
 void fake_kill(struct ibv_context *);          /* kill -9 of the process that opened it: only rdma_cm says goodbye */
 void fake_raise(struct ibv_context *, enum ibv_event_type, void *element, int port); /* element: queue or NULL */
 void fake_cm_raise(struct rdma_cm_id *, enum rdma_cm_event_type, int status);

@@ -148,7 +148,9 @@ void fake_sysfs(const char *folder)
 	for (int i = 0; i < all->adapter_count; i++) {
 		struct fake_adapter *a = &all->adapters[i];
 		snprintf(a->base.ibdev_path, sizeof a->base.ibdev_path, "%.150s/%s", folder, a->base.name);
+		snprintf(a->base.dev_path, sizeof a->base.dev_path, "%.150s/%s", folder, a->base.dev_name);
 		write_device(a);
+		write_file(folder, a->base.dev_name, "");
 	}
 	fake_unlock();
 }
@@ -275,8 +277,7 @@ void fake_remove(const char *device)
 	struct fake_adapter *a = lock_adapter(device);
 
 	a->removed = true;
-	if (fake_below(2))
-		tell_all(a, IBV_EVENT_DEVICE_FATAL, 0);
+	tell_all(a, IBV_EVENT_DEVICE_FATAL, 0);
 	tt_each_of(struct fake_qp, node, q, &all->qps)
 		if (q->context->adapter == a)
 			fake_flush(q, true);

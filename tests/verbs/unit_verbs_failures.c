@@ -682,6 +682,7 @@ static void plug_two(void)
 	two[1].name = "fake_ib1";
 	two[1].port[0].lid = 9;
 	two[1].port[0].gids[0].text = "fe80::2:c903:0:91";
+	two[1].port[0].ip = "10.9.0.91";
 	fake_plug(two, 2);
 	devices[0] = devices[2] = "fake_ib1";
 	devices[1] = "fake_ib0";
@@ -708,25 +709,74 @@ static void test_links(void)
 	plug_default();
 }
 
+static void remove_b(void) { fake_remove("fake_ib0"); }
+
+static char folder[] = "/tmp/unit_verbs_XXXXXX";
+
+/* Its driver says nothing, and waits. */
+static void hide_b(void) { CU_ASSERT_EQUAL(unlink(fake_context(1)->device->dev_path), 0); }
+
+/* The net is there, and has nothing of the adapter: its memory can be pinned, which holds nothing, and it connects to
+ * nobody. */
+static void check_released(void)
+{
+	struct tt_mem mem = { .base = nets[1].memory, .len = SIZE, .gpu = -1, .fd = -1 };
+	struct tt_region *region;
+	struct tt_peer *peer;
+	struct tt_pin *pin;
+
+	CU_ASSERT(says(nets[1].why, "fake_ib0:1 is lost") && says(nets[1].why, "removed"));
+	CU_ASSERT(tt_verbs.connect(nets[1].net, nets[0].net->addr, &peer) == -EIO && says(tt_why(), "fake_ib0:1 is lost"));
+	CU_ASSERT(tt_verbs.progress(nets[1].net) == -EIO && says(tt_why(), "removed"));
+	CU_ASSERT_FATAL(tt_verbs.pin(nets[1].net, &mem, 1, &pin) == 0);
+	CU_ASSERT_FATAL(tt_verbs.reg(nets[1].net, &mem, 1, pin, &region) == 0);
+	tt_verbs.dereg(region);
+	tt_verbs.unpin(pin);
+}
+
+/* It happens to b in the middle of transfers, and b gives all back before it is closed. */
+static void lose_device(void (*happens)(void), uint64_t seed)
+{
+	struct op ops[4];
+
+	plug_two();
+	if (happens == hide_b)
+		fake_sysfs(folder);
+	open_nets(seed);
+	put_to(0, 1, &ops[0]);
+	put_to(1, 0, &ops[1]);
+	for (uint64_t i = 0; i < seed; i++)
+		turn();
+	happens();
+	put_to(0, 1, &ops[2]);
+	send_to(0, 1, &ops[3]);
+	UNTIL(nets[0].downs == 1 && nets[1].lost);
+	for (int i = 0; i < 4; i++)
+		CU_ASSERT_EQUAL(ops[i].dones, 1);
+	check_others();
+	check_released();
+	close_one(&nets[0]);
+	close_one(&nets[2]);
+	CU_ASSERT(!fake_is_open("fake_ib0") && !fake_left());
+	nets[0].net = nets[2].net = NULL;
+	close_nets();
+}
+
 static void test_removal(void)
 {
-	struct op ops[2];
+	char command[64];
 
+	row_name = "removal";
 	for (uint64_t seed = 0; seed < 4 * SEEDS; seed++) {
-		row_name = "removal";
-		plug_two();
-		open_nets(seed);
-		fake_remove("fake_ib0");
-		put_to(0, 1, &ops[0]);
-		send_to(0, 1, &ops[1]);
-		UNTIL(nets[0].downs == 1 && nets[1].downs + nets[1].lost >= 1);
-		CU_ASSERT(ops[0].dones == 1 && ops[1].dones == 1);
-		check_others();
-		close_one(&nets[1]);
-		nets[1].net = NULL;
-		CU_ASSERT(!fake_is_open("fake_ib0"));
-		close_nets();
+		lose_device(remove_b, seed);
+		setenv("TUTTI_VERBS_CONNECT", "cm", 1);
+		lose_device(remove_b, seed);
+		unsetenv("TUTTI_VERBS_CONNECT");
 	}
+	CU_ASSERT_FATAL(mkdtemp(folder) != NULL);
+	lose_device(hide_b, 1);
+	snprintf(command, sizeof command, "rm -r %s", folder);
+	CU_ASSERT(system(command) == 0);
 	plug_default();
 }
 

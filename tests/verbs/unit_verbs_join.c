@@ -1,9 +1,10 @@
-/* unit_verbs_join.c - joining over adapters that are not there: where the nets listen, and jobs without TCP */
+/* unit_verbs_join.c - joining over adapters that are not there: where the nets listen, jobs without TCP, and
+ * jobs whose adapters are removed */
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/ranks.h"
 #include <stdlib.h>
 
-enum { RANKS = 3 };
+enum { RANKS = 3, BYTES = 1 << 20 };
 
 static void check_sum(tutti *job)
 {
@@ -76,8 +77,49 @@ static void test_interfaces(void)
 	}
 }
 
+/* The adapter is removed when all have joined: each gives back all that it has of the adapter, and the job goes on over
+ * TCP, with memory that was pinned before and afterwards. */
+static atomic_int joined;
+
+static void look(tutti *job)
+{
+	tt_lock(job->job);
+	tt_progress(job->job);
+	tt_unlock(job->job);
+}
+
+static void lose_adapter(tutti *job)
+{
+	void *before = NULL, *after = NULL;
+	tutti_window *w = NULL;
+
+	CHECK(tutti_alloc(job, BYTES, -1, &before) == 0);
+	atomic_fetch_add(&joined, 1);
+	while (joined < RANKS)
+		look(job);
+	for (int i = 0; i < FAKE_DEVICES && tutti_rank(job) == 0; i++)
+		fake_remove(fake_devices[i].name);
+	while (fake_left())
+		look(job);
+	check_sum(job);
+	CHECK(tutti_alloc(job, BYTES, -1, &after) == 0);
+	CHECK(tutti_window_open(job, "w", before, BYTES, &w) == 0);
+	CHECK(tutti_put(w, (tutti_rank(job) + 1) % RANKS, 0, after, BYTES, NULL) == 0);
+	CHECK(tutti_allreduce(job, after, after, BYTES / 8, TUTTI_F64, TUTTI_SUM, NULL) == 0);
+	tutti_window_close(w);
+	tutti_free(job, before);
+	tutti_free(job, after);
+	CHECK(fake_left() == 0);
+}
+
+static void test_removal(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = RANKS, .wire = "verbs", .program = lose_adapter }), 0);
+	fake_plug(fake_devices, FAKE_DEVICES);
+}
+
 static CU_TestInfo join_tests[] = {
-	{ "alone", test_alone }, { "interfaces", test_interfaces }, CU_TEST_INFO_NULL,
+	{ "alone", test_alone }, { "interfaces", test_interfaces }, { "removal", test_removal }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "join", NULL, NULL, NULL, NULL, join_tests }, CU_SUITE_INFO_NULL };
 

@@ -160,6 +160,8 @@ static void expire(struct tt_verbs *net)
 	if (now - net->reviewed < net->door.timeout / 16)
 		return;
 	net->reviewed = now;
+	if (net->shown && !tt_verbs_is_shown(net))
+		tt_verbs_lose_net(net, "the adapter was removed");
 	tt_each_of(struct tt_verbs_peer, all, p, &net->peers)
 		review(p, now);
 }
@@ -216,23 +218,64 @@ static bool should_look(struct tt_verbs *net)
 	       !tt_list_empty(&net->joining) || !tt_list_empty(&net->dying) || tt_list_empty(&net->peers);
 }
 
+/* Nothing comes back any more. */
+static void lose_all(struct tt_verbs *net)
+{
+	tt_each_of(struct tt_verbs_peer, all, p, &net->peers) {
+		p->signals = 0;
+		if (p->ops.broken)
+			tt_list_append_once(&net->ops.ready, &p->ops.ready);
+		else
+			tt_verbs_lose(p, -ECONNRESET, net->loss.text);
+	}
+}
+
+/* All that the adapter has. A device that is removed waits for that. */
+static void let_go(struct tt_verbs *net)
+{
+	const struct tt_verbs_library *l = net->library;
+
+	tt_verbs_close_cm(net);
+	if (net->srq)
+		l->destroy_srq(net->srq);
+	if (net->cq)
+		l->destroy_cq(net->cq);
+	if (net->wakes)
+		l->destroy_comp_channel(net->wakes);
+	tt_verbs_close_memory(net);
+	if (net->device)
+		l->close_device(net->device);
+	net->srq = NULL;
+	net->cq = NULL;
+	net->wakes = NULL;
+	net->device = NULL;
+	net->backlog_count = 0;
+	tt_door_close(&net->door); /* who comes now takes the next transport */
+}
+
 static int progress(struct tt_net *base)
 {
 	struct tt_verbs *net = net_of(base);
-	int err = 0;
+	int err = net->lost;
 
 	net->inside = true;
 	net->ops.events = 0;
-	if (should_look(net)) {
+	if (!err && should_look(net)) {
 		net->asleep = false;
 		err = poll_events(net);
 	}
 	if (!err)
-		err = tt_verbs_poll(net);
+		err = net->lost ? net->lost : tt_verbs_poll(net);
+	if (net->lost)
+		lose_all(net);
 	if (!tt_list_empty(&net->ops.ready))
 		tt_flights_drain(&net->ops, look);
 	tt_verbs_push_all(net);
 	net->inside = false;
+	if (net->lost) {
+		let_go(net);
+		tt_remember(net->loss.text);
+	}
 	return err ? err : net->ops.events;
 }
 
@@ -251,33 +294,15 @@ static int arm(struct tt_net *base)
 
 /* Nets */
 
-static void close_queues(struct tt_verbs *net)
-{
-	const struct tt_verbs_library *l = net->library;
-
-	if (net->srq)
-		l->destroy_srq(net->srq);
-	if (net->cq)
-		l->destroy_cq(net->cq);
-	if (net->wakes)
-		l->destroy_comp_channel(net->wakes);
-	free(net->backlog);
-}
-
 static void close_net(struct tt_net *base)
 {
 	struct tt_verbs *net = net_of(base);
 
 	while (!tt_list_empty(&net->peers))
 		disconnect(&tt_container_of(net->peers.next, struct tt_verbs_peer, all)->base);
-	tt_verbs_close_cm(net);
-	close_queues(net);
-	tt_verbs_close_memory(net);
-	if (net->pd)
-		net->library->dealloc_pd(net->pd);
-	if (net->device)
-		net->library->close_device(net->device);
-	tt_door_close(&net->door);
+	let_go(net);
+	tt_verbs_close_pins(net);
+	free(net->backlog);
 	if (base->fd >= 0)
 		close(base->fd);
 	pthread_mutex_destroy(&net->lock);

@@ -95,6 +95,8 @@ void tt_verbs_close_cm(struct tt_verbs *net)
 		net->library->destroy_id(net->listener);
 	if (net->events)
 		net->library->destroy_event_channel(net->events);
+	net->listener = NULL;
+	net->events = NULL;
 }
 
 void tt_verbs_say_where(const struct tt_verbs_peer *p, struct tt_verbs_end *mine)

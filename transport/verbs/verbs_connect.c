@@ -58,10 +58,10 @@ const struct tt_door_calls tt_verbs_door = { .greet = greet, .say = say, .hear =
 int tt_verbs_connect(struct tt_net *base, const char *addr, struct tt_peer **out)
 {
 	struct tt_verbs *net = tt_container_of(base, struct tt_verbs, base);
-	struct tt_verbs_peer *p = tt_verbs_peer_new(net);
+	struct tt_verbs_peer *p = net->lost ? NULL : tt_verbs_peer_new(net);
 
 	if (!p)
-		return -ENOMEM;
+		return net->lost ? tt_fail(net->lost, "%s", net->loss.text) : -ENOMEM;
 	tt_shake_begin(&p->shake, &net->door, &p->base, false);
 	int err = tt_dial_begin(&p->dial, addr);
 	if (err) {

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { PORTS_MAX = 64 };
 
@@ -166,6 +167,9 @@ bool tt_verbs_read_anew(struct tt_verbs *net, char *note, size_t size)
 	}
 	return !*net->unfit.text;
 }
+
+/* A driver may remove a device without a word, and wait for those who have it open. */
+bool tt_verbs_is_shown(const struct tt_verbs *net) { return !access(net->device->device->dev_path, F_OK); }
 
 /* What there is */
 
@@ -397,6 +401,7 @@ int tt_verbs_open_device(struct tt_verbs *net, const char *device)
 	if (!(net->device = open_named(net->library, p->device)))
 		return tt_fail(-EIO, "%s cannot be opened: %s", net->name, strerror(errno));
 	net->iwarp = is_iwarp(net->device);
+	net->shown = tt_verbs_is_shown(net);
 	if (net->library->query_device(net->device, &net->attr))
 		return tt_fail(-EIO, "%s does not say what it can", net->name);
 	return tt_verbs_read_anew(net, note, sizeof note) ? 0 : tt_fail(-EIO, "%s: %s", net->name, net->unfit.text);

@@ -110,15 +110,12 @@ static const struct news rejects[] = {
 	[IB_CM_REJ_CONSUMER_DEFINED] = { PEER, "its process refused: its log says why" },
 };
 
-/* Nothing comes back any more. */
-static void lose_net(struct tt_verbs *net, const char *why)
+void tt_verbs_lose_net(struct tt_verbs *net, const char *why)
 {
-	tt_each_of(struct tt_verbs_peer, all, p, &net->peers) {
-		p->signals = 0;
-		tt_verbs_lose(p, -ECONNRESET, why);
-	}
-	if (!net->lost)
-		net->lost = tt_fail(-EIO, "%s is lost: %s", net->name, why);
+	if (net->lost)
+		return;
+	net->lost = tt_fail(-EIO, "%s is lost: %s", net->name, why);
+	net->loss = tt_last_sentence();
 }
 
 /* Those there are keep what they have. */
@@ -145,7 +142,7 @@ static void hear(struct tt_verbs *net, const struct ibv_async_event *e)
 	if (n->fate == PEER && (p = tt_verbs_find(net, e->element.qp->qp_num)))
 		tt_verbs_lose(p, -ECONNRESET, n->sentence);
 	else if (n->fate == NET)
-		lose_net(net, n->sentence);
+		tt_verbs_lose_net(net, n->sentence);
 }
 
 void tt_verbs_hear_device(struct tt_verbs *net)
@@ -172,7 +169,7 @@ void tt_verbs_hear_failure(struct tt_verbs *net, struct tt_verbs_peer *p, enum r
 	snprintf(text, sizeof text, "%s (%s, status %d, on %s)", n->sentence, net->library->event_str(event), status,
 	         net->name);
 	if (n->fate == NET)
-		lose_net(net, n->sentence);
+		tt_verbs_lose_net(net, n->sentence);
 	else if (n->fate == PEER && p)
 		tt_verbs_hang_up(p, text);
 	else if (n->fate == WARN)

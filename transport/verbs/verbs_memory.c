@@ -27,7 +27,7 @@ int tt_verbs_locked_too_much(const struct tt_verbs *net, const char *what, size_
 	               TT_VERBS_UNLIMITED, net->name, bytes, what, (unsigned long long)limit.rlim_cur);
 }
 
-/* Pins */
+/* Pins. Those of a net that is lost hold nothing: the job goes on over other nets, and pins on each. */
 
 int tt_verbs_pin(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_pin **out)
 {
@@ -40,16 +40,25 @@ int tt_verbs_pin(struct tt_net *base, const struct tt_mem *mem, int remote, stru
 	if (!(p = calloc(1, sizeof *p)))
 		return tt_fail(-ENOMEM, "no memory to pin %zu bytes", mem->len);
 	p->base = (struct tt_pin){ base, *mem, remote };
-	if (!(p->mr = net->library->reg_mr(net->pd, mem->base, mem->len, access))) {
-		int err = tt_verbs_locked_too_much(net, "registered memory", mem->len, errno);
-		free(p);
-		return err;
-	}
 	pthread_mutex_lock(&net->lock);
-	tt_list_append(&net->pins, &p->node);
+	int err = net->pd && !(p->mr = net->library->reg_mr(net->pd, mem->base, mem->len, access)) ? errno : 0;
+	if (!err)
+		tt_list_append(&net->pins, &p->node);
 	pthread_mutex_unlock(&net->lock);
+	if (err) {
+		free(p);
+		return tt_verbs_locked_too_much(net, "registered memory", mem->len, err);
+	}
 	*out = &p->base;
 	return 0;
+}
+
+/* With the lock. */
+static void forget(const struct tt_verbs *net, struct pin *p)
+{
+	if (p->mr)
+		net->library->dereg_mr(p->mr);
+	p->mr = NULL;
 }
 
 void tt_verbs_unpin(struct tt_pin *base)
@@ -59,8 +68,8 @@ void tt_verbs_unpin(struct tt_pin *base)
 
 	pthread_mutex_lock(&net->lock);
 	tt_list_remove(&p->node);
+	forget(net, p);
 	pthread_mutex_unlock(&net->lock);
-	net->library->dereg_mr(p->mr);
 	free(p);
 }
 
@@ -72,7 +81,7 @@ static int grant_key(struct tt_grant *g)
 	struct tt_pack pack = tt_pack(g->base.key.raw, sizeof g->base.key.raw);
 
 	tt_put64(&pack, (uintptr_t)g->base.mem.base);
-	tt_put32(&pack, mr->rkey);
+	tt_put32(&pack, mr ? mr->rkey : 0);
 	g->base.key.len = g->base.mem.len;
 	return 0;
 }
@@ -116,9 +125,11 @@ static char *make_block(struct tt_verbs *net, const char *what, size_t bytes, in
 
 static void free_block(const struct tt_verbs *net, struct ibv_mr *mr)
 {
-	char *block = mr->addr;
-	size_t bytes = mr->length;
+	char *block = mr ? mr->addr : NULL;
+	size_t bytes = mr ? mr->length : 0;
 
+	if (!mr)
+		return;
 	net->library->dereg_mr(mr);
 	tt_pages_unmap(block, bytes);
 }
@@ -148,8 +159,8 @@ void tt_verbs_post_receives(struct tt_verbs *net)
 	net->again[net->again_count - 1].next = NULL;
 	net->again_count = 0;
 	int err = ibv_post_srq_recv(net->srq, net->again, &bad);
-	if ((err || bad) && !net->lost)
-		net->lost = tt_fail(-EIO, "%s takes no receives any more: %s", net->name, strerror(abs(err)));
+	if (err || bad)
+		tt_verbs_lose_net(net, "it takes no receives any more");
 }
 
 void tt_verbs_receive_again(struct tt_verbs *net, uint64_t wr_id)
@@ -201,17 +212,28 @@ int tt_verbs_take_share(struct tt_verbs *net, struct tt_verbs_share **out)
 /* When the queues are gone. */
 void tt_verbs_close_memory(struct tt_verbs *net)
 {
+	pthread_mutex_lock(&net->lock);
+	tt_each_of(struct pin, node, p, &net->pins)
+		forget(net, p);
+	while (net->share_count) {
+		struct tt_verbs_share *s = net->shares[--net->share_count];
+		free_block(net, s->mr);
+		free(s);
+	}
+	free_block(net, net->arena_mr);
+	free_block(net, net->words);
+	net->arena_mr = net->words = NULL;
+	if (net->pd)
+		net->library->dealloc_pd(net->pd);
+	net->pd = NULL;
+	pthread_mutex_unlock(&net->lock);
+}
+
+void tt_verbs_close_pins(struct tt_verbs *net)
+{
 	tt_each_of(struct tt_grant, node, g, &net->regions)
 		tt_grant_free(g);
 	while (!tt_list_empty(&net->pins))
 		tt_verbs_unpin(&tt_container_of(net->pins.next, struct pin, node)->base);
-	for (unsigned i = 0; i < net->share_count; i++) {
-		free_block(net, net->shares[i]->mr);
-		free(net->shares[i]);
-	}
 	free(net->shares);
-	if (net->arena)
-		free_block(net, net->arena_mr);
-	if (net->words)
-		free_block(net, net->words);
 }

@@ -112,7 +112,9 @@ struct tt_verbs {
 	bool iwarp, cm;             /* cm: librdmacm connects, as iWARP wants */
 	unsigned peer_max, inline_max;
 	uint32_t lockable;          /* KiB that the process may lock, if that bounds peer_max; else 0 */
-	int lost;                   /* -errno: the device is gone */
+	int lost;                   /* -errno: the adapter failed, or is gone; progress() lets go of all that it has */
+	struct tt_sentence loss;
+	bool shown;                 /* the kernel's list of devices has it */
 	bool told_full;             /* a warning: it has no room for a peer */
 
 	struct tt_flights ops;
@@ -235,6 +237,7 @@ void tt_verbs_lose(struct tt_verbs_peer *, int err, const char *why);
 int tt_verbs_list(struct tt_device *, int max);
 int tt_verbs_open_device(struct tt_verbs *, const char *device); /* fills in device, attr, port, name */
 bool tt_verbs_read_anew(struct tt_verbs *, char *note, size_t size); /* the port. false: it is unfit; says why */
+bool tt_verbs_is_shown(const struct tt_verbs *);
 
 /* verbs_connect.c */
 extern const struct tt_door_calls tt_verbs_door;
@@ -270,7 +273,8 @@ uint32_t tt_verbs_lkey(const struct tt_region *);
 /* NULL: peers may not use it */
 void *tt_verbs_find_memory(struct tt_verbs *, uint32_t rkey, uint64_t addr, size_t n);
 int tt_verbs_open_arena(struct tt_verbs *);
-void tt_verbs_close_memory(struct tt_verbs *);
+void tt_verbs_close_memory(struct tt_verbs *);  /* pins and regions are empty from here on, */
+void tt_verbs_close_pins(struct tt_verbs *);    /* and gone */
 int tt_verbs_take_share(struct tt_verbs *, struct tt_verbs_share **);
 void tt_verbs_receive_again(struct tt_verbs *, uint64_t wr_id);
 void tt_verbs_post_receives(struct tt_verbs *);
@@ -295,6 +299,7 @@ void tt_verbs_set_aside(struct tt_verbs *);       /* polls all completions, to b
 
 /* verbs_failure.c */
 const char *tt_verbs_explain(const struct tt_verbs_peer *, const struct ibv_wc *, char *text, size_t size);
+void tt_verbs_lose_net(struct tt_verbs *, const char *why); /* progress() ends it; the first cause wins */
 void tt_verbs_hear_device(struct tt_verbs *);     /* the asynchronous events */
 void tt_verbs_hear_failure(struct tt_verbs *, struct tt_verbs_peer *, enum rdma_cm_event_type, int status);
 #endif

@@ -218,8 +218,8 @@ int tt_verbs_poll(struct tt_verbs *net)
 			break;
 	}
 	tt_verbs_post_receives(net);
-	if (n < 0 && !net->lost)
-		net->lost = tt_fail(-EIO, "%s cannot be polled any more: %s", net->name, strerror(-n));
+	if (n < 0)
+		tt_verbs_lose_net(net, "it cannot be polled any more");
 	return net->lost;
 }
 
