@@ -175,12 +175,17 @@ static void let_go(struct tt_shake *h)
 	h->door->calls->over(h, 0);
 }
 
+void tt_door_refused(struct tt_door *d, const char *who, const char *why)
+{
+	bool warn = !d->refused++ && !d->calls->quiet;
+
+	tt_log(warn ? TT_WARN : TT_DEBUG, "refused the connection from %s: %s%s", who, why,
+	       warn ? " (further refusals are logged at TUTTI_LOG=debug)" : "");
+}
+
 void tt_shake_refuse(struct tt_shake *h, const char *why)
 {
-	bool warn = !h->door->refused++ && !h->door->calls->quiet;
-
-	tt_log(warn ? TT_WARN : TT_DEBUG, "refused the connection from %s: %s%s", h->peer->addr, why,
-	       warn ? " (further refusals are logged at TUTTI_LOG=debug)" : "");
+	tt_door_refused(h->door, h->peer->addr, why);
 	let_go(h);
 }
 

@@ -78,6 +78,8 @@ void tt_door_accept(struct tt_door *);
 void tt_door_expire(struct tt_door *);        /* ends the handshakes that take too long */
 bool tt_door_waits(const struct tt_door *);   /* has tt_door_expire() something to look at? */
 void tt_door_close(struct tt_door *);
+/* To the log: a warning for the first of them. */
+void tt_door_refused(struct tt_door *, const char *who, const char *why);
 
 void tt_shake_begin(struct tt_shake *, struct tt_door *, struct tt_peer *, bool accepted);
 bool tt_shake_connected(struct tt_shake *);   /* the initiator's socket is connected: says HELLO */

@@ -61,7 +61,7 @@ static int word_failure(const struct tt_verbs_peer *p, int err, const char *why)
 {
 	if (p->stage == TT_VERBS_UP)
 		return tt_fail(-ECONNRESET, "lost the connection to %s: %s", p->base.addr, why);
-	return tt_fail(err == -ECONNRESET ? -EHOSTUNREACH : err, "cannot connect to %s: %s", p->base.addr, why);
+	return tt_fail(err == -ETIMEDOUT ? err : -EHOSTUNREACH, "cannot connect to %s: %s", p->base.addr, why);
 }
 
 void tt_verbs_lose(struct tt_verbs_peer *p, int err, const char *why)
@@ -72,10 +72,11 @@ void tt_verbs_lose(struct tt_verbs_peer *p, int err, const char *why)
 		tt_shake_give_up(&p->shake, err, why);
 		return;
 	}
-	err = word_failure(p, err, why);
+	if (err == -EPROTO)
+		tt_door_refused(&p->net->door, p->base.addr, why);
+	tt_flight_break(&p->ops, word_failure(p, err, why));
 	p->why = tt_last_sentence();
 	tt_log(TT_DEBUG, "%s", p->why.text);
-	tt_flight_break(&p->ops, err);
 	tt_verbs_stop_queue(p);
 	tt_dial_end(&p->dial); /* the other end learns of it */
 	tt_list_remove(&p->waits);

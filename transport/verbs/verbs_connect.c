@@ -215,7 +215,7 @@ static void take_terms(struct tt_verbs_peer *p)
 	const char *why = judge(p, &e, text, sizeof text);
 
 	if (why) {
-		tt_verbs_lose(p, -EHOSTUNREACH, why);
+		tt_verbs_lose(p, !e.refused && !is_sane(&e) ? -EPROTO : -EHOSTUNREACH, why);
 		return;
 	}
 	p->piece = (uint32_t)tt_min(e.piece, tt_min(p->net->port.attr.max_msg_sz, TT_VERBS_PIECE));
@@ -262,10 +262,10 @@ void tt_verbs_come_up(struct tt_verbs_peer *p)
 }
 
 /* What the peer has sent before its end is looked at before the queue pair stops. */
-void tt_verbs_hang_up(struct tt_verbs_peer *p, const char *why)
+void tt_verbs_hang_up(struct tt_verbs_peer *p, int err, const char *why)
 {
 	tt_verbs_set_aside(p->net);
-	tt_verbs_lose(p, -ECONNRESET, why);
+	tt_verbs_lose(p, err, why);
 }
 
 /* READY may be read after the first message of the adapter, which has brought this end up. */
@@ -275,7 +275,7 @@ static void take_word(struct tt_verbs_peer *p)
 	if (p->stage == TT_VERBS_WAIT) {
 		take_terms(p);
 	} else if (p->terms[0] || p->ready) {
-		tt_verbs_hang_up(p, "it said something that is no part of the handshake");
+		tt_verbs_hang_up(p, -EPROTO, "it said something that is no part of the handshake");
 	} else {
 		p->ready = true;
 		if (p->stage == TT_VERBS_READY)
@@ -298,7 +298,7 @@ void tt_verbs_hear(struct tt_verbs_peer *p)
 		if (n < 0 && (errno == EAGAIN || errno == EINTR))
 			return;
 		if (n <= 0) {
-			tt_verbs_hang_up(p, p->stage < TT_VERBS_UP ?
+			tt_verbs_hang_up(p, -ECONNRESET, p->stage < TT_VERBS_UP ?
 			                 "it closed the connection before all was agreed: its log says why" :
 			                 "it has ended, or closed the connection");
 			return;

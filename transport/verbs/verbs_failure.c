@@ -52,8 +52,9 @@ const char *tt_verbs_explain(const struct tt_verbs_peer *p, const struct ibv_wc 
 
 /* Asynchronous events */
 
-/* PEER: the queue pair's peer ends. NET: all peers end. PORT, WARN: the port is read anew, WARN with a warning */
-enum fate { NOTHING, WARN, PEER, NET, PORT };
+/* PEER, LIAR: the queue pair's peer ends, LIAR by its own fault. NET: all end. PORT, WARN: the port is read anew, WARN
+ * with a warning */
+enum fate { NOTHING, WARN, PEER, LIAR, NET, PORT };
 
 static const struct news {
 	enum fate fate;
@@ -61,8 +62,8 @@ static const struct news {
 } events[] = {
 	[IBV_EVENT_CQ_ERR] = { NET, "its completion queue failed" },
 	[IBV_EVENT_QP_FATAL] = { PEER, "its queue pair failed: the kernel's log may say why" },
-	[IBV_EVENT_QP_REQ_ERR] = { PEER, "it sent a request that makes no sense" },
-	[IBV_EVENT_QP_ACCESS_ERR] = { PEER, "it used a key that is not registered, or not any more" },
+	[IBV_EVENT_QP_REQ_ERR] = { LIAR, "it sent a request that makes no sense" },
+	[IBV_EVENT_QP_ACCESS_ERR] = { LIAR, "it used a key that is not registered, or not any more" },
 	[IBV_EVENT_COMM_EST] = { NOTHING, NULL },
 	[IBV_EVENT_SQ_DRAINED] = { NOTHING, NULL },
 	[IBV_EVENT_PATH_MIG] = { NOTHING, NULL },
@@ -137,10 +138,10 @@ static void hear(struct tt_verbs *net, const struct ibv_async_event *e)
 
 	if (of_port && e->element.port_num == net->port.number)
 		read_port(net, n->fate, n->sentence);
-	else if (!of_port && n->sentence)
-		tt_log(n->fate == PEER ? TT_INFO : TT_WARN, "%s: %s", net->name, n->sentence);
-	if (n->fate == PEER && (p = tt_verbs_find(net, e->element.qp->qp_num)))
-		tt_verbs_lose(p, -ECONNRESET, n->sentence);
+	else if (n->fate == NET)
+		tt_log(TT_WARN, "%s: %s", net->name, n->sentence);
+	if ((n->fate == PEER || n->fate == LIAR) && (p = tt_verbs_find(net, e->element.qp->qp_num)))
+		tt_verbs_lose(p, n->fate == LIAR ? -EPROTO : -ECONNRESET, n->sentence);
 	else if (n->fate == NET)
 		tt_verbs_lose_net(net, n->sentence);
 }
@@ -171,7 +172,7 @@ void tt_verbs_hear_failure(struct tt_verbs *net, struct tt_verbs_peer *p, enum r
 	if (n->fate == NET)
 		tt_verbs_lose_net(net, n->sentence);
 	else if (n->fate == PEER && p)
-		tt_verbs_hang_up(p, text);
+		tt_verbs_hang_up(p, -ECONNRESET, text);
 	else if (n->fate == WARN)
 		read_port(net, WARN, text);
 }

@@ -229,8 +229,8 @@ static inline uint64_t tt_verbs_receive_id(unsigned share, unsigned at) { return
 /* verbs.c */
 struct tt_verbs_peer *tt_verbs_peer_new(struct tt_verbs *);
 void tt_verbs_peer_free(struct tt_verbs_peer *); /* with all that it has */
-/* The connection is broken, or cannot come up: the first cause wins. The peer may be gone, if it was accepted and its
- * handshake was not over. */
+/* The connection is broken, or cannot come up: the first cause wins. -EPROTO: the other end does what no Tutti does.
+ * The peer may be gone, if it was accepted and its handshake was not over. */
 void tt_verbs_lose(struct tt_verbs_peer *, int err, const char *why);
 
 /* verbs_device.c */
@@ -245,7 +245,7 @@ int tt_verbs_connect(struct tt_net *, const char *addr, struct tt_peer **);
 void tt_verbs_hear(struct tt_verbs_peer *);      /* its socket has an event; the peer may be gone afterwards */
 void tt_verbs_ready(struct tt_verbs_peer *);     /* its queue pair takes what comes */
 void tt_verbs_come_up(struct tt_verbs_peer *);
-void tt_verbs_hang_up(struct tt_verbs_peer *, const char *why); /* looks at what has come, then loses it */
+void tt_verbs_hang_up(struct tt_verbs_peer *, int err, const char *why); /* looks at what has come, then loses it */
 
 /* verbs_cm.c */
 int tt_verbs_open_cm(struct tt_verbs *);

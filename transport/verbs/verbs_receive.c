@@ -15,8 +15,8 @@ static void answer(struct tt_verbs_peer *p, struct tt_verbs_head *h)
 	uint64_t *word = tt_verbs_find_memory(p->net, le32toh(h->rkey), addr, n);
 
 	if (!word || p->answer_count == TT_FRAME_SLOTS || (get && n > p->message - sizeof *h)) {
-		tt_verbs_lose(p, -ECONNRESET, word ? "it asks for more than it may"
-		                                   : "it uses memory that is not registered, or not any more");
+		tt_verbs_lose(p, -EPROTO, word ? "it asks for more than it may"
+		                               : "it uses memory that is not registered, or not any more");
 		return;
 	}
 	h->bad = !get && addr % 8;
@@ -33,7 +33,7 @@ static void take_answer(struct tt_verbs_peer *p, const struct tt_verbs_head *h, 
 	bool get = h->kind == TT_VERBS_BYTES;
 
 	if (!op || get != (op->kind == TT_GET) || (get && n > op->len - op->priv[2])) {
-		tt_verbs_lose(p, -ECONNRESET, "it answered what was not asked");
+		tt_verbs_lose(p, -EPROTO, "it answered what was not asked");
 		return;
 	}
 	tt_flight_give_slot(&p->ops, h->slot);
@@ -67,7 +67,7 @@ static void take_part(struct tt_verbs_peer *p, const char *bytes, size_t len, bo
 	size_t had = p->come;
 
 	if (len > TT_MESSAGE_MAX - had) {
-		tt_verbs_lose(p, -ECONNRESET, "it sent a message that is too long");
+		tt_verbs_lose(p, -EPROTO, "it sent a message that is too long");
 		return;
 	}
 	if (last && !had) {
@@ -90,7 +90,7 @@ static bool take_credits(struct tt_verbs_peer *p, unsigned n)
 	p->credits += n;
 	if (p->credits <= p->credit_max)
 		return true;
-	tt_verbs_lose(p, -ECONNRESET, "it gave back more credits than it had");
+	tt_verbs_lose(p, -EPROTO, "it gave back more credits than it had");
 	return false;
 }
 
@@ -119,7 +119,7 @@ static void take_message(struct tt_verbs_peer *p, const struct ibv_wc *wc)
 	case TT_VERBS_BYTES: take_answer(p, &h, bytes + sizeof h, wc->byte_len - sizeof h); return;
 	case TT_VERBS_NOTIFY: tell_notify(p, (uint32_t)le64toh(h.word)); return;
 	case TT_VERBS_WORD: return;
-	default: tt_verbs_lose(p, -ECONNRESET, "it sent a message of no known kind");
+	default: tt_verbs_lose(p, -EPROTO, "it sent a message of no known kind");
 	}
 }
 
@@ -155,7 +155,8 @@ static void take_receive(struct tt_verbs *net, struct tt_verbs_peer *p, const st
 			take_immediate(p, wc);
 		else
 			take_message(p, wc);
-		p->owed++;
+		if (++p->owed > TT_VERBS_CREDITS)
+			tt_verbs_lose(p, -EPROTO, "it sent more than it had credits for");
 	}
 	tt_verbs_receive_again(net, wc->wr_id);
 }
