@@ -27,7 +27,8 @@ contract_iwarp 300  the contract of the transports, from siw0 to siw1
 contract_loss  300  the contract while 1 % of the packets get lost
 fashion        300  examples/fashion on two ranks learns over verbs what it learns over TCP, to the bit
 killed         120  a rank is killed in the middle of transfers: the others hear of it, and go on
-unplugged      120  the same with a cable that is pulled out'
+unplugged      120  the same with a cable that is pulled out
+removed        120  the same with a device that is removed, and then is added again'
 
 crosses() { # interface, command: it works, and 2 MiB at least went out through the interface
 	sent=/sys/class/net/$1/statistics/tx_bytes
@@ -129,6 +130,19 @@ part_unplugged() {
 	strike pull && wait $third
 	result=$?
 	plug
+	return $result
+}
+
+# The kernel waits until nobody has the device open.
+remove() {
+	ls -l /sys/class/infiniband_verbs
+	timeout 20 rdma link del rxe1 || { echo "rdma link del: $?" >&2; return 1; }
+	echo "removed $(($(date +%s) - $(stat -c %Y "$folder/struck"))) s after the strike"
+}
+part_removed() {
+	strike remove && wait $third
+	result=$?
+	rdma link add rxe1 type rxe netdev roce1 2> /dev/null
 	return $result
 }
 
