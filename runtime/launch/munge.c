@@ -14,12 +14,13 @@
 #include <netdb.h>
 #include <poll.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/time.h>
 #include <unistd.h>
 
 enum {
 	SEALED = 4096, GUESTS_MORE = 64, UID_RESTRICTION = 9 /* of munge_opt_t */, TRY_MS = 50, CONNECT_MS = 2000,
-	PORTS = 4
+	PORTS = 4, FILES_LEFT = 4 /* for the library, which connects to munged */
 };
 
 static struct { /* munge.h of munge 0.5: plain numbers and pointers */
@@ -101,7 +102,8 @@ int tt_munge_open(const char *sealed, char *text, size_t size)
 /* ---- rank 0 ---- */
 
 struct guest {
-	int fd, rank; /* -1: has not asked yet */
+	int fd, rank, poll; /* -1: a free place; has not asked yet */
+	uint64_t since;
 	size_t n;
 	char asked[SEALED];
 };
@@ -109,7 +111,10 @@ struct guest {
 struct host {
 	const struct tt_launch *b;
 	const char *job;
-	int fd, count, room, here; /* guests; those that have asked */
+	int fd, room, here; /* places for guests; those that have asked */
+	long files;         /* that this process may have */
+	unsigned strangers; /* that were turned away */
+	uint64_t closed;    /* until then nobody is accepted */
 	struct guest *guests;
 	struct pollfd *polls;
 };
@@ -118,6 +123,13 @@ static void dismiss(struct guest *g)
 {
 	close(g->fd);
 	g->fd = -1;
+}
+
+static void turn_away(struct host *h, struct guest *g, const char *why)
+{
+	if (!h->strangers++)
+		tt_log(TT_WARN, "a stranger at the rendezvous is turned away, others are counted: %s", why);
+	dismiss(g);
 }
 
 static int take_question(struct host *h, struct guest *g)
@@ -133,11 +145,10 @@ static int take_question(struct host *h, struct guest *g)
 	if (!err && strcmp(job, h->job) != 0)
 		err = tt_fail(-EPROTO, "it belongs to step %.60s and this rank to step %s", job, h->job);
 	if (err) {
-		tt_log(TT_WARN, "a stranger at the rendezvous is turned away: %s", tt_why());
-		dismiss(g);
+		turn_away(h, g, tt_why());
 		return 0;
 	}
-	for (int i = 0; i < h->count; i++)
+	for (int i = 0; i < h->room; i++)
 		if (h->guests[i].fd >= 0 && h->guests[i].rank == rank)
 			twice = true;
 	g->rank = rank;
@@ -172,21 +183,55 @@ static int hear(struct host *h, struct guest *g)
 
 static void say_who(const char *job, char text[100]) { snprintf(text, 100, "tutti %.60s\n", job); }
 
-static void admit(struct host *h)
+static struct guest *find_place(const struct host *h)
+{
+	for (int i = 0; i < h->room; i++)
+		if (h->guests[i].fd < 0)
+			return &h->guests[i];
+	return NULL;
+}
+
+/* There is no place, or no file. Ranks ask at once: who has not asked for long goes. */
+static int make_room(struct host *h)
+{
+	const uint64_t idle = TT_MS * CONNECT_MS;
+	struct guest *oldest = NULL;
+
+	for (int i = 0; i < h->room; i++) {
+		struct guest *g = &h->guests[i];
+		if (g->fd >= 0 && g->rank < 0 && (!oldest || g->since < oldest->since))
+			oldest = g;
+	}
+	if (!oldest)
+		return tt_fail(-EMFILE, "rank 0 may have %ld open files, too few to hear all %d ranks of Slurm's step "
+		               "%s: raise the limit with ulimit -n, to %ld at least", h->files, h->b->size, h->job,
+		               h->files + h->b->size - 1 - h->here);
+	if (tt_now() - oldest->since >= idle)
+		turn_away(h, oldest, "it has asked nothing for 2 s");
+	else
+		h->closed = oldest->since + idle;
+	return 0;
+}
+
+static int admit(struct host *h)
 {
 	char who[100];
+	struct guest *g;
 
 	say_who(h->job, who);
-	for (int fd, at = 0; (fd = accept4(h->fd, NULL, NULL, SOCK_CLOEXEC)) >= 0;) {
-		while (at < h->count && h->guests[at].fd >= 0)
-			at++;
-		if (at == h->room || send(fd, who, strlen(who), MSG_NOSIGNAL) < 0) {
+	while ((g = find_place(h))) {
+		int fd = accept4(h->fd, NULL, NULL, SOCK_CLOEXEC);
+		if (fd < 0 && errno != EMFILE && errno != ENFILE)
+			return 0;
+		if (fd < 0 || fd >= h->files - FILES_LEFT) {
 			close(fd);
-			continue;
+			break;
 		}
-		h->count += at == h->count;
-		h->guests[at] = (struct guest){ .fd = fd, .rank = -1 };
+		*g = (struct guest){ .fd = fd, .rank = -1, .since = tt_now() };
+		if (send(fd, who, strlen(who), MSG_NOSIGNAL) < 0)
+			dismiss(g);
 	}
+	return make_room(h);
 }
 
 static int missing(const struct host *h, unsigned long long ms)
@@ -196,7 +241,7 @@ static int missing(const struct host *h, unsigned long long ms)
 
 	for (int rank = 1; rank < h->b->size; rank++) {
 		bool here = false;
-		for (int i = 0; i < h->count && !here; i++)
+		for (int i = 0; i < h->room && !here; i++)
 			here = h->guests[i].fd >= 0 && h->guests[i].rank == rank;
 		if (!here && shown++ < 8)
 			snprintf(names + strlen(names), sizeof names - strlen(names), "%s%d", *names ? ", " : "", rank);
@@ -216,17 +261,21 @@ static int gather(struct host *h, uint64_t timeout)
 	while (!err && h->here < h->b->size - 1) {
 		if ((now = tt_now()) >= end)
 			return missing(h, timeout / TT_MS);
-		h->polls[0] = (struct pollfd){ .fd = h->fd, .events = POLLIN };
-		for (int i = 0; i < h->count; i++)
-			h->polls[1 + i] = (struct pollfd){ .fd = h->guests[i].fd, .events = POLLIN };
-		int n = h->count;
-		if (poll(h->polls, (nfds_t)(1 + n), (int)tt_min((end - now) / TT_MS + 1, 1000)) <= 0)
+		bool closed = now < h->closed;
+		uint64_t due = closed ? tt_min(end, h->closed) : end;
+		h->polls[0] = (struct pollfd){ .fd = closed ? -1 : h->fd, .events = POLLIN };
+		int n = 1; /* poll() takes no more than there may be files */
+		for (int i = 0; i < h->room; i++)
+			if (h->guests[i].fd >= 0)
+				h->polls[h->guests[i].poll = n++] =
+					(struct pollfd){ .fd = h->guests[i].fd, .events = POLLIN };
+		if (poll(h->polls, (nfds_t)n, (int)tt_min((due - now) / TT_MS + 1, 1000)) <= 0)
 			continue;
-		for (int i = 0; !err && i < n; i++)
-			if (h->polls[1 + i].revents && h->guests[i].fd >= 0)
+		for (int i = 0; !err && i < h->room; i++)
+			if (h->guests[i].fd >= 0 && h->polls[h->guests[i].poll].revents)
 				err = hear(h, &h->guests[i]);
-		if (h->polls[0].revents)
-			admit(h);
+		if (!err && h->polls[0].revents)
+			err = admit(h);
 	}
 	return err;
 }
@@ -247,7 +296,9 @@ static int serve(struct host *h, char blob[TT_LAUNCH_BLOB], uint64_t timeout)
 
 	if (err)
 		snprintf(blob, TT_LAUNCH_BLOB, "! %.600s", tt_why());
-	for (int i = 0; i < h->count; i++)
+	if (h->strangers > 1)
+		tt_log(TT_WARN, "%u more strangers at the rendezvous were turned away", h->strangers - 1);
+	for (int i = 0; i < h->room; i++)
 		if (h->guests[i].fd >= 0) {
 			if (h->guests[i].rank > 0 && !answer(&h->guests[i], blob) && !err)
 				err = tt_fail(-EIO, "rank %d of Slurm's step %s cannot be told where rank 0 listens: "
@@ -260,7 +311,8 @@ static int serve(struct host *h, char blob[TT_LAUNCH_BLOB], uint64_t timeout)
 static int be_host(const struct tt_launch *b, unsigned port, const char *job, char blob[TT_LAUNCH_BLOB],
                    uint64_t timeout)
 {
-	struct host h = { .b = b, .job = job, .room = b->size + GUESTS_MORE };
+	struct host h = { .b = b, .job = job, .room = b->size + GUESTS_MORE, .files = INT32_MAX };
+	struct rlimit files;
 	struct tt_net_config c = { .listen_fd = -1, .secret = "any interface",
 		                   .ports = { (int)port, (int)port + PORTS - 1 } };
 
@@ -269,8 +321,12 @@ static int be_host(const struct tt_launch *b, unsigned port, const char *job, ch
 		return tt_fail(h.fd, "rank 0 cannot answer the others at a port from %u to %u, which derive from "
 		               "Slurm's job and step %s: are they other jobs'? TUTTI_BOOT=HOST:PORT takes another",
 		               port, port + PORTS - 1, job);
+	if (!getrlimit(RLIMIT_NOFILE, &files) && files.rlim_cur < INT32_MAX)
+		h.files = (long)files.rlim_cur;
 	h.guests = calloc((size_t)h.room, sizeof *h.guests);
 	h.polls = calloc((size_t)h.room + 1, sizeof *h.polls);
+	for (int i = 0; h.guests && i < h.room; i++)
+		h.guests[i].fd = -1;
 	int err = h.guests && h.polls ? serve(&h, blob, timeout) : tt_fail(-ENOMEM, "no memory for %d ranks", b->size);
 	free(h.guests);
 	free(h.polls);

@@ -6,7 +6,9 @@
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { RANKS = 8, LONG_MS = 20000, SHORT_MS = 400 };
@@ -254,7 +256,57 @@ static void test_strangers(void)
 	start(&all[1]);
 	finish(all, 0, 2);
 	check_all_know(all, 2);
-	CU_ASSERT(lines_with("a stranger at the rendezvous") > 0);
+	WANT(lines_with("a stranger at the rendezvous") == 1 && lines_with("3 more strangers") == 1, "%s", logged);
+}
+
+static void test_idle_strangers(void)
+{
+	struct rank all[2];
+	int idle[80]; /* more than there are places */
+
+	lay_out(all, 2, LONG_MS);
+	start(&all[0]);
+	for (int i = 0; i < 80; i++)
+		idle[i] = call_host(all);
+	start(&all[1]);
+	finish(all, 0, 2);
+	check_all_know(all, 2);
+	for (int i = 0; i < 80; i++)
+		close(idle[i]);
+}
+
+/* Rank 0 says so, to those that it has heard, too: it does not wait for what cannot come. */
+static void test_files_run_out(void)
+{
+	const struct rlimit few = { 16, 16 };
+	struct rank all[2 * RANKS];
+	int fd[2 * RANKS], status;
+	char text[200];
+
+	lay_out(all, 2 * RANKS, LONG_MS);
+	pid_t pid = fork_child();
+	if (!pid) {
+		for (int i = 3; i < 100; i++)
+			close(i);
+		setrlimit(RLIMIT_NOFILE, &few);
+		run_rank(&all[0]);
+		printf("%s", strstr(all[0].why, "ulimit -n, to 2") ? "" : all[0].why);
+		fflush(stdout);
+		_exit(all[0].err != -EMFILE || !strstr(all[0].why, "ulimit -n, to 2"));
+	}
+	for (int i = 1; i < 2 * RANKS; i++) {
+		fd[i] = call_host(all);
+		snprintf(text, sizeof text, "MUNGE:%u:" JOB "_%d\n", geteuid(), i);
+		CU_ASSERT(send(fd[i], text, strlen(text), MSG_NOSIGNAL) > 0);
+	}
+	CU_ASSERT(waitpid(pid, &status, 0) == pid && !status);
+	size_t n = 0;
+	for (ssize_t got; n + 1 < sizeof text && (got = recv(fd[1], text + n, sizeof text - 1 - n, 0)) > 0; n += (size_t)got)
+		;
+	text[n] = 0;
+	WANT(strstr(text, "!_rank_0_may_have_16_open_files"), "%s", text);
+	for (int i = 1; i < 2 * RANKS; i++)
+		close(fd[i]);
 }
 
 /* ---- PMI2 ---- */
@@ -412,6 +464,8 @@ static CU_TestInfo munge_tests[] = {
 	{ "a missing rank is named", test_missing_rank_is_named },
 	{ "a rank that comes twice is named", test_rank_comes_twice },
 	{ "strangers are turned away", test_strangers },
+	{ "idle strangers take no rank's place", test_idle_strangers },
+	{ "rank 0 has too few files", test_files_run_out },
 	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo pmi2_tests[] = {
