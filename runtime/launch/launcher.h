@@ -22,13 +22,25 @@ int tt_place_from(const struct tt_settings *, enum tt_setting rank, enum tt_sett
 int tt_place_local(const struct tt_settings *, enum tt_setting rank, enum tt_setting size, struct tt_launch *);
 uint64_t tt_name_from(const char *job, const char *step); /* of tt_launch; not 0 */
 unsigned tt_port_from(uint64_t name); /* one that a job's ranks agree on without talking */
+/* When a rank says for whom it waits: after TUTTI_SILENCE, or not before `end`. */
+static inline uint64_t tt_launch_doubt(uint64_t silence, uint64_t end)
+{
+	uint64_t now = tt_now();
+
+	return silence < end - now ? now + silence : end;
+}
 
 int tt_slurm_local(const struct tt_settings *, struct tt_launch *); /* slurm.c: 0 also where Slurm says nothing */
 
 /* munge.c: what only processes of this user can read, on hosts that share a key. -ENOENT: no MUNGE here */
 int tt_munge_seal(const char *text, char *sealed, size_t size);
 int tt_munge_open(const char *sealed, char *text, size_t size);
+struct tt_meeting {
+	int rank, size;
+	const char *host, *job;     /* rank 0's; the step's number */
+	unsigned port;
+	uint64_t timeout, silence;  /* nanoseconds; when a rank says for whom it waits */
+};
 /* Rank 0 answers all others at `port`, once all have asked. */
-int tt_munge_exchange(const struct tt_launch *, const char *host, unsigned port, const char *job,
-                      char blob[TT_LAUNCH_BLOB], uint64_t timeout);
+int tt_munge_exchange(const struct tt_meeting *, char blob[TT_LAUNCH_BLOB]);
 #endif

@@ -109,8 +109,7 @@ struct guest {
 };
 
 struct host {
-	const struct tt_launch *b;
-	const char *job;
+	const struct tt_meeting *m;
 	int fd, room, here; /* places for guests; those that have asked */
 	long files;         /* that this process may have */
 	unsigned strangers; /* that were turned away */
@@ -140,10 +139,10 @@ static int take_question(struct host *h, struct guest *g)
 
 	g->asked[strcspn(g->asked, "\n")] = 0;
 	err = tt_munge_open(g->asked, text, sizeof text);
-	if (!err && (sscanf(text, "%63s %d", job, &rank) != 2 || rank < 1 || rank >= h->b->size))
+	if (!err && (sscanf(text, "%63s %d", job, &rank) != 2 || rank < 1 || rank >= h->m->size))
 		err = tt_fail(-EPROTO, "it asks as nobody of this step");
-	if (!err && strcmp(job, h->job) != 0)
-		err = tt_fail(-EPROTO, "it belongs to step %.60s and this rank to step %s", job, h->job);
+	if (!err && strcmp(job, h->m->job) != 0)
+		err = tt_fail(-EPROTO, "it belongs to step %.60s and this rank to step %s", job, h->m->job);
 	if (err) {
 		turn_away(h, g, tt_why());
 		return 0;
@@ -153,7 +152,7 @@ static int take_question(struct host *h, struct guest *g)
 			twice = true;
 	g->rank = rank;
 	if (twice)
-		return tt_fail(-EEXIST, "rank %d of Slurm's step %s was started twice", rank, h->job);
+		return tt_fail(-EEXIST, "rank %d of Slurm's step %s was started twice", rank, h->m->job);
 	h->here++;
 	return 0;
 }
@@ -204,8 +203,8 @@ static int make_room(struct host *h)
 	}
 	if (!oldest)
 		return tt_fail(-EMFILE, "rank 0 may have %ld open files, too few to hear all %d ranks of Slurm's step "
-		               "%s: raise the limit with ulimit -n, to %ld at least", h->files, h->b->size, h->job,
-		               h->files + h->b->size - 1 - h->here);
+		               "%s: raise the limit with ulimit -n, to %ld at least", h->files, h->m->size, h->m->job,
+		               h->files + h->m->size - 1 - h->here);
 	if (tt_now() - oldest->since >= idle)
 		turn_away(h, oldest, "it has asked nothing for 2 s");
 	else
@@ -218,7 +217,7 @@ static int admit(struct host *h)
 	char who[100];
 	struct guest *g;
 
-	say_who(h->job, who);
+	say_who(h->m->job, who);
 	while ((g = find_place(h))) {
 		int fd = accept4(h->fd, NULL, NULL, SOCK_CLOEXEC);
 		if (fd < 0 && errno != EMFILE && errno != ENFILE)
@@ -234,12 +233,13 @@ static int admit(struct host *h)
 	return make_room(h);
 }
 
-static int missing(const struct host *h, unsigned long long ms)
+/* "s 1, 3 of 4 of Slurm's step 71.0" */
+static void name_missing(const struct host *h, char text[200])
 {
-	char names[100] = "";
 	int shown = 0, more = 0;
+	char names[100] = "";
 
-	for (int rank = 1; rank < h->b->size; rank++) {
+	for (int rank = 1; rank < h->m->size; rank++) {
 		bool here = false;
 		for (int i = 0; i < h->room && !here; i++)
 			here = h->guests[i].fd >= 0 && h->guests[i].rank == rank;
@@ -249,20 +249,28 @@ static int missing(const struct host *h, unsigned long long ms)
 	}
 	if (more > 0)
 		snprintf(names + strlen(names), sizeof names - strlen(names), " and %d more", more);
-	return tt_fail(-ETIMEDOUT, "rank%s %s of %d of Slurm's step %s did not join within %llu ms",
-	               shown > 1 ? "s" : "", names, h->b->size, h->job, ms);
+	snprintf(text, 200, "%s %s of %d of Slurm's step %.60s", shown > 1 ? "s" : "", names, h->m->size, h->m->job);
 }
 
-static int gather(struct host *h, uint64_t timeout)
+static int gather(struct host *h)
 {
-	uint64_t end = tt_now() + timeout, now;
+	uint64_t begun = tt_now(), end = begun + h->m->timeout, doubt = tt_launch_doubt(h->m->silence, end), now;
+	char who[200];
 	int err = 0;
 
-	while (!err && h->here < h->b->size - 1) {
-		if ((now = tt_now()) >= end)
-			return missing(h, timeout / TT_MS);
+	while (!err && h->here < h->m->size - 1) {
+		if ((now = tt_now()) >= end) {
+			name_missing(h, who);
+			return tt_fail(-ETIMEDOUT, "rank%s did not join within %llu ms", who,
+			               (unsigned long long)(h->m->timeout / TT_MS));
+		}
+		if (now >= doubt) {
+			name_missing(h, who);
+			tt_log(TT_WARN, "joining waits for rank%s", who);
+			doubt = end;
+		}
 		bool closed = now < h->closed;
-		uint64_t due = closed ? tt_min(end, h->closed) : end;
+		uint64_t due = closed ? tt_min(doubt, h->closed) : doubt;
 		h->polls[0] = (struct pollfd){ .fd = closed ? -1 : h->fd, .events = POLLIN };
 		int n = 1; /* poll() takes no more than there may be files */
 		for (int i = 0; i < h->room; i++)
@@ -290,9 +298,9 @@ static bool answer(const struct guest *g, const char *blob)
 	return send(g->fd, sealed, strlen(sealed), MSG_NOSIGNAL) == (ssize_t)strlen(sealed);
 }
 
-static int serve(struct host *h, char blob[TT_LAUNCH_BLOB], uint64_t timeout)
+static int serve(struct host *h, char blob[TT_LAUNCH_BLOB])
 {
-	int err = gather(h, timeout);
+	int err = gather(h);
 
 	if (err)
 		snprintf(blob, TT_LAUNCH_BLOB, "! %.600s", tt_why());
@@ -302,32 +310,31 @@ static int serve(struct host *h, char blob[TT_LAUNCH_BLOB], uint64_t timeout)
 		if (h->guests[i].fd >= 0) {
 			if (h->guests[i].rank > 0 && !answer(&h->guests[i], blob) && !err)
 				err = tt_fail(-EIO, "rank %d of Slurm's step %s cannot be told where rank 0 listens: "
-				              "it has gone, or MUNGE fails", h->guests[i].rank, h->job);
+				              "it has gone, or MUNGE fails", h->guests[i].rank, h->m->job);
 			close(h->guests[i].fd);
 		}
 	return err;
 }
 
-static int be_host(const struct tt_launch *b, unsigned port, const char *job, char blob[TT_LAUNCH_BLOB],
-                   uint64_t timeout)
+static int be_host(const struct tt_meeting *m, char blob[TT_LAUNCH_BLOB])
 {
-	struct host h = { .b = b, .job = job, .room = b->size + GUESTS_MORE, .files = INT32_MAX };
+	struct host h = { .m = m, .room = m->size + GUESTS_MORE, .files = INT32_MAX };
 	struct rlimit files;
 	struct tt_net_config c = { .listen_fd = -1, .secret = "any interface",
-		                   .ports = { (int)port, (int)port + PORTS - 1 } };
+		                   .ports = { (int)m->port, (int)m->port + PORTS - 1 } };
 
 	h.fd = tt_listen_open(&c);
 	if (h.fd < 0)
 		return tt_fail(h.fd, "rank 0 cannot answer the others at a port from %u to %u, which derive from "
 		               "Slurm's job and step %s: are they other jobs'? TUTTI_BOOT=HOST:PORT takes another",
-		               port, port + PORTS - 1, job);
+		               m->port, m->port + PORTS - 1, m->job);
 	if (!getrlimit(RLIMIT_NOFILE, &files) && files.rlim_cur < INT32_MAX)
 		h.files = (long)files.rlim_cur;
 	h.guests = calloc((size_t)h.room, sizeof *h.guests);
 	h.polls = calloc((size_t)h.room + 1, sizeof *h.polls);
 	for (int i = 0; h.guests && i < h.room; i++)
 		h.guests[i].fd = -1;
-	int err = h.guests && h.polls ? serve(&h, blob, timeout) : tt_fail(-ENOMEM, "no memory for %d ranks", b->size);
+	int err = h.guests && h.polls ? serve(&h, blob) : tt_fail(-ENOMEM, "no memory for %d ranks", m->size);
 	free(h.guests);
 	free(h.polls);
 	close(h.fd);
@@ -384,25 +391,24 @@ static bool read_line(int fd, char line[SEALED], uint64_t end)
 	return false;
 }
 
-static int ask_once(const struct tt_launch *b, const char *host, unsigned port, const char *job,
-                    char blob[TT_LAUNCH_BLOB], uint64_t end)
+static int ask_once(const struct tt_meeting *m, unsigned port, char blob[TT_LAUNCH_BLOB], uint64_t end)
 {
 	char text[100], sealed[SEALED];
-	int fd = connect_to(host, port), err;
+	int fd = connect_to(m->host, port), err;
 
 	if (fd < 0)
 		return fd;
-	say_who(job, text);
+	say_who(m->job, text);
 	if (!read_line(fd, sealed, tt_min(end, tt_now() + TT_MS * CONNECT_MS)) || strcmp(sealed, text) != 0) {
 		close(fd);
-		return tt_fail(-EPIPE, "another program is at %s:%u", host, port);
+		return tt_fail(-EPIPE, "another program is at %s:%u", m->host, port);
 	}
-	snprintf(text, sizeof text, "%s %d", job, b->rank);
+	snprintf(text, sizeof text, "%s %d", m->job, m->rank);
 	if (!(err = tt_munge_seal(text, sealed, sizeof sealed - 1))) {
 		strcat(sealed, "\n");
 		if (send(fd, sealed, strlen(sealed), MSG_NOSIGNAL) != (ssize_t)strlen(sealed) ||
 		    !read_line(fd, sealed, end))
-			err = tt_fail(-EPIPE, "rank 0 at %s:%u does not answer", host, port);
+			err = tt_fail(-EPIPE, "rank 0 at %s:%u does not answer", m->host, port);
 	}
 	close(fd);
 	if (err)
@@ -411,27 +417,32 @@ static int ask_once(const struct tt_launch *b, const char *host, unsigned port, 
 	return tt_munge_open(sealed, blob, TT_LAUNCH_BLOB);
 }
 
-static int be_guest(const struct tt_launch *b, const char *host, unsigned port, const char *job,
-                    char blob[TT_LAUNCH_BLOB], uint64_t timeout)
+static int be_guest(const struct tt_meeting *m, char blob[TT_LAUNCH_BLOB])
 {
-	uint64_t end = tt_now() + timeout + TT_MS * CONNECT_MS; /* rank 0 gives up first, and says who is missing */
+	uint64_t end = tt_now() + m->timeout + TT_MS * CONNECT_MS; /* rank 0 gives up first, and says who is missing */
+	uint64_t doubt = tt_launch_doubt(m->silence, end);
 	struct tt_parking parking = { 0 };
-	unsigned at = 0;
+	unsigned at = 0, last = m->port + PORTS - 1;
 	int err;
 
-	while ((err = ask_once(b, host, port + at, job, blob, end)) && err != -EACCES && err != -EHOSTUNREACH &&
-	       tt_now() < end)
+	while ((err = ask_once(m, m->port + at, blob, end)) && err != -EACCES && err != -EHOSTUNREACH &&
+	       tt_now() < end) {
 		if ((at = (at + 1) % PORTS) == 0)
 			tt_park(&parking, tt_now() + TRY_MS * TT_MS);
+		if (tt_now() < doubt || doubt == end)
+			continue;
+		tt_log(TT_WARN, "joining waits for rank 0 of Slurm's step %s at %s:%u to %u: %s", m->job, m->host,
+		       m->port, last, tt_why());
+		doubt = end;
+	}
 	if (!err || err == -EACCES || err == -EHOSTUNREACH)
 		return err;
-	return tt_fail(-ETIMEDOUT, "rank 0 of Slurm's step %s was not found at %s:%u to %u within %llu ms: does it "
-	               "run, and does a firewall let the ports through?", job, host, port, port + PORTS - 1,
-	               (unsigned long long)(timeout / TT_MS));
+	return tt_fail(-ETIMEDOUT, "rank 0 of Slurm's step %s was not found at %s:%u to %u within %llu ms (%.150s): does "
+	               "it run, and does a firewall let the ports through?", m->job, m->host, m->port, last,
+	               (unsigned long long)(m->timeout / TT_MS), tt_last_sentence().text);
 }
 
-int tt_munge_exchange(const struct tt_launch *b, const char *host, unsigned port, const char *job,
-                      char blob[TT_LAUNCH_BLOB], uint64_t timeout)
+int tt_munge_exchange(const struct tt_meeting *m, char blob[TT_LAUNCH_BLOB])
 {
-	return b->rank ? be_guest(b, host, port, job, blob, timeout) : be_host(b, port, job, blob, timeout);
+	return m->rank ? be_guest(m, blob) : be_host(m, blob);
 }

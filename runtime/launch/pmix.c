@@ -107,10 +107,10 @@ static void fenced(pmix_status_t status, void *arg)
 	tt_wake(&fence.parking);
 }
 
-static int meet(const struct tt_launch *b, uint64_t timeout)
+static int meet(const struct tt_launch *b, uint64_t silence, uint64_t timeout)
 {
 	pmix_info_t collect = { .value = { .type = PMIX_BOOL, .data = { .flag = true } } };
-	uint64_t end = tt_now() + timeout;
+	uint64_t end = tt_now() + timeout, doubt = tt_launch_doubt(silence, end);
 
 	strcpy(collect.key, PMIX_COLLECT_DATA);
 	atomic_store(&fence.over, false);
@@ -119,8 +119,14 @@ static int meet(const struct tt_launch *b, uint64_t timeout)
 		return 0;
 	if (status != PMIX_SUCCESS)
 		return failed("PMIx_Fence", status);
-	while (!atomic_load(&fence.over) && tt_now() < end)
-		tt_park(&fence.parking, end);
+	while (!atomic_load(&fence.over) && tt_now() < end) {
+		tt_park(&fence.parking, doubt);
+		if (atomic_load(&fence.over) || tt_now() < doubt || doubt == end)
+			continue;
+		tt_log(TT_WARN, "joining waits for the launcher, which waits for all %d processes of %s to join (PMIx "
+		       "says of none whether it has)", b->size, pmix.me.nspace);
+		doubt = end;
+	}
 	if (!atomic_load(&fence.over))
 		return tt_fail(-ETIMEDOUT, "not all of the %d processes of %s called tutti_join within %llu ms "
 		               "(PMIx waits for all of them)", b->size, pmix.me.nspace,
@@ -135,12 +141,11 @@ static int exchange(const struct tt_settings *s, const struct tt_launch *b, char
 	pmix_status_t status;
 	int err;
 
-	(void)s;
 	if (b->rank == 0 && (status = pmix.put(PMIX_GLOBAL, KEY, &mine)) != PMIX_SUCCESS)
 		return failed("PMIx_Put", status);
 	if (b->rank == 0 && (status = pmix.commit()) != PMIX_SUCCESS)
 		return failed("PMIx_Commit", status);
-	if ((err = meet(b, timeout)) || b->rank == 0)
+	if ((err = meet(b, tt_setting_time(s, TT_SILENCE), timeout)) || b->rank == 0)
 		return err;
 	root.rank = 0;
 	if ((status = pmix.get(&root, KEY, NULL, 0, &v)) != PMIX_SUCCESS)

@@ -114,7 +114,10 @@ static int exchange(const struct tt_settings *s, const struct tt_launch *b, char
 
 	first_host(tt_setting(s, TT_SLURM_NODES), host, sizeof host);
 	snprintf(name, sizeof name, "%.30s.%.30s", job ? job : "0", step);
-	return tt_munge_exchange(b, host, tt_port_from(b->name), name, blob, timeout);
+	const struct tt_meeting m = { .rank = b->rank, .size = b->size, .host = host, .job = name,
+		                      .port = tt_port_from(b->name), .timeout = timeout,
+		                      .silence = tt_setting_time(s, TT_SILENCE) };
+	return tt_munge_exchange(&m, blob);
 }
 
 const struct tt_launcher tt_launcher_slurm = { .name = "slurm", .detect = detect, .place = place,

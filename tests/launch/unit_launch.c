@@ -103,8 +103,7 @@ struct rank {
 	struct tt_launch b;
 	struct tt_settings s;
 	const struct tt_launcher *by; /* NULL: MUNGE */
-	unsigned port;
-	uint64_t timeout;
+	struct tt_meeting m;
 	char blob[TT_LAUNCH_BLOB], why[512];
 	int err;
 	struct tt_task *thread;
@@ -114,10 +113,9 @@ static void run_rank(void *arg)
 {
 	struct rank *r = arg;
 
-	if (r->b.rank == 0)
+	if (r->m.rank == 0)
 		strcpy(r->blob, "127.0.0.1:4000 secret");
-	r->err = r->by ? r->by->exchange(&r->s, &r->b, r->blob, r->timeout)
-	               : tt_munge_exchange(&r->b, "127.0.0.1", r->port, JOB, r->blob, r->timeout);
+	r->err = r->by ? r->by->exchange(&r->s, &r->b, r->blob, r->m.timeout) : tt_munge_exchange(&r->m, r->blob);
 	if (r->err)
 		snprintf(r->why, sizeof r->why, "%s", tt_why());
 }
@@ -151,13 +149,14 @@ static void lay_out(struct rank *all, int n, int timeout_ms)
 	atomic_store(&sealed_by, geteuid());
 	*logged = 0;
 	for (int i = 0; i < n; i++)
-		all[i] = (struct rank){ .b = { .rank = i, .size = n }, .port = port,
-			                .timeout = (uint64_t)timeout_ms * TT_MS };
+		all[i] = (struct rank){ .b = { .rank = i, .size = n },
+			                .m = { .rank = i, .size = n, .host = "127.0.0.1", .job = JOB, .port = port,
+			                       .timeout = (uint64_t)timeout_ms * TT_MS, .silence = 100 * TT_MS } };
 }
 
 static int call_host(const struct rank *all)
 {
-	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)all->port),
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)all->m.port),
 		                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
 	uint64_t end = tt_now() + TT_MS * LONG_MS;
@@ -226,6 +225,19 @@ static void test_missing_rank_is_named(void)
 	for (int i = 0; i < RANKS; i++)
 		if (i != 3 && !strstr(all[i].blob, "rank 3 of 8")) /* the others are told */
 			WANT(strstr(all[i].why, "rank 3 of 8"), "rank %d: %s", i, all[i].why);
+	WANT(lines_with("joining waits for rank 3 of 8 of Slurm's step") == 1, "%s", logged);
+}
+
+static void test_rank_0_is_missing(void)
+{
+	struct rank all[2];
+
+	lay_out(all, 2, SHORT_MS);
+	start(&all[1]);
+	finish(all, 1, 2);
+	WANT(strstr(all[1].why, "rank 0 of Slurm's step 71.0 was not found") && strstr(all[1].why, "refused"), "%s",
+	     all[1].why);
+	WANT(lines_with("joining waits for rank 0 of Slurm's step") == 1, "%s", logged);
 }
 
 static void test_rank_comes_twice(void)
@@ -233,7 +245,7 @@ static void test_rank_comes_twice(void)
 	struct rank all[3];
 
 	lay_out(all, 3, LONG_MS);
-	all[2].b.rank = 1;
+	all[2].m.rank = 1;
 	for (int i = 0; i < 3; i++)
 		start(&all[i]);
 	finish(all, 0, 3);
@@ -410,6 +422,7 @@ static void lay_out_pmi2(struct rank *all, struct launcher *l, int n, int timeou
 		snprintf(text, sizeof text, "%d", pair[1]);
 		tt_settings_set(&all[i].s, TT_PMI_FD, text, "test");
 		tt_settings_set(&all[i].s, TT_PMI_JOB, JOB, "test");
+		tt_settings_set(&all[i].s, TT_SILENCE, "100", "test");
 	}
 }
 
@@ -433,6 +446,22 @@ static void test_pmi2_carries_it(void)
 	check_all_know(all, 3);
 	for (int i = 0; i < 3; i++)
 		hang_up(&all[i]);
+}
+
+static void test_pmi2_waits(void)
+{
+	struct rank all[2];
+	struct launcher l;
+
+	lay_out_pmi2(all, &l, 2, SHORT_MS);
+	start(&all[1]);
+	finish(all, 1, 2);
+	WANT(all[1].err == -ETIMEDOUT && strstr(all[1].why, "not all of the 2 processes"), "%s", all[1].why);
+	WANT(lines_with("joining waits for the launcher, which waits for all 2 processes") == 1, "%s", logged);
+	for (int i = 0; i < 2; i++) {
+		close(l.fd[i]);
+		hang_up(&all[i]);
+	}
 }
 
 /* Whatever a launcher answers: an error with a sentence, or a blob with an end; and not for ever. */
@@ -462,6 +491,7 @@ static void test_pmi2_noise(void)
 static CU_TestInfo munge_tests[] = {
 	{ "rank 0's blob reaches all ranks", test_blob_reaches_all },
 	{ "a missing rank is named", test_missing_rank_is_named },
+	{ "rank 0 is missing", test_rank_0_is_missing },
 	{ "a rank that comes twice is named", test_rank_comes_twice },
 	{ "strangers are turned away", test_strangers },
 	{ "idle strangers take no rank's place", test_idle_strangers },
@@ -470,6 +500,7 @@ static CU_TestInfo munge_tests[] = {
 };
 static CU_TestInfo pmi2_tests[] = {
 	{ "rank 0's blob reaches all ranks", test_pmi2_carries_it },
+	{ "a launcher that does not answer", test_pmi2_waits },
 	{ "a launcher that answers nonsense", test_pmi2_noise },
 	CU_TEST_INFO_NULL,
 };
