@@ -237,7 +237,7 @@ static int parse_listen(const struct tt_net *net, const struct tt_net_config *c,
 	}
 	int err = tt_resolve(text, AI_PASSIVE, &found);
 	if (err)
-		return err;
+		return err == -EAGAIN ? -EHOSTUNREACH : err;
 	tt_resolve_copy(a, found->ai_addr);
 	any |= means_host(text, found);
 	freeaddrinfo(found);

@@ -343,6 +343,7 @@ static int be_host(const struct tt_meeting *m, char blob[TT_LAUNCH_BLOB])
 
 /* ---- the others ---- */
 
+/* Tried again, unless there is no such host: -EHOSTUNREACH. */
 static int connect_to(const char *host, unsigned port)
 {
 	struct timeval patience = { .tv_sec = CONNECT_MS / 1000 };
@@ -368,7 +369,7 @@ static int connect_to(const char *host, unsigned port)
 		fd = -1;
 	}
 	freeaddrinfo(found);
-	return fd >= 0 ? fd : tt_fail(err, "%s: %s", address, strerror(-err));
+	return fd >= 0 ? fd : tt_fail(-ECONNREFUSED, "%s: %s", address, strerror(-err));
 }
 
 /* A line; false: the other side hangs up first, or the time ends. */

@@ -4,6 +4,7 @@
 #include "tests/harness/procs.h"
 #include "transport/dial.h"
 #include <arpa/inet.h>
+#include <netdb.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -95,6 +96,32 @@ static int lines_with(const char *words)
 		n++;
 	pthread_mutex_unlock(&log_lock);
 	return n;
+}
+
+/* ---- a network and a name server that come to life after some calls ---- */
+
+static _Atomic int unreachable, unnamed; /* calls that fail */
+
+int __real_connect(int fd, const struct sockaddr *, socklen_t);
+int __wrap_connect(int fd, const struct sockaddr *to, socklen_t size);
+int __wrap_connect(int fd, const struct sockaddr *to, socklen_t size)
+{
+	if (atomic_fetch_sub(&unreachable, 1) <= 0)
+		return __real_connect(fd, to, size);
+	errno = EHOSTUNREACH;
+	return -1;
+}
+
+int __real_getaddrinfo(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+int __wrap_getaddrinfo(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **out)
+{
+	if (!strcmp(host, "nobody"))
+		return EAI_NONAME;
+	if (!strcmp(host, "node-0") && !(hints->ai_flags & AI_NUMERICHOST))
+		return atomic_fetch_sub(&unnamed, 1) > 0 ? EAI_AGAIN
+		                                         : __real_getaddrinfo("127.0.0.1", port, hints, out);
+	return __real_getaddrinfo(host, port, hints, out);
 }
 
 /* ---- ranks as threads ---- */
@@ -238,6 +265,28 @@ static void test_rank_0_is_missing(void)
 	WANT(strstr(all[1].why, "rank 0 of Slurm's step 71.0 was not found") && strstr(all[1].why, "refused"), "%s",
 	     all[1].why);
 	WANT(lines_with("joining waits for rank 0 of Slurm's step") == 1, "%s", logged);
+}
+
+static void test_unreachable_for_a_moment(void)
+{
+	struct rank all[2];
+
+	lay_out(all, 2, LONG_MS);
+	start(&all[0]);
+	atomic_store(&unreachable, 3);
+	all[1].m.host = "node-0";
+	atomic_store(&unnamed, 3);
+	start(&all[1]);
+	finish(all, 0, 2);
+	check_all_know(all, 2);
+	CU_ASSERT(unreachable < 0 && unnamed < 0);
+	atomic_store(&unreachable, 0);
+
+	lay_out(all, 2, LONG_MS);
+	all[1].m.host = "nobody"; /* is final: there is no such host */
+	uint64_t begun = tt_now();
+	run_rank(&all[1]);
+	WANT(all[1].err && tt_now() - begun < LONG_MS * TT_MS / 2, "%d %s", all[1].err, all[1].why);
 }
 
 static void test_rank_comes_twice(void)
@@ -492,6 +541,7 @@ static CU_TestInfo munge_tests[] = {
 	{ "rank 0's blob reaches all ranks", test_blob_reaches_all },
 	{ "a missing rank is named", test_missing_rank_is_named },
 	{ "rank 0 is missing", test_rank_0_is_missing },
+	{ "rank 0 cannot be reached for a moment", test_unreachable_for_a_moment },
 	{ "a rank that comes twice is named", test_rank_comes_twice },
 	{ "strangers are turned away", test_strangers },
 	{ "idle strangers take no rank's place", test_idle_strangers },
