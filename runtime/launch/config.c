@@ -28,6 +28,7 @@ int tt_config_section(const char *file, const char *section, const char *const *
 #else
 #include <libconfig.h>
 #include <math.h>
+#include <sys/stat.h>
 
 #define FAIL_AT(file, at, fmt, ...) \
 	tt_fail(-EINVAL, "%s:%u: " fmt, file, config_setting_source_line(at), ##__VA_ARGS__)
@@ -131,14 +132,14 @@ static int take_key(struct tt_settings *s, const char *file, const config_settin
 }
 
 /* The whole file with a zero at its end, malloc'd; NULL and *err: it cannot be read. */
-static char *read_file(const char *file, int *err)
+static char *read_file(const char *file, struct stat *st, int *err)
 {
 	FILE *f = fopen(file, "re");
 	char *text = NULL;
 	size_t room = 0;
 	ssize_t n = f ? getdelim(&text, &room, 0, f) : -1;
 
-	if (!f || ferror(f) || (n < 0 && !feof(f)))
+	if (!f || fstat(fileno(f), st) || ferror(f) || (n < 0 && !feof(f)))
 		*err = tt_fail(-errno, "cannot read the config file %s: %s", file, strerror(errno));
 	else if (n > 0 && !text[n - 1])
 		*err = tt_fail(-EINVAL, "%s has a zero byte: a config file is text", file);
@@ -171,10 +172,10 @@ static int refuse_includes(const char *file, const char *text)
 }
 
 /* Opens c in any case. */
-static int open_file(const char *file, config_t *c)
+static int open_file(const char *file, config_t *c, struct stat *st)
 {
 	int err = 0;
-	char *text = read_file(file, &err);
+	char *text = read_file(file, st, &err);
 
 	if (!err)
 		err = refuse_includes(file, text);
@@ -187,12 +188,15 @@ static int open_file(const char *file, config_t *c)
 
 int tt_config_load(struct tt_settings *s, const char *file, struct tt_node **nodes, int *count)
 {
+	struct stat st;
 	config_t c;
-	int err = open_file(file, &c);
+	int err = open_file(file, &c, &st);
 
 	for (int i = 0; !err && i < config_setting_length(config_root_setting(&c)); i++)
 		err = take_key(s, file, config_setting_get_elem(config_root_setting(&c), (unsigned)i), nodes, count);
 	config_destroy(&c);
+	if (!err && tt_setting(s, TT_SECRET) && !strcmp(s->of[TT_SECRET].origin, "file"))
+		err = tt_secret_check(&st, file);
 	return err;
 }
 
@@ -221,8 +225,9 @@ static int take_value(const char *file, const config_setting_t *at, const char *
 int tt_config_section(const char *file, const char *section, const char *const *keys, int n, struct tt_config_value *v)
 {
 	const config_setting_t *at = NULL;
+	struct stat st;
 	config_t c;
-	int err = open_file(file, &c);
+	int err = open_file(file, &c, &st);
 
 	if (!err)
 		at = config_setting_get_member(config_root_setting(&c), section);

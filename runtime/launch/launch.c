@@ -379,19 +379,27 @@ int tt_launch_exchange(struct tt_settings *s, struct tt_launch *b, const char *w
 
 /* ---- a secret in a file ---- */
 
+int tt_secret_check(const struct stat *st, const char *file)
+{
+	if (!S_ISREG(st->st_mode) || (st->st_uid && st->st_uid != geteuid()))
+		return tt_fail(-EACCES, "the secret in %s is no secret: it must be a file of this user's or of root's",
+		               file);
+	if (st->st_mode & 077)
+		return tt_fail(-EACCES, "the secret in %s is no secret: others may read or write the file; chmod 600 "
+		               "%s", file, file);
+	return 0;
+}
+
 static int read_secret(int fd, const char *file, char text[1024])
 {
 	struct stat st;
 	ssize_t n;
+	int err;
 
 	if (fd < 0 || fstat(fd, &st))
 		return tt_fail(-errno, "cannot read the secret in %s: %s", file, strerror(errno));
-	if (!S_ISREG(st.st_mode) || (st.st_uid && st.st_uid != geteuid()))
-		return tt_fail(-EACCES, "the secret in %s is no secret: it must be a file of this user's or of root's",
-		               file);
-	if (st.st_mode & 077)
-		return tt_fail(-EACCES, "the secret in %s is no secret: others may read or write the file; chmod 600 "
-		               "%s", file, file);
+	if ((err = tt_secret_check(&st, file)))
+		return err;
 	if ((n = read(fd, text, 1023)) < 0)
 		return tt_fail(-errno, "cannot read the secret in %s: %s", file, strerror(errno));
 	text[n] = 0;

@@ -30,6 +30,9 @@ struct tt_config_value { /* of a key in a section */
 };
 /* Reads what a section of a config file has of n keys. 0 also if there is no such section. */
 int tt_config_section(const char *file, const char *section, const char *const *keys, int n, struct tt_config_value *);
+struct stat;
+/* -EACCES with a sentence: a file of another user, or that others may read, keeps no secret. */
+int tt_secret_check(const struct stat *, const char *file);
 /* TUTTI_SECRET_FILE becomes TUTTI_SECRET, unless that is set. -EACCES: others may read it. -ENOENT, -EINVAL ... */
 int tt_secret_from_file(struct tt_settings *);
 

@@ -5,6 +5,7 @@
 #include "member/member.h"
 #include "tests/fuzz/fuzz.h"
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { ENTRIES = 32 };
@@ -97,7 +98,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	memcpy(text, bytes + len - rest, rest);
 	split(text, rest);
 	fd = memfd_create("config", MFD_CLOEXEC);
-	if (fd >= 0 && write(fd, bytes, file_len) == (ssize_t)file_len) {
+	if (fd >= 0 && !fchmod(fd, 0600) && write(fd, bytes, file_len) == (ssize_t)file_len) {
 		snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
 		tt_world = &world.base;
 		read_file(path);

@@ -231,6 +231,7 @@ static const char *config_file(const char *name, const char *content)
 
 	if (!f)
 		return path;
+	fchmod(fileno(f), 0600);
 	fputs(content, f);
 	fclose(f);
 	return path;
@@ -901,6 +902,10 @@ static void test_config_file(void)
 {
 	refuse_file(__LINE__, "timeout = 5000;\nsecrit = \"a secret in a file\";\n", -EINVAL,
 	            "wrong.conf:2|\"secrit\"|\"secret\"");
+	const char *open_to_all = config_file("open.conf", "secret = \"a secret in a file\";\n");
+	chmod(open_to_all, 0644);
+	refuse_one(__LINE__, (struct try){ .env = { text("TUTTI_CONFIG=%s", open_to_all) } }, -EACCES,
+	           "open.conf|others may read|chmod 600");
 	refuse_file(__LINE__, "xyzzy = 1;\n", -EINVAL, "wrong.conf:1|\"xyzzy\"");
 	refuse_file(__LINE__, "timeout = 5000\n\nsecret = = 4;\n", -EINVAL, "wrong.conf:3|syntax error");
 	refuse_file(__LINE__, "timeout = 1.5;\n", -EINVAL, "wrong.conf:1|\"timeout\"|whole number");
