@@ -115,7 +115,7 @@ static int from_tutti(const struct tt_settings *s, struct tt_launch *b)
 static int from_torch(const struct tt_settings *s, struct tt_launch *b)
 {
 	const char *addr = tt_setting(s, TT_TORCH_ADDR), *store = tt_setting(s, TT_TORCH_STORE);
-	char text[96];
+	char text[sizeof b->address + 1]; /* what is cut is too long for copy_address(), too */
 	long port = 0;
 	int err = tt_place_from(s, TT_TORCH_RANK, TT_TORCH_SIZE, b);
 

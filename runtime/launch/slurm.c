@@ -16,9 +16,10 @@ static bool detect(const struct tt_settings *s, char why[TT_LAUNCH_WHY])
 	return true;
 }
 
-/* Of "n[1-4,7],m3" that is n1. */
-static void first_host(const char *list, char *host, size_t size)
+/* Of "n[1-4,7],m3" that is n1. -ENAMETOOLONG: it does not fit. */
+static int first_host(const char *list, char *host, size_t size)
 {
+	const char *whole = list;
 	size_t n = 0;
 
 	for (; *list && *list != ',' && n + 1 < size; list++) {
@@ -33,6 +34,10 @@ static void first_host(const char *list, char *host, size_t size)
 			break;
 	}
 	host[n] = 0;
+	if (n + 1 < size)
+		return 0;
+	return tt_fail(-ENAMETOOLONG, "the first node of SLURM_STEP_NODELIST=%.100s has a name of %zu bytes or more: set "
+	               "TUTTI_BOOT=HOST:PORT, with rank 0's address", whole, size - 1);
 }
 
 /* Of "3,1" or "2(x4),1": how many tasks node number i has; 0: the list does not say. */
@@ -96,8 +101,8 @@ static int place(struct tt_settings *s, struct tt_launch *b)
 		err = tt_slurm_local(s, b);
 	if (err || b->size == 1 || tt_setting(s, TT_BOOT))
 		return err;
-	if (tt_setting(s, TT_SLURM_NODES))
-		first_host(tt_setting(s, TT_SLURM_NODES), host, sizeof host);
+	if (tt_setting(s, TT_SLURM_NODES) && (err = first_host(tt_setting(s, TT_SLURM_NODES), host, sizeof host)))
+		return err;
 	if (!*host || (err = tt_setting_int(s, TT_SLURM_NODE, 0, INT32_MAX, &node)))
 		return tt_fail(-EINVAL, "SLURM_PROCID is set, and SLURM_STEP_NODELIST names no node: srun sets both");
 	if (b->rank == 0 && node)
@@ -112,7 +117,7 @@ static int exchange(const struct tt_settings *s, const struct tt_launch *b, char
 	const char *job = tt_setting(s, TT_SLURM_JOB), *step = tt_setting(s, TT_SLURM_STEP);
 	char host[80], name[80];
 
-	first_host(tt_setting(s, TT_SLURM_NODES), host, sizeof host);
+	first_host(tt_setting(s, TT_SLURM_NODES), host, sizeof host); /* place() has judged it */
 	snprintf(name, sizeof name, "%.30s.%.30s", job ? job : "0", step);
 	const struct tt_meeting m = { .rank = b->rank, .size = b->size, .host = host, .job = name,
 		                      .port = tt_port_from(b->name), .timeout = timeout,
