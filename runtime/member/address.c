@@ -72,7 +72,9 @@ struct tt_label tt_member_label(const struct tt_member *m)
 	host_of(m->addr, at);
 	if (!tt_address_find(m->addr, "host", name))
 		name[5] = 0;
-	if (!spans || (!*at && !name[5]))
+	if (m->rank == job->rank && tt_members(job)->unnumbered)
+		snprintf(label.text, sizeof label.text, "a newcomer");
+	else if (!spans || (!*at && !name[5]))
 		snprintf(label.text, sizeof label.text, "rank %d", m->rank);
 	else
 		snprintf(label.text, sizeof label.text, "rank %d (%.40s%s%.40s)", m->rank, name + 5,

@@ -131,18 +131,26 @@ static bool is_early(const struct tt_job *job, const struct hello *h)
 	return !job->joined && job->rank && h->joining && !tt_members(job)->node_list;
 }
 
+/* Until a newcomer has a number, job->rank is a place that it keeps. */
+static const char *own_name(const struct tt_job *job, char text[24])
+{
+	snprintf(text, 24, tt_members(job)->unnumbered ? "a newcomer" : "rank %d", job->rank);
+	return text;
+}
+
 /* NULL: none. Sentences are short, since they travel. */
 static const char *fault_of_hello(const struct tt_job *job, const struct hello *h, char *text, size_t room)
 {
+	char name[24];
 	const struct tt_member *m = h->rank < (uint32_t)job->size ? tt_member(job, h->rank) : NULL;
 	int launched = tt_members(job)->launched;
 
 	if (h->launched != (uint32_t)launched)
-		snprintf(text, room, "it counts %u ranks, rank %d counts %d", h->launched, job->rank, launched);
+		snprintf(text, room, "it counts %u ranks, %s counts %d", h->launched, own_name(job, name), launched);
 	else if (h->rank == TT_NEW_RANK)
 		snprintf(text, room, "not all ranks have joined");
 	else if (is_early(job, h))
-		snprintf(text, room, "rank %d has not joined itself", job->rank);
+		snprintf(text, room, "%s has not joined itself", own_name(job, name));
 	else if (!m)
 		snprintf(text, room, "its rank %u is not below %d", h->rank, job->size);
 	else if (m->rank == job->rank || (m->state == TT_UP && (m->epoch == h->epoch || !job->joined)) ||
@@ -300,14 +308,14 @@ static void take_refusal(struct tt_link *l, struct tt_pack *p)
 	struct tt_members *all = tt_members(job);
 	struct tt_member *m = l->member && l->member->link == l ? l->member : NULL; /* not after a BUSY */
 	bool again = tt_get8(p), first = !job->joined && !all->join_err;
-	char text[64];
+	char text[64], name[24];
 
 	tt_get_text(p, text, sizeof text);
 	all->may_come |= again;
 	all->turned_away |= !again;
 	if (first)
-		snprintf(all->join_why, sizeof all->join_why, "%s refused this process as rank %d: %s", l->peer->addr,
-		         job->rank, text);
+		snprintf(all->join_why, sizeof all->join_why, "%s refused this process as %s: %s", l->peer->addr,
+		         own_name(job, name), text);
 	bool more = m && tt_rendezvous_has_more(m);
 	if (again && !job->joined && m && tt_rendezvous_retry(m, more ? job->timeout : job->timeout / 2)) {
 		job->epoch = tt_member(job, job->rank)->epoch = tt_epoch_now();

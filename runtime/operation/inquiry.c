@@ -33,7 +33,8 @@ int tt_inquiry_open(struct tt_job *job)
 	*own->inquiry = (struct tt_inquiry){
 		.magic = TT_INQUIRY_MAGIC, .rank = job->rank, .size = job->size, .serial = job->serial, .job = job->id
 	};
-	snprintf(own->inquiry->label, sizeof own->inquiry->label, "rank %d", job->rank);
+	snprintf(own->inquiry->label, sizeof own->inquiry->label,
+	         tt_members(job)->unnumbered ? "a newcomer" : "rank %d", job->rank);
 	return 0;
 }
 

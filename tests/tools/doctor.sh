@@ -186,6 +186,14 @@ test_running() {
 }
 test_running_tcp() { test_running tcp; }
 
+test_newcomer() { # waits for a job that is not there, and has no number
+	TUTTI_RANK=new TUTTI_SIZE=2 TUTTI_BOOT=127.0.0.1:1 "$late" x 2> late.out &
+	pid=$!
+	wait_for asked "process $pid, a newcomer, " "$pid"
+	check "it has no rank" has out "process $pid, a newcomer, "
+	kill "$pid"
+}
+
 test_refusals() {
 	refuses 'no option --jsom (did you mean --json?)' --jsom
 	refuses 'a size is a number of bytes' --memory lots
@@ -283,4 +291,4 @@ END
 	fi
 }
 
-run_tests "host limits memory settings pairs joins ports apart running running_tcp refusals hosts" "$@"
+run_tests "host limits memory settings pairs joins ports apart running running_tcp newcomer refusals hosts" "$@"
