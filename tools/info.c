@@ -224,6 +224,32 @@ static void print_settings(const struct tt_settings *all)
 	}
 }
 
+struct share { /* of the host: what this process may use */
+	int cpus;
+	char list[128];
+	double time; /* of processors */
+};
+
+static struct share find_share(void)
+{
+	struct tt_cpus allowed;
+	char own[4096];
+	struct share s = { .cpus = tt_cpus_allowed(&allowed),
+		           .time = tt_cgroup_cores(TT_CGROUPS, tt_cgroup_own(own, sizeof own)) };
+
+	tt_cpus_text(&allowed, s.list, sizeof s.list);
+	return s;
+}
+
+static void print_share(void)
+{
+	struct share s = find_share();
+
+	printf("\nmay use\n  %-10s %d: %s\n", "processors", s.cpus, s.list);
+	if (s.time < TT_NO_QUOTA)
+		printf("  %-10s of %.2f processors, by a cgroup's quota\n", "time", s.time);
+}
+
 static void print_table(const struct tt_settings *all, bool nodes)
 {
 	char why[TT_LAUNCH_WHY];
@@ -240,6 +266,7 @@ static void print_table(const struct tt_settings *all, bool nodes)
 	printf("\nlauncher\n  %-10s ", launcher);
 	tt_tool_print_plain(why, 0);
 	putchar('\n');
+	print_share();
 	print_settings(all);
 }
 
@@ -326,6 +353,7 @@ static void json_setting(const struct tt_settings *all, int s)
 
 static void print_json(const struct tt_settings *all, bool nodes)
 {
+	struct share share = find_share();
 	char why[TT_LAUNCH_WHY];
 	struct wire w;
 
@@ -343,6 +371,11 @@ static void print_json(const struct tt_settings *all, bool nodes)
 	json_member("name", tt_launch_detect(all, nodes, why));
 	printf(", ");
 	json_member("why", why);
+	printf(" },\n  \"processors\": { \"count\": %d, \"list\": \"%s\", \"time\": ", share.cpus, share.list);
+	if (share.time < TT_NO_QUOTA)
+		printf("%.2f", share.time);
+	else
+		printf("null");
 	printf(" },\n  \"settings\": {\n");
 	for (int s = 0; s < TT_SETTINGS; s++) {
 		json_setting(all, s);
@@ -356,8 +389,8 @@ static int print_help(void)
 	printf("Usage: tutti info [--json]\n"
 	       "       tutti info --topology [FILE.xml] [--ranks N] [--json]\n"
 	       "Prints the version, what was built in, which transports and devices can be used here, which launcher "
-	       "has started\nthis process, and every setting with "
-	       "its value and where that came from: the environment, the file that TUTTI_CONFIG names, or a "
+	       "has started\nthis process, which processors it may use, and every setting with "
+	       "its value and where that came from: the\nenvironment, the file that TUTTI_CONFIG names, or a "
 	       "default.\n"
 	       "The exit status is not 0 if a value is none that its setting may have.\n\n"
 	       "  -t, --topology  instead, draw this machine, and where TUTTI_PIN puts the ranks of a job and their "

@@ -250,11 +250,10 @@ static int open_nets(struct tt_job *job, const struct tt_launch *launch)
 /* A cgroup may leave less time than there are processors: a rank that polls then uses up what the others need. */
 static int count_quota(void)
 {
-	char own[4096] = "";
+	char own[4096];
+	double cores = tt_world ? TT_NO_QUOTA : tt_cgroup_cores(TT_CGROUPS, tt_cgroup_own(own, sizeof own));
 
-	if (!tt_world)
-		tt_read_text(own, sizeof own, "/proc/self/cgroup");
-	return tt_cpus_quota("/sys/fs/cgroup", own);
+	return (int)cores + (cores > (int)cores);
 }
 
 /* Polling takes a core from another rank where there are fewer cores than ranks. */

@@ -1,6 +1,5 @@
 /* cpus.c - sets of processors */
 #include "topology/topology.h"
-#include <limits.h>
 #include <sched.h>
 #include <stdlib.h>
 
@@ -108,36 +107,4 @@ int tt_cpus_allowed(struct tt_cpus *out)
 	if (sched_getaffinity(0, sizeof *out, (cpu_set_t *)(void *)out) < 0)
 		memset(out, 0, sizeof *out);
 	return tt_cpus_count(out);
-}
-
-static long read_quota(const char *folder) /* of one cgroup; LONG_MAX: none */
-{
-	char text[64];
-	long quota, period;
-
-	tt_read_text(text, sizeof text, "%s/cpu.max", folder);
-	if (sscanf(text, "%ld %ld", &quota, &period) != 2 || quota < 1 || period < 1)
-		return LONG_MAX; /* "max 100000" */
-	return (quota + period - 1) / period;
-}
-
-int tt_cpus_quota(const char *root, const char *own)
-{
-	char folder[512];
-	long least = LONG_MAX;
-	const char *mine = !strncmp(own, "0::/", 4) ? own : strstr(own, "\n0::/");
-
-	if (!mine)
-		return INT_MAX;
-	mine = strchr(mine, '/');
-	int n = snprintf(folder, sizeof folder, "%s%.*s", root, (int)strcspn(mine, "\n"), mine);
-	while (n < (int)sizeof folder && strlen(folder) >= strlen(root)) {
-		long here = read_quota(folder);
-		least = here < least ? here : least;
-		char *slash = strrchr(folder, '/');
-		if (!slash)
-			break;
-		*slash = 0;
-	}
-	return least > INT_MAX ? INT_MAX : (int)least;
 }

@@ -18,10 +18,22 @@ int tt_cpus_count(const struct tt_cpus *);
 bool tt_cpus_within(const struct tt_cpus *, const struct tt_cpus *outer);
 bool tt_cpus_parse(struct tt_cpus *, const char *list); /* "0-3,8,16-30:2", as in taskset and Slurm; false: malformed */
 const char *tt_cpus_text(const struct tt_cpus *, char *room, size_t size); /* the reverse; too long ends in "..." */
-/* How many processors' time a cgroup leaves, rounded up: the least of the cpu.max from its folder up to `root`
- * ("/sys/fs/cgroup"); INT_MAX: no limit. own: the text of /proc/self/cgroup. Version 2 alone */
-int tt_cpus_quota(const char *root, const char *own);
 int tt_cpus_allowed(struct tt_cpus *); /* where the calling thread may run. Returns how many; 0: unknown */
+
+/* ---- cgroup.c: the cgroups of this process, of version 2 and of version 1 ---- */
+
+#define TT_CGROUPS "/sys/fs/cgroup"
+#define TT_NO_QUOTA 1e9
+struct tt_cgroup {
+	const char *root, *own; /* TT_CGROUPS; the rest of the text of /proc/self/cgroup */
+	char folder[480];
+	size_t top; /* the length of the part of `folder` that is the controller's root */
+};
+const char *tt_cgroup_own(char *room, size_t size); /* that text */
+bool tt_cgroup_next(struct tt_cgroup *, const char *controller); /* each group that may limit it ("cpu", "memory") */
+bool tt_cgroup_up(struct tt_cgroup *); /* to the group around it; false: it was the root */
+double tt_cgroup_number(const struct tt_cgroup *, const char *file, double otherwise);
+double tt_cgroup_cores(const char *root, const char *own); /* how many processors' time all of them leave */
 
 /* ---- partition.c: TUTTI_PIN and the partition of cores ---- */
 

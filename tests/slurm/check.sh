@@ -25,6 +25,7 @@ mpirun    60  mpirun on one host, and in an allocation of Slurm
 torchrun  60  the variables of torchrun, inside a step of srun
 nodes     60  a node list, one task a node
 info      30  tutti info names the launcher, and why
+placement 60  --cpu-bind and --gpus-per-task: what a task may use is what it takes
 doctor    60  tutti doctor as the program of a step: all four hosts, and all pairs
 again     60  a process joins a second time: under PMIx and PMI2 with TUTTI_BOOT alone
 taken     60  another program has the port at which the ranks of a step meet
@@ -113,6 +114,19 @@ part_info() {
 	login srun --mpi=none -N1 -n1 ./tutti info --json > said || fail "tutti info --json"
 	grep '"launcher": { "name": "slurm", "why": "SLURM_PROCID=0 and SLURM_STEP_ID=0 are set" }' said || fail "no slurm"
 	login ./tutti info | grep '^  none  *no launcher' || fail "a launcher where there is none"
+}
+
+part_placement() {
+	login srun -N1 -n2 --gpus-per-task=1 ./tutti info > said 2>&1 || { cat said; fail "tutti info"; }
+	if [ -c "$cluster/gpu0" ]; then
+		[ "$(sed -n 's/^  CUDA_VISIBLE_DEVICES  *\([01]\) .*/\1/p' said | sort | xargs)" = "0 1" ] ||
+			{ cat said; fail "not a GPU each"; }
+	fi
+	[ "$(nproc)" -gt 1 ] || { echo "SKIPPED: a machine of one core binds no tasks"; exit 77; }
+	login srun -N1 -n2 --cpu-bind=cores ./tutti info > said 2>&1 || { cat said; fail "tutti info"; }
+	[ "$(sed -n 's/^  processors 1: //p' said | sort -u | wc -l)" = 2 ] || { cat said; fail "not a core each"; }
+	joined 2 '0/2 1/2' login env TUTTI_PIN=compact srun -N1 -n2 --cpu-bind=cores $ranks
+	refused 'TUTTI_PIN=0-1' login env TUTTI_PIN=0-1 srun -N1 -n2 --cpu-bind=cores $ranks
 }
 
 part_again() {

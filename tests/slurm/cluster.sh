@@ -40,7 +40,9 @@ TmpFS=$cluster/tmp-%n
 SlurmctldPidFile=$cluster/slurmctld.pid
 SlurmdPidFile=$cluster/slurmd-%n.pid
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+TaskPlugin=task/affinity
+TaskPluginParam=None
+GresTypes=gpu
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
@@ -50,9 +52,13 @@ ReturnToService=2
 MpiDefault=none
 KillWait=2
 SlurmdTimeout=300
-NodeName=n[1-$NODES] CPUs=8 RealMemory=1000 State=UNKNOWN
+NodeName=n[1-$NODES] CPUs=8 RealMemory=1000 Gres=gpu:2 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES:8
 end
+	echo "NodeName=n[1-$NODES] Name=gpu File=$cluster/gpu[0-1]" > "$cluster/gres.conf" # files, which nobody opens
+	for i in 0 1; do
+		mknod "$cluster/gpu$i" c 1 3 || touch "$cluster/gpu$i" # a device that nobody opens
+	done
 	printf 'CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n' > "$cluster/cgroup.conf"
 	{
 		echo '127.0.0.1 localhost'

@@ -58,29 +58,48 @@ test_limits() {
 	finds memlock 'rank 0 .*may lock 64 KiB'
 }
 
-# A cgroup of its own, of either version, with 64 MiB.
-test_memory() {
-	name="memory.max"
-	for root in /sys/fs/cgroup/memory /sys/fs/cgroup; do
+# A cgroup of its own, of either version: leaves `group`. Controller, then FILE=TEXT ...: one of these holds.
+make_group() {
+	controller=$1
+	shift
+	for root in /sys/fs/cgroup/$controller /sys/fs/cgroup; do
 		group=$root/tutti-doctor-$$
 		mkdir "$group" 2> /dev/null || continue
-		for limit in memory.limit_in_bytes memory.max; do
-			[ -e "$group/$limit" ] && echo 64M > "$group/$limit" 2> /dev/null && break 2
+		for limit in "$@"; do
+			[ -e "$group/${limit%%=*}" ] && echo "${limit#*=}" > "$group/${limit%%=*}" 2> /dev/null && return
 		done
 		rmdir "$group"
-		group=
 	done
-	if [ -z "$group" ] || [ ! -d "$group" ]; then
-		skip "memory.max, for which this user can make no cgroup"
-		return
-	fi
-	sh -c "echo \$\$ > $group/cgroup.procs && exec '$tutti' doctor" > out 2> err
+	skip "a limit of $controller, for which this user can make no cgroup"
+	return 1
+}
+grouped() { # command ...
+	sh -c "echo \$\$ > $group/cgroup.procs && exec \"\$@\"" sh "$@"
+}
+
+test_memory() {
+	name="memory.max"
+	make_group memory memory.limit_in_bytes=64M memory.max=64M || return
+	grouped "$tutti" doctor > out 2> err
 	status=$?
 	finds memory "tutti-doctor-$$ leaves 0.0[0-9] GiB, and 1 rank .*: raise its memory.max"
 	TUTTI_TRANSPORTS=tcp "$tutti" run -n 2 sh -c \
 		"[ \$TUTTI_RANK = 0 ] || echo \$\$ > $group/cgroup.procs; exec '$tutti' doctor" > out 2> err
 	status=$?
 	finds memory "rank 1 .*tutti-doctor-$$ leaves"
+	rmdir "$group"
+}
+
+test_quota() {
+	name="cpu.max"
+	make_group cpu cpu.cfs_quota_us=50000 cpu.max='50000 100000' || return
+	grouped "$tutti" doctor > out 2> err
+	status=$?
+	finds cores 'allows the time of 0.5 cores to 1 rank'
+	grouped "$tutti" info > out 2> err
+	check "tutti info" has out "^  time  *of 0.50 processors, by a cgroup's quota\$"
+	grouped "$tutti" info --json > out 2> err
+	check "as JSON" has out '"processors": { .*"time": 0.50 }'
 	rmdir "$group"
 }
 
@@ -291,4 +310,4 @@ END
 	fi
 }
 
-run_tests "host limits memory settings pairs joins ports apart running running_tcp newcomer refusals hosts" "$@"
+run_tests "host limits memory quota settings pairs joins ports apart running running_tcp newcomer refusals hosts" "$@"

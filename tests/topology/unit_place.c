@@ -769,16 +769,16 @@ static void test_memory(void)
 	leave(job);
 }
 
-static void limit(const char *root, const char *group, const char *quota)
+static void limit(const char *root, const char *group, const char *file, const char *text)
 {
 	char path[200];
 
-	snprintf(path, sizeof path, "%s%s", root, group);
-	mkdir(path, 0700);
-	snprintf(path, sizeof path, "%s%s/cpu.max", root, group);
+	snprintf(path, sizeof path, "mkdir -p %s%s", root, group);
+	CU_ASSERT_EQUAL_FATAL(system(path), 0);
+	snprintf(path, sizeof path, "%s%s/%s", root, group, file);
 	FILE *f = fopen(path, "w");
 	CU_ASSERT_PTR_NOT_NULL_FATAL(f);
-	fputs(quota, f);
+	fputs(text, f);
 	fclose(f);
 }
 
@@ -787,16 +787,29 @@ static void test_quota(void)
 	char root[] = "/tmp/tutti-quota-XXXXXX", clean[64];
 
 	CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(root));
-	limit(root, "", "800000 100000\n");
-	limit(root, "/job", "150000 100000\n");
-	limit(root, "/job/step", "max 100000\n");
-	CU_ASSERT_EQUAL(tt_cpus_quota(root, "0::/\n"), 8);
-	CU_ASSERT_EQUAL(tt_cpus_quota(root, "3:cpu:/x\n0::/job\n"), 2);
-	CU_ASSERT_EQUAL(tt_cpus_quota(root, "0::/job/step\n"), 2);
-	CU_ASSERT_EQUAL(tt_cpus_quota(root, "0::/other\n"), 8);
-	CU_ASSERT_EQUAL(tt_cpus_quota(root, "3:cpu:/job\n"), INT_MAX);
-	CU_ASSERT_EQUAL(tt_cpus_quota("/nowhere", "0::/job\n"), INT_MAX);
-	CU_ASSERT_EQUAL(tt_cpus_quota(root, ""), INT_MAX);
+	limit(root, "", "cpu.max", "800000 100000\n");
+	limit(root, "/job", "cpu.max", "150000 100000\n");
+	limit(root, "/job/step", "cpu.max", "max 100000\n");
+	limit(root, "/cpu/old", "cpu.cfs_quota_us", "250000\n");
+	limit(root, "/cpu/old", "cpu.cfs_period_us", "100000\n");
+	limit(root, "/cpu/old/step", "cpu.cfs_quota_us", "-1\n");
+	limit(root, "/cpu/old/step", "cpu.cfs_period_us", "100000\n");
+	static const struct { const char *own; double cores; } groups[] = {
+		{ "0::/\n", 8 },
+		{ "3:cpu:/x\n0::/job\n", 1.5 },
+		{ "0::/job/step\n", 1.5 },
+		{ "0::/other\n", 8 },
+		{ "3:cpu:/job\n", TT_NO_QUOTA },
+		{ "12:pids:/\n3:cpuacct,cpu:/old/step\n1:name=systemd:/\n", 2.5 },
+		{ "3:cpu,cpuacct:/old", 2.5 },
+		{ "3:cpu:/old\n0::/job\n", 1.5 },
+		{ "3:cpuset:/old\n", TT_NO_QUOTA },
+		{ "", TT_NO_QUOTA },
+		{ "\n0\n0:\n", TT_NO_QUOTA },
+	};
+	for (size_t i = 0; i < TT_COUNT(groups); i++)
+		CU_ASSERT_EQUAL(tt_cgroup_cores(root, groups[i].own), groups[i].cores);
+	CU_ASSERT_EQUAL(tt_cgroup_cores("/nowhere", "0::/job\n"), TT_NO_QUOTA);
 	snprintf(clean, sizeof clean, "rm -r %s", root);
 	CU_ASSERT_EQUAL(system(clean), 0);
 }

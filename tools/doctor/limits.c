@@ -1,5 +1,6 @@
 /* limits.c - what a rank of this host may use: files, processes, memory, cores; and the host's clock and /proc */
 #include "job/job.h"
+#include "topology/topology.h"
 #include "tools/doctor/doctor.h"
 #include <sched.h>
 #include <stdlib.h>
@@ -94,68 +95,13 @@ static void judge_address_space(struct tt_doctor *d)
 
 /* ---- cgroups ---- */
 
-static bool has_word(const char *list, const char *word) /* in a list with commas */
-{
-	size_t n = strlen(word);
-
-	for (const char *at = list; (at = strstr(at, word)); at += n)
-		if ((at == list || at[-1] == ',') && (!at[n] || at[n] == ','))
-			return true;
-	return false;
-}
-
-/* The folder of this process's cgroup (version 2), or of its memory or cpu controller (version 1). */
-static bool find_cgroup(const char *controller, char *folder, size_t size)
-{
-	char line[1024];
-	FILE *f = fopen("/proc/self/cgroup", "re");
-	bool found = false;
-
-	while (f && fgets(line, sizeof line, f)) {
-		char *list = strchr(line, ':'), *path = list ? strchr(list + 1, ':') : NULL;
-		line[strcspn(line, "\n")] = 0;
-		if (!path)
-			continue;
-		*path++ = 0;
-		if (!list[1] && !found)
-			found = snprintf(folder, size, "/sys/fs/cgroup%s", path) < (int)size;
-		else if (has_word(list + 1, controller))
-			found = snprintf(folder, size, "/sys/fs/cgroup/%s%s", controller, path) < (int)size;
-	}
-	if (f)
-		fclose(f);
-	return found;
-}
-
-static bool leave_folder(char *folder) /* for its parent; false: it was the root */
-{
-	char *end = strrchr(folder, '/');
-
-	if (!end || strlen(folder) <= strlen("/sys/fs/cgroup"))
-		return false;
-	*end = 0;
-	return true;
-}
-
-static double read_number(const char *folder, const char *file, double fallback)
-{
-	char path[1200], text[64], *end;
-	double n;
-
-	snprintf(path, sizeof path, "%s/%s", folder, file);
-	if (!tt_doctor_read(path, text, sizeof text))
-		return fallback;
-	n = strtod(text, &end);
-	return end == text ? fallback : n; /* "max" */
-}
-
 /* Pages of files that nobody has used lately make room. */
-static double read_cache(const char *folder)
+static double read_cache(const struct tt_cgroup *g)
 {
-	char path[1200], line[128];
+	char path[500], line[128];
 	double bytes = 0;
 
-	snprintf(path, sizeof path, "%s/memory.stat", folder);
+	snprintf(path, sizeof path, "%s/memory.stat", g->folder);
 	FILE *f = fopen(path, "re");
 	while (f && fgets(line, sizeof line, f))
 		if (sscanf(line, "inactive_file %lf", &bytes) == 1)
@@ -169,20 +115,21 @@ static void judge_memory(struct tt_doctor *d)
 {
 	double least = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE),
 	       need = (double)d->memory * d->ranks;
-	char folder[1024], tight[1024] = "";
+	char own[4096], tight[480] = "";
+	struct tt_cgroup g = { .root = TT_CGROUPS, .own = tt_cgroup_own(own, sizeof own) };
 
-	if (find_cgroup("memory", folder, sizeof folder))
+	while (tt_cgroup_next(&g, "memory"))
 		do {
-			double max =
-				read_number(folder, "memory.max", read_number(folder, "memory.limit_in_bytes", 1e18));
-			double used =
-				read_number(folder, "memory.current", read_number(folder, "memory.usage_in_bytes", 0));
-			double left = max - used + read_cache(folder);
+			double max = tt_cgroup_number(&g, "memory.max",
+			                              tt_cgroup_number(&g, "memory.limit_in_bytes", 1e18));
+			double used = tt_cgroup_number(&g, "memory.current",
+			                               tt_cgroup_number(&g, "memory.usage_in_bytes", 0));
+			double left = max - used + read_cache(&g);
 			if (max < 1e18 && left < least) {
 				least = left > 0 ? left : 0;
-				snprintf(tight, sizeof tight, "%s", folder);
+				memcpy(tight, g.folder, sizeof tight);
 			}
-		} while (leave_folder(folder));
+		} while (tt_cgroup_up(&g));
 	if (least >= need)
 		tt_doctor_say(d, TT_FINE, "memory", "%.1f GiB for the ranks of this host", gib(least));
 	else if (*tight)
@@ -200,30 +147,12 @@ static void judge_memory(struct tt_doctor *d)
 	judge_address_space(d);
 }
 
-/* How many cores' time the cgroups allow. */
-static double read_quota(void)
-{
-	double least = 1e9;
-	char folder[1024], path[1200], text[64];
-
-	if (find_cgroup("cpu", folder, sizeof folder))
-		do {
-			double quota = read_number(folder, "cpu.cfs_quota_us", -1); /* version 1 */
-			double period = read_number(folder, "cpu.cfs_period_us", 0);
-			snprintf(path, sizeof path, "%s/cpu.max", folder);
-			if (tt_doctor_read(path, text, sizeof text) && sscanf(text, "%lf %lf", &quota, &period) != 2)
-				quota = -1; /* "max" */
-			if (quota > 0 && period > 0 && quota / period < least)
-				least = quota / period;
-		} while (leave_folder(folder));
-	return least;
-}
-
 static void judge_cores(struct tt_doctor *d)
 {
 	cpu_set_t set;
 	int cores = sched_getaffinity(0, sizeof set, &set) ? (int)sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&set);
-	double quota = read_quota();
+	char own[4096];
+	double quota = tt_cgroup_cores(TT_CGROUPS, tt_cgroup_own(own, sizeof own));
 
 	if (quota < d->ranks)
 		tt_doctor_say(d, TT_FINDING, "cores",
