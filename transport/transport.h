@@ -45,6 +45,8 @@ enum {
 	 * less splits. A receiver handles a message after its last byte, so pieces must stay short */
 	TT_MESSAGE_MAX = 65536 + 128,
 	TT_SHORT = 256, /* bytes that are rather copied than looked for among registered memory */
+	TT_DEVICES = 4, /* of one transport in a process, at most: a net each */
+	TT_DEVICE_NAME = 64,
 };
 
 struct tt_net;  /* one opened transport: a NIC, a set of sockets, a simulated rank */
@@ -115,7 +117,7 @@ struct tt_events { /* progress() calls them, on its thread */
 
 struct tt_net_config {
 	const struct tt_events *events;
-	const char *device;  /* "mlx5_0"; NULL: the best */
+	const char *device;  /* "mlx5_0:1", as choose() names it; NULL: the best */
 	const char *iface;   /* transports with `sockets`: the interface, or an address of one, to listen on and be
 	                      * reached at; NULL: any */
 	const char *listen;  /* transports with addresses: HOST:PORT to listen on; NULL: any free port of `ports` */
@@ -178,6 +180,10 @@ struct tt_transport {
 	int sockets; /* 1: its connections begin over TCP, so a net listens at HOST:PORT */
 	/* Returns how many devices there are, which may be more than max. -errno: the transport is unusable. */
 	int (*list)(struct tt_device *, int max);
+	/* The devices that a process opens a net for each, the nearest to a NUMA node (-1: unknown) first. Equally near
+	 * ones rotate by `turn`, so that ranks side by side use different ones. Returns how many, at most TT_DEVICES;
+	 * -errno: none can be used. NULL: the transport has one net. */
+	int (*choose)(int node, int turn, char (*names)[TT_DEVICE_NAME]);
 	int (*open)(const struct tt_net_config *, struct tt_net **); /* also listens */
 	/* Writes the address of the net that a process of this host opens for `job` with this text as `listen`. NULL:
 	 * such a process has to tell its address. */

@@ -9,7 +9,7 @@
 #include "transport/transport.h"
 #include "tutti.h"
 
-enum { TT_NETS = 4, TT_MODULES = 8 };
+enum { TT_NETS = 8, TT_MODULES = 8 };
 
 struct tt_job;
 struct tt_member;
@@ -193,6 +193,8 @@ struct tt_place { /* of a job's threads */
 };
 int tt_place_begin(struct tt_job *);            /* reads the settings and the caller's affinity */
 uint32_t tt_place_print(const struct tt_job *); /* a 24-bit hash of the allowed processors; 0: unknown */
+/* The NUMA node where this rank runs, or will if it is one of `ranks` on this host (0: not known yet); -1: unknown. */
+int tt_place_node(struct tt_job *, int rank, int ranks);
 int tt_place_open(struct tt_job *);             /* pins, once rank and ranks are known */
 void tt_place_close(struct tt_job *);
 void tt_place_widen(struct tt_job *, struct tt_task *);        /* lets a new thread run on all allowed processors */

@@ -124,6 +124,22 @@ static int pin_by_rule(struct tt_job *job)
 	return bind_task(job->engine.background, &p->share.background, "the background thread");
 }
 
+int tt_place_node(struct tt_job *job, int rank, int ranks)
+{
+	struct tt_place *p = &job->place;
+	unsigned cpu, node;
+	int err = tt_world || getcpu(&cpu, &node);
+
+	if (!err && ranks && p->rule.pin != TT_PIN_NONE && p->rule.pin != TT_PIN_AUTO && tt_cpus_count(&p->allowed)) {
+		p->rank = rank;
+		p->ranks = ranks;
+		if (!share_out(p, &p->rule) && p->share.node >= 0)
+			node = (unsigned)p->share.node;
+		p->rank = p->ranks = 0; /* they are counted when all have met */
+	}
+	return err ? -1 : (int)node;
+}
+
 int tt_place_open(struct tt_job *job)
 {
 	struct tt_place *p = &job->place;

@@ -163,12 +163,12 @@ static const char *choose_iface(const struct tt_launch *launch)
 	return !strncmp(at, "[::1]", 5) ? "::1" : NULL;
 }
 
-/* Each net listens somewhere else. The one over which ranks meet: at the rendezvous, or at the node's HOST:PORT. One
- * whose addresses neighbours can tell: at a name that is made of the node's. All others: where they find a place. */
-static int place_net(struct tt_job *job, const struct tt_launch *launch, const struct tt_transport *t, char *iface,
-                     size_t size, struct tt_net_config *c)
+/* Each net listens somewhere else. The first one over which ranks meet: at the rendezvous, or at the node's HOST:PORT.
+ * One whose addresses neighbours can tell: at a name that is made of the node's. Others: where they find a place. */
+static int place_net(struct tt_job *job, const struct tt_launch *launch, const struct tt_transport *t, bool first,
+                     char *iface, size_t size, struct tt_net_config *c)
 {
-	bool meets = meets_over(launch, t), root = job->rank == 0 && !launch->unnumbered;
+	bool meets = first && meets_over(launch, t), root = job->rank == 0 && !launch->unnumbered;
 
 	if (launch->nodes && (meets || t->address))
 		c->listen = launch->nodes[job->rank].address;
@@ -178,32 +178,46 @@ static int place_net(struct tt_job *job, const struct tt_launch *launch, const s
 		c->listen_fd = launch->listen_fd;
 	else if (meets && root && !launch->nodes && launch->address[0])
 		c->listen = launch->address;
-	if (meets && !launch->nodes && launch->address[0])
+	if (meets_over(launch, t) && !launch->nodes && launch->address[0])
 		c->toward = launch->address;
 	return tt_read_ports(&job->settings, c->ports);
 }
 
-static int open_net(struct tt_job *job, const struct tt_launch *launch, const char *name)
+/* device: NULL, the only one */
+static int open_net(struct tt_job *job, const struct tt_launch *launch, const struct tt_transport *t,
+                    const char *device, bool first)
 {
-	const struct tt_transport *t = tt_transport_find(name);
-	struct tt_net_config c = { .events = &tt_peer_events, .listen_fd = -1, .job = job->id, .epoch = job->epoch,
-		.user = job };
+	struct tt_net_config c = { .events = &tt_peer_events, .device = device, .listen_fd = -1, .job = job->id,
+		.epoch = job->epoch, .user = job };
 	char iface[96];
 	int err;
 
 	if (job->engine.count == TT_NETS)
-		return tt_fail(-EINVAL, "TUTTI_TRANSPORTS names more than %d transports", TT_NETS);
+		return tt_fail(-EINVAL, "TUTTI_TRANSPORTS names more than %d transports or devices", TT_NETS);
 	c.secret = tt_setting(&job->settings, TT_SECRET);
 	c.secret_len = c.secret ? strlen(c.secret) : 0;
 	/* with those that cross each other, or are about to go */
 	c.peers = 2 * (unsigned)tt_members(job)->capacity;
 	c.timeout_ms = (unsigned)tt_min(job->silence / TT_MS, DAY_MS);
 	c.keep = tt_setting_is(&job->settings, TT_EVICT, "no");
-	if ((err = place_net(job, launch, t, iface, sizeof iface, &c)) ||
+	if ((err = place_net(job, launch, t, first, iface, sizeof iface, &c)) ||
 	    (err = t->open(&c, &job->engine.nets[job->engine.count])))
 		return err;
 	job->engine.count++;
 	return 0;
+}
+
+static int open_transport(struct tt_job *job, const struct tt_launch *launch, const char *name)
+{
+	const struct tt_transport *t = tt_transport_find(name);
+	char devices[TT_DEVICES][TT_DEVICE_NAME];
+	int turn = launch->local_size ? launch->local_rank : launch->rank;
+	int node = t->choose ? tt_place_node(job, turn, launch->local_size) : -1;
+	int n = t->choose ? t->choose(node, turn, devices) : 1, err = n < 0 ? n : 0;
+
+	for (int i = 0; !err && i < n; i++)
+		err = open_net(job, launch, t, t->choose ? devices[i] : NULL, i == 0);
+	return err;
 }
 
 /* A transport by default may fail: ranks then connect over the next one. */
@@ -235,7 +249,7 @@ static int open_nets(struct tt_job *job, const struct tt_launch *launch)
 	warn_of_no_secret(job, launch);
 	snprintf(names, sizeof names, "%s", tt_setting(&job->settings, TT_TRANSPORTS));
 	while (!err && (name = strsep(&at, ","))) {
-		if (*name && (err = open_net(job, launch, name)) && can_do_without(job, launch, name)) {
+		if (*name && (err = open_transport(job, launch, name)) && can_do_without(job, launch, name)) {
 			/* most hosts have no device for each transport */
 			tt_log(err == -ENODEV ? TT_DEBUG : TT_WARN,
 			       "this rank does without %s: %s (TUTTI_TRANSPORTS=tcp asks for that)", name, tt_why());

@@ -2,8 +2,8 @@
  *
  *      shm:1c2e...:84-0 tcp:10.0.0.7:4000
  *
- * The rank that connects tries them in the order of its own nets; the order in the text means nothing. "host:NAME" is
- * no address: it is what people call the rank's host.
+ * The rank that connects tries them in the order of its own nets. Those of one transport, a device each, are in the
+ * order of the rank that has them: the nearest first. "host:NAME" is no address: so people call the rank's host.
  */
 #include "engine/engine.h"
 #include "member/member_private.h"
@@ -12,13 +12,13 @@
 
 static const char *end_of(const char *at) { return at + strcspn(at, " "); }
 
-bool tt_address_find(const char *list, const char *transport, char addr[96])
+bool tt_address_nth(const char *list, const char *transport, int nth, char addr[96])
 {
 	size_t len = strlen(transport);
 
 	for (const char *at = list, *end; *at; at = end + (*end == ' ')) {
 		end = end_of(at);
-		if (end - at >= 96 || strncmp(at, transport, len) || at[len] != ':')
+		if (end - at >= 96 || strncmp(at, transport, len) || at[len] != ':' || nth--)
 			continue;
 		memcpy(addr, at, (size_t)(end - at));
 		addr[end - at] = 0;
@@ -31,6 +31,7 @@ const char *tt_address_add(struct tt_job *job, const char *known, const char *mo
 {
 	char text[TT_ADDRESSES], scheme[16], addr[96];
 	size_t used = strlen(known);
+	int nth;
 
 	memcpy(text, known, used + 1); /* made here, or from an endpoint record: it fits */
 	for (const char *at = more, *end; *at; at = end + (*end == ' ')) {
@@ -38,7 +39,10 @@ const char *tt_address_add(struct tt_job *job, const char *known, const char *mo
 		end = end_of(at);
 		len = (size_t)(end - at);
 		snprintf(scheme, sizeof scheme, "%.*s", (int)tt_min(strcspn(at, ":"), sizeof scheme - 1), at);
-		if (used + space + len >= sizeof text || !len || tt_address_find(text, scheme, addr))
+		nth = 0;
+		while (tt_address_nth(more, scheme, nth, addr) && (strlen(addr) != len || memcmp(addr, at, len)))
+			nth++;
+		if (used + space + len >= sizeof text || !len || tt_address_nth(text, scheme, nth, addr))
 			continue;
 		text[used] = ' ';
 		memcpy(text + used + space, at, len);

@@ -1,8 +1,9 @@
 /* connection.c - the connections of this rank: made on first use, over the first net that leads to the other rank
  *
- * Each of this rank's nets, the best first, is tried in turn at the address that the other rank has there. The last
- * one has TUTTI_SILENCE, each before it a quarter of that. One that has failed is not tried again for this life of the
- * member, unless no other leads there; in a node list all are tried once more when the member answers.
+ * Each of this rank's nets, the best first, is tried in turn at each of the addresses that the other rank has there:
+ * these are the *ways*, the first of which joins the nearest devices of both. The last one has TUTTI_SILENCE, each
+ * before it a quarter of that. One that has failed is not tried again for this life of the member, unless no other
+ * leads there; in a node list all are tried once more when the member answers.
  *
  * A connection of the rendezvous is closed again (PART): when it is not part of the tree (endpoint_tree.c), or on
  * first use if the table of endpoints names a better net. One side asks. The other says yes if it has put nothing else
@@ -73,21 +74,23 @@ void tt_peer_settle(struct tt_job *job)
 
 /* ---- connecting ---- */
 
-static bool may_lead(const struct tt_member *m, int net, char addr[96])
-{
-	const struct tt_net *n = m->job->engine.nets[net];
+static struct tt_net *net_of(const struct tt_member *m, int way) { return m->job->engine.nets[way / TT_DEVICES]; }
+static int count_ways(const struct tt_member *m) { return m->job->engine.count * TT_DEVICES; }
 
-	return !n->lost && !(m->failed_nets >> net & 1) && tt_address_find(m->addr, n->transport->name, addr);
+static bool may_lead(const struct tt_member *m, int way, char addr[96])
+{
+	const struct tt_net *n = net_of(m, way);
+
+	return !n->lost && !(m->failed_ways >> way & 1) &&
+	       tt_address_nth(m->addr, n->transport->name, way % TT_DEVICES, addr);
 }
 
-/* The first net from net_index on that may lead to the member; NULL: none is left. */
+/* The net of the first way from m->way on that may lead to the member; NULL: none is left. */
 static struct tt_net *next_net(struct tt_member *m, char addr[96])
 {
-	struct tt_engine *e = &m->job->engine;
-
-	for (; m->net_index < e->count; m->net_index++)
-		if (may_lead(m, m->net_index, addr))
-			return e->nets[m->net_index];
+	for (; m->way < count_ways(m); m->way++)
+		if (may_lead(m, m->way, addr))
+			return net_of(m, m->way);
 	return NULL;
 }
 
@@ -96,23 +99,23 @@ static bool is_on_this_host(const struct tt_member *m)
 	return m->host && m->host == tt_member(m->job, m->job->rank)->host;
 }
 
-/* False: no other net may lead to the member. A lack of files says nothing about this one. */
-static bool turn_to_next_net(struct tt_member *m, int err, const char *why)
+/* False: no other way may lead to the member. A lack of files says nothing about this one. */
+static bool turn_to_next_way(struct tt_member *m, int err, const char *why)
 {
-	int failed = m->net_index++;
+	int failed = m->way++;
 	char addr[96], text[300];
+	const struct tt_net *next = next_net(m, addr), *net = net_of(m, failed);
 
-	if (!next_net(m, addr)) {
-		m->net_index = failed;
+	if (!next) {
+		m->way = (uint8_t)failed;
 		return false;
 	}
 	if (err != -EMFILE)
-		m->failed_nets |= 1u << failed;
-	const struct tt_net *net = m->job->engine.nets[failed];
+		m->failed_ways |= 1u << failed;
 	snprintf(text, sizeof text, "%s is not reached over %s: %s", tt_member_label(m).text, net->transport->name,
 	         why);
 	tt_log(TT_DEBUG, "%s", text);
-	if (err != -EMFILE && !m->why_not)
+	if (err != -EMFILE && !m->why_not && next->transport != net->transport)
 		m->why_not = tt_text_keep(m->job, text);
 	return true;
 }
@@ -139,12 +142,12 @@ static void lack_files(struct tt_timer *t)
 
 static int ask_nets(struct tt_member *);
 
-/* Is there another net after the one that is being connected? */
-static bool has_next_net(const struct tt_member *m)
+/* Is there another way after the one that is being tried? */
+static bool has_next_way(const struct tt_member *m)
 {
 	char addr[96];
 
-	for (int i = m->net_index + 1; i < m->job->engine.count; i++)
+	for (int i = m->way + 1; i < count_ways(m); i++)
 		if (may_lead(m, i, addr))
 			return true;
 	return false;
@@ -157,7 +160,7 @@ static void pass_over(struct tt_timer *t)
 
 	if (!m || m->link != l || m->state != TT_CONNECTING)
 		return;
-	if (turn_to_next_net(m, -ETIMEDOUT, "it does not answer")) {
+	if (turn_to_next_way(m, -ETIMEDOUT, "it does not answer")) {
 		tt_link_forget(m);
 		ask_nets(m);
 	} else if (tt_rendezvous_has_more(m) && tt_rendezvous_retry(m, m->job->timeout)) {
@@ -180,7 +183,7 @@ static int ask_nets(struct tt_member *m)
 			return 0;
 		}
 		err = net->transport->connect(net, addr, &peer);
-	} while (err && turn_to_next_net(m, err, tt_why())); /* also on EMFILE: another net may need fewer files */
+	} while (err && turn_to_next_way(m, err, tt_why())); /* also on EMFILE: another net may need fewer files */
 	if (err == -EMFILE && job->joined) { /* the member may be reached later */
 		m->state = TT_AWAY;
 		m->unreached = tt_now();
@@ -197,7 +200,7 @@ static int ask_nets(struct tt_member *m)
 	if (!m->link) {
 		net->transport->disconnect(peer);
 		tt_member_fail_soon(m, 0, -ENOMEM, "no memory to connect to %s", tt_member_label(m).text);
-	} else if (has_next_net(m) || tt_rendezvous_has_more(m)) {
+	} else if (has_next_way(m) || tt_rendezvous_has_more(m)) {
 		tt_timer_start(job, &m->link->patience, tt_now() + tt_time(job, TT_TIME_NET), pass_over);
 	}
 	return 0;
@@ -215,7 +218,7 @@ int tt_member_connect(struct tt_member *m)
 	}
 	tt_timer_stop(&m->retry);
 	m->state = TT_CONNECTING;
-	m->net_index = 0;
+	m->way = 0;
 	return ask_nets(m);
 }
 
@@ -253,11 +256,10 @@ void tt_member_up(struct tt_member *m, struct tt_link *l)
 
 static bool has_better_net(const struct tt_member *m)
 {
-	const struct tt_job *job = m->job;
 	char addr[96];
 
-	for (int i = 0; job->engine.nets[i] != m->link->peer->net; i++)
-		if ((!job->engine.nets[i]->host_only || m->host == tt_member(job, job->rank)->host) &&
+	for (int i = 0; net_of(m, i)->transport != m->link->peer->net->transport; i++)
+		if ((!net_of(m, i)->host_only || m->host == tt_member(m->job, m->job->rank)->host) &&
 		    may_lead(m, i, addr))
 			return true;
 	return false;
@@ -275,7 +277,7 @@ void tt_member_why_not(const struct tt_member *m, char *why, size_t size)
 	struct tt_label who = tt_member_label(m);
 	char addr[96];
 
-	if (!over || over == best)
+	if (!over || over->transport == best->transport)
 		*why = 0;
 	else if (best->host_only && m->host && !is_on_this_host(m))
 		snprintf(why, size, "%s is on another host, and %s stays within one", who.text, better);
@@ -377,12 +379,12 @@ static bool ask_better_nets(struct tt_link *l)
 	if (!tt_members(l->job)->node_list || !m || m->link != l || m->nets_again)
 		return false;
 	m->nets_again = true;
-	m->failed_nets = 0;
+	m->failed_ways = 0;
 	m->why_not = NULL;
 	if (!has_better_net(m))
 		return false;
 	tt_link_forget(m);
-	m->net_index = 0;
+	m->way = 0;
 	ask_nets(m);
 	return true;
 }
@@ -488,7 +490,7 @@ static void lost(struct tt_member *m, struct tt_link *l, int err)
 	bool connected = m->state == TT_UP || m->state == TT_PARTING;
 	char at[96] = "";
 
-	tt_address_find(m->addr, l->peer->net->transport->name, at);
+	tt_address_nth(m->addr, l->peer->net->transport->name, m->way % TT_DEVICES, at);
 
 	if (m->state == TT_LEFT)
 		m->link = NULL;
@@ -499,7 +501,7 @@ static void lost(struct tt_member *m, struct tt_link *l, int err)
 		tt_member_gone(m, -ECONNRESET, "%s went down: %s", tt_member_label(m).text,
 		               reason(l, "its connection broke"));
 	} else if (m->state == TT_CONNECTING && (err == -EHOSTUNREACH || err == -ENXIO || err == -ETIMEDOUT) &&
-	           turn_to_next_net(m, err, reason(l, strerror(-err)))) {
+	           turn_to_next_way(m, err, reason(l, strerror(-err)))) {
 		m->link = NULL;
 		ask_nets(m);
 	} else if (forgo(m, err))

@@ -106,7 +106,7 @@ void tt_member_reborn(struct tt_member *m, uint32_t epoch)
 	m->err = 0;
 	tt_member_free(m);
 	m->patience = 0;
-	m->failed_nets = 0;
+	m->failed_ways = 0;
 	m->why_not = NULL;
 	m->tries = m->telling = 0;
 	if (!tt_members(m->job)->node_list) { /* the new address comes with its endpoint record */

@@ -72,8 +72,8 @@ struct tt_member { /* n ranks together have n * n of it, hence few holes */
 	int rank;
 	enum tt_member_state state;
 	const char *addr;           /* one address for each of its nets, see address.c; "" until known */
-	uint8_t net_index;          /* which of this rank's nets is being connected, or was last */
-	uint8_t failed_nets;        /* a bit for each that did not lead there, while another did */
+	uint8_t way;                /* that is tried, or was last: TT_DEVICES for each net, one for each address */
+	uint32_t failed_ways;       /* a bit for each that did not lead there, while another did */
 	unsigned outstanding;       /* ops that the transport holds, and calls that use its memory */
 	uint64_t host;              /* equal on one host, 40 bits; 0: not known */
 	uint32_t cpus;              /* equal if they may run on the same processors, 24 bits; 0: not known */
@@ -84,7 +84,7 @@ struct tt_member { /* n ranks together have n * n of it, hence few holes */
 	uint32_t started, started_in; /* collectives that it has started, as last heard, and in which group (uid) */
 	int err;                    /* LEFT, GONE: what later uses return ... */
 	const char *why;            /* ... and why, "" until then */
-	const char *why_not;        /* the sentence about the first of failed_nets, or NULL; the job keeps it */
+	const char *why_not;        /* the sentence about the first net that failed, or NULL; the job keeps it */
 	char *doing;                /* what its program does, as its last PONG says, or NULL */
 	uint8_t *bye;               /* LEFT: the groups in its goodbye, from their number on ... */
 	size_t bye_len;
@@ -163,8 +163,12 @@ static inline bool tt_member_linked(const struct tt_member *m) { return m->state
 
 /* ---- address.c ---- */
 
-/* Copies the address of that transport out of a member's list of addresses. False: the list has none. */
-bool tt_address_find(const char *list, const char *transport, char addr[96]);
+/* Copies the nth address of that transport out of a member's list of addresses. False: the list has fewer. */
+bool tt_address_nth(const char *list, const char *transport, int nth, char addr[96]);
+static inline bool tt_address_find(const char *list, const char *transport, char addr[96])
+{
+	return tt_address_nth(list, transport, 0, addr);
+}
 
 const char *tt_text_keep(struct tt_job *, const char *); /* a copy that lives as long as the job; "": no memory */
 

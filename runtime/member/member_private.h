@@ -25,8 +25,8 @@ static inline size_t tt_bits_size(int n) { return ((size_t)n + 7) / 8; } /* in b
 /* ---- address.c: a list of addresses is a text with a space between two ---- */
 
 enum { TT_ADDRESSES = 256 }; /* bytes of the longest list, with the zero */
-/* The list `known` and those of `more` whose transports it lacks, as far as there is room. Kept as tt_text_keep
- * does. */
+/* The list `known`, and what `more` has of a transport beyond as many as are known, as far as there is room. Kept as
+ * tt_text_keep does. */
 const char *tt_address_add(struct tt_job *, const char *known, const char *more);
 
 /* ---- connection.c ---- */

@@ -164,7 +164,7 @@ struct tt_member *tt_rendezvous_found(struct tt_member *asked, int rank)
 	asked->state = TT_AWAY;
 	asked->link = NULL;
 	asked->addr = "";
-	asked->failed_nets = 0;
+	asked->failed_ways = 0;
 	asked->tries = 0;
 	m->state = TT_CONNECTING;
 	m->link = l;
@@ -177,6 +177,8 @@ static void try_again(struct tt_timer *t)
 	struct tt_member *m = tt_container_of(t, struct tt_member, retry);
 
 	m->state = TT_AWAY;
+	if (!tt_members(m->job)->node_list) /* nobody listened there, whichever device was tried */
+		m->failed_ways = 0;
 	if (!tt_rendezvous_has_more(m) || turn_to_next_address(m->job))
 		tt_member_connect(m);
 }
@@ -360,15 +362,28 @@ static void name_host(struct tt_job *job, struct tt_member *me)
 	me->addr = tt_address_add(job, me->addr, name);
 }
 
+/* One address of each transport must have room; those of further devices get what is left. */
+static void name_nets(struct tt_job *job, struct tt_member *me)
+{
+	char all[TT_NETS * sizeof job->engine.nets[0]->addr] = "";
+	size_t used = 0;
+
+	for (int i = 0; i < job->engine.count; i++) {
+		const char *addr = job->engine.nets[i]->addr;
+		used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", used ? " " : "", addr);
+		me->addr = tt_address_add(job, me->addr, addr);
+	}
+	name_host(job, me);
+	me->addr = tt_address_add(job, me->addr, all);
+}
+
 int tt_rendezvous_meet(struct tt_job *job, const struct tt_launch *b)
 {
 	struct tt_member *me = tt_member(job, job->rank);
 	int err = 0;
 
 	tt_lock(job);
-	for (int i = 0; i < job->engine.count; i++)
-		me->addr = tt_address_add(job, me->addr, job->engine.nets[i]->addr);
-	name_host(job, me);
+	name_nets(job, me);
 	me->host = host_id(job);
 	me->cpus = b->nodes ? 0 : tt_place_print(job);
 	tt_members(job)->endpoints_known++;

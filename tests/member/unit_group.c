@@ -703,7 +703,7 @@ static void program_mute_net(tutti *job)
 	CHECK(mute_tries >= 1 && mute_tries <= 2);
 	tt_lock(j);
 	CHECK(!strcmp(other->link->peer->net->transport->name, "tcp"));
-	if (other->failed_nets) { /* the other side may have made the connection alone */
+	if (other->failed_ways) { /* the other side may have made the connection alone */
 		other->link->used = false;
 		tt_member_leave_rendezvous(other); /* not for a net that is known to fail */
 		CHECK(other->state == TT_UP);

@@ -5,6 +5,8 @@
 #include "tests/verbs/nets.h"
 #include <linux/capability.h>
 #include <malloc.h>
+#include <sched.h>
+#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
@@ -785,16 +787,26 @@ static void test_settings(void)
 	plug_default();
 }
 
+static void make_folder(char *folder) { CU_ASSERT_FATAL(mkdtemp(strcpy(folder, "/tmp/unit_verbs_XXXXXX")) != NULL); }
+
+static void remove_folder(const char *folder)
+{
+	char command[64];
+
+	snprintf(command, sizeof command, "rm -r %.40s", folder);
+	CU_ASSERT(system(command) == 0);
+}
+
 /* An older library has the types of GIDs in sysfs alone. */
 static void test_sysfs(void)
 {
 	struct tt_verbs_library old = tt_fake_verbs;
-	char folder[] = "/tmp/unit_verbs_XXXXXX", command[64];
 	struct tt_device list[4];
+	char folder[32];
 
 	row_name = "sysfs";
 	old.query_gid_ex = NULL;
-	CU_ASSERT_FATAL(mkdtemp(folder) != NULL);
+	make_folder(folder);
 	fake_plug(&fake_devices[1], 1);
 	tt_verbs_instead = &old;
 	CU_ASSERT(open_one(0) == -EINVAL && says(nets[0].why, "no GID"));
@@ -804,8 +816,7 @@ static void test_sysfs(void)
 	CU_ASSERT(strstr(list[0].note, "RoCE v2, GID 1 ") && strstr(list[1].note, "not used: its port 2 is down"));
 	tt_verbs_instead = &tt_fake_verbs;
 	plug_default();
-	snprintf(command, sizeof command, "rm -r %s", folder);
-	CU_ASSERT(system(command) == 0);
+	remove_folder(folder);
 }
 
 /* The limit on locked memory, with the number that was needed and the mend. */
@@ -861,14 +872,24 @@ static void test_full(void)
 	plug_default();
 }
 
+/* What `tutti info` says of the port; "": nothing. */
+static const char *note_of(const char *port)
+{
+	static struct tt_device list[16];
+	int n = tt_verbs.list(list, 16);
+
+	for (int i = 0; i < n; i++)
+		if (!strcmp(list[i].name, port))
+			return list[i].note;
+	return "";
+}
+
 /* No device is opened that nobody has named. */
 static void test_named(void)
 {
 	static const struct { const char *names; uint64_t opens; } cases[] = {
 		{ "fake_roce0", 2 }, { "fake_roce0:1", 2 }, { "fake_ib0,fake_roce0:1", 3 }, { NULL, FAKE_DEVICES + 1 },
 	};
-	struct tt_device list[8];
-
 	row_name = "named";
 	devices[0] = NULL;
 	for (size_t i = 0; i < TT_COUNT(cases); i++) {
@@ -877,13 +898,13 @@ static void test_named(void)
 		fake_seed(1);
 		CU_ASSERT(open_one(0) == 0);
 		CU_ASSERT_EQUAL(fake_calls("open_device"), cases[i].opens);
-		CU_ASSERT(tt_verbs.list(list, 8) == 6);
-		CU_ASSERT(!strncmp(list[0].note, "not used: TUTTI_VERBS_DEVICES does not name it", 40) == (i < 2));
+		CU_ASSERT(!strcmp(note_of("fake_ib0:1"), "not used: TUTTI_VERBS_DEVICES does not name it") == (i < 2));
+		CU_ASSERT(!strcmp(note_of("fake_roce0:2"), "not used: its port 2 is down"));
 		close_nets();
 		unsetenv("TUTTI_VERBS_DEVICES");
 	}
 	setenv("TUTTI_VERBS_DEVICES", "fake_roce1", 1);
-	CU_ASSERT(open_one(0) == -EINVAL && tt_verbs.list(list, 8) == -EINVAL && says(tt_why(), "'fake_roce1'"));
+	CU_ASSERT(open_one(0) == -EINVAL && tt_verbs.list(NULL, 0) == -EINVAL && says(tt_why(), "'fake_roce1'"));
 	unsetenv("TUTTI_VERBS_DEVICES");
 	plug_default();
 }
@@ -955,21 +976,91 @@ static void test_room(void)
 	lock_at_will(true);
 }
 
-/* The faster one; both are equally far. */
+static int choose(int node, int turn, char names[200])
+{
+	char list[TT_DEVICES][TT_DEVICE_NAME];
+	int n = tt_verbs.choose(node, turn, list);
+
+	*names = 0;
+	for (int i = 0; i < n; i++)
+		sprintf(names + strlen(names), "%s%.*s", i ? " " : "", (int)strcspn(list[i], ":"), list[i]);
+	return n;
+}
+
+/* Four of NUMA node 901, one of them down; another one; and one without RC. `folder` gets what the kernel shows. */
+static void plug_six(const char *folder, int numa_of_e, int speed_of_e)
+{
+	static const char *const names[] = { "a", "b", "c", "d", "e" };
+	struct fake_device six[6];
+
+	for (int i = 0; i < 5; i++) {
+		six[i] = fake_devices[1];
+		six[i].name = names[i];
+		six[i].numa = 901;
+	}
+	six[1].port[0].state = IBV_PORT_DOWN;
+	six[4].numa = numa_of_e;
+	six[4].port[0].speed = (uint8_t)speed_of_e;
+	six[5] = fake_devices[3];
+	fake_plug(six, 6);
+	fake_sysfs(folder);
+}
+
+/* The nearest, then the fastest; of those alike another one for each rank; several only if they are named. */
 static void test_choice(void)
 {
-	struct fake_device two[2] = { fake_devices[1], fake_devices[1] };
+	static const struct { const char *names; int node, numa, speed, turn; const char *chosen; } cases[] = {
+		{ NULL, 901, 902, 64, 0, "a" }, { NULL, 901, 902, 64, 1, "c" }, { NULL, 901, 902, 64, 2, "d" },
+		{ NULL, 901, 902, 64, 3, "a" }, { NULL, 902, 902, 16, 5, "e" }, { NULL, 901, 901, 64, 7, "e" },
+		{ NULL, -1, 902, 16, 1, "c" }, { NULL, 903, 902, 32, 3, "e" },
+		{ "a,b,c,d,e", 901, 902, 64, 0, "a c d e" }, { "a,b,c,d,e", 901, 902, 64, 1, "c d a e" },
+		{ "e,d,a", 902, 902, 64, 0, "e a d" }, { "e,d,a", 901, 901, 16, 1, "d a e" },
+		{ "a:2,b", 901, 901, 32, 0, "" },
+	};
+	char names[200], folder[32];
 
 	row_name = "choice";
-	two[0].numa = two[1].numa = -1;
-	two[1].name = "fake_fast";
-	for (int i = 0; i < 2; i++) {
-		two[1].port[0].speed = i ? 64 : 16;
-		fake_plug(two, 2);
-		devices[0] = NULL;
-		CU_ASSERT(open_one(0) == 0 && fake_is_open("fake_fast") == i && fake_is_open("fake_roce0") == !i);
-		close_nets();
+	make_folder(folder);
+	for (size_t i = 0; i < TT_COUNT(cases); i++) {
+		plug_six(folder, cases[i].numa, cases[i].speed);
+		if (cases[i].names)
+			setenv("TUTTI_VERBS_DEVICES", cases[i].names, 1);
+		int n = choose(cases[i].node, cases[i].turn, names);
+		if (strcmp(names, cases[i].chosen))
+			printf("choice %zu: %s\n", i, names);
+		CU_ASSERT(!strcmp(names, cases[i].chosen) && (n > 0) == (*names != 0));
+		unsetenv("TUTTI_VERBS_DEVICES");
 	}
+	CU_ASSERT(says(tt_why(), "a:2: its port 2 is down; b:1: its port 1 is down"));
+	remove_folder(folder);
+	plug_default();
+}
+
+/* `tutti info` says why not. */
+static void test_passed_over(void)
+{
+	cpu_set_t before, one;
+	char folder[32];
+	unsigned cpu, node;
+
+	row_name = "passed over";
+	CU_ASSERT_FATAL(!sched_getaffinity(0, sizeof before, &before) && !getcpu(&cpu, &node));
+	CPU_ZERO(&one);
+	CPU_SET(cpu, &one);
+	CU_ASSERT_FATAL(!sched_setaffinity(0, sizeof one, &one)); /* its node stays the same */
+	make_folder(folder);
+	plug_six(folder, (int)node, 32);
+	CU_ASSERT(!strncmp(note_of("e:1"), "RoCE v2, GID 1", 14));
+	CU_ASSERT(!strcmp(note_of("a:1"), "not used: to ranks on these cores e:1 is nearer"));
+	CU_ASSERT(!strcmp(note_of("b:1"), "not used: its port 1 is down"));
+	CU_ASSERT(!strncmp(note_of("fake_efa0:1"), "not used: it has no reliable connections", 40));
+	plug_six(folder, 901, 64);
+	CU_ASSERT(!strcmp(note_of("a:1"), "not used: to ranks on these cores e:1 is as near, and faster"));
+	setenv("TUTTI_VERBS_DEVICES", "a,e", 1);
+	CU_ASSERT(!strncmp(note_of("a:1"), "RoCE v2, GID 1", 14) && !strncmp(note_of("e:1"), "RoCE v2, GID 1", 14));
+	unsetenv("TUTTI_VERBS_DEVICES");
+	CU_ASSERT(!sched_setaffinity(0, sizeof before, &before));
+	remove_folder(folder);
 	plug_default();
 }
 
@@ -1156,7 +1247,7 @@ static CU_TestInfo failure_tests[] = {
 	{ "arm_fails", test_arm_fails }, { "cm", test_cm }, { "cm_refused", test_cm_refused },
 	{ "devices", test_devices }, { "settings", test_settings }, { "sysfs", test_sysfs },
 	{ "memlock", test_memlock }, { "full", test_full }, { "swallowed", test_swallowed },
-	{ "choice", test_choice }, { "anew", test_anew }, { "named", test_named },
+	{ "choice", test_choice }, { "passed over", test_passed_over }, { "anew", test_anew }, { "named", test_named },
 	{ "room", test_room }, { "starved", test_starved }, { "patience", test_patience },
 	{ "leaks", test_leaks }, CU_TEST_INFO_NULL,
 };

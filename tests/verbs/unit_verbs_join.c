@@ -1,7 +1,8 @@
-/* unit_verbs_join.c - joining over adapters that are not there: where the nets listen, jobs without TCP, and
- * jobs whose adapters are removed */
+/* unit_verbs_join.c - joining over adapters that are not there: where the nets listen, jobs without TCP, ranks with
+ * several adapters, and jobs whose adapters are removed */
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/ranks.h"
+#include "transport/verbs/verbs_private.h"
 #include <stdlib.h>
 
 enum { RANKS = 3, BYTES = 1 << 20 };
@@ -118,8 +119,118 @@ static void test_removal(void)
 	fake_plug(fake_devices, FAKE_DEVICES);
 }
 
+/* ---- several adapters ---- */
+
+static const char *adapter_of(const struct tt_net *net) { return ((const struct tt_verbs *)net)->name; }
+
+/* Alike, each on a switch of its own or all on one. */
+static void plug_alike(int n, bool apart)
+{
+	static const char *const names[] = { "fake_a", "fake_b", "fake_c", "fake_d", "fake_e" };
+	struct fake_device list[TT_COUNT(names)];
+
+	for (int i = 0; i < n; i++) {
+		list[i] = fake_devices[0];
+		list[i].name = names[i];
+		list[i].numa = -1;
+		list[i].port[0].lid = (uint16_t)(7 + i);
+		list[i].port[0].gids[0].text = (const char *const[]){ "fe80::a", "fe80::b", "fe80::c", "fe80::d", "fe80::e" }[i];
+		list[i].port[0].subnet = apart ? i : 0;
+	}
+	fake_plug(list, n);
+}
+
+static void run_alike(int n, bool apart, bool alone, const char *names, void (*program)(tutti *))
+{
+	plug_alike(n, apart);
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = RANKS, .wire = "verbs", .devices = names, .alone = alone,
+	                                          .program = program }), 0);
+	CU_ASSERT(fake_left() == 0);
+	fake_plug(fake_devices, FAKE_DEVICES);
+}
+
+/* How many links this rank has, all of them over verbs. */
+static int check_links(tutti *job, bool nearest)
+{
+	int n = 0;
+
+	tt_lock(job->job);
+	tt_each_link(l, job->job)
+		if (l->member && l->member->state == TT_UP && l->used) {
+			CHECK(l->peer->net->transport == &tt_verbs);
+			CHECK(!nearest || l->peer->net == job->job->engine.nets[0]);
+			n++;
+		}
+	tt_unlock(job->job);
+	return n;
+}
+
+static int count_addresses(tutti *job, int rank)
+{
+	char addr[96];
+	int n = 0;
+
+	while (tt_address_nth(tt_member(job->job, rank)->addr, "verbs", n, addr))
+		n++;
+	return n;
+}
+
+static void talk_to_all(tutti *job)
+{
+	double all[RANKS], mine = tutti_rank(job);
+
+	check_sum(job);
+	CHECK(tutti_allgather(job, &mine, sizeof mine, all, NULL) == 0 && all[RANKS - 1] == RANKS - 1);
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+/* Ranks side by side begin with different ones, and each pair meets at the first of both. */
+static void use_nearest(tutti *job)
+{
+	struct tt_net **nets = job->job->engine.nets;
+
+	talk_to_all(job);
+	CHECK(!strcmp(adapter_of(nets[0]), tutti_rank(job) % 2 ? "fake_b:1" : "fake_a:1"));
+	CHECK(!strcmp(adapter_of(nets[1]), tutti_rank(job) % 2 ? "fake_a:1" : "fake_b:1"));
+	CHECK(check_links(job, true) > 0);
+	for (int i = 0; i < RANKS; i++)
+		CHECK(count_addresses(job, i) == 2);
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void test_nearest(void)
+{
+	run_alike(2, false, false, "fake_a,fake_b", use_nearest);
+	run_alike(2, false, true, "fake_a,fake_b", use_nearest);
+}
+
+/* The first of rank 0 does not reach the first of rank 1: they take the next way, and none over TCP. */
+static void use_next_way(tutti *job)
+{
+	talk_to_all(job);
+	CHECK(check_links(job, false) > 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void test_next_way(void) { run_alike(2, true, false, "fake_b,fake_a", use_next_way); }
+
+/* Four at most, the first of them another one for each rank; one, if none is named. */
+static void count_nets(tutti *job)
+{
+	talk_to_all(job);
+	CHECK(count_addresses(job, tutti_rank(job)) == TT_DEVICES && job->job->engine.count == TT_DEVICES + 1);
+	CHECK(!strncmp(adapter_of(job->job->engine.nets[0]), "fake_", 5));
+	CHECK(adapter_of(job->job->engine.nets[0])[5] == "abcde"[tutti_rank(job)]);
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void test_too_many(void) { run_alike(5, false, false, "fake_a,fake_b,fake_c,fake_d,fake_e", count_nets); }
+
 static CU_TestInfo join_tests[] = {
-	{ "alone", test_alone }, { "interfaces", test_interfaces }, { "removal", test_removal }, CU_TEST_INFO_NULL,
+	{ "alone", test_alone }, { "interfaces", test_interfaces },
+	{ "a pair meets at the nearest adapters of both", test_nearest },
+	{ "two adapters do not reach each other: the next way", test_next_way },
+	{ "more adapters than nets", test_too_many }, { "removal", test_removal }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "join", NULL, NULL, NULL, NULL, join_tests }, CU_SUITE_INFO_NULL };
 

@@ -421,6 +421,7 @@ const struct tt_transport tt_verbs = {
 	.name = "verbs",
 	.sockets = 1,
 	.list = tt_verbs_list,
+	.choose = tt_verbs_choose,
 	.open = open_net,
 	.close = close_net,
 	.pin = tt_verbs_pin,

@@ -1,4 +1,4 @@
-/* verbs_device.c - which adapters there are, which port a net takes, and its address there */
+/* verbs_device.c - which adapters there are, which ports the nets take, and their addresses there */
 #include "transport/verbs/verbs_private.h"
 #include <arpa/inet.h>
 #include <sched.h>
@@ -11,7 +11,7 @@ struct port { /* of any device */
 	char device[IBV_SYSFS_NAME_MAX], name[IBV_SYSFS_NAME_MAX + 8]; /* "mlx5_0", "mlx5_0:2" */
 	uint8_t number; /* 0: unknown, as the device cannot be asked */
 	bool wanted;    /* TUTTI_VERBS_DEVICES names it, or is not set */
-	int numa;
+	int numa, distance; /* distance: of its NUMA node from the rank's */
 	unsigned mbps;
 	char why[200]; /* it cannot be used; empty: it can */
 	char note[96]; /* its address */
@@ -321,53 +321,97 @@ static void tell_why_none(const struct port *ports, int n)
 		        "this container");
 }
 
+/* Which ones */
+
+/* 10: it is the same node, or none is known of both; 20: the distance is not known. */
+static int distance_of(int node, int from)
+{
+	char text[512] = "", *at = text;
+	int distance = node == from ? 10 : 0;
+
+	if (node != from && node >= 0 && from >= 0)
+		tt_read_text(text, sizeof text, "/sys/devices/system/node/node%d/distance", from);
+	for (int i = 0; node != from && i <= node; i++)
+		distance = (int)strtol(at, &at, 10);
+	return distance ? distance : 20;
+}
+
+/* Those that can be used first; of these the nearest, then the fastest. 0: they are alike */
+static int compare(const struct port *a, const struct port *b)
+{
+	if (!*a->why != !*b->why)
+		return *a->why ? 1 : -1;
+	return a->distance != b->distance ? a->distance - b->distance : (int)(b->mbps / 100) - (int)(a->mbps / 100);
+}
+
+/* All ports of the devices (opened: of those alone), the best first; `usable` of them can be used. -EINVAL: `names` has
+ * none, so its lack is worth a warning. -ENODEV: most hosts have none. */
+static int find_best(const struct tt_verbs_library *l, const char *opened, const char *names, int node,
+                     struct port *ports, int *usable)
+{
+	int n = find_ports(l, opened, ports, PORTS_MAX), err = mark_wanted(l, names, ports, n);
+
+	*usable = 0;
+	for (int i = 0, j; !err && i < n; i++) {
+		struct port p = ports[i];
+		p.distance = distance_of(p.numa, node);
+		if (!p.wanted && !*p.why)
+			snprintf(p.why, sizeof p.why, "TUTTI_VERBS_DEVICES does not name it");
+		*usable += !*p.why;
+		for (j = i; j && compare(&p, &ports[j - 1]) < 0; j--)
+			ports[j] = ports[j - 1];
+		ports[j] = p;
+	}
+	if (err || *usable)
+		return err ? err : n;
+	tell_why_none(ports, n);
+	return names ? -EINVAL : -ENODEV;
+}
+
+/* A pair of ranks uses one port of each side, and each net pins all windows: so several are a matter of asking. */
+static int nets_of(const char *names, int usable) { return (int)tt_min(names ? TT_DEVICES : 1, (size_t)usable); }
+
+static int node_here(void)
+{
+	unsigned cpu, node;
+
+	return getcpu(&cpu, &node) ? -1 : (int)node;
+}
+
+int tt_verbs_choose(int node, int turn, char (*out)[TT_DEVICE_NAME])
+{
+	const struct tt_verbs_library *l = tt_verbs_load();
+	const char *names = tt_env(TT_VERBS_DEVICES);
+	struct port ports[PORTS_MAX];
+	int usable = 0, err = l ? find_best(l, names, names, node, ports, &usable) : -ENODEV;
+	int n = nets_of(names, usable);
+
+	for (int i = 0, j; i < n; i = j) {
+		for (j = i + 1; j < usable && !compare(&ports[i], &ports[j]); j++)
+			;
+		for (int k = i; k < j && k < n; k++)
+			snprintf(out[k], sizeof *out, "%.63s", ports[i + (k - i + turn) % (j - i)].name);
+	}
+	return err < 0 ? err : n;
+}
+
 int tt_verbs_list(struct tt_device *list, int max)
 {
 	const struct tt_verbs_library *l = tt_verbs_load();
+	const char *names = tt_env(TT_VERBS_DEVICES);
 	struct port ports[PORTS_MAX];
-	int n = l ? find_ports(l, NULL, ports, PORTS_MAX) : 0, usable = 0, err;
+	int usable = 0, n = l ? find_best(l, NULL, names, node_here(), ports, &usable) : -ENODEV;
 
-	if (!l)
-		return -ENODEV;
-	if ((err = mark_wanted(l, tt_env(TT_VERBS_DEVICES), ports, n)))
-		return err;
-	for (int i = 0; i < n; i++) {
-		struct port *p = &ports[i];
-		if (!p->wanted && !*p->why)
-			snprintf(p->why, sizeof p->why, "TUTTI_VERBS_DEVICES does not name it");
-		usable += !*p->why;
-		if (i >= max)
-			continue;
+	for (int i = 0; i < n && i < max; i++) {
+		struct port *p = &ports[i], *last = &ports[nets_of(names, usable) - 1];
+		if (!*p->why && compare(p, last) > 0)
+			snprintf(p->why, sizeof p->why, "to ranks on these cores %.60s is %s", last->name,
+			         p->distance > last->distance ? "nearer" : "as near, and faster");
 		list[i] = (struct tt_device){ .numa = p->numa, .mbps = p->mbps };
 		snprintf(list[i].name, sizeof list->name, "%.31s", p->name);
 		snprintf(list[i].note, sizeof list->note, "%s%.140s", *p->why ? "not used: " : p->note, p->why);
 	}
-	if (!usable)
-		tell_why_none(ports, n);
-	return usable ? n : -ENODEV;
-}
-
-/* Which one */
-
-/* The nearest, then the fastest. */
-static int rank_of(const struct port *p)
-{
-	unsigned cpu, node;
-	bool near = !getcpu(&cpu, &node) && p->numa == (int)node;
-
-	return (near ? 1 << 24 : 0) + (int)(p->mbps / 100);
-}
-
-static const struct port *choose_port(const struct port *ports, int n)
-{
-	const struct port *best = NULL;
-
-	for (int i = 0; i < n; i++)
-		if (ports[i].wanted && !*ports[i].why && (!best || rank_of(&ports[i]) > rank_of(best)))
-			best = &ports[i];
-	if (!best)
-		tell_why_none(ports, n);
-	return best;
+	return n;
 }
 
 static struct ibv_context *open_named(const struct tt_verbs_library *l, const char *name)
@@ -383,18 +427,16 @@ static struct ibv_context *open_named(const struct tt_verbs_library *l, const ch
 	return context;
 }
 
-/* -EINVAL: it was named, so its lack is worth a warning. -ENODEV: most hosts have none. */
 int tt_verbs_open_device(struct tt_verbs *net, const char *device)
 {
 	const char *names = device ? device : tt_env(TT_VERBS_DEVICES), *sl = tt_env(TT_VERBS_SL),
 	           *class = tt_env(TT_VERBS_TC);
-	struct port ports[PORTS_MAX];
-	int n = find_ports(net->library, names, ports, PORTS_MAX), err = mark_wanted(net->library, names, ports, n);
-	const struct port *p = err ? NULL : choose_port(ports, n);
+	struct port ports[PORTS_MAX], *p = ports;
+	int usable, n = find_best(net->library, names, names, node_here(), ports, &usable);
 	char note[96];
 
-	if (!p)
-		return names ? -EINVAL : -ENODEV;
+	if (n < 0)
+		return n;
 	snprintf(net->name, sizeof net->name, "%.60s", p->name);
 	net->port = (struct tt_verbs_port){ .number = p->number, .sl = (uint8_t)(sl ? atoi(sl) : 0),
 		.traffic_class = (uint8_t)(class ? atoi(class) : 0) };

@@ -235,6 +235,7 @@ void tt_verbs_lose(struct tt_verbs_peer *, int err, const char *why);
 
 /* verbs_device.c */
 int tt_verbs_list(struct tt_device *, int max);
+int tt_verbs_choose(int node, int turn, char (*names)[TT_DEVICE_NAME]);
 int tt_verbs_open_device(struct tt_verbs *, const char *device); /* fills in device, attr, port, name */
 bool tt_verbs_read_anew(struct tt_verbs *, char *note, size_t size); /* the port. false: it is unfit; says why */
 bool tt_verbs_is_shown(const struct tt_verbs *);
