@@ -121,8 +121,10 @@ static void begin_process(void)
 	if (atomic_load(&quit.pid))
 		close(atomic_load(&quit.fd));
 	memset(quit.users, 0, sizeof quit.users);
-	for (int i = 0; i < SIGNALS; i++)
-		quit.askers[i] = quit.came[i] = 0;
+	for (int i = 0; i < SIGNALS; i++) {
+		quit.askers[i] = 0;
+		quit.came[i] = false;
+	}
 	memset(&quit.lock, 0, sizeof quit.lock);
 	tt_list_init(&quit.jobs);
 	quit.task = NULL;
