@@ -85,6 +85,7 @@ part_fuzz() {
 	for target in frames boot members late shards tables config tensors; do
 		needs "tests/fuzz/fuzz_$target" || return 1
 	done
+	[ ! -x tests/verbs/unit_fake ] || needs tests/fuzz/fuzz_verbs || return 1
 	sh "$source_tree/tests/fuzz/look.sh" "$source_tree" .
 }
 

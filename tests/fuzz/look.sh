@@ -11,7 +11,9 @@ source_tree=$(cd "$1" && pwd) build_tree=$(cd "$2" && pwd) || exit 2
 shift 2
 keep=no
 [ "${1:-}" = --keep ] && keep=yes && shift
-targets=${*:-frames boot members late shards tables config tensors}
+verbs=
+[ ! -x "$build_tree/tests/fuzz/fuzz_verbs" ] || verbs=verbs # else the build is without RDMA
+targets=${*:-frames boot members late shards tables config tensors $verbs}
 seconds=${FUZZ_SECONDS:-60}
 work=$build_tree/fuzz-build
 mark='# found by fuzzing, and made anew by make fuzz-keep'
