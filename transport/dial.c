@@ -41,7 +41,7 @@ static void free_addresses(struct tt_dial *d)
 	if (d->addresses)
 		freeaddrinfo(d->addresses);
 	d->lookup = NULL;
-	d->addresses = d->next_address = NULL;
+	d->addresses = d->address = d->next_address = NULL;
 }
 
 void tt_dial_end(struct tt_dial *d)
@@ -86,10 +86,31 @@ void tt_dial_accept(struct tt_dial *d, int fd, const struct sockaddr *from)
 
 static int map_error(int err) { return err == ETIMEDOUT ? -ETIMEDOUT : -EHOSTUNREACH; }
 
+static void note_failure(struct tt_dial *d, int err)
+{
+	size_t n = strlen(d->tried);
+	union tt_socket_address a;
+	char name[96];
+
+	if (!d->address)
+		return;
+	tt_resolve_copy(&a, d->address->ai_addr);
+	tt_resolve_name(&a, name, sizeof name);
+	snprintf(d->tried + n, sizeof d->tried - n, "%s%s (%s)", n ? ", " : "tried ", name, strerror(err));
+}
+
+static bool fail(struct tt_dial *d, int err)
+{
+	bool one = d->addresses && !d->addresses->ai_next && strstr(d->tried, d->shake->peer->addr);
+
+	return tt_shake_give_up(d->shake, map_error(err), one || !*d->tried ? strerror(err) : d->tried);
+}
+
 /* Starts connecting to the next address of the host. Returns -errno if none is left. */
 static int try_next(struct tt_dial *d, int err)
 {
 	for (struct addrinfo *a; (a = d->next_address);) {
+		d->address = a;
 		d->next_address = a->ai_next;
 		close_socket(d);
 		d->fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -101,6 +122,7 @@ static int try_next(struct tt_dial *d, int err)
 			}
 		}
 		err = errno;
+		note_failure(d, err);
 	}
 	return -err;
 }
@@ -129,7 +151,7 @@ static int dial(struct tt_dial *d, struct addrinfo *found)
 		return tt_fail(-EMFILE, "no file is left for a connection to %s: raise the limit with ulimit -n",
 		               d->shake->peer->addr);
 	if (err)
-		tt_shake_give_up(d->shake, map_error(-err), strerror(-err));
+		fail(d, -err);
 	return 0;
 }
 
@@ -176,8 +198,9 @@ static bool finish_connect(struct tt_dial *d)
 
 	getsockopt(d->fd, SOL_SOCKET, SO_ERROR, &err, &size);
 	if (err) {
+		note_failure(d, err);
 		int last = try_next(d, err);
-		return last ? tt_shake_give_up(d->shake, map_error(-last), strerror(-last)) : false;
+		return last ? fail(d, -last) : false;
 	}
 	if (tt_shake_connected(d->shake))
 		tt_dial_watch(d, EPOLLIN);

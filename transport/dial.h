@@ -19,7 +19,8 @@ struct tt_dial { /* the socket of one connection; part of the transport's peer, 
 	int fd;                     /* the socket; or what tells that the lookup is over; -1: none */
 	uint32_t watched;           /* the events of fd that the net's epoll reports */
 	struct tt_shake *shake;     /* has the door, the peer, and how far the connection is */
-	struct addrinfo *addresses, *next_address;
+	struct addrinfo *addresses, *address, *next_address; /* all of the host; the one that is tried now; the next */
+	char tried[200];            /* those that failed, and why */
 	struct tt_lookup *lookup;   /* while the host's name is looked up */
 };
 

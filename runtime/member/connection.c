@@ -491,7 +491,8 @@ static void lost(struct tt_member *m, struct tt_link *l, int err)
 	char at[96] = "";
 
 	tt_address_nth(m->addr, l->peer->net->transport->name, m->way % TT_DEVICES, at);
-
+	if (m->state == TT_CONNECTING && !m->job->joined)
+		snprintf(tt_members(m->job)->last_try, sizeof tt_members(m->job)->last_try, "; %s", reason(l, ""));
 	if (m->state == TT_LEFT)
 		m->link = NULL;
 	else if (connected && m->job->leaving)

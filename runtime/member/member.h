@@ -146,7 +146,7 @@ struct tt_members { /* the room's own struct in a job */
 	unsigned call_from;         /* late: the next rank to be told that this one waits */
 	struct tt_watch *watch;     /* NULL: the program does not watch the job */
 	int join_err;
-	char join_why[256];
+	char join_why[256], last_try[240]; /* why joining fails; how the last try to connect ended */
 	const struct tt_message *message[256]; /* by type: what the modules have registered */
 	const struct tt_module *notified[TT_MODULES]; /* the modules that take notifies */
 	int notified_count;

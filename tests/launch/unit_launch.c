@@ -116,9 +116,9 @@ int __real_getaddrinfo(const char *, const char *, const struct addrinfo *, stru
 int __wrap_getaddrinfo(const char *, const char *, const struct addrinfo *, struct addrinfo **);
 int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **out)
 {
-	if (!strcmp(host, "nobody"))
+	if (host && !strcmp(host, "nobody"))
 		return EAI_NONAME;
-	if (!strcmp(host, "node-0") && !(hints->ai_flags & AI_NUMERICHOST))
+	if (host && !strcmp(host, "node-0") && !(hints->ai_flags & AI_NUMERICHOST))
 		return atomic_fetch_sub(&unnamed, 1) > 0 ? EAI_AGAIN
 		                                         : __real_getaddrinfo("127.0.0.1", port, hints, out);
 	return __real_getaddrinfo(host, port, hints, out);

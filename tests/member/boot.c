@@ -807,7 +807,7 @@ static void test_missing(void)
 {
 	const char *boot = boot_at(free_port());
 
-	REFUSED(-ETIMEDOUT, text("rank 0|%s|600 ms", boot + strlen("TUTTI_BOOT=")), "TUTTI_RANK=1", "TUTTI_SIZE=2",
+	REFUSED(-ETIMEDOUT, text("rank 0|%s|600 ms|Connection refused", boot + strlen("TUTTI_BOOT=")), "TUTTI_RANK=1", "TUTTI_SIZE=2",
 	        boot, QUICK);
 	uint64_t ms = board->of[0].ms;
 	WANT(ms >= 590 && ms < 5000 * SLOW, "it took %llu ms", (unsigned long long)ms);

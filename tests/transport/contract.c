@@ -1770,9 +1770,17 @@ int __real_getaddrinfo(const char *, const char *, const struct addrinfo *, stru
 int __wrap_getaddrinfo(const char *, const char *, const struct addrinfo *, struct addrinfo **);
 int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **out)
 {
+	int err;
+
 	if (!(hints->ai_flags & AI_NUMERICHOST)) {
 		pthread_mutex_lock(&ask);
 		pthread_mutex_unlock(&ask);
+	}
+	if (host && !strcmp(host, "two.addresses")) {
+		if (hints->ai_flags & AI_NUMERICHOST)
+			return EAI_NONAME;
+		err = __real_getaddrinfo("127.0.0.3", port, hints, out);
+		return err ? err : __real_getaddrinfo("127.0.0.4", port, hints, &(*out)->ai_next);
 	}
 	return __real_getaddrinfo(host, port, hints, out);
 }
@@ -1814,9 +1822,12 @@ static void test_names_of_hosts(struct bench *s)
 	connect_side(s, a, "tcp:no-such-host.invalid:4000");
 	UNTIL(count(s, DOWN, a));
 	CHECK(nth(s, DOWN, a, 0)->value == -ENXIO && strstr(tt_why(), "no-such-host.invalid:4000"));
+	connect_side(s, a, "tcp:two.addresses:1"); /* where nobody listens */
+	UNTIL(count(s, DOWN, a) > 1);
+	CHECK(strstr(tt_why(), "two.addresses:1: tried 127.0.0.3:1 (Connection refused), 127.0.0.4:1 (Connection ref"));
 	snprintf(addr, sizeof addr, "tcp:localhost%s", strrchr(b->net->addr, ':'));
 	connect_side(s, a, addr);
-	UNTIL(count(s, UP, a) || count(s, DOWN, a) > 1);
+	UNTIL(count(s, UP, a) || count(s, DOWN, a) > 2);
 	CHECK(count(s, UP, a) || strstr(b->net->addr, "[::1]")); /* localhost may have no IPv6 */
 }
 
