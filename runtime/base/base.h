@@ -218,6 +218,10 @@ void *tt_library_load(const char *file, int flags, const struct tt_symbol *wante
 int tt_memory_file(const char *name, size_t len); /* a memfd of sealed length; -1: see errno */
 /* Reads a small file, of the kernel's in /proc or /sys. False, and "": there is none, or it is empty. */
 bool tt_read_text(char *text, size_t size, const char *path_fmt, ...) TT_FORMAT(3, 4);
+/* Calls fn for each open file of process `pid`, or of all processes (0) of which this user may know: with its path in
+ * /proc, and what it is, "socket:[71]" say. fn returns 0 to go on, -errno to leave that process, 1 to end. Returns 1
+ * if fn has, or of that one process what fn has returned, or -errno: it is not there, or another user's. Else 0. */
+int tt_each_file(int pid, int (*fn)(void *arg, int pid, const char *path, const char *is), void *arg);
 uint64_t tt_lockable(void);    /* bytes of memory that this process may lock; UINT64_MAX: any number */
 bool tt_files_scarce(int fd); /* fd, just opened, is in the upper half of the limit: optional uses do without */
 

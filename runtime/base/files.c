@@ -1,8 +1,10 @@
 /* files.c - memory files, which other processes can map; the limit on open files, of which half stays the program's,
- * and the one on locked memory; the kernel's small files */
+ * and the one on locked memory; the kernel's small files; open files of processes */
 #include "base/base.h"
+#include <dirent.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -42,6 +44,39 @@ bool tt_read_text(char *text, size_t size, const char *fmt, ...)
 	}
 	text[n > 0 ? n : 0] = 0;
 	return n > 0;
+}
+
+static int each_file_of(int pid, int (*fn)(void *, int, const char *, const char *), void *arg)
+{
+	char path[320], is[64];
+	int found = 0;
+
+	snprintf(path, sizeof path, "/proc/%d/fd", pid);
+	DIR *files = opendir(path);
+	if (!files)
+		return -errno;
+	for (const struct dirent *e; !found && (e = readdir(files));) {
+		snprintf(path, sizeof path, "/proc/%d/fd/%.16s", pid, e->d_name);
+		ssize_t n = readlink(path, is, sizeof is - 1);
+		is[n > 0 ? n : 0] = 0;
+		if (n > 0)
+			found = fn(arg, pid, path, is);
+	}
+	closedir(files);
+	return found;
+}
+
+int tt_each_file(int pid, int (*fn)(void *, int, const char *, const char *), void *arg)
+{
+	DIR *all = pid ? NULL : opendir("/proc");
+	int found = pid ? each_file_of(pid, fn, arg) : 0;
+
+	for (const struct dirent *e; all && found <= 0 && (e = readdir(all));)
+		if (atoi(e->d_name) > 0)
+			found = each_file_of(atoi(e->d_name), fn, arg);
+	if (all)
+		closedir(all);
+	return pid || found > 0 ? found : 0;
 }
 
 bool tt_files_scarce(int fd)

@@ -5,6 +5,47 @@
 #include "tests/harness/cunit_main.h"
 #include <stdlib.h>
 
+/* files.c */
+
+struct walk {
+	int pid, end, calls;
+	char path[320];
+};
+
+static int is_ours(void *arg, int pid, const char *path, const char *is)
+{
+	struct walk *w = arg;
+
+	if (pid != w->pid || strncmp(is, "/memfd:tt-walk", 14) != 0)
+		return 0;
+	w->calls++;
+	snprintf(w->path, sizeof w->path, "%s", path);
+	return w->end;
+}
+
+static void test_open_files(void)
+{
+	struct walk w = { .pid = getpid() };
+	int fds[2] = { tt_memory_file("tt-walk", 8), tt_memory_file("tt-walk", 8) };
+	char there[320];
+
+	CU_ASSERT_EQUAL(tt_each_file(w.pid, is_ours, &w), 0);
+	CU_ASSERT_EQUAL(w.calls, 2);
+	CU_ASSERT_EQUAL(tt_each_file(0, is_ours, &w), 0);
+	CU_ASSERT_EQUAL(w.calls, 4);
+	snprintf(there, sizeof there, "/proc/%d/fd/%d", w.pid, fds[1]);
+	CU_ASSERT_STRING_EQUAL(w.path, there);
+	for (w.end = -1; w.end <= 1; w.end += 2) { /* the first call is the last */
+		w.calls = 0;
+		CU_ASSERT_EQUAL(tt_each_file(w.pid, is_ours, &w), w.end);
+		CU_ASSERT_EQUAL(tt_each_file(0, is_ours, &w), w.end > 0);
+		CU_ASSERT_EQUAL(w.calls, 2);
+	}
+	CU_ASSERT_EQUAL(tt_each_file(INT32_MAX, is_ours, &w), -ENOENT);
+	close(fds[0]);
+	close(fds[1]);
+}
+
 /* pack.h */
 
 static void test_integers_round_trip(void)
@@ -589,6 +630,10 @@ static void test_checksums(void)
 	}
 }
 
+static CU_TestInfo file_tests[] = {
+	{ "open files of processes", test_open_files },
+	CU_TEST_INFO_NULL,
+};
 static CU_TestInfo sum_tests[] = {
 	{ "checksums", test_checksums },
 	CU_TEST_INFO_NULL,
@@ -784,7 +829,7 @@ static CU_TestInfo chance_tests[] = {
 int main(int argc, char **argv)
 {
 	CU_SuiteInfo suites[] = {
-		{ "sum", NULL, NULL, NULL, NULL, sum_tests },
+		{ "files", NULL, NULL, NULL, NULL, file_tests },  { "sum", NULL, NULL, NULL, NULL, sum_tests },
 		{ "pack", NULL, NULL, NULL, NULL, pack_tests },   { "list", NULL, NULL, NULL, NULL, list_tests },
 		{ "log", NULL, NULL, NULL, NULL, log_tests },     { "env", NULL, NULL, NULL, NULL, env_tests },
 		{ "clock", NULL, NULL, NULL, NULL, clock_tests }, { "chance", NULL, NULL, NULL, NULL, chance_tests },

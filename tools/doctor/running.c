@@ -4,7 +4,6 @@
  * the answer. A stopped process does not answer; /proc/PID/stat tells. */
 #include "operation/inquiry.h"
 #include "tools/doctor/doctor.h"
-#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -76,40 +75,24 @@ static int add_rank(struct ranks *all, int pid, int fd)
 	return 0;
 }
 
+static int add_file(void *all, int pid, const char *path, const char *is)
+{
+	static const char wanted[] = "/memfd:" TT_INQUIRY_FILE;
+
+	if (strncmp(is, wanted, sizeof wanted - 1) != 0)
+		return 0;
+	int fd = open(path, O_RDWR | O_CLOEXEC), err = fd < 0 ? -errno : add_rank(all, pid, fd);
+	if (fd >= 0)
+		close(fd);
+	return err;
+}
+
 /* Adds the ranks that this process is. Returns how many, or -errno. */
 static int find_ranks(struct ranks *all, int pid)
 {
-	static const char wanted[] = "/memfd:" TT_INQUIRY_FILE;
-	char path[320], target[64];
-	int before = all->n, err = 0;
+	int before = all->n, err = tt_each_file(pid, add_file, all);
 
-	snprintf(path, sizeof path, "/proc/%d/fd", pid);
-	DIR *dir = opendir(path);
-	if (!dir)
-		return -errno;
-	for (const struct dirent *e; !err && (e = readdir(dir));) {
-		snprintf(path, sizeof path, "/proc/%d/fd/%.16s", pid, e->d_name);
-		if (readlink(path, target, sizeof target) < (ssize_t)sizeof wanted - 1 ||
-		    strncmp(target, wanted, sizeof wanted - 1) != 0)
-			continue;
-		int fd = open(path, O_RDWR | O_CLOEXEC);
-		err = fd < 0 ? -errno : add_rank(all, pid, fd);
-		if (fd >= 0)
-			close(fd);
-	}
-	closedir(dir);
 	return err ? err : all->n - before;
-}
-
-static void find_all(struct ranks *all)
-{
-	DIR *dir = opendir("/proc");
-
-	for (const struct dirent *e; dir && (e = readdir(dir));)
-		if (atoi(e->d_name) > 0)
-			find_ranks(all, atoi(e->d_name)); /* other users' processes say no */
-	if (dir)
-		closedir(dir);
 }
 
 static int take_pid(struct ranks *all, const char *text)
@@ -135,7 +118,7 @@ static int take_pid(struct ranks *all, const char *text)
 /* With a rank, all of its job. */
 static void want_jobs(struct ranks *all, int named)
 {
-	find_all(all);
+	tt_each_file(0, add_file, all);
 	for (int i = 0; i < all->n; i++)
 		for (int k = 0; k < (named ? named : all->n); k++)
 			all->of[i].wanted |= all->of[i].page->job == all->of[k].page->job;
