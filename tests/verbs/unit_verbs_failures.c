@@ -765,10 +765,16 @@ static void test_settings(void)
 
 	row_name = "settings";
 	d.port[0].pkeys[1] = 0x8005;
+	d.port[1].state = IBV_PORT_ACTIVE;
 	fake_plug(&d, 1);
 	fake_seed(1);
 	attr = connected_attr();
 	CU_ASSERT(attr.ah_attr.grh.sgid_index == 1 && !attr.ah_attr.sl && !attr.pkey_index); /* v2, by IPv4 */
+	CU_ASSERT(attr.port_num == 1 && attr.ah_attr.port_num == 1);
+	devices[0] = devices[1] = "fake_roce0:2";
+	attr = connected_attr();
+	CU_ASSERT(attr.port_num == 2 && attr.ah_attr.port_num == 2);
+	devices[0] = devices[1] = "fake_roce0:1";
 	setenv("TUTTI_VERBS_GID_INDEX", "0", 1);
 	setenv("TUTTI_VERBS_SL", "3", 1);
 	setenv("TUTTI_VERBS_TC", "106", 1);
@@ -776,6 +782,8 @@ static void test_settings(void)
 	attr = connected_attr();
 	CU_ASSERT(attr.ah_attr.grh.sgid_index == 0 && attr.ah_attr.sl == 3);
 	CU_ASSERT(attr.ah_attr.grh.traffic_class == 106 && attr.pkey_index == 1);
+	setenv("TUTTI_VERBS_PKEY", "5", 1); /* the same partition, of which a limited member talks to full ones */
+	CU_ASSERT_EQUAL(connected_attr().pkey_index, 1);
 	setenv("TUTTI_VERBS_PKEY", "0x8006", 1);
 	CU_ASSERT(open_one(0) == -EINVAL && says(nets[0].why, "0x8006 (TUTTI_VERBS_PKEY); it has 0xffff, 0x8005"));
 	setenv("TUTTI_VERBS_GID_INDEX", "5", 1);
