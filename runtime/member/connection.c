@@ -1,9 +1,9 @@
 /* connection.c - the connections of this rank: made on first use, over the first net that leads to the other rank
  *
  * Each of this rank's nets, the best first, is tried in turn at each of the addresses that the other rank has there:
- * these are the *ways*, the first of which joins the nearest devices of both. The last one has TUTTI_SILENCE, each
- * before it a quarter of that. One that has failed is not tried again for this life of the member, unless no other
- * leads there; in a node list all are tried once more when the member answers.
+ * these are the *ways*, the first of which joins the nearest devices of both. The last one has TUTTI_SILENCE, the one
+ * way of a better transport a quarter of that, several a bit less each. One that has failed is not tried again for this
+ * life of the member, unless no other leads there; in a node list all are tried once more when the member answers.
  *
  * A connection of the rendezvous is closed again (PART): when it is not part of the tree (endpoint_tree.c), or on
  * first use if the table of endpoints names a better net. One side asks. The other says yes if it has put nothing else
@@ -153,6 +153,19 @@ static bool has_next_way(const struct tt_member *m)
 	return false;
 }
 
+/* So long may the way take that is tried. All ways over one transport take half of TUTTI_SILENCE at most: a rank that
+ * was told BUSY waits for this one meanwhile. */
+static uint64_t patience_of(const struct tt_member *m)
+{
+	const struct tt_transport *t = net_of(m, m->way)->transport;
+	char addr[96];
+	unsigned n = 0;
+
+	for (int i = 0; i < count_ways(m); i++)
+		n += net_of(m, i)->transport == t && tt_address_nth(m->addr, t->name, i % TT_DEVICES, addr);
+	return 2 * tt_time(m->job, TT_TIME_NET) / (n + 1);
+}
+
 static void pass_over(struct tt_timer *t)
 {
 	struct tt_link *l = tt_container_of(t, struct tt_link, patience);
@@ -201,7 +214,7 @@ static int ask_nets(struct tt_member *m)
 		net->transport->disconnect(peer);
 		tt_member_fail_soon(m, 0, -ENOMEM, "no memory to connect to %s", tt_member_label(m).text);
 	} else if (has_next_way(m) || tt_rendezvous_has_more(m)) {
-		tt_timer_start(job, &m->link->patience, tt_now() + tt_time(job, TT_TIME_NET), pass_over);
+		tt_timer_start(job, &m->link->patience, tt_now() + patience_of(m), pass_over);
 	}
 	return 0;
 }

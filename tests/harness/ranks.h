@@ -26,6 +26,7 @@ struct ranks { /* one run */
 	const char *wire;            /* "sim", "tcp", "shm" or "verbs" */
 	int hosts;                   /* its ranks are on so many, in turn; 0: sim: each on its own, else all on one. Over shm that needs libconfig */
 	const char *devices;         /* verbs: TUTTI_VERBS_DEVICES; NULL: one, another one in each run */
+	void (*prepare)(void);       /* verbs: called before the ranks start; or NULL */
 	bool alone;                  /* verbs: they meet over it, too, for they have no other transport */
 	uint64_t seed;               /* sim's */
 	struct tt_sim_counts *counts; /* what sim says it took; may be NULL */
@@ -242,6 +243,8 @@ static inline void run_over_verbs(struct ranks *run)
 	tt_verbs_instead = &tt_fake_verbs;
 	setenv("TUTTI_VERBS_DEVICES", run->devices ? run->devices : adapters[run->seed % TT_COUNT(adapters)], 1);
 	setenv("TUTTI_VERBS_CONNECT", run->devices || run->seed % TT_COUNT(adapters) < 3 ? "tcp" : "cm", 1);
+	if (run->prepare)
+		run->prepare();
 	run_threads(run);
 	silent_runs += !fake_requests();
 	if (fake_left()) {

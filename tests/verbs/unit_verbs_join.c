@@ -2,6 +2,7 @@
  * several adapters, and jobs whose adapters are removed */
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/ranks.h"
+#include "transport/tcp/tcp.h"
 #include "transport/verbs/verbs_private.h"
 #include <stdlib.h>
 
@@ -136,15 +137,15 @@ static void plug_alike(int n, bool apart)
 		list[i].port[0].lid = (uint16_t)(7 + i);
 		list[i].port[0].gids[0].text = (const char *const[]){ "fe80::a", "fe80::b", "fe80::c", "fe80::d", "fe80::e" }[i];
 		list[i].port[0].subnet = apart ? i : 0;
+		list[i].patient = true; /* an adapter that is not reached is silent */
 	}
 	fake_plug(list, n);
 }
 
-static void run_alike(int n, bool apart, bool alone, const char *names, void (*program)(tutti *))
+static void run_plugged(const char *names, bool alone, void (*prepare)(void), void (*program)(tutti *))
 {
-	plug_alike(n, apart);
 	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = RANKS, .wire = "verbs", .devices = names, .alone = alone,
-	                                          .program = program }), 0);
+	                                          .silence_ms = 5000, .prepare = prepare, .program = program }), 0);
 	CU_ASSERT(fake_left() == 0);
 	fake_plug(fake_devices, FAKE_DEVICES);
 }
@@ -200,8 +201,10 @@ static void use_nearest(tutti *job)
 
 static void test_nearest(void)
 {
-	run_alike(2, false, false, "fake_a,fake_b", use_nearest);
-	run_alike(2, false, true, "fake_a,fake_b", use_nearest);
+	for (int alone = 0; alone < 2; alone++) {
+		plug_alike(2, false);
+		run_plugged("fake_a,fake_b", alone, NULL, use_nearest);
+	}
 }
 
 /* The first of rank 0 does not reach the first of rank 1: they take the next way, and none over TCP. */
@@ -212,7 +215,34 @@ static void use_next_way(tutti *job)
 	CHECK(tutti_barrier(job, NULL) == 0);
 }
 
-static void test_next_way(void) { run_alike(2, true, false, "fake_b,fake_a", use_next_way); }
+static void test_next_way(void)
+{
+	plug_alike(2, true);
+	run_plugged("fake_b,fake_a", false, NULL, use_next_way);
+}
+
+/* Each of the four ways between two ranks is silent: TCP comes after them. */
+static void use_tcp(tutti *job)
+{
+	talk_to_all(job);
+	tt_lock(job->job);
+	tt_each_link(l, job->job)
+		CHECK(!l->used || l->peer->net->transport == &tt_tcp);
+	tt_unlock(job->job);
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void cut_both(void)
+{
+	fake_lose("fake_a", 1, FAKE_FOREVER);
+	fake_lose("fake_b", 1, FAKE_FOREVER);
+}
+
+static void test_silent(void)
+{
+	plug_alike(2, false);
+	run_plugged("fake_a,fake_b", false, cut_both, use_tcp);
+}
 
 /* Four at most, the first of them another one for each rank; one, if none is named. */
 static void count_nets(tutti *job)
@@ -224,13 +254,18 @@ static void count_nets(tutti *job)
 	CHECK(tutti_barrier(job, NULL) == 0);
 }
 
-static void test_too_many(void) { run_alike(5, false, false, "fake_a,fake_b,fake_c,fake_d,fake_e", count_nets); }
+static void test_too_many(void)
+{
+	plug_alike(5, false);
+	run_plugged("fake_a,fake_b,fake_c,fake_d,fake_e", false, NULL, count_nets);
+}
 
 static CU_TestInfo join_tests[] = {
 	{ "alone", test_alone }, { "interfaces", test_interfaces },
 	{ "a pair meets at the nearest adapters of both", test_nearest },
 	{ "two adapters do not reach each other: the next way", test_next_way },
-	{ "more adapters than nets", test_too_many }, { "removal", test_removal }, CU_TEST_INFO_NULL,
+	{ "none reaches any", test_silent }, { "more adapters than nets", test_too_many }, { "removal", test_removal },
+	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "join", NULL, NULL, NULL, NULL, join_tests }, CU_SUITE_INFO_NULL };
 
