@@ -218,6 +218,7 @@ test_refusals() {
 	refuses 'a size is a number of bytes' --memory lots
 	refuses 'takes no PIDs' --running 1
 	refuses 'a whole number' x
+	refuses 'runs on their host' --hosts a 1
 	refuses 'there is no such process' 2147483647
 	doctor --help
 	check "help is no mistake" is $status 0
@@ -261,6 +262,10 @@ everywhere() { # what host 3 has besides ...; leaves out, err and status of host
 	check "within 30 s" [ $took -le 30 ]
 }
 
+limit_link() { # host, rate
+	ip netns exec $hosts-$1 tc qdisc add dev eth0 root tbf rate "$2" burst 32kbit latency 400ms 2> err
+}
+
 test_hosts() {
 	if ! make_hosts; then
 		skip "hosts that are network namespaces: root and iproute2 make them ($(head -n 1 err))"
@@ -269,17 +274,35 @@ test_hosts() {
 	name="four hosts"
 	everywhere
 	check "six pairs" has out '^fine     pairs      6 over tcp: '
+	export TUTTI_TIMEOUT=8000
 	name="a wrong secret"
-	everywhere TUTTI_SECRET=fedcba9876543210 TUTTI_TIMEOUT=10000
+	everywhere TUTTI_SECRET=fedcba9876543210
 	finds join 'rank 2 of 4 did not join'
 	check "the host is named" has err 'refused the connection from 10.77.0.3:[0-9]*: its proof is wrong.*TUTTI_SECRET'
 	check "there, too" has out3 '^finding  join .*do both sides have the same TUTTI_SECRET'
-	if ip netns exec $hosts-3 tc qdisc add dev eth0 root tbf rate 50mbit burst 32kbit latency 400ms 2> err; then
-		name="a slow link"
+	name="an older version of the wire"
+	everywhere "${tutti%/*}/tests/tools/older" 10.77.0.1 4000
+	finds join 'rank 2 of 4 did not join'
+	check "the host is named" has err 'refused the connection from 10.77.0.3:[0-9]*: it speaks version .*: use the same Tutti'
+	unset TUTTI_TIMEOUT
+	name="an older version that speaks the same"
+	new=$("$tutti" --version | sed 's/tutti //') old=$(echo "$new" | tr 0-9 9012345678)
+	sed "s/$(echo "$new" | sed 's/[.]/[.]/g')/$old/g" "$tutti" > older && chmod +x older
+	everywhere sh -c 'exec ./older doctor'
+	finds version "rank 2 (node-3, 10.77.0.3) runs Tutti $old, and rank 0 $new: install the same on both"
+	if setpriv --bounding-set=-ipc_lock true 2> err; then
+		name="memlock on one of four"
+		everywhere sh -c 'ulimit -l 64; exec setpriv --bounding-set=-ipc_lock "$@" --rdma' sh
+		finds memlock 'rank 2 (node-3, 10.77.0.3): a rank may lock 64 KiB'
+	else
+		skip "memlock on one of four, without setpriv"
+	fi
+	if limit_link 3 20mbit && limit_link 1 200mbit && limit_link 2 200mbit && limit_link 4 200mbit; then
+		name="a link at a tenth of the others"
 		everywhere
 		finds bandwidth 'the host of rank 2 (node-3, 10.77.0.3) is slow: it sends [0-9.]* MB/s'
 		check "no other one" is "$(grep '^finding  bandwidth' out | grep -c 'the host of rank [013]')" 0
-		ip netns exec $hosts-3 tc qdisc del dev eth0 root
+		for i in 1 2 3 4; do ip netns exec $hosts-$i tc qdisc del dev eth0 root; done
 	else
 		skip "a slow link, without tc and tbf"
 	fi

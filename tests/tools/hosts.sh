@@ -207,6 +207,12 @@ test_sshd() {
 	kill -9 $pid
 	wait $pid 2> /dev/null
 	check "nothing outlives it" soon none_left
+	name="tutti doctor --hosts"
+	TUTTI_TRANSPORTS=tcp "$tutti" doctor --hosts 127.0.0.1:2,localhost --json > out 2> err
+	check "three pairs" has out '"check": "pairs", .*"text": "3 over tcp: '
+	"$tutti" doctor --hosts 127.0.0.1,nobody@localhost > out 2> err
+	check "status 2" is $? 2
+	check "who may not come in is named" has err 'host nobody@localhost cannot be reached'
 	run --hosts 127.0.0.1,nobody@localhost true
 	check "who may not come in is named" has err 'host nobody@localhost cannot be reached'
 }

@@ -3,7 +3,9 @@
 #include "job/job.h"
 #include "launch/launch.h"
 #include "tools/topology/topology.h"
+#include <limits.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { MEMORY = 256 << 20 };
 
@@ -108,13 +110,16 @@ static int print_help(void)
 {
 	printf("Usage: tutti doctor [OPTION ...]\n"
 	       "       tutti run -n N tutti doctor [OPTION ...]\n"
+	       "       tutti doctor --hosts HOST[:RANKS][,...] [OPTION ...]\n"
 	       "       tutti doctor [--json] PID ... | --running\n"
 	       "Looks for what keeps a job from starting, makes it slow, or holds it up; says of each what to do.\n"
 	       "Alone it examines this host. As the program of a job, under whatever starts the job's ranks, it\n"
 	       "examines each rank's host, and then each pair of ranks: the transport between them, latency,\n"
-	       "bandwidth against the other pairs, clocks, versions. With PIDs of ranks of a job under way: what\n"
+	       "bandwidth against the other pairs, clocks, versions. With --hosts it starts itself there, over ssh.\n"
+	       "With PIDs of ranks of a job under way: what\n"
 	       "these and the job's other ranks on this host wait for, for how long, and which processes are stopped.\n"
 	       "The exit status is 0 if all is fine, 1 if there are findings, 2 if the command line makes no sense.\n\n"
+	       "  -H, --hosts LIST   a rank on each of these hosts, or as many as the list says, over ssh\n"
 	       "  -m, --memory SIZE  what a rank needs for its models, 256M by default\n"
 	       "  -R, --rdma         judge the limit on locked memory also where no RDMA adapter is\n"
 	       "  -r, --running      all ranks of jobs under way on this host that this user may ask\n"
@@ -123,6 +128,7 @@ static int print_help(void)
 	       "For example:\n"
 	       "  tutti doctor\n"
 	       "  tutti run -n 4 tutti doctor\n"
+	       "  tutti doctor --hosts alpha,beta,gamma\n"
 	       "  tutti doctor --running\n");
 	return 0;
 }
@@ -130,6 +136,7 @@ static int print_help(void)
 static const struct option known[] = {
 	{ "memory", required_argument, NULL, 'm' }, { "rdma", no_argument, NULL, 'R' },
 	{ "running", no_argument, NULL, 'r' },      { "json", no_argument, NULL, 'j' },
+	{ "hosts", required_argument, NULL, 'H' },
 	{ "help", no_argument, NULL, 'h' },         { 0 },
 };
 
@@ -182,24 +189,47 @@ static int examine(struct tt_doctor *d, bool running, char **pids, int n)
 	return 0;
 }
 
+/* This program becomes a `tutti run`, whose ranks are this program without --hosts. Returns only if that fails. */
+static int go_to_hosts(const struct tt_doctor *d, char *hosts)
+{
+	char self[PATH_MAX] = "", memory[32];
+	char *words[16] = { self, "run", "--hosts", hosts, self, "doctor", "--memory", memory };
+	int n = 8;
+
+	if (d->rdma)
+		words[n++] = "--rdma";
+	if (d->json)
+		words[n++] = "--json";
+	snprintf(memory, sizeof memory, "%zu", d->memory);
+	if (readlink("/proc/self/exe", self, sizeof self - 1) > 0)
+		execv(self, words);
+	return tt_tool_refuse("doctor", "--hosts: cannot execute %s: %s", self, strerror(errno));
+}
+
 int tt_tool_doctor(int argc, char **argv)
 {
 	struct tt_doctor d = { .memory = MEMORY, .ranks = 1 };
 	bool running = false;
+	char *hosts = NULL;
 	int c, status = 0;
 
-	while (!status && (c = getopt_long(argc, argv, ":m:Rrjh", known, NULL)) != -1) {
+	while (!status && (c = getopt_long(argc, argv, ":m:RrjH:h", known, NULL)) != -1) {
 		switch (c) {
 		case 'm': status = take_memory(optarg, &d.memory); break;
 		case 'R': d.rdma = true; break;
 		case 'r': running = true; break;
 		case 'j': d.json = true; break;
+		case 'H': hosts = optarg; break;
 		case 'h': return print_help();
 		default: return tt_tool_bad_option("doctor", argv, known, c);
 		}
 	}
 	if (!status && running && optind < argc)
 		status = tt_tool_refuse("doctor", "--running takes no PIDs; see `tutti doctor --help`");
+	if (!status && hosts && (running || optind < argc))
+		status = tt_tool_refuse("doctor", "--hosts takes no PIDs: `tutti doctor PID` runs on their host");
+	if (!status && hosts)
+		return go_to_hosts(&d, hosts);
 	if (!status)
 		status = examine(&d, running, argv + optind, argc - optind);
 	if (!status && d.n)
