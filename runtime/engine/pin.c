@@ -163,6 +163,34 @@ static void keep(struct tt_job *job, struct tt_pinned *kept, uint64_t serial)
 	tt_ticket_lock_release(&job->engine.lock);
 }
 
+/* What is kept for no call that is under way. */
+static bool give_up_idle(struct tt_job *job)
+{
+	struct tt_engine *e = &job->engine;
+	bool any = false;
+
+	tt_ticket_lock_take(&e->lock);
+	tt_each_of(struct tt_pinned, link, p, &e->arenas) {
+		if (!p->remote || p->uses > 1)
+			continue;
+		tt_list_remove(&p->link);
+		tt_unpin(job, p);
+		any = true;
+	}
+	tt_ticket_lock_release(&e->lock);
+	return any;
+}
+
+static int pin_anew(struct tt_job *job, const struct tt_mem *mem, int remote, struct tt_pinned **out)
+{
+	tt_unpin_waiting(job);
+	int err = tt_pin_mem(job, mem, remote, out);
+	if (err != -ENOMEM || !give_up_idle(job)) /* as much is locked as may be */
+		return err;
+	tt_unpin_waiting(job);
+	return tt_pin_mem(job, mem, remote, out);
+}
+
 /* Two threads may pin one arena at the same time: then it is pinned twice, until it is freed. */
 static int pin_kept(struct tt_job *job, const struct tt_mem *mem, int remote, uint64_t serial, struct tt_pinned **out)
 {
@@ -170,8 +198,7 @@ static int pin_kept(struct tt_job *job, const struct tt_mem *mem, int remote, ui
 
 	if ((*out = use_kept(job, mem, remote, serial)))
 		return 0;
-	tt_unpin_waiting(job);
-	if (!(err = tt_pin_mem(job, mem, remote, out)))
+	if (!(err = pin_anew(job, mem, remote, out)))
 		keep(job, *out, serial);
 	return err;
 }
@@ -185,8 +212,7 @@ int tt_pin_user(struct tt_job *job, const void *base, size_t len, enum tt_pin_fo
 		return pin_kept(job, use == TT_PIN_READ ? &arena : &mem, use != TT_PIN_READ, serial, out);
 	if (use == TT_PIN_READ && len <= job->engine.pin_above)
 		return 0;
-	tt_unpin_waiting(job);
-	return tt_pin_mem(job, &mem, use != TT_PIN_READ, out);
+	return pin_anew(job, &mem, use != TT_PIN_READ, out);
 }
 
 void tt_pins_close(struct tt_job *job)

@@ -185,7 +185,7 @@ static int place_net(struct tt_job *job, const struct tt_launch *launch, const s
 
 /* device: NULL, the only one */
 static int open_net(struct tt_job *job, const struct tt_launch *launch, const struct tt_transport *t,
-                    const char *device, bool first)
+                    const char *device, int nth, int of)
 {
 	struct tt_net_config c = { .events = &tt_peer_events, .device = device, .listen_fd = -1, .job = job->id,
 		.epoch = job->epoch, .user = job };
@@ -198,9 +198,10 @@ static int open_net(struct tt_job *job, const struct tt_launch *launch, const st
 	c.secret_len = c.secret ? strlen(c.secret) : 0;
 	/* with those that cross each other, or are about to go */
 	c.peers = 2 * (unsigned)tt_members(job)->capacity;
+	c.nets = of;
 	c.timeout_ms = (unsigned)tt_min(job->silence / TT_MS, DAY_MS);
 	c.keep = tt_setting_is(&job->settings, TT_EVICT, "no");
-	if ((err = place_net(job, launch, t, first, iface, sizeof iface, &c)) ||
+	if ((err = place_net(job, launch, t, nth == 0, iface, sizeof iface, &c)) ||
 	    (err = t->open(&c, &job->engine.nets[job->engine.count])))
 		return err;
 	job->engine.count++;
@@ -215,8 +216,13 @@ static int open_transport(struct tt_job *job, const struct tt_launch *launch, co
 	int node = t->choose ? tt_place_node(job, turn, launch->local_size) : -1;
 	int n = t->choose ? t->choose(node, turn, devices) : 1, err = n < 0 ? n : 0;
 
-	for (int i = 0; !err && i < n; i++)
-		err = open_net(job, launch, t, t->choose ? devices[i] : NULL, i == 0);
+	for (int i = 0; !err && i < n; i++) {
+		err = open_net(job, launch, t, t->choose ? devices[i] : NULL, i, n);
+		if (err && i) { /* others serve */
+			tt_log(TT_WARN, "this rank does without %s: %s", devices[i], tt_why());
+			err = 0;
+		}
+	}
 	return err;
 }
 

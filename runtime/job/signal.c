@@ -211,7 +211,8 @@ void tt_signal_forget(struct tt_job *job)
 	for (int i = 1; i < SIGNALS; i++) {
 		quit.users[i] -= quits_on(job, i);
 		quit.askers[i] -= asks_for(job, i);
-		quit.came[i] = quit.came[i] && quit.askers[i];
+		if (!quit.askers[i])
+			quit.came[i] = false;
 		if (!quit.users[i] && !quit.askers[i])
 			restore(i);
 	}

@@ -158,22 +158,46 @@ static void register_once(tutti *job)
 	tutti_free(job, v);
 }
 
+/* What is kept of earlier calls makes room where no more may be locked. */
+static void give_up_kept(tutti *job)
+{
+	float *v = take_memory(job, MIB);
+	char *wide = calloc(1, MIB);
+	tutti_window *w = NULL;
+
+	CHECK(tutti_allreduce(job, v, v, MIB / sizeof *v, TUTTI_F32, TUTTI_SUM, NULL) == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 0) {
+		fake_fail("reg_mr", 1, ENOMEM);
+		CHECK(tutti_window_open(job, "wide", wide, MIB, &w) == 0);
+		tutti_window_close(w);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_free(job, v);
+	free(wide);
+}
+
 static void on_verbs(void (*program)(tutti *))
 {
-	for (int i = 0; i < 2; i++) /* the first ones are InfiniBand and RoCE: iWARP copies what a GET brings */
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "verbs", .program = program }), 0);
+	static const char *const adapters[] = { "fake_ib0", "fake_roce0" }; /* iWARP copies what a GET brings */
+
+	for (size_t i = 0; i < TT_COUNT(adapters); i++)
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "verbs", .devices = adapters[i],
+		                                          .program = program }), 0);
 }
 
 static void test_copies_nothing(void) { on_verbs(copy_nothing); }
 static void test_copies_small(void) { on_verbs(copy_small); }
 static void test_requests(void) { on_verbs(count_requests); }
 static void test_registrations(void) { on_verbs(register_once); }
+static void test_kept(void) { on_verbs(give_up_kept); }
 
 static CU_TestInfo costs_tests[] = {
 	{ "all-reduce, push and pull copy nothing", test_copies_nothing },
 	{ "what is not registered is copied, and counted", test_copies_small },
 	{ "one request, one doorbell and no system call a put, and a get", test_requests },
 	{ "nothing is registered twice", test_registrations },
+	{ "what is kept makes room", test_kept },
 	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "costs", NULL, NULL, NULL, NULL, costs_tests }, CU_SUITE_INFO_NULL };

@@ -3,6 +3,7 @@
  *
  * Three nets: a and b fail, a and c stay connected. */
 #include "tests/verbs/nets.h"
+#include "transport/verbs/verbs_private.h"
 #include <linux/capability.h>
 #include <malloc.h>
 #include <sched.h>
@@ -1246,6 +1247,17 @@ static void connect_often(void)
 	close_nets();
 }
 
+/* rxe takes seven retries as for ever, whoever connects. */
+static void check_retries(void)
+{
+	open_nets(1);
+	for (int i = 0; fake_qp(i) && strcmp(devices[0], "fake_iwarp0") != 0; i++)
+		CU_ASSERT_EQUAL(fake_attr(fake_qp(i)).retry_cnt, TT_VERBS_RETRIES);
+	close_nets();
+}
+
+static void test_retries(void) { each_way(check_retries); }
+
 static void test_leaks(void) { each_way(connect_often); }
 
 static CU_TestInfo failure_tests[] = {
@@ -1257,7 +1269,7 @@ static CU_TestInfo failure_tests[] = {
 	{ "memlock", test_memlock }, { "full", test_full }, { "swallowed", test_swallowed },
 	{ "choice", test_choice }, { "passed over", test_passed_over }, { "anew", test_anew }, { "named", test_named },
 	{ "room", test_room }, { "starved", test_starved }, { "patience", test_patience },
-	{ "leaks", test_leaks }, CU_TEST_INFO_NULL,
+	{ "retries", test_retries }, { "leaks", test_leaks }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "failures", NULL, NULL, NULL, NULL, failure_tests }, CU_SUITE_INFO_NULL };
 

@@ -318,6 +318,43 @@ static void talk_any_nonsense(void)
 
 static void test_nonsense(void) { each_way(talk_any_nonsense); }
 
+/* ---- ... answers a GET of iWARP's with too much, or too little ---- */
+
+static void answer_with(uint32_t bytes)
+{
+	uint8_t answer[24 + 24] = { TT_VERBS_BYTES };
+	struct ibv_sge sge = { (uintptr_t)answer, 24 + bytes, 0 };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .send_flags = IBV_SEND_INLINE, .opcode = IBV_WR_SEND };
+	struct ibv_send_wr *bad;
+	struct op get = { .op = { .kind = TT_GET, .region = nets[0].region, .local = nets[0].memory, .len = 16,
+		                  .key = &nets[1].region->key, .done = done } };
+
+	tt_verbs.post(nets[0].peer[1], &get.op);
+	for (int i = 0; i < 300; i++) /* b is not asked */
+		tt_verbs.progress(nets[0].net);
+	while (tt_container_of(nets[0].peer[1], struct tt_verbs_peer, base)->ops.slots[answer[2]] != &get.op)
+		answer[2]++;
+	CU_ASSERT(ibv_post_send(qp_of(fake_context(1)), &wr, &bad) == 0);
+	UNTIL(get.dones == 1 && nets[0].downs == 1 && nets[1].downs == 1);
+	CU_ASSERT(says(nets[0].why, "was not asked")); /* b's own answer may have come as well */
+}
+
+static void test_lengths(void)
+{
+	static const uint32_t lengths[] = { 0, 8, 24 };
+
+	row_name = "lengths";
+	use_cm("fake_iwarp0");
+	for (size_t i = 0; i < TT_COUNT(lengths); i++)
+		for (uint64_t seed = 0; seed < SEEDS; seed++) {
+			open_nets(seed);
+			answer_with(lengths[i]);
+			check_others();
+			close_nets();
+		}
+	use_tcp();
+}
+
 /* ---- ... guesses keys ---- */
 
 static struct tt_verbs_place place_of_a(void)
@@ -409,7 +446,7 @@ static void test_floods(void) { each_way(flood_all); }
 
 static CU_TestInfo hostile_tests[] = {
 	{ "strangers", test_strangers }, { "secret", test_secret }, { "unproven", test_unproven },
-	{ "spoilt", test_spoilt }, { "nonsense", test_nonsense }, { "guesses", test_guesses },
+	{ "spoilt", test_spoilt }, { "nonsense", test_nonsense }, { "lengths", test_lengths }, { "guesses", test_guesses },
 	{ "floods", test_floods }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "hostile", NULL, NULL, NULL, NULL, hostile_tests }, CU_SUITE_INFO_NULL };

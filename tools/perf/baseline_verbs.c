@@ -249,9 +249,9 @@ static int describe(struct tt_perf *p, bool bare, struct end *mine)
 	inet_ntop(AF_INET6, net->port.gid.raw, mine->port.gid, sizeof mine->port.gid);
 	mine->port.gid_index = net->port.gid_index;
 	mine->port.mtu = 128 << net->port.attr.active_mtu;
-	mine->port.iwarp = net->iwarp;
+	mine->port.cm = net->cm;
 	mine->most = net->port.attr.max_msg_sz;
-	return bare && !net->iwarp ? make_queue(p, net, mine) : 0;
+	return bare && !net->cm ? make_queue(p, net, mine) : 0;
 }
 
 int tt_perf_open_verbs(struct tt_perf *p)
@@ -269,8 +269,8 @@ int tt_perf_open_verbs(struct tt_perf *p)
 	}
 	if (err || !bare)
 		return err;
-	if (p->ports[0].iwarp) {
-		p->lacks = ": only librdmacm connects iWARP's queue pairs";
+	if (p->ports[0].cm || p->ports[1].cm) {
+		p->lacks = ": librdmacm connects the queue pairs";
 		p->bare = NULL;
 	}
 	p->has_baseline = p->bare;

@@ -154,7 +154,7 @@ struct tt_perf_bare { /* a baseline of another kind, where a transport has one *
 struct tt_perf_port { /* of an adapter */
 	char name[64], gid[48];       /* "mlx5_0:1"; empty: none is used */
 	int gid_index, mtu;
-	bool iwarp;
+	bool cm; /* librdmacm connects */
 };
 
 struct tt_perf {

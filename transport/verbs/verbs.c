@@ -307,6 +307,7 @@ static void close_net(struct tt_net *base)
 	if (base->fd >= 0)
 		close(base->fd);
 	pthread_mutex_destroy(&net->lock);
+	pthread_rwlock_destroy(&net->open);
 	free(net);
 }
 
@@ -321,11 +322,12 @@ static int watch(struct tt_verbs *net, int fd, void *what)
 
 /* So many peers that neither their receives nor their completions can overflow a queue. Half of what the process may
  * lock is left for its windows. */
-static int count_peers(struct tt_verbs *net, unsigned wanted)
+/* Of what may be locked, windows and other nets of the rank have their part. */
+static int count_peers(struct tt_verbs *net, unsigned wanted, unsigned nets)
 {
 	size_t receives = (size_t)net->attr.max_srq_wr / TT_VERBS_CREDITS, arena = TT_VERBS_BOUNCES * TT_VERBS_BOUNCE;
 	size_t entries = (size_t)net->attr.max_cqe / TT_VERBS_ENTRIES, n = wanted ? wanted : TT_VERBS_PEERS;
-	uint64_t lockable = tt_lockable(), spare = lockable / 2 > arena ? lockable / 2 - arena : 0;
+	uint64_t lockable = tt_lockable(), part = lockable / (1 + nets), spare = part > arena ? part - arena : 0;
 
 	n = tt_min(tt_min(n, TT_VERBS_PEERS), tt_min(receives, tt_min(entries, (size_t)net->attr.max_qp)));
 	if (spare / TT_VERBS_LOCKED < n) {
@@ -366,6 +368,7 @@ static void set_up(struct tt_verbs *net, const struct tt_net_config *c)
 	for (size_t i = 0; i < TT_VERBS_BUCKETS; i++)
 		tt_list_init(&net->by_number[i]);
 	pthread_mutex_init(&net->lock, NULL);
+	pthread_rwlock_init(&net->open, NULL);
 	net->inline_max = TT_VERBS_INLINE;
 	net->door.listen_fd = -1;
 	net->base = (struct tt_net){ .transport = &tt_verbs, .events = c->events, .user = c->user, .cheap_poll = 1,
@@ -382,7 +385,7 @@ static int open_all(struct tt_verbs *net, const struct tt_net_config *c)
 	if (!err && net->base.fd < 0)
 		err = tt_fail(-EMFILE, "cannot make an epoll descriptor: is the limit on open files (ulimit -n) "
 		              "reached?");
-	if (err || (err = count_peers(net, c->peers)))
+	if (err || (err = count_peers(net, c->peers, (unsigned)tt_max(c->nets, 1))))
 		return err;
 	net->shares = calloc(net->peer_max + 1, sizeof *net->shares);
 	if (!net->shares)

@@ -14,7 +14,7 @@
 #include "transport/dial.h"
 #include <netdb.h>
 
-enum { ATTEMPTS = 16, REQUESTS = 64, RETRIES = 7, RNR_FOREVER = 7 };
+enum { ATTEMPTS = 16, REQUESTS = 64, RNR_FOREVER = 7 };
 
 /* The net's own address */
 
@@ -64,11 +64,12 @@ static int listen_anywhere(struct tt_verbs *net)
 
 	if (net->library->getifaddrs(&all))
 		return errno;
-	for (struct ifaddrs *i = all; i && err == ENODEV; i = i->ifa_next) {
-		if (!is_of_use(i->ifa_addr))
-			continue;
-		for (int n = 0; n < ATTEMPTS && (!n || err == EADDRINUSE); n++)
-			err = listen_at(net, i->ifa_addr);
+	for (struct ifaddrs *i = all; i && err; i = i->ifa_next) {
+		int now = is_of_use(i->ifa_addr) ? EADDRINUSE : ENODEV;
+		for (int n = 0; n < ATTEMPTS && now == EADDRINUSE; n++)
+			now = listen_at(net, i->ifa_addr);
+		if (now != ENODEV)
+			err = now; /* an address of the adapter's that does not serve; another one may */
 	}
 	net->library->freeifaddrs(all);
 	return err;
@@ -121,7 +122,7 @@ static void fail(struct tt_verbs_peer *p, const char *step)
 static struct rdma_conn_param describe(const struct tt_verbs_peer *p)
 {
 	return (struct rdma_conn_param){ .private_data = p->cookie, .private_data_len = sizeof p->cookie,
-		.responder_resources = p->serves, .initiator_depth = p->reads, .retry_count = RETRIES,
+		.responder_resources = p->serves, .initiator_depth = p->reads, .retry_count = TT_VERBS_RETRIES,
 		.rnr_retry_count = RNR_FOREVER, .srq = 1, .qp_num = p->qp->qp_num };
 }
 

@@ -40,11 +40,14 @@ int tt_verbs_pin(struct tt_net *base, const struct tt_mem *mem, int remote, stru
 	if (!(p = calloc(1, sizeof *p)))
 		return tt_fail(-ENOMEM, "no memory to pin %zu bytes", mem->len);
 	p->base = (struct tt_pin){ base, *mem, remote };
-	pthread_mutex_lock(&net->lock);
+	pthread_rwlock_rdlock(&net->open);
 	int err = net->pd && !(p->mr = net->library->reg_mr(net->pd, mem->base, mem->len, access)) ? errno : 0;
-	if (!err)
+	if (!err) {
+		pthread_mutex_lock(&net->lock);
 		tt_list_append(&net->pins, &p->node);
-	pthread_mutex_unlock(&net->lock);
+		pthread_mutex_unlock(&net->lock);
+	}
+	pthread_rwlock_unlock(&net->open);
 	if (err) {
 		free(p);
 		return tt_verbs_locked_too_much(net, "registered memory", mem->len, err);
@@ -53,7 +56,7 @@ int tt_verbs_pin(struct tt_net *base, const struct tt_mem *mem, int remote, stru
 	return 0;
 }
 
-/* With the lock. */
+/* While the domain stays open, or by who closes it. */
 static void forget(const struct tt_verbs *net, struct pin *p)
 {
 	if (p->mr)
@@ -66,10 +69,12 @@ void tt_verbs_unpin(struct tt_pin *base)
 	struct tt_verbs *net = net_of(base->net);
 	struct pin *p = tt_container_of(base, struct pin, base);
 
+	pthread_rwlock_rdlock(&net->open);
 	pthread_mutex_lock(&net->lock);
 	tt_list_remove(&p->node);
-	forget(net, p);
 	pthread_mutex_unlock(&net->lock);
+	forget(net, p);
+	pthread_rwlock_unlock(&net->open);
 	free(p);
 }
 
@@ -212,7 +217,7 @@ int tt_verbs_take_share(struct tt_verbs *net, struct tt_verbs_share **out)
 /* When the queues are gone. */
 void tt_verbs_close_memory(struct tt_verbs *net)
 {
-	pthread_mutex_lock(&net->lock);
+	pthread_rwlock_wrlock(&net->open);
 	tt_each_of(struct pin, node, p, &net->pins)
 		forget(net, p);
 	while (net->share_count) {
@@ -226,7 +231,7 @@ void tt_verbs_close_memory(struct tt_verbs *net)
 	if (net->pd)
 		net->library->dealloc_pd(net->pd);
 	net->pd = NULL;
-	pthread_mutex_unlock(&net->lock);
+	pthread_rwlock_unlock(&net->open);
 }
 
 void tt_verbs_close_pins(struct tt_verbs *net)

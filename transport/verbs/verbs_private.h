@@ -47,6 +47,7 @@ enum {
 	TT_VERBS_BOUNCE = 16 << 10, TT_VERBS_BOUNCES = 128, /* the arena for memory that is not registered */
 	TT_VERBS_COPY_MAX = 128 << 10,
 	TT_VERBS_INLINE = 220,
+	TT_VERBS_RETRIES = 6,        /* 7: rxe never gives up */
 	TT_VERBS_IWARP = 3,          /* a link, besides the library's */
 	TT_VERBS_BATCH = 16,         /* completions that are polled together */
 	TT_VERBS_BUCKETS = 256,
@@ -125,6 +126,7 @@ struct tt_verbs {
 	struct tt_list hungry;      /* peers that wait for room in the arena */
 	struct tt_list by_number[TT_VERBS_BUCKETS]; /* peers, by the number of their queue pair */
 	pthread_mutex_t lock;       /* of pins */
+	pthread_rwlock_t open;      /* held by who registers; taken by who closes the domain */
 
 	struct tt_verbs_share **shares;
 	unsigned share_count;
@@ -203,6 +205,7 @@ struct tt_verbs_peer {
 	uint64_t at;                /* bytes of the first pending op that are posted */
 	uint64_t unheard;           /* bytes since the last message */
 	unsigned credits, credit_max, owed;
+	uint16_t asked[TT_FRAME_SLOTS]; /* bytes that the answer of each slot has to bring */
 	struct tt_verbs_head answers[TT_FRAME_SLOTS];
 	unsigned answer_at, answer_count;
 

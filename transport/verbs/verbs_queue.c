@@ -7,7 +7,7 @@
 #include "transport/verbs/verbs_private.h"
 #include <stdlib.h>
 
-enum { RETRIES = 6 /* 7: rxe never gives up */, ACK_TIMEOUT = 16, RNR_FOREVER = 7, RNR_TIMER = 12 /* 0.64 ms */,
+enum { ACK_TIMEOUT = 16, RNR_FOREVER = 7, RNR_TIMER = 12 /* 0.64 ms */,
        RIGHTS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ };
 
 static struct tt_list *bucket(struct tt_verbs *net, uint32_t number)
@@ -83,12 +83,12 @@ int tt_verbs_make_queue(struct tt_verbs_peer *p, struct tt_verbs_end *mine)
 	return 0;
 }
 
-/* 4.096 us * 2^n, RETRIES + 1 times: within the time that a connect may take. */
+/* 4.096 us * 2^n, once more than it tries again: within the time that a connect may take. */
 static uint8_t ack_timeout(const struct tt_verbs *net)
 {
 	unsigned n = ACK_TIMEOUT;
 
-	while (n > 8 && (4096ull << n) * (RETRIES + 1) > net->door.timeout)
+	while (n > 8 && (4096ull << n) * (TT_VERBS_RETRIES + 1) > net->door.timeout)
 		n--;
 	return (uint8_t)n;
 }
@@ -116,7 +116,7 @@ int tt_verbs_join_queue(struct tt_verbs_peer *p, const struct tt_verbs_end *them
 		.min_rnr_timer = RNR_TIMER, .ah_attr = path_to(net, them),
 		.qp_access_flags = RIGHTS,
 	}, send = {
-		.qp_state = IBV_QPS_RTS, .sq_psn = p->psn, .timeout = ack_timeout(net), .retry_cnt = RETRIES,
+		.qp_state = IBV_QPS_RTS, .sq_psn = p->psn, .timeout = ack_timeout(net), .retry_cnt = TT_VERBS_RETRIES,
 		.rnr_retry = RNR_FOREVER, .max_rd_atomic = p->reads,
 	};
 	int err = net->library->modify_qp(p->qp, &ready,

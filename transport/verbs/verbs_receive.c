@@ -32,7 +32,7 @@ static void take_answer(struct tt_verbs_peer *p, const struct tt_verbs_head *h, 
 	struct tt_op *op = p->ops.slots[h->slot];
 	bool get = h->kind == TT_VERBS_BYTES;
 
-	if (!op || get != (op->kind == TT_GET) || (get && n > op->len - op->priv[2])) {
+	if (!op || get != (op->kind == TT_GET) || n != p->asked[h->slot]) {
 		tt_verbs_lose(p, -EPROTO, "it answered what was not asked");
 		return;
 	}

@@ -267,10 +267,13 @@ static enum outcome ask(struct tt_verbs_peer *p, struct tt_op *op)
 	bool get = op->kind == TT_GET;
 	size_t n = tt_min(op->len - p->at, (p->message - sizeof(struct tt_verbs_head)) / 8 * 8 - addr % 8);
 
+	int slot = tt_flight_take_slot(&p->ops, op);
+
 	if (!p->at)
 		op->priv[2] = 0; /* so many bytes have come */
+	p->asked[slot] = get ? (uint16_t)n : 0;
 	chain_message(p, NULL, (struct tt_verbs_head){ .kind = get ? TT_VERBS_FETCH : TT_VERBS_ASK,
-		.slot = (uint8_t)tt_flight_take_slot(&p->ops, op), .rkey = htole32(tt_get32(&pack)),
+		.slot = (uint8_t)slot, .rkey = htole32(tt_get32(&pack)),
 		.addr = htole64(addr), .word = htole64(get ? n : op->operand) });
 	p->at += n;
 	return p->at == op->len ? WHOLE : MORE;
