@@ -7,11 +7,14 @@
 #include "transport/dial.h"
 #include <fcntl.h>
 #include <netdb.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
+
+enum { PATIENCE_MS = 10000 };
 
 /* Addresses */
 
@@ -96,14 +99,6 @@ static int resolve(const char *address, int flags, struct addrinfo **out)
 	return tt_fail(err == EAI_AGAIN ? -EAGAIN : -EHOSTUNREACH, "cannot resolve the host of '%s': %s", address, gai_strerror(err));
 }
 
-/* A numeric address never waits for a name server. */
-int tt_resolve(const char *address, int flags, struct addrinfo **out)
-{
-	int err = resolve(address, flags | AI_NUMERICHOST, out);
-
-	return err == -EHOSTUNREACH && !(flags & AI_NUMERICHOST) ? resolve(address, flags, out) : err;
-}
-
 static void let_go(struct tt_lookup *l)
 {
 	if (!atomic_exchange(&l->left, true))
@@ -119,7 +114,7 @@ static void look_up(void *arg)
 	uint64_t one = 1;
 	int end = l->end;
 
-	l->err = tt_resolve(l->address, 0, &l->found);
+	l->err = resolve(l->address, 0, &l->found);
 	if (l->err)
 		snprintf(l->why, sizeof l->why, "%s", tt_why());
 	let_go(l);
@@ -127,7 +122,7 @@ static void look_up(void *arg)
 	close(end);
 }
 
-int tt_resolve_begin(const struct tt_net *net, const char *text, struct tt_lookup **out, int *fd)
+static int begin(const char *text, struct tt_lookup **out, int *fd)
 {
 	struct tt_lookup *l = calloc(1, sizeof *l);
 	int event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), err;
@@ -136,7 +131,7 @@ int tt_resolve_begin(const struct tt_net *net, const char *text, struct tt_looku
 		close(event);
 		return tt_fail(-ENOMEM, "no memory to look up %s", text);
 	}
-	snprintf(l->address, sizeof l->address, "%s", tt_resolve_after_scheme(net, text));
+	snprintf(l->address, sizeof l->address, "%s", text);
 	l->end = event < 0 ? -1 : fcntl(event, F_DUPFD_CLOEXEC, 0); /* the thread's own: it may outlive the peer */
 	if (l->end < 0)
 		err = tt_fail(-EMFILE, "no file is left to look up %s: raise the limit with ulimit -n", text);
@@ -151,6 +146,11 @@ int tt_resolve_begin(const struct tt_net *net, const char *text, struct tt_looku
 	*out = l;
 	*fd = event;
 	return 0;
+}
+
+int tt_resolve_begin(const struct tt_net *net, const char *text, struct tt_lookup **out, int *fd)
+{
+	return begin(tt_resolve_after_scheme(net, text), out, fd);
 }
 
 int tt_resolve_end(struct tt_lookup *l, struct addrinfo **out, char why[200])
@@ -170,4 +170,32 @@ void tt_resolve_leave(struct tt_lookup *l)
 {
 	tt_detach(l->thread);
 	let_go(l);
+}
+
+static int wait_for_name(const char *address, struct addrinfo **out)
+{
+	struct pollfd p = { .events = POLLIN };
+	uint64_t end = tt_now() + TT_MS * PATIENCE_MS, now;
+	struct tt_lookup *l;
+	char why[200];
+	int n = 0, err = begin(address, &l, &p.fd);
+
+	if (err)
+		return err;
+	while (n <= 0 && (now = tt_now()) < end)
+		n = poll(&p, 1, (int)((end - now) / TT_MS) + 1);
+	close(p.fd);
+	if (n > 0)
+		return (err = tt_resolve_end(l, out, why)) ? tt_fail(err, "%s", why) : 0;
+	tt_resolve_leave(l);
+	return tt_fail(-EAGAIN, "no name server has answered for '%s' within %d s: is /etc/resolv.conf right?", address,
+	               PATIENCE_MS / 1000);
+}
+
+/* A numeric address never waits for a name server. */
+int tt_resolve(const char *address, int flags, struct addrinfo **out)
+{
+	int err = resolve(address, flags | AI_NUMERICHOST, out);
+
+	return err == -EHOSTUNREACH && !(flags & AI_NUMERICHOST) ? wait_for_name(address, out) : err;
 }

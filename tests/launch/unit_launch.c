@@ -5,6 +5,7 @@
 #include "transport/dial.h"
 #include <arpa/inet.h>
 #include <netdb.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -101,6 +102,7 @@ static int lines_with(const char *words)
 /* ---- a network and a name server that come to life after some calls ---- */
 
 static _Atomic int unreachable, unnamed; /* calls that fail */
+static _Atomic bool hangs; /* the name server; and time goes 100 times as fast for those that poll */
 
 int __real_connect(int fd, const struct sockaddr *, socklen_t);
 int __wrap_connect(int fd, const struct sockaddr *to, socklen_t size);
@@ -118,10 +120,30 @@ int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo
 {
 	if (host && !strcmp(host, "nobody"))
 		return EAI_NONAME;
+	while (host && !strcmp(host, "node-1") && !(hints->ai_flags & AI_NUMERICHOST)) {
+		if (!atomic_load(&hangs))
+			return __real_getaddrinfo("127.0.0.1", port, hints, out);
+		sleep_ms(1);
+	}
 	if (host && !strcmp(host, "node-0") && !(hints->ai_flags & AI_NUMERICHOST))
 		return atomic_fetch_sub(&unnamed, 1) > 0 ? EAI_AGAIN
 		                                         : __real_getaddrinfo("127.0.0.1", port, hints, out);
 	return __real_getaddrinfo(host, port, hints, out);
+}
+
+static _Atomic uint64_t gained;
+uint64_t __real_tt_now(void);
+uint64_t __wrap_tt_now(void);
+uint64_t __wrap_tt_now(void) { return __real_tt_now() + atomic_load(&gained); }
+int __real_poll(struct pollfd *, nfds_t, int);
+int __wrap_poll(struct pollfd *, nfds_t, int);
+int __wrap_poll(struct pollfd *p, nfds_t n, int ms)
+{
+	int ready = __real_poll(p, n, atomic_load(&hangs) ? ms / 100 : ms);
+
+	if (atomic_load(&hangs))
+		atomic_fetch_add(&gained, (uint64_t)ms * TT_MS);
+	return ready;
 }
 
 /* ---- ranks as threads ---- */
@@ -287,6 +309,20 @@ static void test_unreachable_for_a_moment(void)
 	uint64_t begun = tt_now();
 	run_rank(&all[1]);
 	WANT(all[1].err && tt_now() - begun < LONG_MS * TT_MS / 2, "%d %s", all[1].err, all[1].why);
+}
+
+static void test_name_server_hangs(void)
+{
+	struct addrinfo *found;
+
+	atomic_store(&hangs, true);
+	CU_ASSERT_EQUAL(tt_resolve("node-1:4000", 0, &found), -EAGAIN);
+	WANT(strstr(tt_why(), "no name server has answered for 'node-1:4000' within 10 s"), "%s", tt_why());
+	CU_ASSERT_EQUAL(tt_resolve("127.0.0.1:4000", 0, &found), 0);
+	freeaddrinfo(found);
+	atomic_store(&hangs, false);
+	CU_ASSERT_EQUAL(tt_resolve("node-1:4000", 0, &found), 0);
+	freeaddrinfo(found);
 }
 
 static void test_rank_comes_twice(void)
@@ -542,6 +578,7 @@ static CU_TestInfo munge_tests[] = {
 	{ "a missing rank is named", test_missing_rank_is_named },
 	{ "rank 0 is missing", test_rank_0_is_missing },
 	{ "rank 0 cannot be reached for a moment", test_unreachable_for_a_moment },
+	{ "a name server that hangs", test_name_server_hangs },
 	{ "a rank that comes twice is named", test_rank_comes_twice },
 	{ "strangers are turned away", test_strangers },
 	{ "idle strangers take no rank's place", test_idle_strangers },
