@@ -96,7 +96,8 @@ static int resolve(const char *address, int flags, struct addrinfo **out)
 		return tt_fail(-EINVAL, "'%s' names no host: write HOST:PORT", address);
 	if (!(err = getaddrinfo(*host ? host : NULL, port, &hints, out)))
 		return 0;
-	return tt_fail(err == EAI_AGAIN ? -EAGAIN : -EHOSTUNREACH, "cannot resolve the host of '%s': %s", address, gai_strerror(err));
+	return tt_fail(err == EAI_AGAIN ? -EAGAIN : -EHOSTUNREACH, "cannot resolve the host of '%s': %s", address,
+	               gai_strerror(err));
 }
 
 static void let_go(struct tt_lookup *l)
