@@ -66,8 +66,8 @@ bool tt_resolve_is_loopback(const union tt_socket_address *);
 void tt_resolve_name(const union tt_socket_address *, char *text, size_t size); /* HOST:PORT, in numbers */
 const char *tt_resolve_after_scheme(const struct tt_net *, const char *text); /* its HOST:PORT */
 /* HOST:PORT; flags as for getaddrinfo. A name waits for the name server, 10 s at most, unless AI_NUMERICHOST is among
- * them; not with the lock. -EINVAL: no address. -EHOSTUNREACH: no such host, or a name with AI_NUMERICHOST. -EAGAIN: no name
- * server answers now */
+ * them; not with the lock. -EINVAL: no address. -EHOSTUNREACH: no such host, or a name with AI_NUMERICHOST. -EAGAIN: no
+ * name server answers now */
 int tt_resolve(const char *address, int flags, struct addrinfo **);
 /* Looks a name up on a thread of its own. *fd becomes readable when it is over; the caller closes it. -ENOMEM, -EMFILE,
  * -EAGAIN */
