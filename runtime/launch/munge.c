@@ -438,8 +438,8 @@ static int be_guest(const struct tt_meeting *m, char blob[TT_LAUNCH_BLOB])
 	}
 	if (!err || err == -EACCES || err == -EHOSTUNREACH)
 		return err;
-	return tt_fail(-ETIMEDOUT, "rank 0 of Slurm's step %s was not found at %s:%u to %u within %llu ms (%.150s): does "
-	               "it run, and does a firewall let the ports through?", m->job, m->host, m->port, last,
+	return tt_fail(-ETIMEDOUT, "rank 0 of Slurm's step %s was not found at %s:%u to %u within %llu ms (%.150s): "
+	               "does it run, and does a firewall let the ports through?", m->job, m->host, m->port, last,
 	               (unsigned long long)(m->timeout / TT_MS), tt_last_sentence().text);
 }
 

@@ -36,8 +36,8 @@ static int first_host(const char *list, char *host, size_t size)
 	host[n] = 0;
 	if (n + 1 < size)
 		return 0;
-	return tt_fail(-ENAMETOOLONG, "the first node of SLURM_STEP_NODELIST=%.100s has a name of %zu bytes or more: set "
-	               "TUTTI_BOOT=HOST:PORT, with rank 0's address", whole, size - 1);
+	return tt_fail(-ENAMETOOLONG, "the first node of SLURM_STEP_NODELIST=%.100s has a name of %zu bytes or more: "
+	               "set TUTTI_BOOT=HOST:PORT, with rank 0's address", whole, size - 1);
 }
 
 /* Of "3,1" or "2(x4),1": how many tasks node number i has; 0: the list does not say. */
