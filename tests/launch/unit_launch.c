@@ -193,7 +193,7 @@ static void lay_out(struct rank *all, int n, int timeout_ms)
 	unsigned port;
 
 	do
-		port = 10000 + ((unsigned)getpid() * 16 + next++ * 4) % 20000;
+		port = 10000 + ((unsigned)getpid() * 80 + next++ * 4) % 20000;
 	while (!is_free(port) || !is_free(port + 1));
 	atomic_store(&sealed_by, geteuid());
 	*logged = 0;
