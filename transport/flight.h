@@ -115,6 +115,14 @@ static inline struct tt_op *tt_flight_give_slot(struct tt_flight *f, unsigned sl
 	return op;
 }
 
+/* Of transports whose peers' memory is out of reach of the processor. */
+void *tt_far_map(struct tt_peer *, const struct tt_key *, int anytime);
+int tt_far_store_begin(struct tt_peer *, const struct tt_key *);
+void tt_far_store_end(struct tt_peer *);
+int tt_far_notify(struct tt_peer *, uint32_t value);
+#define TT_FAR .map = tt_far_map, .store_begin = tt_far_store_begin, .store_end = tt_far_store_end, \
+	.notify = tt_far_notify
+
 struct tt_grant { /* a registered region, in the net's list */
 	struct tt_region base;
 	struct tt_list node;

@@ -387,7 +387,7 @@ const struct tt_verbs_library tt_fake_verbs = {
 	.create_event_channel = fake_create_event_channel, .destroy_event_channel = fake_destroy_event_channel,
 	.create_id = fake_create_id, .destroy_id = fake_destroy_id, .bind_addr = fake_bind_addr,
 	.resolve_addr = fake_resolve_addr, .resolve_route = fake_resolve_route, .listen = fake_listen,
-	.connect = fake_connect, .accept = fake_accept, .reject = fake_reject, .disconnect = fake_disconnect,
+	.connect = fake_connect, .accept = fake_accept, .reject = fake_reject,
 	.establish = fake_establish, .init_qp_attr = fake_init_qp_attr, .get_cm_event = fake_get_cm_event,
-	.ack_cm_event = fake_ack_cm_event, .set_option = fake_set_option, .event_str = fake_event_str,
+	.ack_cm_event = fake_ack_cm_event, .event_str = fake_event_str,
 };

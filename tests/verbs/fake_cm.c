@@ -198,7 +198,7 @@ static struct fake_id *new_id(struct fake_cm_channel *channel, void *user, enum 
 	id->base.qp_type = IBV_QPT_RC;
 	id->channel = channel;
 	id->psn = (uint32_t)fake_below(1 << 24);
-	id->wanted_timeout = id->timeout = DEFAULT_TIMEOUT;
+	id->timeout = DEFAULT_TIMEOUT;
 	tt_list_append(&all->ids, &id->node);
 	return id;
 }
@@ -395,7 +395,6 @@ int fake_accept(struct rdma_cm_id *base, struct rdma_conn_param *p)
 		err = take_param(id, p, RESPONSE_DATA);
 	if (err)
 		return fake_leave_cm(err);
-	id->timeout = id->wanted_timeout;
 	id->retry = id->other->retry;
 	id->other->resources = id->depth;
 	id->other->depth = id->resources;

@@ -201,7 +201,6 @@ int fake_resolve_route(struct rdma_cm_id *base, int ms)
 		err = EINVAL;
 	if (err)
 		return fake_leave_cm(err);
-	id->timeout = id->wanted_timeout;
 	if (!fake_answer(id, RDMA_CM_EVENT_ROUTE_RESOLVED))
 		return fake_leave_cm(0);
 	id->state = FAKE_ROUTE_KNOWN;
@@ -223,21 +222,6 @@ int fake_listen(struct rdma_cm_id *base, int backlog)
 		err = EADDRINUSE;
 	if (!err)
 		id->state = FAKE_LISTENING;
-	return fake_leave_cm(err);
-}
-
-int fake_set_option(struct rdma_cm_id *base, int level, int name, void *value, size_t len)
-{
-	struct fake_id *id = fake_id_of(base);
-	int err = fake_enter(FAKE_set_option, NULL);
-	size_t want = name == RDMA_OPTION_ID_TOS || name == RDMA_OPTION_ID_ACK_TIMEOUT ? 1 : sizeof(int);
-
-	if (!err && (level != RDMA_OPTION_ID || name < RDMA_OPTION_ID_TOS || name > RDMA_OPTION_ID_ACK_TIMEOUT))
-		err = ENOSYS;
-	if (!err && (len != want || (name == RDMA_OPTION_ID_ACK_TIMEOUT && *(uint8_t *)value > 31)))
-		err = EINVAL;
-	if (!err && name == RDMA_OPTION_ID_ACK_TIMEOUT)
-		id->wanted_timeout = *(uint8_t *)value;
 	return fake_leave_cm(err);
 }
 

@@ -16,7 +16,7 @@ enum { FAKE_SGES = 8, FAKE_PRIVATE = 256 };
 #define FAKE_CM(X) \
 	X(create_event_channel) X(destroy_event_channel) X(create_id) X(destroy_id) X(bind_addr) X(resolve_addr) \
 	X(resolve_route) X(listen) X(connect) X(accept) X(reject) X(disconnect) X(establish) X(init_qp_attr) \
-	X(get_cm_event) X(ack_cm_event) X(set_option)
+	X(get_cm_event) X(ack_cm_event)
 enum fake_call {
 #define X(name) FAKE_##name,
 	FAKE_VERBS(X) FAKE_CM(X) FAKE_CALLS
@@ -120,7 +120,7 @@ struct fake_id {
 	enum fake_cm_state state;
 	uint32_t qp_num, psn;
 	uint8_t resources, depth, retry, rnr;
-	uint8_t wanted_timeout, timeout; /* the first becomes the second when the route is asked for, or at accept */
+	uint8_t timeout;
 	unsigned unacked;
 };
 
@@ -236,6 +236,5 @@ int fake_establish(struct rdma_cm_id *);
 int fake_init_qp_attr(struct rdma_cm_id *, struct ibv_qp_attr *, int *mask);
 int fake_get_cm_event(struct rdma_event_channel *, struct rdma_cm_event **);
 int fake_ack_cm_event(struct rdma_cm_event *);
-int fake_set_option(struct rdma_cm_id *, int level, int name, void *, size_t);
 const char *fake_event_str(enum rdma_cm_event_type);
 #endif

@@ -1,5 +1,5 @@
 /* unit_fake.c - the fake adapters move bytes, and punish what real ones do not allow (fake.h) */
-#include "tests/verbs/fake.h"
+#include "tests/verbs/fake_private.h"
 #include "base/base.h"
 #include "tests/harness/cunit_main.h"
 #include <arpa/inet.h>
@@ -729,7 +729,7 @@ static void test_cm(void)
 		CU_ASSERT_EQUAL(fake_attr(a.end.qp).max_rd_atomic, 3);
 		CU_ASSERT_EQUAL(fake_attr(b.end.qp).max_dest_rd_atomic, 3);
 		send_over(&a, &b);
-		CU_ASSERT(lib.disconnect(seed % 3 ? a.id : b.id) == 0);
+		CU_ASSERT(fake_disconnect(seed % 3 ? a.id : b.id) == 0);
 		CU_ASSERT(next(&a) == RDMA_CM_EVENT_DISCONNECTED && next(&a) == RDMA_CM_EVENT_TIMEWAIT_EXIT);
 		CU_ASSERT(next(&b) == RDMA_CM_EVENT_DISCONNECTED && next(&b) == RDMA_CM_EVENT_TIMEWAIT_EXIT);
 		CU_ASSERT_EQUAL(fake_attr(a.end.qp).qp_state, IBV_QPS_RTS); /* the queue pairs are the caller's */

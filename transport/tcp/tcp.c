@@ -206,16 +206,6 @@ static void disconnect(struct tt_peer *base)
 	tt_tcp_peer_free(p);
 }
 
-/* The other end may be anywhere. */
-static void *map(struct tt_peer *p, const struct tt_key *key, int anytime)
-{
-	return (void)p, (void)key, (void)anytime, NULL;
-}
-
-static int store_begin(struct tt_peer *p, const struct tt_key *key) { return (void)p, (void)key, 0; }
-static void store_end(struct tt_peer *p) { (void)p; }
-static int notify(struct tt_peer *p, uint32_t value) { return (void)p, (void)value, 0; }
-
 /* Progress */
 
 static void go_on_with_handshake(struct tt_tcp_peer *p)
@@ -365,10 +355,7 @@ const struct tt_transport tt_tcp = {
 	.connect = tt_tcp_connect,
 	.disconnect = disconnect,
 	.post = tt_tcp_post,
-	.map = map,
-	.store_begin = store_begin,
-	.store_end = store_end,
-	.notify = notify,
+	TT_FAR,
 	.progress = progress,
 	.arm = arm,
 };

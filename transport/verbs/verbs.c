@@ -12,7 +12,6 @@
 enum { POLL_EVERY = 256 }; /* turns between two looks at the sockets */
 #define DYING (1000 * TT_MS) /* an adapter gives everything back in less */
 
-static struct tt_verbs *net_of(struct tt_net *n) { return tt_container_of(n, struct tt_verbs, base); }
 static struct tt_verbs_peer *peer_of(struct tt_peer *p) { return tt_container_of(p, struct tt_verbs_peer, base); }
 
 /* Peers */
@@ -114,16 +113,6 @@ static void disconnect(struct tt_peer *base)
 	net->inside = was_inside;
 	tt_verbs_peer_free(p);
 }
-
-/* The other end's memory is out of reach of the processor. */
-static void *map(struct tt_peer *p, const struct tt_key *key, int anytime)
-{
-	return (void)p, (void)key, (void)anytime, NULL;
-}
-
-static int store_begin(struct tt_peer *p, const struct tt_key *key) { return (void)p, (void)key, 0; }
-static void store_end(struct tt_peer *p) { (void)p; }
-static int notify(struct tt_peer *p, uint32_t value) { return (void)p, (void)value, 0; }
 
 /* What takes too long */
 
@@ -256,7 +245,7 @@ static void let_go(struct tt_verbs *net)
 
 static int progress(struct tt_net *base)
 {
-	struct tt_verbs *net = net_of(base);
+	struct tt_verbs *net = tt_verbs_of(base);
 	int err = net->lost;
 
 	net->inside = true;
@@ -283,7 +272,7 @@ static int progress(struct tt_net *base)
 /* What came before a queue was armed gives no event: it is looked for afterwards. */
 static int arm(struct tt_net *base)
 {
-	struct tt_verbs *net = net_of(base);
+	struct tt_verbs *net = tt_verbs_of(base);
 
 	net->asleep = true;
 	hear_wakes(net);
@@ -297,7 +286,7 @@ static int arm(struct tt_net *base)
 
 static void close_net(struct tt_net *base)
 {
-	struct tt_verbs *net = net_of(base);
+	struct tt_verbs *net = tt_verbs_of(base);
 
 	while (!tt_list_empty(&net->peers))
 		disconnect(&tt_container_of(net->peers.next, struct tt_verbs_peer, all)->base);
@@ -434,10 +423,7 @@ const struct tt_transport tt_verbs = {
 	.connect = tt_verbs_connect,
 	.disconnect = disconnect,
 	.post = tt_verbs_post,
-	.map = map,
-	.store_begin = store_begin,
-	.store_end = store_end,
-	.notify = notify,
+	TT_FAR,
 	.progress = progress,
 	.arm = arm,
 };

@@ -57,7 +57,7 @@ const struct tt_door_calls tt_verbs_door = { .greet = greet, .say = say, .hear =
 
 int tt_verbs_connect(struct tt_net *base, const char *addr, struct tt_peer **out)
 {
-	struct tt_verbs *net = tt_container_of(base, struct tt_verbs, base);
+	struct tt_verbs *net = tt_verbs_of(base);
 	struct tt_verbs_peer *p = net->lost ? NULL : tt_verbs_peer_new(net);
 
 	if (!p)
@@ -74,55 +74,32 @@ int tt_verbs_connect(struct tt_net *base, const char *addr, struct tt_peer **out
 
 /* Terms */
 
-static void pack_terms(const struct tt_verbs_end *e, uint8_t to[TT_VERBS_TERMS_SIZE])
-{
-	struct tt_pack p = tt_pack(to, TT_VERBS_TERMS_SIZE);
+#define FIELD(name) { offsetof(struct tt_verbs_end, name), sizeof((struct tt_verbs_end *)0)->name }
+static const struct { size_t at, size; } fields[] = { /* in the order of the wire; numbers are little endian */
+	FIELD(refused), FIELD(number), FIELD(psn), FIELD(piece), FIELD(lid), FIELD(credits), FIELD(receive),
+	FIELD(link), FIELD(gid_type), FIELD(mtu), FIELD(reads), FIELD(answers), FIELD(zero), FIELD(gid),
+	FIELD(address), FIELD(cookie), FIELD(word.addr), FIELD(word.rkey),
+};
 
-	memset(to, 0, TT_VERBS_TERMS_SIZE);
-	tt_put32(&p, e->refused);
-	tt_put32(&p, e->number);
-	tt_put32(&p, e->psn);
-	tt_put32(&p, e->piece);
-	tt_put16(&p, e->lid);
-	tt_put16(&p, e->credits);
-	tt_put16(&p, e->receive);
-	tt_put8(&p, e->link);
-	tt_put8(&p, e->gid_type);
-	tt_put8(&p, e->mtu);
-	tt_put8(&p, e->reads);
-	tt_put8(&p, e->answers);
-	tt_put8(&p, 0);
-	tt_put_bytes(&p, e->gid.raw, sizeof e->gid.raw);
-	tt_put_bytes(&p, e->address, sizeof e->address);
-	tt_put_bytes(&p, e->cookie, sizeof e->cookie);
-	tt_put64(&p, e->word.addr);
-	tt_put32(&p, e->word.rkey);
+static void copy_field(char *to, const char *from, size_t size)
+{
+	for (size_t i = 0; i < size; i++)
+		to[i] = from[__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ && size <= 8 ? size - 1 - i : i];
 }
 
-static struct tt_verbs_end unpack_terms(const uint8_t from[TT_VERBS_TERMS_SIZE])
+static void pack_terms(const struct tt_verbs_end *e, char *to)
 {
-	struct tt_pack p = tt_unpack(from, TT_VERBS_TERMS_SIZE);
-	struct tt_verbs_end e;
+	for (size_t i = 0; i < TT_COUNT(fields); to += fields[i++].size)
+		copy_field(to, (const char *)e + fields[i].at, fields[i].size);
+}
 
-	e.refused = tt_get32(&p);
-	e.number = tt_get32(&p);
-	e.psn = tt_get32(&p);
-	e.piece = tt_get32(&p);
-	e.lid = tt_get16(&p);
-	e.credits = tt_get16(&p);
-	e.receive = tt_get16(&p);
-	e.link = tt_get8(&p);
-	e.gid_type = tt_get8(&p);
-	e.mtu = tt_get8(&p);
-	e.reads = tt_get8(&p);
-	e.answers = tt_get8(&p);
-	tt_get8(&p);
-	tt_get_bytes(&p, e.gid.raw, sizeof e.gid.raw);
-	tt_get_bytes(&p, e.address, sizeof e.address);
+static struct tt_verbs_end unpack_terms(const char *from)
+{
+	struct tt_verbs_end e = { 0 };
+
+	for (size_t i = 0; i < TT_COUNT(fields); from += fields[i++].size)
+		copy_field((char *)&e + fields[i].at, from, fields[i].size);
 	e.address[sizeof e.address - 1] = 0;
-	tt_get_bytes(&p, e.cookie, sizeof e.cookie);
-	e.word.addr = tt_get64(&p);
-	e.word.rkey = tt_get32(&p);
 	return e;
 }
 
@@ -150,7 +127,7 @@ static void begin_terms(struct tt_verbs_peer *p)
 	struct tt_verbs *net = p->net;
 	char text[300];
 	struct tt_verbs_end mine = { .refused = net->peer_max, .piece = net->lockable };
-	uint8_t bytes[TT_VERBS_TERMS_SIZE];
+	char bytes[TT_VERBS_TERMS_SIZE];
 
 	p->stage = TT_VERBS_WAIT;
 	p->deadline = p->shake.deadline;
@@ -210,7 +187,7 @@ static const char *judge(const struct tt_verbs_peer *p, const struct tt_verbs_en
 /* ibv_modify_qp looks at the address, too. */
 static void take_terms(struct tt_verbs_peer *p)
 {
-	struct tt_verbs_end e = unpack_terms(p->terms);
+	struct tt_verbs_end e = unpack_terms((const char *)p->terms);
 	char text[300], gid[INET6_ADDRSTRLEN];
 	const char *why = judge(p, &e, text, sizeof text);
 

@@ -55,6 +55,7 @@ const char *tt_verbs_explain(const struct tt_verbs_peer *p, const struct ibv_wc 
 /* PEER, LIAR: the queue pair's peer ends, LIAR by its own fault. NET: all end. PORT, WARN: the port is read anew, WARN
  * with a warning */
 enum fate { NOTHING, WARN, PEER, LIAR, NET, PORT };
+#define NEVER_MIND { NOTHING, NULL }
 
 static const struct news {
 	enum fate fate;
@@ -64,23 +65,20 @@ static const struct news {
 	[IBV_EVENT_QP_FATAL] = { PEER, "its queue pair failed: the kernel's log may say why" },
 	[IBV_EVENT_QP_REQ_ERR] = { LIAR, "it sent a request that makes no sense" },
 	[IBV_EVENT_QP_ACCESS_ERR] = { LIAR, "it used a key that is not registered, or not any more" },
-	[IBV_EVENT_COMM_EST] = { NOTHING, NULL },
-	[IBV_EVENT_SQ_DRAINED] = { NOTHING, NULL },
-	[IBV_EVENT_PATH_MIG] = { NOTHING, NULL },
-	[IBV_EVENT_PATH_MIG_ERR] = { NOTHING, NULL },
 	[IBV_EVENT_DEVICE_FATAL] = { NET, "the adapter failed, or was removed: the kernel's log may say why" },
 	[IBV_EVENT_PORT_ACTIVE] = { WARN, "the port is active again" },
 	[IBV_EVENT_PORT_ERR] = { WARN, "the port went down, and its connections end if it stays down: look at the "
 	                               "cable and the switch" },
 	[IBV_EVENT_LID_CHANGE] = { PORT, "the port's LID has changed" },
 	[IBV_EVENT_PKEY_CHANGE] = { PORT, "the port's partitions have changed" },
-	[IBV_EVENT_SM_CHANGE] = { NOTHING, NULL },
 	[IBV_EVENT_SRQ_ERR] = { NET, "its queue of receives failed" },
-	[IBV_EVENT_SRQ_LIMIT_REACHED] = { NOTHING, NULL },
-	[IBV_EVENT_QP_LAST_WQE_REACHED] = { NOTHING, NULL },
 	[IBV_EVENT_CLIENT_REREGISTER] = { PORT, "the subnet manager has begun anew" },
 	[IBV_EVENT_GID_CHANGE] = { PORT, "the port's GIDs have changed" },
 	[IBV_EVENT_WQ_FATAL] = { NET, "a work queue failed" },
+	/* the others tell what this transport knows, or does not use */
+	[IBV_EVENT_COMM_EST] = NEVER_MIND, [IBV_EVENT_SQ_DRAINED] = NEVER_MIND, [IBV_EVENT_PATH_MIG] = NEVER_MIND,
+	[IBV_EVENT_PATH_MIG_ERR] = NEVER_MIND, [IBV_EVENT_SRQ_LIMIT_REACHED] = NEVER_MIND,
+	[IBV_EVENT_QP_LAST_WQE_REACHED] = NEVER_MIND, [IBV_EVENT_SM_CHANGE] = NEVER_MIND,
 };
 
 /* Events of librdmacm that are no step of a connection */
@@ -97,7 +95,7 @@ static const struct news cm_events[] = {
 	[RDMA_CM_EVENT_DEVICE_REMOVAL] = { NET, "the adapter was removed" },
 	[RDMA_CM_EVENT_ADDR_CHANGE] = { WARN, "its IP address has moved to another adapter, as in a bond; connections "
 	                                "stay where they are, and end if the adapter fails" },
-	[RDMA_CM_EVENT_TIMEWAIT_EXIT] = { NOTHING, NULL },
+	[RDMA_CM_EVENT_TIMEWAIT_EXIT] = NEVER_MIND,
 };
 
 /* The reasons of IB_CM_REJ in the kernel's ib_cm.h; iWARP has errno in their place */

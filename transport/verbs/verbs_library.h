@@ -59,12 +59,10 @@ struct tt_verbs_library {
 	int (*connect)(struct rdma_cm_id *, struct rdma_conn_param *);
 	int (*accept)(struct rdma_cm_id *, struct rdma_conn_param *);
 	int (*reject)(struct rdma_cm_id *, const void *, uint8_t);
-	int (*disconnect)(struct rdma_cm_id *);
 	int (*establish)(struct rdma_cm_id *);
 	int (*init_qp_attr)(struct rdma_cm_id *, struct ibv_qp_attr *, int *mask);
 	int (*get_cm_event)(struct rdma_event_channel *, struct rdma_cm_event **);
 	int (*ack_cm_event)(struct rdma_cm_event *);
-	int (*set_option)(struct rdma_cm_id *, int level, int name, void *, size_t);
 	const char *(*event_str)(enum rdma_cm_event_type);
 };
 

@@ -12,7 +12,6 @@ struct pin {
 	struct ibv_mr *mr;
 };
 
-static struct tt_verbs *net_of(struct tt_net *n) { return tt_container_of(n, struct tt_verbs, base); }
 static struct ibv_mr *mr_of(const struct tt_pin *p) { return tt_container_of(p, const struct pin, base)->mr; }
 uint32_t tt_verbs_lkey(const struct tt_region *r) { return mr_of(r->pin)->lkey; }
 
@@ -31,7 +30,7 @@ int tt_verbs_locked_too_much(const struct tt_verbs *net, const char *what, size_
 
 int tt_verbs_pin(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_pin **out)
 {
-	struct tt_verbs *net = net_of(base);
+	struct tt_verbs *net = tt_verbs_of(base);
 	int access = IBV_ACCESS_LOCAL_WRITE | (remote ? IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ : 0);
 	struct pin *p;
 
@@ -66,7 +65,7 @@ static void forget(const struct tt_verbs *net, struct pin *p)
 
 void tt_verbs_unpin(struct tt_pin *base)
 {
-	struct tt_verbs *net = net_of(base->net);
+	struct tt_verbs *net = tt_verbs_of(base->net);
 	struct pin *p = tt_container_of(base, struct pin, base);
 
 	pthread_rwlock_rdlock(&net->open);
@@ -93,7 +92,7 @@ static int grant_key(struct tt_grant *g)
 
 int tt_verbs_reg(struct tt_net *base, const struct tt_mem *mem, int remote, struct tt_pin *pin, struct tt_region **out)
 {
-	return tt_grant_new(base, mem, pin, &net_of(base)->regions, remote ? grant_key : NULL, out);
+	return tt_grant_new(base, mem, pin, &tt_verbs_of(base)->regions, remote ? grant_key : NULL, out);
 }
 
 void tt_verbs_dereg(struct tt_region *base) { tt_grant_free(tt_container_of(base, struct tt_grant, base)); }
@@ -196,8 +195,8 @@ static int make_share(struct tt_verbs *net, struct tt_verbs_share **out)
 	s->heads = (struct tt_verbs_head *)(void *)(s->receives + bytes);
 	tt_list_init(&s->node);
 	net->shares[net->share_count] = s;
-	for (unsigned i = 0; i < TT_VERBS_CREDITS; i++)
-		tt_verbs_receive_again(net, tt_verbs_receive_id(net->share_count, i));
+	for (unsigned i = 0; i < TT_VERBS_CREDITS; i++) /* even, and a request's wr_id is odd */
+		tt_verbs_receive_again(net, (uint64_t)net->share_count << 16 | i << 1);
 	net->share_count++;
 	tt_verbs_post_receives(net);
 	*out = s;

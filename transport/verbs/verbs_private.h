@@ -79,7 +79,7 @@ struct tt_verbs_end { /* what one end says of itself when the other has proven i
 	uint32_t refused;           /* not 0: it has room for so many peers only, */
 	uint32_t number, psn, piece;
 	uint16_t lid, credits, receive;
-	uint8_t link, gid_type, mtu, reads, answers; /* reads, answers: that it asks for, and serves, at once */
+	uint8_t link, gid_type, mtu, reads, answers, zero; /* reads, answers: that it asks for, and serves, at once */
 	union ibv_gid gid;
 	char address[TT_VERBS_ADDRESS]; /* where librdmacm listens, "10.0.0.7:4000"; empty: it is not used */
 	uint8_t cookie[TT_VERBS_COOKIE];
@@ -226,8 +226,7 @@ static inline uint8_t tt_verbs_link(const struct tt_verbs *net)
 /* iWARP's connector sends first. */
 static inline bool tt_verbs_listens_first(const struct tt_verbs_peer *p) { return p->net->iwarp && p->shake.accepted; }
 
-/* Of a receive: even. A request's wr_id is odd: who posted it, and its position. */
-static inline uint64_t tt_verbs_receive_id(unsigned share, unsigned at) { return (uint64_t)share << 16 | at << 1; }
+static inline struct tt_verbs *tt_verbs_of(struct tt_net *n) { return tt_container_of(n, struct tt_verbs, base); }
 
 /* verbs.c */
 struct tt_verbs_peer *tt_verbs_peer_new(struct tt_verbs *);
@@ -289,7 +288,6 @@ int tt_verbs_locked_too_much(const struct tt_verbs *, const char *what, size_t b
 
 /* verbs_send.c */
 void tt_verbs_post(struct tt_peer *, struct tt_op *);
-void tt_verbs_push(struct tt_verbs_peer *);       /* posts what the queue pair takes, with one doorbell */
 void tt_verbs_push_all(struct tt_verbs *);
 void tt_verbs_want_to_send(struct tt_verbs_peer *);
 void tt_verbs_probe(struct tt_verbs_peer *);

@@ -347,7 +347,8 @@ static bool chain_next(struct tt_verbs_peer *p)
 	return true;
 }
 
-void tt_verbs_push(struct tt_verbs_peer *p)
+/* Posts what the queue pair takes, with one doorbell. */
+static void push(struct tt_verbs_peer *p)
 {
 	tt_list_remove(&p->dirty);
 	while (tt_verbs_alive(p) && has_room(p) && chain_next(p))
@@ -359,7 +360,7 @@ void tt_verbs_push(struct tt_verbs_peer *p)
 void tt_verbs_push_all(struct tt_verbs *net)
 {
 	for (struct tt_list *node; (node = tt_list_pop(&net->dirty));)
-		tt_verbs_push(tt_container_of(node, struct tt_verbs_peer, dirty));
+		push(tt_container_of(node, struct tt_verbs_peer, dirty));
 }
 
 void tt_verbs_probe(struct tt_verbs_peer *p)
@@ -378,7 +379,7 @@ void tt_verbs_post(struct tt_peer *base, struct tt_op *op)
 	if (p->net->inside)
 		tt_verbs_want_to_send(p);
 	else
-		tt_verbs_push(p);
+		push(p);
 }
 
 void tt_verbs_owe_answer(struct tt_verbs_peer *p, const struct tt_verbs_head *answer)
