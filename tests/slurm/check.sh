@@ -30,14 +30,16 @@ doctor    60  tutti doctor as the program of a step: all four hosts, and all pai
 again     60  a process joins a second time: under PMIx and PMI2 with TUTTI_BOOT alone
 taken     60  another program has the port at which the ranks of a step meet
 wrong     90  a rank with another secret, one that is missing, one that is started twice: who is named, and the others
+start     60  4 nodes of 4 tasks are at their first sum within 0.5 s, and tutti run -n 256 within 6 s
 killed    60  under pmix, pmi2 and none a rank is killed -9: the other three go on
 cut       60  two nodes are cut from each other and joined again: one of them is evicted, the other three go on
 unplugged 60  a node loses its network: the other three go on
 slow      60  a node at 10 Mbit/s stays in the job
 page      90  the lines of docs/launch.md for Slurm and mpirun, its first batch script
-hand      60  its lines for torchrun, ssh, by hand and a node list
+hand      60  its lines for torchrun, ssh, by hand and a node list; examples/fashion under tutti run --hosts
 requeue  180  SIGTERM and scontrol requeue: the batch script that saves starts again and goes on
-fashion  120  examples/fashion learns under pmix, pmi2 and none what it learns under tutti run'
+patterns 120  windows, tables, averaging, controllers: examples under pmix, pmi2 or none
+fashion  120  examples/fashion learns under each launcher, and each shape, what it learns under tutti run'
 
 ranks=tests/slurm/ranks
 unset TUTTI_SECRET TUTTI_CONFIG TUTTI_NODE TUTTI_RANK TUTTI_SIZE TUTTI_TRANSPORTS TUTTI_BOOT RANK WORLD_SIZE
@@ -85,14 +87,15 @@ part_mpirun() {
 	joined 4 '0/2 0/2 1/2 1/2' login salloc -N2 -n4 --ntasks-per-node=2 mpirun -n 4 $ranks
 }
 
-part_torchrun() {
+as_torchrun() { # program ...
 	# shellcheck disable=SC2016
-	joined 4 '0/1 0/1 0/1 0/1' login env TUTTI_SECRET=0123456789abcdef0123 MASTER_ADDR=n1 MASTER_PORT=29511 srun --mpi=pmix \
-		-N4 -n4 sh -c 'export TORCHELASTIC_RUN_ID=x RANK=$SLURM_PROCID WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1
-		exec "$0"' $ranks
+	login env TUTTI_SECRET=0123456789abcdef0123 MASTER_ADDR=n1 MASTER_PORT=29511 srun --mpi=pmix -N4 -n4 sh -c '
+		export TORCHELASTIC_RUN_ID=x RANK=$SLURM_PROCID WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1
+		exec "$@"' sh "$@"
 }
+part_torchrun() { joined 4 '0/1 0/1 0/1 0/1' as_torchrun $ranks; }
 
-part_nodes() {
+as_nodes() { # program ...
 	{
 		echo 'secret = "0123456789abcdef0123"; nodes = ('
 		for i in 1 2 3 4; do
@@ -102,9 +105,10 @@ part_nodes() {
 	} > "$cluster/job.conf"
 	chmod 600 "$cluster/job.conf"
 	# shellcheck disable=SC2016
-	joined 4 '0/1 0/1 0/1 0/1' login env TUTTI_CONFIG="$cluster/job.conf" srun --mpi=none -N4 -n4 \
-		sh -c 'TUTTI_NODE=$SLURMD_NODENAME exec "$0"' $ranks
+	login env TUTTI_CONFIG="$cluster/job.conf" srun --mpi=none -N4 -n4 \
+		sh -c 'TUTTI_NODE=$SLURMD_NODENAME exec "$@"' sh "$@"
 }
+part_nodes() { joined 4 '0/1 0/1 0/1 0/1' as_nodes $ranks; }
 
 part_info() {
 	for kind in pmix pmi2; do
@@ -196,6 +200,33 @@ went_on() { # steps: three ranks have done them all, with one sum
 	has 1 '^step [0-9]*: 3 left' || fail "not three were left"
 	[ "$(sed -n "s/^rank [0-9]: $1 steps, the sum is //p" lived | uniq -c | awk '{ print $1 }')" = 3 ] ||
 		fail "three ranks do not have one sum"
+}
+
+ms_of() { # command: milliseconds that it takes
+	begun=$(date +%s%N)
+	"$@" > said 2>&1 || { cat said; fail "$*"; }
+	echo $((($(date +%s%N) - begun) / 1000000))
+}
+within() { # milliseconds, a command that measures them: the best of ten tries
+	most=$1
+	shift
+	for try in $(seq 10); do
+		took=$("$@") || fail "$took"
+		echo "$*: $took ms"
+		[ "$took" -gt "$most" ] || return 0
+	done
+	fail "$*: never within $most ms"
+}
+beyond_true() { # what starting Tutti adds
+	bare=$(ms_of login srun --mpi="$1" -N4 -n16 --ntasks-per-node=4 true)
+	echo $(($(ms_of login srun --mpi="$1" -N4 -n16 --ntasks-per-node=4 $ranks) - bare))
+}
+run_256() { ms_of ./tutti run -n 256 $ranks; }
+part_start() {
+	for kind in pmix pmi2 none; do
+		within 500 beyond_true $kind
+	done
+	within 6000 run_256
 }
 
 part_killed() {
@@ -340,9 +371,12 @@ part_hand() {
 		inside $i n$i $(sshd_line "$PWD/page/keys" 10.0.0.$i 22) > page/sshd$i 2>&1 &
 		wait_for 20 grep -q listening page/sshd$i || fail "no sshd: $(cat page/sshd$i)"
 	done
-	(cd page && TUTTI_RSH=$(ssh_line "$PWD/keys" 22) PATH=$PWD/..:$PATH login sh -c "$(cat ssh)") > said 2>&1 ||
-		{ cat said; fail "$(cat page/ssh)"; }
+	TUTTI_RSH=$(ssh_line "$PWD/page/keys" 22)
+	export TUTTI_RSH
+	(cd page && PATH=$PWD/..:$PATH login sh -c "$(cat ssh)") > said 2>&1 || { cat said; fail "$(cat page/ssh)"; }
 	meets 4 "$(cat page/ssh)"
+	train_here
+	train_alike login ./tutti run --hosts 10.0.0.1:3,10.0.0.2
 }
 
 be32() { # number: its 4 bytes
@@ -355,18 +389,47 @@ make_pictures() { # train or t10k, how many: idx files of any bytes
 		"$cluster/$1-labels-idx1-ubyte"
 }
 train() { # command: the loss after each epoch
-	TUTTI_ALLREDUCE=ring "$@" ./examples/fashion --epochs 2 --json --plot none --data "$cluster" > lines || return 1
+	"$@" ./examples/fashion --epochs 2 --json --plot none --data "$cluster" > lines || return 1
 	sed 's/"seconds.*//' lines
 }
-part_fashion() {
+train_here() { # leaves `wanted`
 	make_pictures train 512
 	make_pictures t10k 64
 	train login ./tutti run -n 4 > wanted || fail "tutti run"
 	[ "$(wc -l < wanted)" = 2 ] || fail "$(cat wanted)"
+}
+train_alike() { # command
+	echo "+ $*"
+	train "$@" > got || fail "$*"
+	cmp wanted got || fail "other losses: $*"
+}
+part_fashion() {
+	train_here
 	for kind in pmix pmi2 none; do
-		train login srun --mpi=$kind -N4 -n4 > "got" || fail "$kind"
-		cmp wanted got || fail "other losses under $kind"
+		train_alike login srun --mpi=$kind -N4 -n4
+		train_alike login srun --mpi=$kind -N2 -n4 -c2 --distribution=pack
+		train_alike login srun --mpi=$kind -N4 -n16 --ntasks-per-node=4
 	done
+	train_alike login mpirun --oversubscribe -n 4
+	train_alike login salloc -N2 -n4 --ntasks-per-node=2 mpirun -n 4
+	train_alike as_torchrun
+	train_alike as_nodes
+}
+
+# The kind of --mpi, how many lines say it, the example, what it says.
+part_patterns() {
+	while read -r kind count example sentence; do
+		login srun --mpi="$kind" -N4 -n4 "./examples/$example" < /dev/null > said 2>&1 || { cat said; fail "$example"; }
+		[ "$(grep -c "$sentence" said)" = "$count" ] || { cat said; fail "$example under $kind"; }
+	done << 'end'
+pmix 4 window rank [0-3]: rank [0-3] holds 10[0-3], and my ticket is [0-3]$
+pmi2 4 server rank [0-3]: 2.000 -1.000 0.500 3.000$
+none 4 table rank [0-3]: after 100 steps at a distance of [0-9]
+pmix 1 elastic the center: 3.00 x -1.00$
+pmi2 4 sgd rank [0-3]: 2.000 x + 1.000$
+none 1 overlap layer 7: 34$
+pmix 1 controller stopped after [0-9]* steps and [0-9]* validations
+end
 }
 
 # The page's batch script that saves: what it learns in three lives is what it learns in one.
