@@ -383,15 +383,8 @@ void tt_take_part(struct tt_member *m, struct tt_pack *p)
 
 /* ---- events ---- */
 
-/* In a node list a rank may have started after a better net was tried. When it answers, all of its nets are open, so
- * they are tried once more. */
-static bool ask_better_nets(struct tt_link *l)
+static bool ask_better_nets(struct tt_member *m)
 {
-	struct tt_member *m = l->member;
-
-	if (!tt_members(l->job)->node_list || !m || m->link != l || m->nets_again)
-		return false;
-	m->nets_again = true;
 	m->failed_ways = 0;
 	m->why_not = NULL;
 	if (!has_better_net(m))
@@ -402,6 +395,39 @@ static bool ask_better_nets(struct tt_link *l)
 	return true;
 }
 
+void tt_link_is_at(struct tt_link *l, const char *addresses)
+{
+	struct tt_member *m = l->member;
+
+	m->listed = (uint8_t)strlen(m->addr);
+	m->addr = tt_address_add(m->job, m->addr, addresses);
+	if (!ask_better_nets(m))
+		tt_greeting_start(l);
+}
+
+static bool has_unknown_net(const struct tt_member *m)
+{
+	for (int i = 0; net_of(m, i)->transport != m->link->peer->net->transport; i++)
+		if (!net_of(m, i)->host_only && !net_of(m, i)->lost)
+			return true;
+	return false;
+}
+
+/* A node list has one address of each rank, and a rank may have started after a better net was tried. When it answers,
+ * all of its nets are open: it is asked where, and they are tried once more. */
+static bool look_further(struct tt_link *l)
+{
+	struct tt_member *m = l->member;
+
+	if (!tt_members(l->job)->node_list || !m || m->link != l || m->nets_again)
+		return false;
+	m->nets_again = true;
+	if (!has_unknown_net(m))
+		return ask_better_nets(m);
+	tt_greeting_ask_where(l);
+	return true;
+}
+
 static void on_up(struct tt_peer *peer)
 {
 	struct tt_job *job = peer->net->user;
@@ -409,7 +435,7 @@ static void on_up(struct tt_peer *peer)
 
 	if (l)
 		tt_timer_stop(&l->patience);
-	if (l && ask_better_nets(l))
+	if (l && look_further(l))
 		return;
 	if (l)
 		tt_greeting_start(l);

@@ -3,6 +3,8 @@
  * The rank that connects sends HELLO; the other answers WELCOME, and both post on that connection. If both connect at
  * once, the lower rank's connection wins: that rank answers BUSY on the other one, which its maker then drops.
  *
+ * Before HELLO a rank with a node list may ask WHERE else the other one listens, and connect there instead.
+ *
  *      rank 1 -- HELLO 1 --> rank 4          rank 4 -- HELLO 4 --> rank 1     (at the same time)
  *      rank 1 <-- WELCOME -- rank 4          rank 4 <---- BUSY --- rank 1
  *
@@ -42,6 +44,44 @@ void tt_greeting_start(struct tt_link *l)
 	l->used = !tt_is_joining(l->job);
 	if (tt_send_raw(l, bytes, (size_t)(p.at - bytes)))
 		tt_timer_start(l->job, &l->patience, tt_now() + l->job->silence, end_silent);
+}
+
+void tt_greeting_ask_where(struct tt_link *l)
+{
+	const uint8_t where = TT_WHERE;
+
+	l->asked_where = true;
+	if (tt_send_raw(l, &where, 1))
+		tt_timer_start(l->job, &l->patience, tt_now() + l->job->silence, end_silent);
+}
+
+/* What stays within a host its ranks find out by themselves. */
+static void say_where(struct tt_link *l)
+{
+	const struct tt_engine *e = &l->job->engine;
+	char text[TT_ADDRESSES] = "";
+	uint8_t bytes[1 + 1 + TT_ADDRESSES];
+	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+
+	for (int i = 0; i < e->count; i++)
+		if (!e->nets[i]->host_only && strlen(text) + 1 + strlen(e->nets[i]->addr) < sizeof text)
+			sprintf(text + strlen(text), "%s%s", *text ? " " : "", e->nets[i]->addr);
+	tt_put8(&p, TT_WHERE);
+	tt_put_text(&p, text);
+	tt_send_raw(l, bytes, (size_t)(p.at - bytes));
+}
+
+static void take_where(struct tt_link *l, struct tt_pack *p)
+{
+	char text[TT_ADDRESSES];
+
+	tt_get_text(p, text, sizeof text);
+	l->asked_where = false;
+	if (p->bad)
+		tt_member_gone(l->member, -EPROTO, "%s answered a greeting with nonsense",
+		               tt_member_label(l->member).text);
+	else
+		tt_link_is_at(l, text);
 }
 
 static bool say_welcome(struct tt_link *l, const struct tt_member *to)
@@ -364,6 +404,10 @@ void tt_greeting_take(struct tt_link *l, uint8_t type, struct tt_pack *p)
 		take_refusal(l, p);
 	else if (type == TT_BUSY)
 		take_busy(l);
+	else if (type == TT_WHERE && !l->mine && !l->claim)
+		say_where(l);
+	else if (type == TT_WHERE && l->asked_where && m && m->link == l && m->state == TT_CONNECTING)
+		take_where(l, p);
 	else if (m && m->link == l)
 		tt_member_gone(m, -EPROTO, "%s answered a greeting with something else (type %d)",
 		               tt_member_label(m).text, type);

@@ -96,6 +96,8 @@ bool tt_member_epoch(struct tt_member *m, uint32_t epoch)
 
 void tt_member_reborn(struct tt_member *m, uint32_t epoch)
 {
+	char listed[TT_ADDRESSES];
+
 	tt_member_gone(m, -ECONNRESET, "%s has started anew", tt_member_label(m).text);
 	tt_timer_stop(&m->retry);
 	m->untold = m->silent = m->accuser = m->passed_on = m->nets_again = m->settled = m->fed = false;
@@ -109,6 +111,11 @@ void tt_member_reborn(struct tt_member *m, uint32_t epoch)
 	m->failed_ways = 0;
 	m->why_not = NULL;
 	m->tries = m->telling = 0;
+	if (m->listed) {
+		snprintf(listed, sizeof listed, "%.*s", m->listed, m->addr);
+		m->addr = tt_text_keep(m->job, listed);
+		m->listed = 0;
+	}
 	if (!tt_members(m->job)->node_list) { /* the new address comes with its endpoint record */
 		m->addr = "";
 		tt_members(m->job)->endpoints_known -= m->host != 0;

@@ -286,6 +286,7 @@ static const struct tt_message messages[] = {
 	{ TT_STOPPED, "stopped", tt_loan_take_stopped },
 	{ TT_CLAIM, "claim", tt_sponsor_take_claim },
 	{ TT_CONSENT, "consent", tt_sponsor_take_consent },
+	{ TT_WHERE, "where", refuse_greeting },
 };
 
 const struct tt_module tt_member_module = {

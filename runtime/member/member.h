@@ -58,6 +58,7 @@ struct tt_link { /* one connection; usually the only one to its member */
 	bool mine;                  /* this rank connected */
 	struct tt_timer patience;   /* while the other side has not said its rank */
 	struct tt_claim *claim;     /* of a newcomer there, about which this rank asks the others; or NULL */
+	bool asked_where;           /* and has no answer yet */
 	bool used;                  /* for more than the rendezvous, or made after it */
 	bool parted;                /* belongs to no member any more: the other side disconnects */
 	struct tt_list loans;       /* keys that the other side holds */
@@ -73,6 +74,7 @@ struct tt_member { /* n ranks together have n * n of it, hence few holes */
 	enum tt_member_state state;
 	const char *addr;           /* one address for each of its nets, see address.c; "" until known */
 	uint8_t way;                /* that is tried, or was last: TT_DEVICES for each net, one for each address */
+	uint8_t listed;             /* node list: bytes of addr before it said WHERE; 0: it has not */
 	uint32_t failed_ways;       /* a bit for each that did not lead there, while another did */
 	unsigned outstanding;       /* ops that the transport holds, and calls that use its memory */
 	uint64_t host;              /* equal on one host, 40 bits; 0: not known */

@@ -6,7 +6,7 @@
 enum { /* the first byte of a message of this room; docs/wire.md has those of all rooms */
 	TT_HELLO = 1, TT_WELCOME, TT_BUSY, TT_REFUSED, TT_ENDPOINT, TT_ENDPOINTS, TT_BYE, TT_PING, TT_PONG, TT_DOWN,
 	TT_RECALL = 13, TT_REVOKE = 15, TT_AGREE, TT_PART, TT_LATE, TT_NEWS, TT_FAREWELL, TT_MISSED, TT_STOPPED = 40,
-	TT_CLAIM = 42, TT_CONSENT,
+	TT_CLAIM = 42, TT_CONSENT, TT_WHERE,
 };
 
 enum { TT_BYE_GROUPS = 2 * TT_GROUPS, TT_HOST_BITS = 40 };
@@ -39,6 +39,7 @@ void tt_member_up(struct tt_member *, struct tt_link *); /* the connection is th
 void tt_member_part(struct tt_member *);             /* asks to close a connection that served the rendezvous alone */
 void tt_member_leave_rendezvous(struct tt_member *); /* the same, if there is a better net */
 void tt_take_part(struct tt_member *, struct tt_pack *); /* a message */
+void tt_link_is_at(struct tt_link *, const char *addresses); /* answers WHERE: dials a better net, or says HELLO */
 void tt_link_forget(struct tt_member *);             /* closes its connection; the member stays */
 void tt_link_part(struct tt_link *);                 /* is no member's now; the other side has a moment to close it */
 void tt_link_doom(struct tt_link *);                 /* tt_peer_settle will disconnect it */
@@ -47,6 +48,7 @@ void tt_peer_settle(struct tt_job *);                /* not from a callback of a
 /* ---- greeting.c ---- */
 
 void tt_greeting_start(struct tt_link *); /* sends HELLO */
+void tt_greeting_ask_where(struct tt_link *); /* sends WHERE, before HELLO */
 void tt_greeting_await(struct tt_link *); /* closes the connection unless a HELLO comes in time */
 void tt_greeting_take(struct tt_link *, uint8_t type, struct tt_pack *); /* a message before the member is up */
 void tt_member_refuse(struct tt_member *, const char *why); /* another process has come as this rank */
@@ -62,7 +64,8 @@ static inline bool tt_may_pass(uint8_t type)
 	return type == TT_ENDPOINT || type == TT_ENDPOINTS || type == TT_LATE || type == TT_BYE || type == TT_PART;
 }
 
-bool tt_send_raw(struct tt_link *, const void *bytes, size_t len); /* at most 64 bytes. False: no memory, link doomed */
+/* At most 64 bytes, or what copy_max of its net allows. False: no memory, link doomed */
+bool tt_send_raw(struct tt_link *, const void *bytes, size_t len);
 void tt_post_waiting(struct tt_member *);          /* posts what has waited for the connection ... */
 void tt_fail_waiting(struct tt_member *, int err); /* ... or ends it */
 

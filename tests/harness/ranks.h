@@ -27,6 +27,7 @@ struct ranks { /* one run */
 	int hosts;                   /* its ranks are on so many, in turn; 0: sim: each on its own, else all on one. Over shm that needs libconfig */
 	const char *devices;         /* verbs: TUTTI_VERBS_DEVICES; NULL: one, another one in each run */
 	void (*prepare)(void);       /* verbs: called before the ranks start; or NULL */
+	bool near;                   /* verbs: ranks of one host have shared memory, too */
 	bool alone;                  /* verbs: they meet over it, too, for they have no other transport */
 	uint64_t seed;               /* sim's */
 	struct tt_sim_counts *counts; /* what sim says it took; may be NULL */
@@ -70,7 +71,7 @@ static inline void run_joined(struct ranks *run, tutti *job)
 static inline const char *transports_of(const struct ranks *run)
 {
 	if (!strcmp(run->wire, "verbs"))
-		return run->alone ? "verbs" : "verbs,tcp";
+		return run->alone ? "verbs" : run->near ? "shm,verbs,tcp" : "verbs,tcp";
 	return !strcmp(run->wire, "shm") ? "shm,tcp" : run->wire;
 }
 
