@@ -26,16 +26,18 @@ contract_cm    300  the same, connected by librdmacm
 contract_iwarp 300  the contract of the transports, from siw0 to siw1
 contract_loss  300  the contract while 1 % of the packets get lost
 fashion        300  examples/fashion on two ranks learns over verbs what it learns over TCP, to the bit
+mixed          300  the same on four ranks, two on a host: over shared memory within, over verbs between
 killed         120  a rank is killed in the middle of transfers: the others hear of it, and go on
 unplugged      120  the same with a cable that is pulled out
-removed        120  the same with a device that is removed, and then is added again'
-
+removed        120  the same with a device that is removed, and then is added again
+connects       120  connects and closes leave no queue pair, memory region or file: rxe, with librdmacm too, and siw'
 crosses() { # interface, command: it works, and 2 MiB at least went out through the interface
 	sent=/sys/class/net/$1/statistics/tx_bytes
 	before=$(cat "$sent")
 	shift
 	"$@" || return
-	[ $(($(cat "$sent") - before)) -ge 2097152 ] || { echo "the bytes did not cross the cable" >&2; return 1; }
+	crossed=$(($(cat "$sent") - before))
+	[ $crossed -ge 2097152 ] || { echo "only $crossed bytes crossed the cable" >&2; return 1; }
 }
 
 lose() { # interfaces, command: with 1 % loss, each way
@@ -62,8 +64,9 @@ part_loss() {
 	lose iwarp crosses iwarp0 tests/vm/smoke cm 10.78.0.1 10.78.0.2
 }
 
+need() { [ -x "$1" ] || { echo "SKIPPED: $1 is not built: make $1, which needs CUnit"; return 77; }; }
 contract() { # devices
-	[ -x tests/transport/contract ] || { echo "SKIPPED: contract is not built, as CUnit is missing"; return 77; }
+	need tests/transport/contract || return
 	tests/transport/contract --transport verbs --devices "$1" --no-breaks --seeds 1 -v
 }
 part_contract() { crosses roce0 contract rxe0,rxe1; }
@@ -81,22 +84,51 @@ make_pictures() { # folder, train or t10k, how many: idx files of any bytes
 	{ be32 2049; be32 "$3"; yes 01234567 | tr -d '\n' | tr 0-7 '\000-\007' | head -c "$3"; } > "$1/$2-labels-idx1-ubyte"
 }
 
-train() { # folder, transports: the loss after each epoch
-	# shellcheck disable=SC2016
-	TUTTI_TRANSPORTS=$2 TUTTI_ALLREDUCE=ring ./tutti run -n 2 sh -c \
-		'TUTTI_VERBS_DEVICES=rxe$TUTTI_RANK exec "$@"' sh ./examples/fashion --epochs 2 --json --plot none --data "$1" \
-		> "$1/lines" || return 1
-	sed 's/"seconds.*//' "$1/lines"
+fashion() { # prefix of the command ...
+	TUTTI_ALLREDUCE=ring "$@" ./examples/fashion --epochs 2 --json --plot none --data "$folder"
 }
 
-part_fashion() {
+train_two() { # transports: the loss after each epoch
+	# shellcheck disable=SC2016
+	TUTTI_TRANSPORTS=$1 fashion ./tutti run -n 2 sh -c 'TUTTI_VERBS_DEVICES=rxe$TUTTI_RANK exec "$@"' sh
+}
+
+# Addresses that differ are hosts that differ to a list of nodes. Each rank's log says how it reaches the others.
+train_four() { # transports
+	ranks=
+	for rank in 0 1 2 3; do
+		fashion env TUTTI_TRANSPORTS="$1" TUTTI_VERBS_DEVICES=rxe$((rank / 2)) TUTTI_CONFIG="$folder/nodes" \
+			TUTTI_NODE=$rank TUTTI_LOG=debug 2> "$folder/log.$rank" & ranks="$ranks $!"
+	done
+	for process in $ranks; do
+		wait "$process" || { cat "$folder"/log.*; return 1; }
+	done
+}
+
+compare_training() { # command, transports: what is learned over them is what is learned over TCP
 	folder=$(mktemp -d) || return 1
 	make_pictures "$folder" train 512
 	make_pictures "$folder" t10k 64
-	train "$folder" tcp > "$folder/tcp" || return 1
-	crosses roce0 train "$folder" verbs,tcp > "$folder/verbs" || return 1
-	cat "$folder/tcp" "$folder/verbs"
+	(umask 077 && : > "$folder/nodes")
+	for rank in 0 1 2 3; do
+		printf '{ name = "%d"; address = "10.77.0.%d:%d"; }, ' $rank $((1 + rank / 2)) $((4400 + rank))
+	done | sed 's/^/secret = "no secret, 16 bytes"; nodes = (/; s/, $/);/' > "$folder/nodes"
+	"$1" tcp > "$folder/lines" || return 1
+	sed 's/"seconds.*//' "$folder/lines" > "$folder/tcp"
+	crosses roce0 "$1" "$2" > "$folder/lines" || return 1
+	sed 's/"seconds.*//' "$folder/lines" | tee "$folder/verbs"
 	[ "$(wc -l < "$folder/tcp")" -eq 2 ] && cmp "$folder/tcp" "$folder/verbs"
+}
+
+packets() { cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts; }
+reached_over() { [ "$(cat "$folder"/log.* | grep -c "is connected over $1\$")" -eq "$2" ]; }
+
+part_fashion() { compare_training train_two verbs,tcp; }
+part_mixed() { # in a ring of four each of the ranks sends to the next one: two within a host, two between hosts
+	grep -q DHAVE_LIBCONFIG=1 Makefile || { echo "SKIPPED: a list of nodes needs libconfig"; return 77; }
+	packets_before=$(packets)
+	compare_training train_four shm,verbs && cat "$folder"/log.* && reached_over shm 4 && reached_over verbs 8 &&
+		[ $(($(packets) - packets_before)) -gt 100 ]
 }
 
 # Ranks 0 and 1 are on rxe0, rank 2 is on rxe1. It is struck while all move bytes.
@@ -120,6 +152,15 @@ strike() { # command, which finds rank 2 in $third
 	: > "$folder/struck"
 	"$@" || return 1
 	wait $first && wait $second
+}
+
+# 100, and those before things have settled.
+connect_often() { TEST_CONNECTS=120 TEST_DEVICES=$1 tests/verbs/unit_verbs_failures leaks; }
+part_connects() {
+	need tests/verbs/unit_verbs_failures || return
+	connect_often rxe0,rxe1 && TUTTI_VERBS_CONNECT=cm connect_often rxe0,rxe1 || return
+	need_siw > /dev/null || return 0
+	connect_often siw0,siw1
 }
 
 part_killed() { strike eval 'kill -9 $third'; }
