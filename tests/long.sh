@@ -26,7 +26,7 @@ chaos        real processes that are killed, stopped and cut off, over 200 seeds
 fuzz         each fuzz target from its corpus on
 coverage     what the fuzz corpus reaches of the parsers
 tsan         the thread sanitizer over threads and real processes
-verbs        RDMA on a real kernel's stack, in a guest
+verbs        RDMA on a real kernel's stack, in a guest: check-verbs, and the runtime's own tests over rxe
 valgrind     the unit tests under valgrind; of the collectives, which take long, those that go wrong'
 
 needs() { # program: built if it is not
@@ -112,6 +112,7 @@ part_tsan() {
 part_verbs() {
 	make check-verbs || return 1
 	! grep -q '^SKIPPED: ' long-verbs.log || return 77
+	make check TESTS= && sh "$source_tree/tests/vm/check.sh" "$source_tree" . suites suites_loss
 }
 
 part_valgrind() {

@@ -3,7 +3,8 @@
  * every test of the runtime is written once and runs on all.
  *
  * TEST_WIRE=verbs, for programs that have the adapters (TEST_FAKE): what runs over TCP runs over verbs, and sim and shm
- * do not run. TEST_SEED: where the seeds of the adapters begin; each run takes the next one. */
+ * do not run. TEST_SEED: where the seeds of the adapters begin; each run takes the next one. TEST_DEVICES=rxe0,rxe1: over
+ * these adapters, which are there; ranks with odd numbers take the other one. */
 #ifndef TT_TEST_RANKS_H
 #define TT_TEST_RANKS_H
 #include "member/member.h"
@@ -41,6 +42,7 @@ struct ranks { /* one run */
 	atomic_int failures;
 };
 
+static _Thread_local int this_rank;
 static _Thread_local struct ranks *this_run; /* CUnit's own asserts must stay on the main thread */
 static struct ranks *sim_run_now;            /* fibers share one thread, and one run at a time */
 
@@ -88,12 +90,15 @@ static inline int silence_of(const struct ranks *run)
 	return run->silence_ms ? run->silence_ms : silence_for(run->timeout_ms, !strcmp(run->wire, "sim"));
 }
 
+static inline bool over_real_verbs(void) { return getenv("TEST_DEVICES") != NULL; }
+static inline int slowness(void) { return over_real_verbs() ? 5 : 1; } /* in a guest all takes longer */
+
 static inline void pass_time(uint64_t ns)
 {
 	if (tt_world)
 		tt_sim_sleep(ns);
 	else
-		usleep((useconds_t)(ns / 1000));
+		usleep((useconds_t)(ns / 1000 * (uint64_t)slowness()));
 }
 
 /* This rank leaves, and comes in again, as `rank` or as a new one. Its program leaves that job by itself. */
@@ -143,6 +148,7 @@ static inline void *thread_rank(void *arg)
 	tutti *job;
 
 	this_run = run;
+	this_rank = me->rank;
 	snprintf(node, sizeof node, "n%d", me->rank);
 	if (*run->nodes)
 		c = (tutti_config){ .file = run->nodes,
@@ -230,13 +236,58 @@ static unsigned verbs_runs, silent_runs;
 
 static inline void tell_verbs_runs(void) { printf("%u runs over verbs, %u without a word\n", verbs_runs, silent_runs); }
 
+static struct tt_verbs_library real_verbs;
+static struct ibv_device **(*list_devices)(int *);
+
+/* A rank sees its own adapter alone. */
+static inline struct ibv_device **list_for_rank(int *n)
+{
+	const char *names = getenv("TEST_DEVICES"), *comma = strchr(names, ','), *name = names;
+	struct ibv_device **list = list_devices(NULL);
+	size_t len = comma ? (size_t)(comma - names) : strlen(names);
+	int at = 0;
+
+	if (comma && this_rank % 2)
+		name = comma + 1, len = strlen(name);
+	while (list && list[at] && strncmp(real_verbs.get_device_name(list[at]), name, len))
+		at++;
+	if (list && (list[0] = list[at]))
+		list[1] = NULL;
+	if (n)
+		*n = list && list[0];
+	return list;
+}
+
+static inline void use_real_verbs(void)
+{
+	const struct tt_verbs_library *l = tt_verbs_load();
+
+	if (!l || tt_verbs_load_cm()) {
+		printf("%s\n", tutti_why());
+		exit(1);
+	}
+	if (tt_verbs_instead)
+		return;
+	real_verbs = *l;
+	list_devices = l->get_device_list;
+	real_verbs.get_device_list = list_for_rank;
+	tt_verbs_instead = &real_verbs;
+}
+
 /* InfiniBand, RoCE, iWARP, and the first two by librdmacm, in turn. A real adapter would never get back an object that
  * is left. */
 static inline void run_over_verbs(struct ranks *run)
 {
 	static const char *const adapters[] = { "fake_ib0", "fake_roce0", "fake_iwarp0", "fake_roce0", "fake_ib0" };
-	const char *first = getenv("TEST_SEED");
+	const char *first = getenv("TEST_SEED"), *devices = getenv("TEST_DEVICES");
 
+	if (devices) {
+		use_real_verbs();
+		run->timeout_ms *= slowness();
+		run->silence_ms *= slowness();
+		run_threads(run);
+		return;
+	}
 	if (!verbs_runs++)
 		atexit(tell_verbs_runs);
 	run->seed = (first ? strtoull(first, NULL, 10) : 0) + verbs_runs - 1;

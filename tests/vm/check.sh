@@ -1,7 +1,8 @@
 #!/bin/sh
 # check.sh - RDMA on a real kernel's stack, in a guest; `make check-verbs` calls it.
 #
-#   check.sh SOURCE-TREE BUILD-TREE [PART ...]     the parts named, else all; `check.sh . . list` names them
+#   check.sh SOURCE-TREE BUILD-TREE [PART ...]     the parts named, else all but those of check-long; `check.sh . . list`
+#                                                  names them
 #
 # All parts run in one guest, one after the other. One line a part: what came of it, and its time; what a part printed
 # is in BUILD-TREE/guest-PART.log. Exit status: 0; 1 if a part failed; 77 with a line `SKIPPED: ...` where there can be
@@ -31,6 +32,11 @@ killed         120  a rank is killed in the middle of transfers: the others hear
 unplugged      120  the same with a cable that is pulled out
 removed        120  the same with a device that is removed, and then is added again
 connects       120  connects and closes leave no queue pair, memory region or file: rxe, with librdmacm too, and siw'
+# those of check-long
+long_parts='
+suites        2400  windows, collectives, groups, tables: ranks on rxe0 and on rxe1
+suites_loss   3600  the same while 1 % of the packets get lost'
+
 crosses() { # interface, command: it works, and 2 MiB at least went out through the interface
 	sent=/sys/class/net/$1/statistics/tx_bytes
 	before=$(cat "$sent")
@@ -83,6 +89,22 @@ make_pictures() { # folder, train or t10k, how many: idx files of any bytes
 	{ be32 2051; be32 "$3"; be32 28; be32 28; head -c $(($3 * 784)) examples/fashion; } > "$1/$2-images-idx3-ubyte"
 	{ be32 2049; be32 "$3"; yes 01234567 | tr -d '\n' | tr 0-7 '\000-\007' | head -c "$3"; } > "$1/$2-labels-idx1-ubyte"
 }
+
+suites() {
+	bad=0
+	export TEST_WIRE=verbs TEST_DEVICES=rxe0,rxe1
+	for program in window/unit_runtime collective/unit_collectives member/unit_group table/unit_table \
+		table/unit_rows table/unit_clocks table/unit_snapshots; do
+		need "tests/$program" || return
+		start=$(date +%s)
+		result=passed
+		crosses roce0 "tests/$program" -v || result=FAILED bad=1
+		echo "== $program: $result after $(($(date +%s) - start)) s"
+	done
+	return $bad
+}
+part_suites() { suites; }
+part_suites_loss() { lose roce suites; }
 
 fashion() { # prefix of the command ...
 	TUTTI_ALLREDUCE=ring "$@" ./examples/fashion --epochs 2 --json --plot none --data "$folder"
@@ -187,8 +209,15 @@ part_removed() {
 	return $result
 }
 
-names() { echo "$parts" | awk 'NF { print $1 }'; }
-limit_of() { echo "$parts" | awk -v name="$1" '$1 == name { print $2 }'; }
+names() { echo "$1" | awk 'NF { print $1 }'; }
+limit_of() { echo "$parts$long_parts" | awk -v name="$1" '$1 == name { print $2 }'; }
+limit_of_all() { # parts
+	sum=1200
+	for name; do
+		[ "${parts#*"$name "}" != "$parts" ] || sum=$((sum + $(limit_of "$name")))
+	done
+	echo $sum
+}
 
 run_parts() { # in the guest
 	failed=0
@@ -216,7 +245,7 @@ run_guest() { # parts; on a terminal with the seconds since it began
 	status_file=$(mktemp) || exit 1
 	count_seconds "in the guest"
 	{
-		"$here/run" -t 1200 -w "$build_tree" sh "$here/check.sh" "$source_tree" "$build_tree" parts "$@" 2>&1
+		"$here/run" -t "$(limit_of_all "$@")" -w "$build_tree" sh "$here/check.sh" "$source_tree" "$build_tree" parts "$@" 2>&1
 		echo $? > "$status_file"
 	} | while IFS= read -r line; do
 		printf '%s%s\n' "$clear" "$line"
@@ -229,12 +258,13 @@ run_guest() { # parts; on a terminal with the seconds since it began
 
 cd "$build_tree" || exit 2
 case "${1:-}" in
-list) echo "$parts" | sed 1d; exit 0 ;;
+list) echo "$parts$long_parts" | sed 1d; exit 0 ;;
 part) "part_$2"; exit ;;
 parts) shift; run_parts "$@"; exit ;;
 esac
 for name; do
-	names | grep -qx "$name" || { echo "check.sh: there is no part $name; they are: $(names | xargs)"; exit 2; }
+	names "$parts$long_parts" | grep -qx "$name" ||
+		{ echo "check.sh: there is no part $name; they are: $(names "$parts$long_parts" | xargs)"; exit 2; }
 done
 if [ ! -x tests/vm/smoke ]; then
 	echo "SKIPPED: this build is without RDMA (apt install libibverbs-dev librdmacm-dev, configure again)"
@@ -242,6 +272,6 @@ if [ ! -x tests/vm/smoke ]; then
 fi
 sh "$here/build.sh" || exit
 # shellcheck disable=SC2046
-[ $# -gt 0 ] || set -- $(names)
+[ $# -gt 0 ] || set -- $(names "$parts")
 trap 'end_count; exit 130' INT TERM HUP
 run_guest "$@"

@@ -2226,6 +2226,8 @@ static void program_large_window(tutti *job)
 
 static void test_large_window(void)
 {
+	if (over_real_verbs()) /* they would lock these gigabytes */
+		return;
 	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 2, .program = program_large_window }), 0);
 }
 
