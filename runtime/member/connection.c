@@ -115,7 +115,8 @@ static bool turn_to_next_way(struct tt_member *m, int err, const char *why)
 	snprintf(text, sizeof text, "%s is not reached over %s: %s", tt_member_label(m).text, net->transport->name,
 	         why);
 	tt_log(TT_DEBUG, "%s", text);
-	if (err != -EMFILE && !m->why_not && next->transport != net->transport)
+	bool other_host = net->host_only && m->host && !is_on_this_host(m);
+	if (err != -EMFILE && !m->why_not && !other_host && next->transport != net->transport)
 		m->why_not = tt_text_keep(m->job, text);
 	return true;
 }
@@ -125,9 +126,12 @@ static void warn_of_detour(const struct tt_member *m)
 {
 	struct tt_members *all = tt_members(m->job);
 
-	if (!m->why_not || !is_on_this_host(m) || is_near(m->link->peer) || all->warned)
+	if (!m->why_not || is_near(m->link->peer) || all->warned || (m->link->peer->net->cheap_poll && !is_on_this_host(m)))
 		return;
-	tt_log(TT_WARN, "%s, though it is on this host", m->why_not);
+	if (is_on_this_host(m))
+		tt_log(TT_WARN, "%s, though it is on this host", m->why_not);
+	else
+		tt_log(TT_WARN, "%s. It is reached over %s", m->why_not, m->link->peer->net->transport->name);
 	all->warned = true;
 }
 

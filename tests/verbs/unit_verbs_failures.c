@@ -1045,6 +1045,22 @@ static void test_choice(void)
 	plug_default();
 }
 
+/* InfiniBand and RoCE do not reach each other: all ranks take the same one, though they are alike. */
+static void test_networks(void)
+{
+	struct fake_device two[] = { fake_devices[0], fake_devices[1] };
+	char first[200], names[200];
+
+	two[0].numa = two[1].numa = -1;
+	two[0].port[0].speed = two[1].port[0].speed;
+	two[0].port[0].width = two[1].port[0].width;
+	fake_plug(two, 2);
+	CU_ASSERT(choose(-1, 0, first) == 1);
+	for (int turn = 1; turn < 4; turn++)
+		CU_ASSERT(choose(-1, turn, names) == 1 && !strcmp(names, first));
+	plug_default();
+}
+
 /* `tutti info` says why not. */
 static void test_passed_over(void)
 {
@@ -1298,7 +1314,7 @@ static CU_TestInfo failure_tests[] = {
 	{ "arm_fails", test_arm_fails }, { "cm", test_cm }, { "cm_refused", test_cm_refused },
 	{ "devices", test_devices }, { "settings", test_settings }, { "sysfs", test_sysfs },
 	{ "memlock", test_memlock }, { "full", test_full }, { "swallowed", test_swallowed },
-	{ "choice", test_choice }, { "passed over", test_passed_over }, { "anew", test_anew }, { "named", test_named },
+	{ "choice", test_choice }, { "networks", test_networks }, { "passed over", test_passed_over }, { "anew", test_anew }, { "named", test_named },
 	{ "room", test_room }, { "starved", test_starved }, { "patience", test_patience },
 	{ "retries", test_retries }, { "leaks", test_leaks }, CU_TEST_INFO_NULL,
 };

@@ -247,6 +247,16 @@ static void use_tcp(tutti *job)
 	CHECK(tutti_barrier(job, NULL) == 0);
 }
 
+/* Others are on other hosts: whoever asked for a connection has said why it is over TCP. */
+static atomic_int told;
+
+static void be_told(tutti *job)
+{
+	use_tcp(job);
+	told += tt_members(job->job)->warned;
+	CHECK(tutti_barrier(job, NULL) == 0 && told > 0);
+}
+
 static void cut_both(void)
 {
 	fake_lose("fake_a", 1, FAKE_FOREVER);
@@ -257,6 +267,12 @@ static void test_silent(void)
 {
 	plug_alike(2, false);
 	run_plugged("fake_a,fake_b", false, cut_both, use_tcp);
+#ifdef HAVE_LIBCONFIG
+	plug_alike(2, false);
+	run_calm((struct ranks){ .size = RANKS, .wire = "verbs", .devices = "fake_a", .hosts = RANKS, .silence_ms = 5000,
+	                         .prepare = cut_both, .program = be_told });
+	fake_plug(fake_devices, FAKE_DEVICES);
+#endif
 }
 
 /* Four at most, the first of them another one for each rank; one, if none is named. */

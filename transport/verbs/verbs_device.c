@@ -13,6 +13,7 @@ struct port { /* of any device */
 	bool wanted;    /* TUTTI_VERBS_DEVICES names it, or is not set */
 	int numa, distance; /* distance: of its NUMA node from the rank's */
 	unsigned mbps;
+	uint64_t network; /* ports of another one do not reach it; the same: they may */
 	char why[200]; /* it cannot be used; empty: it can */
 	char note[96]; /* its address */
 };
@@ -206,6 +207,8 @@ static void describe_port(const struct tt_verbs_library *l, struct ibv_context *
 	int err = read_port(l, device, &port);
 
 	p->mbps = rate_of(&port.attr);
+	p->network = port.attr.link_layer != IBV_LINK_LAYER_ETHERNET ? port.gid.global.subnet_prefix :
+	             is_iwarp(device) ? TT_VERBS_IWARP : IBV_LINK_LAYER_ETHERNET;
 	if (*p->why)
 		return;
 	if (err)
@@ -388,7 +391,8 @@ int tt_verbs_choose(int node, int turn, char (*out)[TT_DEVICE_NAME])
 
 	for (int i = 0, j; i < n; i = j) {
 		for (j = i + 1; j < usable && !compare(&ports[i], &ports[j]); j++)
-			;
+			if (ports[i].network != ports[j].network)
+				break;
 		for (int k = i; k < j && k < n; k++)
 			snprintf(out[k], sizeof *out, "%.63s", ports[i + (k - i + turn) % (j - i)].name);
 	}
