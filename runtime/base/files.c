@@ -97,9 +97,9 @@ uint64_t tt_lockable(void)
 	if (getrlimit(RLIMIT_MEMLOCK, &most) || most.rlim_cur == RLIM_INFINITY)
 		return UINT64_MAX;
 	/* the kernel does not heed this capability of a user namespace */
-	if (tt_read_text(map, sizeof map, "/proc/self/uid_map") &&
-	    sscanf(map, "%u %u %u", &inside, &outside, &ids) == 3 && !inside && !outside && ids == UINT32_MAX && !syscall(SYS_capget, &head, caps) &&
-	    caps[0].effective >> CAP_IPC_LOCK & 1)
-		return UINT64_MAX;
-	return most.rlim_cur;
+	bool initial = tt_read_text(map, sizeof map, "/proc/self/uid_map") &&
+	               sscanf(map, "%u %u %u", &inside, &outside, &ids) == 3 && !inside && !outside &&
+	               ids == UINT32_MAX;
+	bool may = initial && !syscall(SYS_capget, &head, caps) && caps[0].effective >> CAP_IPC_LOCK & 1;
+	return may ? UINT64_MAX : most.rlim_cur;
 }

@@ -126,7 +126,8 @@ static void warn_of_detour(const struct tt_member *m)
 {
 	struct tt_members *all = tt_members(m->job);
 
-	if (!m->why_not || is_near(m->link->peer) || all->warned || (m->link->peer->net->cheap_poll && !is_on_this_host(m)))
+	if (!m->why_not || is_near(m->link->peer) || all->warned ||
+	    (m->link->peer->net->cheap_poll && !is_on_this_host(m)))
 		return;
 	if (is_on_this_host(m))
 		tt_log(TT_WARN, "%s, though it is on this host", m->why_not);

@@ -30,6 +30,7 @@ fashion        300  examples/fashion on two ranks learns over verbs what it lear
 mixed          300  the same on four ranks, two on a host: over shared memory within, over verbs between
 killed         120  a rank is killed in the middle of transfers: the others hear of it, and go on
 unplugged      120  the same with a cable that is pulled out
+unplugged_cm   120  likewise, where librdmacm has connected them
 removed        120  the same with a device that is removed, and then is added again
 connects       120  connects and closes leave no queue pair, memory region or file: rxe, with librdmacm too, and siw'
 # those of check-long
@@ -172,8 +173,11 @@ strike() { # command, which finds rank 2 in $third
 		sleep 0.1
 	done
 	: > "$folder/struck"
-	"$@" || return 1
-	wait $first && wait $second
+	"$@"
+	result=$?
+	wait $first || result=1
+	wait $second || result=1
+	return $result
 }
 
 # 100, and those before things have settled.
@@ -195,6 +199,8 @@ part_unplugged() {
 	plug
 	return $result
 }
+
+part_unplugged_cm() { TUTTI_VERBS_CONNECT=cm part_unplugged; }
 
 # The kernel waits until nobody has the device open.
 remove() {
