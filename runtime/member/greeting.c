@@ -342,6 +342,16 @@ static void take_hello(struct tt_link *l, struct tt_pack *p)
 		meet(l, &h, false);
 }
 
+/* A later life than that which was refused, in its groups, too. */
+static void renew_epoch(struct tt_job *job)
+{
+	struct tt_member *me = tt_member(job, job->rank);
+
+	job->epoch = tt_epoch_now();
+	tt_group_epoch(me, job->epoch);
+	me->epoch = job->epoch;
+}
+
 static void take_refusal(struct tt_link *l, struct tt_pack *p)
 {
 	struct tt_job *job = l->job;
@@ -358,7 +368,7 @@ static void take_refusal(struct tt_link *l, struct tt_pack *p)
 		         own_name(job, name), text);
 	bool more = m && tt_rendezvous_has_more(m);
 	if (again && !job->joined && m && tt_rendezvous_retry(m, more ? job->timeout : job->timeout / 2)) {
-		job->epoch = tt_member(job, job->rank)->epoch = tt_epoch_now();
+		renew_epoch(job);
 		m->link = NULL;
 		tt_link_doom(l);
 		return;

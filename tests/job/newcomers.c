@@ -23,6 +23,7 @@ static struct run {
 	int launched, newcomers;
 	unsigned killed, cut;       /* bits of launched ranks, fewer than half; cut: from all others, for a time */
 	bool back;                  /* the first of the killed ranks is started again */
+	bool listed;                /* the first ranks have the list of addresses, too */
 	int late;                   /* a rank that grows the group late, the first time; or -1 */
 	unsigned groups[256];       /* that made a sum: a bit for each process; a rank's second life has its own */
 	int count, joins, refusals;
@@ -67,6 +68,7 @@ static struct run draw(uint64_t seed)
 		p.cut = bits;
 	p.back = p.killed && tt_random_below(&r, 2);
 	p.late = p.killed == 1 && tt_random_below(&r, 2) ? p.launched - 1 : -1; /* newcomers come to it, too */
+	p.listed = !p.cut && tt_random_below(&r, 2);
 	return p;
 }
 
@@ -76,9 +78,9 @@ static void order_faults(void)
 
 	for (int i = 0; i < run.launched; i++) {
 		if (run.killed >> i & 1) {
-			tt_sim_kill(i, TT_MS + tt_sim_chance(200 * TT_MS));
+			tt_sim_kill(i, (run.listed ? 500 : 1) * TT_MS + tt_sim_chance(200 * TT_MS)); /* all have joined */
 			if (back)
-				tt_sim_restart(i, (300 + tt_sim_chance(1000)) * TT_MS);
+				tt_sim_restart(i, (run.listed ? 800 : 300) * TT_MS + tt_sim_chance(1000 * TT_MS));
 			back = false;
 		}
 		for (int k = 0; run.cut >> i & 1 && k < run.launched + run.newcomers; k++)
@@ -278,11 +280,17 @@ static void newcomer(int me, int rank)
 	tutti_leave(job);
 }
 
+/* All may have the list from the beginning. Then they ask ranks that have not joined themselves, while rank 0 is late. */
 static void launched(int me)
 {
-	tutti_config c = { .rank = me, .ranks = run.launched, .boot = "sim:0", .timeout_ms = TIMEOUT_MS };
+	char list[80] = "sim:0";
+	tutti_config c = { .rank = me, .ranks = run.launched, .boot = list, .timeout_ms = TIMEOUT_MS };
 	tutti *job;
 
+	if (run.listed)
+		list_addresses(list, sizeof list, ~0u);
+	if (run.listed && !me)
+		tt_sim_sleep(tt_sim_chance(40) * TT_MS);
 	if (tutti_join(&c, &job)) {
 		if (!tt_sim_killed(me))
 			complain(me, "cannot join: %s", tutti_why());
