@@ -15,8 +15,8 @@ void tt_dial_watch(struct tt_dial *d, uint32_t events)
 	const struct tt_door *door = d->shake->door;
 
 	if (epoll_ctl(door->net->fd, d->watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, d->fd, &event))
-		door->calls->over(d->shake, tt_fail(-errno, "cannot wait for %s: %s", d->shake->peer->addr,
-		                                    strerror(errno)));
+		tt_shake_fail(d->shake, tt_fail(-errno, "cannot wait for %s: %s", d->shake->peer->addr,
+		                                strerror(errno)));
 	d->watched = events;
 }
 
@@ -64,12 +64,22 @@ bool tt_dial_within_host(const struct tt_dial *d)
 		memcmp(&a.v4.sin_addr, &b.v4.sin_addr, sizeof a.v4.sin_addr));
 }
 
-static void prepare_socket(const struct tt_door *door, int fd)
+/* addresses: that share the time of a handshake; 1 once the socket is connected. */
+static void prepare_socket(const struct tt_door *door, int fd, int addresses)
 {
-	int on = 1, ms = (int)door->timeout_ms;
+	int on = 1, ms = (int)door->timeout_ms / addresses;
 
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
+	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms); /* it bounds a connect, too */
+}
+
+static int count(const struct addrinfo *a)
+{
+	int n = 0;
+
+	for (; a; a = a->ai_next)
+		n++;
+	return n;
 }
 
 void tt_dial_accept(struct tt_dial *d, int fd, const struct sockaddr *from)
@@ -80,7 +90,7 @@ void tt_dial_accept(struct tt_dial *d, int fd, const struct sockaddr *from)
 	tt_resolve_copy(&a, from);
 	tt_resolve_name(&a, peer->addr, sizeof peer->addr);
 	d->fd = fd;
-	prepare_socket(d->shake->door, fd);
+	prepare_socket(d->shake->door, fd, 1);
 	tt_dial_watch(d, EPOLLIN);
 }
 
@@ -115,7 +125,7 @@ static int try_next(struct tt_dial *d, int err)
 		close_socket(d);
 		d->fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 		if (d->fd >= 0) {
-			prepare_socket(d->shake->door, d->fd);
+			prepare_socket(d->shake->door, d->fd, count(d->addresses));
 			if (!connect(d->fd, a->ai_addr, a->ai_addrlen) || errno == EINPROGRESS || errno == EINTR) {
 				tt_dial_watch(d, EPOLLOUT);
 				return 0;
@@ -202,6 +212,7 @@ static bool finish_connect(struct tt_dial *d)
 		int last = try_next(d, err);
 		return last ? fail(d, -last) : false;
 	}
+	prepare_socket(d->shake->door, d->fd, 1);
 	if (tt_shake_connected(d->shake))
 		tt_dial_watch(d, EPOLLIN);
 	return false;

@@ -189,9 +189,13 @@ void tt_shake_refuse(struct tt_shake *h, const char *why)
 	let_go(h);
 }
 
-static void fail(struct tt_shake *h, int err)
+void tt_shake_fail(struct tt_shake *h, int err)
 {
 	tt_list_remove(&h->node);
+	if (h->accepted && h->stage != TT_STAGE_UP) {
+		h->door->unproven--;
+		pause_accepting(h->door, 0);
+	}
 	h->door->calls->over(h, err);
 }
 
@@ -201,7 +205,7 @@ bool tt_shake_give_up(struct tt_shake *h, int err, const char *why)
 	if (h->accepted)
 		tt_shake_refuse(h, why);
 	else
-		fail(h, tt_fail(err, "cannot connect to %s: %s", h->peer->addr, why));
+		tt_shake_fail(h, tt_fail(err, "cannot connect to %s: %s", h->peer->addr, why));
 	return false;
 }
 

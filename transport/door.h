@@ -88,4 +88,5 @@ bool tt_shake_step(struct tt_shake *);
 void tt_shake_closed(struct tt_shake *);      /* the other end has closed the connection, or its process has ended */
 void tt_shake_refuse(struct tt_shake *, const char *why);            /* ends an accepted connection that is not up */
 bool tt_shake_give_up(struct tt_shake *, int err, const char *why);  /* ends either; false */
+void tt_shake_fail(struct tt_shake *, int err); /* this end cannot go on; at any time, also later */
 #endif

@@ -208,8 +208,11 @@ int tt_pin_user(struct tt_job *job, const void *base, size_t len, enum tt_pin_fo
 	struct tt_mem arena, mem = tt_mem_of((void *)(uintptr_t)base, len);
 	uint64_t serial = use == TT_PIN_WINDOW ? 0 : tt_arena_of(base, len, &arena);
 
-	if (serial)
-		return pin_kept(job, use == TT_PIN_READ ? &arena : &mem, use != TT_PIN_READ, serial, out);
+	if (serial) {
+		int err = pin_kept(job, use == TT_PIN_READ ? &arena : &mem, use != TT_PIN_READ, serial, out);
+		/* a few bytes may be copied where all of the arena cannot be locked */
+		return err == -ENOMEM && use == TT_PIN_READ && len <= job->engine.pin_above ? 0 : err;
+	}
 	if (use == TT_PIN_READ && len <= job->engine.pin_above)
 		return 0;
 	return pin_anew(job, &mem, use != TT_PIN_READ, out);

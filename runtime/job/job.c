@@ -214,14 +214,15 @@ static int open_transport(struct tt_job *job, const struct tt_launch *launch, co
 	char devices[TT_DEVICES][TT_DEVICE_NAME];
 	int turn = launch->local_size ? launch->local_rank : launch->rank;
 	int node = t->choose ? tt_place_node(job, turn, launch->local_size) : -1;
-	int n = t->choose ? t->choose(node, turn, devices) : 1, err = n < 0 ? n : 0;
+	int n = t->choose ? t->choose(node, turn, devices) : 1, err = n < 0 ? n : 0, opened = 0;
 
-	for (int i = 0; !err && i < n; i++) {
-		err = open_net(job, launch, t, t->choose ? devices[i] : NULL, i, n);
-		if (err && i) { /* others serve */
+	for (int i = 0; i < n; i++) {
+		int fault = open_net(job, launch, t, t->choose ? devices[i] : NULL, opened, n);
+		opened += !fault;
+		if (fault && (opened || i + 1 < n)) /* others serve, or may */
 			tt_log(TT_WARN, "this rank does without %s: %s", devices[i], tt_why());
-			err = 0;
-		}
+		else
+			err = fault;
 	}
 	return err;
 }

@@ -22,7 +22,7 @@ static struct { /* of this process */
 	_Atomic bool heard;       /* the thread is there */
 	_Atomic int caught;       /* the signal that came; 0: none yet */
 	bool stopping;
-	int users[SIGNALS];       /* jobs that leave, by signal */
+	_Atomic int users[SIGNALS]; /* jobs that leave, by signal */
 	_Atomic int askers[SIGNALS]; /* jobs whose programs ask for it */
 	_Atomic bool came[SIGNALS];  /* since somebody asks */
 	bool installed[SIGNALS];
@@ -44,7 +44,8 @@ static void note(int number)
 
 	if (ours && atomic_load(&quit.askers[number]) && !atomic_exchange(&quit.came[number], true)) {
 		; /* the program will ask */
-	} else if (ours && atomic_load(&quit.heard) && atomic_compare_exchange_strong(&quit.caught, &none, number)) {
+	} else if (ours && atomic_load(&quit.heard) && atomic_load(&quit.users[number]) &&
+	           atomic_compare_exchange_strong(&quit.caught, &none, number)) {
 		wake_task();
 	} else {
 		sigaction(number, &quit.former[number], NULL);

@@ -300,10 +300,11 @@ static bool answer(const struct guest *g, const char *blob)
 
 static int serve(struct host *h, char blob[TT_LAUNCH_BLOB])
 {
-	int err = gather(h);
+	int err = gather(h), failed = err;
+	struct tt_sentence why = tt_last_sentence();
 
 	if (err)
-		snprintf(blob, TT_LAUNCH_BLOB, "! %.600s", tt_why());
+		snprintf(blob, TT_LAUNCH_BLOB, "! %.600s", why.text);
 	if (h->strangers > 1)
 		tt_log(TT_WARN, "%u more strangers at the rendezvous were turned away", h->strangers - 1);
 	for (int i = 0; i < h->room; i++)
@@ -313,6 +314,8 @@ static int serve(struct host *h, char blob[TT_LAUNCH_BLOB])
 				              "it has gone, or MUNGE fails", h->guests[i].rank, h->m->job);
 			close(h->guests[i].fd);
 		}
+	if (failed)
+		tt_remember(why.text);
 	return err;
 }
 
@@ -364,7 +367,7 @@ static int connect_to(const char *host, unsigned port)
 		setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
 		if (!connect(fd, a->ai_addr, a->ai_addrlen))
 			break;
-		err = -errno;
+		err = errno == EINPROGRESS ? -ETIMEDOUT : -errno; /* SO_SNDTIMEO says so */
 		close(fd);
 		fd = -1;
 	}

@@ -75,6 +75,7 @@ void tt_peer_settle(struct tt_job *job)
 /* ---- connecting ---- */
 
 static struct tt_net *net_of(const struct tt_member *m, int way) { return m->job->engine.nets[way / TT_DEVICES]; }
+_Static_assert(TT_NETS * TT_DEVICES <= 32, "a bit of failed_ways for each way");
 static int count_ways(const struct tt_member *m) { return m->job->engine.count * TT_DEVICES; }
 
 static bool may_lead(const struct tt_member *m, int way, char addr[96])
@@ -536,7 +537,7 @@ static void lost(struct tt_member *m, struct tt_link *l, int err)
 
 	tt_address_nth(m->addr, l->peer->net->transport->name, m->way % TT_DEVICES, at);
 	if (m->state == TT_CONNECTING && !m->job->joined)
-		snprintf(tt_members(m->job)->last_try, sizeof tt_members(m->job)->last_try, "; %s", reason(l, ""));
+		snprintf(tt_members(m->job)->last_try, sizeof tt_members(m->job)->last_try, "%s", reason(l, ""));
 	if (m->state == TT_LEFT)
 		m->link = NULL;
 	else if (connected && m->job->leaving)

@@ -255,7 +255,7 @@ static int meeting_failed(struct tt_job *job, const struct tt_launch *b)
 		               "do they run, and are the addresses right?", all->boots, ms);
 	if (job->rank != 0)
 		return tt_fail(-ETIMEDOUT, "rank 0 was not found at %s within %llu ms: does it run, and is the address "
-		               "right?%s", b->address, ms, all->last_try);
+		               "right?%s%s", b->address, ms, *all->last_try ? " The last try: " : "", all->last_try);
 	name_missing(job, missing, sizeof missing);
 	return tt_fail(-ETIMEDOUT, "rank%s of %d did not join at %s within %llu ms", missing, job->size, b->address,
 	               ms);

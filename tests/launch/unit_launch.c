@@ -194,7 +194,7 @@ static void lay_out(struct rank *all, int n, int timeout_ms)
 
 	do
 		port = 10000 + ((unsigned)getpid() * 80 + next++ * 4) % 20000;
-	while (!is_free(port) || !is_free(port + 1));
+	while (!is_free(port) || !is_free(port + 1) || !is_free(port + 2) || !is_free(port + 3));
 	atomic_store(&sealed_by, geteuid());
 	*logged = 0;
 	for (int i = 0; i < n; i++)

@@ -71,6 +71,11 @@ test_names() { # on its own host the name is 127.0.1.1, elsewhere the right one
 	job tutti-alpha:4005 tutti-alpha:4005
 	printf '10.8.0.0 tutti-alpha\n10.9.0.1 tutti-alpha\n' | tee /etc/netns/tt$id-1/hosts > /etc/netns/tt$id-2/hosts
 	job tutti-alpha:4006 tutti-alpha:4006 # of several addresses, one leads there
+	for n in 1 2; do # the first one is silent: what is sent there gets lost
+		ip -n tt$id-$n neigh add fd00:9::77 lladdr 02:00:00:00:00:77 dev net
+		printf 'fd00:9::77 tutti-beta\n10.9.0.1 tutti-beta\n' > /etc/netns/tt$id-$n/hosts
+	done
+	job 10.9.0.1:4007 tutti-beta:4007
 }
 
 run_tests "several ipv6 iface names" "$@"

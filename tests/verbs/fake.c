@@ -372,6 +372,9 @@ static const char *wc_status_str(enum ibv_wc_status status)
 	return (size_t)status < TT_COUNT(names) ? names[status] : "unknown";
 }
 
+/* Here librdmacm has no contexts of its own. */
+static struct ibv_context **get_cm_devices(int *n) { return (void)n, NULL; }
+
 const struct tt_verbs_library tt_fake_verbs = {
 	.get_device_list = get_device_list, .free_device_list = free_device_list, .get_device_name = get_device_name,
 	.open_device = open_device, .close_device = close_device, .query_device = query_device,
@@ -390,4 +393,5 @@ const struct tt_verbs_library tt_fake_verbs = {
 	.connect = fake_connect, .accept = fake_accept, .reject = fake_reject,
 	.establish = fake_establish, .init_qp_attr = fake_init_qp_attr, .get_cm_event = fake_get_cm_event,
 	.ack_cm_event = fake_ack_cm_event, .event_str = fake_event_str,
+	.get_devices = get_cm_devices,
 };

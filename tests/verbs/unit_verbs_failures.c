@@ -1149,7 +1149,7 @@ static void test_patience(void)
 		d.patient = true;
 		fake_plug(&d, 1);
 		fake_seed(1);
-		timeout_ms = 500;
+		timeout_ms = late ? 20000 : 500;
 		CU_ASSERT_FATAL(open_one(0) == 0);
 		timeout_ms = 20000; /* b waits longer */
 		CU_ASSERT_FATAL(open_one(1) == 0);
@@ -1158,6 +1158,7 @@ static void test_patience(void)
 		connect_to(1);
 		UNTIL(nets[0].ups == 1 || nets[0].downs == 1);
 		if (late) {
+			tt_container_of(nets[0].net, struct tt_verbs, base)->door.timeout = 500 * TT_MS;
 			fake_lose("fake_roce0", 1, FAKE_FOREVER);
 			send_to(0, 1, &op);
 			UNTIL(nets[0].downs == 1 && op.dones == 1);

@@ -1,6 +1,7 @@
 /* transfers.c - a rank for check.sh: moves bytes to and from all other ranks without end, until it loses one of them.
  *   transfers FOLDER LOST,...     FOLDER/ready.RANK: bytes move. FOLDER/struck is as old as what then happened, by
  *                                 which this rank loses the ranks LOST
+ *   With UNTIL=NAME the rank lives on until FOLDER/NAME is there, 60 s at most: it must have let go before.
  *
  * It succeeds if each operation has ended once, those to lost ranks with an error that names the rank, within LATEST of
  * the strike; if what a get that went well has brought is right; and if the ranks that are left still reach each other,
@@ -62,6 +63,15 @@ static double since_strike(void)
 		return -1;
 	clock_gettime(CLOCK_REALTIME, &t);
 	return (double)(t.tv_sec - st.st_mtim.tv_sec) + (double)(t.tv_nsec - st.st_mtim.tv_nsec) / 1e9;
+}
+
+static void live_on(const char *name)
+{
+	char path[4096];
+
+	snprintf(path, sizeof path, "%s/%s", folder, name);
+	for (int i = 0; i < 600 && access(path, F_OK); i++)
+		usleep(100000);
 }
 
 static void tell_ready(void)
@@ -199,6 +209,8 @@ int main(int argc, char **argv)
 	for (int r = 0; r < size; r++)
 		if (r != rank && !is_lost[r])
 			check_left(r);
+	if (getenv("UNTIL"))
+		live_on(getenv("UNTIL"));
 	tutti_leave(job);
 	return 0;
 }

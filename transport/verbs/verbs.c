@@ -68,7 +68,7 @@ void tt_verbs_lose(struct tt_verbs_peer *p, int err, const char *why)
 	if (p->ops.broken || p->stage == TT_VERBS_DOWN)
 		return;
 	if (p->stage == TT_VERBS_SHAKING) {
-		tt_shake_give_up(&p->shake, err, why);
+		tt_shake_give_up(&p->shake, err == -ECONNRESET ? -EHOSTUNREACH : err, why);
 		return;
 	}
 	if (err == -EPROTO)
@@ -116,7 +116,8 @@ static void disconnect(struct tt_peer *base)
 
 /* What takes too long */
 
-/* The adapter retries some seconds at most, then its request fails. But one may lose count. */
+/* The adapter retries some seconds at most, then its request fails. But one may lose count. Time in which this process
+ * stood still does not count. */
 static void review(struct tt_verbs_peer *p, uint64_t now)
 {
 	if (!p->signals || !tt_verbs_alive(p)) {
@@ -149,11 +150,14 @@ static void expire(struct tt_verbs *net)
 		}
 	if (now - net->reviewed < net->door.timeout / 16)
 		return;
+	bool stood = now - net->reviewed > net->door.timeout / 4;
 	net->reviewed = now;
 	if (net->shown && !tt_verbs_is_shown(net))
 		tt_verbs_lose_net(net, "the adapter was removed");
-	tt_each_of(struct tt_verbs_peer, all, p, &net->peers)
+	tt_each_of(struct tt_verbs_peer, all, p, &net->peers) {
+		p->since = stood ? 0 : p->since;
 		review(p, now);
+	}
 }
 
 /* Progress */
@@ -309,9 +313,8 @@ static int watch(struct tt_verbs *net, int fd, void *what)
 	return 0;
 }
 
-/* So many peers that neither their receives nor their completions can overflow a queue. Half of what the process may
- * lock is left for its windows. */
-/* Of what may be locked, windows and other nets of the rank have their part. */
+/* So many peers that neither their receives nor their completions can overflow a queue. Of what may be locked, windows
+ * and other nets of the rank have their part. */
 static int count_peers(struct tt_verbs *net, unsigned wanted, unsigned nets)
 {
 	size_t receives = (size_t)net->attr.max_srq_wr / TT_VERBS_CREDITS, arena = TT_VERBS_BOUNCES * TT_VERBS_BOUNCE;

@@ -170,7 +170,10 @@ bool tt_verbs_read_anew(struct tt_verbs *net, char *note, size_t size)
 }
 
 /* A driver may remove a device without a word, and wait for those who have it open. */
-bool tt_verbs_is_shown(const struct tt_verbs *net) { return !access(net->device->device->dev_path, F_OK); }
+bool tt_verbs_is_shown(const struct tt_verbs *net)
+{
+	return !access(net->device->device->dev_path, F_OK) || errno != ENOENT;
+}
 
 /* What there is */
 

@@ -28,7 +28,7 @@ static const struct tt_symbol wanted_cm[] = {
 	WANT_CM(create_event_channel), WANT_CM(destroy_event_channel), WANT_CM(create_id), WANT_CM(destroy_id),
 	WANT_CM(bind_addr), WANT_CM(resolve_addr), WANT_CM(resolve_route), WANT_CM(listen), WANT_CM(connect),
 	WANT_CM(accept), WANT_CM(reject), WANT_CM(establish), WANT_CM(init_qp_attr), WANT_CM(get_cm_event),
-	WANT_CM(ack_cm_event), WANT_CM(event_str),
+	WANT_CM(ack_cm_event), WANT_CM(event_str), WANT_CM(get_devices), WANT_CM(free_devices),
 };
 
 static void tell_missing(char text[200], const char *lacks, const char *file, const char *package)

@@ -64,6 +64,8 @@ struct tt_verbs_library {
 	int (*get_cm_event)(struct rdma_event_channel *, struct rdma_cm_event **);
 	int (*ack_cm_event)(struct rdma_cm_event *);
 	const char *(*event_str)(enum rdma_cm_event_type);
+	struct ibv_context **(*get_devices)(int *);
+	void (*free_devices)(struct ibv_context **);
 };
 
 /* NULL: this host has no libibverbs; the sentence is tt_why()'s. Loads it once. */

@@ -26,15 +26,15 @@ struct tt_verbs_peer *tt_verbs_find(struct tt_verbs *net, uint32_t number)
 /* Providers differ in what they take inline, and refuse more. */
 static struct ibv_qp *create_queue(struct tt_verbs *net, struct tt_verbs_peer *p)
 {
-	for (;;) {
+	for (unsigned inline_max = net->inline_max;; inline_max = inline_max > 64 ? inline_max / 2 : 0) {
 		struct ibv_qp_init_attr attr = {
 			.qp_context = p, .send_cq = net->cq, .recv_cq = net->cq, .srq = net->srq, .qp_type = IBV_QPT_RC,
-			.cap = { .max_send_wr = TT_VERBS_DEPTH, .max_send_sge = 2, .max_inline_data = net->inline_max },
+			.cap = { .max_send_wr = TT_VERBS_DEPTH, .max_send_sge = 2, .max_inline_data = inline_max },
 		};
 		struct ibv_qp *qp = net->library->create_qp(net->pd, &attr);
-		if (qp || !net->inline_max || errno == ENOMEM)
+		net->inline_max = qp ? inline_max : net->inline_max; /* other failures say nothing about it */
+		if (qp || !inline_max || errno == ENOMEM)
 			return qp;
-		net->inline_max = net->inline_max > 64 ? net->inline_max / 2 : 0;
 	}
 }
 
@@ -167,6 +167,9 @@ void tt_verbs_drop_queue(struct tt_verbs_peer *p)
 		tt_verbs_stop_queue(p);
 		tt_verbs_set_aside(p->net);
 		tt_list_remove(&p->number);
+		for (unsigned i = 0; i < p->net->backlog_count; i++) /* another one may get the number */
+			if (p->net->backlog[i].qp_num == p->qp->qp_num)
+				p->net->backlog[i].qp_num = 0;
 		int err = p->net->library->destroy_qp(p->qp);
 		if (err)
 			tt_log(TT_WARN, "%s cannot destroy a queue pair: %s", p->net->name, strerror(abs(err)));

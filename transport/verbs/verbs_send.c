@@ -156,7 +156,6 @@ static struct ibv_send_wr *chain_message(struct tt_verbs_peer *p, struct tt_op *
 	return wr;
 }
 
-
 /* Ops. Of the first pending one p->at bytes are chained. */
 
 /* Where the op's bytes lie; small: they are copied at once. */
