@@ -177,6 +177,25 @@ static void give_up_kept(tutti *job)
 	free(wide);
 }
 
+/* A few bytes are copied where all of the memory cannot be locked. */
+static void copy_unlockable(tutti *job)
+{
+	float *near = take_memory(job, MIB), *far = take_memory(job, MIB);
+	tutti_window *w = NULL;
+
+	CHECK(tutti_window_open(job, "w", near, MIB, &w) == 0 && tutti_barrier(job, NULL) == 0);
+	if (tutti_rank(job) == 0) {
+		CHECK(tutti_put(w, 1, 0, near, 8, NULL) == 0); /* connected */
+		fake_fail("reg_mr", 1, ENOMEM);
+		CHECK(tutti_put(w, 1, 0, far, 1000, NULL) == 0);
+		fake_fail("reg_mr", 0, 0);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_window_close(w);
+	tutti_free(job, near);
+	tutti_free(job, far);
+}
+
 static void on_verbs(void (*program)(tutti *))
 {
 	static const char *const adapters[] = { "fake_ib0", "fake_roce0" }; /* iWARP copies what a GET brings */
@@ -191,6 +210,7 @@ static void test_copies_small(void) { on_verbs(copy_small); }
 static void test_requests(void) { on_verbs(count_requests); }
 static void test_registrations(void) { on_verbs(register_once); }
 static void test_kept(void) { on_verbs(give_up_kept); }
+static void test_unlockable(void) { on_verbs(copy_unlockable); }
 
 static CU_TestInfo costs_tests[] = {
 	{ "all-reduce, push and pull copy nothing", test_copies_nothing },
@@ -198,6 +218,7 @@ static CU_TestInfo costs_tests[] = {
 	{ "one request, one doorbell and no system call a put, and a get", test_requests },
 	{ "nothing is registered twice", test_registrations },
 	{ "what is kept makes room", test_kept },
+	{ "a few bytes need no locked memory", test_unlockable },
 	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "costs", NULL, NULL, NULL, NULL, costs_tests }, CU_SUITE_INFO_NULL };
