@@ -95,8 +95,31 @@ static void tell_over(struct tutti *g)
 		m->group_over(g);
 }
 
+/* How far a rank that leaves has come in a group. False: it does not say. */
+static bool read_bye(const struct tutti *g, struct tt_pack bye, struct tt_seat *s)
+{
+	tt_get32(&bye);
+	unsigned n = tt_get16(&bye);
+
+	while (n-- && !bye.bad) {
+		uint32_t uid = tt_get32(&bye), finished = tt_get32(&bye), voted = tt_get8(&bye);
+		if (uid != g->uid)
+			continue;
+		s->finished = finished;
+		s->voted = voted;
+		return true;
+	}
+	return false;
+}
+
+/* A rank that was quicker may have done its part in the first calls, and have left since. */
 void tt_group_begun(struct tutti *g)
 {
+	for (int i = 0; i < g->n; i++) {
+		const struct tt_member *m = tt_group_member(g, i);
+		if (m->state == TT_LEFT && m->epoch == g->seats[i].epoch && m->bye)
+			read_bye(g, tt_unpack(m->bye, m->bye_len), &g->seats[i]);
+	}
 	tt_each_module(m, g->job, group_begun)
 		m->group_begun(g);
 }
@@ -186,26 +209,6 @@ void tt_group_epoch(struct tt_member *m, uint32_t epoch)
 	}
 }
 
-/* Reads how far a rank that leaves has come in a group. A group that it has left before is not in the list: there it
- * has done its part in what this rank has started and in nothing else, and it may have voted. */
-static void read_bye(const struct tutti *g, const struct tt_pack *bye, struct tt_seat *s)
-{
-	struct tt_pack p = *bye;
-	tt_get32(&p);
-	unsigned n = tt_get16(&p);
-
-	s->finished = g->started;
-	s->voted = true;
-	while (n-- && !p.bad) {
-		uint32_t uid = tt_get32(&p), finished = tt_get32(&p), voted = tt_get8(&p);
-		if (uid != g->uid)
-			continue;
-		s->finished = finished;
-		s->voted = voted;
-		return;
-	}
-}
-
 void tt_group_seats_out(struct tt_member *m, const struct tt_pack *bye)
 {
 	tt_each_group(g, m->job) {
@@ -213,8 +216,10 @@ void tt_group_seats_out(struct tt_member *m, const struct tt_pack *bye)
 		if (!s)
 			continue;
 		take_out(g, s, m->err);
-		if (bye)
-			read_bye(g, bye, s);
+		if (!bye || read_bye(g, *bye, s))
+			continue;
+		s->finished = g->started; /* the rank has left the group before: nothing else has its part */
+		s->voted = true;          /* as it may have */
 	}
 }
 

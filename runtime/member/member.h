@@ -88,7 +88,7 @@ struct tt_member { /* n ranks together have n * n of it, hence few holes */
 	const char *why;            /* ... and why, "" until then */
 	const char *why_not;        /* the sentence about the first net that failed, or NULL; the job keeps it */
 	char *doing;                /* what its program does, as its last PONG says, or NULL */
-	uint8_t *bye;               /* LEFT: the groups in its goodbye, from their number on ... */
+	uint8_t *bye;               /* LEFT: its goodbye, from the number of ranks on ... */
 	size_t bye_len;
 	bool passed_on;             /* ... and the others have been told */
 	bool settled;               /* has the table of endpoints: it has used a connection for more */

@@ -32,6 +32,7 @@ taken     60  another program has the port at which the ranks of a step meet
 wrong     90  a rank with another secret, one that is missing, one that is started twice: who is named, and the others
 start     60  4 nodes of 4 tasks are at their first sum within 0.5 s, and tutti run -n 256 within 6 s
 killed    60  under pmix, pmi2 and none a rank is killed -9: the other three go on
+replaced  90  a rank dies, or rank 0 and then its node: a second step brings another, which the others take in
 cut       60  two nodes are cut from each other and joined again: one of them is evicted, the other three go on
 unplugged 60  a node loses its network: the other three go on
 slow      60  a node at 10 Mbit/s stays in the job
@@ -235,6 +236,35 @@ part_killed() {
 		kill -9 "$(survivor_of 3)" || fail "rank 2 is not on n3"
 		went_on 1000
 	done
+}
+
+# Ranks that train, and take in whoever comes; a list of addresses leads newcomers to them when rank 0 is gone.
+grow() { # rank or `new`, the victim, srun's options and a program
+	rank=$1 victim=$2 ports=${1:+5001-5009}
+	shift 2
+	# shellcheck disable=SC2016
+	login env TUTTI_SECRET=0123456789abcdef0123 TUTTI_BOOT=n1:4000,n2:4001,n3:4001,n4:4001 TUTTI_PORTS="${ports:-4001}" \
+		TUTTI_SIZE=4 TUTTI_SILENCE=3000 TUTTI_TIMEOUT=20000 TUTTI_TRANSPORTS=tcp TUTTI_RANK="$rank" \
+		srun --mpi=none --kill-on-bad-exit=0 --no-kill -W 0 "$@" \
+		sh -c 'TUTTI_RANK=${TUTTI_RANK:-$SLURM_PROCID} exec "$@"' sh tests/tools/grows 4 "$victim" "$PWD/died"
+}
+
+replace() { # the victim, what follows its death, what undoes that: Slurm waits for a node that it cannot ask
+	rm -f died
+	grow '' "$1" -N4 -n4 > old 2>&1 &
+	old=$!
+	wait_for 30 [ -e died ] || { cat old; fail "rank $1 lives"; }
+	eval "$2"
+	grow new "$1" -N1 -n1 -w n4 > new 2>&1 || { cat old new; fail "no other takes the place of rank $1"; }
+	eval "$3"
+	wait $old
+	cat old new
+	[ "$(cat old new | grep -c '^rank [0-3] of 4.*: 3.00$')" = 4 ] || fail "not four ranks at the end"
+}
+
+part_replaced() {
+	replace 2 : :
+	replace 0 "ip -n tutti$$-0 link set p1 down" "ip -n tutti$$-0 link set p1 up"
 }
 
 cable() { ip netns exec "tutti$$-0" nft "$@"; } # of the bridge on the login node
