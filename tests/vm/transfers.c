@@ -209,7 +209,7 @@ int main(int argc, char **argv)
 	for (int r = 0; r < size; r++)
 		if (r != rank && !is_lost[r])
 			check_left(r);
-	if (getenv("UNTIL"))
+	if (getenv("UNTIL") && *getenv("UNTIL"))
 		live_on(getenv("UNTIL"));
 	tutti_leave(job);
 	return 0;
