@@ -218,8 +218,8 @@ void tt_group_seats_out(struct tt_member *m, const struct tt_pack *bye)
 		take_out(g, s, m->err);
 		if (!bye || read_bye(g, *bye, s))
 			continue;
-		s->finished = g->started; /* the rank has left the group before: nothing else has its part */
-		s->voted = true;          /* as it may have */
+		s->finished = g->started; /* the rank left the group before: later calls lack its part */
+		s->voted = true;          /* it may have */
 	}
 }
 

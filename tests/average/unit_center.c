@@ -566,7 +566,7 @@ static void program_late(tutti *job)
 		tutti_leave(again);
 		return;
 	}
-	/* Until it has come, and has drawn the center far away: to 500 at least, half of which another rank may take along. */
+	/* Until the last rank has come, and has drawn the center to 500 at least; another rank may take half of that along. */
 	do {
 		x += x < 100 ? 1 : 0;
 		CHECK((good = tutti_center_step(c) == 1));

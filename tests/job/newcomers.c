@@ -280,7 +280,7 @@ static void newcomer(int me, int rank)
 	tutti_leave(job);
 }
 
-/* All may have the list from the beginning. Then they ask ranks that have not joined themselves, while rank 0 is late. */
+/* All may have the list from the beginning. Then they ask ranks that have not joined either, while rank 0 is late. */
 static void launched(int me)
 {
 	char list[80] = "sim:0";

@@ -1,5 +1,6 @@
-/* grows.c - for hosts.sh: `grows RANKS VICTIM FILE ...`. Ranks train one number towards 3. The victim makes FILE and dies
- * by kill -9 at step 50, unless FILE is there. The others take the restarted victim in, and all ranks end together. */
+/* grows.c - for hosts.sh and check-slurm: `grows RANKS VICTIM FILE`. Ranks train one number towards 3. The victim makes
+ * FILE and dies by kill -9 at step 50, unless FILE is there. The others take in whoever comes in its place, and all
+ * ranks end together. */
 #include <tutti.h>
 #include <signal.h>
 #include <stdio.h>

@@ -157,7 +157,7 @@ part_mixed() { # in a ring of four each of the ranks sends to the next one: two 
 
 # Ranks 0 and 1 are on rxe0, rank 2 is on rxe1. It is struck while all move bytes.
 transfer() { # rank, the ranks it loses
-	# who looks for an own address by librdmacm has others' adapters open until it ends
+	# with librdmacm ranks 0 and 1 may have the adapter of rank 2 open until they end
 	[ "$1" != 2 ] && [ -n "${TUTTI_VERBS_CONNECT:-}" ] || UNTIL=${until:-} && export UNTIL
 	TUTTI_RANK=$1 TUTTI_SIZE=3 TUTTI_BOOT=127.0.0.1:4400 TUTTI_TRANSPORTS=verbs,tcp TUTTI_IFACE=lo \
 		TUTTI_VERBS_DEVICES=rxe$(($1 / 2)) exec tests/vm/transfers "$folder" "$2"

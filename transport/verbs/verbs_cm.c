@@ -96,7 +96,7 @@ void tt_verbs_close_cm(struct tt_verbs *net)
 		net->library->destroy_id(net->listener);
 	if (net->events)
 		net->library->destroy_event_channel(net->events);
-	/* librdmacm has a context of its own. When it looks for devices, it gives that of a removed one up. */
+	/* librdmacm has a context of its own, and closes that of a removed device when it looks for devices */
 	struct ibv_context **there = net->events && net->lost ? net->library->get_devices(NULL) : NULL;
 	if (there)
 		net->library->free_devices(there);

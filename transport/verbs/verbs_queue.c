@@ -167,7 +167,7 @@ void tt_verbs_drop_queue(struct tt_verbs_peer *p)
 		tt_verbs_stop_queue(p);
 		tt_verbs_set_aside(p->net);
 		tt_list_remove(&p->number);
-		for (unsigned i = 0; i < p->net->backlog_count; i++) /* another one may get the number */
+		for (unsigned i = 0; i < p->net->backlog_count; i++) /* another queue pair may get the number */
 			if (p->net->backlog[i].qp_num == p->qp->qp_num)
 				p->net->backlog[i].qp_num = 0;
 		int err = p->net->library->destroy_qp(p->qp);
