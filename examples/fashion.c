@@ -104,8 +104,9 @@ static enum status step_allreduce(struct training *t, struct batch *b)
 		if (tutti_wait(&t->op[i], -1))
 			return give_up(t, 0, i);
 		t->waiting += seconds_now() - from;
-		net_update(net, i, (float)b->rate, (float)t->options.momentum);
 	}
+	for (int i = LAYERS - 1; i >= 0; i--) /* whole steps alone, lest a rank that dies leave half of one */
+		net_update(net, i, (float)b->rate, (float)t->options.momentum);
 	return OK;
 }
 
@@ -146,6 +147,8 @@ static enum status find_algorithm(struct training *t)
 	if ((t->options.save || t->options.load) && t->algorithm != &fashion_allreduce)
 		return complain(USAGE, "--save and --load are for allreduce: with %s more than one model is trained",
 		                t->options.algorithm);
+	if (t->options.keep_going && (t->algorithm != &fashion_allreduce || t->options.lack))
+		return complain(USAGE, "--keep-going is for allreduce, and without --lack: others cannot do what a rank that dies was to do");
 	return OK;
 }
 
@@ -174,7 +177,7 @@ static int is_lacking(const struct training *t, int class)
 static enum status build(struct training *t)
 {
 	int batch = t->options.batch < t->train.count ? t->options.batch : t->train.count;
-	int rows = batch / t->ranks + 1;
+	int rows = t->options.keep_going ? batch : batch / t->ranks + 1;
 	enum status s;
 	void *memory;
 
@@ -189,8 +192,8 @@ static enum status build(struct training *t)
 	t->epochs = calloc((size_t)t->options.epochs, sizeof *t->epochs);
 	if (!s && (!t->labels || !t->order || !t->epochs))
 		s = complain(FAILED, "not enough memory for %d epochs of %d samples", t->options.epochs, t->train.count);
-	if (!s && (t->options.save || t->options.load) && !(t->block = calloc(1, save_size(t) + 1)))
-		s = complain(FAILED, "not enough memory for a save");
+	if (!s && (t->options.save || t->options.load || t->options.keep_going) && !(t->block = calloc(1, save_size(t) + 1)))
+		s = complain(FAILED, "not enough memory for a copy of the model");
 	if (!s && tutti_alloc(t->job, 2 * t->net.parameters * sizeof(float), -1, &memory))
 		s = complain(FAILED, "%s", tutti_why());
 	if (s)
@@ -221,15 +224,15 @@ static int sample_at(const struct training *t, int from, int first, int i)
 	return t->order[t->options.lack ? (from / t->ranks + i) % t->samples : from + first + i];
 }
 
-/* My part of step `step` of an epoch, to where the network reads it. */
-static struct batch load(struct training *t, int epoch, int step)
+/* My part of the next step, to where the network reads it. */
+static struct batch load(struct training *t)
 {
-	int from = step * t->options.batch, left = t->train.count - from;
+	int from = t->step * t->options.batch, left = t->train.count - from;
 	struct batch b = { .total = left < t->options.batch ? left : t->options.batch };
 	int first = part(t, b.total, t->rank);
 
 	b.rows = part(t, b.total, t->rank + 1) - first;
-	b.rate = t->options.rate * (1 - (epoch + (double)step / t->steps) / t->options.epochs);
+	b.rate = t->options.rate * (1 - (t->epoch + (double)t->step / t->steps) / t->options.epochs);
 	for (int i = 0; i < b.rows; i++) {
 		int sample = sample_at(t, from, first, i);
 		scale_pixels(&t->train, sample, t->net.input + (size_t)i * PIXELS);
@@ -256,55 +259,70 @@ static double test(struct training *t)
 
 static int point_of(const struct training *t, int step) { return (int)((int64_t)step * POINTS / t->steps); }
 
-/* sums: the losses by point of the curve, then the test's count, summed over the ranks */
+/* sums: over the ranks. What a rank that died has summed is missing among the losses and among the samples. */
 static void evaluate(const struct training *t, const double *sums, struct epoch *e)
 {
-	double samples[POINTS] = { 0 };
+	const double *samples = sums + POINTS;
+	double all = 0;
 
-	for (int step = 0; step < t->steps; step++) {
-		int left = t->train.count - step * t->options.batch;
-		samples[point_of(t, step)] += left < t->options.batch ? left : t->options.batch;
-	}
+	*e = (struct epoch){ 0 };
 	for (int i = 0; i < POINTS; i++) {
-		e->loss += sums[i] / t->train.count;
+		e->loss += sums[i];
+		all += samples[i];
 		e->curve[i] = samples[i] > 0 ? sums[i] / samples[i] : 0;
 	}
-	e->accuracy = sums[POINTS] / t->test.count;
+	e->loss /= all;
+	e->accuracy = sums[SUMS - 1] / t->test.count;
 }
 
-static enum status train_epoch(struct training *t, int epoch)
+static enum status train_epoch(struct training *t)
 {
-	struct epoch *e = &t->epochs[epoch];
-	double sums[POINTS + 1] = { 0 }, from = seconds_now();
-	int first = epoch == t->epoch ? t->step : 0;
+	struct epoch *e = &t->epochs[t->epoch];
+	double sums[SUMS], from = seconds_now();
 	enum status s;
 
-	if (first)
-		memcpy(sums, t->sums, sizeof t->sums);
-	shuffle(t);
-	for (int step = first; step < t->steps; step++) {
-		struct batch b = load(t, epoch, step);
-		if ((t->options.save && (s = save_if_asked(t, epoch, step, sums))) || (s = t->algorithm->step(t, &b)))
+	for (; t->shuffles <= t->epoch; t->shuffles++)
+		shuffle(t);
+	for (; t->step < t->steps; t->step++) {
+		struct batch b = load(t);
+		int point = point_of(t, t->step);
+		if ((t->options.save && (s = save_if_asked(t))) || (s = t->algorithm->step(t, &b)))
 			return s;
 		t->seen += b.total;
-		sums[point_of(t, step)] += b.loss;
-		report_progress(&t->report, epoch, (epoch + (step + 1.0) / t->steps) / t->options.epochs);
+		t->sums[point] += b.loss;
+		t->sums[POINTS + point] += b.rows;
+		report_progress(&t->report, t->epoch, (t->epoch + (t->step + 1.0) / t->steps) / t->options.epochs);
 	}
 	if (t->algorithm->meet && t->algorithm->meet(t))
 		return LOST;
 	t->training += seconds_now() - from;
-	sums[POINTS] = test(t);
+	t->sums[SUMS - 1] = test(t);
 	if (t->algorithm->part)
 		t->algorithm->part(t);
-	if (tutti_allreduce(t->job, sums, sums, POINTS + 1, TUTTI_F64, TUTTI_SUM, NULL))
+	if (tutti_allreduce(t->job, t->sums, sums, SUMS, TUTTI_F64, TUTTI_SUM, NULL))
 		return lost();
 	evaluate(t, sums, e);
 	e->seconds = seconds_now() - from;
 	if (!isfinite(e->loss))
 		return agree(t->job, complain(FAILED, "the loss is no number any more in epoch %d: use a smaller --rate than %g",
-		                              epoch + 1, t->options.rate));
-	report_epoch(&t->report, epoch, e);
-	return t->options.save ? save(t, epoch + 1, 0, (double[POINTS]){ 0 }) : OK;
+		                              t->epoch + 1, t->options.rate));
+	report_epoch(&t->report, t->epoch, e);
+	t->epoch++;
+	t->step = 0;
+	memset(t->sums, 0, sizeof t->sums);
+	return t->options.save ? save(t) : OK;
+}
+
+/* times: training and waiting, the ranks' mean */
+static enum status train_epochs(struct training *t, double *times)
+{
+	while (t->epoch < t->options.epochs) {
+		enum status s = train_epoch(t);
+		if (s)
+			return s;
+	}
+	return tutti_allreduce(t->job, (double[]){ t->training, t->waiting }, times, 2, TUTTI_F64, TUTTI_AVERAGE, NULL)
+		? lost() : OK;
 }
 
 static enum status train(struct training *t, double started)
@@ -315,17 +333,13 @@ static enum status train(struct training *t, double started)
 
 	if (t->algorithm->begin(t) || (t->options.load && take_loaded(t)))
 		return LOST;
-	for (int epoch = 0; epoch < t->epoch; epoch++)
-		shuffle(t); /* to the order and the random numbers of then */
 	t->report = (struct report){ &t->options, t->rank != 0, t->ranks, seconds_now(), 0,
 		                     (t->epoch + (double)t->step / t->steps) / t->options.epochs };
-	for (int epoch = t->epoch; epoch < t->options.epochs; epoch++)
-		if ((s = train_epoch(t, epoch)))
-			return s;
-	times[0] = t->training;
-	times[1] = t->waiting;
-	if (tutti_allreduce(t->job, times, times, 2, TUTTI_F64, TUTTI_AVERAGE, NULL))
-		return lost();
+	do
+		s = train_epochs(t, times);
+	while (s == LOST && t->options.keep_going && !go_on(t));
+	if (s)
+		return s;
 	totals = (struct totals){ t->seen, times[0], times[1], seconds_now() - started };
 	report_end(&t->report, t->epochs, &totals);
 	if (t->algorithm->end)
@@ -380,6 +394,6 @@ int main(int argc, char **argv)
 	else if (!s && !t.rank)
 		show_help(algorithm_names());
 	release(&t);
-	tutti_leave(t.job);
+	tutti_leave(tutti_job(t.job));
 	return s == LOST ? FAILED : s == SAVED ? EX_TEMPFAIL : (int)s;
 }

@@ -3,8 +3,8 @@
 #define FASHION_H
 #include "tutti.h"
 
-enum status { OK, FAILED, USAGE, SAVED, LOST }; /* SAVED: asked to leave. LOST: the job broke, and that has been said
-                                                  * already */
+enum status { OK, FAILED, USAGE, SAVED, LOST }; /* SAVED: asked to leave. LOST: the job broke, or a rank of it, and that
+                                                  * has been said already */
 
 /* fashion.c */
 enum status complain(enum status, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* keeps the sentence, returns the status */
@@ -13,7 +13,7 @@ double seconds_now(void);
 /* fashion_options.c */
 struct options {
 	const char *algorithm, *data, *plot, *save, *load;
-	int epochs, batch, lack, every, staleness, json, help; /* staleness -1: any; every 0: as the algorithm has it */
+	int epochs, batch, lack, every, staleness, keep_going, json, help; /* staleness -1: any; every 0: as the algorithm has it */
 	double alpha; /* NaN: by the number of ranks */
 	double rate, momentum;
 	uint64_t seed;
@@ -58,7 +58,7 @@ void net_update(struct net *, int layer, float rate, float momentum);
 uint64_t draw(uint64_t *random); /* the next of a seeded row of 64-bit numbers */
 
 /* fashion_report.c: all that rank 0 says about a run that goes well */
-enum { POINTS = 8 }; /* of the loss curve, per epoch */
+enum { POINTS = 8, SUMS = 2 * POINTS + 1 }; /* of the loss curve, per epoch */
 struct epoch {
 	double loss, accuracy, seconds;
 	double curve[POINTS];
@@ -77,7 +77,7 @@ void report_end(const struct report *, const struct epoch *, const struct totals
 
 /* fashion.c: what all ways to train have in common */
 struct training {
-	tutti *job;
+	tutti *job;      /* the ranks that train: all, or those that are left */
 	int rank, ranks, steps; /* steps: per epoch */
 	struct options options;
 	const struct algorithm *algorithm;
@@ -89,9 +89,10 @@ struct training {
 	int samples;     /* how many these are */
 	uint8_t *labels; /* of my part of the batch */
 	uint64_t random;
-	int epoch, step;      /* where this run begins; not at 0 after --load */
-	double sums[POINTS];  /* of the losses of that epoch before that step */
-	char *block;          /* what is saved or loaded; NULL: neither */
+	int epoch, step;      /* which comes next */
+	double sums[SUMS];    /* by point of this epoch's curve: the losses, then the samples; last, the test's count */
+	int shuffles;         /* how often the order has been shuffled: once for each epoch */
+	char *block;          /* what is saved, loaded, or sent to others that go on; NULL: nothing is */
 	double seen;          /* samples so far, of all ranks */
 	double training, waiting; /* seconds so far; waiting: of those, in calls of the library */
 	struct epoch *epochs;
@@ -117,12 +118,13 @@ enum status agree(tutti *, enum status mine); /* all go on, or all end with the 
 enum status lost(void); /* an error of the library's: every rank may have another one to tell */
 enum status give_up(struct training *, int first, int last); /* after one: what is under way for these layers is cut short, and their memory ours again */
 
-/* fashion_save.c: allreduce alone. Steps are those that are done */
+/* fashion_save.c: allreduce alone */
 size_t save_size(const struct training *);
-enum status save(struct training *, int epoch, int step, const double *sums);
-enum status save_if_asked(struct training *, int epoch, int step, const double *sums); /* SAVED: the run ends */
-enum status load_file(struct training *);   /* on rank 0 */
-enum status take_loaded(struct training *); /* on all ranks, after it */
+enum status save(struct training *);
+enum status save_if_asked(struct training *); /* SAVED: the run ends */
+enum status load_file(struct training *);     /* on rank 0 */
+enum status take_loaded(struct training *);   /* on all ranks, after it */
+enum status go_on(struct training *);         /* after LOST, on the ranks that are left: all are where one of them was */
 
 /* fashion_ps.c: with parameter servers */
 extern const struct algorithm fashion_ps;

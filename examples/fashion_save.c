@@ -1,4 +1,5 @@
-/* fashion_save.c - a run in a file, --save and --load: it goes on as if it had never ended, on any number of ranks
+/* fashion_save.c - a run in a block of memory. In a file, --save and --load: it goes on as if it had never ended, on any
+ * number of ranks. And from one rank to the others, --keep-going: they go on when some have died.
  *
  *   what it is, where it was | the epochs' figures | values | velocity
  *
@@ -7,6 +8,7 @@
 #include "fashion.h"
 #include <errno.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,9 +21,9 @@ struct header {
 	char magic[8];
 	double version, shape[SHAPE]; /* without the same shape it would be another run */
 	double epoch, step; /* the next ones */
-	double sums[POINTS]; /* of the losses in this epoch so far, of all ranks */
+	double sums[SUMS]; /* over all ranks, in this epoch so far */
 };
-static const struct header blank = { .magic = "fashion", .version = 1 };
+static const struct header blank = { .magic = "fashion", .version = 2 };
 
 static struct header header_of(const struct training *t)
 {
@@ -72,25 +74,30 @@ static enum status write_file(const char *file, const char *block, size_t size)
 	return good ? OK : FAILED;
 }
 
-enum status save(struct training *t, int epoch, int step, const double *sums)
+static void fill_block(struct training *t, struct header h)
+{
+	h.epoch = t->epoch;
+	h.step = t->step;
+	memcpy(t->block, &h, sizeof h);
+	copy(t, 1);
+}
+
+enum status save(struct training *t)
 {
 	struct header h = header_of(t);
 	enum status s = OK;
 
-	h.epoch = epoch;
-	h.step = step;
-	if (tutti_allreduce(t->job, sums, h.sums, POINTS, TUTTI_F64, TUTTI_SUM, NULL))
+	if (tutti_allreduce(t->job, t->sums, h.sums, SUMS, TUTTI_F64, TUTTI_SUM, NULL))
 		return lost();
 	if (!t->rank) {
-		memcpy(t->block, &h, sizeof h);
-		copy(t, 1);
+		fill_block(t, h);
 		s = write_file(t->options.save, t->block, save_size(t));
 	}
 	return agree(t->job, s); /* nobody leaves before the file is there */
 }
 
 /* All ranks save at the same step: the first one after any of them was asked to leave. */
-enum status save_if_asked(struct training *t, int epoch, int step, const double *sums)
+enum status save_if_asked(struct training *t)
 {
 	int32_t asked = tutti_leave_asked(t->job, SIGTERM);
 	enum status s;
@@ -100,9 +107,9 @@ enum status save_if_asked(struct training *t, int epoch, int step, const double 
 	if (!asked)
 		return OK;
 	if (!t->rank)
-		fprintf(stderr, "fashion: asked to leave in epoch %d: it goes on with --load %s\n", epoch + 1,
+		fprintf(stderr, "fashion: asked to leave in epoch %d: it goes on with --load %s\n", t->epoch + 1,
 		        t->options.save);
-	s = save(t, epoch, step, sums);
+	s = save(t);
 	return s ? s : SAVED;
 }
 
@@ -140,17 +147,51 @@ enum status load_file(struct training *t)
 	return judge(t, n);
 }
 
-enum status take_loaded(struct training *t)
+/* From its block on one rank to all. */
+static int spread(struct training *t, int root)
 {
 	struct header h;
+	int err = tutti_broadcast(t->job, t->block, save_size(t), root, NULL);
 
-	if (tutti_broadcast(t->job, t->block, save_size(t), 0, NULL))
-		return lost();
+	if (err)
+		return err;
 	memcpy(&h, t->block, sizeof h);
 	copy(t, 0);
+	if (h.epoch != t->epoch)
+		memset(t->sums, 0, sizeof t->sums);
 	t->epoch = (int)h.epoch;
 	t->step = (int)h.step;
+	return 0;
+}
+
+enum status take_loaded(struct training *t)
+{
+	if (spread(t, 0))
+		return lost();
 	if (!t->rank) /* the ranks' sums are added up in the end */
-		memcpy(t->sums, h.sums, sizeof t->sums);
+		memcpy(t->sums, t->block + offsetof(struct header, sums), sizeof t->sums);
+	return OK;
+}
+
+/* No rank is ahead by more than a step, and it has done that step with all: the others take its model. */
+enum status go_on(struct training *t)
+{
+	int64_t mine, most;
+	tutti *left;
+
+	do {
+		if (tutti_group_shrink(t->job, &left))
+			return lost();
+		tutti_group_free(t->job);
+		t->job = left;
+		t->rank = tutti_rank(left);
+		t->ranks = tutti_size(left);
+		fill_block(t, header_of(t));
+		mine = ((int64_t)t->epoch * (t->steps + 1) + t->step) * t->ranks + t->rank;
+	} while (tutti_allreduce(left, &mine, &most, 1, TUTTI_I64, TUTTI_MAX, NULL) || spread(t, (int)(most % t->ranks)));
+	t->report.quiet = t->rank != 0;
+	t->report.ranks = t->ranks;
+	if (!t->rank)
+		fprintf(stderr, "fashion: %d ranks go on in epoch %d, after step %d\n", t->ranks, t->epoch + 1, t->step);
 	return OK;
 }

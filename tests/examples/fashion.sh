@@ -261,6 +261,26 @@ started=$(date +%s)
 [ $(($(date +%s) - started)) -lt 20 ] || fail "a rank was killed, and the job took $(($(date +%s) - started)) s to end"
 grep -q '^fashion: ' "$dir/err" || fail "a rank was killed, and the others do not say so: $(cat "$dir/err")"
 
+# With --keep-going those that are left go on where they were: rank 0 too may die. What they learn is the same, since
+# the batches are.
+
+long="--plot none --json --data $dir/good --epochs 300 --batch 60"
+# shellcheck disable=SC2086
+"$fashion" $long > "$dir/out" 2> "$dir/err" || fail "300 epochs: $(cat "$dir/err")"
+wanted=$(value loss "$(tail -n 1 "$dir/out")")
+for victim in 0 2; do
+	# shellcheck disable=SC2016,SC2086
+	OUT=$dir/out VICTIM=$victim "$tutti" run --keep-going -n 4 sh -c '
+		[ $TUTTI_RANK != $VICTIM ] || { until grep -q "epoch.: 5," "$OUT"; do sleep 0.05; done; kill -9 $$; } &
+		exec "$0" "$@"' "$fashion" $long --keep-going > "$dir/out" 2> "$dir/err"
+	grep -q '^fashion: 3 ranks go on in epoch' "$dir/err" || fail "rank $victim died, 3 do not go on: $(cat "$dir/err")"
+	loss=$(value loss "$(tail -n 1 "$dir/out")")
+	awk -v a="$wanted" -v b="$loss" 'BEGIN { d = a - b; exit !(a > 0 && d < 0.01 * a && -d < 0.01 * a) }' ||
+		fail "the last loss is $wanted on one rank, and $loss if rank $victim of 4 is killed"
+done
+complains "keep-going is for allreduce" 2 --keep-going --lack 1
+complains "keep-going is for allreduce" 2 --keep-going --algorithm gossip
+
 # The real thing: one epoch, on one rank and on four.
 
 if [ ! -d $real ]; then
