@@ -9,11 +9,10 @@ enum {
 	YIELDS = 8,             /* of a driver without its own core but with shared-memory peers, before it sleeps */
 	HOUSEKEEPING_MS = 1000, /* the longest sleep: nets check their timeouts in progress() */
 	YIELD_MAX_NS = 500000,  /* after a longer yield the core is busy: a sleeper gets it back sooner */
-	/* turns of a spinning driver with peers whose nets are polled without a system call, between polls of the
-	 * other nets; and where those have no peers */
-	FAR_EVERY = 16, IDLE_EVERY = 256,
-	TURN_EVERY = 64,        /* calls of tt_look between full turns */
-	CLOCK_EVERY = 8,        /* turns without an event between reads of the clock */
+	/* between polls of the nets that need a system call, while others have peers: turns of a spinning driver; where
+	 * those nets have none, time; and how long nobody may poll them before the background thread does */
+	FAR_EVERY = 16, LOOK_NS = 100000, UNSEEN_NS = TICK_MAX_NS,
+	CLOCK_EVERY = 8,        /* turns without an event, and calls of tt_look, between reads of the clock */
 };
 
 static void wake_the_ready(struct tt_engine *e)
@@ -123,7 +122,7 @@ static int turn(struct tt_job *job, uint64_t now, bool near)
 		if (!near || e->nets[i]->cheap_poll)
 			n += poll_net(job, e->nets[i]);
 	if (!near)
-		count(&e->full_turns, 1);
+		atomic_store_explicit(&e->looked, now, memory_order_relaxed);
 	n += run_timers(e, now);
 	for (int i = 0; i < e->polls; i++)
 		n += e->poll[i](job);
@@ -137,10 +136,12 @@ int tt_progress(struct tt_job *job) { return turn(job, tt_now(), false); }
 /* A program of calls that never wait must not starve timers and the other nets. */
 void tt_look(struct tt_job *job, struct tt_net *net)
 {
-	if (net->cheap_poll && ++job->engine.turns % TURN_EVERY)
-		poll_net(job, net);
-	else if (net->cheap_poll)
+	struct tt_engine *e = &job->engine;
+
+	if (net->cheap_poll && ++e->turns % CLOCK_EVERY == 0 && tt_now() - e->looked >= LOOK_NS)
 		tt_progress(job);
+	else if (net->cheap_poll)
+		poll_net(job, net);
 }
 
 static uint64_t next_wake(struct tt_engine *e, uint64_t deadline)
@@ -183,8 +184,8 @@ static bool drive(struct tt_job *job, uint64_t now, uint64_t deadline)
 	bool elsewhere = e->yields && now - e->yielded > YIELD_MAX_NS; /* the core was, during the last yield */
 	bool may_yield = !elsewhere && !e->spin && e->yields < YIELDS;
 	bool yields = may_yield && (e->yields || !e->afar); /* the last turn before a sleep must poll all nets */
-	unsigned every = e->cheap < e->neighbours + e->afar ? FAR_EVERY : IDLE_EVERY;
-	bool near = e->cheap && (now < e->spin_until || yields) && ++e->turns % every;
+	bool due = e->cheap < e->neighbours + e->afar ? ++e->turns % FAR_EVERY == 0 : now - e->looked >= LOOK_NS;
+	bool near = e->cheap && (now < e->spin_until || yields) && !due;
 
 	if (turn(job, now, near)) {
 		e->spin_until = e->spin ? now + SPIN_NS : 0;
@@ -316,7 +317,7 @@ static void turn_for_visitors(struct tt_job *job)
 
 /* While application threads take the lock, the background thread only ticks: no event wakes it that another thread
  * polls for, and it leaves the lock to them. But calls that take the lock and poll nothing may follow each other for
- * ever: after a tick in which nobody polled all nets, this thread does. Returns when no thread has held the lock for a
+ * ever: when nobody has polled all nets for a while, this thread does. Returns when no thread has held the lock for a
  * short tick. */
 static void watch_visitors(struct tt_job *job)
 {
@@ -325,12 +326,11 @@ static void watch_visitors(struct tt_job *job)
 	uint64_t tick = TICK_MIN_NS;
 
 	while (!e->stopping && !e->errand && !is_wanted(job) && (now != before || is_visited(e))) {
-		uint32_t turns = atomic_load(&e->full_turns);
 		bool may_stay = now == before;
 		before = now;
 		doze(e, tick, may_stay);
 		now = atomic_load(&e->visits);
-		if (now % 2 == 0 && now != before && turns == atomic_load(&e->full_turns))
+		if (now % 2 == 0 && now != before && tt_now() - atomic_load(&e->looked) >= UNSEEN_NS)
 			turn_for_visitors(job);
 		tick = now % 2 ? tt_min(2 * tick, TICK_MAX_NS) : TICK_MIN_NS;
 	}

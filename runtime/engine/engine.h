@@ -136,7 +136,7 @@ struct tt_engine {
 	int polls, arms;
 	struct tt_waiter *driver;      /* the waiter that runs the progress loop; NULL: none */
 	_Atomic uint32_t visits;       /* 2 for each take of the lock; odd: there is a driver. Read without the lock */
-	_Atomic uint32_t full_turns;   /* turns that polled all nets. Read without the lock */
+	_Atomic uint64_t looked;       /* when all nets were polled last. Read without the lock */
 	struct tt_list waiters;        /* the other waiters, first come first */
 	struct tt_sleeper sleeper;     /* of the driver */
 	_Atomic bool driver_asleep;
