@@ -2,6 +2,8 @@
  *   ranks [SECONDS]     stays so long, adding up ten times a second
  *   ranks again         leaves, and joins once more
  *   ranks crowded       task 0 first takes the port at which a step's ranks meet, and is silent there
+ *   ranks lives FILE    adds up until FILE is there. Those that are left when a rank is lost go on, and say when they
+ *                       knew and when their next sum was done; one that is left behind tries again when FILE is there
  */
 #include "launch/launcher.h"
 #include "tutti.h"
@@ -41,6 +43,60 @@ static int take_port(void)
 	return bind(fd, (struct sockaddr *)&a, sizeof a) || listen(fd, 5);
 }
 
+static void say_when(const tutti *job, const char *what)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	printf("rank %d %s at %lld ms\n", tutti_rank(job), what, t.tv_sec * 1000ll + t.tv_nsec / 1000000);
+	fflush(stdout);
+}
+
+/* It has an epoch that the others have given up. */
+static int is_refused(tutti *job, const char *file)
+{
+	float x = 1;
+
+	printf("rank %d is left behind: %s\n", tutti_rank(job), tutti_why());
+	fflush(stdout);
+	while (access(file, F_OK))
+		usleep(10000);
+	if (!tutti_allreduce(job, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL))
+		return 1;
+	printf("rank %d is left behind for good: %s\n", tutti_rank(job), tutti_why());
+	return 0;
+}
+
+/* All ranks end in the same round: one of them looks for the file, and its number goes with the sum. */
+static int live(tutti *job, const char *file)
+{
+	float sum[2] = { 0 };
+	tutti *group = job, *left;
+
+	say_when(job, "is there");
+	while (sum[1] == 0) {
+		sum[0] = 1;
+		sum[1] = tutti_rank(group) == 0 && !access(file, F_OK);
+		usleep(1000);
+		if (!tutti_allreduce(group, sum, sum, 2, TUTTI_F32, TUTTI_SUM, NULL))
+			continue;
+		say_when(job, "knows");
+		do {
+			if (tutti_group_shrink(group, &left))
+				return is_refused(job, file);
+			tutti_group_free(group);
+			group = left;
+			sum[0] = 1;
+			sum[1] = 0;
+		} while (tutti_allreduce(group, sum, sum, 2, TUTTI_F32, TUTTI_SUM, NULL));
+		say_when(job, "goes on");
+	}
+	printf("rank %d ends with %.0f\n", tutti_rank(job), sum[0]);
+	fflush(stdout);
+	tutti_leave(job);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	int rounds = argc > 1 ? 10 * atoi(argv[1]) : 0;
@@ -56,6 +112,8 @@ int main(int argc, char **argv)
 		fprintf(stderr, "ranks: %s\n", tutti_why());
 		return 1;
 	}
+	if (argc > 2 && !strcmp(argv[1], "lives"))
+		return live(job, argv[2]);
 	float sum = add_up(job);
 	double joined = now() - start;
 	for (; rounds > 0; rounds--) {
