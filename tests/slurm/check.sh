@@ -26,7 +26,7 @@ torchrun  60  the variables of torchrun, inside a step of srun
 nodes     60  a node list, one task a node
 info      30  tutti info names the launcher, and why
 placement 60  --cpu-bind and --gpus-per-task: what a task may use is what it takes
-doctor    60  tutti doctor as the program of a step: all four hosts, and all pairs
+doctor    60  tutti doctor: as the program of a step, all hosts and pairs; about ranks that wait, and one that stands still
 again     60  a process joins a second time: under PMIx and PMI2 with TUTTI_BOOT alone
 taken     60  another program has the port at which the ranks of a step meet
 wrong     90  a rank with another secret, one that is missing, one that is started twice: who is named, and the others
@@ -153,6 +153,25 @@ part_doctor() {
 		grep -q '"check": "pairs".*"6 over tcp' said || fail "not all six pairs under $kind"
 		! grep -qE '"check": "(join|job)"' said || fail "the ranks did not meet under $kind"
 	done
+	rm -f over
+	login env TUTTI_SILENCE=120000 srun --mpi=pmix -N4 -n4 tests/tools/late over > late.out 2>&1 &
+	job=$!
+	asks_about 1 'rank 0 (n1, [0-9.]*), .* has waited .* in all-reduce for rank 3 (n4, [0-9.]*): its last call was barrier'
+	asks_about 4 'rank 3 (n4, [0-9.]*), process [0-9]*, is in no call: the last one was barrier'
+	stopped=$(pid_of 3 late)
+	kill -STOP "$stopped"
+	asks_about 3 "process $stopped, rank 2.*, is stopped (SIGSTOP).*: kill -CONT $stopped"
+	kill -CONT "$stopped"
+	: > over
+	wait $job || fail "the job that was asked about: $(cat late.out)"
+}
+asks_about() { # a node's number, sentence: the doctor says so there of the rank that is there
+	wait_for 20 doctor_says "$@" || { cat said late.out; fail "no \"$2\" on n$1"; }
+	cat said
+}
+doctor_says() {
+	inside "$1" "n$1" ./tutti doctor "$(pid_of "$1" late)" > said 2>&1
+	grep -q "$2" said
 }
 
 refused() { # sentence, command: it fails, and says so
@@ -191,11 +210,6 @@ survive() { # kind of --mpi, steps: starts four ranks that add numbers; they wri
 	wait_for 20 has 4 '^rank [0-9] of 4 is process' || { cat lived; fail "survive does not start"; }
 }
 has() { [ "$(grep -c "$2" lived)" = "$1" ]; }
-survivor_of() { # a node's number: the process there. The output is no source: srun -u may have written half of a line
-	for pid in $(ip netns pids "tutti$$-$1"); do
-		[ "$(cat "/proc/$pid/comm" 2> /dev/null)" != survive ] || echo "$pid"
-	done
-}
 went_on() { # steps: three ranks have done them all, with one sum
 	wait $survivors # srun says what became of the worst rank
 	cat lived
@@ -234,7 +248,7 @@ part_start() {
 part_killed() {
 	for kind in pmix pmi2 none; do
 		survive $kind 1000
-		kill -9 "$(survivor_of 3)" || fail "rank 2 is not on n3"
+		kill -9 "$(pid_of 3 survive)" || fail "rank 2 is not on n3"
 		went_on 1000
 	done
 }
@@ -275,9 +289,9 @@ live() { # kind of --mpi; they write to `lived`
 	survivors=$!
 	wait_for 20 has 4 '^rank [0-9] is there' || { cat lived; fail "no four ranks"; }
 }
-pid_of() { # a node's number: the rank there
+pid_of() { # a node's number, a program: its process there
 	for pid in $(ip netns pids "tutti$$-$1"); do
-		[ "$(cat "/proc/$pid/comm" 2> /dev/null)" != ranks ] || echo "$pid"
+		[ "$(cat "/proc/$pid/comm" 2> /dev/null)" != "$2" ] || echo "$pid"
 	done
 }
 latest() { sed -n "s/^rank [0-9] $1 at \([0-9]*\) ms\$/\1/p" lived | sort -n | tail -n 1; }
@@ -300,12 +314,12 @@ part_times() {
 	for kind in pmix pmi2 none; do
 		live $kind
 		lost=$(date +%s%3N)
-		kill -9 "$(pid_of 3)" || fail "no rank on n3"
+		kill -9 "$(pid_of 3 ranks)" || fail "no rank on n3"
 		in_time 1000
 		ends
 	done
 	live none
-	stopped=$(pid_of 3) lost=$(date +%s%3N)
+	stopped=$(pid_of 3 ranks) lost=$(date +%s%3N)
 	kill -STOP "$stopped" || fail "no rank on n3"
 	in_time 2500
 	kill -9 "$stopped"
@@ -595,5 +609,5 @@ for name; do
 	printf '%-10s %4d s  %s\n' "$name" $(($(date +%s) - start)) "$result"
 	case $result in FAILED*) tail -n 30 "slurm-$name.log"; login scancel -u root ;; esac
 done
-rm -rf said said2 lines right wanted got lived over page
+rm -rf said said2 lines right wanted got lived over late.out page
 exit $failed

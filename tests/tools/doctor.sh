@@ -242,10 +242,15 @@ make_hosts() {
 	done
 	ip netns exec $hosts-1 unshare -u true
 } 2> err
+with_cgroups() { # namespace, command ...: ip hides the cgroups
+	namespace=$1
+	shift
+	nsenter --net="/run/netns/$namespace" "$@"
+}
 on() { # host, variable=value or command before it ...: a rank there
 	host=$1
 	shift
-	ip netns exec "$hosts-$host" unshare -u sh -c 'hostname $0; exec "$@"' "node-$host" env TUTTI_TRANSPORTS=tcp \
+	${enter:-ip netns exec} "$hosts-$host" unshare -u sh -c 'hostname $0; exec "$@"' "node-$host" env TUTTI_TRANSPORTS=tcp \
 		TUTTI_RANK=$((host - 1)) TUTTI_SIZE=4 TUTTI_BOOT=10.77.0.1:4000 TUTTI_SECRET=0123456789abcdef "$@" \
 		"$tutti" doctor > "out$host" 2> "err$host"
 	echo $? > "status$host"
@@ -296,6 +301,12 @@ test_hosts() {
 		finds memlock 'rank 2 (node-3, 10.77.0.3): a rank may lock 64 KiB'
 	else
 		skip "memlock on one of four, without setpriv"
+	fi
+	if make_group memory memory.limit_in_bytes=64M memory.max=64M; then
+		name="memory.max on one of four"
+		enter=with_cgroups everywhere sh -c "echo \$\$ > $group/cgroup.procs; exec \"\$@\"" sh
+		finds memory "rank 2 (node-3, 10.77.0.3).*tutti-doctor-$$ leaves"
+		rmdir "$group"
 	fi
 	if limit_link 3 20mbit && limit_link 1 200mbit && limit_link 2 200mbit && limit_link 4 200mbit; then
 		name="a link at a tenth of the others"
