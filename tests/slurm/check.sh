@@ -29,7 +29,7 @@ placement 60  --cpu-bind and --gpus-per-task: what a task may use is what it tak
 doctor    60  tutti doctor: as the program of a step, all hosts and pairs; about ranks that wait, and one that stands still
 again     60  a process joins a second time: under PMIx and PMI2 with TUTTI_BOOT alone
 taken     60  another program has the port at which the ranks of a step meet
-wrong     90  a rank with another secret, one that is missing, one that is started twice: who is named, and the others
+wrong     90  a rank with another secret, of an older version, missing, started twice: who is named, and the others
 start     60  4 nodes of 4 tasks are at their first sum within 0.5 s, and tutti run -n 256 within 6 s
 killed    60  under pmix, pmi2 and none a rank is killed -9: the other three go on
 times     60  a rank is killed or stands still: when the others know, and when their next sum is done
@@ -183,8 +183,10 @@ refused() { # sentence, command: it fails, and says so
 }
 
 part_wrong() {
-	login srun --mpi=none -N4 -n4 sh -c "$ranks 8" > right 2>&1 & # a job that is right goes on meanwhile
+	# a job that is right goes on meanwhile
+	login env TUTTI_PORTS=6001 srun --mpi=none -N4 -n4 sh -c "$ranks 8" > right 2>&1 &
 	right=$!
+	inside 2 n2 tests/tools/older 10.79.0.1 6001
 	# shellcheck disable=SC2016
 	refused 'rank 2 of 4 of Slurm.s step [0-9.]* did not join within 1500 ms' login env TUTTI_TIMEOUT=1500 \
 		srun --mpi=none -N4 -n4 sh -c '[ $SLURM_PROCID = 2 ] || exec "$0"' $ranks
@@ -201,6 +203,8 @@ part_wrong() {
 		sh -c '[ $SLURM_PROCID != 2 ] || export TUTTI_SECRET=another-secret-0123; exec "$0"' $ranks
 	wait $right || { cat right; fail "the job that is right has failed"; }
 	[ "$(grep -c '^rank [0-9]* of 4: sum 10,' right)" = 4 ] || { cat right; fail "the job that is right"; }
+	grep 'refused the connection from 10.79.0.2:[0-9]*: it speaks version .*: use the same Tutti' right ||
+		{ cat right; fail "the older version is not refused"; }
 }
 
 survive() { # kind of --mpi, steps: starts four ranks that add numbers; they write to `lived`
