@@ -32,6 +32,7 @@ taken     60  another program has the port at which the ranks of a step meet
 wrong     90  a rank with another secret, of an older version, missing, started twice: who is named, and the others
 start     60  4 nodes of 4 tasks are at their first sum within 0.5 s, and tutti run -n 256 within 6 s
 killed    60  under pmix, pmi2 and none a rank is killed -9: the other three go on
+learns    60  examples/fashion learns on when a rank is killed, and as much
 times     60  a rank is killed or stands still: when the others know, and when their next sum is done
 replaced  90  a rank dies, or rank 0 and then its node: a second step brings another, which the others take in
 cut       60  two nodes are cut from each other and joined again: one of them is evicted for good, three go on
@@ -284,6 +285,27 @@ replace() { # the victim, what follows its death, what undoes that: Slurm waits 
 part_replaced() {
 	replace 2 : :
 	replace 0 "ip -n tutti$$-0 link set p1 down" "ip -n tutti$$-0 link set p1 up"
+}
+
+# What three learn after the death of a fourth is what one learns alone: rank 0, or another one.
+part_learns() {
+	make_pictures train 512
+	make_pictures t10k 64
+	fashion="./examples/fashion --epochs 60 --json --plot none --data $cluster"
+	# shellcheck disable=SC2086
+	$fashion > wanted || fail "fashion alone"
+	for node in 1 3; do
+		# shellcheck disable=SC2086
+		login srun --kill-on-bad-exit=0 --no-kill -W 0 -N4 -n4 -u $fashion --keep-going > lived 2>&1 &
+		wait_for 30 grep -q '"epoch": 5,' lived || { cat lived; fail "fashion does not train"; }
+		kill -9 "$(pid_of $node fashion)" || fail "no rank on n$node"
+		wait $! # srun says what became of the worst rank
+		cat lived
+		has 1 '^fashion: 3 ranks go on in epoch' || fail "not three go on"
+		cat wanted lived | sed -n 's/.*"epoch": 60, "loss": \([0-9.]*\),.*/\1/p' |
+			awk '{ loss[NR] = $1 } END { d = loss[1] - loss[2]; exit !(NR == 2 && d * d < 1e-4 * loss[1] * loss[1]) }' ||
+			fail "the last loss is not that of $(tail -n 1 wanted)"
+	done
 }
 
 # Ranks that live until a file is there, and say when they know of a loss and when their next sum is done.

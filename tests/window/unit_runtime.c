@@ -334,7 +334,7 @@ static void program_left_behind(tutti *job)
 	char *v = calloc(1, 60000);
 	int err = 0;
 
-	CHECK(tutti_group_timeout(job, 400) == 0);
+	CHECK(tutti_group_timeout(job, 4000) == 0);
 	if (tutti_rank(job) == 1)
 		pass_time(100 * TT_MS);
 	if (tutti_rank(job) == 0)
