@@ -258,24 +258,20 @@ part_killed() {
 	done
 }
 
-# Ranks that train, and take in whoever comes; a list of addresses leads newcomers to them when rank 0 is gone.
-grow() { # rank or `new`, the victim, srun's options and a program
-	rank=$1 victim=$2 ports=${1:+5001-5009}
-	shift 2
-	# shellcheck disable=SC2016
-	login env TUTTI_SECRET=0123456789abcdef0123 TUTTI_BOOT=n1:4000,n2:4001,n3:4001,n4:4001 TUTTI_PORTS="${ports:-4001}" \
-		TUTTI_SIZE=4 TUTTI_SILENCE=3000 TUTTI_TIMEOUT=20000 TUTTI_TRANSPORTS=tcp TUTTI_RANK="$rank" \
-		srun --mpi=none --kill-on-bad-exit=0 --no-kill -W 0 "$@" \
-		sh -c 'TUTTI_RANK=${TUTTI_RANK:-$SLURM_PROCID} exec "$@"' sh tests/tools/grows 4 "$victim" "$PWD/died"
+# Ranks that train, and take in whoever comes, by the page's lines; its list of addresses leads newcomers to them when
+# rank 0 is gone.
+grow() { # the victim, which line of the page: 2 starts the job, 3 brings another rank
+	(cd page && HOME=$PWD VICTIM=$1 TUTTI_SILENCE=3000 TUTTI_TIMEOUT=20000 TUTTI_TRANSPORTS=tcp \
+		login sh -c "$(sed -n "1p; $2p" later)")
 }
 
 replace() { # the victim, what follows its death, what undoes that: Slurm waits for a node that it cannot ask
 	rm -f died
-	grow '' "$1" -N4 -n4 > old 2>&1 &
+	grow "$1" 2 > old 2>&1 &
 	old=$!
 	wait_for 30 [ -e died ] || { cat old; fail "rank $1 lives"; }
 	eval "$2"
-	grow new "$1" -N1 -n1 -w n4 > new 2>&1 || { cat old new; fail "no other takes the place of rank $1"; }
+	grow "$1" 3 > new 2>&1 || { cat old new; fail "no other takes the place of rank $1"; }
 	eval "$3"
 	wait $old
 	cat old new
@@ -283,6 +279,11 @@ replace() { # the victim, what follows its death, what undoes that: Slurm waits 
 }
 
 part_replaced() {
+	page_folder
+	[ "$(wc -l < page/later)" = 3 ] || fail "not three lines about ranks that come later"
+	(cd page && HOME=$PWD sh -c "$(cat secret-line)") || fail "no secret"
+	printf '#!/bin/sh\nexec "%s/tests/tools/grows" 4 "$VICTIM" "%s/died"\n' "$PWD" "$PWD" > page/train
+	chmod +x page/train
 	replace 2 : :
 	replace 0 "ip -n tutti$$-0 link set p1 down" "ip -n tutti$$-0 link set p1 up"
 }
@@ -398,6 +399,7 @@ page_folder() {
 		first == "" { first = $0; scripts += $0 == "#!/bin/sh" }
 		first == "#!/bin/sh" { print > "page/script" scripts; next }
 		first ~ /^[$] / { print > "page/shown"; next }
+		first ~ /^export / { print > "page/later"; next }
 		/\\$/ { begun = begun substr($0, 1, length($0) - 1); next }
 		{ $0 = begun $0; begun = "" }
 		/^(srun|mpirun|salloc) / { print > "page/lines"; next }
