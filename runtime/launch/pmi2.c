@@ -33,7 +33,7 @@ static int place(struct tt_settings *s, struct tt_launch *b)
 }
 
 struct wire {
-	int fd, size;
+	int fd, rank, size;
 	uint64_t doubt, end;
 	char answer[ANSWER];
 };
@@ -50,7 +50,7 @@ static int receive(struct wire *w, char *to, size_t n, const char *what)
 		struct pollfd p = { .fd = w->fd, .events = POLLIN };
 		uint64_t now = tt_now();
 		if (now >= w->doubt && now < w->end) {
-			tt_log(TT_WARN, "joining waits for the launcher, which waits for all %d processes to join "
+			tt_log(tt_launch_level(w->rank), "joining waits for the launcher, which waits for all %d processes to join "
 			       "(PMI2 says of none whether it has)", w->size);
 			w->doubt = w->end;
 		}
@@ -142,7 +142,7 @@ static int greet(struct wire *w, const struct tt_settings *s, const struct tt_la
 
 static int exchange(const struct tt_settings *s, const struct tt_launch *b, char blob[TT_LAUNCH_BLOB], uint64_t timeout)
 {
-	struct wire w = { .size = b->size, .end = tt_now() + timeout };
+	struct wire w = { .rank = b->rank, .size = b->size, .end = tt_now() + timeout };
 	char text[TT_LAUNCH_BLOB + 200];
 	long fd = -1;
 	int err = tt_setting_int(s, TT_PMI_FD, 0, 1 << 20, &fd);
