@@ -209,6 +209,7 @@ part_wrong() {
 }
 
 survive() { # kind of --mpi, steps: starts four ranks that add numbers; they write to `lived`
+	: > lived # what an earlier job has written is not this one's
 	login env TUTTI_SILENCE=1500 srun --kill-on-bad-exit=0 --no-kill -W 0 --mpi="$1" -N4 -n4 -u \
 		./examples/survive "$2" > lived 2>&1 &
 	survivors=$!
@@ -296,6 +297,7 @@ part_learns() {
 	# shellcheck disable=SC2086
 	$fashion > wanted || fail "fashion alone"
 	for node in 1 3; do
+		: > lived
 		# shellcheck disable=SC2086
 		login srun --kill-on-bad-exit=0 --no-kill -W 0 -N4 -n4 -u $fashion --keep-going > lived 2>&1 &
 		wait_for 30 grep -q '"epoch": 5,' lived || { cat lived; fail "fashion does not train"; }
@@ -312,6 +314,7 @@ part_learns() {
 # Ranks that live until a file is there, and say when they know of a loss and when their next sum is done.
 live() { # kind of --mpi; they write to `lived`
 	rm -f over
+	: > lived
 	login env TUTTI_SILENCE=1500 srun --kill-on-bad-exit=0 --no-kill -W 0 --mpi="$1" -N4 -n4 -u $ranks lives over > lived 2>&1 &
 	survivors=$!
 	wait_for 20 has 4 '^rank [0-9] is there' || { cat lived; fail "no four ranks"; }
