@@ -225,6 +225,18 @@ static int ask_nets(struct tt_member *m)
 	return 0;
 }
 
+void tt_member_forget_where(struct tt_member *m)
+{
+	char listed[TT_ADDRESSES];
+
+	m->nets_again = false;
+	if (!m->listed)
+		return;
+	snprintf(listed, sizeof listed, "%.*s", m->listed, m->addr);
+	m->addr = tt_text_keep(m->job, listed);
+	m->listed = 0;
+}
+
 int tt_member_connect(struct tt_member *m)
 {
 	if (m->state != TT_AWAY)
@@ -236,6 +248,7 @@ int tt_member_connect(struct tt_member *m)
 		return 0;
 	}
 	tt_timer_stop(&m->retry);
+	tt_member_forget_where(m); /* an earlier life may have said it */
 	m->state = TT_CONNECTING;
 	m->way = 0;
 	return ask_nets(m);

@@ -96,11 +96,9 @@ bool tt_member_epoch(struct tt_member *m, uint32_t epoch)
 
 void tt_member_reborn(struct tt_member *m, uint32_t epoch)
 {
-	char listed[TT_ADDRESSES];
-
 	tt_member_gone(m, -ECONNRESET, "%s has started anew", tt_member_label(m).text);
 	tt_timer_stop(&m->retry);
-	m->untold = m->silent = m->accuser = m->passed_on = m->nets_again = m->settled = m->fed = false;
+	m->untold = m->silent = m->accuser = m->passed_on = m->settled = m->fed = false;
 	m->sponsored = false;
 	m->link = NULL; /* doomed already */
 	m->state = TT_AWAY;
@@ -111,11 +109,7 @@ void tt_member_reborn(struct tt_member *m, uint32_t epoch)
 	m->failed_ways = 0;
 	m->why_not = NULL;
 	m->tries = m->telling = 0;
-	if (m->listed) {
-		snprintf(listed, sizeof listed, "%.*s", m->listed, m->addr);
-		m->addr = tt_text_keep(m->job, listed);
-		m->listed = 0;
-	}
+	tt_member_forget_where(m);
 	if (!tt_members(m->job)->node_list) { /* the new address comes with its endpoint record */
 		m->addr = "";
 		tt_members(m->job)->endpoints_known -= m->host != 0;

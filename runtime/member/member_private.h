@@ -39,6 +39,7 @@ void tt_member_up(struct tt_member *, struct tt_link *); /* the connection is th
 void tt_member_part(struct tt_member *);             /* asks to close a connection that served the rendezvous alone */
 void tt_member_leave_rendezvous(struct tt_member *); /* the same, if there is a better net */
 void tt_take_part(struct tt_member *, struct tt_pack *); /* a message */
+void tt_member_forget_where(struct tt_member *);     /* what the answer to WHERE has added to its addresses */
 void tt_link_is_at(struct tt_link *, const char *addresses); /* answers WHERE: dials a better net, or says HELLO */
 void tt_link_forget(struct tt_member *);             /* closes its connection; the member stays */
 void tt_link_part(struct tt_link *);                 /* is no member's now; the other side has a moment to close it */

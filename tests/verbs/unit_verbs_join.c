@@ -1,6 +1,7 @@
 /* unit_verbs_join.c - joining over adapters that are not there: where the nets listen, jobs without TCP, ranks with
  * several adapters, node lists, and jobs whose adapters are removed */
 #include "tests/harness/cunit_main.h"
+#include "member/member_private.h"
 #include "tests/harness/ranks.h"
 #include "transport/tcp/tcp.h"
 #include "transport/verbs/verbs_private.h"
@@ -370,6 +371,130 @@ static void come_again(tutti *job)
 		tt_unlock(job->job);
 	}
 }
+
+/* A net in the place of rank 1: the only thing that it ever says is where it listens. */
+static struct {
+	struct tt_net *net;
+	char answer[100];
+	size_t len;
+	struct tt_op op;
+} life;
+
+static void life_up(struct tt_peer *p) { (void)p; }
+static void life_down(struct tt_peer *p, int err) { (void)p, (void)err; }
+static void life_done(struct tt_op *op) { (void)op; }
+
+static void life_hears(struct tt_peer *p, const void *bytes, size_t len)
+{
+	if (!len || *(const uint8_t *)bytes != TT_WHERE || life.op.local)
+		return;
+	life.op = (struct tt_op){ .kind = TT_SEND, .local = life.answer, .len = life.len, .done = life_done };
+	tt_tcp.post(p, &life.op);
+}
+
+static const struct tt_events life_events = { .up = life_up, .message = life_hears, .down = life_down };
+
+static void begin_life(const tutti *job, const char *where)
+{
+	struct tt_net_config c = { .events = &life_events, .listen_fd = -1, .job = job->job->id, .epoch = 1,
+		                   .listen = tt_member(job->job, 1)->addr + strlen("tcp:"), .timeout_ms = 20000 };
+	struct tt_pack p = tt_pack(life.answer, sizeof life.answer);
+
+	memset(&life, 0, sizeof life);
+	tt_put8(&p, TT_WHERE);
+	tt_put_text(&p, where);
+	life.len = (size_t)(p.at - (uint8_t *)life.answer);
+	CU_ASSERT_FATAL(tt_tcp.open(&c, &life.net) == 0);
+}
+
+static int join_node(const struct ranks *run, const char *node, tutti **job)
+{
+	return tutti_join(&(tutti_config){ .file = run->nodes, .node = node, .transports = "verbs,tcp" }, job);
+}
+
+static struct ranks begin_pair(tutti **job)
+{
+	struct ranks run = { .size = 2, .wire = "verbs", .hosts = 2 };
+
+	fake_seed(1);
+	tt_verbs_instead = &tt_fake_verbs;
+	setenv("TUTTI_VERBS_DEVICES", "fake_roce0", 1);
+	setenv("TUTTI_VERBS_CONNECT", "tcp", 1);
+	write_nodes(&run);
+	CU_ASSERT_FATAL(join_node(&run, "n0", job) == 0);
+	return run;
+}
+
+static int listen_here(char where[64])
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t size = sizeof a;
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+	CU_ASSERT_FATAL(!bind(fd, (struct sockaddr *)&a, size) && !listen(fd, 4));
+	getsockname(fd, (struct sockaddr *)&a, &size);
+	snprintf(where, 64, "verbs:127.0.0.1:%u", ntohs(a.sin_port));
+	return fd;
+}
+
+static void end_pair(const struct ranks *run, tutti *job)
+{
+	tutti_leave(job);
+	unlink(run->nodes);
+}
+
+/* Rank 1 ends when rank 0 has heard where it listens, and before rank 0 says HELLO. Where its next life listens rank 0
+ * asks anew. */
+static void end_before_hello(void)
+{
+	uint64_t end = tt_now() + 60000 * TT_MS;
+	char where[64];
+	tutti *first, *second;
+	struct ranks run = begin_pair(&first);
+	int fd = listen_here(where), called = -1;
+
+	begin_life(first, where);
+	while ((called = accept(fd, NULL, NULL)) < 0 && tt_now() < end)
+		tt_tcp.progress(life.net);
+	CU_ASSERT(called >= 0);
+	tt_tcp.close(life.net);
+	close(fd);
+	close(called);
+	CU_ASSERT_FATAL(join_node(&run, "n1", &second) == 0);
+	while (!is_up(first, 1, 0) && tt_now() < end)
+		pass_time(TT_MS);
+	CU_ASSERT(is_up(first, 1, 0));
+	tutti_leave(second);
+	end_pair(&run, first);
+}
+
+/* On a busy machine the better way may run out of time. */
+static void test_ended_before_hello(void)
+{
+	int tries = 0;
+
+	do {
+		atomic_store(&strayed, 0);
+		end_before_hello();
+	} while (atomic_load(&strayed) && ++tries < 5);
+	CU_ASSERT_EQUAL(atomic_load(&strayed), 0);
+}
+
+static void test_nonsense_where(void)
+{
+	uint64_t end = tt_now() + 60000 * TT_MS;
+	tutti_peer p = { .state = TUTTI_JOINED };
+	tutti *job;
+	struct ranks run = begin_pair(&job);
+
+	begin_life(job, "verbs:127.0.0.1:1");
+	life.len--;
+	while (!tutti_group_peer(job, 1, &p) && p.state != TUTTI_GONE && tt_now() < end)
+		tt_tcp.progress(life.net);
+	CU_ASSERT_EQUAL(p.state, TUTTI_GONE);
+	tt_tcp.close(life.net);
+	end_pair(&run, job);
+}
 #endif
 
 static void test_node_list(void)
@@ -388,6 +513,10 @@ static CU_TestInfo join_tests[] = {
 	{ "a pair meets at the nearest adapters of both", test_nearest },
 	{ "two adapters do not reach each other: the next way", test_next_way },
 	{ "a node list of TCP addresses", test_node_list },
+#ifdef HAVE_LIBCONFIG
+	{ "a life that ends before HELLO", test_ended_before_hello },
+	{ "nonsense in place of addresses", test_nonsense_where },
+#endif
 	{ "none reaches any", test_silent }, { "more adapters than nets", test_too_many }, { "removal", test_removal },
 	CU_TEST_INFO_NULL,
 };
