@@ -372,8 +372,20 @@ static const char *wc_status_str(enum ibv_wc_status status)
 	return (size_t)status < TT_COUNT(names) ? names[status] : "unknown";
 }
 
-/* Here librdmacm has no contexts of its own. */
-static struct ibv_context **get_cm_devices(int *n) { return (void)n, NULL; }
+static struct ibv_context **get_cm_devices(int *n)
+{
+	struct ibv_context **list = calloc(1, sizeof *list);
+
+	if (n)
+		*n = 0; /* nobody asks which */
+	fake_lock();
+	for (int i = 0; i < all->adapter_count; i++)
+		all->adapters[i].cm_opened &= !all->adapters[i].removed;
+	fake_unlock();
+	return list;
+}
+
+static void free_cm_devices(struct ibv_context **list) { free(list); }
 
 const struct tt_verbs_library tt_fake_verbs = {
 	.get_device_list = get_device_list, .free_device_list = free_device_list, .get_device_name = get_device_name,
@@ -393,5 +405,5 @@ const struct tt_verbs_library tt_fake_verbs = {
 	.connect = fake_connect, .accept = fake_accept, .reject = fake_reject,
 	.establish = fake_establish, .init_qp_attr = fake_init_qp_attr, .get_cm_event = fake_get_cm_event,
 	.ack_cm_event = fake_ack_cm_event, .event_str = fake_event_str,
-	.get_devices = get_cm_devices,
+	.get_devices = get_cm_devices, .free_devices = free_cm_devices,
 };

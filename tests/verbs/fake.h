@@ -10,7 +10,7 @@
  *   REM_ACCESS_ERR for the other side's. lkey and rkey differ. A queue pair without the right: REM_INV_REQ_ERR. The
  *   target's queue pair is dead, too, and hears nothing of it; an asynchronous event may come.
  * - What was received before modify_qp() to ERR can be polled when it returns; what is flushed comes late as ever.
- *   destroy_qp() may drop what nobody has polled.
+ *   destroy_qp() may drop what nobody has polled. The next queue pair gets the number.
  * - A message without a receive waits (rnr_retry 7), or ends in RNR_RETRY_EXC_ERR; on iWARP it ends the connection.
  * - modify_qp wants the attributes, the order and the limits of the specification. Two queue pairs that do not name
  *   each other, in number, GID, LID, GID type, partition or PSN, reach nobody: RETRY_EXC_ERR, after (retry_cnt + 1)
@@ -18,6 +18,7 @@
  * - iWARP: no WRITE_WITH_IMM. A write or a message is complete when it was handed over; that it failed is seen by
  *   DISCONNECTED alone. The connector sends first. A READ stores only into memory that is registered for remote writes.
  *   post_send may return 0 with *bad_wr set. Only rdma_cm connects.
+ * - librdmacm opens each device itself, and closes a removed one when somebody calls rdma_get_devices.
  * - What would hang or corrupt a real program is a bug of the caller: a queue of completions that overflows, an object
  *   that is destroyed with an event that nobody has acknowledged, or closed with others in it. The fake says so and
  *   aborts; a test that wants to see the bug itself sets fake_lenient(1).
@@ -105,5 +106,5 @@ uint64_t fake_calls(const char *function);     /* "post_send": doorbells; "reg_m
 uint64_t fake_requests(void);                  /* work requests */
 uint64_t fake_bugs(void);                      /* of the caller, with fake_lenient() */
 uint64_t fake_rnrs(void);                      /* tries of a message that found no receive */
-bool fake_is_open(const char *device);         /* somebody has opened it and not closed it */
+bool fake_is_open(const char *device);         /* somebody, or librdmacm, has opened it and not closed it */
 #endif

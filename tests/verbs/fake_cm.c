@@ -125,6 +125,8 @@ struct rdma_event_channel *fake_create_event_channel(void)
 
 	if (!err) {
 		fake_plug_in();
+		for (int i = 0; i < all->adapter_count; i++)
+			all->adapters[i].cm_opened |= !all->adapters[i].removed;
 		c = fake_make(sizeof *c);
 		c->base.fd = fake_open_fd();
 		tt_list_init(&c->ready);

@@ -400,8 +400,9 @@ uint64_t fake_rnrs(void) { return read_locked(&all->rnrs); }
 
 bool fake_is_open(const char *device)
 {
-	int n = lock_adapter(device)->opened;
+	const struct fake_adapter *a = lock_adapter(device);
+	bool open = a->opened || a->cm_opened;
 
 	fake_unlock();
-	return n > 0;
+	return open;
 }

@@ -38,7 +38,7 @@ struct fake_adapter { /* a device that is plugged in */
 	union ibv_gid gids[FAKE_PORTS][FAKE_GIDS];
 	int lost[FAKE_PORTS];   /* tries that a cut link swallows yet */
 	int opened;
-	bool removed;
+	bool removed, cm_opened; /* cm_opened: by librdmacm */
 };
 
 struct fake_pd { struct ibv_pd base; int users; };

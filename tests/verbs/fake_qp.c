@@ -80,16 +80,22 @@ static int judge_new(struct ibv_pd *pd, const struct ibv_qp_init_attr *a)
 	return 0;
 }
 
+/* The lowest that is free; the small ones are special. */
 static uint32_t give_number(struct fake_qp *q)
 {
-	if (!all->qp_count || (all->qp_count >= 256 && !(all->qp_count & (all->qp_count - 1))))
-		all->qp_of = realloc(all->qp_of, tt_max(256, 2 * (size_t)all->qp_count) * sizeof *all->qp_of);
-	if (!all->qp_of)
-		abort();
-	while (all->qp_count < 17) /* the small ones are special */
-		all->qp_of[all->qp_count++] = NULL;
-	all->qp_of[all->qp_count] = q;
-	return all->qp_count++;
+	uint32_t n = 17;
+
+	while (fake_find_qp(n))
+		n++;
+	if (n >= all->qp_count) {
+		all->qp_of = realloc(all->qp_of, 2 * (size_t)n * sizeof *all->qp_of);
+		if (!all->qp_of)
+			abort();
+		while (all->qp_count < 2 * n)
+			all->qp_of[all->qp_count++] = NULL;
+	}
+	all->qp_of[n] = q;
+	return n;
 }
 
 struct ibv_qp *fake_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *a)

@@ -550,6 +550,50 @@ static void test_removal(void)
 	plug_default();
 }
 
+static void make_folder(char *folder) { CU_ASSERT_FATAL(mkdtemp(strcpy(folder, "/tmp/unit_verbs_XXXXXX")) != NULL); }
+
+static void remove_folder(const char *folder)
+{
+	char command[64];
+
+	snprintf(command, sizeof command, "rm -r %.40s", folder);
+	CU_ASSERT(system(command) == 0);
+}
+
+/* Then the rank takes the next way. */
+static void test_lost_early(void)
+{
+	row_name = "an adapter lost in the handshake";
+	fake_seed(1);
+	CU_ASSERT_FATAL(open_one(0) == 0 && open_one(1) == 0);
+	connect_to(1);
+	fake_raise(fake_context(0), IBV_EVENT_DEVICE_FATAL, NULL, 0);
+	UNTIL(nets[0].downs == 1);
+	CU_ASSERT(nets[0].err == -EHOSTUNREACH && says(nets[0].why, "is lost"));
+	close_nets();
+}
+
+/* Only a file that is not there says that the adapter is gone. */
+static void test_shown(void)
+{
+	const struct tt_verbs *net;
+	char folder[32];
+
+	row_name = "shown";
+	make_folder(folder);
+	fake_plug(&fake_devices[1], 1);
+	fake_sysfs(folder);
+	fake_seed(1);
+	CU_ASSERT_FATAL(open_one(0) == 0);
+	net = tt_container_of(nets[0].net, struct tt_verbs, base);
+	const char *file = net->device->device->dev_path;
+	CU_ASSERT(tt_verbs_is_shown(net) && !unlink(file) && !tt_verbs_is_shown(net));
+	CU_ASSERT(!symlink(file, file) && tt_verbs_is_shown(net)); /* ELOOP: it cannot be known */
+	close_nets();
+	remove_folder(folder);
+	plug_default();
+}
+
 /* ---- connections that cannot be ---- */
 
 /* a's adapter and b's do not suit each other: it is known before up(). */
@@ -670,6 +714,64 @@ static void fail_to_connect(void)
 }
 
 static void test_connect_fails(void) { each_way(fail_to_connect); }
+
+static struct ibv_qp *create_none(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+{
+	(void)pd, (void)attr;
+	errno = EINVAL;
+	return NULL;
+}
+
+/* A failure that is not about inline data leaves later queue pairs what they had. */
+static void test_inline_stays(void)
+{
+	row_name = "inline";
+	hooked = tt_fake_verbs;
+	hooked.create_qp = create_none;
+	tt_verbs_instead = &hooked;
+	fake_seed(1);
+	CU_ASSERT_FATAL(open_one(0) == 0 && open_one(1) == 0);
+	connect_to(1);
+	UNTIL(nets[0].downs == 1);
+	hooked.create_qp = tt_fake_verbs.create_qp;
+	connect_to(1);
+	UNTIL(nets[0].ups == 1);
+	CU_ASSERT_EQUAL(fake_attr(fake_qp(0)).cap.max_inline_data, TT_VERBS_INLINE);
+	close_nets();
+	tt_verbs_instead = &tt_fake_verbs;
+}
+
+static struct tt_verbs_peer *peer_of(struct tt_peer *p) { return tt_container_of(p, struct tt_verbs_peer, base); }
+
+/* b's message has come when a disconnects and has not looked. Within the turn in which a looks, the next queue pair
+ * gets the number. */
+static void test_number_again(void)
+{
+	struct tt_peer *before;
+	struct op op;
+	char c;
+
+	row_name = "a number that comes again";
+	open_nets(1);
+	before = nets[0].peer[1];
+	uint32_t number = peer_of(before)->qp->qp_num;
+	connect_to(1);
+	struct tt_verbs_peer *p = peer_of(nets[0].peer[1]);
+	UNTIL(p->shake.stage == TT_STAGE_PROOF);
+	while (recv(p->dial.fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) < 0)
+		tt_verbs.progress(nets[1].net);
+	send_to(1, 0, &op);
+	while (!op.dones)
+		tt_verbs.progress(nets[1].net);
+	tt_verbs.disconnect(before);
+	CU_ASSERT(op.op.err == 0 && nets[0].messages == 0);
+	tt_verbs.progress(nets[0].net);
+	CU_ASSERT(p->qp && p->qp->qp_num == number);
+	UNTIL(nets[0].ups == 3 && nets[1].ups == 2);
+	CU_ASSERT(nets[0].messages == 0 && nets[0].downs == 0);
+	check_others();
+	close_nets();
+}
 
 /* Who cannot arm does not sleep. */
 static void test_arm_fails(void)
@@ -794,16 +896,6 @@ static void test_settings(void)
 	unsetenv("TUTTI_VERBS_SL");
 	unsetenv("TUTTI_VERBS_TC");
 	plug_default();
-}
-
-static void make_folder(char *folder) { CU_ASSERT_FATAL(mkdtemp(strcpy(folder, "/tmp/unit_verbs_XXXXXX")) != NULL); }
-
-static void remove_folder(const char *folder)
-{
-	char command[64];
-
-	snprintf(command, sizeof command, "rm -r %.40s", folder);
-	CU_ASSERT(system(command) == 0);
 }
 
 /* An older library has the types of GIDs in sysfs alone. */
@@ -1066,7 +1158,7 @@ static void test_passed_over(void)
 {
 	cpu_set_t before, one;
 	char folder[32];
-	unsigned cpu, node;
+	unsigned cpu = 0, node = 0;
 
 	row_name = "passed over";
 	CU_ASSERT_FATAL(!sched_getaffinity(0, sizeof before, &before) && !getcpu(&cpu, &node));
@@ -1312,7 +1404,8 @@ static CU_TestInfo failure_tests[] = {
 	{ "completions", test_completions }, { "asyncs", test_asyncs }, { "links", test_links },
 	{ "removal", test_removal }, { "refused", test_refused }, { "mtu", test_mtu },
 	{ "open_fails", test_open_fails }, { "connect_fails", test_connect_fails }, { "work_fails", test_work_fails },
-	{ "arm_fails", test_arm_fails }, { "cm", test_cm }, { "cm_refused", test_cm_refused },
+	{ "arm_fails", test_arm_fails }, { "lost early", test_lost_early }, { "shown", test_shown },
+	{ "inline stays", test_inline_stays }, { "number again", test_number_again }, { "cm", test_cm }, { "cm_refused", test_cm_refused },
 	{ "devices", test_devices }, { "settings", test_settings }, { "sysfs", test_sysfs },
 	{ "memlock", test_memlock }, { "full", test_full }, { "swallowed", test_swallowed },
 	{ "choice", test_choice }, { "networks", test_networks }, { "passed over", test_passed_over }, { "anew", test_anew }, { "named", test_named },

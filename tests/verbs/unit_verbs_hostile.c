@@ -4,6 +4,7 @@
 #include "tests/verbs/nets.h"
 #include "transport/verbs/verbs_private.h"
 #include <arpa/inet.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 /* ---- the log ---- */
@@ -106,6 +107,31 @@ static void receive_strangers(void)
 }
 
 static void test_strangers(void) { each_way(receive_strangers); }
+
+/* Whoever cannot be waited for goes, and has its place at the door no more. */
+int __real_epoll_ctl(int epoll, int op, int fd, struct epoll_event *event);
+int __wrap_epoll_ctl(int epoll, int op, int fd, struct epoll_event *event);
+static bool watches_none;
+
+int __wrap_epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
+{
+	if (!watches_none || op != EPOLL_CTL_ADD)
+		return __real_epoll_ctl(epoll, op, fd, event);
+	errno = ENOSPC;
+	return -1;
+}
+
+static void test_place_given_back(void)
+{
+	row_name = "a place at the door";
+	open_nets(1);
+	watches_none = true;
+	come(TERMS_AT_ONCE);
+	watches_none = false;
+	CU_ASSERT_EQUAL(tt_container_of(nets[0].net, struct tt_verbs, base)->door.unproven, 0);
+	check_others();
+	close_nets();
+}
 
 /* A net of another secret, from either side. */
 static void test_secret(void)
@@ -444,6 +470,7 @@ static void test_floods(void) { each_way(flood_all); }
 
 static CU_TestInfo hostile_tests[] = {
 	{ "strangers", test_strangers }, { "secret", test_secret }, { "unproven", test_unproven },
+	{ "place given back", test_place_given_back },
 	{ "spoilt", test_spoilt }, { "nonsense", test_nonsense }, { "lengths", test_lengths }, { "guesses", test_guesses },
 	{ "floods", test_floods }, CU_TEST_INFO_NULL,
 };

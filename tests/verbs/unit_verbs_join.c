@@ -223,6 +223,31 @@ static void test_nearest(void)
 	}
 }
 
+/* The first adapter that any rank opens fails: that rank does with its other one. */
+static atomic_int adapters;
+
+static void fail_first(void)
+{
+	atomic_store(&adapters, 0);
+	fake_fail("create_cq", 1, ENOMEM);
+}
+
+static void use_others(tutti *job)
+{
+	atomic_fetch_add(&adapters, job->job->engine.count - 1); /* beside TCP */
+	talk_to_all(job);
+	CHECK(check_links(job, false) > 0 && adapters == 2 * RANKS - 1);
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void test_first_fails(void)
+{
+	plug_alike(2, false);
+	run_calm((struct ranks){ .size = RANKS, .wire = "verbs", .devices = "fake_a,fake_b", .timeout_ms = 20000,
+	                         .prepare = fail_first, .program = use_others });
+	fake_plug(fake_devices, FAKE_DEVICES);
+}
+
 /* The first of rank 0 does not reach the first of rank 1: they take the next way, and none over TCP. */
 static void use_next_way(tutti *job)
 {
@@ -511,6 +536,7 @@ static void test_node_list(void)
 static CU_TestInfo join_tests[] = {
 	{ "alone", test_alone }, { "interfaces", test_interfaces },
 	{ "a pair meets at the nearest adapters of both", test_nearest },
+	{ "the first adapter fails", test_first_fails },
 	{ "two adapters do not reach each other: the next way", test_next_way },
 	{ "a node list of TCP addresses", test_node_list },
 #ifdef HAVE_LIBCONFIG
