@@ -139,7 +139,9 @@ static void program_overlap(tutti *job)
 		CHECK(tutti_table_push(t, d, NULL, &ops[k % DEPTH]) == 0);
 		if (k != PUSHES - 1 || tutti_rank(job) != 1)
 			continue;
-		CHECK(tutti_table_snapshot(t, v, &versions, NULL) == 0 && versions.newest >= 2 && all_are(v, COUNT, v[0]));
+		CHECK(tutti_table_snapshot(t, v, &versions, NULL) == 0);
+		CHECK(versions.newest >= 2);
+		CHECK(all_are(v, COUNT, v[0]));
 	}
 	for (int k = 0; k < DEPTH && tutti_rank(job); k++)
 		CHECK(tutti_wait(&ops[k], -1) == 0);
