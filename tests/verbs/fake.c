@@ -228,17 +228,6 @@ static int query_port(struct ibv_context *c, uint8_t number, struct ibv_port_att
 	return fake_leave(0);
 }
 
-static int query_gid(struct ibv_context *c, uint8_t port, int index, union ibv_gid *out)
-{
-	int err = fake_enter(FAKE_query_gid, context_of(c));
-
-	if (!err && (!fake_port(context_of(c)->adapter, port) || index < 0 || index >= FAKE_GIDS))
-		err = -1;
-	if (!err)
-		*out = context_of(c)->adapter->gids[port - 1][index];
-	return fake_leave(err ? -1 : 0);
-}
-
 static int query_gid_ex(struct ibv_context *c, uint32_t port, uint32_t index, struct ibv_gid_entry *out, uint32_t flags,
                         size_t size)
 {
@@ -390,7 +379,7 @@ static void free_cm_devices(struct ibv_context **list) { free(list); }
 const struct tt_verbs_library tt_fake_verbs = {
 	.get_device_list = get_device_list, .free_device_list = free_device_list, .get_device_name = get_device_name,
 	.open_device = open_device, .close_device = close_device, .query_device = query_device,
-	.query_port = query_port, .query_gid = query_gid, .query_gid_ex = query_gid_ex, .query_pkey = query_pkey,
+	.query_port = query_port, .query_gid_ex = query_gid_ex, .query_pkey = query_pkey,
 	.get_async_event = fake_get_async_event, .ack_async_event = fake_ack_async_event, .alloc_pd = alloc_pd,
 	.dealloc_pd = dealloc_pd, .reg_mr = reg_mr, .dereg_mr = dereg_mr,
 	.create_comp_channel = fake_create_comp_channel, .destroy_comp_channel = fake_destroy_comp_channel,

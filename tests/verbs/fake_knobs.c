@@ -127,18 +127,10 @@ static void write_file(const char *folder, const char *name, const char *text)
 
 static void write_device(struct fake_adapter *a)
 {
-	static const char *const types[] = { "IB/RoCE v1", "IB/RoCE v1", "RoCE v2" };
-	char name[128], text[32];
+	char text[32];
 
 	snprintf(text, sizeof text, "%d", a->is.numa);
 	write_file(a->base.ibdev_path, "device/numa_node", text);
-	for (int port = 1; port <= a->is.ports; port++)
-		for (int i = 0; i < FAKE_GIDS; i++) {
-			const struct fake_gid *gid = &a->is.port[port - 1].gids[i];
-			snprintf(name, sizeof name, "ports/%d/gid_attrs/types/%d", port, i);
-			if (gid->text)
-				write_file(a->base.ibdev_path, name, types[gid->type]);
-		}
 }
 
 void fake_sysfs(const char *folder)

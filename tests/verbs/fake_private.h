@@ -9,7 +9,7 @@ enum { FAKE_SGES = 8, FAKE_PRIVATE = 256 };
 
 #define FAKE_VERBS(X) \
 	X(get_device_list) X(free_device_list) X(open_device) X(close_device) X(query_device) X(query_port) \
-	X(query_gid) X(query_gid_ex) X(query_pkey) X(get_async_event) X(ack_async_event) X(alloc_pd) X(dealloc_pd) \
+	X(query_gid_ex) X(query_pkey) X(get_async_event) X(ack_async_event) X(alloc_pd) X(dealloc_pd) \
 	X(reg_mr) X(dereg_mr) X(create_comp_channel) X(destroy_comp_channel) X(create_cq) X(destroy_cq) \
 	X(get_cq_event) X(ack_cq_events) X(create_srq) X(destroy_srq) X(create_qp) X(modify_qp) X(destroy_qp) \
 	X(fork_init) X(poll_cq) X(req_notify_cq) X(post_send) X(post_recv) X(post_srq_recv)

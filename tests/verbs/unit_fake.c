@@ -61,6 +61,7 @@ static void open_end(struct end *e, const char *device, bool shared)
 {
 	struct ibv_srq_init_attr many = { .attr = { .max_wr = DEPTH, .max_sge = 2 } };
 	struct ibv_port_attr port;
+	struct ibv_gid_entry gid;
 
 	memset(e, 0, sizeof *e);
 	e->c = open_named(device);
@@ -78,7 +79,10 @@ static void open_end(struct end *e, const char *device, bool shared)
 	CU_ASSERT(lib.query_port(e->c, 1, &port) == 0);
 	fill_attr(e, port.link_layer == IBV_LINK_LAYER_ETHERNET ? 1 : 0);
 	e->attr.ah_attr.dlid = port.lid;
-	CU_ASSERT(lib.query_gid(e->c, 1, e->attr.ah_attr.grh.sgid_index, &e->attr.ah_attr.grh.dgid) == 0);
+	if (e->c->device->transport_type == IBV_TRANSPORT_IWARP)
+		return;
+	CU_ASSERT(lib.query_gid_ex(e->c, 1, e->attr.ah_attr.grh.sgid_index, &gid, 0, sizeof gid) == 0);
+	e->attr.ah_attr.grh.dgid = gid.gid;
 }
 
 static void open_pair(struct pair *p, const char *device, bool shared)

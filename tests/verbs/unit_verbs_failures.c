@@ -898,24 +898,18 @@ static void test_settings(void)
 	plug_default();
 }
 
-/* An older library has the types of GIDs in sysfs alone. */
-static void test_sysfs(void)
+/* What `tutti info` lists. */
+static void test_list(void)
 {
-	struct tt_verbs_library old = tt_fake_verbs;
 	struct tt_device list[4];
 	char folder[32];
 
-	row_name = "sysfs";
-	old.query_gid_ex = NULL;
+	row_name = "list";
 	make_folder(folder);
 	fake_plug(&fake_devices[1], 1);
-	tt_verbs_instead = &old;
-	CU_ASSERT(open_one(0) == -EINVAL && says(nets[0].why, "no GID"));
 	fake_sysfs(folder);
-	CU_ASSERT_EQUAL(connected_attr().ah_attr.grh.sgid_index, 1);
 	CU_ASSERT(tt_verbs.list(list, 4) == 2 && list[0].numa == 1 && list[0].mbps == 100000);
 	CU_ASSERT(strstr(list[0].note, "RoCE v2, GID 1 ") && strstr(list[1].note, "not used: its port 2 is down"));
-	tt_verbs_instead = &tt_fake_verbs;
 	plug_default();
 	remove_folder(folder);
 }
@@ -1405,10 +1399,12 @@ static CU_TestInfo failure_tests[] = {
 	{ "removal", test_removal }, { "refused", test_refused }, { "mtu", test_mtu },
 	{ "open_fails", test_open_fails }, { "connect_fails", test_connect_fails }, { "work_fails", test_work_fails },
 	{ "arm_fails", test_arm_fails }, { "lost early", test_lost_early }, { "shown", test_shown },
-	{ "inline stays", test_inline_stays }, { "number again", test_number_again }, { "cm", test_cm }, { "cm_refused", test_cm_refused },
-	{ "devices", test_devices }, { "settings", test_settings }, { "sysfs", test_sysfs },
+	{ "inline stays", test_inline_stays }, { "number again", test_number_again },
+	{ "cm", test_cm }, { "cm_refused", test_cm_refused },
+	{ "devices", test_devices }, { "settings", test_settings }, { "list", test_list },
 	{ "memlock", test_memlock }, { "full", test_full }, { "swallowed", test_swallowed },
-	{ "choice", test_choice }, { "networks", test_networks }, { "passed over", test_passed_over }, { "anew", test_anew }, { "named", test_named },
+	{ "choice", test_choice }, { "networks", test_networks }, { "passed over", test_passed_over },
+	{ "anew", test_anew }, { "named", test_named },
 	{ "room", test_room }, { "starved", test_starved }, { "patience", test_patience },
 	{ "retries", test_retries }, { "leaks", test_leaks }, CU_TEST_INFO_NULL,
 };

@@ -43,26 +43,11 @@ static int rank_gid(const struct ibv_gid_entry *e)
 	return is_mapped(&e->gid) ? 4 : is_link_local(&e->gid) ? 2 : 3;
 }
 
-static bool read_type(const struct ibv_context *device, unsigned port, int index, uint32_t *type)
-{
-	char text[16];
-
-	if (!tt_read_text(text, sizeof text, "%s/ports/%u/gid_attrs/types/%d", device->device->ibdev_path, port, index))
-		return false;
-	*type = !strncmp(text, "RoCE v2", 7) ? IBV_GID_TYPE_ROCE_V2 : IBV_GID_TYPE_ROCE_V1;
-	return true;
-}
-
-/* Older libraries tell the types in sysfs alone. Empty entries are errors. */
+/* Empty entries are errors. */
 static bool read_gid(const struct tt_verbs_library *l, struct ibv_context *device, const struct tt_verbs_port *port,
                      int index, struct ibv_gid_entry *e)
 {
-	memset(e, 0, sizeof *e);
-	if (l->query_gid_ex)
-		return !l->query_gid_ex(device, port->number, (uint32_t)index, e, 0, sizeof *e);
-	if (l->query_gid(device, port->number, index, &e->gid) || is_empty(&e->gid))
-		return false;
-	return port->attr.link_layer != IBV_LINK_LAYER_ETHERNET || read_type(device, port->number, index, &e->gid_type);
+	return !l->query_gid_ex(device, port->number, (uint32_t)index, e, 0, sizeof *e);
 }
 
 static int best_gid(const struct tt_verbs_library *l, struct ibv_context *device, const struct tt_verbs_port *port,

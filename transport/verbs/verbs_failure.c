@@ -8,11 +8,9 @@ static const struct meaning {
 } completions[] = {
 	[IBV_WC_LOC_LEN_ERR] = { "a message was longer than its receive", "the MTU of both ports; it may be a bug" },
 	[IBV_WC_LOC_QP_OP_ERR] = { "the adapter does not accept a request", "the kernel's log; it may be a bug" },
-	[IBV_WC_LOC_EEC_OP_ERR] = { "reliable datagrams failed, which Tutti does not use", "the adapter's driver" },
 	[IBV_WC_LOC_PROT_ERR] = { "memory of this process is not registered, or not any more",
 	                          "whether the program freed a buffer in use" },
 	[IBV_WC_WR_FLUSH_ERR] = { "its queue pair was in error before", "the other side's log" },
-	[IBV_WC_MW_BIND_ERR] = { "a memory window failed, which Tutti does not use", "the adapter's driver" },
 	[IBV_WC_BAD_RESP_ERR] = { "the other adapter's answer makes no sense", "the firmware of both adapters" },
 	[IBV_WC_LOC_ACCESS_ERR] = { "what came may not be written here", "the adapter's driver" },
 	[IBV_WC_REM_INV_REQ_ERR] = { "the other adapter refused a request as invalid", "the MTU of both ports" },
@@ -23,21 +21,16 @@ static const struct meaning {
 	                           "its GID can be reached from here; is its process alive?" },
 	[IBV_WC_RNR_RETRY_EXC_ERR] = { "it had no receive for a message",
 	                                "the logs of both ranks: it is a bug of Tutti" },
-	[IBV_WC_LOC_RDD_VIOL_ERR] = { "reliable datagrams failed, which Tutti does not use", "the adapter's driver" },
-	[IBV_WC_REM_INV_RD_REQ_ERR] = { "reliable datagrams failed, which Tutti does not use", "the adapter's driver" },
 	[IBV_WC_REM_ABORT_ERR] = { "the other adapter gave up a request", "the kernel's log of its host" },
-	[IBV_WC_INV_EECN_ERR] = { "reliable datagrams failed, which Tutti does not use", "the adapter's driver" },
-	[IBV_WC_INV_EEC_STATE_ERR] = { "reliable datagrams failed, which Tutti does not use", "the adapter's driver" },
 	[IBV_WC_FATAL_ERR] = { "the adapter failed", "the kernel's log" },
 	[IBV_WC_RESP_TIMEOUT_ERR] = { "the other adapter did not answer in time", "the kernel's log of its host" },
 	[IBV_WC_GENERAL_ERR] = { "the adapter failed", "the kernel's log" },
-	[IBV_WC_TM_ERR] = { "tag matching failed, which Tutti does not use", "the adapter's driver" },
-	[IBV_WC_TM_RNDV_INCOMPLETE] = { "tag matching failed, which Tutti does not use", "the adapter's driver" },
 };
 
 const char *tt_verbs_explain(const struct tt_verbs_peer *p, const struct ibv_wc *wc, char *text, size_t size)
 {
-	static const struct meaning unknown = { "an error that Tutti does not know", "the adapter's manual" };
+	static const struct meaning unknown = { "an error of what Tutti does not use, or does not know",
+		"the adapter's driver" };
 	const struct meaning *m = (size_t)wc->status < TT_COUNT(completions) && completions[wc->status].what ?
 	                          &completions[wc->status] : &unknown;
 	const struct tt_verbs *net = p->net;
@@ -55,7 +48,6 @@ const char *tt_verbs_explain(const struct tt_verbs_peer *p, const struct ibv_wc 
 /* PEER, LIAR: the queue pair's peer ends, LIAR by its own fault. NET: all end. PORT, WARN: the port is read anew, WARN
  * with a warning */
 enum fate { NOTHING, WARN, PEER, LIAR, NET, PORT };
-#define NEVER_MIND { NOTHING, NULL }
 
 static const struct news {
 	enum fate fate;
@@ -75,10 +67,7 @@ static const struct news {
 	[IBV_EVENT_CLIENT_REREGISTER] = { PORT, "the subnet manager has begun anew" },
 	[IBV_EVENT_GID_CHANGE] = { PORT, "the port's GIDs have changed" },
 	[IBV_EVENT_WQ_FATAL] = { NET, "a work queue failed" },
-	/* the others tell what this transport knows, or does not use */
-	[IBV_EVENT_COMM_EST] = NEVER_MIND, [IBV_EVENT_SQ_DRAINED] = NEVER_MIND, [IBV_EVENT_PATH_MIG] = NEVER_MIND,
-	[IBV_EVENT_PATH_MIG_ERR] = NEVER_MIND, [IBV_EVENT_SRQ_LIMIT_REACHED] = NEVER_MIND,
-	[IBV_EVENT_QP_LAST_WQE_REACHED] = NEVER_MIND, [IBV_EVENT_SM_CHANGE] = NEVER_MIND,
+	/* the others, of librdmacm too, tell what this transport knows, or does not use */
 };
 
 /* Events of librdmacm that are no step of a connection */
@@ -95,7 +84,6 @@ static const struct news cm_events[] = {
 	[RDMA_CM_EVENT_DEVICE_REMOVAL] = { NET, "the adapter was removed" },
 	[RDMA_CM_EVENT_ADDR_CHANGE] = { WARN, "its IP address has moved to another adapter, as in a bond; connections "
 	                                "stay where they are, and end if the adapter fails" },
-	[RDMA_CM_EVENT_TIMEWAIT_EXIT] = NEVER_MIND,
 };
 
 /* The reasons of IB_CM_REJ in the kernel's ib_cm.h; iWARP has errno in their place */

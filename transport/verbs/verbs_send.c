@@ -16,14 +16,12 @@ void tt_verbs_want_to_send(struct tt_verbs_peer *p)
 
 /* The arena */
 
-static int take_bounce(struct tt_verbs_peer *p)
+/* false: it has none; the peer waits for some. */
+static bool has_bounce(struct tt_verbs_peer *p)
 {
-	struct tt_verbs *net = p->net;
-
-	if (net->bounce_count)
-		return net->bounces[--net->bounce_count];
-	tt_list_append_once(&net->hungry, &p->hungry);
-	return -1;
+	if (!p->net->bounce_count)
+		tt_list_append_once(&p->net->hungry, &p->hungry);
+	return p->net->bounce_count;
 }
 
 /* All that wait look again: who comes first may have no credits. */
@@ -36,20 +34,7 @@ static void give_bounce(struct tt_verbs *net, int bounce)
 
 static char *bounce_at(const struct tt_verbs *net, int bounce) { return net->arena + bounce * TT_VERBS_BOUNCE; }
 
-static struct ibv_sge bounce_sge(const struct tt_verbs *net, int bounce, size_t n)
-{
-	return (struct ibv_sge){ (uintptr_t)bounce_at(net, bounce), (uint32_t)n, net->arena_mr->lkey };
-}
-
 static void count_copied(struct tt_verbs *net, size_t n) { net->base.copied += n > TT_SHORT ? n : 0; }
-
-/* Into the arena from memory that is not registered. */
-static struct ibv_sge copy_out(struct tt_verbs *net, int bounce, const char *from, size_t n)
-{
-	tt_copy_word(bounce_at(net, bounce), from, n);
-	count_copied(net, n);
-	return bounce_sge(net, bounce, n);
-}
 
 /* The chain */
 
@@ -79,6 +64,23 @@ static struct ibv_send_wr *chain(struct tt_verbs_peer *p, enum ibv_wr_opcode opc
 	return wr;
 }
 
+static void add_sge(struct ibv_send_wr *wr, const void *at, size_t n, uint32_t lkey)
+{
+	wr->sg_list[wr->num_sge++] = (struct ibv_sge){ (uintptr_t)at, (uint32_t)n, lkey };
+}
+
+/* n bytes of the arena, to the request that was chained last. */
+static char *add_bounce(struct tt_verbs_peer *p, struct ibv_send_wr *wr, size_t n)
+{
+	struct tt_verbs *net = p->net;
+	struct tt_verbs_sent *sent = sent_at(p, p->posted - 1);
+
+	sent->bounce = (int16_t)net->bounces[--net->bounce_count];
+	sent->len = (uint32_t)n;
+	add_sge(wr, bounce_at(net, sent->bounce), n, net->arena_mr->lkey);
+	return bounce_at(net, sent->bounce);
+}
+
 /* siw may answer a READ of no bytes with some. */
 static struct ibv_send_wr *chain_word(struct tt_verbs_peer *p, struct tt_op *op)
 {
@@ -87,8 +89,7 @@ static struct ibv_send_wr *chain_word(struct tt_verbs_peer *p, struct tt_op *op)
 
 	wr->wr.rdma.remote_addr = p->word.addr;
 	wr->wr.rdma.rkey = p->word.rkey;
-	wr->sg_list[0] = (struct ibv_sge){ (uintptr_t)words->addr + 8, 8, words->lkey };
-	wr->num_sge = 1;
+	add_sge(wr, (char *)words->addr + 8, 8, words->lkey);
 	return wr;
 }
 
@@ -149,8 +150,7 @@ static struct ibv_send_wr *chain_message(struct tt_verbs_peer *p, struct tt_op *
 
 	h.credits = give_credits(p);
 	*at = h;
-	wr->sg_list[0] = (struct ibv_sge){ (uintptr_t)at, sizeof *at, p->share->mr->lkey };
-	wr->num_sge = 1;
+	add_sge(wr, at, sizeof *at, p->share->mr->lkey);
 	if (sizeof h <= p->net->inline_max)
 		wr->send_flags = IBV_SEND_INLINE;
 	return wr;
@@ -158,32 +158,34 @@ static struct ibv_send_wr *chain_message(struct tt_verbs_peer *p, struct tt_op *
 
 /* Ops. Of the first pending one p->at bytes are chained. */
 
-/* Where the op's bytes lie; small: they are copied at once. */
-static struct ibv_sge own_sge(const struct tt_op *op, const char *at, size_t n, bool small)
+/* The op's next n bytes, to the request that was chained last. Those that no key covers go through the arena. */
+static void add_bytes(struct tt_verbs_peer *p, struct ibv_send_wr *wr, const struct tt_op *op, size_t n, bool inlined)
 {
-	return (struct ibv_sge){ (uintptr_t)at, (uint32_t)n, small ? 0 : tt_verbs_lkey(op->region) };
+	char *local = (char *)op->local + p->at;
+
+	wr->send_flags = inlined ? IBV_SEND_INLINE : 0;
+	if (inlined || op->region) {
+		add_sge(wr, local, n, inlined ? 0 : tt_verbs_lkey(op->region));
+	} else if (op->kind == TT_GET) {
+		add_bounce(p, wr, n);
+		sent_at(p, p->posted - 1)->to = local;
+	} else {
+		tt_copy_word(add_bounce(p, wr, n), local, n);
+		count_copied(p->net, n);
+	}
 }
 
 static enum outcome send_part(struct tt_verbs_peer *p, struct tt_op *op)
 {
-	struct tt_verbs *net = p->net;
 	size_t n = tt_min(op->len - p->at, p->message - sizeof(struct tt_verbs_head));
-	bool last = p->at + n == op->len, small = n + sizeof(struct tt_verbs_head) <= net->inline_max;
-	const char *from = (const char *)op->local + p->at;
-	int bounce = small || op->region ? -1 : take_bounce(p);
+	bool last = p->at + n == op->len, small = n + sizeof(struct tt_verbs_head) <= p->net->inline_max;
 
-	if (!small && !op->region && bounce < 0)
+	if (!small && !op->region && !has_bounce(p))
 		return STARVED;
 	struct ibv_send_wr *wr = chain_message(p, last ? op : NULL,
 		(struct tt_verbs_head){ .kind = last ? TT_VERBS_MESSAGE : TT_VERBS_PART });
-	wr->num_sge = n ? 2 : 1;
-	if (!small)
-		wr->send_flags = 0;
-	if (bounce >= 0)
-		wr->sg_list[1] = copy_out(net, bounce, from, n);
-	else
-		wr->sg_list[1] = own_sge(op, from, n, small);
-	sent_at(p, p->posted - 1)->bounce = (int16_t)bounce;
+	if (n)
+		add_bytes(p, wr, op, n, small);
 	p->at += n;
 	return last ? WHOLE : MORE;
 }
@@ -215,32 +217,20 @@ static void add_notify(struct tt_verbs_peer *p, struct ibv_send_wr *wr, const st
 /* The next piece of a PUT or GET. */
 static enum outcome move_piece(struct tt_verbs_peer *p, struct tt_op *op)
 {
-	struct tt_verbs *net = p->net;
 	bool get = op->kind == TT_GET, notify = notifies(p, op);
 	size_t n = tt_min(op->len - p->at, p->piece);
-	bool small = !get && n <= net->inline_max, bounces = !small && n && !op->region;
-	char *local = (char *)op->local + p->at;
-	int bounce = -1;
+	bool small = !get && n <= p->net->inline_max;
 
-	if (bounces) {
+	if (!small && n && !op->region) {
 		n = tt_min(n, TT_VERBS_BOUNCE);
-		if ((bounce = take_bounce(p)) < 0)
+		if (!has_bounce(p))
 			return STARVED;
 	}
 	bool last = p->at + n == op->len && (notify || !(op->flags & TT_NOTIFY));
 	struct ibv_send_wr *wr = chain(p, get ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, last ? op : NULL);
-	struct tt_verbs_sent *sent = sent_at(p, p->posted - 1);
 	set_place(wr, op, p->at);
-	wr->num_sge = n > 0;
-	wr->send_flags = small ? IBV_SEND_INLINE : 0;
-	if (bounces && get)
-		wr->sg_list[0] = bounce_sge(net, bounce, n);
-	else if (bounces)
-		wr->sg_list[0] = copy_out(net, bounce, local, n);
-	else if (n)
-		wr->sg_list[0] = own_sge(op, local, n, small);
-	*sent = (struct tt_verbs_sent){ .op = sent->op, .to = get && bounces ? local : NULL, .len = (uint32_t)n,
-	                                .bounce = (int16_t)bounce };
+	if (n)
+		add_bytes(p, wr, op, n, small);
 	p->at += n;
 	p->unheard += n;
 	if (notify)
@@ -283,9 +273,8 @@ static bool answer(struct tt_verbs_peer *p, struct tt_verbs_head h)
 {
 	size_t n = h.kind == TT_VERBS_BYTES ? le64toh(h.word) : 0;
 	const void *from = n ? tt_verbs_find_memory(p->net, le32toh(h.rkey), le64toh(h.addr), n) : NULL;
-	int bounce = from ? take_bounce(p) : -1;
 
-	if (from && bounce < 0)
+	if (from && !has_bounce(p))
 		return false;
 	p->answer_at++;
 	p->answer_count--;
@@ -295,12 +284,9 @@ static bool answer(struct tt_verbs_peer *p, struct tt_verbs_head h)
 	}
 	struct ibv_send_wr *wr = chain_message(p, NULL, h);
 	if (from) {
-		tt_copy_words(bounce_at(p->net, bounce), from, n);
+		tt_copy_words(add_bounce(p, wr, n), from, n);
 		count_copied(p->net, n);
-		wr->sg_list[1] = bounce_sge(p->net, bounce, n);
-		wr->num_sge = 2;
 		wr->send_flags = 0;
-		sent_at(p, p->posted - 1)->bounce = (int16_t)bounce;
 	}
 	return true;
 }
