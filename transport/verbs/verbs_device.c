@@ -164,17 +164,11 @@ bool tt_verbs_is_shown(const struct tt_verbs *net)
 
 static unsigned rate_of(const struct ibv_port_attr *a)
 {
-	static const struct { uint8_t code; unsigned value; }
-		widths[] = { { 1, 1 }, { 2, 4 }, { 4, 8 }, { 8, 12 }, { 16, 2 } },
-		speeds[] = { { 1, 2500 }, { 2, 5000 }, { 4, 10000 }, { 8, 10000 }, { 16, 14000 }, { 32, 25000 },
-		             { 64, 50000 }, { 128, 100000 } };
-	unsigned width = 0, speed = 0;
+	static const uint8_t lanes[256] = { [1] = 1, [2] = 4, [4] = 8, [8] = 12, [16] = 2 };
+	static const unsigned of_lane[256] = { [1] = 2500, [2] = 5000, [4] = 10000, [8] = 10000, [16] = 14000,
+		[32] = 25000, [64] = 50000, [128] = 100000 };
 
-	for (size_t i = 0; i < TT_COUNT(widths); i++)
-		width = widths[i].code == a->active_width ? widths[i].value : width;
-	for (size_t i = 0; i < TT_COUNT(speeds); i++)
-		speed = speeds[i].code == a->active_speed ? speeds[i].value : speed;
-	return width * speed;
+	return lanes[a->active_width] * of_lane[a->active_speed];
 }
 
 static void judge_device(const struct ibv_device *d, const struct ibv_device_attr *a, char *why, size_t size)

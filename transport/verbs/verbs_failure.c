@@ -52,7 +52,7 @@ enum fate { NOTHING, WARN, PEER, LIAR, NET, PORT };
 static const struct news {
 	enum fate fate;
 	const char *sentence;
-} events[] = {
+} nothing, events[] = {
 	[IBV_EVENT_CQ_ERR] = { NET, "its completion queue failed" },
 	[IBV_EVENT_QP_FATAL] = { PEER, "its queue pair failed: the kernel's log may say why" },
 	[IBV_EVENT_QP_REQ_ERR] = { LIAR, "it sent a request that makes no sense" },
@@ -115,21 +115,25 @@ static void read_port(struct tt_verbs *net, enum fate fate, const char *sentence
 	       fit ? "use " : "are refused: ", note);
 }
 
+static void befall(struct tt_verbs *net, struct tt_verbs_peer *p, enum fate fate, const char *sentence)
+{
+	if (fate == PORT || fate == WARN)
+		read_port(net, fate, sentence);
+	if ((fate == PEER || fate == LIAR) && p)
+		tt_verbs_hang_up(p, fate == LIAR ? -EPROTO : -ECONNRESET, sentence);
+	if (fate == NET) {
+		tt_log(TT_WARN, "%s: %s", net->name, sentence);
+		tt_verbs_lose_net(net, sentence);
+	}
+}
+
 static void hear(struct tt_verbs *net, const struct ibv_async_event *e)
 {
-	static const struct news unknown = { NOTHING, NULL };
-	const struct news *n = (size_t)e->event_type < TT_COUNT(events) ? &events[e->event_type] : &unknown;
-	bool of_port = n->fate == PORT || n->fate == WARN;
-	struct tt_verbs_peer *p;
+	struct news n = (size_t)e->event_type < TT_COUNT(events) ? events[e->event_type] : nothing;
+	bool of_queue = n.fate == PEER || n.fate == LIAR, of_port = n.fate == PORT || n.fate == WARN;
 
-	if (of_port && e->element.port_num == net->port.number)
-		read_port(net, n->fate, n->sentence);
-	else if (n->fate == NET)
-		tt_log(TT_WARN, "%s: %s", net->name, n->sentence);
-	if ((n->fate == PEER || n->fate == LIAR) && (p = tt_verbs_find(net, e->element.qp->qp_num)))
-		tt_verbs_lose(p, n->fate == LIAR ? -EPROTO : -ECONNRESET, n->sentence);
-	else if (n->fate == NET)
-		tt_verbs_lose_net(net, n->sentence);
+	if (!of_port || e->element.port_num == net->port.number)
+		befall(net, of_queue ? tt_verbs_find(net, e->element.qp->qp_num) : NULL, n.fate, n.sentence);
 }
 
 void tt_verbs_hear_device(struct tt_verbs *net)
@@ -144,21 +148,15 @@ void tt_verbs_hear_device(struct tt_verbs *net)
 
 void tt_verbs_hear_failure(struct tt_verbs *net, struct tt_verbs_peer *p, enum rdma_cm_event_type event, int status)
 {
-	static const struct news unknown = { NOTHING, NULL };
-	const struct news *n = (size_t)event < TT_COUNT(cm_events) ? &cm_events[event] : &unknown;
+	struct news n = (size_t)event < TT_COUNT(cm_events) ? cm_events[event] : nothing;
 	char text[300];
 
 	if (event == RDMA_CM_EVENT_REJECTED && status > 0 && (size_t)status < TT_COUNT(rejects) &&
 	    rejects[status].sentence)
-		n = &rejects[status];
-	if (n->fate == NOTHING)
+		n = rejects[status];
+	if (n.fate == NOTHING)
 		return;
-	snprintf(text, sizeof text, "%s (%s, status %d, on %s)", n->sentence, net->library->event_str(event), status,
+	snprintf(text, sizeof text, "%s (%s, status %d, on %s)", n.sentence, net->library->event_str(event), status,
 	         net->name);
-	if (n->fate == NET)
-		tt_verbs_lose_net(net, n->sentence);
-	else if (n->fate == PEER && p)
-		tt_verbs_hang_up(p, -ECONNRESET, text);
-	else if (n->fate == WARN)
-		read_port(net, WARN, text);
+	befall(net, p, n.fate, text);
 }

@@ -19,34 +19,29 @@ static const struct tt_symbol wanted[] = { TT_IBV_FUNCTIONS(IBV) { "ibv_query_po
 	{ "_ibv_query_gid_ex", &library.query_gid_ex } /* since rdma-core 33 */ };
 static const struct tt_symbol wanted_cm[] = { TT_RDMA_FUNCTIONS(RDMA) };
 
-static void tell_missing(char text[200], const char *lacks, const char *file, const char *package)
-{
-	if (lacks)
-		snprintf(text, 200, "%s has no %s: install rdma-core 33 or later", file, lacks);
-	else
-		snprintf(text, 200, "this host has no %s (apt install %s)", file, package);
-}
-
-static void load_cm(void)
+static bool load_file(const char *file, const char *package, const struct tt_symbol *symbols, size_t n, char why[200])
 {
 	const char *lacks;
 
-	if (!tt_library_load("librdmacm.so.1", RTLD_NOW | RTLD_LOCAL, wanted_cm, TT_COUNT(wanted_cm), &lacks))
-		tell_missing(missing_cm, lacks, "librdmacm.so.1", "librdmacm1");
+	if (tt_library_load(file, RTLD_NOW | RTLD_LOCAL, symbols, n, &lacks))
+		return true;
+	if (lacks)
+		snprintf(why, 200, "%s has no %s: install rdma-core 33 or later", file, lacks);
+	else
+		snprintf(why, 200, "this host has no %s (apt install %s)", file, package);
+	return false;
 }
+
+static void load_cm(void) { load_file("librdmacm.so.1", "librdmacm1", wanted_cm, TT_COUNT(wanted_cm), missing_cm); }
 
 static void load(void)
 {
-	const char *lacks;
-
 	if (access("/sys/class/infiniband", F_OK)) { /* most hosts: the library need not be looked for */
 		snprintf(missing, sizeof missing, "this host has no RDMA adapter, or its driver is not loaded");
 		return;
 	}
-	if (!tt_library_load("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL, wanted, TT_COUNT(wanted), &lacks)) {
-		tell_missing(missing, lacks, "libibverbs.so.1", "ibverbs-providers");
+	if (!load_file("libibverbs.so.1", "ibverbs-providers", wanted, TT_COUNT(wanted), missing))
 		return;
-	}
 	/* before any memory is registered: a forked child that only executes another program then harms nothing */
 	int err = library.fork_init();
 	if (err)
