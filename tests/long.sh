@@ -6,7 +6,7 @@
 # SEEDS (20000) for contract, storm, recover and newcomers, FUZZ_SECONDS (60) for each fuzz target. One line a part: what
 # came of it, and its time; what a part printed is in BUILD-TREE/long-PART.log. The exit status is 1 if a part failed.
 set -u
-export LC_ALL=C
+export LC_ALL=C TEST_FULL=yes
 source_tree=$(cd "$1" && pwd) build_tree=$(cd "$2" && pwd) || exit 2
 shift 2
 seeds=${SEEDS:-20000}

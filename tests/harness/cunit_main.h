@@ -9,6 +9,7 @@
  * The CU_ASSERT_..._FATAL forms leave the test by longjmp: use them only on the thread, and the stack, that runs it. */
 #ifndef TT_CUNIT_MAIN_H
 #define TT_CUNIT_MAIN_H
+#include "tests/harness/amount.h"
 #include <CUnit/CUnit.h>
 #include <CUnit/TestDB.h>
 #include <CUnit/TestRun.h>

@@ -209,19 +209,19 @@ static void kill_one(const struct kind *of, int rank, int delay_ms)
 
 static void test_kill_large(void)
 {
-	for (int rank = 0; rank < 5; rank++)
+	for (int rank = 0; rank < all_or(5, 2); rank++)
 		kill_one(&kinds[0], rank, 3 * rank);
 }
 
 static void test_kill_in_place(void)
 {
-	for (int rank = 0; rank < 5; rank++)
+	for (int rank = 0; rank < all_or(5, 3); rank++)
 		kill_one(&kinds[IN_PLACE], rank, 3 * rank);
 }
 
 static void test_kill_blocks(void)
 {
-	for (int rank = 0; rank < 5; rank++)
+	for (int rank = 0; rank < all_or(5, 2); rank++)
 		kill_one(&kinds[IN_PLACE + 1 + rank % 2], rank, 3 * rank);
 }
 
@@ -586,14 +586,14 @@ static void test_stop_large(void)
 /* It may be frozen in the middle of a store into others' memory: then it is killed. */
 static void test_stop_in_place(void)
 {
-	for (int rank = 0; rank < 5; rank++)
+	for (int rank = 0; rank < all_or(5, 2); rank++)
 		stop_one(&kinds[IN_PLACE], rank, 5 + 2 * rank);
 }
 
 /* Nobody stores into others' memory here, so nobody is killed. */
 static void test_stop_blocks(void)
 {
-	for (int rank = 0; rank < 5; rank++)
+	for (int rank = 0; rank < all_or(5, 2); rank++)
 		stop_one(&kinds[IN_PLACE + 1 + rank % 2], rank, 5 + 2 * rank);
 }
 

@@ -9,6 +9,7 @@
  */
 #include "member/member.h"
 #include "transport/sim/sim.h"
+#include "tests/harness/amount.h"
 #include "tests/harness/complaint.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -360,7 +361,7 @@ int main(int argc, char **argv)
 		else
 			return fprintf(stderr, "usage: newcomers [--seed S] [--seeds N] [--verbose]\n"), 2;
 	}
-	seeds = seeds ? seeds : TT_ASAN ? 40 : 200;
+	seeds = seeds ? seeds : (uint64_t)all_or(TT_ASAN ? 40 : 200, 60);
 	for (uint64_t s = first; s < first + seeds && failed < 5; s++)
 		failed += !try_seed(s, &joins, &refusals);
 	if (!failed && seeds > 30 && (!joins || !refusals))

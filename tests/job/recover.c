@@ -9,6 +9,7 @@
  */
 #include "member/member.h"
 #include "transport/sim/sim.h"
+#include "tests/harness/amount.h"
 #include "tests/harness/complaint.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -283,7 +284,7 @@ int main(int argc, char **argv)
 		else
 			return fprintf(stderr, "usage: recover [--seed S] [--seeds N] [--verbose]\n"), 2;
 	}
-	seeds = seeds ? seeds : TT_ASAN ? 200 : 1000; /* more of them: make check-long */
+	seeds = seeds ? seeds : (uint64_t)all_or(TT_ASAN ? 200 : 1000, 250); /* more of them: make check-long */
 	for (uint64_t s = first; s < first + seeds && failed < 5; s++) {
 		failed += !try_seed(s);
 		shrinks += run.shrinks;

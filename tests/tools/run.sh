@@ -171,7 +171,8 @@ test_keep_going() {
 	check "their status counts" is $status 0
 	check "who failed is said" has err '^tutti run: rank 1 (pid [0-9]*) was killed by signal 9 (Killed)$'
 	check "each of them" has err '^tutti run: rank 2 (pid [0-9]*) exited with status 3$'
-	run -n 2 -k sh -c '[ $TUTTI_RANK = 1 ] && exit 5; sleep 0.3; exit 6'
+	run -n 2 -k sh -c '[ $TUTTI_RANK = 1 ] && { echo $$ > first; exit 5; }
+		until [ -s first ] && ! kill -0 $(cat first) 2> /dev/null; do sleep 0.05; done; exit 6'
 	check "where nobody exits with 0, the first failure counts" is $status 5
 	run -n 3 -k sh -c '[ $TUTTI_RANK = 1 ] && exit 0; [ $TUTTI_RANK = 0 ] && { sleep 0.3; kill -INT $PPID; }; sleep 100 & wait'
 	check "an interrupt is no survival" is $status 130
