@@ -136,7 +136,8 @@ int main(void)
 		check(tutti_controller_serve(c, answer, &t)); /* until all workers are done, or gone */
 		check(tutti_table_pull(table, last, NULL));
 		check(tutti_table_pull(best, w, NULL));
-		printf("stopped after %d steps and %d validations: error %.3f; the best was %.3f, and of the model kept %.3f\n",
+		printf("stopped after %d steps and %d validations: error %.3f; the best was %.3f, and of the model "
+		       "kept %.3f\n",
 		       t.steps, t.validated, validate(last), t.best, validate(w));
 	}
 	tutti_controller_close(c);

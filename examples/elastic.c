@@ -16,7 +16,8 @@ int main(void)
 {
 	float line[2] = { 0, 0 };
 	const tutti_tensor model = { line, 2, TUTTI_F32 };
-	tutti_center_config config = tutti_center_easgd(5, NAN); /* every 5 steps; NAN: as the number of workers wants it */
+	/* every 5 steps; NAN: as the number of workers wants it */
+	tutti_center_config config = tutti_center_easgd(5, NAN);
 	tutti_center *center;
 	tutti *job;
 

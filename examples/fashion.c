@@ -1,8 +1,9 @@
 /* fashion.c - a demo of Tutti: data-parallel training on Fashion-MNIST
  *
- * Every rank holds the data and a copy of the model. All shuffle alike, and of each batch of B samples rank r of n takes
- * B r/n .. B (r+1)/n, so that any number of ranks trains the same model. Gradients are summed over the ranks (or go to
- * parameter servers, see fashion_ps.c), layer by layer from the last to the first, while the next layer's are still being computed:
+ * Every rank holds the data and a copy of the model. All shuffle alike, and of each batch of B samples rank r of n
+ * takes B r/n .. B (r+1)/n, so that any number of ranks trains the same model. Gradients are summed over the ranks (or
+ * go to parameter servers, see fashion_ps.c), layer by layer from the last to the first, while the next layer's are
+ * still being computed:
  *
  *   compute   forward | back 2 | back 1   | back 0     |             | update
  *   network                    | reduce 2 | reduce 1   | reduce 0    |
@@ -137,18 +138,23 @@ static enum status find_algorithm(struct training *t)
 	if (!t->algorithm)
 		return complain(USAGE, "no algorithm '%s': there is %s", t->options.algorithm, algorithm_names());
 	if (t->options.staleness >= 0 && t->algorithm != &fashion_ps)
-		return complain(USAGE, "--staleness is for --algorithm ps: with %s no rank is ahead", t->options.algorithm);
+		return complain(USAGE, "--staleness is for --algorithm ps: with %s no rank is ahead",
+		                t->options.algorithm);
 	if (t->options.every && (t->algorithm == &fashion_allreduce || t->algorithm == &fashion_ps))
 		return complain(USAGE, "--every: with %s the ranks meet in each step", t->options.algorithm);
 	if (t->options.every && t->algorithm == &fashion_alone)
 		return complain(USAGE, "--every: alone the ranks never meet");
 	if (!isnan(t->options.alpha) && t->algorithm != &fashion_ea && t->algorithm != &fashion_easgd)
-		return complain(USAGE, "--alpha is for ea and easgd: %s moves no model by a part", t->options.algorithm);
+		return complain(USAGE, "--alpha is for ea and easgd: %s moves no model by a part",
+		                t->options.algorithm);
 	if ((t->options.save || t->options.load) && t->algorithm != &fashion_allreduce)
 		return complain(USAGE, "--save and --load are for allreduce: with %s more than one model is trained",
 		                t->options.algorithm);
 	if (t->options.keep_going && (t->algorithm != &fashion_allreduce || t->options.lack))
-		return complain(USAGE, "--keep-going is for allreduce, and without --lack: others cannot do what a rank that dies was to do");
+		return complain(
+			USAGE,
+			"--keep-going is for allreduce, and without --lack: others cannot do what a rank that dies "
+			"was to do");
 	return OK;
 }
 
@@ -182,7 +188,9 @@ static enum status build(struct training *t)
 	void *memory;
 
 	if (batch < t->ranks)
-		return complain(USAGE, "%d ranks are more than the %d samples of a batch: start fewer, or set a larger --batch", t->ranks, batch);
+		return complain(
+			USAGE, "%d ranks are more than the %d samples of a batch: start fewer, or set a larger --batch",
+			t->ranks, batch);
 	s = net_open(&t->net, rows);
 	t->steps = (t->train.count + batch - 1) / batch;
 	t->options.batch = batch;
@@ -191,8 +199,10 @@ static enum status build(struct training *t)
 	t->order = malloc((size_t)t->train.count * sizeof *t->order);
 	t->epochs = calloc((size_t)t->options.epochs, sizeof *t->epochs);
 	if (!s && (!t->labels || !t->order || !t->epochs))
-		s = complain(FAILED, "not enough memory for %d epochs of %d samples", t->options.epochs, t->train.count);
-	if (!s && (t->options.save || t->options.load || t->options.keep_going) && !(t->block = calloc(1, save_size(t) + 1)))
+		s = complain(FAILED, "not enough memory for %d epochs of %d samples", t->options.epochs,
+		             t->train.count);
+	if (!s && (t->options.save || t->options.load || t->options.keep_going) &&
+	    !(t->block = calloc(1, save_size(t) + 1)))
 		s = complain(FAILED, "not enough memory for a copy of the model");
 	if (!s && tutti_alloc(t->job, 2 * t->net.parameters * sizeof(float), -1, &memory))
 		s = complain(FAILED, "%s", tutti_why());
@@ -202,7 +212,8 @@ static enum status build(struct training *t)
 		if (!is_lacking(t, t->train.labels[i]))
 			t->order[t->samples++] = i;
 	if (!t->samples)
-		return complain(FAILED, "rank %d has no samples: use a smaller --lack than %d", t->rank, t->options.lack);
+		return complain(FAILED, "rank %d has no samples: use a smaller --lack than %d", t->rank,
+		                t->options.lack);
 	t->net.values = memory;
 	t->net.gradients = t->net.values + t->net.parameters;
 	net_start(&t->net, &t->random);
@@ -304,8 +315,10 @@ static enum status train_epoch(struct training *t)
 	evaluate(t, sums, e);
 	e->seconds = seconds_now() - from;
 	if (!isfinite(e->loss))
-		return agree(t->job, complain(FAILED, "the loss is no number any more in epoch %d: use a smaller --rate than %g",
-		                              t->epoch + 1, t->options.rate));
+		return agree(t->job,
+		             complain(FAILED,
+		                      "the loss is no number any more in epoch %d: use a smaller --rate than %g",
+		                      t->epoch + 1, t->options.rate));
 	report_epoch(&t->report, t->epoch, e);
 	t->epoch++;
 	t->step = 0;

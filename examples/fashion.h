@@ -7,13 +7,15 @@ enum status { OK, FAILED, USAGE, SAVED, LOST }; /* SAVED: asked to leave. LOST: 
                                                   * has been said already */
 
 /* fashion.c */
-enum status complain(enum status, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* keeps the sentence, returns the status */
+/* keeps the sentence, returns the status */
+enum status complain(enum status, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 double seconds_now(void);
 
 /* fashion_options.c */
 struct options {
 	const char *algorithm, *data, *plot, *save, *load;
-	int epochs, batch, lack, every, staleness, keep_going, json, help; /* staleness -1: any; every 0: as the algorithm has it */
+	/* staleness -1: any; every 0: as the algorithm has it */
+	int epochs, batch, lack, every, staleness, keep_going, json, help;
 	double alpha; /* NaN: by the number of ranks */
 	double rate, momentum;
 	uint64_t seed;
@@ -31,7 +33,8 @@ struct samples {
 enum status read_samples(const char *dir, const char *prefix, struct samples *); /* prefix: "train" or "t10k" */
 enum status find_data(const char *dir);
 void free_samples(struct samples *);
-void scale_pixels(const struct samples *, int sample, float *x); /* bytes to floats of about zero mean and unit variance */
+/* bytes to floats of about zero mean and unit variance */
+void scale_pixels(const struct samples *, int sample, float *x);
 
 /* fashion_net.c: a multilayer perceptron. The rows of a batch are its samples. */
 enum { LAYERS = 3 };
@@ -51,9 +54,11 @@ enum status net_open(struct net *, int rows); /* values and gradients are then f
 void net_close(struct net *);
 void net_start(struct net *, uint64_t *random);
 void net_forward(struct net *, int rows);
-double net_loss(struct net *, int rows, const uint8_t *labels, float scale); /* the sum over rows; starts the way back */
+/* the sum over rows; starts the way back */
+double net_loss(struct net *, int rows, const uint8_t *labels, float scale);
 int net_correct(const struct net *, int rows, const uint8_t *labels);
-void net_backward(struct net *, int layer, int rows); /* from the last layer to the first: completes gradients of that layer */
+/* from the last layer to the first: completes gradients of that layer */
+void net_backward(struct net *, int layer, int rows);
 void net_update(struct net *, int layer, float rate, float momentum);
 uint64_t draw(uint64_t *random); /* the next of a seeded row of 64-bit numbers */
 
@@ -109,14 +114,16 @@ struct algorithm {
 	const char *name;
 	enum status (*begin)(struct training *);                /* net.values are set on rank 0 */
 	enum status (*step)(struct training *, struct batch *);
-	enum status (*meet)(struct training *);                 /* all ranks have the same values then, for the test. NULL:
+	enum status (*meet)(struct training *); /* all ranks have the same values then, for the test. NULL:
 	                                                         * they always do */
-	void (*part)(struct training *);                        /* after the test: each has its own again. NULL: it has */
+	/* after the test: each has its own again. NULL: it has */
+	void (*part)(struct training *);
 	void (*end)(struct training *);                         /* NULL: nothing is left */
 };
 enum status agree(tutti *, enum status mine); /* all go on, or all end with the worst status */
 enum status lost(void); /* an error of the library's: every rank may have another one to tell */
-enum status give_up(struct training *, int first, int last); /* after one: what is under way for these layers is cut short, and their memory ours again */
+/* after one: what is under way for these layers is cut short, and their memory ours again */
+enum status give_up(struct training *, int first, int last);
 
 /* fashion_save.c: allreduce alone */
 size_t save_size(const struct training *);
@@ -124,7 +131,8 @@ enum status save(struct training *);
 enum status save_if_asked(struct training *); /* SAVED: the run ends */
 enum status load_file(struct training *);     /* on rank 0 */
 enum status take_loaded(struct training *);   /* on all ranks, after it */
-enum status go_on(struct training *);         /* after LOST, on the ranks that are left: all are where one of them was */
+/* after LOST, on the ranks that are left: all are where one of them was */
+enum status go_on(struct training *);
 
 /* fashion_ps.c: with parameter servers */
 extern const struct algorithm fashion_ps;

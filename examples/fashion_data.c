@@ -35,7 +35,9 @@ static enum status open_stream(struct file *f)
 	if (!f->stream)
 		return complain(FAILED, "cannot open %s: %s", f->path, strerror(errno ? errno : ENOMEM));
 	gzbuffer(f->stream, 1 << 17);
-	return !f->zipped || !gzdirect(f->stream) ? OK : complain(FAILED, "%s is not gzip data: unpack or replace it", f->path);
+	return !f->zipped || !gzdirect(f->stream)
+	               ? OK
+	               : complain(FAILED, "%s is not gzip data: unpack or replace it", f->path);
 }
 
 static size_t read_stream(struct file *f, void *buf, size_t len)
@@ -67,8 +69,11 @@ static void close_stream(struct file *f)
 static enum status open_stream(struct file *f)
 {
 	if (f->zipped)
-		return complain(FAILED, "%s is packed and this program was built without zlib: gunzip a copy and name its directory "
-		                        "with --data", f->path);
+		return complain(
+			FAILED,
+			"%s is packed and this program was built without zlib: gunzip a copy and name its directory "
+			"with --data",
+			f->path);
 	f->stream = fopen(f->path, "rb");
 	return f->stream ? OK : complain(FAILED, "cannot open %s: %s", f->path, strerror(errno));
 }
@@ -96,7 +101,9 @@ static enum status open_file(struct file *f, const char *dir, const char *prefix
 		f->zipped = 1;
 	}
 	if (access(f->path, F_OK))
-		return complain(FAILED, "no file %s, nor one without .gz: apt install dataset-fashion-mnist, or --data DIR", f->path);
+		return complain(FAILED,
+		                "no file %s, nor one without .gz: apt install dataset-fashion-mnist, or --data DIR",
+		                f->path);
 	return open_stream(f);
 }
 
@@ -107,7 +114,8 @@ static enum status read_exactly(struct file *f, void *buf, size_t len, const cha
 
 	f->at += got;
 	if (got < len && wrong)
-		return complain(FAILED, "%s is damaged at byte %zu of its data (%s): replace it", f->path, f->at, wrong);
+		return complain(FAILED, "%s is damaged at byte %zu of its data (%s): replace it", f->path, f->at,
+		                wrong);
 	if (got < len)
 		return complain(FAILED, "%s ends after %zu bytes where %s needs %zu: replace it", f->path, f->at, what,
 		                f->at - got + len);
@@ -131,8 +139,11 @@ static enum status expect_number(struct file *f, uint32_t wanted, const char *wh
 	enum status s = read_number(f, &number);
 
 	if (!s && number != wanted)
-		return complain(FAILED, "%s has %u as its %s (bytes %zu to %zu) where %u must stand: not a file of Fashion-MNIST's kind",
-		                f->path, number, what, at, at + 3, wanted);
+		return complain(
+			FAILED,
+			"%s has %u as its %s (bytes %zu to %zu) where %u must stand: not a file of Fashion-MNIST's "
+			"kind",
+			f->path, number, what, at, at + 3, wanted);
 	return s;
 }
 
@@ -144,7 +155,8 @@ static enum status read_header(struct file *f, uint32_t magic, int *count)
 	if (!s)
 		s = read_number(f, &number);
 	if (!s && (!number || number > MOST))
-		return complain(FAILED, "%s announces %u samples (bytes 4 to 7), outside 1 to %d: replace it", f->path, number, MOST);
+		return complain(FAILED, "%s announces %u samples (bytes 4 to 7), outside 1 to %d: replace it", f->path,
+		                number, MOST);
 	*count = (int)number;
 	if (!s && magic == IMAGES)
 		s = expect_number(f, SIDE, "number of rows");
@@ -161,8 +173,11 @@ static enum status expect_end(struct file *f)
 	const char *wrong = stream_error(f);
 
 	if (wrong)
-		return complain(FAILED, "%s is damaged at the end of its %zu bytes of data (%s): replace it", f->path, f->at, wrong);
-	return got ? complain(FAILED, "%s goes on after the %zu bytes that its header announces: replace it", f->path, f->at) : OK;
+		return complain(FAILED, "%s is damaged at the end of its %zu bytes of data (%s): replace it", f->path,
+		                f->at, wrong);
+	return got ? complain(FAILED, "%s goes on after the %zu bytes that its header announces: replace it", f->path,
+	                      f->at)
+	           : OK;
 }
 
 /* Reads header and body of one file; *body is the caller's even after an error. */
@@ -201,11 +216,12 @@ static enum status read_labels(const char *dir, const char *prefix, struct sampl
 	if (!s)
 		s = read_file(&f, LABELS, 1, &count, &set->labels);
 	if (!s && count != set->count)
-		s = complain(FAILED, "%s has %d labels for %d images: the two files do not belong together", f.path, count, set->count);
+		s = complain(FAILED, "%s has %d labels for %d images: the two files do not belong together", f.path,
+		             count, set->count);
 	for (int i = 0; !s && i < count; i++)
 		if (set->labels[i] >= CLASSES)
-			s = complain(FAILED, "%s has the label %d at byte %d, and labels end at %d: replace it", f.path, set->labels[i],
-			             8 + i, CLASSES - 1);
+			s = complain(FAILED, "%s has the label %d at byte %d, and labels end at %d: replace it", f.path,
+			             set->labels[i], 8 + i, CLASSES - 1);
 	close_stream(&f);
 	return s;
 }

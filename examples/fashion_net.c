@@ -21,8 +21,8 @@ typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias))
  * corner, and from that step on the runs drift visibly apart. */
 static const float grid = 12;
 
-/* c = first + a b: a is m x k and lies with any strides, so it may be transposed; b is k x n; every row of c begins with
- * the row `first`, or with zeros where that is NULL. m is a multiple of ROWS and n of COLUMNS. Tile by tile:
+/* c = first + a b: a is m x k and lies with any strides, so it may be transposed; b is k x n; every row of c begins
+ * with the row `first`, or with zeros where that is NULL. m is a multiple of ROWS and n of COLUMNS. Tile by tile:
  *
  *         b  |  . [b0 b1] .        c0 .. c7 stay in registers while p walks down b and along a
  *      a     |
@@ -114,7 +114,8 @@ enum status net_open(struct net *net, int rows)
 	complete = net->velocity && net->transposed && net->input;
 	for (int i = 0; i < LAYERS; i++)
 		complete = complete && net->layer[i].output && net->layer[i].delta;
-	return complete ? OK : complain(FAILED, "not enough memory for a batch of %d samples: use a smaller --batch", rows);
+	return complete ? OK
+	                : complain(FAILED, "not enough memory for a batch of %d samples: use a smaller --batch", rows);
 }
 
 void net_close(struct net *net)
@@ -162,7 +163,10 @@ void net_start(struct net *net, uint64_t *random)
 	}
 }
 
-static const float *input_of(const struct net *net, int layer) { return layer ? net->layer[layer - 1].output : net->input; }
+static const float *input_of(const struct net *net, int layer)
+{
+	return layer ? net->layer[layer - 1].output : net->input;
+}
 
 void net_forward(struct net *net, int rows)
 {
@@ -171,7 +175,8 @@ void net_forward(struct net *net, int rows)
 		const float *w = net->values + l->at, *bias = w + (size_t)l->in * (size_t)l->out;
 		size_t outputs = (size_t)rows * (size_t)l->out;
 
-		struct product sums = { round_rows(rows), l->out, l->in, input_of(net, n), (size_t)l->in, 1, w, bias, l->output, 0 };
+		struct product sums = { round_rows(rows), l->out, l->in, input_of(net, n), (size_t)l->in, 1, w, bias,
+			                l->output,        0 };
 		multiply(&sums);
 		for (size_t i = 0; n < LAYERS - 1 && i < outputs; i++)
 			l->output[i] = l->output[i] > 0 ? l->output[i] : 0;
@@ -222,8 +227,9 @@ static void pass_back(struct net *net, int n, int rows)
 	const struct layer *l = &net->layer[n], *above = l + 1;
 	const float *w = net->values + above->at;
 	size_t count = (size_t)rows * (size_t)l->out;
-	struct product back = { round_rows(rows), l->out, above->out, above->delta, (size_t)above->out, 1, net->transposed, NULL,
-		                l->delta, 0 };
+	struct product back = { round_rows(rows),   l->out, above->out,      above->delta,
+		                (size_t)above->out, 1,      net->transposed, NULL,
+		                l->delta,           0 };
 
 	for (int i = 0; i < above->in; i++)
 		for (int j = 0; j < above->out; j++)
@@ -238,7 +244,9 @@ void net_backward(struct net *net, int n, int rows)
 	const struct layer *l = &net->layer[n];
 	float *gradient = net->gradients + l->at, *bias = gradient + (size_t)l->in * (size_t)l->out;
 
-	struct product weights = { l->in, l->out, rows, input_of(net, n), 1, (size_t)l->in, l->delta, NULL, gradient, 1 };
+	struct product weights = {
+		l->in, l->out, rows, input_of(net, n), 1, (size_t)l->in, l->delta, NULL, gradient, 1
+	};
 
 	if (n < LAYERS - 1)
 		pass_back(net, n, rows);

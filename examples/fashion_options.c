@@ -7,12 +7,15 @@
 #define AT(member) offsetof(struct options, member)
 
 static const struct option known[] = {
-	{ "algorithm", "NAME", TEXT, AT(algorithm), 0, 0, "how the ranks keep their models together, see below (allreduce)" },
-	{ "staleness", "N", WHOLE, AT(staleness), 0, 10000, "ps: how many steps a rank may be ahead of the slowest (any number)" },
+	{ "algorithm", "NAME", TEXT, AT(algorithm), 0, 0,
+	  "how the ranks keep their models together, see below (allreduce)" },
+	{ "staleness", "N", WHOLE, AT(staleness), 0, 10000,
+	  "ps: how many steps a rank may be ahead of the slowest (any number)" },
 	{ "every", "N", WHOLE, AT(every), 1, 100000,
 	  "ea, easgd, asgd, diloco, gossip: steps between two exchanges (10; asgd 2, diloco 20, gossip 4)" },
 	{ "alpha", "X", REAL, AT(alpha), 0, 1, "ea, easgd: how far an exchange moves a model (0.9 / ranks)" },
-	{ "lack", "N", WHOLE, AT(lack), 0, 9, "classes that each rank's part of the data lacks, others on each rank (0)" },
+	{ "lack", "N", WHOLE, AT(lack), 0, 9,
+	  "classes that each rank's part of the data lacks, others on each rank (0)" },
 	{ "epochs", "N", WHOLE, AT(epochs), 1, 10000, "passes over the training set (10)" },
 	{ "batch", "N", WHOLE, AT(batch), 1, 60000, "samples per step, of all ranks together (128)" },
 	{ "rate", "X", REAL, AT(rate), 0, 1000, "learning rate, falling to 0 in a straight line (0.04)" },
@@ -22,7 +25,8 @@ static const struct option known[] = {
 	{ "plot", "FILE", TEXT, AT(plot), 0, 0, "a PNG of the loss curve, or none (fashion.png)" },
 	{ "save", "FILE", TEXT, AT(save), 0, 0, "after each epoch; after SIGTERM too, then the exit status is 75" },
 	{ "load", "FILE", TEXT, AT(load), 0, 0, "goes on where FILE was saved, with any number of ranks" },
-	{ "keep-going", NULL, FLAG, AT(keep_going), 0, 0, "the ranks that are left go on when others die (tutti run --keep-going)" },
+	{ "keep-going", NULL, FLAG, AT(keep_going), 0, 0,
+	  "the ranks that are left go on when others die (tutti run --keep-going)" },
 	{ "json", NULL, FLAG, AT(json), 0, 0, "one object per epoch on stdout, the rest on stderr" },
 	{ "help", NULL, FLAG, AT(help), 0, 0, "this text" },
 	{ .name = NULL },
@@ -48,7 +52,8 @@ void show_help(const char *algorithms)
 	       "  diloco     an outer optimizer takes the mean of what all have learned since\n"
 	       "  gossip     each rank averages with another one, each 4 steps\n"
 	       "  alone      nobody talks: what each rank learns by itself, for comparison\n"
-	       "JSON keys: epoch, loss (the epoch's mean, in training), accuracy (of the test set, 0 to 1), seconds (this epoch).\n",
+	       "JSON keys: epoch, loss (the epoch's mean, in training), accuracy (of the test set, 0 to 1), seconds "
+	       "(this epoch).\n",
 	       algorithms);
 }
 

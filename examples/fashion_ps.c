@@ -1,6 +1,6 @@
-/* fashion_ps.c - training with parameter servers: the layers are tables, over all ranks. Each rank pushes its gradients as they are
- * ready, then pulls what its own and the others' have made of the values. With --staleness S a pull waits until nobody is more than S
- * pushes behind; without it nobody waits for anybody.
+/* fashion_ps.c - training with parameter servers: the layers are tables, over all ranks. Each rank pushes its gradients
+ * as they are ready, then pulls what its own and the others' have made of the values. With --staleness S a pull waits
+ * until nobody is more than S pushes behind; without it nobody waits for anybody.
  *
  *   compute   forward | back 2 | back 1 | back 0 |                  | forward
  *   network                    | push 2 | push 1 | push 0 | pull    |

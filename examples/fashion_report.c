@@ -15,14 +15,15 @@ void report_progress(struct report *r, int epoch, double done)
 	int filled = (int)(done * BAR);
 	char bar[BAR + 1];
 
-	if (r->quiet || !isatty(STDERR_FILENO) || here <= 0 || spent / here * (1 - r->first) < 2 || now - r->drawn < 0.1)
+	if (r->quiet || !isatty(STDERR_FILENO) || here <= 0 || spent / here * (1 - r->first) < 2 ||
+	    now - r->drawn < 0.1)
 		return;
 	r->drawn = now;
 	memset(bar, '.', BAR);
 	memset(bar, '#', (size_t)filled);
 	bar[BAR] = 0;
-	fprintf(stderr, "\r[%s] %3.0f %%  epoch %d of %d, %.0f s left \033[K", bar, 100 * done, epoch + 1, r->options->epochs,
-	        spent / here * (1 - done));
+	fprintf(stderr, "\r[%s] %3.0f %%  epoch %d of %d, %.0f s left \033[K", bar, 100 * done, epoch + 1,
+	        r->options->epochs, spent / here * (1 - done));
 }
 
 static void clear_progress(void)
@@ -37,11 +38,11 @@ void report_epoch(struct report *r, int epoch, const struct epoch *e)
 		return;
 	clear_progress();
 	if (r->options->json)
-		printf("{\"epoch\": %d, \"loss\": %.8f, \"accuracy\": %.6f, \"seconds\": %.3f}\n", epoch + 1, e->loss, e->accuracy,
-		       e->seconds);
+		printf("{\"epoch\": %d, \"loss\": %.8f, \"accuracy\": %.6f, \"seconds\": %.3f}\n", epoch + 1, e->loss,
+		       e->accuracy, e->seconds);
 	else
-		printf("epoch %*d   loss %.4f   test accuracy %6.2f %%   %6.2f s\n", epoch < 9 ? 2 : 1, epoch + 1, e->loss,
-		       100 * e->accuracy, e->seconds);
+		printf("epoch %*d   loss %.4f   test accuracy %6.2f %%   %6.2f s\n", epoch < 9 ? 2 : 1, epoch + 1,
+		       e->loss, 100 * e->accuracy, e->seconds);
 	fflush(stdout);
 }
 
@@ -89,8 +90,8 @@ static void draw_plot(FILE *to, const struct report *r, const struct epoch *epoc
 	fputs("set xlabel 'epoch'; set ylabel 'training loss'; set y2label 'test accuracy (%)'\n"
 	      "set ytics nomirror; set y2tics; set yrange [0:*]; set grid xtics ytics lt 1 lw 1 lc rgb '#dddddd'\n"
 	      "set key below horizontal samplen 2\n", to);
-	fprintf(to, "set xrange [0:%d]; set y2range [%d:100]\n%s$loss << EOD\n", o->epochs, lowest_ten(epochs, o->epochs),
-	        o->epochs <= 15 ? "set xtics 1\n" : "");
+	fprintf(to, "set xrange [0:%d]; set y2range [%d:100]\n%s$loss << EOD\n", o->epochs,
+	        lowest_ten(epochs, o->epochs), o->epochs <= 15 ? "set xtics 1\n" : "");
 	for (int e = 0; e < o->epochs; e++)
 		for (int p = 0; p < POINTS; p++)
 			if (epochs[e].curve[p] > 0) /* an epoch of few steps has fewer points */
@@ -114,8 +115,10 @@ static void plot(const struct report *r, FILE *out, const struct epoch *epochs)
 	}
 	gnuplot = popen("gnuplot >/dev/null 2>&1", "w");
 	if (gnuplot) {
-		fputs("if (strstrt(GPVAL_TERMINALS, ' pngcairo ')) { set terminal pngcairo size 900,540 font 'sans,11' }"
-		      " else { set terminal png size 900,540 }\n", gnuplot);
+		fputs("if (strstrt(GPVAL_TERMINALS, ' pngcairo ')) { set terminal pngcairo size 900,540 font 'sans,"
+		      "11' }"
+		      " else { set terminal png size 900,540 }\n",
+		      gnuplot);
 		draw_plot(gnuplot, r, epochs);
 	}
 	if (gnuplot && !pclose(gnuplot))

@@ -1,5 +1,5 @@
-/* fashion_save.c - a run in a block of memory. In a file, --save and --load: it goes on as if it had never ended, on any
- * number of ranks. And from one rank to the others, --keep-going: they go on when some have died.
+/* fashion_save.c - a run in a block of memory. In a file, --save and --load: it goes on as if it had never ended, on
+ * any number of ranks. And from one rank to the others, --keep-going: they go on when some have died.
  *
  *   what it is, where it was | the epochs' figures | values | velocity
  *
@@ -38,7 +38,8 @@ static struct header header_of(const struct training *t)
 
 size_t save_size(const struct training *t)
 {
-	return sizeof(struct header) + (size_t)t->options.epochs * sizeof *t->epochs + 2 * t->net.parameters * sizeof(float);
+	return sizeof(struct header) + (size_t)t->options.epochs * sizeof *t->epochs +
+	       2 * t->net.parameters * sizeof(float);
 }
 
 /* All that stands behind the header: into the block or out of it. */
@@ -122,14 +123,15 @@ static enum status judge(const struct training *t, size_t size)
 	if (size < sizeof h || memcmp(h.magic, blank.magic, sizeof h.magic) != 0)
 		return complain(FAILED, "--load %s is no save of this program", file);
 	if (h.version != blank.version)
-		return complain(FAILED, "--load %s has version %g, and this program reads %g", file, h.version, blank.version);
+		return complain(FAILED, "--load %s has version %g, and this program reads %g", file, h.version,
+		                blank.version);
 	for (int i = 0; i < SHAPE; i++)
 		if (h.shape[i] != mine.shape[i])
 			return complain(FAILED, "--load %s was saved with %s %.10g, and this run has %.10g", file,
 			                shapes[i], h.shape[i], mine.shape[i]);
 	if (size != save_size(t))
-		return complain(FAILED, "--load %s is cut off or damaged: it has %zu bytes%s instead of %zu", file, size,
-		                size > save_size(t) ? " or more" : "", save_size(t));
+		return complain(FAILED, "--load %s is cut off or damaged: it has %zu bytes%s instead of %zu", file,
+		                size, size > save_size(t) ? " or more" : "", save_size(t));
 	if (!(h.epoch >= 0 && h.epoch <= t->options.epochs && h.step >= 0 && h.step < t->steps))
 		return complain(FAILED, "--load %s is damaged: epoch %g, step %g", file, h.epoch, h.step);
 	return OK;
@@ -188,10 +190,12 @@ enum status go_on(struct training *t)
 		t->ranks = tutti_size(left);
 		fill_block(t, header_of(t));
 		mine = ((int64_t)t->epoch * (t->steps + 1) + t->step) * t->ranks + t->rank;
-	} while (tutti_allreduce(left, &mine, &most, 1, TUTTI_I64, TUTTI_MAX, NULL) || spread(t, (int)(most % t->ranks)));
+	} while (tutti_allreduce(left, &mine, &most, 1, TUTTI_I64, TUTTI_MAX, NULL) ||
+	         spread(t, (int)(most % t->ranks)));
 	t->report.quiet = t->rank != 0;
 	t->report.ranks = t->ranks;
 	if (!t->rank)
-		fprintf(stderr, "fashion: %d ranks go on in epoch %d, after step %d\n", t->ranks, t->epoch + 1, t->step);
+		fprintf(stderr, "fashion: %d ranks go on in epoch %d, after step %d\n", t->ranks, t->epoch + 1,
+		        t->step);
 	return OK;
 }

@@ -7,7 +7,8 @@
 /* One step of gradient descent on (a x + b - y)^2, for points of the line 3 x - 1. This rank sees one side only. */
 static double step(const float *now, float *next, int rank)
 {
-	float x = (float)(rank % 2 ? 1 : -1) * (float)rand() / (float)RAND_MAX, error = now[0] * x + now[1] - (3 * x - 1);
+	float x = (float)(rank % 2 ? 1 : -1) * (float)rand() / (float)RAND_MAX,
+	      error = now[0] * x + now[1] - (3 * x - 1);
 
 	next[0] = now[0] - 0.1f * error * x;
 	next[1] = now[1] - 0.1f * error;

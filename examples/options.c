@@ -57,7 +57,8 @@ static const char *set_number(const struct option *o, const char *text, void *to
 	if (o->kind == WHOLE && whole && x >= o->least && x <= o->most)
 		*(int *)to = (int)x;
 	else if (o->kind == WHOLE)
-		return complain("--%s takes a whole number from %.0f to %.0f, not '%s'", o->name, o->least, o->most, text);
+		return complain("--%s takes a whole number from %.0f to %.0f, not '%s'", o->name, o->least, o->most,
+		                text);
 	else if (o->kind == REAL && number && x > 0 && x <= o->most)
 		*(double *)to = x;
 	else if (o->kind == REAL)

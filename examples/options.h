@@ -13,6 +13,7 @@ struct option {
 };
 
 /* Both end at an option without a name, and know one that is named "help". */
-const char *options_read(const struct option *known, int argc, char **argv, void *to); /* NULL, or what is wrong, in one sentence */
+/* NULL, or what is wrong, in one sentence */
+const char *options_read(const struct option *known, int argc, char **argv, void *to);
 void options_show(const struct option *known);
 #endif

@@ -1,5 +1,5 @@
-/* server.c - a parameter server and its workers: rank 0 holds the weights of a linear model, and the others learn them from samples of
- * their own, without waiting for each other: `tutti run -n 3 server` */
+/* server.c - a parameter server and its workers: rank 0 holds the weights of a linear model, and the others learn them
+ * from samples of their own, without waiting for each other: `tutti run -n 3 server` */
 #include <tutti.h>
 #include <errno.h>
 #include <stdio.h>
@@ -15,7 +15,8 @@ static void check(int err)
 	}
 }
 
-/* From samples x of sum(truth[i] x[i]): the gradient of the squared error goes to the server, which takes a step of SGD. */
+/* From samples x of sum(truth[i] x[i]): the gradient of the squared error goes to the server, which takes a step of
+ * SGD. */
 static void learn(tutti_table *table, unsigned seed)
 {
 	static const float truth[WEIGHTS] = { 2, -1, 0.5f, 3 };
@@ -30,7 +31,8 @@ static void learn(tutti_table *table, unsigned seed)
 		}
 		for (int i = 0; i < WEIGHTS; i++)
 			gradient[i] = 2 * error * x[i];
-		check(tutti_table_push_pull(table, gradient, NULL, w, NULL)); /* w: after this step, and what others did meanwhile */
+		/* w: after this step, and what others did meanwhile */
+		check(tutti_table_push_pull(table, gradient, NULL, w, NULL));
 	}
 }
 
@@ -49,14 +51,17 @@ int main(void)
 	check(tutti_join(NULL, &job));
 	check(tutti_table_open(job, "weights", &config, &table));
 	if (tutti_rank(job) != SERVER || tutti_size(job) == 1)
-		learn(table, (unsigned)tutti_rank(job)); /* the server has nothing to do: its part is done in the background */
+		/* the server has nothing to do: its part is done in the background */
+		learn(table, (unsigned)tutti_rank(job));
 
 	check(tutti_barrier(job, &all));
-	while ((err = tutti_wait(&all, -1)) == -ETIMEDOUT) /* until all have done their steps, however long that takes */
+	/* until all have done their steps, however long that takes */
+	while ((err = tutti_wait(&all, -1)) == -ETIMEDOUT)
 		;
 	check(err);
 	check(tutti_table_pull(table, w, NULL));
-	printf("rank %d: %.3f %.3f %.3f %.3f\n", tutti_rank(job), (double)w[0], (double)w[1], (double)w[2], (double)w[3]);
+	printf("rank %d: %.3f %.3f %.3f %.3f\n", tutti_rank(job), (double)w[0], (double)w[1], (double)w[2],
+	       (double)w[3]);
 
 	check(tutti_barrier(job, NULL)); /* nobody closes while another may still look */
 	tutti_table_close(table);

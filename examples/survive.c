@@ -1,5 +1,5 @@
-/* survive.c - ranks add numbers, and go on when some of them are killed: `tutti run --keep-going -n 4 survive`, then `kill -9`
- * one of the processes that it names */
+/* survive.c - ranks add numbers, and go on when some of them are killed: `tutti run --keep-going -n 4 survive`, then
+ * `kill -9` one of the processes that it names */
 #include <tutti.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -25,7 +25,8 @@ static void say_who_is_left(const tutti *group, int step)
 	printf("\n");
 }
 
-/* Those who are left make a group, and go on from the step that all of them have done. If somebody dies meanwhile: again. */
+/* Those who are left make a group, and go on from the step that all of them have done. If somebody dies meanwhile:
+ * again. */
 static void recover(tutti **group, int *step)
 {
 	int32_t least;
@@ -44,7 +45,8 @@ static void recover(tutti **group, int *step)
 int main(int argc, char **argv)
 {
 	int steps = argc > 1 ? atoi(argv[1]) : 5000, step = 0;
-	int64_t total[2] = { 0 }; /* after this step and the one before: nobody is ahead of the others by more than one */
+	/* after this step and the one before: nobody is ahead of the others by more than one */
+	int64_t total[2] = { 0 };
 	tutti *job, *group;
 
 	setvbuf(stdout, NULL, _IOLBF, 0);

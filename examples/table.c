@@ -1,5 +1,6 @@
-/* table.c - a parameter table from its opening to its save: `tutti run -n 4 table [async|ssp|bsp [FOLDER]]`. All ranks are servers and
- * workers. Where FOLDER has a save of an earlier run, this one goes on from it. docs/tables.md explains it. */
+/* table.c - a parameter table from its opening to its save: `tutti run -n 4 table [async|ssp|bsp [FOLDER]]`. All ranks
+ * are servers and workers. Where FOLDER has a save of an earlier run, this one goes on from it. docs/tables.md explains
+ * it. */
 #include <tutti.h>
 #include <errno.h>
 #include <math.h>
@@ -20,7 +21,8 @@ static void check(int err)
 static tutti_consistency consistency_of(const char *word)
 {
 	if (!strcmp(word, "ssp"))
-		return (tutti_consistency){ .mode = TUTTI_SSP, .staleness = 2 }; /* nobody more than two pushes ahead of the slowest */
+		/* nobody more than two pushes ahead of the slowest */
+		return (tutti_consistency){ .mode = TUTTI_SSP, .staleness = 2 };
 	if (!strcmp(word, "bsp"))
 		return (tutti_consistency){ .mode = TUTTI_BSP };                 /* rounds: all pull the same values */
 	if (!strcmp(word, "async"))
@@ -83,7 +85,8 @@ int main(int argc, char **argv)
 	tutti *job;
 
 	check(tutti_join(NULL, &job));
-	check(tutti_alloc(job, COUNT * sizeof(float), -1, &w)); /* any memory will do: servers of this host read this one in place */
+	/* any memory will do: servers of this host read this one in place */
+	check(tutti_alloc(job, COUNT * sizeof(float), -1, &w));
 	check(tutti_alloc(job, COUNT * sizeof(float), -1, &gradient));
 	tutti_table *table = open_table(job, word);
 	begin(job, table, folder, w);

@@ -1,7 +1,8 @@
 /* word2vec.c - a demo of Tutti: skip-gram with negative sampling, on parameter tables of which a step touches few rows
  *
- * Rank 0 reads the text and gives it to all; each learns from a part of it. The values of the words are rows of two tables, spread over
- * all ranks. A minibatch pulls the rows that it needs, and pushes their gradients; nobody waits for anybody.
+ * Rank 0 reads the text and gives it to all; each learns from a part of it. The values of the words are rows of two
+ * tables, spread over all ranks. A minibatch pulls the rows that it needs, and pushes their gradients; nobody waits for
+ * anybody.
  *
  *   words    ... the [bytes] that are (read) from the ...       pull 2 rows of "in" and "out", and some of other words;
  *                 from          to                              push their gradients
@@ -169,11 +170,13 @@ static void report(const struct training *t, int epoch, const struct epoch *e, d
 	if (t->rank)
 		return;
 	if (t->options.json)
-		printf("{\"epoch\": %d, \"loss\": %.6f, \"words_per_second\": %.0f, \"untouched\": %.6f, \"bytes\": %.0f, \"seconds\": %.3f}\n", epoch + 1, loss,
-		       e->tokens / seconds, untouched, e->bytes, seconds);
+		printf("{\"epoch\": %d, \"loss\": %.6f, \"words_per_second\": %.0f, \"untouched\": %.6f, \"bytes\": "
+		       "%.0f, \"seconds\": %.3f}\n",
+		       epoch + 1, loss, e->tokens / seconds, untouched, e->bytes, seconds);
 	else
-		printf("epoch %2d   loss %.4f   %8.0f words/s   %6.2f %% of the rows untouched by a step   %8.1f MB moved   %6.2f s\n", epoch + 1, loss,
-		       e->tokens / seconds, 100 * untouched, e->bytes / 1e6, seconds);
+		printf("epoch %2d   loss %.4f   %8.0f words/s   %6.2f %% of the rows untouched by a step   %8.1f MB "
+		       "moved   %6.2f s\n",
+		       epoch + 1, loss, e->tokens / seconds, 100 * untouched, e->bytes / 1e6, seconds);
 	fflush(stdout);
 }
 
@@ -186,7 +189,11 @@ static int train(struct training *t)
 		/* after it all have done the same */
 		check(tutti_allreduce(t->job, &e, &e, sizeof e / sizeof(double), TUTTI_F64, TUTTI_SUM, NULL));
 		if (e.pairs == 0) /* frequent words are thinned out, and these were all */
-			return t->rank ? FAILED : complain("%d words of text are too few: no pair of them came up; give more with --text", t->words.tokens);
+			return t->rank ? FAILED
+			               : complain(
+						 "%d words of text are too few: no pair of them came up; give more "
+						 "with --text",
+						 t->words.tokens);
 		report(t, i, &e, seconds_now() - from);
 	}
 	return 0;
@@ -238,7 +245,9 @@ static void show_nearest(const struct words *w, const float *v, int dim, int wor
 		best[k] = (struct near){ -2, -1 };
 	for (int i = 0; i < w->vocabulary; i++)
 		if (i != word)
-			keep_best(best, (struct near){ dot(v + (size_t)i * (size_t)dim, v + (size_t)word * (size_t)dim, dim), i });
+			keep_best(best,
+			          (struct near){ dot(v + (size_t)i * (size_t)dim, v + (size_t)word * (size_t)dim, dim),
+			                         i });
 	fprintf(out, "  %-12s", w->name[word]);
 	for (int k = 0; k < NEAREST && best[k].word >= 0; k++)
 		fprintf(out, "  %s %.2f", w->name[best[k].word], (double)best[k].cosine);
@@ -256,7 +265,8 @@ static int find_word(const struct words *w, const char *name)
 /* Of words that such texts have; of other texts, the most frequent ones. */
 static void show_words(struct training *t)
 {
-	static const char *const wanted[] = { "file", "directory", "license", "network", "process", "string", "server", "first" };
+	static const char *const wanted[] = { "file",    "directory", "license", "network",
+		                              "process", "string",    "server",  "first" };
 	FILE *out = t->options.json ? stderr : stdout;
 	int dim = t->options.dim, shown = 0;
 	float *v = need(malloc((size_t)t->words.vocabulary * (size_t)dim * sizeof *v));
@@ -276,7 +286,8 @@ static void show_words(struct training *t)
 
 /* ---- the whole ---- */
 
-/* Of options and of the text rank 0 alone complains; the others hear that it has. What it has cut up are the same words. */
+/* Of options and of the text rank 0 alone complains; the others hear that it has. What it has cut up are the same
+ * words. */
 static int read_first(struct training *t, int argc, char **argv)
 {
 	int err = read_options(argc, argv, &t->options);
@@ -305,7 +316,8 @@ static int read_all(struct training *t, int argc, char **argv)
 
 static void prepare(struct training *t)
 {
-	if (sampler_open(&t->sampler, &t->words, t->options.seed * 1000 + (uint64_t)t->rank) || batch_open(&t->batch, &t->options, &t->words))
+	if (sampler_open(&t->sampler, &t->words, t->options.seed * 1000 + (uint64_t)t->rank) ||
+	    batch_open(&t->batch, &t->options, &t->words))
 		need(NULL);
 	t->in = open_table(t, "in");
 	t->out = open_table(t, "out");
@@ -313,8 +325,8 @@ static void prepare(struct training *t)
 		assign_values(t);
 	check(tutti_barrier(t->job, NULL));
 	if (t->rank == 0 && !t->options.json)
-		printf("%.1f MB of text, %d words, %d of them different; %d rank%s\n", (double)t->len / 1e6, t->words.tokens, t->words.vocabulary, t->ranks,
-		       t->ranks > 1 ? "s" : "");
+		printf("%.1f MB of text, %d words, %d of them different; %d rank%s\n", (double)t->len / 1e6,
+		       t->words.tokens, t->words.vocabulary, t->ranks, t->ranks > 1 ? "s" : "");
 }
 
 static void release(struct training *t)

@@ -32,8 +32,9 @@ struct words {
 int find_words(struct words *, char *text, size_t len, int least); /* cuts the text up */
 void free_words(struct words *);
 
-/* word2vec_model.c: skip-gram with negative sampling, Mikolov et al. 2013 (arXiv 1310.4546). Each word has a row in two matrices: as the one
- * that predicts, and as one that is predicted. A minibatch touches a few rows of either, and knows them by their place among these. */
+/* word2vec_model.c: skip-gram with negative sampling, Mikolov et al. 2013 (arXiv 1310.4546). Each word has a row in two
+ * matrices: as the one that predicts, and as one that is predicted. A minibatch touches a few rows of either, and knows
+ * them by their place among these. */
 enum { NEGATIVES = 5, NOISE = 64 }; /* of each pair; words that the pairs of a minibatch draw them from */
 struct rows { /* of one matrix */
 	uint64_t *row;         /* which, each once ... */
@@ -61,6 +62,7 @@ struct sampler { /* what is trained next, and what it is told from */
 };
 int sampler_open(struct sampler *, const struct words *, uint64_t seed); /* 0, or -1: no memory; so does batch_open */
 void sampler_close(struct sampler *);
-int batch_fill(struct batch *, struct sampler *, const struct options *); /* how many tokens it has taken; 0: the part is at its end */
+/* how many tokens it has taken; 0: the part is at its end */
+int batch_fill(struct batch *, struct sampler *, const struct options *);
 double batch_learn(struct batch *, uint64_t *random); /* values to gradients; the sum of the losses */
 #endif

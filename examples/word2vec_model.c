@@ -52,7 +52,8 @@ int batch_open(struct batch *b, const struct options *o, const struct words *w)
 	b->dim = o->dim;
 	b->most = 2 * o->window * o->batch;
 	b->pair = malloc((size_t)b->most * sizeof *b->pair);
-	if (!b->pair || rows_open(&b->in, w->vocabulary, o->batch, o->dim) || rows_open(&b->out, w->vocabulary, b->most + NOISE, o->dim))
+	if (!b->pair || rows_open(&b->in, w->vocabulary, o->batch, o->dim) ||
+	    rows_open(&b->out, w->vocabulary, b->most + NOISE, o->dim))
 		return -1;
 	return 0;
 }
@@ -133,7 +134,8 @@ int batch_fill(struct batch *b, struct sampler *s, const struct options *o)
 
 /* ---- their gradients ---- */
 
-/* Of -log sigmoid(u v), or of -log sigmoid(-u v) where v is noise: what it adds to the gradients of u and v. The loss. */
+/* Of -log sigmoid(u v), or of -log sigmoid(-u v) where v is noise: what it adds to the gradients of u and v. The
+ * loss. */
 static double learn(int dim, const float *u, const float *v, int real, float *gu, float *gv)
 {
 	float dot = 0, g;
@@ -163,7 +165,8 @@ double batch_learn(struct batch *b, uint64_t *random)
 			int place = k ? b->noise[draw(random) % NOISE] : b->pair[p].to;
 			size_t to = (size_t)place * dim;
 			if (!k || place != b->pair[p].to)
-				loss += learn(b->dim, in->value + from, out->value + to, !k, in->gradient + from, out->gradient + to);
+				loss += learn(b->dim, in->value + from, out->value + to, !k, in->gradient + from,
+				              out->gradient + to);
 		}
 	}
 	return loss;

@@ -6,7 +6,8 @@
 #define AT(member) offsetof(struct options, member)
 
 static const struct option known[] = {
-	{ "text", "PATH", TEXT, AT(text), 0, 0, "a file or folder to learn from (manual pages and licences of this machine)" },
+	{ "text", "PATH", TEXT, AT(text), 0, 0,
+	  "a file or folder to learn from (manual pages and licences of this machine)" },
 	{ "megabytes", "N", WHOLE, AT(megabytes), 1, 1024, "of it at most, unpacked (8)" },
 	{ "least", "N", WHOLE, AT(least), 1, 1e6, "words that occur less often are left out (5)" },
 	{ "dim", "N", WHOLE, AT(dim), 1, 4096, "numbers to a word (64)" },
@@ -20,15 +21,20 @@ static const struct option known[] = {
 	{ .name = NULL },
 };
 
-static const struct options defaults = { .megabytes = 8, .least = 5, .dim = 64, .window = 5, .batch = 32, .epochs = 2, .rate = 0.05, .seed = 1 };
+static const struct options defaults = {
+	.megabytes = 8, .least = 5, .dim = 64, .window = 5, .batch = 32, .epochs = 2, .rate = 0.05, .seed = 1
+};
 
 void show_help(void)
 {
-	puts("word2vec: learns which words of a text are alike. Their rows are in two tables, of which a step touches few.\n"
+	puts("word2vec: learns which words of a text are alike. Their rows are in two tables, of which a step touches "
+	     "few.\n"
 	     "  tutti run -n 4 word2vec [OPTION...]     or alone: word2vec [OPTION...]");
 	options_show(known);
-	puts("JSON keys: epoch, loss (of a pair, mean of the epoch), words_per_second, untouched (share of the rows that a step neither pulls nor\n"
-	     "pushes, its mean), bytes (moved between all ranks in this epoch; rows that lie in memory of the same host are read there), seconds.");
+	puts("JSON keys: epoch, loss (of a pair, mean of the epoch), words_per_second, untouched (share of the rows "
+	     "that a step neither pulls nor\n"
+	     "pushes, its mean), bytes (moved between all ranks in this epoch; rows that lie in memory of the same "
+	     "host are read there), seconds.");
 }
 
 int read_options(int argc, char **argv, struct options *options)

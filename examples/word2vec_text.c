@@ -1,7 +1,7 @@
 /* word2vec_text.c - text that the machine has, and the words in it
  *
- * Manual pages are read without their markup: the macro at the beginning of a line, and escapes behind a backslash. Words are runs of the
- * letters a to z, and all else is between them. */
+ * Manual pages are read without their markup: the macro at the beginning of a line, and escapes behind a backslash.
+ * Words are runs of the letters a to z, and all else is between them. */
 #include "word2vec.h"
 #include <ctype.h>
 #include <errno.h>
@@ -186,9 +186,11 @@ int read_text(const struct options *o, char **text, size_t *len)
 	else if (!*len && o->text && access(o->text, R_OK))
 		err = complain("there is no text in %s: %s", o->text, strerror(errno));
 	else if (!*len && o->text)
-		err = complain("there is no text in %s%s", o->text, paths.count ? "" : ": it has no file that can be read here");
+		err = complain("there is no text in %s%s", o->text,
+		               paths.count ? "" : ": it has no file that can be read here");
 	else if (!*len)
-		err = complain("this machine has no text in %s or %s: give a file or folder with --text", usual[0], usual[1]);
+		err = complain("this machine has no text in %s or %s: give a file or folder with --text", usual[0],
+		               usual[1]);
 	free_paths(&paths);
 	return err;
 }
@@ -269,7 +271,8 @@ static int number_words(struct words *w, struct entry *table, int different, int
 
 int find_words(struct words *w, char *text, size_t len, int least)
 {
-	struct entry *table = calloc(BUCKETS, sizeof *table), **found = malloc((len / 3 + 1) * sizeof *found); /* of two letters each at least */
+	/* of two letters each at least */
+	struct entry *table = calloc(BUCKETS, sizeof *table), **found = malloc((len / 3 + 1) * sizeof *found);
 	int different = 0, all = 0;
 	char *at = text, *word;
 
@@ -289,7 +292,12 @@ int find_words(struct words *w, char *text, size_t len, int least)
 			w->token[w->tokens++] = found[i]->number;
 	free(table);
 	free(found);
-	return w->vocabulary > 1 ? 0 : complain("the text has %d words, and none of them %d times: give more with --text, or a smaller --least", all, least);
+	return w->vocabulary > 1
+	               ? 0
+	               : complain(
+				 "the text has %d words, and none of them %d times: give more with --text, or a "
+				 "smaller --least",
+				 all, least);
 }
 
 void free_words(struct words *w)

@@ -6,8 +6,8 @@
  *             -- FILE {drop} --> all servers, if one has failed: their I/O threads stop
  *
  * Disks are slow, so no I/O happens with the lock held. Nobody knows beforehand how long a disk takes, so the caller
- * waits as long as each server reports progress. It gives up a server that lives but reports none for TUTTI_TIMEOUT.
- * */
+ * waits as long as each server reports progress. It gives up a server that lives but reports none for
+ * TUTTI_TIMEOUT. */
 #include "engine/engine.h"
 #include "file/file.h"
 #include "kernel/kernel.h"

@@ -61,8 +61,8 @@ bool tt_rounds_skip(struct tt_rounds *);              /* likewise, when a worker
 bool tt_rounds_is_left(const struct tt_rounds *);     /* has BSP no worker left? */
 bool tt_rounds_catch_up(struct tt_rounds *, uint64_t clock); /* with another shard's clock, if no worker is left here */
 /* Changes the consistency between two steps. All workers go on from *clock, or from where the first of them is,
- * whichever is higher; *clock is set to it. The caller applies what BSP has summed up. -EBUSY: pushes are under way.
- * */
+ * whichever is higher; *clock is set to it. The caller applies what BSP has summed up. -EBUSY: pushes are under
+ * way. */
 int tt_rounds_switch(struct tt_rounds *, const tutti_consistency *, uint64_t *clock);
 
 uint64_t tt_rounds_clock(const struct tt_rounds *);

@@ -4,8 +4,8 @@
  *      each server                          quiesce, take an image, resume; the I/O thread writes the image
  *
  * A server's file holds its shard between two pushes: the values and the rule's state. The servers' moments differ.
- * COUNT asks all servers whether a load came in between: files from before and after a load must not become one save.
- * */
+ * COUNT asks all servers whether a load came in between: files from before and after a load must not become one
+ * save. */
 #include "file/file.h"
 #include "kernel/kernel.h"
 #include "member/member.h"

@@ -1,6 +1,6 @@
-/* faults_average.c - averaging when processes are killed. A peer of gossip and a worker of a center: nobody waits for it.
- * A rank of a synchronous method and a server of a center: the others get the error that names it, and go on in a group
- * without it, a center with its last save or with what they have. */
+/* faults_average.c - averaging when processes are killed. A peer of gossip and a worker of a center: nobody waits for
+ * it. A rank of a synchronous method and a server of a center: the others get the error that names it, and go on in a
+ * group without it, a center with its last save or with what they have. */
 #include "tests/harness/crew.h"
 #include "tests/harness/folders.h"
 #include <math.h>

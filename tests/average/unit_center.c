@@ -1,5 +1,5 @@
-/* unit_center.c - centers on servers: lists of tensors, types, rules, alpha that follows the workers, testers, ranks that
- * join late, die or are refused. On sim over seeds, and over TCP and shared memory. */
+/* unit_center.c - centers on servers: lists of tensors, types, rules, alpha that follows the workers, testers, ranks
+ * that join late, die or are refused. On sim over seeds, and over TCP and shared memory. */
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/folders.h"
 #include "tests/harness/ranks.h"
@@ -88,7 +88,8 @@ static bool list_is(const tutti_tensor *list, int value)
 	for (int t = 0; t < TENSORS; t++)
 		for (size_t i = 0; i < list[t].count; i++) {
 			put(want, list[t].type, value);
-			if (memcmp((char *)list[t].data + i * tt_type_size(list[t].type), want, tt_type_size(list[t].type)) != 0)
+			if (memcmp((char *)list[t].data + i * tt_type_size(list[t].type), want,
+			           tt_type_size(list[t].type)) != 0)
 				return false;
 		}
 	return true;
@@ -118,7 +119,8 @@ static void move_list(tutti *job, tutti_tensor *list, tutti_center_config config
 	meet(job);
 	set_list(list, 2);
 	if (tutti_rank(job) == tutti_size(job) - 1)
-		CHECK(tutti_center_step(c) == 0 && list_is(list, 2) && tutti_center_step(c) == 1 && list_is(list, moved));
+		CHECK(tutti_center_step(c) == 0 && list_is(list, 2) && tutti_center_step(c) == 1 &&
+		      list_is(list, moved));
 	meet(job);
 	CHECK(tutti_center_pull(c) == 0 && list_is(list, moved)); /* drawn together: x and center met in the middle */
 	meet(job);
@@ -190,12 +192,17 @@ static void test_auto(void)
 	for (size_t i = 0; i < TT_COUNT(sizes); i++) {
 		for (uint64_t seed = 0; seed < SEEDS; seed++) {
 			opened = 0;
-			CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = sizes[i], .wire = "sim", .seed = seed, .program = program_auto }), 0);
+			CU_ASSERT_EQUAL(
+				run_ranks((struct ranks){
+					.size = sizes[i], .wire = "sim", .seed = seed, .program = program_auto }),
+				0);
 		}
 		opened = 0;
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = sizes[i], .wire = "tcp", .program = program_auto }), 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = sizes[i], .wire = "tcp", .program = program_auto }),
+		                0);
 		opened = 0;
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = sizes[i], .wire = "shm", .program = program_auto }), 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = sizes[i], .wire = "shm", .program = program_auto }),
+		                0);
 	}
 }
 
@@ -241,7 +248,8 @@ static void program_defaults(tutti *job)
 	CHECK(tutti_center_exchange(c) == 0 && fabs(x - 0.7 * 1.9) < 1e-12);
 	x += 1;
 	close_center(job, c);
-	c = open_flat(job, &x, 1, WITH(tutti_center_downpour(1, 0), it.consistency.mode = TUTTI_SSP, it.consistency.staleness = 1));
+	c = open_flat(job, &x, 1,
+	              WITH(tutti_center_downpour(1, 0), it.consistency.mode = TUTTI_SSP, it.consistency.staleness = 1));
 	CHECK(tutti_center_step(c) == 1 && tutti_center_step(c) == 1);
 	close_center(job, c);
 }
@@ -396,7 +404,8 @@ static void program_own(tutti *job)
 		CHECK(tutti_center_step(c) == 1 && all_are(x, N, 2) && merged.count == N);
 	close_center(job, c);
 	fill(x, N, 1);
-	c = open_flat(job, x, N, tutti_center_own(1, tutti_assign(), NULL, NULL)); /* what is given becomes the params */
+	/* what is given becomes the params */
+	c = open_flat(job, x, N, tutti_center_own(1, tutti_assign(), NULL, NULL));
 	fill(x, N, 3);
 	CHECK(tutti_center_step(c) == 1 && all_are(x, N, 3));
 	close_center(job, c);
@@ -409,7 +418,8 @@ static void test_own(void) { on_wires(program_own, (const int[]){ 1, 3, 0 }); }
 static void program_momentum(tutti *job)
 {
 	double x = 1, y[2] = { 2, 3 }, gx, gy[2];
-	const tutti_tensor list[] = { { &x, 1, TUTTI_F64 }, { y, 2, TUTTI_F64 } }, g[] = { { &gx, 1, TUTTI_F64 }, { gy, 2, TUTTI_F64 } };
+	const tutti_tensor list[] = { { &x, 1, TUTTI_F64 }, { y, 2, TUTTI_F64 } },
+			   g[] = { { &gx, 1, TUTTI_F64 }, { gy, 2, TUTTI_F64 } };
 	tutti_center *c = open_list(job, list, 2, WITH(tutti_center_easgd(10, 0.5), it.momentum = 0.5));
 
 	CHECK(tutti_center_ahead(c, g) == 0 && gx == 1 && gy[1] == 3); /* v is 0 */
@@ -418,7 +428,8 @@ static void program_momentum(tutti *job)
 	gx = gy[0] = gy[1] = 0;
 	CHECK(tutti_center_move(c, g, 0.25) == 0 && x == 0.75 - 0.125 && y[1] == 2.25 - 0.375);
 	CHECK(tutti_center_move(c, list, 1) == 0); /* a list like any other */
-	CHECK(tutti_center_move(c, NULL, 1) == -EINVAL && tutti_center_ahead(c, &(tutti_tensor){ &gx, 3, TUTTI_F64 }) == -EINVAL);
+	CHECK(tutti_center_move(c, NULL, 1) == -EINVAL &&
+	      tutti_center_ahead(c, &(tutti_tensor){ &gx, 3, TUTTI_F64 }) == -EINVAL);
 	close_center(job, c);
 }
 
@@ -455,8 +466,9 @@ static void program_tester(tutti *job)
 	const int others[] = { 0, 1, 2, 3 };
 	int n = tutti_size(job), me = tutti_rank(job);
 	double *x = calloc(TESTED, sizeof *x);
-	tutti_center *c = open_flat(job, x, TESTED, WITH(tutti_center_asgd(1), it.snapshots = 1, it.servers = it.workers = n - 1,
-	                                                 it.server = it.worker = others));
+	tutti_center *c = open_flat(job, x, TESTED,
+	                            WITH(tutti_center_asgd(1), it.snapshots = 1, it.servers = it.workers = n - 1,
+	                                 it.server = it.worker = others));
 
 	if (me == 0)
 		reading = 1;
@@ -505,7 +517,8 @@ static void program_refused(tutti *job)
 	double x = 0;
 	float f = 0;
 	int32_t i = 0;
-	const tutti_tensor mixed[] = { { &x, 1, TUTTI_F64 }, { &f, 1, TUTTI_F32 } }, whole = { &i, 1, TUTTI_I32 }, none = { NULL, 0, TUTTI_F32 };
+	const tutti_tensor mixed[] = { { &x, 1, TUTTI_F64 }, { &f, 1, TUTTI_F32 } }, whole = { &i, 1, TUTTI_I32 },
+			   none = { NULL, 0, TUTTI_F32 };
 	tutti_center *c = NULL;
 
 	refuse(job, tutti_center_easgd(0, 0.5), "tau");
@@ -527,7 +540,9 @@ static void program_refused(tutti *job)
 	CHECK(tutti_center_step(NULL) == -EINVAL && tutti_center_pull(NULL) == -EINVAL && !tutti_center_table(NULL));
 	tutti_center_close(NULL);
 	config.tau = tutti_rank(job) == 1 ? 0 : 1; /* one rank's fault is all ranks' */
-	CHECK(tutti_center_open(job, "model", mixed, 1, &config, &c) == (tutti_rank(job) == 1 ? -EINVAL : -ECONNABORTED) && !c);
+	CHECK(tutti_center_open(job, "model", mixed, 1, &config, &c) ==
+	              (tutti_rank(job) == 1 ? -EINVAL : -ECONNABORTED) &&
+	      !c);
 	meet(job);
 	c = open_flat(job, &x, 1, tutti_center_asgd(1));
 	CHECK(tutti_center_read(c, mixed, NULL) == -EINVAL && strstr(tutti_why(), "versions"));
@@ -558,7 +573,8 @@ static void program_late(tutti *job)
 		tutti_center_close(c);
 		CHECK(join_again(job, last, &again) == 0);
 		x = -1;
-		CHECK(tutti_center_open(tutti_job(again), "model", &(tutti_tensor){ &x, 1, TUTTI_F64 }, 1, &config, &c) == 0);
+		CHECK(tutti_center_open(tutti_job(again), "model", &(tutti_tensor){ &x, 1, TUTTI_F64 }, 1, &config,
+		                        &c) == 0);
 		CHECK(x >= 0); /* as the center is */
 		x = 1000;
 		CHECK(tutti_center_step(c) == 1 && x < 1000);
@@ -566,7 +582,8 @@ static void program_late(tutti *job)
 		tutti_leave(again);
 		return;
 	}
-	/* Until the last rank has come, and has drawn the center to 500 at least; another rank may take half of that along. */
+	/* Until the last rank has come, and has drawn the center to 500 at least; another rank may take half of that
+	 * along. */
 	do {
 		x += x < 100 ? 1 : 0;
 		CHECK((good = tutti_center_step(c) == 1));
@@ -591,7 +608,8 @@ static const int all_ranks[] = { 0, 1, 2, 3 };
 static void program_worker_dies(tutti *job)
 {
 	double *x = calloc(MODEL, sizeof *x);
-	tutti_center *c = open_flat(job, x, MODEL, WITH(tutti_center_easgd(1, NAN), it.servers = 2, it.server = all_ranks));
+	tutti_center *c =
+		open_flat(job, x, MODEL, WITH(tutti_center_easgd(1, NAN), it.servers = 2, it.server = all_ranks));
 	int me = tutti_rank(job);
 
 	meet(job);
@@ -626,7 +644,8 @@ static void go_on(tutti *job, tutti_center *c, double *x, tutti_center_config co
 	CHECK(tutti_allreduce(rest, &mean, &mean, 1, TUTTI_F64, TUTTI_AVERAGE, NULL) == 0);
 	CHECK(tutti_allreduce_tensors(rest, &list, 1, TUTTI_AVERAGE, NULL) == 0);
 	CHECK(tutti_center_open(rest, "model", &list, 1, &config, &c) == 0);
-	CHECK(fabs(x[0] - mean) < 1e-9 * fabs(mean) && fabs(x[MODEL - 1] - mean) < 1e-9 * fabs(mean)); /* sums are rounded */
+	/* sums are rounded */
+	CHECK(fabs(x[0] - mean) < 1e-9 * fabs(mean) && fabs(x[MODEL - 1] - mean) < 1e-9 * fabs(mean));
 	CHECK(tutti_center_step(c) == 1);
 	CHECK(tt_now() - began < GO_ON_MS * TT_MS);
 	close_center(rest, c);
@@ -666,9 +685,13 @@ static void test_deaths(void)
 	for (uint64_t seed = 0; seed < count_seeds(DEATHS); seed++) {
 		victim = 1 + (int)(seed % 3);
 		left = 3;
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 4, .wire = "sim", .seed = seed, .timeout_ms = 5000,
-		                                          .program = victim > 1 ? program_worker_dies : program_server_dies }),
-		                0);
+		CU_ASSERT_EQUAL(
+			run_ranks((struct ranks){ .size = 4,
+		                                  .wire = "sim",
+		                                  .seed = seed,
+		                                  .timeout_ms = 5000,
+		                                  .program = victim > 1 ? program_worker_dies : program_server_dies }),
+			0);
 		victim = (int)(seed % 4);
 		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 4, .wire = "sim", .seed = seed, .timeout_ms = 5000,
 		                                          .program = program_server_dies }),

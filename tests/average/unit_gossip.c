@@ -33,7 +33,9 @@ static void average_pairs(tutti *job)
 	double x[3] = { rank, 2.0 * rank, -rank };
 	float y[5] = { (float)rank };
 	int64_t count = 100 + rank;
-	tutti_tensor model[] = { { x, 3, TUTTI_F64 }, { y, 5, TUTTI_F32 }, { &count, 1, TUTTI_I64 }, { NULL, 0, TUTTI_F32 } };
+	tutti_tensor model[] = {
+		{ x, 3, TUTTI_F64 }, { y, 5, TUTTI_F32 }, { &count, 1, TUTTI_I64 }, { NULL, 0, TUTTI_F32 }
+	};
 	tutti_gossip_config c = WITH(tutti_gossip_defaults(), it.value = 0.25, it.timeout_ms = 20000);
 	tutti_gossip *g = open_gossip(job, "pairs", model, 4, c);
 	tutti_gossip_result r;
@@ -158,7 +160,8 @@ static void test_choices(void)
 		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = CHOOSERS, .wire = "sim", .hosts = 2, .seed = seed,
 		                                          .program = choose_over_rounds }), 0);
 #ifdef HAVE_LIBCONFIG
-	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = CHOOSERS, .hosts = 2, .program = choose_over_rounds }), 0);
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = CHOOSERS, .hosts = 2, .program = choose_over_rounds }),
+	                0);
 #endif
 }
 
@@ -167,14 +170,16 @@ static void take_nothing(tutti *job)
 {
 	double x = tutti_rank(job) ? NAN : 3;
 	tutti_tensor model = { &x, 1, TUTTI_F64 };
-	tutti_gossip *g = open_gossip(job, "none", &model, 1,
-	                              WITH(tutti_gossip_defaults(), it.method = TUTTI_GOSSIP_LOSS, it.timeout_ms = 20000));
+	tutti_gossip *g =
+		open_gossip(job, "none", &model, 1,
+	                    WITH(tutti_gossip_defaults(), it.method = TUTTI_GOSSIP_LOSS, it.timeout_ms = 20000));
 	tutti_gossip_result r;
 
 	meet(job);
 	CHECK(tutti_gossip_publish(g, tutti_rank(job)) == 0);
 	meet(job);
-	CHECK(tutti_gossip_mix(g, tutti_rank(job), &r) == 0 && r.peer == 1 - tutti_rank(job) && r.factor == tutti_rank(job));
+	CHECK(tutti_gossip_mix(g, tutti_rank(job), &r) == 0 && r.peer == 1 - tutti_rank(job) &&
+	      r.factor == tutti_rank(job));
 	CHECK(x == 3);
 	meet(job);
 	tutti_gossip_close(g);
@@ -199,7 +204,10 @@ static void open_with_few(tutti *job)
 	}
 }
 
-static void test_few(void) { CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 1, .wire = "sim", .program = open_with_few }), 0); }
+static void test_few(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 1, .wire = "sim", .program = open_with_few }), 0);
+}
 
 /* ---- torn reads: all elements of a publication have its number ---- */
 
@@ -293,7 +301,8 @@ static void give_and_take(tutti *job)
 
 	for (int i = 0; i < N; i++)
 		y[i] = (float)(x[i] = start_of(tutti_rank(job)));
-	g = open_gossip(job, "sum", model, 2, WITH(tutti_gossip_defaults(), it.way = TUTTI_GOSSIP_PUSH_SUM, it.seed = 5));
+	g = open_gossip(job, "sum", model, 2,
+	                WITH(tutti_gossip_defaults(), it.way = TUTTI_GOSSIP_PUSH_SUM, it.seed = 5));
 	for (int i = 0; i < ROUNDS; i++) {
 		CHECK(tutti_gossip_publish(g, 1) == 0 && tutti_gossip_mix(g, 1, NULL) == 0);
 		pass_time(200000);
@@ -357,7 +366,8 @@ static tutti_gossip *open_small(tutti *job, double *x, size_t n)
 {
 	tutti_tensor model = { x, n, TUTTI_F64 };
 
-	return open_gossip(job, "faults", &model, 1, WITH(tutti_gossip_defaults(), it.way = way_now, it.timeout_ms = 50));
+	return open_gossip(job, "faults", &model, 1,
+	                   WITH(tutti_gossip_defaults(), it.way = way_now, it.timeout_ms = 50));
 }
 
 static void live_on(tutti *job)
@@ -406,8 +416,12 @@ static void test_killed(void)
 			way_now = k ? TUTTI_GOSSIP_PUSH_SUM : TUTTI_GOSSIP_PULL;
 			victim = (int)(seed % RANKS);
 			memset((void *)fate, 0, sizeof fate);
-			CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = RANKS, .wire = "sim", .seed = seed, .silence_ms = 500,
-			                                          .program = live_on }), 0);
+			CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = RANKS,
+			                                          .wire = "sim",
+			                                          .seed = seed,
+			                                          .silence_ms = 500,
+			                                          .program = live_on }),
+			                0);
 			for (int i = 0; i < RANKS; i++)
 				if (i != victim)
 					sum += fate[i].info.weight + fate[i].info.lost;
@@ -640,7 +654,8 @@ static void give_and_open_again(tutti *job)
 	if (rank == 0) {
 		await_offer(g);
 		CHECK(tutti_gossip_mix(g, 1, &last_result[0]) == 0 && last_result[0].gifts == 1);
-		CHECK(tutti_gossip_look(g, &info) == 0 && fabs(info.weight - 0.75) < 1e-12 && fabs(x - 10 / 3.0) < 1e-12);
+		CHECK(tutti_gossip_look(g, &info) == 0 && fabs(info.weight - 0.75) < 1e-12 &&
+		      fabs(x - 10 / 3.0) < 1e-12);
 	}
 	meet(job);
 	for (int i = 0; i < 2000 && rank == 1 && info.in_flight > 0; i++, pass_time(TT_MS))
@@ -677,7 +692,8 @@ static void give_in_vain(tutti *job)
 		CHECK(tutti_gossip_publish(g, 1) == 0 && tutti_gossip_mix(g, 1, NULL) == 0);
 	if (rank == 2) {
 		await_offer(g);
-		CHECK(tutti_gossip_mix(g, 1, &last_result[2]) == 0 && last_result[2].gifts == 1 && last_result[2].peer == 0);
+		CHECK(tutti_gossip_mix(g, 1, &last_result[2]) == 0 && last_result[2].gifts == 1 &&
+		      last_result[2].peer == 0);
 	}
 	meet(job);
 	if (rank == 0) {
@@ -716,7 +732,8 @@ static int configure(const char *section, tutti_gossip_config *c)
 	tutti *job;
 
 	close(mkstemp(path));
-	snprintf(text, sizeof text, "nodes = ( { name = \"left\"; address = \"127.0.0.1:%d\"; } );\n%s\n", free_port(), section);
+	snprintf(text, sizeof text, "nodes = ( { name = \"left\"; address = \"127.0.0.1:%d\"; } );\n%s\n", free_port(),
+	         section);
 	write_file(path, text);
 	int err = tutti_join(&(tutti_config){ .file = path, .node = "left" }, &job);
 	CU_ASSERT_EQUAL_FATAL(err, 0);
@@ -731,13 +748,18 @@ static void test_config(void)
 	tutti_gossip_config c = tutti_gossip_defaults();
 
 #ifdef HAVE_LIBCONFIG
-	CU_ASSERT_EQUAL(configure("gossip = { method = \"loss\"; divergence_threshold = 0.2; timeout = 250; choice = \"dpwa\";"
-	                          " fetch_probability = 1; way = \"pull\"; buffers = 4; seed = 9; };", &c), 0);
+	CU_ASSERT_EQUAL(
+		configure("gossip = { method = \"loss\"; divergence_threshold = 0.2; timeout = 250; choice = \"dpwa\";"
+	                  " fetch_probability = 1; way = \"pull\"; buffers = 4; seed = 9; };",
+	                  &c),
+		0);
 	CU_ASSERT(c.method == TUTTI_GOSSIP_LOSS && c.divergence_threshold == 0.2 && c.timeout_ms == 250 && c.seed == 9);
 	CU_ASSERT(c.choice == TUTTI_CHOICE_DPWA && c.fetch_probability == 1 && c.buffers == 4 && c.value == 0.5);
 	CU_ASSERT_EQUAL(configure("", &c), 0);
-	CU_ASSERT(configure("gossip = { metod = \"loss\"; };", &c) == -EINVAL && strstr(tutti_why(), "did you mean \"method\""));
-	CU_ASSERT(configure("gossip = { method = \"los\"; };", &c) == -EINVAL && strstr(tutti_why(), "did you mean loss"));
+	CU_ASSERT(configure("gossip = { metod = \"loss\"; };", &c) == -EINVAL &&
+	          strstr(tutti_why(), "did you mean \"method\""));
+	CU_ASSERT(configure("gossip = { method = \"los\"; };", &c) == -EINVAL &&
+	          strstr(tutti_why(), "did you mean loss"));
 	CU_ASSERT(configure("gossip = { buffers = 5; };", &c) == -EINVAL && configure("gossip = 7;", &c) == -EINVAL);
 	CU_ASSERT_EQUAL(c.seed, 9);
 #else
@@ -768,8 +790,9 @@ static void meet_late_node(const char *transports)
 		node[i].silence_ms = SILENCE;
 		node[i].timeout_ms = 10 * SILENCE;
 		CU_ASSERT_EQUAL_FATAL(tutti_join(&node[i], &job[i]), 0);
-		CU_ASSERT_EQUAL_FATAL(tutti_gossip_open(job[i], "late", &(tutti_tensor){ &x[i], 1, TUTTI_F64 }, 1, &config,
-		                                        &g[i]), 0);
+		CU_ASSERT_EQUAL_FATAL(
+			tutti_gossip_open(job[i], "late", &(tutti_tensor){ &x[i], 1, TUTTI_F64 }, 1, &config, &g[i]),
+			0);
 		CU_ASSERT(tutti_gossip_publish(g[i], 1) == 0 && tutti_gossip_mix(g[i], 1, NULL) == 0);
 		for (int ms = 0; !i && ms < 3 * SILENCE; ms += 10, usleep(10000)) {
 			CU_ASSERT(tutti_gossip_publish(g[0], 1) == 0);
@@ -809,7 +832,8 @@ static void name_peers(tutti *job)
 	snprintf(other, sizeof other, "%d", 1 - tutti_rank(job));
 	CHECK(tutti_gossip_score(g, other) == 1000 && tutti_gossip_remove_peer(g, other) == 0);
 	CHECK(tutti_gossip_score(g, other) == -ENOENT && tutti_gossip_look(g, &info) == 0 && info.peers == 0);
-	CHECK(tutti_gossip_publish(g, 1) == 0 && tutti_gossip_mix(g, 1, &last_result[0]) == 0 && last_result[0].peer == -1);
+	CHECK(tutti_gossip_publish(g, 1) == 0 && tutti_gossip_mix(g, 1, &last_result[0]) == 0 &&
+	      last_result[0].peer == -1);
 	CHECK(tutti_gossip_add_peer(g, other) == 0 && tutti_gossip_score(g, other) == 1000);
 	CHECK(tutti_gossip_add_peer(g, "2") == -ENOENT && tutti_gossip_add_peer(g, "nobody") == -ENOENT);
 	CHECK(tutti_gossip_add_peer(g, tutti_rank(job) ? "1" : "0") == -EINVAL);
@@ -817,7 +841,10 @@ static void name_peers(tutti *job)
 	tutti_gossip_close(g);
 }
 
-static void test_names(void) { CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .program = name_peers }), 0); }
+static void test_names(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 2, .wire = "sim", .program = name_peers }), 0);
+}
 
 static CU_TestInfo tests[] = {
 	{ "pairs", test_pairs },

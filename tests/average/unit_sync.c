@@ -1,5 +1,6 @@
-/* unit_sync.c - all-reduce SGD and synchronous elastic averaging against plain loops: several types, uneven ends, gradients
- * that become ready in any order; and ranks that are killed in each call. On sim over seeds, over TCP and in shared memory. */
+/* unit_sync.c - all-reduce SGD and synchronous elastic averaging against plain loops: several types, uneven ends,
+ * gradients that become ready in any order; and ranks that are killed in each call. On sim over seeds, over TCP and in
+ * shared memory. */
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/ranks.h"
 #include <math.h>
@@ -9,15 +10,18 @@ enum { SEEDS = TT_TSAN ? 2 : 6, FAULT_SEEDS = TT_TSAN ? 20 : 100 };
 static void on_wires(void (*program)(tutti *), int size)
 {
 	for (uint64_t seed = 0; seed < SEEDS; seed++)
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = size, .wire = "sim", .seed = seed, .program = program }), 0);
+		CU_ASSERT_EQUAL(
+			run_ranks((struct ranks){ .size = size, .wire = "sim", .seed = seed, .program = program }), 0);
 	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = size, .program = program }), 0);
 }
 
 /* ---- models ---- */
 
 enum { TENSORS = 7 };
-static const struct { size_t count; tutti_type type; } shape[TENSORS] = {
-	{ 5, TUTTI_F32 }, { 70000, TUTTI_F32 }, { 0, TUTTI_F64 }, { 1000, TUTTI_BF16 }, { 33, TUTTI_BF16 }, { 1, TUTTI_F64 }, { 9000, TUTTI_F16 },
+static const struct { size_t count; tutti_type type;
+} shape[TENSORS] = {
+	{ 5, TUTTI_F32 },   { 70000, TUTTI_F32 }, { 0, TUTTI_F64 },    { 1000, TUTTI_BF16 },
+	{ 33, TUTTI_BF16 }, { 1, TUTTI_F64 },     { 9000, TUTTI_F16 },
 };
 
 static void make_model(tutti *job, tutti_tensor *t)
@@ -80,7 +84,10 @@ static void set(tutti_tensor *t, double x) /* all of it: a number that each type
 
 static bool holds(const tutti_tensor *t, double x)
 {
-	double tolerance = t->type == TUTTI_F64 ? 1e-14 : t->type == TUTTI_F32 ? 1e-6 : t->type == TUTTI_F16 ? 1e-3 : 1e-2;
+	double tolerance = t->type == TUTTI_F64   ? 1e-14
+	                   : t->type == TUTTI_F32 ? 1e-6
+	                   : t->type == TUTTI_F16 ? 1e-3
+	                                          : 1e-2;
 
 	for (size_t i = 0; i < t->count; i++)
 		if (fabs(get(t, i) - x) > tolerance * fabs(x))
@@ -93,7 +100,10 @@ static bool holds(const tutti_tensor *t, double x)
 static size_t bucket_bytes;
 
 /* Epoch 1: rank 1 has most, 2: rank 0; in both together, rank 1. The last has none. */
-static int steps_of(int rank, int size, int epoch) { return rank == size - 1 ? 0 : 2 + (rank == 1) * 4 + (epoch == 2) * (rank == 0) * 5; }
+static int steps_of(int rank, int size, int epoch)
+{
+	return rank == size - 1 ? 0 : 2 + (rank == 1) * 4 + (epoch == 2) * (rank == 0) * 5;
+}
 
 static void make_ready(tutti_gradients *g, int rank, int step)
 {
@@ -135,7 +145,8 @@ static void sgd(tutti *job)
 {
 	int rank = tutti_rank(job), whole[3] = { rank, 10 + rank, 20 + rank }, winner = tutti_size(job) > 2 ? 1 : 0;
 	double part[400];
-	tutti_tensor grads[TENSORS], params[] = { { whole, 3, TUTTI_I32 }, { NULL, 0, TUTTI_F32 }, { part, TT_COUNT(part), TUTTI_F64 } };
+	tutti_tensor grads[TENSORS],
+		params[] = { { whole, 3, TUTTI_I32 }, { NULL, 0, TUTTI_F32 }, { part, TT_COUNT(part), TUTTI_F64 } };
 	tutti_gradients *g;
 
 	for (size_t i = 0; i < TT_COUNT(part); i++)
@@ -287,7 +298,8 @@ static void elastic(tutti *job)
 	int rank = tutti_rank(job), size = tutti_size(job);
 	double p[WIDTH], x[RANKS][WIDTH], c[RANKS][WIDTH], at_x[RANKS], at_c[RANKS];
 	float q[WIDTH], none;
-	tutti_tensor params[] = { { p, WIDTH, TUTTI_F64 }, { &none, 0, TUTTI_F32 }, { q, WIDTH, TUTTI_F32 } }, center[3];
+	tutti_tensor params[] = { { p, WIDTH, TUTTI_F64 }, { &none, 0, TUTTI_F32 }, { q, WIDTH, TUTTI_F32 } },
+		     center[3];
 	tutti_ea *ea;
 
 	for (int i = 0; i < WIDTH; i++) {
@@ -386,7 +398,8 @@ static void test_alpha(void)
 {
 	on_wires(follow_group, 3);
 	CU_ASSERT_DOUBLE_EQUAL(tutti_elastic_alpha(4), 0.225, 1e-15);
-	CU_ASSERT(isnan(tutti_elastic_alpha(0)) && isnan(tutti_elastic_alpha_max(2.1)) && isnan(tutti_elastic_alpha_max(-0.1)));
+	CU_ASSERT(isnan(tutti_elastic_alpha(0)) && isnan(tutti_elastic_alpha_max(2.1)) &&
+	          isnan(tutti_elastic_alpha_max(-0.1)));
 	CU_ASSERT(tutti_elastic_alpha_max(0) == 1 && tutti_elastic_alpha_max(2) == 0);
 	CU_ASSERT_DOUBLE_EQUAL(tutti_elastic_alpha_max(1), 2.0 / 3, 1e-15);
 }
@@ -398,10 +411,14 @@ static void refuse_ea(tutti *job)
 	tutti_tensor t = { x, 2, TUTTI_F64 }, whole = { &k, 1, TUTTI_I32 };
 	tutti_ea *ea = NULL;
 
-	CHECK(tutti_ea_open(job, &whole, 1, 1, 0.5, 0, &ea) == -EINVAL && tutti_ea_open(job, &t, 1, 0, 0.5, 0, &ea) == -EINVAL);
-	CHECK(tutti_ea_open(job, &t, 1, 1, -0.1, 0, &ea) == -EINVAL && tutti_ea_open(job, &t, 1, 1, 1.1, 0, &ea) == -EINVAL);
-	CHECK(tutti_ea_open(job, &t, 1, 1, 0.5, 2, &ea) == -EINVAL && tutti_ea_open(job, &t, 0, 1, 0.5, 0, &ea) == -EINVAL && !ea);
-	CHECK(tutti_ea_open(job, &t, 1, 1, tutti_rank(job) ? 0.5 : 0.4, 0, &ea) == -EINVAL && strstr(tutti_why(), "rank"));
+	CHECK(tutti_ea_open(job, &whole, 1, 1, 0.5, 0, &ea) == -EINVAL &&
+	      tutti_ea_open(job, &t, 1, 0, 0.5, 0, &ea) == -EINVAL);
+	CHECK(tutti_ea_open(job, &t, 1, 1, -0.1, 0, &ea) == -EINVAL &&
+	      tutti_ea_open(job, &t, 1, 1, 1.1, 0, &ea) == -EINVAL);
+	CHECK(tutti_ea_open(job, &t, 1, 1, 0.5, 2, &ea) == -EINVAL &&
+	      tutti_ea_open(job, &t, 0, 1, 0.5, 0, &ea) == -EINVAL && !ea);
+	CHECK(tutti_ea_open(job, &t, 1, 1, tutti_rank(job) ? 0.5 : 0.4, 0, &ea) == -EINVAL &&
+	      strstr(tutti_why(), "rank"));
 	CHECK(tutti_ea_open(job, &t, 1, 1 + tutti_rank(job), 0.5, 0, &ea) == -EINVAL);
 	t.count -= tutti_rank(job) == 1;
 	CHECK(tutti_ea_open(job, &t, 1, 1, 0.5, 0, &ea) == -EINVAL && !ea);
@@ -451,7 +468,9 @@ static int call(const struct life *l, int err)
 }
 
 /* A rank dies while a call runs, or before the next one. */
-#define CALL(l, x) (calls[(l)->rank]++ == dies_at[(l)->rank] ? tt_sim_kill((l)->rank, tt_sim_chance(dies_within)) : (void)0, call(l, x))
+#define CALL(l, x) \
+	(calls[(l)->rank]++ == dies_at[(l)->rank] ? tt_sim_kill((l)->rank, tt_sim_chance(dies_within)) : (void)0, \
+	 call(l, x))
 
 static int shrink(struct life *l)
 {
@@ -579,7 +598,8 @@ static void live_with_ea(tutti *job)
 
 	while (tries < TRIES && !tt_sim_killed(l.rank) && done < GOAL) {
 		if (!err && !(err = step_ea(&l, ea)) && ++done % 3 == 0)
-			err = done == GOAL ? CALL(&l, tutti_ea_synchronize(ea)) : CALL(&l, tutti_ea_synchronize_center(ea));
+			err = done == GOAL ? CALL(&l, tutti_ea_synchronize(ea))
+			                   : CALL(&l, tutti_ea_synchronize_center(ea));
 		while (err && tries++ < TRIES && !tt_sim_killed(l.rank))
 			err = recover_ea(&l, &ea, &done);
 	}
@@ -603,10 +623,14 @@ static void kill_in_each_call(void (*program)(tutti *))
 		for (int i = 0; i < 1 + (int)(seed % 2); i++)
 			dies_at[tt_random_below(&r, CREW)] = (int)tt_random_below(&r, 24);
 		dies_within = (uint64_t[]){ 1, 20000, 200000, 2 * TT_MS }[tt_random_below(&r, 4)];
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = CREW, .wire = "sim", .seed = seed, .timeout_ms = 1000, .program = program }), 0);
+		CU_ASSERT_EQUAL(
+			run_ranks((struct ranks){
+				.size = CREW, .wire = "sim", .seed = seed, .timeout_ms = 1000, .program = program }),
+			0);
 		for (int i = 0; i < CREW; i++)
 			for (int k = 0; k < i; k++)
-				CU_ASSERT(!ended_well[i] || !ended_well[k] || crew_of[i] != crew_of[k] || ended_with[i] == ended_with[k]);
+				CU_ASSERT(!ended_well[i] || !ended_well[k] || crew_of[i] != crew_of[k] ||
+				          ended_with[i] == ended_with[k]);
 	}
 	CU_ASSERT(only_verbs() || shrinks > (int)seeds);
 }

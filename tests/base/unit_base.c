@@ -82,7 +82,9 @@ static void test_integers_are_little_endian(void)
 
 static void test_extreme_integers(void)
 {
-	const uint64_t values[] = { 0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0x8000, INT32_MAX, UINT32_MAX, INT64_MAX, UINT64_MAX };
+	const uint64_t values[] = {
+		0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0x8000, INT32_MAX, UINT32_MAX, INT64_MAX, UINT64_MAX
+	};
 	uint8_t room[8];
 
 	for (size_t i = 0; i < TT_COUNT(values); i++) {
@@ -680,7 +682,8 @@ static void check_quantiles(const struct tt_hist *h, const uint64_t *sorted, siz
 
 	for (size_t i = 0; i < TT_COUNT(ps); i++) {
 		double at = ps[i] * (double)n;
-		size_t rank = at > (double)(size_t)at ? (size_t)at + 1 : (size_t)at; /* how many are at most the quantile */
+		/* how many are at most the quantile */
+		size_t rank = at > (double)(size_t)at ? (size_t)at + 1 : (size_t)at;
 		CU_ASSERT_TRUE(is_near(tt_hist_quantile(h, ps[i]), sorted[rank ? rank - 1 : 0]));
 	}
 }

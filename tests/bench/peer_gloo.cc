@@ -1,5 +1,5 @@
-/* peer_gloo.cc - gloo's all-reduce over TCP as `tutti perf allreduce` measures Tutti's: f32 sums, one after the other, on
- * rank 0's clock
+/* peer_gloo.cc - gloo's all-reduce over TCP as `tutti perf allreduce` measures Tutti's: f32 sums, one after the other,
+ * on rank 0's clock
  *   peer_gloo RANKS BYTES SECONDS
  * Starts its own ranks. Prints one JSON line for the fastest of its algorithms.
  */
@@ -44,13 +44,15 @@ static Context connect(int rank, int ranks, const std::string &folder)
 }
 
 /* gloo::allreduce, which is what its users call today; the others are classes that are set up once. */
-static std::function<void()> function_of(const Context &context, std::vector<float> &data, gloo::AllreduceOptions::Algorithm algorithm)
+static std::function<void()> function_of(const Context &context, std::vector<float> &data,
+                                         gloo::AllreduceOptions::Algorithm algorithm)
 {
 	return [&data, context, algorithm] {
 		gloo::AllreduceOptions options(context);
 		options.setOutput(data.data(), data.size());
 		options.setAlgorithm(algorithm);
-		options.setReduceFunction([](void *c, const void *a, const void *b, size_t n) { gloo::sum<float>(c, a, b, n); });
+		options.setReduceFunction(
+			[](void *c, const void *a, const void *b, size_t n) { gloo::sum<float>(c, a, b, n); });
 		gloo::allreduce(options);
 	};
 }
@@ -82,7 +84,8 @@ static int iterations(const Context &context, const std::function<void()> &reduc
 	return n;
 }
 
-static double measure(const Context &context, std::vector<float> &data, const std::function<void()> &reduce, double seconds)
+static double measure(const Context &context, std::vector<float> &data, const std::function<void()> &reduce,
+                      double seconds)
 {
 	int ranks = context->size;
 	std::fill(data.begin(), data.end(), context->rank + 1.0f);
@@ -116,7 +119,8 @@ static int run_rank(int rank, int ranks, const std::string &folder, size_t bytes
 		best = best == 0 || us < best ? us : best;
 	}
 	if (!rank)
-		printf("{\"test\": \"allreduce\", \"bytes\": %zu, \"ranks\": %d, \"p50_us\": %.3f}\n", bytes, ranks, best);
+		printf("{\"test\": \"allreduce\", \"bytes\": %zu, \"ranks\": %d, \"p50_us\": %.3f}\n", bytes, ranks,
+		       best);
 	fflush(stdout);
 	return 0;
 }

@@ -1,4 +1,5 @@
-/* peer_mpi.c - MPI's all-reduce as `tutti perf allreduce` measures Tutti's: f32 sums, all ranks beginning together, on rank 0's clock
+/* peer_mpi.c - MPI's all-reduce as `tutti perf allreduce` measures Tutti's: f32 sums, all ranks beginning together, on
+ * rank 0's clock
  *   mpirun -n N peer_mpi BYTES SECONDS
  * Prints one JSON line for the faster of its two forms, in place and from one buffer into another.
  */
@@ -85,7 +86,8 @@ int main(int argc, char **argv)
 		best = !in_place || us < best ? us : best;
 	}
 	if (!rank)
-		printf("{\"test\": \"allreduce\", \"bytes\": %zu, \"ranks\": %d, \"p50_us\": %.3f}\n", bytes, ranks, best);
+		printf("{\"test\": \"allreduce\", \"bytes\": %zu, \"ranks\": %d, \"p50_us\": %.3f}\n", bytes, ranks,
+		       best);
 	MPI_Finalize();
 	free(from);
 	free(to);

@@ -1,7 +1,8 @@
-/* save.c - how fast a table is saved beside what dd writes, in turn. One rank, f32; each replaces what it wrote before, and removes that, so the
- * first pair, which replaces nothing, is not shown.
+/* save.c - how fast a table is saved beside what dd writes, in turn. One rank, f32; each replaces what it wrote before,
+ * and removes that, so the first pair, which replaces nothing, is not shown.
  *
- *      cc -O2 -Iruntime tests/bench/save.c -o save $(pkg-config --cflags --libs tutti) && ./save FOLDER [MiB [PAIRS]] */
+ *      cc -O2 -Iruntime tests/bench/save.c -o save $(pkg-config --cflags --libs tutti) && ./save FOLDER [MiB
+ * [PAIRS]] */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -30,7 +31,9 @@ int main(int argc, char **argv)
 	tutti *job;
 	tutti_table *t;
 
-	if (argc < 2 || !v || snprintf(dd, sizeof dd, "dd if=/dev/zero of='%s/dd' bs=1M count=%ld conv=fsync 2> /dev/null", argv[1], mib) >= (int)sizeof dd)
+	if (argc < 2 || !v ||
+	    snprintf(dd, sizeof dd, "dd if=/dev/zero of='%s/dd' bs=1M count=%ld conv=fsync 2> /dev/null", argv[1],
+	             mib) >= (int)sizeof dd)
 		return 2;
 	for (uint64_t i = 0; i < c.count; i++)
 		v[i] = (float)i;

@@ -1,5 +1,6 @@
-/* unit_collectives.c - every algorithm of all-reduce against its documented order of additions, bit for bit; reduce-scatter,
- * all-gather and all-to-all; the model; all of them in groups. Each on sim (over seeds) and over TCP. */
+/* unit_collectives.c - every algorithm of all-reduce against its documented order of additions, bit for bit;
+ * reduce-scatter, all-gather and all-to-all; the model; all of them in groups. Each on sim (over seeds) and over
+ * TCP. */
 #include "collective/collective_private.h"
 #include "engine/engine.h"
 #include "kernel/kernel.h"
@@ -9,7 +10,11 @@
 #include "transport/sim/sim.h"
 
 #if TT_TSAN
-enum { SEEDS = 0, SKIPPED = 3, LARGEST = 4 }; /* fibers share one thread: there is nothing for this sanitizer to see on sim. It is
+enum {
+	SEEDS = 0,
+	SKIPPED = 3,
+	LARGEST = 4
+}; /* fibers share one thread: there is nothing for this sanitizer to see on sim. It is
 				   * slow: only the larger sizes, up to 4 ranks */
 #else
 enum { SEEDS = 2, SKIPPED = 0, LARGEST = 9 };
@@ -42,7 +47,8 @@ static void *must(void *p)
 /* Finite in every float type, and any number in the integers. `salt` tells vectors of one rank apart. */
 static void *vector_of(int rank, size_t bytes, uint64_t salt)
 {
-	uint64_t *v = must(malloc(bytes + 2 * sizeof *v)), x = ((uint64_t)rank << 32 | (uint32_t)salt) * 0x9e3779b97f4a7c15u | 1;
+	uint64_t *v = must(malloc(bytes + 2 * sizeof *v)),
+		 x = ((uint64_t)rank << 32 | (uint32_t)salt) * 0x9e3779b97f4a7c15u | 1;
 
 	for (size_t i = 0; i < bytes / sizeof *v + 1; i++) {
 		uint64_t y = (x + i) * 0xd1342543de82ef95u;
@@ -184,7 +190,9 @@ static void combine_all(tutti *job, struct vectors *v)
 
 static struct vectors vectors_of(tutti *job, size_t count, tutti_type type, tutti_rule rule)
 {
-	struct vectors v = { .n = tutti_size(job), .count = count, .width = tt_type_size(type), .type = type, .rule = rule };
+	struct vectors v = {
+		.n = tutti_size(job), .count = count, .width = tt_type_size(type), .type = type, .rule = rule
+	};
 
 	for (int r = 0; r < v.n; r++)
 		v.of[r] = vector_of(r, count * v.width, count);
@@ -318,7 +326,10 @@ static void test_late(void)
 {
 	for (int n = 2; n <= LARGEST; n++) {
 		for (uint64_t seed = 0; seed != SEEDS; seed++)
-			CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "sim", .hosts = 1, .seed = seed, .program = program_late }), 0);
+			CU_ASSERT_EQUAL(
+				run_ranks((struct ranks){
+					.size = n, .wire = "sim", .hosts = 1, .seed = seed, .program = program_late }),
+				0);
 		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "shm", .program = program_late }), 0);
 	}
 }
@@ -333,9 +344,17 @@ static void test_direct(void)
 {
 	for (int n = 1; n <= LARGEST; n++)
 		for (uint64_t seed = 0; seed != SEEDS; seed++)
-			CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "sim", .hosts = 1, .seed = seed, .allreduce = "direct", .program = program_all }), 0);
+			CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n,
+			                                          .wire = "sim",
+			                                          .hosts = 1,
+			                                          .seed = seed,
+			                                          .allreduce = "direct",
+			                                          .program = program_all }),
+			                0);
 	for (int n = 2; n <= LARGEST; n += 2)
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "shm", .allreduce = "direct", .program = program_direct }), 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){
+					.size = n, .wire = "shm", .allreduce = "direct", .program = program_direct }),
+		                0);
 }
 
 static void program_hierarchical(tutti *job)
@@ -356,7 +375,9 @@ static void test_hierarchical(void)
 {
 	for (int hosts = 2; hosts <= 3; hosts++)
 		for (int n = hosts + 1; n <= LARGEST; n += hosts - 1) {
-			struct ranks run = { .size = n, .hosts = hosts, .allreduce = "direct", .program = program_hierarchical };
+			struct ranks run = {
+				.size = n, .hosts = hosts, .allreduce = "direct", .program = program_hierarchical
+			};
 			for (run.wire = "sim"; run.seed != SEEDS; run.seed++)
 				CU_ASSERT_EQUAL(run_ranks(run), 0);
 #ifdef HAVE_LIBCONFIG
@@ -385,7 +406,11 @@ static void test_large(void)
 	static const int sizes[] = { 2, 3, 4 };
 
 	for (size_t i = 0; i < (size_t)all_or(TT_COUNT(sizes), 2) * TT_COUNT(algorithms); i++) {
-		struct ranks run = { .size = sizes[i / 2], .allreduce = algorithms[i % 2], .program = program_large, .wire = "sim", .seed = i };
+		struct ranks run = { .size = sizes[i / 2],
+			             .allreduce = algorithms[i % 2],
+			             .program = program_large,
+			             .wire = "sim",
+			             .seed = i };
 		CU_ASSERT_EQUAL(run_ranks(run), 0);
 		CU_ASSERT_EQUAL(run_real_ranks(run), 0);
 	}
@@ -538,7 +563,8 @@ static void check_explained(tutti *job)
 	float *v = must(calloc(50000, sizeof *v));
 
 	CHECK(tt_allreduce_explain(job, 1 << 20, TUTTI_F32, TUTTI_SUM, before, sizeof before) == 0);
-	CHECK(tt_segment_open(job) ? strstr(before, "direct") != NULL : strstr(before, "expected") && strstr(before, "chunks"));
+	CHECK(tt_segment_open(job) ? strstr(before, "direct") != NULL
+	                           : strstr(before, "expected") && strstr(before, "chunks"));
 	CHECK(tutti_allreduce(job, v, v, 50000, TUTTI_F32, TUTTI_SUM, NULL) == 0);
 	CHECK(tt_allreduce_explain(job, 1 << 20, TUTTI_F32, TUTTI_SUM, after, sizeof after) == 0);
 	CHECK(strcmp(before, after) == 0);
@@ -596,12 +622,15 @@ static void program_model(tutti *job)
 static void test_not_direct(void)
 {
 	for (int n = 6; n <= LARGEST; n++)
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = n, .wire = "sim", .hosts = 1, .seed = 3, .program = program_model }), 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){
+					.size = n, .wire = "sim", .hosts = 1, .seed = 3, .program = program_model }),
+		                0);
 }
 
 static void test_model(void) { on_wires(program_model, "auto"); }
 
-static const struct tt_model slow_wire = { .latency_ns = 5000, .net_ps = 1000, .add_ps = 50 }, slow_start = { .latency_ns = 1000000, .net_ps = 10, .add_ps = 1 };
+static const struct tt_model slow_wire = { .latency_ns = 5000, .net_ps = 1000, .add_ps = 50 },
+			     slow_start = { .latency_ns = 1000000, .net_ps = 10, .add_ps = 1 };
 
 static void test_choice(void)
 {
@@ -657,7 +686,9 @@ static void combine_for(tutti *job, const struct vectors *v, char *to)
 
 static void check_scattered(tutti *job, const char *out, size_t count, tutti_type type, tutti_rule rule)
 {
-	struct vectors v = { .n = tutti_size(job), .count = count, .width = tt_type_size(type), .type = type, .rule = rule };
+	struct vectors v = {
+		.n = tutti_size(job), .count = count, .width = tt_type_size(type), .type = type, .rule = rule
+	};
 	size_t bytes = count * v.width;
 	char *expected = must(malloc(bytes + 1));
 
@@ -707,10 +738,12 @@ static void program_reduce_scatter(tutti *job)
 	for (int type = TUTTI_F32; type <= TUTTI_I64; type++)
 		for (int rule = TUTTI_SUM; rule <= TUTTI_MIN; rule++)
 			for (size_t i = SKIPPED; i < TT_COUNT(counts); i++)
-				check_reduce_scatter(job, counts[i], (tutti_type)type, (tutti_rule)rule, (type + rule) % 2, type + (int)i);
+				check_reduce_scatter(job, counts[i], (tutti_type)type, (tutti_rule)rule,
+				                     (type + rule) % 2, type + (int)i);
 	check_reduce_scatter(job, 40001, TUTTI_F32, TUTTI_AVERAGE, false, 0);
 	check_reduce_scatter(job, 300001, TUTTI_F32, TUTTI_SUM, true, 1);
-	CHECK(tutti_reduce_scatter(job, x, (char *)x + tutti_rank(job) * 8 + 4, 2, TUTTI_F32, TUTTI_SUM, NULL) == -EINVAL);
+	CHECK(tutti_reduce_scatter(job, x, (char *)x + tutti_rank(job) * 8 + 4, 2, TUTTI_F32, TUTTI_SUM, NULL) ==
+	      -EINVAL);
 	CHECK(tutti_reduce_scatter(job, NULL, x, 1, TUTTI_F32, TUTTI_SUM, NULL) == -EINVAL);
 	CHECK(tutti_reduce_scatter(job, x, x, 1, (tutti_type)9, TUTTI_SUM, NULL) == -EINVAL);
 	CHECK(tutti_reduce_scatter(job, x, x, SIZE_MAX / 4, TUTTI_F32, TUTTI_SUM, NULL) == -EINVAL);
@@ -718,7 +751,12 @@ static void program_reduce_scatter(tutti *job)
 
 static void test_reduce_scatter(void) { on_wires(program_reduce_scatter, NULL); }
 
-enum { BLOCKS = 9, LONGEST = 600001, APART = 1009, HUGE = TT_SEGMENT_CALL_PIECES * TT_SEGMENT_CALL_PIECE + TT_SEGMENT_CHUNK / 2 + 20 };
+enum {
+	BLOCKS = 9,
+	LONGEST = 600001,
+	APART = 1009,
+	HUGE = TT_SEGMENT_CALL_PIECES * TT_SEGMENT_CALL_PIECE + TT_SEGMENT_CHUNK / 2 + 20
+};
 
 /* The last ones that go as one message and as two, and the first ones that do not; and others. */
 static size_t block_bytes(size_t k)
@@ -742,14 +780,18 @@ static void fill_sequence(void)
 }
 
 static const char *block_of(int from, int to) { return sequence + APART * (size_t)(from * 16 + to); }
-static void check_block(const char *block, int from, int to, size_t bytes) { CHECK(!memcmp(block, block_of(from, to), bytes)); }
+static void check_block(const char *block, int from, int to, size_t bytes)
+{
+	CHECK(!memcmp(block, block_of(from, to), bytes));
+}
 static void fill_block(char *block, int from, int to, size_t bytes) { memcpy(block, block_of(from, to), bytes); }
 
 static void check_allgather(tutti *job, size_t bytes, bool in_place, int turn)
 {
 	int n = tutti_size(job), me = tutti_rank(job);
 	size_t all = (size_t)n * bytes;
-	char *out = memory_for(job, all + 8, turn), *got = must(malloc(all + 8)), *in = in_place ? out + (size_t)me * bytes : must(malloc(bytes + 1));
+	char *out = memory_for(job, all + 8, turn), *got = must(malloc(all + 8)),
+	     *in = in_place ? out + (size_t)me * bytes : must(malloc(bytes + 1));
 
 	memset(out, 42, all + 8);
 	fill_block(in, me, 0, bytes);
@@ -933,10 +975,12 @@ static void check_broadcast(tutti *job, size_t bytes, int root, int turn)
 
 /* ---- on one host, straight through memory ---- */
 
-/* Around what needs no mapping, what goes over a panel at once, and what a rank reads before it leaves the engine to others. */
+/* Around what needs no mapping, what goes over a panel at once, and what a rank reads before it leaves the engine to
+ * others. */
 static void program_one_host(tutti *job)
 {
-	size_t n = (size_t)tutti_size(job), piece = TT_SEGMENT_CHUNK / n / TT_CACHE_LINE * TT_CACHE_LINE / 8, is_short = 32 * 1024 / 8 / tt_max(n - 1, 1);
+	size_t n = (size_t)tutti_size(job), piece = TT_SEGMENT_CHUNK / n / TT_CACHE_LINE * TT_CACHE_LINE / 8,
+	       is_short = 32 * 1024 / 8 / tt_max(n - 1, 1);
 	const size_t counts[] = { 1, 9, is_short, is_short + 1, piece - 1, piece, piece + 1, 3 * piece + 5 };
 
 	for (int turn = 0; turn < 3; turn++)
@@ -979,16 +1023,19 @@ static void program_several(tutti *job)
 		for (size_t i = 0; i < n * count; i++)
 			v[k][i] = (float)(i % 7 + me + k);
 		float *mine = v[k] + me * count;
-		CHECK((k % 4 == 0 ? tutti_reduce_scatter(job, v[k], mine, count, TUTTI_F32, TUTTI_MAX, &ops[k]) :
-		       k % 4 == 1 ? tutti_allreduce(job, v[k], v[k], n * count, TUTTI_F32, TUTTI_MAX, &ops[k]) :
-		       k % 4 == 2 ? tutti_allgather(job, mine, count * sizeof(float), v[k], &ops[k]) :
-		                    tutti_reduce_scatter(job, v[k], mine, k == 3 ? 0 : count, TUTTI_F32, TUTTI_MAX, &ops[k])) == 0);
+		CHECK((k % 4 == 0   ? tutti_reduce_scatter(job, v[k], mine, count, TUTTI_F32, TUTTI_MAX, &ops[k])
+		       : k % 4 == 1 ? tutti_allreduce(job, v[k], v[k], n * count, TUTTI_F32, TUTTI_MAX, &ops[k])
+		       : k % 4 == 2 ? tutti_allgather(job, mine, count * sizeof(float), v[k], &ops[k])
+		                    : tutti_reduce_scatter(job, v[k], mine, k == 3 ? 0 : count, TUTTI_F32, TUTTI_MAX,
+		                                           &ops[k])) == 0);
 	}
 	for (size_t k = CALLS; k--;) {
 		size_t count = k % 2 ? 101 : COUNT;
 		CHECK(tutti_wait(&ops[k], -1) == 0 && tutti_wait(&barriers[k], -1) == 0);
 		for (size_t i = 0; i < n * count; i++) {
-			size_t r = k % 4 == 1 || (k % 4 != 2 && k != 3 && i / count == me) ? n - 1 : k % 4 == 2 ? i / count : me;
+			size_t r = k % 4 == 1 || (k % 4 != 2 && k != 3 && i / count == me) ? n - 1
+			           : k % 4 == 2                                            ? i / count
+			                                                                   : me;
 			right = right && v[k][i] == (float)(i % 7 + r + k);
 		}
 		tutti_free(job, (char *)v[k] - ODDLY);
@@ -1021,7 +1068,8 @@ static void program_board_unknown(tutti *job)
 	CHECK(tutti_barrier(job, NULL) == 0);
 	if (tutti_rank(job) == 1 && tt_coll_group(job)->segment) {
 		tt_lock(job->job);
-		tt_coll_group(job)->segment->known = tt_coll_group(job)->segment->open = tt_coll_group(job)->segment->making = false;
+		tt_coll_group(job)->segment->known = tt_coll_group(job)->segment->open =
+			tt_coll_group(job)->segment->making = false;
 		tt_unlock(job->job);
 		if (tt_world)
 			tt_sim_sleep(20 * TT_MS);
@@ -1037,7 +1085,8 @@ static bool makes_board(tutti *job)
 	return tt_segment_open(job);
 }
 
-/* Likewise where there is none: in a call that those who know it finish without waiting, and then they may leave the job. */
+/* Likewise where there is none: in a call that those who know it finish without waiting, and then they may leave the
+ * job. */
 static void without_board(tutti *job, bool stay)
 {
 	char v[8192] = "";
@@ -1048,7 +1097,8 @@ static void without_board(tutti *job, bool stay)
 	tt_lock(job->job);
 	tt_coll_group(job)->segment->open = tt_coll_group(job)->segment->able = false; /* as if not all could map */
 	if (tutti_rank(job) == 1)
-		tt_coll_group(job)->segment->known = tt_coll_group(job)->segment->making = false; /* its first call failed before the last vote */
+		/* its first call failed before the last vote */
+		tt_coll_group(job)->segment->known = tt_coll_group(job)->segment->making = false;
 	tt_unlock(job->job);
 	pass_time((tutti_rank(job) == 1 ? 25 : 5) * TT_MS);
 	v[sizeof v - 1] = tutti_rank(job) == 0 ? 7 : 0;
@@ -1099,7 +1149,8 @@ static void program_disagree(tutti *job)
 	tutti_free(job, v - ODDLY);
 }
 
-/* Combined, something else, gathered, in one visit, in place; owners are some of the ranks, with equal shares or whole lines. */
+/* Combined, something else, gathered, in one visit, in place; owners are some of the ranks, with equal shares or whole
+ * lines. */
 struct staged {
 	struct tt_coll coll;
 	struct tt_blocks blocks;
@@ -1146,7 +1197,8 @@ static void release_staged(struct tt_coll *c)
 
 static struct staged *new_staged(tutti *job, const struct tt_blocks *blocks)
 {
-	struct staged *s = must(tt_coll_new(job, sizeof *s, TUTTI_STAT_REDUCE_SCATTER, blocks->bytes, (uint64_t)blocks->owners));
+	struct staged *s =
+		must(tt_coll_new(job, sizeof *s, TUTTI_STAT_REDUCE_SCATTER, blocks->bytes, (uint64_t)blocks->owners));
 
 	s->coll.advance = advance_staged;
 	s->coll.release = release_staged;
@@ -1156,10 +1208,15 @@ static struct staged *new_staged(tutti *job, const struct tt_blocks *blocks)
 
 static void check_staged(tutti *job, int owners, size_t count, bool alike, int turn)
 {
-	struct vectors v = { .n = tutti_size(job), .count = count, .width = 2, .type = TUTTI_BF16, .rule = TUTTI_AVERAGE };
+	struct vectors v = {
+		.n = tutti_size(job), .count = count, .width = 2, .type = TUTTI_BF16, .rule = TUTTI_AVERAGE
+	};
 	size_t bytes = 2 * count;
 	char *mine = memory_for(job, bytes + 8, turn), *got = must(malloc(bytes + 8));
-	size_t each = alike ? bytes / (size_t)owners : 0, at = tutti_rank(job) < owners ? alike ? each * (size_t)tutti_rank(job) : tt_span_of(bytes, owners, tutti_rank(job)).at : 0;
+	size_t each = alike ? bytes / (size_t)owners : 0,
+	       at = tutti_rank(job) < owners
+	                    ? alike ? each * (size_t)tutti_rank(job) : tt_span_of(bytes, owners, tutti_rank(job)).at
+	                    : 0;
 
 	for (int r = 0; r < v.n; r++)
 		v.of[r] = vector_of(r, bytes, count);
@@ -1205,7 +1262,8 @@ static void program_staged(tutti *job)
 		}
 }
 
-/* A rank gives up, and uses its panel for something else, while another takes from it: that one fails, or has got what was meant. */
+/* A rank gives up, and uses its panel for something else, while another takes from it: that one fails, or has got what
+ * was meant. */
 enum { GIVEN_UP = 128, SHOWN = 128 * 1024 };
 
 struct quitter {
@@ -1256,7 +1314,8 @@ static void program_given_up(tutti *job)
 			int err = tutti_reduce_scatter(job, v, v, SHOWN / 4, TUTTI_I32, TUTTI_MAX, NULL);
 			CHECK(err == -ECONNABORTED || (!err && v[0] == 1 && !memcmp(v, v + 1, SHOWN - 1)));
 		} else {
-			struct quitter *q = must(tt_coll_new(job, sizeof *q, TUTTI_STAT_REDUCE_SCATTER, SHOWN / 4, TUTTI_I32 << 8 | TUTTI_MAX));
+			struct quitter *q = must(tt_coll_new(job, sizeof *q, TUTTI_STAT_REDUCE_SCATTER, SHOWN / 4,
+			                                     TUTTI_I32 << 8 | TUTTI_MAX));
 			q->delay_us = i % 64;
 			q->coll.advance = show_and_quit;
 			q->coll.release = quit_and_spoil;
@@ -1277,7 +1336,8 @@ static int begin_some(tutti *job, int k, char *in, char *out, size_t bytes, tutt
 	}
 }
 
-/* Now and then a rank gives a call up while others are in it. They may be one behind: nobody takes that for another call. */
+/* Now and then a rank gives a call up while others are in it. They may be one behind: nobody takes that for another
+ * call. */
 static void program_some_given_up(tutti *job)
 {
 	enum { MOST = 20000, CALLS = 60 };
@@ -1392,8 +1452,10 @@ static void program_alltoallv(tutti *job)
 
 static void test_alltoallv(void) { on_wires(program_alltoallv, NULL); }
 
-/* One rank expects another size of one other: all get an error before any deadline, those two name each other or who told. */
-static const size_t wrong_sizes[][2] = { { 0, 5 }, { 5, 0 }, { 100, 101 }, { 100, 140000 }, { 140000, 100 }, { 140000, 0 }, { 0, 140000 }, { 140000, 140001 } };
+/* One rank expects another size of one other: all get an error before any deadline, those two name each other or who
+ * told. */
+static const size_t wrong_sizes[][2] = { { 0, 5 },        { 5, 0 },      { 100, 101 },  { 100, 140000 },
+	                                 { 140000, 100 }, { 140000, 0 }, { 0, 140000 }, { 140000, 140001 } };
 static size_t wrong;
 
 static void program_wrong_sizes(tutti *job)
@@ -1421,8 +1483,8 @@ static void program_wrong_sizes(tutti *job)
 	free(out);
 }
 
-/* A rank that says of a leg what cannot be: that less of a short one comes as messages than all, or more of a long one than
- * fits; and puts where nobody has opened anything. */
+/* A rank that says of a leg what cannot be: that less of a short one comes as messages than all, or more of a long one
+ * than fits; and puts where nobody has opened anything. */
 static const struct { size_t count; uint64_t said; } wrong_starts[] = { { 100, 0 }, { 100, 64 }, { 1 << 22, 1 << 23 } };
 
 static int start_wrong(struct tt_coll *c)
@@ -1449,7 +1511,8 @@ static void program_wrong_start(tutti *job)
 		CHECK(tutti_reduce_scatter(job, in, out, count, TUTTI_F32, TUTTI_SUM, NULL) == -EBADMSG);
 		CHECK(strstr(tutti_why(), "rank 1"));
 	} else {
-		struct tt_coll *c = tt_coll_new(job, sizeof *c, TUTTI_STAT_REDUCE_SCATTER, count, (uint64_t)TUTTI_F32 << 8 | TUTTI_SUM);
+		struct tt_coll *c = tt_coll_new(job, sizeof *c, TUTTI_STAT_REDUCE_SCATTER, count,
+		                                (uint64_t)TUTTI_F32 << 8 | TUTTI_SUM);
 		((struct tt_coll *)must(c))->advance = start_wrong;
 		int err = tt_coll_run(c, NULL);
 		CHECK(err == 0 || err == -ECONNABORTED);
@@ -1496,7 +1559,8 @@ static void test_wrong_sizes(void)
 		}
 }
 
-/* ---- in groups: parts of a job, whose members are not neighbours and stand in reverse, and what is left of one ---- */
+/* ---- in groups: parts of a job, whose members are not neighbours and stand in reverse, and what is left of one
+ * ---- */
 
 static void run_each(tutti *g, size_t salt)
 {
@@ -1643,10 +1707,22 @@ static void test_wrap(void) { on_wires(program_wrap, NULL); }
 
 static CU_TestInfo allreduce_tests[] = {
 	{ "direct", test_direct },
-	{ "over several hosts", test_hierarchical }, { "not direct", test_not_direct }, { "late", test_late }, { "doubling", test_doubling }, { "rabenseifner", test_rabenseifner }, { "ring", test_ring }, { "large", test_large },
-	{ "many tensors", test_many_tensors }, { "wrong tensors and overlaps", test_bad_tensors },
-	{ "reduce", test_reduce }, { "reduces ahead of the root", test_reduces_ahead },
-	{ "model", test_model }, { "choice", test_choice }, { "settings", test_settings }, { "numbers wrap", test_wrap }, CU_TEST_INFO_NULL,
+	{ "over several hosts", test_hierarchical },
+	{ "not direct", test_not_direct },
+	{ "late", test_late },
+	{ "doubling", test_doubling },
+	{ "rabenseifner", test_rabenseifner },
+	{ "ring", test_ring },
+	{ "large", test_large },
+	{ "many tensors", test_many_tensors },
+	{ "wrong tensors and overlaps", test_bad_tensors },
+	{ "reduce", test_reduce },
+	{ "reduces ahead of the root", test_reduces_ahead },
+	{ "model", test_model },
+	{ "choice", test_choice },
+	{ "settings", test_settings },
+	{ "numbers wrap", test_wrap },
+	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo pairwise_tests[] = {
 	{ "reduce-scatter", test_reduce_scatter },
@@ -1660,19 +1736,31 @@ static CU_TestInfo pairwise_tests[] = {
 	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo one_host_tests[] = {
-	{ "one host, sizes", test_one_host }, { "one host, large", test_one_host_large }, { "one host, several at once", test_several },
-	{ "one host, board unknown", test_board_unknown }, { "one host, some given up", test_some_given_up }, { "one host, no board unknown", test_all_stay },
+	{ "one host, sizes", test_one_host },
+	{ "one host, large", test_one_host_large },
+	{ "one host, several at once", test_several },
+	{ "one host, board unknown", test_board_unknown },
+	{ "one host, some given up", test_some_given_up },
+	{ "one host, no board unknown", test_all_stay },
 	{ "one host, no board unknown, others leave", test_some_leave },
 	{ "one host, disagreement about the first", test_disagree_first },
-	{ "one host, disagreement", test_disagree }, { "one host, combined and gathered", test_staged }, { "one host, given up", test_given_up }, CU_TEST_INFO_NULL,
+	{ "one host, disagreement", test_disagree },
+	{ "one host, combined and gathered", test_staged },
+	{ "one host, given up", test_given_up },
+	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo group_tests[] = {
-	{ "all of them", test_groups }, { "the model", test_group_models }, { "a wrong size", test_wrong_size_in_part }, CU_TEST_INFO_NULL,
+	{ "all of them", test_groups },
+	{ "the model", test_group_models },
+	{ "a wrong size", test_wrong_size_in_part },
+	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = {
-	{ "all-reduce", NULL, NULL, NULL, NULL, allreduce_tests }, { "pairwise", NULL, NULL, NULL, NULL, pairwise_tests },
+	{ "all-reduce", NULL, NULL, NULL, NULL, allreduce_tests },
+	{ "pairwise", NULL, NULL, NULL, NULL, pairwise_tests },
 	{ "blocks", NULL, NULL, NULL, NULL, one_host_tests },
-	{ "groups", NULL, NULL, NULL, NULL, group_tests }, CU_SUITE_INFO_NULL,
+	{ "groups", NULL, NULL, NULL, NULL, group_tests },
+	CU_SUITE_INFO_NULL,
 };
 
 int main(int argc, char **argv)

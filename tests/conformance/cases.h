@@ -156,7 +156,8 @@ static inline double option(const struct node *add, const char *name, double fal
 	return n->kind == NUMBER ? n->number : fallback;
 }
 
-/* Its deltas hold the learning rate already, and some of its updaters take it out again; its adagrad's own is called rho. */
+/* Its deltas hold the learning rate already, and some of its updaters take it out again; its adagrad's own is called
+ * rho. */
 static inline tutti_update options_of(const struct recipe *r, const struct node *add)
 {
 	double rate = option(add, "learning_rate", 0.01);

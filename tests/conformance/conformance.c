@@ -70,7 +70,9 @@ static bool update_in(const struct a_case *c, const struct recipe *r, tutti_type
 		tt_updater_apply(&push, 0, (size_t)n, &(struct tt_piece){ w, w, d, NULL });
 		const struct node *expected = at(get(c->out, "data_after_each_add"), step);
 		for (int i = 0; i < n; i++)
-			good = !differs(c, "element", i, get_element(w, i, type), c->mended ? mended_adagrad[step] : at(expected, i)->number, tolerance) && good;
+			good = !differs(c, "element", i, get_element(w, i, type),
+			                c->mended ? mended_adagrad[step] : at(expected, i)->number, tolerance) &&
+			       good;
 		step++;
 	}
 	tt_updater_close(u);
@@ -102,7 +104,8 @@ static bool run_array_cut(const struct a_case *c)
 		sizes[k] = first[k + 1] - first[k];
 	if (c->mended) /* a table of one element is a table */
 		return first[0] == 0 && first[1] == 1;
-	return is_row(c, "offsets", get(c->out, "offsets"), first, servers + 1) && is_row(c, "sizes", get(c->out, "sizes"), sizes, servers);
+	return is_row(c, "offsets", get(c->out, "offsets"), first, servers + 1) &&
+	       is_row(c, "sizes", get(c->out, "sizes"), sizes, servers);
 }
 
 static bool run_matrix_cut(const struct a_case *c)
@@ -118,7 +121,8 @@ static bool run_matrix_cut(const struct a_case *c)
 		first[k] = (double)tt_shards_first(&s, k);
 	for (int i = 0; i < rows; i++)
 		owner[i] = tt_shards_find(&s, (uint64_t)i, &offset);
-	return s.used == number(c->out, "active_servers") && is_row(c, "offsets", get(c->out, "offsets"), first, s.used + 1) &&
+	return s.used == number(c->out, "active_servers") &&
+	       is_row(c, "offsets", get(c->out, "offsets"), first, s.used + 1) &&
 	       is_row(c, "owners", get(c->out, "row_to_server"), owner, rows);
 }
 
@@ -134,11 +138,13 @@ static size_t rows_of(const struct node *list, uint64_t *rows) /* -1: all, which
 }
 
 /* Where no row is stale Multiverso replies with row 0. */
-static bool pull_fresh(const struct a_case *c, struct tt_changed_rows *f, int worker, const struct node *list, const struct node *expected)
+static bool pull_fresh(const struct a_case *c, struct tt_changed_rows *f, int worker, const struct node *list,
+                       const struct node *expected)
 {
 	uint64_t asked[LENGTH], rows[LENGTH], from = 0;
 	double got[LENGTH];
-	size_t n = rows_of(list, asked), m = n ? tt_changed_rows_take_of(f, worker, asked, n, rows) : tt_changed_rows_take(f, worker, &from, rows, LENGTH);
+	size_t n = rows_of(list, asked), m = n ? tt_changed_rows_take_of(f, worker, asked, n, rows)
+	                                       : tt_changed_rows_take(f, worker, &from, rows, LENGTH);
 
 	for (size_t i = 0; i < m; i++)
 		got[i] = (double)rows[i];
@@ -165,7 +171,8 @@ static bool run_sparse_pulls(const struct a_case *c)
 		if (is_text(at(op, 0), "add"))
 			tt_changed_rows_pushed(f, worker, n ? rows : NULL, n);
 		else
-			good = pull_fresh(c, f, worker, at(op, 2), at(get(c->out, "rows_returned_per_get"), pulls++)) && good;
+			good = pull_fresh(c, f, worker, at(op, 2), at(get(c->out, "rows_returned_per_get"), pulls++)) &&
+			       good;
 	}
 	tt_changed_rows_close(f);
 	return good && pulls == length(get(c->out, "rows_returned_per_get"));
@@ -232,9 +239,15 @@ struct server {
 
 static void settle(struct server *s);
 
-static bool may_pull(const struct server *s, uint64_t pushed) { return tt_rounds_clock(s->rounds) >= tt_clock_to_pull(&s->as, pushed); }
+static bool may_pull(const struct server *s, uint64_t pushed)
+{
+	return tt_rounds_clock(s->rounds) >= tt_clock_to_pull(&s->as, pushed);
+}
 
-static void answer(struct server *s, bool pushes, int worker) { s->reply[s->replies++] = (struct reply){ pushes, worker, s->value }; }
+static void answer(struct server *s, bool pushes, int worker)
+{
+	s->reply[s->replies++] = (struct reply){ pushes, worker, s->value };
+}
 
 static void moved(struct server *s, bool moved)
 {
@@ -275,7 +288,9 @@ static void settle(struct server *s)
 
 static void arrive(struct server *s, const struct node *event)
 {
-	struct waiting w = { .pushes = is_text(at(event, 0), "add"), .worker = whole(at(event, 1)), .delta = at(event, 2)->number };
+	struct waiting w = { .pushes = is_text(at(event, 0), "add"),
+		             .worker = whole(at(event, 1)),
+		             .delta = at(event, 2)->number };
 
 	if (is_text(at(event, 0), "finish")) {
 		moved(s, tt_rounds_leave(s->rounds, w.worker));
@@ -301,8 +316,9 @@ static bool open_server(struct server *s, const struct a_case *c, tutti_consiste
 	return true;
 }
 
-/* Pulls and pushes are each answered in the recorded order. But a push may be answered earlier: upstream keeps one while others have
- * pulled less often than its worker, so that their pulls do not see it; here they do not, as the round is summed apart. */
+/* Pulls and pushes are each answered in the recorded order. But a push may be answered earlier: upstream keeps one
+ * while others have pulled less often than its worker, so that their pulls do not see it; here they do not, as the
+ * round is summed apart. */
 static bool are_answered(const struct server *s, const struct node *expected, bool pushes)
 {
 	int k = 0, place = 0;
@@ -337,9 +353,11 @@ static bool run_rounds(const struct a_case *c)
 
 static bool run_backup(const struct a_case *c)
 {
-	int workers = whole(get(c->in, "workers")), backup = (int)(number(c->in, "ratio_percent") / 100 * workers), k = 0;
+	int workers = whole(get(c->in, "workers")), backup = (int)(number(c->in, "ratio_percent") / 100 * workers),
+	    k = 0;
 	struct server s;
-	bool good = open_server(&s, c, (tutti_consistency){ .mode = TUTTI_BSP, .backup = backup }) && workers - backup == number(c->out, "num_sync_workers");
+	bool good = open_server(&s, c, (tutti_consistency){ .mode = TUTTI_BSP, .backup = backup }) &&
+	            workers - backup == number(c->out, "num_sync_workers");
 
 	EACH(add, get(c->in, "adds")) {
 		const struct node *expected = at(get(c->out, "trace_worker_applied_value_globalclock"), k++);
@@ -349,7 +367,8 @@ static bool run_backup(const struct a_case *c)
 			moved(&s, tt_rounds_complete(s.rounds, whole(at(add, 0))));
 		}
 		good = good && whole(at(add, 0)) == whole(at(expected, 0)) && applied == is_true(at(expected, 1)) &&
-		       s.value + s.sum == at(expected, 2)->number && tt_rounds_clock(s.rounds) == at(expected, 3)->number;
+		       s.value + s.sum == at(expected, 2)->number &&
+		       tt_rounds_clock(s.rounds) == at(expected, 3)->number;
 	}
 	tt_rounds_close(s.rounds);
 	return good;
@@ -398,7 +417,8 @@ static bool run_staleness(const struct a_case *c)
 	return good;
 }
 
-static bool run_elsewhere(const struct a_case *c) { return c->in; } /* conformance_tables.c or a conformance_average_... runs it */
+/* conformance_tables.c or a conformance_average_... runs it */
+static bool run_elsewhere(const struct a_case *c) { return c->in; }
 
 static const struct {
 	const char *ref;
@@ -412,16 +432,33 @@ static const struct {
 	{ "mv_sync_server", run_rounds },
 	{ "mv_backup_add", run_backup },
 	{ "mv_ssp", run_staleness },
-	{ "mv_kv", run_elsewhere }, { "mv_array_binding_test", run_elsewhere }, { "mv_matrix_binding_test", run_elsewhere },
-	{ "platoon_allreduce", run_elsewhere }, { "mv_delta_sync", run_elsewhere },
-	{ "async_ea", run_elsewhere }, { "platoon_easgd", run_elsewhere }, { "platoon_asgd", run_elsewhere },
-	{ "platoon_downpour", run_elsewhere }, { "paper_easgd_async_rr", run_elsewhere }, { "paper_eamsgd", run_elsewhere },
+	{ "mv_kv", run_elsewhere },
+	{ "mv_array_binding_test", run_elsewhere },
+	{ "mv_matrix_binding_test", run_elsewhere },
+	{ "platoon_allreduce", run_elsewhere },
+	{ "mv_delta_sync", run_elsewhere },
+	{ "async_ea", run_elsewhere },
+	{ "platoon_easgd", run_elsewhere },
+	{ "platoon_asgd", run_elsewhere },
+	{ "platoon_downpour", run_elsewhere },
+	{ "paper_easgd_async_rr", run_elsewhere },
+	{ "paper_eamsgd", run_elsewhere },
 	/* conformance_average_sync.c */
-	{ "allreduce_uneven_numbers", run_elsewhere }, { "allreduce_sgd", run_elsewhere }, { "allreduce_ea", run_elsewhere },
-	{ "platoon_sync_easgd", run_elsewhere }, { "platoon_sync_sgd", run_elsewhere }, { "paper_easgd_sync", run_elsewhere },
-	{ "platoon_first", run_elsewhere }, { "platoon_lstm_controller", run_elsewhere }, /* conformance_average_controller.c */
-	{ "dpwa_interp", run_elsewhere }, { "dpwa_pair_lockstep", run_elsewhere }, { "dpwa_flow", run_elsewhere },
-	{ "dpwa_pick", run_elsewhere }, { "paper_gossip_pull", run_elsewhere }, { "paper_gossip_push", run_elsewhere },
+	{ "allreduce_uneven_numbers", run_elsewhere },
+	{ "allreduce_sgd", run_elsewhere },
+	{ "allreduce_ea", run_elsewhere },
+	{ "platoon_sync_easgd", run_elsewhere },
+	{ "platoon_sync_sgd", run_elsewhere },
+	{ "paper_easgd_sync", run_elsewhere },
+	/* conformance_average_controller.c */
+	{ "platoon_first", run_elsewhere },
+	{ "platoon_lstm_controller", run_elsewhere },
+	{ "dpwa_interp", run_elsewhere },
+	{ "dpwa_pair_lockstep", run_elsewhere },
+	{ "dpwa_flow", run_elsewhere },
+	{ "dpwa_pick", run_elsewhere },
+	{ "paper_gossip_pull", run_elsewhere },
+	{ "paper_gossip_push", run_elsewhere },
 	{ "paper_gosgd", run_elsewhere },
 };
 
@@ -429,7 +466,8 @@ static const struct {
 
 static const char *const statuses[] = { "exact", "compat", "mended", "later", "binding" };
 static const char *const defects[] = {
-	"mv-adagrad-literal", "mv-array-part-small", "mv-bsp-finish-cached", "mv-flags-dash", "pl-psync-asgd-pitfall", "dpwa-negative-loss",
+	"mv-adagrad-literal", "mv-array-part-small",   "mv-bsp-finish-cached",
+	"mv-flags-dash",      "pl-psync-asgd-pitfall", "dpwa-negative-loss",
 };
 struct entry {
 	char *id, *status, *reason;
@@ -465,7 +503,8 @@ static bool take_line(char *line)
 	e->id = strtok_r(line, " \t", &rest);
 	e->status = strtok_r(NULL, " \t", &rest);
 	e->reason = strtok_r(NULL, "", &rest);
-	if (!e->id || !e->status || !e->reason || !is_one_of(e->status, statuses, TT_COUNT(statuses)) || find_entry(e->id)) {
+	if (!e->id || !e->status || !e->reason || !is_one_of(e->status, statuses, TT_COUNT(statuses)) ||
+	    find_entry(e->id)) {
 		printf("%s: listed twice, with an unknown status, or without a reason\n", e->id ? e->id : "a line");
 		return false;
 	}

@@ -1,6 +1,7 @@
 /* conformance_average_center.c - recorded cases of centers on servers: torch-distlearn's AsyncEA, Platoon's
- * parameter synchronisation and Downpour, asynchronous EASGD and EAMSGD of the paper. Each with real ranks, one a worker
- * and one more, which only serves; in f64. The events of a case come in their order, one rank after the other. */
+ * parameter synchronisation and Downpour, asynchronous EASGD and EAMSGD of the paper. Each with real ranks, one a
+ * worker and one more, which only serves; in f64. The events of a case come in their order, one rank after the
+ * other. */
 #include "tests/conformance/cases.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/ranks.h"
@@ -14,7 +15,10 @@ static void meet(tutti *job) { CHECK(tutti_barrier(job, NULL) == 0); }
 
 /* A list, or one number. */
 static int length_of(const struct node *values) { return values->kind == LIST ? length(values) : 1; }
-static double value_of(const struct node *values, int i) { return values->kind == LIST ? at(values, i)->number : values->number; }
+static double value_of(const struct node *values, int i)
+{
+	return values->kind == LIST ? at(values, i)->number : values->number;
+}
 
 static void set(double *v, const struct node *values)
 {
@@ -28,7 +32,10 @@ static void add(double *v, const struct node *values)
 		v[i] += at(values, i)->number;
 }
 
-static bool is_near(double x, double expected) { return fabs(x - expected) <= number(now, "tolerance") * fmax(1, fabs(expected)); }
+static bool is_near(double x, double expected)
+{
+	return fabs(x - expected) <= number(now, "tolerance") * fmax(1, fabs(expected));
+}
 
 static bool are(const double *v, const struct node *expected)
 {
@@ -101,8 +108,8 @@ static void run_async(tutti *job)
 			CHECK(tutti_center_step(o.center) == syncs_now);
 			for (int i = 0; i < o.n; i++)
 				o.other[i] -= o.x[i];
-			CHECK(!syncs_now || (whole(get(sync, "client")) == client && are(o.x, get(sync, "client_params")) &&
-			                     are(o.other, get(sync, "delta"))));
+			CHECK(!syncs_now || (whole(get(sync, "client")) == client &&
+			                     are(o.x, get(sync, "client_params")) && are(o.other, get(sync, "delta"))));
 		}
 		meet(job);
 		CHECK(!syncs_now || has_center(&o, get(sync, "center")));
@@ -157,7 +164,8 @@ static void run_events(struct one *o, bool mended)
 			}
 			meet(o->job);
 			if (mended)
-				CHECK(tutti_table_pull(tutti_center_table(o->center), o->other, NULL) == 0 && are_equal(o->other, sum, o->n));
+				CHECK(tutti_table_pull(tutti_center_table(o->center), o->other, NULL) == 0 &&
+				      are_equal(o->other, sum, o->n));
 			else
 				CHECK(has_center(o, get(sync, "master")));
 			syncs++;
@@ -165,7 +173,8 @@ static void run_events(struct one *o, bool mended)
 		meet(o->job);
 	}
 	CHECK(syncs == length(out("syncs")));
-	CHECK(mended || (has_center(o, out("master")) && (o->rank == o->workers || are(o->x, at(out("workers"), o->rank)))));
+	CHECK(mended ||
+	      (has_center(o, out("master")) && (o->rank == o->workers || are(o->x, at(out("workers"), o->rank)))));
 	free(sum);
 	free(undone);
 }

@@ -1,5 +1,5 @@
-/* conformance_average_controller.c - Platoon's recorded cases of a controller, with a controller and workers that are ranks: on sim, over
- * TCP and in shared memory. The events of a case come in their order, one after another. */
+/* conformance_average_controller.c - Platoon's recorded cases of a controller, with a controller and workers that are
+ * ranks: on sim, over TCP and in shared memory. The events of a case come in their order, one after another. */
 #include "tests/conformance/cases.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/ranks.h"
@@ -160,7 +160,9 @@ static const struct {
 static void run_on(const char *wire, void (*run)(tutti *))
 {
 	turn = 0;
-	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 1 + workers_of(get(the_case, "input")), .wire = wire, .program = run }), 0);
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){
+				.size = 1 + workers_of(get(the_case, "input")), .wire = wire, .program = run }),
+	                0);
 }
 
 static void run_case(void)

@@ -1,5 +1,5 @@
-/* conformance_average_gossip.c - the recorded cases of dpwa, Gossip SGD and GoSGD, by ranks that gossip: on sim, tcp and
- * shm. A case has as many ranks, and arrays as long, as it needs. */
+/* conformance_average_gossip.c - the recorded cases of dpwa, Gossip SGD and GoSGD, by ranks that gossip: on sim, tcp
+ * and shm. A case has as many ranks, and arrays as long, as it needs. */
 #include "average/gossip.h"
 #include "tests/conformance/cases.h"
 #include "tests/harness/cunit_main.h"
@@ -227,7 +227,8 @@ static double count_pairs(const int *scores)
 	for (uint64_t u = 0; u < noises; u++)
 		for (uint64_t v = 0; v < noises; v++)
 			for (uint64_t tie = 0; tie < 2; tie++)
-				won += tt_gossip_pick(scores, 2, draw_script, &(struct script){ .next = { u, v, tie } }) == 0;
+				won += tt_gossip_pick(scores, 2, draw_script,
+				                      &(struct script){ .next = { u, v, tie } }) == 0;
 	return (double)won / (double)(2 * noises * noises);
 }
 
@@ -315,7 +316,8 @@ static void run_push_sum(tutti *job)
 	struct part p;
 
 	open_part(&p, job, at(get(in, "x"), me),
-	          WITH(tutti_gossip_defaults(), it.way = TUTTI_GOSSIP_PUSH_SUM, it.weight = at(get(in, "w"), me)->number));
+	          WITH(tutti_gossip_defaults(), it.way = TUTTI_GOSSIP_PUSH_SUM,
+	               it.weight = at(get(in, "w"), me)->number));
 	EACH(event, get(in, "events")) {
 		const struct node *send = get(event, "send"), *then = at(get(out, "trace"), k++);
 		if (whole(get(event, "node")) == me)
@@ -366,7 +368,8 @@ static int run_case(const struct node *c, const char *wire)
 	is_mended = is_text(get(c, "id"), "dpwa-negative-loss");
 	for (size_t k = 0; k < TT_COUNT(runners); k++)
 		if (is_text(get(c, "ref"), runners[k].ref)) {
-			failed = run_ranks((struct ranks){ .size = runners[k].ranks(), .wire = wire, .seed = 1, .program = runners[k].run });
+			failed = run_ranks((struct ranks){
+				.size = runners[k].ranks(), .wire = wire, .seed = 1, .program = runners[k].run });
 			if (failed)
 				printf("%s: does not come out over %s\n", get(c, "id")->text, wire);
 			return failed ? -1 : 1;
@@ -392,7 +395,9 @@ static void test_sim(void) { run_all("sim"); }
 static void test_tcp(void) { run_all("tcp"); }
 static void test_shm(void) { run_all("shm"); }
 
-static CU_TestInfo tests[] = { { "on sim", test_sim }, { "over tcp", test_tcp }, { "over shm", test_shm }, CU_TEST_INFO_NULL };
+static CU_TestInfo tests[] = {
+	{ "on sim", test_sim }, { "over tcp", test_tcp }, { "over shm", test_shm }, CU_TEST_INFO_NULL
+};
 static CU_SuiteInfo suites[] = { { "conformance of gossip", NULL, NULL, NULL, NULL, tests }, CU_SUITE_INFO_NULL };
 
 int main(int argc, char **argv) { return run_suites(suites, argc, argv); }

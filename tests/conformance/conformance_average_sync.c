@@ -1,5 +1,6 @@
 /* conformance_average_sync.c - the recorded cases of all-reduce SGD and synchronous elastic averaging, through the
- * public functions: each with as many ranks as it has, on sim, over TCP and in shared memory. All is computed in f64. */
+ * public functions: each with as many ranks as it has, on sim, over TCP and in shared memory. All is computed in
+ * f64. */
 #include "tests/conformance/cases.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/ranks.h"
@@ -37,10 +38,12 @@ static tutti_tensor tensor_of(double *v, size_t n) { return (tutti_tensor){ v, n
 
 static int rule_of(const struct node *op) /* as a binding finds it; -1: none */
 {
-	static const struct { const char *name; tutti_rule rule; } ops[] = {
-		{ "+", TUTTI_SUM }, { "sum", TUTTI_SUM }, { "add", TUTTI_SUM }, { "*", TUTTI_PRODUCT }, { "prod", TUTTI_PRODUCT },
-		{ "product", TUTTI_PRODUCT }, { "mul", TUTTI_PRODUCT }, { "max", TUTTI_MAX }, { "maximum", TUTTI_MAX },
-		{ "min", TUTTI_MIN }, { "minimum", TUTTI_MIN },
+	static const struct { const char *name; tutti_rule rule;
+	} ops[] = {
+		{ "+", TUTTI_SUM },       { "sum", TUTTI_SUM },      { "add", TUTTI_SUM },
+		{ "*", TUTTI_PRODUCT },   { "prod", TUTTI_PRODUCT }, { "product", TUTTI_PRODUCT },
+		{ "mul", TUTTI_PRODUCT }, { "max", TUTTI_MAX },      { "maximum", TUTTI_MAX },
+		{ "min", TUTTI_MIN },     { "minimum", TUTTI_MIN },
 	};
 
 	for (size_t i = 0; i < TT_COUNT(ops); i++)
@@ -136,7 +139,8 @@ static void run_sync_sgd(tutti *job)
 	int contributors;
 
 	CHECK(tutti_gradients_open(job, &t, 1, 0, &g) == 0);
-	CHECK((is_true(get(in, "average")) ? tutti_gradients_average(g, &contributors) : tutti_gradients_sum(g, &contributors)) == 0);
+	CHECK((is_true(get(in, "average")) ? tutti_gradients_average(g, &contributors)
+	                                   : tutti_gradients_sum(g, &contributors)) == 0);
 	CHECK(contributors == tutti_size(job) && are_near(v, at(get(out, "updates"), tutti_rank(job))));
 	tutti_gradients_close(g);
 	free(v);
@@ -166,7 +170,8 @@ static void run_ea(tutti *job)
 {
 	size_t n;
 	int round = 0, step = 0, rank = tutti_rank(job), tau = whole(get(in, "tau"));
-	const struct node *after = get(out, "after_synchronizeCenter"), *then = get(out, "then_synchronizeParameters_with_no_new_steps");
+	const struct node *after = get(out, "after_synchronizeCenter"),
+			  *then = get(out, "then_synchronizeParameters_with_no_new_steps");
 	double *p = vector_of(at(get(in, "params"), rank), &n);
 	tutti_ea *ea = open_ea(job, p, n, number(in, "alpha"), TUTTI_EA_DISTLEARN);
 
@@ -319,7 +324,8 @@ static int run_case(void)
 
 static bool is_ours(const char *id)
 {
-	static const char *const begins[] = { "ipc-", "dl-sgd-", "dl-ea-", "pl-easgd-unit", "pl-sumsgd", "pl-avgsgd", "pl-allreduce-", "paper-easgd-sync" };
+	static const char *const begins[] = { "ipc-",      "dl-sgd-",   "dl-ea-",        "pl-easgd-unit",
+		                              "pl-sumsgd", "pl-avgsgd", "pl-allreduce-", "paper-easgd-sync" };
 
 	for (size_t i = 0; i < TT_COUNT(begins); i++)
 		if (!strncmp(id, begins[i], strlen(begins[i])))
@@ -336,7 +342,8 @@ static void test_cases(void)
 		the_case = c;
 		in = get(c, "input");
 		out = get(c, "expected");
-		if (!is_ours(get(c, "id")->text) || get(out, "error")->kind == TEXT) /* an operation that only a binding can name */
+		/* an operation that only a binding can name */
+		if (!is_ours(get(c, "id")->text) || get(out, "error")->kind == TEXT)
 			continue;
 		CU_ASSERT_EQUAL(run_case(), 0);
 		ran++;
@@ -346,6 +353,7 @@ static void test_cases(void)
 }
 
 static CU_TestInfo tests[] = { { "cases", test_cases }, CU_TEST_INFO_NULL };
-static CU_SuiteInfo suites[] = { { "conformance of synchronous averaging", NULL, NULL, NULL, NULL, tests }, CU_SUITE_INFO_NULL };
+static CU_SuiteInfo suites[] = { { "conformance of synchronous averaging", NULL, NULL, NULL, NULL, tests },
+	                         CU_SUITE_INFO_NULL };
 
 int main(int argc, char **argv) { return run_suites(suites, argc, argv); }

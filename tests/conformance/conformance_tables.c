@@ -1,5 +1,6 @@
-/* conformance_tables.c - Multiverso's recorded cases once more, through tables as programs use them: five ranks, all of them servers, on sim,
- * and as processes over TCP and shared memory. The events of a case come in their order, one rank after the other. */
+/* conformance_tables.c - Multiverso's recorded cases once more, through tables as programs use them: five ranks, all of
+ * them servers, on sim, and as processes over TCP and shared memory. The events of a case come in their order, one rank
+ * after the other. */
 #include "member/member.h"
 #include "table/table_private.h"
 #include "tests/conformance/cases.h"
@@ -22,7 +23,10 @@ static void check(const struct node *c, bool good, const char *what)
 
 #define WANT(condition) check(c, condition, #condition)
 
-static bool is_near(double x, double expected, double tolerance) { return fabs(x - expected) <= tolerance * fmax(1, fabs(expected)); }
+static bool is_near(double x, double expected, double tolerance)
+{
+	return fabs(x - expected) <= tolerance * fmax(1, fabs(expected));
+}
 
 static void meet(const struct node *c, tutti *job) { WANT(tutti_barrier(job, NULL) == 0); }
 
@@ -91,7 +95,8 @@ static void run_updater(const struct node *c, tutti *job)
 		if (tutti_rank(job) == whole(get(add, "worker")))
 			WANT(tutti_table_push(t, v, &o, NULL) == 0);
 		meet(c, job);
-		WANT(mended ? !tutti_table_pull(t, v, NULL) && is_near((double)v[0], mended_adagrad[step], 1e-5) : holds(t, at(after, step), 1e-5));
+		WANT(mended ? !tutti_table_pull(t, v, NULL) && is_near((double)v[0], mended_adagrad[step], 1e-5)
+		            : holds(t, at(after, step), 1e-5));
 		step++;
 		meet(c, job);
 	}
@@ -116,7 +121,8 @@ static void run_keys(const struct node *c, tutti *job)
 		if (is_text(at(op, 0), "add"))
 			WANT(!mine || tutti_table_push_rows(t, &key, 1, &x, NULL, NULL) == 0);
 		else
-			WANT(tutti_table_pull_rows(t, &key, 1, &x, NULL) == 0 && (double)x == at(get(get(c, "expected"), "gets"), gets++)->number);
+			WANT(tutti_table_pull_rows(t, &key, 1, &x, NULL) == 0 &&
+			     (double)x == at(get(get(c, "expected"), "gets"), gets++)->number);
 		meet(c, job);
 	}
 	EACH(n, owners)
@@ -177,7 +183,8 @@ static void run_matrix(const struct node *c, tutti *job)
 /* Where each row lies, and that all of them are found there. */
 static void run_cut(const struct node *c, tutti *job)
 {
-	const struct node *in = get(c, "input"), *offsets = get(get(c, "expected"), "offsets"), *owners = get(get(c, "expected"), "row_to_server");
+	const struct node *in = get(c, "input"), *offsets = get(get(c, "expected"), "offsets"),
+			  *owners = get(get(c, "expected"), "row_to_server");
 	bool array = get(in, "size")->kind == NUMBER;
 	int rows = whole(get(in, array ? "size" : "rows")), row = array ? 1 : 3, i = 0;
 	const int servers[] = { 0, 1, 2, 3, 4 };
@@ -191,7 +198,8 @@ static void run_cut(const struct node *c, tutti *job)
 	EACH(n, offsets) /* mended: of one element there are none */
 		WANT(tt_shards_first(&t->shards, i++) == (uint64_t)n->number);
 	for (int k = 1; k < i; k++)
-		WANT(tt_table_range(t, k - 1).count == (uint64_t)row * (tt_shards_first(&t->shards, k) - tt_shards_first(&t->shards, k - 1)));
+		WANT(tt_table_range(t, k - 1).count ==
+		     (uint64_t)row * (tt_shards_first(&t->shards, k) - tt_shards_first(&t->shards, k - 1)));
 	i = 0;
 	EACH(n, owners)
 		WANT(tt_shards_find(&t->shards, (uint64_t)i++, &offset) == whole(n));
@@ -199,7 +207,8 @@ static void run_cut(const struct node *c, tutti *job)
 		d[k] = (float)(k + 1);
 	for (int k = 0; k < rows; k++)
 		list[k] = (uint64_t)k;
-	WANT(tutti_table_push(t, d, NULL, NULL) == 0 && tutti_table_push_rows(t, list, (size_t)rows, d, NULL, NULL) == 0);
+	WANT(tutti_table_push(t, d, NULL, NULL) == 0 &&
+	     tutti_table_push_rows(t, list, (size_t)rows, d, NULL, NULL) == 0);
 	meet(c, job);
 	WANT(tutti_table_pull(t, v, NULL) == 0);
 	for (int k = 0; k < rows * row; k++)
@@ -237,7 +246,8 @@ static void sort(uint64_t *rows, float *values, size_t n)
 }
 
 /* A pull of a list brings the whole list, and not what is stale of it alone; it counts as seen all the same. */
-static void pull_sparse(const struct node *c, tutti_table *t, const struct node *list, size_t rows, const struct node *expected, const float *all)
+static void pull_sparse(const struct node *c, tutti_table *t, const struct node *list, size_t rows,
+                        const struct node *expected, const float *all)
 {
 	uint64_t got[LENGTH];
 	float v[LENGTH];
@@ -281,7 +291,8 @@ static void run_sparse_pulls(const struct node *c, tutti *job)
 		for (size_t i = 0; adds && i < n; i++)
 			all[list[i]] += d[i];
 		if (adds && worker == tutti_rank(job))
-			WANT((whole_table ? tutti_table_push(t, d, NULL, NULL) : tutti_table_push_rows(t, list, n, d, NULL, NULL)) == 0);
+			WANT((whole_table ? tutti_table_push(t, d, NULL, NULL)
+			                  : tutti_table_push_rows(t, list, n, d, NULL, NULL)) == 0);
 		else if (!adds && worker == tutti_rank(job))
 			pull_sparse(c, t, at(op, 2), rows, at(replies, pulls), all);
 		else if (!adds && worker < 0 && tutti_rank(job) == RANKS - 1) /* nobody's: all of it */
@@ -409,12 +420,17 @@ static void run_rounds(const struct node *c, tutti *job)
 	close_table(c, job, t);
 }
 
-/* What Multiverso's server adds at once is here when its round has closed: a reader finds the value that it had then. */
+/* What Multiverso's server adds at once is here when its round has closed: a reader finds the value that it had
+ * then. */
 static void run_backup(const struct node *c, tutti *job)
 {
-	const struct node *in = get(c, "input"), *trace = get(get(c, "expected"), "trace_worker_applied_value_globalclock");
+	const struct node *in = get(c, "input"),
+			  *trace = get(get(c, "expected"), "trace_worker_applied_value_globalclock");
 	int workers = whole(get(in, "workers")), i = 0, clock = 0;
-	tutti_table *t = open_in_rounds(c, job, workers, (tutti_consistency){ .mode = TUTTI_BSP, .backup = workers - whole(get(get(c, "expected"), "num_sync_workers")) });
+	tutti_table *t = open_in_rounds(
+		c, job, workers,
+		(tutti_consistency){ .mode = TUTTI_BSP,
+	                             .backup = workers - whole(get(get(c, "expected"), "num_sync_workers")) });
 	tutti_table_info info = { 0 };
 	double closed = get(in, "initial")->number;
 	uint64_t dropped = 0;
@@ -432,7 +448,8 @@ static void run_backup(const struct node *c, tutti *job)
 		if (tutti_rank(job) == RANKS - 1)
 			WANT(tutti_table_pull(t, &x, NULL) == 0 && (double)x == closed);
 		if (tt_table_range(t, 0).count && tutti_rank(job) == 0) /* its server */
-			WANT(tutti_table_look(t, &info) == 0 && info.clock == (uint64_t)clock && info.dropped == dropped);
+			WANT(tutti_table_look(t, &info) == 0 && info.clock == (uint64_t)clock &&
+			     info.dropped == dropped);
 		meet(c, job);
 	}
 	close_table(c, job, t);
@@ -443,7 +460,9 @@ static void run_staleness(const struct node *c, tutti *job)
 {
 	const struct node *in = get(c, "input");
 	int delay = whole(get(in, "max_delay")), me = tutti_rank(job), k = 0;
-	tutti_table *t = open_in_rounds(c, job, whole(get(in, "workers")), (tutti_consistency){ .mode = delay < 0 ? TUTTI_ASYNC : TUTTI_SSP, .staleness = delay < 0 ? 0 : delay });
+	tutti_table *t = open_in_rounds(
+		c, job, whole(get(in, "workers")),
+		(tutti_consistency){ .mode = delay < 0 ? TUTTI_ASYNC : TUTTI_SSP, .staleness = delay < 0 ? 0 : delay });
 	struct asked mine = { .n = 0 };
 	bool waits[EVENTS] = { false };
 
@@ -483,10 +502,20 @@ static const struct {
 	const char *ref;
 	void (*run)(const struct node *, tutti *);
 } runners[] = {
-	{ "mv_updater", run_updater }, { "mv_kv", run_keys }, { "mv_array_binding_test", run_array }, { "mv_matrix_binding_test", run_matrix },
-	{ "platoon_allreduce", run_aggregate }, { "mv_delta_sync", run_delta_sync }, { "mv_sync_server", run_rounds }, { "mv_backup_add", run_backup },
-	{ "mv_ssp", run_staleness }, { "mv_array_partition", run_cut }, { "mv_matrix_partition", run_cut }, { "mv_sparse_fresh", run_sparse_pulls },
-	{ "mv_sparse_filter", run_filter }, { "mv_flags", run_nothing },
+	{ "mv_updater", run_updater },
+	{ "mv_kv", run_keys },
+	{ "mv_array_binding_test", run_array },
+	{ "mv_matrix_binding_test", run_matrix },
+	{ "platoon_allreduce", run_aggregate },
+	{ "mv_delta_sync", run_delta_sync },
+	{ "mv_sync_server", run_rounds },
+	{ "mv_backup_add", run_backup },
+	{ "mv_ssp", run_staleness },
+	{ "mv_array_partition", run_cut },
+	{ "mv_matrix_partition", run_cut },
+	{ "mv_sparse_fresh", run_sparse_pulls },
+	{ "mv_sparse_filter", run_filter },
+	{ "mv_flags", run_nothing },
 };
 
 static void run_all(tutti *job)
@@ -511,7 +540,8 @@ static void test_sim(void)
 {
 	cases = load_cases();
 	for (uint64_t seed = 0; seed < 5; seed++)
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = RANKS, .wire = "sim", .seed = seed, .program = run_all }), 0);
+		CU_ASSERT_EQUAL(
+			run_ranks((struct ranks){ .size = RANKS, .wire = "sim", .seed = seed, .program = run_all }), 0);
 	CU_ASSERT_EQUAL(failures, 0);
 	free_cases();
 }
@@ -570,7 +600,8 @@ static void test_processes(void)
 	run_processes("shm,tcp");
 }
 
-static CU_TestInfo tests[] = { { "processes", test_processes }, { "on sim", test_sim }, CU_TEST_INFO_NULL }; /* no forks once the library was used */
+/* no forks once the library was used */
+static CU_TestInfo tests[] = { { "processes", test_processes }, { "on sim", test_sim }, CU_TEST_INFO_NULL };
 static CU_SuiteInfo suites[] = { { "conformance of tables", NULL, NULL, NULL, NULL, tests }, CU_SUITE_INFO_NULL };
 
 int main(int argc, char **argv) { return run_suites(suites, argc, argv); }

@@ -1,5 +1,5 @@
-/* faults_controller.c - controllers and queues when real processes are killed or stopped: the controller, a worker in the lock, the
- * producer of batches, a worker with batches */
+/* faults_controller.c - controllers and queues when real processes are killed or stopped: the controller, a worker in
+ * the lock, the producer of batches, a worker with batches */
 #include "control/control_private.h"
 #include "tests/harness/crew.h"
 
@@ -21,7 +21,8 @@ static int ask_on(tutti_controller *c)
 
 	while (!err && board->go < 1) {
 		uint64_t started = tt_now();
-		if (!(err = tutti_controller_lock(c, -1)) && !(err = tutti_controller_ask(c, "ab", 2, got, sizeof got, NULL, -1))) {
+		if (!(err = tutti_controller_lock(c, -1)) &&
+		    !(err = tutti_controller_ask(c, "ab", 2, got, sizeof got, NULL, -1))) {
 			EXPECT(!memcmp(got, "ab", 2));
 			err = tutti_controller_unlock(c);
 		}
@@ -203,10 +204,13 @@ static void test_taker(void)
 	WANT(done >= BATCHES, "of %d batches %d were taken", BATCHES, done);
 }
 
-static CU_TestInfo tests[] = {
-	{ "controller", test_controller }, { "worker", test_worker }, { "lock", test_lock }, { "stopped", test_stopped },
-	{ "producer", test_producer }, { "taker", test_taker }, CU_TEST_INFO_NULL
-};
+static CU_TestInfo tests[] = { { "controller", test_controller },
+	                       { "worker", test_worker },
+	                       { "lock", test_lock },
+	                       { "stopped", test_stopped },
+	                       { "producer", test_producer },
+	                       { "taker", test_taker },
+	                       CU_TEST_INFO_NULL };
 static CU_SuiteInfo suites[] = { { "faults", NULL, NULL, NULL, NULL, tests }, CU_SUITE_INFO_NULL };
 
 int main(int argc, char **argv) { return run_over_wires(suites, argc, argv); }

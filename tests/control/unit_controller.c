@@ -91,7 +91,8 @@ static void ask_much(tutti_controller *c, int rank)
 		CHECK(tutti_controller_ask(c, text, bytes, got, TUTTI_REQUEST_MAX, &n, -1) == 0);
 		CHECK(n == bytes && !memcmp(text, got, n));
 	}
-	CHECK(tutti_controller_ask(c, "file", 4, got, 100, &n, -1) == -ENOENT && why_has("no such thing as file") && why_has("rank 1"));
+	CHECK(tutti_controller_ask(c, "file", 4, got, 100, &n, -1) == -ENOENT && why_has("no such thing as file") &&
+	      why_has("rank 1"));
 	CHECK(tutti_controller_ask(c, "quit", 4, got, 100, &n, -1) == -EBADF && why_has("returned"));
 	CHECK(tutti_controller_ask(c, "long", 4, got, 3, &n, -1) == -EMSGSIZE && n == TUTTI_REQUEST_MAX);
 	CHECK(tutti_controller_ask(c, text, TUTTI_REQUEST_MAX + 1, got, 100, &n, -1) == -EMSGSIZE);
@@ -111,7 +112,8 @@ static void ask(tutti *job)
 	CHECK(tutti_controller_open(job, "", CONTROLLER, &again) == -EINVAL);
 	CHECK(tutti_controller_open(job, "else", RANKS, &again) == -EINVAL);
 	if (me == CONTROLLER) {
-		CHECK(tutti_controller_ask(c, NULL, 0, NULL, 0, NULL, -1) == -EINVAL && tutti_controller_lock(c, 0) == -EINVAL);
+		CHECK(tutti_controller_ask(c, NULL, 0, NULL, 0, NULL, -1) == -EINVAL &&
+		      tutti_controller_lock(c, 0) == -EINVAL);
 		CHECK(tutti_controller_serve(c, NULL, NULL) == -EINVAL);
 		CHECK(tutti_controller_serve(c, echo, &b) == 0);
 		for (int i = 0; i < RANKS; i++) {
@@ -228,7 +230,8 @@ static void lock(tutti *job)
 
 static void test_lock(void) { on_wires(lock); }
 
-/* One has it; the second is refused, at once or in its time; the third waits until the first is done, without unlocking. */
+/* One has it; the second is refused, at once or in its time; the third waits until the first is done, without
+ * unlocking. */
 static void contend(tutti_controller *c, int me)
 {
 	if (me == 0) {
@@ -325,14 +328,16 @@ static void be_first(tutti *job)
 
 static void test_first(void) { on_wires(be_first); }
 
-/* One closes the handle, one leaves the job then, one leaves at once, and nobody is connected to it: none of them has asked. */
+/* One closes the handle, one leaves the job then, one leaves at once, and nobody is connected to it: none of them has
+ * asked. */
 static void leave_silently(tutti *job)
 {
 	tutti_controller *c = tutti_rank(job) == 3 ? NULL : open_controller(job);
 	struct book b = { .c = c };
 
 	if (tutti_rank(job) == CONTROLLER)
-		CHECK(tutti_controller_serve(c, echo, &b) == 0 && b.done[0] == 1 && b.done[2] == 1 && b.done[3] + b.gone[3] == 1);
+		CHECK(tutti_controller_serve(c, echo, &b) == 0 && b.done[0] == 1 && b.done[2] == 1 &&
+		      b.done[3] + b.gone[3] == 1);
 	tutti_controller_close(c);
 	while (tutti_rank(job) == 2 && entered < 1)
 		pass_time(TT_MS);
@@ -710,21 +715,31 @@ static void lose_all_takers(tutti *job)
 
 static void test_lose_all_takers(void) { on_sim(lose_all_takers, SEEDS, 0); }
 
-static CU_TestInfo controller_tests[] = {
-	{ "ask", test_ask }, { "stop", test_stop }, { "late", test_late }, { "lock", test_lock },
-	{ "wait_for_lock", test_wait_for_lock }, { "give_lock_up", test_give_lock_up }, { "first", test_first },
-	{ "leave_silently", test_leave_silently }, { "close_unasked", test_close_unasked },
-	{ "close_late", test_close_late },
-	{ "stop_without_all", test_stop_without_all },
-	{ "lose_worker", test_lose_worker }, { "lose_controller", test_lose_controller }, { "lose_silent", test_lose_silent },
-	CU_TEST_INFO_NULL
-};
-static CU_TestInfo queue_tests[] = {
-	{ "flow", test_flow }, { "fill", test_fill }, { "starve", test_starve }, { "fetch_late", test_fetch_late }, { "lose_taker", test_lose_taker },
-	{ "lose_producer", test_lose_producer }, { "lose_all_takers", test_lose_all_takers }, CU_TEST_INFO_NULL
-};
-static CU_SuiteInfo suites[] = {
-	{ "controller", NULL, NULL, NULL, NULL, controller_tests }, { "queue", NULL, NULL, NULL, NULL, queue_tests }, CU_SUITE_INFO_NULL
-};
+static CU_TestInfo controller_tests[] = { { "ask", test_ask },
+	                                  { "stop", test_stop },
+	                                  { "late", test_late },
+	                                  { "lock", test_lock },
+	                                  { "wait_for_lock", test_wait_for_lock },
+	                                  { "give_lock_up", test_give_lock_up },
+	                                  { "first", test_first },
+	                                  { "leave_silently", test_leave_silently },
+	                                  { "close_unasked", test_close_unasked },
+	                                  { "close_late", test_close_late },
+	                                  { "stop_without_all", test_stop_without_all },
+	                                  { "lose_worker", test_lose_worker },
+	                                  { "lose_controller", test_lose_controller },
+	                                  { "lose_silent", test_lose_silent },
+	                                  CU_TEST_INFO_NULL };
+static CU_TestInfo queue_tests[] = { { "flow", test_flow },
+	                             { "fill", test_fill },
+	                             { "starve", test_starve },
+	                             { "fetch_late", test_fetch_late },
+	                             { "lose_taker", test_lose_taker },
+	                             { "lose_producer", test_lose_producer },
+	                             { "lose_all_takers", test_lose_all_takers },
+	                             CU_TEST_INFO_NULL };
+static CU_SuiteInfo suites[] = { { "controller", NULL, NULL, NULL, NULL, controller_tests },
+	                         { "queue", NULL, NULL, NULL, NULL, queue_tests },
+	                         CU_SUITE_INFO_NULL };
 
 int main(int argc, char **argv) { return run_suites(suites, argc, argv); }

@@ -1,5 +1,5 @@
-/* unit_modules.c - HACKING.md's recipes, followed once: a room registers a message, an event and a slot, and is heard; two rooms
- * that want the same one are refused */
+/* unit_modules.c - HACKING.md's recipes, followed once: a room registers a message, an event and a slot, and is heard;
+ * two rooms that want the same one are refused */
 #include "job/job.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/ranks.h"
@@ -144,8 +144,12 @@ static void ignore_notify(struct tt_member *from, uint32_t value)
 static void test_twins(void)
 {
 	const struct tt_module slot = { .name = "twin", .slot = ECHO_SLOT };
-	const struct tt_module message = { .name = "twin", .slot = ECHO_SLOT - 1, .messages = messages, .message_count = 1 };
-	const struct tt_module notify = { .name = "twin", .slot = ECHO_SLOT - 1, .notify = ignore_notify, .notify_last = 1 };
+	const struct tt_module message = {
+		.name = "twin", .slot = ECHO_SLOT - 1, .messages = messages, .message_count = 1
+	};
+	const struct tt_module notify = {
+		.name = "twin", .slot = ECHO_SLOT - 1, .notify = ignore_notify, .notify_last = 1
+	};
 	const struct tt_module nowhere = { .name = "twin", .slot = TT_MODULES };
 	const struct tt_message hello = { .type = 1 }, same[] = { { .type = 201 }, { .type = 201 } };
 	const struct tt_module greets = { .name = "twin", .slot = ECHO_SLOT - 1, .messages = &hello,

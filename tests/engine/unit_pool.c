@@ -70,11 +70,13 @@ static void run_all(const char *threads)
 	CU_ASSERT_EQUAL(job->job->pool == NULL, !strcmp(threads, "0"));
 	for (int i = 0; i < ROUNDS; i++) {
 		chance = chance * 6364136223846793005u + 1442695040888963407u;
-		if (!is_done_once(&w, job->job->pool, (size_t)(chance >> 33) % (i % 2 ? COUNT : 1000), 1 + (size_t)(chance >> 20) % 5000))
+		if (!is_done_once(&w, job->job->pool, (size_t)(chance >> 33) % (i % 2 ? COUNT : 1000),
+		                  1 + (size_t)(chance >> 20) % 5000))
 			CU_FAIL("an element was not done, or twice, or in half a grain");
 	}
 	w.slow = true;
-	for (int i = 0; i < 100 && (!i || (job->job->pool && !w.by_others)); i++) /* others may have had no core to run on */
+	/* others may have had no core to run on */
+	for (int i = 0; i < 100 && (!i || (job->job->pool && !w.by_others)); i++)
 		CU_ASSERT(is_done_once(&w, job->job->pool, COUNT, 100));
 	CU_ASSERT_EQUAL(w.by_others > 0, strcmp(threads, "0") != 0);
 	usleep(2000); /* they sleep now */
@@ -133,7 +135,8 @@ static void push_with(const char *threads, tutti_update_rule rule, float *values
 
 static void test_rules(void)
 {
-	static const tutti_update_rule rules[] = { TUTTI_UPDATE_ADD, TUTTI_UPDATE_SGD, TUTTI_UPDATE_MOMENTUM, TUTTI_UPDATE_ADAM, TUTTI_UPDATE_FTRL };
+	static const tutti_update_rule rules[] = { TUTTI_UPDATE_ADD, TUTTI_UPDATE_SGD, TUTTI_UPDATE_MOMENTUM,
+		                                   TUTTI_UPDATE_ADAM, TUTTI_UPDATE_FTRL };
 	static float delta[COUNT], by_one[COUNT], by_many[COUNT];
 
 	for (size_t i = 0; i < COUNT; i++)

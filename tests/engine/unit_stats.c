@@ -1,5 +1,5 @@
-/* unit_stats.c - the counters: exact after a known program, on sim, TCP and shared memory; what they say of lost ranks; the table,
- * and the signal that asks for it */
+/* unit_stats.c - the counters: exact after a known program, on sim, TCP and shared memory; what they say of lost ranks;
+ * the table, and the signal that asks for it */
 #include "engine/engine.h"
 #include "member/member.h"
 #include "tests/harness/cunit_main.h"
@@ -48,14 +48,15 @@ static bool counts(tutti *job, int rank, tutti_stat_kind kind, uint64_t ops, uin
 
 	if (s.ops == ops && s.bytes == bytes && s.errors == errors)
 		return true;
-	printf("rank %d, kind %d: %llu operations, %llu bytes, %llu errors\n", rank, (int)kind, (unsigned long long)s.ops,
-	       (unsigned long long)s.bytes, (unsigned long long)s.errors);
+	printf("rank %d, kind %d: %llu operations, %llu bytes, %llu errors\n", rank, (int)kind,
+	       (unsigned long long)s.ops, (unsigned long long)s.bytes, (unsigned long long)s.errors);
 	return false;
 }
 
 static bool is_plausible(tutti_stat s) /* of times */
 {
-	return s.p50_us > 0 && s.p50_us <= s.p99_us && s.p99_us <= s.max_us && s.mean_us > 0 && s.mean_us <= s.max_us && s.max_us < 60e6;
+	return s.p50_us > 0 && s.p50_us <= s.p99_us && s.p99_us <= s.max_us && s.mean_us > 0 && s.mean_us <= s.max_us &&
+	       s.max_us < 60e6;
 }
 
 static bool is_within(uint64_t x, uint64_t least, uint64_t most) { return x >= least && x <= most; }
@@ -143,7 +144,8 @@ static void program_collectives(tutti *job)
 	CHECK(counts(job, -1, TUTTI_STAT_REDUCE_SCATTER, 1, 400 * (uint64_t)n, 0));
 	CHECK(counts(job, -1, TUTTI_STAT_ALLGATHER, 1, 40, 0));
 	CHECK(counts(job, -1, TUTTI_STAT_ALLTOALL, 2, 48 * (uint64_t)n, 0));
-	if (n == 2) /* half of the vector is sent to be added, the other half as a sum; what a message brings is not put again */
+	/* half of the vector is sent to be added, the other half as a sum; what a message brings is not put again */
+	if (n == 2)
 		CHECK(is_within(stat_of(job, 1 - tutti_rank(job), TUTTI_STAT_CHUNK).bytes, 600000, 1200000));
 	if (n > 1) {
 		CHECK(is_plausible(stat_of(job, -1, TUTTI_STAT_ALLREDUCE)));
@@ -185,7 +187,8 @@ static void program_times(tutti *job)
 		total += took;
 	}
 	tutti_stat s = stat_of(job, 1 - tutti_rank(job), TUTTI_STAT_GET);
-	CHECK(s.ops == 30 && fabs(s.max_us - (double)longest / 1e3) < 1e-3 && fabs(s.mean_us - (double)total / 30e3) < 1e-3);
+	CHECK(s.ops == 30 && fabs(s.max_us - (double)longest / 1e3) < 1e-3 &&
+	      fabs(s.mean_us - (double)total / 30e3) < 1e-3);
 	CHECK(tutti_barrier(job, NULL) == 0);
 	tutti_window_close(w);
 }
@@ -206,7 +209,8 @@ static void program_sampled(tutti *job)
 
 	CHECK(tutti_window_open(job, "sampled", &mine, 8, &w) == 0);
 	for (int i = 0; i < 2000; i++)
-		CHECK((i % 2 ? tutti_get(w, tutti_rank(job), 0, &v, 8, NULL) : tutti_put(w, tutti_rank(job), 0, &v, 8, NULL)) == 0);
+		CHECK((i % 2 ? tutti_get(w, tutti_rank(job), 0, &v, 8, NULL)
+		             : tutti_put(w, tutti_rank(job), 0, &v, 8, NULL)) == 0);
 	CHECK(counts(job, -1, TUTTI_STAT_PUT, 1000, 8000, 0) && counts(job, -1, TUTTI_STAT_GET, 1000, 8000, 0));
 	tt_lock(job->job);
 	for (int k = TUTTI_STAT_PUT; k <= TUTTI_STAT_GET; k++) {
@@ -291,12 +295,13 @@ static int read_rows(char *text, struct row *rows, int max) /* below the two lin
 	int n = 0, line = 0;
 	char *rest;
 
-	for (char *at = strtok_r(text, "\n", &rest); at && n < max; at = strtok_r(NULL, "\n", &rest), line++) { /* ranks are threads */
+	/* ranks are threads */
+	for (char *at = strtok_r(text, "\n", &rest); at && n < max; at = strtok_r(NULL, "\n", &rest), line++) {
 		struct row *r = &rows[n];
 		if (line < 2)
 			continue;
-		if (sscanf(at, "%15s %15s %llu %llu %llu %15s %15s %15s %15s", r->peer, r->operation, &r->ops, &r->bytes, &r->errors,
-		           r->p50, r->p99, r->max, r->mean) != 9)
+		if (sscanf(at, "%15s %15s %llu %llu %llu %15s %15s %15s %15s", r->peer, r->operation, &r->ops,
+		           &r->bytes, &r->errors, r->p50, r->p99, r->max, r->mean) != 9)
 			return -1;
 		n++;
 	}
@@ -328,7 +333,8 @@ static void program_dump(tutti *job)
 	CHECK(!strncmp(text, right ? "tutti: stats of rank 0 of 2 after " : "tutti: stats of rank 1 of 2 after ", 34));
 	n = read_rows(text, rows, TT_COUNT(rows));
 	r = find_row(rows, n, right ? "1" : "0", "put");
-	CHECK(r && r->ops == 11 && r->bytes == 1000 && r->errors == 1 && atof(r->p50) > 0 && atof(r->max) >= atof(r->p99));
+	CHECK(r && r->ops == 11 && r->bytes == 1000 && r->errors == 1 && atof(r->p50) > 0 &&
+	      atof(r->max) >= atof(r->p99));
 	r = find_row(rows, n, "job", "barrier");
 	CHECK(r && r->ops == 1 && r->errors == 0 && atof(r->mean) > 0);
 	r = find_row(rows, n, right ? "1" : "0", "notify-in");
@@ -546,15 +552,30 @@ static void test_cost(void)
 }
 
 static CU_TestInfo count_tests[] = {
-	{ "windows", test_window }, { "collectives", test_collectives }, { "arguments", test_bad_arguments }, { "times", test_times },
-	{ "some are timed", test_sampled }, { "a lost rank", test_lost }, { "a refused one", test_refusing }, { "cost", test_cost }, CU_TEST_INFO_NULL,
+	{ "windows", test_window },
+	{ "collectives", test_collectives },
+	{ "arguments", test_bad_arguments },
+	{ "times", test_times },
+	{ "some are timed", test_sampled },
+	{ "a lost rank", test_lost },
+	{ "a refused one", test_refusing },
+	{ "cost", test_cost },
+	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo dump_tests[] = {
-	{ "table", test_dump }, { "a stalled reader", test_stalled }, { "signal", test_signal }, { "many jobs", test_many_jobs },
-	{ "own handler", test_own_handler }, { "launched", test_launched }, { "setting", test_setting }, CU_TEST_INFO_NULL,
+	{ "table", test_dump },
+	{ "a stalled reader", test_stalled },
+	{ "signal", test_signal },
+	{ "many jobs", test_many_jobs },
+	{ "own handler", test_own_handler },
+	{ "launched", test_launched },
+	{ "setting", test_setting },
+	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = {
-	{ "counts", NULL, NULL, NULL, NULL, count_tests }, { "dump", NULL, NULL, NULL, NULL, dump_tests }, CU_SUITE_INFO_NULL,
+	{ "counts", NULL, NULL, NULL, NULL, count_tests },
+	{ "dump", NULL, NULL, NULL, NULL, dump_tests },
+	CU_SUITE_INFO_NULL,
 };
 
 int main(int argc, char **argv) { return run_suites(suites, argc, argv); }

@@ -190,9 +190,13 @@ static struct tt_json cursor(char room[512], const char *text)
 
 static void test_texts(void)
 {
-	static const struct { const char *json, *text; } good[] = {
-		{ "\"\"", "" }, { " \t\r\n\"abc\" ", "abc" }, { "\"\\\"\\\\\\/\\b\\f\\n\\r\\t\"", "\"\\/\b\f\n\r\t" },
-		{ "\"\\u0041\\u00e4\\u20aC\\ud83d\\ude00!\"", "A\u00e4\u20ac\U0001f600!" }, { "\"\u00e4\u20ac\U0001f600\U0010ffff\"", "\u00e4\u20ac\U0001f600\U0010ffff" },
+	static const struct { const char *json, *text;
+	} good[] = {
+		{ "\"\"", "" },
+		{ " \t\r\n\"abc\" ", "abc" },
+		{ "\"\\\"\\\\\\/\\b\\f\\n\\r\\t\"", "\"\\/\b\f\n\r\t" },
+		{ "\"\\u0041\\u00e4\\u20aC\\ud83d\\ude00!\"", "A\u00e4\u20ac\U0001f600!" },
+		{ "\"\u00e4\u20ac\U0001f600\U0010ffff\"", "\u00e4\u20ac\U0001f600\U0010ffff" },
 	};
 	char room[512];
 
@@ -206,20 +210,48 @@ static void test_texts(void)
 
 static void test_bad_json(void)
 {
-	static const struct { const char *json, *fault; size_t at; } bad[] = {
-		{ "", "it ends too early", 0 }, { "{", "it ends too early", 1 }, { "{\"a\"", "it ends too early", 4 }, { "{\"a\":", "it ends too early", 5 },
-		{ "{\"a\":1", "it ends too early", 6 }, { "{\"a\":1,}", "here should be a text", 7 }, { "{,}", "here should be a text", 1 },
-		{ "{\"a\" 1}", "here should be :", 5 }, { "{\"a\":1 \"b\":2}", "here should be , or }", 7 }, { "{\"a\":[1 2]}", "here should be , or ]", 8 },
-		{ "{\"a\":[1,]}", "here should be a value", 8 }, { "{\"a\":1]", "here should be , or }", 6 }, { "[1]", "here should be {", 0 },
-		{ "{} x", "something behind the end", 3 }, { "{}{}", "something behind the end", 2 }, { "{'a':1}", "here should be a text", 1 },
-		{ "{\"a", "it ends within a text", 3 }, { "{\"a\n\":1}", "a control character in a text", 3 }, { "{\"\\x\":1}", "an escape that JSON does not have", 4 },
-		{ "{\"\\", "an escape that JSON does not have", 3 }, { "{\"\\u12\":1}", "no \\u with four", 6 }, { "{\"\\u0000\":1}", "no \\u with four", 8 },
-		{ "{\"\\ud83d\":1}", "no \\u with four", 8 }, { "{\"\\ude00\":1}", "no \\u with four", 8 }, { "{\"\\ud83d\\u0041\":1}", "no \\u with four", 14 },
-		{ "{\"\xff\":1}", "a text that is not UTF-8", 2 }, { "{\"\xc0\x80\":1}", "not UTF-8", 2 }, { "{\"\xed\xa0\x80\":1}", "not UTF-8", 2 },
-		{ "{\"\xe0\x80\x80\":1}", "not UTF-8", 2 }, { "{\"\xf4\x90\x80\x80\":1}", "not UTF-8", 2 }, { "{\"\xf0\x80\x80\x80\":1}", "not UTF-8", 2 },
-		{ "{\"\xe2\x82", "not UTF-8", 2 }, { "{\"\xc3(\":1}", "not UTF-8", 2 }, { "{\"a\":tru}", "here should be a value", 5 },
-		{ "{\"a\":-}", "here should be a value", 5 }, { "{\"a\":01}", "here should be , or }", 6 }, { "{\"a\":1.}", "here should be a value", 5 },
-		{ "{\"a\":1e}", "here should be a value", 5 }, { "{\"a\":+1}", "here should be a value", 5 }, { "{\"a\":.5}", "here should be a value", 5 },
+	static const struct { const char *json, *fault; size_t at;
+	} bad[] = {
+		{ "", "it ends too early", 0 },
+		{ "{", "it ends too early", 1 },
+		{ "{\"a\"", "it ends too early", 4 },
+		{ "{\"a\":", "it ends too early", 5 },
+		{ "{\"a\":1", "it ends too early", 6 },
+		{ "{\"a\":1,}", "here should be a text", 7 },
+		{ "{,}", "here should be a text", 1 },
+		{ "{\"a\" 1}", "here should be :", 5 },
+		{ "{\"a\":1 \"b\":2}", "here should be , or }", 7 },
+		{ "{\"a\":[1 2]}", "here should be , or ]", 8 },
+		{ "{\"a\":[1,]}", "here should be a value", 8 },
+		{ "{\"a\":1]", "here should be , or }", 6 },
+		{ "[1]", "here should be {", 0 },
+		{ "{} x", "something behind the end", 3 },
+		{ "{}{}", "something behind the end", 2 },
+		{ "{'a':1}", "here should be a text", 1 },
+		{ "{\"a", "it ends within a text", 3 },
+		{ "{\"a\n\":1}", "a control character in a text", 3 },
+		{ "{\"\\x\":1}", "an escape that JSON does not have", 4 },
+		{ "{\"\\", "an escape that JSON does not have", 3 },
+		{ "{\"\\u12\":1}", "no \\u with four", 6 },
+		{ "{\"\\u0000\":1}", "no \\u with four", 8 },
+		{ "{\"\\ud83d\":1}", "no \\u with four", 8 },
+		{ "{\"\\ude00\":1}", "no \\u with four", 8 },
+		{ "{\"\\ud83d\\u0041\":1}", "no \\u with four", 14 },
+		{ "{\"\xff\":1}", "a text that is not UTF-8", 2 },
+		{ "{\"\xc0\x80\":1}", "not UTF-8", 2 },
+		{ "{\"\xed\xa0\x80\":1}", "not UTF-8", 2 },
+		{ "{\"\xe0\x80\x80\":1}", "not UTF-8", 2 },
+		{ "{\"\xf4\x90\x80\x80\":1}", "not UTF-8", 2 },
+		{ "{\"\xf0\x80\x80\x80\":1}", "not UTF-8", 2 },
+		{ "{\"\xe2\x82", "not UTF-8", 2 },
+		{ "{\"\xc3(\":1}", "not UTF-8", 2 },
+		{ "{\"a\":tru}", "here should be a value", 5 },
+		{ "{\"a\":-}", "here should be a value", 5 },
+		{ "{\"a\":01}", "here should be , or }", 6 },
+		{ "{\"a\":1.}", "here should be a value", 5 },
+		{ "{\"a\":1e}", "here should be a value", 5 },
+		{ "{\"a\":+1}", "here should be a value", 5 },
+		{ "{\"a\":.5}", "here should be a value", 5 },
 		{ "{\"a\":[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]}", "too deep", 21 },
 	};
 	char room[512];
@@ -242,10 +274,22 @@ static void test_bad_json(void)
 
 static void test_numbers(void)
 {
-	static const struct { const char *json; uint64_t value; bool good; } numbers[] = {
-		{ "0", 0, true }, { "7 ", 7, true }, { "9223372036854775807", INT64_MAX, true }, { "9223372036854775808", 0, false },
-		{ "9223372036854775810", 0, false }, { "18446744073709551616", 0, false }, { "-1", 0, false }, { "00", 0, false }, { "01", 0, false },
-		{ "1.0", 0, false }, { "1e3", 0, false }, { "", 0, false }, { "x", 0, false }, { "99999999999999999999999999", 0, false },
+	static const struct { const char *json; uint64_t value; bool good;
+	} numbers[] = {
+		{ "0", 0, true },
+		{ "7 ", 7, true },
+		{ "9223372036854775807", INT64_MAX, true },
+		{ "9223372036854775808", 0, false },
+		{ "9223372036854775810", 0, false },
+		{ "18446744073709551616", 0, false },
+		{ "-1", 0, false },
+		{ "00", 0, false },
+		{ "01", 0, false },
+		{ "1.0", 0, false },
+		{ "1e3", 0, false },
+		{ "", 0, false },
+		{ "x", 0, false },
+		{ "99999999999999999999999999", 0, false },
 	};
 	char room[512];
 
@@ -259,7 +303,8 @@ static void test_numbers(void)
 static void test_skipping(void)
 {
 	char room[512];
-	struct tt_json j = cursor(room, "[ -0.5e+10, {\"a\":[true,false,null,{}],\"b\":\"\\n\"}, [], 1E-2, 0, [[[[[[1]]]]]], 5]");
+	struct tt_json j =
+		cursor(room, "[ -0.5e+10, {\"a\":[true,false,null,{}],\"b\":\"\\n\"}, [], 1E-2, 0, [[[[[[1]]]]]], 5]");
 	int n = 0;
 
 	for (tt_json_enter(&j, '['); n < 6 && tt_json_more(&j, ']'); n++)
@@ -282,7 +327,10 @@ static uint64_t bytes_of(const struct tt_tensor *t)
 	return n;
 }
 
-static uint8_t byte_at(const char *name, uint64_t i) { return (uint8_t)((i * 2654435761u >> 13) ^ (uint64_t)*name ^ i); }
+static uint8_t byte_at(const char *name, uint64_t i)
+{
+	return (uint8_t)((i * 2654435761u >> 13) ^ (uint64_t)*name ^ i);
+}
 
 static uint8_t *content(const struct tt_tensor *t)
 {
@@ -294,7 +342,8 @@ static uint8_t *content(const struct tt_tensor *t)
 }
 
 /* Written in pieces of `piece` bytes. */
-static int write_tensors(const char *name, const struct tt_tensor *of, size_t n, const struct tt_metadata *notes, size_t note_count, size_t piece)
+static int write_tensors(const char *name, const struct tt_tensor *of, size_t n, const struct tt_metadata *notes,
+                         size_t note_count, size_t piece)
 {
 	struct tt_tensors_writer w;
 	int err = tt_tensors_begin(&w, in_folder(name), of, n, notes, note_count);
@@ -327,13 +376,19 @@ static bool reads(const struct tt_tensors *f, const struct tt_tensor *as, uint64
 }
 
 static const struct tt_tensor all_types[] = {
-	{ .name = "half", .type = TUTTI_F16, .dims = 2, .shape = { 3, 5 } }, { .name = "brain", .type = TUTTI_BF16, .dims = 1, .shape = { 7 } },
-	{ .name = "single", .type = TUTTI_F32, .dims = 3, .shape = { 2, 3, 11 } }, { .name = "double", .type = TUTTI_F64, .dims = 1, .shape = { 9 } },
-	{ .name = "int", .type = TUTTI_I32, .dims = 1, .shape = { 1 } }, { .name = "clock", .type = TUTTI_I64, .dims = 1, .shape = { 4 } },
-	{ .name = "scalar", .type = TUTTI_F32 }, { .name = "none", .type = TUTTI_F64, .dims = 2, .shape = { 0, 1000 } },
+	{ .name = "half", .type = TUTTI_F16, .dims = 2, .shape = { 3, 5 } },
+	{ .name = "brain", .type = TUTTI_BF16, .dims = 1, .shape = { 7 } },
+	{ .name = "single", .type = TUTTI_F32, .dims = 3, .shape = { 2, 3, 11 } },
+	{ .name = "double", .type = TUTTI_F64, .dims = 1, .shape = { 9 } },
+	{ .name = "int", .type = TUTTI_I32, .dims = 1, .shape = { 1 } },
+	{ .name = "clock", .type = TUTTI_I64, .dims = 1, .shape = { 4 } },
+	{ .name = "scalar", .type = TUTTI_F32 },
+	{ .name = "none", .type = TUTTI_F64, .dims = 2, .shape = { 0, 1000 } },
 	{ .name = "a \"name\" \\ with\n \u00e4", .type = TUTTI_F32, .dims = 8, .shape = { 1, 1, 2, 1, 1, 1, 1, 2 } },
 };
-static const struct tt_metadata some_notes[] = { { "rule", "adam" }, { "\u00e4 \"key\"", "line\nline\x01" }, { "empty", "" } };
+static const struct tt_metadata some_notes[] = { { "rule", "adam" },
+	                                         { "\u00e4 \"key\"", "line\nline\x01" },
+	                                         { "empty", "" } };
 
 static void test_round_trips(void)
 {
@@ -341,11 +396,14 @@ static void test_round_trips(void)
 	struct tt_tensors *f;
 
 	for (size_t k = 0; k < TT_COUNT(pieces); k++) {
-		CU_ASSERT_EQUAL_FATAL(write_tensors("all", all_types, TT_COUNT(all_types), some_notes, TT_COUNT(some_notes), pieces[k]), 0);
+		CU_ASSERT_EQUAL_FATAL(write_tensors("all", all_types, TT_COUNT(all_types), some_notes,
+		                                    TT_COUNT(some_notes), pieces[k]),
+		                      0);
 		CU_ASSERT_EQUAL_FATAL(tt_tensors_open(in_folder("all"), &f), 0);
 		CU_ASSERT_EQUAL(f->count, TT_COUNT(all_types));
 		for (size_t i = 0; i < TT_COUNT(all_types); i++)
-			CU_ASSERT_TRUE(reads(f, &all_types[i], 0, bytes_of(&all_types[i]) / tt_type_size(all_types[i].type)));
+			CU_ASSERT_TRUE(
+				reads(f, &all_types[i], 0, bytes_of(&all_types[i]) / tt_type_size(all_types[i].type)));
 		for (size_t i = 0; i < TT_COUNT(some_notes); i++)
 			CU_ASSERT_STRING_EQUAL(tt_tensors_note(f, some_notes[i].key), some_notes[i].value);
 		CU_ASSERT_PTR_NULL(tt_tensors_note(f, "no such"));
@@ -376,8 +434,17 @@ static const struct tt_tensor large[] = { { .name = "odd", .type = TUTTI_F16, .d
 static void test_sub_ranges(void)
 {
 	enum { BLOCK = TT_TENSOR_BLOCK / 4, ALL = 2500001 };
-	static const uint64_t ranges[][2] = { { 0, ALL }, { 0, 1 }, { 0, 0 }, { ALL, 0 }, { ALL - 1, 1 }, { BLOCK - 1, 2 }, { BLOCK, BLOCK },
-		                              { 5, ALL - 7 }, { BLOCK - 3, BLOCK + 9 }, { 2 * BLOCK, ALL - 2 * BLOCK }, { 1, 1 } };
+	static const uint64_t ranges[][2] = { { 0, ALL },
+		                              { 0, 1 },
+		                              { 0, 0 },
+		                              { ALL, 0 },
+		                              { ALL - 1, 1 },
+		                              { BLOCK - 1, 2 },
+		                              { BLOCK, BLOCK },
+		                              { 5, ALL - 7 },
+		                              { BLOCK - 3, BLOCK + 9 },
+		                              { 2 * BLOCK, ALL - 2 * BLOCK },
+		                              { 1, 1 } };
 	struct tt_tensors *f;
 	char b[4];
 
@@ -420,7 +487,8 @@ static void test_damaged_data(void)
 	snprintf(sentence, sizeof sentence, "\"large\" is damaged: bytes %llu to %llu do not have their checksum",
 	         (unsigned long long)t->at + TT_TENSOR_BLOCK, (unsigned long long)t->at + 2 * TT_TENSOR_BLOCK);
 	CU_ASSERT_TRUE(said(sentence));
-	CU_ASSERT_EQUAL(tt_tensors_read(f, t, 2 * BLOCK - 1, 1, got), -EBADMSG); /* far from the word, but in its block */
+	/* far from the word, but in its block */
+	CU_ASSERT_EQUAL(tt_tensors_read(f, t, 2 * BLOCK - 1, 1, got), -EBADMSG);
 	CU_ASSERT_TRUE(reads(f, &large[1], 0, BLOCK));
 	CU_ASSERT_TRUE(reads(f, &large[1], 2 * BLOCK, ALL - 2 * BLOCK));
 	CU_ASSERT_TRUE(reads(f, &large[0], 0, 5));
@@ -435,7 +503,8 @@ static void test_every_bit_counts(void)
 	size_t len, missed = 0;
 	struct tt_tensors *f;
 
-	CU_ASSERT_EQUAL_FATAL(write_tensors("all", all_types, TT_COUNT(all_types), some_notes, TT_COUNT(some_notes), 1 << 20), 0);
+	CU_ASSERT_EQUAL_FATAL(
+		write_tensors("all", all_types, TT_COUNT(all_types), some_notes, TT_COUNT(some_notes), 1 << 20), 0);
 	char *b = read_raw("all", &len), room[512];
 	for (size_t at = 0; at < len; at++) {
 		b[at] ^= (char)(1 << at % 8);
@@ -468,15 +537,20 @@ static void test_a_strangers_file(void)
 	uint8_t got[24];
 	struct tt_tensors *f;
 
-	write_file("theirs", "{\"__metadata__\":{\"format\":\"pt\"},\"b\":{\"dtype\":\"I64\",\"shape\":[2],\"data_offsets\":[0,16]},"
-	                     "\"a\":{\"shape\":[2,2],\"data_offsets\":[16,24],\"new\":{\"x\":[1.5,null]},\"dtype\":\"F16\"},\"s\":{\"dtype\":\"BF16\",\"shape\":[],\"data_offsets\":[24,26]},"
-	                     "\"e\":{\"dtype\":\"F32\",\"shape\":[4,0],\"data_offsets\":[24,24]}}      ", 26);
+	write_file(
+		"theirs",
+		"{\"__metadata__\":{\"format\":\"pt\"},\"b\":{\"dtype\":\"I64\",\"shape\":[2],\"data_offsets\":[0,16]},"
+		"\"a\":{\"shape\":[2,2],\"data_offsets\":[16,24],\"new\":{\"x\":[1.5,null]},\"dtype\":\"F16\"},"
+		"\"s\":{\"dtype\":\"BF16\",\"shape\":[],\"data_offsets\":[24,26]},"
+		"\"e\":{\"dtype\":\"F32\",\"shape\":[4,0],\"data_offsets\":[24,24]}}      ",
+		26);
 	CU_ASSERT_EQUAL_FATAL(tt_tensors_open(in_folder("theirs"), &f), 0);
 	CU_ASSERT_EQUAL(f->count, 4);
 	CU_ASSERT_PTR_NULL(f->sums);
 	CU_ASSERT_STRING_EQUAL(tt_tensors_note(f, "format"), "pt");
 	const struct tt_tensor *a = tt_tensors_find(f, "a"), *s = tt_tensors_find(f, "s");
-	CU_ASSERT_FATAL(a && s && a->dims == 2 && a->shape[1] == 2 && a->type == TUTTI_F16 && s->dims == 0 && s->count == 1);
+	CU_ASSERT_FATAL(a && s && a->dims == 2 && a->shape[1] == 2 && a->type == TUTTI_F16 && s->dims == 0 &&
+	                s->count == 1);
 	CU_ASSERT_EQUAL(tt_tensors_read(f, a, 1, 2, got), 0);
 	CU_ASSERT_EQUAL(got[0], 18);
 	CU_ASSERT_EQUAL(got[3], 21);
@@ -497,11 +571,13 @@ static void test_seals(void)
 	CU_ASSERT_FALSE(tt_seal_put(text, 20, "{\"s\":\""));
 }
 
-#define T(name, dtype, shape, from, to) "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" #from "," #to "]}"
+#define T(name, dtype, shape, from, to) \
+	"\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" #from "," #to "]}"
 
 static void test_damaged_headers(void)
 {
-	static const struct { const char *header; size_t data; int err; const char *sentence; } bad[] = {
+	static const struct { const char *header; size_t data; int err; const char *sentence;
+	} bad[] = {
 		{ "", 0, -EBADMSG, "bad JSON at byte 8: it ends too early" },
 		{ "[]", 0, -EBADMSG, "bad JSON at byte 8: here should be {" },
 		{ "{\"a\":1}", 0, -EBADMSG, "bad JSON at byte 13: here should be {" },
@@ -515,27 +591,40 @@ static void test_damaged_headers(void)
 		{ "{" T("a", "F8_E4M3", "[4]", 0, 4) "}", 4, -ENOTSUP, "\"a\" is of type \"F8_E4M3\"" },
 		{ "{" T("a", "f32", "[1]", 0, 4) "}", 4, -ENOTSUP, "\"a\" is of type \"f32\"" },
 		{ "{" T("a", "F32", "[1,1,1,1,1,1,1,1,1]", 0, 4) "}", 4, -ENOTSUP, "\"a\" has more than 8 dimensions" },
-		{ "{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 0, -EBADMSG, "\"a\" lacks one of dtype, shape and data_offsets" },
-		{ "{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, -EBADMSG, "\"a\" has two of dtype" },
-		{ "{" T("a", "F32", "[2]", 0, 4) "}", 4, -EBADMSG, "the shape of \"a\", of F32, does not make the 4 bytes" },
+		{ "{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 0, -EBADMSG,
+		  "\"a\" lacks one of dtype, shape and data_offsets" },
+		{ "{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, -EBADMSG,
+		  "\"a\" has two of dtype" },
+		{ "{" T("a", "F32", "[2]", 0, 4) "}", 4, -EBADMSG,
+		  "the shape of \"a\", of F32, does not make the 4 bytes" },
 		{ "{" T("a", "F32", "[4294967296,4294967296,4]", 0, 4) "}", 4, -EBADMSG, "does not make the 4 bytes" },
 		{ "{" T("a", "F32", "[4611686018427387905]", 0, 4) "}", 4, -EBADMSG, "does not make the 4 bytes" },
 		{ "{" T("a", "F32", "[1]", 4, 0) "}", 4, -EBADMSG, "the data_offsets of \"a\" are not two" },
-		{ "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0]}}", 4, -EBADMSG, "the data_offsets of \"a\" are not two" },
-		{ "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,4]}}", 4, -EBADMSG, "the data_offsets of \"a\" are not two" },
+		{ "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0]}}", 4, -EBADMSG,
+		  "the data_offsets of \"a\" are not two" },
+		{ "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,4]}}", 4, -EBADMSG,
+		  "the data_offsets of \"a\" are not two" },
 		{ "{" T("a", "F32", "[2]", 0, 8) "}", 4, -EBADMSG, "\"a\" ends beyond the end of the file at byte 66" },
-		{ "{" T("a", "F32", "[2305843009213693951]", 0, 9223372036854775804) "}", 4, -EBADMSG, "\"a\" ends beyond the end of the file" },
+		{ "{" T("a", "F32", "[2305843009213693951]", 0, 9223372036854775804) "}", 4, -EBADMSG,
+		  "\"a\" ends beyond the end of the file" },
 		{ "{" T("a", "F32", "[1]", 0, 4) "}", 9, -EBADMSG, "5 bytes from byte 66 on belong to no array" },
-		{ "{" T("a", "F32", "[1]", 0, 4) "," T("b", "F32", "[1]", 2, 6) "}", 6, -EBADMSG, "\"b\" overlaps another array at byte " },
-		{ "{" T("b", "F32", "[1]", 8, 12) "," T("a", "F32", "[1]", 0, 4) "}", 12, -EBADMSG, "a hole of 4 bytes before \"b\", at byte " },
+		{ "{" T("a", "F32", "[1]", 0, 4) "," T("b", "F32", "[1]", 2, 6) "}", 6, -EBADMSG,
+		  "\"b\" overlaps another array at byte " },
+		{ "{" T("b", "F32", "[1]", 8, 12) "," T("a", "F32", "[1]", 0, 4) "}", 12, -EBADMSG,
+		  "a hole of 4 bytes before \"b\", at byte " },
 		{ "{" T("a", "F32", "[1]", 4, 8) "}", 8, -EBADMSG, "a hole of 4 bytes before \"a\"" },
-		{ "{" T("a", "F32", "[1]", 0, 4) "," T("\\u0061", "F32", "[1]", 4, 8) "}", 8, -EBADMSG, "two arrays are named \"a\"" },
+		{ "{" T("a", "F32", "[1]", 0, 4) "," T("\\u0061", "F32", "[1]", 4, 8) "}", 8, -EBADMSG,
+		  "two arrays are named \"a\"" },
 		{ "{\"__metadata__\":{\"a\":\"1\",\"a\":\"2\"}}", 0, -EBADMSG, "__metadata__ has two of \"a\"" },
-		{ "{\"__metadata__\":{\"a\":\"1\"},\"__metadata__\":{\"b\":\"2\"}}", 0, -EBADMSG, "two of __metadata__" },
+		{ "{\"__metadata__\":{\"a\":\"1\"},\"__metadata__\":{\"b\":\"2\"}}", 0, -EBADMSG,
+		  "two of __metadata__" },
 		{ "{\"__metadata__\":{\"a\":1}}", 0, -EBADMSG, "here should be a text" },
-		{ "{\"__metadata__\":{\"x\":\"\",\"tutti_sums\":\"0123\"}," T("a", "F32", "[1]", 0, 4) "}", 4, -EBADMSG, "tutti_sums is not 1 checksums of 16 digits" },
-		{ "{\"__metadata__\":{\"tutti_sums\":\"0123456789ABCDEF\"}," T("a", "F32", "[1]", 0, 4) "}", 4, -EBADMSG, "tutti_sums is not 1 checksums" },
-		{ "{\"__metadata__\":{\"tutti_seal\":\"0123456789abcdef\"}," T("a", "F32", "[1]", 0, 4) "}", 4, -EBADMSG, "does not have the checksum that it names" },
+		{ "{\"__metadata__\":{\"x\":\"\",\"tutti_sums\":\"0123\"}," T("a", "F32", "[1]", 0, 4) "}", 4, -EBADMSG,
+		  "tutti_sums is not 1 checksums of 16 digits" },
+		{ "{\"__metadata__\":{\"tutti_sums\":\"0123456789ABCDEF\"}," T("a", "F32", "[1]", 0, 4) "}", 4,
+		  -EBADMSG, "tutti_sums is not 1 checksums" },
+		{ "{\"__metadata__\":{\"tutti_seal\":\"0123456789abcdef\"}," T("a", "F32", "[1]", 0, 4) "}", 4,
+		  -EBADMSG, "does not have the checksum that it names" },
 	};
 
 	for (size_t i = 0; i < TT_COUNT(bad); i++) {
@@ -547,7 +636,8 @@ static void test_damaged_headers(void)
 
 static void test_no_safetensors_file(void)
 {
-	uint8_t huge[16] = { 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, '{', '}' }, long_one[16] = { 100, 0, 0, 0, 0, 0, 0, 0, '{', '}' };
+	uint8_t huge[16] = { 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, '{', '}' },
+		long_one[16] = { 100, 0, 0, 0, 0, 0, 0, 0, '{', '}' };
 	uint8_t too_long[8] = { 0x01, 0xe1, 0xf5, 0x05 }; /* 100,000,001 */
 
 	write_raw("f", huge, sizeof huge);
@@ -585,9 +675,11 @@ static void test_cut_off_while_open(void)
 
 static void test_what_cannot_be_written(void)
 {
-	static const struct tt_tensor twins[] = { { .name = "x" }, { .name = "x" } }, reserved = { .name = "__metadata__" }, bent = { .name = "\xff" },
-		many = { .name = "x", .dims = 9 }, strange = { .name = "x", .type = (tutti_type)99 },
-		enormous = { .name = "x", .dims = 2, .shape = { UINT64_MAX, 3 } };
+	static const struct tt_tensor twins[] = { { .name = "x" }, { .name = "x" } },
+				      reserved = { .name = "__metadata__" }, bent = { .name = "\xff" },
+				      many = { .name = "x", .dims = 9 },
+				      strange = { .name = "x", .type = (tutti_type)99 },
+				      enormous = { .name = "x", .dims = 2, .shape = { UINT64_MAX, 3 } };
 	enum { BLOCKS = 6249999 }; /* whose checksums alone make the longest header */
 	static const struct tt_tensor endless = { .name = "x", .dims = 2, .shape = { BLOCKS, TT_TENSOR_BLOCK / 4 } },
 		beyond = { .name = "x", .dims = 2, .shape = { BLOCKS + 2, TT_TENSOR_BLOCK / 4 } };
@@ -698,7 +790,8 @@ static void test_a_folder_that_fails(void)
 	empty_folder();
 }
 
-/* A window is begun when it is written, wherever that begins, and awaited four windows later: there is little left to sync at the end. */
+/* A window is begun when it is written, wherever that begins, and awaited four windows later: there is little left to
+ * sync at the end. */
 static void test_begun_early(void)
 {
 	enum { MIB = 1 << 20, SIZE = 96 * MIB };
@@ -719,10 +812,13 @@ enum { NO_MOUNT = 42 };
 
 static int fill_little_disk(void) /* in a child: a file system of its own, of 1 MiB */
 {
-	if (unshare(CLONE_NEWNS | (geteuid() ? CLONE_NEWUSER : 0)) || mount("none", "/", "none", MS_REC | MS_PRIVATE, NULL) ||
-	    mount("none", folder, "tmpfs", 0, "size=1m"))
+	if (unshare(CLONE_NEWNS | (geteuid() ? CLONE_NEWUSER : 0)) ||
+	    mount("none", "/", "none", MS_REC | MS_PRIVATE, NULL) || mount("none", folder, "tmpfs", 0, "size=1m"))
 		return NO_MOUNT;
-	return write_tensors("f", large, 2, NULL, 0, 1 << 20) == -ENOSPC && said("no room for the 10000") && count_files() == 0 ? 0 : 1;
+	return write_tensors("f", large, 2, NULL, 0, 1 << 20) == -ENOSPC && said("no room for the 10000") &&
+	                       count_files() == 0
+	               ? 0
+	               : 1;
 }
 
 static void test_a_full_disk(void)
@@ -764,7 +860,9 @@ static int save_shard(const char *name, uint64_t generation, int i, int shards, 
 	if (!err)
 		err = tt_tensors_begin(&w, file, of, 2, &note, 1);
 	if (!err)
-		err = tt_tensors_put(&w, rows, (to - from) * WIDTH * 4) || tt_tensors_put(&w, &time, 8) ? -EIO : tt_tensors_end(&w);
+		err = tt_tensors_put(&w, rows, (to - from) * WIDTH * 4) || tt_tensors_put(&w, &time, 8)
+		              ? -EIO
+		              : tt_tensors_end(&w);
 	free(rows);
 	free(file);
 	return err;
@@ -775,7 +873,8 @@ static int save_all(const char *name, int shards, uint64_t *generation)
 	int err = tt_save_next(folder, name, generation);
 
 	for (int i = 0; !err && i < shards; i++)
-		err = save_shard(name, *generation, i, shards, (uint64_t)(ROWS * i / shards), (uint64_t)(ROWS * (i + 1) / shards));
+		err = save_shard(name, *generation, i, shards, (uint64_t)(ROWS * i / shards),
+		                 (uint64_t)(ROWS * (i + 1) / shards));
 	return err ? err : tt_save_commit(folder, name, *generation, shards);
 }
 
@@ -791,8 +890,10 @@ static bool loads(const char *name, int servers, uint64_t generation)
 		right = false;
 	for (int i = 0; right && i < servers; i++) {
 		const struct tt_saved *a = tt_save_find(s, "weight");
-		uint64_t from = (uint64_t)(ROWS * i / servers) * WIDTH, to = (uint64_t)(ROWS * (i + 1) / servers) * WIDTH;
-		right = a && a->is.dims == 2 && a->is.shape[0] == ROWS && a->is.shape[1] == WIDTH && a->is.count == ROWS * WIDTH;
+		uint64_t from = (uint64_t)(ROWS * i / servers) * WIDTH,
+			 to = (uint64_t)(ROWS * (i + 1) / servers) * WIDTH;
+		right = a && a->is.dims == 2 && a->is.shape[0] == ROWS && a->is.shape[1] == WIDTH &&
+		        a->is.count == ROWS * WIDTH;
 		right = right && !tt_save_read(s, a, from, to - from, rows);
 		for (uint64_t k = from; right && k < to; k++)
 			right = rows[k - from] == value_at(generation, k);
@@ -800,8 +901,10 @@ static bool loads(const char *name, int servers, uint64_t generation)
 	if (right) {
 		const struct tt_saved *c = tt_save_find(s, "clock.0");
 		const char *rule = tt_tensors_note(s->files[0], "rule");
-		right = c && !tt_save_read(s, c, 0, 1, &clock) && clock == (int64_t)generation && rule && !strcmp(rule, "adam") && !tt_save_find(s, "other");
-		right = right && tt_save_read(s, c, 0, 2, &clock) == -ERANGE && !tt_tensors_note(s->files[0], "no such");
+		right = c && !tt_save_read(s, c, 0, 1, &clock) && clock == (int64_t)generation && rule &&
+		        !strcmp(rule, "adam") && !tt_save_find(s, "other");
+		right = right && tt_save_read(s, c, 0, 2, &clock) == -ERANGE &&
+		        !tt_tensors_note(s->files[0], "no such");
 		tt_save_close(s);
 	}
 	if (!right)
@@ -870,7 +973,8 @@ static void test_a_lock_that_stays(void)
 
 static void expect_no_commit(uint64_t generation, int shards, const char *sentence)
 {
-	CU_ASSERT_EQUAL(tt_save_commit(folder, "m", generation, shards), strstr(sentence, "No such") ? -ENOENT : -EBADMSG);
+	CU_ASSERT_EQUAL(tt_save_commit(folder, "m", generation, shards),
+	                strstr(sentence, "No such") ? -ENOENT : -EBADMSG);
 	CU_ASSERT_TRUE(said(sentence));
 	CU_ASSERT_TRUE(loads("m", 2, 1)); /* the save before it stays */
 }
@@ -888,11 +992,14 @@ static void test_what_is_no_save(void)
 	expect_no_commit(2, 2, "rows 498 to 500 of \"weight\" are there twice");
 	CU_ASSERT_EQUAL(save_shard("m", 2, 1, 2, 500, 990), 0);
 	expect_no_commit(2, 2, "rows 990 to 1000 of \"weight\" are missing");
-	write_file("m-00000002-00002-of-00002.safetensors", "{" T("weight[500:1000/1000]", "I32", "[500]", 0, 2000) "}", 2000);
+	write_file("m-00000002-00002-of-00002.safetensors", "{" T("weight[500:1000/1000]", "I32", "[500]", 0, 2000) "}",
+	           2000);
 	expect_no_commit(2, 2, "has no tutti_seal");
-	static const struct tt_tensor other = { .name = "weight[500:1000/1000]", .type = TUTTI_F32, .dims = 2, .shape = { 500, WIDTH } },
+	static const struct tt_tensor
+		other = { .name = "weight[500:1000/1000]", .type = TUTTI_F32, .dims = 2, .shape = { 500, WIDTH } },
 		wide = { .name = "weight[500:1000/1000]", .type = TUTTI_I32, .dims = 2, .shape = { 500, WIDTH + 1 } },
-		whole = { .name = "weight", .type = TUTTI_I32, .dims = 1, .shape = { 5 } }, lying = { .name = "weight[500:1000/1000]", .dims = 1, .shape = { 499 } };
+		whole = { .name = "weight", .type = TUTTI_I32, .dims = 1, .shape = { 5 } },
+		lying = { .name = "weight[500:1000/1000]", .dims = 1, .shape = { 499 } };
 	CU_ASSERT_EQUAL(write_tensors("m-00000002-00002-of-00002.safetensors", &other, 1, NULL, 0, 1000), 0);
 	expect_no_commit(2, 2, "are no parts of one array");
 	CU_ASSERT_EQUAL(write_tensors("m-00000002-00002-of-00002.safetensors", &wide, 1, NULL, 0, 1000), 0);
@@ -905,7 +1012,8 @@ static void test_what_is_no_save(void)
 	CU_ASSERT_EQUAL(g, 3); /* not the number of what was begun and left */
 	CU_ASSERT_EQUAL(save_all("m", 2, &g), 0);
 	CU_ASSERT_EQUAL(count_files(), 3);
-	CU_ASSERT_FATAL(!mkdir(in_folder("m-00000004-00001-of-00001.safetensors"), 0700)); /* what cannot be removed stays, and nothing fails */
+	/* what cannot be removed stays, and nothing fails */
+	CU_ASSERT_FATAL(!mkdir(in_folder("m-00000004-00001-of-00001.safetensors"), 0700));
 	CU_ASSERT_EQUAL(save_all("m", 2, &g), 0);
 	CU_ASSERT_EQUAL(g, 5);
 	CU_ASSERT_EQUAL(count_files(), 4);
@@ -949,7 +1057,8 @@ static void test_damaged_saves(void)
 		write_raw("m.safetensors.index.json", index, len);
 		index[at] ^= 4;
 		struct tt_save *s = NULL;
-		CU_ASSERT_TRUE(tt_save_open(folder, "m", &s) || at < 30); /* what does not begin like ours is a stranger's, if it is any */
+		/* what does not begin like ours is a stranger's, if it is any */
+		CU_ASSERT_TRUE(tt_save_open(folder, "m", &s) || at < 30);
 		tt_save_close(s);
 	}
 	for (size_t n = 0; n < len - 1; n += 7) {
@@ -984,25 +1093,41 @@ static void test_damaged_saves(void)
 
 static void test_a_strangers_index(void)
 {
-	static const struct { const char *index, *sentence; } bad[] = {
-		{ "", "bad JSON at byte 0" }, { "{}", "names no array" }, { "{\"weight_map\":{}}", "names no array" },
-		{ "{\"weight_map\":{\"a\":\"f\",\"a\":\"f\"}}", "names \"a\" twice" }, { "{\"weight_map\":{\"a\":\"f\"}} ?", "bad JSON at byte 25: something behind the end" },
-		{ "{\"weight_map\":{\"a\":\"../f\"}}", "\"a\" is said to be in \"../f\", which is not in its own folder" },
-		{ "{\"weight_map\":{\"a\":\"..\"}}", "not in its own folder" }, { "{\"weight_map\":{\"a\":\"\"}}", "not in its own folder" },
-		{ "{\"weight_map\":{\"a\":5}}", "here should be a text" }, { "{\"weight_map\":{\"x\":\"f\"}}", "\"x\" is not in" },
-		{ "{\"weight_map\":{\"a\":\"gone\"}}", "gone: No such file" }, { "{\"weight_map\":{\"p[0:2/4]\":\"f\"}}", "rows 2 to 4 of \"p\" are missing" },
+	static const struct { const char *index, *sentence;
+	} bad[] = {
+		{ "", "bad JSON at byte 0" },
+		{ "{}", "names no array" },
+		{ "{\"weight_map\":{}}", "names no array" },
+		{ "{\"weight_map\":{\"a\":\"f\",\"a\":\"f\"}}", "names \"a\" twice" },
+		{ "{\"weight_map\":{\"a\":\"f\"}} ?", "bad JSON at byte 25: something behind the end" },
+		{ "{\"weight_map\":{\"a\":\"../f\"}}",
+		  "\"a\" is said to be in \"../f\", which is not in its own folder" },
+		{ "{\"weight_map\":{\"a\":\"..\"}}", "not in its own folder" },
+		{ "{\"weight_map\":{\"a\":\"\"}}", "not in its own folder" },
+		{ "{\"weight_map\":{\"a\":5}}", "here should be a text" },
+		{ "{\"weight_map\":{\"x\":\"f\"}}", "\"x\" is not in" },
+		{ "{\"weight_map\":{\"a\":\"gone\"}}", "gone: No such file" },
+		{ "{\"weight_map\":{\"p[0:2/4]\":\"f\"}}", "rows 2 to 4 of \"p\" are missing" },
 		{ "{\"weight_map\":{\"s[0%2]\":\"f\"}}", "shares 1 to 2 of \"s\" are missing" },
 		{ "{\"weight_map\":{\"s[0%3]\":\"f\",\"s[2%3]\":\"f\"}}", "shares 1 to 2 of \"s\" are missing" },
 		{ "{\"weight_map\":{\"s[2%3]\":\"f\"}}", "shares 0 to 2 of \"s\" are missing" },
 		{ "{\"weight_map\":{\"s[0%2]\":\"f\",\"s[2%3]\":\"f\"}}", "are no parts of one array" },
-		{ "{\"metadata\":{\"tutti_files\":{\"f\":\"00\"}},\"weight_map\":{\"a\":\"f\"}}", "is not the file that was there" },
+		{ "{\"metadata\":{\"tutti_files\":{\"f\":\"00\"}},\"weight_map\":{\"a\":\"f\"}}",
+		  "is not the file that was there" },
 		{ "{\"metadata\":[],\"weight_map\":{\"a\":\"f\"}}", "here should be {" },
 	};
-	static const char good[] = "{\"more\":[{}],\"weight_map\":{\"a\":\"f\",\"q[01:2/4]\":\"f\"},\"metadata\":{\"total_size\":4.0e0,\"total_parameters\":null}}";
+	static const char good[] =
+		"{\"more\":[{}],\"weight_map\":{\"a\":\"f\",\"q[01:2/4]\":\"f\"},\"metadata\":{\"total_size\":4.0e0,"
+		"\"total_parameters\":null}}";
 	struct tt_save *s;
 
-	write_file("f", "{" T("a", "F32", "[1]", 0, 4) "," T("p[0:2/4]", "F32", "[2]", 4, 12) "," T("q[01:2/4]", "F32", "[1]", 12, 16) ","
-	                T("s[0%2]", "F32", "[1]", 16, 20) "," T("s[0%3]", "F32", "[1]", 20, 24) "," T("s[2%3]", "F32", "[1]", 24, 28) "}", 28);
+	write_file(
+		"f",
+		"{" T("a", "F32", "[1]", 0, 4) "," T("p[0:2/4]", "F32", "[2]", 4, 12) "," T(
+			"q[01:2/4]", "F32", "[1]", 12,
+			16) "," T("s[0%2]", "F32", "[1]", 16, 20) "," T("s[0%3]", "F32", "[1]", 20,
+	                                                                24) "," T("s[2%3]", "F32", "[1]", 24, 28) "}",
+		28);
 	for (size_t i = 0; i < TT_COUNT(bad); i++) {
 		write_raw("m.safetensors.index.json", bad[i].index, strlen(bad[i].index));
 		CU_ASSERT_TRUE(save_is_refused(bad[i].sentence));
@@ -1068,7 +1193,8 @@ static void test_replaced_while_open(void)
 	empty_folder();
 }
 
-/* A process that saves without end and is killed at any moment: what it committed last can be loaded, or what it was about to. */
+/* A process that saves without end and is killed at any moment: what it committed last can be loaded, or what it was
+ * about to. */
 static void test_crashes(void)
 {
 	struct tt_random r;
@@ -1085,7 +1211,8 @@ static void test_crashes(void)
 				if (save_all("m", 2, &g) || write(pipe_fds[1], &g, sizeof g) < 0)
 					_exit(1);
 		close(pipe_fds[1]);
-		CU_ASSERT_EQUAL_FATAL(read(pipe_fds[0], &committed, sizeof committed), sizeof committed); /* the first one is there */
+		/* the first one is there */
+		CU_ASSERT_EQUAL_FATAL(read(pipe_fds[0], &committed, sizeof committed), sizeof committed);
 		usleep((useconds_t)tt_random_below(&r, 20000));
 		kill(pid, SIGKILL);
 		CU_ASSERT_EQUAL(waitpid(pid, &status, 0), pid);
@@ -1131,20 +1258,23 @@ static void test_the_reference_library(void)
 	}
 	CU_ASSERT_EQUAL(save_all("model", 2, &g), 0);
 	CU_ASSERT_EQUAL(write_tensors("all", all_types, TT_COUNT(all_types), some_notes, TT_COUNT(some_notes), 100), 0);
-	CU_ASSERT_TRUE(python("import sys, json, struct, safetensors\n"
-	                      "d = sys.argv[1] + \"/\"\n"
-	                      "def byte(name, i): return (((i * 2654435761) >> 13) ^ name.encode()[0] ^ i) & 255\n"
-	                      "of = dict(safetensors.deserialize(open(d + \"all\", \"rb\").read()))\n"
-	                      "assert len(of) == 9 and of[\"half\"][\"shape\"] == [3, 5] and of[\"brain\"][\"dtype\"] == \"BF16\" and of[\"scalar\"][\"shape\"] == []\n"
-	                      "for name, t in of.items(): assert all(b == byte(name, i) for i, b in enumerate(bytes(t[\"data\"]))), name\n"
-	                      "map = json.load(open(d + \"model.safetensors.index.json\"))\n"
-	                      "rows = {}\n"
-	                      "for name, file in map[\"weight_map\"].items():\n"
-	                      "  t = dict(safetensors.deserialize(open(d + file, \"rb\").read()))[name]\n"
-	                      "  if name.startswith(\"weight[\"): rows[int(name[7:].split(\":\")[0])] = bytes(t[\"data\"])\n"
-	                      "whole = b\"\".join(rows[k] for k in sorted(rows))\n"
-	                      "assert struct.unpack(\"<12000i\", whole) == tuple(1000003 + i for i in range(12000))\n"
-	                      "assert map[\"metadata\"][\"total_size\"] == 48016\n"));
+	CU_ASSERT_TRUE(python(
+		"import sys, json, struct, safetensors\n"
+		"d = sys.argv[1] + \"/\"\n"
+		"def byte(name, i): return (((i * 2654435761) >> 13) ^ name.encode()[0] ^ i) & 255\n"
+		"of = dict(safetensors.deserialize(open(d + \"all\", \"rb\").read()))\n"
+		"assert len(of) == 9 and of[\"half\"][\"shape\"] == [3, 5] and of[\"brain\"][\"dtype\"] == \"BF16\" "
+		"and of[\"scalar\"][\"shape\"] == []\n"
+		"for name, t in of.items(): assert all(b == byte(name, i) for i, b in enumerate(bytes(t[\"data\"]))), "
+		"name\n"
+		"map = json.load(open(d + \"model.safetensors.index.json\"))\n"
+		"rows = {}\n"
+		"for name, file in map[\"weight_map\"].items():\n"
+		"  t = dict(safetensors.deserialize(open(d + file, \"rb\").read()))[name]\n"
+		"  if name.startswith(\"weight[\"): rows[int(name[7:].split(\":\")[0])] = bytes(t[\"data\"])\n"
+		"whole = b\"\".join(rows[k] for k in sorted(rows))\n"
+		"assert struct.unpack(\"<12000i\", whole) == tuple(1000003 + i for i in range(12000))\n"
+		"assert map[\"metadata\"][\"total_size\"] == 48016\n"));
 	CU_ASSERT_TRUE(python("import sys, numpy, safetensors.numpy\n"
 	                      "x = { \"x\": numpy.array([[1, 2], [3, 4]], \"f4\"), \"n\": numpy.array([-5], \"i8\") }\n"
 	                      "safetensors.numpy.save_file(x, sys.argv[1] + \"/theirs\", {\"k\": \"v\"})\n"));
@@ -1157,24 +1287,46 @@ static void test_the_reference_library(void)
 }
 
 static CU_TestInfo json_tests[] = {
-	{ "texts", test_texts }, { "bad json", test_bad_json }, { "numbers", test_numbers }, { "skipping", test_skipping }, CU_TEST_INFO_NULL,
+	{ "texts", test_texts },     { "bad json", test_bad_json },
+	{ "numbers", test_numbers }, { "skipping", test_skipping },
+	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo file_tests[] = {
-	{ "round trips", test_round_trips }, { "nothing at all", test_nothing_at_all }, { "sub-ranges", test_sub_ranges },
-	{ "damaged data", test_damaged_data }, { "every bit counts", test_every_bit_counts }, { "a stranger's file", test_a_strangers_file },
-	{ "seals", test_seals }, { "damaged headers", test_damaged_headers }, { "no safetensors file", test_no_safetensors_file },
-	{ "cut off while open", test_cut_off_while_open }, { "what cannot be written", test_what_cannot_be_written },
-	{ "disks that fail", test_disks_that_fail }, { "a folder that fails", test_a_folder_that_fails },
-	{ "begun early", test_begun_early }, { "a full disk", test_a_full_disk }, CU_TEST_INFO_NULL,
+	{ "round trips", test_round_trips },
+	{ "nothing at all", test_nothing_at_all },
+	{ "sub-ranges", test_sub_ranges },
+	{ "damaged data", test_damaged_data },
+	{ "every bit counts", test_every_bit_counts },
+	{ "a stranger's file", test_a_strangers_file },
+	{ "seals", test_seals },
+	{ "damaged headers", test_damaged_headers },
+	{ "no safetensors file", test_no_safetensors_file },
+	{ "cut off while open", test_cut_off_while_open },
+	{ "what cannot be written", test_what_cannot_be_written },
+	{ "disks that fail", test_disks_that_fail },
+	{ "a folder that fails", test_a_folder_that_fails },
+	{ "begun early", test_begun_early },
+	{ "a full disk", test_a_full_disk },
+	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo save_tests[] = {
-	{ "other numbers of servers", test_other_numbers_of_servers }, { "servers without rows", test_servers_without_rows },
-	{ "side by side", test_saves_side_by_side }, { "a lock that stays", test_a_lock_that_stays }, { "what is no save", test_what_is_no_save }, { "damaged saves", test_damaged_saves },
-	{ "a stranger's index", test_a_strangers_index }, { "bad names", test_bad_names }, { "replaced while open", test_replaced_while_open },
-	{ "crashes", test_crashes }, { "the reference library", test_the_reference_library }, CU_TEST_INFO_NULL,
+	{ "other numbers of servers", test_other_numbers_of_servers },
+	{ "servers without rows", test_servers_without_rows },
+	{ "side by side", test_saves_side_by_side },
+	{ "a lock that stays", test_a_lock_that_stays },
+	{ "what is no save", test_what_is_no_save },
+	{ "damaged saves", test_damaged_saves },
+	{ "a stranger's index", test_a_strangers_index },
+	{ "bad names", test_bad_names },
+	{ "replaced while open", test_replaced_while_open },
+	{ "crashes", test_crashes },
+	{ "the reference library", test_the_reference_library },
+	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = {
-	{ "json", NULL, NULL, NULL, NULL, json_tests }, { "files", NULL, NULL, NULL, NULL, file_tests }, { "saves", NULL, NULL, NULL, NULL, save_tests },
+	{ "json", NULL, NULL, NULL, NULL, json_tests },
+	{ "files", NULL, NULL, NULL, NULL, file_tests },
+	{ "saves", NULL, NULL, NULL, NULL, save_tests },
 	CU_SUITE_INFO_NULL,
 };
 

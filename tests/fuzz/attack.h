@@ -1,9 +1,10 @@
 /* attack.h - a simulated job of three ranks, one of which does what the input says: it speaks raw bytes on its own
- * connections and on new ones, spoils what its own library sends, and takes part in the job or not. The others are honest.
+ * connections and on new ones, spoils what its own library sends, and takes part in the job or not. The others are
+ * honest.
  *
  * Nothing in here makes a member message: the linker puts a wire of ours (__wrap_tt_sim) between the library and the
- * simulated one, which sees each rank's net and connections through the contract of transport.h alone. Only note() looks
- * into them. */
+ * simulated one, which sees each rank's net and connections through the contract of transport.h alone. Only note()
+ * looks into them. */
 #ifndef TT_FUZZ_ATTACK_H
 #define TT_FUZZ_ATTACK_H
 #include "member/member_private.h"
@@ -30,8 +31,10 @@ static struct attack {
 	int count;
 	struct tt_net *net;                       /* the attacker's own */
 	bool has_twist;
-	uint8_t twist_skip, twist_at, twist_with, twist_cut; /* of a coming message: passed over, place, what is xored, bytes dropped */
-	bool accused;                             /* it has said of somebody that he is gone: then that may be believed */
+	/* of a coming message: passed over, place, what is xored, bytes dropped */
+	uint8_t twist_skip, twist_at, twist_with, twist_cut;
+	/* it has said of somebody that he is gone: then that may be believed */
+	bool accused;
 	void (*call)(struct attack *, unsigned);  /* something that its library does; NULL: it is not in the job */
 	void (*join)(struct attack *);
 } attack;
@@ -113,13 +116,15 @@ static void wrap_disconnect(struct tt_peer *p)
 	__real_tt_sim.disconnect(p);
 }
 
-/* What an honest rank may believe of others: that they have gone, that they have started anew, that a group is without them. */
+/* What an honest rank may believe of others: that they have gone, that they have started anew, that a group is without
+ * them. */
 static inline void note(const void *bytes, size_t len)
 {
 	const uint8_t *b = bytes;
 	bool down = len && (b[0] == TT_DOWN || b[0] == TT_FAREWELL);
 	bool life = len >= 14 && b[0] == TT_HELLO && b[1] != attack.rank && !b[13];
-	bool roll = len > 1 && b[0] == TT_AGREE && b[1] >= 2; /* says who stays, or keeps the others from agreeing until one gives up the other */
+	/* says who stays, or keeps the others from agreeing until one gives up the other */
+	bool roll = len > 1 && b[0] == TT_AGREE && b[1] >= 2;
 
 	attack.accused |= down || life || roll;
 }
@@ -152,8 +157,14 @@ static int wrap_reg(struct tt_net *n, const struct tt_mem *m, int remote, struct
 }
 
 static void wrap_dereg(struct tt_region *r) { __real_tt_sim.dereg(r); }
-static int wrap_connect(struct tt_net *n, const char *addr, struct tt_peer **p) { return __real_tt_sim.connect(n, addr, p); }
-static void *wrap_map(struct tt_peer *p, const struct tt_key *k, int anytime) { return __real_tt_sim.map(p, k, anytime); }
+static int wrap_connect(struct tt_net *n, const char *addr, struct tt_peer **p)
+{
+	return __real_tt_sim.connect(n, addr, p);
+}
+static void *wrap_map(struct tt_peer *p, const struct tt_key *k, int anytime)
+{
+	return __real_tt_sim.map(p, k, anytime);
+}
 static int wrap_store_begin(struct tt_peer *p, const struct tt_key *k) { return __real_tt_sim.store_begin(p, k); }
 static void wrap_store_end(struct tt_peer *p) { __real_tt_sim.store_end(p); }
 static int wrap_tell(struct tt_peer *p, uint32_t value) { return __real_tt_sim.notify(p, value); }
@@ -233,8 +244,12 @@ static inline void say(const struct mouth *m, const void *bytes, size_t len, uin
 		abort();
 	if (len)
 		memcpy(w->bytes, bytes, len);
-	w->op = (struct tt_op){ .kind = kind, .flags = kind == TT_PUT ? TT_NOTIFY : 0, .notify = value, .local = w->bytes,
-	                        .len = len, .done = said };
+	w->op = (struct tt_op){ .kind = kind,
+		                .flags = kind == TT_PUT ? TT_NOTIFY : 0,
+		                .notify = value,
+		                .local = w->bytes,
+		                .len = len,
+		                .done = said };
 	if (len > m->peer->net->copy_max) {
 		struct tt_mem mem = { .base = w->bytes, .len = len, .gpu = -1, .fd = -1 };
 		const struct tt_transport *t = m->peer->net->transport;
@@ -352,8 +367,8 @@ static inline void run_world(struct fuzz_input in, int attacker, int timeout_ms,
 	FUZZ_CHECK(!err, "every program returns in time");
 }
 
-/* ---- an attacker in any place: the first byte says in which, and whether its library has the first of its addresses, which
- * is rank 0's known one ---- */
+/* ---- an attacker in any place: the first byte says in which, and whether its library has the first of its addresses,
+ * which is rank 0's known one ---- */
 
 static struct {
 	void (*attacker)(void), (*honest)(void);

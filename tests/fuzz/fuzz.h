@@ -63,11 +63,13 @@ static inline uint8_t *fuzz_fenced(size_t len)
 static inline void fuzz_free_fenced(uint8_t *m, size_t len)
 {
 	for (size_t i = 0; i < FUZZ_FENCE; i++)
-		FUZZ_CHECK(m[-1 - (long)i] == FUZZ_FENCE_BYTE && m[len + i] == FUZZ_FENCE_BYTE, "bytes outside a region were written");
+		FUZZ_CHECK(m[-1 - (long)i] == FUZZ_FENCE_BYTE && m[len + i] == FUZZ_FENCE_BYTE,
+		           "bytes outside a region were written");
 	free(m - FUZZ_FENCE);
 }
 
-/* ---- a still world: time passes only where somebody waits, chance is a counter, nothing runs in the background ---- */
+/* ---- a still world: time passes only where somebody waits, chance is a counter, nothing runs in the background
+ * ---- */
 
 struct fuzz_world {
 	struct tt_world base;
@@ -116,6 +118,10 @@ static inline void fuzz_wake(struct tt_world *w, struct tt_parking *p) { (void)w
 
 static inline struct fuzz_world fuzz_world(const char *(*env)(const char *))
 {
-	return (struct fuzz_world){ { fuzz_now, fuzz_entropy, fuzz_env, fuzz_spawn, fuzz_join, fuzz_park, fuzz_wake, false }, 1000 * TT_MS, 0, env };
+	return (struct fuzz_world){ { fuzz_now, fuzz_entropy, fuzz_env, fuzz_spawn, fuzz_join, fuzz_park, fuzz_wake,
+		                      false },
+		                    1000 * TT_MS,
+		                    0,
+		                    env };
 }
 #endif

@@ -1,5 +1,5 @@
-/* fuzz_boot.c - the rendezvous: two honest ranks of three join, and the third place is an attacker's, that of rank 0 too.
- * Input: its place, and whether its library has the first of its addresses, which is rank 0's known one;
+/* fuzz_boot.c - the rendezvous: two honest ranks of three join, and the third place is an attacker's, that of rank 0
+ * too. Input: its place, and whether its library has the first of its addresses, which is rank 0's known one;
  * the world's seed; with it, whether to spoil a message first, and which; then events (attack.h). */
 #include "member/member.h"
 #include "tests/fuzz/attack.h"

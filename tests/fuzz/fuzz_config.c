@@ -1,6 +1,6 @@
-/* fuzz_config.c - a config file and an environment, read as tutti_join does. Input: the file's bytes up to the first zero
- * byte; then NAME=VALUE entries that end with a zero each, of the environment, or of tutti_config by the name of a member.
- * A job of one rank is joined and left as well; larger ones would go and look for the others. */
+/* fuzz_config.c - a config file and an environment, read as tutti_join does. Input: the file's bytes up to the first
+ * zero byte; then NAME=VALUE entries that end with a zero each, of the environment, or of tutti_config by the name of a
+ * member. A job of one rank is joined and left as well; larger ones would go and look for the others. */
 #include "launch/launch.h"
 #include "member/member.h"
 #include "tests/fuzz/fuzz.h"
@@ -45,7 +45,8 @@ static void check_place(const struct tt_launch *b, const struct tt_settings *s)
 	FUZZ_CHECK(b->size >= 1 && b->rank >= 0 && b->rank < b->size, "a place that is none");
 	FUZZ_CHECK(strlen(b->address) < sizeof b->address, "an address without an end");
 	for (int i = 0; b->nodes && i < b->size; i++)
-		FUZZ_CHECK(*b->nodes[i].name && strlen(b->nodes[i].address) < sizeof b->nodes[i].address, "a node without a name");
+		FUZZ_CHECK(*b->nodes[i].name && strlen(b->nodes[i].address) < sizeof b->nodes[i].address,
+		           "a node without a name");
 	(void)tt_launch_job_id(b);
 	if (!tt_setting_int(s, TT_TIMEOUT, 10, 86400000, &ms))
 		FUZZ_CHECK(ms >= 10 && ms <= 86400000, "a timeout out of its range");

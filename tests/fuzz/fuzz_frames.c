@@ -1,5 +1,5 @@
-/* fuzz_frames.c - a real tcp net, on loopback, whose only peer says what the input says: the handshake, on either side of
- * it, then frames, while operations of the net's own are under way.
+/* fuzz_frames.c - a real tcp net, on loopback, whose only peer says what the input says: the handshake, on either side
+ * of it, then frames, while operations of the net's own are under way.
  * Input: flags (enum below); without GREET the bytes of a handshake; then events until it ends, see take_event(). */
 #include "tests/fuzz/fuzz.h"
 #include "transport/frame.h"
@@ -13,7 +13,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { CONNECTS = 1, SECRET = 2, GREET = 4, POSTS = 8, DEAF = 16 }; /* the net connects to us; the greeting is right; we do not read */
+/* the net connects to us; the greeting is right; we do not read */
+enum { CONNECTS = 1, SECRET = 2, GREET = 4, POSTS = 8, DEAF = 16 };
 enum { JOB = 0x1122334455667788 % 0x7fffffff, EPOCH = 3, REGIONS = 4, OPS = 8, EVENTS_MAX = 200, TIMEOUT_MS = 1000 };
 
 static const size_t region_size[REGIONS] = { 8, 64, 5000, 100000 };
@@ -52,8 +53,14 @@ static void post_one(struct frames *f)
 
 	if (!f->peer || i == OPS)
 		return;
-	f->op[i] = (struct tt_op){ .kind = op_kind[i], .flags = op_kind[i] == TT_PUT ? TT_NOTIFY : 0, .notify = (uint32_t)i, .local = f->local[i],
-	                           .len = op_size[i], .key = &f->far, .operand = 5, .done = op_done };
+	f->op[i] = (struct tt_op){ .kind = op_kind[i],
+		                   .flags = op_kind[i] == TT_PUT ? TT_NOTIFY : 0,
+		                   .notify = (uint32_t)i,
+		                   .local = f->local[i],
+		                   .len = op_size[i],
+		                   .key = &f->far,
+		                   .operand = 5,
+		                   .done = op_done };
 	f->posted++;
 	f->net->transport->post(f->peer, &f->op[i]);
 }
@@ -74,11 +81,15 @@ static void message(struct tt_peer *p, const void *bytes, size_t len)
 		now->heard += ((const uint8_t *)bytes)[i];
 }
 
-static void notify(struct tt_peer *p, uint32_t value) { FUZZ_CHECK(p == now->peer && value < 1u << 24, "notify values have 24 bits"); }
+static void notify(struct tt_peer *p, uint32_t value)
+{
+	FUZZ_CHECK(p == now->peer && value < 1u << 24, "notify values have 24 bits");
+}
 
 static void down(struct tt_peer *p, int err)
 {
-	FUZZ_CHECK(!now->down && err < 0 && (!now->was_up || (p == now->peer && err == -ECONNRESET)), "down comes once, with a reason");
+	FUZZ_CHECK(!now->down && err < 0 && (!now->was_up || (p == now->peer && err == -ECONNRESET)),
+	           "down comes once, with a reason");
 	for (int i = 0; i < now->posted; i++)
 		FUZZ_CHECK(now->ended[i] == 1, "every op has ended, once, before its peer goes down");
 	now->down = true;
@@ -98,8 +109,8 @@ static void drain(struct frames *f)
 		;
 }
 
-/* Have bytes of ours not been sent yet, though there is another end? Loopback delivers what is sent at once; waiting for its
- * acknowledgement would take 40 ms. */
+/* Have bytes of ours not been sent yet, though there is another end? Loopback delivers what is sent at once; waiting
+ * for its acknowledgement would take 40 ms. */
 static bool is_under_way(int fd)
 {
 	struct pollfd p = { .fd = fd };
@@ -149,7 +160,8 @@ static int listen_here(struct sockaddr_in *a)
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
 	*a = (struct sockaddr_in){ .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	if (fd < 0 || bind(fd, (struct sockaddr *)a, len) || listen(fd, 4) || getsockname(fd, (struct sockaddr *)a, &len))
+	if (fd < 0 || bind(fd, (struct sockaddr *)a, len) || listen(fd, 4) ||
+	    getsockname(fd, (struct sockaddr *)a, &len))
 		abort();
 	return fd;
 }
@@ -289,8 +301,12 @@ static void take_event(struct frames *f)
 
 static void set_up(struct frames *f)
 {
-	struct tt_net_config c = { .events = &events, .listen = "127.0.0.1:0", .listen_fd = -1, .job = JOB, .epoch = EPOCH,
-	                           .timeout_ms = TIMEOUT_MS };
+	struct tt_net_config c = { .events = &events,
+		                   .listen = "127.0.0.1:0",
+		                   .listen_fd = -1,
+		                   .job = JOB,
+		                   .epoch = EPOCH,
+		                   .timeout_ms = TIMEOUT_MS };
 
 	if (f->flags & SECRET) {
 		c.secret = "a secret of some length";
@@ -301,7 +317,9 @@ static void set_up(struct frames *f)
 		FUZZ_CHECK(!tt_tcp.open(&c, &f->net), "a net opens");
 	}
 	for (int i = 0; i < REGIONS; i++) {
-		struct tt_mem mem = { .base = f->memory[i] = fuzz_fenced(region_size[i]), .len = region_size[i], .gpu = -1, .fd = -1 };
+		struct tt_mem mem = {
+			.base = f->memory[i] = fuzz_fenced(region_size[i]), .len = region_size[i], .gpu = -1, .fd = -1
+		};
 		FUZZ_CHECK(!tt_tcp.reg(f->net, &mem, 1, NULL, &f->region[i]), "memory is registered");
 	}
 	for (int i = 0; i < OPS; i++)

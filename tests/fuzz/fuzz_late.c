@@ -1,6 +1,6 @@
-/* fuzz_late.c - two ranks make a job, a third joins it under way, and they take it into their group. One of the three is an
- * attacker. Input: its place, and whether its library has the first of its addresses, which is rank 0's known one;
- * the world's seed; with it, whether to spoil a message first, and which; then events (attack.h). */
+/* fuzz_late.c - two ranks make a job, a third joins it under way, and they take it into their group. One of the three
+ * is an attacker. Input: its place, and whether its library has the first of its addresses, which is rank 0's known
+ * one; the world's seed; with it, whether to spoil a message first, and which; then events (attack.h). */
 #include "member/member.h"
 #include "tests/fuzz/attack.h"
 #include "transport/sim/sim.h"
@@ -12,7 +12,10 @@ static tutti *attackers, *attackers_group;
 /* The world says that three ranks are on this host, which is more than the job begins with. */
 static const char *(*worlds_env)(struct tt_world *, const char *);
 
-static const char *env(struct tt_world *w, const char *variable) { return strstr(variable, "LOCAL_") ? NULL : worlds_env(w, variable); }
+static const char *env(struct tt_world *w, const char *variable)
+{
+	return strstr(variable, "LOCAL_") ? NULL : worlds_env(w, variable);
+}
 
 static void count_launched(void)
 {

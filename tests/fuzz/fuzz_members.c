@@ -1,6 +1,7 @@
-/* fuzz_members.c - a job of three in which rank 2 goes bad: it has joined honestly, takes part in windows and collectives
- * or not, and sends what the input says. Nothing of that may end rank 0 or 1, hang them, or write where it has no key.
- * Input: which collectives are called, which change of the group, the world's seed, then events (attack.h). */
+/* fuzz_members.c - a job of three in which rank 2 goes bad: it has joined honestly, takes part in windows and
+ * collectives or not, and sends what the input says. Nothing of that may end rank 0 or 1, hang them, or write where it
+ * has no key. Input: which collectives are called, which change of the group, the world's seed, then events
+ * (attack.h). */
 #include "member/member.h"
 #include "tests/fuzz/attack.h"
 #include "transport/sim/sim.h"
@@ -20,7 +21,8 @@ struct part { /* one rank's share of it all */
 };
 static struct part parts[RANKS];
 static uint8_t plan; /* with which collective to begin, and in which steps to go on */
-static uint8_t deed; /* how the group changes, after how many collectives, which kind of these, and by which algorithm */
+/* how the group changes, after how many collectives, which kind of these, and by which algorithm */
+static uint8_t deed;
 
 /* Short legs and long ones, and such as come by a plan of each rank. */
 static int call_pairwise(struct part *p, int i)
@@ -79,7 +81,10 @@ static void change_group(struct part *p)
 		return;
 	p->changed = true;
 	switch (deed & 3) {
-	case 1: err = tutti_group_split(p->group, deed & 32 ? tt_sim_rank() & 1 : 0, deed & 64 ? -tt_sim_rank() : 0, &next); break;
+	case 1:
+		err = tutti_group_split(p->group, deed & 32 ? tt_sim_rank() & 1 : 0, deed & 64 ? -tt_sim_rank() : 0,
+		                        &next);
+		break;
 	case 2: err = tutti_group_shrink(p->group, &next); break;
 	case 3: err = tutti_group_grow(p->group, &next); break;
 	default: break;
@@ -168,7 +173,8 @@ static void check_pair(struct part *p, int rank)
 	uint64_t mine = (uint64_t)rank + 1, got = 0;
 	int other = 1 - rank, err;
 
-	if ((err = tutti_put_notify(p->window, other, 32, &mine, 8, 7, NULL)) || (err = tutti_wait_notify(p->window, other, 7, 1, deed & 3 ? 2 * DEADLINE_MS : 100)) ||
+	if ((err = tutti_put_notify(p->window, other, 32, &mine, 8, 7, NULL)) ||
+	    (err = tutti_wait_notify(p->window, other, 7, 1, deed & 3 ? 2 * DEADLINE_MS : 100)) ||
 	    (err = tutti_get(p->window, other, 32, &got, 8, NULL)))
 		FUZZ_CHECK(attack.accused, "an honest rank was ended by another's nonsense");
 }

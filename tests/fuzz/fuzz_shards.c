@@ -1,6 +1,7 @@
-/* fuzz_shards.c - a job of three with tables over all of them, in which rank 2 goes bad, as in fuzz_members.c: it pushes to the others and
- * answers their pushes as the input says. Or, if the first byte is odd, a sparse block.
- * Input: what is pushed, from where; the world's seed; events (attack.h). Of a block: its type, how many elements it stands for, its bytes. */
+/* fuzz_shards.c - a job of three with tables over all of them, in which rank 2 goes bad, as in fuzz_members.c: it
+ * pushes to the others and answers their pushes as the input says. Or, if the first byte is odd, a sparse block.
+ * Input: what is pushed, from where; the world's seed; events (attack.h). Of a block: its type, how many elements it
+ * stands for, its bytes. */
 #include "member/member.h"
 #include "table/parts.h"
 #include "table/table_private.h"
@@ -165,7 +166,8 @@ static void take_block(struct fuzz_input in)
 	for (size_t i = 0; err && i < n * width; i++)
 		FUZZ_CHECK(to[i] == 0x77, "what makes no sense changes nothing");
 	if (!err)
-		FUZZ_CHECK(tt_filter_pack(again, to, n, type, tt_filter_limit(type, 0)) <= in.left, "a block that is taken is as short as it can be");
+		FUZZ_CHECK(tt_filter_pack(again, to, n, type, tt_filter_limit(type, 0)) <= in.left,
+		           "a block that is taken is as short as it can be");
 	fuzz_free_fenced(to, n * width);
 	free(again);
 }

@@ -1,7 +1,7 @@
-/* fuzz_tables.c - three ranks open a table of rows, which keeps track of what is fresh, and one of keys. Rank 2 is a server and a worker
- * of both as the others are, and goes bad then: it pushes and pulls or does not, saves, loads and switches, spoils what its library says,
- * and makes up messages about tables, as a worker and as a server. Nothing of that may end rank 0 or 1, hang them, or write where nothing
- * was asked for.
+/* fuzz_tables.c - three ranks open a table of rows, which keeps track of what is fresh, and one of keys. Rank 2 is a
+ * server and a worker of both as the others are, and goes bad then: it pushes and pulls or does not, saves, loads and
+ * switches, spoils what its library says, and makes up messages about tables, as a worker and as a server. Nothing of
+ * that may end rank 0 or 1, hang them, or write where nothing was asked for.
  * Input: what the honest ones call, the world's seed, then events (attack.h). */
 #include "member/member.h"
 #include "table/table_private.h"
@@ -58,7 +58,8 @@ static void open_part(struct part *p)
 
 	c.flags = TUTTI_TABLE_FRESH | TUTTI_TABLE_FILTER;
 	FUZZ_CHECK(!tutti_join(NULL, &p->job), "all join");
-	FUZZ_CHECK(!tutti_table_open(p->job, "rows", &c, &p->rows) && !tutti_table_open(p->job, "keys", &k, &p->keys), "tables open");
+	FUZZ_CHECK(!tutti_table_open(p->job, "rows", &c, &p->rows) && !tutti_table_open(p->job, "keys", &k, &p->keys),
+	           "tables open");
 	p->values = fuzz_fenced(BYTES);
 	p->fresh = (uint64_t *)(void *)fuzz_fenced(N * sizeof *p->fresh);
 	for (int i = 0; i < N; i++)
@@ -84,9 +85,11 @@ static int call(struct part *p, unsigned what, tutti_op *op)
 	switch (what % 8) {
 	case 0: return tutti_table_push_rows(p->rows, p->list, N, p->values, NULL, op);
 	case 1:
-		return what & 32 ? tutti_table_refresh_rows(p->rows, p->list, N, p->values, &n[tutti_rank(p->job)], op) :
-		                   tutti_table_pull_rows(p->rows, p->list, N, p->values, op);
-	case 2: return tutti_table_pull_fresh(p->rows, p->fresh, p->values, what & 32 ? 5 : N, &n[tutti_rank(p->job)], op);
+		return what & 32 ? tutti_table_refresh_rows(p->rows, p->list, N, p->values, &n[tutti_rank(p->job)], op)
+		                 : tutti_table_pull_rows(p->rows, p->list, N, p->values, op);
+	case 2:
+		return tutti_table_pull_fresh(p->rows, p->fresh, p->values, what & 32 ? 5 : N, &n[tutti_rank(p->job)],
+		                              op);
 	case 3: return tutti_table_push(p->rows, p->values, &twice, op);
 	case 4: return tutti_table_pull(p->rows, p->values, op);
 	case 5: return tutti_table_push_pull(p->rows, p->values, NULL, p->values, op);
@@ -102,7 +105,10 @@ static void file_or_switch(struct part *p, unsigned what)
 	switch (what / 2 % 4) {
 	case 0: tutti_table_save(t, folder); break;
 	case 1: tutti_table_load(t, folder); break;
-	case 2: tutti_table_switch(t, &(tutti_consistency){ .mode = what & 8 ? TUTTI_SSP : TUTTI_ASYNC, .staleness = what & 8 ? 2 : 0 }); break;
+	case 2:
+		tutti_table_switch(t, &(tutti_consistency){ .mode = what & 8 ? TUTTI_SSP : TUTTI_ASYNC,
+		                                            .staleness = what & 8 ? 2 : 0 });
+		break;
 	default: tutti_table_reopen(t);
 	}
 }
@@ -134,12 +140,15 @@ static void put_order(struct fuzz_input *in, struct tt_pack *p)
 	tt_put_bytes(p, path, strlen(path));
 }
 
-/* A message about a table, with a uid that is right: of one of the two servers, or of its own shard, where it speaks as their server. */
+/* A message about a table, with a uid that is right: of one of the two servers, or of its own shard, where it speaks as
+ * their server. */
 static void make_up(struct attack *a, unsigned what)
 {
-	static const uint8_t types[] = { TT_PUSH, TT_PUSHED, TT_PUSH_ROWS, TT_PULL_ROWS, TT_PULL_FRESH, TT_PULLED, TT_JOIN,
-		                         TT_FILE, TT_FILED, TT_JOINED, TT_CLOCK, TT_CHANGE, TT_CHANGED, TT_FINISH, TT_HELD, TT_PULL_VERSION,
-		                         TT_KEEP, TT_EXPECT };
+	static const uint8_t types[] = {
+		TT_PUSH,    TT_PUSHED, TT_PUSH_ROWS, TT_PULL_ROWS,    TT_PULL_FRESH, TT_PULLED,
+		TT_JOIN,    TT_FILE,   TT_FILED,     TT_JOINED,       TT_CLOCK,      TT_CHANGE,
+		TT_CHANGED, TT_FINISH, TT_HELD,      TT_PULL_VERSION, TT_KEEP,       TT_EXPECT
+	};
 	const struct mouth *m = choose_mouth();
 	uint8_t bytes[9 + 255], type = types[what / 4 % TT_COUNT(types)];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
@@ -204,7 +213,9 @@ static void check_pair(struct part *p, int rank)
 		return;
 	}
 	for (int i = 0; i < 2; i++, row ^= 1)
-		FUZZ_CHECK((!tutti_table_push_rows(t, &row, 1, &mine, NULL, NULL) && !tutti_table_pull_rows(t, &row, 1, &got, NULL)) || attack.accused,
+		FUZZ_CHECK((!tutti_table_push_rows(t, &row, 1, &mine, NULL, NULL) &&
+		            !tutti_table_pull_rows(t, &row, 1, &got, NULL)) ||
+		                   attack.accused,
 		           "honest ranks push and pull");
 	p->done = true;
 	while (!parts[1 - rank].done && !attack.accused)

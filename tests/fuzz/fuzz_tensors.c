@@ -1,5 +1,6 @@
-/* fuzz_tensors.c - a file that is said to be a safetensors file, or an index of some. Input: a byte, then the file's bytes if that is even,
- * else the index's, of which three files are there: "a" with all of x and a half of w, "b" with the other half of w, and "c", of ours. */
+/* fuzz_tensors.c - a file that is said to be a safetensors file, or an index of some. Input: a byte, then the file's
+ * bytes if that is even, else the index's, of which three files are there: "a" with all of x and a half of w, "b" with
+ * the other half of w, and "c", of ours. */
 #include "base/pack.h"
 #include "file/file.h"
 #include "tests/fuzz/fuzz.h"
@@ -19,7 +20,8 @@ static void check_tensor(const struct tt_tensors *f, const struct tt_tensor *t)
 	FUZZ_CHECK(tt_tensors_find(f, t->name) == t, "an array that its name does not find");
 	FUZZ_CHECK(t->dims >= 0 && t->dims <= TT_TENSOR_DIMS, "a shape that is none");
 	int err = tt_tensors_read(f, t, t->count - count, count, to);
-	FUZZ_CHECK(!err || (f->sums && err == -EBADMSG), "the bytes are in the file, and without checksums they are as they are");
+	FUZZ_CHECK(!err || (f->sums && err == -EBADMSG),
+	           "the bytes are in the file, and without checksums they are as they are");
 	fuzz_free_fenced(to, len);
 }
 
@@ -83,8 +85,16 @@ static void make_folder(void)
 	if (!mkdtemp(folder))
 		abort();
 	atexit(remove_folder);
-	write_tensors("a", "{\"x\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"w[0:1/3]\":{\"dtype\":\"F64\",\"shape\":[1,2],\"data_offsets\":[8,24]}}", 24);
-	write_tensors("b", "{\"w[1:3/3]\":{\"dtype\":\"F64\",\"shape\":[2,2],\"data_offsets\":[0,32]},\"v[0:0/0]\":{\"dtype\":\"F64\",\"shape\":[0],\"data_offsets\":[0,0]}}", 32);
+	write_tensors(
+		"a",
+		"{\"x\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"w[0:1/3]\":{\"dtype\":\"F64\","
+		"\"shape\":[1,2],\"data_offsets\":[8,24]}}",
+		24);
+	write_tensors(
+		"b",
+		"{\"w[1:3/3]\":{\"dtype\":\"F64\",\"shape\":[2,2],\"data_offsets\":[0,32]},"
+		"\"v[0:0/0]\":{\"dtype\":\"F64\",\"shape\":[0],\"data_offsets\":[0,0]}}",
+		32);
 	snprintf(path, sizeof path, "%s/c", folder);
 	if (tt_tensors_begin(&w, path, &y, 1, NULL, 0) || tt_tensors_put(&w, "12345678", 8) || tt_tensors_end(&w))
 		abort();
@@ -100,7 +110,8 @@ static void read_index(const uint8_t *bytes, size_t len)
 	FUZZ_CHECK(err <= 0 && (!err || *tt_why()), "an error without a sentence");
 	for (size_t i = 0; !err && i < s->count; i++) {
 		FUZZ_CHECK(tt_save_find(s, s->of[i].is.name) == &s->of[i], "an array that its name does not find");
-		FUZZ_CHECK(s->of[i].is.count <= 6 && !tt_save_read(s, &s->of[i], 0, s->of[i].is.count, to), "what is in the files can be read");
+		FUZZ_CHECK(s->of[i].is.count <= 6 && !tt_save_read(s, &s->of[i], 0, s->of[i].is.count, to),
+		           "what is in the files can be read");
 	}
 	if (!err)
 		tt_save_close(s);

@@ -1,6 +1,6 @@
-/* fuzz_verbs.c - three nets of the transport verbs over adapters that are not there: a, whose peer b says what the input
- * says, and c, which is a's peer, too. What b says is its TERMS and READY, spoilt; then messages and immediates of its
- * queue pair, while operations of a's are under way.
+/* fuzz_verbs.c - three nets of the transport verbs over adapters that are not there: a, whose peer b says what the
+ * input says, and c, which is a's peer, too. What b says is its TERMS and READY, spoilt; then messages and immediates
+ * of its queue pair, while operations of a's are under way.
  * Input: flags (enum below), the seed of the adapters; for TERMS a number of bytes to change, each with its place; what
  * READY is; then events until it ends, see take_event(). */
 #include "tests/fuzz/fuzz.h"

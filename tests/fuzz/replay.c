@@ -1,10 +1,12 @@
 /* replay.c - the main program of a fuzz target that is no fuzzer: runs the inputs of files, each once.
  *
  *   fuzz_NAME CORPUS.hex ... | DIRECTORY ... | FILE ...    a corpus, all files of a directory, one input as it is
- *   fuzz_NAME --unpack DIRECTORY CORPUS.hex ...            each input into a file of its own, for a fuzzer to begin with
+ *   fuzz_NAME --unpack DIRECTORY CORPUS.hex ...            each input into a file of its own, for a fuzzer to begin
+ * with
  *   fuzz_NAME --pack DIRECTORY                             and back, on stdout
  *
- * A corpus is text, so that it can be read, merged and commented: an input a line, in hexadecimal; # begins a comment. */
+ * A corpus is text, so that it can be read, merged and commented: an input a line, in hexadecimal; # begins a
+ * comment. */
 #include "tests/fuzz/fuzz.h"
 #ifndef TT_FUZZER /* libFuzzer has a main program of its own */
 #include <dirent.h>
@@ -18,7 +20,8 @@ static unsigned long inputs;
 
 static void name_it(int signal_number)
 {
-	const char *parts[] = { signal_number == SIGALRM ? "hangs on the input " : "stopped in the input ", current, "\n" };
+	const char *parts[] = { signal_number == SIGALRM ? "hangs on the input " : "stopped in the input ", current,
+		                "\n" };
 
 	for (size_t i = 0; i < TT_COUNT(parts); i++)
 		(void)!write(STDERR_FILENO, parts[i], strlen(parts[i]));

@@ -185,7 +185,8 @@ static inline int reap_some(void)
 	return left;
 }
 
-/* When all its threads stand: until then one of them may still answer. It may have been killed since (TUTTI_EVICT): reap_some() sees that. */
+/* When all its threads stand: until then one of them may still answer. It may have been killed since (TUTTI_EVICT):
+ * reap_some() sees that. */
 static inline void await_stop(int rank)
 {
 	siginfo_t what;
@@ -277,7 +278,8 @@ static inline void finish(int killed)
 			waitpid(crew.pid[i], &crew.status[i], 0);
 			crew.pid[i] = 0;
 		} else {
-			WANT(i == killed ? WIFSIGNALED(crew.status[i]) : crew.status[i] == 0 || (i == crew.evicted - 1 && crew.status[i] == SIGKILL),
+			WANT(i == killed ? WIFSIGNALED(crew.status[i])
+			                 : crew.status[i] == 0 || (i == crew.evicted - 1 && crew.status[i] == SIGKILL),
 			     "rank %d ended with status 0x%x", i, crew.status[i]);
 		}
 		WANT(board->of[i].complaints == 0, "rank %d complains of %d things: %s", i, board->of[i].complaints,

@@ -4,8 +4,8 @@
  *   static CU_SuiteInfo suites[] = { { "pack", NULL, NULL, NULL, NULL, pack_tests }, CU_SUITE_INFO_NULL };
  *   int main(int argc, char **argv) { return run_suites(suites, argc, argv); }
  *
- * program [-v] [WORD ...]: only the tests whose name, or whose suite's name, contains one of the words; -v names each as
- * it starts. Returns 0 only if at least one test ran and none failed. A test that hangs is named after TEST_SECONDS.
+ * program [-v] [WORD ...]: only the tests whose name, or whose suite's name, contains one of the words; -v names each
+ * as it starts. Returns 0 only if at least one test ran and none failed. A test that hangs is named after TEST_SECONDS.
  * The CU_ASSERT_..._FATAL forms leave the test by longjmp: use them only on the thread, and the stack, that runs it. */
 #ifndef TT_CUNIT_MAIN_H
 #define TT_CUNIT_MAIN_H
@@ -90,7 +90,8 @@ static inline int run_suites(CU_SuiteInfo *suites, int argc, char **argv)
 	CU_run_all_tests();
 	alarm(0);
 	print_failures();
-	printf("%u tests, %u checks, %u failed\n", CU_get_number_of_tests_run(), CU_get_number_of_asserts(), CU_get_number_of_failures());
+	printf("%u tests, %u checks, %u failed\n", CU_get_number_of_tests_run(), CU_get_number_of_asserts(),
+	       CU_get_number_of_failures());
 	int result = CU_get_number_of_tests_run() == 0 || CU_get_number_of_failure_records() > 0;
 	CU_cleanup_registry();
 	return result;

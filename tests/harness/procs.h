@@ -1,5 +1,5 @@
-/* procs.h - for tests that fork: checks of the parent that say more than their condition, and children that write nothing
- * twice. The children of CUnit programs cannot use its asserts: they report through memory that they share. */
+/* procs.h - for tests that fork: checks of the parent that say more than their condition, and children that write
+ * nothing twice. The children of CUnit programs cannot use its asserts: they report through memory that they share. */
 #ifndef TT_TEST_PROCS_H
 #define TT_TEST_PROCS_H
 #include "base/base.h"

@@ -3,8 +3,8 @@
  * every test of the runtime is written once and runs on all.
  *
  * TEST_WIRE=verbs, for programs that have the adapters (TEST_FAKE): what runs over TCP runs over verbs, and sim and shm
- * do not run. TEST_SEED: where the seeds of the adapters begin; each run takes the next one. TEST_DEVICES=rxe0,rxe1: over
- * these adapters, which are there; ranks with odd numbers take the other one. */
+ * do not run. TEST_SEED: where the seeds of the adapters begin; each run takes the next one. TEST_DEVICES=rxe0,rxe1:
+ * over these adapters, which are there; ranks with odd numbers take the other one. */
 #ifndef TT_TEST_RANKS_H
 #define TT_TEST_RANKS_H
 #include "member/member.h"
@@ -25,7 +25,8 @@
 struct ranks { /* one run */
 	int size;
 	const char *wire;            /* "sim", "tcp", "shm" or "verbs" */
-	int hosts;                   /* its ranks are on so many, in turn; 0: sim: each on its own, else all on one. Over shm that needs libconfig */
+	/* its ranks are on so many, in turn; 0: sim: each on its own, else all on one. Over shm that needs libconfig */
+	int hosts;
 	const char *devices;         /* verbs: TUTTI_VERBS_DEVICES; NULL: one, another one in each run */
 	void (*prepare)(void);       /* verbs: called before the ranks start; or NULL */
 	bool near;                   /* verbs: ranks of one host have shared memory, too */
@@ -55,8 +56,8 @@ static inline void check_that(bool good, const char *text, const char *file, int
 	if (good)
 		return;
 	if (atomic_fetch_add(&run->failures, 1) < 5)
-		printf("%s:%d: %s does not hold (%s, %d ranks, seed %llu; last error: %s)\n", file, line, text, run->wire, run->size,
-		       (unsigned long long)run->seed, tutti_why());
+		printf("%s:%d: %s does not hold (%s, %d ranks, seed %llu; last error: %s)\n", file, line, text,
+		       run->wire, run->size, (unsigned long long)run->seed, tutti_why());
 }
 
 static inline void run_joined(struct ranks *run, tutti *job)
@@ -163,7 +164,8 @@ static inline void *thread_rank(void *arg)
 	return NULL;
 }
 
-/* Free now, and below those that the kernel gives to whoever connects; another test that runs beside this one draws from as many. */
+/* Free now, and below those that the kernel gives to whoever connects; another test that runs beside this one draws
+ * from as many. */
 static inline int free_port(void)
 {
 	enum { FIRST = 12000, LAST = 32000 };
@@ -192,7 +194,8 @@ static inline void write_nodes(struct ranks *run)
 		abort();
 	fprintf(f, "nodes = (");
 	for (int i = 0; i < run->size; i++)
-		fprintf(f, "%s{ name = \"n%d\"; address = \"127.0.0.%d:%d\"; }", i ? ", " : "", i, 1 + i % run->hosts, free_port());
+		fprintf(f, "%s{ name = \"n%d\"; address = \"127.0.0.%d:%d\"; }", i ? ", " : "", i, 1 + i % run->hosts,
+		        free_port());
 	fprintf(f, ");\n");
 	fclose(f);
 }
@@ -338,7 +341,8 @@ static inline int run_ranks(struct ranks run)
 			                   .counts = run.counts };
 		int err = tt_sim_run(&c);
 		if (err)
-			printf("sim: %d ranks, seed %llu: %d: %s\n", run.size, (unsigned long long)run.seed, err, tt_why());
+			printf("sim: %d ranks, seed %llu: %d: %s\n", run.size, (unsigned long long)run.seed, err,
+			       tt_why());
 		run.failures += err != 0;
 	}
 	return run.failures;

@@ -1,14 +1,15 @@
-/* chaos.c - real processes that are killed, stopped, cut off or slowed down while they compute together; those that are left
- * shrink their group and go on. What recover.c does on the simulated wire, with a kernel's own faults. Each rank has a network
- * of its own, so they meet over TCP; but of every third seed the ranks live on one host, and are only killed and stopped.
+/* chaos.c - real processes that are killed, stopped, cut off or slowed down while they compute together; those that are
+ * left shrink their group and go on. What recover.c does on the simulated wire, with a kernel's own faults. Each rank
+ * has a network of its own, so they meet over TCP; but of every third seed the ranks live on one host, and are only
+ * killed and stopped.
  *
  *      chaos [--seed S] [--seeds N] [--jobs N] [--verbose]    --seed alone: that one; with --seeds: N from S on
  *
- * From a seed come the ranks, the rounds and the faults; when exactly a fault strikes is up to the machine, so a seed that
- * failed may have to be tried some times. What must hold: nothing hangs; every sum is that of the group that made it; of two
- * groups that made a sum one is part of the other; where only a minority was killed all the rest get to the end, and each
- * of them computes again within two seconds of its first error; and where one rank was stopped, or one group cut off, the
- * majority gets to the end.
+ * From a seed come the ranks, the rounds and the faults; when exactly a fault strikes is up to the machine, so a seed
+ * that failed may have to be tried some times. What must hold: nothing hangs; every sum is that of the group that made
+ * it; of two groups that made a sum one is part of the other; where only a minority was killed all the rest get to the
+ * end, and each of them computes again within two seconds of its first error; and where one rank was stopped, or one
+ * group cut off, the majority gets to the end.
  */
 #include "engine/engine.h"
 #include "member/member.h"
@@ -153,8 +154,8 @@ static struct plan draw_plan(uint64_t seed)
 
 static void show_plan(const struct plan *p)
 {
-	printf("seed %llu: %d ranks%s, %d rounds, up to %zu elements\n", (unsigned long long)p->seed, p->ranks, p->together ? " on one host" : "", p->rounds,
-	       p->large);
+	printf("seed %llu: %d ranks%s, %d rounds, up to %zu elements\n", (unsigned long long)p->seed, p->ranks,
+	       p->together ? " on one host" : "", p->rounds, p->large);
 	for (int i = 0; i < p->faults; i++) {
 		const struct fault *f = &p->fault[i];
 		printf("  %s %d (%d) at %.3f s", kind_names[f->kind], f->a, f->b, (double)f->at / 1e9);
@@ -187,8 +188,8 @@ static void tell(const char *doing)
 static void trace(const char *what, int err)
 {
 	if (verbose)
-		printf("  %8.3f rank %d round %d: %s: %d %s\n", (double)(tt_now() - run.started) / 1e9, my_rank, mine->done, what, err,
-		       err ? tutti_why() : "");
+		printf("  %8.3f rank %d round %d: %s: %d %s\n", (double)(tt_now() - run.started) / 1e9, my_rank,
+		       mine->done, what, err, err ? tutti_why() : "");
 	fflush(stdout);
 }
 
@@ -398,7 +399,8 @@ static void cut_all(void)
 		const struct fault *f = &run.plan.fault[i];
 		for (int a = 0; f->struck && !f->over && a < run.plan.ranks; a++)
 			for (int b = 0; b < run.plan.ranks; b++)
-				if ((f->kind == CUT && a == f->a && b == f->b) || (f->kind == PARTITION && a <= f->a && b > f->a))
+				if ((f->kind == CUT && a == f->a && b == f->b) ||
+				    (f->kind == PARTITION && a <= f->a && b > f->a))
 					now[a] |= 1u << b;
 	}
 	for (int a = 0; a < run.plan.ranks; a++)
@@ -465,7 +467,8 @@ static void follow_plan(void)
 
 static void start_ranks(void)
 {
-	int port = is_apart() ? PORT + (int)(run.plan.seed % 20000) : free_port(); /* another one than the last seed's */
+	/* another one than the last seed's */
+	int port = is_apart() ? PORT + (int)(run.plan.seed % 20000) : free_port();
 
 	snprintf(run.boot, sizeof run.boot, "%s:%d", is_apart() ? net_addr(0) : "127.0.0.1", port);
 	fflush(stdout);
@@ -505,7 +508,9 @@ static void show_stack(pid_t pid)
 {
 	char command[200];
 
-	snprintf(command, sizeof command, "command -v gdb > /dev/null && gdb -p %d -batch -ex 'thread apply all backtrace' 2> /dev/null", (int)pid);
+	snprintf(command, sizeof command,
+	         "command -v gdb > /dev/null && gdb -p %d -batch -ex 'thread apply all backtrace' 2> /dev/null",
+	         (int)pid);
 	fflush(stdout);
 	if (system(command))
 		printf("no gdb is here to show where it hangs\n");
@@ -533,7 +538,8 @@ static void end_hang(void)
 	for (int i = 0; i < run.plan.ranks; i++) {
 		if (!is_alive(i))
 			continue;
-		blame("it hangs: rank %d is %s for %llu ms, at round %d", i, run.row[i].doing, (unsigned long long)waited(i), run.row[i].done);
+		blame("it hangs: rank %d is %s for %llu ms, at round %d", i, run.row[i].doing,
+		      (unsigned long long)waited(i), run.row[i].done);
 		show_stack(run.pid[i]);
 		kill(run.pid[i], SIGKILL);
 		waitpid(run.pid[i], &run.status[i], 0);
@@ -579,7 +585,9 @@ static void check_groups(int a, int b)
 		for (int k = 0; k < run.row[b].count; k++) {
 			unsigned one = run.row[a].groups[i], other = run.row[b].groups[k];
 			if ((one & other) != one && (one & other) != other)
-				blame("the groups %x (rank %d) and %x (rank %d) both made a sum, and neither is part of the other", one, a, other, b);
+				blame("the groups %x (rank %d) and %x (rank %d) both made a sum, and neither is part "
+				      "of the other",
+				      one, a, other, b);
 		}
 }
 
@@ -614,8 +622,10 @@ static void check_survivors(void)
 
 	for (int i = 0; i < run.plan.ranks; i++)
 		if (expected >> i & 1 && run.row[i].done < run.plan.rounds - 1)
-			blame("rank %d did %d of %d rounds, and the ranks %x of %d should have gone on; it ended with %d: %s", i, run.row[i].done,
-			      run.plan.rounds, expected, run.plan.ranks, run.row[i].err, run.row[i].why);
+			blame("rank %d did %d of %d rounds, and the ranks %x of %d should have gone on; it ended with "
+			      "%d: %s",
+			      i, run.row[i].done, run.plan.rounds, expected, run.plan.ranks, run.row[i].err,
+			      run.row[i].why);
 }
 
 /* A silence is found out by heartbeats, or by the deadline while a group shrinks: each fault may cost as much again. */
@@ -657,7 +667,8 @@ static void time_notice(void)
 		return;
 	for (int i = 0; i < run.plan.ranks; i++)
 		if ((f->kind > STOP || i != f->a) && run.row[i].recovery[0].failed > f->struck_at)
-			add_sample(f->kind == KILL ? NOTICED_KILL : NOTICED_SILENCE, run.row[i].recovery[0].failed - f->struck_at);
+			add_sample(f->kind == KILL ? NOTICED_KILL : NOTICED_SILENCE,
+			           run.row[i].recovery[0].failed - f->struck_at);
 }
 
 static void judge(void)
@@ -683,7 +694,8 @@ static void show_logs(void)
 		const struct row *r = &run.row[i];
 		ssize_t n = pread(run.log[i], text, sizeof text - 1, 0);
 		text[n > 0 ? n : 0] = 0;
-		printf("  rank %d: %d rounds, %d tries, %s, %d %s\n%s", i, r->done, r->tries, r->doing, r->err, r->why, text);
+		printf("  rank %d: %d rounds, %d tries, %s, %d %s\n%s", i, r->done, r->tries, r->doing, r->err, r->why,
+		       text);
 	}
 }
 
@@ -734,7 +746,8 @@ static void work(int job, int jobs, uint64_t first, uint64_t seeds)
 	run.row = share(NET_MAX * sizeof *run.row);
 	missing = net_build();
 	if (missing && job == 0)
-		printf("chaos: nobody is cut off or slowed down, only killed and stopped: these tests lack %s\n", missing);
+		printf("chaos: nobody is cut off or slowed down, only killed and stopped: these tests lack %s\n",
+		       missing);
 	for (uint64_t s = first + (uint64_t)job; s < first + seeds && tally->failed < 5; s += (uint64_t)jobs)
 		try_seed(s);
 	exit(0);
@@ -759,7 +772,8 @@ static void report(void)
 		size_t n = tt_min((uint64_t)s->n, SAMPLES_MAX);
 		qsort(s->ms, n, sizeof *s->ms, compare);
 		if (n)
-			printf("chaos: %s: median %u ms, max %u ms (%zu)\n", time_names[i], s->ms[n / 2], s->ms[n - 1], n);
+			printf("chaos: %s: median %u ms, max %u ms (%zu)\n", time_names[i], s->ms[n / 2], s->ms[n - 1],
+			       n);
 	}
 }
 

@@ -1,5 +1,5 @@
-/* chaos.h - the network of the chaos test: each rank in a network namespace of its own, with wires that can be cut and made
- * slow. Nothing of it outlives the processes that hold it. */
+/* chaos.h - the network of the chaos test: each rank in a network namespace of its own, with wires that can be cut and
+ * made slow. Nothing of it outlives the processes that hold it. */
 #ifndef TT_TEST_CHAOS_H
 #define TT_TEST_CHAOS_H
 

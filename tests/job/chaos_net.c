@@ -2,7 +2,8 @@
  *
  *      hub    bridge -- v0   v1   v2 ...     tbf at a slow rank's v: what it receives
  *                       |    |    |
- *      rank             eth0 eth0 eth0       nftables drop what comes from or goes to whom it is cut from; tbf: what it sends
+ *      rank             eth0 eth0 eth0       nftables drop what comes from or goes to whom it is cut from; tbf: what it
+ * sends
  *
  * The namespaces have no names: a descriptor holds each of them, and the kernel ends what nobody holds.
  */
@@ -65,12 +66,15 @@ static int new_namespace(void)
 
 static const char *build_rank(int rank)
 {
-	if (!run_in(net.hub, "ip link add v%d type veth peer name eth0 netns /proc/%d/fd/%d && ip link set v%d master bridge up", rank,
-	            (int)getpid(), net.fd[rank], rank))
+	if (!run_in(net.hub,
+	            "ip link add v%d type veth peer name eth0 netns /proc/%d/fd/%d && ip link set v%d master bridge up",
+	            rank, (int)getpid(), net.fd[rank], rank))
 		return "pairs of veth";
-	if (!run_in(net.fd[rank], "ip link set lo up && ip addr add 10.0.0.%d/24 dev eth0 && ip link set eth0 up", rank + 1))
+	if (!run_in(net.fd[rank], "ip link set lo up && ip addr add 10.0.0.%d/24 dev eth0 && ip link set eth0 up",
+	            rank + 1))
 		return "addresses";
-	if (!run_in(net.fd[rank], "nft add table ip chaos && nft 'add chain ip chaos in { type filter hook input priority 0; }' && "
+	if (!run_in(net.fd[rank],
+	            "nft add table ip chaos && nft 'add chain ip chaos in { type filter hook input priority 0; }' && "
 	            "nft 'add chain ip chaos out { type filter hook output priority 0; }'"))
 		return "nft (package nftables)";
 	if (!run_in(net.fd[rank], "tc qdisc add dev eth0 " SLOW_QDISC " && tc qdisc del dev eth0 root"))
@@ -117,7 +121,9 @@ void net_cut(int rank, unsigned from)
 		if (from >> i & 1)
 			n += (size_t)snprintf(set + n, sizeof set - n, "%s%s", n ? ", " : "", net_addr(i));
 	if (n)
-		snprintf(rules, sizeof rules, "; add rule ip chaos in ip saddr { %s } drop; add rule ip chaos out ip daddr { %s } drop", set, set);
+		snprintf(rules, sizeof rules,
+		         "; add rule ip chaos in ip saddr { %s } drop; add rule ip chaos out ip daddr { %s } drop", set,
+		         set);
 	run_in(net.fd[rank], "nft 'flush table ip chaos%s'", rules);
 	net.cut |= 1u << rank;
 }

@@ -1,4 +1,5 @@
-/* faults.c - what happens when processes are killed, stopped, shut out or gone: real processes, real signals, real wires: TCP, and shared memory. */
+/* faults.c - what happens when processes are killed, stopped, shut out or gone: real processes, real signals, real
+ * wires: TCP, and shared memory. */
 #include "member/member.h"
 #include "tests/harness/crew.h"
 #include "transport/frame.h"
@@ -33,7 +34,8 @@ static int sum_large(tutti *job, float *v)
 {
 	return tutti_allreduce(job, v, v, FLOATS, TUTTI_F32, TUTTI_AVERAGE, NULL);
 }
-enum { FLOATS_IN_PLACE = 8 * FLOATS / SLOW }; /* a call takes as long as without a sanitizer, and not longer than the deadline */
+/* a call takes as long as without a sanitizer, and not longer than the deadline */
+enum { FLOATS_IN_PLACE = 8 * FLOATS / SLOW };
 static int sum_in_place(tutti *job, float *v)
 {
 	return tutti_allreduce(job, v, v, FLOATS_IN_PLACE, TUTTI_F32, TUTTI_AVERAGE, NULL);
@@ -133,8 +135,8 @@ static size_t set_marks(float *v, float mark, bool set)
 	return wrong;
 }
 
-/* The memory is the caller's again the moment the call returns: freed at once, so that the sanitizer sees who minds; or it is
- * kept, and stays as it was marked. */
+/* The memory is the caller's again the moment the call returns: freed at once, so that the sanitizer sees who minds; or
+ * it is kept, and stays as it was marked. */
 static float *call_until_it_fails(tutti *job)
 {
 	float *v = NULL;
@@ -249,7 +251,8 @@ static void program_minority(tutti *job)
 	EXPECT(tutti_barrier(job, NULL) == -ECONNRESET);
 	err = tutti_group_shrink(job, &left);
 	if (!minority) {
-		EXPECT(err == -EHOSTDOWN && strstr(tutti_why(), "1 of the group's 2 ranks") && strstr(tutti_why(), "TUTTI_MINORITY=yes"));
+		EXPECT(err == -EHOSTDOWN && strstr(tutti_why(), "1 of the group's 2 ranks") &&
+		       strstr(tutti_why(), "TUTTI_MINORITY=yes"));
 		return;
 	}
 	EXPECT(err == 0 && tutti_size(left) == 1 && tutti_group_member(left, 0) == 1);
@@ -790,7 +793,8 @@ static void stop_writer(const char *setting, bool pointer, bool must_die)
 	await(0, 1, NOBODY);
 	while (board->of[victim].rounds < 3 && !has_ended(victim))
 		sleep_ms(1);
-	WANT(is_listed(board->of[victim].name), "no socket of \"%s\": what is looked for afterwards is nothing", board->of[victim].name);
+	WANT(is_listed(board->of[victim].name), "no socket of \"%s\": what is looked for afterwards is nothing",
+	     board->of[victim].name);
 	uint64_t then = tt_now();
 	strike(victim, SIGSTOP);
 	await_rank(0, 2);
@@ -1437,7 +1441,8 @@ static void test_term(void)
 	victim = 1;
 	start((struct crew){ .size = 4, .timeout_ms = 10000, .program = program_term });
 	finish(victim);
-	WANT(WIFSIGNALED(crew.status[victim]) && WTERMSIG(crew.status[victim]) == SIGTERM, "status 0x%x", crew.status[victim]);
+	WANT(WIFSIGNALED(crew.status[victim]) && WTERMSIG(crew.status[victim]) == SIGTERM, "status 0x%x",
+	     crew.status[victim]);
 }
 
 /* The same without a word from the program. */
@@ -1503,7 +1508,8 @@ static void test_term_both(void)
 	start((struct crew){ .size = 2, .timeout_ms = 10000, .program = program_term_both });
 	unsetenv("TUTTI_TERM");
 	finish(victim);
-	WANT(WIFSIGNALED(crew.status[victim]) && WTERMSIG(crew.status[victim]) == SIGTERM, "status 0x%x", crew.status[victim]);
+	WANT(WIFSIGNALED(crew.status[victim]) && WTERMSIG(crew.status[victim]) == SIGTERM, "status 0x%x",
+	     crew.status[victim]);
 }
 
 /* It is not for programs that have a handler. */
@@ -1600,8 +1606,8 @@ static void test_term_late(void)
 	finish(NOBODY);
 }
 
-/* A collective that the others never start cannot be finished: a second signal ends the process at once, one alone after
- * TUTTI_SILENCE. */
+/* A collective that the others never start cannot be finished: a second signal ends the process at once, one alone
+ * after TUTTI_SILENCE. */
 static void program_term_stuck(tutti *job)
 {
 	tutti_op op;
@@ -1805,8 +1811,8 @@ static void limit_files(rlim_t most)
 	setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/* The standard streams keep their numbers. A higher limit would not do: another rank's connection may end here at any time, one that
- * crossed a connection of this rank say, and gives its files back. */
+/* The standard streams keep their numbers. A higher limit would not do: another rank's connection may end here at any
+ * time, one that crossed a connection of this rank say, and gives its files back. */
 enum { NO_FILES = STDERR_FILENO + 1 };
 
 static void need_files(tutti *job, tutti_window *w)
@@ -1836,7 +1842,9 @@ static void program_files(tutti *job)
 	EXPECT(tutti_window_open(job, "w", bytes, sizeof bytes, &w) == 0);
 	if (my_rank == 1) {
 		need_files(job, w);
-	} else { /* where they need messages, rank 1 tells rank 5 in its last round, over a connection that rank 5 makes: that may be all that 5 waits for */
+	} else {
+		/* where they need messages, rank 1 tells rank 5 in its last round, over a connection that rank 5 makes: that
+		 * may be all that 5 waits for */
 		reach(1);
 		await_go(1);
 		int err = tutti_barrier(job, NULL);
@@ -1862,8 +1870,8 @@ static void test_files(void)
 	finish(NOBODY);
 }
 
-/* No file of the lower half is left to rank 1, but for what connections of the rendezvous give back: where the wire of one host is left out for
- * that, the others are reached all the same, on either end. */
+/* No file of the lower half is left to rank 1, but for what connections of the rendezvous give back: where the wire of
+ * one host is left out for that, the others are reached all the same, on either end. */
 static void program_few_files(tutti *job)
 {
 	tutti_window *w;

@@ -79,7 +79,8 @@ static void order_faults(void)
 
 	for (int i = 0; i < run.launched; i++) {
 		if (run.killed >> i & 1) {
-			tt_sim_kill(i, (run.listed ? 500 : 1) * TT_MS + tt_sim_chance(200 * TT_MS)); /* all have joined */
+			/* all have joined */
+			tt_sim_kill(i, (run.listed ? 500 : 1) * TT_MS + tt_sim_chance(200 * TT_MS));
 			if (back)
 				tt_sim_restart(i, (run.listed ? 800 : 300) * TT_MS + tt_sim_chance(1000 * TT_MS));
 			back = false;
@@ -108,7 +109,8 @@ static void note_group(int me, unsigned bits)
 		if (run.groups[i] == bits)
 			return;
 		if (!(run.groups[i] & bits))
-			complain(me, "the groups %x and %x both made a sum, and have no rank in common", run.groups[i], bits);
+			complain(me, "the groups %x and %x both made a sum, and have no rank in common", run.groups[i],
+			         bits);
 	}
 	if (run.count < 256)
 		run.groups[run.count++] = bits;

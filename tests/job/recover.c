@@ -1,11 +1,11 @@
-/* recover.c - ranks that are killed, stopped, cut off or slow while they compute together; those that are left shrink their
- * group and go on. On the simulated wire, over seeds.
+/* recover.c - ranks that are killed, stopped, cut off or slow while they compute together; those that are left shrink
+ * their group and go on. On the simulated wire, over seeds.
  *
  *      recover [--seed S] [--seeds N] [--verbose]        --seed alone: that one; with --seeds: N from S on
  *
- * What must hold: nothing hangs; every sum is that of the group that made it; of two groups that computed something, one is
- * part of the other, so that no two halves ever go on side by side; and where only a minority was killed, all the rest get
- * to the end.
+ * What must hold: nothing hangs; every sum is that of the group that made it; of two groups that computed something,
+ * one is part of the other, so that no two halves ever go on side by side; and where only a minority was killed, all
+ * the rest get to the end.
  */
 #include "member/member.h"
 #include "transport/sim/sim.h"
@@ -55,7 +55,8 @@ static struct fault draw_fault(struct tt_random *r, int ranks)
 	f.a = (int)tt_random_below(r, (uint64_t)ranks);
 	f.b = (f.a + 1 + (int)tt_random_below(r, (uint64_t)ranks - 1)) % ranks;
 	f.at = TT_MS / 4 + tt_random_below(r, tt_random_below(r, 2) ? 3 * TT_MS : 200 * TT_MS);
-	f.ns = tt_random_below(r, 2) ? tt_random_below(r, 80) * TT_MS : (2 * DEADLINE_MS + tt_random_below(r, 1000)) * TT_MS;
+	f.ns = tt_random_below(r, 2) ? tt_random_below(r, 80) * TT_MS
+	                             : (2 * DEADLINE_MS + tt_random_below(r, 1000)) * TT_MS;
 	return f;
 }
 
@@ -112,7 +113,8 @@ static void note_group(int rank, unsigned bits)
 		if (other == bits)
 			return;
 		if ((other & bits) != other && (other & bits) != bits)
-			complain(rank, "the groups %x and %x both made a sum, and neither is part of the other", other, bits);
+			complain(rank, "the groups %x and %x both made a sum, and neither is part of the other", other,
+			         bits);
 	}
 	if (run.count < 256)
 		run.groups[run.count++] = bits;
@@ -159,7 +161,8 @@ static int shrink(int rank, tutti **g)
 	int err = tutti_group_shrink(*g, &left);
 
 	if (verbose)
-		printf("  %.6f rank %d shrinks %x: %d %s\n", (double)tt_now() / 1e9, rank, bits_of(*g), err, err ? tutti_why() : "");
+		printf("  %.6f rank %d shrinks %x: %d %s\n", (double)tt_now() / 1e9, rank, bits_of(*g), err,
+		       err ? tutti_why() : "");
 	if (err)
 		return err;
 	run.shrinks++;
@@ -188,7 +191,8 @@ static void compute(int rank, tutti *job)
 			continue;
 		}
 		if (verbose)
-			printf("  %.6f rank %d round %d: %d %s\n", (double)tt_now() / 1e9, rank, round, err, tutti_why());
+			printf("  %.6f rank %d round %d: %d %s\n", (double)tt_now() / 1e9, rank, round, err,
+			       tutti_why());
 		if (!is_documented(err))
 			complain(rank, "an undocumented error %d: %s", err, tutti_why());
 		while (++tries < TRIES_MAX && !(err = shrink(rank, &g)) && agree_on_round(rank, g, &round))
@@ -241,8 +245,10 @@ static void check_survivors(const struct plan *p)
 	for (int i = 0; i < p->ranks; i++)
 		n += killed >> i & 1;
 	for (int i = 0; 2 * n < p->ranks && i < p->ranks; i++)
-		if (!(killed >> i & 1) && run.done[i] < p->rounds - 1) /* while it makes up for the last one, the others leave */
-			complain(i, "did %d of %d rounds, and only ranks %x of %d were killed", run.done[i], p->rounds, killed, p->ranks);
+		/* while it makes up for the last one, the others leave */
+		if (!(killed >> i & 1) && run.done[i] < p->rounds - 1)
+			complain(i, "did %d of %d rounds, and only ranks %x of %d were killed", run.done[i], p->rounds,
+			         killed, p->ranks);
 }
 
 static bool try_seed(uint64_t seed)
@@ -255,8 +261,8 @@ static bool try_seed(uint64_t seed)
 	run = (struct run){ .plan = &p };
 	if (verbose)
 		for (int i = 0; i < p.faults; i++)
-			printf("%s %d %d at %.6f for %.3f\n", kind_names[p.fault[i].kind], p.fault[i].a, p.fault[i].b, (double)p.fault[i].at / 1e9,
-			       (double)p.fault[i].ns / 1e9);
+			printf("%s %d %d at %.6f for %.3f\n", kind_names[p.fault[i].kind], p.fault[i].a, p.fault[i].b,
+			       (double)p.fault[i].at / 1e9, (double)p.fault[i].ns / 1e9);
 	err = tt_sim_run(&c);
 	if (err)
 		snprintf(run.complaint, sizeof run.complaint, "the run ended with %d: %s", err, tt_why());
@@ -264,8 +270,8 @@ static bool try_seed(uint64_t seed)
 		check_survivors(&p);
 	if (!*run.complaint)
 		return true;
-	printf("seed %llu, %d ranks, %d rounds: %s\n  replay: recover --seed %llu --verbose\n", (unsigned long long)seed, p.ranks, p.rounds,
-	       run.complaint, (unsigned long long)seed);
+	printf("seed %llu, %d ranks, %d rounds: %s\n  replay: recover --seed %llu --verbose\n",
+	       (unsigned long long)seed, p.ranks, p.rounds, run.complaint, (unsigned long long)seed);
 	return false;
 }
 

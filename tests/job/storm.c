@@ -1,6 +1,6 @@
 /* storm.c - random patterns and faults on the simulated wire. From each seed come the number of ranks, a schedule that
- * all of them follow, and for half the seeds a fault. What a call says it did is checked exactly; whom it blames must be
- * guilty; nothing may hang; memory is the caller's again once a call has returned.
+ * all of them follow, and for half the seeds a fault. What a call says it did is checked exactly; whom it blames must
+ * be guilty; nothing may hang; memory is the caller's again once a call has returned.
  *
  *      storm [--seed S] [--seeds N] [--ranks N] [--verbose]        --seed alone: that one; with --seeds: N from S on
  */
@@ -30,7 +30,8 @@ enum {
 /* ---- the plan: all that a seed decides before the ranks run ---- */
 
 enum kind { ALLREDUCE, BARRIER, BROADCAST, GATHER, SCATTER, ALLGATHER, ALLTOALL, ALLTOALLV, KINDS };
-static const char *const kind_names[] = { "all-reduce", "barrier", "broadcast", "gather", "reduce-scatter", "all-gather", "all-to-all", "all-to-all of any sizes" };
+static const char *const kind_names[] = { "all-reduce",     "barrier",    "broadcast",  "gather",
+	                                  "reduce-scatter", "all-gather", "all-to-all", "all-to-all of any sizes" };
 
 struct collective {
 	enum kind kind;
@@ -109,9 +110,12 @@ static void draw_collective(struct tt_random *r, int ranks, struct collective *c
 	c->type = types[below(r, TT_COUNT(types))];
 	c->rule = one_in(r, 3) ? TUTTI_MAX : one_in(r, 4) ? TUTTI_AVERAGE : TUTTI_SUM;
 	c->root = (int)below(r, (uint64_t)ranks);
-	c->count = c->kind == ALLREDUCE ? draw_count(r, tt_type_size(c->type), ranks) : c->kind == BROADCAST ? draw_bytes(r) :
-	           c->kind == SCATTER ? draw_count(r, tt_type_size(c->type), 1) : c->kind >= ALLGATHER ? draw_bytes(r) / (one_in(r, 8) ? 1 : 8) :
-	           one_in(r, 8) ? TUTTI_GATHER_MAX : 1 + below(r, 60);
+	c->count = c->kind == ALLREDUCE   ? draw_count(r, tt_type_size(c->type), ranks)
+	           : c->kind == BROADCAST ? draw_bytes(r)
+	           : c->kind == SCATTER   ? draw_count(r, tt_type_size(c->type), 1)
+	           : c->kind >= ALLGATHER ? draw_bytes(r) / (one_in(r, 8) ? 1 : 8)
+	           : one_in(r, 8)         ? TUTTI_GATHER_MAX
+	                                  : 1 + below(r, 60);
 	if (c->kind == GATHER && one_in(r, 2))
 		c->root = -1;
 }
@@ -305,7 +309,8 @@ static int returned(struct me *me, const char *what, int err)
 	if (err)
 		trace(tutti_why(), strlen(tutti_why()));
 	if (verbose && err)
-		printf("  %.6f rank %d step %d %s: %d %s\n", (double)now / 1e9, me->rank, me->step, what, err, tutti_why());
+		printf("  %.6f rank %d step %d %s: %d %s\n", (double)now / 1e9, me->rank, me->step, what, err,
+		       tutti_why());
 	check_time(me, what, 2 * DEADLINE + SLACK);
 	run.drift |= err == -ENOENT || err == -ETIMEDOUT;
 	if (err)
@@ -351,8 +356,9 @@ static void check_kept(void)
 		while (i < k->len && bytes[i] == SCRIBBLE)
 			i++;
 		if (i < k->len && !*run.complaint)
-			snprintf(run.complaint, sizeof run.complaint, "byte %zu of %zu of rank %d's %s was written after it was handed back", i,
-			         k->len, k->rank, k->what);
+			snprintf(run.complaint, sizeof run.complaint,
+			         "byte %zu of %zu of rank %d's %s was written after it was handed back", i, k->len,
+			         k->rank, k->what);
 		tutti_free(NULL, bytes);
 		run.kept = k->next;
 	}
@@ -370,8 +376,8 @@ struct started {
 	int err;
 };
 
-/* Small integers, so that sums are exact in every type; the average of them is too, with these numbers: the sum over all
- * ranks is made a multiple of their number by rank 0. */
+/* Small integers, so that sums are exact in every type; the average of them is too, with these numbers: the sum over
+ * all ranks is made a multiple of their number by rank 0. */
 static int base_value(int rank, size_t id) { return (int)((size_t)(rank * rank + 3 * rank) + id) % 17; }
 
 static int total_value(int size, size_t id, tutti_rule rule)
@@ -523,7 +529,10 @@ static size_t block_len(const struct collective *c, int from, int to)
 {
 	return c->kind == ALLTOALLV ? c->count * (size_t)((from * 3 + to) % 4) / 3 : c->count;
 }
-static int block_mark(const struct collective *c, int from, int to) { return c->kind == ALLGATHER ? from : from * 16 + to; }
+static int block_mark(const struct collective *c, int from, int to)
+{
+	return c->kind == ALLGATHER ? from : from * 16 + to;
+}
 
 static void place_blocks(const struct collective *c, int me, int size, bool in, size_t *len, size_t *at)
 {
@@ -590,7 +599,8 @@ static void check_collective(struct me *me, const struct started *s, size_t id)
 			right = holds(s->buf, at, c->type, expected_value(me->size, id, c->rule, at));
 	else if (c->kind == SCATTER)
 		for (; right && at < c->count; at++)
-			right = holds(s->buf, at, c->type, expected_value(me->size, id, c->rule, (size_t)me->rank * c->count + at));
+			right = holds(s->buf, at, c->type,
+			              expected_value(me->size, id, c->rule, (size_t)me->rank * c->count + at));
 	else if (c->kind >= ALLGATHER)
 		right = has_blocks(me, s, id);
 	else if (c->kind == BROADCAST)
@@ -599,13 +609,14 @@ static void check_collective(struct me *me, const struct started *s, size_t id)
 		for (; right && at < (size_t)me->size; at++)
 			right = is_filled((char *)s->buf + at * c->count, c->count, (int)at, id);
 	if (!right)
-		complain(me, "%s number %zu of %zu (type %d, rule %d, root %d) said 0 and is wrong at %zu", kind_names[c->kind],
-		         id, c->count, (int)c->type, (int)c->rule, c->root, at - 1);
+		complain(me, "%s number %zu of %zu (type %d, rule %d, root %d) said 0 and is wrong at %zu",
+		         kind_names[c->kind], id, c->count, (int)c->type, (int)c->rule, c->root, at - 1);
 }
 
 static bool cancels(const struct me *me) { return run.plan->fault == CANCEL && run.ordered && me->rank == run.plan->a; }
 
-/* By tests or by waits, until it has ended; by cancelling, once the deadline has passed. The memory is ours after it. */
+/* By tests or by waits, until it has ended; by cancelling, once the deadline has passed. The memory is ours after
+ * it. */
 static int finish_op(struct me *me, const char *what, tutti_op *op)
 {
 	bool testing = one_in(&me->random, 3), cancelled = false;
@@ -614,7 +625,8 @@ static int finish_op(struct me *me, const char *what, tutti_op *op)
 
 	do {
 		begin(me);
-		err = testing ? tutti_test(op) : tutti_wait(op, one_in(&me->random, 2) ? -1 : (int)below(&me->random, 20));
+		err = testing ? tutti_test(op)
+		              : tutti_wait(op, one_in(&me->random, 2) ? -1 : (int)below(&me->random, 20));
 		check_time(me, what, DEADLINE + SLACK);
 		if (testing && err == -EINPROGRESS)
 			tt_sim_sleep(1000 + below(&me->random, tt_now() - start + 1000));
@@ -742,7 +754,8 @@ static int start_one_sided(struct me *me, struct session *s, int k, tutti_op *op
 	fill(d->buf, d->len, me->rank, (size_t)(me->step * OPS_MAX + k));
 	switch (o->kind) {
 	case PUT: return tutti_put(s->window, o->to, payload_at(me->rank, k), d->buf, d->len, op);
-	case PUT_NOTIFY: return tutti_put_notify(s->window, o->to, payload_at(me->rank, k), d->buf, d->len, o->slot, op);
+	case PUT_NOTIFY:
+		return tutti_put_notify(s->window, o->to, payload_at(me->rank, k), d->buf, d->len, o->slot, op);
 	case GET: return tutti_get(s->window, o->to, fixed_at() + o->at, d->buf, d->len, op);
 	default: return tutti_add(s->window, o->to, (size_t)o->counter * 8, o->value, k % 2 ? &d->old : NULL, op);
 	}
@@ -873,7 +886,8 @@ static void say_fin(struct me *me, struct session *s)
 {
 	for (int i = 0; i < me->size; i++) {
 		begin(me);
-		returned(me, "put with notify", tutti_put_notify(s->window, (me->rank + i) % me->size, 0, NULL, 0, FIN, NULL));
+		returned(me, "put with notify",
+		         tutti_put_notify(s->window, (me->rank + i) % me->size, 0, NULL, 0, FIN, NULL));
 	}
 }
 
@@ -1226,8 +1240,8 @@ static int run_seed(uint64_t seed, int ranks, bool twice)
 	uint64_t hash;
 
 	if (verbose)
-		printf("seed %llu: %d ranks, %d steps, %s (rank %d, %d; in step %d)\n", (unsigned long long)seed, p.ranks,
-		       p.steps, fault_names[p.fault], p.a, p.b, p.trigger_step);
+		printf("seed %llu: %d ranks, %d steps, %s (rank %d, %d; in step %d)\n", (unsigned long long)seed,
+		       p.ranks, p.steps, fault_names[p.fault], p.a, p.b, p.trigger_step);
 	hash = run_plan(&p);
 	if (twice && !*run.complaint && run_plan(&p) != hash)
 		snprintf(run.complaint, sizeof run.complaint, "run twice, it does not do the same");

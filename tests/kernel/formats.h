@@ -1,4 +1,5 @@
-/* formats.h - what the bits of each type mean, and the nearest bits to a value: for tests of kernels. Slow and plain on purpose. */
+/* formats.h - what the bits of each type mean, and the nearest bits to a value: for tests of kernels. Slow and plain on
+ * purpose. */
 #ifndef TT_FORMATS_H
 #define TT_FORMATS_H
 #include "kernel/kernel.h"
@@ -42,7 +43,8 @@ static inline uint64_t nearest(long double value, tutti_type type)
 {
 	struct format f = formats[type];
 	int bias = (1 << (f.exponent - 1)) - 1, exponent;
-	uint64_t sign = (uint64_t)!!signbit(value) << (f.fraction + f.exponent), infinite = ((1ull << f.exponent) - 1) << f.fraction;
+	uint64_t sign = (uint64_t) !!signbit(value) << (f.fraction + f.exponent), infinite = ((1ull << f.exponent) - 1)
+	                                                                                     << f.fraction;
 
 	if (isnan(value))
 		return nan_of(type);
@@ -60,7 +62,8 @@ static inline uint64_t element(const void *base, size_t i, tutti_type type)
 {
 	uint64_t bits = 0;
 
-	memcpy(&bits, (const char *)base + i * tt_type_size(type), tt_type_size(type)); /* little-endian, as all of Tutti's hosts */
+	/* little-endian, as all of Tutti's hosts */
+	memcpy(&bits, (const char *)base + i * tt_type_size(type), tt_type_size(type));
 	return bits;
 }
 
@@ -69,8 +72,8 @@ static inline void set_element(void *base, size_t i, tutti_type type, uint64_t b
 	memcpy((char *)base + i * tt_type_size(type), &bits, tt_type_size(type));
 }
 
-/* valgrind computes long double in 64 bits, and keeps no floating-point modes: there these references are wrong. The code
- * is run all the same, for its memory. */
+/* valgrind computes long double in 64 bits, and keeps no floating-point modes: there these references are wrong. The
+ * code is run all the same, for its memory. */
 static inline bool is_emulated(void)
 {
 	volatile long double one = 1, small = 0x1p-60L;

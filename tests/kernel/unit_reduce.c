@@ -1,4 +1,5 @@
-/* unit_reduce.c - the element-wise kernels of each set of instructions, against a plain reading of what types and rules mean */
+/* unit_reduce.c - the element-wise kernels of each set of instructions, against a plain reading of what types and rules
+ * mean */
 #include "kernel/kernel.h"
 #include "tests/harness/cunit_main.h"
 #include "tests/kernel/formats.h"
@@ -26,7 +27,8 @@ static uint64_t reference_real(uint64_t a, uint64_t b, tutti_type type, tutti_ru
 	}
 	/* f64 in its own arithmetic: the long double's 64 bits would round twice. The others fit. */
 	if (type == TUTTI_F64)
-		return nearest((long double)(rule == TUTTI_PRODUCT ? (double)x * (double)y : (double)x + (double)y), type);
+		return nearest((long double)(rule == TUTTI_PRODUCT ? (double)x * (double)y : (double)x + (double)y),
+		               type);
 	if (type != TUTTI_F32)
 		return nearest(meaning(nearest(rule == TUTTI_PRODUCT ? x * y : x + y, TUTTI_F32), TUTTI_F32), type);
 	return nearest((long double)(rule == TUTTI_PRODUCT ? (double)x * (double)y : (double)x + (double)y), type);
@@ -54,11 +56,23 @@ static uint64_t draw(tutti_type type)
 
 	if (is_integer(type)) {
 		const uint64_t edges[] = { 0, 1, mask, sign, sign - 1, sign + 1, 2, 3 };
-		return tt_random_below(&dice, 3) ? tt_random_next(&dice) & mask : edges[tt_random_below(&dice, TT_COUNT(edges))];
+		return tt_random_below(&dice, 3) ? tt_random_next(&dice) & mask
+		                                 : edges[tt_random_below(&dice, TT_COUNT(edges))];
 	}
-	uint64_t infinite = nan_of(type) & ~(1ull << (formats[type].fraction - 1)), one = 1ull << formats[type].fraction;
-	const uint64_t edges[] = { 0, sign, 1, sign | 1, one - 1, one, infinite, sign | infinite, infinite - 1, infinite | 1,
-		                   sign | nan_of(type), nan_of(type) | 5 };
+	uint64_t infinite = nan_of(type) & ~(1ull << (formats[type].fraction - 1)),
+		 one = 1ull << formats[type].fraction;
+	const uint64_t edges[] = { 0,
+		                   sign,
+		                   1,
+		                   sign | 1,
+		                   one - 1,
+		                   one,
+		                   infinite,
+		                   sign | infinite,
+		                   infinite - 1,
+		                   infinite | 1,
+		                   sign | nan_of(type),
+		                   nan_of(type) | 5 };
 	uint64_t common = nearest((long double)(int64_t)(tt_random_next(&dice) >> 40) / 1048576 - 8, type);
 	switch (tt_random_below(&dice, 4)) {
 	case 0: return edges[tt_random_below(&dice, TT_COUNT(edges))];
@@ -76,8 +90,9 @@ static void fill(void *base, size_t count, tutti_type type)
 static void complain(tutti_type type, tutti_rule rule, uint64_t a, uint64_t b, uint64_t got, uint64_t expected)
 {
 	if (!is_emulated())
-		printf("%s %s of %#llx and %#llx: %#llx instead of %#llx\n", type_names[type], rule_names[rule], (unsigned long long)a,
-		       (unsigned long long)b, (unsigned long long)got, (unsigned long long)expected);
+		printf("%s %s of %#llx and %#llx: %#llx instead of %#llx\n", type_names[type], rule_names[rule],
+		       (unsigned long long)a, (unsigned long long)b, (unsigned long long)got,
+		       (unsigned long long)expected);
 }
 
 /* In place at odd addresses, in both orders, and out of place; nothing beside the vector may change. */
@@ -85,7 +100,8 @@ static bool try_vector(tutti_type type, tutti_rule rule, size_t count, size_t sh
 {
 	static char room[5][MOST * 8 + 32];
 	size_t bytes = count * tt_type_size(type);
-	char *a = room[0] + shift, *b = room[1] + shift * 3 % 8, *was = room[2], *other = room[3] + 1, *to = room[4] + shift * 5 % 8;
+	char *a = room[0] + shift, *b = room[1] + shift * 3 % 8, *was = room[2], *other = room[3] + 1,
+	     *to = room[4] + shift * 5 % 8;
 	bool good = true;
 
 	memset(room, 0x5a, sizeof room);
@@ -100,7 +116,9 @@ static bool try_vector(tutti_type type, tutti_rule rule, size_t count, size_t sh
 		uint64_t x = element(was, i, type), y = element(b, i, type), expected = reference(x, y, type, rule);
 		good = element(a, i, type) == expected && element(other, i, type) == expected;
 		if (!good)
-			complain(type, rule, x, y, element(a, i, type) == expected ? element(other, i, type) : element(a, i, type), expected);
+			complain(type, rule, x, y,
+			         element(a, i, type) == expected ? element(other, i, type) : element(a, i, type),
+			         expected);
 	}
 	for (size_t i = 0; i < 8; i++)
 		good = good && a[bytes + i] == 0x5a && to[bytes + i] == 0x5a && (i >= shift || room[0][i] == 0x5a);
@@ -117,7 +135,8 @@ static void test_every_type_and_rule(void)
 		for (int rule = 0; rule < RULES; rule++)
 			for (size_t c = 0; c < TT_COUNT(counts); c++)
 				for (size_t shift = 0; shift < 8; shift++)
-					CU_ASSERT(try_vector((tutti_type)type, (tutti_rule)rule, counts[c], shift) || is_emulated());
+					CU_ASSERT(try_vector((tutti_type)type, (tutti_rule)rule, counts[c], shift) ||
+					          is_emulated());
 }
 
 static void test_sizes(void)
@@ -189,7 +208,8 @@ static void test_scale(void)
 			memcpy(was, room + k, MOST * tt_type_size(type));
 			tt_scale(room + k, MOST, type, by[k]);
 			for (size_t i = 0; i < MOST; i++) {
-				uint64_t got = element(room + k, i, type), expected = reference_scale(element(was, i, type), type, by[k]);
+				uint64_t got = element(room + k, i, type),
+					 expected = reference_scale(element(was, i, type), type, by[k]);
 				wrong += is_nan(expected, type) ? !is_nan(got, type) : got != expected;
 			}
 			CU_ASSERT(wrong == 0 || is_emulated());
@@ -232,7 +252,8 @@ static void test_the_callers_modes_do_not_count(void)
 	uint32_t a[9], b[9], c[9], d[9], e[9], f[9] = { 0 }, center[9] = { 0 };
 	const void *from[] = { a, b };
 	void *to[] = { d };
-	unsigned had = _mm_getcsr(), wanted = had | 0x8040 | 0x6000; /* flush, subnormals are zeros, round towards zero */
+	/* flush, subnormals are zeros, round towards zero */
+	unsigned had = _mm_getcsr(), wanted = had | 0x8040 | 0x6000;
 
 	for (int i = 0; i < 9; i++)
 		a[i] = b[i] = small;
@@ -256,7 +277,10 @@ static void test_the_callers_modes_do_not_count(void)
 
 static tutti_type number_of(tutti_type type) { return type == TUTTI_F16 || type == TUTTI_BF16 ? TUTTI_F32 : type; }
 
-static uint64_t convert(uint64_t bits, tutti_type from, tutti_type to) { return from == to ? bits : nearest(meaning(bits, from), to); }
+static uint64_t convert(uint64_t bits, tutti_type from, tutti_type to)
+{
+	return from == to ? bits : nearest(meaning(bits, from), to);
+}
 
 static uint64_t clean(uint64_t bits, tutti_type type) { return is_nan(bits, type) ? nan_of(type) : bits; }
 
@@ -276,7 +300,8 @@ enum { VECTORS = 5, EDGE = 64 };
 static char many_room[2 * VECTORS][2 * EDGE + MOST * 8 + EDGE] __attribute__((aligned(64)));
 
 /* Outputs that are other vectors, or (in place) as many of the inputs themselves. */
-static bool try_many(tutti_type type, tutti_rule rule, int inputs, int outputs, size_t count, size_t shift, bool in_place, bool stream)
+static bool try_many(tutti_type type, tutti_rule rule, int inputs, int outputs, size_t count, size_t shift,
+                     bool in_place, bool stream)
 {
 	static char was[VECTORS][MOST * 8];
 	const void *from[VECTORS];
@@ -322,12 +347,15 @@ static void test_many(void)
 		for (int rule = 0; rule < RULES; rule++)
 			for (size_t c = 0; c < TT_COUNT(counts); c++)
 				for (int how = 0; how < 4; how++) {
-					int inputs = 1 + (int)tt_random_below(&dice, VECTORS), outputs = 1 + (int)tt_random_below(&dice, VECTORS);
+					int inputs = 1 + (int)tt_random_below(&dice, VECTORS),
+					    outputs = 1 + (int)tt_random_below(&dice, VECTORS);
 					bool in_place = how & 1, stream = how & 2;
 					if (in_place && outputs > inputs)
 						outputs = inputs;
-					CU_ASSERT(try_many((tutti_type)type, (tutti_rule)rule, inputs, outputs, counts[c],
-					                   shifts[tt_random_below(&dice, TT_COUNT(shifts))], in_place, stream) || is_emulated());
+					CU_ASSERT(try_many((tutti_type)type, (tutti_rule)rule, inputs, outputs,
+					                   counts[c], shifts[tt_random_below(&dice, TT_COUNT(shifts))],
+					                   in_place, stream) ||
+					          is_emulated());
 				}
 }
 
@@ -359,7 +387,8 @@ static void test_rounding(void)
 static void test_large(void)
 {
 	enum { BYTES = (4 << 20) + 1000 };
-	char *room = malloc(3 * (BYTES + 128)), *a = room + 6, *b = a + BYTES + 64 - 6, *to = b + BYTES + 64 + 8; /* to lies otherwise than both */
+	/* to lies otherwise than both */
+	char *room = malloc(3 * (BYTES + 128)), *a = room + 6, *b = a + BYTES + 64 - 6, *to = b + BYTES + 64 + 8;
 
 	for (int t = 0; t < TYPES; t++) {
 		size_t count = BYTES / tt_type_size((tutti_type)t), bytes = count * tt_type_size((tutti_type)t);
@@ -383,7 +412,10 @@ static void test_large(void)
 
 /* The fused ones. */
 
-static uint64_t negate(uint64_t bits, tutti_type type) { return bits ^ 1ull << (formats[type].fraction + formats[type].exponent); }
+static uint64_t negate(uint64_t bits, tutti_type type)
+{
+	return bits ^ 1ull << (formats[type].fraction + formats[type].exponent);
+}
 
 static uint64_t reference_blend(double by_a, uint64_t a, double by_b, uint64_t b, tutti_type type)
 {
@@ -394,7 +426,9 @@ static uint64_t reference_blend(double by_a, uint64_t a, double by_b, uint64_t b
 	return convert(reference(x, y, n, TUTTI_SUM), n, type);
 }
 
-static const struct { size_t count, shift; } shapes[] = { { 0, 0 }, { 1, 1 }, { 7, 2 }, { 64, 0 }, { 131, 3 }, { MOST, 5 } };
+static const struct {
+	size_t count, shift;
+} shapes[] = { { 0, 0 }, { 1, 1 }, { 7, 2 }, { 64, 0 }, { 131, 3 }, { MOST, 5 } };
 
 static bool try_blend(tutti_type type, double by_a, double by_b, size_t count, size_t shift)
 {
@@ -408,7 +442,8 @@ static bool try_blend(tutti_type type, double by_a, double by_b, size_t count, s
 	fill(b, count, type);
 	tt_blend(to, by_a, a, by_b, b, count, type);
 	for (size_t i = 0; i < count && good; i++) {
-		uint64_t x = element(a, i, type), y = element(b, i, type), expected = reference_blend(by_a, x, by_b, y, type);
+		uint64_t x = element(a, i, type), y = element(b, i, type),
+			 expected = reference_blend(by_a, x, by_b, y, type);
 		if (!(good = element(to, i, type) == expected))
 			complain(type, TUTTI_SUM, x, y, element(to, i, type), expected);
 	}
@@ -433,13 +468,16 @@ static bool try_elastic_round(tutti_type type, double alpha, size_t count, size_
 	tt_elastic_round(v[0], v[1], v[2], alpha, count, type);
 	for (size_t i = 0; i < count && good; i++) {
 		uint64_t x = convert(element(was[0], i, type), type, n), c = convert(element(was[1], i, type), type, n);
-		uint64_t center = convert(reference(c, convert(element(was[2], i, type), type, n), n, TUTTI_SUM), n, type);
+		uint64_t center =
+			convert(reference(c, convert(element(was[2], i, type), type, n), n, TUTTI_SUM), n, type);
 		uint64_t apart = reference(x, negate(convert(center, type, n), n), n, TUTTI_SUM);
 		uint64_t move = convert(reference(nearest((long double)alpha, n), apart, n, TUTTI_PRODUCT), n, type);
 		x = convert(reference(x, negate(convert(move, type, n), n), n, TUTTI_SUM), n, type);
-		good = element(v[0], i, type) == x && element(v[1], i, type) == center && element(v[2], i, type) == move;
+		good = element(v[0], i, type) == x && element(v[1], i, type) == center &&
+		       element(v[2], i, type) == move;
 		if (!good)
-			complain(type, TUTTI_SUM, element(was[0], i, type), element(was[1], i, type), element(v[0], i, type), x);
+			complain(type, TUTTI_SUM, element(was[0], i, type), element(was[1], i, type),
+			         element(v[0], i, type), x);
 	}
 	return good && v[0][bytes] == 0x5a && v[1][bytes] == 0x5a && v[2][bytes] == 0x5a;
 }
@@ -452,9 +490,12 @@ static void test_fused(void)
 		for (size_t s = 0; s < TT_COUNT(shapes); s++)
 			for (size_t f = 0; f < TT_COUNT(factors); f++) {
 				double w = factors[f];
-				CU_ASSERT(try_blend((tutti_type)type, 1 - w, w, shapes[s].count, shapes[s].shift) || is_emulated());
-				CU_ASSERT(try_blend((tutti_type)type, 1, w, shapes[s].count, shapes[s].shift) || is_emulated());
-				CU_ASSERT(try_elastic_round((tutti_type)type, w, shapes[s].count, shapes[s].shift) || is_emulated());
+				CU_ASSERT(try_blend((tutti_type)type, 1 - w, w, shapes[s].count, shapes[s].shift) ||
+				          is_emulated());
+				CU_ASSERT(try_blend((tutti_type)type, 1, w, shapes[s].count, shapes[s].shift) ||
+				          is_emulated());
+				CU_ASSERT(try_elastic_round((tutti_type)type, w, shapes[s].count, shapes[s].shift) ||
+				          is_emulated());
 			}
 }
 
@@ -514,8 +555,10 @@ static int use_avx512(void) { return !tt_reduce_use(2); }
 
 int main(int argc, char **argv)
 {
-	CU_SuiteInfo suites[] = { { "reduce plain", use_plain, NULL, NULL, NULL, reduce_tests }, { "reduce AVX2", use_avx2, NULL, NULL, NULL, reduce_tests },
-		                  { "reduce AVX-512", use_avx512, NULL, NULL, NULL, reduce_tests }, CU_SUITE_INFO_NULL };
+	CU_SuiteInfo suites[] = { { "reduce plain", use_plain, NULL, NULL, NULL, reduce_tests },
+		                  { "reduce AVX2", use_avx2, NULL, NULL, NULL, reduce_tests },
+		                  { "reduce AVX-512", use_avx512, NULL, NULL, NULL, reduce_tests },
+		                  CU_SUITE_INFO_NULL };
 
 	for (int level = 0; level < 3; level++)
 		if (!tt_reduce_use(level)) {

@@ -16,12 +16,16 @@ static struct tt_random dice;
 
 static double draw(void) { return (double)(tt_random_next(&dice) >> 32) / 2147483648.0 - 1; }
 static double get(const void *base, size_t i, tutti_type type) { return (double)meaning(element(base, i, type), type); }
-static void set(void *base, size_t i, tutti_type type, double x) { set_element(base, i, type, nearest((long double)x, type)); }
+static void set(void *base, size_t i, tutti_type type, double x)
+{
+	set_element(base, i, type, nearest((long double)x, type));
+}
 static tutti_type state_type(tutti_type type) { return type == TUTTI_F64 ? TUTTI_F64 : TUTTI_F32; }
 
 /* The equations, one element at a time. s: m, G, v, (m, v), b, (b, s), (z, n). e: what goes back. */
 
-static double reference(tutti_update_rule rule, const tutti_update *o, double t, double w, double d, double *s, double *e)
+static double reference(tutti_update_rule rule, const tutti_update *o, double t, double w, double d, double *s,
+                        double *e)
 {
 	double g = o->scale * d + o->weight_decay * w, lr = o->learning_rate, root, lambda = o->lambda;
 
@@ -33,18 +37,24 @@ static double reference(tutti_update_rule rule, const tutti_update *o, double t,
 	case TUTTI_UPDATE_SMOOTHED: return w - lr * (s[0] = o->momentum * s[0] + (1 - o->momentum) * g);
 	case TUTTI_UPDATE_NESTEROV: s[0] = o->momentum * s[0] + g; return w - lr * (g + o->momentum * s[0]);
 	case TUTTI_UPDATE_ADAGRAD: s[0] += g * g; return w - lr * g / sqrt(s[0] + o->epsilon);
-	case TUTTI_UPDATE_RMSPROP: s[0] = o->rho * s[0] + (1 - o->rho) * g * g; return w - lr * g / (sqrt(s[0]) + o->epsilon);
+	case TUTTI_UPDATE_RMSPROP:
+		s[0] = o->rho * s[0] + (1 - o->rho) * g * g;
+		return w - lr * g / (sqrt(s[0]) + o->epsilon);
 	case TUTTI_UPDATE_ADAMW: g = o->scale * d; w -= lr * o->weight_decay * w; /* fall through */
 	case TUTTI_UPDATE_ADAM:
 		s[0] = o->beta1 * s[0] + (1 - o->beta1) * g;
 		s[1] = o->beta2 * s[1] + (1 - o->beta2) * g * g;
 		return w - lr * (s[0] / (1 - pow(o->beta1, t))) / (sqrt(s[1] / (1 - pow(o->beta2, t))) + o->epsilon);
-	case TUTTI_UPDATE_DCASGDA: s[1] = o->momentum * s[1] + (1 - o->momentum) * g * g; lambda /= sqrt(s[1] + o->epsilon); /* fall through */
+	case TUTTI_UPDATE_DCASGDA:
+		s[1] = o->momentum * s[1] + (1 - o->momentum) * g * g;
+		lambda /= sqrt(s[1] + o->epsilon);
+		/* fall through */
 	case TUTTI_UPDATE_DCASGD: return s[0] = w - lr * (g + lambda * g * g * (w - s[0]));
 	case TUTTI_UPDATE_FTRL:
 		s[0] += g - (sqrt(s[1] + g * g) - sqrt(s[1])) / o->alpha * w;
 		root = sqrt(s[1] += g * g);
-		return fabs(s[0]) <= o->l1 ? 0 : -(s[0] - copysign(o->l1, s[0])) / ((o->beta + root) / o->alpha + o->l2);
+		return fabs(s[0]) <= o->l1 ? 0
+		                           : -(s[0] - copysign(o->l1, s[0])) / ((o->beta + root) / o->alpha + o->l2);
 	case TUTTI_UPDATE_ELASTIC: *e = o->alpha * (d - w); return w + *e;
 	default: return NAN;
 	}
@@ -96,8 +106,11 @@ static struct tt_updater *open_rule(tutti_update_rule rule, tutti_type type, siz
 /* So far may a result be from the reference: it is rounded to its type, and computed in f32, or in f64. */
 static bool is_near(double x, double expected, tutti_type type)
 {
-	static const double last_place[] = { [TUTTI_F32] = 0x1p-23, [TUTTI_F64] = 0x1p-52, [TUTTI_F16] = 0x1p-11, [TUTTI_BF16] = 0x1p-8 };
-	double rounding = type == TUTTI_F64 ? 0 : last_place[type] * fabs(expected), computing = (type == TUTTI_F64 ? 0x1p-52 : 0x1p-23) * 24;
+	static const double last_place[] = {
+		[TUTTI_F32] = 0x1p-23, [TUTTI_F64] = 0x1p-52, [TUTTI_F16] = 0x1p-11, [TUTTI_BF16] = 0x1p-8
+	};
+	double rounding = type == TUTTI_F64 ? 0 : last_place[type] * fabs(expected),
+	       computing = (type == TUTTI_F64 ? 0x1p-52 : 0x1p-23) * 24;
 
 	return fabs(x - expected) <= rounding + computing * (1 + fabs(expected)) + (type == TUTTI_F16 ? 0x1p-24 : 0);
 }
@@ -115,7 +128,8 @@ static bool compare_states(struct trial *t, struct tt_updater *u)
 {
 	for (int k = 0; k < tt_updater_states(u); k++)
 		for (size_t i = 0; i < t->count; i++)
-			if (!is_near(get(tt_updater_state(u, k).at, i, state_type(t->type)), t->s[i][k], state_type(t->type)) &&
+			if (!is_near(get(tt_updater_state(u, k).at, i, state_type(t->type)), t->s[i][k],
+			             state_type(t->type)) &&
 			    t->type != TUTTI_F16 && t->type != TUTTI_BF16) /* there a backup is of the rounded value */
 				return false;
 	return true;
@@ -124,7 +138,8 @@ static bool compare_states(struct trial *t, struct tt_updater *u)
 static bool step_and_compare(struct trial *t, struct tt_updater *u, int step)
 {
 	size_t width = tt_type_size(t->type);
-	char *w = t->w + PAD / 2 + t->shift, *d = t->d + PAD / 2 + 1, *out = t->out + PAD / 2, *to = t->in_place ? w : t->to + PAD / 2 + 3;
+	char *w = t->w + PAD / 2 + t->shift, *d = t->d + PAD / 2 + 1, *out = t->out + PAD / 2,
+	     *to = t->in_place ? w : t->to + PAD / 2 + 3;
 	bool good = true, gives = t->rule == TUTTI_UPDATE_ELASTIC;
 	double was[MOST], e = 0;
 	const tutti_update options = options_of(t->rule);
@@ -135,7 +150,8 @@ static bool step_and_compare(struct trial *t, struct tt_updater *u, int step)
 			set(w, i, t->type, get(w, i, t->type) + draw());
 		was[i] = get(w, i, t->type);
 		set(d, i, t->type, draw());
-		for (int k = 0; k < tt_updater_states(u); k++) /* of what is rounded on the way each step is compared alone */
+		/* of what is rounded on the way each step is compared alone */
+		for (int k = 0; k < tt_updater_states(u); k++)
 			if (width < 4)
 				t->s[i][k] = get(tt_updater_state(u, k).at, i, TUTTI_F32);
 	}
@@ -143,10 +159,11 @@ static bool step_and_compare(struct trial *t, struct tt_updater *u, int step)
 	tt_updater_apply(&push, 0, t->count, &(struct tt_piece){ to, w, d, gives ? out : NULL });
 	for (size_t i = 0; i < t->count && good; i++) {
 		double expected = reference(t->rule, &tried[t->rule], step, was[i], get(d, i, t->type), t->s[i], &e);
-		good = is_near(get(to, i, t->type), expected, t->type) && (!gives || is_near(get(out, i, t->type), e, t->type));
+		good = is_near(get(to, i, t->type), expected, t->type) &&
+		       (!gives || is_near(get(out, i, t->type), e, t->type));
 		if (!good)
-			printf("%s of %s, step %d, element %zu of %zu: %.9g instead of %.9g\n", tt_update_name(t->rule), type_names[t->type], step, i,
-			       t->count, get(to, i, t->type), expected);
+			printf("%s of %s, step %d, element %zu of %zu: %.9g instead of %.9g\n", tt_update_name(t->rule),
+			       type_names[t->type], step, i, t->count, get(to, i, t->type), expected);
 	}
 	for (size_t i = 0; i < 8; i++) { /* nothing beside it */
 		good = good && to[-1 - (int)i] == 0x5a && to[t->count * width + i] == 0x5a;
@@ -211,7 +228,9 @@ static void test_every_rule(void)
 		for (size_t k = 0; k < TT_COUNT(reals); k++)
 			for (size_t c = 0; c < TT_COUNT(counts); c++)
 				for (size_t shift = 0; shift < 8; shift += counts[c] > 9 ? 3 : 1)
-					CU_ASSERT(try_rule((tutti_update_rule)rule, reals[k], counts[c], shift, (c + shift) % 2) || is_emulated());
+					CU_ASSERT(try_rule((tutti_update_rule)rule, reals[k], counts[c], shift,
+					                   (c + shift) % 2) ||
+					          is_emulated());
 }
 
 /* Integers wrap, and are assigned. */
@@ -219,8 +238,9 @@ static void test_integers(void)
 {
 	int32_t a[] = { INT32_MAX, 5, -7 }, d[] = { 1, -6, 7 };
 	int64_t b[] = { INT64_MIN, 1ll << 40 }, e[] = { -1, 1 };
-	struct tt_updater *add = open_rule(TUTTI_UPDATE_ADD, TUTTI_I32, 3, 1), *wide = open_rule(TUTTI_UPDATE_ADD, TUTTI_I64, 2, 1),
-	                  *assign = open_rule(TUTTI_UPDATE_ASSIGN, TUTTI_I64, 2, 1);
+	struct tt_updater *add = open_rule(TUTTI_UPDATE_ADD, TUTTI_I32, 3, 1),
+			  *wide = open_rule(TUTTI_UPDATE_ADD, TUTTI_I64, 2, 1),
+			  *assign = open_rule(TUTTI_UPDATE_ASSIGN, TUTTI_I64, 2, 1);
 	struct tt_push push;
 
 	CU_ASSERT_EQUAL(tt_updater_begin(add, 0, NULL, &push), 0);
@@ -248,7 +268,8 @@ static void push_in_ranges(struct tt_updater *u, const tutti_update *o, char *w,
 	CU_ASSERT_EQUAL(tt_updater_begin(u, 0, o, &push), 0);
 	for (int k = 0; k < 5; k++) {
 		size_t first = cuts[order[k]], at = first * width;
-		tt_updater_apply(&push, first, cuts[order[k] + 1] - first, &(struct tt_piece){ w + at, w + at, d + at, out + at });
+		tt_updater_apply(&push, first, cuts[order[k] + 1] - first,
+		                 &(struct tt_piece){ w + at, w + at, d + at, out + at });
 	}
 }
 
@@ -274,7 +295,8 @@ static void try_ranges(tutti_update_rule rule, tutti_type type)
 	CU_ASSERT(!memcmp(w[0], w[1], MOST * width));
 	CU_ASSERT(!memcmp(out[0], out[1], MOST * width));
 	for (int k = 0; k < tt_updater_states(whole); k++)
-		CU_ASSERT(!memcmp(tt_updater_state(whole, k).at, tt_updater_state(parts, k).at, tt_updater_state(whole, k).bytes));
+		CU_ASSERT(!memcmp(tt_updater_state(whole, k).at, tt_updater_state(parts, k).at,
+		                  tt_updater_state(whole, k).bytes));
 	tt_updater_close(whole);
 	tt_updater_close(parts);
 }
@@ -417,7 +439,8 @@ static void test_bad_pushes(void)
 	};
 	const tutti_updater as = tutti_adam(0.1), ftrl = tutti_ftrl(0.1);
 	const tutti_update zero = OPTIONS(it.alpha = 0), scale = OPTIONS(it.scale = 1);
-	struct tt_updater *u = open_rule(TUTTI_UPDATE_ADAM, TUTTI_F32, 8, 2), *counts = open_rule(TUTTI_UPDATE_ADD, TUTTI_I32, 8, 1);
+	struct tt_updater *u = open_rule(TUTTI_UPDATE_ADAM, TUTTI_F32, 8, 2),
+			  *counts = open_rule(TUTTI_UPDATE_ADD, TUTTI_I32, 8, 1);
 	struct tt_push push;
 
 	for (size_t k = 0; k < TT_COUNT(bad); k++) {
@@ -480,14 +503,16 @@ static void test_backups(void)
 		tt_updater_assigned(u, 2, w, 3, 37);
 		for (int worker = 0; worker < 3; worker++)
 			for (size_t i = 0; i < 37; i++)
-				wrong += get(tt_updater_state(u, 2 * worker).at, 3 + i, state_type(type)) != get(w, i, type);
+				wrong += get(tt_updater_state(u, 2 * worker).at, 3 + i, state_type(type)) !=
+				         get(w, i, type);
 		CU_ASSERT_EQUAL(wrong, 0);
 		CU_ASSERT_EQUAL(get(tt_updater_state(u, 0).at, 2, state_type(type)), 0);
 		tt_updater_close(u);
 	}
 }
 
-/* FTRL: a value that was assigned is there after a push of nothing, whatever was pushed before, and goes on from there. */
+/* FTRL: a value that was assigned is there after a push of nothing, whatever was pushed before, and goes on from
+ * there. */
 
 enum { GIVEN = 37, ASIDE = 3 };
 
@@ -628,7 +653,8 @@ static void test_large_state(void)
 static void test_what_goes_back(void)
 {
 	for (int rule = 0; rule < RULES; rule++)
-		CU_ASSERT_EQUAL(tt_updater_gives_back(&(tutti_updater){ .rule = (tutti_update_rule)rule }), rule == TUTTI_UPDATE_ELASTIC);
+		CU_ASSERT_EQUAL(tt_updater_gives_back(&(tutti_updater){ .rule = (tutti_update_rule)rule }),
+		                rule == TUTTI_UPDATE_ELASTIC);
 }
 
 static void test_resize_keeps_state(void)
@@ -676,7 +702,8 @@ static void test_push_follows(void)
 /* A saved state goes on where it was: t too. */
 static void test_state_is_all_there_is(void)
 {
-	struct tt_updater *u = open_rule(TUTTI_UPDATE_ADAM, TUTTI_F64, 1, 1), *copy = open_rule(TUTTI_UPDATE_ADAM, TUTTI_F64, 1, 1);
+	struct tt_updater *u = open_rule(TUTTI_UPDATE_ADAM, TUTTI_F64, 1, 1),
+			  *copy = open_rule(TUTTI_UPDATE_ADAM, TUTTI_F64, 1, 1);
 
 	for (int k = 0; k < 3; k++)
 		push_one(u, 0, NULL, 0, 0.5 + k);
@@ -699,7 +726,8 @@ static void own_rule(const tutti_update_piece *p)
 	*(uint64_t *)p->arg += p->count;
 	for (size_t i = 0; i < p->count; i++) {
 		m[i] += d[i];
-		to[i] = w[i] + (float)p->options->lambda * m[i] + (float)(p->first + i) + 100 * (float)p->t + 1000 * (float)p->options->worker;
+		to[i] = w[i] + (float)p->options->lambda * m[i] + (float)(p->first + i) + 100 * (float)p->t +
+		        1000 * (float)p->options->worker;
 	}
 }
 
@@ -764,7 +792,8 @@ static void test_nan_and_infinity(void)
 		CU_ASSERT_EQUAL(tt_updater_begin(u, 0, NULL, &push), 0);
 		tt_updater_apply(&push, 0, 33, &(struct tt_piece){ w, w, d, NULL });
 		for (size_t i = 0; i < 33; i++)
-			CU_ASSERT((i % 2 ? get(w, i, type) == -INFINITY : element(w, i, type) == nan_of(type)) || is_emulated());
+			CU_ASSERT((i % 2 ? get(w, i, type) == -INFINITY : element(w, i, type) == nan_of(type)) ||
+			          is_emulated());
 		tt_updater_close(u);
 	}
 }
@@ -839,9 +868,11 @@ static int use_avx512(void) { return !tt_reduce_use(2); }
 
 int main(int argc, char **argv)
 {
-	CU_SuiteInfo suites[] = { { "updater alike", NULL, NULL, NULL, NULL, alike_tests }, { "updater plain", use_plain, NULL, NULL, NULL, updater_tests },
+	CU_SuiteInfo suites[] = { { "updater alike", NULL, NULL, NULL, NULL, alike_tests },
+		                  { "updater plain", use_plain, NULL, NULL, NULL, updater_tests },
 		                  { "updater AVX2", use_avx2, NULL, NULL, NULL, updater_tests },
-		                  { "updater AVX-512", use_avx512, NULL, NULL, NULL, updater_tests }, CU_SUITE_INFO_NULL };
+		                  { "updater AVX-512", use_avx512, NULL, NULL, NULL, updater_tests },
+		                  CU_SUITE_INFO_NULL };
 
 	for (int level = 0; level < 3; level++)
 		if (!tt_reduce_use(level)) {

@@ -371,7 +371,8 @@ static void test_files_run_out(void)
 	}
 	CU_ASSERT(waitpid(pid, &status, 0) == pid && !status);
 	size_t n = 0;
-	for (ssize_t got; n + 1 < sizeof text && (got = recv(fd[1], text + n, sizeof text - 1 - n, 0)) > 0; n += (size_t)got)
+	for (ssize_t got; n + 1 < sizeof text && (got = recv(fd[1], text + n, sizeof text - 1 - n, 0)) > 0;
+	     n += (size_t)got)
 		;
 	text[n] = 0;
 	WANT(strstr(text, "!_rank_0_may_have_16_open_files"), "%s", text);

@@ -1,5 +1,6 @@
-/* boot.c - joining: every way of finding the others, and every kind of wrong input. Each rank is a process of its own with
- * the environment that its test gives it and nothing of ours; what it met it writes into memory shared with its parent. */
+/* boot.c - joining: every way of finding the others, and every kind of wrong input. Each rank is a process of its own
+ * with the environment that its test gives it and nothing of ours; what it met it writes into memory shared with its
+ * parent. */
 #include "engine/engine.h"
 #include "launch/launch.h"
 #include "member/member.h"
@@ -335,7 +336,8 @@ static const char *three_nodes(const char *name, const char *more)
 	snprintf(
 		content, sizeof content,
 		"secret = \"a secret in a file\";\ntimeout = 8000;\n%s"
-		"nodes = ( { name = \"left\"; address = \"127.0.0.1:%d\"; },\n          { name = \"middle\"; address = \"127.0.0.1:%d\"; },\n"
+		"nodes = ( { name = \"left\"; address = \"127.0.0.1:%d\"; },\n          { name = \"middle\"; address "
+		"= \"127.0.0.1:%d\"; },\n"
 		"          { name = \"right\"; address = \"localhost:%d\"; } );\n",
 		more, a, b, c);
 	return config_file(name, content);
@@ -369,7 +371,8 @@ static void test_node_alone(void)
 		                      "TUTTI_TIMEOUT=500" } } };
 
 	run(t, 1);
-	const char *why = board->of[0].why; /* the second, if the last of the tries that were due in that time has come back */
+	/* the second, if the last of the tries that were due in that time has come back */
+	const char *why = board->of[0].why;
 	WANT(!board->of[0].err && !board->of[0].summed &&
 	             (strstr(why, "it could not be reached so far: does it run?") || strstr(why, "Connection refused")),
 	     "%d: %s", board->of[0].err, why);
@@ -380,8 +383,9 @@ static void look_at_wires(const char *wires[3][3])
 {
 	for (int i = 0; i < 3; i++)
 		for (int k = 0; k < 3; k++)
-			WANT(!wires[i][k] || !strcmp(board->of[i].wires[k], wires[i][k]), "rank %d reached rank %d over \"%s\"; it wrote: %s", i, k,
-			     board->of[i].wires[k], board->of[i].log);
+			WANT(!wires[i][k] || !strcmp(board->of[i].wires[k], wires[i][k]),
+			     "rank %d reached rank %d over \"%s\"; it wrote: %s", i, k, board->of[i].wires[k],
+			     board->of[i].log);
 }
 
 /* For each two the first that both have. */
@@ -397,8 +401,10 @@ static void test_wires(void)
 	JOINED(((struct try[]){ { .env = { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot, "TUTTI_TRANSPORTS=tcp,shm" } },
 	                        { .env = { "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, "TUTTI_TRANSPORTS=tcp,shm" } } }));
 	look_at_wires((const char *[3][3]){ { NULL, "tcp" }, { "tcp" } });
-	REFUSED(-EINVAL, "TUTTI_TRANSPORTS names shm alone|write shm,tcp", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, "TUTTI_TRANSPORTS=shm");
-	REFUSED(-EINVAL, "TUTTI_TRANSPORTS|\"tpc\"|tutti info", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot, "TUTTI_TRANSPORTS=shm,tpc");
+	REFUSED(-EINVAL, "TUTTI_TRANSPORTS names shm alone|write shm,tcp", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot,
+	        "TUTTI_TRANSPORTS=shm");
+	REFUSED(-EINVAL, "TUTTI_TRANSPORTS|\"tpc\"|tutti info", "TUTTI_RANK=1", "TUTTI_SIZE=2", boot,
+	        "TUTTI_TRANSPORTS=shm,tpc");
 }
 
 /* Who has joined uses one that has the table and whose joining thread has got no further: over the wire that stays. */
@@ -414,7 +420,8 @@ static void test_lingering(void)
 
 static struct try node_try(const char *file, const char *node, const char *wires)
 {
-	return (struct try){ .env = { text("TUTTI_CONFIG=%s", file), text("TUTTI_NODE=%s", node), text("TUTTI_TRANSPORTS=%s", wires) } };
+	return (struct try){ .env = { text("TUTTI_CONFIG=%s", file), text("TUTTI_NODE=%s", node),
+		                      text("TUTTI_TRANSPORTS=%s", wires) } };
 }
 
 /* Names follow from the addresses: nobody has to tell them, and shared memory can stand alone. */
@@ -423,11 +430,15 @@ static void test_nodes_in_memory(void)
 	static const char *const wires[] = { "shm,tcp", "shm" };
 
 	for (size_t i = 0; i < TT_COUNT(wires); i++) {
-		const char *file = config_file("memory.conf", text("nodes = ( { name = \"a\"; address = \"127.0.0.1:%d\"; }, { name = \"b\"; "
-		                                                   "address = \"127.0.0.1:%d\"; }, { name = \"c\"; address = \"127.0.0.1:%d\"; } );\n",
-		                                                   free_port(), free_port(), free_port()));
-		JOINED(((struct try[]){ node_try(file, "a", wires[i]), node_try(file, "b", wires[i]), node_try(file, "c", wires[i]) }));
-		look_at_wires((const char *[3][3]){ { NULL, "shm", "shm" }, { "shm", NULL, "shm" }, { "shm", "shm", NULL } });
+		const char *file = config_file(
+			"memory.conf",
+			text("nodes = ( { name = \"a\"; address = \"127.0.0.1:%d\"; }, { name = \"b\"; "
+		             "address = \"127.0.0.1:%d\"; }, { name = \"c\"; address = \"127.0.0.1:%d\"; } );\n",
+		             free_port(), free_port(), free_port()));
+		JOINED(((struct try[]){ node_try(file, "a", wires[i]), node_try(file, "b", wires[i]),
+		                        node_try(file, "c", wires[i]) }));
+		look_at_wires(
+			(const char *[3][3]){ { NULL, "shm", "shm" }, { "shm", NULL, "shm" }, { "shm", "shm", NULL } });
 	}
 }
 
@@ -442,8 +453,9 @@ static void test_two_jobs(void)
 	run(t, 4);
 	for (int i = 0; i < 4; i++) {
 		const struct outcome *o = &board->of[i];
-		WANT(o->err == 0 && o->summed && o->rank == i / 2 && o->size == 2 && !strcmp(o->wires[1 - i / 2], "shm"), "process %d: %d: %s; wire \"%s\"", i,
-		     o->err, o->why, o->wires[1 - i / 2]);
+		WANT(o->err == 0 && o->summed && o->rank == i / 2 && o->size == 2 &&
+		             !strcmp(o->wires[1 - i / 2], "shm"),
+		     "process %d: %d: %s; wire \"%s\"", i, o->err, o->why, o->wires[1 - i / 2]);
 	}
 }
 
@@ -817,8 +829,8 @@ static void test_missing(void)
 {
 	const char *boot = boot_at(free_port());
 
-	REFUSED(-ETIMEDOUT, text("rank 0|%s|600 ms|Connection refused", boot + strlen("TUTTI_BOOT=")), "TUTTI_RANK=1", "TUTTI_SIZE=2",
-	        boot, QUICK);
+	REFUSED(-ETIMEDOUT, text("rank 0|%s|600 ms|Connection refused", boot + strlen("TUTTI_BOOT=")), "TUTTI_RANK=1",
+	        "TUTTI_SIZE=2", boot, QUICK);
 	uint64_t ms = board->of[0].ms;
 	WANT(ms >= 590 && ms < 5000 * SLOW, "it took %llu ms", (unsigned long long)ms);
 
@@ -864,10 +876,12 @@ static void test_twice(void)
 static void test_same_port(void)
 {
 	const char *boot = boot_at(free_port()), *first = "SLURM_JOB_ID=1", *second = "SLURM_JOB_ID=2";
-	struct try t[] = { { .env = { STEP, SECRET, boot, first, "SLURM_PROCID=0", "SLURM_LOCALID=0" } },
-		           { .env = { STEP, SECRET, boot, first, "SLURM_PROCID=1", "SLURM_LOCALID=1" }, .after_refused = 2 },
-		           { .env = { STEP, SECRET, boot, second, "SLURM_PROCID=1", "SLURM_LOCALID=1" } },
-		           { .env = { STEP, SECRET, boot, second, "SLURM_PROCID=0", "SLURM_LOCALID=0" }, .after_refused = 1 } };
+	struct try t[] = {
+		{ .env = { STEP, SECRET, boot, first, "SLURM_PROCID=0", "SLURM_LOCALID=0" } },
+		{ .env = { STEP, SECRET, boot, first, "SLURM_PROCID=1", "SLURM_LOCALID=1" }, .after_refused = 2 },
+		{ .env = { STEP, SECRET, boot, second, "SLURM_PROCID=1", "SLURM_LOCALID=1" } },
+		{ .env = { STEP, SECRET, boot, second, "SLURM_PROCID=0", "SLURM_LOCALID=0" }, .after_refused = 1 }
+	};
 
 	run(t, 4);
 	look_joined(__LINE__, 2);
@@ -885,7 +899,8 @@ static void test_files(void)
 	getrlimit(RLIMIT_NOFILE, &was);
 	low = (struct rlimit){ .rlim_cur = 100, .rlim_max = was.rlim_max };
 	setrlimit(RLIMIT_NOFILE, &low);
-	REFUSED(-EMFILE, "rank 0 of 80 needs 112 open files|limit is 100|ulimit -n", "TUTTI_RANK=0", "TUTTI_SIZE=80", boot, QUICK);
+	REFUSED(-EMFILE, "rank 0 of 80 needs 112 open files|limit is 100|ulimit -n", "TUTTI_RANK=0", "TUTTI_SIZE=80",
+	        boot, QUICK);
 	REFUSED(-ETIMEDOUT, "ranks 1, 2,|59 more of 68 did not join", "TUTTI_RANK=0", "TUTTI_SIZE=68", boot, QUICK);
 	setrlimit(RLIMIT_NOFILE, &was);
 }
@@ -937,16 +952,18 @@ static void test_config_file(void)
 	refuse_file(__LINE__, "nodes = ( 1, 2 );\n", -EINVAL, "wrong.conf:1|name = ");
 	refuse_file(
 		__LINE__,
-		"nodes = ( { name = \"a\"; address = \"127.0.0.1:1\"; },\n{ name = \"a\"; address = \"127.0.0.1:2\"; } );\n",
+		"nodes = ( { name = \"a\"; address = \"127.0.0.1:1\"; },\n{ name = \"a\"; address = \"127.0.0.1:2\"; "
+		"} );\n",
 		-EINVAL, "wrong.conf:2|two nodes|\"a\"");
 	refuse_file(
 		__LINE__,
 		"nodes = ( { name = \"a\"; address = \"nowhere\"; }, { name = \"b\"; address = \"127.0.0.1:2\"; } );\n",
 		-EINVAL, "wrong.conf:1|'nowhere'|HOST:PORT");
-	refuse_file( /* not one's own: it would be used much later, if ever */
-		__LINE__,
-		"nodes = ( { name = \"a\"; address = \"127.0.0.1:1\"; },\n{ name = \"b\"; address = \"127.0.0.1:99999\"; } );\n",
-		-EINVAL, "wrong.conf:2|'127.0.0.1:99999'|HOST:PORT");
+	refuse_file(/* not one's own: it would be used much later, if ever */
+	            __LINE__,
+	            "nodes = ( { name = \"a\"; address = \"127.0.0.1:1\"; },\n{ name = \"b\"; address = "
+	            "\"127.0.0.1:99999\"; } );\n",
+	            -EINVAL, "wrong.conf:2|'127.0.0.1:99999'|HOST:PORT");
 	refuse_file(
 		__LINE__,
 		"nodes = ( { name = \"a\"; address = \"127.0.0.1:1\"; },\n{ name = \"b\"; address = \":4000\"; } );\n",
@@ -966,7 +983,8 @@ static void test_node_names(void)
 	REFUSED(-EINVAL, "3 nodes|TUTTI_NODE", file);
 }
 
-/* The environment comes before the file, the program before both: with any other secret or timeout they would not meet. */
+/* The environment comes before the file, the program before both: with any other secret or timeout they would not
+ * meet. */
 static void test_precedence(void)
 {
 	const char *file = text("TUTTI_CONFIG=%s",
@@ -983,16 +1001,17 @@ static void test_precedence(void)
 	JOINED(t);
 }
 
-/* Who says where the others are: the program, then TUTTI_RANK and its kin, then the list, then torchrun, then nobody. Two
- * processes join by `more` and `config`, with the list and torchrun's variables there too. */
+/* Who says where the others are: the program, then TUTTI_RANK and its kin, then the list, then torchrun, then nobody.
+ * Two processes join by `more` and `config`, with the list and torchrun's variables there too. */
 static void place_by(int line, const char *file, const char *const more[2][3], const tutti_config *config[2])
 {
 	const char *port = text("MASTER_PORT=%d", free_port());
 	struct try t[2];
 
 	for (int i = 0; i < 2; i++)
-		t[i] = (struct try){ .env = { file, i ? "TUTTI_NODE=middle" : "TUTTI_NODE=left", text("RANK=%d", 4 - i), "WORLD_SIZE=5",
-			                      "MASTER_ADDR=127.0.0.1", port, more[i][0], more[i][1], more[i][2] },
+		t[i] = (struct try){ .env = { file, i ? "TUTTI_NODE=middle" : "TUTTI_NODE=left", text("RANK=%d", 4 - i),
+			                      "WORLD_SIZE=5", "MASTER_ADDR=127.0.0.1", port, more[i][0], more[i][1],
+			                      more[i][2] },
 			             .config = config[i] };
 	run(t, 2);
 	look_joined(line, 2);
@@ -1001,20 +1020,30 @@ static void place_by(int line, const char *file, const char *const more[2][3], c
 static void test_who_places(void)
 {
 	const char *boot = boot_at(free_port()), *other = text("127.0.0.1:%d", free_port());
-	const char *list = text("TUTTI_CONFIG=%s", config_file("places.conf", text("nodes = ( { name = \"left\"; address = \"127.0.0.1:%d\"; },"
-	                                                                          "{ name = \"middle\"; address = \"127.0.0.1:%d\"; } );\n",
-	                                                                          free_port(), free_port())));
+	const char *list =
+		text("TUTTI_CONFIG=%s",
+	             config_file("places.conf", text("nodes = ( { name = \"left\"; address = \"127.0.0.1:%d\"; },"
+	                                             "{ name = \"middle\"; address = \"127.0.0.1:%d\"; } );\n",
+	                                             free_port(), free_port())));
 	tutti_config c[2] = { { .rank = 0, .ranks = 2, .boot = other },
 		              { .rank = 1, .ranks = 2, .boot = other } };
 	const tutti_config *none[2] = { NULL }, *program[2] = { &c[0], &c[1] };
 
-	place_by(__LINE__, list, (const char *const[2][3]){ { NULL } }, none);                    /* the list, not torchrun */
-	place_by(__LINE__, list, (const char *const[2][3]){ { boot }, { boot } }, none);          /* the same: an address alone is no place */
-	place_by(__LINE__, list, (const char *const[2][3]){ { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot }, { "TUTTI_RANK=1", "TUTTI_SIZE=2", boot } },
-	         none);                                                                           /* a launcher, not the list */
+	/* the list, not torchrun */
+	place_by(__LINE__, list, (const char *const[2][3]){ { NULL } }, none);
+	/* the same: an address alone is no place */
+	place_by(__LINE__, list, (const char *const[2][3]){ { boot }, { boot } }, none);
+	place_by(__LINE__, list,
+	         (const char *const[2][3]){ { "TUTTI_RANK=0", "TUTTI_SIZE=2", boot },
+	                                    { "TUTTI_RANK=1", "TUTTI_SIZE=2", boot } },
+	         /* a launcher, not the list */
+	         none);
 	WANT(port_of(board->of[0].addr) == port_of(boot), "rank 0 listens at %s, not at %s", board->of[0].addr, boot);
-	place_by(__LINE__, list, (const char *const[2][3]){ { "TUTTI_RANK=7", "TUTTI_SIZE=9", boot }, { "TUTTI_RANK=7", "TUTTI_SIZE=9", boot } },
-	         program);                                                                        /* the program, not both */
+	place_by(__LINE__, list,
+	         (const char *const[2][3]){ { "TUTTI_RANK=7", "TUTTI_SIZE=9", boot },
+	                                    { "TUTTI_RANK=7", "TUTTI_SIZE=9", boot } },
+	         /* the program, not both */
+	         program);
 	WANT(port_of(board->of[0].addr) == port_of(other), "rank 0 listens at %s, not at %s", board->of[0].addr, other);
 	REFUSED(-EINVAL, "TUTTI_RANK is set|TUTTI_SIZE is not", list, "TUTTI_NODE=left", "TUTTI_RANK=1");
 }
@@ -1114,7 +1143,8 @@ static CU_SuiteInfo suites[] = {
 int main(int argc, char **argv)
 {
 #if !defined(HAVE_LIBSODIUM) || !defined(HAVE_LIBCONFIG)
-	printf("SKIPPED: these tests join with secrets and by config files, and this build has no libsodium or no libconfig\n");
+	printf("SKIPPED: these tests join with secrets and by config files, and this build has no libsodium or no "
+	       "libconfig\n");
 	return 77;
 #endif
 	if (set_up())

@@ -41,8 +41,8 @@ static int run_many(int ranks)
 	int failures = run_ranks((struct ranks){ .size = ranks, .wire = "sim", .seed = 1, .program = program_sum });
 
 	getrusage(RUSAGE_SELF, &use);
-	printf("%d simulated ranks joined, met, added and left in %.1f s, %ld MB: %d failures\n", ranks, (double)(tt_now() - start) / 1e9,
-	       use.ru_maxrss / 1024, failures);
+	printf("%d simulated ranks joined, met, added and left in %.1f s, %ld MB: %d failures\n", ranks,
+	       (double)(tt_now() - start) / 1e9, use.ru_maxrss / 1024, failures);
 	return failures;
 }
 
@@ -278,16 +278,20 @@ static void program_nothing(tutti *job) { (void)job; }
 
 static void test_tree(void)
 {
-	static void (*const programs[])(tutti *) = { program_idle, program_hasty, program_at_once, program_nothing, program_sum };
+	static void (*const programs[])(tutti *) = { program_idle, program_hasty, program_at_once, program_nothing,
+		                                     program_sum };
 
 	for (uint64_t seed = 1; seed <= SEEDS; seed++)
 		for (size_t k = 0; k < TT_COUNT(programs); k++)
-			WANT(run_ranks((struct ranks){ .size = 10 + (int)(seed * 7 % 90), .wire = "sim", .seed = seed, .program = programs[k] }) == 0,
+			WANT(run_ranks((struct ranks){ .size = 10 + (int)(seed * 7 % 90),
+			                               .wire = "sim",
+			                               .seed = seed,
+			                               .program = programs[k] }) == 0,
 			     "seed %d, program %d", (int)seed, (int)k);
 }
 
-/* A parent in the tree is killed, or stands still, while all join: those below it get the table all the same. If that comes
- * before its card, nobody joins. */
+/* A parent in the tree is killed, or stands still, while all join: those below it get the table all the same. If that
+ * comes before its card, nobody joins. */
 struct orphans {
 	bool stop, leaves; /* leaves: rank 0, as soon as it can */
 	int joined, speechless, ms; /* ms: the longest that anybody waited */
@@ -298,7 +302,8 @@ enum { ORPHANS = 40, PARENT = 2, ORPHANS_TIMEOUT = 2000 };
 /* Why it could not join: with the words of rank 0, of who was told by it, or of who saw it give up. */
 static bool explains(const char *why)
 {
-	return strstr(why, "rank 2 of 40 did not join") || strstr(why, "rank 0 knows who is missing") || strstr(why, "cannot join: rank 0");
+	return strstr(why, "rank 2 of 40 did not join") || strstr(why, "rank 0 knows who is missing") ||
+	       strstr(why, "cannot join: rank 0");
 }
 
 static void orphan_rank(int rank, void *arg)
@@ -334,8 +339,8 @@ static void test_parent(void)
 		};
 		int err = tt_sim_run(&c), most = !o.joined ? ORPHANS_TIMEOUT : o.stop ? ORPHANS_TIMEOUT / 4 : 0;
 		bool good = !err && (o.joined == ORPHANS - 1 || o.joined == 0) && o.ms < most + 100 && !o.speechless;
-		WANT(good, "seed %d: %d: %s; %d joined, in %d ms at most, %d do not say why not", (int)seed, err, err ? tutti_why() : "", o.joined,
-		     o.ms, o.speechless);
+		WANT(good, "seed %d: %d: %s; %d joined, in %d ms at most, %d do not say why not", (int)seed, err,
+		     err ? tutti_why() : "", o.joined, o.ms, o.speechless);
 		all += o.joined > 0;
 		none += o.joined == 0;
 	}
@@ -408,7 +413,8 @@ static void test_processes(void)
 	printf("%d processes joined, met, added and left in %.1f s\n", n, (double)(tt_now() - start) / 1e9);
 }
 
-/* Killed at any time while joining, rank 1 may have owed the table to ranks 9 to 16: all others join, or all are told why not. */
+/* Killed at any time while joining, rank 1 may have owed the table to ranks 9 to 16: all others join, or all are told
+ * why not. */
 static void test_killed(void)
 {
 	enum { RANKS = 24 };
@@ -420,9 +426,12 @@ static void test_killed(void)
 		sleep_ms(ms);
 		kill(pid[1], SIGKILL);
 		end_ranks(pid, RANKS);
-		bool good = board->joined + board->refused >= RANKS - 1 && (board->joined >= RANKS - 1 || board->joined <= 1);
-		WANT(good, "killed after %d ms: %d joined, %d refused, one says: %s", ms, board->joined, board->refused, board->why);
-		WANT(tt_now() - start < 8000 * TT_MS * SLOW, "killed after %d ms: all took %d ms", ms, (int)((tt_now() - start) / TT_MS));
+		bool good = board->joined + board->refused >= RANKS - 1 &&
+		            (board->joined >= RANKS - 1 || board->joined <= 1);
+		WANT(good, "killed after %d ms: %d joined, %d refused, one says: %s", ms, board->joined, board->refused,
+		     board->why);
+		WANT(tt_now() - start < 8000 * TT_MS * SLOW, "killed after %d ms: all took %d ms", ms,
+		     (int)((tt_now() - start) / TT_MS));
 	}
 }
 
@@ -440,7 +449,8 @@ static void test_impostor(void)
 	if (!(pid[RANKS] = fork_child()))
 		be_rank(TWICE, RANKS, port, 3000);
 	waitpid(pid[RANKS], &status, 0);
-	WANT(board->refused == 1 && strstr(board->why, "rank 20 is already taken"), "%d refused: %s", board->refused, board->why);
+	WANT(board->refused == 1 && strstr(board->why, "rank 20 is already taken"), "%d refused: %s", board->refused,
+	     board->why);
 	board->stay = 0;
 	end_ranks(pid, RANKS);
 	WANT(board->right == RANKS, "%d added right, one says: %s", board->right, board->why);

@@ -1,5 +1,6 @@
-/* scarce.c - the n-th request for memory of agreement.c, group.c, transfer.c or scratch.c fails, for every n that a program comes to.
- * On sim, over seeds: calls may fail, but nobody dies of it, nobody hangs, and there are no two answers to who goes on. */
+/* scarce.c - the n-th request for memory of agreement.c, group.c, transfer.c or scratch.c fails, for every n that a
+ * program comes to. On sim, over seeds: calls may fail, but nobody dies of it, nobody hangs, and there are no two
+ * answers to who goes on. */
 #undef malloc
 #undef calloc
 #undef realloc

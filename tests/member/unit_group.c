@@ -1,5 +1,5 @@
-/* unit_group.c - who is alive, and who is told: heartbeats, slow ranks, many that go at once, and watching. On sim, where
- * ranks can be stopped and slowed at will; and over loopback TCP. */
+/* unit_group.c - who is alive, and who is told: heartbeats, slow ranks, many that go at once, and watching. On sim,
+ * where ranks can be stopped and slowed at will; and over loopback TCP. */
 #include "collective/collective_private.h"
 #include "engine/engine.h"
 #include "job/job_private.h"
@@ -203,8 +203,8 @@ static void program_left(tutti *job)
 
 static void test_left(void) { on_wires(program_left, 3, DEADLINE); }
 
-/* Rank 4 of a ring leaves. Only its neighbours and rank 0 are connected to it; the others wait for those, and hear of it at
- * once. */
+/* Rank 4 of a ring leaves. Only its neighbours and rank 0 are connected to it; the others wait for those, and hear of
+ * it at once. */
 static void program_left_unseen(tutti *job)
 {
 	float v[64] = { 0 };
@@ -322,7 +322,8 @@ static void program_missed(tutti *job)
 	part(job);
 }
 
-/* Or it closes a connection in the middle of the handshake, as one that leaves just then: here somebody does, at its address. */
+/* Or it closes a connection in the middle of the handshake, as one that leaves just then: here somebody does, at its
+ * address. */
 static int listen_as(tutti *job, int rank)
 {
 	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -332,7 +333,8 @@ static int listen_as(tutti *job, int rank)
 
 	at.sin_port = htons((uint16_t)atoi(port ? port + 1 : "0"));
 	CHECK(!setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){ 1 }, sizeof(int)));
-	CHECK(!setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){ .tv_sec = 60 }, sizeof(struct timeval))); /* if nobody comes */
+	/* if nobody comes */
+	CHECK(!setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){ .tv_sec = 60 }, sizeof(struct timeval)));
 	for (int ms = 0; err && ms < 10 * DEADLINE; ms++) { /* it may be about to close it */
 		err = bind(fd, (struct sockaddr *)&at, sizeof at) || listen(fd, 1);
 		pass_time(err ? TT_MS : 0);
@@ -511,8 +513,11 @@ static void send_raw(tutti *job, int to, const void *bytes, size_t len)
 	tt_unlock(job->job);
 }
 
-static const struct { uint8_t kind; uint32_t ballot; } wrong_ballots[] = { /* of rank 2 of 3 */
-	{ 2, UINT32_MAX }, { 2, UINT32_MAX - 1 }, { 2, 3 }, { 2, 2 }, { 4, UINT32_MAX }, { 4, UINT32_MAX - 3 }, { 5, UINT32_MAX }, { 5, 4 },
+static const struct { uint8_t kind; uint32_t ballot;
+} wrong_ballots[] = {
+	/* of rank 2 of 3 */
+	{ 2, UINT32_MAX }, { 2, UINT32_MAX - 1 }, { 2, 3 },          { 2, 2 },
+	{ 4, UINT32_MAX }, { 4, UINT32_MAX - 3 }, { 5, UINT32_MAX }, { 5, 4 },
 };
 static size_t wrong;
 
@@ -567,7 +572,8 @@ static void program_wrong_bye(tutti *job)
 
 	CHECK(tutti_barrier(job, NULL) == 0);
 	if (tutti_rank(job) == 1) {
-		pass_time(50 * TT_MS); /* else it may come while the other's part in the barrier is not acknowledged yet */
+		/* else it may come while the other's part in the barrier is not acknowledged yet */
+		pass_time(50 * TT_MS);
 		tt_put8(&p, TT_BYE);
 		tt_put32(&p, 0);
 		tt_put16(&p, (uint16_t)n);
@@ -759,9 +765,13 @@ static void test_stale(void)
 }
 
 static CU_TestInfo sense_tests[] = {
-	{ "wrong ballots", test_wrong_ballot }, { "a wrong goodbye", test_wrong_bye }, { "refused, and stays", test_refused },
+	{ "wrong ballots", test_wrong_ballot },
+	{ "a wrong goodbye", test_wrong_bye },
+	{ "refused, and stays", test_refused },
 	{ "a long reason", test_long_reason },
-	{ "many groups", test_many_groups }, { "a mute net", test_mute_net }, CU_TEST_INFO_NULL,
+	{ "many groups", test_many_groups },
+	{ "a mute net", test_mute_net },
+	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo beat_tests[] = {
 	{ "a silent rank", test_silent }, { "idle ranks", test_idle }, { "a slow rank", test_slow },

@@ -1,4 +1,5 @@
-/* faults_table.c - parameter tables when processes are killed or stopped: workers in the middle of a push, and servers */
+/* faults_table.c - parameter tables when processes are killed or stopped: workers in the middle of a push, and
+ * servers */
 #include "member/member.h"
 #include "table/parts.h"
 #include "table/table_private.h"
@@ -42,7 +43,8 @@ static void give_back(tutti *job, float *v)
 		free(v);
 }
 
-/* How often the victim has pushed: of the last time each piece is there or not, and none is that comes behind one that is not. */
+/* How often the victim has pushed: of the last time each piece is there or not, and none is that comes behind one that
+ * is not. */
 static bool are_whole_pieces(const float *v, size_t count, int servers, float pushes)
 {
 	struct tt_shards shards;
@@ -50,7 +52,8 @@ static bool are_whole_pieces(const float *v, size_t count, int servers, float pu
 	EXPECT(tt_shards_cut(&shards, count, servers, 64 / sizeof *v, TT_CUT_EVEN) == 0);
 	for (int s = 0; s < servers; s++)
 		for (uint64_t first = tt_shards_first(&shards, s), i = first; i < tt_shards_first(&shards, s + 1); i++)
-			if (v[i] < pushes || v[i] > pushes + 1 || ((i - first) % PIECE ? v[i] != v[i - 1] : i > first && v[i] > v[i - 1]))
+			if (v[i] < pushes || v[i] > pushes + 1 ||
+			    ((i - first) % PIECE ? v[i] != v[i - 1] : i > first && v[i] > v[i - 1]))
 				return false;
 	return true;
 }
@@ -123,7 +126,8 @@ static void look_at_both(tutti *job, tutti_table *large, tutti_table *other)
 static void program_worker(tutti *job)
 {
 	const int servers[] = { 0, 1 };
-	tutti_table *large = open_table(job, "large", LARGE, 2, servers), *other = open_table(job, "other", SMALL, 2, servers);
+	tutti_table *large = open_table(job, "large", LARGE, 2, servers),
+		    *other = open_table(job, "other", SMALL, 2, servers);
 	float *v = ones(job, 2 * SMALL);
 
 	EXPECT(tutti_barrier(job, NULL) == 0);
@@ -173,7 +177,8 @@ static void strike_worker(int signal_number, int delay_ms)
 			     "rank %d waited %llu ms for a push and a pull", i,
 			     (unsigned long long)((r->ended - r->started) / TT_MS));
 	}
-	WANT(!stopped || (board->of[victim].err < 0 && *board->of[victim].why), "the victim got %d", board->of[victim].err);
+	WANT(!stopped || (board->of[victim].err < 0 && *board->of[victim].why), "the victim got %d",
+	     board->of[victim].err);
 }
 
 static void strike_workers(int signal_number)
@@ -212,7 +217,8 @@ static void do_without(tutti *job, tutti_table *all, tutti_table *rest, float *v
 	err = tutti_table_pull(all, got, NULL);
 	EXPECT((err == -ECONNRESET || err == -ETIMEDOUT) && names(tutti_why(), victim));
 	sum = (float)rounds_but(victim);
-	EXPECT(got[0] == sum && got[MIDDLE / 3 - 100] == sum && got[MIDDLE - MIDDLE / 3 + 100] == sum && got[MIDDLE - 1] == sum);
+	EXPECT(got[0] == sum && got[MIDDLE / 3 - 100] == sum && got[MIDDLE - MIDDLE / 3 + 100] == sum &&
+	       got[MIDDLE - 1] == sum);
 	EXPECT(tutti_table_pull(rest, got, NULL) == 0 && got[0] == 9 && got[SMALL - 1] == 9);
 	free(got);
 }
@@ -241,8 +247,10 @@ static void look_at_failures(bool stopped, uint64_t then)
 		const struct report *r = &board->of[i];
 		if (i == victim)
 			continue;
-		WANT(r->err == -ECONNRESET || (stopped && r->err == -ETIMEDOUT), "rank %d got %d: %s", i, r->err, r->why);
-		WANT(names_only(r->why, victim) && (!stopped || strstr(r->why, "no sign of life")), "rank %d says: %s", i, r->why);
+		WANT(r->err == -ECONNRESET || (stopped && r->err == -ETIMEDOUT), "rank %d got %d: %s", i, r->err,
+		     r->why);
+		WANT(names_only(r->why, victim) && (!stopped || strstr(r->why, "no sign of life")), "rank %d says: %s",
+		     i, r->why);
 		WANT(r->ended - then < (stopped ? 3 * DEADLINE : 4000 * SLOW) * TT_MS, "rank %d took %llu ms", i,
 		     (unsigned long long)((r->ended - then) / TT_MS));
 	}
@@ -366,7 +374,8 @@ static void check_shards(tutti_table *t, float *v)
 	EXPECT(tt_shards_cut(&s, ELEMENTS, 3, 64 / sizeof *v, TT_CUT_EVEN) == 0);
 	size_t first = (size_t)tt_shards_first(&s, victim), next = (size_t)tt_shards_first(&s, victim + 1);
 	EXPECT(tutti_table_pull(t, v, NULL) == 0);
-	EXPECT(are(v, first, all) && are(v + first, next - first, 3 * BEFORE + 3 * AFTER) && are(v + next, ELEMENTS - next, all));
+	EXPECT(are(v, first, all) && are(v + first, next - first, 3 * BEFORE + 3 * AFTER) &&
+	       are(v + next, ELEMENTS - next, all));
 }
 
 static void program_again(tutti *job)
@@ -412,7 +421,8 @@ static void kill_and_start(int delay_ms)
 	remove_folder();
 }
 
-/* It goes on from its last save, and whoever is told so pushes on: what there was at the save and what came since is there once. */
+/* It goes on from its last save, and whoever is told so pushes on: what there was at the save and what came since is
+ * there once. */
 static void test_start_server(void)
 {
 	for (int i = 0; i < all_or(4, 2); i++) {

@@ -1,5 +1,5 @@
-/* saves.h - what the tests of tables' saves share: folders that are empty at first, tables of every type and rule, of keys too, and
- * pushes that go on beside a save */
+/* saves.h - what the tests of tables' saves share: folders that are empty at first, tables of every type and rule, of
+ * keys too, and pushes that go on beside a save */
 #ifndef TT_TEST_SAVES_H
 #define TT_TEST_SAVES_H
 #include "tests/harness/folders.h"
@@ -21,7 +21,8 @@ static inline void sweep(void)
 
 static inline void path_of(char path[256], const char *file) { snprintf(path, 256, "%.90s/%s", folder, file); }
 
-static inline void change_file(const char *file, long at, long cut) /* a byte of it, from its end if negative; or its length */
+/* a byte of it, from its end if negative; or its length */
+static inline void change_file(const char *file, long at, long cut)
 {
 	char path[256], c;
 	struct stat s;
@@ -193,7 +194,8 @@ static inline void check_save(const tutti_table *t)
 	CHECK(tt_save_open(folder, "w", &s) == 0);
 	for (int i = 0; s && i < t->servers; i++) {
 		struct tt_range r = tt_table_range(t, i);
-		CHECK(is_whole(s, "w", r.first, r.count, &w) && is_whole(s, "w.own0", r.first, r.count, &sum) && w == sum && w > 0);
+		CHECK(is_whole(s, "w", r.first, r.count, &w) && is_whole(s, "w.own0", r.first, r.count, &sum) &&
+		      w == sum && w > 0);
 	}
 	tt_save_close(s);
 }
@@ -205,7 +207,8 @@ static inline void push_on(tutti *job, tutti_table *t, size_t count)
 	float *delta = NULL;
 
 	if (tutti_rank(job) % 2)
-		CHECK(tutti_alloc(job, count * sizeof *delta, -1, (void **)&delta) == 0); /* on one host it is read in place */
+		/* on one host it is read in place */
+		CHECK(tutti_alloc(job, count * sizeof *delta, -1, (void **)&delta) == 0);
 	else
 		delta = calloc(count, sizeof *delta);
 	fill(delta, count, 1);

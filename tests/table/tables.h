@@ -25,7 +25,8 @@ static inline tutti_table *open_table(tutti *job, const char *name, const tutti_
 	return t;
 }
 
-static inline tutti_table *open_by_rule(tutti *job, const char *name, tutti_type type, uint64_t count, tutti_update_rule rule)
+static inline tutti_table *open_by_rule(tutti *job, const char *name, tutti_type type, uint64_t count,
+                                        tutti_update_rule rule)
 {
 	tutti_table_config c = tutti_table_rows(type, count, 1, tutti_accumulate());
 

@@ -1,4 +1,5 @@
-/* unit_clocks.c - tables in rounds and under bounded staleness: what workers see, who waits for whom, and that no push is lost or doubled */
+/* unit_clocks.c - tables in rounds and under bounded staleness: what workers see, who waits for whom, and that no push
+ * is lost or doubled */
 #include "engine/engine.h"
 #include "member/member.h"
 #include "table/table_private.h"
@@ -91,7 +92,8 @@ static void program_ahead(tutti *job)
 	}
 	for (int k = 0; k < 2 * CALLS; k++)
 		CHECK(tutti_wait(&op[k], -1) == 0);
-	for (int k = 0; k < CALLS; k++) { /* later rounds may have closed before it was let in, but not those that write over this one */
+	/* later rounds may have closed before it was let in, but not those that write over this one */
+	for (int k = 0; k < CALLS; k++) {
 		CHECK(all_are(v[k], COUNT, (float)((k + 1) * tutti_size(job))));
 		free(v[k]);
 	}
@@ -176,7 +178,8 @@ static void program_little(tutti *job)
 		CHECK(tutti_table_push(t, d, &once, NULL) == 0 && tutti_table_pull(t, v, NULL) == 0);
 		CHECK(v[0] == 0 && v[999] == 999 * n * k);
 	}
-	CHECK(tutti_table_push_rows(t, &row, me > 0, me ? d + 1 : NULL, NULL, NULL) == 0 && tutti_table_pull(t, v, NULL) == 0);
+	CHECK(tutti_table_push_rows(t, &row, me > 0, me ? d + 1 : NULL, NULL, NULL) == 0 &&
+	      tutti_table_pull(t, v, NULL) == 0);
 	CHECK(v[999] == 999 * n * 3 + n - 1);
 	close_table(job, t);
 }
@@ -188,8 +191,11 @@ static void test_little(void) { on_wires(program_little, (const int[]){ 1, 2, 4,
 /* Of two ranks the table keeps versions, of three the last only reads, of four one serves. */
 static void program_switch(tutti *job)
 {
-	static const tutti_consistency to[] = { { .mode = TUTTI_BSP }, { .mode = TUTTI_SSP, .staleness = 1 }, { .mode = TUTTI_BSP }, { .mode = TUTTI_ASYNC },
-		                                { .mode = TUTTI_BSP, .backup = 1 }, { .mode = TUTTI_SSP }, { .mode = TUTTI_BSP } };
+	static const tutti_consistency to[] = {
+		{ .mode = TUTTI_BSP },   { .mode = TUTTI_SSP, .staleness = 1 }, { .mode = TUTTI_BSP },
+		{ .mode = TUTTI_ASYNC }, { .mode = TUTTI_BSP, .backup = 1 },    { .mode = TUTTI_SSP },
+		{ .mode = TUTTI_BSP }
+	};
 	static const int ranks[] = { 0, 1 };
 	enum { COUNT = 70001 };
 	tutti_table_config c = config_of(COUNT, TUTTI_ASYNC, 0, 0);
@@ -220,7 +226,9 @@ static void program_switch(tutti *job)
 			pass_time(2 * TT_MS); /* a version would be due */
 		CHECK(tutti_barrier(job, NULL) == 0);
 		all += (float)(pushes * workers);
-		for (int k = 0; tutti_rank(job) >= workers && k < 1000 && !(tutti_table_pull(t, v, NULL) == 0 && all_are(v, COUNT, all)); k++)
+		for (int k = 0; tutti_rank(job) >= workers && k < 1000 &&
+		                !(tutti_table_pull(t, v, NULL) == 0 && all_are(v, COUNT, all));
+		     k++)
 			pass_time(TT_MS); /* until it is told */
 		CHECK(tutti_table_pull(t, v, NULL) == 0 && all_are(v, COUNT, all));
 		if (to[i].mode == TUTTI_BSP || n == 2)
@@ -252,7 +260,8 @@ static void program_apart(tutti *job)
 	}
 	CHECK(tutti_barrier(job, NULL) == 0);
 	CHECK(tutti_table_switch(t, &rounds) == 0);
-	CHECK(tutti_table_snapshot(t, v, &versions, NULL) == 0 && versions.newest == 4 && all_are(v, 5000, (float)tutti_size(job)));
+	CHECK(tutti_table_snapshot(t, v, &versions, NULL) == 0 && versions.newest == 4 &&
+	      all_are(v, 5000, (float)tutti_size(job)));
 	CHECK(tutti_table_push_pull(t, d, NULL, v, NULL) == 0 && all_are(v, 5000, (float)(2 * tutti_size(job))));
 	CHECK(tutti_table_snapshot(t, v, &versions, NULL) == 0 && versions.oldest == 5 && versions.newest == 5);
 	close_table(job, t);
@@ -260,7 +269,8 @@ static void program_apart(tutti *job)
 
 static void program_odd_switch(tutti *job)
 {
-	const tutti_consistency mine = { .mode = TUTTI_SSP, .staleness = tutti_rank(job) }, bad = { .mode = TUTTI_SSP, .staleness = -1 }, rounds = { .mode = TUTTI_BSP };
+	const tutti_consistency mine = { .mode = TUTTI_SSP, .staleness = tutti_rank(job) },
+				bad = { .mode = TUTTI_SSP, .staleness = -1 }, rounds = { .mode = TUTTI_BSP };
 	const tutti_table_config c = config_of(10, TUTTI_ASYNC, 0, 0);
 	tutti_table *t = open_table(job, "clocks", &c);
 
@@ -399,8 +409,8 @@ static void program_finished(tutti *job) /* rank 0 after a few rounds; it still 
 
 static void test_finished(void) { on_wires(program_finished, (const int[]){ 1, 2, 4, 0 }); }
 
-/* Pushes are given up at any moment, some while one server's round is open and another's is not. A push counts at all servers or at none, so
- * their clocks are the same in the end, and all that was not given up is there. */
+/* Pushes are given up at any moment, some while one server's round is open and another's is not. A push counts at all
+ * servers or at none, so their clocks are the same in the end, and all that was not given up is there. */
 static void program_given_up(tutti *job)
 {
 	enum { COUNT = 60001, PUSHES = 10 };
@@ -425,7 +435,8 @@ static void program_given_up(tutti *job)
 	for (int i = 0; i < t->servers; i++)
 		CHECK(t->source[i].pushed == t->source[0].pushed);
 	CHECK(tutti_barrier(job, NULL) == 0);
-	CHECK(tutti_table_snapshot(t, v, &versions, NULL) == 0 && versions.oldest == versions.newest && versions.newest <= PUSHES);
+	CHECK(tutti_table_snapshot(t, v, &versions, NULL) == 0 && versions.oldest == versions.newest &&
+	      versions.newest <= PUSHES);
 	close_table(job, t);
 	free(d);
 	free(v);
@@ -449,7 +460,8 @@ static void program_backup(tutti *job)
 			pass_time(2 * TT_MS);
 		CHECK(tutti_table_push(t, d, NULL, NULL) == 0);
 		CHECK(tutti_table_pull(t, v, NULL) == 0);
-		CHECK(v[0] >= (float)(k * (n - 1)) && v[COUNT - 1] >= (float)(k * (n - 1)) && v[0] <= (float)(ROUNDS * n));
+		CHECK(v[0] >= (float)(k * (n - 1)) && v[COUNT - 1] >= (float)(k * (n - 1)) &&
+		      v[0] <= (float)(ROUNDS * n));
 	}
 	CHECK(tutti_barrier(job, NULL) == 0);
 	tt_lock(job->job);
@@ -458,7 +470,8 @@ static void program_backup(tutti *job)
 	float here = *(float *)(void *)t->shard.values;
 	tt_unlock(job->job);
 	CHECK(tutti_stats(job, -1, TUTTI_STAT_DROPPED, &dropped) == 0 && dropped.ops == counts.dropped);
-	CHECK(tutti_stats(job, -1, TUTTI_STAT_PUSH, &pushed) == 0 && pushed.ops == ROUNDS && pushed.bytes == ROUNDS * COUNT * sizeof *d);
+	CHECK(tutti_stats(job, -1, TUTTI_STAT_PUSH, &pushed) == 0 && pushed.ops == ROUNDS &&
+	      pushed.bytes == ROUNDS * COUNT * sizeof *d);
 	CHECK(clock == ROUNDS && here + (float)counts.dropped == (float)(n * ROUNDS));
 	close_table(job, t);
 	free(d);
@@ -478,7 +491,8 @@ static void program_alone(tutti *job)
 		CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
 		CHECK(tutti_table_pull(t, v, NULL) == -ETIMEDOUT &&
 		      strstr(tutti_why(), "its table \"clocks\" waits for a push of rank 1"));
-		CHECK(!strncmp(tutti_why(), "table pull: given up after ", 27) && !strstr(tutti_why(), "not all called"));
+		CHECK(!strncmp(tutti_why(), "table pull: given up after ", 27) &&
+		      !strstr(tutti_why(), "not all called"));
 	} else {
 		pass_time(600 * TT_MS);
 	}
@@ -591,10 +605,13 @@ static void program_clock(tutti *job, tutti_consistency as)
 	}
 	for (int k = LOST; k < ROUNDS; k++) {
 		CHECK(tutti_table_push_pull(t, ones, NULL, v, NULL) == 0);
-		CHECK(as.mode != TUTTI_BSP || (all_are(v, first, (float)(n * (k + 1))) && all_are(v + first, c.count - first, (float)(n * (k + 1 - LOST + SAVED)))));
+		CHECK(as.mode != TUTTI_BSP ||
+		      (all_are(v, first, (float)(n * (k + 1))) &&
+		       all_are(v + first, c.count - first, (float)(n * (k + 1 - LOST + SAVED)))));
 	}
 	if (as.mode == TUTTI_BSP)
-		CHECK(tutti_table_snapshot(t, v, &versions, NULL) == 0 && versions.oldest == ROUNDS && versions.newest == ROUNDS);
+		CHECK(tutti_table_snapshot(t, v, &versions, NULL) == 0 && versions.oldest == ROUNDS &&
+		      versions.newest == ROUNDS);
 	for (int k = 0; k < 1000 && (tutti_table_look(t, &info) || info.clock < ROUNDS); k++)
 		pass_time(TT_MS); /* under bounded staleness others may be behind */
 	tt_lock(t->job);
@@ -611,7 +628,10 @@ static void program_clock(tutti *job, tutti_consistency as)
 }
 
 static void program_rounds_again(tutti *job) { program_clock(job, (tutti_consistency){ .mode = TUTTI_BSP }); }
-static void program_stale_again(tutti *job) { program_clock(job, (tutti_consistency){ .mode = TUTTI_SSP, .staleness = 1 }); }
+static void program_stale_again(tutti *job)
+{
+	program_clock(job, (tutti_consistency){ .mode = TUTTI_SSP, .staleness = 1 });
+}
 
 static void test_clock(void)
 {
@@ -731,7 +751,8 @@ static void test_gone(void)
 
 /* ---- the last worker dies ---- */
 
-/* In the middle of a push, mostly: some servers have all of it, others a part, or nothing. Who reads afterwards finds one version of all. */
+/* In the middle of a push, mostly: some servers have all of it, others a part, or nothing. Who reads afterwards finds
+ * one version of all. */
 enum { LAST = 300000, LAST_KEYS = 30000 };
 static int torn, looked; /* shards that have a part of a round; servers that are done */
 static struct {
@@ -853,8 +874,8 @@ static void test_last(void)
 
 /* ---- storms ---- */
 
-/* Ranks 0 and 1 serve, the others work: element i counts the pushes of rank i % RANKS. Some die, some leave and come again, some
- * finish early. In the end each server finds all pushes that were answered, each once. */
+/* Ranks 0 and 1 serve, the others work: element i counts the pushes of rank i % RANKS. Some die, some leave and come
+ * again, some finish early. In the end each server finds all pushes that were answered, each once. */
 enum { RANKS = 6, STORM_COUNT = 9000 };
 
 static struct storm {

@@ -17,7 +17,8 @@ static bool is_whole(const struct tt_shards *s, uint64_t count, int servers) /* 
 	if (tt_shards_first(s, 0) != 0 || tt_shards_first(s, servers) != count)
 		return false;
 	for (int k = 0; k < servers; k++)
-		if (tt_shards_first(s, k) > tt_shards_first(s, k + 1) || (k < s->used) != (tt_shards_first(s, k) < tt_shards_first(s, k + 1)))
+		if (tt_shards_first(s, k) > tt_shards_first(s, k + 1) ||
+		    (k < s->used) != (tt_shards_first(s, k) < tt_shards_first(s, k + 1)))
 			return false;
 	for (uint64_t i = 0; i < count; i++) {
 		int k = tt_shards_find(s, i, &offset);
@@ -33,7 +34,8 @@ static bool is_even(const struct tt_shards *s, uint64_t count, int servers, uint
 
 	for (int k = 0; k < servers; k++) {
 		uint64_t size = tt_shards_first(s, k + 1) - tt_shards_first(s, k);
-		least = k == s->used - 1 ? least : size < least ? size : least; /* of the last one a part of a unit may be missing */
+		/* of the last one a part of a unit may be missing */
+		least = k == s->used - 1 ? least : size < least ? size : least;
 		most = size > most ? size : most;
 		if (s->unit == align && k < s->used && tt_shards_first(s, k) % align)
 			return false;
@@ -92,7 +94,8 @@ static void test_keys(void)
 
 /* Keys: numbered as they come, whatever they are, and found again while the index moves. */
 
-static uint64_t some_key(uint64_t i) { return i % 4 ? i * 0x9e3779b97f4a7c15 : i << (i % 40); } /* doubled now and then */
+/* doubled now and then */
+static uint64_t some_key(uint64_t i) { return i % 4 ? i * 0x9e3779b97f4a7c15 : i << (i % 40); }
 
 static void check_keys(const struct tt_keys *k, const uint64_t *numbers, uint64_t from, uint64_t to)
 {
@@ -361,7 +364,8 @@ static void test_round_trips(void)
 			for (size_t c = 0; c < TT_COUNT(clips); c++)
 				for (size_t one_in = 1; one_in < 200; one_in *= 3) {
 					size_t shift = draw(8);
-					char *room = malloc(shift + n * tt_type_size(types[t]) + !n); /* nothing behind it may be read */
+					/* nothing behind it may be read */
+					char *room = malloc(shift + n * tt_type_size(types[t]) + !n);
 					CU_ASSERT_PTR_NOT_NULL_FATAL(room);
 					fill(room + shift, n, types[t], one_in);
 					CU_ASSERT_TRUE(is_round_trip(room + shift, n, types[t], clips[c]));
@@ -375,14 +379,16 @@ static float float_of(uint16_t bits, tutti_type type) { return (float)meaning(bi
 static void test_limits(void)
 {
 	static const tutti_type small[] = { TUTTI_F16, TUTTI_BF16 };
-	static const double clips[] = { 0, 1e-45, 3e-8, 6e-8, 1e-5, 0.1, 1, 1.0004, 1.00049, 65503.9, 65504, 65520, 3.3e38, 1e300, INFINITY };
+	static const double clips[] = { 0,       1e-45,   3e-8,  6e-8,  1e-5,   0.1,   1,       1.0004,
+		                        1.00049, 65503.9, 65504, 65520, 3.3e38, 1e300, INFINITY };
 
 	for (size_t t = 0; t < TT_COUNT(small); t++)
 		for (size_t c = 0; c < TT_COUNT(clips); c++) {
 			uint64_t limit = tt_filter_limit(small[t], clips[c]);
 			int wrong = 0;
 			for (uint32_t bits = 0; bits < 0x10000; bits++)
-				wrong += ((bits & 0x7fff) > limit) == (fabsf(float_of((uint16_t)bits, small[t])) <= clips[c]);
+				wrong += ((bits & 0x7fff) > limit) ==
+				         (fabsf(float_of((uint16_t)bits, small[t])) <= clips[c]);
 			CU_ASSERT_EQUAL(wrong, 0);
 		}
 	CU_ASSERT_EQUAL(tt_filter_limit(TUTTI_F32, 0.1), 0x3dcccccc); /* the float below, for 0.1f is more */
@@ -463,16 +469,25 @@ static void test_touched(void)
 
 	CU_ASSERT_EQUAL_FATAL(tt_dirty_rows_open(8, &s), 0);
 	for (int round = 0; round < 3; round++) {
-		CU_ASSERT(tt_dirty_rows_list(s, &rows) == 0 && tt_dirty_rows_by(s, 7) == 0 && tt_dirty_rows_all(s) == 0);
-		CU_ASSERT(tt_dirty_rows_add(s, 0, some, 3) == 0 && tt_dirty_rows_resize(s, 100) == 0 && tt_dirty_rows_add(s, 4, more, 2) == 0);
+		CU_ASSERT(tt_dirty_rows_list(s, &rows) == 0 && tt_dirty_rows_by(s, 7) == 0 &&
+		          tt_dirty_rows_all(s) == 0);
+		CU_ASSERT(tt_dirty_rows_add(s, 0, some, 3) == 0 && tt_dirty_rows_resize(s, 100) == 0 &&
+		          tt_dirty_rows_add(s, 4, more, 2) == 0);
 		CU_ASSERT(tt_dirty_rows_list(s, &rows) == 3 && rows[0] == 7 && rows[1] == 2 && rows[2] == 90);
-		CU_ASSERT(tt_dirty_rows_by(s, 7) == 1 && tt_dirty_rows_by(s, 2) == TT_BY_MANY && tt_dirty_rows_by(s, 90) == 5 && tt_dirty_rows_by(s, 99) == 0);
-		CU_ASSERT(tt_dirty_rows_count(s) == 3 && tt_dirty_rows_row(s, 1) == 2 && tt_dirty_rows_run(s, 0, 9) == 1);
-		CU_ASSERT(tt_dirty_rows_add(s, 0, side, 2) == 0 && tt_dirty_rows_run(s, 2, 9) == 3 && tt_dirty_rows_run(s, 2, 2) == 2 && tt_dirty_rows_run(s, 4, 9) == 1);
-		CU_ASSERT(tt_dirty_rows_add(s, 4, NULL, 0) == 0 && tt_dirty_rows_list(s, &rows) == 5 && tt_dirty_rows_all(s) == 5);
-		CU_ASSERT(tt_dirty_rows_count(s) == 100 && tt_dirty_rows_row(s, 98) == 98 && tt_dirty_rows_run(s, 2, 200) == 98 && tt_dirty_rows_run(s, 2, 9) == 9);
-		CU_ASSERT(tt_dirty_rows_by(s, 7) == TT_BY_MANY && tt_dirty_rows_by(s, 90) == 5 && tt_dirty_rows_by(s, 99) == 5);
-		CU_ASSERT(tt_dirty_rows_add(s, 1, NULL, 0) == 0 && tt_dirty_rows_by(s, 99) == TT_BY_MANY && tt_dirty_rows_by(s, 90) == TT_BY_MANY);
+		CU_ASSERT(tt_dirty_rows_by(s, 7) == 1 && tt_dirty_rows_by(s, 2) == TT_BY_MANY &&
+		          tt_dirty_rows_by(s, 90) == 5 && tt_dirty_rows_by(s, 99) == 0);
+		CU_ASSERT(tt_dirty_rows_count(s) == 3 && tt_dirty_rows_row(s, 1) == 2 &&
+		          tt_dirty_rows_run(s, 0, 9) == 1);
+		CU_ASSERT(tt_dirty_rows_add(s, 0, side, 2) == 0 && tt_dirty_rows_run(s, 2, 9) == 3 &&
+		          tt_dirty_rows_run(s, 2, 2) == 2 && tt_dirty_rows_run(s, 4, 9) == 1);
+		CU_ASSERT(tt_dirty_rows_add(s, 4, NULL, 0) == 0 && tt_dirty_rows_list(s, &rows) == 5 &&
+		          tt_dirty_rows_all(s) == 5);
+		CU_ASSERT(tt_dirty_rows_count(s) == 100 && tt_dirty_rows_row(s, 98) == 98 &&
+		          tt_dirty_rows_run(s, 2, 200) == 98 && tt_dirty_rows_run(s, 2, 9) == 9);
+		CU_ASSERT(tt_dirty_rows_by(s, 7) == TT_BY_MANY && tt_dirty_rows_by(s, 90) == 5 &&
+		          tt_dirty_rows_by(s, 99) == 5);
+		CU_ASSERT(tt_dirty_rows_add(s, 1, NULL, 0) == 0 && tt_dirty_rows_by(s, 99) == TT_BY_MANY &&
+		          tt_dirty_rows_by(s, 90) == TT_BY_MANY);
 		tt_dirty_rows_clear(s);
 	}
 	tt_dirty_rows_close(s);
@@ -480,7 +495,11 @@ static void test_touched(void)
 }
 
 static CU_TestInfo cut_tests[] = {
-	{ "cuts", test_cuts }, { "largest cuts", test_largest_cuts }, { "bad cuts", test_bad_cuts }, { "keys", test_keys }, CU_TEST_INFO_NULL,
+	{ "cuts", test_cuts },
+	{ "largest cuts", test_largest_cuts },
+	{ "bad cuts", test_bad_cuts },
+	{ "keys", test_keys },
+	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo fresh_tests[] = {
 	{ "against a model", test_fresh_against_model }, { "everybody's pull", test_everybodys_pull },

@@ -1,4 +1,5 @@
-/* unit_rounds.c - a shard's clock: its rule step by step, then many seeds of workers that are slow, die, finish and come late */
+/* unit_rounds.c - a shard's clock: its rule step by step, then many seeds of workers that are slow, die, finish and
+ * come late */
 #include "table/rounds.h"
 #include "tests/harness/cunit_main.h"
 #include <stdlib.h>
@@ -11,7 +12,10 @@ static int draw(int n) { return (int)tt_random_below(&dice, (uint64_t)n); }
 
 static tutti_consistency agreed; /* of the shard that was opened last, unless a test says otherwise */
 
-static bool may_pull(const struct tt_rounds *r, uint64_t pushed) { return tt_rounds_clock(r) >= tt_clock_to_pull(&agreed, pushed); }
+static bool may_pull(const struct tt_rounds *r, uint64_t pushed)
+{
+	return tt_rounds_clock(r) >= tt_clock_to_pull(&agreed, pushed);
+}
 
 static struct tt_rounds *open_for(tutti_consistency as, int workers)
 {
@@ -198,7 +202,8 @@ static void test_all_are_backup(void)
 
 static void test_switching(void)
 {
-	const tutti_consistency ssp = { .mode = TUTTI_SSP, .staleness = 3 }, bsp = { .mode = TUTTI_BSP }, async = { .mode = TUTTI_ASYNC };
+	const tutti_consistency ssp = { .mode = TUTTI_SSP, .staleness = 3 }, bsp = { .mode = TUTTI_BSP },
+				async = { .mode = TUTTI_ASYNC };
 	struct tt_rounds *r = open_for(ssp, 2);
 	uint64_t clock = 0;
 
@@ -240,7 +245,8 @@ static void test_resuming(void)
 		for (int w = 0; w < 3; w++)
 			CU_ASSERT(tt_rounds_join(r, w, &clock) == 0 && clock == 4);
 		CU_ASSERT(!tt_rounds_resume(r, 0, 7, &skipped) && tt_rounds_clock(r) == 4);
-		CU_ASSERT(tt_rounds_resume(r, 1, 8, &skipped) == backup && skipped == backup && tt_rounds_clock(r) == (backup ? 7 : 4));
+		CU_ASSERT(tt_rounds_resume(r, 1, 8, &skipped) == backup && skipped == backup &&
+		          tt_rounds_clock(r) == (backup ? 7 : 4));
 		CU_ASSERT_EQUAL(tt_rounds_begin(r, 1), TT_WAIT);
 		CU_ASSERT(tt_rounds_resume(r, 2, 6, &skipped) == !backup && tt_rounds_clock(r) == (backup ? 7 : 6));
 		CU_ASSERT(!tt_rounds_resume(r, 2, 6, &skipped) && tt_rounds_pushed(r, 2) == 6);
@@ -297,7 +303,8 @@ static void test_catching_up(void)
 	CU_ASSERT_FALSE(tt_rounds_catch_up(r, 0));
 	CU_ASSERT(tt_rounds_catch_up(r, 3) && tt_rounds_clock(r) == 3);
 	CU_ASSERT_FALSE(tt_rounds_catch_up(r, 3));
-	CU_ASSERT(tt_rounds_join(r, 1, &clock) == 0 && clock == 3 && tt_rounds_begin(r, 1) == TT_ADMIT && tt_rounds_complete(r, 1));
+	CU_ASSERT(tt_rounds_join(r, 1, &clock) == 0 && clock == 3 && tt_rounds_begin(r, 1) == TT_ADMIT &&
+	          tt_rounds_complete(r, 1));
 	CU_ASSERT(!tt_rounds_catch_up(r, 9) && tt_rounds_clock(r) == 4);
 	tt_rounds_close(r);
 	CU_ASSERT_EQUAL_FATAL(tt_rounds_open(&stale, 1, &r), 0);
@@ -307,9 +314,12 @@ static void test_catching_up(void)
 
 static void test_bad_consistency(void)
 {
-	static const struct { tutti_consistency as; const char *word; } bad[] = {
-		{ { .mode = (tutti_mode)7 }, "no consistency 7" }, { { .mode = TUTTI_SSP, .staleness = -1 }, "staleness of -1" },
-		{ { .mode = TUTTI_BSP, .staleness = 2 }, "staleness of 2" }, { { .mode = TUTTI_BSP, .backup = -3 }, "-3 backup workers" },
+	static const struct { tutti_consistency as; const char *word;
+	} bad[] = {
+		{ { .mode = (tutti_mode)7 }, "no consistency 7" },
+		{ { .mode = TUTTI_SSP, .staleness = -1 }, "staleness of -1" },
+		{ { .mode = TUTTI_BSP, .staleness = 2 }, "staleness of 2" },
+		{ { .mode = TUTTI_BSP, .backup = -3 }, "-3 backup workers" },
 		{ { .mode = TUTTI_SSP, .backup = 1 }, "1 backup workers" },
 	};
 	struct tt_rounds *r = NULL;
@@ -521,7 +531,8 @@ static void switch_mode(struct run *run)
 
 static bool can_go_on(const struct run *run, const struct worker *w)
 {
-	return w->doing == COMPUTES || w->doing == PUSHES || (w->doing == PULLS && tt_rounds_clock(run->rounds) >= tt_clock_to_pull(&run->as, w->pushed));
+	return w->doing == COMPUTES || w->doing == PUSHES ||
+	       (w->doing == PULLS && tt_rounds_clock(run->rounds) >= tt_clock_to_pull(&run->as, w->pushed));
 }
 
 static void step(struct run *run, int i)
@@ -576,7 +587,8 @@ static const char *run_seed(uint64_t seed)
 		blame(&run, turns < 200000, "it does not end");
 	}
 	blame(&run, run.value + run.sum == run.given, "a push was lost, or counted twice");
-	blame(&run, tt_rounds_counts(run.rounds).dropped == run.dropped && !tt_rounds_counts(run.rounds).live, "the counters are wrong");
+	blame(&run, tt_rounds_counts(run.rounds).dropped == run.dropped && !tt_rounds_counts(run.rounds).live,
+	      "the counters are wrong");
 	tt_rounds_close(run.rounds);
 	return run.wrong;
 }
@@ -612,7 +624,9 @@ static CU_TestInfo rule_tests[] = {
 static CU_TestInfo seed_tests[] = { { "seeds", test_seeds }, CU_TEST_INFO_NULL };
 
 static CU_SuiteInfo suites[] = {
-	{ "rule", NULL, NULL, NULL, NULL, rule_tests }, { "workers", NULL, NULL, NULL, NULL, seed_tests }, CU_SUITE_INFO_NULL,
+	{ "rule", NULL, NULL, NULL, NULL, rule_tests },
+	{ "workers", NULL, NULL, NULL, NULL, seed_tests },
+	CU_SUITE_INFO_NULL,
 };
 
 int main(int argc, char **argv) { return run_suites(suites, argc, argv); }

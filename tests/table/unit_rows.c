@@ -76,7 +76,8 @@ static void sum_up(tutti *job, uint64_t rows, size_t row, size_t n)
 	CHECK(tutti_table_pull(t, values, NULL) == 0 && !memcmp(values, sums, rows * row * sizeof *sums));
 	draw_list(tutti_rank(job), 99, rows, n, list);
 	CHECK(tutti_table_pull_rows(t, list, n, values, NULL) == 0 && are_rows(values, sums, list, n, row));
-	CHECK(tutti_table_pull_rows(t, NULL, 0, NULL, NULL) == 0 && tutti_table_push_rows(t, list, 0, values, NULL, NULL) == 0);
+	CHECK(tutti_table_pull_rows(t, NULL, 0, NULL, NULL) == 0 &&
+	      tutti_table_push_rows(t, list, 0, values, NULL, NULL) == 0);
 	close_table(job, t);
 	free(sums);
 	free(values);
@@ -167,7 +168,8 @@ static void follow_rounds(tutti *job, tutti_mode mode)
 		CHECK(mode != TUTTI_BSP || !memcmp(values, sums, ROWS * ROW * sizeof *sums));
 	}
 	CHECK(tutti_barrier(job, NULL) == 0);
-	CHECK(tutti_table_pull_rows(t, all, ROWS, values, NULL) == 0 && !memcmp(values, sums, ROWS * ROW * sizeof *sums));
+	CHECK(tutti_table_pull_rows(t, all, ROWS, values, NULL) == 0 &&
+	      !memcmp(values, sums, ROWS * ROW * sizeof *sums));
 	close_table(job, t);
 	free(sums);
 	free(values);
@@ -181,7 +183,8 @@ static void program_rounds(tutti *job)
 
 static void test_rounds(void) { on_wires(program_rounds, (const int[]){ 1, 2, 3, 5, 0 }); }
 
-enum { VERSION_ROWS = 90, VERSION_ROW = 300, VERSION_ROUNDS = 6 }; /* of five servers, each list takes several messages */
+/* of five servers, each list takes several messages */
+enum { VERSION_ROWS = 90, VERSION_ROW = 300, VERSION_ROUNDS = 6 };
 
 static tutti_table *open_versions(tutti *job, int workers, int backup, uint64_t *all)
 {
@@ -196,7 +199,8 @@ static tutti_table *open_versions(tutti *job, int workers, int backup, uint64_t 
 	return open_table(job, "versions", &c);
 }
 
-/* Pushes and pulls started all at once: the i-th pull is what i pushes of all have made, whatever has been pushed behind it. */
+/* Pushes and pulls started all at once: the i-th pull is what i pushes of all have made, whatever has been pushed
+ * behind it. */
 static void program_versions_ahead(tutti *job)
 {
 	uint64_t all[VERSION_ROWS];
@@ -208,7 +212,8 @@ static void program_versions_ahead(tutti *job)
 	for (int k = 0; k < VERSION_ROUNDS; k++) {
 		v[k] = calloc(VERSION_ROWS * VERSION_ROW, sizeof *v[k]);
 		w[k] = calloc(VERSION_ROWS * VERSION_ROW, sizeof *w[k]);
-		CHECK((k % 2 ? tutti_table_push(t, ones, NULL, &op[3 * k]) : tutti_table_push_rows(t, all, VERSION_ROWS, ones, NULL, &op[3 * k])) == 0);
+		CHECK((k % 2 ? tutti_table_push(t, ones, NULL, &op[3 * k])
+		             : tutti_table_push_rows(t, all, VERSION_ROWS, ones, NULL, &op[3 * k])) == 0);
 		CHECK(tutti_table_pull_rows(t, all, VERSION_ROWS, v[k], &op[3 * k + 1]) == 0);
 		CHECK(tutti_table_pull(t, w[k], &op[3 * k + 2]) == 0);
 	}
@@ -281,7 +286,10 @@ static void test_versions(void)
 
 enum { TOUCHED = 300, TOUCHED_ROW = 20, TOUCHED_LIST = 40, TOUCHED_ROUNDS = 8 };
 
-static uint64_t name_of(const tutti_table *t, uint64_t row) { return t->flags & TUTTI_TABLE_KEYS ? row * 0x9e3779b97f4a7c15 + 3 : row; }
+static uint64_t name_of(const tutti_table *t, uint64_t row)
+{
+	return t->flags & TUTTI_TABLE_KEYS ? row * 0x9e3779b97f4a7c15 + 3 : row;
+}
 
 /* Momentum 0.5 moves a row in each round that it comes into, and in no other. */
 static void step_rows(float *w, float *m, int ranks, int round)
@@ -354,7 +362,8 @@ static void keep_fresh_copy(tutti *job)
 {
 	enum { ALL = TOUCHED * TOUCHED_ROW };
 	tutti_table *t = open_touched(job, TUTTI_TABLE_FRESH, 0);
-	float *w = calloc(ALL, sizeof *w), *m = calloc(ALL, sizeof *m), *v = calloc(ALL, sizeof *v), *copy = calloc(ALL, sizeof *copy);
+	float *w = calloc(ALL, sizeof *w), *m = calloc(ALL, sizeof *m), *v = calloc(ALL, sizeof *v),
+	      *copy = calloc(ALL, sizeof *copy);
 	uint64_t list[TOUCHED_LIST], rows[TOUCHED];
 	size_t n;
 
@@ -370,7 +379,8 @@ static void keep_fresh_copy(tutti *job)
 			CHECK(tutti_table_pull(t, copy, NULL) == 0 && !memcmp(copy, w, ALL * sizeof *w));
 			continue;
 		}
-		CHECK(tutti_table_pull_rows(t, list, TOUCHED_LIST, v, NULL) == 0 && are_rows(v, w, list, TOUCHED_LIST, TOUCHED_ROW));
+		CHECK(tutti_table_pull_rows(t, list, TOUCHED_LIST, v, NULL) == 0 &&
+		      are_rows(v, w, list, TOUCHED_LIST, TOUCHED_ROW));
 		for (size_t i = 0; i < TOUCHED_LIST; i++)
 			memcpy(copy + list[i] * TOUCHED_ROW, v + i * TOUCHED_ROW, TOUCHED_ROW * sizeof *v);
 		CHECK(tutti_table_pull_fresh(t, rows, v, TOUCHED, &n, NULL) == 0);
@@ -400,7 +410,8 @@ static void read_keys_along(tutti *job)
 		all[i] = name_of(t, i);
 	for (int k = 0; k < 4 * TOUCHED_ROUNDS; k++) {
 		fill(v, TOUCHED * TOUCHED_ROW, 1);
-		int err = tutti_rank(job) < n - 1 ? tutti_table_push_rows(t, all, TOUCHED, v, NULL, NULL) : tutti_table_pull_rows(t, all, TOUCHED, v, NULL);
+		int err = tutti_rank(job) < n - 1 ? tutti_table_push_rows(t, all, TOUCHED, v, NULL, NULL)
+		                                  : tutti_table_pull_rows(t, all, TOUCHED, v, NULL);
 		CHECK(err == 0 && all_are(v, TOUCHED * TOUCHED_ROW, v[0]));
 	}
 	close_table(job, t);
@@ -421,7 +432,8 @@ static tutti_table *open_copies(tutti *job)
 	return open_table(job, "copies", &c);
 }
 
-/* What others may do to the values between two rounds of a few rows. w: what they are, and behind that what was saved. */
+/* What others may do to the values between two rounds of a few rows. w: what they are, and behind that what was
+ * saved. */
 static void disturb(tutti *job, tutti_table *t, int k, float *w)
 {
 	static const tutti_consistency async = { .mode = TUTTI_ASYNC }, rounds = { .mode = TUTTI_BSP };
@@ -440,7 +452,8 @@ static void disturb(tutti *job, tutti_table *t, int k, float *w)
 		memcpy(w, v, COPY_ALL * sizeof *w);
 		break;
 	case 5:
-		CHECK(tutti_table_switch(t, &async) == 0 && tutti_table_push(t, v, NULL, NULL) == 0 && tutti_table_switch(t, &rounds) == 0);
+		CHECK(tutti_table_switch(t, &async) == 0 && tutti_table_push(t, v, NULL, NULL) == 0 &&
+		      tutti_table_switch(t, &rounds) == 0);
 		break;
 	case 4:
 		CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
@@ -490,11 +503,14 @@ static void program_untouched(tutti *job)
 	for (uint64_t row = 0; row < 4; row++) {
 		if (row == 3) {
 			tt_lock(job->job);
-			fill((float *)(void *)(t->shard.memory + tt_table_at(t, 0, tt_version_clock(t) + 1)) + ALONE * COPY_ROW, COPY_ROW, 77);
+			fill((float *)(void *)(t->shard.memory + tt_table_at(t, 0, tt_version_clock(t) + 1)) +
+			             ALONE * COPY_ROW,
+			     COPY_ROW, 77);
 			tt_unlock(job->job);
 		}
 		CHECK(tutti_table_push_rows(t, &row, 1, v, NULL, NULL) == 0 && tutti_table_pull(t, v, NULL) == 0);
-		CHECK(all_are(v + row * COPY_ROW, COPY_ROW, 2) && all_are(v + (row + 1) * COPY_ROW, (size_t)(ALONE - row - 1) * COPY_ROW, 1));
+		CHECK(all_are(v + row * COPY_ROW, COPY_ROW, 2) &&
+		      all_are(v + (row + 1) * COPY_ROW, (size_t)(ALONE - row - 1) * COPY_ROW, 1));
 		CHECK(all_are(v + ALONE * COPY_ROW, COPY_ROW, row < 3 ? 1 : 77));
 		fill(v, COPY_ROW, 1);
 	}
@@ -530,11 +546,13 @@ static void program_touched_switch(tutti *job) /* keys that came before, between
 		if (k < TT_COUNT(to))
 			CHECK(tutti_table_switch(t, &to[k]) == 0);
 	}
-	CHECK(tutti_table_pull_rows(t, keys, TOUCHED, v, NULL) == 0 && v[0] == 4 * tutti_size(job) && v[1] == 3 * tutti_size(job));
+	CHECK(tutti_table_pull_rows(t, keys, TOUCHED, v, NULL) == 0 && v[0] == 4 * tutti_size(job) &&
+	      v[1] == 3 * tutti_size(job));
 	close_table(job, t);
 }
 
-/* More of one server's keys than can be asked for at once: the pushes behind a pull wait until all of it has been answered. */
+/* More of one server's keys than can be asked for at once: the pushes behind a pull wait until all of it has been
+ * answered. */
 static void program_long_pulls(tutti *job)
 {
 	enum { KEYS = 90, ROW = 4000, CALLS = 3 };
@@ -558,7 +576,8 @@ static void program_long_pulls(tutti *job)
 	}
 	for (int k = 0; k < CALLS; k++) {
 		CHECK(tutti_wait(&op[2 * k], -1) == 0 && tutti_wait(&op[2 * k + 1], -1) == 0);
-		CHECK(all_are(v[k], ROW, (float)((k + 1) * tutti_size(job))) && all_are(v[k] + ROW, (KEYS - 1) * ROW, 0));
+		CHECK(all_are(v[k], ROW, (float)((k + 1) * tutti_size(job))) &&
+		      all_are(v[k] + ROW, (KEYS - 1) * ROW, 0));
 		free(v[k]);
 	}
 	close_table(job, t);
@@ -579,7 +598,8 @@ static void test_touched(void)
 
 /* ---- rows: rules and types ---- */
 
-/* One worker pushes to one server: the same comes out, bit for bit, as of an updater of one's own that takes row by row. */
+/* One worker pushes to one server: the same comes out, bit for bit, as of an updater of one's own that takes row by
+ * row. */
 static void run_rule(tutti *job, tutti_update_rule rule, tutti_type type)
 {
 	enum { ROWS = 23, ROW = 9, N = 40 };
@@ -601,12 +621,15 @@ static void run_rule(tutti *job, tutti_update_rule rule, tutti_type type)
 		for (int round = 0; round < 3; round++) {
 			draw_list(3, round, ROWS, N, list);
 			for (size_t i = 0; i < N * row; i += width) /* small numbers of any type */
-				memset(deltas + i, 0, width), deltas[i + width - 1] = (char)(type == TUTTI_I64 ? 0 : 0x38 + (i / width) % 6);
+				memset(deltas + i, 0, width),
+					deltas[i + width - 1] = (char)(type == TUTTI_I64 ? 0 : 0x38 + (i / width) % 6);
 			CHECK(tutti_table_push_rows(t, list, N, deltas, NULL, NULL) == 0);
 			CHECK(tt_updater_begin(u, tutti_rank(job), NULL, &push) == 0);
 			for (size_t i = 0; i < N; i++)
-				tt_updater_apply(&push, list[i] * ROW, ROW, &(struct tt_piece){ .to = model + list[i] * row, .w = model + list[i] * row,
-				                 .d = deltas + i * row });
+				tt_updater_apply(&push, list[i] * ROW, ROW,
+				                 &(struct tt_piece){ .to = model + list[i] * row,
+				                                     .w = model + list[i] * row,
+				                                     .d = deltas + i * row });
 		}
 		CHECK(tutti_table_pull(t, got, NULL) == 0 && !memcmp(got, model, ROWS * row));
 		tt_updater_close(u);
@@ -619,8 +642,9 @@ static void run_rule(tutti *job, tutti_update_rule rule, tutti_type type)
 
 static void program_rules(tutti *job)
 {
-	static const tutti_update_rule rules[] = { TUTTI_UPDATE_ADD, TUTTI_UPDATE_SGD, TUTTI_UPDATE_MOMENTUM, TUTTI_UPDATE_ADAGRAD, TUTTI_UPDATE_ADAM,
-		TUTTI_UPDATE_DCASGD, TUTTI_UPDATE_FTRL };
+	static const tutti_update_rule rules[] = { TUTTI_UPDATE_ADD,     TUTTI_UPDATE_SGD,  TUTTI_UPDATE_MOMENTUM,
+		                                   TUTTI_UPDATE_ADAGRAD, TUTTI_UPDATE_ADAM, TUTTI_UPDATE_DCASGD,
+		                                   TUTTI_UPDATE_FTRL };
 	static const tutti_type types[] = { TUTTI_F32, TUTTI_F64, TUTTI_F16, TUTTI_BF16 };
 
 	for (size_t r = 0; r < TT_COUNT(rules); r++)
@@ -670,7 +694,8 @@ static void test_own_rule(void) { on_wires(program_own_rule, (const int[]){ 1, 3
 
 /* ---- keys ---- */
 
-static uint64_t key_at(size_t i) { return (uint64_t)i * 0x9e3779b97f4a7c15 ^ (i % 3 ? 0 : i); } /* some near 0, some anywhere */
+/* some near 0, some anywhere */
+static uint64_t key_at(size_t i) { return (uint64_t)i * 0x9e3779b97f4a7c15 ^ (i % 3 ? 0 : i); }
 
 /* All ranks create the same keys at once, some of them twice, each from a place of its own on. */
 static void create_keys(tutti *job, size_t keys, size_t row, size_t at_once)
@@ -729,7 +754,8 @@ static void test_many_keys(void)
 	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 2, .program = program_many_keys }), 0);
 }
 
-/* State grows along with the values, also in the middle of a push: two workers' pushes of many pieces each are under way at once. */
+/* State grows along with the values, also in the middle of a push: two workers' pushes of many pieces each are under
+ * way at once. */
 static void program_key_state(tutti *job)
 {
 	enum { KEYS = 9000, ROW = 8 };
@@ -794,7 +820,8 @@ static void push_some(tutti *job, tutti_table *t, int rank, size_t n, const uint
 	const float ones[4] = { 1, 1, 1, 1 };
 
 	if (tutti_rank(job) == rank)
-		CHECK((n ? tutti_table_push_rows(t, rows, n, ones, NULL, NULL) : tutti_table_push(t, ones, NULL, NULL)) == 0);
+		CHECK((n ? tutti_table_push_rows(t, rows, n, ones, NULL, NULL)
+		         : tutti_table_push(t, ones, NULL, NULL)) == 0);
 	CHECK(tutti_barrier(job, NULL) == 0);
 }
 
@@ -807,8 +834,8 @@ static void pull_some(tutti *job, tutti_table *t, int rank, size_t n, const uint
 	CHECK(tutti_barrier(job, NULL) == 0);
 }
 
-/* The recorded cases mv-sparse-old and mv-sparse-new, where a pull that finds no row fresh gets none, and rows that are asked for by name
- * count as pulled; then what they leave open. */
+/* The recorded cases mv-sparse-old and mv-sparse-new, where a pull that finds no row fresh gets none, and rows that are
+ * asked for by name count as pulled; then what they leave open. */
 static void follow_sparse_case(tutti *job, bool own)
 {
 	tutti_table_config c = config_of(TUTTI_F32, 4, 1, TUTTI_TABLE_FRESH | (own ? TUTTI_TABLE_FRESH_OWN : 0));
@@ -858,8 +885,10 @@ static uint64_t bytes_of(tutti *job, tutti_stat_kind kind)
 	return stat.bytes;
 }
 
-/* Many rows, and less room than there are fresh ones: no row is lost, none comes twice, and what comes is what was pushed. */
-static void pull_all_fresh(tutti_table *t, size_t row, size_t room, uint64_t rows, const float *sums, const bool *expected)
+/* Many rows, and less room than there are fresh ones: no row is lost, none comes twice, and what comes is what was
+ * pushed. */
+static void pull_all_fresh(tutti_table *t, size_t row, size_t room, uint64_t rows, const float *sums,
+                           const bool *expected)
 {
 	uint64_t *list = calloc(room, sizeof *list);
 	float *values = calloc(room * row, sizeof *values);
@@ -954,11 +983,13 @@ static void refresh(tutti *job, tutti_mode mode, uint64_t rows, size_t row, size
 		before = bytes_of(job, TUTTI_STAT_PULL);
 		CHECK(tutti_table_refresh_rows(t, list, asked, values, &fresh, NULL) == 0);
 		for (size_t i = 0; i < asked; i++) {
-			good &= stale[list[i]] ? are_rows(values + i * row, sums, &list[i], 1, row) : all_are(values + i * row, row, -1);
+			good &= stale[list[i]] ? are_rows(values + i * row, sums, &list[i], 1, row)
+			                       : all_are(values + i * row, row, -1);
 			expected += stale[list[i]];
 			stale[list[i]] = false;
 		}
-		CHECK(good && fresh == expected && bytes_of(job, TUTTI_STAT_PULL) - before == fresh * row * sizeof *values);
+		CHECK(good && fresh == expected &&
+		      bytes_of(job, TUTTI_STAT_PULL) - before == fresh * row * sizeof *values);
 		CHECK(tutti_barrier(job, NULL) == 0);
 	}
 	CHECK(tutti_table_refresh_rows(t, NULL, 0, NULL, NULL, NULL) == 0);
@@ -999,7 +1030,8 @@ static void refresh_beside(tutti *job, unsigned own)
 	CHECK(tutti_barrier(job, NULL) == 0);
 	CHECK(tutti_table_pull_rows(t, list, 1, v, NULL) == 0 && v[0] == 1);
 	fill(v, 4, -1);
-	CHECK(tutti_table_refresh_rows(t, list, 2, v, &n, NULL) == 0 && n == sees && v[0] == -1 && v[2] == (sees ? 1 : -1));
+	CHECK(tutti_table_refresh_rows(t, list, 2, v, &n, NULL) == 0 && n == sees && v[0] == -1 &&
+	      v[2] == (sees ? 1 : -1));
 	CHECK(tutti_table_pull_fresh(t, came, v, ROWS, &n, NULL) == 0 && n == ROWS - 2);
 	CHECK(tutti_table_refresh_rows(t, all, ROWS, v, &n, NULL) == 0 && n == 0);
 	CHECK(tutti_barrier(job, NULL) == 0);
@@ -1020,7 +1052,8 @@ static void refresh_finished(tutti *job)
 	c.consistency.mode = TUTTI_BSP;
 	tutti_table *t = open_table(job, "finished", &c);
 	CHECK(tutti_table_finish(t) == 0);
-	CHECK(tutti_table_refresh_rows(t, &row, 1, &v, &n, NULL) == -EPERM && strstr(tutti_why(), "has finished") && n == 7 && v == -1);
+	CHECK(tutti_table_refresh_rows(t, &row, 1, &v, &n, NULL) == -EPERM && strstr(tutti_why(), "has finished") &&
+	      n == 7 && v == -1);
 	CHECK(tutti_table_pull_rows(t, &row, 1, &v, NULL) == 0 && v == 0);
 	close_table(job, t);
 }
@@ -1138,7 +1171,9 @@ static void program_come_back(tutti *job)
 static void test_come_back(void)
 {
 	for (uint64_t seed = 0; seed < SEEDS; seed++)
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "sim", .seed = seed, .program = program_come_back }), 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){
+					.size = 3, .wire = "sim", .seed = seed, .program = program_come_back }),
+		                0);
 	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 3, .program = program_come_back }), 0);
 }
 
@@ -1164,13 +1199,15 @@ static void filter(tutti *job, unsigned flags, uint64_t *sent)
 		values[i] = i % 10 ? i % 11 ? 0 : 0.25f : 1 + (float)(i % 7);
 	small[5] = 2;
 	before = bytes_of(job, TUTTI_STAT_MESSAGE);
-	CHECK(tutti_table_push_rows(t, list, N, values, NULL, NULL) == 0 && tutti_table_push(u, small, NULL, NULL) == 0);
+	CHECK(tutti_table_push_rows(t, list, N, values, NULL, NULL) == 0 &&
+	      tutti_table_push(u, small, NULL, NULL) == 0);
 	pass_time(10 * TT_MS); /* messages count when they have ended */
 	*sent = bytes_of(job, TUTTI_STAT_MESSAGE) - before;
 	CHECK(tutti_barrier(job, NULL) == 0);
 	CHECK(tutti_table_pull_rows(t, list, N, values, NULL) == 0 && tutti_table_pull(u, small, NULL) == 0);
 	for (size_t i = 0; i < N * ROW; i++)
-		good &= i % 10 ? i % 11 || (values[i] >= 0 && values[i] <= 0.25f * (float)tutti_size(job)) : values[i] == (float)tutti_size(job) * (1 + (float)(i % 7));
+		good &= i % 10 ? i % 11 || (values[i] >= 0 && values[i] <= 0.25f * (float)tutti_size(job))
+		               : values[i] == (float)tutti_size(job) * (1 + (float)(i % 7));
 	for (int i = 0; i < 64; i++)
 		good &= small[i] == (i == 5 ? 2.0f * (float)tutti_size(job) : 0);
 	CHECK(good);
@@ -1194,10 +1231,14 @@ static void test_filter(void) { on_wires(program_filter, (const int[]){ 1, 2, 3,
 
 static void program_cuts(tutti *job)
 {
-	static const struct { uint64_t rows, row; unsigned flags; uint64_t from[5]; } cases[] = {
-		{ 11, 4, TUTTI_TABLE_CUT_MULTIVERSO, { 0, 2, 4, 6, 11 } }, { 2, 4, TUTTI_TABLE_CUT_MULTIVERSO, { 0, 1, 2, 2, 2 } },
+	static const struct { uint64_t rows, row; unsigned flags; uint64_t from[5];
+	} cases[] = {
+		{ 11, 4, TUTTI_TABLE_CUT_MULTIVERSO, { 0, 2, 4, 6, 11 } },
+		{ 2, 4, TUTTI_TABLE_CUT_MULTIVERSO, { 0, 1, 2, 2, 2 } },
 		{ 11, 4, 0, { 0, 3, 6, 9, 11 } }, /* no four rows for each server, which would fill a line */
-		{ 13, 4, 0, { 0, 4, 8, 12, 13 } }, { 14, 16, 0, { 0, 4, 8, 11, 14 } }, { 2, 1, 0, { 0, 1, 2, 2, 2 } },
+		{ 13, 4, 0, { 0, 4, 8, 12, 13 } },
+		{ 14, 16, 0, { 0, 4, 8, 11, 14 } },
+		{ 2, 1, 0, { 0, 1, 2, 2, 2 } },
 	};
 
 	for (size_t i = 0; i < TT_COUNT(cases); i++) {
@@ -1205,13 +1246,17 @@ static void program_cuts(tutti *job)
 		tutti_table *t = open_table(job, "cuts", &c);
 		for (int k = 0; k < 4; k++) {
 			struct tt_range r = tt_table_range(t, k);
-			CHECK(r.first == cases[i].from[k] * cases[i].row && r.first + r.count == cases[i].from[k + 1] * cases[i].row);
+			CHECK(r.first == cases[i].from[k] * cases[i].row &&
+			      r.first + r.count == cases[i].from[k + 1] * cases[i].row);
 		}
 		close_table(job, t);
 	}
 }
 
-static void test_cuts(void) { CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 4, .wire = "sim", .program = program_cuts }), 0); }
+static void test_cuts(void)
+{
+	CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 4, .wire = "sim", .program = program_cuts }), 0);
+}
 
 /* ---- what goes wrong ---- */
 
@@ -1229,7 +1274,8 @@ static void program_wrong_config(tutti *job)
 	CHECK(is_wrong(job, config_of(TUTTI_F32, 5, 1, TUTTI_TABLE_FRESH_OWN), "without TUTTI_TABLE_FRESH"));
 	CHECK(is_wrong(job, config_of(TUTTI_F32, 5, 1ull << 32, 0), "2^32 - 1"));
 	CHECK(is_wrong(job, config_of(TUTTI_F32, 1ull << 40, 1u << 31, 0), "what memory can be"));
-	CHECK(is_wrong(job, config_of(TUTTI_F32, 0x5555555555555580 / 4, 1, 0), "what memory can be")); /* three copies of it would be 128 bytes */
+	/* three copies of it would be 128 bytes */
+	CHECK(is_wrong(job, config_of(TUTTI_F32, 0x5555555555555580 / 4, 1, 0), "what memory can be"));
 	CHECK(is_wrong(job, config_of(TUTTI_F32, 0, 5, 0), "0 rows"));
 	tutti_table_config c = config_of(TUTTI_F32, 5, 1, 0);
 	c.clip = 1;
@@ -1244,24 +1290,31 @@ static void program_wrong_calls(tutti *job)
 {
 	tutti_table_config c = config_of(TUTTI_F32, 5, 2, 0), k = config_of(TUTTI_F32, 0, 2, TUTTI_TABLE_KEYS);
 	tutti_table_config l = config_of(TUTTI_F32, 5, 16384, TUTTI_TABLE_FRESH); /* rows of more than a message */
-	tutti_table *t = open_table(job, "rows", &c), *keys = open_table(job, "keys", &k), *wide = open_table(job, "wide", &l);
+	tutti_table *t = open_table(job, "rows", &c), *keys = open_table(job, "keys", &k),
+		    *wide = open_table(job, "wide", &l);
 	const tutti_update odd = WITH(tutti_update_defaults(), it.beta1 = 0.5),
 			   stranger = WITH(tutti_update_defaults(), it.worker = 1 << 20);
 	uint64_t list[] = { 4, 5, ~0ull };
 	float values[10] = { 0 };
 	size_t n = 7;
 
-	CHECK(tutti_table_push_rows(t, list, 2, values, NULL, NULL) == -EINVAL && strstr(tutti_why(), "row 5, number 1") && strstr(tutti_why(), "has 5 rows"));
-	CHECK(tutti_table_pull_rows(t, list + 2, 1, values, NULL) == -EINVAL && strstr(tutti_why(), "row 18446744073709551615"));
+	CHECK(tutti_table_push_rows(t, list, 2, values, NULL, NULL) == -EINVAL &&
+	      strstr(tutti_why(), "row 5, number 1") && strstr(tutti_why(), "has 5 rows"));
+	CHECK(tutti_table_pull_rows(t, list + 2, 1, values, NULL) == -EINVAL &&
+	      strstr(tutti_why(), "row 18446744073709551615"));
 	CHECK(tutti_table_pull_rows(t, NULL, 1, values, NULL) == -EINVAL && strstr(tutti_why(), "the list"));
 	CHECK(tutti_table_pull_rows(t, list, 1, NULL, NULL) == -EINVAL && strstr(tutti_why(), "the memory"));
-	CHECK(tutti_table_pull_rows(t, list, SIZE_MAX / 8, values, NULL) == -EINVAL && strstr(tutti_why(), "more than memory"));
+	CHECK(tutti_table_pull_rows(t, list, SIZE_MAX / 8, values, NULL) == -EINVAL &&
+	      strstr(tutti_why(), "more than memory"));
 	CHECK(tutti_table_push_rows(t, list, 1, values, &odd, NULL) == -EINVAL);
 	CHECK(tutti_table_push_rows(t, list, 1, values, &stranger, NULL) == -EINVAL &&
 	      (tutti_size(job) == 1 || strstr(tutti_why(), "no such worker")));
-	CHECK(tutti_table_pull_fresh(t, list, values, 1, &n, NULL) == -EINVAL && strstr(tutti_why(), "TUTTI_TABLE_FRESH") && n == 7);
-	CHECK(tutti_table_refresh_rows(t, list, 1, values, &n, NULL) == -EINVAL && strstr(tutti_why(), "TUTTI_TABLE_FRESH") && n == 7);
-	CHECK(tutti_table_refresh_rows(wide, list, 1, values, &n, NULL) == -ENOTSUP && strstr(tutti_why(), "has 65536 bytes, and at most ") && n == 7);
+	CHECK(tutti_table_pull_fresh(t, list, values, 1, &n, NULL) == -EINVAL &&
+	      strstr(tutti_why(), "TUTTI_TABLE_FRESH") && n == 7);
+	CHECK(tutti_table_refresh_rows(t, list, 1, values, &n, NULL) == -EINVAL &&
+	      strstr(tutti_why(), "TUTTI_TABLE_FRESH") && n == 7);
+	CHECK(tutti_table_refresh_rows(wide, list, 1, values, &n, NULL) == -ENOTSUP &&
+	      strstr(tutti_why(), "has 65536 bytes, and at most ") && n == 7);
 	CHECK(tutti_table_push(keys, values, NULL, NULL) == -ENOTSUP && strstr(tutti_why(), "has keys"));
 	CHECK(tutti_table_pull(keys, values, NULL) == -ENOTSUP && tutti_table_assign(keys, values, NULL) == -ENOTSUP &&
 	      tutti_table_push_pull(keys, values, NULL, values, NULL) == -ENOTSUP);
@@ -1309,7 +1362,8 @@ static void die(tutti *job, unsigned flags)
 		err = push_and_pull(t, list, values, flags);
 	if (tutti_rank(job) != 1) {
 		CHECK((err == -ECONNRESET || err == -ETIMEDOUT) && strstr(tutti_why(), "rank 1"));
-		CHECK(tutti_table_pull_rows(t, list, MANY, values, NULL) == -ECONNRESET && strstr(tutti_why(), "rank 1"));
+		CHECK(tutti_table_pull_rows(t, list, MANY, values, NULL) == -ECONNRESET &&
+		      strstr(tutti_why(), "rank 1"));
 	}
 	pass_time(2000 * TT_MS); /* or others find it closed */
 	free(values);

@@ -1,5 +1,6 @@
-/* unit_save_faults.c - what goes wrong while parameter tables are saved and loaded: disks, pushes that do not go on, two at once, servers that
- * close, die and come again: each test on sim (over seeds) and, where that can be, over TCP and shared memory */
+/* unit_save_faults.c - what goes wrong while parameter tables are saved and loaded: disks, pushes that do not go on,
+ * two at once, servers that close, die and come again: each test on sim (over seeds) and, where that can be, over TCP
+ * and shared memory */
 #include "engine/engine.h"
 #include "file/file.h"
 #include "member/member.h"
@@ -73,7 +74,8 @@ static void program_full(tutti *job)
 		CHECK(tutti_table_push(t, v, NULL, NULL) == 0 && tutti_table_save(t, folder) == 0);
 		CHECK(tutti_table_push(t, v, NULL, NULL) == 0);
 		for (int i = 0; i < 4; i++) {
-			disk_room = (const long[]){ 0, 1000, 300000, 2 * MORE * 4 + 900 }[i]; /* with the last, all but the index */
+			/* with the last, all but the index */
+			disk_room = (const long[]){ 0, 1000, 300000, 2 * MORE * 4 + 900 }[i];
 			CHECK(tutti_table_save(t, folder) == -ENOSPC && strstr(tutti_why(), folder));
 			CHECK(i == 3 || strstr(tutti_why(), "table \"w\", rank "));
 			disk_room = -1;
@@ -95,7 +97,10 @@ enum {
 	DEADLINE = SILENT / 4
 }; /* milliseconds: the job's timeout, after which such a server is given up */
 
-static bool takes(uint64_t since, uint64_t ms) { return tt_now() - since >= ms * TT_MS && tt_now() - since < (ms + DEADLINE) * TT_MS; }
+static bool takes(uint64_t since, uint64_t ms)
+{
+	return tt_now() - since >= ms * TT_MS && tt_now() - since < (ms + DEADLINE) * TT_MS;
+}
 
 static void set_pace(int pieces, uint64_t ms)
 {
@@ -123,7 +128,10 @@ static void close_by_rank_0(tutti *job, tutti_table *t)
 	close_table(job, t);
 }
 
-static bool is_given_up(int err) { return err == -ETIMEDOUT && strstr(tutti_why(), "rank 1: it lives, and has got no further"); }
+static bool is_given_up(int err)
+{
+	return err == -ETIMEDOUT && strstr(tutti_why(), "rank 1: it lives, and has got no further");
+}
 
 /* Rank 1's disk is slow, and hangs then. */
 static void use_slow_disk(tutti_table *t)
@@ -138,13 +146,15 @@ static void use_slow_disk(tutti_table *t)
 	set_pace(1, 10 * SILENT);
 	began = tt_now();
 	CHECK(is_given_up(tutti_table_save(t, folder)) && takes(began, SILENT));
-	CHECK(tutti_table_load(t, folder) == -EBUSY && strstr(tutti_why(), "rank 1: it is being saved or loaded already, for rank 0"));
+	CHECK(tutti_table_load(t, folder) == -EBUSY &&
+	      strstr(tutti_why(), "rank 1: it is being saved or loaded already, for rank 0"));
 	pass_time(10 * SILENT * TT_MS);
 	set_pace(1, 10 * SILENT);
 	began = tt_now();
 	CHECK(is_given_up(tutti_table_load(t, folder)) && takes(began, SILENT));
 	pass_time(10 * SILENT * TT_MS);
-	CHECK(tutti_table_save(t, folder) == 0 && tutti_table_load(t, folder) == 0); /* what was read for the other load is forgotten */
+	/* what was read for the other load is forgotten */
+	CHECK(tutti_table_save(t, folder) == 0 && tutti_table_load(t, folder) == 0);
 }
 
 static void program_slow_disk(tutti *job)
@@ -179,7 +189,8 @@ static void use_called_off(tutti_table *t)
 	change_file("w-00000001-00001-of-00002.safetensors", -5, 0);
 	set_pace(1000, 3 * DEADLINE);
 	began = tt_now();
-	CHECK(tutti_table_load(t, folder) == -EBADMSG && strstr(tutti_why(), "rank 0: ") && tt_now() - began < 4 * DEADLINE * TT_MS);
+	CHECK(tutti_table_load(t, folder) == -EBADMSG && strstr(tutti_why(), "rank 0: ") &&
+	      tt_now() - began < 4 * DEADLINE * TT_MS);
 	CHECK(slow.pieces >= 999);
 	set_pace(0, 0);
 	change_file("w-00000001-00001-of-00002.safetensors", -5, 0);
@@ -201,7 +212,8 @@ static void test_called_off(void)
 	on_sim((struct ranks){ .size = 2, .timeout_ms = SILENT, .program = program_called_off }, seeds);
 }
 
-static void (*hear_file)(struct tt_member *from, struct tt_pack *); /* in the place of a rank that is not rank 0; NULL: nothing is */
+/* in the place of a rank that is not rank 0; NULL: nothing is */
+static void (*hear_file)(struct tt_member *from, struct tt_pack *);
 static int heard;            /* saves that it was to write */
 
 void __real_tt_table_file(struct tt_member *, struct tt_pack *);
@@ -252,7 +264,8 @@ static void program_stopped(tutti *job)
 	if (!tutti_rank(job)) {
 		tt_sim_stop(1, TT_MS, 100 * SILENT * TT_MS); /* once it has opened the table, too */
 		pass_time(2 * TT_MS);
-		CHECK(tutti_table_save(t, folder) < 0 && strstr(tutti_why(), "rank 1") && tt_now() - began < SILENT / 2 * TT_MS);
+		CHECK(tutti_table_save(t, folder) < 0 && strstr(tutti_why(), "rank 1") &&
+		      tt_now() - began < SILENT / 2 * TT_MS);
 	}
 	pass_time(TT_MS);
 	tutti_table_close(t);
@@ -263,7 +276,8 @@ static void test_stopped(void)
 	on_sim((struct ranks){ .size = 2, .timeout_ms = SILENT, .program = program_stopped }, seeds);
 }
 
-/* A server that knows of more workers each time, or of none more, or of more than can be: the saver does not ask for ever. */
+/* A server that knows of more workers each time, or of none more, or of more than can be: the saver does not ask for
+ * ever. */
 static uint32_t (*more_than)(uint32_t workers);
 
 static uint32_t one_more(uint32_t workers) { return workers + 1; }
@@ -287,7 +301,10 @@ static void say_again(struct tt_member *from, struct tt_pack *p)
 
 static void program_more_workers(tutti *job)
 {
-	static const struct { uint32_t (*more)(uint32_t); bool grows; } lies[] = { { one_more, true }, { no_more, false }, { too_many, false } };
+	static const struct {
+		uint32_t (*more)(uint32_t);
+		bool grows;
+	} lies[] = { { one_more, true }, { no_more, false }, { too_many, false } };
 	tutti_table_config c = config_of(TUTTI_UPDATE_ADD, TUTTI_F32, 1000);
 	tutti_table *t = open_by_rank_0(job, &c);
 
@@ -296,7 +313,8 @@ static void program_more_workers(tutti *job)
 		more_than = lies[i].more;
 		heard = 0;
 		CHECK(tutti_table_save(t, folder) == -EAGAIN && strstr(tutti_why(), "rank 1"));
-		CHECK(heard == (lies[i].grows ? 1 + tt_members(job->job)->capacity - tt_members(job->job)->launched : 1));
+		CHECK(heard ==
+		      (lies[i].grows ? 1 + tt_members(job->job)->capacity - tt_members(job->job)->launched : 1));
 		hear_file = NULL;
 		CHECK(tutti_table_save(t, folder) == 0);
 	}
@@ -305,8 +323,8 @@ static void program_more_workers(tutti *job)
 
 static void test_more_workers(void) { on_sim((struct ranks){ .size = 2, .program = program_more_workers }, seeds); }
 
-/* Ranks leave, and come again, while rank 1 writes for them: the later life asks under the same number, and its order gets lost. What it
- * hears then must not be the answer to the first. */
+/* Ranks leave, and come again, while rank 1 writes for them: the later life asks under the same number, and its order
+ * gets lost. What it hears then must not be the answer to the first. */
 static int save_as(tutti *job, tutti_table *t, uint32_t number)
 {
 	struct tt_order o = { .what = TT_FILE_SAVE, .folder = folder, .workers = 2 };
@@ -343,7 +361,9 @@ static void program_later_life(tutti *job)
 		CHECK(join_again(job, 2, &again) == 0);
 		t = open_table(tutti_job(again), "w", &c);
 		hear_file = say_nothing;
-		CHECK(is_given_up(save_as(again, t, NUMBER)) && !slow.pieces && !is_there("w-00000001-00001-of-00001.safetensors")); /* it was called off */
+		/* it was called off */
+		CHECK(is_given_up(save_as(again, t, NUMBER)) && !slow.pieces &&
+		      !is_there("w-00000001-00001-of-00001.safetensors"));
 		hear_file = NULL;
 		CHECK(tutti_table_save(t, folder) == 0);
 		tutti_leave(again);
@@ -360,7 +380,8 @@ static void test_later_life(void)
 
 /* ---- two at once ---- */
 
-/* Each of several callers may be refused, where others got some of the servers first; what is committed is whole, and then it can be saved again. */
+/* Each of several callers may be refused, where others got some of the servers first; what is committed is whole, and
+ * then it can be saved again. */
 static atomic_int saved; /* how often */
 
 static void program_two_at_once(tutti *job)
@@ -435,7 +456,8 @@ static void program_stuck(tutti *job)
 		begin_push(t, 1);
 	meet(job);
 	if (tutti_rank(job) == 2) {
-		CHECK(tutti_table_save(t, folder) == -ETIMEDOUT && strstr(tutti_why(), "rank 1 is in the middle of a push"));
+		CHECK(tutti_table_save(t, folder) == -ETIMEDOUT &&
+		      strstr(tutti_why(), "rank 1 is in the middle of a push"));
 		CHECK(tutti_table_load(t, folder) == 0);
 		CHECK(tutti_table_save(t, folder) == 0);
 		done = true;
@@ -725,7 +747,8 @@ static void program_killed(tutti *job)
 			err = tutti_table_save(t, folder);
 			pass_time(3 * TT_MS / 2);
 		}
-		CHECK(victim == 1 ? (err == -ECONNRESET || err == -ETIMEDOUT) && strstr(tutti_why(), "rank 1") : err == 0);
+		CHECK(victim == 1 ? (err == -ECONNRESET || err == -ETIMEDOUT) && strstr(tutti_why(), "rank 1")
+		                  : err == 0);
 	} else {
 		for (int i = 0; !err && i < 60; i++)
 			err = tutti_table_push(t, ones, NULL, NULL);
@@ -770,7 +793,8 @@ static void program_again(tutti *job)
 		while ((err = tutti_table_reopen(t)) == -ENOTCONN || err == -ECONNRESET)
 			pass_time(TT_MS);
 		CHECK(err == 0 && tutti_table_pull(t, v, NULL) == 0);
-		CHECK(v[0] == 2 && v[tt_table_range(t, last).first - 1] == 2 && v[tt_table_range(t, last).first] == 1 && v[c.count - 1] == 1);
+		CHECK(v[0] == 2 && v[tt_table_range(t, last).first - 1] == 2 && v[tt_table_range(t, last).first] == 1 &&
+		      v[c.count - 1] == 1);
 		fill(v, c.count, 1);
 		CHECK(tutti_table_push_pull(t, v, NULL, v, NULL) == 0 && v[0] == 3 && v[c.count - 1] == 2);
 	} else {

@@ -51,7 +51,9 @@ static void look_on(tutti *job, tutti_table *t, size_t count, int pushes)
 	pass_time(3 * TT_MS); /* then the last one is due */
 	CHECK(tutti_table_push(t, d, NULL, NULL) == 0);
 	CHECK(tutti_barrier(job, NULL) == 0);
-	for (int i = 0; i < 2000 && !(tutti_table_snapshot(t, v, NULL, NULL) == 0 && all_are(v, count, (float)(pushes + tutti_size(job)))); i++)
+	for (int i = 0; i < 2000 && !(tutti_table_snapshot(t, v, NULL, NULL) == 0 &&
+	                              all_are(v, count, (float)(pushes + tutti_size(job))));
+	     i++)
 		pass_time(TT_MS);
 	CHECK(all_are(v, count, (float)(pushes + tutti_size(job))));
 	free(d);
@@ -60,8 +62,10 @@ static void look_on(tutti *job, tutti_table *t, size_t count, int pushes)
 
 static void program_writer(tutti *job)
 {
-	static const struct { size_t count; uint64_t pushes; int ms; unsigned flags; } of[] = {
-		{ 1, 0, 1, 0 }, { 1000, 0, 1, 0 }, { 1000, 0, 1, TUTTI_TABLE_FILTER }, { 30000, 3, 2, 0 }, { 200000, 0, 5, 0 }, { 200000, 0, 1, 0 },
+	static const struct { size_t count; uint64_t pushes; int ms; unsigned flags;
+	} of[] = {
+		{ 1, 0, 1, 0 },     { 1000, 0, 1, 0 },   { 1000, 0, 1, TUTTI_TABLE_FILTER },
+		{ 30000, 3, 2, 0 }, { 200000, 0, 5, 0 }, { 200000, 0, 1, 0 },
 	};
 
 	for (size_t i = 0; i < TT_COUNT(of); i++) {
@@ -103,8 +107,10 @@ static void look_at_rounds(tutti *job, size_t count)
 		CHECK(versions.oldest == versions.newest && all_are(v, count, (float)versions.newest * (float)n));
 	}
 	CHECK(tutti_barrier(job, NULL) == 0);
-	CHECK(tutti_table_snapshot(t, v, &versions, NULL) == 0 && versions.newest == ROUNDS && all_are(v, count, (float)(ROUNDS * n)));
-	CHECK(tutti_stats(job, -1, TUTTI_STAT_SNAPSHOT, &stat) == 0 && stat.ops - before.ops == ROUNDS + 1 && stat.errors == before.errors);
+	CHECK(tutti_table_snapshot(t, v, &versions, NULL) == 0 && versions.newest == ROUNDS &&
+	      all_are(v, count, (float)(ROUNDS * n)));
+	CHECK(tutti_stats(job, -1, TUTTI_STAT_SNAPSHOT, &stat) == 0 && stat.ops - before.ops == ROUNDS + 1 &&
+	      stat.errors == before.errors);
 	close_table(job, t);
 	free(d);
 	free(v);
@@ -274,7 +280,8 @@ static void program_slow(tutti *job)
 
 static void test_slow(void)
 {
-	for (struct ranks run = { .size = 3, .wire = "sim", .program = program_slow }; run.seed < (uint64_t)all_or(SEEDS / 2, 1 + SEEDS / 10); run.seed++)
+	for (struct ranks run = { .size = 3, .wire = "sim", .program = program_slow };
+	     run.seed < (uint64_t)all_or(SEEDS / 2, 1 + SEEDS / 10); run.seed++)
 		CU_ASSERT_EQUAL(run_ranks(run), 0);
 }
 

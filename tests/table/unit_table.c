@@ -153,7 +153,8 @@ static void test_named(void) { run_on_wires(program_named, (const int[]){ 3, 0 }
 static void program_started(tutti *job)
 {
 	enum { COUNT = 90000, CALLS = 6 };
-	tutti_table *a = open_by_rule(job, "a", TUTTI_F32, COUNT, TUTTI_UPDATE_ADD), *b = open_by_rule(job, "b", TUTTI_I64, 10, TUTTI_UPDATE_ADD);
+	tutti_table *a = open_by_rule(job, "a", TUTTI_F32, COUNT, TUTTI_UPDATE_ADD),
+		    *b = open_by_rule(job, "b", TUTTI_I64, 10, TUTTI_UPDATE_ADD);
 	float *delta = calloc(COUNT, sizeof *delta), *got = calloc(COUNT, sizeof *got);
 	int64_t small[10] = { 0 }, sum[10];
 	tutti_op op[2 * CALLS];
@@ -210,7 +211,8 @@ static void program_rules(tutti *job)
 	free(got);
 }
 
-/* One rank after the other: each finds its own push, and those before it, also where some shards' values come with the answer. */
+/* One rank after the other: each finds its own push, and those before it, also where some shards' values come with the
+ * answer. */
 static void push_and_pull(tutti *job, size_t count)
 {
 	tutti_table *t = open_by_rule(job, "both", TUTTI_F32, count, TUTTI_UPDATE_ADD);
@@ -220,7 +222,8 @@ static void push_and_pull(tutti *job, size_t count)
 	fill_line(v, count, 1, 1);
 	for (int turn = 0; turn < 2 * n; turn++) {
 		if (turn % n == tutti_rank(job))
-			CHECK(tutti_table_push_pull(t, v, NULL, got, NULL) == 0 && are_line(got, count, (float)(turn + 1), (float)(turn + 1)));
+			CHECK(tutti_table_push_pull(t, v, NULL, got, NULL) == 0 &&
+			      are_line(got, count, (float)(turn + 1), (float)(turn + 1)));
 		CHECK(tutti_barrier(job, NULL) == 0);
 	}
 	tutti_table_close(t);
@@ -251,10 +254,12 @@ static void move(tutti *job, size_t count)
 		if (r == tutti_rank(job)) {
 			CHECK(tutti_table_assign(t, x, NULL) == 0);
 			fill_line(x, count, 3, 0);
-			CHECK(tutti_table_push_pull(t, x, NULL, e, NULL) == 0 && are_line(e, count, 1, -1) && are_line(x, count, 3, 0));
+			CHECK(tutti_table_push_pull(t, x, NULL, e, NULL) == 0 && are_line(e, count, 1, -1) &&
+			      are_line(x, count, 3, 0));
 			CHECK(tutti_table_push_pull(t, x, NULL, x, NULL) == 0 && are_line(x, count, 0.5f, -0.5f));
 			CHECK(tutti_table_pull(t, e, NULL) == 0 && are_line(e, count, 2.5f, 0.5f));
-			CHECK(tutti_table_push(t, e, NULL, NULL) == 0 && tutti_table_pull(t, x, NULL) == 0 && are_line(x, count, 2.5f, 0.5f));
+			CHECK(tutti_table_push(t, e, NULL, NULL) == 0 && tutti_table_pull(t, x, NULL) == 0 &&
+			      are_line(x, count, 2.5f, 0.5f));
 		}
 		CHECK(tutti_barrier(job, NULL) == 0);
 	}
@@ -412,7 +417,9 @@ static void test_open(void)
 	for (uint64_t seed = 0; seed < SEEDS; seed++) {
 		CU_ASSERT_EQUAL(run_on_sim(2, seed, 200, program_disagree), 0);
 		CU_ASSERT_EQUAL(run_on_sim(3, seed, 1000, program_late), 0);
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = 3, .wire = "sim", .seed = seed, .program = program_closed }), 0);
+		CU_ASSERT_EQUAL(
+			run_ranks((struct ranks){ .size = 3, .wire = "sim", .seed = seed, .program = program_closed }),
+			0);
 	}
 	CU_ASSERT_EQUAL(
 		run_ranks((struct ranks){ .size = 2, .wire = "sim", .timeout_ms = 200, .program = program_defaults }),

@@ -1,5 +1,5 @@
-/* unit_table_faults.c - parameter tables when something is cancelled, slow, refused, late or damaged: on sim over seeds, and over TCP and
- * shared memory. */
+/* unit_table_faults.c - parameter tables when something is cancelled, slow, refused, late or damaged: on sim over
+ * seeds, and over TCP and shared memory. */
 #include "engine/engine.h"
 #include "member/member_private.h"
 #include "table/parts.h"
@@ -14,7 +14,8 @@ enum { SEEDS = 2, ORDER_SEEDS = 8 };
 enum { SEEDS = 10, ORDER_SEEDS = 48 };
 #endif
 
-enum { PIECE = (256 << 10) / sizeof(float), UNREACHED = 12 * PIECE }; /* elements that are applied whole; more than can be on their way */
+/* elements that are applied whole; more than can be on their way */
+enum { PIECE = (256 << 10) / sizeof(float), UNREACHED = 12 * PIECE };
 
 static void on_sim(void (*program)(tutti *), int size, int timeout_ms, uint64_t seeds)
 {
@@ -33,7 +34,8 @@ static void on_wires(void (*program)(tutti *), int size)
 	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = size, .program = program }), 0);
 }
 
-static tutti_table *open_at(tutti *job, const char *name, uint64_t count, tutti_updater updater, int servers, const int *server)
+static tutti_table *open_at(tutti *job, const char *name, uint64_t count, tutti_updater updater, int servers,
+                            const int *server)
 {
 	tutti_table_config c = tutti_table_f32(count, updater);
 
@@ -50,7 +52,8 @@ static float *vector(size_t n, float x)
 	return v;
 }
 
-/* Of sums of pushes that may have been cut short: each piece has all of a push or nothing, and no piece has one that the piece before lacks. */
+/* Of sums of pushes that may have been cut short: each piece has all of a push or nothing, and no piece has one that
+ * the piece before lacks. */
 static bool are_whole_pieces(const float *v, size_t count, int servers)
 {
 	struct tt_shards shards;
@@ -75,7 +78,8 @@ static void push_and_cancel(tutti_table *t, float *delta, float *values)
 	int err;
 
 	fill(delta, CANCELLED, 1);
-	CHECK((values ? tutti_table_push_pull(t, delta, NULL, values, &op) : tutti_table_push(t, delta, NULL, &op)) == 0);
+	CHECK((values ? tutti_table_push_pull(t, delta, NULL, values, &op) : tutti_table_push(t, delta, NULL, &op)) ==
+	      0);
 	if (tt_world)
 		pass_time(tt_sim_chance(300000));
 	CHECK(tutti_cancel(&op) == 0);
@@ -167,7 +171,8 @@ static void program_overtaken(tutti *job)
 
 static void test_overtaken(void) { on_wires(program_overtaken, 3); }
 
-/* Rank 0 gives up a push of which nothing was sent: it counts nowhere, and nobody waits for others to have pushed as often. */
+/* Rank 0 gives up a push of which nothing was sent: it counts nowhere, and nobody waits for others to have pushed as
+ * often. */
 static void program_unsent(tutti *job)
 {
 	enum { COUNT = 40 * PIECE };
@@ -196,12 +201,14 @@ static void program_unsent(tutti *job)
 
 static void test_unsent(void) { on_sim(program_unsent, 2, 1000, SEEDS); }
 
-/* Of two pushes the second, which waits for clocks where there are any, is given up, and the consistency changes: the push has counted at all
- * servers, or at none, and all start level. */
+/* Of two pushes the second, which waits for clocks where there are any, is given up, and the consistency changes: the
+ * push has counted at all servers, or at none, and all start level. */
 static void program_switch(tutti *job)
 {
 	enum { SWITCHES = 4 };
-	static const tutti_consistency to[SWITCHES] = { { .mode = TUTTI_BSP }, { .mode = TUTTI_SSP }, { .mode = TUTTI_BSP }, { .mode = TUTTI_ASYNC } };
+	static const tutti_consistency to[SWITCHES] = {
+		{ .mode = TUTTI_BSP }, { .mode = TUTTI_SSP }, { .mode = TUTTI_BSP }, { .mode = TUTTI_ASYNC }
+	};
 	tutti_table_config c = tutti_table_f32(CANCELLED, tutti_accumulate());
 	c.consistency.mode = TUTTI_BSP;
 	tutti_table *t = open_table(job, "switch", &c);
@@ -222,7 +229,8 @@ static void program_switch(tutti *job)
 		meet(job);
 	}
 	CHECK(tutti_table_pull(t, values, NULL) == 0 && are_whole_pieces(values, CANCELLED, tutti_size(job)));
-	CHECK(values[0] >= 2 * SWITCHES * n && values[0] <= 3 * SWITCHES * n && values[CANCELLED - 1] >= 2 * SWITCHES * n);
+	CHECK(values[0] >= 2 * SWITCHES * n && values[0] <= 3 * SWITCHES * n &&
+	      values[CANCELLED - 1] >= 2 * SWITCHES * n);
 	close_table(job, t);
 	free(delta);
 	free(values);
@@ -233,7 +241,8 @@ static void test_switch(void) { on_wires(program_switch, 3); }
 /* A table that is closed with calls under way waits for them. */
 static void program_close(tutti *job)
 {
-	tutti_table *t = open_by_rule(job, "close", TUTTI_F32, CANCELLED, TUTTI_UPDATE_ADD), *other = open_by_rule(job, "other", TUTTI_F32, CANCELLED, TUTTI_UPDATE_ADD);
+	tutti_table *t = open_by_rule(job, "close", TUTTI_F32, CANCELLED, TUTTI_UPDATE_ADD),
+		    *other = open_by_rule(job, "other", TUTTI_F32, CANCELLED, TUTTI_UPDATE_ADD);
 	float *delta = vector(CANCELLED, 1);
 	tutti_op op;
 
@@ -250,7 +259,8 @@ static void program_close(tutti *job)
 
 static void test_close(void) { on_wires(program_close, 3); }
 
-/* Snapshots and pulls that are given up while a server takes no push, and so is a version behind: they end, whatever they were in the middle of. */
+/* Snapshots and pulls that are given up while a server takes no push, and so is a version behind: they end, whatever
+ * they were in the middle of. */
 static void be_held(struct tutti_table *t, int err) { (void)t, (void)err; }
 
 static void program_cancel_held(tutti *job)
@@ -307,7 +317,8 @@ static bool is_to_come(const struct tt_timer *t) { return t->link.next && !tt_li
 
 void __wrap_tt_table_unserve(struct tutti_table *t)
 {
-	CHECK(!is_to_come(&t->own_turn) && !is_to_come(&t->gate_turn) && !is_to_come(&t->shard.next.turn) && !is_to_come(&t->shard.hold_turn));
+	CHECK(!is_to_come(&t->own_turn) && !is_to_come(&t->gate_turn) && !is_to_come(&t->shard.next.turn) &&
+	      !is_to_come(&t->shard.hold_turn));
 	__real_tt_table_unserve(t);
 }
 
@@ -354,7 +365,8 @@ static void program_close_held(tutti *job)
 
 static void test_close_held(void) { on_wires(program_close_held, 2); }
 
-/* A job is left with a table open, and a pull of it waits for the round of a rank that is stopped: that closes when the links do. */
+/* A job is left with a table open, and a pull of it waits for the round of a rank that is stopped: that closes when the
+ * links do. */
 static void program_left_open(tutti *job)
 {
 	tutti_table_config c = tutti_table_f32(100, tutti_accumulate());
@@ -374,7 +386,8 @@ static void program_left_open(tutti *job)
 	}
 }
 
-static void test_left_open(void) { on_sim(program_left_open, 2, 100, SEEDS); } /* three heartbeats are longer than such a deadline */
+/* three heartbeats are longer than such a deadline */
+static void test_left_open(void) { on_sim(program_left_open, 2, 100, SEEDS); }
 
 /* ---- no memory (the linker's --wrap) ---- */
 
@@ -463,7 +476,10 @@ static void test_open_refused(void) { on_wires(program_open_refused, 2); }
 
 /* ---- slow, stopped, mute ---- */
 
-enum { SLOW_COUNT = 4000000, SHORT = 100 /* ms: three heartbeats are longer, so that calls see for themselves who is silent */ };
+enum {
+	SLOW_COUNT = 4000000,
+	SHORT = 100 /* ms: three heartbeats are longer, so that calls see for themselves who is silent */
+};
 
 static bool is_up(tutti *job, int rank) { return tt_member(job->job, rank)->state == TT_UP; }
 
@@ -493,7 +509,8 @@ static void program_slow(tutti *job)
 		tt_sim_slow(0, 1);
 		tt_sim_slow(2, 1);
 		err = tutti_table_pull(t, v, NULL);
-		CHECK((err == -ETIMEDOUT || err == -ECONNRESET) && strstr(tutti_why(), "rank 1") && all_are(v + SLOW_COUNT * 3 / 4, SLOW_COUNT / 4, 2));
+		CHECK((err == -ETIMEDOUT || err == -ECONNRESET) && strstr(tutti_why(), "rank 1") &&
+		      all_are(v + SLOW_COUNT * 3 / 4, SLOW_COUNT / 4, 2));
 	}
 	pass_time((tutti_rank(job) ? 50000 : 1) * TT_MS);
 	free(v);
@@ -789,7 +806,8 @@ static void *use_table(void *arg)
 	for (int i = 0; i < PUSHES; i++) {
 		fill(v, THREADED, 1);
 		CHECK(tutti_table_push(u->table, v, NULL, NULL) == 0);
-		CHECK(tutti_table_pull(u->table, v, NULL) == 0 && v[THREADED - 1] >= last + 1); /* its own pushes are there */
+		/* its own pushes are there */
+		CHECK(tutti_table_pull(u->table, v, NULL) == 0 && v[THREADED - 1] >= last + 1);
 		last = v[THREADED - 1];
 	}
 	free(v);
@@ -867,7 +885,10 @@ static void program_woken(tutti *job)
 	free(v);
 }
 
-static void test_woken(void) { CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 2, .program = program_woken }), 0); }
+static void test_woken(void)
+{
+	CU_ASSERT_EQUAL(run_real_ranks((struct ranks){ .size = 2, .program = program_woken }), 0);
+}
 
 static void test_threads(void)
 {
@@ -964,7 +985,8 @@ static void program_latecomer(tutti *job)
 		for (int i = 0; i < 10000 && !(tutti_table_pull(t, v, NULL) == 0 && all_are(v, LATE_COUNT, want)); i++)
 			pass_time(TT_MS);
 		CHECK(all_are(v, LATE_COUNT, want));
-		CHECK(tutti_group_shrink(job, &left) == 0 && tutti_barrier(left, NULL) == 0); /* before one closes it, the other has seen that */
+		/* before one closes it, the other has seen that */
+		CHECK(tutti_group_shrink(job, &left) == 0 && tutti_barrier(left, NULL) == 0);
 	}
 	free(v);
 	tutti_table_close(t);
@@ -991,12 +1013,16 @@ static uint64_t uid_of(tutti *job, const char *name)
 }
 
 /* One in so many is another number. */
-static uint64_t or_so(uint64_t x, unsigned one_in) { return tt_sim_chance(one_in) ? x : tt_sim_chance(2) ? tt_sim_chance(1000) : tt_sim_chance(UINT64_MAX); }
+static uint64_t or_so(uint64_t x, unsigned one_in)
+{
+	return tt_sim_chance(one_in) ? x : tt_sim_chance(2) ? tt_sim_chance(1000) : tt_sim_chance(UINT64_MAX);
+}
 
 /* Most of a PUSH is right, so that it gets far. */
 static void say_nonsense(struct tt_member *to, uint64_t uid, const float *body)
 {
-	static const uint8_t types[] = { TT_PUSH, TT_PUSH, TT_PUSH, TT_PUSH, TT_PUSHED, TT_JOIN, TT_FINISH, TT_CHANGE, TT_CLOCK, TT_JOINED };
+	static const uint8_t types[] = { TT_PUSH, TT_PUSH,   TT_PUSH,   TT_PUSH,  TT_PUSHED,
+		                         TT_JOIN, TT_FINISH, TT_CHANGE, TT_CLOCK, TT_JOINED };
 	static const uint8_t slots[] = { TT_NO_SLOT, TT_NO_SLOT, TT_IN_PLACE, 0, 3, 4, 77 };
 	uint8_t head[400];
 	struct tt_pack p = tt_pack(head, sizeof head);
@@ -1014,7 +1040,8 @@ static void say_nonsense(struct tt_member *to, uint64_t uid, const float *body)
 		tt_put32(&p, tt_sim_chance(3) ? 0 : (uint32_t)tt_sim_chance(UINT32_MAX));
 	for (int i = 0; !tt_sim_chance(3) && i < 16; i++)
 		tt_put32(&p, (uint32_t)tt_sim_chance(1000));
-	tt_send(to, head, or_so((size_t)(p.at - head), 20) % (sizeof head + 1), body, tt_sim_chance(8) ? tt_min(count, 2000) * sizeof *body : tt_sim_chance(5000));
+	tt_send(to, head, or_so((size_t)(p.at - head), 20) % (sizeof head + 1), body,
+	        tt_sim_chance(8) ? tt_min(count, 2000) * sizeof *body : tt_sim_chance(5000));
 }
 
 /* Rank 2 says it to rank 0, until it is evicted; 0 and 1 go on with another table, and lose nothing of it. */
@@ -1044,7 +1071,8 @@ static void program_damage(tutti *job)
 	}
 	pass_time(100 * TT_MS);
 	if (tutti_rank(job) < 2)
-		CHECK(tutti_table_pull(safe, v, NULL) == 0 && all_are(v, SAFE, 60) && tutti_table_pull(hit, v, NULL) == 0);
+		CHECK(tutti_table_pull(safe, v, NULL) == 0 && all_are(v, SAFE, 60) &&
+		      tutti_table_pull(hit, v, NULL) == 0);
 	pass_time(100 * TT_MS);
 	free(v);
 	tutti_table_close(hit);
@@ -1095,7 +1123,8 @@ static void send_piece(struct tt_member *to, uint64_t uid, unsigned flags, int p
 	expect_piece(flags, piece, x);
 }
 
-/* Values are never set by a piece of a push, nor pushed to by a piece of an assignment; and who makes such pushes can make good ones after. */
+/* Values are never set by a piece of a push, nor pushed to by a piece of an assignment; and who makes such pushes can
+ * make good ones after. */
 static void program_mix(tutti *job)
 {
 	tutti_table *t = open_at(job, "mix", PIECES * EACH, tutti_accumulate(), 1, (const int[]){ 0 });
@@ -1108,13 +1137,15 @@ static void program_mix(tutti *job)
 		for (int i = 0; i < 300; i++) {
 			unsigned flags = (unsigned)tt_sim_chance(8);
 			tt_lock(job->job);
-			send_piece(tt_member(job->job, 0), t->source[0].uid, flags, (int)tt_sim_chance(PIECES), (float)(1 + tt_sim_chance(9)));
+			send_piece(tt_member(job->job, 0), t->source[0].uid, flags, (int)tt_sim_chance(PIECES),
+			           (float)(1 + tt_sim_chance(9)));
 			tt_unlock(job->job);
 			pass_time(tt_sim_chance(100000));
 		}
 		tt_lock(job->job);
 		for (int i = 0; i < PIECES; i++)
-			send_piece(tt_member(job->job, 0), t->source[0].uid, (i ? 0 : TT_PUSH_FIRST) | (i + 1 < PIECES ? 0 : TT_PUSH_LAST), i, 1);
+			send_piece(tt_member(job->job, 0), t->source[0].uid,
+			           (i ? 0 : TT_PUSH_FIRST) | (i + 1 < PIECES ? 0 : TT_PUSH_LAST), i, 1);
 		tt_unlock(job->job);
 	}
 	meet(job);
@@ -1127,9 +1158,9 @@ static void test_mix(void) { on_sim(program_mix, 2, 0, SEEDS); }
 
 /* ---- storms ---- */
 
-/* Ranks 0 to 2 serve, 2 to 4 work: element i counts the pushes of rank i % STORM_RANKS. Calls are started, waited for, cancelled, and
- * the consistency changes; a server or a worker dies in the middle of it, or nobody. Each call ends, and each server that is left has all
- * pushes that were answered, and none that was not begun. */
+/* Ranks 0 to 2 serve, 2 to 4 work: element i counts the pushes of rank i % STORM_RANKS. Calls are started, waited for,
+ * cancelled, and the consistency changes; a server or a worker dies in the middle of it, or nobody. Each call ends, and
+ * each server that is left has all pushes that were answered, and none that was not begun. */
 enum { STORM_RANKS = 5, STORM_COUNT = 90000, STORM_OPS = 4, PHASES = 3 };
 
 static struct {
@@ -1145,7 +1176,8 @@ struct storm_op {
 
 static void note_end(struct storm_op *o, int me, int err)
 {
-	CHECK(err == 0 || err == -ECANCELED || err == -ETIMEDOUT || (storm.victim >= 0 && (err == -ECONNRESET || err == -ENOTCONN)));
+	CHECK(err == 0 || err == -ECANCELED || err == -ETIMEDOUT ||
+	      (storm.victim >= 0 && (err == -ECONNRESET || err == -ENOTCONN)));
 	storm.answered[me] += o->pushes && !err;
 	o->open = false;
 }
@@ -1200,7 +1232,8 @@ static void work_in_storm(tutti_table *t, int me)
 		for (int i = 0; i < STORM_OPS; i++)
 			if (ops[i].open)
 				wait_a_while(&ops[i], me, true);
-		int err = tutti_table_switch(t, &(tutti_consistency){ .mode = phase % 2 ? TUTTI_ASYNC : TUTTI_SSP, .staleness = phase % 2 ? 0 : 20 });
+		int err = tutti_table_switch(t, &(tutti_consistency){ .mode = phase % 2 ? TUTTI_ASYNC : TUTTI_SSP,
+		                                                      .staleness = phase % 2 ? 0 : 20 });
 		CHECK(err == 0 || err == -ETIMEDOUT || (storm.victim >= 0 && (err == -ECONNRESET || err == -ENOTCONN)));
 	}
 	CHECK(storm.victim >= 0 || storm.answered[me] > 0);
@@ -1216,7 +1249,8 @@ static void check_storm(tutti *job, tutti_table *t)
 
 	tt_lock(job->job);
 	for (uint64_t i = 0; i < mine.count; i++) {
-		int from = (int)((mine.first + i) % STORM_RANKS), n = (int)((const float *)(const void *)t->shard.values)[i];
+		int from = (int)((mine.first + i) % STORM_RANKS),
+		    n = (int)((const float *)(const void *)t->shard.values)[i];
 		good &= n >= storm.answered[from] && n <= storm.begun[from];
 	}
 	tt_unlock(job->job);

@@ -1,5 +1,5 @@
-/* unit_table_load.c - parameter tables out of files: while others push, at once with other loads, out of damaged files and those of others: each
- * test on sim (over seeds) and over TCP and shared memory */
+/* unit_table_load.c - parameter tables out of files: while others push, at once with other loads, out of damaged files
+ * and those of others: each test on sim (over seeds) and over TCP and shared memory */
 #include "engine/engine.h"
 #include "file/file.h"
 #include "member/member.h"
@@ -45,7 +45,8 @@ static void all_is_given_back(void) { CU_ASSERT_EQUAL(mapped, 0); }
 
 /* ---- while others push or load ---- */
 
-/* A load is of one moment of each server, too: of what is pushed beside it a server has all or nothing, in values and in state. */
+/* A load is of one moment of each server, too: of what is pushed beside it a server has all or nothing, in values and
+ * in state. */
 static void load_while_pushed(tutti *job, size_t count, tutti_mode mode)
 {
 	static const int servers[] = { 0, 3 }, workers[] = { 3, 2, 0 };
@@ -122,8 +123,10 @@ static void program_loads(tutti *job)
 static void program_saved_across(tutti *job)
 {
 	tutti_table_config c = config_of(TUTTI_UPDATE_ASSIGN, TUTTI_F32, COUNT);
-	struct tt_order o = { .what = TT_FILE_SAVE, .folder = folder, .generation = 7 }, count = { .what = TT_FILE_COUNT, .folder = "" };
-	struct tt_order read = { .what = TT_FILE_READ, .folder = second }, drop = { .what = TT_FILE_DROP, .folder = "" };
+	struct tt_order o = { .what = TT_FILE_SAVE, .folder = folder, .generation = 7 },
+			count = { .what = TT_FILE_COUNT, .folder = "" };
+	struct tt_order read = { .what = TT_FILE_READ, .folder = second },
+			drop = { .what = TT_FILE_DROP, .folder = "" };
 	uint32_t number;
 	tutti_table *t = open_table(job, "w", &c);
 
@@ -131,9 +134,11 @@ static void program_saved_across(tutti *job)
 		CHECK(tutti_table_save(t, second) == 0);
 		CHECK(tt_table_io_order(t, "save", &o, NULL) == 0);
 		CHECK(tt_table_io_order(t, "save", &count, NULL) == 0 && count.loads == o.loads);
-		CHECK(tt_table_io_order(t, "load", &read, &number) == 0 && tt_table_io_order(t, "save", &count, NULL) == 0 && count.loads == o.loads + 3);
+		CHECK(tt_table_io_order(t, "load", &read, &number) == 0 &&
+		      tt_table_io_order(t, "save", &count, NULL) == 0 && count.loads == o.loads + 3);
 		drop.generation = number;
-		CHECK(tt_table_io_order(t, "load", &drop, NULL) == 0 && tt_table_io_order(t, "save", &count, NULL) == 0 && count.loads == o.loads);
+		CHECK(tt_table_io_order(t, "load", &drop, NULL) == 0 &&
+		      tt_table_io_order(t, "save", &count, NULL) == 0 && count.loads == o.loads);
 		CHECK(tutti_table_load(t, second) == 0);
 		CHECK(tt_table_io_order(t, "save", &count, NULL) == 0 && count.loads == o.loads + 3);
 		CHECK(tutti_table_save(t, second) == 0);
@@ -178,7 +183,9 @@ static void test_loads(void)
 
 /* ---- rounds that close meanwhile (the linker's --wrap) ---- */
 
-static int closes; /* so many, when a load has copied its values to where the version was that it found: workers have died, or come again */
+/* so many, when a load has copied its values to where the version was that it found: workers have died, or come
+ * again */
+static int closes;
 static int (*copy)(struct tt_table_io *);
 
 void __real_tt_table_io_work(struct tt_table_io *, int (*)(struct tt_table_io *), void (*)(struct tt_table_io *, int));
@@ -197,7 +204,8 @@ static int copy_and_close(struct tt_table_io *c)
 	return err;
 }
 
-void __wrap_tt_table_io_work(struct tt_table_io *c, int (*work)(struct tt_table_io *), void (*after)(struct tt_table_io *, int))
+void __wrap_tt_table_io_work(struct tt_table_io *c, int (*work)(struct tt_table_io *),
+                             void (*after)(struct tt_table_io *, int))
 {
 	if (closes && c->order.what == TT_FILE_TAKE) {
 		copy = work;
@@ -356,7 +364,8 @@ static void write_foreign(const char *file, tutti_type type, uint64_t count, con
 	char path[256];
 
 	path_of(path, file);
-	CHECK(tt_tensors_begin(&w, path, &of, 1, NULL, 0) == 0 && tt_tensors_put(&w, bytes, count * tt_type_size(type)) == 0 && tt_tensors_end(&w) == 0);
+	CHECK(tt_tensors_begin(&w, path, &of, 1, NULL, 0) == 0 &&
+	      tt_tensors_put(&w, bytes, count * tt_type_size(type)) == 0 && tt_tensors_end(&w) == 0);
 }
 
 #define FIRST "w-00000001-00001-of-00002.safetensors"
@@ -378,7 +387,8 @@ static void program_damaged(tutti *job)
 	if (tutti_rank(job) == 0) {
 		CHECK(tutti_table_load(t, folder) == -ENOENT && strstr(tutti_why(), "w.safetensors.index.json"));
 		CHECK(tutti_table_load(t, NULL) == -EINVAL && tutti_table_load(t, "/nowhere/at/all") == -ENOENT);
-		CHECK(tutti_table_save(t, NULL) == -EINVAL && tutti_table_save(t, "/nowhere/at/all") == -ENOENT && strstr(tutti_why(), "/nowhere/at/all"));
+		CHECK(tutti_table_save(t, NULL) == -EINVAL && tutti_table_save(t, "/nowhere/at/all") == -ENOENT &&
+		      strstr(tutti_why(), "/nowhere/at/all"));
 		CHECK(tutti_table_save(t, folder) == 0);
 		push_around(job, t, TUTTI_F32, COUNT, 2);
 		CHECK(tutti_table_pull(t, was, NULL) == 0);
@@ -405,7 +415,8 @@ static void program_damaged(tutti *job)
 		refuse(t, -EINVAL, "w.safetensors", "elements of F64", COUNT, was);
 		fill(ones, COUNT, 1);
 		write_foreign("w.safetensors", TUTTI_F32, COUNT, ones);
-		CHECK(tutti_table_load(t, folder) == 0 && tutti_table_pull(t, was, NULL) == 0 && !memcmp(was, ones, COUNT * sizeof *was));
+		CHECK(tutti_table_load(t, folder) == 0 && tutti_table_pull(t, was, NULL) == 0 &&
+		      !memcmp(was, ones, COUNT * sizeof *was));
 	} else {
 		push_around(job, t, TUTTI_F32, COUNT, 2);
 	}
@@ -432,7 +443,8 @@ static void refuse_keys(tutti_table *t, int err, const char *a, const char *b, f
 
 static void write_keys(const uint64_t *key, uint64_t keys, tutti_type type, const void *value, uint64_t values)
 {
-	struct tt_tensor of[] = { { .name = "w.keys", .type = TUTTI_I64, .dims = 1, .shape = { keys } }, { .name = "w", .type = type, .dims = 1, .shape = { values } } };
+	struct tt_tensor of[] = { { .name = "w.keys", .type = TUTTI_I64, .dims = 1, .shape = { keys } },
+		                  { .name = "w", .type = type, .dims = 1, .shape = { values } } };
 	struct tt_tensors_writer w;
 	char path[256];
 
@@ -468,7 +480,8 @@ static void damage_keys(tutti_table *t)
 	refuse_keys(t, -EINVAL, "w.safetensors", "has no \"w.keys\"", 1);
 	value[0] = 7;
 	write_keys(key, 3, TUTTI_F32, value, 3);
-	CHECK(tutti_table_load(t, folder) == 0 && tutti_table_pull_rows(t, key, 3, value, NULL) == 0 && value[0] == 7 && value[1] == 2 && value[2] == 3);
+	CHECK(tutti_table_load(t, folder) == 0 && tutti_table_pull_rows(t, key, 3, value, NULL) == 0 && value[0] == 7 &&
+	      value[1] == 2 && value[2] == 3);
 	CHECK(tutti_table_save(t, folder) == 0 && tutti_table_push_rows(t, key, 1, value, NULL, NULL) == 0);
 	for (int at = 1; at <= 9; at += 8) { /* a value, and a key */
 		change_file(SECOND, -at, 0);
@@ -487,7 +500,8 @@ static void damage_keys(tutti_table *t)
 
 static void program_damaged_keys(tutti *job)
 {
-	tutti_table_config c = keys_config(TUTTI_UPDATE_ADD, TUTTI_F32, 1), rows = config_of(TUTTI_UPDATE_ADD, TUTTI_F32, 3);
+	tutti_table_config c = keys_config(TUTTI_UPDATE_ADD, TUTTI_F32, 1),
+			   rows = config_of(TUTTI_UPDATE_ADD, TUTTI_F32, 3);
 	tutti_table *t = open_table(job, "w", &c);
 
 	if (!tutti_rank(job))
@@ -495,7 +509,8 @@ static void program_damaged_keys(tutti *job)
 	close_table(job, t);
 	t = open_table(job, "w", &rows);
 	if (!tutti_rank(job))
-		CHECK(tutti_table_load(t, folder) == -EINVAL && strstr(tutti_why(), "is of a table with keys, and this one has rows"));
+		CHECK(tutti_table_load(t, folder) == -EINVAL &&
+		      strstr(tutti_why(), "is of a table with keys, and this one has rows"));
 	close_table(job, t);
 }
 
@@ -577,7 +592,9 @@ static void program_folders(tutti *job)
 	meet(job);
 	for (size_t i = 0; i < TT_COUNT(folders) && !tutti_rank(job); i++)
 		for (int what = TT_FILE_SAVE; what <= TT_FILE_READ; what++) {
-			struct tt_order o = { .what = (enum tt_file_what)what, .folder = folders[i], .generation = 1, .workers = 2 };
+			struct tt_order o = {
+				.what = (enum tt_file_what)what, .folder = folders[i], .generation = 1, .workers = 2
+			};
 			char why[64];
 			snprintf(why, sizeof why, "\"%s\" is no absolute path", folders[i]);
 			CHECK(tt_table_io_order(t, "asked", &o, NULL) == -EINVAL && strstr(tutti_why(), why));
@@ -601,6 +618,7 @@ static CU_TestInfo load_tests[] = {
 	CU_TEST_INFO_NULL,
 };
 
-static CU_SuiteInfo suites[] = { { "table loads", NULL, NULL, NULL, all_is_given_back, load_tests }, CU_SUITE_INFO_NULL };
+static CU_SuiteInfo suites[] = { { "table loads", NULL, NULL, NULL, all_is_given_back, load_tests },
+	                         CU_SUITE_INFO_NULL };
 
 int main(int argc, char **argv) { return run_in_folders(suites, argc, argv); }

@@ -1,4 +1,5 @@
-/* unit_table_save.c - parameter tables saved and loaded again: each test on sim (over seeds) and over TCP and shared memory */
+/* unit_table_save.c - parameter tables saved and loaded again: each test on sim (over seeds) and over TCP and shared
+ * memory */
 #include "engine/engine.h"
 #include "file/file.h"
 #include "member/member.h"
@@ -33,9 +34,11 @@ static void read_while_changing(uint64_t seed, size_t count)
 		a[i] = was_a[i] = (int)i;
 		b[i] = was_b[i] = (double)i / 2;
 	}
-	CU_ASSERT_EQUAL_FATAL(tt_image_open((struct tt_array[]){ { a, sizeof *a }, { b, sizeof *b } }, 2, count, &m), 0);
+	CU_ASSERT_EQUAL_FATAL(tt_image_open((struct tt_array[]){ { a, sizeof *a }, { b, sizeof *b } }, 2, count, &m),
+	                      0);
 	while (n) {
-		size_t first = tt_random_below(&dice, count), touched = tt_random_below(&dice, tt_random_below(&dice, 10) ? 3000 : count + 1);
+		size_t first = tt_random_below(&dice, count),
+		       touched = tt_random_below(&dice, tt_random_below(&dice, 10) ? 3000 : count + 1);
 		touched = tt_min(touched, count - first);
 		tt_image_keep(m, first, touched);
 		step(a, b, count, first, touched);
@@ -149,7 +152,11 @@ static void program_servers(tutti *job)
 
 	for (size_t i = 0; i < NUMBERS; i++)
 		for (size_t k = 0; k < NUMBERS; k++)
-			on_servers(job, (i + k) % 2 ? TUTTI_UPDATE_ADAM : TUTTI_UPDATE_DCASGDA, i == k ? 3 : (i + k) % 3 ? 1001 : 1002, numbers[i], numbers[k]);
+			on_servers(job, (i + k) % 2 ? TUTTI_UPDATE_ADAM : TUTTI_UPDATE_DCASGDA,
+			           i == k        ? 3
+			           : (i + k) % 3 ? 1001
+			                         : 1002,
+			           numbers[i], numbers[k]);
 }
 
 static void test_servers(void) { on_wires(program_servers, (const int[]){ 5, 0 }); }
@@ -266,11 +273,13 @@ static void keys_on_servers(tutti *job, const tutti_table_config *config, size_t
 static void program_keys(tutti *job)
 {
 	static const int numbers[] = { 3, 2, 5, 1 };
-	static const tutti_update_rule rules[] = { TUTTI_UPDATE_ADAM, TUTTI_UPDATE_DCASGD, TUTTI_UPDATE_OWN, TUTTI_UPDATE_ADD };
+	static const tutti_update_rule rules[] = { TUTTI_UPDATE_ADAM, TUTTI_UPDATE_DCASGD, TUTTI_UPDATE_OWN,
+		                                   TUTTI_UPDATE_ADD };
 
 	for (size_t i = 0; i < NUMBERS; i++)
 		for (size_t k = 0; k < NUMBERS; k++) {
-			tutti_table_config c = keys_config(rules[(i + k) % TT_COUNT(rules)], TUTTI_F32, 1 + 4 * (i % 2));
+			tutti_table_config c =
+				keys_config(rules[(i + k) % TT_COUNT(rules)], TUTTI_F32, 1 + 4 * (i % 2));
 			keys_on_servers(job, &c, i == k ? 3 : KEYS, numbers[i], numbers[k], (i + k) % 2);
 		}
 	const tutti_table_config wide = WITH(tutti_table_keys(TUTTI_I64, 2, tutti_accumulate()), it.count = 5000),
@@ -281,7 +290,8 @@ static void program_keys(tutti *job)
 
 static void test_keys(void) { on_wires(program_keys, (const int[]){ 5, 0 }); }
 
-/* Each push is to the first keys, and to some that nobody has pushed to: so the room for keys grows while they are saved. */
+/* Each push is to the first keys, and to some that nobody has pushed to: so the room for keys grows while they are
+ * saved. */
 static void push_new_keys(tutti *job, tutti_table *t, const atomic_bool *done)
 {
 	enum { NEW = 300 };
@@ -305,13 +315,16 @@ static void check_keys(const tutti_table *t)
 	const struct tt_saved *key, *w, *sum;
 
 	CHECK(tt_save_open(folder, "w", &s) == 0);
-	key = s ? tt_save_find(s, "w.keys") : NULL, w = s ? tt_save_find(s, "w") : NULL, sum = s ? tt_save_find(s, "w.own0") : NULL;
-	CHECK(key && w && sum && key->is.count >= KEYS && w->is.count == key->is.count && sum->is.count == key->is.count);
+	key = s ? tt_save_find(s, "w.keys") : NULL, w = s ? tt_save_find(s, "w") : NULL,
+	sum = s ? tt_save_find(s, "w.own0") : NULL;
+	CHECK(key && w && sum && key->is.count >= KEYS && w->is.count == key->is.count &&
+	      sum->is.count == key->is.count);
 	if (key && w && sum) {
 		size_t n = (size_t)key->is.count, first = 0;
 		uint64_t *k = calloc(n, sizeof *k);
 		float *v = calloc(2 * n, sizeof *v), of[8] = { 0 };
-		CHECK(tt_save_read(s, key, 0, n, k) == 0 && tt_save_read(s, w, 0, n, v) == 0 && tt_save_read(s, sum, 0, n, v + n) == 0);
+		CHECK(tt_save_read(s, key, 0, n, k) == 0 && tt_save_read(s, w, 0, n, v) == 0 &&
+		      tt_save_read(s, sum, 0, n, v + n) == 0);
 		CHECK(!memcmp(v, v + n, n * sizeof *v));
 		for (size_t i = 0; i < n; i++)
 			for (size_t base = 0; base < KEYS && v[i] > 0; base += KEYS / 7)
@@ -360,7 +373,8 @@ static void program_keys_pushed(tutti *job)
 
 static void test_keys_pushed(void) { on_wires(program_keys_pushed, (const int[]){ 4, 0 }); }
 
-/* What an open round has of keys is gone with them: they have other places after a load. The image of a save is kept while a round changes them. */
+/* What an open round has of keys is gone with them: they have other places after a load. The image of a save is kept
+ * while a round changes them. */
 static void program_keys_in_rounds(tutti *job)
 {
 	enum { FEW = 700, MORE = 5000, ROW = 8 };
@@ -375,7 +389,8 @@ static void program_keys_in_rounds(tutti *job)
 	fill(ones, MORE * ROW, 1);
 	for (uint64_t i = 0; i < MORE; i++)
 		keys[i] = MORE - i;
-	CHECK(tutti_table_push_rows(t, keys, FEW, ones, NULL, NULL) == 0 && tutti_table_pull_rows(t, keys, FEW, v, NULL) == 0);
+	CHECK(tutti_table_push_rows(t, keys, FEW, ones, NULL, NULL) == 0 &&
+	      tutti_table_pull_rows(t, keys, FEW, v, NULL) == 0);
 	meet(job);
 	if (rank == 0)
 		CHECK(tutti_table_save(t, folder) == 0);

@@ -15,7 +15,8 @@ static void map_parts(void)
 	arrived = mmap(NULL, sizeof *arrived, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CU_ASSERT_FATAL(arrived != MAP_FAILED);
 	for (int r = 0; r < RANKS; r++) {
-		part[r] = mmap(NULL, tt_perf_part_size(MOST), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+		part[r] =
+			mmap(NULL, tt_perf_part_size(MOST), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 		CU_ASSERT_FATAL(part[r] != MAP_FAILED);
 	}
 }
@@ -168,7 +169,11 @@ static bool wait_in_vain(struct tt_perf *p)
 static void test_patience(void) { CU_ASSERT(run_ranks(limit_of(2, 8), wait_in_vain)); }
 
 static CU_TestInfo tests[] = {
-	{ "allreduce", test_allreduce }, { "pingpong", test_pingpong }, { "copies", test_copies }, { "patience", test_patience }, CU_TEST_INFO_NULL,
+	{ "allreduce", test_allreduce },
+	{ "pingpong", test_pingpong },
+	{ "copies", test_copies },
+	{ "patience", test_patience },
+	CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "bare memory", NULL, NULL, NULL, NULL, tests }, CU_SUITE_INFO_NULL };
 

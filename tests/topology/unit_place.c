@@ -1,5 +1,6 @@
-/* unit_place.c - who runs where: sets of CPUs, TUTTI_PIN, how ranks share cores out, machines and what is near on them, and
- * that threads and memory of a job really are where they should be. Machines are made up, described, or read from tests/topology. */
+/* unit_place.c - who runs where: sets of CPUs, TUTTI_PIN, how ranks share cores out, machines and what is near on them,
+ * and that threads and memory of a job really are where they should be. Machines are made up, described, or read from
+ * tests/topology. */
 #include "engine/engine.h"
 #include "member/member.h"
 #include "tests/harness/cunit_main.h"
@@ -44,7 +45,8 @@ static void test_lists_are_read(void)
 
 	CU_ASSERT_EQUAL(tt_cpus_count(&s), 9);
 	CU_ASSERT_TRUE(are(&s, "0-3,8,16,18,20,22"));
-	CU_ASSERT_TRUE(tt_cpus_has(&s, 20) && !tt_cpus_has(&s, 21) && !tt_cpus_has(&s, -1) && !tt_cpus_has(&s, TT_CPUS));
+	CU_ASSERT_TRUE(tt_cpus_has(&s, 20) && !tt_cpus_has(&s, 21) && !tt_cpus_has(&s, -1) &&
+	               !tt_cpus_has(&s, TT_CPUS));
 	s = cpus("4095");
 	CU_ASSERT_TRUE(are(&s, "4095"));
 	s = cpus("0-4095");
@@ -53,8 +55,10 @@ static void test_lists_are_read(void)
 
 static void test_what_is_no_list(void)
 {
-	static const char *const bad[] = { "",    ",",    "1,",  ",1",    "3-1", "1-",   "-1",     "1--2",
-		                           "a",   "1 2",  "1;2", "0-7:0", "1:2", "4096", "0-4096", "99999999999999999999",
+	static const char *const bad[] = { "",    ",",    "1,",     ",1",
+		                           "3-1", "1-",   "-1",     "1--2",
+		                           "a",   "1 2",  "1;2",    "0-7:0",
+		                           "1:2", "4096", "0-4096", "99999999999999999999",
 		                           "0x1", "1\n2", "0-3 " };
 
 	for (size_t i = 0; i < TT_COUNT(bad); i++) {
@@ -295,7 +299,8 @@ static int try_all_ranks(const struct machine *m, enum tt_pin_kind pin, const st
 		int n = cores_of(m, &s.cpus, &mine);
 		struct tt_cpus both = mine;
 		tt_cpus_keep(&both, &taken);
-		*good &= tt_cpus_within(&s.cpus, allowed) && tt_cpus_within(&s.background, allowed) && tt_cpus_count(&s.background) > 0;
+		*good &= tt_cpus_within(&s.cpus, allowed) && tt_cpus_within(&s.background, allowed) &&
+			         tt_cpus_count(&s.background) > 0;
 		*good &= n == s.cores && n > 0 && !tt_cpus_count(&both); /* no core twice */
 		*good &= pin == TT_PIN_AUTO || tt_cpus_within(&s.background, &s.cpus);
 		*good &= node_is_right(m, &s);
@@ -329,12 +334,13 @@ static void test_any_machine(void)
 		for (size_t i = 0; i < TT_COUNT(pins) && ranks; i++) {
 			int over = try_all_ranks(&m, pins[i], &allowed, ranks, &good);
 			good &= pins[i] == TT_PIN_COMPACT || over < there - ranks + 1;
-			good &= pins[i] == TT_PIN_COMPACT || turn % 2 || over == 0; /* of a whole machine nothing is left over */
+			/* of a whole machine nothing is left over */
+			good &= pins[i] == TT_PIN_COMPACT || turn % 2 || over == 0;
 		}
 		CU_ASSERT_TRUE(good);
 		if (!good)
-			printf("turn %d: %d packages, %d nodes, %d cores, %d threads, %d ranks on CPU %s\n", turn, packages, nodes, cores,
-			       threads, ranks, text(&allowed));
+			printf("turn %d: %d packages, %d nodes, %d cores, %d threads, %d ranks on CPU %s\n", turn,
+			       packages, nodes, cores, threads, ranks, text(&allowed));
 	}
 }
 
@@ -429,7 +435,8 @@ static void test_this_host(void)
 		for (int i = 0; i < n; i++)
 			for (int k = 0; k < n; k++)
 				if (pus[i].cpu == t.pus[k].cpu)
-					CU_ASSERT_TRUE(pus[i].core == t.pus[k].core && pus[i].package == t.pus[k].package &&
+					CU_ASSERT_TRUE(pus[i].core == t.pus[k].core &&
+					               pus[i].package == t.pus[k].package &&
 					               pus[i].node == t.pus[k].node);
 		free(pus);
 	}
@@ -452,8 +459,8 @@ static void test_described_machines(void)
 	static struct machine m;
 
 	CU_ASSERT_EQUAL_FATAL(tt_topology_load(&t, TT_SYNTHETIC, "package:2 numa:2 l3:2 core:4 pu:2"), 0);
-	CU_ASSERT_TRUE(count(&t, TT_PACKAGE) == 2 && count(&t, TT_NUMA) == 4 && count(&t, TT_CACHE) == 8 && count(&t, TT_CORE) == 32 &&
-	               t.n == 64);
+	CU_ASSERT_TRUE(count(&t, TT_PACKAGE) == 2 && count(&t, TT_NUMA) == 4 && count(&t, TT_CACHE) == 8 &&
+	               count(&t, TT_CORE) == 32 && t.n == 64);
 	make_machine(&m, 2, 2, 8, 1);
 	for (int i = 0; i < t.n; i++) { /* here a core's threads follow each other */
 		CU_ASSERT_EQUAL(t.pus[i].cpu, i);
@@ -472,7 +479,8 @@ static bool order_is(const struct tt_topology *t, int from, enum tt_thing kind, 
 	int order[16], n = tt_topology_near(t, from, kind, turn, order, 16);
 
 	for (int i = 0; i < n; i++)
-		snprintf(found + strlen(found), sizeof found - strlen(found), "%s%s", i ? " " : "", t->objects[order[i]].at + 5);
+		snprintf(found + strlen(found), sizeof found - strlen(found), "%s%s", i ? " " : "",
+		         t->objects[order[i]].at + 5);
 	if (!strcmp(found, names))
 		return true;
 	printf("order %s rather than %s\n", found, names);
@@ -497,7 +505,8 @@ static void test_two_packages(void)
 	CU_ASSERT_EQUAL(count(&t, TT_GPU), 3); /* the console's display adapter is none, the disk neither */
 	CU_ASSERT_TRUE(order_is(&t, near(&t, "0-7,16-23"), TT_NIC, 0, "19:00.0 81:00.0"));
 	CU_ASSERT_TRUE(order_is(&t, near(&t, "9"), TT_NIC, 0, "81:00.0 19:00.0"));
-	CU_ASSERT_TRUE(order_is(&t, near(&t, "0,8"), TT_NIC, 0, "19:00.0 81:00.0")); /* as near to one as to the other */
+	/* as near to one as to the other */
+	CU_ASSERT_TRUE(order_is(&t, near(&t, "0,8"), TT_NIC, 0, "19:00.0 81:00.0"));
 	CU_ASSERT_TRUE(order_is(&t, near(&t, "0,8"), TT_NIC, 1, "81:00.0 19:00.0"));
 	CU_ASSERT_TRUE(order_is(&t, near(&t, "3"), TT_GPU, 0, "18:00.0 41:00.0 c1:00.0"));
 	CU_ASSERT_TRUE(order_is(&t, near(&t, "3"), TT_GPU, 1, "41:00.0 18:00.0 c1:00.0"));

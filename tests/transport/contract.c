@@ -2856,7 +2856,8 @@ static void mark(struct town *t, uint64_t x) { t->trace = (t->trace ^ (x + tt_no
 
 static bool settle_in(struct town *t, struct bench *s, int rank)
 {
-	*s = (struct bench){ .wire = t->outer->wire, .t = &tt_sim, .seed = t->outer->seed, .timeout_ms = 5000, .size = 65536 };
+	*s = (struct bench){ .wire = t->outer->wire, .t = &tt_sim, .seed = t->outer->seed,
+	                     .timeout_ms = 5000, .size = 65536 };
 	tt_random_seed(&s->random, tt_sim_chance(UINT64_MAX));
 	tt_sleeper_open(&s->sleeper);
 	CHECK(open_side(s, 0));

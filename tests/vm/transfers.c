@@ -107,7 +107,8 @@ static void start(int r)
 
 	for (size_t i = 0; i < FLIGHT; i++) {
 		if (i % 2)
-			err = tutti_get(window, r, offsetof(struct shared, mine), f->room + i * BYTES, BYTES, &f->op[i]);
+			err = tutti_get(window, r, offsetof(struct shared, mine), f->room + i * BYTES, BYTES,
+			                &f->op[i]);
 		else
 			err = tutti_put_notify(window, r, at + i * BYTES, shared->mine, BYTES, PUTS, &f->op[i]);
 		if (err)
@@ -173,7 +174,8 @@ static void check_left(int r)
 	uint64_t n = flights[r].notified;
 
 	need(!flights[r].failed, "an operation to a rank that lives has failed");
-	need(tutti_put_notify(window, r, offsetof(struct shared, notified) + (size_t)rank * 8, &n, 8, COUNTS, NULL) == 0,
+	need(tutti_put_notify(window, r, offsetof(struct shared, notified) + (size_t)rank * 8, &n, 8, COUNTS, NULL) ==
+	             0,
 	     "a put to a rank that lives");
 	need(tutti_wait_notify(window, r, COUNTS, 1, 20000) == 0, "waiting for a rank that lives");
 	n = shared->notified[r];

@@ -50,7 +50,9 @@ static float expected_at(int n, size_t i, tutti_rule rule)
 
 	for (int r = 1; r < n; r++) {
 		float x = value_of(r, i);
-		expected = rule == TUTTI_MAX ? fmaxf(expected, x) : rule == TUTTI_MIN ? fminf(expected, x) : expected + x;
+		expected = rule == TUTTI_MAX   ? fmaxf(expected, x)
+		           : rule == TUTTI_MIN ? fminf(expected, x)
+		                               : expected + x;
 	}
 	return rule == TUTTI_AVERAGE ? expected / (float)n : expected;
 }
@@ -187,7 +189,8 @@ static void program_in_flight(tutti *job)
 			tt_sim_sleep(1000);
 	}
 	for (int k = 0; k < K; k++)
-		CHECK(v[k * COUNT] == n * (n - 1) / 2 + n * k && v[k * COUNT + (k % 2 ? COUNT - 1 : 4)] == v[k * COUNT]);
+		CHECK(v[k * COUNT] == n * (n - 1) / 2 + n * k &&
+		      v[k * COUNT + (k % 2 ? COUNT - 1 : 4)] == v[k * COUNT]);
 	free(v);
 }
 
@@ -299,7 +302,8 @@ static void program_mismatch(tutti *job)
 	uint64_t start = tt_now();
 	int err = call_oddly(job, v, tutti_rank(job) == 1);
 
-	bool agreed = tutti_size(job) > 2 && tutti_rank(job) != 1; /* those may have been through with it before they hear */
+	/* those may have been through with it before they hear */
+	bool agreed = tutti_size(job) > 2 && tutti_rank(job) != 1;
 	CHECK(err == -EBADMSG || err == -ECONNABORTED || (agreed && err == 0));
 	CHECK(err == 0 || strstr(tutti_why(), "rank ") != NULL);
 	CHECK(tt_now() - start < 5000 * TT_MS);
@@ -488,8 +492,10 @@ static void program_many_windows(tutti *job)
 	}
 	last = n - 1;
 	CHECK(err == -EMFILE && last > TT_WINDOWS / 2 && strstr(tutti_why(), "windows are open: close some"));
-	CHECK(tutti_put_notify(mine[last], other, 0, NULL, 0, 3, NULL) == 0 && tutti_wait_notify(mine[last], other, 3, 1, -1) == 0);
-	CHECK(tutti_put_notify(mine[0], other, 0, NULL, 0, 3, NULL) == 0 && tutti_wait_notify(mine[0], other, 3, 1, -1) == 0);
+	CHECK(tutti_put_notify(mine[last], other, 0, NULL, 0, 3, NULL) == 0 &&
+	      tutti_wait_notify(mine[last], other, 3, 1, -1) == 0);
+	CHECK(tutti_put_notify(mine[0], other, 0, NULL, 0, 3, NULL) == 0 &&
+	      tutti_wait_notify(mine[0], other, 3, 1, -1) == 0);
 	CHECK(tutti_barrier(job, NULL) == 0);
 	while (n--)
 		tutti_window_close(mine[n]);
@@ -519,7 +525,8 @@ static void program_many_asks(tutti *job)
 
 static void test_many_asks(void) { on_wires(program_many_asks, two, 0, NULL); }
 
-/* A put before the owner has opened waits for it; after the owner has closed it is stale; a new pair of handles works. */
+/* A put before the owner has opened waits for it; after the owner has closed it is stale; a new pair of handles
+ * works. */
 static void program_open_close(tutti *job)
 {
 	uint64_t mine = 0, v = 5;
@@ -578,7 +585,8 @@ static int open_nobodys(tutti *job, uint64_t *mine, tutti_window **w)
 {
 	CHECK(tutti_group_timeout(job, 300) == 0);
 	int err = tutti_window_open(job, "nobody's", mine, 8, w);
-	CHECK(tutti_group_timeout(job, 10000) == 0); /* of what comes after: a busy core may hold up a barrier for 300 ms */
+	/* of what comes after: a busy core may hold up a barrier for 300 ms */
+	CHECK(tutti_group_timeout(job, 10000) == 0);
 	return err;
 }
 
@@ -840,7 +848,8 @@ static void program_fork(tutti *job)
 	if (child == 0) {
 		int refused = tutti_barrier(job, NULL) == -ECHILD;
 		tutti_leave(job);
-		execlp(refused ? "true" : "false", "child", NULL); /* so that no leak checker counts the parent's memory here */
+		/* so that no leak checker counts the parent's memory here */
+		execlp(refused ? "true" : "false", "child", NULL);
 		_exit(1);
 	}
 	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
@@ -1784,7 +1793,8 @@ static void come_back(tutti *job, int as, int rank)
 		check_group(left, ranks, n, 5);
 }
 
-/* The last rank leaves, and a new one joins; rank 0 leaves at once: the others may hear of that first, and take rank 0 for dead no more for it. */
+/* The last rank leaves, and a new one joins; rank 0 leaves at once: the others may hear of that first, and take rank 0
+ * for dead no more for it. */
 static void program_leaves_at_once(tutti *job)
 {
 	char in[16 * 8] = { 0 }, out[16 * 8];
@@ -1833,7 +1843,8 @@ static void program_two_back(tutti *job)
 		CHECK(join_again(job, me, &again) == 0);
 		CHECK(again && tutti_group_grow(again, &g) == 0);
 		if (g && tutti_size(g) == 5)
-			check_group(g, tutti_group_member(g, 3) == 3 ? all : (back[3] = 4, back[4] = 3, back), 5, 20000);
+			check_group(g, tutti_group_member(g, 3) == 3 ? all : (back[3] = 4, back[4] = 3, back), 5,
+			            20000);
 		CHECK(g && tutti_size(g) == 5);
 		tutti_leave(again);
 		return;
@@ -1856,7 +1867,8 @@ static void program_two_back(tutti *job)
 		check_group(g, tutti_group_member(g, 3) == 3 ? all : (back[3] = 4, back[4] = 3, back), 5, 20000);
 }
 
-/* One of many: the group does not fit into one message, and news of the newcomer reach those whom rank 0 has no connection to. */
+/* One of many: the group does not fit into one message, and news of the newcomer reach those whom rank 0 has no
+ * connection to. */
 static void program_one_of_many(tutti *job)
 {
 	int n = tutti_size(job), wrong = 0;
@@ -1923,17 +1935,31 @@ static CU_TestInfo group_tests[] = {
 	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo collective_tests[] = {
-	{ "all-reduce: counts, algorithm chosen", test_counts_auto }, { "all-reduce: counts, ring", test_counts_ring },
+	{ "all-reduce: counts, algorithm chosen", test_counts_auto },
+	{ "all-reduce: counts, ring", test_counts_ring },
 	{ "all-reduce: counts, rabenseifner", test_counts_rabenseifner },
-	{ "all-reduce: counts, doubling", test_counts_doubling }, { "all-reduce: large", test_large },
-	{ "all-reduce: integers", test_integers }, { "all-reduce: same bits everywhere", test_bits },
-	{ "all-reduce: several in flight", test_in_flight }, { "broadcast", test_broadcast }, { "gather", test_gather },
-	{ "barrier", test_barrier }, { "bad arguments", test_bad_arguments }, { "ranks that disagree", test_mismatch },
-	{ "two roots", test_two_roots }, { "left behind", test_left_behind }, { "too many at once", test_too_many }, { "ahead of a slow rank", test_ahead }, CU_TEST_INFO_NULL,
+	{ "all-reduce: counts, doubling", test_counts_doubling },
+	{ "all-reduce: large", test_large },
+	{ "all-reduce: integers", test_integers },
+	{ "all-reduce: same bits everywhere", test_bits },
+	{ "all-reduce: several in flight", test_in_flight },
+	{ "broadcast", test_broadcast },
+	{ "gather", test_gather },
+	{ "barrier", test_barrier },
+	{ "bad arguments", test_bad_arguments },
+	{ "ranks that disagree", test_mismatch },
+	{ "two roots", test_two_roots },
+	{ "left behind", test_left_behind },
+	{ "too many at once", test_too_many },
+	{ "ahead of a slow rank", test_ahead },
+	CU_TEST_INFO_NULL,
 };
 /* ---- memory that others can map ---- */
 
-static bool is_filled(const char *p, size_t len, char with) { return !len || (*p == with && !memcmp(p, p + 1, len - 1)); }
+static bool is_filled(const char *p, size_t len, char with)
+{
+	return !len || (*p == with && !memcmp(p, p + 1, len - 1));
+}
 
 /* Two on each other, in use or not, would spoil what is looked for here. */
 static void use_memory(tutti *job, unsigned chance)
@@ -1966,7 +1992,8 @@ static void look_at_arenas(tutti *job)
 	large = p;
 	struct tt_mem a = tt_mem_of(small, 8192), b = tt_mem_of(large + 4096, 4096);
 	CHECK(a.fd >= 0 && b.fd >= 0 && a.fd != b.fd && b.fd_offset == 4096 && (uintptr_t)large % (2 << 20) == 0);
-	CHECK(tt_mem_of(large, (5 << 20) + 1).fd == -1 && tt_mem_of(&byte, 1).fd == -1 && tt_mem_of(large + (5 << 20), 1).fd == -1);
+	CHECK(tt_mem_of(large, (5 << 20) + 1).fd == -1 && tt_mem_of(&byte, 1).fd == -1 &&
+	      tt_mem_of(large + (5 << 20), 1).fd == -1);
 	large[4096] = 7;
 	CHECK(pread(b.fd, &byte, 1, 4096) == 1 && byte == 7);
 	CHECK(ftruncate(b.fd, 0) && ftruncate(b.fd, 8 << 20));
@@ -1975,7 +2002,8 @@ static void look_at_arenas(tutti *job)
 	CHECK(tt_mem_of(large, 1).fd == -1);
 	tutti_free(job, NULL);
 	CHECK(tutti_alloc(job, SIZE_MAX, -1, &p) == -ENOMEM);
-	CHECK(TT_ASAN || TT_TSAN || tutti_alloc(job, (size_t)1 << 60, -1, &p) == -ENOMEM); /* a sanitizer ends the program there */
+	/* a sanitizer ends the program there */
+	CHECK(TT_ASAN || TT_TSAN || tutti_alloc(job, (size_t)1 << 60, -1, &p) == -ENOMEM);
 }
 
 /* No file is made and closed for it each time. */
@@ -2069,10 +2097,12 @@ static void program_short_calls(tutti *job)
 	for (uint64_t i = 1; i <= 200; i++) { /* the first finds the window, and where it is mapped */
 		v = i;
 		if (tutti_rank(job) == 0)
-			CHECK(tutti_put(w, 1, 8, &v, 8, NULL) == 0 && tutti_put_notify(w, 1, 64, memset(bytes, (int)i, 100), 100, 5, NULL) == 0);
+			CHECK(tutti_put(w, 1, 8, &v, 8, NULL) == 0 &&
+			      tutti_put_notify(w, 1, 64, memset(bytes, (int)i, 100), 100, 5, NULL) == 0);
 		CHECK(tutti_wait_notify(w, other, 5, i, -1) == 0);
 		if (tutti_rank(job) == 1)
-			CHECK(mine[1] == i && ((char *)memory)[64] == (char)i && ((char *)memory)[163] == (char)i && tutti_put_notify(w, 0, 0, &v, 8, 5, NULL) == 0);
+			CHECK(mine[1] == i && ((char *)memory)[64] == (char)i && ((char *)memory)[163] == (char)i &&
+			      tutti_put_notify(w, 0, 0, &v, 8, 5, NULL) == 0);
 		v = 0;
 		CHECK(tutti_rank(job) == 1 || (mine[0] == i && tutti_get(w, 1, 8, &v, 8, NULL) == 0 && v == i));
 	}
@@ -2304,14 +2334,31 @@ static void test_pinned(void)
 }
 
 static CU_TestInfo window_tests[] = {
-	{ "memory", test_memory }, { "memory and files", test_files }, { "short calls on it", test_short_calls },
-	{ "put, get, add", test_put_get }, { "notify", test_notify }, { "ranges", test_ranges }, { "open and close", test_open_close },
-	{ "a large window is pinned", test_large_window }, { "what is pinned", test_pinned },
-	{ "never opened", test_unopened }, { "closed before that", test_closed_unopened }, { "started, then closed", test_started },
-	{ "as many as there can be", test_many_windows }, { "more than are opened", test_many_asks }, CU_TEST_INFO_NULL,
+	{ "memory", test_memory },
+	{ "memory and files", test_files },
+	{ "short calls on it", test_short_calls },
+	{ "put, get, add", test_put_get },
+	{ "notify", test_notify },
+	{ "ranges", test_ranges },
+	{ "open and close", test_open_close },
+	{ "a large window is pinned", test_large_window },
+	{ "what is pinned", test_pinned },
+	{ "never opened", test_unopened },
+	{ "closed before that", test_closed_unopened },
+	{ "started, then closed", test_started },
+	{ "as many as there can be", test_many_windows },
+	{ "more than are opened", test_many_asks },
+	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo engine_tests[] = {
-	{ "the owner computes", test_computing }, { "never waits", test_never_waits }, { "unhurried", test_unhurried }, { "blocked", test_blocked }, { "event fd", test_event_fd }, { "threads", test_threads }, { "fork", test_fork }, CU_TEST_INFO_NULL,
+	{ "the owner computes", test_computing },
+	{ "never waits", test_never_waits },
+	{ "unhurried", test_unhurried },
+	{ "blocked", test_blocked },
+	{ "event fd", test_event_fd },
+	{ "threads", test_threads },
+	{ "fork", test_fork },
+	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo operation_tests[] = {
 	{ "NULL", test_null },
@@ -2356,7 +2403,8 @@ static void test_mute(void)
 }
 
 static CU_TestInfo deadline_tests[] = {
-	{ "a silent rank", test_silent }, { "an absent rank", test_absent }, { "a mute connection", test_mute }, { "cancel", test_cancel }, { "a rank that left", test_left }, CU_TEST_INFO_NULL,
+	{ "a silent rank", test_silent }, { "an absent rank", test_absent }, { "a mute connection", test_mute },
+	{ "cancel", test_cancel },        { "a rank that left", test_left }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = {
 	{ "collectives", NULL, NULL, NULL, NULL, collective_tests },
