@@ -21,8 +21,7 @@ static void check(int err)
 static tutti_consistency consistency_of(const char *word)
 {
 	if (!strcmp(word, "ssp"))
-		/* nobody more than two pushes ahead of the slowest */
-		return (tutti_consistency){ .mode = TUTTI_SSP, .staleness = 2 };
+		return (tutti_consistency){ .mode = TUTTI_SSP, .staleness = 2 }; /* two ahead of the slowest at most */
 	if (!strcmp(word, "bsp"))
 		return (tutti_consistency){ .mode = TUTTI_BSP };                 /* rounds: all pull the same values */
 	if (!strcmp(word, "async"))

@@ -1843,8 +1843,8 @@ static void program_files(tutti *job)
 	if (my_rank == 1) {
 		need_files(job, w);
 	} else {
-		/* where they need messages, rank 1 tells rank 5 in its last round, over a connection that rank 5 makes: that
-		 * may be all that 5 waits for */
+		/* where they need messages, rank 1 tells rank 5 in its last round, over a connection that rank 5 makes:
+		 * that may be all that 5 waits for */
 		reach(1);
 		await_go(1);
 		int err = tutti_barrier(job, NULL);
