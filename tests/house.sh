@@ -69,7 +69,8 @@ may_include() {
 }
 
 files() { # of the source tree, by name patterns of find; never what was built
-	find . \( -name '.?*' ! -name .ci -o -name 'build*' -o -name m4 -o -name autom4te.cache -o -name 'tutti-[0-9]*' \) -prune \
+	find . \( -name '.?*' ! -name .ci -o -name 'build*' -o -name m4 -o -name autom4te.cache -o -name \
+		'tutti-[0-9]*' \) -prune \
 		-o -type f \( "$@" \) -print | sed 's|^\./||' | sort
 }
 
@@ -104,17 +105,20 @@ check_includes() {
 		set -- $(floor_and_room "$file")
 		floor=$1 room=${2:-}
 		if [ "$floor" = none ]; then
-			complain "$file" "stands in no room: the list of floors in tests/house.sh has none of its folder"
+			complain "$file" \
+				"stands in no room: the list of floors in tests/house.sh has none of its folder"
 			continue
 		fi
-		sed -n 's/^[ 	]*#[ 	]*include[ 	]*\([<"]\)\([^>"]*\)[>"].*/\1 \2/p' "$file" | while read -r kind name; do
+		sed -n 's/^[ 	]*#[ 	]*include[ 	]*\([<"]\)\([^>"]*\)[>"].*/\1 \2/p' "$file" |
+			while read -r kind name; do
 			header=$(find_header "$file" "$name")
 			if [ -z "$header" ]; then
 				[ "$kind" = '"' ] && complain "$file" "includes \"$name\", which is nowhere"
 				continue
 			fi
 			set -- $(floor_and_room "$header")
-			if [ "$room" != "${2:-}" ] && ! may_include "$room" "$floor" "${2:-nowhere}" "$1" "$header"; then
+			if [ "$room" != "${2:-}" ] &&
+				! may_include "$room" "$floor" "${2:-nowhere}" "$1" "$header"; then
 				complain "$file" "($room, floor $floor) includes $header (${2:-nowhere}, floor $1)"
 			fi
 		done
@@ -130,7 +134,8 @@ objects() { # build tree. An object whose source is gone is left from an earlier
 	done
 }
 
-# What an object needs is defined in its own room or on a lower floor. This sees calls, and data; the includes see structs.
+# What an object needs is defined in its own room or on a lower floor. This sees calls, and data; the includes see
+# structs.
 check_objects() { # build tree
 	objects "$1" > "$scratch/objects"
 	files -path './runtime/*.c' -o -path './transport/*.c' > "$scratch/sources"
@@ -227,7 +232,8 @@ check_paths() { # places of one machine
 # What a page shows is compiled, too: each line stands in the example that it is from.
 check_quotes() {
 	[ -f docs/tables.md ] || return
-	sed -n '/^```c$/,/^```$/p' docs/tables.md | grep -v '^```' | grep -vxFf examples/table.c | while read -r line; do
+	sed -n '/^```c$/,/^```$/p' docs/tables.md | grep -v '^```' | grep -vxFf examples/table.c |
+		while read -r line; do
 		complain docs/tables.md "shows \"$line\", which is not in examples/table.c"
 	done
 }
@@ -266,7 +272,8 @@ make_bad_tree() {
 	put runtime/base/up.c '#include "transport/transport.h"\n'
 	put runtime/tutti.h '#include <stddef.h>\n'
 	put runtime/engine/engine.h '#include "tutti.h"\n#include "transport/transport.h"\n#include "base/base.h"\n'
-	put runtime/engine/engine.c '#include "engine/engine.h"\n/* exit(1) in a comment, */ char *s = "and abort() in a text";\n'
+	put runtime/engine/engine.c \
+		'#include "engine/engine.h"\n/* exit(1) in a comment, */ char *s = "and abort() in a text";\n'
 	put runtime/engine/struct.c '#include "member/member.h"\n'
 	put runtime/member/member.h 'int tt_x;\n'
 	put runtime/member/member_private.h 'int tt_z;\n'
@@ -300,7 +307,8 @@ make_bad_tree() {
 	(cd "$scratch/bad" && ${CC:-cc} -fPIC -c bad_symbols.c && ${CC:-cc} -shared -o .libs/libtutti.so bad_symbols.o &&
 		ar rc .libs/libtutti.a bad_symbols.o && rm bad_symbols.[co]) || return
 	object runtime/engine/calls_up 'void tt_member_f(void); void tt_e(void) { tt_member_f(); }'
-	object runtime/member/called 'void tt_member_f(void) {} extern int tt_e_data; int *tt_m(void) { return &tt_e_data; }'
+	object runtime/member/called \
+		'void tt_member_f(void) {} extern int tt_e_data; int *tt_m(void) { return &tt_e_data; }'
 	object runtime/engine/data 'int tt_e_data;'
 	object runtime/base/looks_up 'extern int tt_e_data; int *tt_b(void) { return &tt_e_data; }'
 	object runtime/table/calls_beside 'void tt_coll_f(void); void tt_t(void) { tt_coll_f(); }'
@@ -367,7 +375,8 @@ self_test() {
 
 self_test || exit 1
 check_house "$source_tree" "$build_tree" > "$scratch/complaints"
-[ -f "$build_tree/.libs/libtutti.so" ] || [ -f "$build_tree/.libs/libtutti.a" ] || echo "no library in $build_tree: its symbols were not looked at"
+[ -f "$build_tree/.libs/libtutti.so" ] || [ -f "$build_tree/.libs/libtutti.a" ] ||
+	echo "no library in $build_tree: its symbols were not looked at"
 if [ -s "$scratch/complaints" ]; then
 	cat "$scratch/complaints"
 	echo "$(wc -l < "$scratch/complaints") complaints"

@@ -15,7 +15,8 @@ give_up() { echo "FAILED: $*"; exit 1; }
 skip() { echo "SKIPPED: $*"; exit 77; }
 
 [ -f "$build/libtutti.la" ] || skip "no libtutti.la in $build: run make first"
-make -C "$build" DESTDIR="$dest" install > "$work/install.log" 2>&1 || { cat "$work/install.log"; give_up "make install"; }
+make -C "$build" DESTDIR="$dest" install > "$work/install.log" 2>&1 ||
+	{ cat "$work/install.log"; give_up "make install"; }
 
 pc=$(find "$dest" -name tutti.pc)
 [ -f "$pc" ] || give_up "no tutti.pc was installed"
@@ -75,9 +76,11 @@ try() { # what it is, then the command that makes $work/user
 # shellcheck disable=SC2086
 try_all() {
 	if [ -e "$libdir/libtutti.so" ]; then
-		try "C11, shared" ${CC:-cc} -std=c11 -pedantic -Wall -Wextra -Werror -o "$work/user" "$work/user.c" $flags
+		try "C11, shared" ${CC:-cc} -std=c11 -pedantic -Wall -Wextra -Werror -o "$work/user" "$work/user.c" \
+			$flags
 		if [ -n "$cxx" ]; then
-			try "C++11, shared" $cxx -std=c++11 -pedantic -Wall -Wextra -Werror -o "$work/user" "$work/user.cc" $flags
+			try "C++11, shared" $cxx -std=c++11 -pedantic -Wall -Wextra -Werror -o "$work/user" \
+				"$work/user.cc" $flags
 		else
 			echo "no C++ compiler: tutti.h was not tried in C++ (apt install g++)"
 		fi
@@ -87,7 +90,8 @@ try_all() {
 	if [ -e "$libdir/libtutti.a" ]; then
 		try "C11, libtutti.a" ${CC:-cc} -std=c11 -o "$work/user" "$work/user.c" $static_flags
 		if can_link_static; then
-			try "C11, all static" ${CC:-cc} -std=c11 -static -o "$work/user" "$work/user.c" $all_static_flags
+			try "C11, all static" ${CC:-cc} -std=c11 -static -o "$work/user" "$work/user.c" \
+				$all_static_flags
 		else
 			echo "this system cannot link an all-static program with what Tutti needs: not tried"
 		fi
@@ -115,7 +119,9 @@ try_all
 if [ -e "$libdir/libtutti.so" ]; then
 	soname=$(objdump -p "$libdir/libtutti.so" | awk '$1 == "SONAME" { print $2 }')
 	[ "$soname" = libtutti.so.0 ] || fail "the soname is $soname, not libtutti.so.0"
-	readelf -W --dyn-syms "$libdir/libtutti.so" | awk '$7 != "UND" && ($4 == "FUNC" || $4 == "OBJECT" || $4 == "IFUNC") && $5 != "LOCAL" { print $8 }' > "$work/names"
+	readelf -W --dyn-syms "$libdir/libtutti.so" |
+		awk '$7 != "UND" && ($4 == "FUNC" || $4 == "OBJECT" || $4 == "IFUNC") && $5 != "LOCAL" { print $8 }' > \
+			"$work/names"
 	grep -v -E '^tutti_[a-z0-9_]+@@TUTTI_[0-9.]+$' "$work/names" | grep -v '^TUTTI_' | while read -r name; do
 		echo "exported without a version, or not a tutti_ name: $name"
 	done > "$work/strays"
@@ -154,7 +160,8 @@ fi
 
 [ -n "$(find "$dest" -path '*/examples/compare' -perm -100)" ] || fail "examples/compare is not installed as a program"
 
-make -C "$build" DESTDIR="$dest" uninstall > "$work/uninstall.log" 2>&1 || { cat "$work/uninstall.log"; fail "make uninstall"; }
+make -C "$build" DESTDIR="$dest" uninstall > "$work/uninstall.log" 2>&1 ||
+	{ cat "$work/uninstall.log"; fail "make uninstall"; }
 left=$(find "$dest" ! -type d)
 [ -z "$left" ] || fail "make uninstall leaves $left"
 exit $failed

@@ -1,5 +1,6 @@
 #!/bin/sh
-# fashion.sh - the demo: any number of ranks trains the same model, with parameter servers a like one, also from a save on; its JSON, and a
+# fashion.sh - the demo: any number of ranks trains the same model, with parameter servers a like one, also from a save
+# on; its JSON, and a
 # sentence for whatever is wrong.
 # Makes its own small data set; where Debian's dataset-fashion-mnist is installed it trains on that too.
 set -u
@@ -31,7 +32,8 @@ number() { # as the 4 bytes of an idx header, in octal escapes
 images_header() { printf "$(number $((0x803)))$(number "$1")$(number 28)$(number "$2")"; }
 labels_header() { printf "$(number $((0x801)))$(number "$1")"; }
 
-classes() { awk -v count="$1" -v seed="$2" 'BEGIN { srand(seed); for (i = 0; i < count; i++) print int(rand() * 10) }'; }
+classes() { awk -v count="$1" -v seed="$2" \
+	'BEGIN { srand(seed); for (i = 0; i < count; i++) print int(rand() * 10) }'; }
 
 pictures() { # one line of octal escapes per image, for the classes on stdin
 	awk 'BEGIN { srand(7) } {
@@ -43,8 +45,10 @@ pictures() { # one line of octal escapes per image, for the classes on stdin
 
 make_set() {
 	classes "$2" "$3" > "$dir/classes"
-	{ images_header "$2" 28; pictures < "$dir/classes" | while read -r line; do printf "$line"; done; } > "$good/$1-images-idx3-ubyte"
-	{ labels_header "$2"; while read -r class; do printf "\\$(printf %03o "$class")"; done < "$dir/classes"; } > "$good/$1-labels-idx1-ubyte"
+	{ images_header "$2" 28; pictures < "$dir/classes" |
+		while read -r line; do printf "$line"; done; } > "$good/$1-images-idx3-ubyte"
+	{ labels_header "$2"; while read -r class; do printf "\\$(printf %03o "$class")"; done < "$dir/classes"; } > \
+		"$good/$1-labels-idx1-ubyte"
 }
 
 good=$dir/good
@@ -69,7 +73,8 @@ nearly() { awk -v a="$1" -v b="$2" 'BEGIN { d = a - b; exit !(a > 0 && d < 1e-4 
 first=
 form='{"epoch": [0-9][0-9]*, "loss": [0-9.][0-9.]*, "accuracy": [01]\.[0-9]*, "seconds": [0-9.][0-9.]*}'
 for n in 1 2 3 4; do
-	run $n --json --data "$good" --epochs 3 --batch 30 > "$dir/out" 2> "$dir/err" || fail "$n ranks: $(cat "$dir/err")"
+	run $n --json --data "$good" --epochs 3 --batch 30 > "$dir/out" 2> "$dir/err" ||
+		fail "$n ranks: $(cat "$dir/err")"
 	[ "$(grep -c -x -- "$form" "$dir/out")" = 3 ] && [ "$(wc -l < "$dir/out")" -eq 3 ] ||
 		fail "$n ranks: three epochs should give three JSON objects and no more: $(cat "$dir/out")"
 	loss=$(value loss "$(head -n 1 "$dir/out")")
@@ -86,35 +91,44 @@ learns() { # how much at least, of the accuracy in the last line of out
 	awk -v a="$accuracy" -v least="$1" 'BEGIN { exit !(a > least) }'
 }
 for n in 1 2 3 4; do
-	run $n --json --data "$good" --algorithm ps --epochs 3 --batch 30 > "$dir/out" 2> "$dir/err" || fail "ps, $n ranks: $(cat "$dir/err")"
-	[ "$(grep -c -x -- "$form" "$dir/out")" = 3 ] || fail "ps, $n ranks: three epochs should give three JSON objects: $(cat "$dir/out")"
+	run $n --json --data "$good" --algorithm ps --epochs 3 --batch 30 > "$dir/out" 2> "$dir/err" ||
+		fail "ps, $n ranks: $(cat "$dir/err")"
+	[ "$(grep -c -x -- "$form" "$dir/out")" = 3 ] ||
+		fail "ps, $n ranks: three epochs should give three JSON objects: $(cat "$dir/out")"
 	learns 0.8 || fail "ps: $n ranks learn bars in noise to $accuracy only"
 done
 for s in 0 3; do
-	run 3 --json --data "$good" --algorithm ps --staleness $s --epochs 3 --batch 30 > "$dir/out" 2> "$dir/err" && learns 0.8 ||
+	run 3 --json --data "$good" --algorithm ps --staleness $s --epochs 3 --batch 30 > "$dir/out" 2> "$dir/err" &&
+		learns 0.8 ||
 		fail "ps with staleness $s: $(cat "$dir/out" "$dir/err")"
 done
-run 3 --json --data "$good" --algorithm ps --momentum 0 --rate 0.2 --epochs 3 --batch 30 > "$dir/out" 2> "$dir/err" && learns 0.8 ||
+run 3 --json --data "$good" --algorithm ps --momentum 0 --rate 0.2 --epochs 3 --batch 30 > "$dir/out" 2> "$dir/err" &&
+	learns 0.8 ||
 	fail "ps without momentum: $(cat "$dir/out" "$dir/err")"
-run 2 --data "$good" --algorithm ps --epochs 2 > "$dir/out" 2> "$dir/err" && grep -q communication "$dir/out" || fail "ps: no closing table: $(cat "$dir/out" "$dir/err")"
+run 2 --data "$good" --algorithm ps --epochs 2 > "$dir/out" 2> "$dir/err" && grep -q communication "$dir/out" ||
+	fail "ps: no closing table: $(cat "$dir/out" "$dir/err")"
 
 # Models that are averaged now and then learn, too, also what a rank lacks of the data; alone a rank does not.
 for algorithm in ea easgd asgd diloco gossip alone; do
 	for lack in 0 3; do
-		run 2 --json --data "$good" --algorithm $algorithm --lack $lack --epochs 6 --batch 20 > "$dir/out" 2> "$dir/err" ||
+		run 2 --json --data "$good" --algorithm $algorithm --lack $lack --epochs 6 --batch 20 > "$dir/out" 2> \
+			"$dir/err" ||
 			fail "$algorithm, --lack $lack: $(cat "$dir/err")"
 		[ "$(grep -c -x -- "$form" "$dir/out")" = 6 ] ||
 			fail "$algorithm: six epochs should give six JSON objects: $(cat "$dir/out")"
 		case $algorithm,$lack in
-		alone,3) learns 0.9 && fail "ranks that never talk cannot know the classes that they lack: accuracy $accuracy" ;;
-		diloco,*) learns 0.5 || fail "diloco, --lack $lack: two ranks learn bars in noise to $accuracy only" ;; # slow
+		alone,3) learns 0.9 &&
+			fail "ranks that never talk cannot know the classes that they lack: accuracy $accuracy" ;;
+		diloco,*) learns 0.5 ||
+			fail "diloco, --lack $lack: two ranks learn bars in noise to $accuracy only" ;; # slow
 		*) learns 0.8 || fail "$algorithm, --lack $lack: two ranks learn bars in noise to $accuracy only" ;;
 		esac
 	done
 done
 
 compare() {
-	FASHION=$fashion TUTTI=$tutti sh "$here/../../examples/compare" --ranks 2 --plot none "$@" > "$dir/out" 2> "$dir/err"
+	FASHION=$fashion TUTTI=$tutti sh "$here/../../examples/compare" --ranks 2 --plot none "$@" > "$dir/out" 2> \
+		"$dir/err"
 }
 compare easgd gossip -- --data "$good" --epochs 1 --batch 30 || fail "compare: $(cat "$dir/err")"
 [ "$(sed 1d "$dir/out" | cut -d' ' -f1 | tr '\n' ' ')" = "single alone easgd gossip " ] &&
@@ -124,10 +138,12 @@ compare easdg -- --data "$good" --epochs 1
 [ $? = 2 ] && grep -q "^compare: there is no algorithm easdg" "$dir/err" && [ ! -s "$dir/out" ] ||
 	fail "compare should refuse easdg, and train nothing before: $(cat "$dir/out" "$dir/err")"
 
-"$fashion" --data "$good" --epochs 2 --plot none > "$dir/out" 2> "$dir/err" || fail "alone, without a launcher: $(cat "$dir/err")"
+"$fashion" --data "$good" --epochs 2 --plot none > "$dir/out" 2> "$dir/err" ||
+	fail "alone, without a launcher: $(cat "$dir/err")"
 grep -q 'samples/s' "$dir/out" && grep -q communication "$dir/out" || fail "no closing table: $(cat "$dir/out")"
 for option in --help -h; do
-	run 2 $option > "$dir/out" && [ "$(grep -c -e --algorithm "$dir/out")" = 1 ] || fail "$option on two ranks: $(cat "$dir/out")"
+	run 2 $option > "$dir/out" && [ "$(grep -c -e --algorithm "$dir/out")" = 1 ] ||
+		fail "$option on two ranks: $(cat "$dir/out")"
 done
 
 # What is wrong is said in one sentence on stderr, by one rank, with a status that is not 0.
@@ -182,7 +198,8 @@ printf '' | broken $images
 complains "$images ends after 0 bytes" 1 --data "$bad"
 { cat "$good/$images"; echo; } | broken $images
 complains "$images goes on after the 235216 bytes" 1 --data "$bad"
-{ dd if="$good/$labels" bs=1 count=20 2> "$dir/dd"; printf '\012'; dd if="$good/$labels" bs=1 skip=21 2> "$dir/dd"; } | broken $labels
+{ dd if="$good/$labels" bs=1 count=20 2> "$dir/dd"; printf '\012'; dd if="$good/$labels" bs=1 skip=21 2> "$dir/dd"; } \
+	| broken $labels
 complains "$labels has the label 10 at byte 20" 1 --data "$bad"
 broken $labels < "$good/t10k-labels-idx1-ubyte"
 complains "$labels has 60 labels for 300 images" 1 --data "$bad"
@@ -190,12 +207,15 @@ rm "$bad/$labels"
 complains "no file $bad/$labels.gz, nor one without .gz" 1 --data "$bad"
 
 run 4 --data "$dir/nowhere" > "$dir/out" 2> "$dir/err" && fail "four ranks without data end with status 0"
-[ "$(grep -c 'no data directory' "$dir/err")" = 1 ] || fail "four ranks should say once that there is no data: $(cat "$dir/err")"
+[ "$(grep -c 'no data directory' "$dir/err")" = 1 ] ||
+	fail "four ranks should say once that there is no data: $(cat "$dir/err")"
 run 4 --data "$good" --batch 3 > "$dir/out" 2> "$dir/err" && fail "four ranks share a batch of three samples"
 [ "$(grep -c '4 ranks are more than the 3 samples of a batch' "$dir/err")" = 1 ] ||
 	fail "four ranks should say once that they cannot share three samples: $(cat "$dir/err")"
-run 2 --data "$good" --rate 1000 --epochs 9 > "$dir/out" 2> "$dir/err" && fail "a loss that is no number ends with status 0"
-[ "$(grep -c 'use a smaller --rate' "$dir/err")" = 1 ] || fail "two ranks should say once that the rate is too large: $(cat "$dir/err")"
+run 2 --data "$good" --rate 1000 --epochs 9 > "$dir/out" 2> "$dir/err" &&
+	fail "a loss that is no number ends with status 0"
+[ "$(grep -c 'use a smaller --rate' "$dir/err")" = 1 ] ||
+	fail "two ranks should say once that the rate is too large: $(cat "$dir/err")"
 
 # A run that is saved when it is asked to leave goes on to the same losses, from the middle of an epoch too.
 
@@ -211,14 +231,18 @@ for try in 1 2 3 4 5 6 7 8 9; do # a machine that is busy elsewhere may be too l
 	status=$?
 	[ $status = 0 ] || break
 done
-[ $status = 75 ] && grep -q "asked to leave in epoch [0-9]*: it goes on with --load $save" "$dir/err" || fail "status $status after SIGTERM: $(cat "$dir/err")"
+[ $status = 75 ] && grep -q "asked to leave in epoch [0-9]*: it goes on with --load $save" "$dir/err" ||
+	fail "status $status after SIGTERM: $(cat "$dir/err")"
 [ ! -e "$save.part" ] || fail "the file beside the save is left"
 for n in 3 4; do
-	run $n $long --load "$save" --save "$save.$n" > "$dir/rest" 2> "$dir/err" || fail "--load on $n ranks: $(cat "$dir/err")"
+	run $n $long --load "$save" --save "$save.$n" > "$dir/rest" 2> "$dir/err" ||
+		fail "--load on $n ranks: $(cat "$dir/err")"
 	losses "$dir/begun" "$dir/rest" > "$dir/both"
-	losses "$dir/whole" | cmp -s - "$dir/both" || fail "with --load on $n ranks, other losses: $(losses "$dir/whole" | diff - "$dir/both" | head -n 4)"
+	losses "$dir/whole" | cmp -s - "$dir/both" ||
+		fail "with --load on $n ranks, other losses: $(losses "$dir/whole" | diff - "$dir/both" | head -n 4)"
 done
-run 3 $long --load "$save.3" > "$dir/out" 2> "$dir/err" && [ ! -s "$dir/out" ] && grep -q "is of a run that has ended" "$dir/err" ||
+run 3 $long --load "$save.3" > "$dir/out" 2> "$dir/err" && [ ! -s "$dir/out" ] &&
+	grep -q "is of a run that has ended" "$dir/err" ||
 	fail "--load of a run that has ended: $(cat "$dir/err" "$dir/out")"
 loads() { complains "$1" 1 $long --load "$2" ${3:-}; } # the words, the file, an option that differs
 loads "No such file" "$dir/nowhere"
@@ -228,7 +252,8 @@ loads "is cut off or damaged: it has 5000 bytes instead of [0-9]" "$dir/cut"
 { cat "$save"; echo; } > "$dir/cut"
 loads "is cut off or damaged: it has [0-9]* bytes or more instead of" "$dir/cut"
 loads "is no save of this program" "$good/train-images-idx3-ubyte"
-run 2 --data "$good" --save "$dir/nowhere/save" > "$dir/out" 2> "$dir/err" && fail "a save that cannot be written: status 0"
+run 2 --data "$good" --save "$dir/nowhere/save" > "$dir/out" 2> "$dir/err" &&
+	fail "a save that cannot be written: status 0"
 [ "$(grep -c '^fashion: ' "$dir/err")" = 1 ] && grep -q "save cannot be written: No such file" "$dir/err" ||
 	fail "two ranks should say once that the save cannot be written: $(cat "$dir/err")"
 complains "--save and --load are for allreduce: with gossip" 2 --algorithm gossip --save "$save"
@@ -238,11 +263,13 @@ complains "--save and --load are for allreduce: with gossip" 2 --algorithm gossi
 zlib=yes
 if ! command -v gzip > "$dir/which"; then
 	echo "no gzip here: packed data was not tried"
-elif cp -R "$good" "$dir/packed" && gzip "$dir/packed"/* && "$fashion" --plot none --epochs 1 --data "$dir/packed" > "$dir/out" 2>&1; then
+elif cp -R "$good" "$dir/packed" && gzip "$dir/packed"/* &&
+	"$fashion" --plot none --epochs 1 --data "$dir/packed" > "$dir/out" 2>&1; then
 	good=$dir/packed
 	dd if="$good/$images.gz" bs=1000 count=9 2> "$dir/dd" | broken $images.gz
 	complains "$images.gz is damaged at byte [0-9]* of its data" 1 --data "$bad"
-	{ dd if="$good/$images.gz" bs=1000 count=5 2> "$dir/dd"; echo ten bytes; dd if="$good/$images.gz" bs=10 skip=501 2> "$dir/dd"; } | broken $images.gz
+	{ dd if="$good/$images.gz" bs=1000 count=5 2> "$dir/dd"; echo ten bytes; dd if="$good/$images.gz" bs=10 \
+		skip=501 2> "$dir/dd"; } | broken $images.gz
 	complains "$images.gz is damaged at" 1 --data "$bad"
 	broken $images.gz < "$dir/good/$images"
 	complains "$images.gz is not gzip data" 1 --data "$bad"
@@ -257,7 +284,8 @@ fi
 
 started=$(date +%s)
 "$tutti" run -n 3 sh -c '[ "$TUTTI_RANK" = 1 ] && { sleep 1; kill -9 $$; } & exec "$0" "$@"' \
-	"$fashion" --plot none --data "$dir/good" --epochs 10000 --batch 60 > "$dir/out" 2> "$dir/err" && fail "a rank was killed, and the status is 0"
+	"$fashion" --plot none --data "$dir/good" --epochs 10000 --batch 60 > "$dir/out" 2> "$dir/err" &&
+		fail "a rank was killed, and the status is 0"
 [ $(($(date +%s) - started)) -lt 20 ] || fail "a rank was killed, and the job took $(($(date +%s) - started)) s to end"
 grep -q '^fashion: ' "$dir/err" || fail "a rank was killed, and the others do not say so: $(cat "$dir/err")"
 
@@ -273,7 +301,8 @@ for victim in 0 2; do
 	OUT=$dir/out VICTIM=$victim "$tutti" run --keep-going -n 4 sh -c '
 		[ $TUTTI_RANK != $VICTIM ] || { until grep -q "epoch.: 5," "$OUT"; do sleep 0.05; done; kill -9 $$; } &
 		exec "$0" "$@"' "$fashion" $long --keep-going > "$dir/out" 2> "$dir/err"
-	grep -q '^fashion: 3 ranks go on in epoch' "$dir/err" || fail "rank $victim died, 3 do not go on: $(cat "$dir/err")"
+	grep -q '^fashion: 3 ranks go on in epoch' "$dir/err" ||
+		fail "rank $victim died, 3 do not go on: $(cat "$dir/err")"
 	loss=$(value loss "$(tail -n 1 "$dir/out")")
 	awk -v a="$wanted" -v b="$loss" 'BEGIN { d = a - b; exit !(a > 0 && d < 0.01 * a && -d < 0.01 * a) }' ||
 		fail "the last loss is $wanted on one rank, and $loss if rank $victim of 4 is killed"
@@ -288,14 +317,18 @@ if [ ! -d $real ]; then
 elif [ $zlib = yes ]; then
 	first=
 	for n in 1 4; do
-		run $n --json --epochs 1 > "$dir/out" 2> "$dir/err" || fail "one epoch of Fashion-MNIST on $n ranks: $(cat "$dir/err")"
+		run $n --json --epochs 1 > "$dir/out" 2> "$dir/err" ||
+			fail "one epoch of Fashion-MNIST on $n ranks: $(cat "$dir/err")"
 		loss=$(value loss "$(cat "$dir/out")") accuracy=$(value accuracy "$(cat "$dir/out")")
 		first=${first:-$loss}
-		nearly "$first" "$loss" || fail "the mean loss of Fashion-MNIST's first epoch is $first on one rank and $loss on $n"
-		awk -v a="$accuracy" 'BEGIN { exit !(a > 0.8) }' || fail "one epoch of Fashion-MNIST on $n ranks gives an accuracy of $accuracy"
+		nearly "$first" "$loss" ||
+			fail "the mean loss of Fashion-MNIST's first epoch is $first on one rank and $loss on $n"
+		awk -v a="$accuracy" 'BEGIN { exit !(a > 0.8) }' ||
+			fail "one epoch of Fashion-MNIST on $n ranks gives an accuracy of $accuracy"
 	done
 	echo "one epoch of Fashion-MNIST on one rank and on four: loss $loss, accuracy $accuracy"
-	run 4 --json --epochs 1 --algorithm ps > "$dir/out" 2> "$dir/err" && learns 0.8 || fail "one epoch of Fashion-MNIST with servers: $(cat "$dir/out" "$dir/err")"
+	run 4 --json --epochs 1 --algorithm ps > "$dir/out" 2> "$dir/err" && learns 0.8 ||
+		fail "one epoch of Fashion-MNIST with servers: $(cat "$dir/out" "$dir/err")"
 	echo "and with parameter servers on four: accuracy $accuracy"
 fi
 

@@ -1,5 +1,6 @@
 #!/bin/sh
-# word2vec.sh - the sparse demo: words that stand in the same places get alike rows, on any number of ranks; what a step touches; its JSON,
+# word2vec.sh - the sparse demo: words that stand in the same places get alike rows, on any number of ranks; what a step
+# touches; its JSON,
 # and a sentence for whatever is wrong.
 set -u
 export LC_ALL=C
@@ -51,7 +52,8 @@ test_json() {
 	run 2 --json --text text --dim 16 --epochs 2
 	check "status 0" is $status 0
 	check "an object for each epoch, and no more" lines out 2
-	check "its keys" has out '^{"epoch": 2, "loss": [0-9.]*, "words_per_second": [0-9]*, "untouched": [0-9.]*, "bytes": [0-9]*, "seconds": [0-9.]*}$'
+	check "its keys" has out \
+		'^{"epoch": 2, "loss": [0-9.]*, "words_per_second": [0-9]*, "untouched": [0-9.]*, "bytes": [0-9]*, "seconds": [0-9.]*}$'
 	check "bytes have moved" at_least "$(value bytes)" 1000
 	check "the words are on stderr" has err 'nearest of 200 words'
 }

@@ -1,5 +1,6 @@
 #!/bin/sh
-# coverage.sh SOURCE-TREE BUILD-TREE - which of the parsers' lines the fuzz corpus reaches; fails below 80 % of any file's,
+# coverage.sh SOURCE-TREE BUILD-TREE - which of the parsers' lines the fuzz corpus reaches; fails below 80 % of any
+# file's,
 # and names the lines that it does not reach. Builds in BUILD-TREE/coverage-build; needs gcc and gcovr.
 set -u
 export LC_ALL=C
@@ -52,7 +53,8 @@ stop() { echo "coverage.sh: $*" >&2; exit 1; }
 command -v gcovr > /dev/null || { echo "SKIPPED: no gcovr here (apt install gcovr)"; exit 77; }
 mkdir -p "$work"
 cd "$work" || exit 2
-[ -f config.status ] || "$source_tree/configure" -q CC="${GCC:-gcc}" CFLAGS='-g -O0 --coverage' --disable-shared > /dev/null ||
+[ -f config.status ] ||
+	"$source_tree/configure" -q CC="${GCC:-gcc}" CFLAGS='-g -O0 --coverage' --disable-shared > /dev/null ||
 	stop "cannot configure $work"
 for target in frames boot members late shards tables config tensors; do
 	make -s "tests/fuzz/fuzz_$target" > build.log 2>&1 || { cat build.log; stop "cannot build $target"; }

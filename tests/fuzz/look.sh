@@ -3,8 +3,10 @@
 #
 #   look.sh SOURCE-TREE BUILD-TREE [--keep] [TARGET ...]      FUZZ_SECONDS (60) for each target
 #
-# It configures BUILD-TREE/fuzz-build for clang, libFuzzer and the sanitizers. New inputs stay there, in found/TARGET, and
-# are where the next run begins; one that breaks something is in broken/. Nothing goes into the source tree, unless --keep
+# It configures BUILD-TREE/fuzz-build for clang, libFuzzer and the sanitizers. New inputs stay there, in found/TARGET,
+# and
+# are where the next run begins; one that breaks something is in broken/. Nothing goes into the source tree, unless
+# --keep
 # asks for a new corpus: the fewest inputs, of the old one and of what was found, that still reach everything.
 set -u
 source_tree=$(cd "$1" && pwd) build_tree=$(cd "$2" && pwd) || exit 2
@@ -30,7 +32,8 @@ build() {
 			CFLAGS='-g -O1 -fsanitize=fuzzer-no-link' CPPFLAGS=-DTT_FUZZER --enable-sanitize=address,undefined --disable-shared > /dev/null) || stop "cannot configure $work"
 	fi
 	for target in $targets; do
-		make -s -C "$work" FUZZER='-XCClinker -fsanitize=fuzzer' "tests/fuzz/fuzz_$target" > "$work/build.log" 2>&1 ||
+		make -s -C "$work" FUZZER='-XCClinker -fsanitize=fuzzer' "tests/fuzz/fuzz_$target" > "$work/build.log" \
+			2>&1 ||
 			{ cat "$work/build.log"; stop "cannot build $target"; }
 	done
 }
@@ -44,7 +47,8 @@ run() { # target, then arguments of libFuzzer
 
 look() {
 	mkdir -p "$work/found/$1" "$work/broken"
-	"$build_tree/tests/fuzz/fuzz_$1" --unpack "$work/found/$1" "$source_tree/tests/fuzz/corpus/$1.hex" || stop "cannot unpack the corpus of $1"
+	"$build_tree/tests/fuzz/fuzz_$1" --unpack "$work/found/$1" "$source_tree/tests/fuzz/corpus/$1.hex" ||
+		stop "cannot unpack the corpus of $1"
 	if run "$1" -max_total_time="$seconds" -max_len=1024 -len_control=0 "$work/found/$1"; then
 		runs=$(sed -n 's/^Done \([0-9]*\) runs in \([0-9]*\) .*/\1 inputs in \2 s/p' "$work/$1.log")
 		echo "$1: $runs, $(find "$work/found/$1" -type f | wc -l) kept in $work/found/$1"

@@ -1,4 +1,5 @@
-# checks.sh - sourced by tests of a program: checks of what it left in the files out and err, its status, and how many ms it
+# checks.sh - sourced by tests of a program: checks of what it left in the files out and err, its status, and how many
+# ms it
 # took where that is known; name says what was called.
 checks=0 failures=0
 
@@ -8,7 +9,8 @@ check() { # what, command ...
 	checks=$((checks + 1))
 	"$@" && return
 	failures=$((failures + 1))
-	printf '%s\n' "FAILED: $what" "  after: $name" "  status $status${ms:+, $ms ms}, stdout:" "$(head -c 600 out)" "  stderr:" "$(head -c 600 err)"
+	printf '%s\n' "FAILED: $what" "  after: $name" "  status $status${ms:+, $ms ms}, stdout:" "$(head -c 600 out)" \
+		"  stderr:" "$(head -c 600 err)"
 }
 is() { [ "$1" = "$2" ]; }
 has() { grep -q -- "$2" "$1"; }

@@ -2,7 +2,8 @@
 # shellcheck shell=sh
 
 has_sshd() {
-	sshd=$(PATH=$PATH:/usr/sbin:/sbin command -v sshd) && command -v ssh > /dev/null && command -v ssh-keygen > /dev/null
+	sshd=$(PATH=$PATH:/usr/sbin:/sbin command -v sshd) && command -v ssh > /dev/null &&
+		command -v ssh-keygen > /dev/null
 }
 sshd_keys() { # folder
 	mkdir -p "$1" && chmod 700 "$1" || return

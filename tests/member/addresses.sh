@@ -24,7 +24,8 @@ build() {
 		host="ip -n tt$id-$n"
 		ip netns add tt$id-$n && $host link set lo up && $host link add aside type veth peer name lost &&
 			$host addr add 10.8.0.$n/32 dev aside && $host link set aside up && $host link set lost up &&
-			$host link add net type veth peer name p$n netns tt$id-x && $host addr add 10.9.0.$((n + 1))/24 dev net &&
+			$host link add net type veth peer name p$n netns tt$id-x &&
+				$host addr add 10.9.0.$((n + 1))/24 dev net &&
 			$host addr add fd00:9::$((n + 1))/64 dev net nodad && $host link set net up &&
 			ip -n tt$id-x link set dev p$n master br0 up || return
 	done

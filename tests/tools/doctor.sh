@@ -66,7 +66,8 @@ make_group() {
 		group=$root/tutti-doctor-$$
 		mkdir "$group" 2> /dev/null || continue
 		for limit in "$@"; do
-			[ -e "$group/${limit%%=*}" ] && echo "${limit#*=}" > "$group/${limit%%=*}" 2> /dev/null && return
+			[ -e "$group/${limit%%=*}" ] && echo "${limit#*=}" > "$group/${limit%%=*}" 2> /dev/null &&
+				return
 		done
 		rmdir "$group"
 	done
@@ -250,7 +251,8 @@ with_cgroups() { # namespace, command ...: ip hides the cgroups
 on() { # host, variable=value or command before it ...: a rank there
 	host=$1
 	shift
-	${enter:-ip netns exec} "$hosts-$host" unshare -u sh -c 'hostname $0; exec "$@"' "node-$host" env TUTTI_TRANSPORTS=tcp \
+	${enter:-ip netns exec} "$hosts-$host" unshare -u sh -c 'hostname $0; exec "$@"' "node-$host" env \
+		TUTTI_TRANSPORTS=tcp \
 		TUTTI_RANK=$((host - 1)) TUTTI_SIZE=4 TUTTI_BOOT=10.77.0.1:4000 TUTTI_SECRET=0123456789abcdef "$@" \
 		"$tutti" doctor > "out$host" 2> "err$host"
 	echo $? > "status$host"
@@ -283,12 +285,14 @@ test_hosts() {
 	name="a wrong secret"
 	everywhere TUTTI_SECRET=fedcba9876543210
 	finds join 'rank 2 of 4 did not join'
-	check "the host is named" has err 'refused the connection from 10.77.0.3:[0-9]*: its proof is wrong.*TUTTI_SECRET'
+	check "the host is named" has err \
+		'refused the connection from 10.77.0.3:[0-9]*: its proof is wrong.*TUTTI_SECRET'
 	check "there, too" has out3 '^finding  join .*do both sides have the same TUTTI_SECRET'
 	name="an older version of the wire"
 	everywhere "${tutti%/*}/tests/tools/older" 10.77.0.1 4000
 	finds join 'rank 2 of 4 did not join'
-	check "the host is named" has err 'refused the connection from 10.77.0.3:[0-9]*: it speaks version .*: use the same Tutti'
+	check "the host is named" has err \
+		'refused the connection from 10.77.0.3:[0-9]*: it speaks version .*: use the same Tutti'
 	unset TUTTI_TIMEOUT
 	name="an older version that speaks the same"
 	new=$("$tutti" --version | sed 's/tutti //') old=$(echo "$new" | tr 0-9 9012345678)

@@ -47,7 +47,8 @@ ready='mkdir -p up; : > up/$TUTTI_RANK; while [ $(ls up | wc -l) -lt $TUTTI_SIZE
 test_seats() {
 	mkdir -p 'a folder'
 	cd 'a folder'
-	TUTTI_OF_OURS=5 run --hosts a:1,b:2 --prefix sh -c 'echo $TUTTI_RANK/$TUTTI_SIZE $TUTTI_LOCAL_RANK/$TUTTI_LOCAL_SIZE ${TUTTI_BOOT_FD:+socket} "$TUTTI_OF_OURS" "${PWD##*/}"'
+	TUTTI_OF_OURS=5 run --hosts a:1,b:2 --prefix sh -c \
+		'echo $TUTTI_RANK/$TUTTI_SIZE $TUTTI_LOCAL_RANK/$TUTTI_LOCAL_SIZE ${TUTTI_BOOT_FD:+socket} "$TUTTI_OF_OURS" "${PWD##*/}"'
 	check "status 0" is $status 0
 	check "ranks, hosts, variables, folder" is "$(grep '^\[' out | sort)" "[0 a] 0/3 0/1 socket 5 a folder
 [1 b] 1/3 0/2 5 a folder
@@ -90,7 +91,8 @@ test_failures() {
 	run --hosts a,b ./nothing
 	check "no such program" is $status 127
 	check "which host says so" has err 'on b: cannot execute ./nothing: No such file'
-	run --hosts a,b -n 2 --grace 0.2 sh -c "trap '' TERM; $ready [ \$TUTTI_RANK = 1 ] && exit 4; while :; do sleep 0.1; done"
+	run --hosts a,b -n 2 --grace 0.2 sh -c \
+		"trap '' TERM; $ready [ \$TUTTI_RANK = 1 ] && exit 4; while :; do sleep 0.1; done"
 	check "killed" has err 'tutti run on a: rank 0 did not end and was killed'
 	check "nothing left" soon none_left
 }
@@ -98,7 +100,8 @@ test_failures() {
 test_signals() {
 	for sig in TERM INT USR2; do
 		rm -rf up
-		"$tutti" run --hosts a,b -n 3 sh -c "trap 'echo got it; exit 0' $sig; $ready sleep 100 & wait" "$marker" > out 2> err &
+		"$tutti" run --hosts a,b -n 3 sh -c "trap 'echo got it; exit 0' $sig; $ready sleep 100 & wait" \
+			"$marker" > out 2> err &
 		pid=$! name="tutti run --hosts: $sig"
 		check "up" soon files up 3
 		kill -$sig $pid
@@ -115,7 +118,8 @@ test_signals() {
 }
 
 test_mistakes() {
-	for try in 'nowhere|nowhere cannot be reached' 'bare|bare has no tutti' 'old|the tutti of host old .* another version' \
+	for try in 'nowhere|nowhere cannot be reached' 'bare|bare has no tutti' \
+		'old|the tutti of host old .* another version' \
 		'other|other has tutti 0.0.1, and this one is'; do
 		run --hosts "a,${try%%|*}" true
 		check "${try%%|*}: status 2" is $status 2
@@ -164,7 +168,8 @@ test_grow() { # the rank that is started again is taken in, and trains on with t
 		rm -f died
 		run -n 3 $where --restart 1 "${tutti%/*}/tests/tools/grows" 3 1 died
 		check "status 0" is $status 0
-		check "all are there at the end, with one number" is "$(sed -n 's/^rank [0-9] //p' out | sort)" "of 3, late: 3.00
+		check "all are there at the end, with one number" is "$(sed -n 's/^rank [0-9] //p' out | sort)" \
+			"of 3, late: 3.00
 of 3: 3.00
 of 3: 3.00"
 		check "it says so" has err 'rank 1 .* was killed by signal 9 (Killed), and is started again (1 of 1)'
@@ -172,7 +177,8 @@ of 3: 3.00"
 	rm -f died
 	run -n 3 --restart 1 --grace 0.2 "${tutti%/*}/tests/tools/grows" 3 0 died
 	check "rank 0's status" is $status 137
-	check "why rank 0 is not" has err 'rank 0 .* (Killed), and is not started again: newcomers ask rank 0 for the others'
+	check "why rank 0 is not" has err \
+		'rank 0 .* (Killed), and is not started again: newcomers ask rank 0 for the others'
 }
 
 test_sshd() {
@@ -201,7 +207,8 @@ test_sshd() {
 	run --hosts 127.0.0.1 -n 2 sh -c '[ $TUTTI_RANK = 0 ] || exit 9'
 	check "the status comes through" is $status 9
 	rm -rf up
-	"$tutti" run --hosts 127.0.0.1:1,localhost:2 --grace 0.2 sh -c "$ready sleep 100 & wait" "$marker" > out 2> err &
+	"$tutti" run --hosts 127.0.0.1:1,localhost:2 --grace 0.2 sh -c "$ready sleep 100 & wait" "$marker" > out 2> \
+		err &
 	pid=$!
 	check "up" soon files up 3
 	kill -9 $pid

@@ -1,5 +1,6 @@
 #!/bin/sh
-# perf.sh - `tutti perf`: how it behaves, never how fast anything is. Takes about twenty seconds, half of them in test_batches.
+# perf.sh - `tutti perf`: how it behaves, never how fast anything is. Takes about twenty seconds, half of them in
+# test_batches.
 set -u
 . "$(dirname "$0")/../harness/tutti.sh"
 export TUTTI_TRANSPORTS=tcp
@@ -135,7 +136,8 @@ test_verbs() { # over adapters that are not there: InfiniBand, iWARP, RoCE by li
 	rows baseline_us 1 verbs 'bare TCP ' fake_ib0:1
 	for seed in 2 3; do
 		over $seed put --size 64 --iters 20 --json
-		check "none" has out '"baseline_us": null, "baseline": "not measured: librdmacm connects the queue pairs'
+		check "none" has out \
+			'"baseline_us": null, "baseline": "not measured: librdmacm connects the queue pairs'
 	done
 	over 1 put --size 8 --iters 5
 	check "the ports" has out '^verbs from fake_roce0:1, GID [0-9] [0-9a-f.:]*, to fake_roce0:1, GID .*; MTU [1-4]'
@@ -146,7 +148,8 @@ test_verbs() { # over adapters that are not there: InfiniBand, iWARP, RoCE by li
 memory_rows() { # how many
 	check "status 0" is $status 0
 	check "nothing on stderr" lines err 0
-	check "as many rows, all members" is "$(grep -c '"transport": "memory", .*"baseline_gb_per_s": [0-9.e+]*, .*"baseline": "STREAM [^"]*", "ratio": [0-9.]*}$' out)" "$1"
+	check "as many rows, all members" is \
+		"$(grep -c '"transport": "memory", .*"baseline_gb_per_s": [0-9.e+]*, .*"baseline": "STREAM [^"]*", "ratio": [0-9.]*}$' out)" "$1"
 	check "and nothing else" lines out "$1"
 }
 
@@ -204,7 +207,8 @@ test_tables() { # ours and the baseline are both checked against plain numbers b
 	for ranks in 2 3 4; do
 		for wire in tcp,'bare TCP ' shm,'bare memory: '; do
 			for size in 4..64 4K 1200000; do # also tables with fewer lines than servers
-				perf table -n $ranks --transport "${wire%,*}" --size $size --iters 2 --kernel push-pull --json
+				perf table -n $ranks --transport "${wire%,*}" --size $size --iters 2 --kernel \
+					push-pull --json
 				table_rows $([ $size = 4..64 ] && echo 5 || echo 1) "${wire%,*}" "${wire#*,}"
 			done
 		done
@@ -238,8 +242,10 @@ snapshots() { # which transport, size, type: each is looked at, and must be whol
 	perf table -n 4 --transport "$1" --kernel snapshot --size "$2" --type "$3" --time 0.4 --json
 	check "status 0" is $status 0
 	check "nothing on stderr" lines err 0
-	check "a row" has out "^{\"test\": \"table-snapshot\", \"transport\": \"$1\", .*\"baseline\": \"pulls beside the same pushes; means\", \"ratio\": "
-	check "and what else is of snapshots" has out '"retries": [0-9]*, "refused": [0-9]*, "torn_pulls": [0-9]*, "writer_gb_per_s": [0-9.e+]*, "baseline_writer_gb_per_s": [0-9.e+]*}$'
+	check "a row" has out \
+		"^{\"test\": \"table-snapshot\", \"transport\": \"$1\", .*\"baseline\": \"pulls beside the same pushes; means\", \"ratio\": "
+	check "and what else is of snapshots" has out \
+		'"retries": [0-9]*, "refused": [0-9]*, "torn_pulls": [0-9]*, "writer_gb_per_s": [0-9.e+]*, "baseline_writer_gb_per_s": [0-9.e+]*}$'
 	check "and nothing else" lines out 1
 }
 
@@ -294,7 +300,8 @@ test_launchers() {
 
 test_failure() {
 	name="a rank is killed"
-	"$tutti" run -n 2 --grace 1 sh -c "[ \$TUTTI_RANK = 0 ] && exec '$tutti' perf allreduce --size 4M --time 60; '$tutti' perf allreduce --size 4M & sleep 1; kill -9 \$!" \
+	"$tutti" run -n 2 --grace 1 sh -c \
+		"[ \$TUTTI_RANK = 0 ] && exec '$tutti' perf allreduce --size 4M --time 60; '$tutti' perf allreduce --size 4M & sleep 1; kill -9 \$!" \
 		> out 2> err
 	status=$?
 	check "status 1" is $status 1
@@ -333,7 +340,8 @@ test_refusals() {
 	refuses '--plot is not for table' table --plot x.png
 	refuses '10 bytes are not a whole number of f32' table --size 10
 	refuses '--inputs is for reduce$' copy --inputs 3
-	refuses '--kernel adamm: there is none of that name in update; there is add, assign, sgd, .*, elastic$' update --kernel adamm
+	refuses '--kernel adamm: there is none of that name in update; there is add, assign, sgd, .*, elastic$' update \
+		--kernel adamm
 	refuses 'adam computes with factors' update --kernel adam --type i32
 	refuses '--kernel pears: there is none of that name in reduce; there is pair, into, many, all, all-stream, blend' reduce --kernel pears
 	refuses 'a whole number from 2 to 16' reduce --inputs 17
@@ -392,7 +400,8 @@ test_bench() { # not how fast: that it measures and judges
 	check "one line" lines out 1
 	check "with its bar" has out '^put-8-wait .* us  baseline .* us  ratio .* bar >= 0.87 '
 	bench_check --only '^put-8-wait$' --json
-	check "one object" has out '^{"name": "put-8-wait", "against": "baseline", "ours_us": [0-9.]*, "other_us": [0-9.]*, "ratio": '
+	check "one object" has out \
+		'^{"name": "put-8-wait", "against": "baseline", "ours_us": [0-9.]*, "other_us": [0-9.]*, "ratio": '
 	bench_check --only '^put-8-wait$' --before "$build"
 	check "against an earlier build" has out '^put-8-wait .* us  before .* us  ratio .* bar >= 0.97 '
 	path=$PATH
@@ -402,7 +411,8 @@ test_bench() { # not how fast: that it measures and judges
 	check "a missing peer is named" has out '^put-1M .*skipped: without UCX tag_bw: ucx_perftest is missing'
 	check "and no failure" is $status 0
 	mkdir -p failing # in its second round
-	printf '#!/bin/sh\n[ -e again ] && { echo no more >&2; exit 1; }\n: > again\nexec "%s" "$@"\n' "$tutti" > failing/tutti
+	printf '#!/bin/sh\n[ -e again ] && { echo no more >&2; exit 1; }\n: > again\nexec "%s" "$@"\n' "$tutti" > \
+		failing/tutti
 	chmod +x failing/tutti
 	bench_check --only '^put-8-wait$' --build failing --rounds 3
 	check "a round that fails is a failure" is $status 1

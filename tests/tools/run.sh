@@ -32,7 +32,8 @@ none_left() { is "$(living)" ""; }
 
 test_environment() {
 	export TUTTI_RANK=9 TUTTI_BOOT_FD=5 TUTTI_BOOT=nowhere:1 TUTTI_LOCAL_SIZE=77 # stale, of an outer job
-	run -n 3 --tag sh -c 'echo $TUTTI_RANK/$TUTTI_SIZE $TUTTI_LOCAL_RANK/$TUTTI_LOCAL_SIZE $TUTTI_BOOT ${TUTTI_BOOT_FD:-none}'
+	run -n 3 --tag sh -c \
+		'echo $TUTTI_RANK/$TUTTI_SIZE $TUTTI_LOCAL_RANK/$TUTTI_LOCAL_SIZE $TUTTI_BOOT ${TUTTI_BOOT_FD:-none}'
 	unset TUTTI_RANK TUTTI_BOOT_FD TUTTI_BOOT TUTTI_LOCAL_SIZE
 	check "status 0" is $status 0
 	check "three lines" lines out 3
@@ -94,9 +95,11 @@ to out"
 	run -n 1 sh -c 'printf "10%%\r20%%\r\nunfinished"'
 	check "bytes pass as they are" is "$(od -c out)" "$(printf '10%%\r20%%\r\nunfinished' | od -c)"
 	run -n 1 --tag sh -c 'printf "10%%\r20%%\r\nnext\nunfinished"'
-	check "a carriage return ends a line" is "$(od -c out)" "$(printf '[0] 10%%\r[0] 20%%\r\n[0] next\n[0] unfinished' | od -c)"
+	check "a carriage return ends a line" is "$(od -c out)" \
+		"$(printf '[0] 10%%\r[0] 20%%\r\n[0] next\n[0] unfinished' | od -c)"
 	run -n 3 --tag sh -c 'printf "rank %d" $TUTTI_RANK'
-	check "unfinished lines do not run together" is "$(sort out; echo)" "$(printf '[0] rank 0\n[1] rank 1\n[2] rank 2\n' | sort; echo)"
+	check "unfinished lines do not run together" is "$(sort out; echo)" \
+		"$(printf '[0] rank 0\n[1] rank 1\n[2] rank 2\n' | sort; echo)"
 	run -n 1 --tag sh -c 'printf "%s\r" bar; touch drawn; sleep 0.5; echo; rm drawn' &
 	check "a progress bar passes at once" soon sh -c '[ -e drawn ] && grep -q bar out'
 	wait
@@ -166,7 +169,8 @@ test_grace() {
 }
 
 test_keep_going() {
-	run -n 4 --keep-going --grace 0 sh -c '[ $TUTTI_RANK = 1 ] && kill -9 $$; [ $TUTTI_RANK = 2 ] && exit 3; sleep 0.5; echo done'
+	run -n 4 --keep-going --grace 0 sh -c \
+		'[ $TUTTI_RANK = 1 ] && kill -9 $$; [ $TUTTI_RANK = 2 ] && exit 3; sleep 0.5; echo done'
 	check "the others are left alone" lines out 2
 	check "their status counts" is $status 0
 	check "who failed is said" has err '^tutti run: rank 1 (pid [0-9]*) was killed by signal 9 (Killed)$'
@@ -174,7 +178,8 @@ test_keep_going() {
 	run -n 2 -k sh -c '[ $TUTTI_RANK = 1 ] && { echo $$ > first; exit 5; }
 		until [ -s first ] && ! kill -0 $(cat first) 2> /dev/null; do sleep 0.05; done; exit 6'
 	check "where nobody exits with 0, the first failure counts" is $status 5
-	run -n 3 -k sh -c '[ $TUTTI_RANK = 1 ] && exit 0; [ $TUTTI_RANK = 0 ] && { sleep 0.3; kill -INT $PPID; }; sleep 100 & wait'
+	run -n 3 -k sh -c \
+		'[ $TUTTI_RANK = 1 ] && exit 0; [ $TUTTI_RANK = 0 ] && { sleep 0.3; kill -INT $PPID; }; sleep 100 & wait'
 	check "an interrupt is no survival" is $status 130
 	check "nothing left" soon none_left
 }
@@ -193,7 +198,8 @@ test_survive() {
 	check "who is left" has out '^step [0-9]*: 3 left, rank 0 1 3$'
 	check "three get to the end" is "$(grep -c ': 1500 steps, the sum is ' out)" 3
 	step=$(sed -n 's/^step \([0-9]*\): 3 left.*/\1/p' out)
-	check "with one sum" is "$(sed -n 's/.* the sum is //p' out | sort -u)" $((10 * ${step:-0} + 7 * (1500 - ${step:-0})))
+	check "with one sum" is "$(sed -n 's/.* the sum is //p' out | sort -u)" \
+		$((10 * ${step:-0} + 7 * (1500 - ${step:-0})))
 }
 four_named() { is "$(grep -c '^rank [0-3] of 4 is process ' out)" 4; }
 
@@ -213,7 +219,8 @@ test_table() {
 		mkdir $word
 		run -n 3 "$table" $word $word
 		check "status 0" is $status 0
-		check "three have come nearer" is "$(awk '/^rank [0-2]: after 100 steps at a distance of / && $NF < 0.05' out | wc -l)" 3
+		check "three have come nearer" is \
+			"$(awk '/^rank [0-2]: after 100 steps at a distance of / && $NF < 0.05' out | wc -l)" 3
 		check "the save" [ -s $word/weights.safetensors.index.json ]
 	done
 	check "in rounds all are where 0.9 ^ 99 is" is "$(sed 's/.* //' out | sort -u)" 3e-05
@@ -357,7 +364,8 @@ in_state() { is "$(state_of "$1")" "$2"; }
 
 test_stop() {
 	rm -rf up
-	"$tutti" run -n 2 sh -c "echo \$\$ > pid.\$TUTTI_RANK; $ready while [ ! -e go ]; do :; done" "$marker" > out 2> err &
+	"$tutti" run -n 2 sh -c "echo \$\$ > pid.\$TUTTI_RANK; $ready while [ ! -e go ]; do :; done" "$marker" > out \
+		2> err &
 	pid=$!
 	check "up" soon files up 2
 	kill -TSTP $pid
@@ -399,7 +407,8 @@ test_late_rank_0() {
 test_evicted() {
 	for deaf in '' "trap '' TERM;"; do
 		name="tutti run: evicted${deaf:+, deaf}"
-		run -n 2 --keep-going --grace 0.5 sh -c "$deaf [ \$TUTTI_RANK = 0 ] || { printf '\\1\\0\\0\\0' > /proc/self/fd/\${TUTTI_EVICTED_PIPE%:*}
+		run -n 2 --keep-going --grace 0.5 sh -c \
+			"$deaf [ \$TUTTI_RANK = 0 ] || { printf '\\1\\0\\0\\0' > /proc/self/fd/\${TUTTI_EVICTED_PIPE%:*}
 			while :; do sleep 0.1; done; }"
 		check "it says so" has err 'rank 1 (pid [0-9]*) was evicted by the others: it has 500 ms to end'
 		check "ended after the grace" took 500 10000
@@ -424,7 +433,9 @@ test_rendezvous() {
 # Killed itself, it can do nothing any more; the ranks and their children go all the same, and so does the keeper.
 test_killed() {
 	rm -rf up
-	"$tutti" run -n 2 --grace 0.5 sh -c "trap '' TERM; sh -c 'trap \"\" TERM; while :; do sleep 0.1; done' $marker & $ready wait" "$marker" > out 2> err &
+	"$tutti" run -n 2 --grace 0.5 sh -c \
+		"trap '' TERM; sh -c 'trap \"\" TERM; while :; do sleep 0.1; done' $marker & $ready wait" "$marker" > \
+			out 2> err &
 	pid=$!
 	check "up" soon files up 2
 	check "run, keeper, 2 ranks and their children" [ "$(living | wc -l)" -ge 6 ]

@@ -31,7 +31,8 @@ test_same() {
 		ran 20
 		mv out first
 		# shellcheck disable=SC2086
-		TUTTI_SILENCE=1234 TUTTI_LOG=debug sim $method --ranks 24 --rounds 20 --bytes 1K --loss 0.001 --churn 0.1 \
+		TUTTI_SILENCE=1234 TUTTI_LOG=debug sim $method --ranks 24 --rounds 20 --bytes 1K --loss 0.001 --churn \
+			0.1 \
 			--straggler 3 --seed 7
 		check "the same bytes, whatever the environment" cmp -s out first
 		# shellcheck disable=SC2086
@@ -60,7 +61,8 @@ test_churn() { # nobody dies before all are out of the barrier, however much is 
 test_matrix() {
 	sim gossip --ranks 4 --graph ring --matrix
 	check "status 0" is $status 0
-	check "the ring's" is "$(cat out | tr '\n' ' ')" "0.5,0.25,0,0.25 0.25,0.5,0.25,0 0,0.25,0.5,0.25 0.25,0,0.25,0.5 "
+	check "the ring's" is "$(cat out | tr '\n' ' ')" \
+		"0.5,0.25,0,0.25 0.25,0.5,0.25,0 0,0.25,0.5,0.25 0.25,0,0.25,0.5 "
 	sim gossip --ranks 8 --matrix
 	check "of eight the exact mean" is "$(tr , '\n' < out | sort -u)" 0.125
 }

@@ -1,8 +1,10 @@
 #!/bin/sh
-# topology.sh - `tutti info --topology` on machines that are described under tests/topology, and on this one; wrong input; and
+# topology.sh - `tutti info --topology` on machines that are described under tests/topology, and on this one; wrong
+# input; and
 # that ranks which taskset has restricted keep to that. tests/topology/topology.sh [TEST]
 #   tests/topology/MACHINE.RANKS.txt is the picture with TUTTI_PIN=spread. After a change that is meant:
-#   TOPOLOGY_KEEP=1 top_builddir=. top_srcdir=.. ../tests/topology/topology.sh pictures, and look at what git says has changed.
+#   TOPOLOGY_KEEP=1 top_builddir=. top_srcdir=.. ../tests/topology/topology.sh pictures, and look at what git says has
+# changed.
 set -u
 export LC_ALL=C
 unset $(env | sed -n 's/^\(TUTTI_[A-Z_]*\|LOCAL_WORLD_SIZE\|HWLOC_[A-Z_]*\)=.*/\1/p')
@@ -48,7 +50,8 @@ test_pictures() {
 	[ $hwloc = yes ] || return
 	for picture in "$machines"/*.txt; do
 		name=$(basename "$picture" .txt)
-		(cd "$machines" && TUTTI_PIN=spread "$tutti" info --topology "${name%.*}.xml" --ranks "${name##*.}") > out 2> err
+		(cd "$machines" && TUTTI_PIN=spread "$tutti" info --topology "${name%.*}.xml" --ranks "${name##*.}") > \
+			out 2> err
 		check "status 0" is $? 0
 		check "$name as expected" same_as "$picture"
 		check "80 columns" narrow out
@@ -92,7 +95,8 @@ test_json() {
 	info -t --json
 	check "status 0" is $status 0
 	command -v python3 > /dev/null || return
-	check "JSON" python3 -c 'import json; t = json.load(open("out")); assert t["ranks"][0]["processors"] == t["allowed"] and t["objects"][0]["parent"] == -1'
+	check "JSON" python3 -c \
+		'import json; t = json.load(open("out")); assert t["ranks"][0]["processors"] == t["allowed"] and t["objects"][0]["parent"] == -1'
 	[ $hwloc = yes ] || return
 	TUTTI_PIN=spread info -t "$machines/dual.xml" -n 2 -j
 	check "who is near what" python3 -c 'import json; t = json.load(open("out"))
@@ -120,7 +124,8 @@ test_wrong_input() {
 	refused 2 'one file (b.xml)' -t a.xml b.xml
 	refused 2 '--topolgy (did you mean --topology?)' --topolgy
 	echo "no machine" > bad.xml
-	[ $hwloc = yes ] || { refused 1 'bad.xml cannot be read without hwloc: install libhwloc-dev' -t bad.xml; return; }
+	[ $hwloc = yes ] ||
+		{ refused 1 'bad.xml cannot be read without hwloc: install libhwloc-dev' -t bad.xml; return; }
 	refused 1 'bad.xml is no machine that hwloc can read: .*lstopo FILE.xml' -t bad.xml
 	refused 1 'cannot read ./none.xml: No such file' -t ./none.xml
 	refused 1 'package:2 core:x.*lstopo' -t 'package:2 core:x'
@@ -128,7 +133,8 @@ test_wrong_input() {
 	[ "$first" != "$last" ] || return
 	taskset -c "$last" env TUTTI_PIN="$first" "$tutti" info -t > out 2> err
 	check "outside of a cpuset" is $? 1
-	check "is named" has err "TUTTI_PIN=$first: CPU $first is outside of what a launcher, taskset or a cgroup .* some of $last"
+	check "is named" has err \
+		"TUTTI_PIN=$first: CPU $first is outside of what a launcher, taskset or a cgroup .* some of $last"
 }
 
 job() { # arguments of tutti run
@@ -156,7 +162,8 @@ test_ranks() {
 	check "a list outside of the cpuset ends it" is $? 1
 	check "and is named" has err "TUTTI_PIN=$first: CPU $first is outside"
 	# a launcher that gives each rank a core of its own: then no other rank counts
-	TUTTI_PIN=compact job -n 2 sh -c 'if [ $TUTTI_RANK = 0 ]; then cpu='"$first"'; else cpu='"$last"'; fi; exec taskset -c $cpu '"$hello"
+	TUTTI_PIN=compact job -n 2 sh -c \
+		'if [ $TUTTI_RANK = 0 ]; then cpu='"$first"'; else cpu='"$last"'; fi; exec taskset -c $cpu '"$hello"
 	check "each has its own" is "$(grep -c 'pinned the background' err)" 2
 	check "the first" has err "thread to CPU $first\$"
 	check "and the last" has err "thread to CPU $last\$"
@@ -170,12 +177,17 @@ test_nodes() {
 	echo "$first" > node/node0/cpulist
 	echo "$last" > node/node1/cpulist
 	unshare -m mount --bind node /sys/devices/system/node 2> /dev/null || return
-	unshare -m sh -c "mount --bind node /sys/devices/system/node && TUTTI_LOG=debug $tutti run -n 2 $hello" > out 2> err
+	unshare -m sh -c "mount --bind node /sys/devices/system/node && TUTTI_LOG=debug $tutti run -n 2 $hello" > out \
+		2> err
 	check "auto" is $? 0
-	check "both kept on the node where they run" is "$(grep -c "pinned the background thread to CPU $first\$" err)" 2
-	unshare -m sh -c "mount --bind node /sys/devices/system/node && TUTTI_LOG=debug TUTTI_PIN=none $tutti run -n 2 $hello" > out 2> err
+	check "both kept on the node where they run" is \
+		"$(grep -c "pinned the background thread to CPU $first\$" err)" 2
+	unshare -m sh -c \
+		"mount --bind node /sys/devices/system/node && TUTTI_LOG=debug TUTTI_PIN=none $tutti run -n 2 $hello" \
+			> out 2> err
 	check "none" has_not err pinned
-	unshare -m sh -c "mount --bind node /sys/devices/system/node && TUTTI_LOG=debug taskset -c $first $tutti run -n 2 $hello" > out 2> err
+	unshare -m sh -c \
+		"mount --bind node /sys/devices/system/node && TUTTI_LOG=debug taskset -c $first $tutti run -n 2 $hello" > out 2> err
 	check "bound to less than a node" has_not err pinned
 }
 

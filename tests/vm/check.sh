@@ -1,7 +1,8 @@
 #!/bin/sh
 # check.sh - RDMA on a real kernel's stack, in a guest; `make check-verbs` calls it.
 #
-#   check.sh SOURCE-TREE BUILD-TREE [PART ...]     the parts named, else all but those of check-long; `check.sh . . list`
+#   check.sh SOURCE-TREE BUILD-TREE [PART ...]     the parts named, else all but those of check-long; `check.sh . .
+# list`
 #                                                  names them
 #
 # All parts run in one guest, one after the other. One line a part: what came of it, and its time; what a part printed
@@ -90,7 +91,8 @@ be32() { # number: its 4 bytes
 
 make_pictures() { # folder, train or t10k, how many: idx files of any bytes
 	{ be32 2051; be32 "$3"; be32 28; be32 28; head -c $(($3 * 784)) examples/fashion; } > "$1/$2-images-idx3-ubyte"
-	{ be32 2049; be32 "$3"; yes 01234567 | tr -d '\n' | tr 0-7 '\000-\007' | head -c "$3"; } > "$1/$2-labels-idx1-ubyte"
+	{ be32 2049; be32 "$3"; yes 01234567 | tr -d '\n' | tr 0-7 '\000-\007' |
+		head -c "$3"; } > "$1/$2-labels-idx1-ubyte"
 }
 
 suites() {
@@ -261,7 +263,8 @@ run_guest() { # parts; on a terminal with the seconds since it began
 	status_file=$(mktemp) || exit 1
 	count_seconds "in the guest"
 	{
-		"$here/run" -t "$(limit_of_all "$@")" -w "$build_tree" sh "$here/check.sh" "$source_tree" "$build_tree" parts "$@" 2>&1
+		"$here/run" -t "$(limit_of_all "$@")" -w "$build_tree" sh "$here/check.sh" "$source_tree" \
+			"$build_tree" parts "$@" 2>&1
 		echo $? > "$status_file"
 	} | while IFS= read -r line; do
 		printf '%s%s\n' "$clear" "$line"
