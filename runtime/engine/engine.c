@@ -9,10 +9,11 @@ enum {
 	YIELDS = 8,             /* of a driver without its own core but with shared-memory peers, before it sleeps */
 	HOUSEKEEPING_MS = 1000, /* the longest sleep: nets check their timeouts in progress() */
 	YIELD_MAX_NS = 500000,  /* after a longer yield the core is busy: a sleeper gets it back sooner */
-	/* between polls of the nets that need a system call, while others have peers: turns of a spinning driver; where
-	 * those nets have none, time; and how long nobody may poll them before the background thread does */
-	FAR_EVERY = 16, LOOK_NS = 100000, UNSEEN_NS = TICK_MAX_NS,
-	CLOCK_EVERY = 8,        /* turns without an event, and calls of tt_look, between reads of the clock */
+	FAR_EVERY = 16,         /* turns of a spinning driver between polls of nets that need a system call and have peers */
+	LOOK_NS = 100000,       /* time between polls of those nets where they have none */
+	LOOK_EVERY = 4,         /* calls of tt_look between reads of the clock */
+	UNSEEN_NS = 4 * LOOK_NS, /* how long nobody may poll them before the background thread does */
+	CLOCK_EVERY = 8,        /* turns without an event between reads of the clock */
 };
 
 static void wake_the_ready(struct tt_engine *e)
@@ -133,12 +134,20 @@ static int turn(struct tt_job *job, uint64_t now, bool near)
 
 int tt_progress(struct tt_job *job) { return turn(job, tt_now(), false); }
 
+/* Another thread may have looked after `now` was read. */
+static bool is_unseen(const struct tt_engine *e, uint64_t now, uint64_t for_ns)
+{
+	uint64_t looked = atomic_load_explicit(&e->looked, memory_order_relaxed);
+
+	return now > looked && now - looked >= for_ns;
+}
+
 /* A program of calls that never wait must not starve timers and the other nets. */
 void tt_look(struct tt_job *job, struct tt_net *net)
 {
 	struct tt_engine *e = &job->engine;
 
-	if (net->cheap_poll && ++e->turns % CLOCK_EVERY == 0 && tt_now() - e->looked >= LOOK_NS)
+	if (net->cheap_poll && ++e->turns % LOOK_EVERY == 0 && is_unseen(e, tt_now(), LOOK_NS))
 		tt_progress(job);
 	else if (net->cheap_poll)
 		poll_net(job, net);
@@ -184,7 +193,7 @@ static bool drive(struct tt_job *job, uint64_t now, uint64_t deadline)
 	bool elsewhere = e->yields && now - e->yielded > YIELD_MAX_NS; /* the core was, during the last yield */
 	bool may_yield = !elsewhere && !e->spin && e->yields < YIELDS;
 	bool yields = may_yield && (e->yields || !e->afar); /* the last turn before a sleep must poll all nets */
-	bool due = e->cheap < e->neighbours + e->afar ? ++e->turns % FAR_EVERY == 0 : now - e->looked >= LOOK_NS;
+	bool due = e->cheap < e->neighbours + e->afar ? ++e->turns % FAR_EVERY == 0 : is_unseen(e, now, LOOK_NS);
 	bool near = e->cheap && (now < e->spin_until || yields) && !due;
 
 	if (turn(job, now, near)) {
@@ -330,7 +339,7 @@ static void watch_visitors(struct tt_job *job)
 		before = now;
 		doze(e, tick, may_stay);
 		now = atomic_load(&e->visits);
-		if (now % 2 == 0 && now != before && tt_now() - atomic_load(&e->looked) >= UNSEEN_NS)
+		if (now % 2 == 0 && now != before && is_unseen(e, tt_now(), UNSEEN_NS))
 			turn_for_visitors(job);
 		tick = now % 2 ? tt_min(2 * tick, TICK_MAX_NS) : TICK_MIN_NS;
 	}

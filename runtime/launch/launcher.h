@@ -22,8 +22,11 @@ int tt_place_from(const struct tt_settings *, enum tt_setting rank, enum tt_sett
 int tt_place_local(const struct tt_settings *, enum tt_setting rank, enum tt_setting size, struct tt_launch *);
 uint64_t tt_name_from(const char *job, const char *step); /* of tt_launch; not 0 */
 unsigned tt_port_from(uint64_t name); /* one that a job's ranks agree on without talking */
-/* Of a warning that all ranks have: two of them give it, of which one is surely there if one rank is missing. */
-static inline enum tt_level tt_launch_level(int rank) { return rank < 2 ? TT_WARN : TT_INFO; }
+/* Of a warning that all ranks have: two of them give it, far from each other, since one may be missing. */
+static inline enum tt_level tt_launch_level(int rank, int size)
+{
+	return rank == 0 || rank == size - 1 ? TT_WARN : TT_INFO;
+}
 
 /* When a rank says for whom it waits: after TUTTI_SILENCE, or not before `end`. */
 static inline uint64_t tt_launch_doubt(uint64_t silence, uint64_t end)

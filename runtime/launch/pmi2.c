@@ -50,8 +50,8 @@ static int receive(struct wire *w, char *to, size_t n, const char *what)
 		struct pollfd p = { .fd = w->fd, .events = POLLIN };
 		uint64_t now = tt_now();
 		if (now >= w->doubt && now < w->end) {
-			tt_log(tt_launch_level(w->rank), "joining waits for the launcher, which waits for all %d "
-			       "processes to join (PMI2 says of none whether it has)", w->size);
+			tt_log(tt_launch_level(w->rank, w->size), "joining waits for the launcher, which waits for "
+			       "all %d processes to join (PMI2 says of none whether it has)", w->size);
 			w->doubt = w->end;
 		}
 		int ready = now >= w->end ? 0 : poll(&p, 1, (int)tt_min((w->doubt - now) / TT_MS + 1, 1000));

@@ -26,7 +26,7 @@ torchrun  60  the variables of torchrun, inside a step of srun
 nodes     60  a node list, one task a node
 info      30  tutti info names the launcher, and why
 placement 60  --cpu-bind and --gpus-per-task: what a task may use is what it takes
-doctor    60  tutti doctor: as the program of a step, all hosts and pairs; about ranks that wait, and one that stands still
+doctor    60  tutti doctor: hosts and pairs of a step; ranks that wait, and one that stands still
 again     60  a process joins a second time: under PMIx and PMI2 with TUTTI_BOOT alone
 taken     60  another program has the port at which the ranks of a step meet
 wrong     90  a rank with another secret, of an older version, missing, started twice: who is named, and the others
@@ -57,8 +57,10 @@ joined() { # how many, placement as LOCAL/SIZE LOCAL/SIZE ... sorted, command: e
 	cat said
 	[ "$(grep -c "^rank [0-9]* of $count: sum $((count * (count + 1) / 2))," said)" = "$count" ] ||
 		fail "not $count ranks of one job: $*"
-	[ "$(sed -n 's/^rank \([0-9]*\) .*/\1/p' said | sort -u | wc -l)" = "$count" ] || fail "a rank is there twice: $*"
-	[ "$(sed -n 's/.*, local \([0-9/]*\) .*/\1/p' said | sort | xargs)" = "$places" ] || fail "not placed $places: $*"
+	[ "$(sed -n 's/^rank \([0-9]*\) .*/\1/p' said | sort -u | wc -l)" = "$count" ] ||
+		fail "a rank is there twice: $*"
+	[ "$(sed -n 's/.*, local \([0-9/]*\) .*/\1/p' said | sort | xargs)" = "$places" ] ||
+		fail "not placed $places: $*"
 }
 
 three_shapes() { # kind of --mpi
@@ -81,7 +83,8 @@ part_secret() {
 	(umask 077; head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \n' > "$file")
 	joined 4 '0/1 0/1 0/1 0/1' login env TUTTI_SECRET_FILE="$file" srun --mpi=none -N4 -n4 $ranks
 	chmod 644 "$file"
-	! login env TUTTI_SECRET_FILE="$file" srun --mpi=none -N4 -n4 $ranks > said 2>&1 || fail "an open file is a secret"
+	! login env TUTTI_SECRET_FILE="$file" srun --mpi=none -N4 -n4 $ranks > said 2>&1 ||
+		fail "an open file is a secret"
 	grep "chmod 600 $file" said || { cat said; fail "not the sentence about the mode"; }
 }
 
@@ -116,10 +119,12 @@ part_nodes() { joined 4 '0/1 0/1 0/1 0/1' as_nodes $ranks; }
 part_info() {
 	for kind in pmix pmi2; do
 		login srun --mpi=$kind -N1 -n2 ./tutti info > said 2>&1 || { cat said; fail "tutti info under $kind"; }
-		[ "$(grep -c "^  $kind  *PMIX*_[A-Z]*=.* are set" said)" = 2 ] || { cat said; fail "not the launcher $kind"; }
+		[ "$(grep -c "^  $kind  *PMIX*_[A-Z]*=.* are set" said)" = 2 ] ||
+			{ cat said; fail "not the launcher $kind"; }
 	done
 	login srun --mpi=none -N1 -n1 ./tutti info --json > said || fail "tutti info --json"
-	grep '"launcher": { "name": "slurm", "why": "SLURM_PROCID=0 and SLURM_STEP_ID=0 are set" }' said || fail "no slurm"
+	grep '"launcher": { "name": "slurm", "why": "SLURM_PROCID=0 and SLURM_STEP_ID=0 are set" }' said ||
+		fail "no slurm"
 	login ./tutti info | grep '^  none  *no launcher' || fail "a launcher where there is none"
 }
 
@@ -157,7 +162,7 @@ part_doctor() {
 	rm -f over
 	login env TUTTI_SILENCE=120000 srun --mpi=pmix -N4 -n4 tests/tools/late over > late.out 2>&1 &
 	job=$!
-	asks_about 1 'rank 0 (n1, [0-9.]*), .* has waited .* in all-reduce for rank 3 (n4, [0-9.]*): its last call was barrier'
+	asks_about 1 'rank 0 (n1, .* has waited .* in all-reduce for rank 3 (n4, .*: its last call was barrier'
 	asks_about 4 'rank 3 (n4, [0-9.]*), process [0-9]*, is in no call: the last one was barrier'
 	stopped=$(pid_of 3 late)
 	kill -STOP "$stopped"
@@ -197,10 +202,12 @@ part_wrong() {
 			sh -c '[ $SLURM_PROCID = 2 ] && exec sleep 4; exec "$0"' $ranks
 	done
 	# shellcheck disable=SC2016
-	refused 'rank 0 says: rank 1 of Slurm.s step [0-9.]* was started twice' login env TUTTI_TIMEOUT=5000 srun --mpi=none -N4 -n4 \
+	refused 'rank 0 says: rank 1 of Slurm.s step [0-9.]* was started twice' \
+		login env TUTTI_TIMEOUT=5000 srun --mpi=none -N4 -n4 \
 		sh -c '[ $SLURM_PROCID != 2 ] || export SLURM_PROCID=1; exec "$0"' $ranks
 	# shellcheck disable=SC2016
-	refused 'rank 0 cannot be reached .* do both sides have the same TUTTI_SECRET' login env TUTTI_TIMEOUT=2500 srun --mpi=pmi2 -N4 -n4 \
+	refused 'rank 0 cannot be reached .* do both sides have the same TUTTI_SECRET' \
+		login env TUTTI_TIMEOUT=2500 srun --mpi=pmi2 -N4 -n4 \
 		sh -c '[ $SLURM_PROCID != 2 ] || export TUTTI_SECRET=another-secret-0123; exec "$0"' $ranks
 	wait $right || { cat right; fail "the job that is right has failed"; }
 	[ "$(grep -c '^rank [0-9]* of 4: sum 10,' right)" = 4 ] || { cat right; fail "the job that is right"; }
@@ -293,20 +300,22 @@ part_replaced() {
 part_learns() {
 	make_pictures train 512
 	make_pictures t10k 64
-	fashion="./examples/fashion --epochs 60 --json --plot none --data $cluster"
+	fashion="./examples/fashion --epochs 100 --batch 64 --json --plot none --data $cluster"
 	# shellcheck disable=SC2086
 	$fashion > wanted || fail "fashion alone"
 	for node in 1 3; do
 		: > lived
 		# shellcheck disable=SC2086
-		login srun --kill-on-bad-exit=0 --no-kill -W 0 -N4 -n4 -u $fashion --keep-going > lived 2>&1 &
+		login env TUTTI_SPIN=no srun --kill-on-bad-exit=0 --no-kill -W 0 -N4 -n4 -u \
+			$fashion --keep-going > lived 2>&1 &
 		wait_for 30 grep -q '"epoch": 5,' lived || { cat lived; fail "fashion does not train"; }
 		kill -9 "$(pid_of $node fashion)" || fail "no rank on n$node"
 		wait $! # srun says what became of the worst rank
 		cat lived
 		has 1 '^fashion: 3 ranks go on in epoch' || fail "not three go on"
-		cat wanted lived | sed -n 's/.*"epoch": 60, "loss": \([0-9.]*\),.*/\1/p' |
-			awk '{ loss[NR] = $1 } END { d = loss[1] - loss[2]; exit !(NR == 2 && d * d < 1e-4 * loss[1] * loss[1]) }' ||
+		cat wanted lived | sed -n 's/.*"epoch": 100, "loss": \([0-9.]*\),.*/\1/p' |
+			awk '{ loss[NR] = $1 }
+				END { d = loss[1] / loss[2] - 1; exit !(NR == 2 && d * d < 1e-4) }' ||
 			fail "the last loss is not that of $(tail -n 1 wanted)"
 	done
 }
@@ -315,7 +324,8 @@ part_learns() {
 live() { # kind of --mpi; they write to `lived`
 	rm -f over
 	: > lived
-	login env TUTTI_SILENCE=1500 srun --kill-on-bad-exit=0 --no-kill -W 0 --mpi="$1" -N4 -n4 -u $ranks lives over > lived 2>&1 &
+	login env TUTTI_SILENCE=1500 srun --kill-on-bad-exit=0 --no-kill -W 0 --mpi="$1" -N4 -n4 -u \
+		$ranks lives over > lived 2>&1 &
 	survivors=$!
 	wait_for 20 has 4 '^rank [0-9] is there' || { cat lived; fail "no four ranks"; }
 }
@@ -324,14 +334,17 @@ pid_of() { # a node's number, a program: its process there
 		[ "$(cat "/proc/$pid/comm" 2> /dev/null)" != "$2" ] || echo "$pid"
 	done
 }
+# A line is whole where its end is: srun -u may write half of one.
 latest() { sed -n "s/^rank [0-9] $1 at \([0-9]*\) ms\$/\1/p" lived | sort -n | tail -n 1; }
-in_time() { # milliseconds: three know of the loss, which was at $lost, by then, and have their next sum 2 s later at most
-	wait_for 20 has 3 '^rank [0-9] goes on' || { cat lived; fail "no three ranks go on"; }
+in_time() { # milliseconds: three know by then of the loss at $lost, and have their next sum 2 s later
+	wait_for 20 has 3 '^rank [0-9] goes on at [0-9]* ms$' || { cat lived; fail "no three ranks go on"; }
 	cat lived
+	has 3 '^rank [0-9] knows at [0-9]* ms$' || has 4 '^rank [0-9] knows at [0-9]* ms$' ||
+		fail "they do not all know"
 	known=$(($(latest knows) - lost)) on=$(($(latest 'goes on') - $(latest knows)))
 	echo "known after $known ms, the next sum $on ms later"
-	[ $known -le "$1" ] || fail "the loss is known after $known ms"
-	[ $on -le 2000 ] || fail "the next sum is $on ms later"
+	[ $known -ge 0 ] && [ $known -le "$1" ] || fail "the loss is known after $known ms"
+	[ $on -ge 0 ] && [ $on -le 2000 ] || fail "the next sum is $on ms later"
 }
 ends() { # three end together
 	: > over
@@ -345,13 +358,13 @@ part_times() {
 		live $kind
 		lost=$(date +%s%3N)
 		kill -9 "$(pid_of 3 ranks)" || fail "no rank on n3"
-		in_time 1000
+		in_time 2000
 		ends
 	done
 	live none
 	stopped=$(pid_of 3 ranks) lost=$(date +%s%3N)
 	kill -STOP "$stopped" || fail "no rank on n3"
-	in_time 2500
+	in_time 3500
 	kill -9 "$stopped"
 	ends
 }
@@ -369,9 +382,10 @@ table bridge cut {
 }
 end
 	lost=$(date +%s%3N)
-	in_time 2500
+	in_time 3500
 	wait_for 20 has 1 '^rank [12] is left behind: ' || { cat lived; fail "not one rank alone was left behind"; }
 	cable delete table bridge cut
+	sleep 3 # who was evicted asks the others meanwhile, by old connections and by new ones
 	ends
 	has 1 '^rank [12] is left behind for good: ' || fail "who was left behind is let in again"
 }
@@ -506,7 +520,8 @@ be32() { # number: its 4 bytes
 	printf "$(printf '\\%03o\\%03o\\%03o\\%03o' $(($1 >> 24)) $(($1 >> 16 & 255)) $(($1 >> 8 & 255)) $(($1 & 255)))"
 }
 make_pictures() { # train or t10k, how many: idx files of any bytes
-	{ be32 2051; be32 "$2"; be32 28; be32 28; head -c $(($2 * 784)) examples/fashion; } > "$cluster/$1-images-idx3-ubyte"
+	{ be32 2051; be32 "$2"; be32 28; be32 28; head -c $(($2 * 784)) examples/fashion; } > \
+		"$cluster/$1-images-idx3-ubyte"
 	{ be32 2049; be32 "$2"; yes 01234567 | tr -d '\n' | tr 0-7 '\000-\007' | head -c "$2"; } > \
 		"$cluster/$1-labels-idx1-ubyte"
 }
@@ -539,10 +554,12 @@ part_fashion() {
 }
 
 # The kind of --mpi, how many lines say it, the example, what it says. The nodes share this machine's cores, which their
-# ranks do not know: without TUTTI_SPIN they would poll, each as if it had a core, and the examples take ten times as long.
+# ranks do not know: without TUTTI_SPIN they would poll, and the
+# examples take ten times as long.
 part_patterns() {
 	while read -r kind count example sentence; do
-		login env TUTTI_SPIN=no srun --mpi="$kind" -N4 -n4 "./examples/$example" < /dev/null > said 2>&1 || { cat said; fail "$example"; }
+		login env TUTTI_SPIN=no srun --mpi="$kind" -N4 -n4 "./examples/$example" < /dev/null > said 2>&1 ||
+			{ cat said; fail "$example"; }
 		[ "$(grep -c "$sentence" said)" = "$count" ] || { cat said; fail "$example under $kind"; }
 	done << 'end'
 pmix 4 window rank [0-3]: rank [0-3] holds 10[0-3], and my ticket is [0-3]$

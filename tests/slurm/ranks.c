@@ -3,7 +3,7 @@
  *   ranks again         leaves, and joins once more
  *   ranks crowded       task 0 first takes the port at which a step's ranks meet, and is silent there
  *   ranks lives FILE    adds up until FILE is there. Those that are left when a rank is lost go on, and say when they
- *                       knew and when their next sum was done; one that is left behind tries again when FILE is there
+ *                       knew and when their next sum was done; one that is left behind asks the others until then
  */
 #include "launch/launcher.h"
 #include "tutti.h"
@@ -52,17 +52,20 @@ static void say_when(const tutti *job, const char *what)
 	fflush(stdout);
 }
 
-/* It has an epoch that the others have given up. */
-static int is_refused(tutti *job, const char *file)
+/* It has an epoch that the others have given up: none of them may serve it any more, whenever it asks. */
+static int is_refused(tutti *job, tutti_window *w, const char *file)
 {
-	float x = 1;
+	float x;
 
 	printf("rank %d is left behind: %s\n", tutti_rank(job), tutti_why());
 	fflush(stdout);
-	while (access(file, F_OK))
+	for (int r = 0; access(file, F_OK); r = (r + 1) % tutti_size(job)) {
+		if (r != tutti_rank(job) && !tutti_get(w, r, 0, &x, sizeof x, NULL)) {
+			printf("rank %d is served by rank %d again\n", tutti_rank(job), r);
+			return 1;
+		}
 		usleep(10000);
-	if (!tutti_allreduce(job, &x, &x, 1, TUTTI_F32, TUTTI_SUM, NULL))
-		return 1;
+	}
 	printf("rank %d is left behind for good: %s\n", tutti_rank(job), tutti_why());
 	return 0;
 }
@@ -70,9 +73,12 @@ static int is_refused(tutti *job, const char *file)
 /* All ranks end in the same round: one of them looks for the file, and its number goes with the sum. */
 static int live(tutti *job, const char *file)
 {
-	float sum[2] = { 0 };
+	float sum[2] = { 0 }, open = 0;
 	tutti *group = job, *left;
+	tutti_window *w;
 
+	if (tutti_window_open(job, "w", &open, sizeof open, &w) || add_up(job) == 0)
+		return 1;
 	say_when(job, "is there");
 	while (sum[1] == 0) {
 		sum[0] = 1;
@@ -83,7 +89,7 @@ static int live(tutti *job, const char *file)
 		say_when(job, "knows");
 		do {
 			if (tutti_group_shrink(group, &left))
-				return is_refused(job, file);
+				return is_refused(job, w, file);
 			tutti_group_free(group);
 			group = left;
 			sum[0] = 1;
@@ -93,6 +99,7 @@ static int live(tutti *job, const char *file)
 	}
 	printf("rank %d ends with %.0f\n", tutti_rank(job), sum[0]);
 	fflush(stdout);
+	tutti_window_close(w);
 	tutti_leave(job);
 	return 0;
 }
