@@ -143,12 +143,27 @@ static void count_requests(tutti *job)
 	tutti_free(job, at);
 }
 
-/* The background thread leaves the nets to a thread that polls them. Not to one that has got no core for a while, so
- * that the quietest round counts. */
+/* Short calls for 5 ms; how long the longest took. */
+static uint64_t put_for_a_while(tutti_window *w, char *at)
+{
+	uint64_t longest = 0, until = tt_now() + 5 * TT_MS, begun, now = 0;
+
+	while (now < until) {
+		begun = tt_now();
+		CHECK(tutti_put(w, 1, 0, at, 8, NULL) == 0);
+		while ((now = tt_now()) < begun + 30000) /* a real adapter takes longer */
+			;
+		longest = tt_max(longest, now - begun);
+	}
+	return longest;
+}
+
+/* The background thread leaves the nets to a thread that polls them. Not to one that has got no core for a while: such
+ * rounds do not count, and in others one may have come a little late. */
 static void poll_alone(tutti *job)
 {
 	char *at = (char *)take_memory(job, 8);
-	uint64_t least = UINT64_MAX;
+	int counted = 0, quiet = 0;
 	tutti_window *w;
 
 	CHECK(tutti_window_open(job, "w", at, 8, &w) == 0);
@@ -159,17 +174,14 @@ static void poll_alone(tutti *job)
 			if (!job->job->engine.nets[i]->cheap_poll)
 				watched = job->job->engine.nets[i]->fd;
 		CHECK(watched >= 0);
-		for (int round = 0; round < ROUNDS && least; round++) {
-			uint64_t before = glances, until = tt_now() + 5 * TT_MS;
-			for (uint64_t next = tt_now(); next < until; next = tt_now() + 30000) {
-				CHECK(tutti_put(w, 1, 0, at, 8, NULL) == 0);
-				while (tt_now() < next) /* a real adapter takes longer */
-					;
-			}
-			least = tt_min(least, glances - before);
+		for (int round = 0; round < ROUNDS; round++) {
+			uint64_t before = glances;
+			bool counts = put_for_a_while(w, at) < 200000;
+			counted += counts;
+			quiet += counts && glances == before;
 		}
 		watched = -1;
-		CHECK(least == 0);
+		CHECK(2 * quiet >= counted);
 	}
 	CHECK(tutti_barrier(job, NULL) == 0);
 	tutti_window_close(w);
