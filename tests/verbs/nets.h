@@ -50,7 +50,10 @@ static inline void up(struct tt_peer *p)
 	owner(p)->peer[(struct net *)p->user - nets] = p;
 }
 
-static inline void message(struct tt_peer *p, const void *bytes, size_t len) { (void)bytes, (void)len, owner(p)->messages++; }
+static inline void message(struct tt_peer *p, const void *bytes, size_t len)
+{
+	(void)bytes, (void)len, owner(p)->messages++;
+}
 static inline void notify(struct tt_peer *p, uint32_t value) { (void)value, owner(p)->messages++; }
 
 static inline void down(struct tt_peer *p, int err)

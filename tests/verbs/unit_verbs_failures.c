@@ -496,7 +496,8 @@ static void check_released(void)
 	struct tt_pin *pin;
 
 	CU_ASSERT(says(nets[1].why, "fake_ib0:1 is lost") && says(nets[1].why, "removed"));
-	CU_ASSERT(tt_verbs.connect(nets[1].net, nets[0].net->addr, &peer) == -EIO && says(tt_why(), "fake_ib0:1 is lost"));
+	CU_ASSERT(tt_verbs.connect(nets[1].net, nets[0].net->addr, &peer) == -EIO &&
+	          says(tt_why(), "fake_ib0:1 is lost"));
 	CU_ASSERT(tt_verbs.progress(nets[1].net) == -EIO && says(tt_why(), "removed"));
 	CU_ASSERT_FATAL(tt_verbs.pin(nets[1].net, &mem, 1, &pin) == 0);
 	CU_ASSERT_FATAL(tt_verbs.reg(nets[1].net, &mem, 1, pin, &region) == 0);

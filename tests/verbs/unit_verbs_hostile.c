@@ -68,7 +68,7 @@ static size_t make_opening(enum opening o, uint8_t bytes[512])
 	return TT_HELLO_SIZE + (o == BAD_PROOF ? TT_PROOF_SIZE : o == TERMS_AT_ONCE ? TT_VERBS_TERMS_SIZE : 0);
 }
 
-/* It says that, and hears what a has to say until a closes the connection: one with the right HELLO no more than a's. */
+/* It says that, and hears what a has to say until a closes the connection. With the right HELLO it hears a's alone. */
 static void come(enum opening o)
 {
 	uint8_t bytes[512];
@@ -170,14 +170,16 @@ static void send_unproven(uint64_t seed)
 		                         .cap = { .max_send_wr = 4, .max_send_sge = 1, .max_inline_data = 64 } };
 	CU_ASSERT_FATAL((q = tt_fake_verbs.create_qp(b->pd, &init)) != NULL);
 	struct tt_verbs_peer liar = { .net = b, .qp = q, .serves = 1, .reads = 1 };
-	struct tt_verbs_end at = { .number = qp_of(fake_context(0))->qp_num, .mtu = IBV_MTU_1024, .link = IBV_LINK_LAYER_ETHERNET,
+	struct tt_verbs_end at = { .number = qp_of(fake_context(0))->qp_num, .mtu = IBV_MTU_1024,
+		.link = IBV_LINK_LAYER_ETHERNET,
 		                   .gid = b->port.gid };
 	CU_ASSERT_EQUAL(tt_fake_verbs.modify_qp(q, &(struct ibv_qp_attr){ .qp_state = IBV_QPS_INIT, .port_num = 1 },
 	                IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), 0);
 	CU_ASSERT_EQUAL(tt_verbs_join_queue(&liar, &at), 0);
 	struct tt_verbs_head h = { .kind = TT_VERBS_MESSAGE };
 	struct ibv_sge sge = { (uintptr_t)&h, sizeof h, 0 };
-	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .send_flags = IBV_SEND_INLINE, .opcode = IBV_WR_SEND }, *bad;
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .send_flags = IBV_SEND_INLINE,
+		.opcode = IBV_WR_SEND }, *bad;
 	CU_ASSERT_EQUAL(ibv_post_send(q, &wr, &bad), 0);
 	settle();
 	CU_ASSERT(nets[0].messages == 0 && nets[0].downs == 0);
@@ -390,7 +392,7 @@ static struct tt_verbs_place place_of_a(void)
 }
 
 static const struct guess { uint32_t key; int64_t at; } guesses[] = {
-	{ 1, 0 }, { 2, 0 }, { 0x80, 0 }, { 0x100, 0 }, { 0x300, 0 }, { 0x10000, 0 }, { 0xffffffff, 0 }, /* another key, */
+	{ 1, 0 }, { 2, 0 }, { 0x80, 0 }, { 0x100, 0 }, { 0x300, 0 }, { 0x10000, 0 }, { 0xffffffff, 0 }, /* a key, */
 	{ 0, -8 }, { 0, SIZE - 4 }, { 0, SIZE }, { 0, INT64_MIN },                                      /* or place */
 };
 
@@ -471,7 +473,8 @@ static void test_floods(void) { each_way(flood_all); }
 static CU_TestInfo hostile_tests[] = {
 	{ "strangers", test_strangers }, { "secret", test_secret }, { "unproven", test_unproven },
 	{ "place given back", test_place_given_back },
-	{ "spoilt", test_spoilt }, { "nonsense", test_nonsense }, { "lengths", test_lengths }, { "guesses", test_guesses },
+	{ "spoilt", test_spoilt }, { "nonsense", test_nonsense }, { "lengths", test_lengths },
+	{ "guesses", test_guesses },
 	{ "floods", test_floods }, CU_TEST_INFO_NULL,
 };
 static CU_SuiteInfo suites[] = { { "hostile", NULL, NULL, NULL, NULL, hostile_tests }, CU_SUITE_INFO_NULL };

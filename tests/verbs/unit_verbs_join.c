@@ -75,7 +75,8 @@ static void test_interfaces(void)
 		verbs_host = cases[i].verbs;
 		if (cases[i].iface)
 			setenv("TUTTI_IFACE", cases[i].iface, 1);
-		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = RANKS, .wire = "verbs", .program = look_at_hosts }), 0);
+		CU_ASSERT_EQUAL(run_ranks((struct ranks){ .size = RANKS, .wire = "verbs",
+			.program = look_at_hosts }), 0);
 		unsetenv("TUTTI_IFACE");
 	}
 }
@@ -136,7 +137,8 @@ static void plug_alike(int n, bool apart)
 		list[i].name = names[i];
 		list[i].numa = -1;
 		list[i].port[0].lid = (uint16_t)(7 + i);
-		list[i].port[0].gids[0].text = (const char *const[]){ "fe80::a", "fe80::b", "fe80::c", "fe80::d", "fe80::e" }[i];
+		list[i].port[0].gids[0].text = (const char *const[]){ "fe80::a", "fe80::b", "fe80::c", "fe80::d",
+			"fe80::e" }[i];
 		list[i].port[0].subnet = apart ? i : 0;
 		list[i].patient = true; /* an adapter that is not reached is silent */
 	}
@@ -295,7 +297,8 @@ static void test_silent(void)
 	run_plugged("fake_a,fake_b", false, cut_both, use_tcp);
 #ifdef HAVE_LIBCONFIG
 	plug_alike(2, false);
-	run_calm((struct ranks){ .size = RANKS, .wire = "verbs", .devices = "fake_a", .hosts = RANKS, .silence_ms = 5000,
+	run_calm((struct ranks){ .size = RANKS, .wire = "verbs", .devices = "fake_a", .hosts = RANKS,
+		.silence_ms = 5000,
 	                         .prepare = cut_both, .program = be_told });
 	fake_plug(fake_devices, FAKE_DEVICES);
 #endif
@@ -319,8 +322,8 @@ static void test_too_many(void)
 
 /* ---- node lists ---- */
 
-/* The list has TCP addresses alone. All bytes of a rank of another host go over verbs, those of this host through memory
- * if there is some. */
+/* The list has TCP addresses alone. All bytes of a rank of another host go over verbs, those of this host through
+ * memory if there is some. */
 static void look_further(tutti *job)
 {
 	enum { LEN = 100000 };

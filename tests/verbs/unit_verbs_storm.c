@@ -1,5 +1,5 @@
-/* unit_verbs_storm.c - all at once over adapters that are not there (fake.h): ranks that have several threads, each with
- * puts, gets, adds and notifies of any size to any rank, while the first thread is in collectives and others start
+/* unit_verbs_storm.c - all at once over adapters that are not there (fake.h): ranks that have several threads, each
+ * with puts, gets, adds and notifies of any size to any rank, while the first thread is in collectives and others start
  * children. Each byte is looked at. A race is for the thread sanitizer to see. */
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/ranks.h"
