@@ -88,6 +88,7 @@ static enum status step_allreduce(struct training *t, struct batch *b)
 {
 	struct net *net = &t->net;
 	double from;
+	int err;
 
 	net_forward(net, b->rows);
 	b->loss = net_loss(net, b->rows, t->labels, 1.0f / (float)b->total);
@@ -95,16 +96,18 @@ static enum status step_allreduce(struct training *t, struct batch *b)
 		const struct layer *l = &net->layer[i];
 		net_backward(net, i, b->rows);
 		from = seconds_now();
-		if (tutti_allreduce(t->job, net->gradients + l->at, net->gradients + l->at, l->size, TUTTI_F32,
-		                    TUTTI_SUM, &t->op[i]))
-			return give_up(t, i + 1, LAYERS - 1);
+		err = tutti_allreduce(t->job, net->gradients + l->at, net->gradients + l->at, l->size, TUTTI_F32,
+		                      TUTTI_SUM, &t->op[i]);
 		t->waiting += seconds_now() - from;
+		if (err)
+			return give_up(t, i + 1, LAYERS - 1);
 	}
 	for (int i = LAYERS - 1; i >= 0; i--) {
 		from = seconds_now();
-		if (tutti_wait(&t->op[i], -1))
-			return give_up(t, 0, i);
+		err = tutti_wait(&t->op[i], -1);
 		t->waiting += seconds_now() - from;
+		if (err)
+			return give_up(t, 0, i);
 	}
 	for (int i = LAYERS - 1; i >= 0; i--) /* whole steps alone, lest a rank that dies leave half of one */
 		net_update(net, i, (float)b->rate, (float)t->options.momentum);
@@ -282,28 +285,51 @@ static void evaluate(const struct training *t, const double *sums, struct epoch 
 		all += samples[i];
 		e->curve[i] = samples[i] > 0 ? sums[i] / samples[i] : 0;
 	}
-	e->loss /= all;
+	if (all > 0) /* else those that had samples of this epoch have died */
+		e->loss /= all;
 	e->accuracy = sums[SUMS - 1] / t->test.count;
+}
+
+void start_epoch(struct training *t, int epoch)
+{
+	t->epoch = epoch;
+	t->step = 0;
+	t->began = 0;
+	memset(t->sums, 0, sizeof t->sums);
+}
+
+static enum status take_step(struct training *t)
+{
+	double from = seconds_now();
+	struct batch b = load(t);
+	int point = point_of(t, t->step);
+	enum status s = t->options.save ? save_if_asked(t) : OK;
+
+	s = s ? s : t->algorithm->step(t, &b);
+	t->training += seconds_now() - from; /* also of a step that is lost: waiting has it, too */
+	if (s)
+		return s;
+	t->sums[point] += b.loss;
+	t->sums[POINTS + point] += b.rows;
+	t->step++;
+	report_progress(&t->report, t->epoch, (t->epoch + (double)t->step / t->steps) / t->options.epochs);
+	return OK;
 }
 
 static enum status train_epoch(struct training *t)
 {
 	struct epoch *e = &t->epochs[t->epoch];
-	double sums[SUMS], from = seconds_now();
+	double sums[SUMS], from;
 	enum status s;
 
+	if (!(t->began > 0)) /* else it goes on in an epoch */
+		t->began = seconds_now();
 	for (; t->shuffles <= t->epoch; t->shuffles++)
 		shuffle(t);
-	for (; t->step < t->steps; t->step++) {
-		struct batch b = load(t);
-		int point = point_of(t, t->step);
-		if ((t->options.save && (s = save_if_asked(t))) || (s = t->algorithm->step(t, &b)))
+	while (t->step < t->steps)
+		if ((s = take_step(t)))
 			return s;
-		t->seen += b.total;
-		t->sums[point] += b.loss;
-		t->sums[POINTS + point] += b.rows;
-		report_progress(&t->report, t->epoch, (t->epoch + (t->step + 1.0) / t->steps) / t->options.epochs);
-	}
+	from = seconds_now();
 	if (t->algorithm->meet && t->algorithm->meet(t))
 		return LOST;
 	t->training += seconds_now() - from;
@@ -313,47 +339,56 @@ static enum status train_epoch(struct training *t)
 	if (tutti_allreduce(t->job, t->sums, sums, SUMS, TUTTI_F64, TUTTI_SUM, NULL))
 		return lost();
 	evaluate(t, sums, e);
-	e->seconds = seconds_now() - from;
+	e->seconds = seconds_now() - t->began;
 	if (!isfinite(e->loss))
 		return agree(t->job,
 		             complain(FAILED,
 		                      "the loss is no number any more in epoch %d: use a smaller --rate than %g",
 		                      t->epoch + 1, t->options.rate));
-	report_epoch(&t->report, t->epoch, e);
-	t->epoch++;
-	t->step = 0;
-	memset(t->sums, 0, sizeof t->sums);
-	return t->options.save ? save(t) : OK;
+	start_epoch(t, t->epoch + 1);
+	return OK;
+}
+
+/* All ranks count, since rank 0 may die, or be behind the others when it goes on: it reports what it took from them. */
+static enum status report_and_save(struct training *t)
+{
+	for (; t->reported < t->epoch; t->reported++)
+		report_epoch(&t->report, t->reported, &t->epochs[t->reported]);
+	return t->options.save && t->epoch && !t->step ? save(t) : OK;
 }
 
 /* times: training and waiting, the ranks' mean */
 static enum status train_epochs(struct training *t, double *times)
 {
-	while (t->epoch < t->options.epochs) {
-		enum status s = train_epoch(t);
-		if (s)
-			return s;
-	}
+	enum status s;
+
+	while (!(s = report_and_save(t)) && t->epoch < t->options.epochs)
+		if ((s = train_epoch(t)))
+			break;
+	if (s)
+		return s;
 	return tutti_allreduce(t->job, (double[]){ t->training, t->waiting }, times, 2, TUTTI_F64, TUTTI_AVERAGE, NULL)
 		? lost() : OK;
 }
 
 static enum status train(struct training *t, double started)
 {
-	struct totals totals = { 0 };
-	double times[2];
+	struct totals totals;
+	double times[2], samples;
 	enum status s;
 
 	if (t->algorithm->begin(t) || (t->options.load && take_loaded(t)))
 		return LOST;
 	t->report = (struct report){ &t->options, t->rank != 0, t->ranks, seconds_now(), 0,
 		                     (t->epoch + (double)t->step / t->steps) / t->options.epochs };
+	t->reported = t->epoch;
+	samples = (double)(t->options.epochs - t->epoch) * t->train.count - (double)t->step * t->options.batch;
 	do
 		s = train_epochs(t, times);
 	while (s == LOST && t->options.keep_going && !go_on(t));
 	if (s)
 		return s;
-	totals = (struct totals){ t->seen, times[0], times[1], seconds_now() - started };
+	totals = (struct totals){ samples, times[0], times[1], seconds_now() - started };
 	report_end(&t->report, t->epochs, &totals);
 	if (t->algorithm->end)
 		t->algorithm->end(t);

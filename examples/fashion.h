@@ -98,7 +98,8 @@ struct training {
 	double sums[SUMS];    /* by point of this epoch's curve: the losses, then the samples; last, the test's count */
 	int shuffles;         /* how often the order has been shuffled: once for each epoch */
 	char *block;          /* what is saved, loaded, or sent to others that go on; NULL: nothing is */
-	double seen;          /* samples so far, of all ranks */
+	int reported;         /* how many epochs rank 0 has reported, as far as this rank knows */
+	double began;         /* when this epoch did; 0: it has not */
 	double training, waiting; /* seconds so far; waiting: of those, in calls of the library */
 	struct epoch *epochs;
 	struct report report;
@@ -121,6 +122,7 @@ struct algorithm {
 	void (*end)(struct training *);                         /* NULL: nothing is left */
 };
 enum status agree(tutti *, enum status mine); /* all go on, or all end with the worst status */
+void start_epoch(struct training *, int epoch);
 enum status lost(void); /* an error of the library's: every rank may have another one to tell */
 /* after one: what is under way for these layers is cut short, and their memory ours again */
 enum status give_up(struct training *, int first, int last);

@@ -26,7 +26,7 @@ static const struct option known[] = {
 	{ "save", "FILE", TEXT, AT(save), 0, 0, "after each epoch; after SIGTERM too, then the exit status is 75" },
 	{ "load", "FILE", TEXT, AT(load), 0, 0, "goes on where FILE was saved, with any number of ranks" },
 	{ "keep-going", NULL, FLAG, AT(keep_going), 0, 0,
-	  "the ranks that are left go on when others die (tutti run --keep-going)" },
+	  "once training has begun, most of the ranks go on when the others die (tutti run --keep-going)" },
 	{ "json", NULL, FLAG, AT(json), 0, 0, "one object per epoch on stdout, the rest on stderr" },
 	{ "help", NULL, FLAG, AT(help), 0, 0, "this text" },
 	{ .name = NULL },

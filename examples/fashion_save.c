@@ -160,8 +160,7 @@ static int spread(struct training *t, int root)
 	memcpy(&h, t->block, sizeof h);
 	copy(t, 0);
 	if (h.epoch != t->epoch)
-		memset(t->sums, 0, sizeof t->sums);
-	t->epoch = (int)h.epoch;
+		start_epoch(t, (int)h.epoch);
 	t->step = (int)h.step;
 	return 0;
 }
@@ -175,7 +174,8 @@ enum status take_loaded(struct training *t)
 	return OK;
 }
 
-/* No rank is ahead by more than a step, and it has done that step with all: the others take its model. */
+/* No rank is ahead by more than a step: it can finish no second one without those that have not finished the first.
+ * They take its model. */
 enum status go_on(struct training *t)
 {
 	int64_t mine, most;
@@ -195,7 +195,7 @@ enum status go_on(struct training *t)
 	t->report.quiet = t->rank != 0;
 	t->report.ranks = t->ranks;
 	if (!t->rank)
-		fprintf(stderr, "fashion: %d ranks go on in epoch %d, after step %d\n", t->ranks, t->epoch + 1,
-		        t->step);
+		fprintf(stderr, "fashion: %d rank%s on in epoch %d, after step %d\n", t->ranks,
+		        t->ranks > 1 ? "s go" : " goes", t->epoch + 1, t->step);
 	return OK;
 }
