@@ -23,6 +23,7 @@ void tt_late_join_grow(struct tt_job *job, int size)
 		m->job = job;
 		m->rank = job->size;
 		m->addr = m->why = "";
+		m->settled = m->rank >= tt_members(job)->launched; /* its sponsor sends the table */
 	}
 }
 

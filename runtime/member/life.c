@@ -98,8 +98,9 @@ void tt_member_reborn(struct tt_member *m, uint32_t epoch)
 {
 	tt_member_gone(m, -ECONNRESET, "%s has started anew", tt_member_label(m).text);
 	tt_timer_stop(&m->retry);
-	m->untold = m->silent = m->accuser = m->passed_on = m->settled = m->fed = false;
+	m->untold = m->silent = m->accuser = m->passed_on = m->fed = false;
 	m->sponsored = false;
+	m->settled = true;
 	m->link = NULL; /* doomed already */
 	m->state = TT_AWAY;
 	m->epoch = epoch;
