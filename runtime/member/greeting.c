@@ -29,19 +29,23 @@ static void end_silent(struct tt_timer *t)
 	tt_link_doom(l);
 }
 
+/* News may send a newcomer to other ranks than its sponsor before the table is there: one that is in no group would
+ * refuse it if it asked to be let in, and be taken for dead. */
 void tt_greeting_start(struct tt_link *l)
 {
 	uint8_t bytes[32];
 	struct tt_pack p = tt_pack(bytes, sizeof bytes);
+	const struct tt_members *all = tt_members(l->job);
+	bool joining = tt_is_joining(l->job) && (all->node_list || l->member == &all->of[all->sponsor]);
 
 	tt_put8(&p, TT_HELLO);
-	tt_put32(&p, tt_members(l->job)->unnumbered ? TT_NEW_RANK : (uint32_t)l->job->rank);
-	tt_put32(&p, (uint32_t)tt_members(l->job)->launched);
+	tt_put32(&p, all->unnumbered ? TT_NEW_RANK : (uint32_t)l->job->rank);
+	tt_put32(&p, (uint32_t)all->launched);
 	tt_put32(&p, l->job->epoch);
-	tt_put8(&p, tt_is_joining(l->job));
-	if (tt_members(l->job)->name)
-		tt_put64(&p, tt_members(l->job)->name);
-	l->used = !tt_is_joining(l->job);
+	tt_put8(&p, joining);
+	if (all->name)
+		tt_put64(&p, all->name);
+	l->used = !joining;
 	if (tt_send_raw(l, bytes, (size_t)(p.at - bytes)))
 		tt_timer_start(l->job, &l->patience, tt_now() + l->job->silence, end_silent);
 }
