@@ -236,7 +236,7 @@ void tt_news_take_down(struct tt_member *from, struct tt_pack *p)
 	if (p->bad || rank >= (uint32_t)job->size)
 		return;
 	struct tt_member *m = tt_member(job, rank);
-	if (m->epoch && epoch && epoch != m->epoch)
+	if (epoch && !tt_member_epoch(m, epoch))
 		return; /* of another life of it */
 	if (rank == (uint32_t)job->rank) { /* the others go on without this rank */
 		say_evicted(job, why);
