@@ -636,7 +636,7 @@ done
 	{ echo "SKIPPED: network namespaces need root"; exit 77; }
 ip netns del "tutti$$-try"
 scratch=$(mktemp -d) || exit 1
-trap 'cluster_down; rm -rf "$scratch"' EXIT
+trap 'cluster_down; rm -rf "$scratch" said said2 lines right wanted got lived over late.out page' EXIT
 trap 'exit 130' INT TERM HUP
 if ! cluster_up "$scratch"; then
 	tail -n 5 "$scratch"/*.log
@@ -659,5 +659,4 @@ for name; do
 	printf '%-10s %4d s  %s\n' "$name" $(($(date +%s) - start)) "$result"
 	case $result in FAILED*) tail -n 30 "slurm-$name.log"; login scancel -u root ;; esac
 done
-rm -rf said said2 lines right wanted got lived over late.out page
 exit $failed
