@@ -75,7 +75,8 @@ void tt_endpoint_take(struct tt_pack *p, struct tt_member *m)
 
 	tt_get_text(p, addr, sizeof addr);
 	p->bad |= !host;
-	if (!p->bad && epoch && tt_is_new_life(m, epoch)) /* the end of the earlier one was heard first */
+	/* the end of the earlier life was heard first */
+	if (!p->bad && epoch && m->rank != job->rank && tt_is_new_life(m, epoch))
 		tt_member_reborn(m, epoch);
 	if (p->bad || (m->host && *m->addr))
 		return;
