@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 
-enum { MIB = 1 << 20, LARGE = 64 * MIB, FEW = 20, ROUNDS = 200 };
+enum { MIB = 1 << 20, LARGE = 64 * MIB, FEW = 20, ROUNDS = 200, LOOK_NS = 100000 /* at TCP, too */ };
 
 static uint64_t copied(tutti *job)
 {
@@ -109,13 +109,15 @@ static void expect(tutti_window *w, char *at, size_t len, bool get, uint64_t req
 
 	for (int round = 0; round < ROUNDS; round++) {
 		struct costs a = costs_now(), b;
+		uint64_t begun = tt_now();
 		for (int i = 0; i < FEW; i++)
 			CHECK((get ? tutti_get(w, 1, 0, at, len, NULL) : tutti_put(w, 1, 0, at, len, NULL)) == 0);
 		b = costs_now();
+		uint64_t looks = a.polls + 1 + (tt_now() - begun) / LOOK_NS;
 		least.requests = tt_min(least.requests, b.requests - a.requests);
 		least.doorbells = tt_min(least.doorbells, b.doorbells - a.doorbells);
 		least.registrations = tt_min(least.registrations, b.registrations - a.registrations);
-		least.polls = tt_min(least.polls, b.polls - a.polls);
+		least.polls = tt_min(least.polls, b.polls - tt_min(b.polls, looks));
 	}
 	CHECK(least.requests == FEW * requests);
 	CHECK(least.doorbells == FEW);
