@@ -10,7 +10,7 @@ enum {
 	HOUSEKEEPING_MS = 1000, /* the longest sleep: nets check their timeouts in progress() */
 	YIELD_MAX_NS = 500000,  /* after a longer yield the core is busy: a sleeper gets it back sooner */
 	FAR_EVERY = 16,         /* turns of a spinning driver between polls of nets that need a system call */
-	LOOK_NS = 100000,       /* and time between these, where those nets have no peers */
+	LOOK_NS = 200000,       /* and time between these, where those nets have no peers */
 	LOOK_EVERY = 4,         /* calls of tt_look between reads of the clock */
 	UNSEEN_NS = 400000,     /* how long nobody may poll them before the background thread does */
 	CLOCK_EVERY = 8,        /* turns without an event between reads of the clock */

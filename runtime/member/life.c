@@ -100,7 +100,7 @@ void tt_member_reborn(struct tt_member *m, uint32_t epoch)
 	tt_timer_stop(&m->retry);
 	m->untold = m->silent = m->accuser = m->passed_on = m->fed = false;
 	m->sponsored = false;
-	m->settled = true;
+	m->settled = true; /* its sponsor sends the table, and rank 0 does not */
 	m->link = NULL; /* doomed already */
 	m->state = TT_AWAY;
 	m->epoch = epoch;

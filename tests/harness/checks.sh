@@ -1,6 +1,5 @@
-# checks.sh - sourced by tests of a program: checks of what it left in the files out and err, its status, and how many
-# ms it
-# took where that is known; name says what was called.
+# checks.sh - sourced by tests of a program: checks of what the program left in the files out and err, of its status,
+# and of how many ms it took where that is known; name says what was called.
 checks=0 failures=0
 
 check() { # what, command ...

@@ -2,8 +2,8 @@
  *
  *      hub    bridge -- v0   v1   v2 ...     tbf at a slow rank's v: what it receives
  *                       |    |    |
- *      rank             eth0 eth0 eth0       nftables drop what comes from or goes to whom it is cut from; tbf: what it
- * sends
+ *      rank             eth0 eth0 eth0       nftables drop what comes from, or goes to, whom it is cut from;
+ *                                            tbf: what it sends
  *
  * The namespaces have no names: a descriptor holds each of them, and the kernel ends what nobody holds.
  */

@@ -77,8 +77,10 @@ static int live(tutti *job, const char *file)
 	tutti *group = job, *left;
 	tutti_window *w;
 
-	if (tutti_window_open(job, "w", &open, sizeof open, &w) || add_up(job) == 0)
+	if (tutti_window_open(job, "w", &open, sizeof open, &w) || tutti_barrier(job, NULL)) {
+		fprintf(stderr, "ranks: %s\n", tutti_why());
 		return 1;
+	}
 	say_when(job, "is there");
 	while (sum[1] == 0) {
 		sum[0] = 1;

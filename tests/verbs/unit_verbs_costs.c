@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 
-enum { MIB = 1 << 20, LARGE = 64 * MIB, FEW = 20, ROUNDS = 200, LOOK_NS = 100000 /* at TCP, too */ };
+enum { MIB = 1 << 20, LARGE = 64 * MIB, FEW = 20, ROUNDS = 200 };
+enum { LOOK_NS = 200000 }; /* TCP is polled so often, too: engine.c */
 
 static uint64_t copied(tutti *job)
 {
@@ -113,11 +114,11 @@ static void expect(tutti_window *w, char *at, size_t len, bool get, uint64_t req
 		for (int i = 0; i < FEW; i++)
 			CHECK((get ? tutti_get(w, 1, 0, at, len, NULL) : tutti_put(w, 1, 0, at, len, NULL)) == 0);
 		b = costs_now();
-		uint64_t looks = a.polls + 1 + (tt_now() - begun) / LOOK_NS;
+		uint64_t may = a.polls + 1 + (tt_now() - begun) / LOOK_NS; /* by the clock, not by the put */
 		least.requests = tt_min(least.requests, b.requests - a.requests);
 		least.doorbells = tt_min(least.doorbells, b.doorbells - a.doorbells);
 		least.registrations = tt_min(least.registrations, b.registrations - a.registrations);
-		least.polls = tt_min(least.polls, b.polls - tt_min(b.polls, looks));
+		least.polls = tt_min(least.polls, b.polls - tt_min(b.polls, may));
 	}
 	CHECK(least.requests == FEW * requests);
 	CHECK(least.doorbells == FEW);

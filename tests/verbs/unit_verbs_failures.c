@@ -481,7 +481,7 @@ static void test_links(void)
 
 static void remove_b(void) { fake_remove("fake_ib0"); }
 
-static char folder[] = "/tmp/unit_verbs_XXXXXX";
+static char folder[32]; /* what the kernel shows of adapters */
 
 /* Its driver says nothing, and waits. */
 static void hide_b(void) { CU_ASSERT_EQUAL(unlink(fake_context(1)->device->dev_path), 0); }
@@ -533,10 +533,18 @@ static void lose_device(void (*happens)(void), uint64_t seed)
 	close_nets();
 }
 
-static void test_removal(void)
+static void make_folder(void) { CU_ASSERT_FATAL(mkdtemp(strcpy(folder, "/tmp/unit_verbs_XXXXXX")) != NULL); }
+
+static void remove_folder(void)
 {
 	char command[64];
 
+	snprintf(command, sizeof command, "rm -r %s", folder);
+	CU_ASSERT(system(command) == 0);
+}
+
+static void test_removal(void)
+{
 	row_name = "removal";
 	for (uint64_t seed = 0; seed < 4 * SEEDS; seed++) {
 		lose_device(remove_b, seed);
@@ -544,21 +552,10 @@ static void test_removal(void)
 		lose_device(remove_b, seed);
 		unsetenv("TUTTI_VERBS_CONNECT");
 	}
-	CU_ASSERT_FATAL(mkdtemp(folder) != NULL);
+	make_folder();
 	lose_device(hide_b, 1);
-	snprintf(command, sizeof command, "rm -r %s", folder);
-	CU_ASSERT(system(command) == 0);
+	remove_folder();
 	plug_default();
-}
-
-static void make_folder(char *folder) { CU_ASSERT_FATAL(mkdtemp(strcpy(folder, "/tmp/unit_verbs_XXXXXX")) != NULL); }
-
-static void remove_folder(const char *folder)
-{
-	char command[64];
-
-	snprintf(command, sizeof command, "rm -r %.40s", folder);
-	CU_ASSERT(system(command) == 0);
 }
 
 /* Then the rank takes the next way. */
@@ -578,10 +575,9 @@ static void test_lost_early(void)
 static void test_shown(void)
 {
 	const struct tt_verbs *net;
-	char folder[32];
 
 	row_name = "shown";
-	make_folder(folder);
+	make_folder();
 	fake_plug(&fake_devices[1], 1);
 	fake_sysfs(folder);
 	fake_seed(1);
@@ -591,7 +587,7 @@ static void test_shown(void)
 	CU_ASSERT(tt_verbs_is_shown(net) && !unlink(file) && !tt_verbs_is_shown(net));
 	CU_ASSERT(!symlink(file, file) && tt_verbs_is_shown(net)); /* ELOOP: it cannot be known */
 	close_nets();
-	remove_folder(folder);
+	remove_folder();
 	plug_default();
 }
 
@@ -903,16 +899,15 @@ static void test_settings(void)
 static void test_list(void)
 {
 	struct tt_device list[4];
-	char folder[32];
 
 	row_name = "list";
-	make_folder(folder);
+	make_folder();
 	fake_plug(&fake_devices[1], 1);
 	fake_sysfs(folder);
 	CU_ASSERT(tt_verbs.list(list, 4) == 2 && list[0].numa == 1 && list[0].mbps == 100000);
 	CU_ASSERT(strstr(list[0].note, "RoCE v2, GID 1 ") && strstr(list[1].note, "not used: its port 2 is down"));
 	plug_default();
-	remove_folder(folder);
+	remove_folder();
 }
 
 /* The limit on locked memory, with the number that was needed and the mend. */
@@ -1083,8 +1078,8 @@ static int choose(int node, int turn, char names[200])
 	return n;
 }
 
-/* Four of NUMA node 901, one of them down; another one; and one without RC. `folder` gets what the kernel shows. */
-static void plug_six(const char *folder, int numa_of_e, int speed_of_e)
+/* Four of NUMA node 901, one of them down; another one; and one without RC. */
+static void plug_six(int numa_of_e, int speed_of_e)
 {
 	static const char *const names[] = { "a", "b", "c", "d", "e" };
 	struct fake_device six[6];
@@ -1113,12 +1108,12 @@ static void test_choice(void)
 		{ "e,d,a", 902, 902, 64, 0, "e a d" }, { "e,d,a", 901, 901, 16, 1, "d a e" },
 		{ "a:2,b", 901, 901, 32, 0, "" },
 	};
-	char names[200], folder[32];
+	char names[200];
 
 	row_name = "choice";
-	make_folder(folder);
+	make_folder();
 	for (size_t i = 0; i < TT_COUNT(cases); i++) {
-		plug_six(folder, cases[i].numa, cases[i].speed);
+		plug_six(cases[i].numa, cases[i].speed);
 		if (cases[i].names)
 			setenv("TUTTI_VERBS_DEVICES", cases[i].names, 1);
 		int n = choose(cases[i].node, cases[i].turn, names);
@@ -1128,7 +1123,7 @@ static void test_choice(void)
 		unsetenv("TUTTI_VERBS_DEVICES");
 	}
 	CU_ASSERT(says(tt_why(), "a:2: its port 2 is down; b:1: its port 1 is down"));
-	remove_folder(folder);
+	remove_folder();
 	plug_default();
 }
 
@@ -1152,7 +1147,6 @@ static void test_networks(void)
 static void test_passed_over(void)
 {
 	cpu_set_t before, one;
-	char folder[32];
 	unsigned cpu = 0, node = 0;
 
 	row_name = "passed over";
@@ -1160,19 +1154,19 @@ static void test_passed_over(void)
 	CPU_ZERO(&one);
 	CPU_SET(cpu, &one);
 	CU_ASSERT_FATAL(!sched_setaffinity(0, sizeof one, &one)); /* its node stays the same */
-	make_folder(folder);
-	plug_six(folder, (int)node, 32);
+	make_folder();
+	plug_six((int)node, 32);
 	CU_ASSERT(!strncmp(note_of("e:1"), "RoCE v2, GID 1", 14));
 	CU_ASSERT(!strcmp(note_of("a:1"), "not used: to ranks on these cores e:1 is nearer"));
 	CU_ASSERT(!strcmp(note_of("b:1"), "not used: its port 1 is down"));
 	CU_ASSERT(!strncmp(note_of("fake_efa0:1"), "not used: it has no reliable connections", 40));
-	plug_six(folder, 901, 64);
+	plug_six(901, 64);
 	CU_ASSERT(!strcmp(note_of("a:1"), "not used: to ranks on these cores e:1 is as near, and faster"));
 	setenv("TUTTI_VERBS_DEVICES", "a,e", 1);
 	CU_ASSERT(!strncmp(note_of("a:1"), "RoCE v2, GID 1", 14) && !strncmp(note_of("e:1"), "RoCE v2, GID 1", 14));
 	unsetenv("TUTTI_VERBS_DEVICES");
 	CU_ASSERT(!sched_setaffinity(0, sizeof before, &before));
-	remove_folder(folder);
+	remove_folder();
 	plug_default();
 }
 
