@@ -61,6 +61,8 @@ static bool is_same(const uint8_t *a, const uint8_t *b)
 
 /* Listening */
 
+#define PAUSE (250 * TT_MS) /* of accepting, when there is no file or memory left */
+
 int tt_door_open(struct tt_door *d, struct tt_net *net, const struct tt_net_config *c,
                  const struct tt_door_calls *calls)
 {
@@ -142,7 +144,7 @@ void tt_door_accept(struct tt_door *d)
 		if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
 			tt_log(TT_WARN, "cannot accept a connection on %s: %s%s", d->net->addr, strerror(errno),
 			       errno == EMFILE ? " (ulimit -n)" : "");
-			pause_accepting(d, tt_now() + TT_DOOR_GRACE);
+			pause_accepting(d, tt_now() + PAUSE);
 		}
 		if (errno != EINTR && errno != ECONNABORTED)
 			return;

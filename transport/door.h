@@ -17,8 +17,12 @@
 #include "transport/transport.h"
 #include <sys/types.h>
 
-enum { TT_DOOR_UNPROVEN = 64 }; /* accepted connections that may be in the handshake at once */
-#define TT_DOOR_GRACE (250 * TT_MS) /* how long a stranger keeps its place in a full house; how long accepting pauses */
+/* Accepted connections that may be in the handshake at once: the ranks of a large host that all connect to one of them
+ * find room, and strangers take a quarter of 1024 files at most. */
+enum { TT_DOOR_UNPROVEN = 256 };
+/* How long a stranger keeps its place in a full house: where many processes share a core, each turn of an honest one
+ * takes some hundred milliseconds. */
+#define TT_DOOR_GRACE (1000 * TT_MS)
 
 enum tt_stage { /* of a connection */
 	TT_STAGE_CONNECTING, TT_STAGE_HELLO, TT_STAGE_PROOF, TT_STAGE_READY, /* what is awaited */
