@@ -7,7 +7,8 @@
 #include "table/table_private.h"
 #include <math.h>
 
-enum { SEEDS = 3, DEATHS = 40 };
+#define SEEDS (uint64_t)all_or(3, 1)
+#define DEATHS (uint64_t)all_or(40, 15)
 
 static void on_wires(void (*program)(tutti *), const int *sizes) /* up to a 0 */
 {

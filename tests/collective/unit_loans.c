@@ -5,7 +5,8 @@
 #include "tests/harness/cunit_main.h"
 #include "tests/harness/ranks.h"
 
-enum { BYTES = 1 << 20, WORDS = BYTES / 8, OLD = 1, PUT = 2, SCRIBBLE = 3, SEEDS = TT_ASAN ? 10 : 40 };
+enum { BYTES = 1 << 20, WORDS = BYTES / 8, OLD = 1, PUT = 2, SCRIBBLE = 3 };
+#define SEEDS (uint64_t)all_or(TT_ASAN ? 10 : 40, 12)
 
 static void fill(uint64_t *v, uint64_t with)
 {

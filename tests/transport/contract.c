@@ -3495,7 +3495,7 @@ int main(int argc, char **argv)
 {
 	int bad = 0, uncaught = 0;
 
-	options.seeds = (uint64_t)all_or(SEEDS, SEEDS / 4);
+	options.seeds = (uint64_t)all_or(SEEDS, SEEDS / 8);
 	if (!read_options(argc, argv))
 		return usage();
 	signal(SIGPIPE, SIG_IGN);

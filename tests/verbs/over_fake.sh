@@ -2,15 +2,19 @@
 # over_fake.sh - the runtime's own tests over adapters that are not there (fake.h): what they run over TCP, over verbs.
 #
 #   over_fake.sh [SEEDS [PROGRAM ...]]     in the build tree, or with top_builddir. SEEDS (1): how often; each run of a
-#                                          program takes seeds of its own. PROGRAM: window/unit_runtime ...; else all
+#                                          program takes seeds of its own. PROGRAM: window/unit_runtime ...; else most,
+#                                          with TEST_FULL=yes all
 set -u
 export TEST_WIRE=verbs
 cd "${top_builddir:-.}/tests" || exit 2
 seeds=${1:-1}
 [ $# -eq 0 ] || shift
-[ $# -gt 0 ] || set -- window/unit_runtime collective/unit_collectives collective/unit_loans member/unit_group \
-	table/unit_table table/unit_rows table/unit_clocks table/unit_snapshots table/unit_table_faults \
-	average/unit_sync average/unit_center average/unit_gossip control/unit_controller
+most='window/unit_runtime collective/unit_collectives collective/unit_loans member/unit_group table/unit_table
+	table/unit_snapshots average/unit_gossip'
+rest='table/unit_rows table/unit_clocks table/unit_table_faults average/unit_sync average/unit_center
+	control/unit_controller'
+# shellcheck disable=SC2086
+[ $# -gt 0 ] || set -- $most ${TEST_FULL:+$rest}
 if [ ! -x verbs/unit_fake ]; then
 	echo "SKIPPED: this build is without RDMA (apt install libibverbs-dev librdmacm-dev, configure again)"
 	exit 77
