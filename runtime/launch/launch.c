@@ -300,6 +300,8 @@ static int ask_launcher(struct tt_settings *s, struct tt_launch *b)
 		return err;
 	if (tt_setting(s, TT_BOOT)) { /* TUTTI_BOOT gives the place, the launcher the rank */
 		b->exchanges = false;
+		if (b->by->end)
+			b->by->end();
 		return take_boots(b, tt_setting(s, TT_BOOT));
 	}
 	if (b->exchanges && b->rank == 0 && !tt_setting(s, TT_SECRET) && can_keep_secrets())

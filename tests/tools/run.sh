@@ -417,6 +417,23 @@ test_evicted() {
 	done
 }
 
+# The launcher finds both at once, what the first life has said and its end: the second one is not evicted.
+test_evicted_again() {
+	name="tutti run --restart: evicted, and gone"
+	rm -f again
+	run -n 2 --restart 1 --grace 0.3 sh -c '
+		[ $TUTTI_RANK = 1 ] || { sleep 2; exit; }
+		[ ! -e again ] || exec sleep 1
+		: > again
+		kill -STOP $PPID
+		printf "\\1\\0\\0\\0" > /proc/self/fd/${TUTTI_EVICTED_PIPE%:*}
+		(sleep 0.3; kill -CONT $PPID) &
+		exit 1'
+	check "status 0" is $status 0
+	check "it is started again" has err 'rank 1 .* exited with status 1, and is started again (1 of 1)'
+	check "and lives" lines err 1
+}
+
 test_rendezvous() {
 	run -np 2 sh -c 'echo $TUTTI_RANK of $TUTTI_SIZE'
 	check "-np is -n" has out '1 of 2'
@@ -513,4 +530,4 @@ test_info() {
 }
 
 run_tests "environment boot_socket secret default_number output lines_stay_whole input signal_state failure grace keep_going survive server table exec refusals limits signals
-	stats_signal background stop stopped late_rank_0 evicted rendezvous killed leftovers broken_output info" "$@"
+	stats_signal background stop stopped late_rank_0 evicted evicted_again rendezvous killed leftovers broken_output info" "$@"

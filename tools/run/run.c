@@ -381,6 +381,24 @@ static void judge(struct run *run, int r, pid_t pid, int status)
 	}
 }
 
+/* Ranks that were evicted: their programs may not notice, and nobody waits for what they do. */
+
+static void take_evicted(struct run *run)
+{
+	int32_t r;
+
+	while (read(run->evicted[0], &r, sizeof r) == sizeof r) {
+		struct rank *rank = r >= run->options.first && r - run->options.first < run->count ?
+		                    &run->ranks[r - run->options.first] : NULL;
+		if (!rank || !rank->pid || rank->signal)
+			continue;
+		tt_run_say(run, "rank %d (pid %d) was evicted by the others: it has %llu ms to end", r, (int)rank->pid,
+		           (unsigned long long)(run->options.grace / TT_MS));
+		rank->signal = SIGTERM;
+		rank->ends = tt_now() + run->options.grace;
+	}
+}
+
 /* The rank is a zombie, so its number is not used again yet, and the signal cannot hit another group. */
 static void bury(struct run *run, int r)
 {
@@ -392,6 +410,7 @@ static void bury(struct run *run, int r)
 	run->groups->group[r] = 0;
 	waitpid(pid, &status, 0);
 	rank->pid = 0;
+	take_evicted(run); /* what it said last is not of the life that may come after it */
 	run->alive--;
 	for (int i = 0; i < 2; i++) { /* its output comes before our sentence; a pipe holds a megabyte at most */
 		for (size_t n = 0; n < (1 << 20) / 4096 && tt_run_read_stream(run, &rank->out[i]); n++)
@@ -517,24 +536,6 @@ static void look_at_stopped(struct run *run)
 	           run->alive > 1 ? "are" : "is");
 	run->stage = STOPPED;
 	run->deadline = tt_now() + run->options.grace;
-}
-
-/* Ranks that were evicted: their programs may not notice, and nobody waits for what they do. */
-
-static void take_evicted(struct run *run)
-{
-	int32_t r;
-
-	while (read(run->evicted[0], &r, sizeof r) == sizeof r) {
-		struct rank *rank = r >= run->options.first && r - run->options.first < run->count ?
-		                    &run->ranks[r - run->options.first] : NULL;
-		if (!rank || !rank->pid || rank->signal)
-			continue;
-		tt_run_say(run, "rank %d (pid %d) was evicted by the others: it has %llu ms to end", r, (int)rank->pid,
-		           (unsigned long long)(run->options.grace / TT_MS));
-		rank->signal = SIGTERM;
-		rank->ends = tt_now() + run->options.grace;
-	}
 }
 
 static void end_evicted(struct run *run)
