@@ -35,6 +35,7 @@ struct op {
 
 static struct net nets[NETS];
 static unsigned timeout_ms = 20000, peers; /* a loaded machine may stand still for seconds */
+static int ports[2];                          /* of TUTTI_PORTS; the doors take others */
 static const char *secret = "a secret";
 static const char *devices[NETS] = { "fake_roce0", "fake_roce0", "fake_roce0" };
 
@@ -69,7 +70,8 @@ static inline int open_one(int i)
 {
 	struct tt_net_config c = { .events = &events, .device = devices[i], .listen = "127.0.0.1:0", .listen_fd = -1,
 		                   .job = 5, .epoch = 1, .timeout_ms = timeout_ms, .peers = peers, .user = &nets[i],
-		                   .secret = secret, .secret_len = strlen(secret) };
+		                   .secret = secret, .secret_len = strlen(secret),
+		                   .ports = { ports[0], ports[1] } };
 	struct net *n = &nets[i];
 	int err;
 

@@ -686,6 +686,28 @@ static void fail_to_open(void)
 
 static void test_open_fails(void) { each_way(fail_to_open); }
 
+/* Two ports for three nets: on iWARP they are of TCP, and a firewall may know of no others. */
+static void share_ports(void)
+{
+	bool iwarp = strstr(devices[0], "iwarp");
+
+	row_name = "ports";
+	fake_seed(1);
+	CU_ASSERT(open_one(0) == 0 && open_one(1) == 0);
+	CU_ASSERT_EQUAL(open_one(2), iwarp ? -EADDRINUSE : 0);
+	CU_ASSERT(!iwarp || strstr(nets[2].why, "no port from 4001 to 4002 free on fake_iwarp0"));
+	close_nets();
+	CU_ASSERT_EQUAL(fake_left(), 0);
+}
+
+static void test_ports(void)
+{
+	ports[0] = 4001;
+	ports[1] = 4002;
+	each_way(share_ports);
+	ports[0] = ports[1] = 0;
+}
+
 static const struct { const char *call; int err; } connecting[] = {
 	{ "create_qp", ENOMEM }, { "create_qp", EINVAL }, { "modify_qp", EINVAL }, { "modify_qp", ETIMEDOUT },
 	{ "reg_mr", ENOMEM }, { "post_send", ENOMEM }, { "post_srq_recv", ENOMEM }, { "create_id", ENOMEM },
@@ -1393,6 +1415,7 @@ static CU_TestInfo failure_tests[] = {
 	{ "completions", test_completions }, { "asyncs", test_asyncs }, { "links", test_links },
 	{ "removal", test_removal }, { "refused", test_refused }, { "mtu", test_mtu },
 	{ "open_fails", test_open_fails }, { "connect_fails", test_connect_fails }, { "work_fails", test_work_fails },
+	{ "ports that librdmacm may take", test_ports },
 	{ "arm_fails", test_arm_fails }, { "lost early", test_lost_early }, { "shown", test_shown },
 	{ "inline stays", test_inline_stays }, { "number again", test_number_again },
 	{ "cm", test_cm }, { "cm_refused", test_cm_refused },

@@ -385,9 +385,11 @@ static int open_all(struct tt_verbs *net, const struct tt_net_config *c)
 	if ((err = make_queues(net)) || (err = tt_verbs_open_arena(net)))
 		return err;
 	net->cm = net->iwarp || (connect && !strcmp(connect, "cm"));
-	if (net->cm && ((err = tt_verbs_open_cm(net)) || (err = watch(net, net->events->fd, &net->events))))
+	if ((err = tt_listen(&net->door, c)) || !net->cm)
 		return err;
-	return tt_listen(&net->door, c);
+	if ((err = tt_verbs_open_cm(net, c->ports)) || (err = watch(net, net->events->fd, &net->events)))
+		net->door.listen_fd = c->listen_fd < 0 ? net->door.listen_fd : -1; /* on an error it stays the caller's */
+	return err;
 }
 
 static int open_net(const struct tt_net_config *c, struct tt_net **out)

@@ -56,8 +56,21 @@ static int listen_at(struct tt_verbs *net, struct sockaddr *at)
 	return err;
 }
 
-/* The port is any: on iWARP the kernel takes one that a socket may have. */
-static int listen_anywhere(struct tt_verbs *net)
+/* On iWARP a port is one of TCP: that of TUTTI_PORTS, if set, or one that the kernel takes and a socket may have. */
+static int listen_on(struct tt_verbs *net, const struct sockaddr *address, const int ports[2])
+{
+	bool given = net->iwarp && ports[0];
+	int port = given ? ports[0] : 1, last = given ? ports[1] : ATTEMPTS, err = EADDRINUSE;
+	union tt_socket_address at;
+
+	for (tt_resolve_copy(&at, address); port <= last && err == EADDRINUSE; port++) {
+		at.v4.sin_port = given ? htons((uint16_t)port) : 0; /* of IPv6, too */
+		err = listen_at(net, &at.any);
+	}
+	return err;
+}
+
+static int listen_anywhere(struct tt_verbs *net, const int ports[2])
 {
 	struct ifaddrs *all = NULL;
 	int err = ENODEV;
@@ -65,9 +78,7 @@ static int listen_anywhere(struct tt_verbs *net)
 	if (net->library->getifaddrs(&all))
 		return errno;
 	for (struct ifaddrs *i = all; i && err; i = i->ifa_next) {
-		int now = is_of_use(i->ifa_addr) ? EADDRINUSE : ENODEV;
-		for (int n = 0; n < ATTEMPTS && now == EADDRINUSE; n++)
-			now = listen_at(net, i->ifa_addr);
+		int now = is_of_use(i->ifa_addr) ? listen_on(net, i->ifa_addr, ports) : ENODEV;
 		if (now != ENODEV)
 			err = now; /* an address of the adapter's that does not serve; another one may */
 	}
@@ -75,7 +86,7 @@ static int listen_anywhere(struct tt_verbs *net)
 	return err;
 }
 
-int tt_verbs_open_cm(struct tt_verbs *net)
+int tt_verbs_open_cm(struct tt_verbs *net, const int ports[2])
 {
 	int err = tt_verbs_load_cm();
 
@@ -84,7 +95,11 @@ int tt_verbs_open_cm(struct tt_verbs *net)
 	if (!(net->events = net->library->create_event_channel()))
 		return tt_fail(-errno, "librdmacm cannot be used: %s. Is the module rdma_ucm loaded, and "
 		               "/dev/infiniband/rdma_cm there, in this container too?", strerror(errno));
-	if ((err = listen_anywhere(net)))
+	err = listen_anywhere(net, ports);
+	if (err == EADDRINUSE && net->iwarp && ports[0])
+		return tt_fail(-err, "librdmacm finds no port from %d to %d free on %s: give a wider range in "
+		               "TUTTI_PORTS, two for each adapter of iWARP in a process", ports[0], ports[1], net->name);
+	if (err)
 		return tt_fail(-err, "librdmacm listens at no address of %s: %s. Does its network interface have an "
 		               "IP address?", net->name, strerror(err));
 	return 0;

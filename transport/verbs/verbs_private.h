@@ -251,7 +251,7 @@ void tt_verbs_come_up(struct tt_verbs_peer *);
 void tt_verbs_hang_up(struct tt_verbs_peer *, int err, const char *why); /* looks at what has come, then loses it */
 
 /* verbs_cm.c */
-int tt_verbs_open_cm(struct tt_verbs *);
+int tt_verbs_open_cm(struct tt_verbs *, const int ports[2]);
 void tt_verbs_close_cm(struct tt_verbs *);
 void tt_verbs_say_where(const struct tt_verbs_peer *, struct tt_verbs_end *mine);
 void tt_verbs_meet(struct tt_verbs_peer *, const struct tt_verbs_end *theirs);
