@@ -104,6 +104,7 @@ int tt_munge_open(const char *sealed, char *text, size_t size)
 struct guest {
 	int fd, rank, poll; /* -1: a free place; has not asked yet */
 	uint64_t since;
+	unsigned long long nonce; /* of the process that asks */
 	size_t n;
 	char asked[SEALED];
 };
@@ -124,22 +125,46 @@ static void dismiss(struct guest *g)
 	g->fd = -1;
 }
 
+/* The guest hears why, too: a rank whose clock is wrong, or whose munged has another key, is a stranger. */
 static void turn_away(struct host *h, struct guest *g, const char *why)
 {
+	char line[300], name[96] = "?";
+	union tt_socket_address from = { 0 };
+	socklen_t size = sizeof from;
+
+	if (!getpeername(g->fd, &from.any, &size))
+		tt_resolve_name(&from, name, sizeof name);
 	if (!h->strangers++)
-		tt_log(TT_WARN, "a stranger at the rendezvous is turned away, others are counted: %s", why);
+		tt_log(TT_WARN, "a stranger at the rendezvous, %s, is turned away, others are counted: %s", name, why);
+	snprintf(line, sizeof line, "! %.250s\n", why);
+	(void)!send(g->fd, line, strlen(line), MSG_NOSIGNAL | MSG_DONTWAIT);
 	dismiss(g);
+}
+
+/* A process that asks once more has lost its connection, or somebody between the two has passed its question on. */
+static bool is_twice(struct host *h, const struct guest *g, int rank)
+{
+	for (int i = 0; i < h->room; i++) {
+		struct guest *other = &h->guests[i];
+		if (other->fd < 0 || other->rank != rank)
+			continue;
+		if (other->nonce != g->nonce)
+			return true;
+		h->here--;
+		other->rank = -1;
+		dismiss(other);
+	}
+	return false;
 }
 
 static int take_question(struct host *h, struct guest *g)
 {
 	char text[200] = "", job[64] = "";
-	bool twice = false;
 	int rank = -1, err;
 
 	g->asked[strcspn(g->asked, "\n")] = 0;
 	err = tt_munge_open(g->asked, text, sizeof text);
-	if (!err && (sscanf(text, "%63s %d", job, &rank) != 2 || rank < 1 || rank >= h->m->size))
+	if (!err && (sscanf(text, "%63s %d %llx", job, &rank, &g->nonce) != 3 || rank < 1 || rank >= h->m->size))
 		err = tt_fail(-EPROTO, "it asks as nobody of this step");
 	if (!err && strcmp(job, h->m->job) != 0)
 		err = tt_fail(-EPROTO, "it belongs to step %.60s and this rank to step %s", job, h->m->job);
@@ -147,9 +172,7 @@ static int take_question(struct host *h, struct guest *g)
 		turn_away(h, g, tt_why());
 		return 0;
 	}
-	for (int i = 0; i < h->room; i++)
-		if (h->guests[i].fd >= 0 && h->guests[i].rank == rank)
-			twice = true;
+	bool twice = is_twice(h, g, rank);
 	g->rank = rank;
 	if (twice)
 		return tt_fail(-EEXIST, "rank %d of Slurm's step %s was started twice", rank, h->m->job);
@@ -395,9 +418,10 @@ static bool read_line(int fd, char line[SEALED], uint64_t end)
 	return false;
 }
 
-static int ask_once(const struct tt_meeting *m, unsigned port, char blob[TT_LAUNCH_BLOB], uint64_t end)
+/* -EPROTO: the right program is there, and does not take this rank for one of the step's */
+static int ask_once(const struct tt_meeting *m, unsigned port, uint64_t nonce, char blob[TT_LAUNCH_BLOB], uint64_t end)
 {
-	char text[100], sealed[SEALED];
+	char text[120], sealed[SEALED];
 	int fd = connect_to(m->host, port), err;
 
 	if (fd < 0)
@@ -407,7 +431,7 @@ static int ask_once(const struct tt_meeting *m, unsigned port, char blob[TT_LAUN
 		close(fd);
 		return tt_fail(-EPIPE, "another program is at %s:%u", m->host, port);
 	}
-	snprintf(text, sizeof text, "%s %d", m->job, m->rank);
+	snprintf(text, sizeof text, "%.60s %d %llx", m->job, m->rank, (unsigned long long)nonce);
 	if (!(err = tt_munge_seal(text, sealed, sizeof sealed - 1))) {
 		strcat(sealed, "\n");
 		if (send(fd, sealed, strlen(sealed), MSG_NOSIGNAL) != (ssize_t)strlen(sealed) ||
@@ -418,19 +442,27 @@ static int ask_once(const struct tt_meeting *m, unsigned port, char blob[TT_LAUN
 	if (err)
 		return err;
 	sealed[strcspn(sealed, "\n")] = 0;
-	return tt_munge_open(sealed, blob, TT_LAUNCH_BLOB);
+	if (*sealed == '!')
+		return tt_fail(-EPROTO, "rank 0 at %s:%u turns this rank away:%.250s: have both hosts one key of MUNGE, "
+		               "and the right time?", m->host, port, sealed + 1);
+	err = tt_munge_open(sealed, blob, TT_LAUNCH_BLOB);
+	return err ? -EPROTO : 0;
 }
 
 static int be_guest(const struct tt_meeting *m, char blob[TT_LAUNCH_BLOB])
 {
 	uint64_t end = tt_now() + m->timeout + TT_MS * CONNECT_MS; /* rank 0 gives up first, and says who is missing */
-	uint64_t doubt = tt_launch_doubt(m->silence, end);
+	uint64_t doubt = tt_launch_doubt(m->silence, end), nonce;
 	struct tt_parking parking = { 0 };
+	struct tt_sentence refusal = { "" };
 	unsigned at = 0, last = m->port + PORTS - 1;
 	int err;
 
-	while ((err = ask_once(m, m->port + at, blob, end)) && err != -EACCES && err != -EHOSTUNREACH &&
+	tt_entropy(&nonce, sizeof nonce);
+	while ((err = ask_once(m, m->port + at, nonce, blob, end)) && err != -EACCES && err != -EHOSTUNREACH &&
 	       tt_now() < end) {
+		if (err == -EPROTO)
+			refusal = tt_last_sentence();
 		if ((at = (at + 1) % PORTS) == 0)
 			tt_park(&parking, tt_now() + TRY_MS * TT_MS);
 		if (tt_now() < doubt || doubt == end)
@@ -441,6 +473,8 @@ static int be_guest(const struct tt_meeting *m, char blob[TT_LAUNCH_BLOB])
 	}
 	if (!err || err == -EACCES || err == -EHOSTUNREACH)
 		return err;
+	if (*refusal.text)
+		return tt_fail(-EACCES, "%s", refusal.text);
 	return tt_fail(-ETIMEDOUT, "rank 0 of Slurm's step %s was not found at %s:%u to %u within %llu ms (%.150s): "
 	               "does it run, and does a firewall let the ports through?", m->job, m->host, m->port, last,
 	               (unsigned long long)(m->timeout / TT_MS), tt_last_sentence().text);

@@ -310,6 +310,44 @@ static void test_rank_comes_twice(void)
 	WANT(all[0].err == -EEXIST && strstr(all[0].why, "rank 1 of"), "%d %s", all[0].err, all[0].why);
 }
 
+/* A question that somebody else has passed on is that of a process which asks once more: the connection, not the rank,
+ * is there twice. */
+static void test_passed_on(void)
+{
+	struct rank all[3];
+	char text[100];
+
+	lay_out(all, 3, LONG_MS);
+	start(&all[0]);
+	snprintf(text, sizeof text, "MUNGE:%u:" JOB "_2_a\n", geteuid());
+	int first = call_host(all);
+	CU_ASSERT(send(first, text, strlen(text), MSG_NOSIGNAL) > 0);
+	int second = call_host(all);
+	CU_ASSERT(send(second, text, strlen(text), MSG_NOSIGNAL) > 0 && is_dismissed(first));
+	start(&all[1]);
+	finish(all, 0, 2);
+	check_all_know(all, 2);
+	close(first);
+	close(second);
+}
+
+/* As where a clock is wrong, or munged has another key: both sides say so. */
+static void test_turned_away(void)
+{
+	struct rank all[2];
+
+	lay_out(all, 2, 500);
+	atomic_store(&sealed_by, geteuid() + 1);
+	start(&all[0]);
+	start(&all[1]);
+	finish(all, 0, 2);
+	atomic_store(&sealed_by, geteuid());
+	WANT(all[0].err == -ETIMEDOUT && strstr(all[0].why, "rank 1 of 2 of"), "%d %s", all[0].err, all[0].why);
+	WANT(all[1].err == -EACCES && strstr(all[1].why, "turns this rank away: a credential of MUNGE is of user") &&
+	     strstr(all[1].why, "the right time?"), "%d %s", all[1].err, all[1].why);
+	WANT(lines_with("a stranger at the rendezvous, 127.0.0.1:") == 1, "%s", logged);
+}
+
 static void test_strangers(void)
 {
 	struct rank all[2];
@@ -319,9 +357,9 @@ static void test_strangers(void)
 	ask_as_stranger(all, "GET / HTTP/1.0\r\n\r\n");
 	ask_as_stranger(all, "MUNGE:4000000000:" JOB "_1\n"); /* another user's */
 	char text[100];
-	snprintf(text, sizeof text, "MUNGE:%u:70.0_1\n", geteuid()); /* another step's */
+	snprintf(text, sizeof text, "MUNGE:%u:70.0_1_a\n", geteuid()); /* another step's */
 	ask_as_stranger(all, text);
-	snprintf(text, sizeof text, "MUNGE:%u:" JOB "_2\n", geteuid()); /* nobody's */
+	snprintf(text, sizeof text, "MUNGE:%u:" JOB "_2_a\n", geteuid()); /* nobody's */
 	ask_as_stranger(all, text);
 	start(&all[1]);
 	finish(all, 0, 2);
@@ -366,7 +404,7 @@ static void test_files_run_out(void)
 	}
 	for (int i = 1; i < 2 * RANKS; i++) {
 		fd[i] = call_host(all);
-		snprintf(text, sizeof text, "MUNGE:%u:" JOB "_%d\n", geteuid(), i);
+		snprintf(text, sizeof text, "MUNGE:%u:" JOB "_%d_a\n", geteuid(), i);
 		CU_ASSERT(send(fd[i], text, strlen(text), MSG_NOSIGNAL) > 0);
 	}
 	CU_ASSERT(waitpid(pid, &status, 0) == pid && !status);
@@ -570,6 +608,8 @@ static CU_TestInfo munge_tests[] = {
 	{ "a name server that hangs", test_name_server_hangs },
 	{ "a rank that comes twice is named", test_rank_comes_twice },
 	{ "strangers are turned away", test_strangers },
+	{ "a rank that MUNGE does not know", test_turned_away },
+	{ "a question that is passed on", test_passed_on },
 	{ "idle strangers take no rank's place", test_idle_strangers },
 	{ "rank 0 has too few files", test_files_run_out },
 	CU_TEST_INFO_NULL,

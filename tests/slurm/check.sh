@@ -268,9 +268,9 @@ part_killed() {
 
 # Ranks that train, and take in whoever comes, by the page's lines; its list of addresses leads newcomers to them when
 # rank 0 is gone.
-grow() { # the victim, which line of the page: 2 starts the job, 3 brings another rank
-	(cd page && HOME=$PWD VICTIM=$1 TUTTI_SILENCE=3000 TUTTI_TIMEOUT=20000 TUTTI_TRANSPORTS=tcp \
-		login sh -c "$(sed -n "1p; $2p" later)")
+grow() { # the victim, which line of the page: 2 starts the job, 3 brings another rank, as a step of the same job
+	(cd page && HOME=$PWD JOB=$(login squeue -h -o %A | head -n 1) VICTIM=$1 TUTTI_SILENCE=3000 \
+		TUTTI_TIMEOUT=20000 TUTTI_TRANSPORTS=tcp login sh -c "$(sed -n "1p; $2p" later)")
 }
 
 replace() { # the victim, what follows its death, what undoes that: Slurm waits for a node that it cannot ask
@@ -358,13 +358,13 @@ part_times() {
 		live $kind
 		lost=$(date +%s%3N)
 		kill -9 "$(pid_of 3 ranks)" || fail "no rank on n3"
-		in_time 2000
+		in_time 1000
 		ends
 	done
 	live none
 	stopped=$(pid_of 3 ranks) lost=$(date +%s%3N)
 	kill -STOP "$stopped" || fail "no rank on n3"
-	in_time 3500
+	in_time 2500
 	kill -9 "$stopped"
 	ends
 }
@@ -382,7 +382,7 @@ table bridge cut {
 }
 end
 	lost=$(date +%s%3N)
-	in_time 3500
+	in_time 2500
 	wait_for 20 has 1 '^rank [12] is left behind: ' || { cat lived; fail "not one rank alone was left behind"; }
 	cable delete table bridge cut
 	sleep 3 # who was evicted asks the others meanwhile, by old connections and by new ones

@@ -443,6 +443,8 @@ test_rendezvous() {
 	run -n 2 -v --rendezvous 127.0.0.1:$port sh -c 'echo $TUTTI_BOOT'
 	check "where rank 0 listens" has out "^127.0.0.1:$port"
 	check "how to start one again" has err "TUTTI_RANK=R TUTTI_SIZE=2 TUTTI_BOOT=127.0.0.1:$port"
+	TUTTI_SECRET="sesame, open the door" run -n 1 -v true
+	check "no secret in a file" has err 'TUTTI_SECRET=(shown on a terminal alone)'
 	refuses 'it is HOST:PORT' run --rendezvous here true
 	refuses 'it is HOST:PORT' run --rendezvous here:x true
 }

@@ -143,11 +143,13 @@ static int open_boot(struct run *run)
 	return tt_run_boot("127.0.0.1", ntohs(at.sin_port), text);
 }
 
-/* A rank that died may join again, and so may new ones. */
+/* A rank that died may join again, and so may new ones. A file with what is said here may be open to all. */
 static void tell_how_to_join(struct run *run)
 {
 	const char *secret = tt_env(TT_SECRET);
 
+	if (secret && !isatty(STDERR_FILENO))
+		secret = "(shown on a terminal alone)";
 	tt_run_say(run, "to start a rank again: TUTTI_RANK=R TUTTI_SIZE=%d TUTTI_BOOT=%s%s%s PROGRAM; "
 	           "to add one: TUTTI_RANK=new", run->options.size, tt_env(TT_BOOT), secret ? " TUTTI_SECRET=" : "",
 	           secret ? secret : "");
