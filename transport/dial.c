@@ -198,7 +198,8 @@ static bool finish_lookup(struct tt_dial *d)
 	if (err)
 		return tt_shake_give_up(d->shake, -ENXIO, why);
 	err = dial(d, found);
-	return err ? tt_shake_give_up(d->shake, err == -EACCES ? err : -EHOSTUNREACH, tt_why()) : false;
+	return err ? tt_shake_give_up(d->shake, err == -EACCES ? err : -EHOSTUNREACH,
+	                             tt_last_sentence().text) : false; /* not tt_why(), which is written anew */
 }
 
 static bool finish_connect(struct tt_dial *d)

@@ -443,8 +443,8 @@ static int ask_once(const struct tt_meeting *m, unsigned port, uint64_t nonce, c
 		return err;
 	sealed[strcspn(sealed, "\n")] = 0;
 	if (*sealed == '!')
-		return tt_fail(-EPROTO, "rank 0 at %s:%u turns this rank away:%.250s: have both hosts one key of MUNGE, "
-		               "and the right time?", m->host, port, sealed + 1);
+		return tt_fail(-EPROTO, "rank 0 at %s:%u turns this rank away:%.250s: have both hosts one key of "
+		               "MUNGE, and the right time?", m->host, port, sealed + 1);
 	err = tt_munge_open(sealed, blob, TT_LAUNCH_BLOB);
 	return err ? -EPROTO : 0;
 }

@@ -104,6 +104,7 @@ struct fake_qp {
 	uint64_t routed;
 	unsigned async_unacked;
 	bool sig_all, accepted, heard;
+	bool last, last_heard;      /* LAST_WQE_REACHED was raised; was taken */
 };
 
 struct fake_cm_channel { struct rdma_event_channel base; struct tt_list ready; bool killed; };

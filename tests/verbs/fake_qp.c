@@ -157,6 +157,18 @@ static void reset(struct fake_qp *q, bool completions)
 	}
 }
 
+/* What it has fetched goes with it, if nobody has waited for the event that it has fetched no more. */
+static void take_along(struct fake_qp *q)
+{
+	struct fake_srq *s = q->base.srq && q->last && !q->last_heard ? srq_of(q->base.srq) : NULL;
+	struct tt_list *node = s && (q->attr.dest_qp_num || q->peer) ? tt_list_pop(&s->receives) : NULL;
+
+	if (!node)
+		return;
+	s->waiting--;
+	free(tt_container_of(node, struct fake_receive, node));
+}
+
 int fake_destroy_qp(struct ibv_qp *base)
 {
 	struct fake_qp *q = qp_of(base);
@@ -167,6 +179,7 @@ int fake_destroy_qp(struct ibv_qp *base)
 	if (err)
 		return fake_leave(err);
 	fake_end_connection(q);
+	take_along(q);
 	reset(q, fake_below(2));
 	fake_forget_events(q->context, base);
 	all->qp_of[base->qp_num] = NULL;

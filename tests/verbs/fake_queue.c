@@ -83,6 +83,8 @@ int fake_get_async_event(struct ibv_context *base, struct ibv_async_event *out)
 	unacked = unacked_of(out);
 	if (unacked)
 		++*unacked;
+	if (out->event_type == IBV_EVENT_QP_LAST_WQE_REACHED)
+		tt_container_of(out->element.qp, struct fake_qp, base)->last_heard = true;
 	return fake_leave(0);
 }
 

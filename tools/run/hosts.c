@@ -391,7 +391,8 @@ void tt_run_judge_host(struct run *run, int r, int status)
 		return;
 	if (killed || value == 255)
 		tt_run_say(run, "the connection to host %s has ended (%s: status %d): its ranks %d to %d end "
-		           "there once sshd notices", h->name, rsh_of(&run->options), value, h->first, h->first + h->ranks - 1);
+		           "there once sshd notices", h->name, rsh_of(&run->options), value, h->first,
+		           h->first + h->ranks - 1);
 	if (run->stage == RUNNING && !run->options.keep_going) {
 		run->stage = FAILING;
 		run->deadline = tt_now() + run->options.grace;

@@ -11,6 +11,7 @@
 
 enum { POLL_EVERY = 256 }; /* turns between two looks at the sockets */
 #define DYING (1000 * TT_MS) /* an adapter gives everything back in less */
+#define DRAINING (20 * TT_MS) /* and says so, if it ever does, in much less: rxe does not */
 
 static struct tt_verbs_peer *peer_of(struct tt_peer *p) { return tt_container_of(p, struct tt_verbs_peer, base); }
 
@@ -84,13 +85,20 @@ void tt_verbs_lose(struct tt_verbs_peer *p, int err, const char *why)
 	p->deadline = tt_now() + DYING;
 }
 
+void tt_verbs_drained(struct tt_verbs_peer *p)
+{
+	p->fetching = false;
+	tt_list_append_once(&p->net->ops.ready, &p->ops.ready);
+}
+
+/* A broken peer is down when its queue pair has given back all: requests, and the receives that it has taken. */
 static void look(struct tt_flight *ops)
 {
 	struct tt_verbs_peer *p = tt_container_of(ops, struct tt_verbs_peer, ops);
 	bool stranger = p->shake.accepted && p->stage < TT_VERBS_UP;
 
 	tt_flight_drain(ops);
-	if (!ops->broken || p->stage == TT_VERBS_DOWN || p->signals)
+	if (!ops->broken || p->stage == TT_VERBS_DOWN || p->signals || p->fetching)
 		return;
 	if (stranger) {
 		tt_verbs_peer_free(p);
@@ -130,24 +138,39 @@ static void review(struct tt_verbs_peer *p, uint64_t now)
 	}
 }
 
+static const char *word_late(enum tt_verbs_stage stage)
+{
+	if (stage == TT_VERBS_PROBE)
+		return "its adapter has acknowledged nothing: look at both ports' GIDs and MTU and, with RoCE, at "
+		       "firewalls (UDP port 4791) and flow control;";
+	if (stage == TT_VERBS_MEET)
+		return "librdmacm has not connected the adapters: look at the routes and, with iWARP, whether a "
+		       "firewall lets TUTTI_PORTS through;";
+	return "its process has not answered";
+}
+
 /* A queue pair gives everything back, or its adapter is broken: then its end alone makes sure. */
 static void expire(struct tt_verbs *net)
 {
 	uint64_t now = tt_now();
-	char why[100];
+	char why[300];
 
 	tt_each_of(struct tt_verbs_peer, waits, p, &net->joining)
 		if (now >= p->deadline) {
-			snprintf(why, sizeof why, "the adapters have not agreed within %u ms", net->door.timeout_ms);
+			snprintf(why, sizeof why, "%s within %u ms (this side's adapter is %s)", word_late(p->stage),
+			         net->door.timeout_ms, net->name);
 			tt_verbs_lose(p, -ETIMEDOUT, why);
 		}
-	tt_each_of(struct tt_verbs_peer, waits, p, &net->dying)
+	tt_each_of(struct tt_verbs_peer, waits, p, &net->dying) {
+		if (p->fetching && now >= p->deadline - DYING + DRAINING)
+			tt_verbs_drained(p);
 		if (now >= p->deadline && p->signals) {
 			tt_log(TT_WARN, "%s has not given back %u requests for %s", net->name, p->signals,
 			       p->base.addr);
 			p->signals = 0;
 			tt_list_append_once(&net->ops.ready, &p->ops.ready);
 		}
+	}
 	if (now - net->reviewed < net->door.timeout / 16)
 		return;
 	bool stood = now - net->reviewed > net->door.timeout / 4;
@@ -217,6 +240,7 @@ static void lose_all(struct tt_verbs *net)
 {
 	tt_each_of(struct tt_verbs_peer, all, p, &net->peers) {
 		p->signals = 0;
+		p->fetching = false;
 		if (p->ops.broken)
 			tt_list_append_once(&net->ops.ready, &p->ops.ready);
 		else
@@ -388,7 +412,7 @@ static int open_all(struct tt_verbs *net, const struct tt_net_config *c)
 	if ((err = tt_listen(&net->door, c)) || !net->cm)
 		return err;
 	if ((err = tt_verbs_open_cm(net, c->ports)) || (err = watch(net, net->events->fd, &net->events)))
-		net->door.listen_fd = c->listen_fd < 0 ? net->door.listen_fd : -1; /* on an error it stays the caller's */
+		net->door.listen_fd = c->listen_fd < 0 ? net->door.listen_fd : -1; /* else it stays the caller's */
 	return err;
 }
 

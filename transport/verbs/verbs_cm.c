@@ -98,7 +98,8 @@ int tt_verbs_open_cm(struct tt_verbs *net, const int ports[2])
 	err = listen_anywhere(net, ports);
 	if (err == EADDRINUSE && net->iwarp && ports[0])
 		return tt_fail(-err, "librdmacm finds no port from %d to %d free on %s: give a wider range in "
-		               "TUTTI_PORTS, two for each adapter of iWARP in a process", ports[0], ports[1], net->name);
+		               "TUTTI_PORTS, two for each adapter of iWARP in a process", ports[0], ports[1],
+		               net->name);
 	if (err)
 		return tt_fail(-err, "librdmacm listens at no address of %s: %s. Does its network interface have an "
 		               "IP address?", net->name, strerror(err));
@@ -220,7 +221,7 @@ void tt_verbs_part(struct tt_verbs_peer *p)
 static void take_request(struct tt_verbs *net, struct rdma_cm_id *id, const uint8_t *cookie)
 {
 	tt_each_of(struct tt_verbs_peer, waits, p, &net->joining) {
-		if (!p->shake.accepted || p->id || memcmp(p->cookie, cookie, sizeof p->cookie) != 0)
+		if (!p->shake.accepted || !p->qp || p->id || memcmp(p->cookie, cookie, sizeof p->cookie) != 0)
 			continue;
 		p->id = id;
 		id->context = p;

@@ -139,7 +139,10 @@ static void begin_terms(struct tt_verbs_peer *p)
 		tt_log(TT_WARN, "%s", text);
 	}
 	if (!full && tt_verbs_make_queue(p, &mine)) {
-		tt_verbs_lose(p, -EHOSTUNREACH, tt_last_sentence().text);
+		struct tt_sentence why = tt_last_sentence();
+		tt_log(net->told_poor ? TT_DEBUG : TT_WARN, "%s", why.text); /* the other end is not told */
+		net->told_poor = true;
+		tt_verbs_lose(p, -EHOSTUNREACH, why.text);
 		return;
 	}
 	pack_terms(&mine, bytes);
@@ -225,6 +228,7 @@ static void probe(struct tt_verbs_peer *p)
 void tt_verbs_ready(struct tt_verbs_peer *p)
 {
 	p->stage = TT_VERBS_READY;
+	p->fetching = true;
 	if (tell(p, "", 1) && p->ready)
 		probe(p);
 }

@@ -131,7 +131,10 @@ static void hear(struct tt_verbs *net, const struct ibv_async_event *e)
 {
 	struct news n = (size_t)e->event_type < TT_COUNT(events) ? events[e->event_type] : nothing;
 	bool of_queue = n.fate == PEER || n.fate == LIAR, of_port = n.fate == PORT || n.fate == WARN;
+	struct tt_verbs_peer *p;
 
+	if (e->event_type == IBV_EVENT_QP_LAST_WQE_REACHED && (p = tt_verbs_find(net, e->element.qp->qp_num)))
+		tt_verbs_drained(p);
 	if (!of_port || e->element.port_num == net->port.number)
 		befall(net, of_queue ? tt_verbs_find(net, e->element.qp->qp_num) : NULL, n.fate, n.sentence);
 }

@@ -116,11 +116,11 @@ struct tt_verbs {
 	int lost;                   /* -errno: the adapter failed, or is gone; progress() lets go of all that it has */
 	struct tt_sentence loss;
 	bool shown;                 /* the kernel's list of devices has it */
-	bool told_full;             /* a warning: it has no room for a peer */
+	bool told_full, told_poor;  /* a warning: it has no room for a peer; it cannot make what a peer takes */
 
 	struct tt_flights ops;
 	struct tt_list peers, regions, pins;
-	struct tt_list joining;     /* proven peers that are not up yet, in order of their deadlines */
+	struct tt_list joining;     /* proven peers that are not up yet */
 	struct tt_list dying;       /* broken peers whose requests have not all come back */
 	struct tt_list dirty;       /* peers with something to send, perhaps */
 	struct tt_list hungry;      /* peers that wait for room in the arena */
@@ -191,6 +191,7 @@ struct tt_verbs_peer {
 	struct tt_sentence why;     /* it is broken */
 
 	struct ibv_qp *qp;
+	bool fetching;              /* qp may take receives: the adapter has not said that it has its last */
 	struct tt_verbs_share *share;
 	uint32_t psn, generation;
 	uint32_t piece, message;    /* bytes of a WRITE or READ, and of a message with its head */
@@ -234,6 +235,7 @@ void tt_verbs_peer_free(struct tt_verbs_peer *); /* with all that it has */
 /* The connection is broken, or cannot come up: the first cause wins. -EPROTO: the other end does what no Tutti does.
  * The peer may be gone, if it was accepted and its handshake was not over. */
 void tt_verbs_lose(struct tt_verbs_peer *, int err, const char *why);
+void tt_verbs_drained(struct tt_verbs_peer *); /* its queue pair takes no more receives */
 
 /* verbs_device.c */
 int tt_verbs_list(struct tt_device *, int max);
