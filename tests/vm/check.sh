@@ -82,7 +82,22 @@ contract() { # devices
 part_contract() { crosses roce0 contract rxe0,rxe1; }
 part_contract_cm() { TUTTI_VERBS_CONNECT=cm crosses roce0 contract rxe0,rxe1; }
 part_contract_iwarp() { need_siw && crosses iwarp0 contract siw0,siw1; }
-part_contract_loss() { lose roce crosses roce0 contract rxe0,rxe1; }
+# When packets get lost rxe of Linux 6.1 refuses good requests now and then, perftest's too: docs/rdma.md. Such a run
+# says nothing of Tutti.
+part_contract_loss() {
+	tries=$(mktemp) || return 1
+	export TUTTI_LOG=debug
+	lose roce crosses roce0 contract rxe0,rxe1 > "$tries" 2>&1
+	status=$?
+	cat "$tries"
+	if [ $status != 0 ] && grep -q 'refused a request as invalid' "$tries"; then
+		echo "once more, since rxe refused a request as invalid"
+		lose roce crosses roce0 contract rxe0,rxe1
+		status=$?
+	fi
+	rm -f "$tries"
+	return $status
+}
 
 be32() { # number: its 4 bytes
 	# shellcheck disable=SC2059
@@ -110,7 +125,6 @@ suites() { # programs
 few_at_once="window/unit_runtime member/unit_group table/unit_table table/unit_rows table/unit_clocks"
 # shellcheck disable=SC2086
 part_suites() { suites $few_at_once collective/unit_collectives table/unit_snapshots; }
-# When packets get lost rxe of Linux 6.1 cannot be trusted with much on several queue pairs: docs/rdma.md.
 # shellcheck disable=SC2086
 part_suites_loss() { lose roce suites $few_at_once; }
 

@@ -297,6 +297,16 @@ static int progress(struct tt_net *base)
 	return err ? err : net->ops.events;
 }
 
+/* An adapter that does not say so wakes nobody: until then the net does not sleep. */
+static bool is_draining(const struct tt_verbs *net)
+{
+	bool draining = false;
+
+	tt_each_of(struct tt_verbs_peer, waits, p, &net->dying)
+		draining |= p->fetching;
+	return draining;
+}
+
 /* What came before a queue was armed gives no event: it is looked for afterwards. */
 static int arm(struct tt_net *base)
 {
@@ -307,7 +317,7 @@ static int arm(struct tt_net *base)
 	if (ibv_req_notify_cq(net->cq, 0))
 		return 1;
 	tt_verbs_set_aside(net);
-	return net->backlog_count || !tt_list_empty(&net->ops.ready) || !tt_list_empty(&net->dirty);
+	return net->backlog_count || !tt_list_empty(&net->ops.ready) || !tt_list_empty(&net->dirty) || is_draining(net);
 }
 
 /* Nets */
