@@ -46,6 +46,7 @@ tr '\n\t' '  ' < "$source/transport/verbs/verbs_failure.c" | sed 's/" *"//g' |
 	grep -oE '\[(IBV|RDMA_CM|IB_CM)_[A-Z_]*\] = \{[^}]*\}' |
 	sed -n -e 's/.*\[\(IBV_WC_[A-Z_]*\)\] = { "\(.*\)", *"\(.*\)" }/- `\1`: \2. Look at \3/p' \
 	       -e 's/ NET,/ all its connections end,/; s/ PEER,/ the connection ends,/; s/ LIAR,/ the connection ends,/' \
+	       -e 's/ LAST,/ a broken connection is over,/' \
 	       -e 's/ PORT,/ the port is read anew,/; s/ WARN,/ a warning, the port is read anew,/' \
 	       -e 's/.*\[\([A-Z_]*\)\] = { \(.*\), *"\(.*\)" }/- `\1` (\2): \3/p' > failures
 [ "$(wc -l < failures)" -gt 35 ] || fail "in verbs_failure.c only $(wc -l < failures) failures were found"

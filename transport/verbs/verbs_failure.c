@@ -47,7 +47,7 @@ const char *tt_verbs_explain(const struct tt_verbs_peer *p, const struct ibv_wc 
 
 /* PEER, LIAR: the queue pair's peer ends, LIAR by its own fault. NET: all end. PORT, WARN: the port is read anew, WARN
  * with a warning */
-enum fate { NOTHING, WARN, PEER, LIAR, NET, PORT };
+enum fate { NOTHING, WARN, PEER, LIAR, LAST, NET, PORT };
 
 static const struct news {
 	enum fate fate;
@@ -57,6 +57,7 @@ static const struct news {
 	[IBV_EVENT_QP_FATAL] = { PEER, "its queue pair failed: the kernel's log may say why" },
 	[IBV_EVENT_QP_REQ_ERR] = { LIAR, "it sent a request that makes no sense" },
 	[IBV_EVENT_QP_ACCESS_ERR] = { LIAR, "it used a key that is not registered, or not any more" },
+	[IBV_EVENT_QP_LAST_WQE_REACHED] = { LAST, "its queue pair takes no more receives" },
 	[IBV_EVENT_DEVICE_FATAL] = { NET, "the adapter failed, or was removed: the kernel's log may say why" },
 	[IBV_EVENT_PORT_ACTIVE] = { WARN, "the port is active again" },
 	[IBV_EVENT_PORT_ERR] = { WARN, "the port went down, and its connections end if it stays down: look at the "
@@ -121,6 +122,8 @@ static void befall(struct tt_verbs *net, struct tt_verbs_peer *p, enum fate fate
 		read_port(net, fate, sentence);
 	if ((fate == PEER || fate == LIAR) && p)
 		tt_verbs_hang_up(p, fate == LIAR ? -EPROTO : -ECONNRESET, sentence);
+	if (fate == LAST && p)
+		tt_verbs_drained(p);
 	if (fate == NET) {
 		tt_log(TT_WARN, "%s: %s", net->name, sentence);
 		tt_verbs_lose_net(net, sentence);
@@ -130,11 +133,8 @@ static void befall(struct tt_verbs *net, struct tt_verbs_peer *p, enum fate fate
 static void hear(struct tt_verbs *net, const struct ibv_async_event *e)
 {
 	struct news n = (size_t)e->event_type < TT_COUNT(events) ? events[e->event_type] : nothing;
-	bool of_queue = n.fate == PEER || n.fate == LIAR, of_port = n.fate == PORT || n.fate == WARN;
-	struct tt_verbs_peer *p;
+	bool of_queue = n.fate == PEER || n.fate == LIAR || n.fate == LAST, of_port = n.fate == PORT || n.fate == WARN;
 
-	if (e->event_type == IBV_EVENT_QP_LAST_WQE_REACHED && (p = tt_verbs_find(net, e->element.qp->qp_num)))
-		tt_verbs_drained(p);
 	if (!of_port || e->element.port_num == net->port.number)
 		befall(net, of_queue ? tt_verbs_find(net, e->element.qp->qp_num) : NULL, n.fate, n.sentence);
 }

@@ -121,7 +121,7 @@ struct tt_verbs {
 	struct tt_flights ops;
 	struct tt_list peers, regions, pins;
 	struct tt_list joining;     /* proven peers that are not up yet */
-	struct tt_list dying;       /* broken peers whose requests have not all come back */
+	struct tt_list dying;       /* broken peers whose requests and receives have not all come back */
 	struct tt_list dirty;       /* peers with something to send, perhaps */
 	struct tt_list hungry;      /* peers that wait for room in the arena */
 	struct tt_list by_number[TT_VERBS_BUCKETS]; /* peers, by the number of their queue pair */
