@@ -141,7 +141,8 @@ static void turn_away(struct host *h, struct guest *g, const char *why)
 	dismiss(g);
 }
 
-/* A process that asks once more has lost its connection, or somebody between the two has passed its question on. */
+/* Two processes are this rank. One process that asks once more has lost its connection, or somebody has passed its
+ * question on: the new connection takes the place of the old one. */
 static bool is_twice(struct host *h, const struct guest *g, int rank)
 {
 	for (int i = 0; i < h->room; i++) {

@@ -1,5 +1,5 @@
 #!/bin/sh
-# perf.sh - `tutti perf`: how it behaves, never how fast anything is. With TEST_FULL=yes it takes twenty seconds more, in
+# perf.sh - `tutti perf`: how it behaves, never how fast anything is. TEST_FULL=yes adds the twenty seconds of
 # test_batches.
 set -u
 . "$(dirname "$0")/../harness/tutti.sh"

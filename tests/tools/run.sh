@@ -532,5 +532,6 @@ test_info() {
 	check "is named" has err nowhere.conf
 }
 
-run_tests "environment boot_socket secret default_number output lines_stay_whole input signal_state failure grace keep_going survive server table exec refusals limits signals
-	stats_signal background stop stopped late_rank_0 evicted evicted_again rendezvous killed leftovers broken_output info" "$@"
+run_tests "environment boot_socket secret default_number output lines_stay_whole input signal_state failure grace
+	keep_going survive server table exec refusals limits signals stats_signal background stop stopped late_rank_0
+	evicted evicted_again rendezvous killed leftovers broken_output info" "$@"

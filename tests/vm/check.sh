@@ -125,6 +125,7 @@ suites() { # programs
 few_at_once="window/unit_runtime member/unit_group table/unit_table table/unit_rows table/unit_clocks"
 # shellcheck disable=SC2086
 part_suites() { suites $few_at_once collective/unit_collectives table/unit_snapshots; }
+# Without the two programs that have most on several queue pairs at once: see part_contract_loss.
 # shellcheck disable=SC2086
 part_suites_loss() { lose roce suites $few_at_once; }
 

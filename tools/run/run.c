@@ -384,7 +384,6 @@ static void judge(struct run *run, int r, pid_t pid, int status)
 }
 
 /* Ranks that were evicted: their programs may not notice, and nobody waits for what they do. */
-
 static void take_evicted(struct run *run)
 {
 	int32_t r;
