@@ -8,6 +8,7 @@
  * Returns. Every int function returns 0 (or what it counts) or a negative errno; tutti_why() has the sentence.
  *   -EINVAL        a bad argument or setting
  *   -EINPROGRESS   a wait for a started operation has ended before the operation
+ *   -EINTR         tutti_on_wait: the program has interrupted the wait
  *   -ETIMEDOUT     given up, and nobody is gone: a rank that lives has not done its part in TUTTI_TIMEOUT
  *   -ECONNRESET    a rank went down or was evicted
  *   -ENOTCONN      a rank has left the job
@@ -40,6 +41,18 @@
  * a server), or as long as tutti_group_timeout says, for ranks that live. After TUTTI_SILENCE a line in the log says
  * which ranks it waits for. When its time has passed the operation ends with -ETIMEDOUT: nobody is evicted, and the
  * memory is the caller's again.
+ *
+ * Interrupting. A program that must react to something besides Tutti, as an interpreter to Ctrl-C, gives a thread a
+ * hook, by tutti_on_wait. A call that waits for another process asks its thread's hook every 20 ms, and returns -EINTR
+ * when the hook says so:
+ *   - tutti_wait, tutti_wait_all, tutti_wait_any, tutti_wait_notify, and calls on a controller or a queue: nothing is
+ *     lost or cancelled. The operation runs on, and the program may call again.
+ *   - a function with a NULL `tutti_op *`: the operation is cancelled, as by tutti_cancel; the memory is the caller's
+ *     again. If the operation ends well in that moment, the function returns 0.
+ *   - tutti_group_shrink and tutti_group_grow: the program may call again.
+ *   - tutti_leave: hangs up at once.
+ *   - other functions say what holds after -EINTR.
+ * tutti_cancel, the functions that close or free something, and threads of the library ask no hook.
  *
  * NULL. A NULL job, group, window, table or op, a NULL place for a result, and NULL memory of more than 0 bytes are
  * -EINVAL, and nothing has happened. Functions without a result ignore NULL.
@@ -256,6 +269,19 @@ int tutti_wait_any(tutti_op *const ops[], int n, int timeout_ms);
 /* Returns a descriptor for a foreign event loop, or -errno: readable when a started operation may have ended. Read 8
  * bytes from it, then test. tutti_leave closes it. */
 int tutti_event_fd(tutti *);
+
+/* ---- interrupting waits ---- */
+
+/* Gives this thread a hook. Each call of this thread that waits for another process, in any job, calls stop(arg) at
+ * least every 50 ms while the call waits, at first when the call has looked once whether it need not wait. When stop
+ * returns anything but 0, the call ends with -EINTR. stop runs on this thread, holds no lock of Tutti, and delays
+ * this call alone. stop must return, and must not call Tutti: a wait inside stop is -EINVAL. The hook stays until the
+ * thread sets another one. NULL: no hook. A thread without a hook pays nothing. */
+void tutti_on_wait(int (*stop)(void *arg), void *arg);
+/* Does so by a flag, for languages whose functions cannot be called from inside a call: calls of this thread end with
+ * -EINTR while *flag is not 0. Any thread, or a signal's handler, may set the flag. NULL: no hook. Replaces the hook of
+ * tutti_on_wait, and that one replaces the flag. */
+void tutti_on_wait_flag(const volatile int *flag);
 
 /* ---- collectives ----
  *

@@ -206,6 +206,25 @@ void tt_sleeper_close(struct tt_sleeper *);
 void tt_sleep(struct tt_sleeper *, const int *fds, int n, uint64_t deadline); /* or n <= 8 fds, one readable */
 void tt_kick(struct tt_sleeper *); /* tt_wake */
 
+/* interrupt.c: the hook of this thread (or fiber), by which the program ends the thread's waits */
+struct tt_hook {
+	int (*stop)(void *);       /* NULL: none, or ... */
+	void *arg;
+	const volatile int *flag;  /* ... this one */
+	uint64_t next;             /* the hook is not polled before this time */
+	bool running;              /* stop() is: the thread must not wait inside */
+};
+/* Every wait reads the hook, so it has a fixed offset, as tt_world has. */
+extern _Thread_local struct tt_hook tt_hook __attribute__((tls_model("initial-exec")));
+static inline bool tt_hook_is_set(void) { return tt_hook.stop || tt_hook.flag; }
+/* Polls the hook, unless it was polled a moment ago or none is set. Call it without a lock, as stop() may block. 0; or
+ * -EINTR, with a sentence: the wait must end. */
+int tt_hook_poll(void);
+static inline uint64_t tt_hook_due(uint64_t deadline) /* when a wait must pause for tt_hook_poll(), or the deadline */
+{
+	return tt_hook_is_set() && tt_hook.next < deadline ? tt_hook.next : deadline;
+}
+
 /* library.c: a library that is loaded at run time. NULL: the file cannot be loaded, or lacks a function, which is then
  * *lacks (else NULL). flags: dlopen's */
 struct tt_symbol {

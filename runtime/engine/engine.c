@@ -16,13 +16,15 @@ enum {
 	CLOCK_EVERY = 8,        /* turns without an event between reads of the clock */
 };
 
+static bool may_end(const struct tt_waiter *w) { return w->ready(w->arg) || (w->users && w->users->err); }
+
 static void wake_the_ready(struct tt_engine *e)
 {
 	e->news = false;
 	tt_each_of(struct tt_waiter, link, w, &e->waiters)
-		if (w->ready(w->arg))
+		if (may_end(w))
 			tt_wake(&w->parking);
-	if (e->driver_asleep && e->driver->ready(e->driver->arg))
+	if (e->driver_asleep && may_end(e->driver))
 		tt_kick(&e->sleeper);
 }
 
@@ -229,7 +231,7 @@ static void take_over(struct tt_engine *e, struct tt_waiter *me, uint64_t now)
 		return;
 	e->driver = me;
 	count(&e->visits, 1);
-	e->spin_until = e->spin ? now + SPIN_NS : 0;
+	e->spin_until = e->spin && !me->resumed ? now + SPIN_NS : 0;
 }
 
 /* A leaving driver makes the next waiter the driver. It wakes the background thread only if that has no tick. */
@@ -250,46 +252,99 @@ static void hand_over(struct tt_engine *e, struct tt_waiter *me)
 		tt_kick(&e->backstage);
 }
 
-int tt_wait_until(struct tt_job *job, bool (*ready)(void *), void *arg, uint64_t deadline)
+static int wait(struct tt_job *job, struct tt_waiter *me, uint64_t deadline)
 {
 	struct tt_engine *e = &job->engine;
-	struct tt_waiter me = { .ready = ready, .arg = arg };
 	unsigned vain = 0; /* turns without an event, in a row */
 	uint64_t now = 0;
 	int err = 0;
 
-	tt_list_init(&me.link);
-	while (!ready(arg)) {
+	tt_list_init(&me->link);
+	while (!me->ready(me->arg)) {
+		if (me->users && (err = me->users->err))
+			break;
 		if (vain % CLOCK_EVERY == 0)
 			now = tt_now();
 		if (now >= deadline) {
 			err = -ETIMEDOUT;
 			break;
 		}
-		if (e->driver && e->driver != &me) {
+		if (e->driver && e->driver != me) {
 			if (e->news)
 				wake_the_ready(e);
 			alert_sleepers(job);
-			park(e, &me, deadline);
+			park(e, me, deadline);
 			vain = 0;
 		} else {
-			take_over(e, &me, now);
+			take_over(e, me, now);
 			vain = drive(job, now, deadline) ? vain + 1 : 0;
 		}
 	}
-	hand_over(e, &me);
+	hand_over(e, me);
 	return err;
 }
 
-int tt_await(struct tt_job *job, bool (*ready)(void *), void *arg, uint64_t timeout, void (*say)(void *arg))
+int tt_wait_until(struct tt_job *job, bool (*ready)(void *), void *arg, uint64_t deadline)
+{
+	struct tt_waiter me = { .ready = ready, .arg = arg };
+
+	return wait(job, &me, deadline);
+}
+
+/* The hook may block (in Python it asks for the interpreter's lock), so it runs without the lock, and another thread
+ * may drive meanwhile. */
+static int poll_hook(struct tt_job *job)
+{
+	int err;
+
+	tt_unlock(job);
+	err = tt_hook_poll();
+	tt_lock(job);
+	return err;
+}
+
+static int wait_in_slices(struct tt_job *job, struct tt_waiter *me, uint64_t deadline)
+{
+	int err;
+
+	if (tt_hook.running)
+		return tt_fail(-EINVAL, "the function of tutti_on_wait waits: it must not call Tutti");
+	if (tt_now() >= tt_hook.next) /* so that what has come already is seen before the hook is asked */
+		tt_progress(job);
+	while ((err = wait(job, me, tt_hook_due(deadline))) == -ETIMEDOUT) {
+		if (tt_now() >= deadline || (err = poll_hook(job)))
+			break;
+		me->resumed = true;
+	}
+	return err == -EINTR && me->ready(me->arg) ? 0 : err;
+}
+
+static int say_ended(int err)
+{
+	if (err == -ESTALE)
+		return tt_fail(err, "this process closes what the call waits on");
+	return tt_fail(err, "this process leaves the job while the call waits");
+}
+
+int tt_wait_for(struct tt_job *job, const struct tt_users *users, bool (*ready)(void *), void *arg, uint64_t deadline)
+{
+	struct tt_waiter me = { .ready = ready, .arg = arg, .users = users };
+	int err = tt_hook_is_set() ? wait_in_slices(job, &me, deadline) : wait(job, &me, deadline);
+
+	return users && users->err && err == users->err ? say_ended(err) : err;
+}
+
+int tt_await(struct tt_job *job, const struct tt_users *users, bool (*ready)(void *), void *arg, uint64_t timeout,
+             void (*say)(void *arg))
 {
 	uint64_t begun = tt_now();
+	int err = tt_wait_for(job, users, ready, arg, begun + tt_min(timeout, job->silence));
 
-	if (!tt_wait_until(job, ready, arg, begun + tt_min(timeout, job->silence)))
-		return 0;
+	if (err != -ETIMEDOUT)
+		return err;
 	if (timeout > job->silence)
 		say(arg);
-	return tt_wait_until(job, ready, arg, begun + timeout);
+	return tt_wait_for(job, users, ready, arg, begun + timeout);
 }
 
 /* Sleeps for a tick, or until the driver leaves if the driver sleeps on the nets. The flag is set before the second

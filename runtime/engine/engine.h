@@ -120,10 +120,17 @@ struct tt_timer { /* zeroed is off */
 
 static inline bool tt_timer_runs(const struct tt_timer *t) { return t->link.next && !tt_list_empty(&t->link); }
 
-struct tt_waiter { /* a thread in tt_wait_until */
+struct tt_users { /* of a handle: the calls inside it. A call that ends or frees the handle wakes them and waits */
+	int count;
+	int err;                    /* what their waits return from now on: -ESHUTDOWN, -ESTALE; 0: the handle lives */
+};
+
+struct tt_waiter { /* a thread in tt_wait_until or tt_wait_for */
 	struct tt_list link;
 	bool (*ready)(void *);
 	void *arg;
+	const struct tt_users *users; /* of the handle on which it waits; NULL: of none */
+	bool resumed;               /* the wait goes on after a pause for the hook: it does not spin anew */
 	struct tt_parking parking;
 };
 
@@ -172,10 +179,16 @@ void tt_unlock(struct tt_job *);
 /* With the lock: */
 int tt_progress(struct tt_job *); /* one turn: polls nets and modules, runs timers; returns the number of events */
 void tt_look(struct tt_job *, struct tt_net *); /* polls this net, if a poll costs no system call */
-/* As tt_wait_until, for `timeout` nanoseconds. After TUTTI_SILENCE `say` logs a line: who is waited for. */
-int tt_await(struct tt_job *, bool (*ready)(void *), void *arg, uint64_t timeout, void (*say)(void *arg));
-int tt_wait_until(struct tt_job *, bool (*ready)(void *), void *arg, uint64_t deadline); /* releases the lock while it
-                                                                                           * waits; 0 or -ETIMEDOUT */
+/* These three release the lock while they wait until ready(arg), and return 0 or, after the deadline, -ETIMEDOUT.
+ *
+ * tt_wait_until is for closes, cancels and threads of the library, whose waits nothing interrupts. tt_wait_for is for
+ * waits of the program. It also ends with the error of `users` (NULL: nothing ends the handle), and with -EINTR when
+ * this thread's hook says so; then it has a sentence. tt_await is tt_wait_for, for `timeout` nanoseconds; after
+ * TUTTI_SILENCE `say` logs a line: who is waited for. */
+int tt_wait_until(struct tt_job *, bool (*ready)(void *), void *arg, uint64_t deadline);
+int tt_wait_for(struct tt_job *, const struct tt_users *users, bool (*ready)(void *), void *arg, uint64_t deadline);
+int tt_await(struct tt_job *, const struct tt_users *users, bool (*ready)(void *), void *arg, uint64_t timeout,
+             void (*say)(void *arg));
 void tt_errand(struct tt_job *); /* wakes the background thread for a module's errand() */
 void tt_timer_start(struct tt_job *, struct tt_timer *, uint64_t at, void (*expire)(struct tt_timer *));
 void tt_timer_stop(struct tt_timer *);

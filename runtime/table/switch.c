@@ -315,7 +315,7 @@ static int ask_some(struct tutti_table *t, int from, int end, uint64_t clock, co
 	int err = 0;
 
 	ask_open(&r, clock, to);
-	if (tt_await(t->job, is_answered, &r, t->timeout, say_awaited)) {
+	if (tt_await(t->job, NULL, is_answered, &r, t->timeout, say_awaited)) {
 		ask_open(&r, WITHDRAW, to);
 		tt_wait_until(t->job, is_answered, &r, tt_now() + t->timeout);
 	}

@@ -618,9 +618,11 @@ static int wait_notify(struct tt_job *job, struct notify_wait *n, uint64_t patie
 		return 0;
 	if (!patience)
 		tt_progress(job);
-	err = tt_await(job, is_notified, n, patience, say_awaited);
+	err = tt_await(job, NULL, is_notified, n, patience, say_awaited);
 	if (notified(n) >= n->count)
 		return 0;
+	if (err && err != -ETIMEDOUT)
+		return err;
 	if (err)
 		return tt_fail(err, "wait for notify: %llu of %llu came in slot %d of window \"%s\" within %llu ms",
 		               (unsigned long long)notified(n), (unsigned long long)n->count, n->slot, n->window->name,

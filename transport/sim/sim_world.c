@@ -48,7 +48,8 @@ struct tt_sim_fiber {
 	char *stack;           /* with its guard; NULL: the stack of the runner */
 	struct tt_sim_event timer;
 	struct tt_sim_fiber *joiner, *older, *spare;
-	char *why;             /* tt_why() while the fiber does not run */
+	char *why;             /* tt_why() while the fiber does not run, ... */
+	struct tt_hook hook;   /* ... and its tt_hook */
 	unsigned idle, naps;   /* calls of progress() in vain; sleeps of a program that gets nowhere */
 	bool runnable, ended, joined, late;
 	int valgrind_id;
@@ -181,21 +182,24 @@ static void announce_finish(struct tt_sim_world *w, struct tt_sim_fiber *me)
 	(void)w, (void)me;
 }
 
-/* tt_why() belongs to a thread, and each fiber keeps its own. Without memory a fiber loses its sentence, no more. */
-static void keep_why(struct tt_sim_fiber *f)
+/* tt_why() and tt_hook belong to a thread, and each fiber keeps its own. Without memory a fiber loses its sentence, no
+ * more. */
+static void keep_own(struct tt_sim_fiber *f)
 {
 	const char *why = tt_why();
 
+	f->hook = tt_hook;
 	if (!*why || (f->why && !strcmp(f->why, why)))
 		return;
 	free(f->why);
 	f->why = strdup(why);
 }
 
-static void restore_why(struct tt_sim_fiber *f)
+static void restore_own(struct tt_sim_fiber *f)
 {
 	const char *mine = f->why ? f->why : "";
 
+	tt_hook = f->hook;
 	if (strcmp(mine, tt_why()))
 		tt_remember(mine);
 }
@@ -206,12 +210,12 @@ static void jump(struct tt_sim_world *w, struct tt_sim_fiber *to)
 
 	if (from == to)
 		return;
-	keep_why(from);
+	keep_own(from);
 	w->current = to;
 	announce_start(from, to, from->ended);
 	swapcontext(&from->context, &to->context);
 	announce_finish(w, from);
-	restore_why(from);
+	restore_own(from);
 }
 
 static void make_runnable(struct tt_sim_world *w, struct tt_sim_fiber *f)
@@ -338,7 +342,7 @@ static void run_fiber(void)
 	struct tt_sim_fiber *me = w->current;
 
 	announce_finish(w, me);
-	restore_why(me);
+	restore_own(me);
 	me->fn(me->arg);
 	me->ended = true;
 	w->living--;
@@ -419,6 +423,7 @@ static struct tt_sim_fiber *start_fiber(struct tt_sim_world *w, struct tt_sim_ra
 	f->joiner = NULL;
 	f->ended = f->joined = f->late = false;
 	f->idle = f->naps = 0;
+	f->hook = (struct tt_hook){ 0 };
 	f->fake_stack = NULL;
 	tt_list_init(&f->node);
 	free(f->why);

@@ -1,0 +1,204 @@
+/* unit_interrupt.c - the hook of a thread ends its waits, and nothing else; on sim, TCP and shared memory */
+#include "engine/engine.h"
+#include "tests/harness/cunit_main.h"
+#include "tests/harness/ranks.h"
+
+enum { SEEDS = 8, SOON = 50, LATE = 5000 /* ms; a busy machine is slow */ };
+
+static void on_wires(void (*program)(tutti *), int size)
+{
+	struct ranks run = { .size = size, .program = program };
+
+	for (run.wire = "sim"; run.seed < SEEDS; run.seed++)
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
+}
+
+static bool never(void *arg) { return *(bool *)arg; }
+
+struct stopper { /* a hook that says stop at a time */
+	uint64_t at, last, longest;
+	int calls;
+	struct tt_job *job;
+	bool held;                   /* it was called with the lock held by its own thread, or as the driver */
+};
+
+static int stop_at(void *arg)
+{
+	struct stopper *s = arg;
+	uint64_t now = tt_now();
+
+	if (s->calls++ && now - s->last > s->longest)
+		s->longest = now - s->last;
+	s->last = now;
+	if (s->job && tt_world) /* no other fiber holds it there */
+		s->held |= tt_ticket_lock_is_held(&s->job->engine.lock);
+	return now >= s->at;
+}
+
+static int wait_with(tutti *job, const struct tt_users *users, uint64_t timeout_ms)
+{
+	bool no = false;
+
+	tt_lock(job->job);
+	int err = tt_wait_for(job->job, users, never, &no, tt_now() + timeout_ms * TT_MS);
+	tt_unlock(job->job);
+	return err;
+}
+
+static void interrupt(tutti *job)
+{
+	uint64_t begun = tt_now();
+	struct stopper s = { .at = begun + SOON * TT_MS, .job = job->job };
+
+	tutti_on_wait(stop_at, &s);
+	CHECK(wait_with(job, NULL, LATE) == -EINTR);
+	CHECK(strstr(tutti_why(), "tutti_on_wait") != NULL);
+	CHECK(tt_now() - begun >= SOON * TT_MS && tt_now() - begun < LATE / 2 * TT_MS);
+	CHECK(s.calls >= 2 && !s.held);
+	if (tt_world)
+		CHECK(s.calls >= SOON / 20 && s.longest < 25 * TT_MS && tt_now() - begun < (SOON + 25) * TT_MS);
+
+	/* the hook says stop already: a wait looks once, and what is there is found */
+	bool yes = true;
+	tt_lock(job->job);
+	CHECK(tt_wait_for(job->job, NULL, never, &yes, TT_NEVER) == 0);
+	tt_unlock(job->job);
+	s.calls = 0;
+	CHECK(wait_with(job, NULL, LATE) == -EINTR && s.calls == 1);
+
+	s.at = TT_NEVER; /* it says nothing: the wait has its own end */
+	CHECK(wait_with(job, NULL, 70) == -ETIMEDOUT);
+	tutti_on_wait(NULL, NULL);
+	s.calls = 0;
+	CHECK(wait_with(job, NULL, 70) == -ETIMEDOUT && s.calls == 0);
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void test_interrupt(void)
+{
+	on_wires(interrupt, 1);
+	on_wires(interrupt, 3);
+}
+
+static void use_flag(tutti *job)
+{
+	volatile int flag = 1;
+
+	tutti_on_wait_flag(&flag);
+	CHECK(wait_with(job, NULL, LATE) == -EINTR);
+	CHECK(strstr(tutti_why(), "flag") != NULL);
+	flag = 0;
+	CHECK(wait_with(job, NULL, 70) == -ETIMEDOUT);
+	tutti_on_wait_flag(NULL);
+	flag = 1;
+	CHECK(wait_with(job, NULL, 70) == -ETIMEDOUT);
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void test_flag(void) { on_wires(use_flag, 2); }
+
+/* The tutti_window in which nobody notifies. */
+static int wait_inside(void *arg)
+{
+	CHECK(wait_with(arg, NULL, LATE) == -EINVAL);
+	return 1;
+}
+
+static void wait_in_hook(tutti *job)
+{
+	tutti_on_wait(wait_inside, job);
+	CHECK(wait_with(job, NULL, LATE) == -EINTR);
+	tutti_on_wait(NULL, NULL);
+}
+
+static void test_hook_waits(void) { on_wires(wait_in_hook, 1); }
+
+/* ---- several threads of one rank ---- */
+
+struct thread {
+	tutti *job;
+	struct ranks *run;
+	const struct tt_users *users;
+	bool hooked;
+	int result;
+	atomic_bool waits;
+	uint64_t took;
+	struct tt_task *task;
+};
+
+static void wait_in_thread(void *arg)
+{
+	struct thread *t = arg;
+	uint64_t begun = tt_now();
+	struct stopper s = { .at = begun + SOON * TT_MS };
+
+	this_run = t->run;
+	if (t->hooked)
+		tutti_on_wait(stop_at, &s);
+	t->waits = true;
+	t->result = wait_with(t->job, t->users, t->hooked || t->users ? LATE : 3 * SOON);
+	t->took = tt_now() - begun;
+	tutti_on_wait(NULL, NULL);
+}
+
+/* One thread drives, one is parked: each with a hook and without. */
+static void wait_in_two(tutti *job)
+{
+	for (int which = 0; which < 4; which++) {
+		struct thread t[2] = { { .job = job, .run = this_run, .hooked = which & 1 },
+			               { .job = job, .run = this_run, .hooked = which & 2 } };
+		for (int i = 0; i < 2; i++) {
+			CHECK(tt_spawn(wait_in_thread, &t[i], &t[i].task) == 0);
+			while (!t[i].waits)
+				pass_time(TT_MS);
+		}
+		for (int i = 0; i < 2; i++) {
+			tt_join(t[i].task);
+			CHECK(t[i].result == (t[i].hooked ? -EINTR : -ETIMEDOUT));
+			CHECK(t[i].took < LATE / 2 * TT_MS);
+		}
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+}
+
+static void test_threads(void) { on_wires(wait_in_two, 2); }
+
+/* A handle ends: its users' waits return why. */
+static void end_users(tutti *job)
+{
+	static const int why[] = { -ESTALE, -ESHUTDOWN };
+
+	for (int i = 0; i < 4; i++) {
+		struct tt_users users = { 0 };
+		struct thread t[2] = { { .job = job, .run = this_run, .users = &users },
+			               { .job = job, .run = this_run, .users = &users, .hooked = i & 1 } };
+		t[0].hooked = false;
+		for (int k = 0; k < 2; k++)
+			CHECK(tt_spawn(wait_in_thread, &t[k], &t[k].task) == 0);
+		pass_time(10 * TT_MS);
+		tt_lock(job->job);
+		users.err = why[i / 2];
+		job->job->engine.news = true;
+		tt_unlock(job->job);
+		for (int k = 0; k < 2; k++) {
+			tt_join(t[k].task);
+			CHECK(t[k].result == users.err || (t[k].hooked && t[k].result == -EINTR));
+			CHECK(t[k].took < LATE / 2 * TT_MS);
+		}
+	}
+}
+
+static void test_users(void) { on_wires(end_users, 1); }
+
+static CU_TestInfo tests[] = {
+	{ "a hook ends a wait", test_interrupt },
+	{ "a flag ends a wait", test_flag },
+	{ "a hook must not wait", test_hook_waits },
+	{ "two threads", test_threads },
+	{ "users of a handle", test_users },
+	CU_TEST_INFO_NULL,
+};
+static CU_SuiteInfo suites[] = { { "interrupt", NULL, NULL, NULL, NULL, tests }, CU_SUITE_INFO_NULL };
+
+int main(int argc, char **argv) { return run_suites(suites, argc, argv); }
