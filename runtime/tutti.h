@@ -312,9 +312,14 @@ int tutti_reduce(tutti *, const void *in, void *out, size_t count, tutti_type, t
 /* Copies buf of the root to all ranks. The root may return before the others have called: of up to 4 KiB it mostly
  * does, of more it may wait for them. */
 int tutti_broadcast(tutti *, void *buf, size_t bytes, int root, tutti_op *);
-/* Collects small values, of the same size (1 to TUTTI_GATHER_MAX bytes) on each rank. all: size x bytes in rank order,
- * on the root alone, or on every rank with root -1. */
+/* Collects values of the same size, from 1 byte up. all: size x bytes in rank order, on the root alone, or on every
+ * rank with root -1. value may be at its place in all, else they do not overlap. A rank that is not the root
+ * may return before the others have called. */
 int tutti_gather(tutti *, const void *value, size_t bytes, void *all, int root, tutti_op *);
+/* Does the opposite. Copies block r of the root's `all` to value on rank r. all: size x bytes, from 1 byte a block up;
+ * only the root's is looked at. value: bytes. On the root value may be the root's own block of all, else they do not
+ * overlap (-EINVAL). The root may return before the others have called: of up to 64 KiB it mostly does. */
+int tutti_scatter(tutti *, const void *all, size_t bytes, void *value, int root, tutti_op *);
 int tutti_barrier(tutti *, tutti_op *); /* ends when every rank has called it */
 /* Combines, and gives each rank its block. in: size x count elements, block r is for rank r. out: count elements, all
  * ranks' blocks for this rank combined. out may be this rank's own block of in, else they do not overlap. */
@@ -335,7 +340,6 @@ int tutti_alltoall(tutti *, const void *in, size_t bytes, void *out, tutti_op *)
  * else all get -EBADMSG or -ECONNABORTED. The four arrays are read before the call returns, also with an op. */
 int tutti_alltoallv(tutti *, const void *in, const size_t in_bytes[], const size_t in_at[], void *out,
                     const size_t out_bytes[], const size_t out_at[], tutti_op *);
-#define TUTTI_GATHER_MAX 4096
 
 /* ---- stats ----
  *
@@ -367,6 +371,7 @@ typedef enum tutti_stat_kind { /* later releases append to it */
 	/* Only bytes, without short ones: that this rank's transports have copied though the wire could have moved
 	 * them, as they came together with other frames (tcp) or their memory was not registered (verbs). */
 	TUTTI_STAT_COPIED,
+	TUTTI_STAT_SCATTER,                         /* a collective. Bytes: of a block */
 } tutti_stat_kind;
 typedef struct tutti_stat {
 	uint64_t ops, bytes, errors;  /* ops: that have ended, well or not */

@@ -365,6 +365,11 @@ struct tt_blockwise {
 struct tt_blockwise *tt_blockwise_new(struct tutti *, size_t size, tutti_stat_kind, uint64_t x, uint64_t y,
                                       const struct tt_blocks *, bool may_use_segment);
 
+/* ---- pairwise.c, scatter.c: gathers of long values. The arguments have been checked ---- */
+
+int tt_gather_to_all(struct tutti *, const void *value, size_t bytes, void *all, tutti_op *);
+int tt_gather_long(struct tutti *, const void *value, size_t bytes, void *all, int root, tutti_op *);
+
 /* ---- allreduce.c, and the algorithms: direct.c, hierarchical.c, doubling.c, rabenseifner.c, ring.c, tree.c ---- */
 
 struct tt_exchange { /* an all-reduce among some ranks of a group */

@@ -1,12 +1,14 @@
 /* gather.c - gather of small values by Bruck's all-gather (Bruck et al. 1997)
  *
  * After round k a rank holds the values of 2^(k+1) ranks, from its own on. A few ranks that share a host use the
- * segment.
+ * segment. Longer values go straight to the root (scatter.c), or to all ranks as an all-gather's (pairwise.c).
  */
 #include "collective/collective_private.h"
 #include "member/member.h"
 #include <stdlib.h>
 #include <string.h>
+
+enum { SMALL = 4096 };              /* bytes: each rank holds the values of all */
 
 struct gather {
 	struct tt_blockwise either;
@@ -46,20 +48,12 @@ static int advance_gather(struct tt_coll *c)
 
 static void release_gather(struct tt_coll *c) { free(((struct gather *)c)->held); }
 
-int tutti_gather(tutti *group, const void *value, size_t bytes, void *all, int root, tutti_op *op)
+static int gather_small(struct tutti *group, const void *value, size_t bytes, void *all, int root, tutti_op *op)
 {
-	int err = tt_group_usable(group);
-
-	if (err)
-		return err;
 	bool mine = root == -1 || root == group->me;
-	if (root < -1 || root >= group->n)
-		return tt_fail(-EINVAL, "gather: root %d must be from -1 to %d", root, group->n - 1);
-	if (bytes < 1 || bytes > TUTTI_GATHER_MAX || !value || (mine && !all))
-		return tt_fail(-EINVAL, "gather: 1 to %d bytes a rank are gathered, and neither value nor all (on the "
-		               "root) may be NULL", TUTTI_GATHER_MAX);
 	size_t total = (size_t)group->n * bytes;
 	char *held = malloc(total);
+
 	if (!held)
 		return tt_fail(-ENOMEM, "gather: no memory for %d values of %zu bytes", group->n, bytes);
 	struct tt_blocks blocks = { .vector = tt_vector_at(mine ? all : held), .bytes = total, .owners = group->n,
@@ -81,4 +75,24 @@ int tutti_gather(tutti *group, const void *value, size_t bytes, void *all, int r
 	g->either.release = release_gather;
 	g->either.coll.bytes = bytes;
 	return tt_coll_run(&g->either.coll, op);
+}
+
+int tutti_gather(tutti *group, const void *value, size_t bytes, void *all, int root, tutti_op *op)
+{
+	int err = tt_group_usable(group);
+
+	if (err)
+		return err;
+	bool mine = root == -1 || root == group->me;
+	if (root < -1 || root >= group->n)
+		return tt_fail(-EINVAL, "gather: root %d must be from -1 to %d", root, group->n - 1);
+	if (bytes < 1 || bytes > PTRDIFF_MAX / (size_t)group->n || !value || (mine && !all))
+		return tt_fail(-EINVAL, "gather: %zu bytes of each of %d ranks: at least 1 byte is gathered, all of "
+		               "them fit into memory, and neither value nor all (on the root) may be NULL", bytes,
+		               group->n);
+	if (bytes > SMALL && root == -1)
+		return tt_gather_to_all(group, value, bytes, all, op);
+	if (bytes > SMALL)
+		return tt_gather_long(group, value, bytes, all, root, op);
+	return gather_small(group, value, bytes, all, root, op);
 }

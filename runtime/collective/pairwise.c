@@ -75,6 +75,7 @@ static const struct {
 } ways[] = {
 	[TUTTI_STAT_REDUCE_SCATTER] = { TT_BLOCKS_REDUCE, SIZE_MAX },
 	[TUTTI_STAT_ALLGATHER] = { TT_BLOCKS_GATHER, 1024 * 1024 },
+	[TUTTI_STAT_GATHER] = { TT_BLOCKS_GATHER, 1024 * 1024 },
 	[TUTTI_STAT_ALLTOALL] = { TT_BLOCKS_EXCHANGE, 256 * 1024 },
 };
 
@@ -82,7 +83,7 @@ static const struct {
 static int run(struct tutti *group, tutti_stat_kind kind, uint64_t x, uint64_t y, const struct tt_blocks *b,
                const size_t bytes[], const size_t at[], size_t counted, tutti_op *op)
 {
-	bool may_use_segment = b->bytes && b->each <= ways[kind].most, out_of_in = kind != TUTTI_STAT_ALLGATHER;
+	bool may_use_segment = b->bytes && b->each <= ways[kind].most, out_of_in = ways[kind].stage != TT_BLOCKS_GATHER;
 	size_t spans = bytes ? (size_t)group->n * sizeof(struct tt_span) : 0;
 	struct pairwise *p = (void *)tt_blockwise_new(group, sizeof *p + spans, kind, x, y, b, may_use_segment);
 
@@ -96,7 +97,7 @@ static int run(struct tutti *group, tutti_stat_kind kind, uint64_t x, uint64_t y
 	p->either.advance = advance;
 	p->either.release = release;
 	p->either.coll.bytes = counted;
-	p->either.coll.memory[out_of_in].base = b->vector.in; /* of an all-gather all is in one vector */
+	p->either.coll.memory[out_of_in].base = b->vector.in; /* what is gathered is in one vector */
 	p->either.coll.memory[out_of_in].len = b->bytes;
 	if (kind == TUTTI_STAT_ALLTOALL) {
 		p->either.coll.memory[0].base = b->to;
@@ -138,21 +139,33 @@ int tutti_reduce_scatter(tutti *group, const void *in, void *out, size_t count, 
 	return run(group, TUTTI_STAT_REDUCE_SCATTER, count, how, &blocks, NULL, NULL, blocks.bytes, op);
 }
 
+static int allgather(struct tutti *group, tutti_stat_kind kind, uint64_t y, const void *in, size_t bytes, void *out,
+                     tutti_op *op)
+{
+	int n = group->n, me = group->me;
+	char *mine = out ? (char *)out + (size_t)me * bytes : NULL;
+	if (in != mine && tt_overlap(in, bytes, out, (size_t)n * bytes))
+		return tt_fail(-EINVAL, "%s: what this rank gives overlaps the result; it may only be this rank's own "
+		               "place there", tt_stats_name(kind));
+	struct tt_blocks blocks = { .vector = tt_vector_at(out), .bytes = (size_t)n * bytes, .owners = n,
+		                    .each = bytes };
+	if (in != mine && bytes)
+		memcpy(mine, in, bytes);
+	return run(group, kind, bytes, y, &blocks, NULL, NULL, bytes, op);
+}
+
+int tt_gather_to_all(struct tutti *group, const void *value, size_t bytes, void *all, tutti_op *op)
+{
+	return allgather(group, TUTTI_STAT_GATHER, (uint64_t)-1, value, bytes, all, op);
+}
+
 int tutti_allgather(tutti *group, const void *in, size_t bytes, void *out, tutti_op *op)
 {
 	int err = tt_group_usable(group);
 
 	if (err || (err = check_size("all-gather", group->n, bytes, in, out)))
 		return err;
-	int n = group->n, me = group->me;
-	char *mine = out ? (char *)out + (size_t)me * bytes : NULL;
-	if (in != mine && tt_overlap(in, bytes, out, (size_t)n * bytes))
-		return tt_fail(-EINVAL, "all-gather: in overlaps out; it may only be this rank's own place in it");
-	struct tt_blocks blocks = { .vector = tt_vector_at(out), .bytes = (size_t)n * bytes, .owners = n,
-		                    .each = bytes };
-	if (in != mine && bytes)
-		memcpy(mine, in, bytes);
-	return run(group, TUTTI_STAT_ALLGATHER, bytes, 0, &blocks, NULL, NULL, bytes, op);
+	return allgather(group, TUTTI_STAT_ALLGATHER, OF_ONE_SIZE, in, bytes, out, op);
 }
 
 int tutti_alltoall(tutti *group, const void *in, size_t bytes, void *out, tutti_op *op)

@@ -83,7 +83,7 @@ void tt_modules_close(struct tt_job *); /* frees the modules' structs, too */
 
 /* ---- stats.c: counters ---- */
 
-enum { TT_STAT_KINDS = TUTTI_STAT_COPIED + 1 };
+enum { TT_STAT_KINDS = TUTTI_STAT_SCATTER + 1 };
 
 struct tt_tally {
 	uint64_t ops, bytes, errors;

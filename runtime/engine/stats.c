@@ -48,6 +48,7 @@ static const struct kind {
 	[TUTTI_STAT_DROPPED] = { "dropped", COUNTED, true },
 	[TUTTI_STAT_BROKEN] = { "broken", COUNTED, true },
 	[TUTTI_STAT_COPIED] = { "copied", COUNTED, true },
+	[TUTTI_STAT_SCATTER] = { "scatter", TIMED, true },
 };
 
 const char *tt_stats_name(tutti_stat_kind kind) { return kinds[kind].name; }

@@ -903,6 +903,8 @@ static int call_new(tutti *job, int k, char *v, bool odd)
 	case 2: return tutti_reduce(job, v, out, each / 4, TUTTI_F32, TUTTI_SUM, odd ? n - 1 : 0, NULL);
 	case 3: return odd ? tutti_reduce(job, v, out, each / 4, TUTTI_F32, TUTTI_SUM, 0, NULL) :
 		             tutti_allreduce(job, v, out, each / 4, TUTTI_F32, TUTTI_SUM, NULL);
+	case 4: return tutti_scatter(job, v, each, out, odd ? n - 1 : 0, NULL);
+	case 5: return tutti_gather(job, v, each + 5000 * odd, out, 0, NULL);
 	default:
 		t[0].count += odd;
 		t[1].count -= odd;
@@ -916,10 +918,11 @@ static void program_disagree_new(tutti *job)
 	char *v = must(calloc(400000 + RANKS_MAX * 100002, 1));
 	uint64_t start = tt_now();
 
-	for (int k = 0; k < 10; k++) {
+	for (int k = 0; k < 14; k++) {
 		int err = call_new(job, k, v, me == n - 1);
-		/* a leaf of a reduce may be through with the call before it hears of the disagreement */
-		bool leaf = me && (k / 2 == 3 || (k / 2 == 2 && n > 2));
+		/* a leaf of a reduce or gather may be through with the call before it hears of the disagreement */
+		bool leaf = me && (k / 2 == 3 || (k / 2 == 2 && n > 2) || k / 2 == 5);
+		leaf |= k == 8 || (k == 9 && me && me < n - 1); /* the root of a short scatter waits for nobody */
 		CHECK(err == -EBADMSG || err == -ECONNABORTED || (err == 0 && leaf));
 		CHECK(!err || strstr(tutti_why(), "rank "));
 		CHECK(tutti_barrier(job, NULL) == 0); /* nobody was evicted for it */
@@ -972,6 +975,120 @@ static void check_broadcast(tutti *job, size_t bytes, int root, int turn)
 		CHECK(got[bytes + (size_t)i] == 42);
 	free(got);
 	tutti_free(job, v - ODDLY);
+}
+
+/* ---- to and from a root ---- */
+
+/* Around what all ranks hold, what fits into a message, and what comes by puts. */
+static size_t rooted_bytes(size_t k)
+{
+	const size_t of[] = { 1, 4096, 4097, TT_COLL_PIECE, TT_COLL_PIECE + 1, 70001, LONGEST };
+
+	return of[k];
+}
+enum { ROOTED = 7 };
+
+static void check_gather(tutti *job, size_t bytes, int root, bool in_place, int turn)
+{
+	int n = tutti_size(job), me = tutti_rank(job);
+	bool mine = root < 0 || root == me;
+	size_t len = (size_t)n * bytes;
+	char *all = mine ? memory_for(job, len + 8, turn) : NULL, *got = must(malloc(len + 8));
+	char *value = mine && in_place ? all + (size_t)me * bytes : must(malloc(bytes));
+
+	if (mine)
+		memset(all, 42, len + 8);
+	fill_block(value, me, 0, bytes);
+	CHECK(tutti_gather(job, value, bytes, all, root, NULL) == 0);
+	if (mine) {
+		memcpy(got, all, len + 8);
+		memset(all, 0x55, len);
+		for (int r = 0; r < n; r++)
+			check_block(got + (size_t)r * bytes, r, 0, bytes);
+		CHECK(is_42(got + len, 8));
+		tutti_free(job, all - ODDLY);
+	}
+	if (!mine || !in_place)
+		free(value);
+	free(got);
+}
+
+static void check_scatter(tutti *job, size_t bytes, int root, bool in_place, int turn)
+{
+	int n = tutti_size(job), me = tutti_rank(job);
+	size_t len = (size_t)n * bytes;
+	char *all = root == me ? memory_for(job, len, turn) : NULL, *got = must(malloc(bytes));
+	char *apart = memory_for(job, bytes + 8, turn + 1);
+	char *value = all && in_place ? all + (size_t)me * bytes : apart;
+
+	memset(apart, 42, bytes + 8);
+	for (int r = 0; all && r < n; r++)
+		fill_block(all + (size_t)r * bytes, root, r, bytes);
+	CHECK(tutti_scatter(job, all, bytes, value, root, NULL) == 0);
+	memcpy(got, value, bytes);
+	memset(value, 0x55, bytes);
+	if (all)
+		memset(all, 0x66, len);
+	check_block(got, root, me, bytes);
+	CHECK(is_42(apart + bytes, 8));
+	free(got);
+	tutti_free(job, apart - ODDLY);
+	if (all)
+		tutti_free(job, all - ODDLY);
+}
+
+static void program_rooted(tutti *job)
+{
+	int n = tutti_size(job);
+	char c[4] = { 0 };
+
+	for (size_t k = 0; k < ROOTED; k++)
+		for (int turn = 0; turn < 2; turn++) {
+			check_gather(job, rooted_bytes(k), turn ? (int)k % n : -1, k % 2, (int)k + turn);
+			check_scatter(job, rooted_bytes(k), (n - 1) * turn, k % 2, (int)k + turn);
+		}
+	CHECK(tutti_scatter(job, c, 1, c, n, NULL) == -EINVAL);
+	CHECK(tutti_scatter(job, c, 0, c, 0, NULL) == -EINVAL);
+	CHECK(tutti_scatter(job, c, SIZE_MAX, c, 0, NULL) == -EINVAL);
+	CHECK(tutti_scatter(job, c, 1, NULL, 0, NULL) == -EINVAL);
+	CHECK(tutti_rank(job) || tutti_scatter(job, NULL, 1, c, 0, NULL) == -EINVAL);
+	CHECK(tutti_rank(job) || n == 1 || tutti_scatter(job, c, 2, c + 1, 0, NULL) == -EINVAL);
+	CHECK(tutti_gather(job, c, SIZE_MAX, c, 0, NULL) == -EINVAL);
+}
+
+static void test_rooted(void) { on_wires(program_rooted, NULL); }
+
+/* The root of scatters, and the others of gathers, get ahead of a rank that is late, but not for ever. */
+static void program_rooted_ahead(tutti *job)
+{
+	enum { CALLS = 300, BYTES = 9000 };
+	char *v = must(calloc(RANKS_MAX, BYTES)), *w = must(malloc(RANKS_MAX * BYTES));
+	uint64_t start = tt_now();
+
+	for (int gathers = 0; gathers < 2; gathers++) {
+		if ((tutti_rank(job) == 0) == gathers)
+			pass_time(300 * TT_MS);
+		for (int i = 0; i < CALLS; i++) {
+			v[0] = (char)i;
+			CHECK(gathers ? !tutti_gather(job, v, BYTES, w, 0, NULL) :
+			                !tutti_scatter(job, v, BYTES, w, 0, NULL));
+			CHECK((gathers && tutti_rank(job)) || w[0] == (tutti_rank(job) && !gathers ? 0 : (char)i));
+		}
+		CHECK(tt_now() - start > 250 * TT_MS); /* it had to wait for the late one */
+		CHECK(tutti_barrier(job, NULL) == 0);
+		start = tt_now();
+	}
+	free(v);
+	free(w);
+}
+
+static void test_rooted_ahead(void)
+{
+	struct ranks run = { .size = 3, .wire = "sim", .program = program_rooted_ahead };
+
+	for (; run.seed != SEEDS; run.seed++)
+		CU_ASSERT_EQUAL(run_ranks(run), 0);
+	CU_ASSERT_EQUAL(run_real_ranks(run), 0);
 }
 
 /* ---- on one host, straight through memory ---- */
@@ -1734,6 +1851,8 @@ static CU_TestInfo pairwise_tests[] = {
 	{ "all-to-all of any sizes", test_alltoallv },
 	{ "wrong sizes", test_wrong_sizes },
 	{ "a wrong start", test_wrong_start },
+	{ "scatter and gather", test_rooted },
+	{ "scatter and gather, ahead of a late rank", test_rooted_ahead },
 	CU_TEST_INFO_NULL,
 };
 static CU_TestInfo one_host_tests[] = {

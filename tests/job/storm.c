@@ -29,8 +29,8 @@ enum {
 
 /* ---- the plan: all that a seed decides before the ranks run ---- */
 
-enum kind { ALLREDUCE, BARRIER, BROADCAST, GATHER, SCATTER, ALLGATHER, ALLTOALL, ALLTOALLV, KINDS };
-static const char *const kind_names[] = { "all-reduce",     "barrier",    "broadcast",  "gather",
+enum kind { ALLREDUCE, BARRIER, BROADCAST, GATHER, SCATTER, REDUCE_SCATTER, ALLGATHER, ALLTOALL, ALLTOALLV, KINDS };
+static const char *const kind_names[] = { "all-reduce",     "barrier",    "broadcast",  "gather",    "scatter",
 	                                  "reduce-scatter", "all-gather", "all-to-all", "all-to-all of any sizes" };
 
 struct collective {
@@ -110,12 +110,12 @@ static void draw_collective(struct tt_random *r, int ranks, struct collective *c
 	c->type = types[below(r, TT_COUNT(types))];
 	c->rule = one_in(r, 3) ? TUTTI_MAX : one_in(r, 4) ? TUTTI_AVERAGE : TUTTI_SUM;
 	c->root = (int)below(r, (uint64_t)ranks);
-	c->count = c->kind == ALLREDUCE   ? draw_count(r, tt_type_size(c->type), ranks)
-	           : c->kind == BROADCAST ? draw_bytes(r)
-	           : c->kind == SCATTER   ? draw_count(r, tt_type_size(c->type), 1)
-	           : c->kind >= ALLGATHER ? draw_bytes(r) / (one_in(r, 8) ? 1 : 8)
-	           : one_in(r, 8)         ? TUTTI_GATHER_MAX
-	                                  : 1 + below(r, 60);
+	c->count = c->kind == ALLREDUCE        ? draw_count(r, tt_type_size(c->type), ranks)
+	           : c->kind == BROADCAST      ? draw_bytes(r)
+	           : c->kind == REDUCE_SCATTER ? draw_count(r, tt_type_size(c->type), 1)
+	           : c->kind >= ALLGATHER      ? draw_bytes(r) / (one_in(r, 8) ? 1 : 8)
+	           : one_in(r, 4)              ? 1 + draw_bytes(r) / (one_in(r, 8) ? 1 : 8)
+	                                       : 1 + below(r, 60);
 	if (c->kind == GATHER && one_in(r, 2))
 		c->root = -1;
 }
@@ -509,8 +509,21 @@ static int begin_gather(struct me *me, struct started *s, size_t id, tutti_op *o
 	return tutti_gather(me->job, s->value, s->value_len, s->buf, s->c->root, op);
 }
 
-/* All blocks of a rank's vector are alike but for the wave, which goes on. */
 static int begin_scatter(struct me *me, struct started *s, size_t id, tutti_op *op)
+{
+	bool root = s->c->root == me->rank;
+
+	s->len = s->c->count;
+	s->buf = new_bytes(s->len);
+	s->value_len = root ? s->len * (size_t)me->size : 0;
+	s->value = root ? new_vector(me, id, s->value_len) : NULL;
+	for (int r = 0; root && r < me->size; r++)
+		fill((char *)s->value + (size_t)r * s->len, s->len, r, id);
+	return tutti_scatter(me->job, s->value, s->len, s->buf, s->c->root, op);
+}
+
+/* All blocks of a rank's vector are alike but for the wave, which goes on. */
+static int begin_reduce_scatter(struct me *me, struct started *s, size_t id, tutti_op *op)
 {
 	const struct collective *c = s->c;
 	int mine = my_value(me, id, c->rule);
@@ -581,6 +594,7 @@ static int begin_collective(struct me *me, struct started *s, size_t id, tutti_o
 	case BROADCAST: return begin_broadcast(me, s, id, op);
 	case GATHER: return begin_gather(me, s, id, op);
 	case SCATTER: return begin_scatter(me, s, id, op);
+	case REDUCE_SCATTER: return begin_reduce_scatter(me, s, id, op);
 	case ALLGATHER:
 	case ALLTOALL:
 	case ALLTOALLV: return begin_blocks(me, s, id, op);
@@ -597,12 +611,14 @@ static void check_collective(struct me *me, const struct started *s, size_t id)
 	if (c->kind == ALLREDUCE)
 		for (; right && at < c->count && has_sum(me, id); at++)
 			right = holds(s->buf, at, c->type, expected_value(me->size, id, c->rule, at));
-	else if (c->kind == SCATTER)
+	else if (c->kind == REDUCE_SCATTER)
 		for (; right && at < c->count; at++)
 			right = holds(s->buf, at, c->type,
 			              expected_value(me->size, id, c->rule, (size_t)me->rank * c->count + at));
 	else if (c->kind >= ALLGATHER)
 		right = has_blocks(me, s, id);
+	else if (c->kind == SCATTER)
+		right = is_filled(s->buf, s->len, me->rank, id);
 	else if (c->kind == BROADCAST)
 		right = is_filled(s->buf, s->len, c->root, id);
 	else if (c->kind == GATHER && s->buf)

@@ -40,7 +40,6 @@ struct report { /* of a rank, to rank 0 */
 		char check[16], text[600];
 	} lines[LINES];
 };
-_Static_assert(sizeof(struct report) <= TUTTI_GATHER_MAX, "a report goes in one gather");
 
 struct reason {       /* why a pair is on no better transport */
 	int32_t peer; /* -1: none */
