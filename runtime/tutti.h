@@ -1058,6 +1058,18 @@ void tutti_controller_close(tutti_controller *);
  * worker is done or gone, once each, there is nothing to answer. */
 int tutti_controller_serve(tutti_controller *,
                            int (*function)(const tutti_request *, void *answer, size_t room, void *arg), void *arg);
+/* The same without a callback. On the controller: waits for the next request, and serves locks and firsts meanwhile.
+ * Returns 1, and *request is the request. JOINED: the worker asks, and waits for tutti_controller_answer; the program
+ * may take the requests of other workers first. data stays valid until that answer, or until the worker is gone. LEFT,
+ * GONE: the worker is done or gone, an open request of the worker has ended, and there is nothing to answer. Returns 0
+ * where tutti_controller_serve would end: open requests get -ESHUTDOWN. The next call serves again. timeout_ms: -1:
+ * without an end; 0: only look. -ETIMEDOUT: no worker has asked; the next call goes on. -EINVAL: on a worker. */
+int tutti_controller_next(tutti_controller *, tutti_request *, int timeout_ms);
+/* Answers the open request of a worker, from any thread, also while another thread is in tutti_controller_next. err 0:
+ * the answer has `bytes` bytes, up to TUTTI_REQUEST_MAX. A negative errno is the result of the worker's call, and
+ * `answer` is its sentence, as text. Does not block. -EINVAL: the worker has no open request. -ECONNRESET, -ENOTCONN,
+ * -ESTALE: the worker is gone. -EMSGSIZE: the answer is too long, and the request stays open. */
+int tutti_controller_answer(tutti_controller *, int worker, int err, const void *answer, size_t bytes);
 /* On the controller, from the function that answers, or another thread: serving ends, at the latest in 20 ms. */
 void tutti_controller_stop(tutti_controller *);
 /* Asks. request: `bytes` bytes, 0 too. answer: room bytes; *answer_bytes, which may be NULL: how many came. timeout_ms

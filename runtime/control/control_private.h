@@ -27,10 +27,17 @@ struct tt_answer {
 };
 enum { TT_SERVES_NOT_YET, TT_SERVES, TT_SERVES_NO_MORE }; /* the state */
 
+enum tt_asking { TT_ASKS_NOT, TT_ASKS, TT_IS_ANSWERED };
+
 struct tt_worker { /* as the controller knows it */
 	uint64_t seq, life;  /* of its last request */
-	bool over;           /* done or gone, and the program was told */
+	bool over;           /* done or gone */
+	bool untold;         /* the program has not heard of that end yet ... */
+	tutti_what end;      /* ... which is LEFT or GONE */
 	bool done;
+	enum tt_asking asks; /* TT_ASKS: the program has its request. TT_IS_ANSWERED: a thread writes the answer now.
+	                      * Only a thread that holds the job's lock changes it */
+	bool withdrawn;      /* serving ends, and the program had its request */
 	uint64_t turn, until; /* it waits for the lock: its place in the queue, and how long. turn 0: it does not */
 	uint64_t firsts;     /* calls of tutti_controller_first */
 	struct tt_answer *answer;
@@ -41,8 +48,7 @@ struct tutti_controller {
 	struct tt_desk desk;
 	/* of the controller */
 	struct tt_worker *workers;
-	int (*function)(const tutti_request *, void *answer, size_t room, void *arg);
-	void *arg;
+	int at;              /* the worker whose request is looked at first: workers take turns */
 	int holder;          /* of the lock; -1: none */
 	uint64_t turns, firsts;
 	_Atomic bool stop;

@@ -487,6 +487,225 @@ static void lose_silent(tutti *job)
 
 static void test_lose_silent(void) { on_sim(lose_silent, SEEDS, 5000); }
 
+/* ---- requests without a callback ---- */
+
+/* Takes the next event of the kind. Returns which worker it is of. */
+static int next(tutti_controller *c, tutti_what what, tutti_request *r)
+{
+	CHECK(tutti_controller_next(c, r, -1) == 1 && r->what == what);
+	return r->worker;
+}
+
+static void see_all_leave(tutti_controller *c)
+{
+	tutti_request r;
+
+	for (int i = 0; i < RANKS - 1; i++)
+		CHECK(!next(c, TUTTI_LEFT, &r) || !r.bytes);
+	CHECK(tutti_controller_next(c, &r, -1) == 0 && tutti_controller_next(c, &r, 0) == 0);
+}
+
+/* All three requests are open at once; a lock is taken meanwhile. They are answered last first. */
+static void answer_three(tutti_controller *c)
+{
+	tutti_request r[RANKS - 1];
+	char *large = calloc(1, TUTTI_REQUEST_MAX + 1);
+
+	for (int i = 0; i < RANKS - 1; i++) {
+		int worker = next(c, TUTTI_JOINED, &r[i]);
+		CHECK(r[i].bytes == 2 && ((const char *)r[i].data)[0] == 'a');
+		CHECK(((const char *)r[i].data)[1] == '0' + worker);
+		if (i == 1)
+			entered = 1; /* the third takes the lock first */
+	}
+	CHECK(tutti_controller_next(c, &r[0], 30) == -ETIMEDOUT);
+	CHECK(tutti_controller_answer(c, r[2].worker, 0, large, TUTTI_REQUEST_MAX + 1) == -EMSGSIZE);
+	CHECK(tutti_controller_answer(c, r[2].worker, 1, NULL, 0) == -EINVAL);
+	CHECK(tutti_controller_answer(c, CONTROLLER, 0, NULL, 0) == -EINVAL && why_has("no worker"));
+	for (int i = RANKS - 2; i >= 0; i--) {
+		const char *text = r[i].worker == 2 ? "no such sample" : "fine";
+		int err = r[i].worker == 2 ? -ENOENT : r[i].worker == 3 ? -EBADF : 0;
+		CHECK(tutti_controller_answer(c, r[i].worker, err, text, err == -EBADF ? 0 : strlen(text)) == 0);
+		CHECK(tutti_controller_answer(c, r[i].worker, 0, NULL, 0) == -EINVAL && why_has("open request"));
+	}
+	free(large);
+}
+
+static void ask_open(tutti_controller *c, int me)
+{
+	char text[] = { 'a', (char)('0' + me), 0 }, got[20];
+	size_t n = 0;
+
+	if (me == 3) {
+		while (!entered)
+			pass_time(TT_MS);
+		CHECK(tutti_controller_lock(c, -1) == 0 && tutti_controller_unlock(c) == 0);
+	}
+	int err = tutti_controller_ask(c, text, 2, got, sizeof got, &n, -1);
+	CHECK(err == (me == 2 ? -ENOENT : me == 3 ? -EBADF : 0));
+	CHECK(me != 0 || (n == 4 && !memcmp(got, "fine", 4)));
+	CHECK(me != 2 || (why_has("no such sample") && why_has("rank 1")));
+	CHECK(me != 3 || why_has("returned -9"));
+}
+
+static void pull(tutti *job)
+{
+	tutti_controller *c = open_controller(job);
+	tutti_request r;
+	int me = tutti_rank(job);
+
+	if (me == CONTROLLER) {
+		CHECK(tutti_controller_next(c, NULL, 0) == -EINVAL);
+		CHECK(tutti_controller_next(c, &r, 0) == -ETIMEDOUT);
+		CHECK(tutti_controller_answer(c, 0, 0, NULL, 0) == -EINVAL && why_has("rank 0"));
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	if (me == CONTROLLER) {
+		answer_three(c);
+		see_all_leave(c);
+	} else {
+		CHECK(tutti_controller_next(c, &r, 0) == -EINVAL);
+		CHECK(tutti_controller_answer(c, 0, 0, NULL, 0) == -EINVAL);
+		ask_open(c, me);
+		CHECK(tutti_controller_done(c) == 0);
+	}
+	CHECK(tutti_barrier(job, NULL) == 0);
+	tutti_controller_close(c);
+}
+
+static void test_pull(void) { on_wires(pull); }
+
+/* What is open when serving ends is refused; the next call serves again. */
+static void stop_pull(tutti *job)
+{
+	tutti_controller *c = open_controller(job);
+	int me = tutti_rank(job);
+	tutti_request r;
+
+	if (me == CONTROLLER) {
+		int worker = next(c, TUTTI_JOINED, &r);
+		tutti_controller_stop(c);
+		CHECK(tutti_controller_next(c, &r, -1) == 0);
+		CHECK(tutti_controller_answer(c, worker, 0, NULL, 0) == -EINVAL);
+		CHECK(tutti_barrier(job, NULL) == 0);
+		while (tutti_controller_next(c, &r, -1) == 1)
+			if (r.what == TUTTI_JOINED)
+				CHECK(tutti_controller_answer(c, r.worker, 0, r.data, r.bytes) == 0);
+	} else {
+		CHECK(say(c, "x", -1) == -ESHUTDOWN && why_has("serves no more"));
+		CHECK(tutti_barrier(job, NULL) == 0);
+		int err;
+		while ((err = say(c, "y", -1)) == -ESHUTDOWN)
+			;
+		CHECK(err == 0 && tutti_controller_done(c) == 0);
+	}
+	tutti_controller_close(c);
+}
+
+static void test_stop_pull(void) { on_wires(stop_pull); }
+
+/* serve's function does not serve. */
+static int serve_inside(const tutti_request *r, void *answer, size_t room, void *arg)
+{
+	tutti_request other;
+
+	(void)answer, (void)room;
+	if (r->what == TUTTI_JOINED)
+		CHECK(tutti_controller_next(arg, &other, 0) == -EALREADY);
+	return 0;
+}
+
+static void nest(tutti *job)
+{
+	tutti_controller *c = open_controller(job);
+
+	if (tutti_rank(job) == CONTROLLER)
+		CHECK(tutti_controller_serve(c, serve_inside, c) == 0);
+	else
+		CHECK(tutti_controller_ask(c, NULL, 0, NULL, 0, NULL, -1) == 0 && tutti_controller_done(c) == 0);
+	tutti_controller_close(c);
+}
+
+static void test_nest(void) { on_wires(nest); }
+
+/* Threads answer, while the main one takes requests. */
+struct answerer {
+	tutti_controller *c;
+	struct ranks *run;
+	_Atomic int worker[RANKS];  /* 1: has asked */
+	_Atomic bool over;
+	pthread_t thread;
+};
+
+static void *answer_all(void *arg)
+{
+	struct answerer *a = arg;
+
+	this_run = a->run;
+	while (!a->over)
+		for (int i = 0; i < RANKS; i++)
+			if (atomic_exchange(&a->worker[i], 0))
+				CHECK(tutti_controller_answer(a->c, i, 0, "!", 1) == 0);
+	return NULL;
+}
+
+static void share_answers(tutti *job)
+{
+	tutti_controller *c = open_controller(job);
+	struct answerer a = { .c = c, .run = this_run };
+	tutti_request r;
+	char got;
+
+	if (tutti_rank(job) == CONTROLLER) {
+		pthread_create(&a.thread, NULL, answer_all, &a);
+		while (tutti_controller_next(c, &r, -1) == 1)
+			a.worker[r.worker] = r.what == TUTTI_JOINED;
+		a.over = true;
+		pthread_join(a.thread, NULL);
+	} else {
+		for (int i = 0; i < 200; i++)
+			CHECK(tutti_controller_ask(c, "?", 1, &got, 1, NULL, -1) == 0 && got == '!');
+		CHECK(tutti_controller_done(c) == 0);
+	}
+	tutti_controller_close(c);
+}
+
+static void test_share_answers(void)
+{
+	run((struct ranks){ .wire = "tcp", .program = share_answers });
+	run((struct ranks){ .wire = "shm", .program = share_answers });
+}
+
+/* Each request stays open until another worker has asked, or the time has passed. */
+static void lose_open(tutti *job)
+{
+	tutti_controller *c = open_controller(job);
+	int me = tutti_rank(job), victim = 3, open = -1, ends = 0, err;
+	tutti_request r;
+
+	if (me == victim)
+		tt_sim_kill(me, tt_sim_chance(3 * TT_MS));
+	if (me == CONTROLLER) {
+		while ((err = tutti_controller_next(c, &r, 1)) && (err == 1 || err == -ETIMEDOUT)) {
+			int last = open;
+			bool asks = err == 1 && r.what == TUTTI_JOINED;
+			ends += err == 1 && !asks;
+			open = asks ? r.worker : -1;
+			err = last < 0 ? 0 : tutti_controller_answer(c, last, 0, "x", 1);
+			CHECK(!err || last == victim);
+			CHECK(!err || why_has("rank 3"));
+		}
+		CHECK(err == 0 && ends == RANKS - 1);
+	}
+	for (int i = 0; me != CONTROLLER && i < TIMES && !tt_sim_killed(me); i++)
+		CHECK(say(c, "x", -1) == 0 || me == victim);
+	if (me != CONTROLLER && me != victim)
+		CHECK(tutti_controller_done(c) == 0);
+	tutti_controller_close(c);
+}
+
+static void test_lose_open(void) { on_sim(lose_open, count_seeds(KILLS), 0); }
+
 /* ---- queues ---- */
 
 static int send_batch(tutti_queue *q, int i, int timeout_ms)
@@ -729,6 +948,11 @@ static CU_TestInfo controller_tests[] = { { "ask", test_ask },
 	                                  { "lose_worker", test_lose_worker },
 	                                  { "lose_controller", test_lose_controller },
 	                                  { "lose_silent", test_lose_silent },
+	                                  { "pull", test_pull },
+	                                  { "stop_pull", test_stop_pull },
+	                                  { "nest", test_nest },
+	                                  { "share_answers", test_share_answers },
+	                                  { "lose_open", test_lose_open },
 	                                  CU_TEST_INFO_NULL };
 static CU_TestInfo queue_tests[] = { { "flow", test_flow },
 	                             { "fill", test_fill },
